@@ -1,0 +1,313 @@
+// Package metadata is the vocabulary of Bivouac's namespace: inode numbers,
+// attributes, entries, layouts, and the small interfaces that every store of
+// metadata satisfies. Its one idea is that a node's store, the RPC stub of a
+// remote node's store and the client that routes between them are the same
+// interface, so that they stack.
+//
+// It does no I/O and imports nothing else of ours.
+//
+// # Inode numbers
+//
+// An Ino says where its record is, so that no table has to be asked:
+//
+//	bit 63 = 0   live realm     bits 48-62 home node, bits 0-47 counter on that node
+//	bit 63 = 1   sealed realm   bits 48-62 dataset,   bits 32-47 part, bits 0-31 sequence in the part
+//
+// The home of a live inode never changes. A directory's entries live on the
+// home of the directory; a file is created on the home of its directory, so
+// that a create is one call to one node. A new directory is homed by hash
+// (cluster.Map.DirHome), which spreads the tree over the nodes.
+//
+// Numbers below FirstIno are reserved: RootIno is the root of the live realm,
+// and the mount uses the others for what it makes up itself (its own root,
+// data/, .bivouac/).
+package metadata
+
+import (
+	"context"
+	"fmt"
+	"time"
+)
+
+// NodeID is a node's index in the job's host list. It never changes while the
+// job lives.
+type NodeID uint16
+
+// MaxNodes is the most nodes a job can have; it follows from the bits an Ino
+// has for its home.
+const MaxNodes = 1 << 15
+
+// Epoch counts the versions of the cluster map. Zero is "no map yet".
+type Epoch uint64
+
+// Ino is an inode number. See the package comment for its bits.
+type Ino uint64
+
+const (
+	// RootIno is the root directory of the live realm; its home is node 0.
+	RootIno Ino = 16
+	// FirstIno is the first counter value that a node's store hands out.
+	FirstIno Ino = 1024
+
+	sealedBit Ino = 1 << 63
+	homeShift     = 48
+)
+
+// MaxCounter is the greatest counter value of a live Ino.
+const MaxCounter = 1<<homeShift - 1
+
+// LiveIno builds the number of a live inode.
+func LiveIno(home NodeID, counter uint64) Ino {
+	return Ino(home)<<homeShift | Ino(counter)&MaxCounter
+}
+
+// DatasetID numbers the datasets of a job from 1.
+type DatasetID uint16
+
+// DirPart is the part number that holds the directories of a dataset; its
+// sequence 0 is the dataset's root directory.
+const DirPart = 1<<16 - 1
+
+// SealedIno builds the number of a sealed inode. A part is what one node
+// numbers by itself while staging, so that no number needs to be agreed on.
+func SealedIno(ds DatasetID, part uint16, seq uint32) Ino {
+	return sealedBit | Ino(ds)<<homeShift | Ino(part)<<32 | Ino(seq)
+}
+
+// Sealed reports whether i belongs to a sealed dataset.
+func (i Ino) Sealed() bool { return i&sealedBit != 0 }
+
+// Home is the node that keeps the record of a live inode.
+func (i Ino) Home() NodeID { return NodeID(i >> homeShift & (MaxNodes - 1)) }
+
+// Counter is the number of a live inode on its home.
+func (i Ino) Counter() uint64 { return uint64(i & MaxCounter) }
+
+// Dataset is the dataset of a sealed inode.
+func (i Ino) Dataset() DatasetID { return DatasetID(i >> homeShift & (MaxNodes - 1)) }
+
+// Part is the part of a sealed inode.
+func (i Ino) Part() uint16 { return uint16(i >> 32) }
+
+// Seq is the sequence number of a sealed inode within its part.
+func (i Ino) Seq() uint32 { return uint32(i) }
+
+// String formats i so that its parts can be read: "live 3/1041", "sealed 1/0/17".
+func (i Ino) String() string {
+	if i.Sealed() {
+		return fmt.Sprintf("sealed %d/%d/%d", i.Dataset(), i.Part(), i.Seq())
+	}
+	return fmt.Sprintf("live %d/%d", i.Home(), i.Counter())
+}
+
+// Time is nanoseconds since the Unix epoch.
+type Time int64
+
+// TimeOf converts from the standard library.
+func TimeOf(t time.Time) Time { return Time(t.UnixNano()) }
+
+// Time converts to the standard library.
+func (t Time) Time() time.Time { return time.Unix(0, int64(t)) }
+
+// LayoutKind says how a file's data is spread over the nodes.
+type LayoutKind uint8
+
+const (
+	// Striped spreads chunks over all nodes that were up at Layout.Epoch.
+	Striped LayoutKind = 0
+	// Local puts all chunks on Layout.Node.
+	Local LayoutKind = 1
+)
+
+// DefaultChunkSize is the chunk size of live files, in bytes.
+const DefaultChunkSize = 1 << 20
+
+// Layout is how the bytes of one file are spread. It is frozen when the inode
+// is made, so that the place of a byte can be computed from it for ever.
+type Layout struct {
+	Kind      LayoutKind
+	Copies    uint8  // 0 and 1 mean one copy
+	Node      NodeID // Local only
+	ChunkSize uint32 // bytes, a power of two; 0 is DefaultChunkSize
+	Width     uint16 // nodes that hold chunks of the file; 0 is all
+	Epoch     Epoch  // the map epoch whose Up nodes the order is made of
+}
+
+// Chunk is the chunk size in force, in bytes.
+func (l Layout) Chunk() int64 {
+	if l.ChunkSize == 0 {
+		return DefaultChunkSize
+	}
+	return int64(l.ChunkSize)
+}
+
+// Attr is what the kernel wants to know about an inode. Mode holds the file
+// type and the permission bits as in stat(2).
+type Attr struct {
+	Ino    Ino
+	Mode   uint32
+	Nlink  uint32
+	UID    uint32
+	GID    uint32
+	Rdev   uint32
+	Size   int64 // bytes; of a symbolic link, the length of its target
+	Atime  Time
+	Mtime  Time
+	Ctime  Time
+	Layout Layout // of a directory: what its new files get
+}
+
+// Entry is a name in a directory. Mode holds at least the file type. Attr is
+// present where the store had the inode at hand, that is, when the inode's
+// home is the directory's.
+type Entry struct {
+	Name string
+	Ino  Ino
+	Mode uint32
+	Attr *Attr
+}
+
+// MaxName is the longest name of an entry, in bytes.
+const MaxName = 255
+
+// New describes an inode to be made. Mode holds the type and the permissions.
+type New struct {
+	Mode   uint32
+	UID    uint32
+	GID    uint32
+	Rdev   uint32
+	Target string // of a symbolic link
+	Layout Layout
+}
+
+// Set says which fields of a Change hold.
+type Set uint32
+
+// The fields of a Change.
+const (
+	SetMode Set = 1 << iota
+	SetUID
+	SetGID
+	SetSize  // exactly Size: truncate
+	GrowSize // at least Size: after a write
+	SetAtime
+	SetMtime
+	AtimeNow // the store's clock
+	MtimeNow
+	SetLayout
+)
+
+// Change is a request to change attributes; only the fields named in Set count.
+// Ctime always becomes the store's now.
+type Change struct {
+	Set    Set
+	Mode   uint32 // permission bits; the type cannot change
+	UID    uint32
+	GID    uint32
+	Size   int64
+	Atime  Time
+	Mtime  Time
+	Layout Layout
+}
+
+// RenameFlags are those of renameat2(2).
+type RenameFlags uint32
+
+// The flags a store knows; any other is EINVAL.
+const (
+	RenameNoReplace RenameFlags = 1
+	RenameExchange  RenameFlags = 2
+)
+
+// Rename describes a rename. On a single node's store both directories must
+// have their home there.
+type Rename struct {
+	Dir     Ino
+	Name    string
+	NewDir  Ino
+	NewName string
+	Flags   RenameFlags
+}
+
+// Namespace is the entries of directories. Errors are errnos (found with
+// errors.As): ENOENT, EEXIST, ENOTDIR, EISDIR, ENOTEMPTY, ENAMETOOLONG, EINVAL
+// for a bad name, EROFS in a sealed dataset, EIO for a damaged record, and
+// EHOSTDOWN where the home of an inode is Down.
+type Namespace interface {
+	// Lookup returns the entry name of dir.
+	Lookup(ctx context.Context, dir Ino, name string) (Entry, error)
+	// Create makes an inode that is not a directory, and enters it in dir.
+	// EEXIST if the name is taken; then the Attr (or at least its Ino and
+	// Mode) is the existing inode's, so that an open needs no second call.
+	Create(ctx context.Context, dir Ino, name string, n New) (Attr, error)
+	// Unlink removes the entry name of dir if it is no directory. The
+	// inode's Nlink falls; at zero it becomes an orphan: still readable by
+	// number, until Reap. The entry that is returned has the Attr after the
+	// change, if the inode's home is here.
+	Unlink(ctx context.Context, dir Ino, name string) (Entry, error)
+	// Rename moves an entry. The entry that was replaced, if any, is
+	// returned as Unlink does.
+	Rename(ctx context.Context, r Rename) (replaced *Entry, err error)
+	// ReadDir returns at most limit entries whose names sort after the name
+	// after ("" is the start), in byte order of the names. Fewer than limit
+	// means the end. "." and ".." are not among them.
+	ReadDir(ctx context.Context, dir Ino, after string, limit int) ([]Entry, error)
+}
+
+// Inodes is the inode records.
+type Inodes interface {
+	// Getattr returns the attributes of ino; ENOENT when there is no such inode.
+	Getattr(ctx context.Context, ino Ino) (Attr, error)
+	// Setattr applies c and returns the attributes after it.
+	Setattr(ctx context.Context, ino Ino, c Change) (Attr, error)
+	// Readlink returns the target of a symbolic link; EINVAL for anything else.
+	Readlink(ctx context.Context, ino Ino) (string, error)
+	// Reap forgets an orphan. It is not an error if ino is gone or not an
+	// orphan: then nothing happens. The caller removes the data first.
+	Reap(ctx context.Context, ino Ino) error
+}
+
+// Directories makes and removes directories. A client's Mkdir and Rmdir do the
+// whole thing; a node's store does its half of it by Halves.
+type Directories interface {
+	// Mkdir makes a directory and enters it in dir.
+	Mkdir(ctx context.Context, dir Ino, name string, n New) (Attr, error)
+	// Rmdir removes an empty directory; ENOTEMPTY, ENOTDIR.
+	Rmdir(ctx context.Context, dir Ino, name string) error
+	// Link enters the existing inode ino, not a directory, as name in dir,
+	// and raises its Nlink. EPERM for a directory, EEXIST.
+	Link(ctx context.Context, ino Ino, dir Ino, name string) (Attr, error)
+}
+
+// Store is a whole namespace: one node's part of it, or all of it through a
+// client.
+type Store interface {
+	Namespace
+	Inodes
+	Directories
+}
+
+// Halves is what a node's store does for operations that touch two nodes: each
+// call changes only records whose home is this node, in one atomic step.
+type Halves interface {
+	// NewDir makes a directory inode here that no entry names yet.
+	NewDir(ctx context.Context, parent Ino, n New) (Attr, error)
+	// DropDir removes the directory inode ino if it is empty (ENOTEMPTY);
+	// from then on nothing can be created in it (ENOENT).
+	DropDir(ctx context.Context, ino Ino) error
+	// Enter puts e, whose inode may be homed elsewhere, into dir. Without
+	// replace a taken name is EEXIST; with it the replaced entry is
+	// returned. A directory entry raises dir's Nlink.
+	Enter(ctx context.Context, dir Ino, e Entry, replace bool) (replaced *Entry, err error)
+	// Remove takes the entry name out of dir if it still names ino
+	// (ESTALE otherwise); no inode is changed but dir.
+	Remove(ctx context.Context, dir Ino, name string, ino Ino) error
+	// Relink adds delta to the Nlink of ino; at zero it becomes an orphan.
+	Relink(ctx context.Context, ino Ino, delta int) (Attr, error)
+}
+
+// NodeStore is what a daemon keeps of the live realm.
+type NodeStore interface {
+	Store
+	Halves
+}
