@@ -1,0 +1,113 @@
+/*
+ * Remote context: slurmstepd of each step. Nothing here may fail: a failing user_init drains the node, and the result of an optional plugin's
+ * task_init is ignored. A task that was promised a bivouac and has none says so in the job's output and ends itself.
+ */
+#include "bivouac.h"
+
+#include <slurm/slurm.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static const char path_env[] = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
+static uint32_t job_id(spank_t sp)
+{
+	uint32_t job = 0;
+
+	return spank_get_item(sp, S_JOB_ID, &job) == ESPANK_SUCCESS ? job : 0;
+}
+
+static void export(spank_t sp, const char *name, const char *value)
+{
+	spank_err_t err = spank_setenv(sp, name, value, 1);
+
+	if (err != ESPANK_SUCCESS)
+		slurm_error("bivouac: user_init: couldn't set %s: %s", name, spank_strerror(err));
+}
+
+int remote_user_init(spank_t sp)
+{
+	char mount[MESSAGE_MAX], below[MESSAGE_MAX + 16];
+
+	spank_unsetenv(sp, KEY_JOB);
+	if (state_read(job_id(sp), mount, sizeof mount) != PITCH_READY)
+		return 0;
+	export(sp, "BIVOUAC", mount);
+	snprintf(below, sizeof below, "%s/data", mount);
+	export(sp, "BIVOUAC_DATA", below);
+	snprintf(below, sizeof below, "%s/scratch", mount);
+	export(sp, "BIVOUAC_SCRATCH", below);
+	return 0;
+}
+
+/* The spec is in the job's environment unless the user cleared that (--export=NONE, srun --jobid); the state file is there in any case. */
+static bool promised(spank_t sp)
+{
+	char any[2];
+	spank_err_t err = spank_getenv(sp, SPEC_JOB, any, sizeof any);
+
+	return err == ESPANK_SUCCESS || err == ESPANK_NOSPACE;
+}
+
+/* Writes to the job's error output, which is this task's, and ends the task. */
+__attribute__((format(printf, 1, 2), noreturn)) static void end_task(const char *format, ...)
+{
+	char host[256] = "this node", text[2 * MESSAGE_MAX];
+	va_list args;
+
+	va_start(args, format);
+	vsnprintf(text, sizeof text, format, args);
+	va_end(args);
+	gethostname(host, sizeof host - 1);
+	dprintf(STDERR_FILENO, "bivouac: %s: %s\n", host, text);
+	_exit(1);
+}
+
+/* The batch script and the first step start when the data is there; how long that may take is in the spec, which the program knows. */
+static bool waits(spank_t sp)
+{
+	uint32_t step;
+
+	if (spank_get_item(sp, S_JOB_STEPID, &step) != ESPANK_SUCCESS)
+		return false;
+	return step == SLURM_BATCH_SCRIPT || step == SLURM_INTERACTIVE_STEP || step == 0;
+}
+
+static void wait_for_data(uint32_t job)
+{
+	char id[16];
+	char *argv[] = {settings.program, "wait", "--job", id, NULL};
+	char *envp[] = {(char *)path_env, NULL};
+	int status;
+
+	snprintf(id, sizeof id, "%u", job);
+	status = program_run(&(struct run){.argv = argv, .envp = envp, .out = STDERR_FILENO, .err = -1});
+	if (status == 127)
+		end_task("couldn't execute %s: tell the administrator", settings.program);
+	if (status != 0)
+		end_task("the data of job %u did not arrive (bivouac wait ended with status %d); see /var/log/bivouac/%u.log there", job, status, job);
+}
+
+int remote_task_init(spank_t sp)
+{
+	uint32_t job = job_id(sp);
+	char detail[MESSAGE_MAX];
+
+	switch (state_read(job, detail, sizeof detail)) {
+	case PITCH_READY:
+		if (waits(sp))
+			wait_for_data(job);
+		return 0;
+	case PITCH_NONE:
+		if (promised(sp))
+			end_task("job %u has no bivouac here: the prolog did not pitch it (%s); see slurmd's log there", job, detail);
+		if (wish.wanted)
+			end_task("job %u has no bivouac: the --bivouac options belong to sbatch, salloc or the srun that allocates", job);
+		return 0;
+	default:
+		end_task("couldn't pitch the bivouac of job %u: %s; see /var/log/bivouac/%u.log there", job, detail, job);
+	}
+}
