@@ -1,0 +1,62 @@
+# The two commands that matter: `make demo` and `make test`. Each installs what
+# it needs from Debian (as root or by sudo) and says so.
+
+SHELL := /bin/bash
+GO ?= go
+VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
+export CGO_ENABLED = 0
+RACE = CGO_ENABLED=1 $(GO) test -race
+UNIT := ./metadata/... ./datapath/... ./stagein/... ./fsclient/... ./daemon/... ./deploy/...
+
+.PHONY: all build plugin packages demo check lint layers unit fuzz integration slurm-test test bench man clean help
+
+all: build plugin ## build everything
+
+help: ## this list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
+
+build: ## the program, bin/bivouac
+	$(GO) build -trimpath -ldflags '-s -w -X main.version=$(VERSION)' -o bin/bivouac ./deploy/bivouac
+
+plugin: packages ## the Slurm plugin, bin/bivouac.so
+	$(MAKE) -C spank OUT=$(CURDIR)/bin
+
+packages: ## install the Debian packages that are missing
+	integration/slurm/install-packages
+
+demo: packages build plugin ## the main job, on a real Slurm of four nodes on this machine
+	integration/slurm/demo
+
+lint: ## gofmt, vet, staticcheck
+	@out=$$(gofmt -l $$(git ls-files '*.go')); [ -z "$$out" ] || { echo "gofmt would change:"; echo "$$out"; exit 1; }
+	$(GO) vet ./...
+	$(GO) tool staticcheck ./...
+
+layers: ## the floor plan
+	$(GO) test ./integration
+
+unit: ## unit tests under the race detector
+	$(RACE) -timeout 15m $(UNIT)
+
+FUZZTIME ?= 3s
+fuzz: ## every fuzz target for a short while
+	@set -e; for p in $$(grep -rl --include='*_test.go' '^func Fuzz' . | xargs -n1 dirname | sort -u); do \
+	  for f in $$(grep -hoE '^func Fuzz[A-Za-z0-9_]+' $$p/*_test.go | sed 's/func //'); do \
+	    echo "fuzz $$p $$f"; $(GO) test -run '^$$' -fuzz "^$$f\$$" -fuzztime $(FUZZTIME) $$p; done; done
+
+check: packages lint layers unit fuzz ## what every commit passes
+
+integration: packages build ## clusters of processes, with real mounts
+	$(GO) test -timeout 15m -count=1 ./integration/...
+
+slurm-test: packages build plugin ## the life and death of jobs on a real Slurm
+	$(GO) test -timeout 30m -count=1 -tags slurm ./integration/slurm/...
+
+test: check integration slurm-test ## everything
+
+man: build ## man pages into build/man
+	bin/bivouac man --dir build/man
+
+clean: ## remove what was built
+	rm -rf bin build
+	$(MAKE) -C spank OUT=$(CURDIR)/bin clean

@@ -1,0 +1,170 @@
+// Package integration holds the tests of the whole. This file is the floor
+// plan: which package may import which.
+package integration
+
+import (
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+const module = "github.com/bivouacfs/bivouac"
+
+// floors is the house. A package imports only packages on lower floors.
+var floors = map[string]int{
+	"metadata":               0,
+	"metadata/cluster":       1,
+	"datapath":               1,
+	"metadata/metadatatest":  2,
+	"metadata/pebblestore":   2,
+	"datapath/datapathtest":  2,
+	"datapath/wire":          2,
+	"datapath/chunkstore":    2,
+	"metadata/manifest":      3,
+	"datapath/rpc":           3,
+	"metadata/raftstore":     4,
+	"fsclient/remote":        4,
+	"stagein/source":         4,
+	"stagein":                5,
+	"fsclient":               5,
+	"fsclient/mount":         6,
+	"daemon":                 6,
+	"deploy/show":            7,
+	"deploy/local":           7,
+	"deploy/pitch":           7,
+	"deploy/bivouac":         8,
+	"integration/netcluster": 8,
+	"integration/slurm":      9,
+	"integration":            9,
+}
+
+// rooms is where a large dependency may be imported.
+var rooms = map[string][]string{
+	"github.com/hashicorp/raft":        {"metadata/raftstore"},
+	"github.com/cockroachdb/pebble":    {"metadata/pebblestore", "metadata/raftstore"},
+	"github.com/hanwen/go-fuse":        {"fsclient/mount"},
+	"github.com/spf13/cobra":           {"deploy/bivouac"},
+	"github.com/prometheus":            {"daemon"},
+	"github.com/klauspost/compress":    {"stagein/source"},
+	module + "/fsclient":               {"fsclient", "fsclient/mount", "fsclient/remote", "deploy/bivouac", "integration"},
+	module + "/daemon":                 {"daemon", "deploy/", "integration"},
+	module + "/metadata/metadatatest":  nil, // tests only
+	module + "/datapath/datapathtest":  nil,
+	module + "/integration/netcluster": {"integration"},
+}
+
+// topLevel is what may stand beside the dot-files and documents.
+var topLevel = "daemon fsclient metadata datapath stagein spank deploy integration"
+
+type file struct {
+	pkg, path string // of the package, relative to the module
+	test      bool
+	imports   []string
+	doc       bool // has a package comment
+}
+
+func TestFloors(t *testing.T) {
+	documented := make(map[string]bool)
+	for _, f := range sources(t) {
+		floor, ok := floors[f.pkg]
+		if !ok {
+			t.Errorf("%s: package %s has no floor: give it one here and a line in README.md", f.path, f.pkg)
+			continue
+		}
+		documented[f.pkg] = documented[f.pkg] || f.doc
+		for _, imp := range f.imports {
+			checkRoom(t, f, imp)
+			dep, ours := strings.CutPrefix(imp, module+"/")
+			if !ours || f.test {
+				continue
+			}
+			if d, ok := floors[dep]; !ok || d >= floor {
+				t.Errorf("%s: %s (floor %d) imports %s (floor %d)", f.path, f.pkg, floor, dep, d)
+			}
+		}
+	}
+	for pkg, ok := range documented {
+		if !ok {
+			t.Errorf("package %s has no package comment", pkg)
+		}
+	}
+	for pkg := range floors {
+		if _, ok := documented[pkg]; !ok {
+			t.Errorf("the floor plan has %s, which is not there", pkg)
+		}
+	}
+}
+
+func checkRoom(t *testing.T, f file, imp string) {
+	t.Helper()
+	for dep, allowed := range rooms {
+		if f.test || imp != dep && !strings.HasPrefix(imp, dep+"/") {
+			continue
+		}
+		if !within(f.pkg, allowed) {
+			t.Errorf("%s: %s must not import %s", f.path, f.pkg, imp)
+		}
+	}
+}
+
+func within(pkg string, rooms []string) bool {
+	for _, r := range rooms {
+		if pkg == r || strings.HasSuffix(r, "/") && strings.HasPrefix(pkg, r) {
+			return true
+		}
+	}
+	return false
+}
+
+func TestTopLevel(t *testing.T) {
+	es, err := os.ReadDir("..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	built := " bin build "
+	for _, e := range es {
+		if e.IsDir() && !strings.HasPrefix(e.Name(), ".") && !strings.Contains(" "+topLevel+built, " "+e.Name()+" ") && e.Name() != "integration" {
+			t.Errorf("%s is not a room of the house", e.Name())
+		}
+	}
+}
+
+func sources(t *testing.T) []file {
+	t.Helper()
+	var files []file
+	err := filepath.WalkDir("..", func(path string, e fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if e.IsDir() && (e.Name() == "testdata" || strings.HasPrefix(e.Name(), ".") && e.Name() != "..") {
+			return filepath.SkipDir
+		}
+		if e.IsDir() || filepath.Ext(path) != ".go" {
+			return nil
+		}
+		p, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.ImportsOnly|parser.ParseComments)
+		if err != nil {
+			return err
+		}
+		rel := filepath.Clean(strings.TrimPrefix(path, "../"))
+		f := file{pkg: filepath.Dir(rel), path: rel, test: strings.HasSuffix(path, "_test.go"), doc: p.Doc != nil}
+		for _, i := range p.Imports {
+			s, err := strconv.Unquote(i.Path.Value)
+			if err != nil {
+				return err
+			}
+			f.imports = append(f.imports, s)
+		}
+		files = append(files, f)
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return files
+}
