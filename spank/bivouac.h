@@ -41,14 +41,20 @@ extern struct settings settings;
 int settings_parse(int ac, char **av);
 
 /* What the user asked for, as the option callbacks heard it. */
+struct option {
+	int val;
+	char *arg; /* "" for none */
+};
 struct wish {
-	bool wanted;      /* one of the options was given */
-	char **arguments; /* of `bivouac check-options`, NULL-terminated: "--stage-in", SRC, ... */
-	size_t count;
+	struct option *options;
+	size_t count; /* 0: no bivouac was asked for */
 };
 extern struct wish wish;
 int options_register(spank_t sp);
-void options_forget_inherited(void); /* what sbatch or srun inherits when it is called inside of a job */
+void options_disinherit(void);                /* removes the options of the job around us from the environment */
+void options_end_of_component(void);          /* all that was given for this component of the submission has been heard */
+void options_forget(void);                    /* the next component begins with nothing */
+char **options_arguments(char *const *first); /* first and the options as arguments of `bivouac check-options`; strings not copied */
 
 /* A program's run. Standard output and error go to the given memory files, or stay this process's where the descriptor is -1. */
 struct run {
@@ -71,7 +77,7 @@ bool state_exists(const char *job);
 /* One function for each of Slurm's calls, by context. */
 int submit_init(void);
 int submit_post_opt(spank_t sp);
-int submit_local_user_init(void);
+int submit_local_user_init(spank_t sp);
 int jobscript_prolog(void);
 int jobscript_epilog(void);
 int remote_user_init(spank_t sp);

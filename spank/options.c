@@ -1,6 +1,7 @@
 /* The four options, and what is remembered of them. */
 #include "bivouac.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,39 +10,26 @@ extern char **environ;
 
 struct wish wish;
 
-enum { BARE = 1, STAGE_IN, STAGE_OUT, OPTS };
+enum { BARE, STAGE_IN, STAGE_OUT, OPTS, OPTIONS };
 
-static const char *const flag_of[] = {[STAGE_IN] = "--stage-in", [STAGE_OUT] = "--stage-out", [OPTS] = "--opts"};
+static const char *const flag_of[OPTIONS] = {[STAGE_IN] = "--stage-in", [STAGE_OUT] = "--stage-out", [OPTS] = "--opts"};
 
-/* Adds "flag value" to the arguments of check-options. */
-static int remember(const char *flag, const char *value)
-{
-	char **grown = realloc(wish.arguments, (wish.count + 3) * sizeof *grown);
-
-	if (grown == NULL)
-		return -1;
-	wish.arguments = grown;
-	wish.arguments[wish.count] = strdup(flag);
-	wish.arguments[wish.count + 1] = strdup(value);
-	wish.arguments[wish.count + 2] = NULL;
-	if (wish.arguments[wish.count] == NULL || wish.arguments[wish.count + 1] == NULL)
-		return -1;
-	wish.count += 2;
-	return 0;
-}
-
-/* Slurm hands on a missing argument as the string "(null)", and on the nodes it knows only the last of a repeated option: there the fact counts. */
+/* Slurm hands on a missing argument as the string "(null)". On the nodes it knows only the last of a repeated option: there the fact counts. */
 static int heard(int val, const char *arg, int remote)
 {
-	wish.wanted = true;
-	if (val == BARE || remote)
-		return 0;
-	if (arg == NULL || strcmp(arg, "(null)") == 0)
-		arg = "";
-	if (val < STAGE_IN || val > OPTS || remember(flag_of[val], arg) < 0) {
-		slurm_error("bivouac: submission: couldn't remember the option %d: %m", val);
+	struct option *grown = realloc(wish.options, (wish.count + 1) * sizeof *grown);
+
+	(void)remote;
+	if (grown == NULL || val < 0 || val >= OPTIONS) {
+		slurm_error("bivouac: submission: couldn't remember the option %d: %s", val, strerror(ENOMEM));
 		return -1;
 	}
+	wish.options = grown;
+	grown[wish.count].val = val;
+	grown[wish.count].arg = strdup(arg == NULL || strcmp(arg, "(null)") == 0 ? "" : arg);
+	if (grown[wish.count].arg == NULL)
+		return -1;
+	wish.count++;
 	return 0;
 }
 
@@ -66,24 +54,95 @@ int options_register(spank_t sp)
 	return 0;
 }
 
-/* The names under which Slurm keeps a job's plugin options in the environment: what sbatch found, and what the job's own sbatch and srun find. */
-void options_forget_inherited(void)
+/* The names under which Slurm keeps plugin options in the environment. */
+static const char *const prefixes[] = {
+	"_SLURM_SPANK_OPTION_bivouac_",
+	"SLURM_SPANK__SLURM_SPANK_OPTION_bivouac_",
+	"SPANK__SLURM_SPANK_OPTION_bivouac_",
+};
+
+/* Forgets what was heard last of an option. */
+static void unhear(int val)
 {
-	static const char *const prefixes[] = {
-		"_SLURM_SPANK_OPTION_bivouac_",
-		"SLURM_SPANK__SLURM_SPANK_OPTION_bivouac_",
-		"SPANK__SLURM_SPANK_OPTION_bivouac_",
-	};
-	size_t i = 0;
-
-	while (environ != NULL && environ[i] != NULL) {
-		char name[256];
-		bool ours = false;
-
-		for (size_t p = 0; p < sizeof prefixes / sizeof prefixes[0]; p++)
-			ours = ours || strncmp(environ[i], prefixes[p], strlen(prefixes[p])) == 0;
-		snprintf(name, sizeof name, "%.*s", (int)strcspn(environ[i], "="), environ[i]);
-		if (!ours || unsetenv(name) < 0 || strlen(name) == sizeof name - 1)
-			i++; /* unsetenv moved the rest down otherwise */
+	for (size_t i = wish.count; i-- > 0;) {
+		if (wish.options[i].val != val)
+			continue;
+		free(wish.options[i].arg);
+		memmove(&wish.options[i], &wish.options[i + 1], (wish.count - i - 1) * sizeof wish.options[0]);
+		wish.count--;
+		return;
 	}
+}
+
+static bool in_environment(const char *option)
+{
+	char name[128];
+	size_t n = (size_t)snprintf(name, sizeof name, "%s%s", prefixes[0], option);
+
+	for (size_t i = 0; i < n && n < sizeof name; i++)
+		if (name[i] == '-')
+			name[i] = '_';
+	return getenv(name) != NULL;
+}
+
+/*
+ * For each component of a heterogeneous job sbatch calls back for the options given for it and then once more for each option that an earlier
+ * component left in the environment: a bivouac belongs to one component.
+ */
+void options_end_of_component(void)
+{
+	static bool carried[OPTIONS];
+
+	for (size_t i = 0; i < OPTIONS; i++) {
+		if (carried[i])
+			unhear(options[i].val);
+		carried[i] = in_environment(options[i].name);
+	}
+}
+
+void options_forget(void)
+{
+	while (wish.count > 0)
+		unhear(wish.options[wish.count - 1].val);
+}
+
+/* Removes a variable if its name begins with the prefix; true if environ has moved. */
+static bool drop(const char *entry, const char *prefix)
+{
+	char name[256];
+	size_t length = strcspn(entry, "=");
+
+	if (strncmp(entry, prefix, strlen(prefix)) != 0 || length >= sizeof name)
+		return false;
+	memcpy(name, entry, length);
+	name[length] = '\0';
+	return unsetenv(name) == 0;
+}
+
+void options_disinherit(void)
+{
+	for (size_t p = 0; p < sizeof prefixes / sizeof prefixes[0]; p++)
+		for (size_t i = 0; environ != NULL && environ[i] != NULL;)
+			if (!drop(environ[i], prefixes[p]))
+				i++;
+}
+
+char **options_arguments(char *const *first)
+{
+	size_t n = 0;
+	char **argv;
+
+	while (first[n] != NULL)
+		n++;
+	argv = calloc(n + 2 * wish.count + 1, sizeof *argv);
+	if (argv == NULL)
+		return NULL;
+	memcpy(argv, first, n * sizeof *argv);
+	for (size_t i = 0; i < wish.count; i++) {
+		if (flag_of[wish.options[i].val] == NULL)
+			continue;
+		argv[n++] = (char *)flag_of[wish.options[i].val];
+		argv[n++] = wish.options[i].arg;
+	}
+	return argv;
 }

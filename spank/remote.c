@@ -33,8 +33,12 @@ int remote_user_init(spank_t sp)
 	char mount[MESSAGE_MAX], below[MESSAGE_MAX + 16];
 
 	spank_unsetenv(sp, KEY_JOB);
-	if (state_read(job_id(sp), mount, sizeof mount) != PITCH_READY)
+	if (state_read(job_id(sp), mount, sizeof mount) != PITCH_READY) {
+		spank_unsetenv(sp, "BIVOUAC"); /* srun may have brought another job's or component's */
+		spank_unsetenv(sp, "BIVOUAC_DATA");
+		spank_unsetenv(sp, "BIVOUAC_SCRATCH");
 		return 0;
+	}
 	export(sp, "BIVOUAC", mount);
 	snprintf(below, sizeof below, "%s/data", mount);
 	export(sp, "BIVOUAC_DATA", below);
@@ -43,13 +47,20 @@ int remote_user_init(spank_t sp)
 	return 0;
 }
 
-/* The spec is in the job's environment unless the user cleared that (--export=NONE, srun --jobid); the state file is there in any case. */
+/*
+ * The spec is in the job's environment unless the user cleared that (--export=NONE, srun --jobid); the state file is there in any case. In a
+ * heterogeneous job every component has the environment, and so the spec, of the first.
+ */
 static bool promised(spank_t sp)
 {
-	char any[2];
+	char any[2], leader[16];
 	spank_err_t err = spank_getenv(sp, SPEC_JOB, any, sizeof any);
 
-	return err == ESPANK_SUCCESS || err == ESPANK_NOSPACE;
+	if (err != ESPANK_SUCCESS && err != ESPANK_NOSPACE)
+		return false;
+	if (spank_getenv(sp, "SLURM_JOB_ID_HET_GROUP_0", leader, sizeof leader) != ESPANK_SUCCESS)
+		return true;
+	return strtoul(leader, NULL, 10) == job_id(sp);
 }
 
 /* Writes to the job's error output, which is this task's, and ends the task. */
@@ -104,7 +115,7 @@ int remote_task_init(spank_t sp)
 	case PITCH_NONE:
 		if (promised(sp))
 			end_task("job %u has no bivouac here: the prolog did not pitch it (%s); see slurmd's log there", job, detail);
-		if (wish.wanted)
+		if (wish.count > 0)
 			end_task("job %u has no bivouac: the --bivouac options belong to sbatch, salloc or the srun that allocates", job);
 		return 0;
 	default:

@@ -35,10 +35,9 @@ int slurm_spank_init_post_opt(spank_t sp, int ac, char **av)
 
 int slurm_spank_local_user_init(spank_t sp, int ac, char **av)
 {
-	(void)sp;
 	(void)ac;
 	(void)av;
-	return submit_local_user_init();
+	return submit_local_user_init(sp);
 }
 
 int slurm_spank_user_init(spank_t sp, int ac, char **av)

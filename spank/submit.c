@@ -12,14 +12,15 @@
 
 extern char **environ;
 
-static bool step; /* an srun inside of a job: it starts a step there and allocates nothing */
+static const char *job_around; /* in which this srun runs: it starts a step and allocates nothing */
 
 /* A submission from inside of a job is a job of its own: it must not inherit this job's bivouac. */
 int submit_init(void)
 {
-	options_forget_inherited();
-	step = spank_context() == S_CTX_LOCAL && getenv("SLURM_JOB_ID") != NULL;
-	if (step || getenv("SLURM_JOB_ID") == NULL)
+	options_disinherit();
+	if (spank_context() == S_CTX_LOCAL && getenv("SLURM_JOB_ID") != NULL)
+		job_around = strdup(getenv("SLURM_JOB_ID"));
+	if (job_around != NULL || getenv("SLURM_JOB_ID") == NULL)
 		return 0;
 	unsetenv(SPEC_JOB);
 	unsetenv(KEY_JOB);
@@ -35,19 +36,6 @@ int submit_init(void)
 		slurm_error("bivouac: " __VA_ARGS__); \
 		exit(1);                           \
 	} while (0)
-
-static char **check_options_argv(void)
-{
-	char **argv = calloc(wish.count + 3, sizeof *argv);
-
-	if (argv == NULL)
-		return NULL;
-	argv[0] = settings.program;
-	argv[1] = "check-options";
-	for (size_t i = 0; i < wish.count; i++)
-		argv[i + 2] = wish.arguments[i];
-	return argv;
-}
 
 /* Says why check-options failed, in its own words. */
 static void complain(int status, int err)
@@ -75,7 +63,8 @@ static int hand_over(spank_t sp, const char *name, const char *value)
 static int check(spank_t sp)
 {
 	int rv = -1, status, out = program_memory(), err = program_memory();
-	char **argv = check_options_argv(), *spec = NULL, *key;
+	char *const first[] = {settings.program, "check-options", NULL};
+	char **argv = options_arguments(first), *spec = NULL, *key;
 
 	if (out < 0 || err < 0 || argv == NULL) {
 		slurm_error("bivouac: submission: couldn't prepare check-options: %m");
@@ -105,20 +94,34 @@ fail:
 	return rv;
 }
 
+/* Slurm calls this once for each component of a heterogeneous job: each begins with nothing asked for. */
 int submit_post_opt(spank_t sp)
 {
-	if (!wish.wanted)
-		return 0;
-	if (step)
+	options_end_of_component();
+	if (wish.count > 0 && job_around != NULL)
 		refuse("the --bivouac options belong to the allocation: give them to sbatch, salloc or an srun outside of a job, not to a step");
-	if (check(sp) < 0)
+	if (wish.count > 0 && check(sp) < 0)
 		exit(1);
+	if (wish.count == 0) {
+		spank_job_control_unsetenv(sp, SPEC_CONTROL);
+		spank_job_control_unsetenv(sp, KEY_CONTROL);
+	}
+	options_forget();
 	return 0;
 }
 
-/* srun puts the job control environment into its own, from where its tasks would get it. */
-int submit_local_user_init(void)
+/*
+ * srun takes its own environment to the tasks. The job control environment is in it, and so must not be the key; and the spec of the job around
+ * us, if the step goes to another job (srun --jobid).
+ */
+int submit_local_user_init(spank_t sp)
 {
+	uint32_t job;
+
 	unsetenv(KEY_JOB);
+	if (job_around == NULL || getenv("SLURM_HET_SIZE") != NULL || spank_get_item(sp, S_JOB_ID, &job) != ESPANK_SUCCESS)
+		return 0;
+	if (strtoul(job_around, NULL, 10) != job)
+		unsetenv(SPEC_JOB);
 	return 0;
 }
