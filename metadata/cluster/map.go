@@ -2,37 +2,121 @@
 // where things are placed on them. Its one idea is that the Map is a value:
 // the same Map gives the same answer on every node, so placement needs no
 // table and no call. It does no I/O.
+//
+// Three things are placed, all by rendezvous hashing (the node whose hash
+// with the thing is greatest wins), so that a node that goes Down moves only
+// what it had:
+//
+//	a striped file's chunks   Order       over the nodes Up in the layout's epoch: never moves
+//	a new directory           DirHome     over the nodes Up now; the Ino then says it for ever
+//	a sealed file             FileOwner   over the nodes Up now; the manifest then says it for ever
+//
+// A Map also remembers in which epochs each node was Up, so that Order can
+// answer for layouts of any earlier epoch.
 package cluster
 
-import "github.com/bivouacfs/bivouac/metadata"
+import (
+	"slices"
 
-// State is what the cluster believes of a node.
-type State uint8
-
-const (
-	// Joining is a node that has not reported yet.
-	Joining State = iota
-	// Up is a node that serves.
-	Up
-	// Down is a node that was given up; it does not come back in this job.
-	Down
-	// Leaving is a node that has finished its part of the job's end.
-	Leaving
+	"github.com/bivouacfs/bivouac/metadata"
 )
+
+// Term is a run of epochs in which a node was Up.
+type Term struct {
+	From metadata.Epoch `json:"from"`
+	To   metadata.Epoch `json:"to,omitempty"` // the first epoch that is no longer in it; 0 while it lasts
+}
+
+func (t Term) has(e metadata.Epoch) bool { return t.From <= e && (t.To == 0 || e < t.To) }
 
 // Node is one node of the job.
 type Node struct {
-	ID    metadata.NodeID
-	Host  string
-	State State
-	Addr  string         // host:port where its daemon answers; "" while Joining
-	Since metadata.Epoch // the epoch in which State began
+	ID    metadata.NodeID `json:"id"`
+	Host  string          `json:"host"`
+	State State           `json:"state"`
+	Addr  string          `json:"addr,omitempty"`  // host:port where its daemon answers; "" while Joining
+	Since metadata.Epoch  `json:"since"`           // the epoch in which State began
+	Terms []Term          `json:"terms,omitempty"` // when it was Up, oldest first
+}
+
+func (n Node) upAt(e metadata.Epoch) bool {
+	for _, t := range n.Terms {
+		if t.has(e) {
+			return true
+		}
+	}
+	return false
 }
 
 // Map is the job's cluster map. Maps are immutable: With… methods return a
 // copy with the next epoch.
 type Map struct {
-	Epoch metadata.Epoch
-	Seed  uint64 // of all placement; from the job's seed option or its id
-	Nodes []Node // by ID
+	Epoch metadata.Epoch `json:"epoch"`
+	Seed  uint64         `json:"seed"`  // of all placement; from the job's seed option or its id
+	Nodes []Node         `json:"nodes"` // by ID
+}
+
+// NewMap is the map before anyone has reported: epoch 0, every host Joining,
+// numbered in the order of the list.
+func NewMap(seed uint64, hosts []string) Map {
+	m := Map{Seed: seed, Nodes: make([]Node, len(hosts))}
+	for i, h := range hosts {
+		m.Nodes[i] = Node{ID: metadata.NodeID(i), Host: h, State: Joining}
+	}
+	return m
+}
+
+// WithState is the map of the next epoch, in which the node id has the state s
+// and answers at addr. Nothing that m shares is changed. An id that is not in
+// the map gives m itself.
+func (m Map) WithState(id metadata.NodeID, s State, addr string) Map {
+	if int(id) >= len(m.Nodes) {
+		return m
+	}
+	m.Epoch++
+	m.Nodes = slices.Clone(m.Nodes)
+	n := &m.Nodes[id]
+	n.Addr = addr
+	if n.State == s {
+		return m
+	}
+	n.Terms = slices.Clone(n.Terms)
+	if n.State == Up {
+		n.Terms[len(n.Terms)-1].To = m.Epoch
+	}
+	if s == Up {
+		n.Terms = append(n.Terms, Term{From: m.Epoch})
+	}
+	n.State, n.Since = s, m.Epoch
+	return m
+}
+
+// Node is the node with that id.
+func (m Map) Node(id metadata.NodeID) (Node, bool) {
+	if int(id) >= len(m.Nodes) {
+		return Node{}, false
+	}
+	return m.Nodes[id], true
+}
+
+// Up is the nodes that are Up, by id.
+func (m Map) Up() []metadata.NodeID {
+	return m.filter(func(n Node) bool { return n.State == Up })
+}
+
+// UpAt is the nodes that were Up in the epoch e, by id. Epoch 0 is before any
+// map: there it is all nodes. Of an epoch later than the map's own nothing is
+// known yet; the answer is as if nothing changed until then.
+func (m Map) UpAt(e metadata.Epoch) []metadata.NodeID {
+	return m.filter(func(n Node) bool { return e == 0 || n.upAt(e) })
+}
+
+func (m Map) filter(want func(Node) bool) []metadata.NodeID {
+	ids := make([]metadata.NodeID, 0, len(m.Nodes))
+	for _, n := range m.Nodes {
+		if want(n) {
+			ids = append(ids, n.ID)
+		}
+	}
+	return ids
 }

@@ -1,0 +1,179 @@
+package cluster
+
+import (
+	"fmt"
+	"math"
+	"reflect"
+	"slices"
+	"testing"
+
+	"github.com/bivouacfs/bivouac/metadata"
+)
+
+// chiSquare is the statistic of counts against equal shares. Its mean is
+// len(counts)-1, its deviation √(2·(len(counts)-1)).
+func chiSquare(counts []int) float64 {
+	total := 0
+	for _, c := range counts {
+		total += c
+	}
+	want := float64(total) / float64(len(counts))
+	x := 0.0
+	for _, c := range counts {
+		x += (float64(c) - want) * (float64(c) - want) / want
+	}
+	return x
+}
+
+// checkEven fails if counts are further from equal shares than five standard
+// deviations, or suspiciously close.
+func checkEven(t *testing.T, what string, counts []int) {
+	t.Helper()
+	df := float64(len(counts) - 1)
+	if x := chiSquare(counts); math.Abs(x-df) > 5*math.Sqrt(2*df)+1 {
+		t.Errorf("%s: chi-square %.1f of %.0f degrees: %v", what, x, df, counts)
+	}
+}
+
+// TestPlacementIsUnbiased places names that look like datasets do, which a
+// weak hash would place in patterns.
+func TestPlacementIsUnbiased(t *testing.T) {
+	const n = 16
+	for _, seed := range []uint64{0, 1, 2, 42, 1 << 63} {
+		m := upMap(n, seed)
+		files, homes := make([]int, n), make([]int, n)
+		first, second := make([]int, n), make([]int, n)
+		after := make([]int, n*n)
+		prev := metadata.NodeID(0)
+		for i := range 64000 {
+			path := fmt.Sprintf("train/n%08d/img_%d.jpg", i/100, i)
+			o := m.FileOwner(path)
+			files[o]++
+			after[int(prev)*n+int(o)]++
+			prev = o
+			homes[m.DirHome(metadata.LiveIno(metadata.NodeID(i%n), uint64(i)), fmt.Sprint("epoch", i%7))]++
+			order := m.Order(metadata.LiveIno(3, uint64(1024+i)), metadata.Layout{Epoch: n})
+			first[order[0]]++
+			second[order[1]]++
+		}
+		checkEven(t, "FileOwner", files)
+		checkEven(t, "FileOwner of neighbours", after)
+		checkEven(t, "DirHome", homes)
+		checkEven(t, "Order[0]", first)
+		checkEven(t, "Order[1]", second)
+		for _, c := range files {
+			if dev := math.Abs(float64(c)/4000 - 1); dev > 0.08 {
+				t.Errorf("seed %d: a node is %.1f %% off its share: %v", seed, dev*100, files)
+			}
+		}
+	}
+}
+
+func TestSeedsDiffer(t *testing.T) {
+	a, b := upMap(8, 1), upMap(8, 2)
+	same := 0
+	for i := range 8000 {
+		if p := fmt.Sprint("f", i); a.FileOwner(p) == b.FileOwner(p) {
+			same++
+		}
+	}
+	if same < 850 || same > 1150 {
+		t.Errorf("two seeds agree on %d of 8000 files, want about 1000", same)
+	}
+}
+
+// TestDownMovesOnlyItsShare is the point of rendezvous hashing.
+func TestDownMovesOnlyItsShare(t *testing.T) {
+	m := upMap(10, 7)
+	down := m.WithState(4, Down, "")
+	moved := make([]int, 10)
+	for i := range 50000 {
+		p := fmt.Sprintf("d/%d", i)
+		was, is := m.FileOwner(p), down.FileOwner(p)
+		switch {
+		case is == 4:
+			t.Fatalf("FileOwner(%s) is Down", p)
+		case was == 4:
+			moved[is]++
+		case was != is:
+			t.Fatalf("FileOwner(%s) moved from %d to %d when 4 went Down", p, was, is)
+		}
+		if wh, ih := m.DirHome(16, p), down.DirHome(16, p); wh != 4 && wh != ih {
+			t.Fatalf("DirHome(%s) moved from %d to %d when 4 went Down", p, wh, ih)
+		}
+	}
+	checkEven(t, "what moved", slices.Delete(moved, 4, 5))
+}
+
+func TestOrderIsStable(t *testing.T) {
+	m := upMap(6, 9)
+	m = m.WithState(2, Down, "")
+	e := m.Epoch
+	layouts := []metadata.Layout{{}, {Epoch: e}, {Epoch: e, Width: 3}, {Epoch: 4}, {Kind: metadata.Local, Node: 5, Epoch: e}}
+	want := map[string][]metadata.NodeID{}
+	key := func(i int, l metadata.Layout) string { return fmt.Sprint(i, l) }
+	for i := range 200 {
+		for _, l := range layouts {
+			want[key(i, l)] = m.Order(metadata.Ino(1024+i), l)
+		}
+	}
+	for _, s := range []struct {
+		id metadata.NodeID
+		s  State
+	}{{2, Up}, {0, Down}, {1, Leaving}, {0, Up}, {5, Down}, {3, Down}, {2, Down}} {
+		m = m.WithState(s.id, s.s, "")
+		for i := range 200 {
+			for _, l := range layouts {
+				if got := m.Order(metadata.Ino(1024+i), l); !reflect.DeepEqual(got, want[key(i, l)]) {
+					t.Fatalf("epoch %d: Order(%d, %v) = %v, want %v as before", m.Epoch, i, l, got, want[key(i, l)])
+				}
+			}
+		}
+	}
+}
+
+func TestOrder(t *testing.T) {
+	m := upMap(5, 3).WithState(1, Down, "")
+	for i := range 100 {
+		all := m.Order(metadata.Ino(1024+i), metadata.Layout{Epoch: m.Epoch})
+		sorted := slices.Sorted(slices.Values(all))
+		if !reflect.DeepEqual(sorted, []metadata.NodeID{0, 2, 3, 4}) {
+			t.Fatalf("Order = %v, want each node that is Up once", all)
+		}
+		cut := m.Order(metadata.Ino(1024+i), metadata.Layout{Epoch: m.Epoch, Width: 2})
+		if !reflect.DeepEqual(cut, all[:2]) {
+			t.Fatalf("Order of width 2 = %v, want the start of %v", cut, all)
+		}
+		wide := m.Order(metadata.Ino(1024+i), metadata.Layout{Epoch: m.Epoch, Width: 9})
+		if !reflect.DeepEqual(wide, all) {
+			t.Fatalf("Order of width 9 = %v, want %v", wide, all)
+		}
+	}
+	if got := m.Order(1, metadata.Layout{Kind: metadata.Local, Node: 3}); !reflect.DeepEqual(got, []metadata.NodeID{3}) {
+		t.Errorf("Order of a local layout = %v", got)
+	}
+}
+
+// TestPlacementIsPinned holds answers of an earlier build: nodes of one job
+// that run different builds must agree, and so must a restarted one.
+func TestPlacementIsPinned(t *testing.T) {
+	m := upMap(8, 42)
+	got := fmt.Sprint(m.FileOwner("a/b"), m.FileOwner("train/0.jpg"), m.DirHome(16, "ckpt"), m.Order(1024, metadata.Layout{Epoch: 8}))
+	if want := "4 5 4 [4 5 2 6 3 7 1 0]"; got != want {
+		t.Errorf("placement = %s, want %s", got, want)
+	}
+}
+
+func BenchmarkFileOwner(b *testing.B) {
+	m := upMap(512, 1)
+	for b.Loop() {
+		m.FileOwner("train/n01440764/n01440764_10026.JPEG")
+	}
+}
+
+func BenchmarkOrder(b *testing.B) {
+	m := upMap(64, 1)
+	for b.Loop() {
+		m.Order(1024, metadata.Layout{Epoch: 64})
+	}
+}

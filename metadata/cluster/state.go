@@ -1,0 +1,84 @@
+package cluster
+
+import "fmt"
+
+// State is what the cluster believes of a node. As text, and so in JSON, it is
+// its name in lower case.
+type State uint8
+
+const (
+	// Joining is a node that has not reported yet.
+	Joining State = iota
+	// Up is a node that serves.
+	Up
+	// Down is a node that was given up: nothing is placed on it, and what
+	// only it has cannot be read.
+	Down
+	// Leaving is a node that has finished its part of the job's end.
+	Leaving
+)
+
+var stateNames = []string{"joining", "up", "down", "leaving"}
+
+// String is the state's name.
+func (s State) String() string { return nameOf(stateNames, "state", uint8(s)) }
+
+// MarshalText is the state's name.
+func (s State) MarshalText() ([]byte, error) { return textOf(stateNames, "state", uint8(s)) }
+
+// UnmarshalText reads a state's name.
+func (s *State) UnmarshalText(b []byte) error {
+	return valueOf(stateNames, "state", string(b), (*uint8)(s))
+}
+
+// Phase is how far a dataset is. As text, and so in JSON, it is its name in
+// lower case.
+type Phase uint8
+
+const (
+	// Staging is a dataset whose files are being read from the source.
+	Staging Phase = iota
+	// Publishing is a dataset whose manifest is being taken in by the nodes.
+	Publishing
+	// Sealed is a dataset that every node can read the whole of.
+	Sealed
+	// Failed is a dataset that will not be; Dataset.Error says why.
+	Failed
+)
+
+var phaseNames = []string{"staging", "publishing", "sealed", "failed"}
+
+// String is the phase's name.
+func (p Phase) String() string { return nameOf(phaseNames, "phase", uint8(p)) }
+
+// MarshalText is the phase's name.
+func (p Phase) MarshalText() ([]byte, error) { return textOf(phaseNames, "phase", uint8(p)) }
+
+// UnmarshalText reads a phase's name.
+func (p *Phase) UnmarshalText(b []byte) error {
+	return valueOf(phaseNames, "phase", string(b), (*uint8)(p))
+}
+
+func nameOf(names []string, kind string, v uint8) string {
+	if int(v) < len(names) {
+		return names[v]
+	}
+	return fmt.Sprintf("%s(%d)", kind, v)
+}
+
+func textOf(names []string, kind string, v uint8) ([]byte, error) {
+	if int(v) >= len(names) {
+		return nil, fmt.Errorf("%s %d has no name", kind, v)
+	}
+	return []byte(names[v]), nil
+}
+
+func valueOf(names []string, kind, name string, v *uint8) error {
+	for i, n := range names {
+		if n == name {
+			*v = uint8(i)
+			return nil
+		}
+	}
+	return fmt.Errorf("%q is no %s", name, kind)
+}

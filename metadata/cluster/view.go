@@ -1,0 +1,41 @@
+package cluster
+
+import "github.com/bivouacfs/bivouac/metadata"
+
+// Dataset is what the job's registry knows of a dataset. Once Sealed or Failed
+// it does not change.
+type Dataset struct {
+	ID          metadata.DatasetID `json:"id"`
+	Name        string             `json:"name"`
+	Source      string             `json:"source"`
+	Coordinator metadata.NodeID    `json:"coordinator"` // the node that leads its stage-in
+	Phase       Phase              `json:"phase"`
+	Digest      string             `json:"digest,omitempty"` // of the manifest, from Publishing on
+	Files       int64              `json:"files"`
+	Dirs        int64              `json:"dirs"`
+	Bytes       int64              `json:"bytes"`
+	SourceSize  int64              `json:"source_size,omitempty"`  // bytes of the source
+	SourceBytes int64              `json:"source_bytes,omitempty"` // bytes that were read of it, by all nodes
+	Error       string             `json:"error,omitempty"`        // why it Failed
+	Started     metadata.Time      `json:"started,omitempty"`
+	Sealed      metadata.Time      `json:"sealed,omitempty"`
+}
+
+// View is what the job's control group agrees on. Like a Map it is a value:
+// whoever changes one makes a new one, with a higher Version.
+type View struct {
+	Version  uint64    `json:"version"` // rises with every change; 0 is "nothing agreed yet"
+	Map      Map       `json:"map"`
+	Datasets []Dataset `json:"datasets,omitempty"` // by ID
+	Closing  bool      `json:"closing,omitempty"`  // the job ends; daemons may go
+}
+
+// Dataset is the dataset with that id.
+func (v View) Dataset(id metadata.DatasetID) (Dataset, bool) {
+	for _, d := range v.Datasets {
+		if d.ID == id {
+			return d, true
+		}
+	}
+	return Dataset{}, false
+}
