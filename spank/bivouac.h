@@ -77,7 +77,7 @@ bool state_exists(const char *job);
 /* One function for each of Slurm's calls, by context. */
 int submit_init(void);
 int submit_post_opt(spank_t sp);
-int submit_local_user_init(spank_t sp);
+int submit_local_user_init(void);
 int jobscript_prolog(void);
 int jobscript_epilog(void);
 int remote_user_init(spank_t sp);

@@ -28,13 +28,27 @@ static void export(spank_t sp, const char *name, const char *value)
 		slurm_error("bivouac: user_init: couldn't set %s: %s", name, spank_strerror(err));
 }
 
+/* The environment that srun brought may be that of another job (srun --jobid), or of another component of a heterogeneous job. */
+static bool brought_by_another(spank_t sp)
+{
+	char mount[MESSAGE_MAX];
+	const char *base;
+
+	if (spank_getenv(sp, "BIVOUAC", mount, sizeof mount) != ESPANK_SUCCESS)
+		return false;
+	base = strrchr(mount, '/');
+	return base != NULL && strtoul(base + 1, NULL, 10) != job_id(sp);
+}
+
 int remote_user_init(spank_t sp)
 {
 	char mount[MESSAGE_MAX], below[MESSAGE_MAX + 16];
 
 	spank_unsetenv(sp, KEY_JOB);
 	if (state_read(job_id(sp), mount, sizeof mount) != PITCH_READY) {
-		spank_unsetenv(sp, "BIVOUAC"); /* srun may have brought another job's or component's */
+		if (brought_by_another(sp))
+			spank_unsetenv(sp, SPEC_JOB);
+		spank_unsetenv(sp, "BIVOUAC");
 		spank_unsetenv(sp, "BIVOUAC_DATA");
 		spank_unsetenv(sp, "BIVOUAC_SCRATCH");
 		return 0;
@@ -47,20 +61,13 @@ int remote_user_init(spank_t sp)
 	return 0;
 }
 
-/*
- * The spec is in the job's environment unless the user cleared that (--export=NONE, srun --jobid); the state file is there in any case. In a
- * heterogeneous job every component has the environment, and so the spec, of the first.
- */
+/* The spec is in the job's environment unless the user cleared that (--export=NONE, srun --jobid); the state file is there in any case. */
 static bool promised(spank_t sp)
 {
-	char any[2], leader[16];
+	char any[2];
 	spank_err_t err = spank_getenv(sp, SPEC_JOB, any, sizeof any);
 
-	if (err != ESPANK_SUCCESS && err != ESPANK_NOSPACE)
-		return false;
-	if (spank_getenv(sp, "SLURM_JOB_ID_HET_GROUP_0", leader, sizeof leader) != ESPANK_SUCCESS)
-		return true;
-	return strtoul(leader, NULL, 10) == job_id(sp);
+	return err == ESPANK_SUCCESS || err == ESPANK_NOSPACE;
 }
 
 /* Writes to the job's error output, which is this task's, and ends the task. */

@@ -35,9 +35,10 @@ int slurm_spank_init_post_opt(spank_t sp, int ac, char **av)
 
 int slurm_spank_local_user_init(spank_t sp, int ac, char **av)
 {
+	(void)sp;
 	(void)ac;
 	(void)av;
-	return submit_local_user_init(sp);
+	return submit_local_user_init();
 }
 
 int slurm_spank_user_init(spank_t sp, int ac, char **av)

@@ -12,15 +12,14 @@
 
 extern char **environ;
 
-static const char *job_around; /* in which this srun runs: it starts a step and allocates nothing */
+static bool step; /* an srun inside of a job: it starts a step there and allocates nothing */
 
 /* A submission from inside of a job is a job of its own: it must not inherit this job's bivouac. */
 int submit_init(void)
 {
 	options_disinherit();
-	if (spank_context() == S_CTX_LOCAL && getenv("SLURM_JOB_ID") != NULL)
-		job_around = strdup(getenv("SLURM_JOB_ID"));
-	if (job_around != NULL || getenv("SLURM_JOB_ID") == NULL)
+	step = spank_context() == S_CTX_LOCAL && getenv("SLURM_JOB_ID") != NULL;
+	if (step || getenv("SLURM_JOB_ID") == NULL)
 		return 0;
 	unsetenv(SPEC_JOB);
 	unsetenv(KEY_JOB);
@@ -98,7 +97,7 @@ fail:
 int submit_post_opt(spank_t sp)
 {
 	options_end_of_component();
-	if (wish.count > 0 && job_around != NULL)
+	if (wish.count > 0 && step)
 		refuse("the --bivouac options belong to the allocation: give them to sbatch, salloc or an srun outside of a job, not to a step");
 	if (wish.count > 0 && check(sp) < 0)
 		exit(1);
@@ -110,18 +109,9 @@ int submit_post_opt(spank_t sp)
 	return 0;
 }
 
-/*
- * srun takes its own environment to the tasks. The job control environment is in it, and so must not be the key; and the spec of the job around
- * us, if the step goes to another job (srun --jobid).
- */
-int submit_local_user_init(spank_t sp)
+/* srun puts the job control environment into its own, from where its tasks would get the key. */
+int submit_local_user_init(void)
 {
-	uint32_t job;
-
 	unsetenv(KEY_JOB);
-	if (job_around == NULL || getenv("SLURM_HET_SIZE") != NULL || spank_get_item(sp, S_JOB_ID, &job) != ESPANK_SUCCESS)
-		return 0;
-	if (strtoul(job_around, NULL, 10) != job)
-		unsetenv(SPEC_JOB);
 	return 0;
 }
