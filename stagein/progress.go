@@ -1,0 +1,33 @@
+package stagein
+
+import "sync/atomic"
+
+// Progress is how far a share is, or the sum of several.
+type Progress struct {
+	SourceBytes int64 `json:"source_bytes"` // read from the source, every one counted each time it is read
+	SourceTotal int64 `json:"source_total"` // to be read, if each is read once
+	Bytes       int64 `json:"bytes"`        // of file data stored; what was taken back is not counted
+	Files       int64 `json:"files"`        // regular files recorded
+	Again       int64 `json:"again"`        // regions that were read again because of a wrong guess
+	Done        bool  `json:"done"`
+}
+
+// Sum adds up the progress of shares. It is done when all are.
+func Sum(ps []Progress) Progress {
+	sum := Progress{Done: len(ps) > 0}
+	for _, p := range ps {
+		sum.SourceBytes += p.SourceBytes
+		sum.SourceTotal += p.SourceTotal
+		sum.Bytes += p.Bytes
+		sum.Files += p.Files
+		sum.Again += p.Again
+		sum.Done = sum.Done && p.Done
+	}
+	return sum
+}
+
+// counters is Progress while it changes.
+type counters struct {
+	source, bytes, files, again atomic.Int64
+	done                        atomic.Bool
+}

@@ -1,0 +1,183 @@
+// Package source reads what datasets are made of: tar archives and directory
+// trees. Its one idea is that an archive can be read from any 512-byte boundary
+// by anyone who is told, or guesses, what state the reader before was in;
+// therefore headers are parsed by a small machine that is given one block at a
+// time (Group), and never by a stream that only knows how to begin at zero.
+//
+// All bytes of a source are read through FS, so that a test, or a report, can
+// count them.
+//
+// Of tar it understands ustar, old V7, star's and GNU's headers with long names
+// and long links, and PAX extended headers; regular files, directories, hard
+// and symbolic links. It refuses, naming the member and its offset: sparse
+// members, device nodes and FIFOs, parts of multi-volume or incremental
+// archives, absolute paths and paths with "..", names that no filesystem takes.
+// It ignores owners, extended attributes, access and change times, and comments.
+//
+// It writes nothing and knows nothing of nodes.
+package source
+
+import (
+	"encoding/json"
+	"io"
+	"unicode/utf8"
+
+	"github.com/bivouacfs/bivouac/metadata"
+)
+
+// Kind is what sort of thing a source is.
+type Kind string
+
+// The kinds of source.
+const (
+	Tar Kind = "tar"
+	Dir Kind = "dir"
+)
+
+// File types as in stat(2).
+const (
+	TypeMask    = 0o170000
+	TypeSocket  = 0o140000
+	TypeSymlink = 0o120000
+	TypeRegular = 0o100000
+	TypeBlock   = 0o060000
+	TypeDir     = 0o040000
+	TypeChar    = 0o020000
+	TypeFIFO    = 0o010000
+)
+
+// Info is what a file is, as in stat(2).
+type Info struct {
+	Mode  uint32 // type and permissions
+	UID   uint32
+	GID   uint32
+	Nlink uint64
+	Size  int64 // bytes
+	Mtime metadata.Time
+	Dev   uint64
+	Ino   uint64
+}
+
+// Is reports whether the file has the given type.
+func (i Info) Is(typ uint32) bool { return i.Mode&TypeMask == typ }
+
+// Same reports whether a file that was i is still what it was, as far as its
+// size and its time of modification tell.
+func (i Info) Same(now Info) bool { return i.Size == now.Size && i.Mtime == now.Mtime }
+
+// File is an open regular file.
+type File interface {
+	io.ReaderAt
+	Stat() (Info, error)
+	Close() error
+}
+
+// FS is a filesystem that sources are in. Errors are errnos.
+type FS interface {
+	// Open opens a regular file for reading. It never follows a symbolic
+	// link in the last component (ELOOP) and never waits for a FIFO.
+	Open(path string) (File, error)
+	// Lstat describes what path names; a symbolic link is not followed.
+	Lstat(path string) (Info, error)
+	// Readlink returns the target of a symbolic link.
+	Readlink(path string) (string, error)
+	// ReadDir returns the names in a directory, in any order.
+	ReadDir(path string) ([]string, error)
+}
+
+// Item is one thing in a source: a file, a directory, or a link.
+type Item struct {
+	Path     string // relative to the dataset's root, clean; "" is the root
+	Mode     uint32 // type and permissions
+	UID      uint32 // in the source; who owns it when staged is the plan's business
+	GID      uint32
+	Size     int64 // bytes of data
+	Mtime    metadata.Time
+	Target   string // of a symbolic link
+	Hardlink string // the path of the item that this is another name of
+	Off      int64  // where the data begins in an archive
+}
+
+// Is reports whether the item has the given type. A hard link has none that
+// counts: ask for Hardlink first.
+func (i *Item) Is(typ uint32) bool { return i.Mode&TypeMask == typ }
+
+// itemJSON is Item in JSON. Names are bytes, which JSON strings are not: what
+// is not UTF-8 travels as base64 beside it.
+type itemJSON struct {
+	Path     *Name         `json:"path,omitempty"`
+	Mode     uint32        `json:"mode"`
+	UID      uint32        `json:"uid,omitempty"`
+	GID      uint32        `json:"gid,omitempty"`
+	Size     int64         `json:"size,omitempty"`
+	Mtime    metadata.Time `json:"mtime,omitempty"`
+	Target   *Name         `json:"target,omitempty"`
+	Hardlink *Name         `json:"hardlink,omitempty"`
+	Off      int64         `json:"off,omitempty"`
+}
+
+// MarshalJSON keeps names that are not UTF-8.
+func (i Item) MarshalJSON() ([]byte, error) {
+	return json.Marshal(itemJSON{
+		Path: nameOf(i.Path), Mode: i.Mode, UID: i.UID, GID: i.GID, Size: i.Size, Mtime: i.Mtime,
+		Target: nameOf(i.Target), Hardlink: nameOf(i.Hardlink), Off: i.Off,
+	})
+}
+
+// UnmarshalJSON is the inverse of MarshalJSON.
+func (i *Item) UnmarshalJSON(b []byte) error {
+	var j itemJSON
+	if err := json.Unmarshal(b, &j); err != nil {
+		return err
+	}
+	*i = Item{
+		Path: j.Path.string(), Mode: j.Mode, UID: j.UID, GID: j.GID, Size: j.Size, Mtime: j.Mtime,
+		Target: j.Target.string(), Hardlink: j.Hardlink.string(), Off: j.Off,
+	}
+	return nil
+}
+
+// Name is a path or a name that survives JSON even if it is not UTF-8: then it
+// is an object with the bytes in base64, else a plain string.
+type Name string
+
+func nameOf(s string) *Name {
+	if s == "" {
+		return nil
+	}
+	n := Name(s)
+	return &n
+}
+
+func (n *Name) string() string {
+	if n == nil {
+		return ""
+	}
+	return string(*n)
+}
+
+type rawName struct {
+	Bytes []byte `json:"bytes"`
+}
+
+// MarshalJSON makes a string, or an object if n is not UTF-8.
+func (n Name) MarshalJSON() ([]byte, error) {
+	if utf8.ValidString(string(n)) {
+		return json.Marshal(string(n))
+	}
+	return json.Marshal(rawName{[]byte(n)})
+}
+
+// UnmarshalJSON is the inverse of MarshalJSON.
+func (n *Name) UnmarshalJSON(b []byte) error {
+	if len(b) > 0 && b[0] == '{' {
+		var r rawName
+		err := json.Unmarshal(b, &r)
+		*n = Name(r.Bytes)
+		return err
+	}
+	var s string
+	err := json.Unmarshal(b, &s)
+	*n = Name(s)
+	return err
+}
