@@ -1,0 +1,348 @@
+package rpc
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/bivouacfs/bivouac/datapath/wire"
+	"github.com/bivouacfs/bivouac/metadata"
+)
+
+// clientConn is one connection on which many calls are under way. One
+// goroutine, serve, reads the replies and alone ends calls; callers write their
+// requests themselves.
+type clientConn struct {
+	l     *lane
+	conn  net.Conn
+	r     frameReader
+	w     *frameWriter
+	slots chan struct{} // a token for each call under way, also those given up
+	gone  chan struct{} // closed when the connection has ended
+
+	newest   metadata.Epoch // serve's own
+	answered bool           // serve's own
+
+	mu      sync.Mutex
+	pending map[uint32]*waiter // guarded by mu: by tag; nil if the caller gave up
+	tag     uint32             // guarded by mu: the last one
+	dead    error              // guarded by mu: why no call can begin
+	silent  time.Time          // guarded by mu: since when an answer is due
+}
+
+// The read buffer of a connection: small where bodies are large, because what
+// goes through it is copied once more.
+const (
+	metaReadBuffer = 16 << 10
+	bulkReadBuffer = 4 << 10
+)
+
+// grace is what a frame that is under way gets to become complete when its
+// caller gives up. Without it every signal to a process that reads would cost
+// all calls their connection.
+const grace = 500 * time.Millisecond
+
+func newClientConn(l *lane, conn net.Conn) *clientConn {
+	cfg := &l.p.cfg
+	size := metaReadBuffer
+	if l.purpose == wire.PurposeBulk {
+		size = bulkReadBuffer
+	}
+	return &clientConn{
+		l:       l,
+		conn:    conn,
+		r:       newFrameReader(conn, size, cfg.IdleTimeout, cfg.FrameTimeout, &l.p.stats.bytesIn),
+		w:       newFrameWriter(conn, cfg.FrameTimeout, &l.p.stats.bytesOut),
+		slots:   make(chan struct{}, cfg.MaxInFlight),
+		gone:    make(chan struct{}),
+		pending: make(map[uint32]*waiter),
+	}
+}
+
+// do makes the call of w. errUnsent means that nothing of it has left.
+func (c *clientConn) do(ctx context.Context, w *waiter) error {
+	select {
+	case c.slots <- struct{}{}:
+	default:
+		if err := c.waitFor(ctx, w, c.slots); err != nil {
+			return err
+		}
+	}
+	tag, err := c.request(ctx, w)
+	if err != nil {
+		return err
+	}
+	select {
+	case <-w.done:
+		return w.err
+	case <-ctx.Done():
+		return c.abandon(w, tag, ctxErrno(ctx))
+	case <-w.timer.C:
+		return c.abandon(w, tag, syscall.ETIMEDOUT)
+	}
+}
+
+// waitFor puts a token in room, which is full.
+func (c *clientConn) waitFor(ctx context.Context, w *waiter, room chan<- struct{}) error {
+	select {
+	case room <- struct{}{}:
+		return nil
+	case <-c.gone:
+		return errUnsent
+	case <-ctx.Done():
+		return ctxErrno(ctx)
+	case <-w.timer.C:
+		c.suspect()
+		return syscall.ETIMEDOUT
+	}
+}
+
+// register gives w a tag. From now on serve ends it. It holds the turn, so that
+// no tag is known that is not about to be sent.
+func (c *clientConn) register(w *waiter) (uint32, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.dead != nil {
+		return 0, errUnsent
+	}
+	for taken := true; taken; {
+		c.tag++
+		_, taken = c.pending[c.tag]
+	}
+	if len(c.pending) == 0 {
+		c.silent = time.Now()
+	}
+	c.pending[c.tag] = w
+	return c.tag, nil
+}
+
+// request sends the call's frame. It has a token in slots; if nothing was sent
+// it takes it out again.
+func (c *clientConn) request(ctx context.Context, w *waiter) (uint32, error) {
+	select {
+	case c.w.turn <- struct{}{}:
+	default:
+		if err := c.waitFor(ctx, w, c.w.turn); err != nil {
+			<-c.slots
+			return 0, err
+		}
+	}
+	tag, err := c.register(w)
+	if err != nil {
+		c.w.unlock()
+		<-c.slots
+		<-c.gone // so that the next try does not meet this connection again
+		return 0, err
+	}
+	err = c.write(ctx, w, tag)
+	c.w.unlock()
+	if err == nil {
+		return tag, nil
+	}
+	// Part of the frame may be out: nothing can follow it.
+	c.cut(fmt.Errorf("write: %w", err))
+	<-w.done
+	if ctx.Err() != nil {
+		return 0, ctxErrno(ctx)
+	}
+	if w.left() <= 0 {
+		return 0, syscall.ETIMEDOUT
+	}
+	return 0, w.err
+}
+
+// write writes the frame. It holds the turn.
+func (c *clientConn) write(ctx context.Context, w *waiter, tag uint32) error {
+	c.w.arm(max(w.left(), 0) + grace)
+	if ctx.Done() != nil {
+		defer context.AfterFunc(ctx, c.w.hurry(grace))()
+	}
+	h := wire.Header{Op: w.call.Op, Tag: tag, Epoch: c.l.p.cfg.Epoch(), Wait: w.wait()}
+	return c.w.send(h, w.call.Body, w.call.Data...)
+}
+
+// abandon ends the wait of a caller that gives up, and returns only when
+// nobody touches its Call any more. An answer that is here already wins.
+func (c *clientConn) abandon(w *waiter, tag uint32, errno syscall.Errno) error {
+	c.mu.Lock()
+	_, ok := c.pending[tag]
+	if ok && !w.receiving {
+		c.pending[tag] = nil
+		c.mu.Unlock()
+		if errno == syscall.ETIMEDOUT {
+			c.suspect()
+		}
+		return errno
+	}
+	c.mu.Unlock()
+	if ok {
+		t := time.NewTimer(grace)
+		defer t.Stop()
+		select {
+		case <-w.done:
+			return w.err
+		case <-t.C:
+			c.cut(errSlow)
+			<-w.done
+			return errno
+		}
+	}
+	<-w.done
+	return w.err
+}
+
+// suspect cuts the connection if answers have been due on it for the length of
+// a whole call and nothing came: the peer or the way to it is gone, and the
+// next call should find out by a handshake.
+func (c *clientConn) suspect() {
+	c.mu.Lock()
+	silent := len(c.pending) > 0 && time.Since(c.silent) >= c.l.p.cfg.Timeout
+	c.mu.Unlock()
+	if silent {
+		c.cut(errSilent)
+	}
+}
+
+// cut closes the connection; serve does the rest.
+func (c *clientConn) cut(err error) {
+	c.mu.Lock()
+	if c.dead == nil {
+		c.dead = err
+	}
+	c.mu.Unlock()
+	_ = c.conn.Close()
+}
+
+// serve reads replies until the connection ends, then ends all its calls.
+func (c *clientConn) serve() {
+	err := c.readReplies()
+	c.cut(err)
+	c.mu.Lock()
+	err = c.dead
+	pending := c.pending
+	c.pending = nil
+	c.mu.Unlock()
+	c.l.drop(c, err, c.answered)
+	close(c.gone)
+	for _, w := range pending {
+		if w != nil {
+			w.err = &connectError{syscall.ECONNRESET, fmt.Errorf("connection to %v: %w", c.conn.RemoteAddr(), err)}
+			w.done <- struct{}{}
+		}
+	}
+	if !errors.Is(err, errIdle) && !errors.Is(err, errClosed) {
+		c.l.p.cfg.Log.WithField("peer", c.l.id).WithError(err).Debug("connection ended")
+	}
+}
+
+func (c *clientConn) readReplies() error {
+	for {
+		var h wire.Header
+		err := c.r.next(&h)
+		if err == errIdle {
+			if c.retire() {
+				return errIdle
+			}
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		if err := c.receive(h); err != nil {
+			return err
+		}
+	}
+}
+
+// retire marks an idle connection as dead, unless a call waits on it.
+func (c *clientConn) retire() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(c.pending) > 0 {
+		return false
+	}
+	if c.dead == nil {
+		c.dead = errIdle
+	}
+	return true
+}
+
+// receive reads the rest of a reply to where it belongs, and ends its call.
+func (c *clientConn) receive(h wire.Header) error {
+	w, err := c.claim(h.Tag)
+	if err != nil {
+		return err
+	}
+	if !c.answered {
+		c.answered = true
+		c.l.answered()
+	}
+	if h.Epoch > c.newest {
+		c.newest = h.Epoch
+		if h.Epoch > c.l.p.cfg.Epoch() {
+			c.l.p.cfg.NewerEpoch(c.l.id, h.Epoch)
+		}
+	}
+	if w == nil {
+		err = c.r.discard(int(h.Body + h.Data))
+	} else {
+		err = c.fill(w, h)
+	}
+	if err != nil {
+		return err
+	}
+	c.mu.Lock()
+	delete(c.pending, h.Tag)
+	c.mu.Unlock()
+	<-c.slots
+	if w != nil {
+		w.done <- struct{}{}
+	}
+	return nil
+}
+
+// claim finds the call of a tag; nil if its caller gave up.
+func (c *clientConn) claim(tag uint32) (*waiter, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	w, ok := c.pending[tag]
+	if !ok {
+		return nil, errTag
+	}
+	c.silent = time.Now()
+	if w != nil {
+		w.receiving = true
+	}
+	return w, nil
+}
+
+// fill reads body and data into the call.
+func (c *clientConn) fill(w *waiter, h wire.Header) error {
+	call := w.call
+	if h.Op != call.Op {
+		return errTag
+	}
+	if int(h.Data) > len(call.Into) {
+		return errTooMuch
+	}
+	if h.Body > 0 {
+		reply := make([]byte, h.Body)
+		if err := c.r.full(reply); err != nil {
+			return err
+		}
+		call.Reply = reply
+	}
+	if err := c.r.full(call.Into[:h.Data]); err != nil {
+		return err
+	}
+	call.N = int(h.Data)
+	w.err = nil
+	if h.Status != 0 {
+		w.err = h.Status
+	}
+	return nil
+}

@@ -1,0 +1,77 @@
+package rpc
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"syscall"
+
+	"github.com/bivouacfs/bivouac/datapath/wire"
+	"github.com/bivouacfs/bivouac/metadata"
+)
+
+// The causes for which a connection is cut.
+var (
+	errKey       = errors.New("the peer does not have this job's key")
+	errReplay    = errors.New("replayed handshake")
+	errSlow      = errors.New("the peer is too slow with a frame")
+	errIdle      = errors.New("idle")
+	errOtherNode = errors.New("the peer wants another node")
+	errHangup    = errors.New("the peer hung up in the handshake")
+	errTag       = errors.New("reply to a call that was not made")
+	errTooMuch   = errors.New("reply with more data than was asked for")
+	errNotAsked  = errors.New("request with a status")
+	errSilent    = errors.New("the peer answers nothing")
+	errClosed    = errors.New("closed")
+	errUnsent    = errors.New("the connection broke before the request was sent")
+)
+
+// callError is an error of a call: it says which op on which node, and wraps
+// the errno. It is formatted only when somebody looks.
+type callError struct {
+	op    wire.Op
+	peer  metadata.NodeID
+	errno syscall.Errno
+	cause error // what made errno, if it was not the peer's handler
+}
+
+func (e *callError) Error() string {
+	if e.cause == nil {
+		return fmt.Sprintf("%v on node %d: %v", e.op, e.peer, e.errno)
+	}
+	return fmt.Sprintf("%v on node %d: %v: %v", e.op, e.peer, e.cause, e.errno)
+}
+
+func (e *callError) Unwrap() error { return e.errno }
+
+// connectError is a node to which no connection could be made.
+type connectError struct {
+	errno syscall.Errno
+	cause error
+}
+
+func (e *connectError) Error() string { return e.cause.Error() }
+func (e *connectError) Unwrap() error { return e.errno }
+
+// ctxErrno is the errno of a context that ended.
+func ctxErrno(ctx context.Context) syscall.Errno {
+	if errors.Is(ctx.Err(), context.Canceled) {
+		return syscall.EINTR
+	}
+	return syscall.ETIMEDOUT
+}
+
+// statusOf is the errno of a handler's error; ok is false where it has none.
+func statusOf(err error) (status syscall.Errno, ok bool) {
+	switch {
+	case err == nil:
+		return 0, true
+	case errors.As(err, &status) && status > 0 && status < 1<<12:
+		return status, true
+	case errors.Is(err, context.DeadlineExceeded):
+		return syscall.ETIMEDOUT, true
+	case errors.Is(err, context.Canceled):
+		return syscall.EINTR, true
+	}
+	return syscall.EIO, false
+}

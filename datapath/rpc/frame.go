@@ -1,0 +1,196 @@
+package rpc
+
+import (
+	"bufio"
+	"errors"
+	"io"
+	"net"
+	"os"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/bivouacfs/bivouac/datapath/wire"
+)
+
+// frameReader reads frames under two deadlines: how long the line may be
+// silent between frames, and how long a frame that has begun may take.
+type frameReader struct {
+	conn  net.Conn
+	br    *bufio.Reader
+	idle  time.Duration
+	frame time.Duration
+	until time.Time // the deadline that is set
+	bytes *atomic.Int64
+}
+
+func newFrameReader(conn net.Conn, size int, idle, frame time.Duration, bytes *atomic.Int64) frameReader {
+	return frameReader{conn: conn, br: bufio.NewReaderSize(conn, size), idle: idle, frame: frame, bytes: bytes}
+}
+
+// arm sets the deadline to d from now. It leaves one alone that is up to a
+// quarter too early, because setting it costs as much as parsing a frame.
+func (r *frameReader) arm(d time.Duration) {
+	now := time.Now()
+	if left := r.until.Sub(now); left <= d && left > d-d/4 {
+		return
+	}
+	r.until = now.Add(d)
+	_ = r.conn.SetReadDeadline(r.until) // a dead connection says so when it is read
+}
+
+// next reads a header and sees to it that the deadline for the rest of the
+// frame is set. errIdle means that nothing of a frame had come; then next may
+// be called again.
+func (r *frameReader) next(h *wire.Header) error {
+	if r.br.Buffered() == 0 {
+		r.arm(r.idle)
+		if _, err := r.br.Peek(1); err != nil {
+			if errors.Is(err, os.ErrDeadlineExceeded) {
+				r.until = time.Time{}
+				return errIdle
+			}
+			return err
+		}
+	}
+	r.expect(wire.HeaderSize)
+	b, err := r.br.Peek(wire.HeaderSize)
+	if err != nil {
+		return broken(err)
+	}
+	if err := h.Parse(b); err != nil {
+		return err
+	}
+	_, _ = r.br.Discard(wire.HeaderSize) // it was peeked
+	n := int(h.Body + h.Data)
+	r.expect(n)
+	r.bytes.Add(int64(wire.HeaderSize + n))
+	return nil
+}
+
+// expect sets the frame's deadline if n bytes are not here yet.
+func (r *frameReader) expect(n int) {
+	if r.br.Buffered() < n {
+		r.arm(r.frame)
+	}
+}
+
+func (r *frameReader) full(p []byte) error {
+	_, err := io.ReadFull(r.br, p)
+	return broken(err)
+}
+
+func (r *frameReader) discard(n int) error {
+	_, err := r.br.Discard(n)
+	return broken(err)
+}
+
+// broken names the error of a read within a frame.
+func broken(err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		return errSlow
+	case errors.Is(err, io.EOF):
+		return io.ErrUnexpectedEOF
+	}
+	return err
+}
+
+// joinedBody is the largest body that is copied behind its header so that both
+// leave in one write.
+const joinedBody = 16 << 10
+
+// frameWriter writes frames, one at a time. Who wants to write takes the turn,
+// a channel so that a wait for it can be given up.
+type frameWriter struct {
+	conn    net.Conn
+	raw     syscall.RawConn // of a TCP connection, for sendfile; else nil
+	timeout time.Duration
+	bytes   *atomic.Int64
+
+	turn  chan struct{} // one token: who has put it in may write
+	until time.Time     // held by turn: the deadline that is set
+	buf   []byte        // held by turn
+	vec   [][]byte      // held by turn
+
+	mu      sync.Mutex
+	frame   uint64 // guarded by mu: which frame is being written
+	hurried bool   // guarded by mu: its deadline is not until
+}
+
+func newFrameWriter(conn net.Conn, timeout time.Duration, bytes *atomic.Int64) *frameWriter {
+	w := &frameWriter{conn: conn, timeout: timeout, bytes: bytes, turn: make(chan struct{}, 1)}
+	if tcp, ok := conn.(*net.TCPConn); ok {
+		w.raw, _ = tcp.SyscallConn() // without it files are copied
+	}
+	return w
+}
+
+func (w *frameWriter) lock() { w.turn <- struct{}{} }
+
+func (w *frameWriter) unlock() {
+	w.mu.Lock()
+	w.frame++
+	if w.hurried {
+		w.hurried, w.until = false, time.Time{}
+	}
+	w.mu.Unlock()
+	<-w.turn
+}
+
+// arm sets the write deadline to at most d from now, and at most the timeout.
+func (w *frameWriter) arm(d time.Duration) {
+	d = min(d, w.timeout)
+	now := time.Now()
+	if left := w.until.Sub(now); left <= d && left > d-d/4 {
+		return
+	}
+	w.until = now.Add(d)
+	_ = w.conn.SetWriteDeadline(w.until) // a dead connection says so when it is written
+}
+
+// hurry returns a function that gives the frame that is being written now only
+// d more; it does nothing when that frame is done. Held by turn.
+func (w *frameWriter) hurry(d time.Duration) func() {
+	w.mu.Lock()
+	frame := w.frame
+	w.mu.Unlock()
+	return func() {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		if w.frame == frame {
+			w.hurried = true
+			_ = w.conn.SetWriteDeadline(time.Now().Add(d))
+		}
+	}
+}
+
+// send writes a whole frame. Held by turn. h's lengths are set here.
+func (w *frameWriter) send(h wire.Header, body []byte, data ...[]byte) error {
+	h.Body = uint32(len(body))
+	for _, p := range data {
+		h.Data += uint32(len(p))
+	}
+	w.buf = h.Append(w.buf[:0])
+	if len(body) <= joinedBody {
+		w.buf, body = append(w.buf, body...), nil
+	}
+	n := wire.HeaderSize + int(h.Body+h.Data)
+	w.bytes.Add(int64(n))
+	if n == len(w.buf) {
+		_, err := w.conn.Write(w.buf)
+		return err
+	}
+	w.vec = append(w.vec[:0], w.buf)
+	if len(body) > 0 {
+		w.vec = append(w.vec, body)
+	}
+	w.vec = append(w.vec, data...)
+	vec := net.Buffers(w.vec)
+	_, err := vec.WriteTo(w.conn)
+	clear(w.vec) // keep nobody's memory
+	return err
+}

@@ -1,0 +1,225 @@
+package rpc
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"os"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/bivouacfs/bivouac/datapath/wire"
+	"github.com/bivouacfs/bivouac/metadata"
+)
+
+// lane is the connections to one node for one purpose.
+type lane struct {
+	p       *Peers
+	id      metadata.NodeID
+	purpose wire.Purpose
+	most    int // connections
+
+	mu       sync.Mutex
+	conns    []*clientConn // guarded by mu
+	dialing  *dial         // guarded by mu: at most one at a time
+	failures int           // guarded by mu: in a row
+	retryAt  time.Time     // guarded by mu: until then calls fail fast
+	lastErr  error         // guarded by mu: why
+}
+
+// dial is an attempt to make a connection, for all who wait for one.
+type dial struct {
+	done chan struct{} // closed when over
+	err  error         // set before done
+}
+
+// conn returns the least loaded connection. It makes one if there is none, and
+// one more, without waiting for it, if all are in use.
+func (l *lane) conn(ctx context.Context, w *waiter) (*clientConn, error) {
+	for {
+		c, d, err := l.pick()
+		if c != nil || err != nil {
+			return c, err
+		}
+		select {
+		case <-d.done:
+			if d.err != nil {
+				return nil, d.err
+			}
+		case <-ctx.Done():
+			return nil, ctxErrno(ctx)
+		case <-w.timer.C:
+			return nil, syscall.ETIMEDOUT
+		}
+	}
+}
+
+// pick returns a connection, or an attempt to wait for, or why there is neither.
+func (l *lane) pick() (*clientConn, *dial, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	var best *clientConn
+	for _, c := range l.conns {
+		if best == nil || len(c.slots) < len(best.slots) {
+			best = c
+		}
+	}
+	if best != nil && (len(best.slots) == 0 || len(l.conns) >= l.most) {
+		return best, nil, nil
+	}
+	if l.dialing == nil && l.failures > 0 && time.Now().Before(l.retryAt) {
+		if best != nil {
+			return best, nil, nil
+		}
+		l.p.stats.failFast.Add(1)
+		return nil, nil, l.lastErr
+	}
+	if l.dialing == nil && !l.start() {
+		return nil, nil, syscall.ESHUTDOWN
+	}
+	return best, l.dialing, nil
+}
+
+// start begins an attempt. Called with mu; false after Close.
+func (l *lane) start() bool {
+	if !l.p.begin() {
+		return false
+	}
+	d := &dial{done: make(chan struct{})}
+	l.dialing = d
+	go func() {
+		defer l.p.wg.Done()
+		l.dial(d)
+	}()
+	return true
+}
+
+// dial makes the connection and then reads its replies.
+func (l *lane) dial(d *dial) {
+	conn, err := l.p.connect(l.p.ctx, l.id, l.purpose)
+	var c *clientConn
+	l.mu.Lock()
+	l.dialing = nil
+	if err == nil && l.p.ctx.Err() != nil {
+		_ = conn.Close()
+		err = syscall.ESHUTDOWN
+	}
+	if err != nil {
+		d.err = err
+		l.failed(err)
+	} else {
+		c = newClientConn(l, conn)
+		l.conns = append(l.conns, c)
+		l.p.stats.conns.Add(1)
+	}
+	l.mu.Unlock()
+	close(d.done)
+	if c != nil {
+		c.serve()
+	}
+}
+
+// failed starts or lengthens the backoff. Called with mu.
+func (l *lane) failed(err error) {
+	cfg := &l.p.cfg
+	wait := min(cfg.Backoff<<min(l.failures, 16), cfg.MaxBackoff)
+	l.failures++
+	l.lastErr = err
+	l.retryAt = time.Now().Add(wait - wait/4 + rand.N(wait/2+1))
+}
+
+// answered ends the backoff: the node has done more than shake hands.
+func (l *lane) answered() {
+	l.mu.Lock()
+	l.failures = 0
+	l.mu.Unlock()
+}
+
+// drop forgets a connection that has ended. One that never answered anything
+// counts as a failure to connect.
+func (l *lane) drop(c *clientConn, err error, answered bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for i := range l.conns {
+		if l.conns[i] == c {
+			l.conns = append(l.conns[:i:i], l.conns[i+1:]...)
+			l.p.stats.conns.Add(-1)
+			break
+		}
+	}
+	if !answered && !errors.Is(err, errIdle) && l.p.ctx.Err() == nil {
+		l.failed(&connectError{syscall.EHOSTDOWN, fmt.Errorf("connection ended unused: %w", err)})
+	}
+}
+
+func (l *lane) close() {
+	l.mu.Lock()
+	conns := append([]*clientConn(nil), l.conns...)
+	l.mu.Unlock()
+	for _, c := range conns {
+		c.cut(errClosed)
+	}
+}
+
+// connect tries a node's addresses in order until a handshake succeeds. Its
+// errors wrap an errno.
+func (p *Peers) connect(ctx context.Context, id metadata.NodeID, purpose wire.Purpose) (net.Conn, error) {
+	p.stats.dials.Add(1)
+	addrs := p.cfg.Addrs(id)
+	if len(addrs) == 0 {
+		p.stats.dialsFailed.Add(1)
+		return nil, &connectError{syscall.EHOSTUNREACH, errors.New("no address is known")}
+	}
+	var errs []error
+	for _, addr := range addrs {
+		conn, err := p.try(ctx, addr, id, purpose)
+		if err == nil {
+			return conn, nil
+		}
+		if ctx.Err() != nil {
+			p.stats.dialsFailed.Add(1)
+			return nil, &connectError{ctxErrno(ctx), fmt.Errorf("%s: %w", addr, err)}
+		}
+		errs = append(errs, fmt.Errorf("%s: %w", addr, err))
+	}
+	p.stats.dialsFailed.Add(1)
+	err := errors.Join(errs...)
+	p.cfg.Log.WithField("peer", id).WithError(err).Debug("no connection")
+	return nil, &connectError{connectErrno(err), err}
+}
+
+func connectErrno(err error) syscall.Errno {
+	if errors.Is(err, syscall.EHOSTUNREACH) || errors.Is(err, syscall.ENETUNREACH) {
+		return syscall.EHOSTUNREACH
+	}
+	return syscall.EHOSTDOWN
+}
+
+// try dials one address and shakes hands.
+func (p *Peers) try(ctx context.Context, addr string, id metadata.NodeID, purpose wire.Purpose) (net.Conn, error) {
+	ctx, cancel := context.WithTimeout(ctx, p.cfg.HandshakeTimeout)
+	defer cancel()
+	conn, err := p.cfg.Dial(ctx, addr)
+	if err != nil {
+		return nil, err
+	}
+	keepAlive(conn)
+	deadline, _ := ctx.Deadline()
+	_ = conn.SetDeadline(deadline) // a dead connection says so when it is read
+	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
+	err = p.id.offer(conn, id, purpose)
+	if !stop() && err == nil {
+		err = os.ErrDeadlineExceeded
+	}
+	if err == nil {
+		err = conn.SetDeadline(time.Time{})
+	}
+	if err != nil {
+		_ = conn.Close()
+		return nil, err
+	}
+	return conn, nil
+}

@@ -1,0 +1,316 @@
+package rpc
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"net"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/sirupsen/logrus"
+
+	"github.com/bivouacfs/bivouac/datapath/wire"
+	"github.com/bivouacfs/bivouac/metadata"
+)
+
+// PeersConfig says how to reach the other nodes. Key, Job and Addrs are needed;
+// zero values of the rest are the defaults.
+type PeersConfig struct {
+	Key  Key
+	Job  string          // as the servers have it
+	Self metadata.NodeID // or NoNode
+
+	Dial Dialer // TCP
+	// Addrs is the candidate addresses of a node. They are tried in order
+	// until a handshake with that very node succeeds.
+	Addrs func(metadata.NodeID) []string
+
+	// Epoch is the epoch of this node's map, sent with every request.
+	Epoch func() metadata.Epoch
+	// NewerEpoch is told when a peer's map is newer, once for each epoch and
+	// connection. It must not wait.
+	NewerEpoch func(peer metadata.NodeID, e metadata.Epoch)
+
+	Conns   int           // connections to a node for bulk data; 2. For metadata it is one
+	Timeout time.Duration // of a call whose context has no tighter deadline; 30 s
+
+	MaxInFlight      int           // calls under way on one connection, more wait; 64
+	HandshakeTimeout time.Duration // to dial one address and shake hands; 5 s
+	IdleTimeout      time.Duration // after which an unused connection is closed; 2 min
+	FrameTimeout     time.Duration // from a frame's first byte to its last, either way; 15 s
+	Backoff          time.Duration // after the first failure to connect, doubled with each; 50 ms
+	MaxBackoff       time.Duration // 2 s
+
+	Log *logrus.Entry
+}
+
+func (c *PeersConfig) validate() error {
+	var errs []error
+	if c.Key == (Key{}) {
+		errs = append(errs, errors.New("no key"))
+	}
+	if c.Job == "" {
+		errs = append(errs, errors.New("no job"))
+	}
+	if c.Addrs == nil {
+		errs = append(errs, errors.New("no addresses"))
+	}
+	if c.Conns < 0 || c.MaxInFlight < 0 {
+		errs = append(errs, errors.New("negative bound"))
+	}
+	for _, d := range []time.Duration{c.Timeout, c.HandshakeTimeout, c.IdleTimeout, c.FrameTimeout, c.Backoff, c.MaxBackoff} {
+		if d < 0 {
+			errs = append(errs, errors.New("negative timeout"))
+		}
+	}
+	if len(errs) > 0 {
+		return fmt.Errorf("rpc peers: %w", errors.Join(errs...))
+	}
+	return nil
+}
+
+func (c *PeersConfig) setDefaults() {
+	setDefault(&c.Conns, 2)
+	setDefault(&c.Timeout, 30*time.Second)
+	setDefault(&c.MaxInFlight, 64)
+	setDefault(&c.HandshakeTimeout, 5*time.Second)
+	setDefault(&c.IdleTimeout, 2*time.Minute)
+	setDefault(&c.FrameTimeout, 15*time.Second)
+	setDefault(&c.Backoff, 50*time.Millisecond)
+	setDefault(&c.MaxBackoff, 2*time.Second)
+	if c.Dial == nil {
+		var d net.Dialer
+		c.Dial = func(ctx context.Context, addr string) (net.Conn, error) { return d.DialContext(ctx, "tcp", addr) }
+	}
+	if c.Epoch == nil {
+		c.Epoch = func() metadata.Epoch { return 0 }
+	}
+	if c.NewerEpoch == nil {
+		c.NewerEpoch = func(metadata.NodeID, metadata.Epoch) {}
+	}
+	if c.Log == nil {
+		c.Log = quietLog()
+	}
+}
+
+// Peers is the connections to the job's other nodes.
+type Peers struct {
+	cfg    PeersConfig // without the key
+	id     identity
+	stats  peersStats
+	ctx    context.Context // ends with Close
+	cancel context.CancelFunc
+	wg     sync.WaitGroup // dials and readers
+
+	mu     sync.Mutex
+	closed bool                      // guarded by mu
+	nodes  map[metadata.NodeID]*peer // guarded by mu
+}
+
+// NewPeers makes a pool without connections.
+func NewPeers(cfg PeersConfig) (*Peers, error) {
+	if err := cfg.validate(); err != nil {
+		return nil, err
+	}
+	cfg.setDefaults()
+	p := &Peers{id: newIdentity(cfg.Key, cfg.Job, cfg.Self), nodes: make(map[metadata.NodeID]*peer)}
+	cfg.Key = Key{}
+	p.cfg = cfg
+	p.ctx, p.cancel = context.WithCancel(context.Background())
+	return p, nil
+}
+
+// To returns the Caller for a node. It makes no connection.
+func (p *Peers) To(id metadata.NodeID) Caller {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	n := p.nodes[id]
+	if n == nil {
+		n = &peer{p: p, id: id}
+		n.meta = &lane{p: p, id: id, purpose: wire.PurposeMeta, most: 1}
+		n.bulk = &lane{p: p, id: id, purpose: wire.PurposeBulk, most: p.cfg.Conns}
+		p.nodes[id] = n
+	}
+	return n
+}
+
+// Stream makes a connection of its own to a node, authenticated, for another
+// protocol. It is the caller's to close; Close does not know it.
+func (p *Peers) Stream(ctx context.Context, id metadata.NodeID) (net.Conn, error) {
+	if !p.begin() {
+		return nil, fmt.Errorf("stream to node %d: %w", id, syscall.ESHUTDOWN)
+	}
+	defer p.wg.Done()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(p.ctx, cancel)()
+	conn, err := p.connect(ctx, id, wire.PurposeStream)
+	if err != nil {
+		return nil, fmt.Errorf("stream to node %d: %w", id, err)
+	}
+	return conn, nil
+}
+
+// Stats returns the counts so far.
+func (p *Peers) Stats() PeersStats { return p.stats.snapshot() }
+
+// Close breaks all calls off, closes all connections and waits for their
+// goroutines.
+func (p *Peers) Close() {
+	p.cancel()
+	p.mu.Lock()
+	p.closed = true
+	nodes := make([]*peer, 0, len(p.nodes))
+	for _, n := range p.nodes {
+		nodes = append(nodes, n)
+	}
+	p.mu.Unlock()
+	for _, n := range nodes {
+		n.meta.close()
+		n.bulk.close()
+	}
+	p.wg.Wait()
+}
+
+// begin counts a goroutine that Close waits for; false after Close.
+func (p *Peers) begin() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed {
+		return false
+	}
+	p.wg.Add(1)
+	return true
+}
+
+// peer is one node as a Caller.
+type peer struct {
+	p    *Peers
+	id   metadata.NodeID
+	meta *lane
+	bulk *lane
+}
+
+var _ Caller = (*peer)(nil)
+
+// Do makes one call.
+func (n *peer) Do(ctx context.Context, c *Call) error {
+	c.Reply, c.N = nil, 0
+	err := n.do(ctx, c)
+	s := &n.p.stats
+	if c.Op < wire.MaxOp {
+		s.calls[c.Op].Add(1)
+		if err != nil {
+			s.errors[c.Op].Add(1)
+		}
+	}
+	if err == nil {
+		return nil
+	}
+	return n.explain(ctx, c.Op, err)
+}
+
+func (n *peer) do(ctx context.Context, c *Call) error {
+	if err := checkSize(c); err != nil {
+		return err
+	}
+	if ctx.Err() != nil {
+		return ctxErrno(ctx)
+	}
+	l := n.meta
+	if c.Op.Bulk() {
+		l = n.bulk
+	}
+	w := newWaiter(ctx, n.p.cfg.Timeout, c)
+	for {
+		conn, err := l.conn(ctx, w)
+		if err == nil {
+			err = conn.do(ctx, w)
+		}
+		if err == errUnsent {
+			continue // a connection that had just ended; the deadline bounds this
+		}
+		w.release()
+		return err
+	}
+}
+
+func checkSize(c *Call) error {
+	data := 0
+	for _, p := range c.Data {
+		data += len(p)
+	}
+	if data > wire.MaxData || len(c.Body) > wire.MaxFrame-data {
+		return &connectError{syscall.EMSGSIZE, fmt.Errorf("request of %d and %d bytes", len(c.Body), data)}
+	}
+	return nil
+}
+
+// explain gives an error its op and node, and counts it.
+func (n *peer) explain(ctx context.Context, op wire.Op, err error) error {
+	e := &callError{op: op, peer: n.id}
+	if errno, ok := err.(syscall.Errno); ok {
+		e.errno = errno
+	} else if e.cause = err; !errors.As(err, &e.errno) {
+		e.errno = syscall.EIO
+	}
+	s := &n.p.stats
+	switch {
+	case n.p.ctx.Err() != nil && ctx.Err() == nil:
+		e.errno = syscall.ESHUTDOWN
+	case e.errno == syscall.ECONNRESET:
+		s.lost.Add(1)
+	case e.errno == syscall.EINTR && ctx.Err() != nil:
+		s.interrupted.Add(1)
+	case e.errno == syscall.ETIMEDOUT:
+		s.timedOut.Add(1)
+	}
+	return e
+}
+
+// waiter is a call that waits: its deadline and where its answer arrives. They
+// are used again: whoever gives up takes his out of the connection first.
+type waiter struct {
+	call   *Call
+	timer  *time.Timer
+	expiry time.Time
+
+	done chan struct{} // one token, so that who answers never waits
+	err  error         // set before done
+	// receiving is set while the answer is being read into call. Guarded by
+	// the connection's mu.
+	receiving bool
+}
+
+var waiters = sync.Pool{New: func() any {
+	t := time.NewTimer(time.Hour)
+	t.Stop()
+	return &waiter{timer: t, done: make(chan struct{}, 1)}
+}}
+
+func newWaiter(ctx context.Context, timeout time.Duration, c *Call) *waiter {
+	w := waiters.Get().(*waiter)
+	now := time.Now()
+	w.call, w.expiry = c, now.Add(timeout)
+	if d, ok := ctx.Deadline(); ok && d.Before(w.expiry) {
+		w.expiry = d
+	}
+	w.timer.Reset(w.expiry.Sub(now))
+	return w
+}
+
+func (w *waiter) release() {
+	w.timer.Stop()
+	w.call, w.err, w.receiving = nil, nil, false
+	waiters.Put(w)
+}
+
+func (w *waiter) left() time.Duration { return time.Until(w.expiry) }
+
+// wait is what the request's header says.
+func (w *waiter) wait() uint32 {
+	return uint32(min(max(w.left().Milliseconds()+1, 1), math.MaxUint32))
+}

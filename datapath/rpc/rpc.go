@@ -1,0 +1,124 @@
+// Package rpc is the connections between the nodes of a job: a server with a
+// table of handlers, and a pool of connections to every other node on which
+// many calls are under way at once. Its one idea is that nothing that a peer
+// sends is read before it has proved that it has the job's key, and nothing
+// that it sends afterwards is trusted with a length, a tag or a moment.
+//
+// The protocol is package wire's. This package knows no message but the frame
+// and the handshake; it does not retry calls, does not know which node has
+// what, and does not encrypt: who can read or change the packets of a job can
+// read its data. Who cannot, cannot get in.
+//
+// # Connections
+//
+// Metadata, bulk data and streams (Raft) have connections of their own, so
+// that a small call does not wait behind a large body. A connection is made
+// when the first call wants it, and closed by the client when it was idle.
+// Calls fail at once, without a try, while a node is in backoff.
+//
+// # What can go wrong with a call
+//
+// The errno that a call's error wraps says what happened:
+//
+//	ETIMEDOUT     no answer by the deadline; the call may still take effect
+//	EINTR         the caller's context was cancelled; it may still take effect
+//	ECONNRESET    the connection broke when the request was (partly) sent
+//	EHOSTDOWN     no connection could be made; nothing was sent
+//	EHOSTUNREACH  the same, and the network said so or no address is known
+//	ESHUTDOWN     Peers was closed
+//	EMSGSIZE      the request is larger than a frame
+//	EBADRQC       the peer has no handler for the op
+//	another       what the peer's handler said
+//
+// # Locks
+//
+//	Peers.mu
+//	  lane.mu
+//	    clientConn.mu
+//	Server.mu
+//
+// frameWriter.turn is held while a frame is written, and nothing is locked
+// under it but frameWriter.mu.
+package rpc
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"os"
+
+	"github.com/bivouacfs/bivouac/datapath/wire"
+	"github.com/bivouacfs/bivouac/metadata"
+)
+
+// NoNode is the id of a client that has no share in the job.
+const NoNode metadata.NodeID = 0xffff
+
+// Key is a job's key. It does not show itself in any format.
+type Key [32]byte
+
+const hiddenKey = "[job key]"
+
+// String does not show the key.
+func (Key) String() string { return hiddenKey }
+
+// Format does not show the key.
+func (Key) Format(f fmt.State, _ rune) { _, _ = io.WriteString(f, hiddenKey) }
+
+// MarshalText does not show the key.
+func (Key) MarshalText() ([]byte, error) { return []byte(hiddenKey), nil }
+
+// MarshalJSON does not show the key.
+func (Key) MarshalJSON() ([]byte, error) { return []byte(`"` + hiddenKey + `"`), nil }
+
+// Dialer makes a connection to host:port. Tests put their faults here.
+type Dialer func(ctx context.Context, addr string) (net.Conn, error)
+
+// Request is what a handler gets. Body and Data are the handler's until its
+// reply has been sent, that is, they may be handed back in the Response, but
+// not kept.
+type Request struct {
+	Op    wire.Op
+	Peer  metadata.NodeID
+	Epoch metadata.Epoch // of the peer's map
+	Body  []byte
+	Data  []byte
+}
+
+// Response is what a handler fills in. With an error only Body is sent.
+type Response struct {
+	Body []byte
+	// Data is at most wire.MaxData bytes. Or the data comes from a file:
+	Data []byte
+	// File, if set, gives the data: Len bytes from Off, fewer where the file
+	// ends. Its own offset is neither used nor moved. It must stay open until
+	// Done. If the file shrinks while it is sent, the connection is cut.
+	File *os.File
+	Off  int64
+	Len  int64
+	// Done, if set, is called once when all was sent or given up.
+	Done func()
+}
+
+// Handler answers a request. The error's errno is the reply's status; an error
+// without one is logged and becomes EIO, and so does a panic. ctx ends with the
+// connection and, unless the op is inline, when the caller gives up.
+type Handler func(ctx context.Context, req *Request, resp *Response) error
+
+// Call is one call and its results.
+type Call struct {
+	Op   wire.Op
+	Body []byte
+	Data [][]byte // sent one behind the other; at most wire.MaxData bytes
+	Into []byte   // where the response's data goes; more than fits cuts the connection
+
+	Reply []byte // result: the response's body, the caller's own; also with an error
+	N     int    // result: bytes in Into
+}
+
+// Caller makes calls to one node. Do does not touch the Call, its Data or its
+// Into after it has returned. The package comment has the errors.
+type Caller interface {
+	Do(ctx context.Context, c *Call) error
+}

@@ -1,0 +1,83 @@
+package rpc
+
+import (
+	"errors"
+	"io"
+	"os"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/bivouacfs/bivouac/datapath/wire"
+)
+
+// clamp cuts n to what f has behind off now.
+func clamp(f *os.File, off, n int64) (int64, error) {
+	var st unix.Stat_t
+	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
+		return 0, err
+	}
+	return max(min(n, st.Size-off), 0), nil
+}
+
+// readFile puts the file's range into memory.
+func (t *task) readFile() error {
+	resp := &t.resp
+	data := make([]byte, resp.Len)
+	n, err := resp.File.ReadAt(data, resp.Off)
+	if err != nil && !errors.Is(err, io.EOF) {
+		return err
+	}
+	resp.Data, resp.File, resp.Len = data[:n], nil, 0
+	return nil
+}
+
+// sendFile writes a frame whose data is n bytes of f from off, without a copy
+// through this process. It gives sendfile the offset rather than use the
+// file's own, so that one *os.File can serve many replies at once. Once the
+// header is out nothing but n bytes can follow: if f yields fewer, the error
+// means that the connection must be cut. Held by turn.
+func (w *frameWriter) sendFile(h wire.Header, body []byte, f *os.File, off, n int64) error {
+	h.Body, h.Data = uint32(len(body)), uint32(n)
+	w.buf = append(h.Append(w.buf[:0]), body...)
+	w.bytes.Add(int64(len(w.buf)) + n)
+	head, in := w.buf, int(f.Fd())
+	var failed error
+	err := w.raw.Write(func(out uintptr) bool {
+		for len(head) > 0 {
+			k, err := unix.SendmsgN(int(out), head, nil, nil, unix.MSG_MORE|unix.MSG_NOSIGNAL)
+			if done, stop := settle(err, &failed); stop {
+				return done
+			}
+			head = head[max(k, 0):]
+		}
+		for n > 0 {
+			k, err := unix.Sendfile(int(out), in, &off, int(n))
+			if err == nil && k == 0 {
+				err = io.ErrUnexpectedEOF
+			}
+			if done, stop := settle(err, &failed); stop {
+				return done
+			}
+			n -= int64(max(k, 0))
+		}
+		return true
+	})
+	if failed != nil {
+		return failed
+	}
+	return err
+}
+
+// settle says whether a system call's error ends a RawConn.Write's function,
+// and with which result: false waits until the socket has room.
+func settle(err error, failed *error) (done, stop bool) {
+	switch err {
+	case nil, syscall.EINTR:
+		return false, false
+	case syscall.EAGAIN:
+		return false, true
+	}
+	*failed = err
+	return true, true
+}

@@ -1,0 +1,316 @@
+package rpc
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/sirupsen/logrus"
+
+	"github.com/bivouacfs/bivouac/datapath/wire"
+	"github.com/bivouacfs/bivouac/metadata"
+)
+
+// ServerConfig says what a Server is. Key, Job and Handlers are needed; zero
+// values of the rest are the defaults.
+type ServerConfig struct {
+	Key  Key
+	Job  string // job id, restart count and component: whoever differs in it is a stranger
+	Self metadata.NodeID
+
+	Handlers map[wire.Op]Handler
+	// Inline says which ops are answered on the reading goroutine: small ones
+	// that never wait. Their ctx has no deadline.
+	Inline func(wire.Op) bool
+	// Stream gets the connections for streams, authenticated. Until it returns
+	// Close closes the connection; afterwards it is whoever's has it.
+	Stream func(conn net.Conn, peer metadata.NodeID)
+
+	// Epoch is the epoch of this node's map, sent with every reply.
+	Epoch func() metadata.Epoch
+	// NewerEpoch is told when a peer's map is newer, once for each epoch and
+	// connection. It must not wait.
+	NewerEpoch func(peer metadata.NodeID, e metadata.Epoch)
+
+	Log *logrus.Entry
+
+	MaxConns    int // connections at a time; 4096
+	MaxInFlight int // requests under way on one connection; 64
+	MaxWorkers  int // handlers running at a time that are not inline, for metadata and for bulk each; 256
+
+	HandshakeTimeout time.Duration // 5 s
+	IdleTimeout      time.Duration // between two frames; 10 min
+	FrameTimeout     time.Duration // from a frame's first byte to its last, either way; 15 s
+}
+
+func (c *ServerConfig) validate() error {
+	var errs []error
+	if c.Key == (Key{}) {
+		errs = append(errs, errors.New("no key"))
+	}
+	if c.Job == "" {
+		errs = append(errs, errors.New("no job"))
+	}
+	if len(c.Handlers) == 0 && c.Stream == nil {
+		errs = append(errs, errors.New("no handlers"))
+	}
+	for op, h := range c.Handlers {
+		if !op.Known() || h == nil {
+			errs = append(errs, fmt.Errorf("handler of %v", op))
+		}
+	}
+	if c.MaxConns < 0 || c.MaxInFlight < 0 || c.MaxWorkers < 0 {
+		errs = append(errs, errors.New("negative bound"))
+	}
+	if c.HandshakeTimeout < 0 || c.IdleTimeout < 0 || c.FrameTimeout < 0 {
+		errs = append(errs, errors.New("negative timeout"))
+	}
+	if len(errs) > 0 {
+		return fmt.Errorf("rpc server: %w", errors.Join(errs...))
+	}
+	return nil
+}
+
+func (c *ServerConfig) setDefaults() {
+	setDefault(&c.MaxConns, 4096)
+	setDefault(&c.MaxInFlight, 64)
+	setDefault(&c.MaxWorkers, 256)
+	setDefault(&c.HandshakeTimeout, 5*time.Second)
+	setDefault(&c.IdleTimeout, 10*time.Minute)
+	setDefault(&c.FrameTimeout, 15*time.Second)
+	if c.Epoch == nil {
+		c.Epoch = func() metadata.Epoch { return 0 }
+	}
+	if c.NewerEpoch == nil {
+		c.NewerEpoch = func(metadata.NodeID, metadata.Epoch) {}
+	}
+	if c.Log == nil {
+		c.Log = quietLog()
+	}
+}
+
+func setDefault[T comparable](p *T, v T) {
+	var zero T
+	if *p == zero {
+		*p = v
+	}
+}
+
+func quietLog() *logrus.Entry {
+	l := logrus.New()
+	l.SetOutput(io.Discard)
+	return logrus.NewEntry(l)
+}
+
+// Server answers the calls of the job's other nodes.
+type Server struct {
+	cfg      ServerConfig // without the key
+	id       identity
+	handlers [wire.MaxOp]Handler
+	inline   [wire.MaxOp]bool
+	seen     *nonceRing
+	stats    serverStats
+	meta     *workers
+	bulk     *workers
+	ctx      context.Context // ends with Close
+	cancel   context.CancelFunc
+	wg       sync.WaitGroup // connections and workers
+
+	mu        sync.Mutex
+	closed    bool                      // guarded by mu
+	listeners map[net.Listener]struct{} // guarded by mu
+	conns     map[net.Conn]struct{}     // guarded by mu
+}
+
+// NewServer makes a server; Serve makes it answer.
+func NewServer(cfg ServerConfig) (*Server, error) {
+	if err := cfg.validate(); err != nil {
+		return nil, err
+	}
+	cfg.setDefaults()
+	s := &Server{
+		id:        newIdentity(cfg.Key, cfg.Job, cfg.Self),
+		seen:      newNonceRing(remembered),
+		listeners: make(map[net.Listener]struct{}),
+		conns:     make(map[net.Conn]struct{}),
+	}
+	for op, h := range cfg.Handlers {
+		s.handlers[op] = h
+		s.inline[op] = cfg.Inline != nil && cfg.Inline(op)
+	}
+	cfg.Key = Key{}
+	s.cfg = cfg
+	s.ctx, s.cancel = context.WithCancel(context.Background())
+	s.meta = newWorkers(s, cfg.MaxWorkers)
+	s.bulk = newWorkers(s, cfg.MaxWorkers)
+	return s, nil
+}
+
+// Serve answers connections from l until Close, then returns nil. It closes l.
+// It may be called for several listeners at once.
+func (s *Server) Serve(l net.Listener) error {
+	defer l.Close()
+	if !s.enter(l) {
+		return nil
+	}
+	defer s.leave(l)
+	for {
+		conn, err := l.Accept()
+		if s.ctx.Err() != nil {
+			if err == nil {
+				_ = conn.Close()
+			}
+			return nil
+		}
+		if err != nil {
+			if !s.canWait(err) {
+				return fmt.Errorf("accept on %v: %w", l.Addr(), err)
+			}
+			continue
+		}
+		s.admit(conn)
+	}
+}
+
+func (s *Server) enter(l net.Listener) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return false
+	}
+	s.listeners[l] = struct{}{}
+	s.wg.Add(1)
+	return true
+}
+
+func (s *Server) leave(l net.Listener) {
+	s.mu.Lock()
+	delete(s.listeners, l)
+	s.mu.Unlock()
+	s.wg.Done()
+}
+
+// canWait reports whether accept may work again later (no descriptors, no
+// memory), after having waited a little.
+func (s *Server) canWait(err error) bool {
+	var ne interface{ Temporary() bool }
+	if errors.Is(err, net.ErrClosed) || !errors.As(err, &ne) || !ne.Temporary() {
+		return false
+	}
+	s.cfg.Log.WithError(err).Warn("accept: waiting")
+	t := time.NewTimer(50 * time.Millisecond)
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-s.ctx.Done():
+	}
+	return true
+}
+
+// admit starts the goroutine of a new connection, or cuts it if there are too
+// many.
+func (s *Server) admit(conn net.Conn) {
+	s.mu.Lock()
+	full := len(s.conns) >= s.cfg.MaxConns
+	if s.closed || full {
+		s.mu.Unlock()
+		if full {
+			s.stats.full.Add(1)
+		}
+		_ = conn.Close()
+		return
+	}
+	s.conns[conn] = struct{}{}
+	s.stats.conns.Add(1)
+	s.wg.Add(1)
+	s.mu.Unlock()
+	go func() {
+		defer s.wg.Done()
+		s.serveConn(conn)
+	}()
+}
+
+func (s *Server) forget(conn net.Conn) {
+	s.mu.Lock()
+	delete(s.conns, conn)
+	s.stats.conns.Add(-1)
+	s.mu.Unlock()
+}
+
+// serveConn is a connection's life.
+func (s *Server) serveConn(conn net.Conn) {
+	defer s.forget(conn)
+	keepAlive(conn)
+	hello, err := s.handshake(conn)
+	if err != nil {
+		_ = conn.Close()
+		s.logCut(conn, hello.From, "handshake", err)
+		return
+	}
+	if hello.Purpose == wire.PurposeStream {
+		if s.cfg.Stream == nil {
+			_ = conn.Close()
+			return
+		}
+		s.cfg.Stream(conn, hello.From)
+		return
+	}
+	err = s.serveFrames(conn, hello)
+	s.logCut(conn, hello.From, "connection", err)
+}
+
+func (s *Server) handshake(conn net.Conn) (wire.Hello, error) {
+	_ = conn.SetDeadline(time.Now().Add(s.cfg.HandshakeTimeout)) // a dead connection says so when it is read
+	hello, err := s.id.answer(conn, s.seen)
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		err = errSlow
+	}
+	if err != nil {
+		return hello, err
+	}
+	s.stats.accepted.Add(1)
+	return hello, conn.SetDeadline(time.Time{})
+}
+
+// logCut counts and logs why a connection ended.
+func (s *Server) logCut(conn net.Conn, peer metadata.NodeID, what string, err error) {
+	log := s.cfg.Log.WithFields(logrus.Fields{"peer": peer, "addr": conn.RemoteAddr().String()}).WithError(err)
+	if s.ctx.Err() == nil && s.stats.reject(err) {
+		log.Warn(what + " cut")
+		return
+	}
+	log.Debug(what + " ended")
+}
+
+// Close cuts all connections and waits until every handler has returned and
+// every goroutine of the server has ended.
+func (s *Server) Close() error {
+	s.cancel()
+	s.mu.Lock()
+	s.closed = true
+	for l := range s.listeners {
+		_ = l.Close()
+	}
+	for c := range s.conns {
+		_ = c.Close()
+	}
+	s.mu.Unlock()
+	s.wg.Wait()
+	return nil
+}
+
+// Stats returns the counts so far.
+func (s *Server) Stats() ServerStats { return s.stats.snapshot() }
+
+// keepAlive makes the kernel notice a peer whose machine is gone.
+func keepAlive(conn net.Conn) {
+	if tcp, ok := conn.(*net.TCPConn); ok {
+		cfg := net.KeepAliveConfig{Enable: true, Idle: 15 * time.Second, Interval: 5 * time.Second, Count: 4}
+		_ = tcp.SetKeepAliveConfig(cfg) // a help, not a need
+	}
+}

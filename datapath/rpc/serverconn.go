@@ -1,0 +1,275 @@
+package rpc
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"runtime/debug"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/sirupsen/logrus"
+	"github.com/valyala/bytebufferpool"
+
+	"github.com/bivouacfs/bivouac/datapath/wire"
+	"github.com/bivouacfs/bivouac/metadata"
+)
+
+// serverConn is one authenticated connection for requests.
+type serverConn struct {
+	s       *Server
+	conn    net.Conn
+	peer    metadata.NodeID
+	workers *workers
+	r       frameReader
+	w       *frameWriter
+	slots   chan struct{} // a token for each request under way
+	newest  metadata.Epoch
+	ctx     context.Context // ends with the connection
+	wg      sync.WaitGroup  // requests under way
+}
+
+// serverReadBuffer is enough for a hundred small requests in one read.
+const serverReadBuffer = 16 << 10
+
+// serveFrames answers requests until the connection breaks, and returns why.
+// It waits for the handlers.
+func (s *Server) serveFrames(conn net.Conn, hello wire.Hello) error {
+	ctx, cancel := context.WithCancel(s.ctx)
+	c := &serverConn{
+		s: s, conn: conn, peer: hello.From, workers: s.meta, ctx: ctx,
+		r:     newFrameReader(conn, serverReadBuffer, s.cfg.IdleTimeout, s.cfg.FrameTimeout, &s.stats.bytesIn),
+		w:     newFrameWriter(conn, s.cfg.FrameTimeout, &s.stats.bytesOut),
+		slots: make(chan struct{}, s.cfg.MaxInFlight),
+	}
+	if hello.Purpose == wire.PurposeBulk {
+		c.workers = s.bulk
+	}
+	err := c.readRequests()
+	cancel()
+	_ = conn.Close()
+	c.wg.Wait()
+	return err
+}
+
+func (c *serverConn) readRequests() error {
+	for {
+		var h wire.Header
+		if err := c.r.next(&h); err != nil {
+			return err
+		}
+		if h.Status != 0 {
+			return errNotAsked
+		}
+		if h.Epoch > c.newest {
+			c.newest = h.Epoch
+			if h.Epoch > c.s.cfg.Epoch() {
+				c.s.cfg.NewerEpoch(c.peer, h.Epoch)
+			}
+		}
+		select {
+		case c.slots <- struct{}{}:
+		case <-c.ctx.Done():
+			return c.ctx.Err()
+		}
+		if err := c.dispatch(h); err != nil {
+			return err
+		}
+	}
+}
+
+// dispatch reads the rest of a request and has it answered.
+func (c *serverConn) dispatch(h wire.Header) error {
+	if h.Op >= wire.MaxOp || c.s.handlers[h.Op] == nil {
+		err := c.r.discard(int(h.Body + h.Data))
+		if err == nil {
+			err = c.refuse(h)
+		}
+		<-c.slots
+		return err
+	}
+	t := newTask(c, h)
+	if err := c.r.full(t.buf.B); err != nil {
+		t.release()
+		<-c.slots
+		return err
+	}
+	c.s.stats.requests[h.Op].Add(1)
+	c.s.stats.inFlight.Add(1)
+	c.wg.Add(1)
+	if c.s.inline[h.Op] {
+		t.run()
+		return nil
+	}
+	if !c.workers.run(t) {
+		t.end()
+		return c.ctx.Err()
+	}
+	return nil
+}
+
+// refuse answers a request for an op that has no handler here.
+func (c *serverConn) refuse(h wire.Header) error {
+	c.s.cfg.Log.WithFields(logrus.Fields{"peer": c.peer, "op": h.Op.String()}).Warn("no handler for the op")
+	c.w.lock()
+	defer c.w.unlock()
+	c.w.arm(c.s.cfg.FrameTimeout)
+	return c.w.send(wire.Header{Op: h.Op, Tag: h.Tag, Status: syscall.EBADRQC, Epoch: c.s.cfg.Epoch()}, nil)
+}
+
+// task is one request on its way through.
+type task struct {
+	c    *serverConn
+	h    wire.Header
+	buf  *bytebufferpool.ByteBuffer
+	pool *bytebufferpool.Pool
+	req  Request
+	resp Response
+}
+
+// Requests without data and requests with much come from pools of their own,
+// so that neither gets the other's size.
+var (
+	smallBuffers, largeBuffers bytebufferpool.Pool
+	tasks                      = sync.Pool{New: func() any { return new(task) }}
+)
+
+const smallBuffer = 4 << 10
+
+func newTask(c *serverConn, h wire.Header) *task {
+	t := tasks.Get().(*task)
+	t.c, t.h, t.pool = c, h, &smallBuffers
+	n := int(h.Body + h.Data)
+	if n > smallBuffer {
+		t.pool = &largeBuffers
+	}
+	t.buf = t.pool.Get()
+	if cap(t.buf.B) < n {
+		t.buf.B = make([]byte, n)
+	}
+	t.buf.B = t.buf.B[:n]
+	t.req = Request{
+		Op: h.Op, Peer: c.peer, Epoch: h.Epoch,
+		Body: t.buf.B[:h.Body:h.Body], Data: t.buf.B[h.Body:n:n],
+	}
+	return t
+}
+
+func (t *task) release() {
+	t.pool.Put(t.buf)
+	*t = task{}
+	tasks.Put(t)
+}
+
+// end gives back all that a request that was counted holds.
+func (t *task) end() {
+	c := t.c
+	t.release()
+	c.s.stats.inFlight.Add(-1)
+	<-c.slots
+	c.wg.Done()
+}
+
+// run calls the handler and sends its reply.
+func (t *task) run() {
+	ctx, cancel := t.context()
+	err := t.handle(ctx)
+	cancel()
+	if err := t.reply(err); err != nil {
+		_ = t.c.conn.Close() // part of a frame may be out: nothing can follow it
+		t.c.s.cfg.Log.WithFields(logrus.Fields{"peer": t.c.peer, "op": t.h.Op.String()}).WithError(err).
+			Debug("reply not sent, connection cut")
+	}
+	if t.resp.Done != nil {
+		t.resp.Done()
+	}
+	t.end()
+}
+
+func (t *task) context() (context.Context, context.CancelFunc) {
+	if t.h.Wait == 0 || t.c.s.inline[t.h.Op] {
+		return t.c.ctx, func() {}
+	}
+	return context.WithTimeout(t.c.ctx, time.Duration(t.h.Wait)*time.Millisecond)
+}
+
+// handle calls the handler; a panic becomes an error without an errno.
+func (t *task) handle(ctx context.Context) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			t.c.s.stats.panics.Add(1)
+			t.c.s.cfg.Log.WithField("stack", string(debug.Stack())).Errorf("handler of %v: panic: %v", t.h.Op, p)
+			err = syscall.EIO
+		}
+	}()
+	return t.c.s.handlers[t.h.Op](ctx, &t.req, &t.resp)
+}
+
+// reply sends what the handler made of the request.
+func (t *task) reply(err error) error {
+	c, resp := t.c, &t.resp
+	if err == nil {
+		err = t.settle()
+	}
+	status, ok := statusOf(err)
+	if !ok {
+		c.s.cfg.Log.WithFields(logrus.Fields{"peer": c.peer, "op": t.h.Op.String()}).WithError(err).
+			Warn("error without an errno")
+	}
+	if len(resp.Body) > wire.MaxFrame {
+		resp.Body = nil
+	}
+	h := wire.Header{Op: t.h.Op, Tag: t.h.Tag, Status: status, Epoch: c.s.cfg.Epoch()}
+	c.w.lock()
+	defer c.w.unlock()
+	c.w.arm(c.s.cfg.FrameTimeout)
+	switch {
+	case status != 0:
+		c.s.stats.errors[t.h.Op].Add(1)
+		err = c.w.send(h, resp.Body)
+	case resp.File != nil:
+		c.s.stats.fileOut.Add(resp.Len)
+		err = c.w.sendFile(h, resp.Body, resp.File, resp.Off, resp.Len)
+	case len(resp.Data) > 0:
+		err = c.w.send(h, resp.Body, resp.Data)
+	default:
+		err = c.w.send(h, resp.Body)
+	}
+	if isTimeout(err) {
+		c.s.stats.slow.Add(1)
+	}
+	return err
+}
+
+// settle checks that the response fits in a frame, and cuts a file's range to
+// what the file has. Where sendfile is not to be had it reads the range.
+func (t *task) settle() error {
+	resp := &t.resp
+	if resp.File == nil {
+		resp.Len = 0
+	} else {
+		if resp.Data != nil || resp.Off < 0 || resp.Len < 0 || resp.Len > wire.MaxData {
+			return fmt.Errorf("response of %d bytes from %d of a file, %d in memory", resp.Len, resp.Off, len(resp.Data))
+		}
+		var err error
+		if resp.Len, err = clamp(resp.File, resp.Off, resp.Len); err != nil {
+			return err
+		}
+		if t.c.w.raw == nil {
+			if err := t.readFile(); err != nil {
+				return err
+			}
+		}
+	}
+	if len(resp.Data) > wire.MaxData || len(resp.Body)+len(resp.Data)+int(resp.Len) > wire.MaxFrame {
+		return fmt.Errorf("response of %d and %d bytes is too large", len(resp.Body), len(resp.Data))
+	}
+	return nil
+}
+
+func isTimeout(err error) bool {
+	var ne net.Error
+	return errors.As(err, &ne) && ne.Timeout()
+}

@@ -1,0 +1,145 @@
+package rpc
+
+import (
+	"errors"
+	"sync/atomic"
+
+	"github.com/bivouacfs/bivouac/datapath/wire"
+)
+
+// ServerStats is what a server has counted.
+type ServerStats struct {
+	Conns    int64             `json:"conns"`    // open now, those in the handshake included
+	Accepted int64             `json:"accepted"` // handshakes that succeeded
+	InFlight int64             `json:"in_flight"`
+	Requests map[wire.Op]int64 `json:"requests"`
+	Errors   map[wire.Op]int64 `json:"errors"` // replies with a status
+	Panics   int64             `json:"panics"`
+	BytesIn  int64             `json:"bytes_in"`
+	BytesOut int64             `json:"bytes_out"`
+	FileOut  int64             `json:"file_out"` // of BytesOut: data by sendfile
+	Rejected Rejected          `json:"rejected"`
+}
+
+// Rejected counts the connections that a server cut, by cause.
+type Rejected struct {
+	Key       int64 `json:"key"`       // the peer has not the job's key, or another job's name
+	Replay    int64 `json:"replay"`    // a handshake that was seen before
+	Oversize  int64 `json:"oversize"`  // a frame larger than allowed
+	Slow      int64 `json:"slow"`      // handshake or frame not complete in time, or replies not taken
+	Version   int64 `json:"version"`   // another version of the protocol
+	Node      int64 `json:"node"`      // the peer wanted another node
+	Malformed int64 `json:"malformed"` // not our protocol, or a damaged frame
+	Full      int64 `json:"full"`      // too many connections
+	Hangup    int64 `json:"hangup"`    // the peer left before it said hello
+}
+
+type serverStats struct {
+	conns, accepted, inFlight, panics atomic.Int64
+	bytesIn, bytesOut, fileOut        atomic.Int64
+	requests, errors                  [wire.MaxOp]atomic.Int64
+	key, replay, oversize, slow       atomic.Int64
+	version, node, malformed          atomic.Int64
+	full, hangup                      atomic.Int64
+}
+
+// reject counts a connection that was cut for err; false if err is no reason
+// to be counted: the peer went away, or we did.
+func (s *serverStats) reject(err error) bool {
+	switch {
+	case errors.Is(err, errKey):
+		s.key.Add(1)
+	case errors.Is(err, errReplay):
+		s.replay.Add(1)
+	case errors.Is(err, wire.ErrTooLarge):
+		s.oversize.Add(1)
+	case errors.Is(err, errSlow):
+		s.slow.Add(1)
+	case errors.Is(err, wire.ErrVersion):
+		s.version.Add(1)
+	case errors.Is(err, errOtherNode):
+		s.node.Add(1)
+	case errors.Is(err, wire.ErrMalformed), errors.Is(err, errNotAsked):
+		s.malformed.Add(1)
+	case errors.Is(err, errHangup):
+		s.hangup.Add(1)
+	default:
+		return false
+	}
+	return true
+}
+
+func (s *serverStats) snapshot() ServerStats {
+	out := ServerStats{
+		Conns:    s.conns.Load(),
+		Accepted: s.accepted.Load(),
+		InFlight: s.inFlight.Load(),
+		Requests: make(map[wire.Op]int64),
+		Errors:   make(map[wire.Op]int64),
+		Panics:   s.panics.Load(),
+		BytesIn:  s.bytesIn.Load(),
+		BytesOut: s.bytesOut.Load(),
+		FileOut:  s.fileOut.Load(),
+		Rejected: Rejected{
+			Key: s.key.Load(), Replay: s.replay.Load(), Oversize: s.oversize.Load(), Slow: s.slow.Load(),
+			Version: s.version.Load(), Node: s.node.Load(), Malformed: s.malformed.Load(), Full: s.full.Load(),
+			Hangup: s.hangup.Load(),
+		},
+	}
+	for op := range wire.MaxOp {
+		if n := s.requests[op].Load(); n > 0 {
+			out.Requests[op] = n
+		}
+		if n := s.errors[op].Load(); n > 0 {
+			out.Errors[op] = n
+		}
+	}
+	return out
+}
+
+// PeersStats is what the client side has counted.
+type PeersStats struct {
+	Conns       int64             `json:"conns"` // open now
+	Dials       int64             `json:"dials"` // rounds through a node's addresses
+	DialsFailed int64             `json:"dials_failed"`
+	Calls       map[wire.Op]int64 `json:"calls"`
+	Errors      map[wire.Op]int64 `json:"errors"` // calls that failed, in whatever way
+	TimedOut    int64             `json:"timed_out"`
+	Interrupted int64             `json:"interrupted"`
+	Lost        int64             `json:"lost"`      // broken off with their connection
+	FailFast    int64             `json:"fail_fast"` // refused in backoff
+	BytesIn     int64             `json:"bytes_in"`
+	BytesOut    int64             `json:"bytes_out"`
+}
+
+type peersStats struct {
+	conns, dials, dialsFailed             atomic.Int64
+	timedOut, interrupted, lost, failFast atomic.Int64
+	bytesIn, bytesOut                     atomic.Int64
+	calls, errors                         [wire.MaxOp]atomic.Int64
+}
+
+func (s *peersStats) snapshot() PeersStats {
+	out := PeersStats{
+		Conns:       s.conns.Load(),
+		Dials:       s.dials.Load(),
+		DialsFailed: s.dialsFailed.Load(),
+		Calls:       make(map[wire.Op]int64),
+		Errors:      make(map[wire.Op]int64),
+		TimedOut:    s.timedOut.Load(),
+		Interrupted: s.interrupted.Load(),
+		Lost:        s.lost.Load(),
+		FailFast:    s.failFast.Load(),
+		BytesIn:     s.bytesIn.Load(),
+		BytesOut:    s.bytesOut.Load(),
+	}
+	for op := range wire.MaxOp {
+		if n := s.calls[op].Load(); n > 0 {
+			out.Calls[op] = n
+		}
+		if n := s.errors[op].Load(); n > 0 {
+			out.Errors[op] = n
+		}
+	}
+	return out
+}

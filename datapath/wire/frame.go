@@ -1,0 +1,82 @@
+package wire
+
+import (
+	"encoding/binary"
+	"fmt"
+	"hash/crc32"
+	"syscall"
+
+	"github.com/bivouacfs/bivouac/metadata"
+)
+
+// Version is the version of the protocol.
+const Version = 1
+
+// The bounds of a frame, in bytes.
+const (
+	HeaderSize = 32
+	MaxFrame   = 4 << 20 // body and data together
+	MaxData    = 1 << 20 // payload of one read or write
+)
+
+// MaxEntries is the most entries that are sure to fit in one EntriesResp.
+const MaxEntries = MaxFrame / (metadata.MaxName + entrySize + attrSize + 1)
+
+// ErrTooLarge is the cause of a Header.Parse that met a length out of bounds.
+var ErrTooLarge = fmt.Errorf("frame is too large: %w", syscall.EMSGSIZE)
+
+// ErrMalformed is the cause of every other Parse that failed.
+var ErrMalformed = fmt.Errorf("malformed message: %w", syscall.EBADMSG)
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+// Header is what a frame starts with.
+type Header struct {
+	Body   uint32 // bytes of body
+	Data   uint32 // bytes of data after the body
+	Op     Op
+	Status syscall.Errno // of a reply
+	Tag    uint32
+	Epoch  metadata.Epoch
+	Wait   uint32 // milliseconds, of a request; 0 is for ever
+}
+
+// Append appends the encoding of h, HeaderSize bytes, to b.
+func (h Header) Append(b []byte) []byte {
+	start := len(b)
+	b = binary.LittleEndian.AppendUint32(b, h.Body+h.Data)
+	b = binary.LittleEndian.AppendUint32(b, h.Body)
+	b = binary.LittleEndian.AppendUint16(b, uint16(h.Op))
+	b = binary.LittleEndian.AppendUint16(b, uint16(h.Status))
+	b = binary.LittleEndian.AppendUint32(b, h.Tag)
+	b = binary.LittleEndian.AppendUint64(b, uint64(h.Epoch))
+	b = binary.LittleEndian.AppendUint32(b, h.Wait)
+	return binary.LittleEndian.AppendUint32(b, crc32.Checksum(b[start:], castagnoli))
+}
+
+// Parse decodes the HeaderSize bytes of b and checks the lengths: when it
+// returns nil, Body and Data can be allocated. The error is ErrTooLarge or
+// ErrMalformed.
+func (h *Header) Parse(b []byte) error {
+	if len(b) != HeaderSize {
+		return fmt.Errorf("frame header of %d bytes: %w", len(b), ErrMalformed)
+	}
+	length := binary.LittleEndian.Uint32(b)
+	body := binary.LittleEndian.Uint32(b[4:])
+	if length > MaxFrame || body > length || length-body > MaxData {
+		return fmt.Errorf("frame of %d bytes with a body of %d: %w", length, body, ErrTooLarge)
+	}
+	if crc32.Checksum(b[:28], castagnoli) != binary.LittleEndian.Uint32(b[28:]) {
+		return fmt.Errorf("frame header checksum: %w", ErrMalformed)
+	}
+	*h = Header{
+		Body:   body,
+		Data:   length - body,
+		Op:     Op(binary.LittleEndian.Uint16(b[8:])),
+		Status: syscall.Errno(binary.LittleEndian.Uint16(b[10:])),
+		Tag:    binary.LittleEndian.Uint32(b[12:]),
+		Epoch:  metadata.Epoch(binary.LittleEndian.Uint64(b[16:])),
+		Wait:   binary.LittleEndian.Uint32(b[24:]),
+	}
+	return nil
+}
