@@ -1,0 +1,70 @@
+package pebblestore
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"sync"
+	"syscall"
+
+	"github.com/bivouacfs/bivouac/metadata"
+)
+
+// reserve is how many inode numbers are reserved on the disk at once; a crash
+// wastes at most so many.
+const reserve = 1 << 14
+
+// counter hands out inode numbers from a block whose end is on the disk.
+type counter struct {
+	mu          sync.Mutex
+	next, limit uint64 // under mu
+}
+
+// load continues behind whatever an earlier run may have handed out.
+func (c *counter) load(s *Store) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.next = uint64(metadata.FirstIno)
+	v, err := s.get(keyCounter)
+	switch {
+	case errors.Is(err, syscall.ENOENT):
+	case err != nil:
+		return err
+	case len(v) != 8 || binary.BigEndian.Uint64(v) < c.next:
+		return fmt.Errorf("counter of inode numbers %x: %w", v, syscall.EIO)
+	default:
+		c.next = binary.BigEndian.Uint64(v)
+	}
+	c.limit = c.next
+	return nil
+}
+
+func (s *Store) newIno() (metadata.Ino, error) {
+	c := &s.counter
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.next == c.limit {
+		if err := c.extend(s); err != nil {
+			return 0, err
+		}
+	}
+	n := c.next
+	c.next++
+	return metadata.LiveIno(s.cfg.Self, n), nil
+}
+
+func (c *counter) extend(s *Store) error {
+	limit := min(c.limit+reserve, metadata.MaxCounter)
+	if limit == c.limit {
+		return fmt.Errorf("node %d has no inode number left: %w", s.cfg.Self, syscall.ENOSPC)
+	}
+	err := s.db.Set(keyCounter, binary.BigEndian.AppendUint64(nil, limit), commitOptions)
+	if err == nil {
+		err = s.wal.flush(s.db)
+	}
+	if err != nil {
+		return ioError("reserve inode numbers", err)
+	}
+	c.limit = limit
+	return nil
+}

@@ -1,0 +1,144 @@
+package pebblestore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"syscall"
+
+	"github.com/bivouacfs/bivouac/metadata"
+)
+
+// Mkdir is metadata.Directories. The new directory is homed here, whatever
+// the map says: placing it elsewhere is the client's work, by halves.
+func (s *Store) Mkdir(_ context.Context, dir metadata.Ino, name string, n metadata.New) (metadata.Attr, error) {
+	if err := s.begin(); err != nil {
+		return metadata.Attr{}, err
+	}
+	defer s.end()
+	if err := checkDir(&n); err != nil {
+		return metadata.Attr{}, named(dir, name, err)
+	}
+	return s.create1(dir, name, n)
+}
+
+func checkDir(n *metadata.New) error {
+	if t := n.Mode & syscall.S_IFMT; t != 0 && t != syscall.S_IFDIR || n.Target != "" {
+		return fmt.Errorf("mode %o of a directory: %w", n.Mode, syscall.EINVAL)
+	}
+	n.Mode = syscall.S_IFDIR | n.Mode&0o7777
+	n.Rdev = 0
+	return nil
+}
+
+// Rmdir is metadata.Directories. A directory that is homed elsewhere is EXDEV:
+// it is removed by halves.
+func (s *Store) Rmdir(_ context.Context, dir metadata.Ino, name string) error {
+	if err := s.begin(); err != nil {
+		return err
+	}
+	defer s.end()
+	if err := checkName(name); err != nil {
+		return err
+	}
+	return s.onEntry(dir, name, func(t *step, d *inode, e entry) error {
+		if !isDir(e.mode) {
+			return named(dir, name, syscall.ENOTDIR)
+		}
+		if _, err := t.dropEntryDir(e); err != nil {
+			return named(dir, name, err)
+		}
+		t.leave(d, name)
+		d.Nlink--
+		t.put(d)
+		return nil
+	})
+}
+
+// dropEntryDir removes the directory that an entry names, if it is homed here
+// and empty. One that was dropped before its name is nil.
+func (t *step) dropEntryDir(e entry) (*inode, error) {
+	if !t.s.here(e.ino) {
+		return nil, fmt.Errorf("directory %v is on node %d: %w", e.ino, e.ino.Home(), syscall.EXDEV)
+	}
+	n, err := t.inode(e.ino)
+	if errors.Is(err, syscall.ENOENT) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	return n, t.dropDir(n)
+}
+
+func (t *step) dropDir(n *inode) error {
+	empty, err := t.s.empty(n.Ino)
+	if err != nil {
+		return err
+	}
+	if !empty {
+		return fmt.Errorf("directory %v: %w", n.Ino, syscall.ENOTEMPTY)
+	}
+	t.drop(n)
+	return nil
+}
+
+// Link is metadata.Directories. An inode that is homed elsewhere is EXDEV: it
+// is linked by halves.
+func (s *Store) Link(_ context.Context, ino, dir metadata.Ino, name string) (metadata.Attr, error) {
+	if err := s.begin(); err != nil {
+		return metadata.Attr{}, err
+	}
+	defer s.end()
+	if err := checkName(name); err != nil {
+		return metadata.Attr{}, err
+	}
+	if !s.here(ino) {
+		return metadata.Attr{}, fmt.Errorf("inode %v is on node %d: %w", ino, ino.Home(), syscall.EXDEV)
+	}
+	defer s.locks.lock(ino, dir).unlock()
+	t := s.step()
+	defer t.close()
+	d, err := t.dir(dir)
+	if err != nil {
+		return metadata.Attr{}, err
+	}
+	n, err := t.inode(ino)
+	if err != nil {
+		return metadata.Attr{}, err
+	}
+	if e, err := s.entry(dir, name); err != nil {
+		return metadata.Attr{}, err
+	} else if e.ino != 0 {
+		return metadata.Attr{}, named(dir, name, syscall.EEXIST)
+	}
+	if err := t.relink(n, 1); err != nil {
+		return metadata.Attr{}, err
+	}
+	t.enter(d, name, entry{ino, n.Mode})
+	t.put(d)
+	return n.Attr, t.commit()
+}
+
+// relink adds delta to the links of a file and puts it. An orphan stays one:
+// its data may be gone already.
+func (t *step) relink(n *inode, delta int) error {
+	links := int64(n.Nlink) + int64(delta)
+	switch {
+	case n.isDir():
+		return fmt.Errorf("links of directory %v: %w", n.Ino, syscall.EPERM)
+	case n.Nlink == 0:
+		return fmt.Errorf("links of orphan %v: %w", n.Ino, syscall.ENOENT)
+	case links < 0:
+		return fmt.Errorf("inode %v has %d links, not %d: %w", n.Ino, n.Nlink, -delta, syscall.EINVAL)
+	case links > math.MaxInt32:
+		return fmt.Errorf("inode %v: %w", n.Ino, syscall.EMLINK)
+	}
+	n.Nlink, n.Ctime = uint32(links), t.now
+	if links == 0 {
+		t.note(t.b.Set(orphanKey(n.Ino), nil, nil))
+	}
+	t.put(n)
+	return nil
+}

@@ -1,0 +1,191 @@
+package pebblestore
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"syscall"
+
+	"github.com/cockroachdb/pebble/v2"
+
+	"github.com/bivouacfs/bivouac/metadata"
+)
+
+// Getattr is metadata.Inodes.
+func (s *Store) Getattr(_ context.Context, ino metadata.Ino) (metadata.Attr, error) {
+	if err := s.begin(); err != nil {
+		return metadata.Attr{}, err
+	}
+	defer s.end()
+	n, err := s.inode(ino)
+	return n.Attr, err
+}
+
+// Readlink is metadata.Inodes.
+func (s *Store) Readlink(_ context.Context, ino metadata.Ino) (string, error) {
+	if err := s.begin(); err != nil {
+		return "", err
+	}
+	defer s.end()
+	n, err := s.inode(ino)
+	if err != nil {
+		return "", err
+	}
+	if n.Mode&syscall.S_IFMT != syscall.S_IFLNK {
+		return "", fmt.Errorf("target of inode %v: %w", ino, syscall.EINVAL)
+	}
+	return n.text, nil
+}
+
+// Setattr is metadata.Inodes. A SetSize without a time sets mtime to now, as
+// truncate(2) does; a GrowSize does not.
+func (s *Store) Setattr(_ context.Context, ino metadata.Ino, c metadata.Change) (metadata.Attr, error) {
+	if err := s.begin(); err != nil {
+		return metadata.Attr{}, err
+	}
+	defer s.end()
+	return s.onInode(ino, func(t *step, n *inode) error {
+		if err := change(n, c, t.now); err != nil {
+			return fmt.Errorf("change of inode %v: %w", ino, err)
+		}
+		n.Ctime = t.now
+		t.put(n)
+		return nil
+	})
+}
+
+// onInode runs one step on an inode that is locked, and commits it.
+func (s *Store) onInode(ino metadata.Ino, fn func(*step, *inode) error) (metadata.Attr, error) {
+	defer s.locks.lock(ino).unlock()
+	t := s.step()
+	defer t.close()
+	n, err := t.inode(ino)
+	if err != nil {
+		return metadata.Attr{}, err
+	}
+	if err := fn(t, n); err != nil {
+		return metadata.Attr{}, err
+	}
+	return n.Attr, t.commit()
+}
+
+const knownSet = metadata.SetMode | metadata.SetUID | metadata.SetGID | metadata.SetSize | metadata.GrowSize |
+	metadata.SetAtime | metadata.SetMtime | metadata.AtimeNow | metadata.MtimeNow | metadata.SetLayout
+
+// change applies c to n; on an error nothing of n counts.
+func change(n *inode, c metadata.Change, now metadata.Time) error {
+	has := func(f metadata.Set) bool { return c.Set&f != 0 }
+	if c.Set&^knownSet != 0 {
+		return fmt.Errorf("unknown fields %#x: %w", c.Set&^knownSet, syscall.EINVAL)
+	}
+	if has(metadata.SetMode) {
+		n.Mode = n.Mode&syscall.S_IFMT | c.Mode&0o7777
+	}
+	if has(metadata.SetUID) {
+		n.UID = c.UID
+	}
+	if has(metadata.SetGID) {
+		n.GID = c.GID
+	}
+	if has(metadata.SetSize | metadata.GrowSize) {
+		if err := resize(n, c, now); err != nil {
+			return err
+		}
+	}
+	if has(metadata.SetAtime) {
+		n.Atime = c.Atime
+	}
+	if has(metadata.AtimeNow) {
+		n.Atime = now
+	}
+	if has(metadata.SetMtime) {
+		n.Mtime = c.Mtime
+	}
+	if has(metadata.MtimeNow) {
+		n.Mtime = now
+	}
+	if has(metadata.SetLayout) {
+		if !n.isDir() {
+			return fmt.Errorf("layout of what is no directory: %w", syscall.EINVAL)
+		}
+		n.Layout = c.Layout
+	}
+	return nil
+}
+
+func resize(n *inode, c metadata.Change, now metadata.Time) error {
+	switch {
+	case n.isDir():
+		return fmt.Errorf("size: %w", syscall.EISDIR)
+	case n.Mode&syscall.S_IFMT != syscall.S_IFREG, c.Size < 0:
+		return fmt.Errorf("size %d: %w", c.Size, syscall.EINVAL)
+	case c.Set&metadata.SetSize != 0:
+		n.Size, n.Mtime = c.Size, now
+	default:
+		n.Size = max(n.Size, c.Size)
+	}
+	return nil
+}
+
+// Reap is metadata.Inodes.
+func (s *Store) Reap(_ context.Context, ino metadata.Ino) error {
+	if err := s.begin(); err != nil {
+		return err
+	}
+	defer s.end()
+	_, err := s.onInode(ino, func(t *step, n *inode) error {
+		if n.isDir() || n.Nlink > 0 {
+			return nil
+		}
+		t.note(t.b.Delete(inodeKey(ino), nil))
+		t.note(t.b.Delete(orphanKey(ino), nil))
+		return nil
+	})
+	if errors.Is(err, syscall.ENOENT) {
+		return nil
+	}
+	return err
+}
+
+// Orphans calls fn with each orphan until fn returns false. It is for a start
+// after a crash, to finish what was under way. fn may call Reap.
+func (s *Store) Orphans(ctx context.Context, fn func(metadata.Attr) bool) error {
+	all, err := s.orphans(ctx)
+	if err != nil {
+		return err
+	}
+	for _, a := range all {
+		if !fn(a) {
+			return nil
+		}
+	}
+	return nil
+}
+
+func (s *Store) orphans(ctx context.Context) ([]metadata.Attr, error) {
+	if err := s.begin(); err != nil {
+		return nil, err
+	}
+	defer s.end()
+	snap := s.db.NewSnapshot()
+	defer snap.Close()
+	it, err := snap.NewIter(&pebble.IterOptions{LowerBound: []byte{prefixOrphan}, UpperBound: []byte{prefixOrphan + 1}})
+	if err != nil {
+		return nil, ioError("orphans", err)
+	}
+	var all []metadata.Attr
+	for ok := it.First(); ok && err == nil; ok = it.Next() {
+		if len(it.Key()) != 9 {
+			err = fmt.Errorf("key of an orphan %x: %w", it.Key(), syscall.EIO)
+			break
+		}
+		var n inode
+		n, err = reader{snap}.inode(metadata.Ino(binary.BigEndian.Uint64(it.Key()[1:])))
+		if err == nil {
+			all = append(all, n.Attr)
+			err = interrupted(ctx)
+		}
+	}
+	return all, errors.Join(err, ioError("orphans", it.Close()))
+}

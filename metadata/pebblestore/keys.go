@@ -1,0 +1,61 @@
+package pebblestore
+
+import (
+	"encoding/binary"
+
+	"github.com/bivouacfs/bivouac/metadata"
+)
+
+// The first byte of every key. See the package comment.
+const (
+	prefixMeta   = 0x01
+	prefixInode  = 0x02
+	prefixEntry  = 0x03
+	prefixOrphan = 0x04
+	prefixTable  = 0x10
+)
+
+const schemaVersion = 1
+
+var (
+	keyVersion = []byte{prefixMeta, 'v'}
+	keySelf    = []byte{prefixMeta, 's'}
+	keyCounter = []byte{prefixMeta, 'c'}
+)
+
+func inoKey(prefix byte, ino metadata.Ino) []byte {
+	k := make([]byte, 0, 9)
+	return binary.BigEndian.AppendUint64(append(k, prefix), uint64(ino))
+}
+
+func inodeKey(ino metadata.Ino) []byte  { return inoKey(prefixInode, ino) }
+func orphanKey(ino metadata.Ino) []byte { return inoKey(prefixOrphan, ino) }
+
+const entryNameAt = 9 // where the name begins in an entry's key
+
+func entryKey(dir metadata.Ino, name string) []byte {
+	k := make([]byte, 0, entryNameAt+len(name))
+	k = binary.BigEndian.AppendUint64(append(k, prefixEntry), uint64(dir))
+	return append(k, name...)
+}
+
+// entriesEnd is the first key behind the entries of dir.
+func entriesEnd(dir metadata.Ino) []byte {
+	if dir+1 == 0 {
+		return []byte{prefixEntry + 1}
+	}
+	return inoKey(prefixEntry, dir+1)
+}
+
+func tableKey(ds metadata.DatasetID, k []byte) []byte {
+	key := make([]byte, 0, 3+len(k))
+	key = binary.BigEndian.AppendUint16(append(key, prefixTable), uint16(ds))
+	return append(key, k...)
+}
+
+func tableEnd(ds metadata.DatasetID) []byte {
+	if ds+1 == 0 {
+		return []byte{prefixTable + 1}
+	}
+	return tableKey(ds+1, nil)
+}

@@ -1,0 +1,48 @@
+package pebblestore
+
+import (
+	"slices"
+	"sync"
+
+	"github.com/bivouacfs/bivouac/metadata"
+)
+
+// stripes is a power of two that is large against the operations in flight.
+const stripes = 512
+
+// maxLocked is the most inodes one operation touches: the two directories of a
+// rename, what moves and what is replaced.
+const maxLocked = 4
+
+// locks is a mutex for every inode, shared by those that fall on one stripe.
+type locks [stripes]sync.Mutex
+
+// held is the stripes that one operation holds.
+type held struct {
+	l   *locks
+	idx [maxLocked]int
+	n   int
+}
+
+// lock takes the stripes of inos in stripe order, each once; 0 is no inode.
+func (l *locks) lock(inos ...metadata.Ino) held {
+	h := held{l: l}
+	for _, ino := range inos {
+		i := int(uint64(ino) * 0x9e3779b97f4a7c15 >> 55 & (stripes - 1))
+		if ino != 0 && !slices.Contains(h.idx[:h.n], i) {
+			h.idx[h.n] = i
+			h.n++
+		}
+	}
+	slices.Sort(h.idx[:h.n])
+	for _, i := range h.idx[:h.n] {
+		l[i].Lock()
+	}
+	return h
+}
+
+func (h held) unlock() {
+	for _, i := range h.idx[:h.n] {
+		h.l[i].Unlock()
+	}
+}

@@ -1,0 +1,187 @@
+package pebblestore
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"syscall"
+
+	"github.com/cockroachdb/pebble/v2"
+
+	"github.com/bivouacfs/bivouac/metadata"
+)
+
+// commitOptions makes a commit wait for the log's write; see walFS.
+var commitOptions = pebble.Sync
+
+func (s *Store) commit(b *pebble.Batch) error { return s.db.Apply(b, commitOptions) }
+
+// get returns a copy of a value; ENOENT if there is none.
+func (s *Store) get(key []byte) ([]byte, error) {
+	v, closer, err := s.db.Get(key)
+	if errors.Is(err, pebble.ErrNotFound) {
+		return nil, syscall.ENOENT
+	}
+	if err != nil {
+		return nil, ioError("metadata store", err)
+	}
+	defer closer.Close()
+	return append(make([]byte, 0, len(v)), v...), nil
+}
+
+// reader reads records from the store as it is, or as it was at a snapshot.
+type reader struct{ r pebble.Reader }
+
+func (s *Store) inode(ino metadata.Ino) (inode, error) { return reader{s.db}.inode(ino) }
+
+func (s *Store) entry(dir metadata.Ino, name string) (entry, error) {
+	return reader{s.db}.entry(dir, name)
+}
+
+func (s *Store) empty(dir metadata.Ino) (bool, error) { return reader{s.db}.empty(dir) }
+
+// inode reads an inode; ENOENT if there is none.
+func (r reader) inode(ino metadata.Ino) (inode, error) {
+	v, closer, err := r.r.Get(inodeKey(ino))
+	if errors.Is(err, pebble.ErrNotFound) {
+		return inode{}, fmt.Errorf("inode %v: %w", ino, syscall.ENOENT)
+	}
+	if err != nil {
+		return inode{}, ioError("metadata store", err)
+	}
+	defer closer.Close()
+	return parseInode(ino, v)
+}
+
+// entry reads an entry; the zero entry if there is none.
+func (r reader) entry(dir metadata.Ino, name string) (entry, error) {
+	v, closer, err := r.r.Get(entryKey(dir, name))
+	if errors.Is(err, pebble.ErrNotFound) {
+		return entry{}, nil
+	}
+	if err != nil {
+		return entry{}, ioError("metadata store", err)
+	}
+	defer closer.Close()
+	e, err := parseEntry(v)
+	if err != nil {
+		return entry{}, fmt.Errorf("record of entry %q in %v: %w", name, dir, err)
+	}
+	return e, nil
+}
+
+// empty reports whether dir has no entries.
+func (r reader) empty(dir metadata.Ino) (bool, error) {
+	it, err := r.r.NewIter(&pebble.IterOptions{LowerBound: entryKey(dir, ""), UpperBound: entriesEnd(dir)})
+	if err != nil {
+		return false, ioError("metadata store", err)
+	}
+	found := it.First()
+	return !found, ioError("metadata store", it.Close())
+}
+
+// checkName says whether name can be that of an entry.
+func checkName(name string) error {
+	switch {
+	case len(name) > metadata.MaxName:
+		return fmt.Errorf("name of %d bytes %.32q...: %w", len(name), name, syscall.ENAMETOOLONG)
+	case name == "", name == ".", name == "..", strings.ContainsAny(name, "/\x00"):
+		return fmt.Errorf("name %q: %w", name, syscall.EINVAL)
+	}
+	return nil
+}
+
+// named adds the object to an error.
+func named(dir metadata.Ino, name string, errno error) error {
+	return fmt.Errorf("%q in %v: %w", name, dir, errno)
+}
+
+// step is one atomic change: the inodes it has read, each once, and the batch
+// of what it writes. Its owner holds the locks of the inodes.
+type step struct {
+	s      *Store
+	b      *pebble.Batch
+	now    metadata.Time
+	inodes []*inode
+	err    error // the first of the batch
+}
+
+func (s *Store) step() *step {
+	return &step{s: s, b: s.db.NewBatch(), now: s.now(), inodes: make([]*inode, 0, maxLocked)}
+}
+
+func (t *step) close() { _ = t.b.Close() } // memory only
+
+// inode reads an inode that the step may change.
+func (t *step) inode(ino metadata.Ino) (*inode, error) {
+	for _, n := range t.inodes {
+		if n.Ino == ino {
+			return n, nil
+		}
+	}
+	n, err := t.s.inode(ino)
+	if err != nil {
+		return nil, err
+	}
+	t.inodes = append(t.inodes, &n)
+	return &n, nil
+}
+
+// dir is inode for what must be a directory.
+func (t *step) dir(ino metadata.Ino) (*inode, error) {
+	n, err := t.inode(ino)
+	if err != nil {
+		return nil, err
+	}
+	if !n.isDir() {
+		return nil, fmt.Errorf("inode %v: %w", ino, syscall.ENOTDIR)
+	}
+	return n, nil
+}
+
+func (t *step) note(err error) {
+	if t.err == nil {
+		t.err = err
+	}
+}
+
+func (t *step) put(n *inode) {
+	t.note(t.b.Set(inodeKey(n.Ino), n.append(make([]byte, 0, 96)), nil))
+}
+
+// enter writes an entry and marks its directory changed, which is not yet put.
+func (t *step) enter(dir *inode, name string, e entry) {
+	t.note(t.b.Set(entryKey(dir.Ino, name), e.append(make([]byte, 0, 12)), nil))
+	dir.Mtime, dir.Ctime = t.now, t.now
+}
+
+// leave removes an entry and marks its directory changed, which is not yet put.
+func (t *step) leave(dir *inode, name string) {
+	t.note(t.b.Delete(entryKey(dir.Ino, name), nil))
+	dir.Mtime, dir.Ctime = t.now, t.now
+}
+
+// unlink lowers the links of a file and puts it.
+func (t *step) unlink(n *inode) {
+	if n.Nlink > 0 {
+		n.Nlink--
+	}
+	n.Ctime = t.now
+	if n.Nlink == 0 {
+		t.note(t.b.Set(orphanKey(n.Ino), nil, nil))
+	}
+	t.put(n)
+}
+
+// drop removes the inode of an empty directory.
+func (t *step) drop(n *inode) {
+	n.Nlink, n.Ctime = 0, t.now
+	t.note(t.b.Delete(inodeKey(n.Ino), nil))
+}
+
+func (t *step) commit() error {
+	if t.err != nil {
+		return ioError("metadata store", t.err)
+	}
+	return ioError("metadata store", t.s.commit(t.b))
+}
