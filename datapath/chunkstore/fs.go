@@ -1,0 +1,144 @@
+package chunkstore
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// FS is what the store needs of a file system. It is the seam at which tests
+// inject faults; Disk is the real one. Errors hold errnos.
+type FS interface {
+	// Open opens the file at path for reading and writing, with the flags
+	// of open(2) that are added.
+	Open(path string, flags int) (File, error)
+	Remove(path string) error
+	Mkdir(path string) error // and its parents; no error if it is there
+	// ReadDir calls fn for each file in dir.
+	ReadDir(dir string, fn func(name string, st Stat)) error
+	// Disk tells of the disk that holds dir.
+	Disk(dir string) (Disk, error)
+}
+
+// File is an open object. Its methods may be called at the same time.
+type File interface {
+	ReadAt(p []byte, off int64) (int, error) // as io.ReaderAt
+	WriteAt(p []byte, off int64) (int, error)
+	Truncate(size int64) error
+	Sync() error
+	Stat() (Stat, error)
+	// Holes is how many of the n bytes from off on have no space on the
+	// disk, or a greater number if the file system cannot tell.
+	Holes(off, n int64) (int64, error)
+	Close() error
+}
+
+// Stat is the size of a file and what it takes on the disk, in bytes.
+type Stat struct {
+	Size  int64
+	Alloc int64
+}
+
+// Disk is a disk's identity and free space.
+type Disk struct {
+	ID   uint64
+	Free int64 // bytes that this user may still write
+}
+
+// osFS is the machine's own file system.
+type osFS struct{}
+
+func (osFS) Open(path string, flags int) (File, error) {
+	f, err := os.OpenFile(path, os.O_RDWR|flags, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	return osFile{f}, nil
+}
+
+func (osFS) Remove(path string) error { return os.Remove(path) }
+
+func (osFS) Mkdir(path string) error { return os.MkdirAll(path, 0o700) }
+
+func (osFS) ReadDir(dir string, fn func(string, Stat)) error {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		if !e.Type().IsRegular() {
+			continue
+		}
+		i, err := e.Info()
+		if errors.Is(err, fs.ErrNotExist) {
+			continue // removed meanwhile
+		}
+		if err != nil {
+			return err
+		}
+		fn(e.Name(), statOf(i))
+	}
+	return nil
+}
+
+func (osFS) Disk(dir string) (Disk, error) {
+	var st unix.Stat_t
+	if err := unix.Stat(dir, &st); err != nil {
+		return Disk{}, &os.PathError{Op: "stat", Path: dir, Err: err}
+	}
+	var s unix.Statfs_t
+	if err := unix.Statfs(dir, &s); err != nil {
+		return Disk{}, &os.PathError{Op: "statfs", Path: dir, Err: err}
+	}
+	return Disk{ID: st.Dev, Free: int64(s.Bavail) * s.Bsize}, nil
+}
+
+type osFile struct{ *os.File }
+
+func (f osFile) Stat() (Stat, error) {
+	i, err := f.File.Stat()
+	if err != nil {
+		return Stat{}, err
+	}
+	return statOf(i), nil
+}
+
+// statOf leaves out what a file system has put aside behind the file's end
+// (XFS does while a file grows): it comes back when the file is closed.
+func statOf(i fs.FileInfo) Stat {
+	s := Stat{Size: i.Size(), Alloc: pages(i.Size())}
+	if st, ok := i.Sys().(*syscall.Stat_t); ok {
+		s.Alloc = min(s.Alloc, st.Blocks*512)
+	}
+	return s
+}
+
+// Holes moves the descriptor's offset, which nothing here uses.
+func (f osFile) Holes(off, n int64) (int64, error) {
+	holes, end := int64(0), off+n
+	for off < end {
+		data, err := f.seek(off, unix.SEEK_DATA, end)
+		if err != nil {
+			return n, err
+		}
+		holes += data - off
+		if off, err = f.seek(data, unix.SEEK_HOLE, end); err != nil {
+			return n, err
+		}
+	}
+	return holes, nil
+}
+
+func (f osFile) seek(off int64, whence int, end int64) (int64, error) {
+	if off >= end {
+		return end, nil
+	}
+	at, err := f.File.Seek(off, whence)
+	if errors.Is(err, syscall.ENXIO) { // no data, or the end of the file
+		return end, nil
+	}
+	return min(at, end), err
+}

@@ -1,0 +1,197 @@
+package chunkstore
+
+import (
+	"container/list"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"sync"
+	"syscall"
+
+	"github.com/bivouacfs/bivouac/metadata"
+)
+
+// object is an object in use or lately used. Its descriptor is opened by the
+// first who needs it.
+type object struct {
+	ino metadata.Ino
+
+	refs     int           // guarded by table.mu
+	detached bool          // no longer in the table; guarded by table.mu
+	idle     *list.Element // in table.idle while refs is 0; guarded by table.mu
+
+	openMu sync.Mutex
+	file   File // guarded by openMu until it is set, then constant
+
+	mu   sync.RWMutex // held for reading by reads and writes, for writing to cut or remove
+	gone bool         // removed; guarded by mu
+
+	countMu sync.Mutex
+	alloc   int64 // bytes of usage.used that are this object's; guarded by countMu
+}
+
+// table keeps the descriptors: at most max of them, the ones used last.
+type table struct {
+	open  func(o *object, create bool) error
+	slots chan struct{} // one for each call in progress; as many as descriptors, so that there is always one to evict
+
+	mu      sync.Mutex
+	objects map[metadata.Ino]*object // guarded by mu
+	idle    list.List                // *object, the one used longest ago first; guarded by mu
+	lost    int                      // objects in use that are no longer in the map; guarded by mu
+	closed  bool                     // guarded by mu
+}
+
+func newTable(limit int, open func(*object, bool) error) *table {
+	return &table{open: open, slots: make(chan struct{}, limit), objects: map[metadata.Ino]*object{}}
+}
+
+// acquire returns the object with its descriptor; release gives it back. With
+// create it is made if it is not there, else that is ENOENT.
+func (t *table) acquire(ctx context.Context, ino metadata.Ino, create bool) (*object, error) {
+	if err := t.enter(ctx); err != nil {
+		return nil, err
+	}
+	o, evicted, err := t.ref(ino)
+	if err != nil {
+		<-t.slots
+		return nil, err
+	}
+	if evicted != nil {
+		_ = evicted.file.Close() // written data is in the page cache; Sync reports its errors
+	}
+	o.openMu.Lock()
+	if o.file == nil {
+		err = t.open(o, create)
+	}
+	o.openMu.Unlock()
+	if err != nil {
+		t.release(o)
+		return nil, err
+	}
+	return o, nil
+}
+
+// enter waits for a slot.
+func (t *table) enter(ctx context.Context) error {
+	if ctx.Err() == nil {
+		select {
+		case t.slots <- struct{}{}:
+			return nil
+		default:
+		}
+		select {
+		case t.slots <- struct{}{}:
+			return nil
+		case <-ctx.Done():
+		}
+	}
+	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		return syscall.ETIMEDOUT
+	}
+	return syscall.EINTR
+}
+
+// ref counts a use of ino's object, and picks one to close if there are too many.
+func (t *table) ref(ino metadata.Ino) (o, evicted *object, err error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.closed {
+		return nil, nil, fmt.Errorf("store is closed: %w", syscall.ESHUTDOWN)
+	}
+	o = t.objects[ino]
+	if o == nil {
+		o = &object{ino: ino}
+		t.objects[ino] = o
+	}
+	if o.idle != nil {
+		t.idle.Remove(o.idle)
+		o.idle = nil
+	}
+	o.refs++
+	if len(t.objects)+t.lost > cap(t.slots) && t.idle.Len() > 0 {
+		evicted = t.idle.Remove(t.idle.Front()).(*object)
+		evicted.idle, evicted.detached = nil, true
+		delete(t.objects, evicted.ino)
+	}
+	return o, evicted, nil
+}
+
+// release gives back what acquire returned.
+func (t *table) release(o *object) {
+	t.mu.Lock()
+	o.refs--
+	var closing File
+	if o.refs == 0 {
+		if o.file == nil { // it never opened; nobody else has it, so it is not being opened
+			t.drop(o)
+		}
+		if o.detached {
+			t.lost--
+			closing = o.file
+		} else {
+			o.idle = t.idle.PushBack(o)
+		}
+	}
+	t.mu.Unlock()
+	if closing != nil {
+		_ = closing.Close() // of a removed object
+	}
+	<-t.slots
+}
+
+// detach makes the next acquire of o's inode start afresh.
+func (t *table) detach(o *object) {
+	t.mu.Lock()
+	t.drop(o)
+	t.mu.Unlock()
+}
+
+// drop is detach with mu held.
+func (t *table) drop(o *object) {
+	if !o.detached {
+		o.detached = true
+		t.lost++
+		delete(t.objects, o.ino)
+	}
+}
+
+// close waits for the calls in progress and closes every descriptor.
+func (t *table) close() error {
+	t.mu.Lock()
+	was := t.closed
+	t.closed = true
+	t.mu.Unlock()
+	if was {
+		return nil
+	}
+	for range cap(t.slots) {
+		t.slots <- struct{}{}
+	}
+	var errs []error
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for e := t.idle.Front(); e != nil; e = e.Next() {
+		errs = append(errs, e.Value.(*object).file.Close())
+	}
+	t.idle.Init()
+	clear(t.objects)
+	for range cap(t.slots) {
+		<-t.slots
+	}
+	return errors.Join(errs...)
+}
+
+// openFile opens or makes the file of an object; made tells which.
+func openFile(f FS, path string, create bool) (file File, made bool, err error) {
+	if create {
+		file, err = f.Open(path, os.O_CREATE|os.O_EXCL)
+		if err == nil || !errors.Is(err, fs.ErrExist) {
+			return file, err == nil, err
+		}
+	}
+	file, err = f.Open(path, 0)
+	return file, false, err
+}
