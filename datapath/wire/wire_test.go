@@ -1,0 +1,282 @@
+package wire
+
+import (
+	"bytes"
+	"encoding/binary"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"hash/crc32"
+	"reflect"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/bivouacfs/bivouac/datapath"
+	"github.com/bivouacfs/bivouac/metadata"
+)
+
+var (
+	sampleLayout = metadata.Layout{Kind: metadata.Local, Copies: 2, Node: 0x0304, ChunkSize: 1 << 20, Width: 9, Epoch: 77}
+	sampleAttr   = metadata.Attr{
+		Ino: metadata.LiveIno(3, 1041), Mode: 0o100644, Nlink: 2, UID: 1000, GID: 1001, Rdev: 5, Size: 1 << 40,
+		Atime: -1, Mtime: 1<<62 + 7, Ctime: 12, Layout: sampleLayout,
+	}
+	sampleNew    = metadata.New{Mode: 0o120777, UID: 1, GID: 2, Rdev: 3, Target: "../über", Layout: sampleLayout}
+	sampleChange = metadata.Change{
+		Set: metadata.SetSize | metadata.MtimeNow, Mode: 0o600, UID: 7, GID: 8, Size: -3, Atime: 4, Mtime: 5, Layout: sampleLayout,
+	}
+)
+
+// messages has each message at least once, filled.
+func messages() []Message {
+	full := metadata.Entry{Name: "a", Ino: 17, Mode: 0o100000, Attr: &sampleAttr}
+	bare := metadata.Entry{Name: strings.Repeat("x", metadata.MaxName), Ino: 18, Mode: 0o40000}
+	return []Message{
+		&DirName{Dir: 16, Name: "name"},
+		&CreateReq{Dir: 16, Name: "n", New: sampleNew},
+		&RenameReq{metadata.Rename{Dir: 1, Name: "a", NewDir: 2, NewName: "b", Flags: metadata.RenameExchange}},
+		&ReadDirReq{Dir: 16, After: "m", Limit: 100},
+		&InoReq{Ino: metadata.SealedIno(1, 2, 3)},
+		&SetattrReq{Ino: 16, Change: sampleChange},
+		&LinkReq{Ino: 1024, Dir: 16, Name: "l"},
+		&NewDirReq{Parent: 16, New: sampleNew},
+		&EnterReq{Dir: 16, Entry: bare, Replace: true},
+		&EnterReq{Dir: 16, Entry: full},
+		&RemoveReq{Dir: 16, Name: "r", Ino: 99},
+		&RelinkReq{Ino: 99, Delta: -1},
+		&AttrResp{Attr: sampleAttr},
+		&EntryResp{},
+		&EntryResp{Entry: &full},
+		&EntriesResp{},
+		&EntriesResp{Entries: []metadata.Entry{full, bare, full, full}},
+		&StringResp{S: "target"},
+		&SpaceResp{Space: datapath.Space{Capacity: 1, Used: 2, Free: 3, Objects: 4}},
+		&ReadReq{Ino: 5, Off: -1, Len: MaxData},
+		&WriteReq{Ino: 5, Off: 1 << 50},
+		&TruncateReq{Ino: 5, Size: 12},
+		&Hello{Purpose: PurposeBulk, From: 1, To: 0xffff, Nonce: Nonce{1, 2}},
+		&Challenge{Nonce: Nonce{3}, MAC: MAC{4}},
+		&Proof{MAC: MAC{5}},
+		&Verdict{MAC: MAC{6}},
+	}
+}
+
+func fresh(m Message) Message {
+	return reflect.New(reflect.TypeOf(m).Elem()).Interface().(Message)
+}
+
+func TestMessagesRoundTrip(t *testing.T) {
+	for _, m := range messages() {
+		b := m.Append([]byte("before"))
+		got := fresh(m)
+		if err := got.Parse(b[6:]); err != nil {
+			t.Errorf("%T: Parse(Append) = %v", m, err)
+			continue
+		}
+		if !reflect.DeepEqual(got, m) {
+			t.Errorf("%T: got %+v, want %+v", m, got, m)
+		}
+	}
+}
+
+// A message that is cut anywhere, or has a byte too many, is refused.
+func TestMessagesCutShort(t *testing.T) {
+	for _, m := range messages() {
+		b := m.Append(nil)
+		for n := range b {
+			if err := fresh(m).Parse(b[:n]); !errors.Is(err, syscall.EBADMSG) {
+				t.Fatalf("%T of %d bytes: Parse of %d = %v, want EBADMSG", m, len(b), n, err)
+			}
+		}
+		if err := fresh(m).Parse(append(b, 0)); !errors.Is(err, ErrMalformed) {
+			t.Errorf("%T: Parse with a byte too many = %v, want ErrMalformed", m, err)
+		}
+	}
+}
+
+func TestParseKeepsNothing(t *testing.T) {
+	for _, m := range messages() {
+		b := m.Append(nil)
+		got := fresh(m)
+		if err := got.Parse(b); err != nil {
+			t.Fatal(err)
+		}
+		clear(b)
+		if !reflect.DeepEqual(got, m) {
+			t.Errorf("%T changed with the buffer it was parsed from", m)
+		}
+	}
+}
+
+// The bytes are those that the package comment promises.
+func TestGolden(t *testing.T) {
+	layout := "0102" + "0403" + "00001000" + "0900" + "4d00000000000000"
+	attr := "1104000000000300" + "a4810000" + "02000000" + "e8030000" + "e9030000" + "05000000" +
+		"0000000000010000" + "ffffffffffffffff" + "0700000000000040" + "0c00000000000000" + layout
+	for _, c := range []struct {
+		m    Message
+		want string
+	}{
+		{&DirName{Dir: 16, Name: "ab"}, "1000000000000000" + "02000000" + "6162"},
+		{&AttrResp{Attr: sampleAttr}, attr},
+		{&EntryResp{Entry: &metadata.Entry{Name: "a", Ino: 17, Mode: 3, Attr: &sampleAttr}},
+			"01" + "1100000000000000" + "03000000" + "01" + attr + "01000000" + "61"},
+		{&CreateReq{Dir: 1, Name: "n", New: metadata.New{Mode: 1, UID: 2, GID: 3, Rdev: 4, Target: "t", Layout: sampleLayout}},
+			"0100000000000000" + "01000000" + "6e" + "01000000" + "02000000" + "03000000" + "04000000" + "01000000" + "74" + layout},
+		{&SetattrReq{Ino: 1, Change: metadata.Change{Set: 1, Mode: 2, UID: 3, GID: 4, Size: 5, Atime: 6, Mtime: 7, Layout: sampleLayout}},
+			"0100000000000000" + "01000000" + "02000000" + "03000000" + "04000000" + "0500000000000000" + "0600000000000000" +
+				"0700000000000000" + layout},
+		{&RelinkReq{Ino: 2, Delta: -1}, "0200000000000000" + "ffffffff"},
+		{&ReadReq{Ino: 2, Off: 3, Len: 4}, "0200000000000000" + "0300000000000000" + "04000000"},
+		{&EntriesResp{}, "00000000"},
+		{&Hello{Purpose: PurposeStream, From: 1, To: 2, Nonce: Nonce{9}},
+			hex.EncodeToString([]byte("BVhi")) + "0100" + "03" + "00" + "0100" + "0200" + "09" + strings.Repeat("00", 31)},
+	} {
+		if got := hex.EncodeToString(c.m.Append(nil)); got != c.want {
+			t.Errorf("%T = %s, want %s", c.m, got, c.want)
+		}
+	}
+	sizes := map[string][2]int{
+		"layout":    {len(appendLayout(nil, sampleLayout)), layoutSize},
+		"attr":      {len(appendAttr(nil, &sampleAttr)), attrSize},
+		"entry":     {len(appendEntry(nil, &metadata.Entry{})), entrySize},
+		"hello":     {len(Hello{}.Append(nil)), HelloSize},
+		"challenge": {len(Challenge{}.Append(nil)), ChallengeSize},
+		"proof":     {len(Proof{}.Append(nil)), ProofSize},
+		"verdict":   {len(Verdict{}.Append(nil)), VerdictSize},
+		"header":    {len(Header{}.Append(nil)), HeaderSize},
+	}
+	for what, s := range sizes {
+		if s[0] != s[1] {
+			t.Errorf("%s is %d bytes, want %d", what, s[0], s[1])
+		}
+	}
+	for _, l := range []string{LabelServer, LabelClient, LabelAccept} {
+		if len(l) != 16 {
+			t.Errorf("label %q is %d bytes, want 16", l, len(l))
+		}
+	}
+}
+
+func TestMaxEntriesFit(t *testing.T) {
+	e := metadata.Entry{Name: strings.Repeat("x", metadata.MaxName), Attr: &sampleAttr}
+	m := EntriesResp{Entries: make([]metadata.Entry, MaxEntries)}
+	for i := range m.Entries {
+		m.Entries[i] = e
+	}
+	if n := len(m.Append(nil)); n > MaxFrame {
+		t.Fatalf("MaxEntries entries are %d bytes, want at most %d", n, MaxFrame)
+	}
+}
+
+// A count that promises more than the message holds allocates nothing.
+func TestEntriesCountIsNotTrusted(t *testing.T) {
+	b := []byte{0xff, 0xff, 0xff, 0xff, 0, 0}
+	allocs := testing.AllocsPerRun(10, func() {
+		var m EntriesResp
+		if err := m.Parse(b); err == nil || m.Entries != nil {
+			t.Fatalf("Parse = %v with %d entries, want an error", err, len(m.Entries))
+		}
+	})
+	if allocs > 4 {
+		t.Errorf("%v allocations, want those of the error only", allocs)
+	}
+}
+
+func TestBoolsAreZeroOrOne(t *testing.T) {
+	if err := new(EntryResp).Parse([]byte{2}); !errors.Is(err, ErrMalformed) {
+		t.Errorf("Parse of 2 as a bool = %v, want ErrMalformed", err)
+	}
+}
+
+func TestHeader(t *testing.T) {
+	h := Header{Body: 5, Data: 7, Op: OpWrite, Status: syscall.ENOENT, Tag: 0x01020304, Epoch: 9, Wait: 1000}
+	b := h.Append(nil)
+	want := "0c000000" + "05000000" + "2100" + "0200" + "04030201" + "0900000000000000" + "e8030000"
+	if got := hex.EncodeToString(b[:28]); got != want {
+		t.Errorf("header is %s, want %s", got, want)
+	}
+	var got Header
+	if err := got.Parse(b); err != nil || got != h {
+		t.Errorf("Parse = %+v, %v, want %+v", got, err, h)
+	}
+	for i := range b {
+		bad := bytes.Clone(b)
+		bad[i] ^= 0x40
+		if err := got.Parse(bad); err == nil {
+			t.Errorf("Parse with byte %d changed is accepted", i)
+		}
+	}
+	if err := got.Parse(b[:31]); !errors.Is(err, ErrMalformed) {
+		t.Errorf("Parse of 31 bytes = %v, want ErrMalformed", err)
+	}
+}
+
+func TestHeaderBounds(t *testing.T) {
+	for _, c := range []struct {
+		length, body uint32
+		ok           bool
+	}{
+		{0, 0, true},
+		{MaxFrame, MaxFrame, true},
+		{MaxFrame + 1, MaxFrame, false},
+		{MaxFrame + 1, MaxFrame + 1, false},
+		{MaxData, 0, true},
+		{MaxData + 1, 0, false},
+		{10, 11, false},
+		{0xffffffff, 0xffffffff, false},
+		{0, 0xffffffff, false},
+	} {
+		b := Header{}.Append(nil)
+		binary.LittleEndian.PutUint32(b, c.length)
+		binary.LittleEndian.PutUint32(b[4:], c.body)
+		binary.LittleEndian.PutUint32(b[28:], crc32.Checksum(b[:28], castagnoli))
+		err := new(Header).Parse(b)
+		if (err == nil) != c.ok || err != nil && !errors.Is(err, ErrTooLarge) {
+			t.Errorf("Parse of length %d, body %d = %v, want ok %v", c.length, c.body, err, c.ok)
+		}
+	}
+}
+
+func TestHandshakeVersion(t *testing.T) {
+	b := Hello{Purpose: PurposeMeta}.Append(nil)
+	b[4]++
+	if err := new(Hello).Parse(b); !errors.Is(err, ErrVersion) {
+		t.Errorf("Parse = %v, want ErrVersion", err)
+	}
+	b = Challenge{}.Append(nil)
+	b[4]++
+	if err := new(Challenge).Parse(b); !errors.Is(err, ErrVersion) {
+		t.Errorf("Parse = %v, want ErrVersion", err)
+	}
+	for _, purpose := range []Purpose{0, 4} {
+		b := Hello{Purpose: purpose}.Append(nil)
+		if err := new(Hello).Parse(b); !errors.Is(err, ErrMalformed) {
+			t.Errorf("Parse of purpose %d = %v, want ErrMalformed", purpose, err)
+		}
+	}
+}
+
+func TestOpNames(t *testing.T) {
+	names := map[string]Op{}
+	for op := range MaxOp {
+		if !op.Known() {
+			continue
+		}
+		if other, taken := names[op.String()]; taken {
+			t.Errorf("ops %d and %d are both %q", op, other, op)
+		}
+		names[op.String()] = op
+	}
+	if len(names) != 17+6+11 {
+		t.Errorf("%d ops, want %d", len(names), 17+6+11)
+	}
+	if got := Op(1000).String(); got != "op 1000" {
+		t.Errorf("Op(1000) is %q", got)
+	}
+	b, err := json.Marshal(map[Op]int{OpRead: 1})
+	if err != nil || string(b) != `{"read":1}` {
+		t.Errorf("as a key: %s, %v", b, err)
+	}
+}
