@@ -235,7 +235,8 @@ func TestRestart(t *testing.T) {
 	}
 	wantErr(t, "WriteAt after Close", s.WriteAt(t.Context(), ino, []byte("x"), 0), syscall.ESHUTDOWN)
 	for _, name := range []string{"objects/00/lost+found", "objects/00/0000000000000401", "objects/01/401"} {
-		if err := os.WriteFile(filepath.Join(dirs[0], name), []byte("x"), 0o600); err != nil {
+		path := filepath.Join(dirs[0], name)
+		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o700), os.WriteFile(path, []byte("x"), 0o600)); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"path/filepath"
 	"strconv"
 	"sync/atomic"
@@ -16,8 +17,8 @@ import (
 
 const objectsDir = "objects"
 
-// eachDir calls fn for the 256 directories of every store directory, several
-// at a time.
+// eachDir calls fn for the 256 directories that every store directory can have,
+// several at a time.
 func (s *Store) eachDir(fn func(dir string) error) error {
 	var g errgroup.Group
 	g.SetLimit(8)
@@ -29,8 +30,8 @@ func (s *Store) eachDir(fn func(dir string) error) error {
 	return g.Wait()
 }
 
-// list calls fn for the objects in dir. Files that are no objects of this
-// store are counted and left alone.
+// list calls fn for the objects in dir, which need not be there. Files that are
+// no objects of this store are counted and left alone.
 func (s *Store) list(dir string, fn func(metadata.Ino, Stat)) (strangers int64, err error) {
 	err = s.cfg.FS.ReadDir(dir, func(name string, st Stat) {
 		n, err := strconv.ParseUint(name, 16, 64)
@@ -40,16 +41,22 @@ func (s *Store) list(dir string, fn func(metadata.Ino, Stat)) (strangers int64, 
 		}
 		strangers++
 	})
+	if errors.Is(err, fs.ErrNotExist) {
+		err = nil
+	}
 	return strangers, err
 }
 
-// scan makes the directories and counts the objects that are there.
+// scan makes the store directories and counts the objects that are there. The
+// directories below are made when their first object is.
 func (s *Store) scan() error {
-	var strangers atomic.Int64
-	err := s.eachDir(func(dir string) error {
-		if err := s.cfg.FS.Mkdir(dir); err != nil {
+	for _, d := range s.cfg.Dirs {
+		if err := s.cfg.FS.Mkdir(filepath.Join(d, objectsDir)); err != nil {
 			return err
 		}
+	}
+	var strangers atomic.Int64
+	err := s.eachDir(func(dir string) error {
 		n, err := s.list(dir, func(_ metadata.Ino, st Stat) {
 			s.usage.settle(0, st.Alloc)
 			s.usage.objects.Add(1)

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"sync"
 	"syscall"
 
@@ -186,12 +187,20 @@ func (t *table) close() error {
 
 // openFile opens or makes the file of an object; made tells which.
 func openFile(f FS, path string, create bool) (file File, made bool, err error) {
-	if create {
-		file, err = f.Open(path, os.O_CREATE|os.O_EXCL)
-		if err == nil || !errors.Is(err, fs.ErrExist) {
-			return file, err == nil, err
-		}
+	if !create {
+		file, err = f.Open(path, 0)
+		return file, false, err
 	}
-	file, err = f.Open(path, 0)
-	return file, false, err
+	file, err = f.Open(path, os.O_CREATE|os.O_EXCL)
+	if errors.Is(err, fs.ErrNotExist) { // the first object of its directory
+		if err := f.Mkdir(filepath.Dir(path)); err != nil {
+			return nil, false, err
+		}
+		file, err = f.Open(path, os.O_CREATE|os.O_EXCL)
+	}
+	if errors.Is(err, fs.ErrExist) {
+		file, err = f.Open(path, 0)
+		return file, false, err
+	}
+	return file, err == nil, err
 }
