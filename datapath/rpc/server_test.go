@@ -1,0 +1,478 @@
+package rpc
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/bivouacfs/bivouac/datapath/wire"
+	"github.com/bivouacfs/bivouac/metadata"
+)
+
+// lookup is a request's frame.
+func lookup(tag uint32) []byte {
+	return append(wire.Header{Op: wire.OpLookup, Tag: tag, Body: 4}.Append(nil), "body"...)
+}
+
+// readReply reads one frame.
+func readReply(t *testing.T, conn net.Conn) (wire.Header, []byte) {
+	t.Helper()
+	var b [wire.HeaderSize]byte
+	if _, err := io.ReadFull(conn, b[:]); err != nil {
+		t.Fatal(err)
+	}
+	var h wire.Header
+	if err := h.Parse(b[:]); err != nil {
+		t.Fatal(err)
+	}
+	rest := make([]byte, h.Body+h.Data)
+	if _, err := io.ReadFull(conn, rest); err != nil {
+		t.Fatal(err)
+	}
+	return h, rest
+}
+
+func TestOversizedFrameIsCut(t *testing.T) {
+	s, addr := startServer(t, echoes, nil)
+	conn := dialShaken(t, addr, wire.PurposeMeta)
+	if _, err := conn.Write(wire.Header{Op: wire.OpLookup, Body: wire.MaxFrame + 1}.Append(nil)); err != nil {
+		t.Fatal(err)
+	}
+	wantCut(t, conn)
+	eventually(t, "count of oversized frames", func() bool { return s.Stats().Rejected.Oversize == 1 })
+}
+
+func TestDamagedFrameIsCut(t *testing.T) {
+	s, addr := startServer(t, echoes, nil)
+	for i, frame := range [][]byte{
+		bytes.Repeat([]byte{0}, wire.HeaderSize),
+		wire.Header{Op: wire.OpLookup, Status: syscall.EIO}.Append(nil),
+	} {
+		conn := dialShaken(t, addr, wire.PurposeMeta)
+		_, _ = conn.Write(frame)
+		wantCut(t, conn)
+		eventually(t, "count of damaged frames", func() bool { return s.Stats().Rejected.Malformed == int64(i+1) })
+	}
+}
+
+// A frame that begins must become complete; between frames there is time.
+func TestSlowFrameIsCut(t *testing.T) {
+	s, addr := startServer(t, echoes, func(c *ServerConfig) { c.FrameTimeout = 50 * time.Millisecond })
+	for i, n := range []int{1, wire.HeaderSize - 1, wire.HeaderSize, wire.HeaderSize + 3} {
+		conn := dialShaken(t, addr, wire.PurposeMeta)
+		_, _ = conn.Write(append(lookup(1), lookup(2)[:n]...))
+		if h, _ := readReply(t, conn); h.Tag != 1 {
+			t.Fatalf("reply to %d, want 1", h.Tag)
+		}
+		wantCut(t, conn)
+		eventually(t, "count of slow peers", func() bool { return s.Stats().Rejected.Slow == int64(i+1) })
+	}
+}
+
+// A peer that asks and does not take the answers is cut.
+func TestPeerThatDoesNotReadIsCut(t *testing.T) {
+	big := make([]byte, wire.MaxData)
+	handlers := map[wire.Op]Handler{wire.OpRead: func(_ context.Context, _ *Request, resp *Response) error {
+		resp.Data = big
+		return nil
+	}}
+	s, addr := startServer(t, handlers, func(c *ServerConfig) { c.FrameTimeout = 100 * time.Millisecond })
+	conn := dialShaken(t, addr, wire.PurposeBulk)
+	for tag := range uint32(40) {
+		_, _ = conn.Write(wire.Header{Op: wire.OpRead, Tag: tag}.Append(nil))
+	}
+	eventually(t, "the cut", func() bool { return s.Stats().Rejected.Slow >= 1 && s.Stats().Conns == 0 })
+}
+
+func TestIdleConnectionIsClosed(t *testing.T) {
+	s, addr := startServer(t, echoes, func(c *ServerConfig) { c.IdleTimeout = 50 * time.Millisecond })
+	wantCut(t, dialShaken(t, addr, wire.PurposeMeta))
+	eventually(t, "the end", func() bool { return s.Stats().Conns == 0 })
+	if r := s.Stats().Rejected; r != (Rejected{}) {
+		t.Errorf("rejected %+v, want nothing: to be idle is no offence", r)
+	}
+}
+
+func TestUnknownOp(t *testing.T) {
+	_, addr := startServer(t, echoes, nil)
+	p := startPeers(t, addr, nil)
+	for _, op := range []wire.Op{wire.OpGetattr, 1000, 0xffff} {
+		err := p.To(3).Do(context.Background(), &Call{Op: op, Body: []byte("x"), Data: [][]byte{{1}}})
+		wantErrno(t, err, syscall.EBADRQC)
+	}
+	if err := p.To(3).Do(context.Background(), &Call{Op: wire.OpLookup}); err != nil {
+		t.Fatalf("the connection did not survive: %v", err)
+	}
+}
+
+func TestHandlerErrors(t *testing.T) {
+	for _, c := range []struct {
+		what string
+		err  error
+		want syscall.Errno
+	}{
+		{"errno", fmt.Errorf("place: %w", syscall.EEXIST), syscall.EEXIST},
+		{"path error", &os.PathError{Op: "open", Err: syscall.ENOSPC}, syscall.ENOSPC},
+		{"no errno", errors.New("something"), syscall.EIO},
+		{"errno zero", syscall.Errno(0), syscall.EIO},
+		{"deadline", context.DeadlineExceeded, syscall.ETIMEDOUT},
+		{"cancelled", context.Canceled, syscall.EINTR},
+	} {
+		t.Run(c.what, func(t *testing.T) {
+			_, addr := startServer(t, map[wire.Op]Handler{
+				wire.OpCreate: func(_ context.Context, _ *Request, resp *Response) error {
+					resp.Body, resp.Data = []byte("the one that is there"), []byte("not sent")
+					return c.err
+				},
+			}, nil)
+			p := startPeers(t, addr, nil)
+			call := Call{Op: wire.OpCreate, Into: make([]byte, 100)}
+			wantErrno(t, p.To(3).Do(context.Background(), &call), c.want)
+			if string(call.Reply) != "the one that is there" || call.N != 0 {
+				t.Errorf("reply is %q with %d bytes of data", call.Reply, call.N)
+			}
+		})
+	}
+}
+
+func TestHandlerPanic(t *testing.T) {
+	for _, inline := range []bool{true, false} {
+		done := make(chan struct{}, 1)
+		s, addr := startServer(t, map[wire.Op]Handler{
+			wire.OpLookup: func(_ context.Context, req *Request, resp *Response) error {
+				if len(req.Body) == 0 {
+					resp.Done = func() { done <- struct{}{} }
+					panic("a bug")
+				}
+				return nil
+			},
+		}, func(c *ServerConfig) { c.Inline = func(wire.Op) bool { return inline } })
+		p := startPeers(t, addr, nil)
+		wantErrno(t, p.To(3).Do(context.Background(), &Call{Op: wire.OpLookup}), syscall.EIO)
+		<-done
+		if err := p.To(3).Do(context.Background(), &Call{Op: wire.OpLookup, Body: []byte{1}}); err != nil {
+			t.Fatalf("after the panic: %v", err)
+		}
+		if n := s.Stats().Panics; n != 1 {
+			t.Errorf("%d panics counted, want 1", n)
+		}
+	}
+}
+
+func TestResponseTooLarge(t *testing.T) {
+	f := tempFile(t, 10)
+	for _, resp := range []Response{
+		{Body: make([]byte, wire.MaxFrame+1)},
+		{Data: make([]byte, wire.MaxData+1)},
+		{File: f, Len: wire.MaxData + 1},
+		{File: f, Len: -1},
+		{File: f, Off: -1},
+		{File: f, Data: []byte{1}},
+	} {
+		_, addr := startServer(t, map[wire.Op]Handler{
+			wire.OpRead: func(_ context.Context, _ *Request, r *Response) error { *r = resp; return nil },
+		}, nil)
+		p := startPeers(t, addr, nil)
+		err := p.To(3).Do(context.Background(), &Call{Op: wire.OpRead, Into: make([]byte, 100)})
+		wantErrno(t, err, syscall.EIO)
+	}
+}
+
+// tempFile makes a file of n bytes that are told apart.
+func tempFile(t testing.TB, n int) *os.File {
+	t.Helper()
+	b := make([]byte, n)
+	for i := range b {
+		b[i] = byte(i * 7 >> 3)
+	}
+	path := filepath.Join(t.TempDir(), "object")
+	if err := os.WriteFile(path, b, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	f, err := os.OpenFile(path, os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = f.Close() })
+	return f
+}
+
+// readHandler answers reads from f as a daemon does.
+func readHandler(f *os.File) Handler {
+	return func(_ context.Context, req *Request, resp *Response) error {
+		var r wire.ReadReq
+		if err := r.Parse(req.Body); err != nil {
+			return err
+		}
+		resp.File, resp.Off, resp.Len = f, r.Off, int64(r.Len)
+		return nil
+	}
+}
+
+func TestReadFromFile(t *testing.T) {
+	const size = 300_000
+	f := tempFile(t, size)
+	want, err := os.ReadFile(f.Name())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, pipe := range []bool{false, true} {
+		_, addr := startServer(t, map[wire.Op]Handler{wire.OpRead: readHandler(f)}, nil)
+		p := startPeers(t, addr, func(c *PeersConfig) { c.Conns = 1 })
+		if pipe {
+			p = pipePeers(t, map[wire.Op]Handler{wire.OpRead: readHandler(f)})
+		}
+		for _, r := range []wire.ReadReq{
+			{Off: 0, Len: size}, {Off: 1, Len: 1}, {Off: size - 5, Len: 100}, {Off: size, Len: 7}, {Off: 2 * size, Len: 7},
+			{Off: 4097, Len: 110_000}, {Off: 0, Len: 0}, {Off: 0, Len: wire.MaxData},
+		} {
+			call := Call{Op: wire.OpRead, Body: r.Append(nil), Into: make([]byte, r.Len)}
+			if err := p.To(3).Do(context.Background(), &call); err != nil {
+				t.Fatalf("pipe %v, %+v: %v", pipe, r, err)
+			}
+			lo, hi := min(r.Off, size), min(r.Off+int64(r.Len), size)
+			if !bytes.Equal(call.Into[:call.N], want[lo:hi]) {
+				t.Fatalf("pipe %v, %+v: %d bytes, not the file's %d", pipe, r, call.N, hi-lo)
+			}
+		}
+	}
+}
+
+// pipePeers connects a client and a server by net.Pipe: no TCP, no sendfile.
+func pipePeers(t *testing.T, handlers map[wire.Op]Handler) *Peers {
+	t.Helper()
+	s, err := NewServer(ServerConfig{Key: testKey, Job: testJob, Self: 3, Handlers: handlers})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = s.Close() })
+	return startPeers(t, "pipe", func(c *PeersConfig) {
+		c.Dial = func(context.Context, string) (net.Conn, error) {
+			a, b := net.Pipe()
+			s.admit(b)
+			return a, nil
+		}
+	})
+}
+
+// A file that shrinks after its length was promised: the rest of the stream
+// must not be taken for its bytes.
+func TestFileThatShrinksCutsTheConnection(t *testing.T) {
+	f := tempFile(t, 1000)
+	a, b := tcpPair(t)
+	s, err := NewServer(ServerConfig{Key: testKey, Job: testJob, Handlers: echoes})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	w := newFrameWriter(a, time.Second, &s.stats.bytesOut)
+	w.lock()
+	err = w.sendFile(wire.Header{Op: wire.OpRead}, []byte("body"), f, 10, 2000)
+	w.unlock()
+	if !errors.Is(err, io.ErrUnexpectedEOF) {
+		t.Fatalf("sendFile = %v, want an unexpected end", err)
+	}
+	_ = a.Close()
+	got, err := io.ReadAll(b)
+	if err != nil || len(got) != wire.HeaderSize+4+990 {
+		t.Errorf("%d bytes came, %v, want the header, the body and the 990 there are", len(got), err)
+	}
+}
+
+// The same through a server: the client sees the connection end and makes a
+// new one.
+func TestShrunkFileThroughServer(t *testing.T) {
+	f := tempFile(t, 1<<20)
+	handlers := map[wire.Op]Handler{
+		wire.OpRead: readHandler(f),
+		wire.OpWrite: func(ctx context.Context, req *Request, resp *Response) error {
+			<-ctx.Done() // a call that is under way when the connection is cut
+			return ctx.Err()
+		},
+	}
+	s, addr := startServer(t, handlers, nil)
+	p := startPeers(t, addr, func(c *PeersConfig) { c.Conns = 1 })
+	truncating(t, f, func() error {
+		return p.To(3).Do(context.Background(), &Call{
+			Op: wire.OpRead, Body: wire.ReadReq{Len: wire.MaxData}.Append(nil), Into: make([]byte, wire.MaxData),
+		})
+	})
+	eventually(t, "no request under way", func() bool { return s.Stats().InFlight == 0 })
+	call := Call{Op: wire.OpRead, Body: wire.ReadReq{Len: 10}.Append(nil), Into: make([]byte, 10)}
+	if err := p.To(3).Do(context.Background(), &call); err != nil {
+		t.Fatalf("after the cuts: %v", err)
+	}
+}
+
+// truncating makes calls while f shrinks and grows; each must either succeed
+// or end with ECONNRESET, at once.
+func truncating(t *testing.T, f *os.File, call func() error) {
+	t.Helper()
+	stop, stopped := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(stopped)
+		for {
+			select {
+			case <-stop:
+				_ = f.Truncate(1 << 20)
+				return
+			default:
+				_ = f.Truncate(100)
+				_ = f.Truncate(1 << 20)
+			}
+		}
+	}()
+	for range 200 {
+		if err := call(); err != nil {
+			wantErrno(t, err, syscall.ECONNRESET)
+		}
+	}
+	close(stop)
+	<-stopped
+}
+
+// tcpPair is two ends of a connection on the loopback.
+func tcpPair(t testing.TB) (a, b net.Conn) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	a, err = net.Dial("tcp", l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err = l.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _, _ = a.Close(), b.Close() })
+	return a, b
+}
+
+// At most MaxInFlight requests of a connection are under way: the next one is
+// not even read.
+func TestInFlightIsBounded(t *testing.T) {
+	release := make(chan struct{})
+	handlers := map[wire.Op]Handler{wire.OpLookup: func(ctx context.Context, _ *Request, _ *Response) error {
+		select {
+		case <-release:
+		case <-ctx.Done():
+		}
+		return nil
+	}}
+	s, addr := startServer(t, handlers, func(c *ServerConfig) { c.MaxInFlight = 3 })
+	conn := dialShaken(t, addr, wire.PurposeMeta)
+	for tag := range uint32(10) {
+		_, _ = conn.Write(lookup(tag))
+	}
+	eventually(t, "three under way", func() bool { return s.Stats().InFlight == 3 })
+	if st := s.Stats(); st.Requests[wire.OpLookup] != 3 {
+		t.Errorf("%d requests were begun, want 3", st.Requests[wire.OpLookup])
+	}
+	close(release)
+	for range 10 {
+		readReply(t, conn)
+	}
+}
+
+// Busy bulk handlers leave room for metadata, and all are bounded.
+func TestWorkersAreBounded(t *testing.T) {
+	release := make(chan struct{})
+	wait := func(ctx context.Context, _ *Request, _ *Response) error {
+		select {
+		case <-release:
+		case <-ctx.Done():
+		}
+		return nil
+	}
+	s, addr := startServer(t, map[wire.Op]Handler{wire.OpWrite: wait, wire.OpLookup: echo},
+		func(c *ServerConfig) { c.MaxWorkers = 2 })
+	var conns []net.Conn
+	for range 4 {
+		conn := dialShaken(t, addr, wire.PurposeBulk)
+		_, _ = conn.Write(wire.Header{Op: wire.OpWrite}.Append(nil))
+		conns = append(conns, conn)
+	}
+	eventually(t, "four requests", func() bool { return s.Stats().InFlight == 4 })
+	s.bulk.mu.Lock()
+	if s.bulk.n != 2 {
+		t.Errorf("%d bulk workers, want 2", s.bulk.n)
+	}
+	s.bulk.mu.Unlock()
+	meta := dialShaken(t, addr, wire.PurposeMeta)
+	_, _ = meta.Write(lookup(1))
+	readReply(t, meta)
+	close(release)
+	for _, c := range conns {
+		readReply(t, c)
+	}
+}
+
+func TestStream(t *testing.T) {
+	got := make(chan metadata.NodeID, 1)
+	s, addr := startServer(t, echoes, func(c *ServerConfig) {
+		c.Stream = func(conn net.Conn, peer metadata.NodeID) {
+			got <- peer
+			_, _ = io.Copy(conn, conn)
+		}
+	})
+	p := startPeers(t, addr, nil)
+	conn, err := p.Stream(context.Background(), 3)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	if peer := <-got; peer != 1 {
+		t.Errorf("stream from node %d, want 1", peer)
+	}
+	if _, err := conn.Write([]byte("raft")); err != nil {
+		t.Fatal(err)
+	}
+	b := make([]byte, 4)
+	if _, err := io.ReadFull(conn, b); err != nil || string(b) != "raft" {
+		t.Fatalf("read %q, %v", b, err)
+	}
+	_ = s.Close() // it closes a stream whose Stream has not returned
+	if _, err := conn.Read(b); err == nil {
+		t.Error("the stream outlived Close")
+	}
+}
+
+func TestStreamWithoutTaker(t *testing.T) {
+	_, addr := startServer(t, echoes, nil)
+	p := startPeers(t, addr, nil)
+	conn, err := p.Stream(context.Background(), 3)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	wantCut(t, conn)
+}
+
+func TestServeAfterClose(t *testing.T) {
+	s, err := NewServer(ServerConfig{Key: testKey, Job: testJob, Handlers: echoes})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = s.Close()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Serve(l); err != nil {
+		t.Errorf("Serve = %v, want nil", err)
+	}
+	if _, err := l.Accept(); !errors.Is(err, net.ErrClosed) {
+		t.Errorf("the listener is still open: %v", err)
+	}
+}
