@@ -1,0 +1,58 @@
+// Package manifest is the table of contents of a sealed dataset: every path
+// with its attributes, its checksum and the place of its bytes. Its one idea is
+// that the manifest is one stream of records in an order in which each node can
+// turn it into a sorted table without asking anyone, and that the table then
+// answers all metadata of the dataset as a metadata.Store, without the network.
+//
+// It refuses what does not make a tree: a path twice, a path through something
+// that is no directory, a hard link to nothing, "." and "..", device nodes; and
+// every change of a table (EROFS).
+//
+// # Stream
+//
+// The parts that the nodes record while staging and the manifest that Build
+// makes of them are encoded alike. Fixed numbers are big endian, "u" is an
+// unsigned varint, "s" a zigzag varint (encoding/binary).
+//
+//	magic     8 bytes  "BIVMAN" 00 01
+//	block     length 4 bytes (1 to 262144), CRC-32C of the payload 4 bytes, payload
+//	...
+//	end       00 00 00 00, CRC-32C of the next field 4 bytes, number of records 8 bytes
+//
+// Behind the end there is nothing. A payload is whole records:
+//
+//	flags u    1 target, 2 hard link, 4 checksum
+//	path       shared u, length u, bytes: shared bytes of the path before it in the block come first
+//	ino        8 bytes
+//	attr       below
+//	target     length u, bytes     if flagged
+//	hard link  length u, bytes     if flagged
+//	checksum   16 bytes, xxh3-128  if flagged
+//
+//	attr       flags 1 byte: 1 links, 2 atime, 4 ctime, 8 nanoseconds, 16 local, 32 layout
+//	           mode u  uid u  gid u  size u  mtime s
+//	           atime-mtime s       if flagged; else it is mtime
+//	           ctime-mtime s       if flagged; else it is mtime
+//	           links u             if flagged; else 1
+//	           node u              if local
+//	           copies 1 byte  chunk size u  width u  epoch u   if layout
+//
+// Times are seconds, or nanoseconds if flagged. The attr has no ino.
+//
+// # Order of a manifest
+//
+// First the dataset's root, with the path "". Then by depth, and within a depth
+// by path, compared name by name as bytes; so the entries of a directory stand
+// together, in order, and directories stand in the order of their parents.
+// Directories are numbered in that order: SealedIno(ds, DirPart, n). There are
+// no hard-link records left: each name of a file has its ino and attributes.
+//
+// # Table
+//
+//	key 01 dir seq(4) name        value: part u, seq u, attr     an entry
+//	key 02 part(2) seq(4)         value: attr, flags 1 byte: 1 target, 4 checksum; target (the rest but the checksum); checksum 16 bytes
+//	key 03                        value: JSON of the Summary with version and dataset
+//
+// All entries of a directory stand together with their attributes, so a listing
+// is one scan and a look-up is one read.
+package manifest

@@ -1,0 +1,169 @@
+package manifest
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math"
+	"strings"
+	"syscall"
+
+	"github.com/bivouacfs/bivouac/metadata"
+)
+
+// Record is one path of a dataset.
+type Record struct {
+	Path     string        // relative and clean, without a leading slash; "" is the dataset's root
+	Attr     metadata.Attr // Layout says where the bytes are
+	Target   string        // of a symbolic link
+	Hardlink string        // in parts only: the path of another name of the same file
+	Sum      [16]byte      // xxh3-128 of the content; zero is none
+}
+
+// The longest paths and targets, in bytes.
+const (
+	MaxPath   = 1<<15 - 1
+	MaxTarget = 4095
+)
+
+// maxTime bounds times on both sides, so that differences do not overflow.
+const maxTime = metadata.Time(math.MaxInt64 / 2)
+
+// The flags of a record.
+const (
+	recordTarget = 1 << iota
+	recordHardlink
+	recordSum
+
+	recordKnown = 1<<iota - 1
+)
+
+// check says whether r can stand in a stream.
+func (r *Record) check() error {
+	if err := checkPath(r.Path); err != nil {
+		return err
+	}
+	if r.Hardlink != "" {
+		if err := checkPath(r.Hardlink); err != nil {
+			return fmt.Errorf("%q is a hard link: %w", r.Path, err)
+		}
+	}
+	switch {
+	case len(r.Target) > MaxTarget:
+		return fmt.Errorf("%q: target of %d bytes: %w", r.Path, len(r.Target), syscall.ENAMETOOLONG)
+	case strings.Contains(r.Target, "\x00"):
+		return fmt.Errorf("%q: target %q: %w", r.Path, r.Target, syscall.EINVAL)
+	case r.Attr.Size < 0:
+		return fmt.Errorf("%q: size %d: %w", r.Path, r.Attr.Size, syscall.EINVAL)
+	}
+	for _, t := range []metadata.Time{r.Attr.Atime, r.Attr.Mtime, r.Attr.Ctime} {
+		if t > maxTime || t < -maxTime {
+			return fmt.Errorf("%q: time %d: %w", r.Path, t, syscall.EINVAL)
+		}
+	}
+	return nil
+}
+
+func checkPath(p string) error {
+	if p == "" {
+		return nil
+	}
+	if len(p) > MaxPath {
+		return fmt.Errorf("path of %d bytes %.64q...: %w", len(p), p, syscall.ENAMETOOLONG)
+	}
+	if strings.Contains(p, "\x00") {
+		return fmt.Errorf("path %q: %w", p, syscall.EINVAL)
+	}
+	for rest, more := p, true; more; {
+		var name string
+		name, rest, more = strings.Cut(rest, "/")
+		switch {
+		case name == "" || name == "." || name == "..":
+			return fmt.Errorf("path %q is not relative and clean: %w", p, syscall.EINVAL)
+		case len(name) > metadata.MaxName:
+			return fmt.Errorf("path %q has a name of %d bytes: %w", p, len(name), syscall.ENAMETOOLONG)
+		}
+	}
+	return nil
+}
+
+// split cuts a path into its directory and its name.
+func split(p string) (dir, name string) {
+	if i := strings.LastIndexByte(p, '/'); i >= 0 {
+		return p[:i], p[i+1:]
+	}
+	return "", p
+}
+
+// append encodes r; before is the path of the record before it in the block.
+func (r *Record) append(b []byte, before string) []byte {
+	shared := 0
+	for shared < len(before) && shared < len(r.Path) && before[shared] == r.Path[shared] {
+		shared++
+	}
+	b = binary.AppendUvarint(b, uint64(r.flags()))
+	b = binary.AppendUvarint(b, uint64(shared))
+	b = appendText(b, r.Path[shared:])
+	return r.appendBody(b)
+}
+
+// appendBody encodes what comes behind the path.
+func (r *Record) appendBody(b []byte) []byte {
+	b = binary.BigEndian.AppendUint64(b, uint64(r.Attr.Ino))
+	b = appendAttr(b, &r.Attr)
+	f := r.flags()
+	if f&recordTarget != 0 {
+		b = appendText(b, r.Target)
+	}
+	if f&recordHardlink != 0 {
+		b = appendText(b, r.Hardlink)
+	}
+	if f&recordSum != 0 {
+		b = append(b, r.Sum[:]...)
+	}
+	return b
+}
+
+func (r *Record) flags() (f byte) {
+	if r.Target != "" {
+		f |= recordTarget
+	}
+	if r.Hardlink != "" {
+		f |= recordHardlink
+	}
+	if r.Sum != [16]byte{} {
+		f |= recordSum
+	}
+	return f
+}
+
+func appendText(b []byte, s string) []byte {
+	return append(binary.AppendUvarint(b, uint64(len(s))), s...)
+}
+
+// record takes a record off the front.
+func (d *decoder) record(before string) Record {
+	f := byte(d.bounded(recordKnown))
+	shared := d.bounded(uint64(len(before)))
+	rest := d.bytes(d.bounded(MaxPath - shared))
+	return d.body(before[:shared]+string(rest), f)
+}
+
+func (d *decoder) body(path string, f byte) Record {
+	r := Record{Path: path}
+	ino := d.ino()
+	r.Attr = d.attr()
+	r.Attr.Ino = ino
+	if f&recordTarget != 0 {
+		r.Target = string(d.bytes(d.bounded(MaxTarget)))
+	}
+	if f&recordHardlink != 0 {
+		r.Hardlink = string(d.bytes(d.bounded(MaxPath)))
+	}
+	if f&recordSum != 0 {
+		copy(r.Sum[:], d.bytes(uint64(len(r.Sum))))
+	}
+	if d.bad {
+		return Record{}
+	}
+	return r
+}

@@ -1,0 +1,200 @@
+package manifest
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"strings"
+	"syscall"
+
+	"github.com/bivouacfs/bivouac/metadata"
+)
+
+func appendEntry(b []byte, a *metadata.Attr) []byte {
+	b = binary.AppendUvarint(b, uint64(a.Ino.Part()))
+	b = binary.AppendUvarint(b, uint64(a.Ino.Seq()))
+	return appendAttr(b, a)
+}
+
+func parseEntry(ds metadata.DatasetID, b []byte) (metadata.Attr, error) {
+	d := decoder{b: b}
+	ino := metadata.SealedIno(ds, d.uint16(), d.uint32())
+	a := d.attr()
+	a.Ino = ino
+	if d.bad || len(d.b) != 0 {
+		return metadata.Attr{}, fmt.Errorf("damaged entry: %w", syscall.EIO)
+	}
+	return a, nil
+}
+
+func appendInode(b []byte, r *Record) []byte {
+	b = appendAttr(b, &r.Attr)
+	f := r.flags()
+	b = append(append(b, f), r.Target...)
+	if f&recordSum != 0 {
+		b = append(b, r.Sum[:]...)
+	}
+	return b
+}
+
+func parseInode(ino metadata.Ino, b []byte) (Record, error) {
+	d := decoder{b: b}
+	r := Record{Attr: d.attr()}
+	r.Attr.Ino = ino
+	f := d.byte()
+	n := uint64(len(d.b))
+	if f&recordSum != 0 {
+		n -= uint64(len(r.Sum)) // wraps if there are fewer, which bytes refuses
+	}
+	r.Target = string(d.bytes(n))
+	copy(r.Sum[:], d.b)
+	if d.bad || f&^(recordTarget|recordSum) != 0 || f&recordTarget == 0 && r.Target != "" {
+		return Record{}, fmt.Errorf("damaged inode %v: %w", ino, syscall.EIO)
+	}
+	return r, nil
+}
+
+// Table is the metadata.Store of a sealed dataset. All reads are answered from
+// the table; all changes are EROFS.
+type Table struct {
+	kv  KV
+	ds  metadata.DatasetID
+	sum Summary
+}
+
+var _ metadata.Store = (*Table)(nil)
+
+// Open returns the table of the dataset ds, which was ingested into kv; ENOENT
+// if it was not.
+func Open(kv KV, ds metadata.DatasetID) (*Table, error) {
+	v, err := kv.Get([]byte{keySummary})
+	if err != nil {
+		return nil, fmt.Errorf("manifest of dataset %d: %w", ds, err)
+	}
+	t := &Table{kv: kv, ds: ds}
+	if t.sum, err = parseSummary(ds, v); err != nil {
+		return nil, fmt.Errorf("manifest of dataset %d: %w", ds, err)
+	}
+	return t, nil
+}
+
+// Root is the dataset's root directory.
+func (t *Table) Root() metadata.Ino { return metadata.SealedIno(t.ds, metadata.DirPart, 0) }
+
+// Summary is what the manifest amounts to; its maps must not be changed.
+func (t *Table) Summary() Summary { return t.sum }
+
+// Record returns the checksum and the attributes of ino; the checksum is zero
+// where there is none. ENOENT if there is no such inode.
+func (t *Table) Record(ino metadata.Ino) (sum [16]byte, a metadata.Attr, err error) {
+	r, err := t.inode(ino)
+	return r.Sum, r.Attr, err
+}
+
+func (t *Table) inode(ino metadata.Ino) (Record, error) {
+	if !t.has(ino) {
+		return Record{}, fmt.Errorf("inode %v in dataset %d: %w", ino, t.ds, syscall.ENOENT)
+	}
+	v, err := t.kv.Get(inodeKey(ino))
+	if err != nil {
+		return Record{}, fmt.Errorf("inode %v: %w", ino, err)
+	}
+	return parseInode(ino, v)
+}
+
+func (t *Table) has(ino metadata.Ino) bool { return ino.Sealed() && ino.Dataset() == t.ds }
+
+// dir says whether ino is a directory of the table: they are numbered without
+// a gap, so no read is needed.
+func (t *Table) dir(ino metadata.Ino) error {
+	if t.has(ino) && ino.Part() == metadata.DirPart && int64(ino.Seq()) <= t.sum.Dirs {
+		return nil
+	}
+	if _, err := t.inode(ino); err != nil {
+		return err
+	}
+	return fmt.Errorf("inode %v: %w", ino, syscall.ENOTDIR)
+}
+
+// Lookup is metadata.Namespace.
+func (t *Table) Lookup(_ context.Context, dir metadata.Ino, name string) (metadata.Entry, error) {
+	if err := checkName(name); err != nil {
+		return metadata.Entry{}, err
+	}
+	if err := t.dir(dir); err != nil {
+		return metadata.Entry{}, err
+	}
+	v, err := t.kv.Get(entryKey(dir.Seq(), name))
+	if err != nil {
+		return metadata.Entry{}, fmt.Errorf("%q in %v: %w", name, dir, err)
+	}
+	a, err := parseEntry(t.ds, v)
+	if err != nil {
+		return metadata.Entry{}, fmt.Errorf("%q in %v: %w", name, dir, err)
+	}
+	return metadata.Entry{Name: name, Ino: a.Ino, Mode: a.Mode, Attr: &a}, nil
+}
+
+func checkName(name string) error {
+	switch {
+	case len(name) > metadata.MaxName:
+		return fmt.Errorf("name of %d bytes %.32q...: %w", len(name), name, syscall.ENAMETOOLONG)
+	case name == "", name == ".", name == "..", strings.ContainsAny(name, "/\x00"):
+		return fmt.Errorf("name %q: %w", name, syscall.EINVAL)
+	}
+	return nil
+}
+
+// ReadDir is metadata.Namespace.
+func (t *Table) ReadDir(ctx context.Context, dir metadata.Ino, after string, limit int) ([]metadata.Entry, error) {
+	if limit <= 0 || len(after) > metadata.MaxName {
+		return nil, fmt.Errorf("read of directory %v: limit %d, after %.32q: %w", dir, limit, after, syscall.EINVAL)
+	}
+	if err := t.dir(dir); err != nil {
+		return nil, err
+	}
+	from := entryKey(dir.Seq(), after)
+	if after != "" {
+		from = append(from, 0)
+	}
+	var all []metadata.Entry
+	var bad error
+	err := t.kv.Scan(from, entriesEnd(dir.Seq()), func(k, v []byte) bool {
+		var a metadata.Attr
+		if a, bad = parseEntry(t.ds, v); bad != nil {
+			return false
+		}
+		all = append(all, metadata.Entry{Name: string(k[5:]), Ino: a.Ino, Mode: a.Mode, Attr: &a})
+		if e := ctx.Err(); e != nil {
+			bad = fmt.Errorf("%w: %w", syscall.EINTR, e)
+		}
+		return bad == nil && len(all) < limit
+	})
+	if err = errors.Join(bad, err); err != nil {
+		return nil, fmt.Errorf("read of directory %v: %w", dir, err)
+	}
+	return all, nil
+}
+
+func entriesEnd(dir uint32) []byte {
+	if dir+1 == 0 {
+		return []byte{keyEntry + 1}
+	}
+	return entryKey(dir+1, "")
+}
+
+// Getattr is metadata.Inodes.
+func (t *Table) Getattr(_ context.Context, ino metadata.Ino) (metadata.Attr, error) {
+	r, err := t.inode(ino)
+	return r.Attr, err
+}
+
+// Readlink is metadata.Inodes.
+func (t *Table) Readlink(_ context.Context, ino metadata.Ino) (string, error) {
+	r, err := t.inode(ino)
+	if err == nil && fileType(r.Attr.Mode) != syscall.S_IFLNK {
+		err = fmt.Errorf("target of inode %v: %w", ino, syscall.EINVAL)
+	}
+	return r.Target, err
+}
