@@ -1,0 +1,127 @@
+package pitch
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strconv"
+
+	"github.com/bivouacfs/bivouac/metadata"
+	"github.com/bivouacfs/bivouac/metadata/cluster"
+)
+
+// safePath is for the few programs that are executed; a prolog has no PATH.
+const safePath = "/usr/sbin:/usr/bin:/sbin:/bin"
+
+// The exit statuses of prolog and epilog. Any other would drain the node for
+// what is not its fault.
+const (
+	exitOK   = 0
+	exitSick = 75 // EX_TEMPFAIL: this node is sick
+)
+
+// Names under which the submission's words arrive.
+const (
+	specVar = "SPANK_BIVOUAC_SPEC"
+	keyVar  = "SPANK_BIVOUAC_KEY"
+)
+
+// Env is the world of a prolog or an epilog.
+type Env struct {
+	Getenv  func(string) string // os.Getenv if nil
+	Stderr  io.Writer           // os.Stderr if nil
+	Program string              // the bivouac binary; this one
+}
+
+func (e *Env) setDefaults() {
+	if e.Getenv == nil {
+		e.Getenv = os.Getenv
+	}
+	if e.Stderr == nil {
+		e.Stderr = os.Stderr
+	}
+	if e.Program == "" {
+		e.Program = "/proc/self/exe"
+	}
+}
+
+// first is the first of the variables that is set.
+func (e *Env) first(names ...string) string {
+	for _, n := range names {
+		if v := e.Getenv(n); v != "" {
+			return v
+		}
+	}
+	return ""
+}
+
+// say prints one line, which Slurm puts into slurmd's log.
+func (e *Env) say(job, format string, args ...any) {
+	host := e.first("SLURMD_NODENAME")
+	if host == "" {
+		host = "this node"
+	}
+	fmt.Fprintf(e.Stderr, "bivouac: job %s: %s: %s\n", job, host, oneLine(fmt.Sprintf(format, args...)))
+}
+
+// slurmJob is what Slurm says of a job.
+type slurmJob struct {
+	id      string
+	restart int
+	uid     uint32
+	gid     uint32
+	hosts   []string
+	self    metadata.NodeID
+}
+
+// jobID is the number under which this component of the job goes; the
+// components of a heterogeneous job each have their own.
+func (e *Env) jobID() (string, error) {
+	id := e.first("SLURM_JOB_ID", "SLURM_JOBID")
+	if !jobName.MatchString(id) {
+		return "", fmt.Errorf("SLURM_JOB_ID is %.40q, not a job's number: this is to be run by Slurm", id)
+	}
+	return id, nil
+}
+
+// job reads the whole of it.
+func (e *Env) job() (slurmJob, error) {
+	var j slurmJob
+	var errs []error
+	var err error
+	j.id, err = e.jobID()
+	errs = append(errs, err)
+	if v := e.first("SLURM_RESTART_COUNT", "SLURM_JOB_RESTART_COUNT"); v != "" {
+		n, err := strconv.ParseUint(v, 10, 31)
+		j.restart = int(n)
+		errs = append(errs, err)
+	}
+	j.uid, err = parseID("SLURM_JOB_UID", e.first("SLURM_JOB_UID", "SLURM_UID"))
+	errs = append(errs, err)
+	j.gid, err = parseID("SLURM_JOB_GID", e.first("SLURM_JOB_GID"))
+	errs = append(errs, err)
+	if err := errors.Join(errs...); err != nil {
+		return j, err
+	}
+	j.hosts, err = cluster.ParseHostList(e.first("SLURM_JOB_NODELIST", "SLURM_NODELIST"))
+	if err != nil {
+		return j, fmt.Errorf("the job's node list: %w", err)
+	}
+	name := e.Getenv("SLURMD_NODENAME")
+	i := slices.Index(j.hosts, name)
+	if i < 0 {
+		return j, fmt.Errorf("this node (SLURMD_NODENAME=%.80q) is not in the job's node list", name)
+	}
+	j.self = metadata.NodeID(i)
+	return j, nil
+}
+
+func parseID(name, v string) (uint32, error) {
+	n, err := strconv.ParseUint(v, 10, 32)
+	if err != nil {
+		return 0, fmt.Errorf("%s is %.40q, not a number", name, v)
+	}
+	return uint32(n), nil
+}

@@ -1,0 +1,253 @@
+package pitch
+
+import (
+	"context"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/bivouacfs/bivouac/daemon"
+)
+
+const (
+	// idProgram knows the user's groups also where they are in LDAP.
+	idProgram = "/usr/bin/id"
+	idTimeout = 10 * time.Second
+	// grace is how long a daemon whose leash was cut may take to end.
+	grace = 2 * time.Second
+	// restartTime is how long a daemon may take to be ready again.
+	restartTime = 60 * time.Second
+	// reserve is what a daemon has less than the prolog, so that it is the
+	// daemon that says which host is missing.
+	reserve = 3 * time.Second
+)
+
+// fatal is an error after which no other daemon is tried.
+type fatal struct{ error }
+
+func (f fatal) Unwrap() error { return f.error }
+
+// child is a running daemon, its end of the leash and its mount.
+type child struct {
+	k     *keeper
+	cmd   *exec.Cmd
+	proc  process
+	leash *daemon.Leash
+	notes chan daemon.Note // closed when the leash is cut
+	stop  chan struct{}    // closed when nobody reads notes any more
+	died  chan struct{}    // closed when the process has ended
+	exit  error            // how, when died is closed
+	wg    sync.WaitGroup
+}
+
+// life is that of one daemon, from its mount to its end: nil when the job is
+// to leave, or why it died.
+func (k *keeper) life() error {
+	first := len(k.deaths) == 0
+	until := time.Now().Add(restartTime)
+	if first {
+		until = time.Unix(0, k.rec.Deadline)
+	}
+	if k.isLeaving() {
+		return nil
+	}
+	c, err := k.launch(until)
+	if err != nil {
+		return fatal{err}
+	}
+	err = c.live(until, first)
+	if e := c.strike(err == nil); e != nil {
+		return fatal{errors.Join(err, e)}
+	}
+	return err
+}
+
+// live waits until the daemon is ready, and then watches it.
+func (c *child) live(until time.Time, first bool) error {
+	err := c.ready(until)
+	if first && err != nil {
+		return fatal{err} // what does not start will not start
+	}
+	if err != nil || c.k.isLeaving() {
+		return err
+	}
+	if err := setReadAhead(c.k.place.mount()); err != nil {
+		c.k.log.WithError(err).Debug("the read-ahead stays as it is")
+	}
+	if first {
+		c.k.closeMeet() // everybody is there, or was given up
+		if err := c.k.place.writeState(State{Ready, c.k.place.mount()}); err != nil {
+			return fatal{err}
+		}
+		c.k.log.Info("ready")
+	}
+	return c.watch()
+}
+
+// launch mounts and starts a daemon.
+func (k *keeper) launch(until time.Time) (*child, error) {
+	if err := k.writeJob(until); err != nil {
+		return nil, err
+	}
+	fuse, err := mountFuse(k.place.mount(), k.rec.Job.UID, k.rec.Job.GID)
+	if err != nil {
+		return nil, err
+	}
+	c, err := k.spawn(fuse)
+	_ = fuse.Close() // the daemon has its own; ours would keep a dead connection open
+	if err != nil {
+		ctx, cancel := context.WithTimeout(context.Background(), unmountTime)
+		defer cancel()
+		return nil, errors.Join(err, unmount(ctx, k.place.mount(), unmountTime))
+	}
+	return c, nil
+}
+
+// writeJob writes the daemon's job file, which its user can read and no other.
+func (k *keeper) writeJob(until time.Time) error {
+	j, path := k.rec.Job, k.place.jobFile()
+	j.StartTimeout = max(1, int((time.Until(until)-reserve)/time.Second))
+	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	if err := j.Write(path); err != nil {
+		return err
+	}
+	return errors.Join(os.Chmod(path, 0o400), os.Lchown(path, int(j.UID), int(j.GID)))
+}
+
+func (k *keeper) spawn(fuse *os.File) (*child, error) {
+	cred, err := credential(k.rec.Job.UID, k.rec.Job.GID)
+	if err != nil {
+		return nil, err
+	}
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, err
+	}
+	_ = unix.SetNonblock(fds[0], true) // so that Close ends a Receive
+	near, far := os.NewFile(uintptr(fds[0]), "leash"), os.NewFile(uintptr(fds[1]), "leash")
+	defer far.Close()
+	cmd := exec.Command(k.program, "daemon", "--job-file", k.place.jobFile())
+	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
+	cmd.ExtraFiles = []*os.File{far, fuse} // daemon.LeashFD, daemon.FuseFD
+	cmd.Env, cmd.Dir = []string{"PATH=" + safePath, "LANG=C.UTF-8"}, "/"
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Pdeathsig: syscall.SIGKILL, Credential: cred}
+	if err := cmd.Start(); err != nil {
+		_ = near.Close()
+		return nil, fmt.Errorf("start the daemon: %w", err)
+	}
+	c := &child{
+		k: k, cmd: cmd, proc: processOf(cmd.Process.Pid), leash: daemon.NewLeash(near),
+		notes: make(chan daemon.Note), stop: make(chan struct{}), died: make(chan struct{}),
+	}
+	c.wg.Add(2)
+	go c.wait()
+	go c.listen()
+	k.settle(c)
+	return c, nil
+}
+
+// settle does for a new daemon what only root can, and lets it begin. If the
+// daemon is dead already, watch will hear of it.
+func (k *keeper) settle(c *child) {
+	pid := strconv.Itoa(c.proc.pid)
+	if err := c.proc.write(k.place.daemonPid()); err != nil {
+		k.log.WithError(err).Warn("the daemon is not written down")
+	}
+	if err := os.WriteFile("/proc/"+pid+"/oom_score_adj", []byte("0"), 0); err != nil {
+		k.log.WithError(err).Debug("the daemon is spared like its keeper")
+	}
+	if err := enterCgroup(k.place, c.proc.pid); err != nil {
+		k.log.WithError(err).Warn("the daemon's memory is not bounded")
+	}
+	if err := c.leash.Send(daemon.Start{Key: hex.EncodeToString(k.key[:]), Fuse: true}); err != nil {
+		k.log.WithError(err).Warn("the daemon does not listen")
+	}
+}
+
+// credential is the user's, with the groups that the system knows of.
+func credential(uid, gid uint32) (*syscall.Credential, error) {
+	c := &syscall.Credential{Uid: uid, Gid: gid}
+	ctx, cancel := context.WithTimeout(context.Background(), idTimeout)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, idProgram, "-G", "--", strconv.FormatUint(uint64(uid), 10))
+	cmd.Env, cmd.Dir = []string{"PATH=" + safePath}, "/"
+	out, err := cmd.Output()
+	if err != nil {
+		return nil, fmt.Errorf("the groups of uid %d are not known: %w: see id -G %d on this node", uid, err, uid)
+	}
+	for f := range strings.FieldsSeq(string(out)) {
+		g, err := strconv.ParseUint(f, 10, 32)
+		if err != nil {
+			return nil, fmt.Errorf("the groups of uid %d: %w", uid, err)
+		}
+		c.Groups = append(c.Groups, uint32(g))
+	}
+	return c, nil
+}
+
+func (c *child) wait() {
+	defer c.wg.Done()
+	c.exit = c.cmd.Wait()
+	close(c.died)
+}
+
+func (c *child) listen() {
+	defer c.wg.Done()
+	defer close(c.notes)
+	for {
+		var n daemon.Note
+		if err := c.leash.Receive(&n); err != nil {
+			return
+		}
+		select {
+		case c.notes <- n:
+		case <-c.stop:
+			return
+		}
+	}
+}
+
+// strike ends the daemon and its mount, whatever state they are in. A daemon
+// that may go in peace has a moment after its leash was cut.
+func (c *child) strike(peace bool) error {
+	close(c.stop)
+	_ = c.leash.Close() // that it is cut is the message
+	if peace {
+		c.waitDied(grace)
+	}
+	c.proc.kill()
+	_ = c.cmd.Process.Kill() // also if its start time could not be read
+	ctx, cancel := context.WithTimeout(context.Background(), unmountTime)
+	defer cancel()
+	err := unmount(ctx, c.k.place.mount(), unmountTime)
+	if !c.waitDied(killTime) {
+		return errors.Join(err, fmt.Errorf("the daemon, process %d, does not die", c.proc.pid))
+	}
+	c.wg.Wait()
+	if e := os.Remove(c.k.place.daemonPid()); e != nil && !errors.Is(e, os.ErrNotExist) {
+		c.k.log.WithError(e).Warn("a dead daemon stays written down")
+	}
+	return err
+}
+
+func (c *child) waitDied(limit time.Duration) bool {
+	t := time.NewTimer(limit)
+	defer t.Stop()
+	select {
+	case <-c.died:
+		return true
+	case <-t.C:
+		return false
+	}
+}

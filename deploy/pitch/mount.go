@@ -1,0 +1,162 @@
+package pitch
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	fuseDevice = "/dev/fuse"
+	fuseType   = "fuse.bivouac"
+	// readAhead is what the kernel reads ahead on the mount, in KiB; one
+	// request of the largest size.
+	readAhead = 1024
+)
+
+// mountFuse mounts a new connection at path for the user and returns its
+// descriptor. The caller gives it to a daemon and closes it.
+func mountFuse(path string, uid, gid uint32) (*os.File, error) {
+	f, err := os.OpenFile(fuseDevice, os.O_RDWR, 0)
+	if err != nil {
+		return nil, err
+	}
+	data := fmt.Sprintf("fd=%d,rootmode=40000,user_id=%d,group_id=%d,allow_other,default_permissions,max_read=1048576",
+		f.Fd(), uid, gid)
+	if err := unix.Mount("bivouac", path, fuseType, unix.MS_NOSUID|unix.MS_NODEV, data); err != nil {
+		_ = f.Close() // nothing is mounted by it
+		return nil, fmt.Errorf("mount %s: %w", path, err)
+	}
+	return f, nil
+}
+
+// mountEntry is a line of mountinfo.
+type mountEntry struct {
+	dev    string // major:minor
+	path   string
+	shared bool
+	fstype string
+}
+
+// mountTable reads the mounts of this namespace; unlike a stat it never asks
+// a mount itself.
+func mountTable() ([]mountEntry, error) {
+	b, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		return nil, err
+	}
+	var table []mountEntry
+	for line := range strings.Lines(string(b)) {
+		left, right, ok := strings.Cut(line, " - ")
+		l, r := strings.Fields(left), strings.Fields(right)
+		if !ok || len(l) < 6 || len(r) < 1 {
+			continue
+		}
+		table = append(table, mountEntry{
+			dev: l[2], path: unescape(l[4]), fstype: r[0],
+			shared: strings.Contains(strings.Join(l[6:], " "), "shared:"),
+		})
+	}
+	return table, nil
+}
+
+// unescape undoes the octal escapes of mountinfo.
+func unescape(s string) string {
+	var b strings.Builder
+	for i := 0; i < len(s); i++ {
+		if s[i] == '\\' && i+3 < len(s) {
+			if n, err := strconv.ParseUint(s[i+1:i+4], 8, 8); err == nil {
+				b.WriteByte(byte(n))
+				i += 3
+				continue
+			}
+		}
+		b.WriteByte(s[i])
+	}
+	return b.String()
+}
+
+// mountedAt is the mounts at path, the topmost last.
+func mountedAt(path string) ([]mountEntry, error) {
+	table, err := mountTable()
+	var at []mountEntry
+	for _, m := range table {
+		if m.path == path {
+			at = append(at, m)
+		}
+	}
+	return at, err
+}
+
+// propagates reports whether a mount below dir reaches other mount namespaces,
+// which jobs have where the site uses job_container/tmpfs.
+func propagates(dir string) bool {
+	table, err := mountTable()
+	if err != nil {
+		return false
+	}
+	best := mountEntry{}
+	for _, m := range table {
+		if (m.path == dir || strings.HasPrefix(dir, strings.TrimSuffix(m.path, "/")+"/")) && len(m.path) >= len(best.path) {
+			best = m
+		}
+	}
+	return best.shared
+}
+
+// setReadAhead raises the read-ahead of the mount at path. What it is by
+// default is only slower.
+func setReadAhead(path string) error {
+	at, err := mountedAt(path)
+	if err != nil || len(at) == 0 {
+		return errors.Join(err, fmt.Errorf("%s is not mounted", path))
+	}
+	f := filepath.Join("/sys/class/bdi", at[len(at)-1].dev, "read_ahead_kb")
+	return os.WriteFile(f, []byte(strconv.Itoa(readAhead)), 0)
+}
+
+// maxStacked is how many mounts, one upon the other, unmount takes away.
+const maxStacked = 16
+
+// unmount aborts and detaches all that is mounted at path. MNT_FORCE aborts
+// the FUSE connection, so that whoever waits for an answer gets an error, also
+// through a copy of the mount in another namespace.
+func unmount(ctx context.Context, path string, limit time.Duration) error {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	for range maxStacked {
+		at, err := mountedAt(path)
+		if err != nil || len(at) == 0 {
+			return err
+		}
+		if err := detach(ctx, path); err != nil {
+			return fmt.Errorf("unmount %s: %w", path, err)
+		}
+	}
+	return fmt.Errorf("unmount %s: more than %d mounts upon each other: %w", path, maxStacked, unix.EBUSY)
+}
+
+// detach does not wait longer than ctx for the kernel. Its goroutine then ends
+// with the system call, or with this process.
+func detach(ctx context.Context, path string) error {
+	done := make(chan error, 1) // the result may come when nobody waits
+	go func() {
+		done <- unix.Unmount(path, unix.MNT_FORCE|unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)
+	}()
+	select {
+	case err := <-done:
+		if errors.Is(err, unix.EINVAL) { // somebody else was faster
+			return nil
+		}
+		return err
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}

@@ -1,0 +1,188 @@
+package pitch
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"unicode"
+
+	"github.com/bivouacfs/bivouac/daemon"
+)
+
+var (
+	jobName   = regexp.MustCompile(`^[1-9][0-9]{0,9}$`)
+	storeName = regexp.MustCompile(`^[1-9][0-9]{0,9}\.[0-9]{1,10}$`)
+)
+
+// place is where a job's things are on this node. All follows from the site
+// and the job's id, which has digits only.
+type place struct {
+	site Site
+	job  string
+}
+
+func (p place) run() string          { return filepath.Join(p.site.Run, p.job) }
+func (p place) file(n string) string { return filepath.Join(p.run(), n) }
+func (p place) state() string        { return p.file("state") }
+func (p place) keeperPid() string    { return p.file("keeper.pid") }
+func (p place) daemonPid() string    { return p.file("daemon.pid") }
+func (p place) recordFile() string   { return p.file("record.json") }
+func (p place) jobFile() string      { return p.file("job.json") }
+func (p place) sock() string         { return p.file("keeper.sock") }
+func (p place) ctl() string          { return p.file("d") }
+func (p place) mount() string        { return filepath.Join(p.site.Mount, p.job) }
+func (p place) log() string          { return filepath.Join(p.site.Log, p.job+".log") }
+
+// stores is the directories of one start of the job.
+func (p place) stores(restart int) []string {
+	var dirs []string
+	for _, s := range p.site.Store {
+		dirs = append(dirs, filepath.Join(s, p.job+"."+strconv.Itoa(restart)))
+	}
+	return dirs
+}
+
+// allStores is the directories that any start of the job has left.
+func (p place) allStores() []string {
+	var dirs []string
+	for _, s := range p.site.Store {
+		entries, err := os.ReadDir(s)
+		if err != nil {
+			continue // no store, nothing in it
+		}
+		for _, e := range entries {
+			if storeName.MatchString(e.Name()) && strings.HasPrefix(e.Name(), p.job+".") {
+				dirs = append(dirs, filepath.Join(s, e.Name()))
+			}
+		}
+	}
+	return dirs
+}
+
+// exists reports whether anything is at path, without following a link.
+func exists(path string) bool {
+	_, err := os.Lstat(path)
+	return !errors.Is(err, fs.ErrNotExist)
+}
+
+// Phase is the first word of a state.
+type Phase string
+
+// The phases of a job on a node.
+const (
+	Starting Phase = "starting"
+	Ready    Phase = "ready"
+	Failed   Phase = "failed"
+)
+
+// State is the line in the state file, by which whoever must not touch the
+// mount learns how the job stands on this node.
+type State struct {
+	Phase  Phase
+	Detail string // the mountpoint when Ready, the reason when Failed
+}
+
+// String is the line.
+func (s State) String() string {
+	if s.Detail == "" {
+		return string(s.Phase)
+	}
+	return string(s.Phase) + " " + s.Detail
+}
+
+// ReadState reads the state of a job on this node; fs.ErrNotExist if it has none.
+func ReadState(site Site, job string) (State, error) {
+	if !jobName.MatchString(job) {
+		return State{}, fmt.Errorf("%q is not a job id", job)
+	}
+	b, err := os.ReadFile(place{site, job}.state())
+	if err != nil {
+		return State{}, err
+	}
+	phase, detail, _ := strings.Cut(strings.TrimSuffix(string(b), "\n"), " ")
+	switch s := (State{Phase(phase), detail}); s.Phase {
+	case Starting, Ready, Failed:
+		return s, nil
+	}
+	return State{}, fmt.Errorf("the state file of job %s says %.40q", job, b)
+}
+
+// maxLine bounds a state: the plugin reads it into a buffer of 1024 bytes.
+const maxLine = 900
+
+// oneLine makes a text fit for a state file, a reply or a log.
+func oneLine(text string) string {
+	text = strings.Map(func(r rune) rune {
+		if unicode.IsControl(r) {
+			return ' '
+		}
+		return r
+	}, strings.ToValidUTF8(strings.TrimSpace(text), "?"))
+	if len(text) > maxLine {
+		text = strings.ToValidUTF8(text[:maxLine], "") + "…"
+	}
+	return text
+}
+
+func (p place) writeState(s State) error {
+	s.Detail = oneLine(s.Detail)
+	return replaceFile(p.state(), []byte(s.String()+"\n"), 0o644)
+}
+
+// replaceFile writes a file so that a reader sees all of the old or all of the new.
+func replaceFile(path string, b []byte, mode os.FileMode) error {
+	tmp := path + ".new"
+	if err := os.Remove(tmp); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	f, err := os.OpenFile(tmp, os.O_WRONLY|os.O_CREATE|os.O_EXCL, mode)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(b)
+	if err = errors.Join(err, f.Chmod(mode), f.Close()); err != nil {
+		return err
+	}
+	return os.Rename(tmp, path)
+}
+
+// record is what the prolog decided: all that a keeper needs but the key.
+type record struct {
+	Site Site       `json:"site"`
+	Job  daemon.Job `json:"job"`
+	// Deadline is when the prolog gives up, in nanoseconds since the epoch.
+	Deadline int64 `json:"deadline"`
+	// Failed is why nothing is to be started; the keeper then only keeps the state.
+	Failed string `json:"failed,omitempty"`
+}
+
+func (r *record) place() place { return place{r.Site, r.Job.ID} }
+
+func (r *record) write() error {
+	b, err := json.Marshal(r)
+	if err != nil {
+		return err
+	}
+	return replaceFile(r.place().recordFile(), b, 0o600)
+}
+
+func readRecord(path string) (*record, error) {
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return nil, err
+	}
+	r := new(record)
+	if err := json.Unmarshal(b, r); err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	if !jobName.MatchString(r.Job.ID) {
+		return nil, fmt.Errorf("%s: %q is not a job id", path, r.Job.ID)
+	}
+	return r, r.Site.validate()
+}

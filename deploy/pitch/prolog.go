@@ -1,0 +1,325 @@
+package pitch
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/bivouacfs/bivouac/daemon"
+	"github.com/bivouacfs/bivouac/metadata"
+)
+
+const (
+	// slack is how much longer than the keeper the prolog waits.
+	slack = 3 * time.Second
+	// minFree is the least free space of a store, in bytes.
+	minFree = 64 << 20
+)
+
+// sick is a fault of this node: the only kind for which a prolog may fail,
+// because then Slurm drains the node.
+type sick struct{ error }
+
+func (s sick) Unwrap() error { return s.error }
+
+// Prolog pitches the job on this node and returns when it can be used, has
+// failed, or the time is up: the exit status, 0 unless this node is sick. A
+// failure that is not the node's is in the state file, for the job's tasks to
+// find.
+func Prolog(ctx context.Context, env Env, site Site) int {
+	env.setDefaults()
+	if env.Getenv(specVar) == "" {
+		return exitOK // a job without a bivouac
+	}
+	id, err := env.jobID()
+	if err != nil {
+		env.say("?", "%v", err)
+		return exitOK
+	}
+	p := &prolog{env: env, site: site, place: place{site, id}, began: time.Now()}
+	err = p.run(ctx)
+	if err == nil {
+		return exitOK
+	}
+	env.say(id, "%v", err)
+	if errors.As(err, &sick{}) {
+		return exitSick
+	}
+	return exitOK
+}
+
+type prolog struct {
+	env   Env
+	site  Site
+	place place
+	began time.Time
+	job   slurmJob
+	limit time.Duration // for all of it
+}
+
+func (p *prolog) run(ctx context.Context) error {
+	p.limit = time.Duration(p.site.StartTimeout)
+	for _, d := range []string{p.site.Run, p.site.Mount, p.site.Log} {
+		if err := os.MkdirAll(d, 0o755); err != nil {
+			return sick{err}
+		}
+	}
+	ctx, cancel := context.WithTimeout(ctx, p.limit+slack)
+	defer cancel()
+	unlock, err := lockRun(ctx, p.site.Run)
+	if err != nil {
+		return err
+	}
+	err = p.pitch(ctx)
+	unlock()
+	if err != nil {
+		return err
+	}
+	return p.wait(ctx)
+}
+
+// pitch makes everything and starts the keeper, unless that is done already.
+func (p *prolog) pitch(ctx context.Context) error {
+	rec, failed := p.plan()
+	if old := readProcess(p.place.keeperPid()); old.alive() {
+		if r, err := readRecord(p.place.recordFile()); err == nil && r.Job.Restart == p.job.restart {
+			return nil // a second prolog of the same start
+		}
+		p.dismiss(ctx, old)
+	}
+	p.reap(ctx)
+	if !absent(p.place) {
+		return sick{fmt.Errorf("what an earlier start left cannot be removed: %s", strings.Join(leftovers(p.place), "; "))}
+	}
+	err := p.checkNode()
+	if err == nil && failed == nil {
+		err = p.make(rec)
+	}
+	if errors.As(err, &sick{}) {
+		return errors.Join(err, p.undo())
+	}
+	if failed = errors.Join(failed, err); failed != nil {
+		rec.Failed = oneLine(failed.Error())
+	}
+	if err := p.start(rec); err != nil {
+		return sick{errors.Join(err, p.undo())}
+	}
+	return nil
+}
+
+// plan is the record of the job, and what is wrong with what was asked.
+func (p *prolog) plan() (*record, error) {
+	rec := &record{Site: p.site, Deadline: p.began.Add(p.limit).UnixNano()}
+	var err error
+	p.job, err = p.env.job()
+	rec.Job.ID, rec.Job.Restart = p.place.job, p.job.restart
+	if err != nil {
+		return rec, err
+	}
+	spec, err := DecodeSpec(p.env.Getenv(specVar))
+	if err != nil {
+		return rec, err
+	}
+	p.limit = spec.startTimeout(p.site)
+	rec.Deadline = p.began.Add(p.limit).UnixNano()
+	rec.Job = p.daemonJob(&spec)
+	return rec, rec.Job.Validate()
+}
+
+func (p *prolog) daemonJob(spec *Spec) daemon.Job {
+	seed, ok := spec.Seed()
+	if !ok {
+		seed = hashOf("seed", p.job.id)
+	}
+	return daemon.Job{
+		Version: daemon.JobVersion, ID: p.job.id, Restart: p.job.restart, UID: p.job.uid, GID: p.job.gid,
+		Hosts: p.job.hosts, Self: p.job.self, Addrs: Addrs(p.site, p.job.id, p.job.restart, p.job.hosts),
+		Dirs:     daemon.Dirs{Store: p.place.stores(p.job.restart), Run: p.place.ctl(), Mount: p.place.mount()},
+		Capacity: spec.Capacity(), Seed: seed, Datasets: spec.StageIn, StageOut: spec.StageOut, Wait: spec.Wait(),
+		Created: metadata.TimeOf(p.began),
+	}
+}
+
+// dismiss ends the keeper of an earlier start of this job, which is over: a
+// job starts again only when it has ended.
+func (p *prolog) dismiss(ctx context.Context, old process) {
+	ctx, cancel := context.WithTimeout(ctx, p.limit/4)
+	defer cancel()
+	if _, err := askLeave(ctx, p.place.sock(), time.Second); err != nil || old.gone(ctx) != nil {
+		old.kill() // reap does the rest
+		_ = poll(ctx, func() bool { return !old.alive() })
+	}
+}
+
+// reap clears what dead jobs left. That it could not clear another job's is
+// told, but no reason to refuse this one.
+func (p *prolog) reap(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, p.limit/2)
+	defer cancel()
+	gone, left := reap(ctx, p.site)
+	if len(gone) > 0 {
+		p.env.say(p.place.job, "cleared what was left of job %s", strings.Join(gone, ", "))
+	}
+	if len(left) > 0 {
+		p.env.say(p.place.job, "could not clear: %s", strings.Join(left, "; "))
+	}
+}
+
+// checkNode finds out whether this node can have a bivouac at all.
+func (p *prolog) checkNode() error {
+	if st, err := os.Stat(fuseDevice); err != nil || st.Mode()&fs.ModeCharDevice == 0 {
+		return sick{fmt.Errorf("%s is not there: this kernel has no FUSE: modprobe fuse", fuseDevice)}
+	}
+	for _, s := range p.site.Store {
+		st, err := os.Stat(s)
+		if err != nil {
+			return sick{fmt.Errorf("store: %w: make it, or correct store: in %s", err, SitePath)}
+		}
+		if !st.IsDir() {
+			return sick{fmt.Errorf("store: %s is not a directory", s)}
+		}
+		var fs unix.Statfs_t
+		if err := unix.Statfs(s, &fs); err != nil {
+			return sick{fmt.Errorf("store: %s: %w", s, err)}
+		}
+		if fs.Bavail*uint64(fs.Bsize) < minFree || fs.Files > 0 && fs.Ffree == 0 {
+			err := fmt.Errorf("store: %s is full: %w", s, unix.ENOSPC)
+			if len(jobsOn(p.site)) > 0 {
+				return err // by other jobs, which will end
+			}
+			return sick{err}
+		}
+	}
+	return nil
+}
+
+// make makes the job's directories. All failures are the node's: the names are
+// its own.
+func (p *prolog) make(rec *record) error {
+	uid, gid := int(p.job.uid), int(p.job.gid)
+	for _, s := range rec.Job.Dirs.Store {
+		if err := makeFor(s, uid, gid); err != nil {
+			return sick{fmt.Errorf("store: %w", err)}
+		}
+	}
+	if err := os.Mkdir(p.place.mount(), 0o755); err != nil {
+		return sick{fmt.Errorf("mountpoint: %w", err)}
+	}
+	return nil
+}
+
+// makeFor makes a directory that only the user can enter.
+func makeFor(dir string, uid, gid int) error {
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		return err
+	}
+	return os.Lchown(dir, uid, gid)
+}
+
+// start makes the run directory and starts the keeper.
+func (p *prolog) start(rec *record) error {
+	if err := os.Mkdir(p.place.run(), 0o755); err != nil {
+		return err
+	}
+	if err := os.Chmod(p.place.run(), 0o755); err != nil { // whatever the umask
+		return err
+	}
+	if err := makeFor(p.place.ctl(), int(p.job.uid), int(p.job.gid)); err != nil {
+		return err
+	}
+	if err := errors.Join(rec.write(), p.place.writeState(State{Phase: Starting})); err != nil {
+		return err
+	}
+	log, err := os.OpenFile(p.place.log(), os.O_CREATE|os.O_WRONLY|os.O_APPEND|unix.O_NOFOLLOW, 0o600)
+	if err != nil {
+		return err
+	}
+	defer log.Close()
+	if err := log.Chown(int(p.job.uid), int(p.job.gid)); err != nil {
+		return err
+	}
+	if !propagates(p.site.Mount) {
+		fmt.Fprintf(log, "%s is under no shared mount: jobs with a mount namespace of their own will not see the bivouac\n", p.site.Mount)
+	}
+	return p.startKeeper(log)
+}
+
+// startKeeper starts the keeper in a session of its own, so that slurmd, which
+// kills the prolog's group and waits for its output, does not hold it.
+func (p *prolog) startKeeper(log *os.File) error {
+	cmd := exec.Command(p.env.Program, "keeper", "--record", p.place.recordFile())
+	key, err := keyPipe(p.env.Getenv(keyVar))
+	if err != nil {
+		return err
+	}
+	defer key.Close()
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = key, log, log
+	cmd.Env, cmd.Dir = []string{"PATH=" + safePath, "LANG=C.UTF-8"}, "/"
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	if err := cmd.Start(); err != nil {
+		return fmt.Errorf("keeper: %w", err)
+	}
+	proc := processOf(cmd.Process.Pid)
+	if err := proc.write(p.place.keeperPid()); err != nil {
+		_ = cmd.Process.Kill() // a keeper that is not written down would never end
+		return errors.Join(err, cmd.Wait())
+	}
+	return cmd.Process.Release()
+}
+
+// keyPipe is a pipe with the key in it: no file and no argument has it.
+func keyPipe(key string) (*os.File, error) {
+	const most = 256 // far less than a pipe holds
+	r, w, err := os.Pipe()
+	if err != nil {
+		return nil, err
+	}
+	_, err = w.WriteString(key[:min(len(key), most)] + "\n")
+	if err = errors.Join(err, w.Close()); err != nil {
+		return nil, errors.Join(err, r.Close())
+	}
+	return r, nil
+}
+
+// undo removes what a prolog made that cannot go on.
+func (p *prolog) undo() error {
+	ctx, cancel := context.WithTimeout(context.Background(), unmountTime)
+	defer cancel()
+	if left := teardown(ctx, p.place); len(left) > 0 {
+		return errors.New(strings.Join(left, "; "))
+	}
+	return nil
+}
+
+// wait returns when the keeper has decided; a failure is an error here, though
+// not the node's.
+func (p *prolog) wait(ctx context.Context) error {
+	keeper := readProcess(p.place.keeperPid())
+	var s State
+	err := poll(ctx, func() bool {
+		alive := keeper.alive() // before the state: what it wrote last counts
+		if got, err := ReadState(p.site, p.place.job); err == nil {
+			s = got
+		}
+		return s.Phase == Ready || s.Phase == Failed || !alive
+	})
+	switch {
+	case s.Phase == Ready:
+		return nil
+	case s.Phase == Failed:
+		return errors.New(s.Detail)
+	case err != nil:
+		err = fmt.Errorf("not ready after %v: see %s", p.limit, p.place.log())
+	default:
+		err = fmt.Errorf("the keeper ended: see %s", p.place.log())
+	}
+	return errors.Join(err, p.place.writeState(State{Failed, err.Error()}))
+}

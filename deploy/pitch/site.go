@@ -1,0 +1,194 @@
+package pitch
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"math"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// SitePath is where a site's configuration is looked for.
+const SitePath = "/etc/bivouac/bivouac.yaml"
+
+// Munge says how the job key goes from node to node.
+type Munge string
+
+// The ways of the job key. With MungeAuto a key that came with the submission
+// is used, and munge where there is none.
+const (
+	MungeAuto    Munge = "auto"
+	MungeRequire Munge = "require"
+	MungeOff     Munge = "off"
+)
+
+// Site is what the administrator decides. Every key has a default.
+type Site struct {
+	Store        []string `yaml:"store" json:"store"`                 // one directory for each NVMe device
+	Mount        string   `yaml:"mount" json:"mount"`                 // holds the mountpoints
+	Run          string   `yaml:"run" json:"run"`                     // holds the jobs' states and sockets
+	Log          string   `yaml:"log" json:"log"`                     // holds <jobid>.log
+	Port         int      `yaml:"port" json:"port"`                   // the first port of the range
+	Ports        int      `yaml:"ports" json:"ports"`                 // how many
+	StartTimeout Seconds  `yaml:"start_timeout" json:"start_timeout"` // of the prolog; must be below Slurm's PrologEpilogTimeout
+	// EpilogTimeout is how long the end of a job may take; 0 is 300 s where
+	// the job stages out, else 20 s. It too is bounded by PrologEpilogTimeout.
+	EpilogTimeout Seconds `yaml:"epilog_timeout" json:"epilog_timeout"`
+	Munge         Munge   `yaml:"munge" json:"munge"`
+	MungeSocket   string  `yaml:"munge_socket" json:"munge_socket"` // "" is munge's own default
+	// Watchdog is how long a daemon may be silent before its mount is
+	// aborted; well below Slurm's UnkillableStepTimeout.
+	Watchdog Seconds `yaml:"watchdog" json:"watchdog"`
+	Memory   Size    `yaml:"memory" json:"memory"` // a daemon's cgroup bound; 0 is none
+}
+
+// DefaultSite is the configuration of a site that wrote none.
+func DefaultSite() Site {
+	return Site{
+		Store: []string{"/var/lib/bivouac"}, Mount: "/mnt/bivouac", Run: "/run/bivouac", Log: "/var/log/bivouac",
+		Port: 18500, Ports: 4000, StartTimeout: Seconds(time.Minute), Munge: MungeAuto,
+		Watchdog: Seconds(15 * time.Second),
+	}
+}
+
+// LoadSite reads the configuration at path; a missing file is the default.
+// With an error comes the default, so that an epilog can still clean up.
+func LoadSite(path string) (Site, error) {
+	b, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return DefaultSite(), nil
+	}
+	if err != nil {
+		return DefaultSite(), fmt.Errorf("site configuration: %w", err)
+	}
+	s, err := ParseSite(b)
+	if err != nil {
+		return DefaultSite(), fmt.Errorf("site configuration %s: %w", path, err)
+	}
+	return s, nil
+}
+
+// ParseSite reads a configuration. An unknown key is an error.
+func ParseSite(b []byte) (Site, error) {
+	s := DefaultSite()
+	d := yaml.NewDecoder(bytes.NewReader(b))
+	d.KnownFields(true)
+	if err := d.Decode(&s); err != nil && !errors.Is(err, io.EOF) {
+		return Site{}, err
+	}
+	if err := s.validate(); err != nil {
+		return Site{}, err
+	}
+	return s, nil
+}
+
+// maxRun bounds run, because socket paths below it have 107 bytes at most.
+const maxRun = 80
+
+func (s *Site) validate() error {
+	var errs []error
+	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
+	if len(s.Store) == 0 || len(s.Store) > 64 {
+		bad("store: %d directories, want 1 to 64", len(s.Store))
+	}
+	dirs := append([]string{s.Mount, s.Run, s.Log}, s.Store...)
+	for i, d := range dirs {
+		if !filepath.IsAbs(d) || filepath.Clean(d) != d || d == "/" {
+			bad("%q is not a clean absolute path of a directory", d)
+		}
+		if slices.Contains(dirs[:i], d) {
+			bad("%s is named twice", d)
+		}
+	}
+	if len(s.Run) > maxRun {
+		bad("run: %q is longer than %d bytes", s.Run, maxRun)
+	}
+	if s.Port < 1024 || s.Ports < 64 || s.Port+s.Ports > math.MaxUint16+1 {
+		bad("port, ports: %d and %d, want 64 ports or more between 1024 and 65535", s.Port, s.Ports)
+	}
+	for _, t := range []struct {
+		key      string
+		v        Seconds
+		min, max time.Duration
+	}{
+		{"start_timeout", s.StartTimeout, time.Second, time.Hour},
+		{"epilog_timeout", s.EpilogTimeout, 0, 24 * time.Hour},
+		{"watchdog", s.Watchdog, time.Second, 45 * time.Second},
+	} {
+		if d := time.Duration(t.v); d < t.min || d > t.max {
+			bad("%s: %v, want %v to %v", t.key, d, t.min, t.max)
+		}
+	}
+	if !slices.Contains([]Munge{MungeAuto, MungeRequire, MungeOff}, s.Munge) {
+		bad("munge: %q, want auto, require or off", s.Munge)
+	}
+	if s.Memory != 0 && s.Memory < 256<<20 {
+		bad("memory: %d bytes is too little for a daemon, want 256M or more", s.Memory)
+	}
+	return errors.Join(errs...)
+}
+
+// leaveTime is how long the end of a job may take.
+func (s *Site) leaveTime(stageOut bool) time.Duration {
+	switch {
+	case s.EpilogTimeout > 0:
+		return time.Duration(s.EpilogTimeout)
+	case stageOut:
+		return 300 * time.Second
+	}
+	return 20 * time.Second
+}
+
+// Seconds is a duration, written as a number of seconds or as "1m30s".
+type Seconds time.Duration
+
+// UnmarshalYAML reads either form.
+func (s *Seconds) UnmarshalYAML(n *yaml.Node) error {
+	d, err := parseSeconds(n.Value)
+	*s = Seconds(d)
+	return err
+}
+
+func parseSeconds(v string) (time.Duration, error) {
+	if n, err := strconv.ParseUint(v, 10, 31); err == nil {
+		return time.Duration(n) * time.Second, nil
+	}
+	d, err := time.ParseDuration(v)
+	if err != nil {
+		return 0, fmt.Errorf("%q is no time: write seconds, or 1m30s", v)
+	}
+	return d, nil
+}
+
+// Size is a number of bytes, written with K, M, G or T (powers of 1024) or without.
+type Size int64
+
+// UnmarshalYAML reads "512M".
+func (s *Size) UnmarshalYAML(n *yaml.Node) error {
+	v, err := parseSize(n.Value)
+	*s = Size(v)
+	return err
+}
+
+func parseSize(v string) (int64, error) {
+	num, shift := strings.TrimSuffix(v, "iB"), 0
+	if len(num) > 0 {
+		if i := strings.IndexByte("KMGT", num[len(num)-1]&^0x20); i >= 0 {
+			num, shift = num[:len(num)-1], 10*(i+1)
+		}
+	}
+	n, err := strconv.ParseInt(num, 10, 64)
+	if err != nil || n < 0 || n > math.MaxInt64>>shift {
+		return 0, fmt.Errorf("%q is no size: write a whole number of bytes, or one with K, M, G or T", v)
+	}
+	return n << shift, nil
+}

@@ -1,0 +1,236 @@
+package pitch
+
+import (
+	"bytes"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"path"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/bivouacfs/bivouac/daemon"
+	"github.com/bivouacfs/bivouac/metadata"
+)
+
+// SpecVersion is the version of the spec that this program writes and reads.
+const SpecVersion = 1
+
+const (
+	maxSpec  = 64 << 10 // bytes of an encoded spec
+	maxItems = 64       // of stage-in, and of stage-out
+	maxPath  = 4095
+	// maxCapacity is 8 EiB less what could overflow in sums over nodes.
+	maxCapacity = 1 << 60
+)
+
+// Spec is what the user asked for. It travels from the submission to the
+// prologs, and as users can forge it on the way, both ends validate it.
+type Spec struct {
+	V        int                  `json:"v"`
+	StageIn  []daemon.DatasetSpec `json:"stage_in,omitempty"`
+	StageOut []daemon.OutSpec     `json:"stage_out,omitempty"`
+	Opts     map[string]string    `json:"opts,omitempty"`
+}
+
+// Encode is the spec as one word for an environment variable.
+func (s *Spec) Encode() (string, error) {
+	if err := s.validate(); err != nil {
+		return "", err
+	}
+	b, err := json.Marshal(s)
+	if err != nil {
+		return "", err
+	}
+	w := base64.RawURLEncoding.EncodeToString(b)
+	if len(w) > maxSpec {
+		return "", fmt.Errorf("the options are too long: %d bytes, at most %d", len(w), maxSpec)
+	}
+	return w, nil
+}
+
+// DecodeSpec reads and validates what Encode wrote.
+func DecodeSpec(w string) (Spec, error) {
+	if len(w) > maxSpec {
+		return Spec{}, fmt.Errorf("the spec is too long: %d bytes, at most %d", len(w), maxSpec)
+	}
+	b, err := base64.RawURLEncoding.DecodeString(w)
+	if err != nil {
+		return Spec{}, fmt.Errorf("the spec is damaged: %w", err)
+	}
+	d := json.NewDecoder(bytes.NewReader(b))
+	d.DisallowUnknownFields()
+	var s Spec
+	if err := d.Decode(&s); err != nil {
+		return Spec{}, fmt.Errorf("the spec is damaged: %w", err)
+	}
+	if d.More() {
+		return Spec{}, errors.New("the spec is damaged: something follows it")
+	}
+	if err := s.validate(); err != nil {
+		return Spec{}, fmt.Errorf("the spec is not valid: %w", err)
+	}
+	return s, nil
+}
+
+// validate reports every complaint that can be made without looking at files.
+func (s *Spec) validate() error {
+	var errs []error
+	if s.V != SpecVersion {
+		errs = append(errs, fmt.Errorf("version %d, this program reads %d: the submission host and the nodes differ", s.V, SpecVersion))
+	}
+	if len(s.StageIn) > maxItems || len(s.StageOut) > maxItems {
+		errs = append(errs, fmt.Errorf("more than %d of stage-in or stage-out", maxItems))
+		return errors.Join(errs...)
+	}
+	for i, d := range s.StageIn {
+		errs = append(errs, checkPath("stage-in", d.Source), checkName(d.Name))
+		if slices.ContainsFunc(s.StageIn[:i], func(o daemon.DatasetSpec) bool { return o.Name == d.Name }) {
+			errs = append(errs, fmt.Errorf("stage-in: two sources are named %q: write SRC:NAME", d.Name))
+		}
+	}
+	for i, o := range s.StageOut {
+		errs = append(errs, checkFrom(o.From), checkPath("stage-out", o.To))
+		if slices.ContainsFunc(s.StageOut[:i], func(p daemon.OutSpec) bool { return p.To == o.To }) {
+			errs = append(errs, fmt.Errorf("stage-out: %q is the target of two: choose another for %q", o.To, o.From))
+		}
+	}
+	for _, k := range sortedKeys(s.Opts) {
+		errs = append(errs, checkOption(k, s.Opts[k]))
+	}
+	return errors.Join(errs...)
+}
+
+// checkText refuses what would not survive in a log line or a path.
+func checkText(what, v string, limit int) error {
+	switch {
+	case v == "":
+		return fmt.Errorf("%s is empty", what)
+	case len(v) > limit:
+		return fmt.Errorf("%s %.40q… is longer than %d bytes", what, v, limit)
+	case !utf8.ValidString(v) || strings.ContainsFunc(v, unicode.IsControl):
+		return fmt.Errorf("%s %.80q has characters that cannot be printed", what, v)
+	}
+	return nil
+}
+
+func checkPath(what, p string) error {
+	if err := checkText(what+": the path", p, maxPath); err != nil {
+		return err
+	}
+	if !filepath.IsAbs(p) || filepath.Clean(p) != p {
+		return fmt.Errorf("%s: %q is not a clean absolute path", what, p)
+	}
+	return nil
+}
+
+func checkName(n string) error {
+	if err := checkText("stage-in: the name", n, metadata.MaxName); err != nil {
+		return err
+	}
+	if n == "." || n == ".." || strings.ContainsRune(n, '/') {
+		return fmt.Errorf("stage-in: %q cannot be a directory's name under data/", n)
+	}
+	return nil
+}
+
+func checkFrom(f string) error {
+	if err := checkText("stage-out: the directory of scratch", f, maxPath); err != nil {
+		return err
+	}
+	if path.IsAbs(f) || path.Clean(f) != f || f == ".." || strings.HasPrefix(f, "../") {
+		return fmt.Errorf("stage-out: %q is not a path below scratch: write FROM:TO, FROM without a leading / and without ..", f)
+	}
+	return nil
+}
+
+// knownOptions is the keys of opts, each with what it takes.
+var knownOptions = map[string]func(string) error{
+	"wait": func(v string) error {
+		if v != "manifest" && v != "all" && v != "none" {
+			return errors.New("want manifest, all or none")
+		}
+		return nil
+	},
+	"capacity": func(v string) error {
+		n, err := parseSize(v)
+		if err == nil && (n < 1<<20 || n > maxCapacity) {
+			err = errors.New("want 1M or more, on each node")
+		}
+		return err
+	},
+	"seed": func(v string) error {
+		_, err := strconv.ParseUint(v, 10, 64)
+		if err != nil {
+			return errors.New("want a number from 0 to 18446744073709551615")
+		}
+		return nil
+	},
+	"start-timeout": func(v string) error {
+		d, err := parseSeconds(v)
+		if err == nil && (d < time.Second || d > time.Hour) {
+			err = errors.New("want 1 s to 1 h")
+		}
+		return err
+	},
+}
+
+func checkOption(k, v string) error {
+	check, ok := knownOptions[k]
+	if !ok {
+		return fmt.Errorf("opts: unknown key %.80q: known are %s", k, strings.Join(sortedKeys(knownOptions), ", "))
+	}
+	if err := check(v); err != nil {
+		return fmt.Errorf("opts: %s=%.80q: %w", k, v, err)
+	}
+	return nil
+}
+
+func sortedKeys[V any](m map[string]V) []string {
+	keys := make([]string, 0, len(m))
+	for k := range m {
+		keys = append(keys, k)
+	}
+	slices.Sort(keys)
+	return keys
+}
+
+// Wait is how long the job's first task waits for its data.
+func (s *Spec) Wait() string {
+	if w := s.Opts["wait"]; w != "" {
+		return w
+	}
+	return "manifest"
+}
+
+// Capacity is the most bytes of file data kept on each node; 0 is what the
+// disks have.
+func (s *Spec) Capacity() int64 {
+	n, err := parseSize(s.Opts["capacity"])
+	if err != nil {
+		return 0
+	}
+	return n
+}
+
+// Seed is the seed of all placement, if the user chose one.
+func (s *Spec) Seed() (uint64, bool) {
+	n, err := strconv.ParseUint(s.Opts["seed"], 10, 64)
+	return n, err == nil
+}
+
+// startTimeout is the site's, or less if the user wants less. More would not
+// do: Slurm's own bound on prologs fits the site's.
+func (s *Spec) startTimeout(site Site) time.Duration {
+	t := time.Duration(site.StartTimeout)
+	if d, err := parseSeconds(s.Opts["start-timeout"]); err == nil {
+		t = min(t, d)
+	}
+	return t
+}

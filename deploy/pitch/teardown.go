@@ -1,0 +1,185 @@
+package pitch
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	killTime    = 5 * time.Second
+	unmountTime = 10 * time.Second
+	// wipeTime is what an epilog may spend on removing: some ten million files.
+	wipeTime = 2 * time.Minute
+)
+
+// teardown takes away all that p's job has on this node but its keeper, and
+// says what it could not. It needs nothing but names and pid files, and can be
+// run any number of times.
+func teardown(ctx context.Context, p place) []string {
+	var left []string
+	bad := func(err error) {
+		if err != nil {
+			left = append(left, oneLine(err.Error()))
+		}
+	}
+	bad(readProcess(p.daemonPid()).end(ctx, killTime))
+	bad(unmount(ctx, p.mount(), unmountTime))
+	if at, err := mountedAt(p.mount()); err == nil && len(at) == 0 {
+		bad(removeMountpoint(p.mount()))
+	}
+	for _, err := range wipeAll(ctx, p.allStores()) {
+		bad(err)
+	}
+	leaveCgroup(p)
+	if len(left) > 0 {
+		return left // the run directory says what is there
+	}
+	bad(wipe(ctx, p.run()))
+	return append(left, leftovers(p)...)
+}
+
+func removeMountpoint(path string) error {
+	err := unix.Rmdir(path)
+	if errors.Is(err, unix.ENOENT) {
+		return nil
+	}
+	if err != nil {
+		return &fs.PathError{Op: "rmdir", Path: path, Err: err}
+	}
+	return nil
+}
+
+// wipeAll removes directories on several devices at once.
+func wipeAll(ctx context.Context, dirs []string) []error {
+	errs := make([]error, len(dirs))
+	var wg sync.WaitGroup
+	for i, d := range dirs {
+		wg.Add(1)
+		go func() {
+			defer wg.Done()
+			errs[i] = wipe(ctx, d)
+		}()
+	}
+	wg.Wait()
+	return errs
+}
+
+// leftovers looks for what a job can leave, keeper and log aside.
+func leftovers(p place) []string {
+	var left []string
+	if at, err := mountedAt(p.mount()); err != nil || len(at) > 0 {
+		left = append(left, "mount "+p.mount())
+	} else if exists(p.mount()) {
+		left = append(left, "directory "+p.mount())
+	}
+	for _, d := range append(p.allStores(), p.run()) {
+		if exists(d) {
+			left = append(left, "directory "+d)
+		}
+	}
+	return left
+}
+
+// absent reports whether this node has nothing of the job at all.
+func absent(p place) bool { return len(leftovers(p)) == 0 }
+
+// reap tears down every job on this node that has no live keeper, and the
+// stores of earlier starts of those that have. The caller holds the lock, so
+// that no job is just being made. It returns what it took away and what it
+// could not.
+func reap(ctx context.Context, site Site) (gone, left []string) {
+	for _, job := range jobsOn(site) {
+		p := place{site, job}
+		if readProcess(p.keeperPid()).alive() {
+			for _, err := range wipeAll(ctx, earlierStores(p)) {
+				if err != nil {
+					left = append(left, oneLine(err.Error()))
+				}
+			}
+			continue
+		}
+		if l := teardown(ctx, p); len(l) > 0 {
+			left = append(left, l...)
+			continue
+		}
+		gone = append(gone, job)
+	}
+	return gone, left
+}
+
+// earlierStores is the directories of other starts than the one that lives.
+func earlierStores(p place) []string {
+	r, err := readRecord(p.recordFile())
+	if err != nil {
+		return nil
+	}
+	now := map[string]bool{}
+	for _, d := range append(p.stores(r.Job.Restart), r.Job.Dirs.Store...) {
+		now[d] = true
+	}
+	var dirs []string
+	for _, d := range p.allStores() {
+		if !now[d] {
+			dirs = append(dirs, d)
+		}
+	}
+	return dirs
+}
+
+// jobsOn is the ids of all jobs of which there is a trace on this node.
+func jobsOn(site Site) []string {
+	jobs := map[string]bool{}
+	for _, dir := range []string{site.Run, site.Mount} {
+		entries, err := os.ReadDir(dir)
+		if err != nil {
+			continue // not there, nothing in it
+		}
+		for _, e := range entries {
+			if jobName.MatchString(e.Name()) {
+				jobs[e.Name()] = true
+			}
+		}
+	}
+	for _, s := range site.Store {
+		entries, err := os.ReadDir(s)
+		if err != nil {
+			continue
+		}
+		for _, e := range entries {
+			if storeName.MatchString(e.Name()) {
+				jobs[jobOfStore(e.Name())] = true
+			}
+		}
+	}
+	return sortedKeys(jobs)
+}
+
+func jobOfStore(name string) string {
+	for i, c := range name {
+		if c == '.' {
+			return name[:i]
+		}
+	}
+	return name
+}
+
+// lockRun keeps the prologs of this node apart while one looks and makes.
+func lockRun(ctx context.Context, dir string) (unlock func(), err error) {
+	f, err := os.Open(dir)
+	if err != nil {
+		return nil, err
+	}
+	err = poll(ctx, func() bool { return unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB) == nil })
+	if err != nil {
+		_ = f.Close() // read only
+		return nil, fmt.Errorf("another prolog holds %s: %w", dir, err)
+	}
+	return func() { _ = f.Close() }, nil // read only
+}

@@ -1,0 +1,164 @@
+package pitch
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strconv"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	// maxDepth is how deep wipe descends before it moves what is deeper to
+	// the top, so that a tree of any depth costs a bounded number of
+	// descriptors.
+	maxDepth = 64
+	// wipeBatch is how many names of a directory are read at once.
+	wipeBatch = 1024
+)
+
+// wipe removes the directory at path and all that is in it. The tree is the
+// user's, whose processes may still change it: every step is relative to an
+// open directory, follows no symbolic link, and stays on the device of path.
+// What is above path must be root's. A missing path is no error.
+func wipe(ctx context.Context, path string) error {
+	parent, err := os.Open(filepath.Dir(path))
+	if errors.Is(err, unix.ENOENT) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer parent.Close()
+	w := &wiper{ctx: ctx}
+	if err := w.top(int(parent.Fd()), filepath.Base(path)); err != nil {
+		return fmt.Errorf("remove %s: %w", path, err)
+	}
+	return nil
+}
+
+type wiper struct {
+	ctx   context.Context
+	root  int    // the top directory
+	dev   uint64 // its device
+	moved int    // how many deep directories were moved up
+}
+
+func (w *wiper) top(parent int, name string) error {
+	d, err := openDir(parent, name)
+	switch {
+	case errors.Is(err, unix.ENOENT):
+		return nil
+	case errors.Is(err, unix.ENOTDIR), errors.Is(err, unix.ELOOP):
+		return unlinkat(parent, name, 0)
+	case err != nil:
+		return err
+	}
+	defer d.Close()
+	var st unix.Stat_t
+	if err := unix.Fstat(int(d.Fd()), &st); err != nil {
+		return err
+	}
+	w.root, w.dev = int(d.Fd()), uint64(st.Dev)
+	for rounds := 0; ; rounds++ { // what was moved up, or made meanwhile, needs another round
+		if err := w.empty(d, 0); err != nil {
+			return err
+		}
+		err := unlinkat(parent, name, unix.AT_REMOVEDIR)
+		if !errors.Is(err, unix.ENOTEMPTY) {
+			return err
+		}
+		if err := w.ctx.Err(); err != nil {
+			return err
+		}
+	}
+}
+
+func openDir(parent int, name string) (*os.File, error) {
+	fd, err := unix.Openat(parent, name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, err
+	}
+	return os.NewFile(uintptr(fd), name), nil
+}
+
+// unlinkat takes a missing name for success.
+func unlinkat(dir int, name string, flags int) error {
+	err := unix.Unlinkat(dir, name, flags)
+	if errors.Is(err, unix.ENOENT) {
+		return nil
+	}
+	return err
+}
+
+// empty removes what is in d.
+func (w *wiper) empty(d *os.File, depth int) error {
+	for {
+		if err := w.ctx.Err(); err != nil {
+			return err
+		}
+		if _, err := d.Seek(0, io.SeekStart); err != nil {
+			return err
+		}
+		names, err := d.Readdirnames(wipeBatch)
+		if err != nil && err != io.EOF {
+			return err
+		}
+		if len(names) == 0 {
+			return nil
+		}
+		for _, name := range names {
+			if err := w.remove(d, name, depth); err != nil {
+				return fmt.Errorf("%s: %w", name, err)
+			}
+		}
+	}
+}
+
+func (w *wiper) remove(d *os.File, name string, depth int) error {
+	err := unlinkat(int(d.Fd()), name, 0)
+	if !errors.Is(err, unix.EISDIR) {
+		return err
+	}
+	if depth >= maxDepth {
+		return w.moveUp(d, name)
+	}
+	sub, err := openDir(int(d.Fd()), name)
+	if errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ELOOP) || errors.Is(err, unix.ENOENT) {
+		return nil // it is something else by now: the next round sees it
+	}
+	if err != nil {
+		return err
+	}
+	defer sub.Close()
+	var st unix.Stat_t
+	if err := unix.Fstat(int(sub.Fd()), &st); err != nil {
+		return err
+	}
+	if uint64(st.Dev) != w.dev {
+		return fmt.Errorf("something is mounted there: %w", unix.EXDEV)
+	}
+	if err := w.empty(sub, depth+1); err != nil {
+		return err
+	}
+	err = unlinkat(int(d.Fd()), name, unix.AT_REMOVEDIR)
+	if errors.Is(err, unix.ENOTEMPTY) || errors.Is(err, unix.ENOTDIR) {
+		return nil // changed meanwhile: the next round
+	}
+	return err
+}
+
+func (w *wiper) moveUp(d *os.File, name string) error {
+	for {
+		w.moved++
+		to := ".deep-" + strconv.Itoa(w.moved)
+		err := unix.Renameat2(int(d.Fd()), name, w.root, to, unix.RENAME_NOREPLACE)
+		if !errors.Is(err, unix.EEXIST) {
+			return err
+		}
+	}
+}
