@@ -195,12 +195,13 @@ func (c *clientConn) abandon(w *waiter, tag uint32, errno syscall.Errno) error {
 	return w.err
 }
 
-// suspect cuts the connection if answers have been due on it for the length of
-// a whole call and nothing came: the peer or the way to it is gone, and the
-// next call should find out by a handshake.
+// suspect cuts the connection if answers have been due on it for most of a whole
+// call's time and nothing came: the peer or the way to it is gone, and the next
+// call should find out by a handshake.
 func (c *clientConn) suspect() {
+	limit := c.l.p.cfg.Timeout
 	c.mu.Lock()
-	silent := len(c.pending) > 0 && time.Since(c.silent) >= c.l.p.cfg.Timeout
+	silent := len(c.pending) > 0 && time.Since(c.silent) > limit-limit/4
 	c.mu.Unlock()
 	if silent {
 		c.cut(errSilent)

@@ -476,3 +476,52 @@ func TestServeAfterClose(t *testing.T) {
 		t.Errorf("the listener is still open: %v", err)
 	}
 }
+
+// tiredListener has no descriptors left at first, and at last breaks.
+type tiredListener struct {
+	net.Listener
+	errs chan error
+}
+
+func (l *tiredListener) Accept() (net.Conn, error) {
+	if err, more := <-l.errs; more {
+		return nil, err
+	}
+	return l.Listener.Accept()
+}
+
+func TestAcceptErrors(t *testing.T) {
+	for _, c := range []struct {
+		err  error
+		ends bool
+	}{
+		{&net.OpError{Op: "accept", Err: os.NewSyscallError("accept", syscall.EMFILE)}, false},
+		{&net.OpError{Op: "accept", Err: os.NewSyscallError("accept", syscall.EINVAL)}, true},
+	} {
+		s, err := NewServer(ServerConfig{Key: testKey, Job: testJob, Self: 3, Handlers: echoes})
+		if err != nil {
+			t.Fatal(err)
+		}
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		tired := &tiredListener{Listener: l, errs: make(chan error, 1)}
+		tired.errs <- c.err
+		close(tired.errs)
+		served := make(chan error, 1)
+		go func() { served <- s.Serve(tired) }()
+		if c.ends {
+			if err := <-served; !errors.Is(err, syscall.EINVAL) {
+				t.Errorf("Serve = %v, want EINVAL", err)
+			}
+			_ = s.Close()
+			continue
+		}
+		dialShaken(t, l.Addr().String(), wire.PurposeMeta)
+		_ = s.Close()
+		if err := <-served; err != nil {
+			t.Errorf("Serve = %v, want nil", err)
+		}
+	}
+}
