@@ -1,0 +1,182 @@
+// Package remote makes another node's stores look like local ones: Store is
+// its metadata.NodeStore and Data its datapath.Store, each method one call.
+// Its one idea is that a stub adds nothing: no cache, no retry, no routing.
+// Those are the client's, which has the same interfaces above it.
+//
+// Errors are the peer's errnos, or those of package rpc where there was no
+// answer. Reads and writes that are longer than a frame are cut in several
+// calls, one after the other.
+package remote
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"syscall"
+
+	"github.com/bivouacfs/bivouac/datapath/rpc"
+	"github.com/bivouacfs/bivouac/datapath/wire"
+	"github.com/bivouacfs/bivouac/metadata"
+)
+
+// Store is the live metadata of another node.
+type Store struct {
+	c rpc.Caller
+}
+
+var _ metadata.NodeStore = (*Store)(nil)
+
+// NewStore is the metadata of the node that c calls.
+func NewStore(c rpc.Caller) *Store { return &Store{c: c} }
+
+type appender interface{ Append([]byte) []byte }
+
+type parser interface{ Parse([]byte) error }
+
+// do makes one call; reply may be nil.
+func do(ctx context.Context, c rpc.Caller, op wire.Op, q appender, reply parser) error {
+	call := rpc.Call{Op: op}
+	if q != nil {
+		call.Body = q.Append(make([]byte, 0, 128))
+	}
+	err := c.Do(ctx, &call)
+	if err != nil && len(call.Reply) == 0 || reply == nil {
+		return err
+	}
+	if perr := reply.Parse(call.Reply); perr != nil && err == nil {
+		return fmt.Errorf("reply to %v: %w", op, perr)
+	}
+	return err
+}
+
+func (s *Store) attr(ctx context.Context, op wire.Op, q appender) (metadata.Attr, error) {
+	var r wire.AttrResp
+	err := do(ctx, s.c, op, q, &r)
+	return r.Attr, err
+}
+
+func (s *Store) entry(ctx context.Context, op wire.Op, q appender) (*metadata.Entry, error) {
+	var r wire.EntryResp
+	err := do(ctx, s.c, op, q, &r)
+	return r.Entry, err
+}
+
+// someEntry is entry where the peer has to have one.
+func (s *Store) someEntry(ctx context.Context, op wire.Op, q appender) (metadata.Entry, error) {
+	e, err := s.entry(ctx, op, q)
+	if err != nil {
+		return metadata.Entry{}, err
+	}
+	if e == nil {
+		return metadata.Entry{}, fmt.Errorf("reply to %v has no entry: %w", op, syscall.EPROTO)
+	}
+	return *e, nil
+}
+
+// Lookup is metadata.Namespace.
+func (s *Store) Lookup(ctx context.Context, dir metadata.Ino, name string) (metadata.Entry, error) {
+	return s.someEntry(ctx, wire.OpLookup, wire.DirName{Dir: dir, Name: name})
+}
+
+// Create is metadata.Namespace.
+func (s *Store) Create(ctx context.Context, dir metadata.Ino, name string, n metadata.New) (metadata.Attr, error) {
+	a, err := s.attr(ctx, wire.OpCreate, wire.CreateReq{Dir: dir, Name: name, New: n})
+	if err != nil && !errors.Is(err, syscall.EEXIST) {
+		return metadata.Attr{}, err
+	}
+	return a, err
+}
+
+// Unlink is metadata.Namespace.
+func (s *Store) Unlink(ctx context.Context, dir metadata.Ino, name string) (metadata.Entry, error) {
+	return s.someEntry(ctx, wire.OpUnlink, wire.DirName{Dir: dir, Name: name})
+}
+
+// Rename is metadata.Namespace.
+func (s *Store) Rename(ctx context.Context, r metadata.Rename) (*metadata.Entry, error) {
+	return s.entry(ctx, wire.OpRename, wire.RenameReq{Rename: r})
+}
+
+// ReadDir is metadata.Namespace. At most wire.MaxEntries come with one call.
+func (s *Store) ReadDir(ctx context.Context, dir metadata.Ino, after string, limit int) ([]metadata.Entry, error) {
+	var all []metadata.Entry
+	for len(all) < limit || limit <= 0 {
+		ask := min(limit-len(all), wire.MaxEntries)
+		var r wire.EntriesResp
+		if err := do(ctx, s.c, wire.OpReadDir, wire.ReadDirReq{Dir: dir, After: after, Limit: uint32(max(ask, 0))}, &r); err != nil {
+			return nil, err
+		}
+		if all == nil {
+			all = r.Entries
+		} else {
+			all = append(all, r.Entries...)
+		}
+		if len(r.Entries) < ask || len(r.Entries) == 0 {
+			break
+		}
+		after = all[len(all)-1].Name
+	}
+	return all, nil
+}
+
+// Getattr is metadata.Inodes.
+func (s *Store) Getattr(ctx context.Context, ino metadata.Ino) (metadata.Attr, error) {
+	return s.attr(ctx, wire.OpGetattr, wire.InoReq{Ino: ino})
+}
+
+// Setattr is metadata.Inodes.
+func (s *Store) Setattr(ctx context.Context, ino metadata.Ino, c metadata.Change) (metadata.Attr, error) {
+	return s.attr(ctx, wire.OpSetattr, wire.SetattrReq{Ino: ino, Change: c})
+}
+
+// Readlink is metadata.Inodes.
+func (s *Store) Readlink(ctx context.Context, ino metadata.Ino) (string, error) {
+	var r wire.StringResp
+	err := do(ctx, s.c, wire.OpReadlink, wire.InoReq{Ino: ino}, &r)
+	return r.S, err
+}
+
+// Reap is metadata.Inodes.
+func (s *Store) Reap(ctx context.Context, ino metadata.Ino) error {
+	return do(ctx, s.c, wire.OpReap, wire.InoReq{Ino: ino}, nil)
+}
+
+// Mkdir is metadata.Directories.
+func (s *Store) Mkdir(ctx context.Context, dir metadata.Ino, name string, n metadata.New) (metadata.Attr, error) {
+	return s.attr(ctx, wire.OpMkdir, wire.CreateReq{Dir: dir, Name: name, New: n})
+}
+
+// Rmdir is metadata.Directories.
+func (s *Store) Rmdir(ctx context.Context, dir metadata.Ino, name string) error {
+	return do(ctx, s.c, wire.OpRmdir, wire.DirName{Dir: dir, Name: name}, nil)
+}
+
+// Link is metadata.Directories.
+func (s *Store) Link(ctx context.Context, ino, dir metadata.Ino, name string) (metadata.Attr, error) {
+	return s.attr(ctx, wire.OpLink, wire.LinkReq{Ino: ino, Dir: dir, Name: name})
+}
+
+// NewDir is metadata.Halves.
+func (s *Store) NewDir(ctx context.Context, parent metadata.Ino, n metadata.New) (metadata.Attr, error) {
+	return s.attr(ctx, wire.OpNewDir, wire.NewDirReq{Parent: parent, New: n})
+}
+
+// DropDir is metadata.Halves.
+func (s *Store) DropDir(ctx context.Context, ino metadata.Ino) error {
+	return do(ctx, s.c, wire.OpDropDir, wire.InoReq{Ino: ino}, nil)
+}
+
+// Enter is metadata.Halves.
+func (s *Store) Enter(ctx context.Context, dir metadata.Ino, e metadata.Entry, replace bool) (*metadata.Entry, error) {
+	return s.entry(ctx, wire.OpEnter, wire.EnterReq{Dir: dir, Entry: e, Replace: replace})
+}
+
+// Remove is metadata.Halves.
+func (s *Store) Remove(ctx context.Context, dir metadata.Ino, name string, ino metadata.Ino) error {
+	return do(ctx, s.c, wire.OpRemove, wire.RemoveReq{Dir: dir, Name: name, Ino: ino}, nil)
+}
+
+// Relink is metadata.Halves.
+func (s *Store) Relink(ctx context.Context, ino metadata.Ino, delta int) (metadata.Attr, error) {
+	return s.attr(ctx, wire.OpRelink, wire.RelinkReq{Ino: ino, Delta: int32(delta)})
+}
