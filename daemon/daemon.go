@@ -5,4 +5,375 @@
 //
 // It knows nothing of mounts or of clients; whoever wires the program gives it
 // what it needs of them as functions.
+//
+// # The control plane
+//
+// The first three hosts (one, if there are fewer than three) are the Raft
+// group. Every node, those too, sends a report to the group's leader a few
+// times a second; the answer holds the view (map and datasets) if the sender's
+// is older. The leader turns reports into proposals: a node that reports ready
+// becomes Up, one that is silent becomes Down, a dataset whose manifest every
+// node has becomes Sealed, a job whose nodes are all done is closing. No read
+// or write of a file ever touches it.
+//
+// # Locks
+//
+//	viewMu     the view and its subscribers
+//	leadMu     the leader's memory of reports
+//	stageMu    tasks, seams, what this node coordinates
+//	sealedMu   the datasets this node has ingested
+//
+// None is held while another is taken, nor across a remote call.
 package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/sirupsen/logrus"
+
+	"github.com/bivouacfs/bivouac/datapath"
+	"github.com/bivouacfs/bivouac/datapath/chunkstore"
+	"github.com/bivouacfs/bivouac/datapath/rpc"
+	"github.com/bivouacfs/bivouac/metadata"
+	"github.com/bivouacfs/bivouac/metadata/cluster"
+	"github.com/bivouacfs/bivouac/metadata/pebblestore"
+	"github.com/bivouacfs/bivouac/metadata/raftstore"
+	"github.com/bivouacfs/bivouac/stagein"
+	"github.com/bivouacfs/bivouac/stagein/source"
+)
+
+// OutFunc copies this node's share, self of n, of the directory from of
+// scratch to the directory to. The program wires it to a client.
+type OutFunc func(ctx context.Context, from, to string, self, n int) (stagein.OutResult, error)
+
+// Config is what a daemon needs beside its job.
+type Config struct {
+	Job *Job
+	Key rpc.Key
+	// Listener is where to serve; nil binds the first candidate of the job's
+	// addresses for this node that is free.
+	Listener net.Listener
+	// Dial reaches the other nodes; nil is TCP.
+	Dial rpc.Dialer
+	// Data makes the stub of another node's data.
+	Data func(rpc.Caller) datapath.Store
+	// Source is where datasets come from; nil is this machine's filesystem.
+	Source source.FS
+	Log    *logrus.Entry
+	Timing Timing
+}
+
+// Timing is how patient the control plane is. The zero value is the default.
+type Timing struct {
+	Report time.Duration // between two reports; 250 ms, more on large jobs
+	Down   time.Duration // silence after which a node is given up; 15 s
+}
+
+func (t *Timing) setDefaults(nodes int) {
+	if t.Report == 0 {
+		t.Report = 250 * time.Millisecond * time.Duration(1+nodes/128)
+	}
+	if t.Down == 0 {
+		t.Down = 15 * time.Second
+	}
+}
+
+// Daemon is a running node.
+type Daemon struct {
+	cfg   Config
+	job   *Job
+	log   *logrus.Entry
+	meta  *pebblestore.Store
+	data  *chunkstore.Store
+	peers *rpc.Peers
+	rpc   *rpc.Server
+	group *raftstore.Group // nil where this node is no member
+	http  *ctlServer
+
+	ctx    context.Context // ends when the daemon stops
+	cancel context.CancelFunc
+	wg     sync.WaitGroup
+	ready  atomic.Bool // the mount is served
+	phases Phases
+	out    atomic.Pointer[OutFunc]
+	kick   chan struct{} // report at once; one is enough
+
+	viewMu  sync.Mutex
+	view    cluster.View  // guarded by viewMu
+	changed chan struct{} // guarded by viewMu; closed when view changes
+	leader  metadata.NodeID
+
+	leave leaving
+	lead  leadership
+	stage staging
+	table sealed
+}
+
+// members is the hosts that form the Raft group.
+func members(hosts int) []metadata.NodeID {
+	if hosts < 3 {
+		return []metadata.NodeID{0}
+	}
+	return []metadata.NodeID{0, 1, 2}
+}
+
+// Open starts a daemon: when it returns, the node answers the others and
+// reports. It is not Up before SetReady.
+func Open(cfg Config) (*Daemon, error) {
+	d := &Daemon{cfg: cfg, job: cfg.Job, log: cfg.Log, changed: make(chan struct{}), kick: make(chan struct{}, 1)}
+	if d.log == nil {
+		d.log = logrus.NewEntry(logrus.StandardLogger())
+	}
+	if err := d.job.Validate(); err != nil {
+		return nil, fmt.Errorf("daemon: %w", err)
+	}
+	d.cfg.Timing.setDefaults(len(d.job.Hosts))
+	if d.cfg.Source == nil {
+		d.cfg.Source = source.OS{}
+	}
+	d.ctx, d.cancel = context.WithCancel(context.Background())
+	d.phases.Created, d.phases.Started = d.job.Created, now()
+	d.view = cluster.View{Map: cluster.NewMap(d.job.Seed, d.job.Hosts)}
+	d.leader = members(len(d.job.Hosts))[0]
+	d.lead.init()
+	d.stage.init()
+	d.table.init()
+	if err := d.open(); err != nil {
+		_ = d.Close()
+		return nil, err
+	}
+	return d, nil
+}
+
+func now() metadata.Time { return metadata.TimeOf(time.Now()) }
+
+func (d *Daemon) open() error {
+	if err := d.openStores(); err != nil {
+		return err
+	}
+	l := d.cfg.Listener
+	if l == nil {
+		var err error
+		if l, err = listen(d.job.Addrs[d.job.Self]); err != nil {
+			return err
+		}
+	}
+	if err := d.openNetwork(l); err != nil {
+		_ = l.Close()
+		return err
+	}
+	if err := d.openControl(); err != nil {
+		return err
+	}
+	h, err := d.serveCtl()
+	if err != nil {
+		return err
+	}
+	d.http = h
+	d.spawn(d.reportLoop)
+	d.spawn(d.ingestLoop)
+	return nil
+}
+
+// spawn runs f until the daemon stops; Close waits for it.
+func (d *Daemon) spawn(f func(context.Context)) {
+	d.wg.Add(1)
+	go func() {
+		defer d.wg.Done()
+		f(d.ctx)
+	}()
+}
+
+// dir is a directory in the first store.
+func (d *Daemon) dir(elem ...string) string {
+	return filepath.Join(append([]string{d.job.Dirs.Store[0]}, elem...)...)
+}
+
+func (d *Daemon) openStores() error {
+	for _, s := range d.job.Dirs.Store {
+		if err := os.MkdirAll(s, 0o700); err != nil {
+			return fmt.Errorf("store: %w: choose another directory in the site's configuration", err)
+		}
+	}
+	for _, s := range []string{"meta", "stage"} {
+		if err := os.MkdirAll(d.dir(s), 0o700); err != nil {
+			return fmt.Errorf("store: %w", err)
+		}
+	}
+	var err error
+	d.meta, err = pebblestore.Open(pebblestore.Config{
+		Dir: d.dir("meta"), Self: d.job.Self, UID: d.job.UID, GID: d.job.GID, RootMode: 0o700,
+		Now: time.Now, Log: d.log.WithField("part", "metadata"),
+	})
+	if err != nil {
+		return fmt.Errorf("metadata store %s: %w", d.dir("meta"), err)
+	}
+	d.data, err = chunkstore.Open(chunkstore.Config{
+		Dirs: d.job.Dirs.Store, Capacity: d.job.Capacity, Log: d.log.WithField("part", "data"),
+	})
+	if err != nil {
+		return fmt.Errorf("data store: %w", err)
+	}
+	return nil
+}
+
+// listen binds the first address that is free.
+func listen(addrs []string) (net.Listener, error) {
+	var errs []error
+	for _, a := range addrs {
+		_, port, err := net.SplitHostPort(a)
+		if err != nil {
+			return nil, fmt.Errorf("address %q: %w", a, err)
+		}
+		l, err := net.Listen("tcp", net.JoinHostPort("", port))
+		if err == nil {
+			return l, nil
+		}
+		errs = append(errs, err)
+	}
+	return nil, fmt.Errorf("no port of this job is free on this node: %w: widen ports= in the site's configuration", errors.Join(errs...))
+}
+
+func (d *Daemon) openNetwork(l net.Listener) error {
+	log := d.log.WithField("part", "rpc")
+	var err error
+	d.peers, err = rpc.NewPeers(rpc.PeersConfig{
+		Key: d.cfg.Key, Job: d.job.Name(), Self: d.job.Self, Dial: d.cfg.Dial,
+		Addrs: d.addrs, Epoch: d.epoch, NewerEpoch: d.newerEpoch, Log: log,
+	})
+	if err != nil {
+		return fmt.Errorf("peers: %w", err)
+	}
+	d.rpc, err = rpc.NewServer(rpc.ServerConfig{
+		Key: d.cfg.Key, Job: d.job.Name(), Self: d.job.Self, Handlers: d.handlers(), Inline: inline,
+		Stream: d.raftStream, Epoch: d.epoch, NewerEpoch: d.newerEpoch, Log: log,
+	})
+	if err != nil {
+		return fmt.Errorf("server: %w", err)
+	}
+	d.spawn(func(context.Context) {
+		if err := d.rpc.Serve(l); err != nil && d.ctx.Err() == nil {
+			log.WithError(err).Error("the listener ended")
+		}
+	})
+	return nil
+}
+
+func (d *Daemon) openControl() error {
+	m := members(len(d.job.Hosts))
+	if int(d.job.Self) >= len(m) {
+		return nil
+	}
+	g, err := raftstore.Open(raftstore.Config{
+		Dir: d.dir("raft"), Self: d.job.Self, Members: m, Dial: d.peers.Stream,
+		Initial: cluster.View{Map: cluster.NewMap(d.job.Seed, d.job.Hosts)},
+		Log:     d.log.WithField("part", "raft"),
+	})
+	if err != nil {
+		return fmt.Errorf("control plane: %w", err)
+	}
+	d.viewMu.Lock()
+	d.group = g
+	d.viewMu.Unlock()
+	d.spawn(d.followGroup)
+	d.spawn(d.leadLoop)
+	return nil
+}
+
+// raftStream hands a connection of another member to the Raft group. One that
+// comes before the group is open is refused; the caller tries again.
+func (d *Daemon) raftStream(conn net.Conn, _ metadata.NodeID) {
+	d.viewMu.Lock()
+	g := d.group
+	d.viewMu.Unlock()
+	if g == nil {
+		_ = conn.Close()
+		return
+	}
+	g.Accept(conn)
+}
+
+func (d *Daemon) addrs(id metadata.NodeID) []string {
+	if int(id) >= len(d.job.Addrs) {
+		return nil
+	}
+	return d.job.Addrs[id]
+}
+
+func (d *Daemon) epoch() metadata.Epoch { return d.View().Map.Epoch }
+
+// newerEpoch is told when a peer knows a newer map: fetch it now.
+func (d *Daemon) newerEpoch(metadata.NodeID, metadata.Epoch) { d.nudge() }
+
+// nudge makes the next report go out at once.
+func (d *Daemon) nudge() {
+	select {
+	case d.kick <- struct{}{}:
+	default:
+	}
+}
+
+// Meta is this node's part of the live realm.
+func (d *Daemon) Meta() metadata.NodeStore { return d.meta }
+
+// Data is this node's file data.
+func (d *Daemon) Data() datapath.Store { return d.data }
+
+// Peers reaches the other nodes.
+func (d *Daemon) Peers() *rpc.Peers { return d.peers }
+
+// SetOut gives the daemon its way to copy out of scratch.
+func (d *Daemon) SetOut(f OutFunc) { d.out.Store(&f) }
+
+// SetReady says that this node's mount is served: from now on it reports ready.
+func (d *Daemon) SetReady() {
+	d.phases.setMounted(now())
+	d.ready.Store(true)
+	d.nudge()
+}
+
+// Close stops everything and waits for it.
+func (d *Daemon) Close() error {
+	d.cancel()
+	if d.http != nil {
+		d.http.close()
+	}
+	if d.group != nil {
+		_ = d.group.Close()
+	}
+	if d.rpc != nil {
+		_ = d.rpc.Close()
+	}
+	if d.peers != nil {
+		d.peers.Close()
+	}
+	d.stage.wait()
+	d.wg.Wait()
+	var errs []error
+	if d.data != nil {
+		errs = append(errs, d.data.Close())
+	}
+	if d.meta != nil {
+		errs = append(errs, d.meta.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// errnoText is the text of err for a message to a user, without Go's wrapping
+// of the number.
+func errnoText(err error) string {
+	var no syscall.Errno
+	if errors.As(err, &no) && err.Error() == no.Error() {
+		return no.Error()
+	}
+	return err.Error()
+}

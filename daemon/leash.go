@@ -18,11 +18,15 @@ const LeashFD = 3
 // Start.Fuse says so.
 const FuseFD = 4
 
+// ListenFD is the descriptor of a listening socket, when Start.Listen says so.
+const ListenFD = 5
+
 // Start is the first line on the leash, from keeper to daemon.
 type Start struct {
 	Key      string `json:"key"`                // the job key, hex
 	Detached bool   `json:"detached,omitempty"` // go on when the leash is cut
 	Fuse     bool   `json:"fuse,omitempty"`     // FuseFD is there; else the daemon mounts by itself
+	Listen   bool   `json:"listen,omitempty"`   // ListenFD is there; else the daemon binds by itself
 }
 
 // Order is a later line from keeper to daemon.

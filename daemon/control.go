@@ -1,0 +1,326 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/bivouacfs/bivouac/datapath"
+	"github.com/bivouacfs/bivouac/datapath/rpc"
+	"github.com/bivouacfs/bivouac/datapath/wire"
+	"github.com/bivouacfs/bivouac/metadata"
+	"github.com/bivouacfs/bivouac/metadata/cluster"
+	"github.com/bivouacfs/bivouac/metadata/raftstore"
+)
+
+// report is the body of wire.OpReport: what a node says of itself.
+type report struct {
+	Node    metadata.NodeID `json:"node"`
+	Addr    string          `json:"addr"`
+	Version uint64          `json:"version"` // of the view that the node has
+	Ready   bool            `json:"ready,omitempty"`
+	Leaving bool            `json:"leaving,omitempty"` // asked to leave; waits for the others
+	Done    bool            `json:"done,omitempty"`    // its part of the stage-out is over
+	// Manifests is the digest of each dataset's manifest that the node has
+	// ingested; Trouble is why it could not.
+	Manifests map[metadata.DatasetID]string `json:"manifests,omitempty"`
+	Trouble   map[metadata.DatasetID]string `json:"trouble,omitempty"`
+	Space     datapath.Space                `json:"space"`
+}
+
+// reportReply answers a report. Leader is the member to report to from now on.
+type reportReply struct {
+	Leader metadata.NodeID `json:"leader"`
+	Known  bool            `json:"known"`
+	View   *cluster.View   `json:"view,omitempty"`
+}
+
+// View is what this node knows of what the job has agreed on. It must not be
+// changed.
+func (d *Daemon) View() cluster.View {
+	d.viewMu.Lock()
+	defer d.viewMu.Unlock()
+	return d.view
+}
+
+// watch returns the view and a channel that is closed when it changes.
+func (d *Daemon) watch() (cluster.View, <-chan struct{}) {
+	d.viewMu.Lock()
+	defer d.viewMu.Unlock()
+	return d.view, d.changed
+}
+
+func (d *Daemon) setView(v cluster.View) {
+	d.viewMu.Lock()
+	defer d.viewMu.Unlock()
+	if v.Version <= d.view.Version {
+		return
+	}
+	if d.view.Map.Epoch != v.Map.Epoch {
+		d.log.WithFields(map[string]any{"epoch": v.Map.Epoch, "up": len(v.Map.Up())}).Info("map changed")
+	}
+	d.view = v
+	close(d.changed)
+	d.changed = make(chan struct{})
+}
+
+// until waits for a view that ok likes.
+func (d *Daemon) until(ctx context.Context, ok func(cluster.View) bool) error {
+	for {
+		v, changed := d.watch()
+		if ok(v) {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-d.ctx.Done():
+			return fmt.Errorf("the daemon stops: %w", context.Canceled)
+		case <-changed:
+		}
+	}
+}
+
+// WaitUp waits until the job's map is complete. A host that did not answer in
+// the start timeout is an error that names it.
+func (d *Daemon) WaitUp(ctx context.Context) error {
+	// The leader gives a missing host up at the start timeout; who waits for
+	// the leader's word has to be a little more patient.
+	ctx, cancel := context.WithTimeout(ctx, d.job.startTimeout()+5*time.Second)
+	defer cancel()
+	err := d.until(ctx, func(v cluster.View) bool {
+		self, _ := v.Map.Node(d.job.Self)
+		return v.Version > 0 && !joining(v.Map) && (self.State == cluster.Up || len(absent(v.Map)) > 0)
+	})
+	v := d.View()
+	if err != nil {
+		if errors.Is(err, context.DeadlineExceeded) {
+			return fmt.Errorf("no control plane after %v: %s: is a firewall between the nodes, or a host name wrong?",
+				d.job.startTimeout(), d.silent(v))
+		}
+		return err
+	}
+	if missing := absent(v.Map); len(missing) > 0 {
+		return fmt.Errorf("did not answer within %v: %s: is bivouac installed there, and are the ports open?",
+			d.job.startTimeout(), strings.Join(missing, ","))
+	}
+	d.phases.setUp(now())
+	return nil
+}
+
+func joining(m cluster.Map) bool {
+	for _, n := range m.Nodes {
+		if n.State == cluster.Joining {
+			return true
+		}
+	}
+	return false
+}
+
+// absent is the hosts that were given up before they ever served. A host that
+// was lost later is no reason for another not to start again.
+func absent(m cluster.Map) []string {
+	var hosts []string
+	for _, n := range m.Nodes {
+		if n.State == cluster.Down && len(n.Terms) == 0 {
+			hosts = append(hosts, n.Host)
+		}
+	}
+	return hosts
+}
+
+func hostsIn(m cluster.Map, s cluster.State) []string {
+	var hosts []string
+	for _, n := range m.Nodes {
+		if n.State == s {
+			hosts = append(hosts, n.Host)
+		}
+	}
+	return hosts
+}
+
+// silent names the members of the control plane that cannot be reached, for
+// the message of a start that failed.
+func (d *Daemon) silent(v cluster.View) string {
+	if v.Version > 0 {
+		return "waiting for " + strings.Join(hostsIn(v.Map, cluster.Joining), ",")
+	}
+	var bad []string
+	for _, id := range members(len(d.job.Hosts)) {
+		ctx, cancel := context.WithTimeout(d.ctx, time.Second)
+		var r reportReply
+		if id != d.job.Self && callJSON(ctx, d.peers.To(id), wire.OpReport, d.report(), &r) != nil {
+			bad = append(bad, d.job.Hosts[id])
+		}
+		cancel()
+	}
+	if len(bad) == 0 {
+		return "the first hosts answer but have no leader"
+	}
+	return strings.Join(bad, ",") + " does not answer"
+}
+
+func (d *Daemon) report() report {
+	r := report{Node: d.job.Self, Version: d.View().Version, Ready: d.ready.Load()}
+	r.Leaving, r.Done = d.leave.state()
+	r.Manifests, r.Trouble = d.table.report()
+	r.Space, _ = d.data.Space(d.ctx) // a store that cannot say it reports zeros
+	if a := d.addrs(d.job.Self); len(a) > 0 {
+		r.Addr = a[0]
+	}
+	return r
+}
+
+// reportLoop tells the leader of this node, and learns the view from it.
+func (d *Daemon) reportLoop(ctx context.Context) {
+	t := time.NewTicker(d.cfg.Timing.Report)
+	defer t.Stop()
+	for next := 0; ; {
+		if !d.reportOnce(ctx) { // ask the next member who leads
+			m := members(len(d.job.Hosts))
+			next = (next + 1) % len(m)
+			d.setLeader(m[next])
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-t.C:
+		case <-d.kick:
+		}
+	}
+}
+
+func (d *Daemon) setLeader(id metadata.NodeID) {
+	d.viewMu.Lock()
+	d.leader = id
+	d.viewMu.Unlock()
+}
+
+func (d *Daemon) leaderID() metadata.NodeID {
+	d.viewMu.Lock()
+	defer d.viewMu.Unlock()
+	return d.leader
+}
+
+// reportOnce reports whether the member it turned to knew the leader.
+func (d *Daemon) reportOnce(ctx context.Context) bool {
+	ctx, cancel := context.WithTimeout(ctx, max(2*time.Second, 4*d.cfg.Timing.Report))
+	defer cancel()
+	to := d.leaderID()
+	var r reportReply
+	var err error
+	if to == d.job.Self {
+		r, err = d.onReport(ctx, d.job.Self, ptr(d.report()))
+	} else {
+		err = callJSON(ctx, d.peers.To(to), wire.OpReport, d.report(), &r)
+	}
+	if err != nil || !r.Known {
+		return false
+	}
+	d.setLeader(r.Leader)
+	if r.View != nil {
+		d.setView(*r.View)
+	}
+	return true
+}
+
+func ptr[T any](v T) *T { return &v }
+
+// onReport is a member's answer to a report.
+func (d *Daemon) onReport(_ context.Context, peer metadata.NodeID, r *report) (reportReply, error) {
+	var reply reportReply
+	g := d.raftGroup()
+	if g == nil || peer != r.Node {
+		return reply, nil
+	}
+	reply.Leader, reply.Known = g.Leader()
+	if g.IsLeader() {
+		d.lead.hear(*r, time.Now())
+	}
+	if v := g.View(); v.Version > r.Version {
+		reply.View = &v
+	}
+	return reply, nil
+}
+
+func (d *Daemon) raftGroup() *raftstore.Group {
+	d.viewMu.Lock()
+	defer d.viewMu.Unlock()
+	return d.group
+}
+
+// followGroup keeps the view of a member of the group.
+func (d *Daemon) followGroup(ctx context.Context) {
+	g := d.raftGroup()
+	for {
+		changed := g.Changed()
+		d.setView(g.View())
+		select {
+		case <-ctx.Done():
+			return
+		case <-changed:
+		}
+	}
+}
+
+// propose has the leader agree with the group on c, wherever it is.
+func (d *Daemon) propose(ctx context.Context, c raftstore.Command) (cluster.View, error) {
+	for {
+		v, err := d.proposeTo(ctx, d.leaderID(), c)
+		var other *raftstore.NotLeaderError
+		if err == nil || ctx.Err() != nil {
+			return v, err
+		}
+		if !errors.As(err, &other) && !unreachable(err) {
+			return v, err
+		}
+		d.nudge() // the report loop finds the leader
+		select {
+		case <-ctx.Done():
+			return v, fmt.Errorf("no leader: %w", err)
+		case <-d.ctx.Done():
+			return v, err
+		case <-time.After(d.cfg.Timing.Report):
+		}
+	}
+}
+
+func (d *Daemon) proposeTo(ctx context.Context, id metadata.NodeID, c raftstore.Command) (cluster.View, error) {
+	if id == d.job.Self {
+		g := d.raftGroup()
+		if g == nil {
+			return cluster.View{}, &raftstore.NotLeaderError{}
+		}
+		return g.Propose(ctx, c)
+	}
+	var v cluster.View
+	err := callJSON(ctx, d.peers.To(id), wire.OpPropose, c, &v)
+	if err == nil {
+		d.setView(v)
+	}
+	return v, err
+}
+
+func (d *Daemon) onPropose(ctx context.Context, _ metadata.NodeID, c *raftstore.Command) (cluster.View, error) {
+	v, err := d.proposeTo(ctx, d.job.Self, *c)
+	var other *raftstore.NotLeaderError
+	if errors.As(err, &other) {
+		return v, fmt.Errorf("%v: %w", err, errNotLeader)
+	}
+	return v, err
+}
+
+func (d *Daemon) controlHandlers() map[wire.Op]rpc.Handler {
+	return map[wire.Op]rpc.Handler{
+		wire.OpReport:     handleJSON(d.onReport),
+		wire.OpPropose:    handleJSON(d.onPropose),
+		wire.OpStage:      handleJSON(d.onTask),
+		wire.OpStagePoll:  handleJSON(d.onPoll),
+		wire.OpStageAbort: handleJSON(d.onAbort),
+		wire.OpStageSeam:  handleJSON(d.onSeam),
+		wire.OpManifest:   d.onBlob,
+		wire.OpStatus:     handleJSON(d.onStatus),
+	}
+}

@@ -1,0 +1,180 @@
+package daemon
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"net/http"
+	"net/http/pprof"
+	"os"
+	"syscall"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/bivouacfs/bivouac/metadata"
+	"github.com/bivouacfs/bivouac/metadata/cluster"
+	"github.com/bivouacfs/bivouac/stagein"
+)
+
+// ctlServer is the control socket: HTTP with JSON over a Unix socket of mode
+// 0600 in the job user's own directory. Who can open it may ask.
+type ctlServer struct {
+	srv  *http.Server
+	done chan struct{}
+}
+
+func (c *ctlServer) close() {
+	_ = c.srv.Close()
+	<-c.done
+}
+
+// CtlError is the body of an answer that is not 200.
+type CtlError struct {
+	Error string `json:"error"`
+}
+
+// StageInReply answers POST /v1/stage-in.
+type StageInReply struct {
+	Dataset metadata.DatasetID `json:"dataset"`
+	Name    string             `json:"name"`
+}
+
+// StageOutReply answers POST /v1/stage-out.
+type StageOutReply struct {
+	Result stagein.OutResult `json:"result"`
+}
+
+func (d *Daemon) serveCtl() (*ctlServer, error) {
+	path := d.job.CtlSocket()
+	if err := os.MkdirAll(d.job.Dirs.Run, 0o700); err != nil {
+		return nil, fmt.Errorf("control socket: %w", err)
+	}
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("control socket: %w", err)
+	}
+	l, err := net.Listen("unix", path)
+	if err != nil {
+		return nil, fmt.Errorf("control socket: %w", err)
+	}
+	if err := os.Chmod(path, 0o600); err != nil {
+		_ = l.Close()
+		return nil, fmt.Errorf("control socket: %w", err)
+	}
+	c := &ctlServer{srv: &http.Server{Handler: d.routes(), ReadHeaderTimeout: 10 * time.Second}, done: make(chan struct{})}
+	go func() {
+		defer close(c.done)
+		if err := c.srv.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+			d.log.WithError(err).Error("control socket")
+		}
+	}()
+	return c, nil
+}
+
+func (d *Daemon) routes() *http.ServeMux {
+	m := http.NewServeMux()
+	m.HandleFunc("GET /v1/status", func(w http.ResponseWriter, r *http.Request) {
+		writeJSON(w, http.StatusOK, d.Status(r.Context()))
+	})
+	m.HandleFunc("POST /v1/stage-in", d.postStageIn)
+	m.HandleFunc("POST /v1/stage-out", d.postStageOut)
+	m.Handle("GET /metrics", promhttp.HandlerFor(d.registry(), promhttp.HandlerOpts{}))
+	m.HandleFunc("GET /debug/pprof/", pprof.Index)
+	m.HandleFunc("GET /debug/pprof/profile", pprof.Profile)
+	m.HandleFunc("GET /debug/pprof/trace", pprof.Trace)
+	return m
+}
+
+func writeJSON(w http.ResponseWriter, status int, v any) {
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(status)
+	_ = json.NewEncoder(w).Encode(v) // the caller has gone away
+}
+
+func writeError(w http.ResponseWriter, err error) {
+	status := http.StatusInternalServerError
+	if errors.Is(err, syscall.EEXIST) {
+		status = http.StatusConflict
+	}
+	writeJSON(w, status, CtlError{Error: errnoText(err)})
+}
+
+func readJSON(w http.ResponseWriter, r *http.Request, v any) bool {
+	dec := json.NewDecoder(http.MaxBytesReader(w, r.Body, 1<<20))
+	dec.DisallowUnknownFields()
+	if err := dec.Decode(v); err != nil {
+		writeJSON(w, http.StatusBadRequest, CtlError{Error: err.Error()})
+		return false
+	}
+	return true
+}
+
+// postStageIn registers a dataset and begins to stage it in; it does not wait.
+func (d *Daemon) postStageIn(w http.ResponseWriter, r *http.Request) {
+	var s DatasetSpec
+	if !readJSON(w, r, &s) {
+		return
+	}
+	in, err := d.register(r.Context(), s)
+	if err != nil {
+		writeError(w, err)
+		return
+	}
+	d.spawn(func(ctx context.Context) {
+		if err := in.finish(ctx, in.run(ctx)); err != nil {
+			d.log.WithError(err).WithField("dataset", s.Name).Error("stage-in")
+		}
+	})
+	writeJSON(w, http.StatusOK, StageInReply{Dataset: in.ds.ID, Name: in.ds.Name})
+}
+
+// postStageOut has all nodes copy a directory of scratch out, and waits.
+func (d *Daemon) postStageOut(w http.ResponseWriter, r *http.Request) {
+	var o OutSpec
+	if !readJSON(w, r, &o) {
+		return
+	}
+	res, err := d.StageOut(r.Context(), o)
+	if err != nil {
+		writeError(w, err)
+		return
+	}
+	writeJSON(w, http.StatusOK, StageOutReply{Result: res})
+}
+
+// StageOut has all nodes copy a directory of scratch out in parallel.
+func (d *Daemon) StageOut(ctx context.Context, o OutSpec) (stagein.OutResult, error) {
+	var nodes []cluster.Node
+	for _, n := range d.View().Map.Nodes {
+		if serving(n) {
+			nodes = append(nodes, n)
+		}
+	}
+	results := make([]stagein.OutResult, len(nodes))
+	id := fmt.Sprintf("out-%d-%d", d.job.Self, time.Now().UnixNano())
+	g, ctx := errgroup.WithContext(ctx)
+	for i, n := range nodes {
+		g.Go(func() error {
+			q := taskReq{Task: id, Out: &o, Self: i, N: len(nodes)}
+			err := d.runTask(ctx, n.ID, q, func(s taskState) {
+				if s.Out != nil {
+					results[i] = *s.Out
+				}
+			})
+			if err != nil {
+				return fmt.Errorf("%s: %w", n.Host, err)
+			}
+			return nil
+		})
+	}
+	err := g.Wait()
+	var sum stagein.OutResult
+	for _, r := range results {
+		sum.Files, sum.Bytes = sum.Files+r.Files, sum.Bytes+r.Bytes
+	}
+	return sum, err
+}

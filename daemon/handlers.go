@@ -1,0 +1,229 @@
+package daemon
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"syscall"
+
+	"github.com/valyala/bytebufferpool"
+
+	"github.com/bivouacfs/bivouac/datapath/rpc"
+	"github.com/bivouacfs/bivouac/datapath/wire"
+	"github.com/bivouacfs/bivouac/metadata"
+)
+
+// parser is a message that can be read from a frame.
+type parser[T any] interface {
+	*T
+	Parse([]byte) error
+}
+
+// appender is a message that can be written to a frame.
+type appender interface{ Append([]byte) []byte }
+
+// handle makes a handler of a function on messages. A reply goes out with an
+// error too: Create's EEXIST carries what is there.
+func handle[T any, P parser[T]](f func(ctx context.Context, q *T) (appender, error)) rpc.Handler {
+	return func(ctx context.Context, r *rpc.Request, resp *rpc.Response) error {
+		var q T
+		if err := P(&q).Parse(r.Body); err != nil {
+			return err
+		}
+		a, err := f(ctx, &q)
+		if a != nil {
+			resp.Body = a.Append(nil)
+		}
+		return err
+	}
+}
+
+// handleJSON makes a handler of a function on control messages.
+func handleJSON[Q, R any](f func(ctx context.Context, peer metadata.NodeID, q *Q) (R, error)) rpc.Handler {
+	return func(ctx context.Context, r *rpc.Request, resp *rpc.Response) error {
+		var q Q
+		if err := json.Unmarshal(r.Body, &q); err != nil {
+			return fmt.Errorf("%v: %v: %w", r.Op, err, syscall.EINVAL)
+		}
+		a, err := f(ctx, r.Peer, &q)
+		if err != nil {
+			return err
+		}
+		b, err := json.Marshal(a)
+		if err != nil {
+			return fmt.Errorf("%v: %v: %w", r.Op, err, syscall.EIO)
+		}
+		resp.Body = b
+		return nil
+	}
+}
+
+// callJSON is the other side of handleJSON.
+func callJSON(ctx context.Context, c rpc.Caller, op wire.Op, q, reply any) error {
+	b, err := json.Marshal(q)
+	if err != nil {
+		return fmt.Errorf("%v: %w", op, err)
+	}
+	call := rpc.Call{Op: op, Body: b}
+	if err := c.Do(ctx, &call); err != nil {
+		return err
+	}
+	if reply == nil {
+		return nil
+	}
+	if err := json.Unmarshal(call.Reply, reply); err != nil {
+		return fmt.Errorf("%v: %v: %w", op, err, syscall.EPROTO)
+	}
+	return nil
+}
+
+// inline says which ops are answered on the connection's reading goroutine:
+// those that only look something up.
+func inline(op wire.Op) bool {
+	switch op {
+	case wire.OpLookup, wire.OpGetattr, wire.OpReadlink:
+		return true
+	}
+	return false
+}
+
+func (d *Daemon) handlers() map[wire.Op]rpc.Handler {
+	h := d.metaHandlers()
+	for op, f := range d.dataHandlers() {
+		h[op] = f
+	}
+	for op, f := range d.controlHandlers() {
+		h[op] = f
+	}
+	return h
+}
+
+func attrReply(a metadata.Attr, err error) (appender, error) {
+	if err != nil && a.Ino == 0 {
+		return nil, err
+	}
+	return &wire.AttrResp{Attr: a}, err
+}
+
+func entryReply(e *metadata.Entry, err error) (appender, error) {
+	if err != nil {
+		return nil, err
+	}
+	return &wire.EntryResp{Entry: e}, nil
+}
+
+func (d *Daemon) metaHandlers() map[wire.Op]rpc.Handler {
+	m := d.meta
+	return map[wire.Op]rpc.Handler{
+		wire.OpLookup: handle(func(ctx context.Context, q *wire.DirName) (appender, error) {
+			e, err := m.Lookup(ctx, q.Dir, q.Name)
+			return entryReply(&e, err)
+		}),
+		wire.OpCreate: handle(func(ctx context.Context, q *wire.CreateReq) (appender, error) {
+			return attrReply(m.Create(ctx, q.Dir, q.Name, q.New))
+		}),
+		wire.OpUnlink: handle(func(ctx context.Context, q *wire.DirName) (appender, error) {
+			e, err := m.Unlink(ctx, q.Dir, q.Name)
+			return entryReply(&e, err)
+		}),
+		wire.OpRename: handle(func(ctx context.Context, q *wire.RenameReq) (appender, error) {
+			return entryReply(m.Rename(ctx, q.Rename))
+		}),
+		wire.OpReadDir: handle(func(ctx context.Context, q *wire.ReadDirReq) (appender, error) {
+			es, err := m.ReadDir(ctx, q.Dir, q.After, int(q.Limit))
+			if err != nil {
+				return nil, err
+			}
+			return &wire.EntriesResp{Entries: es}, nil
+		}),
+		wire.OpGetattr: handle(func(ctx context.Context, q *wire.InoReq) (appender, error) {
+			return attrReply(m.Getattr(ctx, q.Ino))
+		}),
+		wire.OpSetattr: handle(func(ctx context.Context, q *wire.SetattrReq) (appender, error) {
+			return attrReply(m.Setattr(ctx, q.Ino, q.Change))
+		}),
+		wire.OpReadlink: handle(func(ctx context.Context, q *wire.InoReq) (appender, error) {
+			s, err := m.Readlink(ctx, q.Ino)
+			return &wire.StringResp{S: s}, err
+		}),
+		wire.OpReap: handle(func(ctx context.Context, q *wire.InoReq) (appender, error) {
+			return nil, m.Reap(ctx, q.Ino)
+		}),
+		wire.OpMkdir: handle(func(ctx context.Context, q *wire.CreateReq) (appender, error) {
+			return attrReply(m.Mkdir(ctx, q.Dir, q.Name, q.New))
+		}),
+		wire.OpRmdir: handle(func(ctx context.Context, q *wire.DirName) (appender, error) {
+			return nil, m.Rmdir(ctx, q.Dir, q.Name)
+		}),
+		wire.OpLink: handle(func(ctx context.Context, q *wire.LinkReq) (appender, error) {
+			return attrReply(m.Link(ctx, q.Ino, q.Dir, q.Name))
+		}),
+		wire.OpNewDir: handle(func(ctx context.Context, q *wire.NewDirReq) (appender, error) {
+			return attrReply(m.NewDir(ctx, q.Parent, q.New))
+		}),
+		wire.OpDropDir: handle(func(ctx context.Context, q *wire.InoReq) (appender, error) {
+			return nil, m.DropDir(ctx, q.Ino)
+		}),
+		wire.OpEnter: handle(func(ctx context.Context, q *wire.EnterReq) (appender, error) {
+			return entryReply(m.Enter(ctx, q.Dir, q.Entry, q.Replace))
+		}),
+		wire.OpRemove: handle(func(ctx context.Context, q *wire.RemoveReq) (appender, error) {
+			return nil, m.Remove(ctx, q.Dir, q.Name, q.Ino)
+		}),
+		wire.OpRelink: handle(func(ctx context.Context, q *wire.RelinkReq) (appender, error) {
+			return attrReply(m.Relink(ctx, q.Ino, int(q.Delta)))
+		}),
+	}
+}
+
+func (d *Daemon) dataHandlers() map[wire.Op]rpc.Handler {
+	s := d.data
+	return map[wire.Op]rpc.Handler{
+		wire.OpRead: d.handleRead,
+		wire.OpWrite: func(ctx context.Context, r *rpc.Request, _ *rpc.Response) error {
+			var q wire.WriteReq
+			if err := q.Parse(r.Body); err != nil {
+				return err
+			}
+			return s.WriteAt(ctx, q.Ino, r.Data, q.Off)
+		},
+		wire.OpSync: handle(func(ctx context.Context, q *wire.InoReq) (appender, error) {
+			return nil, s.Sync(ctx, q.Ino)
+		}),
+		wire.OpTruncate: handle(func(ctx context.Context, q *wire.TruncateReq) (appender, error) {
+			return nil, s.Truncate(ctx, q.Ino, q.Size)
+		}),
+		wire.OpRemoveObject: handle(func(ctx context.Context, q *wire.InoReq) (appender, error) {
+			return nil, s.Remove(ctx, q.Ino)
+		}),
+		wire.OpSpace: func(ctx context.Context, _ *rpc.Request, resp *rpc.Response) error {
+			sp, err := s.Space(ctx)
+			if err == nil {
+				resp.Body = (&wire.SpaceResp{Space: sp}).Append(nil)
+			}
+			return err
+		},
+	}
+}
+
+func (d *Daemon) handleRead(ctx context.Context, r *rpc.Request, resp *rpc.Response) error {
+	var q wire.ReadReq
+	if err := q.Parse(r.Body); err != nil {
+		return err
+	}
+	if q.Len > wire.MaxData {
+		return fmt.Errorf("read of %d bytes: %w", q.Len, syscall.EINVAL)
+	}
+	b := bytebufferpool.Get()
+	if cap(b.B) < int(q.Len) {
+		b.B = make([]byte, q.Len)
+	}
+	n, err := d.data.ReadAt(ctx, q.Ino, b.B[:q.Len], q.Off)
+	if err != nil {
+		bytebufferpool.Put(b)
+		return err
+	}
+	resp.Data = b.B[:n]
+	resp.Done = func() { bytebufferpool.Put(b) }
+	return nil
+}

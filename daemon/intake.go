@@ -1,0 +1,336 @@
+package daemon
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/bivouacfs/bivouac/datapath/rpc"
+	"github.com/bivouacfs/bivouac/datapath/wire"
+	"github.com/bivouacfs/bivouac/metadata"
+	"github.com/bivouacfs/bivouac/metadata/cluster"
+	"github.com/bivouacfs/bivouac/metadata/manifest"
+	"github.com/bivouacfs/bivouac/metadata/raftstore"
+	"github.com/bivouacfs/bivouac/stagein"
+	"github.com/bivouacfs/bivouac/stagein/source"
+)
+
+// pollEvery is the pause between two looks at the shares of a stage-in.
+const pollEvery = 100 * time.Millisecond
+
+// intake is a stage-in that this node coordinates.
+type intake struct {
+	d    *Daemon
+	ds   cluster.Dataset
+	plan *stagein.Plan
+
+	mu  sync.Mutex
+	now statusReply // guarded by mu; the sum over the nodes
+}
+
+func (in *intake) status() statusReply {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	return in.now
+}
+
+// StageIn brings a dataset in and returns when its manifest is agreed on; the
+// registry tells everyone how it ended. This node coordinates: all nodes read.
+func (d *Daemon) StageIn(ctx context.Context, s DatasetSpec) error {
+	in, err := d.register(ctx, s)
+	if err != nil {
+		return err
+	}
+	return in.finish(ctx, in.run(ctx))
+}
+
+// register enters the dataset in the registry, or refuses it.
+func (d *Daemon) register(ctx context.Context, s DatasetSpec) (*intake, error) {
+	req := stagein.Request{Source: s.Source, Name: s.Name, Seed: d.job.Seed}
+	if err := req.Validate(); err != nil {
+		return nil, err
+	}
+	v, err := d.propose(ctx, raftstore.Command{Kind: "dataset-add", Dataset: cluster.Dataset{
+		Name: s.Name, Source: s.Source, Coordinator: d.job.Self, Phase: cluster.Staging, Started: now(),
+	}})
+	if errors.Is(err, syscall.EEXIST) {
+		return nil, fmt.Errorf("stage-in of %s: a dataset named %q is there already: give another name as SRC:NAME: %w", s.Source, s.Name, syscall.EEXIST)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("stage-in of %s: %w", s.Source, err)
+	}
+	for _, ds := range v.Datasets {
+		if ds.Name == s.Name && ds.Phase == cluster.Staging {
+			in := &intake{d: d, ds: ds}
+			d.stage.mu.Lock()
+			d.stage.jobs[ds.ID] = in
+			d.stage.mu.Unlock()
+			return in, nil
+		}
+	}
+	return nil, fmt.Errorf("stage-in of %s: the registry lost it", s.Source)
+}
+
+// finish records how the stage-in ended.
+func (in *intake) finish(ctx context.Context, err error) error {
+	ds := in.ds
+	if err != nil {
+		in.abort()
+		ds.Phase, ds.Error = cluster.Failed, errnoText(err)
+	} else {
+		ds.Phase = cluster.Publishing
+	}
+	// The job's end must not leave the registry believing in a stage-in.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
+	defer cancel()
+	if _, e := in.d.propose(ctx, raftstore.Command{Kind: "dataset-set", Dataset: ds}); e != nil && err == nil {
+		err = e
+	}
+	return err
+}
+
+func (in *intake) run(ctx context.Context) error {
+	plan, err := in.makePlan(ctx)
+	if err != nil {
+		return err
+	}
+	in.plan = plan
+	in.mu.Lock()
+	in.now.Total = plan.Size
+	in.mu.Unlock()
+	if err := in.shares(ctx); err != nil {
+		return err
+	}
+	return in.build(ctx)
+}
+
+func (in *intake) makePlan(ctx context.Context) (*stagein.Plan, error) {
+	d := in.d
+	plan, err := stagein.MakePlan(ctx, stagein.PlanConfig{
+		FS: d.cfg.Source, Request: stagein.Request{Source: in.ds.Source, Name: in.ds.Name, Seed: d.job.Seed},
+		Dataset: in.ds.ID, Map: d.View().Map, UID: d.job.UID, GID: d.job.GID,
+		Free: d.freeSpace(), Log: d.log.WithField("dataset", in.ds.Name),
+	})
+	if err != nil {
+		return nil, err
+	}
+	dir := d.stageDir(in.ds.ID)
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, fmt.Errorf("stage-in: %w", err)
+	}
+	for i := range plan.Parts {
+		if plan.Kind != source.Dir {
+			continue
+		}
+		b, err := json.Marshal(plan.Parts[i])
+		if err != nil {
+			return nil, fmt.Errorf("stage-in: %w", err)
+		}
+		if err := os.WriteFile(filepath.Join(dir, partFile(i)), b, 0o600); err != nil {
+			return nil, fmt.Errorf("stage-in: %w", err)
+		}
+		plan.Parts[i].Items = nil // fetched by the node that needs them
+	}
+	return plan, nil
+}
+
+// freeSpace is what each node that serves has left, as far as this node knows.
+func (d *Daemon) freeSpace() func(metadata.NodeID) (int64, bool) {
+	free := make(map[metadata.NodeID]int64)
+	for _, n := range d.View().Map.Nodes {
+		if !serving(n) {
+			continue
+		}
+		ctx, cancel := context.WithTimeout(d.ctx, 5*time.Second)
+		if s, err := (target{d}).store(n.ID).Space(ctx); err == nil {
+			free[n.ID] = s.Free
+		}
+		cancel()
+	}
+	return func(id metadata.NodeID) (int64, bool) { f, ok := free[id]; return f, ok }
+}
+
+func (in *intake) task(part int) string {
+	return "in-" + strconv.Itoa(int(in.ds.ID)) + "-" + strconv.Itoa(part)
+}
+
+// shares runs every part on its node. The first failure ends the others.
+func (in *intake) shares(ctx context.Context) error {
+	states := make([]stagein.Progress, len(in.plan.Parts))
+	g, ctx := errgroup.WithContext(ctx)
+	for i, p := range in.plan.Parts {
+		g.Go(func() error {
+			q := taskReq{Task: in.task(i), Plan: in.plan, Part: i}
+			err := in.d.runTask(ctx, p.Node, q, func(s taskState) {
+				in.mu.Lock()
+				states[i] = s.Progress
+				in.now.Progress = stagein.Sum(states)
+				in.mu.Unlock()
+			})
+			if err != nil {
+				return fmt.Errorf("%s: %w", in.d.job.Hosts[p.Node], err)
+			}
+			return nil
+		})
+	}
+	return g.Wait()
+}
+
+// runTask has a node do q and watches it until it is over.
+func (d *Daemon) runTask(ctx context.Context, node metadata.NodeID, q taskReq, see func(taskState)) error {
+	if err := d.control(ctx, node, wire.OpStage, q, nil); err != nil {
+		return err
+	}
+	t := time.NewTicker(pollEvery)
+	defer t.Stop()
+	for lost := 0; ; {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-t.C:
+		}
+		var s taskState
+		switch err := d.control(ctx, node, wire.OpStagePoll, pollReq{q.Task}, &s); {
+		case err != nil && unreachable(err) && lost < 100:
+			lost++ // the map will say if the node is gone
+			if n, _ := d.View().Map.Node(node); n.State == cluster.Down {
+				return fmt.Errorf("was given up: %w", err)
+			}
+			continue
+		case err != nil:
+			return err
+		}
+		lost = 0
+		see(s)
+		if s.Done && s.Error != "" {
+			return errors.New(s.Error)
+		}
+		if s.Done {
+			return nil
+		}
+	}
+}
+
+// control makes a control call to a node, this one included.
+func (d *Daemon) control(ctx context.Context, node metadata.NodeID, op wire.Op, q, reply any) error {
+	if node != d.job.Self {
+		return callJSON(ctx, d.peers.To(node), op, q, reply)
+	}
+	b, err := jsonBody(q)
+	if err != nil {
+		return err
+	}
+	var resp rpc.Response
+	if err := d.controlHandlers()[op](ctx, &rpc.Request{Op: op, Peer: node, Body: b}, &resp); err != nil {
+		return err
+	}
+	if reply == nil {
+		return nil
+	}
+	return decodeJSON(resp.Body, reply)
+}
+
+// abort stops every share and has every node drop what it stored.
+func (in *intake) abort() {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(in.d.ctx), 10*time.Second)
+	defer cancel()
+	var wg sync.WaitGroup
+	for _, n := range in.d.View().Map.Nodes {
+		if !serving(n) {
+			continue
+		}
+		wg.Add(1)
+		go func() {
+			defer wg.Done()
+			for i, p := range in.partsOf(n.ID) {
+				q := abortReq{Task: in.task(p)}
+				if i == 0 {
+					q.Dataset = in.ds.ID
+				}
+				_ = in.d.control(ctx, n.ID, wire.OpStageAbort, q, nil) // a node that is gone has nothing to drop
+			}
+		}()
+	}
+	wg.Wait()
+}
+
+// partsOf is the parts of a node; a node without one still gets a call.
+func (in *intake) partsOf(id metadata.NodeID) []int {
+	var parts []int
+	if in.plan != nil {
+		for i, p := range in.plan.Parts {
+			if p.Node == id {
+				parts = append(parts, i)
+			}
+		}
+	}
+	if parts == nil {
+		parts = []int{-1}
+	}
+	return parts
+}
+
+// build makes the manifest of what the shares recorded.
+func (in *intake) build(ctx context.Context) error {
+	d, dir := in.d, in.d.stageDir(in.ds.ID)
+	var readers []*manifest.Reader
+	var files []*os.File
+	defer func() {
+		for _, f := range files {
+			_ = f.Close() // read only
+		}
+	}()
+	for i, p := range in.plan.Parts {
+		path := filepath.Join(dir, recordsFile(i))
+		if p.Node != d.job.Self {
+			if err := d.fetch(ctx, p.Node, blobReq{Dataset: in.ds.ID, Name: recordsFile(i)}, path); err != nil {
+				return fmt.Errorf("manifest: %w", err)
+			}
+		}
+		f, err := os.Open(path)
+		if err != nil {
+			return fmt.Errorf("manifest: %w", err)
+		}
+		files = append(files, f)
+		readers = append(readers, manifest.NewReader(f))
+	}
+	sum, err := in.write(readers, filepath.Join(dir, manifestFile))
+	if err != nil {
+		return err
+	}
+	in.ds.Digest, in.ds.Files, in.ds.Dirs, in.ds.Bytes = sum.Digest, sum.Files, sum.Dirs, sum.Bytes
+	in.ds.SourceSize = in.plan.Size
+	in.ds.SourceBytes = in.status().Progress.SourceBytes
+	return nil
+}
+
+func (in *intake) write(parts []*manifest.Reader, path string) (manifest.Summary, error) {
+	f, err := os.Create(path)
+	if err != nil {
+		return manifest.Summary{}, fmt.Errorf("manifest: %w", err)
+	}
+	t := now()
+	root := metadata.Attr{Mode: dirMode | 0o755, UID: in.d.job.UID, GID: in.d.job.GID, Atime: t, Mtime: t, Ctime: t}
+	sum, err := manifest.Build(in.ds.ID, parts, root, f)
+	if e := f.Close(); err == nil {
+		err = e
+	}
+	if err != nil {
+		return sum, fmt.Errorf("manifest of %s: %w", in.ds.Source, err)
+	}
+	return sum, nil
+}
+
+// dirMode is S_IFDIR.
+const dirMode = 0o040000
+
+func jsonBody(v any) ([]byte, error) { return json.Marshal(v) }

@@ -1,0 +1,240 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/bivouacfs/bivouac/metadata"
+	"github.com/bivouacfs/bivouac/metadata/cluster"
+	"github.com/bivouacfs/bivouac/metadata/raftstore"
+)
+
+// errNotLeader is what a node that does not lead answers to a proposal.
+var errNotLeader error = syscall.EREMCHG
+
+// unreachable reports whether err says that a node could not be asked, so that
+// another may be.
+func unreachable(err error) bool {
+	for _, no := range []error{errNotLeader, syscall.EHOSTDOWN, syscall.EHOSTUNREACH, syscall.ETIMEDOUT,
+		syscall.ECONNREFUSED, syscall.ECONNRESET, syscall.EPIPE} {
+		if errors.Is(err, no) {
+			return true
+		}
+	}
+	return false
+}
+
+// heard is the newest report of a node and when it came.
+type heard struct {
+	report
+	at time.Time
+}
+
+// leadership is what a leader remembers of the nodes' reports. A new leader
+// begins with an empty memory, and gives every node the time of a full silence
+// before it judges.
+type leadership struct {
+	mu      sync.Mutex // leadMu of the package comment
+	since   time.Time  // guarded by mu; zero while another leads
+	reports map[metadata.NodeID]heard
+	started map[string]bool // datasets of the job file that this leader has begun
+}
+
+func (l *leadership) init() {
+	l.reports = make(map[metadata.NodeID]heard)
+	l.started = make(map[string]bool)
+}
+
+func (l *leadership) hear(r report, at time.Time) {
+	l.mu.Lock()
+	l.reports[r.Node] = heard{r, at}
+	l.mu.Unlock()
+}
+
+// memory returns since when this node leads, and a copy of the reports.
+func (l *leadership) memory(leads bool, at time.Time) (time.Time, map[metadata.NodeID]heard) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !leads {
+		l.since = time.Time{}
+		clear(l.reports)
+		return l.since, nil
+	}
+	if l.since.IsZero() {
+		l.since = at
+	}
+	m := make(map[metadata.NodeID]heard, len(l.reports))
+	for id, h := range l.reports {
+		m[id] = h
+	}
+	return l.since, m
+}
+
+// begin reports whether the dataset name is to be started by the caller.
+func (l *leadership) begin(name string) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.started[name] {
+		return false
+	}
+	l.started[name] = true
+	return true
+}
+
+// leadLoop does the leader's duties while this node leads.
+func (d *Daemon) leadLoop(ctx context.Context) {
+	t := time.NewTicker(d.cfg.Timing.Report)
+	defer t.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-t.C:
+		}
+		leads := d.group.IsLeader()
+		since, reports := d.lead.memory(leads, time.Now())
+		if !leads {
+			continue
+		}
+		v := d.group.View()
+		for _, c := range d.duties(v, since, reports, time.Now()) {
+			if err := d.duty(ctx, c); err != nil {
+				d.log.WithError(err).Debug("proposal refused")
+				break
+			}
+		}
+		d.beginDatasets(v)
+	}
+}
+
+func (d *Daemon) duty(ctx context.Context, c raftstore.Command) error {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	_, err := d.group.Propose(ctx, c)
+	return err
+}
+
+// duties is what a leader that heard these reports proposes about v. It is a
+// function of its arguments and of the job alone.
+func (d *Daemon) duties(v cluster.View, since time.Time, reports map[metadata.NodeID]heard, at time.Time) []raftstore.Command {
+	cs := d.nodeDuties(v, since, reports, at)
+	cs = append(cs, datasetDuties(v, reports)...)
+	if !v.Closing && allDone(v.Map, reports) {
+		cs = append(cs, raftstore.Command{Kind: "closing"})
+	}
+	return cs
+}
+
+func (d *Daemon) nodeDuties(v cluster.View, since time.Time, reports map[metadata.NodeID]heard, at time.Time) []raftstore.Command {
+	var cs []raftstore.Command
+	set := func(n cluster.Node, s cluster.State, addr string) {
+		cs = append(cs, raftstore.Command{Kind: "node", Node: n.ID, State: s, Addr: addr})
+	}
+	for _, n := range v.Map.Nodes {
+		h, known := reports[n.ID]
+		silence := at.Sub(since)
+		if known {
+			silence = at.Sub(h.at)
+		}
+		fresh := known && silence < d.cfg.Timing.Down
+		switch {
+		case n.State == cluster.Joining && fresh && h.Ready, n.State == cluster.Down && fresh && h.Ready && !h.Leaving:
+			set(n, cluster.Up, h.Addr)
+		case n.State == cluster.Joining && at.Sub(since) > d.job.startTimeout():
+			set(n, cluster.Down, "")
+		case n.State == cluster.Up && fresh && h.Leaving:
+			set(n, cluster.Leaving, h.Addr)
+		case (n.State == cluster.Up || n.State == cluster.Leaving) && !fresh && !v.Closing && at.Sub(since) > d.cfg.Timing.Down:
+			d.log.WithField("host", n.Host).Warn("does not answer, given up")
+			set(n, cluster.Down, "")
+		}
+	}
+	return cs
+}
+
+// serving reports whether n takes part in what the job does now.
+func serving(n cluster.Node) bool { return n.State == cluster.Up || n.State == cluster.Leaving }
+
+func datasetDuties(v cluster.View, reports map[metadata.NodeID]heard) []raftstore.Command {
+	var cs []raftstore.Command
+	for _, ds := range v.Datasets {
+		c, _ := v.Map.Node(ds.Coordinator)
+		switch {
+		case ds.Phase == cluster.Staging && c.State == cluster.Down:
+			ds.Phase, ds.Error = cluster.Failed, fmt.Sprintf("%s, which led the stage-in, does not answer", c.Host)
+		case ds.Phase == cluster.Publishing:
+			p, trouble := published(ds, v.Map, reports)
+			if p == cluster.Publishing {
+				continue
+			}
+			ds.Phase, ds.Error, ds.Sealed = p, trouble, now()
+		default:
+			continue
+		}
+		cs = append(cs, raftstore.Command{Kind: "dataset-set", Dataset: ds})
+	}
+	return cs
+}
+
+// published says how far the spreading of ds's manifest is.
+func published(ds cluster.Dataset, m cluster.Map, reports map[metadata.NodeID]heard) (cluster.Phase, string) {
+	for _, n := range m.Nodes {
+		if !serving(n) {
+			continue
+		}
+		r := reports[n.ID]
+		if t := r.Trouble[ds.ID]; t != "" {
+			return cluster.Failed, fmt.Sprintf("manifest on %s: %s", n.Host, t)
+		}
+		if r.Manifests[ds.ID] != ds.Digest {
+			return cluster.Publishing, ""
+		}
+	}
+	return cluster.Sealed, ""
+}
+
+// allDone reports whether every node that still answers has finished.
+func allDone(m cluster.Map, reports map[metadata.NodeID]heard) bool {
+	n := 0
+	for _, node := range m.Nodes {
+		if !serving(node) {
+			continue
+		}
+		if !reports[node.ID].Done {
+			return false
+		}
+		n++
+	}
+	return n > 0
+}
+
+// beginDatasets starts the job file's datasets once the map is complete. A
+// leader that takes over finds those of its predecessor in the registry.
+func (d *Daemon) beginDatasets(v cluster.View) {
+	if joining(v.Map) || len(absent(v.Map)) > 0 || v.Closing {
+		return
+	}
+	for _, s := range d.job.Datasets {
+		if registered(v, s.Name) || !d.lead.begin(s.Name) {
+			continue
+		}
+		d.spawn(func(ctx context.Context) {
+			if err := d.StageIn(ctx, s); err != nil {
+				d.log.WithError(err).WithField("dataset", s.Name).Error("stage-in")
+			}
+		})
+	}
+}
+
+func registered(v cluster.View, name string) bool {
+	for _, ds := range v.Datasets {
+		if ds.Name == name {
+			return true
+		}
+	}
+	return false
+}

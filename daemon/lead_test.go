@@ -1,0 +1,91 @@
+package daemon
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sirupsen/logrus"
+
+	"github.com/bivouacfs/bivouac/metadata"
+	"github.com/bivouacfs/bivouac/metadata/cluster"
+)
+
+// TestDuties: what a leader proposes follows from the view and the reports.
+func TestDuties(t *testing.T) {
+	t0 := time.Unix(1000, 0)
+	const seen, silent = time.Second, time.Minute
+	all := []cluster.State{cluster.Up, cluster.Up, cluster.Up}
+	for _, c := range []struct {
+		name     string
+		states   []cluster.State
+		datasets []cluster.Dataset
+		reports  []report        // of nodes 0, 1, …
+		ago      []time.Duration // since each report; 0 is none
+		leads    time.Duration   // since when this node leads
+		want     string
+	}{
+		{"nobody has reported", []cluster.State{0, 0, 0}, nil, nil, nil, seen, ""},
+		{"ready nodes come up", []cluster.State{0, 0, 0}, nil, []report{{Ready: true}, {}, {Node: 2, Ready: true}},
+			[]time.Duration{seen, seen, seen}, seen, "node 0 up; node 2 up"},
+		{"a missing host is given up after the start timeout", []cluster.State{cluster.Up, 0, cluster.Up}, nil,
+			[]report{{Ready: true}, {}, {Ready: true}}, []time.Duration{seen, 0, seen}, 2 * time.Minute, "node 1 down"},
+		{"silence", all, nil, []report{{Ready: true}, {Ready: true}, {Ready: true}},
+			[]time.Duration{seen, silent, seen}, time.Hour, "node 1 down"},
+		{"a new leader does not judge at once", all, nil, []report{{Ready: true}}, []time.Duration{seen}, seen, ""},
+		{"back again", []cluster.State{cluster.Up, cluster.Down, cluster.Up}, nil, []report{{Ready: true}, {Ready: true}, {Ready: true}},
+			[]time.Duration{seen, seen, seen}, time.Hour, "node 1 up"},
+		{"one leaves", all, nil, []report{{Ready: true}, {Ready: true, Leaving: true}, {Ready: true}},
+			[]time.Duration{seen, seen, seen}, time.Hour, "node 1 leaving"},
+		{"all are done", []cluster.State{cluster.Leaving, cluster.Down, cluster.Leaving}, nil,
+			[]report{{Leaving: true, Done: true}, {}, {Leaving: true, Done: true}}, []time.Duration{seen, 0, seen}, time.Hour, "closing"},
+		{"not all are done", []cluster.State{cluster.Leaving, cluster.Up, cluster.Leaving}, nil,
+			[]report{{Leaving: true, Done: true}, {Ready: true}, {Leaving: true, Done: true}}, []time.Duration{seen, seen, seen}, time.Hour, ""},
+		{"a manifest is everywhere", all, []cluster.Dataset{{ID: 1, Phase: cluster.Publishing, Digest: "d"}},
+			[]report{has("d"), has("d"), has("d")}, []time.Duration{seen, seen, seen}, time.Hour, "dataset 1 sealed"},
+		{"a manifest is not everywhere", all, []cluster.Dataset{{ID: 1, Phase: cluster.Publishing, Digest: "d"}},
+			[]report{has("d"), has("old"), has("d")}, []time.Duration{seen, seen, seen}, time.Hour, ""},
+		{"a manifest that a node cannot take", all, []cluster.Dataset{{ID: 1, Phase: cluster.Publishing, Digest: "d"}},
+			[]report{has("d"), {Ready: true, Trouble: map[metadata.DatasetID]string{1: "disk full"}}, has("d")},
+			[]time.Duration{seen, seen, seen}, time.Hour, "dataset 1 failed: manifest on n1: disk full"},
+		{"a coordinator is lost", []cluster.State{cluster.Up, cluster.Down, cluster.Up},
+			[]cluster.Dataset{{ID: 1, Phase: cluster.Staging, Coordinator: 1}}, []report{{Ready: true}, {}, {Ready: true}},
+			[]time.Duration{seen, 0, seen}, time.Hour, "dataset 1 failed: n1, which led the stage-in, does not answer"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			d := &Daemon{job: &Job{}, log: logrus.NewEntry(logrus.New())}
+			d.log.Logger.SetOutput(t.Output())
+			d.cfg.Timing.setDefaults(3)
+			v := cluster.View{Map: cluster.NewMap(1, []string{"n0", "n1", "n2"}), Datasets: c.datasets}
+			for i, s := range c.states {
+				v.Map = v.Map.WithState(metadata.NodeID(i), s, "")
+			}
+			heardOf := make(map[metadata.NodeID]heard)
+			for i, r := range c.reports {
+				if c.ago[i] > 0 {
+					r.Node = metadata.NodeID(i)
+					heardOf[r.Node] = heard{r, t0.Add(-c.ago[i])}
+				}
+			}
+			var got []string
+			for _, cmd := range d.duties(v, t0.Add(-c.leads), heardOf, t0) {
+				switch cmd.Kind {
+				case "node":
+					got = append(got, fmt.Sprintf("node %d %v", cmd.Node, cmd.State))
+				case "dataset-set":
+					got = append(got, strings.TrimSuffix(fmt.Sprintf("dataset %d %v: %s", cmd.Dataset.ID, cmd.Dataset.Phase, cmd.Dataset.Error), ": "))
+				default:
+					got = append(got, cmd.Kind)
+				}
+			}
+			if s := strings.Join(got, "; "); s != c.want {
+				t.Errorf("duties = %q, want %q", s, c.want)
+			}
+		})
+	}
+}
+
+func has(digest string) report {
+	return report{Ready: true, Manifests: map[metadata.DatasetID]string{1: digest}}
+}

@@ -1,0 +1,49 @@
+package daemon
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// registry holds the metrics of this node. Values are read when asked for.
+func (d *Daemon) registry() *prometheus.Registry {
+	r := prometheus.NewRegistry()
+	gauge := func(name, help string, f func() float64) {
+		r.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Namespace: "bivouac", Name: name, Help: help}, f))
+	}
+	space := func(f func(d *Daemon) int64) func() float64 {
+		return func() float64 { return float64(f(d)) }
+	}
+	gauge("capacity_bytes", "Bytes of file data this node may hold.", space(func(d *Daemon) int64 { s, _ := d.data.Space(d.ctx); return s.Capacity }))
+	gauge("used_bytes", "Bytes of file data this node holds.", space(func(d *Daemon) int64 { s, _ := d.data.Space(d.ctx); return s.Used }))
+	gauge("map_epoch", "Epoch of the cluster map.", func() float64 { return float64(d.View().Map.Epoch) })
+	gauge("nodes_up", "Nodes of the job that are up.", func() float64 { return float64(len(d.View().Map.Up())) })
+	r.MustRegister(rpcCollector{d})
+	return r
+}
+
+var (
+	requestsDesc = prometheus.NewDesc("bivouac_rpc_requests_total", "Requests answered, by operation.", []string{"op"}, nil)
+	rejectedDesc = prometheus.NewDesc("bivouac_rpc_rejected_total", "Connections cut, by cause.", []string{"cause"}, nil)
+)
+
+// rpcCollector reads the server's counters when Prometheus asks.
+type rpcCollector struct{ d *Daemon }
+
+// Describe names the metrics.
+func (c rpcCollector) Describe(ch chan<- *prometheus.Desc) {
+	ch <- requestsDesc
+	ch <- rejectedDesc
+}
+
+// Collect reads the counters.
+func (c rpcCollector) Collect(ch chan<- prometheus.Metric) {
+	s := c.d.rpc.Stats()
+	for op, n := range s.Requests {
+		ch <- prometheus.MustNewConstMetric(requestsDesc, prometheus.CounterValue, float64(n), op.String())
+	}
+	r := s.Rejected
+	for cause, n := range map[string]int64{"key": r.Key, "replay": r.Replay, "oversize": r.Oversize, "slow": r.Slow,
+		"version": r.Version, "node": r.Node, "malformed": r.Malformed, "full": r.Full, "hangup": r.Hangup} {
+		ch <- prometheus.MustNewConstMetric(rejectedDesc, prometheus.CounterValue, float64(n), cause)
+	}
+}

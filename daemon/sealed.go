@@ -1,0 +1,199 @@
+package daemon
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/bivouacfs/bivouac/metadata"
+	"github.com/bivouacfs/bivouac/metadata/cluster"
+	"github.com/bivouacfs/bivouac/metadata/manifest"
+)
+
+// dataset is a sealed dataset that this node can answer for.
+type dataset struct {
+	digest  string
+	table   *manifest.Table
+	summary manifest.Summary
+}
+
+// sealed is the manifests that this node has.
+type sealed struct {
+	mu      sync.Mutex // sealedMu of the package comment
+	have    map[metadata.DatasetID]dataset
+	trouble map[metadata.DatasetID]string
+}
+
+func (s *sealed) init() {
+	s.have = make(map[metadata.DatasetID]dataset)
+	s.trouble = make(map[metadata.DatasetID]string)
+}
+
+func (s *sealed) report() (have, trouble map[metadata.DatasetID]string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	have = make(map[metadata.DatasetID]string, len(s.have))
+	for id, x := range s.have {
+		have[id] = x.digest
+	}
+	trouble = make(map[metadata.DatasetID]string, len(s.trouble))
+	for id, t := range s.trouble {
+		trouble[id] = t
+	}
+	return have, trouble
+}
+
+func (s *sealed) get(id metadata.DatasetID) (dataset, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	x, ok := s.have[id]
+	return x, ok
+}
+
+// Table answers metadata of a sealed dataset without the network.
+func (d *Daemon) Table(id metadata.DatasetID) (metadata.Store, bool) {
+	x, ok := d.table.get(id)
+	if !ok {
+		return nil, false
+	}
+	return x.table, true
+}
+
+// Datasets is the datasets whose tree can be read on this node: those whose
+// manifest is here. All nodes have it before any is told that it is sealed.
+func (d *Daemon) Datasets() []cluster.Dataset {
+	var all []cluster.Dataset
+	for _, ds := range d.View().Datasets {
+		if ds.Phase != cluster.Publishing && ds.Phase != cluster.Sealed {
+			continue
+		}
+		if x, ok := d.table.get(ds.ID); ok && x.digest == ds.Digest {
+			all = append(all, ds)
+		}
+	}
+	return all
+}
+
+// ingestLoop fetches and ingests the manifests that the registry names.
+func (d *Daemon) ingestLoop(ctx context.Context) {
+	for {
+		v, changed := d.watch()
+		again := false
+		for _, ds := range v.Datasets {
+			if x, ok := d.table.get(ds.ID); ok && x.digest == ds.Digest {
+				continue
+			}
+			if ds.Phase == cluster.Publishing || ds.Phase == cluster.Sealed {
+				again = d.ingest(ctx, ds) != nil || again
+			}
+		}
+		var retry <-chan time.Time
+		if again {
+			retry = time.After(4 * d.cfg.Timing.Report)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-changed:
+		case <-retry:
+		}
+	}
+}
+
+func (d *Daemon) ingest(ctx context.Context, ds cluster.Dataset) error {
+	x, err := d.load(ctx, ds)
+	d.table.mu.Lock()
+	delete(d.table.trouble, ds.ID)
+	switch {
+	case err == nil:
+		d.table.have[ds.ID] = x
+	case !unreachable(err) && ctx.Err() == nil:
+		d.table.trouble[ds.ID] = errnoText(err)
+	}
+	d.table.mu.Unlock()
+	if err != nil {
+		d.log.WithError(err).WithField("dataset", ds.Name).Warn("manifest not ingested")
+		return err
+	}
+	d.log.WithFields(map[string]any{"dataset": ds.Name, "files": ds.Files}).Info("manifest ingested")
+	d.nudge()
+	return nil
+}
+
+// load makes the table of ds, from the store if an earlier start of this
+// daemon had ingested it already.
+func (d *Daemon) load(ctx context.Context, ds cluster.Dataset) (dataset, error) {
+	path := filepath.Join(d.stageDir(ds.ID), manifestFile)
+	mark := path + ".ingested"
+	kv := d.meta.Table(ds.ID)
+	x := dataset{digest: ds.Digest}
+	if b, err := os.ReadFile(mark); err == nil && strings.TrimSpace(string(b)) == ds.Digest {
+		if x.table, err = manifest.Open(kv, ds.ID); err == nil {
+			x.summary = x.table.Summary()
+			return x, nil
+		}
+		d.log.WithError(err).Warn("ingested manifest is not usable, ingesting it again")
+	}
+	if err := d.fetchManifest(ctx, ds, path); err != nil {
+		return x, err
+	}
+	sum, err := ingestFile(ctx, kv, path)
+	if err != nil {
+		return x, err
+	}
+	if sum.Digest != ds.Digest {
+		_ = kv.Drop()
+		return x, fmt.Errorf("manifest of %s: digest is %s, want %s", ds.Name, sum.Digest, ds.Digest)
+	}
+	x.summary = sum
+	if x.table, err = manifest.Open(kv, ds.ID); err != nil {
+		return x, err
+	}
+	if err := os.WriteFile(mark, []byte(ds.Digest), 0o600); err != nil {
+		return x, err
+	}
+	return x, nil
+}
+
+func (d *Daemon) fetchManifest(ctx context.Context, ds cluster.Dataset, path string) error {
+	if ds.Coordinator == d.job.Self {
+		return nil
+	}
+	q := blobReq{Dataset: ds.ID, Name: manifestFile}
+	err := d.fetch(ctx, ds.Coordinator, q, path)
+	for _, id := range d.View().Map.Up() {
+		if err == nil {
+			return nil
+		}
+		if id != ds.Coordinator && id != d.job.Self {
+			err = d.fetch(ctx, id, q, path)
+		}
+	}
+	return err
+}
+
+func ingestFile(ctx context.Context, kv manifest.KV, path string) (manifest.Summary, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return manifest.Summary{}, err
+	}
+	defer f.Close()
+	return manifest.Ingest(ctx, kv, manifest.NewReader(bufio.NewReaderSize(f, 1<<20)))
+}
+
+// dropDataset removes what this node holds of a dataset that failed.
+func (d *Daemon) dropDataset(_ context.Context, id metadata.DatasetID) {
+	n, err := d.data.RemoveAll(func(ino metadata.Ino) bool { return ino.Sealed() && ino.Dataset() == id })
+	if err != nil {
+		d.log.WithError(err).Warn("objects of a failed dataset remain")
+	}
+	if err := os.RemoveAll(d.stageDir(id)); err != nil {
+		d.log.WithError(err).Warn("records of a failed dataset remain")
+	}
+	d.log.WithFields(map[string]any{"dataset": id, "objects": n}).Debug("dropped")
+}

@@ -1,0 +1,153 @@
+package daemon
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"sync/atomic"
+
+	"github.com/bivouacfs/bivouac/datapath"
+	"github.com/bivouacfs/bivouac/datapath/wire"
+	"github.com/bivouacfs/bivouac/metadata"
+	"github.com/bivouacfs/bivouac/stagein"
+	"github.com/bivouacfs/bivouac/stagein/source"
+)
+
+// share is this node's part of a stage-in.
+type share struct {
+	d    *Daemon
+	plan *stagein.Plan
+	part int
+	run_ atomic.Pointer[stagein.Share]
+}
+
+func (s *share) progress() stagein.Progress {
+	if r := s.run_.Load(); r != nil {
+		return r.Progress()
+	}
+	return stagein.Progress{}
+}
+
+// stageDir is where this node keeps what belongs to the staging of ds.
+func (d *Daemon) stageDir(ds metadata.DatasetID) string {
+	return d.dir("stage", strconv.Itoa(int(ds)))
+}
+
+func partFile(part int) string    { return "part-" + strconv.Itoa(part) }
+func recordsFile(part int) string { return "records-" + strconv.Itoa(part) }
+
+const manifestFile = "manifest"
+
+func (s *share) run(ctx context.Context) error {
+	d := s.d
+	if err := os.MkdirAll(d.stageDir(s.plan.Dataset), 0o700); err != nil {
+		return fmt.Errorf("stage-in: %w", err)
+	}
+	part := s.plan.Parts[s.part]
+	if s.plan.Kind == source.Dir {
+		if err := s.fetchItems(ctx, &part); err != nil {
+			return err
+		}
+	}
+	f, err := os.Create(filepath.Join(d.stageDir(s.plan.Dataset), recordsFile(s.part)))
+	if err != nil {
+		return fmt.Errorf("stage-in: %w", err)
+	}
+	w := bufio.NewWriterSize(f, 1<<20)
+	err = s.stage(ctx, part, w)
+	if err == nil {
+		err = w.Flush()
+	}
+	if e := f.Close(); err == nil {
+		err = e
+	}
+	return err
+}
+
+func (s *share) stage(ctx context.Context, part stagein.Part, w *bufio.Writer) error {
+	d := s.d
+	sh, err := stagein.NewShare(stagein.ShareConfig{
+		Plan: s.plan, Part: part, FS: d.cfg.Source, Map: d.View().Map, Target: target{d},
+		SeamIn: s.seamIn, SeamOut: s.seamOut, Records: w, Log: d.log.WithField("dataset", s.plan.Name),
+	})
+	if err != nil {
+		return err
+	}
+	s.run_.Store(sh)
+	return sh.Run(ctx)
+}
+
+func (s *share) fetchItems(ctx context.Context, part *stagein.Part) error {
+	name := filepath.Join(s.d.stageDir(s.plan.Dataset), partFile(s.part))
+	from := s.d.coordinator(s.plan.Dataset)
+	if from != s.d.job.Self {
+		if err := s.d.fetch(ctx, from, blobReq{Dataset: s.plan.Dataset, Name: partFile(s.part)}, name); err != nil {
+			return fmt.Errorf("stage-in: list of files: %w", err)
+		}
+	}
+	b, err := os.ReadFile(name)
+	if err != nil {
+		return fmt.Errorf("stage-in: %w", err)
+	}
+	return decodeJSON(b, part)
+}
+
+func (d *Daemon) coordinator(ds metadata.DatasetID) metadata.NodeID {
+	for _, x := range d.View().Datasets {
+		if x.ID == ds {
+			return x.Coordinator
+		}
+	}
+	return d.job.Self
+}
+
+func (s *share) seamIn(ctx context.Context) (stagein.Seam, error) {
+	c, err := s.d.stage.seam(seamKey{s.plan.Dataset, s.part})
+	if err != nil {
+		return stagein.Seam{}, err
+	}
+	select {
+	case seam := <-c:
+		return seam, nil
+	case <-ctx.Done():
+		return stagein.Seam{}, ctx.Err()
+	}
+}
+
+// seamOut tells the node of the next region where this one's headers end.
+func (s *share) seamOut(ctx context.Context, seam stagein.Seam) error {
+	next := s.part + 1
+	if next >= len(s.plan.Parts) {
+		return nil
+	}
+	q := seamReq{Dataset: s.plan.Dataset, Part: next, Seam: seam}
+	to := s.plan.Parts[next].Node
+	if to == s.d.job.Self {
+		_, err := s.d.onSeam(ctx, to, &q)
+		return err
+	}
+	return callJSON(ctx, s.d.peers.To(to), wire.OpStageSeam, q, nil)
+}
+
+// target is where staged bytes go: the owner's chunk store.
+type target struct{ d *Daemon }
+
+func (t target) store(node metadata.NodeID) datapath.Store {
+	if node == t.d.job.Self {
+		return t.d.data
+	}
+	return t.d.cfg.Data(t.d.peers.To(node))
+}
+
+// Put writes p to the object of ino on node.
+func (t target) Put(ctx context.Context, node metadata.NodeID, ino metadata.Ino, p []byte, off int64) error {
+	return t.store(node).WriteAt(ctx, ino, p, off)
+}
+
+// Remove takes back what was put.
+func (t target) Remove(ctx context.Context, node metadata.NodeID, ino metadata.Ino) error {
+	return t.store(node).Remove(ctx, ino)
+}

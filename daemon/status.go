@@ -1,0 +1,152 @@
+package daemon
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/bivouacfs/bivouac/datapath"
+	"github.com/bivouacfs/bivouac/datapath/rpc"
+	"github.com/bivouacfs/bivouac/datapath/wire"
+	"github.com/bivouacfs/bivouac/metadata"
+	"github.com/bivouacfs/bivouac/metadata/cluster"
+	"github.com/bivouacfs/bivouac/stagein"
+)
+
+// Phases are the moments of this node's start; zero is "not yet".
+type Phases struct {
+	mu      sync.Mutex
+	Created metadata.Time `json:"created"` // the prolog began
+	Started metadata.Time `json:"started"` // the daemon began
+	Mounted metadata.Time `json:"mounted"` // the mount was served
+	Up      metadata.Time `json:"up"`      // the map was complete
+}
+
+func (p *Phases) setMounted(t metadata.Time) { p.mu.Lock(); p.Mounted = t; p.mu.Unlock() }
+func (p *Phases) setUp(t metadata.Time)      { p.mu.Lock(); p.Up = t; p.mu.Unlock() }
+
+// PhaseTimes is Phases without its lock.
+type PhaseTimes struct {
+	Created metadata.Time `json:"created"`
+	Started metadata.Time `json:"started"`
+	Mounted metadata.Time `json:"mounted"`
+	Up      metadata.Time `json:"up"`
+}
+
+func (p *Phases) times() PhaseTimes {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return PhaseTimes{p.Created, p.Started, p.Mounted, p.Up}
+}
+
+// Status is the answer of GET /v1/status.
+type Status struct {
+	Job      string          `json:"job"`
+	Restart  int             `json:"restart"`
+	Self     metadata.NodeID `json:"self"`
+	Host     string          `json:"host"`
+	Mount    string          `json:"mount"`
+	Wait     string          `json:"wait,omitempty"`
+	Epoch    metadata.Epoch  `json:"epoch"`
+	Leader   metadata.NodeID `json:"leader"`
+	Closing  bool            `json:"closing,omitempty"`
+	Ready    bool            `json:"ready"` // the map is complete and the mount is served
+	Phases   PhaseTimes      `json:"phases"`
+	Space    datapath.Space  `json:"space"` // of this node
+	Nodes    []NodeStatus    `json:"nodes"`
+	Datasets []DatasetStatus `json:"datasets"`
+	// Wanted is the names of the job file's datasets; one that is not yet in
+	// Datasets has not been begun.
+	Wanted []string        `json:"wanted,omitempty"`
+	RPC    rpc.ServerStats `json:"rpc"`
+}
+
+// NodeStatus is a node of the job.
+type NodeStatus struct {
+	ID    metadata.NodeID `json:"id"`
+	Host  string          `json:"host"`
+	State cluster.State   `json:"state"`
+	Addr  string          `json:"addr,omitempty"`
+}
+
+// DatasetStatus is a dataset and how far it is.
+type DatasetStatus struct {
+	cluster.Dataset
+	// Ready says that every node can read the whole of it.
+	Ready    bool              `json:"ready"`
+	Total    int64             `json:"total,omitempty"`    // bytes of the source, while it is staged
+	Progress *stagein.Progress `json:"progress,omitempty"` // while it is staged
+	PerNode  []NodeShare       `json:"per_node,omitempty"` // once it is published
+}
+
+// NodeShare is what one node holds of a dataset.
+type NodeShare struct {
+	Host  string `json:"host"`
+	Files int64  `json:"files"`
+	Bytes int64  `json:"bytes"`
+}
+
+type statusReq struct {
+	Dataset metadata.DatasetID `json:"dataset"`
+}
+
+// statusReply is how far a stage-in is.
+type statusReply struct {
+	Progress stagein.Progress `json:"progress"`
+	Total    int64            `json:"total"`
+}
+
+// onStatus is a coordinator's answer on how far a stage-in is.
+func (d *Daemon) onStatus(_ context.Context, _ metadata.NodeID, q *statusReq) (statusReply, error) {
+	d.stage.mu.Lock()
+	in := d.stage.jobs[q.Dataset]
+	d.stage.mu.Unlock()
+	if in == nil {
+		return statusReply{}, nil
+	}
+	return in.status(), nil
+}
+
+// Status says how the job stands, as this node sees it.
+func (d *Daemon) Status(ctx context.Context) Status {
+	v := d.View()
+	s := Status{
+		Job: d.job.ID, Restart: d.job.Restart, Self: d.job.Self, Host: d.job.Hosts[d.job.Self],
+		Mount: d.job.Dirs.Mount, Wait: d.job.Wait, Epoch: v.Map.Epoch, Leader: d.leaderID(), Closing: v.Closing,
+		Ready:  d.ready.Load() && v.Version > 0 && !joining(v.Map),
+		Phases: d.phases.times(),
+	}
+	s.Space, _ = d.data.Space(ctx) // zeros say that it could not be had
+	for _, n := range v.Map.Nodes {
+		s.Nodes = append(s.Nodes, NodeStatus{ID: n.ID, Host: n.Host, State: n.State, Addr: n.Addr})
+	}
+	for _, w := range d.job.Datasets {
+		s.Wanted = append(s.Wanted, w.Name)
+	}
+	for _, ds := range v.Datasets {
+		s.Datasets = append(s.Datasets, d.datasetStatus(ctx, ds))
+	}
+	s.RPC = d.rpc.Stats()
+	return s
+}
+
+func (d *Daemon) datasetStatus(ctx context.Context, ds cluster.Dataset) DatasetStatus {
+	s := DatasetStatus{Dataset: ds, Ready: ds.Phase == cluster.Sealed}
+	if ds.Phase == cluster.Staging {
+		ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+		defer cancel()
+		var r statusReply
+		if d.control(ctx, ds.Coordinator, wire.OpStatus, statusReq{ds.ID}, &r) == nil {
+			s.Progress, s.Total = &r.Progress, r.Total
+		}
+	}
+	x, ok := d.table.get(ds.ID)
+	if !ok {
+		return s
+	}
+	for _, n := range d.View().Map.Nodes {
+		sh := x.summary.PerNode[n.ID]
+		s.PerNode = append(s.PerNode, NodeShare{Host: n.Host, Files: sh.Files, Bytes: sh.Bytes})
+	}
+	return s
+}

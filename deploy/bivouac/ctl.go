@@ -1,0 +1,66 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"github.com/spf13/cobra"
+
+	"github.com/bivouacfs/bivouac/daemon"
+	"github.com/bivouacfs/bivouac/deploy/local"
+	"github.com/bivouacfs/bivouac/deploy/pitch"
+)
+
+// which says whose daemon a command talks to.
+type which struct {
+	dir  string // a local job
+	job  string // a Slurm job on this node
+	node int    // of a local job
+}
+
+func (w *which) flags(c *cobra.Command) {
+	c.Flags().StringVar(&w.dir, "dir", "", `directory given to "bivouac up"`)
+	c.Flags().StringVar(&w.job, "job", "", "Slurm job on this node (default: the job that this runs in)")
+	c.Flags().IntVar(&w.node, "node", 0, "with --dir: which node to ask")
+}
+
+// ctl finds the control socket.
+func (w *which) ctl() (*daemon.Ctl, error) {
+	if w.dir != "" {
+		return w.local()
+	}
+	job := w.job
+	if job == "" {
+		job = os.Getenv("SLURM_JOB_ID")
+	}
+	if job == "" {
+		return nil, errors.New("which job? give --dir D (started by bivouac up) or --job ID (of Slurm), or run it inside the job")
+	}
+	run, err := pitch.RunDir(job)
+	if err != nil {
+		return nil, err
+	}
+	j := daemon.Job{Dirs: daemon.Dirs{Run: run}}
+	return daemon.NewCtl(j.CtlSocket()), nil
+}
+
+func (w *which) local() (*daemon.Ctl, error) {
+	dir, err := filepath.Abs(w.dir)
+	if err != nil {
+		return nil, err
+	}
+	s, err := local.Load(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("nothing is up in %s: start it with bivouac up --dir %s", w.dir, w.dir)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if w.node < 0 || w.node >= len(s.Nodes) {
+		return nil, fmt.Errorf("--node %d: %s has %d nodes", w.node, w.dir, len(s.Nodes))
+	}
+	return daemon.NewCtl(s.Nodes[w.node].Sock), nil
+}

@@ -1,0 +1,104 @@
+package main
+
+import (
+	"context"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"time"
+
+	"github.com/sirupsen/logrus"
+	"github.com/spf13/cobra"
+
+	"github.com/bivouacfs/bivouac/daemon"
+	"github.com/bivouacfs/bivouac/datapath/rpc"
+)
+
+func daemonCmd() *cobra.Command {
+	var file string
+	c := &cobra.Command{
+		Use:    "daemon --job-file F",
+		Short:  "Serve one node of a job (run by the keeper or by up)",
+		Hidden: true,
+		Args:   cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			conn := os.NewFile(daemon.LeashFD, "leash")
+			if _, err := conn.Stat(); err != nil {
+				return errors.New("daemon is started by bivouac up or by the keeper, not by hand")
+			}
+			l := daemon.NewLeash(conn)
+			defer l.Close()
+			err := runDaemon(c.Context(), file, l)
+			if err != nil {
+				_ = l.Send(daemon.Note{Failed: err.Error()}) // the keeper may be gone; the log has it
+			}
+			return err
+		},
+	}
+	c.Flags().StringVar(&file, "job-file", "", "the job file (required)")
+	must(c.MarkFlagRequired("job-file"))
+	return c
+}
+
+// runDaemon serves until the leash or a signal says that it is over.
+func runDaemon(ctx context.Context, file string, leash *daemon.Leash) error {
+	log := logrus.NewEntry(logrus.StandardLogger())
+	log.Logger.SetFormatter(&logrus.TextFormatter{DisableColors: true, FullTimestamp: true, TimestampFormat: time.RFC3339Nano})
+	job, err := daemon.ReadJob(file)
+	if err != nil {
+		return err
+	}
+	var start daemon.Start
+	if err := leash.Receive(&start); err != nil {
+		return err
+	}
+	n, err := openNode(job, start, log.WithField("host", job.Hosts[job.Self]))
+	if err != nil {
+		return err
+	}
+	defer n.close()
+	orders := make(chan daemon.Order)
+	go listenLeash(leash, start.Detached, orders)
+	err = n.up(ctx, leash)
+	if err != nil {
+		return err
+	}
+	return n.serve(ctx, leash, orders)
+}
+
+// listenLeash passes orders on; it closes orders when the leash is cut, unless
+// the daemon is to outlive it.
+func listenLeash(l *daemon.Leash, detached bool, orders chan<- daemon.Order) {
+	for {
+		var o daemon.Order
+		if err := l.Receive(&o); err != nil {
+			if !detached || !errors.Is(err, io.EOF) {
+				close(orders)
+			}
+			return
+		}
+		orders <- o
+	}
+}
+
+func parseKey(s string) (rpc.Key, error) {
+	var k rpc.Key
+	b, err := hex.DecodeString(s)
+	if err != nil || len(b) != len(k) {
+		return k, fmt.Errorf("the job key is not %d bytes of hex", len(k))
+	}
+	copy(k[:], b)
+	return k, nil
+}
+
+func inheritedListener(start daemon.Start) (net.Listener, error) {
+	if !start.Listen {
+		return nil, nil
+	}
+	f := os.NewFile(daemon.ListenFD, "listener")
+	defer f.Close()
+	return net.FileListener(f)
+}

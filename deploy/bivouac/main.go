@@ -1,0 +1,79 @@
+// Command bivouac is the whole program: the daemon of a node, what Slurm's
+// plugin runs, and what people type. Each command is one file; it turns flags
+// into a configuration, starts something, and waits.
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/spf13/cobra"
+)
+
+// version is set by the linker.
+var version = "unknown"
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	err := root().ExecuteContext(ctx)
+	stop()
+	os.Exit(exitStatus(err))
+}
+
+// exitError is an error that wants a certain exit status; without a text it is
+// not printed.
+type exitError struct {
+	status int
+	err    error
+}
+
+func (e *exitError) Error() string {
+	if e.err == nil {
+		return ""
+	}
+	return e.err.Error()
+}
+
+func exitStatus(err error) int {
+	if err == nil {
+		return 0
+	}
+	e, ok := err.(*exitError)
+	if !ok {
+		e = &exitError{status: 1, err: err}
+	}
+	if e.err != nil {
+		fmt.Fprintln(os.Stderr, "bivouac:", e.err)
+	}
+	return e.status
+}
+
+func root() *cobra.Command {
+	c := &cobra.Command{
+		Use:   "bivouac",
+		Short: "A filesystem pitched for one Slurm job",
+		Long: `Bivouac turns the node-local drives of a Slurm job into one filesystem that is
+there when the job starts and gone when it ends.
+
+In a job script:
+
+    #SBATCH --bivouac-stage-in=/lustre/me/imagenet.tar
+    #SBATCH --bivouac-stage-out=ckpt:/lustre/me/run7
+
+Without Slurm, on this machine:
+
+    bivouac up --dir D
+    bivouac stage-in imagenet.tar --dir D
+    ls D/node0/data/imagenet
+    bivouac down --dir D`,
+		SilenceUsage:  true,
+		SilenceErrors: true,
+		Version:       version,
+	}
+	c.AddCommand(upCmd(), downCmd(), statusCmd(), stageInCmd(), stageOutCmd(), waitCmd(), reportCmd(),
+		daemonCmd(), keeperCmd(), prologCmd(), epilogCmd(), checkOptionsCmd(), versionCmd(), manCmd())
+	return c
+}

@@ -1,0 +1,206 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"github.com/sirupsen/logrus"
+
+	"github.com/bivouacfs/bivouac/daemon"
+	"github.com/bivouacfs/bivouac/datapath"
+	"github.com/bivouacfs/bivouac/datapath/rpc"
+	"github.com/bivouacfs/bivouac/fsclient"
+	"github.com/bivouacfs/bivouac/fsclient/mount"
+	"github.com/bivouacfs/bivouac/fsclient/remote"
+	"github.com/bivouacfs/bivouac/metadata"
+	"github.com/bivouacfs/bivouac/stagein"
+)
+
+// node is a daemon with its client and its mount, wired together.
+type node struct {
+	job    *daemon.Job
+	log    *logrus.Entry
+	daemon *daemon.Daemon
+	client *fsclient.Client
+	mount  *mount.Mount
+	ended  chan struct{} // closed when the mount is gone
+}
+
+func openNode(job *daemon.Job, start daemon.Start, log *logrus.Entry) (*node, error) {
+	key, err := parseKey(start.Key)
+	if err != nil {
+		return nil, err
+	}
+	syscall.Umask(0)
+	raiseFiles(log)
+	l, err := inheritedListener(start)
+	if err != nil {
+		return nil, err
+	}
+	n := &node{job: job, log: log, ended: make(chan struct{})}
+	n.daemon, err = daemon.Open(daemon.Config{
+		Job: job, Key: key, Listener: l, Log: log,
+		Data: func(c rpc.Caller) datapath.Store { return remote.NewData(c) },
+	})
+	if err != nil {
+		return nil, err
+	}
+	if err := n.openMount(start); err != nil {
+		_ = n.daemon.Close()
+		return nil, err
+	}
+	return n, nil
+}
+
+func (n *node) openMount(start daemon.Start) error {
+	d := n.daemon
+	var err error
+	n.client, err = fsclient.New(fsclient.Config{
+		Self: n.job.Self, Local: d.Meta(), LocalData: d.Data(), View: d.View, Sealed: d, Log: n.log,
+		UID: n.job.UID, GID: n.job.GID, Now: time.Now,
+		Meta: func(id metadata.NodeID) metadata.NodeStore { return remote.NewStore(d.Peers().To(id)) },
+		Data: func(id metadata.NodeID) datapath.Store { return remote.NewData(d.Peers().To(id)) },
+	})
+	if err != nil {
+		return err
+	}
+	d.SetOut(n.stageOut)
+	dir := n.job.Dirs.Mount
+	if start.Fuse {
+		dir = fmt.Sprintf("/dev/fd/%d", daemon.FuseFD)
+	}
+	n.mount, err = mount.New(mount.Config{
+		Client: n.client, Dir: dir, AllowOther: start.Fuse, UID: n.job.UID, GID: n.job.GID,
+		Virtual: n.virtual, Log: n.log.WithField("part", "mount"),
+	})
+	if err != nil {
+		return fmt.Errorf("mount %s: %w", n.job.Dirs.Mount, err)
+	}
+	go func() {
+		defer close(n.ended)
+		n.mount.Serve()
+	}()
+	return nil
+}
+
+// virtual is the content of a file of .bivouac.
+func (n *node) virtual(name string) ([]byte, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	switch name {
+	case "status":
+		return indented(n.daemon.Status(ctx))
+	case "map":
+		return indented(n.daemon.View())
+	case "stats":
+		return indented(map[string]any{"client": n.client.Stats(), "mount": n.mount.Stats()})
+	}
+	return nil, syscall.ENOENT
+}
+
+func indented(v any) ([]byte, error) {
+	b, err := json.MarshalIndent(v, "", "  ")
+	return append(b, '\n'), err
+}
+
+func (n *node) stageOut(ctx context.Context, from, to string, self, of int) (stagein.OutResult, error) {
+	root, err := n.client.Resolve(ctx, metadata.RootIno, from)
+	if err != nil {
+		return stagein.OutResult{}, err
+	}
+	return stagein.Out(ctx, stagein.OutConfig{
+		Store: n.client, Read: n.client.ReadFile, Root: root, To: to, Self: self, N: of,
+		Log: n.log.WithField("part", "stage-out"),
+	})
+}
+
+// up waits for the whole job, then says so on the leash.
+func (n *node) up(ctx context.Context, leash *daemon.Leash) error {
+	n.daemon.SetReady()
+	if err := n.daemon.WaitUp(ctx); err != nil {
+		return err
+	}
+	return leash.Send(daemon.Note{Ready: true})
+}
+
+// serve answers until the end: an order to leave, a cut leash, a signal, or
+// the mount being taken away.
+func (n *node) serve(ctx context.Context, leash *daemon.Leash, orders <-chan daemon.Order) error {
+	alive := time.NewTicker(2 * time.Second)
+	defer alive.Stop()
+	probed := make(chan bool, 1) // the answer of the one probe in flight
+	busy := false
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-n.ended:
+			return nil
+		case o, ok := <-orders:
+			if !ok {
+				return errors.New("the keeper is gone")
+			}
+			if o.Leave {
+				return n.leave(ctx, leash, o)
+			}
+		case <-alive.C:
+			if !busy {
+				busy = true
+				go func() { probed <- n.probe() }()
+			}
+		case ok := <-probed:
+			busy = false
+			if ok {
+				_ = leash.Send(daemon.Note{Alive: true}) // nobody listens on a detached daemon's leash
+			}
+		}
+	}
+}
+
+// probe asks the mount itself, through the kernel, as an application would.
+func (n *node) probe() bool {
+	var st syscall.Statfs_t
+	return syscall.Statfs(n.job.Dirs.Mount, &st) == nil
+}
+
+func (n *node) leave(ctx context.Context, leash *daemon.Leash, o daemon.Order) error {
+	if o.Deadline > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, time.Duration(o.Deadline)*time.Second)
+		defer cancel()
+	}
+	note := daemon.Note{Left: true}
+	if err := n.daemon.Leave(ctx); err != nil {
+		n.log.WithError(err).Error("not all could be copied out")
+		note.Trouble = err.Error()
+	}
+	return leash.Send(note)
+}
+
+// close takes the mount away first, so that nobody waits for a daemon that stops.
+func (n *node) close() {
+	signal.Ignore(syscall.SIGTERM, os.Interrupt)
+	if err := n.mount.Unmount(); err != nil {
+		n.log.WithError(err).Warn("unmount")
+	}
+	if err := n.daemon.Close(); err != nil {
+		n.log.WithError(err).Warn("close")
+	}
+}
+
+// raiseFiles lifts the limit on open files as far as it goes.
+func raiseFiles(log *logrus.Entry) {
+	var r syscall.Rlimit
+	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &r); err == nil && r.Cur < r.Max {
+		r.Cur = r.Max
+		if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &r); err != nil {
+			log.WithError(err).Debug("limit of open files")
+		}
+	}
+}

@@ -1,0 +1,50 @@
+package main
+
+import (
+	"fmt"
+	"path/filepath"
+
+	"github.com/spf13/cobra"
+
+	"github.com/bivouacfs/bivouac/daemon"
+	"github.com/bivouacfs/bivouac/stagein"
+)
+
+func stageInCmd() *cobra.Command {
+	var w which
+	var background bool
+	c := &cobra.Command{
+		Use:   "stage-in SRC[:NAME]",
+		Short: "Bring a tar or a directory in as a dataset, read by all nodes in parallel",
+		Long: `Stage-in unpacks the tar SRC, or copies the directory SRC, into data/NAME. All
+nodes take part, and each byte of the source is read once. NAME is by default
+the last part of SRC without ".tar". The dataset appears whole or not at all,
+and is read-only.`,
+		Example: "  bivouac stage-in /lustre/me/imagenet.tar --dir /tmp/camp\n  bivouac stage-in /home/me/set7:validation --dir /tmp/camp",
+		Args:    cobra.ExactArgs(1),
+		RunE: func(c *cobra.Command, args []string) error {
+			req, err := stagein.ParseSpec(args[0])
+			if err != nil {
+				return err
+			}
+			if req.Source, err = filepath.Abs(req.Source); err != nil {
+				return err
+			}
+			ctl, err := w.ctl()
+			if err != nil {
+				return err
+			}
+			r, err := ctl.StageIn(c.Context(), daemon.DatasetSpec{Source: req.Source, Name: req.Name})
+			if err != nil {
+				return fmt.Errorf("stage-in: %w", err)
+			}
+			if background {
+				return nil
+			}
+			return waitFor(c.Context(), ctl, "all", []string{r.Name}, c.ErrOrStderr())
+		},
+	}
+	w.flags(c)
+	c.Flags().BoolVar(&background, "background", false, `return at once; "bivouac wait" waits`)
+	return c
+}

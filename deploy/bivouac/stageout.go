@@ -1,0 +1,46 @@
+package main
+
+import (
+	"fmt"
+	"path/filepath"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/bivouacfs/bivouac/daemon"
+	"github.com/bivouacfs/bivouac/deploy/show"
+)
+
+func stageOutCmd() *cobra.Command {
+	var w which
+	c := &cobra.Command{
+		Use:   "stage-out FROM:TO",
+		Short: "Copy a directory of scratch to a directory outside, by all nodes in parallel",
+		Long: `Stage-out copies scratch/FROM to the directory TO. All nodes take part; each
+file appears at TO whole or not at all.`,
+		Example: "  bivouac stage-out ckpt:/lustre/me/run7 --dir /tmp/camp",
+		Args:    cobra.ExactArgs(1),
+		RunE: func(c *cobra.Command, args []string) error {
+			from, to, ok := strings.Cut(args[0], ":")
+			if !ok || from == "" || to == "" {
+				return fmt.Errorf("stage-out %q: want FROM:TO, such as ckpt:/lustre/me/run7", args[0])
+			}
+			to, err := filepath.Abs(to)
+			if err != nil {
+				return err
+			}
+			ctl, err := w.ctl()
+			if err != nil {
+				return err
+			}
+			r, err := ctl.StageOut(c.Context(), daemon.OutSpec{From: from, To: to})
+			if err != nil {
+				return fmt.Errorf("stage-out: %w", err)
+			}
+			_, err = fmt.Fprintf(c.OutOrStdout(), "%d files, %s\n", r.Files, show.Bytes(r.Bytes))
+			return err
+		},
+	}
+	w.flags(c)
+	return c
+}

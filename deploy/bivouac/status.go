@@ -1,0 +1,52 @@
+package main
+
+import (
+	"encoding/json"
+
+	"github.com/spf13/cobra"
+
+	"github.com/bivouacfs/bivouac/daemon"
+	"github.com/bivouacfs/bivouac/deploy/show"
+)
+
+func statusCmd() *cobra.Command {
+	return statusLike("status", "Show nodes, space and datasets of a job", func(c *cobra.Command, s daemon.Status) error {
+		return show.Status(c.OutOrStdout(), s)
+	})
+}
+
+func reportCmd() *cobra.Command {
+	return statusLike("report", "Show what staging has read, where the data is, and how long it took", func(c *cobra.Command, s daemon.Status) error {
+		return show.Report(c.OutOrStdout(), s)
+	})
+}
+
+// statusLike makes a command that shows the daemon's status.
+func statusLike(use, short string, text func(*cobra.Command, daemon.Status) error) *cobra.Command {
+	var w which
+	var asJSON bool
+	c := &cobra.Command{
+		Use:   use,
+		Short: short,
+		Args:  cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			ctl, err := w.ctl()
+			if err != nil {
+				return err
+			}
+			s, err := ctl.Status(c.Context())
+			if err != nil {
+				return err
+			}
+			if !asJSON {
+				return text(c, s)
+			}
+			e := json.NewEncoder(c.OutOrStdout())
+			e.SetIndent("", "  ")
+			return e.Encode(s)
+		},
+	}
+	w.flags(c)
+	c.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	return c
+}

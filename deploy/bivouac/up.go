@@ -1,0 +1,61 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"path/filepath"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/bivouacfs/bivouac/deploy/local"
+	"github.com/bivouacfs/bivouac/deploy/pitch"
+)
+
+func upCmd() *cobra.Command {
+	var cfg local.Config
+	var capacity string
+	var asJSON bool
+	c := &cobra.Command{
+		Use:   "up --dir D",
+		Short: "Pitch a filesystem of several nodes on this machine, without Slurm",
+		Long: `Up starts several daemons on this machine, mounts them at D/node0, D/node1, …
+and returns when all of them can be used. It needs no server, no Slurm and no
+configuration. End it with: bivouac down --dir D`,
+		Example: "  bivouac up --nodes 4 --dir /tmp/camp",
+		Args:    cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			var err error
+			if cfg.Capacity, err = pitch.ParseSize(capacity); err != nil {
+				return fmt.Errorf("--capacity: %w", err)
+			}
+			s, err := local.Up(c.Context(), cfg)
+			if err != nil {
+				return err
+			}
+			if asJSON {
+				return json.NewEncoder(c.OutOrStdout()).Encode(s)
+			}
+			for _, n := range s.Nodes {
+				fmt.Fprintf(c.OutOrStdout(), "%s\t%s\n", n.Host, n.Mount)
+			}
+			fmt.Fprintf(c.OutOrStdout(), "data in %s, scratch in %s\n", filepath.Join(s.Nodes[0].Mount, "data"), filepath.Join(s.Nodes[0].Mount, "scratch"))
+			return nil
+		},
+	}
+	c.Flags().StringVar(&cfg.Dir, "dir", "", "directory of the job (required)")
+	c.Flags().IntVar(&cfg.Nodes, "nodes", 4, "number of nodes")
+	c.Flags().StringVar(&capacity, "capacity", "", "space on each node, such as 40G (default: what the disk has)")
+	c.Flags().Uint64Var(&cfg.Seed, "seed", 0, "seed of the placement of files")
+	c.Flags().DurationVar(&cfg.Timeout, "timeout", time.Minute, "longest time to come up")
+	c.Flags().BoolVar(&asJSON, "json", false, "print the nodes as JSON")
+	must(c.MarkFlagRequired("dir"))
+	return c
+}
+
+// must is for what can only fail by a mistake in this program.
+func must(err error) {
+	if err != nil {
+		panic(err)
+	}
+}

@@ -1,0 +1,109 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/bivouacfs/bivouac/daemon"
+	"github.com/bivouacfs/bivouac/deploy/show"
+	"github.com/bivouacfs/bivouac/metadata/cluster"
+)
+
+func waitCmd() *cobra.Command {
+	var w which
+	var until string
+	var timeout time.Duration
+	c := &cobra.Command{
+		Use:   "wait",
+		Short: "Wait until the datasets can be read on all nodes",
+		Long: `Wait returns when the datasets that were asked for can be read on all nodes:
+"manifest" when their whole tree appears, "all" when all their data is there,
+"none" at once. It shows progress, and fails if a stage-in fails.`,
+		Args: cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			ctl, err := w.ctl()
+			if err != nil {
+				return err
+			}
+			ctx := c.Context()
+			if timeout > 0 {
+				var cancel context.CancelFunc
+				ctx, cancel = context.WithTimeout(ctx, timeout)
+				defer cancel()
+			}
+			return waitFor(ctx, ctl, until, nil, c.ErrOrStderr())
+		},
+	}
+	w.flags(c)
+	c.Flags().StringVar(&until, "for", "", "manifest, all or none (default: what the job's wait= option says)")
+	c.Flags().DurationVar(&timeout, "timeout", 0, "give up after this time (default: never)")
+	return c
+}
+
+// terminal reports whether w is a terminal.
+func terminal(w io.Writer) bool {
+	f, ok := w.(*os.File)
+	if !ok {
+		return false
+	}
+	st, err := f.Stat()
+	return err == nil && st.Mode()&os.ModeCharDevice != 0 && os.Getenv("TERM") != "dumb"
+}
+
+// waitFor waits for the datasets named (nil: all that the job wants or has).
+func waitFor(ctx context.Context, ctl *daemon.Ctl, until string, names []string, w io.Writer) error {
+	p := &show.Progress{W: w, Terminal: terminal(w)}
+	t := time.NewTicker(200 * time.Millisecond)
+	defer t.Stop()
+	for {
+		s, err := ctl.Status(ctx)
+		if err != nil {
+			return err
+		}
+		if until == "" {
+			until = s.Wait
+		}
+		if until == "none" {
+			return nil
+		}
+		for _, ds := range s.Datasets {
+			p.Show(ds, time.Now())
+		}
+		if done, err := settled(s, names); done || err != nil {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("gave up waiting: %w", ctx.Err())
+		case <-t.C:
+		}
+	}
+}
+
+// settled reports whether nothing of what was asked for is still on its way.
+func settled(s daemon.Status, names []string) (bool, error) {
+	at := make(map[string]daemon.DatasetStatus)
+	for _, ds := range s.Datasets {
+		at[ds.Name] = ds // a later one of the name counts
+	}
+	if names == nil {
+		names = append(names, s.Wanted...)
+		for n := range at {
+			names = append(names, n)
+		}
+	}
+	done := s.Ready
+	for _, n := range names {
+		ds, ok := at[n]
+		if ok && ds.Phase == cluster.Failed {
+			return false, fmt.Errorf("stage-in of %s failed: %s", ds.Source, ds.Error)
+		}
+		done = done && ok && ds.Ready
+	}
+	return done, nil
+}

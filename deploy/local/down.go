@@ -1,0 +1,127 @@
+package local
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// grace is how long a daemon gets to unmount and stop by itself.
+const grace = 10 * time.Second
+
+// Down ends the job in dir and removes all of it. It is no error if there is
+// none, or if it is already half gone.
+func Down(dir string) error {
+	dir, err := filepath.Abs(dir)
+	if err != nil {
+		return err
+	}
+	if !exists(hidden(dir)) {
+		return nil
+	}
+	f, err := lock(dir)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	s, err := Load(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		s, err = &State{Dir: dir}, nil
+	}
+	if err != nil {
+		return fmt.Errorf("down: %w: remove it by hand if no bivouac process is left", err)
+	}
+	return teardown(s, grace)
+}
+
+// teardown stops the daemons first, so that no mount can hang, then unmounts,
+// then removes.
+func teardown(s *State, grace time.Duration) error {
+	stop(s.Nodes, grace)
+	var errs []error
+	left, err := mounts(s.Dir)
+	errs = append(errs, err)
+	for _, m := range left {
+		if err := unmount(m); err != nil {
+			errs = append(errs, fmt.Errorf("unmount %s: %w", m, err))
+		}
+	}
+	if err := errors.Join(errs...); err != nil {
+		return err // what is below a mount must not be removed
+	}
+	for _, n := range s.Nodes {
+		errs = append(errs, removeEmpty(n.Mount))
+	}
+	if err := os.RemoveAll(hidden(s.Dir)); err != nil {
+		errs = append(errs, err)
+	}
+	if s.MadeDir {
+		errs = append(errs, removeEmpty(s.Dir))
+	}
+	return errors.Join(errs...)
+}
+
+func removeEmpty(dir string) error {
+	err := os.Remove(dir)
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTEMPTY) {
+		return nil // what the user put there stays
+	}
+	return err
+}
+
+func stop(nodes []Node, grace time.Duration) {
+	for _, n := range nodes {
+		if n.alive() {
+			_ = unix.Kill(n.PID, unix.SIGTERM)
+			_ = unix.Kill(n.PID, unix.SIGCONT)
+		}
+	}
+	if waitGone(nodes, grace) {
+		return
+	}
+	for _, n := range nodes {
+		if n.alive() {
+			_ = unix.Kill(n.PID, unix.SIGKILL)
+		}
+	}
+	waitGone(nodes, 5*time.Second)
+}
+
+// waitGone waits until no node's process lives.
+func waitGone(nodes []Node, d time.Duration) bool {
+	t := time.NewTicker(20 * time.Millisecond)
+	defer t.Stop()
+	for end := time.Now().Add(d); ; <-t.C {
+		alive := false
+		for _, n := range nodes {
+			alive = alive || n.alive()
+		}
+		if !alive || time.Now().After(end) {
+			return !alive
+		}
+	}
+}
+
+// unmount detaches a mount whose server is gone.
+func unmount(path string) error {
+	err := unix.Unmount(path, unix.MNT_DETACH)
+	if err == nil || errors.Is(err, unix.EINVAL) {
+		return nil
+	}
+	for _, bin := range []string{"fusermount3", "fusermount"} {
+		out, e := exec.Command(bin, "-u", "-z", path).CombinedOutput()
+		if e == nil {
+			return nil
+		}
+		err = fmt.Errorf("%w: %s", err, strings.TrimSpace(string(out)))
+	}
+	return err
+}

@@ -1,0 +1,87 @@
+package local
+
+import (
+	"context"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// TestDownOfNothing: down is no error where nothing is, once or twice.
+func TestDownOfNothing(t *testing.T) {
+	dir := t.TempDir()
+	for range 2 {
+		if err := Down(dir); err != nil {
+			t.Fatal(err)
+		}
+		if err := Down(filepath.Join(dir, "missing")); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// TestFailedUp: a daemon that does not start leaves nothing, and the error
+// says where to look.
+func TestFailedUp(t *testing.T) {
+	if _, err := os.Stat("/dev/fuse"); err != nil {
+		t.Skip("needs /dev/fuse")
+	}
+	dir := filepath.Join(t.TempDir(), "job")
+	_, err := Up(context.Background(), Config{Dir: dir, Nodes: 2, Program: "/bin/false"})
+	if err == nil || !strings.Contains(err.Error(), "ended while it started") {
+		t.Errorf("Up of a program that fails: %v", err)
+	}
+	if exists(dir) {
+		t.Errorf("%s is left", dir)
+	}
+}
+
+// TestSecondUp: a directory in use is refused with what to do about it.
+func TestSecondUp(t *testing.T) {
+	if _, err := os.Stat("/dev/fuse"); err != nil {
+		t.Skip("needs /dev/fuse")
+	}
+	dir := t.TempDir()
+	_, unlock, err := claim(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Up(context.Background(), Config{Dir: dir}); err == nil || !strings.Contains(err.Error(), "another bivouac up") {
+		t.Errorf("Up beside an up: %v", err)
+	}
+	unlock()
+	if _, err := Up(context.Background(), Config{Dir: dir}); err == nil || !strings.Contains(err.Error(), "bivouac down --dir") {
+		t.Errorf("Up after an up: %v", err)
+	}
+	if err := Down(dir); err != nil {
+		t.Fatal(err)
+	}
+	if exists(hidden(dir)) {
+		t.Error("down has left something")
+	}
+}
+
+// TestAlive: a process id alone is not the process.
+func TestAlive(t *testing.T) {
+	c := exec.Command("sleep", "60")
+	if err := c.Start(); err != nil {
+		t.Fatal(err)
+	}
+	n := Node{PID: c.Process.Pid, Start: startTime(c.Process.Pid)}
+	if !n.alive() || (Node{PID: n.PID, Start: "1"}).alive() || (Node{}).alive() {
+		t.Error("alive does not tell a process from its number")
+	}
+	_ = c.Process.Kill()
+	_ = c.Wait()
+	if n.alive() {
+		t.Error("a process that ended is alive")
+	}
+}
+
+func TestUnescape(t *testing.T) {
+	if got := unescape(`/a\040b\134c\09`); got != `/a b\c\09` {
+		t.Errorf("unescape = %q", got)
+	}
+}

@@ -1,0 +1,143 @@
+// Package local pitches a whole job on this one machine, without Slurm, a
+// server or a configuration: several daemons, each with its own stores and its
+// own mount, that meet over loopback. Its one idea is that what was started is
+// written down with process ids and start times, so that Down finds all of it,
+// and only it, also after everything was killed.
+//
+// The directory of a job D holds D/node0, D/node1, … (the mounts) and
+// D/.bivouac (everything else). Nothing outside D is touched.
+package local
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// Node is one daemon of a local job.
+type Node struct {
+	Host  string `json:"host"`
+	Mount string `json:"mount"`
+	Sock  string `json:"sock"` // control socket
+	Log   string `json:"log"`
+	PID   int    `json:"pid"`
+	Start string `json:"start"` // the process's start time, from /proc
+}
+
+// State is what Up wrote down.
+type State struct {
+	Dir     string `json:"dir"`
+	MadeDir bool   `json:"made_dir"` // Up made Dir, so Down removes it
+	Nodes   []Node `json:"nodes"`
+}
+
+func hidden(dir string) string    { return filepath.Join(dir, ".bivouac") }
+func statePath(dir string) string { return filepath.Join(hidden(dir), "state.json") }
+
+// Load reads what Up wrote down in dir; fs.ErrNotExist if there is no job.
+func Load(dir string) (*State, error) {
+	b, err := os.ReadFile(statePath(dir))
+	if err != nil {
+		return nil, err
+	}
+	s := new(State)
+	if err := json.Unmarshal(b, s); err != nil {
+		return nil, fmt.Errorf("%s: %w", statePath(dir), err)
+	}
+	return s, nil
+}
+
+func (s *State) save() error {
+	b, err := json.MarshalIndent(s, "", "  ")
+	if err != nil {
+		return err
+	}
+	tmp := statePath(s.Dir) + ".new"
+	if err := os.WriteFile(tmp, append(b, '\n'), 0o600); err != nil {
+		return err
+	}
+	return os.Rename(tmp, statePath(s.Dir))
+}
+
+// startTime is field 22 of /proc/pid/stat; "" if the process is gone or a zombie.
+func startTime(pid int) string {
+	b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
+	if err != nil {
+		return ""
+	}
+	_, rest, ok := strings.Cut(string(b), ") ")
+	f := strings.Fields(rest)
+	if !ok || len(f) < 20 || f[0] == "Z" || f[0] == "X" {
+		return ""
+	}
+	return f[19]
+}
+
+func (n Node) alive() bool { return n.PID > 0 && n.Start != "" && startTime(n.PID) == n.Start }
+
+// lock keeps two ups and downs of one directory apart.
+func lock(dir string) (*os.File, error) {
+	f, err := os.OpenFile(filepath.Join(hidden(dir), "lock"), os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		_ = f.Close()
+		if errors.Is(err, syscall.EWOULDBLOCK) {
+			return nil, fmt.Errorf("another bivouac up or down works on %s: wait for it", dir)
+		}
+		return nil, err
+	}
+	return f, nil
+}
+
+// mounts is the mountpoints below dir, the innermost first.
+func mounts(dir string) ([]string, error) {
+	b, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		return nil, err
+	}
+	var found []string
+	for line := range strings.Lines(string(b)) {
+		f := strings.Fields(line)
+		if len(f) < 5 {
+			continue
+		}
+		p := unescape(f[4])
+		if strings.HasPrefix(p, dir+"/") {
+			found = append([]string{p}, found...)
+		}
+	}
+	return found, nil
+}
+
+// unescape undoes the octal escapes of /proc/self/mountinfo.
+func unescape(s string) string {
+	var b strings.Builder
+	for i := 0; i < len(s); i++ {
+		if s[i] == '\\' && i+3 < len(s) {
+			if n, err := strconv.ParseUint(s[i+1:i+4], 8, 8); err == nil {
+				b.WriteByte(byte(n))
+				i += 3
+				continue
+			}
+		}
+		b.WriteByte(s[i])
+	}
+	return b.String()
+}
+
+// exists reports whether path is there, without touching what it leads to: a
+// stat of a dead mount fails with ENOTCONN.
+func exists(path string) bool {
+	_, err := os.Lstat(path)
+	return !errors.Is(err, fs.ErrNotExist)
+}

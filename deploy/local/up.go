@@ -1,0 +1,308 @@
+package local
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/bivouacfs/bivouac/daemon"
+	"github.com/bivouacfs/bivouac/metadata"
+)
+
+// maxSock is the longest path of a Unix socket, in bytes.
+const maxSock = 107
+
+// Config is what Up may be told. The zero value of all but Dir is a default.
+type Config struct {
+	Dir      string
+	Nodes    int    // 4
+	Capacity int64  // bytes on each node; 0 is what the disk has
+	Seed     uint64 // of placement
+	Datasets []daemon.DatasetSpec
+	StageOut []daemon.OutSpec
+	Timeout  time.Duration // to come up; one minute
+	Program  string        // the bivouac binary; this one
+	// Addrs, if given, is where each node listens; by default it is a free
+	// port of loopback. Wrap, if given, is what stands before node i's command:
+	// together they put nodes into network namespaces.
+	Addrs [][]string
+	Wrap  func(i int) []string
+}
+
+func (c *Config) setDefaults() error {
+	if c.Nodes == 0 {
+		c.Nodes = 4
+	}
+	if c.Nodes < 1 || c.Nodes > 64 {
+		return fmt.Errorf("--nodes %d: 1 to 64 on one machine", c.Nodes)
+	}
+	if c.Timeout == 0 {
+		c.Timeout = time.Minute
+	}
+	var err error
+	if c.Program == "" {
+		if c.Program, err = os.Executable(); err != nil {
+			return err
+		}
+	}
+	c.Dir, err = filepath.Abs(c.Dir)
+	return err
+}
+
+// Up starts the job and returns when every mount can be used. If it cannot,
+// nothing of it is left.
+func Up(ctx context.Context, cfg Config) (*State, error) {
+	if err := cfg.setDefaults(); err != nil {
+		return nil, err
+	}
+	if _, err := os.Stat("/dev/fuse"); err != nil {
+		return nil, fmt.Errorf("this kernel has no FUSE (%w): load the module with modprobe fuse", err)
+	}
+	s, unlock, err := claim(cfg.Dir)
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
+	l := &launch{cfg: cfg, state: s}
+	defer l.close()
+	if err := l.run(ctx); err != nil {
+		return nil, errors.Join(err, teardown(s, 0))
+	}
+	return s, nil
+}
+
+// claim makes the directory ready for a new job, or refuses one that is in use.
+func claim(dir string) (*State, func(), error) {
+	s := &State{Dir: dir, MadeDir: !exists(dir)}
+	if err := os.MkdirAll(hidden(dir), 0o700); err != nil {
+		return nil, nil, fmt.Errorf("up: %w", err)
+	}
+	f, err := lock(dir)
+	if err != nil {
+		return nil, nil, err
+	}
+	unlock := func() { _ = f.Close() }
+	if _, err := Load(dir); err == nil {
+		unlock()
+		return nil, nil, fmt.Errorf("a job is already up (or was killed) in %s: end it with bivouac down --dir %s", dir, dir)
+	}
+	if m, err := mounts(dir); err == nil && len(m) > 0 {
+		unlock()
+		return nil, nil, fmt.Errorf("%s is still mounted by an earlier job: clean up with bivouac down --dir %s", m[0], dir)
+	}
+	if err := s.save(); err != nil {
+		unlock()
+		return nil, nil, err
+	}
+	return s, unlock, nil
+}
+
+// launch is an Up in progress.
+type launch struct {
+	cfg    Config
+	state  *State
+	key    string
+	addrs  [][]string
+	socks  []*os.File
+	leash  []*daemon.Leash
+	exited []chan error // the end of each daemon
+}
+
+func (l *launch) close() {
+	for _, f := range l.socks {
+		_ = f.Close()
+	}
+	for _, x := range l.leash {
+		_ = x.Close()
+	}
+}
+
+func (l *launch) run(ctx context.Context) error {
+	key := make([]byte, 32)
+	if _, err := rand.Read(key); err != nil {
+		return err
+	}
+	l.key = hex.EncodeToString(key)
+	if err := l.bind(); err != nil {
+		return err
+	}
+	for i := range l.cfg.Nodes {
+		if err := l.start(i); err != nil {
+			return fmt.Errorf("node%d: %w", i, err)
+		}
+	}
+	if err := l.state.save(); err != nil {
+		return err
+	}
+	return l.wait(ctx)
+}
+
+// bind takes a free port of loopback for every node before any starts, so that
+// no two jobs can want the same.
+func (l *launch) bind() error {
+	if l.cfg.Addrs != nil {
+		l.addrs = l.cfg.Addrs
+		return nil
+	}
+	for range l.cfg.Nodes {
+		ln, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			return err
+		}
+		f, err := ln.(*net.TCPListener).File()
+		_ = ln.Close() // f is a duplicate that goes on listening
+		if err != nil {
+			return err
+		}
+		l.socks = append(l.socks, f)
+		l.addrs = append(l.addrs, []string{ln.Addr().String()})
+	}
+	return nil
+}
+
+func (l *launch) job(i int) *daemon.Job {
+	home := filepath.Join(hidden(l.cfg.Dir), "node"+strconv.Itoa(i))
+	j := &daemon.Job{
+		Version: daemon.JobVersion, ID: "local", UID: uint32(os.Getuid()), GID: uint32(os.Getgid()),
+		Self: metadata.NodeID(i), Addrs: l.addrs, Capacity: l.cfg.Capacity, Seed: l.cfg.Seed,
+		Datasets: l.cfg.Datasets, StageOut: l.cfg.StageOut,
+		StartTimeout: int(l.cfg.Timeout / time.Second), Created: metadata.TimeOf(time.Now()),
+	}
+	for k := range l.cfg.Nodes {
+		j.Hosts = append(j.Hosts, "node"+strconv.Itoa(k))
+	}
+	j.Dirs = daemon.Dirs{
+		Store: []string{filepath.Join(home, "store")}, Run: filepath.Join(home, "run"),
+		Mount: filepath.Join(l.cfg.Dir, "node"+strconv.Itoa(i)),
+	}
+	return j
+}
+
+func (l *launch) start(i int) error {
+	j := l.job(i)
+	if len(j.CtlSocket()) > maxSock {
+		return fmt.Errorf("the path %s is too long for a socket (%d bytes, at most %d): choose a shorter --dir",
+			j.CtlSocket(), len(j.CtlSocket()), maxSock)
+	}
+	home := filepath.Dir(j.Dirs.Run)
+	for _, d := range []string{home, j.Dirs.Mount} {
+		if err := os.MkdirAll(d, 0o700); err != nil {
+			return err
+		}
+	}
+	file := filepath.Join(home, "job.json")
+	if err := j.Write(file); err != nil {
+		return err
+	}
+	log, err := os.OpenFile(filepath.Join(home, "log"), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+	if err != nil {
+		return err
+	}
+	defer log.Close()
+	cmd, leash, err := l.spawn(i, file, log)
+	if err != nil {
+		return err
+	}
+	l.leash = append(l.leash, leash)
+	l.exited = append(l.exited, make(chan error, 1))
+	l.state.Nodes = append(l.state.Nodes, Node{
+		Host: j.Hosts[i], Mount: j.Dirs.Mount, Sock: j.CtlSocket(), Log: log.Name(),
+		PID: cmd.Process.Pid, Start: startTime(cmd.Process.Pid),
+	})
+	go func() { l.exited[i] <- cmd.Wait() }()
+	return leash.Send(daemon.Start{Key: l.key, Detached: true, Listen: l.socks != nil})
+}
+
+// spawn starts the daemon with its leash, an unused descriptor where a keeper
+// would put /dev/fuse, and its listener.
+func (l *launch) spawn(i int, file string, log *os.File) (*exec.Cmd, *daemon.Leash, error) {
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, nil, err
+	}
+	near, far := os.NewFile(uintptr(fds[0]), "leash"), os.NewFile(uintptr(fds[1]), "leash")
+	defer far.Close()
+	null, err := os.Open(os.DevNull)
+	if err != nil {
+		_ = near.Close()
+		return nil, nil, err
+	}
+	defer null.Close()
+	args := []string{l.cfg.Program, "daemon", "--job-file", file}
+	if l.cfg.Wrap != nil {
+		args = append(l.cfg.Wrap(i), args...)
+	}
+	cmd := exec.Command(args[0], args[1:]...)
+	cmd.Stdout, cmd.Stderr = log, log
+	cmd.ExtraFiles = []*os.File{far, null}
+	if l.socks != nil {
+		cmd.ExtraFiles = append(cmd.ExtraFiles, l.socks[i])
+	}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	cmd.Dir = "/"
+	if err := cmd.Start(); err != nil {
+		_ = near.Close()
+		return nil, nil, err
+	}
+	return cmd, daemon.NewLeash(near), nil
+}
+
+// wait returns when every daemon is ready, or with the first reason why not.
+func (l *launch) wait(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, l.cfg.Timeout+15*time.Second)
+	defer cancel()
+	errs := make(chan error, len(l.leash)) // one answer from each
+	var wg sync.WaitGroup
+	for i := range l.leash {
+		wg.Add(1)
+		go func() {
+			defer wg.Done()
+			errs <- l.waitNode(i)
+		}()
+	}
+	defer wg.Wait()
+	for range l.leash {
+		var err error
+		select {
+		case err = <-errs:
+		case <-ctx.Done():
+			err = fmt.Errorf("not up after %v: see the logs in %s", l.cfg.Timeout, hidden(l.cfg.Dir))
+		}
+		if err != nil {
+			for _, x := range l.leash { // unblocks the others
+				_ = x.Close()
+			}
+			return err
+		}
+	}
+	return nil
+}
+
+func (l *launch) waitNode(i int) error {
+	n := l.state.Nodes[i]
+	for {
+		var note daemon.Note
+		err := l.leash[i].Receive(&note)
+		switch {
+		case err == io.EOF || err != nil && note == (daemon.Note{}):
+			return fmt.Errorf("%s: the daemon ended while it started: see %s", n.Host, n.Log)
+		case note.Failed != "":
+			return fmt.Errorf("%s: %s", n.Host, note.Failed)
+		case note.Ready:
+			return nil
+		}
+	}
+}

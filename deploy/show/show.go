@@ -1,0 +1,183 @@
+// Package show turns what a daemon says of its job into text for people:
+// status, progress and the report at the end. Its one idea is that every
+// figure is computed from daemon.Status alone, so text and JSON cannot differ.
+// It asks nobody and decides nothing.
+package show
+
+import (
+	"fmt"
+	"io"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/bivouacfs/bivouac/daemon"
+	"github.com/bivouacfs/bivouac/metadata"
+	"github.com/bivouacfs/bivouac/metadata/cluster"
+)
+
+// Bytes formats n in binary units: 1.5 GiB.
+func Bytes(n int64) string {
+	const units = "KMGTPE"
+	if n < 1<<10 {
+		return fmt.Sprintf("%d B", n)
+	}
+	f, i := float64(n)/(1<<10), 0
+	for f >= 1024 && i < len(units)-1 {
+		f, i = f/1024, i+1
+	}
+	return fmt.Sprintf("%.1f %ciB", f, units[i])
+}
+
+// seconds is the time from a to b, "-" if either has not happened.
+func seconds(a, b metadata.Time) string {
+	if a == 0 || b == 0 {
+		return "-"
+	}
+	return fmt.Sprintf("%.2f s", b.Time().Sub(a.Time()).Seconds())
+}
+
+// Status writes how the job stands.
+func Status(w io.Writer, s daemon.Status) error {
+	state := "starting"
+	switch {
+	case s.Closing:
+		state = "closing"
+	case s.Ready:
+		state = "ready"
+	}
+	fmt.Fprintf(w, "job %s  %s  mounted at %s  epoch %d\n", s.Job, state, s.Mount, s.Epoch)
+	fmt.Fprintf(w, "this node (%s): %s used of %s, %d objects\n\n", s.Host, Bytes(s.Space.Used), Bytes(s.Space.Capacity), s.Space.Objects)
+	t := tabwriter.NewWriter(w, 0, 4, 2, ' ', 0)
+	fmt.Fprintln(t, "NODE\tHOST\tSTATE\tADDRESS\tROLE")
+	for _, n := range s.Nodes {
+		role := ""
+		if n.ID == s.Leader {
+			role = "leader"
+		}
+		fmt.Fprintf(t, "%d\t%s\t%v\t%s\t%s\n", n.ID, n.Host, n.State, n.Addr, role)
+	}
+	if len(s.Datasets) > 0 {
+		fmt.Fprintln(t, "\nDATASET\tPHASE\tFILES\tBYTES\tSOURCE")
+	}
+	for _, ds := range s.Datasets {
+		files, bytes := ds.Files, ds.Bytes
+		if ds.Progress != nil {
+			files, bytes = ds.Progress.Files, ds.Progress.Bytes
+		}
+		fmt.Fprintf(t, "%s\t%v\t%d\t%s\t%s\n", ds.Name, ds.Phase, files, Bytes(bytes), ds.Source)
+		if ds.Error != "" {
+			fmt.Fprintf(t, "\t%s\n", ds.Error)
+		}
+	}
+	return t.Flush()
+}
+
+// Report writes the job's summary: what was read, where it is, how long it took.
+func Report(w io.Writer, s daemon.Status) error {
+	fmt.Fprintf(w, "bivouac report for job %s (%d nodes)\n", s.Job, len(s.Nodes))
+	p := s.Phases
+	fmt.Fprintf(w, "  allocation to mount      %s\n", seconds(p.Created, p.Mounted))
+	fmt.Fprintf(w, "  allocation to all nodes  %s\n", seconds(p.Created, p.Up))
+	for _, ds := range s.Datasets {
+		dataset(w, ds)
+	}
+	return nil
+}
+
+func dataset(w io.Writer, ds daemon.DatasetStatus) {
+	fmt.Fprintf(w, "dataset %s from %s: %v\n", ds.Name, ds.Source, ds.Phase)
+	if ds.Phase == cluster.Failed {
+		fmt.Fprintf(w, "  error                    %s\n", ds.Error)
+		return
+	}
+	if ds.Phase == cluster.Staging {
+		return
+	}
+	fmt.Fprintf(w, "  files, directories       %d, %d\n", ds.Files, ds.Dirs)
+	fmt.Fprintf(w, "  dataset bytes            %d (%s)\n", ds.Bytes, Bytes(ds.Bytes))
+	fmt.Fprintf(w, "  source bytes read        %d (%s) of %d\n", ds.SourceBytes, Bytes(ds.SourceBytes), ds.SourceSize)
+	if ds.SourceSize > 0 {
+		fmt.Fprintf(w, "  source bytes read / source bytes = %.2f\n", float64(ds.SourceBytes)/float64(ds.SourceSize))
+	}
+	d := ds.Sealed.Time().Sub(ds.Started.Time())
+	if ds.Sealed != 0 && d > 0 {
+		fmt.Fprintf(w, "  staged and sealed in     %.2f s, %.3f GB/s\n", d.Seconds(), float64(ds.SourceBytes)/1e9/d.Seconds())
+	}
+	perNode(w, ds)
+}
+
+func perNode(w io.Writer, ds daemon.DatasetStatus) {
+	var most, sum int64
+	for _, n := range ds.PerNode {
+		fmt.Fprintf(w, "  %-24s %d files, %s\n", n.Host, n.Files, Bytes(n.Bytes))
+		most, sum = max(most, n.Bytes), sum+n.Bytes
+	}
+	if sum > 0 {
+		mean := float64(sum) / float64(len(ds.PerNode))
+		fmt.Fprintf(w, "  imbalance (most / mean)  %.2f\n", float64(most)/mean)
+	}
+}
+
+// Progress shows the staging of datasets: one line that is rewritten on a
+// terminal, a line now and then elsewhere.
+type Progress struct {
+	W        io.Writer
+	Terminal bool
+
+	last  time.Time
+	shown map[string]cluster.Phase
+}
+
+// every is the pause between two plain lines about the same phase.
+const every = 5 * time.Second
+
+// Show writes the state of ds if there is something new to say.
+func (p *Progress) Show(ds daemon.DatasetStatus, at time.Time) {
+	if p.shown == nil {
+		p.shown = make(map[string]cluster.Phase)
+	}
+	old, known := p.shown[ds.Name]
+	turned := !known || old != ds.Phase
+	if !turned && (ds.Phase != cluster.Staging || !p.Terminal && at.Sub(p.last) < every) {
+		return
+	}
+	p.shown[ds.Name], p.last = ds.Phase, at
+	l := line(ds, at)
+	switch {
+	case p.Terminal && ds.Phase == cluster.Staging:
+		fmt.Fprintf(p.W, "\r\033[K%s", l)
+	case p.Terminal:
+		fmt.Fprintf(p.W, "\r\033[K%s\n", l)
+	default:
+		fmt.Fprintln(p.W, l)
+	}
+}
+
+// line is what is to be said of a dataset now.
+func line(ds daemon.DatasetStatus, at time.Time) string {
+	switch ds.Phase {
+	case cluster.Failed:
+		return fmt.Sprintf("bivouac: %s: %s", ds.Name, ds.Error)
+	case cluster.Sealed:
+		return fmt.Sprintf("bivouac: %s: %d files, %s, ready in %s", ds.Name, ds.Files, Bytes(ds.Bytes), seconds(ds.Started, ds.Sealed))
+	case cluster.Publishing:
+		return fmt.Sprintf("bivouac: %s: %d files, spreading the manifest", ds.Name, ds.Files)
+	}
+	if ds.Progress == nil || ds.Total == 0 {
+		return fmt.Sprintf("bivouac: %s: scanning %s", ds.Name, ds.Source)
+	}
+	done, took := ds.Progress.SourceBytes, at.Sub(ds.Started.Time()).Seconds()
+	frac := min(float64(done)/float64(ds.Total), 1)
+	rate, eta := 0.0, "?"
+	if took > 0 {
+		rate = float64(done) / took
+	}
+	if rate > 0 {
+		eta = (time.Duration(float64(ds.Total-done)/rate*1e9) * time.Nanosecond).Round(time.Second).String()
+	}
+	const width = 24
+	n := int(frac * width)
+	return fmt.Sprintf("bivouac: %s [%s%s] %3.0f%%  %d files  %s  %s/s  ETA %s", ds.Name,
+		strings.Repeat("=", n), strings.Repeat(" ", width-n), frac*100, ds.Progress.Files, Bytes(done), Bytes(int64(rate)), eta)
+}

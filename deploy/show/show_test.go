@@ -1,0 +1,90 @@
+package show
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/bivouacfs/bivouac/daemon"
+	"github.com/bivouacfs/bivouac/metadata"
+	"github.com/bivouacfs/bivouac/metadata/cluster"
+	"github.com/bivouacfs/bivouac/stagein"
+)
+
+func TestBytes(t *testing.T) {
+	for n, want := range map[int64]string{0: "0 B", 1023: "1023 B", 1024: "1.0 KiB", 1536: "1.5 KiB", 1 << 30: "1.0 GiB", 5 << 40: "5.0 TiB"} {
+		if got := Bytes(n); got != want {
+			t.Errorf("Bytes(%d) = %q, want %q", n, got, want)
+		}
+	}
+}
+
+var t0 = time.Unix(1000, 0)
+
+func at(s float64) metadata.Time {
+	return metadata.TimeOf(t0.Add(time.Duration(s * float64(time.Second))))
+}
+
+func job() daemon.Status {
+	return daemon.Status{
+		Job: "7", Mount: "/mnt/bivouac/7", Ready: true, Nodes: make([]daemon.NodeStatus, 2),
+		Phases: daemon.PhaseTimes{Created: at(0), Mounted: at(0.25), Up: at(0.5)},
+		Datasets: []daemon.DatasetStatus{{
+			Dataset: cluster.Dataset{Name: "set", Source: "/s.tar", Phase: cluster.Sealed, Files: 3, Bytes: 3000,
+				SourceSize: 4000, SourceBytes: 4000, Started: at(1), Sealed: at(3)},
+			Ready:   true,
+			PerNode: []daemon.NodeShare{{Host: "a", Files: 2, Bytes: 2000}, {Host: "b", Files: 1, Bytes: 1000}},
+		}},
+	}
+}
+
+func TestReport(t *testing.T) {
+	var b strings.Builder
+	if err := Report(&b, job()); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"allocation to mount      0.25 s", "source bytes read / source bytes = 1.00",
+		"staged and sealed in     2.00 s", "2 files, 2.0 KiB", "imbalance (most / mean)  1.33"} {
+		if !strings.Contains(b.String(), want) {
+			t.Errorf("the report has no %q:\n%s", want, b.String())
+		}
+	}
+}
+
+func TestStatus(t *testing.T) {
+	s := job()
+	s.Datasets[0].Phase, s.Datasets[0].Error = cluster.Failed, "no such file"
+	var b strings.Builder
+	if err := Status(&b, s); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"job 7  ready", "/mnt/bivouac/7", "failed", "no such file"} {
+		if !strings.Contains(b.String(), want) {
+			t.Errorf("the status has no %q:\n%s", want, b.String())
+		}
+	}
+}
+
+// TestProgress: in a log a line now and then, on a terminal one that is rewritten.
+func TestProgress(t *testing.T) {
+	staging := daemon.DatasetStatus{Dataset: cluster.Dataset{Name: "set", Phase: cluster.Staging, Started: at(0)},
+		Total: 1000, Progress: &stagein.Progress{SourceBytes: 500, Files: 5}}
+	done := job().Datasets[0]
+	for _, terminal := range []bool{false, true} {
+		var b strings.Builder
+		p := Progress{W: &b, Terminal: terminal}
+		for i := range 4 {
+			p.Show(staging, t0.Add(time.Duration(i+1)*time.Second))
+		}
+		p.Show(done, t0.Add(9*time.Second))
+		p.Show(done, t0.Add(10*time.Second))
+		s := b.String()
+		lines, shown := strings.Count(s, "\n"), strings.Count(s, " 50%")
+		if !terminal && (lines != 2 || shown != 1) || terminal && (lines != 1 || shown != 4) {
+			t.Errorf("terminal %v: %d lines, staging shown %d times:\n%q", terminal, lines, shown, s)
+		}
+		if !strings.Contains(s, "3 files, 2.9 KiB, ready in 2.00 s") {
+			t.Errorf("terminal %v: the end is not shown: %q", terminal, s)
+		}
+	}
+}
