@@ -2,6 +2,7 @@ package stagein
 
 import (
 	"context"
+	"errors"
 
 	"github.com/sirupsen/logrus"
 
@@ -33,5 +34,5 @@ type OutResult struct {
 
 // Out copies this node's share of a subtree.
 func Out(ctx context.Context, cfg OutConfig) (OutResult, error) {
-	return OutResult{}, errTODO
+	return OutResult{}, errors.New("not yet")
 }

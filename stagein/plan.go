@@ -2,6 +2,8 @@ package stagein
 
 import (
 	"context"
+	"fmt"
+	"syscall"
 
 	"github.com/sirupsen/logrus"
 
@@ -52,11 +54,152 @@ type PlanConfig struct {
 	Log     *logrus.Entry
 }
 
-// DefaultStripe is the size above which a sealed file is striped.
+// DefaultStripe is the size above which a sealed file is striped, in bytes.
 const DefaultStripe = 64 << 20
+
+const (
+	defaultRegion = 1 << 20
+	defaultWalk   = 16
+	alignment     = 1 << 20 // of large regions, so that no two readers share a stripe of the source
+)
 
 // MakePlan looks at the source and divides it among the nodes that are up. It
 // reads one block of a tar, which the plan carries, and no data of a directory.
+// It refuses, before a byte is copied, what the nodes have no room for; of a
+// tar, whose members are not known yet, it knows only what each node may expect.
 func MakePlan(ctx context.Context, cfg PlanConfig) (*Plan, error) {
-	return nil, errTODO
+	if err := cfg.Request.Validate(); err != nil {
+		return nil, err
+	}
+	p, err := cfg.plan(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("stage-in of %w", err)
+	}
+	return p, nil
+}
+
+func (cfg *PlanConfig) plan(ctx context.Context) (*Plan, error) {
+	cfg.setDefaults()
+	nodes := cfg.Map.Up()
+	if len(nodes) == 0 {
+		return nil, fmt.Errorf("%s: no node is up: %w", cfg.Request.Source, syscall.EHOSTDOWN)
+	}
+	found, err := source.Detect(cfg.FS, cfg.Request.Source)
+	if err != nil {
+		return nil, err
+	}
+	p := &Plan{
+		Dataset: cfg.Dataset, Name: cfg.Request.Name, Source: source.Name(found.Path), Kind: found.Kind,
+		Mtime: found.Info.Mtime, Head: found.Head, UID: cfg.UID, GID: cfg.GID, Stripe: cfg.Stripe,
+	}
+	if p.Kind == source.Tar {
+		p.Size = found.Info.Size
+		p.Parts = regions(p.Size, cfg.Region, nodes)
+		return p, cfg.room(p, evenly(p.Size, nodes))
+	}
+	items, err := source.Walk(ctx, cfg.FS, found.Path, cfg.Workers)
+	if err != nil {
+		return nil, err
+	}
+	need := cfg.deal(p, items, nodes)
+	return p, cfg.room(p, need)
+}
+
+func (cfg *PlanConfig) setDefaults() {
+	if cfg.Stripe <= 0 {
+		cfg.Stripe = DefaultStripe
+	}
+	if cfg.Region <= 0 {
+		cfg.Region = defaultRegion
+	}
+	if cfg.Workers <= 0 {
+		cfg.Workers = defaultWalk
+	}
+}
+
+// regions cuts a tar. Its first block is read already.
+func regions(size, least int64, nodes []metadata.NodeID) []Part {
+	n := min(int64(len(nodes)), max(size/max(least, 2*source.BlockSize), 1))
+	align := int64(source.BlockSize)
+	if size/n >= 16*alignment {
+		align = alignment
+	}
+	parts := make([]Part, n)
+	off := int64(0)
+	for i := range parts {
+		end := size
+		if int64(i) < n-1 {
+			end = (size/n*int64(i+1) + size%n*int64(i+1)/n) / align * align
+		}
+		parts[i] = Part{Index: uint16(i), Node: nodes[i], Off: off, End: end, Bytes: end - off}
+		off = end
+	}
+	parts[0].Off = source.BlockSize // Head is before it, and counts
+	return parts
+}
+
+// evenly is what each node may expect to hold of a tar.
+func evenly(size int64, nodes []metadata.NodeID) map[metadata.NodeID]int64 {
+	need := make(map[metadata.NodeID]int64, len(nodes))
+	for _, id := range nodes {
+		need[id] = size / int64(len(nodes))
+	}
+	return need
+}
+
+// deal gives every item to the node that owns its path, and says what each
+// node will hold.
+func (cfg *PlanConfig) deal(p *Plan, items []source.Item, nodes []metadata.NodeID) map[metadata.NodeID]int64 {
+	need := make(map[metadata.NodeID]int64, len(nodes))
+	part := make(map[metadata.NodeID]int, len(nodes))
+	p.Parts = make([]Part, len(nodes))
+	for i, id := range nodes {
+		p.Parts[i] = Part{Index: uint16(i), Node: id}
+		part[id] = i
+	}
+	for _, it := range items {
+		owner := cfg.Map.FileOwner(it.Path)
+		to := &p.Parts[part[owner]]
+		to.Items = append(to.Items, it)
+		to.Bytes += it.Size
+		p.Size += it.Size
+		if it.Size <= cfg.Stripe {
+			need[owner] += it.Size
+			continue
+		}
+		for _, id := range nodes {
+			need[id] += it.Size / int64(len(nodes))
+		}
+	}
+	return need
+}
+
+// room refuses what does not fit.
+func (cfg *PlanConfig) room(p *Plan, need map[metadata.NodeID]int64) error {
+	if cfg.Free == nil {
+		return nil
+	}
+	for _, id := range cfg.Map.Up() {
+		free, known := cfg.Free(id)
+		if !known || need[id] <= free {
+			continue
+		}
+		n, _ := cfg.Map.Node(id)
+		return fmt.Errorf("%s: %s needs room for %s and has %s (%s in all): give the job more nodes or more capacity=: %w",
+			p.Source, n.Host, size(need[id]), size(free), size(p.Size), syscall.ENOSPC)
+	}
+	return nil
+}
+
+// size writes bytes for people.
+func size(n int64) string {
+	const units = "KMGTPE"
+	if n < 1024 {
+		return fmt.Sprintf("%d B", n)
+	}
+	x, u := float64(n)/1024, 0
+	for x >= 1024 && u < len(units)-1 {
+		x, u = x/1024, u+1
+	}
+	return fmt.Sprintf("%.1f %ciB", x, units[u])
 }

@@ -3,16 +3,18 @@ package stagein
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
+	"sync/atomic"
+	"syscall"
 
 	"github.com/sirupsen/logrus"
 
+	"github.com/bivouacfs/bivouac/datapath/wire"
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/metadata/cluster"
 	"github.com/bivouacfs/bivouac/stagein/source"
 )
-
-var errTODO = errors.New("not yet")
 
 // Target is where staged bytes go: the objects of all nodes.
 type Target interface {
@@ -32,7 +34,7 @@ type ShareConfig struct {
 	Target Target
 	// SeamIn waits for the seam of the region before; SeamOut gives this
 	// region's to the next. Neither is called for a directory, SeamIn not
-	// for the first region, SeamOut not for the last.
+	// for the first region, SeamOut not for the last; each at most once.
 	SeamIn  func(ctx context.Context) (Seam, error)
 	SeamOut func(ctx context.Context, s Seam) error
 	Records io.Writer // gets the records of the part, as manifest.Writer encodes them
@@ -41,24 +43,84 @@ type ShareConfig struct {
 	Log     *logrus.Entry
 }
 
+// limits are the bounds that tests make small.
+type limits struct {
+	piece   int // bytes of a read
+	carry   int // bytes of a cut member that travel in the seam
+	pending int // bytes of records that wait for a seam
+}
+
+const (
+	defaultMemory  = 64 << 20
+	defaultWorkers = 16
+	defaultCarry   = 256 << 10
+	defaultPending = 128 << 20
+	minPieces      = 8 // half can be kept by the search, and the rest must do to go on
+	readAhead      = 4 // reads in flight
+)
+
 // Share is one node's part of a stage-in.
 type Share struct {
 	cfg   ShareConfig
+	lim   limits
 	count counters
-}
+	ran   atomic.Bool
 
-// Seam is the state of the archive's reader at the end of a region.
-type Seam struct {
-	At    int64  `json:"at"`
-	Carry []byte `json:"carry,omitempty"`
+	pool *source.Pool
+	rec  *recorder
+	ctx  context.Context // of Run
 }
 
 // NewShare checks cfg. Run does the work.
-func NewShare(cfg ShareConfig) (*Share, error) { return &Share{cfg: cfg}, nil }
+func NewShare(cfg ShareConfig) (*Share, error) {
+	p := cfg.Plan
+	if p == nil || cfg.FS == nil || cfg.Target == nil || cfg.Records == nil {
+		return nil, fmt.Errorf("share without a plan, a source, a target or a place for records: %w", syscall.EINVAL)
+	}
+	last := int(cfg.Part.Index) == len(p.Parts)-1
+	switch {
+	case p.Kind != source.Tar && p.Kind != source.Dir:
+		return nil, fmt.Errorf("share of a source of kind %q: %w", p.Kind, syscall.EINVAL)
+	case p.Kind == source.Dir:
+	case int(cfg.Part.Index) >= len(p.Parts) || cfg.Part.Off%source.BlockSize != 0 || cfg.Part.Off > cfg.Part.End:
+		return nil, fmt.Errorf("share of region %d [%d, %d): %w", cfg.Part.Index, cfg.Part.Off, cfg.Part.End, syscall.EINVAL)
+	case cfg.Part.Index > 0 && cfg.SeamIn == nil, !last && cfg.SeamOut == nil:
+		return nil, fmt.Errorf("share of region %d without seams: %w", cfg.Part.Index, syscall.EINVAL)
+	}
+	if cfg.Memory <= 0 {
+		cfg.Memory = defaultMemory
+	}
+	if cfg.Workers <= 0 {
+		cfg.Workers = defaultWorkers
+	}
+	return &Share{cfg: cfg, lim: limits{piece: wire.MaxData, carry: defaultCarry, pending: defaultPending}}, nil
+}
 
 // Run stages the part. When it returns, all that it stored is stored and all
-// records are written, or an error names what could not be.
-func (s *Share) Run(ctx context.Context) error { return errTODO }
+// records are written, or an error names what could not be. It runs once.
+func (s *Share) Run(ctx context.Context) error {
+	if s.ran.Swap(true) {
+		return fmt.Errorf("a share runs once: %w", syscall.EBUSY)
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	s.ctx = ctx
+	s.pool = source.NewPool(int(max(s.cfg.Memory/int64(s.lim.piece), minPieces)), s.lim.piece)
+	s.rec = newRecorder(s, s.cfg.Records)
+	run := s.runTar
+	if s.cfg.Plan.Kind == source.Dir {
+		run = s.runDir
+	}
+	err := run(ctx)
+	if err == nil {
+		err = s.rec.close()
+	}
+	if err != nil {
+		return fmt.Errorf("stage-in of %s: %w", s.cfg.Plan.Source, err)
+	}
+	s.count.done.Store(true)
+	return nil
+}
 
 // Progress tells how far the share is.
 func (s *Share) Progress() Progress {
@@ -66,4 +128,51 @@ func (s *Share) Progress() Progress {
 		SourceBytes: s.count.source.Load(), SourceTotal: s.cfg.Part.Bytes, Bytes: s.count.bytes.Load(),
 		Files: s.count.files.Load(), Again: s.count.again.Load(), Done: s.count.done.Load(),
 	}
+}
+
+// host is a node's name for a message.
+func (s *Share) host(id metadata.NodeID) string {
+	if n, ok := s.cfg.Map.Node(id); ok && n.Host != "" {
+		return n.Host
+	}
+	return fmt.Sprintf("node %d", id)
+}
+
+// counted counts the bytes that are read of a file.
+type counted struct {
+	source.File
+	n *atomic.Int64
+}
+
+// ReadAt implements io.ReaderAt.
+func (c counted) ReadAt(p []byte, off int64) (int, error) {
+	n, err := c.File.ReadAt(p, off)
+	c.n.Add(int64(n))
+	return n, err
+}
+
+// open opens a file of the source and checks that it is what was planned.
+func (s *Share) open(path string, was source.Info) (source.File, error) {
+	f, err := s.cfg.FS.Open(path)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	if err := unchanged(f, path, was); err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return counted{f, &s.count.source}, nil
+}
+
+// unchanged refuses a file that is no longer what was planned.
+func unchanged(f source.File, path string, was source.Info) error {
+	now, err := f.Stat()
+	switch {
+	case err != nil:
+		return fmt.Errorf("%s: %w", path, err)
+	case now.Size != was.Size:
+		return fmt.Errorf("%s: had %d bytes when the stage-in began, has %d now: %w", path, was.Size, now.Size, syscall.ESTALE)
+	case !was.Same(now):
+		return fmt.Errorf("%s: was changed since the stage-in began: %w", path, syscall.ESTALE)
+	}
+	return nil
 }

@@ -1,4 +1,54 @@
 // Package stagein brings datasets in and takes results out. Its one idea is
 // that the nodes read a source together, each byte of it once, and that what is
 // read goes to its owner at once.
+//
+// # A directory
+//
+// MakePlan lists the tree. Every file is an item of its owner's part (a seeded
+// hash of the path); the owner reads it from the source itself. A large file is
+// pushed on to the nodes of its stripe.
+//
+// # A tar
+//
+// The archive is cut into one region for each node at block boundaries, not at
+// members. Node k reads its region once, from front to end, and does not wait
+// for node k-1 to know where a member begins:
+//
+//	search     keep what is read, until a block has the checksum of a header;
+//	           from that header guess E, an offset at which a member begins
+//	speculate  parse from E, store the data at its owners, keep the records back
+//	verify     when the seam of region k-1 comes, parse from there what was kept
+//
+// The seam is what a reader needs to go on where another stopped: the offset of
+// the first group of headers that is not staged yet, with the bytes of it that
+// were read; or the member whose data runs over the end. If the parse of what
+// was kept ends exactly at E, then the guess was right, because all that follows
+// E was a function of the bytes from E on; the records are written. If it runs
+// past E, the guess was wrong (a tar in a tar has headers in its data): what was
+// stored is removed, and the region is read again from E, and counted again.
+// If no header is found within half of the memory, the node waits for the seam.
+//
+// A region's seam is given out as soon as it is known: for a member that is
+// large, when its header is read; else at the end of the region. A small
+// member that is cut travels in the seam, and the next node stages it whole.
+//
+// Not a byte of the source is read twice while the guesses are right: the first
+// block, which MakePlan reads to see what the source is, travels in the plan,
+// and what follows the archive's end is read (once) to make sure that nothing
+// is lost in silence. So the bytes read are exactly the size of the archive.
+//
+// # What is kept
+//
+// Staged files belong to the user of the job, with the permissions that they
+// have in the source but for set-user-ID and set-group-ID, which change meaning
+// with the owner, as chown(2) has it. Times of modification are kept; access and
+// change times are set to them. Every file has the xxh3-128 of its bytes in its
+// record, except a large one that is cut by a region's end (at most one for each
+// region): two nodes see its bytes, and xxh3 cannot be put together from parts.
+// Its Sum is zeros, which is no file's sum.
+//
+// # What is refused
+//
+// See source. One share's error is everyone's: whoever runs the shares cancels
+// the others, and removes what they stored.
 package stagein

@@ -1,0 +1,289 @@
+package stagein
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"syscall"
+
+	"github.com/bivouacfs/bivouac/metadata/manifest"
+	"github.com/bivouacfs/bivouac/stagein/source"
+)
+
+// chain stages one member after another from a tape, to the end of the region.
+type chain struct {
+	r    *region
+	t    tape
+	g    source.Group
+	push *pusher
+	some bool // there was a member, here or before
+
+	// guess makes this the chain of a speculation: its records and its seam
+	// wait in guess, which is asked to look for the seam now and then.
+	guess *guess
+	// landing is where this chain may stop between two groups, because a
+	// speculation began there; 0 is nowhere.
+	landing int64
+}
+
+// errLanded says that a chain has come to its landing.
+var errLanded = errors.New("landed")
+
+// stage runs the chain from a seam on and waits for what it stores.
+func (c *chain) stage(seam *Seam) error {
+	if len(seam.Carry) > 0 {
+		c.t.queue = append([]*source.Piece{source.Bytes(seam.Carry, seam.At)}, c.t.queue...)
+		c.t.pos = seam.At
+	}
+	return c.end(c.begin(seam))
+}
+
+// end waits for the Puts of a chain that has ended with err.
+func (c *chain) end(err error) error {
+	c.t.close()
+	if err != nil && !errors.Is(err, errLanded) {
+		c.push.cancel()
+	}
+	if e := c.push.wait(); e != nil && (err == nil || errors.Is(err, errLanded) || errors.Is(err, context.Canceled)) {
+		return e
+	}
+	return err
+}
+
+// begin continues from the seam of the region before.
+func (c *chain) begin(s *Seam) error {
+	c.some, c.g.Mtime = s.Some, s.Mtime
+	switch {
+	case s.Ended:
+		return c.ended()
+	case s.Member != nil:
+		if err := c.goOn(s.Member); err != nil {
+			return err
+		}
+		if s.Member.end() >= c.r.part.End && !c.r.last() {
+			return nil // the whole region
+		}
+	}
+	return c.run()
+}
+
+// run stages members until the region ends.
+func (c *chain) run() error {
+	for {
+		if c.landing != 0 && c.t.pos == c.landing {
+			return errLanded
+		}
+		if err := c.look(); err != nil {
+			return err
+		}
+		c.g.Reset(c.t.pos)
+		step, err := c.group()
+		switch {
+		case err == io.EOF:
+			return c.cut()
+		case err != nil:
+			return err
+		case step == source.End:
+			return c.ended()
+		case step == source.Skip:
+			continue
+		}
+		if done, err := c.member(&c.g.Item); done || err != nil {
+			return err
+		}
+	}
+}
+
+// look has a speculation see whether its seam is there.
+func (c *chain) look() error {
+	if c.guess == nil {
+		return c.r.ctx.Err()
+	}
+	return c.guess.look(false)
+}
+
+// group reads a group of headers; io.EOF if the region ends before it does.
+func (c *chain) group() (source.Step, error) {
+	for {
+		b, err := c.t.block()
+		if err != nil {
+			return source.More, err
+		}
+		if len(b) < source.BlockSize {
+			return source.More, c.r.truncated(&c.g)
+		}
+		if step, err := c.g.Add(b); err != nil || step != source.More {
+			return step, err
+		}
+	}
+}
+
+// cut is the end of the region before the end of a group.
+func (c *chain) cut() error {
+	if !c.r.last() {
+		return c.out(Seam{At: c.g.Start(), Carry: c.g.Carry()})
+	}
+	if !c.g.Fresh() && !c.g.Lone() {
+		return c.r.truncated(&c.g)
+	}
+	return c.finish()
+}
+
+// ended is after the archive's end. What follows must not be another archive.
+func (c *chain) ended() error {
+	if err := c.out(Seam{At: c.t.pos, Ended: true}); err != nil {
+		return err
+	}
+	for {
+		b, err := c.t.block()
+		if err == io.EOF {
+			return c.finish()
+		}
+		if err != nil {
+			return err
+		}
+		if source.IsHeader(b) {
+			return fmt.Errorf("the archive ends and another begins at offset %d (were they joined by cat?); stage them one by one: %w",
+				c.t.pos-source.BlockSize, syscall.EBADMSG)
+		}
+	}
+}
+
+// finish is the end of the archive, if this is its last region.
+func (c *chain) finish() error {
+	if c.r.last() && !c.some {
+		return fmt.Errorf("the archive has no members: %w", syscall.EINVAL)
+	}
+	return nil
+}
+
+// out gives the seam to the next region.
+func (c *chain) out(s Seam) error {
+	s.Some, s.Mtime = c.some, c.g.Mtime
+	if c.unproved() {
+		c.guess.seam = &s
+		return nil
+	}
+	return c.r.out(&s)
+}
+
+// member stages one. It is the last of the region if done.
+func (c *chain) member(it *source.Item) (done bool, err error) {
+	c.some = true
+	if it.Off+source.Padded(it.Size) > c.r.size || it.Size > c.r.size {
+		return true, c.r.truncated(&c.g)
+	}
+	over := it.Off+it.Size > c.r.part.End
+	if over && it.Off-c.g.Start()+it.Size <= int64(c.r.lim.carry) {
+		return true, c.carry()
+	}
+	o, err := c.r.place(it)
+	if err != nil {
+		return true, err
+	}
+	if c.unproved() && it.Size > 0 {
+		c.guess.objects = append(c.guess.objects, o)
+	}
+	if !over {
+		return false, c.whole(it, o)
+	}
+	// The other regions' readers can begin before this one has read its part.
+	m := &SeamMember{Path: source.Name(it.Path), Ino: o.ino, Layout: o.layout, Off: it.Off, Size: it.Size}
+	if err := c.out(Seam{At: it.Off, Member: m}); err != nil {
+		return true, err
+	}
+	if err := c.data(it.Off, c.r.part.End-it.Off, o, nil); err != nil {
+		return true, err
+	}
+	return true, c.record(c.r.recordOf(it, o))
+}
+
+// carry puts what there is of a small member into the seam.
+func (c *chain) carry() error {
+	at, b := c.g.Start(), c.g.Carry()
+	for {
+		p, _, err := c.t.take(int64(c.r.lim.piece))
+		if err == io.EOF {
+			return c.out(Seam{At: at, Carry: b})
+		}
+		if err != nil {
+			return err
+		}
+		b = append(b, p...)
+	}
+}
+
+// whole stages a member that ends in this region.
+func (c *chain) whole(it *source.Item, o *object) error {
+	rec := c.r.recordOf(it, o)
+	if it.Is(source.TypeRegular) && it.Hardlink == "" {
+		sum := summer{size: it.Size}
+		if err := c.data(it.Off, it.Size, o, &sum); err != nil {
+			return err
+		}
+		rec.Sum = sum.sum128()
+		if err := c.t.skip(source.Padded(it.Size) - it.Size); err != nil {
+			return err
+		}
+	}
+	return c.record(rec)
+}
+
+// data pushes the next n bytes of a member whose data begins at off.
+func (c *chain) data(off, n int64, o *object, sum *summer) error {
+	for n > 0 {
+		if err := c.look(); err != nil {
+			return err
+		}
+		b, piece, err := c.t.take(n)
+		if err == io.EOF {
+			err = io.ErrUnexpectedEOF
+		}
+		if err != nil {
+			return err
+		}
+		if sum != nil {
+			sum.write(b)
+		}
+		if err := c.push.put(o, b, piece, c.t.pos-int64(len(b))-off); err != nil {
+			return err
+		}
+		n -= int64(len(b))
+	}
+	return nil
+}
+
+// goOn stages what this region has of a member that began in an earlier one.
+func (c *chain) goOn(m *SeamMember) error {
+	r := c.r
+	o := &object{path: string(m.Path), ino: m.Ino, layout: m.Layout}
+	if err := r.order(o); err != nil {
+		return err
+	}
+	c.some = true
+	end := min(m.Off+m.Size, r.part.End)
+	if m.end() >= r.part.End && !r.last() {
+		if m.end() > r.part.End {
+			if err := c.out(Seam{At: m.Off, Member: m}); err != nil {
+				return err
+			}
+		} else if err := c.out(Seam{At: r.part.End}); err != nil {
+			return err
+		}
+	}
+	if err := c.data(m.Off, max(end-r.part.Off, 0), o, nil); err != nil {
+		return err
+	}
+	return c.t.skip(min(m.end(), r.part.End) - c.t.pos)
+}
+
+func (c *chain) record(rec manifest.Record) error {
+	if c.unproved() {
+		return c.guess.keep(rec)
+	}
+	return c.r.record(rec)
+}
+
+// unproved reports whether what the chain does may have to be taken back.
+func (c *chain) unproved() bool { return c.guess != nil && !c.guess.right }

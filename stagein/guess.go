@@ -1,0 +1,165 @@
+package stagein
+
+import (
+	"errors"
+	"fmt"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/bivouacfs/bivouac/metadata/manifest"
+	"github.com/bivouacfs/bivouac/stagein/source"
+)
+
+// guess is a speculation: what was staged from an offset on, at which a member
+// is believed to begin, until the seam proves or refutes it.
+type guess struct {
+	r    *region
+	at   int64           // where the member begins
+	held []*source.Piece // from the region's start to at
+	from *source.Region  // what the speculation reads
+	push *pusher
+
+	pending []manifest.Record
+	weight  int       // bytes of pending
+	objects []*object // that something was put to
+	seam    *Seam     // for the next region
+
+	right bool
+	wrong bool
+	err   error // of the chain that replaced the speculation
+}
+
+// errReplaced stops the chain of a speculation that was wrong; another one has
+// staged the region in its place.
+var errReplaced = errors.New("replaced")
+
+// run speculates, and makes good for it if that was wrong.
+func (g *guess) run(held []*source.Piece) error {
+	c := g.r.chain(g.r.ctx, g.at)
+	c.guess, g.push = g, c.push
+	c.some = true // the header that was found
+	c.t.more = g.from.Next
+	for _, p := range held {
+		if p.End() > g.at {
+			c.t.queue = append(c.t.queue, p.Hold())
+		}
+		if p.Off < g.at {
+			g.held = append(g.held, p.View(g.at))
+		}
+		p.Release()
+	}
+	err := c.run()
+	if !g.right && !g.wrong {
+		// Whatever stopped it counts only if the guess was right.
+		if e := g.look(true); e != nil {
+			err = e
+		}
+	}
+	release(g.held)
+	err = c.end(err)
+	if errors.Is(err, errReplaced) || g.wrong {
+		return g.err
+	}
+	return err
+}
+
+// keep remembers what is not known to be true yet.
+func (g *guess) keep(rec manifest.Record) error {
+	g.pending = append(g.pending, rec)
+	g.weight += 256 + len(rec.Path) + len(rec.Target) + len(rec.Hardlink)
+	if g.weight > g.r.lim.pending {
+		return g.look(true)
+	}
+	return nil
+}
+
+// look verifies the guess if the seam is there; it waits for it if wait.
+func (g *guess) look(wait bool) error {
+	if g.right {
+		return g.r.ctx.Err()
+	}
+	seam, err := g.r.seam(wait)
+	if err != nil || seam == nil {
+		return err
+	}
+	if err := g.verify(seam); err != nil {
+		return err
+	}
+	g.right = true
+	for _, rec := range g.pending {
+		if err := g.r.record(rec); err != nil {
+			return err
+		}
+	}
+	g.pending, g.objects = nil, nil
+	if g.seam != nil {
+		return g.r.out(g.seam)
+	}
+	return nil
+}
+
+// verify stages what was held. It is errReplaced if that did not end where the
+// speculation began; then the whole region has been staged.
+func (g *guess) verify(seam *Seam) error {
+	c := g.r.chain(g.r.ctx, g.r.part.Off)
+	c.landing = g.at
+	c.t.queue, g.held = g.held, nil
+	var again *source.Region
+	c.t.more = func() (*source.Piece, error) {
+		if again == nil {
+			if err := g.undo(); err != nil {
+				return nil, err
+			}
+			again = g.r.read(g.at)
+		}
+		return again.Next()
+	}
+	err := c.stage(seam)
+	if again != nil {
+		again.Close()
+	}
+	if errors.Is(err, errLanded) && c.g.Mtime == nil {
+		return nil
+	}
+	if errors.Is(err, errLanded) {
+		err = g.restart(c)
+	}
+	g.wrong, g.err = true, err
+	return errReplaced
+}
+
+// restart goes on from the landing although it is right: a global header, of
+// which the speculation knew nothing, changes what it staged.
+func (g *guess) restart(c *chain) error {
+	if err := g.undo(); err != nil {
+		return err
+	}
+	again := g.r.read(g.at)
+	defer again.Close()
+	next := g.r.chain(g.r.ctx, g.at)
+	next.t.more = again.Next
+	return next.stage(&Seam{At: g.at, Some: c.some, Mtime: c.g.Mtime})
+}
+
+// undo takes back what the speculation stored.
+func (g *guess) undo() error {
+	g.from.Close()
+	g.push.cancel()
+	_ = g.push.g.Wait() // what failed does not count any more
+	g.r.count.bytes.Add(-g.push.bytes.Load())
+	g.r.count.again.Add(1)
+	rm, ctx := errgroup.WithContext(g.r.ctx)
+	rm.SetLimit(g.r.cfg.Workers)
+	for _, o := range g.objects {
+		for _, node := range o.order {
+			rm.Go(func() error {
+				if err := g.r.cfg.Target.Remove(ctx, node, o.ino); err != nil {
+					return fmt.Errorf("take back %v from %s: %w", o.ino, g.r.host(node), err)
+				}
+				return nil
+			})
+		}
+	}
+	g.pending, g.objects, g.seam = nil, nil, nil
+	return rm.Wait()
+}

@@ -1,0 +1,502 @@
+package stagein
+
+import (
+	"archive/tar"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/zeebo/xxh3"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/bivouacfs/bivouac/datapath"
+	"github.com/bivouacfs/bivouac/datapath/wire"
+	"github.com/bivouacfs/bivouac/metadata"
+	"github.com/bivouacfs/bivouac/metadata/cluster"
+	"github.com/bivouacfs/bivouac/metadata/manifest"
+	"github.com/bivouacfs/bivouac/stagein/source"
+)
+
+// memFS is a filesystem in memory that counts the bytes that are read.
+type memFS struct {
+	mu     sync.Mutex
+	nodes  map[string]*memNode // by clean absolute path
+	read   atomic.Int64
+	onRead func(path string, off int64) // before a read
+}
+
+type memNode struct {
+	info   source.Info
+	data   []byte
+	target string
+	err    error
+}
+
+func newFS() *memFS { return &memFS{nodes: map[string]*memNode{}} }
+
+func (m *memFS) add(path string, mode uint32, data []byte) *memNode {
+	n := &memNode{data: data, info: source.Info{
+		Mode: mode, Size: int64(len(data)), Mtime: metadata.Time(1e18 + int64(len(path))), Nlink: 1, Ino: uint64(len(m.nodes) + 1),
+	}}
+	m.nodes[path] = n
+	return n
+}
+
+func (m *memFS) node(path string) (*memNode, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	n, ok := m.nodes[path]
+	if !ok {
+		return nil, syscall.ENOENT
+	}
+	return n, nil
+}
+
+func (m *memFS) Open(path string) (source.File, error) {
+	n, err := m.node(path)
+	switch {
+	case err != nil:
+		return nil, err
+	case n.err != nil:
+		return nil, n.err
+	case n.info.Is(source.TypeSymlink):
+		return nil, syscall.ELOOP
+	case !n.info.Is(source.TypeRegular):
+		return nil, syscall.EINVAL
+	}
+	return &memFile{m, path, n}, nil
+}
+
+func (m *memFS) Lstat(path string) (source.Info, error) {
+	n, err := m.node(path)
+	if err != nil {
+		return source.Info{}, err
+	}
+	return n.info, nil
+}
+
+func (m *memFS) Readlink(path string) (string, error) {
+	n, err := m.node(path)
+	if err != nil {
+		return "", err
+	}
+	return n.target, nil
+}
+
+func (m *memFS) ReadDir(path string) ([]string, error) {
+	n, err := m.node(path)
+	if err != nil {
+		return nil, err
+	}
+	if n.err != nil {
+		return nil, n.err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	var names []string
+	for p := range m.nodes {
+		if filepath.Dir(p) == path && p != path {
+			names = append(names, filepath.Base(p))
+		}
+	}
+	return names, nil
+}
+
+type memFile struct {
+	fs   *memFS
+	path string
+	n    *memNode
+}
+
+func (f *memFile) Close() error { return nil }
+
+func (f *memFile) Stat() (source.Info, error) {
+	f.fs.mu.Lock()
+	defer f.fs.mu.Unlock()
+	return f.n.info, nil
+}
+
+func (f *memFile) ReadAt(p []byte, off int64) (int, error) {
+	if f.fs.onRead != nil {
+		f.fs.onRead(f.path, off)
+	}
+	f.fs.mu.Lock()
+	data := f.n.data
+	f.fs.mu.Unlock()
+	if off >= int64(len(data)) {
+		return 0, io.EOF
+	}
+	n := copy(p, data[off:])
+	f.fs.read.Add(int64(n))
+	if n < len(p) {
+		return n, io.EOF
+	}
+	return n, nil
+}
+
+// memTarget is the objects of all nodes.
+type memTarget struct {
+	mu      sync.Mutex
+	objects map[objectKey][]byte
+	put     func(node metadata.NodeID, ino metadata.Ino, n int) error
+}
+
+type objectKey struct {
+	node metadata.NodeID
+	ino  metadata.Ino
+}
+
+func (m *memTarget) Put(ctx context.Context, node metadata.NodeID, ino metadata.Ino, p []byte, off int64) error {
+	if len(p) == 0 || len(p) > wire.MaxData || off < 0 {
+		return fmt.Errorf("put of %d bytes at %d: %w", len(p), off, syscall.EINVAL)
+	}
+	if m.put != nil {
+		if err := m.put(node, ino, len(p)); err != nil {
+			return err
+		}
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	k := objectKey{node, ino}
+	b := m.objects[k]
+	if need := off + int64(len(p)); int64(len(b)) < need {
+		b = append(b, make([]byte, need-int64(len(b)))...)
+	}
+	copy(b[off:], p)
+	m.objects[k] = b
+	return nil
+}
+
+func (m *memTarget) Remove(ctx context.Context, node metadata.NodeID, ino metadata.Ino) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	delete(m.objects, objectKey{node, ino})
+	return nil
+}
+
+func testMap(n int) cluster.Map {
+	hosts := make([]string, n)
+	for i := range hosts {
+		hosts[i] = fmt.Sprintf("n%d", i)
+	}
+	m := cluster.NewMap(42, hosts)
+	for i := range hosts {
+		m = m.WithState(metadata.NodeID(i), cluster.Up, hosts[i]+":1")
+	}
+	return m
+}
+
+// job stages a source with n nodes, all in this process.
+type job struct {
+	fs     *memFS
+	nodes  int
+	path   string // of the source
+	region int64
+	stripe int64
+	lim    limits
+	memory int64
+	target *memTarget
+	plan   *Plan
+	sum    Progress
+	order  func(part int) // called before a share starts
+}
+
+const (
+	jobUID = 1234
+	jobGID = 567
+)
+
+// entry is what one path became.
+type entry struct {
+	Mode   uint32
+	Size   int64
+	Mtime  metadata.Time
+	Target string
+	Link   string
+	Data   string
+	sum    [16]byte
+}
+
+func (j *job) run(ctx context.Context) (map[string]entry, error) {
+	m := testMap(j.nodes)
+	if j.target == nil {
+		j.target = &memTarget{}
+	}
+	j.target.objects = map[objectKey][]byte{}
+	plan, err := MakePlan(ctx, PlanConfig{
+		FS: j.fs, Request: Request{Source: j.path, Name: "ds"}, Dataset: 3, Map: m,
+		UID: jobUID, GID: jobGID, Region: j.region, Stripe: j.stripe,
+	})
+	if err != nil {
+		return nil, err
+	}
+	j.plan = plan
+	parts, err := j.shares(ctx, m)
+	if err != nil {
+		return nil, err
+	}
+	if err := j.build(parts); err != nil {
+		return nil, err
+	}
+	return j.tree(m, parts)
+}
+
+// shares runs them all as a coordinator would, with everything through JSON.
+func (j *job) shares(ctx context.Context, m cluster.Map) ([]*bytes.Buffer, error) {
+	seams := make([]chan []byte, len(j.plan.Parts)+1)
+	for i := range seams {
+		seams[i] = make(chan []byte, 1)
+	}
+	parts := make([]*bytes.Buffer, len(j.plan.Parts))
+	states := make([]Progress, len(parts))
+	g, ctx := errgroup.WithContext(ctx)
+	for i := range parts {
+		parts[i] = &bytes.Buffer{}
+		g.Go(func() error {
+			if j.order != nil {
+				j.order(i)
+			}
+			s, err := j.share(m, i, parts[i], seams)
+			if err != nil {
+				return err
+			}
+			err = s.Run(ctx)
+			states[i] = s.Progress()
+			if out := s.pool.Out(); err == nil && out != 0 {
+				return fmt.Errorf("%d buffers were not released", out)
+			}
+			return err
+		})
+	}
+	err := g.Wait()
+	j.sum = Sum(states)
+	return parts, err
+}
+
+func (j *job) share(m cluster.Map, i int, w io.Writer, seams []chan []byte) (*Share, error) {
+	b, err := json.Marshal(j.plan)
+	if err != nil {
+		return nil, err
+	}
+	var plan Plan
+	if err := json.Unmarshal(b, &plan); err != nil {
+		return nil, err
+	}
+	s, err := NewShare(ShareConfig{
+		Plan: &plan, Part: plan.Parts[i], FS: j.fs, Map: m, Target: j.target, Records: w, Workers: 4, Memory: j.memory,
+		SeamIn: func(ctx context.Context) (seam Seam, err error) {
+			select {
+			case b := <-seams[i]:
+				return seam, json.Unmarshal(b, &seam)
+			case <-ctx.Done():
+				return seam, ctx.Err()
+			}
+		},
+		SeamOut: func(ctx context.Context, seam Seam) error {
+			b, err := json.Marshal(seam)
+			if err != nil {
+				return err
+			}
+			select {
+			case seams[i+1] <- b:
+				return nil
+			default:
+				return errors.New("two seams")
+			}
+		},
+	})
+	if err != nil {
+		return nil, err
+	}
+	if j.lim.piece != 0 {
+		s.lim = j.lim
+	}
+	return s, nil
+}
+
+// build has the manifest made, which must agree.
+func (j *job) build(parts []*bytes.Buffer) error {
+	readers := make([]*manifest.Reader, len(parts))
+	for i, p := range parts {
+		readers[i] = manifest.NewReader(bytes.NewReader(p.Bytes()))
+	}
+	_, err := manifest.Build(3, readers, metadata.Attr{Mode: source.TypeDir | 0o755}, io.Discard)
+	return err
+}
+
+// tree is the union of the records with the bytes that the objects hold.
+func (j *job) tree(m cluster.Map, parts []*bytes.Buffer) (map[string]entry, error) {
+	tree := map[string]entry{}
+	used := map[objectKey]bool{}
+	for _, p := range parts {
+		r := manifest.NewReader(p)
+		for {
+			rec, err := r.Next()
+			if err == io.EOF {
+				break
+			}
+			if err != nil {
+				return nil, err
+			}
+			if _, ok := tree[rec.Path]; ok {
+				return nil, fmt.Errorf("%q twice", rec.Path)
+			}
+			if tree[rec.Path], err = j.entry(m, rec, used); err != nil {
+				return nil, err
+			}
+		}
+	}
+	for k := range j.target.objects {
+		if !used[k] {
+			return nil, fmt.Errorf("object %v on %d belongs to nothing", k.ino, k.node)
+		}
+	}
+	return tree, nil
+}
+
+func (j *job) entry(m cluster.Map, rec manifest.Record, used map[objectKey]bool) (entry, error) {
+	a := rec.Attr
+	e := entry{Mode: a.Mode, Mtime: a.Mtime, Target: rec.Target, Link: rec.Hardlink, sum: rec.Sum}
+	if a.UID != jobUID || a.GID != jobGID {
+		return e, fmt.Errorf("%q: owner %d:%d", rec.Path, a.UID, a.GID)
+	}
+	if rec.Hardlink != "" || a.Mode&source.TypeMask != source.TypeRegular {
+		return e, nil
+	}
+	e.Size = a.Size
+	if want := a.Size > j.plan.Stripe; want != (a.Layout.Kind == metadata.Striped) {
+		return e, fmt.Errorf("%q of %d bytes has layout %+v", rec.Path, a.Size, a.Layout)
+	}
+	if a.Layout.Kind == metadata.Local && a.Layout.Node != m.FileOwner(rec.Path) {
+		return e, fmt.Errorf("%q is on %d, its owner is %d", rec.Path, a.Layout.Node, m.FileOwner(rec.Path))
+	}
+	data := make([]byte, 0, a.Size)
+	for _, sp := range datapath.Spans(a.Layout.Chunk(), m.Order(a.Ino, a.Layout), 0, a.Size) {
+		k := objectKey{sp.Node, a.Ino}
+		used[k] = true
+		b := j.target.objects[k]
+		if int64(len(b)) < sp.Off+sp.Len {
+			return e, fmt.Errorf("%q: object on %d has %d bytes, want %d", rec.Path, sp.Node, len(b), sp.Off+sp.Len)
+		}
+		data = append(data, b[sp.Off:sp.Off+sp.Len]...)
+	}
+	e.Data = string(data)
+	if rec.Sum != [16]byte{} && rec.Sum != xxh3.Hash128(data).Bytes() {
+		return e, fmt.Errorf("%q: sum %x is not of its bytes", rec.Path, rec.Sum)
+	}
+	return e, nil
+}
+
+// twin is the dumb way: the whole archive through archive/tar.
+func twin(archive []byte) (map[string]entry, error) {
+	tree := map[string]entry{}
+	r := tar.NewReader(bytes.NewReader(archive))
+	for {
+		h, err := r.Next()
+		if err == io.EOF {
+			return tree, nil
+		}
+		if err != nil {
+			return nil, err
+		}
+		if h.Typeflag == tar.TypeXGlobalHeader || h.Typeflag == 'V' {
+			continue
+		}
+		path, err := source.CleanPath(h.Name)
+		if err != nil {
+			return nil, err
+		}
+		e := entry{Mode: uint32(h.Mode) & 0o1777, Mtime: clamp(h.ModTime)}
+		switch h.Typeflag {
+		case tar.TypeReg, '7':
+			e.Mode |= source.TypeRegular
+			b, err := io.ReadAll(r)
+			if err != nil {
+				return nil, err
+			}
+			e.Data, e.Size = string(b), int64(len(b))
+		case tar.TypeDir:
+			e.Mode |= source.TypeDir
+		case tar.TypeSymlink:
+			e.Mode, e.Target = e.Mode|source.TypeSymlink, h.Linkname
+		case tar.TypeLink:
+			e.Mode |= source.TypeRegular
+			if e.Link, err = source.CleanPath(h.Linkname); err != nil {
+				return nil, err
+			}
+		default:
+			return nil, fmt.Errorf("type %q: %w", h.Typeflag, syscall.EINVAL)
+		}
+		if _, ok := tree[path]; ok {
+			return nil, fmt.Errorf("%q: %w", path, syscall.EEXIST)
+		}
+		tree[path] = e
+	}
+}
+
+// clamp is a time as a manifest can have it.
+func clamp(t time.Time) metadata.Time {
+	switch limit := int64(maxTime) / 1e9; {
+	case t.Unix() >= limit:
+		return maxTime
+	case t.Unix() <= -limit:
+		return -maxTime
+	}
+	return metadata.TimeOf(t)
+}
+
+// checkTree compares what was staged with the twin's.
+func checkTree(t *testing.T, got, want map[string]entry) {
+	t.Helper()
+	for _, p := range slices.Sorted(maps.Keys(want)) {
+		g, ok := got[p]
+		if !ok {
+			t.Errorf("%q is missing", p)
+			continue
+		}
+		w := want[p]
+		if g.Data != w.Data {
+			t.Errorf("%q: %d bytes differ from the twin's %d", p, len(g.Data), len(w.Data))
+		}
+		g.Data, w.Data, g.sum = "", "", w.sum
+		if g != w {
+			t.Errorf("%q = %+v, want %+v", p, g, w)
+		}
+	}
+	for p := range got {
+		if _, ok := want[p]; !ok {
+			t.Errorf("%q is not in the twin", p)
+		}
+	}
+}
+
+// tarJob makes a job of an archive with small limits, so that small archives
+// meet every kind of seam.
+func tarJob(archive []byte, nodes int) *job {
+	j := &job{fs: newFS(), nodes: nodes, path: "/src/a.tar", region: 1024, stripe: 1 << 20}
+	j.lim = limits{piece: 2048, carry: 1024, pending: 1 << 20}
+	j.memory = 64 << 10
+	j.fs.add(j.path, source.TypeRegular|0o644, archive)
+	return j
+}
+
+func errorHas(err error, parts ...string) bool {
+	for _, p := range parts {
+		if err == nil || !strings.Contains(err.Error(), p) {
+			return false
+		}
+	}
+	return err != nil
+}

@@ -1,0 +1,76 @@
+package stagein
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/bivouacfs/bivouac/datapath"
+	"github.com/bivouacfs/bivouac/metadata"
+	"github.com/bivouacfs/bivouac/stagein/source"
+)
+
+// object is where the bytes of one file go.
+type object struct {
+	path   string
+	ino    metadata.Ino
+	layout metadata.Layout
+	order  []metadata.NodeID
+}
+
+// pusher stores pieces, several at a time.
+type pusher struct {
+	s      *Share
+	g      *errgroup.Group
+	parent context.Context
+	ctx    context.Context // ends with parent, with cancel, or with the first failure
+	cancel context.CancelFunc
+	bytes  atomic.Int64
+}
+
+func (s *Share) newPusher(ctx context.Context) *pusher {
+	p := &pusher{s: s, parent: ctx}
+	ctx, p.cancel = context.WithCancel(ctx)
+	p.g, p.ctx = errgroup.WithContext(ctx)
+	p.g.SetLimit(s.cfg.Workers)
+	return p
+}
+
+// put stores b, which lies in piece, at pos of the file. It returns when the
+// Puts have begun; wait tells how they ended.
+func (p *pusher) put(o *object, b []byte, piece *source.Piece, pos int64) error {
+	for _, sp := range datapath.Spans(o.layout.Chunk(), o.order, pos, int64(len(b))) {
+		if p.ctx.Err() != nil {
+			return p.wait()
+		}
+		part := b[sp.Pos-pos:][:sp.Len]
+		piece.Hold()
+		p.g.Go(func() error {
+			defer piece.Release()
+			if err := p.s.cfg.Target.Put(p.ctx, sp.Node, o.ino, part, sp.Off); err != nil {
+				return fmt.Errorf("%q to %s: %w", o.path, p.s.host(sp.Node), err)
+			}
+			p.bytes.Add(sp.Len)
+			p.s.count.bytes.Add(sp.Len)
+			return nil
+		})
+	}
+	return nil
+}
+
+// wait waits for all Puts and tells the first failure. It must be called, and
+// nothing can be put after it.
+func (p *pusher) wait() error {
+	err := p.g.Wait()
+	p.cancel()
+	if err == nil {
+		err = p.parent.Err()
+	}
+	return err
+}
+
+// isCanceled reports whether err only says that something else went wrong.
+func isCanceled(err error) bool { return errors.Is(err, context.Canceled) }

@@ -1,0 +1,140 @@
+package stagein
+
+import (
+	"fmt"
+	"io"
+	"math"
+	"sync"
+	"syscall"
+
+	"github.com/zeebo/xxh3"
+
+	"github.com/bivouacfs/bivouac/metadata"
+	"github.com/bivouacfs/bivouac/metadata/manifest"
+	"github.com/bivouacfs/bivouac/stagein/source"
+)
+
+// recorder writes the records of a part and numbers its inodes.
+type recorder struct {
+	ds   metadata.DatasetID
+	part uint16
+
+	mu  sync.Mutex
+	w   *manifest.Writer // guarded by mu
+	seq uint64           // guarded by mu
+}
+
+func newRecorder(s *Share, w io.Writer) *recorder {
+	return &recorder{ds: s.cfg.Plan.Dataset, part: s.cfg.Part.Index, w: manifest.NewWriter(w)}
+}
+
+// ino is the next number.
+func (r *recorder) ino() (metadata.Ino, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.seq > math.MaxUint32 {
+		return 0, fmt.Errorf("more than %d things in one part: %w", r.seq, syscall.EOVERFLOW)
+	}
+	r.seq++
+	return metadata.SealedIno(r.ds, r.part, uint32(r.seq-1)), nil
+}
+
+func (r *recorder) add(rec manifest.Record) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.w.Add(rec)
+}
+
+func (r *recorder) close() error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.w.Close()
+}
+
+// keptBits is what of a mode is kept. The owner changes, so set-user-ID and
+// set-group-ID would mean another thing.
+const keptBits = source.TypeMask | 0o1777
+
+// maxTime is the latest time that a manifest takes, in the year 2116, and
+// negated the earliest; a file that claims to be outside gets the nearest.
+const maxTime = metadata.Time(math.MaxInt64 / 2)
+
+// recordOf makes the record of an item.
+func (s *Share) recordOf(it *source.Item, o *object) manifest.Record {
+	rec := manifest.Record{Path: it.Path, Target: it.Target, Hardlink: it.Hardlink}
+	t := max(-maxTime, min(it.Mtime, maxTime))
+	rec.Attr = metadata.Attr{
+		Mode: it.Mode & keptBits, Nlink: 1, UID: s.cfg.Plan.UID, GID: s.cfg.Plan.GID,
+		Size: it.Size, Atime: t, Mtime: t, Ctime: t,
+	}
+	if it.Is(source.TypeSymlink) {
+		rec.Attr.Size = int64(len(it.Target))
+	}
+	if o != nil {
+		rec.Attr.Ino, rec.Attr.Layout = o.ino, o.layout
+	}
+	return rec
+}
+
+// place numbers an item and says where its bytes go.
+func (s *Share) place(it *source.Item) (*object, error) {
+	ino, err := s.rec.ino()
+	if err != nil {
+		return nil, err
+	}
+	o := &object{path: it.Path, ino: ino}
+	switch {
+	case !it.Is(source.TypeRegular):
+	case it.Size > s.cfg.Plan.Stripe:
+		o.layout = metadata.Layout{Kind: metadata.Striped, ChunkSize: stripeChunk, Epoch: s.cfg.Map.Epoch}
+	case s.cfg.Plan.Kind == source.Dir:
+		o.layout = metadata.Layout{Kind: metadata.Local, Node: s.cfg.Part.Node} // the plan knew the owner
+	default:
+		o.layout = metadata.Layout{Kind: metadata.Local, Node: s.cfg.Map.FileOwner(it.Path)}
+	}
+	return o, s.order(o)
+}
+
+// stripeChunk is the chunk size of striped sealed files, in bytes.
+const stripeChunk = 8 << 20
+
+// order finds the nodes of an object.
+func (s *Share) order(o *object) error {
+	if o.layout.Kind == metadata.Striped && o.layout.Epoch > s.cfg.Map.Epoch {
+		return fmt.Errorf("%q is striped by the map of epoch %d, this node has %d: %w",
+			o.path, o.layout.Epoch, s.cfg.Map.Epoch, syscall.ESTALE)
+	}
+	o.order = s.cfg.Map.Order(o.ino, o.layout)
+	if len(o.order) == 0 {
+		return fmt.Errorf("%q: no node to put it on: %w", o.path, syscall.EHOSTDOWN)
+	}
+	return nil
+}
+
+// summer makes the sum of a file's bytes as they come.
+type summer struct {
+	size int64
+	sum  [16]byte
+	h    *xxh3.Hasher128
+}
+
+func (m *summer) write(b []byte) {
+	if m.h == nil && int64(len(b)) == m.size {
+		m.sum = xxh3.Hash128(b).Bytes()
+		return
+	}
+	if m.h == nil {
+		m.h = xxh3.New128()
+	}
+	_, _ = m.h.Write(b) // cannot fail
+}
+
+func (m *summer) sum128() [16]byte {
+	switch {
+	case m.size == 0:
+		return xxh3.Hash128(nil).Bytes()
+	case m.h != nil:
+		return m.h.Sum128().Bytes()
+	}
+	return m.sum
+}

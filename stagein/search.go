@@ -1,0 +1,73 @@
+package stagein
+
+import (
+	"io"
+
+	"github.com/bivouacfs/bivouac/stagein/source"
+)
+
+// search holds what it reads until a header tells where a member may begin.
+// It returns nil if the seam came first, or if none was found in time.
+func (r *region) search(from *source.Region) (g *guess, held []*source.Piece, err error) {
+	var f finder
+	limit := r.part.Off + int64(max(int(r.cfg.Memory)/r.lim.piece, minPieces)/2*r.lim.piece)
+	f.start, f.limit = r.part.Off, limit
+	for {
+		p, err := from.Next()
+		if err == io.EOF {
+			return nil, held, nil
+		}
+		if err != nil {
+			return nil, held, err
+		}
+		held = append(held, p)
+		if f.at == 0 {
+			f.scan(p)
+		}
+		if f.at != 0 && f.at < p.End() {
+			return &guess{r: r, at: f.at, from: from}, held, nil
+		}
+		if p.End() >= limit || len(r.seamIn) > 0 {
+			return nil, held, nil
+		}
+	}
+}
+
+// finder looks for the first header.
+type finder struct {
+	start, limit int64
+	in           bool // a group
+	g            source.Group
+	at           int64 // where a member may begin; 0 is not known
+}
+
+func (f *finder) scan(p *source.Piece) {
+	for i := 0; i+source.BlockSize <= len(p.B) && f.at == 0; i += source.BlockSize {
+		b := p.B[i : i+source.BlockSize]
+		if !f.in {
+			if !source.IsHeader(b) {
+				continue
+			}
+			f.in = true
+			f.g.Reset(p.Off + int64(i))
+		}
+		step, err := f.g.Add(b)
+		if err != nil || step == source.End {
+			f.in = false
+		} else if step != source.More {
+			f.at = f.guess()
+		}
+	}
+}
+
+// guess is where a member surely begins if the header that was found is one.
+// The header may be in the middle of its group, so that only the end of the
+// member is sure; unless what came before was more than extended headers can
+// be, or the end is too far away to wait for: then it is the group.
+func (f *finder) guess() int64 {
+	end := f.g.Pos() + source.Padded(f.g.Data())
+	if f.g.Start()-f.start > source.MaxSpecial || end >= f.limit || end < f.g.Pos() {
+		return f.g.Start()
+	}
+	return end
+}

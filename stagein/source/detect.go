@@ -1,0 +1,111 @@
+package source
+
+import (
+	"bytes"
+	"fmt"
+	"path/filepath"
+	"syscall"
+)
+
+// Found is what Detect finds.
+type Found struct {
+	Kind Kind
+	Path string // with symbolic links followed
+	Info Info
+	Head []byte // the first block of a tar; no one has to read it again
+}
+
+// compressed is how archives begin that are not read yet.
+var compressed = []struct {
+	magic string
+	is    string
+}{
+	{"\x1f\x8b", "a gzip file"}, {"\x28\xb5\x2f\xfd", "a zstd file"}, {"\xfd7zXZ\x00", "an xz file"},
+	{"BZh", "a bzip2 file"}, {"PK\x03\x04", "a zip archive"}, {"PK\x05\x06", "a zip archive"},
+}
+
+// Detect says what path is, and refuses what cannot be a source.
+func Detect(fs FS, path string) (Found, error) {
+	path, info, err := Resolve(fs, path)
+	if err != nil {
+		return Found{}, err
+	}
+	f := Found{Path: path, Info: info}
+	switch {
+	case info.Is(TypeDir):
+		f.Kind = Dir
+		if _, err := fs.ReadDir(path); err != nil {
+			return f, fmt.Errorf("%s: %w", path, err)
+		}
+		return f, nil
+	case info.Is(TypeRegular):
+		f.Kind = Tar
+		return f, f.readHead(fs)
+	}
+	return f, fmt.Errorf("%s: is %s, not an archive or a directory: %w", path, typeName(info.Mode), syscall.EINVAL)
+}
+
+func (f *Found) readHead(fs FS) error {
+	if f.Info.Size == 0 {
+		return fmt.Errorf("%s: is empty: %w", f.Path, syscall.EINVAL)
+	}
+	file, err := fs.Open(f.Path)
+	if err != nil {
+		return fmt.Errorf("%s: %w", f.Path, err)
+	}
+	f.Head = make([]byte, min(BlockSize, f.Info.Size))
+	err = ReadFull(file, f.Path, f.Head, 0)
+	if e := file.Close(); err == nil && e != nil {
+		err = fmt.Errorf("%s: %w", f.Path, e)
+	}
+	if err != nil {
+		return err
+	}
+	return f.checkHead()
+}
+
+func (f *Found) checkHead() error {
+	for _, c := range compressed {
+		if bytes.HasPrefix(f.Head, []byte(c.magic)) {
+			return fmt.Errorf("%s: is %s, which is not read yet; give an uncompressed tar or a directory: %w", f.Path, c.is, syscall.EINVAL)
+		}
+	}
+	switch {
+	case len(f.Head) < BlockSize && isTarStart(f.Head):
+		return fmt.Errorf("%s: the archive ends inside its first header: %w", f.Path, syscall.EBADMSG)
+	case len(f.Head) == BlockSize && isZero(f.Head):
+		return fmt.Errorf("%s: the archive has no members: %w", f.Path, syscall.EINVAL)
+	case !IsHeader(f.Head):
+		return fmt.Errorf("%s: is not a tar archive (no header at offset 0), nor a directory: %w", f.Path, syscall.EINVAL)
+	}
+	return nil
+}
+
+// isTarStart reports whether a short piece has tar's mark.
+func isTarStart(b []byte) bool { return len(b) >= 262 && string(b[257:262]) == "ustar" }
+
+func typeName(mode uint32) string {
+	switch mode & TypeMask {
+	case TypeFIFO:
+		return "a FIFO"
+	case TypeSocket:
+		return "a socket"
+	case TypeChar, TypeBlock:
+		return "a device node"
+	case TypeDir:
+		return "a directory"
+	case TypeSymlink:
+		return "a symbolic link"
+	case TypeRegular:
+		return "a regular file"
+	}
+	return fmt.Sprintf("of type %#o", mode&TypeMask)
+}
+
+// join is filepath.Join for a clean base and a relative path.
+func join(base, rel string) string {
+	if rel == "" {
+		return base
+	}
+	return filepath.Clean(base) + "/" + rel
+}

@@ -1,0 +1,271 @@
+package source
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"syscall"
+
+	"github.com/bivouacfs/bivouac/metadata"
+)
+
+// MaxSpecial is the most data that the extended headers of one member can
+// have, in bytes; it bounds what a Group remembers.
+const MaxSpecial = 1 << 20
+
+// Step is what a Group makes of a block.
+type Step uint8
+
+// The steps.
+const (
+	More   Step = iota // the group goes on: give it the next block
+	Member             // Item is whole; its data begins at the next block
+	Skip               // a header that stands for nothing, without data
+	End                // the end of the archive
+)
+
+// Group reads the headers of one member: PAX and GNU extensions, then the
+// member's own. It is given the blocks one after another, and remembers them
+// all, so that another reader can be given what is there of a group that is
+// not whole. The zero value is ready for a group at offset 0.
+type Group struct {
+	// Item is the member, after Member.
+	Item Item
+	// Mtime is the time that a PAX global header gave to all members.
+	Mtime *metadata.Time
+
+	start, pos int64
+	raw        []byte
+	o          overrides
+	special    byte   // the extension whose data comes; 0 is none
+	want       int64  // of its data, still to come
+	data       []byte // of it, so far
+	total      int64  // of the data of all extensions
+	lone       bool   // the block before was zeros
+}
+
+// Reset begins a new group at offset pos. A global header stays in force.
+func (g *Group) Reset(pos int64) {
+	*g = Group{Mtime: g.Mtime, start: pos, pos: pos, raw: g.raw[:0], data: g.data[:0]}
+}
+
+// Start is the offset of the group's first block, Pos that of the next one.
+func (g *Group) Start() int64 { return g.start }
+
+// Pos is the offset of the block that Add wants next.
+func (g *Group) Pos() int64 { return g.pos }
+
+// Fresh reports whether no block was given since Reset.
+func (g *Group) Fresh() bool { return g.pos == g.start }
+
+// Lone reports whether the last block was the first of zeros, which may be
+// what is left of an archive's end.
+func (g *Group) Lone() bool { return g.lone }
+
+// Raw is the blocks of the group so far, valid until the next Reset or Add.
+func (g *Group) Raw() []byte { return g.raw }
+
+// Data is how many bytes of data the member has in the archive: none if it is
+// anything but a regular file.
+func (g *Group) Data() int64 { return g.Item.Size }
+
+// Add takes the next block. An error names the member and its offset.
+func (g *Group) Add(b []byte) (Step, error) {
+	step, err := g.add(b)
+	if err != nil {
+		return step, g.wrap(err)
+	}
+	return step, nil
+}
+
+func (g *Group) wrap(err error) error {
+	name := g.o.name(g.Item.Path)
+	if name == "" {
+		return fmt.Errorf("at offset %d: %w", g.start, err)
+	}
+	return fmt.Errorf("member %q at offset %d: %w", name, g.start, err)
+}
+
+func (g *Group) add(b []byte) (Step, error) {
+	if len(b) != BlockSize {
+		return More, fmt.Errorf("block of %d bytes: %w", len(b), syscall.EBADMSG)
+	}
+	g.pos += BlockSize
+	g.raw = append(g.raw, b...)
+	if g.want > 0 {
+		return More, g.addData(b)
+	}
+	if isZero(b) {
+		return g.zero()
+	}
+	if g.lone {
+		return More, fmt.Errorf("goes on after a block of zeros: the archive is damaged: %w", syscall.EBADMSG)
+	}
+	if !IsHeader(b) {
+		return More, fmt.Errorf("no header where one should be: the archive is damaged: %w", syscall.EBADMSG)
+	}
+	h, err := parseHeader(b)
+	g.Item.Path = h.name // for a message; replaced at the end
+	if err != nil {
+		return More, err
+	}
+	switch h.typ {
+	case typePAX, typePAXGlobal, typeLongName, typeLongLink:
+		return More, g.extend(h)
+	case typeVolume:
+		return Skip, nil
+	}
+	return Member, g.member(h)
+}
+
+func (g *Group) zero() (Step, error) {
+	if g.lone {
+		return End, nil
+	}
+	if len(g.raw) > BlockSize {
+		return More, fmt.Errorf("the archive ends after an extended header: %w", syscall.EBADMSG)
+	}
+	g.lone = true
+	return More, nil
+}
+
+// extend begins an extended header.
+func (g *Group) extend(h header) error {
+	if g.total += h.size; h.size > MaxSpecial || g.total > MaxSpecial {
+		return fmt.Errorf("extended header of %d bytes, %d is the most: %w", h.size, MaxSpecial, syscall.EBADMSG)
+	}
+	g.special, g.want, g.data = h.typ, h.size, g.data[:0]
+	if g.want == 0 {
+		return g.extended()
+	}
+	return nil
+}
+
+func (g *Group) addData(b []byte) error {
+	n := min(g.want, BlockSize)
+	g.data = append(g.data, b[:n]...)
+	if g.want -= n; g.want > 0 {
+		return nil
+	}
+	return g.extended()
+}
+
+// extended has all data of an extended header.
+func (g *Group) extended() error {
+	switch g.special {
+	case typePAX:
+		// A second one replaces the first.
+		g.o = overrides{longName: g.o.longName, longLink: g.o.longLink}
+		return paxRecords(g.data, g.o.pax)
+	case typePAXGlobal:
+		return paxRecords(g.data, g.global)
+	case typeLongName:
+		g.o.longName = cstring(g.data)
+	case typeLongLink:
+		g.o.longLink = cstring(g.data)
+	}
+	return nil
+}
+
+func (o *overrides) name(name string) string {
+	switch {
+	case o.longName != "":
+		return o.longName
+	case o.path != "":
+		return o.path
+	}
+	return name
+}
+
+func (o *overrides) target(link string) string {
+	switch {
+	case o.longLink != "":
+		return o.longLink
+	case o.link != "":
+		return o.link
+	}
+	return link
+}
+
+// member has the header that ends the group.
+func (g *Group) member(h header) error {
+	name := g.o.name(h.name)
+	it := Item{
+		Mode: uint32(h.mode & 0o7777), UID: uint32(h.uid), GID: uint32(h.gid), Mtime: seconds(h.mtime, 0), Off: g.pos,
+	}
+	switch {
+	case g.o.mtime != nil:
+		it.Mtime = *g.o.mtime
+	case g.Mtime != nil:
+		it.Mtime = *g.Mtime
+	}
+	if g.o.sparse {
+		h.typ = typeSparse
+	}
+	size := h.size
+	if g.o.size != nil {
+		size = *g.o.size
+	}
+	if err := it.setType(h.typ, name, size, g.o.target(h.link)); err != nil {
+		return err
+	}
+	path, err := CleanPath(name)
+	if err != nil {
+		return err
+	}
+	if path == "" && (!it.Is(TypeDir) || it.Hardlink != "") {
+		return fmt.Errorf("no name: %w", syscall.EINVAL)
+	}
+	it.Path = path
+	g.Item = it
+	// What a message could name is now the item's.
+	g.o = overrides{}
+	return nil
+}
+
+// refused says why members of some types cannot be staged.
+var refused = map[byte]string{
+	typeChar:   "a device node",
+	typeBlock:  "a device node",
+	typeFIFO:   "a FIFO",
+	typeSparse: "a sparse file: sparse members are not read yet; make the archive without --sparse",
+	typeMulti:  "a piece of a multi-volume archive",
+	typeDump:   "a directory of an incremental archive",
+}
+
+func (i *Item) setType(typ byte, name string, size int64, link string) error {
+	switch typ {
+	case typeRegular, typeRegularOld, typeContiguous:
+		i.Mode, i.Size = i.Mode|TypeRegular, size
+		if strings.HasSuffix(name, "/") { // how V7 writes a directory
+			i.Mode = i.Mode&^TypeMask | TypeDir
+			if size != 0 {
+				return fmt.Errorf("a directory with %d bytes of data: %w", size, syscall.EBADMSG)
+			}
+		}
+	case typeDir:
+		i.Mode |= TypeDir
+	case typeSym:
+		i.Mode |= TypeSymlink
+		if link == "" || len(link) > MaxTarget || strings.ContainsRune(link, 0) {
+			return fmt.Errorf("a symbolic link to %d bytes: %w", len(link), syscall.EINVAL)
+		}
+		i.Target = link
+	case typeHard:
+		i.Mode |= TypeRegular
+		to, err := CleanPath(link)
+		if err != nil || to == "" {
+			return fmt.Errorf("a hard link to %q, which is outside: %w", link, syscall.EINVAL)
+		}
+		i.Hardlink = to
+	default:
+		if why, ok := refused[typ]; ok {
+			return fmt.Errorf("is %s: %w", why, syscall.EINVAL)
+		}
+		return fmt.Errorf("is of a type that is not known (%q): %w", typ, syscall.EINVAL)
+	}
+	return nil
+}
+
+// Carry is a copy of Raw.
+func (g *Group) Carry() []byte { return slices.Clone(g.raw) }

@@ -1,0 +1,117 @@
+package source
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+	"syscall"
+)
+
+// Region reads a stretch of a file once, in large sequential reads, some of
+// them ahead of whoever takes the pieces.
+type Region struct {
+	f      io.ReaderAt
+	name   string
+	pool   *Pool
+	cancel context.CancelFunc
+	wg     sync.WaitGroup
+	queue  chan *ahead // closed at the end of the region; as long as it may read ahead
+}
+
+// ahead is a read that is under way.
+type ahead struct {
+	piece *Piece
+	err   error
+	done  chan struct{}
+}
+
+// ReadRegion begins to read [off, end) of f; at most depth reads are under way
+// or waiting to be taken. Close must be called.
+func ReadRegion(ctx context.Context, f io.ReaderAt, name string, off, end int64, pool *Pool, depth int) *Region {
+	ctx, cancel := context.WithCancel(ctx)
+	r := &Region{f: f, name: name, pool: pool, cancel: cancel, queue: make(chan *ahead, max(depth-1, 0))}
+	r.wg.Add(1)
+	go r.run(ctx, off, end)
+	return r
+}
+
+func (r *Region) run(ctx context.Context, off, end int64) {
+	defer r.wg.Done()
+	defer close(r.queue)
+	for off < end {
+		a := &ahead{done: make(chan struct{})}
+		p, err := r.pool.Get(ctx)
+		if err != nil {
+			a.err = err
+			close(a.done)
+			r.queue <- a // Close or Next takes it
+			return
+		}
+		p.Off, p.B = off, p.buf[:min(int64(len(p.buf)), end-off)]
+		off += int64(len(p.B))
+		a.piece = p
+		r.wg.Add(1)
+		go r.fill(a)
+		r.queue <- a // Close or Next takes it
+	}
+}
+
+func (r *Region) fill(a *ahead) {
+	defer r.wg.Done()
+	defer close(a.done)
+	a.err = ReadFull(r.f, r.name, a.piece.B, a.piece.Off)
+}
+
+func (r *Region) drop(a *ahead) {
+	<-a.done
+	if a.piece != nil {
+		a.piece.Release()
+	}
+}
+
+// Next returns the next piece, which the caller releases; io.EOF at the end of
+// the region.
+func (r *Region) Next() (*Piece, error) {
+	a, ok := <-r.queue
+	if !ok {
+		return nil, io.EOF
+	}
+	<-a.done
+	if a.err != nil {
+		if a.piece != nil {
+			a.piece.Release()
+		}
+		return nil, a.err
+	}
+	return a.piece, nil
+}
+
+// Close stops reading and waits until no read is under way.
+func (r *Region) Close() {
+	r.cancel()
+	for a := range r.queue {
+		r.drop(a)
+	}
+	r.wg.Wait()
+}
+
+// Fill reads up to n bytes at off of f into the piece, no more than its buffer
+// takes.
+func (p *Piece) Fill(f io.ReaderAt, name string, off, n int64) error {
+	p.Off, p.B = off, p.buf[:min(int64(len(p.buf)), n)]
+	return ReadFull(f, name, p.B, off)
+}
+
+// ReadFull fills p from off of f. A file that ends before has shrunk.
+func ReadFull(f io.ReaderAt, name string, p []byte, off int64) error {
+	n, err := f.ReadAt(p, off)
+	if n == len(p) {
+		return nil
+	}
+	if err == nil || errors.Is(err, io.EOF) {
+		return fmt.Errorf("%s: ends at offset %d, it has become shorter: %w", name, off+int64(n), syscall.ESTALE)
+	}
+	return fmt.Errorf("%s at offset %d: %w", name, off+int64(n), err)
+}

@@ -1,0 +1,154 @@
+package source
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+
+	"golang.org/x/sync/errgroup"
+)
+
+// statBatch is how many names one worker looks at before another may help; it
+// keeps a directory of a million names from being one worker's.
+const statBatch = 256
+
+// Walk lists the tree under root, the root itself as "", sorted by path. It
+// looks at workers things at a time. Symbolic links are items, never followed;
+// further names of a file are hard links to the first. What is no file,
+// directory or link is refused by name.
+func Walk(ctx context.Context, fs FS, root string, workers int) ([]Item, error) {
+	w := &walker{fs: fs, root: root}
+	w.g, w.ctx = errgroup.WithContext(ctx)
+	w.g.SetLimit(max(workers, 1))
+	info, err := fs.Lstat(root)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", root, err)
+	}
+	w.items = append(w.items, found{Item: itemOf("", info)})
+	w.g.Go(func() error { return w.dir("") })
+	if err := w.g.Wait(); err != nil {
+		return nil, err
+	}
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	return w.finish(), nil
+}
+
+type found struct {
+	Item
+	id   fileID
+	many bool // has other names
+}
+
+type fileID struct{ dev, ino uint64 }
+
+type walker struct {
+	fs   FS
+	root string
+	g    *errgroup.Group
+	ctx  context.Context
+
+	mu    sync.Mutex
+	items []found // guarded by mu
+}
+
+// try does f on another worker if one is free, else here.
+func (w *walker) try(f func() error) error {
+	if w.g.TryGo(f) {
+		return nil
+	}
+	return f()
+}
+
+func (w *walker) dir(rel string) error {
+	if err := w.ctx.Err(); err != nil {
+		return err
+	}
+	names, err := w.fs.ReadDir(join(w.root, rel))
+	if err != nil {
+		return fmt.Errorf("%s: %w", join(w.root, rel), err)
+	}
+	for batch := range slices.Chunk(names, statBatch) {
+		if err := w.try(func() error { return w.batch(rel, batch) }); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (w *walker) batch(dir string, names []string) error {
+	items := make([]found, 0, len(names))
+	var dirs []string
+	for _, name := range names {
+		if err := w.ctx.Err(); err != nil {
+			return err
+		}
+		it, err := w.look(strings.TrimPrefix(dir+"/"+name, "/"))
+		if err != nil {
+			return err
+		}
+		if it.Is(TypeDir) {
+			dirs = append(dirs, it.Path)
+		}
+		items = append(items, it)
+	}
+	w.mu.Lock()
+	w.items = append(w.items, items...)
+	w.mu.Unlock()
+	for _, d := range dirs {
+		if err := w.try(func() error { return w.dir(d) }); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (w *walker) look(rel string) (found, error) {
+	full := join(w.root, rel)
+	info, err := w.fs.Lstat(full)
+	if err != nil {
+		return found{}, fmt.Errorf("%s: %w", full, err)
+	}
+	if _, err := CleanPath(rel); err != nil {
+		return found{}, fmt.Errorf("%s: %w", full, err)
+	}
+	it := found{Item: itemOf(rel, info), id: fileID{info.Dev, info.Ino}}
+	switch {
+	case info.Is(TypeRegular):
+		it.Size, it.many = info.Size, info.Nlink > 1
+	case info.Is(TypeSymlink):
+		if it.Target, err = w.fs.Readlink(full); err != nil {
+			return found{}, fmt.Errorf("%s: %w", full, err)
+		}
+	case info.Is(TypeDir):
+	default:
+		return found{}, fmt.Errorf("%s: is %s, which cannot be staged: %w", full, typeName(info.Mode), syscall.EINVAL)
+	}
+	return it, nil
+}
+
+func itemOf(rel string, info Info) Item {
+	return Item{Path: rel, Mode: info.Mode, UID: info.UID, GID: info.GID, Mtime: info.Mtime}
+}
+
+// finish sorts, and makes hard links of the further names of a file.
+func (w *walker) finish() []Item {
+	slices.SortFunc(w.items, func(a, b found) int { return strings.Compare(a.Path, b.Path) })
+	first := make(map[fileID]string)
+	items := make([]Item, len(w.items))
+	for i, f := range w.items {
+		if f.many {
+			if p, ok := first[f.id]; ok {
+				f.Hardlink, f.Size = p, 0
+			} else {
+				first[f.id] = f.Path
+			}
+		}
+		items[i] = f.Item
+	}
+	return items
+}

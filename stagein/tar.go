@@ -1,0 +1,151 @@
+package stagein
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"syscall"
+
+	"github.com/bivouacfs/bivouac/metadata/manifest"
+	"github.com/bivouacfs/bivouac/stagein/source"
+)
+
+// region is what the chains of a tar's region share.
+type region struct {
+	*Share
+	part   Part
+	size   int64 // of the archive
+	file   source.File
+	seamIn chan seamOrError // gets one; as long as that
+	sent   bool             // the seam, to the next region
+}
+
+type seamOrError struct {
+	seam Seam
+	err  error
+}
+
+// runTar stages the region of a tar.
+func (s *Share) runTar(ctx context.Context) error {
+	p := s.cfg.Plan
+	was := source.Info{Size: p.Size, Mtime: p.Mtime}
+	f, err := s.open(string(p.Source), was)
+	if err != nil {
+		return err
+	}
+	defer f.Close() // read only
+	ctx, cancel := context.WithCancel(ctx)
+	s.ctx = ctx
+	r := &region{Share: s, part: s.cfg.Part, size: p.Size, file: f, seamIn: make(chan seamOrError, 1)}
+	var wg sync.WaitGroup
+	wg.Go(func() { r.await(ctx) })
+	err = r.run()
+	cancel()
+	wg.Wait()
+	if err != nil {
+		return err
+	}
+	return unchanged(f, string(p.Source), was)
+}
+
+// await waits for the seam of the region before.
+func (r *region) await(ctx context.Context) {
+	if r.part.Index == 0 {
+		r.count.source.Add(int64(len(r.cfg.Plan.Head))) // read for all by MakePlan
+		r.seamIn <- seamOrError{seam: Seam{Carry: r.cfg.Plan.Head}}
+		return
+	}
+	s, err := r.cfg.SeamIn(ctx)
+	if err == nil {
+		err = s.check(r.part, r.size)
+	} else {
+		err = fmt.Errorf("seam of region %d: %w", r.part.Index, err)
+	}
+	r.seamIn <- seamOrError{s, err}
+}
+
+// seam is the seam of the region before; nil if it is not there and wait is false.
+func (r *region) seam(wait bool) (*Seam, error) {
+	if !wait {
+		select {
+		case s := <-r.seamIn:
+			return &s.seam, s.err
+		default:
+			return nil, r.ctx.Err()
+		}
+	}
+	s := <-r.seamIn // await ends with ctx
+	return &s.seam, s.err
+}
+
+// read begins to read the region from off on.
+func (r *region) read(off int64) *source.Region {
+	return source.ReadRegion(r.ctx, r.file, string(r.cfg.Plan.Source), off, r.part.End, r.pool, readAhead)
+}
+
+func (r *region) run() error {
+	from := r.read(r.part.Off)
+	defer from.Close()
+	var held []*source.Piece
+	var g *guess
+	var err error
+	if r.part.Index > 0 {
+		if g, held, err = r.search(from); err != nil {
+			release(held)
+			return err
+		}
+	}
+	if g != nil {
+		return g.run(held)
+	}
+	seam, err := r.seam(true)
+	if err != nil {
+		release(held)
+		return err
+	}
+	c := r.chain(r.ctx, r.part.Off)
+	c.t.queue, c.t.more = held, from.Next
+	return c.stage(seam)
+}
+
+func release(held []*source.Piece) {
+	for _, p := range held {
+		p.Release()
+	}
+}
+
+func (r *region) last() bool { return int(r.part.Index) == len(r.cfg.Plan.Parts)-1 }
+
+// out gives the next region its seam; there is one.
+func (r *region) out(s *Seam) error {
+	if r.last() || r.sent {
+		return nil
+	}
+	r.sent = true
+	if err := r.cfg.SeamOut(r.ctx, *s); err != nil {
+		return fmt.Errorf("seam to region %d: %w", r.part.Index+1, err)
+	}
+	return nil
+}
+
+func (r *region) record(rec manifest.Record) error {
+	if rec.Hardlink == "" && rec.Attr.Mode&source.TypeMask == source.TypeRegular {
+		r.count.files.Add(1)
+	}
+	return r.rec.add(rec)
+}
+
+// truncated names the member in which the archive ends.
+func (r *region) truncated(g *source.Group) error {
+	if it := &g.Item; it.Off > 0 {
+		return fmt.Errorf("the archive ends at offset %d, inside member %q at offset %d: it is truncated: %w",
+			r.size, it.Path, g.Start(), syscall.EBADMSG)
+	}
+	return fmt.Errorf("the archive ends at offset %d, inside the headers at offset %d: it is truncated: %w",
+		r.size, g.Start(), syscall.EBADMSG)
+}
+
+// chain makes a chain that reads on from pos.
+func (r *region) chain(ctx context.Context, pos int64) *chain {
+	return &chain{r: r, t: tape{pos: pos}, push: r.newPusher(ctx)}
+}
