@@ -7,6 +7,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/bivouacfs/bivouac/metadata"
+	"github.com/bivouacfs/bivouac/metadata/metadatatest"
 )
 
 func open(t testing.TB, cfg Config) *Store {
@@ -27,6 +28,14 @@ func open(t testing.TB, cfg Config) *Store {
 		}
 	})
 	return s
+}
+
+func TestConformance(t *testing.T) {
+	metadatatest.Run(t, func(t *testing.T) metadata.Store { return open(t, Config{}) })
+}
+
+func TestHalves(t *testing.T) {
+	metadatatest.RunHalves(t, func(t *testing.T) metadata.NodeStore { return open(t, Config{}) })
 }
 
 func BenchmarkCreate(b *testing.B) {
