@@ -39,7 +39,11 @@ func (w *which) ctl() (*daemon.Ctl, error) {
 	if job == "" {
 		return nil, errors.New("which job? give --dir D (started by bivouac up) or --job ID (of Slurm), or run it inside the job")
 	}
-	run, err := pitch.RunDir(job)
+	site, err := pitch.LoadSite(pitch.SitePath)
+	if err != nil {
+		return nil, err
+	}
+	run, err := pitch.RunDir(site, job)
 	if err != nil {
 		return nil, err
 	}

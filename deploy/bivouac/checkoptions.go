@@ -1,0 +1,51 @@
+package main
+
+import (
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"github.com/bivouacfs/bivouac/deploy/pitch"
+)
+
+func checkOptionsCmd() *cobra.Command {
+	var in, out []string
+	var opts, config string
+	c := &cobra.Command{
+		Use:   "check-options",
+		Short: "Check the --bivouac options of a submission (run by the plugin, as the user)",
+		Long: `Check-options prints the options in the form in which they reach the nodes, or
+says what is wrong with them. Where the cluster has no MUNGE a second line has
+the key of the job.`,
+		Hidden: true,
+		Args:   cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			site, err := pitch.LoadSite(config)
+			if err != nil {
+				return err
+			}
+			spec, err := pitch.CheckOptions(in, out, opts, nil)
+			if err != nil {
+				return err
+			}
+			text, err := spec.Encode()
+			if err != nil {
+				return err
+			}
+			key, err := pitch.SubmissionKey(site)
+			if err != nil {
+				return err
+			}
+			if key != "" {
+				text += "\n" + key
+			}
+			_, err = fmt.Fprintln(c.OutOrStdout(), text)
+			return err
+		},
+	}
+	c.Flags().StringArrayVar(&in, "stage-in", nil, "SRC[:NAME]; repeatable")
+	c.Flags().StringArrayVar(&out, "stage-out", nil, "FROM:TO; repeatable")
+	c.Flags().StringVar(&opts, "opts", "", "KEY=VALUE,…")
+	c.Flags().StringVar(&config, "config", pitch.SitePath, "the site's configuration")
+	return c
+}

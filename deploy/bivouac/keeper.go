@@ -1,0 +1,30 @@
+package main
+
+import (
+	"os"
+	"time"
+
+	"github.com/sirupsen/logrus"
+	"github.com/spf13/cobra"
+
+	"github.com/bivouacfs/bivouac/deploy/pitch"
+)
+
+func keeperCmd() *cobra.Command {
+	cfg := pitch.KeeperConfig{Key: os.Stdin}
+	c := &cobra.Command{
+		Use:    "keeper --record F",
+		Short:  "Hold a job's filesystem on this node (started by the prolog)",
+		Hidden: true,
+		Args:   cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			l := logrus.StandardLogger()
+			l.SetFormatter(&logrus.TextFormatter{DisableColors: true, FullTimestamp: true, TimestampFormat: time.RFC3339Nano})
+			cfg.Log = l.WithField("part", "keeper")
+			return pitch.Keeper(c.Context(), cfg)
+		},
+	}
+	c.Flags().StringVar(&cfg.Record, "record", "", "what the prolog decided (required)")
+	must(c.MarkFlagRequired("record"))
+	return c
+}
