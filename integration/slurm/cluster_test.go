@@ -1,0 +1,177 @@
+//go:build slurm
+
+package slurm
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// nodes is the number of compute nodes.
+const nodes = 4
+
+// cluster is a running Slurm; its methods are the verbs of the script.
+type cluster struct {
+	dir string
+}
+
+// the is the one cluster of this test run.
+var the cluster
+
+func TestMain(m *testing.M) {
+	os.Exit(run(m))
+}
+
+func run(m *testing.M) int {
+	if os.Getuid() != 0 {
+		fmt.Println("skipped: a Slurm cluster makes namespaces and mounts, run this as root")
+		return 0
+	}
+	dir, err := os.MkdirTemp("/var/tmp", "bivouac-slurm-test.")
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	the = cluster{dir: dir}
+	defer os.RemoveAll(dir)
+	defer the.down()
+	if err := the.up(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	return m.Run()
+}
+
+func (c cluster) up() error {
+	if out, err := c.try("up", fmt.Sprint(nodes)); err != nil {
+		return fmt.Errorf("cluster up: %w\n%s", err, out)
+	}
+	return c.populate()
+}
+
+func (c cluster) down() {
+	if out, err := c.try("down"); err != nil {
+		fmt.Fprintf(os.Stderr, "cluster down: %v\n%s", err, out)
+	}
+}
+
+// populate makes what the jobs stage in: a directory and its tar.
+func (c cluster) populate() error {
+	for _, user := range []string{"alice", "bob"} {
+		tree := filepath.Join(c.home(user), "tree")
+		for name, text := range map[string]string{"hello": "hello " + user + "\n", "deep/er/file": strings.Repeat("x", 1<<20)} {
+			p := filepath.Join(tree, name)
+			if err := os.MkdirAll(filepath.Dir(p), 0o755); err != nil {
+				return err
+			}
+			if err := os.WriteFile(p, []byte(text), 0o644); err != nil {
+				return err
+			}
+		}
+		show := "#!/bin/bash\nenv | grep -E '^BIVOUAC(_DATA|_SCRATCH)?=' | sort\n"
+		if err := os.WriteFile(filepath.Join(c.home(user), "showenv"), []byte(show), 0o755); err != nil {
+			return err
+		}
+		sh := fmt.Sprintf("cd %s && tar -cf tree.tar tree && chown -R --reference=. tree tree.tar", c.home(user))
+		if out, err := exec.Command("bash", "-c", sh).CombinedOutput(); err != nil {
+			return fmt.Errorf("%w: %s", err, out)
+		}
+	}
+	return nil
+}
+
+// home is a user's home as this machine sees it; on the nodes it is far(user).
+func (c cluster) home(user string) string { return filepath.Join(c.dir, "pfs/home", user) }
+
+func far(user, name string) string { return filepath.Join("/mnt/pfs/home", user, name) }
+
+// try runs the script and returns all that it printed.
+func (c cluster) try(args ...string) (string, error) {
+	cmd := exec.Command("./cluster", args...)
+	cmd.Env = append(os.Environ(), "CLUSTER_DIR="+c.dir, "BIVOUAC_CONFIG="+absolute("testdata/bivouac.yaml"))
+	out, err := cmd.CombinedOutput()
+	return string(out), err
+}
+
+func absolute(p string) string {
+	a, err := filepath.Abs(p)
+	if err != nil {
+		return p
+	}
+	return a
+}
+
+// do is try for what must not fail.
+func (c cluster) do(t *testing.T, args ...string) string {
+	t.Helper()
+	out, err := c.try(args...)
+	if err != nil {
+		t.Fatalf("cluster %s: %v\n%s", strings.Join(args, " "), err, out)
+	}
+	return strings.TrimSpace(out)
+}
+
+// on runs a shell command as root on a node.
+func (c cluster) on(t *testing.T, node, sh string) string {
+	t.Helper()
+	return c.do(t, "exec", node, "bash", "-c", sh)
+}
+
+// as runs a shell command as a user on the controller.
+func (c cluster) as(t *testing.T, user, sh string) string {
+	t.Helper()
+	return c.do(t, "as", user, "ctl", "bash", "-c", sh)
+}
+
+// begin takes care of the end of a test: nothing may be left, and a cluster on
+// which a test failed is replaced.
+func begin(t *testing.T) cluster {
+	t.Helper()
+	t.Cleanup(func() {
+		if !t.Failed() {
+			the.nothingLeft(t)
+		}
+		if !t.Failed() {
+			return
+		}
+		logs, _ := the.try("logs", "20")
+		t.Logf("logs:\n%s", logs)
+		the.down()
+		if err := the.up(); err != nil {
+			t.Fatal(err)
+		}
+	})
+	return the
+}
+
+// nothingLeft checks that all nodes are idle, not drained, and clean.
+func (c cluster) nothingLeft(t *testing.T) {
+	t.Helper()
+	if out, err := c.try("idle", "120"); err != nil {
+		t.Errorf("not all nodes became idle:\n%s", out)
+		return
+	}
+	if out, err := c.try("leftovers"); err != nil {
+		t.Errorf("left on the nodes:\n%s", out)
+	}
+}
+
+// eventually waits until ok, and fails the test after d.
+func eventually(t *testing.T, d time.Duration, what string, ok func() bool) {
+	t.Helper()
+	deadline := time.After(d)
+	tick := time.NewTicker(100 * time.Millisecond)
+	defer tick.Stop()
+	for !ok() {
+		select {
+		case <-deadline:
+			t.Fatalf("after %v still not: %s", d, what)
+		case <-tick.C:
+		}
+	}
+}

@@ -1,0 +1,127 @@
+//go:build slurm
+
+package slurm
+
+import (
+	"strings"
+	"testing"
+	"time"
+)
+
+// Whatever dies or hangs, the job ends, the nodes stay in service and nothing is left.
+
+func TestDaemonKilled(t *testing.T) {
+	c := begin(t)
+	j := c.submit(t, "alice", touchAll+hold, bivouac("alice", "4")...)
+	j.holds(t, "0")
+	c.on(t, "node2", "kill -KILL "+c.daemon(t, "node2", "alice"))
+	j.release(t)
+	j.ends(t, "COMPLETED")
+}
+
+func TestKeeperKilled(t *testing.T) {
+	c := begin(t)
+	j := c.submit(t, "alice", touchAll+hold, bivouac("alice", "2")...)
+	j.holds(t, "0")
+	c.on(t, "node2", "kill -KILL $(cut -d' ' -f1 /run/bivouac/"+j.id+"/keeper.pid)")
+	j.release(t)
+	j.ends(t, "COMPLETED")
+}
+
+// A step waits in the mount of a daemon that hangs; the watchdog ends that well before Slurm gives the node up.
+func TestDaemonHangs(t *testing.T) {
+	c := begin(t)
+	read := "srun --overlap -N1 -n1 -w node2 bash -c 'ls -l $BIVOUAC_SCRATCH; echo x > $BIVOUAC_SCRATCH/new'\ntrue\n"
+	j := c.submit(t, "alice", touchAll+hold+read, bivouac("alice", "2", "--nodelist=node[1-2]")...)
+	j.holds(t, "0")
+	c.on(t, "node2", "kill -STOP "+c.daemon(t, "node2", "alice"))
+	hung := time.Now()
+	j.release(t)
+	j.ends(t, "COMPLETED")
+	if d := time.Since(hung); d > 55*time.Second {
+		t.Errorf("the job hung for %v", d)
+	}
+}
+
+func TestCancelWhileDaemonHangs(t *testing.T) {
+	c := begin(t)
+	read := "srun --overlap -N1 -n1 -w node2 bash -c 'ls -l $BIVOUAC_SCRATCH; echo x > $BIVOUAC_SCRATCH/new'\n"
+	j := c.submit(t, "alice", touchAll+hold+read, bivouac("alice", "2", "--nodelist=node[1-2]")...)
+	j.holds(t, "0")
+	c.on(t, "node2", "kill -STOP "+c.daemon(t, "node2", "alice"))
+	j.release(t)
+	c.as(t, "alice", "scancel "+j.id)
+	j.ends(t, "CANCELLED")
+}
+
+func TestSlurmdRestart(t *testing.T) {
+	c := begin(t)
+	j := c.submit(t, "alice", touchAll+hold, bivouac("alice", "4")...)
+	j.holds(t, "0")
+	c.do(t, "restart", "node2")
+	c.on(t, "node2", "test -e /mnt/bivouac/"+j.id+"/data/tree/tree/hello")
+	j.release(t)
+	j.ends(t, "COMPLETED")
+}
+
+func TestSlurmctldRestart(t *testing.T) {
+	c := begin(t)
+	j := c.submit(t, "alice", touchAll+hold+touchAll, bivouac("alice", "4")...)
+	j.holds(t, "0")
+	c.do(t, "restart", "ctl")
+	c.on(t, "node2", "test -e /mnt/bivouac/"+j.id+"/data/tree/tree/hello")
+	j.release(t)
+	j.ends(t, "COMPLETED")
+}
+
+// A node loses its power. Its disk still has the job's directory when it is back; the next job's prolog takes it away.
+func TestNodeDied(t *testing.T) {
+	c := begin(t)
+	j := c.submit(t, "alice", touchAll+hold, bivouac("alice", "2", "--nodelist=node[3-4]", "--no-requeue")...)
+	j.holds(t, "0")
+	c.do(t, "kill-node", "node4")
+	j.ends(t, "NODE_FAIL")
+	c.do(t, "start-node", "node4")
+	c.do(t, "idle", "60")
+	if left := c.on(t, "node4", "ls /var/lib/bivouac"); !strings.HasPrefix(left, j.id+".") {
+		t.Errorf("on the disk of the node that died: %q, want the directory of job %s", left, j.id)
+	}
+	c.submit(t, "bob", touchAll, bivouac("bob", "4")...).ends(t, "COMPLETED")
+}
+
+// slurmd was away for so long that Slurm gave the job up, and its steps are gone: no epilog will ever run there.
+func TestSlurmdAway(t *testing.T) {
+	c := begin(t)
+	j := c.submit(t, "alice", touchAll+hold, bivouac("alice", "2", "--nodelist=node[3-4]", "--no-requeue")...)
+	j.holds(t, "0")
+	c.do(t, "stop-daemon", "node4")
+	j.ends(t, "NODE_FAIL")
+	c.on(t, "node4", `for p in $(pgrep slurmstepd) $(find /sys/fs/cgroup/freezer -path '*job_*' -name cgroup.procs -exec cat {} +); do kill -KILL $p; done; true`)
+	c.do(t, "start-daemon", "node4")
+	c.do(t, "idle", "60")
+	c.submit(t, "bob", touchAll, bivouac("bob", "4")...).ends(t, "COMPLETED")
+}
+
+// The daemon of one node never answers: the job fails by itself, with the node's name, and no node is drained.
+func TestPeerNeverAnswers(t *testing.T) {
+	c := begin(t)
+	c.on(t, "node3", `setsid bash -c 'until p=$(pgrep -o -u alice -f "bivouac daemon"); do :; done; kill -STOP $p' > /dev/null 2>&1 < /dev/null &`)
+	j := c.submit(t, "alice", "echo the script ran\n"+touchAll, bivouac("alice", "4")...)
+	j.ends(t, "FAILED")
+	j.says(t, "bivouac: ", "node3")
+	if out := j.output(t); strings.Contains(out, "the script ran") {
+		t.Errorf("the batch script ran without its bivouac:\n%s", out)
+	}
+}
+
+// A source that goes bad behind the first block fails the job in its own output.
+func TestTruncatedTar(t *testing.T) {
+	c := begin(t)
+	c.as(t, "alice", "head -c 700000 tree.tar > short.tar")
+	j := c.submit(t, "alice", "echo the script ran\n", "--nodes=2", "--bivouac-stage-in="+far("alice", "short.tar"))
+	j.ends(t, "FAILED")
+	j.says(t, "bivouac: ", "short.tar")
+	if out := j.output(t); strings.Contains(out, "the script ran") {
+		t.Errorf("the batch script ran without its data:\n%s", out)
+	}
+}

@@ -1,0 +1,206 @@
+//go:build slurm
+
+package slurm
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// What the plugin does with options, in all the ways in which Slurm loses, repeats and inherits them.
+
+// envOf is what ./showenv prints in a job.
+func envOf(id string) string {
+	m := "/mnt/bivouac/" + id
+	return "BIVOUAC=" + m + "\nBIVOUAC_DATA=" + m + "/data\nBIVOUAC_SCRATCH=" + m + "/scratch\n"
+}
+
+func TestRefused(t *testing.T) {
+	c := begin(t)
+	secret := filepath.Join(c.home("bob"), "secret.tar")
+	if err := os.WriteFile(secret, []byte(strings.Repeat("x", 1024)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(c.home("alice"), "empty.tar"), nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct {
+		name, option, want string
+	}{
+		{"missing", "--bivouac-stage-in=/mnt/pfs/nothing.tar", "/mnt/pfs/nothing.tar"},
+		{"unreadable", "--bivouac-stage-in=" + far("bob", "secret.tar"), "secret.tar"},
+		{"empty", "--bivouac-stage-in=" + far("alice", "empty.tar"), "empty.tar"},
+		{"unknown key", "--bivouac-opts=colour=blue", "colour"},
+		{"bad size", "--bivouac-opts=capacity=much", "much"},
+		{"bad wait", "--bivouac-opts=wait=forever", "forever"},
+		{"no target", "--bivouac-stage-out=ckpt", "ckpt"},
+		{"unwritable target", "--bivouac-stage-out=ckpt:/etc/nothing", "/etc"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			out, err := c.sbatch(t, "alice", "true", tt.option)
+			if err == nil {
+				t.Fatalf("sbatch %s was accepted: %s", tt.option, out)
+			}
+			if !strings.HasPrefix(out, "sbatch: error: bivouac: ") || !strings.Contains(out, tt.want) || strings.Count(out, "\n") != 1 {
+				t.Errorf("sbatch %s says\n%swant one line with %q", tt.option, out, tt.want)
+			}
+		})
+	}
+	if q := c.do(t, "exec", "ctl", "squeue", "-h"); q != "" {
+		t.Errorf("jobs were submitted: %s", q)
+	}
+}
+
+func TestMissingArgument(t *testing.T) {
+	c := begin(t)
+	out, err := c.try("as", "alice", "ctl", "sbatch", "--wrap", "true", "--bivouac-stage-in=")
+	if err == nil || strings.Contains(out, "(null)") {
+		t.Errorf("--bivouac-stage-in= says %q", out)
+	}
+}
+
+// Without the options the plugin is not there.
+func TestNoBivouac(t *testing.T) {
+	c := begin(t)
+	j := c.submit(t, "alice", "env | grep -i bivouac_; echo end", "--nodes=2")
+	j.ends(t, "COMPLETED")
+	if got := j.output(t); got != "end\n" {
+		t.Errorf("a job without a bivouac says %q", got)
+	}
+}
+
+func TestEnvironment(t *testing.T) {
+	c := begin(t)
+	j := c.submit(t, "alice", "./showenv; srun -n1 -N1 ./showenv; env | grep KEY", bivouac("alice", "2")...)
+	j.ends(t, "FAILED") // the last grep finds nothing
+	if got, want := j.output(t), envOf(j.id)+envOf(j.id); got != want {
+		t.Errorf("the job's environment has\n%swant\n%s", got, want)
+	}
+}
+
+func TestExportNone(t *testing.T) {
+	c := begin(t)
+	j := c.submit(t, "alice", "./showenv\nunset SLURM_EXPORT_ENV\nexport PATH USER=alice\n"+touchAll, bivouac("alice", "2", "--export=NONE")...)
+	j.ends(t, "COMPLETED")
+	if got, want := j.output(t), envOf(j.id); got != want {
+		t.Errorf("the job's environment has\n%swant\n%s", got, want)
+	}
+}
+
+// A job that is submitted from inside of a bivouac job has none of its own, and can ask for one.
+func TestNestedSbatch(t *testing.T) {
+	c := begin(t)
+	nested := `sbatch -W -o plain.out --wrap 'env | grep -c BIVOUAC_; true'
+sbatch -W -o own.out --bivouac --wrap 'echo $SLURM_JOB_ID $BIVOUAC'
+`
+	j := c.submit(t, "alice", nested, bivouac("alice", "1")...)
+	j.ends(t, "COMPLETED")
+	if got := c.as(t, "alice", "cat plain.out"); got != "0" {
+		t.Errorf("the nested job without the option says %q, want 0", got)
+	}
+	id, mount, _ := strings.Cut(c.as(t, "alice", "cat own.out"), " ")
+	if id == j.id || mount != "/mnt/bivouac/"+id {
+		t.Errorf("the nested job %s with the option has BIVOUAC=%s", id, mount)
+	}
+}
+
+// A step from outside finds the job's bivouac by the node's state, not by its environment.
+func TestSrunJobid(t *testing.T) {
+	c := begin(t)
+	j := c.submit(t, "alice", hold, bivouac("alice", "2")...)
+	j.holds(t, "0")
+	got := c.as(t, "alice", "srun --jobid="+j.id+" --overlap -N1 -n1 ./showenv")
+	if want := strings.TrimSpace(envOf(j.id)); got != want {
+		t.Errorf("the step's environment has\n%s\nwant\n%s", got, want)
+	}
+	if got := c.as(t, "alice", "srun --jobid="+j.id+` --overlap -N1 -n1 bash -c 'cat $BIVOUAC_DATA/tree/tree/hello'`); got != "hello alice" {
+		t.Errorf("the step reads %q", got)
+	}
+	j.release(t)
+	j.ends(t, "COMPLETED")
+}
+
+// A step cannot ask for a bivouac.
+func TestStepOption(t *testing.T) {
+	c := begin(t)
+	j := c.submit(t, "alice", "srun --bivouac true 2>&1 && echo it was accepted", "--nodes=1")
+	j.ends(t, "FAILED")
+	j.says(t, "not to a step")
+	other := c.submit(t, "alice", hold, "--nodes=1")
+	other.holds(t, "0")
+	if out, err := c.try("as", "alice", "ctl", "srun", "--jobid="+other.id, "--overlap", "--bivouac", "true"); err == nil || !strings.Contains(out, "has no bivouac") {
+		t.Errorf("srun --jobid --bivouac on a job without one: %v, %q", err, out)
+	}
+	other.release(t)
+	other.ends(t, "COMPLETED")
+}
+
+func TestSrunAllocates(t *testing.T) {
+	c := begin(t)
+	out := c.as(t, "alice", `srun -N2 --bivouac-stage-in=tree.tar bash -c 'cat $BIVOUAC_DATA/tree/tree/hello' 2>/dev/null`)
+	if out != "hello alice\nhello alice" {
+		t.Errorf("srun says %q", out)
+	}
+	out = c.as(t, "alice", `salloc -N2 --bivouac-stage-in=tree.tar srun -n1 -N1 bash -c 'cat $BIVOUAC_DATA/tree/tree/hello' 2>/dev/null`)
+	if out != "hello alice" {
+		t.Errorf("salloc and srun say %q", out)
+	}
+}
+
+// Every task of an array is a job and has a bivouac of its own.
+func TestArray(t *testing.T) {
+	c := begin(t)
+	out, err := c.sbatch(t, "alice", `echo $SLURM_JOB_ID $BIVOUAC >> array.out; `+touchAll, bivouac("alice", "2", "--array=1-3", "--wait")...)
+	if err != nil {
+		t.Fatalf("the array failed: %v %s", err, out)
+	}
+	lines := strings.Split(c.as(t, "alice", "cat array.out"), "\n")
+	if len(lines) != 3 {
+		t.Fatalf("%d tasks ran: %q", len(lines), lines)
+	}
+	for _, l := range lines {
+		if id, mount, _ := strings.Cut(l, " "); mount != "/mnt/bivouac/"+id {
+			t.Errorf("task %s has BIVOUAC=%s", id, mount)
+		}
+	}
+}
+
+// Each component of a heterogeneous job has its own bivouac, or none, by its own options.
+func TestHetJob(t *testing.T) {
+	c := begin(t)
+	body := `#SBATCH --nodes=1 --bivouac-stage-in=` + far("alice", "tree.tar") + `:first
+#SBATCH hetjob
+#SBATCH --nodes=2 --bivouac-stage-in=` + far("alice", "tree.tar") + `:second
+#SBATCH hetjob
+#SBATCH --nodes=1
+srun --het-group=0-2 bash -c 'echo $(hostname) ${BIVOUAC:-none} $([ -z "$BIVOUAC" ] || ls $BIVOUAC_DATA)' | sort
+`
+	j := c.submit(t, "alice", body)
+	j.ends(t, "COMPLETED")
+	m := "/mnt/bivouac/"
+	next := c.as(t, "alice", "echo $(("+j.id+" + 1))")
+	for _, want := range []string{" " + m + j.id + " first\n", " " + m + next + " second\n", " none\n"} {
+		j.says(t, want)
+	}
+}
+
+// Two users share their nodes and see nothing of each other.
+func TestTwoUsers(t *testing.T) {
+	c := begin(t)
+	a := c.submit(t, "alice", touchAll+hold+touchAll, bivouac("alice", "4")...)
+	b := c.submit(t, "bob", touchAll+hold+touchAll, bivouac("bob", "4")...)
+	a.holds(t, "0")
+	b.holds(t, "0")
+	for _, p := range []string{"/mnt/bivouac/" + a.id + "/data", "/mnt/bivouac/" + a.id + "/scratch", "/var/lib/bivouac/" + a.id + ".0", "/run/bivouac/" + a.id + "/d"} {
+		if out, err := c.try("as", "bob", "node1", "ls", p); err == nil {
+			t.Errorf("bob lists %s: %s", p, out)
+		}
+	}
+	a.release(t)
+	a.ends(t, "COMPLETED")
+	c.on(t, "node1", "test -e /mnt/bivouac/"+b.id+"/data/tree/tree/hello")
+	b.release(t)
+	b.ends(t, "COMPLETED")
+}
