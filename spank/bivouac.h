@@ -67,7 +67,7 @@ int program_run(const struct run *run); /* exit status; 128 + signal; 127 it cou
 int program_memory(void);               /* an empty memory file, or -1 */
 char *program_text(int fd);             /* its first 64 KiB, trailing white space removed; NULL without memory */
 char **program_environment(const char *const *more); /* environ, with "NAME=value" of more and a PATH in place of its own */
-void program_log(const char *who, int fd, bool bad); /* its lines as lines of slurmd's log */
+void program_log(const char *who, int fd); /* its lines as lines of slurmd's log */
 
 /* The node-local state of a job's bivouac, written by the prolog. It is read instead of the mount, which might hang. */
 enum pitch { PITCH_NONE, PITCH_STARTING, PITCH_READY, PITCH_FAILED };

@@ -24,7 +24,7 @@ static int run_as_root(char *what)
 		status = EXIT_NODE;
 	} else {
 		status = program_run(&(struct run){.argv = argv, .envp = envp, .out = log, .err = log});
-		program_log(what, log, status != 0);
+		program_log(what, log);
 	}
 	if (log >= 0)
 		close(log);

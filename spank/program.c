@@ -47,16 +47,14 @@ char *program_text(int fd)
 	return text;
 }
 
-/* `slurmstepd spank` writes nothing below an error to slurmd's log. */
-void program_log(const char *who, int fd, bool bad)
+/* The program is silent unless someone should know; `slurmstepd spank` writes nothing below an error to slurmd's log. */
+void program_log(const char *who, int fd)
 {
 	char *text = program_text(fd), *rest = text, *line;
 
 	while (text != NULL && (line = strsep(&rest, "\n")) != NULL)
-		if (line[0] != '\0' && bad)
-			slurm_error("bivouac: %s: %s", who, line);
-		else if (line[0] != '\0')
-			slurm_info("bivouac: %s: %s", who, line);
+		if (line[0] != '\0')
+			slurm_error("bivouac: %s: %s", who, strncmp(line, "bivouac: ", 9) == 0 ? line + 9 : line);
 	free(text);
 }
 
