@@ -101,14 +101,16 @@ func Open(cfg Config) (*Store, error) {
 	return s, nil
 }
 
-// options are those of the Pebble store. The format is pinned, so that a new
-// version of Pebble does not change what is on the disk.
+// options are those of the Pebble store. The format is pinned: to what is on
+// the disk, and below FormatWALSyncChunks, with which the log would state that
+// it was synced where walFS did not, so that a store that lost power would be
+// taken for a corrupt one.
 func (s *Store) options() *pebble.Options {
 	o := &pebble.Options{
 		FS:                 s.wal,
 		CacheSize:          s.cfg.CacheSize,
 		MemTableSize:       16 << 20,
-		FormatMajorVersion: pebble.FormatTableFormatV6,
+		FormatMajorVersion: pebble.FormatColumnarBlocks,
 		Logger:             logger{s.cfg.Log},
 	}
 	for i := range o.Levels {

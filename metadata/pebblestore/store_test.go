@@ -1,8 +1,10 @@
 package pebblestore
 
 import (
-	"context"
+	"errors"
+	"syscall"
 	"testing"
+	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 
@@ -38,6 +40,193 @@ func TestHalves(t *testing.T) {
 	metadatatest.RunHalves(t, func(t *testing.T) metadata.NodeStore { return open(t, Config{}) })
 }
 
+func TestRoot(t *testing.T) {
+	at := time.Unix(100, 5)
+	fs := vfs.NewMem()
+	cfg := Config{Dir: "m", FS: fs, UID: 1000, GID: 1001, RootMode: 0o750, Now: func() time.Time { return at }}
+	want := metadata.Attr{
+		Ino: metadata.RootIno, Mode: dir | 0o750, Nlink: 2, UID: 1000, GID: 1001,
+		Atime: metadata.TimeOf(at), Mtime: metadata.TimeOf(at), Ctime: metadata.TimeOf(at),
+	}
+	for range 2 {
+		s, err := Open(cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if a, err := s.Getattr(ctx, metadata.RootIno); err != nil || a != want {
+			t.Errorf("root = %+v, %v, want %+v", a, err, want)
+		}
+		if err := s.Close(); err != nil {
+			t.Fatal(err)
+		}
+		cfg.UID, cfg.RootMode, at = 5, 0o700, time.Unix(200, 0) // of a root that is there already
+	}
+	other := open(t, Config{Self: 1})
+	if _, err := other.Getattr(ctx, metadata.RootIno); !errors.Is(err, syscall.ENOENT) {
+		t.Errorf("root on node 1: %v, want ENOENT", err)
+	}
+}
+
+func TestOpenRefuses(t *testing.T) {
+	fs := vfs.NewMem()
+	s, err := Open(Config{Dir: "m", FS: fs, Self: 3})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Open(Config{Dir: "m", FS: fs, Self: 3}); err == nil {
+		t.Error("second Open at once succeeded")
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	for _, cfg := range []Config{{FS: fs}, {Dir: "m", FS: fs, Self: 4}, {Dir: "n", FS: fs, Self: metadata.MaxNodes}} {
+		if s, err := Open(cfg); !errors.Is(err, syscall.EINVAL) {
+			t.Errorf("Open(%+v) = %v, %v, want EINVAL", cfg, s, err)
+		}
+	}
+}
+
+func TestClosed(t *testing.T) {
+	s := open(t, Config{})
+	tab := s.Table(1)
+	if err := errors.Join(s.Close(), s.Close()); err != nil {
+		t.Fatal(err)
+	}
+	_, err1 := s.Getattr(ctx, metadata.RootIno)
+	_, err2 := s.Create(ctx, metadata.RootIno, "f", metadata.New{})
+	_, err3 := tab.Get([]byte("k"))
+	for i, err := range []error{err1, err2, err3, s.Sync(ctx), tab.Drop(), tab.Scan(nil, nil, nil), tab.Ingest(ctx, nil), s.Orphans(ctx, nil)} {
+		if !errors.Is(err, syscall.ESHUTDOWN) {
+			t.Errorf("call %d after Close = %v, want ESHUTDOWN", i, err)
+		}
+	}
+}
+
+// TestElsewhere: what would need another node is EXDEV, and changes nothing.
+func TestElsewhere(t *testing.T) {
+	s := open(t, Config{})
+	root, far := metadata.RootIno, metadata.LiveIno(2, 4000)
+	if _, err := s.Create(ctx, root, "f", metadata.New{}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Enter(ctx, root, metadata.Entry{Name: "far", Ino: far, Mode: dir}, false); err != nil {
+		t.Fatal(err)
+	}
+	near, err := s.Mkdir(ctx, root, "near", metadata.New{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, link := s.Link(ctx, metadata.LiveIno(2, 5000), root, "l")
+	_, into := s.Rename(ctx, metadata.Rename{Dir: root, Name: "f", NewDir: far, NewName: "f"})
+	_, from := s.Rename(ctx, metadata.Rename{Dir: far, Name: "f", NewDir: root, NewName: "g"})
+	_, over := s.Rename(ctx, metadata.Rename{Dir: root, Name: "near", NewDir: root, NewName: "far"})
+	for what, err := range map[string]error{
+		"Link": link, "Rename into it": into, "Rename from it": from, "Rename over it": over, "Rmdir": s.Rmdir(ctx, root, "far"),
+	} {
+		if !errors.Is(err, syscall.EXDEV) {
+			t.Errorf("%s = %v, want EXDEV", what, err)
+		}
+	}
+	es, err := s.ReadDir(ctx, root, "", 10)
+	if err != nil || len(es) != 3 || es[2].Ino != near.Ino {
+		t.Errorf("ReadDir = %+v, %v", es, err)
+	}
+}
+
+// TestRenameBelowItself: a loop is refused, also through directories that have
+// moved, and a directory that moved out of the way is no loop.
+func TestRenameBelowItself(t *testing.T) {
+	s := open(t, Config{})
+	mk := func(d metadata.Ino, name string) metadata.Ino {
+		t.Helper()
+		a, err := s.Mkdir(ctx, d, name, metadata.New{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return a.Ino
+	}
+	root := metadata.RootIno
+	a := mk(root, "a")
+	b := mk(a, "b")
+	c := mk(b, "c")
+	mk(root, "x")
+	mv := func(d metadata.Ino, name string, to metadata.Ino, newName string, flags metadata.RenameFlags, want error) {
+		t.Helper()
+		_, err := s.Rename(ctx, metadata.Rename{Dir: d, Name: name, NewDir: to, NewName: newName, Flags: flags})
+		if want == nil && err != nil || want != nil && !errors.Is(err, want) {
+			t.Errorf("Rename(%v/%s, %v/%s) = %v, want %v", d, name, to, newName, err, want)
+		}
+	}
+	mv(root, "a", a, "self", 0, syscall.EINVAL)
+	mv(root, "a", b, "self", 0, syscall.EINVAL)
+	mv(root, "a", c, "self", 0, syscall.EINVAL)
+	mv(root, "a", b, "c", metadata.RenameExchange, syscall.EINVAL)
+	mv(b, "c", root, "a", metadata.RenameExchange, syscall.EINVAL)
+	mv(b, "c", root, "a", 0, syscall.ENOTEMPTY)
+	mv(a, "b", root, "b", 0, nil)
+	mv(root, "a", c, "a", 0, nil)
+	mv(root, "b", a, "b", 0, syscall.EINVAL)
+	mv(root, "b", root, "x", metadata.RenameExchange, nil)
+	mv(root, "x", c, "deep", 0, syscall.EINVAL)
+	check(t, s)
+}
+
+func TestSetattrClock(t *testing.T) {
+	at := time.Unix(1000, 0)
+	s := open(t, Config{Now: func() time.Time { return at }})
+	a, err := s.Create(ctx, metadata.RootIno, "f", metadata.New{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	at = time.Unix(2000, 0)
+	for _, c := range []metadata.Change{
+		{Set: metadata.SetMode}, {Set: metadata.GrowSize}, {Set: metadata.SetAtime, Atime: 7}, {},
+	} {
+		at = at.Add(time.Second)
+		if a, err = s.Setattr(ctx, a.Ino, c); err != nil || a.Ctime != metadata.TimeOf(at) {
+			t.Errorf("Setattr(%+v): ctime %v, %v, want %v", c, a.Ctime, err, at)
+		}
+	}
+	if a.Mtime != metadata.TimeOf(time.Unix(1000, 0)) || a.Atime != 7 {
+		t.Errorf("times = %+v", a)
+	}
+}
+
+func TestDamagedRecords(t *testing.T) {
+	s := open(t, Config{})
+	a, err := s.Create(ctx, metadata.RootIno, "f", metadata.New{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	set := func(k, v []byte) {
+		t.Helper()
+		if err := s.db.Set(k, v, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	eio := func(what string, err error) {
+		t.Helper()
+		if !errors.Is(err, syscall.EIO) {
+			t.Errorf("%s = %v, want EIO", what, err)
+		}
+	}
+	if err := s.db.Delete(inodeKey(a.Ino), nil); err != nil {
+		t.Fatal(err)
+	}
+	_, err = s.Lookup(ctx, metadata.RootIno, "f")
+	eio("Lookup of a lost inode", err)
+	set(inodeKey(a.Ino), []byte{9, 9})
+	_, err = s.Getattr(ctx, a.Ino)
+	eio("Getattr", err)
+	set(entryKey(metadata.RootIno, "f"), []byte("short"))
+	_, err = s.Lookup(ctx, metadata.RootIno, "f")
+	eio("Lookup", err)
+	_, err = s.ReadDir(ctx, metadata.RootIno, "", 5)
+	eio("ReadDir", err)
+	_, err = s.Unlink(ctx, metadata.RootIno, "f")
+	eio("Unlink", err)
+}
+
 func BenchmarkCreate(b *testing.B) {
 	for _, sync := range []bool{false, true} {
 		name := "written"
@@ -51,7 +240,7 @@ func BenchmarkCreate(b *testing.B) {
 				for j := range buf {
 					buf[j] = 'a' + byte(i>>(4*j)&15)
 				}
-				if _, err := s.Create(context.Background(), metadata.RootIno, string(buf[:]), metadata.New{Mode: 0o644}); err != nil {
+				if _, err := s.Create(ctx, metadata.RootIno, string(buf[:]), metadata.New{Mode: 0o644}); err != nil {
 					b.Fatal(err)
 				}
 			}
