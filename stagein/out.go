@@ -3,10 +3,20 @@ package stagein
 import (
 	"context"
 	"errors"
+	"fmt"
+	"hash/fnv"
+	"io"
+	"os"
+	"path"
+	"sync"
+	"syscall"
 
 	"github.com/sirupsen/logrus"
+	"golang.org/x/sync/errgroup"
 
+	"github.com/bivouacfs/bivouac/datapath/wire"
 	"github.com/bivouacfs/bivouac/metadata"
+	"github.com/bivouacfs/bivouac/stagein/source"
 )
 
 // OutConfig describes one node's share of a stage-out.
@@ -16,6 +26,7 @@ type OutConfig struct {
 	// Read fills p from offset off of a file; fewer bytes mean its end.
 	Read    func(ctx context.Context, a metadata.Attr, p []byte, off int64) (int, error)
 	To      string // the directory that gets the contents of Root; made if it is not there
+	Name    string // of the copy, if Root is a file
 	Self    int    // this node's place among the N that copy
 	N       int
 	Workers int // files in flight; 0 is 8
@@ -32,7 +43,323 @@ type OutResult struct {
 	Errors   []string `json:"errors,omitempty"` // of the first of them, one line each
 }
 
-// Out copies this node's share of a subtree.
+// maxErrors is how many errors are kept; all are counted.
+const maxErrors = 100
+
+// Add adds another node's result.
+func (r *OutResult) Add(o OutResult) {
+	r.Files += o.Files
+	r.Dirs += o.Dirs
+	r.Symlinks += o.Symlinks
+	r.Bytes += o.Bytes
+	r.Failed += o.Failed
+	r.Errors = append(r.Errors, o.Errors...)
+	r.Errors = r.Errors[:min(len(r.Errors), maxErrors)]
+}
+
+// Err is nil if everything was copied.
+func (r *OutResult) Err() error {
+	if r.Failed == 0 {
+		return nil
+	}
+	return fmt.Errorf("%d of %d were not copied; the first: %s: %w",
+		r.Failed, r.Failed+r.Files+r.Dirs+r.Symlinks, r.Errors[0], syscall.EIO)
+}
+
+// Out copies this node's share of a subtree: the files and links whose path
+// hashes to Self. Every node walks the tree. What fails is counted and listed,
+// and the rest is still copied; the error says how much that was.
+//
+// A file is written under a temporary name in its directory, made durable with
+// its mode and its time of modification, and renamed: under its own name there
+// is the old file or the whole new one. What was there is replaced, but never a
+// directory. A symbolic link is copied as it is. A file with several names
+// becomes several files. A directory gets its mode with rwx for its owner,
+// because other nodes may still be writing in it, and no time, for the same
+// reason. FIFOs, sockets and device nodes are listed as failures.
+//
+// Nothing outside To is touched, also if someone puts symbolic links into it
+// meanwhile.
 func Out(ctx context.Context, cfg OutConfig) (OutResult, error) {
-	return OutResult{}, errors.New("not yet")
+	if cfg.N < 1 || cfg.Self < 0 || cfg.Self >= cfg.N || cfg.Store == nil || cfg.Read == nil {
+		return OutResult{}, fmt.Errorf("stage-out: share %d of %d: %w", cfg.Self, cfg.N, syscall.EINVAL)
+	}
+	if cfg.Workers <= 0 {
+		cfg.Workers = 8
+	}
+	if err := os.MkdirAll(cfg.To, 0o777); err != nil {
+		return OutResult{}, fmt.Errorf("stage-out: %w", err)
+	}
+	root, err := os.OpenRoot(cfg.To)
+	if err != nil {
+		return OutResult{}, fmt.Errorf("stage-out: %w", err)
+	}
+	defer root.Close() // nothing is written through it
+	a, err := cfg.Store.Getattr(ctx, cfg.Root)
+	if err != nil {
+		return OutResult{}, fmt.Errorf("stage-out to %s: %w", cfg.To, err)
+	}
+	o := &out{cfg: cfg, root: root, bufs: make(chan []byte, cfg.Workers)}
+	o.g.SetLimit(cfg.Workers)
+	if a.Mode&source.TypeMask == source.TypeDir {
+		o.dir(ctx, cfg.Root, "")
+	} else {
+		o.thing(ctx, cfg.Name, a)
+	}
+	_ = o.g.Wait() // failures are in the result
+	if err := ctx.Err(); err != nil {
+		return o.result, fmt.Errorf("stage-out to %s: stopped before its end: %w", cfg.To, err)
+	}
+	if err := o.result.Err(); err != nil {
+		return o.result, fmt.Errorf("stage-out to %s: %w", cfg.To, err)
+	}
+	return o.result, nil
+}
+
+// out is a share of a stage-out that runs.
+type out struct {
+	cfg  OutConfig
+	root *os.Root
+	g    errgroup.Group
+	bufs chan []byte // of files that are done; one for each worker
+
+	mu     sync.Mutex
+	result OutResult // guarded by mu
+}
+
+func (o *out) fail(name string, err error) {
+	var p *os.PathError
+	if errors.As(err, &p) {
+		err = p.Err // the name is said already
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.result.Failed++
+	if len(o.result.Errors) < maxErrors {
+		o.result.Errors = append(o.result.Errors, fmt.Sprintf("%q: %v", name, err))
+	}
+}
+
+func (o *out) count(f func(*OutResult)) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	f(&o.result)
+}
+
+// mine reports whether this node copies the thing at rel.
+func (o *out) mine(rel string) bool {
+	h := fnv.New64a()
+	_, _ = io.WriteString(h, rel) // cannot fail
+	x := h.Sum64()
+	return int((x^x>>32)*0x9e3779b97f4a7c15>>33%uint64(o.cfg.N)) == o.cfg.Self
+}
+
+// dirBatch is how many entries are asked for at a time.
+const dirBatch = 1024
+
+func (o *out) dir(ctx context.Context, ino metadata.Ino, rel string) {
+	for after := ""; ctx.Err() == nil; {
+		entries, err := o.cfg.Store.ReadDir(ctx, ino, after, dirBatch)
+		if err != nil {
+			o.fail(rel+"/", err)
+			return
+		}
+		for _, e := range entries {
+			o.entry(ctx, e, path.Join(rel, e.Name))
+			after = e.Name
+		}
+		if len(entries) < dirBatch {
+			return
+		}
+	}
+}
+
+func (o *out) entry(ctx context.Context, e metadata.Entry, rel string) {
+	if ctx.Err() != nil {
+		return
+	}
+	if e.Mode&source.TypeMask == source.TypeDir {
+		if err := o.makeDir(ctx, e, rel); err != nil {
+			o.fail(rel, err)
+			return
+		}
+		o.dir(ctx, e.Ino, rel)
+		return
+	}
+	if !o.mine(rel) {
+		return
+	}
+	o.g.Go(func() error {
+		a, err := o.attr(ctx, e)
+		if err != nil {
+			o.fail(rel, err)
+			return nil
+		}
+		o.thing(ctx, rel, a)
+		return nil
+	})
+}
+
+func (o *out) attr(ctx context.Context, e metadata.Entry) (metadata.Attr, error) {
+	if e.Attr != nil {
+		return *e.Attr, nil
+	}
+	return o.cfg.Store.Getattr(ctx, e.Ino)
+}
+
+// makeDir makes a directory; every node does, one of them counts it.
+func (o *out) makeDir(ctx context.Context, e metadata.Entry, rel string) error {
+	a, err := o.attr(ctx, e)
+	if err != nil {
+		return err
+	}
+	mode := os.FileMode(a.Mode&0o777 | 0o700)
+	switch err := o.root.Mkdir(rel, mode); {
+	case err == nil:
+		err = o.root.Chmod(rel, mode) // the umask
+		if err != nil {
+			return err
+		}
+	case !errors.Is(err, os.ErrExist):
+		return err
+	default:
+		if info, e := o.root.Lstat(rel); e != nil || !info.IsDir() {
+			return syscall.ENOTDIR
+		}
+	}
+	if o.mine(rel) {
+		o.count(func(r *OutResult) { r.Dirs++ })
+	}
+	return nil
+}
+
+// thing copies what is no directory.
+func (o *out) thing(ctx context.Context, rel string, a metadata.Attr) {
+	var err error
+	switch a.Mode & source.TypeMask {
+	case source.TypeRegular:
+		if err = o.file(ctx, rel, a); err == nil {
+			o.count(func(r *OutResult) { r.Files, r.Bytes = r.Files+1, r.Bytes+a.Size })
+		}
+	case source.TypeSymlink:
+		if err = o.symlink(ctx, rel, a); err == nil {
+			o.count(func(r *OutResult) { r.Symlinks++ })
+		}
+	default:
+		err = fmt.Errorf("not a file, a directory or a link: %w", syscall.EINVAL)
+	}
+	if err != nil {
+		o.fail(rel, err)
+	}
+}
+
+// temporary is the name under which rel is written. It is the same each time,
+// so that what a run that was killed left behind is written over by the next.
+func temporary(rel string) string {
+	h := fnv.New64a()
+	_, _ = io.WriteString(h, path.Base(rel)) // cannot fail
+	return path.Join(path.Dir(rel), fmt.Sprintf(".bivouac-%016x.tmp", h.Sum64()))
+}
+
+func (o *out) symlink(ctx context.Context, rel string, a metadata.Attr) error {
+	target, err := o.cfg.Store.Readlink(ctx, a.Ino)
+	if err != nil {
+		return err
+	}
+	tmp := temporary(rel)
+	if err := o.root.Remove(tmp); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	if err := o.root.Symlink(target, tmp); err != nil {
+		return err
+	}
+	return o.rename(tmp, rel)
+}
+
+func (o *out) rename(tmp, rel string) error {
+	err := o.root.Rename(tmp, rel)
+	if err != nil {
+		_ = o.root.Remove(tmp) // the first error counts
+	}
+	return err
+}
+
+func (o *out) file(ctx context.Context, rel string, a metadata.Attr) error {
+	tmp := temporary(rel)
+	if err := o.root.Remove(tmp); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	f, err := o.root.OpenFile(tmp, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return err
+	}
+	err = o.fill(ctx, f, a)
+	if e := f.Close(); err == nil {
+		err = e
+	}
+	if err == nil {
+		err = o.root.Chtimes(tmp, a.Atime.Time(), a.Mtime.Time())
+	}
+	if err != nil {
+		_ = o.root.Remove(tmp) // the first error counts
+		return err
+	}
+	return o.rename(tmp, rel)
+}
+
+// fill writes the content and makes it durable.
+func (o *out) fill(ctx context.Context, f *os.File, a metadata.Attr) error {
+	var buf []byte
+	select {
+	case buf = <-o.bufs:
+	default:
+		buf = make([]byte, wire.MaxData)
+	}
+	defer func() { o.bufs <- buf }()
+	if err := o.copy(ctx, f, a, buf); err != nil {
+		return err
+	}
+	if err := f.Truncate(a.Size); err != nil { // a hole at the end
+		return err
+	}
+	now, err := o.cfg.Store.Getattr(ctx, a.Ino)
+	if err != nil {
+		return err
+	}
+	if now.Size != a.Size || now.Mtime != a.Mtime {
+		return fmt.Errorf("was written to while it was copied: %w", syscall.EBUSY)
+	}
+	if err := f.Chmod(os.FileMode(a.Mode & 0o777)); err != nil {
+		return err
+	}
+	return f.Sync()
+}
+
+func (o *out) copy(ctx context.Context, f *os.File, a metadata.Attr, buf []byte) error {
+	for off := int64(0); off < a.Size; {
+		p := buf[:min(int64(len(buf)), a.Size-off)]
+		n, err := o.cfg.Read(ctx, a, p, off)
+		if err != nil {
+			return fmt.Errorf("read at offset %d: %w", off, err)
+		}
+		if n < len(p) {
+			return fmt.Errorf("ends at offset %d of %d: %w", off+int64(n), a.Size, syscall.EBUSY)
+		}
+		if !zeros(p) { // holes stay holes
+			if _, err := f.WriteAt(p, off); err != nil {
+				return err
+			}
+		}
+		off += int64(n)
+	}
+	return nil
+}
+
+func zeros(p []byte) bool {
+	for _, c := range p {
+		if c != 0 {
+			return false
+		}
+	}
+	return true
 }

@@ -17,6 +17,7 @@ type region struct {
 	size   int64 // of the archive
 	file   source.File
 	seamIn chan seamOrError // gets one; as long as that
+	got    *seamOrError     // what came
 	sent   bool             // the seam, to the next region
 }
 
@@ -66,16 +67,14 @@ func (r *region) await(ctx context.Context) {
 
 // seam is the seam of the region before; nil if it is not there and wait is false.
 func (r *region) seam(wait bool) (*Seam, error) {
-	if !wait {
-		select {
-		case s := <-r.seamIn:
-			return &s.seam, s.err
-		default:
-			return nil, r.ctx.Err()
-		}
+	if r.got == nil && (wait || len(r.seamIn) > 0) {
+		s := <-r.seamIn // await ends with ctx
+		r.got = &s
 	}
-	s := <-r.seamIn // await ends with ctx
-	return &s.seam, s.err
+	if r.got == nil {
+		return nil, r.ctx.Err()
+	}
+	return &r.got.seam, r.got.err
 }
 
 // read begins to read the region from off on.

@@ -24,7 +24,7 @@ func writeTar(t testing.TB, format tar.Format, members []member) []byte {
 	for _, m := range members {
 		h := m.Header
 		h.Format, h.Size = format, int64(len(m.data))
-		if h.Mode == 0 {
+		if h.Mode == 0 && h.Typeflag != tar.TypeXGlobalHeader {
 			h.Mode = 0o640
 		}
 		if err := w.WriteHeader(&h); err != nil {

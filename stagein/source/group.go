@@ -93,7 +93,7 @@ func (g *Group) add(b []byte) (Step, error) {
 	g.pos += BlockSize
 	g.raw = append(g.raw, b...)
 	if g.want > 0 {
-		return More, g.addData(b)
+		return g.addData(b)
 	}
 	if isZero(b) {
 		return g.zero()
@@ -111,7 +111,7 @@ func (g *Group) add(b []byte) (Step, error) {
 	}
 	switch h.typ {
 	case typePAX, typePAXGlobal, typeLongName, typeLongLink:
-		return More, g.extend(h)
+		return g.extend(h)
 	case typeVolume:
 		return Skip, nil
 	}
@@ -130,41 +130,45 @@ func (g *Group) zero() (Step, error) {
 }
 
 // extend begins an extended header.
-func (g *Group) extend(h header) error {
+func (g *Group) extend(h header) (Step, error) {
 	if g.total += h.size; h.size > MaxSpecial || g.total > MaxSpecial {
-		return fmt.Errorf("extended header of %d bytes, %d is the most: %w", h.size, MaxSpecial, syscall.EBADMSG)
+		return More, fmt.Errorf("extended header of %d bytes, %d is the most: %w", h.size, MaxSpecial, syscall.EBADMSG)
 	}
 	g.special, g.want, g.data = h.typ, h.size, g.data[:0]
 	if g.want == 0 {
 		return g.extended()
 	}
-	return nil
+	return More, nil
 }
 
-func (g *Group) addData(b []byte) error {
+func (g *Group) addData(b []byte) (Step, error) {
 	n := min(g.want, BlockSize)
 	g.data = append(g.data, b[:n]...)
 	if g.want -= n; g.want > 0 {
-		return nil
+		return More, nil
 	}
 	return g.extended()
 }
 
 // extended has all data of an extended header.
-func (g *Group) extended() error {
+func (g *Group) extended() (Step, error) {
 	switch g.special {
 	case typePAX:
 		// A second one replaces the first.
 		g.o = overrides{longName: g.o.longName, longLink: g.o.longLink}
-		return paxRecords(g.data, g.o.pax)
+		return More, paxRecords(g.data, g.o.pax)
 	case typePAXGlobal:
-		return paxRecords(g.data, g.global)
+		step := More
+		if g.o == (overrides{}) {
+			step = Skip // of no member: a group of its own
+		}
+		return step, paxRecords(g.data, g.global)
 	case typeLongName:
 		g.o.longName = cstring(g.data)
 	case typeLongLink:
 		g.o.longLink = cstring(g.data)
 	}
-	return nil
+	return More, nil
 }
 
 func (o *overrides) name(name string) string {

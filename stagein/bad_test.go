@@ -1,0 +1,263 @@
+package stagein
+
+import (
+	"archive/tar"
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/bivouacfs/bivouac/metadata"
+)
+
+// stageBad stages archive with 1, 3 and 5 nodes and wants an error with all of
+// parts in it, soon.
+func stageBad(t *testing.T, archive []byte, parts ...string) {
+	t.Helper()
+	for _, nodes := range []int{1, 3, 5} {
+		j := tarJob(archive, nodes)
+		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		_, err := j.run(ctx)
+		cancel()
+		if !errorHas(err, append(parts, "/src/a.tar")...) {
+			t.Errorf("%d nodes: %v, want an error with %q", nodes, err, parts)
+		}
+	}
+}
+
+func TestTarRefuses(t *testing.T) {
+	r := seed(t)
+	fill := func(n int) (ms []member) {
+		for i := range n {
+			ms = append(ms, file(fmt.Sprint("fill", i), randBytes(r, 600)))
+		}
+		return ms
+	}
+	header := func(h tar.Header) []byte {
+		ms := append(fill(7), member{Header: h})
+		return writeTar(t, tar.FormatPAX, append(ms, file("after", nil)))
+	}
+	const at = "at offset 10752" // 512+1024 bytes for each of seven
+	for _, c := range []struct {
+		h    tar.Header
+		want string
+	}{
+		{tar.Header{Name: "/abs/olute", Typeflag: tar.TypeReg}, "absolute"},
+		{tar.Header{Name: "a/../../b", Typeflag: tar.TypeReg}, ".."},
+		{tar.Header{Name: "..", Typeflag: tar.TypeDir}, ".."},
+		{tar.Header{Name: "null", Typeflag: tar.TypeChar, Devmajor: 1}, "device"},
+		{tar.Header{Name: "sda", Typeflag: tar.TypeBlock}, "device"},
+		{tar.Header{Name: "fifo", Typeflag: tar.TypeFifo}, "FIFO"},
+		{tar.Header{Name: "hard", Linkname: "/etc/passwd", Typeflag: tar.TypeLink}, "/etc/passwd"},
+		{tar.Header{Name: "hard", Linkname: "../x", Typeflag: tar.TypeLink}, "../x"},
+		{tar.Header{Name: strings.Repeat("n", 256), Typeflag: tar.TypeReg}, "256 bytes"},
+		{tar.Header{Name: strings.Repeat("n/", 17000) + "n", Typeflag: tar.TypeReg}, "path of"},
+		{tar.Header{Name: "./", Typeflag: tar.TypeSymlink, Linkname: "x"}, "no name"},
+		{tar.Header{Name: "sp", Typeflag: 'S'}, "sparse"},
+		{tar.Header{Name: "multi", Typeflag: 'M'}, "multi-volume"},
+		{tar.Header{Name: "odd", Typeflag: 'Q'}, "not known"},
+	} {
+		t.Run(c.want, func(t *testing.T) {
+			parts := []string{fmt.Sprintf("%q", c.h.Name), c.want, at}
+			var archive []byte
+			if slices.Contains([]byte("SMQ"), c.h.Typeflag) {
+				letter := c.h.Typeflag
+				c.h.Typeflag = tar.TypeReg
+				archive = retype(header(c.h), c.h.Name, letter)
+			} else {
+				archive = header(c.h)
+			}
+			stageBad(t, archive, parts...)
+		})
+	}
+	t.Run("duplicate", func(t *testing.T) {
+		archive := writeTar(t, tar.FormatPAX, append(append([]member{file("twice", nil)}, fill(9)...), file("./twice", nil)))
+		for _, nodes := range []int{1, 3} {
+			j := tarJob(archive, nodes)
+			if _, err := j.run(context.Background()); !errorHas(err, "twice") {
+				t.Errorf("%d nodes: %v, want EEXIST", nodes, err)
+			}
+		}
+	})
+}
+
+// retype changes the type of a member, and the sum of its header.
+func retype(archive []byte, name string, letter byte) []byte {
+	i := bytes.Index(archive, append([]byte(name), 0))
+	b := archive[i : i+512]
+	b[156] = letter
+	fixSum(b)
+	return archive
+}
+
+func fixSum(b []byte) {
+	copy(b[148:156], "        ")
+	sum := 0
+	for _, c := range b {
+		sum += int(c)
+	}
+	copy(b[148:156], fmt.Sprintf("%06o\x00 ", sum))
+}
+
+func TestTarSparse(t *testing.T) {
+	program, err := exec.LookPath("tar")
+	if err != nil {
+		t.Skip("no tar program")
+	}
+	dir := t.TempDir()
+	f, err := os.Create(filepath.Join(dir, "holes"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := f.WriteAt([]byte("end"), 1<<20); err != nil {
+		t.Fatal(err)
+	}
+	if err := f.Close(); err != nil {
+		t.Fatal(err)
+	}
+	for _, format := range []string{"gnu", "posix"} {
+		archive, err := exec.Command(program, "-C", dir, "--format="+format, "-S", "-cf", "-", "holes").Output()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(archive) > 1<<20 {
+			t.Skip("the filesystem has no holes")
+		}
+		stageBad(t, archive, "holes", "sparse", "at offset")
+	}
+}
+
+func TestTarTruncated(t *testing.T) {
+	r := seed(t)
+	archive := writeTar(t, tar.FormatPAX, []member{
+		file("a", randBytes(r, 1000)), directory(strings.Repeat("d/", 80)), file("big", randBytes(r, 20_000)), file("z", randBytes(r, 100)),
+	})
+	whole := len(archive)
+	for cut := 300; cut < whole; cut += 1 + r.IntN(300) {
+		j := tarJob(archive[:cut], 1+r.IntN(5))
+		got, err := j.run(context.Background())
+		if err == nil {
+			// Between members an end without a mark is accepted.
+			want, terr := twin(archive[:cut])
+			if terr != nil {
+				t.Errorf("cut at %d of %d: staged, but archive/tar says %v", cut, whole, terr)
+			}
+			checkTree(t, got, want)
+			continue
+		}
+		if !errorHas(err, "/src/a.tar") || !errorHas(err, "ends") {
+			t.Errorf("cut at %d: %v, want where it ends", cut, err)
+		}
+	}
+	stageBad(t, archive[:10_000], `"big"`, "truncated", "10000")
+}
+
+func TestTarCorrupt(t *testing.T) {
+	r := seed(t)
+	var members []member
+	for i := range 12 {
+		members = append(members, file(fmt.Sprint("f", i), randBytes(r, 800)))
+	}
+	archive := writeTar(t, tar.FormatGNU, members)
+	for i := range 11 {
+		bad := slices.Clone(archive)
+		at := (i + 1) * 1536
+		bad[at+20] ^= 1
+		stageBad(t, bad, fmt.Sprintf("at offset %d", at), "damaged")
+	}
+	joined := append(slices.Clone(archive), archive...)
+	stageBad(t, joined, "another begins", fmt.Sprintf("offset %d", len(archive)))
+	lone := append(slices.Clone(archive[:1536*12]), make([]byte, 512)...)
+	stageBad(t, append(lone, archive[1536:3072]...), "block of zeros")
+	// One block of zeros at the end is an end, as for tar.
+	checkTar(t, lone, 3)
+}
+
+func TestTarEmpty(t *testing.T) {
+	for _, c := range []struct {
+		name, want string
+		archive    []byte
+	}{
+		{"nothing", "is empty", nil},
+		{"zeros", "no members", make([]byte, 10240)},
+		{"text", "not a tar", bytes.Repeat([]byte("hello "), 1000)},
+		{"gzip", "gzip", append([]byte("\x1f\x8b\x08"), make([]byte, 600)...)},
+		{"short", "not a tar", []byte("x")},
+	} {
+		t.Run(c.name, func(t *testing.T) { stageBad(t, c.archive, c.want) })
+	}
+	global := writeTar(t, tar.FormatPAX, []member{{Header: tar.Header{Typeflag: tar.TypeXGlobalHeader, PAXRecords: map[string]string{"comment": "x"}}}})
+	stageBad(t, global, "no members")
+}
+
+func TestTarChangesWhileStaged(t *testing.T) {
+	r := seed(t)
+	archive := writeTar(t, tar.FormatPAX, randomMembers(r, tar.FormatPAX, 100))
+	for name, change := range map[string]func(*memNode){
+		"shorter": func(n *memNode) { n.data = n.data[:len(n.data)/2] },
+		"changed": func(n *memNode) { n.info.Mtime++ },
+		"now":     func(n *memNode) { n.info.Size++ },
+	} {
+		j := tarJob(archive, 3)
+		n := j.fs.nodes[j.path]
+		once := false
+		j.fs.onRead = func(_ string, off int64) {
+			j.fs.mu.Lock()
+			defer j.fs.mu.Unlock()
+			if off > 512 && !once {
+				once = true
+				change(n)
+			}
+		}
+		if _, err := j.run(context.Background()); !errorHas(err, "/src/a.tar", name) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// TestTarFailureStopsAll has one share fail; the others wait for seams, and end.
+func TestTarFailureStopsAll(t *testing.T) {
+	r := seed(t)
+	archive := writeTar(t, tar.FormatGNU, randomMembers(r, tar.FormatGNU, 200))
+	j := tarJob(archive, 5)
+	gone := fmt.Errorf("transport: %w", syscall.EIO)
+	j.target = &memTarget{put: func(_ metadata.NodeID, ino metadata.Ino, _ int) error {
+		if ino.Part() == 1 {
+			return gone
+		}
+		return nil
+	}}
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	if _, err := j.run(ctx); !errorHas(err, "transport") || ctx.Err() != nil {
+		t.Errorf("%v", err)
+	}
+}
+
+func TestSeamIsChecked(t *testing.T) {
+	p := Part{Index: 2, Off: 4096, End: 8192}
+	for _, s := range []Seam{
+		{At: -512}, {At: 4096 + 512}, {At: 3584}, {At: 4095, Carry: []byte{0}},
+		{Member: &SeamMember{Off: 5000, Size: 10}}, {Member: &SeamMember{Off: 512, Size: 100}},
+		{Member: &SeamMember{Off: 512, Size: 1 << 40}}, {Member: &SeamMember{Off: 512, Size: -1}},
+		{Member: &SeamMember{Off: 512, Size: 6000}, Ended: true},
+	} {
+		if err := s.check(p, 10_000); err == nil {
+			t.Errorf("seam %+v was taken", s)
+		}
+	}
+	for _, s := range []Seam{
+		{At: 4096}, {At: 3584, Carry: make([]byte, 512)}, {At: 100 * 0, Ended: true}, {Member: &SeamMember{Off: 512, Size: 6000}},
+	} {
+		if err := s.check(p, 10_000); err != nil {
+			t.Errorf("seam %+v: %v", s, err)
+		}
+	}
+}

@@ -1,0 +1,278 @@
+package stagein
+
+import (
+	"archive/tar"
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/bivouacfs/bivouac/metadata"
+)
+
+// everyFormat runs f on the same members in every format that can have them.
+func everyFormat(t *testing.T, f func(t *testing.T, archive []byte), members ...member) {
+	for _, format := range []tar.Format{tar.FormatUSTAR, tar.FormatGNU, tar.FormatPAX} {
+		t.Run(format.String(), func(t *testing.T) { f(t, writeTar(t, format, members)) })
+	}
+}
+
+func file(name string, data []byte) member {
+	return member{Header: tar.Header{Name: name, Typeflag: tar.TypeReg}, data: data}
+}
+
+func directory(name string) member {
+	return member{Header: tar.Header{Name: name, Typeflag: tar.TypeDir, Mode: 0o755}}
+}
+
+// onEveryCut stages with 1 to 7 nodes; exact says that nothing is read twice.
+func onEveryCut(exact bool, set ...func(*job)) func(*testing.T, []byte) {
+	return func(t *testing.T, archive []byte) {
+		t.Helper()
+		for nodes := 1; nodes <= 7; nodes++ {
+			if read := checkTar(t, archive, nodes, set...); exact && read != int64(len(archive)) {
+				t.Errorf("%d nodes read %d bytes of %d", nodes, read, len(archive))
+			}
+		}
+	}
+}
+
+func TestTarGiantMember(t *testing.T) {
+	r := seed(t)
+	for _, size := range []int{20_000, 20_480, 100_001} {
+		members := []member{file("a", randBytes(r, 700)), file("giant", randBytes(r, size)), file("z", randBytes(r, 700))}
+		everyFormat(t, onEveryCut(true), members...)
+		// Striped, the same.
+		everyFormat(t, onEveryCut(true, func(j *job) { j.stripe = 4096 }), members...)
+		// Alone, and larger than what the search may keep.
+		everyFormat(t, onEveryCut(true, func(j *job) { j.memory = 1 }), members[1])
+	}
+}
+
+func TestTarStripesOverNodes(t *testing.T) {
+	r := seed(t)
+	big := randBytes(r, 3*stripeChunk+12345)
+	archive := writeTar(t, tar.FormatPAX, []member{file("a", randBytes(r, 5000)), file("big", big), file("z", nil)})
+	for _, nodes := range []int{1, 3, 4} {
+		checkTar(t, archive, nodes, func(j *job) {
+			j.lim, j.memory, j.stripe, j.region = limits{}, 0, 8<<20, 1<<20
+		})
+	}
+}
+
+func TestTarOnlyDirectories(t *testing.T) {
+	var members []member
+	for i := range 40 {
+		members = append(members, directory(fmt.Sprintf("d%d/", i)))
+	}
+	everyFormat(t, onEveryCut(true), members...)
+}
+
+func TestTarEmptyFiles(t *testing.T) {
+	var members []member
+	for i := range 40 {
+		members = append(members, file(fmt.Sprintf("f%d", i), nil))
+	}
+	everyFormat(t, onEveryCut(true), members...)
+}
+
+// TestTarLongNamesOnTheCut moves every part of a group over a boundary.
+func TestTarLongNamesOnTheCut(t *testing.T) {
+	r := seed(t)
+	for _, format := range []tar.Format{tar.FormatGNU, tar.FormatPAX} {
+		for shift := range 12 {
+			members := []member{file("first", randBytes(r, shift*512))}
+			for i := range 8 {
+				long := strings.Repeat(strings.Repeat("n", 200)+"/", 4) + fmt.Sprint(i)
+				members = append(members, file(long, randBytes(r, 300)), member{Header: tar.Header{
+					Name: long + "link", Linkname: strings.Repeat("t/", 300), Typeflag: tar.TypeSymlink}})
+			}
+			onEveryCut(false)(t, writeTar(t, format, members))
+		}
+	}
+}
+
+// TestTarInTar has headers in its data that are none.
+func TestTarInTar(t *testing.T) {
+	r := seed(t)
+	var inner []member
+	for i := range 30 {
+		inner = append(inner, file(fmt.Sprintf("inner%d", i), randBytes(r, 300)))
+	}
+	payload := writeTar(t, tar.FormatPAX, inner)
+	nested := writeTar(t, tar.FormatGNU, []member{file("x", payload), file("y.tar", writeTar(t, tar.FormatGNU, inner))})
+	wrong := int64(0)
+	for _, stripe := range []int64{1 << 20, 4096} {
+		everyFormat(t, func(t *testing.T, archive []byte) {
+			for nodes := 1; nodes <= 7; nodes++ {
+				read := checkTar(t, archive, nodes, func(j *job) { j.stripe = stripe })
+				wrong += read - int64(len(archive))
+				if read > 2*int64(len(archive)) {
+					t.Errorf("%d nodes: %d bytes were read of %d: more than twice", nodes, read, len(archive))
+				}
+			}
+		}, file("before", randBytes(r, 100)), file("nested.tar", nested), file("after", randBytes(r, 3000)))
+	}
+	if wrong == 0 {
+		t.Error("no guess was wrong: this tests nothing")
+	}
+}
+
+func TestTarGlobalHeader(t *testing.T) {
+	r := seed(t)
+	at := time.Unix(1234567890, 0)
+	global := func(records map[string]string) member {
+		return member{Header: tar.Header{Typeflag: tar.TypeXGlobalHeader, PAXRecords: records}}
+	}
+	var members []member
+	for i := range 20 {
+		members = append(members, file(fmt.Sprint("f", i), randBytes(r, 700)))
+	}
+	comment := writeTar(t, tar.FormatPAX, append([]member{global(map[string]string{"comment": "from git"})}, members...))
+	onEveryCut(true)(t, comment)
+	stamped := writeTar(t, tar.FormatPAX, append([]member{global(map[string]string{"mtime": "1234567890"})}, members...))
+	for nodes := 1; nodes <= 7; nodes++ {
+		j := tarJob(stamped, nodes)
+		got, err := j.run(context.Background())
+		if err != nil {
+			t.Fatal(err)
+		}
+		for p, e := range got {
+			if e.Mtime != metadata.TimeOf(at) {
+				t.Errorf("%d nodes: %s has %v, want %v", nodes, p, e.Mtime.Time(), at)
+			}
+		}
+	}
+	for _, key := range []string{"path", "size"} {
+		j := tarJob(writeTar(t, tar.FormatPAX, append([]member{global(map[string]string{key: "7"})}, members...)), 3)
+		if _, err := j.run(context.Background()); !errorHas(err, key) {
+			t.Errorf("global %s: %v, want a refusal", key, err)
+		}
+	}
+}
+
+// TestTarProgram stages what the tar program writes.
+func TestTarProgram(t *testing.T) {
+	program, err := exec.LookPath("tar")
+	if err != nil {
+		t.Skip("no tar program")
+	}
+	r := seed(t)
+	dir := t.TempDir()
+	write := func(name string, n int) {
+		p := filepath.Join(dir, name)
+		if err := os.MkdirAll(filepath.Dir(p), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(p, randBytes(r, n), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Chtimes(p, time.Time{}, time.Unix(r.Int64N(1<<31), r.Int64N(1e9))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i := range 40 {
+		write(fmt.Sprintf("s/d%d/f%d", i%5, i), r.IntN(3000))
+	}
+	write("s/"+strings.Repeat("long/", 60)+strings.Repeat("n", 250), 100)
+	write("s/new\nline \xff\xfe", 10)
+	write("s/giant", 60_000)
+	for _, err := range []error{
+		os.Symlink("../"+strings.Repeat("t", 200), filepath.Join(dir, "s/link")),
+		os.Link(filepath.Join(dir, "s/giant"), filepath.Join(dir, "s/d0/hard")),
+		os.Mkdir(filepath.Join(dir, "s/empty"), 0o700),
+	} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, format := range []string{"gnu", "posix", "oldgnu", "ustar", "v7"} {
+		t.Run(format, func(t *testing.T) {
+			args := []string{"-C", dir, "--format=" + format}
+			if format == "ustar" || format == "v7" {
+				args = append(args, "--exclude=long", "--exclude=link")
+			}
+			args = append(args, "-cf", "-", "s")
+			var stderr bytes.Buffer
+			cmd := exec.Command(program, args...)
+			cmd.Stderr = &stderr
+			archive, err := cmd.Output()
+			if err != nil {
+				t.Fatalf("tar: %v: %s", err, &stderr)
+			}
+			onEveryCut(true)(t, archive)
+		})
+	}
+}
+
+// TestTarSlowNeighbour has a node read its whole region before its seam comes,
+// with no room for the records that wait.
+func TestTarSlowNeighbour(t *testing.T) {
+	r := seed(t)
+	archive := writeTar(t, tar.FormatPAX, randomMembers(r, tar.FormatPAX, 100))
+	for _, pending := range []int{1, 3000, 1 << 20} {
+		checkTar(t, archive, 4, func(j *job) {
+			j.lim.pending = pending
+			read, first := make(chan struct{}), true
+			j.order = func(part int) {
+				if part == 0 {
+					<-read
+				}
+			}
+			end := int64(len(archive)) / 4
+			j.fs.onRead = func(_ string, off int64) {
+				j.fs.mu.Lock()
+				defer j.fs.mu.Unlock()
+				if off > end && first {
+					first = false
+					close(read)
+				}
+			}
+		})
+	}
+}
+
+// TestTarSums makes sure that the sums are there where they should be.
+func TestTarSums(t *testing.T) {
+	r := seed(t)
+	var members []member
+	for i := range 50 {
+		members = append(members, file(fmt.Sprint("f", i), randBytes(r, r.IntN(900))))
+	}
+	members = append(members, file("giant", randBytes(r, 30_000)))
+	j := tarJob(writeTar(t, tar.FormatGNU, members), 5)
+	j.lim.carry = 2048
+	got, err := j.run(context.Background())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for p, e := range got {
+		if none := e.sum == [16]byte{}; none != (p == "giant") {
+			t.Errorf("%s: sum %x", p, e.sum)
+		}
+	}
+}
+
+func TestTarPutFails(t *testing.T) {
+	r := seed(t)
+	archive := writeTar(t, tar.FormatPAX, randomMembers(r, tar.FormatPAX, 100))
+	for part := range 4 {
+		j := tarJob(archive, 4)
+		j.target = &memTarget{put: func(node metadata.NodeID, ino metadata.Ino, n int) error {
+			if int(ino.Part()) == part && ino.Seq() > 3 {
+				return syscall.ENOSPC
+			}
+			return nil
+		}}
+		_, err := j.run(context.Background())
+		if !errorHas(err, "no space left", " to n") {
+			t.Errorf("part %d: %v, want ENOSPC that names file and node", part, err)
+		}
+	}
+}
