@@ -123,7 +123,8 @@ int remote_task_init(spank_t sp)
 		if (promised(sp))
 			end_task("job %u has no bivouac here: the prolog did not pitch it (%s); see slurmd's log there", job, detail);
 		if (wish.count > 0)
-			end_task("job %u has no bivouac: the --bivouac options belong to sbatch, salloc or the srun that allocates", job);
+			end_task("job %u has no bivouac here (%s): the --bivouac options belong to sbatch, salloc or the srun that allocates", job,
+				 detail);
 		return 0;
 	default:
 		end_task("couldn't pitch the bivouac of job %u: %s; see /var/log/bivouac/%u.log there", job, detail, job);

@@ -4,7 +4,7 @@
  */
 #include "bivouac.h"
 
-#include <errno.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,6 +14,11 @@ extern char **environ;
 
 static bool step; /* an srun inside of a job: it starts a step there and allocates nothing */
 
+static void forget_key(void)
+{
+	unsetenv(KEY_JOB);
+}
+
 /* A submission from inside of a job is a job of its own: it must not inherit this job's bivouac. */
 int submit_init(void)
 {
@@ -22,7 +27,7 @@ int submit_init(void)
 	if (step || getenv("SLURM_JOB_ID") == NULL)
 		return 0;
 	unsetenv(SPEC_JOB);
-	unsetenv(KEY_JOB);
+	forget_key();
 	unsetenv("BIVOUAC");
 	unsetenv("BIVOUAC_DATA");
 	unsetenv("BIVOUAC_SCRATCH");
@@ -78,8 +83,12 @@ static int check(spank_t sp)
 		goto fail;
 	}
 	key = strchr(spec, '\n');
-	if (key != NULL)
+	if (key != NULL) {
 		*key++ = '\0';
+		/* salloc puts the job control environment into its own before it forks the user's command, and calls no plugin in between */
+		if (pthread_atfork(NULL, NULL, forget_key) != 0)
+			goto fail;
+	}
 	if (hand_over(sp, SPEC_CONTROL, spec) < 0 || (key != NULL && hand_over(sp, KEY_CONTROL, key) < 0))
 		goto fail;
 	rv = 0;
@@ -112,6 +121,6 @@ int submit_post_opt(spank_t sp)
 /* srun puts the job control environment into its own, from where its tasks would get the key. */
 int submit_local_user_init(void)
 {
-	unsetenv(KEY_JOB);
+	forget_key();
 	return 0;
 }

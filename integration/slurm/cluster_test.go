@@ -12,12 +12,11 @@ import (
 	"time"
 )
 
-// nodes is the number of compute nodes.
-const nodes = 4
-
 // cluster is a running Slurm; its methods are the verbs of the script.
 type cluster struct {
-	dir string
+	dir    string
+	config string // the site's bivouac.yaml
+	nodes  string
 }
 
 // the is the one cluster of this test run.
@@ -37,7 +36,7 @@ func run(m *testing.M) int {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
-	the = cluster{dir: dir}
+	the = cluster{dir: dir, config: "testdata/bivouac.yaml", nodes: "4"}
 	defer os.RemoveAll(dir)
 	defer the.down()
 	if err := the.up(); err != nil {
@@ -48,7 +47,7 @@ func run(m *testing.M) int {
 }
 
 func (c cluster) up() error {
-	if out, err := c.try("up", fmt.Sprint(nodes)); err != nil {
+	if out, err := c.try("up", c.nodes); err != nil {
 		return fmt.Errorf("cluster up: %w\n%s", err, out)
 	}
 	return c.populate()
@@ -93,17 +92,9 @@ func far(user, name string) string { return filepath.Join("/mnt/pfs/home", user,
 // try runs the script and returns all that it printed.
 func (c cluster) try(args ...string) (string, error) {
 	cmd := exec.Command("./cluster", args...)
-	cmd.Env = append(os.Environ(), "CLUSTER_DIR="+c.dir, "BIVOUAC_CONFIG="+absolute("testdata/bivouac.yaml"))
+	cmd.Env = append(os.Environ(), "CLUSTER_DIR="+c.dir, "BIVOUAC_CONFIG="+c.config)
 	out, err := cmd.CombinedOutput()
 	return string(out), err
-}
-
-func absolute(p string) string {
-	a, err := filepath.Abs(p)
-	if err != nil {
-		return p
-	}
-	return a
 }
 
 // do is try for what must not fail.

@@ -204,3 +204,22 @@ func TestTwoUsers(t *testing.T) {
 	b.release(t)
 	b.ends(t, "COMPLETED")
 }
+
+// Where there is no munge the job key comes with the submission, and the job never sees it. The site is a cluster of its own.
+func TestNoMunge(t *testing.T) {
+	c := cluster{dir: t.TempDir(), config: "testdata/nomunge.yaml", nodes: "2"}
+	t.Cleanup(c.down)
+	if err := c.up(); err != nil {
+		t.Fatal(err)
+	}
+	j := c.submit(t, "alice", touchAll+"env | grep -c BIVOUAC_KEY; srun env | grep -c BIVOUAC_KEY; true", bivouac("alice", "2")...)
+	j.ends(t, "COMPLETED")
+	if got := j.output(t); got != "0\n0\n" {
+		t.Errorf("the key is in the job's environment: %s", got)
+	}
+	out := c.as(t, "alice", "salloc -N1 --bivouac bash -c 'env | grep -c BIVOUAC_KEY; srun env | grep -c BIVOUAC_KEY; true' 2>/dev/null")
+	if out != "0\n0" {
+		t.Errorf("the key is in salloc's environment: %s", out)
+	}
+	c.nothingLeft(t)
+}
