@@ -1,0 +1,359 @@
+package fsclient
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/bivouacfs/bivouac/metadata"
+)
+
+// publishEvery is how old what a writer has told its file's home may become
+// while it goes on writing.
+const publishEvery = time.Second
+
+// File is a regular file that is open on this node; all who have it open share
+// one File. Of a sealed file only reading works.
+type File struct {
+	c   *Client
+	ino metadata.Ino
+
+	refs   int  // under fileTable.mu
+	orphan bool // under fileTable.mu: its last name is gone, Close of the last ref removes it
+
+	// turn is taken while the home is told a size, so that a truncate is not
+	// undone by an older size. It has room for the one who has it.
+	turn chan struct{}
+
+	mu      sync.Mutex
+	attr    metadata.Attr                // under mu: as the home had it last
+	order   []metadata.NodeID            // under mu; nil until known
+	gen     uint64                       // under mu: counts the changes made here
+	dirty   bool                         // under mu: the home does not know of all writes
+	end     int64                        // under mu: how far those writes went
+	told    time.Time                    // under mu: when the home was told last
+	gone    bool                         // under mu: the home does not know the inode any more
+	touched map[metadata.NodeID]struct{} // under mu: nodes written to since the last Sync
+}
+
+// Open opens the file ino. Every Open needs a Close. An inode that is gone is
+// ESTALE: who has the name may look it up again.
+func (c *Client) Open(ctx context.Context, ino metadata.Ino) (*File, error) {
+	f := c.acquire(ino)
+	a, err := c.Getattr(ctx, ino)
+	if err == nil {
+		err = f.begin(ctx, a)
+	}
+	if err != nil {
+		c.release(ctx, f)
+		return nil, stale(err)
+	}
+	return f, nil
+}
+
+// OpenNew opens the file that a Create just made.
+func (c *Client) OpenNew(ctx context.Context, a metadata.Attr) (*File, error) {
+	f := c.acquire(a.Ino)
+	if err := f.begin(ctx, a); err != nil {
+		c.release(ctx, f)
+		return nil, err
+	}
+	return f, nil
+}
+
+func (c *Client) acquire(ino metadata.Ino) *File {
+	if ino.Sealed() {
+		return newFile(c, ino)
+	}
+	return c.files.acquire(c, ino)
+}
+
+func newFile(c *Client, ino metadata.Ino) *File {
+	return &File{c: c, ino: ino, turn: make(chan struct{}, 1), attr: metadata.Attr{Ino: ino}}
+}
+
+// begin fills what a new File does not know.
+func (f *File) begin(ctx context.Context, a metadata.Attr) error {
+	f.mu.Lock()
+	known := f.order != nil
+	f.mu.Unlock()
+	if known {
+		return nil
+	}
+	order, err := f.c.order(ctx, f.ino, a.Layout)
+	if err != nil {
+		return err
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.order == nil {
+		f.order = order
+		if f.gen == 0 {
+			f.attr = a
+		}
+	}
+	return nil
+}
+
+// Ino is the file's inode.
+func (f *File) Ino() metadata.Ino { return f.ino }
+
+// Order is the nodes of the file's stripe, not to be changed.
+func (f *File) Order() []metadata.NodeID {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.order
+}
+
+// Attr is the attributes as this node knows them, without asking anybody.
+func (f *File) Attr() metadata.Attr {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.known()
+}
+
+// known is Attr; f.mu is held.
+func (f *File) known() metadata.Attr {
+	a := f.attr
+	a.Size = max(a.Size, f.end)
+	return a
+}
+
+// ReadAt fills p from offset off. Fewer bytes mean the end of the file as this
+// node knows it.
+func (f *File) ReadAt(ctx context.Context, p []byte, off int64) (int, error) {
+	f.mu.Lock()
+	a, order := f.known(), f.order
+	f.mu.Unlock()
+	return f.c.read(ctx, a, order, p, off)
+}
+
+// WriteAt writes p at offset off, through to the nodes that keep it. With an
+// error, the first n bytes are written and the others may be.
+func (f *File) WriteAt(ctx context.Context, p []byte, off int64) (n int, err error) {
+	if f.ino.Sealed() {
+		return 0, readOnly(f.ino)
+	}
+	f.mu.Lock()
+	a, order := f.attr, f.order
+	f.mu.Unlock()
+	n, nodes, err := f.c.write(ctx, a, order, p, off)
+	if f.wrote(nodes, n, off) {
+		// What fails here stays dirty, and Flush will say so.
+		_, _ = f.publish(ctx)
+	}
+	return n, err
+}
+
+// wrote takes note of a write, and reports whether the home should hear of it.
+func (f *File) wrote(nodes []metadata.NodeID, n int, off int64) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.touched == nil {
+		f.touched = make(map[metadata.NodeID]struct{})
+	}
+	for _, id := range nodes {
+		f.touched[id] = struct{}{}
+	}
+	if n == 0 {
+		return false
+	}
+	f.gen++
+	now := f.c.cfg.Now()
+	if !f.dirty {
+		f.dirty = true
+		f.told = now
+	}
+	f.end = max(f.end, off+int64(n))
+	return now.Sub(f.told) > publishEvery
+}
+
+// Flush tells the file's home what was written, if it does not know.
+func (f *File) Flush(ctx context.Context) error {
+	if !f.isDirty() {
+		return nil
+	}
+	_, err := f.publish(ctx)
+	return err
+}
+
+// Sync makes what was written from this node durable, and flushes.
+func (f *File) Sync(ctx context.Context) error {
+	f.mu.Lock()
+	touched := f.touched
+	f.touched = nil
+	f.mu.Unlock()
+	nodes := make([]metadata.NodeID, 0, len(touched))
+	for id := range touched {
+		nodes = append(nodes, id)
+	}
+	err := each(ctx, nodes, func(ctx context.Context, id metadata.NodeID) error {
+		d, err := f.c.dataOf(id)
+		if err == nil {
+			err = d.Sync(ctx, f.ino)
+		}
+		return err
+	})
+	if err != nil {
+		f.mu.Lock()
+		for id := range f.touched {
+			touched[id] = struct{}{}
+		}
+		f.touched = touched
+		f.mu.Unlock()
+		return fmt.Errorf("sync of inode %v: %w", f.ino, err)
+	}
+	return f.Flush(ctx)
+}
+
+// Close flushes and lets go of the file. With the last Close of a file that
+// has no name left, its data goes.
+func (f *File) Close(ctx context.Context) error {
+	err := f.Flush(ctx)
+	f.c.release(context.WithoutCancel(ctx), f)
+	return err
+}
+
+func (c *Client) release(ctx context.Context, f *File) {
+	if f.ino.Sealed() {
+		return
+	}
+	last, orphan := c.files.release(f)
+	if !last {
+		return
+	}
+	f.mu.Lock()
+	a, gone := f.known(), f.gone
+	f.mu.Unlock()
+	if orphan || gone && a.Mode != 0 {
+		c.reclaim(ctx, a)
+	}
+}
+
+func (f *File) isDirty() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.dirty
+}
+
+// refresh is Getattr for an open file.
+func (f *File) refresh(ctx context.Context) (metadata.Attr, error) {
+	f.mu.Lock()
+	dirty, gen := f.dirty, f.gen
+	f.mu.Unlock()
+	if dirty {
+		return f.publish(ctx)
+	}
+	s, err := f.c.homeOf(f.ino)
+	if err != nil {
+		return metadata.Attr{}, err
+	}
+	a, err := s.Getattr(ctx, f.ino)
+	if err != nil {
+		return metadata.Attr{}, f.missed(err)
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.gen == gen {
+		f.attr = a
+	}
+	return f.known(), nil
+}
+
+// publish tells the home of all writes so far.
+func (f *File) publish(ctx context.Context) (metadata.Attr, error) {
+	s, err := f.c.homeOf(f.ino)
+	if err != nil {
+		return metadata.Attr{}, err
+	}
+	return f.change(ctx, s, metadata.Change{})
+}
+
+// change applies ch at the home, together with what it does not know yet. A
+// time of modification in ch is the last word.
+func (f *File) change(ctx context.Context, s metadata.NodeStore, ch metadata.Change) (metadata.Attr, error) {
+	if err := f.take(ctx); err != nil {
+		return metadata.Attr{}, err
+	}
+	defer f.give()
+	f.mu.Lock()
+	gen, dirty, a := f.gen, f.dirty, f.known()
+	if dirty {
+		ch.Set |= metadata.GrowSize
+		ch.Size = max(ch.Size, f.end)
+		if ch.Set&(metadata.SetMtime|metadata.MtimeNow) == 0 {
+			ch.Set |= metadata.MtimeNow
+		}
+	}
+	f.mu.Unlock()
+	if ch.Set == 0 {
+		return a, nil // somebody else has published while this one waited
+	}
+	a, err := s.Setattr(ctx, f.ino, ch)
+	if err != nil {
+		return metadata.Attr{}, f.missed(err)
+	}
+	if dirty {
+		f.c.stats.published.Add(1)
+	}
+	f.settle(a, gen, nil)
+	return f.Attr(), nil
+}
+
+// missed takes note if the home does not know the inode.
+func (f *File) missed(err error) error {
+	if errors.Is(err, syscall.ENOENT) {
+		f.mu.Lock()
+		f.gone, f.dirty = true, false
+		f.mu.Unlock()
+	}
+	return stale(err)
+}
+
+// take waits for the turn to tell the home a size.
+func (f *File) take(ctx context.Context) error {
+	select {
+	case f.turn <- struct{}{}:
+		return nil
+	default:
+	}
+	select {
+	case f.turn <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("inode %v: %w", f.ino, ctxErrno(ctx))
+	}
+}
+
+func (f *File) give() { <-f.turn }
+
+// widen makes a.Size as large as the writes that the home does not know of. It
+// returns what settle wants; f may be nil.
+func (f *File) widen(a *metadata.Attr) uint64 {
+	if f == nil {
+		return 0
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	a.Size = max(a.Size, f.end)
+	return f.gen
+}
+
+// settle takes a, which the home answered to a change with all that was known
+// here at gen. f may be nil.
+func (f *File) settle(a metadata.Attr, gen uint64, err error) {
+	if f == nil || err != nil {
+		return
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.attr = a
+	f.told = f.c.cfg.Now()
+	if f.gen == gen {
+		f.dirty, f.end = false, 0
+		f.gen++
+	}
+}

@@ -1,0 +1,215 @@
+package mount
+
+import (
+	"context"
+	"fmt"
+	"syscall"
+	"time"
+
+	"github.com/hanwen/go-fuse/v2/fuse"
+
+	"github.com/bivouacfs/bivouac/metadata"
+)
+
+const (
+	// forEver is how long the kernel may keep what cannot change.
+	forEver = 365 * 24 * time.Hour
+	// dirFresh is how long the kernel may keep the attributes of a live
+	// directory: long enough for the permission check that follows a lookup.
+	// The kernel rounds it up to its clock tick.
+	dirFresh = time.Millisecond
+	// blockSize is what programs are advised to read and write at once.
+	blockSize = 64 << 10
+)
+
+// freshness is how long the kernel may keep a name and the attributes of a.
+func freshness(a *metadata.Attr) (entry, attr time.Duration) {
+	switch {
+	case a.Ino.Sealed() && a.Ino.Seq() == 0 && a.Ino.Part() == metadata.DirPart:
+		return 0, forEver // the dataset itself can still go
+	case a.Ino.Sealed():
+		return forEver, forEver
+	case a.Mode&syscall.S_IFMT == syscall.S_IFDIR:
+		return 0, dirFresh
+	}
+	return 0, 0
+}
+
+func fillAttr(out *fuse.Attr, a *metadata.Attr) {
+	out.Ino = uint64(a.Ino)
+	out.Size = uint64(a.Size)
+	out.Blocks = (out.Size + 511) / 512
+	out.Atime, out.Atimensec = split(a.Atime)
+	out.Mtime, out.Mtimensec = split(a.Mtime)
+	out.Ctime, out.Ctimensec = split(a.Ctime)
+	out.Mode = a.Mode
+	out.Nlink = a.Nlink
+	out.Uid = a.UID
+	out.Gid = a.GID
+	out.Rdev = a.Rdev
+	out.Blksize = blockSize
+}
+
+// split is t in seconds and nanoseconds; before 1970 the seconds are negative
+// and the nanoseconds are not.
+func split(t metadata.Time) (sec uint64, nsec uint32) {
+	s, n := int64(t)/1e9, int64(t)%1e9
+	if n < 0 {
+		s, n = s-1, n+1e9
+	}
+	return uint64(s), uint32(n)
+}
+
+// joined is the other way. What does not fit in nanoseconds is cut.
+func joined(sec uint64, nsec uint32) metadata.Time {
+	const most = int64(1<<63-1) / 1e9
+	s := min(max(int64(sec), -most), most-1)
+	return metadata.Time(s*1e9 + int64(nsec))
+}
+
+func fillEntry(out *fuse.EntryOut, a *metadata.Attr) {
+	out.NodeId = uint64(a.Ino)
+	entry, attr := freshness(a)
+	out.SetEntryTimeout(entry)
+	out.SetAttrTimeout(attr)
+	fillAttr(&out.Attr, a)
+}
+
+func fillAttrOut(out *fuse.AttrOut, a *metadata.Attr) {
+	_, attr := freshness(a)
+	out.SetTimeout(attr)
+	fillAttr(&out.Attr, a)
+}
+
+// Lookup finds a name.
+func (s *fsys) Lookup(cancel <-chan struct{}, h *fuse.InHeader, name string, out *fuse.EntryOut) fuse.Status {
+	return s.call(opLookup, cancel, h, func(ctx context.Context) error {
+		dir := metadata.Ino(h.NodeId)
+		if len(name) > metadata.MaxName {
+			return syscall.ENAMETOOLONG
+		}
+		if virtual(dir) {
+			return s.lookupVirtual(ctx, dir, name, out)
+		}
+		e, err := s.client.Lookup(ctx, dir, name)
+		if err != nil && dir.Sealed() && errnoOf(err) == syscall.ENOENT {
+			out.SetEntryTimeout(forEver) // no node id: the kernel keeps that there is no such name
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		fillEntry(out, e.Attr)
+		return nil
+	})
+}
+
+func (s *fsys) lookupVirtual(ctx context.Context, dir metadata.Ino, name string, out *fuse.EntryOut) error {
+	es, err := s.virtualEntries(dir)
+	if err != nil {
+		return err
+	}
+	for _, e := range es {
+		if e.Name != name {
+			continue
+		}
+		a, err := s.attr(ctx, e.Ino)
+		if err != nil {
+			return err
+		}
+		fillEntry(out, &a)
+		return nil
+	}
+	return syscall.ENOENT
+}
+
+// attr is the attributes of any inode.
+func (s *fsys) attr(ctx context.Context, ino metadata.Ino) (metadata.Attr, error) {
+	if virtual(ino) {
+		return s.virtualAttr(ino), nil
+	}
+	return s.client.Getattr(ctx, ino)
+}
+
+// Forget has nothing to do: the kernel's node ids are inode numbers.
+func (s *fsys) Forget(_, _ uint64) { s.stats.calls[opForget].Add(1) }
+
+// GetAttr is stat.
+func (s *fsys) GetAttr(cancel <-chan struct{}, in *fuse.GetAttrIn, out *fuse.AttrOut) fuse.Status {
+	return s.call(opGetattr, cancel, &in.InHeader, func(ctx context.Context) error {
+		a, err := s.attr(ctx, metadata.Ino(in.NodeId))
+		if err != nil {
+			return held(err)
+		}
+		fillAttrOut(out, &a)
+		return nil
+	})
+}
+
+// SetAttr is chmod, chown, utimens and truncate.
+func (s *fsys) SetAttr(cancel <-chan struct{}, in *fuse.SetAttrIn, out *fuse.AttrOut) fuse.Status {
+	return s.call(opSetattr, cancel, &in.InHeader, func(ctx context.Context) error {
+		ino := metadata.Ino(in.NodeId)
+		if err := writable(ino); err != nil {
+			return err
+		}
+		ch, err := change(in)
+		if err != nil {
+			return err
+		}
+		a, err := s.set(ctx, ino, ch)
+		if err != nil {
+			return held(err)
+		}
+		fillAttrOut(out, &a)
+		return nil
+	})
+}
+
+// set applies ch; if there is nothing in it, it only asks.
+func (s *fsys) set(ctx context.Context, ino metadata.Ino, ch metadata.Change) (metadata.Attr, error) {
+	if ch.Set == 0 {
+		return s.client.Getattr(ctx, ino)
+	}
+	return s.client.Setattr(ctx, ino, ch)
+}
+
+// change translates what the kernel wants.
+func change(in *fuse.SetAttrIn) (metadata.Change, error) {
+	var c metadata.Change
+	has := func(bit uint32) bool { return in.Valid&bit != 0 }
+	if has(fuse.FATTR_MODE) {
+		c.Set |= metadata.SetMode
+		c.Mode = in.Mode & 0o7777
+	}
+	if has(fuse.FATTR_UID) {
+		c.Set |= metadata.SetUID
+		c.UID = in.Uid
+	}
+	if has(fuse.FATTR_GID) {
+		c.Set |= metadata.SetGID
+		c.GID = in.Gid
+	}
+	if has(fuse.FATTR_SIZE) {
+		if in.Size > 1<<63-1 {
+			return c, fmt.Errorf("size %d: %w", in.Size, syscall.EFBIG)
+		}
+		c.Set |= metadata.SetSize
+		c.Size = int64(in.Size)
+	}
+	switch {
+	case has(fuse.FATTR_ATIME_NOW):
+		c.Set |= metadata.AtimeNow
+	case has(fuse.FATTR_ATIME):
+		c.Set |= metadata.SetAtime
+		c.Atime = joined(in.Atime, in.Atimensec)
+	}
+	switch {
+	case has(fuse.FATTR_MTIME_NOW):
+		c.Set |= metadata.MtimeNow
+	case has(fuse.FATTR_MTIME):
+		c.Set |= metadata.SetMtime
+		c.Mtime = joined(in.Mtime, in.Mtimensec)
+	}
+	return c, nil
+}

@@ -1,0 +1,97 @@
+package mount
+
+import (
+	"context"
+	"sort"
+	"syscall"
+
+	"github.com/bivouacfs/bivouac/metadata"
+)
+
+// pageSize is how many entries are asked for at once.
+const pageSize = 1024
+
+// cursor is the state of one open directory. Places in it are numbers: how
+// many entries were listed before. The two pages that were read last are kept,
+// so that a place in them stays what it was, whatever happens to the
+// directory; of earlier pages only the names before them are.
+type cursor struct {
+	read func(ctx context.Context, after string, limit int) ([]metadata.Entry, error)
+
+	turn  chan struct{} // room for the one who moves the cursor
+	pages [2]page       // under turn: the last one that was read is the first
+	marks []mark        // under turn: where each page that was read begins, in order
+}
+
+type page struct {
+	mark
+	entries []metadata.Entry
+	end     bool // there are no more
+}
+
+// mark says that the entries from place first on follow the name after.
+type mark struct {
+	first int
+	after string
+}
+
+func newCursor(read func(ctx context.Context, after string, limit int) ([]metadata.Entry, error)) *cursor {
+	return &cursor{read: read, turn: make(chan struct{}, 1)}
+}
+
+// at returns some of the entries from the place i on; none means the end. With
+// fresh the directory is read again.
+func (c *cursor) at(ctx context.Context, i int, fresh bool) ([]metadata.Entry, error) {
+	select {
+	case c.turn <- struct{}{}:
+		defer func() { <-c.turn }()
+	case <-ctx.Done():
+		return nil, syscall.EINTR
+	}
+	if fresh {
+		c.pages = [2]page{}
+	}
+	for {
+		for _, p := range c.pages {
+			if i >= p.first && i < p.first+len(p.entries) {
+				return p.entries[i-p.first:], nil
+			}
+		}
+		last := &c.pages[0]
+		if last.end && i >= last.first {
+			return nil, nil
+		}
+		next := c.nearest(i)
+		if n := last.first + len(last.entries); len(last.entries) > 0 && n <= i && n >= next.first {
+			next = mark{n, last.entries[len(last.entries)-1].Name}
+		}
+		if err := c.load(ctx, next); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// nearest is the last mark that is not behind the place i.
+func (c *cursor) nearest(i int) mark {
+	k := sort.Search(len(c.marks), func(k int) bool { return c.marks[k].first > i })
+	if k == 0 {
+		return mark{}
+	}
+	return c.marks[k-1]
+}
+
+func (c *cursor) load(ctx context.Context, m mark) error {
+	es, err := c.read(ctx, m.after, pageSize)
+	if err != nil {
+		return err
+	}
+	c.pages[1] = c.pages[0]
+	c.pages[0] = page{mark: m, entries: es, end: len(es) < pageSize}
+	k := sort.Search(len(c.marks), func(k int) bool { return c.marks[k].first >= m.first })
+	if k == len(c.marks) {
+		c.marks = append(c.marks, m)
+	} else if c.marks[k].first == m.first {
+		c.marks[k] = m
+	}
+	return nil
+}

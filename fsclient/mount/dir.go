@@ -1,0 +1,104 @@
+package mount
+
+import (
+	"context"
+	"fmt"
+	"syscall"
+
+	"github.com/hanwen/go-fuse/v2/fuse"
+
+	"github.com/bivouacfs/bivouac/metadata"
+)
+
+// OpenDir opens a directory.
+func (s *fsys) OpenDir(cancel <-chan struct{}, in *fuse.OpenIn, out *fuse.OpenOut) fuse.Status {
+	return s.call(opOpendir, cancel, &in.InHeader, func(context.Context) error {
+		dir := metadata.Ino(in.NodeId)
+		out.Fh = s.handles.add(&handle{dir: newCursor(func(ctx context.Context, after string, limit int) ([]metadata.Entry, error) {
+			if !virtual(dir) {
+				return s.client.ReadDir(ctx, dir, after, limit)
+			}
+			if after != "" {
+				return nil, nil
+			}
+			return s.virtualEntries(dir)
+		})})
+		return nil
+	})
+}
+
+// ReadDir lists names.
+func (s *fsys) ReadDir(cancel <-chan struct{}, in *fuse.ReadIn, out *fuse.DirEntryList) fuse.Status {
+	return s.call(opReaddir, cancel, &in.InHeader, func(ctx context.Context) error {
+		return s.list(ctx, in, func(e *metadata.Entry, off uint64) bool {
+			return out.AddDirEntry(dirEntry(e, off))
+		})
+	})
+}
+
+// ReadDirPlus lists names with attributes where the kernel may keep them, that
+// is, in the sealed realm.
+func (s *fsys) ReadDirPlus(cancel <-chan struct{}, in *fuse.ReadIn, out *fuse.DirEntryList) fuse.Status {
+	return s.call(opReaddirplus, cancel, &in.InHeader, func(ctx context.Context) error {
+		return s.list(ctx, in, func(e *metadata.Entry, off uint64) bool {
+			eo := out.AddDirLookupEntry(dirEntry(e, off))
+			if eo == nil {
+				return false
+			}
+			if e.Attr != nil && e.Ino.Sealed() {
+				fillEntry(eo, e.Attr)
+			}
+			return true
+		})
+	})
+}
+
+func dirEntry(e *metadata.Entry, off uint64) fuse.DirEntry {
+	return fuse.DirEntry{Name: e.Name, Ino: uint64(e.Ino), Mode: e.Mode, Off: off}
+}
+
+// list adds entries from the place in.Offset on until add wants no more. The
+// kernel asks again where it stopped; only an empty answer is the end.
+func (s *fsys) list(ctx context.Context, in *fuse.ReadIn, add func(e *metadata.Entry, off uint64) bool) error {
+	h, err := s.handles.get(in.Fh)
+	if err != nil {
+		return err
+	}
+	if h.dir == nil {
+		return fmt.Errorf("inode %v: %w", metadata.Ino(in.NodeId), syscall.ENOTDIR)
+	}
+	off := in.Offset
+	dots := []metadata.Entry{
+		{Name: ".", Ino: metadata.Ino(in.NodeId), Mode: syscall.S_IFDIR},
+		{Name: "..", Mode: syscall.S_IFDIR}, // whose number nobody needs
+	}
+	for ; off < uint64(len(dots)); off++ {
+		if !add(&dots[off], off+1) {
+			return nil
+		}
+	}
+	es, err := h.dir.at(ctx, int(off)-len(dots), in.Offset == 0)
+	if err != nil {
+		return err
+	}
+	for i := range es {
+		off++
+		if !add(&es[i], off) {
+			break
+		}
+	}
+	return nil
+}
+
+// ReleaseDir closes a directory.
+func (s *fsys) ReleaseDir(in *fuse.ReleaseIn) {
+	s.stats.calls[opReleasedir].Add(1)
+	s.handles.remove(in.Fh)
+}
+
+// FsyncDir has nothing to do: a change of a directory is acknowledged when its
+// home has it.
+func (s *fsys) FsyncDir(<-chan struct{}, *fuse.FsyncIn) fuse.Status {
+	s.stats.calls[opFsyncdir].Add(1)
+	return fuse.OK
+}

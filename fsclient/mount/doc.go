@@ -1,0 +1,2 @@
+// Package mount serves a fsclient.Client to the kernel by FUSE.
+package mount

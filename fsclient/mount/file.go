@@ -1,0 +1,204 @@
+package mount
+
+import (
+	"context"
+	"errors"
+	"syscall"
+
+	"github.com/hanwen/go-fuse/v2/fuse"
+
+	"github.com/bivouacfs/bivouac/fsclient"
+	"github.com/bivouacfs/bivouac/metadata"
+)
+
+// Open opens a file that is there.
+func (s *fsys) Open(cancel <-chan struct{}, in *fuse.OpenIn, out *fuse.OpenOut) fuse.Status {
+	return s.call(opOpen, cancel, &in.InHeader, func(ctx context.Context) error {
+		ino := metadata.Ino(in.NodeId)
+		if in.Flags&syscall.O_ACCMODE != syscall.O_RDONLY {
+			if err := writable(ino); err != nil {
+				return err
+			}
+		}
+		if virtual(ino) {
+			return s.openVirtual(ino, out)
+		}
+		f, err := s.client.Open(ctx, ino)
+		if err != nil {
+			return err
+		}
+		s.opened(f, in.Flags, out)
+		return nil
+	})
+}
+
+// openVirtual takes the content as it is now, for all reads of this open.
+func (s *fsys) openVirtual(ino metadata.Ino, out *fuse.OpenOut) error {
+	b, err := s.virtualContent(ino)
+	if err != nil {
+		return err
+	}
+	out.Fh = s.handles.add(&handle{content: b})
+	out.OpenFlags = fuse.FOPEN_DIRECT_IO | fuse.FOPEN_NOFLUSH
+	return nil
+}
+
+func (s *fsys) opened(f *fsclient.File, flags uint32, out *fuse.OpenOut) {
+	h := &handle{file: f, writable: flags&syscall.O_ACCMODE != syscall.O_RDONLY}
+	out.Fh = s.handles.add(h)
+	if f.Ino().Sealed() {
+		out.OpenFlags |= fuse.FOPEN_KEEP_CACHE
+	}
+	if !h.writable {
+		out.OpenFlags |= fuse.FOPEN_NOFLUSH
+	}
+}
+
+// Create makes a file and opens it. The kernel asks for it when it has found no
+// such name; another node may have been faster.
+func (s *fsys) Create(cancel <-chan struct{}, in *fuse.CreateIn, name string, out *fuse.CreateOut) fuse.Status {
+	return s.call(opCreate, cancel, &in.InHeader, func(ctx context.Context) error {
+		dir := metadata.Ino(in.NodeId)
+		if err := named([]string{name}, dir); err != nil {
+			return err
+		}
+		n := metadata.New{Mode: syscall.S_IFREG | in.Mode&0o7777, UID: in.Uid, GID: in.Gid}
+		a, err := s.client.Create(ctx, dir, name, n)
+		if errors.Is(err, syscall.EEXIST) && in.Flags&syscall.O_EXCL == 0 {
+			return s.openExisting(ctx, in, a.Ino, out)
+		}
+		if err != nil {
+			return err
+		}
+		f, err := s.client.OpenNew(ctx, a)
+		if err != nil {
+			return err
+		}
+		fillEntry(&out.EntryOut, &a)
+		s.opened(f, in.Flags, &out.OpenOut)
+		return nil
+	})
+}
+
+// openExisting opens what Create found, if the caller owns it. In all other
+// cases ESTALE makes the kernel look the name up again and check the
+// permissions, which it does not do for a file that it believes is new.
+func (s *fsys) openExisting(ctx context.Context, in *fuse.CreateIn, ino metadata.Ino, out *fuse.CreateOut) error {
+	a, err := s.client.Getattr(ctx, ino)
+	if err != nil || a.Mode&syscall.S_IFMT != syscall.S_IFREG || !ownerMay(&in.InHeader, &a, in.Flags) {
+		return syscall.ESTALE
+	}
+	f, err := s.client.Open(ctx, ino)
+	if err != nil {
+		return err
+	}
+	if in.Flags&syscall.O_TRUNC != 0 {
+		if a, err = s.client.Truncate(ctx, ino, 0); err != nil {
+			return errors.Join(held(err), f.Close(ctx))
+		}
+	}
+	fillEntry(&out.EntryOut, &a)
+	s.opened(f, in.Flags, &out.OpenOut)
+	return nil
+}
+
+// ownerMay reports whether the caller owns the file and may open it so.
+func ownerMay(h *fuse.InHeader, a *metadata.Attr, flags uint32) bool {
+	want := uint32(0o600)
+	switch flags & syscall.O_ACCMODE {
+	case syscall.O_RDONLY:
+		want = 0o400
+	case syscall.O_WRONLY:
+		want = 0o200
+	}
+	if flags&syscall.O_TRUNC != 0 {
+		want |= 0o200
+	}
+	return h.Uid == a.UID && a.Mode&want == want
+}
+
+// Read reads from an open file.
+func (s *fsys) Read(cancel <-chan struct{}, in *fuse.ReadIn, buf []byte) (res fuse.ReadResult, code fuse.Status) {
+	code = s.call(opRead, cancel, &in.InHeader, func(ctx context.Context) error {
+		h, err := s.handles.get(in.Fh)
+		if err != nil {
+			return err
+		}
+		buf = buf[:min(len(buf), int(in.Size))]
+		n := 0
+		if h.file != nil {
+			n, err = h.file.ReadAt(ctx, buf, int64(in.Offset))
+		} else if in.Offset < uint64(len(h.content)) {
+			n = copy(buf, h.content[in.Offset:])
+		}
+		res = fuse.ReadResultData(buf[:n])
+		return held(err)
+	})
+	if code != fuse.OK {
+		return nil, code
+	}
+	return res, code
+}
+
+// Write writes to an open file.
+func (s *fsys) Write(cancel <-chan struct{}, in *fuse.WriteIn, data []byte) (written uint32, code fuse.Status) {
+	code = s.call(opWrite, cancel, &in.InHeader, func(ctx context.Context) error {
+		h, err := s.handles.get(in.Fh)
+		if err != nil {
+			return err
+		}
+		if h.file == nil {
+			return syscall.EBADF
+		}
+		n, err := h.file.WriteAt(ctx, data, int64(in.Offset))
+		if n > 0 && in.WriteFlags&fuse.WRITE_CACHE == 0 {
+			err = nil // a short write; the next one says why
+		}
+		written = uint32(n)
+		return held(err)
+	})
+	return written, code
+}
+
+// Flush is called by every close: it tells the file's home what was written,
+// so that the next open on any node sees it.
+func (s *fsys) Flush(cancel <-chan struct{}, in *fuse.FlushIn) fuse.Status {
+	return s.call(opFlush, cancel, &in.InHeader, func(ctx context.Context) error {
+		h, err := s.handles.get(in.Fh)
+		if err != nil || h.file == nil || !h.writable {
+			return err
+		}
+		return h.file.Flush(ctx)
+	})
+}
+
+// Fsync makes an open file durable.
+func (s *fsys) Fsync(cancel <-chan struct{}, in *fuse.FsyncIn) fuse.Status {
+	return s.call(opFsync, cancel, &in.InHeader, func(ctx context.Context) error {
+		h, err := s.handles.get(in.Fh)
+		if err != nil || h.file == nil {
+			return err
+		}
+		return h.file.Sync(ctx)
+	})
+}
+
+// Release is called when the last descriptor is gone. Nobody hears of an error
+// any more, so it is logged.
+func (s *fsys) Release(_ <-chan struct{}, in *fuse.ReleaseIn) {
+	s.stats.calls[opRelease].Add(1)
+	h := s.handles.remove(in.Fh)
+	if h == nil || h.file == nil {
+		return
+	}
+	if err := h.file.Close(context.Background()); err != nil {
+		s.failed(opRelease, in.NodeId, err)
+	}
+}
+
+// Fallocate is not there: to promise space on all nodes of a stripe needs more
+// than a size. Programs then write zeros.
+func (s *fsys) Fallocate(<-chan struct{}, *fuse.FallocateIn) fuse.Status {
+	s.stats.calls[opFallocate].Add(1)
+	return notSupported
+}

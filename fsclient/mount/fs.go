@@ -1,0 +1,91 @@
+package mount
+
+import (
+	"context"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/hanwen/go-fuse/v2/fuse"
+	"github.com/sirupsen/logrus"
+
+	"github.com/bivouacfs/bivouac/fsclient"
+	"github.com/bivouacfs/bivouac/metadata"
+)
+
+// fsys answers the kernel. It keeps no table of inodes: a node id is an Ino,
+// so Forget has nothing to do.
+type fsys struct {
+	fuse.RawFileSystem // what is not answered here is ENOSYS
+
+	cfg     Config
+	client  *fsclient.Client
+	log     *logrus.Entry
+	born    metadata.Time // of what the mount makes up
+	handles handles
+	stats   opCounters
+	warned  atomic.Int64 // when the last error was logged as a warning, Unix seconds
+}
+
+func newFS(cfg Config, now time.Time) *fsys {
+	s := &fsys{
+		RawFileSystem: fuse.NewDefaultRawFileSystem(),
+		cfg:           cfg,
+		client:        cfg.Client,
+		log:           cfg.Log,
+		born:          metadata.TimeOf(now),
+	}
+	s.handles.init()
+	return s
+}
+
+// String is the name of the file system.
+func (s *fsys) String() string { return fsName }
+
+// Init logs what the kernel offers and what is used of it.
+func (s *fsys) Init(server *fuse.Server) {
+	k := server.KernelSettings()
+	has := func(c uint64) bool { return k.Flags64()&c != 0 }
+	s.log.WithFields(logrus.Fields{
+		"protocol":         fmt.Sprintf("%d.%d", k.Major, k.Minor),
+		"max_write":        maxWrite,
+		"max_readahead":    k.MaxReadAhead,
+		"readdirplus_auto": has(fuse.CAP_READDIRPLUS_AUTO),
+		"auto_inval_data":  has(fuse.CAP_AUTO_INVAL_DATA),
+		"parallel_dirops":  has(fuse.CAP_PARALLEL_DIROPS),
+		"noflush":          k.SupportsVersion(7, 35),
+		"passthrough":      fmt.Sprintf("kernel has it: %t, not used", has(fuse.CAP_PASSTHROUGH)),
+	}).Info("mounted")
+}
+
+// call is the frame of every request: it counts, makes the context, and turns
+// the error into a status.
+func (s *fsys) call(o op, cancel <-chan struct{}, h *fuse.InHeader, fn func(ctx context.Context) error) fuse.Status {
+	s.stats.calls[o].Add(1)
+	ctx := newRequest(cancel)
+	defer ctx.end()
+	err := fn(ctx)
+	if err == nil {
+		return fuse.OK
+	}
+	return s.failed(o, h.NodeId, err)
+}
+
+// StatFs is the space of the whole job.
+func (s *fsys) StatFs(cancel <-chan struct{}, h *fuse.InHeader, out *fuse.StatfsOut) fuse.Status {
+	return s.call(opStatfs, cancel, h, func(ctx context.Context) error {
+		sp, err := s.client.Statfs(ctx)
+		if err != nil {
+			return err
+		}
+		const block = 4096
+		out.Bsize, out.Frsize = block, block
+		out.Blocks = uint64(max(sp.Capacity, sp.Used) / block)
+		out.Bfree = uint64(max(sp.Free, 0) / block)
+		out.Bavail = out.Bfree
+		out.Files = metadata.MaxCounter
+		out.Ffree = metadata.MaxCounter - uint64(max(sp.Objects, 0))
+		out.NameLen = metadata.MaxName
+		return nil
+	})
+}

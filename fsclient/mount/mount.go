@@ -1,0 +1,170 @@
+package mount
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"log"
+	"os"
+	"runtime/debug"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/hanwen/go-fuse/v2/fuse"
+	"github.com/sirupsen/logrus"
+	"golang.org/x/sys/unix"
+
+	"github.com/bivouacfs/bivouac/fsclient"
+)
+
+const (
+	maxWrite      = 1 << 20 // bytes of one READ or WRITE
+	maxBackground = 64      // read-ahead and other requests that nobody waits for
+	fsName        = "bivouac"
+	fdPrefix      = "/dev/fd/"
+)
+
+// Config says what is mounted where. Client and Dir are required.
+type Config struct {
+	Client *fsclient.Client
+	// Dir is the mount point, or /dev/fd/N if somebody else has mounted and N
+	// is the descriptor of /dev/fuse.
+	Dir string
+	// AllowOther lets other users than the one who mounts reach the mount; the
+	// mode of its root still decides. It needs root or user_allow_other.
+	AllowOther bool
+	UID, GID   uint32 // the job's user, who owns the root
+	// Virtual is the content of .bivouac's files; nil is no content.
+	Virtual func(name string) ([]byte, error)
+	Log     *logrus.Entry
+	Debug   bool // log every request
+}
+
+func (c *Config) validate() error {
+	var errs []error
+	if c.Client == nil {
+		errs = append(errs, errors.New("no client"))
+	}
+	if c.Dir == "" {
+		errs = append(errs, errors.New("no mount point"))
+	}
+	if len(errs) > 0 {
+		return fmt.Errorf("mount: %w: %w", errors.Join(errs...), syscall.EINVAL)
+	}
+	if c.Virtual == nil {
+		c.Virtual = func(string) ([]byte, error) { return nil, nil }
+	}
+	if c.Log == nil {
+		l := logrus.New()
+		l.SetOutput(io.Discard)
+		c.Log = logrus.NewEntry(l)
+	}
+	return nil
+}
+
+// Mount is one mounted client.
+type Mount struct {
+	cfg    Config
+	fs     *fsys
+	server *fuse.Server
+	served chan struct{} // closed when Serve returns
+}
+
+// New mounts. Who uses the mount waits until Serve runs.
+func New(cfg Config) (*Mount, error) {
+	if err := cfg.validate(); err != nil {
+		return nil, err
+	}
+	m := &Mount{cfg: cfg, fs: newFS(cfg, time.Now()), served: make(chan struct{})}
+	server, err := fuse.NewServer(m.fs, cfg.Dir, m.options())
+	if err != nil {
+		return nil, fmt.Errorf("mount at %s: %w", cfg.Dir, explain(cfg.Dir, err))
+	}
+	m.server = server
+	return m, nil
+}
+
+func (m *Mount) options() *fuse.MountOptions {
+	root := os.Geteuid() == 0
+	return &fuse.MountOptions{
+		AllowOther:        m.cfg.AllowOther,
+		Options:           []string{"default_permissions"},
+		MaxBackground:     maxBackground,
+		MaxWrite:          maxWrite,
+		FsName:            fsName,
+		Name:              fsName,
+		DirectMount:       root && !m.adopted(),
+		DirectMountStrict: root && !m.adopted(),
+		ExtraCapabilities: fuse.CAP_READDIRPLUS_AUTO,
+		Logger:            log.New(&logWriter{m.cfg.Log}, "", 0),
+		Debug:             m.cfg.Debug,
+		PanicHandler:      m.panicked,
+	}
+}
+
+// explain adds what to do to the errors of mounting that a user can mend.
+func explain(dir string, err error) error {
+	if _, serr := os.Stat("/dev/fuse"); serr != nil {
+		return fmt.Errorf("%w: this kernel has no FUSE: load the module fuse", err)
+	}
+	if _, serr := os.Stat(dir); errors.Is(serr, syscall.ENOTCONN) {
+		return fmt.Errorf("%w: an earlier mount was left there: umount -l %s", err, dir)
+	}
+	return err
+}
+
+// adopted reports whether somebody else has mounted.
+func (m *Mount) adopted() bool { return strings.HasPrefix(m.cfg.Dir, fdPrefix) }
+
+// Serve answers the kernel until the file system is unmounted. It is called
+// once.
+func (m *Mount) Serve() {
+	defer close(m.served)
+	m.server.Serve()
+}
+
+// Ready waits until Serve answers. A process that uses its own mount calls it
+// first: it makes Go's poller safe there.
+func (m *Mount) Ready() error { return m.server.WaitMount() }
+
+// Wait waits until Serve has returned.
+func (m *Mount) Wait() { <-m.served }
+
+// Unmount takes the mount away and waits until Serve has returned. A mount
+// that is in use is detached instead: nobody new can enter it, and Serve goes
+// on until the last one leaves. A mount that somebody else made is his to take
+// away; then Unmount does nothing. Serve must have been called.
+func (m *Mount) Unmount() error {
+	if m.adopted() {
+		return nil
+	}
+	err := m.server.Unmount()
+	if err == nil {
+		<-m.served
+		return nil
+	}
+	if derr := unix.Unmount(m.cfg.Dir, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW); derr != nil {
+		return fmt.Errorf("unmount %s: %w", m.cfg.Dir, err)
+	}
+	m.cfg.Log.WithError(err).Warn("mount was in use and is detached")
+	return nil
+}
+
+// Stats counts the requests of the kernel.
+func (m *Mount) Stats() Stats { return m.fs.stats.stats() }
+
+// panicked makes a bug EIO for the one who met it.
+func (m *Mount) panicked(r any) fuse.Status {
+	m.fs.stats.panics.Add(1)
+	m.cfg.Log.WithField("panic", fmt.Sprint(r)).WithField("stack", string(debug.Stack())).Error("a request failed by a bug of ours")
+	return fuse.EIO
+}
+
+// logWriter takes the lines of the FUSE library.
+type logWriter struct{ log *logrus.Entry }
+
+func (w *logWriter) Write(p []byte) (int, error) {
+	w.log.Debug(strings.TrimRight(string(p), "\n"))
+	return len(p), nil
+}
