@@ -58,15 +58,29 @@ func Keeper(ctx context.Context, cfg KeeperConfig) error {
 // core file (the key would be in it); and asks the kernel to spare the keeper.
 func prepareProcess(log *logrus.Entry) {
 	syscall.Umask(0)
-	lim := syscall.Rlimit{Cur: 1 << 20, Max: 1 << 20}
 	errs := []error{
-		syscall.Setrlimit(syscall.RLIMIT_NOFILE, &lim),
+		raiseFiles(),
 		syscall.Setrlimit(syscall.RLIMIT_CORE, &syscall.Rlimit{}),
 		os.WriteFile("/proc/self/oom_score_adj", []byte("-900"), 0),
 	}
 	if err := errors.Join(errs...); err != nil {
-		log.WithError(err).Warn("the process could not be set up in full")
+		log.WithError(err).Debug("the process could not be set up in full")
 	}
+}
+
+// raiseFiles allows as many descriptors as can be had. Setting the limit also
+// makes the runtime hand it on to the daemon as it is.
+func raiseFiles() error {
+	const want = 1 << 20
+	lim := syscall.Rlimit{Cur: want, Max: want}
+	if syscall.Setrlimit(syscall.RLIMIT_NOFILE, &lim) == nil {
+		return nil
+	}
+	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &lim); err != nil {
+		return err
+	}
+	lim.Cur = lim.Max
+	return syscall.Setrlimit(syscall.RLIMIT_NOFILE, &lim)
 }
 
 type keeper struct {
@@ -79,7 +93,7 @@ type keeper struct {
 
 	// Of the goroutine of run.
 	key     rpc.Key
-	meet    *keyServer  // on the first host, until everybody is there
+	meet    *keyServer  // on the first host, until the start is over
 	deaths  []time.Time // of daemons, the latest last
 	trouble []string    // what the user should know
 
@@ -176,7 +190,7 @@ func (k *keeper) getKey(ctx context.Context) (err error) {
 		err = errors.New("no job key came with the submission, and the site's configuration says munge: off")
 	case j.Self == 0:
 		if k.key, err = newKey(); err == nil {
-			k.meet, err = serveKey(m, k.key)
+			k.meet, err = serveKey(ctx, m, k.key)
 		}
 	default:
 		k.key, err = fetchKey(ctx, m)

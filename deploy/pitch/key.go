@@ -74,8 +74,9 @@ type keyServer struct {
 	wg     sync.WaitGroup
 }
 
-// serveKey begins to hand out key at the first candidate that is free.
-func serveKey(m meeting, key rpc.Key) (*keyServer, error) {
+// serveKey begins to hand out key at the first candidate that is free, until
+// ctx ends.
+func serveKey(ctx context.Context, m meeting, key rpc.Key) (*keyServer, error) {
 	var errs []error
 	for _, a := range m.addrs {
 		_, port, err := net.SplitHostPort(a)
@@ -88,7 +89,8 @@ func serveKey(m meeting, key rpc.Key) (*keyServer, error) {
 			continue
 		}
 		s := &keyServer{meeting: m, key: key, l: l, slots: make(chan struct{}, sealers), wait: make(chan struct{}, maxWaiting)}
-		s.ctx, s.cancel = context.WithCancel(context.Background())
+		s.ctx, s.cancel = context.WithCancel(ctx)
+		context.AfterFunc(s.ctx, func() { _ = l.Close() })
 		s.wg.Add(1)
 		go s.accept()
 		return s, nil
@@ -99,7 +101,7 @@ func serveKey(m meeting, key rpc.Key) (*keyServer, error) {
 // close stops handing out, and waits for what is under way.
 func (s *keyServer) close() {
 	s.cancel()
-	_ = s.l.Close()
+	_ = s.l.Close() // also where ctx has closed it
 	s.wg.Wait()
 }
 

@@ -84,7 +84,6 @@ func (c *child) live(until time.Time, first bool) error {
 		c.k.log.WithError(err).Debug("the read-ahead stays as it is")
 	}
 	if first {
-		c.k.closeMeet() // everybody is there, or was given up
 		if err := c.k.place.writeState(State{Ready, c.k.place.mount()}); err != nil {
 			return fatal{err}
 		}

@@ -316,6 +316,8 @@ func (p *prolog) wait(ctx context.Context) error {
 		return nil
 	case s.Phase == Failed:
 		return errors.New(s.Detail)
+	case errors.Is(err, context.Canceled):
+		return err // the keeper goes on
 	case err != nil:
 		err = fmt.Errorf("not ready after %v: see %s", p.limit, p.place.log())
 	default:

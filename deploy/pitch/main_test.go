@@ -1,0 +1,244 @@
+package pitch
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/signal"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/bivouacfs/bivouac/daemon"
+)
+
+// TestMain lets the test binary be the keeper, which is the real one, and the
+// daemon, which is a fake that speaks the leash and answers for the root of a
+// mount.
+func TestMain(m *testing.M) {
+	if len(os.Args) == 4 {
+		switch os.Args[1] {
+		case "keeper":
+			if err := Keeper(context.Background(), KeeperConfig{Record: os.Args[3], Key: os.Stdin}); err != nil {
+				fmt.Fprintln(os.Stderr, err)
+				os.Exit(1)
+			}
+			return
+		case "daemon":
+			os.Exit(fakeDaemon(os.Args[3]))
+		}
+	}
+	os.Exit(m.Run())
+}
+
+// How a fake daemon behaves; a test says so by the seed of its job.
+const (
+	wellBehaved  = "1"
+	refuses      = "2" // says why it cannot start
+	diesAtStart  = "3"
+	hangs        = "4" // ready, and then silent with the mount unanswered
+	complains    = "5" // leaves with trouble
+	neverLeaves  = "6"
+	diesAlways   = "7" // soon after it is ready
+	neverReady   = "8"
+	hangsOnce    = "9"
+	leavesItself = "10"
+)
+
+// sighting is what a fake daemon finds itself to be.
+type sighting struct {
+	UID, GID, Umask int
+	Groups          []int
+	Files           uint64
+	Core            uint64
+	Env             []string
+	KeyHash         string
+	Session         bool
+	Restart         int
+	Starts          int
+}
+
+func fakeDaemon(path string) int {
+	job, err := daemon.ReadJob(path)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 2
+	}
+	leash := daemon.NewLeash(os.NewFile(daemon.LeashFD, "leash"))
+	var start daemon.Start
+	if err := leash.Receive(&start); err != nil {
+		return 2
+	}
+	how, n := fmt.Sprint(job.Seed), countStart(job)
+	see(job, start.Key, n)
+	switch {
+	case how == refuses:
+		_ = leash.Send(daemon.Note{Failed: "host node9 did not\nanswer"})
+		return 1
+	case how == diesAtStart:
+		return 3
+	case how == neverReady:
+		_ = leash.Receive(&start)
+		return 0
+	}
+	signal.Ignore(syscall.SIGTERM)
+	hung := how == hangs || how == hangsOnce && n == 1
+	if !hung {
+		go serveRoot(job)
+	}
+	_ = leash.Send(daemon.Note{Ready: true})
+	if how == diesAlways {
+		return 4
+	}
+	return beADaemon(leash, how, hung)
+}
+
+func beADaemon(leash *daemon.Leash, how string, hung bool) int {
+	orders := make(chan daemon.Order)
+	go func() {
+		defer close(orders)
+		for {
+			var o daemon.Order
+			if leash.Receive(&o) != nil {
+				return
+			}
+			orders <- o
+		}
+	}()
+	t := time.NewTicker(50 * time.Millisecond)
+	for {
+		select {
+		case <-t.C:
+			if !hung {
+				_ = leash.Send(daemon.Note{Alive: true})
+			}
+			if how == leavesItself {
+				_ = leash.Send(daemon.Note{Left: true})
+			}
+		case o, ok := <-orders:
+			switch {
+			case !ok:
+				return 0
+			case how == neverLeaves || hung:
+			case o.Leave && how == complains:
+				_ = leash.Send(daemon.Note{Left: true, Trouble: "3 files were not\ncopied"})
+			case o.Leave:
+				_ = leash.Send(daemon.Note{Left: true})
+			}
+		}
+	}
+}
+
+func countStart(job *daemon.Job) int {
+	path := job.Dirs.Run + "/starts"
+	f, err := os.OpenFile(path, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
+	if err != nil {
+		panic(err)
+	}
+	defer f.Close()
+	_, _ = f.WriteString("x")
+	b, _ := os.ReadFile(path)
+	return len(b)
+}
+
+func see(job *daemon.Job, key string, starts int) {
+	s := sighting{UID: os.Getuid(), GID: os.Getgid(), Umask: syscall.Umask(0), Env: os.Environ(), Restart: job.Restart, Starts: starts}
+	s.Groups, _ = os.Getgroups()
+	var lim syscall.Rlimit
+	_ = syscall.Getrlimit(syscall.RLIMIT_NOFILE, &lim)
+	s.Files = lim.Cur
+	_ = syscall.Getrlimit(syscall.RLIMIT_CORE, &lim)
+	s.Core = lim.Max
+	sid, _ := unix.Getsid(0)
+	s.Session = sid == os.Getpid()
+	s.KeyHash = fmt.Sprintf("%x", sha256.Sum256([]byte(key)))
+	b, _ := json.Marshal(s)
+	if err := os.WriteFile(job.Dirs.Run+"/seen", b, 0o600); err != nil {
+		panic(err)
+	}
+	for _, d := range job.Dirs.Store { // what a user can leave there
+		_ = os.WriteFile(d+"/object", []byte("data"), 0o600)
+		_ = os.Symlink("/etc", d+"/link")
+	}
+}
+
+// serveRoot answers INIT, and GETATTR of the root; all else is ENOSYS.
+func serveRoot(job *daemon.Job) {
+	in := make([]byte, 2<<20)
+	for {
+		n, err := unix.Read(daemon.FuseFD, in)
+		if err == unix.EINTR || err == unix.ENOENT {
+			continue
+		}
+		if err != nil || n < 40 {
+			return
+		}
+		op := binary.LittleEndian.Uint32(in[4:])
+		out := make([]byte, 16, 128)
+		copy(out[8:], in[8:16])
+		switch op {
+		case 26: // INIT
+			b := make([]byte, 64)
+			for i, v := range []uint32{7, 31, 1 << 20, 0} {
+				binary.LittleEndian.PutUint32(b[4*i:], v)
+			}
+			binary.LittleEndian.PutUint32(b[20:], 1<<20)
+			out = append(out, b...)
+		case 3: // GETATTR
+			b := make([]byte, 104)
+			binary.LittleEndian.PutUint64(b[16:], 1)
+			for i, v := range []uint32{unix.S_IFDIR | 0o700, 2, job.UID, job.GID} {
+				binary.LittleEndian.PutUint32(b[16+60+4*i:], v)
+			}
+			out = append(out, b...)
+		default:
+			e := -int32(unix.ENOSYS)
+			binary.LittleEndian.PutUint32(out[4:], uint32(e))
+		}
+		binary.LittleEndian.PutUint32(out, uint32(len(out)))
+		_, _ = unix.Write(daemon.FuseFD, out)
+	}
+}
+
+// needRoot skips where a test needs what only root may do.
+func needRoot(t *testing.T) {
+	t.Helper()
+	if os.Getuid() != 0 {
+		t.Skip("needs root, to mount and to change users")
+	}
+}
+
+func needFuse(t *testing.T) {
+	t.Helper()
+	needRoot(t)
+	if _, err := os.Stat(fuseDevice); err != nil {
+		t.Skip("needs FUSE: ", err)
+	}
+	if _, err := exec.LookPath(idProgram); err != nil {
+		t.Skip("needs ", idProgram)
+	}
+}
+
+// soon waits for a condition of another process.
+func soon(t *testing.T, what string, done func() bool) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	if err := poll(ctx, done); err != nil {
+		t.Fatalf("waiting until %s: %v", what, err)
+	}
+}
+
+func contains(t *testing.T, what, text, want string) {
+	t.Helper()
+	if !strings.Contains(text, want) {
+		t.Errorf("%s is %q, want it to contain %q", what, text, want)
+	}
+}

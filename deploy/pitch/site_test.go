@@ -1,0 +1,109 @@
+package pitch
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestParseSite(t *testing.T) {
+	got, err := ParseSite([]byte("store: [/nvme0, /nvme1]\nstart_timeout: 90\nepilog_timeout: 5m\nmunge: require\nmemory: 2G\n"))
+	want := DefaultSite()
+	want.Store, want.StartTimeout, want.EpilogTimeout = []string{"/nvme0", "/nvme1"}, Seconds(90*time.Second), Seconds(5*time.Minute)
+	want.Munge, want.Memory = MungeRequire, 2<<30
+	if err != nil || !reflect.DeepEqual(got, want) {
+		t.Errorf("ParseSite = %+v, %v, want %+v", got, err, want)
+	}
+	if got, err := ParseSite(nil); err != nil || !reflect.DeepEqual(got, DefaultSite()) {
+		t.Errorf("ParseSite of nothing = %+v, %v", got, err)
+	}
+	d := DefaultSite()
+	if err := d.validate(); err != nil {
+		t.Errorf("the default: %v", err)
+	}
+}
+
+func TestParseSiteComplains(t *testing.T) {
+	for in, wants := range map[string][]string{
+		"stores: [/a]":                     {"stores"},
+		"store: []":                        {"store: 0 directories"},
+		"store: [rel]\nmunge: no\nport: 1": {"rel", "munge", "port"},
+		"store: [/a, /a]":                  {"/a is named twice"},
+		"run: /run/../etc":                 {"/run/../etc"},
+		"ports: 63":                        {"ports"},
+		"watchdog: 60":                     {"watchdog"},
+		"start_timeout: soon":              {"soon"},
+		"memory: 1X":                       {"1X"},
+		"memory: 1M":                       {"too little"},
+	} {
+		_, err := ParseSite([]byte(in))
+		for _, w := range wants {
+			if err == nil || !strings.Contains(err.Error(), w) {
+				t.Errorf("ParseSite(%q) = %v, want a complaint about %q", in, err, w)
+			}
+		}
+	}
+}
+
+func TestLoadSite(t *testing.T) {
+	dir := t.TempDir()
+	if s, err := LoadSite(filepath.Join(dir, "none")); err != nil || !reflect.DeepEqual(s, DefaultSite()) {
+		t.Errorf("LoadSite of a missing file = %+v, %v", s, err)
+	}
+	bad := filepath.Join(dir, "bad")
+	if err := os.WriteFile(bad, []byte("x: 1"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if s, err := LoadSite(bad); err == nil || !strings.Contains(err.Error(), bad) || !reflect.DeepEqual(s, DefaultSite()) {
+		t.Errorf("LoadSite of a bad file = %+v, %v", s, err)
+	}
+}
+
+func TestParseSize(t *testing.T) {
+	for in, want := range map[string]int64{
+		"0": 0, "17": 17, "4K": 4 << 10, "4k": 4 << 10, "400G": 400 << 30, "1T": 1 << 40, "2GiB": 2 << 30, "8191T": 8191 << 40,
+		"": -1, "G": -1, "-1": -1, "1.5G": -1, "1P": -1, "9223372036854775808": -1, "9999999T": -1, "1G ": -1, "KK": -1,
+	} {
+		got, err := parseSize(in)
+		if want < 0 && err == nil || want >= 0 && (got != want || err != nil) {
+			t.Errorf("parseSize(%q) = %d, %v, want %d", in, got, err, want)
+		}
+	}
+}
+
+func TestState(t *testing.T) {
+	site := DefaultSite()
+	site.Run = t.TempDir()
+	p := place{site, "9"}
+	if _, err := ReadState(site, "9"); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("ReadState of no job = %v", err)
+	}
+	if err := os.Mkdir(p.run(), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range []State{{Phase: Starting}, {Ready, "/mnt/bivouac/9"}, {Failed, "a reason with spaces"}} {
+		if err := p.writeState(s); err != nil {
+			t.Fatal(err)
+		}
+		if got, err := ReadState(site, "9"); err != nil || got != s {
+			t.Errorf("ReadState = %q, %v, want %q", got, err, s)
+		}
+	}
+	long := State{Failed, "two\nlines\x00 " + strings.Repeat("é", 2000)}
+	if err := p.writeState(long); err != nil {
+		t.Fatal(err)
+	}
+	b, err := os.ReadFile(p.state())
+	if err != nil || len(b) > 1000 || strings.Count(string(b), "\n") != 1 {
+		t.Errorf("a long reason is %d bytes, %v: %q", len(b), err, b)
+	}
+	for _, bad := range []string{"", "0", "1/2", "..", "12345678901", "a"} {
+		if _, err := ReadState(site, bad); err == nil || errors.Is(err, os.ErrNotExist) {
+			t.Errorf("ReadState(%q) = %v, want a refusal", bad, err)
+		}
+	}
+}

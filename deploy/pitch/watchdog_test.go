@@ -1,0 +1,67 @@
+package pitch
+
+import (
+	"os"
+	"os/exec"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+func TestDaemonKilled(t *testing.T) {
+	n := newNode(t, wellBehaved)
+	n.pitched()
+	first, key := n.daemon(), n.seen().KeyHash
+	if err := unix.Kill(first.pid, unix.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	soon(t, "there is another daemon", func() bool { return n.starts() == 2 && n.daemon().alive() })
+	soon(t, "it answers", func() bool { st, err := os.Stat(n.place().mount()); return err == nil && st.Mode().Perm() == 0o700 })
+	if s := n.seen(); s.KeyHash != key {
+		t.Error("the second daemon has another key")
+	}
+	n.wantState(State{Ready, n.place().mount()})
+	wantMount(t, n)
+}
+
+// TestWatchdog has a process hang on a mount whose daemon is silent, once by
+// itself and once because it was stopped. The watchdog sets it free.
+func TestWatchdog(t *testing.T) {
+	for name, behaviour := range map[string]string{"silent": hangsOnce, "stopped": wellBehaved} {
+		t.Run(name, func(t *testing.T) {
+			n := newNode(t, behaviour)
+			n.pitched()
+			if name == "stopped" {
+				if err := unix.Kill(n.daemon().pid, unix.SIGSTOP); err != nil {
+					t.Fatal(err)
+				}
+			}
+			cmd := exec.Command("/bin/ls", n.place().mount())
+			began := time.Now()
+			err := cmd.Run() // it hangs until the connection is aborted
+			if d := time.Since(began); err == nil || d > 15*time.Second {
+				t.Errorf("ls = %v after %v, want an error within the watchdog's time", err, d)
+			}
+			soon(t, "there is another daemon", func() bool { return n.starts() == 2 })
+			soon(t, "it answers", func() bool { st, err := os.Stat(n.place().mount()); return err == nil && st.Mode().Perm() == 0o700 })
+			n.wantState(State{Ready, n.place().mount()})
+		})
+	}
+}
+
+func TestRestartsAreBounded(t *testing.T) {
+	n := newNode(t, diesAlways)
+	n.pitched()
+	soon(t, "the keeper gives up", func() bool { s, err := ReadState(n.site, "17"); return err == nil && s.Phase == Failed })
+	contains(t, "the state", n.failed(), "exit status 4")
+	if got := n.starts(); got != maxDeaths {
+		t.Errorf("%d daemons, want %d", got, maxDeaths)
+	}
+	if at, err := mountedAt(n.place().mount()); err != nil || len(at) > 0 {
+		t.Errorf("mounts = %v, %v", at, err)
+	}
+	if !n.keeper().alive() {
+		t.Error("no keeper keeps the state")
+	}
+}

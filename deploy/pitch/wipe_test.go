@@ -1,0 +1,162 @@
+package pitch
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+func TestWipe(t *testing.T) {
+	dir := t.TempDir()
+	outside, victim := filepath.Join(dir, "outside"), filepath.Join(dir, "tree")
+	file := filepath.Join(outside, "keep")
+	if err := errors.Join(os.Mkdir(outside, 0o755), os.WriteFile(file, []byte("x"), 0o600), os.Mkdir(victim, 0o755)); err != nil {
+		t.Fatal(err)
+	}
+	for i := range 3000 { // more than one batch
+		if err := os.WriteFile(filepath.Join(victim, fmt.Sprint(i)), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	sub := filepath.Join(victim, "sub")
+	if err := errors.Join(os.Mkdir(sub, 0o755), os.Symlink(outside, filepath.Join(sub, "dir")), os.Symlink(file, filepath.Join(sub, "file")),
+		os.Symlink("/", filepath.Join(victim, "slash")), os.Symlink("loop", filepath.Join(victim, "loop")), os.Link(file, filepath.Join(victim, "hard")),
+		unix.Mkfifo(filepath.Join(sub, "fifo"), 0o600), os.Chmod(sub, 0)); err != nil {
+		t.Fatal(err)
+	}
+	if os.Getuid() != 0 { // root needs no permission
+		if err := os.Chmod(sub, 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := wipe(t.Context(), victim); err != nil {
+		t.Fatal(err)
+	}
+	if exists(victim) {
+		t.Error("the tree is still there")
+	}
+	if b, err := os.ReadFile(file); err != nil || string(b) != "x" {
+		t.Errorf("what is outside = %q, %v", b, err)
+	}
+	if err := wipe(t.Context(), victim); err != nil {
+		t.Errorf("wipe of what is gone = %v", err)
+	}
+	if err := wipe(t.Context(), filepath.Join(victim, "below")); err != nil {
+		t.Errorf("wipe below what is gone = %v", err)
+	}
+}
+
+func TestWipeOfALink(t *testing.T) {
+	dir := t.TempDir()
+	target, link := filepath.Join(dir, "target"), filepath.Join(dir, "link")
+	if err := errors.Join(os.Mkdir(target, 0o755), os.WriteFile(target+"/keep", nil, 0o600), os.Symlink(target, link)); err != nil {
+		t.Fatal(err)
+	}
+	if err := wipe(t.Context(), link); err != nil || exists(link) || !exists(target+"/keep") {
+		t.Errorf("wipe of a link = %v", err)
+	}
+}
+
+// TestWipeDeep has a tree that is deeper than the descriptors a process gets,
+// and whose path is longer than a path can be.
+func TestWipeDeep(t *testing.T) {
+	top := filepath.Join(t.TempDir(), "top")
+	if err := os.Mkdir(top, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	fd, err := unix.Open(top, unix.O_RDONLY|unix.O_DIRECTORY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 3000 {
+		if err := unix.Mkdirat(fd, "d", 0o700); err != nil {
+			t.Fatal(err)
+		}
+		next, err := unix.Openat(fd, "d", unix.O_RDONLY|unix.O_DIRECTORY, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = unix.Close(fd)
+		fd = next
+	}
+	_ = unix.Close(fd)
+	if err := wipe(t.Context(), top); err != nil || exists(top) {
+		t.Errorf("wipe = %v", err)
+	}
+}
+
+// TestWipeRace has somebody swap a directory for a link out of the tree, over
+// and over, while it is wiped.
+func TestWipeRace(t *testing.T) {
+	dir := t.TempDir()
+	outside := filepath.Join(dir, "outside")
+	if err := errors.Join(os.Mkdir(outside, 0o755), os.WriteFile(outside+"/keep", nil, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	for range 50 {
+		victim := filepath.Join(dir, "tree")
+		if err := errors.Join(os.MkdirAll(victim+"/a/b", 0o755), os.Symlink(outside, victim+"/link")); err != nil {
+			t.Fatal(err)
+		}
+		done, swapped := make(chan struct{}), make(chan struct{})
+		go func() {
+			defer close(swapped)
+			for {
+				select {
+				case <-done:
+					return
+				default:
+					_ = unix.Renameat2(unix.AT_FDCWD, victim+"/a", unix.AT_FDCWD, victim+"/link", unix.RENAME_EXCHANGE)
+				}
+			}
+		}()
+		err := wipe(t.Context(), victim)
+		close(done)
+		<-swapped
+		if err != nil || exists(victim) {
+			t.Fatalf("wipe = %v", err)
+		}
+		if !exists(outside + "/keep") {
+			t.Fatal("wipe followed the link")
+		}
+	}
+}
+
+func TestWipeStops(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "d")
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := wipe(ctx, dir); !errors.Is(err, context.Canceled) {
+		t.Errorf("wipe = %v, want that it was cancelled", err)
+	}
+}
+
+func TestWipeStaysOnItsDevice(t *testing.T) {
+	needRoot(t)
+	top := filepath.Join(t.TempDir(), "top")
+	if err := os.MkdirAll(top+"/m", 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Mount("tmpfs", top+"/m", "tmpfs", 0, ""); err != nil {
+		t.Skip("needs to mount: ", err)
+	}
+	t.Cleanup(func() {
+		if err := unix.Unmount(top+"/m", unix.MNT_DETACH); err != nil {
+			t.Error(err)
+		}
+	})
+	if err := os.WriteFile(top+"/m/keep", nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := wipe(t.Context(), top); !errors.Is(err, unix.EXDEV) || !exists(top+"/m/keep") {
+		t.Errorf("wipe = %v, want EXDEV and the other device as it was", err)
+	}
+}
