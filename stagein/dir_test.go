@@ -1,0 +1,244 @@
+package stagein
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"reflect"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/bivouacfs/bivouac/metadata"
+	"github.com/bivouacfs/bivouac/stagein/source"
+)
+
+// dirJob has a tree of everything that can be staged, and what it becomes.
+func dirJob(t *testing.T, nodes int) (*job, map[string]entry) {
+	r := seed(t)
+	j := &job{fs: newFS(), nodes: nodes, path: "/src/tree", stripe: 1 << 20}
+	j.lim = limits{piece: 2048, carry: 1024, pending: 1 << 20}
+	want := map[string]entry{}
+	add := func(rel string, mode uint32, data []byte) *memNode {
+		p := strings.TrimSuffix(j.path+"/"+rel, "/")
+		n := j.fs.add(p, mode, data)
+		e := entry{Mode: mode & keptBits, Mtime: n.info.Mtime}
+		if mode&source.TypeMask == source.TypeRegular {
+			e.Size, e.Data = int64(len(data)), string(data)
+		}
+		want[rel] = e
+		return n
+	}
+	add("", source.TypeDir|0o755, nil)
+	for d := range 5 {
+		dir := fmt.Sprintf("d%d", d)
+		add(dir, source.TypeDir|0o2750, nil)
+		for f := range 30 {
+			add(fmt.Sprintf("%s/f%d", dir, f), source.TypeRegular|0o4644, randBytes(r, r.IntN(5000)))
+		}
+	}
+	add("d0/empty", source.TypeDir|0o700, nil)
+	add("zero", source.TypeRegular|0o600, nil)
+	add("not utf8 \xff\n", source.TypeRegular|0o600, []byte("x"))
+	link := add("d0/loop", source.TypeSymlink|0o777, nil)
+	link.target = ".\xff/../d0"
+	e := want["d0/loop"]
+	e.Target = link.target
+	want["d0/loop"] = e
+	first := add("d1/hard", source.TypeRegular|0o600, []byte("two names"))
+	second := add("d2/hard", source.TypeRegular|0o600, []byte("two names"))
+	first.info.Nlink, second.info.Nlink, second.info.Ino, second.info.Mtime = 2, 2, first.info.Ino, first.info.Mtime
+	want["d2/hard"] = entry{Mode: source.TypeRegular | 0o600, Mtime: first.info.Mtime, Link: "d1/hard"}
+	return j, want
+}
+
+func TestDirEqualsTree(t *testing.T) {
+	for _, stripe := range []int64{1 << 20, 1500} {
+		for nodes := 1; nodes <= 7; nodes++ {
+			j, want := dirJob(t, nodes)
+			j.stripe = stripe
+			got, err := j.run(context.Background())
+			if err != nil {
+				t.Fatal(err)
+			}
+			checkTree(t, got, want)
+			var size int64
+			for p, e := range want {
+				size += e.Size
+				if g := got[p]; e.Link == "" && e.Mode&source.TypeMask == source.TypeRegular && g.sum == [16]byte{} {
+					t.Errorf("%s has no sum", p)
+				}
+			}
+			if read := j.fs.read.Load(); read != size || j.sum.SourceBytes != size || j.sum.Bytes != size || j.sum.SourceTotal != size {
+				t.Errorf("%d nodes read %d bytes of %d: %+v", nodes, read, size, j.sum)
+			}
+		}
+	}
+}
+
+func TestDirThroughLink(t *testing.T) {
+	j, want := dirJob(t, 2)
+	j.fs.add("/src/here", source.TypeSymlink, nil).target = "tree"
+	j.path = "/src/here"
+	got, err := j.run(context.Background())
+	if err != nil {
+		t.Fatal(err)
+	}
+	checkTree(t, got, want)
+}
+
+func TestDirRefuses(t *testing.T) {
+	for name, c := range map[string]struct {
+		spoil func(*job)
+		want  []string
+	}{
+		"fifo":    {func(j *job) { j.fs.add("/src/tree/d3/pipe", source.TypeFIFO, nil) }, []string{"/src/tree/d3/pipe", "FIFO"}},
+		"socket":  {func(j *job) { j.fs.add("/src/tree/d3/sock", source.TypeSocket, nil) }, []string{"/src/tree/d3/sock", "socket"}},
+		"device":  {func(j *job) { j.fs.add("/src/tree/d3/null", source.TypeChar, nil) }, []string{"/src/tree/d3/null", "device"}},
+		"dir":     {func(j *job) { j.fs.nodes["/src/tree/d4"].err = syscall.EACCES }, []string{"/src/tree/d4", "permission denied"}},
+		"file":    {func(j *job) { j.fs.nodes["/src/tree/d4/f1"].err = syscall.EACCES }, []string{"/src/tree/d4/f1", "permission denied"}},
+		"missing": {func(j *job) { j.path = "/src/none" }, []string{"/src/none", "no such file"}},
+		"a fifo":  {func(j *job) { j.fs.add("/src/p", source.TypeFIFO, nil); j.path = "/src/p" }, []string{"/src/p", "FIFO"}},
+		"loop": {func(j *job) {
+			j.fs.add("/src/l", source.TypeSymlink, nil).target = "l"
+			j.path = "/src/l"
+		}, []string{"/src/l", "symbolic links"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			j, _ := dirJob(t, 3)
+			c.spoil(j)
+			if _, err := j.run(context.Background()); !errorHas(err, c.want...) {
+				t.Errorf("%v, want %q", err, c.want)
+			}
+		})
+	}
+}
+
+func TestDirFileChanges(t *testing.T) {
+	for name, c := range map[string]struct {
+		change func(*memFS, *memNode)
+		want   string
+	}{
+		"shrinks":    {func(_ *memFS, n *memNode) { n.data = n.data[:10] }, "shorter"},
+		"grows":      {func(_ *memFS, n *memNode) { n.data = append(n.data, 1); n.info.Size++ }, "has 8001 now"},
+		"is touched": {func(_ *memFS, n *memNode) { n.info.Mtime++ }, "changed"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			j, _ := dirJob(t, 3)
+			n := j.fs.add("/src/tree/victim", source.TypeRegular|0o644, make([]byte, 8000))
+			once := false
+			j.fs.onRead = func(path string, off int64) {
+				if path != "/src/tree/victim" || off == 0 {
+					return
+				}
+				j.fs.mu.Lock()
+				defer j.fs.mu.Unlock()
+				if !once {
+					once = true
+					c.change(j.fs, n)
+				}
+			}
+			if _, err := j.run(context.Background()); !errorHas(err, "/src/tree/victim", c.want) {
+				t.Errorf("%v, want %q", err, c.want)
+			}
+		})
+	}
+	t.Run("disappears", func(t *testing.T) {
+		j, _ := dirJob(t, 3)
+		j.fs.add("/src/tree/victim", source.TypeRegular|0o644, make([]byte, 8000))
+		j.order = func(int) {
+			j.fs.mu.Lock()
+			defer j.fs.mu.Unlock()
+			delete(j.fs.nodes, "/src/tree/victim")
+		}
+		if _, err := j.run(context.Background()); !errorHas(err, "/src/tree/victim", "no such file") {
+			t.Errorf("%v", err)
+		}
+	})
+}
+
+func TestDirPutFails(t *testing.T) {
+	j, _ := dirJob(t, 3)
+	j.target = &memTarget{put: func(_ metadata.NodeID, ino metadata.Ino, _ int) error {
+		if ino.Seq() > 20 {
+			return syscall.ENOSPC
+		}
+		return nil
+	}}
+	if _, err := j.run(context.Background()); !errorHas(err, "no space left", " to n") {
+		t.Errorf("%v", err)
+	}
+}
+
+func TestPlanChecksRoom(t *testing.T) {
+	for _, kind := range []string{"tar", "dir"} {
+		j, _ := dirJob(t, 3)
+		if kind == "tar" {
+			j = tarJob(writeTar(t, 0, []member{file("f", make([]byte, 100_000))}), 3)
+		}
+		free := func(id metadata.NodeID) (int64, bool) { return 1 << 30 >> (20 * id / 2), id < 2 }
+		cfg := PlanConfig{FS: j.fs, Request: Request{Source: j.path, Name: "x"}, Map: testMap(3), Free: free}
+		if _, err := MakePlan(context.Background(), cfg); err != nil {
+			t.Errorf("%s: %v", kind, err)
+		}
+		cfg.Free = func(id metadata.NodeID) (int64, bool) { return 1 << 30 >> (20 * id), true }
+		if _, err := MakePlan(context.Background(), cfg); !errorHas(err, "n2", "needs", "1 B", "capacity=") && !errorHas(err, "n1", "1.0 KiB") && !errorHas(err, "n2", "0 B") {
+			t.Errorf("%s: %v, want ENOSPC that names node, need and have", kind, err)
+		}
+	}
+	if _, err := MakePlan(context.Background(), PlanConfig{Request: Request{Source: "/x", Name: "x"}}); !errorHas(err, "no node is up") {
+		t.Errorf("%v", err)
+	}
+}
+
+func TestPlanJSON(t *testing.T) {
+	j, _ := dirJob(t, 3)
+	if _, err := j.run(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	j.plan.Source = "/odd \xfe"
+	b, err := json.Marshal(j.plan)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var p Plan
+	if err := json.Unmarshal(b, &p); err != nil || !reflect.DeepEqual(&p, j.plan) {
+		t.Errorf("a plan does not survive JSON: %v", err)
+	}
+}
+
+func TestRegions(t *testing.T) {
+	for _, n := range []int{1, 2, 5, 7, 300} {
+		nodes := testMap(n).Up()
+		for _, size := range []int64{512, 513, 1024, 99_999, 1 << 20, 10<<20 + 7, 1 << 40} {
+			off := int64(512)
+			parts := regions(size, 1<<20, nodes)
+			for i, p := range parts {
+				if p.Off != off || p.End < p.Off || int(p.Index) != i || p.Off%512 != 0 {
+					t.Fatalf("regions(%d, %d nodes)[%d] = %+v, want from %d", size, n, i, p, off)
+				}
+				off = p.End
+			}
+			if off != size {
+				t.Errorf("regions(%d, %d nodes) end at %d", size, n, off)
+			}
+		}
+	}
+}
+
+func TestParseSpec(t *testing.T) {
+	for _, c := range []struct{ spec, source, name string }{
+		{"/a/b.tar", "/a/b.tar", "b"}, {"/a/b/", "/a/b", "b"}, {"/a/b.tar:x", "/a/b.tar", "x"}, {"/a:b/c", "/a:b/c", "c"},
+		{"/a/.tar", "/a/.tar", ".tar"}, {"/a/x.tar.gz", "/a/x.tar.gz", "x.tar.gz"}, {"/a//b/../c", "/a/c", "c"},
+	} {
+		r, err := ParseSpec(c.spec)
+		if err != nil || r.Source != c.source || r.Name != c.name {
+			t.Errorf("ParseSpec(%q) = %+v, %v", c.spec, r, err)
+		}
+	}
+	for _, bad := range []string{"", ":x", "rel/x.tar", "/a/b:", "/a/b:..", "/", "/a/b:" + strings.Repeat("n", 256), "/a\x00b"} {
+		if r, err := ParseSpec(bad); err == nil {
+			t.Errorf("ParseSpec(%q) = %+v", bad, r)
+		}
+	}
+}
