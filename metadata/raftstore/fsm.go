@@ -1,0 +1,206 @@
+package raftstore
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"slices"
+	"sync"
+	"syscall"
+
+	"github.com/hashicorp/raft"
+
+	"github.com/bivouacfs/bivouac/metadata"
+	"github.com/bivouacfs/bivouac/metadata/cluster"
+)
+
+// The kinds of a Command.
+const (
+	// KindNode gives the node Node the state State and the address Addr. If
+	// it has them, nothing changes.
+	KindNode = "node"
+	// KindAddDataset registers Dataset in the phase Staging under a new ID.
+	// EEXIST if a dataset of that name is there and has not Failed.
+	KindAddDataset = "dataset-add"
+	// KindSetDataset brings the dataset Dataset.ID to Dataset's phase,
+	// digest, counts, error and time of sealing. ENOENT if there is none,
+	// ESTALE if it is further already: a phase never goes back, and a
+	// dataset that is Sealed or Failed does not change.
+	KindSetDataset = "dataset-set"
+	// KindClosing says that the job ends.
+	KindClosing = "closing"
+)
+
+// Command is a change of the View, to be agreed on.
+type Command struct {
+	Kind    string          `json:"kind"`
+	Node    metadata.NodeID `json:"node,omitempty"`
+	Addr    string          `json:"addr,omitempty"`
+	State   cluster.State   `json:"state,omitempty"`
+	Dataset cluster.Dataset `json:"dataset,omitzero"`
+}
+
+// apply is the View after c. It depends on nothing but its arguments, shares
+// nothing with v that it changes, and returns v itself with an error, or where
+// c changes nothing.
+func apply(v cluster.View, c Command) (cluster.View, error) {
+	switch c.Kind {
+	case KindNode:
+		return setNode(v, c)
+	case KindAddDataset:
+		return addDataset(v, c.Dataset)
+	case KindSetDataset:
+		return setDataset(v, c.Dataset)
+	case KindClosing:
+		if v.Closing {
+			return v, nil
+		}
+		v.Closing = true
+		return next(v), nil
+	}
+	return v, fmt.Errorf("command %q: %w", c.Kind, syscall.EINVAL)
+}
+
+func next(v cluster.View) cluster.View {
+	v.Version++
+	return v
+}
+
+func setNode(v cluster.View, c Command) (cluster.View, error) {
+	n, ok := v.Map.Node(c.Node)
+	if !ok {
+		return v, fmt.Errorf("node %d of %d: %w", c.Node, len(v.Map.Nodes), syscall.EINVAL)
+	}
+	if n.State == c.State && n.Addr == c.Addr {
+		return v, nil
+	}
+	v.Map = v.Map.WithState(c.Node, c.State, c.Addr)
+	return next(v), nil
+}
+
+func addDataset(v cluster.View, d cluster.Dataset) (cluster.View, error) {
+	if d.Name == "" {
+		return v, fmt.Errorf("dataset without a name: %w", syscall.EINVAL)
+	}
+	if d.Phase != cluster.Staging {
+		return v, fmt.Errorf("new dataset %s is %v: %w", d.Name, d.Phase, syscall.EINVAL)
+	}
+	for _, o := range v.Datasets {
+		if o.Name == d.Name && o.Phase != cluster.Failed {
+			return v, fmt.Errorf("dataset %s from %s is %v: %w", o.Name, o.Source, o.Phase, syscall.EEXIST)
+		}
+	}
+	if len(v.Datasets) >= maxDatasets {
+		return v, fmt.Errorf("dataset %s: the job has had %d datasets: %w", d.Name, len(v.Datasets), syscall.ENOSPC)
+	}
+	d.ID = metadata.DatasetID(len(v.Datasets) + 1)
+	v.Datasets = append(slices.Clip(v.Datasets), d)
+	return next(v), nil
+}
+
+// maxDatasets follows from the bits that an Ino has for its dataset.
+const maxDatasets = metadata.MaxNodes - 1
+
+func setDataset(v cluster.View, d cluster.Dataset) (cluster.View, error) {
+	i := int(d.ID) - 1
+	if i < 0 || i >= len(v.Datasets) {
+		return v, fmt.Errorf("dataset %d: %w", d.ID, syscall.ENOENT)
+	}
+	n := v.Datasets[i]
+	n.Phase, n.Digest, n.Error, n.Sealed = d.Phase, d.Digest, d.Error, d.Sealed
+	n.Files, n.Dirs, n.Bytes = d.Files, d.Dirs, d.Bytes
+	was := v.Datasets[i]
+	switch {
+	case n == was:
+		return v, nil
+	case was.Phase >= cluster.Sealed || n.Phase < was.Phase:
+		return v, fmt.Errorf("dataset %s is %v, not to become %v: %w", was.Name, was.Phase, n.Phase, syscall.ESTALE)
+	}
+	v.Datasets = slices.Clone(v.Datasets)
+	v.Datasets[i] = n
+	return next(v), nil
+}
+
+// result is what the FSM answers to an applied command.
+type result struct {
+	view cluster.View
+	err  error
+}
+
+// fsm is the View that the log leads to.
+type fsm struct{ board *board }
+
+var _ raft.FSM = fsm{}
+
+// Apply applies a log entry.
+func (f fsm) Apply(l *raft.Log) any {
+	var c Command
+	if err := json.Unmarshal(l.Data, &c); err != nil {
+		return result{f.board.get(), fmt.Errorf("log entry %d: %v: %w", l.Index, err, syscall.EINVAL)}
+	}
+	v, err := apply(f.board.get(), c)
+	if err == nil {
+		f.board.set(v)
+	}
+	return result{v, err}
+}
+
+// Snapshot returns the View, which nobody changes.
+func (f fsm) Snapshot() (raft.FSMSnapshot, error) { return snapshot(f.board.get()), nil }
+
+// Restore replaces the View.
+func (f fsm) Restore(r io.ReadCloser) error {
+	defer r.Close()
+	var v cluster.View
+	if err := json.NewDecoder(r).Decode(&v); err != nil {
+		return fmt.Errorf("snapshot: %w", err)
+	}
+	f.board.set(v)
+	return nil
+}
+
+type snapshot cluster.View
+
+// Persist writes the View to the sink.
+func (s snapshot) Persist(sink raft.SnapshotSink) error {
+	if err := json.NewEncoder(sink).Encode(cluster.View(s)); err != nil {
+		_ = sink.Cancel() // never fails
+		return err
+	}
+	return sink.Close()
+}
+
+// Release has nothing to release.
+func (s snapshot) Release() {}
+
+// board shows the View to everyone, and tells of changes.
+type board struct {
+	mu      sync.Mutex
+	view    cluster.View  // guarded by mu
+	changed chan struct{} // closed when view changes; guarded by mu
+}
+
+func newBoard(v cluster.View) *board { return &board{view: v, changed: make(chan struct{})} }
+
+func (b *board) get() cluster.View {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.view
+}
+
+func (b *board) set(v cluster.View) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if v.Version == b.view.Version {
+		return
+	}
+	b.view = v
+	close(b.changed)
+	b.changed = make(chan struct{})
+}
+
+func (b *board) wait() <-chan struct{} {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.changed
+}

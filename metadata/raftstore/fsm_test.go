@@ -1,0 +1,118 @@
+package raftstore
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"reflect"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/hashicorp/raft"
+
+	"github.com/bivouacfs/bivouac/metadata/cluster"
+)
+
+var rewrite = flag.Bool("rewrite", false, "write the transcripts anew")
+
+func initialView() cluster.View {
+	return cluster.View{Map: cluster.NewMap(42, []string{"a", "b", "c"})}
+}
+
+// TestTranscript plays the commands of testdata/fsm.txt, the lines that begin
+// with ">", and compares the answers. It plays them to two FSMs, one of which
+// is moved to another by a snapshot after each command: both must agree.
+func TestTranscript(t *testing.T) {
+	const path = "testdata/fsm.txt"
+	file, err := os.ReadFile(path)
+	must(t, err)
+	one, two := fsm{newBoard(initialView())}, fsm{newBoard(initialView())}
+	var got strings.Builder
+	for line := range strings.Lines(string(file)) {
+		cmd, is := strings.CutPrefix(strings.TrimSpace(line), "> ")
+		if !is {
+			if strings.HasPrefix(line, "#") || strings.TrimSpace(line) == "" {
+				got.WriteString(line)
+			}
+			continue
+		}
+		before := asJSON(t, one.board.get())
+		shared := one.board.get()
+		answer := one.Apply(&raft.Log{Index: 7, Data: []byte(cmd)}).(result)
+		same := two.Apply(&raft.Log{Index: 7, Data: []byte(cmd)}).(result)
+		if asJSON(t, shared) != before {
+			t.Fatalf("%s changed the View that others hold", cmd)
+		}
+		if asJSON(t, answer.view) != asJSON(t, same.view) || fmt.Sprint(answer.err) != fmt.Sprint(same.err) {
+			t.Fatalf("%s: two FSMs answer %+v and %+v", cmd, answer, same)
+		}
+		two = moved(t, two)
+		fmt.Fprintf(&got, "> %s\n", cmd)
+		if answer.err != nil {
+			var no syscall.Errno
+			if !errors.As(answer.err, &no) || asJSON(t, answer.view) != before {
+				t.Fatalf("%s: error %v is no errno, or changed the View", cmd, answer.err)
+			}
+			fmt.Fprintf(&got, "error: %v\n", answer.err)
+			continue
+		}
+		fmt.Fprintf(&got, "%s\n", asJSON(t, answer.view))
+	}
+	if *rewrite {
+		must(t, os.WriteFile(path, []byte(got.String()), 0o644))
+	}
+	if got.String() != string(file) && !*rewrite {
+		t.Errorf("the transcript is now\n%s", got.String())
+	}
+}
+
+func asJSON(t *testing.T, v cluster.View) string {
+	t.Helper()
+	b, err := json.Marshal(v)
+	must(t, err)
+	return string(b)
+}
+
+// moved is a new FSM with a snapshot of f.
+func moved(t *testing.T, f fsm) fsm {
+	t.Helper()
+	s, err := f.Snapshot()
+	must(t, err)
+	k := &memSink{}
+	must(t, s.Persist(k))
+	n := fsm{newBoard(initialView())}
+	must(t, n.Restore(io.NopCloser(&k.Buffer)))
+	if !reflect.DeepEqual(n.board.get(), f.board.get()) {
+		t.Fatalf("a restored View is %+v, want %+v", n.board.get(), f.board.get())
+	}
+	return n
+}
+
+type memSink struct{ bytes.Buffer }
+
+func (*memSink) ID() string    { return "mem" }
+func (*memSink) Cancel() error { return nil }
+func (*memSink) Close() error  { return nil }
+
+func TestRestoreFails(t *testing.T) {
+	f := fsm{newBoard(initialView())}
+	if err := f.Restore(io.NopCloser(strings.NewReader("{"))); err == nil {
+		t.Error("half a snapshot is restored")
+	}
+	if !reflect.DeepEqual(f.board.get(), initialView()) {
+		t.Error("a bad snapshot changed the View")
+	}
+}
+
+func TestTooManyDatasets(t *testing.T) {
+	v := initialView()
+	v.Datasets = make([]cluster.Dataset, maxDatasets)
+	if _, err := apply(v, Command{Kind: KindAddDataset, Dataset: cluster.Dataset{Name: "x"}}); !errors.Is(err, syscall.ENOSPC) {
+		t.Errorf("one dataset too many = %v, want ENOSPC", err)
+	}
+}

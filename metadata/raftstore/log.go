@@ -1,0 +1,39 @@
+package raftstore
+
+import (
+	"fmt"
+	"io"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/sirupsen/logrus"
+)
+
+// raftLogger passes what Raft says on to log, all of it at debug level: Raft
+// warns of every vote and every retry, which are no news to anyone but us.
+func raftLogger(log *logrus.Entry) hclog.Logger {
+	l := hclog.NewInterceptLogger(&hclog.LoggerOptions{Name: "raft", Output: io.Discard})
+	l.RegisterSink(logSink{log})
+	return l
+}
+
+type logSink struct{ log *logrus.Entry }
+
+// Accept logs a message of Raft.
+func (s logSink) Accept(_ string, level hclog.Level, msg string, args ...any) {
+	if level < hclog.Debug || !s.log.Logger.IsLevelEnabled(logrus.DebugLevel) {
+		return
+	}
+	fields := logrus.Fields{"level_of_raft": level.String()}
+	for i := 0; i+1 < len(args); i += 2 {
+		fields[fmt.Sprint(args[i])] = fmt.Sprint(args[i+1])
+	}
+	s.log.WithFields(fields).Debug(msg)
+}
+
+// pebbleLogger passes what Pebble says on. Fatalf ends the program: Pebble
+// calls it when a write to its log failed, and must not go on.
+type pebbleLogger struct{ log *logrus.Entry }
+
+func (l pebbleLogger) Infof(format string, args ...any)  { l.log.Debugf(format, args...) }
+func (l pebbleLogger) Errorf(format string, args ...any) { l.log.Errorf(format, args...) }
+func (l pebbleLogger) Fatalf(format string, args ...any) { l.log.Fatalf(format, args...) }

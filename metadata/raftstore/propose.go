@@ -1,0 +1,111 @@
+package raftstore
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"syscall"
+	"time"
+
+	"github.com/hashicorp/raft"
+
+	"github.com/bivouacfs/bivouac/metadata"
+	"github.com/bivouacfs/bivouac/metadata/cluster"
+)
+
+// NotLeaderError is the answer of a member that cannot propose because it does
+// not lead, or no longer. In the second case what was proposed may still come
+// to pass: every Command but KindAddDataset can be proposed once more, and that
+// one is then EEXIST. It is an EAGAIN.
+type NotLeaderError struct {
+	Leader metadata.NodeID // who leads
+	Known  bool            // whether Leader is known
+}
+
+// Error says who leads.
+func (e *NotLeaderError) Error() string {
+	if !e.Known {
+		return "not the leader of the control group, which has none now"
+	}
+	return fmt.Sprintf("not the leader of the control group, which is node %d", e.Leader)
+}
+
+// Unwrap is EAGAIN.
+func (e *NotLeaderError) Unwrap() error { return syscall.EAGAIN }
+
+// enqueueTimeout bounds how long a proposal without a deadline waits for Raft
+// to look at it.
+const enqueueTimeout = 10 * time.Second
+
+// Propose has the group agree on c, and returns the View that it led to. Only
+// the leader can; on others it is a *NotLeaderError. A Command that does not
+// apply returns its errno, with the View as it is. When ctx ends first, the
+// Command may still come to pass.
+func (g *Group) Propose(ctx context.Context, c Command) (cluster.View, error) {
+	data, err := json.Marshal(c)
+	if err != nil {
+		return cluster.View{}, fmt.Errorf("command %q: %v: %w", c.Kind, err, syscall.EINVAL)
+	}
+	if ctx.Err() != nil {
+		return cluster.View{}, ctxErrno(ctx)
+	}
+	answer := make(chan result, 1) // so that the goroutine ends when nobody waits any more
+	if !g.begin() {
+		return cluster.View{}, fmt.Errorf("control group is closed: %w", syscall.ESHUTDOWN)
+	}
+	go func() {
+		defer g.proposals.Done()
+		answer <- g.agree(data, patience(ctx))
+	}()
+	select {
+	case r := <-answer:
+		return r.view, r.err
+	case <-ctx.Done():
+		return cluster.View{}, ctxErrno(ctx)
+	}
+}
+
+// begin counts a proposal, unless the group is closed.
+func (g *Group) begin() bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if !g.closed {
+		g.proposals.Add(1)
+	}
+	return !g.closed
+}
+
+// agree waits until Raft has an answer. Raft always has one while it runs:
+// the entry is committed, or the leader steps down.
+func (g *Group) agree(data []byte, timeout time.Duration) result {
+	f := g.raft.Apply(data, timeout)
+	err := f.Error()
+	switch {
+	case err == nil:
+		return f.Response().(result)
+	case errors.Is(err, raft.ErrEnqueueTimeout):
+		err = fmt.Errorf("%v: %w", err, syscall.ETIMEDOUT)
+	case errors.Is(err, raft.ErrRaftShutdown):
+		err = fmt.Errorf("%v: %w", err, syscall.ESHUTDOWN)
+	default: // not the leader, or not one any more
+		id, known := g.Leader()
+		err = &NotLeaderError{Leader: id, Known: known && id != g.cfg.Self}
+	}
+	return result{g.View(), err}
+}
+
+func patience(ctx context.Context) time.Duration {
+	if d, ok := ctx.Deadline(); ok {
+		return max(min(time.Until(d), enqueueTimeout), time.Millisecond)
+	}
+	return enqueueTimeout
+}
+
+func ctxErrno(ctx context.Context) error {
+	errno := syscall.EINTR
+	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		errno = syscall.ETIMEDOUT
+	}
+	return fmt.Errorf("control group: no agreement yet: %w", errno)
+}
