@@ -239,44 +239,22 @@ func (d *Daemon) control(ctx context.Context, node metadata.NodeID, op wire.Op, 
 	return decodeJSON(resp.Body, reply)
 }
 
-// abort stops every share and has every node drop what it stored.
+// abort stops every share, and when none runs any more has every node drop what
+// it stored: a share may still write to another node while it stops.
 func (in *intake) abort() {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(in.d.ctx), 10*time.Second)
-	defer cancel()
-	var wg sync.WaitGroup
-	for _, n := range in.d.View().Map.Nodes {
-		if !serving(n) {
-			continue
-		}
-		wg.Add(1)
-		go func() {
-			defer wg.Done()
-			for i, p := range in.partsOf(n.ID) {
-				q := abortReq{Task: in.task(p)}
-				if i == 0 {
-					q.Dataset = in.ds.ID
-				}
-				_ = in.d.control(ctx, n.ID, wire.OpStageAbort, q, nil) // a node that is gone has nothing to drop
-			}
-		}()
-	}
-	wg.Wait()
-}
-
-// partsOf is the parts of a node; a node without one still gets a call.
-func (in *intake) partsOf(id metadata.NodeID) []int {
-	var parts []int
-	if in.plan != nil {
-		for i, p := range in.plan.Parts {
-			if p.Node == id {
-				parts = append(parts, i)
+	for _, q := range []abortReq{{Dataset: in.ds.ID}, {Dataset: in.ds.ID, Drop: true}} {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(in.d.ctx), 20*time.Second)
+		var g errgroup.Group
+		for _, n := range in.d.View().Map.Nodes {
+			if serving(n) {
+				g.Go(func() error { return in.d.control(ctx, n.ID, wire.OpStageAbort, q, nil) })
 			}
 		}
+		if err := g.Wait(); err != nil {
+			in.d.log.WithError(err).WithField("dataset", in.ds.Name).Warn("clean-up after a failed stage-in")
+		}
+		cancel()
 	}
-	if parts == nil {
-		parts = []int{-1}
-	}
-	return parts
 }
 
 // build makes the manifest of what the shares recorded.

@@ -187,7 +187,7 @@ func ingestFile(ctx context.Context, kv manifest.KV, path string) (manifest.Summ
 }
 
 // dropDataset removes what this node holds of a dataset that failed.
-func (d *Daemon) dropDataset(_ context.Context, id metadata.DatasetID) {
+func (d *Daemon) dropDataset(id metadata.DatasetID) {
 	n, err := d.data.RemoveAll(func(ino metadata.Ino) bool { return ino.Sealed() && ino.Dataset() == id })
 	if err != nil {
 		d.log.WithError(err).Warn("objects of a failed dataset remain")

@@ -37,10 +37,11 @@ type taskState struct {
 	Out      *stagein.OutResult `json:"out,omitempty"`
 }
 
+// abortReq ends shares of a dataset that failed. With Drop what was stored of
+// it goes too; that is asked for when no share of any node still runs.
 type abortReq struct {
-	Task string `json:"task"`
-	// Dataset, if not zero, is a dataset that failed: what was stored of it goes.
-	Dataset metadata.DatasetID `json:"dataset,omitempty"`
+	Dataset metadata.DatasetID `json:"dataset"`
+	Drop    bool               `json:"drop,omitempty"`
 }
 
 type seamReq struct {
@@ -57,7 +58,9 @@ type seamKey struct {
 
 // task is a share that runs, or has run, on this node.
 type task struct {
+	dataset  metadata.DatasetID
 	cancel   context.CancelFunc
+	done     chan struct{} // closed when it is over
 	progress func() stagein.Progress
 
 	mu    sync.Mutex
@@ -81,6 +84,7 @@ func (t *task) finish(out *stagein.OutResult, err error) {
 	if err != nil {
 		t.state.Error = errnoText(err)
 	}
+	close(t.done)
 }
 
 // maxTasks bounds what peers can make this node remember.
@@ -92,6 +96,7 @@ type staging struct {
 	tasks map[string]*task
 	seams map[seamKey]chan stagein.Seam // one seam for each; buffered, so that it can come early
 	jobs  map[metadata.DatasetID]*intake
+	ended map[metadata.DatasetID]bool // failed: a share that comes late is refused
 	wg    sync.WaitGroup
 }
 
@@ -99,6 +104,7 @@ func (s *staging) init() {
 	s.tasks = make(map[string]*task)
 	s.seams = make(map[seamKey]chan stagein.Seam)
 	s.jobs = make(map[metadata.DatasetID]*intake)
+	s.ended = make(map[metadata.DatasetID]bool)
 }
 
 func (s *staging) wait() { s.wg.Wait() }
@@ -118,14 +124,23 @@ func (s *staging) seam(k seamKey) (chan stagein.Seam, error) {
 	return c, nil
 }
 
-func (s *staging) dropSeams(ds metadata.DatasetID) {
+// end marks a dataset as failed, and returns its shares that run here.
+func (s *staging) end(ds metadata.DatasetID) []*task {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.ended[ds] = true
 	for k := range s.seams {
 		if k.ds == ds {
 			delete(s.seams, k)
 		}
 	}
+	var ts []*task
+	for _, t := range s.tasks {
+		if t.dataset == ds {
+			ts = append(ts, t)
+		}
+	}
+	return ts
 }
 
 func (s *staging) task(id string) (*task, bool) {
@@ -141,6 +156,9 @@ func (s *staging) add(id string, t *task) error {
 	if _, ok := s.tasks[id]; ok {
 		return fmt.Errorf("task %s: %w", id, syscall.EEXIST)
 	}
+	if t.dataset != 0 && s.ended[t.dataset] {
+		return fmt.Errorf("task %s: %w", id, syscall.ECANCELED)
+	}
 	if len(s.tasks) >= maxTasks {
 		return fmt.Errorf("task %s: %w", id, syscall.EBUSY)
 	}
@@ -152,7 +170,7 @@ func (s *staging) add(id string, t *task) error {
 // onTask starts a share.
 func (d *Daemon) onTask(_ context.Context, _ metadata.NodeID, q *taskReq) (struct{}, error) {
 	ctx, cancel := context.WithCancel(d.ctx)
-	t := &task{cancel: cancel}
+	t := &task{cancel: cancel, done: make(chan struct{})}
 	run, err := d.prepare(q, t)
 	if err == nil {
 		err = d.stage.add(q.Task, t)
@@ -180,6 +198,7 @@ func (d *Daemon) prepare(q *taskReq, t *task) (func(context.Context) (*stagein.O
 			return nil, fmt.Errorf("part %d of %d: %w", q.Part, len(q.Plan.Parts), syscall.EINVAL)
 		}
 		sh := &share{d: d, plan: q.Plan, part: q.Part}
+		t.dataset = q.Plan.Dataset
 		t.progress = sh.progress
 		return func(ctx context.Context) (*stagein.OutResult, error) { return nil, sh.run(ctx) }, nil
 	case q.Out != nil:
@@ -199,15 +218,19 @@ func (d *Daemon) onPoll(_ context.Context, _ metadata.NodeID, q *pollReq) (taskS
 	return t.snapshot(), nil
 }
 
-// onAbort stops a share and, for a dataset that failed, removes what this node
-// stored of it.
+// onAbort stops the shares of a dataset that failed, and answers when they are
+// over.
 func (d *Daemon) onAbort(ctx context.Context, _ metadata.NodeID, q *abortReq) (struct{}, error) {
-	if t, ok := d.stage.task(q.Task); ok {
+	for _, t := range d.stage.end(q.Dataset) {
 		t.cancel()
+		select {
+		case <-t.done:
+		case <-ctx.Done():
+			return struct{}{}, ctx.Err()
+		}
 	}
-	if q.Dataset != 0 {
-		d.stage.dropSeams(q.Dataset)
-		d.spawn(func(ctx context.Context) { d.dropDataset(ctx, q.Dataset) })
+	if q.Drop {
+		d.dropDataset(q.Dataset)
 	}
 	return struct{}{}, nil
 }

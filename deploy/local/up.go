@@ -223,7 +223,10 @@ func (l *launch) start(i int) error {
 		PID: cmd.Process.Pid, Start: startTime(cmd.Process.Pid),
 	})
 	go func() { l.exited[i] <- cmd.Wait() }()
-	return leash.Send(daemon.Start{Key: l.key, Detached: true, Listen: l.socks != nil})
+	if err := leash.Send(daemon.Start{Key: l.key, Detached: true, Listen: l.socks != nil}); err != nil {
+		return errEnded(log.Name())
+	}
+	return nil
 }
 
 // spawn starts the daemon with its leash, an unused descriptor where a keeper
@@ -291,6 +294,10 @@ func (l *launch) wait(ctx context.Context) error {
 	return nil
 }
 
+func errEnded(log string) error {
+	return fmt.Errorf("the daemon ended while it started: see %s", log)
+}
+
 func (l *launch) waitNode(i int) error {
 	n := l.state.Nodes[i]
 	for {
@@ -298,7 +305,7 @@ func (l *launch) waitNode(i int) error {
 		err := l.leash[i].Receive(&note)
 		switch {
 		case err == io.EOF || err != nil && note == (daemon.Note{}):
-			return fmt.Errorf("%s: the daemon ended while it started: see %s", n.Host, n.Log)
+			return fmt.Errorf("%s: %w", n.Host, errEnded(n.Log))
 		case note.Failed != "":
 			return fmt.Errorf("%s: %s", n.Host, note.Failed)
 		case note.Ready:

@@ -1,0 +1,237 @@
+// Package testcluster runs the daemons of a job in one process, without mounts,
+// over a network whose links a test can cut. Its one idea is that the seams the
+// program is wired by (a listener, a Dialer, a stub of another node's data) are
+// all that is needed to have a whole job in a unit test under the race
+// detector.
+package testcluster
+
+import (
+	"context"
+	"errors"
+	"net"
+	"path/filepath"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/sirupsen/logrus"
+
+	"github.com/bivouacfs/bivouac/daemon"
+	"github.com/bivouacfs/bivouac/datapath"
+	"github.com/bivouacfs/bivouac/datapath/rpc"
+	"github.com/bivouacfs/bivouac/fsclient"
+	"github.com/bivouacfs/bivouac/fsclient/remote"
+	"github.com/bivouacfs/bivouac/metadata"
+	"github.com/bivouacfs/bivouac/metadata/cluster"
+	"github.com/bivouacfs/bivouac/stagein/source"
+)
+
+// Patience bounds what has to happen; it is no measure of speed.
+const Patience = time.Minute
+
+// Config is what a test may want to be different.
+type Config struct {
+	Nodes    int // 4
+	Capacity int64
+	Source   source.FS // shared by all nodes
+	Datasets []daemon.DatasetSpec
+	Timing   daemon.Timing
+}
+
+// Cluster is a running job.
+type Cluster struct {
+	Nodes []*Node
+	Key   rpc.Key
+	Addrs []string
+	links *links
+}
+
+// Node is a daemon with its client.
+type Node struct {
+	*daemon.Daemon
+	Client *fsclient.Client
+	Job    *daemon.Job
+}
+
+// Start starts a job, which ends with the test, and waits until it is up.
+func Start(t testing.TB, cfg Config) *Cluster {
+	t.Helper()
+	if cfg.Nodes == 0 {
+		cfg.Nodes = 4
+	}
+	if cfg.Timing == (daemon.Timing{}) {
+		cfg.Timing = daemon.Timing{Report: 30 * time.Millisecond, Down: 2 * time.Second}
+	}
+	c := &Cluster{links: &links{cut: make(map[int]bool), conns: make(map[int][]net.Conn)}}
+	copy(c.Key[:], "a job key for tests, 32 bytes long")
+	listeners := make([]net.Listener, cfg.Nodes)
+	for i := range listeners {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		listeners[i] = l
+		c.Addrs = append(c.Addrs, l.Addr().String())
+	}
+	dir := t.TempDir()
+	for i, l := range listeners {
+		c.Nodes = append(c.Nodes, c.start(t, cfg, i, filepath.Join(dir, strconv.Itoa(i)), l))
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), Patience)
+	defer cancel()
+	for _, n := range c.Nodes {
+		n.SetReady()
+	}
+	for i, n := range c.Nodes {
+		if err := n.WaitUp(ctx); err != nil {
+			t.Fatalf("node %d: %v", i, err)
+		}
+	}
+	return c
+}
+
+func (c *Cluster) start(t testing.TB, cfg Config, i int, dir string, l net.Listener) *Node {
+	t.Helper()
+	j := &daemon.Job{
+		Version: daemon.JobVersion, ID: "test", UID: 1000, GID: 1000, Self: metadata.NodeID(i), Capacity: cfg.Capacity,
+		Seed: 7, Datasets: cfg.Datasets,
+		Dirs: daemon.Dirs{Store: []string{filepath.Join(dir, "store")}, Run: filepath.Join(dir, "run"), Mount: filepath.Join(dir, "mount")},
+	}
+	for k, a := range c.Addrs {
+		j.Hosts = append(j.Hosts, "host"+strconv.Itoa(k))
+		j.Addrs = append(j.Addrs, []string{a})
+	}
+	log := logrus.New()
+	log.SetOutput(t.Output())
+	log.SetLevel(logrus.WarnLevel)
+	d, err := daemon.Open(daemon.Config{
+		Job: j, Key: c.Key, Listener: &cutListener{l, c.links, i}, Dial: c.links.dialer(i, c.Addrs), Source: cfg.Source,
+		Log: log.WithField("node", i), Timing: cfg.Timing,
+		Data: func(caller rpc.Caller) datapath.Store { return remote.NewData(caller) },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := d.Close(); err != nil {
+			t.Errorf("close of node %d: %v", i, err)
+		}
+	})
+	n := &Node{Daemon: d, Job: j}
+	n.Client, err = fsclient.New(fsclient.Config{
+		Self: j.Self, Local: d.Meta(), LocalData: d.Data(), View: d.View, Sealed: d, UID: j.UID, GID: j.GID,
+		Log: log.WithField("node", i), Now: time.Now,
+		Meta: func(id metadata.NodeID) metadata.NodeStore { return remote.NewStore(d.Peers().To(id)) },
+		Data: func(id metadata.NodeID) datapath.Store { return remote.NewData(d.Peers().To(id)) },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// Cut breaks all connections of node i and lets it make no new ones.
+func (c *Cluster) Cut(i int) { c.links.set(i, true) }
+
+// Mend undoes Cut.
+func (c *Cluster) Mend(i int) { c.links.set(i, false) }
+
+// Dataset returns the dataset name once it is sealed or has failed.
+func (c *Cluster) Dataset(t testing.TB, node int, name string) cluster.Dataset {
+	t.Helper()
+	var found cluster.Dataset
+	Eventually(t, "dataset "+name+" settles", func() bool {
+		for _, ds := range c.Nodes[node].View().Datasets {
+			if ds.Name == name && (ds.Phase == cluster.Sealed || ds.Phase == cluster.Failed) {
+				found = ds
+				return true
+			}
+		}
+		return false
+	})
+	return found
+}
+
+// Eventually polls until ok, and fails the test if it never is.
+func Eventually(t testing.TB, what string, ok func() bool) {
+	t.Helper()
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for end := time.Now().Add(Patience); !ok(); <-tick.C {
+		if time.Now().After(end) {
+			t.Fatalf("%s: not after %v", what, Patience)
+		}
+	}
+}
+
+var errCut = errors.New("the link is cut")
+
+// links is which nodes are cut off, and the connections to break for it.
+type links struct {
+	mu    sync.Mutex
+	cut   map[int]bool       // guarded by mu
+	conns map[int][]net.Conn // guarded by mu
+}
+
+func (l *links) set(i int, cut bool) {
+	l.mu.Lock()
+	l.cut[i] = cut
+	conns := l.conns[i]
+	l.conns[i] = nil
+	l.mu.Unlock()
+	if cut {
+		for _, c := range conns {
+			_ = c.Close()
+		}
+	}
+}
+
+// pass lets a connection between a and b be, if neither is cut off.
+func (l *links) pass(c net.Conn, ends ...int) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, i := range ends {
+		if l.cut[i] {
+			_ = c.Close()
+			return errCut
+		}
+	}
+	for _, i := range ends {
+		l.conns[i] = append(l.conns[i], c)
+	}
+	return nil
+}
+
+func (l *links) dialer(self int, addrs []string) rpc.Dialer {
+	return func(ctx context.Context, addr string) (net.Conn, error) {
+		var d net.Dialer
+		c, err := d.DialContext(ctx, "tcp", addr)
+		if err != nil {
+			return nil, err
+		}
+		for i, a := range addrs {
+			if a == addr {
+				return c, l.pass(c, self, i)
+			}
+		}
+		return c, l.pass(c, self)
+	}
+}
+
+// cutListener accepts nothing while its node is cut off.
+type cutListener struct {
+	net.Listener
+	links *links
+	self  int
+}
+
+// Accept drops connections while the node is cut off.
+func (l *cutListener) Accept() (net.Conn, error) {
+	for {
+		c, err := l.Listener.Accept()
+		if err != nil || l.links.pass(c, l.self) == nil {
+			return c, err
+		}
+	}
+}
