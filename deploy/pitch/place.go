@@ -113,6 +113,14 @@ func ReadState(site Site, job string) (State, error) {
 	return State{}, fmt.Errorf("the state file of job %s says %.40q", job, b)
 }
 
+// RunDir is the directory with the control socket of a job's daemon here.
+func RunDir(site Site, job string) (string, error) {
+	if !jobName.MatchString(job) {
+		return "", fmt.Errorf("%q is not a job id", job)
+	}
+	return place{site, job}.ctl(), nil
+}
+
 // maxLine bounds a state: the plugin reads it into a buffer of 1024 bytes.
 const maxLine = 900
 

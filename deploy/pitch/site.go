@@ -174,12 +174,16 @@ type Size int64
 
 // UnmarshalYAML reads "512M".
 func (s *Size) UnmarshalYAML(n *yaml.Node) error {
-	v, err := parseSize(n.Value)
+	v, err := ParseSize(n.Value)
 	*s = Size(v)
 	return err
 }
 
-func parseSize(v string) (int64, error) {
+// ParseSize reads a number of bytes, such as "400G"; nothing at all is 0.
+func ParseSize(v string) (int64, error) {
+	if v == "" {
+		return 0, nil
+	}
 	num, shift := strings.TrimSuffix(v, "iB"), 0
 	if len(num) > 0 {
 		if i := strings.IndexByte("KMGT", num[len(num)-1]&^0x20); i >= 0 {

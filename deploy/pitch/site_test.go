@@ -66,11 +66,11 @@ func TestLoadSite(t *testing.T) {
 func TestParseSize(t *testing.T) {
 	for in, want := range map[string]int64{
 		"0": 0, "17": 17, "4K": 4 << 10, "4k": 4 << 10, "400G": 400 << 30, "1T": 1 << 40, "2GiB": 2 << 30, "8191T": 8191 << 40,
-		"": -1, "G": -1, "-1": -1, "1.5G": -1, "1P": -1, "9223372036854775808": -1, "9999999T": -1, "1G ": -1, "KK": -1,
+		"": 0, "G": -1, "-1": -1, "1.5G": -1, "1P": -1, "9223372036854775808": -1, "9999999T": -1, "1G ": -1, "KK": -1,
 	} {
-		got, err := parseSize(in)
+		got, err := ParseSize(in)
 		if want < 0 && err == nil || want >= 0 && (got != want || err != nil) {
-			t.Errorf("parseSize(%q) = %d, %v, want %d", in, got, err, want)
+			t.Errorf("ParseSize(%q) = %d, %v, want %d", in, got, err, want)
 		}
 	}
 }

@@ -113,7 +113,7 @@ func checkText(what, v string, limit int) error {
 	case v == "":
 		return fmt.Errorf("%s is empty", what)
 	case len(v) > limit:
-		return fmt.Errorf("%s %.40q… is longer than %d bytes", what, v, limit)
+		return fmt.Errorf("%s is longer than %d bytes: %.40q", what, limit, v)
 	case !utf8.ValidString(v) || strings.ContainsFunc(v, unicode.IsControl):
 		return fmt.Errorf("%s %.80q has characters that cannot be printed", what, v)
 	}
@@ -121,7 +121,7 @@ func checkText(what, v string, limit int) error {
 }
 
 func checkPath(what, p string) error {
-	if err := checkText(what+": the path", p, maxPath); err != nil {
+	if err := checkText(what+" path", p, maxPath); err != nil {
 		return err
 	}
 	if !filepath.IsAbs(p) || filepath.Clean(p) != p {
@@ -131,7 +131,7 @@ func checkPath(what, p string) error {
 }
 
 func checkName(n string) error {
-	if err := checkText("stage-in: the name", n, metadata.MaxName); err != nil {
+	if err := checkText("stage-in name", n, metadata.MaxName); err != nil {
 		return err
 	}
 	if n == "." || n == ".." || strings.ContainsRune(n, '/') {
@@ -141,11 +141,11 @@ func checkName(n string) error {
 }
 
 func checkFrom(f string) error {
-	if err := checkText("stage-out: the directory of scratch", f, maxPath); err != nil {
+	if err := checkText("stage-out directory", f, maxPath); err != nil {
 		return err
 	}
 	if path.IsAbs(f) || path.Clean(f) != f || f == ".." || strings.HasPrefix(f, "../") {
-		return fmt.Errorf("stage-out: %q is not a path below scratch: write FROM:TO, FROM without a leading / and without ..", f)
+		return fmt.Errorf("stage-out: %q is not a path below scratch: write FROM:TO, FROM relative, with no parent directories", f)
 	}
 	return nil
 }
@@ -159,7 +159,7 @@ var knownOptions = map[string]func(string) error{
 		return nil
 	},
 	"capacity": func(v string) error {
-		n, err := parseSize(v)
+		n, err := ParseSize(v)
 		if err == nil && (n < 1<<20 || n > maxCapacity) {
 			err = errors.New("want 1M or more, on each node")
 		}
@@ -212,7 +212,7 @@ func (s *Spec) Wait() string {
 // Capacity is the most bytes of file data kept on each node; 0 is what the
 // disks have.
 func (s *Spec) Capacity() int64 {
-	n, err := parseSize(s.Opts["capacity"])
+	n, err := ParseSize(s.Opts["capacity"])
 	if err != nil {
 		return 0
 	}

@@ -60,8 +60,9 @@ func (c *child) watch() error {
 	}
 }
 
-// takeLeave lets the daemon finish until the deadline. A daemon that is silent
-// for twice the watchdog's time is not waited for.
+// takeLeave lets the daemon finish until the deadline. One that went on saying
+// that it is alive and then falls silent is not waited for; one note may have
+// been under way when the order went out.
 func (c *child) takeLeave() {
 	deadline := c.k.leaveDeadline()
 	left := time.Until(deadline)
@@ -69,17 +70,22 @@ func (c *child) takeLeave() {
 		c.k.troubled("the daemon ended before it could finish")
 		return
 	}
-	silence := 2 * time.Duration(c.k.rec.Site.Watchdog)
-	quiet, end := time.NewTimer(silence), time.NewTimer(left)
+	silence, alive := 2*time.Duration(c.k.rec.Site.Watchdog), 0
+	quiet, end := time.NewTimer(maxLeave), time.NewTimer(left)
 	defer quiet.Stop()
 	defer end.Stop()
 	for {
 		select {
 		case n, ok := <-c.notes:
 			c.heed(n)
-			quiet.Reset(silence)
 			if n.Left {
 				return
+			}
+			if n.Alive {
+				alive++
+			}
+			if alive > 1 {
+				quiet.Reset(silence)
 			}
 			if !ok {
 				c.k.troubled(c.death("before it had finished").Error())
