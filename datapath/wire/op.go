@@ -1,6 +1,9 @@
 package wire
 
-import "strconv"
+import (
+	"fmt"
+	"strconv"
+)
 
 // Op is what a frame asks for.
 type Op uint16
@@ -93,6 +96,17 @@ func (o Op) String() string {
 
 // MarshalText makes the op's name the key of JSON maps.
 func (o Op) MarshalText() ([]byte, error) { return []byte(o.String()), nil }
+
+// UnmarshalText is the inverse of MarshalText.
+func (o *Op) UnmarshalText(b []byte) error {
+	for op, name := range opNames {
+		if name != "" && name == string(b) {
+			*o = Op(op)
+			return nil
+		}
+	}
+	return fmt.Errorf("%q is no operation", b)
+}
 
 // Bulk reports whether the op goes over a connection for bulk data, so that it
 // cannot delay a small call.

@@ -26,7 +26,10 @@ configuration. End it with: bivouac down --dir D`,
 		Args:    cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			var err error
-			if cfg.Capacity, err = pitch.ParseSize(capacity); err != nil {
+			if capacity != "" {
+				cfg.Capacity, err = pitch.ParseSize(capacity)
+			}
+			if err != nil {
 				return fmt.Errorf("--capacity: %w", err)
 			}
 			s, err := local.Up(c.Context(), cfg)
