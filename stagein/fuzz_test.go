@@ -15,8 +15,8 @@ func spoil(archive []byte, cut, flips uint16, r *rand.Rand, honest bool) []byte 
 	b := slices.Clone(archive)
 	for range flips % 8 {
 		i := r.IntN(len(b))
-		if honest { // where headers are
-			i = i&^511 | r.IntN(345)
+		if honest { // where headers are; archive/tar refuses odd device numbers, of files too
+			i = i&^511 | r.IntN(329)
 		}
 		b[i%len(b)] ^= 1 << r.IntN(8)
 	}
@@ -55,9 +55,7 @@ func FuzzTar(f *testing.F) {
 		checkTree(t, several, alone)
 		want, err := twin(archive)
 		if err != nil {
-			// archive/tar refuses some odd headers that name no other bytes.
-			t.Logf("archive/tar: %v", err)
-			return
+			t.Fatalf("staged, but archive/tar says: %v", err)
 		}
 		checkTree(t, alone, want)
 	})

@@ -1,0 +1,280 @@
+package source
+
+import (
+	"archive/tar"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/bivouacfs/bivouac/metadata"
+)
+
+func TestCleanPath(t *testing.T) {
+	for name, want := range map[string]string{
+		"a": "a", "./a": "a", "a/": "a", "a//b": "a/b", "a/./b": "a/b", "./": "", ".": "", "": "", "a/.": "a", "..a/b..": "..a/b..", "a/...": "a/...",
+	} {
+		if got, err := CleanPath(name); got != want || err != nil {
+			t.Errorf("CleanPath(%q) = %q, %v, want %q", name, got, err, want)
+		}
+	}
+	for _, name := range []string{"/", "/a", "..", "../a", "a/..", "a/../b", "a\x00b", strings.Repeat("n", 256), strings.Repeat("n/", 20000)} {
+		if got, err := CleanPath(name); err == nil {
+			t.Errorf("CleanPath(%.20q) = %q", name, got)
+		}
+	}
+}
+
+func TestNumeric(t *testing.T) {
+	for s, want := range map[string]int64{
+		"0000644\x00": 0o644, "   644 \x00": 0o644, "": 0, "\x00\x00": 0, "77777777777": 0o77777777777,
+		"\x80\x00\x00\x00\x00\x00\x00\x00\x00\x00\x01\x00": 256,
+		"\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xfe": -2,
+		"\x80\x00\x00\x00\x7f\xff\xff\xff\xff\xff\xff\xff": math.MaxInt64,
+	} {
+		if got, err := numeric([]byte(s)); got != want || err != nil {
+			t.Errorf("numeric(%q) = %d, %v, want %d", s, got, err, want)
+		}
+	}
+	for _, s := range []string{"8", "x", "-1", "1 2", "\x80\x00\x00\x00\x80\x00\x00\x00\x00\x00\x00\x00", "\x81\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00"} {
+		if got, err := numeric([]byte(s)); err == nil {
+			t.Errorf("numeric(%q) = %d", s, got)
+		}
+	}
+}
+
+func TestPAXTime(t *testing.T) {
+	for s, want := range map[string]metadata.Time{
+		"1": 1e9, "1.5": 15e8, "-1.5": -15e8, "0.000000001": 1, "1.0000000019": 1e9 + 1, "-0.5": -5e8,
+	} {
+		if got, err := paxTime(s); got != want || err != nil {
+			t.Errorf("paxTime(%q) = %d, %v, want %d", s, got, err, want)
+		}
+	}
+	for _, s := range []string{"", "x", "1.x", "1.2.3", ".5", "1e3"} {
+		if got, err := paxTime(s); err == nil {
+			t.Errorf("paxTime(%q) = %d", s, got)
+		}
+	}
+	if got, err := paxTime("99999999999999"); err != nil || got < math.MaxInt64/2 {
+		t.Errorf("a time that does not fit = %d, %v", got, err)
+	}
+}
+
+func TestPAXRecords(t *testing.T) {
+	keep := func(string, string) error { return nil }
+	for _, bad := range []string{"x", "5 a=b", "6 a=b\n\n", "4 =\n", "99 a=b\n", "-1 a=b\n", "8 noeq\n", "6 \x00=b\n", "0 a=b\n", "12", "3 \n"} {
+		if err := paxRecords([]byte(bad), keep); err == nil {
+			t.Errorf("paxRecords(%q) is taken", bad)
+		}
+	}
+	var o overrides
+	if err := paxRecords([]byte("6 a=b\n15 path=a=b\n/c\n9 size=5\n"), o.pax); err != nil || o.path != "a=b\n/c" || *o.size != 5 {
+		t.Errorf("%+v, %v", o, err)
+	}
+}
+
+// TestGroupBigSize is a member whose size octal digits have no room for.
+func TestGroupBigSize(t *testing.T) {
+	for _, format := range []tar.Format{tar.FormatGNU, tar.FormatPAX} {
+		var b bytes.Buffer
+		w := tar.NewWriter(&b)
+		h := &tar.Header{Name: "big", Size: 1 << 40, Format: format, ModTime: time.Unix(5, 0)}
+		if err := w.WriteHeader(h); err != nil {
+			t.Fatal(err)
+		}
+		var g Group
+		for block := range slices.Chunk(b.Bytes(), BlockSize) {
+			step, err := g.Add(block)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if (step == Member) != (g.Pos() == int64(b.Len())) {
+				t.Errorf("%v: step %d at %d", format, step, g.Pos())
+			}
+		}
+		if g.Item.Size != 1<<40 || g.Item.Off != int64(b.Len()) || g.Item.Path != "big" {
+			t.Errorf("%v: %+v", format, g.Item)
+		}
+		if !bytes.Equal(g.Raw(), b.Bytes()) {
+			t.Errorf("%v: the group remembers other bytes", format)
+		}
+	}
+}
+
+func TestGroupBoundsExtensions(t *testing.T) {
+	var g Group
+	b := make([]byte, BlockSize)
+	copy(b, "name")
+	copy(b[257:], "ustar\x0000")
+	copy(b[124:], "77777777")
+	b[156] = 'x'
+	copy(b[148:], "        ")
+	sum := 0
+	for _, c := range b {
+		sum += int(c)
+	}
+	copy(b[148:], fmt.Sprintf("%06o\x00 ", sum))
+	if _, err := g.Add(b); err == nil || !errors.Is(err, syscall.EBADMSG) {
+		t.Errorf("%v, want EBADMSG", err)
+	}
+}
+
+func FuzzGroup(f *testing.F) {
+	for _, format := range []tar.Format{tar.FormatUSTAR, tar.FormatGNU, tar.FormatPAX} {
+		var b bytes.Buffer
+		w := tar.NewWriter(&b)
+		_ = w.WriteHeader(&tar.Header{Name: "d/" + strings.Repeat("n", 90), Size: 3, Format: format})
+		f.Add(b.Bytes())
+	}
+	f.Fuzz(func(t *testing.T, b []byte) {
+		var g Group
+		for len(b) >= BlockSize {
+			// The sum is made right, or nothing would get past it.
+			block := bytes.Clone(b[:BlockSize])
+			copy(block[148:], "        ")
+			sum := 0
+			for _, c := range block {
+				sum += int(c)
+			}
+			copy(block[148:], fmt.Sprintf("%06o\x00 ", sum))
+			step, err := g.Add(block)
+			if err != nil {
+				return
+			}
+			if step == Member {
+				if p, err := CleanPath(g.Item.Path); err != nil || p != g.Item.Path || g.Item.Size < 0 {
+					t.Fatalf("%+v: %v", g.Item, err)
+				}
+			}
+			if step != More {
+				g.Reset(g.Pos())
+			}
+			b = b[BlockSize:]
+		}
+	})
+}
+
+func TestItemJSON(t *testing.T) {
+	for _, it := range []Item{
+		{}, {Path: "a", Mode: 0o100644, Size: 5, Mtime: -3, Off: 7}, {Path: "\xff", Target: "<\xfe>", Hardlink: "&\u2028"}, {Path: `{"bytes":"x"}`},
+	} {
+		b, err := json.Marshal(it)
+		var got Item
+		if err == nil {
+			err = json.Unmarshal(b, &got)
+		}
+		if err != nil || got != it {
+			t.Errorf("%+v through %s = %+v, %v", it, b, got, err)
+		}
+	}
+}
+
+func TestRegionReadsOnce(t *testing.T) {
+	data := bytes.Repeat([]byte("0123456789abcdef"), 1000)
+	for _, depth := range []int{1, 3, 8} {
+		pool := NewPool(4, 1024)
+		r := ReadRegion(context.Background(), bytes.NewReader(data), "f", 512, int64(len(data)), pool, depth)
+		got := []byte{}
+		for {
+			p, err := r.Next()
+			if err == io.EOF {
+				break
+			}
+			if err != nil || p.Off != int64(512+len(got)) {
+				t.Fatalf("piece at %d, %v", p.Off, err)
+			}
+			got = append(got, p.B...)
+			p.Release()
+		}
+		r.Close()
+		if !bytes.Equal(got, data[512:]) || pool.Out() != 0 {
+			t.Errorf("depth %d: %d bytes, %d buffers out", depth, len(got), pool.Out())
+		}
+		// Closed in the middle, and of a file that is too short.
+		r = ReadRegion(context.Background(), bytes.NewReader(data), "f", 0, int64(len(data)), pool, depth)
+		if p, err := r.Next(); err != nil {
+			t.Error(err)
+		} else {
+			p.Release()
+		}
+		r.Close()
+		r = ReadRegion(context.Background(), bytes.NewReader(data[:100]), "f", 0, 200, pool, depth)
+		if _, err := r.Next(); !errors.Is(err, syscall.ESTALE) {
+			t.Errorf("%v, want ESTALE", err)
+		}
+		r.Close()
+		if pool.Out() != 0 {
+			t.Errorf("%d buffers out", pool.Out())
+		}
+	}
+}
+
+func TestOSWalk(t *testing.T) {
+	dir := t.TempDir()
+	for _, err := range []error{
+		os.MkdirAll(filepath.Join(dir, "a/b"), 0o755),
+		os.WriteFile(filepath.Join(dir, "a/b/f"), []byte("hello"), 0o640),
+		os.Link(filepath.Join(dir, "a/b/f"), filepath.Join(dir, "a/hard")),
+		os.Symlink("../..", filepath.Join(dir, "a/b/up")),
+		os.Symlink(dir, filepath.Join(dir, "self")),
+	} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i := range 600 {
+		if err := os.WriteFile(filepath.Join(dir, "a", fmt.Sprint(i)), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var first []Item
+	for _, workers := range []int{1, 2, 16} {
+		items, err := Walk(context.Background(), OS{}, dir, workers)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if first == nil {
+			first = items
+		}
+		if !reflect.DeepEqual(items, first) {
+			t.Errorf("%d workers find another tree", workers)
+		}
+	}
+	byPath := map[string]Item{}
+	for _, it := range first {
+		byPath[it.Path] = it
+	}
+	if len(byPath) != 607 || len(first) != 607 || byPath[""].Mode&TypeMask != TypeDir || byPath["a/b/f"].Size != 5 || byPath["a/b/f"].Mode != TypeRegular|0o640 ||
+		byPath["a/hard"].Hardlink != "a/b/f" || byPath["a/b/up"].Target != "../.." || byPath["self"].Target != dir {
+		t.Errorf("%d items: %+v", len(first), byPath)
+	}
+	if _, err := (OS{}).Open(filepath.Join(dir, "self")); !errors.Is(err, syscall.ELOOP) {
+		t.Errorf("open of a link: %v", err)
+	}
+	if err := syscall.Mkfifo(filepath.Join(dir, "a/pipe"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := (OS{}).Open(filepath.Join(dir, "a/pipe")); !errors.Is(err, syscall.EINVAL) {
+		t.Errorf("open of a FIFO: %v", err)
+	}
+	if _, err := Walk(context.Background(), OS{}, dir, 4); err == nil || !strings.Contains(err.Error(), "a/pipe: is a FIFO") {
+		t.Errorf("%v", err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	if _, err := Walk(ctx, OS{}, dir, 4); err == nil {
+		t.Error("a walk that was cancelled ended well")
+	}
+}
