@@ -69,27 +69,32 @@ func (c *Client) Rmdir(ctx context.Context, dir metadata.Ino, name string) error
 	if err != nil {
 		return err
 	}
-	if err := c.dropDir(ctx, e); err != nil {
+	dropped, err := c.dropDir(ctx, e)
+	if err != nil {
 		return err
 	}
 	err = s.Remove(context.WithoutCancel(ctx), dir, name, e.Ino)
-	if errors.Is(err, syscall.ENOENT) {
+	if dropped && (errors.Is(err, syscall.ENOENT) || errors.Is(err, syscall.ESTALE)) {
 		return nil // somebody saw that the directory is gone, and removed its name
+	}
+	if errors.Is(err, syscall.ESTALE) {
+		return fmt.Errorf("entry %q of %v: %w", name, dir, syscall.ENOENT)
 	}
 	return err
 }
 
-// dropDir drops the directory that e names. It is no error if it is gone.
-func (c *Client) dropDir(ctx context.Context, e metadata.Entry) error {
+// dropDir drops the directory that e names; false if it was gone before.
+func (c *Client) dropDir(ctx context.Context, e metadata.Entry) (bool, error) {
 	if e.Mode&syscall.S_IFMT != syscall.S_IFDIR {
-		return fmt.Errorf("inode %v: %w", e.Ino, syscall.ENOTDIR)
+		return false, fmt.Errorf("inode %v: %w", e.Ino, syscall.ENOTDIR)
 	}
 	s, err := c.homeOf(e.Ino)
 	if err != nil {
-		return err
+		return false, err
 	}
-	if err := s.DropDir(ctx, e.Ino); !errors.Is(err, syscall.ENOENT) {
-		return err
+	err = s.DropDir(ctx, e.Ino)
+	if errors.Is(err, syscall.ENOENT) {
+		return false, nil
 	}
-	return nil
+	return err == nil, err
 }

@@ -94,7 +94,7 @@ func (c *Client) Readlink(ctx context.Context, ino metadata.Ino) (string, error)
 	return s.Readlink(ctx, ino)
 }
 
-// Reap is metadata.Inodes. The client reaps by itself what it unlinks.
+// Reap is metadata.Inodes. It leaves the data; Discard does both.
 func (c *Client) Reap(ctx context.Context, ino metadata.Ino) error {
 	if ino.Sealed() {
 		return readOnly(ino)

@@ -118,8 +118,7 @@ func (c *Client) ReadDir(ctx context.Context, dir metadata.Ino, after string, li
 	return es, err
 }
 
-// Unlink is metadata.Namespace. If that was the last name and nobody on this
-// node has the file open, its data is removed at once.
+// Unlink is metadata.Namespace. The caller gives the entry to Discard.
 func (c *Client) Unlink(ctx context.Context, dir metadata.Ino, name string) (metadata.Entry, error) {
 	if dir.Sealed() {
 		return metadata.Entry{}, readOnly(dir)
@@ -136,8 +135,8 @@ func (c *Client) Unlink(ctx context.Context, dir metadata.Ino, name string) (met
 }
 
 // unlinked finishes an unlink, or a rename over e, after the name is gone: the
-// link is taken off where the inode is, and the data is removed with the last
-// one. What fails here cannot be undone; it costs space, not data.
+// link is taken off where the inode is. What fails here cannot be undone; it
+// costs space, not data.
 func (c *Client) unlinked(ctx context.Context, e metadata.Entry) metadata.Entry {
 	if e.Mode&syscall.S_IFMT == syscall.S_IFDIR {
 		return e
@@ -152,10 +151,19 @@ func (c *Client) unlinked(ctx context.Context, e metadata.Entry) metadata.Entry 
 		}
 		e.Mode, e.Attr = a.Mode, &a
 	}
-	if e.Attr.Nlink == 0 && !c.files.orphan(*e.Attr) {
-		c.reclaim(ctx, *e.Attr)
-	}
 	return e
+}
+
+// Discard removes the data and the inode of what Unlink or Rename has returned,
+// if that was its last name: at once, or when the last one on this node closes
+// it. What fails costs space only, and is logged.
+func (c *Client) Discard(ctx context.Context, e metadata.Entry) {
+	if e.Attr == nil || e.Attr.Nlink > 0 || e.Mode&syscall.S_IFMT == syscall.S_IFDIR {
+		return
+	}
+	if !c.files.orphan(*e.Attr) {
+		c.reclaim(context.WithoutCancel(ctx), *e.Attr)
+	}
 }
 
 func (c *Client) relink(ctx context.Context, ino metadata.Ino, delta int) (metadata.Attr, error) {
@@ -216,8 +224,8 @@ func (c *Client) Link(ctx context.Context, ino, dir metadata.Ino, name string) (
 
 func (c *Client) undoLink(ctx context.Context, ino metadata.Ino) error {
 	a, err := c.relink(ctx, ino, -1)
-	if err == nil && a.Nlink == 0 && !c.files.orphan(a) {
-		c.reclaim(ctx, a)
+	if err == nil {
+		c.Discard(ctx, metadata.Entry{Ino: ino, Mode: a.Mode, Attr: &a})
 	}
 	return err
 }

@@ -10,7 +10,7 @@ import (
 )
 
 // Rename is metadata.Namespace. RENAME_EXCHANGE of entries whose directories
-// have different homes is EINVAL.
+// have different homes is EINVAL. The caller gives what was replaced to Discard.
 func (c *Client) Rename(ctx context.Context, r metadata.Rename) (*metadata.Entry, error) {
 	if r.Dir.Sealed() || r.NewDir.Sealed() {
 		return nil, readOnly(max(r.Dir, r.NewDir))
@@ -44,14 +44,18 @@ func (c *Client) renameHere(ctx context.Context, r metadata.Rename) (*metadata.E
 	if err != nil {
 		return nil, err
 	}
-	if err := c.dropDir(ctx, old); err != nil {
+	if _, err := c.dropDir(ctx, old); err != nil {
 		return nil, err
 	}
 	ctx = context.WithoutCancel(ctx)
-	if err := s.Remove(ctx, r.NewDir, r.NewName, old.Ino); err != nil && !errors.Is(err, syscall.ENOENT) {
+	if err := s.Remove(ctx, r.NewDir, r.NewName, old.Ino); err != nil && !errors.Is(err, syscall.ENOENT) && !errors.Is(err, syscall.ESTALE) {
 		return nil, err
 	}
-	return s.Rename(ctx, r)
+	replaced, err = s.Rename(ctx, r)
+	if err == nil && replaced == nil {
+		replaced = &metadata.Entry{Name: r.NewName, Ino: old.Ino, Mode: old.Mode}
+	}
+	return replaced, err
 }
 
 // renameAcross renames between directories of two homes.
@@ -89,10 +93,16 @@ type crossing struct {
 // file moves a file as a link and an unlink, so that its links are right, or
 // one too many, at any moment.
 func (m *crossing) file(ctx context.Context) (*metadata.Entry, error) {
-	if _, err := m.c.relink(ctx, m.src.Ino, 1); err != nil {
+	a, err := m.c.relink(ctx, m.src.Ino, 1)
+	if err != nil {
 		return nil, err
 	}
 	ctx = context.WithoutCancel(ctx)
+	if a.Nlink > 2 { // it has other names, and the new one may be among them
+		if old, err := m.to.Lookup(ctx, m.r.NewDir, m.r.NewName); err == nil && old.Ino == m.src.Ino {
+			return nil, errors.Join(m.sameName(), m.c.undoLink(ctx, m.src.Ino))
+		}
+	}
 	replaced, err := m.enter(ctx)
 	if err != nil {
 		if m.c.notThere(ctx, err, m.r.NewDir, m.r.NewName, m.src.Ino) {
@@ -107,6 +117,14 @@ func (m *crossing) file(ctx context.Context) (*metadata.Entry, error) {
 	return replaced, err
 }
 
+// sameName is the answer to a rename of one name of an inode to another.
+func (m *crossing) sameName() error {
+	if m.r.Flags&metadata.RenameNoReplace != 0 {
+		return fmt.Errorf("entry %q of %v: %w", m.r.NewName, m.r.NewDir, syscall.EEXIST)
+	}
+	return nil
+}
+
 // directory moves a directory. One that is replaced is dropped first.
 func (m *crossing) directory(ctx context.Context) (*metadata.Entry, error) {
 	old, err := m.to.Lookup(ctx, m.r.NewDir, m.r.NewName)
@@ -119,7 +137,7 @@ func (m *crossing) directory(ctx context.Context) (*metadata.Entry, error) {
 	case old.Ino == m.src.Ino:
 		return nil, nil
 	default:
-		if err := m.c.dropDir(ctx, old); err != nil {
+		if _, err := m.c.dropDir(ctx, old); err != nil {
 			return nil, err
 		}
 	}
@@ -147,7 +165,7 @@ func (m *crossing) remove(ctx context.Context, replaced *metadata.Entry) (one bo
 		return true, nil
 	}
 	if replaced != nil {
-		m.c.unlinked(ctx, *replaced)
+		m.c.Discard(ctx, m.c.unlinked(ctx, *replaced))
 	}
 	if !errors.Is(err, syscall.ENOENT) && !errors.Is(err, syscall.ESTALE) {
 		return false, err

@@ -1,0 +1,189 @@
+package fsclient_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"syscall"
+	"testing"
+
+	"github.com/bivouacfs/bivouac/fsclient"
+	"github.com/bivouacfs/bivouac/metadata"
+)
+
+// dirOn makes a directory of the root that is homed on the node id.
+func dirOn(t *testing.T, c *fsclient.Client, id metadata.NodeID) metadata.Ino {
+	t.Helper()
+	for i := range 1000 {
+		a, err := c.Mkdir(ctx, metadata.RootIno, fmt.Sprint("on", id, "-", i), metadata.New{Mode: 0o755})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if a.Ino.Home() == id {
+			return a.Ino
+		}
+	}
+	t.Fatalf("no directory was homed on node %d", id)
+	return 0
+}
+
+func TestRenameAcrossHomes(t *testing.T) {
+	j := newJob(t, 3)
+	c := j.clients[0]
+	d1, d2 := dirOn(t, c, 1), dirOn(t, c, 2)
+	a, old := create(t, c, d1, "f", 3<<20), create(t, c, d2, "old", 5<<20)
+	before := j.objects(t)
+
+	_, err := c.Rename(ctx, metadata.Rename{Dir: d1, Name: "f", NewDir: d2, NewName: "old", Flags: metadata.RenameNoReplace})
+	if !errors.Is(err, syscall.EEXIST) {
+		t.Fatalf("Rename without replacing = %v, want EEXIST", err)
+	}
+	e, err := c.Rename(ctx, metadata.Rename{Dir: d1, Name: "f", NewDir: d2, NewName: "old"})
+	if err != nil || e == nil || e.Ino != old.Ino || e.Attr == nil || e.Attr.Nlink != 0 {
+		t.Fatalf("Rename = %+v, %v, want the orphan %v", e, err, old.Ino)
+	}
+	c.Discard(ctx, *e)
+	if got := j.objects(t); got >= before {
+		t.Errorf("%d objects after the rename, %d before", got, before)
+	}
+	got, err := c.Lookup(ctx, d2, "old")
+	if err != nil || got.Ino != a.Ino || got.Attr.Nlink != 1 {
+		t.Errorf("Lookup of the new name = %+v, %v, want %v with 1 link", got, err, a.Ino)
+	}
+	if _, err := c.Lookup(ctx, d1, "f"); !errors.Is(err, syscall.ENOENT) {
+		t.Errorf("Lookup of the old name = %v, want ENOENT", err)
+	}
+	if _, err := c.Getattr(ctx, old.Ino); !errors.Is(err, syscall.ENOENT) {
+		t.Errorf("Getattr of what was replaced = %v, want ENOENT", err)
+	}
+	_, err = c.Rename(ctx, metadata.Rename{Dir: d2, Name: "old", NewDir: d1, NewName: "x", Flags: metadata.RenameExchange})
+	if !errors.Is(err, syscall.EINVAL) {
+		t.Errorf("exchange between homes = %v, want EINVAL", err)
+	}
+}
+
+func TestRenameToOtherNameOfTheFile(t *testing.T) {
+	j := newJob(t, 3)
+	c := j.clients[0]
+	d1, d2 := dirOn(t, c, 1), dirOn(t, c, 2)
+	a := create(t, c, d1, "f", 10)
+	if _, err := c.Link(ctx, a.Ino, d2, "g"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.Rename(ctx, metadata.Rename{Dir: d1, Name: "f", NewDir: d2, NewName: "g"}); err != nil {
+		t.Fatal(err)
+	}
+	for dir, name := range map[metadata.Ino]string{d1: "f", d2: "g"} {
+		if e, err := c.Lookup(ctx, dir, name); err != nil || e.Ino != a.Ino || e.Attr.Nlink != 2 {
+			t.Errorf("Lookup(%q) = %+v, %v, want %v with 2 links", name, e, err, a.Ino)
+		}
+	}
+}
+
+// TestLinksOnOtherNodes: an inode keeps its data as long as a directory of any
+// node names it.
+func TestLinksOnOtherNodes(t *testing.T) {
+	j := newJob(t, 3)
+	c := j.clients[0]
+	d1, d2 := dirOn(t, c, 1), dirOn(t, c, 2)
+	a := create(t, c, d1, "f", 100)
+	if _, err := c.Link(ctx, a.Ino, d2, "g"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.Link(ctx, a.Ino, d2, "g"); !errors.Is(err, syscall.EEXIST) {
+		t.Errorf("second Link = %v, want EEXIST", err)
+	}
+	for i, want := range []uint32{1, 0} {
+		dir, name := d1, "f"
+		if i == 1 {
+			dir, name = d2, "g"
+		}
+		e, err := c.Unlink(ctx, dir, name)
+		if err != nil || e.Attr == nil || e.Attr.Nlink != want {
+			t.Fatalf("Unlink(%q) = %+v, %v, want %d links", name, e, err, want)
+		}
+		c.Discard(ctx, e)
+	}
+	if n := j.objects(t); n != 0 {
+		t.Errorf("%d objects left", n)
+	}
+	if _, err := c.Getattr(ctx, a.Ino); !errors.Is(err, syscall.ENOENT) {
+		t.Errorf("Getattr = %v, want ENOENT", err)
+	}
+}
+
+// TestNameOfDroppedDirectory: what a crash between the halves of rmdir leaves
+// is removed by the first one who sees it.
+func TestNameOfDroppedDirectory(t *testing.T) {
+	j := newJob(t, 3)
+	c := j.clients[0]
+	d := dirOn(t, c, 2)
+	es, err := c.ReadDir(ctx, metadata.RootIno, "", 1000)
+	if err != nil {
+		t.Fatal(err)
+	}
+	name := es[len(es)-1].Name
+	for _, e := range es {
+		if e.Ino == d {
+			name = e.Name
+		}
+	}
+	if err := j.meta[2].DropDir(ctx, d); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.Lookup(ctx, metadata.RootIno, name); !errors.Is(err, syscall.ENOENT) {
+		t.Errorf("Lookup = %v, want ENOENT", err)
+	}
+	if _, err := c.Mkdir(ctx, metadata.RootIno, name, metadata.New{Mode: 0o755}); err != nil {
+		t.Errorf("Mkdir = %v", err)
+	}
+}
+
+// cutStore fails a chosen half with an error that does not say whether it
+// took effect.
+type cutStore struct {
+	metadata.NodeStore
+	enter func(do func() error) error
+}
+
+func (s cutStore) Enter(ctx context.Context, dir metadata.Ino, e metadata.Entry, replace bool) (replaced *metadata.Entry, err error) {
+	err = s.enter(func() error {
+		replaced, err = s.NodeStore.Enter(ctx, dir, e, replace)
+		return err
+	})
+	return replaced, err
+}
+
+// TestUncertainEnter: a mkdir whose second half timed out has happened as a
+// whole or has left nothing that can be seen.
+func TestUncertainEnter(t *testing.T) {
+	for _, took := range []bool{false, true} {
+		t.Run(fmt.Sprint("took effect ", took), func(t *testing.T) {
+			j := newJob(t, 3)
+			j.meta[0] = cutStore{j.meta[0], func(do func() error) error {
+				if took {
+					if err := do(); err != nil {
+						return err
+					}
+				}
+				return syscall.ETIMEDOUT
+			}}
+			c := j.client(t, 1, nil)
+			name := ""
+			for i := range 1000 {
+				name = fmt.Sprint("d", i)
+				if j.view.Load().Map.DirHome(metadata.RootIno, name) == 2 {
+					break
+				}
+			}
+			_, err := c.Mkdir(ctx, metadata.RootIno, name, metadata.New{Mode: 0o755})
+			if !errors.Is(err, syscall.ETIMEDOUT) {
+				t.Fatalf("Mkdir = %v, want ETIMEDOUT", err)
+			}
+			e, err := c.Lookup(ctx, metadata.RootIno, name)
+			if took && (err != nil || e.Attr == nil) || !took && !errors.Is(err, syscall.ENOENT) {
+				t.Errorf("Lookup = %+v, %v", e, err)
+			}
+		})
+	}
+}

@@ -1,0 +1,256 @@
+package fsclient_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"math/rand/v2"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/bivouacfs/bivouac/datapath"
+	"github.com/bivouacfs/bivouac/fsclient"
+	"github.com/bivouacfs/bivouac/metadata"
+	"github.com/bivouacfs/bivouac/metadata/cluster"
+)
+
+func open(t *testing.T, c *fsclient.Client, ino metadata.Ino) *fsclient.File {
+	t.Helper()
+	f, err := c.Open(ctx, ino)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return f
+}
+
+func closed(t *testing.T, f *fsclient.File) {
+	t.Helper()
+	if err := f.Close(ctx); err != nil {
+		t.Errorf("Close = %v", err)
+	}
+}
+
+func write(t *testing.T, f *fsclient.File, p []byte, off int64) {
+	t.Helper()
+	if n, err := f.WriteAt(ctx, p, off); n != len(p) || err != nil {
+		t.Fatalf("WriteAt(%d bytes, %d) = %d, %v", len(p), off, n, err)
+	}
+}
+
+// TestFileAgainstBytes: random writes, reads and truncates of a striped file
+// are those of a slice of bytes, also when another node looks.
+func TestFileAgainstBytes(t *testing.T) {
+	seed := uint64(time.Now().UnixNano())
+	t.Logf("seed %d", seed)
+	rng := rand.New(rand.NewPCG(seed, 0))
+	j := newJob(t, 3)
+	c := j.clients[0]
+	a := create(t, c, metadata.RootIno, "f", 0)
+	f := open(t, c, a.Ino)
+	var want []byte
+	const most = 6 << 20
+	for range 60 {
+		off := rng.IntN(most)
+		switch rng.IntN(4) {
+		case 0, 1:
+			p := pattern(rng.IntN(2<<20) + 1)
+			write(t, f, p, int64(off))
+			if n := off + len(p); n > len(want) {
+				want = append(want, make([]byte, n-len(want))...)
+			}
+			copy(want[off:], p)
+		case 2:
+			if _, err := c.Truncate(ctx, a.Ino, int64(off)); err != nil {
+				t.Fatal(err)
+			}
+			want = append(want[:min(off, len(want))], make([]byte, max(off-len(want), 0))...)
+		case 3:
+			if err := f.Flush(ctx); err != nil {
+				t.Fatal(err)
+			}
+			if got := read(t, j.clients[1], a.Ino); !bytes.Equal(got, want) {
+				t.Fatalf("another node reads %d bytes, want %d, or other bytes", len(got), len(want))
+			}
+		}
+		p := make([]byte, 1<<20)
+		n, err := f.ReadAt(ctx, p, int64(off))
+		if w := want[min(off, len(want)):min(off+len(p), len(want))]; err != nil || !bytes.Equal(p[:n], w) {
+			t.Fatalf("ReadAt(%d) = %d bytes, %v, want %d, or other bytes", off, n, err, len(w))
+		}
+	}
+	closed(t, f)
+}
+
+// TestTruncateRemovesBytes: what was cut off does not come back, on no node.
+func TestTruncateRemovesBytes(t *testing.T) {
+	j := newJob(t, 3)
+	a := create(t, j.clients[0], metadata.RootIno, "f", 7<<20)
+	for _, size := range []int64{5<<20 + 17, 1 << 20, 100, 0} {
+		if _, err := j.clients[1].Truncate(ctx, a.Ino, size); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := j.clients[2].Truncate(ctx, a.Ino, 7<<20); err != nil {
+			t.Fatal(err)
+		}
+		want := append(pattern(int(size)), make([]byte, 7<<20-size)...)
+		if !bytes.Equal(read(t, j.clients[0], a.Ino), want) {
+			t.Errorf("bytes behind %d came back", size)
+		}
+	}
+	if n := j.objects(t); n != 0 {
+		t.Errorf("%d objects of a file without bytes", n)
+	}
+}
+
+// TestUnlinkedOpenFile: an open file keeps its data without a name, until the
+// last Close.
+func TestUnlinkedOpenFile(t *testing.T) {
+	j := newJob(t, 3)
+	c := j.clients[2]
+	a := create(t, c, metadata.RootIno, "f", 3<<20)
+	f, g := open(t, c, a.Ino), open(t, c, a.Ino)
+	e, err := c.Unlink(ctx, metadata.RootIno, "f")
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.Discard(ctx, e)
+	closed(t, f)
+	write(t, g, []byte("more"), 3<<20)
+	if got, err := c.Getattr(ctx, a.Ino); err != nil || got.Nlink != 0 || got.Size != 3<<20+4 {
+		t.Errorf("Getattr without a name = %+v, %v", got, err)
+	}
+	p := make([]byte, 4<<20)
+	if n, err := g.ReadAt(ctx, p, 0); err != nil || !bytes.Equal(p[:n], append(pattern(3<<20), "more"...)) {
+		t.Errorf("ReadAt without a name = %d, %v", n, err)
+	}
+	closed(t, g)
+	if n := j.objects(t); n != 0 {
+		t.Errorf("%d objects after the last Close", n)
+	}
+	if _, err := c.Open(ctx, a.Ino); !errors.Is(err, syscall.ESTALE) {
+		t.Errorf("Open of what is gone = %v, want ESTALE", err)
+	}
+	if s := c.Stats(); s.Open != 0 || s.Reaped != 1 || s.Unreaped != 0 {
+		t.Errorf("Stats = %+v", s)
+	}
+}
+
+// TestUnlinkedElsewhere: whoever writes to a file that another node has
+// unlinked learns of it, and leaves nothing.
+func TestUnlinkedElsewhere(t *testing.T) {
+	j := newJob(t, 3)
+	a := create(t, j.clients[0], metadata.RootIno, "f", 10)
+	f := open(t, j.clients[1], a.Ino)
+	write(t, f, pattern(5<<20), 0)
+	e, err := j.clients[0].Unlink(ctx, metadata.RootIno, "f")
+	if err != nil {
+		t.Fatal(err)
+	}
+	j.clients[0].Discard(ctx, e)
+	if err := f.Flush(ctx); !errors.Is(err, syscall.ESTALE) {
+		t.Errorf("Flush = %v, want ESTALE", err)
+	}
+	closed(t, f)
+	if n := j.objects(t); n != 0 {
+		t.Errorf("%d objects left", n)
+	}
+}
+
+// TestTimesOfWriter: a time that is set after a write is the last word.
+func TestTimesOfWriter(t *testing.T) {
+	j := newJob(t, 2)
+	c := j.clients[0]
+	a := create(t, c, metadata.RootIno, "f", 0)
+	f := open(t, c, a.Ino)
+	write(t, f, pattern(100), 0)
+	if _, err := c.Setattr(ctx, a.Ino, metadata.Change{Set: metadata.SetMtime, Mtime: 12345}); err != nil {
+		t.Fatal(err)
+	}
+	closed(t, f)
+	if got, err := j.clients[1].Getattr(ctx, a.Ino); err != nil || got.Mtime != 12345 || got.Size != 100 {
+		t.Errorf("Getattr = %+v, %v, want mtime 12345 and size 100", got, err)
+	}
+}
+
+// fullStore has no room behind a limit.
+type fullStore struct {
+	datapath.Store
+	limit int64
+}
+
+func (s fullStore) WriteAt(ctx context.Context, ino metadata.Ino, p []byte, off int64) error {
+	if off+int64(len(p)) > s.limit {
+		return syscall.ENOSPC
+	}
+	return s.Store.WriteAt(ctx, ino, p, off)
+}
+
+func TestWriteThatDoesNotFit(t *testing.T) {
+	j := newJob(t, 2)
+	a := create(t, j.clients[0], metadata.RootIno, "f", 0)
+	order := j.view.Load().Map.Order(a.Ino, a.Layout)
+	j.data[order[1]] = fullStore{j.data[order[1]], 1000}
+	c := j.client(t, order[0], nil)
+	f := open(t, c, a.Ino)
+	n, err := f.WriteAt(ctx, pattern(2<<20), 0)
+	if n != 1<<20 || !errors.Is(err, syscall.ENOSPC) {
+		t.Errorf("WriteAt = %d, %v, want the first chunk and ENOSPC", n, err)
+	}
+	closed(t, f)
+	if got := read(t, c, a.Ino); !bytes.Equal(got, pattern(1<<20)) {
+		t.Errorf("%d bytes after the write, want the first chunk", len(got))
+	}
+}
+
+func TestNodeThatIsDown(t *testing.T) {
+	j := newJob(t, 3)
+	c := j.clients[0]
+	a := create(t, c, metadata.RootIno, "f", 6<<20)
+	sp, err := c.Statfs(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	v := *j.view.Load()
+	v.Map = v.Map.WithState(2, cluster.Down, "")
+	j.view.Store(&v)
+	if _, err := c.ReadFile(ctx, a, make([]byte, 6<<20), 0); !errors.Is(err, syscall.EHOSTDOWN) {
+		t.Errorf("ReadFile = %v, want EHOSTDOWN", err)
+	}
+	if _, err := c.Getattr(ctx, metadata.LiveIno(2, 5000)); !errors.Is(err, syscall.EHOSTDOWN) {
+		t.Errorf("Getattr = %v, want EHOSTDOWN", err)
+	}
+	for i := range 20 { // new things are placed elsewhere
+		d, err := c.Mkdir(ctx, metadata.RootIno, "d"+string(rune(97+i)), metadata.New{Mode: 0o755})
+		if err != nil {
+			t.Fatal(err)
+		}
+		create(t, c, d.Ino, "f", 4<<20)
+	}
+	fresh := j.client(t, 0, nil)
+	if got, err := fresh.Statfs(ctx); err != nil || got.Capacity >= sp.Capacity {
+		t.Errorf("Statfs without a node = %+v, %v, want less than %+v", got, err, sp)
+	}
+}
+
+// TestNewerLayout: a file of a later epoch waits for the map.
+func TestNewerLayout(t *testing.T) {
+	j := newJob(t, 2)
+	v := *j.view.Load()
+	a := metadata.Attr{Ino: metadata.LiveIno(0, 9000), Size: 10, Layout: metadata.Layout{Epoch: v.Map.Epoch + 1}}
+	short, cancel := context.WithTimeout(ctx, 20*time.Millisecond)
+	defer cancel()
+	if _, err := j.clients[0].ReadFile(short, a, make([]byte, 10), 0); !errors.Is(err, syscall.ETIMEDOUT) {
+		t.Errorf("ReadFile under an old map = %v, want ETIMEDOUT", err)
+	}
+	done := make(chan error, 1)
+	go func() {
+		_, err := j.clients[0].ReadFile(ctx, a, make([]byte, 10), 0)
+		done <- err
+	}()
+	v.Map = v.Map.WithState(1, cluster.Down, "")
+	j.view.Store(&v)
+	if err := <-done; err != nil {
+		t.Errorf("ReadFile when the map is there = %v", err)
+	}
+}

@@ -1,0 +1,132 @@
+package fsclient_test
+
+import (
+	"context"
+	"fmt"
+	"sync/atomic"
+	"syscall"
+	"testing"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/bivouacfs/bivouac/datapath"
+	"github.com/bivouacfs/bivouac/datapath/chunkstore"
+	"github.com/bivouacfs/bivouac/fsclient"
+	"github.com/bivouacfs/bivouac/metadata"
+	"github.com/bivouacfs/bivouac/metadata/cluster"
+	"github.com/bivouacfs/bivouac/metadata/pebblestore"
+)
+
+var ctx = context.Background()
+
+// job is the stores of a job's nodes in this process, and a client on each.
+type job struct {
+	view    atomic.Pointer[cluster.View]
+	meta    []metadata.NodeStore
+	data    []datapath.Store
+	clients []*fsclient.Client
+}
+
+func newJob(t *testing.T, nodes int) *job {
+	t.Helper()
+	j := &job{}
+	hosts := make([]string, nodes)
+	for i := range hosts {
+		hosts[i] = fmt.Sprint("n", i)
+	}
+	m := cluster.NewMap(7, hosts)
+	for i := range nodes {
+		id := metadata.NodeID(i)
+		m = m.WithState(id, cluster.Up, hosts[i]+":1")
+		s, err := pebblestore.Open(pebblestore.Config{Dir: "meta", FS: vfs.NewMem(), Self: id, CacheSize: 1 << 20})
+		if err != nil {
+			t.Fatal(err)
+		}
+		d, err := chunkstore.Open(chunkstore.Config{Dirs: []string{t.TempDir()}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			if err := d.Close(); err != nil {
+				t.Error(err)
+			}
+			if err := s.Close(); err != nil {
+				t.Error(err)
+			}
+		})
+		j.meta = append(j.meta, s)
+		j.data = append(j.data, d)
+	}
+	j.view.Store(&cluster.View{Version: 1, Map: m})
+	for i := range nodes {
+		j.clients = append(j.clients, j.client(t, metadata.NodeID(i), nil))
+	}
+	return j
+}
+
+// client is one more client on the node id.
+func (j *job) client(t *testing.T, id metadata.NodeID, sealed fsclient.Sealed) *fsclient.Client {
+	t.Helper()
+	c, err := fsclient.New(fsclient.Config{
+		Self: id, Local: j.meta[id], LocalData: j.data[id],
+		Meta:   func(id metadata.NodeID) metadata.NodeStore { return j.meta[id] },
+		Data:   func(id metadata.NodeID) datapath.Store { return j.data[id] },
+		View:   func() cluster.View { return *j.view.Load() },
+		Sealed: sealed, UID: 1000, GID: 1000,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// objects is how many objects all nodes have.
+func (j *job) objects(t *testing.T) (n int64) {
+	t.Helper()
+	for _, d := range j.data {
+		sp, err := d.Space(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		n += sp.Objects
+	}
+	return n
+}
+
+// create makes a file of size bytes that no two of are alike in a row.
+func create(t *testing.T, c *fsclient.Client, dir metadata.Ino, name string, size int) metadata.Attr {
+	t.Helper()
+	a, err := c.Create(ctx, dir, name, metadata.New{Mode: syscall.S_IFREG | 0o644})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.WriteFile(ctx, a, pattern(size), 0); err != nil {
+		t.Fatal(err)
+	}
+	if a, err = c.Getattr(ctx, a.Ino); err != nil || a.Size != int64(size) {
+		t.Fatalf("Getattr = %+v, %v, want size %d", a, err, size)
+	}
+	return a
+}
+
+func pattern(n int) []byte {
+	p := make([]byte, n)
+	for i := range p {
+		p[i] = byte(i*7 + i>>8*13 + i>>16*31 + 1)
+	}
+	return p
+}
+
+func read(t *testing.T, c *fsclient.Client, ino metadata.Ino) []byte {
+	t.Helper()
+	a, err := c.Getattr(ctx, ino)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := make([]byte, a.Size+1)
+	n, err := c.ReadFile(ctx, a, p, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p[:n]
+}
