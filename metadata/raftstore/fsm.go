@@ -108,7 +108,7 @@ func setDataset(v cluster.View, d cluster.Dataset) (cluster.View, error) {
 	}
 	n := v.Datasets[i]
 	n.Phase, n.Digest, n.Error, n.Sealed = d.Phase, d.Digest, d.Error, d.Sealed
-	n.Files, n.Dirs, n.Bytes = d.Files, d.Dirs, d.Bytes
+	n.Files, n.Dirs, n.Bytes, n.SourceSize, n.SourceBytes = d.Files, d.Dirs, d.Bytes, d.SourceSize, d.SourceBytes
 	was := v.Datasets[i]
 	switch {
 	case n == was:
