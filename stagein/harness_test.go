@@ -9,11 +9,8 @@ import (
 	"fmt"
 	"io"
 	"maps"
-	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -22,169 +19,11 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/bivouacfs/bivouac/datapath"
-	"github.com/bivouacfs/bivouac/datapath/wire"
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/metadata/cluster"
 	"github.com/bivouacfs/bivouac/metadata/manifest"
 	"github.com/bivouacfs/bivouac/stagein/source"
 )
-
-// memFS is a filesystem in memory that counts the bytes that are read.
-type memFS struct {
-	mu     sync.Mutex
-	nodes  map[string]*memNode // by clean absolute path
-	read   atomic.Int64
-	onRead func(path string, off int64) // before a read
-}
-
-type memNode struct {
-	info   source.Info
-	data   []byte
-	target string
-	err    error
-}
-
-func newFS() *memFS { return &memFS{nodes: map[string]*memNode{}} }
-
-func (m *memFS) add(path string, mode uint32, data []byte) *memNode {
-	n := &memNode{data: data, info: source.Info{
-		Mode: mode, Size: int64(len(data)), Mtime: metadata.Time(1e18 + int64(len(path))), Nlink: 1, Ino: uint64(len(m.nodes) + 1),
-	}}
-	m.nodes[path] = n
-	return n
-}
-
-func (m *memFS) node(path string) (*memNode, error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	n, ok := m.nodes[path]
-	if !ok {
-		return nil, syscall.ENOENT
-	}
-	return n, nil
-}
-
-func (m *memFS) Open(path string) (source.File, error) {
-	n, err := m.node(path)
-	switch {
-	case err != nil:
-		return nil, err
-	case n.err != nil:
-		return nil, n.err
-	case n.info.Is(source.TypeSymlink):
-		return nil, syscall.ELOOP
-	case !n.info.Is(source.TypeRegular):
-		return nil, syscall.EINVAL
-	}
-	return &memFile{m, path, n}, nil
-}
-
-func (m *memFS) Lstat(path string) (source.Info, error) {
-	n, err := m.node(path)
-	if err != nil {
-		return source.Info{}, err
-	}
-	return n.info, nil
-}
-
-func (m *memFS) Readlink(path string) (string, error) {
-	n, err := m.node(path)
-	if err != nil {
-		return "", err
-	}
-	return n.target, nil
-}
-
-func (m *memFS) ReadDir(path string) ([]string, error) {
-	n, err := m.node(path)
-	if err != nil {
-		return nil, err
-	}
-	if n.err != nil {
-		return nil, n.err
-	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	var names []string
-	for p := range m.nodes {
-		if filepath.Dir(p) == path && p != path {
-			names = append(names, filepath.Base(p))
-		}
-	}
-	return names, nil
-}
-
-type memFile struct {
-	fs   *memFS
-	path string
-	n    *memNode
-}
-
-func (f *memFile) Close() error { return nil }
-
-func (f *memFile) Stat() (source.Info, error) {
-	f.fs.mu.Lock()
-	defer f.fs.mu.Unlock()
-	return f.n.info, nil
-}
-
-func (f *memFile) ReadAt(p []byte, off int64) (int, error) {
-	if f.fs.onRead != nil {
-		f.fs.onRead(f.path, off)
-	}
-	f.fs.mu.Lock()
-	data := f.n.data
-	f.fs.mu.Unlock()
-	if off >= int64(len(data)) {
-		return 0, io.EOF
-	}
-	n := copy(p, data[off:])
-	f.fs.read.Add(int64(n))
-	if n < len(p) {
-		return n, io.EOF
-	}
-	return n, nil
-}
-
-// memTarget is the objects of all nodes.
-type memTarget struct {
-	mu      sync.Mutex
-	objects map[objectKey][]byte
-	put     func(node metadata.NodeID, ino metadata.Ino, n int) error
-}
-
-type objectKey struct {
-	node metadata.NodeID
-	ino  metadata.Ino
-}
-
-func (m *memTarget) Put(ctx context.Context, node metadata.NodeID, ino metadata.Ino, p []byte, off int64) error {
-	if len(p) == 0 || len(p) > wire.MaxData || off < 0 {
-		return fmt.Errorf("put of %d bytes at %d: %w", len(p), off, syscall.EINVAL)
-	}
-	if m.put != nil {
-		if err := m.put(node, ino, len(p)); err != nil {
-			return err
-		}
-	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	k := objectKey{node, ino}
-	b := m.objects[k]
-	if need := off + int64(len(p)); int64(len(b)) < need {
-		b = append(b, make([]byte, need-int64(len(b)))...)
-	}
-	copy(b[off:], p)
-	m.objects[k] = b
-	return nil
-}
-
-func (m *memTarget) Remove(ctx context.Context, node metadata.NodeID, ino metadata.Ino) error {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	delete(m.objects, objectKey{node, ino})
-	return nil
-}
 
 func testMap(n int) cluster.Map {
 	hosts := make([]string, n)
@@ -211,6 +50,7 @@ type job struct {
 	plan   *Plan
 	sum    Progress
 	order  func(part int) // called before a share starts
+	sent   func(part int) // called when a part has given out its seam
 }
 
 const (
@@ -311,6 +151,9 @@ func (j *job) share(m cluster.Map, i int, w io.Writer, seams []chan []byte) (*Sh
 			}
 			select {
 			case seams[i+1] <- b:
+				if j.sent != nil {
+					j.sent(i)
+				}
 				return nil
 			default:
 				return errors.New("two seams")

@@ -55,6 +55,36 @@ func TestTarGiantMember(t *testing.T) {
 	}
 }
 
+// TestTarGiantSeamIsEarly stores nothing of a giant before all readers know of it.
+func TestTarGiantSeamIsEarly(t *testing.T) {
+	r := seed(t)
+	archive := writeTar(t, tar.FormatPAX, []member{file("giant", randBytes(r, 100_000)), file("z", nil)})
+	for range 20 {
+		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+		j := tarJob(archive, 5)
+		all, left := make(chan struct{}), 4
+		j.sent = func(int) {
+			j.fs.mu.Lock()
+			defer j.fs.mu.Unlock()
+			if left--; left == 0 {
+				close(all)
+			}
+		}
+		j.target = &memTarget{put: func(metadata.NodeID, metadata.Ino, int) error {
+			select {
+			case <-all:
+				return nil
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		}}
+		if _, err := j.run(ctx); err != nil {
+			t.Errorf("%v: a region waited for the data of the one before", err)
+		}
+		cancel()
+	}
+}
+
 func TestTarStripesOverNodes(t *testing.T) {
 	r := seed(t)
 	big := randBytes(r, 3*stripeChunk+12345)
