@@ -18,14 +18,15 @@ import (
 
 // share is this node's part of a stage-in.
 type share struct {
-	d    *Daemon
-	plan *stagein.Plan
-	part int
-	run_ atomic.Pointer[stagein.Share]
+	d       *Daemon
+	plan    *stagein.Plan
+	part    int
+	from    metadata.NodeID // the coordinator
+	running atomic.Pointer[stagein.Share]
 }
 
 func (s *share) progress() stagein.Progress {
-	if r := s.run_.Load(); r != nil {
+	if r := s.running.Load(); r != nil {
 		return r.Progress()
 	}
 	return stagein.Progress{}
@@ -76,15 +77,14 @@ func (s *share) stage(ctx context.Context, part stagein.Part, w *bufio.Writer) e
 	if err != nil {
 		return err
 	}
-	s.run_.Store(sh)
+	s.running.Store(sh)
 	return sh.Run(ctx)
 }
 
 func (s *share) fetchItems(ctx context.Context, part *stagein.Part) error {
 	name := filepath.Join(s.d.stageDir(s.plan.Dataset), partFile(s.part))
-	from := s.d.coordinator(s.plan.Dataset)
-	if from != s.d.job.Self {
-		if err := s.d.fetch(ctx, from, blobReq{Dataset: s.plan.Dataset, Name: partFile(s.part)}, name); err != nil {
+	if s.from != s.d.job.Self {
+		if err := s.d.fetch(ctx, s.from, blobReq{Dataset: s.plan.Dataset, Name: partFile(s.part)}, name); err != nil {
 			return fmt.Errorf("stage-in: list of files: %w", err)
 		}
 	}
@@ -93,15 +93,6 @@ func (s *share) fetchItems(ctx context.Context, part *stagein.Part) error {
 		return fmt.Errorf("stage-in: %w", err)
 	}
 	return decodeJSON(b, part)
-}
-
-func (d *Daemon) coordinator(ds metadata.DatasetID) metadata.NodeID {
-	for _, x := range d.View().Datasets {
-		if x.ID == ds {
-			return x.Coordinator
-		}
-	}
-	return d.job.Self
 }
 
 func (s *share) seamIn(ctx context.Context) (stagein.Seam, error) {

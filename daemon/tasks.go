@@ -168,10 +168,10 @@ func (s *staging) add(id string, t *task) error {
 }
 
 // onTask starts a share.
-func (d *Daemon) onTask(_ context.Context, _ metadata.NodeID, q *taskReq) (struct{}, error) {
+func (d *Daemon) onTask(_ context.Context, from metadata.NodeID, q *taskReq) (struct{}, error) {
 	ctx, cancel := context.WithCancel(d.ctx)
 	t := &task{cancel: cancel, done: make(chan struct{})}
-	run, err := d.prepare(q, t)
+	run, err := d.prepare(from, q, t)
 	if err == nil {
 		err = d.stage.add(q.Task, t)
 	}
@@ -191,13 +191,13 @@ func (d *Daemon) onTask(_ context.Context, _ metadata.NodeID, q *taskReq) (struc
 	return struct{}{}, nil
 }
 
-func (d *Daemon) prepare(q *taskReq, t *task) (func(context.Context) (*stagein.OutResult, error), error) {
+func (d *Daemon) prepare(from metadata.NodeID, q *taskReq, t *task) (func(context.Context) (*stagein.OutResult, error), error) {
 	switch {
 	case q.Plan != nil:
 		if q.Part < 0 || q.Part >= len(q.Plan.Parts) {
 			return nil, fmt.Errorf("part %d of %d: %w", q.Part, len(q.Plan.Parts), syscall.EINVAL)
 		}
-		sh := &share{d: d, plan: q.Plan, part: q.Part}
+		sh := &share{d: d, plan: q.Plan, part: q.Part, from: from}
 		t.dataset = q.Plan.Dataset
 		t.progress = sh.progress
 		return func(ctx context.Context) (*stagein.OutResult, error) { return nil, sh.run(ctx) }, nil
