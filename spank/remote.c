@@ -94,15 +94,36 @@ static bool waits(spank_t sp)
 	return step == SLURM_BATCH_SCRIPT || step == SLURM_INTERACTIVE_STEP || step == 0;
 }
 
-static void wait_for_data(uint32_t job)
+/* One task shows how the data arrives: the batch script, or the first task of an srun or salloc. */
+static bool shows_progress(spank_t sp)
+{
+	char environment[16];
+	uint32_t step, task;
+
+	if (spank_get_item(sp, S_JOB_STEPID, &step) != ESPANK_SUCCESS || step != 0)
+		return true;
+	if (spank_getenv(sp, "ENVIRONMENT", environment, sizeof environment) == ESPANK_SUCCESS && strcmp(environment, "BATCH") == 0)
+		return false; /* the batch script has shown it */
+	return spank_get_item(sp, S_TASK_GLOBAL_ID, &task) != ESPANK_SUCCESS || task == 0;
+}
+
+static void wait_for_data(spank_t sp, uint32_t job)
 {
 	char id[16];
 	char *argv[] = {settings.program, "wait", "--job", id, NULL};
 	char *envp[] = {(char *)path_env, NULL};
-	int status;
+	int status, log = shows_progress(sp) ? -1 : program_memory();
 
 	snprintf(id, sizeof id, "%u", job);
-	status = program_run(&(struct run){.argv = argv, .envp = envp, .out = STDERR_FILENO, .err = -1});
+	status = program_run(&(struct run){.argv = argv, .envp = envp, .out = log < 0 ? STDERR_FILENO : log, .err = log});
+	if (status != 0 && log >= 0) {
+		char *said = program_text(log);
+
+		dprintf(STDERR_FILENO, "%s\n", said != NULL ? said : "");
+		free(said);
+	}
+	if (log >= 0)
+		close(log);
 	if (status == 127)
 		end_task("couldn't execute %s: tell the administrator", settings.program);
 	if (status != 0)
@@ -117,7 +138,7 @@ int remote_task_init(spank_t sp)
 	switch (state_read(job, detail, sizeof detail)) {
 	case PITCH_READY:
 		if (waits(sp))
-			wait_for_data(job);
+			wait_for_data(sp, job);
 		return 0;
 	case PITCH_NONE:
 		if (promised(sp))

@@ -66,7 +66,7 @@ func TestSlurmdRestart(t *testing.T) {
 
 func TestSlurmctldRestart(t *testing.T) {
 	c := begin(t)
-	j := c.submit(t, "alice", touchAll+hold+touchAll, bivouac("alice", "4")...)
+	j := c.submit(t, "alice", touchAll+hold+"cat $BIVOUAC_DATA/tree/tree/hello > $BIVOUAC_SCRATCH/copy", bivouac("alice", "4")...)
 	j.holds(t, "0")
 	c.do(t, "restart", "ctl")
 	c.on(t, "node2", "test -e /mnt/bivouac/"+j.id+"/data/tree/tree/hello")
