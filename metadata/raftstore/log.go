@@ -23,7 +23,7 @@ func (s logSink) Accept(_ string, level hclog.Level, msg string, args ...any) {
 	if level < hclog.Debug || !s.log.Logger.IsLevelEnabled(logrus.DebugLevel) {
 		return
 	}
-	fields := logrus.Fields{"level_of_raft": level.String()}
+	fields := logrus.Fields{"raft_level": level.String()}
 	for i := 0; i+1 < len(args); i += 2 {
 		fields[fmt.Sprint(args[i])] = fmt.Sprint(args[i+1])
 	}

@@ -7,7 +7,6 @@ import (
 	"math"
 	"math/rand/v2"
 	"reflect"
-	"runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -220,21 +219,22 @@ func TestCrash(t *testing.T) {
 	s := memStore(t, fs)
 	var acked atomic.Uint64 // the last index that is surely there
 	for n := range rounds {
+		crash, at := make(chan struct{}), r.IntN(batches)
 		var wg sync.WaitGroup
 		wg.Go(func() {
 			for k := range batches {
+				if k == at {
+					close(crash)
+				}
 				i := uint64(n*batches+k)*3 + 1
 				err := s.StoreLogs([]*raft.Log{entry(i), entry(i + 1), entry(i + 2)})
 				if err = errors.Join(err, s.SetUint64([]byte("CurrentTerm"), i)); err != nil {
 					t.Error(err)
-					return
 				}
 				acked.Store(i + 2)
 			}
 		})
-		for want := acked.Load() + uint64(r.IntN(batches)*3); acked.Load() < want && !t.Failed(); {
-			runtime.Gosched()
-		}
+		<-crash
 		last := acked.Load()
 		clone := fs.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: []int{0, 50, 100}[n%3], RNG: r})
 		wg.Wait()

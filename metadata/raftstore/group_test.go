@@ -1,0 +1,450 @@
+package raftstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"reflect"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/bivouacfs/bivouac/metadata"
+	"github.com/bivouacfs/bivouac/metadata/cluster"
+)
+
+// network carries the members' streams, and can cut them.
+type network struct {
+	mu     sync.Mutex
+	groups map[metadata.NodeID]*Group // guarded by mu
+	side   map[metadata.NodeID]int    // members on different sides do not meet; guarded by mu
+	conns  []wire                     // guarded by mu
+}
+
+type wire struct {
+	from, to metadata.NodeID
+	conn     net.Conn
+}
+
+func (n *network) dial(from metadata.NodeID) func(context.Context, metadata.NodeID) (net.Conn, error) {
+	return func(_ context.Context, to metadata.NodeID) (net.Conn, error) {
+		n.mu.Lock()
+		g := n.groups[to]
+		apart := n.side[from] != n.side[to]
+		a, b := net.Pipe()
+		n.conns = append(n.conns, wire{from, to, a})
+		n.mu.Unlock()
+		if g == nil || apart {
+			return nil, syscall.EHOSTUNREACH
+		}
+		g.Accept(b)
+		return a, nil
+	}
+}
+
+// split puts the members into two sides, and cuts what runs between them.
+func (n *network) split(alone ...metadata.NodeID) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.side = map[metadata.NodeID]int{}
+	for _, id := range alone {
+		n.side[id] = 1
+	}
+	for _, w := range n.conns {
+		if n.side[w.from] != n.side[w.to] {
+			_ = w.conn.Close()
+		}
+	}
+}
+
+// trio is a group of three (or so) in one process.
+type trio struct {
+	*testing.T
+	net     *network
+	disks   map[metadata.NodeID]vfs.FS
+	members []metadata.NodeID
+}
+
+// patient is how long a test waits for what must come.
+const patient = 20 * time.Second
+
+func startGroup(t *testing.T, size int) *trio {
+	t.Helper()
+	c := &trio{T: t, net: &network{groups: map[metadata.NodeID]*Group{}}, disks: map[metadata.NodeID]vfs.FS{}}
+	for i := range metadata.NodeID(size) {
+		c.members = append(c.members, i)
+		c.disks[i] = vfs.NewMem()
+	}
+	for _, id := range c.members {
+		c.start(id)
+	}
+	t.Cleanup(func() {
+		for _, id := range c.members {
+			c.stop(id)
+		}
+	})
+	return c
+}
+
+func (c *trio) start(id metadata.NodeID) *Group {
+	c.Helper()
+	cfg := Config{
+		Dir: "raft", FS: c.disks[id], Self: id, Members: c.members, Initial: initialView(),
+		Dial: c.net.dial(id), Log: testLog(c.T), Timing: Timing{Call: 500 * time.Millisecond},
+	}
+	if len(c.members) > 1 {
+		cfg.Timing.Heartbeat, cfg.Timing.Election = 100*time.Millisecond, 100*time.Millisecond
+	}
+	g, err := Open(cfg)
+	must(c.T, err)
+	c.net.mu.Lock()
+	c.net.groups[id] = g
+	c.net.mu.Unlock()
+	return g
+}
+
+func (c *trio) group(id metadata.NodeID) *Group {
+	c.net.mu.Lock()
+	defer c.net.mu.Unlock()
+	return c.net.groups[id]
+}
+
+// stop closes a member, which must not take long.
+func (c *trio) stop(id metadata.NodeID) {
+	c.Helper()
+	g := c.group(id)
+	if g == nil {
+		return
+	}
+	c.net.mu.Lock()
+	delete(c.net.groups, id)
+	c.net.mu.Unlock()
+	if err := g.Close(); err != nil {
+		c.Errorf("Close of member %d = %v", id, err)
+	}
+}
+
+// leader waits until the members in among agree on a leader, and returns it.
+func (c *trio) leader(among ...metadata.NodeID) metadata.NodeID {
+	c.Helper()
+	if among == nil {
+		among = c.members
+	}
+	ctx, cancel := context.WithTimeout(c.Context(), patient)
+	defer cancel()
+	for {
+		first := c.group(among[0])
+		changed := first.LeaderChanged()
+		id, ok := first.Leader()
+		ok = ok && slices.Contains(among, id)
+		for _, o := range among {
+			other, known := c.group(o).Leader()
+			ok = ok && known && other == id && c.group(o).IsLeader() == (o == id)
+		}
+		if ok {
+			return id
+		}
+		select {
+		case <-changed:
+		case <-time.After(5 * time.Millisecond): // the others do not tell this member
+		case <-ctx.Done():
+			c.Fatalf("members %v have no leader", among)
+		}
+	}
+}
+
+// propose has the members in among agree on cmd, whoever leads.
+func (c *trio) propose(cmd Command, among ...metadata.NodeID) cluster.View {
+	c.Helper()
+	ctx, cancel := context.WithTimeout(c.Context(), patient)
+	defer cancel()
+	for {
+		v, err := c.group(c.leader(among...)).Propose(ctx, cmd)
+		var no *NotLeaderError
+		if errors.As(err, &no) {
+			continue
+		}
+		must(c.T, err)
+		return v
+	}
+}
+
+// await waits until a member's View is want, or one after it.
+func (c *trio) await(id metadata.NodeID, want cluster.View) {
+	c.Helper()
+	timeout := time.After(patient)
+	for {
+		g := c.group(id)
+		changed := g.Changed()
+		v := g.View()
+		if v.Version >= want.Version {
+			if v.Version == want.Version && !reflect.DeepEqual(v, want) {
+				c.Fatalf("View of member %d = %+v, want %+v", id, v, want)
+			}
+			return
+		}
+		select {
+		case <-changed:
+		case <-timeout:
+			c.Fatalf("View of member %d = version %d, want %d", id, v.Version, want.Version)
+		}
+	}
+}
+
+func up(id metadata.NodeID, addr string) Command {
+	return Command{Kind: KindNode, Node: id, State: cluster.Up, Addr: addr}
+}
+
+func TestGroupOfOne(t *testing.T) {
+	begin := time.Now()
+	c := startGroup(t, 1)
+	if id := c.leader(); id != 0 {
+		t.Errorf("the leader is %d", id)
+	}
+	t.Logf("leads after %v", time.Since(begin))
+	if time.Since(begin) > 5*time.Second {
+		t.Error("a group of one does not elect itself at once")
+	}
+	if v := c.group(0).View(); !reflect.DeepEqual(v, initialView()) {
+		t.Errorf("the first View = %+v", v)
+	}
+	changed := c.group(0).Changed()
+	v := c.propose(up(1, "b:1"))
+	if n, _ := v.Map.Node(1); v.Version != 1 || n.State != cluster.Up || n.Addr != "b:1" {
+		t.Errorf("the View after a command = %+v", v)
+	}
+	<-changed
+	c.await(0, v)
+	now, err := c.group(0).Propose(t.Context(), up(9, "x"))
+	if !errors.Is(err, syscall.EINVAL) || !reflect.DeepEqual(now, v) {
+		t.Errorf("Propose of no node = %+v, %v, want EINVAL and the View as it is", now, err)
+	}
+	if _, err := c.group(0).Propose(t.Context(), Command{Kind: KindNode, State: 99}); !errors.Is(err, syscall.EINVAL) {
+		t.Errorf("Propose of no state = %v, want EINVAL", err)
+	}
+
+	g := c.group(0)
+	c.stop(0)
+	if _, err := g.Propose(t.Context(), up(1, "b:2")); !errors.Is(err, syscall.ESHUTDOWN) {
+		t.Errorf("Propose after Close = %v, want ESHUTDOWN", err)
+	}
+	must(t, g.Close())
+	c.start(0)
+	c.await(0, v)
+}
+
+func TestContext(t *testing.T) {
+	c := startGroup(t, 1)
+	c.leader()
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := c.group(0).Propose(ctx, up(0, "a")); !errors.Is(err, syscall.EINTR) {
+		t.Errorf("Propose with a cancelled context = %v, want EINTR", err)
+	}
+	ctx, cancel = context.WithDeadline(t.Context(), time.Unix(1, 0))
+	defer cancel()
+	if _, err := c.group(0).Propose(ctx, up(0, "a")); !errors.Is(err, syscall.ETIMEDOUT) {
+		t.Errorf("Propose after its deadline = %v, want ETIMEDOUT", err)
+	}
+}
+
+func TestNotLeader(t *testing.T) {
+	c := startGroup(t, 3)
+	lead := c.leader()
+	follower := (lead + 1) % 3
+	_, err := c.group(follower).Propose(t.Context(), up(0, "a"))
+	var no *NotLeaderError
+	if !errors.As(err, &no) || !no.Known || no.Leader != lead || !errors.Is(err, syscall.EAGAIN) {
+		t.Errorf("Propose to a follower = %v, want the leader, %d", err, lead)
+	}
+}
+
+// TestFailover ends the leader; the others go on, and it comes back.
+func TestFailover(t *testing.T) {
+	c := startGroup(t, 3)
+	lead := c.leader()
+	v := c.propose(up(0, "a:1"))
+	for _, id := range c.members {
+		c.await(id, v)
+	}
+	c.stop(lead)
+	rest := []metadata.NodeID{(lead + 1) % 3, (lead + 2) % 3}
+	v = c.propose(up(1, "b:1"), rest...)
+	for _, id := range rest {
+		c.await(id, v)
+	}
+	c.start(lead)
+	c.await(lead, v)
+	v = c.propose(up(2, "c:1"))
+	for _, id := range c.members {
+		c.await(id, v)
+	}
+}
+
+// TestPartition cuts the leader off. It must not answer that something is
+// agreed on; the others go on; when it is back, it has what they agreed on.
+func TestPartition(t *testing.T) {
+	c := startGroup(t, 3)
+	old := c.leader()
+	c.await(old, c.propose(up(0, "a:1")))
+	rest := []metadata.NodeID{(old + 1) % 3, (old + 2) % 3}
+	c.net.split(old)
+
+	ctx, cancel := context.WithTimeout(t.Context(), patient)
+	defer cancel()
+	_, err := c.group(old).Propose(ctx, up(0, "lost:1"))
+	var no *NotLeaderError
+	if !errors.As(err, &no) || no.Known && no.Leader == old {
+		t.Errorf("Propose to a leader that is cut off = %v, want NotLeaderError", err)
+	}
+	c.propose(up(1, "b:1"), rest...)
+	v := c.propose(Command{Kind: KindAddDataset, Dataset: cluster.Dataset{Name: "x"}}, rest...)
+	if n, _ := c.group(old).View().Map.Node(1); n.State == cluster.Up {
+		t.Error("the member that is cut off knows what the others agreed on")
+	}
+	c.net.split()
+	c.await(old, v)
+	if n, _ := c.group(old).View().Map.Node(0); n.Addr != "a:1" {
+		t.Errorf("node 0 is at %s: what was not agreed on came to pass", n.Addr)
+	}
+
+	c.net.split(c.members...) // all on one side again
+	v = c.propose(up(2, "c:1"))
+	for _, id := range c.members {
+		c.await(id, v)
+	}
+}
+
+// TestSnapshot compacts the log; a member that was away gets the snapshot, and
+// one that restarts begins with its own.
+func TestSnapshot(t *testing.T) {
+	c := startGroup(t, 3)
+	lead := c.leader()
+	away := (lead + 1) % 3
+	c.await(away, c.propose(up(0, "a:0")))
+	c.stop(away)
+	rest := []metadata.NodeID{lead, (lead + 2) % 3}
+	var v cluster.View
+	for i := range 20 {
+		v = c.propose(up(0, fmt.Sprint("a:", i+1)), rest...)
+	}
+	for _, id := range rest {
+		g := c.group(id)
+		c.await(id, v)
+		conf := g.raft.ReloadableConfig()
+		conf.TrailingLogs = 1
+		must(t, g.raft.ReloadConfig(conf))
+		must(t, g.raft.Snapshot().Error())
+		if first, err := g.store.FirstIndex(); err != nil || first < 10 {
+			t.Errorf("member %d has its log from %d on, %v: the snapshot did not cut it", id, first, err)
+		}
+	}
+	c.start(away)
+	c.await(away, v)
+	snaps, err := (&snapStore{store: c.group(away).store}).List()
+	if err != nil || len(snaps) != 1 {
+		t.Errorf("the member that was away has the snapshots %v, %v, want the leader's", snaps, err)
+	}
+	for _, id := range c.members {
+		c.stop(id)
+	}
+	for _, id := range c.members {
+		c.start(id)
+	}
+	c.leader()
+	for _, id := range c.members {
+		c.await(id, v)
+	}
+	v = c.propose(up(1, "b:1"))
+	for _, id := range c.members {
+		c.await(id, v)
+	}
+}
+
+// TestCloseNeverHangs closes members while proposals run and peers are silent.
+func TestCloseNeverHangs(t *testing.T) {
+	begin := time.Now()
+	t.Run("under load", func(t *testing.T) {
+		c := startGroup(t, 3)
+		lead := c.leader()
+		var wg sync.WaitGroup
+		for i := range 8 {
+			wg.Go(func() {
+				for {
+					_, err := c.groupOrNil(lead).Propose(context.Background(), up(metadata.NodeID(i%3), fmt.Sprint(i)))
+					if err != nil {
+						return
+					}
+				}
+			})
+		}
+		c.propose(Command{Kind: KindClosing})
+		for _, id := range c.members {
+			c.stop(id)
+		}
+		wg.Wait()
+	})
+	t.Run("silent peers", func(t *testing.T) {
+		g, err := Open(Config{
+			Dir: "raft", FS: vfs.NewMem(), Self: 1, Members: []metadata.NodeID{0, 1, 2}, Log: testLog(t),
+			Timing: Timing{Heartbeat: 10 * time.Millisecond, Election: 10 * time.Millisecond, Call: time.Hour},
+			Dial: func(ctx context.Context, id metadata.NodeID) (net.Conn, error) {
+				if id == 0 { // hangs
+					<-ctx.Done()
+					return nil, syscall.ETIMEDOUT
+				}
+				a, _ := net.Pipe() // answers nothing
+				return a, nil
+			},
+		})
+		must(t, err)
+		for range 20 { // more than are queued
+			_, b := net.Pipe()
+			g.Accept(b)
+		}
+		changed := g.LeaderChanged()
+		select {
+		case <-changed: // it is a candidate
+		case <-time.After(patient):
+			t.Error("the member never became a candidate")
+		}
+		must(t, g.Close())
+		a, b := net.Pipe()
+		g.Accept(b)
+		if _, err := a.Read(make([]byte, 1)); err == nil {
+			t.Error("a stream given after Close is open")
+		}
+	})
+	if d := time.Since(begin); d > patient {
+		t.Errorf("it took %v", d)
+	}
+}
+
+// groupOrNil is the group that a member had, even when it is closed.
+func (c *trio) groupOrNil(id metadata.NodeID) *Group {
+	if g := c.group(id); g != nil {
+		return g
+	}
+	return &Group{closed: true}
+}
+
+func TestConfig(t *testing.T) {
+	_, err := Open(Config{Self: 3, Members: []metadata.NodeID{0, 1, 1}})
+	if err == nil {
+		t.Fatal("a bad Config is taken")
+	}
+	for _, want := range []string{"no directory", "node 3 is none of the members [0 1 1]", "twice", "dial"} {
+		if !strings.Contains(err.Error(), want) {
+			t.Errorf("Open = %v, want %q in it", err, want)
+		}
+	}
+	if _, err := Open(Config{Dir: "/proc/no", Members: []metadata.NodeID{0}, Log: testLog(t)}); err == nil {
+		t.Error("a store under /proc is opened")
+	}
+}
