@@ -28,15 +28,26 @@ func enterCgroup(p place, pid int) error {
 		dir := cgroupDir(root[0], p)
 		err := os.Mkdir(dir, 0o755)
 		if err == nil || errors.Is(err, fs.ErrExist) {
-			err = os.WriteFile(filepath.Join(dir, root[1]), []byte(strconv.FormatInt(int64(p.site.Memory), 10)), 0)
+			err = tell(filepath.Join(dir, root[1]), int64(p.site.Memory))
 		}
 		if err == nil {
-			return os.WriteFile(filepath.Join(dir, "cgroup.procs"), []byte(strconv.Itoa(pid)), 0)
+			return tell(filepath.Join(dir, "cgroup.procs"), int64(pid))
 		}
 		_ = os.Remove(dir) // it is of no use
 		errs = append(errs, err)
 	}
 	return errors.Join(errs...)
+}
+
+// tell writes to a file of the kernel's, which it must not make: with cgroup v1
+// the first root is an ordinary file system.
+func tell(path string, v int64) error {
+	f, err := os.OpenFile(path, os.O_WRONLY, 0)
+	if err != nil {
+		return err
+	}
+	_, err = f.WriteString(strconv.FormatInt(v, 10))
+	return errors.Join(err, f.Close())
 }
 
 // leaveCgroup removes the group; the daemon in it is dead.

@@ -18,7 +18,7 @@ import (
 )
 
 const (
-	// slack is how much longer than the keeper the prolog waits.
+	// slack is how much longer than the keeper the prolog waits, at most.
 	slack = 3 * time.Second
 	// minFree is the least free space of a store, in bytes.
 	minFree = 64 << 20
@@ -72,7 +72,7 @@ func (p *prolog) run(ctx context.Context) error {
 			return sick{err}
 		}
 	}
-	ctx, cancel := context.WithTimeout(ctx, p.limit+slack)
+	ctx, cancel := context.WithTimeout(ctx, p.limit)
 	defer cancel()
 	unlock, err := lockRun(ctx, p.site.Run)
 	if err != nil {
@@ -117,7 +117,7 @@ func (p *prolog) pitch(ctx context.Context) error {
 
 // plan is the record of the job, and what is wrong with what was asked.
 func (p *prolog) plan() (*record, error) {
-	rec := &record{Site: p.site, Deadline: p.began.Add(p.limit).UnixNano()}
+	rec := &record{Site: p.site, Deadline: p.deadline()}
 	var err error
 	p.job, err = p.env.job()
 	rec.Job.ID, rec.Job.Restart = p.place.job, p.job.restart
@@ -129,9 +129,14 @@ func (p *prolog) plan() (*record, error) {
 		return rec, err
 	}
 	p.limit = spec.startTimeout(p.site)
-	rec.Deadline = p.began.Add(p.limit).UnixNano()
+	rec.Deadline = p.deadline()
 	rec.Job = p.daemonJob(&spec)
 	return rec, rec.Job.Validate()
+}
+
+// deadline is the keeper's, a little before the prolog's own.
+func (p *prolog) deadline() int64 {
+	return p.began.Add(p.limit - min(slack, p.limit/4)).UnixNano()
 }
 
 func (p *prolog) daemonJob(spec *Spec) daemon.Job {

@@ -3,6 +3,7 @@ package pitch
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"slices"
@@ -311,6 +312,31 @@ func TestLeftoverIsTold(t *testing.T) {
 	contains(t, "what was said", n.said.String(), "could not remove")
 	if err := unix.Unmount(dir, 0); err != nil {
 		t.Fatal(err)
+	}
+}
+
+func TestMemoryIsBounded(t *testing.T) {
+	n := newNode(t, wellBehaved)
+	n.site.Memory = 512 << 20
+	n.pitched()
+	log, err := os.ReadFile(n.place().log())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if strings.Contains(string(log), "memory is not bounded") {
+		t.Skip("needs a memory cgroup that can be changed: ", string(log))
+	}
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", n.daemon().pid))
+	if err != nil || !strings.Contains(string(b), "bivouac-17") {
+		t.Errorf("the daemon's cgroups are %q, %v", b, err)
+	}
+	if got := n.epilog(); got != exitOK {
+		t.Errorf("Epilog = %d, said %q", got, n.said.String())
+	}
+	for _, root := range cgroupRoots {
+		if d := cgroupDir(root[0], n.place()); exists(d) {
+			t.Errorf("%s is left", d)
+		}
 	}
 }
 
