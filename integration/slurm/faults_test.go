@@ -14,7 +14,7 @@ func TestDaemonKilled(t *testing.T) {
 	c := begin(t)
 	j := c.submit(t, "alice", touchAll+hold, bivouac("alice", "4")...)
 	j.holds(t, "0")
-	c.on(t, "node2", "kill -KILL "+c.daemon(t, "node2", "alice"))
+	c.on(t, "node2", "kill -KILL "+j.daemon(t, "node2"))
 	j.release(t)
 	j.ends(t, "COMPLETED")
 }
@@ -34,7 +34,7 @@ func TestDaemonHangs(t *testing.T) {
 	read := "srun --overlap -N1 -n1 -w node2 bash -c 'ls -l $BIVOUAC_SCRATCH; echo x > $BIVOUAC_SCRATCH/new'\ntrue\n"
 	j := c.submit(t, "alice", touchAll+hold+read, bivouac("alice", "2", "--nodelist=node[1-2]")...)
 	j.holds(t, "0")
-	c.on(t, "node2", "kill -STOP "+c.daemon(t, "node2", "alice"))
+	c.on(t, "node2", "kill -STOP "+j.daemon(t, "node2"))
 	hung := time.Now()
 	j.release(t)
 	j.ends(t, "COMPLETED")
@@ -48,7 +48,7 @@ func TestCancelWhileDaemonHangs(t *testing.T) {
 	read := "srun --overlap -N1 -n1 -w node2 bash -c 'ls -l $BIVOUAC_SCRATCH; echo x > $BIVOUAC_SCRATCH/new'\n"
 	j := c.submit(t, "alice", touchAll+hold+read, bivouac("alice", "2", "--nodelist=node[1-2]")...)
 	j.holds(t, "0")
-	c.on(t, "node2", "kill -STOP "+c.daemon(t, "node2", "alice"))
+	c.on(t, "node2", "kill -STOP "+j.daemon(t, "node2"))
 	j.release(t)
 	c.as(t, "alice", "scancel "+j.id)
 	j.ends(t, "CANCELLED")
@@ -102,10 +102,12 @@ func TestSlurmdAway(t *testing.T) {
 	c.submit(t, "bob", touchAll, bivouac("bob", "4")...).ends(t, "COMPLETED")
 }
 
-// The daemon of one node never answers: the job fails by itself, with the node's name, and no node is drained.
+// The daemons of one node never answer: the job fails by itself, with the node's name, and no node is drained.
 func TestPeerNeverAnswers(t *testing.T) {
 	c := begin(t)
-	c.on(t, "node3", `setsid bash -c 'until p=$(pgrep -o -u alice -f "bivouac daemon"); do :; done; kill -STOP $p' > /dev/null 2>&1 < /dev/null &`)
+	stop := `while [ ! -e /tmp/enough ]; do cat /run/bivouac/*/daemon.pid 2>/dev/null | while read -r p _; do kill -STOP $p; done; done`
+	c.on(t, "node3", "rm -f /tmp/enough; setsid timeout 90 bash -c '"+stop+"' > /dev/null 2>&1 < /dev/null &")
+	t.Cleanup(func() { _, _ = c.try("exec", "node3", "touch", "/tmp/enough") })
 	j := c.submit(t, "alice", "echo the script ran\n"+touchAll, bivouac("alice", "4")...)
 	j.ends(t, "FAILED")
 	j.says(t, "bivouac: ", "node3")

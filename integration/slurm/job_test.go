@@ -89,6 +89,18 @@ func (j *job) output(t *testing.T) string {
 	return string(b)
 }
 
+// printed is the job's output without the lines on its data's arrival.
+func (j *job) printed(t *testing.T) string {
+	t.Helper()
+	var b strings.Builder
+	for line := range strings.Lines(j.output(t)) {
+		if !strings.HasPrefix(line, "bivouac: ") {
+			b.WriteString(line)
+		}
+	}
+	return b.String()
+}
+
 // says checks the job's output.
 func (j *job) says(t *testing.T, want ...string) {
 	t.Helper()
@@ -118,11 +130,11 @@ func (j *job) release(t *testing.T) {
 	}
 }
 
-// daemon is the pid, on the node, of this user's daemon; "" if there is none.
-func (c cluster) daemon(t *testing.T, node, user string) string {
+// daemon is the pid, on the node, of the job's daemon there.
+func (j *job) daemon(t *testing.T, node string) string {
 	t.Helper()
-	out, _ := c.try("exec", node, "pgrep", "-o", "-u", user, "-f", "bivouac daemon")
-	return strings.TrimSpace(out)
+	pid, _, _ := strings.Cut(j.c.on(t, node, "cat /run/bivouac/"+j.id+"/daemon.pid"), " ")
+	return pid
 }
 
 // bivouac is the options of a job on so many nodes with the user's tree.

@@ -75,7 +75,7 @@ func TestEnvironment(t *testing.T) {
 	c := begin(t)
 	j := c.submit(t, "alice", "./showenv; srun -n1 -N1 ./showenv; env | grep KEY", bivouac("alice", "2")...)
 	j.ends(t, "FAILED") // the last grep finds nothing
-	if got, want := j.output(t), envOf(j.id)+envOf(j.id); got != want {
+	if got, want := j.printed(t), envOf(j.id)+envOf(j.id); got != want {
 		t.Errorf("the job's environment has\n%swant\n%s", got, want)
 	}
 }
@@ -84,7 +84,7 @@ func TestExportNone(t *testing.T) {
 	c := begin(t)
 	j := c.submit(t, "alice", "./showenv\nunset SLURM_EXPORT_ENV\nexport PATH USER=alice\n"+touchAll, bivouac("alice", "2", "--export=NONE")...)
 	j.ends(t, "COMPLETED")
-	if got, want := j.output(t), envOf(j.id); got != want {
+	if got, want := j.printed(t), envOf(j.id); got != want {
 		t.Errorf("the job's environment has\n%swant\n%s", got, want)
 	}
 }
@@ -111,11 +111,11 @@ func TestSrunJobid(t *testing.T) {
 	c := begin(t)
 	j := c.submit(t, "alice", hold, bivouac("alice", "2")...)
 	j.holds(t, "0")
-	got := c.as(t, "alice", "srun --jobid="+j.id+" --overlap -N1 -n1 ./showenv")
+	got := c.as(t, "alice", "srun --jobid="+j.id+" --overlap -N1 -n1 ./showenv 2>/dev/null")
 	if want := strings.TrimSpace(envOf(j.id)); got != want {
 		t.Errorf("the step's environment has\n%s\nwant\n%s", got, want)
 	}
-	if got := c.as(t, "alice", "srun --jobid="+j.id+` --overlap -N1 -n1 bash -c 'cat $BIVOUAC_DATA/tree/tree/hello'`); got != "hello alice" {
+	if got := c.as(t, "alice", "srun --jobid="+j.id+` --overlap -N1 -n1 bash -c 'cat $BIVOUAC_DATA/tree/tree/hello' 2>/dev/null`); got != "hello alice" {
 		t.Errorf("the step reads %q", got)
 	}
 	j.release(t)
@@ -214,7 +214,7 @@ func TestNoMunge(t *testing.T) {
 	}
 	j := c.submit(t, "alice", touchAll+"env | grep -c BIVOUAC_KEY; srun env | grep -c BIVOUAC_KEY; true", bivouac("alice", "2")...)
 	j.ends(t, "COMPLETED")
-	if got := j.output(t); got != "0\n0\n" {
+	if got := j.printed(t); got != "0\n0\n" {
 		t.Errorf("the key is in the job's environment: %s", got)
 	}
 	out := c.as(t, "alice", "salloc -N1 --bivouac bash -c 'env | grep -c BIVOUAC_KEY; srun env | grep -c BIVOUAC_KEY; true' 2>/dev/null")
