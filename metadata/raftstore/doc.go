@@ -33,6 +33,7 @@
 //	Group.mu
 //	board.mu
 //	streams.mu
+//	snapStore.mu
 //
 // None is taken while another is held.
 package raftstore
