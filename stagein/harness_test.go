@@ -282,7 +282,7 @@ func twin(archive []byte) (map[string]entry, error) {
 		default:
 			return nil, fmt.Errorf("type %q: %w", h.Typeflag, syscall.EINVAL)
 		}
-		if _, ok := tree[path]; ok {
+		if old, ok := tree[path]; ok && (h.Typeflag != tar.TypeDir || old.Mode&source.TypeMask != source.TypeDir) {
 			return nil, fmt.Errorf("%q: %w", path, syscall.EEXIST)
 		}
 		tree[path] = e

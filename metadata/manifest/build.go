@@ -14,7 +14,8 @@ import (
 // Parent directories that no part has are made with the owner and the times of
 // root, which is also the dataset's root if no part has a record for it (path
 // ""). Hard links get the inode of the file they name; the links of files and
-// directories are counted. A path that stands twice is EEXIST, one through
+// directories are counted. A directory that stands twice is one, as the last record says. Any
+// other path that stands twice is EEXIST, one through
 // something that is no directory ENOTDIR, a hard link to nothing ENOENT; the
 // error names the path.
 func Build(ds metadata.DatasetID, parts []*Reader, root metadata.Attr, w io.Writer) (Summary, error) {
@@ -55,6 +56,7 @@ const made byte = 0x80 // the item is a directory that no part has
 
 type dirInfo struct {
 	known   bool // a part has a record of it
+	at      int  // its place among the items
 	subdirs uint32
 }
 
@@ -162,16 +164,17 @@ func (b *builder) need(dir string) {
 func (b *builder) addDir(r *Record) error {
 	b.need(r.Path)
 	d := b.dirs[r.Path]
-	if d.known {
-		return fmt.Errorf("%q is there twice: %w", r.Path, syscall.EEXIST)
+	r.Target, r.Attr.Size, r.Attr.Layout = "", 0, metadata.Layout{}
+	switch {
+	case r.Path == "":
+		b.top = r
+	case d.known: // an archive may name a directory again, as tar cf x a a/b does
+		b.items[d.at] = newItem(r, 0)
+	default:
+		d.at = len(b.items)
+		b.keep(r)
 	}
 	d.known = true
-	r.Target, r.Attr.Size, r.Attr.Layout = "", 0, metadata.Layout{}
-	if r.Path == "" {
-		b.top = r
-		return nil
-	}
-	b.keep(r)
 	return nil
 }
 

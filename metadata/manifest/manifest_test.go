@@ -207,6 +207,30 @@ func TestOddNames(t *testing.T) {
 	}
 }
 
+// TestDirectoryTwice: an archive may name a directory again; the last record
+// counts, whichever part it is in.
+func TestDirectoryTwice(t *testing.T) {
+	first, last, root := rec("a/d", dir|0o700, ""), rec("a/d", dir|0o751, ""), rec("", dir|0o711, "")
+	var out bytes.Buffer
+	sum, err := Build(ds, []*Reader{part(t, rec("", dir|0o700, ""), first, rec("a/d/f", reg, "")), part(t, last, root)}, rootAttr, &out)
+	if err != nil || sum.Dirs != 2 || sum.Files != 1 {
+		t.Fatalf("Build = %+v, %v, want 2 directories and a file", sum, err)
+	}
+	want := map[string]uint32{"": root.Attr.Mode, "a/d": last.Attr.Mode}
+	for r := NewReader(&out); ; {
+		got, err := r.Next()
+		if err == io.EOF {
+			return
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if m, ok := want[got.Path]; ok && got.Attr.Mode != m {
+			t.Errorf("%q has mode %o, want %o", got.Path, got.Attr.Mode, m)
+		}
+	}
+}
+
 func TestBuildRefuses(t *testing.T) {
 	foreign := rec("f", reg, "")
 	foreign.Attr.Ino = metadata.SealedIno(ds+1, 0, 1)
@@ -219,8 +243,6 @@ func TestBuildRefuses(t *testing.T) {
 		text  string
 	}{
 		{"twice", [][]Record{{rec("a/b", reg, "")}, {rec("a/b", reg, "")}}, syscall.EEXIST, `"a/b"`},
-		{"directory twice", [][]Record{{rec("a/d", dir, "")}, {rec("a/d", dir, "")}}, syscall.EEXIST, `"a/d"`},
-		{"root twice", [][]Record{{rec("", dir, ""), rec("", dir, "")}}, syscall.EEXIST, `""`},
 		{"file and directory", [][]Record{{rec("a", reg, "")}, {rec("a", dir, "")}}, syscall.EEXIST, `"a"`},
 		{"file and hard link", [][]Record{{rec("o", reg, ""), rec("a", reg, ""), rec("a", 0, "o")}}, syscall.EEXIST, `"a"`},
 		{"hard link twice", [][]Record{{rec("o", reg, ""), rec("a", 0, "o"), rec("a", 0, "o")}}, syscall.EEXIST, `"a"`},
