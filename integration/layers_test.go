@@ -52,8 +52,8 @@ var rooms = map[string][]string{
 	"github.com/spf13/cobra":          {"deploy/bivouac"},
 	"github.com/prometheus":           {"daemon"},
 	"github.com/klauspost/compress":   {"stagein/source"},
-	module + "/fsclient":              {"fsclient", "fsclient/mount", "fsclient/remote", "deploy/bivouac", "integration"},
-	module + "/daemon":                {"daemon", "deploy/", "integration"},
+	module + "/fsclient":              {"fsclient", "fsclient/mount", "fsclient/remote", "deploy/bivouac", "integration/"},
+	module + "/daemon":                {"daemon", "deploy/", "integration/"},
 	module + "/metadata/metadatatest": nil, // tests only
 	module + "/datapath/datapathtest": nil,
 }
