@@ -75,13 +75,17 @@ func newFile(c *Client, ino metadata.Ino) *File {
 	return &File{c: c, ino: ino, turn: make(chan struct{}, 1), attr: metadata.Attr{Ino: ino}}
 }
 
-// begin fills what a new File does not know.
+// begin fills what a new File does not know. A file without a name that was
+// not open here is about to go: somebody is removing its data.
 func (f *File) begin(ctx context.Context, a metadata.Attr) error {
 	f.mu.Lock()
 	known := f.order != nil
 	f.mu.Unlock()
 	if known {
 		return nil
+	}
+	if a.Nlink == 0 {
+		return fmt.Errorf("inode %v has no name: %w", f.ino, syscall.ESTALE)
 	}
 	order, err := f.c.order(ctx, f.ino, a.Layout)
 	if err != nil {

@@ -18,6 +18,9 @@ const (
 	// directory: long enough for the permission check that follows a lookup.
 	// The kernel rounds it up to its clock tick.
 	dirFresh = time.Millisecond
+	// setFresh is how long it may keep the name of a dataset, which can fail
+	// after it was seen.
+	setFresh = time.Second
 	// blockSize is what programs are advised to read and write at once.
 	blockSize = 64 << 10
 )
@@ -25,8 +28,12 @@ const (
 // freshness is how long the kernel may keep a name and the attributes of a.
 func freshness(a *metadata.Attr) (entry, attr time.Duration) {
 	switch {
-	case a.Ino.Sealed() && a.Ino.Seq() == 0 && a.Ino.Part() == metadata.DirPart:
-		return 0, forEver // the dataset itself can still go
+	case a.Ino == inoData, a.Ino == metadata.RootIno:
+		return forEver, dirFresh
+	case virtual(a.Ino):
+		return forEver, forEver
+	case a.Ino.Sealed() && a.Ino.Part() == metadata.DirPart && a.Ino.Seq() == 0:
+		return setFresh, forEver
 	case a.Ino.Sealed():
 		return forEver, forEver
 	case a.Mode&syscall.S_IFMT == syscall.S_IFDIR:

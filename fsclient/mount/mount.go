@@ -168,3 +168,6 @@ func (w *logWriter) Write(p []byte) (int, error) {
 	w.log.Debug(strings.TrimRight(string(p), "\n"))
 	return len(p), nil
 }
+
+// Dir is where it is mounted.
+func (m *Mount) Dir() string { return m.cfg.Dir }

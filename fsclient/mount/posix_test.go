@@ -1,0 +1,38 @@
+package mount_test
+
+import (
+	"maps"
+	"os"
+	"slices"
+	"testing"
+
+	"github.com/hanwen/go-fuse/v2/posixtest"
+)
+
+// notYet is what the mount refuses, and which tests of the suite want it.
+var notYet = map[string]string{
+	"Fallocate":           "fallocate is EOPNOTSUPP",
+	"FallocateKeepSize":   "fallocate is EOPNOTSUPP",
+	"FcntlFlockLocksFile": "it wants a process to be in conflict with itself, which POSIX forbids",
+	"OpenSymlinkRace":     "two replacements in a row between lookup and open are ESTALE",
+	"XAttr":               "extended attributes cannot be set",
+	"XAttrLarge":          "extended attributes cannot be set",
+}
+
+// TestPosix runs the suite of go-fuse in the live realm, where half of the
+// directories are homed on other nodes.
+func TestPosix(t *testing.T) {
+	j := newJob(t)
+	for _, name := range slices.Sorted(maps.Keys(posixtest.All)) {
+		t.Run(name, func(t *testing.T) {
+			if why, ok := notYet[name]; ok {
+				t.Skip(why)
+			}
+			dir := j.scratch(0, name)
+			if err := os.Mkdir(dir, 0o755); err != nil {
+				t.Fatal(err)
+			}
+			posixtest.All[name](t, dir)
+		})
+	}
+}

@@ -1,0 +1,124 @@
+package mount_test
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"path/filepath"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/bivouacfs/bivouac/fsclient/mount"
+)
+
+func TestTree(t *testing.T) {
+	j := newJob(t)
+	root := j.dirs[0]
+	var names []string
+	es, err := os.ReadDir(root)
+	check(t, err)
+	for _, e := range es {
+		names = append(names, e.Name())
+	}
+	if fmt.Sprint(names) != "[.bivouac data scratch]" {
+		t.Errorf("the root has %q", names)
+	}
+	if st := stat(t, root); st.Mode != syscall.S_IFDIR|0o700 || st.Ino != 1 {
+		t.Errorf("root = mode %o, inode %d", st.Mode, st.Ino)
+	}
+	for _, name := range []string{"status", "stats", "map"} {
+		wantFile(t, filepath.Join(root, ".bivouac", name), []byte("this is "+name+"\n"))
+	}
+	_, none := os.Stat(root + "/.bivouac/none")
+	wantErr(t, "stat", none, syscall.ENOENT)
+	for what, err := range map[string]error{
+		"create in the root":    os.WriteFile(root+"/f", nil, 0o644),
+		"mkdir in the root":     os.Mkdir(root+"/d", 0o755),
+		"rmdir of scratch":      syscall.Rmdir(root + "/scratch"),
+		"rename of scratch":     os.Rename(root+"/scratch", root+"/x"),
+		"write of a status":     os.WriteFile(root+"/.bivouac/status", nil, 0o644),
+		"chmod of the root":     os.Chmod(root, 0o777),
+		"create in data":        os.WriteFile(root+"/data/f", nil, 0o644),
+		"rename out of a set":   os.Rename(root+"/data/set/big", root+"/scratch/big"),
+		"create in a set":       os.WriteFile(root+"/data/set/f", nil, 0o644),
+		"write in a set":        os.WriteFile(root+"/data/set/big", nil, 0o644),
+		"unlink in a set":       os.Remove(root + "/data/set/train/000"),
+		"mkdir in a set":        os.Mkdir(root+"/data/set/d", 0o755),
+		"chmod in a set":        os.Chmod(root+"/data/set/big", 0o777),
+		"truncate in a set":     os.Truncate(root+"/data/set/big", 0),
+		"symlink in a set":      os.Symlink("x", root+"/data/set/s"),
+		"setxattr in a set":     unix.Setxattr(root+"/data/set/big", "user.x", []byte("y"), 0),
+		"link of a set's file":  os.Link(root+"/data/set/big", root+"/data/set/b"),
+		"rename within the set": os.Rename(root+"/data/set/big", root+"/data/set/b"),
+	} {
+		wantErr(t, what, err, syscall.EROFS)
+	}
+	wantErr(t, "link from a set", os.Link(root+"/data/set/big", root+"/scratch/big"), syscall.EXDEV)
+	var st syscall.Statfs_t
+	check(t, syscall.Statfs(root, &st))
+	if st.Blocks == 0 || st.Bavail == 0 || st.Bavail > st.Blocks || st.Namelen != 255 {
+		t.Errorf("statfs = %+v", st)
+	}
+}
+
+func TestSealed(t *testing.T) {
+	j := newJob(t)
+	for i := range j.dirs {
+		set := filepath.Join(j.dirs[i], "data", "set")
+		for k := range sealedFiles {
+			wantFile(t, fmt.Sprintf("%s/train/%03d", set, k), sealedContent(k))
+		}
+		wantFile(t, set+"/big", pattern(sealedBig))
+		wantFile(t, set+"/link", sealedContent(0))
+		if st := stat(t, set+"/big"); st.Mode != syscall.S_IFREG|0o444 || st.Mtim.Nano() != 1e18 || st.Size != sealedBig {
+			t.Errorf("stat = %+v", st)
+		}
+	}
+}
+
+// TestSealedIsKept: the second pass over a dataset costs no lookup, no
+// attributes, no read and no flush.
+func TestSealedIsKept(t *testing.T) {
+	j := newJob(t)
+	set := filepath.Join(j.dirs[0], "data", "set")
+	pass := func() {
+		es, err := os.ReadDir(set + "/train")
+		if err != nil || len(es) != sealedFiles {
+			t.Fatalf("ReadDir = %d, %v", len(es), err)
+		}
+		for k, e := range es {
+			got, err := os.ReadFile(filepath.Join(set, "train", e.Name()))
+			if err != nil || !bytes.Equal(got, sealedContent(k)) {
+				t.Fatalf("%s has %d bytes, %v", e.Name(), len(got), err)
+			}
+			_, err = os.Stat(filepath.Join(set, "train", "none"+e.Name()))
+			wantErr(t, "stat", err, syscall.ENOENT)
+		}
+	}
+	pass()
+	was := j.mounts[0].Stats().Calls
+	if was["flush"] != 0 {
+		t.Errorf("%d flushes of files that were only read", was["flush"])
+	}
+	pass()
+	now := j.mounts[0].Stats().Calls
+	for _, op := range []string{"getattr", "read"} {
+		if n := now[op] - was[op]; n > 2 {
+			t.Errorf("%d more of %s in the second pass", n, op)
+		}
+	}
+	if n := now["lookup"] - was["lookup"]; n > 2 { // of the dataset's name, which can go
+		t.Errorf("%d more lookups in the second pass", n)
+	}
+	if s := j.clients[0].Stats(); s.MetaRemote != 0 {
+		t.Errorf("client = %+v, want no call to another node for metadata", s)
+	}
+}
+
+func TestBadMountPoint(t *testing.T) {
+	j := newJob(t)
+	_, err := mount.New(mount.Config{Client: j.clients[0], Dir: filepath.Join(t.TempDir(), "none")})
+	wantErr(t, "mount", err, syscall.ENOENT)
+}
