@@ -127,7 +127,7 @@ static void wait_for_data(spank_t sp, uint32_t job)
 	if (status == 127)
 		end_task("couldn't execute %s: tell the administrator", settings.program);
 	if (status != 0)
-		end_task("the data of job %u did not arrive (bivouac wait ended with status %d); see /var/log/bivouac/%u.log there", job, status, job);
+		end_task("the data of job %u did not arrive (bivouac wait ended with status %d, its reason is above)", job, status);
 }
 
 int remote_task_init(spank_t sp)
