@@ -17,17 +17,18 @@ import (
 
 const (
 	maxAsk = 64 // bytes of a request
-	// ackLeave is the first answer to a request.
-	ackLeave = "leaving\n"
-	askTime  = 5 * time.Second
-	maxDoor  = 16 // requests at once
+	// stillLeaving is the answer until there is one.
+	stillLeaving = "leaving\n"
+	stillEvery   = time.Second
+	askTime      = 5 * time.Second
+	maxDoor      = 16 // requests at once
 	// maxLeave bounds what a request may ask for.
 	maxLeave = 24 * time.Hour
 )
 
 // door is the keeper's socket. It knows one request, "leave SECONDS", which is
-// answered twice: "leaving" at once, so that a keeper which hangs is known; and
-// when everything is gone "ok", "trouble WHAT" or "left WHAT".
+// answered with a line "leaving" every second, so that a keeper which hangs is
+// known; and when everything is gone with "ok", "trouble WHAT" or "left WHAT".
 type door struct {
 	k     *keeper
 	l     *net.UnixListener
@@ -99,17 +100,31 @@ func (d *door) answer(conn *net.UnixConn) error {
 		return fmt.Errorf("%q is not leave SECONDS", line)
 	}
 	d.k.leave(min(time.Duration(secs)*time.Second, maxLeave))
-	_, ack := conn.Write([]byte(ackLeave))
-	<-d.k.gone
-	d.k.mu.Lock()
-	answer := d.k.farewell
-	d.k.mu.Unlock()
-	_ = conn.SetDeadline(time.Now().Add(askTime)) // a failure shows in the write
-	_, err = conn.Write([]byte(answer + "\n"))
-	if ack != nil || errors.Is(err, unix.EPIPE) {
-		return nil // who asked did not wait
+	d.farewell(conn)
+	return nil
+}
+
+// farewell answers until everything is gone, or until who asked does not
+// listen any more.
+func (d *door) farewell(conn net.Conn) {
+	t := time.NewTicker(stillEvery)
+	defer t.Stop()
+	say := func(line string) error {
+		_ = conn.SetWriteDeadline(time.Now().Add(askTime)) // a failure shows in the write
+		_, err := conn.Write([]byte(line))
+		return err
 	}
-	return err
+	for err := say(stillLeaving); err == nil; err = say(stillLeaving) {
+		select {
+		case <-t.C:
+		case <-d.k.gone:
+			d.k.mu.Lock()
+			answer := d.k.farewell
+			d.k.mu.Unlock()
+			_ = say(answer + "\n") // see above
+			return
+		}
+	}
 }
 
 func peerUID(conn *net.UnixConn) (uid uint32, err error) {
@@ -163,17 +178,16 @@ func askLeave(ctx context.Context, path string, limit time.Duration) (string, er
 		return "", err
 	}
 	defer conn.Close()
-	defer context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })()
 	if _, err := fmt.Fprintf(conn, "leave %d\n", max(1, int(limit/time.Second))); err != nil {
 		return "", err
 	}
 	in := bufio.NewReaderSize(conn, 2*maxLine)
-	_ = conn.SetReadDeadline(time.Now().Add(askTime)) // a failure shows in the read
-	line, err := in.ReadSlice('\n')
-	if err != nil || string(line) != ackLeave {
-		return "", fmt.Errorf("it did not take the request: %w", errors.Join(err, unix.EPROTO))
+	for ctx.Err() == nil {
+		_ = conn.SetReadDeadline(time.Now().Add(askTime)) // a failure shows in the read
+		line, err := in.ReadSlice('\n')
+		if err != nil || string(line) != stillLeaving {
+			return strings.TrimSpace(string(line)), err
+		}
 	}
-	_ = conn.SetReadDeadline(time.Now().Add(limit + finishTime)) // as above
-	line, err = in.ReadSlice('\n')
-	return strings.TrimSpace(string(line)), err
+	return "", ctx.Err()
 }
