@@ -26,6 +26,9 @@ configuration. End it with: bivouac down --dir D`,
 		Args:    cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			var err error
+			if cfg.Nodes < 1 { // 0 in a Config is the default
+				return fmt.Errorf("--nodes %d: 1 to 64 on one machine", cfg.Nodes)
+			}
 			if capacity != "" {
 				cfg.Capacity, err = pitch.ParseSize(capacity)
 			}

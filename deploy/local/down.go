@@ -6,7 +6,6 @@ import (
 	"io/fs"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"strings"
 	"syscall"
 	"time"
@@ -20,12 +19,21 @@ const grace = 10 * time.Second
 // Down ends the job in dir and removes all of it. It is no error if there is
 // none, or if it is already half gone.
 func Down(dir string) error {
-	dir, err := filepath.Abs(dir)
+	dir, err := real(dir)
+	if err != nil {
+		return err
+	}
+	left, err := mounts(dir)
 	if err != nil {
 		return err
 	}
 	if !exists(hidden(dir)) {
-		return nil
+		if len(left) == 0 {
+			return nil
+		}
+		if err := os.Mkdir(hidden(dir), 0o700); err != nil { // someone removed it
+			return fmt.Errorf("down: %w", err)
+		}
 	}
 	f, err := lock(dir)
 	if err != nil {
@@ -49,16 +57,19 @@ func teardown(s *State, grace time.Duration) error {
 	var errs []error
 	left, err := mounts(s.Dir)
 	errs = append(errs, err)
+	points := make(map[string]bool)
 	for _, m := range left {
-		if err := unmount(m); err != nil {
-			errs = append(errs, fmt.Errorf("unmount %s: %w", m, err))
-		}
+		points[m] = true
+		errs = append(errs, unmount(m))
 	}
 	if err := errors.Join(errs...); err != nil {
 		return err // what is below a mount must not be removed
 	}
 	for _, n := range s.Nodes {
-		errs = append(errs, removeEmpty(n.Mount))
+		points[n.Mount] = true
+	}
+	for p := range points {
+		errs = append(errs, removePoint(p))
 	}
 	if err := os.RemoveAll(hidden(s.Dir)); err != nil {
 		errs = append(errs, err)
@@ -77,6 +88,19 @@ func removeEmpty(dir string) error {
 	return err
 }
 
+// removePoint removes a mountpoint. A daemon that was killed while it mounted
+// may have a mount that came after all others were taken away.
+func removePoint(dir string) error {
+	err := removeEmpty(dir)
+	if !errors.Is(err, syscall.EBUSY) {
+		return err
+	}
+	if err := unmount(dir); err != nil {
+		return err
+	}
+	return removeEmpty(dir)
+}
+
 func stop(nodes []Node, grace time.Duration) {
 	for _, n := range nodes {
 		if n.alive() {
@@ -89,7 +113,7 @@ func stop(nodes []Node, grace time.Duration) {
 	}
 	for _, n := range nodes {
 		if n.alive() {
-			_ = unix.Kill(n.PID, unix.SIGKILL)
+			_ = unix.Kill(-n.PID, unix.SIGKILL) // with a fusermount3 that it runs
 		}
 	}
 	waitGone(nodes, 5*time.Second)
@@ -123,5 +147,5 @@ func unmount(path string) error {
 		}
 		err = fmt.Errorf("%w: %s", err, strings.TrimSpace(string(out)))
 	}
-	return err
+	return fmt.Errorf("unmount %s: %w", path, err)
 }

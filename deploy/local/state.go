@@ -99,7 +99,26 @@ func lock(dir string) (*os.File, error) {
 	return f, nil
 }
 
-// mounts is the mountpoints below dir, the innermost first.
+// real is the path that the kernel knows dir by, which need not be there.
+func real(dir string) (string, error) {
+	if dir == "" {
+		return "", errors.New("no directory is given: say which with --dir")
+	}
+	dir, err := filepath.Abs(dir)
+	if err != nil {
+		return "", err
+	}
+	if p, err := filepath.EvalSymlinks(dir); err == nil {
+		return p, nil
+	}
+	if p, err := filepath.EvalSymlinks(filepath.Dir(dir)); err == nil {
+		return filepath.Join(p, filepath.Base(dir)), nil
+	}
+	return dir, nil
+}
+
+// mounts is the mountpoints of nodes in dir, and what is mounted below them,
+// the innermost first.
 func mounts(dir string) ([]string, error) {
 	b, err := os.ReadFile("/proc/self/mountinfo")
 	if err != nil {
@@ -112,11 +131,22 @@ func mounts(dir string) ([]string, error) {
 			continue
 		}
 		p := unescape(f[4])
-		if strings.HasPrefix(p, dir+"/") {
+		if ofNode(dir, p) {
 			found = append([]string{p}, found...)
 		}
 	}
 	return found, nil
+}
+
+// ofNode reports whether path is dir/nodeN or below it.
+func ofNode(dir, path string) bool {
+	rest, ok := strings.CutPrefix(path, strings.TrimSuffix(dir, "/")+"/node")
+	if !ok {
+		return false
+	}
+	n, _, _ := strings.Cut(rest, "/")
+	_, err := strconv.ParseUint(n, 10, 16)
+	return err == nil
 }
 
 // unescape undoes the octal escapes of /proc/self/mountinfo.

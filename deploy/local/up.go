@@ -7,11 +7,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -58,7 +60,7 @@ func (c *Config) setDefaults() error {
 			return err
 		}
 	}
-	c.Dir, err = filepath.Abs(c.Dir)
+	c.Dir, err = real(c.Dir)
 	return err
 }
 
@@ -86,28 +88,50 @@ func Up(ctx context.Context, cfg Config) (*State, error) {
 
 // claim makes the directory ready for a new job, or refuses one that is in use.
 func claim(dir string) (*State, func(), error) {
+	if m, err := mounts(dir); err == nil && len(m) > 0 && !exists(statePath(dir)) {
+		return nil, nil, fmt.Errorf("%s is still mounted by an earlier job: clean up with bivouac down --dir %s", m[0], dir)
+	}
 	s := &State{Dir: dir, MadeDir: !exists(dir)}
-	if err := os.MkdirAll(hidden(dir), 0o700); err != nil {
-		return nil, nil, fmt.Errorf("up: %w", err)
+	if err := makeDirs(s); err != nil {
+		return nil, nil, err
 	}
 	f, err := lock(dir)
 	if err != nil {
 		return nil, nil, err
 	}
 	unlock := func() { _ = f.Close() }
-	if _, err := Load(dir); err == nil {
+	if exists(statePath(dir)) {
 		unlock()
 		return nil, nil, fmt.Errorf("a job is already up (or was killed) in %s: end it with bivouac down --dir %s", dir, dir)
 	}
-	if m, err := mounts(dir); err == nil && len(m) > 0 {
-		unlock()
-		return nil, nil, fmt.Errorf("%s is still mounted by an earlier job: clean up with bivouac down --dir %s", m[0], dir)
-	}
 	if err := s.save(); err != nil {
+		err = errors.Join(fmt.Errorf("up: %w: choose another --dir", err), teardown(s, 0))
 		unlock()
 		return nil, nil, err
 	}
 	return s, unlock, nil
+}
+
+// makeDirs makes what the job's files are in, but not the directory above it:
+// a disk that is not mounted is not replaced by a directory.
+func makeDirs(s *State) error {
+	err := os.Mkdir(hidden(s.Dir), 0o700)
+	if errors.Is(err, fs.ErrNotExist) {
+		err = os.Mkdir(s.Dir, 0o700)
+		if errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("up: %w: make %s first", err, filepath.Dir(s.Dir))
+		}
+		if err == nil {
+			err = os.Mkdir(hidden(s.Dir), 0o700)
+		}
+	}
+	if err != nil && !errors.Is(err, fs.ErrExist) {
+		if s.MadeDir {
+			_ = os.Remove(s.Dir) // the first error counts
+		}
+		return fmt.Errorf("up: %w: choose another --dir", err)
+	}
+	return nil
 }
 
 // launch is an Up in progress.
@@ -143,9 +167,6 @@ func (l *launch) run(ctx context.Context) error {
 		if err := l.start(i); err != nil {
 			return fmt.Errorf("node%d: %w", i, err)
 		}
-	}
-	if err := l.state.save(); err != nil {
-		return err
 	}
 	return l.wait(ctx)
 }
@@ -223,6 +244,9 @@ func (l *launch) start(i int) error {
 		PID: cmd.Process.Pid, Start: startTime(cmd.Process.Pid),
 	})
 	go func() { l.exited[i] <- cmd.Wait() }()
+	if err := l.state.save(); err != nil { // before it outlives this process
+		return err
+	}
 	if err := leash.Send(daemon.Start{Key: l.key, Detached: true, Listen: l.socks != nil}); err != nil {
 		return errEnded(log.Name())
 	}
@@ -265,7 +289,8 @@ func (l *launch) spawn(i int, file string, log *os.File) (*exec.Cmd, *daemon.Lea
 
 // wait returns when every daemon is ready, or with the first reason why not.
 func (l *launch) wait(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, l.cfg.Timeout+15*time.Second)
+	up := ctx
+	ctx, cancel := context.WithTimeout(up, l.cfg.Timeout+15*time.Second)
 	defer cancel()
 	errs := make(chan error, len(l.leash)) // one answer from each
 	var wg sync.WaitGroup
@@ -282,7 +307,10 @@ func (l *launch) wait(ctx context.Context) error {
 		select {
 		case err = <-errs:
 		case <-ctx.Done():
-			err = fmt.Errorf("not up after %v: see the logs in %s", l.cfg.Timeout, hidden(l.cfg.Dir))
+			err = fmt.Errorf("not up after %v: give it longer with --timeout", l.cfg.Timeout)
+			if up.Err() != nil {
+				err = errors.New("up was interrupted: nothing of it is left")
+			}
 		}
 		if err != nil {
 			for _, x := range l.leash { // unblocks the others
@@ -294,8 +322,22 @@ func (l *launch) wait(ctx context.Context) error {
 	return nil
 }
 
+// errEnded tells the last words of a daemon, whose log goes with the job.
 func errEnded(log string) error {
-	return fmt.Errorf("the daemon ended while it started: see %s", log)
+	b, err := os.ReadFile(log)
+	if err != nil {
+		return fmt.Errorf("the daemon ended while it started: %w", err)
+	}
+	words := "its log is empty"
+	for line := range strings.Lines(string(b)) {
+		if line = strings.TrimSpace(line); line != "" {
+			words = line
+		}
+		if strings.HasPrefix(line, "panic: ") || strings.HasPrefix(line, "fatal error: ") {
+			break
+		}
+	}
+	return fmt.Errorf("the daemon ended while it started: %s", words[:min(len(words), 300)])
 }
 
 func (l *launch) waitNode(i int) error {
