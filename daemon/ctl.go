@@ -146,7 +146,9 @@ func (d *Daemon) postStageOut(w http.ResponseWriter, r *http.Request) {
 	writeJSON(w, http.StatusOK, StageOutReply{Result: res})
 }
 
-// StageOut has all nodes copy a directory of scratch out in parallel.
+// StageOut has all nodes copy a directory of scratch out in parallel, and waits
+// for all of them. What could not be copied is in the result; the error is of a
+// node that could not begin.
 func (d *Daemon) StageOut(ctx context.Context, o OutSpec) (stagein.OutResult, error) {
 	var nodes []cluster.Node
 	for _, n := range d.View().Map.Nodes {
@@ -156,7 +158,7 @@ func (d *Daemon) StageOut(ctx context.Context, o OutSpec) (stagein.OutResult, er
 	}
 	results := make([]stagein.OutResult, len(nodes))
 	id := fmt.Sprintf("out-%d-%d", d.job.Self, time.Now().UnixNano())
-	g, ctx := errgroup.WithContext(ctx)
+	var g errgroup.Group
 	for i, n := range nodes {
 		g.Go(func() error {
 			q := taskReq{Task: id, Out: &o, Self: i, N: len(nodes)}
@@ -165,7 +167,7 @@ func (d *Daemon) StageOut(ctx context.Context, o OutSpec) (stagein.OutResult, er
 					results[i] = *s.Out
 				}
 			})
-			if err != nil {
+			if err != nil && results[i].Failed == 0 {
 				return fmt.Errorf("%s: %w", n.Host, err)
 			}
 			return nil
@@ -174,7 +176,7 @@ func (d *Daemon) StageOut(ctx context.Context, o OutSpec) (stagein.OutResult, er
 	err := g.Wait()
 	var sum stagein.OutResult
 	for _, r := range results {
-		sum.Files, sum.Bytes = sum.Files+r.Files, sum.Bytes+r.Bytes
+		sum.Add(r)
 	}
 	return sum, err
 }

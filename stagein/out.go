@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"path"
+	"path/filepath"
 	"sync"
 	"syscall"
 
@@ -86,7 +87,11 @@ func Out(ctx context.Context, cfg OutConfig) (OutResult, error) {
 	if cfg.Workers <= 0 {
 		cfg.Workers = 8
 	}
-	if err := os.MkdirAll(cfg.To, 0o777); err != nil {
+	a, err := cfg.Store.Getattr(ctx, cfg.Root)
+	if err != nil {
+		return OutResult{}, fmt.Errorf("stage-out to %s: %w", cfg.To, err)
+	}
+	if err := makeTarget(cfg.To, a); err != nil {
 		return OutResult{}, fmt.Errorf("stage-out: %w", err)
 	}
 	root, err := os.OpenRoot(cfg.To)
@@ -94,10 +99,6 @@ func Out(ctx context.Context, cfg OutConfig) (OutResult, error) {
 		return OutResult{}, fmt.Errorf("stage-out: %w", err)
 	}
 	defer root.Close() // nothing is written through it
-	a, err := cfg.Store.Getattr(ctx, cfg.Root)
-	if err != nil {
-		return OutResult{}, fmt.Errorf("stage-out to %s: %w", cfg.To, err)
-	}
 	o := &out{cfg: cfg, root: root, bufs: make(chan []byte, cfg.Workers), dirs: map[string]bool{}}
 	o.g.SetLimit(cfg.Workers)
 	if a.Mode&source.TypeMask == source.TypeDir {
@@ -114,6 +115,22 @@ func Out(ctx context.Context, cfg OutConfig) (OutResult, error) {
 		return o.result, fmt.Errorf("stage-out to %s: %w", cfg.To, err)
 	}
 	return o.result, nil
+}
+
+// makeTarget makes the directory that gets what is copied. It is as open to
+// others as the directory a that it is a copy of; the umask here is a daemon's.
+func makeTarget(to string, a metadata.Attr) error {
+	if err := os.MkdirAll(filepath.Dir(to), 0o755); err != nil {
+		return err
+	}
+	mode := os.FileMode(0o755)
+	if a.Mode&source.TypeMask == source.TypeDir {
+		mode = os.FileMode(a.Mode&0o777 | 0o700)
+	}
+	if err := os.Mkdir(to, mode); !errors.Is(err, os.ErrExist) {
+		return err
+	}
+	return nil
 }
 
 // out is a share of a stage-out that runs.

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"path"
 	"syscall"
 	"time"
 
@@ -111,11 +112,15 @@ func indented(v any) ([]byte, error) {
 
 func (n *node) stageOut(ctx context.Context, from, to string, self, of int) (stagein.OutResult, error) {
 	root, err := n.client.Resolve(ctx, metadata.RootIno, from)
+	var no syscall.Errno
+	if errors.As(err, &no) {
+		return stagein.OutResult{}, fmt.Errorf("scratch/%s: %w", from, no)
+	}
 	if err != nil {
 		return stagein.OutResult{}, err
 	}
 	return stagein.Out(ctx, stagein.OutConfig{
-		Store: n.client, Read: n.client.ReadFile, Root: root, To: to, Self: self, N: of,
+		Store: n.client, Read: n.client.ReadFile, Root: root, To: to, Name: path.Base(from), Self: self, N: of,
 		Log: n.log.WithField("part", "stage-out"),
 	})
 }
@@ -135,7 +140,8 @@ func (n *node) serve(ctx context.Context, leash *daemon.Leash, orders <-chan dae
 	alive := time.NewTicker(2 * time.Second)
 	defer alive.Stop()
 	probed := make(chan bool, 1) // the answer of the one probe in flight
-	busy := false
+	left := make(chan error, 1)  // the end of the one leave
+	busy, leaving := false, false
 	for {
 		select {
 		case <-ctx.Done():
@@ -146,9 +152,12 @@ func (n *node) serve(ctx context.Context, leash *daemon.Leash, orders <-chan dae
 			if !ok {
 				return errors.New("the keeper is gone")
 			}
-			if o.Leave {
-				return n.leave(ctx, leash, o)
+			if o.Leave && !leaving { // the keeper hears that we live meanwhile
+				leaving = true
+				go func() { left <- n.leave(ctx, leash, o) }()
 			}
+		case err := <-left:
+			return err
 		case <-alive.C:
 			if !busy {
 				busy = true

@@ -35,7 +35,13 @@ file appears at TO whole or not at all.`,
 			}
 			r, err := ctl.StageOut(c.Context(), daemon.OutSpec{From: from, To: to})
 			if err != nil {
-				return fmt.Errorf("stage-out: %w", err)
+				return err
+			}
+			for _, e := range r.Errors {
+				fmt.Fprintln(c.ErrOrStderr(), "bivouac: not copied:", e)
+			}
+			if err := r.Err(); err != nil {
+				return fmt.Errorf("stage-out to %s: %w", to, err)
 			}
 			_, err = fmt.Fprintf(c.OutOrStdout(), "%d files, %s\n", r.Files, show.Bytes(r.Bytes))
 			return err
