@@ -1,8 +1,7 @@
 package main
 
 import (
-	"fmt"
-	"path/filepath"
+	"os"
 
 	"github.com/spf13/cobra"
 
@@ -23,11 +22,12 @@ and is read-only.`,
 		Example: "  bivouac stage-in /lustre/me/imagenet.tar --dir /tmp/camp\n  bivouac stage-in /home/me/set7:validation --dir /tmp/camp",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
-			req, err := stagein.ParseSpec(args[0])
+			spec, err := absolute(args[0])
 			if err != nil {
 				return err
 			}
-			if req.Source, err = filepath.Abs(req.Source); err != nil {
+			req, err := stagein.ParseSpec(spec)
+			if err != nil {
 				return err
 			}
 			ctl, err := w.ctl()
@@ -36,7 +36,7 @@ and is read-only.`,
 			}
 			r, err := ctl.StageIn(c.Context(), daemon.DatasetSpec{Source: req.Source, Name: req.Name})
 			if err != nil {
-				return fmt.Errorf("stage-in: %w", err)
+				return err
 			}
 			if background {
 				return nil
@@ -47,4 +47,13 @@ and is read-only.`,
 	w.flags(c)
 	c.Flags().BoolVar(&background, "background", false, `return at once; "bivouac wait" waits`)
 	return c
+}
+
+// absolute makes SRC of SRC[:NAME] absolute: the daemon works elsewhere.
+func absolute(spec string) (string, error) {
+	if spec == "" || spec[0] == '/' || spec[0] == ':' {
+		return spec, nil
+	}
+	wd, err := os.Getwd()
+	return wd + "/" + spec, err
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -72,7 +73,9 @@ func waitFor(ctx context.Context, ctl *daemon.Ctl, until string, names []string,
 			return nil
 		}
 		for _, ds := range s.Datasets {
-			p.Show(ds, time.Now())
+			if names == nil || slices.Contains(names, ds.Name) {
+				p.Show(ds, time.Now())
+			}
 		}
 		if done, err := settled(s, names); done || err != nil {
 			return err
@@ -93,15 +96,15 @@ func settled(s daemon.Status, names []string) (bool, error) {
 	}
 	if names == nil {
 		names = append(names, s.Wanted...)
-		for n := range at {
-			names = append(names, n)
+		for _, ds := range s.Datasets {
+			names = append(names, ds.Name)
 		}
 	}
 	done := s.Ready
 	for _, n := range names {
 		ds, ok := at[n]
 		if ok && ds.Phase == cluster.Failed {
-			return false, fmt.Errorf("stage-in of %s failed: %s", ds.Source, ds.Error)
+			return false, fmt.Errorf("%s: %s", ds.Name, ds.Error)
 		}
 		done = done && ok && ds.Ready
 	}

@@ -66,11 +66,16 @@ func Status(w io.Writer, s daemon.Status) error {
 			files, bytes = ds.Progress.Files, ds.Progress.Bytes
 		}
 		fmt.Fprintf(t, "%s\t%v\t%d\t%s\t%s\n", ds.Name, ds.Phase, files, Bytes(bytes), ds.Source)
+	}
+	if err := t.Flush(); err != nil {
+		return err
+	}
+	for _, ds := range s.Datasets {
 		if ds.Error != "" {
-			fmt.Fprintf(t, "\t%s\n", ds.Error)
+			fmt.Fprintf(w, "%s: %s\n", ds.Name, ds.Error)
 		}
 	}
-	return t.Flush()
+	return nil
 }
 
 // Report writes the job's summary: what was read, where it is, how long it took.
@@ -132,7 +137,8 @@ type Progress struct {
 // every is the pause between two plain lines about the same phase.
 const every = 5 * time.Second
 
-// Show writes the state of ds if there is something new to say.
+// Show writes the state of ds if there is something new to say. That it failed
+// is not said here: whoever waits for it ends with the reason.
 func (p *Progress) Show(ds daemon.DatasetStatus, at time.Time) {
 	if p.shown == nil {
 		p.shown = make(map[string]cluster.Phase)
@@ -145,6 +151,9 @@ func (p *Progress) Show(ds daemon.DatasetStatus, at time.Time) {
 	p.shown[ds.Name], p.last = ds.Phase, at
 	l := line(ds, at)
 	switch {
+	case p.Terminal && ds.Phase == cluster.Failed:
+		fmt.Fprint(p.W, "\r\033[K")
+	case ds.Phase == cluster.Failed:
 	case p.Terminal && ds.Phase == cluster.Staging:
 		fmt.Fprintf(p.W, "\r\033[K%s", l)
 	case p.Terminal:
@@ -157,8 +166,6 @@ func (p *Progress) Show(ds daemon.DatasetStatus, at time.Time) {
 // line is what is to be said of a dataset now.
 func line(ds daemon.DatasetStatus, at time.Time) string {
 	switch ds.Phase {
-	case cluster.Failed:
-		return fmt.Sprintf("bivouac: %s: %s", ds.Name, ds.Error)
 	case cluster.Sealed:
 		return fmt.Sprintf("bivouac: %s: %d files, %s, ready in %s", ds.Name, ds.Files, Bytes(ds.Bytes), seconds(ds.Started, ds.Sealed))
 	case cluster.Publishing:
