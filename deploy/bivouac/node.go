@@ -5,9 +5,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/signal"
 	"path"
+	"path/filepath"
 	"syscall"
 	"time"
 
@@ -20,6 +22,7 @@ import (
 	"github.com/bivouacfs/bivouac/fsclient/mount"
 	"github.com/bivouacfs/bivouac/fsclient/remote"
 	"github.com/bivouacfs/bivouac/metadata"
+	"github.com/bivouacfs/bivouac/metadata/cluster"
 	"github.com/bivouacfs/bivouac/stagein"
 )
 
@@ -172,10 +175,12 @@ func (n *node) serve(ctx context.Context, leash *daemon.Leash, orders <-chan dae
 	}
 }
 
-// probe asks the mount itself, through the kernel, as an application would.
+// probe asks the mount itself, through the kernel, as an application would. It
+// asks for what only this node has to answer: a peer that hangs must not make
+// the keepers of all others believe that theirs does.
 func (n *node) probe() bool {
-	var st syscall.Statfs_t
-	return syscall.Statfs(n.job.Dirs.Mount, &st) == nil
+	_, err := os.Lstat(filepath.Join(n.job.Dirs.Mount, ".bivouac", "no such file"))
+	return errors.Is(err, fs.ErrNotExist)
 }
 
 func (n *node) leave(ctx context.Context, leash *daemon.Leash, o daemon.Order) error {
@@ -188,6 +193,11 @@ func (n *node) leave(ctx context.Context, leash *daemon.Leash, o daemon.Order) e
 	if err := n.daemon.Leave(ctx); err != nil {
 		n.log.WithError(err).Error("not all could be copied out")
 		note.Trouble = err.Error()
+	}
+	for _, ds := range n.daemon.View().Datasets {
+		if ds.Phase == cluster.Failed && note.Trouble == "" { // the log is worth keeping
+			note.Trouble = fmt.Sprintf("stage-in of %s failed: %s", ds.Source, ds.Error)
+		}
 	}
 	return leash.Send(note)
 }
