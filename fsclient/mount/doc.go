@@ -56,7 +56,8 @@
 //	fsync               the data is on the disks of the nodes that    metadata survives the death of a
 //	                    have it                                       daemon, not of its machine
 //	statfs              the sum over the nodes that are up            a second old
-//	signals             a call that hangs ends with EINTR             calls that go on are not disturbed
+//	signals             a call that hangs ends with EINTR; one that   the read-ahead of the kernel ends at
+//	                    goes on is not disturbed                      the deadline of a call
 //	a node is down      EIO at once for what only it has              until the map knows: the deadline
 //	                                                                  of a call
 //

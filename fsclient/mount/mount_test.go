@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"sync/atomic"
 	"syscall"
 	"testing"
 
@@ -33,6 +34,28 @@ type job struct {
 	clients []*fsclient.Client
 	mounts  []*mount.Mount
 	dirs    []string // mount points
+	uid     uint32   // of the job's user
+
+	hang atomic.Pointer[chan struct{}] // while set, reads of data wait until it is closed
+	hung atomic.Int64                  // reads that did
+}
+
+// slow is a node's data, whose reads can be made to hang.
+type slow struct {
+	datapath.Store
+	j *job
+}
+
+func (s slow) ReadAt(ctx context.Context, ino metadata.Ino, p []byte, off int64) (int, error) {
+	if h := s.j.hang.Load(); h != nil {
+		s.j.hung.Add(1)
+		select {
+		case <-*h:
+		case <-ctx.Done():
+			return 0, syscall.EINTR
+		}
+	}
+	return s.Store.ReadAt(ctx, ino, p, off)
 }
 
 // needFUSE skips where the machine cannot mount.
@@ -50,8 +73,13 @@ func needFUSE(t *testing.T) {
 
 func newJob(t *testing.T) *job {
 	t.Helper()
+	return newJobOf(t, 0)
+}
+
+func newJobOf(t *testing.T, uid uint32) *job {
+	t.Helper()
 	needFUSE(t)
-	j := &job{}
+	j := &job{uid: uid}
 	hosts := []string{"n0", "n1", "n2"}
 	m := cluster.NewMap(7, hosts)
 	for i := range hosts {
@@ -68,7 +96,7 @@ func newJob(t *testing.T) *job {
 
 func (j *job) openNode(t *testing.T, id metadata.NodeID) {
 	t.Helper()
-	s, err := pebblestore.Open(pebblestore.Config{Dir: "meta", FS: vfs.NewMem(), Self: id, CacheSize: 1 << 20})
+	s, err := pebblestore.Open(pebblestore.Config{Dir: "meta", FS: vfs.NewMem(), Self: id, CacheSize: 1 << 20, UID: j.uid, GID: j.uid})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -89,9 +117,9 @@ func (j *job) openNode(t *testing.T, id metadata.NodeID) {
 func (j *job) mountNode(t *testing.T, id metadata.NodeID) {
 	t.Helper()
 	c, err := fsclient.New(fsclient.Config{
-		Self: id, Local: j.meta[id], LocalData: j.data[id],
+		Self: id, Local: j.meta[id], LocalData: slow{j.data[id], j}, UID: j.uid, GID: j.uid,
 		Meta:   func(id metadata.NodeID) metadata.NodeStore { return j.meta[id] },
-		Data:   func(id metadata.NodeID) datapath.Store { return j.data[id] },
+		Data:   func(id metadata.NodeID) datapath.Store { return slow{j.data[id], j} },
 		View:   func() cluster.View { return j.view },
 		Sealed: j.sealed,
 	})
@@ -101,7 +129,7 @@ func (j *job) mountNode(t *testing.T, id metadata.NodeID) {
 	l := logrus.New()
 	l.SetOutput(t.Output())
 	m, err := mount.New(mount.Config{
-		Client: c, Dir: t.TempDir(), AllowOther: true, Log: logrus.NewEntry(l),
+		Client: c, Dir: t.TempDir(), AllowOther: true, UID: j.uid, GID: j.uid, Log: logrus.NewEntry(l),
 		Virtual: func(name string) ([]byte, error) { return []byte("this is " + name + "\n"), nil },
 	})
 	if err != nil {

@@ -1,0 +1,40 @@
+package mount
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"syscall"
+	"testing"
+)
+
+func TestErrnoOf(t *testing.T) {
+	tests := []struct {
+		err  error
+		want syscall.Errno
+	}{
+		{nil, 0},
+		{syscall.ENOENT, syscall.ENOENT},
+		{fmt.Errorf("inode 7: %w", syscall.ENOSPC), syscall.ENOSPC},
+		{errors.New("no errno"), syscall.EIO},
+		{io.EOF, syscall.EIO},
+		{fmt.Errorf("call: %w", context.Canceled), syscall.EINTR},
+		{context.DeadlineExceeded, syscall.ETIMEDOUT},
+		{fmt.Errorf("call: %w", syscall.ETIMEDOUT), syscall.ETIMEDOUT},
+		{syscall.ENOSYS, syscall.EIO},
+		{syscall.ENOTSUP, syscall.EIO},
+		{fmt.Errorf("node n2 is down: %w", syscall.EHOSTDOWN), syscall.EIO},
+		{syscall.ECONNRESET, syscall.EIO},
+		{syscall.Errno(512), syscall.EIO},
+		{syscall.Errno(0), syscall.EIO},
+		{held(fmt.Errorf("inode: %w", syscall.ENOENT)), syscall.ESTALE},
+		{held(syscall.EROFS), syscall.EROFS},
+		{held(nil), 0},
+	}
+	for _, tt := range tests {
+		if got := errnoOf(tt.err); got != tt.want {
+			t.Errorf("errnoOf(%v) = %v, want %v", tt.err, got, tt.want)
+		}
+	}
+}

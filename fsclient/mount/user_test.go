@@ -1,0 +1,85 @@
+package mount_test
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+)
+
+const user = 4242 // the job's user, where it is not root
+
+// as runs a shell command as another user.
+func as(uid uint32, dir, command string) (string, error) {
+	c := exec.Command("/bin/sh", "-c", command)
+	c.Dir = "/"
+	c.Env = []string{"PATH=/usr/bin:/bin", "D=" + dir}
+	c.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uid, Gid: uid}}
+	out, err := c.CombinedOutput()
+	return string(out), err
+}
+
+// TestUser: what the job's user makes is his; others do not get in.
+func TestUser(t *testing.T) {
+	j := newJobOf(t, user)
+	for p := j.dirs[0]; p != os.TempDir() && p != "/"; p = filepath.Dir(p) {
+		if p != j.dirs[0] {
+			check(t, os.Chmod(p, 0o755))
+		}
+	}
+	out, err := as(user, j.scratch(0), `cd $D && mkdir -m 2755 d e f && echo x >d/f && chmod 6777 d/f && ln -s f d/s && mkfifo d/p && echo y >>d/f`)
+	if err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	for _, name := range []string{"d", "e", "f", "d/f", "d/s", "d/p"} {
+		if st := stat(t, j.scratch(1, name)); st.Uid != user || st.Gid != user {
+			t.Errorf("%s belongs to %d:%d", name, st.Uid, st.Gid)
+		}
+	}
+	if st := stat(t, j.scratch(1, "d/f")); st.Mode != syscall.S_IFREG|0o777 {
+		t.Errorf("mode %o after a write by the user, want setuid and setgid away", st.Mode)
+	}
+	if out, err := as(user, j.dirs[0], `cat $D/data/set/train/000 $D/.bivouac/status >/dev/null && ! touch $D/data/set/x 2>/dev/null`); err != nil {
+		t.Errorf("%v: %s", err, out)
+	}
+	for what, command := range map[string]string{"listing": `ls $D`, "reading": `cat $D/data/set/big`, "writing": `touch $D/scratch/x`} {
+		if out, err := as(user+1, j.dirs[0], command); err == nil || !strings.Contains(out, "Permission denied") {
+			t.Errorf("%s by another user = %v: %s", what, err, out)
+		}
+	}
+}
+
+// TestInterrupted: a call that hangs ends when its process is killed, and the
+// mount goes on.
+func TestInterrupted(t *testing.T) {
+	j := newJob(t)
+	check(t, os.WriteFile(j.scratch(0, "f"), pattern(100), 0o644))
+	hang := make(chan struct{})
+	goOn := sync.OnceFunc(func() { close(hang) })
+	t.Cleanup(goOn) // before the unmount
+	j.hang.Store(&hang)
+	c := exec.Command("/bin/cat", j.scratch(1, "f"))
+	check(t, c.Start())
+	for deadline := time.Now().Add(10 * time.Second); j.hung.Load() == 0; { // until it hangs in a read
+		if time.Now().After(deadline) {
+			t.Fatal("cat does not read")
+		}
+		if _, err := os.Stat(j.dirs[0]); err != nil {
+			t.Fatal(err)
+		}
+	}
+	check(t, c.Process.Signal(syscall.SIGINT))
+	start := time.Now()
+	if err := c.Wait(); err == nil {
+		t.Error("cat ended well")
+	}
+	if d := time.Since(start); d > 5*time.Second {
+		t.Errorf("cat ended after %v", d)
+	}
+	goOn() // the kernel's read-ahead, which nobody can interrupt; a deadline ends it
+	wantFile(t, j.scratch(1, "f"), pattern(100))
+}
