@@ -23,6 +23,16 @@ func main() {
 	os.Exit(exitStatus(err))
 }
 
+// one is the argument of a command that takes one.
+func one(what string) cobra.PositionalArgs {
+	return func(c *cobra.Command, args []string) error {
+		if len(args) == 1 {
+			return nil
+		}
+		return fmt.Errorf("%s takes one %s, not %d arguments: see %s --help", c.Name(), what, len(args), c.CommandPath())
+	}
+}
+
 // exitError is an error that wants a certain exit status; without a text it is
 // not printed.
 type exitError struct {
@@ -62,6 +72,12 @@ In a job script:
 
     #SBATCH --bivouac-stage-in=/lustre/me/imagenet.tar
     #SBATCH --bivouac-stage-out=ckpt:/lustre/me/run7
+    #SBATCH --bivouac-opts=wait=all,capacity=400G
+
+The job finds the data in $BIVOUAC_DATA and has $BIVOUAC_SCRATCH to write to;
+what is in $BIVOUAC_SCRATCH/ckpt is copied to /lustre/me/run7 at its end. The
+keys of --bivouac-opts are wait, capacity (on each node), seed and
+start-timeout.
 
 Without Slurm, on this machine:
 

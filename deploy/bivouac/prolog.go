@@ -13,7 +13,8 @@ func prologCmd() *cobra.Command {
 	return scriptCmd("prolog", "Pitch a job's filesystem on this node (run by Slurm, as root)",
 		`Prolog is run on every node of a job by the plugin, or by a Prolog= line of
 slurm.conf. It takes the job from Slurm's environment. Its status is 0 unless
-this node is sick; a failure that is the job's own is told to the job.`, pitch.Prolog)
+this node is sick (75: Slurm drains it); a failure that is the job's own is
+told to the job.`, pitch.Prolog)
 }
 
 func epilogCmd() *cobra.Command {

@@ -18,9 +18,9 @@ func stageInCmd() *cobra.Command {
 		Long: `Stage-in unpacks the tar SRC, or copies the directory SRC, into data/NAME. All
 nodes take part, and each byte of the source is read once. NAME is by default
 the last part of SRC without ".tar". The dataset appears whole or not at all,
-and is read-only.`,
+and is read-only. Who interrupts the command ends the waiting, not the stage-in.`,
 		Example: "  bivouac stage-in /lustre/me/imagenet.tar --dir /tmp/camp\n  bivouac stage-in /home/me/set7:validation --dir /tmp/camp",
-		Args:    cobra.ExactArgs(1),
+		Args:    one("SRC[:NAME]"),
 		RunE: func(c *cobra.Command, args []string) error {
 			spec, err := absolute(args[0])
 			if err != nil {

@@ -19,7 +19,7 @@ func stageOutCmd() *cobra.Command {
 		Long: `Stage-out copies scratch/FROM to the directory TO. All nodes take part; each
 file appears at TO whole or not at all.`,
 		Example: "  bivouac stage-out ckpt:/lustre/me/run7 --dir /tmp/camp",
-		Args:    cobra.ExactArgs(1),
+		Args:    one("FROM:TO"),
 		RunE: func(c *cobra.Command, args []string) error {
 			from, to, ok := strings.Cut(args[0], ":")
 			if !ok || from == "" || to == "" {

@@ -51,7 +51,7 @@ configuration. End it with: bivouac down --dir D`,
 	}
 	c.Flags().StringVar(&cfg.Dir, "dir", "", "directory of the job (required)")
 	c.Flags().IntVar(&cfg.Nodes, "nodes", 4, "number of nodes")
-	c.Flags().StringVar(&capacity, "capacity", "", "space on each node, such as 40G (default: what the disk has)")
+	c.Flags().StringVar(&capacity, "capacity", "", "space on each node, such as 40G (default: what the disk has, for each)")
 	c.Flags().Uint64Var(&cfg.Seed, "seed", 0, "seed of the placement of files")
 	c.Flags().DurationVar(&cfg.Timeout, "timeout", time.Minute, "longest time to come up")
 	c.Flags().BoolVar(&asJSON, "json", false, "print the nodes as JSON")

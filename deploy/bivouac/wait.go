@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -23,8 +24,8 @@ func waitCmd() *cobra.Command {
 		Use:   "wait",
 		Short: "Wait until the datasets can be read on all nodes",
 		Long: `Wait returns when the datasets that were asked for can be read on all nodes:
-"manifest" when their whole tree appears, "all" when all their data is there,
-"none" at once. It shows progress, and fails if a stage-in fails.`,
+"manifest" when their whole tree appears, "all" when all their data is there
+(which is now the same: a dataset appears when it is complete), "none" at once. It shows progress, and fails if a stage-in fails.`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			ctl, err := w.ctl()
@@ -63,6 +64,9 @@ func waitFor(ctx context.Context, ctl *daemon.Ctl, until string, names []string,
 	defer t.Stop()
 	for {
 		s, err := ctl.Status(ctx)
+		if ctx.Err() != nil {
+			return gaveUp(ctx)
+		}
 		if err != nil {
 			return err
 		}
@@ -82,10 +86,19 @@ func waitFor(ctx context.Context, ctl *daemon.Ctl, until string, names []string,
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("gave up waiting: %w", ctx.Err())
+			return gaveUp(ctx)
 		case <-t.C:
 		}
 	}
+}
+
+// gaveUp says that the staging goes on without the one who waited.
+func gaveUp(ctx context.Context) error {
+	why := "interrupted"
+	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		why = "the time to wait is over"
+	}
+	return fmt.Errorf("%s; the staging goes on: see bivouac status", why)
 }
 
 // settled reports whether nothing of what was asked for is still on its way.
