@@ -108,6 +108,12 @@ func explain(dir string, err error) error {
 	if _, serr := os.Stat("/dev/fuse"); serr != nil {
 		return fmt.Errorf("%w: this kernel has no FUSE: load the module fuse", err)
 	}
+	if s := err.Error(); strings.TrimSpace(s) != s { // of go-fuse, on behalf of fusermount3
+		err = errors.New(strings.TrimSpace(s))
+	}
+	if serr := unix.Access("/dev/fuse", unix.R_OK|unix.W_OK); serr != nil && !strings.HasPrefix(dir, fdPrefix) {
+		return fmt.Errorf("%w: this user may not open /dev/fuse: as root, chmod 666 /dev/fuse", err)
+	}
 	if _, serr := os.Stat(dir); errors.Is(serr, syscall.ENOTCONN) {
 		return fmt.Errorf("%w: an earlier mount was left there: umount -l %s", err, dir)
 	}
