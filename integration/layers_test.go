@@ -40,6 +40,7 @@ var floors = map[string]int{
 	"deploy/bivouac":          8,
 	"integration/netcluster":  8,
 	"integration/testcluster": 8,
+	"integration/local":       9,
 	"integration/slurm":       9,
 	"integration":             9,
 }

@@ -18,6 +18,7 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+	"unicode/utf8"
 
 	"golang.org/x/sys/unix"
 )
@@ -103,6 +104,9 @@ func lock(dir string) (*os.File, error) {
 func real(dir string) (string, error) {
 	if dir == "" {
 		return "", errors.New("no directory is given: say which with --dir")
+	}
+	if !utf8.ValidString(dir) {
+		return "", fmt.Errorf("%q is not UTF-8: choose another --dir", dir)
 	}
 	dir, err := filepath.Abs(dir)
 	if err != nil {

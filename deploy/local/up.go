@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"net"
 	"os"
 	"os/exec"
@@ -70,8 +69,8 @@ func Up(ctx context.Context, cfg Config) (*State, error) {
 	if err := cfg.setDefaults(); err != nil {
 		return nil, err
 	}
-	if _, err := os.Stat("/dev/fuse"); err != nil {
-		return nil, fmt.Errorf("this kernel has no FUSE (%w): load the module with modprobe fuse", err)
+	if err := errors.Join(checkFuse(), checkRoom(cfg.Dir, cfg.Nodes)); err != nil {
+		return nil, err
 	}
 	s, unlock, err := claim(cfg.Dir)
 	if err != nil {
@@ -84,54 +83,6 @@ func Up(ctx context.Context, cfg Config) (*State, error) {
 		return nil, errors.Join(err, teardown(s, 0))
 	}
 	return s, nil
-}
-
-// claim makes the directory ready for a new job, or refuses one that is in use.
-func claim(dir string) (*State, func(), error) {
-	if m, err := mounts(dir); err == nil && len(m) > 0 && !exists(statePath(dir)) {
-		return nil, nil, fmt.Errorf("%s is still mounted by an earlier job: clean up with bivouac down --dir %s", m[0], dir)
-	}
-	s := &State{Dir: dir, MadeDir: !exists(dir)}
-	if err := makeDirs(s); err != nil {
-		return nil, nil, err
-	}
-	f, err := lock(dir)
-	if err != nil {
-		return nil, nil, err
-	}
-	unlock := func() { _ = f.Close() }
-	if exists(statePath(dir)) {
-		unlock()
-		return nil, nil, fmt.Errorf("a job is already up (or was killed) in %s: end it with bivouac down --dir %s", dir, dir)
-	}
-	if err := s.save(); err != nil {
-		err = errors.Join(fmt.Errorf("up: %w: choose another --dir", err), teardown(s, 0))
-		unlock()
-		return nil, nil, err
-	}
-	return s, unlock, nil
-}
-
-// makeDirs makes what the job's files are in, but not the directory above it:
-// a disk that is not mounted is not replaced by a directory.
-func makeDirs(s *State) error {
-	err := os.Mkdir(hidden(s.Dir), 0o700)
-	if errors.Is(err, fs.ErrNotExist) {
-		err = os.Mkdir(s.Dir, 0o700)
-		if errors.Is(err, fs.ErrNotExist) {
-			return fmt.Errorf("up: %w: make %s first", err, filepath.Dir(s.Dir))
-		}
-		if err == nil {
-			err = os.Mkdir(hidden(s.Dir), 0o700)
-		}
-	}
-	if err != nil && !errors.Is(err, fs.ErrExist) {
-		if s.MadeDir {
-			_ = os.Remove(s.Dir) // the first error counts
-		}
-		return fmt.Errorf("up: %w: choose another --dir", err)
-	}
-	return nil
 }
 
 // launch is an Up in progress.
@@ -161,6 +112,15 @@ func (l *launch) run(ctx context.Context) error {
 	}
 	l.key = hex.EncodeToString(key)
 	if err := l.bind(); err != nil {
+		return err
+	}
+	for i := range l.cfg.Nodes { // written down before it is made
+		j := l.job(i)
+		l.state.Nodes = append(l.state.Nodes, Node{
+			Host: j.Hosts[i], Mount: j.Dirs.Mount, Sock: j.CtlSocket(), Log: filepath.Join(filepath.Dir(j.Dirs.Run), "log"),
+		})
+	}
+	if err := l.state.save(); err != nil {
 		return err
 	}
 	for i := range l.cfg.Nodes {
@@ -228,7 +188,8 @@ func (l *launch) start(i int) error {
 	if err := j.Write(file); err != nil {
 		return err
 	}
-	log, err := os.OpenFile(filepath.Join(home, "log"), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+	n := &l.state.Nodes[i]
+	log, err := os.OpenFile(n.Log, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
 	if err != nil {
 		return err
 	}
@@ -239,10 +200,7 @@ func (l *launch) start(i int) error {
 	}
 	l.leash = append(l.leash, leash)
 	l.exited = append(l.exited, make(chan error, 1))
-	l.state.Nodes = append(l.state.Nodes, Node{
-		Host: j.Hosts[i], Mount: j.Dirs.Mount, Sock: j.CtlSocket(), Log: log.Name(),
-		PID: cmd.Process.Pid, Start: startTime(cmd.Process.Pid),
-	})
+	n.PID, n.Start = cmd.Process.Pid, startTime(cmd.Process.Pid)
 	go func() { l.exited[i] <- cmd.Wait() }()
 	if err := l.state.save(); err != nil { // before it outlives this process
 		return err
@@ -256,7 +214,8 @@ func (l *launch) start(i int) error {
 // spawn starts the daemon with its leash, an unused descriptor where a keeper
 // would put /dev/fuse, and its listener.
 func (l *launch) spawn(i int, file string, log *os.File) (*exec.Cmd, *daemon.Leash, error) {
-	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	// Not blocking, so that close ends a Receive.
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -349,7 +308,7 @@ func (l *launch) waitNode(i int) error {
 		case err == io.EOF || err != nil && note == (daemon.Note{}):
 			return fmt.Errorf("%s: %w", n.Host, errEnded(n.Log))
 		case note.Failed != "":
-			return fmt.Errorf("%s: %s", n.Host, note.Failed)
+			return fmt.Errorf("%s: %s", n.Host, strings.TrimSpace(note.Failed))
 		case note.Ready:
 			return nil
 		}

@@ -1,0 +1,355 @@
+// Package local holds the acceptance tests of bivouac without Slurm: each runs
+// the program as a user types it, and looks at what it prints, at its exit
+// status, at the mounts, and at what is left afterwards: no mount, no process,
+// no directory. Its one idea is that whatever goes wrong ends in one clear line.
+//
+// It needs /dev/fuse; what needs root or a setuid fusermount3 skips without.
+package local
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/bivouacfs/bivouac/daemon"
+	deploy "github.com/bivouacfs/bivouac/deploy/local"
+	"github.com/bivouacfs/bivouac/integration/netcluster"
+)
+
+// patience bounds what has to end; it is no measure of speed.
+const patience = time.Minute
+
+// camp is a place for a job, and how its user runs the program.
+type camp struct {
+	t      *testing.T
+	bin    string
+	home   string   // a directory of the test's own
+	dir    string   // of the job, below home; not made
+	prefix []string // stands before every command
+	mounts string   // the mountinfo of those commands
+}
+
+// newCamp makes a camp that is struck with the test, and looks for leftovers.
+func newCamp(t *testing.T) *camp {
+	t.Helper()
+	if _, err := os.Stat("/dev/fuse"); err != nil {
+		t.Skip("needs /dev/fuse")
+	}
+	home, err := os.MkdirTemp("", "camp") // short: a socket's path is
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &camp{t: t, bin: netcluster.Binary(t), home: home, dir: filepath.Join(home, "job"), mounts: "/proc/self/mountinfo"}
+	t.Cleanup(func() {
+		c.ok("down", "--dir", c.dir)
+		c.gone(c.dir)
+		if err := os.RemoveAll(home); err != nil {
+			t.Error(err)
+		}
+	})
+	return c
+}
+
+// pitch makes a camp with a job of n nodes that is up.
+func pitch(t *testing.T, n string, args ...string) *camp {
+	t.Helper()
+	c := newCamp(t)
+	c.ok(append([]string{"up", "--nodes", n, "--dir", c.dir}, args...)...)
+	return c
+}
+
+// path is a path in the home of the camp.
+func (c *camp) path(elem ...string) string {
+	return filepath.Join(append([]string{c.home}, elem...)...)
+}
+
+// node is a path in the mount of node i, such as node("2", "scratch", "f").
+func (c *camp) node(i string, elem ...string) string {
+	return filepath.Join(append([]string{c.dir, "node" + i}, elem...)...)
+}
+
+// result is what a command did.
+type result struct {
+	out, err string
+	status   int
+}
+
+func (c *camp) command(args ...string) *exec.Cmd {
+	args = slices.Concat(c.prefix, []string{c.bin}, args)
+	cmd := exec.Command(args[0], args[1:]...)
+	cmd.Env = slices.DeleteFunc(os.Environ(), func(s string) bool { return strings.HasPrefix(s, "SLURM_") })
+	cmd.Dir = c.home
+	return cmd
+}
+
+func (c *camp) run(args ...string) result {
+	c.t.Helper()
+	return c.finish(c.start(args...))
+}
+
+// running is a command that was started.
+type running struct {
+	*exec.Cmd
+	out, err bytes.Buffer
+}
+
+func (c *camp) start(args ...string) *running {
+	c.t.Helper()
+	r := &running{Cmd: c.command(args...)}
+	r.Stdout, r.Stderr = &r.out, &r.err
+	if err := r.Start(); err != nil {
+		c.t.Fatal(err)
+	}
+	return r
+}
+
+func (c *camp) finish(r *running) result {
+	c.t.Helper()
+	watch := time.AfterFunc(patience, func() { _ = r.Process.Kill() })
+	err := r.Wait()
+	if !watch.Stop() {
+		c.t.Errorf("%v: not over after %v", r.Args, patience)
+	}
+	var exit *exec.ExitError
+	if err != nil && !errors.As(err, &exit) {
+		c.t.Fatal(err)
+	}
+	return result{r.out.String(), r.err.String(), r.ProcessState.ExitCode()}
+}
+
+// ok runs what has to succeed, and returns what it prints.
+func (c *camp) ok(args ...string) string {
+	c.t.Helper()
+	r := c.run(args...)
+	if r.status != 0 {
+		c.t.Fatalf("bivouac %q: status %d:\n%s", args, r.status, r.err)
+	}
+	return r.out
+}
+
+// fails runs what has to end with status 1 and one line that has all of want;
+// lines of progress may come before it.
+func (c *camp) fails(want []string, args ...string) {
+	c.t.Helper()
+	c.failed(c.run(args...), want...)
+}
+
+func (c *camp) failed(r result, want ...string) {
+	c.t.Helper()
+	lines := strings.Split(strings.TrimSuffix(r.err, "\n"), "\n")
+	last := lines[len(lines)-1]
+	if r.status != 1 || !strings.HasPrefix(last, "bivouac: ") || r.out != "" {
+		c.t.Errorf("status %d, output %q, errors:\n%s\nwant status 1 and a line of bivouac", r.status, r.out, r.err)
+	}
+	for _, w := range want {
+		if !strings.Contains(last, w) {
+			c.t.Errorf("the error is %q, want %q in it", last, w)
+		}
+	}
+	for _, l := range lines[:len(lines)-1] {
+		if !strings.Contains(l, ": scanning ") && !strings.Contains(l, "ETA") && !strings.Contains(l, "spreading") {
+			c.t.Errorf("beside the error there is %q", l)
+		}
+	}
+}
+
+// gone checks that nothing of a job in dir is left.
+func (c *camp) gone(dir string) {
+	c.t.Helper()
+	if left := c.mounted(dir); len(left) > 0 {
+		c.t.Errorf("still mounted: %q", left)
+	}
+	if left := processes(c.t, dir); len(left) > 0 {
+		c.t.Errorf("still running: %q", left)
+	}
+	if left, err := os.ReadDir(dir); !errors.Is(err, os.ErrNotExist) {
+		c.t.Errorf("%s is left: %v (%v)", dir, left, err)
+	}
+}
+
+// mounted is the mountpoints below dir.
+func (c *camp) mounted(dir string) []string {
+	c.t.Helper()
+	b, err := os.ReadFile(c.mounts)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	var left []string
+	for line := range strings.Lines(string(b)) {
+		if f := strings.Fields(line); len(f) > 4 && strings.HasPrefix(f[4], dir+"/") {
+			left = append(left, f[4])
+		}
+	}
+	return left
+}
+
+// processes is the command lines that name dir.
+func processes(t *testing.T, dir string) []string {
+	t.Helper()
+	files, err := filepath.Glob("/proc/[0-9]*/cmdline")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var left []string
+	for _, f := range files {
+		b, _ := os.ReadFile(f) // it may have ended
+		if bytes.Contains(b, []byte(dir+"/")) {
+			left = append(left, strings.ReplaceAll(string(b), "\x00", " "))
+		}
+	}
+	return left
+}
+
+// eventually polls until ok.
+func eventually(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	tick := time.NewTicker(2 * time.Millisecond)
+	defer tick.Stop()
+	for end := time.Now().Add(patience); !ok(); <-tick.C {
+		if time.Now().After(end) {
+			t.Fatalf("%s: not after %v", what, patience)
+		}
+	}
+}
+
+// state is what up wrote down.
+func (c *camp) state() *deploy.State {
+	c.t.Helper()
+	s, err := deploy.Load(c.dir)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	return s
+}
+
+// killAll kills all daemons with SIGKILL and waits until they are gone.
+func (c *camp) killAll() {
+	c.t.Helper()
+	for _, n := range c.state().Nodes {
+		if err := syscall.Kill(n.PID, syscall.SIGKILL); err != nil {
+			c.t.Fatal(err)
+		}
+	}
+	eventually(c.t, "the daemons are dead", func() bool { return len(processes(c.t, c.dir)) == 0 })
+}
+
+// status is what node i says, as JSON.
+func (c *camp) status(i string) daemon.Status {
+	c.t.Helper()
+	var s daemon.Status
+	if err := json.Unmarshal([]byte(c.ok("status", "--json", "--dir", c.dir, "--node", i)), &s); err != nil {
+		c.t.Fatal(err)
+	}
+	return s
+}
+
+// dataset is the newest dataset of the name.
+func (c *camp) dataset(name string) daemon.DatasetStatus {
+	c.t.Helper()
+	ds := c.status("0").Datasets
+	for i := len(ds) - 1; i >= 0; i-- {
+		if ds[i].Name == name {
+			return ds[i]
+		}
+	}
+	c.t.Fatalf("no dataset %q", name)
+	return daemon.DatasetStatus{}
+}
+
+func needRoot(t *testing.T) {
+	t.Helper()
+	if os.Getuid() != 0 {
+		t.Skip("needs root to mount and to be somebody else")
+	}
+}
+
+// tmpfs mounts a filesystem with these options at path, which it makes.
+func tmpfs(t *testing.T, path, options string) {
+	t.Helper()
+	needRoot(t)
+	if err := os.MkdirAll(path, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Mount("tmpfs", path, "tmpfs", 0, options); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := syscall.Unmount(path, syscall.MNT_DETACH); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// readOnly makes the filesystem that tmpfs has mounted at path read-only.
+func readOnly(t *testing.T, path string) {
+	t.Helper()
+	if err := syscall.Mount("", path, "", syscall.MS_REMOUNT|syscall.MS_RDONLY, ""); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func write(t *testing.T, path string, b []byte) {
+	t.Helper()
+	if err := os.WriteFile(path, b, 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func mkdir(t *testing.T, path string) string {
+	t.Helper()
+	if err := os.MkdirAll(path, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// fill writes to path until its filesystem is full.
+func fill(t *testing.T, path string) {
+	t.Helper()
+	f, err := os.Create(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	zero, err := os.Open("/dev/zero")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer zero.Close()
+	if _, err := io.Copy(f, zero); !errors.Is(err, syscall.ENOSPC) {
+		t.Fatalf("%s: %v, want ENOSPC", path, err)
+	}
+}
+
+func wantFile(t *testing.T, path, want string) {
+	t.Helper()
+	got, err := os.ReadFile(path)
+	if err != nil {
+		t.Error(err)
+	} else if string(got) != want {
+		t.Errorf("%s has %d bytes that are not the %d wanted", path, len(got), len(want))
+	}
+}
+
+// names is what is in a directory.
+func names(t *testing.T, dir string) []string {
+	t.Helper()
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var s []string
+	for _, e := range entries {
+		s = append(s, e.Name())
+	}
+	return s
+}
