@@ -174,6 +174,9 @@ func (c *chain) member(it *source.Item) (done bool, err error) {
 	if it.Off+source.Padded(it.Size) > c.r.size || it.Size > c.r.size {
 		return true, c.r.truncated(&c.g)
 	}
+	if err := c.r.packed.fits(it); err != nil {
+		return true, err
+	}
 	over := it.Off+it.Size > c.r.part.End
 	if over && it.Off-c.g.Start()+it.Size <= int64(c.r.lim.carry) {
 		return true, c.carry()
@@ -223,7 +226,9 @@ func (c *chain) whole(it *source.Item, o *object) error {
 			return err
 		}
 		rec.Sum = sum.sum128()
-		if err := c.t.skip(source.Padded(it.Size) - it.Size); err != nil {
+		if err := c.t.skip(source.Padded(it.Size) - it.Size); err == io.ErrUnexpectedEOF {
+			return c.r.truncated(&c.g)
+		} else if err != nil {
 			return err
 		}
 	}
@@ -238,7 +243,7 @@ func (c *chain) data(off, n int64, o *object, sum *summer) error {
 		}
 		b, piece, err := c.t.take(n)
 		if err == io.EOF {
-			err = io.ErrUnexpectedEOF
+			return c.r.truncated(&c.g)
 		}
 		if err != nil {
 			return err

@@ -229,7 +229,10 @@ func TestRegions(t *testing.T) {
 func TestParseSpec(t *testing.T) {
 	for _, c := range []struct{ spec, source, name string }{
 		{"/a/b.tar", "/a/b.tar", "b"}, {"/a/b/", "/a/b", "b"}, {"/a/b.tar:x", "/a/b.tar", "x"}, {"/a:b/c", "/a:b/c", "c"},
-		{"/a/.tar", "/a/.tar", ".tar"}, {"/a/x.tar.gz", "/a/x.tar.gz", "x.tar.gz"}, {"/a//b/../c", "/a/c", "c"},
+		{"/a/.tar", "/a/.tar", ".tar"}, {"/a//b/../c", "/a/c", "c"},
+		{"/a/x.tar.gz", "/a/x.tar.gz", "x"}, {"/a/x.tgz", "/a/x.tgz", "x"}, {"/a/x.tar.zst", "/a/x.tar.zst", "x"}, {"/a/x.tar.xz", "/a/x.tar.xz", "x"},
+		{"/a/x.tar.bz2", "/a/x.tar.bz2", "x"}, {"/a/x.zip", "/a/x.zip", "x"}, {"/a/.zip", "/a/.zip", ".zip"}, {"/a/x.gz", "/a/x.gz", "x.gz"},
+		{"/a/x.tar.tar", "/a/x.tar.tar", "x.tar"}, {"/a/x.tar.gz:y.zip", "/a/x.tar.gz", "y.zip"},
 	} {
 		r, err := ParseSpec(c.spec)
 		if err != nil || r.Source != c.source || r.Name != c.name {

@@ -51,6 +51,9 @@ type job struct {
 	sum    Progress
 	order  func(part int) // called before a share starts
 	sent   func(part int) // called when a part has given out its seam
+	free   func(metadata.NodeID) (int64, bool)
+	// discard keeps nothing, to measure.
+	discard bool
 }
 
 const (
@@ -74,10 +77,10 @@ func (j *job) run(ctx context.Context) (map[string]entry, error) {
 	if j.target == nil {
 		j.target = &memTarget{}
 	}
-	j.target.objects = map[objectKey][]byte{}
+	j.target.objects, j.target.discard = map[objectKey][]byte{}, j.discard
 	plan, err := MakePlan(ctx, PlanConfig{
 		FS: j.fs, Request: Request{Source: j.path, Name: "ds"}, Dataset: 3, Map: m,
-		UID: jobUID, GID: jobGID, Region: j.region, Stripe: j.stripe,
+		UID: jobUID, GID: jobGID, Region: j.region, Stripe: j.stripe, Free: j.free,
 	})
 	if err != nil {
 		return nil, err
@@ -87,7 +90,7 @@ func (j *job) run(ctx context.Context) (map[string]entry, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := j.build(parts); err != nil {
+	if err := j.build(parts); err != nil || j.discard {
 		return nil, err
 	}
 	return j.tree(m, parts)

@@ -3,6 +3,7 @@ package stagein
 import (
 	"context"
 	"fmt"
+	"math"
 	"syscall"
 
 	"github.com/sirupsen/logrus"
@@ -20,7 +21,8 @@ type Plan struct {
 	Kind    source.Kind        `json:"kind"`
 	Size    int64              `json:"size"` // bytes that have to be read
 	Mtime   metadata.Time      `json:"mtime"`
-	Head    []byte             `json:"head,omitempty"` // the first block of a tar, read already
+	Head    []byte             `json:"head,omitempty"` // the first block of an archive, read already
+	Room    int64              `json:"room,omitempty"` // bytes that a compressed tar may unpack to; 0 is not known
 	UID     uint32             `json:"uid"`            // who owns what is staged
 	GID     uint32             `json:"gid"`
 	Stripe  int64              `json:"stripe"` // files larger than this are striped
@@ -31,7 +33,7 @@ type Plan struct {
 type Part struct {
 	Index uint16          `json:"index"`
 	Node  metadata.NodeID `json:"node"`
-	Off   int64           `json:"off,omitempty"` // the region of a tar: from Off
+	Off   int64           `json:"off,omitempty"` // the region of an archive: from Off
 	End   int64           `json:"end,omitempty"` // to End
 	Bytes int64           `json:"bytes"`         // of the source that the part has
 	Items []source.Item   `json:"items,omitempty"`
@@ -66,7 +68,8 @@ const (
 // MakePlan looks at the source and divides it among the nodes that are up. It
 // reads one block of a tar, which the plan carries, and no data of a directory.
 // It refuses, before a byte is copied, what the nodes have no room for; of a
-// tar, whose members are not known yet, it knows only what each node may expect.
+// tar, whose members are not known yet, it knows only what each node may expect,
+// and a compressed one is stopped when it has unpacked to more than all have.
 func MakePlan(ctx context.Context, cfg PlanConfig) (*Plan, error) {
 	if err := cfg.Request.Validate(); err != nil {
 		return nil, err
@@ -95,6 +98,12 @@ func (cfg *PlanConfig) plan(ctx context.Context) (*Plan, error) {
 	if p.Kind == source.Tar {
 		p.Size = found.Info.Size
 		p.Parts = regions(p.Size, cfg.Region, nodes)
+		return p, cfg.room(p, evenly(p.Size, nodes))
+	}
+	if p.Kind.Packed() {
+		p.Size = found.Info.Size
+		p.Parts = []Part{{Node: cfg.Map.FileOwner(found.Path), Off: int64(len(p.Head)), End: p.Size, Bytes: p.Size}}
+		p.Room = cfg.sumFree(nodes)
 		return p, cfg.room(p, evenly(p.Size, nodes))
 	}
 	items, err := source.Walk(ctx, cfg.FS, found.Path, cfg.Workers)
@@ -172,6 +181,22 @@ func (cfg *PlanConfig) deal(p *Plan, items []source.Item, nodes []metadata.NodeI
 		}
 	}
 	return need
+}
+
+// sumFree is what the nodes have left together, at least 1; 0 is not known.
+func (cfg *PlanConfig) sumFree(nodes []metadata.NodeID) int64 {
+	sum := int64(0)
+	for _, id := range nodes {
+		if cfg.Free == nil {
+			return 0
+		}
+		free, known := cfg.Free(id)
+		if !known || free > math.MaxInt64-sum {
+			return 0
+		}
+		sum += max(free, 0)
+	}
+	return max(sum, 1)
 }
 
 // room refuses what does not fit.

@@ -79,9 +79,13 @@ func NewShare(cfg ShareConfig) (*Share, error) {
 	}
 	last := int(cfg.Part.Index) == len(p.Parts)-1
 	switch {
-	case p.Kind != source.Tar && p.Kind != source.Dir:
+	case p.Kind != source.Tar && p.Kind != source.Dir && !p.Kind.Packed():
 		return nil, fmt.Errorf("share of a source of kind %q: %w", p.Kind, syscall.EINVAL)
 	case p.Kind == source.Dir:
+	case p.Kind.Packed():
+		if len(p.Parts) != 1 || cfg.Part.Off != int64(len(p.Head)) || cfg.Part.End != p.Size {
+			return nil, fmt.Errorf("share [%d, %d) of a compressed tar: %w", cfg.Part.Off, cfg.Part.End, syscall.EINVAL)
+		}
 	case int(cfg.Part.Index) >= len(p.Parts) || cfg.Part.Off%source.BlockSize != 0 || cfg.Part.Off > cfg.Part.End:
 		return nil, fmt.Errorf("share of region %d [%d, %d): %w", cfg.Part.Index, cfg.Part.Off, cfg.Part.End, syscall.EINVAL)
 	case cfg.Part.Index > 0 && cfg.SeamIn == nil, !last && cfg.SeamOut == nil:
@@ -107,11 +111,7 @@ func (s *Share) Run(ctx context.Context) error {
 	s.ctx = ctx
 	s.pool = source.NewPool(int(max(s.cfg.Memory/int64(s.lim.piece), minPieces)), s.lim.piece)
 	s.rec = newRecorder(s, s.cfg.Records)
-	run := s.runTar
-	if s.cfg.Plan.Kind == source.Dir {
-		run = s.runDir
-	}
-	err := run(ctx)
+	err := s.run(ctx)
 	if err == nil {
 		err = s.rec.close()
 	}
@@ -120,6 +120,16 @@ func (s *Share) Run(ctx context.Context) error {
 	}
 	s.count.done.Store(true)
 	return nil
+}
+
+func (s *Share) run(ctx context.Context) error {
+	switch kind := s.cfg.Plan.Kind; {
+	case kind == source.Dir:
+		return s.runDir(ctx)
+	case kind.Packed():
+		return s.runPacked(ctx)
+	}
+	return s.runTar(ctx)
 }
 
 // Progress tells how far the share is.

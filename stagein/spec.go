@@ -17,7 +17,7 @@ type Request struct {
 }
 
 // ParseSpec reads "SRC[:NAME]". A colon separates a name only if no slash
-// follows it. The default name is the last component without ".tar".
+// follows it. The default name is the last component without an archive's ending.
 func ParseSpec(s string) (Request, error) {
 	src, name := s, ""
 	if i := strings.LastIndexByte(s, ':'); i >= 0 && !strings.Contains(s[i:], "/") {
@@ -31,13 +31,22 @@ func ParseSpec(s string) (Request, error) {
 	}
 	src = filepath.Clean(src)
 	if name == "" {
-		name = filepath.Base(src)
-		if cut := strings.TrimSuffix(name, ".tar"); cut != "" {
-			name = cut
-		}
+		name = defaultName(filepath.Base(src))
 	}
 	r := Request{Source: src, Name: name}
 	return r, r.Validate()
+}
+
+// endings is what archives' names end with.
+var endings = []string{".tar", ".tar.gz", ".tgz", ".tar.zst", ".tar.xz", ".tar.bz2", ".zip"}
+
+func defaultName(base string) string {
+	for _, e := range endings {
+		if cut, ok := strings.CutSuffix(base, e); ok && cut != "" {
+			return cut
+		}
+	}
+	return base
 }
 
 // Validate says what is wrong with a request before anything is touched.

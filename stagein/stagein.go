@@ -37,6 +37,16 @@
 // and what follows the archive's end is read (once) to make sure that nothing
 // is lost in silence. So the bytes read are exactly the size of the archive.
 //
+// # A compressed tar
+//
+// What is compressed as a stream has one reader. The plan has a single part, on
+// a node that the hash of the archive's path chooses, so that many archives
+// spread over the nodes. That node reads the file, unpacks it and stores its
+// members at their owners, all at once; nothing is kept but a few pieces. What
+// the members add up to is bounded by the room that the nodes had when the plan
+// was made, since a small file can unpack to anything. The stream is read to its
+// very end: its checksums have to be right and nothing may follow it.
+//
 // # What is kept
 //
 // Staged files belong to the user of the job, with the permissions that they

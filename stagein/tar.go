@@ -19,6 +19,7 @@ type region struct {
 	seamIn chan seamOrError // gets one; as long as that
 	got    *seamOrError     // what came
 	sent   bool             // the seam, to the next region
+	packed *packed          // what the tar is unpacked from; nil for a plain one
 }
 
 type seamOrError struct {
@@ -136,6 +137,9 @@ func (r *region) record(rec manifest.Record) error {
 
 // truncated names the member in which the archive ends.
 func (r *region) truncated(g *source.Group) error {
+	if r.packed != nil {
+		return r.packed.truncated(g)
+	}
 	if it := &g.Item; it.Off > 0 {
 		return fmt.Errorf("the archive ends at offset %d, inside member %q at offset %d: it is truncated: %w",
 			r.size, it.Path, g.Start(), syscall.EBADMSG)

@@ -12,16 +12,17 @@ type Found struct {
 	Kind Kind
 	Path string // with symbolic links followed
 	Info Info
-	Head []byte // the first block of a tar; no one has to read it again
+	Head []byte // the first block of an archive; no one has to read it again
 }
 
-// compressed is how archives begin that are not read yet.
-var compressed = []struct {
+// magics is how archives begin that are not plain tars.
+var magics = []struct {
 	magic string
-	is    string
+	kind  Kind   // "" is not read yet
+	is    string // for a message
 }{
-	{"\x1f\x8b", "a gzip file"}, {"\x28\xb5\x2f\xfd", "a zstd file"}, {"\xfd7zXZ\x00", "an xz file"},
-	{"BZh", "a bzip2 file"}, {"PK\x03\x04", "a zip archive"}, {"PK\x05\x06", "a zip archive"},
+	{"\x1f\x8b", TarGzip, ""}, {"\x28\xb5\x2f\xfd", TarZstd, ""}, {"\xfd7zXZ\x00", TarXz, ""}, {"BZh", TarBzip2, ""},
+	{"PK\x03\x04", "", "a zip archive"}, {"PK\x05\x06", "", "a zip archive"},
 }
 
 // Detect says what path is, and refuses what cannot be a source.
@@ -65,10 +66,14 @@ func (f *Found) readHead(fs FS) error {
 }
 
 func (f *Found) checkHead() error {
-	for _, c := range compressed {
-		if bytes.HasPrefix(f.Head, []byte(c.magic)) {
-			return fmt.Errorf("%s: is %s, which is not read yet; give an uncompressed tar or a directory: %w", f.Path, c.is, syscall.EINVAL)
+	for _, m := range magics {
+		if !bytes.HasPrefix(f.Head, []byte(m.magic)) && !(m.kind == TarZstd && isSkippable(f.Head)) {
+			continue
 		}
+		if f.Kind = m.kind; f.Kind == "" {
+			return fmt.Errorf("%s: is %s, which is not read yet; give a tar or a directory: %w", f.Path, m.is, syscall.EINVAL)
+		}
+		return nil
 	}
 	switch {
 	case len(f.Head) < BlockSize && isTarStart(f.Head):
@@ -79,6 +84,12 @@ func (f *Found) checkHead() error {
 		return fmt.Errorf("%s: is not a tar archive (no header at offset 0), nor a directory: %w", f.Path, syscall.EINVAL)
 	}
 	return nil
+}
+
+// isSkippable reports whether b begins with a frame of zstd that has no data;
+// pzstd writes them before others.
+func isSkippable(b []byte) bool {
+	return len(b) >= 4 && b[0]&0xf0 == 0x50 && string(b[1:4]) == "\x2a\x4d\x18"
 }
 
 // isTarStart reports whether a short piece has tar's mark.

@@ -1,5 +1,5 @@
-// Package source reads what datasets are made of: tar archives and directory
-// trees. Its one idea is that an archive can be read from any 512-byte boundary
+// Package source reads what datasets are made of: tar archives, plain or
+// compressed, and directory trees. Its one idea is that an archive can be read from any 512-byte boundary
 // by anyone who is told, or guesses, what state the reader before was in;
 // therefore headers are parsed by a small machine that is given one block at a
 // time (Group), and never by a stream that only knows how to begin at zero.
@@ -12,6 +12,12 @@
 // and symbolic links. It refuses, naming the member and its offset: sparse
 // members, device nodes and FIFOs, parts of multi-volume or incremental
 // archives, absolute paths and paths with "..", names that no filesystem takes.
+// A tar may be compressed by gzip, zstd, xz or bzip2, which their first bytes
+// tell and not their names. It is unpacked as a stream (Unpack), by one reader;
+// what the format allows to follow an end (more gzip members, zstd frames, xz
+// and bzip2 streams) goes on the same tar, and anything else that follows, or
+// that a checksum of the format finds, is damage.
+//
 // It ignores owners, extended attributes, access and change times, and comments.
 //
 // It writes nothing and knows nothing of nodes.
@@ -30,9 +36,19 @@ type Kind string
 
 // The kinds of source.
 const (
-	Tar Kind = "tar"
-	Dir Kind = "dir"
+	Tar      Kind = "tar"
+	TarGzip  Kind = "tar.gz"
+	TarZstd  Kind = "tar.zst"
+	TarXz    Kind = "tar.xz"
+	TarBzip2 Kind = "tar.bz2"
+	Dir      Kind = "dir"
 )
+
+// Packed reports whether a source is a compressed tar, which can only be read
+// from its beginning on.
+func (k Kind) Packed() bool {
+	return k == TarGzip || k == TarZstd || k == TarXz || k == TarBzip2
+}
 
 // File types as in stat(2).
 const (

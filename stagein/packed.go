@@ -1,0 +1,88 @@
+package stagein
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"syscall"
+
+	"github.com/bivouacfs/bivouac/stagein/source"
+)
+
+// packed is the compressed file that a tar comes out of, for its only reader.
+type packed struct {
+	from *source.Unpacked
+	room int64  // bytes that may be stored; 0 is not known
+	need int64  // of the members so far
+	last string // member
+	some bool   // there was a member
+}
+
+// endless is the size of a tar of which nobody knows the size before its end.
+const endless = math.MaxInt64 / 2
+
+// runPacked stages a compressed tar: one goroutine reads, one unpacks, this one
+// parses, and several store.
+func (s *Share) runPacked(ctx context.Context) error {
+	p := s.cfg.Plan
+	was := source.Info{Size: p.Size, Mtime: p.Mtime}
+	f, err := s.open(string(p.Source), was)
+	if err != nil {
+		return err
+	}
+	defer f.Close()                        // read only
+	s.count.source.Add(int64(len(p.Head))) // read by MakePlan
+	from := source.ReadRegion(ctx, f, string(p.Source), s.cfg.Part.Off, s.cfg.Part.End, s.pool, readAhead)
+	u := source.Unpack(ctx, p.Kind, p.Head, from, s.pool)
+	defer u.Close()
+	k := &packed{from: u, room: p.Room}
+	r := &region{Share: s, part: Part{End: endless}, size: endless, file: f, packed: k}
+	c := r.chain(ctx, 0)
+	c.t.more = u.Next
+	if err := c.stage(&Seam{}); err != nil {
+		return k.explain(err)
+	}
+	return unchanged(f, string(p.Source), was)
+}
+
+// fits refuses a member for which there is no room. A small file can unpack to
+// anything, so nothing else bounds what is stored.
+func (k *packed) fits(it *source.Item) error {
+	if k == nil {
+		return nil
+	}
+	k.last, k.some = it.Path, true
+	if k.room > 0 && it.Size > k.room-k.need {
+		return fmt.Errorf("member %q of %s: the archive unpacks to more than the %s that the nodes have left: give the job more nodes or more capacity=: %w",
+			it.Path, size(it.Size), size(k.room), syscall.ENOSPC)
+	}
+	k.need += it.Size
+	return nil
+}
+
+// truncated is for a tar that ends although what it was packed in is whole.
+func (k *packed) truncated(g *source.Group) error {
+	if it := &g.Item; it.Off > 0 {
+		return fmt.Errorf("the tar inside ends in member %q, which is at offset %d of it: it was truncated before it was compressed: %w",
+			it.Path, g.Start(), syscall.EBADMSG)
+	}
+	return fmt.Errorf("the tar inside ends in the headers at its offset %d: it was truncated before it was compressed: %w", g.Start(), syscall.EBADMSG)
+}
+
+// explain adds how far the reader came to an error that is the archive's.
+func (k *packed) explain(err error) error {
+	var damage *source.DamageError
+	isDamage := errors.As(err, &damage)
+	switch {
+	case !isDamage && !errors.Is(err, syscall.EBADMSG) && !errors.Is(err, syscall.EINVAL) && !errors.Is(err, syscall.ENOSPC):
+		return err
+	case isDamage && !k.some:
+		return fmt.Errorf("%w; not even its first member could be read", err)
+	case isDamage:
+		return fmt.Errorf("%w; the last member begun is %q", err, k.last)
+	case !k.some:
+		return fmt.Errorf("what is compressed in it is no tar archive, or a damaged one: %w", err)
+	}
+	return fmt.Errorf("%w (after compressed offset %d at the most; the last member begun is %q)", err, k.from.Offset(), k.last)
+}

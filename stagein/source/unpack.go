@@ -1,0 +1,261 @@
+package source
+
+import (
+	"bufio"
+	"compress/bzip2"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+	"sync/atomic"
+	"syscall"
+
+	"github.com/klauspost/compress/gzip"
+	"github.com/klauspost/compress/zstd"
+	"github.com/ulikunitz/xz"
+)
+
+// MaxWindow is the most memory that a compressed tar may want its reader to
+// remember, in bytes; it is what the zstd program takes unasked.
+const MaxWindow = 128 << 20
+
+// DamageError says where a compressed archive cannot be read any further.
+type DamageError struct {
+	Off int64 // in the compressed file; what is wrong lies there or a little before
+	Err error // what the decoder says
+	Cut bool  // the file ended
+}
+
+// Error implements error.
+func (e *DamageError) Error() string {
+	if e.Cut {
+		return fmt.Sprintf("ends at compressed offset %d in the middle of its data: it is truncated", e.Off)
+	}
+	return fmt.Sprintf("cannot be unpacked at compressed offset %d (%v): it is damaged, or something follows its end", e.Off, e.Err)
+}
+
+// Unwrap makes it an EBADMSG.
+func (e *DamageError) Unwrap() error { return syscall.EBADMSG }
+
+// Unpacked is what is in a compressed tar, as consecutive pieces of a pool.
+// They are unpacked ahead of whoever takes them.
+type Unpacked struct {
+	pool   *Pool
+	in     *packed
+	cancel context.CancelFunc
+	wg     sync.WaitGroup
+	queue  chan *Piece // closed at the end
+	err    error       // why it ended; set before queue is closed
+}
+
+// unpackAhead is how many pieces wait to be taken: while one is stored the
+// next are unpacked, and the pool bounds them all.
+const unpackAhead = 4
+
+// Unpack begins to unpack head and what from reads, which it closes. All pieces
+// but the last are whole buffers. Close must be called.
+func Unpack(ctx context.Context, kind Kind, head []byte, from *Region, pool *Pool) *Unpacked {
+	ctx, cancel := context.WithCancel(ctx)
+	u := &Unpacked{pool: pool, cancel: cancel, queue: make(chan *Piece, unpackAhead)}
+	u.in = &packed{left: head, from: from}
+	u.wg.Add(1)
+	go u.run(ctx, kind)
+	return u
+}
+
+// Next returns the next piece, which the caller releases; io.EOF at the end,
+// when the whole file has been read and its checksums were right.
+func (u *Unpacked) Next() (*Piece, error) {
+	if p, ok := <-u.queue; ok {
+		return p, nil
+	}
+	return nil, u.err
+}
+
+// Offset is how far the compressed file has been unpacked, in bytes.
+func (u *Unpacked) Offset() int64 { return u.in.offset() }
+
+// Close stops unpacking and waits until nothing is under way.
+func (u *Unpacked) Close() {
+	u.cancel()
+	u.in.from.Close()
+	for p := range u.queue {
+		p.Release()
+	}
+	u.wg.Wait()
+}
+
+func (u *Unpacked) run(ctx context.Context, kind Kind) {
+	defer u.wg.Done()
+	defer close(u.queue)
+	defer u.in.release()
+	d, err := decoder(kind, u.in)
+	if err != nil {
+		u.err = u.in.explain(err)
+		return
+	}
+	defer d.Close() // keeps goroutines until then; it has no error of its own
+	for off := int64(0); u.err == nil; {
+		p, err := u.pool.Get(ctx)
+		if err != nil {
+			u.err = err
+			return
+		}
+		p.Off = off
+		if u.err = u.in.explain(p.fillFrom(d)); u.err != nil && u.err != io.EOF {
+			p.B = p.B[:len(p.B)/BlockSize*BlockSize] // what is short would look like the end
+		}
+		off += int64(len(p.B))
+		select {
+		case u.queue <- p:
+		case <-ctx.Done():
+			p.Release()
+			u.err = ctx.Err()
+		}
+	}
+}
+
+// maxNothing is how often a decoder may give no byte and no error in a row.
+const maxNothing = 1000
+
+// fillFrom fills the piece. It is what r said, if r ended before: io.ReadFull
+// would not tell an end from a truncated stream.
+func (p *Piece) fillFrom(r io.Reader) (err error) {
+	defer func() {
+		// A decoder that is not ours; its bug must not end the job's daemon.
+		if bug := recover(); bug != nil {
+			err = fmt.Errorf("the decoder gave up: %v", bug)
+		}
+	}()
+	p.B = p.buf[:0]
+	for nothing := 0; len(p.B) < len(p.buf); {
+		n, err := r.Read(p.buf[len(p.B):])
+		p.B = p.buf[:len(p.B)+n]
+		if err != nil {
+			return err
+		}
+		if nothing++; n > 0 {
+			nothing = 0
+		}
+		if nothing > maxNothing {
+			return io.ErrNoProgress
+		}
+	}
+	return nil
+}
+
+// decoder makes the reader of what is packed in a kind of file. All of them go
+// on with what follows an end, as gzip, zstd, xz and bzip2 themselves do.
+func decoder(kind Kind, in *packed) (d io.ReadCloser, err error) {
+	defer func() {
+		if bug := recover(); bug != nil { // as in fillFrom
+			err = fmt.Errorf("the decoder gave up: %v", bug)
+		}
+	}()
+	if kind == TarZstd {
+		z, err := zstd.NewReader(in, zstd.WithDecoderMaxWindow(MaxWindow))
+		if err != nil {
+			return nil, err
+		}
+		return z.IOReadCloser(), nil
+	}
+	in.buf = bufio.NewReaderSize(in, 64<<10)
+	switch kind {
+	case TarGzip:
+		return gzip.NewReader(in.buf)
+	case TarBzip2:
+		return io.NopCloser(bzip2.NewReader(in.buf)), nil
+	case TarXz:
+		head, err := in.buf.Peek(xzHead)
+		if err == nil {
+			err = checkXz(head)
+		}
+		if err != nil {
+			return nil, err
+		}
+		x, err := xz.NewReader(in.buf)
+		return io.NopCloser(x), err
+	}
+	return nil, fmt.Errorf("no decoder for %q: %w", kind, syscall.EINVAL)
+}
+
+// xzHead is how much of an xz file tells the size of its first dictionary: the
+// header of the stream, and of the block up to its first filter. No xz file
+// is shorter, even if nothing is in it.
+const xzHead = 12 + 20
+
+// checkXz refuses a dictionary that is too large: its memory is taken at once.
+func checkXz(b []byte) error {
+	block := b[12:]
+	if block[0] == 0 || block[1]&0x03 != 0 {
+		return nil // an index, or several filters, which the decoder refuses
+	}
+	filter := block[2:]
+	for _, has := range []byte{0x40, 0x80} { // the sizes, if they are there
+		for more := block[1]&has != 0; more && len(filter) > 0; filter = filter[1:] {
+			more = filter[0]&0x80 != 0
+		}
+	}
+	if len(filter) < 3 || filter[0] != 0x21 || filter[1] != 1 {
+		return nil // not LZMA2, or sizes that say more than a header should
+	}
+	if bits := filter[2]; bits > 30 { // 2^27 bytes
+		return fmt.Errorf("its dictionary is larger than %d MiB", MaxWindow>>20)
+	}
+	return nil
+}
+
+// packed is the compressed bytes.
+type packed struct {
+	left []byte // of cur, or of the head
+	cur  *Piece // nil at the start
+	from *Region
+	buf  *bufio.Reader // that reads this; nil if the decoder does
+	off  atomic.Int64  // given out
+	err  error         // of from
+}
+
+// Read implements io.Reader.
+func (k *packed) Read(b []byte) (int, error) {
+	for len(k.left) == 0 {
+		if k.err != nil {
+			return 0, k.err
+		}
+		k.release()
+		k.cur, k.err = k.from.Next()
+		if k.err == nil {
+			k.left = k.cur.B
+		}
+	}
+	n := copy(b, k.left)
+	k.left = k.left[n:]
+	k.off.Add(int64(n))
+	return n, nil
+}
+
+func (k *packed) release() {
+	if k.cur != nil {
+		k.cur.Release()
+	}
+	k.cur, k.left = nil, nil
+}
+
+func (k *packed) offset() int64 { return k.off.Load() }
+
+// explain says what err, which a decoder returned, comes from. It is called
+// when no decoder reads.
+func (k *packed) explain(err error) error {
+	switch {
+	case err == nil || err == io.EOF && k.err == io.EOF && len(k.left) == 0:
+		return err
+	case k.err != nil && k.err != io.EOF:
+		return k.err
+	}
+	off := k.offset()
+	if k.buf != nil {
+		off -= int64(k.buf.Buffered())
+	}
+	cut := k.err == io.EOF && (errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, io.EOF))
+	return &DamageError{Off: off, Err: err, Cut: cut}
+}
