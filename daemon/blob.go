@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 
@@ -30,7 +31,7 @@ func (d *Daemon) onBlob(_ context.Context, r *rpc.Request, resp *rpc.Response) e
 	if err := decodeJSON(r.Body, &q); err != nil {
 		return err
 	}
-	if q.Name != filepath.Base(q.Name) || strings.HasPrefix(q.Name, ".") || q.Off < 0 {
+	if !blobName(q.Name) || q.Off < 0 {
 		return fmt.Errorf("blob %q: %w", q.Name, syscall.EINVAL)
 	}
 	f, err := os.Open(filepath.Join(d.stageDir(q.Dataset), q.Name))
@@ -48,6 +49,16 @@ func (d *Daemon) onBlob(_ context.Context, r *rpc.Request, resp *rpc.Response) e
 	}
 	resp.Data = b[:n]
 	return nil
+}
+
+// blobName reports whether name is one of the files of a staging.
+func blobName(name string) bool {
+	if name == manifestFile {
+		return true
+	}
+	kind, part, _ := strings.Cut(name, "-")
+	_, err := strconv.ParseUint(part, 10, 16)
+	return err == nil && (kind == "part" || kind == "records")
 }
 
 // fetch copies a blob of node from into the file path, which appears whole or

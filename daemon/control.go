@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/bivouacfs/bivouac/datapath"
@@ -13,6 +14,7 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/metadata/cluster"
 	"github.com/bivouacfs/bivouac/metadata/raftstore"
+	"github.com/bivouacfs/bivouac/stagein"
 )
 
 // report is the body of wire.OpReport: what a node says of itself.
@@ -23,6 +25,7 @@ type report struct {
 	Ready   bool            `json:"ready,omitempty"`
 	Leaving bool            `json:"leaving,omitempty"` // asked to leave; waits for the others
 	Done    bool            `json:"done,omitempty"`    // its part of the stage-out is over
+	Crew    uint64          `json:"crew,omitempty"`    // crewOf the map by which it knew its part
 	// Manifests is the digest of each dataset's manifest that the node has
 	// ingested; Trouble is why it could not.
 	Manifests map[metadata.DatasetID]string `json:"manifests,omitempty"`
@@ -92,7 +95,7 @@ func (d *Daemon) WaitUp(ctx context.Context) error {
 	defer cancel()
 	err := d.until(ctx, func(v cluster.View) bool {
 		self, _ := v.Map.Node(d.job.Self)
-		return v.Version > 0 && !joining(v.Map) && (self.State == cluster.Up || len(absent(v.Map)) > 0)
+		return v.Version > 0 && !joining(v.Map) && (serving(self) || len(absent(v.Map)) > 0)
 	})
 	v := d.View()
 	if err != nil {
@@ -164,7 +167,7 @@ func (d *Daemon) silent(v cluster.View) string {
 
 func (d *Daemon) report() report {
 	r := report{Node: d.job.Self, Version: d.View().Version, Ready: d.ready.Load()}
-	r.Leaving, r.Done = d.leave.state()
+	r.Leaving, r.Done, r.Crew = d.leave.state()
 	r.Manifests, r.Trouble = d.table.report()
 	r.Space, _ = d.data.Space(d.ctx) // a store that cannot say it reports zeros
 	if a := d.addrs(d.job.Self); len(a) > 0 {
@@ -232,7 +235,7 @@ func ptr[T any](v T) *T { return &v }
 func (d *Daemon) onReport(_ context.Context, peer metadata.NodeID, r *report) (reportReply, error) {
 	var reply reportReply
 	g := d.raftGroup()
-	if g == nil || peer != r.Node {
+	if g == nil || peer != r.Node || int(peer) >= len(d.job.Hosts) {
 		return reply, nil
 	}
 	reply.Leader, reply.Known = g.Leader()
@@ -303,7 +306,13 @@ func (d *Daemon) proposeTo(ctx context.Context, id metadata.NodeID, c raftstore.
 	return v, err
 }
 
-func (d *Daemon) onPropose(ctx context.Context, _ metadata.NodeID, c *raftstore.Command) (cluster.View, error) {
+func (d *Daemon) onPropose(ctx context.Context, from metadata.NodeID, c *raftstore.Command) (cluster.View, error) {
+	if err := checkProposal(from, c); err != nil {
+		return cluster.View{}, err
+	}
+	if ds, ok := d.View().Dataset(c.Dataset.ID); ok && ds.Coordinator != from || int(from) >= len(d.job.Hosts) {
+		return cluster.View{}, fmt.Errorf("proposal by node %d for dataset %d: %w", from, c.Dataset.ID, syscall.EPERM)
+	}
 	v, err := d.proposeTo(ctx, d.job.Self, *c)
 	var other *raftstore.NotLeaderError
 	if errors.As(err, &other) {
@@ -311,6 +320,28 @@ func (d *Daemon) onPropose(ctx context.Context, _ metadata.NodeID, c *raftstore.
 	}
 	return v, err
 }
+
+// checkProposal refuses what no node has to propose to another: a node speaks
+// for the datasets that it leads; what is said of nodes is for the leader.
+func checkProposal(from metadata.NodeID, c *raftstore.Command) error {
+	ds := c.Dataset
+	switch {
+	case c.Kind != raftstore.KindAddDataset && c.Kind != raftstore.KindSetDataset:
+		return fmt.Errorf("proposal of %.32q by node %d: %w", c.Kind, from, syscall.EPERM)
+	case ds.Coordinator != from:
+		return fmt.Errorf("proposal by node %d for a dataset of node %d: %w", from, ds.Coordinator, syscall.EPERM)
+	case c.Kind == raftstore.KindAddDataset:
+		return stagein.Request{Source: ds.Source, Name: ds.Name}.Validate()
+	case ds.Phase != cluster.Publishing && ds.Phase != cluster.Failed:
+		return fmt.Errorf("proposal that dataset %d be %v: %w", ds.ID, ds.Phase, syscall.EPERM)
+	case len(ds.Error) > maxErrorText || len(ds.Digest) > maxErrorText:
+		return fmt.Errorf("proposal with an error of %d bytes: %w", len(ds.Error), syscall.EMSGSIZE)
+	}
+	return nil
+}
+
+// maxErrorText bounds why a dataset failed, in bytes.
+const maxErrorText = 16 << 10
 
 func (d *Daemon) controlHandlers() map[wire.Op]rpc.Handler {
 	return map[wire.Op]rpc.Handler{

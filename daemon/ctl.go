@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"net/http/pprof"
 	"os"
+	"sync"
 	"syscall"
 	"time"
 
@@ -26,11 +27,42 @@ import (
 type ctlServer struct {
 	srv  *http.Server
 	done chan struct{}
+	busy sync.WaitGroup // requests that are answered
+
+	mu     sync.Mutex
+	closed bool // guarded by mu
 }
 
+// close returns when no request is being answered any more; http.Server.Close
+// alone does not wait for them.
 func (c *ctlServer) close() {
+	c.mu.Lock()
+	c.closed = true
+	c.mu.Unlock()
 	_ = c.srv.Close()
 	<-c.done
+	c.busy.Wait()
+}
+
+func (c *ctlServer) begin() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.closed {
+		c.busy.Add(1)
+	}
+	return !c.closed
+}
+
+// counted answers requests with h as long as the server is open.
+func (c *ctlServer) counted(h http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if !c.begin() {
+			writeJSON(w, http.StatusServiceUnavailable, CtlError{Error: "the daemon stops"})
+			return
+		}
+		defer c.busy.Done()
+		h.ServeHTTP(w, r)
+	})
 }
 
 // CtlError is the body of an answer that is not 200.
@@ -65,7 +97,11 @@ func (d *Daemon) serveCtl() (*ctlServer, error) {
 		_ = l.Close()
 		return nil, fmt.Errorf("control socket: %w", err)
 	}
-	c := &ctlServer{srv: &http.Server{Handler: d.routes(), ReadHeaderTimeout: 10 * time.Second}, done: make(chan struct{})}
+	c := &ctlServer{done: make(chan struct{})}
+	c.srv = &http.Server{
+		Handler: c.counted(d.routes()), ReadHeaderTimeout: 10 * time.Second,
+		BaseContext: func(net.Listener) context.Context { return d.ctx }, // a request ends with the daemon
+	}
 	go func() {
 		defer close(c.done)
 		if err := c.srv.Serve(l); !errors.Is(err, http.ErrServerClosed) {
@@ -97,8 +133,11 @@ func writeJSON(w http.ResponseWriter, status int, v any) {
 
 func writeError(w http.ResponseWriter, err error) {
 	status := http.StatusInternalServerError
-	if errors.Is(err, syscall.EEXIST) {
+	switch {
+	case errors.Is(err, syscall.EEXIST):
 		status = http.StatusConflict
+	case errors.Is(err, syscall.EINVAL):
+		status = http.StatusBadRequest
 	}
 	writeJSON(w, status, CtlError{Error: errnoText(err)})
 }
@@ -136,6 +175,10 @@ func (d *Daemon) postStageIn(w http.ResponseWriter, r *http.Request) {
 func (d *Daemon) postStageOut(w http.ResponseWriter, r *http.Request) {
 	var o OutSpec
 	if !readJSON(w, r, &o) {
+		return
+	}
+	if err := o.Validate(); err != nil {
+		writeError(w, err)
 		return
 	}
 	res, err := d.StageOut(r.Context(), o)

@@ -22,8 +22,10 @@
 //	leadMu     the leader's memory of reports
 //	stageMu    tasks, seams, what this node coordinates
 //	sealedMu   the datasets this node has ingested
+//	fence      writes to the objects of datasets, against their end
 //
-// None is held while another is taken, nor across a remote call.
+// None is held while another is taken, but stageMu under fence, nor across a
+// remote call.
 package daemon
 
 import (
@@ -105,6 +107,7 @@ type Daemon struct {
 	ready  atomic.Bool // the mount is served
 	phases Phases
 	out    atomic.Pointer[OutFunc]
+	held   atomic.Pointer[HeldFunc]
 	kick   chan struct{} // report at once; one is enough
 
 	viewMu  sync.Mutex
@@ -160,9 +163,12 @@ func (d *Daemon) open() error {
 	if err := d.openStores(); err != nil {
 		return err
 	}
+	orphans, err := d.findOrphans()
+	if err != nil {
+		return err
+	}
 	l := d.cfg.Listener
 	if l == nil {
-		var err error
 		if l, err = listen(d.job.Addrs[d.job.Self]); err != nil {
 			return err
 		}
@@ -181,6 +187,7 @@ func (d *Daemon) open() error {
 	d.http = h
 	d.spawn(d.reportLoop)
 	d.spawn(d.ingestLoop)
+	d.spawn(func(ctx context.Context) { d.drainOrphans(ctx, orphans) })
 	return nil
 }
 
@@ -356,8 +363,8 @@ func (d *Daemon) Close() error {
 	if d.peers != nil {
 		d.peers.Close()
 	}
+	d.wg.Wait() // who leads a stage-in may still start a share here
 	d.stage.wait()
-	d.wg.Wait()
 	var errs []error
 	if d.data != nil {
 		errs = append(errs, d.data.Close())

@@ -130,6 +130,9 @@ func (d *Daemon) metaHandlers() map[wire.Op]rpc.Handler {
 			return entryReply(m.Rename(ctx, q.Rename))
 		}),
 		wire.OpReadDir: handle(func(ctx context.Context, q *wire.ReadDirReq) (appender, error) {
+			if q.Limit > wire.MaxEntries { // more may not fit in a reply
+				return nil, fmt.Errorf("read of %d entries: %w", q.Limit, syscall.EINVAL)
+			}
 			es, err := m.ReadDir(ctx, q.Dir, q.After, int(q.Limit))
 			if err != nil {
 				return nil, err
@@ -185,7 +188,7 @@ func (d *Daemon) dataHandlers() map[wire.Op]rpc.Handler {
 			if err := q.Parse(r.Body); err != nil {
 				return err
 			}
-			return s.WriteAt(ctx, q.Ino, r.Data, q.Off)
+			return d.write(ctx, q.Ino, r.Data, q.Off)
 		},
 		wire.OpSync: handle(func(ctx context.Context, q *wire.InoReq) (appender, error) {
 			return nil, s.Sync(ctx, q.Ino)

@@ -59,25 +59,52 @@ func (d *Daemon) register(ctx context.Context, s DatasetSpec) (*intake, error) {
 	if err := req.Validate(); err != nil {
 		return nil, err
 	}
-	v, err := d.propose(ctx, raftstore.Command{Kind: "dataset-add", Dataset: cluster.Dataset{
+	ds := cluster.Dataset{
 		Name: s.Name, Source: s.Source, Coordinator: d.job.Self, Phase: cluster.Staging, Started: now(),
-	}})
-	if errors.Is(err, syscall.EEXIST) {
-		return nil, fmt.Errorf("stage-in of %s: a dataset named %q is there already: give another name as SRC:NAME: %w", s.Source, s.Name, syscall.EEXIST)
 	}
-	if err != nil {
+	defer d.stage.ask(s.Name)()
+	// Who asked may go away; what was proposed may come to pass all the same.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), registryTime)
+	defer cancel()
+	v, err := d.propose(ctx, raftstore.Command{Kind: raftstore.KindAddDataset, Dataset: ds})
+	taken := errors.Is(err, syscall.EEXIST)
+	if taken {
+		v = d.viewWith(ctx, s.Name)
+	} else if err != nil {
 		return nil, fmt.Errorf("stage-in of %s: %w", s.Source, err)
 	}
+	// A proposal whose answer was lost was made again: then it is there
+	// already, and it is this one.
+	found, ok := active(v, s.Name)
+	if !ok || found.Coordinator != ds.Coordinator || found.Started != ds.Started {
+		return nil, fmt.Errorf("stage-in of %s: a dataset named %q is there already: give another name as SRC:NAME: %w", s.Source, s.Name, syscall.EEXIST)
+	}
+	in := &intake{d: d, ds: found}
+	d.stage.lead(in)
+	return in, nil
+}
+
+// registryTime is how long a stage-in waits for the registry to take note of it.
+const registryTime = 30 * time.Second
+
+// active is the dataset name that has not failed.
+func active(v cluster.View, name string) (cluster.Dataset, bool) {
 	for _, ds := range v.Datasets {
-		if ds.Name == s.Name && ds.Phase == cluster.Staging {
-			in := &intake{d: d, ds: ds}
-			d.stage.mu.Lock()
-			d.stage.jobs[ds.ID] = in
-			d.stage.mu.Unlock()
-			return in, nil
+		if ds.Name == name && ds.Phase != cluster.Failed {
+			return ds, true
 		}
 	}
-	return nil, fmt.Errorf("stage-in of %s: the registry lost it", s.Source)
+	return cluster.Dataset{}, false
+}
+
+// viewWith is the view once it has the dataset name, which is agreed on.
+func (d *Daemon) viewWith(ctx context.Context, name string) cluster.View {
+	d.nudge()
+	_ = d.until(ctx, func(v cluster.View) bool { // without it, the caller finds nothing
+		_, ok := active(v, name)
+		return ok
+	})
+	return d.View()
 }
 
 // finish records how the stage-in ended.
@@ -85,20 +112,31 @@ func (in *intake) finish(ctx context.Context, err error) error {
 	ds := in.ds
 	if err != nil {
 		in.abort()
-		ds.Phase, ds.Error = cluster.Failed, errnoText(err)
+		ds.Phase, ds.Error = cluster.Failed, clip(errnoText(err))
 	} else {
 		ds.Phase = cluster.Publishing
 	}
 	// The job's end must not leave the registry believing in a stage-in.
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), registryTime)
 	defer cancel()
-	if _, e := in.d.propose(ctx, raftstore.Command{Kind: "dataset-set", Dataset: ds}); e != nil && err == nil {
+	_, e := in.d.propose(ctx, raftstore.Command{Kind: raftstore.KindSetDataset, Dataset: ds})
+	if e != nil {
+		in.d.stage.unlead(ds.ID) // so that this node says it has failed when it can
+		in.d.nudge()
+	}
+	if err == nil {
 		err = e
 	}
 	return err
 }
 
 func (in *intake) run(ctx context.Context) error {
+	select {
+	case in.d.stage.slots <- struct{}{}:
+		defer func() { <-in.d.stage.slots }()
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 	plan, err := in.makePlan(ctx)
 	if err != nil {
 		return err
@@ -307,6 +345,9 @@ func (in *intake) write(parts []*manifest.Reader, path string) (manifest.Summary
 	}
 	return sum, nil
 }
+
+// clip bounds a text that goes into the registry.
+func clip(s string) string { return s[:min(len(s), maxErrorText)] }
 
 // dirMode is S_IFDIR.
 const dirMode = 0o040000

@@ -6,9 +6,13 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
 	"time"
 
 	"github.com/bivouacfs/bivouac/metadata"
+	"github.com/bivouacfs/bivouac/stagein"
 )
 
 // JobVersion is the version of the job file that this program writes and reads.
@@ -60,6 +64,17 @@ type OutSpec struct {
 	To   string `json:"to"`   // absolute path
 }
 
+// Validate says what is wrong with o before anything is touched.
+func (o OutSpec) Validate() error {
+	switch {
+	case !filepath.IsAbs(o.To) || strings.ContainsRune(o.To, 0):
+		return fmt.Errorf("stage-out to %q: not an absolute path: %w", o.To, syscall.EINVAL)
+	case o.From == "" || slices.Contains(strings.Split(o.From, "/"), ".."):
+		return fmt.Errorf("stage-out of %q: not a path in scratch: %w", o.From, syscall.EINVAL)
+	}
+	return nil
+}
+
 // CtlSocket is the path of the daemon's control socket.
 func (j *Job) CtlSocket() string { return filepath.Join(j.Dirs.Run, "ctl.sock") }
 
@@ -108,6 +123,24 @@ func (j *Job) Validate() error {
 	}
 	if j.Capacity < 0 {
 		bad("capacity is negative")
+	}
+	return errors.Join(append(errs, j.validateData())...)
+}
+
+// validateData is the complaints about what goes in and out. A bad one that
+// was found only when the job has started would be waited for in vain.
+func (j *Job) validateData() error {
+	var errs []error
+	names := make(map[string]bool)
+	for _, s := range j.Datasets {
+		errs = append(errs, stagein.Request{Source: s.Source, Name: s.Name}.Validate())
+		if names[s.Name] {
+			errs = append(errs, fmt.Errorf("two datasets are named %q: give one another name as SRC:NAME", s.Name))
+		}
+		names[s.Name] = true
+	}
+	for _, o := range j.StageOut {
+		errs = append(errs, o.Validate())
 	}
 	return errors.Join(errs...)
 }

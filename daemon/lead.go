@@ -20,7 +20,7 @@ var errNotLeader error = syscall.EREMCHG
 // another may be.
 func unreachable(err error) bool {
 	for _, no := range []error{errNotLeader, syscall.EHOSTDOWN, syscall.EHOSTUNREACH, syscall.ETIMEDOUT,
-		syscall.ECONNREFUSED, syscall.ECONNRESET, syscall.EPIPE} {
+		syscall.ECONNREFUSED, syscall.ECONNRESET, syscall.EPIPE, syscall.ESHUTDOWN} {
 		if errors.Is(err, no) {
 			return true
 		}
@@ -146,7 +146,8 @@ func (d *Daemon) nodeDuties(v cluster.View, since time.Time, reports map[metadat
 			set(n, cluster.Up, h.Addr)
 		case n.State == cluster.Joining && at.Sub(since) > d.job.startTimeout():
 			set(n, cluster.Down, "")
-		case n.State == cluster.Up && fresh && h.Leaving:
+		case n.State == cluster.Up && fresh && h.Leaving, n.State == cluster.Down && fresh && h.Ready && len(n.Terms) > 0:
+			// Who was given up and is back while it leaves has data to copy out.
 			set(n, cluster.Leaving, h.Addr)
 		case (n.State == cluster.Up || n.State == cluster.Leaving) && !fresh && !v.Closing && at.Sub(since) > d.cfg.Timing.Down:
 			d.log.WithField("host", n.Host).Warn("does not answer, given up")
@@ -166,6 +167,8 @@ func datasetDuties(v cluster.View, reports map[metadata.NodeID]heard) []raftstor
 		switch {
 		case ds.Phase == cluster.Staging && c.State == cluster.Down:
 			ds.Phase, ds.Error = cluster.Failed, fmt.Sprintf("%s, which led the stage-in, does not answer", c.Host)
+		case ds.Phase == cluster.Publishing && c.State == cluster.Down && lost(ds, v.Map, reports):
+			ds.Phase, ds.Error = cluster.Failed, fmt.Sprintf("%s, which alone has the manifest, does not answer", c.Host)
 		case ds.Phase == cluster.Publishing:
 			p, trouble := published(ds, v.Map, reports)
 			if p == cluster.Publishing {
@@ -188,7 +191,7 @@ func published(ds cluster.Dataset, m cluster.Map, reports map[metadata.NodeID]he
 		}
 		r := reports[n.ID]
 		if t := r.Trouble[ds.ID]; t != "" {
-			return cluster.Failed, fmt.Sprintf("manifest on %s: %s", n.Host, t)
+			return cluster.Failed, fmt.Sprintf("manifest on %s: %.500s", n.Host, t)
 		}
 		if r.Manifests[ds.ID] != ds.Digest {
 			return cluster.Publishing, ""
@@ -197,14 +200,26 @@ func published(ds cluster.Dataset, m cluster.Map, reports map[metadata.NodeID]he
 	return cluster.Sealed, ""
 }
 
-// allDone reports whether every node that still answers has finished.
+// lost reports whether no node that serves has the manifest of ds.
+func lost(ds cluster.Dataset, m cluster.Map, reports map[metadata.NodeID]heard) bool {
+	for _, n := range m.Nodes {
+		r, known := reports[n.ID]
+		if serving(n) && (!known || r.Manifests[ds.ID] == ds.Digest) {
+			return false
+		}
+	}
+	return true
+}
+
+// allDone reports whether every node that still answers has finished, and has
+// copied the share that falls to it now: when a node is lost, all shares change.
 func allDone(m cluster.Map, reports map[metadata.NodeID]heard) bool {
-	n := 0
+	n, crew := 0, crewOf(m)
 	for _, node := range m.Nodes {
 		if !serving(node) {
 			continue
 		}
-		if !reports[node.ID].Done {
+		if r := reports[node.ID]; !r.Done || r.Crew != crew {
 			return false
 		}
 		n++

@@ -40,6 +40,11 @@ func TestDuties(t *testing.T) {
 			[]time.Duration{seen, seen, seen}, time.Hour, "node 1 leaving"},
 		{"all are done", []cluster.State{cluster.Leaving, cluster.Down, cluster.Leaving}, nil,
 			[]report{{Leaving: true, Done: true}, {}, {Leaving: true, Done: true}}, []time.Duration{seen, 0, seen}, time.Hour, "closing"},
+		{"all are done, but one with the share it had before another was lost", []cluster.State{cluster.Leaving, cluster.Down, cluster.Leaving}, nil,
+			[]report{{Leaving: true, Done: true}, {}, {Leaving: true, Done: true, Crew: 1}}, []time.Duration{seen, 0, seen}, time.Hour, ""},
+		{"back again to leave", []cluster.State{cluster.Leaving, cluster.Down, cluster.Leaving}, nil,
+			[]report{{Ready: true, Leaving: true}, {Ready: true, Leaving: true}, {Ready: true, Leaving: true}},
+			[]time.Duration{seen, seen, seen}, time.Hour, "node 1 leaving"},
 		{"not all are done", []cluster.State{cluster.Leaving, cluster.Up, cluster.Leaving}, nil,
 			[]report{{Leaving: true, Done: true}, {Ready: true}, {Leaving: true, Done: true}}, []time.Duration{seen, seen, seen}, time.Hour, ""},
 		{"a manifest is everywhere", all, []cluster.Dataset{{ID: 1, Phase: cluster.Publishing, Digest: "d"}},
@@ -52,6 +57,12 @@ func TestDuties(t *testing.T) {
 		{"a coordinator is lost", []cluster.State{cluster.Up, cluster.Down, cluster.Up},
 			[]cluster.Dataset{{ID: 1, Phase: cluster.Staging, Coordinator: 1}}, []report{{Ready: true}, {}, {Ready: true}},
 			[]time.Duration{seen, 0, seen}, time.Hour, "dataset 1 failed: n1, which led the stage-in, does not answer"},
+		{"a coordinator is lost with the only manifest", []cluster.State{cluster.Up, cluster.Down, cluster.Up},
+			[]cluster.Dataset{{ID: 1, Phase: cluster.Publishing, Digest: "d", Coordinator: 1}}, []report{{Ready: true}, {}, {Ready: true}},
+			[]time.Duration{seen, 0, seen}, time.Hour, "dataset 1 failed: n1, which alone has the manifest, does not answer"},
+		{"a coordinator is lost, another has the manifest", []cluster.State{cluster.Up, cluster.Down, cluster.Up},
+			[]cluster.Dataset{{ID: 1, Phase: cluster.Publishing, Digest: "d", Coordinator: 1}}, []report{has("d"), {}, {Ready: true}},
+			[]time.Duration{seen, 0, seen}, time.Hour, ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			d := &Daemon{job: &Job{}, log: logrus.NewEntry(logrus.New())}
@@ -59,12 +70,18 @@ func TestDuties(t *testing.T) {
 			d.cfg.Timing.setDefaults(3)
 			v := cluster.View{Map: cluster.NewMap(1, []string{"n0", "n1", "n2"}), Datasets: c.datasets}
 			for i, s := range c.states {
+				if s == cluster.Down || s == cluster.Leaving {
+					v.Map = v.Map.WithState(metadata.NodeID(i), cluster.Up, "")
+				}
 				v.Map = v.Map.WithState(metadata.NodeID(i), s, "")
 			}
 			heardOf := make(map[metadata.NodeID]heard)
 			for i, r := range c.reports {
 				if c.ago[i] > 0 {
 					r.Node = metadata.NodeID(i)
+					if r.Crew == 0 {
+						r.Crew = crewOf(v.Map)
+					}
 					heardOf[r.Node] = heard{r, t0.Add(-c.ago[i])}
 				}
 			}

@@ -2,8 +2,10 @@ package daemon
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
+	"hash/fnv"
 	"sync"
 	"time"
 
@@ -14,56 +16,97 @@ import (
 // leaving is how far this node's end has come.
 type leaving struct {
 	mu      sync.Mutex
-	leaving bool // guarded by mu
-	done    bool // guarded by mu
+	leaving bool   // guarded by mu
+	done    bool   // guarded by mu
+	crew    uint64 // guarded by mu; of the share that is done
 }
 
-func (l *leaving) state() (leaving, done bool) {
+func (l *leaving) state() (leaving, done bool, crew uint64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.leaving, l.done
+	return l.leaving, l.done, l.crew
 }
 
-func (l *leaving) set(leaving, done bool) {
+func (l *leaving) set(done bool, crew uint64) {
 	l.mu.Lock()
-	l.leaving, l.done = leaving, done
+	l.leaving, l.done, l.crew = true, done, crew
 	l.mu.Unlock()
 }
+
+// leaveTime is how long Leave takes at most if nobody says.
+const leaveTime = 5 * time.Minute
 
 // Leave ends this node's part in the job. Without a stage-out nobody needs the
 // node any more, and it goes at once. With one, all nodes meet twice: none
 // copies before every other has seen its last writer end, and none goes before
 // every other has copied. What could not be copied is in the error.
 func (d *Daemon) Leave(ctx context.Context) error {
-	d.leave.set(true, false)
+	d.leave.set(false, 0)
 	d.nudge()
 	if len(d.job.StageOut) == 0 {
 		return nil
 	}
-	deadline, ok := ctx.Deadline()
-	if !ok {
-		deadline = time.Now().Add(5 * time.Minute)
+	if _, ok := ctx.Deadline(); !ok {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, leaveTime)
+		defer cancel()
 	}
-	meet, cancel := context.WithDeadline(ctx, time.Now().Add(time.Until(deadline)/3))
-	err := d.until(meet, func(v cluster.View) bool { return len(hostsIn(v.Map, cluster.Up)) == 0 && v.Version > 0 })
-	cancel()
-	if err != nil {
-		d.log.WithField("hosts", hostsIn(d.View().Map, cluster.Up)).Warn("still running while this node stages out")
-	}
-	trouble := d.stageOutAll(ctx)
-	d.leave.set(true, true)
-	d.nudge()
-	last := d.until(ctx, func(v cluster.View) bool { return v.Closing })
-	if last != nil {
-		d.log.Warn("left before the others were done")
-	}
+	d.meet(ctx)
+	trouble := d.copyOut(ctx)
 	d.linger(ctx)
 	return trouble
 }
 
-// linger lets a leader tell the others that the job is closing before it goes.
+// meet waits until no node runs the job any more, but leaves time to copy.
+func (d *Daemon) meet(ctx context.Context) {
+	deadline, _ := ctx.Deadline() // Leave has set one
+	ctx, cancel := context.WithTimeout(ctx, time.Until(deadline)/3)
+	defer cancel()
+	err := d.until(ctx, func(v cluster.View) bool { return len(hostsIn(v.Map, cluster.Up)) == 0 && v.Version > 0 })
+	if err != nil {
+		d.log.WithField("hosts", hostsIn(d.View().Map, cluster.Up)).Warn("still running while this node stages out")
+	}
+}
+
+// copyOut copies this node's share and waits until all have. When a node is
+// lost, or is back, the shares change, and it copies its new one: a file is the
+// same if it is copied twice.
+func (d *Daemon) copyOut(ctx context.Context) error {
+	for {
+		m := d.View().Map
+		crew := crewOf(m)
+		trouble := d.stageOutAll(ctx, m)
+		d.leave.set(true, crew)
+		d.nudge()
+		err := d.until(ctx, func(v cluster.View) bool { return v.Closing || crewOf(v.Map) != crew })
+		if err != nil {
+			d.log.Warn("left before the others were done")
+			return trouble
+		}
+		if d.View().Closing {
+			return trouble
+		}
+		d.leave.set(false, 0)
+		d.log.WithField("down", hostsIn(d.View().Map, cluster.Down)).Warn("a node was lost or is back: its share is dealt out again")
+	}
+}
+
+// crewOf stands for the set of nodes that serve in m: those that copy.
+func crewOf(m cluster.Map) uint64 {
+	h := fnv.New64a()
+	for _, n := range m.Nodes {
+		if serving(n) {
+			_, _ = h.Write(binary.LittleEndian.AppendUint16(nil, uint16(n.ID))) // never fails
+		}
+	}
+	return h.Sum64()
+}
+
+// linger lets a leader tell the others that the job is closing before it goes;
+// the others tell the leader that they know.
 func (d *Daemon) linger(ctx context.Context) {
 	if g := d.raftGroup(); g == nil || !g.IsLeader() {
+		d.reportOnce(ctx)
 		return
 	}
 	t := time.NewTicker(d.cfg.Timing.Report / 2)
@@ -92,30 +135,49 @@ func (d *Daemon) linger(ctx context.Context) {
 }
 
 // stageOutAll copies this node's share of all that the job file wants copied.
-func (d *Daemon) stageOutAll(ctx context.Context) error {
-	self, n := d.outShare()
+func (d *Daemon) stageOutAll(ctx context.Context, m cluster.Map) error {
+	self, n, ok := d.outShare(m)
+	if !ok {
+		d.log.Warn("the others have given this node up, and copy its share")
+		return nil
+	}
 	var errs []error
 	for _, o := range d.job.StageOut {
 		r, err := d.stageOut(ctx, o, self, n)
-		if err != nil {
-			errs = append(errs, fmt.Errorf("stage-out of %s to %s: %w", o.From, o.To, err))
+		for _, e := range r.Errors {
+			d.log.WithFields(map[string]any{"from": o.From, "to": o.To}).Error("not copied: " + e)
 		}
-		d.log.WithFields(map[string]any{"from": o.From, "to": o.To, "files": r.Files, "bytes": r.Bytes}).Info("staged out")
+		if err != nil {
+			errs = append(errs, fmt.Errorf("stage-out of %s to %s: %w%s", o.From, o.To, err, listed(r)))
+		}
+		d.log.WithFields(map[string]any{"from": o.From, "to": o.To, "files": r.Files, "bytes": r.Bytes, "failed": r.Failed}).Info("staged out")
 	}
 	return errors.Join(errs...)
 }
 
-// outShare is this node's place among those that copy.
-func (d *Daemon) outShare() (self, n int) {
-	for _, node := range d.View().Map.Nodes {
-		if node.ID == d.job.Self {
-			self = n
-		}
-		if serving(node) {
-			n++
-		}
+// listed is the first few things that were not copied, a line each; the log
+// has more of them.
+func listed(r stagein.OutResult) string {
+	const most, long = 5, 500
+	s := ""
+	for _, e := range r.Errors[:min(len(r.Errors), most)] {
+		s += fmt.Sprintf("\n  not copied: %.*s", long, e)
 	}
-	return self, max(n, 1)
+	return s
+}
+
+// outShare is this node's place among those that copy.
+func (d *Daemon) outShare(m cluster.Map) (self, n int, ok bool) {
+	for _, node := range m.Nodes {
+		if !serving(node) {
+			continue
+		}
+		if node.ID == d.job.Self {
+			self, ok = n, true
+		}
+		n++
+	}
+	return self, n, ok
 }
 
 func (d *Daemon) stageOut(ctx context.Context, o OutSpec, self, n int) (stagein.OutResult, error) {

@@ -13,6 +13,7 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/metadata/cluster"
 	"github.com/bivouacfs/bivouac/metadata/manifest"
+	"github.com/bivouacfs/bivouac/metadata/raftstore"
 )
 
 // dataset is a sealed dataset that this node can answer for.
@@ -79,18 +80,13 @@ func (d *Daemon) Datasets() []cluster.Dataset {
 	return all
 }
 
-// ingestLoop fetches and ingests the manifests that the registry names.
+// ingestLoop does what the registry asks of every node for each dataset.
 func (d *Daemon) ingestLoop(ctx context.Context) {
 	for {
 		v, changed := d.watch()
 		again := false
 		for _, ds := range v.Datasets {
-			if x, ok := d.table.get(ds.ID); ok && x.digest == ds.Digest {
-				continue
-			}
-			if ds.Phase == cluster.Publishing || ds.Phase == cluster.Sealed {
-				again = d.ingest(ctx, ds) != nil || again
-			}
+			again = !d.follow(ctx, ds) || again
 		}
 		var retry <-chan time.Time
 		if again {
@@ -103,6 +99,55 @@ func (d *Daemon) ingestLoop(ctx context.Context) {
 		case <-retry:
 		}
 	}
+}
+
+// follow does what the phase of ds asks of this node, and reports whether there
+// is nothing left to do.
+func (d *Daemon) follow(ctx context.Context, ds cluster.Dataset) bool {
+	switch ds.Phase {
+	case cluster.Staging:
+		return ds.Coordinator != d.job.Self || d.disown(ctx, ds)
+	case cluster.Failed:
+		d.discard(ds.ID)
+		return true
+	}
+	if x, ok := d.table.get(ds.ID); ok && x.digest == ds.Digest {
+		return true
+	}
+	d.stage.forgetSeams(ds.ID)
+	return d.ingest(ctx, ds) == nil
+}
+
+// disown says that a stage-in has failed which this node is said to lead, and
+// does not: an earlier run of this daemon did.
+func (d *Daemon) disown(ctx context.Context, ds cluster.Dataset) bool {
+	leads, maybe := d.stage.leads(ds)
+	if leads || maybe {
+		return leads
+	}
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	ds.Phase = cluster.Failed
+	ds.Error = fmt.Sprintf("the daemon on %s was interrupted while it led the stage-in: stage it in again", d.job.Hosts[d.job.Self])
+	_, err := d.propose(ctx, raftstore.Command{Kind: raftstore.KindSetDataset, Dataset: ds})
+	if err != nil {
+		d.log.WithError(err).WithField("dataset", ds.Name).Warn("a stage-in that was interrupted")
+	}
+	return err == nil
+}
+
+// discard ends what this node does for a dataset that has failed, and removes
+// what it has of it. Who led the stage-in may be gone, so nobody waits for it
+// to say so.
+func (d *Daemon) discard(ds metadata.DatasetID) {
+	if !d.stage.drop(ds) {
+		return
+	}
+	d.spawn(func(ctx context.Context) {
+		if d.stopShares(ctx, ds) == nil {
+			d.dropDataset(ds)
+		}
+	})
 }
 
 func (d *Daemon) ingest(ctx context.Context, ds cluster.Dataset) error {
@@ -161,11 +206,13 @@ func (d *Daemon) load(ctx context.Context, ds cluster.Dataset) (dataset, error) 
 }
 
 func (d *Daemon) fetchManifest(ctx context.Context, ds cluster.Dataset, path string) error {
-	if ds.Coordinator == d.job.Self {
-		return nil
-	}
 	q := blobReq{Dataset: ds.ID, Name: manifestFile}
-	err := d.fetch(ctx, ds.Coordinator, q, path)
+	var err error
+	if ds.Coordinator == d.job.Self {
+		_, err = os.Stat(path) // it was made here; an empty store has it from the others
+	} else {
+		err = d.fetch(ctx, ds.Coordinator, q, path)
+	}
 	for _, id := range d.View().Map.Up() {
 		if err == nil {
 			return nil
@@ -194,6 +241,13 @@ func (d *Daemon) dropDataset(id metadata.DatasetID) {
 	}
 	if err := os.RemoveAll(d.stageDir(id)); err != nil {
 		d.log.WithError(err).Warn("records of a failed dataset remain")
+	}
+	d.table.mu.Lock()
+	delete(d.table.have, id)
+	delete(d.table.trouble, id)
+	d.table.mu.Unlock()
+	if err := d.meta.Table(id).Drop(); err != nil {
+		d.log.WithError(err).Warn("manifest of a failed dataset remains")
 	}
 	d.log.WithFields(map[string]any{"dataset": id, "objects": n}).Debug("dropped")
 }

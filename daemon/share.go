@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"sync/atomic"
+	"syscall"
 
 	"github.com/bivouacfs/bivouac/datapath"
 	"github.com/bivouacfs/bivouac/datapath/wire"
@@ -92,7 +93,15 @@ func (s *share) fetchItems(ctx context.Context, part *stagein.Part) error {
 	if err != nil {
 		return fmt.Errorf("stage-in: %w", err)
 	}
-	return decodeJSON(b, part)
+	var got stagein.Part
+	if err := decodeJSON(b, &got); err != nil {
+		return fmt.Errorf("stage-in: list of files: %w", err)
+	}
+	if got.Index != part.Index || got.Node != part.Node {
+		return fmt.Errorf("stage-in: list of files of part %d, want %d: %w", got.Index, part.Index, syscall.EPROTO)
+	}
+	*part = got
+	return nil
 }
 
 func (s *share) seamIn(ctx context.Context) (stagein.Seam, error) {
@@ -135,6 +144,9 @@ func (t target) store(node metadata.NodeID) datapath.Store {
 
 // Put writes p to the object of ino on node.
 func (t target) Put(ctx context.Context, node metadata.NodeID, ino metadata.Ino, p []byte, off int64) error {
+	if node == t.d.job.Self {
+		return t.d.write(ctx, ino, p, off)
+	}
 	return t.store(node).WriteAt(ctx, ino, p, off)
 }
 

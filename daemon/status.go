@@ -58,6 +58,7 @@ type Status struct {
 	// Wanted is the names of the job file's datasets; one that is not yet in
 	// Datasets has not been begun.
 	Wanted []string        `json:"wanted,omitempty"`
+	Shares int             `json:"shares,omitempty"` // parts of stage-ins and stage-outs that run on this node now
 	RPC    rpc.ServerStats `json:"rpc"`
 }
 
@@ -72,7 +73,8 @@ type NodeStatus struct {
 // DatasetStatus is a dataset and how far it is.
 type DatasetStatus struct {
 	cluster.Dataset
-	// Ready says that every node can read the whole of it.
+	// Ready says that it is sealed, and that the node that answers can read
+	// it: one that was away while it was sealed has to get its manifest first.
 	Ready    bool              `json:"ready"`
 	Total    int64             `json:"total,omitempty"`    // bytes of the source, while it is staged
 	Progress *stagein.Progress `json:"progress,omitempty"` // while it is staged
@@ -87,24 +89,29 @@ type NodeShare struct {
 }
 
 type statusReq struct {
-	Dataset metadata.DatasetID `json:"dataset"`
+	Dataset metadata.DatasetID `json:"dataset,omitempty"`
+	Files   []metadata.Ino     `json:"files,omitempty"` // which of these are open
 }
 
-// statusReply is how far a stage-in is.
+// statusReply is how far a stage-in is, and which files are open on the node.
 type statusReply struct {
 	Progress stagein.Progress `json:"progress"`
 	Total    int64            `json:"total"`
+	Held     []metadata.Ino   `json:"held,omitempty"`
 }
 
-// onStatus is a coordinator's answer on how far a stage-in is.
+// onStatus is a node's answer on how far a stage-in is that it leads, and on
+// what is open on it.
 func (d *Daemon) onStatus(_ context.Context, _ metadata.NodeID, q *statusReq) (statusReply, error) {
 	d.stage.mu.Lock()
 	in := d.stage.jobs[q.Dataset]
 	d.stage.mu.Unlock()
-	if in == nil {
-		return statusReply{}, nil
+	var r statusReply
+	if in != nil {
+		r = in.status()
 	}
-	return in.status(), nil
+	r.Held = d.heldHere(q.Files)
+	return r, nil
 }
 
 // Status says how the job stands, as this node sees it.
@@ -123,20 +130,20 @@ func (d *Daemon) Status(ctx context.Context) Status {
 	for _, w := range d.job.Datasets {
 		s.Wanted = append(s.Wanted, w.Name)
 	}
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Second) // for all that have to be asked
+	defer cancel()
 	for _, ds := range v.Datasets {
 		s.Datasets = append(s.Datasets, d.datasetStatus(ctx, ds))
 	}
-	s.RPC = d.rpc.Stats()
+	s.Shares, s.RPC = d.stage.running(), d.rpc.Stats()
 	return s
 }
 
 func (d *Daemon) datasetStatus(ctx context.Context, ds cluster.Dataset) DatasetStatus {
-	s := DatasetStatus{Dataset: ds, Ready: ds.Phase == cluster.Sealed}
+	s := DatasetStatus{Dataset: ds}
 	if ds.Phase == cluster.Staging {
-		ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
-		defer cancel()
 		var r statusReply
-		if d.control(ctx, ds.Coordinator, wire.OpStatus, statusReq{ds.ID}, &r) == nil {
+		if d.control(ctx, ds.Coordinator, wire.OpStatus, statusReq{Dataset: ds.ID}, &r) == nil {
 			s.Progress, s.Total = &r.Progress, r.Total
 		}
 	}
@@ -144,6 +151,7 @@ func (d *Daemon) datasetStatus(ctx context.Context, ds cluster.Dataset) DatasetS
 	if !ok {
 		return s
 	}
+	s.Ready = ds.Phase == cluster.Sealed && x.digest == ds.Digest
 	for _, n := range d.View().Map.Nodes {
 		sh := x.summary.PerNode[n.ID]
 		s.PerNode = append(s.PerNode, NodeShare{Host: n.Host, Files: sh.Files, Bytes: sh.Bytes})

@@ -4,10 +4,10 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"sync"
 	"syscall"
 
 	"github.com/bivouacfs/bivouac/metadata"
+	"github.com/bivouacfs/bivouac/metadata/cluster"
 	"github.com/bivouacfs/bivouac/stagein"
 )
 
@@ -50,123 +50,6 @@ type seamReq struct {
 	Seam    stagein.Seam       `json:"seam"`
 }
 
-// seamKey is a region of a dataset.
-type seamKey struct {
-	ds   metadata.DatasetID
-	part int
-}
-
-// task is a share that runs, or has run, on this node.
-type task struct {
-	dataset  metadata.DatasetID
-	cancel   context.CancelFunc
-	done     chan struct{} // closed when it is over
-	progress func() stagein.Progress
-
-	mu    sync.Mutex
-	state taskState // guarded by mu
-}
-
-func (t *task) snapshot() taskState {
-	t.mu.Lock()
-	s := t.state
-	t.mu.Unlock()
-	if t.progress != nil {
-		s.Progress = t.progress()
-	}
-	return s
-}
-
-func (t *task) finish(out *stagein.OutResult, err error) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.state.Done, t.state.Out = true, out
-	if err != nil {
-		t.state.Error = errnoText(err)
-	}
-	close(t.done)
-}
-
-// maxTasks bounds what peers can make this node remember.
-const maxTasks = 4096
-
-// staging is the shares that run on this node, and the seams that came for them.
-type staging struct {
-	mu    sync.Mutex // stageMu of the package comment
-	tasks map[string]*task
-	seams map[seamKey]chan stagein.Seam // one seam for each; buffered, so that it can come early
-	jobs  map[metadata.DatasetID]*intake
-	ended map[metadata.DatasetID]bool // failed: a share that comes late is refused
-	wg    sync.WaitGroup
-}
-
-func (s *staging) init() {
-	s.tasks = make(map[string]*task)
-	s.seams = make(map[seamKey]chan stagein.Seam)
-	s.jobs = make(map[metadata.DatasetID]*intake)
-	s.ended = make(map[metadata.DatasetID]bool)
-}
-
-func (s *staging) wait() { s.wg.Wait() }
-
-// seam is the mailbox of a region.
-func (s *staging) seam(k seamKey) (chan stagein.Seam, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	c, ok := s.seams[k]
-	if !ok {
-		if len(s.seams) >= maxTasks {
-			return nil, fmt.Errorf("seams: %w", syscall.EBUSY)
-		}
-		c = make(chan stagein.Seam, 1)
-		s.seams[k] = c
-	}
-	return c, nil
-}
-
-// end marks a dataset as failed, and returns its shares that run here.
-func (s *staging) end(ds metadata.DatasetID) []*task {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.ended[ds] = true
-	for k := range s.seams {
-		if k.ds == ds {
-			delete(s.seams, k)
-		}
-	}
-	var ts []*task
-	for _, t := range s.tasks {
-		if t.dataset == ds {
-			ts = append(ts, t)
-		}
-	}
-	return ts
-}
-
-func (s *staging) task(id string) (*task, bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	t, ok := s.tasks[id]
-	return t, ok
-}
-
-func (s *staging) add(id string, t *task) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if _, ok := s.tasks[id]; ok {
-		return fmt.Errorf("task %s: %w", id, syscall.EEXIST)
-	}
-	if t.dataset != 0 && s.ended[t.dataset] {
-		return fmt.Errorf("task %s: %w", id, syscall.ECANCELED)
-	}
-	if len(s.tasks) >= maxTasks {
-		return fmt.Errorf("task %s: %w", id, syscall.EBUSY)
-	}
-	s.tasks[id] = t
-	s.wg.Add(1)
-	return nil
-}
-
 // onTask starts a share.
 func (d *Daemon) onTask(_ context.Context, from metadata.NodeID, q *taskReq) (struct{}, error) {
 	ctx, cancel := context.WithCancel(d.ctx)
@@ -186,28 +69,54 @@ func (d *Daemon) onTask(_ context.Context, from metadata.NodeID, q *taskReq) (st
 		if err != nil {
 			d.log.WithError(err).WithField("task", q.Task).Warn("share failed")
 		}
-		t.finish(out, err)
+		d.stage.finish(q.Task, t, out, err)
 	}()
 	return struct{}{}, nil
 }
 
+// maxTaskName bounds the name of a task, in bytes.
+const maxTaskName = 128
+
 func (d *Daemon) prepare(from metadata.NodeID, q *taskReq, t *task) (func(context.Context) (*stagein.OutResult, error), error) {
 	switch {
+	case q.Task == "" || len(q.Task) > maxTaskName || (q.Plan == nil) == (q.Out == nil):
+		return nil, fmt.Errorf("task %.32q: %w", q.Task, syscall.EINVAL)
 	case q.Plan != nil:
-		if q.Part < 0 || q.Part >= len(q.Plan.Parts) {
-			return nil, fmt.Errorf("part %d of %d: %w", q.Part, len(q.Plan.Parts), syscall.EINVAL)
+		if err := d.checkPlan(q.Plan, q.Part); err != nil {
+			return nil, err
 		}
 		sh := &share{d: d, plan: q.Plan, part: q.Part, from: from}
 		t.dataset = q.Plan.Dataset
 		t.progress = sh.progress
 		return func(ctx context.Context) (*stagein.OutResult, error) { return nil, sh.run(ctx) }, nil
-	case q.Out != nil:
-		return func(ctx context.Context) (*stagein.OutResult, error) {
-			r, err := d.stageOut(ctx, *q.Out, q.Self, q.N)
-			return &r, err
-		}, nil
 	}
-	return nil, fmt.Errorf("task %s: %w", q.Task, syscall.EINVAL)
+	if err := q.Out.Validate(); err != nil {
+		return nil, err
+	}
+	return func(ctx context.Context) (*stagein.OutResult, error) {
+		r, err := d.stageOut(ctx, *q.Out, q.Self, q.N)
+		return &r, err
+	}, nil
+}
+
+// checkPlan refuses a plan that does not fit this job: nothing that a share
+// does may depend on a peer being right.
+func (d *Daemon) checkPlan(p *stagein.Plan, part int) error {
+	bad := func(why string) error {
+		return fmt.Errorf("plan of dataset %d: %s: %w", p.Dataset, why, syscall.EINVAL)
+	}
+	if p.Dataset == 0 || part < 0 || part >= len(p.Parts) {
+		return bad(fmt.Sprintf("part %d of %d", part, len(p.Parts)))
+	}
+	for i, x := range p.Parts {
+		if int(x.Index) != i || int(x.Node) >= len(d.job.Hosts) {
+			return bad(fmt.Sprintf("part %d is number %d, for node %d", i, x.Index, x.Node))
+		}
+	}
+	if p.Parts[part].Node != d.job.Self {
+		return bad(fmt.Sprintf("part %d is for node %d", part, p.Parts[part].Node))
+	}
+	return nil
 }
 
 func (d *Daemon) onPoll(_ context.Context, _ metadata.NodeID, q *pollReq) (taskState, error) {
@@ -219,23 +128,51 @@ func (d *Daemon) onPoll(_ context.Context, _ metadata.NodeID, q *pollReq) (taskS
 }
 
 // onAbort stops the shares of a dataset that failed, and answers when they are
-// over.
-func (d *Daemon) onAbort(ctx context.Context, _ metadata.NodeID, q *abortReq) (struct{}, error) {
-	for _, t := range d.stage.end(q.Dataset) {
-		t.cancel()
-		select {
-		case <-t.done:
-		case <-ctx.Done():
-			return struct{}{}, ctx.Err()
-		}
+// over. It is for the node that leads the stage-in to ask, as long as it does.
+func (d *Daemon) onAbort(ctx context.Context, from metadata.NodeID, q *abortReq) (struct{}, error) {
+	ds, known := d.View().Dataset(q.Dataset)
+	if q.Dataset == 0 || known && (ds.Coordinator != from || ds.Phase == cluster.Publishing || ds.Phase == cluster.Sealed) {
+		return struct{}{}, fmt.Errorf("dataset %d is %v: %w", q.Dataset, ds.Phase, syscall.EPERM)
 	}
-	if q.Drop {
+	if err := d.stopShares(ctx, q.Dataset); err != nil {
+		return struct{}{}, err
+	}
+	if q.Drop && d.stage.drop(q.Dataset) {
 		d.dropDataset(q.Dataset)
 	}
 	return struct{}{}, nil
 }
 
+// stopShares ends the shares of a dataset that failed, and waits for them.
+func (d *Daemon) stopShares(ctx context.Context, ds metadata.DatasetID) error {
+	for _, t := range d.stage.end(ds) {
+		t.cancel()
+		select {
+		case <-t.done:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	return nil
+}
+
+// write stores p in the object of ino on this node, unless ino is of a dataset
+// that has failed.
+func (d *Daemon) write(ctx context.Context, ino metadata.Ino, p []byte, off int64) error {
+	if ino.Sealed() {
+		d.stage.fence.RLock()
+		defer d.stage.fence.RUnlock()
+		if d.stage.hasEnded(ino.Dataset()) {
+			return fmt.Errorf("object of dataset %d, which failed: %w", ino.Dataset(), syscall.ECANCELED)
+		}
+	}
+	return d.data.WriteAt(ctx, ino, p, off)
+}
+
 func (d *Daemon) onSeam(_ context.Context, _ metadata.NodeID, q *seamReq) (struct{}, error) {
+	if ds, known := d.View().Dataset(q.Dataset); known && ds.Phase != cluster.Staging {
+		return struct{}{}, fmt.Errorf("seam of dataset %d, which is %v: %w", q.Dataset, ds.Phase, syscall.ESTALE)
+	}
 	c, err := d.stage.seam(seamKey{q.Dataset, q.Part})
 	if err != nil {
 		return struct{}{}, err

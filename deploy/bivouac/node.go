@@ -75,6 +75,7 @@ func (n *node) openMount(start daemon.Start) error {
 		return err
 	}
 	d.SetOut(n.stageOut)
+	d.SetHeld(n.client.Holds)
 	dir := n.job.Dirs.Mount
 	if start.Fuse {
 		dir = fmt.Sprintf("/dev/fd/%d", daemon.FuseFD)

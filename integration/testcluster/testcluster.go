@@ -9,6 +9,7 @@ import (
 	"context"
 	"errors"
 	"net"
+	"os"
 	"path/filepath"
 	"strconv"
 	"sync"
@@ -24,6 +25,7 @@ import (
 	"github.com/bivouacfs/bivouac/fsclient/remote"
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/metadata/cluster"
+	"github.com/bivouacfs/bivouac/stagein"
 	"github.com/bivouacfs/bivouac/stagein/source"
 )
 
@@ -36,6 +38,7 @@ type Config struct {
 	Capacity int64
 	Source   source.FS // shared by all nodes
 	Datasets []daemon.DatasetSpec
+	StageOut []daemon.OutSpec
 	Timing   daemon.Timing
 }
 
@@ -44,6 +47,7 @@ type Cluster struct {
 	Nodes []*Node
 	Key   rpc.Key
 	Addrs []string
+	cfg   Config
 	links *links
 }
 
@@ -52,6 +56,17 @@ type Node struct {
 	*daemon.Daemon
 	Client *fsclient.Client
 	Job    *daemon.Job
+	dir    string
+	closed sync.Once
+}
+
+// stop closes the daemon, once.
+func (n *Node) stop(t testing.TB) {
+	n.closed.Do(func() {
+		if err := n.Close(); err != nil {
+			t.Errorf("close of node %d: %v", n.Job.Self, err)
+		}
+	})
 }
 
 // Start starts a job, which ends with the test, and waits until it is up.
@@ -63,7 +78,7 @@ func Start(t testing.TB, cfg Config) *Cluster {
 	if cfg.Timing == (daemon.Timing{}) {
 		cfg.Timing = daemon.Timing{Report: 30 * time.Millisecond, Down: 2 * time.Second}
 	}
-	c := &Cluster{links: &links{cut: make(map[int]bool), conns: make(map[int][]net.Conn)}}
+	c := &Cluster{cfg: cfg, links: &links{cut: make(map[int]bool), conns: make(map[int][]net.Conn)}}
 	copy(c.Key[:], "a job key for tests, 32 bytes long")
 	listeners := make([]net.Listener, cfg.Nodes)
 	for i := range listeners {
@@ -76,7 +91,7 @@ func Start(t testing.TB, cfg Config) *Cluster {
 	}
 	dir := t.TempDir()
 	for i, l := range listeners {
-		c.Nodes = append(c.Nodes, c.start(t, cfg, i, filepath.Join(dir, strconv.Itoa(i)), l))
+		c.Nodes = append(c.Nodes, c.start(t, i, filepath.Join(dir, strconv.Itoa(i)), l))
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), Patience)
 	defer cancel()
@@ -91,11 +106,12 @@ func Start(t testing.TB, cfg Config) *Cluster {
 	return c
 }
 
-func (c *Cluster) start(t testing.TB, cfg Config, i int, dir string, l net.Listener) *Node {
+func (c *Cluster) start(t testing.TB, i int, dir string, l net.Listener) *Node {
 	t.Helper()
+	cfg := c.cfg
 	j := &daemon.Job{
 		Version: daemon.JobVersion, ID: "test", UID: 1000, GID: 1000, Self: metadata.NodeID(i), Capacity: cfg.Capacity,
-		Seed: 7, Datasets: cfg.Datasets,
+		Seed: 7, Datasets: cfg.Datasets, StageOut: cfg.StageOut,
 		Dirs: daemon.Dirs{Store: []string{filepath.Join(dir, "store")}, Run: filepath.Join(dir, "run"), Mount: filepath.Join(dir, "mount")},
 	}
 	for k, a := range c.Addrs {
@@ -113,12 +129,8 @@ func (c *Cluster) start(t testing.TB, cfg Config, i int, dir string, l net.Liste
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() {
-		if err := d.Close(); err != nil {
-			t.Errorf("close of node %d: %v", i, err)
-		}
-	})
-	n := &Node{Daemon: d, Job: j}
+	n := &Node{Daemon: d, Job: j, dir: dir}
+	t.Cleanup(func() { n.stop(t) })
 	n.Client, err = fsclient.New(fsclient.Config{
 		Self: j.Self, Local: d.Meta(), LocalData: d.Data(), View: d.View, Sealed: d, UID: j.UID, GID: j.GID,
 		Log: log.WithField("node", i), Now: time.Now,
@@ -128,7 +140,49 @@ func (c *Cluster) start(t testing.TB, cfg Config, i int, dir string, l net.Liste
 	if err != nil {
 		t.Fatal(err)
 	}
+	n.SetHeld(n.Client.Holds)
+	n.SetOut(func(ctx context.Context, from, to string, self, of int) (stagein.OutResult, error) {
+		root, err := n.Client.Resolve(ctx, metadata.RootIno, from)
+		if err != nil {
+			return stagein.OutResult{}, err
+		}
+		return stagein.Out(ctx, stagein.OutConfig{
+			Store: n.Client, Read: n.Client.ReadFile, Root: root, To: to, Self: self, N: of, Log: log.WithField("node", i),
+		})
+	})
 	return n
+}
+
+// Kill ends node i as kill -9 does: the others hear nothing of it, and its
+// stores are what is in its files at that moment, not what it would have
+// written at its end.
+func (c *Cluster) Kill(t testing.TB, i int) {
+	t.Helper()
+	c.Cut(i)
+	n := c.Nodes[i]
+	image := t.TempDir()
+	if err := os.CopyFS(filepath.Join(image, "store"), os.DirFS(filepath.Join(n.dir, "store"))); err != nil {
+		t.Fatal(err)
+	}
+	n.stop(t)
+	n.dir = image
+}
+
+// Revive starts node i again on the stores that it left, and lets it answer.
+func (c *Cluster) Revive(t testing.TB, i int) *Node {
+	t.Helper()
+	dir := c.Nodes[i].dir
+	c.Nodes[i].stop(t)
+	var l net.Listener
+	Eventually(t, "the address is free", func() (ok bool) {
+		var err error
+		l, err = net.Listen("tcp", c.Addrs[i])
+		return err == nil
+	})
+	c.Mend(i)
+	c.Nodes[i] = c.start(t, i, dir, l)
+	c.Nodes[i].SetReady()
+	return c.Nodes[i]
 }
 
 // Cut breaks all connections of node i and lets it make no new ones.

@@ -1,0 +1,416 @@
+package testcluster
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/bivouacfs/bivouac/daemon"
+	"github.com/bivouacfs/bivouac/metadata"
+	"github.com/bivouacfs/bivouac/metadata/cluster"
+	"github.com/bivouacfs/bivouac/stagein"
+	"github.com/bivouacfs/bivouac/stagein/source"
+)
+
+// put writes a file of scratch through a node.
+func put(t testing.TB, n *Node, dir metadata.Ino, name string, b []byte, l metadata.Layout) metadata.Attr {
+	t.Helper()
+	ctx := context.Background()
+	a, err := n.Client.Create(ctx, dir, name, metadata.New{Mode: 0o100644, UID: 1000, GID: 1000, Layout: l})
+	if err != nil {
+		t.Fatal(err)
+	}
+	f, err := n.Client.OpenNew(ctx, a)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := f.WriteAt(ctx, b, 0); err != nil {
+		t.Fatal(err)
+	}
+	if err := f.Sync(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if err := f.Close(ctx); err != nil {
+		t.Fatal(err)
+	}
+	return a
+}
+
+// live reads a file of scratch through a node.
+func live(n *Node, path string) ([]byte, error) {
+	ctx := context.Background()
+	ino, err := n.Client.Resolve(ctx, metadata.RootIno, path)
+	if err != nil {
+		return nil, err
+	}
+	a, err := n.Client.Getattr(ctx, ino)
+	if err != nil {
+		return nil, err
+	}
+	b := make([]byte, a.Size)
+	got, err := n.Client.ReadFile(ctx, a, b, 0)
+	return b[:got], err
+}
+
+// TestKilledNode: a node that was killed comes back with what it had: it joins
+// again, its sealed datasets and its part of scratch can be read, on it and
+// from the others. So does the leader, and all of them at once.
+func TestKilledNode(t *testing.T) {
+	m := files(60, 20_000)
+	tree := filepath.Join(t.TempDir(), "tree")
+	writeTree(t, tree, m)
+	c := Start(t, Config{Datasets: []daemon.DatasetSpec{{Source: tree, Name: "set"}}})
+	ds := c.Dataset(t, 0, "set")
+	if ds.Phase != cluster.Sealed {
+		t.Fatalf("dataset: %+v", ds)
+	}
+	big := bytes.Repeat([]byte("scratch."), 700_000)
+	for i, n := range c.Nodes {
+		put(t, n, metadata.RootIno, fmt.Sprint("f", i), big[i:], metadata.Layout{})
+	}
+	check := func() {
+		t.Helper()
+		for i, n := range c.Nodes {
+			Eventually(t, "the dataset is visible", func() bool { return len(n.Datasets()) == 1 })
+			for p, want := range m {
+				// The first may still find a connection that has ended.
+				Eventually(t, fmt.Sprintf("node %d reads %s", i, p), func() bool {
+					got, err := read(context.Background(), n, ds.ID, p)
+					if err == nil && !bytes.Equal(got, want) {
+						t.Fatalf("node %d: %s: %d bytes, want %d", i, p, len(got), len(want))
+					}
+					return err == nil
+				})
+			}
+			for k := range c.Nodes {
+				if got, err := live(n, fmt.Sprint("f", k)); err != nil || !bytes.Equal(got, big[k:]) {
+					t.Fatalf("node %d: f%d: %d bytes, %v, want %d", i, k, len(got), err, len(big)-k)
+				}
+			}
+		}
+	}
+	up := func(n *Node) {
+		t.Helper()
+		ctx, cancel := context.WithTimeout(context.Background(), Patience)
+		defer cancel()
+		if err := n.WaitUp(ctx); err != nil {
+			t.Fatal(err)
+		}
+	}
+	all := func() bool {
+		for _, n := range c.Nodes {
+			if len(n.View().Map.Up()) != len(c.Nodes) {
+				return false
+			}
+		}
+		return true
+	}
+	leader := int(c.Nodes[3].Status(context.Background()).Leader)
+	for _, i := range []int{3, leader} {
+		c.Kill(t, i)
+		up(c.Revive(t, i))
+		Eventually(t, "all are up", all)
+		check()
+	}
+	for i := range c.Nodes {
+		c.Kill(t, i)
+	}
+	for i := range c.Nodes {
+		c.Revive(t, i)
+	}
+	for _, n := range c.Nodes {
+		up(n)
+	}
+	Eventually(t, "all are up", all)
+	check()
+}
+
+// slowFS is a source that gives out bytes only until its gate is shut, and
+// then waits for it to open.
+type slowFS struct {
+	source.FS
+	gate chan struct{} // closed when reads may go on
+	seen chan struct{} // gets a value when a read waits; room for many
+}
+
+func newSlowFS() *slowFS {
+	return &slowFS{FS: source.OS{}, gate: make(chan struct{}), seen: make(chan struct{}, 1024)}
+}
+
+func (s *slowFS) Open(path string) (source.File, error) {
+	f, err := s.FS.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	return slowFile{f, s}, nil
+}
+
+type slowFile struct {
+	source.File
+	s *slowFS
+}
+
+// ReadAt lets the first half of a file through.
+func (f slowFile) ReadAt(p []byte, off int64) (int, error) {
+	if info, err := f.Stat(); err == nil && off > info.Size/8 {
+		select {
+		case f.s.seen <- struct{}{}:
+		default:
+		}
+		<-f.s.gate
+	}
+	return f.File.ReadAt(p, off)
+}
+
+// slowCluster is a job whose stage-ins stop in the middle until open is called.
+func slowCluster(t *testing.T) (c *Cluster, src string, open func()) {
+	t.Helper()
+	fsys := newSlowFS()
+	var opened bool
+	open = func() {
+		if !opened {
+			opened = true
+			close(fsys.gate)
+		}
+	}
+	src = filepath.Join(t.TempDir(), "slow.tar")
+	m := files(200, 60_000)
+	m["big"] = bytes.Repeat([]byte("0123456789abcdef"), 1<<19)
+	writeTar(t, src, m)
+	c = Start(t, Config{Source: fsys})
+	t.Cleanup(open) // before the daemons are closed
+	return c, src, open
+}
+
+func objects(n *Node) int64 {
+	s, err := n.Data().Space(context.Background())
+	if err != nil {
+		return -1
+	}
+	return s.Objects
+}
+
+func shares(n *Node) int { return n.Status(context.Background()).Shares }
+
+// TestCoordinatorDies: when the node that leads a stage-in is lost, the dataset
+// fails, the shares of the others end, and nothing of them is left.
+func TestCoordinatorDies(t *testing.T) {
+	c, src, open := slowCluster(t)
+	if _, err := daemon.NewCtl(c.Nodes[3].Job.CtlSocket()).StageIn(context.Background(), daemon.DatasetSpec{Source: src, Name: "slow"}); err != nil {
+		t.Fatal(err)
+	}
+	Eventually(t, "bytes have come in", func() bool { return objects(c.Nodes[0])+objects(c.Nodes[1])+objects(c.Nodes[2]) > 0 })
+	c.Cut(3)
+	ds := c.Dataset(t, 0, "slow")
+	if ds.Phase != cluster.Failed || !strings.Contains(ds.Error, "host3") {
+		t.Errorf("dataset: %+v", ds)
+	}
+	open()
+	for i, n := range c.Nodes[:3] {
+		Eventually(t, fmt.Sprintf("nothing is left on node %d", i), func() bool { return objects(n) == 0 && shares(n) == 0 })
+	}
+	c.Mend(3)
+	Eventually(t, "nothing is left on the node that led", func() bool { return objects(c.Nodes[3]) == 0 && shares(c.Nodes[3]) == 0 })
+	if err := c.Nodes[0].StageIn(context.Background(), daemon.DatasetSpec{Source: src, Name: "slow"}); err != nil {
+		t.Errorf("the name is not free again: %v", err)
+	}
+}
+
+// TestCoordinatorRestarts: one that is back before anybody has missed it says
+// itself that its stage-in is lost.
+func TestCoordinatorRestarts(t *testing.T) {
+	c, src, open := slowCluster(t)
+	if _, err := daemon.NewCtl(c.Nodes[3].Job.CtlSocket()).StageIn(context.Background(), daemon.DatasetSpec{Source: src, Name: "slow"}); err != nil {
+		t.Fatal(err)
+	}
+	Eventually(t, "bytes have come in", func() bool { return objects(c.Nodes[0]) > 0 })
+	c.Cut(3) // while it closes it must not tell anybody
+	go open()
+	c.Kill(t, 3)
+	c.Revive(t, 3)
+	ds := c.Dataset(t, 0, "slow")
+	if ds.Phase != cluster.Failed || ds.Error == "" {
+		t.Errorf("dataset: %+v", ds)
+	}
+	for i, n := range c.Nodes {
+		Eventually(t, fmt.Sprintf("nothing is left on node %d", i), func() bool { return objects(n) == 0 && shares(n) == 0 })
+	}
+}
+
+// TestLeaderChanges: a stage-in outlives the leader of the control group, if
+// the leader has no part in it.
+func TestLeaderChanges(t *testing.T) {
+	c, src, open := slowCluster(t)
+	leader := int(c.Nodes[3].Status(context.Background()).Leader)
+	c.Cut(leader)
+	Eventually(t, "the leader is given up", func() bool {
+		n, _ := c.Nodes[3].View().Map.Node(metadata.NodeID(leader))
+		return n.State == cluster.Down
+	})
+	// A dataset staged while a node is down is whole on the others.
+	done := make(chan error, 1)
+	go func() {
+		done <- c.Nodes[3].StageIn(context.Background(), daemon.DatasetSpec{Source: src, Name: "slow"})
+	}()
+	Eventually(t, "bytes have come in", func() bool { return objects(c.Nodes[3]) > 0 })
+	c.Mend(leader)
+	Eventually(t, "the old leader is back", func() bool {
+		n, _ := c.Nodes[3].View().Map.Node(metadata.NodeID(leader))
+		return n.State == cluster.Up
+	})
+	open()
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+	ds := c.Dataset(t, 3, "slow")
+	if ds.Phase != cluster.Sealed {
+		t.Fatalf("dataset: %+v", ds)
+	}
+	for i, n := range c.Nodes {
+		Eventually(t, "the dataset is visible", func() bool { return len(n.Datasets()) == 1 })
+		if b, err := read(context.Background(), n, ds.ID, "big"); err != nil || len(b) != 8<<20 {
+			t.Errorf("node %d: %d bytes, %v", i, len(b), err)
+		}
+	}
+}
+
+// TestOrphans: what was unlinked but not removed when its node was killed is
+// removed after the restart, on all nodes, unless somebody has it open.
+func TestOrphans(t *testing.T) {
+	c := Start(t, Config{})
+	ctx := context.Background()
+	a := put(t, c.Nodes[1], metadata.RootIno, "f", bytes.Repeat([]byte("x"), 8<<20), metadata.Layout{})
+	if _, err := c.Nodes[1].Client.Unlink(ctx, metadata.RootIno, "f"); err != nil { // and no Discard
+		t.Fatal(err)
+	}
+	if objects(c.Nodes[2]) == 0 {
+		t.Fatal("nothing was written on node 2")
+	}
+	home := int(a.Ino.Home())
+	c.Kill(t, home)
+	c.Revive(t, home)
+	for i, n := range c.Nodes {
+		Eventually(t, fmt.Sprintf("nothing is left on node %d", i), func() bool { return objects(n) == 0 })
+	}
+	Eventually(t, "the inode is gone", func() bool {
+		_, err := c.Nodes[home].Meta().Getattr(ctx, a.Ino)
+		return errors.Is(err, syscall.ENOENT)
+	})
+}
+
+// leaveAll ends the nodes, as their keepers do, and returns their errors.
+func leaveAll(t *testing.T, c *Cluster, wait time.Duration, nodes ...int) []error {
+	t.Helper()
+	errs := make([]error, len(nodes))
+	done := make(chan struct{}, len(nodes))
+	for k, i := range nodes {
+		go func() {
+			ctx, cancel := context.WithTimeout(context.Background(), wait)
+			defer cancel()
+			errs[k] = c.Nodes[i].Leave(ctx)
+			c.Nodes[i].stop(t) // who has left does not answer any more
+			done <- struct{}{}
+		}()
+	}
+	for range nodes {
+		select {
+		case <-done:
+		case <-time.After(Patience):
+			t.Fatal("Leave does not return")
+		}
+	}
+	return errs
+}
+
+// outCluster is a job with n files to copy out.
+func outCluster(t *testing.T, n int) (c *Cluster, to string) {
+	t.Helper()
+	to = filepath.Join(t.TempDir(), "out")
+	c = Start(t, Config{StageOut: []daemon.OutSpec{{From: "ckpt", To: to}}})
+	// On node 0 alone, so that another node can be lost.
+	d, err := c.Nodes[0].Meta().Mkdir(context.Background(), metadata.RootIno, "ckpt",
+		metadata.New{Mode: 0o040755, UID: 1000, GID: 1000})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range n {
+		put(t, c.Nodes[i%4], d.Ino, fmt.Sprint("f", i), []byte(fmt.Sprint("checkpoint ", i)), metadata.Layout{Kind: metadata.Local})
+	}
+	return c, to
+}
+
+func copied(t *testing.T, to string) int {
+	t.Helper()
+	es, err := os.ReadDir(to)
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		t.Fatal(err)
+	}
+	return len(es)
+}
+
+// TestLeave: all nodes leave, the leader too, and everything is copied.
+func TestLeave(t *testing.T) {
+	c, to := outCluster(t, 40)
+	begin := time.Now()
+	for i, err := range leaveAll(t, c, Patience, 0, 1, 2, 3) {
+		if err != nil {
+			t.Errorf("node %d: %v", i, err)
+		}
+	}
+	if n := copied(t, to); n != 40 {
+		t.Errorf("%d files were copied, want 40", n)
+	}
+	if d := time.Since(begin); d > Patience/2 {
+		t.Errorf("it took %v", d)
+	}
+}
+
+// TestLeaveWithDeadNode: the share of a node that dies after the nodes have met
+// is copied by the others.
+func TestLeaveWithDeadNode(t *testing.T) {
+	c, to := outCluster(t, 40)
+	// It copies nothing, and dies when all others have copied.
+	stuck := make(chan struct{})
+	c.Nodes[3].SetOut(func(ctx context.Context, _, _ string, _, _ int) (r stagein.OutResult, err error) {
+		close(stuck)
+		<-ctx.Done()
+		return r, ctx.Err()
+	})
+	go func() {
+		<-stuck
+		c.Cut(3)
+	}()
+	for i, err := range leaveAll(t, c, Patience/2, 0, 1, 2, 3) {
+		if err != nil && i != 3 {
+			t.Errorf("node %d: %v", i, err)
+		}
+	}
+	if n := copied(t, to); n != 40 {
+		t.Errorf("%d files were copied, want 40", n)
+	}
+}
+
+// TestLeaveInTime: a node that is alone with its wish to leave goes at its
+// deadline, and has copied its share.
+func TestLeaveInTime(t *testing.T) {
+	c, to := outCluster(t, 40)
+	begin := time.Now()
+	for _, err := range leaveAll(t, c, 3*time.Second, 1) {
+		if err != nil {
+			t.Error(err)
+		}
+	}
+	if d := time.Since(begin); d > 10*time.Second {
+		t.Errorf("it took %v", d)
+	}
+	if n := copied(t, to); n == 0 || n == 40 {
+		t.Errorf("%d files were copied, want a share of 40", n)
+	}
+}
