@@ -5,7 +5,6 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"os"
 	"time"
@@ -61,21 +60,30 @@ func runDaemon(ctx context.Context, file string, leash *daemon.Leash) error {
 	}
 	defer n.close()
 	orders := make(chan daemon.Order)
-	go listenLeash(leash, start.Detached, orders)
-	err = n.up(ctx, leash)
+	starting, cut := context.WithCancel(ctx)
+	defer cut()
+	go listenLeash(leash, start.Detached, orders, cut)
+	err = n.up(starting, leash)
+	if err != nil && starting.Err() != nil && ctx.Err() == nil {
+		return errKeeperGone
+	}
 	if err != nil {
 		return err
 	}
 	return n.serve(ctx, leash, orders)
 }
 
-// listenLeash passes orders on; it closes orders when the leash is cut, unless
-// the daemon is to outlive it.
-func listenLeash(l *daemon.Leash, detached bool, orders chan<- daemon.Order) {
+var errKeeperGone = errors.New("the keeper is gone")
+
+// listenLeash passes orders on. When the leash is cut it calls cut and closes
+// orders, unless the daemon is to outlive it. How it was cut does not matter:
+// one that is closed with a note in it that nobody has read is a reset, no EOF.
+func listenLeash(l *daemon.Leash, detached bool, orders chan<- daemon.Order, cut func()) {
 	for {
 		var o daemon.Order
 		if err := l.Receive(&o); err != nil {
-			if !detached || !errors.Is(err, io.EOF) {
+			if !detached {
+				cut()
 				close(orders)
 			}
 			return

@@ -91,6 +91,9 @@ func (n *node) openMount(start daemon.Start) error {
 		defer close(n.ended)
 		n.mount.Serve()
 	}()
+	if err := n.mount.Ready(n.job.Dirs.Mount); err != nil {
+		return fmt.Errorf("mount %s: %w", n.job.Dirs.Mount, err)
+	}
 	return nil
 }
 
@@ -154,7 +157,7 @@ func (n *node) serve(ctx context.Context, leash *daemon.Leash, orders <-chan dae
 			return nil
 		case o, ok := <-orders:
 			if !ok {
-				return errors.New("the keeper is gone")
+				return errKeeperGone
 			}
 			if o.Leave && !leaving { // the keeper hears that we live meanwhile
 				leaving = true
@@ -200,8 +203,13 @@ func (n *node) leave(ctx context.Context, leash *daemon.Leash, o daemon.Order) e
 			note.Trouble = fmt.Sprintf("stage-in of %s failed: %s", ds.Source, ds.Error)
 		}
 	}
+	note.Trouble = note.Trouble[:min(len(note.Trouble), maxTrouble)]
 	return leash.Send(note)
 }
+
+// maxTrouble bounds what a keeper is told, in bytes, so that the note fits in a
+// line of the leash; the log has all.
+const maxTrouble = 8 << 10
 
 // close takes the mount away first, so that nobody waits for a daemon that stops.
 func (n *node) close() {
