@@ -229,6 +229,28 @@ func (d *Daemon) reportOnce(ctx context.Context) bool {
 	return true
 }
 
+// refresh returns when this node knows all that the leader knew when it was
+// called, such as a dataset that was registered on another node just before.
+func (d *Daemon) refresh(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+	defer cancel()
+	t := time.NewTicker(d.cfg.Timing.Report)
+	defer t.Stop()
+	for {
+		asked := d.leaderID()
+		if d.reportOnce(ctx) && d.leaderID() == asked {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("no leader answers: %w", syscall.ETIMEDOUT)
+		case <-d.ctx.Done():
+			return fmt.Errorf("the daemon ends: %w", syscall.ESHUTDOWN)
+		case <-t.C: // the report loop looks for the leader
+		}
+	}
+}
+
 func ptr[T any](v T) *T { return &v }
 
 // onReport is a member's answer to a report.
@@ -270,6 +292,9 @@ func (d *Daemon) followGroup(ctx context.Context) {
 
 // propose has the leader agree with the group on c, wherever it is.
 func (d *Daemon) propose(ctx context.Context, c raftstore.Command) (cluster.View, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(d.ctx, cancel)() // nothing waits for an answer once the daemon stops
 	for {
 		v, err := d.proposeTo(ctx, d.leaderID(), c)
 		var other *raftstore.NotLeaderError

@@ -114,6 +114,12 @@ func (d *Daemon) serveCtl() (*ctlServer, error) {
 func (d *Daemon) routes() *http.ServeMux {
 	m := http.NewServeMux()
 	m.HandleFunc("GET /v1/status", func(w http.ResponseWriter, r *http.Request) {
+		if r.FormValue("fresh") != "" {
+			if err := d.refresh(r.Context()); err != nil {
+				writeError(w, err)
+				return
+			}
+		}
 		writeJSON(w, http.StatusOK, d.Status(r.Context()))
 	})
 	m.HandleFunc("POST /v1/stage-in", d.postStageIn)

@@ -37,6 +37,13 @@ func (c *Ctl) Status(ctx context.Context) (Status, error) {
 	return s, c.do(ctx, http.MethodGet, "/v1/status", nil, &s)
 }
 
+// FreshStatus asks for what all nodes have agreed on by now; Status may be a
+// moment older.
+func (c *Ctl) FreshStatus(ctx context.Context) (Status, error) {
+	var s Status
+	return s, c.do(ctx, http.MethodGet, "/v1/status?fresh=1", nil, &s)
+}
+
 // StageIn begins a stage-in.
 func (c *Ctl) StageIn(ctx context.Context, s DatasetSpec) (StageInReply, error) {
 	var r StageInReply

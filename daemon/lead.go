@@ -38,10 +38,10 @@ type heard struct {
 // begins with an empty memory, and gives every node the time of a full silence
 // before it judges.
 type leadership struct {
-	mu      sync.Mutex // leadMu of the package comment
-	since   time.Time  // guarded by mu; zero while another leads
-	reports map[metadata.NodeID]heard
-	started map[string]bool // datasets of the job file that this leader has begun
+	mu      sync.Mutex                // leadMu of the package comment
+	since   time.Time                 // guarded by mu; zero while another leads
+	reports map[metadata.NodeID]heard // guarded by mu
+	started map[string]bool           // guarded by mu; datasets of the job file that this leader has begun
 }
 
 func (l *leadership) init() {
@@ -83,6 +83,13 @@ func (l *leadership) begin(name string) bool {
 	}
 	l.started[name] = true
 	return true
+}
+
+// again undoes begin: the registry could not be told of the dataset.
+func (l *leadership) again(name string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.started, name)
 }
 
 // leadLoop does the leader's duties while this node leads.
@@ -238,7 +245,13 @@ func (d *Daemon) beginDatasets(v cluster.View) {
 			continue
 		}
 		d.spawn(func(ctx context.Context) {
-			if err := d.StageIn(ctx, s); err != nil {
+			in, err := d.register(ctx, s)
+			if err != nil {
+				d.lead.again(s.Name)
+			} else {
+				err = in.finish(ctx, in.run(ctx))
+			}
+			if err != nil {
 				d.log.WithError(err).WithField("dataset", s.Name).Error("stage-in")
 			}
 		})

@@ -1,0 +1,124 @@
+package testcluster
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/bivouacfs/bivouac/daemon"
+	"github.com/bivouacfs/bivouac/datapath/rpc"
+	"github.com/bivouacfs/bivouac/datapath/wire"
+	"github.com/bivouacfs/bivouac/metadata"
+	"github.com/bivouacfs/bivouac/metadata/cluster"
+)
+
+// TestBuggyPeer: a peer that has the key and sends nonsense gets an errno, and
+// does no harm to anyone.
+func TestBuggyPeer(t *testing.T) {
+	m := files(40, 10_000)
+	tree := filepath.Join(t.TempDir(), "tree")
+	writeTree(t, tree, m)
+	c := Start(t, Config{Datasets: []daemon.DatasetSpec{{Source: tree, Name: "set"}}})
+	ds := c.Dataset(t, 0, "set")
+	if ds.Phase != cluster.Sealed {
+		t.Fatalf("dataset: %+v", ds)
+	}
+	peers, err := rpc.NewPeers(rpc.PeersConfig{
+		Key: c.Key, Job: c.Nodes[0].Job.Name(), Self: 3, Addrs: func(id metadata.NodeID) []string { return c.Addrs[id : id+1] },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer peers.Close()
+	for _, q := range []struct {
+		op   wire.Op
+		body string
+		want syscall.Errno // 0 is any
+	}{
+		{wire.OpStage, `{}`, syscall.EINVAL},
+		{wire.OpStage, `null`, syscall.EINVAL},
+		{wire.OpStage, `[1]`, syscall.EINVAL},
+		{wire.OpStage, `{"task":"x"}`, syscall.EINVAL},
+		{wire.OpStage, `{"task":"x","plan":{}}`, syscall.EINVAL},
+		{wire.OpStage, `{"task":"x","plan":{"dataset":1,"kind":"tar","parts":[]},"part":0}`, syscall.EINVAL},
+		{wire.OpStage, `{"task":"x","plan":{"dataset":1,"kind":"tar","parts":[{"index":0,"node":1}]},"part":-1}`, syscall.EINVAL},
+		{wire.OpStage, `{"task":"x","plan":{"dataset":1,"kind":"tar","parts":[{"index":0,"node":999}]}}`, syscall.EINVAL},
+		{wire.OpStage, `{"task":"x","plan":{"dataset":1,"kind":"tar","parts":[{"index":7,"node":1}]}}`, syscall.EINVAL},
+		{wire.OpStage, `{"task":"x","plan":{"dataset":9,"kind":"tar","parts":[{"index":0,"node":2}]}}`, syscall.EINVAL},
+		{wire.OpStage, `{"task":"` + strings.Repeat("x", 1<<20) + `","out":{"from":"a","to":"/x"}}`, syscall.EINVAL},
+		{wire.OpStage, `{"task":"x","out":{"from":"a","to":"relative"}}`, syscall.EINVAL},
+		{wire.OpStage, `{"task":"x","out":{"from":"../a","to":"/x"}}`, syscall.EINVAL},
+		{wire.OpStagePoll, `{"task":"nobody"}`, syscall.ESRCH},
+		{wire.OpStageAbort, `{"dataset":0,"drop":true}`, syscall.EPERM},
+		{wire.OpStageAbort, fmt.Sprintf(`{"dataset":%d,"drop":true}`, ds.ID), syscall.EPERM},
+		{wire.OpStageSeam, fmt.Sprintf(`{"dataset":%d,"part":1}`, ds.ID), syscall.ESTALE},
+		{wire.OpManifest, `{"dataset":1,"name":"../../meta/CURRENT"}`, syscall.EINVAL},
+		{wire.OpManifest, `{"dataset":1,"name":"/"}`, syscall.EINVAL},
+		{wire.OpManifest, `{"dataset":1,"name":".."}`, syscall.EINVAL},
+		{wire.OpManifest, `{"dataset":1,"name":""}`, syscall.EINVAL},
+		{wire.OpManifest, `{"dataset":1,"name":"manifest.ingested"}`, syscall.EINVAL},
+		{wire.OpManifest, `{"dataset":1,"name":"records-x/../../.."}`, syscall.EINVAL},
+		{wire.OpManifest, `{"dataset":1,"name":"manifest","off":-1}`, syscall.EINVAL},
+		{wire.OpManifest, `{"dataset":77,"name":"manifest"}`, syscall.ENOENT},
+		{wire.OpPropose, `{}`, syscall.EPERM},
+		{wire.OpPropose, `{"kind":"closing"}`, syscall.EPERM},
+		{wire.OpPropose, `{"kind":"node","node":1,"state":"down"}`, syscall.EPERM},
+		{wire.OpPropose, `{"kind":"dataset-add","dataset":{"name":"x","source":"/x","coordinator":2}}`, syscall.EPERM},
+		{wire.OpPropose, `{"kind":"dataset-add","dataset":{"name":"../x","source":"/x","coordinator":3}}`, syscall.EINVAL},
+		{wire.OpPropose, fmt.Sprintf(`{"kind":"dataset-set","dataset":{"id":%d,"phase":"failed","coordinator":3}}`, ds.ID), 0},
+		{wire.OpPropose, `{"kind":"dataset-set","dataset":{"id":1,"phase":"nonsense","coordinator":3}}`, syscall.EINVAL},
+		{wire.OpReadDir, string(wire.ReadDirReq{Dir: metadata.RootIno, Limit: 1 << 31}.Append(nil)), syscall.EINVAL},
+		{wire.OpRead, string(wire.ReadReq{Ino: 5000, Len: 1 << 31}.Append(nil)), syscall.EINVAL},
+		{wire.OpWrite, string(wire.WriteReq{Ino: 5000, Off: -1}.Append(nil)), syscall.EINVAL},
+	} {
+		for to := range metadata.NodeID(2) {
+			call := rpc.Call{Op: q.op, Body: []byte(q.body)}
+			err := peers.To(to).Do(context.Background(), &call)
+			if err == nil || q.want != 0 && !errors.Is(err, q.want) {
+				t.Errorf("%v %.80q to node %d: %v, want %v", q.op, q.body, to, err, q.want)
+			}
+		}
+	}
+	for part := range 2000 { // seams of a dataset that nobody knows
+		body := fmt.Sprintf(`{"dataset":99,"part":%d,"seam":{"carry":"%s"}}`, part, strings.Repeat("AAAA", 1000))
+		if err := peers.To(1).Do(context.Background(), &rpc.Call{Op: wire.OpStageSeam, Body: []byte(body)}); err != nil {
+			if !errors.Is(err, syscall.EBUSY) {
+				t.Errorf("seam %d: %v, want EBUSY", part, err)
+			}
+			break
+		}
+		if part == 1999 {
+			t.Error("a peer can send seams without end")
+		}
+	}
+	for i, n := range c.Nodes {
+		s := n.Status(context.Background())
+		if s.RPC.Panics != 0 || s.Shares != 0 || len(s.Datasets) != 1 || !s.Datasets[0].Ready || s.Closing {
+			t.Errorf("node %d: %+v", i, s)
+		}
+		for p, want := range m {
+			if got, err := read(context.Background(), n, ds.ID, p); err != nil || !bytes.Equal(got, want) {
+				t.Fatalf("node %d: %s: %d bytes, %v", i, p, len(got), err)
+			}
+		}
+	}
+}
+
+// TestLateWrite: a write that comes when its dataset has failed is refused.
+func TestLateWrite(t *testing.T) {
+	c := Start(t, Config{Nodes: 2})
+	err := c.Nodes[1].StageIn(context.Background(), daemon.DatasetSpec{Source: filepath.Join(t.TempDir(), "no"), Name: "no"})
+	if err == nil {
+		t.Fatal("a source that is not there was staged")
+	}
+	ds := c.Dataset(t, 0, "no")
+	call := rpc.Call{Op: wire.OpWrite, Body: wire.WriteReq{Ino: metadata.SealedIno(ds.ID, 0, 1)}.Append(nil), Data: [][]byte{{1}}}
+	if err := c.Nodes[1].Peers().To(0).Do(context.Background(), &call); !errors.Is(err, syscall.ECANCELED) {
+		t.Errorf("late write: %v, want ECANCELED", err)
+	}
+}
