@@ -8,7 +8,7 @@ export CGO_ENABLED = 0
 RACE = CGO_ENABLED=1 $(GO) test -race
 UNIT := ./metadata/... ./datapath/... ./stagein/... ./fsclient/... ./daemon/... ./deploy/...
 
-.PHONY: all build plugin packages demo check lint layers unit fuzz integration slurm-test test bench man clean help
+.PHONY: all build plugin packages demo check lint layers unit fuzz integration slurm-test test man clean help
 
 all: build plugin ## build everything
 

@@ -25,6 +25,7 @@ func (w *which) flags(c *cobra.Command) {
 	c.Flags().StringVar(&w.dir, "dir", "", `directory given to "bivouac up"`)
 	c.Flags().StringVar(&w.job, "job", "", "Slurm job on this node (default: the job that this runs in)")
 	c.Flags().IntVar(&w.node, "node", 0, "with --dir: which node to ask")
+	c.MarkFlagsMutuallyExclusive("dir", "job")
 }
 
 // ctl finds the control socket.

@@ -81,7 +81,7 @@ func (n *node) openMount(start daemon.Start) error {
 		dir = fmt.Sprintf("/dev/fd/%d", daemon.FuseFD)
 	}
 	n.mount, err = mount.New(mount.Config{
-		Client: n.client, Dir: dir, AllowOther: start.Fuse, UID: n.job.UID, GID: n.job.GID,
+		Client: n.client, Dir: dir, Point: n.job.Dirs.Mount, AllowOther: start.Fuse, UID: n.job.UID, GID: n.job.GID,
 		Virtual: n.virtual, Log: n.log.WithField("part", "mount"),
 	})
 	if err != nil {
@@ -91,7 +91,7 @@ func (n *node) openMount(start daemon.Start) error {
 		defer close(n.ended)
 		n.mount.Serve()
 	}()
-	if err := n.mount.Ready(n.job.Dirs.Mount); err != nil {
+	if err := n.mount.Ready(); err != nil {
 		return fmt.Errorf("mount %s: %w", n.job.Dirs.Mount, err)
 	}
 	return nil

@@ -1,12 +1,9 @@
 package main
 
 import (
-	"os"
-
 	"github.com/spf13/cobra"
 
-	"github.com/bivouacfs/bivouac/daemon"
-	"github.com/bivouacfs/bivouac/stagein"
+	"github.com/bivouacfs/bivouac/deploy/pitch"
 )
 
 func stageInCmd() *cobra.Command {
@@ -24,11 +21,7 @@ waiting, not the stage-in.`,
 		Example: "  bivouac stage-in /lustre/me/imagenet.tar --dir /tmp/camp\n  bivouac stage-in /home/me/set7:validation --dir /tmp/camp",
 		Args:    one("SRC[:NAME]"),
 		RunE: func(c *cobra.Command, args []string) error {
-			spec, err := absolute(args[0])
-			if err != nil {
-				return err
-			}
-			req, err := stagein.ParseSpec(spec)
+			spec, err := pitch.ParseStageIn(args[0])
 			if err != nil {
 				return err
 			}
@@ -36,7 +29,7 @@ waiting, not the stage-in.`,
 			if err != nil {
 				return err
 			}
-			r, err := ctl.StageIn(c.Context(), daemon.DatasetSpec{Source: req.Source, Name: req.Name})
+			r, err := ctl.StageIn(c.Context(), spec)
 			if err != nil {
 				return err
 			}
@@ -49,13 +42,4 @@ waiting, not the stage-in.`,
 	w.flags(c)
 	c.Flags().BoolVar(&background, "background", false, `return at once; "bivouac wait" waits`)
 	return c
-}
-
-// absolute makes SRC of SRC[:NAME] absolute: the daemon works elsewhere.
-func absolute(spec string) (string, error) {
-	if spec == "" || spec[0] == '/' || spec[0] == ':' {
-		return spec, nil
-	}
-	wd, err := os.Getwd()
-	return wd + "/" + spec, err
 }

@@ -21,13 +21,16 @@ func waitCmd() *cobra.Command {
 	var until string
 	var timeout time.Duration
 	c := &cobra.Command{
-		Use:   "wait",
+		Use:   "wait [NAME]...",
 		Short: "Wait until the datasets can be read on all nodes",
 		Long: `Wait returns when the datasets that were asked for can be read on all nodes:
 "manifest" when their whole tree appears, "all" when all their data is there
-(which is now the same: a dataset appears when it is complete), "none" at once. It shows progress, and fails if a stage-in fails.`,
-		Args: cobra.NoArgs,
-		RunE: func(c *cobra.Command, _ []string) error {
+(which is the same: a dataset appears when it is complete), "none" at once. With names it waits for those alone. It shows progress, and
+fails if a stage-in has failed.`,
+		RunE: func(c *cobra.Command, names []string) error {
+			if !slices.Contains([]string{"", "manifest", "all", "none"}, until) {
+				return fmt.Errorf("--for %s: manifest, all or none", until)
+			}
 			ctl, err := w.ctl()
 			if err != nil {
 				return err
@@ -38,7 +41,7 @@ func waitCmd() *cobra.Command {
 				ctx, cancel = context.WithTimeout(ctx, timeout)
 				defer cancel()
 			}
-			return waitFor(ctx, ctl, until, nil, c.ErrOrStderr())
+			return waitFor(ctx, ctl, until, names, c.ErrOrStderr())
 		},
 	}
 	w.flags(c)
@@ -57,13 +60,13 @@ func terminal(w io.Writer) bool {
 	return err == nil && st.Mode()&os.ModeCharDevice != 0 && os.Getenv("TERM") != "dumb"
 }
 
-// waitFor waits for the datasets named (nil: all that the job wants or has).
+// waitFor waits for the datasets named (none: all that the job wants or has).
 func waitFor(ctx context.Context, ctl *daemon.Ctl, until string, names []string, w io.Writer) error {
 	p := &show.Progress{W: w, Terminal: terminal(w)}
 	t := time.NewTicker(200 * time.Millisecond)
 	defer t.Stop()
-	for {
-		s, err := ctl.Status(ctx)
+	for ask := ctl.FreshStatus; ; ask = ctl.Status {
+		s, err := ask(ctx)
 		if ctx.Err() != nil {
 			return gaveUp(ctx)
 		}
@@ -77,11 +80,11 @@ func waitFor(ctx context.Context, ctl *daemon.Ctl, until string, names []string,
 			return nil
 		}
 		for _, ds := range s.Datasets {
-			if names == nil || slices.Contains(names, ds.Name) {
+			if len(names) == 0 || slices.Contains(names, ds.Name) {
 				p.Show(ds, time.Now())
 			}
 		}
-		if done, err := settled(s, names); done || err != nil {
+		if done, err := settled(s, names); done {
 			return err
 		}
 		select {
@@ -101,25 +104,34 @@ func gaveUp(ctx context.Context) error {
 	return fmt.Errorf("%s; the staging goes on: see bivouac status", why)
 }
 
-// settled reports whether nothing of what was asked for is still on its way.
+// settled reports whether there is nothing left to wait for, and what failed.
+// Without what it was started with, or what the caller named, a job is at its
+// end at once; another dataset's failure is told when the rest is there.
 func settled(s daemon.Status, names []string) (bool, error) {
 	at := make(map[string]daemon.DatasetStatus)
 	for _, ds := range s.Datasets {
 		at[ds.Name] = ds // a later one of the name counts
 	}
-	if names == nil {
-		names = append(names, s.Wanted...)
+	needed := names
+	if len(names) == 0 {
+		needed = s.Wanted
+		names = slices.Clone(s.Wanted)
 		for _, ds := range s.Datasets {
 			names = append(names, ds.Name)
 		}
 	}
 	done := s.Ready
+	var failed error
 	for _, n := range names {
 		ds, ok := at[n]
-		if ok && ds.Phase == cluster.Failed {
-			return false, fmt.Errorf("%s: %s", ds.Name, ds.Error)
+		if !ok || ds.Phase != cluster.Failed {
+			done = done && ok && ds.Ready
+			continue
 		}
-		done = done && ok && ds.Ready
+		failed = fmt.Errorf("%s: %s", ds.Name, ds.Error)
+		if slices.Contains(needed, n) {
+			return true, failed
+		}
 	}
-	return done, nil
+	return done, failed
 }

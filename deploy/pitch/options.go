@@ -1,10 +1,8 @@
 package pitch
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"path"
@@ -14,6 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/bivouacfs/bivouac/daemon"
+	"github.com/bivouacfs/bivouac/stagein"
+	"github.com/bivouacfs/bivouac/stagein/source"
 )
 
 // Access asks whether this user may use path in the ways of mode, as access(2).
@@ -29,7 +29,7 @@ func CheckOptions(stageIn, stageOut []string, opts string, access Access) (Spec,
 	s := Spec{V: SpecVersion}
 	var errs []error
 	for _, v := range stageIn {
-		d, err := parseStageIn(v)
+		d, err := ParseStageIn(v)
 		if err == nil {
 			err = checkSource(d.Source, access)
 			s.StageIn = append(s.StageIn, d)
@@ -53,27 +53,17 @@ func CheckOptions(stageIn, stageOut []string, opts string, access Access) (Spec,
 	return s, s.validate()
 }
 
-// parseStageIn reads SRC[:NAME]. A colon that is followed by a slash further
-// on belongs to the path.
-func parseStageIn(v string) (daemon.DatasetSpec, error) {
-	src, name := v, ""
-	if i := strings.LastIndexByte(v, ':'); i >= 0 && !strings.ContainsRune(v[i:], '/') {
-		src, name = v[:i], v[i+1:]
-		if name == "" {
-			return daemon.DatasetSpec{}, fmt.Errorf("stage-in: %q has no name after the colon: write SRC or SRC:NAME", v)
+// ParseStageIn reads SRC[:NAME] as a user wrote it in the working directory.
+func ParseStageIn(v string) (daemon.DatasetSpec, error) {
+	if !filepath.IsAbs(v) && v != "" && v[0] != ':' {
+		wd, err := os.Getwd()
+		if err != nil {
+			return daemon.DatasetSpec{}, fmt.Errorf("stage-in: %w", err)
 		}
+		v = wd + "/" + v
 	}
-	if src == "" {
-		return daemon.DatasetSpec{}, fmt.Errorf("stage-in: %q has no source: write SRC or SRC:NAME", v)
-	}
-	abs, err := filepath.Abs(src)
-	if err != nil {
-		return daemon.DatasetSpec{}, fmt.Errorf("stage-in: %w", err)
-	}
-	if name == "" {
-		name = strings.TrimSuffix(filepath.Base(abs), ".tar")
-	}
-	return daemon.DatasetSpec{Source: abs, Name: name}, nil
+	req, err := stagein.ParseSpec(v)
+	return daemon.DatasetSpec{Source: req.Source, Name: req.Name}, err
 }
 
 // parseStageOut reads FROM:TO. The target begins at the first slash after a
@@ -134,57 +124,15 @@ func checkSource(p string, access Access) error {
 		}
 		return nil
 	case !st.Mode().IsRegular():
-		return fmt.Errorf("stage-in: %s is neither a tar nor a directory", p)
+		return fmt.Errorf("stage-in: %s is neither an archive nor a directory", p)
 	}
 	if err := access(p, unix.R_OK); err != nil {
 		return fmt.Errorf("stage-in: you cannot read %s: %w", p, err)
 	}
-	return checkTar(p)
-}
-
-// checkTar looks at the first block, so that the usual mistakes show at once.
-func checkTar(p string) error {
-	f, err := os.Open(p)
-	if err != nil {
+	if _, err := source.Detect(source.OS{}, p); err != nil {
 		return fmt.Errorf("stage-in: %w", err)
 	}
-	defer f.Close()
-	block := make([]byte, 512)
-	n, err := io.ReadFull(f, block)
-	switch {
-	case err == io.EOF:
-		return fmt.Errorf("stage-in: %s is empty", p)
-	case bytes.HasPrefix(block, []byte{0x1f, 0x8b}), bytes.HasPrefix(block, []byte{0x28, 0xb5, 0x2f, 0xfd}),
-		bytes.HasPrefix(block, []byte("BZh")), bytes.HasPrefix(block, []byte("\xfd7zXZ")):
-		return fmt.Errorf("stage-in: %s is compressed: give the tar itself", p)
-	case err == io.ErrUnexpectedEOF:
-		return fmt.Errorf("stage-in: %s is not a tar: it has only %d bytes", p, n)
-	case err != nil:
-		return fmt.Errorf("stage-in: %s: %w", p, err)
-	case bytes.Count(block, []byte{0}) == len(block):
-		return fmt.Errorf("stage-in: %s is a tar without members", p)
-	case !tarHeader(block):
-		return fmt.Errorf("stage-in: %s is not a tar", p)
-	}
 	return nil
-}
-
-// tarHeader reports whether block's checksum is that of a tar header.
-func tarHeader(block []byte) bool {
-	want, sum := int64(0), int64(0)
-	for _, c := range bytes.Trim(block[148:156], " \x00") {
-		if c < '0' || c > '7' {
-			return false
-		}
-		want = want<<3 | int64(c-'0')
-	}
-	for i, c := range block {
-		if i >= 148 && i < 156 {
-			c = ' '
-		}
-		sum += int64(c)
-	}
-	return sum == want
 }
 
 // checkTarget looks at the nearest directory above p that exists: there the

@@ -6,6 +6,7 @@ import (
 	"io"
 	"log"
 	"os"
+	"path/filepath"
 	"runtime/debug"
 	"strings"
 	"syscall"
@@ -31,6 +32,8 @@ type Config struct {
 	// Dir is the mount point, or /dev/fd/N if somebody else has mounted and N
 	// is the descriptor of /dev/fuse.
 	Dir string
+	// Point is then where that is mounted.
+	Point string
 	// AllowOther lets other users than the one who mounts reach the mount; the
 	// mode of its root still decides. It needs root or user_allow_other.
 	AllowOther bool
@@ -131,8 +134,26 @@ func (m *Mount) Serve() {
 }
 
 // Ready waits until Serve answers. A process that uses its own mount calls it
-// first: it makes Go's poller safe there.
-func (m *Mount) Ready() error { return m.server.WaitMount() }
+// first: it makes Go's poller safe there, which else asks the mount whether a
+// file can be polled, on the thread that would have to answer.
+func (m *Mount) Ready() error {
+	if err := m.server.WaitMount(); err != nil || !m.adopted() || m.cfg.Point == "" {
+		return err
+	}
+	return refusePoll(m.cfg.Point)
+}
+
+// refusePoll has the kernel learn that the mount at point knows no poll. It is
+// what go-fuse does where it has mounted by itself.
+func refusePoll(point string) error {
+	fd, err := unix.Open(filepath.Join(point, ".go-fuse-epoll-hack"), unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return fmt.Errorf("mount at %s: %w", point, err)
+	}
+	fds := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
+	_, _ = unix.Poll(fds, 0) // asking is all
+	return unix.Close(fd)
+}
 
 // Wait waits until Serve has returned.
 func (m *Mount) Wait() { <-m.served }
