@@ -36,6 +36,7 @@
 struct settings {
 	char program[PATH_MAX]; /* bivouac=PATH */
 	char run[PATH_MAX / 2]; /* run=DIR: holds <jobid>/state */
+	char log[PATH_MAX / 2]; /* log=DIR: holds <jobid>.log, for messages */
 };
 extern struct settings settings;
 int settings_parse(int ac, char **av);

@@ -148,6 +148,6 @@ int remote_task_init(spank_t sp)
 				 detail);
 		return 0;
 	default:
-		end_task("couldn't pitch the bivouac of job %u: %s; see /var/log/bivouac/%u.log there", job, detail, job);
+		end_task("couldn't pitch the bivouac of job %u: %s; see %s/%u.log there", job, detail, settings.log, job);
 	}
 }

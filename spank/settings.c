@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
-struct settings settings = {.program = "/usr/bin/bivouac", .run = "/run/bivouac"};
+struct settings settings = {.program = "/usr/bin/bivouac", .run = "/run/bivouac", .log = "/var/log/bivouac"};
 
 static int set(char *to, size_t size, const char *name, const char *value)
 {
@@ -28,8 +28,10 @@ int settings_parse(int ac, char **av)
 			rv |= set(settings.program, sizeof settings.program, "bivouac", av[i] + 8);
 		} else if (strncmp(av[i], "run=", 4) == 0) {
 			rv |= set(settings.run, sizeof settings.run, "run", av[i] + 4);
+		} else if (strncmp(av[i], "log=", 4) == 0) {
+			rv |= set(settings.log, sizeof settings.log, "log", av[i] + 4);
 		} else {
-			slurm_error("bivouac: plugstack.conf: unknown argument %s (bivouac=PATH, run=DIR)", av[i]);
+			slurm_error("bivouac: plugstack.conf: unknown argument %s (bivouac=PATH, run=DIR, log=DIR)", av[i]);
 			rv = -1;
 		}
 	}
