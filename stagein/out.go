@@ -103,7 +103,7 @@ func Out(ctx context.Context, cfg OutConfig) (OutResult, error) {
 	o.g.SetLimit(cfg.Workers)
 	if a.Mode&source.TypeMask == source.TypeDir {
 		o.dir(ctx, cfg.Root, "")
-	} else {
+	} else if o.mine(cfg.Name) {
 		o.thing(ctx, cfg.Name, a)
 	}
 	_ = o.g.Wait() // failures are in the result

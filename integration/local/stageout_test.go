@@ -1,0 +1,151 @@
+package local
+
+import (
+	"crypto/sha256"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+func sum(b []byte) []byte { s := sha256.Sum256(b); return s[:] }
+
+// TestStageOut: what was written by all nodes arrives as it is in scratch.
+func TestStageOut(t *testing.T) {
+	t.Parallel()
+	c := pitch(t, "3")
+	from, to := c.node("0", "scratch", "ckpt"), c.path("out")
+	makeTree(t, from)
+	write(t, c.node("2", "scratch", "ckpt", "by2"), []byte("two"))
+	if out := c.ok("stage-out", "ckpt:"+to, "--dir", c.dir); !strings.Contains(out, " files, ") {
+		t.Errorf("stage-out prints %q", out)
+	}
+	wantSame(t, "out", strip(describe(t, to, false)), strip(describe(t, c.node("1", "scratch", "ckpt"), false)))
+	for _, name := range append([]string{"run", "big"}, odd...) {
+		a, errA := os.Stat(filepath.Join(from, name))
+		b, errB := os.Stat(filepath.Join(to, name))
+		if errA != nil || errB != nil || !a.ModTime().Equal(b.ModTime()) {
+			t.Errorf("%q: mtime of %v is %v (%v, %v)", name, a, b, errA, errB)
+		}
+	}
+	if info, err := os.Stat(to); err != nil || info.Mode().Perm() != 0o755 {
+		t.Errorf("the target: %v, %v, want the mode of ckpt, 0755", info, err)
+	}
+	write(t, filepath.Join(from, "by2"), []byte("again"))
+	c.ok("stage-out", "ckpt:out", "--dir", c.dir, "--node", "2") // onto what is there, relative
+	wantFile(t, filepath.Join(to, "by2"), "again")
+	c.ok("stage-out", "ckpt/by2:"+c.path("one/two"), "--dir", c.dir) // a file, into new directories
+	if got := names(t, c.path("one/two")); !slices.Equal(got, []string{"by2"}) {
+		t.Errorf("a file's stage-out makes %q", got)
+	}
+	c.ok("stage-out", ".:"+c.path("all"), "--dir", c.dir)
+	wantFile(t, c.path("all/ckpt/by2"), "again")
+}
+
+// strip takes the numbers of links out of what describe says: names of one file
+// become files.
+func strip(s string) string {
+	for _, n := range []string{" 1 links", " 2 links"} {
+		s = strings.ReplaceAll(s, n, "")
+	}
+	return s
+}
+
+// TestStageOutRefuses: one line, and nothing is made.
+func TestStageOutRefuses(t *testing.T) {
+	t.Parallel()
+	c := pitch(t, "2")
+	mkdir(t, c.node("0", "scratch", "ckpt"))
+	write(t, c.node("0", "scratch", "ckpt", "f"), []byte("f"))
+	if err := os.Symlink("/etc", c.node("0", "scratch", "link")); err != nil {
+		t.Fatal(err)
+	}
+	file, out := c.path("file"), c.path("out")
+	write(t, file, []byte("mine"))
+	for spec, want := range map[string][]string{
+		"missing:" + out:        {"scratch/missing", "no such file"},
+		"ckpt/f/g:" + out:       {"scratch/ckpt/f/g", "not a directory"},
+		"../data:" + out:        {"../data", "not a path in scratch"},
+		"link:" + out:           {"scratch/link", "symbolic link"},
+		"ckpt:" + file:          {file, "not a directory"},
+		"ckpt:" + file + "/out": {file, "not a directory"},
+		"ckpt":                  {"FROM:TO"},
+		"ckpt:":                 {"FROM:TO"},
+		":" + out:               {"FROM:TO"},
+	} {
+		c.fails(want, "stage-out", spec, "--dir", c.dir)
+		if got := names(t, c.home); !slices.Equal(got, []string{"file", "job"}) {
+			t.Fatalf("stage-out %q leaves %q", spec, got)
+		}
+	}
+	wantFile(t, file, "mine")
+}
+
+// TestStageOutToBadDisk: what does not fit is listed, what does is there, and
+// nothing is there by half.
+func TestStageOutToBadDisk(t *testing.T) {
+	t.Parallel()
+	needRoot(t)
+	c := pitch(t, "2")
+	to := c.path("disk")
+	tmpfs(t, to, "size=256k")
+	from := mkdir(t, c.node("0", "scratch", "ckpt"))
+	for _, name := range []string{"big1", "big2", "big3"} {
+		write(t, filepath.Join(from, name), []byte(strings.Repeat(name, 200_000)))
+	}
+	write(t, filepath.Join(from, "small"), []byte("fits"))
+	r := c.run("stage-out", "ckpt:"+to, "--dir", c.dir)
+	for _, name := range []string{"big1", "big2", "big3"} {
+		if !strings.Contains(r.err, `not copied: "`+name+`": no space left on device`) {
+			t.Errorf("the errors do not list %s:\n%s", name, r.err)
+		}
+	}
+	if !strings.Contains(r.err, " of 4 were not copied") || r.status != 1 {
+		t.Errorf("status %d, errors:\n%s", r.status, r.err)
+	}
+	for _, name := range names(t, to) { // small, if it came before the others had filled the disk
+		if name != "small" {
+			t.Errorf("on the full disk there is %q, which is not whole", name)
+			continue
+		}
+		wantFile(t, filepath.Join(to, name), "fits")
+	}
+	readOnly(t, to)
+	r = c.run("stage-out", "ckpt:"+to, "--dir", c.dir)
+	if r.status != 1 || strings.Count(r.err, "read-only file system") < 4 {
+		t.Errorf("to a read-only disk: status %d, errors:\n%s", r.status, r.err)
+	}
+	c.fails([]string{to, "read-only file system"}, "stage-out", "ckpt:"+to+"/new", "--dir", c.dir)
+}
+
+// TestFullStore: what does not fit is ENOSPC in time, and space comes back.
+func TestFullStore(t *testing.T) {
+	t.Parallel()
+	c := pitch(t, "2", "--capacity", "1M")
+	fill(t, c.node("0", "scratch", "ballast"))
+	if err := os.WriteFile(c.node("1", "scratch", "more"), make([]byte, 1<<20), 0o644); err != syscall.ENOSPC && !strings.Contains(err.Error(), "no space") {
+		t.Errorf("a write to a full store: %v, want ENOSPC", err)
+	}
+	if err := os.Remove(c.node("1", "scratch", "more")); err != nil {
+		t.Fatal(err)
+	}
+	src := mkdir(t, c.path("src"))
+	write(t, filepath.Join(src, "small"), []byte("small"))
+	c.fails([]string{src, "needs room for", "capacity=", "no space left on device"}, "stage-in", src, "--dir", c.dir)
+	if err := os.Remove(c.node("1", "scratch", "ballast")); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the space is back", func() bool { return c.status("0").Space.Used == 0 && c.status("1").Space.Used == 0 })
+	c.ok("stage-in", src, "--dir", c.dir)
+	write(t, filepath.Join(src, "big"), make([]byte, 3<<20))
+	c.fails([]string{src, "needs room for", "no space left on device"}, "stage-in", src+":big", "--dir", c.dir)
+	write(t, c.path("big.tar"), bigTar(t))
+	c.fails([]string{c.path("big.tar"), "no space left on device"}, "stage-in", c.path("big.tar")+":tar", "--dir", c.dir)
+	if got := names(t, c.node("1", "data")); !slices.Equal(got, []string{"src"}) {
+		t.Errorf("data has %q", got)
+	}
+	write(t, c.node("0", "scratch", "after"), make([]byte, 256<<10)) // what failed has given its space back
+	wantFile(t, c.node("1", "data", "src", "small"), "small")
+}
