@@ -1,0 +1,212 @@
+package testcluster
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/bivouacfs/bivouac/daemon"
+	"github.com/bivouacfs/bivouac/metadata"
+	"github.com/bivouacfs/bivouac/metadata/cluster"
+	"github.com/bivouacfs/bivouac/stagein"
+)
+
+// TestLeaveWithDeadLeader: when the leader of the control group dies while it
+// leaves, the others find a new one, copy its share, and go.
+func TestLeaveWithDeadLeader(t *testing.T) {
+	c, to := outCluster(t, 40)
+	var leader int
+	Eventually(t, "a leader that has no directory", func() bool {
+		leader = int(c.Nodes[3].Status(context.Background()).Leader)
+		if leader == 0 { // it has the root of scratch, which must stay; let another lead
+			c.Cut(0)
+			Eventually(t, "another leads", func() bool { return c.Nodes[3].Status(context.Background()).Leader != 0 })
+			c.Mend(0)
+		}
+		return leader != 0
+	})
+	Eventually(t, "all are up", func() bool { return len(c.Nodes[leader].View().Map.Up()) == 4 })
+	stuck := make(chan struct{})
+	c.Nodes[leader].SetOut(func(ctx context.Context, _, _ string, _, _ int) (r stagein.OutResult, err error) {
+		close(stuck)
+		<-ctx.Done()
+		return r, ctx.Err()
+	})
+	go func() {
+		<-stuck
+		c.Cut(leader)
+	}()
+	for i, err := range leaveAll(t, c, Patience/2, 0, 1, 2, 3) {
+		if err != nil && i != leader {
+			t.Errorf("node %d: %v", i, err)
+		}
+	}
+	if n := copied(t, to); n != 40 {
+		t.Errorf("%d files were copied, want 40", n)
+	}
+}
+
+// TestHeldOrphan: a file without a name that a node has open outlives a restart
+// of its home, and goes with its last close.
+func TestHeldOrphan(t *testing.T) {
+	c := Start(t, Config{})
+	ctx := context.Background()
+	want := bytes.Repeat([]byte("temporary"), 500_000)
+	a := put(t, c.Nodes[1], metadata.RootIno, "held", want, metadata.Layout{})
+	put(t, c.Nodes[1], metadata.RootIno, "loose", []byte("x"), metadata.Layout{})
+	f, err := c.Nodes[2].Client.Open(ctx, a.Ino)
+	if err != nil {
+		t.Fatal(err)
+	}
+	e, err := c.Nodes[2].Client.Unlink(ctx, metadata.RootIno, "held")
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.Nodes[2].Client.Discard(ctx, e)
+	loose, err := c.Nodes[2].Client.Unlink(ctx, metadata.RootIno, "loose") // and no Discard
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.Kill(t, 0)
+	home := c.Revive(t, 0)
+	Eventually(t, "the file that nobody holds is gone", func() bool {
+		_, err := home.Meta().Getattr(ctx, loose.Ino)
+		return errors.Is(err, syscall.ENOENT)
+	})
+	b := make([]byte, len(want))
+	Eventually(t, "the file that is held is read", func() bool {
+		n, err := f.ReadAt(ctx, b, 0)
+		return err == nil && n == len(b)
+	})
+	if !bytes.Equal(b, want) {
+		t.Error("a file that is open has lost its data")
+	}
+	if err := f.Close(ctx); err != nil {
+		t.Error(err)
+	}
+	for i, n := range c.Nodes {
+		Eventually(t, fmt.Sprintf("nothing is left on node %d", i), func() bool { return objects(n) == 0 })
+	}
+}
+
+// TestCtlMisuse: nonsense on the control socket is refused, one clear error
+// each, and nothing comes of it.
+func TestCtlMisuse(t *testing.T) {
+	c := Start(t, Config{Nodes: 1})
+	sock := c.Nodes[0].Job.CtlSocket()
+	h := http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		var d net.Dialer
+		return d.DialContext(ctx, "unix", sock)
+	}}}
+	for _, q := range []struct {
+		path, body string
+		want       int
+	}{
+		{"stage-in", ``, 400},
+		{"stage-in", `nonsense`, 400},
+		{"stage-in", `{"source":"/x","name":"x","more":1}`, 400},
+		{"stage-in", `{"source":"` + strings.Repeat("x", 2<<20) + `"}`, 400},
+		{"stage-in", `{"source":"x","name":"x"}`, 400},
+		{"stage-in", `{"source":"/x","name":"../x"}`, 400},
+		{"stage-in", `{"source":"/x","name":""}`, 400},
+		{"stage-out", `{"from":"a","to":"b"}`, 400},
+		{"stage-out", `{"from":"../..","to":"/b"}`, 400},
+		{"stage-out", `{"from":"","to":"/b"}`, 400},
+		{"nothing", `{}`, 404},
+	} {
+		resp, err := h.Post("http://x/v1/"+q.path, "application/json", strings.NewReader(q.body))
+		if err != nil {
+			t.Errorf("%s %.50s: %v", q.path, q.body, err)
+			continue
+		}
+		_ = resp.Body.Close() // read only
+		if resp.StatusCode != q.want {
+			t.Errorf("%s %.50s: %d, want %d", q.path, q.body, resp.StatusCode, q.want)
+		}
+	}
+	if v := c.Nodes[0].View(); len(v.Datasets) != 0 {
+		t.Errorf("the registry has %+v", v.Datasets)
+	}
+}
+
+// TestCloseAtWork: a daemon that is closed while it is asked things, stages in
+// and stages out ends soon, and leaves no goroutine.
+func TestCloseAtWork(t *testing.T) {
+	before := runtime.NumGoroutine()
+	t.Run("job", func(t *testing.T) {
+		fsys := newSlowFS()
+		close(fsys.gate)
+		src := filepath.Join(t.TempDir(), "set.tar")
+		writeTar(t, src, files(300, 60_000))
+		c := Start(t, Config{Nodes: 3, Source: fsys})
+		d, err := c.Nodes[0].Client.Mkdir(context.Background(), metadata.RootIno, "d", metadata.New{Mode: 0o040755})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := range 50 {
+			put(t, c.Nodes[i%3], d.Ino, fmt.Sprint(i), []byte("x"), metadata.Layout{})
+		}
+		stop, stopped := make(chan struct{}), make(chan struct{}, 6)
+		for i, n := range c.Nodes {
+			ctl := daemon.NewCtl(n.Job.CtlSocket())
+			if _, err := ctl.StageIn(context.Background(), daemon.DatasetSpec{Source: src, Name: fmt.Sprint("set", i)}); err != nil {
+				t.Fatal(err)
+			}
+			for _, ask := range []func(){
+				func() { _, _ = ctl.Status(context.Background()) },
+				func() {
+					_, _ = ctl.StageOut(context.Background(), daemon.OutSpec{From: "d", To: filepath.Join(t.TempDir(), "out")})
+				},
+			} {
+				go func() {
+					defer func() { stopped <- struct{}{} }()
+					for {
+						select {
+						case <-stop:
+							return
+						default:
+							ask()
+						}
+					}
+				}()
+			}
+		}
+		Eventually(t, "bytes have come in", func() bool { return objects(c.Nodes[0]) > 0 })
+		for _, n := range c.Nodes {
+			n.stop(t)
+		}
+		close(stop)
+		for range 6 {
+			<-stopped
+		}
+	})
+	Eventually(t, "no goroutine is left", func() bool { return runtime.NumGoroutine() <= before+3 })
+	if t.Failed() {
+		b := make([]byte, 1<<20)
+		t.Logf("%s", b[:runtime.Stack(b, true)])
+	}
+}
+
+// TestManyDatasets: more datasets than are staged at a time are all staged.
+func TestManyDatasets(t *testing.T) {
+	src := filepath.Join(t.TempDir(), "set.tar")
+	writeTar(t, src, files(20, 5000))
+	var specs []daemon.DatasetSpec
+	for i := range 12 {
+		specs = append(specs, daemon.DatasetSpec{Source: src, Name: fmt.Sprint("set", i)})
+	}
+	c := Start(t, Config{Nodes: 2, Datasets: specs})
+	for _, s := range specs {
+		if ds := c.Dataset(t, 1, s.Name); ds.Phase != cluster.Sealed {
+			t.Errorf("%+v", ds)
+		}
+	}
+}
