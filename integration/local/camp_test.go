@@ -15,6 +15,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -23,6 +24,7 @@ import (
 	"github.com/bivouacfs/bivouac/daemon"
 	deploy "github.com/bivouacfs/bivouac/deploy/local"
 	"github.com/bivouacfs/bivouac/integration/netcluster"
+	"github.com/bivouacfs/bivouac/metadata/cluster"
 )
 
 // patience bounds what has to end; it is no measure of speed.
@@ -250,6 +252,28 @@ func (c *camp) status(i string) daemon.Status {
 		c.t.Fatal(err)
 	}
 	return s
+}
+
+// stageIn stages in what has to succeed. A node that was not asked may learn of
+// it a moment after the program has ended.
+func (c *camp) stageIn(spec string) {
+	c.t.Helper()
+	c.ok("stage-in", spec, "--dir", c.dir)
+	c.settled()
+}
+
+// settled waits until every node knows what node 0 knows, and nothing is on its way.
+func (c *camp) settled() {
+	c.t.Helper()
+	want := len(c.status("0").Datasets)
+	for i := range c.state().Nodes {
+		eventually(c.t, "all nodes know of the datasets", func() bool {
+			ds := c.status(strconv.Itoa(i)).Datasets
+			return len(ds) == want && !slices.ContainsFunc(ds, func(d daemon.DatasetStatus) bool {
+				return d.Phase != cluster.Sealed && d.Phase != cluster.Failed
+			})
+		})
+	}
 }
 
 // dataset is the newest dataset of the name.

@@ -128,7 +128,7 @@ func TestStageIn(t *testing.T) {
 	src := c.path("src")
 	size := makeTree(t, src)
 	want := describe(t, src, true)
-	c.ok("stage-in", "src:dir", "--dir", c.dir) // a relative path is as good
+	c.stageIn("src:dir") // a relative path is as good
 	sizes := map[string]int64{"dir": size}
 	for _, format := range []string{"pax", "gnu"} {
 		file := c.path(format + ".tar")
@@ -140,7 +140,7 @@ func TestStageIn(t *testing.T) {
 			t.Fatal(err)
 		}
 		sizes[format] = info.Size()
-		c.ok("stage-in", file, "--dir", c.dir)
+		c.stageIn(file)
 	}
 	for _, node := range []string{"0", "1", "2"} {
 		wantSame(t, "dir on node"+node, describe(t, c.node(node, "data", "dir"), true), want)
@@ -262,7 +262,7 @@ func TestStageInRefuses(t *testing.T) {
 		}
 	}
 	write(t, c.path("corrupt.tar"), plain) // mended: the name is free
-	c.ok("stage-in", c.path("corrupt.tar"), "--dir", c.dir)
+	c.stageIn(c.path("corrupt.tar"))
 	if got := names(t, c.node("1", "data", "corrupt", "good")); !slices.Equal(got, []string{"file"}) {
 		t.Errorf("the mended dataset has %q", got)
 	}
@@ -301,6 +301,7 @@ func TestBackground(t *testing.T) {
 	write(t, c.path("good.tar"), archive(t))
 	c.ok("stage-in", c.path("good.tar"), "--background", "--dir", c.dir)
 	c.ok("wait", "--dir", c.dir, "--node", "1", "--for", "all")
+	c.settled()
 	for _, node := range []string{"0", "1"} {
 		if got := names(t, c.node(node, "data")); !slices.Equal(got, []string{"good"}) {
 			t.Errorf("data on node%s has %q after wait", node, got)
@@ -311,7 +312,7 @@ func TestBackground(t *testing.T) {
 		c.failed(withoutProgress(c.run("wait", "--dir", c.dir, "--node", node)), "missing: ", c.path("missing.tar"), "no such file")
 	}
 	c.ok("wait", "--for", "none", "--dir", c.dir)
-	c.ok("stage-in", c.path("good.tar")+":more", "--dir", c.dir) // what failed before is not its business
+	c.stageIn(c.path("good.tar") + ":more") // what failed before is not its business
 }
 
 // withoutProgress takes out the lines on datasets that are there.

@@ -138,7 +138,7 @@ func TestFullStore(t *testing.T) {
 		t.Fatal(err)
 	}
 	eventually(t, "the space is back", func() bool { return c.status("0").Space.Used == 0 && c.status("1").Space.Used == 0 })
-	c.ok("stage-in", src, "--dir", c.dir)
+	c.stageIn(src)
 	write(t, filepath.Join(src, "big"), make([]byte, 3<<20))
 	c.fails([]string{src, "needs room for", "no space left on device"}, "stage-in", src+":big", "--dir", c.dir)
 	write(t, c.path("big.tar"), bigTar(t))

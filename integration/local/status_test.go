@@ -27,7 +27,7 @@ func TestStatus(t *testing.T) {
 	t.Parallel()
 	c := pitch(t, "3")
 	write(t, c.path("set.tar"), archive(t))
-	c.ok("stage-in", c.path("set.tar"), "--dir", c.dir)
+	c.stageIn(c.path("set.tar"))
 	for i, node := range []string{"0", "1", "2"} {
 		s := c.status(node)
 		if !s.Ready || len(s.Nodes) != 3 || int(s.Self) != i || s.Host != "node"+node || s.Mount != c.node(node) {

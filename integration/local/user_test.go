@@ -106,7 +106,7 @@ func TestNormalUser(t *testing.T) {
 			t.Errorf("%s: %q, want %q", line, got, want)
 		}
 	}
-	c.ok("stage-in", c.path("set"), "--dir", c.dir)
+	c.stageIn(c.path("set"))
 	if got, want := c.sh("cd $HOME/job/node1/data && cat set/f && stat -c '%u %a' set/f"), "x\n65534 640\n"; got != want {
 		t.Errorf("the dataset: %q, want %q", got, want)
 	}
