@@ -21,7 +21,6 @@ import (
 	"github.com/bivouacfs/bivouac/metadata/manifest"
 	"github.com/bivouacfs/bivouac/metadata/raftstore"
 	"github.com/bivouacfs/bivouac/stagein"
-	"github.com/bivouacfs/bivouac/stagein/source"
 )
 
 // pollEvery is the pause between two looks at the shares of a stage-in.
@@ -166,7 +165,7 @@ func (in *intake) makePlan(ctx context.Context) (*stagein.Plan, error) {
 		return nil, fmt.Errorf("stage-in: %w", err)
 	}
 	for i := range plan.Parts {
-		if plan.Kind != source.Dir {
+		if !plan.Itemized() {
 			continue
 		}
 		b, err := json.Marshal(plan.Parts[i])

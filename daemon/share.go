@@ -14,7 +14,6 @@ import (
 	"github.com/bivouacfs/bivouac/datapath/wire"
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/stagein"
-	"github.com/bivouacfs/bivouac/stagein/source"
 )
 
 // share is this node's part of a stage-in.
@@ -49,7 +48,7 @@ func (s *share) run(ctx context.Context) error {
 		return fmt.Errorf("stage-in: %w", err)
 	}
 	part := s.plan.Parts[s.part]
-	if s.plan.Kind == source.Dir {
+	if s.plan.Itemized() {
 		if err := s.fetchItems(ctx, &part); err != nil {
 			return err
 		}

@@ -23,20 +23,25 @@ type Plan struct {
 	Mtime   metadata.Time      `json:"mtime"`
 	Head    []byte             `json:"head,omitempty"` // the first block of an archive, read already
 	Room    int64              `json:"room,omitempty"` // bytes that a compressed tar may unpack to; 0 is not known
+	Read    int64              `json:"read,omitempty"` // bytes of a zip archive, read already
 	UID     uint32             `json:"uid"`            // who owns what is staged
 	GID     uint32             `json:"gid"`
 	Stripe  int64              `json:"stripe"` // files larger than this are striped
 	Parts   []Part             `json:"parts"`
 }
 
+// Itemized reports whether the parts list what they have, so that a node needs
+// the items of its own part, and of no other.
+func (p *Plan) Itemized() bool { return p.Kind == source.Dir || p.Kind == source.Zip }
+
 // Part is what one node reads.
 type Part struct {
 	Index uint16          `json:"index"`
 	Node  metadata.NodeID `json:"node"`
-	Off   int64           `json:"off,omitempty"` // the region of an archive: from Off
-	End   int64           `json:"end,omitempty"` // to End
-	Bytes int64           `json:"bytes"`         // of the source that the part has
-	Items []source.Item   `json:"items,omitempty"`
+	Off   int64           `json:"off,omitempty"`   // the region of an archive: from Off
+	End   int64           `json:"end,omitempty"`   // to End
+	Bytes int64           `json:"bytes"`           // of the source that the part has
+	Items []source.Item   `json:"items,omitempty"` // of a directory or a zip archive
 }
 
 // PlanConfig is what a plan is made of.
@@ -66,7 +71,8 @@ const (
 )
 
 // MakePlan looks at the source and divides it among the nodes that are up. It
-// reads one block of a tar, which the plan carries, and no data of a directory.
+// reads one block of a tar, which the plan carries, the central directory of a
+// zip archive, and no data of a directory.
 // It refuses, before a byte is copied, what the nodes have no room for; of a
 // tar, whose members are not known yet, it knows only what each node may expect,
 // and a compressed one is stopped when it has unpacked to more than all have.
@@ -105,6 +111,9 @@ func (cfg *PlanConfig) plan(ctx context.Context) (*Plan, error) {
 		p.Parts = []Part{{Node: cfg.Map.FileOwner(found.Path), Off: int64(len(p.Head)), End: p.Size, Bytes: p.Size}}
 		p.Room = cfg.sumFree(nodes)
 		return p, cfg.room(p, evenly(p.Size, nodes))
+	}
+	if p.Kind == source.Zip {
+		return p, cfg.planZip(p, found.Info, nodes)
 	}
 	items, err := source.Walk(ctx, cfg.FS, found.Path, cfg.Workers)
 	if err != nil {

@@ -79,9 +79,13 @@ func NewShare(cfg ShareConfig) (*Share, error) {
 	}
 	last := int(cfg.Part.Index) == len(p.Parts)-1
 	switch {
-	case p.Kind != source.Tar && p.Kind != source.Dir && !p.Kind.Packed():
+	case p.Kind != source.Tar && !p.Itemized() && !p.Kind.Packed():
 		return nil, fmt.Errorf("share of a source of kind %q: %w", p.Kind, syscall.EINVAL)
 	case p.Kind == source.Dir:
+	case p.Kind == source.Zip:
+		if cfg.Part.Off < 0 || cfg.Part.Off > cfg.Part.End || cfg.Part.Index == 0 && cfg.Part.Off > int64(len(p.Head)) {
+			return nil, fmt.Errorf("share [%d, %d) of a zip archive: %w", cfg.Part.Off, cfg.Part.End, syscall.EINVAL)
+		}
 	case p.Kind.Packed():
 		if len(p.Parts) != 1 || cfg.Part.Off != int64(len(p.Head)) || cfg.Part.End != p.Size {
 			return nil, fmt.Errorf("share [%d, %d) of a compressed tar: %w", cfg.Part.Off, cfg.Part.End, syscall.EINVAL)
@@ -126,6 +130,8 @@ func (s *Share) run(ctx context.Context) error {
 	switch kind := s.cfg.Plan.Kind; {
 	case kind == source.Dir:
 		return s.runDir(ctx)
+	case kind == source.Zip:
+		return s.runZip(ctx)
 	case kind.Packed():
 		return s.runPacked(ctx)
 	}

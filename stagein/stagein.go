@@ -47,6 +47,13 @@
 // was made, since a small file can unpack to anything. The stream is read to its
 // very end: its checksums have to be right and nothing may follow it.
 //
+// # A zip archive
+//
+// MakePlan reads the central directory, and cuts the archive into one range for
+// each node between members, of about as many bytes. A node reads its range from
+// front to end, unpacks each member, checks its size and its CRC-32, and stores
+// it at its owner. A large member is read by one node.
+//
 // # What is kept
 //
 // Staged files belong to the user of the job, with the permissions that they

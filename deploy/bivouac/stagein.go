@@ -11,13 +11,13 @@ func stageInCmd() *cobra.Command {
 	var background bool
 	c := &cobra.Command{
 		Use:   "stage-in SRC[:NAME]",
-		Short: "Bring a tar or a directory in as a dataset, read by all nodes in parallel",
-		Long: `Stage-in unpacks the tar SRC, or copies the directory SRC, into data/NAME. All
-nodes take part, and each byte of the source is read once. A tar packed by
-gzip, zstd, xz or bzip2 is unpacked by one node alone, which is slower. NAME is
-by default the last part of SRC without ".tar" or ".tar.gz". The dataset appears
-whole or not at all, and is read-only. Who interrupts the command ends the
-waiting, not the stage-in.`,
+		Short: "Bring a tar, a zip archive or a directory in as a dataset, read by all nodes in parallel",
+		Long: `Stage-in unpacks the tar or zip archive SRC, or copies the directory SRC, into
+data/NAME. All nodes take part, and each byte of the source is read once. A tar
+packed by gzip, zstd, xz or bzip2 is unpacked by one node alone, which is
+slower. NAME is by default the last part of SRC without ".tar", ".tar.gz" or
+".zip". The dataset appears whole or not at all, and is read-only. Who
+interrupts the command ends the waiting, not the stage-in.`,
 		Example: "  bivouac stage-in /lustre/me/imagenet.tar --dir /tmp/camp\n  bivouac stage-in /home/me/set7:validation --dir /tmp/camp",
 		Args:    one("SRC[:NAME]"),
 		RunE: func(c *cobra.Command, args []string) error {

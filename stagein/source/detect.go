@@ -18,11 +18,11 @@ type Found struct {
 // magics is how archives begin that are not plain tars.
 var magics = []struct {
 	magic string
-	kind  Kind   // "" is not read yet
+	kind  Kind   // "" is not read
 	is    string // for a message
 }{
 	{"\x1f\x8b", TarGzip, ""}, {"\x28\xb5\x2f\xfd", TarZstd, ""}, {"\xfd7zXZ\x00", TarXz, ""}, {"BZh", TarBzip2, ""},
-	{"PK\x03\x04", "", "a zip archive"}, {"PK\x05\x06", "", "a zip archive"},
+	{"PK\x03\x04", Zip, ""}, {"PK\x05\x06", Zip, ""}, {"PK\x07\x08", "", "a part of a multi-disk zip archive"},
 }
 
 // Detect says what path is, and refuses what cannot be a source.
@@ -71,7 +71,7 @@ func (f *Found) checkHead() error {
 			continue
 		}
 		if f.Kind = m.kind; f.Kind == "" {
-			return fmt.Errorf("%s: is %s, which is not read yet; give a tar or a directory: %w", f.Path, m.is, syscall.EINVAL)
+			return fmt.Errorf("%s: is %s, which is not read; give a tar, a zip archive or a directory: %w", f.Path, m.is, syscall.EINVAL)
 		}
 		return nil
 	}

@@ -97,3 +97,10 @@ func (p *Piece) Release() {
 	p.B, p.buf = nil, nil
 	<-p.pool.room
 }
+
+// Rest is the part of the buffer after B; Extend makes the first n bytes of it
+// a part of B. Who holds other parts of B is not disturbed.
+func (p *Piece) Rest() []byte { return p.buf[len(p.B):] }
+
+// Extend makes B longer by n bytes, which were written to Rest.
+func (p *Piece) Extend(n int) { p.B = p.buf[:len(p.B)+n] }

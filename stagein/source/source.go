@@ -1,5 +1,5 @@
 // Package source reads what datasets are made of: tar archives, plain or
-// compressed, and directory trees. Its one idea is that an archive can be read from any 512-byte boundary
+// compressed, zip archives, and directory trees. Its one idea is that an archive can be read from any 512-byte boundary
 // by anyone who is told, or guesses, what state the reader before was in;
 // therefore headers are parsed by a small machine that is given one block at a
 // time (Group), and never by a stream that only knows how to begin at zero.
@@ -17,6 +17,11 @@
 // what the format allows to follow an end (more gzip members, zstd frames, xz
 // and bzip2 streams) goes on the same tar, and anything else that follows, or
 // that a checksum of the format finds, is damage.
+//
+// Of zip and zip64 it understands what is stored or deflated, with the modes and
+// the symbolic links of unix; the central directory is the truth (ReadZip), and
+// a local header that says otherwise is damage. It refuses what is encrypted,
+// what overlaps, names that are there twice, and archives in several parts.
 //
 // It ignores owners, extended attributes, access and change times, and comments.
 //
@@ -41,6 +46,7 @@ const (
 	TarZstd  Kind = "tar.zst"
 	TarXz    Kind = "tar.xz"
 	TarBzip2 Kind = "tar.bz2"
+	Zip      Kind = "zip"
 	Dir      Kind = "dir"
 )
 
@@ -111,7 +117,8 @@ type Item struct {
 	Mtime    metadata.Time
 	Target   string // of a symbolic link
 	Hardlink string // the path of the item that this is another name of
-	Off      int64  // where the data begins in an archive
+	Off      int64  // where the data begins in a tar, or the header in a zip archive
+	Zip      ZipMember
 }
 
 // Is reports whether the item has the given type. A hard link has none that
@@ -130,13 +137,14 @@ type itemJSON struct {
 	Target   *Name         `json:"target,omitempty"`
 	Hardlink *Name         `json:"hardlink,omitempty"`
 	Off      int64         `json:"off,omitempty"`
+	Zip      ZipMember     `json:"zip,omitzero"`
 }
 
 // MarshalJSON keeps names that are not UTF-8.
 func (i Item) MarshalJSON() ([]byte, error) {
 	return json.Marshal(itemJSON{
 		Path: nameOf(i.Path), Mode: i.Mode, UID: i.UID, GID: i.GID, Size: i.Size, Mtime: i.Mtime,
-		Target: nameOf(i.Target), Hardlink: nameOf(i.Hardlink), Off: i.Off,
+		Target: nameOf(i.Target), Hardlink: nameOf(i.Hardlink), Off: i.Off, Zip: i.Zip,
 	})
 }
 
@@ -148,7 +156,7 @@ func (i *Item) UnmarshalJSON(b []byte) error {
 	}
 	*i = Item{
 		Path: j.Path.string(), Mode: j.Mode, UID: j.UID, GID: j.GID, Size: j.Size, Mtime: j.Mtime,
-		Target: j.Target.string(), Hardlink: j.Hardlink.string(), Off: j.Off,
+		Target: j.Target.string(), Hardlink: j.Hardlink.string(), Off: j.Off, Zip: j.Zip,
 	}
 	return nil
 }
