@@ -17,6 +17,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/bivouacfs/bivouac/datapath/wire"
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/metadata/cluster"
 	"github.com/bivouacfs/bivouac/stagein"
@@ -216,6 +217,9 @@ func (d *Daemon) StageOut(ctx context.Context, o OutSpec) (stagein.OutResult, er
 					results[i] = *s.Out
 				}
 			})
+			if ctx.Err() != nil {
+				d.abandon(n.ID, id)
+			}
 			if err != nil && results[i].Failed == 0 {
 				return fmt.Errorf("%s: %w", n.Host, err)
 			}
@@ -228,4 +232,13 @@ func (d *Daemon) StageOut(ctx context.Context, o OutSpec) (stagein.OutResult, er
 		sum.Add(r)
 	}
 	return sum, err
+}
+
+// abandon ends a node's share of a stage-out that nobody waits for any more.
+func (d *Daemon) abandon(node metadata.NodeID, task string) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(d.ctx), 5*time.Second)
+	defer cancel()
+	if err := d.control(ctx, node, wire.OpStageAbort, abortReq{Task: task}, nil); err != nil {
+		d.log.WithError(err).WithField("task", task).Warn("a stage-out that was given up goes on")
+	}
 }

@@ -39,9 +39,13 @@ type taskState struct {
 
 // abortReq ends shares of a dataset that failed. With Drop what was stored of
 // it goes too; that is asked for when no share of any node still runs.
+//
+// With Task it ends that share of a stage-out instead, which nobody waits for
+// any more.
 type abortReq struct {
-	Dataset metadata.DatasetID `json:"dataset"`
+	Dataset metadata.DatasetID `json:"dataset,omitempty"`
 	Drop    bool               `json:"drop,omitempty"`
+	Task    string             `json:"task,omitempty"`
 }
 
 type seamReq struct {
@@ -130,6 +134,12 @@ func (d *Daemon) onPoll(_ context.Context, _ metadata.NodeID, q *pollReq) (taskS
 // onAbort stops the shares of a dataset that failed, and answers when they are
 // over. It is for the node that leads the stage-in to ask, as long as it does.
 func (d *Daemon) onAbort(ctx context.Context, from metadata.NodeID, q *abortReq) (struct{}, error) {
+	if q.Task != "" {
+		if t, ok := d.stage.task(q.Task); ok && t.dataset == 0 {
+			t.cancel()
+		}
+		return struct{}{}, nil
+	}
 	ds, known := d.View().Dataset(q.Dataset)
 	if q.Dataset == 0 || known && (ds.Coordinator != from || ds.Phase == cluster.Publishing || ds.Phase == cluster.Sealed) {
 		return struct{}{}, fmt.Errorf("dataset %d is %v: %w", q.Dataset, ds.Phase, syscall.EPERM)

@@ -148,13 +148,19 @@ func (n *node) serve(ctx context.Context, leash *daemon.Leash, orders <-chan dae
 	defer alive.Stop()
 	probed := make(chan bool, 1) // the answer of the one probe in flight
 	left := make(chan error, 1)  // the end of the one leave
-	busy, leaving := false, false
+	ended, busy, leaving := n.ended, false, false
 	for {
 		select {
 		case <-ctx.Done():
+			if leaving {
+				<-left // it ends with ctx, and must not find the stores closed
+			}
 			return nil
-		case <-n.ended:
-			return nil
+		case <-ended:
+			if !leaving {
+				return nil
+			}
+			ended = nil // what is copied out does not go through the mount
 		case o, ok := <-orders:
 			if !ok {
 				return errKeeperGone

@@ -16,6 +16,7 @@ import (
 	"github.com/bivouacfs/bivouac/daemon"
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/metadata/cluster"
+	"github.com/bivouacfs/bivouac/stagein"
 )
 
 // TestLeaveWithDeadLeader: when the leader of the control group dies while it
@@ -123,6 +124,34 @@ func TestCtlMisuse(t *testing.T) {
 	}
 	if v := c.Nodes[0].View(); len(v.Datasets) != 0 {
 		t.Errorf("the registry has %+v", v.Datasets)
+	}
+}
+
+// TestStageOutGivenUp: when who asked for a stage-out goes away, it ends on all
+// nodes.
+func TestStageOutGivenUp(t *testing.T) {
+	c := Start(t, Config{})
+	for _, n := range c.Nodes {
+		n.SetOut(func(ctx context.Context, _, _ string, _, _ int) (r stagein.OutResult, err error) {
+			<-ctx.Done()
+			return r, ctx.Err()
+		})
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() {
+		_, err := daemon.NewCtl(c.Nodes[1].Job.CtlSocket()).StageOut(ctx, daemon.OutSpec{From: "x", To: "/nowhere"})
+		done <- err
+	}()
+	for _, n := range c.Nodes {
+		Eventually(t, "it runs everywhere", func() bool { return shares(n) == 1 })
+	}
+	cancel()
+	if err := <-done; err == nil {
+		t.Error("a stage-out that was given up is no error")
+	}
+	for _, n := range c.Nodes {
+		Eventually(t, "it has ended everywhere", func() bool { return shares(n) == 0 })
 	}
 }
 
