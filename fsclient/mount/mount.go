@@ -128,6 +128,12 @@ func (m *Mount) adopted() bool { return strings.HasPrefix(m.cfg.Dir, fdPrefix) }
 
 // Serve answers the kernel until the file system is unmounted. It is called
 // once.
+//
+// The process that serves a mount should leave the mount alone. If it is killed
+// while one of its own threads waits for an answer, that thread keeps the
+// process and the connection for ever, until somebody aborts the connection
+// (umount -f, fusectl). And a page fault in a mapping of its own mount can stop
+// the scheduler that has to serve it.
 func (m *Mount) Serve() {
 	defer close(m.served)
 	m.server.Serve()

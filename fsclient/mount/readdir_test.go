@@ -1,0 +1,200 @@
+package mount_test
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+const many = 3000
+
+func fill(t *testing.T, dir string, from, to int) {
+	t.Helper()
+	for i := from; i < to; i++ {
+		fd, err := syscall.Open(fmt.Sprintf("%s/entry-%05d", dir, i), syscall.O_CREAT|syscall.O_WRONLY, 0o644)
+		check(t, err)
+		check(t, syscall.Close(fd))
+	}
+}
+
+func testReadDir(t *testing.T, a, b string) {
+	fill(t, a, 0, many)
+	check(t, os.Mkdir(b+"/sub", 0o755))
+	for _, dir := range []string{a, b} {
+		es, err := os.ReadDir(dir)
+		if err != nil || len(es) != many+1 {
+			t.Fatalf("ReadDir = %d entries, %v, want %d", len(es), err, many+1)
+		}
+		for i, e := range es[:many] {
+			if want := fmt.Sprintf("entry-%05d", i); e.Name() != want || e.IsDir() {
+				t.Fatalf("entry %d = %v", i, e)
+			}
+		}
+		if !es[many].IsDir() {
+			t.Error("sub is no directory")
+		}
+	}
+	check(t, os.RemoveAll(b))
+	check(t, os.Mkdir(b, 0o755))
+}
+
+// testReadDirWhileChanging: what is there all the time is listed once.
+func testReadDirWhileChanging(t *testing.T, a, b string) {
+	fill(t, a, 0, many)
+	d, err := os.Open(b)
+	check(t, err)
+	defer d.Close()
+	seen := make(map[string]int)
+	for i := 0; ; i++ {
+		names, err := d.Readdirnames(100)
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		check(t, err)
+		for _, n := range names {
+			seen[n]++
+		}
+		// every third goes, before and behind the reader; new ones come
+		k := (i*97 + 1500) % many
+		k -= k % 3
+		if err := os.Remove(fmt.Sprintf("%s/entry-%05d", a, k)); err != nil && !errors.Is(err, syscall.ENOENT) {
+			t.Fatal(err)
+		}
+		check(t, os.WriteFile(fmt.Sprintf("%s/entry-%05d-new", a, i*31%many), nil, 0o644))
+	}
+	for i := range many {
+		name := fmt.Sprintf("entry-%05d", i)
+		if n := seen[name]; n > 1 || n == 0 && i%3 != 0 {
+			t.Errorf("%s was listed %d times", name, n)
+		}
+	}
+}
+
+func testSeekDir(t *testing.T, a, b string) {
+	fill(t, a, 0, many)
+	fd, err := syscall.Open(b, syscall.O_RDONLY|syscall.O_DIRECTORY, 0)
+	check(t, err)
+	defer syscall.Close(fd)
+	names := func() (all []string, places []int64) {
+		buf := make([]byte, 2000)
+		for {
+			at, err := unix.Seek(fd, 0, io.SeekCurrent)
+			check(t, err)
+			n, err := unix.ReadDirent(fd, buf)
+			check(t, err)
+			if n == 0 {
+				return all, places
+			}
+			_, _, got := unix.ParseDirent(buf[:n], -1, nil)
+			all = append(all, got...)
+			for range got {
+				places = append(places, at)
+			}
+		}
+	}
+	first, places := names()
+	if len(first) != many {
+		t.Fatalf("%d names, want %d", len(first), many)
+	}
+	for _, i := range []int{many - 1, 2000, 1024, 1023, 5, 0, many / 2} {
+		_, err := unix.Seek(fd, places[i], io.SeekStart)
+		check(t, err)
+		from := slices.Index(places, places[i])
+		if again, _ := names(); !slices.Equal(again, first[from:]) {
+			t.Errorf("after a seek to %d: %d names, want %d", places[i], len(again), many-from)
+		}
+	}
+	check(t, os.WriteFile(a+"/a-new-one", nil, 0o644))
+	_, err = unix.Seek(fd, 0, io.SeekStart)
+	check(t, err)
+	if again, _ := names(); len(again) != many+1 || again[0] != "a-new-one" {
+		t.Errorf("after rewinddir: %d names, want %d", len(again), many+1)
+	}
+}
+
+func testRefusals(t *testing.T, a, b string) {
+	check(t, os.WriteFile(a+"/f", []byte("0123456789"), 0o644))
+	f, err := os.OpenFile(a+"/f", os.O_RDWR, 0)
+	check(t, err)
+	defer f.Close()
+	fd := int(f.Fd())
+	buf := make([]byte, 100)
+	_, none := unix.Getxattr(b+"/f", "user.none", buf)
+	_, acl := unix.Getxattr(b+"/f", "system.posix_acl_access", buf)
+	n, list := unix.Listxattr(b+"/f", buf)
+	_, hole := unix.Seek(fd, 3, unix.SEEK_HOLE)
+	_, tmp := unix.Open(a, unix.O_TMPFILE|unix.O_RDWR, 0o600)
+	for _, tt := range []struct {
+		what      string
+		err, want error
+	}{
+		{"getxattr of nothing", none, syscall.ENODATA},
+		{"getxattr of an ACL", acl, syscall.EOPNOTSUPP},
+		{"listxattr", list, nil},
+		{"setxattr", unix.Setxattr(a+"/f", "user.x", []byte("y"), 0), syscall.EOPNOTSUPP},
+		{"removexattr", unix.Removexattr(a+"/f", "user.x"), syscall.ENODATA},
+		{"fallocate", unix.Fallocate(fd, 0, 0, 1<<20), syscall.EOPNOTSUPP},
+		{"seek to a hole", hole, nil},
+		{"O_TMPFILE", tmp, syscall.EOPNOTSUPP},
+		{"whiteout", unix.Renameat2(unix.AT_FDCWD, a+"/f", unix.AT_FDCWD, a+"/g", unix.RENAME_WHITEOUT), syscall.EINVAL},
+	} {
+		if !errors.Is(tt.err, tt.want) {
+			t.Errorf("%s = %v, want %v", tt.what, tt.err, tt.want)
+		}
+	}
+	if n != 0 {
+		t.Errorf("listxattr = %d bytes", n)
+	}
+	n, err = unix.Getxattr(b+"/f", "user.bivouac.node", buf)
+	if err != nil || !bytes.HasPrefix(buf[:n], []byte("n")) {
+		t.Errorf("user.bivouac.node = %q, %v", buf[:max(n, 0)], err)
+	}
+	// copy_file_range and locks are the kernel's.
+	g, err := os.Create(a + "/g")
+	check(t, err)
+	defer g.Close()
+	_, err = f.Seek(0, io.SeekStart)
+	check(t, err)
+	if n, err := unix.CopyFileRange(fd, nil, int(g.Fd()), nil, 10, 0); n != 10 || err != nil {
+		t.Errorf("copy_file_range = %d, %v", n, err)
+	}
+	check(t, syscall.Flock(fd, syscall.LOCK_EX))
+	h, err := os.Open(a + "/f")
+	check(t, err)
+	defer h.Close()
+	wantErr(t, "second flock", syscall.Flock(int(h.Fd()), syscall.LOCK_EX|syscall.LOCK_NB), syscall.EWOULDBLOCK)
+}
+
+// testSetIDs: a write by another than root takes setuid and setgid away.
+func testSetIDs(t *testing.T, a, b string) {
+	check(t, os.WriteFile(a+"/f", []byte("x"), 0o644))
+	check(t, os.Chmod(a+"/f", 0o777|os.ModeSetuid|os.ModeSetgid))
+	if st := stat(t, b+"/f"); st.Mode&0o7777 != 0o6777 {
+		t.Fatalf("mode = %o", st.Mode)
+	}
+	check(t, os.Truncate(a+"/f", 0))
+	check(t, os.WriteFile(b+"/f", []byte("y"), 0))
+	// Root may keep them; whoever is not root is tested where the job's user runs.
+	wantFile(t, a+"/f", []byte("y"))
+}
+
+func testFsync(t *testing.T, a, b string) {
+	f, err := os.Create(a + "/f")
+	check(t, err)
+	defer f.Close()
+	_, err = f.Write(pattern(3 << 20))
+	check(t, err)
+	check(t, f.Sync())
+	wantFile(t, b+"/f", pattern(3<<20)) // without a close
+	d, err := os.Open(a)
+	check(t, err)
+	check(t, d.Sync())
+	check(t, d.Close())
+}
