@@ -85,7 +85,13 @@ func TestLive(t *testing.T) {
 		})
 	}
 	for i, c := range j.clients {
-		if s := c.Stats(); s.Unreaped != 0 || s.Open != 0 {
+		s := c.Stats()
+		tick := time.NewTicker(5 * time.Millisecond)
+		for end := time.Now().Add(10 * time.Second); s.Open != 0 && time.Now().Before(end); s = c.Stats() {
+			<-tick.C // close does not wait for the release
+		}
+		tick.Stop()
+		if s.Unreaped != 0 || s.Open != 0 {
 			t.Errorf("client %d = %+v, want nothing open and nothing unreaped", i, s)
 		}
 		if s := j.mounts[i].Stats(); s.Panics != 0 {
