@@ -56,7 +56,7 @@ func (c *chain) begin(s *Seam) error {
 	c.some, c.g.Mtime = s.Some, s.Mtime
 	switch {
 	case s.Ended:
-		return c.ended()
+		return c.ended(s.At)
 	case s.Member != nil:
 		if err := c.goOn(s.Member); err != nil {
 			return err
@@ -85,7 +85,7 @@ func (c *chain) run() error {
 		case err != nil:
 			return err
 		case step == source.End:
-			return c.ended()
+			return c.ended(c.t.pos)
 		case step == source.Skip:
 			continue
 		}
@@ -130,9 +130,10 @@ func (c *chain) cut() error {
 	return c.finish()
 }
 
-// ended is after the archive's end. What follows must not be another archive.
-func (c *chain) ended() error {
-	if err := c.out(Seam{At: c.t.pos, Ended: true}); err != nil {
+// ended is after the archive's end at offset at, which may lie in an earlier
+// region. What follows must not be another archive.
+func (c *chain) ended(at int64) error {
+	if err := c.out(Seam{At: at, Ended: true}); err != nil {
 		return err
 	}
 	for {
@@ -144,8 +145,8 @@ func (c *chain) ended() error {
 			return err
 		}
 		if source.IsHeader(b) {
-			return fmt.Errorf("the archive ends and another begins at offset %d (were they joined by cat?); stage them one by one: %w",
-				c.t.pos-source.BlockSize, syscall.EBADMSG)
+			return fmt.Errorf("the archive ends at offset %d and another begins after it (were they joined by cat?); stage them one by one: %w",
+				at, syscall.EBADMSG)
 		}
 	}
 }

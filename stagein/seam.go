@@ -19,7 +19,7 @@ type Seam struct {
 	// Member is, if not nil, a member whose headers are dealt with and whose
 	// data goes on in the next region; there is no Carry.
 	Member *SeamMember `json:"member,omitempty"`
-	// Ended says that the archive has ended; what comes must be nothing.
+	// Ended says that the archive has ended, at At; what comes must be nothing.
 	Ended bool `json:"ended,omitempty"`
 	// Some says that there was a member at all.
 	Some bool `json:"some,omitempty"`
