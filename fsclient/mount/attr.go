@@ -28,7 +28,9 @@ const (
 // freshness is how long the kernel may keep a name and the attributes of a.
 func freshness(a *metadata.Attr) (entry, attr time.Duration) {
 	switch {
-	case a.Ino == inoData, a.Ino == metadata.RootIno:
+	case a.Ino == inoData:
+		return forEver, setFresh
+	case a.Ino == metadata.RootIno:
 		return forEver, dirFresh
 	case virtual(a.Ino):
 		return forEver, forEver
