@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"sync/atomic"
 	"syscall"
+	"time"
 
 	"github.com/bivouacfs/bivouac/datapath"
 	"github.com/bivouacfs/bivouac/datapath/wire"
@@ -141,12 +142,27 @@ func (t target) store(node metadata.NodeID) datapath.Store {
 	return t.d.cfg.Data(t.d.peers.To(node))
 }
 
-// Put writes p to the object of ino on node.
+// Put writes p to the object of ino on node. A connection that breaks is no
+// reason to give a stage-in up, as long as the map says that the node is there:
+// what was written twice is the same.
 func (t target) Put(ctx context.Context, node metadata.NodeID, ino metadata.Ino, p []byte, off int64) error {
 	if node == t.d.job.Self {
 		return t.d.write(ctx, ino, p, off)
 	}
-	return t.store(node).WriteAt(ctx, ino, p, off)
+	patience := time.After(2 * t.d.cfg.Timing.Down)
+	for {
+		err := t.store(node).WriteAt(ctx, ino, p, off)
+		if n, _ := t.d.View().Map.Node(node); err == nil || !unreachable(err) || !serving(n) {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return err
+		case <-patience:
+			return err
+		case <-time.After(pollEvery):
+		}
+	}
 }
 
 // Remove takes back what was put.

@@ -218,8 +218,10 @@ func TestCoordinatorDies(t *testing.T) {
 	}
 	c.Mend(3)
 	Eventually(t, "nothing is left on the node that led", func() bool { return objects(c.Nodes[3]) == 0 && shares(c.Nodes[3]) == 0 })
+	Eventually(t, "node 3 is back", func() bool { return len(c.Nodes[0].View().Map.Up()) == 4 })
+	// The name is free again, and connections that were cut are made again.
 	if err := c.Nodes[0].StageIn(context.Background(), daemon.DatasetSpec{Source: src, Name: "slow"}); err != nil {
-		t.Errorf("the name is not free again: %v", err)
+		t.Errorf("stage-in after a failure: %v", err)
 	}
 }
 
