@@ -34,6 +34,8 @@ type node struct {
 	client *fsclient.Client
 	mount  *mount.Mount
 	ended  chan struct{} // closed when the mount is gone
+	// watched says that a keeper wants to hear that the mount answers.
+	watched bool
 }
 
 func openNode(job *daemon.Job, start daemon.Start, log *logrus.Entry) (*node, error) {
@@ -47,7 +49,7 @@ func openNode(job *daemon.Job, start daemon.Start, log *logrus.Entry) (*node, er
 	if err != nil {
 		return nil, err
 	}
-	n := &node{job: job, log: log, ended: make(chan struct{})}
+	n := &node{job: job, log: log, ended: make(chan struct{}), watched: !start.Detached}
 	n.daemon, err = daemon.Open(daemon.Config{
 		Job: job, Key: key, Listener: l, Log: log,
 		Data: func(c rpc.Caller) datapath.Store { return remote.NewData(c) },
@@ -172,14 +174,14 @@ func (n *node) serve(ctx context.Context, leash *daemon.Leash, orders <-chan dae
 		case err := <-left:
 			return err
 		case <-alive.C:
-			if !busy {
+			if n.watched && !busy {
 				busy = true
 				go func() { probed <- n.probe() }()
 			}
 		case ok := <-probed:
 			busy = false
 			if ok {
-				_ = leash.Send(daemon.Note{Alive: true}) // nobody listens on a detached daemon's leash
+				_ = leash.Send(daemon.Note{Alive: true}) // a keeper that is gone cuts the leash
 			}
 		}
 	}

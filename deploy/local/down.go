@@ -134,9 +134,12 @@ func waitGone(nodes []Node, d time.Duration) bool {
 	}
 }
 
-// unmount detaches a mount whose server is gone.
+// unmount ends a mount whose server is gone, or as good as gone: a daemon that
+// was killed while a thread of its own waited for its mount is not gone before
+// the connection is aborted.
 func unmount(path string) error {
-	err := unix.Unmount(path, unix.MNT_DETACH)
+	abort(path)
+	err := unix.Unmount(path, unix.MNT_FORCE|unix.MNT_DETACH)
 	if err == nil || errors.Is(err, unix.EINVAL) {
 		return nil
 	}
@@ -148,4 +151,21 @@ func unmount(path string) error {
 		err = fmt.Errorf("%w: %s", err, strings.TrimSpace(string(out)))
 	}
 	return fmt.Errorf("unmount %s: %w", path, err)
+}
+
+// abort has the kernel answer all that waits for the FUSE mount at path. Whose
+// mount it is may do so, where the control filesystem is mounted.
+func abort(path string) {
+	b, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		return // then without it
+	}
+	for line := range strings.Lines(string(b)) {
+		f := strings.Fields(line)
+		if len(f) < 5 || unescape(f[4]) != path {
+			continue
+		}
+		_, minor, _ := strings.Cut(f[2], ":")
+		_ = os.WriteFile("/sys/fs/fuse/connections/"+minor+"/abort", []byte("1"), 0) // best effort
+	}
 }
