@@ -62,8 +62,12 @@ func (r *OutResult) Err() error {
 	if r.Failed == 0 {
 		return nil
 	}
+	first := "not named"
+	if len(r.Errors) > 0 {
+		first = r.Errors[0]
+	}
 	return fmt.Errorf("%d of %d were not copied; the first: %s: %w",
-		r.Failed, r.Failed+r.Files+r.Dirs+r.Symlinks, r.Errors[0], syscall.EIO)
+		r.Failed, r.Failed+r.Files+r.Dirs+r.Symlinks, first, syscall.EIO)
 }
 
 // Out copies this node's share of a subtree: the files and links whose path

@@ -53,7 +53,7 @@ func Down(dir string) error {
 // teardown stops the daemons first, so that no mount can hang, then unmounts,
 // then removes.
 func teardown(s *State, grace time.Duration) error {
-	stop(s.Nodes, grace)
+	stop(append(strays(s.Dir), s.Nodes...), grace)
 	var errs []error
 	left, err := mounts(s.Dir)
 	errs = append(errs, err)

@@ -9,6 +9,7 @@
 package local
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -18,6 +19,7 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+	"time"
 	"unicode/utf8"
 
 	"golang.org/x/sys/unix"
@@ -84,20 +86,53 @@ func startTime(pid int) string {
 
 func (n Node) alive() bool { return n.PID > 0 && n.Start != "" && startTime(n.PID) == n.Start }
 
+// lockWait is how long lock waits: an up that was just killed may have a child
+// that still holds its lock, until it executes the daemon.
+const lockWait = 3 * time.Second
+
 // lock keeps two ups and downs of one directory apart.
 func lock(dir string) (*os.File, error) {
 	f, err := os.OpenFile(filepath.Join(hidden(dir), "lock"), os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
 		return nil, err
 	}
-	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+	t := time.NewTicker(20 * time.Millisecond)
+	defer t.Stop()
+	for end := time.Now().Add(lockWait); ; <-t.C {
+		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		if err == nil {
+			return f, nil
+		}
+		if errors.Is(err, syscall.EWOULDBLOCK) && time.Now().Before(end) {
+			continue
+		}
 		_ = f.Close()
 		if errors.Is(err, syscall.EWOULDBLOCK) {
 			return nil, fmt.Errorf("another bivouac up or down works on %s: wait for it", dir)
 		}
 		return nil, err
 	}
-	return f, nil
+}
+
+// strays is the daemons of dir that nobody wrote down: an up that is killed
+// right after it has started one cannot. They end by themselves, a moment later.
+func strays(dir string) []Node {
+	files, err := filepath.Glob("/proc/[0-9]*/cmdline")
+	if err != nil {
+		return nil
+	}
+	var found []Node
+	for _, f := range files {
+		b, err := os.ReadFile(f)
+		if err != nil || !bytes.Contains(b, []byte("\x00--job-file\x00"+hidden(dir)+"/")) {
+			continue
+		}
+		pid, err := strconv.Atoi(filepath.Base(filepath.Dir(f)))
+		if err == nil {
+			found = append(found, Node{PID: pid, Start: startTime(pid)})
+		}
+	}
+	return found
 }
 
 // real is the path that the kernel knows dir by, which need not be there.

@@ -201,7 +201,8 @@ func (l *launch) start(i int) error {
 	l.leash = append(l.leash, leash)
 	l.exited = append(l.exited, make(chan error, 1))
 	n.PID, n.Start = cmd.Process.Pid, startTime(cmd.Process.Pid)
-	go func() { l.exited[i] <- cmd.Wait() }()
+	exited := l.exited[i]
+	go func() { exited <- cmd.Wait() }()
 	if err := l.state.save(); err != nil { // before it outlives this process
 		return err
 	}
