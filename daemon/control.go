@@ -90,8 +90,9 @@ func (d *Daemon) until(ctx context.Context, ok func(cluster.View) bool) error {
 // the start timeout is an error that names it.
 func (d *Daemon) WaitUp(ctx context.Context) error {
 	// The leader gives a missing host up at the start timeout; who waits for
-	// the leader's word has to be a little more patient.
-	ctx, cancel := context.WithTimeout(ctx, d.job.startTimeout()+5*time.Second)
+	// the leader's word has to be a little more patient, but less than the
+	// keeper, who adds three seconds.
+	ctx, cancel := context.WithTimeout(ctx, d.job.startTimeout()+min(6*d.cfg.Timing.Report, 2*time.Second))
 	defer cancel()
 	err := d.until(ctx, func(v cluster.View) bool {
 		self, _ := v.Map.Node(d.job.Self)
@@ -152,7 +153,7 @@ func (d *Daemon) silent(v cluster.View) string {
 	}
 	var bad []string
 	for _, id := range members(len(d.job.Hosts)) {
-		ctx, cancel := context.WithTimeout(d.ctx, time.Second)
+		ctx, cancel := context.WithTimeout(d.ctx, time.Second/2)
 		var r reportReply
 		if id != d.job.Self && callJSON(ctx, d.peers.To(id), wire.OpReport, d.report(), &r) != nil {
 			bad = append(bad, d.job.Hosts[id])

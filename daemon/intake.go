@@ -182,17 +182,26 @@ func (in *intake) makePlan(ctx context.Context) (*stagein.Plan, error) {
 
 // freeSpace is what each node that serves has left, as far as this node knows.
 func (d *Daemon) freeSpace() func(metadata.NodeID) (int64, bool) {
-	free := make(map[metadata.NodeID]int64)
+	ctx, cancel := context.WithTimeout(d.ctx, 5*time.Second)
+	defer cancel()
+	var mu sync.Mutex
+	free := make(map[metadata.NodeID]int64) // guarded by mu
+	var g errgroup.Group
+	g.SetLimit(32)
 	for _, n := range d.View().Map.Nodes {
 		if !serving(n) {
 			continue
 		}
-		ctx, cancel := context.WithTimeout(d.ctx, 5*time.Second)
-		if s, err := (target{d}).store(n.ID).Space(ctx); err == nil {
-			free[n.ID] = s.Free
-		}
-		cancel()
+		g.Go(func() error {
+			if s, err := (target{d}).store(n.ID).Space(ctx); err == nil {
+				mu.Lock()
+				free[n.ID] = s.Free
+				mu.Unlock()
+			}
+			return nil // whoever does not answer is not known
+		})
 	}
+	_ = g.Wait() // no function fails
 	return func(id metadata.NodeID) (int64, bool) { f, ok := free[id]; return f, ok }
 }
 

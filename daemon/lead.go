@@ -151,7 +151,7 @@ func (d *Daemon) nodeDuties(v cluster.View, since time.Time, reports map[metadat
 		switch {
 		case n.State == cluster.Joining && fresh && h.Ready, n.State == cluster.Down && fresh && h.Ready && !h.Leaving:
 			set(n, cluster.Up, h.Addr)
-		case n.State == cluster.Joining && at.Sub(since) > d.job.startTimeout():
+		case n.State == cluster.Joining && d.startOver(since, at):
 			set(n, cluster.Down, "")
 		case n.State == cluster.Up && fresh && h.Leaving, n.State == cluster.Down && fresh && h.Ready && len(n.Terms) > 0:
 			// Who was given up and is back while it leaves has data to copy out.
@@ -162,6 +162,14 @@ func (d *Daemon) nodeDuties(v cluster.View, since time.Time, reports map[metadat
 		}
 	}
 	return cs
+}
+
+// startOver reports whether a host that has not come up by now is not to be
+// waited for. The time counts from this daemon's own start, however late it was
+// elected, so that every node hears the name of the missing one before its
+// keeper loses patience; but what has come up gets the time to report to it.
+func (d *Daemon) startOver(since, at time.Time) bool {
+	return at.Sub(d.phases.started()) > d.job.startTimeout() && at.Sub(since) > 8*d.cfg.Timing.Report
 }
 
 // serving reports whether n takes part in what the job does now.

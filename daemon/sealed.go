@@ -202,7 +202,21 @@ func (d *Daemon) load(ctx context.Context, ds cluster.Dataset) (dataset, error) 
 	if err := os.WriteFile(mark, []byte(ds.Digest), 0o600); err != nil {
 		return x, err
 	}
+	d.dropShares(ds.ID)
 	return x, nil
+}
+
+// dropShares removes the lists and records of the shares of a dataset whose
+// manifest has been made of them.
+func (d *Daemon) dropShares(id metadata.DatasetID) {
+	for _, pattern := range []string{"part-*", "records-*"} {
+		files, _ := filepath.Glob(filepath.Join(d.stageDir(id), pattern)) // the pattern is good
+		for _, f := range files {
+			if err := os.Remove(f); err != nil {
+				d.log.WithError(err).Debug("left over from staging")
+			}
+		}
+	}
 }
 
 func (d *Daemon) fetchManifest(ctx context.Context, ds cluster.Dataset, path string) error {

@@ -25,6 +25,8 @@ type Phases struct {
 func (p *Phases) setMounted(t metadata.Time) { p.mu.Lock(); p.Mounted = t; p.mu.Unlock() }
 func (p *Phases) setUp(t metadata.Time)      { p.mu.Lock(); p.Up = t; p.mu.Unlock() }
 
+func (p *Phases) started() time.Time { p.mu.Lock(); defer p.mu.Unlock(); return p.Started.Time() }
+
 // PhaseTimes is Phases without its lock.
 type PhaseTimes struct {
 	Created metadata.Time `json:"created"`
