@@ -83,10 +83,10 @@ type Remover interface {
 
 // Space is what a node has, in bytes of file data.
 type Space struct {
-	Capacity int64 // the job's quota on this node
-	Used     int64
-	Free     int64 // what can still be written: the quota's rest or the disk's, whichever is less
-	Objects  int64
+	Capacity int64 `json:"capacity"` // the job's quota on this node
+	Used     int64 `json:"used"`
+	Free     int64 `json:"free"` // what can still be written: the quota's rest or the disk's, whichever is less
+	Objects  int64 `json:"objects"`
 }
 
 // Meter tells how full a store is.
