@@ -50,7 +50,7 @@ integration: packages build ## clusters of processes, with real mounts
 	$(GO) test -timeout 15m -count=1 ./integration/...
 
 slurm-test: packages build plugin ## the life and death of jobs on a real Slurm
-	$(GO) test -timeout 30m -count=1 -tags slurm ./integration/slurm/...
+	integration/slurm/run-tests
 
 test: check integration slurm-test ## everything
 
