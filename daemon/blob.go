@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -89,7 +90,7 @@ func (d *Daemon) fetchTo(ctx context.Context, from metadata.NodeID, q blobReq, w
 	buf := make([]byte, wire.MaxData)
 	c := d.peers.To(from)
 	for {
-		body, err := jsonBody(q)
+		body, err := json.Marshal(q)
 		if err != nil {
 			return err
 		}

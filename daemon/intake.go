@@ -271,7 +271,7 @@ func (d *Daemon) control(ctx context.Context, node metadata.NodeID, op wire.Op, 
 	if node != d.job.Self {
 		return callJSON(ctx, d.peers.To(node), op, q, reply)
 	}
-	b, err := jsonBody(q)
+	b, err := json.Marshal(q)
 	if err != nil {
 		return err
 	}
@@ -359,5 +359,3 @@ func clip(s string) string { return s[:min(len(s), maxErrorText)] }
 
 // dirMode is S_IFDIR.
 const dirMode = 0o040000
-
-func jsonBody(v any) ([]byte, error) { return json.Marshal(v) }

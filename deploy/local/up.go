@@ -87,13 +87,12 @@ func Up(ctx context.Context, cfg Config) (*State, error) {
 
 // launch is an Up in progress.
 type launch struct {
-	cfg    Config
-	state  *State
-	key    string
-	addrs  [][]string
-	socks  []*os.File
-	leash  []*daemon.Leash
-	exited []chan error // the end of each daemon
+	cfg   Config
+	state *State
+	key   string
+	addrs [][]string
+	socks []*os.File
+	leash []*daemon.Leash
 }
 
 func (l *launch) close() {
@@ -199,10 +198,8 @@ func (l *launch) start(i int) error {
 		return err
 	}
 	l.leash = append(l.leash, leash)
-	l.exited = append(l.exited, make(chan error, 1))
 	n.PID, n.Start = cmd.Process.Pid, startTime(cmd.Process.Pid)
-	exited := l.exited[i]
-	go func() { exited <- cmd.Wait() }()
+	go func() { _ = cmd.Wait() }()         // its end is heard on the leash
 	if err := l.state.save(); err != nil { // before it outlives this process
 		return err
 	}
