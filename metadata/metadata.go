@@ -15,8 +15,10 @@
 //
 // The home of a live inode never changes. A directory's entries live on the
 // home of the directory; a file is created on the home of its directory, so
-// that a create is one call to one node. A new directory is homed by hash
-// (cluster.Map.DirHome), which spreads the tree over the nodes.
+// that a create is one call to one node. A directory with very many entries is
+// wide (Sections): then this holds for each entry instead. A new directory is
+// homed on the node that makes it while its parent has few, and by hash then,
+// which spreads the tree over the nodes (cluster.Map.NewDirHome).
 //
 // Numbers below FirstIno are reserved: RootIno is the root of the live realm,
 // and the mount uses the others for what it makes up itself (its own root,
@@ -117,13 +119,16 @@ const (
 	Striped LayoutKind = 0
 	// Local puts all chunks on Layout.Node.
 	Local LayoutKind = 1
+	// Spilled puts them nowhere: a file of a dataset for which there is no
+	// room, and which is read from the source.
+	Spilled LayoutKind = 2
 )
 
 // DefaultChunkSize is the chunk size of live files, in bytes.
 const DefaultChunkSize = 1 << 20
 
-// Layout is how the bytes of one file are spread. It is frozen when the inode
-// is made, so that the place of a byte can be computed from it for ever.
+// Layout is how the bytes of one file are spread. It is frozen with the first
+// byte, so that the place of a byte can be computed from it for ever.
 type Layout struct {
 	Kind      LayoutKind
 	Copies    uint8  // 0 and 1 mean one copy
@@ -177,7 +182,7 @@ type New struct {
 	GID    uint32
 	Rdev   uint32
 	Target string // of a symbolic link
-	Layout Layout
+	Layout Layout // what it leaves open the directory says: Layout.Under
 }
 
 // Set says which fields of a Change hold.
@@ -194,11 +199,14 @@ const (
 	SetMtime
 	AtimeNow // the store's clock
 	MtimeNow
-	SetLayout
+	SetLayout     // all of Layout, of a directory
+	SetLayoutKind // Layout.Kind and Layout.Node; also of an empty file
+	SetChunkSize  // Layout.ChunkSize; also of an empty file
 )
 
 // Change is a request to change attributes; only the fields named in Set count.
-// Ctime always becomes the store's now.
+// Ctime always becomes the store's now. The layout of a file that has had data
+// is frozen: EBUSY.
 type Change struct {
 	Set    Set
 	Mode   uint32 // permission bits; the type cannot change
@@ -219,8 +227,7 @@ const (
 	RenameExchange  RenameFlags = 2
 )
 
-// Rename describes a rename. On a single node's store both directories must
-// have their home there.
+// Rename describes a rename.
 type Rename struct {
 	Dir     Ino
 	Name    string
@@ -267,8 +274,7 @@ type Inodes interface {
 	Reap(ctx context.Context, ino Ino) error
 }
 
-// Directories makes and removes directories. A client's Mkdir and Rmdir do the
-// whole thing; a node's store does its half of it by Halves.
+// Directories makes and removes directories, and links files.
 type Directories interface {
 	// Mkdir makes a directory and enters it in dir.
 	Mkdir(ctx context.Context, dir Ino, name string, n New) (Attr, error)
@@ -287,27 +293,9 @@ type Store interface {
 	Directories
 }
 
-// Halves is what a node's store does for operations that touch two nodes: each
-// call changes only records whose home is this node, in one atomic step.
-type Halves interface {
-	// NewDir makes a directory inode here that no entry names yet.
-	NewDir(ctx context.Context, parent Ino, n New) (Attr, error)
-	// DropDir removes the directory inode ino if it is empty (ENOTEMPTY);
-	// from then on nothing can be created in it (ENOENT).
-	DropDir(ctx context.Context, ino Ino) error
-	// Enter puts e, whose inode may be homed elsewhere, into dir. Without
-	// replace a taken name is EEXIST; with it the replaced entry is
-	// returned. A directory entry raises dir's Nlink.
-	Enter(ctx context.Context, dir Ino, e Entry, replace bool) (replaced *Entry, err error)
-	// Remove takes the entry name out of dir if it still names ino
-	// (ESTALE otherwise); no inode is changed but dir.
-	Remove(ctx context.Context, dir Ino, name string, ino Ino) error
-	// Relink adds delta to the Nlink of ino; at zero it becomes an orphan.
-	Relink(ctx context.Context, ino Ino, delta int) (Attr, error)
-}
-
-// NodeStore is what a daemon keeps of the live realm.
+// NodeStore is a home: what a daemon keeps of the live realm, for clients.
 type NodeStore interface {
 	Store
-	Halves
+	Namer
+	Xattrs
 }

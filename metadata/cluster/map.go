@@ -3,13 +3,16 @@
 // the same Map gives the same answer on every node, so placement needs no
 // table and no call. It does no I/O.
 //
-// Three things are placed, all by rendezvous hashing (the node whose hash
+// Four things are placed, all by rendezvous hashing (the node whose hash
 // with the thing is greatest wins), so that a node that goes Down moves only
 // what it had:
 //
 //	a striped file's chunks   Order       over the nodes Up in the layout's epoch: never moves
-//	a new directory           DirHome     over the nodes Up now; the Ino then says it for ever
+//	a new directory           NewDirHome  the node that makes it, or by DirHome over the nodes Up now; the Ino
+//	                                      then says it for ever
+//	an entry of a directory   EntryHome   over the nodes Up when it was spread, if it is wide: never moves
 //	a sealed file             FileOwner   over the nodes Up now; the manifest then says it for ever
+//	what a lost node had of it  Holder    over the nodes Up now, while it is Down
 //
 // A Map also remembers in which epochs each node was Up, so that Order can
 // answer for layouts of any earlier epoch.

@@ -82,14 +82,14 @@ func TestViewJSON(t *testing.T) {
 	v := View{
 		Version:  7,
 		Map:      NewMap(3, []string{"a"}).WithState(0, Up, "a:1"),
-		Datasets: []Dataset{{ID: 1, Name: "x", Source: "/x", Phase: Publishing, Files: 2, Started: 5}},
+		Datasets: []Dataset{{ID: 1, Name: "x", Source: "/x", Phase: Filling, Fill: true, Files: 2, Started: 5}},
 	}
 	b, err := json.Marshal(v)
 	if err != nil {
 		t.Fatal(err)
 	}
 	want := `{"version":7,"map":{"epoch":1,"seed":3,"nodes":[{"id":0,"host":"a","state":"up","addr":"a:1","since":1,` +
-		`"terms":[{"from":1}]}]},"datasets":[{"id":1,"name":"x","source":"/x","coordinator":0,"phase":"publishing",` +
+		`"terms":[{"from":1}]}]},"datasets":[{"id":1,"name":"x","source":"/x","coordinator":0,"phase":"filling","fill":true,` +
 		`"files":2,"dirs":0,"bytes":0,"started":5}]}`
 	if string(b) != want {
 		t.Errorf("View as JSON = %s, want %s", b, want)

@@ -3,6 +3,7 @@ package cluster
 import (
 	"fmt"
 	"math"
+	"math/rand/v2"
 	"reflect"
 	"slices"
 	"testing"
@@ -175,5 +176,126 @@ func BenchmarkOrder(b *testing.B) {
 	m := upMap(64, 1)
 	for b.Loop() {
 		m.Order(1024, metadata.Layout{Epoch: 64})
+	}
+}
+
+// TestHolder: what a lost node had goes to all others alike, what the others
+// have stays, and all is as it was when the node is back.
+func TestHolder(t *testing.T) {
+	m := upMap(5, 3)
+	down := m.WithState(4, Down, "")
+	count := make([]int, 5)
+	for i := range 20_000 {
+		ino := metadata.SealedIno(1, 0, uint32(i))
+		own := metadata.NodeID(i % 5)
+		if got := m.Holder(ino, own); got != own {
+			t.Fatalf("Holder(%v, %d) = %d while all are up", ino, own, got)
+		}
+		got := down.Holder(ino, own)
+		if own != 4 && got != own || got == 4 {
+			t.Fatalf("Holder(%v, %d) = %d while 4 is down", ino, own, got)
+		}
+		if own == 4 {
+			count[got]++
+		}
+		if back := down.WithState(4, Up, "x").Holder(ino, own); back != own {
+			t.Fatalf("Holder(%v, %d) = %d when 4 is back", ino, own, back)
+		}
+	}
+	checkEven(t, "Holder", count[:4])
+	none := m
+	for i := range 5 {
+		none = none.WithState(metadata.NodeID(i), Down, "")
+	}
+	if got := none.Holder(metadata.SealedIno(1, 0, 1), 2); int(got) >= 5 {
+		t.Errorf("Holder where no node is up = %d", got)
+	}
+}
+
+// TestFileOwnerUnbiased: every node has an unbiased sample of a dataset: its
+// classes are spread as chance would spread them (chi-square), and of 100,000
+// files of different sizes each node has its share of the bytes, to 5 %.
+func TestFileOwnerUnbiased(t *testing.T) {
+	const classes, files = 100, 100_000
+	for _, nodes := range []int{2, 4, 7, 16} {
+		for seed := range uint64(3) {
+			m := upMap(nodes, seed)
+			count := make([][]float64, nodes)
+			for i := range count {
+				count[i] = make([]float64, classes)
+			}
+			size := make([]float64, nodes)
+			rng := rand.New(rand.NewPCG(seed, 1))
+			total := 0.0
+			for i := range files {
+				owner := m.FileOwner(fmt.Sprintf("train/class%03d/sample%06d.jpg", i%classes, i))
+				count[owner][i%classes]++
+				n := 100_000 * math.Exp(rng.NormFloat64()/2) // as photographs are: most of 60 to 170 kB
+				size[owner] += n
+				total += n
+			}
+			if x, most := chiTable(count), chiBound((nodes-1)*classes); x > most {
+				t.Errorf("%d nodes, seed %d: chi-square of classes by node is %.0f, at most %.0f in 99.99 %% of all cases", nodes, seed, x, most)
+			}
+			for i, n := range size {
+				if share := n / total * float64(nodes); math.Abs(share-1) > 0.05 {
+					t.Errorf("%d nodes, seed %d: node %d has %.3f of its share of the bytes", nodes, seed, i, share)
+				}
+			}
+		}
+	}
+}
+
+// chiTable is how far counts by node and class are from what is the same on
+// every node.
+func chiTable(count [][]float64) (x float64) {
+	classes := make([]float64, len(count[0]))
+	for _, c := range count {
+		for k, n := range c {
+			classes[k] += n
+		}
+	}
+	for _, c := range count {
+		for k, n := range c {
+			want := classes[k] / float64(len(count))
+			x += (n - want) * (n - want) / want
+		}
+	}
+	return x
+}
+
+// chiBound is what chi-square with so many degrees of freedom exceeds once in
+// 10,000 (Wilson and Hilferty).
+func chiBound(freedom int) float64 {
+	const z = 3.72
+	k := 2 / (9 * float64(freedom))
+	return float64(freedom) * math.Pow(1-k+z*math.Sqrt(k), 3)
+}
+
+// A directory is kept where it is made, until its parent has many; by hash then,
+// and where the maker cannot keep it.
+func TestNewDirHome(t *testing.T) {
+	m := upMap(8, 3)
+	down := m.WithState(5, Down, "")
+	for i := range 200 {
+		name := fmt.Sprint("d", i)
+		hash := m.DirHome(16, name)
+		for _, c := range []struct {
+			m     Map
+			nlink uint32
+			maker metadata.NodeID
+			want  metadata.NodeID
+		}{
+			{m, 2, 5, 5},
+			{m, 2 + nearDirs - 1, 5, 5},
+			{m, 2 + nearDirs, 5, hash},
+			{m, 1000, 5, hash},
+			{m, 2, 0xffff, hash}, // a client without a share
+			{down, 2, 5, down.DirHome(16, name)},
+		} {
+			if got := c.m.NewDirHome(16, c.nlink, name, c.maker); got != c.want {
+				t.Errorf("NewDirHome(16, %d, %s, %d) = %d, want %d", c.nlink, name, c.maker, got, c.want)
+			}
+		}
 	}
 }

@@ -40,13 +40,16 @@ const (
 	Staging Phase = iota
 	// Publishing is a dataset whose manifest is being taken in by the nodes.
 	Publishing
+	// Filling is a dataset whose tree every node has, and whose files are
+	// being fetched: what is read before it is there is fetched first.
+	Filling
 	// Sealed is a dataset that every node can read the whole of.
 	Sealed
 	// Failed is a dataset that will not be; Dataset.Error says why.
 	Failed
 )
 
-var phaseNames = []string{"staging", "publishing", "sealed", "failed"}
+var phaseNames = []string{"staging", "publishing", "filling", "sealed", "failed"}
 
 // String is the phase's name.
 func (p Phase) String() string { return nameOf(phaseNames, "phase", uint8(p)) }

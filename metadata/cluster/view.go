@@ -11,11 +11,13 @@ type Dataset struct {
 	Coordinator metadata.NodeID    `json:"coordinator"` // the node that leads its stage-in
 	Phase       Phase              `json:"phase"`
 	Digest      string             `json:"digest,omitempty"` // of the manifest, from Publishing on
+	Fill        bool               `json:"fill,omitempty"`   // the files are fetched after the manifest is published
 	Files       int64              `json:"files"`
 	Dirs        int64              `json:"dirs"`
 	Bytes       int64              `json:"bytes"`
 	SourceSize  int64              `json:"source_size,omitempty"`  // bytes of the source
 	SourceBytes int64              `json:"source_bytes,omitempty"` // bytes that were read of it, by all nodes
+	Skipped     int64              `json:"skipped,omitempty"`      // things of the source that could not be read and were left out, as the user wanted
 	Error       string             `json:"error,omitempty"`        // why it Failed
 	Started     metadata.Time      `json:"started,omitempty"`
 	Sealed      metadata.Time      `json:"sealed,omitempty"`

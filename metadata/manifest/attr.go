@@ -16,6 +16,7 @@ const (
 	attrNanos
 	attrLocal
 	attrLayout
+	attrSpilled
 
 	attrKnown = 1<<iota - 1
 )
@@ -37,6 +38,9 @@ func attrFlags(a *metadata.Attr) (f byte) {
 	}
 	if a.Layout.Kind == metadata.Local {
 		f |= attrLocal
+	}
+	if a.Layout.Kind == metadata.Spilled {
+		f |= attrSpilled
 	}
 	if l := a.Layout; l.Copies != 0 || l.ChunkSize != 0 || l.Width != 0 || l.Epoch != 0 {
 		f |= attrLayout
@@ -91,6 +95,10 @@ func (d *decoder) attr() metadata.Attr {
 	if f&attrLocal != 0 {
 		a.Layout.Kind = metadata.Local
 		a.Layout.Node = metadata.NodeID(d.uint16())
+	}
+	if f&attrSpilled != 0 {
+		a.Layout.Kind = metadata.Spilled
+		d.bad = d.bad || f&attrLocal != 0
 	}
 	if f&attrLayout != 0 {
 		a.Layout.Copies = d.byte()

@@ -14,22 +14,23 @@
 // makes of them are encoded alike. Fixed numbers are big endian, "u" is an
 // unsigned varint, "s" a zigzag varint (encoding/binary).
 //
-//	magic     8 bytes  "BIVMAN" 00 01
+//	magic     8 bytes  "BIVMAN" 00 02
 //	block     length 4 bytes (1 to 262144), CRC-32C of the payload 4 bytes, payload
 //	...
 //	end       00 00 00 00, CRC-32C of the next field 4 bytes, number of records 8 bytes
 //
 // Behind the end there is nothing. A payload is whole records:
 //
-//	flags u    1 target, 2 hard link, 4 checksum
+//	flags u    1 target, 2 hard link, 4 checksum, 8 origin, 16 the origin's path is the record's
 //	path       shared u, length u, bytes: shared bytes of the path before it in the block come first
 //	ino        8 bytes
 //	attr       below
 //	target     length u, bytes     if flagged
 //	hard link  length u, bytes     if flagged
-//	checksum   16 bytes, xxh3-128  if flagged
+//	checksum   16 bytes            if flagged: xxh3-128, or "crc-32c of b" and 4 bytes of CRC-32C
+//	origin     source u  offset u  length u, path bytes (not with 16)  if flagged
 //
-//	attr       flags 1 byte: 1 links, 2 atime, 4 ctime, 8 nanoseconds, 16 local, 32 layout
+//	attr       flags 1 byte: 1 links, 2 atime, 4 ctime, 8 nanoseconds, 16 local, 32 layout, 64 spilled
 //	           mode u  uid u  gid u  size u  mtime s
 //	           atime-mtime s       if flagged; else it is mtime
 //	           ctime-mtime s       if flagged; else it is mtime
@@ -50,7 +51,7 @@
 // # Table
 //
 //	key 01 dir seq(4) name        value: part u, seq u, attr     an entry
-//	key 02 part(2) seq(4)         value: attr, flags 1 byte: 1 target, 4 checksum; target (the rest but the checksum); checksum 16 bytes
+//	key 02 part(2) seq(4)         value: attr, flags 1 byte: 1 target, 4 checksum, 8 origin; origin; target (the rest but the checksum); checksum 16 bytes
 //	key 03                        value: JSON of the Summary with version and dataset
 //
 // All entries of a directory stand together with their attributes, so a listing

@@ -46,6 +46,14 @@ func rec(path string, mode uint32, target string) Record {
 	case syscall.S_IFREG:
 		r.Attr.Size = 1000 + int64(seq)
 		r.Sum = [16]byte{1, byte(seq)}
+		switch seq % 4 {
+		case 0:
+			r.From = Origin{Source: seq, Off: 512 * int64(seq)}
+		case 1:
+			r.From = Origin{Path: path}
+		case 2:
+			r.From = Origin{Source: 1, Path: path + "/elsewhere"}
+		}
 	}
 	return r
 }

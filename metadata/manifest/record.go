@@ -16,8 +16,20 @@ type Record struct {
 	Attr     metadata.Attr // Layout says where the bytes are
 	Target   string        // of a symbolic link
 	Hardlink string        // in parts only: the path of another name of the same file
-	Sum      [16]byte      // xxh3-128 of the content; zero is none
+	Sum      [16]byte      // xxh3-128 of the content, or a marked CRC-32C; zero is none
+	From     Origin        // where the content is in the source; zero is not known
 }
+
+// Origin says where a file's bytes are in what a dataset is made of, so that a
+// node can fetch them by itself.
+type Origin struct {
+	Source uint32 // which of the dataset's sources, by number
+	Off    int64  // where they begin in a tar; 0 is no tar
+	Path   string // of the file in a directory, relative to it; not with Off
+}
+
+// Known reports whether o says anything.
+func (o Origin) Known() bool { return o.Off > 0 || o.Path != "" }
 
 // The longest paths and targets, in bytes.
 const (
@@ -33,6 +45,8 @@ const (
 	recordTarget = 1 << iota
 	recordHardlink
 	recordSum
+	recordFrom
+	recordSame // the path of the origin is the record's
 
 	recordKnown = 1<<iota - 1
 )
@@ -52,6 +66,8 @@ func (r *Record) check() error {
 		return fmt.Errorf("%q: target of %d bytes: %w", r.Path, len(r.Target), syscall.ENAMETOOLONG)
 	case strings.Contains(r.Target, "\x00"):
 		return fmt.Errorf("%q: target %q: %w", r.Path, r.Target, syscall.EINVAL)
+	case r.From.Off < 0, r.From.Off > 0 && r.From.Path != "", len(r.From.Path) > MaxPath:
+		return fmt.Errorf("%q: origin at %d of %.64q: %w", r.Path, r.From.Off, r.From.Path, syscall.EINVAL)
 	case r.Attr.Size < 0:
 		return fmt.Errorf("%q: size %d: %w", r.Path, r.Attr.Size, syscall.EINVAL)
 	}
@@ -120,6 +136,17 @@ func (r *Record) appendBody(b []byte) []byte {
 	if f&recordSum != 0 {
 		b = append(b, r.Sum[:]...)
 	}
+	return r.From.append(b, f)
+}
+
+func (o *Origin) append(b []byte, f byte) []byte {
+	if f&recordFrom == 0 {
+		return b
+	}
+	b = binary.AppendUvarint(binary.AppendUvarint(b, uint64(o.Source)), uint64(o.Off))
+	if f&recordSame == 0 {
+		b = appendText(b, o.Path)
+	}
 	return b
 }
 
@@ -132,6 +159,12 @@ func (r *Record) flags() (f byte) {
 	}
 	if r.Sum != [16]byte{} {
 		f |= recordSum
+	}
+	if r.From.Known() {
+		f |= recordFrom
+		if r.From.Path == r.Path {
+			f |= recordSame
+		}
 	}
 	return f
 }
@@ -162,8 +195,22 @@ func (d *decoder) body(path string, f byte) Record {
 	if f&recordSum != 0 {
 		copy(r.Sum[:], d.bytes(uint64(len(r.Sum))))
 	}
+	r.From = d.origin(path, f)
 	if d.bad {
 		return Record{}
 	}
 	return r
+}
+
+func (d *decoder) origin(path string, f byte) (o Origin) {
+	if f&recordFrom == 0 {
+		d.bad = d.bad || f&recordSame != 0
+		return o
+	}
+	o = Origin{Source: d.uint32(), Off: d.size(), Path: path}
+	if f&recordSame == 0 {
+		o.Path = string(d.bytes(d.bounded(MaxPath)))
+	}
+	d.bad = d.bad || !o.Known() || o.Off > 0 && o.Path != ""
+	return o
 }

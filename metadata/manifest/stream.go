@@ -9,9 +9,11 @@ import (
 	"syscall"
 
 	"github.com/zeebo/xxh3"
+
+	"github.com/bivouacfs/bivouac/metadata"
 )
 
-const magic = "BIVMAN\x00\x01"
+const magic = "BIVMAN\x00\x02"
 
 const (
 	blockSize = 64 << 10  // a block is written when it has so many bytes
@@ -100,6 +102,10 @@ func (s *Writer) write(p []byte) {
 
 // Reader decodes records.
 type Reader struct {
+	// Sums, if it is set, has the checksums of files that whoever wrote their
+	// records could not know.
+	Sums map[metadata.Ino][16]byte
+
 	r      io.Reader
 	sum    *xxh3.Hasher
 	pos    int64 // of the block, in bytes
@@ -122,6 +128,9 @@ func (s *Reader) Next() (Record, error) {
 		return Record{}, s.err
 	}
 	r, err := s.read()
+	if sum, ok := s.Sums[r.Attr.Ino]; ok && r.Hardlink == "" {
+		r.Sum = sum
+	}
 	if err != nil && err != io.EOF {
 		err = fmt.Errorf("manifest: block at byte %d: %w", s.pos, err)
 	}

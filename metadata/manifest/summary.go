@@ -18,6 +18,7 @@ type Summary struct {
 	Digest   string                        `json:"digest"`   // xxh3-128 of the encoded manifest, in hex
 	PerNode  map[metadata.NodeID]NodeShare `json:"per_node"` // files that are whole on one node
 	Striped  NodeShare                     `json:"striped"`  // files that are spread over several
+	Spilled  NodeShare                     `json:"spilled"`  // files that are on no node, but in the source
 	linked   map[metadata.Ino]struct{}     // files with several names that were counted
 }
 
@@ -55,6 +56,10 @@ func (s *Summary) add(r *Record) {
 	}
 	s.Files++
 	s.Bytes += r.Attr.Size
+	if r.Attr.Layout.Kind == metadata.Spilled {
+		s.Spilled = s.Spilled.plus(r.Attr.Size)
+		return
+	}
 	if r.Attr.Layout.Kind != metadata.Local {
 		s.Striped = s.Striped.plus(r.Attr.Size)
 		return
@@ -72,7 +77,7 @@ type stored struct {
 	Summary
 }
 
-const tableVersion = 1
+const tableVersion = 2
 
 func (s Summary) encode(ds metadata.DatasetID) ([]byte, error) {
 	return json.Marshal(stored{Version: tableVersion, Dataset: ds, Summary: s})

@@ -30,8 +30,9 @@ func parseEntry(ds metadata.DatasetID, b []byte) (metadata.Attr, error) {
 
 func appendInode(b []byte, r *Record) []byte {
 	b = appendAttr(b, &r.Attr)
-	f := r.flags()
-	b = append(append(b, f), r.Target...)
+	f := r.flags() &^ recordSame // a table's inode has no path
+	b = r.From.append(append(b, f), f)
+	b = append(b, r.Target...)
 	if f&recordSum != 0 {
 		b = append(b, r.Sum[:]...)
 	}
@@ -43,13 +44,14 @@ func parseInode(ino metadata.Ino, b []byte) (Record, error) {
 	r := Record{Attr: d.attr()}
 	r.Attr.Ino = ino
 	f := d.byte()
+	r.From = d.origin("", f)
 	n := uint64(len(d.b))
 	if f&recordSum != 0 {
 		n -= uint64(len(r.Sum)) // wraps if there are fewer, which bytes refuses
 	}
 	r.Target = string(d.bytes(n))
 	copy(r.Sum[:], d.b)
-	if d.bad || f&^(recordTarget|recordSum) != 0 || f&recordTarget == 0 && r.Target != "" {
+	if d.bad || f&^(recordTarget|recordSum|recordFrom) != 0 || f&recordTarget == 0 && r.Target != "" {
 		return Record{}, fmt.Errorf("damaged inode %v: %w", ino, syscall.EIO)
 	}
 	return r, nil
@@ -90,6 +92,36 @@ func (t *Table) Summary() Summary { return t.sum }
 func (t *Table) Record(ino metadata.Ino) (sum [16]byte, a metadata.Attr, err error) {
 	r, err := t.inode(ino)
 	return r.Sum, r.Attr, err
+}
+
+// Origin returns where the bytes of ino are in the source, and its attributes.
+func (t *Table) Origin(ino metadata.Ino) (Origin, metadata.Attr, error) {
+	r, err := t.inode(ino)
+	return r.From, r.Attr, err
+}
+
+// Files calls fn with every name of a file that has bytes or could have, until
+// it returns false: directory by directory, by name. dir is the directory's
+// path, number its place among the directories. What fn gets is its own.
+func (t *Table) Files(fn func(dir string, number uint32, name string, a metadata.Attr) bool) error {
+	paths := make(map[uint32]string) // of the directories whose entries are still to come
+	var bad error
+	err := t.kv.Scan([]byte{keyEntry}, []byte{keyEntry + 1}, func(k, v []byte) bool {
+		var a metadata.Attr
+		if a, bad = parseEntry(t.ds, v); bad != nil || len(k) < 6 {
+			return false
+		}
+		dir, name := binary.BigEndian.Uint32(k[1:]), string(k[5:])
+		if isDir(a.Mode) {
+			paths[a.Ino.Seq()] = strings.TrimPrefix(paths[dir]+"/"+name, "/")
+			return true
+		}
+		return fileType(a.Mode) != syscall.S_IFREG || fn(paths[dir], dir, name, a)
+	})
+	if err = errors.Join(bad, err); err != nil {
+		return fmt.Errorf("files of dataset %d: %w", t.ds, err)
+	}
+	return nil
 }
 
 func (t *Table) inode(ino metadata.Ino) (Record, error) {

@@ -375,3 +375,31 @@ func BenchmarkIngest(b *testing.B) {
 		}
 	})
 }
+
+// TestOrigins: a table says where each file's bytes come from, and lists the
+// files in order with their directories.
+func TestOrigins(t *testing.T) {
+	fs := []Record{rec("b/f", reg, ""), rec("b/c/g", reg, ""), rec("a", reg, ""), rec("z", lnk, "a")}
+	fs[0].From, fs[1].From, fs[2].From = Origin{Path: "b/f"}, Origin{Source: 7, Off: 1 << 40}, Origin{Source: 1, Path: "elsewhere"}
+	tab, _ := build(t, part(t, append(fs, rec("h", 0, "b/f"))...))
+	for _, r := range fs {
+		if from, a, err := tab.Origin(r.Attr.Ino); err != nil || from != r.From || a.Size != r.Attr.Size {
+			t.Errorf("Origin(%s) = %+v, %+v, %v, want %+v", r.Path, from, a, err, r.From)
+		}
+	}
+	var got []string
+	err := tab.Files(func(dir string, number uint32, name string, a metadata.Attr) bool {
+		got = append(got, fmt.Sprintf("%d %s %s %d", number, dir, name, a.Nlink))
+		return true
+	})
+	if want := "0  a 1|0  h 2|1 b f 2|2 b/c g 1"; err != nil || strings.Join(got, "|") != want {
+		t.Errorf("Files = %q, %v, want %q", strings.Join(got, "|"), err, want)
+	}
+	for _, o := range []Origin{{Off: -1}, {Off: 1, Path: "x"}, {Path: strings.Repeat("x", MaxPath+1)}} {
+		r := rec("f", reg, "")
+		r.From = o
+		if err := NewWriter(&bytes.Buffer{}).Add(r); !errors.Is(err, syscall.EINVAL) {
+			t.Errorf("a record from %.20v: %v, want EINVAL", o, err)
+		}
+	}
+}

@@ -42,17 +42,6 @@ func testSetattr(f *fixture) {
 		f.Errorf("Setattr now = %+v, want all times the same", got)
 	}
 	f.names(root, "f", file.Ino)
-	f.setLayout()
-}
-
-func (f *fixture) setLayout() {
-	f.Helper()
-	d := f.mkdir(root, "d")
-	l := metadata.Layout{Kind: metadata.Local, Node: 2, Copies: 2, ChunkSize: 1 << 20, Width: 4, Epoch: 7}
-	a, err := f.s.Setattr(ctx, d.Ino, metadata.Change{Set: metadata.SetLayout, Layout: l})
-	if f.want(err, nil, "Setattr layout"); a.Layout != l || f.attr(d.Ino).Layout != l {
-		f.Errorf("Setattr layout = %+v, want %+v", a.Layout, l)
-	}
 }
 
 func testSetattrSize(f *fixture) {

@@ -168,9 +168,7 @@ func (p *player) move(d *node, name string) (string, error, error) {
 	flags := metadata.RenameFlags(p.rng.IntN(3))
 	src, dst := d.entries[name], to.entries[newName]
 	exchange := flags == metadata.RenameExchange
-	if src != nil && src.dir && to.below(src) || dst != nil && dst.dir && exchange && d.below(dst) {
-		return "nothing", nil, nil // below itself: not every store can see that
-	}
+	loop := src != nil && src.dir && to.below(src) || dst != nil && dst.dir && exchange && d.below(dst)
 	_, got := p.s.Rename(ctx, metadata.Rename{Dir: d.ino, Name: name, NewDir: to.ino, NewName: newName, Flags: flags})
 	what := fmt.Sprintf("Rename to %v %q flags %d", to.ino, newName, flags)
 	switch {
@@ -180,11 +178,14 @@ func (p *player) move(d *node, name string) (string, error, error) {
 		return what, got, syscall.EEXIST
 	case src == dst:
 		return what, got, nil
+	case dst != nil && !exchange && !src.dir && dst.dir:
+		return what, got, syscall.EISDIR
+	case dst != nil && !exchange && src.dir && !dst.dir:
+		return what, got, syscall.ENOTDIR
+	case loop:
+		return what, got, syscall.EINVAL
 	}
 	if dst != nil && !exchange {
-		if !src.dir && dst.dir {
-			return what, got, syscall.EISDIR
-		}
 		if want := to.remove(newName, src.dir); want != nil {
 			return what, got, want
 		}

@@ -234,11 +234,11 @@ func TestCounterAfterReopen(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		a, err := s.NewDir(ctx, metadata.RootIno, metadata.New{Mode: dir})
-		if err != nil || seen[a.Ino] || a.Ino.Home() != 5 || a.Ino.Counter() < uint64(metadata.FirstIno) {
-			t.Fatalf("NewDir = %v, %v", a.Ino, err)
+		tx, err := s.Begin()
+		if ino := metadata.Ino(tx); err != nil || seen[ino] || ino.Home() != 5 || ino.Counter() < uint64(metadata.FirstIno) {
+			t.Fatalf("Begin = %v, %v", tx, err)
 		}
-		seen[a.Ino] = true
+		seen[metadata.Ino(tx)] = true
 		if err := s.Close(); err != nil {
 			t.Fatal(err)
 		}

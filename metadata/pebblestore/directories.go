@@ -2,7 +2,6 @@ package pebblestore
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"math"
 	"syscall"
@@ -11,16 +10,12 @@ import (
 )
 
 // Mkdir is metadata.Directories. The new directory is homed here, whatever
-// the map says: placing it elsewhere is the client's work, by halves.
-func (s *Store) Mkdir(_ context.Context, dir metadata.Ino, name string, n metadata.New) (metadata.Attr, error) {
-	if err := s.begin(); err != nil {
-		return metadata.Attr{}, err
-	}
-	defer s.end()
+// the map says: placing it elsewhere takes a transaction.
+func (s *Store) Mkdir(ctx context.Context, dir metadata.Ino, name string, n metadata.New) (metadata.Attr, error) {
 	if err := checkDir(&n); err != nil {
 		return metadata.Attr{}, named(dir, name, err)
 	}
-	return s.create1(dir, name, n)
+	return s.create1(ctx, dir, name, n)
 }
 
 func checkDir(n *metadata.New) error {
@@ -32,17 +27,12 @@ func checkDir(n *metadata.New) error {
 	return nil
 }
 
-// Rmdir is metadata.Directories. A directory that is homed elsewhere is EXDEV:
-// it is removed by halves.
-func (s *Store) Rmdir(_ context.Context, dir metadata.Ino, name string) error {
-	if err := s.begin(); err != nil {
-		return err
-	}
-	defer s.end()
+// Rmdir is metadata.Directories. A directory that is homed elsewhere is EXDEV.
+func (s *Store) Rmdir(ctx context.Context, dir metadata.Ino, name string) error {
 	if err := checkName(name); err != nil {
 		return err
 	}
-	return s.onEntry(dir, name, func(t *step, d *inode, e entry) error {
+	return s.onEntry(ctx, dir, name, func(t *step, d *inode, e entry) error {
 		if !isDir(e.mode) {
 			return named(dir, name, syscall.ENOTDIR)
 		}
@@ -57,15 +47,12 @@ func (s *Store) Rmdir(_ context.Context, dir metadata.Ino, name string) error {
 }
 
 // dropEntryDir removes the directory that an entry names, if it is homed here
-// and empty. One that was dropped before its name is nil.
+// and empty.
 func (t *step) dropEntryDir(e entry) (*inode, error) {
 	if !t.s.here(e.ino) {
-		return nil, fmt.Errorf("directory %v is on node %d: %w", e.ino, e.ino.Home(), syscall.EXDEV)
+		return nil, elsewhere(e.ino)
 	}
 	n, err := t.inode(e.ino)
-	if errors.Is(err, syscall.ENOENT) {
-		return nil, nil
-	}
 	if err != nil {
 		return nil, err
 	}
@@ -73,6 +60,12 @@ func (t *step) dropEntryDir(e entry) (*inode, error) {
 }
 
 func (t *step) dropDir(n *inode) error {
+	if n.Ino == metadata.RootIno {
+		return fmt.Errorf("root directory: %w", syscall.EBUSY)
+	}
+	if d, g := t.s.wide.get(n.Ino); d != nil || g != nil && g.shut {
+		return &WideError{Dir: n.Ino}
+	}
 	empty, err := t.s.empty(n.Ino)
 	if err != nil {
 		return err
@@ -84,23 +77,33 @@ func (t *step) dropDir(n *inode) error {
 	return nil
 }
 
-// Link is metadata.Directories. An inode that is homed elsewhere is EXDEV: it
-// is linked by halves.
-func (s *Store) Link(_ context.Context, ino, dir metadata.Ino, name string) (metadata.Attr, error) {
-	if err := s.begin(); err != nil {
-		return metadata.Attr{}, err
-	}
-	defer s.end()
+// Link is metadata.Directories. An inode that is homed elsewhere is EXDEV.
+func (s *Store) Link(ctx context.Context, ino, dir metadata.Ino, name string) (metadata.Attr, error) {
 	if err := checkName(name); err != nil {
 		return metadata.Attr{}, err
 	}
 	if !s.here(ino) {
-		return metadata.Attr{}, fmt.Errorf("inode %v is on node %d: %w", ino, ino.Home(), syscall.EXDEV)
+		return metadata.Attr{}, elsewhere(ino)
 	}
+	if err := s.room(); err != nil {
+		return metadata.Attr{}, err
+	}
+	var a metadata.Attr
+	err := s.retry(ctx, func() (err error) {
+		a, err = s.linkLocked(ino, dir, name)
+		return err
+	})
+	return a, err
+}
+
+func (s *Store) linkLocked(ino, dir metadata.Ino, name string) (metadata.Attr, error) {
 	defer s.locks.lock(ino, dir).unlock()
+	if err := s.promises.free(dir, name, ino); err != nil {
+		return metadata.Attr{}, err
+	}
 	t := s.step()
 	defer t.close()
-	d, err := t.dir(dir)
+	d, err := t.dirOf(dir, name)
 	if err != nil {
 		return metadata.Attr{}, err
 	}
@@ -137,7 +140,7 @@ func (t *step) relink(n *inode, delta int) error {
 	}
 	n.Nlink, n.Ctime = uint32(links), t.now
 	if links == 0 {
-		t.note(t.b.Set(orphanKey(n.Ino), nil, nil))
+		t.orphan(n)
 	}
 	t.put(n)
 	return nil

@@ -13,11 +13,27 @@ import (
 )
 
 // Getattr is metadata.Inodes.
-func (s *Store) Getattr(_ context.Context, ino metadata.Ino) (metadata.Attr, error) {
+func (s *Store) Getattr(ctx context.Context, ino metadata.Ino) (metadata.Attr, error) {
+	for {
+		a, err := s.getattr(ino)
+		if err == nil {
+			return a, nil
+		}
+		if err := s.await(ctx, err); err != nil {
+			return metadata.Attr{}, err
+		}
+	}
+}
+
+// getattr is one attempt of Getattr.
+func (s *Store) getattr(ino metadata.Ino) (metadata.Attr, error) {
 	if err := s.begin(); err != nil {
 		return metadata.Attr{}, err
 	}
 	defer s.end()
+	if err := s.promises.free(ino, ""); err != nil {
+		return metadata.Attr{}, err
+	}
 	n, err := s.inode(ino)
 	return n.Attr, err
 }
@@ -71,7 +87,8 @@ func (s *Store) onInode(ino metadata.Ino, fn func(*step, *inode) error) (metadat
 }
 
 const knownSet = metadata.SetMode | metadata.SetUID | metadata.SetGID | metadata.SetSize | metadata.GrowSize |
-	metadata.SetAtime | metadata.SetMtime | metadata.AtimeNow | metadata.MtimeNow | metadata.SetLayout
+	metadata.SetAtime | metadata.SetMtime | metadata.AtimeNow | metadata.MtimeNow |
+	metadata.SetLayout | metadata.SetLayoutKind | metadata.SetChunkSize
 
 // change applies c to n; on an error nothing of n counts.
 func change(n *inode, c metadata.Change, now metadata.Time) error {
@@ -105,13 +122,34 @@ func change(n *inode, c metadata.Change, now metadata.Time) error {
 	if has(metadata.MtimeNow) {
 		n.Mtime = now
 	}
-	if has(metadata.SetLayout) {
-		if !n.isDir() {
-			return fmt.Errorf("layout of what is no directory: %w", syscall.EINVAL)
-		}
-		n.Layout = c.Layout
+	if has(metadata.SetLayout | metadata.SetLayoutKind | metadata.SetChunkSize) {
+		return relayout(n, c)
 	}
 	return nil
+}
+
+// relayout changes what n's new files get, or how an empty file will be spread.
+// The map epoch of a file's layout stays: it has one whatever its kind.
+func relayout(n *inode, c metadata.Change) error {
+	switch {
+	case c.Set&metadata.SetLayout != 0 && !n.isDir(), !n.isDir() && n.Mode&syscall.S_IFMT != syscall.S_IFREG:
+		return fmt.Errorf("layout of what is no directory: %w", syscall.EINVAL)
+	case !n.isDir() && n.Size > 0:
+		return fmt.Errorf("layout of a file with data: %w", syscall.EBUSY)
+	}
+	if c.Set&metadata.SetLayout != 0 {
+		n.Layout = c.Layout
+	}
+	if c.Set&metadata.SetLayoutKind != 0 {
+		if c.Layout.Kind > metadata.Local {
+			return fmt.Errorf("layout kind %d: %w", c.Layout.Kind, syscall.EINVAL)
+		}
+		n.Layout.Kind, n.Layout.Node = c.Layout.Kind, c.Layout.Node
+	}
+	if c.Set&metadata.SetChunkSize != 0 {
+		n.Layout.ChunkSize = c.Layout.ChunkSize
+	}
+	return metadata.CheckChunkSize(n.Layout.ChunkSize)
 }
 
 func resize(n *inode, c metadata.Change, now metadata.Time) error {
@@ -129,18 +167,20 @@ func resize(n *inode, c metadata.Change, now metadata.Time) error {
 }
 
 // Reap is metadata.Inodes.
-func (s *Store) Reap(_ context.Context, ino metadata.Ino) error {
-	if err := s.begin(); err != nil {
-		return err
-	}
-	defer s.end()
-	_, err := s.onInode(ino, func(t *step, n *inode) error {
-		if n.isDir() || n.Nlink > 0 {
+func (s *Store) Reap(ctx context.Context, ino metadata.Ino) error {
+	err := s.retry(ctx, func() error {
+		_, err := s.onInode(ino, func(t *step, n *inode) error {
+			if err := s.promises.free(ino, ""); err != nil {
+				return err
+			}
+			if n.isDir() || n.Nlink > 0 {
+				return nil
+			}
+			t.forget(n)
+			t.note(t.b.Delete(orphanKey(ino), nil))
 			return nil
-		}
-		t.note(t.b.Delete(inodeKey(ino), nil))
-		t.note(t.b.Delete(orphanKey(ino), nil))
-		return nil
+		})
+		return err
 	})
 	if errors.Is(err, syscall.ENOENT) {
 		return nil

@@ -8,11 +8,17 @@ import (
 
 // The first byte of every key. See the package comment.
 const (
-	prefixMeta   = 0x01
-	prefixInode  = 0x02
-	prefixEntry  = 0x03
-	prefixOrphan = 0x04
-	prefixTable  = 0x10
+	prefixMeta     = 0x01
+	prefixInode    = 0x02
+	prefixEntry    = 0x03
+	prefixOrphan   = 0x04
+	prefixIntent   = 0x05
+	prefixDecision = 0x06
+	prefixWide     = 0x07
+	prefixSection  = 0x08
+	prefixTold     = 0x09
+	prefixXattr    = 0x0a
+	prefixTable    = 0x10
 )
 
 const schemaVersion = 1
@@ -29,7 +35,11 @@ func inoKey(prefix byte, ino metadata.Ino) []byte {
 }
 
 func inodeKey(ino metadata.Ino) []byte  { return inoKey(prefixInode, ino) }
+func wideKey(dir metadata.Ino) []byte   { return inoKey(prefixWide, dir) }
 func orphanKey(ino metadata.Ino) []byte { return inoKey(prefixOrphan, ino) }
+
+func intentKey(tx metadata.TxID) []byte   { return inoKey(prefixIntent, metadata.Ino(tx)) }
+func decisionKey(tx metadata.TxID) []byte { return inoKey(prefixDecision, metadata.Ino(tx)) }
 
 const entryNameAt = 9 // where the name begins in an entry's key
 
@@ -46,6 +56,32 @@ func entriesEnd(dir metadata.Ino) []byte {
 	}
 	return inoKey(prefixEntry, dir+1)
 }
+
+// dirKey is where a directory's inode is, or, if its home is elsewhere, that of
+// the section here.
+func (s *Store) dirKey(dir metadata.Ino) []byte {
+	if s.here(dir) {
+		return inodeKey(dir)
+	}
+	return inoKey(prefixSection, dir)
+}
+
+func toldKey(dir metadata.Ino, by metadata.NodeID) []byte {
+	return binary.BigEndian.AppendUint16(inoKey(prefixTold, dir), uint16(by))
+}
+
+func toldEnd(dir metadata.Ino) []byte { return inoKey(prefixTold, dir+1) }
+
+const xattrNameAt = 9 // where the name begins in an attribute's key
+
+func xattrKey(ino metadata.Ino, name string) []byte {
+	k := make([]byte, 0, xattrNameAt+len(name))
+	k = binary.BigEndian.AppendUint64(append(k, prefixXattr), uint64(ino))
+	return append(k, name...)
+}
+
+// xattrsEnd is the first key behind the attributes of the live inode ino.
+func xattrsEnd(ino metadata.Ino) []byte { return inoKey(prefixXattr, ino+1) }
 
 func tableKey(ds metadata.DatasetID, k []byte) []byte {
 	key := make([]byte, 0, 3+len(k))

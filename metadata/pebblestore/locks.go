@@ -10,9 +10,9 @@ import (
 // stripes is a power of two that is large against the operations in flight.
 const stripes = 512
 
-// maxLocked is the most inodes one operation touches: the two directories of a
-// rename, what moves and what is replaced.
-const maxLocked = 4
+// maxLocked is the most inodes one operation locks: a directory, its entry's
+// inode and what that replaces, for each edit of a transaction.
+const maxLocked = 3 * metadata.MaxEdits
 
 // locks is a mutex for every inode, shared by those that fall on one stripe.
 type locks [stripes]sync.Mutex

@@ -16,15 +16,36 @@ import (
 const maxTarget = 4095
 
 // Lookup is metadata.Namespace.
-func (s *Store) Lookup(_ context.Context, dir metadata.Ino, name string) (metadata.Entry, error) {
+func (s *Store) Lookup(ctx context.Context, dir metadata.Ino, name string) (metadata.Entry, error) {
+	if err := checkName(name); err != nil {
+		return metadata.Entry{}, err
+	}
+	if !s.here(dir) {
+		if err := s.answers(dir, name); err != nil {
+			return metadata.Entry{}, err
+		}
+	}
+	for {
+		e, err := s.lookup(dir, name)
+		if err == nil {
+			return e, nil
+		}
+		if err := s.await(ctx, err); err != nil {
+			return metadata.Entry{}, err
+		}
+	}
+}
+
+// lookup is one attempt of Lookup.
+func (s *Store) lookup(dir metadata.Ino, name string) (metadata.Entry, error) {
 	if err := s.begin(); err != nil {
 		return metadata.Entry{}, err
 	}
 	defer s.end()
-	if err := checkName(name); err != nil {
-		return metadata.Entry{}, err
-	}
 	for {
+		if err := s.promises.free(dir, name); err != nil {
+			return metadata.Entry{}, err
+		}
 		e, err := s.entry(dir, name)
 		if err != nil {
 			return metadata.Entry{}, err
@@ -34,6 +55,9 @@ func (s *Store) Lookup(_ context.Context, dir metadata.Ino, name string) (metada
 		}
 		if !s.here(e.ino) {
 			return metadata.Entry{Name: name, Ino: e.ino, Mode: e.mode}, nil
+		}
+		if err := s.promises.free(e.ino, ""); err != nil {
+			return metadata.Entry{}, err
 		}
 		n, err := s.inode(e.ino)
 		if err == nil {
@@ -50,6 +74,12 @@ func (s *Store) Lookup(_ context.Context, dir metadata.Ino, name string) (metada
 
 // missing tells a name that is not there from a directory that is not one.
 func (s *Store) missing(dir metadata.Ino, name string) error {
+	if err := s.answers(dir, name); err != nil {
+		return err
+	}
+	if !s.here(dir) {
+		return named(dir, name, syscall.ENOENT)
+	}
 	n, err := s.inode(dir)
 	if err != nil {
 		return err
@@ -61,15 +91,11 @@ func (s *Store) missing(dir metadata.Ino, name string) error {
 }
 
 // dangling is nil if the entry, whose inode was not found, has changed since:
-// then it lost a race. If not, it is a directory that was dropped before its
-// name, or a record is lost.
+// then it lost a race. If not, a record is lost.
 func (s *Store) dangling(dir metadata.Ino, name string, was entry) error {
 	e, err := s.entry(dir, name)
 	if err != nil {
 		return err
-	}
-	if e == was && isDir(e.mode) {
-		return named(dir, name, syscall.ENOENT)
 	}
 	if e == was {
 		return named(dir, name, fmt.Errorf("inode %v is lost: %w", e.ino, syscall.EIO))
@@ -78,15 +104,11 @@ func (s *Store) dangling(dir metadata.Ino, name string, was entry) error {
 }
 
 // Create is metadata.Namespace. A mode without a type is a regular file.
-func (s *Store) Create(_ context.Context, dir metadata.Ino, name string, n metadata.New) (metadata.Attr, error) {
-	if err := s.begin(); err != nil {
-		return metadata.Attr{}, err
-	}
-	defer s.end()
+func (s *Store) Create(ctx context.Context, dir metadata.Ino, name string, n metadata.New) (metadata.Attr, error) {
 	if err := checkFile(&n); err != nil {
 		return metadata.Attr{}, named(dir, name, err)
 	}
-	return s.create1(dir, name, n)
+	return s.create1(ctx, dir, name, n)
 }
 
 // checkFile says whether n can be the inode of a Create.
@@ -119,14 +141,26 @@ func checkTarget(target string) error {
 }
 
 // create1 makes an inode of any type and enters it in dir, in one step.
-func (s *Store) create1(dir metadata.Ino, name string, n metadata.New) (metadata.Attr, error) {
+func (s *Store) create1(ctx context.Context, dir metadata.Ino, name string, n metadata.New) (metadata.Attr, error) {
 	if err := checkName(name); err != nil {
 		return metadata.Attr{}, err
 	}
+	var a metadata.Attr
+	err := s.retry(ctx, func() (err error) {
+		a, err = s.create1Locked(dir, name, n)
+		return err
+	})
+	return a, err
+}
+
+func (s *Store) create1Locked(dir metadata.Ino, name string, n metadata.New) (metadata.Attr, error) {
 	defer s.locks.lock(dir).unlock()
+	if err := s.promises.free(dir, name); err != nil {
+		return metadata.Attr{}, err
+	}
 	t := s.step()
 	defer t.close()
-	d, err := t.dir(dir)
+	d, err := t.dirOf(dir, name)
 	if err != nil {
 		return metadata.Attr{}, err
 	}
@@ -149,12 +183,28 @@ func (s *Store) create1(dir metadata.Ino, name string, n metadata.New) (metadata
 	return c.Attr, t.commit()
 }
 
-// make fills a new inode; parent is nil if it is on another node.
+// make fills a new inode that parent will name.
 func (t *step) make(parent *inode, n metadata.New) (*inode, error) {
+	if err := t.s.room(); err != nil {
+		return nil, err
+	}
 	ino, err := t.s.newIno()
 	if err != nil {
 		return nil, err
 	}
+	c := t.fresh(ino, n)
+	c.Layout = n.Layout.Under(parent.Layout)
+	if parent.Mode&syscall.S_ISGID != 0 {
+		c.GID = parent.GID
+		if c.isDir() {
+			c.Mode |= syscall.S_ISGID
+		}
+	}
+	return c, nil
+}
+
+// fresh is the inode that n describes.
+func (t *step) fresh(ino metadata.Ino, n metadata.New) *inode {
 	c := &inode{
 		Attr: metadata.Attr{
 			Ino: ino, Mode: n.Mode, Nlink: 1, UID: n.UID, GID: n.GID, Rdev: n.Rdev,
@@ -165,13 +215,26 @@ func (t *step) make(parent *inode, n metadata.New) (*inode, error) {
 	if c.isDir() {
 		c.Nlink = 2
 	}
-	if parent != nil && parent.Mode&syscall.S_ISGID != 0 {
-		c.GID = parent.GID
-		if c.isDir() {
-			c.Mode |= syscall.S_ISGID
+	return c
+}
+
+// Parent is the attributes of dir that a new entry name of it inherits from,
+// where that entry is kept.
+func (s *Store) Parent(_ context.Context, dir metadata.Ino, name string) (metadata.Attr, error) {
+	var a metadata.Attr
+	err := s.once(func() error {
+		if err := s.answers(dir, name); err != nil {
+			return err
 		}
-	}
-	return c, nil
+		t := s.step()
+		defer t.close()
+		d, err := t.dir(dir)
+		if err == nil {
+			a = d.Attr
+		}
+		return err
+	})
+	return a, err
 }
 
 // existing is what Create tells of a name that is taken.
@@ -184,30 +247,25 @@ func (s *Store) existing(e entry) metadata.Attr {
 	return metadata.Attr{Ino: e.ino, Mode: e.mode}
 }
 
-// Unlink is metadata.Namespace. If the entry has no Attr, its inode is on
-// another node, where the caller has to lower its links by Relink.
-func (s *Store) Unlink(_ context.Context, dir metadata.Ino, name string) (metadata.Entry, error) {
-	if err := s.begin(); err != nil {
-		return metadata.Entry{}, err
-	}
-	defer s.end()
+// Unlink is metadata.Namespace. It is EXDEV if the inode is on another node.
+func (s *Store) Unlink(ctx context.Context, dir metadata.Ino, name string) (metadata.Entry, error) {
 	if err := checkName(name); err != nil {
 		return metadata.Entry{}, err
 	}
 	var gone metadata.Entry
-	err := s.onEntry(dir, name, func(t *step, d *inode, e entry) error {
+	err := s.onEntry(ctx, dir, name, func(t *step, d *inode, e entry) error {
 		if isDir(e.mode) {
 			return named(dir, name, syscall.EISDIR)
 		}
-		gone = metadata.Entry{Name: name, Ino: e.ino, Mode: e.mode}
-		if s.here(e.ino) {
-			n, err := t.inode(e.ino)
-			if err != nil {
-				return err
-			}
-			t.unlink(n)
-			gone.Mode, gone.Attr = n.Mode, &n.Attr
+		if !s.here(e.ino) {
+			return elsewhere(e.ino)
 		}
+		n, err := t.inode(e.ino)
+		if err != nil {
+			return err
+		}
+		t.unlink(n)
+		gone = metadata.Entry{Name: name, Ino: e.ino, Mode: n.Mode, Attr: &n.Attr}
 		t.leave(d, name)
 		t.put(d)
 		return nil
@@ -218,28 +276,38 @@ func (s *Store) Unlink(_ context.Context, dir metadata.Ino, name string) (metada
 	return gone, nil
 }
 
+// elsewhere is the error of what needs ino, which is not here.
+func elsewhere(ino metadata.Ino) error {
+	return fmt.Errorf("inode %v is on node %d: %w", ino, ino.Home(), syscall.EXDEV)
+}
+
 // onEntry runs one step on an existing entry, with its directory and its inode
 // locked, and commits it.
-func (s *Store) onEntry(dir metadata.Ino, name string, fn func(*step, *inode, entry) error) error {
-	for {
-		seen, err := s.entry(dir, name)
-		if err != nil {
-			return err
+func (s *Store) onEntry(ctx context.Context, dir metadata.Ino, name string, fn func(*step, *inode, entry) error) error {
+	return s.retry(ctx, func() error {
+		for {
+			seen, err := s.entry(dir, name)
+			if err != nil {
+				return err
+			}
+			again, err := s.onEntryLocked(dir, name, seen, fn)
+			if !again {
+				return err
+			}
 		}
-		again, err := s.onEntryLocked(dir, name, seen, fn)
-		if !again {
-			return err
-		}
-	}
+	})
 }
 
 // onEntryLocked asks for another round if the entry is not what was seen
 // before the locks were taken.
 func (s *Store) onEntryLocked(dir metadata.Ino, name string, seen entry, fn func(*step, *inode, entry) error) (again bool, err error) {
 	defer s.locks.lock(dir, seen.ino).unlock()
+	if err := s.promises.free(dir, name, seen.ino); err != nil {
+		return false, err
+	}
 	t := s.step()
 	defer t.close()
-	d, err := t.dir(dir)
+	d, err := t.dirOf(dir, name)
 	if err != nil {
 		return false, err
 	}
@@ -260,39 +328,79 @@ func (s *Store) onEntryLocked(dir metadata.Ino, name string, seen entry, fn func
 
 // ReadDir is metadata.Namespace. The entries are those of one moment.
 func (s *Store) ReadDir(ctx context.Context, dir metadata.Ino, after string, limit int) ([]metadata.Entry, error) {
+	return s.readDir(ctx, page{dir, after, limit}, func(snap *pebble.Snapshot) error {
+		return s.notWide(dir, reader{snap})
+	}, s.fill)
+}
+
+// notWide is nil for a directory that was all here at r. One that is not wide
+// now was not when r was taken.
+func (s *Store) notWide(dir metadata.Ino, r reader) error {
+	if d, _ := s.wide.get(dir); d != nil || !s.here(dir) {
+		return &metadata.Elsewhere{Dir: dir, Epoch: s.Epoch(dir)}
+	}
+	n, err := r.inode(dir)
+	if err != nil {
+		return err
+	}
+	if !n.isDir() {
+		return fmt.Errorf("inode %v: %w", dir, syscall.ENOTDIR)
+	}
+	return nil
+}
+
+// page is what of a directory is to be listed.
+type page struct {
+	dir   metadata.Ino
+	after string
+	limit int
+}
+
+// readDir lists entries that are here, which make makes of their records, if
+// may says at a snapshot that it is to be done here.
+func (s *Store) readDir(ctx context.Context, p page, may func(*pebble.Snapshot) error, make makeEntry) ([]metadata.Entry, error) {
+	if err := s.settled(ctx, p.dir); err != nil {
+		return nil, err
+	}
 	if err := s.begin(); err != nil {
 		return nil, err
 	}
 	defer s.end()
-	if limit <= 0 || len(after) > metadata.MaxName {
-		return nil, fmt.Errorf("read of directory %v: limit %d, after %.32q: %w", dir, limit, after, syscall.EINVAL)
+	if err := checkRead(p); err != nil {
+		return nil, err
 	}
 	snap := s.db.NewSnapshot()
 	defer snap.Close()
-	n, err := reader{snap}.inode(dir)
-	if err != nil {
+	if err := may(snap); err != nil {
 		return nil, err
 	}
-	if !n.isDir() {
-		return nil, fmt.Errorf("inode %v: %w", dir, syscall.ENOTDIR)
+	return entries(ctx, reader{snap}, p, make)
+}
+
+// makeEntry makes the entry name of its value.
+type makeEntry func(r reader, name string, value []byte) (metadata.Entry, error)
+
+func checkRead(p page) error {
+	if p.limit <= 0 || len(p.after) > metadata.MaxName {
+		return fmt.Errorf("read of directory %v: limit %d, after %.32q: %w", p.dir, p.limit, p.after, syscall.EINVAL)
 	}
-	return s.entries(ctx, reader{snap}, dir, after, limit)
+	return nil
 }
 
 // entries collects what ReadDir returns.
-func (s *Store) entries(ctx context.Context, r reader, dir metadata.Ino, after string, limit int) ([]metadata.Entry, error) {
-	lower := entryKey(dir, after)
-	if after != "" {
+func entries(ctx context.Context, r reader, p page, make makeEntry) ([]metadata.Entry, error) {
+	lower := entryKey(p.dir, p.after)
+	if p.after != "" {
 		lower = append(lower, 0)
 	}
-	it, err := r.r.NewIter(&pebble.IterOptions{LowerBound: lower, UpperBound: entriesEnd(dir)})
+	it, err := r.r.NewIter(&pebble.IterOptions{LowerBound: lower, UpperBound: entriesEnd(p.dir)})
 	if err != nil {
 		return nil, ioError("metadata store", err)
 	}
 	var all []metadata.Entry
-	for ok := it.First(); ok && len(all) < limit && err == nil; ok = it.Next() {
+	for ok := it.First(); ok && len(all) < p.limit && err == nil; ok = it.Next() {
 		var e metadata.Entry
-		if e, err = s.fill(r, string(it.Key()[entryNameAt:]), it.Value()); err == nil {
+		if e, err = make(r, string(it.Key()[entryNameAt:]), it.Value()); err == nil {
 			all = append(all, e)
 			err = interrupted(ctx)
 		}
@@ -301,23 +409,28 @@ func (s *Store) entries(ctx context.Context, r reader, dir metadata.Ino, after s
 		err = ioError("metadata store", e)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("read of directory %v: %w", dir, err)
+		return nil, fmt.Errorf("read of directory %v: %w", p.dir, err)
 	}
 	return all, nil
 }
 
-// fill makes the entry name of its value. An inode that is not there does not
-// spoil the whole listing: it is as if it were elsewhere.
-func (s *Store) fill(r reader, name string, value []byte) (metadata.Entry, error) {
+// entryOnly makes an entry without an Attr.
+func entryOnly(_ reader, name string, value []byte) (metadata.Entry, error) {
 	e, err := parseEntry(value)
 	if err != nil {
 		return metadata.Entry{}, fmt.Errorf("record of entry %q: %w", name, err)
 	}
-	out := metadata.Entry{Name: name, Ino: e.ino, Mode: e.mode}
-	if !s.here(e.ino) {
-		return out, nil
+	return metadata.Entry{Name: name, Ino: e.ino, Mode: e.mode}, nil
+}
+
+// fill makes an entry with its Attr. An inode that is not there does not spoil
+// the whole listing: it is as if it were elsewhere.
+func (s *Store) fill(r reader, name string, value []byte) (metadata.Entry, error) {
+	out, err := entryOnly(r, name, value)
+	if err != nil || !s.here(out.Ino) {
+		return out, err
 	}
-	n, err := r.inode(e.ino)
+	n, err := r.inode(out.Ino)
 	switch {
 	case errors.Is(err, syscall.ENOENT):
 		return out, nil

@@ -9,17 +9,22 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// Rename is metadata.Namespace. Both directories must be homed here, and so
-// must a directory that is replaced: otherwise it is EXDEV, and the client
-// does it by halves. What moves may be homed anywhere.
-func (s *Store) Rename(_ context.Context, r metadata.Rename) (*metadata.Entry, error) {
-	if err := s.begin(); err != nil {
-		return nil, err
-	}
-	defer s.end()
+// Rename is metadata.Namespace. It is EXDEV unless both directories are homed
+// here and so is what they name. Where a directory moves to another parent it
+// is EXDEV too: whether that makes a loop, one node cannot know.
+func (s *Store) Rename(ctx context.Context, r metadata.Rename) (replaced *metadata.Entry, err error) {
 	if err := s.checkRename(r); err != nil {
 		return nil, err
 	}
+	err = s.retry(ctx, func() (err error) {
+		replaced, err = s.rename1(r)
+		return err
+	})
+	return replaced, err
+}
+
+// rename1 is one attempt of Rename.
+func (s *Store) rename1(r metadata.Rename) (*metadata.Entry, error) {
 	for {
 		src, err := s.entry(r.Dir, r.Name)
 		if err != nil {
@@ -36,6 +41,24 @@ func (s *Store) Rename(_ context.Context, r metadata.Rename) (*metadata.Entry, e
 	}
 }
 
+// freeAll is free of all that a rename concerns.
+func (p *promises) freeAll(r metadata.Rename, src, dst entry) error {
+	err := p.free(r.Dir, r.Name)
+	if err == nil {
+		err = p.free(src.ino, "")
+	}
+	if err == nil {
+		err = p.free(r.NewDir, r.NewName)
+	}
+	switch {
+	case err != nil:
+		return err
+	case r.Flags == metadata.RenameExchange:
+		return p.free(dst.ino, "")
+	}
+	return p.free(r.NewDir, "", dst.ino)
+}
+
 func (s *Store) checkRename(r metadata.Rename) error {
 	if err := checkName(r.Name); err != nil {
 		return err
@@ -48,29 +71,30 @@ func (s *Store) checkRename(r metadata.Rename) error {
 	default:
 		return fmt.Errorf("rename flags %#x: %w", uint32(r.Flags), syscall.EINVAL)
 	}
-	for _, dir := range []metadata.Ino{r.Dir, r.NewDir} {
-		if !s.here(dir) {
-			return fmt.Errorf("rename: directory %v is on node %d: %w", dir, dir.Home(), syscall.EXDEV)
-		}
+	if err := s.answers(r.Dir, r.Name); err != nil {
+		return err
 	}
-	return nil
+	err := s.answers(r.NewDir, r.NewName)
+	if errors.Is(err, syscall.EREMOTE) {
+		return fmt.Errorf("rename: %v: %w", err, syscall.EXDEV)
+	}
+	return err
 }
 
 // renameLocked asks for another round if the entries are not what was seen
 // before the locks were taken.
 func (s *Store) renameLocked(r metadata.Rename, src, dst entry) (replaced *metadata.Entry, again bool, err error) {
-	if r.Dir != r.NewDir && (isDir(src.mode) || isDir(dst.mode)) {
-		s.moveMu.Lock()
-		defer s.moveMu.Unlock()
-	}
 	defer s.locks.lock(r.Dir, r.NewDir, src.ino, dst.ino).unlock()
+	if err := s.promises.freeAll(r, src, dst); err != nil {
+		return nil, false, err
+	}
 	t := s.step()
 	defer t.close()
 	m := mover{step: t, r: r, src: src, dst: dst}
-	if m.from, err = t.dir(r.Dir); err != nil {
+	if m.from, err = t.dirOf(r.Dir, r.Name); err != nil {
 		return nil, false, err
 	}
-	if m.to, err = t.dir(r.NewDir); err != nil {
+	if m.to, err = t.dirOf(r.NewDir, r.NewName); err != nil {
 		return nil, false, err
 	}
 	if changed, err := m.changed(); changed || err != nil {
@@ -127,45 +151,28 @@ func (m *mover) check() (move bool, err error) {
 		return false, named(r.NewDir, r.NewName, syscall.ENOENT)
 	case src.ino == dst.ino:
 		return false, nil // two names of one inode, or one name twice
-	case r.Flags != metadata.RenameExchange && dst.ino != 0 && isDir(dst.mode) && !isDir(src.mode):
-		return false, named(r.NewDir, r.NewName, syscall.EISDIR)
-	case r.Flags != metadata.RenameExchange && dst.ino != 0 && !isDir(dst.mode) && isDir(src.mode):
-		return false, named(r.NewDir, r.NewName, syscall.ENOTDIR)
 	}
-	if isDir(src.mode) {
-		err = m.s.checkLoop(src.ino, r.NewDir)
+	if dst.ino != 0 && r.Flags != metadata.RenameExchange {
+		if err := replaceable(dst.mode, src.mode); err != nil {
+			return false, named(r.NewDir, r.NewName, err)
+		}
 	}
-	if err == nil && r.Flags == metadata.RenameExchange && isDir(dst.mode) {
-		err = m.s.checkLoop(dst.ino, r.Dir)
-	}
+	err = m.local()
 	return err == nil, err
 }
 
-// checkLoop is EINVAL if moving the directory ino to into dir would put it
-// below itself. It follows the hints of directories homed here, each of which
-// it checks; what is above a directory homed elsewhere only the client knows.
-func (s *Store) checkLoop(ino, dir metadata.Ino) error {
-	for range 1 << 16 {
-		if dir == ino {
-			return fmt.Errorf("move of directory %v below itself: %w", ino, syscall.EINVAL)
-		}
-		n, err := s.inode(dir)
-		if errors.Is(err, syscall.ENOENT) {
-			return nil
-		}
-		if err != nil {
-			return err
-		}
-		if n.parent == 0 || !s.here(n.parent) {
-			return nil
-		}
-		e, err := s.entry(n.parent, n.text)
-		if err != nil || e.ino != dir {
-			return err
-		}
-		dir = n.parent
+// local is EXDEV for what concerns other nodes.
+func (m *mover) local() error {
+	moves := isDir(m.src.mode) || m.r.Flags == metadata.RenameExchange && isDir(m.dst.mode)
+	switch {
+	case m.r.Dir != m.r.NewDir && moves:
+		return fmt.Errorf("move of a directory to %v: %w", m.r.NewDir, syscall.EXDEV)
+	case !m.s.here(m.src.ino):
+		return elsewhere(m.src.ino)
+	case m.dst.ino != 0 && !m.s.here(m.dst.ino):
+		return elsewhere(m.dst.ino)
 	}
-	return fmt.Errorf("tree above directory %v: %w", dir, syscall.ELOOP)
+	return nil
 }
 
 // move enters src in its new place, over dst if there is one.
@@ -193,19 +200,15 @@ func (m *mover) replace() (*metadata.Entry, error) {
 			return nil, err
 		}
 		m.to.Nlink--
-		if n != nil {
-			e.Attr = &n.Attr
-		}
+		e.Attr = &n.Attr
 		return e, nil
 	}
-	if m.s.here(m.dst.ino) {
-		n, err := m.inode(m.dst.ino)
-		if err != nil {
-			return nil, err
-		}
-		m.unlink(n)
-		e.Mode, e.Attr = n.Mode, &n.Attr
+	n, err := m.inode(m.dst.ino)
+	if err != nil {
+		return nil, err
 	}
+	m.unlink(n)
+	e.Mode, e.Attr = n.Mode, &n.Attr
 	return e, nil
 }
 
@@ -226,15 +229,9 @@ func (m *mover) exchange() error {
 	return m.moved(m.dst.ino, m.r.Dir, m.r.Name)
 }
 
-// moved marks an inode that got a new name, if it is homed here.
+// moved marks an inode that got a new name.
 func (t *step) moved(ino, dir metadata.Ino, name string) error {
-	if !t.s.here(ino) {
-		return nil
-	}
 	n, err := t.inode(ino)
-	if errors.Is(err, syscall.ENOENT) {
-		return nil
-	}
 	if err != nil {
 		return err
 	}

@@ -93,21 +93,37 @@ func checkName(name string) error {
 
 // named adds the object to an error.
 func named(dir metadata.Ino, name string, errno error) error {
-	return fmt.Errorf("%q in %v: %w", name, dir, errno)
+	return &nameError{dir, name, errno}
 }
+
+// nameError is an error with its object. Its text is made when somebody reads
+// it: that a name is not there is the answer to every create.
+type nameError struct {
+	dir  metadata.Ino
+	name string
+	err  error
+}
+
+// Error is error.
+func (e *nameError) Error() string { return fmt.Sprintf("%q in %v: %v", e.name, e.dir, e.err) }
+
+// Unwrap is the errno.
+func (e *nameError) Unwrap() error { return e.err }
 
 // step is one atomic change: the inodes it has read, each once, and the batch
 // of what it writes. Its owner holds the locks of the inodes.
 type step struct {
-	s      *Store
-	b      *pebble.Batch
-	now    metadata.Time
-	inodes []*inode
-	err    error // the first of the batch
+	s       *Store
+	b       *pebble.Batch
+	now     metadata.Time
+	inodes  []*inode
+	unnamed []metadata.Ino // files that lose their last name
+	dry     bool           // it will not be committed
+	err     error          // the first of the batch
 }
 
 func (s *Store) step() *step {
-	return &step{s: s, b: s.db.NewBatch(), now: s.now(), inodes: make([]*inode, 0, maxLocked)}
+	return &step{s: s, b: s.db.NewBatch(), now: s.now(), inodes: make([]*inode, 0, 4)}
 }
 
 func (t *step) close() { _ = t.b.Close() } // memory only
@@ -127,8 +143,12 @@ func (t *step) inode(ino metadata.Ino) (*inode, error) {
 	return &n, nil
 }
 
-// dir is inode for what must be a directory.
+// dir is inode for what must be a directory; if its home is elsewhere, it is
+// as the section here has it.
 func (t *step) dir(ino metadata.Ino) (*inode, error) {
+	if !t.s.here(ino) {
+		return t.sectionInode(ino)
+	}
 	n, err := t.inode(ino)
 	if err != nil {
 		return nil, err
@@ -139,6 +159,37 @@ func (t *step) dir(ino metadata.Ino) (*inode, error) {
 	return n, nil
 }
 
+// sectionInode is the attributes of a directory whose home is elsewhere: what
+// new entries inherit, and the links and times that are due to the section here.
+func (t *step) sectionInode(dir metadata.Ino) (*inode, error) {
+	for _, n := range t.inodes {
+		if n.Ino == dir {
+			return n, nil
+		}
+	}
+	v, err := t.s.get(inoKey(prefixSection, dir))
+	if errors.Is(err, syscall.ENOENT) {
+		return nil, &metadata.Elsewhere{Dir: dir}
+	}
+	if err != nil {
+		return nil, err
+	}
+	n, err := parseInode(dir, v)
+	if err != nil {
+		return nil, err
+	}
+	t.inodes = append(t.inodes, &n)
+	return &n, nil
+}
+
+// dirOf is dir where the entry name of it is about to change, here and now.
+func (t *step) dirOf(ino metadata.Ino, name string) (*inode, error) {
+	if err := t.s.accepts(ino, name); err != nil {
+		return nil, err
+	}
+	return t.dir(ino)
+}
+
 func (t *step) note(err error) {
 	if t.err == nil {
 		t.err = err
@@ -146,18 +197,32 @@ func (t *step) note(err error) {
 }
 
 func (t *step) put(n *inode) {
-	t.note(t.b.Set(inodeKey(n.Ino), n.append(make([]byte, 0, 96)), nil))
+	t.note(t.b.Set(t.s.dirKey(n.Ino), n.append(make([]byte, 0, 96)), nil))
+}
+
+// putWide writes the record of a wide directory.
+func (t *step) putWide(dir metadata.Ino, d *wideDir) {
+	t.note(t.b.Set(wideKey(dir), d.append(nil), nil))
 }
 
 // enter writes an entry and marks its directory changed, which is not yet put.
 func (t *step) enter(dir *inode, name string, e entry) {
 	t.note(t.b.Set(entryKey(dir.Ino, name), e.append(make([]byte, 0, 12)), nil))
+	t.count(dir.Ino, name, 1)
 	dir.Mtime, dir.Ctime = t.now, t.now
+}
+
+// count takes note that an entry comes or goes.
+func (t *step) count(dir metadata.Ino, name string, delta int) {
+	if !t.dry {
+		t.s.count(dir, name, delta)
+	}
 }
 
 // leave removes an entry and marks its directory changed, which is not yet put.
 func (t *step) leave(dir *inode, name string) {
 	t.note(t.b.Delete(entryKey(dir.Ino, name), nil))
+	t.count(dir.Ino, name, -1)
 	dir.Mtime, dir.Ctime = t.now, t.now
 }
 
@@ -168,20 +233,53 @@ func (t *step) unlink(n *inode) {
 	}
 	n.Ctime = t.now
 	if n.Nlink == 0 {
-		t.note(t.b.Set(orphanKey(n.Ino), nil, nil))
+		t.orphan(n)
 	}
 	t.put(n)
+}
+
+// orphan notes that a file has no name any more.
+func (t *step) orphan(n *inode) {
+	t.note(t.b.Set(orphanKey(n.Ino), nil, nil))
+	t.unnamed = append(t.unnamed, n.Ino)
 }
 
 // drop removes the inode of an empty directory.
 func (t *step) drop(n *inode) {
 	n.Nlink, n.Ctime = 0, t.now
-	t.note(t.b.Delete(inodeKey(n.Ino), nil))
+	t.forget(n)
 }
 
+// forget removes the record of an inode, and what belongs to it.
+func (t *step) forget(n *inode) {
+	t.note(t.b.Delete(inodeKey(n.Ino), nil))
+	if n.xattrs > 0 {
+		t.note(t.b.DeleteRange(xattrKey(n.Ino, ""), xattrsEnd(n.Ino), nil))
+	}
+}
+
+// commit applies the step. A section whose entries changed is to report.
 func (t *step) commit() error {
+	if err := t.commitQuiet(); err != nil {
+		return err
+	}
+	for _, n := range t.inodes {
+		if !t.s.here(n.Ino) {
+			t.s.NoteSection(n.Ino)
+		}
+	}
+	return nil
+}
+
+func (t *step) commitQuiet() error {
 	if t.err != nil {
 		return ioError("metadata store", t.err)
 	}
-	return ioError("metadata store", t.s.commit(t.b))
+	if err := t.s.commit(t.b); err != nil {
+		return ioError("metadata store", err)
+	}
+	for _, ino := range t.unnamed {
+		t.s.cfg.Unnamed(ino)
+	}
+	return nil
 }

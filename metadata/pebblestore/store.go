@@ -31,6 +31,13 @@ type Config struct {
 	Log       *logrus.Entry    // nil is silence
 	Sync      bool             // every operation waits for the disk
 	CacheSize int64            // bytes of blocks kept in memory; 0 is 64 MiB
+	WideAt    int              // entries from which FullDirs names a directory; 0 is never
+	// Unnamed is told each file that has lost its last name, when that is
+	// committed. It must not wait, nor call the store. nil is nobody.
+	Unnamed func(metadata.Ino)
+	// Room reports whether there is room for more: without it what adds a
+	// record is ENOSPC, and what removes one goes on. nil is always.
+	Room func() bool
 }
 
 const defaultCacheSize = 64 << 20
@@ -54,6 +61,9 @@ func (c *Config) setDefaults() error {
 	if c.CacheSize == 0 {
 		c.CacheSize = defaultCacheSize
 	}
+	if c.Unnamed == nil {
+		c.Unnamed = func(metadata.Ino) {}
+	}
 	if c.Log == nil {
 		l := logrus.New()
 		l.SetOutput(io.Discard)
@@ -62,23 +72,26 @@ func (c *Config) setDefaults() error {
 	return nil
 }
 
-// Store is one node's metadata.NodeStore. Its methods may be called at once
+// Store is one node's metadata.Store, of what concerns no other node, and a
+// metadata.Participant in what does. Its methods may be called at once
 // from any number of goroutines.
 type Store struct {
-	cfg Config
-	db  *pebble.DB
-	wal *walFS
+	cfg   Config
+	db    *pebble.DB
+	wal   *walFS
+	fresh bool // Open has made it
 
 	closeMu sync.RWMutex
 	closed  bool // under closeMu
 
-	moveMu  sync.Mutex // held while a directory moves to another directory
-	locks   locks
-	counter counter
-	tables  tableFiles
+	locks    locks
+	promises promises
+	counter  counter
+	wide     wideDirs
+	tables   tableFiles
 }
 
-var _ metadata.NodeStore = (*Store)(nil)
+var _ metadata.Store = (*Store)(nil)
 
 // Open opens the store in cfg.Dir and makes it if there is none. A store that
 // belongs to another node is EINVAL.
@@ -87,6 +100,8 @@ func Open(cfg Config) (*Store, error) {
 		return nil, err
 	}
 	s := &Store{cfg: cfg, wal: newWALFS(cfg.FS, cfg.Sync)}
+	s.wide.init()
+	s.promises.init()
 	if err := cfg.FS.MkdirAll(cfg.Dir, 0o700); err != nil {
 		return nil, fmt.Errorf("metadata store: %w", err)
 	}
@@ -126,6 +141,7 @@ func (s *Store) prepare() error {
 	}
 	v, err := s.get(keyVersion)
 	if errors.Is(err, syscall.ENOENT) {
+		s.fresh = true
 		return s.create()
 	}
 	if err != nil {
@@ -141,7 +157,13 @@ func (s *Store) prepare() error {
 	if len(self) != 2 || metadata.NodeID(binary.BigEndian.Uint16(self)) != s.cfg.Self {
 		return fmt.Errorf("metadata store %s is that of node %x, not of node %d: %w", s.cfg.Dir, self, s.cfg.Self, syscall.EINVAL)
 	}
-	return s.counter.load(s)
+	if err := s.loadWide(); err != nil {
+		return err
+	}
+	if err := s.counter.load(s); err != nil {
+		return err
+	}
+	return s.loadIntents()
 }
 
 func (s *Store) create() error {
@@ -169,6 +191,10 @@ func (s *Store) create() error {
 	}
 	return s.counter.load(s)
 }
+
+// Fresh reports whether Open has made the store: nobody can know of anything in
+// it from before.
+func (s *Store) Fresh() bool { return s.fresh }
 
 // Sync makes all operations that were acknowledged durable on the disk.
 func (s *Store) Sync(_ context.Context) error {
@@ -204,6 +230,14 @@ func (s *Store) begin() error {
 func (s *Store) end() { s.closeMu.RUnlock() }
 
 func (s *Store) now() metadata.Time { return metadata.TimeOf(s.cfg.Now()) }
+
+// room is ENOSPC where nothing can be added.
+func (s *Store) room() error {
+	if s.cfg.Room == nil || s.cfg.Room() {
+		return nil
+	}
+	return fmt.Errorf("metadata store: its disk is full: %w", syscall.ENOSPC)
+}
 
 // here reports whether the record of ino is this store's.
 func (s *Store) here(ino metadata.Ino) bool {

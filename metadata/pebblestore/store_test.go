@@ -10,6 +10,7 @@ import (
 
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/metadata/metadatatest"
+	"github.com/bivouacfs/bivouac/metadata/txn"
 )
 
 func open(t testing.TB, cfg Config) *Store {
@@ -32,12 +33,34 @@ func open(t testing.TB, cfg Config) *Store {
 	return s
 }
 
-func TestConformance(t *testing.T) {
-	metadatatest.Run(t, func(t *testing.T) metadata.Store { return open(t, Config{}) })
+// whole is a store as the whole of a job of one node.
+type whole struct {
+	*txn.Coordinator // what it does is not what the store does alone
+	stored
 }
 
-func TestHalves(t *testing.T) {
-	metadatatest.RunHalves(t, func(t *testing.T) metadata.NodeStore { return open(t, Config{}) })
+type stored struct{ *Store }
+
+func openWhole(t testing.TB, cfg Config) whole {
+	t.Helper()
+	s := open(t, cfg)
+	c, err := txn.New(txn.Config{Store: s})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return whole{c, stored{s}}
+}
+
+func TestConformance(t *testing.T) {
+	metadatatest.Run(t, func(t *testing.T) metadata.Store { return openWhole(t, Config{}) })
+}
+
+func TestParticipant(t *testing.T) {
+	metadatatest.RunParticipant(t, func(t *testing.T) metadatatest.Participant { return open(t, Config{}) })
+}
+
+func TestXattrs(t *testing.T) {
+	metadatatest.RunXattrs(t, func(t *testing.T) metadatatest.XattrStore { return open(t, Config{}) })
 }
 
 func TestRoot(t *testing.T) {
@@ -102,6 +125,19 @@ func TestClosed(t *testing.T) {
 	}
 }
 
+// enter has a transaction enter an inode of another node.
+func enter(t testing.TB, s *Store, d metadata.Ino, name string, ino metadata.Ino, mode uint32) {
+	t.Helper()
+	tx := metadata.TxID(metadata.LiveIno(7, uint64(ino.Counter())))
+	edits := []metadata.Edit{{Kind: metadata.EditEnter, Dir: d, Name: name, Ino: ino, Mode: mode}}
+	if _, err := s.Prepare(ctx, tx, edits); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Commit(ctx, tx); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // TestElsewhere: what would need another node is EXDEV, and changes nothing.
 func TestElsewhere(t *testing.T) {
 	s := open(t, Config{})
@@ -109,9 +145,8 @@ func TestElsewhere(t *testing.T) {
 	if _, err := s.Create(ctx, root, "f", metadata.New{}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.Enter(ctx, root, metadata.Entry{Name: "far", Ino: far, Mode: dir}, false); err != nil {
-		t.Fatal(err)
-	}
+	enter(t, s, root, "far", far, dir)
+	enter(t, s, root, "far file", far+1, reg)
 	near, err := s.Mkdir(ctx, root, "near", metadata.New{})
 	if err != nil {
 		t.Fatal(err)
@@ -120,23 +155,37 @@ func TestElsewhere(t *testing.T) {
 	_, into := s.Rename(ctx, metadata.Rename{Dir: root, Name: "f", NewDir: far, NewName: "f"})
 	_, from := s.Rename(ctx, metadata.Rename{Dir: far, Name: "f", NewDir: root, NewName: "g"})
 	_, over := s.Rename(ctx, metadata.Rename{Dir: root, Name: "near", NewDir: root, NewName: "far"})
+	_, what := s.Rename(ctx, metadata.Rename{Dir: root, Name: "far file", NewDir: root, NewName: "f"})
+	_, unlink := s.Unlink(ctx, root, "far file")
+	sub, err := s.Mkdir(ctx, near.Ino, "sub", metadata.New{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, move := s.Rename(ctx, metadata.Rename{Dir: near.Ino, Name: "sub", NewDir: root, NewName: "sub"})
 	for what, err := range map[string]error{
-		"Link": link, "Rename into it": into, "Rename from it": from, "Rename over it": over, "Rmdir": s.Rmdir(ctx, root, "far"),
+		"Link": link, "Rename into it": into, "Rename over it": over, "Rename of it": what,
+		"Unlink": unlink, "Rmdir": s.Rmdir(ctx, root, "far"), "move of a directory": move,
 	} {
 		if !errors.Is(err, syscall.EXDEV) {
 			t.Errorf("%s = %v, want EXDEV", what, err)
 		}
 	}
+	if !errors.Is(from, syscall.EREMOTE) {
+		t.Errorf("Rename from it = %v, want EREMOTE", from)
+	}
 	es, err := s.ReadDir(ctx, root, "", 10)
-	if err != nil || len(es) != 3 || es[2].Ino != near.Ino {
+	if err != nil || len(es) != 4 || es[3].Ino != near.Ino {
 		t.Errorf("ReadDir = %+v, %v", es, err)
+	}
+	if e, err := s.Lookup(ctx, near.Ino, "sub"); err != nil || e.Ino != sub.Ino {
+		t.Errorf("Lookup of the directory that did not move = %+v, %v", e, err)
 	}
 }
 
 // TestRenameBelowItself: a loop is refused, also through directories that have
 // moved, and a directory that moved out of the way is no loop.
 func TestRenameBelowItself(t *testing.T) {
-	s := open(t, Config{})
+	s := openWhole(t, Config{})
 	mk := func(d metadata.Ino, name string) metadata.Ino {
 		t.Helper()
 		a, err := s.Mkdir(ctx, d, name, metadata.New{})
@@ -168,7 +217,7 @@ func TestRenameBelowItself(t *testing.T) {
 	mv(root, "b", a, "b", 0, syscall.EINVAL)
 	mv(root, "b", root, "x", metadata.RenameExchange, nil)
 	mv(root, "x", c, "deep", 0, syscall.EINVAL)
-	check(t, s)
+	check(t, s.Store)
 }
 
 func TestSetattrClock(t *testing.T) {

@@ -10,11 +10,12 @@ import (
 )
 
 // inode is a record under an inode key. text is the target of a symbolic link;
-// parent and text are the hint of a directory.
+// parent and text are the entry that names a directory.
 type inode struct {
 	metadata.Attr
 	parent metadata.Ino
 	text   string
+	xattrs uint32 // bytes that the names of its extended attributes take in a list
 }
 
 func (n *inode) isDir() bool { return isDir(n.Mode) }
@@ -34,14 +35,29 @@ func (n *inode) append(b []byte) []byte {
 	b = binary.AppendVarint(b, int64(n.Mtime))
 	b = binary.AppendVarint(b, int64(n.Atime-n.Mtime))
 	b = binary.AppendVarint(b, int64(n.Ctime-n.Mtime))
-	b = append(b, byte(n.Layout.Kind), n.Layout.Copies)
-	b = binary.AppendUvarint(b, uint64(n.Layout.Node))
-	b = binary.AppendUvarint(b, uint64(n.Layout.ChunkSize))
-	b = binary.AppendUvarint(b, uint64(n.Layout.Width))
-	b = binary.AppendUvarint(b, uint64(n.Layout.Epoch))
+	b = appendLayout(b, n.Layout)
+	b = binary.AppendUvarint(b, uint64(n.xattrs))
 	b = binary.AppendUvarint(b, uint64(n.parent))
-	b = binary.AppendUvarint(b, uint64(len(n.text)))
-	return append(b, n.text...)
+	return appendText(b, n.text)
+}
+
+func appendLayout(b []byte, l metadata.Layout) []byte {
+	b = append(b, byte(l.Kind), l.Copies)
+	b = binary.AppendUvarint(b, uint64(l.Node))
+	b = binary.AppendUvarint(b, uint64(l.ChunkSize))
+	b = binary.AppendUvarint(b, uint64(l.Width))
+	return binary.AppendUvarint(b, uint64(l.Epoch))
+}
+
+func (d *decoder) layout() metadata.Layout {
+	return metadata.Layout{
+		Kind:      metadata.LayoutKind(d.byte()),
+		Copies:    d.byte(),
+		Node:      metadata.NodeID(d.uint16()),
+		ChunkSize: d.uint32(),
+		Width:     d.uint16(),
+		Epoch:     metadata.Epoch(d.uvarint()),
+	}
 }
 
 // parseInode reads the value b of the inode ino.
@@ -62,14 +78,8 @@ func parseInode(ino metadata.Ino, b []byte) (inode, error) {
 	}}
 	n.Atime = n.Mtime + metadata.Time(d.varint())
 	n.Ctime = n.Mtime + metadata.Time(d.varint())
-	n.Layout = metadata.Layout{
-		Kind:      metadata.LayoutKind(d.byte()),
-		Copies:    d.byte(),
-		Node:      metadata.NodeID(d.uint16()),
-		ChunkSize: d.uint32(),
-		Width:     d.uint16(),
-		Epoch:     metadata.Epoch(d.uvarint()),
-	}
+	n.Layout = d.layout()
+	n.xattrs = d.uint32()
 	n.parent = metadata.Ino(d.uvarint())
 	n.text = d.text()
 	if d.bad || len(d.b) != 0 {
@@ -150,6 +160,16 @@ func (d *decoder) bounded(limit uint64) uint64 {
 func (d *decoder) uint32() uint32 { return uint32(d.bounded(math.MaxUint32)) }
 func (d *decoder) uint16() uint16 { return uint16(d.bounded(math.MaxUint16)) }
 func (d *decoder) size() int64    { return int64(d.bounded(math.MaxInt64)) }
+
+func (d *decoder) fixed64() uint64 {
+	if len(d.b) < 8 {
+		d.bad, d.b = true, nil
+		return 0
+	}
+	v := binary.BigEndian.Uint64(d.b)
+	d.b = d.b[8:]
+	return v
+}
 
 func (d *decoder) text() string {
 	n := d.uvarint()

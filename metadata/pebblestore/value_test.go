@@ -15,7 +15,7 @@ var inodes = []inode{
 		Mode: math.MaxUint32, Nlink: math.MaxUint32, UID: math.MaxUint32, GID: math.MaxUint32, Rdev: math.MaxUint32,
 		Size: math.MaxInt64, Atime: math.MinInt64, Mtime: math.MaxInt64, Ctime: -1,
 		Layout: metadata.Layout{Kind: 255, Copies: 255, Node: 65535, ChunkSize: math.MaxUint32, Width: 65535, Epoch: math.MaxUint64},
-	}, parent: math.MaxUint64, text: "odd\x00\xff"},
+	}, parent: math.MaxUint64, text: "odd\x00\xff", xattrs: math.MaxUint32},
 }
 
 func TestInodeValue(t *testing.T) {

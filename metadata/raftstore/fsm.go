@@ -107,8 +107,8 @@ func setDataset(v cluster.View, d cluster.Dataset) (cluster.View, error) {
 		return v, fmt.Errorf("dataset %d: %w", d.ID, syscall.ENOENT)
 	}
 	n := v.Datasets[i]
-	n.Phase, n.Digest, n.Error, n.Sealed = d.Phase, d.Digest, d.Error, d.Sealed
-	n.Files, n.Dirs, n.Bytes, n.SourceSize, n.SourceBytes = d.Files, d.Dirs, d.Bytes, d.SourceSize, d.SourceBytes
+	n.Phase, n.Digest, n.Fill, n.Error, n.Sealed = d.Phase, d.Digest, d.Fill, d.Error, d.Sealed
+	n.Files, n.Dirs, n.Bytes, n.SourceSize, n.SourceBytes, n.Skipped = d.Files, d.Dirs, d.Bytes, d.SourceSize, d.SourceBytes, d.Skipped
 	was := v.Datasets[i]
 	switch {
 	case n == was:

@@ -1,0 +1,235 @@
+package leases
+
+import (
+	"testing"
+	"time"
+
+	"github.com/bivouacfs/bivouac/metadata"
+)
+
+// clock is a time that only a test moves.
+type clock struct{ t time.Time }
+
+func newClock() *clock                        { return &clock{time.Unix(1e9, 0)} }
+func (c *clock) now() time.Time               { return c.t }
+func (c *clock) pass(d time.Duration)         { c.t = c.t.Add(d) }
+func attr(dir metadata.Ino) metadata.LeaseKey { return metadata.LeaseKey{Ino: dir} }
+
+func told(m map[Holder][]metadata.LeaseKey) map[metadata.NodeID]int {
+	n := make(map[metadata.NodeID]int)
+	for h, keys := range m {
+		n[h.Node] += len(keys)
+	}
+	return n
+}
+
+func TestOnlyHoldersAreTold(t *testing.T) {
+	c := newClock()
+	tab := NewTable(c.now, time.Time{})
+	k := metadata.LeaseKey{Ino: 16, Name: "d"}
+	for _, n := range []metadata.NodeID{1, 2} {
+		if got := tab.Grant(attr(20), n); got != Term {
+			t.Fatalf("Grant to %d = %v, want %v", n, got, Term)
+		}
+	}
+	tab.Grant(k, 1)
+	tab.Grant(attr(99), 3)
+	tell, after := tab.Change(2, attr(20), k)
+	if got := told(tell); len(got) != 1 || got[1] != 2 || !after.IsZero() {
+		t.Errorf("told %v after %v, want node 1 of two keys, at once", got, after)
+	}
+	if tell, _ := tab.Change(2, attr(20), k); len(tell) != 0 {
+		t.Errorf("told %v twice", tell)
+	}
+	if tell, _ := tab.Change(1, attr(20)); told(tell)[2] != 1 {
+		t.Errorf("told %v, want node 2, which keeps what it has changed itself", tell)
+	}
+}
+
+func TestALeaseEnds(t *testing.T) {
+	c := newClock()
+	tab := NewTable(c.now, time.Time{})
+	tab.Grant(attr(20), 1)
+	c.pass(Term - 1)
+	if tell, _ := tab.Change(2, attr(21)); len(tell) != 0 {
+		t.Errorf("told %v of another directory", tell)
+	}
+	c.pass(1)
+	if tell, _ := tab.Change(2, attr(20)); len(tell) != 0 {
+		t.Errorf("told %v whose lease is over", tell)
+	}
+	c.pass(Term)
+	tab.Grant(attr(1), 1)
+	c.pass(Term)
+	tab.Grant(attr(2), 1)
+	if tab.Len() != 1 {
+		t.Errorf("%d keys are known, want the last one", tab.Len())
+	}
+}
+
+// What others change is not leased; what the asker alone changes is.
+func TestBusyDirectoriesAreNotLeased(t *testing.T) {
+	c := newClock()
+	tab := NewTable(c.now, time.Time{})
+	steps := []struct {
+		pass    time.Duration
+		changer metadata.NodeID // 0 is nobody
+		asker   metadata.NodeID
+		want    time.Duration
+	}{
+		{0, 1, 1, Term},
+		{0, 0, 2, 0},
+		{Term - 1, 0, 2, 0},
+		{1, 0, 2, Term},
+		{0, 2, 2, Term}, // 1 changed it long ago
+		{0, 1, 2, 0},
+		{0, 0, 1, 0}, // 2 has just changed it, too
+		{Term, 0, 1, Term},
+		{0, 0, 2, Term},
+	}
+	for i, s := range steps {
+		c.pass(s.pass)
+		if s.changer != 0 {
+			tab.Change(s.changer, attr(20))
+		}
+		if got := tab.Grant(attr(20), s.asker); got != s.want {
+			t.Errorf("step %d: Grant to %d = %v, want %v", i, s.asker, got, s.want)
+		}
+	}
+}
+
+func TestARestartedHomeWaits(t *testing.T) {
+	c := newClock()
+	tab := NewTable(c.now, c.t.Add(Term))
+	if _, after := tab.Change(1, attr(20)); !after.Equal(c.t.Add(Term)) {
+		t.Errorf("acknowledged after %v, want %v", after, c.t.Add(Term))
+	}
+	c.pass(Term)
+	if _, after := tab.Change(1, attr(20)); !after.IsZero() {
+		t.Errorf("acknowledged after %v, want at once", after)
+	}
+}
+
+func dir(ino metadata.Ino, mtime metadata.Time) metadata.Attr {
+	return metadata.Attr{Ino: ino, Mode: 0o40755, Mtime: mtime, Ctime: mtime}
+}
+
+func TestCacheKeepsForATerm(t *testing.T) {
+	c := newClock()
+	h := NewCache(c.now)
+	f := h.Fetch()
+	c.pass(100 * time.Millisecond) // the answer takes its time
+	f.Entry(16, metadata.Entry{Name: "d", Ino: 20, Mode: 0o40000}, Term)
+	f.Attr(dir(20, 5), Term)
+	f.End()
+	if e, ok := h.Entry(16, "d"); !ok || e.Ino != 20 {
+		t.Errorf("Entry = %v, %t", e, ok)
+	}
+	if a, left := h.Attr(20); a.Mtime != 5 || left != 900*time.Millisecond {
+		t.Errorf("Attr = %v for %v, want what was answered for 900ms", a, left)
+	}
+	c.pass(900 * time.Millisecond)
+	if _, ok := h.Entry(16, "d"); ok {
+		t.Error("the entry is kept longer than it may be")
+	}
+	if _, left := h.Attr(20); left != 0 {
+		t.Errorf("the attributes are kept for %v longer than they may be", left)
+	}
+	c.pass(Term)
+	h.Fetch().End()
+	if h.Len() != 0 {
+		t.Errorf("%d answers are kept for nobody", h.Len())
+	}
+}
+
+// An answer that was under way when it was revoked is not kept.
+func TestRevokedUnderWay(t *testing.T) {
+	c := newClock()
+	k := metadata.LeaseKey{Ino: 16, Name: "d"}
+	for _, revoke := range []metadata.LeaseKey{k, attr(20)} {
+		h := NewCache(c.now)
+		f := h.Fetch()
+		h.Revoke(revoke)
+		f.Entry(16, metadata.Entry{Name: "d", Ino: 20}, Term)
+		f.Attr(dir(20, 5), Term)
+		f.End()
+		if _, ok := h.Entry(16, "d"); ok == (revoke == k) {
+			t.Errorf("revoke of %v: the entry is kept: %t", revoke, ok)
+		}
+		if _, left := h.Attr(20); (left > 0) == (revoke == attr(20)) {
+			t.Errorf("revoke of %v: the attributes are kept for %v", revoke, left)
+		}
+		g := h.Fetch()
+		g.Attr(dir(20, 6), Term)
+		g.End()
+		if a, left := h.Attr(20); left == 0 || a.Mtime != 6 {
+			t.Errorf("an answer to a later question is not kept")
+		}
+	}
+}
+
+func TestRevokedEntryTakesItsDirectory(t *testing.T) {
+	c := newClock()
+	h := NewCache(c.now)
+	f := h.Fetch()
+	f.Entry(16, metadata.Entry{Name: "d", Ino: 20}, 0) // not leased
+	f.Attr(dir(20, 5), Term)
+	f.End()
+	if _, ok := h.Entry(16, "d"); ok {
+		t.Error("an entry without a lease is kept")
+	}
+	dirs := h.Revoke(metadata.LeaseKey{Ino: 16, Name: "d"})
+	if len(dirs) != 1 || dirs[0] != 20 {
+		t.Errorf("Revoke = %v, want 20", dirs)
+	}
+	if _, left := h.Attr(20); left != 0 {
+		t.Error("the attributes of a directory whose name has changed are kept")
+	}
+}
+
+// What this node itself changes is seen in what it keeps, and in answers that
+// were made before the change and arrive after it.
+func TestOwnChanges(t *testing.T) {
+	c := newClock()
+	h := NewCache(c.now)
+	f := h.Fetch()
+	f.Attr(dir(20, 5), Term)
+	late := h.Fetch()
+	h.Touch(20, 9)
+	h.Touch(20, 7) // of a call that was overtaken
+	if a, _ := h.Attr(20); a.Mtime != 9 || a.Ctime != 9 {
+		t.Errorf("kept: %v, want the time 9", a)
+	}
+	if a := late.Attr(dir(20, 5), 0); a.Mtime != 9 {
+		t.Errorf("late answer: %v, want the time 9", a)
+	}
+	late.End()
+	f.End()
+	if a := h.Fetch().Attr(dir(20, 4), Term); a.Mtime != 9 {
+		t.Errorf("answer beside what is kept: %v, want the time 9", a)
+	}
+}
+
+// However much is revoked while an answer is under way, little is remembered of
+// it, and no revoked answer is kept.
+func TestManyRevocations(t *testing.T) {
+	c := newClock()
+	h := NewCache(c.now)
+	f := h.Fetch()
+	h.Revoke(attr(20))
+	for i := range 2 * maxPast {
+		h.Revoke(attr(metadata.Ino(1000 + i)))
+		h.Touch(metadata.Ino(1000+i), 1)
+	}
+	if n := len(h.past) + len(h.floors); n > 2*maxPast {
+		t.Errorf("%d revocations are remembered, want at most %d", n, 2*maxPast)
+	}
+	f.Attr(dir(20, 5), Term)
+	f.End()
+	if _, left := h.Attr(20); left != 0 {
+		t.Error("a revoked answer is kept")
+	}
+	if len(h.past)+len(h.floors) != 0 {
+		t.Error("revocations are remembered for nobody")
+	}
+}

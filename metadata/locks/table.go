@@ -1,0 +1,310 @@
+package locks
+
+import (
+	"fmt"
+	"slices"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/bivouacfs/bivouac/metadata"
+)
+
+// staleAfter is how long a waiter that does not ask again keeps its place.
+const staleAfter = 20 * time.Second
+
+// Table is the locks of one home's files and who waits for them. It does no
+// I/O; the time is told to it.
+type Table struct {
+	wake func(node metadata.NodeID, waiter uint64) // must not wait, nor call the table
+
+	mu      sync.Mutex
+	files   map[metadata.Ino]*file
+	waits   map[owner][]*waiter // all that wait, by owner
+	holds   map[owner]int       // locks of each owner
+	version uint64
+}
+
+type file struct {
+	held  []held
+	queue []*waiter // first come, first served
+}
+
+// waiter is a request that waits.
+type waiter struct {
+	held
+	ino   metadata.Ino
+	id    uint64
+	asked time.Time
+}
+
+// NewTable is a table of no locks. Its versions begin behind first. It calls
+// wake when a waiter has been granted.
+func NewTable(first uint64, wake func(metadata.NodeID, uint64)) *Table {
+	return &Table{
+		wake: wake, version: first,
+		files: make(map[metadata.Ino]*file), waits: make(map[owner][]*waiter), holds: make(map[owner]int),
+	}
+}
+
+// Lock is metadata.Locks for the node's client.
+func (t *Table) Lock(node metadata.NodeID, q metadata.LockReq, now time.Time) (metadata.LockAnswer, error) {
+	if q.Start > q.End || q.End > metadata.MaxLockEnd || q.Type > metadata.WriteLock || q.Kind > metadata.FlockLock {
+		return metadata.LockAnswer{}, fmt.Errorf("lock of type %d on %d to %d: %w", q.Type, q.Start, q.End, syscall.EINVAL)
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	f := t.file(q.Ino)
+	defer t.tidy(q.Ino, f)
+	l := held{node, q.Lock}
+	w := t.find(f, node, q.Waiter)
+	switch {
+	case q.Cancel:
+		return t.cancel(f, l, w), nil
+	case q.Type == metadata.Unlocked:
+		return t.grant(q.Ino, f, l, nil, now), nil
+	case !f.blocked(l) && (w != nil || q.Waiter == 0 || !t.shouldQueue(f, l)):
+		return t.grant(q.Ino, f, l, w, now), nil
+	case q.Waiter == 0:
+		return metadata.LockAnswer{}, fmt.Errorf("lock on %v: %w", q.Ino, syscall.EAGAIN)
+	case q.Kind == metadata.PosixLock && t.deadlock(f, l):
+		t.unwait(f, w)
+		return metadata.LockAnswer{}, fmt.Errorf("lock on %v: %w", q.Ino, syscall.EDEADLK)
+	}
+	if w == nil {
+		w = &waiter{held: l, ino: q.Ino, id: q.Waiter}
+		f.queue = append(f.queue, w)
+		t.waits[l.owner()] = append(t.waits[l.owner()], w)
+	}
+	w.asked = now
+	return metadata.LockAnswer{}, nil
+}
+
+// Test returns a lock that stands in the way of l.
+func (t *Table) Test(node metadata.NodeID, ino metadata.Ino, l metadata.Lock) (metadata.NodeID, metadata.Lock) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if f := t.files[ino]; f != nil {
+		for _, h := range f.held {
+			if conflict(h, held{node, l}) {
+				return h.node, h.Lock
+			}
+		}
+	}
+	return node, metadata.Lock{Kind: l.Kind}
+}
+
+// Resume gives a node the locks that it had in an earlier life of the home. It
+// returns those that somebody else has meanwhile.
+func (t *Table) Resume(node metadata.NodeID, ino metadata.Ino, locks []metadata.Lock) (lost []metadata.Lock) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	f := t.file(ino)
+	defer t.tidy(ino, f)
+	for _, l := range locks {
+		if h := (held{node, l}); l.Type != metadata.Unlocked && !f.blocked(h) {
+			t.set(f, h)
+		} else {
+			lost = append(lost, l)
+		}
+	}
+	return lost
+}
+
+// Closed ends all that a node has on a file: it has closed it, or is lost.
+func (t *Table) Closed(node metadata.NodeID, ino metadata.Ino, now time.Time) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	f := t.files[ino]
+	if f == nil {
+		return
+	}
+	for _, h := range f.held {
+		if h.node == node {
+			t.count(h.owner(), -1)
+		}
+	}
+	f.held = slices.DeleteFunc(f.held, func(h held) bool { return h.node == node })
+	for _, w := range slices.Clone(f.queue) {
+		if w.node == node {
+			t.unwait(f, w)
+		}
+	}
+	t.serve(f, now)
+	t.tidy(ino, f)
+}
+
+// Stats is what a table has.
+type Stats struct {
+	Files   int `json:"files"` // with locks or waiters
+	Locks   int `json:"locks"`
+	Waiters int `json:"waiters"`
+}
+
+// Stats counts what the table has.
+func (t *Table) Stats() Stats {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	s := Stats{Files: len(t.files)}
+	for _, f := range t.files {
+		s.Locks += len(f.held)
+		s.Waiters += len(f.queue)
+	}
+	return s
+}
+
+func (t *Table) file(ino metadata.Ino) *file {
+	f := t.files[ino]
+	if f == nil {
+		f = &file{}
+		t.files[ino] = f
+	}
+	return f
+}
+
+func (t *Table) tidy(ino metadata.Ino, f *file) {
+	if len(f.held) == 0 && len(f.queue) == 0 {
+		delete(t.files, ino)
+	}
+}
+
+// blocked reports whether somebody else's lock stands in l's way.
+func (f *file) blocked(l held) bool {
+	return slices.ContainsFunc(f.held, func(h held) bool { return conflict(h, l) })
+}
+
+// shouldQueue reports whether l has to let those go first that have waited for
+// what it wants. Who has a lock need not: it may be what they wait for.
+func (t *Table) shouldQueue(f *file, l held) bool {
+	return t.holds[l.owner()] == 0 && slices.ContainsFunc(f.queue, func(w *waiter) bool { return conflict(w.held, l) })
+}
+
+// grant puts l in force, and serves whom that lets go on.
+func (t *Table) grant(ino metadata.Ino, f *file, l held, w *waiter, now time.Time) metadata.LockAnswer {
+	t.unwait(f, w)
+	t.set(f, l)
+	t.serve(f, now)
+	return metadata.LockAnswer{Granted: true, Version: t.version}
+}
+
+// set is put, with the counts.
+func (t *Table) set(f *file, l held) {
+	count := func() (n int) {
+		for _, h := range f.held {
+			if h.owner() == l.owner() {
+				n++
+			}
+		}
+		return n
+	}
+	before := count()
+	f.held = put(f.held, l)
+	t.count(l.owner(), count()-before)
+	t.version++
+}
+
+func (t *Table) count(o owner, n int) {
+	if t.holds[o] += n; t.holds[o] == 0 {
+		delete(t.holds, o)
+	}
+}
+
+// serve grants what can be, in the order of the queue: nobody passes who wants
+// what one before him waits for.
+func (t *Table) serve(f *file, now time.Time) {
+	var passed []held
+	for _, w := range slices.Clone(f.queue) {
+		switch {
+		case now.Sub(w.asked) > staleAfter:
+			t.unwait(f, w)
+		case f.blocked(w.held), t.holds[w.owner()] == 0 && slices.ContainsFunc(passed, func(p held) bool { return conflict(p, w.held) }):
+			passed = append(passed, w.held)
+		default:
+			t.unwait(f, w)
+			t.set(f, w.held)
+			t.wake(w.node, w.id)
+		}
+	}
+}
+
+// cancel takes a waiter out. If it was granted before, it stays so.
+func (t *Table) cancel(f *file, l held, w *waiter) metadata.LockAnswer {
+	if w != nil {
+		t.unwait(f, w)
+		t.serve(f, w.asked)
+		return metadata.LockAnswer{Version: t.version}
+	}
+	return metadata.LockAnswer{Granted: covered(f.held, l), Version: t.version}
+}
+
+// covered reports whether l's owner has all of l.
+func covered(set []held, l held) bool {
+	for _, h := range set {
+		if h.owner() == l.owner() && h.Type == l.Type && h.Start <= l.Start && l.End <= h.End {
+			return true
+		}
+	}
+	return false
+}
+
+// find is the waiter of that number; nil if it does not wait.
+func (t *Table) find(f *file, node metadata.NodeID, id uint64) *waiter {
+	for _, w := range f.queue {
+		if w.node == node && w.id == id {
+			return w
+		}
+	}
+	return nil
+}
+
+// unwait takes w, if it is not nil, out of the queue.
+func (t *Table) unwait(f *file, w *waiter) {
+	if w == nil {
+		return
+	}
+	is := func(v *waiter) bool { return v == w }
+	f.queue = slices.DeleteFunc(f.queue, is)
+	o := w.owner()
+	if t.waits[o] = slices.DeleteFunc(t.waits[o], is); len(t.waits[o]) == 0 {
+		delete(t.waits, o)
+	}
+}
+
+// deadlock reports whether somebody who has what l wants waits, by way of
+// others perhaps, for l's owner.
+func (t *Table) deadlock(f *file, l held) bool {
+	seen := make(map[owner]bool)
+	var waitsFor func(f *file, l held, last owner) bool
+	waitsFor = func(f *file, l held, last owner) bool {
+		for _, h := range f.held {
+			if !conflict(h, l) {
+				continue
+			}
+			o := h.owner()
+			if o == last {
+				return true
+			}
+			if seen[o] {
+				continue
+			}
+			seen[o] = true
+			for _, w := range t.waits[o] {
+				if waitsFor(t.files[w.ino], w.held, last) {
+					return true
+				}
+			}
+		}
+		return false
+	}
+	for _, h := range f.held {
+		if !conflict(h, l) {
+			continue
+		}
+		for _, w := range t.waits[h.owner()] {
+			if waitsFor(t.files[w.ino], w.held, l.owner()) {
+				return true
+			}
+		}
+	}
+	return false
+}

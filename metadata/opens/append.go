@@ -1,0 +1,116 @@
+package opens
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"syscall"
+	"time"
+
+	"github.com/bivouacfs/bivouac/metadata"
+)
+
+// waitTime bounds how long an answer waits for the appends of others. One that
+// hangs longer does so because a node does.
+const waitTime = 5 * time.Second
+
+// Append is metadata.Opens.
+func (f *Files) Append(ctx context.Context, by metadata.Holder, q metadata.Append) (metadata.Place, error) {
+	if q.Len < 0 || q.End < 0 || q.Len > math.MaxInt64/4 || q.End > math.MaxInt64/4 {
+		return metadata.Place{}, fmt.Errorf("append of %d bytes to %v: %w", q.Len, q.Ino, syscall.EFBIG)
+	}
+	defer f.Settle(q.Ino)
+	for {
+		was, err := f.Before(by, q, f.cfg.Now())
+		if err != nil {
+			return metadata.Place{}, err
+		}
+		if was.wait != nil {
+			if err := await(ctx, was.wait, was.till.Sub(f.cfg.Now())); err != nil {
+				return metadata.Place{}, fmt.Errorf("append to %v: %w", q.Ino, err)
+			}
+			continue
+		}
+		a, err := f.cfg.Store.Getattr(ctx, q.Ino)
+		if err != nil {
+			return metadata.Place{}, err
+		}
+		switch a.Mode & syscall.S_IFMT {
+		case syscall.S_IFREG:
+		case syscall.S_IFDIR:
+			return metadata.Place{}, fmt.Errorf("append to %v: %w", q.Ino, syscall.EISDIR)
+		default:
+			return metadata.Place{}, fmt.Errorf("append to %v: %w", q.Ino, syscall.EINVAL)
+		}
+		p, end, err := f.Place(by, q, was, a.Size, f.cfg.Now())
+		if err == errAgain {
+			continue
+		}
+		if err != nil {
+			return metadata.Place{}, err
+		}
+		if q.Wait > end || q.Freeze {
+			f.others(ctx, q)
+		}
+		p.Attr, err = f.publish(ctx, a, was)
+		return p, err
+	}
+}
+
+// others waits for the appends of others that q wants to be complete, but not
+// for ever.
+func (f *Files) others(ctx context.Context, q metadata.Append) {
+	ctx, cancel := context.WithTimeout(ctx, waitTime)
+	defer cancel()
+	for wait := f.Until(q); wait != nil && await(ctx, wait, 0) == nil; {
+		wait = f.Until(q)
+	}
+}
+
+// publish has the store know how long the file is for everybody.
+func (f *Files) publish(ctx context.Context, a metadata.Attr, was round) (metadata.Attr, error) {
+	end, ok := f.BeginGrow(a.Ino, was)
+	if !ok {
+		return f.cfg.Store.Getattr(ctx, a.Ino) // a size was set meanwhile, and is the truth
+	}
+	defer f.EndGrow(a.Ino)
+	if end <= a.Size {
+		return a, nil
+	}
+	return f.cfg.Store.Setattr(ctx, a.Ino, metadata.Change{Set: metadata.GrowSize | metadata.MtimeNow, Size: end})
+}
+
+// await waits for c, for the time limit if it is positive, or for ctx.
+func await(ctx context.Context, c <-chan struct{}, limit time.Duration) error {
+	var over <-chan time.Time
+	if limit > 0 {
+		t := time.NewTimer(limit)
+		defer t.Stop()
+		over = t.C
+	}
+	select {
+	case <-c:
+	case <-over:
+	case <-ctx.Done():
+		if ctx.Err() == context.DeadlineExceeded {
+			return syscall.ETIMEDOUT
+		}
+		return syscall.EINTR
+	}
+	return nil
+}
+
+// Cut has set make the size of a file exactly size, while no append is given a
+// place by the old one.
+func (f *Files) Cut(ino metadata.Ino, size int64, set func() (metadata.Attr, error)) (metadata.Attr, error) {
+	f.BeginCut(ino)
+	for wait := f.Growing(ino); wait != nil; wait = f.Growing(ino) {
+		<-wait // for one change of the store
+	}
+	a, err := set()
+	if err != nil {
+		size = -1
+	}
+	f.EndCut(ino, size)
+	return a, err
+}

@@ -1,0 +1,368 @@
+package opens
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/bivouacfs/bivouac/metadata"
+)
+
+// appender is a node's client, as far as it appends.
+type appender struct {
+	by     metadata.Holder
+	seq    uint64
+	flying bool
+}
+
+func (a *appender) next(n int64) metadata.Append {
+	a.seq++
+	return metadata.Append{Ino: 1000, Seq: a.seq, Len: n}
+}
+
+func (a *appender) done() metadata.Append { return metadata.Append{Ino: 1000, Seq: a.seq + 1} }
+
+// one makes a world with an empty file 1000.
+func one(t *testing.T) (*world, *Files) {
+	t.Helper()
+	w := newWorld()
+	w.attrs[1000] = metadata.Attr{Ino: 1000, Mode: syscall.S_IFREG, Nlink: 1}
+	return w, serve(t, w)
+}
+
+func place(t *testing.T, f *Files, by metadata.Holder, q metadata.Append) metadata.Place {
+	t.Helper()
+	p, err := f.Append(context.Background(), by, q)
+	if err != nil {
+		t.Fatalf("Append(%+v) = %v", q, err)
+	}
+	return p
+}
+
+func wantPlace(t *testing.T, what string, p metadata.Place, off, size int64) {
+	t.Helper()
+	if p.Off != off || p.Attr.Size != size {
+		t.Errorf("%s: at %d, size %d, want at %d, size %d", what, p.Off, p.Attr.Size, off, size)
+	}
+}
+
+func TestPlaces(t *testing.T) {
+	_, f := one(t)
+	a, b := &appender{by: on(1)}, &appender{by: on(2)}
+	q := a.next(10)
+	wantPlace(t, "the first", place(t, f, a.by, q), 0, 0)
+	wantPlace(t, "the first again", place(t, f, a.by, q), 0, 0)
+	wantPlace(t, "another node", place(t, f, b.by, b.next(5)), 10, 0)
+	wantPlace(t, "the second is complete", place(t, f, b.by, b.done()), 0, 0)
+	wantPlace(t, "the first too", place(t, f, a.by, a.done()), 0, 15)
+	q = a.next(10)
+	q.End = 100
+	wantPlace(t, "behind another write", place(t, f, a.by, q), 100, 100)
+	late := a.done()
+	a.seq++
+	if _, err := f.Append(context.Background(), a.by, metadata.Append{Ino: 1000, Seq: 1, Len: 3}); !errors.Is(err, syscall.ESTALE) {
+		t.Errorf("one that comes late = %v, want ESTALE", err)
+	}
+	q = a.next(7)
+	q.Unused = true
+	wantPlace(t, "the place before was not used", place(t, f, a.by, q), 100, 100)
+	wantPlace(t, "a word that comes late", place(t, f, a.by, late), 0, 100)
+	if s := f.Stats(); s.Open != 0 {
+		t.Errorf("%+v", s)
+	}
+}
+
+func TestAppendErrors(t *testing.T) {
+	w, f := one(t)
+	ctx := context.Background()
+	w.attrs[2000] = metadata.Attr{Ino: 2000, Mode: syscall.S_IFDIR, Nlink: 2}
+	for _, c := range []struct {
+		q    metadata.Append
+		want error
+	}{
+		{metadata.Append{Ino: 3000, Seq: 1, Len: 1}, syscall.ENOENT},
+		{metadata.Append{Ino: 2000, Seq: 1, Len: 1}, syscall.EISDIR},
+		{metadata.Append{Ino: 1000, Seq: 1, Len: -1}, syscall.EFBIG},
+		{metadata.Append{Ino: 1000, Seq: 1, Len: 1<<63 - 1}, syscall.EFBIG},
+	} {
+		if _, err := f.Append(ctx, on(1), c.q); !errors.Is(err, c.want) {
+			t.Errorf("Append(%+v) = %v, want %v", c.q, err, c.want)
+		}
+	}
+	if len(f.files) != 0 {
+		t.Errorf("%d files are remembered", len(f.files))
+	}
+}
+
+// TestFlightOfDeadNode: what a node that is lost had under way holds nobody up.
+func TestFlightOfDeadNode(t *testing.T) {
+	_, f := one(t)
+	a, b := &appender{by: on(1)}, &appender{by: on(2)}
+	mustOpen(t, f.Registry, a.by, 1000, 1)
+	place(t, f, a.by, a.next(10))
+	place(t, f, b.by, b.next(10))
+	q := b.done()
+	q.Wait = 20
+	got := make(chan metadata.Place)
+	go func() {
+		p, err := f.Append(context.Background(), b.by, q)
+		if err != nil {
+			t.Error(err)
+		}
+		got <- p
+	}()
+	f.Lost(1)
+	wantPlace(t, "complete", <-got, 0, 20)
+}
+
+// TestRestartedHome: a home that starts again gives no place before it knows
+// which are taken.
+func TestRestartedHome(t *testing.T) {
+	w, f := one(t)
+	w.attrs[1000] = metadata.Attr{Ino: 1000, Mode: syscall.S_IFREG, Nlink: 1, Size: 50}
+	f.Await(1)
+	f.Await(2)
+	a := &appender{by: on(1), seq: 4}
+	again := a.next(10)
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	if _, err := f.Append(ctx, a.by, again); !errors.Is(err, syscall.EINTR) {
+		t.Errorf("Append while nodes are awaited = %v, want EINTR", err)
+	}
+	f.Add(on(1), []metadata.Opened{{Ino: 1000, Ticket: 1, Placed: []metadata.Extent{{Off: 70, Len: 20}}, Flight: metadata.Flight{
+		Seq: again.Seq, Extent: metadata.Extent{Off: -1, Len: 10},
+	}}})
+	f.Add(on(2), []metadata.Opened{{Ino: 1000, Ticket: 1, Flight: metadata.Flight{Seq: 7, Extent: metadata.Extent{Off: 60, Len: 10}}}})
+	got := make(chan metadata.Place)
+	go func() {
+		p, err := f.Append(context.Background(), a.by, again)
+		if err != nil {
+			t.Error(err)
+		}
+		got <- p
+	}()
+	f.Answered(1)
+	f.Lost(3)
+	f.Answered(2)
+	wantPlace(t, "where nobody has a place", <-got, 50, 50)
+	wantPlace(t, "behind all", place(t, f, on(3), metadata.Append{Ino: 1000, Seq: 1, Len: 10}), 90, 50)
+	wantPlace(t, "the first is complete", place(t, f, a.by, a.done()), 0, 60)
+	wantPlace(t, "the flight is complete", place(t, f, on(2), metadata.Append{Ino: 1000, Seq: 8}), 0, 90)
+}
+
+// TestCutAndAppend: a file that is frozen gives no places; when its size is set
+// they begin there.
+func TestCutAndAppend(t *testing.T) {
+	w, f := one(t)
+	ctx := context.Background()
+	a, b := &appender{by: on(1)}, &appender{by: on(2)}
+	place(t, f, a.by, a.next(10))
+	frozen := make(chan struct{})
+	go func() {
+		defer close(frozen)
+		if _, err := f.Append(ctx, b.by, metadata.Append{Ino: 1000, Freeze: true}); err != nil {
+			t.Error(err)
+		}
+	}()
+	eventually(t, "somebody waits for the flight", func() bool {
+		f.Registry.mu.Lock()
+		defer f.Registry.mu.Unlock()
+		return !f.files[1000].appends.frozen.IsZero()
+	})
+	place(t, f, a.by, a.done())
+	<-frozen
+	short, cancel := context.WithTimeout(ctx, 10*time.Millisecond)
+	defer cancel()
+	if _, err := f.Append(short, a.by, a.next(5)); !errors.Is(err, syscall.ETIMEDOUT) {
+		t.Errorf("Append to a frozen file = %v, want ETIMEDOUT", err)
+	}
+	set := func(size int64) {
+		t.Helper()
+		_, err := f.Cut(1000, size, func() (metadata.Attr, error) {
+			return w.Setattr(ctx, 1000, metadata.Change{Set: metadata.SetSize, Size: size})
+		})
+		if err != nil {
+			t.Error(err)
+		}
+	}
+	set(3)
+	wantPlace(t, "after the cut", place(t, f, a.by, a.next(5)), 3, 3)
+	place(t, f, a.by, a.done())
+	place(t, f, b.by, metadata.Append{Ino: 1000, Freeze: true})
+	place(t, f, b.by, metadata.Append{Ino: 1000, Thaw: true})
+	wantPlace(t, "after the thaw", place(t, f, a.by, a.next(5)), 8, 8)
+	set(1000)
+	wantPlace(t, "behind the new end", place(t, f, a.by, a.next(5)), 1000, 1000)
+	if _, err := f.Cut(1000, 0, func() (metadata.Attr, error) { return metadata.Attr{}, syscall.EIO }); !errors.Is(err, syscall.EIO) {
+		t.Errorf("Cut = %v", err)
+	}
+	wantPlace(t, "after a cut that failed", place(t, f, a.by, a.next(5)), 1005, 1005)
+}
+
+// TestFreezeEnds: a client that freezes a file and dies, or forgets it, stops
+// nobody for ever.
+func TestFreezeEnds(t *testing.T) {
+	w := newWorld()
+	w.attrs[1000] = metadata.Attr{Ino: 1000, Mode: syscall.S_IFREG, Nlink: 1}
+	var mu sync.Mutex
+	now := time.Unix(1000, 0)
+	f := New(Config{Store: w, Places: w.places, Remove: w.remove, Now: func() time.Time {
+		mu.Lock()
+		defer mu.Unlock()
+		return now
+	}})
+	place(t, f, on(2), metadata.Append{Ino: 1000, Freeze: true})
+	mu.Lock()
+	now = now.Add(freezeTime)
+	mu.Unlock()
+	wantPlace(t, "later", place(t, f, on(1), metadata.Append{Ino: 1000, Seq: 1, Len: 3}), 0, 0)
+	place(t, f, on(2), metadata.Append{Ino: 1000, Seq: 0, Freeze: false, Thaw: true})
+}
+
+// TestAppendsAgainstBytes: whatever the order of appends, completions, lost
+// nodes and cuts, no byte is given twice, and none that is seen is unwritten.
+func TestAppendsAgainstBytes(t *testing.T) {
+	seed := uint64(time.Now().UnixNano())
+	t.Logf("seed %d", seed)
+	rng := rand.New(rand.NewPCG(seed, 0))
+	w, f := one(t)
+	nodes := []*appender{{by: on(1)}, {by: on(2)}, {by: on(3)}}
+	for _, n := range nodes {
+		mustOpen(t, f.Registry, n.by, 1000, 1)
+	}
+	places := make([]metadata.Place, len(nodes))
+	lens := make([]int64, len(nodes))
+	var written []bool // by byte: written, or given up with its node
+	fill := func(i int) {
+		for k := places[i].Off; k < places[i].Off+lens[i] && k < int64(len(written)); k++ {
+			written[k] = true
+		}
+		nodes[i].flying = false
+	}
+	for step := range 5000 {
+		i := rng.IntN(len(nodes))
+		n := nodes[i]
+		switch rng.IntN(8) {
+		case 0, 1, 2, 3:
+			if n.flying {
+				fill(i)
+			}
+			lens[i] = rng.Int64N(9) + 1
+			places[i] = place(t, f, n.by, n.next(lens[i]))
+			if places[i].Off != int64(len(written)) {
+				t.Fatalf("step %d: place %d, %d bytes are given", step, places[i].Off, len(written))
+			}
+			written = append(written, make([]bool, lens[i])...)
+			n.flying = true
+		case 4, 5:
+			if n.flying {
+				fill(i)
+			}
+			place(t, f, n.by, n.done())
+		case 6:
+			f.Lost(n.by.Node)
+			fill(i)
+			mustOpen(t, f.Registry, n.by, 1000, metadata.Ticket(step))
+		case 7:
+			if slices.ContainsFunc(nodes, func(n *appender) bool { return n.flying }) {
+				continue // the cut would wait for them
+			}
+			size := rng.Int64N(int64(len(written)) + 1)
+			if _, err := f.Cut(1000, size, func() (metadata.Attr, error) {
+				return w.Setattr(context.Background(), 1000, metadata.Change{Set: metadata.SetSize, Size: size})
+			}); err != nil {
+				t.Fatal(err)
+			}
+			written = written[:size]
+		}
+		a, err := w.Getattr(context.Background(), 1000)
+		if err != nil || a.Size > int64(len(written)) || slices.Contains(written[:a.Size], false) {
+			t.Fatalf("step %d: size %d of %d, %v, with bytes that are not written", step, a.Size, len(written), err)
+		}
+	}
+	for i, n := range nodes {
+		if n.flying {
+			fill(i)
+		}
+		place(t, f, n.by, n.done())
+	}
+	if a, err := w.Getattr(context.Background(), 1000); err != nil || a.Size != int64(len(written)) {
+		t.Errorf("at the end: size %d, %v, want %d", a.Size, err, len(written))
+	}
+	for _, n := range nodes {
+		f.Close(n.by, metadata.Opened{Ino: 1000, Ticket: 1 << 60})
+	}
+	if len(f.files) != 0 && !f.files[1000].unsure {
+		t.Errorf("%d files are remembered", len(f.files))
+	}
+}
+
+func TestGaps(t *testing.T) {
+	ext := func(off, n int64) metadata.Extent { return metadata.Extent{Off: off, Len: n} }
+	for _, c := range []struct {
+		placed []metadata.Extent
+		size   int64
+		want   []metadata.Extent
+	}{
+		{nil, 10, nil},
+		{[]metadata.Extent{ext(10, 5)}, 10, nil},
+		{[]metadata.Extent{ext(0, 5)}, 10, nil},
+		{[]metadata.Extent{ext(20, 5), ext(12, 3)}, 10, []metadata.Extent{ext(10, 2), ext(15, 5)}},
+		{[]metadata.Extent{ext(12, 9), ext(14, 1), ext(30, 1)}, 10, []metadata.Extent{ext(10, 2), ext(21, 9)}},
+	} {
+		if got := gaps(c.placed, c.size); !slices.Equal(got, c.want) {
+			t.Errorf("gaps(%v, %d) = %v, want %v", c.placed, c.size, got, c.want)
+		}
+	}
+}
+
+// TestFitAll: whatever had a place and does not know it gets one again that
+// fills the gaps, if that can be.
+func TestFitAll(t *testing.T) {
+	seed := uint64(time.Now().UnixNano())
+	t.Logf("seed %d", seed)
+	rng := rand.New(rand.NewPCG(seed, 0))
+	for range 300 {
+		var placed []metadata.Extent
+		var all []pending
+		tail := int64(0)
+		for id := range rng.IntN(7) {
+			e := metadata.Extent{Off: tail, Len: rng.Int64N(5) + 1}
+			switch rng.IntN(3) {
+			case 0: // it knows its place
+				placed = append(placed, e)
+				tail = e.End()
+			case 1: // it has one, and does not know it
+				tail = e.End()
+				fallthrough
+			case 2: // it has none
+				all = append(all, pending{metadata.NodeID(id), metadata.Flight{Seq: 1, Extent: metadata.Extent{Off: -1, Len: e.Len}}})
+			}
+		}
+		free := gaps(placed, 0)
+		want := int64(0)
+		for _, e := range free {
+			want += e.Len
+		}
+		got := int64(0)
+		for _, p := range fitAll(free, all) {
+			placed = append(placed, p.flight.Extent)
+			got += p.flight.Len
+		}
+		if got != want || len(gaps(placed, 0)) != 0 {
+			t.Fatalf("%d of %d bytes of %v are filled from %v", got, want, free, all)
+		}
+	}
+	many := make([]pending, 200)
+	for i := range many {
+		many[i].flight.Len = 2
+	}
+	if got := fitAll([]metadata.Extent{{Off: 0, Len: 101}}, many); len(got) != 50 {
+		t.Errorf("%d appends in a gap that cannot be filled, want 50", len(got))
+	}
+}

@@ -1,0 +1,231 @@
+package opens
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/bivouacfs/bivouac/metadata"
+)
+
+// world is a home's store and the nodes with its data, for Files.
+type world struct {
+	mu      sync.Mutex
+	attrs   map[metadata.Ino]metadata.Attr
+	down    map[metadata.NodeID]bool
+	removed map[metadata.NodeID][]metadata.Ino
+	next    metadata.Ino
+	made    func(metadata.Ino) // between a create and its answer
+}
+
+func newWorld() *world {
+	return &world{
+		attrs: map[metadata.Ino]metadata.Attr{}, down: map[metadata.NodeID]bool{},
+		removed: map[metadata.NodeID][]metadata.Ino{}, next: 1000,
+	}
+}
+
+func (w *world) Getattr(_ context.Context, ino metadata.Ino) (metadata.Attr, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	a, ok := w.attrs[ino]
+	if !ok {
+		return a, syscall.ENOENT
+	}
+	return a, nil
+}
+
+func (w *world) Create(_ context.Context, _ metadata.Ino, name string, n metadata.New) (metadata.Attr, error) {
+	if name == "taken" {
+		return metadata.Attr{Ino: 7}, syscall.EEXIST
+	}
+	w.mu.Lock()
+	w.next++
+	a := metadata.Attr{Ino: w.next, Mode: n.Mode, Nlink: 1}
+	w.attrs[a.Ino] = a
+	made := w.made
+	w.mu.Unlock()
+	if made != nil {
+		made(a.Ino)
+	}
+	return a, nil
+}
+
+func (w *world) Reap(_ context.Context, ino metadata.Ino) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	delete(w.attrs, ino)
+	return nil
+}
+
+func (w *world) Setattr(_ context.Context, ino metadata.Ino, c metadata.Change) (metadata.Attr, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	a, ok := w.attrs[ino]
+	if !ok {
+		return a, syscall.ENOENT
+	}
+	if c.Set&metadata.GrowSize != 0 {
+		a.Size = max(a.Size, c.Size)
+	} else {
+		a.Size = c.Size
+	}
+	w.attrs[ino] = a
+	return a, nil
+}
+
+func (w *world) unlink(f *Files, ino metadata.Ino) {
+	w.mu.Lock()
+	a := w.attrs[ino]
+	a.Nlink = 0
+	w.attrs[ino] = a
+	w.mu.Unlock()
+	f.Unnamed(ino)
+}
+
+func (w *world) places(_ context.Context, a metadata.Attr, all bool) ([]metadata.NodeID, error) {
+	if all {
+		return []metadata.NodeID{0, 1, 2}, nil
+	}
+	if a.Size == 0 {
+		return nil, nil
+	}
+	return []metadata.NodeID{1}, nil
+}
+
+func (w *world) remove(_ context.Context, id metadata.NodeID, inos []metadata.Ino) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.down[id] {
+		return fmt.Errorf("node %d: %w", id, syscall.EHOSTDOWN)
+	}
+	w.removed[id] = append(w.removed[id], inos...)
+	return nil
+}
+
+func (w *world) has(ino metadata.Ino) bool {
+	_, err := w.Getattr(context.Background(), ino)
+	return err == nil
+}
+
+func (w *world) setDown(id metadata.NodeID, down bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.down[id] = down
+}
+
+// serve starts a Files on w.
+func serve(t *testing.T, w *world) *Files {
+	t.Helper()
+	f := New(Config{Store: w, Places: w.places, Remove: w.remove})
+	ctx, cancel := context.WithCancel(context.Background())
+	var wg sync.WaitGroup
+	wg.Go(func() { f.Serve(ctx) })
+	t.Cleanup(func() {
+		cancel()
+		wg.Wait()
+	})
+	return f
+}
+
+func eventually(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	for end := time.Now().Add(time.Minute); !ok(); <-tick.C {
+		if time.Now().After(end) {
+			t.Fatalf("%s: never", what)
+		}
+	}
+}
+
+func create(t *testing.T, f *Files, by metadata.Holder, tick metadata.Ticket) metadata.Ino {
+	t.Helper()
+	a, err := f.CreateOpen(context.Background(), by, tick, 16, "f", metadata.New{Mode: syscall.S_IFREG | 0o644})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return a.Ino
+}
+
+func TestFilesRemove(t *testing.T) {
+	ctx := context.Background()
+	w := newWorld()
+	f := serve(t, w)
+	ino := create(t, f, on(1), 1)
+	if a, err := f.Open(ctx, on(2), ino, 4); err != nil || a.Ino != ino {
+		t.Fatalf("Open = %+v, %v", a, err)
+	}
+	w.unlink(f, ino)
+	for _, by := range []metadata.Holder{on(1), on(2)} {
+		if !w.has(ino) {
+			t.Fatal("a file that is open was removed")
+		}
+		if err := f.Closed(ctx, by, []metadata.Opened{{Ino: ino, Ticket: 4}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	eventually(t, "the file is gone", func() bool { return !w.has(ino) && f.Stats() == Stats{} })
+	if len(w.removed) != 0 {
+		t.Errorf("objects of an empty file were removed: %v", w.removed)
+	}
+	if _, err := f.Open(ctx, on(1), ino, 5); !errors.Is(err, syscall.ENOENT) {
+		t.Errorf("Open of what is gone = %v, want ENOENT", err)
+	}
+	if a, err := f.CreateOpen(ctx, on(1), 6, 16, "taken", metadata.New{Mode: syscall.S_IFREG}); !errors.Is(err, syscall.EEXIST) || a.Ino != 7 {
+		t.Errorf("CreateOpen of a name that is taken = %+v, %v", a, err)
+	}
+	if _, err := f.CreateOpen(ctx, on(1), 7, 16, "d", metadata.New{Mode: syscall.S_IFDIR}); !errors.Is(err, syscall.EINVAL) {
+		t.Errorf("CreateOpen of a directory = %v, want EINVAL", err)
+	}
+	if s := f.Stats(); s != (Stats{}) {
+		t.Errorf("after errors: %+v", s)
+	}
+}
+
+// TestFilesNodeAway: what a node does not remove stays until it does.
+func TestFilesNodeAway(t *testing.T) {
+	w := newWorld()
+	f := serve(t, w)
+	w.setDown(2, true)
+	ino := create(t, f, on(1), 1)
+	f.Lost(1) // so that all nodes have to be asked
+	w.unlink(f, ino)
+	failed := func() bool {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		return len(f.kept) == 1
+	}
+	eventually(t, "the removal has failed", failed)
+	f.Retry()
+	eventually(t, "the removal has failed again", failed)
+	if !w.has(ino) {
+		t.Error("an inode was reaped whose data is there")
+	}
+	w.setDown(2, false)
+	f.Retry()
+	eventually(t, "the file is gone", func() bool { return !w.has(ino) })
+	if !slices.Contains(w.removed[2], ino) {
+		t.Errorf("removed %v", w.removed)
+	}
+}
+
+// TestFilesUnlinkInCreate: the file is unlinked before its create has answered.
+func TestFilesUnlinkInCreate(t *testing.T) {
+	w := newWorld()
+	f := serve(t, w)
+	w.made = func(ino metadata.Ino) { w.unlink(f, ino) }
+	ino := create(t, f, on(1), 1)
+	if a, err := f.Open(context.Background(), on(1), ino, 1); err != nil || a.Nlink != 0 {
+		t.Errorf("Open = %+v, %v", a, err)
+	}
+	if err := f.Closed(context.Background(), on(1), []metadata.Opened{{Ino: ino, Ticket: 1}}); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the file is gone", func() bool { return !w.has(ino) })
+}

@@ -1,0 +1,176 @@
+package pebblestore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"syscall"
+
+	"github.com/cockroachdb/pebble/v2"
+
+	"github.com/bivouacfs/bivouac/metadata"
+)
+
+// Begin starts a transaction of which this node is the coordinator. It ends by
+// Decide or Release, or with the daemon.
+func (s *Store) Begin() (metadata.TxID, error) {
+	var tx metadata.TxID
+	err := s.once(func() error {
+		ino, err := s.newIno()
+		if err != nil {
+			return err
+		}
+		tx = metadata.TxID(ino)
+		s.promises.add(newPromise(tx, s.cfg.Now()))
+		return nil
+	})
+	return tx, err
+}
+
+// Hold is Prepare on the coordinator's own side: the promise is in memory only,
+// and may be made in several calls. The first waits for the transactions that
+// are in its way; the later ones, for which others could wait in turn, are
+// EAGAIN instead. ESTALE if an entry is not what an edit says.
+func (s *Store) Hold(ctx context.Context, tx metadata.TxID, asked []metadata.Edit) (metadata.Vote, error) {
+	p := s.promises.get(tx)
+	if p == nil || tx.Home() != s.cfg.Self {
+		return metadata.Vote{}, fmt.Errorf("transaction %v has ended: %w", tx, syscall.EINVAL)
+	}
+	edits, err := s.takeEdits(asked)
+	if err != nil {
+		return metadata.Vote{}, err
+	}
+	var v metadata.Vote
+	attempt := func() error {
+		return s.withEdits(edits, func() (err error) {
+			v, err = s.promise(p, edits)
+			return err
+		})
+	}
+	p.mu.Lock()
+	first := len(p.edits) == 0
+	p.mu.Unlock()
+	if first {
+		err = s.retry(ctx, attempt)
+	} else {
+		err = s.once(attempt)
+	}
+	if err != nil {
+		return metadata.Vote{}, err
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.edits = append(p.edits, edits...)
+	return v, nil
+}
+
+// Decide commits the transaction: what Hold has promised happens and, in the
+// same step, that the others have to do their part is written down. After an
+// error the transaction is still undecided.
+func (s *Store) Decide(tx metadata.TxID, others []metadata.NodeID) error {
+	return s.once(func() error {
+		p := s.promises.get(tx)
+		if p == nil || tx.Home() != s.cfg.Self {
+			return fmt.Errorf("transaction %v has ended: %w", tx, syscall.EINVAL)
+		}
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		err := s.withEdits(p.edits, func() error {
+			t := s.step()
+			defer t.close()
+			if _, _, err := t.apply(p.edits, true); err != nil {
+				return err
+			}
+			if len(others) > 0 {
+				t.note(t.b.Set(decisionKey(tx), appendDecision(nil, others), nil))
+			}
+			return t.commit()
+		})
+		if err == nil {
+			p.over = true
+			s.promises.end(p)
+		}
+		return err
+	})
+}
+
+// Release aborts the transaction, if it is undecided.
+func (s *Store) Release(tx metadata.TxID) {
+	if p := s.promises.get(tx); p != nil && tx.Home() == s.cfg.Self {
+		s.promises.end(p)
+	}
+}
+
+// Outcome is what became of a transaction of which this node is the coordinator.
+func (s *Store) Outcome(_ context.Context, tx metadata.TxID) (metadata.Outcome, error) {
+	if tx.Home() != s.cfg.Self {
+		return 0, fmt.Errorf("transaction %v is that of another node: %w", tx, syscall.EINVAL)
+	}
+	var o metadata.Outcome
+	err := s.once(func() error {
+		if s.promises.get(tx) != nil {
+			o = metadata.Undecided
+			return nil
+		}
+		_, err := s.get(decisionKey(tx))
+		switch {
+		case err == nil:
+			o = metadata.Committed
+		case errors.Is(err, syscall.ENOENT):
+			o, err = metadata.Aborted, nil
+		}
+		return err
+	})
+	return o, err
+}
+
+// Forget is told when all others have done their part of a decision. That it
+// may come back after a crash does not matter.
+func (s *Store) Forget(tx metadata.TxID) error {
+	return s.once(func() error {
+		return ioError("decision", s.db.Delete(decisionKey(tx), pebble.NoSync))
+	})
+}
+
+// Decisions is the decisions that are not forgotten: for each transaction, who
+// takes part.
+func (s *Store) Decisions() (map[metadata.TxID][]metadata.NodeID, error) {
+	all := make(map[metadata.TxID][]metadata.NodeID)
+	err := s.once(func() error {
+		return s.scanTx(prefixDecision, func(tx metadata.TxID, v []byte) error {
+			others, err := parseDecision(v)
+			if err != nil {
+				return fmt.Errorf("transaction %v: %w", tx, err)
+			}
+			all[tx] = others
+			return nil
+		})
+	})
+	return all, err
+}
+
+// Climb goes from the directory from to its parent, and so on, to the first
+// that is stop, that is the root or that has another home. EAGAIN if a
+// transaction is about to move one of them.
+func (s *Store) Climb(_ context.Context, from, stop metadata.Ino) (metadata.Ino, error) {
+	err := s.once(func() error {
+		for range 1 << 16 {
+			if from == stop || from == metadata.RootIno || !s.here(from) {
+				return nil
+			}
+			if err := s.promises.free(from, ""); err != nil {
+				return err
+			}
+			n, err := s.inode(from)
+			if err != nil {
+				return err
+			}
+			if !n.isDir() || n.parent == 0 {
+				return fmt.Errorf("inode %v has no directory above it: %w", from, syscall.EIO)
+			}
+			from = n.parent
+		}
+		return fmt.Errorf("tree above directory %v: %w", from, syscall.ELOOP)
+	})
+	return from, err
+}

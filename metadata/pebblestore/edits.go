@@ -1,0 +1,340 @@
+package pebblestore
+
+import (
+	"fmt"
+	"syscall"
+
+	"github.com/bivouacfs/bivouac/metadata"
+)
+
+// edit is an edit of a transaction under way.
+type edit struct {
+	metadata.Edit
+	old metadata.Ino  // what the entry named when it was promised
+	at  metadata.Time // when that was; the inodes of the vote have it
+}
+
+// takeEdits says whether edits can be those of this store, and takes them over.
+func (s *Store) takeEdits(edits []metadata.Edit) ([]edit, error) {
+	if len(edits) == 0 || len(edits) > metadata.MaxEdits {
+		return nil, fmt.Errorf("%d edits: %w", len(edits), syscall.EINVAL)
+	}
+	taken := make([]edit, len(edits))
+	for i, e := range edits {
+		taken[i].Edit = e
+		var err error
+		switch e.Kind {
+		case metadata.EditKeep, metadata.EditEnter, metadata.EditReplace, metadata.EditSwap, metadata.EditLeave:
+			err = s.checkEntryEdit(e)
+		case metadata.EditMake:
+			if e.New == nil || e.Ino != 0 && !s.here(e.Ino) {
+				err = syscall.EINVAL
+			}
+		case metadata.EditDrop, metadata.EditLink, metadata.EditUnlink, metadata.EditMoved:
+			if !s.here(e.Ino) {
+				err = syscall.ENOENT
+			}
+		default:
+			err = syscall.EINVAL
+		}
+		if err != nil {
+			return nil, fmt.Errorf("edit of kind %d of %v: %w", e.Kind, e.Ino, err)
+		}
+	}
+	return taken, nil
+}
+
+func (s *Store) checkEntryEdit(e metadata.Edit) error {
+	if err := checkName(e.Name); err != nil {
+		return err
+	}
+	if e.Kind == metadata.EditKeep || e.Kind == metadata.EditLeave {
+		return nil
+	}
+	if e.Ino == 0 || e.Ino.Sealed() || e.Mode&syscall.S_IFMT == 0 {
+		return fmt.Errorf("entry of mode %o: %w", e.Mode, syscall.EINVAL)
+	}
+	return nil
+}
+
+// withEdits runs fn with the stripes of all that the edits concern, entries
+// that they replace included.
+func (s *Store) withEdits(edits []edit, fn func() error) error {
+	for {
+		seen, err := s.targets(edits)
+		if err != nil {
+			return err
+		}
+		again, err := s.withEditsLocked(edits, seen, fn)
+		if !again {
+			return err
+		}
+	}
+}
+
+// targets is what the entries of the edits name now.
+func (s *Store) targets(edits []edit) ([]entry, error) {
+	seen := make([]entry, len(edits))
+	for i, e := range edits {
+		if e.Dir == 0 {
+			continue
+		}
+		var err error
+		if seen[i], err = s.entry(e.Dir, e.Name); err != nil {
+			return nil, err
+		}
+	}
+	return seen, nil
+}
+
+func (s *Store) withEditsLocked(edits []edit, seen []entry, fn func() error) (again bool, err error) {
+	inos := make([]metadata.Ino, 0, 3*len(edits))
+	for i, e := range edits {
+		inos = append(inos, e.Dir, e.Ino, seen[i].ino)
+	}
+	defer s.locks.lock(inos...).unlock()
+	now, err := s.targets(edits)
+	if err != nil {
+		return false, err
+	}
+	for i := range now {
+		if now[i] != seen[i] {
+			return true, nil
+		}
+	}
+	return false, fn()
+}
+
+// apply does the edits in the step, and returns what the store has to leave
+// alone so that it can be done again. It fills in the Ino of an EditMake and
+// what the entries name; again is that this was done before.
+func (t *step) apply(edits []edit, again bool) (metadata.Vote, []want, error) {
+	a := applied{step: t, again: again}
+	for i := range edits {
+		if !again {
+			edits[i].at = t.now
+		}
+		if err := a.edit(&edits[i]); err != nil {
+			return metadata.Vote{}, a.wants, err
+		}
+	}
+	return a.vote, a.wants, nil
+}
+
+// applied is edits as they are done.
+type applied struct {
+	*step
+	again bool
+	vote  metadata.Vote
+	wants []want
+}
+
+func (a *applied) edit(e *edit) error {
+	switch e.Kind {
+	case metadata.EditMake:
+		return a.makeDir(e)
+	case metadata.EditDrop, metadata.EditLink, metadata.EditUnlink, metadata.EditMoved:
+		return a.editInode(e)
+	}
+	a.wants = append(a.wants, wantDir(e.Dir))
+	d, err := a.entryDir(e)
+	if err != nil {
+		return err
+	}
+	old, err := a.s.entry(e.Dir, e.Name)
+	if err != nil {
+		return err
+	}
+	a.wants = append(a.wants, wantName(e.Dir, e.Name))
+	if a.again && e.old != old.ino {
+		return named(e.Dir, e.Name, changed(*e, old))
+	}
+	e.old = old.ino
+	if err := a.editEntry(e, d, old); err != nil {
+		return named(e.Dir, e.Name, err)
+	}
+	return nil
+}
+
+// entryDir is the directory of an edit's entry, which has to be one of those
+// that are kept here. What is promised is not kept from being done.
+func (a *applied) entryDir(e *edit) (*inode, error) {
+	if a.again {
+		return a.dir(e.Dir)
+	}
+	return a.dirOf(e.Dir, e.Name)
+}
+
+func (a *applied) editEntry(e *edit, d *inode, old entry) error {
+	switch e.Kind {
+	case metadata.EditKeep:
+		return keep(e.Ino, old)
+	case metadata.EditLeave:
+		if old.ino != e.Ino {
+			return syscall.ESTALE
+		}
+		a.leave(d, e.Name)
+	case metadata.EditEnter:
+		if old.ino != 0 {
+			return syscall.EEXIST
+		}
+		a.enter(d, e.Name, entry{e.Ino, e.Mode})
+	case metadata.EditReplace, metadata.EditSwap:
+		if err := a.displace(e, d, old); err != nil || old.ino == e.Ino {
+			return err
+		}
+		a.enter(d, e.Name, entry{e.Ino, e.Mode})
+	}
+	if old.ino != 0 && isDir(old.mode) {
+		d.Nlink--
+	}
+	if e.Kind != metadata.EditLeave && isDir(e.Mode) {
+		d.Nlink++
+	}
+	a.put(d)
+	return nil
+}
+
+// keep compares an entry with what it has to be.
+func keep(want metadata.Ino, old entry) error {
+	switch {
+	case old.ino == want:
+		return nil
+	case want == 0:
+		return syscall.EEXIST
+	}
+	return syscall.ESTALE
+}
+
+// displace does what an EditReplace or an EditSwap does to what was there.
+func (a *applied) displace(e *edit, d *inode, old entry) error {
+	if old.ino == 0 {
+		if e.Kind == metadata.EditSwap {
+			return syscall.ENOENT
+		}
+		return nil
+	}
+	was := &metadata.Entry{Name: e.Name, Ino: old.ino, Mode: old.mode}
+	a.vote.Old = was
+	if old.ino == e.Ino {
+		return nil
+	}
+	if e.Kind == metadata.EditReplace {
+		if err := replaceable(old.mode, e.Mode); err != nil {
+			return err
+		}
+	}
+	if !a.s.here(old.ino) {
+		return nil
+	}
+	n, err := a.inode(old.ino)
+	if err != nil {
+		return err
+	}
+	was.Attr = &n.Attr
+	return a.displaceInode(e, n)
+}
+
+func (a *applied) displaceInode(e *edit, n *inode) error {
+	defer a.asOf(e.at, n)()
+	if e.Kind == metadata.EditSwap {
+		return a.editMoved(n, e.ToDir, e.ToName)
+	}
+	a.wants = append(a.wants, wantAlone(n.Ino))
+	if n.isDir() {
+		return a.dropDir(n)
+	}
+	return a.relink(n, -1)
+}
+
+// replaceable says whether an entry of the type of mode can be entered over
+// one of the type of old.
+func replaceable(old, mode uint32) error {
+	switch {
+	case isDir(old) && !isDir(mode):
+		return syscall.EISDIR
+	case !isDir(old) && isDir(mode):
+		return syscall.ENOTDIR
+	}
+	return nil
+}
+
+func (a *applied) editInode(e *edit) error {
+	n, err := a.inode(e.Ino)
+	if err != nil {
+		return err
+	}
+	defer a.asOf(e.at, n)()
+	switch e.Kind {
+	case metadata.EditMoved:
+		return a.editMoved(n, e.ToDir, e.ToName)
+	case metadata.EditDrop:
+		if !n.isDir() {
+			return fmt.Errorf("inode %v: %w", e.Ino, syscall.ENOTDIR)
+		}
+		a.wants = append(a.wants, wantAlone(e.Ino))
+		return a.dropDir(n)
+	}
+	delta := 1
+	if e.Kind == metadata.EditUnlink {
+		delta = -1
+	}
+	a.wants = append(a.wants, wantAlone(e.Ino))
+	a.vote.Attr = &n.Attr
+	return a.relink(n, delta)
+}
+
+// editMoved gives n its new place. Whoever asks for the way up from a
+// directory has to wait for it; where a file is named is not kept.
+func (a *applied) editMoved(n *inode, dir metadata.Ino, name string) error {
+	if n.isDir() {
+		a.wants = append(a.wants, wantAlone(n.Ino))
+	}
+	return a.moved(n.Ino, dir, name)
+}
+
+// makeDir makes the directory of an EditMake. What it inherits of the
+// directory that will name it, its coordinator has put into New.
+func (a *applied) makeDir(e *edit) error {
+	n := *e.New
+	if err := checkDir(&n); err != nil {
+		return err
+	}
+	if e.Ino == 0 {
+		if err := a.s.room(); err != nil {
+			return err
+		}
+		var err error
+		if e.Ino, err = a.s.newIno(); err != nil {
+			return err
+		}
+	}
+	c := &inode{Attr: metadata.Attr{Ino: e.Ino}}
+	defer a.asOf(e.at, c)()
+	*c = *a.fresh(e.Ino, n)
+	c.parent, c.text = e.ToDir, e.ToName
+	a.put(c)
+	a.vote.Attr = &c.Attr
+	return nil
+}
+
+// asOf has what follows happen at the time at, which the vote has told, until
+// the function that it returns is called. What has changed n since stays.
+func (a *applied) asOf(at metadata.Time, n *inode) func() {
+	now := a.now
+	a.now = max(at, n.Ctime)
+	return func() { a.now = now }
+}
+
+// rehearse does edits, and undoes them. With an error it tells what they want
+// too, as far as they came.
+func (s *Store) rehearse(edits []edit, again bool) (metadata.Vote, []want, error) {
+	t := s.step()
+	defer t.close()
+	t.dry = true
+	v, wants, err := t.apply(edits, again)
+	if err == nil && t.err != nil {
+		err = ioError("metadata store", t.err)
+	}
+	return v, wants, err
+}

@@ -1,0 +1,104 @@
+package pebblestore
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math"
+	"syscall"
+
+	"github.com/bivouacfs/bivouac/metadata"
+)
+
+const (
+	intentVersion = 1
+	intentLate    = 1 // flag
+)
+
+// appendIntent appends the value of an intent to b.
+func appendIntent(b []byte, edits []edit, late bool) []byte {
+	b = append(b, intentVersion, 0)
+	if late {
+		b[len(b)-1] |= intentLate
+	}
+	b = binary.AppendUvarint(b, uint64(len(edits)))
+	for i := range edits {
+		b = appendEdit(b, &edits[i])
+	}
+	return b
+}
+
+func appendEdit(b []byte, e *edit) []byte {
+	b = append(b, byte(e.Kind))
+	b = appendText(binary.AppendUvarint(b, uint64(e.Dir)), e.Name)
+	b = binary.AppendUvarint(b, uint64(e.Ino))
+	b = binary.AppendUvarint(b, uint64(e.Mode))
+	b = appendText(binary.AppendUvarint(b, uint64(e.ToDir)), e.ToName)
+	b = binary.AppendUvarint(b, uint64(e.old))
+	b = binary.AppendVarint(b, int64(e.at))
+	if e.New == nil {
+		return append(b, 0)
+	}
+	b = append(b, 1)
+	b = binary.AppendUvarint(b, uint64(e.New.Mode))
+	b = binary.AppendUvarint(b, uint64(e.New.UID))
+	b = binary.AppendUvarint(b, uint64(e.New.GID))
+	return appendLayout(b, e.New.Layout)
+}
+
+func appendText(b []byte, s string) []byte {
+	return append(binary.AppendUvarint(b, uint64(len(s))), s...)
+}
+
+// parseIntent reads the value of an intent.
+func parseIntent(b []byte) (edits []edit, late bool, err error) {
+	d := decoder{b: b}
+	version, flags, n := d.byte(), d.byte(), d.bounded(metadata.MaxEdits)
+	if version != intentVersion || flags > intentLate {
+		return nil, false, fmt.Errorf("record of an intent: %w", syscall.EIO)
+	}
+	for range n {
+		edits = append(edits, d.edit())
+	}
+	if d.bad || len(d.b) != 0 || n == 0 {
+		return nil, false, fmt.Errorf("record of an intent: %w", syscall.EIO)
+	}
+	return edits, flags == intentLate, nil
+}
+
+func (d *decoder) edit() edit {
+	e := edit{Edit: metadata.Edit{
+		Kind: metadata.EditKind(d.byte()),
+		Dir:  metadata.Ino(d.uvarint()), Name: d.text(),
+		Ino: metadata.Ino(d.uvarint()), Mode: d.uint32(),
+		ToDir: metadata.Ino(d.uvarint()), ToName: d.text(),
+	}}
+	e.old, e.at = metadata.Ino(d.uvarint()), metadata.Time(d.varint())
+	switch d.byte() {
+	case 0:
+	case 1:
+		e.New = &metadata.New{Mode: d.uint32(), UID: d.uint32(), GID: d.uint32(), Layout: d.layout()}
+	default:
+		d.bad = true
+	}
+	return e
+}
+
+// appendDecision appends the value of a decision to b: who takes part.
+func appendDecision(b []byte, others []metadata.NodeID) []byte {
+	for _, id := range others {
+		b = binary.BigEndian.AppendUint16(b, uint16(id))
+	}
+	return b
+}
+
+// parseDecision reads the value of a decision.
+func parseDecision(b []byte) ([]metadata.NodeID, error) {
+	if len(b) == 0 || len(b)%2 != 0 || len(b) > math.MaxUint16 {
+		return nil, fmt.Errorf("record of a decision: %w", syscall.EIO)
+	}
+	var others []metadata.NodeID
+	for ; len(b) > 0; b = b[2:] {
+		others = append(others, metadata.NodeID(binary.BigEndian.Uint16(b)))
+	}
+	return others, nil
+}

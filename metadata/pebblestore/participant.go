@@ -1,0 +1,205 @@
+package pebblestore
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"syscall"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2"
+
+	"github.com/bivouacfs/bivouac/metadata"
+)
+
+var _ metadata.Participant = (*Store)(nil)
+
+// Prepare is metadata.Participant.
+func (s *Store) Prepare(_ context.Context, tx metadata.TxID, edits []metadata.Edit) (metadata.Vote, error) {
+	if tx.Home() == s.cfg.Self {
+		return metadata.Vote{}, fmt.Errorf("transaction %v is this node's own: %w", tx, syscall.EINVAL)
+	}
+	p := newPromise(tx, s.cfg.Now())
+	var err error
+	if p.edits, err = s.takeEdits(edits); err != nil {
+		return metadata.Vote{}, err
+	}
+	var v metadata.Vote
+	err = s.once(func() error {
+		return s.withEdits(p.edits, func() (err error) {
+			if v, err = s.promise(p, p.edits); err != nil {
+				return err
+			}
+			if err = s.db.Set(intentKey(tx), appendIntent(nil, p.edits, false), commitOptions); err != nil {
+				s.promises.end(p)
+			}
+			return ioError("intent", err)
+		})
+	})
+	return v, err
+}
+
+// promise rehearses edits for p and holds what they need. Called with their
+// stripes.
+func (s *Store) promise(p *promise, edits []edit) (metadata.Vote, error) {
+	v, wants, err := s.rehearse(edits, false)
+	if err != nil {
+		// What another transaction is about to change may be why.
+		if by := s.promises.blockedBy(p, wants); by != nil {
+			return metadata.Vote{}, &blocked{by}
+		}
+		return metadata.Vote{}, err
+	}
+	return v, s.promises.hold(p, wants)
+}
+
+// Commit is metadata.Participant. What was given up is done as far as it still
+// can be, see late.go.
+func (s *Store) Commit(_ context.Context, tx metadata.TxID) error {
+	return s.finish(tx, func(p *promise) error {
+		if p.late {
+			return s.commitLate(p)
+		}
+		return s.withEdits(p.edits, func() error {
+			t := s.step()
+			defer t.close()
+			if _, _, err := t.apply(p.edits, true); err != nil {
+				return err
+			}
+			t.note(t.b.Delete(intentKey(tx), nil))
+			return t.commit()
+		})
+	})
+}
+
+// Abort is metadata.Participant.
+func (s *Store) Abort(_ context.Context, tx metadata.TxID) error {
+	return s.finish(tx, func(*promise) error {
+		return ioError("intent", s.db.Delete(intentKey(tx), commitOptions))
+	})
+}
+
+// GiveUp takes back what tx holds here, because its coordinator is not to be
+// expected back, but keeps its edits: if the coordinator is back after all,
+// and has committed it, Commit does what is still possible.
+func (s *Store) GiveUp(tx metadata.TxID) error {
+	return s.once(func() error {
+		p := s.promises.get(tx)
+		if p == nil {
+			return nil
+		}
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		if p.over || p.late {
+			return nil
+		}
+		if err := s.db.Set(intentKey(tx), appendIntent(nil, p.edits, true), commitOptions); err != nil {
+			return ioError("intent", err)
+		}
+		p.late = true
+		s.promises.release(p)
+		return nil
+	})
+}
+
+// finish ends a transaction in which this store takes part by do, once.
+func (s *Store) finish(tx metadata.TxID, do func(*promise) error) error {
+	return s.once(func() error {
+		p := s.promises.get(tx)
+		if p == nil || tx.Home() == s.cfg.Self {
+			return nil
+		}
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		if p.over {
+			return nil
+		}
+		if err := do(p); err != nil {
+			return fmt.Errorf("transaction %v: %w", tx, err)
+		}
+		p.over = true
+		s.promises.end(p)
+		return nil
+	})
+}
+
+// Touched is what changes here when tx is committed, of that which a node may
+// have been promised to keep: directories, and their entries.
+func (s *Store) Touched(tx metadata.TxID) []metadata.LeaseKey {
+	p := s.promises.get(tx)
+	if p == nil {
+		return nil
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	var keys []metadata.LeaseKey
+	for _, e := range p.edits {
+		if e.Dir != 0 && e.Kind != metadata.EditKeep {
+			keys = append(keys, metadata.LeaseKey{Ino: e.Dir}, metadata.LeaseKey{Ino: e.Dir, Name: e.Name})
+		}
+		for _, ino := range []metadata.Ino{e.Ino, e.old} {
+			if ino != 0 && s.here(ino) {
+				keys = append(keys, metadata.LeaseKey{Ino: ino})
+			}
+		}
+	}
+	return keys
+}
+
+// InDoubt is the transactions of which this store has not heard the end.
+func (s *Store) InDoubt() []metadata.Doubt {
+	var all []metadata.Doubt
+	for _, p := range s.promises.all() {
+		if p.tx.Home() == s.cfg.Self {
+			continue
+		}
+		p.mu.Lock()
+		if !p.over {
+			all = append(all, metadata.Doubt{Tx: p.tx, Since: p.since, Late: p.late})
+		}
+		p.mu.Unlock()
+	}
+	return all
+}
+
+// loadIntents makes the promises of an earlier run good.
+func (s *Store) loadIntents() error {
+	return s.scanTx(prefixIntent, func(tx metadata.TxID, v []byte) error {
+		edits, late, err := parseIntent(v)
+		if err != nil {
+			return fmt.Errorf("transaction %v: %w", tx, err)
+		}
+		p := newPromise(tx, time.Time{})
+		p.edits, p.late = edits, late
+		s.promises.add(p)
+		if late {
+			s.promises.release(p)
+			return nil
+		}
+		_, wants, err := s.rehearse(edits, true)
+		if err == nil {
+			err = s.promises.hold(p, wants)
+		}
+		if err != nil { // it is tried at its Commit again
+			s.cfg.Log.WithError(err).WithField("transaction", tx.String()).Error("a promise of the last run cannot be kept")
+		}
+		return nil
+	})
+}
+
+// scanTx calls fn with each record of transactions under prefix.
+func (s *Store) scanTx(prefix byte, fn func(metadata.TxID, []byte) error) error {
+	it, err := s.db.NewIter(&pebble.IterOptions{LowerBound: []byte{prefix}, UpperBound: []byte{prefix + 1}})
+	if err != nil {
+		return ioError("transactions", err)
+	}
+	for ok := it.First(); ok && err == nil; ok = it.Next() {
+		if len(it.Key()) != 9 {
+			err = fmt.Errorf("key of a transaction %x: %w", it.Key(), syscall.EIO)
+			break
+		}
+		err = fn(metadata.TxID(binary.BigEndian.Uint64(it.Key()[1:])), it.Value())
+	}
+	return errors.Join(err, ioError("transactions", it.Close()))
+}

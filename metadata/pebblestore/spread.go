@@ -1,0 +1,303 @@
+package pebblestore
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"syscall"
+
+	"github.com/cockroachdb/pebble/v2"
+
+	"github.com/bivouacfs/bivouac/metadata"
+	"github.com/bivouacfs/bivouac/metadata/cluster"
+)
+
+// Spreading is a directory of this node on its way to be wide. While it lasts
+// the directory is in use, as far as Shut was not called.
+type Spreading struct {
+	s   *Store
+	dir metadata.Ino
+	to  *wideDir
+	g   *gate
+}
+
+// Spread begins to spread dir, or returns nil if that is not due: it has too
+// few entries, or is wide, or somebody is at it.
+func (s *Store) Spread(dir metadata.Ino, to cluster.Spread) (*Spreading, error) {
+	if err := s.begin(); err != nil {
+		return nil, err
+	}
+	defer s.end()
+	defer s.locks.lock(dir).unlock()
+	if d, g := s.wide.get(dir); d != nil || g != nil || !s.here(dir) || len(to.Nodes) < 2 {
+		return nil, nil
+	}
+	due, err := s.wideEnough(dir)
+	if !due || err != nil {
+		return nil, err
+	}
+	gen, err := s.newIno() // a number that is never used again
+	if err != nil {
+		return nil, err
+	}
+	g := &gate{gen: gen.Counter(), dirty: make(map[string]struct{})}
+	s.wide.setGate(dir, g)
+	return &Spreading{s: s, dir: dir, g: g, to: &wideDir{Spread: to, gen: g.gen, state: sectionOpen}}, nil
+}
+
+// wideEnough counts the entries of dir, as far as it matters.
+func (s *Store) wideEnough(dir metadata.Ino) (bool, error) {
+	n, err := s.inode(dir)
+	if errors.Is(err, syscall.ENOENT) || err == nil && !n.isDir() {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	count := 0
+	err = s.eachEntry(dir, "", func(string, entry) bool {
+		count++
+		return count < s.cfg.WideAt
+	})
+	if err == nil && count < s.cfg.WideAt {
+		s.wide.mu.Lock()
+		s.wide.roomFor(dir)
+		s.wide.counts[dir] = count
+		s.wide.mu.Unlock()
+	}
+	return count >= s.cfg.WideAt, err
+}
+
+// eachEntry calls fn with the entries of dir whose names sort after the name
+// after, until it returns false.
+func (s *Store) eachEntry(dir metadata.Ino, after string, fn func(name string, e entry) bool) error {
+	lower := entryKey(dir, after)
+	if after != "" {
+		lower = append(lower, 0)
+	}
+	it, err := s.db.NewIter(&pebble.IterOptions{LowerBound: lower, UpperBound: entriesEnd(dir)})
+	if err != nil {
+		return ioError("metadata store", err)
+	}
+	for ok := it.First(); ok; ok = it.Next() {
+		e, perr := parseEntry(it.Value())
+		if perr != nil {
+			err = fmt.Errorf("record of entry %q in %v: %w", it.Key()[entryNameAt:], dir, perr)
+			break
+		}
+		if !fn(string(it.Key()[entryNameAt:]), e) {
+			break
+		}
+	}
+	return errors.Join(err, ioError("metadata store", it.Close()))
+}
+
+// Section is what the node of one of its sections has to know.
+func (m *Spreading) Section() (metadata.NewSection, error) {
+	if err := m.s.begin(); err != nil {
+		return metadata.NewSection{}, err
+	}
+	defer m.s.end()
+	n, err := m.s.inode(m.dir)
+	return metadata.NewSection{
+		Section: metadata.Section{Dir: m.dir, Gen: m.to.gen},
+		Epoch:   m.to.Epoch, Seed: m.to.Seed, Nodes: m.to.Nodes, Attr: n.Attr,
+	}, err
+}
+
+// Entries is those of at most limit entries after the name after that belong
+// to other nodes, by node, and the last name that was looked at; "" is the end.
+func (m *Spreading) Entries(after string, limit int) (map[metadata.NodeID][]metadata.Entry, string, error) {
+	if err := m.s.begin(); err != nil {
+		return nil, "", err
+	}
+	defer m.s.end()
+	out := make(map[metadata.NodeID][]metadata.Entry)
+	last, n := "", 0
+	err := m.s.eachEntry(m.dir, after, func(name string, e entry) bool {
+		if n == limit {
+			last = after
+			return false
+		}
+		n++
+		after = name
+		m.add(out, name, e)
+		return true
+	})
+	return out, last, err
+}
+
+func (m *Spreading) add(out map[metadata.NodeID][]metadata.Entry, name string, e entry) {
+	if id := m.to.Home(m.dir, name); id != m.s.cfg.Self {
+		out[id] = append(out[id], metadata.Entry{Name: name, Ino: e.ino, Mode: e.mode})
+	}
+}
+
+// Changed is like Entries for at most limit names that were changed since they
+// were last returned; one that is not there any more has no Ino.
+func (m *Spreading) Changed(limit int) (out map[metadata.NodeID][]metadata.Entry, more bool, err error) {
+	if err := m.s.begin(); err != nil {
+		return nil, false, err
+	}
+	defer m.s.end()
+	defer m.s.locks.lock(m.dir).unlock() // so that nobody is between a change and its commit
+	out = make(map[metadata.NodeID][]metadata.Entry)
+	for name := range m.g.dirty {
+		if limit == 0 {
+			return out, true, nil
+		}
+		limit--
+		e, err := m.s.entry(m.dir, name)
+		if err != nil {
+			return nil, false, err
+		}
+		m.add(out, name, e)
+		delete(m.g.dirty, name)
+	}
+	return out, false, nil
+}
+
+// Shut ends all changes of the entries until Commit or Cancel: they are
+// answered Unsettled.
+func (m *Spreading) Shut() {
+	defer m.s.locks.lock(m.dir).unlock()
+	m.g.shut = true
+}
+
+// Promised waits, after Shut, until no transaction has a promise about entries
+// of the directory any more.
+func (m *Spreading) Promised(ctx context.Context) error { return m.s.settled(ctx, m.dir) }
+
+// Commit makes the directory wide, in one batch. Its sections must have all
+// that Entries and, after Shut, Changed have returned.
+func (m *Spreading) Commit() error {
+	if err := m.s.begin(); err != nil {
+		return err
+	}
+	defer m.s.end()
+	defer m.s.locks.lock(m.dir).unlock()
+	defer m.s.wide.setGate(m.dir, nil)
+	if !m.g.shut || len(m.g.dirty) > 0 || len(m.s.promises.in(m.dir)) > 0 {
+		return fmt.Errorf("directory %v was changed while it was spread: %w", m.dir, syscall.EBUSY)
+	}
+	t := m.s.step()
+	defer t.close()
+	if _, err := t.dir(m.dir); err != nil {
+		return err
+	}
+	subdirs := make(map[metadata.NodeID]uint32)
+	err := m.s.eachEntry(m.dir, "", func(name string, e entry) bool {
+		id := m.to.Home(m.dir, name)
+		if id == m.s.cfg.Self {
+			return true
+		}
+		if isDir(e.mode) {
+			subdirs[id]++
+		}
+		t.note(t.b.Delete(entryKey(m.dir, name), nil))
+		return true
+	})
+	if err != nil {
+		return err
+	}
+	for id, n := range subdirs {
+		t.note(t.b.Set(toldKey(m.dir, id), binary.AppendUvarint(nil, uint64(n)), nil))
+	}
+	t.putWide(m.dir, m.to)
+	// From here on who misses a name is sent on; what the sections ask is
+	// answered when the gate is gone.
+	m.s.wide.set(m.dir, m.to)
+	if err := t.commit(); err != nil {
+		m.s.wide.set(m.dir, nil)
+		return err
+	}
+	return nil
+}
+
+// Cancel leaves the directory as it is.
+func (m *Spreading) Cancel() {
+	defer m.s.locks.lock(m.dir).unlock()
+	m.s.wide.setGate(m.dir, nil)
+}
+
+// Folding is a wide directory of this node on its way to be an empty one that
+// is all here. Nothing changes its entries meanwhile.
+type Folding struct {
+	s   *Store
+	dir metadata.Ino
+	d   *wideDir
+	g   *gate
+}
+
+// Fold begins to fold dir, or returns nil if it is not wide. ENOTEMPTY if there
+// are entries here; Unsettled if somebody is at it.
+func (s *Store) Fold(dir metadata.Ino) (*Folding, error) {
+	if err := s.begin(); err != nil {
+		return nil, err
+	}
+	defer s.end()
+	defer s.locks.lock(dir).unlock()
+	d, g := s.wide.get(dir)
+	switch {
+	case !s.here(dir) || d == nil && g == nil:
+		return nil, nil
+	case g != nil || len(s.promises.in(dir)) > 0:
+		return nil, &metadata.Unsettled{Dir: dir}
+	}
+	empty, err := s.empty(dir)
+	if err != nil {
+		return nil, err
+	}
+	if !empty {
+		return nil, fmt.Errorf("directory %v: %w", dir, syscall.ENOTEMPTY)
+	}
+	freeze, err := s.newIno()
+	if err != nil {
+		return nil, err
+	}
+	g = &gate{gen: d.gen, shut: true, freeze: freeze.Counter()}
+	s.wide.setGate(dir, g)
+	return &Folding{s: s, dir: dir, d: d, g: g}, nil
+}
+
+// Nodes is the nodes of the sections.
+func (f *Folding) Nodes() []metadata.NodeID { return f.d.Nodes }
+
+// Order is an order to the sections under this fold.
+func (f *Folding) Order(o metadata.SectionOrder) metadata.SectionChange {
+	return metadata.SectionChange{
+		Section: metadata.Section{Dir: f.dir, Gen: f.d.gen}, Order: o, Freeze: f.g.freeze,
+	}
+}
+
+// Commit makes the directory one that is all here. Its sections must be frozen.
+func (f *Folding) Commit() error {
+	if err := f.s.begin(); err != nil {
+		return err
+	}
+	defer f.s.end()
+	defer f.s.locks.lock(f.dir).unlock()
+	defer f.s.wide.setGate(f.dir, nil)
+	t := f.s.step()
+	defer t.close()
+	n, err := t.dir(f.dir)
+	if err != nil {
+		return err
+	}
+	n.Nlink = 2
+	t.put(n)
+	t.note(t.b.Delete(wideKey(f.dir), nil))
+	t.note(t.b.DeleteRange(toldKey(f.dir, 0), toldEnd(f.dir), nil))
+	if err := t.commit(); err != nil {
+		return err
+	}
+	f.s.wide.set(f.dir, nil)
+	return nil
+}
+
+// Cancel leaves the directory wide.
+func (f *Folding) Cancel() {
+	defer f.s.locks.lock(f.dir).unlock()
+	f.s.wide.setGate(f.dir, nil)
+}

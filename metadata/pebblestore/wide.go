@@ -1,0 +1,315 @@
+package pebblestore
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"sync"
+	"syscall"
+
+	"github.com/cockroachdb/pebble/v2"
+
+	"github.com/bivouacfs/bivouac/metadata"
+	"github.com/bivouacfs/bivouac/metadata/cluster"
+)
+
+// wideDir is a wide directory of which this node keeps a section. One that is
+// in the table is never changed, but replaced.
+type wideDir struct {
+	cluster.Spread
+	gen    uint64
+	state  sectionState
+	freeze uint64 // while frozen: by which freeze
+}
+
+// sectionState is how the section here is. At the directory's home it is
+// always open.
+type sectionState byte
+
+const (
+	sectionFilling sectionState = 1 // its home still has the entries
+	sectionOpen    sectionState = 2
+	sectionFrozen  sectionState = 3 // empty, and its home is about to take it back
+)
+
+// gate is an operation of the home on all entries of a directory: it is being
+// spread, or folded. It is changed with the directory locked.
+type gate struct {
+	gen    uint64
+	shut   bool                // nothing may change any more
+	freeze uint64              // of a fold
+	dirty  map[string]struct{} // names changed since they were last sent; nil in a fold
+}
+
+// wideDirs is the directories that are not simply here, all of them in memory,
+// because every operation asks.
+type wideDirs struct {
+	mu     sync.RWMutex
+	dirs   map[metadata.Ino]*wideDir // under mu; as in the records
+	gates  map[metadata.Ino]*gate    // under mu
+	counts map[metadata.Ino]int      // under mu: entries that came less those that went, since it was looked
+
+	full    noted // directories to spread
+	changed noted // sections that their homes should hear of
+}
+
+// noted is a set of directories, and a signal that there is something in it.
+type noted struct {
+	mu     sync.Mutex
+	dirs   map[metadata.Ino]struct{} // under mu
+	signal chan struct{}             // one is enough
+}
+
+func (n *noted) init() {
+	n.dirs = make(map[metadata.Ino]struct{})
+	n.signal = make(chan struct{}, 1)
+}
+
+func (n *noted) add(dir metadata.Ino) {
+	n.mu.Lock()
+	n.dirs[dir] = struct{}{}
+	n.mu.Unlock()
+	select {
+	case n.signal <- struct{}{}:
+	default:
+	}
+}
+
+func (n *noted) take() []metadata.Ino {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	all := make([]metadata.Ino, 0, len(n.dirs))
+	for dir := range n.dirs {
+		all = append(all, dir)
+	}
+	clear(n.dirs)
+	return all
+}
+
+func (w *wideDirs) init() {
+	w.dirs = make(map[metadata.Ino]*wideDir)
+	w.gates = make(map[metadata.Ino]*gate)
+	w.counts = make(map[metadata.Ino]int)
+	w.full.init()
+	w.changed.init()
+}
+
+func (w *wideDirs) get(dir metadata.Ino) (*wideDir, *gate) {
+	w.mu.RLock()
+	defer w.mu.RUnlock()
+	return w.dirs[dir], w.gates[dir]
+}
+
+// set replaces what is known of dir; nil forgets it.
+func (w *wideDirs) set(dir metadata.Ino, d *wideDir) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if d == nil {
+		delete(w.dirs, dir)
+		return
+	}
+	w.dirs[dir] = d
+	delete(w.counts, dir)
+}
+
+func (w *wideDirs) setGate(dir metadata.Ino, g *gate) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if g == nil {
+		delete(w.gates, dir)
+		return
+	}
+	w.gates[dir] = g
+}
+
+// accepts says whether the entry name of dir may be changed here now. The
+// caller holds dir's lock.
+func (s *Store) accepts(dir metadata.Ino, name string) error {
+	d, g := s.wide.get(dir)
+	if g != nil && g.shut {
+		return &metadata.Unsettled{Dir: dir}
+	}
+	return s.keeps(d, dir, name)
+}
+
+// answers says whether the entry name of dir can be read here. At the
+// directory's home it is asked only about a name that is not there: an entry
+// that is has not left.
+func (s *Store) answers(dir metadata.Ino, name string) error {
+	d, _ := s.wide.get(dir)
+	return s.keeps(d, dir, name)
+}
+
+func (s *Store) keeps(d *wideDir, dir metadata.Ino, name string) error {
+	switch {
+	case d == nil && (dir.Sealed() || s.here(dir)):
+		return nil
+	case d == nil:
+		return &metadata.Elsewhere{Dir: dir}
+	case d.state != sectionOpen:
+		s.wide.changed.add(dir)
+		return &metadata.Unsettled{Dir: dir}
+	case d.Home(dir, name) != s.cfg.Self:
+		return &metadata.Elsewhere{Dir: dir, Epoch: d.Epoch}
+	}
+	return nil
+}
+
+// Moving reports whether the entries of dir are just being spread or folded.
+func (s *Store) Moving(dir metadata.Ino) bool {
+	_, g := s.wide.get(dir)
+	return g != nil
+}
+
+// Keeps says whether the entry name of dir is one of those that this node
+// keeps: an Elsewhere, an Unsettled or nil. It may change at once.
+func (s *Store) Keeps(dir metadata.Ino, name string) error { return s.answers(dir, name) }
+
+// Epoch is the epoch in which dir was spread, as far as this node knows; 0 if
+// it was not, or if this node has no section of it.
+func (s *Store) Epoch(dir metadata.Ino) metadata.Epoch {
+	if d, _ := s.wide.get(dir); d != nil {
+		return d.Epoch
+	}
+	return 0
+}
+
+// count takes note that entries of dir, which is locked, came or went.
+func (s *Store) count(dir metadata.Ino, name string, delta int) {
+	w := &s.wide
+	w.mu.Lock()
+	if g := w.gates[dir]; g != nil && g.dirty != nil {
+		g.dirty[name] = struct{}{}
+	}
+	if w.dirs[dir] != nil || s.cfg.WideAt <= 0 {
+		w.mu.Unlock()
+		return
+	}
+	n := w.counts[dir] + delta
+	if n <= 0 {
+		delete(w.counts, dir)
+	} else {
+		w.roomFor(dir)
+		w.counts[dir] = n
+	}
+	w.mu.Unlock()
+	if n >= s.cfg.WideAt && n%s.countStep() == 0 {
+		w.full.add(dir)
+	}
+}
+
+// countStep is how many more entries come before a directory that could not be
+// spread is tried again.
+func (s *Store) countStep() int { return max(s.cfg.WideAt/4, 1) }
+
+// maxCounts is how many directories are counted at once. What is forgotten
+// counts from 0 again, so such a directory is spread later.
+const maxCounts = 4096
+
+// roomFor makes room in counts: of some directories the one with the fewest
+// entries is forgotten. w.mu is held.
+func (w *wideDirs) roomFor(dir metadata.Ino) {
+	if _, ok := w.counts[dir]; ok || len(w.counts) < maxCounts {
+		return
+	}
+	var least metadata.Ino
+	seen := 0
+	for other, n := range w.counts {
+		if seen == 0 || n < w.counts[least] {
+			least = other
+		}
+		if seen++; seen == 16 {
+			break
+		}
+	}
+	delete(w.counts, least)
+}
+
+// Full is signalled when FullDirs has something.
+func (s *Store) Full() <-chan struct{} { return s.wide.full.signal }
+
+// FullDirs takes the directories that may have as many entries as a wide one.
+func (s *Store) FullDirs() []metadata.Ino { return s.wide.full.take() }
+
+// Changed is signalled when ChangedSections has something.
+func (s *Store) Changed() <-chan struct{} { return s.wide.changed.signal }
+
+// ChangedSections takes the directories whose sections here should report to
+// their homes.
+func (s *Store) ChangedSections() []metadata.Ino { return s.wide.changed.take() }
+
+// NoteSection makes ChangedSections return dir again.
+func (s *Store) NoteSection(dir metadata.Ino) { s.wide.changed.add(dir) }
+
+const wideVersion = 1
+
+// append is the record of a wide directory.
+func (d *wideDir) append(b []byte) []byte {
+	b = append(b, wideVersion, byte(d.state))
+	b = binary.AppendUvarint(b, d.gen)
+	b = binary.AppendUvarint(b, d.freeze)
+	b = binary.AppendUvarint(b, uint64(d.Epoch))
+	b = binary.BigEndian.AppendUint64(b, d.Seed)
+	b = binary.AppendUvarint(b, uint64(len(d.Nodes)))
+	for _, id := range d.Nodes {
+		b = binary.AppendUvarint(b, uint64(id))
+	}
+	return b
+}
+
+func parseWideDir(b []byte) (*wideDir, error) {
+	d := decoder{b: b}
+	if d.byte() != wideVersion {
+		return nil, syscall.EIO
+	}
+	w := &wideDir{state: sectionState(d.byte()), gen: d.uvarint(), freeze: d.uvarint()}
+	w.Epoch, w.Seed = metadata.Epoch(d.uvarint()), d.fixed64()
+	n := d.bounded(metadata.MaxNodes)
+	if n > uint64(len(d.b)) {
+		return nil, syscall.EIO
+	}
+	for range n {
+		w.Nodes = append(w.Nodes, metadata.NodeID(d.uint16()))
+	}
+	if d.bad || len(d.b) != 0 || len(w.Nodes) == 0 || w.state < sectionFilling || w.state > sectionFrozen {
+		return nil, syscall.EIO
+	}
+	return w, nil
+}
+
+// loadWide reads the table at a start. Every section reports then.
+func (s *Store) loadWide() error {
+	it, err := s.db.NewIter(&pebble.IterOptions{LowerBound: []byte{prefixWide}, UpperBound: []byte{prefixWide + 1}})
+	if err != nil {
+		return ioError("wide directories", err)
+	}
+	for ok := it.First(); ok && err == nil; ok = it.Next() {
+		var d *wideDir
+		if len(it.Key()) != 9 {
+			err = fmt.Errorf("key of a wide directory %x: %w", it.Key(), syscall.EIO)
+			break
+		}
+		dir := metadata.Ino(binary.BigEndian.Uint64(it.Key()[1:]))
+		if d, err = parseWideDir(it.Value()); err != nil {
+			err = fmt.Errorf("record of wide directory %v: %w", dir, err)
+			break
+		}
+		s.wide.set(dir, d)
+		if !s.here(dir) {
+			s.NoteSection(dir)
+		}
+	}
+	return errors.Join(err, ioError("wide directories", it.Close()))
+}
+
+// WideError is the answer to the removal of a directory that is wide: it has
+// to be folded before.
+type WideError struct{ Dir metadata.Ino }
+
+// Error is error.
+func (e *WideError) Error() string {
+	return fmt.Sprintf("directory %v is wide: %v", e.Dir, syscall.EBUSY)
+}
+
+// Unwrap is the errno.
+func (e *WideError) Unwrap() error { return syscall.EBUSY }

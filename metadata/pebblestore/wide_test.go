@@ -1,0 +1,169 @@
+package pebblestore
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"reflect"
+	"syscall"
+	"testing"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/bivouacfs/bivouac/metadata"
+	"github.com/bivouacfs/bivouac/metadata/cluster"
+)
+
+var wideDirSamples = []*wideDir{
+	{Spread: cluster.Spread{Epoch: 1, Seed: 7, Nodes: []metadata.NodeID{0}}, gen: 1, state: sectionOpen},
+	{Spread: cluster.Spread{Epoch: 1 << 40, Seed: 1 << 63, Nodes: []metadata.NodeID{0, 3, 300, 32767}}, gen: 1 << 47, state: sectionFrozen, freeze: 99},
+}
+
+func TestWideDirValue(t *testing.T) {
+	for _, d := range wideDirSamples {
+		b := d.append(nil)
+		got, err := parseWideDir(b)
+		if err != nil || !reflect.DeepEqual(got, d) {
+			t.Errorf("parse(append(%+v)) = %+v, %v", d, got, err)
+		}
+		for n := range b {
+			if _, err := parseWideDir(b[:n]); !errors.Is(err, syscall.EIO) {
+				t.Errorf("parse of %d bytes of %d = %v, want EIO", n, len(b), err)
+			}
+		}
+		if _, err := parseWideDir(append(b, 0)); !errors.Is(err, syscall.EIO) {
+			t.Errorf("parse with a byte too many = %v, want EIO", err)
+		}
+	}
+}
+
+func FuzzWideDirValue(f *testing.F) {
+	for _, d := range wideDirSamples {
+		f.Add(d.append(nil))
+	}
+	f.Fuzz(func(t *testing.T, b []byte) {
+		d, err := parseWideDir(b)
+		if err != nil {
+			return
+		}
+		again, err := parseWideDir(d.append(nil))
+		if err != nil || !reflect.DeepEqual(again, d) {
+			t.Fatalf("%x is %+v, and encoded again %+v, %v", b, d, again, err)
+		}
+	})
+}
+
+func TestWideKeysAreInOrder(t *testing.T) {
+	keys := [][]byte{
+		orphanKey(9), wideKey(1), wideKey(2), inoKey(prefixSection, 1), toldKey(1, 0), toldKey(1, 1), toldKey(1, 0xffff), toldEnd(1),
+		toldKey(2, 0), tableKey(1, nil),
+	}
+	for i := range keys[1:] {
+		if bytes.Compare(keys[i], keys[i+1]) > 0 {
+			t.Errorf("key %x is behind %x", keys[i], keys[i+1])
+		}
+	}
+}
+
+// TestFullDirs: a directory is named when it has the entries for it, neither
+// for entries that went nor because they came before this start, and again when
+// many more have come.
+func TestFullDirs(t *testing.T) {
+	fs := vfs.NewMem()
+	s := open(t, Config{FS: fs, WideAt: 40})
+	create := func(s *Store, dir metadata.Ino, n int, prefix string) {
+		t.Helper()
+		for i := range n {
+			if _, err := s.Create(ctx, dir, fmt.Sprint(prefix, i), metadata.New{}); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	want := func(what string, dirs ...metadata.Ino) {
+		t.Helper()
+		if got := s.FullDirs(); len(got) != len(dirs) || len(dirs) > 0 && got[0] != dirs[0] {
+			t.Errorf("%s: FullDirs = %v, want %v", what, got, dirs)
+		}
+	}
+	d, err := s.Mkdir(ctx, metadata.RootIno, "d", metadata.New{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range 10 {
+		create(s, d.Ino, 39, "x")
+		for k := range 39 {
+			if _, err := s.Unlink(ctx, d.Ino, fmt.Sprint("x", k)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		want(fmt.Sprint("round ", i))
+	}
+	create(s, d.Ino, 39, "a")
+	want("with 39 entries")
+	create(s, d.Ino, 1, "b")
+	want("with 40 entries", d.Ino)
+	create(s, d.Ino, 9, "c")
+	want("with 49 entries")
+	create(s, d.Ino, 1, "d")
+	want("with 50 entries", d.Ino)
+	select {
+	case <-s.Full():
+	default:
+		t.Error("nobody was told")
+	}
+}
+
+// TestCountsAreBounded: many directories do not cost memory without end.
+func TestCountsAreBounded(t *testing.T) {
+	s := open(t, Config{WideAt: 1000})
+	for range 900 {
+		s.count(metadata.RootIno, "x", 1)
+	}
+	for i := range maxCounts + 100 {
+		s.count(metadata.LiveIno(0, uint64(2000+i)), "x", 1)
+	}
+	if n := len(s.wide.counts); n > maxCounts {
+		t.Errorf("%d directories are counted, want at most %d", n, maxCounts)
+	}
+	if n := s.wide.counts[metadata.RootIno]; n != 900 {
+		t.Errorf("the largest directory counts %d, want 900", n)
+	}
+}
+
+// TestSectionRefuses: only what can be a section is made one.
+func TestSectionRefuses(t *testing.T) {
+	s := open(t, Config{Self: 2})
+	good := metadata.NewSection{
+		Section: metadata.Section{Dir: metadata.RootIno, Gen: 5}, Epoch: 3,
+		Nodes: []metadata.NodeID{0, 2}, Attr: metadata.Attr{Mode: dir | 0o755},
+	}
+	for what, change := range map[string]func(*metadata.NewSection){
+		"a directory of this node":    func(n *metadata.NewSection) { n.Dir = metadata.LiveIno(2, 5000) },
+		"a sealed directory":          func(n *metadata.NewSection) { n.Dir = metadata.SealedIno(1, metadata.DirPart, 0) },
+		"a file":                      func(n *metadata.NewSection) { n.Attr.Mode = reg },
+		"nodes without this one":      func(n *metadata.NewSection) { n.Nodes = []metadata.NodeID{0, 1} },
+		"nodes that are not in order": func(n *metadata.NewSection) { n.Nodes = []metadata.NodeID{2, 0} },
+	} {
+		bad := good
+		change(&bad)
+		if err := s.MakeSection(ctx, bad); !errors.Is(err, syscall.EINVAL) {
+			t.Errorf("MakeSection of %s = %v, want EINVAL", what, err)
+		}
+	}
+	if err := s.MakeSection(ctx, good); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Lookup(ctx, good.Dir, "x"); !errors.Is(err, syscall.EAGAIN) {
+		t.Errorf("Lookup in a section that is not in force = %v, want EAGAIN", err)
+	}
+	err := s.FillSection(ctx, good.Section, []metadata.Entry{{Name: "a/b", Ino: 4000, Mode: reg}})
+	if !errors.Is(err, syscall.EINVAL) {
+		t.Errorf("FillSection of a bad name = %v, want EINVAL", err)
+	}
+	if err := s.ChangeSection(ctx, metadata.SectionChange{Section: good.Section, Order: 99}); !errors.Is(err, syscall.EINVAL) {
+		t.Errorf("ChangeSection of order 99 = %v, want EINVAL", err)
+	}
+	if _, err := s.ReportSection(ctx, 0, metadata.SectionReport{Section: good.Section}); !errors.Is(err, syscall.EINVAL) {
+		t.Errorf("ReportSection at another node than the home = %v, want EINVAL", err)
+	}
+}

@@ -1,0 +1,120 @@
+package pebblestore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"syscall"
+
+	"github.com/cockroachdb/pebble/v2"
+
+	"github.com/bivouacfs/bivouac/metadata"
+)
+
+// Getxattr is metadata.Xattrs.
+func (s *Store) Getxattr(_ context.Context, ino metadata.Ino, name string) ([]byte, error) {
+	if err := s.begin(); err != nil {
+		return nil, err
+	}
+	defer s.end()
+	v, err := s.get(xattrKey(ino, name))
+	if !errors.Is(err, syscall.ENOENT) {
+		return v, err
+	}
+	if _, err := s.inode(ino); err != nil {
+		return nil, err
+	}
+	return nil, noXattr(ino, name)
+}
+
+// Setxattr is metadata.Xattrs.
+func (s *Store) Setxattr(_ context.Context, ino metadata.Ino, x metadata.Xattr) error {
+	if err := s.begin(); err != nil {
+		return err
+	}
+	defer s.end()
+	if err := errors.Join(x.Check(), s.room()); err != nil {
+		return err
+	}
+	_, err := s.onInode(ino, func(t *step, n *inode) error {
+		there, err := s.has(xattrKey(ino, x.Name))
+		switch {
+		case err != nil:
+			return err
+		case there && x.Mode == metadata.XattrCreate:
+			return fmt.Errorf("attribute %q of inode %v: %w", x.Name, ino, syscall.EEXIST)
+		case !there && x.Mode == metadata.XattrReplace:
+			return noXattr(ino, x.Name)
+		case !there:
+			n.xattrs += uint32(len(x.Name) + 1)
+		}
+		if n.xattrs > metadata.MaxXattrList {
+			return fmt.Errorf("attribute %q of inode %v: names of %d bytes: %w", x.Name, ino, n.xattrs, syscall.ENOSPC)
+		}
+		t.note(t.b.Set(xattrKey(ino, x.Name), x.Value, nil))
+		n.Ctime = t.now
+		t.put(n)
+		return nil
+	})
+	return err
+}
+
+// Listxattr is metadata.Xattrs. The names are those of one moment.
+func (s *Store) Listxattr(_ context.Context, ino metadata.Ino) ([]string, error) {
+	if err := s.begin(); err != nil {
+		return nil, err
+	}
+	defer s.end()
+	n, err := s.inode(ino)
+	if err != nil || n.xattrs == 0 {
+		return nil, err
+	}
+	it, err := s.db.NewIter(&pebble.IterOptions{LowerBound: xattrKey(ino, ""), UpperBound: xattrsEnd(ino)})
+	if err != nil {
+		return nil, ioError("metadata store", err)
+	}
+	var names []string
+	for ok := it.First(); ok; ok = it.Next() {
+		names = append(names, string(it.Key()[xattrNameAt:]))
+	}
+	return names, ioError("metadata store", it.Close())
+}
+
+// Removexattr is metadata.Xattrs.
+func (s *Store) Removexattr(_ context.Context, ino metadata.Ino, name string) error {
+	if err := s.begin(); err != nil {
+		return err
+	}
+	defer s.end()
+	_, err := s.onInode(ino, func(t *step, n *inode) error {
+		there, err := s.has(xattrKey(ino, name))
+		if err != nil {
+			return err
+		}
+		if !there {
+			return noXattr(ino, name)
+		}
+		t.note(t.b.Delete(xattrKey(ino, name), nil))
+		n.xattrs -= min(n.xattrs, uint32(len(name)+1))
+		n.Ctime = t.now
+		t.put(n)
+		return nil
+	})
+	return err
+}
+
+// has reports whether the store has a key.
+func (s *Store) has(key []byte) (bool, error) {
+	_, closer, err := s.db.Get(key)
+	if errors.Is(err, pebble.ErrNotFound) {
+		return false, nil
+	}
+	if err != nil {
+		return false, ioError("metadata store", err)
+	}
+	return true, closer.Close()
+}
+
+func noXattr(ino metadata.Ino, name string) error {
+	return fmt.Errorf("attribute %.32q of inode %v: %w", name, ino, syscall.ENODATA)
+}

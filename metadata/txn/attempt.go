@@ -1,0 +1,228 @@
+package txn
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/bivouacfs/bivouac/metadata"
+)
+
+// errNothing ends an attempt that has nothing to do: it is a success.
+var errNothing = errors.New("nothing to do")
+
+// attempt is one try to do an operation as a transaction.
+type attempt struct {
+	c      *Coordinator
+	tx     metadata.TxID
+	others []metadata.NodeID // who have promised their part
+	moves  bool              // it has the lock of moves
+	until  time.Time         // it has to be decided by then, if it has
+}
+
+// run makes attempts at an operation until one meets nobody else.
+func (c *Coordinator) run(ctx context.Context, do func(context.Context, *attempt) error) error {
+	ctx, cancel := context.WithTimeout(ctx, c.cfg.Timing.Total)
+	defer cancel()
+	c.stats.shared.Add(1)
+	for n := 0; ; n++ {
+		err := c.try(ctx, do)
+		if errors.Is(err, errNothing) {
+			return nil
+		}
+		if !again(err) {
+			return err
+		}
+		c.stats.again.Add(1)
+		if err := pause(ctx, n); err != nil {
+			return err
+		}
+	}
+}
+
+// again reports whether err says that somebody else was in the way.
+func again(err error) bool {
+	return errors.Is(err, syscall.EAGAIN) || errors.Is(err, syscall.ESTALE)
+}
+
+// The bounds of a pause, which doubles with each try.
+const (
+	minPause = time.Millisecond
+	maxPause = 64 * time.Millisecond
+)
+
+// pause waits for a random time, so that of two who met one is first.
+func pause(ctx context.Context, n int) error {
+	most := min(minPause<<min(n, 10), maxPause)
+	t := time.NewTimer(rand.N(most))
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return nil
+	case <-ctx.Done():
+		return gaveUp(ctx)
+	}
+}
+
+// gaveUp is the error of a context that ended.
+func gaveUp(ctx context.Context) error {
+	errno := syscall.EINTR
+	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		errno = syscall.ETIMEDOUT
+	}
+	return fmt.Errorf("transaction: %w: %w", errno, ctx.Err())
+}
+
+// try makes one attempt: do collects the promises.
+func (c *Coordinator) try(ctx context.Context, do func(context.Context, *attempt) error) error {
+	tx, err := c.store.Begin()
+	if err != nil {
+		return err
+	}
+	a := &attempt{c: c, tx: tx}
+	defer a.unlock(ctx)
+	if err = do(ctx, a); err == nil {
+		err = a.decide(ctx)
+	}
+	if err != nil {
+		a.abort(ctx)
+		return err
+	}
+	a.deliver(ctx)
+	return nil
+}
+
+// part has home promise edits. A home other than this one is asked only once
+// in an attempt.
+func (a *attempt) part(ctx context.Context, home metadata.NodeID, edits ...metadata.Edit) (metadata.Vote, error) {
+	if home == a.c.cfg.Self {
+		return a.c.store.Hold(ctx, a.tx, edits)
+	}
+	v, err := a.prepare(ctx, home, edits)
+	if err == nil {
+		a.others = append(a.others, home)
+	}
+	return v, err
+}
+
+func (a *attempt) prepare(ctx context.Context, home metadata.NodeID, edits []metadata.Edit) (metadata.Vote, error) {
+	p, err := a.c.peer(home)
+	if err != nil {
+		return metadata.Vote{}, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, a.c.cfg.Timing.Call)
+	defer cancel()
+	a.c.stats.prepares.Add(1)
+	return p.Prepare(ctx, a.tx, edits)
+}
+
+// parts is part for several homes at once; their votes are in the order of
+// homes.
+func (a *attempt) parts(ctx context.Context, homes []metadata.NodeID, edits map[metadata.NodeID][]metadata.Edit) ([]metadata.Vote, error) {
+	votes := make([]metadata.Vote, len(homes))
+	errs := make([]error, len(homes))
+	var wg sync.WaitGroup
+	for i, home := range homes {
+		if home == a.c.cfg.Self {
+			votes[i], errs[i] = a.c.store.Hold(ctx, a.tx, edits[home])
+			continue
+		}
+		wg.Go(func() { votes[i], errs[i] = a.prepare(ctx, home, edits[home]) })
+	}
+	wg.Wait()
+	for i, home := range homes {
+		if errs[i] == nil && home != a.c.cfg.Self {
+			a.others = append(a.others, home)
+		}
+	}
+	return votes, errors.Join(errs...)
+}
+
+// decide commits, unless it is too late for that.
+func (a *attempt) decide(ctx context.Context) error {
+	if ctx.Err() != nil {
+		return gaveUp(ctx)
+	}
+	if a.moves && a.c.cfg.Now().After(a.until) {
+		return fmt.Errorf("the lock of moves has ended: %w", syscall.EAGAIN)
+	}
+	return a.c.store.Decide(a.tx, a.others)
+}
+
+// abort takes everything back. Who does not hear of it asks later.
+func (a *attempt) abort(ctx context.Context) {
+	a.c.store.Release(a.tx)
+	a.c.stats.aborted.Add(1)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), a.c.cfg.Timing.Deliver)
+	defer cancel()
+	var wg sync.WaitGroup
+	for _, home := range a.others {
+		wg.Go(func() {
+			p, err := a.c.peer(home)
+			if err == nil {
+				err = p.Abort(ctx, a.tx)
+			}
+			if err != nil {
+				a.c.cfg.Log.WithError(err).WithField("transaction", a.tx.String()).Debug("a home was not told that a transaction is aborted")
+			}
+		})
+	}
+	wg.Wait()
+}
+
+// deliver tells the decision. Who does not answer is told by Run again.
+func (a *attempt) deliver(ctx context.Context) {
+	a.c.stats.committed.Add(1)
+	if len(a.others) > 0 {
+		a.c.tell(ctx, a.tx, a.others)
+	}
+}
+
+// tell tells homes that tx is committed, and forgets it when all know.
+func (c *Coordinator) tell(ctx context.Context, tx metadata.TxID, homes []metadata.NodeID) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), c.cfg.Timing.Deliver)
+	defer cancel()
+	done := make([]bool, len(homes))
+	var wg sync.WaitGroup
+	for i, home := range homes {
+		wg.Go(func() {
+			p, err := c.peer(home)
+			if err == nil {
+				c.stats.commits.Add(1)
+				err = p.Commit(ctx, tx)
+			}
+			if done[i] = err == nil; err != nil {
+				c.cfg.Log.WithError(err).WithField("transaction", tx.String()).Debug("a home was not told a decision")
+			}
+		})
+	}
+	wg.Wait()
+	var rest []metadata.NodeID
+	for i, home := range homes {
+		if !done[i] {
+			rest = append(rest, home)
+		}
+	}
+	c.told(tx, rest)
+}
+
+// told notes who does not know a decision yet.
+func (c *Coordinator) told(tx metadata.TxID, rest []metadata.NodeID) {
+	c.mu.Lock()
+	if len(rest) > 0 {
+		c.left[tx] = rest
+	} else {
+		delete(c.left, tx)
+	}
+	c.mu.Unlock()
+	if len(rest) > 0 {
+		return
+	}
+	if err := c.store.Forget(tx); err != nil {
+		c.cfg.Log.WithError(err).WithField("transaction", tx.String()).Warn("a decision that all know is not forgotten")
+	}
+}

@@ -1,0 +1,139 @@
+package txn
+
+import (
+	"fmt"
+	"slices"
+	"syscall"
+
+	"github.com/bivouacfs/bivouac/metadata"
+)
+
+// Check compares what all homes of a job have, when nothing is under way, and
+// returns what is wrong with it: an entry without its inode or of another type,
+// a link count that is not the number of names, an inode without a name that
+// is no orphan, a directory that is named twice or believes to be elsewhere, or
+// that cannot be reached from the root, and transactions without an end.
+func Check(homes []metadata.Census) []string {
+	k := checker{
+		inodes: make(map[metadata.Ino]metadata.Known), orphans: make(map[metadata.Ino]bool),
+		names: make(map[metadata.Ino][]name), subs: make(map[metadata.Ino]int),
+	}
+	for _, h := range homes {
+		k.merge(h)
+	}
+	for ino, ns := range k.names {
+		k.entries(ino, ns)
+	}
+	for ino, known := range k.inodes {
+		if isDir(known.Attr.Mode) {
+			k.directory(ino, known)
+		} else {
+			k.file(ino, known.Attr)
+		}
+	}
+	slices.Sort(k.problems)
+	return k.problems
+}
+
+// name is an entry that names an inode.
+type name struct {
+	dir  metadata.Ino
+	name string
+	mode uint32
+}
+
+type checker struct {
+	inodes   map[metadata.Ino]metadata.Known
+	orphans  map[metadata.Ino]bool
+	names    map[metadata.Ino][]name // by inode
+	subs     map[metadata.Ino]int    // directories in a directory
+	problems []string
+}
+
+func (k *checker) wrong(format string, args ...any) {
+	k.problems = append(k.problems, fmt.Sprintf(format, args...))
+}
+
+// merge takes in what one home has.
+func (k *checker) merge(h metadata.Census) {
+	for ino, known := range h.Inodes {
+		if ino.Home() != h.Self {
+			k.wrong("inode %v is kept by home %d", ino, h.Self)
+		}
+		k.inodes[ino] = known
+	}
+	for ino := range h.Orphans {
+		k.orphans[ino] = true
+		if _, ok := h.Inodes[ino]; !ok {
+			k.wrong("orphan %v has no inode", ino)
+		}
+	}
+	for dir, es := range h.Entries {
+		for _, e := range es {
+			k.names[e.Ino] = append(k.names[e.Ino], name{dir, e.Name, e.Mode})
+			if isDir(e.Mode) {
+				k.subs[dir]++
+			}
+		}
+	}
+	for _, tx := range h.Open {
+		k.wrong("home %d has transaction %v without an end", h.Self, tx)
+	}
+}
+
+// entries looks at all entries that name ino.
+func (k *checker) entries(ino metadata.Ino, ns []name) {
+	known, ok := k.inodes[ino]
+	for _, n := range ns {
+		if _, there := k.inodes[n.dir]; !there {
+			k.wrong("entry %q is in %v, which is not there", n.name, n.dir)
+		}
+		if !ok {
+			k.wrong("entry %q of %v names %v, which is not there", n.name, n.dir, ino)
+		} else if n.mode&syscall.S_IFMT != known.Attr.Mode&syscall.S_IFMT {
+			k.wrong("entry %q of %v says mode %o, inode %v has %o", n.name, n.dir, n.mode, ino, known.Attr.Mode)
+		}
+	}
+}
+
+// file looks at an inode that is no directory.
+func (k *checker) file(ino metadata.Ino, a metadata.Attr) {
+	if n := len(k.names[ino]); int(a.Nlink) != n {
+		k.wrong("inode %v has %d links and %d names: %v", ino, a.Nlink, n, k.names[ino])
+	}
+	if (a.Nlink == 0) != k.orphans[ino] {
+		k.wrong("inode %v has %d links, an orphan: %v", ino, a.Nlink, k.orphans[ino])
+	}
+}
+
+// directory looks at a directory: where it is, what is in it, and that the way
+// up from it ends at the root.
+func (k *checker) directory(ino metadata.Ino, known metadata.Known) {
+	ns := k.names[ino]
+	if ino == metadata.RootIno {
+		if len(ns) != 0 {
+			k.wrong("the root is named: %v", ns)
+		}
+	} else if len(ns) != 1 {
+		k.wrong("directory %v has %d names: %v", ino, len(ns), ns)
+	} else if ns[0].dir != known.Parent || ns[0].name != known.Name {
+		k.wrong("directory %v is %q in %v, and believes to be %q in %v", ino, ns[0].name, ns[0].dir, known.Name, known.Parent)
+	}
+	if int(known.Attr.Nlink) != 2+k.subs[ino] {
+		k.wrong("directory %v has %d links and %d directories", ino, known.Attr.Nlink, k.subs[ino])
+	}
+	if !k.rooted(ino) {
+		k.wrong("directory %v is not below the root", ino)
+	}
+}
+
+// rooted reports whether the way up from the directory ino ends at the root.
+func (k *checker) rooted(ino metadata.Ino) bool {
+	for range k.inodes {
+		if ino == metadata.RootIno {
+			return true
+		}
+		ino = k.inodes[ino].Parent
+	}
+	return ino == metadata.RootIno
+}

@@ -1,0 +1,193 @@
+package txn
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/bivouacfs/bivouac/metadata"
+)
+
+const (
+	movesWait    = 100 * time.Millisecond // how long one call waits for the lock of moves
+	movesWaiters = 64                     // how many calls wait at a time
+)
+
+// moves is the lock under which directories move, at the home of RootIno.
+type moves struct {
+	lease time.Duration
+	now   func() time.Time
+
+	mu        sync.Mutex
+	holder    metadata.TxID // under mu; 0 is nobody
+	until     time.Time     // under mu: the end of the holder's lease
+	notBefore time.Time     // under mu: until then a holder of an earlier run may be at work
+	waiters   int           // under mu
+	freed     chan struct{} // under mu; closed when the holder is done
+}
+
+func (m *moves) init(lease time.Duration, now func() time.Time) {
+	m.lease, m.now, m.freed = lease, now, make(chan struct{})
+}
+
+// grant gives the lock to tx, or says what to wait for and for how long at most.
+func (m *moves) grant(tx metadata.TxID) (freed chan struct{}, left time.Duration) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	now := m.now()
+	switch {
+	case now.Before(m.notBefore):
+		return m.freed, m.notBefore.Sub(now)
+	case m.holder != 0 && m.holder != tx && now.Before(m.until):
+		return m.freed, m.until.Sub(now)
+	}
+	m.holder, m.until = tx, now.Add(m.lease)
+	return nil, 0
+}
+
+// enter counts a call that waits; false if there are too many.
+func (m *moves) enter() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.waiters >= movesWaiters {
+		return false
+	}
+	m.waiters++
+	return true
+}
+
+func (m *moves) leave() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.waiters--
+}
+
+// LockMoves is metadata.TxPeer. Only the home of RootIno has the lock.
+func (c *Coordinator) LockMoves(ctx context.Context, tx metadata.TxID) error {
+	if c.cfg.Self != metadata.RootIno.Home() {
+		return fmt.Errorf("lock of moves: asked of node %d: %w", c.cfg.Self, syscall.EINVAL)
+	}
+	m := &c.moves
+	busy := fmt.Errorf("lock of moves: %w", syscall.EAGAIN)
+	if !m.enter() {
+		return busy
+	}
+	defer m.leave()
+	limit := time.NewTimer(movesWait)
+	defer limit.Stop()
+	for {
+		freed, left := m.grant(tx)
+		if freed == nil {
+			return nil
+		}
+		if err := m.wait(ctx, freed, left, limit.C); err != nil {
+			return fmt.Errorf("%w: %w", busy, err)
+		}
+	}
+}
+
+// wait returns nil when it is worth another look.
+func (m *moves) wait(ctx context.Context, freed <-chan struct{}, left time.Duration, limit <-chan time.Time) error {
+	t := time.NewTimer(left)
+	defer t.Stop()
+	select {
+	case <-freed:
+		return nil
+	case <-t.C:
+		return nil
+	case <-limit:
+		return context.DeadlineExceeded
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// UnlockMoves is metadata.TxPeer.
+func (c *Coordinator) UnlockMoves(_ context.Context, tx metadata.TxID) error {
+	m := &c.moves
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.holder != tx {
+		return nil
+	}
+	m.holder = 0
+	close(m.freed)
+	m.freed = make(chan struct{})
+	return nil
+}
+
+// lock takes the lock of moves for the attempt.
+func (a *attempt) lock(ctx context.Context) error {
+	select {
+	case a.c.turn <- struct{}{}:
+	case <-ctx.Done():
+		return gaveUp(ctx)
+	}
+	a.moves = true // from here on unlock is due
+	a.c.stats.moves.Add(1)
+	for n := 0; ; n++ {
+		p, err := a.c.peer(metadata.RootIno.Home())
+		if err != nil {
+			return err
+		}
+		// It has to be over a good while before the lease is.
+		a.until = a.c.cfg.Now().Add(a.c.cfg.Timing.Lease / 2)
+		err = p.LockMoves(ctx, a.tx)
+		if !again(err) {
+			return err
+		}
+		if err := pause(ctx, n); err != nil {
+			return err
+		}
+	}
+}
+
+// unlock gives the lock of moves back, if the attempt has it. If that does not
+// succeed its lease ends.
+func (a *attempt) unlock(ctx context.Context) {
+	if !a.moves {
+		return
+	}
+	<-a.c.turn
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), a.c.cfg.Timing.Deliver)
+	defer cancel()
+	p, err := a.c.peer(metadata.RootIno.Home())
+	if err == nil {
+		err = p.UnlockMoves(ctx, a.tx)
+	}
+	if err != nil {
+		a.c.cfg.Log.WithError(err).Debug("the lock of moves stays until its lease ends")
+	}
+}
+
+// below reports whether dir is top or below it. It has to be asked under the
+// lock of moves.
+func (c *Coordinator) below(ctx context.Context, dir, top metadata.Ino) (bool, error) {
+	for range metadata.MaxNodes * 16 {
+		if dir == top || dir == metadata.RootIno {
+			return dir == top, nil
+		}
+		p, err := c.peer(dir.Home())
+		if err != nil {
+			return false, err
+		}
+		up, err := c.climb(ctx, p, dir, top)
+		if err != nil {
+			return false, err
+		}
+		if up == dir {
+			return false, fmt.Errorf("the way up from %v ends: %w", dir, syscall.EIO)
+		}
+		dir = up
+	}
+	return false, fmt.Errorf("tree above directory %v: %w", dir, syscall.ELOOP)
+}
+
+func (c *Coordinator) climb(ctx context.Context, p metadata.TxPeer, from, stop metadata.Ino) (metadata.Ino, error) {
+	ctx, cancel := context.WithTimeout(ctx, c.cfg.Timing.Call)
+	defer cancel()
+	c.stats.climbs.Add(1)
+	return p.Climb(ctx, from, stop)
+}

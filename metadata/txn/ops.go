@@ -1,0 +1,146 @@
+package txn
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"syscall"
+
+	"github.com/bivouacfs/bivouac/metadata"
+)
+
+func isDir(mode uint32) bool { return mode&syscall.S_IFMT == syscall.S_IFDIR }
+
+// alone reports whether the store has answered for itself: with EXDEV it says
+// that other homes have a part in it.
+func (c *Coordinator) alone(err error) bool {
+	if errors.Is(err, syscall.EXDEV) {
+		return false
+	}
+	c.stats.alone.Add(1)
+	return true
+}
+
+// Unlink is metadata.Namespace.
+func (c *Coordinator) Unlink(ctx context.Context, dir metadata.Ino, name string) (metadata.Entry, error) {
+	gone, err := c.store.Unlink(ctx, dir, name)
+	if c.alone(err) {
+		return gone, err
+	}
+	err = c.run(ctx, func(ctx context.Context, a *attempt) error {
+		e, err := c.store.Lookup(ctx, dir, name)
+		if err != nil {
+			return err
+		}
+		if isDir(e.Mode) {
+			return named(dir, name, syscall.EISDIR)
+		}
+		v, err := a.take(ctx, dir, e, metadata.EditUnlink)
+		gone = metadata.Entry{Name: name, Ino: e.Ino, Mode: e.Mode, Attr: v.Attr}
+		return err
+	})
+	if err != nil {
+		return metadata.Entry{}, err
+	}
+	return gone, nil
+}
+
+// Rmdir is metadata.Directories.
+func (c *Coordinator) Rmdir(ctx context.Context, dir metadata.Ino, name string) error {
+	err := c.store.Rmdir(ctx, dir, name)
+	if c.alone(err) {
+		return err
+	}
+	return c.run(ctx, func(ctx context.Context, a *attempt) error {
+		e, err := c.store.Lookup(ctx, dir, name)
+		if err != nil {
+			return err
+		}
+		if !isDir(e.Mode) {
+			return named(dir, name, syscall.ENOTDIR)
+		}
+		_, err = a.take(ctx, dir, e, metadata.EditDrop)
+		return err
+	})
+}
+
+// take removes the entry e of dir, and does kind to its inode.
+func (a *attempt) take(ctx context.Context, dir metadata.Ino, e metadata.Entry, kind metadata.EditKind) (metadata.Vote, error) {
+	if _, err := a.part(ctx, a.c.cfg.Self, metadata.Edit{Kind: metadata.EditLeave, Dir: dir, Name: e.Name, Ino: e.Ino}); err != nil {
+		return metadata.Vote{}, err
+	}
+	v, err := a.part(ctx, e.Ino.Home(), metadata.Edit{Kind: kind, Ino: e.Ino})
+	if err != nil {
+		return metadata.Vote{}, named(dir, e.Name, err)
+	}
+	return v, nil
+}
+
+// Link is metadata.Directories.
+func (c *Coordinator) Link(ctx context.Context, ino, dir metadata.Ino, name string) (metadata.Attr, error) {
+	at, err := c.store.Link(ctx, ino, dir, name)
+	if c.alone(err) {
+		return at, err
+	}
+	err = c.run(ctx, func(ctx context.Context, a *attempt) (err error) {
+		at, err = a.give(ctx, dir, name, ino.Home(), metadata.Edit{Kind: metadata.EditLink, Ino: ino})
+		return err
+	})
+	return at, err
+}
+
+// Mkdir is metadata.Directories. The new directory is homed where DirHome says,
+// or here if that home cannot be reached.
+func (c *Coordinator) Mkdir(ctx context.Context, dir metadata.Ino, name string, n metadata.New) (metadata.Attr, error) {
+	parent, err := c.store.Parent(ctx, dir, name)
+	if err != nil {
+		return metadata.Attr{}, err
+	}
+	home := c.cfg.DirHome(ctx, parent, name)
+	if home == c.cfg.Self || c.cfg.Down(home) {
+		c.stats.alone.Add(1)
+		return c.store.Mkdir(ctx, dir, name, n)
+	}
+	n.Layout = n.Layout.Under(parent.Layout)
+	if parent.Mode&syscall.S_ISGID != 0 {
+		n.Mode |= syscall.S_ISGID
+		n.GID = parent.GID
+	}
+	edit := metadata.Edit{Kind: metadata.EditMake, ToDir: dir, ToName: name, New: &n}
+	var at metadata.Attr
+	err = c.run(ctx, func(ctx context.Context, a *attempt) (err error) {
+		at, err = a.give(ctx, dir, name, home, edit)
+		return err
+	})
+	if errors.Is(err, syscall.EHOSTDOWN) || errors.Is(err, syscall.EHOSTUNREACH) {
+		return c.store.Mkdir(ctx, dir, name, n) // where it is homed is only to spread the load
+	}
+	if err != nil {
+		return metadata.Attr{}, err
+	}
+	return at, nil
+}
+
+// give enters name in dir for the inode that home makes, or adds a link to, by
+// edit.
+func (a *attempt) give(ctx context.Context, dir metadata.Ino, name string, home metadata.NodeID, edit metadata.Edit) (metadata.Attr, error) {
+	self := a.c.cfg.Self
+	if _, err := a.part(ctx, self, metadata.Edit{Kind: metadata.EditKeep, Dir: dir, Name: name}); err != nil {
+		return metadata.Attr{}, err
+	}
+	v, err := a.part(ctx, home, edit)
+	if err != nil {
+		return metadata.Attr{}, err
+	}
+	if v.Attr == nil {
+		return metadata.Attr{}, fmt.Errorf("vote of home %d has no inode: %w", home, syscall.EPROTO)
+	}
+	enter := metadata.Edit{Kind: metadata.EditEnter, Dir: dir, Name: name, Ino: v.Attr.Ino, Mode: v.Attr.Mode}
+	_, err = a.part(ctx, self, enter)
+	return *v.Attr, err
+}
+
+// named adds the object to an error.
+func named(dir metadata.Ino, name string, err error) error {
+	return fmt.Errorf("%q in %v: %w", name, dir, err)
+}

@@ -1,0 +1,107 @@
+package txn
+
+import (
+	"context"
+	"maps"
+	"sync"
+	"time"
+
+	"github.com/bivouacfs/bivouac/metadata"
+)
+
+// Run brings to an end what is left over: decisions that a home does not know
+// yet, and transactions of others of whose end this home has not heard. It
+// returns when ctx is done.
+func (c *Coordinator) Run(ctx context.Context) {
+	t := time.NewTicker(c.cfg.Timing.Retry)
+	defer t.Stop()
+	for {
+		c.Settle(ctx)
+		select {
+		case <-ctx.Done():
+			return
+		case <-t.C:
+		}
+	}
+}
+
+// Settle is one round of Run.
+func (c *Coordinator) Settle(ctx context.Context) {
+	c.tellAgain(ctx)
+	c.ask(ctx)
+}
+
+// tellAgain tells decisions to those who have not answered.
+func (c *Coordinator) tellAgain(ctx context.Context) {
+	c.mu.Lock()
+	left := maps.Clone(c.left)
+	c.mu.Unlock()
+	for tx, homes := range left {
+		if ctx.Err() != nil {
+			return
+		}
+		if c.reachable(homes) {
+			c.tell(ctx, tx, homes)
+		}
+	}
+}
+
+func (c *Coordinator) reachable(homes []metadata.NodeID) bool {
+	for _, id := range homes {
+		if !c.cfg.Down(id) {
+			return true
+		}
+	}
+	return false
+}
+
+// ask asks the coordinators of what has been in doubt for too long, each in
+// turn, all at once.
+func (c *Coordinator) ask(ctx context.Context) {
+	doubts := make(map[metadata.NodeID][]metadata.Doubt)
+	for _, d := range c.store.InDoubt() {
+		if c.cfg.Now().Sub(d.Since) >= c.cfg.Timing.Doubt {
+			doubts[d.Tx.Home()] = append(doubts[d.Tx.Home()], d)
+		}
+	}
+	var wg sync.WaitGroup
+	for id, ds := range doubts {
+		wg.Go(func() {
+			for _, d := range ds {
+				if err := c.resolve(ctx, id, d); err != nil {
+					c.cfg.Log.WithError(err).WithField("transaction", d.Tx.String()).Debug("a transaction stays in doubt")
+					return
+				}
+			}
+		})
+	}
+	wg.Wait()
+}
+
+// resolve does what the coordinator says.
+func (c *Coordinator) resolve(ctx context.Context, id metadata.NodeID, d metadata.Doubt) error {
+	ctx, cancel := context.WithTimeout(ctx, c.cfg.Timing.Deliver)
+	defer cancel()
+	p, err := c.peer(id)
+	if err != nil { // it is down
+		if d.Late {
+			return nil
+		}
+		c.stats.gaveUp.Add(1)
+		c.cfg.Log.WithField("transaction", d.Tx.String()).Warn("the coordinator of a transaction is down: it is given up")
+		return c.store.GiveUp(d.Tx)
+	}
+	o, err := p.Outcome(ctx, d.Tx)
+	if err != nil {
+		return err
+	}
+	switch o {
+	case metadata.Committed:
+		c.stats.recovered.Add(1)
+		return c.store.Commit(ctx, d.Tx)
+	case metadata.Aborted:
+		c.stats.recovered.Add(1)
+		return c.store.Abort(ctx, d.Tx)
+	}
+	return nil
+}

@@ -1,0 +1,231 @@
+package txn
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"syscall"
+
+	"github.com/bivouacfs/bivouac/metadata"
+)
+
+// Rename is metadata.Namespace.
+func (c *Coordinator) Rename(ctx context.Context, r metadata.Rename) (*metadata.Entry, error) {
+	replaced, err := c.store.Rename(ctx, r)
+	if c.alone(err) {
+		return replaced, err
+	}
+	m := mover{c: c, r: r, exchange: r.Flags == metadata.RenameExchange}
+	err = c.run(ctx, m.attempt)
+	if err != nil {
+		return nil, err
+	}
+	return m.replaced, nil
+}
+
+// mover is a rename under way, over all its attempts. This home has the old
+// name, the home to has the new one.
+type mover struct {
+	c        *Coordinator
+	r        metadata.Rename
+	exchange bool
+	to       metadata.NodeID
+	epoch    metadata.Epoch // in which the new directory was spread, as far as was heard
+	down     metadata.Ino   // a directory that is to be exchanged down to r.Dir: it needs the lock of moves
+
+	// of one attempt
+	src      metadata.Entry
+	rest     map[metadata.NodeID][]metadata.Edit // what other homes have to do beside
+	replaced *metadata.Entry
+}
+
+// attempt is one attempt.
+func (m *mover) attempt(ctx context.Context, a *attempt) error {
+	m.rest, m.replaced = make(map[metadata.NodeID][]metadata.Edit), nil
+	var err error
+	if m.src, err = m.c.store.Lookup(ctx, m.r.Dir, m.r.Name); err != nil {
+		return err
+	}
+	if m.to, err = m.c.cfg.EntryHome(m.r.NewDir, m.r.NewName, m.epoch); err != nil {
+		return err
+	}
+	if err := m.checkLoops(ctx, a); err != nil {
+		return m.learn(err)
+	}
+	if m.exchange {
+		err = m.swap(ctx, a)
+	} else {
+		err = m.move(ctx, a)
+	}
+	if err != nil {
+		return m.learn(err)
+	}
+	return m.finish(ctx, a)
+}
+
+// learn takes note of where the entries of the new directory are; that they
+// were looked for elsewhere is no error.
+func (m *mover) learn(err error) error {
+	var e *metadata.Elsewhere
+	if !errors.As(err, &e) || e.Dir != m.r.NewDir {
+		return err
+	}
+	m.epoch = e.Epoch
+	return fmt.Errorf("%v: %w", err, syscall.EAGAIN)
+}
+
+// checkLoops takes the lock of moves, if a directory is to get another parent,
+// and looks whether that is below it.
+func (m *mover) checkLoops(ctx context.Context, a *attempt) error {
+	up := isDir(m.src.Mode)
+	if m.r.Dir == m.r.NewDir || !up && m.down == 0 {
+		return nil
+	}
+	if err := a.lock(ctx); err != nil {
+		return err
+	}
+	loop := false
+	var err error
+	if up {
+		loop, err = m.c.below(ctx, m.r.NewDir, m.src.Ino)
+	}
+	if err == nil && !loop && m.down != 0 {
+		loop, err = m.c.below(ctx, m.r.Dir, m.down)
+	}
+	if err == nil && loop {
+		err = m.refuse(ctx, a)
+	}
+	return err
+}
+
+// refuse finds the errno of a move of a directory below itself: what is wrong
+// with its new name counts before.
+func (m *mover) refuse(ctx context.Context, a *attempt) error {
+	edit := metadata.Edit{Kind: metadata.EditReplace, Dir: m.r.NewDir, Name: m.r.NewName, Ino: m.src.Ino, Mode: m.src.Mode}
+	switch {
+	case m.exchange:
+		edit.Kind = metadata.EditSwap
+	case m.r.Flags == metadata.RenameNoReplace:
+		edit.Kind = metadata.EditEnter
+	}
+	v, err := a.part(ctx, m.to, edit)
+	if err != nil && !errors.Is(err, syscall.ENOTEMPTY) {
+		return err
+	}
+	if v.Old != nil && v.Old.Ino == m.src.Ino {
+		return errNothing
+	}
+	return fmt.Errorf("move of a directory below itself: %w", syscall.EINVAL)
+}
+
+// move has the old name removed and the new one entered.
+func (m *mover) move(ctx context.Context, a *attempt) error {
+	self := m.c.cfg.Self
+	leave := metadata.Edit{Kind: metadata.EditLeave, Dir: m.r.Dir, Name: m.r.Name, Ino: m.src.Ino}
+	enter := metadata.Edit{Kind: metadata.EditReplace, Dir: m.r.NewDir, Name: m.r.NewName, Ino: m.src.Ino, Mode: m.src.Mode}
+	if m.r.Flags == metadata.RenameNoReplace {
+		enter.Kind = metadata.EditEnter
+	}
+	m.later(m.src, m.r.NewDir, m.r.NewName)
+	own := append([]metadata.Edit{leave}, m.now(self)...)
+	if m.to == self {
+		own = append(own, enter)
+	}
+	v, err := a.part(ctx, self, own...)
+	if err == nil && m.to != self {
+		v, err = a.part(ctx, m.to, append([]metadata.Edit{enter}, m.now(m.to)...)...)
+	}
+	if err != nil {
+		return err
+	}
+	return m.displace(v.Old)
+}
+
+// displace sees to it that what the new name named loses it.
+func (m *mover) displace(old *metadata.Entry) error {
+	switch {
+	case old == nil:
+		return nil
+	case old.Ino == m.src.Ino: // two names of one inode
+		return errNothing
+	}
+	m.replaced = old
+	if old.Attr != nil { // the home of the name has seen to it
+		return nil
+	}
+	kind := metadata.EditUnlink
+	if isDir(old.Mode) {
+		kind = metadata.EditDrop
+	}
+	m.add(old.Ino.Home(), metadata.Edit{Kind: kind, Ino: old.Ino})
+	return nil
+}
+
+// swap has both names changed.
+func (m *mover) swap(ctx context.Context, a *attempt) error {
+	self := m.c.cfg.Self
+	m.later(m.src, m.r.NewDir, m.r.NewName)
+	there := metadata.Edit{Kind: metadata.EditSwap, Dir: m.r.NewDir, Name: m.r.NewName, Ino: m.src.Ino, Mode: m.src.Mode, ToDir: m.r.Dir, ToName: m.r.Name}
+	keep := metadata.Edit{Kind: metadata.EditKeep, Dir: m.r.Dir, Name: m.r.Name, Ino: m.src.Ino}
+	own := append([]metadata.Edit{keep}, m.now(self)...)
+	if m.to == self {
+		own = append(own, there)
+	}
+	v, err := a.part(ctx, self, own...)
+	if err == nil && m.to != self {
+		v, err = a.part(ctx, m.to, append([]metadata.Edit{there}, m.now(m.to)...)...)
+	}
+	if err != nil {
+		return err
+	}
+	dst := v.Old
+	switch {
+	case dst == nil:
+		return fmt.Errorf("vote of home %d has no entry: %w", m.to, syscall.EPROTO)
+	case dst.Ino == m.src.Ino:
+		return errNothing
+	case isDir(dst.Mode) && m.r.Dir != m.r.NewDir && m.down != dst.Ino:
+		m.down = dst.Ino
+		return fmt.Errorf("the way up from %v has to be looked at: %w", m.r.Dir, syscall.EAGAIN)
+	}
+	if dst.Attr == nil {
+		m.later(*dst, m.r.Dir, m.r.Name)
+	}
+	m.add(self, metadata.Edit{Kind: metadata.EditSwap, Dir: m.r.Dir, Name: m.r.Name, Ino: dst.Ino, Mode: dst.Mode, ToDir: m.r.NewDir, ToName: m.r.NewName})
+	return nil
+}
+
+// later notes that the home of e has to be told where it is now. That of a
+// file, which only changes its ctime, is left out if it is down.
+func (m *mover) later(e metadata.Entry, dir metadata.Ino, name string) {
+	if home := e.Ino.Home(); isDir(e.Mode) || !m.c.cfg.Down(home) {
+		m.add(home, metadata.Edit{Kind: metadata.EditMoved, Ino: e.Ino, ToDir: dir, ToName: name})
+	}
+}
+
+func (m *mover) add(home metadata.NodeID, e metadata.Edit) { m.rest[home] = append(m.rest[home], e) }
+
+// now is what home has to do beside, and is asked for at once.
+func (m *mover) now(home metadata.NodeID) []metadata.Edit {
+	edits := m.rest[home]
+	delete(m.rest, home)
+	return edits
+}
+
+// finish asks for all that is left over.
+func (m *mover) finish(ctx context.Context, a *attempt) error {
+	homes := make([]metadata.NodeID, 0, len(m.rest))
+	for home := range m.rest {
+		homes = append(homes, home)
+	}
+	votes, err := a.parts(ctx, homes, m.rest)
+	if err != nil {
+		return err
+	}
+	for _, v := range votes {
+		if m.replaced != nil && v.Attr != nil && v.Attr.Ino == m.replaced.Ino {
+			m.replaced.Mode, m.replaced.Attr = v.Attr.Mode, v.Attr
+		}
+	}
+	return nil
+}

@@ -1,0 +1,44 @@
+package txn
+
+import "sync/atomic"
+
+type counters struct {
+	alone, shared, again atomic.Int64
+	committed, aborted   atomic.Int64
+	prepares, commits    atomic.Int64
+	moves, climbs        atomic.Int64
+	recovered, gaveUp    atomic.Int64
+}
+
+// Stats is what a coordinator has done since its start.
+type Stats struct {
+	Alone     int64 `json:"alone"`     // operations that concerned this home only
+	Shared    int64 `json:"shared"`    // operations that were made transactions
+	Again     int64 `json:"again"`     // attempts that met others and were repeated
+	Committed int64 `json:"committed"` // attempts
+	Aborted   int64 `json:"aborted"`   // attempts, those included that were refused or had nothing to do
+	Prepares  int64 `json:"prepares"`  // calls to other homes
+	Commits   int64 `json:"commits"`   // calls to other homes
+	Moves     int64 `json:"moves"`     // times that the lock of moves was taken
+	Climbs    int64 `json:"climbs"`    // steps from home to home on a way up
+	Recovered int64 `json:"recovered"` // transactions of others that were asked for
+	GaveUp    int64 `json:"gave_up"`   // transactions of coordinators that are down
+	InDoubt   int64 `json:"in_doubt"`  // now: transactions of others that are prepared here
+	Untold    int64 `json:"untold"`    // now: decisions that a home does not know
+}
+
+// Stats is what the coordinator has done since its start.
+func (c *Coordinator) Stats() Stats {
+	s := &c.stats
+	c.mu.Lock()
+	untold := len(c.left)
+	c.mu.Unlock()
+	return Stats{
+		Alone: s.alone.Load(), Shared: s.shared.Load(), Again: s.again.Load(),
+		Committed: s.committed.Load(), Aborted: s.aborted.Load(),
+		Prepares: s.prepares.Load(), Commits: s.commits.Load(),
+		Moves: s.moves.Load(), Climbs: s.climbs.Load(),
+		Recovered: s.recovered.Load(), GaveUp: s.gaveUp.Load(),
+		InDoubt: int64(len(c.store.InDoubt())), Untold: int64(untold),
+	}
+}

@@ -1,0 +1,369 @@
+package txn_test
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"sync"
+	"syscall"
+	"testing"
+
+	"github.com/bivouacfs/bivouac/metadata"
+	"github.com/bivouacfs/bivouac/metadata/metadatatest"
+)
+
+// TestStore runs the suite on one to four homes, and looks at the whole tree
+// after each of its tests.
+func TestStore(t *testing.T) {
+	for homes := 1; homes <= 4; homes++ {
+		t.Run(fmt.Sprint(homes), func(t *testing.T) {
+			metadatatest.Run(t, func(t *testing.T) metadata.Store {
+				j := newJob(t, homes)
+				j.around = true
+				t.Cleanup(func() {
+					if !t.Failed() {
+						j.check()
+					}
+				})
+				return realm{j}
+			})
+		})
+	}
+}
+
+const root = metadata.RootIno
+
+// tree is a job with directories on each home and files in them, which ops are
+// tried on.
+type tree struct {
+	*job
+	realm
+	d [4]metadata.Ino // d0 to d3, of the root, on their homes
+}
+
+func newTree(t testing.TB) *tree {
+	t.Helper()
+	j := newJob(t, 4)
+	w := &tree{job: j, realm: realm{j}}
+	for i := range w.d {
+		w.d[i] = w.mkdir(root, fmt.Sprint("d", i))
+	}
+	return w
+}
+
+func (w *tree) mkdir(dir metadata.Ino, name string) metadata.Ino {
+	w.job.Helper()
+	a, err := w.realm.Mkdir(ctx, dir, name, metadata.New{Mode: 0o755})
+	if err != nil {
+		w.job.Fatalf("Mkdir(%v, %q) = %v", dir, name, err)
+	}
+	return a.Ino
+}
+
+func (w *tree) create(dir metadata.Ino, name string) metadata.Ino {
+	w.job.Helper()
+	a, err := w.realm.Create(ctx, dir, name, metadata.New{Mode: syscall.S_IFREG | 0o644})
+	if err != nil {
+		w.job.Fatalf("Create(%v, %q) = %v", dir, name, err)
+	}
+	return a.Ino
+}
+
+// put makes the file name in dir, with its inode on home.
+func (w *tree) put(home int, dir metadata.Ino, name string) metadata.Ino {
+	w.job.Helper()
+	ino := w.create(w.d[home], "new")
+	w.must(w.move(w.d[home], "new", dir, name, 0))
+	return ino
+}
+
+func (w *tree) must(err error) {
+	w.job.Helper()
+	if err != nil {
+		w.job.Fatal(err)
+	}
+}
+
+func (w *tree) move(dir metadata.Ino, name string, to metadata.Ino, newName string, flags metadata.RenameFlags) error {
+	_, err := w.realm.Rename(ctx, metadata.Rename{Dir: dir, Name: name, NewDir: to, NewName: newName, Flags: flags})
+	return err
+}
+
+// op is an operation on several homes; it is done by the home 1.
+type op struct {
+	name string
+	make func(*tree) // what it needs
+	do   func(*tree) error
+	cost map[string]int // calls between homes
+}
+
+func two(more map[string]int) map[string]int {
+	m := map[string]int{"prepare": 1, "commit": 1}
+	maps.Copy(m, more)
+	return m
+}
+
+var ops = []op{
+	{"mkdir", func(*tree) {}, func(w *tree) error {
+		_, err := w.realm.Mkdir(ctx, w.d[1], "x2", metadata.New{Mode: 0o755})
+		return err
+	}, two(nil)},
+	{"rmdir", func(w *tree) { w.mkdir(w.d[1], "x2") }, func(w *tree) error {
+		return w.realm.Rmdir(ctx, w.d[1], "x2")
+	}, two(nil)},
+	{"unlink", func(w *tree) { w.put(2, w.d[1], "f") }, func(w *tree) error {
+		_, err := w.realm.Unlink(ctx, w.d[1], "f")
+		return err
+	}, two(nil)},
+	{"link", func(w *tree) { w.create(w.d[2], "f") }, func(w *tree) error {
+		e, err := w.realm.Lookup(ctx, w.d[2], "f")
+		if err != nil {
+			return err
+		}
+		_, err = w.realm.Link(ctx, e.Ino, w.d[1], "l")
+		return err
+	}, two(nil)},
+	{"rename", func(w *tree) { w.create(w.d[1], "f") }, func(w *tree) error {
+		return w.move(w.d[1], "f", w.d[2], "g", 0)
+	}, two(nil)},
+	{"rename over a file", func(w *tree) { w.create(w.d[1], "f"); w.create(w.d[2], "g") }, func(w *tree) error {
+		return w.move(w.d[1], "f", w.d[2], "g", 0)
+	}, two(nil)},
+	{"rename in one directory over a far file", func(w *tree) { w.create(w.d[1], "f"); w.put(2, w.d[1], "g") }, func(w *tree) error {
+		return w.move(w.d[1], "f", w.d[1], "g", 0)
+	}, two(nil)},
+	{"rename of a far file over another's", func(w *tree) { w.put(0, w.d[1], "f"); w.put(3, w.d[2], "g") }, func(w *tree) error {
+		return w.move(w.d[1], "f", w.d[2], "g", 0)
+	}, map[string]int{"prepare": 3, "commit": 3}},
+	{"exchange of files", func(w *tree) { w.create(w.d[1], "f"); w.create(w.d[2], "g") }, func(w *tree) error {
+		return w.move(w.d[1], "f", w.d[2], "g", metadata.RenameExchange)
+	}, two(nil)},
+	{"exchange of far files", func(w *tree) { w.put(0, w.d[1], "f"); w.put(3, w.d[2], "g") }, func(w *tree) error {
+		return w.move(w.d[1], "f", w.d[2], "g", metadata.RenameExchange)
+	}, map[string]int{"prepare": 3, "commit": 3}},
+	{"move of a directory", func(w *tree) { w.create(w.mkdir(w.d[1], "x3"), "f") }, func(w *tree) error {
+		return w.move(w.d[1], "x3", w.d[2], "y", 0)
+	}, map[string]int{"prepare": 2, "commit": 2, "lock": 1, "unlock": 1, "climb": 1}},
+	{"move of a directory over another", func(w *tree) { w.mkdir(w.d[1], "x1"); w.mkdir(w.d[2], "y3") }, func(w *tree) error {
+		return w.move(w.d[1], "x1", w.d[2], "y3", 0)
+	}, map[string]int{"prepare": 2, "commit": 2, "lock": 1, "unlock": 1, "climb": 1}},
+	{"exchange of a file and a directory", func(w *tree) { w.create(w.d[1], "f"); w.mkdir(w.d[2], "y3") }, func(w *tree) error {
+		return w.move(w.d[1], "f", w.d[2], "y3", metadata.RenameExchange)
+	}, map[string]int{"prepare": 3, "commit": 2, "abort": 1, "lock": 1, "unlock": 1}},
+	{"rename of a directory in its parent", func(w *tree) { w.mkdir(w.d[1], "x2") }, func(w *tree) error {
+		return w.move(w.d[1], "x2", w.d[1], "z", 0)
+	}, two(nil)},
+}
+
+// TestOps: each operation does what it should, and takes no more calls than the
+// package comment says.
+func TestOps(t *testing.T) {
+	for _, o := range ops {
+		t.Run(o.name, func(t *testing.T) {
+			w := newTree(t)
+			o.make(w)
+			before := w.check()
+			clear(w.ops)
+			if err := o.do(w); err != nil {
+				t.Fatal(err)
+			}
+			if !maps.Equal(w.ops, o.cost) {
+				t.Errorf("calls: %v, want %v", w.ops, o.cost)
+			}
+			if w.check() == before {
+				t.Error("nothing has changed")
+			}
+		})
+	}
+}
+
+// TestCrashes kills one of the two sides of every call of every operation,
+// before and after the call. After a restart the operation has happened as a
+// whole or not at all, and certainly if it was acknowledged.
+func TestCrashes(t *testing.T) {
+	for _, o := range ops {
+		t.Run(o.name, func(t *testing.T) {
+			t.Parallel()
+			w := newTree(t)
+			o.make(w)
+			before, first := w.check(), w.calls
+			if err := o.do(w); err != nil {
+				t.Fatal(err)
+			}
+			after, calls := w.check(), w.calls-first
+			for call := range calls {
+				for _, late := range []bool{false, true} {
+					for _, caller := range []bool{false, true} {
+						crash(t, o, call, late, caller, before, after)
+					}
+				}
+			}
+		})
+	}
+}
+
+func crash(t *testing.T, o op, call int, late, caller bool, before, after string) {
+	t.Helper()
+	w := newTree(t)
+	o.make(w)
+	first := w.calls
+	w.hook = func(n int, is bool, l link) {
+		if n-first != call || is != late {
+			return
+		}
+		if caller {
+			w.kill(l.from.id)
+		} else {
+			w.kill(l.to)
+		}
+	}
+	err := o.do(w)
+	w.mu.Lock()
+	zombie := w.nodes[1].dead
+	w.hook = nil
+	w.mu.Unlock()
+	w.revive()
+	w.settle()
+	what := fmt.Sprintf("call %d, after it %v, of the caller %v", call, late, caller)
+	got := w.check()
+	switch {
+	case got == after:
+	case got != before:
+		t.Fatalf("%s: the tree is\n%sneither\n%snor\n%s", what, got, before, after)
+	case err == nil && !zombie: // what a dead home answers nobody hears
+		t.Fatalf("%s: an acknowledged operation is not there", what)
+	}
+	// What was locked is free.
+	for _, d := range w.d {
+		es, err := w.realm.ReadDir(ctx, d, "", 10)
+		if err != nil {
+			t.Fatalf("%s: ReadDir: %v", what, err)
+		}
+		for _, e := range es {
+			if err := w.move(d, e.Name, d, e.Name+"z", 0); err != nil {
+				t.Fatalf("%s: rename afterwards: %v", what, err)
+			}
+		}
+	}
+}
+
+// TestLoops: of moves that would make a loop together one is EINVAL, whichever
+// homes do them at once.
+func TestLoops(t *testing.T) {
+	for round := range 20 {
+		w := newTree(t)
+		a, b, c := w.mkdir(w.d[1], "a1"), w.mkdir(w.d[2], "b2"), w.mkdir(w.d[3], "c3")
+		sub := [3]metadata.Ino{w.mkdir(a, "s3"), w.mkdir(b, "s1"), w.mkdir(c, "s2")}
+		var errs [3]error
+		var wg sync.WaitGroup
+		wg.Go(func() { errs[0] = w.move(w.d[1], "a1", sub[1], "in", 0) })
+		wg.Go(func() { errs[1] = w.move(w.d[2], "b2", sub[2], "in", 0) })
+		wg.Go(func() { errs[2] = w.move(w.d[3], "c3", sub[0], "in", 0) })
+		wg.Wait()
+		refused := 0
+		for _, err := range errs {
+			if errors.Is(err, syscall.EINVAL) {
+				refused++
+			} else if err != nil {
+				t.Fatalf("round %d: %v", round, err)
+			}
+		}
+		if refused != 1 {
+			t.Fatalf("round %d: %d of three moves that make a loop are refused, want 1: %v", round, refused, errs)
+		}
+		w.check()
+	}
+}
+
+// TestCoordinatorIsDown: what a coordinator that was given up has locked is
+// free, and when it is back the homes agree on what it had decided.
+func TestCoordinatorIsDown(t *testing.T) {
+	for _, decided := range []bool{false, true} {
+		t.Run(fmt.Sprint("decided ", decided), func(t *testing.T) {
+			w := newTree(t)
+			f := w.create(w.d[1], "f")
+			w.hook = func(_ int, after bool, l link) {
+				w.mu.Lock()
+				is := w.ops["commit"] > 0
+				w.mu.Unlock()
+				if l.from.id == 1 && is == decided && after != decided {
+					w.kill(1)
+				}
+			}
+			clear(w.ops)
+			_ = w.move(w.d[1], "f", w.d[2], "g", 0) // nobody hears the answer
+			w.mu.Lock()
+			w.hook, w.down[1] = nil, true
+			w.mu.Unlock()
+			w.nodes[2].Settle(ctx)
+			other := w.create(w.d[2], "g")
+			w.mu.Lock()
+			w.down[1] = false
+			w.mu.Unlock()
+			w.revive()
+			w.settle()
+			w.check()
+			want := map[string]metadata.Ino{"g": other}
+			at := w.d[1]
+			name := "f"
+			if decided {
+				at, name = w.d[2], "g.late0"
+			}
+			want[name] = f
+			if e, err := w.realm.Lookup(ctx, at, name); err != nil || e.Ino != f {
+				t.Errorf("Lookup(%q) = %v, %v, want %v", name, e.Ino, err, f)
+			}
+			if e, err := w.realm.Lookup(ctx, w.d[2], "g"); err != nil || e.Ino != other {
+				t.Errorf("Lookup of what was made meanwhile = %v, %v, want %v", e.Ino, err, other)
+			}
+		})
+	}
+}
+
+// TestInTheWay: many homes do opposite things with the same names at once. All
+// end, nothing is lost, and the tree is right.
+func TestInTheWay(t *testing.T) {
+	w := newTree(t)
+	for i, d := range w.d {
+		w.create(d, fmt.Sprint("f", i))
+		w.create(d, "swap")
+		w.mkdir(d, fmt.Sprint("sub", (i+1)%4))
+	}
+	allowed := func(err error) bool {
+		for _, e := range []error{syscall.ENOENT, syscall.EEXIST, syscall.EINVAL, syscall.ENOTEMPTY, syscall.EISDIR, syscall.ENOTDIR} {
+			if errors.Is(err, e) {
+				return true
+			}
+		}
+		return err == nil
+	}
+	var wg sync.WaitGroup
+	for i := range 8 {
+		wg.Go(func() {
+			for k := range 40 {
+				from, to := w.d[(i+k)%4], w.d[(i*3+k+1)%4]
+				var err error
+				switch (i + k) % 5 {
+				case 0:
+					err = w.move(from, fmt.Sprint("f", k%4), to, fmt.Sprint("f", k%4), 0)
+				case 1:
+					err = w.move(from, "swap", to, "swap", metadata.RenameExchange)
+				case 2:
+					err = w.move(from, fmt.Sprint("sub", k%4), to, fmt.Sprint("sub", i%4), 0)
+				case 3:
+					if e, lerr := w.realm.Lookup(ctx, from, "swap"); lerr == nil {
+						_, err = w.realm.Link(ctx, e.Ino, to, fmt.Sprint("l", i))
+					}
+				case 4:
+					_, err = w.realm.Unlink(ctx, from, fmt.Sprint("l", (i+1)%8))
+				}
+				if !allowed(err) {
+					t.Errorf("%d, step %d: %v", i, k, err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	w.settle()
+	w.check()
+}

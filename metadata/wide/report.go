@@ -1,0 +1,126 @@
+package wide
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"syscall"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/bivouacfs/bivouac/metadata"
+	"github.com/bivouacfs/bivouac/metadata/cluster"
+)
+
+// reportLoop tells homes of the sections here. What waits for its home asks at
+// once; a change is told after a delay, together with those that follow it.
+func (d *Directories) reportLoop(ctx context.Context) {
+	later := make(map[metadata.Ino]bool)
+	var due <-chan time.Time // when to tell of later; nil while that is empty
+	for {
+		var now []metadata.Ino
+		select {
+		case <-ctx.Done():
+			return
+		case <-due:
+			due = nil
+			for dir := range later {
+				now = append(now, dir)
+			}
+			clear(later)
+		case <-d.s.Changed():
+			for _, dir := range d.s.ChangedSections() {
+				if d.s.Unsettled(dir) && !later[dir] {
+					now = append(now, dir)
+				} else {
+					later[dir] = true
+				}
+			}
+		}
+		for _, dir := range d.reportAll(ctx, now) {
+			later[dir] = true
+		}
+		if due == nil && len(later) > 0 {
+			due = time.After(d.cfg.Delay)
+		}
+	}
+}
+
+// reportAll returns those that have to be told again.
+func (d *Directories) reportAll(ctx context.Context, dirs []metadata.Ino) []metadata.Ino {
+	again := make([]bool, len(dirs))
+	var g errgroup.Group
+	g.SetLimit(16)
+	for i, dir := range dirs {
+		g.Go(func() error {
+			again[i] = d.report(ctx, dir)
+			return nil
+		})
+	}
+	_ = g.Wait() // what failed is to be done again
+	var left []metadata.Ino
+	for i, dir := range dirs {
+		if again[i] {
+			left = append(left, dir)
+		}
+	}
+	return left
+}
+
+// report tells the home of dir about the section here and applies its answer.
+func (d *Directories) report(ctx context.Context, dir metadata.Ino) (again bool) {
+	r, err := d.s.SectionReport(dir)
+	if errors.Is(err, syscall.ENOENT) {
+		return false
+	}
+	var a metadata.SectionAnswer
+	if err == nil {
+		err = d.call(ctx, dir.Home(), func(ctx context.Context, s metadata.Sections, _ metadata.NodeID) (err error) {
+			a, err = s.ReportSection(ctx, d.cfg.Self, r)
+			return err
+		})
+	}
+	if err == nil {
+		err = d.s.SettleSection(r, a)
+	}
+	if err != nil {
+		d.cfg.Log.WithError(err).WithField("dir", dir.String()).Debug("a section is not settled yet")
+		return true
+	}
+	return a.State == metadata.SectionWait
+}
+
+// Returned makes all sections here report: this node was away, and may have
+// missed what their homes wanted to tell it.
+func (d *Directories) Returned() {
+	for _, dir := range d.s.SectionDirs() {
+		d.s.NoteSection(dir)
+	}
+}
+
+// Follow calls Returned whenever this node comes back in the map, until ctx
+// ends. next waits for a map that is not the one it is given.
+func (d *Directories) Follow(ctx context.Context, next func(context.Context, metadata.Epoch) (cluster.Map, error)) {
+	var since metadata.Epoch
+	for m := d.cfg.Map(); ; {
+		if n, ok := m.Node(d.cfg.Self); ok && n.State == cluster.Up && n.Since != since {
+			since = n.Since
+			d.Returned()
+		}
+		var err error
+		if m, err = next(ctx, m.Epoch); err != nil {
+			return
+		}
+	}
+}
+
+// Report tells the homes of all sections here how they are, now. What it
+// returns nil after is counted in the attributes of the directories.
+func (d *Directories) Report(ctx context.Context) error {
+	left := d.reportAll(ctx, d.s.SectionDirs())
+	if len(left) > 0 {
+		return fmt.Errorf("sections of %d directories are not settled: %w", len(left), syscall.EAGAIN)
+	}
+	return nil
+}

@@ -1,0 +1,504 @@
+package wide_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/bivouacfs/bivouac/metadata"
+	"github.com/bivouacfs/bivouac/metadata/pebblestore"
+)
+
+const root = metadata.RootIno
+
+// fill makes n files and a few directories in the root, and returns the names.
+func (j *job) fill(n int) []string {
+	j.Helper()
+	var names []string
+	for i := range n {
+		names = append(names, fmt.Sprintf("f%04d", i))
+		if err := j.create(root, names[i]); err != nil {
+			j.Fatal(err)
+		}
+	}
+	for i := range 5 {
+		name := fmt.Sprint("d", i)
+		names = append(names, name)
+		err := j.on(root, name, func(s *pebblestore.Store) error {
+			_, err := s.Mkdir(ctx, root, name, metadata.New{Mode: 0o755})
+			return err
+		})
+		if err != nil {
+			j.Fatal(err)
+		}
+	}
+	return names
+}
+
+func (j *job) spread() error { return j.nodes[0].d.Spread(ctx, root) }
+
+// mustSpread makes the root wide.
+func (j *job) mustSpread() {
+	j.Helper()
+	if err := j.spread(); err != nil || !j.wide(root) {
+		j.Fatalf("Spread: %v, wide %v", err, j.wide(root))
+	}
+	j.settle()
+}
+
+// TestSpread: the entries are on their nodes, evenly, and are found and listed;
+// what comes and goes afterwards counts.
+func TestSpread(t *testing.T) {
+	j := newJob(t, 4)
+	names := j.fill(400)
+	j.mustSpread()
+	j.wantNames(root, names)
+	for i, n := range j.nodes {
+		es, err := n.s.ReadNames(ctx, root, j.view.Epoch, "", 1000)
+		if share := float64(len(names)) / 4; err != nil || math.Abs(float64(len(es))-share) > 6*math.Sqrt(share) {
+			t.Errorf("node %d has %d of %d entries, %v", i, len(es), len(names), err)
+		}
+	}
+	if err := j.create(root, "f0001"); !errors.Is(err, syscall.EEXIST) {
+		t.Errorf("Create of a taken name: %v", err)
+	}
+	for i := range 100 {
+		name := fmt.Sprint("later", i)
+		names = append(names, name)
+		if err := j.create(root, name); err != nil {
+			t.Fatal(err)
+		}
+		if at, home := j.ino(root, name).Home(), j.view.EntryHome(root, name, j.view.Epoch); at != home {
+			t.Errorf("%s has its inode on node %d, and its entry on node %d", name, at, home)
+		}
+	}
+	j.wantNames(root, names)
+	if err := j.spread(); err != nil {
+		t.Errorf("Spread of what is wide: %v", err)
+	}
+}
+
+// TestSpreadIsDue: what is small, of another node, or gone stays as it is, and
+// so does all of a job of one node.
+func TestSpreadIsDue(t *testing.T) {
+	j := newJob(t, 2)
+	j.fill(wideAt - 6)
+	for _, dir := range []metadata.Ino{root, metadata.LiveIno(1, 4711), metadata.LiveIno(0, 4711)} {
+		if err := j.nodes[0].d.Spread(ctx, dir); err != nil || j.wide(root) {
+			t.Errorf("Spread(%v) = %v", dir, err)
+		}
+	}
+	one := newJob(t, 1)
+	one.fill(2 * wideAt)
+	if err := one.spread(); err != nil || one.wide(root) {
+		t.Errorf("a job of one node spread a directory: %v", err)
+	}
+}
+
+// TestRun: a directory is spread when it has the entries for it, without being
+// told to.
+func TestRun(t *testing.T) {
+	j := newJob(t, 3)
+	ctx, cancel := context.WithCancel(ctx)
+	ended := make(chan struct{}, len(j.nodes))
+	for _, n := range j.nodes {
+		go func() {
+			n.d.Run(ctx)
+			ended <- struct{}{}
+		}()
+	}
+	var names []string
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	for end := time.Now().Add(time.Minute); !j.wide(root); {
+		name := fmt.Sprint("f", len(names))
+		switch err := j.create(root, name); {
+		case err == nil:
+			names = append(names, name)
+		case !errors.Is(err, syscall.EAGAIN):
+			t.Fatal(err)
+		}
+		if len(names) >= wideAt {
+			<-tick.C
+		}
+		if time.Now().After(end) {
+			t.Fatalf("not wide with %d entries", len(names))
+		}
+	}
+	cancel()
+	for range j.nodes {
+		<-ended
+	}
+	j.settle()
+	j.wantNames(root, names)
+}
+
+// TestChangesMeanwhile: at each call of a spread something comes, something
+// goes and something is replaced.
+func TestChangesMeanwhile(t *testing.T) {
+	j := newJob(t, 3)
+	want := map[string]metadata.Ino{}
+	for _, name := range j.fill(300) {
+		want[name] = j.ino(root, name)
+	}
+	s := j.nodes[0].s
+	shut := 0
+	j.hook = func(call int) {
+		if call == 0 || j.wide(root) {
+			return
+		}
+		name := fmt.Sprint("new", call)
+		a, err := s.Create(ctx, root, name, metadata.New{Mode: syscall.S_IFREG})
+		if errors.Is(err, syscall.EAGAIN) {
+			shut++
+			return
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		want[name] = a.Ino
+		old, over := fmt.Sprintf("f%04d", call), fmt.Sprintf("f%04d", 299-call)
+		if _, err := s.Unlink(ctx, root, old); err != nil {
+			t.Fatal(err)
+		}
+		delete(want, old)
+		if _, err := s.Rename(ctx, metadata.Rename{Dir: root, Name: name, NewDir: root, NewName: over}); err != nil {
+			t.Fatal(err)
+		}
+		want[over] = a.Ino
+		delete(want, name)
+	}
+	j.mustSpread()
+	j.hook = nil
+	if shut == 0 {
+		t.Error("it was never shut")
+	}
+	var names []string
+	for name, ino := range want {
+		names = append(names, name)
+		if got := j.ino(root, name); got != ino {
+			t.Errorf("%s names %v, want %v", name, got, ino)
+		}
+	}
+	j.wantNames(root, names)
+}
+
+// TestKilledWhileSpreading ends each node at each call of a spread, before and
+// after the call has worked. Then the directory is wide or it is not, all is
+// there once, and it can be spread.
+func TestKilledWhileSpreading(t *testing.T) {
+	for victim := range metadata.NodeID(3) {
+		for _, after := range []bool{false, true} {
+			name := fmt.Sprintf("node %d, after %v", victim, after)
+			t.Run(name, func(t *testing.T) {
+				for at := 1; killedWhileSpreading(t, victim, at, after); at++ {
+				}
+			})
+		}
+	}
+}
+
+func killedWhileSpreading(t *testing.T, victim metadata.NodeID, at int, after bool) (killed bool) {
+	j := newJob(t, 3)
+	names := j.fill(wideAt)
+	j.killAt(victim, at, after, &killed)
+	err := j.spread()
+	j.hook = nil
+	if !killed {
+		return false
+	}
+	j.revive()
+	j.settle()
+	if err == nil && !j.wide(root) {
+		t.Fatalf("call %d: Spread is done, and the directory is not wide", at)
+	}
+	for _, n := range j.nodes[1:] {
+		if dirs := n.s.SectionDirs(); len(dirs) != 0 != j.wide(root) {
+			t.Fatalf("call %d: wide is %v, and node %d has sections of %v", at, j.wide(root), n.id, dirs)
+		}
+	}
+	j.wantNames(root, names)
+	j.mustSpread()
+	j.wantNames(root, names)
+	if err := j.create(root, "new"); err != nil {
+		t.Fatal(err)
+	}
+	j.wantNames(root, append(names, "new"))
+	j.settle()
+	if a, err := j.nodes[0].s.Getattr(ctx, root); err != nil || a.Nlink != 2+5 {
+		t.Fatalf("call %d: the directory has %d links, %v", at, a.Nlink, err)
+	}
+	return true
+}
+
+// killAt ends a node at the call number at, before or after it has worked.
+func (j *job) killAt(victim metadata.NodeID, at int, after bool, killed *bool) {
+	due := false
+	j.calls = 0
+	j.hook = func(call int) {
+		if call == at {
+			due = true
+		}
+		if due && !*killed && (call == 0) == after {
+			*killed = true
+			j.kill(victim)
+		}
+	}
+}
+
+// empty takes everything out of the root.
+func (j *job) empty() {
+	j.Helper()
+	for _, name := range j.names(root) {
+		if err := j.unlink(root, name); err != nil {
+			j.Fatal(err)
+		}
+	}
+}
+
+// TestFold: a wide directory is folded when it is empty, and only then.
+func TestFold(t *testing.T) {
+	j := newJob(t, 3)
+	j.fill(wideAt)
+	j.mustSpread()
+	d := j.nodes[0].d
+	names := j.names(root)
+	for i, name := range names {
+		if i%20 == 0 || i > len(names)-4 {
+			if err := d.Fold(ctx, root); !errors.Is(err, syscall.ENOTEMPTY) {
+				t.Fatalf("Fold with %d entries = %v", len(names)-i, err)
+			}
+		}
+		if err := j.unlink(root, name); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := d.Fold(ctx, root); err != nil || j.wide(root) {
+		t.Fatalf("Fold = %v", err)
+	}
+	if err := d.Fold(ctx, root); err != nil {
+		t.Errorf("Fold of what is not wide = %v", err)
+	}
+	if a, err := j.nodes[0].s.Getattr(ctx, root); err != nil || a.Nlink != 2 {
+		t.Errorf("the directory has %d links, %v", a.Nlink, err)
+	}
+	j.settle()
+	for _, n := range j.nodes[1:] {
+		if dirs := n.s.SectionDirs(); len(dirs) != 0 {
+			t.Errorf("node %d has sections of %v", n.id, dirs)
+		}
+	}
+	names = j.fill(wideAt)
+	j.mustSpread()
+	j.wantNames(root, names)
+}
+
+// TestFoldUnreached: a section that cannot be reached is not known to be empty.
+func TestFoldUnreached(t *testing.T) {
+	j := newJob(t, 3)
+	j.fill(wideAt)
+	j.mustSpread()
+	j.empty()
+	j.kill(2)
+	if err := j.nodes[0].d.Fold(ctx, root); !errors.Is(err, syscall.EIO) {
+		t.Fatalf("Fold = %v, want EIO", err)
+	}
+	j.revive()
+	j.settle()
+	names := j.fill(20) // all sections have thawed
+	j.wantNames(root, names)
+}
+
+// TestKilledWhileFolding is TestKilledWhileSpreading the other way.
+func TestKilledWhileFolding(t *testing.T) {
+	for victim := range metadata.NodeID(3) {
+		for _, after := range []bool{false, true} {
+			t.Run(fmt.Sprintf("node %d, after %v", victim, after), func(t *testing.T) {
+				for at := 1; killedWhileFolding(t, victim, at, after); at++ {
+				}
+			})
+		}
+	}
+}
+
+func killedWhileFolding(t *testing.T, victim metadata.NodeID, at int, after bool) (killed bool) {
+	j := newJob(t, 3)
+	j.fill(wideAt)
+	j.mustSpread()
+	j.empty()
+	j.settle()
+	j.killAt(victim, at, after, &killed)
+	err := j.nodes[0].d.Fold(ctx, root)
+	j.hook = nil
+	if !killed {
+		return false
+	}
+	j.revive()
+	j.settle()
+	if err == nil && j.wide(root) {
+		t.Fatalf("call %d: Fold is done, and the directory is wide", at)
+	}
+	names := j.fill(20)
+	j.wantNames(root, names)
+	j.empty()
+	if err := j.nodes[0].d.Fold(ctx, root); err != nil || j.wide(root) {
+		t.Fatalf("call %d: Fold again = %v", at, err)
+	}
+	return true
+}
+
+// TestLateOrders: what was meant for an earlier life of a wide directory, or an
+// earlier freeze, does nothing.
+func TestLateOrders(t *testing.T) {
+	j := newJob(t, 2)
+	j.fill(wideAt)
+	j.mustSpread()
+	home, far := j.nodes[0].s, j.nodes[1].s
+	old, _ := home.Sections(root)
+	j.empty()
+	order := func(sec metadata.Section, o metadata.SectionOrder, freeze uint64) error {
+		return far.ChangeSection(ctx, metadata.SectionChange{Section: sec, Order: o, Freeze: freeze})
+	}
+	check := func(what string, err error, want error) {
+		t.Helper()
+		if want == nil && err != nil || want != nil && !errors.Is(err, want) {
+			t.Errorf("%s = %v, want %v", what, err, want)
+		}
+	}
+	check("Freeze", order(old, metadata.SectionFreeze, 7), nil)
+	check("Thaw of another freeze", order(old, metadata.SectionThaw, 6), nil)
+	if !far.Unsettled(root) {
+		t.Error("a freeze was thawed by the order of another")
+	}
+	r, err := far.SectionReport(root)
+	check("Report", err, nil)
+	check("Freeze again", order(old, metadata.SectionFreeze, 8), nil)
+	check("Answer to an older question", far.SettleSection(r, metadata.SectionAnswer{State: metadata.SectionInUse}), nil)
+	if !far.Unsettled(root) {
+		t.Error("a freeze was thawed by an answer to an older question")
+	}
+	check("Thaw", order(old, metadata.SectionThaw, 8), nil)
+	check("Drop of a section in use", order(old, metadata.SectionDrop, 0), syscall.EBUSY)
+	check("Fold", j.nodes[0].d.Fold(ctx, root), nil)
+	names := j.fill(wideAt)
+	j.mustSpread()
+	check("Drop of a section that was", order(old, metadata.SectionDrop, 0), syscall.ESTALE)
+	check("Fill of a section that was", far.FillSection(ctx, old, []metadata.Entry{{Name: "x", Ino: 1, Mode: 1}}), syscall.ESTALE)
+	check("Make of a section that was", far.MakeSection(ctx, metadata.NewSection{
+		Section: old, Epoch: 1, Nodes: []metadata.NodeID{0, 1}, Attr: metadata.Attr{Mode: syscall.S_IFDIR},
+	}), syscall.ESTALE)
+	present, _ := home.Sections(root)
+	check("Fill of a section in use", far.FillSection(ctx, present, nil), syscall.EBUSY)
+	j.wantNames(root, names)
+}
+
+// TestInherit: what a directory gives on, new entries get on every node once
+// it was set.
+func TestInherit(t *testing.T) {
+	j := newJob(t, 3)
+	j.fill(wideAt)
+	j.mustSpread()
+	home := j.nodes[0]
+	for _, gid := range []uint32{7, 8} {
+		a, err := home.s.Setattr(ctx, root, metadata.Change{Set: metadata.SetMode | metadata.SetGID, Mode: syscall.S_ISGID | 0o770, GID: gid})
+		if err != nil {
+			t.Fatal(err)
+		}
+		home.d.Inherit(ctx, root, a)
+		for i := range 30 {
+			name := fmt.Sprintf("g%d.%d", gid, i)
+			if err := j.create(root, name); err != nil {
+				t.Fatal(err)
+			}
+			ino := j.ino(root, name)
+			if a, err := j.nodes[ino.Home()].s.Getattr(ctx, ino); err != nil || a.GID != gid {
+				t.Fatalf("%s on node %d has group %d, %v, want %d", name, ino.Home(), a.GID, err, gid)
+			}
+		}
+	}
+}
+
+// TestInheritMissed: a node that was away when it was told learns it when it
+// is back.
+func TestInheritMissed(t *testing.T) {
+	j := newJob(t, 2)
+	j.fill(wideAt)
+	j.mustSpread()
+	j.kill(1)
+	a, err := j.nodes[0].s.Setattr(ctx, root, metadata.Change{Set: metadata.SetMode | metadata.SetGID, Mode: syscall.S_ISGID | 0o770, GID: 9})
+	if err != nil {
+		t.Fatal(err)
+	}
+	j.nodes[0].d.Inherit(ctx, root, a)
+	j.revive()
+	j.settle()
+	for i := range 20 {
+		name := fmt.Sprint("g", i)
+		if err := j.create(root, name); err != nil {
+			t.Fatal(err)
+		}
+		ino := j.ino(root, name)
+		if a, err := j.nodes[ino.Home()].s.Getattr(ctx, ino); err != nil || a.GID != 9 {
+			t.Fatalf("%s on node %d has group %d, %v", name, ino.Home(), a.GID, err)
+		}
+	}
+}
+
+// TestAttributes: links and times of a wide directory are those of what was
+// done on all nodes, and a time that was set later stays.
+func TestAttributes(t *testing.T) {
+	j := newJob(t, 3)
+	j.fill(wideAt)
+	j.mustSpread()
+	s := j.nodes[0].s
+	attr := func() metadata.Attr {
+		t.Helper()
+		j.settle()
+		a, err := s.Getattr(ctx, root)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return a
+	}
+	before := attr()
+	var dirs []string
+	for i := range 12 {
+		dirs = append(dirs, fmt.Sprint("sub", i))
+		err := j.on(root, dirs[i], func(s *pebblestore.Store) error {
+			_, err := s.Mkdir(ctx, root, dirs[i], metadata.New{Mode: 0o755})
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	a := attr()
+	if a.Nlink != before.Nlink+12 || a.Mtime <= before.Mtime {
+		t.Errorf("after 12 directories: %+v, before %+v", a, before)
+	}
+	for _, name := range dirs[:7] {
+		if err := j.on(root, name, func(s *pebblestore.Store) error { return s.Rmdir(ctx, root, name) }); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := s.Setattr(ctx, root, metadata.Change{Set: metadata.SetMtime, Mtime: 42}); err != nil {
+		t.Fatal(err)
+	}
+	if a = attr(); a.Nlink != before.Nlink+5 || a.Mtime != 42 {
+		t.Errorf("after 7 of them went: %d links, %d before; mtime %d, want 42", a.Nlink, before.Nlink, a.Mtime)
+	}
+	j.kill(0)
+	j.revive()
+	s = j.nodes[0].s
+	if again := attr(); again.Nlink != a.Nlink {
+		t.Errorf("after a restart of the home: %d links, want %d", again.Nlink, a.Nlink)
+	}
+	if got := slices.Contains(j.names(root), dirs[11]); !got {
+		t.Errorf("%s is not listed", dirs[11])
+	}
+}

@@ -1,0 +1,74 @@
+package metadata
+
+import (
+	"context"
+	"fmt"
+	"syscall"
+)
+
+// The bounds of extended attributes are those of Linux, in bytes.
+const (
+	MaxXattrName  = 255
+	MaxXattrValue = 64 << 10
+	// MaxXattrList is the most that the names of one inode take, each with a
+	// byte that ends it.
+	MaxXattrList = 64 << 10
+)
+
+// XattrMode says what a Setxattr expects; the numbers are those of setxattr(2).
+type XattrMode uint8
+
+// The modes.
+const (
+	XattrAny     XattrMode = 0
+	XattrCreate  XattrMode = 1 // EEXIST if the attribute is there
+	XattrReplace XattrMode = 2 // ENODATA if it is not
+)
+
+// Xattr is an extended attribute to be set.
+type Xattr struct {
+	Name  string
+	Value []byte
+	Mode  XattrMode
+}
+
+// Check says whether x can be set at all: EINVAL, ERANGE for the name and
+// E2BIG for the value.
+func (x Xattr) Check() error {
+	if x.Mode > XattrReplace {
+		return fmt.Errorf("attribute %q: mode %d: %w", x.Name, x.Mode, syscall.EINVAL)
+	}
+	if len(x.Value) > MaxXattrValue {
+		return fmt.Errorf("attribute %q of %d bytes: %w", x.Name, len(x.Value), syscall.E2BIG)
+	}
+	return CheckXattrName(x.Name)
+}
+
+// CheckXattrName is ERANGE for a name that is empty or too long, and EINVAL for
+// one with a zero byte.
+func CheckXattrName(name string) error {
+	if name == "" || len(name) > MaxXattrName {
+		return fmt.Errorf("name of an attribute of %d bytes %.32q: %w", len(name), name, syscall.ERANGE)
+	}
+	for i := range len(name) {
+		if name[i] == 0 {
+			return fmt.Errorf("name of an attribute %q: %w", name, syscall.EINVAL)
+		}
+	}
+	return nil
+}
+
+// Xattrs is the extended attributes of inodes, which go with the inode. Which
+// names an inode may have is for the layers above to say.
+type Xattrs interface {
+	// Getxattr returns a value that is the caller's; ENODATA if there is no
+	// such attribute, ENOENT if there is no such inode.
+	Getxattr(ctx context.Context, ino Ino, name string) ([]byte, error)
+	// Setxattr sets one attribute, and Ctime. ENOSPC if the names would take
+	// more than MaxXattrList.
+	Setxattr(ctx context.Context, ino Ino, x Xattr) error
+	// Listxattr returns the names in byte order.
+	Listxattr(ctx context.Context, ino Ino) ([]string, error)
+	// Removexattr removes one attribute, and sets Ctime; ENODATA.
+	Removexattr(ctx context.Context, ino Ino, name string) error
+}
