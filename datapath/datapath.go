@@ -55,6 +55,32 @@ func ObjectSize(chunk int64, w, k int, size int64) int64 {
 	return full*chunk + min(max(rest-int64(k)*chunk, 0), chunk)
 }
 
+// StandIn is where a node that stands in for the one at place k of a stripe of
+// width w keeps what that one has at off of its object: behind all that it can
+// have of the file by its own place, so that one object holds both.
+func StandIn(chunk int64, w, k int, size, off int64) int64 {
+	if w <= 1 {
+		return off
+	}
+	return int64(k+1)*rows(chunk, w, size) + off
+}
+
+// Place is the inverse of StandIn: the place in the stripe that the offset off
+// of an object belongs to, and the offset there; -1 is the node's own.
+func Place(chunk int64, w int, size, off int64) (k int, own int64) {
+	if w <= 1 || size == 0 {
+		return -1, off
+	}
+	r := rows(chunk, w, size)
+	return int(off/r) - 1, off % r
+}
+
+// rows is the most bytes that one node has of a file.
+func rows(chunk int64, w int, size int64) int64 {
+	row := chunk * int64(w)
+	return (size + row - 1) / row * chunk
+}
+
 // Reader reads objects.
 type Reader interface {
 	// ReadAt fills p from offset off of the object. It returns fewer bytes
@@ -100,6 +126,7 @@ type Store interface {
 	Writer
 	Remover
 	Meter
+	Shaper
 }
 
 // Opener is an optional power of a store on this machine: the file behind an

@@ -6,13 +6,17 @@
 //
 //	<store directory>/objects/<last byte of the ino, in hex>/<ino, in 16 hex digits>
 //
-// Of several store directories (disks), a hash of the inode number picks one.
-// Holes stay sparse; a hole and what lies behind the end read as zeros and
+// Of several store directories (disks), a new object is put in the one with the
+// fewest bytes whose disk has room, and stays there; who looks for an object
+// tries one after the other, from one that a hash of the inode number picks.
+// An object cannot be larger than its disk. Holes stay sparse; a hole and what lies behind the end read as zeros and
 // nothing. At most Config.MaxOpen descriptors are open, whatever the users
 // hold open.
 //
 // The quota is counted in bytes that are allocated on the disk, holes left
-// out; see usage. What was there before a restart is found by a scan.
+// out; see usage. What was there before a restart is found by a scan. On the
+// disk of the first directory, on which others keep their records, some bytes
+// are left free for those (Config.Reserve), so that removing always works.
 //
 // It does not know files, layouts or other nodes, and it does not check
 // content: checksums are the business of stage-in.
@@ -21,8 +25,9 @@
 //
 //	object.mu
 //	    object.countMu
-//	table.mu
 //	object.openMu
+//	    table.mu
+//	    disk.mu
 package chunkstore
 
 import (
@@ -33,7 +38,6 @@ import (
 	"io/fs"
 	"math"
 	"os"
-	"path/filepath"
 	"syscall"
 
 	"github.com/sirupsen/logrus"
@@ -46,6 +50,7 @@ import (
 type Config struct {
 	Dirs     []string // store directories, one for each disk
 	Capacity int64    // bytes, the quota of all directories together; 0 is what the disks have
+	Reserve  int64    // bytes that stay free on the disk of the first directory, but for at most half of it
 	MaxOpen  int      // descriptors; 0 is 1024
 	FS       FS       // nil is the machine's own
 	Log      *logrus.Entry
@@ -56,8 +61,8 @@ func (c *Config) validate() error {
 	if len(c.Dirs) == 0 {
 		errs = append(errs, errors.New("no store directory"))
 	}
-	if c.Capacity < 0 {
-		errs = append(errs, fmt.Errorf("capacity %d is negative", c.Capacity))
+	if c.Capacity < 0 || c.Reserve < 0 {
+		errs = append(errs, fmt.Errorf("capacity %d or reserve %d is negative", c.Capacity, c.Reserve))
 	}
 	if c.MaxOpen < 0 {
 		errs = append(errs, fmt.Errorf("%d open descriptors", c.MaxOpen))
@@ -78,9 +83,10 @@ func (c *Config) validate() error {
 
 // Store is a node's objects.
 type Store struct {
-	cfg   Config
-	table *table
-	usage usage
+	cfg    Config
+	places []*place
+	table  *table
+	usage  usage
 }
 
 var (
@@ -96,6 +102,10 @@ func Open(cfg Config) (*Store, error) {
 	s := &Store{cfg: cfg}
 	s.usage.quota = cfg.Capacity
 	s.table = newTable(cfg.MaxOpen, s.openObject)
+	var err error
+	if s.places, err = openPlaces(cfg.FS, cfg.Dirs, cfg.Reserve); err != nil {
+		return nil, err
+	}
 	if err := s.scan(); err != nil {
 		return nil, err
 	}
@@ -106,21 +116,22 @@ func Open(cfg Config) (*Store, error) {
 // Close waits for the calls in progress. Later ones get ESHUTDOWN.
 func (s *Store) Close() error { return s.table.close() }
 
-// path is the name of ino's object.
-func (s *Store) path(ino metadata.Ino) string {
-	x := uint64(ino) * 0x9e3779b97f4a7c15 >> 32
-	dir := s.cfg.Dirs[x%uint64(len(s.cfg.Dirs))]
-	return filepath.Join(dir, objectsDir, fmt.Sprintf("%02x", uint8(ino)), fmt.Sprintf("%016x", uint64(ino)))
-}
-
-// openObject sets o.file and o.alloc; o.openMu is held.
+// openObject sets o.file, o.place and o.alloc; o.openMu is held.
 func (s *Store) openObject(o *object, create bool) error {
-	f, made, err := openFile(s.cfg.FS, s.path(o.ino), create)
+	var made bool
+	var f File
+	var p *place
+	var err error
+	if create {
+		f, p, made, err = s.openOrMake(o.ino)
+	} else {
+		f, p, err = s.find(o.ino)
+	}
 	if err != nil {
 		return err
 	}
 	if made {
-		s.usage.objects.Add(1)
+		s.count(p, 1)
 	} else {
 		st, err := f.Stat()
 		if err != nil {
@@ -129,8 +140,21 @@ func (s *Store) openObject(o *object, create bool) error {
 		}
 		o.alloc = st.Alloc // nobody else has o yet
 	}
-	o.file = f
+	o.file, o.place = f, p
 	return nil
+}
+
+// count counts objects that were made or removed.
+func (s *Store) count(p *place, n int64) {
+	s.usage.objects.Add(n)
+	p.objects.Add(n)
+}
+
+// settle gives a reservation of n bytes back and counts what was taken.
+func (s *Store) settle(p *place, n, taken int64) {
+	s.usage.settle(n, taken)
+	p.used.Add(taken)
+	p.disk.gave(n)
 }
 
 // use calls fn with ino's object, shared with other calls.
@@ -218,54 +242,82 @@ func (s *Store) writeAt(ctx context.Context, ino metadata.Ino, p []byte, off int
 	if n == 0 {
 		need = 0
 	}
-	if err := s.usage.reserve(need); err != nil {
-		return s.overwrite(ctx, ino, p, off, need)
-	}
-	tried := false
-	err := s.use(ctx, ino, true, func(o *object) error {
-		tried = true
-		return s.writeReserved(o, p, off, need)
-	})
-	if !tried {
-		s.usage.settle(need, 0)
-	}
-	if errors.Is(err, fs.ErrNotExist) { // the directory is gone
-		return fmt.Errorf("%v: %w", err, syscall.EIO)
-	}
-	return err
+	return s.spend(ctx, ino, off, need, func(o *object) error { return writeAll(o.file, p, off) })
 }
 
-// overwrite writes where the quota cannot hold all of p once more: it needs
-// space only for the holes in the range.
-func (s *Store) overwrite(ctx context.Context, ino metadata.Ino, p []byte, off, most int64) error {
-	err := s.use(ctx, ino, false, func(o *object) error {
-		start := off &^ (pageSize - 1)
-		need, err := o.file.Holes(start, most)
-		if err != nil {
-			return err
+// spend runs fn, which takes at most most bytes of space in the pages from off
+// on, with ino's object, which is made if there is room for all of that. Where
+// quota or disk have less, it may still be enough for the holes in the range.
+func (s *Store) spend(ctx context.Context, ino metadata.Ino, off, most int64, fn func(*object) error) error {
+	room := s.usage.reserve(most) == nil
+	reserved := room
+	err := s.use(ctx, ino, room, func(o *object) error {
+		if reserved {
+			reserved = false // settled from here on
+			if o.place.disk.take(most) == nil {
+				return s.grow(o, most, fn)
+			}
+			s.usage.settle(most, 0)
 		}
-		need = pages(need)
-		if err := s.usage.reserve(need); err != nil {
-			return err
-		}
-		return s.writeReserved(o, p, off, need)
+		return s.fill(o, off, most, fn)
 	})
+	if reserved {
+		s.usage.settle(most, 0)
+	}
 	if errors.Is(err, fs.ErrNotExist) {
-		return syscall.ENOSPC // a new object needs it all
+		if !room {
+			return syscall.ENOSPC // a new object needs it all
+		}
+		return fmt.Errorf("%v: %w", err, syscall.EIO) // the directory is gone
 	}
 	return err
 }
 
-// writeReserved writes p and settles the reservation.
-func (s *Store) writeReserved(o *object, p []byte, off, reserved int64) error {
-	err := writeAll(o.file, p, off)
+// fill runs fn if there is room for the holes in the range.
+func (s *Store) fill(o *object, off, most int64, fn func(*object) error) error {
+	need, err := o.lacks(off&^(pageSize-1), most)
+	if err != nil {
+		return err
+	}
+	if err := s.usage.reserve(need); err != nil {
+		return err
+	}
+	if err := o.place.disk.take(need); err != nil {
+		s.usage.settle(need, 0)
+		return err
+	}
+	return s.grow(o, need, fn)
+}
+
+// lacks is how much space the n bytes at off may still take. What was allocated
+// and never written looks like a hole, but has its space.
+func (o *object) lacks(off, n int64) (int64, error) {
+	holes, err := o.file.Holes(off, n)
+	if err != nil || holes == 0 {
+		return 0, err
+	}
+	st, err := o.file.Stat()
+	if err != nil {
+		return 0, err
+	}
+	all, err := o.file.Holes(0, st.Size)
+	if err != nil {
+		return 0, err
+	}
+	unwritten := max(st.Alloc-pages(st.Size-min(all, st.Size)), 0)
+	return max(pages(holes)-unwritten, 0), nil
+}
+
+// grow runs fn, which takes space for o, and settles the reservation.
+func (s *Store) grow(o *object, reserved int64, fn func(*object) error) error {
+	err := fn(o)
 	o.countMu.Lock()
 	defer o.countMu.Unlock()
 	st, serr := o.file.Stat()
 	if serr != nil {
 		st.Alloc = o.alloc + reserved // at most that
 	}
-	s.usage.settle(reserved, st.Alloc-o.alloc)
+	s.settle(o.place, reserved, st.Alloc-o.alloc)
 	o.alloc = st.Alloc
 	return errors.Join(err, serr)
 }
@@ -317,7 +369,7 @@ func (s *Store) recount(o *object) error {
 	}
 	o.countMu.Lock()
 	defer o.countMu.Unlock()
-	s.usage.settle(0, st.Alloc-o.alloc)
+	s.settle(o.place, 0, st.Alloc-o.alloc)
 	o.alloc = st.Alloc
 	return nil
 }
@@ -325,14 +377,14 @@ func (s *Store) recount(o *object) error {
 // Remove removes ino's object; it is no error if there is none.
 func (s *Store) Remove(ctx context.Context, ino metadata.Ino) error {
 	err := s.useAlone(ctx, ino, func(o *object) error {
-		if err := s.cfg.FS.Remove(s.path(ino)); err != nil {
+		if err := s.cfg.FS.Remove(o.place.path(ino)); err != nil {
 			return err
 		}
 		o.gone = true
 		o.countMu.Lock()
-		s.usage.settle(0, -o.alloc)
+		s.settle(o.place, 0, -o.alloc)
 		o.countMu.Unlock()
-		s.usage.objects.Add(-1)
+		s.count(o.place, -1)
 		s.table.detach(o)
 		return nil
 	})
@@ -350,7 +402,11 @@ func wrap(op string, ino metadata.Ino, err error) error {
 // Open opens the file of ino's object for reading: what is written must go
 // through WriteAt, which counts it. The caller closes it.
 func (s *Store) Open(ino metadata.Ino) (*os.File, error) {
-	f, err := os.Open(s.path(ino))
+	var f *os.File
+	err := s.inOrder(ino, func(p *place) (err error) {
+		f, err = os.Open(p.path(ino))
+		return err
+	})
 	if err != nil {
 		return nil, fmt.Errorf("object %v: %w", ino, err)
 	}

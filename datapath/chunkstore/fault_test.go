@@ -6,6 +6,8 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
+
+	"github.com/bivouacfs/bivouac/datapath"
 )
 
 var ctx = context.Background()
@@ -54,6 +56,13 @@ func (f *faultFS) ReadDir(dir string, fn func(string, Stat)) error {
 	return f.FS.ReadDir(dir, fn)
 }
 
+func (f *faultFS) Disk(dir string) (Disk, error) {
+	if _, err := f.try("disk", 0); err != nil {
+		return Disk{}, err
+	}
+	return f.FS.Disk(dir)
+}
+
 func (f *faultFS) Mkdir(dir string) error {
 	if _, err := f.try("mkdir", 0); err != nil {
 		return err
@@ -97,6 +106,30 @@ func (f *faultFile) Truncate(size int64) error {
 	return f.File.Truncate(size)
 }
 
+func (f *faultFile) Allocate(off, n int64) error {
+	done, err := f.fs.try("allocate", int(n))
+	if done > 0 {
+		if aerr := f.File.Allocate(off, int64(done)); aerr != nil {
+			return aerr
+		}
+	}
+	return err
+}
+
+func (f *faultFile) Punch(off, n int64) error {
+	if _, err := f.fs.try("punch", 0); err != nil {
+		return err
+	}
+	return f.File.Punch(off, n)
+}
+
+func (f *faultFile) Data(off int64) (datapath.Extent, error) {
+	if _, err := f.fs.try("data", 0); err != nil {
+		return datapath.Extent{}, err
+	}
+	return f.File.Data(off)
+}
+
 func (f *faultFile) Sync() error {
 	if _, err := f.fs.try("sync", 0); err != nil {
 		return err
@@ -130,6 +163,11 @@ func TestFaults(t *testing.T) {
 		{"write ENOSPC", failing("write", 0, syscall.ENOSPC), grow, syscall.ENOSPC},
 		{"write half, then ENOSPC", failing("write", 5000, syscall.ENOSPC), grow, syscall.ENOSPC},
 		{"write nothing, no error", failing("write", 0, nil), grow, syscall.EIO},
+		{"allocate half, then ENOSPC", failing("allocate", 20_000, syscall.ENOSPC), func(s *Store) error {
+			return s.Allocate(ctx, ino, 8192, 50_000)
+		}, syscall.ENOSPC},
+		{"punch EIO", failing("punch", 0, syscall.EIO), func(s *Store) error { return s.Punch(ctx, ino, 0, 10) }, syscall.EIO},
+		{"data EIO", failing("data", 0, syscall.EIO), func(s *Store) error { _, err := s.Data(ctx, ino, 0); return err }, syscall.EIO},
 		{"open EMFILE", failing("open", 0, syscall.EMFILE), fresh, syscall.EMFILE},
 		{"open ENOENT", failing("open", 0, syscall.ENOENT), fresh, syscall.EIO},
 		{"stat of a new object", failing("stat", 0, syscall.EIO), fresh, syscall.EIO},

@@ -3,10 +3,13 @@ package chunkstore
 import (
 	"errors"
 	"io/fs"
+	"math"
 	"os"
 	"syscall"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/bivouacfs/bivouac/datapath"
 )
 
 // FS is what the store needs of a file system. It is the seam at which tests
@@ -30,6 +33,12 @@ type File interface {
 	Truncate(size int64) error
 	Sync() error
 	Stat() (Stat, error)
+	// Allocate and Punch are fallocate(2): the one extends a shorter file,
+	// the other leaves its length.
+	Allocate(off, n int64) error
+	Punch(off, n int64) error
+	// Data is the first stretch of data that ends behind off.
+	Data(off int64) (datapath.Extent, error)
 	// Holes is how many of the n bytes from off on have no space on the
 	// disk, or a greater number if the file system cannot tell.
 	Holes(off, n int64) (int64, error)
@@ -45,6 +54,7 @@ type Stat struct {
 // Disk is a disk's identity and free space.
 type Disk struct {
 	ID   uint64
+	Size int64 // bytes
 	Free int64 // bytes that this user may still write
 }
 
@@ -93,7 +103,7 @@ func (osFS) Disk(dir string) (Disk, error) {
 	if err := unix.Statfs(dir, &s); err != nil {
 		return Disk{}, &os.PathError{Op: "statfs", Path: dir, Err: err}
 	}
-	return Disk{ID: st.Dev, Free: int64(s.Bavail) * s.Bsize}, nil
+	return Disk{ID: st.Dev, Size: int64(s.Blocks) * s.Bsize, Free: int64(s.Bavail) * s.Bsize}, nil
 }
 
 type osFile struct{ *os.File }
@@ -114,6 +124,31 @@ func statOf(i fs.FileInfo) Stat {
 		s.Alloc = min(s.Alloc, st.Blocks*512)
 	}
 	return s
+}
+
+func (f osFile) Allocate(off, n int64) error { return f.fallocate(0, off, n) }
+
+func (f osFile) Punch(off, n int64) error {
+	return f.fallocate(unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, off, n)
+}
+
+func (f osFile) fallocate(mode uint32, off, n int64) error {
+	for {
+		err := unix.Fallocate(int(f.Fd()), mode, off, n)
+		if err != syscall.EINTR { // Go's scheduler interrupts what takes long
+			return err
+		}
+	}
+}
+
+// Data moves the descriptor's offset, which nothing here uses.
+func (f osFile) Data(off int64) (datapath.Extent, error) {
+	from, err := f.seek(off, unix.SEEK_DATA, math.MaxInt64)
+	if err != nil || from == math.MaxInt64 {
+		return datapath.NoData, err
+	}
+	to, err := f.seek(from, unix.SEEK_HOLE, math.MaxInt64)
+	return datapath.Extent{From: from, To: to}, err
 }
 
 // Holes moves the descriptor's offset, which nothing here uses.

@@ -19,12 +19,12 @@ const objectsDir = "objects"
 
 // eachDir calls fn for the 256 directories that every store directory can have,
 // several at a time.
-func (s *Store) eachDir(fn func(dir string) error) error {
+func (s *Store) eachDir(fn func(p *place, dir string) error) error {
 	var g errgroup.Group
 	g.SetLimit(8)
-	for _, d := range s.cfg.Dirs {
+	for _, p := range s.places {
 		for i := range 256 {
-			g.Go(func() error { return fn(filepath.Join(d, objectsDir, fmt.Sprintf("%02x", i))) })
+			g.Go(func() error { return fn(p, filepath.Join(p.dir, objectsDir, fmt.Sprintf("%02x", i))) })
 		}
 	}
 	return g.Wait()
@@ -32,10 +32,10 @@ func (s *Store) eachDir(fn func(dir string) error) error {
 
 // list calls fn for the objects in dir, which need not be there. Files that are
 // no objects of this store are counted and left alone.
-func (s *Store) list(dir string, fn func(metadata.Ino, Stat)) (strangers int64, err error) {
+func (s *Store) list(p *place, dir string, fn func(metadata.Ino, Stat)) (strangers int64, err error) {
 	err = s.cfg.FS.ReadDir(dir, func(name string, st Stat) {
 		n, err := strconv.ParseUint(name, 16, 64)
-		if ino := metadata.Ino(n); err == nil && s.path(ino) == filepath.Join(dir, name) {
+		if ino := metadata.Ino(n); err == nil && p.path(ino) == filepath.Join(dir, name) {
 			fn(ino, st)
 			return
 		}
@@ -47,19 +47,13 @@ func (s *Store) list(dir string, fn func(metadata.Ino, Stat)) (strangers int64, 
 	return strangers, err
 }
 
-// scan makes the store directories and counts the objects that are there. The
-// directories below are made when their first object is.
+// scan counts the objects that are there.
 func (s *Store) scan() error {
-	for _, d := range s.cfg.Dirs {
-		if err := s.cfg.FS.Mkdir(filepath.Join(d, objectsDir)); err != nil {
-			return err
-		}
-	}
 	var strangers atomic.Int64
-	err := s.eachDir(func(dir string) error {
-		n, err := s.list(dir, func(_ metadata.Ino, st Stat) {
-			s.usage.settle(0, st.Alloc)
-			s.usage.objects.Add(1)
+	err := s.eachDir(func(p *place, dir string) error {
+		n, err := s.list(p, dir, func(_ metadata.Ino, st Stat) {
+			s.settle(p, 0, st.Alloc)
+			s.count(p, 1)
 		})
 		strangers.Add(n)
 		return err
@@ -74,9 +68,9 @@ func (s *Store) scan() error {
 // It goes on after an error. Objects that are made meanwhile may stay.
 func (s *Store) RemoveAll(match func(metadata.Ino) bool) (int, error) {
 	var removed atomic.Int64
-	err := s.eachDir(func(dir string) error {
+	err := s.eachDir(func(p *place, dir string) error {
 		var inos []metadata.Ino
-		_, err := s.list(dir, func(ino metadata.Ino, _ Stat) { inos = append(inos, ino) })
+		_, err := s.list(p, dir, func(ino metadata.Ino, _ Stat) { inos = append(inos, ino) })
 		errs := []error{err}
 		for _, ino := range inos {
 			if !match(ino) {
@@ -93,7 +87,8 @@ func (s *Store) RemoveAll(match func(metadata.Ino) bool) (int, error) {
 	return int(removed.Load()), err
 }
 
-// Space is the quota, what is used of it, and what can still be written.
+// Space is the quota, as far as the disks have it, what is used of it, and what
+// can still be written.
 func (s *Store) Space(context.Context) (datapath.Space, error) {
 	sp := datapath.Space{Capacity: s.cfg.Capacity, Used: max(s.usage.used.Load(), 0), Objects: s.usage.objects.Load()}
 	free, err := s.diskFree()
@@ -101,28 +96,34 @@ func (s *Store) Space(context.Context) (datapath.Space, error) {
 		return sp, err
 	}
 	sp.Free = free
-	if sp.Capacity == 0 {
-		sp.Capacity = sp.Used + free
-		return sp, nil
+	if sp.Capacity > 0 {
+		sp.Free = max(min(free, sp.Capacity-s.usage.held.Load()), 0)
 	}
-	sp.Free = max(min(free, sp.Capacity-s.usage.held.Load()), 0)
+	if most := sp.Used + free; sp.Capacity == 0 || sp.Capacity > most {
+		sp.Capacity = most
+	}
 	return sp, nil
 }
 
 // diskFree sums the disks below the directories, each one once.
 func (s *Store) diskFree() (int64, error) {
 	var errs []error
-	free, seen := int64(0), map[uint64]bool{}
-	for _, dir := range s.cfg.Dirs {
-		d, err := s.cfg.FS.Disk(dir)
-		if err != nil {
-			errs = append(errs, err)
+	free, seen := int64(0), map[*disk]bool{}
+	for _, p := range s.places {
+		if seen[p.disk] {
 			continue
 		}
-		if !seen[d.ID] {
-			seen[d.ID] = true
-			free += d.Free
-		}
+		seen[p.disk] = true
+		n, err := p.disk.free()
+		free, errs = free+n, append(errs, err)
 	}
 	return free, errors.Join(errs...)
+}
+
+// Room reports whether the disk of the first store directory still has half of
+// what Config.Reserve keeps free there.
+func (s *Store) Room() bool {
+	d := s.places[0].disk
+	now, err := s.cfg.FS.Disk(d.dir)
+	return err == nil && now.Free >= d.keep/2
 }

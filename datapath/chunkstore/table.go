@@ -5,9 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
-	"os"
-	"path/filepath"
 	"sync"
 	"syscall"
 
@@ -22,9 +19,11 @@ type object struct {
 	refs     int           // guarded by table.mu
 	detached bool          // no longer in the table; guarded by table.mu
 	idle     *list.Element // in table.idle while refs is 0; guarded by table.mu
+	victims  []*object     // to be closed before this is opened; guarded by table.mu
 
 	openMu sync.Mutex
-	file   File // guarded by openMu until it is set, then constant
+	file   File   // guarded by openMu until it is set, then constant
+	place  *place // as file
 
 	mu   sync.RWMutex // held for reading by reads and writes, for writing to cut or remove
 	gone bool         // removed; guarded by mu
@@ -55,15 +54,15 @@ func (t *table) acquire(ctx context.Context, ino metadata.Ino, create bool) (*ob
 	if err := t.enter(ctx); err != nil {
 		return nil, err
 	}
-	o, evicted, err := t.ref(ino)
+	o, err := t.ref(ino)
 	if err != nil {
 		<-t.slots
 		return nil, err
 	}
-	if evicted != nil {
-		_ = evicted.file.Close() // written data is in the page cache; Sync reports its errors
-	}
 	o.openMu.Lock()
+	for _, v := range t.victims(o) {
+		_ = v.file.Close() // written data is in the page cache; Sync reports its errors
+	}
 	if o.file == nil {
 		err = t.open(o, create)
 	}
@@ -96,13 +95,13 @@ func (t *table) enter(ctx context.Context) error {
 }
 
 // ref counts a use of ino's object, and picks one to close if there are too many.
-func (t *table) ref(ino metadata.Ino) (o, evicted *object, err error) {
+func (t *table) ref(ino metadata.Ino) (*object, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.closed {
-		return nil, nil, fmt.Errorf("store is closed: %w", syscall.ESHUTDOWN)
+		return nil, fmt.Errorf("store is closed: %w", syscall.ESHUTDOWN)
 	}
-	o = t.objects[ino]
+	o := t.objects[ino]
 	if o == nil {
 		o = &object{ino: ino}
 		t.objects[ino] = o
@@ -113,11 +112,22 @@ func (t *table) ref(ino metadata.Ino) (o, evicted *object, err error) {
 	}
 	o.refs++
 	if len(t.objects)+t.lost > cap(t.slots) && t.idle.Len() > 0 {
-		evicted = t.idle.Remove(t.idle.Front()).(*object)
-		evicted.idle, evicted.detached = nil, true
-		delete(t.objects, evicted.ino)
+		v := t.idle.Remove(t.idle.Front()).(*object)
+		v.idle, v.detached = nil, true
+		delete(t.objects, v.ino)
+		o.victims = append(o.victims, v)
 	}
-	return o, evicted, nil
+	return o, nil
+}
+
+// victims takes out those that make room for o. Whoever is about to open o has
+// to close them first, also if another has picked them.
+func (t *table) victims(o *object) []*object {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	v := o.victims
+	o.victims = nil
+	return v
 }
 
 // release gives back what acquire returned.
@@ -129,16 +139,21 @@ func (t *table) release(o *object) {
 		if o.file == nil { // it never opened; nobody else has it, so it is not being opened
 			t.drop(o)
 		}
-		if o.detached {
-			t.lost--
-			closing = o.file
-		} else {
+		switch {
+		case !o.detached:
 			o.idle = t.idle.PushBack(o)
+		case o.file == nil:
+			t.lost--
+		default:
+			closing = o.file
 		}
 	}
 	t.mu.Unlock()
 	if closing != nil {
 		_ = closing.Close() // of a removed object
+		t.mu.Lock()
+		t.lost-- // now somebody else may have its descriptor
+		t.mu.Unlock()
 	}
 	<-t.slots
 }
@@ -183,24 +198,4 @@ func (t *table) close() error {
 		<-t.slots
 	}
 	return errors.Join(errs...)
-}
-
-// openFile opens or makes the file of an object; made tells which.
-func openFile(f FS, path string, create bool) (file File, made bool, err error) {
-	if !create {
-		file, err = f.Open(path, 0)
-		return file, false, err
-	}
-	file, err = f.Open(path, os.O_CREATE|os.O_EXCL)
-	if errors.Is(err, fs.ErrNotExist) { // the first object of its directory
-		if err := f.Mkdir(filepath.Dir(path)); err != nil {
-			return nil, false, err
-		}
-		file, err = f.Open(path, os.O_CREATE|os.O_EXCL)
-	}
-	if errors.Is(err, fs.ErrExist) {
-		file, err = f.Open(path, 0)
-		return file, false, err
-	}
-	return file, err == nil, err
 }

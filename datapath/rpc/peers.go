@@ -34,7 +34,7 @@ type PeersConfig struct {
 	// connection. It must not wait.
 	NewerEpoch func(peer metadata.NodeID, e metadata.Epoch)
 
-	Conns   int           // connections to a node for bulk data; 2. For metadata it is one
+	Conns   int           // connections to a node for bulk data; 2. For the others it is one
 	Timeout time.Duration // of a call whose context has no tighter deadline; 30 s
 
 	MaxInFlight      int           // calls under way on one connection, more wait; 64
@@ -132,6 +132,7 @@ func (p *Peers) To(id metadata.NodeID) Caller {
 		n = &peer{p: p, id: id}
 		n.meta = &lane{p: p, id: id, purpose: wire.PurposeMeta, most: 1}
 		n.bulk = &lane{p: p, id: id, purpose: wire.PurposeBulk, most: p.cfg.Conns}
+		n.homes = &lane{p: p, id: id, purpose: wire.PurposeHomes, most: 1}
 		p.nodes[id] = n
 	}
 	return n
@@ -171,6 +172,7 @@ func (p *Peers) Close() {
 	for _, n := range nodes {
 		n.meta.close()
 		n.bulk.close()
+		n.homes.close()
 	}
 	p.wg.Wait()
 }
@@ -188,10 +190,11 @@ func (p *Peers) begin() bool {
 
 // peer is one node as a Caller.
 type peer struct {
-	p    *Peers
-	id   metadata.NodeID
-	meta *lane
-	bulk *lane
+	p     *Peers
+	id    metadata.NodeID
+	meta  *lane
+	bulk  *lane
+	homes *lane
 }
 
 var _ Caller = (*peer)(nil)
@@ -217,13 +220,10 @@ func (n *peer) do(ctx context.Context, c *Call) error {
 	if err := checkSize(c); err != nil {
 		return err
 	}
-	if ctx.Err() != nil {
+	if ended(ctx) {
 		return ctxErrno(ctx)
 	}
-	l := n.meta
-	if c.Op.Bulk() {
-		l = n.bulk
-	}
+	l := n.lane(c.Op)
 	w := newWaiter(ctx, n.p.cfg.Timeout, c)
 	for {
 		conn, err := l.conn(ctx, w)
@@ -236,6 +236,23 @@ func (n *peer) do(ctx context.Context, c *Call) error {
 		w.release()
 		return err
 	}
+}
+
+// lane is the connections that op goes over.
+func (n *peer) lane(op wire.Op) *lane {
+	switch op.Purpose() {
+	case wire.PurposeBulk:
+		return n.bulk
+	case wire.PurposeHomes:
+		return n.homes
+	}
+	return n.meta
+}
+
+// ended reports whether ctx is over; its own timer may be a moment late.
+func ended(ctx context.Context) bool {
+	d, ok := ctx.Deadline()
+	return ctx.Err() != nil || ok && !time.Now().Before(d)
 }
 
 func checkSize(c *Call) error {

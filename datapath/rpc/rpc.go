@@ -12,7 +12,9 @@
 // # Connections
 //
 // Metadata, bulk data and streams (Raft) have connections of their own, so
-// that a small call does not wait behind a large body. A connection is made
+// that a small call does not wait behind a large body. So have the calls by
+// which homes finish what they have begun together: nothing that waits for its
+// end can be in their way. A connection is made
 // when the first call wants it, and closed by the client when it was idle.
 // Calls fail at once, without a try, while a node is in backoff.
 //
@@ -103,7 +105,8 @@ type Response struct {
 
 // Handler answers a request. The error's errno is the reply's status; an error
 // without one is logged and becomes EIO, and so does a panic. ctx ends with the
-// connection and, unless the op is inline, when the caller gives up.
+// connection and when the caller gives up; that of an inline op has ended
+// before (ServerConfig.Inline).
 type Handler func(ctx context.Context, req *Request, resp *Response) error
 
 // Call is one call and its results.

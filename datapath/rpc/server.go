@@ -25,7 +25,9 @@ type ServerConfig struct {
 
 	Handlers map[wire.Op]Handler
 	// Inline says which ops are answered on the reading goroutine: small ones
-	// that never wait. Their ctx has no deadline.
+	// that seldom wait. Their ctx is cancelled before they begin: a handler
+	// that would have to wait returns its error, context.Canceled, and is
+	// called again on a goroutine where it may.
 	Inline func(wire.Op) bool
 	// Stream gets the connections for streams, authenticated. Until it returns
 	// Close closes the connection; afterwards it is whoever's has it.
@@ -41,7 +43,7 @@ type ServerConfig struct {
 
 	MaxConns    int // connections at a time; 4096
 	MaxInFlight int // requests under way on one connection; 64
-	MaxWorkers  int // handlers running at a time that are not inline, for metadata and for bulk each; 256
+	MaxWorkers  int // handlers running at a time that are not inline, for each purpose; 256
 
 	HandshakeTimeout time.Duration // 5 s
 	IdleTimeout      time.Duration // between two frames; 10 min
@@ -117,6 +119,8 @@ type Server struct {
 	stats    serverStats
 	meta     *workers
 	bulk     *workers
+	homes    *workers
+	over     context.Context // that of inline ops: it has ended
 	ctx      context.Context // ends with Close
 	cancel   context.CancelFunc
 	wg       sync.WaitGroup // connections and workers
@@ -148,6 +152,10 @@ func NewServer(cfg ServerConfig) (*Server, error) {
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.meta = newWorkers(s, cfg.MaxWorkers)
 	s.bulk = newWorkers(s, cfg.MaxWorkers)
+	s.homes = newWorkers(s, cfg.MaxWorkers)
+	over, end := context.WithCancel(context.Background())
+	end()
+	s.over = over
 	return s, nil
 }
 

@@ -9,6 +9,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -165,6 +166,41 @@ func TestHandlerPanic(t *testing.T) {
 			t.Errorf("%d panics counted, want 1", n)
 		}
 	}
+}
+
+// TestInlineThatWaits: what cannot be answered at once is answered on another
+// goroutine, so that it does not delay what comes behind it on its connection.
+func TestInlineThatWaits(t *testing.T) {
+	free := make(chan struct{})
+	var tries, undone atomic.Int32
+	_, addr := startServer(t, map[wire.Op]Handler{
+		wire.OpLookup: func(ctx context.Context, req *Request, resp *Response) error {
+			if len(req.Body) == 0 {
+				return nil
+			}
+			tries.Add(1)
+			resp.Body, resp.Done = req.Body, func() { undone.Add(1) }
+			select {
+			case <-free:
+				return nil
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		},
+	}, func(c *ServerConfig) { c.Inline = func(wire.Op) bool { return true } })
+	to := startPeers(t, addr, nil).To(3)
+	call := Call{Op: wire.OpLookup, Body: []byte("wait")}
+	first := make(chan error, 1)
+	go func() { first <- to.Do(context.Background(), &call) }()
+	eventually(t, "the first call waits", func() bool { return tries.Load() == 2 })
+	if err := to.Do(context.Background(), &Call{Op: wire.OpLookup}); err != nil {
+		t.Fatal(err)
+	}
+	close(free)
+	if err := <-first; err != nil || string(call.Reply) != "wait" {
+		t.Errorf("the call that waited = %q, %v", call.Reply, err)
+	}
+	eventually(t, "both responses are done", func() bool { return undone.Load() == 2 })
 }
 
 func TestResponseTooLarge(t *testing.T) {

@@ -44,8 +44,11 @@ func (s *Server) serveFrames(conn net.Conn, hello wire.Hello) error {
 		w:     newFrameWriter(conn, s.cfg.FrameTimeout, &s.stats.bytesOut),
 		slots: make(chan struct{}, s.cfg.MaxInFlight),
 	}
-	if hello.Purpose == wire.PurposeBulk {
+	switch hello.Purpose {
+	case wire.PurposeBulk:
 		c.workers = s.bulk
+	case wire.PurposeHomes:
+		c.workers = s.homes
 	}
 	err := c.readRequests()
 	cancel()
@@ -127,6 +130,7 @@ type task struct {
 	pool *bytebufferpool.Pool
 	req  Request
 	resp Response
+	late bool // an inline op that has to wait, and so is on a worker
 }
 
 // Requests without data and requests with much come from pools of their own,
@@ -177,6 +181,10 @@ func (t *task) run() {
 	ctx, cancel := t.context()
 	err := t.handle(ctx)
 	cancel()
+	if t.inline() && errors.Is(err, context.Canceled) {
+		t.again()
+		return
+	}
 	if err := t.reply(err); err != nil {
 		_ = t.c.conn.Close() // part of a frame may be out: nothing can follow it
 		t.c.s.cfg.Log.WithFields(logrus.Fields{"peer": t.c.peer, "op": t.h.Op.String()}).WithError(err).
@@ -188,11 +196,29 @@ func (t *task) run() {
 	t.end()
 }
 
+// inline reports whether the reading goroutine runs t.
+func (t *task) inline() bool { return !t.late && t.c.s.inline[t.h.Op] }
+
+// again has t answered by a worker, which may wait.
+func (t *task) again() {
+	if t.resp.Done != nil {
+		t.resp.Done()
+	}
+	t.resp, t.late = Response{}, true
+	if !t.c.workers.run(t) {
+		t.end()
+	}
+}
+
 func (t *task) context() (context.Context, context.CancelFunc) {
-	if t.h.Wait == 0 || t.c.s.inline[t.h.Op] {
+	switch {
+	case t.inline():
+		return t.c.s.over, func() {}
+	case t.h.Wait == 0:
 		return t.c.ctx, func() {}
 	}
-	return context.WithTimeout(t.c.ctx, time.Duration(t.h.Wait)*time.Millisecond)
+	d := &deadline{conn: t.c.ctx, at: time.Now().Add(time.Duration(t.h.Wait) * time.Millisecond)}
+	return d, d.end
 }
 
 // handle calls the handler; a panic becomes an error without an errno.

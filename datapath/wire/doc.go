@@ -15,7 +15,7 @@
 //	C → S  Hello      44 bytes
 //	     0   4  "BVhi"
 //	     4   2  version
-//	     6   1  purpose: 1 metadata, 2 bulk, 3 stream
+//	     6   1  purpose: 1 metadata, 2 bulk, 3 stream, 4 homes among themselves
 //	     7   1  zero
 //	     8   2  node id of C; 0xffff: a client without a share
 //	    10   2  node id of the S that C wants
@@ -74,24 +74,55 @@
 //	mkdir         11   CreateReq    AttrResp
 //	rmdir         12   DirName      -
 //	link          13   LinkReq      AttrResp
-//	newdir        14   NewDirReq    AttrResp
-//	dropdir       15   InoReq       -
-//	enter         16   EnterReq     EntryResp: what was replaced
-//	remove        17   RemoveReq    -
-//	relink        18   RelinkReq    AttrResp
+//	prepare       19   PrepareReq   VoteResp
+//	commit        20   TxReq        -
+//	abort         21   TxReq        -
+//	outcome       22   TxReq        OutcomeResp
+//	moves         23   MovesReq     -
+//	climb         24   ClimbReq     InoReq: where it ended
+//	open          25   OpenReq      AttrResp
+//	create-open   26   CreateOpenReq  AttrResp (also with EEXIST)
+//	closed        27   ClosedReq    -
+//	recall        28   RecallReq    RecallResp
+//	remove-objects 29  InosReq      -
+//	append        30   AppendReq    PlaceResp
 //	read          32   ReadReq      data
 //	write         33   WriteReq + data   -
 //	sync          34   InoReq       -
 //	truncate      35   TruncateReq  -
 //	remove-object 36   InoReq       -
 //	space         37   -            SpaceResp
+//	lock          38   LockReq      LockResp
+//	test-lock     39   LockReq      HeldLockResp
+//	wake          40   WakeReq      -
+//	getxattr      41   XattrReq     BytesResp
+//	setxattr      42   SetxattrReq  -
+//	listxattr     43   InoReq       NamesResp
+//	removexattr   44   XattrReq     -
+//	allocate      45   RangeReq     -
+//	punch         46   RangeReq     -
+//	data          47   DataReq      ExtentResp
+//	allocated     48   InoReq       SizeResp
+//	section-make   49  SectionMakeReq    -
+//	section-fill   50  SectionFillReq    -
+//	section-change 51  SectionChangeReq  -
+//	section-report 52  SectionReportReq  SectionReportResp
+//	names          53  NamesReq          EntriesResp
+//	lookup-lease  56   DirName      LeasedEntryResp
+//	getattr-lease 57   InoReq       LeasedAttrResp
+//	revoke        58   RevokeReq    -
 //	64 and above       JSON, and data where the op says so
+//
+// A reply to any op of the namespace whose status is EREMOTE has the body
+// ElsewhereResp: 8 dir, 8 epoch. It says that the entry is not here: dir is
+// spread since that epoch, or, with epoch 0, its home knows.
 //
 // # Encodings
 //
 // Fields stand one behind the other without padding.
 //
 //	string       4 length, then the bytes
+//	bytes        the same
 //	bool         1: 0 or 1
 //	Layout       1 kind, 1 copies, 2 node, 4 chunk size, 2 width, 8 epoch
 //	Attr         8 ino, 4 mode, 4 nlink, 4 uid, 4 gid, 4 rdev, 8 size,
@@ -100,6 +131,13 @@
 //	New          4 mode, 4 uid, 4 gid, 4 rdev, string target, Layout
 //	Change       4 set, 4 mode, 4 uid, 4 gid, 8 size, 8 atime, 8 mtime, Layout
 //
+//	Edit         1 kind, 8 dir, string name, 8 ino, 4 mode, 8 to dir,
+//	             string to name, bool: a New follows, [New]
+//	Extent       8 offset, 8 length
+//	Opened       8 ino, 8 ticket, bool unsure, and of appends: 8 sequence,
+//	             Extent, 4 count, Extent…; 4 count, Lock…
+//	Lock         1 kind, 1 type, 8 owner, 8 start, 8 end, 4 pid
+//
 //	DirName      8 dir, string name
 //	CreateReq    8 dir, string name, New
 //	RenameReq    8 dir, string name, 8 new dir, string new name, 4 flags
@@ -107,18 +145,52 @@
 //	InoReq       8 ino
 //	SetattrReq   8 ino, Change
 //	LinkReq      8 ino, 8 dir, string name
-//	NewDirReq    8 parent, New
-//	EnterReq     8 dir, Entry, bool replace
-//	RemoveReq    8 dir, string name, 8 ino
-//	RelinkReq    8 ino, 4 delta (signed)
+//	PrepareReq   8 transaction, 1 count, Edit…
+//	TxReq        8 transaction
+//	MovesReq     8 transaction, bool unlock
+//	ClimbReq     8 from, 8 stop
 //	AttrResp     Attr
 //	EntryResp    bool: an Entry follows, [Entry]
 //	EntriesResp  4 count, Entry…
 //	StringResp   string
+//	VoteResp     bool: an Entry follows, [Entry], bool: an Attr follows, [Attr]
+//	OutcomeResp  1 outcome: 0 undecided, 1 committed, 2 aborted
+//	Section      8 dir, 8 generation
+//	SectionMakeReq    Section, 8 epoch, 8 seed, Attr, 2 count, 2 node…
+//	SectionFillReq    Section, 4 count, Entry…
+//	SectionChangeReq  Section, 1 order, 8 freeze, Attr
+//	SectionReportReq  Section, 8 freeze, 4 subdirectories, 8 mtime
+//	SectionReportResp 1 state, Attr
+//	NamesReq          8 epoch, ReadDirReq
 //	SpaceResp    8 capacity, 8 used, 8 free, 8 objects
 //	ReadReq      8 ino, 8 offset, 4 length
 //	WriteReq     8 ino, 8 offset
 //	TruncateReq  8 ino, 8 size
+//	OpenReq      8 run, 8 ticket, 8 ino
+//	CreateOpenReq  8 run, 8 ticket, CreateReq
+//	ClosedReq    8 run, 4 count, Opened…
+//	RecallReq    8 run, 8 after, 4 count, 8 ino…
+//	RecallResp   8 run, 8 floor, bool more, 4 count, Opened…
+//	InosReq      4 count, 8 ino…
+//	XattrReq     8 ino, string name
+//	SetxattrReq  8 ino, 1 mode: 0 any, 1 create, 2 replace; string name, bytes value
+//	BytesResp    bytes
+//	NamesResp    4 count, string…
+//	RangeReq     8 ino, 8 offset, 8 length
+//	DataReq      8 ino, 8 offset
+//	ExtentResp   8 from, 8 to
+//	SizeResp     8 bytes
+//	Lease        4 entry, 4 attributes: milliseconds
+//	LeasedEntryResp  Entry, Lease
+//	LeasedAttrResp   Attr, Lease
+//	RevokeReq    2 count, (8 ino, string name)…
+//	AppendReq    8 run, 8 ino, 8 sequence, 8 length, 8 end, 8 wait,
+//	             bool unused, bool freeze, bool thaw
+//	PlaceResp    8 offset, 8 tail, Attr
+//	LockReq      8 run, 8 ino, Lock, 8 waiter, bool cancel
+//	LockResp     bool granted, 8 version
+//	HeldLockResp 2 node, Lock
+//	WakeReq      4 count, 8 waiter…
 //
 // A message has one encoding only: what Parse accepts, Append gives back byte
 // for byte.

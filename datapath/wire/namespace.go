@@ -88,7 +88,7 @@ func (m *ReadDirReq) Parse(b []byte) error {
 	return d.done("readdir request")
 }
 
-// InoReq names an inode: getattr, readlink, reap, dropdir, sync, remove-object.
+// InoReq names an inode: getattr, readlink, reap, sync, remove-object.
 type InoReq struct {
 	Ino metadata.Ino
 }

@@ -8,7 +8,7 @@ import (
 // Op is what a frame asks for.
 type Op uint16
 
-// The ops of a node's namespace (metadata.NodeStore).
+// The ops of a node's namespace (metadata.Store). 14 to 18 are not used again.
 const (
 	OpLookup   Op = 2
 	OpCreate   Op = 3
@@ -22,11 +22,37 @@ const (
 	OpMkdir    Op = 11
 	OpRmdir    Op = 12
 	OpLink     Op = 13
-	OpNewDir   Op = 14
-	OpDropDir  Op = 15
-	OpEnter    Op = 16
-	OpRemove   Op = 17
-	OpRelink   Op = 18
+)
+
+// The ops of homes among themselves (metadata.TxPeer).
+const (
+	OpPrepare Op = 19
+	OpCommit  Op = 20
+	OpAbort   Op = 21
+	OpOutcome Op = 22
+	OpMoves   Op = 23
+	OpClimb   Op = 24
+)
+
+// The ops of a home for those who have its files open (metadata.Opens), and of
+// a client for the homes (metadata.Recaller).
+const (
+	OpOpen       Op = 25
+	OpCreateOpen Op = 26
+	OpClosed     Op = 27
+	// OpRecall asks a client what it has open.
+	OpRecall Op = 28
+	// OpRemoveObjects removes many objects; from the home of their files.
+	OpRemoveObjects Op = 29
+	OpAppend        Op = 30
+)
+
+// The ops of locks: of a home (metadata.Locks), and of a client that waits
+// (metadata.Woken).
+const (
+	OpLock     Op = 38
+	OpTestLock Op = 39
+	OpWake     Op = 40
 )
 
 // The ops of a node's data (datapath.Store).
@@ -37,6 +63,39 @@ const (
 	OpTruncate     Op = 35
 	OpRemoveObject Op = 36
 	OpSpace        Op = 37
+)
+
+// The ops of extended attributes (metadata.Xattrs).
+const (
+	OpGetxattr    Op = 41
+	OpSetxattr    Op = 42
+	OpListxattr   Op = 43
+	OpRemovexattr Op = 44
+)
+
+// The ops that shape a node's objects (datapath.Shaper).
+const (
+	OpAllocate  Op = 45
+	OpPunch     Op = 46
+	OpData      Op = 47
+	OpAllocated Op = 48
+)
+
+// The ops of wide directories (metadata.Sections).
+const (
+	OpSectionMake   Op = 49
+	OpSectionFill   Op = 50
+	OpSectionChange Op = 51
+	OpSectionReport Op = 52
+	OpNames         Op = 53
+)
+
+// The ops of leases on directories (metadata.Leaser). OpRevoke goes from a home
+// to those who hold one.
+const (
+	OpLookupLease  Op = 56
+	OpGetattrLease Op = 57
+	OpRevoke       Op = 58
 )
 
 // FirstControl is the first op whose body is JSON.
@@ -74,10 +133,18 @@ const MaxOp Op = 75
 var opNames = [MaxOp]string{
 	OpLookup: "lookup", OpCreate: "create", OpUnlink: "unlink", OpRename: "rename", OpReadDir: "readdir",
 	OpGetattr: "getattr", OpSetattr: "setattr", OpReadlink: "readlink", OpReap: "reap", OpMkdir: "mkdir",
-	OpRmdir: "rmdir", OpLink: "link", OpNewDir: "newdir", OpDropDir: "dropdir", OpEnter: "enter",
-	OpRemove: "remove", OpRelink: "relink",
+	OpRmdir: "rmdir", OpLink: "link",
+	OpPrepare: "prepare", OpCommit: "commit", OpAbort: "abort", OpOutcome: "outcome", OpMoves: "moves", OpClimb: "climb",
+	OpOpen: "open", OpCreateOpen: "create-open", OpClosed: "closed", OpRecall: "recall",
+	OpRemoveObjects: "remove-objects", OpAppend: "append",
+	OpLock: "lock", OpTestLock: "test-lock", OpWake: "wake",
 	OpRead: "read", OpWrite: "write", OpSync: "sync", OpTruncate: "truncate", OpRemoveObject: "remove-object",
-	OpSpace:  "space",
+	OpSpace:    "space",
+	OpGetxattr: "getxattr", OpSetxattr: "setxattr", OpListxattr: "listxattr", OpRemovexattr: "removexattr",
+	OpAllocate: "allocate", OpPunch: "punch", OpData: "data", OpAllocated: "allocated",
+	OpSectionMake: "section-make", OpSectionFill: "section-fill", OpSectionChange: "section-change",
+	OpSectionReport: "section-report", OpNames: "names",
+	OpLookupLease: "lookup-lease", OpGetattrLease: "getattr-lease", OpRevoke: "revoke",
 	OpReport: "report", OpPropose: "propose", OpStage: "stage", OpStagePoll: "stage-poll",
 	OpStagePart: "stage-part", OpStageSeam: "stage-seam", OpManifest: "manifest", OpStageIn: "stage-in",
 	OpStageOut: "stage-out", OpStatus: "status", OpStageAbort: "stage-abort",
@@ -108,12 +175,16 @@ func (o *Op) UnmarshalText(b []byte) error {
 	return fmt.Errorf("%q is no operation", b)
 }
 
-// Bulk reports whether the op goes over a connection for bulk data, so that it
-// cannot delay a small call.
-func (o Op) Bulk() bool {
+// Purpose is that of the connection that the op goes over: large bodies cannot
+// delay small calls there, and calls that may wait cannot delay those that
+// they wait for.
+func (o Op) Purpose() Purpose {
 	switch o {
 	case OpRead, OpWrite, OpStage, OpStagePoll, OpStagePart, OpStageSeam, OpStageIn, OpStageOut, OpStageAbort, OpManifest:
-		return true
+		return PurposeBulk
+	case OpPrepare, OpCommit, OpAbort, OpOutcome, OpMoves, OpClimb,
+		OpSectionMake, OpSectionFill, OpSectionChange, OpSectionReport, OpRevoke:
+		return PurposeHomes
 	}
-	return false
+	return PurposeMeta
 }

@@ -7,10 +7,14 @@ import (
 	"encoding/json"
 	"errors"
 	"hash/crc32"
+	"os"
 	"reflect"
+	"regexp"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/bivouacfs/bivouac/datapath"
 	"github.com/bivouacfs/bivouac/metadata"
@@ -21,6 +25,9 @@ var (
 	sampleAttr   = metadata.Attr{
 		Ino: metadata.LiveIno(3, 1041), Mode: 0o100644, Nlink: 2, UID: 1000, GID: 1001, Rdev: 5, Size: 1 << 40,
 		Atime: -1, Mtime: 1<<62 + 7, Ctime: 12, Layout: sampleLayout,
+	}
+	sampleLock = metadata.Lock{
+		Kind: metadata.FlockLock, Type: metadata.WriteLock, Owner: 1 << 63, Start: 4, End: metadata.MaxLockEnd, PID: 77,
 	}
 	sampleNew    = metadata.New{Mode: 0o120777, UID: 1, GID: 2, Rdev: 3, Target: "../über", Layout: sampleLayout}
 	sampleChange = metadata.Change{
@@ -40,21 +47,69 @@ func messages() []Message {
 		&InoReq{Ino: metadata.SealedIno(1, 2, 3)},
 		&SetattrReq{Ino: 16, Change: sampleChange},
 		&LinkReq{Ino: 1024, Dir: 16, Name: "l"},
-		&NewDirReq{Parent: 16, New: sampleNew},
-		&EnterReq{Dir: 16, Entry: bare, Replace: true},
-		&EnterReq{Dir: 16, Entry: full},
-		&RemoveReq{Dir: 16, Name: "r", Ino: 99},
-		&RelinkReq{Ino: 99, Delta: -1},
+		&PrepareReq{Tx: 7, Edits: []metadata.Edit{
+			{Kind: metadata.EditMake, ToDir: 16, ToName: "d", New: &sampleNew},
+			{Kind: metadata.EditSwap, Dir: 16, Name: "a", Ino: 99, Mode: 0o40755, ToDir: 17, ToName: "b"},
+		}},
+		&VoteResp{},
+		&VoteResp{Vote: metadata.Vote{Old: &full, Attr: &sampleAttr}},
+		&TxReq{Tx: 1 << 50},
+		&OutcomeResp{Outcome: metadata.Aborted},
+		&MovesReq{Tx: 5, Unlock: true},
+		&ClimbReq{From: 17, Stop: 18},
 		&AttrResp{Attr: sampleAttr},
 		&EntryResp{},
 		&EntryResp{Entry: &full},
 		&EntriesResp{},
 		&EntriesResp{Entries: []metadata.Entry{full, bare, full, full}},
 		&StringResp{S: "target"},
+		&ElsewhereResp{metadata.Elsewhere{Dir: 16, Epoch: 9}},
+		&SectionMakeReq{metadata.NewSection{
+			Section: metadata.Section{Dir: 16, Gen: 1024}, Epoch: 9, Seed: 7, Attr: sampleAttr, Nodes: []metadata.NodeID{0, 2, 0x0304},
+		}},
+		&SectionFillReq{Section: metadata.Section{Dir: 16, Gen: 1}, Entries: []metadata.Entry{bare, full}},
+		&SectionChangeReq{metadata.SectionChange{
+			Section: metadata.Section{Dir: 16, Gen: 1}, Order: metadata.SectionFreeze, Freeze: 3, Attr: sampleAttr,
+		}},
+		&SectionReportReq{metadata.SectionReport{Section: metadata.Section{Dir: 16, Gen: 1}, Freeze: 3, Subdirs: 4, Mtime: 5}},
+		&SectionReportResp{metadata.SectionAnswer{State: metadata.SectionInUse, Attr: sampleAttr}},
+		&NamesReq{ReadDirReq: ReadDirReq{Dir: 16, After: "m", Limit: 100}, Epoch: 9},
 		&SpaceResp{Space: datapath.Space{Capacity: 1, Used: 2, Free: 3, Objects: 4}},
+		&LeasedEntryResp{Entry: full, Lease: metadata.Lease{Entry: time.Second, Attr: 20 * time.Millisecond}},
+		&LeasedEntryResp{Entry: bare},
+		&LeasedAttrResp{Attr: sampleAttr, Lease: metadata.Lease{Attr: time.Millisecond}},
+		&RevokeReq{},
+		&RevokeReq{Keys: []metadata.LeaseKey{{Ino: 16}, {Ino: 17, Name: "d"}}},
 		&ReadReq{Ino: 5, Off: -1, Len: MaxData},
 		&WriteReq{Ino: 5, Off: 1 << 50},
 		&TruncateReq{Ino: 5, Size: 12},
+		&OpenReq{Run: 1 << 60, Ticket: 9, Ino: 5},
+		&CreateOpenReq{Run: 1, Ticket: 2, CreateReq: CreateReq{Dir: 16, Name: "n", New: sampleNew}},
+		&ClosedReq{Run: 3},
+		&ClosedReq{Run: 3, Files: []metadata.Opened{{Ino: 5, Ticket: 6}, {Ino: 7, Ticket: 8, Unsure: true, Placed: []metadata.Extent{{Off: 1, Len: 2}, {Off: 3, Len: 4}}, Locks: []metadata.Lock{sampleLock}}}},
+		&RecallReq{Run: 3, After: 4},
+		&RecallReq{Run: 3, Only: []metadata.Ino{5, 6}},
+		&RecallResp{metadata.Recalled{Run: 1, Floor: 2, More: true, Files: []metadata.Opened{{
+			Ino: 5, Ticket: 6, Unsure: true, Flight: metadata.Flight{Seq: 7, Extent: metadata.Extent{Off: -1, Len: 8}},
+		}}}},
+		&InosReq{Inos: []metadata.Ino{1, 2, 3}},
+		&RangeReq{Ino: 5, Off: 1 << 50, Len: -1},
+		&DataReq{Ino: 5, Off: 7},
+		&ExtentResp{Extent: datapath.NoData},
+		&SizeResp{Bytes: 1 << 40},
+		&XattrReq{Ino: 5, Name: "user.a"},
+		&SetxattrReq{Ino: 5, Xattr: metadata.Xattr{Name: "user.a", Value: []byte("v\x00"), Mode: metadata.XattrReplace}},
+		&SetxattrReq{Ino: 5, Xattr: metadata.Xattr{Name: "user.empty"}},
+		&BytesResp{},
+		&BytesResp{B: []byte{0, 1}},
+		&NamesResp{},
+		&NamesResp{Names: []string{"user.a", "user.b"}},
+		&AppendReq{Run: 1, Req: metadata.Append{Ino: 5, Seq: 6, Len: 7, End: 8, Wait: 9, Unused: true, Thaw: true}},
+		&LockReq{Run: 1, Req: metadata.LockReq{Ino: 5, Lock: sampleLock, Waiter: 6, Cancel: true}},
+		&LockResp{metadata.LockAnswer{Granted: true, Version: 7}},
+		&HeldLockResp{Node: 3, Lock: sampleLock},
+		&WakeReq{Waiters: []uint64{1, 2}},
+		&PlaceResp{metadata.Place{Off: 5, Tail: 6, Attr: sampleAttr}},
 		&Hello{Purpose: PurposeBulk, From: 1, To: 0xffff, Nonce: Nonce{1, 2}},
 		&Challenge{Nonce: Nonce{3}, MAC: MAC{4}},
 		&Proof{MAC: MAC{5}},
@@ -127,9 +182,13 @@ func TestGolden(t *testing.T) {
 		{&SetattrReq{Ino: 1, Change: metadata.Change{Set: 1, Mode: 2, UID: 3, GID: 4, Size: 5, Atime: 6, Mtime: 7, Layout: sampleLayout}},
 			"0100000000000000" + "01000000" + "02000000" + "03000000" + "04000000" + "0500000000000000" + "0600000000000000" +
 				"0700000000000000" + layout},
-		{&RelinkReq{Ino: 2, Delta: -1}, "0200000000000000" + "ffffffff"},
+		{&PrepareReq{Tx: 2, Edits: []metadata.Edit{{Kind: metadata.EditSwap, Dir: 3, Name: "a", Ino: 4, Mode: 5, ToDir: 6, ToName: "b"}}},
+			"0200000000000000" + "01" + "04" + "0300000000000000" + "01000000" + "61" + "0400000000000000" + "05000000" +
+				"0600000000000000" + "01000000" + "62" + "00"},
 		{&ReadReq{Ino: 2, Off: 3, Len: 4}, "0200000000000000" + "0300000000000000" + "04000000"},
 		{&EntriesResp{}, "00000000"},
+		{&LeasedAttrResp{Attr: sampleAttr, Lease: metadata.Lease{Entry: 1500 * time.Microsecond, Attr: time.Second}}, attr + "01000000" + "e8030000"},
+		{&RevokeReq{Keys: []metadata.LeaseKey{{Ino: 16, Name: "d"}}}, "0100" + "1000000000000000" + "01000000" + "64"},
 		{&Hello{Purpose: PurposeStream, From: 1, To: 2, Nonce: Nonce{9}},
 			hex.EncodeToString([]byte("BVhi")) + "0100" + "03" + "00" + "0100" + "0200" + "09" + strings.Repeat("00", 31)},
 	} {
@@ -250,7 +309,7 @@ func TestHandshakeVersion(t *testing.T) {
 	if err := new(Challenge).Parse(b); !errors.Is(err, ErrVersion) {
 		t.Errorf("Parse = %v, want ErrVersion", err)
 	}
-	for _, purpose := range []Purpose{0, 4} {
+	for _, purpose := range []Purpose{0, 5} {
 		b := Hello{Purpose: purpose}.Append(nil)
 		if err := new(Hello).Parse(b); !errors.Is(err, ErrMalformed) {
 			t.Errorf("Parse of purpose %d = %v, want ErrMalformed", purpose, err)
@@ -269,8 +328,20 @@ func TestOpNames(t *testing.T) {
 		}
 		names[op.String()] = op
 	}
-	if len(names) != 17+6+11 {
-		t.Errorf("%d ops, want %d", len(names), 17+6+11)
+	doc, err := os.ReadFile("doc.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range regexp.MustCompile(`(?m)^//\t([a-z-]+) +(\d+)  `).FindAllSubmatch(doc, -1) {
+		if n, err := strconv.Atoi(string(m[2])); err != nil || names[string(m[1])] != Op(n) {
+			t.Errorf("the package comment has %s as op %s, it is %d", m[1], m[2], names[string(m[1])])
+		}
+		delete(names, string(m[1]))
+	}
+	for name, op := range names {
+		if op < FirstControl {
+			t.Errorf("the package comment has no op %s", name)
+		}
 	}
 	if got := Op(1000).String(); got != "op 1000" {
 		t.Errorf("Op(1000) is %q", got)

@@ -1,0 +1,31 @@
+package chunkstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+
+	"github.com/bivouacfs/bivouac/metadata"
+)
+
+// Lend lends the descriptor of ino's object for sendfile, until done is called.
+// It is one of Config.MaxOpen, and its own offset is nobody's. The file is nil
+// where there is no object or no descriptor. An object that is lent can be
+// removed, and cut: who lends one has to know that nobody does.
+func (s *Store) Lend(ctx context.Context, ino metadata.Ino) (f *os.File, done func(), err error) {
+	o, err := s.table.acquire(ctx, ino, false)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil, nil
+	}
+	if err != nil {
+		return nil, nil, fmt.Errorf("object %v: %w", ino, err)
+	}
+	of, ok := o.file.(osFile)
+	if !ok {
+		s.table.release(o)
+		return nil, nil, nil
+	}
+	return of.File, func() { s.table.release(o) }, nil
+}

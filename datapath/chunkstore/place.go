@@ -1,0 +1,199 @@
+package chunkstore
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"syscall"
+
+	"github.com/bivouacfs/bivouac/metadata"
+)
+
+// place is one store directory.
+type place struct {
+	dir  string
+	disk *disk // shared by the directories on one disk
+
+	used    atomic.Int64 // bytes that objects take here
+	objects atomic.Int64
+}
+
+// disk is what can still be written to one disk. How much that is it asks now
+// and then; in between it counts.
+type disk struct {
+	fs   FS
+	dir  string // somewhere on it
+	keep int64  // bytes that are not for objects
+
+	left    atomic.Int64 // bytes that may be taken before it has to look again
+	pending atomic.Int64 // taken for writes that are under way
+
+	mu sync.Mutex // one looks at a time
+}
+
+// stride is the most that is taken between two looks at a disk: others write
+// to it too.
+const stride = 64 << 20
+
+// take is ENOSPC if there is no room for n bytes more. What was taken is given
+// back when it is written and counted on the disk, or not.
+func (d *disk) take(n int64) error {
+	if n == 0 {
+		return nil
+	}
+	if d.left.Add(-n) >= 0 {
+		d.pending.Add(n)
+		return nil
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	free, err := d.free()
+	if err != nil {
+		return err
+	}
+	if n > free {
+		d.left.Store(0)
+		return syscall.ENOSPC
+	}
+	d.left.Store(min(free/4, stride))
+	d.pending.Add(n)
+	return nil
+}
+
+func (d *disk) gave(n int64) { d.pending.Add(-n) }
+
+// free is what can be written now, beside what is being written.
+func (d *disk) free() (int64, error) {
+	now, err := d.fs.Disk(d.dir)
+	if err != nil {
+		return 0, err
+	}
+	return max(now.Free-d.keep-d.pending.Load(), 0), nil
+}
+
+// openPlaces makes the store directories. reserve is kept free on the disk of
+// the first, as far as it is not more than half of it.
+func openPlaces(f FS, dirs []string, reserve int64) ([]*place, error) {
+	disks := map[uint64]*disk{}
+	var places []*place
+	for i, dir := range dirs {
+		if err := f.Mkdir(filepath.Join(dir, objectsDir)); err != nil {
+			return nil, err
+		}
+		now, err := f.Disk(dir)
+		if err != nil {
+			return nil, err
+		}
+		d := disks[now.ID]
+		if d == nil {
+			d = &disk{fs: f, dir: dir}
+			disks[now.ID] = d
+		}
+		if i == 0 {
+			d.keep = min(reserve, now.Size/2)
+		}
+		places = append(places, &place{dir: dir, disk: d})
+	}
+	return places, nil
+}
+
+// nameOf is the name of ino's object below a store directory.
+func nameOf(ino metadata.Ino) string {
+	return filepath.Join(objectsDir, fmt.Sprintf("%02x", uint8(ino)), fmt.Sprintf("%016x", uint64(ino)))
+}
+
+func (p *place) path(ino metadata.Ino) string { return filepath.Join(p.dir, nameOf(ino)) }
+
+// inOrder calls fn with the places where ino's object may be, until it returns
+// another error than that there is none.
+func (s *Store) inOrder(ino metadata.Ino, fn func(*place) error) error {
+	n := uint64(len(s.places))
+	first := uint64(ino) * 0x9e3779b97f4a7c15 >> 32 % n
+	err := error(fs.ErrNotExist)
+	for i := range n {
+		if err = fn(s.places[(first+i)%n]); !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	}
+	return err
+}
+
+// find opens ino's object where it is.
+func (s *Store) find(ino metadata.Ino) (file File, at *place, err error) {
+	err = s.inOrder(ino, func(p *place) (err error) {
+		at = p
+		file, err = s.cfg.FS.Open(p.path(ino), 0)
+		return err
+	})
+	return file, at, err
+}
+
+// choose is the place for a new object: of those whose disks have room, the one
+// with the fewest bytes, and of several such the one with the fewest objects.
+func (s *Store) choose(ino metadata.Ino) (*place, error) {
+	var best *place
+	err := s.inOrder(ino, func(p *place) error {
+		if len(s.places) > 1 {
+			if free, err := p.disk.free(); err != nil {
+				return err
+			} else if free < minRoom {
+				return fs.ErrNotExist // look at the next
+			}
+		}
+		if best == nil || p.before(best) {
+			best = p
+		}
+		return fs.ErrNotExist
+	})
+	switch {
+	case best != nil:
+		return best, nil
+	case errors.Is(err, fs.ErrNotExist):
+		return nil, syscall.ENOSPC
+	}
+	return nil, err
+}
+
+// minRoom is what a disk needs to be given new objects, if there are others.
+const minRoom = 1 << 20
+
+func (p *place) before(q *place) bool {
+	if a, b := p.used.Load(), q.used.Load(); a != b {
+		return a < b
+	}
+	return p.objects.Load() < q.objects.Load()
+}
+
+// openOrMake opens ino's object, or makes it; made tells which.
+func (s *Store) openOrMake(ino metadata.Ino) (file File, at *place, made bool, err error) {
+	if len(s.places) > 1 {
+		if file, at, err = s.find(ino); !errors.Is(err, fs.ErrNotExist) {
+			return file, at, false, err
+		}
+	}
+	if at, err = s.choose(ino); err != nil {
+		return nil, nil, false, err
+	}
+	file, made, err = makeFile(s.cfg.FS, at.path(ino))
+	return file, at, made, err
+}
+
+// makeFile opens or makes a file and the directory that it is in.
+func makeFile(f FS, path string) (file File, made bool, err error) {
+	file, err = f.Open(path, os.O_CREATE|os.O_EXCL)
+	if errors.Is(err, fs.ErrNotExist) { // the first object of its directory
+		if err := f.Mkdir(filepath.Dir(path)); err != nil {
+			return nil, false, err
+		}
+		file, err = f.Open(path, os.O_CREATE|os.O_EXCL)
+	}
+	if errors.Is(err, fs.ErrExist) {
+		file, err = f.Open(path, 0)
+		return file, false, err
+	}
+	return file, err == nil, err
+}

@@ -1,0 +1,72 @@
+package rpc
+
+import (
+	"context"
+	"sync"
+	"time"
+)
+
+// deadline is the context of one request: it ends with the connection, when
+// its caller gives up, or when it is answered. Most handlers never wait; who
+// does not look at Done pays for no timer.
+type deadline struct {
+	conn context.Context
+	at   time.Time
+
+	mu     sync.Mutex
+	ctx    context.Context    // under mu; nil until somebody waits
+	cancel context.CancelFunc // under mu
+	over   bool               // under mu: end was called
+}
+
+var _ context.Context = (*deadline)(nil)
+
+// Deadline is context.Context.
+func (d *deadline) Deadline() (time.Time, bool) { return d.at, true }
+
+// Value is context.Context.
+func (d *deadline) Value(key any) any { return d.conn.Value(key) }
+
+// Done is context.Context.
+func (d *deadline) Done() <-chan struct{} { return d.real().Done() }
+
+// Err is context.Context.
+func (d *deadline) Err() error {
+	d.mu.Lock()
+	ctx, over := d.ctx, d.over
+	d.mu.Unlock()
+	switch {
+	case ctx != nil:
+		return ctx.Err()
+	case over:
+		return context.Canceled
+	case d.conn.Err() != nil:
+		return d.conn.Err()
+	case !time.Now().Before(d.at):
+		return context.DeadlineExceeded
+	}
+	return nil
+}
+
+// real is the context of those who wait.
+func (d *deadline) real() context.Context {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.ctx == nil {
+		d.ctx, d.cancel = context.WithDeadline(d.conn, d.at)
+		if d.over {
+			d.cancel()
+		}
+	}
+	return d.ctx
+}
+
+// end is called when the request is answered.
+func (d *deadline) end() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.over = true
+	if d.cancel != nil {
+		d.cancel()
+	}
+}
