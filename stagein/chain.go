@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"hash/crc32"
 	"io"
 	"syscall"
 
@@ -17,7 +18,8 @@ type chain struct {
 	t    tape
 	g    source.Group
 	push *pusher
-	some bool // there was a member, here or before
+	some bool    // there was a member, here or before
+	half *object // whose data is not whole yet
 
 	// guess makes this the chain of a speculation: its records and its seam
 	// wait in guess, which is asked to look for the seam now and then.
@@ -47,6 +49,9 @@ func (c *chain) end(err error) error {
 	}
 	if e := c.push.wait(); e != nil && (err == nil || errors.Is(err, errLanded) || errors.Is(err, context.Canceled)) {
 		return e
+	}
+	if c.half != nil && c.r.cfg.Plan.OnError == OnErrorSkip && skippable(err) {
+		return errors.Join(err, c.r.takeBack(c.r.ctx, c.half)) // what came before it stays
 	}
 	return err
 }
@@ -79,20 +84,62 @@ func (c *chain) run() error {
 		}
 		c.g.Reset(c.t.pos)
 		step, err := c.group()
+		var refused *source.RefusedError
 		switch {
 		case err == io.EOF:
 			return c.cut()
+		case errors.As(err, &refused) && c.r.cfg.Plan.OnError == OnErrorSkip:
+			if err := c.refuse(refused, err); err != nil {
+				return err
+			}
+			continue
 		case err != nil:
 			return err
 		case step == source.End:
 			return c.ended(c.t.pos)
 		case step == source.Skip:
 			continue
+		case !c.r.wants(&c.g.Item):
+			if done, err := c.unwanted(&c.g.Item); done || err != nil {
+				return err
+			}
+			continue
 		}
 		if done, err := c.member(&c.g.Item); done || err != nil {
 			return err
 		}
 	}
+}
+
+// refuse leaves out a member that cannot be staged, data and all.
+func (c *chain) refuse(e *source.RefusedError, why error) error {
+	c.some = true
+	if err := c.r.skip(e.Name, why); err != nil {
+		return err
+	}
+	return c.over(e.Size)
+}
+
+// unwanted goes over a member that was not selected. When nothing more is, the
+// rest of the archive is left alone.
+func (c *chain) unwanted(it *source.Item) (done bool, err error) {
+	c.some = true
+	if c.r.sel.full() {
+		return true, nil
+	}
+	return false, c.over(it.Size)
+}
+
+// over goes over a member's data.
+func (c *chain) over(size int64) error {
+	if size > c.r.size || c.t.pos+source.Padded(size) > c.r.size {
+		return c.r.truncated(&c.g)
+	}
+	err := c.t.skip(source.Padded(size))
+	if err == io.ErrUnexpectedEOF {
+		return c.r.truncated(&c.g)
+	}
+	return err
 }
 
 // look has a speculation see whether its seam is there.
@@ -197,7 +244,7 @@ func (c *chain) member(it *source.Item) (done bool, err error) {
 	if err := c.out(Seam{At: it.Off, Member: m}); err != nil {
 		return true, err
 	}
-	if err := c.data(it.Off, c.r.part.End-it.Off, o, nil); err != nil {
+	if err := c.piece(m, c.r.part.End-it.Off, o); err != nil {
 		return true, err
 	}
 	return true, c.record(c.r.recordOf(it, o))
@@ -221,9 +268,10 @@ func (c *chain) carry() error {
 // whole stages a member that ends in this region.
 func (c *chain) whole(it *source.Item, o *object) error {
 	rec := c.r.recordOf(it, o)
+	c.half = o
 	if it.Is(source.TypeRegular) && it.Hardlink == "" {
 		sum := summer{size: it.Size}
-		if err := c.data(it.Off, it.Size, o, &sum); err != nil {
+		if err := c.data(it.Off, it.Size, o, sum.write); err != nil {
 			return err
 		}
 		rec.Sum = sum.sum128()
@@ -233,11 +281,32 @@ func (c *chain) whole(it *source.Item, o *object) error {
 			return err
 		}
 	}
+	c.half = nil
 	return c.record(rec)
 }
 
-// data pushes the next n bytes of a member whose data begins at off.
-func (c *chain) data(off, n int64, o *object, sum *summer) error {
+// piece pushes the next n bytes of a member that lies in several regions, and
+// keeps their checksum.
+func (c *chain) piece(m *SeamMember, n int64, o *object) error {
+	if n <= 0 {
+		return nil
+	}
+	p := Piece{Ino: m.Ino, Size: m.Size, Off: c.t.pos - m.Off, Len: n}
+	err := c.data(m.Off, n, o, func(b []byte) { p.CRC = crc32.Update(p.CRC, castagnoli, b) })
+	if err != nil {
+		return err
+	}
+	if c.unproved() {
+		c.guess.pieces = append(c.guess.pieces, p)
+	} else {
+		c.r.pieces = append(c.r.pieces, p)
+	}
+	return nil
+}
+
+// data pushes the next n bytes of a member whose data begins at off, and gives
+// them to sum.
+func (c *chain) data(off, n int64, o *object, sum func([]byte)) error {
 	for n > 0 {
 		if err := c.look(); err != nil {
 			return err
@@ -249,9 +318,7 @@ func (c *chain) data(off, n int64, o *object, sum *summer) error {
 		if err != nil {
 			return err
 		}
-		if sum != nil {
-			sum.write(b)
-		}
+		sum(b)
 		if err := c.push.put(o, b, piece, c.t.pos-int64(len(b))-off); err != nil {
 			return err
 		}
@@ -278,7 +345,7 @@ func (c *chain) goOn(m *SeamMember) error {
 			return err
 		}
 	}
-	if err := c.data(m.Off, max(end-r.part.Off, 0), o, nil); err != nil {
+	if err := c.piece(m, end-r.part.Off, o); err != nil {
 		return err
 	}
 	return c.t.skip(min(m.end(), r.part.End) - c.t.pos)

@@ -2,7 +2,9 @@ package stagein
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io"
 	"strings"
 
 	"golang.org/x/sync/errgroup"
@@ -42,17 +44,43 @@ func (s *Share) item(ctx context.Context, push *pusher, it *source.Item) error {
 	}
 	rec := s.recordOf(it, o)
 	if it.Is(source.TypeRegular) {
-		if rec.Sum, err = s.copyFile(ctx, push, it, o); err != nil {
-			return err
+		if s.cfg.Plan.OnError == OnErrorSkip {
+			rec.Sum, err = s.tryFile(ctx, it, o)
+		} else {
+			rec.Sum, err = s.copyFile(ctx, push, it, o)
+		}
+		if err != nil {
+			return s.skip(s.sourcePath(it), err)
 		}
 		s.count.files.Add(1)
 	}
 	return s.rec.add(rec)
 }
 
+// sourcePath is where an item of a directory is.
+func (s *Share) sourcePath(it *source.Item) string {
+	return strings.TrimSuffix(string(s.cfg.Plan.Source), "/") + "/" + it.Path
+}
+
+// tryFile is copyFile, but takes back what it stored if the file cannot be read.
+func (s *Share) tryFile(ctx context.Context, it *source.Item, o *object) ([16]byte, error) {
+	push := s.newPusher(ctx)
+	sum, err := s.copyFile(ctx, push, it, o)
+	if err != nil {
+		push.cancel()
+	}
+	if e := push.wait(); e != nil && (err == nil || isCanceled(err)) {
+		return sum, e
+	}
+	if err != nil {
+		return sum, errors.Join(err, s.takeBack(ctx, o))
+	}
+	return sum, nil
+}
+
 // copyFile reads a file once, from front to end, and stores it.
 func (s *Share) copyFile(ctx context.Context, push *pusher, it *source.Item, o *object) (sum [16]byte, err error) {
-	path := strings.TrimSuffix(string(s.cfg.Plan.Source), "/") + "/" + it.Path
+	path := s.sourcePath(it)
 	was := source.Info{Size: it.Size, Mtime: it.Mtime}
 	f, err := s.open(path, was)
 	if err != nil {
@@ -60,23 +88,49 @@ func (s *Share) copyFile(ctx context.Context, push *pusher, it *source.Item, o *
 	}
 	defer f.Close() // read only
 	m := summer{size: it.Size}
-	for off := int64(0); off < it.Size; {
-		p, err := s.pool.Get(ctx)
-		if err != nil {
-			return sum, err
-		}
-		if err = p.Fill(f, path, off, it.Size-off); err == nil {
-			m.write(p.B)
-			err = push.put(o, p.B, p, off)
-			off = p.End()
-		}
-		p.Release()
-		if err != nil {
-			return sum, err
-		}
+	if err := s.copyBytes(ctx, f, path, it.Size, func(p *source.Piece) error {
+		m.write(p.B)
+		return push.put(o, p.B, p, p.Off)
+	}); err != nil {
+		return sum, err
 	}
 	if err := unchanged(f, path, was); err != nil {
 		return sum, fmt.Errorf("while it was read: %w", err)
 	}
 	return m.sum128(), nil
+}
+
+// copyBytes gives the size bytes of f to each, in order; of a large file some
+// pieces are read ahead.
+func (s *Share) copyBytes(ctx context.Context, f source.File, path string, size int64, each func(*source.Piece) error) error {
+	if size == 0 {
+		return nil
+	}
+	if size <= int64(s.lim.piece) {
+		p, err := s.pool.Get(ctx)
+		if err != nil {
+			return err
+		}
+		defer p.Release()
+		if err := p.Fill(f, path, 0, size); err != nil {
+			return err
+		}
+		return each(p)
+	}
+	from := source.ReadRegion(ctx, f, path, 0, size, s.pool, readAhead)
+	defer from.Close()
+	for {
+		p, err := from.Next()
+		if err == io.EOF {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		err = each(p)
+		p.Release()
+		if err != nil {
+			return err
+		}
+	}
 }

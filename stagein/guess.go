@@ -22,6 +22,7 @@ type guess struct {
 	pending []manifest.Record
 	weight  int       // bytes of pending
 	objects []*object // that something was put to
+	pieces  []Piece   // of the member at the end
 	seam    *Seam     // for the next region
 
 	right bool
@@ -91,7 +92,8 @@ func (g *guess) look(wait bool) error {
 			return err
 		}
 	}
-	g.pending, g.objects = nil, nil
+	g.r.pieces = append(g.r.pieces, g.pieces...)
+	g.pending, g.objects, g.pieces = nil, nil, nil
 	if g.seam != nil {
 		return g.r.out(g.seam)
 	}
@@ -160,6 +162,6 @@ func (g *guess) undo() error {
 			})
 		}
 	}
-	g.pending, g.objects, g.seam = nil, nil, nil
+	g.pending, g.objects, g.pieces, g.seam = nil, nil, nil, nil
 	return rm.Wait()
 }

@@ -15,7 +15,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/zeebo/xxh3"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/bivouacfs/bivouac/datapath"
@@ -49,9 +48,12 @@ type job struct {
 	target *memTarget
 	plan   *Plan
 	sum    Progress
-	order  func(part int) // called before a share starts
+	order  func(part int) // called before a share starts, or a fill
 	sent   func(part int) // called when a part has given out its seam
 	free   func(metadata.NodeID) (int64, bool)
+	opts   Options
+	skips  []Skip                    // what was left out
+	sums   map[metadata.Ino][16]byte // of members that were read in pieces
 	// discard keeps nothing, to measure.
 	discard bool
 }
@@ -78,14 +80,22 @@ func (j *job) run(ctx context.Context) (map[string]entry, error) {
 		j.target = &memTarget{}
 	}
 	j.target.objects, j.target.discard = map[objectKey][]byte{}, j.discard
-	plan, err := MakePlan(ctx, PlanConfig{
-		FS: j.fs, Request: Request{Source: j.path, Name: "ds"}, Dataset: 3, Map: m,
+	cfg := &PlanConfig{
+		FS: j.fs, Request: Request{Source: j.path, Name: "ds", Options: j.opts}, Dataset: 3, Map: m,
 		UID: jobUID, GID: jobGID, Region: j.region, Stripe: j.stripe, Free: j.free,
-	})
+	}
+	var records bytes.Buffer
+	switch scanned, err := Scan(ctx, cfg, &records); {
+	case err != nil:
+		return nil, err
+	case scanned != nil:
+		return j.filled(ctx, m, scanned, &records)
+	}
+	plan, err := MakePlan(ctx, cfg)
 	if err != nil {
 		return nil, err
 	}
-	j.plan = plan
+	j.plan, j.skips = plan, plan.Skips
 	parts, err := j.shares(ctx, m)
 	if err != nil {
 		return nil, err
@@ -103,7 +113,9 @@ func (j *job) shares(ctx context.Context, m cluster.Map) ([]*bytes.Buffer, error
 		seams[i] = make(chan []byte, 1)
 	}
 	parts := make([]*bytes.Buffer, len(j.plan.Parts))
+	skips := make([]bytes.Buffer, len(parts))
 	states := make([]Progress, len(parts))
+	pieces := make([][]Piece, len(parts))
 	g, ctx := errgroup.WithContext(ctx)
 	for i := range parts {
 		parts[i] = &bytes.Buffer{}
@@ -111,12 +123,12 @@ func (j *job) shares(ctx context.Context, m cluster.Map) ([]*bytes.Buffer, error
 			if j.order != nil {
 				j.order(i)
 			}
-			s, err := j.share(m, i, parts[i], seams)
+			s, err := j.share(m, i, parts[i], &skips[i], seams)
 			if err != nil {
 				return err
 			}
 			err = s.Run(ctx)
-			states[i] = s.Progress()
+			states[i], pieces[i] = s.Progress(), s.Pieces()
 			if out := s.pool.Out(); err == nil && out != 0 {
 				return fmt.Errorf("%d buffers were not released", out)
 			}
@@ -125,10 +137,20 @@ func (j *job) shares(ctx context.Context, m cluster.Map) ([]*bytes.Buffer, error
 	}
 	err := g.Wait()
 	j.sum = Sum(states)
+	if err == nil {
+		j.sums, err = JoinPieces(slices.Concat(pieces...))
+	}
+	for i := range skips {
+		for d := json.NewDecoder(&skips[i]); d.More(); {
+			var s Skip
+			err = errors.Join(err, d.Decode(&s))
+			j.skips = append(j.skips, s)
+		}
+	}
 	return parts, err
 }
 
-func (j *job) share(m cluster.Map, i int, w io.Writer, seams []chan []byte) (*Share, error) {
+func (j *job) share(m cluster.Map, i int, w, skips io.Writer, seams []chan []byte) (*Share, error) {
 	b, err := json.Marshal(j.plan)
 	if err != nil {
 		return nil, err
@@ -138,7 +160,7 @@ func (j *job) share(m cluster.Map, i int, w io.Writer, seams []chan []byte) (*Sh
 		return nil, err
 	}
 	s, err := NewShare(ShareConfig{
-		Plan: &plan, Part: plan.Parts[i], FS: j.fs, Map: m, Target: j.target, Records: w, Workers: 4, Memory: j.memory,
+		Plan: &plan, Part: plan.Parts[i], FS: j.fs, Map: m, Target: j.target, Records: w, Skipped: skips, Workers: 4, Memory: j.memory,
 		SeamIn: func(ctx context.Context) (seam Seam, err error) {
 			select {
 			case b := <-seams[i]:
@@ -177,6 +199,7 @@ func (j *job) build(parts []*bytes.Buffer) error {
 	readers := make([]*manifest.Reader, len(parts))
 	for i, p := range parts {
 		readers[i] = manifest.NewReader(bytes.NewReader(p.Bytes()))
+		readers[i].Sums = j.sums
 	}
 	_, err := manifest.Build(3, readers, metadata.Attr{Mode: source.TypeDir | 0o755}, io.Discard)
 	return err
@@ -188,6 +211,7 @@ func (j *job) tree(m cluster.Map, parts []*bytes.Buffer) (map[string]entry, erro
 	used := map[objectKey]bool{}
 	for _, p := range parts {
 		r := manifest.NewReader(p)
+		r.Sums = j.sums
 		for {
 			rec, err := r.Next()
 			if err == io.EOF {
@@ -196,7 +220,7 @@ func (j *job) tree(m cluster.Map, parts []*bytes.Buffer) (map[string]entry, erro
 			if err != nil {
 				return nil, err
 			}
-			if _, ok := tree[rec.Path]; ok {
+			if old, ok := tree[rec.Path]; ok && old.Mode&source.TypeMask != source.TypeDir {
 				return nil, fmt.Errorf("%q twice", rec.Path)
 			}
 			if tree[rec.Path], err = j.entry(m, rec, used); err != nil {
@@ -222,7 +246,7 @@ func (j *job) entry(m cluster.Map, rec manifest.Record, used map[objectKey]bool)
 		return e, nil
 	}
 	e.Size = a.Size
-	if want := a.Size > j.plan.Stripe; want != (a.Layout.Kind == metadata.Striped) {
+	if want := a.Size > j.stripe; want != (a.Layout.Kind == metadata.Striped) {
 		return e, fmt.Errorf("%q of %d bytes has layout %+v", rec.Path, a.Size, a.Layout)
 	}
 	if a.Layout.Kind == metadata.Local && a.Layout.Node != m.FileOwner(rec.Path) {
@@ -239,8 +263,10 @@ func (j *job) entry(m cluster.Map, rec manifest.Record, used map[objectKey]bool)
 		data = append(data, b[sp.Off:sp.Off+sp.Len]...)
 	}
 	e.Data = string(data)
-	if rec.Sum != [16]byte{} && rec.Sum != xxh3.Hash128(data).Bytes() {
-		return e, fmt.Errorf("%q: sum %x is not of its bytes", rec.Path, rec.Sum)
+	c := NewChecker(rec.Sum, a.Size)
+	_, _ = c.Write(data) // cannot fail
+	if err := c.Check(); err != nil {
+		return e, fmt.Errorf("%q: sum %x is not of its bytes: %v", rec.Path, rec.Sum, err)
 	}
 	return e, nil
 }

@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"sync"
 	"syscall"
+	"time"
 
 	"github.com/sirupsen/logrus"
 	"golang.org/x/sync/errgroup"
@@ -21,16 +22,44 @@ import (
 
 // OutConfig describes one node's share of a stage-out.
 type OutConfig struct {
-	Store metadata.Store // the namespace, as a client sees it
-	Root  metadata.Ino   // the directory, or the file, that is copied
-	// Read fills p from offset off of a file; fewer bytes mean its end.
-	Read    func(ctx context.Context, a metadata.Attr, p []byte, off int64) (int, error)
+	Store   metadata.Store // the namespace, as a client sees it
+	Root    metadata.Ino   // the directory, or the file, that is copied
+	Read    ReadFunc
 	To      string // the directory that gets the contents of Root; made if it is not there
 	Name    string // of the copy, if Root is a file
 	Self    int    // this node's place among the N that copy
 	N       int
 	Workers int // files in flight; 0 is 8
 	Log     *logrus.Entry
+	// Settle leaves out files that were written to so lately, which may not be
+	// done; 0 takes all.
+	Settle time.Duration
+	Now    func() time.Time // nil is time.Now
+	// Memory is of earlier runs with the same Root and To; nil is none.
+	Memory *OutMemory
+	// Help has the k-th of the N nodes do CopyPiece; nil is that nobody helps.
+	// Files of two pieces and more are then copied by all nodes.
+	Help  func(ctx context.Context, k int, p OutPiece) error
+	Piece int64 // bytes of a piece; 0 is DefaultPiece
+	// Failed is told of everything that did not make it, by several goroutines;
+	// nil is nobody.
+	Failed func(name string, err error)
+}
+
+func (c *OutConfig) validate() error {
+	if c.N < 1 || c.Self < 0 || c.Self >= c.N || c.Store == nil || c.Read == nil {
+		return fmt.Errorf("stage-out: share %d of %d: %w", c.Self, c.N, syscall.EINVAL)
+	}
+	if c.Workers <= 0 {
+		c.Workers = 8
+	}
+	if c.Piece <= 0 {
+		c.Piece = DefaultPiece
+	}
+	if c.Now == nil {
+		c.Now = time.Now
+	}
+	return nil
 }
 
 // OutResult is what a stage-out did.
@@ -39,6 +68,8 @@ type OutResult struct {
 	Dirs     int64    `json:"dirs"`
 	Symlinks int64    `json:"symlinks"`
 	Bytes    int64    `json:"bytes"`
+	Kept     int64    `json:"kept"`             // files that were there already
+	Fresh    int64    `json:"fresh,omitempty"`  // files that were left out because they may not be done
 	Failed   int64    `json:"failed,omitempty"` // things that did not make it
 	Errors   []string `json:"errors,omitempty"` // of the first of them, one line each
 }
@@ -52,6 +83,8 @@ func (r *OutResult) Add(o OutResult) {
 	r.Dirs += o.Dirs
 	r.Symlinks += o.Symlinks
 	r.Bytes += o.Bytes
+	r.Kept += o.Kept
+	r.Fresh += o.Fresh
 	r.Failed += o.Failed
 	r.Errors = append(r.Errors, o.Errors...)
 	r.Errors = r.Errors[:min(len(r.Errors), maxErrors)]
@@ -67,17 +100,19 @@ func (r *OutResult) Err() error {
 		first = r.Errors[0]
 	}
 	return fmt.Errorf("%d of %d were not copied; the first: %s: %w",
-		r.Failed, r.Failed+r.Files+r.Dirs+r.Symlinks, first, syscall.EIO)
+		r.Failed, r.Failed+r.Files+r.Kept+r.Dirs+r.Symlinks, first, syscall.EIO)
 }
 
 // Out copies this node's share of a subtree: the files and links whose path
 // hashes to Self. Every node walks the tree. What fails is counted and listed,
 // and the rest is still copied; the error says how much that was.
 //
-// A file is written under a temporary name in its directory, made durable with
-// its mode and its time of modification, and renamed: under its own name there
-// is the old file or the whole new one. What was there is replaced, but never a
-// directory. A symbolic link is copied as it is. A file with several names
+// A file is written under a temporary name in its directory, made durable, read
+// again and compared, given its mode and its time of modification, and renamed:
+// under its own name there is the old file or the whole new one. What was there
+// is replaced, but never a directory; a file of the same size, mode and time of
+// modification is taken for a copy that an earlier run has made. A large file
+// is copied by all nodes, piece by piece. A symbolic link is copied as it is. A file with several names
 // becomes several files. A directory gets its mode with rwx for its owner,
 // because other nodes may still be writing in it, and no time, for the same
 // reason. FIFOs, sockets and device nodes are listed as failures.
@@ -85,11 +120,8 @@ func (r *OutResult) Err() error {
 // Nothing outside To is touched, also if someone puts symbolic links into it
 // meanwhile.
 func Out(ctx context.Context, cfg OutConfig) (OutResult, error) {
-	if cfg.N < 1 || cfg.Self < 0 || cfg.Self >= cfg.N || cfg.Store == nil || cfg.Read == nil {
-		return OutResult{}, fmt.Errorf("stage-out: share %d of %d: %w", cfg.Self, cfg.N, syscall.EINVAL)
-	}
-	if cfg.Workers <= 0 {
-		cfg.Workers = 8
+	if err := cfg.validate(); err != nil {
+		return OutResult{}, err
 	}
 	a, err := cfg.Store.Getattr(ctx, cfg.Root)
 	if err != nil {
@@ -154,6 +186,9 @@ func (o *out) fail(name string, err error) {
 	if errors.As(err, &p) {
 		err = p.Err // the name is said already
 	}
+	if o.cfg.Failed != nil {
+		o.cfg.Failed(name, err)
+	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.result.Failed++
@@ -168,13 +203,15 @@ func (o *out) count(f func(*OutResult)) {
 	f(&o.result)
 }
 
-// mine reports whether this node copies the thing at rel.
-func (o *out) mine(rel string) bool {
+// turn is the node that copies the thing at rel.
+func (o *out) turn(rel string) int {
 	h := fnv.New64a()
 	_, _ = io.WriteString(h, rel) // cannot fail
 	x := h.Sum64()
-	return int((x^x>>32)*0x9e3779b97f4a7c15>>33%uint64(o.cfg.N)) == o.cfg.Self
+	return int((x ^ x>>32) * 0x9e3779b97f4a7c15 >> 33 % uint64(o.cfg.N))
 }
+
+func (o *out) mine(rel string) bool { return o.turn(rel) == o.cfg.Self }
 
 // dirBatch is how many entries are asked for at a time.
 const dirBatch = 1024
@@ -231,6 +268,9 @@ func (o *out) attr(ctx context.Context, e metadata.Entry) (metadata.Attr, error)
 
 // makeDir makes a directory; every node does, one of them counts it.
 func (o *out) makeDir(ctx context.Context, e metadata.Entry, rel string) error {
+	if o.keptDir(rel, e.Ino) {
+		return nil
+	}
 	a, err := o.attr(ctx, e)
 	if err != nil {
 		return err
@@ -252,6 +292,7 @@ func (o *out) makeDir(ctx context.Context, e metadata.Entry, rel string) error {
 	if o.mine(rel) {
 		o.count(func(r *OutResult) { r.Dirs++ })
 	}
+	o.cfg.Memory.add(rel+"/", stamp{ino: e.Ino})
 	return nil
 }
 
@@ -260,9 +301,7 @@ func (o *out) thing(ctx context.Context, rel string, a metadata.Attr) {
 	var err error
 	switch a.Mode & source.TypeMask {
 	case source.TypeRegular:
-		if err = o.file(ctx, rel, a); err == nil {
-			o.count(func(r *OutResult) { r.Files, r.Bytes = r.Files+1, r.Bytes+a.Size })
-		}
+		err = o.regular(ctx, rel, a)
 	case source.TypeSymlink:
 		if err = o.symlink(ctx, rel, a); err == nil {
 			o.count(func(r *OutResult) { r.Symlinks++ })
@@ -273,4 +312,22 @@ func (o *out) thing(ctx context.Context, rel string, a metadata.Attr) {
 	if err != nil {
 		o.fail(rel, err)
 	}
+}
+
+// regular copies a file, unless it is there or may not be done.
+func (o *out) regular(ctx context.Context, rel string, a metadata.Attr) error {
+	switch {
+	case o.kept(rel, a):
+		o.count(func(r *OutResult) { r.Kept++ })
+		return nil
+	case o.fresh(a):
+		o.count(func(r *OutResult) { r.Fresh++ })
+		return nil
+	}
+	if err := o.file(ctx, rel, a); err != nil {
+		return err
+	}
+	o.count(func(r *OutResult) { r.Files, r.Bytes = r.Files+1, r.Bytes+a.Size })
+	o.cfg.Memory.add(rel, stampOf(a))
+	return nil
 }

@@ -155,9 +155,8 @@ func (s *scratch) checkOut(t *testing.T, to string, dir metadata.Ino) {
 func TestOut(t *testing.T) {
 	s := newScratch()
 	files, size := fillScratch(t, s)
-	to := filepath.Join(t.TempDir(), "not", "there")
-	// A second time over the first.
 	for _, n := range []int{1, 4} {
+		to := filepath.Join(t.TempDir(), "not", "there")
 		sum, errs := s.outAll(t, to, n)
 		for _, err := range errs {
 			if err != nil {

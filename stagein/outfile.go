@@ -27,8 +27,11 @@ func (o *out) symlink(ctx context.Context, rel string, a metadata.Attr) error {
 	if err != nil {
 		return err
 	}
+	if o.keptLink(rel, target) {
+		return nil
+	}
 	tmp := temporary(rel)
-	if err := o.root.Remove(tmp); err != nil && !errors.Is(err, os.ErrNotExist) {
+	if err := o.clear(tmp); err != nil {
 		return err
 	}
 	if err := o.root.Symlink(target, tmp); err != nil {
@@ -63,14 +66,14 @@ func (o *out) syncDirs() {
 
 func (o *out) file(ctx context.Context, rel string, a metadata.Attr) error {
 	tmp := temporary(rel)
-	if err := o.root.Remove(tmp); err != nil && !errors.Is(err, os.ErrNotExist) {
+	if err := o.clear(tmp); err != nil {
 		return err
 	}
-	f, err := o.root.OpenFile(tmp, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	f, err := o.root.OpenFile(tmp, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
 		return err
 	}
-	err = o.fill(ctx, f, tmp, a)
+	err = o.fill(ctx, f, tmp, rel, a)
 	if e := f.Close(); err == nil {
 		err = e
 	}
@@ -82,18 +85,11 @@ func (o *out) file(ctx context.Context, rel string, a metadata.Attr) error {
 }
 
 // fill writes the content and makes it durable.
-func (o *out) fill(ctx context.Context, f *os.File, tmp string, a metadata.Attr) error {
-	var buf []byte
-	select {
-	case buf = <-o.bufs:
-	default:
-		buf = make([]byte, wire.MaxData)
-	}
-	defer func() { o.bufs <- buf }()
-	if err := o.copy(ctx, f, a, buf); err != nil {
+func (o *out) fill(ctx context.Context, f *os.File, tmp, rel string, a metadata.Attr) error {
+	if err := f.Truncate(a.Size); err != nil { // a hole at the end
 		return err
 	}
-	if err := f.Truncate(a.Size); err != nil { // a hole at the end
+	if err := o.content(ctx, f, tmp, rel, a); err != nil {
 		return err
 	}
 	now, err := o.cfg.Store.Getattr(ctx, a.Ino)
@@ -112,24 +108,18 @@ func (o *out) fill(ctx context.Context, f *os.File, tmp string, a metadata.Attr)
 	return f.Sync()
 }
 
-func (o *out) copy(ctx context.Context, f *os.File, a metadata.Attr, buf []byte) error {
-	for off := int64(0); off < a.Size; {
-		p := buf[:min(int64(len(buf)), a.Size-off)]
-		n, err := o.cfg.Read(ctx, a, p, off)
-		if err != nil {
-			return fmt.Errorf("read at offset %d: %w", off, err)
-		}
-		if n < len(p) {
-			return fmt.Errorf("ends at offset %d of %d: %w", off+int64(n), a.Size, syscall.EBUSY)
-		}
-		if !zeros(p) { // holes stay holes
-			if _, err := f.WriteAt(p, off); err != nil {
-				return err
-			}
-		}
-		off += int64(n)
+func (o *out) content(ctx context.Context, f *os.File, tmp, rel string, a metadata.Attr) error {
+	if o.cfg.Help != nil && o.cfg.N > 1 && a.Size >= 2*o.cfg.Piece {
+		return o.pieces(ctx, f, tmp, rel, a)
 	}
-	return nil
+	var buf []byte
+	select {
+	case buf = <-o.bufs:
+	default:
+		buf = make([]byte, wire.MaxData)
+	}
+	defer func() { o.bufs <- buf }()
+	return copyRange(ctx, o.cfg.Read, f, a, 0, a.Size, buf)
 }
 
 func zeros(p []byte) bool {

@@ -82,7 +82,8 @@ func (k *packed) explain(err error) error {
 	case isDamage:
 		return fmt.Errorf("%w; the last member begun is %q", err, k.last)
 	case !k.some:
-		return fmt.Errorf("what is compressed in it is no tar archive, or a damaged one: %w", err)
+		return fmt.Errorf("%w (after compressed offset %d at the most; what is compressed is no tar archive, or a damaged or truncated one)",
+			err, k.from.Offset())
 	}
 	return fmt.Errorf("%w (after compressed offset %d at the most; the last member begun is %q)", err, k.from.Offset(), k.last)
 }

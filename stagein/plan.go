@@ -23,16 +23,21 @@ type Plan struct {
 	Mtime   metadata.Time      `json:"mtime"`
 	Head    []byte             `json:"head,omitempty"` // the first block of an archive, read already
 	Room    int64              `json:"room,omitempty"` // bytes that a compressed tar may unpack to; 0 is not known
-	Read    int64              `json:"read,omitempty"` // bytes of a zip archive, read already
+	Read    int64              `json:"read,omitempty"` // bytes of an archive that were read already: the head is not among a tar's
 	UID     uint32             `json:"uid"`            // who owns what is staged
 	GID     uint32             `json:"gid"`
-	Stripe  int64              `json:"stripe"` // files larger than this are striped
-	Parts   []Part             `json:"parts"`
+	Stripe  int64              `json:"stripe"`          // files larger than this are striped
+	Under   source.Name        `json:"under,omitempty"` // the directory of the dataset that all of it is in
+	Options `json:"options"`
+	Skips   []Skip `json:"-"` // what the plan leaves out already
+	Parts   []Part `json:"parts"`
 }
 
 // Itemized reports whether the parts list what they have, so that a node needs
 // the items of its own part, and of no other.
-func (p *Plan) Itemized() bool { return p.Kind == source.Dir || p.Kind == source.Zip }
+func (p *Plan) Itemized() bool {
+	return p.Kind == source.Dir || p.Kind == source.Zip || p.Kind == source.Many
+}
 
 // Part is what one node reads.
 type Part struct {
@@ -42,6 +47,14 @@ type Part struct {
 	End   int64           `json:"end,omitempty"`   // to End
 	Bytes int64           `json:"bytes"`           // of the source that the part has
 	Items []source.Item   `json:"items,omitempty"` // of a directory or a zip archive
+	// Archives is what a part of several archives has, each read by this node alone.
+	Archives []Archive `json:"archives,omitempty"`
+}
+
+// Bare is the part without what only the node that reads it has to know.
+func (p Part) Bare() Part {
+	p.Items, p.Archives = nil, nil
+	return p
 }
 
 // PlanConfig is what a plan is made of.
@@ -59,6 +72,21 @@ type PlanConfig struct {
 	Region  int64 // the least bytes of a tar that are worth a node; 0 is 1 MiB
 	Workers int   // of the walk of a directory; 0 is 16
 	Log     *logrus.Entry
+
+	found *source.Found // by Scan
+	read  int64         // by Scan, of headers that told that it shall be read to be known
+}
+
+// detect looks at what is at path, once.
+func (cfg *PlanConfig) detect(path string) (source.Found, error) {
+	if cfg.found == nil {
+		f, err := source.Detect(cfg.FS, path)
+		if err != nil {
+			return f, err
+		}
+		cfg.found = &f
+	}
+	return *cfg.found, nil
 }
 
 // DefaultStripe is the size above which a sealed file is striped, in bytes.
@@ -70,13 +98,13 @@ const (
 	alignment     = 1 << 20 // of large regions, so that no two readers share a stripe of the source
 )
 
-// MakePlan looks at the source and divides it among the nodes that are up. It
+// MakePlan looks at a source that Scan has left and divides it among the nodes that are up. It
 // reads one block of a tar, which the plan carries, the central directory of a
 // zip archive, and no data of a directory.
 // It refuses, before a byte is copied, what the nodes have no room for; of a
 // tar, whose members are not known yet, it knows only what each node may expect,
 // and a compressed one is stopped when it has unpacked to more than all have.
-func MakePlan(ctx context.Context, cfg PlanConfig) (*Plan, error) {
+func MakePlan(ctx context.Context, cfg *PlanConfig) (*Plan, error) {
 	if err := cfg.Request.Validate(); err != nil {
 		return nil, err
 	}
@@ -93,16 +121,33 @@ func (cfg *PlanConfig) plan(ctx context.Context) (*Plan, error) {
 	if len(nodes) == 0 {
 		return nil, fmt.Errorf("%s: no node is up: %w", cfg.Request.Source, syscall.EHOSTDOWN)
 	}
-	found, err := source.Detect(cfg.FS, cfg.Request.Source)
+	paths, err := cfg.paths()
 	if err != nil {
 		return nil, err
 	}
 	p := &Plan{
-		Dataset: cfg.Dataset, Name: cfg.Request.Name, Source: source.Name(found.Path), Kind: found.Kind,
-		Mtime: found.Info.Mtime, Head: found.Head, UID: cfg.UID, GID: cfg.GID, Stripe: cfg.Stripe,
+		Dataset: cfg.Dataset, Name: cfg.Request.Name, Source: source.Name(cfg.Request.Source),
+		UID: cfg.UID, GID: cfg.GID, Stripe: cfg.Stripe,
+	}
+	if len(paths) > 1 && cfg.Request.Unpack != UnpackNo {
+		return p, cfg.planMany(ctx, p, paths, nodes)
+	}
+	if cfg.Request.Unpack == UnpackNo {
+		return p, cfg.planKept(ctx, p, paths, nodes)
+	}
+	found, err := cfg.detect(paths[0])
+	if err != nil {
+		return nil, err
+	}
+	p.Source, p.Kind, p.Mtime, p.Head = source.Name(found.Path), found.Kind, found.Info.Mtime, found.Head
+	if p.Kind == source.Dir {
+		return p, cfg.planTree(ctx, p, found.Path, nil, nodes)
+	}
+	if cfg.alone(paths) {
+		return p, cfg.planMany(ctx, p, paths, nodes)
 	}
 	if p.Kind == source.Tar {
-		p.Size = found.Info.Size
+		p.Size, p.Read = found.Info.Size, cfg.read
 		p.Parts = regions(p.Size, cfg.Region, nodes)
 		return p, cfg.room(p, evenly(p.Size, nodes))
 	}
@@ -115,12 +160,7 @@ func (cfg *PlanConfig) plan(ctx context.Context) (*Plan, error) {
 	if p.Kind == source.Zip {
 		return p, cfg.planZip(p, found.Info, nodes)
 	}
-	items, err := source.Walk(ctx, cfg.FS, found.Path, cfg.Workers)
-	if err != nil {
-		return nil, err
-	}
-	need := cfg.deal(p, items, nodes)
-	return p, cfg.room(p, need)
+	return nil, fmt.Errorf("%s: a source of kind %q: %w", p.Source, p.Kind, syscall.EINVAL)
 }
 
 func (cfg *PlanConfig) setDefaults() {

@@ -4,11 +4,14 @@ import "sync/atomic"
 
 // Progress is how far a share is, or the sum of several.
 type Progress struct {
-	SourceBytes int64 `json:"source_bytes"` // read from the source, every one counted each time it is read
-	SourceTotal int64 `json:"source_total"` // to be read, if each is read once
-	Bytes       int64 `json:"bytes"`        // of file data stored; what was taken back is not counted
-	Files       int64 `json:"files"`        // regular files recorded
-	Again       int64 `json:"again"`        // regions that were read again because of a wrong guess
+	SourceBytes int64 `json:"source_bytes"`      // read from the source, every one counted each time it is read
+	SourceTotal int64 `json:"source_total"`      // to be read, if each is read once
+	Bytes       int64 `json:"bytes"`             // of file data stored; what was taken back is not counted
+	Files       int64 `json:"files"`             // regular files recorded
+	Again       int64 `json:"again"`             // regions that were read again because of a wrong guess
+	Skipped     int64 `json:"skipped"`           // things that could not be read and were left out
+	Demand      int64 `json:"demand,omitempty"`  // pieces that were fetched because they were read
+	Through     int64 `json:"through,omitempty"` // pieces that were read through, because there is no room for them
 	Done        bool  `json:"done"`
 }
 
@@ -21,6 +24,9 @@ func Sum(ps []Progress) Progress {
 		sum.Bytes += p.Bytes
 		sum.Files += p.Files
 		sum.Again += p.Again
+		sum.Skipped += p.Skipped
+		sum.Demand += p.Demand
+		sum.Through += p.Through
 		sum.Done = sum.Done && p.Done
 	}
 	return sum
@@ -28,6 +34,6 @@ func Sum(ps []Progress) Progress {
 
 // counters is Progress while it changes.
 type counters struct {
-	source, bytes, files, again atomic.Int64
-	done                        atomic.Bool
+	source, bytes, files, again, skipped atomic.Int64
+	done                                 atomic.Bool
 }

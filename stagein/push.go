@@ -43,15 +43,15 @@ func (s *Share) newPusher(ctx context.Context) *pusher {
 // Puts have begun; wait tells how they ended.
 func (p *pusher) put(o *object, b []byte, piece *source.Piece, pos int64) error {
 	for _, sp := range datapath.Spans(o.layout.Chunk(), o.order, pos, int64(len(b))) {
-		if p.ctx.Err() != nil {
-			return p.wait()
+		if err := p.ctx.Err(); err != nil {
+			return err // others may still be putting; wait tells what it was
 		}
 		part := b[sp.Pos-pos:][:sp.Len]
 		piece.Hold()
 		p.g.Go(func() error {
 			defer piece.Release()
 			if err := p.s.cfg.Target.Put(p.ctx, sp.Node, o.ino, part, sp.Off); err != nil {
-				return fmt.Errorf("%q to %s: %w", o.path, p.s.host(sp.Node), err)
+				return &putError{fmt.Errorf("%q to %s: %w", o.path, p.s.host(sp.Node), err)}
 			}
 			p.bytes.Add(sp.Len)
 			p.s.count.bytes.Add(sp.Len)

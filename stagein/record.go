@@ -45,6 +45,14 @@ func (r *recorder) add(rec manifest.Record) error {
 	return r.w.Add(rec)
 }
 
+// skip writes a line about something that was left out.
+func (r *recorder) skip(w io.Writer, line []byte) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	_, err := w.Write(line)
+	return err
+}
+
 func (r *recorder) close() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -59,10 +67,12 @@ const keptBits = source.TypeMask | 0o1777
 // negated the earliest; a file that claims to be outside gets the nearest.
 const maxTime = metadata.Time(math.MaxInt64 / 2)
 
+func keptTime(t metadata.Time) metadata.Time { return max(-maxTime, min(t, maxTime)) }
+
 // recordOf makes the record of an item.
 func (s *Share) recordOf(it *source.Item, o *object) manifest.Record {
 	rec := manifest.Record{Path: it.Path, Target: it.Target, Hardlink: it.Hardlink}
-	t := max(-maxTime, min(it.Mtime, maxTime))
+	t := keptTime(it.Mtime)
 	rec.Attr = metadata.Attr{
 		Mode: it.Mode & keptBits, Nlink: 1, UID: s.cfg.Plan.UID, GID: s.cfg.Plan.GID,
 		Size: it.Size, Atime: t, Mtime: t, Ctime: t,
@@ -87,7 +97,7 @@ func (s *Share) place(it *source.Item) (*object, error) {
 	case !it.Is(source.TypeRegular):
 	case it.Size > s.cfg.Plan.Stripe:
 		o.layout = metadata.Layout{Kind: metadata.Striped, ChunkSize: stripeChunk, Epoch: s.cfg.Map.Epoch}
-	case s.cfg.Plan.Kind == source.Dir:
+	case len(s.cfg.Part.Items) > 0 && s.cfg.Plan.Kind == source.Dir:
 		o.layout = metadata.Layout{Kind: metadata.Local, Node: s.cfg.Part.Node} // the plan knew the owner
 	default:
 		o.layout = metadata.Layout{Kind: metadata.Local, Node: s.cfg.Map.FileOwner(it.Path)}

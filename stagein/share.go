@@ -38,6 +38,7 @@ type ShareConfig struct {
 	SeamIn  func(ctx context.Context) (Seam, error)
 	SeamOut func(ctx context.Context, s Seam) error
 	Records io.Writer // gets the records of the part, as manifest.Writer encodes them
+	Skipped io.Writer // gets a line of JSON, a Skip, for each thing that is left out; nil with OnErrorFail
 	Memory  int64     // bytes of buffers; 0 is 64 MiB
 	Workers int       // Puts in flight; 0 is 16
 	Log     *logrus.Entry
@@ -63,12 +64,15 @@ const (
 type Share struct {
 	cfg   ShareConfig
 	lim   limits
-	count counters
+	count *counters
 	ran   atomic.Bool
 
 	pool *source.Pool
 	rec  *recorder
 	ctx  context.Context // of Run
+	sel  *selection      // nil is all
+
+	pieces []Piece // of members that are cut; written by Run
 }
 
 // NewShare checks cfg. Run does the work.
@@ -79,9 +83,11 @@ func NewShare(cfg ShareConfig) (*Share, error) {
 	}
 	last := int(cfg.Part.Index) == len(p.Parts)-1
 	switch {
-	case p.Kind != source.Tar && !p.Itemized() && !p.Kind.Packed():
+	case p.Kind != source.Tar && p.Kind != source.Many && !p.Itemized() && !p.Kind.Packed():
 		return nil, fmt.Errorf("share of a source of kind %q: %w", p.Kind, syscall.EINVAL)
-	case p.Kind == source.Dir:
+	case p.OnError == OnErrorSkip && cfg.Skipped == nil:
+		return nil, fmt.Errorf("share that skips, without a place to say what: %w", syscall.EINVAL)
+	case p.Kind == source.Dir, p.Kind == source.Many:
 	case p.Kind == source.Zip:
 		if cfg.Part.Off < 0 || cfg.Part.Off > cfg.Part.End || cfg.Part.Index == 0 && cfg.Part.Off > int64(len(p.Head)) {
 			return nil, fmt.Errorf("share [%d, %d) of a zip archive: %w", cfg.Part.Off, cfg.Part.End, syscall.EINVAL)
@@ -101,7 +107,7 @@ func NewShare(cfg ShareConfig) (*Share, error) {
 	if cfg.Workers <= 0 {
 		cfg.Workers = defaultWorkers
 	}
-	return &Share{cfg: cfg, lim: limits{piece: wire.MaxData, carry: defaultCarry, pending: defaultPending}}, nil
+	return &Share{cfg: cfg, count: new(counters), lim: limits{piece: wire.MaxData, carry: defaultCarry, pending: defaultPending}}, nil
 }
 
 // Run stages the part. When it returns, all that it stored is stored and all
@@ -115,7 +121,10 @@ func (s *Share) Run(ctx context.Context) error {
 	s.ctx = ctx
 	s.pool = source.NewPool(int(max(s.cfg.Memory/int64(s.lim.piece), minPieces)), s.lim.piece)
 	s.rec = newRecorder(s, s.cfg.Records)
-	err := s.run(ctx)
+	var err error
+	if s.sel, err = newSelection(s.cfg.FS, s.cfg.Plan.Options); err == nil {
+		err = s.run(ctx)
+	}
 	if err == nil {
 		err = s.rec.close()
 	}
@@ -130,6 +139,8 @@ func (s *Share) run(ctx context.Context) error {
 	switch kind := s.cfg.Plan.Kind; {
 	case kind == source.Dir:
 		return s.runDir(ctx)
+	case kind == source.Many:
+		return s.runMany(ctx)
 	case kind == source.Zip:
 		return s.runZip(ctx)
 	case kind.Packed():
@@ -138,11 +149,15 @@ func (s *Share) run(ctx context.Context) error {
 	return s.runTar(ctx)
 }
 
+// Pieces is what the share has read of members that others read the rest of,
+// when Run has returned.
+func (s *Share) Pieces() []Piece { return s.pieces }
+
 // Progress tells how far the share is.
 func (s *Share) Progress() Progress {
 	return Progress{
 		SourceBytes: s.count.source.Load(), SourceTotal: s.cfg.Part.Bytes, Bytes: s.count.bytes.Load(),
-		Files: s.count.files.Load(), Again: s.count.again.Load(), Done: s.count.done.Load(),
+		Files: s.count.files.Load(), Again: s.count.again.Load(), Skipped: s.count.skipped.Load(), Done: s.count.done.Load(),
 	}
 }
 
@@ -182,6 +197,12 @@ func (s *Share) open(path string, was source.Info) (source.File, error) {
 // unchanged refuses a file that is no longer what was planned.
 func unchanged(f source.File, path string, was source.Info) error {
 	now, err := f.Stat()
+	return changed(now, err, path, was)
+}
+
+// changed refuses a file that is now, or of which only err is known, if it was
+// something else.
+func changed(now source.Info, err error, path string, was source.Info) error {
 	switch {
 	case err != nil:
 		return fmt.Errorf("%s: %w", path, err)

@@ -5,8 +5,10 @@ import (
 	"path/filepath"
 	"strings"
 	"syscall"
+	"unicode/utf8"
 
 	"github.com/bivouacfs/bivouac/metadata"
+	"github.com/bivouacfs/bivouac/stagein/source"
 )
 
 // Request is what a user wants staged.
@@ -14,33 +16,55 @@ type Request struct {
 	Source string // absolute path
 	Name   string // of the dataset: its directory under data/
 	Seed   uint64 // of the order; placement has the map's
+	Options
 }
 
-// ParseSpec reads "SRC[:NAME]". A colon separates a name only if no slash
-// follows it. The default name is the last component without an archive's ending.
-func ParseSpec(s string) (Request, error) {
-	src, name := s, ""
-	if i := strings.LastIndexByte(s, ':'); i >= 0 && !strings.Contains(s[i:], "/") {
-		src, name = s[:i], s[i+1:]
-		if name == "" {
+// ParseSpec reads "SRC[:NAME][,KEY=VALUE]...". A colon separates a name only if
+// no slash follows it. The default name is the last component without an
+// archive's ending; of a pattern, that of the last directory before it. What is
+// not absolute, of SRC and of list=, is in the directory wd.
+func ParseSpec(s, wd string) (Request, error) {
+	src, opts, some := cutOptions(s)
+	var r Request
+	if some {
+		var err error
+		if r.Options, err = parseOptions(opts); err != nil {
+			return Request{}, fmt.Errorf("stage-in %q: %w", s, err)
+		}
+		if l := string(r.List); l != "" && !filepath.IsAbs(l) {
+			r.List = source.Name(filepath.Join(wd, l))
+		}
+		if l := r.Fill.List; l != "" && !filepath.IsAbs(l) {
+			r.Fill.List = filepath.Join(wd, l)
+		}
+	}
+	if i := strings.LastIndexByte(src, ':'); i >= 0 && !strings.Contains(src[i:], "/") {
+		src, r.Name = src[:i], src[i+1:]
+		if r.Name == "" {
 			return Request{}, fmt.Errorf("stage-in %q: no name after the colon: %w", s, syscall.EINVAL)
 		}
 	}
 	if src == "" {
 		return Request{}, fmt.Errorf("stage-in %q: no source: %w", s, syscall.EINVAL)
 	}
-	src = filepath.Clean(src)
-	if name == "" {
-		name = defaultName(filepath.Base(src))
+	if !filepath.IsAbs(src) && wd != "" {
+		src = wd + "/" + src
 	}
-	r := Request{Source: src, Name: name}
+	r.Source = filepath.Clean(src)
+	if r.Name == "" {
+		r.Name = defaultName(r.Source)
+	}
 	return r, r.Validate()
 }
 
 // endings is what archives' names end with.
 var endings = []string{".tar", ".tar.gz", ".tgz", ".tar.zst", ".tar.xz", ".tar.bz2", ".zip"}
 
-func defaultName(base string) string {
+func defaultName(src string) string {
+	for source.IsPattern(src) && src != "/" {
+		src = filepath.Dir(src)
+	}
+	base := filepath.Base(src)
 	for _, e := range endings {
 		if cut, ok := strings.CutSuffix(base, e); ok && cut != "" {
 			return cut
@@ -59,10 +83,15 @@ func (r Request) Validate() error {
 		complaint = "the source has a NUL in it"
 	case r.Name == "" || r.Name == "." || r.Name == ".." || strings.ContainsAny(r.Name, "/\x00\n"):
 		complaint = fmt.Sprintf("%q cannot be a directory's name: give one as SRC:NAME", r.Name)
+	case !utf8.ValidString(r.Name):
+		complaint = fmt.Sprintf("the name %q is not UTF-8: give one as SRC:NAME", r.Name)
 	case len(r.Name) > metadata.MaxName:
 		complaint = fmt.Sprintf("the name is longer than %d bytes", metadata.MaxName)
 	}
 	if complaint == "" {
+		if err := r.Options.Validate(); err != nil {
+			return fmt.Errorf("stage-in of %q: %w", r.Source, err)
+		}
 		return nil
 	}
 	return fmt.Errorf("stage-in of %q: %s: %w", r.Source, complaint, syscall.EINVAL)

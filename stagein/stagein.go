@@ -2,15 +2,42 @@
 // that the nodes read a source together, each byte of it once, and that what is
 // read goes to its owner at once.
 //
+// # Two steps
+//
+// Where a source tells what is in it without being read, it is staged in two
+// steps. Scan finds every file: its path, its attributes, and where its bytes
+// are (a manifest.Origin). From that the manifest is made and spread, and the
+// whole tree can be read at once. Then each node fetches the files that it owns (a
+// Fill), a chunk at a time of those that are striped, in the order that the user
+// chose. A read of what is not there is put before all else, and done once: a
+// piece has one owner, who fetches it once for all who ask. What a node has is
+// in its journal, so that a daemon that starts again goes on where it was; and
+// what a lost node had is fetched again by those that are left.
+//
+// What the nodes have no room for stays in the source: a hash of the paths
+// chooses, the record says so, and who reads such a file fetches it whole, once
+// for all on its node, into a bounded piece of memory (window). What is on a node
+// stays there.
+//
+// No lock is held while another is taken, but that of residents under that of a Fill.
+//
 // # A directory
 //
-// MakePlan lists the tree. Every file is an item of its owner's part (a seeded
-// hash of the path); the owner reads it from the source itself. A large file is
-// pushed on to the nodes of its stripe.
+// The tree is walked; its files are the origins.
 //
-// # A tar
+// # A tar in two steps
 //
-// The archive is cut into one region for each node at block boundaries, not at
+// From one header follows where the next is, so the members are found by hops,
+// in several stretches at a time (hopper). Each member is then read where it
+// lies, by its owner. A hop is a round trip to the source for each member, and so
+// is the read of each; therefore it is done only for an archive of 64 MiB and
+// more whose members have 64 KiB and more on average, as the first 64 tell, or
+// where the user asked for an order. The bytes of headers are read twice at the
+// most, those of files once.
+//
+// # A tar that is read once
+//
+// Any other archive is cut into one region for each node at block boundaries, not at
 // members. Node k reads its region once, from front to end, and does not wait
 // for node k-1 to know where a member begins:
 //
@@ -32,7 +59,8 @@
 // large, when its header is read; else at the end of the region. A small
 // member that is cut travels in the seam, and the next node stages it whole.
 //
-// Not a byte of the source is read twice while the guesses are right: the first
+// Not a byte of the source is read twice while the guesses are right, but the
+// headers of a sample of a large archive: the first
 // block, which MakePlan reads to see what the source is, travels in the plan,
 // and what follows the archive's end is read (once) to make sure that nothing
 // is lost in silence. So the bytes read are exactly the size of the archive.
@@ -54,6 +82,23 @@
 // front to end, unpacks each member, checks its size and its CRC-32, and stores
 // it at its owner. A large member is read by one node.
 //
+// # Many archives, and part of one
+//
+// What a pattern matches is one dataset: whole archives, of any kind, are dealt
+// out to the nodes by size, and each is read by one node from front to end, some
+// at a time. So is an archive of which only some members are wanted, or whose bad
+// members are to be left out: only the one who reads it knows them. With
+// unpack=no what matches is taken in as a directory of files.
+//
+// # What is left out
+//
+// With OnErrorSkip something that cannot be read or staged is left out of the
+// dataset, counted, and named in a line of JSON (Skip): an unreadable file or
+// directory, a member that is refused or whose data is damaged, an archive as a
+// whole or what follows the place at which it is damaged. What was stored of it is
+// taken back. Trouble of the job's own (no room, a node that is lost) still fails
+// the dataset.
+//
 // # What is kept
 //
 // Staged files belong to the user of the job, with the permissions that they
@@ -62,7 +107,9 @@
 // change times are set to them. Every file has the xxh3-128 of its bytes in its
 // record, except a large one that is cut by a region's end (at most one for each
 // region): two nodes see its bytes, and xxh3 cannot be put together from parts.
-// Its Sum is zeros, which is no file's sum.
+// CRC-32C can (Piece, JoinPieces); it is marked in the Sum (Checker). The sums of what
+// is fetched after the manifest was published are in the journal of the node that
+// has it.
 //
 // # What is refused
 //

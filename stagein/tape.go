@@ -15,6 +15,7 @@ type tape struct {
 	cur   *source.Piece // held; nil at the start
 	at    int           // of cur
 	pos   int64         // in the archive
+	bad   error         // of more
 }
 
 // fill makes sure that there is a byte in cur; io.EOF at the end.
@@ -36,7 +37,12 @@ func (t *tape) fill() error {
 
 func (t *tape) pull() (*source.Piece, error) {
 	if len(t.queue) == 0 {
-		return t.more()
+		if t.bad != nil {
+			return nil, t.bad // what comes behind a gap is not what comes next
+		}
+		p, err := t.more()
+		t.bad = err
+		return p, err
 	}
 	p := t.queue[0]
 	t.queue = t.queue[1:]

@@ -53,7 +53,7 @@ func (s *Share) runTar(ctx context.Context) error {
 // await waits for the seam of the region before.
 func (r *region) await(ctx context.Context) {
 	if r.part.Index == 0 {
-		r.count.source.Add(int64(len(r.cfg.Plan.Head))) // read for all by MakePlan
+		r.count.source.Add(int64(len(r.cfg.Plan.Head)) + r.cfg.Plan.Read) // for all, by Scan and MakePlan
 		r.seamIn <- seamOrError{seam: Seam{Carry: r.cfg.Plan.Head}}
 		return
 	}

@@ -84,6 +84,7 @@ type zipReader struct {
 	z    source.Inflater
 	out  *source.Piece // that is being filled with what is unpacked
 	bad  error         // of the tape, while the inflater reads it
+	half *object       // of the present member, once it has one
 }
 
 // runZip stages a range of a zip archive.
@@ -127,11 +128,46 @@ func (z *zipReader) run() error {
 		if i+1 < len(items) {
 			next = items[i+1].Off
 		}
-		if err := z.member(&items[i], next); err != nil {
-			return fmt.Errorf("member %q at offset %d: %w", items[i].Path, items[i].Off, err)
+		it := items[i]
+		if !z.s.wants(&it) {
+			continue // its bytes are gone over with what is before the next
+		}
+		if err := z.try(&it, next); err != nil {
+			return err
 		}
 	}
 	return z.t.skip(end - z.t.pos) // nothing that counts; it is read all the same
+}
+
+// try stages a member, or leaves it out if it cannot be read and that is asked
+// for: then what it stored is taken back, for which nothing may be under way.
+func (z *zipReader) try(it *source.Item, next int64) error {
+	named := func(err error) error {
+		return fmt.Errorf("member %q at offset %d: %w", it.Path, it.Off, err)
+	}
+	if z.s.cfg.Plan.OnError != OnErrorSkip {
+		if err := z.member(it, next); err != nil {
+			return named(err)
+		}
+		return nil
+	}
+	all := z.push
+	z.push = z.s.newPusher(z.ctx)
+	err := z.member(it, next)
+	if err != nil {
+		z.push.cancel()
+	}
+	if e := z.push.wait(); e != nil && (err == nil || isCanceled(err)) {
+		err = e
+	}
+	z.push = all
+	if err == nil {
+		return nil
+	}
+	if err := z.s.skip(it.Path, named(err)); err != nil || z.half == nil {
+		return err
+	}
+	return z.s.takeBack(z.ctx, z.half)
 }
 
 // member stages one, of which all lies before offset next.
@@ -139,6 +175,7 @@ func (z *zipReader) member(it *source.Item, next int64) error {
 	if err := z.ctx.Err(); err != nil {
 		return err
 	}
+	z.half = nil
 	if err := z.t.skip(it.Off - z.t.pos); err != nil {
 		return err
 	}
@@ -198,6 +235,7 @@ func (z *zipReader) stage(it *source.Item) error {
 	if err != nil {
 		return err
 	}
+	z.half = o
 	sum := summer{size: it.Size}
 	pos := int64(0)
 	err = z.data(it, func(b []byte, piece *source.Piece) error {

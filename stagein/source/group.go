@@ -69,7 +69,22 @@ func (g *Group) Raw() []byte { return g.raw }
 // anything but a regular file.
 func (g *Group) Data() int64 { return g.Item.Size }
 
-// Add takes the next block. An error names the member and its offset.
+// RefusedError is why a member cannot be staged whose headers are in order, so
+// that who reads can go over its data.
+type RefusedError struct {
+	Name string // as the archive has it
+	Size int64  // of its data in the archive, in bytes
+	Err  error
+}
+
+// Error implements error.
+func (e *RefusedError) Error() string { return e.Err.Error() }
+
+// Unwrap is what is wrong.
+func (e *RefusedError) Unwrap() error { return e.Err }
+
+// Add takes the next block. An error names the member and its offset; a
+// RefusedError leaves the group at the member's data.
 func (g *Group) Add(b []byte) (Step, error) {
 	step, err := g.add(b)
 	if err != nil {
@@ -115,7 +130,10 @@ func (g *Group) add(b []byte) (Step, error) {
 	case typeVolume:
 		return Skip, nil
 	}
-	return Member, g.member(h)
+	if err := g.member(h); err != nil {
+		return Member, g.refuse(h, b, err)
+	}
+	return Member, nil
 }
 
 func (g *Group) zero() (Step, error) {
@@ -225,6 +243,24 @@ func (g *Group) member(h header) error {
 	// What a message could name is now the item's.
 	g.o = overrides{}
 	return nil
+}
+
+// refuse makes a RefusedError of what is wrong with a member, unless nobody can
+// say where its data ends.
+func (g *Group) refuse(h header, b []byte, err error) error {
+	size := h.size
+	if g.o.size != nil {
+		size = *g.o.size
+	}
+	switch h.typ {
+	case typeDir, typeSym, typeHard, typeChar, typeBlock, typeFIFO:
+		size = 0
+	case typeSparse:
+		if moreSparse := b[482]; moreSparse != 0 { // more headers follow
+			return err
+		}
+	}
+	return &RefusedError{Name: g.o.name(h.name), Size: size, Err: err}
 }
 
 // refused says why members of some types cannot be staged.

@@ -33,7 +33,9 @@ func (OS) Open(path string) (File, error) {
 		_ = f.Close() // nothing was read
 		return nil, err
 	}
-	_ = unix.Fadvise(fd, 0, 0, unix.FADV_SEQUENTIAL) // advice
+	// Who reads here reads large pieces, and some ahead of himself (Region). What
+	// the kernel would read ahead is often another node's, and would be read twice.
+	_ = unix.Fadvise(fd, 0, 0, unix.FADV_RANDOM) // advice
 	return f, nil
 }
 

@@ -43,6 +43,9 @@ func (p *Pool) Get(ctx context.Context) (*Piece, error) {
 	return q, nil
 }
 
+// Room is how many buffers there may be.
+func (p *Pool) Room() int { return cap(p.room) }
+
 // Out is how many buffers are out.
 func (p *Pool) Out() int { return len(p.room) }
 

@@ -48,6 +48,7 @@ const (
 	TarBzip2 Kind = "tar.bz2"
 	Zip      Kind = "zip"
 	Dir      Kind = "dir"
+	Many     Kind = "many" // several archives, each of any kind but these two
 )
 
 // Packed reports whether a source is a compressed tar, which can only be read

@@ -2,7 +2,9 @@ package source
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"path"
 	"slices"
 	"strings"
 	"sync"
@@ -20,15 +22,37 @@ const statBatch = 256
 // further names of a file are hard links to the first. What is no file,
 // directory or link is refused by name.
 func Walk(ctx context.Context, fs FS, root string, workers int) ([]Item, error) {
-	w := &walker{fs: fs, root: root}
+	return WalkConfig{FS: fs, Root: root, Workers: workers}.Walk(ctx)
+}
+
+// WalkConfig is what is walked, and how.
+type WalkConfig struct {
+	FS      FS
+	Root    string
+	Workers int
+	// Paths is what is looked at, with what lies below it; nil is all. What is
+	// not there is left out.
+	Paths map[string]bool
+	// Skip is told of what cannot be read or staged, which is left out; nil
+	// makes the walk fail. It is called by one goroutine at a time.
+	Skip func(path string, err error)
+}
+
+// Walk lists as the function Walk does.
+func (c WalkConfig) Walk(ctx context.Context) ([]Item, error) {
+	w := &walker{fs: c.FS, root: c.Root, skip: c.Skip}
 	w.g, w.ctx = errgroup.WithContext(ctx)
-	w.g.SetLimit(max(workers, 1))
-	info, err := fs.Lstat(root)
+	w.g.SetLimit(max(c.Workers, 1))
+	info, err := c.FS.Lstat(c.Root)
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", root, err)
+		return nil, fmt.Errorf("%s: %w", c.Root, err)
 	}
 	w.items = append(w.items, found{Item: itemOf("", info)})
-	w.g.Go(func() error { return w.dir("") })
+	if c.Paths == nil || c.Paths[""] {
+		w.g.Go(func() error { return w.dir("") })
+	} else {
+		w.g.Go(func() error { return w.list(c.Paths) })
+	}
 	if err := w.g.Wait(); err != nil {
 		return nil, err
 	}
@@ -36,6 +60,67 @@ func Walk(ctx context.Context, fs FS, root string, workers int) ([]Item, error) 
 		return nil, err
 	}
 	return w.finish(), nil
+}
+
+// list looks at paths, and at the directories that they lie in.
+func (w *walker) list(paths map[string]bool) error {
+	looked := make(map[string]bool)
+	var want []string
+	for p := range paths {
+		below := false
+		for d := path.Dir(p); d != "."; d = path.Dir(d) {
+			below = below || paths[d]
+		}
+		for d := path.Dir(p); !below && d != "." && !looked[d]; d = path.Dir(d) {
+			looked[d] = true
+		}
+		if !below {
+			want = append(want, p)
+		}
+	}
+	for d := range looked {
+		if err := w.one(d, false); err != nil {
+			return err
+		}
+	}
+	for _, p := range want {
+		if err := w.try(func() error { return w.one(p, true) }); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// one looks at a path that was listed, and if it is wanted whole at all below it.
+func (w *walker) one(rel string, whole bool) error {
+	if err := w.ctx.Err(); err != nil {
+		return err
+	}
+	it, err := w.look(rel)
+	if errors.Is(err, syscall.ENOENT) || errors.Is(err, syscall.ENOTDIR) {
+		return nil
+	}
+	if err != nil {
+		return w.leave(rel, err)
+	}
+	w.mu.Lock()
+	w.items = append(w.items, it)
+	w.mu.Unlock()
+	if whole && it.Is(TypeDir) {
+		return w.dir(rel)
+	}
+	return nil
+}
+
+// leave leaves something out because of err, or returns it.
+func (w *walker) leave(rel string, err error) error {
+	if w.skip == nil || w.ctx.Err() != nil {
+		return err
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.skip(join(w.root, rel), err)
+	return nil
 }
 
 type found struct {
@@ -51,6 +136,7 @@ type walker struct {
 	root string
 	g    *errgroup.Group
 	ctx  context.Context
+	skip func(path string, err error) // nil, or called with mu held
 
 	mu    sync.Mutex
 	items []found // guarded by mu
@@ -70,7 +156,7 @@ func (w *walker) dir(rel string) error {
 	}
 	names, err := w.fs.ReadDir(join(w.root, rel))
 	if err != nil {
-		return fmt.Errorf("%s: %w", join(w.root, rel), err)
+		return w.leave(rel, fmt.Errorf("%s: %w", join(w.root, rel), err))
 	}
 	for batch := range slices.Chunk(names, statBatch) {
 		if err := w.try(func() error { return w.batch(rel, batch) }); err != nil {
@@ -87,9 +173,13 @@ func (w *walker) batch(dir string, names []string) error {
 		if err := w.ctx.Err(); err != nil {
 			return err
 		}
-		it, err := w.look(strings.TrimPrefix(dir+"/"+name, "/"))
+		rel := strings.TrimPrefix(dir+"/"+name, "/")
+		it, err := w.look(rel)
 		if err != nil {
-			return err
+			if err := w.leave(rel, err); err != nil {
+				return err
+			}
+			continue
 		}
 		if it.Is(TypeDir) {
 			dirs = append(dirs, it.Path)

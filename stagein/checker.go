@@ -1,0 +1,70 @@
+package stagein
+
+import (
+	"encoding/binary"
+	"encoding/hex"
+	"fmt"
+	"hash"
+	"hash/crc32"
+	"syscall"
+
+	"github.com/zeebo/xxh3"
+)
+
+// A file's Sum is the xxh3-128 of its bytes; or, where several nodes have each
+// read a piece of it, their CRC-32C put together, which CRCs can be: then it is
+// crcMark and the four bytes of it. Zeros are no sum.
+const crcMark = "crc-32c of b"
+
+func crcSum(crc uint32) (sum [16]byte) {
+	binary.BigEndian.PutUint32(sum[copy(sum[:], crcMark):], crc)
+	return sum
+}
+
+// Checker compares the bytes that are written to it with a file's Sum.
+type Checker struct {
+	want [16]byte
+	left int64
+	xxh  *xxh3.Hasher128
+	crc  hash.Hash32
+}
+
+// NewChecker makes the checker of a file of size bytes that has the sum want.
+func NewChecker(want [16]byte, size int64) *Checker {
+	c := &Checker{want: want, left: size}
+	if string(want[:len(crcMark)]) == crcMark {
+		c.crc = crc32.New(castagnoli)
+	} else {
+		c.xxh = xxh3.New128()
+	}
+	return c
+}
+
+// Write implements io.Writer; it cannot fail.
+func (c *Checker) Write(p []byte) (int, error) {
+	c.left -= int64(len(p))
+	if c.crc != nil {
+		return c.crc.Write(p)
+	}
+	return c.xxh.Write(p)
+}
+
+// Summed reports whether there is anything to compare with.
+func (c *Checker) Summed() bool { return c.want != [16]byte{} }
+
+// Check says what is wrong with what was written: EIO.
+func (c *Checker) Check() error {
+	if c.left != 0 {
+		return fmt.Errorf("%d bytes too few: %w", c.left, syscall.EIO)
+	}
+	var got [16]byte
+	if c.crc != nil {
+		got = crcSum(c.crc.Sum32())
+	} else {
+		got = c.xxh.Sum128().Bytes()
+	}
+	if c.Summed() && got != c.want {
+		return fmt.Errorf("has checksum %s, had %s when it was staged: %w", hex.EncodeToString(got[:]), hex.EncodeToString(c.want[:]), syscall.EIO)
+	}
+	return nil
+}

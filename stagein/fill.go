@@ -1,0 +1,414 @@
+package stagein
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/sirupsen/logrus"
+	"github.com/zeebo/xxh3"
+
+	"github.com/bivouacfs/bivouac/datapath"
+	"github.com/bivouacfs/bivouac/datapath/wire"
+	"github.com/bivouacfs/bivouac/metadata"
+	"github.com/bivouacfs/bivouac/metadata/cluster"
+	"github.com/bivouacfs/bivouac/stagein/source"
+)
+
+// FillConfig is what the fill of a dataset on one node needs.
+type FillConfig struct {
+	Self    metadata.NodeID
+	Files   Files
+	Origins Origins
+	List    []string // what the file of the order list:FILE says
+	FS      source.FS
+	// Watch returns the map, and a channel that is closed when it may have
+	// changed.
+	Watch func() (cluster.Map, <-chan struct{})
+	// Put writes all of p at off of the object of ino on this node.
+	Put     func(ctx context.Context, ino metadata.Ino, p []byte, off int64) error
+	Journal string // path
+	Digest  string // of the manifest, which the journal belongs to
+	Boot    string // what changes when the machine is booted
+	Memory  int64  // bytes of buffers; 0 is 64 MiB
+	Window  int64  // bytes of files that are read through; 0 is 256 MiB
+	Workers int    // files that are fetched at a time in the order of the fill; 0 is 16
+	Log     *logrus.Entry
+}
+
+// Fill brings the files of a published dataset to one node, and is asked before
+// one of them is read.
+type Fill struct {
+	cfg     FillConfig
+	src     fetcher
+	pool    *source.Pool
+	have    *residents
+	journal *journal
+	window  *window
+	slots   chan struct{} // one for each piece that is fetched because it was asked for
+
+	ctx    context.Context // of what is under way
+	cancel context.CancelFunc
+	wg     sync.WaitGroup
+
+	files, bytes, total atomic.Int64
+	demand              atomic.Int64 // pieces that were fetched because they were asked for
+	passed              atomic.Int64 // pieces that were read through
+	whole               atomic.Bool  // all that the map gives this node is here
+
+	mu      sync.Mutex
+	flights map[piece]*flight // guarded by mu
+	asked   int               // guarded by mu; flights of pieces that were asked for
+	calm    chan struct{}     // guarded by mu; closed when asked is 0
+	trouble error             // guarded by mu; why a piece cannot be fetched
+	epoch   metadata.Epoch    // guarded by mu; of the map for which whole was found
+	closed  bool              // guarded by mu
+}
+
+// flight is a piece that is being fetched.
+type flight struct {
+	done chan struct{} // closed when it is over
+	err  error         // written before
+}
+
+const (
+	defaultWindow = 256 << 20
+
+	demandSlots = 32 // pieces that are fetched at a time because they were asked for
+	yielding    = 2  // workers that go on in the order of the fill meanwhile
+	tries       = 3  // of a piece, when its source has a passing trouble
+)
+
+// NewFill makes the fill of a dataset, and finds in the journal what is here
+// already. Close must be called.
+func NewFill(cfg FillConfig) (*Fill, error) {
+	if cfg.Memory <= 0 {
+		cfg.Memory = defaultMemory
+	}
+	if cfg.Workers <= 0 {
+		cfg.Workers = defaultWorkers
+	}
+	if cfg.Window <= 0 {
+		cfg.Window = defaultWindow
+	}
+	f := &Fill{
+		window: newWindow(cfg.Window),
+		cfg:    cfg, src: fetcher{fs: cfg.FS, origins: cfg.Origins}, have: newResidents(),
+		pool:    source.NewPool(int(max(cfg.Memory/wire.MaxData, minPieces)), wire.MaxData),
+		flights: make(map[piece]*flight), slots: make(chan struct{}, demandSlots), calm: closedChan(),
+	}
+	f.ctx, f.cancel = context.WithCancel(context.Background())
+	var err error
+	f.journal, err = openJournal(cfg.Journal, cfg.Digest, cfg.Boot, func(p piece, _ [16]byte) { f.resume(p) })
+	if err != nil {
+		f.cancel()
+		return nil, err
+	}
+	return f, nil
+}
+
+// resume takes note of a piece that an earlier run of the daemon has brought.
+func (f *Fill) resume(p piece) {
+	_, a, err := f.cfg.Files.Origin(p.ino)
+	m, _ := f.cfg.Watch()
+	s := spreadOf(m, a)
+	if err != nil || p.chunk >= s.pieces() || f.have.has(p) {
+		return
+	}
+	n := min(s.chunk, a.Size-int64(p.chunk)*s.chunk)
+	f.src.read.Add(n)
+	f.got(p, n)
+}
+
+// got takes note of a piece of n bytes that is here.
+func (f *Fill) got(p piece, n int64) {
+	f.have.add(p)
+	f.bytes.Add(n)
+	if p.chunk == 0 {
+		f.files.Add(1)
+	}
+}
+
+func closedChan() chan struct{} {
+	c := make(chan struct{})
+	close(c)
+	return c
+}
+
+// Close ends what is under way and waits for it.
+func (f *Fill) Close() error {
+	f.mu.Lock()
+	f.closed = true
+	f.mu.Unlock()
+	f.cancel()
+	f.wg.Wait()
+	return errors.Join(f.journal.close(), f.src.close())
+}
+
+// spread is how the pieces of a file lie on the nodes.
+type spread struct {
+	a     metadata.Attr
+	chunk int64             // bytes of a piece
+	order []metadata.NodeID // of the stripe
+}
+
+func spreadOf(m cluster.Map, a metadata.Attr) spread {
+	s := spread{a: a, chunk: a.Layout.Chunk(), order: m.Order(a.Ino, a.Layout)}
+	if a.Layout.Kind == metadata.Local {
+		s.chunk = max(a.Size, 1)
+	}
+	return s
+}
+
+// pieces is how many pieces the file has.
+func (s *spread) pieces() uint32 { return uint32((s.a.Size + s.chunk - 1) / s.chunk) }
+
+// node is who has the piece by the layout.
+func (s *spread) node(chunk uint32) metadata.NodeID { return s.order[int(chunk)%len(s.order)] }
+
+// at is where a piece lies in the file, and in the object of self.
+func (s *spread) at(chunk uint32, self metadata.NodeID) (pos, n, off int64) {
+	w := int64(len(s.order))
+	pos = int64(chunk) * s.chunk
+	n, off = min(s.chunk, s.a.Size-pos), int64(chunk)/w*s.chunk
+	if s.node(chunk) != self {
+		off = datapath.StandIn(s.chunk, len(s.order), int(int64(chunk)%w), s.a.Size, off)
+	}
+	return pos, n, off
+}
+
+// touched is the pieces that lie in [off, off+n) of the object of self.
+func (s *spread) touched(self metadata.NodeID, off, n int64) []uint32 {
+	if s.a.Layout.Kind == metadata.Local {
+		return []uint32{0}
+	}
+	var all []uint32
+	for end := off + n; off < end; off = off/s.chunk*s.chunk + s.chunk {
+		k, own := datapath.Place(s.chunk, len(s.order), s.a.Size, off)
+		if k < 0 {
+			k = slices.Index(s.order, self)
+		}
+		if len(s.order) == 1 {
+			k = 0 // who stands in for the only one has the same object
+		}
+		chunk := own/s.chunk*int64(len(s.order)) + int64(k)
+		if k >= 0 && k < len(s.order) && chunk < int64(s.pieces()) {
+			all = append(all, uint32(chunk))
+		}
+	}
+	return all
+}
+
+// Whole reports whether all that this node is to have, by the map of the
+// epoch that it returns, is here.
+func (f *Fill) Whole() (metadata.Epoch, bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.epoch, f.whole.Load()
+}
+
+// Trouble is why something cannot be fetched; nil if everything could so far.
+func (f *Fill) Trouble() error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.trouble
+}
+
+// Progress is how far this node is.
+func (f *Fill) Progress() Progress {
+	return Progress{
+		SourceBytes: f.src.read.Load(), SourceTotal: f.total.Load(), Bytes: f.bytes.Load(), Files: f.files.Load(),
+		Demand: f.demand.Load(), Through: f.passed.Load(), Done: f.whole.Load(),
+	}
+}
+
+// Here reports whether the file is whole on this node.
+func (f *Fill) Here(ino metadata.Ino) bool { return f.have.has(piece{ino: ino}) }
+
+// Has reports whether [off, off+n) of this node's object of ino can be read at
+// once, as far as that is known without looking anything up.
+func (f *Fill) Has(ino metadata.Ino, off, n int64) bool {
+	return off+n <= minChunk && f.have.has(piece{ino: ino})
+}
+
+// Need returns when [off, off+n) of this node's object of ino can be read: what
+// is not here is fetched before all else. What is fetched goes on if the caller
+// does not wait for it. That it cannot be had is EIO.
+func (f *Fill) Need(ctx context.Context, ino metadata.Ino, off, n int64) error {
+	if f.Has(ino, off, n) {
+		return nil
+	}
+	_, a, err := f.cfg.Files.Origin(ino)
+	if err != nil || a.Size == 0 {
+		return err
+	}
+	m, _ := f.cfg.Watch()
+	s := spreadOf(m, a)
+	if len(s.order) == 0 {
+		return fmt.Errorf("inode %v: no node was up in epoch %d: %w", ino, a.Layout.Epoch, syscall.EIO)
+	}
+	var fs []*flight
+	for _, chunk := range s.touched(f.cfg.Self, off, n) {
+		if fl := f.ask(piece{ino, chunk}); fl != nil {
+			fs = append(fs, fl)
+		}
+	}
+	for _, fl := range fs {
+		select {
+		case <-fl.done:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+		if fl.err != nil {
+			return fl.err
+		}
+	}
+	return nil
+}
+
+// ask has a piece fetched at once; nil if it is here.
+func (f *Fill) ask(p piece) *flight {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.have.has(p) {
+		return nil
+	}
+	if fl := f.flights[p]; fl != nil {
+		return fl
+	}
+	fl := &flight{done: make(chan struct{})}
+	if f.closed {
+		fl.err = fmt.Errorf("inode %v: the daemon stops: %w", p.ino, syscall.ESHUTDOWN)
+		close(fl.done)
+		return fl
+	}
+	f.flights[p] = fl
+	if f.asked++; f.asked == 1 {
+		f.calm = make(chan struct{})
+	}
+	f.wg.Add(1)
+	go f.hurry(p, fl)
+	return fl
+}
+
+// hurry fetches a piece that was asked for.
+func (f *Fill) hurry(p piece, fl *flight) {
+	defer f.wg.Done()
+	f.slots <- struct{}{}
+	f.demand.Add(1)
+	f.land(p, fl, f.bring(p))
+	<-f.slots
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.asked--; f.asked == 0 {
+		close(f.calm)
+	}
+}
+
+// land ends a flight.
+func (f *Fill) land(p piece, fl *flight, err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	delete(f.flights, p)
+	fl.err = err
+	if err != nil && f.ctx.Err() == nil {
+		f.trouble = err
+	}
+	close(fl.done)
+}
+
+// fetch brings a piece in the order of the fill, unless somebody else does.
+func (f *Fill) fetch(p piece) error {
+	f.mu.Lock()
+	if f.have.has(p) {
+		f.mu.Unlock()
+		return nil
+	}
+	fl := f.flights[p]
+	if fl != nil {
+		f.mu.Unlock()
+		select {
+		case <-fl.done:
+			return fl.err
+		case <-f.ctx.Done():
+			return f.ctx.Err()
+		}
+	}
+	fl = &flight{done: make(chan struct{})}
+	f.flights[p] = fl
+	f.mu.Unlock()
+	f.land(p, fl, f.bring(p))
+	return fl.err
+}
+
+// bring reads a piece from the source and stores it here. When it fails for good
+// that is EIO, whatever the source said: a reader did nothing wrong.
+func (f *Fill) bring(p piece) error {
+	if err := f.patiently(p, func() error { return f.bringOnce(p) }); err != nil {
+		return fmt.Errorf("%v: %w", err, syscall.EIO)
+	}
+	return nil
+}
+
+// patiently does what needs the source, again if its trouble may pass.
+func (f *Fill) patiently(p piece, do func() error) error {
+	for try := 1; ; try++ {
+		err := do()
+		if err == nil {
+			return nil
+		}
+		if try == tries || !passing(err) || f.ctx.Err() != nil {
+			f.cfg.Log.WithError(err).WithField("inode", p.ino).Warn("a file cannot be fetched from the source")
+			return err
+		}
+		select {
+		case <-f.ctx.Done():
+		case <-time.After(time.Duration(try*try) * 100 * time.Millisecond):
+		}
+	}
+}
+
+// passing reports whether an error of the source may pass.
+func passing(err error) bool {
+	for _, no := range []error{syscall.EIO, syscall.ETIMEDOUT, syscall.EAGAIN, syscall.EINTR, syscall.ENETDOWN, syscall.ENOMEM} {
+		if errors.Is(err, no) {
+			return true
+		}
+	}
+	return false
+}
+
+func (f *Fill) bringOnce(p piece) error {
+	from, a, err := f.cfg.Files.Origin(p.ino)
+	if err != nil {
+		return err
+	}
+	m, _ := f.cfg.Watch()
+	s := spreadOf(m, a)
+	if len(s.order) == 0 || p.chunk >= s.pieces() {
+		return fmt.Errorf("inode %v has no piece %d: %w", p.ino, p.chunk, syscall.EIO)
+	}
+	src, err := f.src.open(from, &a)
+	if err != nil {
+		return err
+	}
+	pos, n, off := s.at(p.chunk, f.cfg.Self)
+	sum := xxh3.New128()
+	err = src.end(src.each(f.ctx, f.pool, pos, n, func(b []byte, at int64) error {
+		_, _ = sum.Write(b) // cannot fail
+		return f.cfg.Put(f.ctx, p.ino, b, off+at-pos)
+	}))
+	if err == nil {
+		err = f.journal.add(p, sum.Sum128().Bytes())
+	}
+	if err != nil {
+		return err
+	}
+	f.got(p, n)
+	return nil
+}

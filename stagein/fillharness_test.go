@@ -1,0 +1,163 @@
+package stagein
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+
+	"github.com/sirupsen/logrus"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/bivouacfs/bivouac/metadata"
+	"github.com/bivouacfs/bivouac/metadata/cluster"
+	"github.com/bivouacfs/bivouac/metadata/manifest"
+	"github.com/bivouacfs/bivouac/stagein/source"
+)
+
+// memFiles is the files of a dataset as a table has them.
+type memFiles struct {
+	records []manifest.Record // in the order of the manifest
+	byIno   map[metadata.Ino]*manifest.Record
+}
+
+// filesOf makes the manifest of what was scanned, and reads it.
+func filesOf(records []byte) (*memFiles, error) {
+	var b bytes.Buffer
+	parts := []*manifest.Reader{manifest.NewReader(bytes.NewReader(records))}
+	if _, err := manifest.Build(3, parts, metadata.Attr{Mode: source.TypeDir | 0o755}, &b); err != nil {
+		return nil, err
+	}
+	m := &memFiles{byIno: make(map[metadata.Ino]*manifest.Record)}
+	for r := manifest.NewReader(&b); ; {
+		rec, err := r.Next()
+		if err == io.EOF {
+			break
+		}
+		if err != nil {
+			return nil, err
+		}
+		m.records = append(m.records, rec)
+	}
+	for i := range m.records {
+		m.byIno[m.records[i].Attr.Ino] = &m.records[i]
+	}
+	return m, nil
+}
+
+func (m *memFiles) Files(fn func(dir string, number uint32, name string, a metadata.Attr) bool) error {
+	dirs := map[string]uint32{}
+	for _, r := range m.records {
+		dir, name := filepath.Split(r.Path)
+		dir = strings.TrimSuffix(dir, "/")
+		switch r.Attr.Mode & source.TypeMask {
+		case source.TypeDir:
+			dirs[r.Path] = r.Attr.Ino.Seq()
+		case source.TypeRegular:
+			if !fn(dir, dirs[dir], name, r.Attr) {
+				return nil
+			}
+		}
+	}
+	return nil
+}
+
+func (m *memFiles) Origin(ino metadata.Ino) (manifest.Origin, metadata.Attr, error) {
+	r, ok := m.byIno[ino]
+	if !ok {
+		return manifest.Origin{}, metadata.Attr{}, syscall.ENOENT
+	}
+	return r.From, r.Attr, nil
+}
+
+func quiet() *logrus.Entry {
+	l := logrus.New()
+	l.SetOutput(io.Discard)
+	return logrus.NewEntry(l)
+}
+
+// filler is the fill of a scanned source on one node of a job.
+func (j *job) filler(m cluster.Map, node metadata.NodeID, s *Scanned, files Files, dir string) (*Fill, error) {
+	b, err := json.Marshal(s.Origins)
+	if err != nil {
+		return nil, err
+	}
+	cfg := FillConfig{
+		Self: node, Files: files, FS: j.fs, Log: quiet(), Workers: 4,
+		Watch: func() (cluster.Map, <-chan struct{}) { return m, nil },
+		Put: func(ctx context.Context, ino metadata.Ino, p []byte, off int64) error {
+			return j.target.Put(ctx, node, ino, p, off)
+		},
+		Journal: filepath.Join(dir, fmt.Sprint("journal-", node)), Digest: "digest", Boot: "boot",
+	}
+	if err := json.Unmarshal(b, &cfg.Origins); err != nil {
+		return nil, err
+	}
+	f, err := NewFill(cfg)
+	if err == nil && j.lim.piece != 0 {
+		f.pool = source.NewPool(minPieces, j.lim.piece)
+	}
+	return f, err
+}
+
+// filled stages what Scan has found, on all nodes at once.
+func (j *job) filled(ctx context.Context, m cluster.Map, s *Scanned, records *bytes.Buffer) (map[string]entry, error) {
+	files, err := filesOf(records.Bytes())
+	if err != nil {
+		return nil, err
+	}
+	dir, err := os.MkdirTemp("", "fill")
+	if err != nil {
+		return nil, err
+	}
+	defer os.RemoveAll(dir)
+	states := make([]Progress, j.nodes)
+	var g errgroup.Group
+	for i := range states {
+		g.Go(func() error {
+			if j.order != nil {
+				j.order(i)
+			}
+			f, err := j.filler(m, metadata.NodeID(i), s, files, dir)
+			if err != nil {
+				return err
+			}
+			err = j.runFill(ctx, f)
+			states[i] = f.Progress()
+			return errors.Join(err, f.Close())
+		})
+	}
+	if err := g.Wait(); err != nil {
+		return nil, err
+	}
+	j.sum = Sum(states)
+	j.sum.SourceBytes += s.Read
+	return j.tree(m, []*bytes.Buffer{records})
+}
+
+// runFill runs a fill until it is whole, or has a trouble.
+func (j *job) runFill(ctx context.Context, f *Fill) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	f.Run(ctx, func() {
+		if _, whole := f.Whole(); whole || f.Trouble() != nil {
+			cancel()
+		}
+	})
+	if err := f.Trouble(); err != nil {
+		return err
+	}
+	if out := f.pool.Out(); out != 0 {
+		return fmt.Errorf("%d buffers were not released", out)
+	}
+	if _, whole := f.Whole(); !whole {
+		return ctx.Err()
+	}
+	return nil
+}

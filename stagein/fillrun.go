@@ -1,0 +1,141 @@
+package stagein
+
+import (
+	"context"
+	"slices"
+	"sync"
+
+	"github.com/bivouacfs/bivouac/metadata"
+	"github.com/bivouacfs/bivouac/metadata/cluster"
+)
+
+// minChunk is the chunk of striped files, which no other is less than.
+const minChunk = stripeChunk
+
+// Run fetches, until ctx ends, what the map gives this node: its own share in the
+// order of the fill, and when a node is lost what falls to this one of that.
+// tell is called when Whole or Trouble may say another thing.
+func (f *Fill) Run(ctx context.Context, tell func()) {
+	defer context.AfterFunc(ctx, f.cancel)()
+	var lost []metadata.NodeID
+	done := false
+	for {
+		m, changed := f.cfg.Watch()
+		if down := downIn(m); !done || !slices.Equal(down, lost) {
+			f.settle(m.Epoch, false)
+			done = f.pass(m)
+			lost = down
+		}
+		if done {
+			f.settle(m.Epoch, true)
+		}
+		tell()
+		select {
+		case <-f.ctx.Done():
+			return
+		case <-changed:
+		}
+	}
+}
+
+func downIn(m cluster.Map) []metadata.NodeID {
+	var ids []metadata.NodeID
+	for _, n := range m.Nodes {
+		if n.State == cluster.Down {
+			ids = append(ids, n.ID)
+		}
+	}
+	return ids
+}
+
+// settle takes note of what is here.
+func (f *Fill) settle(e metadata.Epoch, whole bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.epoch = e
+	f.whole.Store(whole)
+}
+
+// pass fetches all that m gives this node, and reports whether it has.
+func (f *Fill) pass(m cluster.Map) bool {
+	f.note(nil)
+	list, err := f.list(m)
+	if err != nil {
+		f.note(err)
+		return false
+	}
+	next := make(chan piece)
+	var wg sync.WaitGroup
+	for i := range f.cfg.Workers {
+		wg.Go(func() { f.work(i, next) })
+	}
+	for _, p := range list {
+		select {
+		case next <- p:
+		case <-f.ctx.Done():
+		}
+		if f.ctx.Err() != nil || f.Trouble() != nil {
+			break
+		}
+	}
+	close(next)
+	wg.Wait()
+	return f.ctx.Err() == nil && f.Trouble() == nil
+}
+
+func (f *Fill) note(err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.ctx.Err() == nil {
+		f.trouble = err
+	}
+}
+
+// work fetches one piece after another. While readers wait, most workers do.
+func (f *Fill) work(i int, next <-chan piece) {
+	for p := range next {
+		f.mu.Lock()
+		calm := f.calm
+		f.mu.Unlock()
+		if i >= yielding {
+			select {
+			case <-calm:
+			case <-f.ctx.Done():
+			}
+		}
+		_ = f.fetch(p) // land keeps it
+	}
+}
+
+// list is what m gives this node and is not here, in the order of the fill.
+func (f *Fill) list(m cluster.Map) ([]piece, error) {
+	t, err := newTurns(f.cfg.Origins.Order, f.cfg.Origins.Order.Seed, f.cfg.Files, f.cfg.List)
+	if err != nil {
+		return nil, err
+	}
+	var all []ranked
+	var total int64
+	linked := make(map[metadata.Ino]bool) // files with several names that were seen
+	err = f.cfg.Files.Files(func(dir string, number uint32, name string, a metadata.Attr) bool {
+		turn := t.of(dir, number, name, a.Ino)
+		again := linked[a.Ino]
+		if a.Nlink > 1 {
+			linked[a.Ino] = true
+		}
+		s := spreadOf(m, a)
+		for chunk := range s.pieces() {
+			if len(s.order) == 0 || m.Holder(a.Ino, s.node(chunk)) != f.cfg.Self {
+				continue
+			}
+			if _, n, _ := s.at(chunk, f.cfg.Self); !again {
+				total += n
+			}
+			if p := (piece{a.Ino, chunk}); !f.have.has(p) {
+				all = append(all, ranked{p, turn})
+			}
+		}
+		return true
+	})
+	f.total.Store(total)
+	return byTurn(all), err
+}

@@ -1,0 +1,45 @@
+package stagein
+
+import (
+	"fmt"
+	"os"
+
+	"github.com/bivouacfs/bivouac/metadata"
+)
+
+// PieceSum is the checksum of a piece that a fill has brought to this node.
+type PieceSum struct {
+	Ino   metadata.Ino
+	Off   int64 // in this node's object
+	Len   int64
+	Whole bool // it is all of the file
+	Sum   [16]byte
+}
+
+// Sums is what the journal says of the pieces that are here.
+func (f *Fill) Sums() ([]PieceSum, error) {
+	r, err := os.Open(f.cfg.Journal)
+	if err != nil {
+		return nil, fmt.Errorf("journal: %w", err)
+	}
+	defer r.Close() // read only
+	last := make(map[piece][16]byte)
+	if _, err := readJournal(r, journalHeader(f.cfg.Digest, f.cfg.Boot), func(p piece, sum [16]byte) { last[p] = sum }); err != nil {
+		return nil, fmt.Errorf("journal %s: %w", f.cfg.Journal, err)
+	}
+	m, _ := f.cfg.Watch()
+	all := make([]PieceSum, 0, len(last))
+	for p, sum := range last {
+		_, a, err := f.cfg.Files.Origin(p.ino)
+		if err != nil {
+			return nil, err
+		}
+		s := spreadOf(m, a)
+		if len(s.order) == 0 || p.chunk >= s.pieces() {
+			continue
+		}
+		_, n, off := s.at(p.chunk, f.cfg.Self)
+		all = append(all, PieceSum{Ino: p.ino, Off: off, Len: n, Whole: a.Layout.Kind == metadata.Local, Sum: sum})
+	}
+	return all, nil
+}

@@ -1,0 +1,261 @@
+package stagein
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"sync/atomic"
+	"syscall"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/bivouacfs/bivouac/stagein/source"
+)
+
+// hopper finds the members of a plain tar by reading headers alone: from one it
+// follows where the next is. Since each hop waits for the one before, the
+// archive is cut into stretches that are hopped through at a time, each from the
+// first block on that looks like a header. A stretch that began at none (a tar in
+// a tar has headers in its data) is not met by the one before it, and is hopped
+// through again from where that one came out.
+type hopper struct {
+	f    source.File
+	name string
+	size int64
+	read atomic.Int64 // bytes
+}
+
+// The bounds of the stretches of a scan.
+const (
+	maxStretches = 64
+	leastMembers = 256     // in a stretch, about: the search for its first costs half a member
+	searchStep   = 4 << 10 // bytes of a read of the search
+	maxSearch    = 1 << 20 // bytes of a search: then the stretch before goes on
+)
+
+// hopped is what lies in a stretch.
+type hopped struct {
+	items  []source.Item
+	starts []int64 // where the headers of each item begin
+	end    int64   // where the next headers begin
+	ended  bool    // the archive ended, at end
+	global bool    // there was a header that counts for all that follow
+}
+
+// at reads a block.
+func (h *hopper) at(ctx context.Context, b []byte, off int64) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	h.read.Add(int64(len(b)))
+	return source.ReadFull(h.f, h.name, b, off)
+}
+
+// mean is the mean size of the first n members with their headers.
+func (h *hopper) mean(ctx context.Context, n int) (int64, error) {
+	s, err := h.hop(ctx, 0, h.size, n)
+	if err != nil {
+		return 0, err
+	}
+	if len(s.items) == 0 {
+		return 0, fmt.Errorf("%s: the archive has no members: %w", h.name, syscall.EINVAL)
+	}
+	return s.end / int64(len(s.items)), nil
+}
+
+// hop follows the headers from off on, to the first that begin at end or behind
+// it, or to the nth member.
+func (h *hopper) hop(ctx context.Context, off, end int64, n int) (*hopped, error) {
+	s := &hopped{end: off}
+	var g source.Group
+	for s.end < end && len(s.items) < n {
+		g.Reset(s.end)
+		step, err := h.group(ctx, &g)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", h.name, err)
+		}
+		s.global = s.global || g.Mtime != nil
+		switch step {
+		case source.End:
+			s.ended = true
+			return s, nil
+		case source.Skip:
+			s.end = g.Pos()
+			continue
+		}
+		it := g.Item
+		if it.Size > h.size || it.Off+source.Padded(it.Size) > h.size {
+			return nil, fmt.Errorf("%s: the archive ends at offset %d, inside member %q at offset %d: it is truncated: %w",
+				h.name, h.size, it.Path, g.Start(), syscall.EBADMSG)
+		}
+		s.items, s.starts = append(s.items, it), append(s.starts, g.Start())
+		s.end = it.Off + source.Padded(it.Size)
+	}
+	return s, nil
+}
+
+// group reads the headers of a member. At the very end of an archive that has no
+// end, or half of one, there are none.
+func (h *hopper) group(ctx context.Context, g *source.Group) (source.Step, error) {
+	var buf [2 * source.BlockSize]byte
+	b := buf[:0]
+	for {
+		if len(b) == 0 {
+			left := h.size - g.Pos()
+			switch {
+			case left <= 0 && (g.Fresh() || g.Lone()):
+				return source.End, nil
+			case left < source.BlockSize:
+				return source.More, fmt.Errorf("the archive ends at offset %d, inside the headers at offset %d: it is truncated: %w",
+					h.size, g.Start(), syscall.EBADMSG)
+			}
+			b = buf[:source.BlockSize]
+			if !g.Fresh() && !g.Lone() { // an extended header has data, and a header behind it
+				b = buf[:min(int64(len(buf)), left&^(source.BlockSize-1))]
+			}
+			if err := h.at(ctx, b, g.Pos()); err != nil {
+				return source.More, err
+			}
+		}
+		step, err := g.Add(b[:source.BlockSize])
+		if err != nil || step != source.More {
+			return step, err
+		}
+		b = b[source.BlockSize:]
+	}
+}
+
+// search looks for the first header from off on, and is where a member surely
+// begins if that is one; 0 if none was found.
+func (h *hopper) search(ctx context.Context, off, end int64) (int64, error) {
+	f := finder{start: off, limit: min(off+maxSearch, end)}
+	for pos := off; pos < f.limit; pos += searchStep {
+		b := make([]byte, min(searchStep, h.size-pos)&^(source.BlockSize-1))
+		if err := h.at(ctx, b, pos); err != nil {
+			return 0, err
+		}
+		if f.scan(source.Bytes(b, pos)); f.at != 0 {
+			return f.at, nil
+		}
+	}
+	return 0, nil
+}
+
+// stretches is how many to make of an archive of members of that mean size.
+func (h *hopper) stretches(mean int64) int64 {
+	return max(min(h.size/(mean*leastMembers), maxStretches), 1)
+}
+
+// scan finds all members, in n stretches.
+func (h *hopper) scan(ctx context.Context, n int64) ([]source.Item, error) {
+	cuts := make([]int64, n+1)
+	for i := range cuts {
+		cuts[i] = h.size / n * int64(i) &^ (source.BlockSize - 1)
+	}
+	cuts[n] = h.size
+	all := make([]*hopped, n)
+	g, gctx := errgroup.WithContext(ctx)
+	for i := range all {
+		g.Go(func() (err error) {
+			all[i], err = h.stretch(gctx, cuts[i], cuts[i+1])
+			return err
+		})
+	}
+	if err := g.Wait(); err != nil {
+		return nil, err
+	}
+	if i := slices.IndexFunc(all, func(s *hopped) bool { return s != nil && s.global }); i >= 0 {
+		s, err := h.hop(ctx, 0, h.size, int(^uint(0)>>1)) // what it says counts for all that follows
+		if err != nil {
+			return nil, err
+		}
+		return s.items, h.rest(ctx, s)
+	}
+	return h.join(ctx, all, cuts)
+}
+
+// stretch hops through [off, end); nil if there is nothing to begin with. What
+// looks wrong there may be no header at all, so it is for join to say.
+func (h *hopper) stretch(ctx context.Context, off, end int64) (*hopped, error) {
+	if off > 0 {
+		at, err := h.search(ctx, off, end)
+		if err != nil || at == 0 || at >= end {
+			return nil, err
+		}
+		off = at
+	}
+	s, err := h.hop(ctx, off, end, int(^uint(0)>>1))
+	if err != nil && off > 0 && ctx.Err() == nil {
+		return nil, nil
+	}
+	return s, err
+}
+
+// join puts the stretches together, and hops again through those that began
+// where the ones before did not come out.
+func (h *hopper) join(ctx context.Context, all []*hopped, cuts []int64) ([]source.Item, error) {
+	sum := all[0]
+	for i, s := range all[1:] {
+		end := cuts[i+2]
+		if sum.ended {
+			break
+		}
+		if sum.end >= end {
+			continue
+		}
+		for !sum.meets(s) && sum.end < end && !sum.ended {
+			more, err := h.hop(ctx, sum.end, end, 1)
+			if err != nil {
+				return nil, err
+			}
+			sum.add(more)
+		}
+	}
+	return sum.items, h.rest(ctx, sum)
+}
+
+// meets goes on with what s has from where h came out, if that is one of the
+// places where s saw a member begin.
+func (h *hopped) meets(s *hopped) bool {
+	if s == nil {
+		return false
+	}
+	i, ok := slices.BinarySearchFunc(s.starts, h.end, func(a, b int64) int { return cmp.Compare(a, b) })
+	if !ok {
+		return false
+	}
+	h.add(&hopped{items: s.items[i:], starts: s.starts[i:], end: s.end, ended: s.ended})
+	return true
+}
+
+func (h *hopped) add(s *hopped) {
+	h.items, h.starts = append(h.items, s.items...), append(h.starts, s.starts...)
+	h.end, h.ended = s.end, s.ended
+}
+
+// rest makes sure that nothing follows the end of the archive.
+func (h *hopper) rest(ctx context.Context, s *hopped) error {
+	if len(s.items) == 0 {
+		return fmt.Errorf("%s: the archive has no members: %w", h.name, syscall.EINVAL)
+	}
+	if !s.ended {
+		return nil
+	}
+	b := make([]byte, 1<<20)
+	for off := s.end; off < h.size; off += int64(len(b)) {
+		b = b[:min(int64(len(b)), h.size-off)]
+		if err := h.at(ctx, b, off); err != nil && !errors.Is(err, io.EOF) {
+			return err
+		}
+		for i := 0; i+source.BlockSize <= len(b); i += source.BlockSize {
+			if source.IsHeader(b[i : i+source.BlockSize]) {
+				return fmt.Errorf("%s: the archive ends at offset %d and another begins after it (were they joined by cat?); stage them one by one: %w",
+					h.name, s.end, syscall.EBADMSG)
+			}
+		}
+	}
+	return nil
+}

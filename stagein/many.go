@@ -1,0 +1,152 @@
+package stagein
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"syscall"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/bivouacfs/bivouac/metadata"
+	"github.com/bivouacfs/bivouac/stagein/source"
+)
+
+// Archive is one of several that make a dataset.
+type Archive struct {
+	Path  source.Name   `json:"path"` // with symbolic links followed
+	Size  int64         `json:"size"`
+	Mtime metadata.Time `json:"mtime"`
+	Under source.Name   `json:"under,omitempty"` // the directory that its members are in
+}
+
+// planMany gives whole archives to nodes, the largest first, so that all read
+// about as much. With a limit one node reads them in their order.
+func (cfg *PlanConfig) planMany(ctx context.Context, p *Plan, paths []string, nodes []metadata.NodeID) error {
+	archives, err := cfg.archives(ctx, paths)
+	if err != nil {
+		return err
+	}
+	p.Kind, p.Options, p.Room = source.Many, cfg.Request.Options, cfg.sumFree(nodes)
+	if cfg.Request.Limit > 0 {
+		nodes = nodes[:1]
+	} else {
+		slices.SortStableFunc(archives, func(a, b Archive) int { return cmp.Compare(b.Size, a.Size) })
+	}
+	for i, id := range nodes[:min(len(nodes), len(archives))] {
+		p.Parts = append(p.Parts, Part{Index: uint16(i), Node: id})
+	}
+	for _, a := range archives {
+		part := &p.Parts[0]
+		for i := range p.Parts {
+			if p.Parts[i].Bytes < part.Bytes {
+				part = &p.Parts[i]
+			}
+		}
+		part.Archives = append(part.Archives, a)
+		part.Bytes += a.Size
+		p.Size += a.Size
+	}
+	return cfg.room(p, evenly(p.Size, cfg.Map.Up()))
+}
+
+func (cfg *PlanConfig) archives(ctx context.Context, paths []string) ([]Archive, error) {
+	all := make([]Archive, len(paths))
+	g, ctx := errgroup.WithContext(ctx)
+	g.SetLimit(cfg.Workers)
+	for i, path := range paths {
+		g.Go(func() error {
+			if err := ctx.Err(); err != nil {
+				return err
+			}
+			at, info, err := source.Resolve(cfg.FS, path)
+			if err != nil {
+				return err
+			}
+			if !info.Is(source.TypeRegular) {
+				return fmt.Errorf("%s: is no archive: leave it out of the pattern, or write unpack=no to keep what matches as it is: %w", path, syscall.EINVAL)
+			}
+			all[i] = Archive{Path: source.Name(at), Size: info.Size, Mtime: info.Mtime}
+			if cfg.Request.Unpack == UnpackApart {
+				all[i].Under = source.Name(defaultName(path))
+			}
+			return nil
+		})
+	}
+	return all, g.Wait()
+}
+
+// manyAtOnce is how many archives a node reads at a time: unpacking one is one
+// processor's work. Buffers are for all together, and each needs some.
+const manyAtOnce = 3
+
+// runMany stages a part's archives.
+func (s *Share) runMany(ctx context.Context) error {
+	g, ctx := errgroup.WithContext(ctx)
+	g.SetLimit(max(min(manyAtOnce, s.pool.Room()/minPieces), 1))
+	if s.cfg.Plan.Limit > 0 {
+		g.SetLimit(1)
+	}
+	for i := range s.cfg.Part.Archives {
+		a := &s.cfg.Part.Archives[i]
+		g.Go(func() error {
+			if ctx.Err() != nil || s.sel.full() {
+				return ctx.Err()
+			}
+			if err := s.archive(ctx, a); err != nil {
+				return s.skip(string(a.Path), err)
+			}
+			return nil
+		})
+	}
+	return g.Wait()
+}
+
+// archive stages one archive, as a share of its own that has the recorder, the
+// counters and the buffers of s.
+func (s *Share) archive(ctx context.Context, a *Archive) error {
+	found, err := source.Detect(s.cfg.FS, string(a.Path))
+	if err != nil {
+		return err
+	}
+	if was := (source.Info{Size: a.Size, Mtime: a.Mtime}); !was.Same(found.Info) || found.Kind == source.Dir {
+		return fmt.Errorf("%s: was changed since the stage-in began: %w", a.Path, syscall.ESTALE)
+	}
+	all := s.cfg.Plan
+	p := &Plan{
+		Dataset: all.Dataset, Name: all.Name, Source: a.Path, Kind: found.Kind, Size: a.Size, Mtime: a.Mtime, Head: found.Head,
+		Room: all.Room, UID: all.UID, GID: all.GID, Stripe: all.Stripe, Under: a.Under, Options: all.Options,
+	}
+	p.Parts = []Part{{Node: s.cfg.Part.Node, Off: int64(len(p.Head)), End: a.Size, Bytes: a.Size}}
+	if p.Kind == source.Zip {
+		if err := p.zipWhole(s.cfg.FS); err != nil {
+			return err
+		}
+	}
+	sub := &Share{cfg: s.cfg, lim: s.lim, count: s.count, pool: s.pool, rec: s.rec, ctx: ctx, sel: s.sel}
+	sub.cfg.Plan, sub.cfg.Part = p, p.Parts[0]
+	if err := sub.run(ctx); err != nil {
+		return fmt.Errorf("%s: %w", a.Path, err)
+	}
+	return nil
+}
+
+// zipWhole makes a plan of a zip archive that one node reads.
+func (p *Plan) zipWhole(fs source.FS) error {
+	f, err := fs.Open(string(p.Source))
+	if err != nil {
+		return err
+	}
+	x, err := source.ReadZip(f, string(p.Source), p.Size, p.Head)
+	if e := f.Close(); err == nil && e != nil {
+		err = fmt.Errorf("%s: %w", p.Source, e)
+	}
+	if err != nil {
+		return err
+	}
+	p.Read = x.Read + int64(len(p.Head))
+	p.Parts = zipParts(x, 1, int64(len(p.Head)))
+	p.Parts[0].Off = min(int64(len(p.Head)), p.Parts[0].End)
+	return nil
+}

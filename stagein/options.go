@@ -1,0 +1,216 @@
+package stagein
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"github.com/bivouacfs/bivouac/stagein/source"
+)
+
+// Options is how a source is taken in. It is JSON on its way to the daemon.
+type Options struct {
+	Unpack  Unpack        `json:"unpack,omitempty"`
+	List    source.Name   `json:"list,omitempty"`    // absolute path of a file that lists what is wanted
+	Include []source.Name `json:"include,omitempty"` // patterns of what is wanted
+	Exclude []source.Name `json:"exclude,omitempty"` // patterns of what is not
+	Limit   int64         `json:"limit,omitempty"`   // the most files; 0 is all
+	OnError OnError       `json:"on_error,omitempty"`
+	Spill   Spill         `json:"spill,omitempty"`
+	Fill    Order         `json:"order,omitzero"` // of what is fetched after the manifest is published
+}
+
+// Unpack is what becomes of archives.
+type Unpack string
+
+// What becomes of archives.
+const (
+	UnpackYes   Unpack = ""      // their members are the dataset
+	UnpackNo    Unpack = "no"    // they are files of it
+	UnpackApart Unpack = "apart" // the members of each are in a directory that is named after it
+)
+
+// OnError is what becomes of a dataset of which something cannot be read.
+type OnError string
+
+// What becomes of the dataset.
+const (
+	OnErrorFail OnError = ""     // it fails
+	OnErrorSkip OnError = "skip" // what cannot be read is left out, counted and listed
+)
+
+// optionKeys is the options of a spec, each with what it takes.
+var optionKeys = map[string]func(o *Options, v string) error{
+	"unpack": func(o *Options, v string) error {
+		if v == "yes" {
+			v = ""
+		}
+		o.Unpack = Unpack(v)
+		return o.Unpack.check()
+	},
+	"list": func(o *Options, v string) error {
+		o.List = source.Name(v)
+		return nil
+	},
+	"include": func(o *Options, v string) error { o.Include = append(o.Include, source.Name(v)); return nil },
+	"exclude": func(o *Options, v string) error { o.Exclude = append(o.Exclude, source.Name(v)); return nil },
+	"limit": func(o *Options, v string) (err error) {
+		if o.Limit, err = strconv.ParseInt(v, 10, 64); err != nil || o.Limit < 1 {
+			err = fmt.Errorf("want a number of files: %w", syscall.EINVAL)
+		}
+		return err
+	},
+	"spill": func(o *Options, v string) error {
+		if v == "pfs" {
+			v = ""
+		}
+		o.Spill = Spill(v)
+		return o.Spill.check()
+	},
+	"order": func(o *Options, v string) (err error) {
+		o.Fill, err = ParseOrder(v)
+		return err
+	},
+	"on-error": func(o *Options, v string) error {
+		if v == "fail" {
+			v = ""
+		}
+		o.OnError = OnError(v)
+		return o.OnError.check()
+	},
+}
+
+// repeatable is the options that may stand more than once.
+var repeatable = []string{"include", "exclude"}
+
+func (u Unpack) check() error {
+	if !slices.Contains([]Unpack{UnpackYes, UnpackNo, UnpackApart}, u) {
+		return fmt.Errorf("want yes, no or apart: %w", syscall.EINVAL)
+	}
+	return nil
+}
+
+func (e OnError) check() error {
+	if e != OnErrorFail && e != OnErrorSkip {
+		return fmt.Errorf("want fail or skip: %w", syscall.EINVAL)
+	}
+	return nil
+}
+
+// parseOptions reads KEY=VALUE,… A comma in a value is written twice.
+func parseOptions(s string) (Options, error) {
+	var o Options
+	seen := make(map[string]bool)
+	for _, kv := range splitCommas(s) {
+		k, v, ok := strings.Cut(kv, "=")
+		set := optionKeys[k]
+		switch {
+		case !ok:
+			return o, fmt.Errorf("%q is no option KEY=VALUE: write a comma that is meant as two: %w", kv, syscall.EINVAL)
+		case set == nil:
+			return o, fmt.Errorf("option %q is not known (known are %s): write a comma that is part of a path as two: %w", k, knownOptions(), syscall.EINVAL)
+		case seen[k] && !slices.Contains(repeatable, k):
+			return o, fmt.Errorf("option %s is there twice: %w", k, syscall.EINVAL)
+		case v == "":
+			return o, fmt.Errorf("option %s has no value: %w", k, syscall.EINVAL)
+		}
+		if err := set(&o, v); err != nil {
+			return o, fmt.Errorf("option %s=%s: %w", k, v, err)
+		}
+		seen[k] = true
+	}
+	return o, nil
+}
+
+func knownOptions() string {
+	var ks []string
+	for k := range optionKeys {
+		ks = append(ks, k)
+	}
+	slices.Sort(ks)
+	return strings.Join(ks, ", ")
+}
+
+// splitCommas splits at commas that stand alone; two are one that is meant.
+func splitCommas(s string) []string {
+	var parts []string
+	var at strings.Builder
+	for i := 0; i < len(s); i++ {
+		switch {
+		case s[i] != ',':
+			at.WriteByte(s[i])
+		case i+1 < len(s) && s[i+1] == ',':
+			at.WriteByte(',')
+			i++
+		default:
+			parts = append(parts, at.String())
+			at.Reset()
+		}
+	}
+	return append(parts, at.String())
+}
+
+// cutOptions cuts a spec before its first option: a comma that stands alone,
+// with KEY= behind it. Two commas before KEY= are one that is part of the path.
+func cutOptions(s string) (src, opts string, some bool) {
+	var b strings.Builder
+	for i := 0; i < len(s); i++ {
+		if s[i] != ',' {
+			b.WriteByte(s[i])
+			continue
+		}
+		run := 1
+		for i+run < len(s) && s[i+run] == ',' {
+			run++
+		}
+		if !isOption(s[i+run:]) {
+			b.WriteString(s[i : i+run])
+		} else if b.WriteString(s[i : i+run/2]); run%2 == 1 {
+			return b.String(), s[i+run:], true
+		}
+		i += run - 1
+	}
+	return b.String(), "", false
+}
+
+// isOption reports whether s begins as KEY=.
+func isOption(s string) bool {
+	k, _, ok := strings.Cut(s, "=")
+	return ok && k != "" && strings.Trim(k, "abcdefghijklmnopqrstuvwxyz-") == ""
+}
+
+// sel is what the options say of items, without the list.
+func (o *Options) sel() source.Select {
+	var s source.Select
+	for _, p := range o.Include {
+		s.Include = append(s.Include, string(p))
+	}
+	for _, p := range o.Exclude {
+		s.Exclude = append(s.Exclude, string(p))
+	}
+	return s
+}
+
+// selects reports whether something may be left out that could be read.
+func (o *Options) selects() bool {
+	return o.List != "" || len(o.Include)+len(o.Exclude) > 0 || o.Limit > 0
+}
+
+// Validate says what is wrong with options before anything is touched.
+func (o *Options) Validate() error {
+	sel := o.sel()
+	for _, err := range []error{o.Unpack.check(), o.OnError.check(), o.Spill.check(), o.Fill.check(), sel.Check()} {
+		if err != nil {
+			return err
+		}
+	}
+	switch {
+	case o.Limit < 0:
+		return fmt.Errorf("a limit of %d files: %w", o.Limit, syscall.EINVAL)
+	case o.List != "" && !strings.HasPrefix(string(o.List), "/") || strings.ContainsRune(string(o.List), 0):
+		return fmt.Errorf("the list %q is no absolute path: %w", o.List, syscall.EINVAL)
+	}
+	return nil
+}

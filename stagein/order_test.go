@@ -1,0 +1,173 @@
+package stagein
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"sort"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/bivouacfs/bivouac/metadata"
+	"github.com/bivouacfs/bivouac/metadata/cluster"
+	"github.com/bivouacfs/bivouac/metadata/manifest"
+)
+
+func TestParseOrder(t *testing.T) {
+	for s, want := range map[string]Order{
+		"": {}, "shuffled": {Kind: OrderShuffled}, "source": {Kind: OrderSource},
+		"seed:0": {Kind: OrderSeed}, "seed:18446744073709551615": {Kind: OrderSeed, Seed: 1<<64 - 1},
+		"list:/a//b": {Kind: OrderList, List: "/a/b"},
+	} {
+		got, err := ParseOrder(s)
+		if err != nil || got != want {
+			t.Errorf("ParseOrder(%q) = %+v, %v, want %+v", s, got, err, want)
+		}
+		if again, err := ParseOrder(got.String()); err != nil || again != want {
+			t.Errorf("ParseOrder(%q) = %+v, %v, want %+v", got, again, err, want)
+		}
+	}
+	for _, s := range []string{"random", "seed", "seed:", "seed:-1", "seed:x", "list", "list:", "shuffled:1", "source:", ":"} {
+		if o, err := ParseOrder(s); !errorHas(err, "shuffled, source, seed:S or list:FILE") {
+			t.Errorf("ParseOrder(%q) = %+v, %v", s, o, err)
+		}
+	}
+}
+
+func TestOrderCheck(t *testing.T) {
+	for _, o := range []Order{{}, {Kind: OrderSource}, {Kind: OrderSeed, Seed: 3}, {Kind: OrderShuffled, Seed: 5}, {Kind: OrderList, List: "/x"}} {
+		if err := o.check(); err != nil {
+			t.Errorf("%+v: %v", o, err)
+		}
+	}
+	for _, o := range []Order{{Kind: "x"}, {Kind: OrderList}, {Kind: OrderList, List: "x"}, {Kind: OrderList, List: "/x\x00"}, {List: "/x"}} {
+		if err := o.check(); !errors.Is(err, syscall.EINVAL) {
+			t.Errorf("%+v: %v, want EINVAL", o, err)
+		}
+	}
+}
+
+func FuzzParseOrder(f *testing.F) {
+	for _, s := range []string{"", "shuffled", "seed:7", "list:/x", "seed:"} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, s string) {
+		o, err := ParseOrder(s)
+		if err != nil {
+			return
+		}
+		if again, err := ParseOrder(o.String()); err != nil || again != o {
+			t.Errorf("ParseOrder(%q) = %+v, %v, want %+v", o, again, err, o)
+		}
+	})
+}
+
+// imageFolder is a tree as training programs have it.
+func imageFolder(t *testing.T) (*memFiles, []string) {
+	t.Helper()
+	var b strings.Builder
+	w := manifest.NewWriter(&b)
+	var paths []string
+	for c := range 7 {
+		for f := range 13 + c {
+			paths = append(paths, fmt.Sprintf("class%d/img %d.jpg", c, f))
+		}
+	}
+	paths = append(paths, "class1/deep/er/x", "class1/deep/y", "class1.old/z")
+	for i, p := range paths {
+		r := manifest.Record{Path: p, From: manifest.Origin{Path: p}, Attr: metadata.Attr{
+			Ino: metadata.SealedIno(3, 0, uint32(i)), Mode: 0o100644, Nlink: 1, Size: int64(i + 1),
+			Layout: metadata.Layout{Kind: metadata.Local, Node: metadata.NodeID(i % 3)},
+		}}
+		if err := w.Add(r); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	m, err := filesOf([]byte(b.String()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m, paths
+}
+
+// listOf is the paths of a node's pieces in the order of its fill.
+func listOf(t *testing.T, files *memFiles, node metadata.NodeID, o Order, list []string) []string {
+	t.Helper()
+	m := testMap(3)
+	f := &Fill{have: newResidents(), cfg: FillConfig{
+		Self: node, Files: files, List: list, Origins: Origins{Order: o},
+		Watch: func() (cluster.Map, <-chan struct{}) { return m, nil },
+	}}
+	ps, err := f.list(m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var paths []string
+	for _, p := range ps {
+		paths = append(paths, files.byIno[p.ino].Path)
+	}
+	return paths
+}
+
+// TestOrderSeed: the nodes together fetch the files in the order in which a
+// program that numbers them as ImageFolder does shuffles them.
+func TestOrderSeed(t *testing.T) {
+	files, paths := imageFolder(t)
+	// The twin of torchvision's make_dataset: directories as strings, in each the names.
+	sorted := slices.Clone(paths)
+	sort.Slice(sorted, func(i, k int) bool {
+		di, ni := cutPath(sorted[i])
+		dk, nk := cutPath(sorted[k])
+		return di < dk || di == dk && ni < nk
+	})
+	var want []string
+	for _, n := range RandPerm(5, len(sorted)) {
+		want = append(want, sorted[n])
+	}
+	owner := map[string]int{}
+	for i, p := range paths {
+		owner[p] = i % 3
+	}
+	for node := range 3 {
+		mine := slices.DeleteFunc(slices.Clone(want), func(p string) bool { return owner[p] != node })
+		if got := listOf(t, files, metadata.NodeID(node), Order{Kind: OrderSeed, Seed: 5}, nil); !slices.Equal(got, mine) {
+			t.Errorf("node %d: %q, want %q", node, got, mine)
+		}
+	}
+}
+
+func cutPath(p string) (dir, name string) {
+	i := strings.LastIndexByte(p, '/')
+	return p[:max(i, 0)], p[i+1:]
+}
+
+// TestOrders: each order has all files of the node, once.
+func TestOrders(t *testing.T) {
+	files, paths := imageFolder(t)
+	var mine []string
+	for i, p := range paths {
+		if i%3 == 1 {
+			mine = append(mine, p)
+		}
+	}
+	shuffled := listOf(t, files, 1, Order{Kind: OrderShuffled, Seed: 1}, nil)
+	if slices.Equal(shuffled, mine) || slices.Equal(shuffled, listOf(t, files, 1, Order{Kind: OrderShuffled, Seed: 2}, nil)) {
+		t.Errorf("shuffled is %q", shuffled)
+	}
+	slices.Sort(shuffled)
+	if want := slices.Sorted(slices.Values(mine)); !slices.Equal(shuffled, want) {
+		t.Errorf("shuffled has %q, want %q", shuffled, want)
+	}
+	if got := listOf(t, files, 1, Order{Kind: OrderSource}, nil); !slices.Equal(got, mine) {
+		t.Errorf("source is %q, want %q", got, mine)
+	}
+	list := []string{mine[9], "not there", paths[0], mine[4], mine[9], mine[7]}
+	got := listOf(t, files, 1, Order{Kind: OrderList, List: "/x"}, list)
+	if want := []string{mine[9], mine[4], mine[7]}; len(got) != len(mine) || !slices.Equal(got[:3], want) {
+		t.Errorf("a list begins with %q of %d, want %q of %d", got[:3], len(got), want, len(mine))
+	}
+}

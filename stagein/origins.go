@@ -1,0 +1,151 @@
+package stagein
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+
+	"github.com/bivouacfs/bivouac/metadata"
+	"github.com/bivouacfs/bivouac/metadata/manifest"
+	"github.com/bivouacfs/bivouac/stagein/source"
+)
+
+// Origins is what a dataset is made of, for those who fetch its files when its
+// manifest is published already. It is JSON on its way to the nodes.
+type Origins struct {
+	Sources []Origin `json:"sources"`          // a manifest.Origin names them by number
+	Order   Order    `json:"order"`            // of the fill
+	Spills  bool     `json:"spills,omitempty"` // some files stay where they are
+}
+
+// Origin is one source: an archive, or a directory.
+type Origin struct {
+	Path  source.Name   `json:"path"` // with symbolic links followed
+	Kind  source.Kind   `json:"kind"`
+	Size  int64         `json:"size"`  // of an archive, when it was scanned
+	Mtime metadata.Time `json:"mtime"` // likewise
+}
+
+// fetcher reads files' bytes from their origins. An archive that was opened
+// stays open.
+type fetcher struct {
+	fs      source.FS
+	origins Origins
+	read    atomic.Int64 // bytes
+
+	mu       sync.Mutex
+	archives map[uint32]source.File // guarded by mu
+}
+
+func (q *fetcher) close() error {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	var errs []error
+	for _, f := range q.archives {
+		errs = append(errs, f.Close())
+	}
+	q.archives = nil
+	return errors.Join(errs...)
+}
+
+// stretch is a file's bytes in a source.
+type stretch struct {
+	file  source.File
+	name  string // for messages
+	base  int64  // offset of the first
+	was   source.Info
+	owned bool // the file is the stretch's to close
+}
+
+// open finds the bytes of a file that has the attributes a.
+func (q *fetcher) open(from manifest.Origin, a *metadata.Attr) (*stretch, error) {
+	if !from.Known() || int(from.Source) >= len(q.origins.Sources) {
+		return nil, fmt.Errorf("inode %v: its place in the source is not known: %w", a.Ino, syscall.EIO)
+	}
+	o := &q.origins.Sources[from.Source]
+	var s *stretch
+	var err error
+	if o.Kind == source.Dir {
+		s, err = q.openFile(o, from.Path, a)
+	} else {
+		s, err = q.openArchive(o, from)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if err := s.check(); err != nil {
+		return nil, s.end(err)
+	}
+	return s, nil
+}
+
+func (q *fetcher) openFile(o *Origin, path string, a *metadata.Attr) (*stretch, error) {
+	name := strings.TrimSuffix(string(o.Path), "/") + "/" + path
+	f, err := q.fs.Open(name)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", name, err)
+	}
+	return &stretch{file: counted{f, &q.read}, name: name, was: source.Info{Size: a.Size, Mtime: a.Mtime}, owned: true}, nil
+}
+
+func (q *fetcher) openArchive(o *Origin, from manifest.Origin) (*stretch, error) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	f := q.archives[from.Source]
+	if f == nil {
+		var err error
+		if f, err = q.fs.Open(string(o.Path)); err != nil {
+			return nil, fmt.Errorf("%s: %w", o.Path, err)
+		}
+		if q.archives == nil {
+			q.archives = make(map[uint32]source.File)
+		}
+		q.archives[from.Source] = f
+	}
+	return &stretch{file: counted{f, &q.read}, name: string(o.Path), base: from.Off, was: source.Info{Size: o.Size, Mtime: o.Mtime}}, nil
+}
+
+// check refuses a source that is no longer what was scanned.
+func (s *stretch) check() error {
+	now, err := s.file.Stat()
+	if err == nil {
+		now.Mtime = keptTime(now.Mtime)
+	}
+	return changed(now, err, s.name, s.was)
+}
+
+// end closes what was read, with the error that its reading had.
+func (s *stretch) end(err error) error {
+	if !s.owned {
+		return err
+	}
+	if e := s.file.Close(); err == nil && e != nil {
+		return fmt.Errorf("%s: %w", s.name, e)
+	}
+	return err
+}
+
+// each reads the bytes [pos, pos+n) of the file, some pieces ahead of do.
+func (s *stretch) each(ctx context.Context, pool *source.Pool, pos, n int64, do func(b []byte, pos int64) error) error {
+	from := source.ReadRegion(ctx, s.file, s.name, s.base+pos, s.base+pos+n, pool, readAhead)
+	defer from.Close()
+	for {
+		p, err := from.Next()
+		if err == io.EOF {
+			return s.check()
+		}
+		if err != nil {
+			return err
+		}
+		err = do(p.B, p.Off-s.base)
+		p.Release()
+		if err != nil {
+			return err
+		}
+	}
+}

@@ -1,0 +1,91 @@
+package stagein
+
+import (
+	"errors"
+	"os"
+	"sync"
+
+	"github.com/bivouacfs/bivouac/metadata"
+)
+
+// OutMemory is what runs of Out with the same root and target have seen to be
+// in the target, so that the next one does not ask the target again. It holds
+// some 100 bytes for each name.
+type OutMemory struct {
+	mu   sync.Mutex
+	have map[string]stamp // guarded by mu; by relative path
+}
+
+// stamp tells one state of a thing from another.
+type stamp struct {
+	ino   metadata.Ino
+	mode  uint32
+	size  int64
+	mtime metadata.Time
+}
+
+func stampOf(a metadata.Attr) stamp { return stamp{a.Ino, a.Mode, a.Size, a.Mtime} }
+
+// has reports whether the thing is in the target as it is now. A nil memory
+// remembers nothing.
+func (m *OutMemory) has(rel string, s stamp) bool {
+	if m == nil {
+		return false
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	old, ok := m.have[rel]
+	return ok && old == s
+}
+
+func (m *OutMemory) add(rel string, s stamp) {
+	if m == nil {
+		return
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.have == nil {
+		m.have = make(map[string]stamp)
+	}
+	m.have[rel] = s
+}
+
+// kept reports whether the target has the file already, as it is now: by
+// memory, or because its size, mode and time of modification are those that a
+// copy gets. So a run that was interrupted is taken up where it ended.
+func (o *out) kept(rel string, a metadata.Attr) bool {
+	if o.cfg.Memory.has(rel, stampOf(a)) {
+		return true
+	}
+	info, err := o.root.Lstat(rel)
+	if err != nil || info.Mode() != os.FileMode(a.Mode&0o777) || info.Size() != a.Size || !info.ModTime().Equal(a.Mtime.Time()) {
+		return false
+	}
+	o.cfg.Memory.add(rel, stampOf(a))
+	return true
+}
+
+// fresh reports whether the file was changed so lately that whoever writes it
+// may not be done.
+func (o *out) fresh(a metadata.Attr) bool {
+	return o.cfg.Settle > 0 && o.cfg.Now().Sub(a.Mtime.Time()) < o.cfg.Settle
+}
+
+// keptLink is kept for a symbolic link.
+func (o *out) keptLink(rel, target string) bool {
+	have, err := o.root.Readlink(rel)
+	return err == nil && have == target
+}
+
+// keptDir reports whether the directory is known to be in the target.
+func (o *out) keptDir(rel string, ino metadata.Ino) bool {
+	return o.cfg.Memory.has(rel+"/", stamp{ino: ino})
+}
+
+// clear removes what an earlier run has left under a temporary name.
+func (o *out) clear(tmp string) error {
+	if err := o.root.Remove(tmp); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	return nil
+}

@@ -1,0 +1,177 @@
+package stagein
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/bivouacfs/bivouac/metadata"
+	"github.com/bivouacfs/bivouac/stagein/source"
+)
+
+// run is one share of one, which must not fail.
+func (s *scratch) run(t *testing.T, cfg OutConfig) OutResult {
+	t.Helper()
+	r, err := Out(context.Background(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// change gives a file of scratch other content, and a time of its own.
+func (s *scratch) change(ino metadata.Ino, data []byte) {
+	a := s.attrs[ino]
+	a.Size, a.Mtime = int64(len(data)), a.Mtime+1
+	s.attrs[ino], s.data[ino] = a, data
+	for dir, es := range s.entries {
+		for i := range es {
+			if es[i].Ino == ino && es[i].Attr != nil {
+				s.entries[dir][i].Attr = &a
+			}
+		}
+	}
+}
+
+// TestOutAgain: what is in the target is not copied again, unless it changed.
+func TestOutAgain(t *testing.T) {
+	s := newScratch()
+	files, _ := fillScratch(t, s)
+	changed := s.add(metadata.RootIno, "changed", source.TypeRegular|0o600, []byte("old"))
+	to := t.TempDir()
+	for _, memory := range []*OutMemory{nil, new(OutMemory)} {
+		cfg := s.config(to, 0, 1)
+		cfg.Memory = memory
+		s.run(t, cfg)
+		s.change(changed, append(s.data[changed], '!'))
+		if r := s.run(t, cfg); r.Files != 1 || r.Bytes != s.attrs[changed].Size || r.Kept != files {
+			t.Errorf("again = %+v, want the one file that changed, and %d kept", r, files)
+		}
+		s.checkOut(t, to, metadata.RootIno)
+	}
+}
+
+// TestOutMemory: what is remembered is not asked for; who has no memory finds
+// that a copy is gone.
+func TestOutMemory(t *testing.T) {
+	s := newScratch()
+	s.add(metadata.RootIno, "f", source.TypeRegular|0o600, []byte("f"))
+	s.add(s.add(metadata.RootIno, "d", source.TypeDir|0o755, nil), "g", source.TypeRegular|0o600, []byte("g"))
+	cfg := s.config(t.TempDir(), 0, 1)
+	cfg.Memory = new(OutMemory)
+	s.run(t, cfg)
+	for _, name := range []string{"f", "d"} {
+		if err := os.RemoveAll(filepath.Join(cfg.To, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if r := s.run(t, cfg); r.Kept != 2 || r.Files != 0 {
+		t.Errorf("with memory = %+v, want two kept", r)
+	}
+	cfg.Memory = nil
+	if r := s.run(t, cfg); r.Kept != 0 || r.Files != 2 {
+		t.Errorf("without = %+v, want two copied", r)
+	}
+	s.checkOut(t, cfg.To, metadata.RootIno)
+}
+
+// TestOutFresh: what was written to a moment ago is left for the next run.
+func TestOutFresh(t *testing.T) {
+	s := newScratch()
+	ino := s.add(metadata.RootIno, "f", source.TypeRegular|0o600, []byte("f"))
+	written := s.attrs[ino].Mtime.Time()
+	cfg := s.config(t.TempDir(), 0, 1)
+	cfg.Settle = 3 * time.Second
+	for _, tt := range []struct {
+		after time.Duration
+		fresh int64
+	}{{-time.Second, 1}, {0, 1}, {3*time.Second - 1, 1}, {3 * time.Second, 0}} {
+		cfg.Now = func() time.Time { return written.Add(tt.after) }
+		if r := s.run(t, cfg); r.Fresh != tt.fresh || r.Files != 1-tt.fresh {
+			t.Errorf("%v after the write = %+v, want %d left out", tt.after, r, tt.fresh)
+		}
+	}
+}
+
+// TestOutPieces: a large file is copied by all nodes; what one of them cannot
+// do is done by the one whose file it is.
+func TestOutPieces(t *testing.T) {
+	const nodes = 3
+	s := newScratch()
+	r := seed(t)
+	s.add(metadata.RootIno, "large", source.TypeRegular|0o640, randBytes(r, 10<<20+7))
+	s.add(metadata.RootIno, "small", source.TypeRegular|0o640, randBytes(r, 1<<20))
+	to := t.TempDir()
+	var helped, refused atomic.Int64
+	for self := range nodes {
+		cfg := s.config(to, self, nodes)
+		cfg.Piece = 1 << 20
+		cfg.Help = func(ctx context.Context, k int, p OutPiece) error {
+			if k == self || k >= nodes {
+				t.Errorf("node %d asks node %d", self, k)
+			}
+			if (self+1)%nodes == k {
+				refused.Add(1)
+				return syscall.EHOSTDOWN
+			}
+			helped.Add(1)
+			return CopyPiece(ctx, s.readAt, p)
+		}
+		s.run(t, cfg)
+	}
+	s.checkOut(t, to, metadata.RootIno)
+	if helped.Load() == 0 || refused.Load() == 0 || helped.Load()+refused.Load() > 11 {
+		t.Errorf("%d pieces were done by others and %d refused, want some of each of the 11", helped.Load(), refused.Load())
+	}
+}
+
+func TestCopyPieceBad(t *testing.T) {
+	s := newScratch()
+	ino := s.add(metadata.RootIno, "f", source.TypeRegular|0o600, make([]byte, 100))
+	to := t.TempDir()
+	for _, p := range []OutPiece{{Off: -1, Len: 1}, {Off: 0, Len: -1}, {Off: 50, Len: 51}, {Off: 1 << 62, Len: 1 << 62}} {
+		p.To, p.Tmp, p.Attr = to, "tmp", s.attrs[ino]
+		if err := CopyPiece(context.Background(), s.readAt, p); !errorHas(err, "invalid") {
+			t.Errorf("%+v = %v, want EINVAL", p, err)
+		}
+	}
+	for _, tmp := range []string{"../f", "/etc/passwd", "none"} {
+		p := OutPiece{To: to, Tmp: tmp, Attr: s.attrs[ino], Len: 1}
+		if err := CopyPiece(context.Background(), s.readAt, p); err == nil {
+			t.Errorf("a piece was copied to %q", tmp)
+		}
+	}
+}
+
+// TestOutVerifies: bytes that are not those that were read are found.
+func TestOutVerifies(t *testing.T) {
+	s := newScratch()
+	ino := s.add(metadata.RootIno, "f", source.TypeRegular|0o600, randBytes(seed(t), 3<<20))
+	to := t.TempDir()
+	reads := 0
+	s.read = func(metadata.Attr) error {
+		reads++
+		if reads == 3 { // the first piece is written by now
+			f, err := os.OpenFile(filepath.Join(to, temporary("f")), os.O_WRONLY, 0)
+			if err != nil {
+				return err
+			}
+			defer f.Close()
+			if _, err := f.WriteAt([]byte{^s.data[ino][5]}, 5); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	r, err := Out(context.Background(), s.config(to, 0, 1))
+	if !errorHas(err, "other bytes") || r.Failed != 1 {
+		t.Errorf("%+v, %v, want a copy with other bytes", r, err)
+	}
+	if found, _ := os.ReadDir(to); len(found) != 0 {
+		t.Errorf("left behind: %v", found)
+	}
+}

@@ -1,0 +1,83 @@
+package stagein
+
+import (
+	"math/rand/v2"
+	"slices"
+	"testing"
+)
+
+// TestTwister compares the generator with the values that its authors, and the
+// C++ standard (the 10000th of seed 5489), give.
+func TestTwister(t *testing.T) {
+	g := newTwister(5489)
+	first := []uint32{3499211612, 581869302, 3890346734, 3586334585, 545404204}
+	for i, want := range first {
+		if got := g.next(); got != want {
+			t.Fatalf("value %d of seed 5489 = %d, want %d", i, got, want)
+		}
+	}
+	var last uint32
+	for range 10_000 - len(first) {
+		last = g.next()
+	}
+	if last != 4123659995 {
+		t.Errorf("value 10000 of seed 5489 = %d, want 4123659995", last)
+	}
+}
+
+// TestRandPerm compares with what PyTorch 1.13 printed for
+// torch.randperm(n, generator=torch.Generator().manual_seed(seed)).
+func TestRandPerm(t *testing.T) {
+	for _, c := range []struct {
+		seed uint64
+		want []int
+	}{
+		{0, []int{4, 1, 7, 5, 3, 9, 0, 8, 6, 2}},
+		{1 << 32, []int{4, 1, 7, 5, 3, 9, 0, 8, 6, 2}}, // of the seed, 32 bits count
+		{1, []int{5, 6, 1, 2, 0, 8, 9, 3, 7, 4}},
+		{42, []int{6, 3, 0, 7, 10, 15, 2, 12, 14, 9, 8, 5, 4, 13, 11, 1}},
+		{12345678901, []int{10, 0, 11, 5, 2, 7, 1, 9, 3, 6, 8, 4}},
+		{7, []int{0}},
+		// What DistributedSampler(range(11), num_replicas=2, seed=5) gave to the
+		// ranks in turn: 9,0,10,3,7,4 and 5,8,2,6,1,9.
+		{5, []int{9, 5, 0, 8, 10, 2, 3, 6, 7, 1, 4}},
+	} {
+		if got := RandPerm(c.seed, len(c.want)); !slices.Equal(got, c.want) {
+			t.Errorf("RandPerm(%d, %d) = %v, want %v", c.seed, len(c.want), got, c.want)
+		}
+	}
+}
+
+func TestRandPermIsPermutation(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 2))
+	for range 50 {
+		p := RandPerm(r.Uint64(), r.IntN(2000))
+		slices.Sort(p)
+		for i, v := range p {
+			if i != v {
+				t.Fatalf("%d is missing", i)
+			}
+		}
+	}
+}
+
+// TestRandPermOfImageNet compares a permutation of 1,281,167 with PyTorch's by
+// its ends and a sum in which the places count.
+func TestRandPermOfImageNet(t *testing.T) {
+	p := RandPerm(3, 1_281_167)
+	first := []int{624704, 124707, 1267194, 1077010, 292439, 950513, 640214, 720252}
+	last := []int{1225409, 160202, 33998, 247945, 30412, 1248874, 6867, 1165059}
+	if got := p[:len(first)]; !slices.Equal(got, first) {
+		t.Errorf("begins with %v, want %v", got, first)
+	}
+	if got := p[len(p)-len(last):]; !slices.Equal(got, last) {
+		t.Errorf("ends with %v, want %v", got, last)
+	}
+	sum := 0
+	for i, v := range p {
+		sum += i % 1000 * v
+	}
+	if sum != 410065859296879 {
+		t.Errorf("sum is %d, want 410065859296879", sum)
+	}
+}

@@ -1,0 +1,170 @@
+package stagein
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"io"
+	"os"
+	"sync"
+
+	"github.com/zeebo/xxh3"
+
+	"github.com/bivouacfs/bivouac/metadata"
+)
+
+// piece is what is fetched at once: all of a file that is whole on one node, or
+// a chunk of a striped one.
+type piece struct {
+	ino   metadata.Ino
+	chunk uint32 // of the file; 0 for one that is whole
+}
+
+// residents is the pieces that are on this node: a bit for each file, since
+// the numbers of inodes have no gaps, and a set for chunks.
+type residents struct {
+	mu     sync.Mutex
+	bits   map[uint16][]uint64 // guarded by mu; by the part of the inode
+	chunks map[piece]struct{}  // guarded by mu; those with a number
+	n      int64               // guarded by mu; pieces
+}
+
+func newResidents() *residents {
+	return &residents{bits: make(map[uint16][]uint64), chunks: make(map[piece]struct{})}
+}
+
+func (r *residents) has(p piece) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if p.chunk > 0 {
+		_, ok := r.chunks[p]
+		return ok
+	}
+	w := r.bits[p.ino.Part()]
+	i := p.ino.Seq()
+	return int(i/64) < len(w) && w[i/64]>>(i%64)&1 != 0
+}
+
+func (r *residents) add(p piece) {
+	if r.has(p) {
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.n++
+	if p.chunk > 0 {
+		r.chunks[p] = struct{}{}
+		return
+	}
+	i, part := p.ino.Seq(), p.ino.Part()
+	for int(i/64) >= len(r.bits[part]) {
+		r.bits[part] = append(r.bits[part], make([]uint64, max(len(r.bits[part]), 64))...)
+	}
+	r.bits[part][i/64] |= 1 << (i % 64)
+}
+
+// The journal of a fill: which pieces are on this node's disk, so that a daemon
+// that is started again fetches only what was in flight.
+//
+//	magic    8 bytes   "BIVFILL" 01
+//	of       16 bytes  xxh3-128 of the manifest's digest and of the boot
+//	entries  32 bytes  ino 8, chunk 4, sum 16 (xxh3-128 of the piece), CRC-32C of these 28
+//
+// Numbers are big endian. An entry is written when its piece is; a cut or
+// damaged one at the end was being written when the daemon died. Nothing is
+// synced: what a killed process wrote is there, and a machine that was booted
+// anew has another boot, for which the journal says nothing.
+const (
+	journalMagic = "BIVFILL\x01"
+	journalHead  = 24
+	journalEntry = 32
+)
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+type journal struct {
+	mu  sync.Mutex
+	f   *os.File // guarded by mu
+	off int64    // guarded by mu; where the next entry goes
+}
+
+// openJournal opens the journal at path and calls see with each of its entries.
+// One that is of something else is begun anew.
+func openJournal(path, digest, boot string, see func(p piece, sum [16]byte)) (*journal, error) {
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("journal: %w", err)
+	}
+	head := journalHeader(digest, boot)
+	good, err := readJournal(f, head, see)
+	if err == nil && good == 0 {
+		_, err = f.WriteAt(head, 0)
+		good = journalHead
+	}
+	if err == nil {
+		err = f.Truncate(good)
+	}
+	if err != nil {
+		_ = f.Close() // nothing was written that counts
+		return nil, fmt.Errorf("journal %s: %w", path, err)
+	}
+	return &journal{f: f, off: good}, nil
+}
+
+func journalHeader(digest, boot string) []byte {
+	of := xxh3.HashString128(digest + "\x00" + boot).Bytes()
+	return append([]byte(journalMagic), of[:]...)
+}
+
+// readJournal returns how many bytes of a journal are good; 0 if none are.
+func readJournal(r io.Reader, head []byte, see func(p piece, sum [16]byte)) (int64, error) {
+	b := make([]byte, 1024*journalEntry)
+	n, err := io.ReadFull(r, b[:len(head)])
+	if cut(err) || err == nil && string(b[:n]) != string(head) {
+		return 0, nil
+	}
+	good := int64(n)
+	for err == nil {
+		n, err = io.ReadFull(r, b)
+		for e := b[:n]; len(e) >= journalEntry; e = e[journalEntry:] {
+			p, sum, ok := parseEntry(e[:journalEntry])
+			if !ok {
+				return good, nil
+			}
+			good += journalEntry
+			see(p, sum)
+		}
+	}
+	if cut(err) {
+		err = nil
+	}
+	return good, err
+}
+
+func cut(err error) bool { return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) }
+
+func parseEntry(e []byte) (p piece, sum [16]byte, ok bool) {
+	copy(sum[:], e[12:28])
+	p = piece{metadata.Ino(binary.BigEndian.Uint64(e)), binary.BigEndian.Uint32(e[8:])}
+	return p, sum, crc32.Checksum(e[:28], castagnoli) == binary.BigEndian.Uint32(e[28:])
+}
+
+func (j *journal) add(p piece, sum [16]byte) error {
+	e := binary.BigEndian.AppendUint64(make([]byte, 0, journalEntry), uint64(p.ino))
+	e = append(binary.BigEndian.AppendUint32(e, p.chunk), sum[:]...)
+	e = binary.BigEndian.AppendUint32(e, crc32.Checksum(e, castagnoli))
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if _, err := j.f.WriteAt(e, j.off); err != nil {
+		return fmt.Errorf("journal: %w", err)
+	}
+	j.off += journalEntry
+	return nil
+}
+
+func (j *journal) close() error {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.f.Close()
+}

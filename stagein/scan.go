@@ -1,0 +1,203 @@
+package stagein
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"syscall"
+
+	"github.com/bivouacfs/bivouac/metadata"
+	"github.com/bivouacfs/bivouac/metadata/manifest"
+	"github.com/bivouacfs/bivouac/stagein/source"
+)
+
+// Scanned is a source of which all is known but the files' bytes.
+type Scanned struct {
+	Origins Origins
+	Size    int64 // bytes of the source
+	Read    int64 // of them, for the scan
+}
+
+// worthHops is the least mean size of a tar's members, in bytes, for which it is
+// scanned before it is read: a hop from header to header costs a round trip to
+// the source, and so does each member's own read, of which several hundred go at
+// a time over the nodes. Smaller members are cheaper to read in passing.
+const worthHops = 64 << 10
+
+// worthScan is the size of a tar, in bytes, below which it is just read.
+const worthScan = 64 << 20
+
+// sampled is how many members of a tar tell their mean size.
+const sampled = 64
+
+// Scan finds what is in a source without reading its files, if that is possible
+// and worth it, and writes the records of the dataset to w, as manifest.Writer
+// encodes them. It is nil, nil if the source has to be read to be known: a
+// compressed archive, a zip archive, several archives, one of which only a part
+// is wanted, a tar that is small or has small members, if nobody asked for an
+// order of filling and there is room for all of it; and anything of which what cannot be read is to be left out.
+//
+// It refuses, before a byte is copied, what the nodes have no room for.
+func Scan(ctx context.Context, cfg *PlanConfig, w io.Writer) (*Scanned, error) {
+	if err := cfg.Request.Validate(); err != nil {
+		return nil, err
+	}
+	cfg.setDefaults()
+	s, err := cfg.scan(ctx, w)
+	if err != nil {
+		return nil, fmt.Errorf("stage-in of %w", err)
+	}
+	return s, nil
+}
+
+func (cfg *PlanConfig) scan(ctx context.Context, w io.Writer) (*Scanned, error) {
+	paths, err := cfg.paths()
+	if err != nil || cfg.Request.OnError != OnErrorFail {
+		return nil, err // what cannot be read is found by reading
+	}
+	p := &Plan{Dataset: cfg.Dataset, UID: cfg.UID, GID: cfg.GID, Stripe: cfg.Stripe}
+	items, read, err := cfg.items(ctx, p, paths)
+	if err != nil || items == nil {
+		return nil, err
+	}
+	s := &Scanned{Read: read, Origins: Origins{
+		Order: cfg.Request.Fill, Sources: []Origin{{Path: p.Source, Kind: p.Kind, Size: p.Size, Mtime: keptTime(p.Mtime)}},
+	}}
+	if s.Origins.Order.Kind == "" {
+		s.Origins.Order = Order{Kind: OrderShuffled, Seed: cfg.Request.Seed}
+	}
+	if s.Size = p.Size; p.Kind == source.Dir {
+		for i := range items {
+			s.Size += items[i].Size
+		}
+	}
+	s.Origins.Spills, err = cfg.record(p, items, w)
+	return s, err
+}
+
+// items is what is in the source, and how many bytes of it told; nil if it has
+// to be read to be known.
+func (cfg *PlanConfig) items(ctx context.Context, p *Plan, paths []string) ([]source.Item, int64, error) {
+	if cfg.Request.Unpack == UnpackNo {
+		root, below, err := cfg.kept(paths)
+		if err != nil {
+			return nil, 0, err
+		}
+		items, err := cfg.tree(ctx, p, root, below)
+		return items, 0, err
+	}
+	if len(paths) > 1 {
+		return nil, 0, nil
+	}
+	found, err := cfg.detect(paths[0])
+	if err != nil {
+		return nil, 0, err
+	}
+	if found.Kind == source.Dir {
+		items, err := cfg.tree(ctx, p, found.Path, nil)
+		return items, 0, err
+	}
+	if found.Kind != source.Tar || cfg.alone(paths) {
+		return nil, 0, nil
+	}
+	p.Source, p.Kind, p.Size, p.Mtime = source.Name(found.Path), found.Kind, found.Info.Size, found.Info.Mtime
+	return cfg.hops(ctx, &found)
+}
+
+// hops is the items of a tar, and how many bytes of it told them; nil if it
+// shall be read to be known.
+func (cfg *PlanConfig) hops(ctx context.Context, found *source.Found) ([]source.Item, int64, error) {
+	asked := cfg.Request.Fill.Kind != "" || cfg.crowded(found.Info.Size)
+	if !asked && found.Info.Size < worthScan {
+		return nil, 0, nil
+	}
+	f, err := cfg.FS.Open(found.Path)
+	if err != nil {
+		return nil, 0, fmt.Errorf("%s: %w", found.Path, err)
+	}
+	h := &hopper{f: f, name: found.Path, size: found.Info.Size}
+	h.read.Store(int64(len(found.Head)))
+	mean, err := h.mean(ctx, sampled)
+	var items []source.Item
+	if err == nil && (asked || mean >= worthHops) {
+		items, err = h.scan(ctx, h.stretches(mean))
+	}
+	if err == nil {
+		err = unchanged(f, found.Path, found.Info)
+	}
+	if e := f.Close(); err == nil && e != nil {
+		err = fmt.Errorf("%s: %w", found.Path, e)
+	}
+	read := h.read.Load()
+	cfg.read = read - int64(len(found.Head))
+	return items, read, err
+}
+
+// crowded reports whether an archive of that size does not fit, so that some of
+// it has to stay where it is.
+func (cfg *PlanConfig) crowded(size int64) bool {
+	return cfg.Free != nil && cfg.Request.Spill != SpillFail && !cfg.fits(evenly(size, cfg.Map.Up()))
+}
+
+// record writes the records of items, and says whether some stay in the source
+// because there is no room for them.
+func (cfg *PlanConfig) record(p *Plan, items []source.Item, w io.Writer) (spills bool, err error) {
+	nodes := cfg.Map.Up()
+	if len(nodes) == 0 {
+		return false, fmt.Errorf("%s: no node is up: %w", p.Source, syscall.EHOSTDOWN)
+	}
+	p.Size = 0 // from here on, of what is stored
+	need := make(map[metadata.NodeID]int64, len(nodes))
+	for i := range items {
+		p.Size += items[i].Size
+		cfg.need(need, &items[i], nodes)
+	}
+	stays := cfg.spill(items, need)
+	if stays == nil {
+		if err := cfg.room(p, need); err != nil {
+			return false, err
+		}
+	}
+	s := &Share{cfg: ShareConfig{Plan: p, Map: cfg.Map}}
+	s.rec = newRecorder(s, w)
+	for i := range items {
+		if err := s.found(&items[i], stays[i]); err != nil {
+			return false, err
+		}
+	}
+	return len(stays) > 0, s.rec.close()
+}
+
+// need adds what the nodes will hold of an item.
+func (cfg *PlanConfig) need(need map[metadata.NodeID]int64, it *source.Item, nodes []metadata.NodeID) {
+	if it.Size <= cfg.Stripe {
+		need[cfg.Map.FileOwner(it.Path)] += it.Size
+		return
+	}
+	for _, id := range nodes {
+		need[id] += it.Size / int64(len(nodes))
+	}
+}
+
+// found writes the record of an item of which only the bytes are not known, or
+// which stays where it is.
+func (s *Share) found(it *source.Item, stays bool) error {
+	if it.Hardlink != "" {
+		return s.rec.add(s.recordOf(it, nil))
+	}
+	to, err := s.place(it)
+	if err != nil {
+		return err
+	}
+	rec := s.recordOf(it, to)
+	if stays {
+		rec.Attr.Layout = metadata.Layout{Kind: metadata.Spilled}
+	}
+	if it.Is(source.TypeRegular) && it.Size > 0 {
+		rec.From = manifest.Origin{Off: it.Off}
+		if s.cfg.Plan.Kind == source.Dir {
+			rec.From = manifest.Origin{Path: it.Path}
+		}
+	}
+	return s.rec.add(rec)
+}

@@ -1,0 +1,90 @@
+package stagein
+
+import (
+	"fmt"
+	"strings"
+	"sync"
+	"syscall"
+
+	"github.com/bivouacfs/bivouac/stagein/source"
+)
+
+// selection is what of the items of a share is wanted. A nil one is all.
+type selection struct {
+	source.Select
+	limit int64 // files; 0 is all
+
+	mu    sync.Mutex
+	files int64 // guarded by mu; that were wanted so far
+}
+
+// newSelection makes a selection of options, and reads the list; nil if all is
+// wanted.
+func newSelection(fs source.FS, o Options) (*selection, error) {
+	if !o.selects() {
+		return nil, nil
+	}
+	s := &selection{Select: o.sel(), limit: o.Limit}
+	if o.List == "" {
+		return s, nil
+	}
+	var err error
+	if s.Paths, err = source.ReadList(fs, string(o.List)); err != nil {
+		return nil, fmt.Errorf("list: %w", err)
+	}
+	return s, nil
+}
+
+// wants reports whether an item is wanted, and counts it. A directory is not:
+// those that something is in are made.
+func (s *selection) wants(it *source.Item) bool {
+	if s == nil {
+		return true
+	}
+	if it.Path == "" || it.Is(source.TypeDir) || !s.Wants(it.Path) {
+		return it.Path == ""
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.limit > 0 && s.files >= s.limit {
+		return false
+	}
+	s.files++
+	return true
+}
+
+// full reports whether nothing more is wanted.
+func (s *selection) full() bool {
+	if s == nil || s.limit == 0 {
+		return false
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.files >= s.limit
+}
+
+// wants reports whether an item of an archive is wanted, and puts it where it
+// belongs in the dataset.
+func (s *Share) wants(it *source.Item) bool {
+	if !s.sel.wants(it) {
+		return false
+	}
+	if under := string(s.cfg.Plan.Under); under != "" {
+		it.Path = strings.TrimSuffix(under+"/"+it.Path, "/")
+		if it.Hardlink != "" {
+			it.Hardlink = under + "/" + it.Hardlink
+		}
+	}
+	return true
+}
+
+// missingOf refuses a dataset that lacks something of the list: has says what
+// was found.
+func missingOf(list source.Name, missing []string) error {
+	if len(missing) == 0 {
+		return nil
+	}
+	some := missing[:min(len(missing), 3)]
+	return fmt.Errorf("%d of what %s lists is not there: %q: mend the list, or stage it in with on-error=skip: %w",
+		len(missing), list, some, syscall.ENOENT)
+}

@@ -1,0 +1,262 @@
+package source
+
+import (
+	"errors"
+	"fmt"
+	"path"
+	"slices"
+	"strings"
+	"syscall"
+)
+
+// Select says which items of a source are wanted. The zero value is all.
+type Select struct {
+	// Paths is the files that are wanted, and the directories of which all
+	// is; nil is no list.
+	Paths map[string]bool
+	// Include and Exclude are patterns as in path.Match. One without a slash
+	// is for names, one with a slash for paths; what matches a directory
+	// counts for all below it.
+	Include []string
+	Exclude []string
+}
+
+// All reports whether nothing is left out.
+func (s *Select) All() bool { return s.Paths == nil && len(s.Include)+len(s.Exclude) == 0 }
+
+// Check refuses what is no pattern.
+func (s *Select) Check() error {
+	for _, p := range slices.Concat(s.Include, s.Exclude) {
+		if _, err := path.Match(p, ""); err != nil || p == "" {
+			return fmt.Errorf("%q is no pattern: %w", p, syscall.EINVAL)
+		}
+	}
+	return nil
+}
+
+// Wants reports whether the item with the given path is wanted for its own sake;
+// a directory may be there for what is in it.
+func (s *Select) Wants(p string) bool {
+	return (s.Paths == nil || s.listed(p)) && (len(s.Include) == 0 || matches(s.Include, p)) && !matches(s.Exclude, p)
+}
+
+func (s *Select) listed(p string) bool {
+	for at := p; ; {
+		if s.Paths[at] {
+			return true
+		}
+		i := strings.LastIndexByte(at, '/')
+		if i < 0 {
+			return s.Paths[""]
+		}
+		at = at[:i]
+	}
+}
+
+// matches reports whether a pattern matches p or a directory that p lies in.
+func matches(patterns []string, p string) bool {
+	return slices.ContainsFunc(patterns, func(pat string) bool {
+		for at := p; at != "" && at != "."; at = path.Dir(at) {
+			name := at
+			if !strings.Contains(pat, "/") {
+				name = path.Base(at)
+			}
+			if ok, _ := path.Match(pat, name); ok {
+				return true
+			}
+		}
+		return false
+	})
+}
+
+// Filter keeps the items that are wanted, at most limit files of them (0 is all
+// of them), and the directories that those are in. A hard link to what is not
+// there becomes the file, or a link to another that is.
+func (s *Select) Filter(items []Item, limit int64) []Item {
+	if s.All() && limit <= 0 {
+		return items
+	}
+	keep := make([]bool, len(items))
+	dirs := make(map[string]bool)
+	files := int64(0)
+	for i := range items {
+		it := &items[i]
+		if it.Path == "" || !s.Wants(it.Path) || limit > 0 && (files >= limit || it.Is(TypeDir)) {
+			continue
+		}
+		keep[i] = true
+		if !it.Is(TypeDir) {
+			files++
+		}
+		for d := path.Dir(it.Path); d != "." && !dirs[d]; d = path.Dir(d) {
+			dirs[d] = true
+		}
+	}
+	first := firstNames(items, keep)
+	var kept []Item
+	for i, it := range items {
+		if !keep[i] && it.Path != "" && !(it.Is(TypeDir) && dirs[it.Path]) {
+			continue
+		}
+		if it.Hardlink != "" {
+			it = relink(it, first)
+		}
+		kept = append(kept, it)
+	}
+	return kept
+}
+
+// named is a file that hard links name, and the first of its names that is kept.
+type named struct {
+	file Item
+	path string
+}
+
+// firstNames finds, for each file that a kept item is a link to, which of the
+// kept names is first.
+func firstNames(items []Item, keep []bool) map[string]named {
+	targets := make(map[string]named)
+	for i := range items {
+		if h := items[i].Hardlink; h != "" && keep[i] {
+			targets[h] = named{}
+		}
+	}
+	for i := range items {
+		it := &items[i]
+		to, ok := targets[it.Path]
+		if !ok || it.Hardlink != "" {
+			continue
+		}
+		to.file = *it
+		if keep[i] {
+			to.path = it.Path
+		}
+		targets[it.Path] = to
+	}
+	for i := range items {
+		h := items[i].Hardlink
+		if to, ok := targets[h]; ok && keep[i] && to.path == "" {
+			to.path = items[i].Path
+			targets[h] = to
+		}
+	}
+	return targets
+}
+
+// relink makes a kept link name what is kept. One to a file that nobody has
+// found stays as it is, and fails later.
+func relink(it Item, first map[string]named) Item {
+	to := first[it.Hardlink]
+	if to.file.Path == "" {
+		return it
+	}
+	if to.path != it.Path {
+		it.Hardlink = to.path
+		return it
+	}
+	f := to.file
+	f.Path = it.Path
+	return f
+}
+
+// Missing is the listed paths that none of items is, or lies below, sorted.
+func (s *Select) Missing(items []Item) []string {
+	if s.Paths == nil {
+		return nil
+	}
+	seen := make(map[string]bool, len(s.Paths))
+	for i := range items {
+		for at := items[i].Path; at != "" && at != "."; at = path.Dir(at) {
+			if s.Paths[at] {
+				seen[at] = true
+			}
+		}
+	}
+	var all []string
+	for p := range s.Paths {
+		if p != "" && !seen[p] {
+			all = append(all, p)
+		}
+	}
+	slices.Sort(all)
+	return all
+}
+
+// maxList is the most bytes of a file that lists paths.
+const maxList = 1 << 30
+
+// ReadList reads a file that lists paths, one to a line, or each ended by a NUL
+// if there is any. Empty lines are none; "./" in front and a slash at the end
+// are left out.
+func ReadList(fs FS, name string) (map[string]bool, error) {
+	text, err := readText(fs, name)
+	if err != nil {
+		return nil, err
+	}
+	return parseList(name, text)
+}
+
+// ReadLines is what ReadList reads, in its order.
+func ReadLines(fs FS, name string) ([]string, error) {
+	text, err := readText(fs, name)
+	if err != nil {
+		return nil, err
+	}
+	return parseLines(name, text)
+}
+
+func readText(fs FS, name string) (string, error) {
+	at, info, err := Resolve(fs, name)
+	if err != nil {
+		return "", err
+	}
+	if info.Size > maxList {
+		return "", fmt.Errorf("%s: a list of %d bytes, %d is the most: %w", name, info.Size, maxList, syscall.EFBIG)
+	}
+	f, err := fs.Open(at)
+	if err != nil {
+		return "", fmt.Errorf("%s: %w", name, err)
+	}
+	b := make([]byte, info.Size)
+	if err := errors.Join(ReadFull(f, name, b, 0), f.Close()); err != nil {
+		return "", err
+	}
+	return string(b), nil
+}
+
+func parseList(name, text string) (map[string]bool, error) {
+	lines, err := parseLines(name, text)
+	if err != nil {
+		return nil, err
+	}
+	paths := make(map[string]bool, len(lines))
+	for _, l := range lines {
+		paths[l] = true
+	}
+	return paths, nil
+}
+
+func parseLines(name, text string) ([]string, error) {
+	sep := "\n"
+	if strings.Contains(text, "\x00") {
+		sep = "\x00"
+	}
+	var paths []string
+	for i, line := range strings.Split(text, sep) {
+		if sep == "\n" {
+			line = strings.TrimSuffix(line, "\r")
+		}
+		if line == "" {
+			continue
+		}
+		p, err := CleanPath(line)
+		if err != nil {
+			return nil, fmt.Errorf("%s, entry %d: %q: %w: write paths relative to the source", name, i+1, line, err)
+		}
+		paths = append(paths, p)
+	}
+	if len(paths) == 0 {
+		return nil, fmt.Errorf("%s: lists nothing: %w", name, syscall.EINVAL)
+	}
+	return paths, nil
+}

@@ -1,0 +1,130 @@
+package stagein
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path"
+	"strings"
+	"syscall"
+
+	"github.com/bivouacfs/bivouac/metadata"
+	"github.com/bivouacfs/bivouac/stagein/source"
+)
+
+// paths is what the request's source stands for: itself, or what matches it if
+// it is a pattern and nothing has its very name.
+func (cfg *PlanConfig) paths() ([]string, error) {
+	src := cfg.Request.Source
+	_, err := cfg.FS.Lstat(src)
+	if !errors.Is(err, syscall.ENOENT) || !source.IsPattern(src) {
+		return []string{src}, nil // what is wrong with it is said by who reads it
+	}
+	return source.Glob(cfg.FS, src)
+}
+
+// alone reports whether every archive is read by one node from front to end: what
+// is wanted of it is then known only by the one who reads, or it is one of many.
+func (cfg *PlanConfig) alone(paths []string) bool {
+	r := &cfg.Request
+	return len(paths) > 1 || r.selects() || r.OnError != OnErrorFail || r.Unpack != UnpackYes
+}
+
+// planKept plans archives, or whatever a pattern matches, that are kept as they are.
+func (cfg *PlanConfig) planKept(ctx context.Context, p *Plan, paths []string, nodes []metadata.NodeID) error {
+	root, below, err := cfg.kept(paths)
+	if err != nil {
+		return err
+	}
+	return cfg.planTree(ctx, p, root, below, nodes)
+}
+
+// kept is the directory in which paths are, and which of it they are; nil is all.
+func (cfg *PlanConfig) kept(paths []string) (root string, below map[string]bool, err error) {
+	if len(paths) == 1 {
+		at, info, err := source.Resolve(cfg.FS, paths[0])
+		if err != nil {
+			return "", nil, err
+		}
+		if paths[0] = at; info.Is(source.TypeDir) {
+			return at, nil, nil
+		}
+	}
+	for _, path := range paths {
+		if info, err := cfg.FS.Lstat(path); err == nil && info.Is(source.TypeSymlink) {
+			return "", nil, fmt.Errorf("%s: is a symbolic link, which would be kept as one: give what it points to: %w", path, syscall.EINVAL)
+		}
+	}
+	root, below = common(paths)
+	return root, below, nil
+}
+
+// planTree plans a directory; of it, what below says, or all if that is nil.
+func (cfg *PlanConfig) planTree(ctx context.Context, p *Plan, root string, below map[string]bool, nodes []metadata.NodeID) error {
+	items, err := cfg.tree(ctx, p, root, below)
+	if err != nil {
+		return err
+	}
+	return cfg.room(p, cfg.deal(p, items, nodes))
+}
+
+// tree finds what is wanted of a directory.
+func (cfg *PlanConfig) tree(ctx context.Context, p *Plan, root string, below map[string]bool) ([]source.Item, error) {
+	sel, err := newSelection(cfg.FS, cfg.Request.Options)
+	if err != nil {
+		return nil, err
+	}
+	w := source.WalkConfig{FS: cfg.FS, Root: root, Workers: cfg.Workers, Paths: below}
+	if below == nil && sel != nil {
+		w.Paths = sel.Paths
+	}
+	if cfg.Request.OnError == OnErrorSkip {
+		w.Skip = func(path string, err error) { p.Skips = append(p.Skips, Skip{source.Name(path), err.Error()}) }
+	}
+	items, err := w.Walk(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if items, err = cfg.wanted(p, sel, items); err != nil {
+		return nil, err
+	}
+	p.Kind, p.Source, p.Options = source.Dir, source.Name(w.Root), cfg.Request.Options
+	return items, nil
+}
+
+// wanted filters items, and looks for what the list has beside.
+func (cfg *PlanConfig) wanted(p *Plan, sel *selection, items []source.Item) ([]source.Item, error) {
+	if sel == nil {
+		return items, nil
+	}
+	missing := sel.Missing(items)
+	if cfg.Request.OnError == OnErrorSkip {
+		for _, m := range missing {
+			p.Skips = append(p.Skips, Skip{source.Name(m), fmt.Sprintf("%s lists it: %v", cfg.Request.List, syscall.ENOENT)})
+		}
+		missing = nil
+	}
+	if err := missingOf(cfg.Request.List, missing); err != nil {
+		return nil, err
+	}
+	items = sel.Filter(items, cfg.Request.Limit)
+	if len(items) == 0 || len(items) == 1 && items[0].Path == "" {
+		return nil, fmt.Errorf("%s: nothing of it is wanted: look at list=, include= and exclude=: %w", cfg.Request.Source, syscall.EINVAL)
+	}
+	return items, nil
+}
+
+// common is the deepest directory that all paths are in, and the paths below it.
+func common(paths []string) (root string, below map[string]bool) {
+	root = path.Dir(paths[0])
+	for _, p := range paths {
+		for root != "/" && !strings.HasPrefix(p, root+"/") {
+			root = path.Dir(root)
+		}
+	}
+	below = make(map[string]bool, len(paths))
+	for _, p := range paths {
+		below[strings.TrimPrefix(strings.TrimPrefix(p, root), "/")] = true
+	}
+	return root, below
+}

@@ -1,0 +1,116 @@
+package stagein
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"syscall"
+
+	"github.com/zeebo/xxh3"
+
+	"github.com/bivouacfs/bivouac/metadata"
+	"github.com/bivouacfs/bivouac/stagein/source"
+)
+
+// Spill is what becomes of files for which the nodes have no room.
+type Spill string
+
+// What becomes of them.
+const (
+	SpillPFS  Spill = ""     // they stay in the source, and are read through
+	SpillFail Spill = "fail" // the dataset fails before a byte is copied
+)
+
+func (s Spill) check() error {
+	if s != SpillPFS && s != SpillFail {
+		return fmt.Errorf("want pfs or fail: %w", syscall.EINVAL)
+	}
+	return nil
+}
+
+const (
+	pageSize   = 4096
+	leastSpare = 256 << 10 // bytes of a node that are left to the filesystem
+)
+
+// spill chooses, if the nodes have no room for all items, those that stay in the
+// source. A hash of the path chooses, node by node, and a node takes none after
+// the first that did not fit: so what is here and what is not mix evenly, whatever
+// the order, and which files they are says nothing about what is in them.
+func (cfg *PlanConfig) spill(items []source.Item, need map[metadata.NodeID]int64) map[int]bool {
+	nodes := cfg.Map.Up()
+	if cfg.Request.Spill == SpillFail || cfg.Free == nil || cfg.fits(need) {
+		return nil
+	}
+	left := make(map[metadata.NodeID]int64, len(nodes))
+	for _, id := range nodes {
+		if free, known := cfg.Free(id); known {
+			left[id] = free - max(leastSpare, free/256)
+		} else {
+			left[id] = need[id]
+		}
+	}
+	stays := make(map[int]bool)
+	full := make(map[metadata.NodeID]bool)
+	for _, i := range byHash(items, cfg.Map.Seed) {
+		takes := cfg.takes(&items[i], nodes)
+		fits := true
+		for id, n := range takes {
+			fits = fits && !full[id] && n <= left[id]
+		}
+		for id, n := range takes {
+			if fits {
+				left[id] -= n
+			} else if n > left[id] {
+				full[id] = true
+			}
+		}
+		if !fits {
+			stays[i] = true
+		}
+	}
+	return stays
+}
+
+// byHash is the files among items, in an order that is made of their paths.
+func byHash(items []source.Item, seed uint64) []int {
+	type hashed struct {
+		h uint64
+		i int
+	}
+	var all []hashed
+	for i := range items {
+		if it := &items[i]; it.Hardlink == "" && it.Is(source.TypeRegular) && it.Size > 0 {
+			all = append(all, hashed{xxh3.HashStringSeed(it.Path, seed^0x7370696c6c), i})
+		}
+	}
+	slices.SortFunc(all, func(a, b hashed) int { return cmp.Or(cmp.Compare(a.h, b.h), cmp.Compare(a.i, b.i)) })
+	order := make([]int, len(all))
+	for k, x := range all {
+		order[k] = x.i
+	}
+	return order
+}
+
+// takes is what the nodes need for an item, in whole pages and chunks.
+func (cfg *PlanConfig) takes(it *source.Item, nodes []metadata.NodeID) map[metadata.NodeID]int64 {
+	if it.Size <= cfg.Stripe {
+		return map[metadata.NodeID]int64{cfg.Map.FileOwner(it.Path): (it.Size + pageSize - 1) / pageSize * pageSize}
+	}
+	each := make(map[metadata.NodeID]int64, len(nodes))
+	row := int64(len(nodes)) * stripeChunk
+	for _, id := range nodes {
+		each[id] = (it.Size + row - 1) / row * stripeChunk
+	}
+	return each
+}
+
+// fits reports whether the nodes have room, as far as that is known.
+func (cfg *PlanConfig) fits(need map[metadata.NodeID]int64) bool {
+	for id, n := range need {
+		if free, known := cfg.Free(id); known && n > free-leastSpare {
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,95 @@
+package stagein
+
+import (
+	"context"
+	"fmt"
+	"syscall"
+
+	"github.com/bivouacfs/bivouac/metadata"
+)
+
+// Spilled reports whether a file is read through: it lies on no node.
+func Spilled(a *metadata.Attr) bool { return a.Layout.Kind == metadata.Spilled }
+
+// ReadThrough fills p from off of the file ino if that lies on no node, from the
+// source by way of the window; false if it lies on one. A file is read whole, a
+// large one in chunks, once for all who read it here at a time.
+func (f *Fill) ReadThrough(ctx context.Context, ino metadata.Ino, p []byte, off int64) (n int, through bool, err error) {
+	if !f.cfg.Origins.Spills {
+		return 0, false, nil
+	}
+	_, a, err := f.cfg.Files.Origin(ino)
+	if err != nil || !Spilled(&a) {
+		return 0, false, err
+	}
+	for n < len(p) && off < a.Size {
+		x := f.throughPiece(&a, off)
+		var got int
+		err := f.window.look(ctx, x, f.throughSize(&a, x), f.begin, func(b []byte) error { return f.through(x, &a, b) },
+			func(b []byte) { got = copy(p[n:], b[off-int64(x.chunk)*stripeChunk:]) })
+		if err != nil {
+			return 0, true, err
+		}
+		n, off = n+got, off+int64(got)
+	}
+	return n, true, nil
+}
+
+// throughPiece is the piece of a spilled file that has the byte at off.
+func (f *Fill) throughPiece(a *metadata.Attr, off int64) piece {
+	if a.Size <= DefaultStripe {
+		return piece{ino: a.Ino}
+	}
+	return piece{a.Ino, uint32(off / stripeChunk)}
+}
+
+func (f *Fill) throughSize(a *metadata.Attr, x piece) int64 {
+	if a.Size <= DefaultStripe {
+		return a.Size
+	}
+	return min(stripeChunk, a.Size-int64(x.chunk)*stripeChunk)
+}
+
+// begin runs a fetch that nobody has to wait for.
+func (f *Fill) begin(fetch func()) {
+	f.mu.Lock()
+	closed := f.closed
+	if !closed {
+		f.wg.Add(1)
+	}
+	f.mu.Unlock()
+	if closed {
+		fetch() // which fails, as the context of all has ended
+		return
+	}
+	go func() {
+		defer f.wg.Done()
+		f.slots <- struct{}{}
+		defer func() { <-f.slots }()
+		fetch()
+	}()
+}
+
+// through reads a piece from the source into b. That it cannot be had is EIO.
+func (f *Fill) through(x piece, a *metadata.Attr, b []byte) error {
+	err := f.patiently(x, func() error {
+		from, _, err := f.cfg.Files.Origin(x.ino)
+		if err != nil {
+			return err
+		}
+		src, err := f.src.open(from, a)
+		if err != nil {
+			return err
+		}
+		pos := int64(x.chunk) * stripeChunk
+		return src.end(src.each(f.ctx, f.pool, pos, int64(len(b)), func(p []byte, at int64) error {
+			copy(b[at-pos:], p)
+			return nil
+		}))
+	})
+	if err != nil {
+		return fmt.Errorf("%v: %w", err, syscall.EIO)
+	}
+	f.passed.Add(1)
+	return nil
+}

@@ -1,0 +1,126 @@
+package stagein
+
+import (
+	"container/list"
+	"context"
+	"sync"
+)
+
+// window is the bytes of pieces that this node reads through: they have no room
+// on any disk. A piece is read once for all who ask for it at a time, and stays
+// until others need its memory, the one that was longest not asked for first.
+type window struct {
+	max int64 // bytes
+
+	mu      sync.Mutex
+	used    int64           // guarded by mu; bytes of all panes
+	panes   map[piece]*pane // guarded by mu
+	idle    *list.List      // guarded by mu; panes that nobody looks at, the oldest first
+	changed chan struct{}   // guarded by mu; closed when one became idle or went
+}
+
+// pane is one piece.
+type pane struct {
+	p     piece
+	b     []byte
+	done  chan struct{} // closed when b or err is there
+	err   error
+	looks int           // who looks at it; guarded by window.mu
+	at    *list.Element // in idle; guarded by window.mu
+}
+
+func newWindow(max int64) *window {
+	return &window{max: max, panes: make(map[piece]*pane), idle: list.New(), changed: make(chan struct{})}
+}
+
+// look calls see with the n bytes of a piece, which fetch reads if they are not
+// there: once, for all who look. It goes on when the one who began it gives up.
+func (w *window) look(ctx context.Context, p piece, n int64, begin func(fetch func()), fetch func(b []byte) error, see func(b []byte)) error {
+	x, mine, err := w.open(ctx, p, n)
+	if err != nil {
+		return err
+	}
+	if mine {
+		begin(func() {
+			x.err = fetch(x.b)
+			w.filled(x)
+		})
+	}
+	defer w.close(x)
+	select {
+	case <-x.done:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	if x.err == nil {
+		see(x.b)
+	}
+	return x.err
+}
+
+// open is the pane of a piece, and whether the caller is to fill it.
+func (w *window) open(ctx context.Context, p piece, n int64) (x *pane, mine bool, err error) {
+	for {
+		w.mu.Lock()
+		if x := w.panes[p]; x != nil {
+			x.looks++
+			if x.at != nil {
+				w.idle.Remove(x.at)
+				x.at = nil
+			}
+			w.mu.Unlock()
+			return x, false, nil
+		}
+		for w.used > 0 && w.used+n > w.max && w.idle.Len() > 0 {
+			w.drop(w.idle.Front().Value.(*pane))
+		}
+		if w.used == 0 || w.used+n <= w.max {
+			x := &pane{p: p, b: make([]byte, n), done: make(chan struct{}), looks: 2} // the caller, and who fills it
+			w.panes[p] = x
+			w.used += n
+			w.mu.Unlock()
+			return x, true, nil
+		}
+		changed := w.changed
+		w.mu.Unlock()
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return nil, false, ctx.Err()
+		}
+	}
+}
+
+// filled is the end of the fetch of a pane. One that has failed is forgotten.
+func (w *window) filled(x *pane) {
+	close(x.done)
+	if x.err != nil {
+		w.mu.Lock()
+		delete(w.panes, x.p)
+		w.mu.Unlock()
+	}
+	w.close(x)
+}
+
+// close ends a look.
+func (w *window) close(x *pane) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if x.looks--; x.looks > 0 {
+		return
+	}
+	if w.panes[x.p] == x {
+		x.at = w.idle.PushBack(x)
+	} else {
+		w.used -= int64(len(x.b))
+	}
+	close(w.changed)
+	w.changed = make(chan struct{})
+}
+
+// drop forgets an idle pane; w.mu is held.
+func (w *window) drop(x *pane) {
+	w.idle.Remove(x.at)
+	delete(w.panes, x.p)
+	w.used -= int64(len(x.b))
+}
