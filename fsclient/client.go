@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -14,6 +15,7 @@ import (
 	"github.com/bivouacfs/bivouac/datapath"
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/metadata/cluster"
+	"github.com/bivouacfs/bivouac/metadata/leases"
 )
 
 // Sealed answers for the sealed realm on this node, without the network.
@@ -31,6 +33,10 @@ type Config struct {
 	Self      metadata.NodeID
 	Local     metadata.NodeStore
 	LocalData datapath.Store
+
+	// Run is this life of the client, as the homes of what it has open know
+	// it; later ones of the same node have greater numbers. 0 is made of Now.
+	Run metadata.Run
 
 	// Meta and Data are the stubs of the other nodes. They are asked for
 	// once for each node.
@@ -65,6 +71,9 @@ func (c *Config) validate() error {
 	if c.Now == nil {
 		c.Now = time.Now
 	}
+	if c.Run == 0 {
+		c.Run = metadata.Run(metadata.TimeOf(c.Now()))
+	}
 	if c.Log == nil {
 		l := logrus.New()
 		l.SetOutput(io.Discard)
@@ -75,10 +84,21 @@ func (c *Config) validate() error {
 
 // Client is the whole filesystem as one node sees it.
 type Client struct {
-	cfg   Config
-	stats counters
-	space spaceCache
-	files fileTable
+	cfg    Config
+	stats  counters
+	space  spaceCache
+	files  fileTable
+	locks  lockTable
+	wide   cluster.WideTable
+	leases *leases.Cache
+	forget atomic.Pointer[func([]metadata.Ino)]
+
+	ctx    context.Context // ends with Close
+	cancel context.CancelFunc
+	kick   chan struct{}  // something was closed; one is enough
+	wg     sync.WaitGroup // of what the client does by itself
+	// appended gets a value when a home should hear of an append; one is enough.
+	appended chan struct{}
 
 	stubMu sync.RWMutex
 	meta   map[metadata.NodeID]metadata.NodeStore // under stubMu
@@ -87,7 +107,7 @@ type Client struct {
 
 var _ metadata.Store = (*Client)(nil)
 
-// New makes a client. It opens nothing and starts nothing.
+// New makes a client. It opens nothing.
 func New(cfg Config) (*Client, error) {
 	if err := cfg.validate(); err != nil {
 		return nil, err
@@ -101,9 +121,26 @@ func New(cfg Config) (*Client, error) {
 		c.meta[cfg.Self] = cfg.Local
 		c.data[cfg.Self] = cfg.LocalData
 	}
-	c.files.open = make(map[metadata.Ino]*File)
+	c.leases = leases.NewCache(cfg.Now)
+	c.files.init()
+	c.locks.init()
 	c.space.init()
+	c.ctx, c.cancel = context.WithCancel(context.Background())
+	c.kick, c.appended = make(chan struct{}, 1), make(chan struct{}, 1)
+	c.wg.Go(c.closing)
+	c.wg.Go(c.settling)
+	c.wg.Go(func() { c.locks.sealed.Serve(c.ctx) })
 	return c, nil
+}
+
+// Self is the node whose client it is.
+func (c *Client) Self() metadata.NodeID { return c.cfg.Self }
+
+// Close ends what the client does by itself. What is open stays open for the
+// homes until they hear of another life of this node's client.
+func (c *Client) Close() {
+	c.cancel()
+	c.wg.Wait()
 }
 
 // Datasets is the datasets that can be seen.
@@ -200,6 +237,9 @@ const (
 // order is the nodes of a file's stripe. A file that was made under a newer
 // map than this node has waits for that map: the order is made of it.
 func (c *Client) order(ctx context.Context, ino metadata.Ino, l metadata.Layout) ([]metadata.NodeID, error) {
+	if l.Kind == metadata.Spilled {
+		return []metadata.NodeID{c.cfg.Self}, nil // who reads fetches it
+	}
 	m := c.cfg.View().Map
 	if l.Epoch > m.Epoch && l.Kind != metadata.Local {
 		var err error

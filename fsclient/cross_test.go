@@ -1,7 +1,6 @@
 package fsclient_test
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"syscall"
@@ -42,7 +41,7 @@ func TestRenameAcrossHomes(t *testing.T) {
 	if err != nil || e == nil || e.Ino != old.Ino || e.Attr == nil || e.Attr.Nlink != 0 {
 		t.Fatalf("Rename = %+v, %v, want the orphan %v", e, err, old.Ino)
 	}
-	c.Discard(ctx, *e)
+	j.gone(t, old.Ino)
 	if got := j.objects(t); got >= before {
 		t.Errorf("%d objects after the rename, %d before", got, before)
 	}
@@ -55,10 +54,6 @@ func TestRenameAcrossHomes(t *testing.T) {
 	}
 	if _, err := c.Getattr(ctx, old.Ino); !errors.Is(err, syscall.ENOENT) {
 		t.Errorf("Getattr of what was replaced = %v, want ENOENT", err)
-	}
-	_, err = c.Rename(ctx, metadata.Rename{Dir: d2, Name: "old", NewDir: d1, NewName: "x", Flags: metadata.RenameExchange})
-	if !errors.Is(err, syscall.EINVAL) {
-		t.Errorf("exchange between homes = %v, want EINVAL", err)
 	}
 }
 
@@ -102,88 +97,10 @@ func TestLinksOnOtherNodes(t *testing.T) {
 		if err != nil || e.Attr == nil || e.Attr.Nlink != want {
 			t.Fatalf("Unlink(%q) = %+v, %v, want %d links", name, e, err, want)
 		}
-		c.Discard(ctx, e)
 	}
-	if n := j.objects(t); n != 0 {
-		t.Errorf("%d objects left", n)
-	}
+	j.gone(t, a.Ino)
+	j.noObjects(t)
 	if _, err := c.Getattr(ctx, a.Ino); !errors.Is(err, syscall.ENOENT) {
 		t.Errorf("Getattr = %v, want ENOENT", err)
-	}
-}
-
-// TestNameOfDroppedDirectory: what a crash between the halves of rmdir leaves
-// is removed by the first one who sees it.
-func TestNameOfDroppedDirectory(t *testing.T) {
-	j := newJob(t, 3)
-	c := j.clients[0]
-	d := dirOn(t, c, 2)
-	es, err := c.ReadDir(ctx, metadata.RootIno, "", 1000)
-	if err != nil {
-		t.Fatal(err)
-	}
-	name := es[len(es)-1].Name
-	for _, e := range es {
-		if e.Ino == d {
-			name = e.Name
-		}
-	}
-	if err := j.meta[2].DropDir(ctx, d); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := c.Lookup(ctx, metadata.RootIno, name); !errors.Is(err, syscall.ENOENT) {
-		t.Errorf("Lookup = %v, want ENOENT", err)
-	}
-	if _, err := c.Mkdir(ctx, metadata.RootIno, name, metadata.New{Mode: 0o755}); err != nil {
-		t.Errorf("Mkdir = %v", err)
-	}
-}
-
-// cutStore fails a chosen half with an error that does not say whether it
-// took effect.
-type cutStore struct {
-	metadata.NodeStore
-	enter func(do func() error) error
-}
-
-func (s cutStore) Enter(ctx context.Context, dir metadata.Ino, e metadata.Entry, replace bool) (replaced *metadata.Entry, err error) {
-	err = s.enter(func() error {
-		replaced, err = s.NodeStore.Enter(ctx, dir, e, replace)
-		return err
-	})
-	return replaced, err
-}
-
-// TestUncertainEnter: a mkdir whose second half timed out has happened as a
-// whole or has left nothing that can be seen.
-func TestUncertainEnter(t *testing.T) {
-	for _, took := range []bool{false, true} {
-		t.Run(fmt.Sprint("took effect ", took), func(t *testing.T) {
-			j := newJob(t, 3)
-			j.meta[0] = cutStore{j.meta[0], func(do func() error) error {
-				if took {
-					if err := do(); err != nil {
-						return err
-					}
-				}
-				return syscall.ETIMEDOUT
-			}}
-			c := j.client(t, 1, nil)
-			name := ""
-			for i := range 1000 {
-				name = fmt.Sprint("d", i)
-				if j.view.Load().Map.DirHome(metadata.RootIno, name) == 2 {
-					break
-				}
-			}
-			_, err := c.Mkdir(ctx, metadata.RootIno, name, metadata.New{Mode: 0o755})
-			if !errors.Is(err, syscall.ETIMEDOUT) {
-				t.Fatalf("Mkdir = %v, want ETIMEDOUT", err)
-			}
-			e, err := c.Lookup(ctx, metadata.RootIno, name)
-			if took && (err != nil || e.Attr == nil) || !took && !errors.Is(err, syscall.ENOENT) {
-				t.Errorf("Lookup = %+v, %v", e, err)
-			}
-		})
 	}
 }

@@ -34,6 +34,12 @@ func (c *Client) read(ctx context.Context, a metadata.Attr, order []metadata.Nod
 		return 0, nil
 	}
 	p = p[:min(int64(len(p)), a.Size-off)]
+	if a.Ino.Sealed() {
+		if err := c.readFileSealed(ctx, a, order, p, off); err != nil {
+			return 0, err
+		}
+		return len(p), nil
+	}
 	spans := datapath.Spans(a.Layout.Chunk(), order, off, int64(len(p)))
 	err := each(ctx, spans, func(ctx context.Context, s datapath.Span) error {
 		return c.readSpan(ctx, a.Ino, s, p[s.Pos-off:][:s.Len])
@@ -93,7 +99,8 @@ func (c *Client) write(ctx context.Context, a metadata.Attr, order []metadata.No
 			nodes = append(nodes, s.Node)
 		}
 	}
-	err := each(ctx, pieces, func(ctx context.Context, w piece) error {
+	// One that fails does not stop those before it: what they write counts.
+	err := each(ctx, pieces, func(_ context.Context, w piece) error {
 		err := c.writeSpan(ctx, a.Ino, w.Span, p[w.Pos-off:][:w.Len])
 		*w.done = err == nil
 		return err
@@ -192,8 +199,11 @@ func (c *Client) cut(ctx context.Context, a metadata.Attr, size int64) error {
 }
 
 // Hosts is the names of the nodes that hold the data of the file a, in the
-// order of its stripe.
+// order of its stripe; "source" for one that lies on none.
 func (c *Client) Hosts(ctx context.Context, a metadata.Attr) ([]string, error) {
+	if a.Layout.Kind == metadata.Spilled {
+		return []string{"source"}, nil
+	}
 	order, err := c.order(ctx, a.Ino, a.Layout)
 	if err != nil {
 		return nil, err

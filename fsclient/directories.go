@@ -2,55 +2,29 @@ package fsclient
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"syscall"
 
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// Mkdir is metadata.Directories. The new directory is homed by hash.
+// Each of these is one call to the node that keeps the (source) entry, which
+// does all that concerns other nodes.
+
+// Mkdir is metadata.Directories. The node that keeps the entry chooses where
+// the new directory is homed.
 func (c *Client) Mkdir(ctx context.Context, dir metadata.Ino, name string, n metadata.New) (metadata.Attr, error) {
 	if dir.Sealed() {
 		return metadata.Attr{}, readOnly(dir)
 	}
-	parent, err := c.homeOf(dir)
-	if err != nil {
-		return metadata.Attr{}, err
-	}
-	home := c.cfg.View().Map.DirHome(dir, name)
-	if home == dir.Home() {
-		return parent.Mkdir(ctx, dir, name, n)
-	}
-	s, err := c.metaOf(home)
-	if err != nil {
-		return metadata.Attr{}, err
-	}
-	p, err := c.Getattr(ctx, dir)
-	if err != nil {
-		return metadata.Attr{}, err
-	}
-	n.Mode = syscall.S_IFDIR | n.Mode&0o7777
-	if p.Mode&syscall.S_ISGID != 0 {
-		n.GID = p.GID
-		n.Mode |= syscall.S_ISGID
-	}
-	a, err := s.NewDir(ctx, dir, n)
-	if errors.Is(err, syscall.EHOSTDOWN) || errors.Is(err, syscall.EHOSTUNREACH) {
-		return parent.Mkdir(ctx, dir, name, n) // the hash is only to spread the load
-	}
-	if err != nil {
-		return metadata.Attr{}, err
-	}
-	ctx = context.WithoutCancel(ctx)
-	_, err = parent.Enter(ctx, dir, metadata.Entry{Name: name, Ino: a.Ino, Mode: a.Mode}, false)
-	if err == nil {
-		return a, nil
-	}
-	if c.notThere(ctx, err, dir, name, a.Ino) {
-		c.tookBack("mkdir", s.DropDir(ctx, a.Ino))
-	}
-	return metadata.Attr{}, err
+	defer c.rearranged(dir, name)
+	return routed(ctx, c, func() (metadata.Attr, error) {
+		s, err := c.at(ctx, dir, name)
+		if err != nil {
+			return metadata.Attr{}, err
+		}
+		return s.Mkdir(ctx, dir, name, n)
+	})
 }
 
 // Rmdir is metadata.Directories.
@@ -58,43 +32,47 @@ func (c *Client) Rmdir(ctx context.Context, dir metadata.Ino, name string) error
 	if dir.Sealed() {
 		return readOnly(dir)
 	}
-	s, err := c.homeOf(dir)
-	if err != nil {
-		return err
-	}
-	if err := s.Rmdir(ctx, dir, name); !errors.Is(err, syscall.EXDEV) {
-		return err
-	}
-	e, err := s.Lookup(ctx, dir, name)
-	if err != nil {
-		return err
-	}
-	dropped, err := c.dropDir(ctx, e)
-	if err != nil {
-		return err
-	}
-	err = s.Remove(context.WithoutCancel(ctx), dir, name, e.Ino)
-	if dropped && (errors.Is(err, syscall.ENOENT) || errors.Is(err, syscall.ESTALE)) {
-		return nil // somebody saw that the directory is gone, and removed its name
-	}
-	if errors.Is(err, syscall.ESTALE) {
-		return fmt.Errorf("entry %q of %v: %w", name, dir, syscall.ENOENT)
-	}
+	defer c.rearranged(dir, name)
+	_, err := routed(ctx, c, func() (struct{}, error) {
+		s, err := c.at(ctx, dir, name)
+		if err != nil {
+			return struct{}{}, err
+		}
+		return struct{}{}, s.Rmdir(ctx, dir, name)
+	})
 	return err
 }
 
-// dropDir drops the directory that e names; false if it was gone before.
-func (c *Client) dropDir(ctx context.Context, e metadata.Entry) (bool, error) {
-	if e.Mode&syscall.S_IFMT != syscall.S_IFDIR {
-		return false, fmt.Errorf("inode %v: %w", e.Ino, syscall.ENOTDIR)
+// Link is metadata.Directories.
+func (c *Client) Link(ctx context.Context, ino, dir metadata.Ino, name string) (metadata.Attr, error) {
+	switch {
+	case dir.Sealed():
+		return metadata.Attr{}, readOnly(dir)
+	case ino.Sealed():
+		return metadata.Attr{}, fmt.Errorf("link of inode %v into scratch: %w", ino, syscall.EXDEV)
 	}
-	s, err := c.homeOf(e.Ino)
-	if err != nil {
-		return false, err
+	defer c.entered(dir, nil)
+	return routed(ctx, c, func() (metadata.Attr, error) {
+		s, err := c.at(ctx, dir, name)
+		if err != nil {
+			return metadata.Attr{}, err
+		}
+		return s.Link(ctx, ino, dir, name)
+	})
+}
+
+// Rename is metadata.Namespace.
+func (c *Client) Rename(ctx context.Context, r metadata.Rename) (*metadata.Entry, error) {
+	if r.Dir.Sealed() || r.NewDir.Sealed() {
+		return nil, readOnly(max(r.Dir, r.NewDir))
 	}
-	err = s.DropDir(ctx, e.Ino)
-	if errors.Is(err, syscall.ENOENT) {
-		return false, nil
-	}
-	return err == nil, err
+	defer c.rearranged(r.Dir, r.Name)
+	defer c.rearranged(r.NewDir, r.NewName)
+	return routed(ctx, c, func() (*metadata.Entry, error) {
+		s, err := c.at(ctx, r.Dir, r.Name)
+		if err != nil {
+			return nil, err
+		}
+		return s.Rename(ctx, r)
+	})
 }

@@ -5,12 +5,21 @@
 // for the way; it answers from a manifest on this node where the inode is
 // sealed, from this node's own store without a socket, or from a stub.
 //
-// It caches no metadata, so two nodes never disagree about a name. What it
-// keeps is the state of the files that are open on this node (File): how far
-// this node has written that their home does not know yet.
+// It keeps no metadata of files, and of directories only what their homes have
+// leased to it (package leases): they say so before a change by another node is
+// acknowledged, so two nodes never disagree about a name. That a directory is
+// wide it remembers, because it never is mistaken for long: a node that does not
+// keep an entry says where it is. Beside that it keeps
+// the state of the files that are open on this node (File): how far this node
+// has written that their home does not know yet.
 //
-// It refuses: to write where a dataset is; RENAME_EXCHANGE between directories
-// of two homes (EINVAL); to call a node that the map says is Down (EHOSTDOWN).
+// The home of a file knows which nodes have it open (metadata.Opens). An open,
+// or the create that opens, tells it in the call that it needs anyway; closes
+// are told later, many in one call, and nobody waits for that. What loses its
+// last name is removed by its home, never by a client.
+//
+// It refuses: to write where a dataset is; to call a node that the map says is
+// Down (EHOSTDOWN).
 //
 // # Data
 //
@@ -21,54 +30,42 @@
 // client that dies before has written bytes behind the end: they are not seen,
 // but a later growth of the file can show them.
 //
+// An append (File.Append) asks the home for its place, which costs one call.
+// That it is complete is told with the next one, by Flush, or 10 ms later; the
+// home lets everybody see the file up to the first append under way.
+//
+// Locks are the home's as well (Client.Lock). Who waits for one is in a queue
+// there and waits here, without a call, to be woken; he asks again by himself
+// now and then. What was granted is kept here, for a home that starts again.
+//
 // After a write that failed, the bytes of its range are the old ones or the
 // new ones, each by itself.
 //
-// # Operations on two nodes
+// # Operations on the namespace
 //
-// The halves of such an operation are done one after the other, in the order
-// below. What stands to the right is what remains if the client dies, or
-// cannot reach the second node, after that step; an error that is certain is
-// taken back, and the operation is as if it had not been tried.
+// Each is one call to one home, that of the (source) directory, which does it
+// there or together with other homes, as a whole or not at all (package txn).
+// No call is repeated: when an answer is lost (ECONNRESET, ETIMEDOUT, EINTR) the
+// operation has happened as a whole or not at all, and who asked has to look
+// which; it has not happened twice. Only Lookup asks again, where a name was
+// given to another inode between the call for the entry and the one for its
+// attributes.
 //
-//	truncate  1 cut the objects      the file's old length, zeros from the new end on
-//	          2 set the size
-//	unlink    1 remove the entry     an inode that no entry names: space is lost until the job ends
-//	          2 take off the link    an orphan: the same, but its home knows of it
-//	          3 remove the objects   an orphan without data
-//	          4 reap
-//	mkdir     1 make the inode       an inode that no entry names, a few bytes
-//	          2 enter it
-//	rmdir     1 drop the inode       an entry of a directory that is gone: whoever looks it up removes it
-//	          2 remove the entry
-//	link      1 add the link         a link count that is one too high: space is not given back
-//	          2 enter the name
-//	rename    1 add a link           as with link
-//	(file)    2 enter the new name   both names, two links: both are good
-//	          3 remove the old name  a link count that is one too high
-//	          4 take off the link
-//	          5 what was replaced is unlinked from step 2 on
-//	rename    1 drop what is to be replaced, if it is a directory: as with rmdir
-//	(dir)     2 enter the new name   both names of the one directory
-//	          3 remove the old name
-//
-// So a rename between directories of two homes is not atomic: for a moment
-// both names are there, never none. Within one home it is.
-//
-// That a directory is not moved below itself is checked by the kernel for the
-// moves of one mount, and by a store for what it has. Two moves on two nodes
-// at the same time, each of which is right by itself, can still make a loop;
-// directories know their parents only as a hint.
+// A truncate cuts the objects and then sets the size; if the client dies in
+// between, the file has its old length, and zeros from the new end on.
 //
 // # Locks
 //
-// Nothing is locked across a remote call but File.turn, which a context can
+// Nothing is locked across a remote call but the turns, which a context can
 // interrupt.
 //
 //	File.turn
-//	  fileTable.mu
-//	  File.mu
+//	  appending.turn
+//	    fileTable.mu
+//	      File.mu
+//	        lockTable.mu
 //	  Client.stubMu
+//	  leases.Cache.mu
 //	spaceCache.turn
 //	  spaceCache.mu
 package fsclient

@@ -21,47 +21,49 @@ type File struct {
 	c   *Client
 	ino metadata.Ino
 
-	refs   int  // under fileTable.mu
-	orphan bool // under fileTable.mu: its last name is gone, Close of the last ref removes it
+	ticket metadata.Ticket // by which its home knows that it is open here
+	refs   int             // under fileTable.mu
+	unsure bool            // under fileTable.mu: an earlier use had written what no home was told
 
 	// turn is taken while the home is told a size, so that a truncate is not
 	// undone by an older size. It has room for the one who has it.
 	turn chan struct{}
+	app  appending
 
-	mu      sync.Mutex
-	attr    metadata.Attr                // under mu: as the home had it last
-	order   []metadata.NodeID            // under mu; nil until known
-	gen     uint64                       // under mu: counts the changes made here
-	dirty   bool                         // under mu: the home does not know of all writes
-	end     int64                        // under mu: how far those writes went
-	told    time.Time                    // under mu: when the home was told last
-	gone    bool                         // under mu: the home does not know the inode any more
-	touched map[metadata.NodeID]struct{} // under mu: nodes written to since the last Sync
+	mu       sync.Mutex
+	attr     metadata.Attr                // under mu: as the home had it last
+	order    []metadata.NodeID            // under mu; nil until known
+	gen      uint64                       // under mu: counts the changes made here
+	dirty    bool                         // under mu: the home does not know of all writes
+	end      int64                        // under mu: how far those writes went
+	told     time.Time                    // under mu: when the home was told last
+	attached bool                         // under mu: the home knows that it is open here
+	failed   bool                         // under mu: there may be bytes of which nobody knows
+	reach    int64                        // under mu: how far space was taken behind the end
+	touched  map[metadata.NodeID]struct{} // under mu: nodes written to since the last Sync
 }
 
 // Open opens the file ino. Every Open needs a Close. An inode that is gone is
 // ESTALE: who has the name may look it up again.
 func (c *Client) Open(ctx context.Context, ino metadata.Ino) (*File, error) {
 	f := c.acquire(ino)
-	a, err := c.Getattr(ctx, ino)
+	a, err := c.opened(ctx, f)
 	if err == nil {
 		err = f.begin(ctx, a)
 	}
 	if err != nil {
-		c.release(ctx, f)
+		c.release(f)
 		return nil, stale(err)
 	}
 	return f, nil
 }
 
-// OpenNew opens the file that a Create just made.
-func (c *Client) OpenNew(ctx context.Context, a metadata.Attr) (*File, error) {
-	f := c.acquire(a.Ino)
-	if err := f.begin(ctx, a); err != nil {
-		c.release(ctx, f)
-		return nil, err
+// opened tells f's home, if it has one, and returns f's attributes.
+func (c *Client) opened(ctx context.Context, f *File) (metadata.Attr, error) {
+	if f.ino.Sealed() {
+		return c.Getattr(ctx, f.ino)
 	}
-	return f, nil
+	return f.attach(ctx)
 }
 
 func (c *Client) acquire(ino metadata.Ino) *File {
@@ -72,20 +74,19 @@ func (c *Client) acquire(ino metadata.Ino) *File {
 }
 
 func newFile(c *Client, ino metadata.Ino) *File {
-	return &File{c: c, ino: ino, turn: make(chan struct{}, 1), attr: metadata.Attr{Ino: ino}}
+	return &File{
+		c: c, ino: ino, turn: make(chan struct{}, 1), app: appending{turn: make(chan struct{}, 1)},
+		attr: metadata.Attr{Ino: ino},
+	}
 }
 
-// begin fills what a new File does not know. A file without a name that was
-// not open here is about to go: somebody is removing its data.
+// begin fills what a new File does not know.
 func (f *File) begin(ctx context.Context, a metadata.Attr) error {
 	f.mu.Lock()
 	known := f.order != nil
 	f.mu.Unlock()
 	if known {
 		return nil
-	}
-	if a.Nlink == 0 {
-		return fmt.Errorf("inode %v has no name: %w", f.ino, syscall.ESTALE)
 	}
 	order, err := f.c.order(ctx, f.ino, a.Layout)
 	if err != nil {
@@ -122,7 +123,7 @@ func (f *File) Attr() metadata.Attr {
 // known is Attr; f.mu is held.
 func (f *File) known() metadata.Attr {
 	a := f.attr
-	a.Size = max(a.Size, f.end)
+	a.Size = max(a.Size, f.end, f.app.seen)
 	return a
 }
 
@@ -145,7 +146,7 @@ func (f *File) WriteAt(ctx context.Context, p []byte, off int64) (n int, err err
 	a, order := f.attr, f.order
 	f.mu.Unlock()
 	n, nodes, err := f.c.write(ctx, a, order, p, off)
-	if f.wrote(nodes, n, off) {
+	if f.wrote(nodes, n, off, err) {
 		// What fails here stays dirty, and Flush will say so.
 		_, _ = f.publish(ctx)
 	}
@@ -153,15 +154,11 @@ func (f *File) WriteAt(ctx context.Context, p []byte, off int64) (n int, err err
 }
 
 // wrote takes note of a write, and reports whether the home should hear of it.
-func (f *File) wrote(nodes []metadata.NodeID, n int, off int64) bool {
+func (f *File) wrote(nodes []metadata.NodeID, n int, off int64, err error) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.touched == nil {
-		f.touched = make(map[metadata.NodeID]struct{})
-	}
-	for _, id := range nodes {
-		f.touched[id] = struct{}{}
-	}
+	f.failed = f.failed || err != nil
+	f.touch(nodes)
 	if n == 0 {
 		return false
 	}
@@ -177,6 +174,9 @@ func (f *File) wrote(nodes []metadata.NodeID, n int, off int64) bool {
 
 // Flush tells the file's home what was written, if it does not know.
 func (f *File) Flush(ctx context.Context) error {
+	if err := f.settleAppends(ctx); err != nil {
+		return err
+	}
 	if !f.isDirty() {
 		return nil
 	}
@@ -213,28 +213,11 @@ func (f *File) Sync(ctx context.Context) error {
 	return f.Flush(ctx)
 }
 
-// Close flushes and lets go of the file. With the last Close of a file that
-// has no name left, its data goes.
+// Close flushes and lets go of the file.
 func (f *File) Close(ctx context.Context) error {
 	err := f.Flush(ctx)
-	f.c.release(context.WithoutCancel(ctx), f)
+	f.c.release(f)
 	return err
-}
-
-func (c *Client) release(ctx context.Context, f *File) {
-	if f.ino.Sealed() {
-		return
-	}
-	last, orphan := c.files.release(f)
-	if !last {
-		return
-	}
-	f.mu.Lock()
-	a, gone := f.known(), f.gone
-	f.mu.Unlock()
-	if orphan || gone && a.Mode != 0 {
-		c.reclaim(ctx, a)
-	}
 }
 
 func (f *File) isDirty() bool {
@@ -246,9 +229,18 @@ func (f *File) isDirty() bool {
 // refresh is Getattr for an open file.
 func (f *File) refresh(ctx context.Context) (metadata.Attr, error) {
 	f.mu.Lock()
-	dirty, gen := f.dirty, f.gen
+	dirty, untold, gen := f.dirty, f.app.untold, f.gen
 	f.mu.Unlock()
-	if dirty {
+	switch {
+	case untold: // the answer has the attributes
+		if err := f.settleAppends(ctx); err != nil {
+			return metadata.Attr{}, err
+		}
+		if !f.isDirty() {
+			return f.Attr(), nil
+		}
+		return f.publish(ctx)
+	case dirty:
 		return f.publish(ctx)
 	}
 	s, err := f.c.homeOf(f.ino)
@@ -261,7 +253,7 @@ func (f *File) refresh(ctx context.Context) (metadata.Attr, error) {
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.gen == gen {
+	if f.gen == gen || a.Ctime >= f.attr.Ctime { // else it was overtaken
 		f.attr = a
 	}
 	return f.known(), nil
@@ -283,6 +275,9 @@ func (f *File) change(ctx context.Context, s metadata.NodeStore, ch metadata.Cha
 		return metadata.Attr{}, err
 	}
 	defer f.give()
+	if err := f.settleAppends(ctx); err != nil {
+		return metadata.Attr{}, err
+	}
 	f.mu.Lock()
 	gen, dirty, a := f.gen, f.dirty, f.known()
 	if dirty {
@@ -311,7 +306,7 @@ func (f *File) change(ctx context.Context, s metadata.NodeStore, ch metadata.Cha
 func (f *File) missed(err error) error {
 	if errors.Is(err, syscall.ENOENT) {
 		f.mu.Lock()
-		f.gone, f.dirty = true, false
+		f.dirty, f.failed = false, true
 		f.mu.Unlock()
 	}
 	return stale(err)
@@ -319,17 +314,10 @@ func (f *File) missed(err error) error {
 
 // take waits for the turn to tell the home a size.
 func (f *File) take(ctx context.Context) error {
-	select {
-	case f.turn <- struct{}{}:
-		return nil
-	default:
+	if err := take(ctx, f.turn); err != nil {
+		return fmt.Errorf("inode %v: %w", f.ino, err)
 	}
-	select {
-	case f.turn <- struct{}{}:
-		return nil
-	case <-ctx.Done():
-		return fmt.Errorf("inode %v: %w", f.ino, ctxErrno(ctx))
-	}
+	return nil
 }
 
 func (f *File) give() { <-f.turn }
@@ -342,7 +330,7 @@ func (f *File) widen(a *metadata.Attr) uint64 {
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	a.Size = max(a.Size, f.end)
+	a.Size = max(a.Size, f.end, f.reach)
 	return f.gen
 }
 

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"syscall"
 	"testing"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/bivouacfs/bivouac/datapath"
 	"github.com/bivouacfs/bivouac/fsclient"
+	"github.com/bivouacfs/bivouac/fsclient/clienttest"
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/metadata/cluster"
 )
@@ -110,11 +112,9 @@ func TestUnlinkedOpenFile(t *testing.T) {
 	c := j.clients[2]
 	a := create(t, c, metadata.RootIno, "f", 3<<20)
 	f, g := open(t, c, a.Ino), open(t, c, a.Ino)
-	e, err := c.Unlink(ctx, metadata.RootIno, "f")
-	if err != nil {
+	if _, err := c.Unlink(ctx, metadata.RootIno, "f"); err != nil {
 		t.Fatal(err)
 	}
-	c.Discard(ctx, e)
 	closed(t, f)
 	write(t, g, []byte("more"), 3<<20)
 	if got, err := c.Getattr(ctx, a.Ino); err != nil || got.Nlink != 0 || got.Size != 3<<20+4 {
@@ -125,35 +125,127 @@ func TestUnlinkedOpenFile(t *testing.T) {
 		t.Errorf("ReadAt without a name = %d, %v", n, err)
 	}
 	closed(t, g)
-	if n := j.objects(t); n != 0 {
-		t.Errorf("%d objects after the last Close", n)
-	}
+	j.gone(t, a.Ino)
+	j.noObjects(t)
 	if _, err := c.Open(ctx, a.Ino); !errors.Is(err, syscall.ESTALE) {
 		t.Errorf("Open of what is gone = %v, want ESTALE", err)
 	}
-	if s := c.Stats(); s.Open != 0 || s.Reaped != 1 || s.Unreaped != 0 {
+	if s := c.Stats(); s.Open != 0 {
 		t.Errorf("Stats = %+v", s)
 	}
 }
 
-// TestUnlinkedElsewhere: whoever writes to a file that another node has
-// unlinked learns of it, and leaves nothing.
+// TestUnlinkedElsewhere: a file that another node has unlinked stays what it is
+// for who has it open, and goes with the last of them.
 func TestUnlinkedElsewhere(t *testing.T) {
 	j := newJob(t, 3)
 	a := create(t, j.clients[0], metadata.RootIno, "f", 10)
-	f := open(t, j.clients[1], a.Ino)
+	f, g := open(t, j.clients[1], a.Ino), open(t, j.clients[2], a.Ino)
 	write(t, f, pattern(5<<20), 0)
-	e, err := j.clients[0].Unlink(ctx, metadata.RootIno, "f")
-	if err != nil {
+	if _, err := j.clients[0].Unlink(ctx, metadata.RootIno, "f"); err != nil {
 		t.Fatal(err)
 	}
-	j.clients[0].Discard(ctx, e)
-	if err := f.Flush(ctx); !errors.Is(err, syscall.ESTALE) {
-		t.Errorf("Flush = %v, want ESTALE", err)
+	if err := f.Flush(ctx); err != nil {
+		t.Errorf("Flush = %v", err)
 	}
 	closed(t, f)
-	if n := j.objects(t); n != 0 {
-		t.Errorf("%d objects left", n)
+	if got, err := j.clients[2].Getattr(ctx, a.Ino); err != nil || got.Nlink != 0 || got.Size != 5<<20 {
+		t.Errorf("Getattr = %+v, %v", got, err)
+	}
+	p := make([]byte, 6<<20)
+	if n, err := g.ReadAt(ctx, p, 0); err != nil || !bytes.Equal(p[:n], pattern(5<<20)) {
+		t.Errorf("ReadAt without a name = %d, %v", n, err)
+	}
+	if _, err := j.clients[2].Truncate(ctx, a.Ino, 100); err != nil {
+		t.Errorf("Truncate = %v", err)
+	}
+	closed(t, g)
+	j.gone(t, a.Ino)
+	j.noObjects(t)
+}
+
+// TestClosesAreTold: a home hears of closes, also of those that it did not
+// answer at first, and a file that is opened again meanwhile stays open.
+func TestClosesAreTold(t *testing.T) {
+	j := newJob(t, 2)
+	c := j.clients[1]
+	home := j.meta[0].(*clienttest.Home)
+	wantOpen := func(n int) {
+		t.Helper()
+		eventually(t, fmt.Sprint(n, " files are open at their home"), func() bool { return home.Files.Stats().Open == n })
+	}
+	var files []*fsclient.File
+	for i := range 100 {
+		f, _, err := c.CreateOpen(ctx, metadata.RootIno, fmt.Sprint("f", i), metadata.New{Mode: syscall.S_IFREG | 0o644})
+		if err != nil {
+			t.Fatal(err)
+		}
+		files = append(files, f)
+	}
+	wantOpen(100)
+	for _, f := range files {
+		closed(t, f)
+	}
+	f := open(t, c, files[7].Ino())
+	wantOpen(1)
+	if _, err := c.Unlink(ctx, metadata.RootIno, "f7"); err != nil {
+		t.Fatal(err)
+	}
+	for range 100 { // each close is told late, each open at once
+		g := f
+		f = open(t, c, f.Ino())
+		closed(t, g)
+	}
+	closed(t, f)
+	j.gone(t, f.Ino())
+	wantOpen(0)
+	if n := len(c.Recall(metadata.Recall{Home: 0}).Files); n != 0 {
+		t.Errorf("Recall has %d files", n)
+	}
+}
+
+// TestRecall: a client tells a home what it has open of that home's files, in
+// pieces.
+func TestRecall(t *testing.T) {
+	j := newJob(t, 2)
+	c := j.clients[1]
+	const n = 10_000
+	all := make(map[metadata.Ino]bool)
+	var files []*fsclient.File
+	for i := range n {
+		f, a, err := c.CreateOpen(ctx, metadata.RootIno, fmt.Sprint("f", i), metadata.New{Mode: syscall.S_IFREG | 0o644})
+		if err != nil {
+			t.Fatal(err)
+		}
+		all[a.Ino] = true
+		files = append(files, f)
+	}
+	if r := c.Recall(metadata.Recall{Home: 1}); len(r.Files) != 0 || r.More {
+		t.Errorf("Recall of another home has %d files", len(r.Files))
+	}
+	only := c.Recall(metadata.Recall{Home: 0, Only: []metadata.Ino{files[3].Ino(), 99, files[1].Ino()}})
+	if len(only.Files) != 2 || only.Files[0].Ino != files[3].Ino() {
+		t.Errorf("Recall of two files = %+v", only)
+	}
+	q := metadata.Recall{Home: 0}
+	for {
+		r := c.Recall(q)
+		for _, o := range r.Files {
+			if !all[o.Ino] || o.Ticket >= r.Floor {
+				t.Fatalf("Recall has %+v, floor %d", o, r.Floor)
+			}
+			delete(all, o.Ino)
+			q.After = o.Ino
+		}
+		if !r.More {
+			break
+		}
+	}
+	if len(all) != 0 {
+		t.Errorf("Recall has not %d files", len(all))
+	}
+	for _, f := range files {
+		closed(t, f)
 	}
 }
 

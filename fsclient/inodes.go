@@ -12,6 +12,12 @@ import (
 // Getattr is metadata.Inodes. What this node has written of an open file is
 // told to its home first, so that the answer is true.
 func (c *Client) Getattr(ctx context.Context, ino metadata.Ino) (metadata.Attr, error) {
+	a, _, err := c.GetattrKept(ctx, ino)
+	return a, err
+}
+
+// getattr asks whoever knows.
+func (c *Client) getattr(ctx context.Context, ino metadata.Ino) (metadata.Attr, error) {
 	if ino.Sealed() {
 		t, err := c.sealed(ino)
 		if err != nil {
@@ -24,11 +30,7 @@ func (c *Client) Getattr(ctx context.Context, ino metadata.Ino) (metadata.Attr, 
 	if f := c.files.get(ino); f != nil {
 		return f.refresh(ctx)
 	}
-	s, err := c.homeOf(ino)
-	if err != nil {
-		return metadata.Attr{}, err
-	}
-	return s.Getattr(ctx, ino)
+	return c.getattrLive(ctx, ino)
 }
 
 // Setattr is metadata.Inodes. Bytes that a SetSize cuts off are removed.
@@ -47,6 +49,7 @@ func (c *Client) Setattr(ctx context.Context, ino metadata.Ino, ch metadata.Chan
 	case f != nil:
 		return f.change(ctx, s, ch)
 	}
+	defer c.leases.Revoke(metadata.LeaseKey{Ino: ino})
 	return s.Setattr(ctx, ino, ch)
 }
 
@@ -61,20 +64,60 @@ func (c *Client) resize(ctx context.Context, s metadata.NodeStore, f *File, ino 
 			return metadata.Attr{}, err
 		}
 		defer f.give()
+		if err := take(ctx, f.app.turn); err != nil {
+			return metadata.Attr{}, err
+		}
+		defer func() { <-f.app.turn }()
 	}
-	a, err := s.Getattr(ctx, ino)
+	a, err := c.freeze(ctx, s, f, ino)
 	if err != nil {
 		return metadata.Attr{}, err
 	}
+	defer func() {
+		if err != nil {
+			c.thaw(context.WithoutCancel(ctx), s, ino)
+		} else if f != nil {
+			f.cutOff()
+		}
+	}()
 	if a.Mode&syscall.S_IFMT == syscall.S_IFREG {
 		gen := f.widen(&a)
-		if err := c.cut(ctx, a, ch.Size); err != nil {
+		if err = c.cut(ctx, a, ch.Size); err != nil {
 			return metadata.Attr{}, err
 		}
 		defer func() { f.settle(a, gen, err) }()
 	}
 	a, err = s.Setattr(context.WithoutCancel(ctx), ino, ch)
 	return a, err
+}
+
+// thaw ends what freeze began, where no size was set.
+func (c *Client) thaw(ctx context.Context, s metadata.NodeStore, ino metadata.Ino) {
+	o, err := opensOf(s)
+	if err == nil {
+		_, err = o.Append(ctx, c.holder(), metadata.Append{Ino: ino, Thaw: true})
+	}
+	if err != nil {
+		c.cfg.Log.WithError(err).Debug("appends to a file that was not cut wait for a while")
+	}
+}
+
+// freeze has the appends of all nodes wait until the size is set, and returns
+// the attributes. f may be nil.
+func (c *Client) freeze(ctx context.Context, s metadata.NodeStore, f *File, ino metadata.Ino) (metadata.Attr, error) {
+	o, err := opensOf(s)
+	if err != nil {
+		return metadata.Attr{}, err
+	}
+	q := metadata.Append{Ino: ino, Freeze: true}
+	if f != nil {
+		f.mu.Lock()
+		q = f.settlement()
+		q.Freeze = true
+		f.mu.Unlock()
+	}
+	pl, err := o.Append(ctx, c.holder(), q)
+	return pl.Attr, err
 }
 
 // Readlink is metadata.Inodes.
@@ -94,7 +137,7 @@ func (c *Client) Readlink(ctx context.Context, ino metadata.Ino) (string, error)
 	return s.Readlink(ctx, ino)
 }
 
-// Reap is metadata.Inodes. It leaves the data; Discard does both.
+// Reap is metadata.Inodes. It leaves the data.
 func (c *Client) Reap(ctx context.Context, ino metadata.Ino) error {
 	if ino.Sealed() {
 		return readOnly(ino)

@@ -2,19 +2,19 @@ package fsclient_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync/atomic"
 	"syscall"
 	"testing"
-
-	"github.com/cockroachdb/pebble/v2/vfs"
+	"time"
 
 	"github.com/bivouacfs/bivouac/datapath"
 	"github.com/bivouacfs/bivouac/datapath/chunkstore"
 	"github.com/bivouacfs/bivouac/fsclient"
+	"github.com/bivouacfs/bivouac/fsclient/clienttest"
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/metadata/cluster"
-	"github.com/bivouacfs/bivouac/metadata/pebblestore"
 )
 
 var ctx = context.Background()
@@ -22,12 +22,19 @@ var ctx = context.Background()
 // job is the stores of a job's nodes in this process, and a client on each.
 type job struct {
 	view    atomic.Pointer[cluster.View]
-	meta    []metadata.NodeStore
+	homes   []*clienttest.Home
+	meta    []metadata.NodeStore // as the clients see them
 	data    []datapath.Store
 	clients []*fsclient.Client
 }
 
 func newJob(t *testing.T, nodes int) *job {
+	t.Helper()
+	return startJob(t, nodes, false)
+}
+
+// startJob can keep files without a name, for the suite.
+func startJob(t *testing.T, nodes int, keep bool) *job {
 	t.Helper()
 	j := &job{}
 	hosts := make([]string, nodes)
@@ -38,10 +45,6 @@ func newJob(t *testing.T, nodes int) *job {
 	for i := range nodes {
 		id := metadata.NodeID(i)
 		m = m.WithState(id, cluster.Up, hosts[i]+":1")
-		s, err := pebblestore.Open(pebblestore.Config{Dir: "meta", FS: vfs.NewMem(), Self: id, CacheSize: 1 << 20})
-		if err != nil {
-			t.Fatal(err)
-		}
 		d, err := chunkstore.Open(chunkstore.Config{Dirs: []string{t.TempDir()}})
 		if err != nil {
 			t.Fatal(err)
@@ -50,12 +53,14 @@ func newJob(t *testing.T, nodes int) *job {
 			if err := d.Close(); err != nil {
 				t.Error(err)
 			}
-			if err := s.Close(); err != nil {
-				t.Error(err)
-			}
 		})
-		j.meta = append(j.meta, s)
 		j.data = append(j.data, d)
+		j.homes = append(j.homes, clienttest.New(t, clienttest.Config{
+			Self: id, Keep: keep, Peer: func(id metadata.NodeID) metadata.TxPeer { return j.homes[id] },
+			View: func() cluster.View { return *j.view.Load() },
+			Data: func(id metadata.NodeID) datapath.Store { return j.data[id] },
+		}))
+		j.meta = append(j.meta, j.homes[i])
 	}
 	j.view.Store(&cluster.View{Version: 1, Map: m})
 	for i := range nodes {
@@ -77,7 +82,35 @@ func (j *job) client(t *testing.T, id metadata.NodeID, sealed fsclient.Sealed) *
 	if err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(c.Close)
 	return c
+}
+
+// eventually waits until ok.
+func eventually(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for end := time.Now().Add(time.Minute); !ok(); <-tick.C {
+		if time.Now().After(end) {
+			t.Fatalf("%s: never", what)
+		}
+	}
+}
+
+// noObjects waits until no node has an object.
+func (j *job) noObjects(t *testing.T) {
+	t.Helper()
+	eventually(t, "no object is left", func() bool { return j.objects(t) == 0 })
+}
+
+// gone waits until ino's home has removed it.
+func (j *job) gone(t *testing.T, ino metadata.Ino) {
+	t.Helper()
+	eventually(t, "the inode is gone", func() bool {
+		_, err := j.meta[ino.Home()].Getattr(ctx, ino)
+		return errors.Is(err, syscall.ENOENT)
+	})
 }
 
 // objects is how many objects all nodes have.

@@ -37,12 +37,10 @@ func (c *Client) Statfs(ctx context.Context) (datapath.Space, error) {
 	if t, ok := s.fresh(c.cfg.Now()); ok {
 		return t, nil
 	}
-	select {
-	case s.turn <- struct{}{}:
-		defer func() { <-s.turn }()
-	case <-ctx.Done():
-		return datapath.Space{}, ctxErrno(ctx)
+	if err := take(ctx, s.turn); err != nil {
+		return datapath.Space{}, err
 	}
+	defer func() { <-s.turn }()
 	if t, ok := s.fresh(c.cfg.Now()); ok {
 		return t, nil
 	}

@@ -12,8 +12,7 @@ type counters struct {
 	metaSealed              atomic.Int64
 	readLocal, readRemote   atomic.Int64
 	writeLocal, writeRemote atomic.Int64
-	published, reaped       atomic.Int64
-	unreaped                atomic.Int64
+	published               atomic.Int64
 }
 
 // Stats is what a client has done since its start. Bytes are of file data.
@@ -26,8 +25,6 @@ type Stats struct {
 	WriteLocal  int64 `json:"write_local"`
 	WriteRemote int64 `json:"write_remote"`
 	Published   int64 `json:"published"` // sizes told to an inode's home
-	Reaped      int64 `json:"reaped"`    // files whose data was removed
-	Unreaped    int64 `json:"unreaped"`  // files whose data could not be removed
 	Open        int64 `json:"open"`      // live files that are open now
 }
 
@@ -38,8 +35,8 @@ func (c *Client) Stats() Stats {
 		MetaLocal: s.metaLocal.Load(), MetaRemote: s.metaRemote.Load(), MetaSealed: s.metaSealed.Load(),
 		ReadLocal: s.readLocal.Load(), ReadRemote: s.readRemote.Load(),
 		WriteLocal: s.writeLocal.Load(), WriteRemote: s.writeRemote.Load(),
-		Published: s.published.Load(), Reaped: s.reaped.Load(), Unreaped: s.unreaped.Load(),
-		Open: int64(c.files.len()),
+		Published: s.published.Load(),
+		Open:      int64(c.files.len()),
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 
 	"github.com/hanwen/go-fuse/v2/fuse"
 
+	"github.com/bivouacfs/bivouac/fsclient"
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
@@ -15,9 +16,11 @@ const (
 	// forEver is how long the kernel may keep what cannot change.
 	forEver = 365 * 24 * time.Hour
 	// dirFresh is how long the kernel may keep the attributes of a live
-	// directory: long enough for the permission check that follows a lookup.
-	// The kernel rounds it up to its clock tick.
+	// directory without a lease: long enough for the permission check that
+	// follows a lookup. The kernel rounds it up to its clock tick.
 	dirFresh = time.Millisecond
+	// tickSlack is how much the kernel may round up what it keeps.
+	tickSlack = 25 * time.Millisecond
 	// setFresh is how long it may keep the name of a dataset, which can fail
 	// after it was seen.
 	setFresh = time.Second
@@ -25,13 +28,16 @@ const (
 	blockSize = 64 << 10
 )
 
-// freshness is how long the kernel may keep a name and the attributes of a.
-func freshness(a *metadata.Attr) (entry, attr time.Duration) {
+// freshness is how long the kernel may keep a name and the attributes of a, if
+// they are leased for left. A name that can change is never kept: to take it
+// back from the kernel needs the lock of its directory, which may be held by
+// who waits for just that.
+func freshness(a *metadata.Attr, left time.Duration) (entry, attr time.Duration) {
 	switch {
 	case a.Ino == inoData:
 		return forEver, setFresh
 	case a.Ino == metadata.RootIno:
-		return forEver, dirFresh
+		return forEver, max(dirFresh, left-tickSlack)
 	case virtual(a.Ino):
 		return forEver, forEver
 	case a.Ino.Sealed() && a.Ino.Part() == metadata.DirPart && a.Ino.Seq() == 0:
@@ -39,7 +45,7 @@ func freshness(a *metadata.Attr) (entry, attr time.Duration) {
 	case a.Ino.Sealed():
 		return forEver, forEver
 	case a.Mode&syscall.S_IFMT == syscall.S_IFDIR:
-		return 0, dirFresh
+		return 0, max(dirFresh, left-tickSlack)
 	}
 	return 0, 0
 }
@@ -76,16 +82,19 @@ func joined(sec uint64, nsec uint32) metadata.Time {
 	return metadata.Time(s*1e9 + int64(nsec))
 }
 
-func fillEntry(out *fuse.EntryOut, a *metadata.Attr) {
+func fillEntry(out *fuse.EntryOut, a *metadata.Attr) { fillKept(out, a, 0) }
+
+// fillKept is fillEntry for attributes that are leased for left.
+func fillKept(out *fuse.EntryOut, a *metadata.Attr, left time.Duration) {
 	out.NodeId = uint64(a.Ino)
-	entry, attr := freshness(a)
+	entry, attr := freshness(a, left)
 	out.SetEntryTimeout(entry)
 	out.SetAttrTimeout(attr)
 	fillAttr(&out.Attr, a)
 }
 
-func fillAttrOut(out *fuse.AttrOut, a *metadata.Attr) {
-	_, attr := freshness(a)
+func fillAttrOut(out *fuse.AttrOut, a *metadata.Attr, left time.Duration) {
+	_, attr := freshness(a, left)
 	out.SetTimeout(attr)
 	fillAttr(&out.Attr, a)
 }
@@ -100,7 +109,7 @@ func (s *fsys) Lookup(cancel <-chan struct{}, h *fuse.InHeader, name string, out
 		if virtual(dir) {
 			return s.lookupVirtual(ctx, dir, name, out)
 		}
-		e, err := s.client.Lookup(ctx, dir, name)
+		e, left, err := s.client.LookupKept(ctx, dir, name)
 		if err != nil && dir.Sealed() && errnoOf(err) == syscall.ENOENT {
 			out.SetEntryTimeout(forEver) // no node id: the kernel keeps that there is no such name
 			return nil
@@ -108,7 +117,8 @@ func (s *fsys) Lookup(cancel <-chan struct{}, h *fuse.InHeader, name string, out
 		if err != nil {
 			return err
 		}
-		fillEntry(out, e.Attr)
+		fillKept(out, e.Attr, left)
+		s.fillBlocks(ctx, &out.Attr, e.Attr)
 		return nil
 	})
 }
@@ -122,22 +132,35 @@ func (s *fsys) lookupVirtual(ctx context.Context, dir metadata.Ino, name string,
 		if e.Name != name {
 			continue
 		}
-		a, err := s.attr(ctx, e.Ino)
+		a, left, err := s.attr(ctx, e.Ino)
 		if err != nil {
 			return err
 		}
-		fillEntry(out, &a)
+		fillKept(out, &a, left)
 		return nil
 	}
 	return syscall.ENOENT
 }
 
-// attr is the attributes of any inode.
-func (s *fsys) attr(ctx context.Context, ino metadata.Ino) (metadata.Attr, error) {
+// attr is the attributes of any inode, and for how long they are leased.
+func (s *fsys) attr(ctx context.Context, ino metadata.Ino) (metadata.Attr, time.Duration, error) {
 	if virtual(ino) {
-		return s.virtualAttr(ino), nil
+		return s.virtualAttr(ino), 0, nil
 	}
-	return s.client.Getattr(ctx, ino)
+	return s.client.GetattrKept(ctx, ino)
+}
+
+// forget has the kernel drop the attributes of directories.
+func (s *fsys) forget(dirs []metadata.Ino) {
+	server := s.server.Load()
+	if server == nil {
+		return // nothing was answered yet
+	}
+	for _, d := range dirs {
+		// A negative offset leaves pages alone. What the kernel does not know
+		// is no error.
+		_ = server.InodeNotify(uint64(d), -1, 0)
+	}
 }
 
 // Forget has nothing to do: the kernel's node ids are inode numbers.
@@ -146,11 +169,17 @@ func (s *fsys) Forget(_, _ uint64) { s.stats.calls[opForget].Add(1) }
 // GetAttr is stat.
 func (s *fsys) GetAttr(cancel <-chan struct{}, in *fuse.GetAttrIn, out *fuse.AttrOut) fuse.Status {
 	return s.call(opGetattr, cancel, &in.InHeader, func(ctx context.Context) error {
-		a, err := s.attr(ctx, metadata.Ino(in.NodeId))
+		ino := metadata.Ino(in.NodeId)
+		if a, ok := s.newborns.take(in.Pid, ino); ok {
+			fillAttrOut(out, &a, 0)
+			return nil
+		}
+		a, left, err := s.attr(ctx, ino)
 		if err != nil {
 			return held(err)
 		}
-		fillAttrOut(out, &a)
+		fillAttrOut(out, &a, left)
+		s.fillBlocks(ctx, &out.Attr, &a)
 		return nil
 	})
 }
@@ -170,7 +199,7 @@ func (s *fsys) SetAttr(cancel <-chan struct{}, in *fuse.SetAttrIn, out *fuse.Att
 		if err != nil {
 			return held(err)
 		}
-		fillAttrOut(out, &a)
+		fillAttrOut(out, &a, 0)
 		return nil
 	})
 }
@@ -221,4 +250,22 @@ func change(in *fuse.SetAttrIn) (metadata.Change, error) {
 		c.Mtime = joined(in.Mtime, in.Mtimensec)
 	}
 	return c, nil
+}
+
+// killSetIDs takes setuid away, and setgid where it is no mark of locks, before
+// a write for which the kernel has not done so: one past its page cache.
+func (s *fsys) killSetIDs(ctx context.Context, f *fsclient.File, in *fuse.WriteIn) error {
+	if in.WriteFlags&fuse.WRITE_KILL_SUIDGID == 0 {
+		return nil
+	}
+	kill := uint32(syscall.S_ISUID)
+	mode := f.Attr().Mode
+	if mode&syscall.S_IXGRP != 0 {
+		kill |= syscall.S_ISGID
+	}
+	if mode&kill == 0 {
+		return nil
+	}
+	_, err := s.client.Setattr(ctx, f.Ino(), metadata.Change{Set: metadata.SetMode, Mode: mode &^ kill & 0o7777})
+	return err
 }

@@ -16,12 +16,16 @@ const pageSize = 1024
 // so that a place in them stays what it was, whatever happens to the
 // directory; of earlier pages only the names before them are.
 type cursor struct {
-	read func(ctx context.Context, after string, limit int) ([]metadata.Entry, error)
+	read readFunc
 
 	turn  chan struct{} // room for the one who moves the cursor
 	pages [2]page       // under turn: the last one that was read is the first
 	marks []mark        // under turn: where each page that was read begins, in order
 }
+
+// readFunc reads at most limit entries behind the entry after; "" begins again.
+// end says that there are no more.
+type readFunc func(ctx context.Context, after string, limit int) (es []metadata.Entry, end bool, err error)
 
 type page struct {
 	mark
@@ -35,7 +39,7 @@ type mark struct {
 	after string
 }
 
-func newCursor(read func(ctx context.Context, after string, limit int) ([]metadata.Entry, error)) *cursor {
+func newCursor(read readFunc) *cursor {
 	return &cursor{read: read, turn: make(chan struct{}, 1)}
 }
 
@@ -81,12 +85,12 @@ func (c *cursor) nearest(i int) mark {
 }
 
 func (c *cursor) load(ctx context.Context, m mark) error {
-	es, err := c.read(ctx, m.after, pageSize)
+	es, end, err := c.read(ctx, m.after, pageSize)
 	if err != nil {
 		return err
 	}
 	c.pages[1] = c.pages[0]
-	c.pages[0] = page{mark: m, entries: es, end: len(es) < pageSize}
+	c.pages[0] = page{mark: m, entries: es, end: end}
 	k := sort.Search(len(c.marks), func(k int) bool { return c.marks[k].first >= m.first })
 	if k == len(c.marks) {
 		c.marks = append(c.marks, m)

@@ -11,12 +11,12 @@ import (
 // listing is a directory of n entries, which counts how often it is read.
 type listing struct{ n, reads int }
 
-func (l *listing) read(_ context.Context, after string, limit int) ([]metadata.Entry, error) {
+func (l *listing) read(_ context.Context, after string, limit int) ([]metadata.Entry, bool, error) {
 	l.reads++
 	first := 0
 	if after != "" {
 		if _, err := fmt.Sscanf(after, "%d", &first); err != nil {
-			return nil, err
+			return nil, false, err
 		}
 		first++
 	}
@@ -24,7 +24,7 @@ func (l *listing) read(_ context.Context, after string, limit int) ([]metadata.E
 	for i := first; i < l.n && len(es) < limit; i++ {
 		es = append(es, metadata.Entry{Name: fmt.Sprintf("%06d", i)})
 	}
-	return es, nil
+	return es, len(es) < limit, nil
 }
 
 func TestCursor(t *testing.T) {

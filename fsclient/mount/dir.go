@@ -14,15 +14,17 @@ import (
 func (s *fsys) OpenDir(cancel <-chan struct{}, in *fuse.OpenIn, out *fuse.OpenOut) fuse.Status {
 	return s.call(opOpendir, cancel, &in.InHeader, func(context.Context) error {
 		dir := metadata.Ino(in.NodeId)
-		out.Fh = s.handles.add(&handle{dir: newCursor(func(ctx context.Context, after string, limit int) ([]metadata.Entry, error) {
-			if !virtual(dir) {
-				return s.client.ReadDir(ctx, dir, after, limit)
+		read := s.client.List(dir).Read
+		if virtual(dir) {
+			read = func(_ context.Context, after string, _ int) ([]metadata.Entry, bool, error) {
+				if after != "" {
+					return nil, true, nil
+				}
+				es, err := s.virtualEntries(dir)
+				return es, true, err
 			}
-			if after != "" {
-				return nil, nil
-			}
-			return s.virtualEntries(dir)
-		})})
+		}
+		out.Fh = s.handles.add(&handle{dir: newCursor(read)})
 		return nil
 	})
 }
@@ -37,7 +39,9 @@ func (s *fsys) ReadDir(cancel <-chan struct{}, in *fuse.ReadIn, out *fuse.DirEnt
 }
 
 // ReadDirPlus lists names with attributes where the kernel may keep them, that
-// is, in the sealed realm.
+// is, in the sealed realm. In the live realm the attributes of a file are out
+// of date when the kernel has them: measured, ls -l and find -size then ask for
+// each entry exactly as often as without.
 func (s *fsys) ReadDirPlus(cancel <-chan struct{}, in *fuse.ReadIn, out *fuse.DirEntryList) fuse.Status {
 	return s.call(opReaddirplus, cancel, &in.InHeader, func(ctx context.Context) error {
 		return s.list(ctx, in, func(e *metadata.Entry, off uint64) bool {

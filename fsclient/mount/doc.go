@@ -4,10 +4,11 @@
 // only on the realm of the inode.
 //
 // It uses the raw interface of go-fuse. It refuses what it cannot do for the
-// whole job with an error that says so: extended attributes, fallocate and
-// O_TMPFILE are EOPNOTSUPP. ENOSYS, which the kernel remembers, is the answer
-// only where the kernel then does the right thing by itself: lseek with
-// SEEK_DATA, copy_file_range, poll, ioctl, O_TMPFILE.
+// whole job with an error that says so: O_TMPFILE, POSIX ACLs, the extended
+// attributes of trusted. and security., and the modes of fallocate that move
+// bytes are EOPNOTSUPP. ENOSYS, which the kernel remembers, is the answer only
+// where the kernel then does the right thing by itself: copy_file_range, poll,
+// ioctl, O_TMPFILE.
 //
 // # The tree
 //
@@ -19,8 +20,7 @@
 // # What is promised
 //
 // "Here" is this mount, "there" a mount on another node. Permissions are
-// checked by the kernel; locks (flock, fcntl) are the kernel's, so they work
-// here only.
+// checked by the kernel.
 //
 //	operation           promise                                       exception
 //	---------           -------                                       ---------
@@ -30,36 +30,83 @@
 //	                    before the open, here or there, is seen       open or read
 //	write               here at once; its error is that of the        there after close or fsync, or a
 //	                    write, of fsync or of close                   second of writing on
-//	O_APPEND            no write here is lost                         writers there and here overwrite
-//	                                                                  each other
+//	O_APPEND            every write, here and there, has a place of   a write of more than 1 MiB is several;
+//	                    its own; a reader sees no zeros where one     zeros for what was under way when
+//	                    is under way                                  its node died, or failed; lseek then
+//	                                                                  tells what this kernel believes
 //	O_EXCL, mkdir,      of many, on all nodes, one succeeds
 //	link, symlink
 //	names               seen everywhere when the call returns; the
 //	                    kernel keeps none, not even their absence
-//	attributes          of files: true when asked                     of directories: up to two clock
-//	                                                                  ticks old there
+//	attributes          of files: true when asked; of directories,    of a directory in which both work
+//	                    which the kernel may keep while they are      now: up to two clock ticks old there
+//	                    leased: the same
+//	xattr               user.* of files and directories: seen         not on symbolic links, fifos, devices,
+//	                    everywhere when the call returns; 64 KiB      as everywhere in Linux
+//	                    a value, and 64 KiB of names
+//	user.bivouac.layout of a directory: what is made in it gets it;   of a file: while it is empty and open
+//	and .chunk          local is the node that makes the file         nowhere, else EBUSY
 //	truncate            what was cut off never comes back; holes      after the death of a writer that
 //	                    are zeros                                     had not closed: bytes behind the end
-//	rename              atomic between directories of one home;       between two homes both names are
-//	                    replaces like unlink                          there for a moment; EXCHANGE is EINVAL
-//	rename of a         below itself is EINVAL                        two such moves here and there at
-//	directory                                                         once can make a loop
-//	unlink, rename      who has the file open here keeps it           who has it open there gets ESTALE;
-//	over a file                                                       ESTALE if a name is replaced twice
-//	                                                                  between lookup and open
-//	rmdir of an open    new names in it are ENOENT                    fstat of it is ESTALE
+//	fallocate           with KEEP_SIZE, PUNCH_HOLE, ZERO_RANGE: then  ENOSPC may leave a part of it taken;
+//	                    writes there do not fail for want of space    zeroing is not one step
+//	SEEK_DATA, HOLE     true of what was written here, or closed      what was allocated and not written
+//	                    or fsynced there                              is a hole, as on disks
+//	O_DIRECT, O_SYNC    not through the page cache; durable when      metadata: see fsync
+//	                    the write returns
+//	st_blocks           of a file whose layout is local here: what    others: as if it had no holes
+//	                    it takes
+//	rename              atomic, with EXCHANGE and NOREPLACE, between  when the answer is lost with a node:
+//	                    any directories; replaces like unlink         done or not done, never half
+//	rename of a         below itself is EINVAL, also of two moves     between parents: EHOSTDOWN while the
+//	directory           here and there at once                        home of the root is down
+//	unlink, rename      who has the file open, here or there, keeps   ESTALE if a name is replaced twice
+//	over a file         it: reads, writes, truncates, fstat; its      between lookup and open
+//	                    space comes back with the last close, or
+//	                    the death of the last node that has it
+//	rmdir of an open    nothing new can be made in it                 ESTALE, for ENOENT; fstat, too
 //	directory
 //	mtime, ctime        set by the node that keeps the inode          of writes: when it hears of them
 //	atime               set by utimensat only                         reading does not change it
 //	readdir             an entry that is there all the time is        after seekdir back over more than
-//	                    listed once, whatever others do               1,024 changed entries: about there
+//	                    listed once, whatever others do               1,024 changed entries: about there;
+//	                                                                  EIO at the end if a node is down
+//	                                                                  that has some of the entries
+//	a directory of      as any other; names are on all nodes, one     its link count and times lag by
+//	very many entries   that is down takes its own only               0.1 s behind what was done there
 //	fsync               the data is on the disks of the nodes that    metadata survives the death of a
 //	                    have it                                       daemon, not of its machine
 //	statfs              the sum over the nodes that are up            a second old
+//	flock, fcntl        of processes on all nodes one has the lock;   see Locks of files
+//	                    who dies has none
 //	signals             a call that hangs ends with EINTR; one that   the read-ahead of the kernel ends at
 //	                    goes on is not disturbed                      the deadline of a call
 //	a node is down      EIO at once for what only it has              until the map knows: the deadline
 //	                                                                  of a call
+//
+// # Locks of files
+//
+// flock and fcntl, with byte ranges and open file descriptions, hold between
+// nodes: the home of the file has them. They end when the process closes the
+// file or dies, when its node is given up, or its daemon starts again; they
+// outlive a restart of the home. Who waits is served in turn, and a signal ends
+// that in less than a second. F_GETLK names the process, or for one of another
+// node that which has this mount. EDEADLK is found within one home; a circle
+// over the files of two homes is not. A node that was given up and comes back
+// has lost its locks if others took them meanwhile, and is not told. Files of a
+// dataset and directories are locked on this node only.
+//
+// The kernel has no request for syncfs(2) of a mount like this: it returns
+// when what was mapped is written back. fsync makes a file durable.
+//
+// # Passthrough
+//
+// Where kernel (6.9 and later) and privileges allow, a sealed file that is
+// whole on this node is read by the kernel alone: the first open registers the
+// node's object (Backer), later ones use the same id. At most
+// Config.MaxBackings files are registered, those opened last. Reads, mappings
+// and O_DIRECT then have the page cache of the disk, and no second one. A file
+// that could not be registered is read through the mount until its last close.
 //
 // # Errors
 //
@@ -74,5 +121,7 @@
 //
 //	cursor.turn
 //	handles.mu
+//	newborns.mu
+//	backings.mu
 //	request.mu
 package mount

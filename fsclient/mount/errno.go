@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/hanwen/go-fuse/v2/fuse"
+	"github.com/sirupsen/logrus"
 
 	"github.com/bivouacfs/bivouac/metadata"
 )
@@ -51,8 +52,8 @@ func errnoOf(err error) syscall.Errno {
 // logged, one a second as a warning.
 func (s *fsys) failed(o op, node uint64, err error) fuse.Status {
 	e := errnoOf(err)
-	if o == opLookup && e == syscall.ENOENT {
-		return fuse.ENOENT
+	if o == opLookup && e == syscall.ENOENT || e == syscall.ENODATA || e == syscall.ERANGE {
+		return fuse.Status(e) // an answer rather than an error
 	}
 	s.stats.errors.Add(1)
 	switch e {
@@ -60,14 +61,18 @@ func (s *fsys) failed(o op, node uint64, err error) fuse.Status {
 	default:
 		return fuse.Status(e)
 	}
-	l := s.log.WithError(err).WithField("operation", o.String()).WithField("inode", metadata.Ino(node).String())
+	s.complain(s.log.WithError(err).WithField("operation", o.String()).WithField("inode", metadata.Ino(node).String()), "a request failed")
+	return fuse.Status(e)
+}
+
+// complain logs one line a second as a warning.
+func (s *fsys) complain(l *logrus.Entry, what string) {
 	now := time.Now().Unix()
 	if was := s.warned.Load(); was != now && s.warned.CompareAndSwap(was, now) {
-		l.Warn("a request failed")
+		l.Warn(what)
 	} else {
-		l.Debug("a request failed")
+		l.Debug(what)
 	}
-	return fuse.Status(e)
 }
 
 // held turns ENOENT for an inode that the kernel has into ESTALE: then the

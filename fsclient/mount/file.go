@@ -3,6 +3,7 @@ package mount
 import (
 	"context"
 	"errors"
+	"fmt"
 	"syscall"
 
 	"github.com/hanwen/go-fuse/v2/fuse"
@@ -22,6 +23,9 @@ func (s *fsys) Open(cancel <-chan struct{}, in *fuse.OpenIn, out *fuse.OpenOut) 
 		}
 		if virtual(ino) {
 			return s.openVirtual(ino, out)
+		}
+		if s.openAgain(ino, out) {
+			return nil
 		}
 		f, err := s.client.Open(ctx, ino)
 		if err != nil {
@@ -45,12 +49,16 @@ func (s *fsys) openVirtual(ino metadata.Ino, out *fuse.OpenOut) error {
 
 func (s *fsys) opened(f *fsclient.File, flags uint32, out *fuse.OpenOut) {
 	h := &handle{file: f, writable: flags&syscall.O_ACCMODE != syscall.O_RDONLY}
+	h.appends = h.writable && flags&syscall.O_APPEND != 0
 	out.Fh = s.handles.add(h)
-	if f.Ino().Sealed() {
-		out.OpenFlags |= fuse.FOPEN_KEEP_CACHE
+	switch {
+	case f.Ino().Sealed():
+		s.openSealed(h, out)
+	case h.appends: // the kernel does not know where the bytes go
+		out.OpenFlags |= fuse.FOPEN_DIRECT_IO
 	}
-	if !h.writable {
-		out.OpenFlags |= fuse.FOPEN_NOFLUSH
+	if !h.writable && f.Ino().Sealed() {
+		out.OpenFlags |= fuse.FOPEN_NOFLUSH // of others the kernel tells by FLUSH whose locks end
 	}
 }
 
@@ -63,18 +71,15 @@ func (s *fsys) Create(cancel <-chan struct{}, in *fuse.CreateIn, name string, ou
 			return err
 		}
 		n := metadata.New{Mode: syscall.S_IFREG | in.Mode&0o7777, UID: in.Uid, GID: in.Gid}
-		a, err := s.client.Create(ctx, dir, name, n)
+		f, a, err := s.client.CreateOpen(ctx, dir, name, n)
 		if errors.Is(err, syscall.EEXIST) && in.Flags&syscall.O_EXCL == 0 {
 			return s.openExisting(ctx, in, a.Ino, out)
 		}
 		if err != nil {
 			return err
 		}
-		f, err := s.client.OpenNew(ctx, a)
-		if err != nil {
-			return err
-		}
 		fillEntry(&out.EntryOut, &a)
+		s.newborns.add(in.Pid, a)
 		s.opened(f, in.Flags, &out.OpenOut)
 		return nil
 	})
@@ -126,9 +131,16 @@ func (s *fsys) Read(cancel <-chan struct{}, in *fuse.ReadIn, buf []byte) (res fu
 		}
 		buf = buf[:min(len(buf), int(in.Size))]
 		n := 0
-		if h.file != nil {
+		switch {
+		case h.file != nil && h.appends: // of which the kernel asks no attributes before
+			if err = h.file.Refresh(ctx); err == nil {
+				n, err = h.file.ReadAt(ctx, buf, int64(in.Offset))
+			}
+		case h.file != nil:
 			n, err = h.file.ReadAt(ctx, buf, int64(in.Offset))
-		} else if in.Offset < uint64(len(h.content)) {
+		case h.backing != nil:
+			err = fmt.Errorf("inode %v is read by the kernel: %w", h.backing.ino, syscall.EIO)
+		case in.Offset < uint64(len(h.content)):
 			n = copy(buf, h.content[in.Offset:])
 		}
 		res = fuse.ReadResultData(buf[:n])
@@ -150,7 +162,11 @@ func (s *fsys) Write(cancel <-chan struct{}, in *fuse.WriteIn, data []byte) (wri
 		if h.file == nil {
 			return syscall.EBADF
 		}
-		n, err := h.file.WriteAt(ctx, data, int64(in.Offset))
+		s.newborns.drop(h.file.Ino())
+		if err := s.killSetIDs(ctx, h.file, in); err != nil {
+			return held(err)
+		}
+		n, err := s.write(ctx, h, in, data)
 		if n > 0 && in.WriteFlags&fuse.WRITE_CACHE == 0 {
 			err = nil // a short write; the next one says why
 		}
@@ -160,15 +176,49 @@ func (s *fsys) Write(cancel <-chan struct{}, in *fuse.WriteIn, data []byte) (wri
 	return written, code
 }
 
+// write puts data where the kernel says or, with O_APPEND, which a descriptor
+// can get later too, at the end of the file. What comes from a mapping has its
+// place.
+func (s *fsys) write(ctx context.Context, h *handle, in *fuse.WriteIn, data []byte) (int, error) {
+	if in.Flags&syscall.O_APPEND != 0 && in.WriteFlags&fuse.WRITE_CACHE == 0 {
+		n, err := h.file.Append(ctx, data)
+		if n > 0 && h.appends && in.Uid != 0 {
+			err = errors.Join(err, s.dropSetIDs(ctx, h.file.Attr()))
+		}
+		return n, err
+	}
+	return h.file.WriteAt(ctx, data, int64(in.Offset))
+}
+
+// dropSetIDs takes setuid and setgid off a file that a user has written to. The
+// kernel does that for all writes but those of a descriptor that it does not
+// cache. a is of the answer to the write.
+func (s *fsys) dropSetIDs(ctx context.Context, a metadata.Attr) error {
+	mode := a.Mode &^ syscall.S_ISUID
+	if mode&0o010 != 0 {
+		mode &^= syscall.S_ISGID
+	}
+	if mode == a.Mode {
+		return nil
+	}
+	_, err := s.client.Setattr(ctx, a.Ino, metadata.Change{Set: metadata.SetMode, Mode: mode & 0o7777})
+	return err
+}
+
 // Flush is called by every close: it tells the file's home what was written,
 // so that the next open on any node sees it.
 func (s *fsys) Flush(cancel <-chan struct{}, in *fuse.FlushIn) fuse.Status {
 	return s.call(opFlush, cancel, &in.InHeader, func(ctx context.Context) error {
 		h, err := s.handles.get(in.Fh)
-		if err != nil || h.file == nil || !h.writable {
+		if err != nil || h.file == nil {
 			return err
 		}
-		return h.file.Flush(ctx)
+		if h.writable { // who gets the lock next has to see it
+			err = h.file.Flush(ctx)
+		}
+		// A process that closes any descriptor of a file has no fcntl locks on it.
+		h.locks.remove(lockOwner{metadata.PosixLock, in.LockOwner})
+		return errors.Join(err, s.client.UnlockAll(ctx, h.file.Ino(), metadata.PosixLock, in.LockOwner))
 	})
 }
 
@@ -188,17 +238,16 @@ func (s *fsys) Fsync(cancel <-chan struct{}, in *fuse.FsyncIn) fuse.Status {
 func (s *fsys) Release(_ <-chan struct{}, in *fuse.ReleaseIn) {
 	s.stats.calls[opRelease].Add(1)
 	h := s.handles.remove(in.Fh)
-	if h == nil || h.file == nil {
+	if h == nil {
 		return
 	}
+	s.unlock(context.Background(), metadata.Ino(in.NodeId), h)
+	s.backings.close(h.backing)
+	if h.file == nil {
+		return
+	}
+	s.newborns.drop(h.file.Ino())
 	if err := h.file.Close(context.Background()); err != nil {
 		s.failed(opRelease, in.NodeId, err)
 	}
-}
-
-// Fallocate is not there: to promise space on all nodes of a stripe needs more
-// than a size. Programs then write zeros.
-func (s *fsys) Fallocate(<-chan struct{}, *fuse.FallocateIn) fuse.Status {
-	s.stats.calls[opFallocate].Add(1)
-	return notSupported
 }

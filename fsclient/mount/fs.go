@@ -18,13 +18,17 @@ import (
 type fsys struct {
 	fuse.RawFileSystem // what is not answered here is ENOSYS
 
-	cfg     Config
-	client  *fsclient.Client
-	log     *logrus.Entry
-	born    metadata.Time // of what the mount makes up
-	handles handles
-	stats   opCounters
-	warned  atomic.Int64 // when the last error was logged as a warning, Unix seconds
+	cfg      Config
+	client   *fsclient.Client
+	log      *logrus.Entry
+	born     metadata.Time // of what the mount makes up
+	handles  handles
+	newborns newborns
+	stats    opCounters
+
+	server   atomic.Pointer[fuse.Server] // since Init
+	backings backings
+	warned   atomic.Int64 // when the last error was logged as a warning, Unix seconds
 }
 
 func newFS(cfg Config, now time.Time) *fsys {
@@ -44,6 +48,8 @@ func (s *fsys) String() string { return fsName }
 
 // Init logs what the kernel offers and what is used of it.
 func (s *fsys) Init(server *fuse.Server) {
+	s.server.Store(server)
+	s.client.OnRevoke(s.forget)
 	k := server.KernelSettings()
 	has := func(c uint64) bool { return k.Flags64()&c != 0 }
 	s.log.WithFields(logrus.Fields{
@@ -54,14 +60,16 @@ func (s *fsys) Init(server *fuse.Server) {
 		"auto_inval_data":  has(fuse.CAP_AUTO_INVAL_DATA),
 		"parallel_dirops":  has(fuse.CAP_PARALLEL_DIROPS),
 		"noflush":          k.SupportsVersion(7, 35),
-		"passthrough":      fmt.Sprintf("kernel has it: %t, not used", has(fuse.CAP_PASSTHROUGH)),
+		"passthrough":      s.startPassthrough(server, has(fuse.CAP_PASSTHROUGH)),
 	}).Info("mounted")
 }
 
-// call is the frame of every request: it counts, makes the context, and turns
-// the error into a status.
+// call is the frame of every request: it counts, takes the time, makes the
+// context, and turns the error into a status.
 func (s *fsys) call(o op, cancel <-chan struct{}, h *fuse.InHeader, fn func(ctx context.Context) error) fuse.Status {
 	s.stats.calls[o].Add(1)
+	start := time.Now()
+	defer func() { s.stats.took[o].add(time.Since(start)) }()
 	ctx := newRequest(cancel)
 	defer ctx.end()
 	err := fn(ctx)

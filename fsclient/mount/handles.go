@@ -7,10 +7,13 @@ import (
 	"github.com/bivouacfs/bivouac/fsclient"
 )
 
-// handle is an open file or directory: one of the fields is set.
+// handle is an open file or directory: one of file, content and dir is set.
 type handle struct {
 	file     *fsclient.File
-	writable bool // of file
+	writable bool     // of file
+	appends  bool     // of file: it was opened to append
+	backing  *backing // of file, if the kernel may read it by itself
+	locks    lockOwners
 	content  []byte
 	dir      *cursor
 }

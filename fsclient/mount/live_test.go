@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -55,6 +56,7 @@ func TestLive(t *testing.T) {
 		{"CloseToOpen", testCloseToOpen},
 		{"OpenFileSeesWrites", testOpenFileSeesWrites},
 		{"Append", testAppend},
+		{"AppendHere", testAppendHere},
 		{"Exclusive", testExclusive},
 		{"CreateOrOpen", testCreateOrOpen},
 		{"Names", testNames},
@@ -75,6 +77,13 @@ func TestLive(t *testing.T) {
 		{"ReadDirWhileChanging", testReadDirWhileChanging},
 		{"SeekDir", testSeekDir},
 		{"Refusals", testRefusals},
+		{"Fallocate", testFallocate},
+		{"Seek", testSeek},
+		{"DirectIO", testDirectIO},
+		{"SpecialFiles", testSpecialFiles},
+		{"Times", testTimes},
+		{"Xattrs", testXattrs},
+		{"XattrKinds", testXattrKinds},
 		{"SetIDs", testSetIDs},
 		{"Fsync", testFsync},
 	}
@@ -91,8 +100,8 @@ func TestLive(t *testing.T) {
 			<-tick.C // close does not wait for the release
 		}
 		tick.Stop()
-		if s.Unreaped != 0 || s.Open != 0 {
-			t.Errorf("client %d = %+v, want nothing open and nothing unreaped", i, s)
+		if s.Open != 0 {
+			t.Errorf("client %d = %+v, want nothing open", i, s)
 		}
 		if s := j.mounts[i].Stats(); s.Panics != 0 {
 			t.Errorf("mount %d = %+v", i, s)
@@ -135,16 +144,29 @@ func testOpenFileSeesWrites(t *testing.T, a, b string) {
 	}
 }
 
+// testAppend: writers here and there, in this process and in others, and a
+// reader meanwhile that sees whole lines only.
 func testAppend(t *testing.T, a, b string) {
+	check(t, os.WriteFile(a+"/log", nil, 0o644))
 	var wg sync.WaitGroup
-	for i := range 4 {
+	for i := range 6 {
+		path := []string{a, b}[i%2] + "/log"
+		if i >= 4 {
+			wg.Go(func() {
+				c := exec.Command("sh", "-c", `i=0; while [ $i -lt 40 ]; do echo "line of $1" >> "$2"; i=$((i+1)); done`, "sh", fmt.Sprint(i), path)
+				if out, err := c.CombinedOutput(); err != nil {
+					t.Errorf("%v: %s", err, out)
+				}
+			})
+			continue
+		}
 		wg.Go(func() {
-			f, err := os.OpenFile(a+"/log", os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+			f, err := os.OpenFile(path, os.O_APPEND|os.O_WRONLY, 0o644)
 			if err != nil {
 				t.Error(err)
 				return
 			}
-			for range 50 {
+			for range 40 {
 				if _, err := fmt.Fprintf(f, "line of %d\n", i); err != nil {
 					t.Error(err)
 				}
@@ -154,17 +176,78 @@ func testAppend(t *testing.T, a, b string) {
 			}
 		})
 	}
-	wg.Wait()
-	f, err := os.OpenFile(b+"/log", os.O_APPEND|os.O_WRONLY, 0)
-	check(t, err)
-	_, err = f.WriteString("line of b\n")
-	check(t, err)
-	check(t, f.Close())
-	got, err := os.ReadFile(a + "/log")
-	check(t, err)
-	if n := bytes.Count(got, []byte("\n")); n != 201 || len(got) != 201*10 {
-		t.Errorf("%d lines in %d bytes, want 201 of 10", n, len(got))
+	over := make(chan struct{})
+	go func() {
+		defer close(over)
+		wg.Wait()
+	}()
+	for running := true; running; {
+		select {
+		case <-over:
+			running = false
+		default:
+		}
+		got, err := os.ReadFile(b + "/log")
+		if err != nil || len(got)%10 != 0 || bytes.IndexByte(got, 0) >= 0 {
+			t.Fatalf("read %d bytes, %v, zeros at %d", len(got), err, bytes.IndexByte(got, 0))
+		}
 	}
+	for _, dir := range []string{a, b} {
+		got, err := os.ReadFile(dir + "/log")
+		check(t, err)
+		for i := range 6 {
+			if n := bytes.Count(got, fmt.Appendf(nil, "line of %d\n", i)); n != 40 {
+				t.Errorf("%d lines of %d, want 40", n, i)
+			}
+		}
+	}
+}
+
+// testAppendHere: one descriptor reads what it has appended, also after others
+// have; O_APPEND may come later; pwrite appends, as Linux has it.
+func testAppendHere(t *testing.T, a, b string) {
+	f, err := os.OpenFile(a+"/f", os.O_CREATE|os.O_APPEND|os.O_RDWR, 0o644)
+	check(t, err)
+	defer f.Close()
+	g, err := os.OpenFile(b+"/f", os.O_APPEND|os.O_WRONLY, 0)
+	check(t, err)
+	plain, err := os.OpenFile(a+"/f", os.O_RDWR, 0)
+	check(t, err)
+	defer plain.Close()
+	for _, w := range []struct {
+		f    *os.File
+		text string
+	}{{f, "one "}, {g, "two "}, {f, "three "}, {g, "four "}} {
+		_, err := w.f.WriteString(w.text)
+		check(t, err)
+	}
+	check(t, g.Close())
+	_, err = unix.FcntlInt(plain.Fd(), unix.F_SETFL, unix.O_APPEND)
+	check(t, err)
+	_, err = plain.Write([]byte("five "))
+	check(t, err)
+	_, err = unix.Pwrite(int(f.Fd()), []byte("six"), 0)
+	check(t, err)
+	want := "one two three four five six"
+	p := make([]byte, 100)
+	for _, r := range []*os.File{f, plain} {
+		if n, err := r.ReadAt(p, 0); !errors.Is(err, io.EOF) || string(p[:n]) != want {
+			t.Errorf("read %q, %v", p[:n], err)
+		}
+	}
+	if st := stat(t, b+"/f"); st.Size != int64(len(want)) {
+		t.Errorf("size there = %d", st.Size)
+	}
+	check(t, f.Truncate(3))
+	_, err = f.WriteString("!")
+	check(t, err)
+	check(t, f.Sync())
+	wantFile(t, b+"/f", []byte("one!"))
+	big := bytes.Repeat([]byte("0123456789abcdef"), 60_000)
+	_, err = f.Write(big)
+	check(t, err)
+	check(t, f.Sync())
+	wantFile(t, b+"/f", append([]byte("one!"), big...))
 }
 
 func testExclusive(t *testing.T, a, b string) {

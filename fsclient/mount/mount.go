@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime/debug"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -40,8 +41,14 @@ type Config struct {
 	UID, GID   uint32 // the job's user, who owns the root
 	// Virtual is the content of .bivouac's files; nil is no content.
 	Virtual func(name string) ([]byte, error)
-	Log     *logrus.Entry
-	Debug   bool // log every request
+	// Backer has the privilege that passthrough wants; nil asks the kernel
+	// directly, if this process may.
+	Backer Backer
+	// MaxBackings is how many files stay registered with the kernel for
+	// passthrough: 0 is 65,536, less than 0 is none.
+	MaxBackings int
+	Log         *logrus.Entry
+	Debug       bool // log every request
 }
 
 func (c *Config) validate() error {
@@ -54,6 +61,9 @@ func (c *Config) validate() error {
 	}
 	if len(errs) > 0 {
 		return fmt.Errorf("mount: %w: %w", errors.Join(errs...), syscall.EINVAL)
+	}
+	if c.MaxBackings == 0 {
+		c.MaxBackings = maxBackings
 	}
 	if c.Virtual == nil {
 		c.Virtual = func(string) ([]byte, error) { return nil, nil }
@@ -93,13 +103,14 @@ func (m *Mount) options() *fuse.MountOptions {
 	return &fuse.MountOptions{
 		AllowOther:        m.cfg.AllowOther,
 		Options:           []string{"default_permissions"},
+		EnableLocks:       true,
 		MaxBackground:     maxBackground,
 		MaxWrite:          maxWrite,
 		FsName:            fsName,
 		Name:              fsName,
 		DirectMount:       root && !m.adopted(),
 		DirectMountStrict: root && !m.adopted(),
-		ExtraCapabilities: fuse.CAP_READDIRPLUS_AUTO,
+		ExtraCapabilities: fuse.CAP_READDIRPLUS_AUTO | fuse.CAP_DIRECT_IO_ALLOW_MMAP,
 		Logger:            log.New(&logWriter{m.cfg.Log}, "", 0),
 		Debug:             m.cfg.Debug,
 		PanicHandler:      m.panicked,
@@ -143,10 +154,29 @@ func (m *Mount) Serve() {
 // first: it makes Go's poller safe there, which else asks the mount whether a
 // file can be polled, on the thread that would have to answer.
 func (m *Mount) Ready() error {
-	if err := m.server.WaitMount(); err != nil || !m.adopted() || m.cfg.Point == "" {
+	if err := m.server.WaitMount(); err != nil || m.adopted() && m.cfg.Point == "" {
 		return err
 	}
-	return refusePoll(m.cfg.Point)
+	if m.adopted() {
+		return refusePoll(m.cfg.Point)
+	}
+	if err := raiseReadAhead(m.cfg.Dir); err != nil {
+		m.cfg.Log.WithError(err).Debug("the read-ahead stays as it is")
+	}
+	return nil
+}
+
+// raiseReadAhead has the kernel ask for as much as fits in one request, which
+// is by default an eighth of that. Only root may; who has mounted does it. The
+// mount itself is not asked for its number: a process that is killed while it
+// waits for its own mount does not die.
+func raiseReadAhead(dir string) error {
+	var st unix.Statx_t
+	if err := unix.Statx(unix.AT_FDCWD, dir, unix.AT_STATX_DONT_SYNC|unix.AT_SYMLINK_NOFOLLOW, 0, &st); err != nil {
+		return err
+	}
+	f := fmt.Sprintf("/sys/class/bdi/%d:%d/read_ahead_kb", st.Dev_major, st.Dev_minor)
+	return os.WriteFile(f, []byte(strconv.Itoa(maxWrite>>10)), 0)
 }
 
 // refusePoll has the kernel learn that the mount at point knows no poll. It is

@@ -10,17 +10,16 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/sirupsen/logrus"
 
 	"github.com/bivouacfs/bivouac/datapath"
 	"github.com/bivouacfs/bivouac/datapath/chunkstore"
 	"github.com/bivouacfs/bivouac/fsclient"
+	"github.com/bivouacfs/bivouac/fsclient/clienttest"
 	"github.com/bivouacfs/bivouac/fsclient/mount"
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/metadata/cluster"
 	"github.com/bivouacfs/bivouac/metadata/manifest"
-	"github.com/bivouacfs/bivouac/metadata/pebblestore"
 )
 
 var ctx = context.Background()
@@ -28,13 +27,16 @@ var ctx = context.Background()
 // job is three nodes in this process. Nodes 0 and 1 are mounted.
 type job struct {
 	view    cluster.View
-	meta    []*pebblestore.Store
+	meta    []*clienttest.Home
 	data    []*chunkstore.Store
 	sealed  *sealed
 	clients []*fsclient.Client
 	mounts  []*mount.Mount
 	dirs    []string // mount points
 	uid     uint32   // of the job's user
+
+	backer   mount.Backer
+	backings int // mount.Config.MaxBackings
 
 	hang atomic.Pointer[chan struct{}] // while set, reads of data wait until it is closed
 	hung atomic.Int64                  // reads that did
@@ -44,6 +46,11 @@ type job struct {
 type slow struct {
 	datapath.Store
 	j *job
+}
+
+// Open is datapath.Opener.
+func (s slow) Open(ino metadata.Ino) (*os.File, error) {
+	return s.Store.(datapath.Opener).Open(ino)
 }
 
 func (s slow) ReadAt(ctx context.Context, ino metadata.Ino, p []byte, off int64) (int, error) {
@@ -78,8 +85,12 @@ func newJob(t *testing.T) *job {
 
 func newJobOf(t *testing.T, uid uint32) *job {
 	t.Helper()
+	return startJob(t, &job{uid: uid, backings: -1})
+}
+
+func startJob(t *testing.T, j *job) *job {
+	t.Helper()
 	needFUSE(t)
-	j := &job{uid: uid}
 	hosts := []string{"n0", "n1", "n2"}
 	m := cluster.NewMap(7, hosts)
 	for i := range hosts {
@@ -96,22 +107,22 @@ func newJobOf(t *testing.T, uid uint32) *job {
 
 func (j *job) openNode(t *testing.T, id metadata.NodeID) {
 	t.Helper()
-	s, err := pebblestore.Open(pebblestore.Config{Dir: "meta", FS: vfs.NewMem(), Self: id, CacheSize: 1 << 20, UID: j.uid, GID: j.uid})
-	if err != nil {
-		t.Fatal(err)
-	}
 	d, err := chunkstore.Open(chunkstore.Config{Dirs: []string{t.TempDir()}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		for _, err := range []error{d.Close(), s.Close()} {
-			if err != nil {
-				t.Error(err)
-			}
+		if err := d.Close(); err != nil {
+			t.Error(err)
 		}
 	})
-	j.meta, j.data = append(j.meta, s), append(j.data, d)
+	j.data = append(j.data, d)
+	j.meta = append(j.meta, clienttest.New(t, clienttest.Config{
+		Self: id, UID: j.uid, GID: j.uid,
+		Peer: func(id metadata.NodeID) metadata.TxPeer { return j.meta[id] },
+		View: func() cluster.View { return j.view },
+		Data: func(id metadata.NodeID) datapath.Store { return j.data[id] },
+	}))
 }
 
 func (j *job) mountNode(t *testing.T, id metadata.NodeID) {
@@ -126,11 +137,13 @@ func (j *job) mountNode(t *testing.T, id metadata.NodeID) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(c.Close)
 	l := logrus.New()
 	l.SetOutput(t.Output())
 	m, err := mount.New(mount.Config{
 		Client: c, Dir: t.TempDir(), AllowOther: true, UID: j.uid, GID: j.uid, Log: logrus.NewEntry(l),
 		Virtual: func(name string) ([]byte, error) { return []byte("this is " + name + "\n"), nil },
+		Backer:  j.backer, MaxBackings: j.backings,
 	})
 	if err != nil {
 		t.Fatal(err)

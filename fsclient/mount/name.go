@@ -74,10 +74,7 @@ func (s *fsys) Unlink(cancel <-chan struct{}, h *fuse.InHeader, name string) fus
 		if err := named([]string{name}, dir); err != nil {
 			return err
 		}
-		e, err := s.client.Unlink(ctx, dir, name)
-		if err == nil {
-			s.client.Discard(ctx, e)
-		}
+		_, err := s.client.Unlink(ctx, dir, name)
 		return err
 	})
 }
@@ -104,10 +101,7 @@ func (s *fsys) Rename(cancel <-chan struct{}, in *fuse.RenameIn, oldName, newNam
 		if err := named([]string{oldName, newName}, r.Dir, r.NewDir); err != nil {
 			return err
 		}
-		replaced, err := s.client.Rename(ctx, r)
-		if err == nil && replaced != nil {
-			s.client.Discard(ctx, *replaced)
-		}
+		_, err := s.client.Rename(ctx, r)
 		return err
 	})
 }

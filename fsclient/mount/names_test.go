@@ -2,6 +2,7 @@ package mount_test
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -131,12 +132,32 @@ func testOpenUnlinked(t *testing.T, a, b string) {
 
 func testUnlinkedThere(t *testing.T, a, b string) {
 	check(t, os.WriteFile(a+"/f", pattern(100), 0o644))
-	f, err := os.Open(a + "/f")
+	f, err := os.OpenFile(a+"/f", os.O_RDWR, 0)
 	check(t, err)
 	defer f.Close()
 	check(t, os.Remove(b+"/f"))
-	_, err = f.ReadAt(make([]byte, 10), 0)
-	wantErr(t, "read of what is gone", err, syscall.ESTALE)
+	_, err = f.WriteAt([]byte("more"), 100)
+	check(t, err)
+	check(t, f.Sync())
+	p := make([]byte, 200)
+	if n, err := f.ReadAt(p, 0); !errors.Is(err, io.EOF) || !bytes.Equal(p[:n], append(pattern(100), "more"...)) {
+		t.Errorf("read %d bytes, %v of what was unlinked there", n, err)
+	}
+	check(t, os.WriteFile(a+"/g", []byte("other"), 0o644))
+	g, err := os.Open(b + "/g")
+	check(t, err)
+	defer g.Close()
+	check(t, os.Rename(a+"/g", a+"/h"))
+	check(t, os.WriteFile(a+"/i", nil, 0o644))
+	check(t, os.Rename(a+"/i", a+"/h"))
+	if n, err := g.ReadAt(p, 0); !errors.Is(err, io.EOF) || string(p[:n]) != "other" {
+		t.Errorf("read %q, %v of what was replaced there", p[:n], err)
+	}
+	var st syscall.Stat_t
+	check(t, syscall.Fstat(int(g.Fd()), &st))
+	if st.Nlink != 0 || st.Size != 5 {
+		t.Errorf("fstat of what was replaced there = %+v", st)
+	}
 }
 
 func testDirectories(t *testing.T, a, b string) {

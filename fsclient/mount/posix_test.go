@@ -11,12 +11,8 @@ import (
 
 // notYet is what the mount refuses, and which tests of the suite want it.
 var notYet = map[string]string{
-	"Fallocate":           "fallocate is EOPNOTSUPP",
-	"FallocateKeepSize":   "fallocate is EOPNOTSUPP",
 	"FcntlFlockLocksFile": "it wants a process to be in conflict with itself, which POSIX forbids",
 	"OpenSymlinkRace":     "two replacements in a row between lookup and open are ESTALE",
-	"XAttr":               "extended attributes cannot be set",
-	"XAttrLarge":          "extended attributes cannot be set",
 }
 
 // TestPosix runs the suite of go-fuse in the live realm, where half of the

@@ -36,35 +36,50 @@ const (
 	opSetxattr
 	opRemovexattr
 	opFallocate
+	opLseek
+	opGetlk
+	opSetlk
+	opSetlkw
 	opCount
 )
 
 var opNames = [opCount]string{
 	"lookup", "forget", "getattr", "setattr", "readlink", "symlink", "mknod", "mkdir", "unlink", "rmdir", "rename",
 	"link", "create", "open", "read", "write", "flush", "fsync", "release", "opendir", "readdir", "readdirplus",
-	"releasedir", "fsyncdir", "statfs", "getxattr", "listxattr", "setxattr", "removexattr", "fallocate",
+	"releasedir", "fsyncdir", "statfs", "getxattr", "listxattr", "setxattr", "removexattr", "fallocate", "lseek",
+	"getlk", "setlk", "setlkw",
 }
 
 func (o op) String() string { return opNames[o] }
 
 type opCounters struct {
 	calls  [opCount]atomic.Int64
+	took   [opCount]latency
 	errors atomic.Int64
 	panics atomic.Int64
+
+	passthrough atomic.Int64
 }
 
 // Stats counts the requests of the kernel.
 type Stats struct {
-	Calls  map[string]int64 `json:"calls"`  // by operation; those that never came are left out
-	Errors int64            `json:"errors"` // answered with an error, ENOENT of a lookup left out
-	Panics int64            `json:"panics"`
+	Calls map[string]int64 `json:"calls"` // by operation; those that never came are left out
+	// Latency is by operation, of those whose time is taken.
+	Latency map[string]Latency `json:"latency"`
+	Errors  int64              `json:"errors"` // answered with an error, but for what is not there
+	Panics  int64              `json:"panics"`
+	// Passthrough counts the opens of files that the kernel reads by itself.
+	Passthrough int64 `json:"passthrough"`
 }
 
 func (c *opCounters) stats() Stats {
-	s := Stats{Calls: make(map[string]int64), Errors: c.errors.Load(), Panics: c.panics.Load()}
+	s := Stats{Calls: make(map[string]int64), Latency: make(map[string]Latency), Errors: c.errors.Load(), Panics: c.panics.Load(), Passthrough: c.passthrough.Load()}
 	for o := range opCount {
 		if n := c.calls[o].Load(); n > 0 {
 			s.Calls[o.String()] = n
+		}
+		if l := c.took[o].read(); l.Count > 0 {
+			s.Latency[o.String()] = l
 		}
 	}
 	return s

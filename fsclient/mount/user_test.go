@@ -43,6 +43,29 @@ func TestUser(t *testing.T) {
 	if st := stat(t, j.scratch(1, "d/f")); st.Mode != syscall.S_IFREG|0o777 {
 		t.Errorf("mode %o after a write by the user, want setuid and setgid away", st.Mode)
 	}
+	for what, command := range map[string]string{
+		"truncate":   `truncate -s 1 d/f`,
+		"a write":    `printf z >>d/f`,
+		"O_TRUNC":    `: >d/f`,
+		"chown":      `chown $(id -u):$(id -g) d/f`,
+		"fallocate":  `fallocate -l 100 d/f`,
+		"chmod back": `chmod 777 d/f`,
+	} {
+		if out, err := as(user, j.scratch(0), `cd $D && chmod 6777 d/f && `+command); err != nil {
+			t.Fatalf("%s: %v: %s", what, err, out)
+		}
+		if st := stat(t, j.scratch(1, "d/f")); st.Mode != syscall.S_IFREG|0o777 {
+			t.Errorf("mode %o after %s by the user, want setuid and setgid away", st.Mode, what)
+		}
+	}
+	if out, err := as(user, j.scratch(0), `cd $D && mkdir d/sub && echo >d/sub/new && chmod 1777 e`); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	for name, mode := range map[string]uint32{"d/sub": syscall.S_IFDIR | 0o2755, "e": syscall.S_IFDIR | 0o3777} {
+		if st := stat(t, j.scratch(1, name)); st.Mode != mode {
+			t.Errorf("mode of %s = %o, want %o", name, st.Mode, mode)
+		}
+	}
 	if out, err := as(user, j.dirs[0], `cat $D/data/set/train/000 $D/.bivouac/status >/dev/null && ! touch $D/data/set/x 2>/dev/null`); err != nil {
 		t.Errorf("%v: %s", err, out)
 	}

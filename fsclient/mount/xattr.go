@@ -2,82 +2,129 @@ package mount
 
 import (
 	"context"
-	"fmt"
+	"errors"
 	"strings"
 	"syscall"
 
 	"github.com/hanwen/go-fuse/v2/fuse"
 
+	"github.com/bivouacfs/bivouac/fsclient"
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// The extended attributes that a file has, to be read only. They are not
-// listed, so that nobody tries to copy them.
+// xattrKind is what the mount does with the name of an extended attribute.
+type xattrKind uint8
+
 const (
-	xattrNode   = "user.bivouac.node"   // the nodes that hold the file's data
-	xattrLayout = "user.bivouac.layout" // how it is spread over them
+	xattrRefused  xattrKind = iota // there is no such kind of attribute here
+	xattrSecurity                  // nothing has one, and none can be set
+	xattrUser                      // a store keeps it
 )
 
-// GetXAttr reads one of ours; there are no others.
-func (s *fsys) GetXAttr(cancel <-chan struct{}, h *fuse.InHeader, name string, dest []byte) (n uint32, code fuse.Status) {
-	s.stats.calls[opGetxattr].Add(1)
-	if strings.HasPrefix(name, "system.posix_acl_") || strings.HasPrefix(name, "trusted.") {
-		return 0, notSupported
+// kindOf needs no store, so that what the kernel asks at every write
+// (security.capability), and ls at every file, costs no call to another node.
+func kindOf(name string) xattrKind {
+	switch {
+	case strings.HasPrefix(name, "user."):
+		return xattrUser
+	case strings.HasPrefix(name, "security."):
+		return xattrSecurity
 	}
-	if name != xattrNode && name != xattrLayout || virtual(metadata.Ino(h.NodeId)) {
+	return xattrRefused // trusted., POSIX ACLs, and what Linux does not know
+}
+
+// GetXAttr reads an attribute.
+func (s *fsys) GetXAttr(cancel <-chan struct{}, h *fuse.InHeader, name string, dest []byte) (n uint32, code fuse.Status) {
+	kind := kindOf(name)
+	switch {
+	case kind == xattrRefused:
+		s.stats.calls[opGetxattr].Add(1)
+		return 0, notSupported
+	case kind == xattrSecurity, virtual(metadata.Ino(h.NodeId)):
+		s.stats.calls[opGetxattr].Add(1)
 		return 0, fuse.ENODATA
 	}
-	ctx := newRequest(cancel)
-	defer ctx.end()
-	v, err := s.xattr(ctx, metadata.Ino(h.NodeId), name)
-	if err != nil {
-		return 0, s.failed(opGetxattr, h.NodeId, held(err))
-	}
-	if len(v) > len(dest) {
-		return uint32(len(v)), fuse.ERANGE
-	}
-	return uint32(copy(dest, v)), fuse.OK
-}
-
-func (s *fsys) xattr(ctx context.Context, ino metadata.Ino, name string) (string, error) {
-	a, err := s.client.Getattr(ctx, ino)
-	if err != nil {
-		return "", err
-	}
-	if a.Mode&syscall.S_IFMT != syscall.S_IFREG {
-		return "", syscall.ENODATA
-	}
-	if name == xattrLayout {
-		kind := "stripe"
-		if a.Layout.Kind == metadata.Local {
-			kind = "local"
+	code = s.call(opGetxattr, cancel, h, func(ctx context.Context) error {
+		v, err := s.client.Getxattr(ctx, metadata.Ino(h.NodeId), name)
+		if err == nil {
+			n, err = put(dest, v)
 		}
-		return fmt.Sprintf("%s chunk=%d width=%d epoch=%d", kind, a.Layout.Chunk(), a.Layout.Width, a.Layout.Epoch), nil
-	}
-	hosts, err := s.client.Hosts(ctx, a)
-	return strings.Join(hosts, ","), err
+		return held(err)
+	})
+	return n, code
 }
 
-// ListXAttr lists nothing.
-func (s *fsys) ListXAttr(<-chan struct{}, *fuse.InHeader, []byte) (uint32, fuse.Status) {
-	s.stats.calls[opListxattr].Add(1)
-	return 0, fuse.OK
+// put copies v to dest. It returns the length of v with ERANGE too: the kernel
+// asks for it with no room at all.
+func put(dest, v []byte) (uint32, error) {
+	if len(v) > len(dest) {
+		return uint32(len(v)), syscall.ERANGE
+	}
+	return uint32(copy(dest, v)), nil
 }
 
-// SetXAttr is refused.
-func (s *fsys) SetXAttr(_ <-chan struct{}, in *fuse.SetXAttrIn, _ string, _ []byte) fuse.Status {
-	s.stats.calls[opSetxattr].Add(1)
-	if writable(metadata.Ino(in.NodeId)) != nil {
-		return fuse.EROFS
-	}
-	return notSupported
+// ListXAttr lists the attributes that a store keeps.
+func (s *fsys) ListXAttr(cancel <-chan struct{}, h *fuse.InHeader, dest []byte) (n uint32, code fuse.Status) {
+	code = s.call(opListxattr, cancel, h, func(ctx context.Context) error {
+		ino := metadata.Ino(h.NodeId)
+		if virtual(ino) {
+			return nil
+		}
+		names, err := s.client.Listxattr(ctx, ino)
+		if err != nil {
+			return held(err)
+		}
+		var list []byte
+		for _, name := range names {
+			list = append(append(list, name...), 0)
+		}
+		n, err = put(dest, list)
+		return err
+	})
+	return n, code
 }
 
-// RemoveXAttr is refused.
-func (s *fsys) RemoveXAttr(_ <-chan struct{}, h *fuse.InHeader, _ string) fuse.Status {
-	s.stats.calls[opRemovexattr].Add(1)
-	if writable(metadata.Ino(h.NodeId)) != nil {
-		return fuse.EROFS
+// SetXAttr sets an attribute.
+func (s *fsys) SetXAttr(cancel <-chan struct{}, in *fuse.SetXAttrIn, name string, value []byte) fuse.Status {
+	if kindOf(name) != xattrUser && writable(metadata.Ino(in.NodeId)) == nil {
+		s.stats.calls[opSetxattr].Add(1)
+		return notSupported
 	}
-	return fuse.ENODATA
+	var err error
+	code := s.call(opSetxattr, cancel, &in.InHeader, func(ctx context.Context) error {
+		ino := metadata.Ino(in.NodeId)
+		if err := writable(ino); err != nil {
+			return err
+		}
+		if in.Flags > uint32(metadata.XattrReplace) {
+			return syscall.EINVAL
+		}
+		err = s.client.Setxattr(ctx, ino, metadata.Xattr{Name: name, Value: value, Mode: metadata.XattrMode(in.Flags)})
+		return held(err)
+	})
+	if code != fuse.OK && strings.HasPrefix(name, fsclient.ReservedXattr) {
+		s.complain(s.log.WithError(err), "an attribute cannot be set so")
+	}
+	if errors.Is(err, syscall.EOPNOTSUPP) {
+		return notSupported
+	}
+	return code
+}
+
+// RemoveXAttr removes an attribute.
+func (s *fsys) RemoveXAttr(cancel <-chan struct{}, h *fuse.InHeader, name string) fuse.Status {
+	if kindOf(name) != xattrUser && writable(metadata.Ino(h.NodeId)) == nil {
+		s.stats.calls[opRemovexattr].Add(1)
+		if kindOf(name) == xattrSecurity {
+			return fuse.ENODATA
+		}
+		return notSupported
+	}
+	return s.call(opRemovexattr, cancel, h, func(ctx context.Context) error {
+		ino := metadata.Ino(h.NodeId)
+		if err := writable(ino); err != nil {
+			return err
+		}
+		return held(s.client.Removexattr(ctx, ino, name))
+	})
 }

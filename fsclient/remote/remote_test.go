@@ -7,22 +7,22 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/cockroachdb/pebble/v2/vfs"
-
 	"github.com/bivouacfs/bivouac/datapath"
 	"github.com/bivouacfs/bivouac/datapath/chunkstore"
 	"github.com/bivouacfs/bivouac/datapath/datapathtest"
 	"github.com/bivouacfs/bivouac/datapath/rpc"
 	"github.com/bivouacfs/bivouac/datapath/wire"
+	"github.com/bivouacfs/bivouac/fsclient/clienttest"
 	"github.com/bivouacfs/bivouac/fsclient/remote"
 	"github.com/bivouacfs/bivouac/metadata"
+	"github.com/bivouacfs/bivouac/metadata/cluster"
 	"github.com/bivouacfs/bivouac/metadata/metadatatest"
-	"github.com/bivouacfs/bivouac/metadata/pebblestore"
 )
 
 // loop is a Caller that answers in this process, through the encodings.
 type loop struct {
 	meta metadata.NodeStore
+	tx   metadata.TxPeer
 	data datapath.Store
 }
 
@@ -51,6 +51,7 @@ func (l *loop) Do(ctx context.Context, c *rpc.Call) error {
 	var name wire.DirName
 	var ino wire.InoReq
 	var create wire.CreateReq
+	var tx wire.TxReq
 	switch c.Op {
 	case wire.OpLookup:
 		parse(&name)
@@ -97,26 +98,50 @@ func (l *loop) Do(ctx context.Context, c *rpc.Call) error {
 		var q wire.LinkReq
 		parse(&q)
 		attr(m.Link(ctx, q.Ino, q.Dir, q.Name))
-	case wire.OpNewDir:
-		var q wire.NewDirReq
+	case wire.OpPrepare:
+		var q wire.PrepareReq
 		parse(&q)
-		attr(m.NewDir(ctx, q.Parent, q.New))
-	case wire.OpDropDir:
+		v, perr := l.tx.Prepare(ctx, q.Tx, q.Edits)
+		reply(wire.VoteResp{Vote: v}, perr)
+	case wire.OpCommit:
+		parse(&tx)
+		err = l.tx.Commit(ctx, tx.Tx)
+	case wire.OpAbort:
+		parse(&tx)
+		err = l.tx.Abort(ctx, tx.Tx)
+	case wire.OpOutcome:
+		parse(&tx)
+		o, oerr := l.tx.Outcome(ctx, tx.Tx)
+		reply(wire.OutcomeResp{Outcome: o}, oerr)
+	case wire.OpMoves:
+		var q wire.MovesReq
+		parse(&q)
+		if err = l.tx.LockMoves(ctx, q.Tx); q.Unlock {
+			err = l.tx.UnlockMoves(ctx, q.Tx)
+		}
+	case wire.OpClimb:
+		var q wire.ClimbReq
+		parse(&q)
+		parse(&q)
+		up, cerr := l.tx.Climb(ctx, q.From, q.Stop)
+		reply(wire.InoReq{Ino: up}, cerr)
+	case wire.OpGetxattr:
+		var q wire.XattrReq
+		parse(&q)
+		v, xerr := m.Getxattr(ctx, q.Ino, q.Name)
+		reply(wire.BytesResp{B: v}, xerr)
+	case wire.OpSetxattr:
+		var q wire.SetxattrReq
+		parse(&q)
+		err = m.Setxattr(ctx, q.Ino, q.Xattr)
+	case wire.OpListxattr:
 		parse(&ino)
-		err = m.DropDir(ctx, ino.Ino)
-	case wire.OpEnter:
-		var q wire.EnterReq
+		names, xerr := m.Listxattr(ctx, ino.Ino)
+		reply(wire.NamesResp{Names: names}, xerr)
+	case wire.OpRemovexattr:
+		var q wire.XattrReq
 		parse(&q)
-		e, eerr := m.Enter(ctx, q.Dir, q.Entry, q.Replace)
-		reply(wire.EntryResp{Entry: e}, eerr)
-	case wire.OpRemove:
-		var q wire.RemoveReq
-		parse(&q)
-		err = m.Remove(ctx, q.Dir, q.Name, q.Ino)
-	case wire.OpRelink:
-		var q wire.RelinkReq
-		parse(&q)
-		attr(m.Relink(ctx, q.Ino, int(q.Delta)))
+		err = m.Removexattr(ctx, q.Ino, q.Name)
 	case wire.OpRead:
 		var q wire.ReadReq
 		parse(&q)
@@ -141,6 +166,23 @@ func (l *loop) Do(ctx context.Context, c *rpc.Call) error {
 	case wire.OpRemoveObject:
 		parse(&ino)
 		err = d.Remove(ctx, ino.Ino)
+	case wire.OpAllocate, wire.OpPunch:
+		var q wire.RangeReq
+		parse(&q)
+		shape := d.Allocate
+		if c.Op == wire.OpPunch {
+			shape = d.Punch
+		}
+		err = shape(ctx, q.Ino, q.Off, q.Len)
+	case wire.OpData:
+		var q wire.DataReq
+		parse(&q)
+		e, derr := d.Data(ctx, q.Ino, q.Off)
+		reply(wire.ExtentResp{Extent: e}, derr)
+	case wire.OpAllocated:
+		parse(&ino)
+		n, aerr := d.Allocated(ctx, ino.Ino)
+		reply(wire.SizeResp{Bytes: n}, aerr)
 	case wire.OpSpace:
 		sp, serr := d.Space(ctx)
 		reply(wire.SpaceResp{Space: sp}, serr)
@@ -152,24 +194,55 @@ func (l *loop) Do(ctx context.Context, c *rpc.Call) error {
 
 func openMeta(t *testing.T, self metadata.NodeID) *remote.Store {
 	t.Helper()
-	s, err := pebblestore.Open(pebblestore.Config{Dir: "meta", FS: vfs.NewMem(), Self: self, CacheSize: 1 << 20})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := s.Close(); err != nil {
-			t.Error(err)
-		}
-	})
-	return remote.NewStore(&loop{meta: s})
+	m := cluster.NewMap(7, []string{"n0"}).WithState(0, cluster.Up, "n0:1")
+	h := clienttest.New(t, clienttest.Config{Self: self, Keep: true, View: func() cluster.View { return cluster.View{Map: m} }})
+	return remote.NewStore(&loop{meta: h, tx: h})
 }
 
 func TestStore(t *testing.T) {
 	metadatatest.Run(t, func(t *testing.T) metadata.Store { return openMeta(t, 0) })
 }
 
-func TestHalves(t *testing.T) {
-	metadatatest.RunHalves(t, func(t *testing.T) metadata.NodeStore { return openMeta(t, 0) })
+func TestParticipant(t *testing.T) {
+	metadatatest.RunParticipant(t, func(t *testing.T) metadatatest.Participant { return openMeta(t, 0) })
+}
+
+// TestPeer: what homes ask each other beside is answered as it was meant.
+func TestPeer(t *testing.T) {
+	s := openMeta(t, 0)
+	ctx := context.Background()
+	if o, err := s.Outcome(ctx, 5000); err != nil || o != metadata.Aborted {
+		t.Errorf("Outcome of what is not known = %v, %v, want aborted", o, err)
+	}
+	if _, err := s.Outcome(ctx, metadata.TxID(metadata.LiveIno(3, 5000))); !errors.Is(err, syscall.EINVAL) {
+		t.Errorf("Outcome of another home's transaction = %v, want EINVAL", err)
+	}
+	if err := s.LockMoves(ctx, 1); err != nil {
+		t.Errorf("LockMoves = %v", err)
+	}
+	if err := s.LockMoves(ctx, 2); !errors.Is(err, syscall.EAGAIN) {
+		t.Errorf("LockMoves while another has it = %v, want EAGAIN", err)
+	}
+	if err := errors.Join(s.UnlockMoves(ctx, 2), s.UnlockMoves(ctx, 1), s.LockMoves(ctx, 2)); err != nil {
+		t.Errorf("LockMoves after UnlockMoves = %v", err)
+	}
+	a, err := s.Mkdir(ctx, metadata.RootIno, "a", metadata.New{Mode: 0o755})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := s.Mkdir(ctx, a.Ino, "b", metadata.New{Mode: 0o755})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for stop, want := range map[metadata.Ino]metadata.Ino{a.Ino: a.Ino, 99: metadata.RootIno} {
+		if up, err := s.Climb(ctx, b.Ino, stop); err != nil || up != want {
+			t.Errorf("Climb(%v, %v) = %v, %v, want %v", b.Ino, stop, up, err, want)
+		}
+	}
+}
+
+func TestXattrs(t *testing.T) {
+	metadatatest.RunXattrs(t, func(t *testing.T) metadatatest.XattrStore { return openMeta(t, 0) })
 }
 
 func TestData(t *testing.T) {

@@ -40,6 +40,9 @@ func do(ctx context.Context, c rpc.Caller, op wire.Op, q appender, reply parser)
 		call.Body = q.Append(make([]byte, 0, 128))
 	}
 	err := c.Do(ctx, &call)
+	if errors.Is(err, syscall.EREMOTE) {
+		return elsewhere(err, call.Reply)
+	}
 	if err != nil && len(call.Reply) == 0 || reply == nil {
 		return err
 	}
@@ -47,6 +50,15 @@ func do(ctx context.Context, c rpc.Caller, op wire.Op, q appender, reply parser)
 		return fmt.Errorf("reply to %v: %w", op, perr)
 	}
 	return err
+}
+
+// elsewhere is the error of a reply that says where an entry is.
+func elsewhere(err error, reply []byte) error {
+	var r wire.ElsewhereResp
+	if r.Parse(reply) != nil {
+		return err
+	}
+	return &r.Elsewhere
 }
 
 func (s *Store) attr(ctx context.Context, op wire.Op, q appender) (metadata.Attr, error) {
@@ -99,24 +111,11 @@ func (s *Store) Rename(ctx context.Context, r metadata.Rename) (*metadata.Entry,
 
 // ReadDir is metadata.Namespace. At most wire.MaxEntries come with one call.
 func (s *Store) ReadDir(ctx context.Context, dir metadata.Ino, after string, limit int) ([]metadata.Entry, error) {
-	var all []metadata.Entry
-	for len(all) < limit || limit <= 0 {
-		ask := min(limit-len(all), wire.MaxEntries)
+	return pages(after, limit, func(after string, limit uint32) ([]metadata.Entry, error) {
 		var r wire.EntriesResp
-		if err := do(ctx, s.c, wire.OpReadDir, wire.ReadDirReq{Dir: dir, After: after, Limit: uint32(max(ask, 0))}, &r); err != nil {
-			return nil, err
-		}
-		if all == nil {
-			all = r.Entries
-		} else {
-			all = append(all, r.Entries...)
-		}
-		if len(r.Entries) < ask || len(r.Entries) == 0 {
-			break
-		}
-		after = all[len(all)-1].Name
-	}
-	return all, nil
+		err := do(ctx, s.c, wire.OpReadDir, wire.ReadDirReq{Dir: dir, After: after, Limit: limit}, &r)
+		return r.Entries, err
+	})
 }
 
 // Getattr is metadata.Inodes.
@@ -154,29 +153,4 @@ func (s *Store) Rmdir(ctx context.Context, dir metadata.Ino, name string) error 
 // Link is metadata.Directories.
 func (s *Store) Link(ctx context.Context, ino, dir metadata.Ino, name string) (metadata.Attr, error) {
 	return s.attr(ctx, wire.OpLink, wire.LinkReq{Ino: ino, Dir: dir, Name: name})
-}
-
-// NewDir is metadata.Halves.
-func (s *Store) NewDir(ctx context.Context, parent metadata.Ino, n metadata.New) (metadata.Attr, error) {
-	return s.attr(ctx, wire.OpNewDir, wire.NewDirReq{Parent: parent, New: n})
-}
-
-// DropDir is metadata.Halves.
-func (s *Store) DropDir(ctx context.Context, ino metadata.Ino) error {
-	return do(ctx, s.c, wire.OpDropDir, wire.InoReq{Ino: ino}, nil)
-}
-
-// Enter is metadata.Halves.
-func (s *Store) Enter(ctx context.Context, dir metadata.Ino, e metadata.Entry, replace bool) (*metadata.Entry, error) {
-	return s.entry(ctx, wire.OpEnter, wire.EnterReq{Dir: dir, Entry: e, Replace: replace})
-}
-
-// Remove is metadata.Halves.
-func (s *Store) Remove(ctx context.Context, dir metadata.Ino, name string, ino metadata.Ino) error {
-	return do(ctx, s.c, wire.OpRemove, wire.RemoveReq{Dir: dir, Name: name, Ino: ino}, nil)
-}
-
-// Relink is metadata.Halves.
-func (s *Store) Relink(ctx context.Context, ino metadata.Ino, delta int) (metadata.Attr, error) {
-	return s.attr(ctx, wire.OpRelink, wire.RelinkReq{Ino: ino, Delta: int32(delta)})
 }

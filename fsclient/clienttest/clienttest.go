@@ -1,0 +1,119 @@
+// Package clienttest has a node's home for tests of clients: what a daemon
+// makes of a store, without the daemon, its network and its control plane. Its
+// one idea is that a home is put together of the same parts there and here.
+package clienttest
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/bivouacfs/bivouac/datapath"
+	"github.com/bivouacfs/bivouac/metadata"
+	"github.com/bivouacfs/bivouac/metadata/cluster"
+	"github.com/bivouacfs/bivouac/metadata/locks"
+	"github.com/bivouacfs/bivouac/metadata/opens"
+	"github.com/bivouacfs/bivouac/metadata/pebblestore"
+	"github.com/bivouacfs/bivouac/metadata/txn"
+)
+
+// Home is a node as the home of its inodes, in memory.
+type Home struct {
+	*txn.Coordinator // what it does is not what the store does alone
+	metadata.Opens
+	stored
+	metadata.Locks
+
+	Files *opens.Files
+}
+
+// stored makes the store's methods those of a Home that has none itself.
+type stored struct{ *pebblestore.Store }
+
+// Config says whose home it is.
+type Config struct {
+	Self     metadata.NodeID
+	UID, GID uint32
+	View     func() cluster.View
+	Data     func(metadata.NodeID) datapath.Store
+	Peer     func(metadata.NodeID) metadata.TxPeer // the other homes
+	// Wake has the client of a node ask again for locks; nil is nobody.
+	Wake func(node metadata.NodeID, waiters []uint64)
+	Keep bool // files without a name stay until they are reaped
+}
+
+// New makes a home that ends with the test.
+func New(t testing.TB, cfg Config) *Home {
+	t.Helper()
+	h := &Home{}
+	s, err := pebblestore.Open(pebblestore.Config{
+		Dir: "meta", FS: vfs.NewMem(), Self: cfg.Self, UID: cfg.UID, GID: cfg.GID, CacheSize: 1 << 20,
+		Unnamed: func(ino metadata.Ino) { h.Files.Unnamed(ino) },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	h.Store = s
+	l := locks.New(locks.Config{
+		Ready: func(ctx context.Context, by metadata.Holder, ino metadata.Ino) error {
+			return h.Files.Holds(ctx, by, ino)
+		},
+		Wake: func(_ context.Context, node metadata.NodeID, waiters []uint64) error {
+			if cfg.Wake != nil {
+				cfg.Wake(node, waiters)
+			}
+			return nil
+		},
+	})
+	h.Locks = l
+	h.Files = opens.New(opens.Config{
+		Store: h, Locks: l,
+		Places: func(_ context.Context, a metadata.Attr, _ bool) ([]metadata.NodeID, error) {
+			return cfg.View().Map.Order(a.Ino, a.Layout), nil
+		},
+		Remove: func(ctx context.Context, id metadata.NodeID, inos []metadata.Ino) error {
+			var errs []error
+			for _, ino := range inos {
+				errs = append(errs, cfg.Data(id).Remove(ctx, ino))
+			}
+			return errors.Join(errs...)
+		},
+	})
+	h.Opens = h.Files
+	h.Coordinator, err = txn.New(txn.Config{
+		Self: cfg.Self, Store: s, Peer: cfg.Peer,
+		DirHome: func(_ context.Context, dir metadata.Attr, name string) metadata.NodeID {
+			return cfg.View().Map.DirHome(dir.Ino, name)
+		},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	var wg sync.WaitGroup
+	wg.Go(func() { h.Run(ctx) })
+	wg.Go(func() { l.Serve(ctx) })
+	if !cfg.Keep {
+		wg.Go(func() { h.Files.Serve(ctx) })
+	}
+	t.Cleanup(func() {
+		cancel()
+		wg.Wait()
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return h
+}
+
+// Setattr is metadata.Inodes, as a daemon's home has it.
+func (h *Home) Setattr(ctx context.Context, ino metadata.Ino, c metadata.Change) (metadata.Attr, error) {
+	set := func() (metadata.Attr, error) { return h.Store.Setattr(ctx, ino, c) }
+	if c.Set&metadata.SetSize == 0 {
+		return set()
+	}
+	return h.Files.Cut(ino, c.Size, set)
+}

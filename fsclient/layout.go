@@ -1,0 +1,171 @@
+package fsclient
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/bivouacfs/bivouac/metadata"
+)
+
+// ReservedXattr begins the names of the attributes that are Bivouac's own:
+//
+//	user.bivouac.layout   local or stripe
+//	user.bivouac.chunk    bytes; K, M and G may follow the number that is set
+//	user.bivouac.copies   1; more is not built
+//	user.bivouac.node     the nodes that hold the file's data; cannot be set
+//
+// Those of a directory say what its new files and directories get, and can
+// always be set. Those of a file can be set as long as it is empty and open on
+// no node. Setting an empty value, or removing, is the default.
+const ReservedXattr = "user.bivouac."
+
+const (
+	xattrLayout = ReservedXattr + "layout"
+	xattrChunk  = ReservedXattr + "chunk"
+	xattrCopies = ReservedXattr + "copies"
+	xattrNode   = ReservedXattr + "node"
+)
+
+const (
+	layoutLocal  = "local"
+	layoutStripe = "stripe"
+)
+
+func (c *Client) ownXattr(ctx context.Context, ino metadata.Ino, name string) ([]byte, error) {
+	a, err := c.Getattr(ctx, ino)
+	if err != nil {
+		return nil, err
+	}
+	dir, file := a.Mode&syscall.S_IFMT == syscall.S_IFDIR, a.Mode&syscall.S_IFMT == syscall.S_IFREG
+	switch {
+	case !dir && !file:
+	case name == xattrLayout && a.Layout.Kind == metadata.Local:
+		return []byte(layoutLocal), nil
+	case name == xattrLayout:
+		return []byte(layoutStripe), nil
+	case name == xattrChunk:
+		return strconv.AppendInt(nil, a.Layout.Chunk(), 10), nil
+	case name == xattrCopies:
+		return strconv.AppendUint(nil, uint64(max(a.Layout.Copies, 1)), 10), nil
+	case name == xattrNode && file:
+		hosts, err := c.Hosts(ctx, a)
+		return []byte(strings.Join(hosts, ",")), err
+	}
+	return nil, fmt.Errorf("inode %v: attribute %q: %w", ino, name, syscall.ENODATA)
+}
+
+// setOwnXattr changes the layout of a directory or of an empty file. Who has
+// the file open has its layout in mind, so an open file is EBUSY.
+func (c *Client) setOwnXattr(ctx context.Context, ino metadata.Ino, x metadata.Xattr) error {
+	if x.Mode == metadata.XattrCreate {
+		return fmt.Errorf("inode %v: attribute %q: %w", ino, x.Name, syscall.EEXIST)
+	}
+	ch, err := c.layoutChange(x.Name, string(x.Value))
+	if err != nil {
+		return fmt.Errorf("inode %v: %w", ino, err)
+	}
+	if ch.Set == 0 {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, closeWait)
+	defer cancel()
+	for {
+		err := c.setLayout(ctx, ino, ch)
+		if !errors.Is(err, syscall.EBUSY) || !c.closedSoon(ctx, ino) {
+			return err
+		}
+	}
+}
+
+const (
+	// closeWait is how long a change of layout waits for closes that are on
+	// their way: the kernel's to us, and those of other nodes to the home.
+	closeWait = time.Second
+	closePoll = 20 * time.Millisecond
+)
+
+func (c *Client) setLayout(ctx context.Context, ino metadata.Ino, ch metadata.Change) error {
+	if c.files.get(ino) != nil {
+		return fmt.Errorf("inode %v: layout of an open file: set it before, or that of the directory: %w", ino, syscall.EBUSY)
+	}
+	c.tellClosed(ctx, func(id metadata.NodeID) bool { return id == ino.Home() })
+	_, err := c.Setattr(ctx, ino, ch)
+	return err
+}
+
+// closedSoon waits a little; false if the time is over, or if the file has data,
+// which no close changes.
+func (c *Client) closedSoon(ctx context.Context, ino metadata.Ino) bool {
+	if a, err := c.Getattr(ctx, ino); err != nil || a.Size > 0 {
+		return false
+	}
+	return pause(ctx, closePoll)
+}
+
+// layoutChange is what setting an attribute of ours means.
+func (c *Client) layoutChange(name, value string) (metadata.Change, error) {
+	bad := func(err error, want string) error {
+		return fmt.Errorf("%s=%q: %s: %w", name, value, want, err)
+	}
+	switch name {
+	case xattrLayout:
+		ch := metadata.Change{Set: metadata.SetLayoutKind}
+		switch value {
+		case "", layoutStripe:
+		case layoutLocal:
+			ch.Layout = metadata.Layout{Kind: metadata.Local, Node: c.writer()}
+		default:
+			return ch, bad(syscall.EINVAL, "want local or stripe")
+		}
+		return ch, nil
+	case xattrChunk:
+		n, err := parseChunk(value)
+		if err != nil {
+			return metadata.Change{}, bad(err, "want a power of two from 64K to 1G")
+		}
+		return metadata.Change{Set: metadata.SetChunkSize, Layout: metadata.Layout{ChunkSize: n}}, nil
+	case xattrCopies:
+		if value == "" || value == "1" {
+			return metadata.Change{}, nil
+		}
+		return metadata.Change{}, bad(syscall.EOPNOTSUPP, "a file has one copy: more are not built; stage checkpoints out instead")
+	}
+	return metadata.Change{}, bad(syscall.EPERM, "cannot be set")
+}
+
+// writer is the node that keeps what is written here with a local layout.
+func (c *Client) writer() metadata.NodeID {
+	if c.cfg.Local != nil {
+		return c.cfg.Self
+	}
+	return metadata.RootIno.Home() // a client without a share
+}
+
+// parseChunk reads a chunk size in bytes, K, M or G; 0 is the default.
+func parseChunk(s string) (uint32, error) {
+	if s == "" {
+		return 0, nil
+	}
+	shift := 0
+	switch s[len(s)-1] {
+	case 'k', 'K':
+		shift = 10
+	case 'm', 'M':
+		shift = 20
+	case 'g', 'G':
+		shift = 30
+	}
+	if shift > 0 {
+		s = s[:len(s)-1]
+	}
+	n, err := strconv.ParseUint(s, 10, 32)
+	if err != nil || n == 0 || n<<shift > metadata.MaxChunkSize {
+		return 0, syscall.EINVAL
+	}
+	return uint32(n << shift), metadata.CheckChunkSize(uint32(n << shift))
+}

@@ -1,0 +1,304 @@
+package fsclient
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/bivouacfs/bivouac/metadata"
+	"github.com/bivouacfs/bivouac/metadata/locks"
+)
+
+const (
+	// askAgain is about how long a waiter waits to be woken before it asks
+	// by itself: its home may have started again.
+	askAgain = 2 * time.Second
+	// cancelTime bounds the call that gives a place in a queue up.
+	cancelTime = 2 * time.Second
+)
+
+var _ metadata.Woken = (*Client)(nil)
+
+// lockTable is the locks of this node, as their homes have granted them, and
+// who waits.
+type lockTable struct {
+	mu      sync.Mutex
+	waiter  uint64                        // under mu: the last one
+	waiting map[uint64]chan struct{}      // under mu: closed by Wake
+	files   map[metadata.Ino]*mirror      // under mu
+	owners  map[lockOwner]map[uint64]bool // under mu: that may have locks
+	sealed  *locks.Locks                  // of the files of datasets, which have no home
+}
+
+type lockOwner struct {
+	ino  metadata.Ino
+	kind metadata.LockKind
+}
+
+// mirror is the locks of this node on a file. Answers of the home can overtake
+// each other; they are put in order by their versions when none is under way.
+type mirror struct {
+	set    locks.Set
+	late   []versioned
+	flying int
+}
+
+type versioned struct {
+	version uint64
+	lock    metadata.Lock
+}
+
+func (t *lockTable) init() {
+	t.waiting = make(map[uint64]chan struct{})
+	t.files = make(map[metadata.Ino]*mirror)
+	t.owners = make(map[lockOwner]map[uint64]bool)
+	t.sealed = locks.New(locks.Config{Wake: func(_ context.Context, _ metadata.NodeID, ws []uint64) error {
+		t.wake(ws)
+		return nil
+	}})
+}
+
+// Lock gets l on a live or sealed file that is open here, or with the type
+// Unlocked ends it. It waits if it shall; ctx ends that with EINTR. Files of
+// datasets are locked on this node only.
+func (c *Client) Lock(ctx context.Context, ino metadata.Ino, l metadata.Lock, wait bool) error {
+	q := metadata.LockReq{Ino: ino, Lock: l}
+	c.locks.begin(q)
+	defer c.locks.end(ino)
+	if !wait || l.Type == metadata.Unlocked {
+		_, err := c.ask(ctx, q)
+		return err
+	}
+	woken := c.locks.enter(&q)
+	defer c.locks.leave(q.Waiter)
+	for {
+		granted, err := c.ask(ctx, q)
+		if granted || err != nil && ctx.Err() == nil && !c.mayReturn(ino.Home(), err) {
+			return err
+		}
+		t := time.NewTimer(askAgain/2 + rand.N(askAgain))
+		select {
+		case <-woken:
+			woken = c.locks.again(q.Waiter)
+		case <-t.C:
+		case <-ctx.Done():
+			t.Stop()
+			return c.giveUp(ctx, q)
+		}
+		t.Stop()
+	}
+}
+
+// mayReturn reports whether err says that a home did not answer that is not
+// given up: who waits goes on waiting for it.
+func (c *Client) mayReturn(home metadata.NodeID, err error) bool {
+	return unreachable(err) && c.alive(home) == nil
+}
+
+// giveUp takes a waiter out of the queue. If it was granted meanwhile, it is.
+func (c *Client) giveUp(ctx context.Context, q metadata.LockReq) error {
+	errno := ctxErrno(ctx)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cancelTime)
+	defer cancel()
+	q.Cancel = true
+	if granted, err := c.ask(ctx, q); err == nil && granted {
+		return nil
+	}
+	return fmt.Errorf("lock on %v: %w", q.Ino, errno)
+}
+
+// ask makes one call, again if the home is one that starts again, and takes
+// note of what was granted.
+func (c *Client) ask(ctx context.Context, q metadata.LockReq) (granted bool, err error) {
+	var a metadata.LockAnswer
+	err = c.onLocks(ctx, q.Ino, func(s metadata.Locks) error {
+		var err error
+		a, err = s.Lock(ctx, c.holder(), q)
+		return err
+	})
+	if err != nil {
+		return false, err
+	}
+	if a.Granted {
+		c.locks.granted(q, a.Version)
+	}
+	return a.Granted, nil
+}
+
+// onLocks calls fn with whoever keeps the locks of ino.
+func (c *Client) onLocks(ctx context.Context, ino metadata.Ino, fn func(metadata.Locks) error) error {
+	if ino.Sealed() {
+		return fn(c.locks.sealed)
+	}
+	return c.persist(ctx, ino.Home(), func(s metadata.NodeStore) error {
+		l, ok := s.(metadata.Locks)
+		if !ok {
+			return fmt.Errorf("a home without locks: %w", syscall.ENOLCK)
+		}
+		return fn(l)
+	})
+}
+
+// TestLock returns a lock that stands in the way of l, and whose it is;
+// Unlocked if there is none.
+func (c *Client) TestLock(ctx context.Context, ino metadata.Ino, l metadata.Lock) (node metadata.NodeID, held metadata.Lock, err error) {
+	err = c.onLocks(ctx, ino, func(s metadata.Locks) error {
+		var err error
+		node, held, err = s.TestLock(ctx, c.holder(), ino, l)
+		return err
+	})
+	return node, held, err
+}
+
+// UnlockAll ends all locks of an owner on a file. It makes no call if there
+// are none, as there are none of nearly all who close a file.
+func (c *Client) UnlockAll(ctx context.Context, ino metadata.Ino, kind metadata.LockKind, owner uint64) error {
+	if !c.locks.mayHave(ino, kind, owner) {
+		return nil
+	}
+	err := c.Lock(ctx, ino, metadata.Lock{Kind: kind, Owner: owner, End: metadata.MaxLockEnd}, false)
+	if err == nil || errors.Is(err, syscall.ENOLCK) {
+		c.locks.hasNone(ino, kind, owner)
+		return nil
+	}
+	return err
+}
+
+// Wake is metadata.Woken.
+func (c *Client) Wake(waiters []uint64) { c.locks.wake(waiters) }
+
+func (t *lockTable) wake(waiters []uint64) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, w := range waiters {
+		if ch, ok := t.waiting[w]; ok {
+			select {
+			case <-ch:
+			default:
+				close(ch)
+			}
+		}
+	}
+}
+
+// enter gives q the number under which it waits.
+func (t *lockTable) enter(q *metadata.LockReq) <-chan struct{} {
+	t.mu.Lock()
+	t.waiter++
+	q.Waiter = t.waiter
+	t.mu.Unlock()
+	return t.again(q.Waiter)
+}
+
+// again has a waiter wait once more.
+func (t *lockTable) again(waiter uint64) <-chan struct{} {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.waiting[waiter] = make(chan struct{})
+	return t.waiting[waiter]
+}
+
+func (t *lockTable) leave(waiter uint64) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	delete(t.waiting, waiter)
+}
+
+// begin notes that a request is under way.
+func (t *lockTable) begin(q metadata.LockReq) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	m := t.files[q.Ino]
+	if m == nil {
+		m = &mirror{}
+		t.files[q.Ino] = m
+	}
+	m.flying++
+	if q.Type == metadata.Unlocked {
+		return
+	}
+	k := lockOwner{q.Ino, q.Kind}
+	if t.owners[k] == nil {
+		t.owners[k] = make(map[uint64]bool)
+	}
+	t.owners[k][q.Owner] = true
+}
+
+// granted takes what the home has granted.
+func (t *lockTable) granted(q metadata.LockReq, version uint64) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if m := t.files[q.Ino]; m != nil {
+		m.late = append(m.late, versioned{version, q.Lock})
+	}
+}
+
+// end is the end of a request that begin began.
+func (t *lockTable) end(ino metadata.Ino) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	m := t.files[ino]
+	if m == nil {
+		return
+	}
+	if m.flying--; m.flying > 0 {
+		return
+	}
+	if m.fold(); len(m.set) == 0 {
+		delete(t.files, ino)
+	}
+}
+
+// fold puts the answers in force, in the order of their versions.
+func (m *mirror) fold() {
+	slices.SortStableFunc(m.late, func(a, b versioned) int { return cmp.Compare(a.version, b.version) })
+	for _, v := range m.late {
+		m.set = m.set.With(v.lock)
+	}
+	m.late = nil
+}
+
+// of is the locks of this node on a file, for a home that has forgotten them.
+func (t *lockTable) of(ino metadata.Ino) []metadata.Lock {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	m := t.files[ino]
+	if m == nil {
+		return nil
+	}
+	m.fold()
+	return slices.Clone(m.set)
+}
+
+func (t *lockTable) mayHave(ino metadata.Ino, kind metadata.LockKind, owner uint64) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.owners[lockOwner{ino, kind}][owner]
+}
+
+func (t *lockTable) hasNone(ino metadata.Ino, kind metadata.LockKind, owner uint64) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	k := lockOwner{ino, kind}
+	if delete(t.owners[k], owner); len(t.owners[k]) == 0 {
+		delete(t.owners, k)
+	}
+}
+
+// closed forgets a file that is not open here any more.
+func (t *lockTable) closed(ino metadata.Ino) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if m := t.files[ino]; m != nil && m.flying == 0 {
+		delete(t.files, ino)
+	}
+	for _, kind := range []metadata.LockKind{metadata.PosixLock, metadata.FlockLock} {
+		delete(t.owners, lockOwner{ino, kind})
+	}
+}

@@ -1,0 +1,160 @@
+package mount_test
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/bivouacfs/bivouac/metadata"
+)
+
+// needPassthrough skips where the kernel cannot read files by itself.
+func needPassthrough(t *testing.T) {
+	t.Helper()
+	needFUSE(t)
+	var u unix.Utsname
+	check(t, unix.Uname(&u))
+	var major, minor int
+	if _, err := fmt.Sscanf(unix.ByteSliceToString(u.Release[:]), "%d.%d", &major, &minor); err != nil {
+		t.Fatal(err)
+	}
+	if major < 6 || major == 6 && minor < 9 {
+		t.Skipf("Linux %d.%d has no FUSE passthrough, which came with 6.9", major, minor)
+	}
+}
+
+// file is the file i of the dataset on mount m.
+func (j *job) file(m, i int) string {
+	return filepath.Join(j.dirs[m], "data", "set", "train", fmt.Sprintf("%03d", i))
+}
+
+// localTo reports whether the file i of the dataset is whole on node id.
+func localTo(j *job, id metadata.NodeID, i int) bool { return i%len(j.data) == int(id) }
+
+// TestPassthrough: files that are whole on this node are read by the kernel,
+// without a request for their bytes; all others as before.
+func TestPassthrough(t *testing.T) {
+	needPassthrough(t)
+	j := startJob(t, &job{})
+	local := int64(0)
+	for i := range sealedFiles {
+		wantFile(t, j.file(0, i), sealedContent(i))
+		if localTo(j, 0, i) {
+			local++
+		}
+	}
+	s := j.mounts[0].Stats()
+	if want := int64(sealedFiles) - local; s.Passthrough != local || s.Calls["read"] < want || s.Calls["read"] > 2*want {
+		t.Errorf("stats = %+v, want %d opens by passthrough and reads of the %d others only", s, local, want)
+	}
+	wantFile(t, filepath.Join(j.dirs[0], "data", "set", "big"), pattern(sealedBig))
+	for range 2 { // again, by the ids that are kept
+		wantFile(t, j.file(0, 0), sealedContent(0))
+	}
+	if got := j.mounts[0].Stats().Passthrough; got != local+2 {
+		t.Errorf("passthrough = %d, want %d", got, local+2)
+	}
+}
+
+// TestPassthroughMap: a mapping, direct reads and two opens at once.
+func TestPassthroughMap(t *testing.T) {
+	needPassthrough(t)
+	j := startJob(t, &job{})
+	f, err := os.Open(j.file(0, 0))
+	check(t, err)
+	defer f.Close()
+	want := sealedContent(0)
+	m, err := unix.Mmap(int(f.Fd()), 0, len(want), unix.PROT_READ, unix.MAP_SHARED)
+	check(t, err)
+	if !bytes.Equal(m, want) {
+		t.Error("the mapping has other bytes than the file")
+	}
+	check(t, unix.Munmap(m))
+	d, err := os.OpenFile(j.file(0, 0), os.O_RDONLY|unix.O_DIRECT, 0)
+	check(t, err)
+	defer d.Close()
+	p := aligned(4096)
+	if n, err := d.Read(p); err != nil || !bytes.Equal(p[:n], want) {
+		t.Errorf("direct read = %d, %v, want %d bytes", n, err, len(want))
+	}
+	if got := j.mounts[0].Stats().Passthrough; got != 2 {
+		t.Errorf("passthrough = %d, want 2", got)
+	}
+}
+
+// aligned is n bytes that begin at a page.
+func aligned(n int) []byte {
+	b := make([]byte, 2*n)
+	off := int(-uintptr(unsafe.Pointer(&b[0])) & uintptr(n-1))
+	return b[off : off+n]
+}
+
+// TestPassthroughFew: with room for few ids, many readers at once read right.
+func TestPassthroughFew(t *testing.T) {
+	needPassthrough(t)
+	j := startJob(t, &job{backings: 3})
+	var wg sync.WaitGroup
+	for w := range 8 {
+		wg.Go(func() {
+			for k := range 100 {
+				i := (k*7 + w) % sealedFiles
+				if got, err := os.ReadFile(j.file(0, i)); err != nil || !bytes.Equal(got, sealedContent(i)) {
+					t.Errorf("file %d = %d bytes, %v", i, len(got), err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	if s := j.mounts[0].Stats(); s.Passthrough == 0 || s.Panics != 0 {
+		t.Errorf("stats = %+v", s)
+	}
+}
+
+// refusing refuses every other file for want of memory, or all of them.
+type refusing struct {
+	always error
+	asked  atomic.Int64
+}
+
+func (r *refusing) Back(*os.File) (int32, error) {
+	r.asked.Add(1)
+	if r.always != nil {
+		return 0, r.always
+	}
+	return 0, syscall.ENOMEM
+}
+
+func (r *refusing) Drop(int32) error { return errors.New("no id was given") }
+
+// TestPassthroughRefused: who is refused reads as before. A lasting refusal is
+// asked for once, one for want of memory again.
+func TestPassthroughRefused(t *testing.T) {
+	needPassthrough(t)
+	for _, tt := range []struct {
+		err  error
+		once bool
+	}{{syscall.EPERM, true}, {nil, false}} {
+		r := &refusing{always: tt.err}
+		j := startJob(t, &job{backer: r})
+		for range 2 {
+			for i := range sealedFiles {
+				wantFile(t, j.file(0, i), sealedContent(i))
+			}
+		}
+		if s := j.mounts[0].Stats(); s.Passthrough != 0 {
+			t.Errorf("%v: stats = %+v", tt.err, s)
+		}
+		if n := r.asked.Load(); (n == 1) != tt.once {
+			t.Errorf("%v: asked %d times, want once: %t", tt.err, n, tt.once)
+		}
+	}
+}

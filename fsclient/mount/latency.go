@@ -1,0 +1,80 @@
+package mount
+
+import (
+	"math/bits"
+	"sync/atomic"
+	"time"
+)
+
+const (
+	// firstBound is the upper bound of the shortest times, in nanoseconds; each
+	// bound is twice the one before.
+	firstBound = 8192
+	bounds     = 20 // the longest is 4.3 s; what is longer is in one more bucket
+)
+
+// latency counts how long the requests of one kind took.
+type latency struct {
+	buckets [bounds + 1]atomic.Int64
+	sum     atomic.Int64 // nanoseconds
+}
+
+func (l *latency) add(d time.Duration) {
+	l.buckets[min(bits.Len64(uint64(max(d-1, 0))/firstBound), bounds)].Add(1)
+	l.sum.Add(int64(d))
+}
+
+// Latency is how long the requests of one kind took, from when the mount has
+// read one until it has its answer.
+type Latency struct {
+	Count  int64   `json:"count"`
+	Mean   float64 `json:"mean_seconds"`
+	Median float64 `json:"median_seconds"` // an upper bound, at most twice the value
+	P99    float64 `json:"p99_seconds"`    // likewise
+
+	sum     time.Duration
+	buckets [bounds + 1]int64
+}
+
+func (l *latency) read() Latency {
+	r := Latency{sum: time.Duration(l.sum.Load())}
+	for i := range l.buckets {
+		r.buckets[i] = l.buckets[i].Load()
+		r.Count += r.buckets[i]
+	}
+	if r.Count > 0 {
+		r.Mean = r.sum.Seconds() / float64(r.Count)
+	}
+	r.Median, r.P99 = r.quantile(0.5), r.quantile(0.99)
+	return r
+}
+
+// quantile is the bound below which the fraction q of the requests lies; the
+// longest bound for what is longer.
+func (l *Latency) quantile(q float64) float64 {
+	if l.Count == 0 {
+		return 0
+	}
+	want, n := int64(q*float64(l.Count)), int64(0)
+	for i := range bounds {
+		if n += l.buckets[i]; n > want {
+			return bound(i)
+		}
+	}
+	return bound(bounds - 1)
+}
+
+// bound is the upper bound of the bucket i, in seconds.
+func bound(i int) float64 { return float64(int64(firstBound)<<i) / 1e9 }
+
+// Histogram is the count and the sum in seconds of all requests, and how many
+// took no longer than each bound, as Prometheus wants it.
+func (l *Latency) Histogram() (count uint64, sum float64, upTo map[float64]uint64) {
+	upTo = make(map[float64]uint64, bounds)
+	n := int64(0)
+	for i := range bounds {
+		n += l.buckets[i]
+		upTo[bound(i)] = uint64(n)
+	}
+	return uint64(l.Count), l.sum.Seconds(), upTo
+}

@@ -1,0 +1,53 @@
+package mount
+
+import (
+	"testing"
+	"time"
+)
+
+// TestLatency compares the buckets with what a list of the times says.
+func TestLatency(t *testing.T) {
+	var l latency
+	times := []time.Duration{0, 1, firstBound - 1, firstBound, firstBound + 1, 2 * firstBound, 2*firstBound + 1,
+		time.Millisecond, time.Second, time.Hour}
+	sum := time.Duration(0)
+	for _, d := range times {
+		l.add(d)
+		sum += d
+	}
+	r := l.read()
+	count, total, upTo := r.Histogram()
+	if count != uint64(len(times)) || total != sum.Seconds() || r.Count != int64(count) {
+		t.Errorf("count %d, sum %v, want %d, %v", count, total, len(times), sum.Seconds())
+	}
+	if len(upTo) != bounds {
+		t.Errorf("%d bounds, want %d", len(upTo), bounds)
+	}
+	for b, n := range upTo {
+		want := uint64(0)
+		for _, d := range times {
+			if d.Seconds() <= b {
+				want++
+			}
+		}
+		if n != want {
+			t.Errorf("%d times up to %v s, want %d", n, b, want)
+		}
+	}
+}
+
+func TestLatencyQuantiles(t *testing.T) {
+	var l latency
+	if r := l.read(); r.Median != 0 || r.P99 != 0 || r.Mean != 0 {
+		t.Errorf("of nothing = %+v", r)
+	}
+	for range 98 {
+		l.add(100 * time.Microsecond)
+	}
+	l.add(time.Second)
+	l.add(time.Hour)
+	r := l.read()
+	if r.Median < 100e-6 || r.Median > 200e-6 || r.P99 < 1 {
+		t.Errorf("median %v, p99 %v, want about 100e-6 and more than 1", r.Median, r.P99)
+	}
+}

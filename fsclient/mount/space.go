@@ -1,0 +1,116 @@
+package mount
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"syscall"
+
+	"github.com/hanwen/go-fuse/v2/fuse"
+	"golang.org/x/sys/unix"
+
+	"github.com/bivouacfs/bivouac/fsclient"
+	"github.com/bivouacfs/bivouac/metadata"
+)
+
+// Fallocate takes space for a range of an open file, or gives it back. Of its
+// modes there are none, KEEP_SIZE, PUNCH_HOLE and ZERO_RANGE; where the disk of
+// a node has none of them, and for all others, it is EOPNOTSUPP.
+func (s *fsys) Fallocate(cancel <-chan struct{}, in *fuse.FallocateIn) fuse.Status {
+	var err error
+	code := s.call(opFallocate, cancel, &in.InHeader, func(ctx context.Context) error {
+		var f *fsclient.File
+		if f, err = s.liveFile(in.Fh); err != nil {
+			return err
+		}
+		if in.Offset > 1<<63-1 || in.Length > 1<<63-1 {
+			return syscall.EFBIG
+		}
+		err = fallocate(ctx, f, in.Mode, int64(in.Offset), int64(in.Length))
+		return held(err)
+	})
+	if errors.Is(err, syscall.EOPNOTSUPP) {
+		return notSupported
+	}
+	return code
+}
+
+// fallocate does what one mode of fallocate(2) means. Zeros are a hole that has
+// its space.
+func fallocate(ctx context.Context, f *fsclient.File, mode uint32, off, n int64) error {
+	take := f.Allocate
+	if mode&unix.FALLOC_FL_KEEP_SIZE != 0 {
+		take = f.Reserve
+	}
+	switch mode &^ unix.FALLOC_FL_KEEP_SIZE {
+	case 0:
+		return take(ctx, off, n)
+	case unix.FALLOC_FL_PUNCH_HOLE:
+		return f.Punch(ctx, off, n)
+	case unix.FALLOC_FL_ZERO_RANGE:
+		if err := f.Punch(ctx, off, n); err != nil {
+			return err
+		}
+		return take(ctx, off, n)
+	}
+	return fmt.Errorf("fallocate mode %#x: %w", mode, syscall.EOPNOTSUPP)
+}
+
+// liveFile is the open file of scratch behind a handle.
+func (s *fsys) liveFile(fh uint64) (*fsclient.File, error) {
+	h, err := s.handles.get(fh)
+	if err != nil {
+		return nil, err
+	}
+	if h.file == nil {
+		return nil, syscall.EBADF
+	}
+	return h.file, nil
+}
+
+// Lseek finds data and holes; all other seeks are the kernel's.
+func (s *fsys) Lseek(cancel <-chan struct{}, in *fuse.LseekIn, out *fuse.LseekOut) fuse.Status {
+	return s.call(opLseek, cancel, &in.InHeader, func(ctx context.Context) error {
+		h, err := s.handles.get(in.Fh)
+		if err != nil {
+			return err
+		}
+		if in.Offset > 1<<63-1 {
+			return syscall.ENXIO
+		}
+		var at int64
+		switch {
+		case in.Whence != unix.SEEK_DATA && in.Whence != unix.SEEK_HOLE:
+			return syscall.EINVAL
+		case h.file == nil:
+			at, err = s.seekWhole(ctx, in)
+		case in.Whence == unix.SEEK_DATA:
+			at, err = h.file.NextData(ctx, int64(in.Offset))
+		default:
+			at, err = h.file.NextHole(ctx, int64(in.Offset))
+		}
+		out.Offset = uint64(at)
+		return held(err)
+	})
+}
+
+// seekWhole seeks in a file that has no holes, whose handle has no client's file.
+func (s *fsys) seekWhole(ctx context.Context, in *fuse.LseekIn) (int64, error) {
+	a, _, err := s.attr(ctx, metadata.Ino(in.NodeId))
+	switch {
+	case err != nil:
+		return 0, err
+	case int64(in.Offset) >= a.Size:
+		return 0, syscall.ENXIO
+	case in.Whence == unix.SEEK_HOLE:
+		return a.Size, nil
+	}
+	return int64(in.Offset), nil
+}
+
+// fillBlocks corrects the space that a file takes, where that is known here.
+func (s *fsys) fillBlocks(ctx context.Context, out *fuse.Attr, a *metadata.Attr) {
+	if n, ok := s.client.Blocks(ctx, a); ok {
+		out.Blocks = uint64(n / 512)
+	}
+}

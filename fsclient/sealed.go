@@ -1,0 +1,111 @@
+package fsclient
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"syscall"
+	"time"
+
+	"github.com/bivouacfs/bivouac/datapath"
+	"github.com/bivouacfs/bivouac/metadata"
+)
+
+// How long a read of a dataset waits for what may come to be. A file that is
+// being fetched is waited for without an end: its owner says that it is.
+const (
+	lostPatience  = time.Minute     // for a node that does not answer to come back, or to be given up
+	shortPatience = 5 * time.Second // for bytes that the owner has not, although it says so
+	firstPause    = 5 * time.Millisecond
+	longestPause  = 500 * time.Millisecond
+)
+
+// readFileSealed reads from a file of a dataset, all of p. Nothing there is a hole:
+// bytes that are missing are an error, never zeros.
+func (c *Client) readFileSealed(ctx context.Context, a metadata.Attr, order []metadata.NodeID, p []byte, off int64) error {
+	spans := datapath.Spans(a.Layout.Chunk(), order, off, int64(len(p)))
+	return each(ctx, spans, func(ctx context.Context, s datapath.Span) error {
+		w := sealedSpan{c: c, a: &a, order: order, Span: s}
+		if err := w.read(ctx, p[s.Pos-off:][:s.Len]); err != nil {
+			return fmt.Errorf("inode %v: bytes at %d: %w", a.Ino, s.Pos, err)
+		}
+		return nil
+	})
+}
+
+// sealedSpan is a read of a span that goes on until it has succeeded or cannot.
+type sealedSpan struct {
+	c     *Client
+	a     *metadata.Attr
+	order []metadata.NodeID
+	datapath.Span
+	since time.Time // when the trouble began that it waits for; zero is none
+}
+
+func (s *sealedSpan) read(ctx context.Context, p []byte) error {
+	for wait := firstPause; ; wait = min(2*wait, longestPause) {
+		err := s.try(ctx, p)
+		if err == nil || !s.worth(err) {
+			return err
+		}
+		if !pause(ctx, wait) {
+			return ctxErrno(ctx)
+		}
+	}
+}
+
+// errShort says that an owner has fewer bytes than the file.
+var errShort = fmt.Errorf("bytes are missing: %w", syscall.EIO)
+
+// try asks the node that has the span by the map of now.
+func (s *sealedSpan) try(ctx context.Context, p []byte) error {
+	node, off := s.Node, s.Off
+	if h := s.c.cfg.View().Map.Holder(s.a.Ino, s.Node); h != s.Node {
+		off = datapath.StandIn(s.a.Layout.Chunk(), len(s.order), slices.Index(s.order, s.Node), s.a.Size, off)
+		node = h
+	}
+	d, err := s.c.dataOf(node)
+	n := 0
+	if err == nil {
+		n, err = d.ReadAt(ctx, s.a.Ino, p, off)
+	}
+	switch {
+	case err != nil:
+		return err
+	case n < len(p):
+		return errShort
+	}
+	s.c.countRead(node, n)
+	return nil
+}
+
+// worth reports whether what failed with err may succeed now.
+func (s *sealedSpan) worth(err error) bool {
+	patience := lostPatience
+	switch {
+	case errors.Is(err, syscall.EAGAIN):
+		s.since = time.Time{}
+		return true
+	case errors.Is(err, errShort):
+		patience = shortPatience
+	case !lost(err):
+		return false
+	}
+	now := s.c.cfg.Now()
+	if s.since.IsZero() {
+		s.since = now
+	}
+	return now.Sub(s.since) < patience
+}
+
+// lost reports whether err says that a node could not be asked.
+func lost(err error) bool {
+	for _, no := range []error{syscall.EHOSTDOWN, syscall.EHOSTUNREACH, syscall.ETIMEDOUT, syscall.ECONNREFUSED,
+		syscall.ECONNRESET, syscall.EPIPE, syscall.ESHUTDOWN} {
+		if errors.Is(err, no) {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,72 @@
+package fsclient
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"syscall"
+
+	"github.com/bivouacfs/bivouac/metadata"
+)
+
+var _ metadata.Xattrs = (*Client)(nil)
+
+// Getxattr is metadata.Xattrs. What begins with ReservedXattr is made here.
+func (c *Client) Getxattr(ctx context.Context, ino metadata.Ino, name string) ([]byte, error) {
+	if strings.HasPrefix(name, ReservedXattr) {
+		return c.ownXattr(ctx, ino, name)
+	}
+	if ino.Sealed() {
+		return nil, fmt.Errorf("inode %v: attribute %q: %w", ino, name, syscall.ENODATA)
+	}
+	s, err := c.homeOf(ino)
+	if err != nil {
+		return nil, err
+	}
+	return s.Getxattr(ctx, ino, name)
+}
+
+// Setxattr is metadata.Xattrs.
+func (c *Client) Setxattr(ctx context.Context, ino metadata.Ino, x metadata.Xattr) error {
+	if ino.Sealed() {
+		return readOnly(ino)
+	}
+	if strings.HasPrefix(x.Name, ReservedXattr) {
+		return c.setOwnXattr(ctx, ino, x)
+	}
+	s, err := c.homeOf(ino)
+	if err != nil {
+		return err
+	}
+	defer c.leases.Revoke(metadata.LeaseKey{Ino: ino})
+	return s.Setxattr(ctx, ino, x)
+}
+
+// Listxattr is metadata.Xattrs. What begins with ReservedXattr is not listed,
+// so that nobody tries to copy it.
+func (c *Client) Listxattr(ctx context.Context, ino metadata.Ino) ([]string, error) {
+	if ino.Sealed() {
+		return nil, nil
+	}
+	s, err := c.homeOf(ino)
+	if err != nil {
+		return nil, err
+	}
+	return s.Listxattr(ctx, ino)
+}
+
+// Removexattr is metadata.Xattrs. A layout that is removed is the default again.
+func (c *Client) Removexattr(ctx context.Context, ino metadata.Ino, name string) error {
+	if ino.Sealed() {
+		return readOnly(ino)
+	}
+	if strings.HasPrefix(name, ReservedXattr) {
+		return c.setOwnXattr(ctx, ino, metadata.Xattr{Name: name})
+	}
+	s, err := c.homeOf(ino)
+	if err != nil {
+		return err
+	}
+	defer c.leases.Revoke(metadata.LeaseKey{Ino: ino})
+	return s.Removexattr(ctx, ino, name)
+}
