@@ -19,7 +19,7 @@ import (
 )
 
 // blobReq asks for a piece of a file that a node keeps of a dataset's staging:
-// a part's items, a share's records, or the manifest.
+// a part's items, a share's records, the manifest, or what a fill needs beside it.
 type blobReq struct {
 	Dataset metadata.DatasetID `json:"dataset"`
 	Name    string             `json:"name"`
@@ -54,12 +54,12 @@ func (d *Daemon) onBlob(_ context.Context, r *rpc.Request, resp *rpc.Response) e
 
 // blobName reports whether name is one of the files of a staging.
 func blobName(name string) bool {
-	if name == manifestFile {
+	if name == manifestFile || name == originsFile || name == orderFile || name == allSkips {
 		return true
 	}
 	kind, part, _ := strings.Cut(name, "-")
 	_, err := strconv.ParseUint(part, 10, 16)
-	return err == nil && (kind == "part" || kind == "records")
+	return err == nil && (kind == "part" || kind == "records" || kind == "skips" || kind == "sums")
 }
 
 // fetch copies a blob of node from into the file path, which appears whole or

@@ -30,7 +30,9 @@ type report struct {
 	// ingested; Trouble is why it could not.
 	Manifests map[metadata.DatasetID]string `json:"manifests,omitempty"`
 	Trouble   map[metadata.DatasetID]string `json:"trouble,omitempty"`
-	Space     datapath.Space                `json:"space"`
+	// Filled is how far the node is with each dataset that it fills.
+	Filled map[metadata.DatasetID]fillReport `json:"filled,omitempty"`
+	Space  datapath.Space                    `json:"space"`
 }
 
 // reportReply answers a report. Leader is the member to report to from now on.
@@ -170,6 +172,7 @@ func (d *Daemon) report() report {
 	r := report{Node: d.job.Self, Version: d.View().Version, Ready: d.ready.Load()}
 	r.Leaving, r.Done, r.Crew = d.leave.state()
 	r.Manifests, r.Trouble = d.table.report()
+	r.Filled = d.filled()
 	r.Space, _ = d.data.Space(d.ctx) // a store that cannot say it reports zeros
 	if a := d.addrs(d.job.Self); len(a) > 0 {
 		r.Addr = a[0]

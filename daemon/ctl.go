@@ -124,6 +124,9 @@ func (d *Daemon) routes() *http.ServeMux {
 		writeJSON(w, http.StatusOK, d.Status(r.Context()))
 	})
 	m.HandleFunc("POST /v1/stage-in", d.postStageIn)
+	m.HandleFunc("GET /v1/skips", d.getSkips)
+	m.HandleFunc("POST /v1/verify", d.postVerify)
+	m.HandleFunc("GET /v1/sums", d.getSums)
 	m.HandleFunc("POST /v1/stage-out", d.postStageOut)
 	m.Handle("GET /metrics", promhttp.HandlerFor(d.registry(), promhttp.HandlerOpts{}))
 	m.HandleFunc("GET /debug/pprof/", pprof.Index)
@@ -201,9 +204,10 @@ func (d *Daemon) postStageOut(w http.ResponseWriter, r *http.Request) {
 // node that could not begin.
 func (d *Daemon) StageOut(ctx context.Context, o OutSpec) (stagein.OutResult, error) {
 	var nodes []cluster.Node
+	var crew []metadata.NodeID
 	for _, n := range d.View().Map.Nodes {
 		if serving(n) {
-			nodes = append(nodes, n)
+			nodes, crew = append(nodes, n), append(crew, n.ID)
 		}
 	}
 	results := make([]stagein.OutResult, len(nodes))
@@ -211,7 +215,7 @@ func (d *Daemon) StageOut(ctx context.Context, o OutSpec) (stagein.OutResult, er
 	var g errgroup.Group
 	for i, n := range nodes {
 		g.Go(func() error {
-			q := taskReq{Task: id, Out: &o, Self: i, N: len(nodes)}
+			q := taskReq{Task: id, Out: &o, Crew: crew}
 			err := d.runTask(ctx, n.ID, q, func(s taskState) {
 				if s.Out != nil {
 					results[i] = *s.Out

@@ -10,6 +10,7 @@ import (
 	"io/fs"
 	"net"
 	"net/http"
+	"net/url"
 	"syscall"
 
 	"github.com/bivouacfs/bivouac/stagein"
@@ -48,6 +49,52 @@ func (c *Ctl) FreshStatus(ctx context.Context) (Status, error) {
 func (c *Ctl) StageIn(ctx context.Context, s DatasetSpec) (StageInReply, error) {
 	var r StageInReply
 	return r, c.do(ctx, http.MethodPost, "/v1/stage-in", s, &r)
+}
+
+// Skips is what could not be read of the dataset name and was left out.
+func (c *Ctl) Skips(ctx context.Context, name string) ([]stagein.Skip, error) {
+	resp, err := c.send(ctx, http.MethodGet, "/v1/skips?name="+url.QueryEscape(name), nil)
+	if err != nil {
+		return nil, err
+	}
+	defer resp.Body.Close()
+	dec := json.NewDecoder(resp.Body)
+	if resp.StatusCode != http.StatusOK {
+		return nil, refusal(dec, resp)
+	}
+	var all []stagein.Skip
+	for {
+		var s stagein.Skip
+		if err := dec.Decode(&s); err == io.EOF {
+			return all, nil
+		} else if err != nil {
+			return nil, err
+		}
+		all = append(all, s)
+	}
+}
+
+// copy writes the answer of a GET to w.
+func (c *Ctl) copy(ctx context.Context, path string, w io.Writer) error {
+	resp, err := c.send(ctx, http.MethodGet, path, nil)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		return refusal(json.NewDecoder(resp.Body), resp)
+	}
+	_, err = io.Copy(w, resp.Body)
+	return err
+}
+
+// refusal is the error of an answer that is not 200.
+func refusal(dec *json.Decoder, resp *http.Response) error {
+	var e CtlError
+	if dec.Decode(&e) != nil || e.Error == "" {
+		return fmt.Errorf("the daemon answers %s", resp.Status)
+	}
+	return errors.New(e.Error)
 }
 
 // StageOut copies a directory of scratch out by all nodes, and waits.
@@ -94,11 +141,7 @@ func (c *Ctl) do(ctx context.Context, method, path string, q, reply any) error {
 	defer resp.Body.Close()
 	dec := json.NewDecoder(io.LimitReader(resp.Body, 64<<20))
 	if resp.StatusCode != http.StatusOK {
-		var e CtlError
-		if dec.Decode(&e) != nil || e.Error == "" {
-			return fmt.Errorf("the daemon answers %s", resp.Status)
-		}
-		return errors.New(e.Error)
+		return refusal(dec, resp)
 	}
 	return dec.Decode(reply)
 }

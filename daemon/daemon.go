@@ -22,7 +22,10 @@
 //	leadMu     the leader's memory of reports
 //	stageMu    tasks, seams, what this node coordinates
 //	sealedMu   the datasets this node has ingested
+//	fillMu     the datasets that this node fills
 //	fence      writes to the objects of datasets, against their end
+//	meter.mu   the samples of the traffic
+//	outward.mu how far the stage-out is
 //
 // None is held while another is taken, but stageMu under fence, nor across a
 // remote call.
@@ -47,15 +50,10 @@ import (
 	"github.com/bivouacfs/bivouac/datapath/rpc"
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/metadata/cluster"
-	"github.com/bivouacfs/bivouac/metadata/pebblestore"
+	"github.com/bivouacfs/bivouac/metadata/leases"
 	"github.com/bivouacfs/bivouac/metadata/raftstore"
-	"github.com/bivouacfs/bivouac/stagein"
 	"github.com/bivouacfs/bivouac/stagein/source"
 )
-
-// OutFunc copies this node's share, self of n, of the directory from of
-// scratch to the directory to. The program wires it to a client.
-type OutFunc func(ctx context.Context, from, to string, self, n int) (stagein.OutResult, error)
 
 // Config is what a daemon needs beside its job.
 type Config struct {
@@ -66,10 +64,20 @@ type Config struct {
 	Listener net.Listener
 	// Dial reaches the other nodes; nil is TCP.
 	Dial rpc.Dialer
+	// Meta makes the stub of another home.
+	Meta func(rpc.Caller) metadata.TxPeer
 	// Data makes the stub of another node's data.
 	Data func(rpc.Caller) datapath.Store
+	// Sections makes the stub of another node's sections of wide directories.
+	Sections func(rpc.Caller) metadata.Sections
+	// WideAt is how many entries a directory has when it is spread over the
+	// nodes; 0 is 8192.
+	WideAt int
 	// Source is where datasets come from; nil is this machine's filesystem.
 	Source source.FS
+	// Window is the memory for files of datasets that are read through, because
+	// there is no room for them; 0 is 256 MiB for each dataset.
+	Window int64
 	Log    *logrus.Entry
 	Timing Timing
 }
@@ -78,6 +86,8 @@ type Config struct {
 type Timing struct {
 	Report time.Duration // between two reports; 250 ms, more on large jobs
 	Down   time.Duration // silence after which a node is given up; 15 s
+	Out    time.Duration // between two looks at what there is to copy out; 5 s
+	Settle time.Duration // a file that was written to since is not copied out yet; 3 s
 }
 
 func (t *Timing) setDefaults(nodes int) {
@@ -87,19 +97,26 @@ func (t *Timing) setDefaults(nodes int) {
 	if t.Down == 0 {
 		t.Down = 15 * time.Second
 	}
+	if t.Out == 0 {
+		t.Out = 5 * time.Second
+	}
+	if t.Settle == 0 {
+		t.Settle = 3 * time.Second
+	}
 }
 
 // Daemon is a running node.
 type Daemon struct {
-	cfg   Config
-	job   *Job
-	log   *logrus.Entry
-	meta  *pebblestore.Store
-	data  *chunkstore.Store
-	peers *rpc.Peers
-	rpc   *rpc.Server
-	group *raftstore.Group // nil where this node is no member
-	http  *ctlServer
+	cfg    Config
+	job    *Job
+	log    *logrus.Entry
+	meta   *home
+	leased *leasing // meta, as all others see it
+	data   *chunkstore.Store
+	peers  *rpc.Peers
+	rpc    *rpc.Server
+	group  *raftstore.Group // nil where this node is no member
+	http   *ctlServer
 
 	ctx    context.Context // ends when the daemon stops
 	cancel context.CancelFunc
@@ -107,7 +124,11 @@ type Daemon struct {
 	ready  atomic.Bool // the mount is served
 	phases Phases
 	out    atomic.Pointer[OutFunc]
-	held   atomic.Pointer[HeldFunc]
+	piece  atomic.Pointer[PieceFunc]
+	pieces atomic.Int64 // that others were asked to copy, for their names
+	client atomic.Pointer[Client]
+	run    metadata.Run
+	forget atomic.Pointer[RevokeFunc]
 	kick   chan struct{} // report at once; one is enough
 
 	viewMu  sync.Mutex
@@ -115,10 +136,15 @@ type Daemon struct {
 	changed chan struct{} // guarded by viewMu; closed when view changes
 	leader  metadata.NodeID
 
+	meter    meter
+	metaRoom roomCache
+	outward  outward
+
 	leave leaving
 	lead  leadership
 	stage staging
 	table sealed
+	fill  fills
 }
 
 // members is the hosts that form the Raft group.
@@ -140,16 +166,21 @@ func Open(cfg Config) (*Daemon, error) {
 		return nil, fmt.Errorf("daemon: %w", err)
 	}
 	d.cfg.Timing.setDefaults(len(d.job.Hosts))
+	if d.cfg.WideAt == 0 {
+		d.cfg.WideAt = defaultWideAt
+	}
 	if d.cfg.Source == nil {
 		d.cfg.Source = source.OS{}
 	}
 	d.ctx, d.cancel = context.WithCancel(context.Background())
 	d.phases.Created, d.phases.Started = d.job.Created, now()
+	d.run = metadata.Run(d.phases.Started)
 	d.view = cluster.View{Map: cluster.NewMap(d.job.Seed, d.job.Hosts)}
 	d.leader = members(len(d.job.Hosts))[0]
 	d.lead.init()
 	d.stage.init()
 	d.table.init()
+	d.fill.init()
 	if err := d.open(); err != nil {
 		_ = d.Close()
 		return nil, err
@@ -163,12 +194,12 @@ func (d *Daemon) open() error {
 	if err := d.openStores(); err != nil {
 		return err
 	}
-	orphans, err := d.findOrphans()
-	if err != nil {
+	if err := d.oldOrphans(); err != nil {
 		return err
 	}
 	l := d.cfg.Listener
 	if l == nil {
+		var err error
 		if l, err = listen(d.job.Addrs[d.job.Self]); err != nil {
 			return err
 		}
@@ -185,9 +216,15 @@ func (d *Daemon) open() error {
 		return err
 	}
 	d.http = h
+	d.startWide()
 	d.spawn(d.reportLoop)
+	d.spawn(d.meterLoop)
+	d.startOutward()
+	d.spawn(d.meta.tx.Run)
 	d.spawn(d.ingestLoop)
-	d.spawn(func(ctx context.Context) { d.drainOrphans(ctx, orphans) })
+	d.spawn(d.meta.files.Serve)
+	d.spawn(d.meta.locks.Serve)
+	d.spawn(d.followHolders)
 	return nil
 }
 
@@ -217,15 +254,16 @@ func (d *Daemon) openStores() error {
 		}
 	}
 	var err error
-	d.meta, err = pebblestore.Open(pebblestore.Config{
-		Dir: d.dir("meta"), Self: d.job.Self, UID: d.job.UID, GID: d.job.GID, RootMode: 0o700,
-		Now: time.Now, Log: d.log.WithField("part", "metadata"),
-	})
-	if err != nil {
+	if d.meta, err = d.openHome(); err != nil {
 		return fmt.Errorf("metadata store %s: %w", d.dir("meta"), err)
 	}
+	var promised time.Time // by a run before this one
+	if !d.meta.Fresh() {
+		promised = time.Now().Add(leases.Term + slack)
+	}
+	d.leased = d.openLeases(promised)
 	d.data, err = chunkstore.Open(chunkstore.Config{
-		Dirs: d.job.Dirs.Store, Capacity: d.job.Capacity, Log: d.log.WithField("part", "data"),
+		Dirs: d.job.Dirs.Store, Capacity: d.job.Capacity, Reserve: metaReserve, Log: d.log.WithField("part", "data"),
 	})
 	if err != nil {
 		return fmt.Errorf("data store: %w", err)
@@ -329,17 +367,15 @@ func (d *Daemon) nudge() {
 	}
 }
 
-// Meta is this node's part of the live realm.
-func (d *Daemon) Meta() metadata.NodeStore { return d.meta }
+// Meta is this node as the home of its part of the live realm.
+func (d *Daemon) Meta() metadata.NodeStore { return d.leased }
 
-// Data is this node's file data.
-func (d *Daemon) Data() datapath.Store { return d.data }
+// Data is this node's file data. What is not here yet of a dataset that is being
+// filled is fetched when it is read.
+func (d *Daemon) Data() datapath.Store { return ownData{d.data, d} }
 
 // Peers reaches the other nodes.
 func (d *Daemon) Peers() *rpc.Peers { return d.peers }
-
-// SetOut gives the daemon its way to copy out of scratch.
-func (d *Daemon) SetOut(f OutFunc) { d.out.Store(&f) }
 
 // SetReady says that this node's mount is served: from now on it reports ready.
 func (d *Daemon) SetReady() {
@@ -365,7 +401,7 @@ func (d *Daemon) Close() error {
 	}
 	d.wg.Wait() // who leads a stage-in may still start a share here
 	d.stage.wait()
-	var errs []error
+	errs := []error{d.closeFills()}
 	if d.data != nil {
 		errs = append(errs, d.data.Close())
 	}

@@ -30,7 +30,7 @@ func handle[T any, P parser[T]](f func(ctx context.Context, q *T) (appender, err
 		if err := P(&q).Parse(r.Body); err != nil {
 			return err
 		}
-		a, err := f(ctx, &q)
+		a, err := f(&asker{ctx, r.Peer}, &q)
 		if a != nil {
 			resp.Body = a.Append(nil)
 		}
@@ -81,7 +81,7 @@ func callJSON(ctx context.Context, c rpc.Caller, op wire.Op, q, reply any) error
 // those that only look something up.
 func inline(op wire.Op) bool {
 	switch op {
-	case wire.OpLookup, wire.OpGetattr, wire.OpReadlink:
+	case wire.OpLookup, wire.OpGetattr, wire.OpReadlink, wire.OpGetxattr, wire.OpLookupLease, wire.OpGetattrLease, wire.OpRevoke:
 		return true
 	}
 	return false
@@ -89,7 +89,31 @@ func inline(op wire.Op) bool {
 
 func (d *Daemon) handlers() map[wire.Op]rpc.Handler {
 	h := d.metaHandlers()
+	for op, f := range d.leaseHandlers() {
+		h[op] = f
+	}
+	for op, f := range d.openHandlers() {
+		h[op] = f
+	}
+	for op, f := range d.lockHandlers() {
+		h[op] = f
+	}
+	for op, f := range d.sectionHandlers() {
+		h[op] = f
+	}
+	for op, f := range d.txHandlers() {
+		h[op] = f
+	}
+	for op, f := range h {
+		h[op] = elsewhere(f)
+	}
 	for op, f := range d.dataHandlers() {
+		h[op] = f
+	}
+	for op, f := range d.shapeHandlers() {
+		h[op] = f
+	}
+	for op, f := range d.xattrHandlers() {
 		h[op] = f
 	}
 	for op, f := range d.controlHandlers() {
@@ -113,7 +137,7 @@ func entryReply(e *metadata.Entry, err error) (appender, error) {
 }
 
 func (d *Daemon) metaHandlers() map[wire.Op]rpc.Handler {
-	m := d.meta
+	m := d.leased
 	return map[wire.Op]rpc.Handler{
 		wire.OpLookup: handle(func(ctx context.Context, q *wire.DirName) (appender, error) {
 			e, err := m.Lookup(ctx, q.Dir, q.Name)
@@ -161,21 +185,6 @@ func (d *Daemon) metaHandlers() map[wire.Op]rpc.Handler {
 		wire.OpLink: handle(func(ctx context.Context, q *wire.LinkReq) (appender, error) {
 			return attrReply(m.Link(ctx, q.Ino, q.Dir, q.Name))
 		}),
-		wire.OpNewDir: handle(func(ctx context.Context, q *wire.NewDirReq) (appender, error) {
-			return attrReply(m.NewDir(ctx, q.Parent, q.New))
-		}),
-		wire.OpDropDir: handle(func(ctx context.Context, q *wire.InoReq) (appender, error) {
-			return nil, m.DropDir(ctx, q.Ino)
-		}),
-		wire.OpEnter: handle(func(ctx context.Context, q *wire.EnterReq) (appender, error) {
-			return entryReply(m.Enter(ctx, q.Dir, q.Entry, q.Replace))
-		}),
-		wire.OpRemove: handle(func(ctx context.Context, q *wire.RemoveReq) (appender, error) {
-			return nil, m.Remove(ctx, q.Dir, q.Name, q.Ino)
-		}),
-		wire.OpRelink: handle(func(ctx context.Context, q *wire.RelinkReq) (appender, error) {
-			return attrReply(m.Relink(ctx, q.Ino, int(q.Delta)))
-		}),
 	}
 }
 
@@ -217,6 +226,12 @@ func (d *Daemon) handleRead(ctx context.Context, r *rpc.Request, resp *rpc.Respo
 	if q.Len > wire.MaxData {
 		return fmt.Errorf("read of %d bytes: %w", q.Len, syscall.EINVAL)
 	}
+	if err := d.needFor(ctx, q.Ino, q.Off, int64(q.Len)); err != nil {
+		return err
+	}
+	if lent, err := d.lend(ctx, &q, resp); lent || err != nil {
+		return err
+	}
 	b := bytebufferpool.Get()
 	if cap(b.B) < int(q.Len) {
 		b.B = make([]byte, q.Len)
@@ -229,4 +244,21 @@ func (d *Daemon) handleRead(ctx context.Context, r *rpc.Request, resp *rpc.Respo
 	resp.Data = b.B[:n]
 	resp.Done = func() { bytebufferpool.Put(b) }
 	return nil
+}
+
+// lendFrom is from how many bytes on the kernel copies better by itself.
+const lendFrom = 16 << 10
+
+// lend answers a read from the file of a sealed object, which does not shrink
+// while it is sent.
+func (d *Daemon) lend(ctx context.Context, q *wire.ReadReq, resp *rpc.Response) (bool, error) {
+	if !q.Ino.Sealed() || q.Len < lendFrom || q.Off < 0 {
+		return false, nil
+	}
+	f, done, err := d.data.Lend(ctx, q.Ino)
+	if f == nil || err != nil {
+		return false, err
+	}
+	resp.File, resp.Off, resp.Len, resp.Done = f, q.Off, int64(q.Len), done
+	return true, nil
 }

@@ -30,10 +30,13 @@ const pollEvery = 100 * time.Millisecond
 type intake struct {
 	d    *Daemon
 	ds   cluster.Dataset
+	req  stagein.Request
 	plan *stagein.Plan
 
 	mu  sync.Mutex
 	now statusReply // guarded by mu; the sum over the nodes
+
+	pieces []stagein.Piece // guarded by mu; of members that were read by several nodes
 }
 
 func (in *intake) status() statusReply {
@@ -54,7 +57,7 @@ func (d *Daemon) StageIn(ctx context.Context, s DatasetSpec) error {
 
 // register enters the dataset in the registry, or refuses it.
 func (d *Daemon) register(ctx context.Context, s DatasetSpec) (*intake, error) {
-	req := stagein.Request{Source: s.Source, Name: s.Name, Seed: d.job.Seed}
+	req := s.request(d.job.Seed)
 	if err := req.Validate(); err != nil {
 		return nil, err
 	}
@@ -78,7 +81,7 @@ func (d *Daemon) register(ctx context.Context, s DatasetSpec) (*intake, error) {
 	if !ok || found.Coordinator != ds.Coordinator || found.Started != ds.Started {
 		return nil, fmt.Errorf("stage-in of %s: a dataset named %q is there already: give another name as SRC:NAME: %w", s.Source, s.Name, syscall.EEXIST)
 	}
-	in := &intake{d: d, ds: found}
+	in := &intake{d: d, ds: found, req: req}
 	d.stage.lead(in)
 	return in, nil
 }
@@ -136,7 +139,13 @@ func (in *intake) run(ctx context.Context) error {
 	case <-ctx.Done():
 		return ctx.Err()
 	}
-	plan, err := in.makePlan(ctx)
+	cfg := in.planConfig()
+	if scanned, err := in.scan(ctx, cfg); err != nil {
+		return err
+	} else if scanned {
+		return in.build(ctx)
+	}
+	plan, err := in.makePlan(ctx, cfg)
 	if err != nil {
 		return err
 	}
@@ -147,16 +156,24 @@ func (in *intake) run(ctx context.Context) error {
 	if err := in.shares(ctx); err != nil {
 		return err
 	}
+	if err := in.gatherSkips(ctx); err != nil {
+		return err
+	}
 	return in.build(ctx)
 }
 
-func (in *intake) makePlan(ctx context.Context) (*stagein.Plan, error) {
+func (in *intake) planConfig() *stagein.PlanConfig {
 	d := in.d
-	plan, err := stagein.MakePlan(ctx, stagein.PlanConfig{
-		FS: d.cfg.Source, Request: stagein.Request{Source: in.ds.Source, Name: in.ds.Name, Seed: d.job.Seed},
+	return &stagein.PlanConfig{
+		FS: d.cfg.Source, Request: in.req,
 		Dataset: in.ds.ID, Map: d.View().Map, UID: d.job.UID, GID: d.job.GID,
 		Free: d.freeSpace(), Log: d.log.WithField("dataset", in.ds.Name),
-	})
+	}
+}
+
+func (in *intake) makePlan(ctx context.Context, cfg *stagein.PlanConfig) (*stagein.Plan, error) {
+	d := in.d
+	plan, err := stagein.MakePlan(ctx, cfg)
 	if err != nil {
 		return nil, err
 	}
@@ -175,7 +192,7 @@ func (in *intake) makePlan(ctx context.Context) (*stagein.Plan, error) {
 		if err := os.WriteFile(filepath.Join(dir, partFile(i)), b, 0o600); err != nil {
 			return nil, fmt.Errorf("stage-in: %w", err)
 		}
-		plan.Parts[i].Items = nil // fetched by the node that needs them
+		plan.Parts[i] = plan.Parts[i].Bare() // the node that needs the rest fetches it
 	}
 	return plan, nil
 }
@@ -219,6 +236,9 @@ func (in *intake) shares(ctx context.Context) error {
 			err := in.d.runTask(ctx, p.Node, q, func(s taskState) {
 				in.mu.Lock()
 				states[i] = s.Progress
+				if s.Done {
+					in.pieces = append(in.pieces, s.Pieces...)
+				}
 				in.now.Progress = stagein.Sum(states)
 				in.mu.Unlock()
 			})
@@ -231,9 +251,31 @@ func (in *intake) shares(ctx context.Context) error {
 	return g.Wait()
 }
 
+// beginTask has a node begin q. A connection that was broken a moment ago is no
+// reason to give it up, as long as the map says that the node is there.
+func (d *Daemon) beginTask(ctx context.Context, node metadata.NodeID, q taskReq) error {
+	patience := time.After(2 * d.cfg.Timing.Down)
+	for again := false; ; again = true {
+		err := d.control(ctx, node, wire.OpStage, q, nil)
+		if again && errors.Is(err, syscall.EEXIST) {
+			return nil // it has begun, and its answer was lost
+		}
+		if n, _ := d.View().Map.Node(node); err == nil || !unreachable(err) || !serving(n) {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return err
+		case <-patience:
+			return err
+		case <-time.After(pollEvery):
+		}
+	}
+}
+
 // runTask has a node do q and watches it until it is over.
 func (d *Daemon) runTask(ctx context.Context, node metadata.NodeID, q taskReq, see func(taskState)) error {
-	if err := d.control(ctx, node, wire.OpStage, q, nil); err != nil {
+	if err := d.beginTask(ctx, node, q); err != nil {
 		return err
 	}
 	t := time.NewTicker(pollEvery)
@@ -313,6 +355,12 @@ func (in *intake) build(ctx context.Context) error {
 			_ = f.Close() // read only
 		}
 	}()
+	in.mu.Lock()
+	sums, err := stagein.JoinPieces(in.pieces)
+	in.mu.Unlock()
+	if err != nil {
+		return fmt.Errorf("manifest: %w", err)
+	}
 	for i, p := range in.plan.Parts {
 		path := filepath.Join(dir, recordsFile(i))
 		if p.Node != d.job.Self {
@@ -325,7 +373,9 @@ func (in *intake) build(ctx context.Context) error {
 			return fmt.Errorf("manifest: %w", err)
 		}
 		files = append(files, f)
-		readers = append(readers, manifest.NewReader(f))
+		r := manifest.NewReader(f)
+		r.Sums = sums
+		readers = append(readers, r)
 	}
 	sum, err := in.write(readers, filepath.Join(dir, manifestFile))
 	if err != nil {

@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/bivouacfs/bivouac/metadata"
-	"github.com/bivouacfs/bivouac/stagein"
 )
 
 // JobVersion is the version of the job file that this program writes and reads.
@@ -43,6 +42,9 @@ type Job struct {
 	StartTimeout int `json:"start_timeout,omitempty"`
 	// Created is when the allocation's prolog began, for the report.
 	Created metadata.Time `json:"created,omitempty"`
+	// WorkDir is where the job was submitted, for lists that its user should
+	// find; "" is that none are written.
+	WorkDir string `json:"work_dir,omitempty"`
 }
 
 // Dirs are a node's directories.
@@ -50,12 +52,6 @@ type Dirs struct {
 	Store []string `json:"store"` // one for each device; the first also has metadata and Raft
 	Run   string   `json:"run"`   // the control socket's directory, 0700
 	Mount string   `json:"mount"` // the mountpoint
-}
-
-// DatasetSpec is a dataset to stage in when the job starts.
-type DatasetSpec struct {
-	Source string `json:"source"` // absolute path of a tar or a directory
-	Name   string `json:"name"`   // under data/
 }
 
 // OutSpec is a directory of scratch to copy out at the end.
@@ -121,6 +117,9 @@ func (j *Job) Validate() error {
 			bad("dirs: %q is not absolute", d)
 		}
 	}
+	if j.WorkDir != "" && !filepath.IsAbs(j.WorkDir) {
+		bad("work_dir: %q is not absolute", j.WorkDir)
+	}
 	if j.Capacity < 0 {
 		bad("capacity is negative")
 	}
@@ -133,7 +132,7 @@ func (j *Job) validateData() error {
 	var errs []error
 	names := make(map[string]bool)
 	for _, s := range j.Datasets {
-		errs = append(errs, stagein.Request{Source: s.Source, Name: s.Name}.Validate())
+		errs = append(errs, s.Validate())
 		if names[s.Name] {
 			errs = append(errs, fmt.Errorf("two datasets are named %q: give one another name as SRC:NAME", s.Name))
 		}

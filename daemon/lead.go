@@ -189,7 +189,19 @@ func datasetDuties(v cluster.View, reports map[metadata.NodeID]heard) []raftstor
 			if p == cluster.Publishing {
 				continue
 			}
+			ds.Phase, ds.Error = p, trouble
+			if p == cluster.Sealed && ds.Fill {
+				ds.Phase = cluster.Filling
+			} else {
+				ds.Sealed = now()
+			}
+		case ds.Phase == cluster.Filling:
+			p, trouble := sealing(ds, v.Map, reports)
+			if p == cluster.Filling {
+				continue
+			}
 			ds.Phase, ds.Error, ds.Sealed = p, trouble, now()
+			ds.SourceBytes += fillOf(ds.ID, reports).SourceBytes
 		default:
 			continue
 		}

@@ -49,6 +49,17 @@ func TestDuties(t *testing.T) {
 			[]report{{Leaving: true, Done: true}, {Ready: true}, {Leaving: true, Done: true}}, []time.Duration{seen, seen, seen}, time.Hour, ""},
 		{"a manifest is everywhere", all, []cluster.Dataset{{ID: 1, Phase: cluster.Publishing, Digest: "d"}},
 			[]report{has("d"), has("d"), has("d")}, []time.Duration{seen, seen, seen}, time.Hour, "dataset 1 sealed"},
+		{"a manifest is everywhere, the files are not", all, []cluster.Dataset{{ID: 1, Phase: cluster.Publishing, Digest: "d", Fill: true}},
+			[]report{has("d"), has("d"), has("d")}, []time.Duration{seen, seen, seen}, time.Hour, "dataset 1 filling"},
+		{"the files are everywhere", all, []cluster.Dataset{{ID: 1, Phase: cluster.Filling, Digest: "d", Fill: true}},
+			[]report{fillsAt(3, ""), fillsAt(3, ""), fillsAt(3, "")}, []time.Duration{seen, seen, seen}, time.Hour, "dataset 1 sealed"},
+		{"one still fetches", all, []cluster.Dataset{{ID: 1, Phase: cluster.Filling, Digest: "d", Fill: true}},
+			[]report{fillsAt(3, ""), fillsAt(0, ""), fillsAt(3, "")}, []time.Duration{seen, seen, seen}, time.Hour, ""},
+		{"one has all of an older map", all, []cluster.Dataset{{ID: 1, Phase: cluster.Filling, Digest: "d", Fill: true}},
+			[]report{fillsAt(3, ""), fillsAt(2, ""), fillsAt(3, "")}, []time.Duration{seen, seen, seen}, time.Hour, ""},
+		{"a file cannot be fetched", all, []cluster.Dataset{{ID: 1, Phase: cluster.Filling, Digest: "d", Fill: true}},
+			[]report{fillsAt(3, ""), fillsAt(0, "/src/x: gone"), fillsAt(3, "")}, []time.Duration{seen, seen, seen}, time.Hour,
+			"dataset 1 failed: n1: /src/x: gone"},
 		{"a manifest is not everywhere", all, []cluster.Dataset{{ID: 1, Phase: cluster.Publishing, Digest: "d"}},
 			[]report{has("d"), has("old"), has("d")}, []time.Duration{seen, seen, seen}, time.Hour, ""},
 		{"a manifest that a node cannot take", all, []cluster.Dataset{{ID: 1, Phase: cluster.Publishing, Digest: "d"}},
@@ -101,6 +112,10 @@ func TestDuties(t *testing.T) {
 			}
 		})
 	}
+}
+
+func fillsAt(whole metadata.Epoch, trouble string) report {
+	return report{Ready: true, Filled: map[metadata.DatasetID]fillReport{1: {Whole: whole, Trouble: trouble}}}
 }
 
 func has(digest string) report {

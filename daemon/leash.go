@@ -27,6 +27,7 @@ type Start struct {
 	Detached bool   `json:"detached,omitempty"` // go on when the leash is cut
 	Fuse     bool   `json:"fuse,omitempty"`     // FuseFD is there; else the daemon mounts by itself
 	Listen   bool   `json:"listen,omitempty"`   // ListenFD is there; else the daemon binds by itself
+	Backing  bool   `json:"backing,omitempty"`  // BackingFD is there
 }
 
 // Order is a later line from keeper to daemon.

@@ -43,6 +43,7 @@ const leaveTime = 5 * time.Minute
 func (d *Daemon) Leave(ctx context.Context) error {
 	d.leave.set(false, 0)
 	d.nudge()
+	d.stopOutward()
 	if len(d.job.StageOut) == 0 {
 		return nil
 	}
@@ -136,21 +137,21 @@ func (d *Daemon) linger(ctx context.Context) {
 
 // stageOutAll copies this node's share of all that the job file wants copied.
 func (d *Daemon) stageOutAll(ctx context.Context, m cluster.Map) error {
-	self, n, ok := d.outShare(m)
-	if !ok {
-		d.log.Warn("the others have given this node up, and copy its share")
-		return nil
-	}
 	var errs []error
 	for _, o := range d.job.StageOut {
-		r, err := d.stageOut(ctx, o, self, n)
+		s := OutShare{OutSpec: o}
+		if !d.deal(&s, m) {
+			d.log.Warn("the others have given this node up, and copy its share")
+			return nil
+		}
+		r, err := d.finally(ctx, s)
 		for _, e := range r.Errors {
 			d.log.WithFields(map[string]any{"from": o.From, "to": o.To}).Error("not copied: " + e)
 		}
 		if err != nil {
 			errs = append(errs, fmt.Errorf("stage-out of %s to %s: %w%s", o.From, o.To, err, listed(r)))
 		}
-		d.log.WithFields(map[string]any{"from": o.From, "to": o.To, "files": r.Files, "bytes": r.Bytes, "failed": r.Failed}).Info("staged out")
+		d.log.WithFields(map[string]any{"from": o.From, "to": o.To, "files": r.Files, "bytes": r.Bytes, "kept": r.Kept, "failed": r.Failed}).Info("staged out")
 	}
 	return errors.Join(errs...)
 }
@@ -164,26 +165,4 @@ func listed(r stagein.OutResult) string {
 		s += fmt.Sprintf("\n  not copied: %.*s", long, e)
 	}
 	return s
-}
-
-// outShare is this node's place among those that copy.
-func (d *Daemon) outShare(m cluster.Map) (self, n int, ok bool) {
-	for _, node := range m.Nodes {
-		if !serving(node) {
-			continue
-		}
-		if node.ID == d.job.Self {
-			self, ok = n, true
-		}
-		n++
-	}
-	return self, n, ok
-}
-
-func (d *Daemon) stageOut(ctx context.Context, o OutSpec, self, n int) (stagein.OutResult, error) {
-	f := d.out.Load()
-	if f == nil {
-		return stagein.OutResult{}, errors.New("this daemon has no mount to read scratch by")
-	}
-	return (*f)(ctx, o.From, o.To, self, n)
 }

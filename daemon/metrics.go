@@ -17,7 +17,10 @@ func (d *Daemon) registry() *prometheus.Registry {
 	gauge("used_bytes", "Bytes of file data this node holds.", space(func(d *Daemon) int64 { s, _ := d.data.Space(d.ctx); return s.Used }))
 	gauge("map_epoch", "Epoch of the cluster map.", func() float64 { return float64(d.View().Map.Epoch) })
 	gauge("nodes_up", "Nodes of the job that are up.", func() float64 { return float64(len(d.View().Map.Up())) })
+	gauge("transactions_in_doubt", "Operations of other homes whose end this one has not heard of.",
+		func() float64 { return float64(d.Transactions().InDoubt) })
 	r.MustRegister(rpcCollector{d})
+	r.MustRegister(activityCollector{&d.meter})
 	return r
 }
 
@@ -45,5 +48,45 @@ func (c rpcCollector) Collect(ch chan<- prometheus.Metric) {
 	for cause, n := range map[string]int64{"key": r.Key, "replay": r.Replay, "oversize": r.Oversize, "slow": r.Slow,
 		"version": r.Version, "node": r.Node, "malformed": r.Malformed, "full": r.Full, "hangup": r.Hangup} {
 		ch <- prometheus.MustNewConstMetric(rejectedDesc, prometheus.CounterValue, float64(n), cause)
+	}
+}
+
+var (
+	bytesDesc = prometheus.NewDesc("bivouac_data_bytes_total",
+		"Bytes of file data that the mount has moved; those by passthrough or from the page cache are not seen.", []string{"direction", "place"}, nil)
+	metaDesc = prometheus.NewDesc("bivouac_metadata_calls_total", "Metadata calls of the mount, by who answered.", []string{"place"}, nil)
+	openDesc = prometheus.NewDesc("bivouac_passthrough_opens_total", "Files opened that the kernel reads by itself.", nil, nil)
+	timeDesc = prometheus.NewDesc("bivouac_fuse_request_seconds", "Time to answer a request of the kernel, by operation.", []string{"op"}, nil)
+)
+
+// activityCollector reads the counters of the mount and its client.
+type activityCollector struct{ m *meter }
+
+// Describe names the metrics.
+func (c activityCollector) Describe(ch chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{bytesDesc, metaDesc, openDesc, timeDesc} {
+		ch <- d
+	}
+}
+
+// Collect reads the counters; before there is a mount there are none.
+func (c activityCollector) Collect(ch chan<- prometheus.Metric) {
+	a, ok := c.m.activity()
+	if !ok {
+		return
+	}
+	count := func(d *prometheus.Desc, v int64, labels ...string) {
+		ch <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(v), labels...)
+	}
+	count(bytesDesc, a.ReadLocal, "read", "local")
+	count(bytesDesc, a.ReadRemote, "read", "remote")
+	count(bytesDesc, a.WriteLocal, "write", "local")
+	count(bytesDesc, a.WriteRemote, "write", "remote")
+	count(metaDesc, a.MetaLocal, "local")
+	count(metaDesc, a.MetaRemote, "remote")
+	count(metaDesc, a.MetaSealed, "manifest")
+	count(openDesc, a.Passthrough)
+	for op, t := range a.Times {
+		ch <- prometheus.MustNewConstHistogram(timeDesc, t.Count, t.Seconds, t.UpTo, op)
 	}
 }

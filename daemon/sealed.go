@@ -70,7 +70,7 @@ func (d *Daemon) Table(id metadata.DatasetID) (metadata.Store, bool) {
 func (d *Daemon) Datasets() []cluster.Dataset {
 	var all []cluster.Dataset
 	for _, ds := range d.View().Datasets {
-		if ds.Phase != cluster.Publishing && ds.Phase != cluster.Sealed {
+		if ds.Phase == cluster.Staging || ds.Phase == cluster.Failed {
 			continue
 		}
 		if x, ok := d.table.get(ds.ID); ok && x.digest == ds.Digest {
@@ -111,11 +111,19 @@ func (d *Daemon) follow(ctx context.Context, ds cluster.Dataset) bool {
 		d.discard(ds.ID)
 		return true
 	}
-	if x, ok := d.table.get(ds.ID); ok && x.digest == ds.Digest {
-		return true
+	x, ok := d.table.get(ds.ID)
+	if !ok || x.digest != ds.Digest {
+		d.stage.forgetSeams(ds.ID)
+		if d.ingest(ctx, ds) != nil {
+			return false
+		}
+		x, _ = d.table.get(ds.ID)
 	}
-	d.stage.forgetSeams(ds.ID)
-	return d.ingest(ctx, ds) == nil
+	if err := d.beginFill(ds, x.table); err != nil {
+		d.log.WithError(err).Warn("a dataset is not filled")
+		return false
+	}
+	return true
 }
 
 // disown says that a stage-in has failed which this node is said to lead, and
@@ -209,7 +217,7 @@ func (d *Daemon) load(ctx context.Context, ds cluster.Dataset) (dataset, error) 
 // dropShares removes the lists and records of the shares of a dataset whose
 // manifest has been made of them.
 func (d *Daemon) dropShares(id metadata.DatasetID) {
-	for _, pattern := range []string{"part-*", "records-*"} {
+	for _, pattern := range []string{"part-*", "records-*", "skips-*"} {
 		files, _ := filepath.Glob(filepath.Join(d.stageDir(id), pattern)) // the pattern is good
 		for _, f := range files {
 			if err := os.Remove(f); err != nil {
@@ -220,7 +228,16 @@ func (d *Daemon) dropShares(id metadata.DatasetID) {
 }
 
 func (d *Daemon) fetchManifest(ctx context.Context, ds cluster.Dataset, path string) error {
-	q := blobReq{Dataset: ds.ID, Name: manifestFile}
+	if err := d.fetchOrigins(ctx, ds); err != nil {
+		return err
+	}
+	return d.fetchFromAny(ctx, ds, manifestFile, path)
+}
+
+// fetchFromAny brings a file of the staging of ds from the node that led it, or
+// else from any other.
+func (d *Daemon) fetchFromAny(ctx context.Context, ds cluster.Dataset, name, path string) error {
+	q := blobReq{Dataset: ds.ID, Name: name}
 	var err error
 	if ds.Coordinator == d.job.Self {
 		_, err = os.Stat(path) // it was made here; an empty store has it from the others
@@ -249,6 +266,7 @@ func ingestFile(ctx context.Context, kv manifest.KV, path string) (manifest.Summ
 
 // dropDataset removes what this node holds of a dataset that failed.
 func (d *Daemon) dropDataset(id metadata.DatasetID) {
+	d.endFill(id)
 	n, err := d.data.RemoveAll(func(ino metadata.Ino) bool { return ino.Sealed() && ino.Dataset() == id })
 	if err != nil {
 		d.log.WithError(err).Warn("objects of a failed dataset remain")

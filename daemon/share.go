@@ -3,7 +3,9 @@ package daemon
 import (
 	"bufio"
 	"context"
+	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -33,6 +35,13 @@ func (s *share) progress() stagein.Progress {
 	return stagein.Progress{}
 }
 
+func (s *share) pieces() []stagein.Piece {
+	if r := s.running.Load(); r != nil {
+		return r.Pieces()
+	}
+	return nil
+}
+
 // stageDir is where this node keeps what belongs to the staging of ds.
 func (d *Daemon) stageDir(ds metadata.DatasetID) string {
 	return d.dir("stage", strconv.Itoa(int(ds)))
@@ -58,22 +67,28 @@ func (s *share) run(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("stage-in: %w", err)
 	}
+	skips, err := os.Create(filepath.Join(d.stageDir(s.plan.Dataset), skipsFile(s.part)))
+	if err != nil {
+		return errors.Join(fmt.Errorf("stage-in: %w", err), f.Close())
+	}
 	w := bufio.NewWriterSize(f, 1<<20)
-	err = s.stage(ctx, part, w)
+	err = s.stage(ctx, part, w, skips)
 	if err == nil {
 		err = w.Flush()
 	}
-	if e := f.Close(); err == nil {
-		err = e
+	for _, f := range []*os.File{f, skips} {
+		if e := f.Close(); err == nil {
+			err = e
+		}
 	}
 	return err
 }
 
-func (s *share) stage(ctx context.Context, part stagein.Part, w *bufio.Writer) error {
+func (s *share) stage(ctx context.Context, part stagein.Part, w, skips io.Writer) error {
 	d := s.d
 	sh, err := stagein.NewShare(stagein.ShareConfig{
 		Plan: s.plan, Part: part, FS: d.cfg.Source, Map: d.View().Map, Target: target{d},
-		SeamIn: s.seamIn, SeamOut: s.seamOut, Records: w, Log: d.log.WithField("dataset", s.plan.Name),
+		SeamIn: s.seamIn, SeamOut: s.seamOut, Records: w, Skipped: skips, Log: d.log.WithField("dataset", s.plan.Name),
 	})
 	if err != nil {
 		return err

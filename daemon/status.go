@@ -62,6 +62,12 @@ type Status struct {
 	Wanted []string        `json:"wanted,omitempty"`
 	Shares int             `json:"shares,omitempty"` // parts of stage-ins and stage-outs that run on this node now
 	RPC    rpc.ServerStats `json:"rpc"`
+	// Traffic is what the mount of the node that answers has moved, and Rates
+	// how much of it a second lately.
+	Traffic Traffic `json:"traffic"`
+	Rates   Rates   `json:"rates"`
+	// StageOut is how far the node that answers is with its part of each.
+	StageOut []OutStatus `json:"stage_out,omitempty"`
 }
 
 // NodeStatus is a node of the job.
@@ -77,10 +83,14 @@ type DatasetStatus struct {
 	cluster.Dataset
 	// Ready says that it is sealed, and that the node that answers can read
 	// it: one that was away while it was sealed has to get its manifest first.
-	Ready    bool              `json:"ready"`
+	Ready bool `json:"ready"`
+	// Readable says that its whole tree can be read on all nodes, although
+	// some files may have to be fetched first.
+	Readable bool              `json:"readable"`
 	Total    int64             `json:"total,omitempty"`    // bytes of the source, while it is staged
 	Progress *stagein.Progress `json:"progress,omitempty"` // while it is staged
 	PerNode  []NodeShare       `json:"per_node,omitempty"` // once it is published
+	Spilled  *NodeShare        `json:"spilled,omitempty"`  // what is on no node, and is read through
 }
 
 // NodeShare is what one node holds of a dataset.
@@ -92,27 +102,28 @@ type NodeShare struct {
 
 type statusReq struct {
 	Dataset metadata.DatasetID `json:"dataset,omitempty"`
-	Files   []metadata.Ino     `json:"files,omitempty"` // which of these are open
+	Fill    bool               `json:"fill,omitempty"` // how far the nodes are with fetching its files
 }
 
-// statusReply is how far a stage-in is, and which files are open on the node.
+// statusReply is how far a stage-in is.
 type statusReply struct {
 	Progress stagein.Progress `json:"progress"`
 	Total    int64            `json:"total"`
-	Held     []metadata.Ino   `json:"held,omitempty"`
 }
 
-// onStatus is a node's answer on how far a stage-in is that it leads, and on
-// what is open on it.
+// onStatus is a node's answer on how far a stage-in is that it leads.
 func (d *Daemon) onStatus(_ context.Context, _ metadata.NodeID, q *statusReq) (statusReply, error) {
 	d.stage.mu.Lock()
 	in := d.stage.jobs[q.Dataset]
 	d.stage.mu.Unlock()
 	var r statusReply
-	if in != nil {
+	switch {
+	case q.Fill:
+		r.Progress = d.lead.filledAs(q.Dataset)
+		r.Total = r.Progress.SourceTotal
+	case in != nil:
 		r = in.status()
 	}
-	r.Held = d.heldHere(q.Files)
 	return r, nil
 }
 
@@ -138,22 +149,35 @@ func (d *Daemon) Status(ctx context.Context) Status {
 		s.Datasets = append(s.Datasets, d.datasetStatus(ctx, ds))
 	}
 	s.Shares, s.RPC = d.stage.running(), d.rpc.Stats()
+	s.Traffic, s.Rates = d.meter.read(time.Now())
+	s.StageOut = d.outward.read()
 	return s
 }
 
 func (d *Daemon) datasetStatus(ctx context.Context, ds cluster.Dataset) DatasetStatus {
 	s := DatasetStatus{Dataset: ds}
-	if ds.Phase == cluster.Staging {
+	ask := func(node metadata.NodeID, q statusReq) {
 		var r statusReply
-		if d.control(ctx, ds.Coordinator, wire.OpStatus, statusReq{Dataset: ds.ID}, &r) == nil {
+		if d.control(ctx, node, wire.OpStatus, q, &r) == nil {
 			s.Progress, s.Total = &r.Progress, r.Total
 		}
+	}
+	switch ds.Phase {
+	case cluster.Staging:
+		ask(ds.Coordinator, statusReq{Dataset: ds.ID})
+	case cluster.Filling:
+		ask(d.leaderID(), statusReq{Dataset: ds.ID, Fill: true})
 	}
 	x, ok := d.table.get(ds.ID)
 	if !ok {
 		return s
 	}
-	s.Ready = ds.Phase == cluster.Sealed && x.digest == ds.Digest
+	here := x.digest == ds.Digest
+	s.Readable = here && (ds.Phase == cluster.Filling || ds.Phase == cluster.Sealed)
+	s.Ready = here && ds.Phase == cluster.Sealed
+	if sp := x.summary.Spilled; sp.Files > 0 {
+		s.Spilled = &NodeShare{Host: "source", Files: sp.Files, Bytes: sp.Bytes}
+	}
 	for _, n := range d.View().Map.Nodes {
 		sh := x.summary.PerNode[n.ID]
 		s.PerNode = append(s.PerNode, NodeShare{Host: n.Host, Files: sh.Files, Bytes: sh.Bytes})

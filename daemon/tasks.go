@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"syscall"
 
 	"github.com/bivouacfs/bivouac/metadata"
@@ -19,10 +20,14 @@ type taskReq struct {
 	// without their items; the node fetches its own items as a blob.
 	Plan *stagein.Plan `json:"plan,omitempty"`
 	Part int           `json:"part,omitempty"`
-	// Out, Self and N are a share of a stage-out.
-	Out  *OutSpec `json:"out,omitempty"`
-	Self int      `json:"self,omitempty"`
-	N    int      `json:"n,omitempty"`
+	// Out is a stage-out of which the node does its share; Crew is all that do
+	// one.
+	Out  *OutSpec          `json:"out,omitempty"`
+	Crew []metadata.NodeID `json:"crew,omitempty"`
+	// Piece is a piece of a file of a stage-out.
+	Piece *stagein.OutPiece `json:"piece,omitempty"`
+	// Verify is a share of a dataset that is read again.
+	Verify *verifyReq `json:"verify,omitempty"`
 }
 
 type pollReq struct {
@@ -35,6 +40,8 @@ type taskState struct {
 	Error    string             `json:"error,omitempty"`
 	Progress stagein.Progress   `json:"progress"`
 	Out      *stagein.OutResult `json:"out,omitempty"`
+	Verify   *VerifyResult      `json:"verify,omitempty"`
+	Pieces   []stagein.Piece    `json:"pieces,omitempty"` // of a share that is done
 }
 
 // abortReq ends shares of a dataset that failed. With Drop what was stored of
@@ -83,8 +90,16 @@ const maxTaskName = 128
 
 func (d *Daemon) prepare(from metadata.NodeID, q *taskReq, t *task) (func(context.Context) (*stagein.OutResult, error), error) {
 	switch {
-	case q.Task == "" || len(q.Task) > maxTaskName || (q.Plan == nil) == (q.Out == nil):
+	case q.Task == "" || len(q.Task) > maxTaskName || q.kinds() != 1:
 		return nil, fmt.Errorf("task %.32q: %w", q.Task, syscall.EINVAL)
+	case q.Verify != nil:
+		return func(ctx context.Context) (*stagein.OutResult, error) {
+			r, err := d.verifyShare(ctx, *q.Verify)
+			t.mu.Lock()
+			defer t.mu.Unlock()
+			t.state.Verify = r
+			return nil, err
+		}, nil
 	case q.Plan != nil:
 		if err := d.checkPlan(q.Plan, q.Part); err != nil {
 			return nil, err
@@ -92,15 +107,37 @@ func (d *Daemon) prepare(from metadata.NodeID, q *taskReq, t *task) (func(contex
 		sh := &share{d: d, plan: q.Plan, part: q.Part, from: from}
 		t.dataset = q.Plan.Dataset
 		t.progress = sh.progress
-		return func(ctx context.Context) (*stagein.OutResult, error) { return nil, sh.run(ctx) }, nil
+		return func(ctx context.Context) (*stagein.OutResult, error) {
+			err := sh.run(ctx)
+			t.mu.Lock()
+			defer t.mu.Unlock()
+			t.state.Pieces = sh.pieces()
+			return nil, err
+		}, nil
+	case q.Piece != nil:
+		return d.preparePiece(*q.Piece)
 	}
 	if err := q.Out.Validate(); err != nil {
 		return nil, err
 	}
+	self := slices.Index(q.Crew, d.job.Self)
+	if self < 0 || len(q.Crew) > len(d.job.Hosts) {
+		return nil, fmt.Errorf("stage-out by nodes %v: %w", q.Crew, syscall.EINVAL)
+	}
 	return func(ctx context.Context) (*stagein.OutResult, error) {
-		r, err := d.stageOut(ctx, *q.Out, q.Self, q.N)
+		r, err := d.stageOut(ctx, OutShare{OutSpec: *q.Out, Self: self, N: len(q.Crew), Help: d.helpOf(q.Crew)})
 		return &r, err
 	}, nil
+}
+
+// kinds is how many things a request asks for, of which it must be one.
+func (q *taskReq) kinds() (n int) {
+	for _, asked := range []bool{q.Plan != nil, q.Out != nil, q.Piece != nil, q.Verify != nil} {
+		if asked {
+			n++
+		}
+	}
+	return n
 }
 
 // checkPlan refuses a plan that does not fit this job: nothing that a share

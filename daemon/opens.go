@@ -1,0 +1,269 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"syscall"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/bivouacfs/bivouac/datapath"
+	"github.com/bivouacfs/bivouac/datapath/rpc"
+	"github.com/bivouacfs/bivouac/datapath/wire"
+	"github.com/bivouacfs/bivouac/metadata"
+	"github.com/bivouacfs/bivouac/metadata/cluster"
+	"github.com/bivouacfs/bivouac/metadata/opens"
+)
+
+// Client is the client of a node, as the homes of what it has open know it.
+type Client interface {
+	metadata.Recaller
+	metadata.Woken
+}
+
+// SetClient gives the daemon the client of this node.
+func (d *Daemon) SetClient(c Client) { d.client.Store(&c) }
+
+// Run is that of the client of this daemon: both live and die together.
+func (d *Daemon) Run() metadata.Run { return d.run }
+
+const (
+	askWorkers  = 8                // nodes that are asked at a time
+	maxOrphans  = 1 << 16          // of an earlier life that one start takes on; the next takes more
+	recallTime  = 10 * time.Second // for one answer of a node
+	recallPause = time.Second      // before a node is asked again that did not answer
+	confirmTime = 30 * time.Second // between two looks at who has files without a name open
+)
+
+// oldOrphans has the home remember the files that were unlinked, but not yet
+// removed, when its last life ended. They go when all nodes have said what they
+// have open. It is called before anybody can make new ones.
+func (d *Daemon) oldOrphans() error {
+	if d.meta.Fresh() {
+		return nil
+	}
+	for id := range d.job.Hosts {
+		if metadata.NodeID(id) != d.job.Self {
+			d.meta.files.Await(metadata.NodeID(id))
+		}
+	}
+	n := 0
+	err := d.meta.Orphans(d.ctx, func(a metadata.Attr) bool {
+		d.meta.files.Orphaned(a.Ino, true)
+		n++
+		return n < maxOrphans
+	})
+	if err != nil {
+		return fmt.Errorf("metadata store: %w", err)
+	}
+	return nil
+}
+
+// places is the nodes that can have data of the file a.
+func (d *Daemon) places(_ context.Context, a metadata.Attr, all bool) ([]metadata.NodeID, error) {
+	m := d.View().Map
+	if a.Layout.Epoch > m.Epoch {
+		return nil, fmt.Errorf("map of epoch %d: %w", a.Layout.Epoch, syscall.ESTALE)
+	}
+	order := m.Order(a.Ino, a.Layout)
+	if all {
+		return order, nil
+	}
+	var nodes []metadata.NodeID
+	for k, id := range order {
+		if datapath.ObjectSize(a.Layout.Chunk(), len(order), k, a.Size) > 0 {
+			nodes = append(nodes, id)
+		}
+	}
+	return nodes, nil
+}
+
+// removeObjects removes objects on a node. On one that is given up they stay
+// until it is back.
+func (d *Daemon) removeObjects(ctx context.Context, id metadata.NodeID, inos []metadata.Ino) error {
+	if id == d.job.Self {
+		return d.removeHere(ctx, inos)
+	}
+	if n, ok := d.View().Map.Node(id); !ok || n.State == cluster.Down {
+		return fmt.Errorf("node %d: %w", id, syscall.EHOSTDOWN)
+	}
+	c := rpc.Call{Op: wire.OpRemoveObjects, Body: wire.InosReq{Inos: inos}.Append(nil)}
+	return d.peers.To(id).Do(ctx, &c)
+}
+
+func (d *Daemon) removeHere(ctx context.Context, inos []metadata.Ino) error {
+	var errs []error
+	for _, ino := range inos {
+		if ino.Sealed() {
+			return fmt.Errorf("inode %v: %w", ino, syscall.EROFS)
+		}
+		errs = append(errs, d.data.Remove(ctx, ino))
+	}
+	return errors.Join(errs...)
+}
+
+// followHolders keeps what is known of who has files open in step with the
+// map: a node that is lost has nothing open, one that is back is asked.
+func (d *Daemon) followHolders(ctx context.Context) {
+	asked := make(map[metadata.NodeID]metadata.Epoch) // since when each was Up that has answered
+	if d.meta.Fresh() {
+		for _, n := range d.View().Map.Nodes {
+			asked[n.ID] = 0 // nothing of it was open before
+		}
+	}
+	for {
+		v, changed := d.watch()
+		wait := confirmTime
+		if d.askHolders(ctx, v, asked) {
+			wait = recallPause
+		}
+		d.meta.files.Retry()
+		pause := time.NewTimer(wait)
+		select {
+		case <-ctx.Done():
+		case <-changed:
+		case <-pause.C:
+			if wait == confirmTime {
+				d.confirmHolders(ctx)
+			}
+		}
+		pause.Stop()
+		if ctx.Err() != nil {
+			return
+		}
+	}
+}
+
+// askHolders asks the nodes that are Up and have not answered since they are;
+// true if some have not answered yet.
+func (d *Daemon) askHolders(ctx context.Context, v cluster.View, asked map[metadata.NodeID]metadata.Epoch) (missing bool) {
+	if v.Version == 0 {
+		return false // the next view wakes us
+	}
+	var g errgroup.Group
+	g.SetLimit(askWorkers)
+	answers := make([]error, len(v.Map.Nodes))
+	for i, n := range v.Map.Nodes {
+		since, ok := asked[n.ID]
+		switch {
+		case n.ID == d.job.Self, ok && (since == 0 || since == n.Since) && n.State == cluster.Up:
+		case n.State == cluster.Up:
+			g.Go(func() error {
+				answers[i] = d.askHolder(ctx, n.ID)
+				return nil
+			})
+			asked[n.ID] = n.Since
+		case n.State == cluster.Joining:
+		default:
+			d.meta.files.Lost(n.ID)
+			delete(asked, n.ID)
+		}
+	}
+	_ = g.Wait() // each answer is looked at
+	for i, err := range answers {
+		if err != nil {
+			d.log.WithError(err).WithField("host", v.Map.Nodes[i].Host).Debug("a node did not say what it has open")
+			delete(asked, v.Map.Nodes[i].ID)
+			missing = true
+		}
+	}
+	return missing
+}
+
+// askHolder asks a node for all that it has open here.
+func (d *Daemon) askHolder(ctx context.Context, id metadata.NodeID) error {
+	d.meta.files.Await(id)
+	q := metadata.Recall{Run: d.run}
+	for {
+		r, err := d.recall(ctx, id, q)
+		if err != nil {
+			return err
+		}
+		d.meta.files.Add(metadata.Holder{Node: id, Run: r.Run}, r.Files)
+		if !r.More || len(r.Files) == 0 {
+			d.meta.files.Answered(id)
+			return nil
+		}
+		q.After = r.Files[len(r.Files)-1].Ino
+	}
+}
+
+// confirmHolders asks who is said to have files without a name open whether
+// that is so.
+func (d *Daemon) confirmHolders(ctx context.Context) {
+	for id, inos := range d.meta.files.Doubtful() {
+		for len(inos) > 0 && ctx.Err() == nil {
+			n := min(len(inos), wire.MaxOpened)
+			r, err := d.recall(ctx, id, metadata.Recall{Run: d.run, Only: inos[:n]})
+			if err != nil {
+				break
+			}
+			d.meta.files.Confirm(metadata.Holder{Node: id, Run: r.Run}, r.Floor, inos[:n], r.Files)
+			inos = inos[n:]
+		}
+	}
+}
+
+func (d *Daemon) recall(ctx context.Context, id metadata.NodeID, q metadata.Recall) (metadata.Recalled, error) {
+	q.Home = d.job.Self
+	if id == d.job.Self {
+		return d.onRecall(q), nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, recallTime)
+	defer cancel()
+	c := rpc.Call{Op: wire.OpRecall, Body: wire.RecallReq{Run: q.Run, After: q.After, Only: q.Only}.Append(nil)}
+	if err := d.peers.To(id).Do(ctx, &c); err != nil {
+		return metadata.Recalled{}, err
+	}
+	var r wire.RecallResp
+	err := r.Parse(c.Reply)
+	return r.Recalled, err
+}
+
+// onRecall is what the client of this node has open of a home's files. A
+// client that is not there yet has nothing.
+func (d *Daemon) onRecall(q metadata.Recall) metadata.Recalled {
+	if c := d.client.Load(); c != nil {
+		return (*c).Recall(q)
+	}
+	return metadata.Recalled{Run: d.run}
+}
+
+func (d *Daemon) openHandlers() map[wire.Op]rpc.Handler {
+	m := d.leased
+	by := func(r *rpc.Request, run metadata.Run) metadata.Holder { return metadata.Holder{Node: r.Peer, Run: run} }
+	return map[wire.Op]rpc.Handler{
+		wire.OpOpen: handleFrom(func(ctx context.Context, r *rpc.Request, q *wire.OpenReq) (appender, error) {
+			return attrReply(m.Open(ctx, by(r, q.Run), q.Ino, q.Ticket))
+		}),
+		wire.OpCreateOpen: handleFrom(func(ctx context.Context, r *rpc.Request, q *wire.CreateOpenReq) (appender, error) {
+			return attrReply(m.CreateOpen(ctx, by(r, q.Run), q.Ticket, q.Dir, q.Name, q.New))
+		}),
+		wire.OpClosed: handleFrom(func(ctx context.Context, r *rpc.Request, q *wire.ClosedReq) (appender, error) {
+			return nil, m.Closed(ctx, by(r, q.Run), q.Files)
+		}),
+		wire.OpAppend: handleFrom(func(ctx context.Context, r *rpc.Request, q *wire.AppendReq) (appender, error) {
+			p, err := m.Append(ctx, by(r, q.Run), q.Req)
+			return &wire.PlaceResp{Place: p}, err
+		}),
+		wire.OpRecall: handleFrom(func(_ context.Context, r *rpc.Request, q *wire.RecallReq) (appender, error) {
+			m.files.Meet(by(r, q.Run)) // what its earlier runs had open here is closed
+			return &wire.RecallResp{Recalled: d.onRecall(metadata.Recall{Home: r.Peer, Run: q.Run, Only: q.Only, After: q.After})}, nil
+		}),
+		wire.OpRemoveObjects: handleFrom(func(ctx context.Context, _ *rpc.Request, q *wire.InosReq) (appender, error) {
+			return nil, d.removeHere(ctx, q.Inos)
+		}),
+	}
+}
+
+// handleFrom is handle for a function that has to know who asks.
+func handleFrom[T any, P parser[T]](f func(ctx context.Context, r *rpc.Request, q *T) (appender, error)) rpc.Handler {
+	return func(ctx context.Context, r *rpc.Request, resp *rpc.Response) error {
+		return handle[T, P](func(ctx context.Context, q *T) (appender, error) { return f(ctx, r, q) })(ctx, r, resp)
+	}
+}
+
+// OpenFiles is what this node, as a home, knows of who has its files open.
+func (d *Daemon) OpenFiles() opens.Stats { return d.meta.files.Stats() }

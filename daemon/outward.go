@@ -1,0 +1,280 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/bivouacfs/bivouac/metadata"
+	"github.com/bivouacfs/bivouac/metadata/cluster"
+	"github.com/bivouacfs/bivouac/stagein"
+)
+
+// OutShare is one node's part of a stage-out.
+type OutShare struct {
+	OutSpec
+	Self   int // this node's place among the N that copy
+	N      int
+	Settle time.Duration                                              // see stagein.OutConfig
+	Memory *stagein.OutMemory                                         // see there
+	Help   func(ctx context.Context, k int, p stagein.OutPiece) error // see there
+	Failed func(name string, err error)                               // see there
+}
+
+// OutFunc copies a share. The program wires it to a client.
+type OutFunc func(ctx context.Context, s OutShare) (stagein.OutResult, error)
+
+// PieceFunc copies a piece of a file for another node.
+type PieceFunc func(ctx context.Context, p stagein.OutPiece) error
+
+// SetOut gives the daemon its way to copy out of scratch.
+func (d *Daemon) SetOut(f OutFunc, piece PieceFunc) {
+	d.out.Store(&f)
+	d.piece.Store(&piece)
+}
+
+const (
+	// A look may take this part of the time at most, so that a large tree costs
+	// the target and the others little.
+	outPart = 10
+	// outMargin is how much of the deadline is left for the rest of the end.
+	outMargin = 5 * time.Second
+)
+
+// outward is what this node copies out while the job runs.
+type outward struct {
+	mu     sync.Mutex
+	stop   context.CancelFunc // guarded by mu; ends the loop
+	done   chan struct{}      // guarded by mu; closed when the loop has ended
+	status []OutStatus        // guarded by mu; by place in the job's StageOut
+}
+
+// OutStatus is how far this node's part of a stage-out is.
+type OutStatus struct {
+	OutSpec
+	Files  int64         `json:"files"` // copied by this node so far
+	Bytes  int64         `json:"bytes"`
+	Fresh  int64         `json:"fresh"`           // left alone at the last look, because they were just written to
+	Failed int64         `json:"failed"`          // at the last look
+	Error  string        `json:"error,omitempty"` // the first of those
+	At     metadata.Time `json:"at,omitempty"`    // of the last look
+}
+
+// startOutward begins to copy, as the job goes on, what its end would copy.
+func (d *Daemon) startOutward() {
+	ctx, stop := context.WithCancel(d.ctx)
+	done := make(chan struct{})
+	d.outward.mu.Lock()
+	d.outward.stop, d.outward.done = stop, done
+	for _, o := range d.job.StageOut {
+		d.outward.status = append(d.outward.status, OutStatus{OutSpec: o})
+	}
+	d.outward.mu.Unlock()
+	d.spawn(func(context.Context) {
+		defer close(done)
+		if len(d.job.StageOut) > 0 {
+			d.outwardLoop(ctx)
+		}
+	})
+}
+
+// stopOutward ends it and waits.
+func (d *Daemon) stopOutward() {
+	d.outward.mu.Lock()
+	stop, done := d.outward.stop, d.outward.done
+	d.outward.mu.Unlock()
+	if stop != nil {
+		stop()
+		<-done
+	}
+}
+
+func (d *Daemon) outwardLoop(ctx context.Context) {
+	memory := make([]stagein.OutMemory, len(d.job.StageOut))
+	pause := d.cfg.Timing.Out
+	for {
+		t := time.NewTimer(pause)
+		select {
+		case <-ctx.Done():
+			t.Stop()
+			return
+		case <-t.C:
+		}
+		began := time.Now()
+		for i, o := range d.job.StageOut {
+			d.outwardOnce(ctx, i, OutShare{OutSpec: o, Settle: d.cfg.Timing.Settle, Memory: &memory[i]})
+		}
+		pause = max(d.cfg.Timing.Out, outPart*time.Since(began))
+	}
+}
+
+// outwardOnce looks once at one stage-out. Who is not there yet is no failure.
+func (d *Daemon) outwardOnce(ctx context.Context, i int, s OutShare) {
+	m := d.View().Map
+	if !d.ready.Load() || !d.deal(&s, m) {
+		return
+	}
+	r, err := d.stageOut(ctx, s)
+	if ctx.Err() != nil || errors.Is(err, syscall.ENOENT) && r.Failed == 0 {
+		return
+	}
+	d.outward.mu.Lock()
+	st := &d.outward.status[i]
+	was := st.Error
+	st.Files, st.Bytes, st.At = st.Files+r.Files, st.Bytes+r.Bytes, now()
+	st.Fresh, st.Failed, st.Error = r.Fresh, r.Failed, ""
+	if len(r.Errors) > 0 {
+		st.Error = r.Errors[0]
+	} else if err != nil {
+		st.Error = err.Error()
+	}
+	is := st.Error
+	d.outward.mu.Unlock()
+	log := d.log.WithField("from", s.From).WithField("to", s.To)
+	if is != "" && is != was {
+		log.WithField("failed", r.Failed).Warn("not copied out so far: " + is)
+	}
+	if r.Files > 0 {
+		log.WithField("files", r.Files).WithField("bytes", r.Bytes).Debug("copied out")
+	}
+}
+
+func (o *outward) read() []OutStatus {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return slices.Clone(o.status)
+}
+
+// deal gives s its place among the nodes that serve in m, and the help of the
+// others; false if this node is none of them.
+func (d *Daemon) deal(s *OutShare, m cluster.Map) bool {
+	var crew []metadata.NodeID
+	for _, n := range m.Nodes {
+		if serving(n) {
+			crew = append(crew, n.ID)
+		}
+	}
+	s.Self, s.N = slices.Index(crew, d.job.Self), len(crew)
+	s.Help = d.helpOf(crew)
+	return s.Self >= 0
+}
+
+// helpOf is how a node of the crew is asked to copy a piece.
+func (d *Daemon) helpOf(crew []metadata.NodeID) func(context.Context, int, stagein.OutPiece) error {
+	return func(ctx context.Context, k int, p stagein.OutPiece) error {
+		if k < 0 || k >= len(crew) {
+			return fmt.Errorf("node %d of %d: %w", k, len(crew), syscall.EINVAL)
+		}
+		id := fmt.Sprintf("piece-%d-%d", d.job.Self, d.pieces.Add(1))
+		err := d.runTask(ctx, crew[k], taskReq{Task: id, Piece: &p}, func(taskState) {})
+		if ctx.Err() != nil {
+			d.abandon(crew[k], id)
+		}
+		return err
+	}
+}
+
+// preparePiece is prepare for a piece of a stage-out.
+func (d *Daemon) preparePiece(p stagein.OutPiece) (func(context.Context) (*stagein.OutResult, error), error) {
+	f := d.piece.Load()
+	if f == nil || *f == nil || !filepath.IsAbs(p.To) || !filepath.IsLocal(p.Tmp) {
+		return nil, fmt.Errorf("piece of %.200q in %.200q: %w", p.Tmp, p.To, syscall.EINVAL)
+	}
+	return func(ctx context.Context) (*stagein.OutResult, error) { return nil, (*f)(ctx, p) }, nil
+}
+
+// stageOut copies a share.
+func (d *Daemon) stageOut(ctx context.Context, s OutShare) (stagein.OutResult, error) {
+	f := d.out.Load()
+	if f == nil {
+		return stagein.OutResult{}, errors.New("this daemon has no mount to read scratch by")
+	}
+	return (*f)(ctx, s)
+}
+
+// finally copies a share at the job's end. What failed for a reason that may
+// pass is tried again until there is no time left.
+func (d *Daemon) finally(ctx context.Context, s OutShare) (stagein.OutResult, error) {
+	for {
+		lost := notCopied{path: d.notCopiedPath(), from: s.From}
+		passing := false
+		s.Failed = func(name string, err error) {
+			passing = passing || mayPass(err)
+			lost.add(name, err)
+		}
+		r, err := d.stageOut(ctx, s)
+		left, ok := ctx.Deadline()
+		if err == nil || !passing || !ok || time.Until(left) < d.cfg.Timing.Out+outMargin {
+			lost.write(d)
+			return r, err
+		}
+		d.log.WithField("to", s.To).WithError(err).Warn("not all is copied out: once more")
+		t := time.NewTimer(d.cfg.Timing.Out)
+		select {
+		case <-ctx.Done():
+		case <-t.C:
+		}
+		t.Stop()
+	}
+}
+
+// mayPass reports whether what failed may succeed a little later: a target that
+// is full or away, a node that comes back.
+func mayPass(err error) bool {
+	for _, e := range []syscall.Errno{syscall.ENOSPC, syscall.EDQUOT, syscall.EIO, syscall.ESTALE, syscall.ETIMEDOUT,
+		syscall.EBUSY, syscall.EHOSTDOWN, syscall.EHOSTUNREACH, syscall.ECONNRESET, syscall.ENOTCONN} {
+		if errors.Is(err, e) {
+			return true
+		}
+	}
+	return false
+}
+
+// notCopiedPath is where the user finds the list of what this node could not
+// copy: beside the job's output.
+func (d *Daemon) notCopiedPath() string {
+	if d.job.WorkDir == "" {
+		return ""
+	}
+	return filepath.Join(d.job.WorkDir, fmt.Sprintf("bivouac-%s-%s.not-copied", d.job.ID, d.job.Hosts[d.job.Self]))
+}
+
+// notCopied is the whole list of what could not be copied.
+type notCopied struct {
+	path, from string
+
+	mu    sync.Mutex
+	lines strings.Builder // guarded by mu
+}
+
+func (l *notCopied) add(name string, err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	fmt.Fprintf(&l.lines, "%q: %v\n", filepath.Join(l.from, name), err)
+}
+
+// write adds the list to the file, if there is anything in it.
+func (l *notCopied) write(d *Daemon) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.lines.Len() == 0 || l.path == "" {
+		return
+	}
+	f, err := os.OpenFile(l.path, os.O_CREATE|os.O_APPEND|os.O_WRONLY|syscall.O_NOFOLLOW, 0o600)
+	if err == nil {
+		_, err = f.WriteString(l.lines.String())
+		err = errors.Join(err, f.Close())
+	}
+	if err != nil {
+		d.log.WithError(err).Warn("the list of what was not copied cannot be written")
+		return
+	}
+	d.log.WithField("list", l.path).Warn("what was not copied is listed")
+}

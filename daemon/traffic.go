@@ -1,0 +1,127 @@
+package daemon
+
+import (
+	"context"
+	"sync"
+	"time"
+)
+
+// Traffic is the file data that the mount of this node has moved since its
+// start, in bytes, by where it came from or went to. What the kernel reads
+// from its page cache, or by passthrough, nobody counts but itself.
+type Traffic struct {
+	ReadLocal   int64 `json:"read_local"`
+	ReadRemote  int64 `json:"read_remote"`
+	WriteLocal  int64 `json:"write_local"`
+	WriteRemote int64 `json:"write_remote"`
+	Passthrough int64 `json:"passthrough"` // files opened that the kernel reads by itself
+}
+
+// Rates is Traffic per second.
+type Rates struct {
+	ReadLocal   float64 `json:"read_local"`
+	ReadRemote  float64 `json:"read_remote"`
+	WriteLocal  float64 `json:"write_local"`
+	WriteRemote float64 `json:"write_remote"`
+	Passthrough float64 `json:"passthrough"`
+}
+
+// Activity is what the mount of this node and its client have done since
+// their start.
+type Activity struct {
+	Traffic
+	MetaLocal, MetaRemote, MetaSealed int64            // metadata calls, by who answered
+	Times                             map[string]Times // of the kernel's requests, by operation
+}
+
+// Times is how long requests of one kind took.
+type Times struct {
+	Count   uint64
+	Seconds float64            // of all together
+	UpTo    map[float64]uint64 // how many took no longer than so many seconds
+}
+
+const (
+	sampleEvery = time.Second
+	samples     = 10 // rates are means over so many
+)
+
+// meter remembers the traffic of the last seconds.
+type meter struct {
+	mu   sync.Mutex
+	now  func() Activity // guarded by mu; nil before there is a mount
+	past []sample        // guarded by mu; the oldest first
+}
+
+type sample struct {
+	at time.Time
+	Traffic
+}
+
+// SetActivity gives the daemon its way to know what the mount does. The program
+// wires it to a client.
+func (d *Daemon) SetActivity(f func() Activity) {
+	d.meter.mu.Lock()
+	defer d.meter.mu.Unlock()
+	d.meter.now = f
+}
+
+// meterLoop takes samples.
+func (d *Daemon) meterLoop(ctx context.Context) {
+	t := time.NewTicker(sampleEvery)
+	defer t.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case at := <-t.C:
+			d.meter.take(at)
+		}
+	}
+}
+
+func (m *meter) take(at time.Time) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.now == nil {
+		return
+	}
+	m.past = append(m.past, sample{at, m.now().Traffic})
+	if len(m.past) > samples {
+		m.past = m.past[1:]
+	}
+}
+
+// activity is false before there is a mount.
+func (m *meter) activity() (Activity, bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.now == nil {
+		return Activity{}, false
+	}
+	return m.now(), true
+}
+
+// read returns the traffic so far and its mean rates since the oldest sample.
+func (m *meter) read(at time.Time) (t Traffic, r Rates) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.now == nil {
+		return t, r
+	}
+	t = m.now().Traffic
+	if len(m.past) == 0 {
+		return t, r
+	}
+	old := m.past[0]
+	s := at.Sub(old.at).Seconds()
+	if s <= 0 {
+		return t, r
+	}
+	rate := func(now, then int64) float64 { return float64(now-then) / s }
+	return t, Rates{
+		ReadLocal: rate(t.ReadLocal, old.ReadLocal), ReadRemote: rate(t.ReadRemote, old.ReadRemote),
+		WriteLocal: rate(t.WriteLocal, old.WriteLocal), WriteRemote: rate(t.WriteRemote, old.WriteRemote),
+		Passthrough: rate(t.Passthrough, old.Passthrough),
+	}
+}

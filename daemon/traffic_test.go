@@ -1,0 +1,35 @@
+package daemon
+
+import (
+	"testing"
+	"time"
+)
+
+func TestMeter(t *testing.T) {
+	var m meter
+	at := time.Unix(1000, 0)
+	m.take(at)
+	if got, r := m.read(at); got != (Traffic{}) || r != (Rates{}) {
+		t.Errorf("before there is a mount = %+v, %+v", got, r)
+	}
+	moved := int64(0)
+	m.now = func() Activity { return Activity{Traffic: Traffic{ReadLocal: moved, WriteRemote: 2 * moved}} }
+	for i := range 2 * samples { // 100 bytes a second, and in the last ten 300
+		m.take(at)
+		moved += 100
+		if i >= samples {
+			moved += 200
+		}
+		at = at.Add(time.Second)
+	}
+	got, r := m.read(at)
+	if got.ReadLocal != moved || r.ReadLocal != 300 || r.WriteRemote != 600 || r.ReadRemote != 0 {
+		t.Errorf("= %+v, %+v, want %d bytes, 300/s and 600/s", got, r, moved)
+	}
+	if len(m.past) != samples {
+		t.Errorf("%d samples are kept, want %d", len(m.past), samples)
+	}
+	if _, r := m.read(m.past[0].at); r != (Rates{}) {
+		t.Errorf("in no time = %+v", r)
+	}
+}

@@ -1,0 +1,351 @@
+package daemon
+
+import (
+	"bufio"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"hash"
+	"io"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+
+	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
+
+	"github.com/bivouacfs/bivouac/datapath"
+	"github.com/bivouacfs/bivouac/datapath/wire"
+	"github.com/bivouacfs/bivouac/metadata"
+	"github.com/bivouacfs/bivouac/metadata/cluster"
+	"github.com/bivouacfs/bivouac/metadata/manifest"
+	"github.com/bivouacfs/bivouac/stagein"
+	"github.com/bivouacfs/bivouac/stagein/source"
+)
+
+// VerifySpec says which dataset is read again. It is the body of POST /v1/verify.
+type VerifySpec struct {
+	Name   string `json:"name"`
+	SHA256 bool   `json:"sha256,omitempty"` // list the SHA-256 of every file, too
+}
+
+// VerifyResult is what was found.
+type VerifyResult struct {
+	Files    int64     `json:"files"`     // that were read
+	Bytes    int64     `json:"bytes"`     // of them
+	Unsummed int64     `json:"unsummed"`  // of them that have no checksum
+	Bad      int64     `json:"bad"`       // that are not what they were, or cannot be read
+	BadFiles []BadFile `json:"bad_files"` // the first of them
+}
+
+// BadFile is a file that is not what it was.
+type BadFile struct {
+	Path  source.Name `json:"path"` // in the dataset
+	Host  string      `json:"host"`
+	Error string      `json:"error"`
+}
+
+// maxBadFiles is how many files a node names.
+const maxBadFiles = 100
+
+func (r *VerifyResult) add(o VerifyResult) {
+	r.Files, r.Bytes, r.Unsummed, r.Bad = r.Files+o.Files, r.Bytes+o.Bytes, r.Unsummed+o.Unsummed, r.Bad+o.Bad
+	r.BadFiles = append(r.BadFiles, o.BadFiles...)
+}
+
+// verifyReq is a node's share of it.
+type verifyReq struct {
+	Dataset metadata.DatasetID `json:"dataset"`
+	SHA256  bool               `json:"sha256,omitempty"`
+}
+
+func sumsFile(node metadata.NodeID) string { return "sums-" + strconv.Itoa(int(node)) }
+
+// Verify has all nodes read again what they have of a dataset, in parallel, and
+// compare it with the checksums that were taken when it was staged. Of a
+// striped file the first node of the stripe reads all. What lies on a node that
+// is down is bad.
+func (d *Daemon) Verify(ctx context.Context, s VerifySpec) (VerifyResult, error) {
+	ds, ok := active(d.View(), s.Name)
+	x, here := d.table.get(ds.ID)
+	if !ok || !here || ds.Phase != cluster.Sealed {
+		return VerifyResult{}, fmt.Errorf("no dataset named %q is sealed: bivouac status tells what there is: %w", s.Name, syscall.EINVAL)
+	}
+	id := fmt.Sprintf("verify-%d-%d", d.job.Self, now())
+	var mu sync.Mutex
+	var sum VerifyResult // guarded by mu
+	g, ctx := errgroup.WithContext(ctx)
+	for _, n := range d.View().Map.Nodes {
+		if !serving(n) {
+			files := x.summary.PerNode[n.ID].Files
+			sum.Bad += files
+			if files > 0 {
+				sum.BadFiles = append(sum.BadFiles, BadFile{"", n.Host, fmt.Sprintf("%d files are on this node, which is %v", files, n.State)})
+			}
+			continue
+		}
+		g.Go(func() error {
+			q := taskReq{Task: id, Verify: &verifyReq{ds.ID, s.SHA256}}
+			err := d.runTask(ctx, n.ID, q, func(t taskState) {
+				if t.Verify != nil {
+					mu.Lock()
+					defer mu.Unlock()
+					sum.add(*t.Verify)
+				}
+			})
+			if ctx.Err() != nil {
+				d.abandon(n.ID, id)
+			}
+			if err != nil {
+				return fmt.Errorf("%s: %w", n.Host, err)
+			}
+			return nil
+		})
+	}
+	err := g.Wait()
+	return sum, err
+}
+
+// verifier reads what one node has of a dataset.
+type verifier struct {
+	d     *Daemon
+	ds    metadata.DatasetID
+	table *manifest.Table
+	m     cluster.Map
+	sha   bool
+
+	// What was fetched after the manifest was published has its sums in the
+	// journal: of whole files, and of this node's pieces of others.
+	whole  map[metadata.Ino][16]byte
+	pieces map[metadata.Ino][]stagein.PieceSum
+
+	mu   sync.Mutex
+	res  VerifyResult // guarded by mu
+	sums []string     // guarded by mu; a line for each file
+}
+
+// verifyAtOnce is how many files a node reads at a time.
+const verifyAtOnce = 4
+
+func (d *Daemon) verifyShare(ctx context.Context, q verifyReq) (*VerifyResult, error) {
+	x, ok := d.table.get(q.Dataset)
+	if !ok {
+		return nil, fmt.Errorf("verify: dataset %d is not here: %w", q.Dataset, syscall.ENOENT)
+	}
+	v := &verifier{d: d, ds: q.Dataset, table: x.table, m: d.View().Map, sha: q.SHA256}
+	if err := v.readJournal(); err != nil {
+		return nil, err
+	}
+	g, ctx := errgroup.WithContext(ctx)
+	g.SetLimit(verifyAtOnce)
+	seen := make(map[metadata.Ino]bool) // files with several names
+	err := x.table.Each(func(path string, a metadata.Attr) bool {
+		order := v.m.Order(a.Ino, a.Layout)
+		again := seen[a.Ino]
+		if a.Nlink > 1 {
+			seen[a.Ino] = true
+		}
+		for _, p := range v.pieces[a.Ino] {
+			if !again {
+				g.Go(func() error { return v.piece(ctx, path, p) })
+			}
+		}
+		if len(order) > 0 && v.m.Holder(a.Ino, order[0]) == d.job.Self && (!again || v.sha) {
+			g.Go(func() error { return v.file(ctx, path, a, order) })
+		}
+		return ctx.Err() == nil
+	})
+	if e := g.Wait(); err == nil {
+		err = e
+	}
+	if err == nil && v.sha {
+		err = v.writeSums()
+	}
+	return &v.res, err
+}
+
+// readJournal finds the sums that the manifest does not have.
+func (v *verifier) readJournal() error {
+	f, _ := v.d.fill.get(v.ds)
+	if f == nil {
+		return nil
+	}
+	sums, err := f.Sums()
+	if err != nil {
+		return fmt.Errorf("verify: %w", err)
+	}
+	v.whole, v.pieces = make(map[metadata.Ino][16]byte), make(map[metadata.Ino][]stagein.PieceSum)
+	for _, p := range sums {
+		if p.Whole {
+			v.whole[p.Ino] = p.Sum
+		} else {
+			v.pieces[p.Ino] = append(v.pieces[p.Ino], p)
+		}
+	}
+	return nil
+}
+
+// piece reads this node's piece of a file and compares it.
+func (v *verifier) piece(ctx context.Context, path string, p stagein.PieceSum) error {
+	c := stagein.NewChecker(p.Sum, p.Len)
+	err := v.readObject(ctx, p.Ino, p.Off, p.Len, c)
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	if err == nil {
+		err = c.Check()
+	}
+	if err != nil {
+		v.bad(path, fmt.Errorf("from offset %d of the object: %w", p.Off, err))
+	}
+	return nil
+}
+
+// bad takes note of a file that is not what it was.
+func (v *verifier) bad(path string, err error) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if v.res.Bad++; len(v.res.BadFiles) < maxBadFiles {
+		v.res.BadFiles = append(v.res.BadFiles, BadFile{source.Name(path), v.d.job.Hosts[v.d.job.Self], err.Error()})
+	}
+}
+
+// file reads a file and compares it. Only an error of the job's own is one.
+func (v *verifier) file(ctx context.Context, path string, a metadata.Attr, order []metadata.NodeID) error {
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	want, _, err := v.table.Record(a.Ino)
+	if err != nil {
+		return err
+	}
+	if want == [16]byte{} {
+		want = v.whole[a.Ino]
+	}
+	inPieces := want == [16]byte{} && len(v.pieces[a.Ino]) > 0 // which are compared one by one
+	c := stagein.NewChecker(want, a.Size)
+	var sha hash.Hash
+	w := io.Writer(c)
+	if v.sha {
+		sha = sha256.New()
+		w = io.MultiWriter(c, sha)
+	}
+	if !inPieces || v.sha {
+		if err = v.read(ctx, a, order, w); err == nil {
+			err = c.Check()
+		}
+	}
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	if err != nil {
+		v.bad(path, err)
+	}
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.res.Files++
+	v.res.Bytes += a.Size
+	if !c.Summed() && !inPieces && a.Size > 0 {
+		v.res.Unsummed++
+	}
+	if err == nil && sha != nil {
+		v.sums = append(v.sums, sumLine(hex.EncodeToString(sha.Sum(nil)), path))
+	}
+	return nil
+}
+
+// read gives all bytes of a file to w, from the drives where they are here.
+func (v *verifier) read(ctx context.Context, a metadata.Attr, order []metadata.NodeID, w io.Writer) error {
+	if a.Size == 0 {
+		return nil
+	}
+	if a.Layout.Kind == metadata.Local {
+		return v.readObject(ctx, a.Ino, 0, a.Size, w)
+	}
+	buf := make([]byte, wire.MaxData)
+	for pos := int64(0); pos < a.Size; {
+		n := min(a.Size-pos, int64(len(buf)))
+		for _, sp := range datapath.Spans(a.Layout.Chunk(), order, pos, n) {
+			b := buf[:sp.Len]
+			got, err := (target{v.d}).store(sp.Node).ReadAt(ctx, a.Ino, b, sp.Off)
+			if err == nil && got < len(b) {
+				err = fmt.Errorf("%d bytes of %d at offset %d are there: %w", got, len(b), sp.Pos, syscall.EIO)
+			}
+			if err != nil {
+				return fmt.Errorf("%s: %w", v.d.job.Hosts[sp.Node], err)
+			}
+			if _, err := w.Write(b); err != nil {
+				return err
+			}
+		}
+		pos += n
+	}
+	return nil
+}
+
+// readObject reads from an object of this node, and from the drive: what the page
+// cache has may be better than what the drive has.
+func (v *verifier) readObject(ctx context.Context, ino metadata.Ino, off, n int64, w io.Writer) error {
+	f, err := v.d.data.Open(ino)
+	if err != nil {
+		return err
+	}
+	defer f.Close() // read only
+	fd := int(f.Fd())
+	_ = unix.Fdatasync(fd)                           // what is not written yet stays in the cache
+	_ = unix.Fadvise(fd, off, n, unix.FADV_DONTNEED) // advice
+	got, err := io.Copy(w, readerOf(ctx, io.NewSectionReader(f, off, n)))
+	if err == nil && got != n {
+		err = fmt.Errorf("%d bytes are there, not %d: %w", got, n, syscall.EIO)
+	}
+	return err
+}
+
+// readerOf reads r until ctx ends.
+func readerOf(ctx context.Context, r io.Reader) io.Reader { return &ctxReader{ctx, r} }
+
+type ctxReader struct {
+	ctx context.Context
+	r   io.Reader
+}
+
+func (r *ctxReader) Read(p []byte) (int, error) {
+	if err := r.ctx.Err(); err != nil {
+		return 0, err
+	}
+	return r.r.Read(p)
+}
+
+// sumLine is a line as sha256sum writes it: a name with a backslash or a line
+// feed in it is escaped, and the line begins with a backslash.
+func sumLine(sum, path string) string {
+	esc := strings.NewReplacer(`\`, `\\`, "\n", `\n`, "\r", `\r`).Replace(path)
+	if esc != path {
+		sum = `\` + sum
+	}
+	return sum + "  " + esc + "\n"
+}
+
+func (v *verifier) writeSums() error {
+	f, err := os.Create(filepath.Join(v.d.stageDir(v.ds), sumsFile(v.d.job.Self)))
+	if err != nil {
+		return fmt.Errorf("verify: %w", err)
+	}
+	w := bufio.NewWriter(f)
+	for _, l := range v.sums {
+		if _, err = w.WriteString(l); err != nil {
+			break
+		}
+	}
+	if err == nil {
+		err = w.Flush()
+	}
+	if e := f.Close(); err == nil {
+		err = e
+	}
+	return err
+}

@@ -1,0 +1,143 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"syscall"
+
+	"github.com/bivouacfs/bivouac/datapath/rpc"
+	"github.com/bivouacfs/bivouac/datapath/wire"
+	"github.com/bivouacfs/bivouac/metadata"
+	"github.com/bivouacfs/bivouac/metadata/cluster"
+	"github.com/bivouacfs/bivouac/metadata/leases"
+	"github.com/bivouacfs/bivouac/metadata/pebblestore"
+	"github.com/bivouacfs/bivouac/metadata/wide"
+)
+
+// defaultWideAt is how many entries a directory has when it is spread.
+const defaultWideAt = 8192
+
+// newWide is the wide directories of this node.
+func (d *Daemon) newWide(s *pebblestore.Store) *wide.Directories {
+	return wide.New(wide.Config{
+		Self: d.job.Self, Store: s, Map: func() cluster.Map { return d.View().Map },
+		Peer: func(id metadata.NodeID) metadata.Sections { return d.cfg.Sections(d.peers.To(id)) },
+		Log:  d.log.WithField("part", "wide"), Leases: leases.Term + slack,
+	})
+}
+
+// startWide makes the node's large directories wide from now on.
+func (d *Daemon) startWide() {
+	d.spawn(d.meta.wide.Run)
+	d.spawn(func(ctx context.Context) { d.meta.wide.Follow(ctx, d.nextMap) })
+}
+
+// nextMap waits for a map of another epoch than e.
+func (d *Daemon) nextMap(ctx context.Context, e metadata.Epoch) (cluster.Map, error) {
+	var m cluster.Map
+	err := d.until(ctx, func(v cluster.View) bool {
+		m = v.Map
+		return m.Epoch != e
+	})
+	return m, err
+}
+
+// unfolded runs fn, and once more after the wide directory in whose way it was
+// has been folded. What another one has put in again is ENOTEMPTY.
+func (h *home) unfolded(ctx context.Context, fn func() error) error {
+	err := fn()
+	var in *pebblestore.WideError
+	if !errors.As(err, &in) {
+		return err
+	}
+	if err := h.wide.Fold(ctx, in.Dir); err != nil {
+		return err
+	}
+	if err = fn(); errors.As(err, &in) {
+		return fmt.Errorf("directory %v: %w", in.Dir, syscall.ENOTEMPTY)
+	}
+	return err
+}
+
+// inherited is what the entries of a directory inherit.
+const inherited = metadata.SetMode | metadata.SetUID | metadata.SetGID |
+	metadata.SetLayout | metadata.SetLayoutKind | metadata.SetChunkSize
+
+// Setattr is metadata.Inodes. The sections of a wide directory know of a change
+// of what they give on when it returns.
+func (h *home) Setattr(ctx context.Context, ino metadata.Ino, c metadata.Change) (metadata.Attr, error) {
+	a, err := h.set(ctx, ino, c)
+	if err == nil && c.Set&inherited != 0 && a.Mode&syscall.S_IFMT == syscall.S_IFDIR {
+		h.wide.Inherit(ctx, ino, a)
+	}
+	return a, err
+}
+
+// sectionHandlers are what the nodes of wide directories do for each other.
+func (d *Daemon) sectionHandlers() map[wire.Op]rpc.Handler {
+	m := d.leased
+	return map[wire.Op]rpc.Handler{
+		wire.OpSectionMake: ofHome(func(ctx context.Context, q *wire.SectionMakeReq) (metadata.Ino, func() error) {
+			return q.Dir, func() error { return m.MakeSection(ctx, q.NewSection) }
+		}),
+		wire.OpSectionFill: ofHome(func(ctx context.Context, q *wire.SectionFillReq) (metadata.Ino, func() error) {
+			return q.Dir, func() error { return m.FillSection(ctx, q.Section, q.Entries) }
+		}),
+		wire.OpSectionChange: ofHome(func(ctx context.Context, q *wire.SectionChangeReq) (metadata.Ino, func() error) {
+			return q.Dir, func() error { return m.ChangeSection(ctx, q.SectionChange) }
+		}),
+		wire.OpSectionReport: func(ctx context.Context, r *rpc.Request, resp *rpc.Response) error {
+			var q wire.SectionReportReq
+			if err := q.Parse(r.Body); err != nil {
+				return err
+			}
+			a, err := m.ReportSection(ctx, r.Peer, q.SectionReport)
+			if err == nil {
+				resp.Body = wire.SectionReportResp{SectionAnswer: a}.Append(nil)
+			}
+			return err
+		},
+		wire.OpNames: handle(func(ctx context.Context, q *wire.NamesReq) (appender, error) {
+			if q.Limit > wire.MaxEntries {
+				return nil, fmt.Errorf("read of %d entries: %w", q.Limit, syscall.EINVAL)
+			}
+			es, err := m.ReadNames(ctx, q.Dir, q.Epoch, q.After, int(q.Limit))
+			if err != nil {
+				return nil, err
+			}
+			return &wire.EntriesResp{Entries: es}, nil
+		}),
+	}
+}
+
+// ofHome makes a handler of what only the home of a directory may ask.
+func ofHome[T any, P parser[T]](f func(ctx context.Context, q *T) (metadata.Ino, func() error)) rpc.Handler {
+	return func(ctx context.Context, r *rpc.Request, _ *rpc.Response) error {
+		var q T
+		if err := P(&q).Parse(r.Body); err != nil {
+			return err
+		}
+		dir, do := f(ctx, &q)
+		if dir.Home() != r.Peer {
+			return fmt.Errorf("directory %v: node %d is not its home: %w", dir, r.Peer, syscall.EPERM)
+		}
+		return do()
+	}
+}
+
+// elsewhere gives an error that says where an entry is its body.
+func elsewhere(h rpc.Handler) rpc.Handler {
+	return func(ctx context.Context, r *rpc.Request, resp *rpc.Response) error {
+		err := h(ctx, r, resp)
+		var e *metadata.Elsewhere
+		if errors.As(err, &e) {
+			resp.Body = wire.ElsewhereResp{Elsewhere: *e}.Append(nil)
+		}
+		return err
+	}
+}
+
+// ReportSections tells the homes of wide directories at once what was done to
+// their entries here, which they hear a moment later anyway.
+func (d *Daemon) ReportSections(ctx context.Context) error { return d.meta.wide.Report(ctx) }

@@ -1,0 +1,34 @@
+package daemon
+
+import (
+	"context"
+
+	"github.com/bivouacfs/bivouac/datapath/rpc"
+	"github.com/bivouacfs/bivouac/datapath/wire"
+)
+
+func (d *Daemon) xattrHandlers() map[wire.Op]rpc.Handler {
+	m := d.leased
+	return map[wire.Op]rpc.Handler{
+		wire.OpGetxattr: handle(func(ctx context.Context, q *wire.XattrReq) (appender, error) {
+			v, err := m.Getxattr(ctx, q.Ino, q.Name)
+			if err != nil {
+				return nil, err
+			}
+			return &wire.BytesResp{B: v}, nil
+		}),
+		wire.OpSetxattr: handle(func(ctx context.Context, q *wire.SetxattrReq) (appender, error) {
+			return nil, m.Setxattr(ctx, q.Ino, q.Xattr)
+		}),
+		wire.OpListxattr: handle(func(ctx context.Context, q *wire.InoReq) (appender, error) {
+			names, err := m.Listxattr(ctx, q.Ino)
+			if err != nil {
+				return nil, err
+			}
+			return &wire.NamesResp{Names: names}, nil
+		}),
+		wire.OpRemovexattr: handle(func(ctx context.Context, q *wire.XattrReq) (appender, error) {
+			return nil, m.Removexattr(ctx, q.Ino, q.Name)
+		}),
+	}
+}
