@@ -43,7 +43,7 @@ the key of the job.`,
 			return err
 		},
 	}
-	c.Flags().StringArrayVar(&in, "stage-in", nil, "SRC[:NAME]; repeatable")
+	c.Flags().StringArrayVar(&in, "stage-in", nil, "SRC[:NAME][,KEY=VALUE]...; repeatable")
 	c.Flags().StringArrayVar(&out, "stage-out", nil, "FROM:TO; repeatable")
 	c.Flags().StringVar(&opts, "opts", "", "KEY=VALUE,…")
 	c.Flags().StringVar(&config, "config", pitch.SitePath, "the site's configuration")

@@ -33,6 +33,7 @@ type node struct {
 	daemon *daemon.Daemon
 	client *fsclient.Client
 	mount  *mount.Mount
+	backer mount.Backer  // nil: the mount asks the kernel by itself
 	ended  chan struct{} // closed when the mount is gone
 	// watched says that a keeper wants to hear that the mount answers.
 	watched bool
@@ -50,14 +51,24 @@ func openNode(job *daemon.Job, start daemon.Start, log *logrus.Entry) (*node, er
 		return nil, err
 	}
 	n := &node{job: job, log: log, ended: make(chan struct{}), watched: !start.Detached}
+	if start.Backing {
+		if n.backer, err = daemon.NewBacking(os.NewFile(daemon.BackingFD, "backing")); err != nil {
+			return nil, err
+		}
+	}
 	n.daemon, err = daemon.Open(daemon.Config{
 		Job: job, Key: key, Listener: l, Log: log,
-		Data: func(c rpc.Caller) datapath.Store { return remote.NewData(c) },
+		Meta:     func(c rpc.Caller) metadata.TxPeer { return remote.NewStore(c) },
+		Data:     func(c rpc.Caller) datapath.Store { return remote.NewData(c) },
+		Sections: func(c rpc.Caller) metadata.Sections { return remote.NewStore(c) },
 	})
 	if err != nil {
 		return nil, err
 	}
 	if err := n.openMount(start); err != nil {
+		if n.client != nil {
+			n.client.Close()
+		}
 		_ = n.daemon.Close()
 		return nil, err
 	}
@@ -69,26 +80,28 @@ func (n *node) openMount(start daemon.Start) error {
 	var err error
 	n.client, err = fsclient.New(fsclient.Config{
 		Self: n.job.Self, Local: d.Meta(), LocalData: d.Data(), View: d.View, Sealed: d, Log: n.log,
-		UID: n.job.UID, GID: n.job.GID, Now: time.Now,
+		UID: n.job.UID, GID: n.job.GID, Now: time.Now, Run: d.Run(),
 		Meta: func(id metadata.NodeID) metadata.NodeStore { return remote.NewStore(d.Peers().To(id)) },
 		Data: func(id metadata.NodeID) datapath.Store { return remote.NewData(d.Peers().To(id)) },
 	})
 	if err != nil {
 		return err
 	}
-	d.SetOut(n.stageOut)
-	d.SetHeld(n.client.Holds)
+	d.SetOut(n.stageOut, n.copyPiece)
+	d.SetClient(n.client)
+	d.SetRevoke(n.client.Revoke)
 	dir := n.job.Dirs.Mount
 	if start.Fuse {
 		dir = fmt.Sprintf("/dev/fd/%d", daemon.FuseFD)
 	}
 	n.mount, err = mount.New(mount.Config{
 		Client: n.client, Dir: dir, Point: n.job.Dirs.Mount, AllowOther: start.Fuse, UID: n.job.UID, GID: n.job.GID,
-		Virtual: n.virtual, Log: n.log.WithField("part", "mount"),
+		Virtual: n.virtual, Backer: n.backer, Log: n.log.WithField("part", "mount"),
 	})
 	if err != nil {
 		return fmt.Errorf("mount %s: %w", n.job.Dirs.Mount, err)
 	}
+	d.SetActivity(n.activity)
 	go func() {
 		defer close(n.ended)
 		n.mount.Serve()
@@ -109,9 +122,27 @@ func (n *node) virtual(name string) ([]byte, error) {
 	case "map":
 		return indented(n.daemon.View())
 	case "stats":
-		return indented(map[string]any{"client": n.client.Stats(), "mount": n.mount.Stats()})
+		return indented(map[string]any{"client": n.client.Stats(), "mount": n.mount.Stats(), "rpc": n.daemon.Peers().Stats()})
 	}
 	return nil, syscall.ENOENT
+}
+
+// activity is what the mount and its client have done.
+func (n *node) activity() daemon.Activity {
+	c, m := n.client.Stats(), n.mount.Stats()
+	a := daemon.Activity{
+		Traffic: daemon.Traffic{
+			ReadLocal: c.ReadLocal, ReadRemote: c.ReadRemote, WriteLocal: c.WriteLocal, WriteRemote: c.WriteRemote,
+			Passthrough: m.Passthrough,
+		},
+		MetaLocal: c.MetaLocal, MetaRemote: c.MetaRemote, MetaSealed: c.MetaSealed,
+		Times: make(map[string]daemon.Times, len(m.Latency)),
+	}
+	for op, l := range m.Latency {
+		n, s, upTo := l.Histogram()
+		a.Times[op] = daemon.Times{Count: n, Seconds: s, UpTo: upTo}
+	}
+	return a
 }
 
 func indented(v any) ([]byte, error) {
@@ -119,19 +150,23 @@ func indented(v any) ([]byte, error) {
 	return append(b, '\n'), err
 }
 
-func (n *node) stageOut(ctx context.Context, from, to string, self, of int) (stagein.OutResult, error) {
-	root, err := n.client.Resolve(ctx, metadata.RootIno, from)
+func (n *node) stageOut(ctx context.Context, s daemon.OutShare) (stagein.OutResult, error) {
+	root, err := n.client.Resolve(ctx, metadata.RootIno, s.From)
 	var no syscall.Errno
 	if errors.As(err, &no) {
-		return stagein.OutResult{}, fmt.Errorf("scratch/%s: %w", from, no)
+		return stagein.OutResult{}, fmt.Errorf("scratch/%s: %w", s.From, no)
 	}
 	if err != nil {
 		return stagein.OutResult{}, err
 	}
 	return stagein.Out(ctx, stagein.OutConfig{
-		Store: n.client, Read: n.client.ReadFile, Root: root, To: to, Name: path.Base(from), Self: self, N: of,
-		Log: n.log.WithField("part", "stage-out"),
+		Store: n.client, Read: n.client.ReadFile, Root: root, To: s.To, Name: path.Base(s.From), Self: s.Self, N: s.N,
+		Settle: s.Settle, Memory: s.Memory, Help: s.Help, Failed: s.Failed, Log: n.log.WithField("part", "stage-out"),
 	})
+}
+
+func (n *node) copyPiece(ctx context.Context, p stagein.OutPiece) error {
+	return stagein.CopyPiece(ctx, n.client.ReadFile, p)
 }
 
 // up waits for the whole job, then says so on the leash.
@@ -225,6 +260,7 @@ func (n *node) close() {
 	if err := n.mount.Unmount(); err != nil {
 		n.log.WithError(err).Warn("unmount")
 	}
+	n.client.Close()
 	if err := n.daemon.Close(); err != nil {
 		n.log.WithError(err).Warn("close")
 	}

@@ -24,9 +24,11 @@ func waitCmd() *cobra.Command {
 		Use:   "wait [NAME]...",
 		Short: "Wait until the datasets can be read on all nodes",
 		Long: `Wait returns when the datasets that were asked for can be read on all nodes:
-"manifest" when their whole tree appears, "all" when all their data is there
-(which is the same: a dataset appears when it is complete), "none" at once. With names it waits for those alone. It shows progress, and
-fails if a stage-in has failed.`,
+"manifest" when their whole tree appears, and what is read is fetched first if
+it is not there yet; "all" when all their data is there; "none" at once. An
+archive that has to be read to be known appears when all of it is there. With
+names it waits for those alone. It shows progress, and fails if a stage-in has
+failed.`,
 		RunE: func(c *cobra.Command, names []string) error {
 			if !slices.Contains([]string{"", "manifest", "all", "none"}, until) {
 				return fmt.Errorf("--for %s: manifest, all or none", until)
@@ -84,7 +86,10 @@ func waitFor(ctx context.Context, ctl *daemon.Ctl, until string, names []string,
 				p.Show(ds, time.Now())
 			}
 		}
-		if done, err := settled(s, names); done {
+		if done, err := settled(s, names, until); done {
+			if err == nil {
+				err = leftOut(ctx, ctl, s, names, w)
+			}
 			return err
 		}
 		select {
@@ -107,7 +112,7 @@ func gaveUp(ctx context.Context) error {
 // settled reports whether there is nothing left to wait for, and what failed.
 // Without what it was started with, or what the caller named, a job is at its
 // end at once; another dataset's failure is told when the rest is there.
-func settled(s daemon.Status, names []string) (bool, error) {
+func settled(s daemon.Status, names []string, until string) (bool, error) {
 	at := make(map[string]daemon.DatasetStatus)
 	for _, ds := range s.Datasets {
 		at[ds.Name] = ds // a later one of the name counts
@@ -125,7 +130,7 @@ func settled(s daemon.Status, names []string) (bool, error) {
 	for _, n := range names {
 		ds, ok := at[n]
 		if !ok || ds.Phase != cluster.Failed {
-			done = done && ok && ds.Ready
+			done = done && ok && (ds.Ready || ds.Readable && until != "all")
 			continue
 		}
 		failed = fmt.Errorf("%s: %s", ds.Name, ds.Error)

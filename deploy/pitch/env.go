@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 
@@ -74,6 +75,7 @@ type slurmJob struct {
 	gid     uint32
 	hosts   []string
 	self    metadata.NodeID
+	workDir string // where it was submitted; "" if Slurm does not say
 }
 
 // jobID is the number under which this component of the job goes; the
@@ -97,6 +99,9 @@ func (e *Env) job() (slurmJob, error) {
 		n, err := strconv.ParseUint(v, 10, 31)
 		j.restart = int(n)
 		errs = append(errs, err)
+	}
+	if dir := e.first("SLURM_JOB_WORK_DIR"); filepath.IsAbs(dir) {
+		j.workDir = dir
 	}
 	j.uid, err = parseID("SLURM_JOB_UID", e.first("SLURM_JOB_UID", "SLURM_UID"))
 	errs = append(errs, err)

@@ -47,6 +47,8 @@ type child struct {
 	died  chan struct{}    // closed when the process has ended
 	exit  error            // how, when died is closed
 	wg    sync.WaitGroup
+
+	backing bool // it has a backer
 }
 
 // life is that of one daemon, from its mount to its end: nil when the job is
@@ -138,22 +140,44 @@ func (k *keeper) spawn(fuse *os.File) (*child, error) {
 	defer far.Close()
 	cmd := exec.Command(k.program, "daemon", "--job-file", k.place.jobFile())
 	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
-	cmd.ExtraFiles = []*os.File{far, fuse} // daemon.LeashFD, daemon.FuseFD
 	cmd.Env, cmd.Dir = []string{"PATH=" + safePath, "LANG=C.UTF-8"}, "/"
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Pdeathsig: syscall.SIGKILL, Credential: cred}
-	if err := cmd.Start(); err != nil {
+	c := &child{
+		k: k, cmd: cmd, leash: daemon.NewLeash(near),
+		notes: make(chan daemon.Note), stop: make(chan struct{}), died: make(chan struct{}),
+	}
+	if err := c.start(far, fuse); err != nil {
 		_ = near.Close()
 		return nil, fmt.Errorf("start the daemon: %w", err)
 	}
-	c := &child{
-		k: k, cmd: cmd, proc: processOf(cmd.Process.Pid), leash: daemon.NewLeash(near),
-		notes: make(chan daemon.Note), stop: make(chan struct{}), died: make(chan struct{}),
-	}
+	c.proc = processOf(cmd.Process.Pid)
 	c.wg.Add(2)
 	go c.wait()
 	go c.listen()
 	k.settle(c)
 	return c, nil
+}
+
+// start starts the process with the descriptors that it expects. Without a
+// backer it reads everything through the mount, which is only slower.
+func (c *child) start(leash, fuse *os.File) error {
+	null, err := os.Open(os.DevNull)
+	if err != nil {
+		return err
+	}
+	defer null.Close()
+	c.wg.Add(1)
+	back, err := startBacker(fuse, c.k.rec.Job.UID, c.wg.Done)
+	if err != nil {
+		c.wg.Done()
+		c.k.log.WithError(err).Warn("no file is read by the kernel alone")
+		back = null
+	} else {
+		c.backing = true
+		defer back.Close()
+	}
+	c.cmd.ExtraFiles = []*os.File{leash, fuse, null, back} // daemon.LeashFD, FuseFD, ListenFD, BackingFD
+	return c.cmd.Start()
 }
 
 // settle does for a new daemon what only root can, and lets it begin. If the
@@ -169,7 +193,7 @@ func (k *keeper) settle(c *child) {
 	if err := enterCgroup(k.place, c.proc.pid); err != nil {
 		k.log.WithError(err).Warn("the daemon's memory is not bounded")
 	}
-	if err := c.leash.Send(daemon.Start{Key: hex.EncodeToString(k.key[:]), Fuse: true}); err != nil {
+	if err := c.leash.Send(daemon.Start{Key: hex.EncodeToString(k.key[:]), Fuse: true, Backing: c.backing}); err != nil {
 		k.log.WithError(err).Warn("the daemon does not listen")
 	}
 }

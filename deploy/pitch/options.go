@@ -31,7 +31,7 @@ func CheckOptions(stageIn, stageOut []string, opts string, access Access) (Spec,
 	for _, v := range stageIn {
 		d, err := ParseStageIn(v)
 		if err == nil {
-			err = checkSource(d.Source, access)
+			err = checkSource(d, access)
 			s.StageIn = append(s.StageIn, d)
 		}
 		errs = append(errs, err)
@@ -53,17 +53,15 @@ func CheckOptions(stageIn, stageOut []string, opts string, access Access) (Spec,
 	return s, s.validate()
 }
 
-// ParseStageIn reads SRC[:NAME] as a user wrote it in the working directory.
+// ParseStageIn reads SRC[:NAME][,KEY=VALUE]... as a user wrote it in the working
+// directory, in which the paths of SRC and of list= are looked for.
 func ParseStageIn(v string) (daemon.DatasetSpec, error) {
-	if !filepath.IsAbs(v) && v != "" && v[0] != ':' {
-		wd, err := os.Getwd()
-		if err != nil {
-			return daemon.DatasetSpec{}, fmt.Errorf("stage-in: %w", err)
-		}
-		v = wd + "/" + v
+	wd, err := os.Getwd()
+	if err != nil {
+		return daemon.DatasetSpec{}, fmt.Errorf("stage-in: %w", err)
 	}
-	req, err := stagein.ParseSpec(v)
-	return daemon.DatasetSpec{Source: req.Source, Name: req.Name}, err
+	req, err := stagein.ParseSpec(v, wd)
+	return daemon.DatasetSpec{Source: req.Source, Name: req.Name, Options: req.Options}, err
 }
 
 // parseStageOut reads FROM:TO. The target begins at the first slash after a
@@ -112,7 +110,36 @@ func parseOpts(v string) (map[string]string, error) {
 	return m, errors.Join(errs...)
 }
 
-func checkSource(p string, access Access) error {
+// checkSource looks at what a dataset is made of, and at its list.
+func checkSource(d daemon.DatasetSpec, access Access) error {
+	for _, l := range []string{string(d.Options.List), d.Options.Fill.List} {
+		if l == "" {
+			continue
+		}
+		if err := access(l, unix.R_OK); err != nil {
+			return fmt.Errorf("stage-in: you cannot read the list %s: %w", l, err)
+		}
+	}
+	paths := []string{d.Source}
+	_, err := os.Lstat(d.Source)
+	if errors.Is(err, fs.ErrNotExist) && source.IsPattern(d.Source) {
+		if paths, err = source.Glob(source.OS{}, d.Source); err != nil {
+			return fmt.Errorf("stage-in: %w", err)
+		}
+	}
+	if len(paths) == 1 {
+		return checkPathOf(d, paths[0], access, true)
+	}
+	for i, p := range paths {
+		if err := checkPathOf(d, p, access, i == 0); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// checkPathOf looks at one path, and with look into it.
+func checkPathOf(d daemon.DatasetSpec, p string, access Access, look bool) error {
 	st, err := os.Stat(p)
 	if err != nil {
 		return fmt.Errorf("stage-in: %w", err)
@@ -128,6 +155,9 @@ func checkSource(p string, access Access) error {
 	}
 	if err := access(p, unix.R_OK); err != nil {
 		return fmt.Errorf("stage-in: you cannot read %s: %w", p, err)
+	}
+	if d.Options.Unpack == stagein.UnpackNo || !look {
+		return nil
 	}
 	if _, err := source.Detect(source.OS{}, p); err != nil {
 		return fmt.Errorf("stage-in: %w", err)

@@ -90,7 +90,7 @@ func (s *Spec) validate() error {
 		return errors.Join(errs...)
 	}
 	for i, d := range s.StageIn {
-		errs = append(errs, checkPath("stage-in", d.Source), checkName(d.Name))
+		errs = append(errs, checkPath("stage-in", d.Source), checkName(d.Name), d.Options.Validate())
 		if slices.ContainsFunc(s.StageIn[:i], func(o daemon.DatasetSpec) bool { return o.Name == d.Name }) {
 			errs = append(errs, fmt.Errorf("stage-in: two sources are named %q: write SRC:NAME", d.Name))
 		}

@@ -47,7 +47,9 @@ func Status(w io.Writer, s daemon.Status) error {
 		state = "ready"
 	}
 	fmt.Fprintf(w, "job %s  %s  mounted at %s  epoch %d\n", s.Job, state, s.Mount, s.Epoch)
-	fmt.Fprintf(w, "this node (%s): %s used of %s, %d objects\n\n", s.Host, Bytes(s.Space.Used), Bytes(s.Space.Capacity), s.Space.Objects)
+	fmt.Fprintf(w, "this node (%s): %s used of %s, %d objects\n", s.Host, Bytes(s.Space.Used), Bytes(s.Space.Capacity), s.Space.Objects)
+	traffic(w, s)
+	fmt.Fprintln(w)
 	t := tabwriter.NewWriter(w, 0, 4, 2, ' ', 0)
 	fmt.Fprintln(t, "NODE\tHOST\tSTATE\tADDRESS\tROLE")
 	for _, n := range s.Nodes {
@@ -70,12 +72,39 @@ func Status(w io.Writer, s daemon.Status) error {
 	if err := t.Flush(); err != nil {
 		return err
 	}
+	for _, o := range s.StageOut {
+		stageOut(w, o)
+	}
 	for _, ds := range s.Datasets {
 		if ds.Error != "" {
 			fmt.Fprintf(w, "%s: %s\n", ds.Name, ds.Error)
 		}
 	}
 	return nil
+}
+
+// stageOut says how far the node that answered is with its part.
+func stageOut(w io.Writer, o daemon.OutStatus) {
+	fmt.Fprintf(w, "\nstage-out of %s to %s: %d files, %s copied by this node", o.From, o.To, o.Files, Bytes(o.Bytes))
+	if o.Fresh > 0 {
+		fmt.Fprintf(w, ", %d just written", o.Fresh)
+	}
+	if o.Failed > 0 || o.Error != "" {
+		fmt.Fprintf(w, ", %d failed: %s", o.Failed, o.Error)
+	}
+	fmt.Fprintln(w)
+}
+
+// traffic says what the mount of the node that answered has moved.
+func traffic(w io.Writer, s daemon.Status) {
+	line := func(what string, local, remote int64, localRate, remoteRate float64) {
+		fmt.Fprintf(w, "  %-8s local %s (%s/s)  remote %s (%s/s)\n", what,
+			Bytes(local), Bytes(int64(localRate)), Bytes(remote), Bytes(int64(remoteRate)))
+	}
+	t, r := s.Traffic, s.Rates
+	line("read", t.ReadLocal, t.ReadRemote, r.ReadLocal, r.ReadRemote)
+	line("written", t.WriteLocal, t.WriteRemote, r.WriteLocal, r.WriteRemote)
+	fmt.Fprintf(w, "  %d files opened that the kernel reads by itself (%.0f/s)\n", t.Passthrough, r.Passthrough)
 }
 
 // Report writes the job's summary: what was read, where it is, how long it took.
@@ -101,6 +130,9 @@ func dataset(w io.Writer, ds daemon.DatasetStatus) {
 	}
 	fmt.Fprintf(w, "  files, directories       %d, %d\n", ds.Files, ds.Dirs)
 	fmt.Fprintf(w, "  dataset bytes            %d (%s)\n", ds.Bytes, Bytes(ds.Bytes))
+	if ds.Phase == cluster.Filling {
+		return
+	}
 	fmt.Fprintf(w, "  source bytes read        %d (%s) of %d\n", ds.SourceBytes, Bytes(ds.SourceBytes), ds.SourceSize)
 	if ds.SourceSize > 0 {
 		fmt.Fprintf(w, "  source bytes read / source bytes = %.2f\n", float64(ds.SourceBytes)/float64(ds.SourceSize))
@@ -108,6 +140,9 @@ func dataset(w io.Writer, ds daemon.DatasetStatus) {
 	d := ds.Sealed.Time().Sub(ds.Started.Time())
 	if ds.Sealed != 0 && d > 0 {
 		fmt.Fprintf(w, "  staged and sealed in     %.2f s, %.3f GB/s\n", d.Seconds(), float64(ds.SourceBytes)/1e9/d.Seconds())
+	}
+	if ds.Skipped > 0 {
+		fmt.Fprintf(w, "  left out                 %d things that could not be read\n", ds.Skipped)
 	}
 	perNode(w, ds)
 }
@@ -117,6 +152,9 @@ func perNode(w io.Writer, ds daemon.DatasetStatus) {
 	for _, n := range ds.PerNode {
 		fmt.Fprintf(w, "  %-24s %d files, %s\n", n.Host, n.Files, Bytes(n.Bytes))
 		most, sum = max(most, n.Bytes), sum+n.Bytes
+	}
+	if s := ds.Spilled; s != nil {
+		fmt.Fprintf(w, "  %-24s %d files, %s, for which there is no room\n", s.Host, s.Files, Bytes(s.Bytes))
 	}
 	if sum > 0 {
 		mean := float64(sum) / float64(len(ds.PerNode))
@@ -145,7 +183,8 @@ func (p *Progress) Show(ds daemon.DatasetStatus, at time.Time) {
 	}
 	old, known := p.shown[ds.Name]
 	turned := !known || old != ds.Phase
-	if !turned && (ds.Phase != cluster.Staging || !p.Terminal && at.Sub(p.last) < every) {
+	moves := ds.Phase == cluster.Staging || ds.Phase == cluster.Filling
+	if !turned && (!moves || !p.Terminal && at.Sub(p.last) < every) {
 		return
 	}
 	p.shown[ds.Name], p.last = ds.Phase, at
@@ -154,7 +193,7 @@ func (p *Progress) Show(ds daemon.DatasetStatus, at time.Time) {
 	case p.Terminal && ds.Phase == cluster.Failed:
 		fmt.Fprint(p.W, "\r\033[K")
 	case ds.Phase == cluster.Failed:
-	case p.Terminal && ds.Phase == cluster.Staging:
+	case p.Terminal && moves:
 		fmt.Fprintf(p.W, "\r\033[K%s", l)
 	case p.Terminal:
 		fmt.Fprintf(p.W, "\r\033[K%s\n", l)
@@ -172,6 +211,9 @@ func line(ds daemon.DatasetStatus, at time.Time) string {
 		return fmt.Sprintf("bivouac: %s: %d files, spreading the manifest", ds.Name, ds.Files)
 	}
 	if ds.Progress == nil || ds.Total == 0 {
+		if ds.Phase == cluster.Filling {
+			return fmt.Sprintf("bivouac: %s: %d files, %s, can be read; the files are fetched", ds.Name, ds.Files, Bytes(ds.Bytes))
+		}
 		return fmt.Sprintf("bivouac: %s: scanning %s", ds.Name, ds.Source)
 	}
 	done, took := ds.Progress.SourceBytes, at.Sub(ds.Started.Time()).Seconds()

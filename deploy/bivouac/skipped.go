@@ -1,0 +1,44 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"slices"
+
+	"github.com/bivouacfs/bivouac/daemon"
+)
+
+// statusSkipped is the exit status when datasets are there, but not all of them:
+// something could not be read, and on-error=skip left it out.
+const statusSkipped = 3
+
+// mostSkips is how many things that were left out are named.
+const mostSkips = 20
+
+// leftOut names what the datasets lack (of names; none: all), and is the error
+// that tells so by its exit status.
+func leftOut(ctx context.Context, ctl *daemon.Ctl, s daemon.Status, names []string, w io.Writer) error {
+	sum := int64(0)
+	for _, ds := range s.Datasets {
+		if ds.Skipped == 0 || !ds.Ready || len(names) > 0 && !slices.Contains(names, ds.Name) {
+			continue
+		}
+		sum += ds.Skipped
+		skips, err := ctl.Skips(ctx, ds.Name)
+		if err != nil {
+			return err
+		}
+		fmt.Fprintf(w, "bivouac: %s: %d left out, as on-error=skip has it:\n", ds.Name, ds.Skipped)
+		for _, sk := range skips[:min(len(skips), mostSkips)] {
+			fmt.Fprintf(w, "bivouac:   %q: %s\n", sk.Path, sk.Error)
+		}
+		if more := len(skips) - mostSkips; more > 0 {
+			fmt.Fprintf(w, "bivouac:   and %d more: see bivouac skipped %s\n", more, ds.Name)
+		}
+	}
+	if sum == 0 {
+		return nil
+	}
+	return &exitError{status: statusSkipped, err: fmt.Errorf("%d things could not be read and are not there", sum)}
+}

@@ -1,0 +1,169 @@
+package pitch
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"os"
+	"syscall"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/bivouacfs/bivouac/daemon"
+)
+
+const (
+	iocBackingOpen  = 0x4010e501 // FUSE_DEV_IOC_BACKING_OPEN
+	iocBackingClose = 0x4004e502 // FUSE_DEV_IOC_BACKING_CLOSE
+	// maxBacked bounds the files that the kernel keeps open for one daemon,
+	// whatever it asks for.
+	maxBacked = 1 << 17
+)
+
+// backer registers files for a daemon with the connection of its mount. It
+// ends, and lets go of the connection, when the daemon's end of the socket is
+// closed, so that a dead daemon's connection dies with it.
+type backer struct {
+	fuse  *os.File // own descriptor of the connection
+	sock  int
+	uid   uint32
+	files map[int32]struct{}
+}
+
+// serve answers until the socket ends.
+func (b *backer) serve() {
+	defer unix.Close(b.sock)
+	defer b.fuse.Close()
+	for {
+		id, err := b.next()
+		if errors.Is(err, errBackerEnd) {
+			return
+		}
+		var a [daemon.BackingReply]byte
+		binary.LittleEndian.PutUint32(a[:], uint32(errnoOf(err)))
+		binary.LittleEndian.PutUint32(a[4:], uint32(id))
+		if unix.Send(b.sock, a[:], unix.MSG_NOSIGNAL) != nil {
+			return
+		}
+	}
+}
+
+var errBackerEnd = errors.New("the daemon's end is closed")
+
+func errnoOf(err error) syscall.Errno {
+	var no syscall.Errno
+	if err != nil && !errors.As(err, &no) {
+		return syscall.EIO
+	}
+	return no
+}
+
+// next does one request.
+func (b *backer) next() (int32, error) {
+	var p [daemon.BackingAsk + 1]byte
+	oob := make([]byte, unix.CmsgSpace(4*4))
+	n, oobn, flags, _, err := unix.Recvmsg(b.sock, p[:], oob, unix.MSG_CMSG_CLOEXEC)
+	if errors.Is(err, unix.EINTR) {
+		return 0, syscall.EINTR
+	}
+	if err != nil || n == 0 {
+		return 0, errBackerEnd
+	}
+	fds, err := rights(oob[:oobn])
+	defer closeAll(fds)
+	if err != nil || flags&(unix.MSG_TRUNC|unix.MSG_CTRUNC) != 0 {
+		return 0, syscall.EPROTO
+	}
+	switch {
+	case n == 1 && p[0] == daemon.BackingOpen && len(fds) == 1:
+		return b.open(fds[0])
+	case n == daemon.BackingAsk && p[0] == daemon.BackingDrop && len(fds) == 0:
+		return 0, b.drop(int32(binary.LittleEndian.Uint32(p[1:])))
+	}
+	return 0, syscall.EPROTO
+}
+
+// rights is the descriptors that came with a packet. Those of a message that
+// does not parse are returned too.
+func rights(oob []byte) (fds []int, err error) {
+	msgs, err := unix.ParseSocketControlMessage(oob)
+	if err != nil {
+		return nil, err
+	}
+	for _, m := range msgs {
+		f, e := unix.ParseUnixRights(&m)
+		fds = append(fds, f...)
+		err = errors.Join(err, e)
+	}
+	return fds, err
+}
+
+func closeAll(fds []int) {
+	for _, fd := range fds {
+		_ = unix.Close(fd) // the kernel has its own
+	}
+}
+
+// open registers a plain file of the user, open for reading only: what he can
+// read he may read without us.
+func (b *backer) open(fd int) (int32, error) {
+	if len(b.files) >= maxBacked {
+		return 0, syscall.ENOSPC
+	}
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return 0, err
+	}
+	flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFL, 0)
+	if err != nil {
+		return 0, err
+	}
+	if st.Mode&unix.S_IFMT != unix.S_IFREG || st.Uid != b.uid || flags&(unix.O_ACCMODE|unix.O_PATH) != unix.O_RDONLY {
+		return 0, syscall.EPERM
+	}
+	m := struct {
+		fd      int32
+		flags   uint32
+		padding uint64
+	}{fd: int32(fd)}
+	id, _, no := unix.Syscall(unix.SYS_IOCTL, b.fuse.Fd(), iocBackingOpen, uintptr(unsafe.Pointer(&m)))
+	if no != 0 {
+		return 0, no
+	}
+	b.files[int32(id)] = struct{}{}
+	return int32(id), nil
+}
+
+func (b *backer) drop(id int32) error {
+	if _, ok := b.files[id]; !ok {
+		return syscall.ENOENT
+	}
+	u := uint32(id)
+	if _, _, no := unix.Syscall(unix.SYS_IOCTL, b.fuse.Fd(), iocBackingClose, uintptr(unsafe.Pointer(&u))); no != 0 {
+		return no
+	}
+	delete(b.files, id)
+	return nil
+}
+
+// startBacker makes the pair of sockets and serves one of them with its own
+// descriptor of the connection. The other is for the daemon; its caller closes
+// it. done is called when the backer has ended.
+func startBacker(fuse *os.File, uid uint32, done func()) (*os.File, error) {
+	own, err := unix.FcntlInt(fuse.Fd(), unix.F_DUPFD_CLOEXEC, 0)
+	if err != nil {
+		return nil, fmt.Errorf("passthrough: %w", err)
+	}
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		_ = unix.Close(own) // nothing was done with it
+		return nil, fmt.Errorf("passthrough: %w", err)
+	}
+	b := &backer{fuse: os.NewFile(uintptr(own), fuseDevice), sock: fds[0], uid: uid, files: make(map[int32]struct{})}
+	go func() {
+		defer done()
+		b.serve()
+	}()
+	return os.NewFile(uintptr(fds[1]), "backing"), nil
+}
