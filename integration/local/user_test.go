@@ -136,7 +136,7 @@ func (c *camp) noRights() {
 	for _, src := range []string{secret, c.path("secret.tar")} {
 		c.fails([]string{src, "permission denied"}, "stage-in", src, "--dir", c.dir)
 	}
-	write(c.t, c.path("set", "hidden"), nil)
+	write(c.t, c.path("set", "hidden"), []byte("x"))
 	if err := os.Chmod(c.path("set", "hidden"), 0); err != nil {
 		c.t.Fatal(err)
 	}

@@ -3,8 +3,10 @@
 package slurm
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 )
 
@@ -23,11 +25,60 @@ func TestNormalEnd(t *testing.T) {
 	}
 }
 
+// What cannot be copied out is listed where the user finds it, and the rest is copied.
+func TestStageOutList(t *testing.T) {
+	c := begin(t)
+	script := `mkdir $BIVOUAC_SCRATCH/ckpt && mkfifo $BIVOUAC_SCRATCH/ckpt/pipe && echo x > $BIVOUAC_SCRATCH/ckpt/file` + "\n"
+	j := c.submit(t, "alice", script, "--nodes=2", "--bivouac-stage-out=ckpt:"+far("alice", "partly"))
+	j.ends(t, "COMPLETED")
+	c.nothingLeft(t)
+	if b, err := os.ReadFile(filepath.Join(c.home("alice"), "partly", "file")); err != nil || string(b) != "x\n" {
+		t.Errorf("stage-out: %q, %v", b, err)
+	}
+	lists, err := filepath.Glob(filepath.Join(c.home("alice"), "bivouac-"+j.id+"-*.not-copied"))
+	if err != nil || len(lists) != 1 {
+		t.Fatalf("lists of what was not copied: %q, %v, want one", lists, err)
+	}
+	if b, err := os.ReadFile(lists[0]); err != nil || !strings.HasPrefix(string(b), `"ckpt/pipe": `) {
+		t.Errorf("%s = %q, %v", lists[0], b, err)
+	}
+}
+
 func TestDirectorySource(t *testing.T) {
 	c := begin(t)
 	c.as(t, "alice", "mkdir -p above && cp -a tree above")
 	j := c.submit(t, "alice", touchAll, "--nodes=3", "--bivouac-stage-in="+far("alice", "above")+":tree", "--bivouac-opts=wait=all")
 	j.ends(t, "COMPLETED")
+}
+
+// Files of a dataset that are whole on a node are read there by its kernel alone, for which the daemon asks its keeper.
+func TestPassthrough(t *testing.T) {
+	c := begin(t)
+	c.as(t, "alice", "mkdir -p many && for i in $(seq 100); do head -c 1000 /dev/urandom > many/$i; done")
+	script := `diff -r many $BIVOUAC_DATA/many && grep -o '"passthrough": [0-9]*' $BIVOUAC/.bivouac/stats` + "\n"
+	j := c.submit(t, "alice", script, "--nodes=2", "--bivouac-stage-in="+far("alice", "many"), "--bivouac-opts=wait=all")
+	j.ends(t, "COMPLETED")
+	var opens int
+	if _, err := fmt.Sscanf(j.printed(t), `"passthrough": %d`, &opens); err != nil {
+		t.Fatalf("stats: %v\n%s", err, j.output(t))
+	}
+	if kernelHasPassthrough(t) && (opens < 20 || opens > 80) {
+		t.Errorf("%d of 100 files on two nodes were read by the kernel alone:\n%s", opens, j.output(t))
+	}
+}
+
+// kernelHasPassthrough is for Linux 6.9 and later.
+func kernelHasPassthrough(t *testing.T) bool {
+	t.Helper()
+	b, err := os.ReadFile("/proc/sys/kernel/osrelease")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var major, minor int
+	if _, err := fmt.Sscanf(string(b), "%d.%d", &major, &minor); err != nil {
+		t.Fatal(err)
+	}
+	return major > 6 || major == 6 && minor >= 9
 }
 
 func TestBare(t *testing.T) {

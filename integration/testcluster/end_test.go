@@ -1,16 +1,13 @@
 package testcluster
 
 import (
-	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"net"
 	"net/http"
 	"path/filepath"
 	"runtime"
 	"strings"
-	"syscall"
 	"testing"
 
 	"github.com/bivouacfs/bivouac/daemon"
@@ -41,49 +38,6 @@ func TestLeaveWithDeadLeader(t *testing.T) {
 	}
 	if n := copied(t, to); n != 40 {
 		t.Errorf("%d files were copied, want 40", n)
-	}
-}
-
-// TestHeldOrphan: a file without a name that a node has open outlives a restart
-// of its home, and goes with its last close.
-func TestHeldOrphan(t *testing.T) {
-	c := Start(t, Config{})
-	ctx := context.Background()
-	want := bytes.Repeat([]byte("temporary"), 500_000)
-	a := put(t, c.Nodes[1], metadata.RootIno, "held", want, metadata.Layout{})
-	put(t, c.Nodes[1], metadata.RootIno, "loose", []byte("x"), metadata.Layout{})
-	f, err := c.Nodes[2].Client.Open(ctx, a.Ino)
-	if err != nil {
-		t.Fatal(err)
-	}
-	e, err := c.Nodes[2].Client.Unlink(ctx, metadata.RootIno, "held")
-	if err != nil {
-		t.Fatal(err)
-	}
-	c.Nodes[2].Client.Discard(ctx, e)
-	loose, err := c.Nodes[2].Client.Unlink(ctx, metadata.RootIno, "loose") // and no Discard
-	if err != nil {
-		t.Fatal(err)
-	}
-	c.Kill(t, 0)
-	home := c.Revive(t, 0)
-	Eventually(t, "the file that nobody holds is gone", func() bool {
-		_, err := home.Meta().Getattr(ctx, loose.Ino)
-		return errors.Is(err, syscall.ENOENT)
-	})
-	b := make([]byte, len(want))
-	Eventually(t, "the file that is held is read", func() bool {
-		n, err := f.ReadAt(ctx, b, 0)
-		return err == nil && n == len(b)
-	})
-	if !bytes.Equal(b, want) {
-		t.Error("a file that is open has lost its data")
-	}
-	if err := f.Close(ctx); err != nil {
-		t.Error(err)
-	}
-	for i, n := range c.Nodes {
-		Eventually(t, fmt.Sprintf("nothing is left on node %d", i), func() bool { return objects(n) == 0 })
 	}
 }
 
@@ -132,10 +86,10 @@ func TestCtlMisuse(t *testing.T) {
 func TestStageOutGivenUp(t *testing.T) {
 	c := Start(t, Config{})
 	for _, n := range c.Nodes {
-		n.SetOut(func(ctx context.Context, _, _ string, _, _ int) (r stagein.OutResult, err error) {
+		n.SetOut(func(ctx context.Context, _ daemon.OutShare) (r stagein.OutResult, err error) {
 			<-ctx.Done()
 			return r, ctx.Err()
-		})
+		}, nil)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)

@@ -8,7 +8,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -23,11 +22,7 @@ import (
 func put(t testing.TB, n *Node, dir metadata.Ino, name string, b []byte, l metadata.Layout) metadata.Attr {
 	t.Helper()
 	ctx := context.Background()
-	a, err := n.Client.Create(ctx, dir, name, metadata.New{Mode: 0o100644, UID: 1000, GID: 1000, Layout: l})
-	if err != nil {
-		t.Fatal(err)
-	}
-	f, err := n.Client.OpenNew(ctx, a)
+	f, a, err := n.Client.CreateOpen(ctx, dir, name, metadata.New{Mode: 0o100644, UID: 1000, GID: 1000, Layout: l})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -283,30 +278,6 @@ func TestLeaderChanges(t *testing.T) {
 	}
 }
 
-// TestOrphans: what was unlinked but not removed when its node was killed is
-// removed after the restart, on all nodes, unless somebody has it open.
-func TestOrphans(t *testing.T) {
-	c := Start(t, Config{})
-	ctx := context.Background()
-	a := put(t, c.Nodes[1], metadata.RootIno, "f", bytes.Repeat([]byte("x"), 8<<20), metadata.Layout{})
-	if _, err := c.Nodes[1].Client.Unlink(ctx, metadata.RootIno, "f"); err != nil { // and no Discard
-		t.Fatal(err)
-	}
-	if objects(c.Nodes[2]) == 0 {
-		t.Fatal("nothing was written on node 2")
-	}
-	home := int(a.Ino.Home())
-	c.Kill(t, home)
-	c.Revive(t, home)
-	for i, n := range c.Nodes {
-		Eventually(t, fmt.Sprintf("nothing is left on node %d", i), func() bool { return objects(n) == 0 })
-	}
-	Eventually(t, "the inode is gone", func() bool {
-		_, err := c.Nodes[home].Meta().Getattr(ctx, a.Ino)
-		return errors.Is(err, syscall.ENOENT)
-	})
-}
-
 // leaveAll ends the nodes, as their keepers do, and returns their errors.
 func leaveAll(t *testing.T, c *Cluster, wait time.Duration, nodes ...int) []error {
 	t.Helper()
@@ -337,11 +308,11 @@ func leaveAll(t *testing.T, c *Cluster, wait time.Duration, nodes ...int) []erro
 func leaveButOne(t *testing.T, c *Cluster, dead int) []error {
 	t.Helper()
 	stuck := make(chan struct{})
-	c.Nodes[dead].SetOut(func(ctx context.Context, _, _ string, _, _ int) (r stagein.OutResult, err error) {
+	c.Nodes[dead].SetOut(func(ctx context.Context, _ daemon.OutShare) (r stagein.OutResult, err error) {
 		close(stuck)
 		<-ctx.Done()
 		return r, ctx.Err()
-	})
+	}, nil)
 	over := make(chan struct{})
 	go func() {
 		defer close(over)
@@ -368,15 +339,36 @@ func outCluster(t *testing.T, n int) (c *Cluster, to string) {
 	to = filepath.Join(t.TempDir(), "out")
 	c = Start(t, Config{StageOut: []daemon.OutSpec{{From: "ckpt", To: to}}})
 	// On node 0 alone, so that another node can be lost.
-	d, err := c.Nodes[0].Meta().Mkdir(context.Background(), metadata.RootIno, "ckpt",
-		metadata.New{Mode: 0o040755, UID: 1000, GID: 1000})
-	if err != nil {
-		t.Fatal(err)
-	}
+	d := dirOn(t, c, 0, "ckpt")
 	for i := range n {
 		put(t, c.Nodes[i%4], d.Ino, fmt.Sprint("f", i), []byte(fmt.Sprint("checkpoint ", i)), metadata.Layout{Kind: metadata.Local})
 	}
 	return c, to
+}
+
+// dirOn makes the directory name of the root, and has it homed on the node id.
+func dirOn(t testing.TB, c *Cluster, id metadata.NodeID, name string) metadata.Attr {
+	t.Helper()
+	n := c.Nodes[id] // who makes a directory mostly has it
+	ctx := context.Background()
+	for i := range 1000 {
+		other := fmt.Sprint(name, ".", i)
+		a, err := n.Client.Mkdir(ctx, metadata.RootIno, other, metadata.New{Mode: 0o755, UID: 1000, GID: 1000})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if a.Ino.Home() == id {
+			if _, err := n.Client.Rename(ctx, metadata.Rename{Dir: metadata.RootIno, Name: other, NewDir: metadata.RootIno, NewName: name}); err != nil {
+				t.Fatal(err)
+			}
+			return a
+		}
+		if err := n.Client.Rmdir(ctx, metadata.RootIno, other); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Fatalf("no directory was homed on node %d", id)
+	return metadata.Attr{}
 }
 
 func copied(t *testing.T, to string) int {

@@ -1,5 +1,5 @@
-// Package testcluster runs the daemons of a job in one process, without mounts,
-// over a network whose links a test can cut. Its one idea is that the seams the
+// Package testcluster runs the daemons of a job in one process, with mounts
+// where a test wants them, over a network whose links a test can cut. Its one idea is that the seams the
 // program is wired by (a listener, a Dialer, a stub of another node's data) are
 // all that is needed to have a whole job in a unit test under the race
 // detector.
@@ -36,10 +36,17 @@ const Patience = time.Minute
 type Config struct {
 	Nodes    int // 4
 	Capacity int64
-	Source   source.FS // shared by all nodes
+	Window   int64
+	// Store is the store directories of a node; nil is one of the test's.
+	Store    func(node int) []string
+	Source   source.FS                // shared by all nodes
+	SourceOf func(node int) source.FS // instead
 	Datasets []daemon.DatasetSpec
 	StageOut []daemon.OutSpec
+	Piece    int64  // bytes of a large file that one node copies out at a time
+	WorkDir  string // of the job
 	Timing   daemon.Timing
+	WideAt   int // entries from which a directory is wide; 0 is the default
 }
 
 // Cluster is a running job.
@@ -57,12 +64,17 @@ type Node struct {
 	Client *fsclient.Client
 	Job    *daemon.Job
 	dir    string
+	log    *logrus.Entry
+	mounts []*Mounted
 	closed sync.Once
 }
 
 // stop closes the daemon, once.
 func (n *Node) stop(t testing.TB) {
 	n.closed.Do(func() {
+		if n.Client != nil {
+			n.Client.Close()
+		}
 		if err := n.Close(); err != nil {
 			t.Errorf("close of node %d: %v", n.Job.Self, err)
 		}
@@ -111,8 +123,11 @@ func (c *Cluster) start(t testing.TB, i int, dir string, l net.Listener) *Node {
 	cfg := c.cfg
 	j := &daemon.Job{
 		Version: daemon.JobVersion, ID: "test", UID: 1000, GID: 1000, Self: metadata.NodeID(i), Capacity: cfg.Capacity,
-		Seed: 7, Datasets: cfg.Datasets, StageOut: cfg.StageOut,
+		Seed: 7, Datasets: cfg.Datasets, StageOut: cfg.StageOut, WorkDir: cfg.WorkDir,
 		Dirs: daemon.Dirs{Store: []string{filepath.Join(dir, "store")}, Run: filepath.Join(dir, "run"), Mount: filepath.Join(dir, "mount")},
+	}
+	if cfg.Store != nil {
+		j.Dirs.Store = cfg.Store(i)
 	}
 	for k, a := range c.Addrs {
 		j.Hosts = append(j.Hosts, "host"+strconv.Itoa(k))
@@ -121,45 +136,58 @@ func (c *Cluster) start(t testing.TB, i int, dir string, l net.Listener) *Node {
 	log := logrus.New()
 	log.SetOutput(t.Output())
 	log.SetLevel(logrus.WarnLevel)
+	if cfg.SourceOf != nil {
+		cfg.Source = cfg.SourceOf(i)
+	}
 	d, err := daemon.Open(daemon.Config{
-		Job: j, Key: c.Key, Listener: &cutListener{l, c.links, i}, Dial: c.links.dialer(i, c.Addrs), Source: cfg.Source,
+		Job: j, Key: c.Key, Listener: &cutListener{l, c.links, i}, Dial: c.links.dialer(i, c.Addrs), Source: cfg.Source, Window: cfg.Window,
 		Log: log.WithField("node", i), Timing: cfg.Timing,
-		Data: func(caller rpc.Caller) datapath.Store { return remote.NewData(caller) },
+		Meta:     func(caller rpc.Caller) metadata.TxPeer { return remote.NewStore(caller) },
+		Data:     func(caller rpc.Caller) datapath.Store { return remote.NewData(caller) },
+		Sections: func(caller rpc.Caller) metadata.Sections { return remote.NewStore(caller) },
+		WideAt:   cfg.WideAt,
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	n := &Node{Daemon: d, Job: j, dir: dir}
+	n := &Node{Daemon: d, Job: j, dir: dir, log: log.WithField("node", i)}
 	t.Cleanup(func() { n.stop(t) })
 	n.Client, err = fsclient.New(fsclient.Config{
 		Self: j.Self, Local: d.Meta(), LocalData: d.Data(), View: d.View, Sealed: d, UID: j.UID, GID: j.GID,
-		Log: log.WithField("node", i), Now: time.Now,
+		Log: log.WithField("node", i), Now: time.Now, Run: d.Run(),
 		Meta: func(id metadata.NodeID) metadata.NodeStore { return remote.NewStore(d.Peers().To(id)) },
 		Data: func(id metadata.NodeID) datapath.Store { return remote.NewData(d.Peers().To(id)) },
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	n.SetHeld(n.Client.Holds)
-	n.SetOut(func(ctx context.Context, from, to string, self, of int) (stagein.OutResult, error) {
-		root, err := n.Client.Resolve(ctx, metadata.RootIno, from)
+	n.SetClient(n.Client)
+	n.SetRevoke(n.Client.Revoke)
+	n.SetOut(func(ctx context.Context, s daemon.OutShare) (stagein.OutResult, error) {
+		root, err := n.Client.Resolve(ctx, metadata.RootIno, s.From)
 		if err != nil {
 			return stagein.OutResult{}, err
 		}
 		return stagein.Out(ctx, stagein.OutConfig{
-			Store: n.Client, Read: n.Client.ReadFile, Root: root, To: to, Self: self, N: of, Log: log.WithField("node", i),
+			Store: n.Client, Read: n.Client.ReadFile, Root: root, To: s.To, Self: s.Self, N: s.N, Piece: cfg.Piece,
+			Settle: s.Settle, Memory: s.Memory, Help: s.Help, Failed: s.Failed, Log: log.WithField("node", i),
 		})
+	}, func(ctx context.Context, p stagein.OutPiece) error {
+		return stagein.CopyPiece(ctx, n.Client.ReadFile, p)
 	})
 	return n
 }
 
 // Kill ends node i as kill -9 does: the others hear nothing of it, and its
 // stores are what is in its files at that moment, not what it would have
-// written at its end.
+// written at its end. Its mounts are gone.
 func (c *Cluster) Kill(t testing.TB, i int) {
 	t.Helper()
 	c.Cut(i)
 	n := c.Nodes[i]
+	for _, m := range n.mounts {
+		m.Abort()
+	}
 	image := t.TempDir()
 	if err := os.CopyFS(filepath.Join(image, "store"), os.DirFS(filepath.Join(n.dir, "store"))); err != nil {
 		t.Fatal(err)

@@ -55,7 +55,7 @@ func writeTar(t *testing.T, path string, m map[string][]byte) {
 	}
 }
 
-func writeTree(t *testing.T, dir string, m map[string][]byte) {
+func writeTree(t testing.TB, dir string, m map[string][]byte) {
 	t.Helper()
 	for p, b := range m {
 		p = filepath.Join(dir, p)

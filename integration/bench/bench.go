@@ -1,0 +1,144 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"time"
+)
+
+// config is what the command line says.
+type config struct {
+	program string
+	dir     string
+	json    string
+	only    *regexp.Regexp
+	rounds  int
+	quick   bool
+	stage   bool
+}
+
+// figure is one subject of the table.
+type figure struct {
+	name  string
+	about string // one line: what is done, and what the arms are
+	run   func(ctx context.Context, b *bench) error
+}
+
+// bench is a run: the places to measure in, and the samples so far.
+type bench struct {
+	config
+	home  string    // a directory of this run's own
+	camp  *camp     // nil with --stage
+	loop  *loopback // nil with --stage
+	set   *dataset  // once it is staged
+	lists int       // that workers were given
+	table table
+	figure
+}
+
+func run(ctx context.Context, cfg config) (err error) {
+	b := &bench{config: cfg, table: newTable()}
+	if b.quick {
+		b.rounds = 1
+	}
+	// A socket's path below it must be short.
+	if b.home, err = os.MkdirTemp(cfg.dir, "bench"); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(b.home)) }()
+	if b.stage {
+		err = b.measure(ctx, stageFigures)
+	} else {
+		err = b.live(ctx)
+	}
+	if err != nil {
+		return err
+	}
+	b.table.print(os.Stdout)
+	if b.json == "" {
+		return nil
+	}
+	return b.table.save(b.json)
+}
+
+// live measures the live realm: one job and one loopback serve all figures.
+func (b *bench) live(ctx context.Context) (err error) {
+	if b.camp, err = pitch(ctx, b.program, filepath.Join(b.home, "job"), nil); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, b.camp.strike()) }()
+	if b.loop, err = newLoopback(filepath.Join(b.home, "under"), filepath.Join(b.home, "loop")); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, b.loop.close()) }()
+	return b.measure(ctx, figures)
+}
+
+func (b *bench) measure(ctx context.Context, figures []figure) error {
+	n := 0
+	for _, f := range figures {
+		if !b.only.MatchString(f.name) {
+			continue
+		}
+		n++
+		b.figure = f
+		b.table.begin(f)
+		began := time.Now()
+		if err := f.run(ctx, b); err != nil {
+			return fmt.Errorf("%s: %w", f.name, err)
+		}
+		fmt.Fprintf(os.Stderr, "%s: measured in %v\n", f.name, time.Since(began).Round(time.Second))
+	}
+	if n == 0 {
+		return fmt.Errorf("no figure matches %v", b.only)
+	}
+	return nil
+}
+
+// arm is one of the sides of a comparison.
+type arm struct {
+	name string
+	run  func(ctx context.Context, round int) error
+}
+
+// interleave runs all arms once in each round, every other round backwards.
+func (b *bench) interleave(ctx context.Context, arms ...arm) error {
+	for round := range b.rounds {
+		for i := range arms {
+			if round%2 == 1 {
+				i = len(arms) - 1 - i
+			}
+			if err := ctx.Err(); err != nil {
+				return err
+			}
+			if err := arms[i].run(ctx, round); err != nil {
+				return fmt.Errorf("%s: %w", arms[i].name, err)
+			}
+		}
+	}
+	return nil
+}
+
+// amount is n, or little of it in a quick run.
+func (b *bench) amount(n int) int {
+	if b.quick {
+		return max(n/50, 4)
+	}
+	return n
+}
+
+// expire waits until a kernel has forgotten what it may keep for a second.
+func expire(ctx context.Context) error {
+	t := time.NewTimer(1100 * time.Millisecond)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-t.C:
+		return nil
+	}
+}

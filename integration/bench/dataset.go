@@ -1,0 +1,177 @@
+package main
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/bivouacfs/bivouac/metadata"
+)
+
+const (
+	setName   = "photos"
+	setFiles  = 20000
+	setMean   = 110 << 10 // bytes
+	setSpread = 0.5       // sigma of the logarithm of the sizes
+	setDirs   = 100
+	bigName   = "big"
+	bigSize   = 1 << 30
+	// A file that is as large as one that is not striped can be.
+	mediumName = "medium"
+	mediumSize = 60 << 20
+)
+
+// dataset is a staged dataset, made once for all figures that read one: small
+// files of lognormal size, one of some size that is whole on a node, and a
+// large one that is striped.
+type dataset struct {
+	source string // as it was before it was staged
+	files  []sample
+	medium sample
+	big    string // path below a mount
+}
+
+// sample is a file of the dataset.
+type sample struct {
+	path string // below a mount
+	ino  metadata.Ino
+	node int // that has it whole
+	size int64
+}
+
+// staged stages the dataset at its first use.
+func (b *bench) staged(ctx context.Context) (*dataset, error) {
+	if b.set != nil {
+		return b.set, nil
+	}
+	d := &dataset{source: filepath.Join(b.home, setName), big: filepath.Join("data", setName, bigName)}
+	if err := d.write(b.amount(setFiles), int64(b.amount(bigSize>>20))<<20); err != nil {
+		return nil, err
+	}
+	cmd := exec.CommandContext(ctx, b.program, "stage-in", d.source+":"+setName, "--dir", b.camp.dir)
+	cmd.Stderr = os.Stderr
+	if err := cmd.Run(); err != nil {
+		return nil, fmt.Errorf("stage-in: %w", err)
+	}
+	if err := d.find(b.camp); err != nil {
+		return nil, err
+	}
+	b.set = d
+	return d, nil
+}
+
+// write makes the source.
+func (d *dataset) write(n int, big int64) error {
+	r := rand.New(rand.NewPCG(1, 2))
+	for i := range setDirs {
+		if err := os.MkdirAll(filepath.Join(d.source, fmt.Sprintf("%02d", i)), 0o755); err != nil {
+			return err
+		}
+	}
+	for i := range n {
+		size := int64(setMean * math.Exp(r.NormFloat64()*setSpread-setSpread*setSpread/2))
+		path := filepath.Join(fmt.Sprintf("%02d", i%setDirs), fmt.Sprintf("%05d", i))
+		if err := os.WriteFile(filepath.Join(d.source, path), noise(r, size), 0o644); err != nil {
+			return err
+		}
+		d.files = append(d.files, sample{path: filepath.Join("data", setName, path), size: size})
+	}
+	d.medium = sample{path: filepath.Join("data", setName, mediumName), size: mediumSize}
+	if err := writeNoise(filepath.Join(d.source, mediumName), r, mediumSize); err != nil {
+		return err
+	}
+	return writeNoise(filepath.Join(d.source, bigName), r, big)
+}
+
+func writeNoise(path string, r *rand.Rand, size int64) error {
+	f, err := os.Create(path)
+	if err != nil {
+		return err
+	}
+	for left := size; left > 0; left -= 1 << 20 {
+		if _, err := f.Write(noise(r, 1<<20)); err != nil {
+			_ = f.Close() // the write's error says it
+			return err
+		}
+	}
+	return f.Close()
+}
+
+// noise is bytes that do not compress.
+func noise(r *rand.Rand, n int64) []byte {
+	p := make([]byte, (n+7)&^7)
+	for i := 0; i < len(p); i += 8 {
+		binary.LittleEndian.PutUint64(p[i:], r.Uint64())
+	}
+	return p[:n]
+}
+
+// find learns where each file is, through the mount of node 0.
+func (d *dataset) find(c *camp) error {
+	for i := range d.files {
+		if err := d.files[i].find(c); err != nil {
+			return err
+		}
+	}
+	return d.medium.find(c)
+}
+
+func (s *sample) find(c *camp) error {
+	path := filepath.Join(c.state.Nodes[0].Mount, s.path)
+	var st unix.Stat_t
+	if err := unix.Lstat(path, &st); err != nil {
+		return fmt.Errorf("%s: %w", path, err)
+	}
+	host := make([]byte, 64)
+	n, err := unix.Getxattr(path, "user.bivouac.node", host)
+	if err != nil {
+		return fmt.Errorf("%s: where it is: %w", path, err)
+	}
+	s.ino, s.node = metadata.Ino(st.Ino), -1
+	for k, node := range c.state.Nodes {
+		if node.Host == string(host[:n]) {
+			s.node = k
+		}
+	}
+	if s.node < 0 || st.Size != s.size {
+		return fmt.Errorf("%s: %d bytes on %q, want %d on one node: %w", path, st.Size, host[:n], s.size, syscall.EIO)
+	}
+	return nil
+}
+
+// on is the files that a node has.
+func (d *dataset) on(node int) (files []sample) {
+	for _, s := range d.files {
+		if s.node == node {
+			files = append(files, s)
+		}
+	}
+	return files
+}
+
+// through is the files as one sees them below a mount.
+func through(mount string, files []sample) []string {
+	paths := make([]string, len(files))
+	for i, s := range files {
+		paths[i] = filepath.Join(mount, s.path)
+	}
+	return paths
+}
+
+// objects is the files as they lie on the disk of the node that has them.
+func (c *camp) objects(files []sample) []string {
+	paths := make([]string, len(files))
+	for i, s := range files {
+		paths[i] = filepath.Join(c.dir, ".bivouac", c.state.Nodes[s.node].Host, "store", "objects",
+			fmt.Sprintf("%02x", uint8(s.ino)), fmt.Sprintf("%016x", uint64(s.ino)))
+	}
+	return paths
+}

@@ -1,0 +1,77 @@
+// Command bench measures Bivouac beside what it could be: through the mounts of
+// a job of four daemons on this one machine, beside a plain loopback file
+// system of the same FUSE library over the same disk, and beside bare Pebble
+// with the same records. Its one idea is that only ratios of one run count: the
+// arms of a figure take turns, each sample is a median's, and the table names
+// the machine.
+//
+// With --stage it measures stage-in instead, in jobs of four daemons that are
+// started for each sample, from a source behind integration/slowpfs, beside the
+// source's bandwidth and tar.
+//
+// A figure is a file here: a value in figures, whose run takes samples with
+// bench.rounds and bench.take. It refuses to judge: it prints the aim beside
+// the ratio and exits 0 either way; only what could not be measured is an error.
+//
+// The program starts itself again for all that must be a process of its own:
+// the loopback, slowpfs, and the workers that put load on a mount (worker.go).
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"regexp"
+	"syscall"
+)
+
+// figures is all that can be measured, in the order of the table.
+var figures = []figure{namesFigure, smallFigure, findFigure, budgetFigure, serverFigure, localFigure, remoteFigure, streamFigure, randomFigure}
+
+// stageFigures is what --stage measures.
+var stageFigures = []figure{stageFigure, stageCPUFigure, stageMembersFigure}
+
+func main() {
+	if len(os.Args) > 2 && os.Args[1] == "worker" {
+		exit(worker(os.Args[2:]))
+	}
+	cfg, err := parse(os.Args[1:])
+	if err != nil {
+		exit(err)
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	exit(run(ctx, cfg))
+}
+
+func exit(err error) {
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "bench:", err)
+		os.Exit(1)
+	}
+	os.Exit(0)
+}
+
+func parse(args []string) (config, error) {
+	var c config
+	var only string
+	fs := flag.NewFlagSet("bench", flag.ContinueOnError)
+	fs.StringVar(&c.program, "bivouac", "bin/bivouac", "the program to measure")
+	fs.StringVar(&c.dir, "dir", "", "where stores and loopback lie: a new directory below this one (default the one for temporary files)")
+	fs.StringVar(&c.json, "json", "", "write the table to this file as JSON, too")
+	fs.BoolVar(&c.stage, "stage", false, "the figures of stage-in instead of those of the live realm")
+	fs.StringVar(&only, "run", "", "only the figures whose name matches this regular expression")
+	fs.IntVar(&c.rounds, "rounds", 5, "how often every arm of a figure takes its turn")
+	fs.BoolVar(&c.quick, "quick", false, "few rounds of little work: shows that it runs, not how fast")
+	if err := fs.Parse(args); err != nil {
+		return c, err
+	}
+	if fs.NArg() > 0 {
+		return c, fmt.Errorf("unknown argument %q", fs.Arg(0))
+	}
+	var err error
+	c.only, err = regexp.Compile(only)
+	return c, err
+}

@@ -1,0 +1,122 @@
+package main
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// readList is a worker's work: it opens, reads and closes each file of a list.
+func readList(list string) error {
+	b, err := os.ReadFile(list)
+	if err != nil {
+		return err
+	}
+	paths := strings.Split(strings.TrimSuffix(string(b), "\n"), "\n")
+	buf := make([]byte, 4<<20)
+	return timed(func() error {
+		for _, p := range paths {
+			if err := readWhole(p, buf); err != nil {
+				return fmt.Errorf("%s: %w", p, err)
+			}
+		}
+		return nil
+	})
+}
+
+// readWhole reads until the end, as a program that does not ask for the size.
+func readWhole(path string, buf []byte) error {
+	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	for err == nil {
+		var n int
+		if n, err = unix.Read(fd, buf); n == 0 {
+			break
+		}
+	}
+	return errors.Join(err, unix.Close(fd))
+}
+
+// readAll has so many processes read the files, each its part of them, and
+// returns what that cost.
+func (b *bench) readAll(paths []string, processes int) (usage, error) {
+	var cs []*child
+	for i := range processes {
+		b.lists++
+		list := filepath.Join(b.home, "list"+strconv.Itoa(b.lists))
+		part := paths[i*len(paths)/processes : (i+1)*len(paths)/processes]
+		err := writeLines(list, part)
+		var c *child
+		if err == nil {
+			c, err = spawn("read", list)
+		}
+		if err != nil {
+			for _, c := range cs {
+				_ = c.cmd.Process.Kill()
+				_ = c.cmd.Wait()
+			}
+			return usage{}, err
+		}
+		cs = append(cs, c)
+	}
+	return together(cs)
+}
+
+func writeLines(path string, lines []string) error {
+	f, err := os.Create(path)
+	if err != nil {
+		return err
+	}
+	w := bufio.NewWriter(f)
+	for _, l := range lines {
+		_, _ = w.WriteString(l + "\n") // Flush says it
+	}
+	return errors.Join(w.Flush(), f.Close())
+}
+
+// cost is a usage with the processor time of servers.
+type cost struct {
+	usage
+	servers time.Duration
+}
+
+// charged runs work and adds what the processes pids used meanwhile.
+func charged(pids []int, work func() (usage, error)) (cost, error) {
+	before, err := processTimes(pids)
+	if err != nil {
+		return cost{}, err
+	}
+	u, err := work()
+	if err != nil {
+		return cost{}, err
+	}
+	after, err := processTimes(pids)
+	return cost{u, after - before}, err
+}
+
+func processTimes(pids []int) (total time.Duration, err error) {
+	for _, p := range pids {
+		t, err := processTime(p)
+		if err != nil {
+			return 0, err
+		}
+		total += t
+	}
+	return total, nil
+}
+
+// micros is the processor time of servers and readers for each of n, in
+// microseconds.
+func (c cost) micros(n int) float64 { return float64((c.cpu + c.servers).Microseconds()) / float64(n) }
+
+// rate is how many of n were done in a second.
+func (c cost) rate(n int) float64 { return float64(n) / c.wall.Seconds() }

@@ -1,0 +1,270 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strconv"
+	"sync"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/bivouacfs/bivouac/metadata"
+)
+
+var streamFigure = figure{
+	name: "stream",
+	about: "one process on node 0 reads or writes a large file in pieces of 1 MiB, striped over four nodes; native is one process with as many bytes in files on " +
+		"the disk, bare sockets are a client that gets the same bytes by sendfile from a server without FUSE",
+	run: stream,
+}
+
+const (
+	armSockets = "bare sockets"
+	piece      = 1 << 20
+)
+
+func stream(ctx context.Context, b *bench) error {
+	d, err := b.staged(ctx)
+	if err != nil {
+		return err
+	}
+	mount := b.camp.state.Nodes[0].Mount
+	objects, size, err := b.camp.stripe(filepath.Join(mount, d.big))
+	if err != nil {
+		return err
+	}
+	if err := b.streamReads(ctx, mount, d.big, objects, size); err != nil {
+		return err
+	}
+	return b.streamWrites(ctx, size)
+}
+
+// stripe is the objects of a striped file on all nodes.
+func (c *camp) stripe(path string) (objects []string, size int64, err error) {
+	var st unix.Stat_t
+	if err := unix.Stat(path, &st); err != nil {
+		return nil, 0, fmt.Errorf("%s: %w", path, err)
+	}
+	var have int64
+	for n := range nodes {
+		o := c.objects([]sample{{ino: metadata.Ino(st.Ino), node: n}})[0]
+		if fi, err := os.Stat(o); err == nil {
+			objects, have = append(objects, o), have+fi.Size()
+		}
+	}
+	if have != st.Size {
+		return nil, 0, fmt.Errorf("%s: %d of %d bytes are on the nodes: %w", path, have, st.Size, syscall.EIO)
+	}
+	return objects, st.Size, nil
+}
+
+func mbs(bytes int64, u usage) float64 { return float64(bytes) / 1e6 / u.wall.Seconds() }
+
+func (b *bench) streamReads(ctx context.Context, mount, big string, objects []string, size int64) error {
+	const row = "read, striped"
+	one := func(arm string, args ...string) error {
+		c, err := spawn(args...)
+		if err != nil {
+			return err
+		}
+		u, err := together([]*child{c})
+		b.take(row, "MB/s", arm, mbs(size, u))
+		return err
+	}
+	list := filepath.Join(b.home, "stripe.list")
+	if err := writeLines(list, objects); err != nil {
+		return err
+	}
+	err := b.interleave(ctx,
+		arm{armBivouac, func(context.Context, int) error {
+			if err := forget(mount); err != nil {
+				return err
+			}
+			return one(armBivouac, "stream-read", filepath.Join(mount, big))
+		}},
+		arm{armNative, func(context.Context, int) error { return one(armNative, "read", list) }},
+		arm{armSockets, func(context.Context, int) error {
+			c, err := b.bareReads(objects, 1)
+			b.take(row, "MB/s", armSockets, mbs(size, c.usage))
+			return err
+		}})
+	b.aim(row, "MB/s", "native 0.90 local, sockets 0.50 striped")
+	return err
+}
+
+func (b *bench) streamWrites(ctx context.Context, size int64) error {
+	const row = "write, striped"
+	one := func(arm, dir string) error {
+		path := filepath.Join(dir, "stream")
+		c, err := spawn("stream-write", path, strconv.FormatInt(size, 10))
+		if err != nil {
+			return err
+		}
+		u, err := together([]*child{c})
+		b.take(row, "MB/s", arm, mbs(size, u))
+		return errors.Join(err, os.Remove(path))
+	}
+	dir, err := b.camp.fresh(0, 0)
+	if err != nil {
+		return err
+	}
+	err = b.interleave(ctx,
+		arm{armBivouac, func(context.Context, int) error { return one(armBivouac, dir) }},
+		arm{armNative, func(context.Context, int) error { return one(armNative, b.home) }})
+	b.aim(row, "MB/s", "0.80 local, sockets 0.50 striped")
+	return err
+}
+
+// streamRead is a worker's: the whole file, piece by piece.
+func streamRead(path string) error {
+	f, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	p := make([]byte, piece)
+	return timed(func() error {
+		for {
+			n, err := unix.Read(int(f.Fd()), p)
+			if n == 0 || err != nil {
+				return err
+			}
+		}
+	})
+}
+
+// streamWrite is a worker's: a new file of so many bytes, until it is closed.
+func streamWrite(path string, size int64) error {
+	p := noise(rand.New(rand.NewPCG(3, 4)), piece)
+	return timed(func() error {
+		f, err := os.Create(path)
+		if err != nil {
+			return err
+		}
+		for left := size; left > 0; left -= int64(len(p)) {
+			if _, err := f.Write(p[:min(left, piece)]); err != nil {
+				_ = f.Close() // the write's error says it
+				return err
+			}
+		}
+		return f.Close()
+	})
+}
+
+var randomFigure = figure{
+	name:  "random",
+	about: "4 KiB reads at random places of a sealed file of 60 MiB that is whole on node 0, by 16 threads there; beside the same object on the disk; caches of the disk full",
+	run:   random,
+}
+
+const (
+	randomThreads = 16
+	randomReads   = 4000 // of each thread
+)
+
+func random(ctx context.Context, b *bench) error {
+	d, err := b.staged(ctx)
+	if err != nil {
+		return err
+	}
+	m := d.medium
+	if _, err := b.readAll(b.camp.objects([]sample{m}), 1); err != nil { // the disk's cache is full from here on
+		return err
+	}
+	node := b.camp.state.Nodes[m.node]
+	for _, how := range []string{"pread", "mmap"} {
+		side := func(arm, mount, path string) func(context.Context, int) error {
+			return func(context.Context, int) error {
+				if mount != "" {
+					if err := forget(mount); err != nil {
+						return err
+					}
+				}
+				c, err := spawn("random-read", how, path, strconv.Itoa(b.amount(randomReads)))
+				if err != nil {
+					return err
+				}
+				u, err := together([]*child{c})
+				b.take(how, "/s", arm, float64(randomThreads*b.amount(randomReads))/u.wall.Seconds())
+				return err
+			}
+		}
+		err := b.interleave(ctx,
+			arm{armBivouac, side(armBivouac, node.Mount, filepath.Join(node.Mount, m.path))},
+			arm{armNative, side(armNative, "", b.camp.objects([]sample{m})[0])})
+		if err != nil {
+			return err
+		}
+		b.aim(how, "/s", ">= 0.80")
+	}
+	return nil
+}
+
+// randomRead is a worker's: so many reads by each thread.
+func randomRead(how, path string, reads int) error {
+	f, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	st, err := f.Stat()
+	if err != nil {
+		return err
+	}
+	read := func(p []byte, off int64) error {
+		_, err := unix.Pread(int(f.Fd()), p, off)
+		return err
+	}
+	if how == "mmap" {
+		m, err := unix.Mmap(int(f.Fd()), 0, int(st.Size()), unix.PROT_READ, unix.MAP_SHARED)
+		if err != nil {
+			return err
+		}
+		defer unix.Munmap(m)
+		read = func(p []byte, off int64) error {
+			copy(p, m[off:])
+			return nil
+		}
+	}
+	return timed(func() error {
+		errs := make([]error, randomThreads)
+		var wg sync.WaitGroup
+		for t := range randomThreads {
+			wg.Go(func() {
+				r := rand.New(rand.NewPCG(uint64(t), 5))
+				p := make([]byte, 4096)
+				for i := 0; i < reads && errs[t] == nil; i++ {
+					errs[t] = read(p, r.Int64N(st.Size()/4096)*4096)
+				}
+			})
+		}
+		wg.Wait()
+		return errors.Join(errs...)
+	})
+}
+
+// streamWorker picks the work.
+func streamWorker(op string, args []string) error {
+	switch {
+	case op == "stream-read" && len(args) == 1:
+		return streamRead(args[0])
+	case op == "stream-write" && len(args) == 2:
+		n, err := strconv.ParseInt(args[1], 10, 64)
+		if err != nil {
+			return err
+		}
+		return streamWrite(args[0], n)
+	case op == "random-read" && len(args) == 3:
+		n, err := strconv.Atoi(args[2])
+		if err != nil {
+			return err
+		}
+		return randomRead(args[0], args[1], n)
+	}
+	return fmt.Errorf("unknown work %q %q: %w", op, args, syscall.EINVAL)
+}

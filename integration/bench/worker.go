@@ -1,0 +1,208 @@
+package main
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// A worker is this program again: it says "ready", waits for a line, works, and
+// says how long that took.
+
+// ops is what a worker can do to the i-th of its files.
+var ops = map[string]func(path string) error{
+	"create": create,
+	"small":  func(path string) error { return write(path, payload) },
+	"stat": func(path string) error {
+		var st unix.Stat_t
+		return unix.Lstat(path, &st)
+	},
+	"unlink": unix.Unlink,
+	"mkdir":  func(path string) error { return unix.Mkdir(path, 0o755) },
+	"rmdir":  unix.Rmdir,
+	"rename": func(path string) error { return unix.Rename(path, path+"x") },
+	"open":   open,
+}
+
+// payload is a small file's.
+var payload = make([]byte, 4096)
+
+func create(path string) error {
+	fd, err := unix.Open(path, unix.O_CREAT|unix.O_EXCL|unix.O_WRONLY|unix.O_CLOEXEC, 0o644)
+	if err != nil {
+		return err
+	}
+	return unix.Close(fd)
+}
+
+func open(path string) error {
+	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	return unix.Close(fd)
+}
+
+func write(path string, p []byte) error {
+	fd, err := unix.Open(path, unix.O_CREAT|unix.O_EXCL|unix.O_WRONLY|unix.O_CLOEXEC, 0o644)
+	if err != nil {
+		return err
+	}
+	_, err = unix.Write(fd, p)
+	return errors.Join(err, unix.Close(fd))
+}
+
+func worker(args []string) error {
+	switch op := args[0]; {
+	case op == "loopback" && len(args) == 3:
+		return serveLoopback(args[1], args[2])
+	case op == "read" && len(args) == 2:
+		return readList(args[1])
+	case op == "stream-read", op == "stream-write", op == "random-read":
+		return streamWorker(op, args[1:])
+	case op == "raw" && len(args) == 3:
+		return serveRaw(args[1], args[2])
+	case op == "bare-server" && len(args) == 3:
+		return bareServer(args[1], args[2])
+	case op == "bare-client" && len(args) == 4:
+		return bareWorker(args[1:])
+	case op == "slowpfs" && len(args) > 3:
+		return serveSlow(args[1], args[2], args[3:])
+	case strings.HasPrefix(op, "store-") && len(args) == 3:
+		return storeWorker(strings.TrimPrefix(op, "store-"), args[1], args[2])
+	case strings.HasPrefix(op, "pebble-") && len(args) == 3:
+		return pebbleWorker(strings.TrimPrefix(op, "pebble-"), args[1], args[2])
+	case ops[op] != nil && len(args) == 4:
+		n, err := strconv.Atoi(args[3])
+		if err != nil {
+			return err
+		}
+		return filesWorker(ops[op], args[1], args[2], n)
+	}
+	return fmt.Errorf("unknown work %q: %w", args, syscall.EINVAL)
+}
+
+func filesWorker(do func(string) error, dir, prefix string, n int) error {
+	paths := make([]string, n)
+	for i := range paths {
+		paths[i] = filepath.Join(dir, prefix+strconv.Itoa(i))
+	}
+	return timed(func() error {
+		for _, p := range paths {
+			if err := do(p); err != nil {
+				return fmt.Errorf("%s: %w", p, err)
+			}
+		}
+		return nil
+	})
+}
+
+// timed is a worker's life around its work.
+func timed(work func() error) error {
+	ready()
+	awaitInput()
+	before, err := processTime(os.Getpid())
+	if err != nil {
+		return err
+	}
+	began := time.Now()
+	if err := work(); err != nil {
+		return err
+	}
+	wall := time.Since(began)
+	after, err := processTime(os.Getpid())
+	fmt.Println(wall.Nanoseconds(), (after - before).Nanoseconds())
+	return err
+}
+
+func ready() { fmt.Println("ready") }
+
+// awaitInput returns at the first line, or at the end.
+func awaitInput() { _, _ = bufio.NewReader(os.Stdin).ReadString('\n') }
+
+// child is a worker seen from outside.
+type child struct {
+	cmd *exec.Cmd
+	in  io.WriteCloser
+	out *bufio.Reader
+}
+
+// spawn starts a worker and returns when it is ready.
+func spawn(args ...string) (*child, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	c := &child{cmd: exec.Command(self, append([]string{"worker"}, args...)...)}
+	c.cmd.Stderr = os.Stderr
+	c.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // Ctrl-C is for the parent, which ends it
+	if c.in, err = c.cmd.StdinPipe(); err != nil {
+		return nil, err
+	}
+	out, err := c.cmd.StdoutPipe()
+	if err != nil {
+		return nil, err
+	}
+	if err := c.cmd.Start(); err != nil {
+		return nil, err
+	}
+	c.out = bufio.NewReader(out)
+	if line, err := c.out.ReadString('\n'); err != nil || line != "ready\n" {
+		_ = c.in.Close()
+		return nil, fmt.Errorf("worker %q did not start: %w", args, errors.Join(err, c.cmd.Wait()))
+	}
+	return c, nil
+}
+
+// usage is what work has cost.
+type usage struct {
+	wall time.Duration
+	cpu  time.Duration // of the workers
+}
+
+// together lets all children work at once and waits for the last.
+func together(cs []*child) (usage, error) {
+	began := time.Now()
+	for _, c := range cs {
+		_, _ = io.WriteString(c.in, "go\n") // a child that died says so below
+	}
+	var u usage
+	var errs []error
+	for _, c := range cs {
+		var wall, cpu time.Duration
+		_, err := fmt.Fscan(c.out, &wall, &cpu)
+		u.wall = time.Since(began)
+		u.cpu += cpu
+		_ = c.in.Close() // a pipe
+		errs = append(errs, err, c.cmd.Wait())
+	}
+	return u, errors.Join(errs...)
+}
+
+// load has one process for each directory do op to n files each, and returns
+// what that cost.
+func load(op string, dirs []string, n int) (usage, error) {
+	var cs []*child
+	for i, d := range dirs {
+		c, err := spawn(op, d, "p"+strconv.Itoa(i)+"-", strconv.Itoa(n))
+		if err != nil {
+			for _, c := range cs {
+				_ = c.cmd.Process.Kill()
+				_ = c.cmd.Wait()
+			}
+			return usage{}, err
+		}
+		cs = append(cs, c)
+	}
+	return together(cs)
+}

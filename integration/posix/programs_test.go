@@ -1,0 +1,141 @@
+package posix
+
+import (
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+
+	"github.com/bivouacfs/bivouac/integration/testcluster"
+)
+
+// program is real programs at work in one directory on two nodes.
+type program struct {
+	name   string
+	needs  []string
+	script string // in a shell; $here and $there are the directory on two nodes
+	want   string // what it says
+}
+
+var programs = []program{
+	{"git", []string{"git"}, gitScript, "4 of-one\n 4 of-two\n9"},
+	{"tar", []string{"tar"}, tarScript, "same\n2\n751\na/1/b/1\nt.tar"},
+	{"rsync", []string{"rsync"}, rsyncScript, "2"},
+	{"sqlite", []string{"sqlite3"}, sqliteScript, "ok\na|20|210\nb|20|210"},
+	{"python", []string{"/usr/bin/python3"}, venvScript, "pip\nTrue\n190\nb'\\x07\\x07\\x07\\x07\\x07abc\\x07'\nequal"},
+	{"make", []string{"make", "gcc", "ar"}, makeScript, "78\n178\n1"},
+}
+
+// gitScript has two nodes push to one repository at once.
+const gitScript = `
+export GIT_CONFIG_GLOBAL=$here/config GIT_CONFIG_NOSYSTEM=1
+printf '[user]\nname = a\nemail = a@b\n[init]\ndefaultBranch = main\n[safe]\ndirectory = *\n[pull]\nrebase = true\n' >$here/config
+git init -q --bare $here/repo.git
+git clone -q $there/repo.git $there/one 2>/dev/null
+cd $there/one
+for i in $(seq 100); do mkdir -p d$((i % 7)); seq $i >d$((i % 7))/f$i; done
+git add . && git commit -qm first && git push -q origin HEAD
+git clone -q $here/repo.git $here/two
+push() { # directory, name
+	cd $1
+	for i in 1 2 3 4; do
+		echo $2 >>$2; git add $2; git commit -qm "$2 $i"
+		until git push -q origin HEAD 2>/dev/null; do git pull -q 2>/dev/null || true; done
+	done
+}
+(push $there/one of-one) & (push $here/two of-two) & wait
+cd $here/two && git pull -q && git fsck --strict 2>/dev/null && git gc -q && cd $there/one && git pull -q && git status --porcelain
+cat $there/one/of-two $there/one/of-one | sort | uniq -c | tr -s ' '
+git -C $there/repo.git log --oneline | wc -l`
+
+// tarScript packs there what was unpacked here.
+const tarScript = `
+mkdir $here/in && cd $here/in
+for i in $(seq 150); do mkdir -p a/$((i % 9))/b; seq $((i * 20)) >a/$((i % 9))/b/$i; done
+ln a/1/b/1 hard; ln -s a/1/b/1 soft; mkdir empty; chmod 751 empty; touch -d '2001-02-03 04:05:06.789' a/2/b/2; truncate -s 1M sparse
+tar cf $there/t.tar --format=pax -C $there/in .
+mkdir $there/out && tar xpf $here/t.tar -C $there/out
+tar df $there/t.tar -C $here/out && echo same
+find $here/out -type f -links 2 | wc -l; stat -c '%a %n' $there/out/empty | cut -d' ' -f1; readlink $there/out/soft
+cd $there && rm -r in out && ls`
+
+// rsyncScript copies here, and finds nothing to do there.
+const rsyncScript = `
+src=$(mktemp -d); trap 'rm -r $src' EXIT
+for i in $(seq 120); do mkdir -p $src/d$((i % 5)); seq $((i * 30)) >$src/d$((i % 5))/f$i; done
+rsync -aHX --delete $src/ $here/copy/
+rsync -aHXnic --delete $src/ $there/copy/
+echo more >>$src/d1/f1; rm $src/d2/f2; ln $src/d3/f3 $src/d3/f3.link
+rsync -aHX --delete --inplace $src/ $there/copy/
+rsync -aHXnic --delete $src/ $here/copy/
+stat -c %h $here/copy/d3/f3`
+
+// sqliteScript has two nodes insert into one database at once.
+const sqliteScript = `
+sqlite3 $here/db 'CREATE TABLE t (who TEXT, n INTEGER, UNIQUE (who, n));'
+insert() { # database, who
+	for i in $(seq 20); do sqlite3 -cmd '.timeout 60000' $1 "INSERT INTO t VALUES ('$2', $i);"; done
+}
+insert $here/db a & a=$!
+insert $there/db b & b=$!
+wait $a && wait $b
+sqlite3 $there/db 'PRAGMA integrity_check; SELECT who, count(*), sum(n) FROM t GROUP BY who ORDER BY who;'`
+
+// venvScript makes an environment here that is used there.
+const venvScript = `
+python=/usr/bin/python3
+$python -m venv $here/venv
+$there/venv/bin/python -m pip --version | cut -d' ' -f1
+$there/venv/bin/python -c 'import sys, json, sqlite3, multiprocessing; print(sys.prefix != sys.base_prefix)'
+$here/venv/bin/python - <<-END
+	import mmap, os, tempfile, multiprocessing, shutil
+	there = "$there"
+	def work(i):
+	    with open(f"$here/of{i}", "wb") as f:
+	        f.write(bytes([i]) * 100_000)
+	    return i
+	with multiprocessing.Pool(4) as p:
+	    print(sum(p.map(work, range(20))))
+	with open(there + "/of7", "r+b") as f, mmap.mmap(f.fileno(), 0) as m:
+	    m[5:8] = b"abc"
+	    m.flush()
+	print(open("$here/of7", "rb").read(9))
+	shutil.copytree(there + "/venv/bin", "$here/again", symlinks=True)
+	with tempfile.TemporaryDirectory(dir=there) as d, tempfile.NamedTemporaryFile(dir=d) as f:
+	    f.write(b"x")
+	END
+diff -r $here/again $there/venv/bin && echo equal; rm -r $there/again`
+
+// makeScript compiles on both nodes at once, and runs here what was linked
+// there.
+const makeScript = `
+mkdir $here/src && cd $here/src
+for i in $(seq 12); do echo "int f$i(void) { return $i; }" >f$i.c; done
+{ echo '#include <stdio.h>'; for i in $(seq 12); do echo "int f$i(void);"; done
+  echo 'int main(void) { printf("%d\n", 0'; for i in $(seq 12); do echo " + f$i()"; done; echo '); return 0; }'; } >main.c
+printf 'O = $(patsubst %%.c,%%.o,$(wildcard *.c))\nsum: $O\n\t$(CC) -o $@ $O\nfirst: f1.o f2.o f3.o f4.o\nsecond: f5.o f6.o f7.o f8.o\nlib: $O\n\tar rc lib.a $O\n' >Makefile
+make -s -j2 -C $here/src first & make -s -j2 -C $there/src second & wait
+make -s -C $there/src -j3 sum lib && $here/src/sum
+sed -i 's/return 1;/return 101;/' $here/src/f1.c && make -s -C $there/src sum && $there/src/sum
+make -C $here/src sum | grep -c 'up to date'`
+
+// TestPrograms: programs that nobody changed.
+func TestPrograms(t *testing.T) {
+	c := pitch(t, testcluster.Config{})
+	for _, p := range programs {
+		t.Run(p.name, func(t *testing.T) {
+			for _, need := range p.needs {
+				if _, err := exec.LookPath(need); err != nil {
+					t.Fatalf("%v: make packages installs it", err)
+				}
+			}
+			dirs := c.dirs(t)
+			cmd := exec.Command("bash", "-euc", p.script)
+			cmd.Env = append(os.Environ(), "here="+dirs[0], "there="+dirs[1], "LC_ALL=C")
+			out, err := cmd.CombinedOutput()
+			if got := strings.TrimSpace(string(out)); err != nil || got != p.want {
+				t.Errorf("%v, it says:\n%s\nwant:\n%s", err, got, p.want)
+			}
+		})
+	}
+}

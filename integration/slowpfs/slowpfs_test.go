@@ -1,0 +1,292 @@
+package slowpfs
+
+import (
+	"bytes"
+	"crypto/rand"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+)
+
+// virtual is a clock that only waiting moves.
+type virtual struct {
+	mu sync.Mutex
+	t  time.Time // guarded by mu
+}
+
+func (v *virtual) now() time.Time {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.t
+}
+
+func (v *virtual) wait(_ <-chan struct{}, t time.Time) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if t.After(v.t) {
+		v.t = t
+	}
+}
+
+// world is a Server over a directory of the test's, under a virtual clock.
+type world struct {
+	*Server
+	t     *testing.T
+	clock *virtual
+	under string
+	at    []string // mountpoints
+	sock  string
+}
+
+func serve(t *testing.T, mounts int, l Limits) *world {
+	t.Helper()
+	if _, err := os.Stat("/dev/fuse"); err != nil || os.Geteuid() != 0 {
+		t.Skip("needs root and /dev/fuse")
+	}
+	w := &world{t: t, clock: &virtual{t: time.Unix(1e9, 0)}, under: t.TempDir()}
+	home, err := os.MkdirTemp("", "slow") // short: a socket's path is
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(home) })
+	w.sock = filepath.Join(home, "sock")
+	for i := range mounts {
+		dir := filepath.Join(home, fmt.Sprint("m", i))
+		if err := os.Mkdir(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		w.at = append(w.at, dir)
+	}
+	w.Server, err = Serve(Config{Under: w.under, Mounts: w.at, Socket: w.sock, Limits: l, clock: w.clock})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := w.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return w
+}
+
+// file makes a file of n bytes below.
+func (w *world) file(name string, n int) []byte {
+	w.t.Helper()
+	b := make([]byte, n)
+	_, _ = rand.Read(b) // never fails
+	if err := os.WriteFile(filepath.Join(w.under, name), b, 0o644); err != nil {
+		w.t.Fatal(err)
+	}
+	return b
+}
+
+// measure is the time that f takes by the virtual clock, and what was counted.
+func (w *world) measure(f func() error) (time.Duration, Counts) {
+	w.t.Helper()
+	before, began := w.Stats().Sum, w.clock.now()
+	if err := f(); err != nil {
+		w.t.Fatal(err)
+	}
+	return w.clock.now().Sub(began), w.Stats().Sum.Since(before)
+}
+
+// wantWithin fails unless got is between want less the burst and want.
+func wantWithin(t *testing.T, what string, got, want time.Duration) {
+	t.Helper()
+	if got > want || got < want-burst {
+		t.Errorf("%s took %v, want %v, or up to %v less", what, got, want, burst)
+	}
+}
+
+func TestBucket(t *testing.T) {
+	start := time.Unix(1e9, 0)
+	var b bucket
+	for i, c := range []struct {
+		at   time.Duration // of the taking
+		n    int64
+		want time.Duration // paid, after start
+	}{
+		{0, 1000, time.Second - burst}, {0, 500, 1500*time.Millisecond - burst}, // one after the other
+		{5 * time.Second, 10, 5*time.Second + 10*time.Millisecond - burst}, // saved, but no more than the burst
+		{5 * time.Second, 0, 5 * time.Second},                              // nothing costs nothing
+	} {
+		if got := b.take(start.Add(c.at), c.n, 1000).Sub(start); got != c.want {
+			t.Errorf("%d: take(%v, %d) is paid at %v, want %v", i, c.at, c.n, got, c.want)
+		}
+	}
+	if got := new(bucket).take(start, 1<<40, 0); got != start {
+		t.Errorf("without a rate it is paid at %v", got)
+	}
+}
+
+// TestBandwidth: whoever reads, all mounts together get the bandwidth.
+func TestBandwidth(t *testing.T) {
+	const size, rate = 8 << 20, 1 << 20
+	w := serve(t, 2, Limits{Bandwidth: rate})
+	want := w.file("f", size)
+	for _, mounts := range []int{1, 2} {
+		took, n := w.measure(func() error {
+			var g errgroup.Group
+			for _, at := range w.at[:mounts] {
+				g.Go(func() error {
+					got, err := os.ReadFile(filepath.Join(at, "f"))
+					if err == nil && !bytes.Equal(got, want) {
+						err = io.ErrUnexpectedEOF
+					}
+					return err
+				})
+			}
+			return g.Wait()
+		})
+		if n[Read].Bytes != int64(mounts*size) {
+			t.Errorf("%d mounts: %d bytes read, want %d", mounts, n[Read].Bytes, mounts*size)
+		}
+		wantWithin(t, fmt.Sprintf("%d mounts", mounts), took, time.Duration(mounts)*size/rate*time.Second)
+	}
+	w.measure(func() error { return w.SetLimits(Limits{Bandwidth: 4 * rate}) })
+	took, _ := w.measure(func() error { _, err := os.ReadFile(filepath.Join(w.at[0], "f")); return err })
+	wantWithin(t, "at four times the rate", took, size/(4*rate)*time.Second)
+}
+
+// TestIOPS: each request costs one operation of the shared bucket, whatever it is.
+func TestIOPS(t *testing.T) {
+	const rate, files = 100, 50
+	w := serve(t, 2, Limits{IOPS: rate})
+	for i := range files {
+		w.file(fmt.Sprint("f", i), 10)
+	}
+	took, n := w.measure(func() error {
+		for _, at := range w.at {
+			for i := range files {
+				if _, err := os.ReadFile(filepath.Join(at, fmt.Sprint("f", i))); err != nil {
+					return err
+				}
+			}
+		}
+		return nil
+	})
+	if n[Lookup].Ops < 2*files || n[Open].Ops != 2*files || n[Read].Ops < 2*files || n[Read].Bytes != 2*files*10 {
+		t.Errorf("%d files by two mounts counted as %v", files, n)
+	}
+	wantWithin(t, "all", took, time.Duration(n.Total().Ops)*time.Second/rate)
+}
+
+// TestLatency: requests one after another wait each, requests side by side wait
+// together.
+func TestLatency(t *testing.T) {
+	const latency = 10 * time.Millisecond
+	w := serve(t, 1, Limits{Latency: latency})
+	w.file("f", 10)
+	took, n := w.measure(func() error { _, err := os.ReadFile(filepath.Join(w.at[0], "f")); return err })
+	if want := time.Duration(n.Total().Ops) * latency; took != want || n.Total().Ops < 3 {
+		t.Errorf("%v one after another took %v, want %v", n, took, want)
+	}
+	came := w.clock.now()
+	for range 5 {
+		w.srv.serve(nil, came, 0)
+	}
+	if got := w.clock.now().Sub(came); got != latency {
+		t.Errorf("5 requests side by side took %v, want %v", got, latency)
+	}
+}
+
+// TestRealClock compares times of one run with each other, and with nothing else.
+func TestRealClock(t *testing.T) {
+	s := &server{clock: wallClock{}}
+	run := func(l Limits) time.Duration {
+		s.set(l)
+		began := time.Now()
+		for range 20 {
+			s.serve(nil, time.Now(), 1000)
+		}
+		return time.Since(began)
+	}
+	free, slow := run(Limits{}), run(Limits{Bandwidth: 100_000})
+	if slow < 5*free {
+		t.Errorf("a fifth of a second's bytes took %v, without limit %v", slow, free)
+	}
+	cancel := make(chan struct{})
+	close(cancel)
+	s.set(Limits{Latency: time.Hour})
+	s.serve(cancel, time.Now(), 0) // an interrupted request does not wait
+}
+
+// TestCountsWhatIsReadAgain: a byte that is read again after another open counts again.
+func TestCountsWhatIsReadAgain(t *testing.T) {
+	w := serve(t, 1, Limits{})
+	const size = 1 << 20
+	w.file("f", size)
+	for i := range 3 {
+		_, n := w.measure(func() error { _, err := os.ReadFile(filepath.Join(w.at[0], "f")); return err })
+		if n[Read].Bytes != size {
+			t.Errorf("reading %d counted %d bytes, want %d", i, n[Read].Bytes, size)
+		}
+	}
+}
+
+// TestPassesThrough: what is there below is there, changes go through, and all
+// of it is counted by kind.
+func TestPassesThrough(t *testing.T) {
+	w := serve(t, 1, Limits{})
+	_, n := w.measure(func() error {
+		at := w.at[0]
+		if err := os.MkdirAll(filepath.Join(at, "a/b"), 0o750); err != nil {
+			return err
+		}
+		if err := os.WriteFile(filepath.Join(at, "a/b/f"), []byte("hello"), 0o640); err != nil {
+			return err
+		}
+		if err := os.Symlink("f", filepath.Join(at, "a/b/l")); err != nil {
+			return err
+		}
+		if to, err := os.Readlink(filepath.Join(at, "a/b/l")); err != nil || to != "f" {
+			return fmt.Errorf("link to %q: %v", to, err)
+		}
+		if _, err := os.ReadDir(filepath.Join(at, "a/b")); err != nil {
+			return err
+		}
+		return os.Rename(filepath.Join(at, "a/b/f"), filepath.Join(at, "g"))
+	})
+	if b, err := os.ReadFile(filepath.Join(w.under, "g")); err != nil || string(b) != "hello" {
+		t.Errorf("below is %q, %v", b, err)
+	}
+	for _, k := range []Kind{Lookup, Open, Readlink, Readdir, Write, Change} {
+		if n[k].Ops == 0 {
+			t.Errorf("no %s was counted: %v", k, n)
+		}
+	}
+	if n[Write].Bytes != 5 {
+		t.Errorf("%d bytes written, want 5", n[Write].Bytes)
+	}
+}
+
+func TestSocket(t *testing.T) {
+	w := serve(t, 2, Limits{})
+	w.file("f", 1000)
+	c := NewClient(w.sock)
+	if err := c.SetLimits(t.Context(), Limits{Latency: time.Millisecond, Bandwidth: 2000, IOPS: 30}); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.SetLimits(t.Context(), Limits{IOPS: -1}); err == nil {
+		t.Error("a negative limit is taken")
+	}
+	if _, err := os.ReadFile(filepath.Join(w.at[1], "f")); err != nil {
+		t.Fatal(err)
+	}
+	s, err := c.Stats(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if s.Limits != (Limits{time.Millisecond, 2000, 30}) {
+		t.Errorf("limits are %+v", s.Limits)
+	}
+	if a, b := s.Mounts[w.at[0]][Read], s.Mounts[w.at[1]][Read]; a.Bytes != 0 || b.Bytes != 1000 || s.Sum[Read] != b {
+		t.Errorf("the mounts read %v and %v, all %v", a, b, s.Sum[Read])
+	}
+}

@@ -1,0 +1,187 @@
+package testcluster
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"syscall"
+	"testing"
+
+	"github.com/bivouacfs/bivouac/datapath/wire"
+	"github.com/bivouacfs/bivouac/metadata"
+)
+
+// background is calls that belong to no operation of a user.
+var background = map[wire.Op]bool{
+	wire.OpReport: true, wire.OpPropose: true, wire.OpStatus: true, wire.OpClosed: true, wire.OpRecall: true,
+	wire.OpRemoveObjects: true, wire.OpOutcome: true,
+}
+
+// calls is how many calls to other nodes node i has made for users.
+func (c *Cluster) calls(i int) int64 {
+	var n int64
+	for op, k := range c.Nodes[i].Peers().Stats().Calls {
+		if !background[op] {
+			n += k
+		}
+	}
+	return n
+}
+
+// total is the calls of all nodes.
+func (c *Cluster) total() (n int64) {
+	for i := range c.Nodes {
+		n += c.calls(i)
+	}
+	return n
+}
+
+// away makes a directory on another node than user, as user sees it.
+func (c *Cluster) away(ctx context.Context, t *testing.T, user int) metadata.Ino {
+	t.Helper()
+	for i := range 100 {
+		maker := c.Nodes[(user+1)%len(c.Nodes)].Client
+		a, err := maker.Mkdir(ctx, metadata.RootIno, fmt.Sprintf("away%d", i), metadata.New{Mode: 0o755})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if int(a.Ino.Home()) != user {
+			return a.Ino
+		}
+	}
+	t.Fatal("no directory is on another node")
+	return 0
+}
+
+// Each operation on names costs so many calls of the node that asks, and no
+// others by nodes that it asks.
+func TestCallsOfOperations(t *testing.T) {
+	c := Start(t, Config{})
+	ctx, cancel := context.WithTimeout(t.Context(), Patience)
+	defer cancel()
+	const user, n = 1, 50
+	cl := c.Nodes[user].Client
+	dir := c.away(ctx, t, user)
+	name := func(i int) string { return fmt.Sprintf("f%d", i) }
+	for _, op := range []struct {
+		name string
+		most int64 // calls for one
+		do   func(i int) error
+	}{
+		{"lookup of what is not there", 1, func(i int) error { _, _ = cl.Lookup(ctx, dir, name(i)); return nil }},
+		{"create", 1, func(i int) error {
+			f, _, err := cl.CreateOpen(ctx, dir, name(i), metadata.New{Mode: 0o100644})
+			if err != nil {
+				return err
+			}
+			return f.Close(ctx)
+		}},
+		{"lookup", 1, func(i int) error { _, err := cl.Lookup(ctx, dir, name(i)); return err }},
+		{"getattr", 1, func(i int) error { _, err := cl.Getattr(ctx, dir); return err }},
+		{"open", 2, func(i int) error { // with the lookup
+			e, err := cl.Lookup(ctx, dir, name(i))
+			if err != nil {
+				return err
+			}
+			f, err := cl.Open(ctx, e.Ino)
+			if err != nil {
+				return err
+			}
+			return f.Close(ctx)
+		}},
+		{"rename", 3, func(i int) error {
+			_, err := cl.Rename(ctx, metadata.Rename{Dir: dir, Name: name(i), NewDir: dir, NewName: name(i) + "x"})
+			return err
+		}},
+		{"unlink", 1, func(i int) error { _, err := cl.Unlink(ctx, dir, name(i)+"x"); return err }},
+	} {
+		before := c.total()
+		for i := range n {
+			if err := op.do(i); err != nil {
+				t.Fatalf("%s: %v", op.name, err)
+			}
+		}
+		if got := c.total() - before; got > op.most*n {
+			t.Errorf("%d of %s: %d calls, want at most %d", n, op.name, got, op.most*n)
+		}
+	}
+}
+
+// A listing with attributes costs a call for each thousand entries.
+func TestCallsOfListings(t *testing.T) {
+	c := Start(t, Config{})
+	ctx, cancel := context.WithTimeout(t.Context(), Patience)
+	defer cancel()
+	const user, n = 1, 2500
+	cl := c.Nodes[user].Client
+	dir := c.away(ctx, t, user)
+	home := c.Nodes[dir.Home()].Client
+	for i := range n {
+		if _, err := home.Create(ctx, dir, fmt.Sprintf("f%d", i), metadata.New{Mode: 0o100644}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	before := c.total()
+	got := 0
+	for after := ""; ; {
+		es, err := cl.ReadDir(ctx, dir, after, 1024)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, e := range es {
+			if e.Attr == nil {
+				t.Fatalf("entry %q has no attributes", e.Name)
+			}
+		}
+		got += len(es)
+		if len(es) < 1024 {
+			break
+		}
+		after = es[len(es)-1].Name
+	}
+	if calls := c.total() - before; got != n || calls > n/1000+1 {
+		t.Errorf("%d entries by %d calls, want %d by %d", got, calls, n, n/1000+1)
+	}
+}
+
+// Through a mount, a path of directories that nobody else changes costs no call,
+// and a new file no more than the look for its name and the create.
+func TestCallsThroughMount(t *testing.T) {
+	c := Start(t, Config{})
+	ms := c.Mount(t, 1, 2)
+	there, here := ms[1].Scratch, ms[0].Scratch
+	dir := ""
+	for i := 0; dir == ""; i++ {
+		d := fmt.Sprintf("d%d", i)
+		if err := os.Mkdir(filepath.Join(there, d), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		fi, err := stat(filepath.Join(there, d))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if metadata.Ino(fi.Sys().(*syscall.Stat_t).Ino).Home() != 1 {
+			dir = filepath.Join(here, d)
+		}
+	}
+	make := func(i int) error {
+		f, err := os.OpenFile(filepath.Join(dir, fmt.Sprintf("f%d", i)), os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o644)
+		if err != nil {
+			return err
+		}
+		return f.Close()
+	}
+	i := 0
+	Eventually(t, "five files by ten calls", func() bool { // a lease that just ends costs a call
+		keep(t, c.Nodes[1], dir)
+		before := c.calls(1)
+		for range 5 {
+			if err := make(i); err != nil {
+				t.Fatal(err)
+			}
+			i++
+		}
+		return c.calls(1)-before <= 2*5
+	})
+}

@@ -1,0 +1,51 @@
+package testcluster
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/bivouacfs/bivouac/metadata"
+	"github.com/bivouacfs/bivouac/metadata/txn"
+)
+
+// Check fails the test unless the whole tree, over all nodes, is right: every
+// entry has its inode and every inode its names, link counts and parents are
+// true, and no transaction is without an end. Nobody may change the tree
+// meanwhile; what is left over has a moment to come to its end.
+func (c *Cluster) Check(t testing.TB) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), Patience)
+	defer cancel()
+	tick := time.NewTicker(50 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		wrong := c.wrong(ctx, t)
+		if len(wrong) == 0 {
+			return
+		}
+		select {
+		case <-ctx.Done():
+			t.Fatalf("the tree is damaged:\n%s", strings.Join(wrong, "\n"))
+		case <-tick.C:
+		}
+	}
+}
+
+// wrong is what is wrong with the tree now.
+func (c *Cluster) wrong(ctx context.Context, t testing.TB) []string {
+	t.Helper()
+	var all []metadata.Census
+	for _, n := range c.Nodes {
+		if err := n.ReportSections(ctx); err != nil {
+			return []string{err.Error()}
+		}
+		census, err := n.Census(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, census)
+	}
+	return txn.Check(all)
+}

@@ -1,0 +1,137 @@
+package testcluster
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/bivouacfs/bivouac/daemon"
+	"github.com/bivouacfs/bivouac/metadata"
+	"github.com/bivouacfs/bivouac/stagein"
+)
+
+// outwardCluster is a job that copies ckpt out while it runs.
+func outwardCluster(t *testing.T, cfg Config) (c *Cluster, ckpt metadata.Ino, to string) {
+	t.Helper()
+	to = filepath.Join(t.TempDir(), "out")
+	cfg.StageOut = []daemon.OutSpec{{From: "ckpt", To: to}}
+	cfg.Timing = daemon.Timing{Report: 30 * time.Millisecond, Down: 2 * time.Second, Out: 50 * time.Millisecond, Settle: 200 * time.Millisecond}
+	c = Start(t, cfg)
+	d, err := c.Nodes[0].Client.Mkdir(context.Background(), metadata.RootIno, "ckpt", metadata.New{Mode: 0o040755, UID: 1000, GID: 1000})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c, d.Ino, to
+}
+
+func has(to, name string, want []byte) bool {
+	b, err := os.ReadFile(filepath.Join(to, name))
+	return err == nil && bytes.Equal(b, want)
+}
+
+// TestOutward: what was closed and left alone is copied out while the job runs,
+// once, and again when it has changed.
+func TestOutward(t *testing.T) {
+	c, ckpt, to := outwardCluster(t, Config{})
+	const files = 20
+	content := func(i, round int) []byte { return []byte(fmt.Sprint("checkpoint ", i, " of round ", round)) }
+	for i := range files {
+		put(t, c.Nodes[i%4], ckpt, fmt.Sprint("f", i), content(i, 0), metadata.Layout{})
+	}
+	Eventually(t, "all is copied", func() bool {
+		for i := range files {
+			if !has(to, fmt.Sprint("f", i), content(i, 0)) {
+				return false
+			}
+		}
+		return true
+	})
+	e, err := c.Nodes[2].Client.Lookup(context.Background(), ckpt, "f7")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Nodes[2].Client.WriteFile(context.Background(), *e.Attr, content(7, 1), 0); err != nil {
+		t.Fatal(err)
+	}
+	Eventually(t, "the changed one is copied again", func() bool { return has(to, "f7", content(7, 1)) })
+	Eventually(t, "the nodes say what they have copied", func() bool {
+		var n int64
+		for _, node := range c.Nodes {
+			for _, o := range node.Status(context.Background()).StageOut {
+				if n += o.Files; o.Failed != 0 || o.Error != "" {
+					t.Errorf("%+v", o)
+				}
+			}
+		}
+		return n == files+1
+	})
+	for i, err := range leaveAll(t, c, Patience, 0, 1, 2, 3) {
+		if err != nil {
+			t.Errorf("node %d: %v", i, err)
+		}
+	}
+	if n := copied(t, to); n != files {
+		t.Errorf("%d files are there, want %d", n, files)
+	}
+}
+
+// TestOutwardPieces: a large file is copied by all nodes, each a part of it.
+func TestOutwardPieces(t *testing.T) {
+	c, ckpt, to := outwardCluster(t, Config{Piece: 1 << 20})
+	want := make([]byte, 9<<20+11)
+	for i := range want {
+		want[i] = byte(i>>12 + i*7)
+	}
+	put(t, c.Nodes[3], ckpt, "large", want, metadata.Layout{})
+	Eventually(t, "it is copied", func() bool { return has(to, "large", want) })
+	for i, err := range leaveAll(t, c, Patience, 0, 1, 2, 3) {
+		if err != nil {
+			t.Errorf("node %d: %v", i, err)
+		}
+	}
+	if n := copied(t, to); n != 1 {
+		t.Errorf("%d files are there, want 1", n)
+	}
+}
+
+// TestOutTriesAgain: what fails at the end for a reason that may pass is tried
+// until it succeeds; what cannot be copied is listed beside the job's output.
+func TestOutTriesAgain(t *testing.T) {
+	work := t.TempDir()
+	c, ckpt, to := outwardCluster(t, Config{Nodes: 1, WorkDir: work})
+	n := c.Nodes[0]
+	put(t, n, ckpt, "f", []byte("f"), metadata.Layout{})
+	if _, err := n.Client.Create(context.Background(), ckpt, "pipe", metadata.New{Mode: syscall.S_IFIFO | 0o600}); err != nil {
+		t.Fatal(err)
+	}
+	var tries atomic.Int64
+	n.SetOut(func(ctx context.Context, s daemon.OutShare) (stagein.OutResult, error) {
+		if s.Settle != 0 { // while the job runs
+			return stagein.OutResult{}, nil
+		}
+		if tries.Add(1) < 3 {
+			s.Failed("f", syscall.ENOSPC)
+			r := stagein.OutResult{Failed: 1, Errors: []string{"f: no space left on device"}}
+			return r, r.Err()
+		}
+		return stagein.Out(ctx, stagein.OutConfig{Store: n.Client, Read: n.Client.ReadFile, Root: ckpt, To: s.To, Self: s.Self, N: s.N, Failed: s.Failed})
+	}, nil)
+	err := leaveAll(t, c, Patience, 0)[0]
+	if err == nil || !strings.Contains(err.Error(), "pipe") || tries.Load() != 3 {
+		t.Errorf("after %d tries: %v, want the pipe to fail in the third", tries.Load(), err)
+	}
+	if !has(to, "f", []byte("f")) {
+		t.Error("what failed for want of space was not copied in the end")
+	}
+	list, err := os.ReadFile(filepath.Join(work, "bivouac-test-host0.not-copied"))
+	if err != nil || !strings.HasPrefix(string(list), `"ckpt/pipe": `) || strings.Count(string(list), "\n") != 1 {
+		t.Errorf("the list is %q, %v, want the pipe alone", list, err)
+	}
+}
