@@ -30,7 +30,8 @@ const (
 	EditEnter EditKind = 2
 	// EditReplace is EditEnter over what is there, by the rules of rename: it
 	// loses the name, and a directory, which has to be empty, goes. An entry
-	// that names Ino already stays as it is.
+	// that names Ino already stays as it is. Ino is leaving ToDir in the same
+	// transaction: ENOTEMPTY if the entry names that.
 	EditReplace EditKind = 3
 	// EditSwap makes the entry, which is there, name Ino instead; what it
 	// named gets the name ToName in ToDir. ENOENT if it is not there.

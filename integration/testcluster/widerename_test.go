@@ -148,6 +148,28 @@ func TestWideDirectoryMoves(t *testing.T) {
 			t.Errorf("rename %s = %v, want %v", what, c.got, c.want)
 		}
 	}
+	for i := range 8 { // whose names are on several nodes
+		name := fmt.Sprint("d", i)
+		d, err := client.Mkdir(ctx, b, name, metadata.New{Mode: 0o755})
+		if err == nil {
+			_, err = client.Mkdir(ctx, d.Ino, "deep", metadata.New{Mode: 0o755})
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := rename(d.Ino, "deep", metadata.RootIno, "b"); !errors.Is(err, syscall.ENOTEMPTY) {
+			t.Errorf("rename of b/%s/deep over b = %v, want ENOTEMPTY", name, err)
+		}
+		if err := client.Rmdir(ctx, d.Ino, "deep"); err != nil {
+			t.Fatal(err)
+		}
+		if err := rename(b, name, metadata.RootIno, "b"); !errors.Is(err, syscall.ENOTEMPTY) {
+			t.Errorf("rename of b/%s over b = %v, want ENOTEMPTY", name, err)
+		}
+		if err := client.Rmdir(ctx, b, name); err != nil {
+			t.Fatal(err)
+		}
+	}
 	for i := range 80 {
 		if _, err := c.Nodes[i%4].Client.Unlink(ctx, b, fmt.Sprint("f", i)); err != nil {
 			t.Fatal(err)

@@ -207,8 +207,11 @@ func testEditReplaceRefuses(f *partner) {
 	f.refused(syscall.ENOTDIR, onName(metadata.EditReplace, root, "f", farDir, dir))
 	f.refused(syscall.EISDIR, onName(metadata.EditReplace, root, "full", farFile, reg))
 	f.refused(syscall.ENOTEMPTY, onName(metadata.EditReplace, root, "full", farDir, dir))
+	from := onName(metadata.EditReplace, root, "empty", farDir, dir)
+	from.ToDir = f.mkdir(root, "empty").Ino
+	f.refused(syscall.ENOTEMPTY, from)
 	f.names(root, "full", full)
-	f.nlink(root, 3)
+	f.nlink(root, 4)
 	f.create(full, "y") // a refusal leaves nothing in the way
 }
 

@@ -223,6 +223,9 @@ func (a *applied) displace(e *edit, d *inode, old entry) error {
 		if err := replaceable(old.mode, e.Mode); err != nil {
 			return err
 		}
+		if old.ino == e.ToDir {
+			return syscall.ENOTEMPTY
+		}
 	}
 	if !a.s.here(old.ino) {
 		return nil

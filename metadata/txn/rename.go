@@ -122,7 +122,7 @@ func (m *mover) refuse(ctx context.Context, a *attempt) error {
 func (m *mover) move(ctx context.Context, a *attempt) error {
 	self := m.c.cfg.Self
 	leave := metadata.Edit{Kind: metadata.EditLeave, Dir: m.r.Dir, Name: m.r.Name, Ino: m.src.Ino}
-	enter := metadata.Edit{Kind: metadata.EditReplace, Dir: m.r.NewDir, Name: m.r.NewName, Ino: m.src.Ino, Mode: m.src.Mode}
+	enter := metadata.Edit{Kind: metadata.EditReplace, Dir: m.r.NewDir, Name: m.r.NewName, Ino: m.src.Ino, Mode: m.src.Mode, ToDir: m.r.Dir}
 	if m.r.Flags == metadata.RenameNoReplace {
 		enter.Kind = metadata.EditEnter
 	}
