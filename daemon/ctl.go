@@ -19,7 +19,6 @@ import (
 
 	"github.com/bivouacfs/bivouac/datapath/wire"
 	"github.com/bivouacfs/bivouac/metadata"
-	"github.com/bivouacfs/bivouac/metadata/cluster"
 	"github.com/bivouacfs/bivouac/stagein"
 )
 
@@ -203,29 +202,23 @@ func (d *Daemon) postStageOut(w http.ResponseWriter, r *http.Request) {
 // for all of them. What could not be copied is in the result; the error is of a
 // node that could not begin.
 func (d *Daemon) StageOut(ctx context.Context, o OutSpec) (stagein.OutResult, error) {
-	var nodes []cluster.Node
-	var crew []metadata.NodeID
-	for _, n := range d.View().Map.Nodes {
-		if serving(n) {
-			nodes, crew = append(nodes, n), append(crew, n.ID)
-		}
-	}
+	nodes := crew(d.View().Map)
 	results := make([]stagein.OutResult, len(nodes))
 	id := fmt.Sprintf("out-%d-%d", d.job.Self, time.Now().UnixNano())
 	var g errgroup.Group
-	for i, n := range nodes {
+	for i, node := range nodes {
 		g.Go(func() error {
-			q := taskReq{Task: id, Out: &o, Crew: crew}
-			err := d.runTask(ctx, n.ID, q, func(s taskState) {
+			q := taskReq{Task: id, Out: &o, Crew: nodes}
+			err := d.runTask(ctx, node, q, func(s taskState) {
 				if s.Out != nil {
 					results[i] = *s.Out
 				}
 			})
 			if ctx.Err() != nil {
-				d.abandon(n.ID, id)
+				d.abandon(node, id)
 			}
 			if err != nil && results[i].Failed == 0 {
-				return fmt.Errorf("%s: %w", n.Host, err)
+				return fmt.Errorf("%s: %w", d.job.Hosts[node], err)
 			}
 			return nil
 		})

@@ -205,14 +205,11 @@ func (d *Daemon) freeSpace() func(metadata.NodeID) (int64, bool) {
 	free := make(map[metadata.NodeID]int64) // guarded by mu
 	var g errgroup.Group
 	g.SetLimit(32)
-	for _, n := range d.View().Map.Nodes {
-		if !serving(n) {
-			continue
-		}
+	for _, id := range crew(d.View().Map) {
 		g.Go(func() error {
-			if s, err := (target{d}).store(n.ID).Space(ctx); err == nil {
+			if s, err := (target{d}).store(id).Space(ctx); err == nil {
 				mu.Lock()
-				free[n.ID] = s.Free
+				free[id] = s.Free
 				mu.Unlock()
 			}
 			return nil // whoever does not answer is not known
@@ -333,10 +330,8 @@ func (in *intake) abort() {
 	for _, q := range []abortReq{{Dataset: in.ds.ID}, {Dataset: in.ds.ID, Drop: true}} {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(in.d.ctx), 20*time.Second)
 		var g errgroup.Group
-		for _, n := range in.d.View().Map.Nodes {
-			if serving(n) {
-				g.Go(func() error { return in.d.control(ctx, n.ID, wire.OpStageAbort, q, nil) })
-			}
+		for _, id := range crew(in.d.View().Map) {
+			g.Go(func() error { return in.d.control(ctx, id, wire.OpStageAbort, q, nil) })
 		}
 		if err := g.Wait(); err != nil {
 			in.d.log.WithError(err).WithField("dataset", in.ds.Name).Warn("clean-up after a failed stage-in")

@@ -175,6 +175,17 @@ func (d *Daemon) startOver(since, at time.Time) bool {
 // serving reports whether n takes part in what the job does now.
 func serving(n cluster.Node) bool { return n.State == cluster.Up || n.State == cluster.Leaving }
 
+// crew is the nodes of m that serve.
+func crew(m cluster.Map) []metadata.NodeID {
+	var ids []metadata.NodeID
+	for _, n := range m.Nodes {
+		if serving(n) {
+			ids = append(ids, n.ID)
+		}
+	}
+	return ids
+}
+
 func datasetDuties(v cluster.View, reports map[metadata.NodeID]heard) []raftstore.Command {
 	var cs []raftstore.Command
 	for _, ds := range v.Datasets {

@@ -95,10 +95,8 @@ func (d *Daemon) copyOut(ctx context.Context) error {
 // crewOf stands for the set of nodes that serve in m: those that copy.
 func crewOf(m cluster.Map) uint64 {
 	h := fnv.New64a()
-	for _, n := range m.Nodes {
-		if serving(n) {
-			_, _ = h.Write(binary.LittleEndian.AppendUint16(nil, uint16(n.ID))) // never fails
-		}
+	for _, id := range crew(m) {
+		_, _ = h.Write(binary.LittleEndian.AppendUint16(nil, uint16(id))) // never fails
 	}
 	return h.Sum64()
 }

@@ -50,6 +50,8 @@ const (
 
 // outward is what this node copies out while the job runs.
 type outward struct {
+	turns sync.Map // of a target: a chan struct{} that holds one who copies there
+
 	mu     sync.Mutex
 	stop   context.CancelFunc // guarded by mu; ends the loop
 	done   chan struct{}      // guarded by mu; closed when the loop has ended
@@ -99,19 +101,24 @@ func (d *Daemon) stopOutward() {
 func (d *Daemon) outwardLoop(ctx context.Context) {
 	memory := make([]stagein.OutMemory, len(d.job.StageOut))
 	pause := d.cfg.Timing.Out
-	for {
-		t := time.NewTimer(pause)
-		select {
-		case <-ctx.Done():
-			t.Stop()
-			return
-		case <-t.C:
-		}
+	for wait(ctx, pause) {
 		began := time.Now()
 		for i, o := range d.job.StageOut {
 			d.outwardOnce(ctx, i, OutShare{OutSpec: o, Settle: d.cfg.Timing.Settle, Memory: &memory[i]})
 		}
 		pause = max(d.cfg.Timing.Out, outPart*time.Since(began))
+	}
+}
+
+// wait waits for t; false if ctx ended first.
+func wait(ctx context.Context, t time.Duration) bool {
+	timer := time.NewTimer(t)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-timer.C:
+		return true
 	}
 }
 
@@ -155,27 +162,22 @@ func (o *outward) read() []OutStatus {
 // deal gives s its place among the nodes that serve in m, and the help of the
 // others; false if this node is none of them.
 func (d *Daemon) deal(s *OutShare, m cluster.Map) bool {
-	var crew []metadata.NodeID
-	for _, n := range m.Nodes {
-		if serving(n) {
-			crew = append(crew, n.ID)
-		}
-	}
-	s.Self, s.N = slices.Index(crew, d.job.Self), len(crew)
-	s.Help = d.helpOf(crew)
+	nodes := crew(m)
+	s.Self, s.N = slices.Index(nodes, d.job.Self), len(nodes)
+	s.Help = d.helpOf(nodes)
 	return s.Self >= 0
 }
 
-// helpOf is how a node of the crew is asked to copy a piece.
-func (d *Daemon) helpOf(crew []metadata.NodeID) func(context.Context, int, stagein.OutPiece) error {
+// helpOf is how one of nodes is asked to copy a piece.
+func (d *Daemon) helpOf(nodes []metadata.NodeID) func(context.Context, int, stagein.OutPiece) error {
 	return func(ctx context.Context, k int, p stagein.OutPiece) error {
-		if k < 0 || k >= len(crew) {
-			return fmt.Errorf("node %d of %d: %w", k, len(crew), syscall.EINVAL)
+		if k < 0 || k >= len(nodes) {
+			return fmt.Errorf("node %d of %d: %w", k, len(nodes), syscall.EINVAL)
 		}
 		id := fmt.Sprintf("piece-%d-%d", d.job.Self, d.pieces.Add(1))
-		err := d.runTask(ctx, crew[k], taskReq{Task: id, Piece: &p}, func(taskState) {})
+		err := d.runTask(ctx, nodes[k], taskReq{Task: id, Piece: &p}, func(taskState) {})
 		if ctx.Err() != nil {
-			d.abandon(crew[k], id)
+			d.abandon(nodes[k], id)
 		}
 		return err
 	}
@@ -190,38 +192,41 @@ func (d *Daemon) preparePiece(p stagein.OutPiece) (func(context.Context) (*stage
 	return func(ctx context.Context) (*stagein.OutResult, error) { return nil, (*f)(ctx, p) }, nil
 }
 
-// stageOut copies a share.
+// stageOut copies a share. What this node copies to one place it copies one
+// after the other: both would write the same temporary files.
 func (d *Daemon) stageOut(ctx context.Context, s OutShare) (stagein.OutResult, error) {
 	f := d.out.Load()
 	if f == nil {
 		return stagein.OutResult{}, errors.New("this daemon has no mount to read scratch by")
 	}
-	return (*f)(ctx, s)
+	turn, _ := d.outward.turns.LoadOrStore(filepath.Clean(s.To), make(chan struct{}, 1))
+	mine := turn.(chan struct{})
+	select {
+	case mine <- struct{}{}:
+		defer func() { <-mine }()
+		return (*f)(ctx, s)
+	case <-ctx.Done():
+		return stagein.OutResult{}, ctx.Err()
+	}
 }
 
 // finally copies a share at the job's end. What failed for a reason that may
 // pass is tried again until there is no time left.
 func (d *Daemon) finally(ctx context.Context, s OutShare) (stagein.OutResult, error) {
 	for {
-		lost := notCopied{path: d.notCopiedPath(), from: s.From}
-		passing := false
-		s.Failed = func(name string, err error) {
-			passing = passing || mayPass(err)
-			lost.add(name, err)
-		}
+		lost := &notCopied{path: d.notCopiedPath(), from: s.From}
+		s.Failed = lost.add
 		r, err := d.stageOut(ctx, s)
 		left, ok := ctx.Deadline()
-		if err == nil || !passing || !ok || time.Until(left) < d.cfg.Timing.Out+outMargin {
+		again := err != nil && lost.mayPass() && ok && time.Until(left) >= d.cfg.Timing.Out+outMargin
+		if again {
+			d.log.WithField("to", s.To).WithError(err).Warn("not all is copied out: once more")
+			again = wait(ctx, d.cfg.Timing.Out)
+		}
+		if !again {
 			lost.write(d)
 			return r, err
 		}
-		d.log.WithField("to", s.To).WithError(err).Warn("not all is copied out: once more")
-		t := time.NewTimer(d.cfg.Timing.Out)
-		select {
-		case <-ctx.Done():
-		case <-t.C:
-		}
-		t.Stop()
 	}
 }
 
@@ -250,14 +255,22 @@ func (d *Daemon) notCopiedPath() string {
 type notCopied struct {
 	path, from string
 
-	mu    sync.Mutex
-	lines strings.Builder // guarded by mu
+	mu      sync.Mutex
+	lines   strings.Builder // guarded by mu
+	passing bool            // guarded by mu: some of it failed for a reason that may pass
 }
 
 func (l *notCopied) add(name string, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	l.passing = l.passing || mayPass(err)
 	fmt.Fprintf(&l.lines, "%q: %v\n", filepath.Join(l.from, name), err)
+}
+
+func (l *notCopied) mayPass() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.passing
 }
 
 // write adds the list to the file, if there is anything in it.

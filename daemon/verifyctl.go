@@ -34,13 +34,10 @@ func (d *Daemon) getSums(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	var paths []string
-	for _, n := range d.View().Map.Nodes {
-		if !serving(n) {
-			continue
-		}
-		path := filepath.Join(d.stageDir(ds.ID), sumsFile(n.ID))
-		if n.ID != d.job.Self {
-			if err := d.fetch(r.Context(), n.ID, blobReq{Dataset: ds.ID, Name: sumsFile(n.ID)}, path); err != nil {
+	for _, id := range crew(d.View().Map) {
+		path := filepath.Join(d.stageDir(ds.ID), sumsFile(id))
+		if id != d.job.Self {
+			if err := d.fetch(r.Context(), id, blobReq{Dataset: ds.ID, Name: sumsFile(id)}, path); err != nil {
 				writeError(w, err)
 				return
 			}

@@ -12,6 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
 	"github.com/bivouacfs/bivouac/daemon"
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/stagein"
@@ -133,5 +135,38 @@ func TestOutTriesAgain(t *testing.T) {
 	list, err := os.ReadFile(filepath.Join(work, "bivouac-test-host0.not-copied"))
 	if err != nil || !strings.HasPrefix(string(list), `"ckpt/pipe": `) || strings.Count(string(list), "\n") != 1 {
 		t.Errorf("the list is %q, %v, want the pipe alone", list, err)
+	}
+}
+
+// TestOutwardAtOnce: who asks for a stage-out that goes on anyway, several
+// times at once, gets all files without a failure.
+func TestOutwardAtOnce(t *testing.T) {
+	c, ckpt, to := outwardCluster(t, Config{})
+	ctx := context.Background()
+	const files, size = 40, 256 << 10
+	content := func(i int) []byte { return bytes.Repeat([]byte{byte(i + 1)}, size) }
+	for i := range files {
+		put(t, c.Nodes[i%4], ckpt, fmt.Sprint("f", i), content(i), metadata.Layout{})
+	}
+	var g errgroup.Group
+	for i := range 6 {
+		g.Go(func() error {
+			r, err := c.Nodes[i%4].StageOut(ctx, daemon.OutSpec{From: "ckpt", To: to})
+			if err == nil && r.Failed > 0 {
+				err = fmt.Errorf("%d files failed: %q", r.Failed, r.Errors)
+			}
+			return err
+		})
+	}
+	if err := g.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	for i := range files {
+		if !has(to, fmt.Sprint("f", i), content(i)) {
+			t.Errorf("f%d is not as it was", i)
+		}
+	}
+	if all, err := os.ReadDir(to); err != nil || len(all) != files {
+		t.Errorf("the target has %d files, %v, want %d", len(all), err, files)
 	}
 }
