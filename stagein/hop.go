@@ -26,6 +26,14 @@ type hopper struct {
 	name string
 	size int64
 	read atomic.Int64 // bytes
+	hops atomic.Int64 // reads for headers
+}
+
+// page is what was read for the last header. A filesystem reads whole pages, and
+// the headers of small neighbours are in one.
+type page struct {
+	off int64
+	b   []byte
 }
 
 // The bounds of the stretches of a scan.
@@ -54,7 +62,22 @@ func (h *hopper) at(ctx context.Context, b []byte, off int64) error {
 	return source.ReadFull(h.f, h.name, b, off)
 }
 
-// mean is the mean size of the first n members with their headers.
+// block reads the block at off, with what is behind it in its page.
+func (h *hopper) block(ctx context.Context, p *page, off int64) ([]byte, error) {
+	if off < p.off || off+source.BlockSize > p.off+int64(len(p.b)) {
+		end := min(off&^(pageSize-1)+pageSize, h.size)
+		p.off, p.b = off, append(p.b[:0], make([]byte, end-off)...)
+		h.hops.Add(1)
+		if err := h.at(ctx, p.b, off); err != nil {
+			p.b = nil
+			return nil, err
+		}
+	}
+	return p.b[off-p.off:][:source.BlockSize], nil
+}
+
+// mean is the mean of the bytes that a read for headers goes over, of the first n
+// members.
 func (h *hopper) mean(ctx context.Context, n int) (int64, error) {
 	s, err := h.hop(ctx, 0, h.size, n)
 	if err != nil {
@@ -63,7 +86,7 @@ func (h *hopper) mean(ctx context.Context, n int) (int64, error) {
 	if len(s.items) == 0 {
 		return 0, fmt.Errorf("%s: the archive has no members: %w", h.name, syscall.EINVAL)
 	}
-	return s.end / int64(len(s.items)), nil
+	return s.end / max(h.hops.Load(), 1), nil
 }
 
 // hop follows the headers from off on, to the first that begin at end or behind
@@ -71,9 +94,10 @@ func (h *hopper) mean(ctx context.Context, n int) (int64, error) {
 func (h *hopper) hop(ctx context.Context, off, end int64, n int) (*hopped, error) {
 	s := &hopped{end: off}
 	var g source.Group
+	var p page
 	for s.end < end && len(s.items) < n {
 		g.Reset(s.end)
-		step, err := h.group(ctx, &g)
+		step, err := h.group(ctx, &p, &g)
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", h.name, err)
 		}
@@ -99,32 +123,23 @@ func (h *hopper) hop(ctx context.Context, off, end int64, n int) (*hopped, error
 
 // group reads the headers of a member. At the very end of an archive that has no
 // end, or half of one, there are none.
-func (h *hopper) group(ctx context.Context, g *source.Group) (source.Step, error) {
-	var buf [2 * source.BlockSize]byte
-	b := buf[:0]
+func (h *hopper) group(ctx context.Context, p *page, g *source.Group) (source.Step, error) {
 	for {
-		if len(b) == 0 {
-			left := h.size - g.Pos()
-			switch {
-			case left <= 0 && (g.Fresh() || g.Lone()):
-				return source.End, nil
-			case left < source.BlockSize:
-				return source.More, fmt.Errorf("the archive ends at offset %d, inside the headers at offset %d: it is truncated: %w",
-					h.size, g.Start(), syscall.EBADMSG)
-			}
-			b = buf[:source.BlockSize]
-			if !g.Fresh() && !g.Lone() { // an extended header has data, and a header behind it
-				b = buf[:min(int64(len(buf)), left&^(source.BlockSize-1))]
-			}
-			if err := h.at(ctx, b, g.Pos()); err != nil {
-				return source.More, err
-			}
+		left := h.size - g.Pos()
+		switch {
+		case left <= 0 && (g.Fresh() || g.Lone()):
+			return source.End, nil
+		case left < source.BlockSize:
+			return source.More, fmt.Errorf("the archive ends at offset %d, inside the headers at offset %d: it is truncated: %w",
+				h.size, g.Start(), syscall.EBADMSG)
 		}
-		step, err := g.Add(b[:source.BlockSize])
-		if err != nil || step != source.More {
+		b, err := h.block(ctx, p, g.Pos())
+		if err != nil {
+			return source.More, err
+		}
+		if step, err := g.Add(b); err != nil || step != source.More {
 			return step, err
 		}
-		b = b[source.BlockSize:]
 	}
 }
 
@@ -144,9 +159,10 @@ func (h *hopper) search(ctx context.Context, off, end int64) (int64, error) {
 	return 0, nil
 }
 
-// stretches is how many to make of an archive of members of that mean size.
-func (h *hopper) stretches(mean int64) int64 {
-	return max(min(h.size/(mean*leastMembers), maxStretches), 1)
+// stretches is how many to make of an archive of members of that mean size, most at
+// the most.
+func (h *hopper) stretches(mean, most int64) int64 {
+	return max(min(h.size/(mean*leastMembers), most), 1)
 }
 
 // scan finds all members, in n stretches.

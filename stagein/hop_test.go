@@ -100,7 +100,7 @@ func TestHopsReadHeaders(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if most := 100*source.BlockSize + 10<<10 + (n-1)*(60<<10); read > most {
+		if most := 100*pageSize + 10<<10 + (n-1)*(60<<10); read > most {
 			t.Errorf("%d stretches: %d bytes were read of %d, want %d at the most", n, read, len(archive), most)
 		}
 	}

@@ -28,7 +28,7 @@ func (cfg *PlanConfig) planMany(ctx context.Context, p *Plan, paths []string, no
 	if err != nil {
 		return err
 	}
-	p.Kind, p.Options, p.Room = source.Many, cfg.Request.Options, cfg.sumFree(nodes)
+	p.Kind, p.Options, p.Room, p.Read = source.Many, cfg.Request.Options, cfg.sumFree(nodes), cfg.read
 	if cfg.Request.Limit > 0 {
 		nodes = nodes[:1]
 	} else {
@@ -48,6 +48,7 @@ func (cfg *PlanConfig) planMany(ctx context.Context, p *Plan, paths []string, no
 		part.Bytes += a.Size
 		p.Size += a.Size
 	}
+	p.Parts[0].Bytes += p.Read
 	return cfg.room(p, evenly(p.Size, cfg.Map.Up()))
 }
 
@@ -83,6 +84,9 @@ const manyAtOnce = 3
 
 // runMany stages a part's archives.
 func (s *Share) runMany(ctx context.Context) error {
+	if s.cfg.Part.Index == 0 {
+		s.count.source.Add(s.cfg.Plan.Read) // by Scan, for all
+	}
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(max(min(manyAtOnce, s.pool.Room()/minPieces), 1))
 	if s.cfg.Plan.Limit > 0 {

@@ -19,6 +19,8 @@ type memFS struct {
 	mu     sync.Mutex
 	nodes  map[string]*memNode // by clean absolute path
 	read   atomic.Int64
+	open   atomic.Int64                 // files
+	most   atomic.Int64                 // of them at a time
 	onRead func(path string, off int64) // before a read
 }
 
@@ -60,6 +62,11 @@ func (m *memFS) Open(path string) (source.File, error) {
 		return nil, syscall.ELOOP
 	case !n.info.Is(source.TypeRegular):
 		return nil, syscall.EINVAL
+	}
+	for n := m.open.Add(1); ; {
+		if most := m.most.Load(); n <= most || m.most.CompareAndSwap(most, n) {
+			break
+		}
 	}
 	return &memFile{m, path, n}, nil
 }
@@ -105,7 +112,7 @@ type memFile struct {
 	n    *memNode
 }
 
-func (f *memFile) Close() error { return nil }
+func (f *memFile) Close() error { f.fs.open.Add(-1); return nil }
 
 func (f *memFile) Stat() (source.Info, error) {
 	f.fs.mu.Lock()

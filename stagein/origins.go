@@ -31,8 +31,11 @@ type Origin struct {
 	Mtime metadata.Time `json:"mtime"` // likewise
 }
 
-// fetcher reads files' bytes from their origins. An archive that was opened
-// stays open.
+// keptOpen is how many archives a dataset has at the most for each to stay open
+// when it was opened.
+const keptOpen = 16
+
+// fetcher reads files' bytes from their origins.
 type fetcher struct {
 	fs      source.FS
 	origins Origins
@@ -94,20 +97,38 @@ func (q *fetcher) openFile(o *Origin, path string, a *metadata.Attr) (*stretch, 
 }
 
 func (q *fetcher) openArchive(o *Origin, from manifest.Origin) (*stretch, error) {
+	s := &stretch{name: string(o.Path), base: from.Off, was: source.Info{Size: o.Size, Mtime: o.Mtime}}
+	s.owned = len(q.origins.Sources) > keptOpen
+	var f source.File
+	var err error
+	if s.owned {
+		f, err = q.fs.Open(s.name)
+	} else {
+		f, err = q.kept(from.Source)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", s.name, err)
+	}
+	s.file = counted{f, &q.read}
+	return s, nil
+}
+
+// kept is an archive that stays open.
+func (q *fetcher) kept(n uint32) (source.File, error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	f := q.archives[from.Source]
-	if f == nil {
-		var err error
-		if f, err = q.fs.Open(string(o.Path)); err != nil {
-			return nil, fmt.Errorf("%s: %w", o.Path, err)
-		}
-		if q.archives == nil {
-			q.archives = make(map[uint32]source.File)
-		}
-		q.archives[from.Source] = f
+	if f := q.archives[n]; f != nil {
+		return f, nil
 	}
-	return &stretch{file: counted{f, &q.read}, name: string(o.Path), base: from.Off, was: source.Info{Size: o.Size, Mtime: o.Mtime}}, nil
+	f, err := q.fs.Open(string(q.origins.Sources[n].Path))
+	if err != nil {
+		return nil, err
+	}
+	if q.archives == nil {
+		q.archives = make(map[uint32]source.File)
+	}
+	q.archives[n] = f
+	return f, nil
 }
 
 // check refuses a source that is no longer what was scanned.

@@ -74,7 +74,7 @@ type PlanConfig struct {
 	Log     *logrus.Entry
 
 	found *source.Found // by Scan
-	read  int64         // by Scan, of headers that told that it shall be read to be known
+	read  int64         // by Scan, to find that the source shall be read to be known
 }
 
 // detect looks at what is at path, once.
@@ -147,7 +147,7 @@ func (cfg *PlanConfig) plan(ctx context.Context) (*Plan, error) {
 		return p, cfg.planMany(ctx, p, paths, nodes)
 	}
 	if p.Kind == source.Tar {
-		p.Size, p.Read = found.Info.Size, cfg.read
+		p.Size, p.Read = found.Info.Size, cfg.read-min(cfg.read, int64(len(found.Head)))
 		p.Parts = regions(p.Size, cfg.Region, nodes)
 		return p, cfg.room(p, evenly(p.Size, nodes))
 	}

@@ -24,7 +24,7 @@ type Scanned struct {
 // a time over the nodes. Smaller members are cheaper to read in passing.
 const worthHops = 64 << 10
 
-// worthScan is the size of a tar, in bytes, below which it is just read.
+// worthScan is the size of all tars together, in bytes, below which they are just read.
 const worthScan = 64 << 20
 
 // sampled is how many members of a tar tell their mean size.
@@ -33,9 +33,10 @@ const sampled = 64
 // Scan finds what is in a source without reading its files, if that is possible
 // and worth it, and writes the records of the dataset to w, as manifest.Writer
 // encodes them. It is nil, nil if the source has to be read to be known: a
-// compressed archive, a zip archive, several archives, one of which only a part
-// is wanted, a tar that is small or has small members, if nobody asked for an
-// order of filling and there is room for all of it; and anything of which what cannot be read is to be left out.
+// compressed archive or a zip archive, or several archives with one among them;
+// tars that are small together or have small members, if nobody asked for an
+// order of filling and there is room for all of them; and anything of which what
+// cannot be read is to be left out.
 //
 // It refuses, before a byte is copied, what the nodes have no room for.
 func Scan(ctx context.Context, cfg *PlanConfig, w io.Writer) (*Scanned, error) {
@@ -55,82 +56,58 @@ func (cfg *PlanConfig) scan(ctx context.Context, w io.Writer) (*Scanned, error) 
 	if err != nil || cfg.Request.OnError != OnErrorFail {
 		return nil, err // what cannot be read is found by reading
 	}
-	p := &Plan{Dataset: cfg.Dataset, UID: cfg.UID, GID: cfg.GID, Stripe: cfg.Stripe}
-	items, read, err := cfg.items(ctx, p, paths)
-	if err != nil || items == nil {
+	p := &Plan{Dataset: cfg.Dataset, Source: source.Name(cfg.Request.Source), UID: cfg.UID, GID: cfg.GID, Stripe: cfg.Stripe}
+	c, err := cfg.contents(ctx, p, paths)
+	if err != nil || c == nil {
 		return nil, err
 	}
-	s := &Scanned{Read: read, Origins: Origins{
-		Order: cfg.Request.Fill, Sources: []Origin{{Path: p.Source, Kind: p.Kind, Size: p.Size, Mtime: keptTime(p.Mtime)}},
-	}}
+	s := &Scanned{Size: c.size, Read: c.read, Origins: Origins{Order: cfg.Request.Fill, Sources: c.sources}}
 	if s.Origins.Order.Kind == "" {
 		s.Origins.Order = Order{Kind: OrderShuffled, Seed: cfg.Request.Seed}
 	}
-	if s.Size = p.Size; p.Kind == source.Dir {
-		for i := range items {
-			s.Size += items[i].Size
-		}
-	}
-	s.Origins.Spills, err = cfg.record(p, items, w)
+	s.Origins.Spills, err = cfg.record(p, c.items, w)
 	return s, err
 }
 
-// items is what is in the source, and how many bytes of it told; nil if it has
-// to be read to be known.
-func (cfg *PlanConfig) items(ctx context.Context, p *Plan, paths []string) ([]source.Item, int64, error) {
+// contents is what is in a source, as far as that is known without reading its files.
+type contents struct {
+	items   []source.Item
+	sources []Origin
+	size    int64 // bytes
+	read    int64 // of them, to know all this
+}
+
+// contents finds what is in the source; nil if it has to be read to be known.
+func (cfg *PlanConfig) contents(ctx context.Context, p *Plan, paths []string) (*contents, error) {
 	if cfg.Request.Unpack == UnpackNo {
 		root, below, err := cfg.kept(paths)
 		if err != nil {
-			return nil, 0, err
+			return nil, err
 		}
-		items, err := cfg.tree(ctx, p, root, below)
-		return items, 0, err
+		return cfg.inTree(ctx, p, root, below)
 	}
-	if len(paths) > 1 {
-		return nil, 0, nil
+	if len(paths) == 1 {
+		found, err := cfg.detect(paths[0])
+		if err != nil {
+			return nil, err
+		}
+		if found.Kind == source.Dir {
+			return cfg.inTree(ctx, p, found.Path, nil)
+		}
 	}
-	found, err := cfg.detect(paths[0])
-	if err != nil {
-		return nil, 0, err
-	}
-	if found.Kind == source.Dir {
-		items, err := cfg.tree(ctx, p, found.Path, nil)
-		return items, 0, err
-	}
-	if found.Kind != source.Tar || cfg.alone(paths) {
-		return nil, 0, nil
-	}
-	p.Source, p.Kind, p.Size, p.Mtime = source.Name(found.Path), found.Kind, found.Info.Size, found.Info.Mtime
-	return cfg.hops(ctx, &found)
+	return cfg.inArchives(ctx, paths)
 }
 
-// hops is the items of a tar, and how many bytes of it told them; nil if it
-// shall be read to be known.
-func (cfg *PlanConfig) hops(ctx context.Context, found *source.Found) ([]source.Item, int64, error) {
-	asked := cfg.Request.Fill.Kind != "" || cfg.crowded(found.Info.Size)
-	if !asked && found.Info.Size < worthScan {
-		return nil, 0, nil
-	}
-	f, err := cfg.FS.Open(found.Path)
+func (cfg *PlanConfig) inTree(ctx context.Context, p *Plan, root string, below map[string]bool) (*contents, error) {
+	items, err := cfg.tree(ctx, p, root, below)
 	if err != nil {
-		return nil, 0, fmt.Errorf("%s: %w", found.Path, err)
+		return nil, err
 	}
-	h := &hopper{f: f, name: found.Path, size: found.Info.Size}
-	h.read.Store(int64(len(found.Head)))
-	mean, err := h.mean(ctx, sampled)
-	var items []source.Item
-	if err == nil && (asked || mean >= worthHops) {
-		items, err = h.scan(ctx, h.stretches(mean))
+	c := &contents{items: items, sources: []Origin{{Path: p.Source, Kind: source.Dir}}}
+	for i := range items {
+		c.size += items[i].Size
 	}
-	if err == nil {
-		err = unchanged(f, found.Path, found.Info)
-	}
-	if e := f.Close(); err == nil && e != nil {
-		err = fmt.Errorf("%s: %w", found.Path, e)
-	}
-	read := h.read.Load()
-	cfg.read = read - int64(len(found.Head))
-	return items, read, err
+	return c, nil
 }
 
 // crowded reports whether an archive of that size does not fit, so that some of
@@ -194,7 +171,7 @@ func (s *Share) found(it *source.Item, stays bool) error {
 		rec.Attr.Layout = metadata.Layout{Kind: metadata.Spilled}
 	}
 	if it.Is(source.TypeRegular) && it.Size > 0 {
-		rec.From = manifest.Origin{Off: it.Off}
+		rec.From = manifest.Origin{Source: it.Source, Off: it.Off}
 		if s.cfg.Plan.Kind == source.Dir {
 			rec.From = manifest.Origin{Path: it.Path}
 		}

@@ -2,7 +2,6 @@ package stagein
 
 import (
 	"fmt"
-	"strings"
 	"sync"
 	"syscall"
 
@@ -69,12 +68,7 @@ func (s *Share) wants(it *source.Item) bool {
 	if !s.sel.wants(it) {
 		return false
 	}
-	if under := string(s.cfg.Plan.Under); under != "" {
-		it.Path = strings.TrimSuffix(under+"/"+it.Path, "/")
-		if it.Hardlink != "" {
-			it.Hardlink = under + "/" + it.Hardlink
-		}
-	}
+	under(string(s.cfg.Plan.Under), it)
 	return true
 }
 

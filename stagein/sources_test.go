@@ -141,6 +141,87 @@ func TestApart(t *testing.T) {
 	s.fails("same-0", "twice")
 }
 
+// TestScannedArchives: several tars, whole or in part, are scanned and filled when
+// that is asked for, and are what they are when they are read through.
+func TestScannedArchives(t *testing.T) {
+	names := []string{"a.tar", "b.tar", "c.tar"}
+	stock := func(o Options, n int) *rack {
+		o.Fill = Order{Kind: OrderSource}
+		s := newRack(t, 3, "/src/*.tar", o)
+		for i, name := range names {
+			under := ""
+			if o.Unpack == UnpackApart {
+				under = name[:1]
+			}
+			s.archive(name, "d/m-"+name[:1], n+i, under)
+		}
+		return s
+	}
+	scanned := func(s *rack) {
+		t.Helper()
+		if s.plan != nil {
+			t.Error("was not scanned")
+		}
+	}
+	keep := func(s *rack, want func(path string) bool) {
+		maps.DeleteFunc(s.want, func(k, _ string) bool { return !want(k) })
+	}
+	for _, n := range []int{1, 7, 40} {
+		s := stock(Options{}, n)
+		s.check()
+		scanned(s)
+		s = stock(Options{Unpack: UnpackApart}, n)
+		s.check()
+		scanned(s)
+		for p := range s.want {
+			if !strings.Contains(p, "/d/m-") {
+				t.Errorf("%q is not apart", p)
+			}
+		}
+	}
+	s := stock(Options{Include: []source.Name{"m-a*", "m-c*"}, Exclude: []source.Name{"d/m-a1"}}, 4)
+	keep(s, func(p string) bool { return !strings.HasPrefix(p, "d/m-b") && p != "d/m-a1" })
+	s.check()
+	scanned(s)
+	s = stock(Options{Limit: 6}, 4)
+	keep(s, func(p string) bool { return p < "d/m-b2" }) // the archives in their order
+	s.check()
+	scanned(s)
+	s = stock(Options{List: "/list"}, 4)
+	s.fs.add("/list", source.TypeRegular|0o600, []byte("d/m-a2\nd/m-c5\n"))
+	keep(s, func(p string) bool { return p == "d/m-a2" || p == "d/m-c5" })
+	s.check()
+	scanned(s)
+	s.fs.add("/list", source.TypeRegular|0o600, []byte("d/m-a2\nd/none\n"))
+	s.fails("1 of what /list lists", "d/none")
+	stock(Options{Include: []source.Name{"none"}}, 2).fails("nothing of it is wanted")
+	s = stock(Options{}, 3)
+	s.archive("d.tar.gz", "z", 3, "")
+	s.path = "/src/*"
+	if s.check(); s.plan == nil {
+		t.Error("a compressed tar was scanned")
+	}
+	size := int64(0)
+	for _, n := range []string{"a.tar", "b.tar", "c.tar", "d.tar.gz"} {
+		size += int64(len(s.fs.nodes["/src/"+n].data))
+	}
+	if read := s.fs.read.Load(); read != s.sum.SourceBytes || read > size+4*source.BlockSize {
+		t.Errorf("%d bytes of %d read, %d counted", read, size, s.sum.SourceBytes)
+	}
+}
+
+// TestManyKeptOpen: a dataset of very many archives does not hold all of them open.
+func TestManyKeptOpen(t *testing.T) {
+	s := newRack(t, 2, "/src/*.tar", Options{Fill: Order{Kind: OrderSource}})
+	for i := range 2 * keptOpen {
+		s.archive(fmt.Sprintf("%02d.tar", i), fmt.Sprintf("m%02d-", i), 3, "")
+	}
+	s.check()
+	if most, open := s.fs.most.Load(), s.fs.open.Load(); most >= 2*keptOpen || open != 0 {
+		t.Errorf("%d archives were open at a time, %d are in the end", most, open)
+	}
+}
+
 func TestKeptAsFiles(t *testing.T) {
 	for pattern, under := range map[string]string{"/src/{0..2}.tar": "", "/src/*/x.tar": "*/x.tar", "/src/1.tar": "1.tar"} {
 		s := newRack(t, 3, pattern, Options{Unpack: UnpackNo})

@@ -25,19 +25,21 @@
 //
 // The tree is walked; its files are the origins.
 //
-// # A tar in two steps
+// # Tars in two steps
 //
 // From one header follows where the next is, so the members are found by hops,
-// in several stretches at a time (hopper). Each member is then read where it
-// lies, by its owner. A hop is a round trip to the source for each member, and so
-// is the read of each; therefore it is done only for an archive of 64 MiB and
-// more whose members have 64 KiB and more on average, as the first 64 tell, or
-// where the user asked for an order. The bytes of headers are read twice at the
-// most, those of files once.
+// in several stretches of an archive and in several archives at a time (hopper).
+// Each member is then read where it lies, by its owner. A hop is a round trip to the
+// source, but for small neighbours whose headers are in one page; and so
+// is the read of each member; therefore it is done only for 64 MiB of tars and
+// more, where a hop goes over 64 KiB and more on average, as the first 64 members of
+// the largest tell, or where the user asked for an order. The bytes of headers
+// are read twice at the most, those of files once. Of several tars, and of one of which only
+// some members are wanted, the manifest says which one has what.
 //
 // # A tar that is read once
 //
-// Any other archive is cut into one region for each node at block boundaries, not at
+// Any other tar is cut into one region for each node at block boundaries, not at
 // members. Node k reads its region once, from front to end, and does not wait
 // for node k-1 to know where a member begins:
 //
@@ -84,10 +86,10 @@
 //
 // # Many archives, and part of one
 //
-// What a pattern matches is one dataset: whole archives, of any kind, are dealt
-// out to the nodes by size, and each is read by one node from front to end, some
-// at a time. So is an archive of which only some members are wanted, or whose bad
-// members are to be left out: only the one who reads it knows them. With
+// What a pattern matches is one dataset. If it is not scanned, whole archives, of
+// any kind, are dealt out to the nodes by size, and each is read by one node from
+// front to end, some at a time. So is an archive of which only some members are
+// wanted, or whose bad members are to be left out: only the one who reads it knows them. With
 // unpack=no what matches is taken in as a directory of files.
 //
 // # What is left out

@@ -119,6 +119,7 @@ type Item struct {
 	Target   string // of a symbolic link
 	Hardlink string // the path of the item that this is another name of
 	Off      int64  // where the data begins in a tar, or the header in a zip archive
+	Source   uint32 // which of several archives it is in
 	Zip      ZipMember
 }
 
@@ -138,6 +139,7 @@ type itemJSON struct {
 	Target   *Name         `json:"target,omitempty"`
 	Hardlink *Name         `json:"hardlink,omitempty"`
 	Off      int64         `json:"off,omitempty"`
+	Source   uint32        `json:"source,omitempty"`
 	Zip      ZipMember     `json:"zip,omitzero"`
 }
 
@@ -145,7 +147,7 @@ type itemJSON struct {
 func (i Item) MarshalJSON() ([]byte, error) {
 	return json.Marshal(itemJSON{
 		Path: nameOf(i.Path), Mode: i.Mode, UID: i.UID, GID: i.GID, Size: i.Size, Mtime: i.Mtime,
-		Target: nameOf(i.Target), Hardlink: nameOf(i.Hardlink), Off: i.Off, Zip: i.Zip,
+		Target: nameOf(i.Target), Hardlink: nameOf(i.Hardlink), Off: i.Off, Source: i.Source, Zip: i.Zip,
 	})
 }
 
@@ -157,7 +159,7 @@ func (i *Item) UnmarshalJSON(b []byte) error {
 	}
 	*i = Item{
 		Path: j.Path.string(), Mode: j.Mode, UID: j.UID, GID: j.GID, Size: j.Size, Mtime: j.Mtime,
-		Target: j.Target.string(), Hardlink: j.Hardlink.string(), Off: j.Off, Zip: j.Zip,
+		Target: j.Target.string(), Hardlink: j.Hardlink.string(), Off: j.Off, Source: j.Source, Zip: j.Zip,
 	}
 	return nil
 }

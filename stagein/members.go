@@ -1,0 +1,213 @@
+package stagein
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"syscall"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/bivouacfs/bivouac/stagein/source"
+)
+
+// scansAtOnce is how many archives are scanned at a time; the stretches are for
+// all of them together.
+const scansAtOnce = 16
+
+// archiveScan is an archive that is being scanned.
+type archiveScan struct {
+	Archive
+	found source.Found
+	items []source.Item
+	read  int64 // bytes
+}
+
+// inArchives finds the members of archives; nil if they have to be read to be
+// known. Then cfg.read is what has been read all the same.
+func (cfg *PlanConfig) inArchives(ctx context.Context, paths []string) (*contents, error) {
+	archives, err := cfg.archives(ctx, paths)
+	if err != nil {
+		return nil, err
+	}
+	c := &contents{}
+	for _, a := range archives {
+		c.size += a.Size
+	}
+	asked := cfg.Request.Fill.Kind != "" || cfg.crowded(c.size)
+	if !asked && c.size < worthScan {
+		return nil, nil
+	}
+	all, err := cfg.detectAll(ctx, archives)
+	if err != nil {
+		return nil, err
+	}
+	most := max(maxStretches/int64(len(all)), maxStretches/scansAtOnce)
+	mean, err := cfg.mean(ctx, all)
+	worth := mean > 0 && (asked || mean >= worthHops)
+	if err == nil && worth {
+		err = each(ctx, all, func(ctx context.Context, a *archiveScan) error { return a.hop(ctx, cfg.FS, mean, most) })
+	}
+	for i := range all {
+		c.read += all[i].read
+	}
+	cfg.read = c.read
+	if err != nil || !worth {
+		return nil, err
+	}
+	return c, cfg.join(c, all)
+}
+
+// each does something with archives, some at a time.
+func each(ctx context.Context, all []archiveScan, do func(context.Context, *archiveScan) error) error {
+	g, ctx := errgroup.WithContext(ctx)
+	g.SetLimit(scansAtOnce)
+	for i := range all {
+		g.Go(func() error {
+			if err := ctx.Err(); err != nil {
+				return err
+			}
+			return do(ctx, &all[i])
+		})
+	}
+	return g.Wait()
+}
+
+// detectAll looks at how archives begin.
+func (cfg *PlanConfig) detectAll(ctx context.Context, archives []Archive) ([]archiveScan, error) {
+	all := make([]archiveScan, len(archives))
+	for i, a := range archives {
+		all[i].Archive = a
+	}
+	err := each(ctx, all, func(_ context.Context, a *archiveScan) (err error) {
+		if len(all) == 1 && cfg.found != nil {
+			a.found = *cfg.found
+		} else if a.found, err = source.Detect(cfg.FS, string(a.Path)); err != nil {
+			return err
+		}
+		if was := (source.Info{Size: a.Size, Mtime: a.Mtime}); !was.Same(a.found.Info) {
+			return fmt.Errorf("%s: was changed since the stage-in began: %w", a.Path, syscall.ESTALE)
+		}
+		a.read = int64(len(a.found.Head))
+		return nil
+	})
+	return all, err
+}
+
+// mean is how many bytes of the largest archive a hop goes over; 0 if there is
+// one among them that cannot be hopped through.
+func (cfg *PlanConfig) mean(ctx context.Context, all []archiveScan) (int64, error) {
+	largest := &all[0]
+	for i := range all {
+		a := &all[i]
+		if a.found.Kind != source.Tar {
+			return 0, nil
+		}
+		if a.Size > largest.Size {
+			largest = a
+		}
+	}
+	h, err := largest.open(cfg.FS)
+	if err != nil {
+		return 0, err
+	}
+	mean, err := h.mean(ctx, sampled)
+	return mean, largest.end(h, err)
+}
+
+// open opens an archive for hops; end closes it.
+func (a *archiveScan) open(fs source.FS) (*hopper, error) {
+	f, err := fs.Open(string(a.Path))
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", a.Path, err)
+	}
+	return &hopper{f: f, name: string(a.Path), size: a.Size}, nil
+}
+
+func (a *archiveScan) end(h *hopper, err error) error {
+	a.read += h.read.Load()
+	if err == nil {
+		err = unchanged(h.f, h.name, a.found.Info)
+	}
+	if e := h.f.Close(); err == nil && e != nil {
+		err = fmt.Errorf("%s: %w", a.Path, e)
+	}
+	return err
+}
+
+// hop finds the members, in most stretches at the most.
+func (a *archiveScan) hop(ctx context.Context, fs source.FS, mean, most int64) error {
+	h, err := a.open(fs)
+	if err != nil {
+		return err
+	}
+	a.items, err = h.scan(ctx, h.stretches(mean, most))
+	return a.end(h, err)
+}
+
+// join puts together what is wanted of archives, each below its own directory if
+// it has one.
+func (cfg *PlanConfig) join(c *contents, all []archiveScan) error {
+	sel, err := newSelection(cfg.FS, cfg.Request.Options)
+	if err != nil {
+		return err
+	}
+	var missing []string
+	if sel != nil && sel.Paths != nil {
+		var items []source.Item
+		for i := range all {
+			items = append(items, all[i].items...)
+		}
+		missing = sel.Missing(items)
+	}
+	if err := missingOf(cfg.Request.List, missing); err != nil {
+		return err
+	}
+	for i := range all {
+		a := &all[i]
+		c.sources = append(c.sources, Origin{Path: a.Path, Kind: a.found.Kind, Size: a.Size, Mtime: keptTime(a.Mtime)})
+		items := sel.filter(a.items)
+		a.items = nil
+		for k := range items {
+			items[k].Source = uint32(i)
+			under(string(a.Under), &items[k])
+		}
+		c.items = append(c.items, items...)
+	}
+	if len(c.items) == 0 {
+		return fmt.Errorf("%s: nothing of it is wanted: look at list=, include= and exclude=: %w", cfg.Request.Source, syscall.EINVAL)
+	}
+	return nil
+}
+
+// filter is what is wanted of the items of an archive, after those of others.
+func (s *selection) filter(items []source.Item) []source.Item {
+	if s == nil {
+		return items
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	left := s.limit - s.files
+	if s.limit > 0 && left == 0 {
+		return nil
+	}
+	items = s.Filter(items, left)
+	for i := range items {
+		if s.limit > 0 && !items[i].Is(source.TypeDir) {
+			s.files++
+		}
+	}
+	return items
+}
+
+// under puts an item of an archive into a directory of the dataset, if that has a
+// name.
+func under(dir string, it *source.Item) {
+	if dir == "" {
+		return
+	}
+	it.Path = strings.TrimSuffix(dir+"/"+it.Path, "/")
+	if it.Hardlink != "" {
+		it.Hardlink = dir + "/" + it.Hardlink
+	}
+}
