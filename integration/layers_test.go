@@ -40,6 +40,7 @@ var floors = map[string]int{
 	"fsclient/clienttest":     5,
 	"fsclient/mount":          6,
 	"daemon":                  6,
+	"deploy/mounts":           6,
 	"deploy/show":             7,
 	"deploy/local":            7,
 	"deploy/pitch":            7,

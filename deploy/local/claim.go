@@ -50,7 +50,7 @@ func checkRoom(dir string, nodes int) error {
 
 // claim makes the directory ready for a new job, or refuses one that is in use.
 func claim(dir string) (*State, func(), error) {
-	if m, err := mounts(dir); err == nil && len(m) > 0 && !exists(statePath(dir)) {
+	if m, err := mountpoints(dir); err == nil && len(m) > 0 && !exists(statePath(dir)) {
 		return nil, nil, fmt.Errorf("%s is still mounted by an earlier job: clean up with bivouac down --dir %s", m[0], dir)
 	}
 	s := &State{Dir: dir, MadeDir: !exists(dir)}

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/bivouacfs/bivouac/deploy/mounts"
 )
 
 // grace is how long a daemon gets to unmount and stop by itself.
@@ -23,7 +25,7 @@ func Down(dir string) error {
 	if err != nil {
 		return err
 	}
-	left, err := mounts(dir)
+	left, err := mountpoints(dir)
 	if err != nil {
 		return err
 	}
@@ -55,7 +57,7 @@ func Down(dir string) error {
 func teardown(s *State, grace time.Duration) error {
 	stop(append(strays(s.Dir), s.Nodes...), grace)
 	var errs []error
-	left, err := mounts(s.Dir)
+	left, err := mountpoints(s.Dir)
 	errs = append(errs, err)
 	points := make(map[string]bool)
 	for _, m := range left {
@@ -138,7 +140,7 @@ func waitGone(nodes []Node, d time.Duration) bool {
 // was killed while a thread of its own waited for its mount is not gone before
 // the connection is aborted.
 func unmount(path string) error {
-	abort(path)
+	mounts.Abort(path)
 	err := unix.Unmount(path, unix.MNT_FORCE|unix.MNT_DETACH)
 	if err == nil || errors.Is(err, unix.EINVAL) {
 		return nil
@@ -151,21 +153,4 @@ func unmount(path string) error {
 		err = fmt.Errorf("%w: %s", err, strings.TrimSpace(string(out)))
 	}
 	return fmt.Errorf("unmount %s: %w", path, err)
-}
-
-// abort has the kernel answer all that waits for the FUSE mount at path. Whose
-// mount it is may do so, where the control filesystem is mounted.
-func abort(path string) {
-	b, err := os.ReadFile("/proc/self/mountinfo")
-	if err != nil {
-		return // then without it
-	}
-	for line := range strings.Lines(string(b)) {
-		f := strings.Fields(line)
-		if len(f) < 5 || unescape(f[4]) != path {
-			continue
-		}
-		_, minor, _ := strings.Cut(f[2], ":")
-		_ = os.WriteFile("/sys/fs/fuse/connections/"+minor+"/abort", []byte("1"), 0) // best effort
-	}
 }

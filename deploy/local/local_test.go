@@ -79,9 +79,3 @@ func TestAlive(t *testing.T) {
 		t.Error("a process that ended is alive")
 	}
 }
-
-func TestUnescape(t *testing.T) {
-	if got := unescape(`/a\040b\134c\09`); got != `/a b\c\09` {
-		t.Errorf("unescape = %q", got)
-	}
-}

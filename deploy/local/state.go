@@ -16,6 +16,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -23,6 +24,8 @@ import (
 	"unicode/utf8"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/bivouacfs/bivouac/deploy/mounts"
 )
 
 // Node is one daemon of a local job.
@@ -156,25 +159,17 @@ func real(dir string) (string, error) {
 	return dir, nil
 }
 
-// mounts is the mountpoints of nodes in dir, and what is mounted below them,
-// the innermost first.
-func mounts(dir string) ([]string, error) {
-	b, err := os.ReadFile("/proc/self/mountinfo")
-	if err != nil {
-		return nil, err
-	}
+// mountpoints is those of nodes in dir, and what is mounted below them, the
+// innermost first.
+func mountpoints(dir string) ([]string, error) {
+	table, err := mounts.Table()
 	var found []string
-	for line := range strings.Lines(string(b)) {
-		f := strings.Fields(line)
-		if len(f) < 5 {
-			continue
-		}
-		p := unescape(f[4])
-		if ofNode(dir, p) {
-			found = append([]string{p}, found...)
+	for _, m := range slices.Backward(table) {
+		if ofNode(dir, m.Path) {
+			found = append(found, m.Path)
 		}
 	}
-	return found, nil
+	return found, err
 }
 
 // ofNode reports whether path is dir/nodeN or below it.
@@ -186,22 +181,6 @@ func ofNode(dir, path string) bool {
 	n, _, _ := strings.Cut(rest, "/")
 	_, err := strconv.ParseUint(n, 10, 16)
 	return err == nil
-}
-
-// unescape undoes the octal escapes of /proc/self/mountinfo.
-func unescape(s string) string {
-	var b strings.Builder
-	for i := 0; i < len(s); i++ {
-		if s[i] == '\\' && i+3 < len(s) {
-			if n, err := strconv.ParseUint(s[i+1:i+4], 8, 8); err == nil {
-				b.WriteByte(byte(n))
-				i += 3
-				continue
-			}
-		}
-		b.WriteByte(s[i])
-	}
-	return b.String()
 }
 
 // exists reports whether path is there, without touching what it leads to: a

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/bivouacfs/bivouac/deploy/mounts"
 )
 
 const (
@@ -37,88 +39,30 @@ func mountFuse(path string, uid, gid uint32) (*os.File, error) {
 	return f, nil
 }
 
-// mountEntry is a line of mountinfo.
-type mountEntry struct {
-	dev    string // major:minor
-	path   string
-	shared bool
-	fstype string
-}
-
-// mountTable reads the mounts of this namespace; unlike a stat it never asks
-// a mount itself.
-func mountTable() ([]mountEntry, error) {
-	b, err := os.ReadFile("/proc/self/mountinfo")
-	if err != nil {
-		return nil, err
-	}
-	var table []mountEntry
-	for line := range strings.Lines(string(b)) {
-		left, right, ok := strings.Cut(line, " - ")
-		l, r := strings.Fields(left), strings.Fields(right)
-		if !ok || len(l) < 6 || len(r) < 1 {
-			continue
-		}
-		table = append(table, mountEntry{
-			dev: l[2], path: unescape(l[4]), fstype: r[0],
-			shared: strings.Contains(strings.Join(l[6:], " "), "shared:"),
-		})
-	}
-	return table, nil
-}
-
-// unescape undoes the octal escapes of mountinfo.
-func unescape(s string) string {
-	var b strings.Builder
-	for i := 0; i < len(s); i++ {
-		if s[i] == '\\' && i+3 < len(s) {
-			if n, err := strconv.ParseUint(s[i+1:i+4], 8, 8); err == nil {
-				b.WriteByte(byte(n))
-				i += 3
-				continue
-			}
-		}
-		b.WriteByte(s[i])
-	}
-	return b.String()
-}
-
-// mountedAt is the mounts at path, the topmost last.
-func mountedAt(path string) ([]mountEntry, error) {
-	table, err := mountTable()
-	var at []mountEntry
-	for _, m := range table {
-		if m.path == path {
-			at = append(at, m)
-		}
-	}
-	return at, err
-}
-
 // propagates reports whether a mount below dir reaches other mount namespaces,
 // which jobs have where the site uses job_container/tmpfs.
 func propagates(dir string) bool {
-	table, err := mountTable()
+	table, err := mounts.Table()
 	if err != nil {
 		return false
 	}
-	best := mountEntry{}
+	best := mounts.Entry{}
 	for _, m := range table {
-		if (m.path == dir || strings.HasPrefix(dir, strings.TrimSuffix(m.path, "/")+"/")) && len(m.path) >= len(best.path) {
+		if (m.Path == dir || strings.HasPrefix(dir, strings.TrimSuffix(m.Path, "/")+"/")) && len(m.Path) >= len(best.Path) {
 			best = m
 		}
 	}
-	return best.shared
+	return best.Shared
 }
 
 // setReadAhead raises the read-ahead of the mount at path. What it is by
 // default is only slower.
 func setReadAhead(path string) error {
-	at, err := mountedAt(path)
+	at, err := mounts.At(path)
 	if err != nil || len(at) == 0 {
 		return errors.Join(err, fmt.Errorf("%s is not mounted", path))
 	}
-	f := filepath.Join("/sys/class/bdi", at[len(at)-1].dev, "read_ahead_kb")
+	f := filepath.Join("/sys/class/bdi", at[len(at)-1].Dev, "read_ahead_kb")
 	return os.WriteFile(f, []byte(strconv.Itoa(readAhead)), 0)
 }
 
@@ -132,7 +76,7 @@ func unmount(ctx context.Context, path string, limit time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	for range maxStacked {
-		at, err := mountedAt(path)
+		at, err := mounts.At(path)
 		if err != nil || len(at) == 0 {
 			return err
 		}

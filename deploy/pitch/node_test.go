@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/bivouacfs/bivouac/deploy/mounts"
 )
 
 // node is a compute node in a directory, with one job of the user nobody.
@@ -137,13 +139,13 @@ func (n *node) clean() {
 	if jobs := jobsOn(n.site); len(jobs) > 0 {
 		n.t.Errorf("jobs %v have left something", jobs)
 	}
-	table, err := mountTable()
+	table, err := mounts.Table()
 	if err != nil {
 		n.t.Fatal(err)
 	}
 	for _, m := range table {
-		if strings.HasPrefix(m.path, n.site.Mount+"/") {
-			n.t.Errorf("%s is still mounted", m.path)
+		if strings.HasPrefix(m.Path, n.site.Mount+"/") {
+			n.t.Errorf("%s is still mounted", m.Path)
 		}
 	}
 }

@@ -40,16 +40,3 @@ func TestProcess(t *testing.T) {
 		t.Error("sleep ended by itself")
 	}
 }
-
-func TestMountTable(t *testing.T) {
-	table, err := mountTable()
-	if err != nil || len(table) == 0 || table[0].path == "" {
-		t.Errorf("mountTable = %v, %v", table, err)
-	}
-	if got, want := unescape(`/a\040b\011c\134d\04`), "/a b\tc\\d\\04"; got != want {
-		t.Errorf("unescape = %q, want %q", got, want)
-	}
-	if at, err := mountedAt("/proc"); err != nil || len(at) == 0 || at[0].fstype != "proc" {
-		t.Errorf("mountedAt(/proc) = %v, %v", at, err)
-	}
-}

@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/bivouacfs/bivouac/deploy/mounts"
 )
 
 // ctxOf is for cleanups, when the test's own context has ended.
@@ -66,8 +68,8 @@ func hardFiles(t *testing.T) uint64 {
 // wantMount checks the mount as the user and as another one.
 func wantMount(t *testing.T, n *node) {
 	t.Helper()
-	at, err := mountedAt(n.place().mount())
-	if err != nil || len(at) != 1 || at[0].fstype != fuseType {
+	at, err := mounts.At(n.place().mount())
+	if err != nil || len(at) != 1 || at[0].FSType != fuseType {
 		t.Fatalf("mounts = %v, %v", at, err)
 	}
 	st, err := os.Stat(n.place().mount())

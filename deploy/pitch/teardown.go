@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/bivouacfs/bivouac/deploy/mounts"
 )
 
 const (
@@ -31,7 +33,7 @@ func teardown(ctx context.Context, p place) []string {
 	}
 	bad(readProcess(p.daemonPid()).end(ctx, killTime))
 	bad(unmount(ctx, p.mount(), unmountTime))
-	if at, err := mountedAt(p.mount()); err == nil && len(at) == 0 {
+	if at, err := mounts.At(p.mount()); err == nil && len(at) == 0 {
 		bad(removeMountpoint(p.mount()))
 	}
 	for _, err := range wipeAll(ctx, p.allStores()) {
@@ -74,7 +76,7 @@ func wipeAll(ctx context.Context, dirs []string) []error {
 // leftovers looks for what a job can leave, keeper and log aside.
 func leftovers(p place) []string {
 	var left []string
-	if at, err := mountedAt(p.mount()); err != nil || len(at) > 0 {
+	if at, err := mounts.At(p.mount()); err != nil || len(at) > 0 {
 		left = append(left, "mount "+p.mount())
 	} else if exists(p.mount()) {
 		left = append(left, "directory "+p.mount())

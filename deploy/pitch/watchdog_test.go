@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/bivouacfs/bivouac/deploy/mounts"
 )
 
 func TestDaemonKilled(t *testing.T) {
@@ -58,7 +60,7 @@ func TestRestartsAreBounded(t *testing.T) {
 	if got := n.starts(); got != maxDeaths {
 		t.Errorf("%d daemons, want %d", got, maxDeaths)
 	}
-	if at, err := mountedAt(n.place().mount()); err != nil || len(at) > 0 {
+	if at, err := mounts.At(n.place().mount()); err != nil || len(at) > 0 {
 		t.Errorf("mounts = %v, %v", at, err)
 	}
 	if !n.keeper().alive() {
