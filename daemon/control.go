@@ -382,5 +382,7 @@ func (d *Daemon) controlHandlers() map[wire.Op]rpc.Handler {
 		wire.OpStageSeam:  handleJSON(d.onSeam),
 		wire.OpManifest:   d.onBlob,
 		wire.OpStatus:     handleJSON(d.onStatus),
+		wire.OpCensus:     handleJSON(d.onCensus),
+		wire.OpObjects:    handleJSON(d.onObjects),
 	}
 }

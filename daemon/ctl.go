@@ -126,6 +126,7 @@ func (d *Daemon) routes() *http.ServeMux {
 	m.HandleFunc("GET /v1/skips", d.getSkips)
 	m.HandleFunc("POST /v1/verify", d.postVerify)
 	m.HandleFunc("GET /v1/sums", d.getSums)
+	m.HandleFunc("POST /v1/check", d.postCheck)
 	m.HandleFunc("POST /v1/stage-out", d.postStageOut)
 	m.Handle("GET /metrics", promhttp.HandlerFor(d.registry(), promhttp.HandlerOpts{}))
 	m.HandleFunc("GET /debug/pprof/", pprof.Index)

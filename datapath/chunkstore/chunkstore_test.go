@@ -288,6 +288,34 @@ func TestRemoveAll(t *testing.T) {
 	wantSpace(t, s, 20*4096, 20)
 }
 
+// TestList: every object is in one part, on whichever disk it is.
+func TestList(t *testing.T) {
+	s := open(t, Config{Dirs: []string{t.TempDir(), t.TempDir()}})
+	want := make(map[metadata.Ino]bool)
+	for i := range uint64(600) {
+		id := metadata.LiveIno(metadata.NodeID(i%3), 1024+i)
+		write(t, s, id, 1, 0)
+		want[id] = i%2 == 0
+	}
+	for part := range Parts {
+		inos, err := s.List(uint8(part), func(i metadata.Ino) bool { return i%2 == 0 })
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, i := range inos {
+			if !want[i] || int(i%Parts) != part {
+				t.Errorf("part %d has %v", part, i)
+			}
+			delete(want, i)
+		}
+	}
+	for i, even := range want {
+		if even {
+			t.Errorf("%v is in no part", i)
+		}
+	}
+}
+
 // TestDescriptors counts descriptors while many objects are used at once.
 func TestDescriptors(t *testing.T) {
 	fs := &faultFS{FS: osFS{}}

@@ -106,6 +106,9 @@ func nameOf(ino metadata.Ino) string {
 	return filepath.Join(objectsDir, fmt.Sprintf("%02x", uint8(ino)), fmt.Sprintf("%016x", uint64(ino)))
 }
 
+// part is the directory of the objects whose last byte is i.
+func (p *place) part(i int) string { return filepath.Join(p.dir, objectsDir, fmt.Sprintf("%02x", i)) }
+
 func (p *place) path(ino metadata.Ino) string { return filepath.Join(p.dir, nameOf(ino)) }
 
 // inOrder calls fn with the places where ino's object may be, until it returns

@@ -3,7 +3,6 @@ package chunkstore
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io/fs"
 	"path/filepath"
 	"strconv"
@@ -23,8 +22,8 @@ func (s *Store) eachDir(fn func(p *place, dir string) error) error {
 	var g errgroup.Group
 	g.SetLimit(8)
 	for _, p := range s.places {
-		for i := range 256 {
-			g.Go(func() error { return fn(p, filepath.Join(p.dir, objectsDir, fmt.Sprintf("%02x", i))) })
+		for i := range Parts {
+			g.Go(func() error { return fn(p, p.part(i)) })
 		}
 	}
 	return g.Wait()
@@ -62,6 +61,25 @@ func (s *Store) scan() error {
 		s.cfg.Log.WithField("files", n).Warn("files in the data store that are no objects of it are left alone")
 	}
 	return err
+}
+
+// Parts is how many parts the objects are listed in.
+const Parts = 256
+
+// List is the inodes of the objects of one part that match: those whose last
+// byte is part, on all disks. Objects that are made meanwhile may be missing.
+func (s *Store) List(part uint8, match func(metadata.Ino) bool) ([]metadata.Ino, error) {
+	var inos []metadata.Ino
+	var errs []error
+	for _, p := range s.places {
+		_, err := s.list(p, p.part(int(part)), func(ino metadata.Ino, _ Stat) {
+			if match(ino) {
+				inos = append(inos, ino)
+			}
+		})
+		errs = append(errs, err)
+	}
+	return inos, errors.Join(errs...)
 }
 
 // RemoveAll removes the objects that match, and returns how many they were.

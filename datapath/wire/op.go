@@ -125,10 +125,14 @@ const (
 	OpStatus Op = 73
 	// OpStageAbort ends a share early.
 	OpStageAbort Op = 74
+	// OpCensus reads a piece of a home's records, for a check of the whole tree.
+	OpCensus Op = 75
+	// OpObjects lists some of the objects that a node has of live files.
+	OpObjects Op = 76
 )
 
 // MaxOp is greater than every op, so that a table can be indexed by Op.
-const MaxOp Op = 75
+const MaxOp Op = 77
 
 var opNames = [MaxOp]string{
 	OpLookup: "lookup", OpCreate: "create", OpUnlink: "unlink", OpRename: "rename", OpReadDir: "readdir",
@@ -148,6 +152,7 @@ var opNames = [MaxOp]string{
 	OpReport: "report", OpPropose: "propose", OpStage: "stage", OpStagePoll: "stage-poll",
 	OpStagePart: "stage-part", OpStageSeam: "stage-seam", OpManifest: "manifest", OpStageIn: "stage-in",
 	OpStageOut: "stage-out", OpStatus: "status", OpStageAbort: "stage-abort",
+	OpCensus: "census", OpObjects: "objects",
 }
 
 // Known reports whether o is an op of this version.
@@ -180,7 +185,8 @@ func (o *Op) UnmarshalText(b []byte) error {
 // they wait for.
 func (o Op) Purpose() Purpose {
 	switch o {
-	case OpRead, OpWrite, OpStage, OpStagePoll, OpStagePart, OpStageSeam, OpStageIn, OpStageOut, OpStageAbort, OpManifest:
+	case OpRead, OpWrite, OpStage, OpStagePoll, OpStagePart, OpStageSeam, OpStageIn, OpStageOut, OpStageAbort, OpManifest,
+		OpCensus, OpObjects:
 		return PurposeBulk
 	case OpPrepare, OpCommit, OpAbort, OpOutcome, OpMoves, OpClimb,
 		OpSectionMake, OpSectionFill, OpSectionChange, OpSectionReport, OpRevoke:

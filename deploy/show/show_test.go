@@ -88,3 +88,15 @@ func TestProgress(t *testing.T) {
 		}
 	}
 }
+
+func TestCheck(t *testing.T) {
+	var b strings.Builder
+	r := daemon.CheckResult{Directories: 2, Files: 3, Names: 4, Orphans: 1, Objects: 5, Wrong: 3, Problems: []string{"one", "two"}}
+	if err := Check(&b, r); err != nil {
+		t.Fatal(err)
+	}
+	want := "one\ntwo\nand 1 more\n2 directories, 3 files, 4 names, 1 files without a name, 5 objects: 3 things wrong\n"
+	if b.String() != want {
+		t.Errorf("Check = %q, want %q", b.String(), want)
+	}
+}

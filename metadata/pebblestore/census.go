@@ -1,10 +1,12 @@
 package pebblestore
 
 import (
+	"bytes"
 	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"slices"
 	"syscall"
 
 	"github.com/cockroachdb/pebble/v2"
@@ -12,53 +14,115 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
+// Record is a record of the live tree as it is in the store.
+type Record struct {
+	Key   []byte `json:"k"`
+	Value []byte `json:"v"`
+}
+
 // Census is all that the store has, for a check of the whole tree. It is as
 // large as the store.
 func (s *Store) Census(ctx context.Context) (metadata.Census, error) {
-	c := metadata.Census{
-		Self: s.cfg.Self, Inodes: make(map[metadata.Ino]metadata.Known),
-		Entries: make(map[metadata.Ino][]metadata.Entry), Orphans: make(map[metadata.Ino]bool),
+	c := NewCounting(s.cfg.Self)
+	err := s.eachRecord(ctx, nil, func(r Record) (bool, error) { return true, c.Add(r) })
+	return c.Census(), err
+}
+
+// Records is the records of the live tree whose keys sort after after, as many
+// as have limit bytes or a little more; none is the end. One that is changed
+// meanwhile is as it was before or after.
+func (s *Store) Records(ctx context.Context, after []byte, limit int) ([]Record, error) {
+	var out []Record
+	err := s.eachRecord(ctx, after, func(r Record) (bool, error) {
+		out = append(out, Record{bytes.Clone(r.Key), bytes.Clone(r.Value)})
+		limit -= len(r.Key) + len(r.Value)
+		return limit > 0, nil
+	})
+	return out, err
+}
+
+// eachRecord calls fn with the records of the live tree at one moment, until it
+// returns false. They are fn's only until it returns.
+func (s *Store) eachRecord(ctx context.Context, after []byte, fn func(Record) (bool, error)) error {
+	lower := []byte{prefixInode}
+	if bytes.Compare(after, lower) > 0 {
+		lower = append(bytes.Clone(after), 0)
 	}
-	err := s.once(func() error {
+	return s.once(func() error {
 		snap := s.db.NewSnapshot()
 		defer snap.Close()
-		it, err := snap.NewIter(&pebble.IterOptions{LowerBound: []byte{prefixInode}, UpperBound: []byte{prefixDecision + 1}})
+		it, err := snap.NewIter(&pebble.IterOptions{LowerBound: lower, UpperBound: []byte{prefixWide + 1}})
 		if err != nil {
 			return ioError("census", err)
 		}
-		for ok := it.First(); ok && err == nil; ok = it.Next() {
-			if err = count(&c, it.Key(), it.Value()); err == nil {
+		more := true
+		for ok := it.First(); ok && err == nil && more; ok = it.Next() {
+			if more, err = fn(Record{it.Key(), it.Value()}); err == nil {
 				err = interrupted(ctx)
 			}
 		}
 		return errors.Join(err, ioError("census", it.Close()))
 	})
-	return c, err
 }
 
-// count adds one record to the census.
-func count(c *metadata.Census, key, value []byte) error {
-	if len(key) < entryNameAt {
-		return fmt.Errorf("key %x: %w", key, syscall.EIO)
+// Counting makes a census of the records of a home, which may come from another
+// node.
+type Counting struct {
+	c       metadata.Census
+	filling []metadata.Ino
+}
+
+// NewCounting is the census of the home self without any record.
+func NewCounting(self metadata.NodeID) *Counting {
+	return &Counting{c: metadata.Census{
+		Self: self, Inodes: make(map[metadata.Ino]metadata.Known),
+		Entries: make(map[metadata.Ino][]metadata.Entry), Orphans: make(map[metadata.Ino]bool),
+	}}
+}
+
+// Add adds a record; EIO if it is damaged.
+func (c *Counting) Add(r Record) error {
+	if len(r.Key) < entryNameAt {
+		return fmt.Errorf("key %x: %w", r.Key, syscall.EIO)
 	}
-	ino := metadata.Ino(binary.BigEndian.Uint64(key[1:]))
-	switch key[0] {
+	ino := metadata.Ino(binary.BigEndian.Uint64(r.Key[1:]))
+	switch r.Key[0] {
 	case prefixInode:
-		n, err := parseInode(ino, value)
+		n, err := parseInode(ino, r.Value)
 		if err != nil {
 			return err
 		}
-		c.Inodes[ino] = metadata.Known{Attr: n.Attr, Parent: n.parent, Name: n.text}
+		c.c.Inodes[ino] = metadata.Known{Attr: n.Attr, Parent: n.parent, Name: n.text}
 	case prefixEntry:
-		e, err := parseEntry(value)
+		e, err := parseEntry(r.Value)
 		if err != nil {
-			return fmt.Errorf("entry %q of %v: %w", key[entryNameAt:], ino, err)
+			return fmt.Errorf("entry %q of %v: %w", r.Key[entryNameAt:], ino, err)
 		}
-		c.Entries[ino] = append(c.Entries[ino], metadata.Entry{Name: string(key[entryNameAt:]), Ino: e.ino, Mode: e.mode})
+		c.c.Entries[ino] = append(c.c.Entries[ino], metadata.Entry{Name: string(r.Key[entryNameAt:]), Ino: e.ino, Mode: e.mode})
 	case prefixOrphan:
-		c.Orphans[ino] = true
+		c.c.Orphans[ino] = true
+	case prefixIntent, prefixDecision:
+		c.c.Open = append(c.c.Open, metadata.TxID(ino))
+	case prefixWide:
+		d, err := parseWideDir(r.Value)
+		if err != nil {
+			return fmt.Errorf("record of wide directory %v: %w", ino, err)
+		}
+		if d.state == sectionFilling {
+			c.filling = append(c.filling, ino)
+		}
 	default:
-		c.Open = append(c.Open, metadata.TxID(ino))
+		return fmt.Errorf("key %x: %w", r.Key, syscall.EIO)
 	}
 	return nil
+}
+
+// Census is that of the records so far. What a section has while it is filled
+// is at the home of its directory too, and does not count.
+func (c *Counting) Census() metadata.Census {
+	for _, dir := range c.filling {
+		delete(c.c.Entries, dir)
+	}
+	c.filling = slices.Delete(c.filling, 0, len(c.filling))
+	return c.c
 }

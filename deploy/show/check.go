@@ -1,0 +1,21 @@
+package show
+
+import (
+	"fmt"
+	"io"
+
+	"github.com/bivouacfs/bivouac/daemon"
+)
+
+// Check writes what a check of the live realm has found.
+func Check(w io.Writer, r daemon.CheckResult) error {
+	for _, p := range r.Problems {
+		fmt.Fprintln(w, p)
+	}
+	if more := r.Wrong - len(r.Problems); more > 0 {
+		fmt.Fprintf(w, "and %d more\n", more)
+	}
+	_, err := fmt.Fprintf(w, "%d directories, %d files, %d names, %d files without a name, %d objects: %d things wrong\n",
+		r.Directories, r.Files, r.Names, r.Orphans, r.Objects, r.Wrong)
+	return err
+}
