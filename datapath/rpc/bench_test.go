@@ -145,7 +145,7 @@ func BenchmarkHandshake(b *testing.B) {
 	_, addr := startServer(b, echoes, nil)
 	p := startPeers(b, addr, nil)
 	for b.Loop() {
-		conn, err := p.connect(context.Background(), 3, wire.PurposeMeta)
+		conn, _, err := p.connect(context.Background(), 3, wire.PurposeMeta)
 		if err != nil {
 			b.Fatal(err)
 		}

@@ -19,6 +19,7 @@ import (
 type clientConn struct {
 	l     *lane
 	conn  net.Conn
+	nonce wire.Nonce // that of its Hello
 	r     frameReader
 	w     *frameWriter
 	slots chan struct{} // a token for each call under way, also those given up
@@ -46,7 +47,7 @@ const (
 // all calls their connection.
 const grace = 500 * time.Millisecond
 
-func newClientConn(l *lane, conn net.Conn) *clientConn {
+func newClientConn(l *lane, conn net.Conn, nonce wire.Nonce) *clientConn {
 	cfg := &l.p.cfg
 	size := metaReadBuffer
 	if l.purpose == wire.PurposeBulk {
@@ -55,6 +56,7 @@ func newClientConn(l *lane, conn net.Conn) *clientConn {
 	return &clientConn{
 		l:       l,
 		conn:    conn,
+		nonce:   nonce,
 		r:       newFrameReader(conn, size, cfg.IdleTimeout, cfg.FrameTimeout, &l.p.stats.bytesIn),
 		w:       newFrameWriter(conn, cfg.FrameTimeout, &l.p.stats.bytesOut),
 		slots:   make(chan struct{}, cfg.MaxInFlight),
@@ -227,7 +229,7 @@ func (c *clientConn) serve() {
 	pending := c.pending
 	c.pending = nil
 	c.mu.Unlock()
-	c.l.drop(c, err, c.answered)
+	c.l.drop(c, err, c.answered, len(pending) > 0)
 	close(c.gone)
 	for _, w := range pending {
 		if w != nil {

@@ -40,7 +40,7 @@ func FuzzHandshake(f *testing.F) {
 			t.Fatalf("let in as %+v after %x", hello, b)
 		}
 		conn = &scriptConn{in: bytes.NewReader(b)}
-		if err := id.offer(conn, 3, wire.PurposeMeta); err == nil {
+		if err := id.offer(conn, 3, wire.PurposeMeta, newNonce()); err == nil {
 			t.Fatalf("believed in a server that said %x", b)
 		}
 	})
@@ -111,7 +111,7 @@ func FuzzReplies(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
 		l := &lane{p: p, purpose: wire.PurposeBulk, most: 1}
-		c := newClientConn(l, &heldConn{scriptConn{in: bytes.NewReader(b)}, make(chan struct{})})
+		c := newClientConn(l, &heldConn{scriptConn{in: bytes.NewReader(b)}, make(chan struct{})}, newNonce())
 		served := make(chan struct{})
 		go func() { defer close(served); c.serve() }()
 		memory := make([]byte, 16)

@@ -46,9 +46,10 @@ func newNonce() (n wire.Nonce) {
 	return n
 }
 
-// offer is the dialling side of a handshake. The caller sets the deadline.
-func (id *identity) offer(conn net.Conn, to metadata.NodeID, purpose wire.Purpose) error {
-	hello := wire.Hello{Purpose: purpose, From: id.self, To: to, Nonce: newNonce()}.Append(nil)
+// offer is the dialling side of a handshake, with a nonce that was not used
+// before. The caller sets the deadline.
+func (id *identity) offer(conn net.Conn, to metadata.NodeID, purpose wire.Purpose, nonce wire.Nonce) error {
+	hello := wire.Hello{Purpose: purpose, From: id.self, To: to, Nonce: nonce}.Append(nil)
 	if _, err := conn.Write(hello); err != nil {
 		return err
 	}

@@ -34,7 +34,7 @@ func dialShaken(t *testing.T, addr string, purpose wire.Purpose) net.Conn {
 	t.Helper()
 	conn := dialRaw(t, addr)
 	id := newIdentity(testKey, testJob, 1)
-	if err := id.offer(conn, 3, purpose); err != nil {
+	if err := id.offer(conn, 3, purpose, newNonce()); err != nil {
 		t.Fatal(err)
 	}
 	return conn
@@ -114,7 +114,7 @@ func TestReplayIsCut(t *testing.T) {
 			s, addr := startServer(t, echoes, nil)
 			rec := &recorder{Conn: dialRaw(t, addr)}
 			id := newIdentity(testKey, testJob, 1)
-			if err := id.offer(rec, 3, wire.PurposeMeta); err != nil {
+			if err := id.offer(rec, 3, wire.PurposeMeta, newNonce()); err != nil {
 				t.Fatal(err)
 			}
 			_, _ = rec.Write(lookup(1))
@@ -279,7 +279,7 @@ func TestHandshakeOverPipe(t *testing.T) {
 			}
 			answered <- err
 		}()
-		err := client.offer(a, 3, wire.PurposeBulk)
+		err := client.offer(a, 3, wire.PurposeBulk, newNonce())
 		_ = a.Close()
 		serverErr := <-answered
 		_ = b.Close()

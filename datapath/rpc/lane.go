@@ -28,6 +28,7 @@ type lane struct {
 	failures int           // guarded by mu: in a row
 	retryAt  time.Time     // guarded by mu: until then calls fail fast
 	lastErr  error         // guarded by mu: why
+	lost     []wire.Nonce  // guarded by mu: connections to drain before the next call
 }
 
 // dial is an attempt to make a connection, for all who wait for one.
@@ -61,12 +62,7 @@ func (l *lane) conn(ctx context.Context, w *waiter) (*clientConn, error) {
 func (l *lane) pick() (*clientConn, *dial, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	var best *clientConn
-	for _, c := range l.conns {
-		if best == nil || len(c.slots) < len(best.slots) {
-			best = c
-		}
-	}
+	best := l.best()
 	if best != nil && (len(best.slots) == 0 || len(l.conns) >= l.most) {
 		return best, nil, nil
 	}
@@ -81,6 +77,21 @@ func (l *lane) pick() (*clientConn, *dial, error) {
 		return nil, nil, syscall.ESHUTDOWN
 	}
 	return best, l.dialing, nil
+}
+
+// best is the least loaded connection; nil if there is none, or none may be
+// used before lost ones are drained. Called with mu.
+func (l *lane) best() *clientConn {
+	if len(l.lost) > 0 {
+		return nil
+	}
+	var best *clientConn
+	for _, c := range l.conns {
+		if best == nil || len(c.slots) < len(best.slots) {
+			best = c
+		}
+	}
+	return best
 }
 
 // start begins an attempt. Called with mu; false after Close.
@@ -99,7 +110,10 @@ func (l *lane) start() bool {
 
 // dial makes the connection and then reads its replies.
 func (l *lane) dial(d *dial) {
-	conn, err := l.p.connect(l.p.ctx, l.id, l.purpose)
+	conn, nonce, err := l.p.connect(l.p.ctx, l.id, l.purpose)
+	if err == nil {
+		err = l.drain(conn)
+	}
 	var c *clientConn
 	l.mu.Lock()
 	l.dialing = nil
@@ -111,7 +125,7 @@ func (l *lane) dial(d *dial) {
 		d.err = err
 		l.failed(err)
 	} else {
-		c = newClientConn(l, conn)
+		c = newClientConn(l, conn, nonce)
 		l.conns = append(l.conns, c)
 		l.p.stats.conns.Add(1)
 	}
@@ -139,10 +153,14 @@ func (l *lane) answered() {
 }
 
 // drop forgets a connection that has ended. One that never answered anything
-// counts as a failure to connect.
-func (l *lane) drop(c *clientConn, err error, answered bool) {
+// counts as a failure to connect. Calls that were under way may still run at
+// the other end.
+func (l *lane) drop(c *clientConn, err error, answered, underWay bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if underWay && l.purpose.Drains() && l.p.ctx.Err() == nil {
+		l.lost = append(l.lost, c.nonce)
+	}
 	for i := range l.conns {
 		if l.conns[i] == c {
 			l.conns = append(l.conns[:i:i], l.conns[i+1:]...)
@@ -166,29 +184,30 @@ func (l *lane) close() {
 
 // connect tries a node's addresses in order until a handshake succeeds. Its
 // errors wrap an errno.
-func (p *Peers) connect(ctx context.Context, id metadata.NodeID, purpose wire.Purpose) (net.Conn, error) {
+func (p *Peers) connect(ctx context.Context, id metadata.NodeID, purpose wire.Purpose) (net.Conn, wire.Nonce, error) {
+	nonce := newNonce()
 	p.stats.dials.Add(1)
 	addrs := p.cfg.Addrs(id)
 	if len(addrs) == 0 {
 		p.stats.dialsFailed.Add(1)
-		return nil, &connectError{syscall.EHOSTUNREACH, errors.New("no address is known")}
+		return nil, nonce, &connectError{syscall.EHOSTUNREACH, errors.New("no address is known")}
 	}
 	var errs []error
 	for _, addr := range addrs {
-		conn, err := p.try(ctx, addr, id, purpose)
+		conn, err := p.try(ctx, addr, id, purpose, nonce)
 		if err == nil {
-			return conn, nil
+			return conn, nonce, nil
 		}
 		if ctx.Err() != nil {
 			p.stats.dialsFailed.Add(1)
-			return nil, &connectError{ctxErrno(ctx), fmt.Errorf("%s: %w", addr, err)}
+			return nil, nonce, &connectError{ctxErrno(ctx), fmt.Errorf("%s: %w", addr, err)}
 		}
 		errs = append(errs, fmt.Errorf("%s: %w", addr, err))
 	}
 	p.stats.dialsFailed.Add(1)
 	err := errors.Join(errs...)
 	p.cfg.Log.WithField("peer", id).WithError(err).Debug("no connection")
-	return nil, &connectError{connectErrno(err), err}
+	return nil, nonce, &connectError{connectErrno(err), err}
 }
 
 func connectErrno(err error) syscall.Errno {
@@ -199,7 +218,7 @@ func connectErrno(err error) syscall.Errno {
 }
 
 // try dials one address and shakes hands.
-func (p *Peers) try(ctx context.Context, addr string, id metadata.NodeID, purpose wire.Purpose) (net.Conn, error) {
+func (p *Peers) try(ctx context.Context, addr string, id metadata.NodeID, purpose wire.Purpose, nonce wire.Nonce) (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, p.cfg.HandshakeTimeout)
 	defer cancel()
 	conn, err := p.cfg.Dial(ctx, addr)
@@ -210,7 +229,7 @@ func (p *Peers) try(ctx context.Context, addr string, id metadata.NodeID, purpos
 	deadline, _ := ctx.Deadline()
 	_ = conn.SetDeadline(deadline) // a dead connection says so when it is read
 	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
-	err = p.id.offer(conn, id, purpose)
+	err = p.id.offer(conn, id, purpose, nonce)
 	if !stop() && err == nil {
 		err = os.ErrDeadlineExceeded
 	}

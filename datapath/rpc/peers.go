@@ -148,7 +148,7 @@ func (p *Peers) Stream(ctx context.Context, id metadata.NodeID) (net.Conn, error
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(p.ctx, cancel)()
-	conn, err := p.connect(ctx, id, wire.PurposeStream)
+	conn, _, err := p.connect(ctx, id, wire.PurposeStream)
 	if err != nil {
 		return nil, fmt.Errorf("stream to node %d: %w", id, err)
 	}

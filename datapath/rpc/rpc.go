@@ -18,6 +18,12 @@
 // when the first call wants it, and closed by the client when it was idle.
 // Calls fail at once, without a try, while a node is in backoff.
 //
+// Where a connection breaks with calls under way, the next one first has the
+// peer end what is left of them (OpDrain): a call that begins after another
+// was lost runs after it, if that has run at all. Otherwise a write that is
+// made again could be undone by its first try, and by then another may have
+// come after it. Only homes among themselves do without, so as to never wait.
+//
 // # What can go wrong with a call
 //
 // The errno that a call's error wraps says what happened:
@@ -38,6 +44,7 @@
 //	  lane.mu
 //	    clientConn.mu
 //	Server.mu
+//	  nonceRing.mu
 //
 // frameWriter.turn is held while a frame is written, and nothing is locked
 // under it but frameWriter.mu.

@@ -126,9 +126,11 @@ type Server struct {
 	wg       sync.WaitGroup // connections and workers
 
 	mu        sync.Mutex
-	closed    bool                      // guarded by mu
-	listeners map[net.Listener]struct{} // guarded by mu
-	conns     map[net.Conn]struct{}     // guarded by mu
+	closed    bool                       // guarded by mu
+	listeners map[net.Listener]struct{}  // guarded by mu
+	conns     map[net.Conn]struct{}      // guarded by mu
+	serving   map[wire.Nonce]*serverConn // guarded by mu
+	drained   *nonceRing                 // connections that may not begin to be served
 }
 
 // NewServer makes a server; Serve makes it answer.
@@ -142,6 +144,8 @@ func NewServer(cfg ServerConfig) (*Server, error) {
 		seen:      newNonceRing(remembered),
 		listeners: make(map[net.Listener]struct{}),
 		conns:     make(map[net.Conn]struct{}),
+		serving:   make(map[wire.Nonce]*serverConn),
+		drained:   newNonceRing(remembered),
 	}
 	for op, h := range cfg.Handlers {
 		s.handlers[op] = h

@@ -28,7 +28,9 @@ type serverConn struct {
 	slots   chan struct{} // a token for each request under way
 	newest  metadata.Epoch
 	ctx     context.Context // ends with the connection
-	wg      sync.WaitGroup  // requests under way
+	cancel  context.CancelFunc
+	wg      sync.WaitGroup // requests under way
+	over    chan struct{}  // closed when none is, nor will be
 }
 
 // serverReadBuffer is enough for a hundred small requests in one read.
@@ -39,7 +41,7 @@ const serverReadBuffer = 16 << 10
 func (s *Server) serveFrames(conn net.Conn, hello wire.Hello) error {
 	ctx, cancel := context.WithCancel(s.ctx)
 	c := &serverConn{
-		s: s, conn: conn, peer: hello.From, workers: s.meta, ctx: ctx,
+		s: s, conn: conn, peer: hello.From, workers: s.meta, ctx: ctx, cancel: cancel, over: make(chan struct{}),
 		r:     newFrameReader(conn, serverReadBuffer, s.cfg.IdleTimeout, s.cfg.FrameTimeout, &s.stats.bytesIn),
 		w:     newFrameWriter(conn, s.cfg.FrameTimeout, &s.stats.bytesOut),
 		slots: make(chan struct{}, s.cfg.MaxInFlight),
@@ -50,11 +52,22 @@ func (s *Server) serveFrames(conn net.Conn, hello wire.Hello) error {
 	case wire.PurposeHomes:
 		c.workers = s.homes
 	}
+	if !s.enlist(hello.Nonce, c) {
+		cancel()
+		_ = conn.Close()
+		return errDrained
+	}
 	err := c.readRequests()
-	cancel()
-	_ = conn.Close()
+	c.cut()
 	c.wg.Wait()
+	s.discharge(hello.Nonce, c)
 	return err
+}
+
+// cut ends the connection as soon as it can.
+func (c *serverConn) cut() {
+	c.cancel()
+	_ = c.conn.Close()
 }
 
 func (c *serverConn) readRequests() error {
@@ -71,6 +84,12 @@ func (c *serverConn) readRequests() error {
 			if h.Epoch > c.s.cfg.Epoch() {
 				c.s.cfg.NewerEpoch(c.peer, h.Epoch)
 			}
+		}
+		if h.Op == wire.OpDrain {
+			if err := c.drain(h); err != nil {
+				return err
+			}
+			continue
 		}
 		select {
 		case c.slots <- struct{}{}:

@@ -111,6 +111,7 @@
 //	lookup-lease  56   DirName      LeasedEntryResp
 //	getattr-lease 57   InoReq       LeasedAttrResp
 //	revoke        58   RevokeReq    -
+//	drain         59   DrainReq     -
 //	64 and above       JSON, and data where the op says so
 //
 // A reply to any op of the namespace whose status is EREMOTE has the body
@@ -184,6 +185,7 @@
 //	LeasedEntryResp  Entry, Lease
 //	LeasedAttrResp   Attr, Lease
 //	RevokeReq    2 count, (8 ino, string name)…
+//	DrainReq     1 count, 32 nonce…: those of the Hellos of connections
 //	AppendReq    8 run, 8 ino, 8 sequence, 8 length, 8 end, 8 wait,
 //	             bool unused, bool freeze, bool thaw
 //	PlaceResp    8 offset, 8 tail, Attr

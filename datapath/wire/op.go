@@ -98,6 +98,11 @@ const (
 	OpRevoke       Op = 58
 )
 
+// OpDrain is of package rpc itself: it is the first request on a connection
+// that follows others that broke. It is answered when no request of those runs
+// any more, nor will.
+const OpDrain Op = 59
+
 // FirstControl is the first op whose body is JSON.
 const FirstControl Op = 64
 
@@ -149,6 +154,7 @@ var opNames = [MaxOp]string{
 	OpSectionMake: "section-make", OpSectionFill: "section-fill", OpSectionChange: "section-change",
 	OpSectionReport: "section-report", OpNames: "names",
 	OpLookupLease: "lookup-lease", OpGetattrLease: "getattr-lease", OpRevoke: "revoke",
+	OpDrain:  "drain",
 	OpReport: "report", OpPropose: "propose", OpStage: "stage", OpStagePoll: "stage-poll",
 	OpStagePart: "stage-part", OpStageSeam: "stage-seam", OpManifest: "manifest", OpStageIn: "stage-in",
 	OpStageOut: "stage-out", OpStatus: "status", OpStageAbort: "stage-abort",

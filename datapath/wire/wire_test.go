@@ -80,6 +80,8 @@ func messages() []Message {
 		&LeasedAttrResp{Attr: sampleAttr, Lease: metadata.Lease{Attr: time.Millisecond}},
 		&RevokeReq{},
 		&RevokeReq{Keys: []metadata.LeaseKey{{Ino: 16}, {Ino: 17, Name: "d"}}},
+		&DrainReq{Conns: []Nonce{}},
+		&DrainReq{Conns: []Nonce{{1, 2}, {3}}},
 		&ReadReq{Ino: 5, Off: -1, Len: MaxData},
 		&WriteReq{Ino: 5, Off: 1 << 50},
 		&TruncateReq{Ino: 5, Size: 12},

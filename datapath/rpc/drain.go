@@ -1,0 +1,121 @@
+package rpc
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"slices"
+	"syscall"
+	"time"
+
+	"github.com/bivouacfs/bivouac/datapath/wire"
+)
+
+// drain has the peer end what is left of the connections that were lost, over
+// a new one on which nothing else is under way. Without it none is used.
+func (l *lane) drain(conn net.Conn) error {
+	l.mu.Lock()
+	lost := l.lost[:min(len(l.lost), wire.MaxDrained)]
+	l.mu.Unlock()
+	if len(lost) == 0 {
+		return nil
+	}
+	if err := l.askToDrain(conn, lost); err != nil {
+		_ = conn.Close()
+		return &connectError{syscall.EHOSTDOWN, fmt.Errorf("lost connections to %v are not drained: %w", conn.RemoteAddr(), err)}
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.lost = slices.Delete(l.lost, 0, len(lost)) // others may have been appended
+	return nil
+}
+
+func (l *lane) askToDrain(conn net.Conn, lost []wire.Nonce) error {
+	cfg := &l.p.cfg
+	defer context.AfterFunc(l.p.ctx, func() { _ = conn.Close() })()
+	_ = conn.SetDeadline(time.Now().Add(cfg.Timeout)) // a dead connection says so when it is read
+	w := newFrameWriter(conn, cfg.FrameTimeout, &l.p.stats.bytesOut)
+	h := wire.Header{Op: wire.OpDrain, Epoch: cfg.Epoch(), Wait: uint32(cfg.Timeout.Milliseconds())}
+	if err := w.send(h, wire.DrainReq{Conns: lost}.Append(nil)); err != nil {
+		return err
+	}
+	r := newFrameReader(conn, wire.HeaderSize, cfg.Timeout, cfg.FrameTimeout, &l.p.stats.bytesIn)
+	if err := r.next(&h); err != nil {
+		return err
+	}
+	switch {
+	case h.Op != wire.OpDrain || h.Tag != 0 || h.Body+h.Data != 0:
+		return errTag
+	case h.Status != 0:
+		return h.Status
+	}
+	return conn.SetDeadline(time.Time{})
+}
+
+// enlist begins to serve c; false if its peer has given it up already.
+func (s *Server) enlist(n wire.Nonce, c *serverConn) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.drained.has(n) {
+		return false
+	}
+	s.serving[n] = c
+	return true
+}
+
+// discharge says that nothing of c runs any more.
+func (s *Server) discharge(n wire.Nonce, c *serverConn) {
+	s.mu.Lock()
+	delete(s.serving, n)
+	s.mu.Unlock()
+	close(c.over)
+}
+
+// drain answers when nothing of the connections that its peer has lost runs
+// any more, on the reading goroutine: the peer sends nothing else meanwhile.
+func (c *serverConn) drain(h wire.Header) error {
+	if h.Data > 0 || h.Body > wire.MaxDrainReq {
+		return fmt.Errorf("drain request of %d bytes: %w", h.Body+h.Data, wire.ErrTooLarge)
+	}
+	b := make([]byte, h.Body)
+	if err := c.r.full(b); err != nil {
+		return err
+	}
+	var q wire.DrainReq
+	if err := q.Parse(b); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(c.ctx, time.Duration(h.Wait)*time.Millisecond)
+	defer cancel()
+	status := syscall.Errno(0)
+	for _, n := range q.Conns {
+		if !c.s.end(ctx, n, c) {
+			status = syscall.ETIMEDOUT
+		}
+	}
+	c.w.lock()
+	defer c.w.unlock()
+	c.w.arm(c.s.cfg.FrameTimeout)
+	return c.w.send(wire.Header{Op: h.Op, Tag: h.Tag, Status: status, Epoch: c.s.cfg.Epoch()}, nil)
+}
+
+// end ends the connection n of by's peer, also one that does not serve yet, and
+// reports whether nothing of it runs any more.
+func (s *Server) end(ctx context.Context, n wire.Nonce, by *serverConn) bool {
+	s.mu.Lock()
+	old := s.serving[n]
+	if old == nil {
+		s.drained.add(n)
+	}
+	s.mu.Unlock()
+	if old == nil || old == by || old.peer != by.peer {
+		return true // there is none, or it is not the peer's to end
+	}
+	old.cut()
+	select {
+	case <-old.over:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
