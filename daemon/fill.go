@@ -337,6 +337,9 @@ func (in *intake) scan(ctx context.Context, cfg *stagein.PlanConfig) (bool, erro
 	if err := in.keepOrigins(s); err != nil {
 		return false, err
 	}
+	if len(s.Indexes) > 0 {
+		in.d.spawn(func(context.Context) { s.Indexes.Save(cfg.Log) })
+	}
 	in.ds.Fill = true
 	in.plan = &stagein.Plan{Dataset: in.ds.ID, Size: s.Size, Parts: []stagein.Part{{Node: in.d.job.Self}}}
 	in.mu.Lock()

@@ -9,12 +9,14 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"math"
 	"slices"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
 
+	"github.com/sirupsen/logrus"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/bivouacfs/bivouac/datapath"
@@ -38,22 +40,24 @@ func testMap(n int) cluster.Map {
 
 // job stages a source with n nodes, all in this process.
 type job struct {
-	fs     *memFS
-	nodes  int
-	path   string // of the source
-	region int64
-	stripe int64
-	lim    limits
-	memory int64
-	target *memTarget
-	plan   *Plan
-	sum    Progress
-	order  func(part int) // called before a share starts, or a fill
-	sent   func(part int) // called when a part has given out its seam
-	free   func(metadata.NodeID) (int64, bool)
-	opts   Options
-	skips  []Skip                    // what was left out
-	sums   map[metadata.Ino][16]byte // of members that were read in pieces
+	fs      *memFS
+	nodes   int
+	path    string // of the source
+	region  int64
+	stripe  int64
+	lim     limits
+	memory  int64
+	target  *memTarget
+	plan    *Plan
+	scanned *Scanned // nil if it was read to be known
+	sum     Progress
+	order   func(part int) // called before a share starts, or a fill
+	sent    func(part int) // called when a part has given out its seam
+	free    func(metadata.NodeID) (int64, bool)
+	opts    Options
+	log     *logrus.Entry
+	skips   []Skip                    // what was left out
+	sums    map[metadata.Ino][16]byte // of members that were read in pieces
 	// discard keeps nothing, to measure.
 	discard bool
 }
@@ -82,13 +86,15 @@ func (j *job) run(ctx context.Context) (map[string]entry, error) {
 	j.target.objects, j.target.discard = map[objectKey][]byte{}, j.discard
 	cfg := &PlanConfig{
 		FS: j.fs, Request: Request{Source: j.path, Name: "ds", Options: j.opts}, Dataset: 3, Map: m,
-		UID: jobUID, GID: jobGID, Region: j.region, Stripe: j.stripe, Free: j.free,
+		UID: jobUID, GID: jobGID, Log: j.log, Region: j.region, Stripe: j.stripe, Free: j.free,
 	}
+	j.scanned = nil
 	var records bytes.Buffer
 	switch scanned, err := Scan(ctx, cfg, &records); {
 	case err != nil:
 		return nil, err
 	case scanned != nil:
+		j.scanned = scanned
 		return j.filled(ctx, m, scanned, &records)
 	}
 	plan, err := MakePlan(ctx, cfg)
@@ -320,11 +326,12 @@ func twin(archive []byte) (map[string]entry, error) {
 
 // clamp is a time as a manifest can have it.
 func clamp(t time.Time) metadata.Time {
-	switch limit := int64(maxTime) / 1e9; {
+	latest := source.KeptTime(math.MaxInt64)
+	switch limit := int64(latest) / 1e9; {
 	case t.Unix() >= limit:
-		return maxTime
+		return latest
 	case t.Unix() <= -limit:
-		return -maxTime
+		return -latest
 	}
 	return metadata.TimeOf(t)
 }

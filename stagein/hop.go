@@ -165,8 +165,9 @@ func (h *hopper) stretches(mean, most int64) int64 {
 	return max(min(h.size/(mean*leastMembers), most), 1)
 }
 
-// scan finds all members, in n stretches.
-func (h *hopper) scan(ctx context.Context, n int64) ([]source.Item, error) {
+// scan finds all members, in n stretches. global is that there was a header that
+// counts for all of them.
+func (h *hopper) scan(ctx context.Context, n int64) (items []source.Item, global bool, err error) {
 	cuts := make([]int64, n+1)
 	for i := range cuts {
 		cuts[i] = h.size / n * int64(i) &^ (source.BlockSize - 1)
@@ -181,16 +182,17 @@ func (h *hopper) scan(ctx context.Context, n int64) ([]source.Item, error) {
 		})
 	}
 	if err := g.Wait(); err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	if i := slices.IndexFunc(all, func(s *hopped) bool { return s != nil && s.global }); i >= 0 {
 		s, err := h.hop(ctx, 0, h.size, int(^uint(0)>>1)) // what it says counts for all that follows
 		if err != nil {
-			return nil, err
+			return nil, false, err
 		}
-		return s.items, h.rest(ctx, s)
+		return s.items, true, h.rest(ctx, s)
 	}
-	return h.join(ctx, all, cuts)
+	items, err = h.join(ctx, all, cuts)
+	return items, false, err
 }
 
 // stretch hops through [off, end); nil if there is nothing to begin with. What

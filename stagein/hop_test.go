@@ -23,7 +23,7 @@ func hopsOf(t *testing.T, archive []byte, n int64) (map[string]entry, int64, err
 		t.Fatal(err)
 	}
 	h := &hopper{f: f, name: "/a.tar", size: int64(len(archive))}
-	items, err := h.scan(context.Background(), n)
+	items, _, err := h.scan(context.Background(), n)
 	if err != nil {
 		return nil, 0, err
 	}
@@ -33,7 +33,7 @@ func hopsOf(t *testing.T, archive []byte, n int64) (map[string]entry, int64, err
 	tree := map[string]entry{}
 	for i := range items {
 		it := &items[i]
-		e := entry{Mode: it.Mode & keptBits, Mtime: keptTime(it.Mtime), Target: it.Target, Link: it.Hardlink}
+		e := entry{Mode: it.Mode & keptBits, Mtime: source.KeptTime(it.Mtime), Target: it.Target, Link: it.Hardlink}
 		if it.Hardlink == "" && it.Is(source.TypeRegular) {
 			e.Size, e.Data = it.Size, string(archive[it.Off:it.Off+it.Size])
 		}

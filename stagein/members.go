@@ -3,6 +3,7 @@ package stagein
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -20,7 +21,10 @@ type archiveScan struct {
 	Archive
 	found source.Found
 	items []source.Item
-	read  int64 // bytes
+	read  int64     // bytes
+	index *index    // nil is none
+	told  string    // path of the index that told the items
+	fresh *newIndex // of the items; nil is none
 }
 
 // inArchives finds the members of archives; nil if they have to be read to be
@@ -34,7 +38,7 @@ func (cfg *PlanConfig) inArchives(ctx context.Context, paths []string) (*content
 	for _, a := range archives {
 		c.size += a.Size
 	}
-	asked := cfg.Request.Fill.Kind != "" || cfg.crowded(c.size)
+	asked := cfg.Request.Fill.Kind != "" || cfg.Request.Index.asked() || cfg.crowded(c.size)
 	if !asked && c.size < worthScan {
 		return nil, nil
 	}
@@ -43,6 +47,9 @@ func (cfg *PlanConfig) inArchives(ctx context.Context, paths []string) (*content
 		return nil, err
 	}
 	most := max(maxStretches/int64(len(all)), maxStretches/scansAtOnce)
+	if err := cfg.lookUp(ctx, all); err != nil {
+		return nil, err
+	}
 	mean, err := cfg.mean(ctx, all)
 	worth := mean > 0 && (asked || mean >= worthHops)
 	if err == nil && worth {
@@ -107,6 +114,9 @@ func (cfg *PlanConfig) mean(ctx context.Context, all []archiveScan) (int64, erro
 			largest = a
 		}
 	}
+	if n := int64(len(largest.items)); n > 0 {
+		return largest.Size / n, nil
+	}
 	h, err := largest.open(cfg.FS)
 	if err != nil {
 		return 0, err
@@ -135,13 +145,21 @@ func (a *archiveScan) end(h *hopper, err error) error {
 	return err
 }
 
-// hop finds the members, in most stretches at the most.
+// hop finds the members that no index told, in most stretches at the most.
 func (a *archiveScan) hop(ctx context.Context, fs source.FS, mean, most int64) error {
+	if a.items != nil {
+		return nil
+	}
 	h, err := a.open(fs)
 	if err != nil {
 		return err
 	}
-	a.items, err = h.scan(ctx, h.stretches(mean, most))
+	var global bool // what such a header says is in no member's own
+	a.items, global, err = h.scan(ctx, h.stretches(mean, most))
+	if err == nil && !global && a.index.keeps() {
+		a.fresh = &newIndex{index: a.index, items: a.items}
+		a.fresh.key, err = source.KeyOf(counted{h.f, &h.read}, h.name, a.found.Info)
+	}
 	return a.end(h, err)
 }
 
@@ -165,7 +183,13 @@ func (cfg *PlanConfig) join(c *contents, all []archiveScan) error {
 	}
 	for i := range all {
 		a := &all[i]
-		c.sources = append(c.sources, Origin{Path: a.Path, Kind: a.found.Kind, Size: a.Size, Mtime: keptTime(a.Mtime)})
+		c.sources = append(c.sources, Origin{Path: a.Path, Kind: a.found.Kind, Size: a.Size, Mtime: source.KeptTime(a.Mtime), Index: source.Name(a.told)})
+		if a.fresh != nil {
+			c.fresh = append(c.fresh, *a.fresh)
+		}
+		if a.fresh != nil && (sel != nil || a.Under != "") {
+			a.items = slices.Clone(a.items) // what is wanted of them is put elsewhere
+		}
 		items := sel.filter(a.items)
 		a.items = nil
 		for k := range items {

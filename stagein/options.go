@@ -2,6 +2,7 @@ package stagein
 
 import (
 	"fmt"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -20,6 +21,8 @@ type Options struct {
 	OnError OnError       `json:"on_error,omitempty"`
 	Spill   Spill         `json:"spill,omitempty"`
 	Fill    Order         `json:"order,omitzero"` // of what is fetched after the manifest is published
+	Index   Index         `json:"index,omitempty"`
+	Cache   source.Name   `json:"cache,omitempty"` // absolute path of the user's cache directory for indexes; "" is none
 }
 
 // Unpack is what becomes of archives.
@@ -68,6 +71,15 @@ var optionKeys = map[string]func(o *Options, v string) error{
 		}
 		o.Spill = Spill(v)
 		return o.Spill.check()
+	},
+	"index": func(o *Options, v string) error {
+		if v == "auto" {
+			v = ""
+		}
+		if o.Index = Index(v); strings.Contains(v, "/") {
+			return nil // it is looked at when it is absolute
+		}
+		return o.Index.check()
 	},
 	"order": func(o *Options, v string) (err error) {
 		o.Fill, err = ParseOrder(v)
@@ -201,7 +213,7 @@ func (o *Options) selects() bool {
 // Validate says what is wrong with options before anything is touched.
 func (o *Options) Validate() error {
 	sel := o.sel()
-	for _, err := range []error{o.Unpack.check(), o.OnError.check(), o.Spill.check(), o.Fill.check(), sel.Check()} {
+	for _, err := range []error{o.Unpack.check(), o.OnError.check(), o.Spill.check(), o.Fill.check(), o.Index.check(), sel.Check()} {
 		if err != nil {
 			return err
 		}
@@ -209,6 +221,8 @@ func (o *Options) Validate() error {
 	switch {
 	case o.Limit < 0:
 		return fmt.Errorf("a limit of %d files: %w", o.Limit, syscall.EINVAL)
+	case o.Cache != "" && !filepath.IsAbs(string(o.Cache)) || strings.ContainsRune(string(o.Cache), 0):
+		return fmt.Errorf("the cache directory %q is no absolute path: %w", o.Cache, syscall.EINVAL)
 	case o.List != "" && !strings.HasPrefix(string(o.List), "/") || strings.ContainsRune(string(o.List), 0):
 		return fmt.Errorf("the list %q is no absolute path: %w", o.List, syscall.EINVAL)
 	}

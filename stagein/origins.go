@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -29,6 +30,8 @@ type Origin struct {
 	Kind  source.Kind   `json:"kind"`
 	Size  int64         `json:"size"`  // of an archive, when it was scanned
 	Mtime metadata.Time `json:"mtime"` // likewise
+	// Index is the path of what told what is in an archive; "" if the archive did.
+	Index source.Name `json:"index,omitempty"`
 }
 
 // keptOpen is how many archives a dataset has at the most for each to stay open
@@ -62,7 +65,10 @@ type stretch struct {
 	name  string // for messages
 	base  int64  // offset of the first
 	was   source.Info
-	owned bool // the file is the stretch's to close
+	owned bool  // the file is the stretch's to close
+	head  int64 // bytes before base that have to be headers of the digest check
+	check uint64
+	index string // that says so
 }
 
 // open finds the bytes of a file that has the attributes a.
@@ -81,7 +87,7 @@ func (q *fetcher) open(from manifest.Origin, a *metadata.Attr) (*stretch, error)
 	if err != nil {
 		return nil, err
 	}
-	if err := s.check(); err != nil {
+	if err := s.same(); err != nil {
 		return nil, s.end(err)
 	}
 	return s, nil
@@ -97,7 +103,10 @@ func (q *fetcher) openFile(o *Origin, path string, a *metadata.Attr) (*stretch, 
 }
 
 func (q *fetcher) openArchive(o *Origin, from manifest.Origin) (*stretch, error) {
-	s := &stretch{name: string(o.Path), base: from.Off, was: source.Info{Size: o.Size, Mtime: o.Mtime}}
+	s := &stretch{
+		name: string(o.Path), base: from.Off, was: source.Info{Size: o.Size, Mtime: o.Mtime},
+		head: from.Head, check: from.Check, index: string(o.Index),
+	}
 	s.owned = len(q.origins.Sources) > keptOpen
 	var f source.File
 	var err error
@@ -131,11 +140,11 @@ func (q *fetcher) kept(n uint32) (source.File, error) {
 	return f, nil
 }
 
-// check refuses a source that is no longer what was scanned.
-func (s *stretch) check() error {
+// same refuses a source that is no longer what was scanned.
+func (s *stretch) same() error {
 	now, err := s.file.Stat()
 	if err == nil {
-		now.Mtime = keptTime(now.Mtime)
+		now.Mtime = source.KeptTime(now.Mtime)
 	}
 	return changed(now, err, s.name, s.was)
 }
@@ -151,22 +160,55 @@ func (s *stretch) end(err error) error {
 	return err
 }
 
-// each reads the bytes [pos, pos+n) of the file, some pieces ahead of do.
+// each reads the bytes [pos, pos+n) of the file, some pieces ahead of do. The
+// headers that nobody has looked at yet are read with the first.
 func (s *stretch) each(ctx context.Context, pool *source.Pool, pos, n int64, do func(b []byte, pos int64) error) error {
-	from := source.ReadRegion(ctx, s.file, s.name, s.base+pos, s.base+pos+n, pool, readAhead)
+	begin := s.base + pos
+	if pos == 0 {
+		begin -= s.head
+	}
+	from := source.ReadRegion(ctx, s.file, s.name, begin, s.base+pos+n, pool, readAhead)
 	defer from.Close()
+	var head []byte
 	for {
 		p, err := from.Next()
 		if err == io.EOF {
-			return s.check()
+			return s.same()
 		}
 		if err != nil {
 			return err
 		}
-		err = do(p.B, p.Off-s.base)
+		b, at := p.B, p.Off-s.base
+		if at < 0 {
+			k := min(-at, int64(len(b)))
+			head, b, at = append(head, b[:k]...), b[k:], at+k
+			if at == 0 {
+				err = s.proved(head)
+			}
+		}
+		if err == nil && len(b) > 0 {
+			err = do(b, at)
+		}
 		p.Release()
 		if err != nil {
 			return err
 		}
 	}
+}
+
+// proved refuses what an index says of a file whose headers say something else,
+// and the index with it.
+func (s *stretch) proved(head []byte) error {
+	err := source.CheckHead(head, s.base, s.check)
+	if err == nil {
+		return nil
+	}
+	if e := s.same(); e != nil {
+		return e // it was right, then
+	}
+	then := "it is removed: stage in again"
+	if e := os.Remove(s.index); e != nil && !errors.Is(e, os.ErrNotExist) {
+		then = "remove it and stage in again, or give index=off"
+	}
+	return fmt.Errorf("%s: its index %s says what is not at offset %d: %w: %s", s.name, s.index, s.base-s.head, err, then)
 }

@@ -63,16 +63,10 @@ func (r *recorder) close() error {
 // set-group-ID would mean another thing.
 const keptBits = source.TypeMask | 0o1777
 
-// maxTime is the latest time that a manifest takes, in the year 2116, and
-// negated the earliest; a file that claims to be outside gets the nearest.
-const maxTime = metadata.Time(math.MaxInt64 / 2)
-
-func keptTime(t metadata.Time) metadata.Time { return max(-maxTime, min(t, maxTime)) }
-
 // recordOf makes the record of an item.
 func (s *Share) recordOf(it *source.Item, o *object) manifest.Record {
 	rec := manifest.Record{Path: it.Path, Target: it.Target, Hardlink: it.Hardlink}
-	t := keptTime(it.Mtime)
+	t := source.KeptTime(it.Mtime)
 	rec.Attr = metadata.Attr{
 		Mode: it.Mode & keptBits, Nlink: 1, UID: s.cfg.Plan.UID, GID: s.cfg.Plan.GID,
 		Size: it.Size, Atime: t, Mtime: t, Ctime: t,

@@ -14,8 +14,9 @@ import (
 // Scanned is a source of which all is known but the files' bytes.
 type Scanned struct {
 	Origins Origins
-	Size    int64 // bytes of the source
-	Read    int64 // of them, for the scan
+	Size    int64      // bytes of the source
+	Read    int64      // of them, for the scan
+	Indexes NewIndexes // of what was found, for the next job
 }
 
 // worthHops is the least mean size of a tar's members, in bytes, for which it is
@@ -61,7 +62,7 @@ func (cfg *PlanConfig) scan(ctx context.Context, w io.Writer) (*Scanned, error) 
 	if err != nil || c == nil {
 		return nil, err
 	}
-	s := &Scanned{Size: c.size, Read: c.read, Origins: Origins{Order: cfg.Request.Fill, Sources: c.sources}}
+	s := &Scanned{Size: c.size, Read: c.read, Indexes: c.fresh, Origins: Origins{Order: cfg.Request.Fill, Sources: c.sources}}
 	if s.Origins.Order.Kind == "" {
 		s.Origins.Order = Order{Kind: OrderShuffled, Seed: cfg.Request.Seed}
 	}
@@ -75,6 +76,7 @@ type contents struct {
 	sources []Origin
 	size    int64 // bytes
 	read    int64 // of them, to know all this
+	fresh   NewIndexes
 }
 
 // contents finds what is in the source; nil if it has to be read to be known.
@@ -171,7 +173,7 @@ func (s *Share) found(it *source.Item, stays bool) error {
 		rec.Attr.Layout = metadata.Layout{Kind: metadata.Spilled}
 	}
 	if it.Is(source.TypeRegular) && it.Size > 0 {
-		rec.From = manifest.Origin{Source: it.Source, Off: it.Off}
+		rec.From = manifest.Origin{Source: it.Source, Off: it.Off, Head: it.Head, Check: it.Check}
 		if s.cfg.Plan.Kind == source.Dir {
 			rec.From = manifest.Origin{Path: it.Path}
 		}

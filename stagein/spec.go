@@ -22,7 +22,7 @@ type Request struct {
 // ParseSpec reads "SRC[:NAME][,KEY=VALUE]...". A colon separates a name only if
 // no slash follows it. The default name is the last component without an
 // archive's ending; of a pattern, that of the last directory before it. What is
-// not absolute, of SRC and of list=, is in the directory wd.
+// not absolute, of SRC, list=, order=list: and index=, is in the directory wd.
 func ParseSpec(s, wd string) (Request, error) {
 	src, opts, some := cutOptions(s)
 	var r Request
@@ -34,6 +34,7 @@ func ParseSpec(s, wd string) (Request, error) {
 		if l := string(r.List); l != "" && !filepath.IsAbs(l) {
 			r.List = source.Name(filepath.Join(wd, l))
 		}
+		r.Index = r.Index.in(wd)
 		if l := r.Fill.List; l != "" && !filepath.IsAbs(l) {
 			r.Fill.List = filepath.Join(wd, l)
 		}

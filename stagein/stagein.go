@@ -37,6 +37,16 @@
 // are read twice at the most, those of files once. Of several tars, and of one of which only
 // some members are wanted, the manifest says which one has what.
 //
+// # The index of a tar
+//
+// What a scan found is kept as an index (Index, source.ReadIndex), and the next
+// stage-in needs no scan. The index belongs to an archive of that size, time of
+// modification, and first and last 16 KiB; one that does not fit, or is damaged, or
+// belongs to another user, is named in the log and not used. Nobody has then seen the
+// headers, so a member is read with those that stand before it, and is refused
+// if they do not say what the index says (manifest.Origin); then the index is removed.
+// Directories and links have no bytes that are read: of them the index is believed.
+//
 // # A tar that is read once
 //
 // Any other tar is cut into one region for each node at block boundaries, not at

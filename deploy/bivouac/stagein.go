@@ -42,6 +42,11 @@ The options behind SRC are one word with it, as in #SBATCH lines:
     order=ORDER     in which files are fetched while the tree can be read already:
                     shuffled (default), source, seed:S as PyTorch's
                     DistributedSampler(seed=S) has them in epoch 0, list:FILE
+    index=WHERE     keep what was found in a large tar, so that the next job's tree
+                    appears at once: in the cache directory of who submits (auto,
+                    default; $XDG_CACHE_HOME or ~/.cache), beside the archive
+                    (beside), in a file or a directory PATH, or not at all (off).
+                    One that does not fit the archive is ignored
     on-error=skip   leave out what cannot be read, instead of failing: it is
                     counted and listed (bivouac skipped), and the exit status is 3
 

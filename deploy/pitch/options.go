@@ -54,14 +54,32 @@ func CheckOptions(stageIn, stageOut []string, opts string, access Access) (Spec,
 }
 
 // ParseStageIn reads SRC[:NAME][,KEY=VALUE]... as a user wrote it in the working
-// directory, in which the paths of SRC and of list= are looked for.
+// directory, in which the paths of SRC and of options are looked for.
 func ParseStageIn(v string) (daemon.DatasetSpec, error) {
 	wd, err := os.Getwd()
 	if err != nil {
 		return daemon.DatasetSpec{}, fmt.Errorf("stage-in: %w", err)
 	}
 	req, err := stagein.ParseSpec(v, wd)
+	if err == nil {
+		req.Cache, err = indexCache(req.Index)
+	}
 	return daemon.DatasetSpec{Source: req.Source, Name: req.Name, Options: req.Options}, err
+}
+
+// indexCache is where this user's indexes of tars are, if they are to be there.
+func indexCache(x stagein.Index) (source.Name, error) {
+	if x != stagein.IndexAuto && x != stagein.IndexCache {
+		return "", nil
+	}
+	dir, err := os.UserCacheDir()
+	switch {
+	case err == nil && filepath.IsAbs(dir):
+		return source.Name(filepath.Join(dir, "bivouac")), nil
+	case x == stagein.IndexCache:
+		return "", errors.New("stage-in: index=cache: there is no cache directory: set HOME, or give index=beside or a path")
+	}
+	return "", nil // an index beside the archive is still used
 }
 
 // parseStageOut reads FROM:TO. The target begins at the first slash after a

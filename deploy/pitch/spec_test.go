@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/bivouacfs/bivouac/daemon"
+	"github.com/bivouacfs/bivouac/stagein"
 )
 
 // sources makes a directory with one source of each kind.
@@ -45,12 +46,15 @@ func sources(t *testing.T) string {
 func TestCheckOptions(t *testing.T) {
 	d := sources(t)
 	t.Chdir(d)
-	got, err := CheckOptions([]string{d + "/set.tar", "tree:images", "./set.tar:other"},
+	t.Setenv("XDG_CACHE_HOME", "/cache")
+	got, err := CheckOptions([]string{d + "/set.tar,index=off", "tree:images,index=cache", "./set.tar:other"},
 		[]string{"ckpt:" + d + "/out/run7", "./logs//:out", "a:b:" + d}, "wait=all,capacity=400G,seed=42", nil)
 	want := Spec{
 		V: 1,
 		StageIn: []daemon.DatasetSpec{
-			{Source: d + "/set.tar", Name: "set"}, {Source: d + "/tree", Name: "images"}, {Source: d + "/set.tar", Name: "other"},
+			{Source: d + "/set.tar", Name: "set", Options: stagein.Options{Index: stagein.IndexOff}},
+			{Source: d + "/tree", Name: "images", Options: stagein.Options{Index: stagein.IndexCache, Cache: "/cache/bivouac"}},
+			{Source: d + "/set.tar", Name: "other", Options: stagein.Options{Cache: "/cache/bivouac"}},
 		},
 		StageOut: []daemon.OutSpec{{From: "ckpt", To: d + "/out/run7"}, {From: "logs", To: d + "/out"}, {From: "a:b", To: d}},
 		Opts:     map[string]string{"wait": "all", "capacity": "400G", "seed": "42"},
@@ -71,6 +75,18 @@ func TestCheckOptions(t *testing.T) {
 	}
 	if bare, err := CheckOptions(nil, nil, "", nil); err != nil || bare.Wait() != "manifest" {
 		t.Errorf("CheckOptions of nothing = %+v, %v", bare, err)
+	}
+}
+
+// TestIndexCache: who has no cache directory can do without, unless he asks for it.
+func TestIndexCache(t *testing.T) {
+	t.Setenv("XDG_CACHE_HOME", "")
+	t.Setenv("HOME", "")
+	if d, err := ParseStageIn("/a.tar"); err != nil || d.Options.Cache != "" {
+		t.Errorf("ParseStageIn = %+v, %v, want no cache", d, err)
+	}
+	if _, err := ParseStageIn("/a.tar,index=cache"); err == nil || !strings.Contains(err.Error(), "set HOME") {
+		t.Errorf("with index=cache: %v", err)
 	}
 }
 

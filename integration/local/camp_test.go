@@ -89,6 +89,7 @@ func (c *camp) command(args ...string) *exec.Cmd {
 	args = slices.Concat(c.prefix, []string{c.bin}, args)
 	cmd := exec.Command(args[0], args[1:]...)
 	cmd.Env = slices.DeleteFunc(os.Environ(), func(s string) bool { return strings.HasPrefix(s, "SLURM_") })
+	cmd.Env = append(cmd.Env, "XDG_CACHE_HOME="+c.path("cache"))
 	cmd.Dir = c.home
 	return cmd
 }

@@ -49,6 +49,9 @@ func rec(path string, mode uint32, target string) Record {
 		switch seq % 4 {
 		case 0:
 			r.From = Origin{Source: seq, Off: 512 * int64(seq)}
+			if seq > 0 && seq%2 == 0 {
+				r.From.Head, r.From.Check = 512, uint64(seq)<<60|7
+			}
 		case 1:
 			r.From = Origin{Path: path}
 		case 2:

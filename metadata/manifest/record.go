@@ -26,6 +26,11 @@ type Origin struct {
 	Source uint32 // which of the dataset's sources, by number
 	Off    int64  // where they begin in a tar; 0 is no tar
 	Path   string // of the file in a directory, relative to it; not with Off
+	// Head is how many bytes of headers before Off have to say what Check is the
+	// digest of, when the file is fetched: who found the origin has not seen them.
+	// 0 is that he has.
+	Head  int64
+	Check uint64
 }
 
 // Known reports whether o says anything.
@@ -47,6 +52,7 @@ const (
 	recordSum
 	recordFrom
 	recordSame // the path of the origin is the record's
+	recordHead
 
 	recordKnown = 1<<iota - 1
 )
@@ -68,6 +74,8 @@ func (r *Record) check() error {
 		return fmt.Errorf("%q: target %q: %w", r.Path, r.Target, syscall.EINVAL)
 	case r.From.Off < 0, r.From.Off > 0 && r.From.Path != "", len(r.From.Path) > MaxPath:
 		return fmt.Errorf("%q: origin at %d of %.64q: %w", r.Path, r.From.Off, r.From.Path, syscall.EINVAL)
+	case r.From.Head < 0 || r.From.Head > r.From.Off:
+		return fmt.Errorf("%q: headers of %d bytes before offset %d: %w", r.Path, r.From.Head, r.From.Off, syscall.EINVAL)
 	case r.Attr.Size < 0:
 		return fmt.Errorf("%q: size %d: %w", r.Path, r.Attr.Size, syscall.EINVAL)
 	}
@@ -144,6 +152,9 @@ func (o *Origin) append(b []byte, f byte) []byte {
 		return b
 	}
 	b = binary.AppendUvarint(binary.AppendUvarint(b, uint64(o.Source)), uint64(o.Off))
+	if f&recordHead != 0 {
+		b = binary.BigEndian.AppendUint64(binary.AppendUvarint(b, uint64(o.Head)), o.Check)
+	}
 	if f&recordSame == 0 {
 		b = appendText(b, o.Path)
 	}
@@ -164,6 +175,9 @@ func (r *Record) flags() (f byte) {
 		f |= recordFrom
 		if r.From.Path == r.Path {
 			f |= recordSame
+		}
+		if r.From.Head > 0 {
+			f |= recordHead
 		}
 	}
 	return f
@@ -204,10 +218,17 @@ func (d *decoder) body(path string, f byte) Record {
 
 func (d *decoder) origin(path string, f byte) (o Origin) {
 	if f&recordFrom == 0 {
-		d.bad = d.bad || f&recordSame != 0
+		d.bad = d.bad || f&(recordSame|recordHead) != 0
 		return o
 	}
 	o = Origin{Source: d.uint32(), Off: d.size(), Path: path}
+	if f&recordHead != 0 {
+		o.Head = d.size()
+		if b := d.bytes(8); len(b) == 8 {
+			o.Check = binary.BigEndian.Uint64(b)
+		}
+		d.bad = d.bad || o.Head == 0 || o.Head > o.Off
+	}
 	if f&recordSame == 0 {
 		o.Path = string(d.bytes(d.bounded(MaxPath)))
 	}

@@ -120,7 +120,11 @@ type Item struct {
 	Hardlink string // the path of the item that this is another name of
 	Off      int64  // where the data begins in a tar, or the header in a zip archive
 	Source   uint32 // which of several archives it is in
-	Zip      ZipMember
+	// Head is how many bytes before Off nobody has read yet: the headers, of which
+	// an index told. Check is the digest of what they have to say.
+	Head  int64
+	Check uint64
+	Zip   ZipMember
 }
 
 // Is reports whether the item has the given type. A hard link has none that

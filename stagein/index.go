@@ -1,0 +1,254 @@
+package stagein
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+
+	"github.com/sirupsen/logrus"
+	"github.com/zeebo/xxh3"
+
+	"github.com/bivouacfs/bivouac/stagein/source"
+)
+
+// Index says where the indexes of tars are kept: one of the words, or the path
+// of a file, or of a directory.
+type Index string
+
+// Where an index is kept.
+const (
+	IndexAuto   Index = ""       // in the user's cache directory; one beside the archive is used too
+	IndexCache  Index = "cache"  // in the user's cache directory
+	IndexBeside Index = "beside" // in the archive's directory
+	IndexOff    Index = "off"    // nowhere
+)
+
+// beside is what the name of an index in the archive's directory ends with.
+const beside = ".bivouac-index"
+
+func (x Index) check() error {
+	switch x {
+	case IndexAuto, IndexCache, IndexBeside, IndexOff:
+		return nil
+	}
+	if !filepath.IsAbs(string(x)) || strings.ContainsRune(string(x), 0) {
+		return fmt.Errorf("want auto, cache, beside, off, or a path with a slash in it: %w", syscall.EINVAL)
+	}
+	return nil
+}
+
+// asked reports whether the user has said where, so that what is in an archive is
+// to be found out.
+func (x Index) asked() bool { return x != IndexAuto && x != IndexOff }
+
+// in is x, of which a path begins in the directory wd.
+func (x Index) in(wd string) Index {
+	if strings.Contains(string(x), "/") && !filepath.IsAbs(string(x)) {
+		return Index(filepath.Join(wd, string(x)))
+	}
+	return x
+}
+
+// paths is where an index of the archive, which may be one of several, is looked
+// for, and where a new one is kept; "" is nowhere.
+func (o *Options) indexPaths(archive string, several bool) (at []string, keep string) {
+	base := filepath.Base(archive)
+	inDir := fmt.Sprintf("%s-%016x.index", base[:min(len(base), 128)], xxh3.HashString(archive))
+	next := archive + beside
+	cached := ""
+	if o.Cache != "" {
+		cached = filepath.Join(string(o.Cache), inDir)
+	}
+	switch o.Index {
+	case IndexOff:
+		return nil, ""
+	case IndexBeside:
+		return []string{next}, next
+	case IndexCache:
+		return []string{cached}, cached
+	case IndexAuto:
+		return []string{cached, next}, cached
+	}
+	p := string(o.Index)
+	if st, err := os.Stat(p); several || err == nil && st.IsDir() {
+		p = filepath.Join(p, inDir)
+	}
+	return []string{p}, p
+}
+
+// index is what the index of one archive has to be, and where it is.
+type index struct {
+	archive string
+	info    source.Info // of the archive
+	user    uint32
+	paths   []string // "" is none
+	keep    string   // "" is that none is kept
+}
+
+// lookUp finds what indexes tell of archives. An index that cannot be used is
+// named in the log; the archive is then scanned.
+func (cfg *PlanConfig) lookUp(ctx context.Context, all []archiveScan) error {
+	if cfg.Request.Index == IndexOff {
+		return nil
+	}
+	err := each(ctx, all, func(_ context.Context, a *archiveScan) error {
+		cfg.lookUpOne(a, len(all) > 1)
+		return nil
+	})
+	archives, members := 0, 0
+	for i := range all {
+		if all[i].told != "" {
+			archives, members = archives+1, members+len(all[i].items)
+		}
+	}
+	if archives > 0 {
+		cfg.log().WithFields(logrus.Fields{"archives": archives, "members": members}).Info("not scanned: the index tells what is there")
+	}
+	return err
+}
+
+func (cfg *PlanConfig) lookUpOne(a *archiveScan, several bool) {
+	if a.found.Kind != source.Tar {
+		return
+	}
+	x := &index{archive: string(a.Path), info: a.found.Info, user: cfg.UID}
+	x.paths, x.keep = cfg.Request.indexPaths(x.archive, several)
+	a.index = x
+	for _, path := range x.paths {
+		items, err := a.load(cfg.FS, path)
+		if err == nil {
+			a.items, a.told = items, path
+			return
+		}
+		if !errors.Is(err, syscall.ENOENT) {
+			cfg.log().WithError(err).WithField("index", path).Warn("an index cannot be used; the archive is scanned")
+		}
+	}
+}
+
+// log is a place for log lines.
+func (cfg *PlanConfig) log() *logrus.Entry {
+	if cfg.Log != nil {
+		return cfg.Log
+	}
+	l := logrus.New()
+	l.SetOutput(io.Discard)
+	return logrus.NewEntry(l)
+}
+
+// load returns the members of the archive that the index at path tells. What is
+// wrong with the archive itself is for the scan to say.
+func (a *archiveScan) load(fs source.FS, path string) ([]source.Item, error) {
+	f, size, err := a.index.open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close() // read only
+	h, err := a.open(fs)
+	if err != nil {
+		return nil, err
+	}
+	var items []source.Item
+	archive := counted{h.f, &h.read}
+	key, err := source.KeyOf(archive, h.name, a.found.Info)
+	if err == nil {
+		items, err = source.ReadIndex(io.NewSectionReader(f, 0, size), size, key)
+	}
+	if err == nil {
+		err = a.index.ends(archive, items)
+	}
+	return items, a.end(h, err)
+}
+
+// open opens an index that may be believed.
+func (x *index) open(path string) (source.File, int64, error) {
+	f, err := source.OS{}.Open(path)
+	if err != nil {
+		return nil, 0, err
+	}
+	info, err := f.Stat()
+	if o := info.UID; err == nil && o != x.user && o != x.info.UID && o != 0 {
+		err = fmt.Errorf("belongs to user %d, who is neither this one nor the owner of the archive: %w", o, syscall.EPERM)
+	}
+	if err != nil {
+		return nil, 0, errors.Join(err, f.Close())
+	}
+	return f, info.Size, nil
+}
+
+// ends makes sure that no member follows the last.
+func (x *index) ends(archive io.ReaderAt, items []source.Item) error {
+	last := &items[len(items)-1]
+	b := make([]byte, source.BlockSize)
+	off := last.Off + source.Padded(last.Size)
+	if x.info.Size-off < source.BlockSize {
+		return nil
+	}
+	if err := source.ReadFull(archive, x.archive, b, off); err != nil {
+		return err
+	}
+	if !bytes.Equal(b, make([]byte, source.BlockSize)) {
+		return fmt.Errorf("the archive goes on at offset %d, where its index ends: %w", off, syscall.EIO)
+	}
+	return nil
+}
+
+func (x *index) keeps() bool { return x != nil && x.keep != "" }
+
+// NewIndexes is the indexes that a scan has made.
+type NewIndexes []newIndex
+
+type newIndex struct {
+	*index
+	key   source.IndexKey
+	items []source.Item
+}
+
+// Save keeps the indexes for the next job. That they cannot be kept is no more
+// than a line in the log.
+func (all NewIndexes) Save(log *logrus.Entry) {
+	for _, n := range all {
+		if err := n.save(); err != nil {
+			log.WithError(err).WithField("index", n.keep).Warn("the index cannot be kept, so the next job scans again; index=PATH says where it can")
+			return
+		}
+	}
+	if len(all) > 0 {
+		log.WithFields(logrus.Fields{"archives": len(all), "index": all[0].keep}).Info("what was found is kept as an index")
+	}
+}
+
+// save writes the index under another name first, in one go.
+func (n *newIndex) save() error {
+	var b bytes.Buffer
+	if err := source.WriteIndex(&b, n.key, n.items); err != nil {
+		return err
+	}
+	dir, mode := filepath.Dir(n.keep), uint32(0o600)
+	if n.keep == n.archive+beside {
+		mode |= n.info.Mode & 0o644 // for whoever reads the archive
+	} else if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	f, err := os.CreateTemp(dir, ".bivouac-*.tmp")
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(b.Bytes())
+	if err == nil {
+		err = f.Chmod(os.FileMode(mode))
+	}
+	if err = errors.Join(err, f.Close()); err == nil {
+		err = os.Rename(f.Name(), n.keep)
+	}
+	if err != nil {
+		_ = os.Remove(f.Name()) // the first error counts
+	}
+	return err
+}

@@ -1,0 +1,275 @@
+package stagein
+
+import (
+	"archive/tar"
+	"bytes"
+	"context"
+	"io"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/sirupsen/logrus"
+
+	"github.com/bivouacfs/bivouac/stagein/source"
+)
+
+// indexJob is a job of an archive of which the index is kept in a directory.
+func indexJob(t *testing.T, archive []byte) (j *job, log *bytes.Buffer) {
+	t.Helper()
+	j, log = tarJob(archive, 3), &bytes.Buffer{}
+	j.opts = Options{Index: IndexCache, Cache: source.Name(filepath.Join(t.TempDir(), "cache"))}
+	j.fs.nodes[j.path].info.UID = uint32(os.Getuid())
+	l := logrus.New()
+	l.SetOutput(log)
+	j.log = logrus.NewEntry(l)
+	return j, log
+}
+
+// indexFile is the only file in the directory of the indexes.
+func indexFile(t *testing.T, j *job) string {
+	t.Helper()
+	all, err := os.ReadDir(string(j.opts.Cache))
+	if err != nil || len(all) != 1 {
+		t.Fatalf("the cache has %v, %v, want one file", all, err)
+	}
+	return filepath.Join(string(j.opts.Cache), all[0].Name())
+}
+
+// staged runs the job and compares with the twin.
+func (j *job) staged(t *testing.T, want map[string]entry) {
+	t.Helper()
+	j.fs.read.Store(0)
+	got, err := j.run(context.Background())
+	if err != nil {
+		t.Fatal(err)
+	}
+	checkTree(t, got, want)
+	if read := j.fs.read.Load(); j.sum.SourceBytes != read {
+		t.Errorf("%d bytes were read, %d counted", read, j.sum.SourceBytes)
+	}
+}
+
+// TestIndexSavesScan: the second job has the same tree, and no byte of headers is
+// read before the files are.
+func TestIndexSavesScan(t *testing.T) {
+	r := seed(t)
+	for i, format := range []tar.Format{tar.FormatUSTAR, tar.FormatGNU, tar.FormatPAX, tar.FormatPAX} {
+		archive := writeTar(t, format, append(randomMembers(r, format, 60), file("last", randBytes(r, 40_000))))
+		want, err := twin(archive)
+		if err != nil {
+			t.Fatal(err)
+		}
+		j, log := indexJob(t, archive)
+		if i%2 == 1 {
+			j.stripe = 1000 // pieces that do not begin behind headers
+		}
+		j.staged(t, want)
+		if j.scanned == nil || len(j.scanned.Indexes) != 1 {
+			t.Fatal("the scan made no index")
+		}
+		j.scanned.Indexes.Save(j.log)
+		j.staged(t, want)
+		if j.scanned == nil || len(j.scanned.Indexes) != 0 || !strings.Contains(log.String(), "not scanned: the index") {
+			t.Fatalf("the index was not used: %s", log)
+		}
+		if most := int64(2*16<<10 + 2*source.BlockSize); j.scanned.Read > most {
+			t.Errorf("with an index %d bytes were read before the manifest, want %d", j.scanned.Read, most)
+		}
+		if read, most := j.sum.SourceBytes, int64(len(archive)+32<<10+2*source.BlockSize); read > most {
+			t.Errorf("%d bytes were read of an archive of %d", read, len(archive))
+		}
+	}
+}
+
+// TestIndexUnusable: an index that is not of this archive as it is now, or is
+// damaged or another's, is named and the archive scanned; the next index is right.
+func TestIndexUnusable(t *testing.T) {
+	r := seed(t)
+	archive := writeTar(t, tar.FormatUSTAR, []member{file("a", randBytes(r, 30_000)), file("b", randBytes(r, 50_000))})
+	want, err := twin(archive)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, spoil := range map[string]func(t *testing.T, j *job, path string){
+		"stale": func(_ *testing.T, j *job, _ string) { j.fs.nodes[j.path].info.Mtime++ },
+		"cut":   func(t *testing.T, _ *job, path string) { check(t, os.Truncate(path, 60)) },
+		"empty": func(t *testing.T, _ *job, path string) { check(t, os.Truncate(path, 0)) },
+		"other": func(t *testing.T, _ *job, path string) {
+			check(t, os.WriteFile(path, bytes.Repeat([]byte("x"), 500), 0o600))
+		},
+		"a link": func(t *testing.T, _ *job, path string) {
+			check(t, os.Rename(path, path+"2"), os.Symlink(path+"2", path))
+		},
+		"a directory": func(t *testing.T, _ *job, path string) {
+			check(t, os.Remove(path), os.Mkdir(path, 0o700), os.WriteFile(path+"/x", nil, 0o600))
+		},
+		"another user's": func(t *testing.T, _ *job, path string) {
+			if os.Getuid() != 0 {
+				t.Skip("only root can give a file away")
+			}
+			check(t, os.Chown(path, 4321, 4321))
+		},
+		"short": func(t *testing.T, j *job, path string) { // without its last member
+			key, err := source.KeyOf(bytes.NewReader(archive), "", j.fs.nodes[j.path].info)
+			check(t, err)
+			var b bytes.Buffer
+			check(t, source.WriteIndex(&b, key, j.scanned.Indexes[0].items[:1]), os.WriteFile(path, b.Bytes(), 0o600))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			j, log := indexJob(t, archive)
+			j.staged(t, want)
+			j.scanned.Indexes.Save(j.log)
+			spoil(t, j, indexFile(t, j))
+			j.staged(t, want)
+			if !strings.Contains(log.String(), "an index cannot be used; the archive is scanned") {
+				t.Errorf("the log says %s", log)
+			}
+			j.scanned.Indexes.Save(j.log) // over a directory it cannot, and that is no error
+			log.Reset()
+			j.staged(t, want)
+			if used := strings.Contains(log.String(), "not scanned: the index"); used == (name == "a directory") {
+				t.Errorf("the new index was used: %v: %s", used, log)
+			}
+		})
+	}
+}
+
+func check(t *testing.T, errs ...error) {
+	t.Helper()
+	for _, err := range errs {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// TestIndexWrong: what an index says of a member that its headers do not say is
+// found when the member is read; the index goes, and the next job scans.
+func TestIndexWrong(t *testing.T) {
+	r := seed(t)
+	archive := writeTar(t, tar.FormatUSTAR, []member{
+		file("a", randBytes(r, 3000)), file("b", randBytes(r, 5000)), file("c", randBytes(r, 1000)), file("d", randBytes(r, 1000)),
+	})
+	want, err := twin(archive)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, change := range map[string]func(all []source.Item) []source.Item{
+		"name":     func(all []source.Item) []source.Item { all[1].Path = "else"; return all },
+		"size":     func(all []source.Item) []source.Item { all[1].Size -= 7; return all },
+		"mode":     func(all []source.Item) []source.Item { all[1].Mode ^= 0o100; return all },
+		"time":     func(all []source.Item) []source.Item { all[1].Mtime++; return all },
+		"left out": func(all []source.Item) []source.Item { return slices.Delete(all, 2, 3) },
+		"one too few": func(all []source.Item) []source.Item { // its bytes are those of the one before
+			all[1].Size += source.Padded(all[2].Size) + source.BlockSize
+			return slices.Delete(all, 2, 3)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			j, _ := indexJob(t, archive)
+			j.staged(t, want)
+			n := j.scanned.Indexes
+			n[0].items = change(slices.Clone(n[0].items))
+			n.Save(j.log)
+			path := indexFile(t, j)
+			if _, err := j.run(context.Background()); !errorHas(err, j.path, path, "it is removed: stage in again") {
+				t.Errorf("the job says %v", err)
+			}
+			j.staged(t, want)
+		})
+	}
+}
+
+// TestIndexPlaces: where an index is looked for, and where one is kept.
+func TestIndexPlaces(t *testing.T) {
+	dir := t.TempDir()
+	archive := filepath.Join(dir, "set.tar")
+	for _, c := range []struct {
+		index Index
+		cache source.Name
+		at    []string
+		keep  string
+	}{
+		{IndexAuto, "/c", []string{"/c/set.tar-", archive + beside}, "/c/set.tar-"},
+		{IndexAuto, "", []string{"", archive + beside}, ""},
+		{IndexCache, "/c", []string{"/c/set.tar-"}, "/c/set.tar-"},
+		{IndexBeside, "/c", []string{archive + beside}, archive + beside},
+		{IndexOff, "/c", nil, ""},
+		{Index(dir + "/mine"), "/c", []string{dir + "/mine"}, dir + "/mine"},
+		{Index(dir), "/c", []string{dir + "/set.tar-"}, dir + "/set.tar-"},
+	} {
+		o := Options{Index: c.index, Cache: c.cache}
+		at, keep := o.indexPaths(archive, false)
+		same := len(at) == len(c.at) && strings.HasPrefix(keep, c.keep) && (keep == "") == (c.keep == "")
+		for i := range at {
+			same = same && strings.HasPrefix(at[i], c.at[i])
+		}
+		if !same {
+			t.Errorf("index=%s, cache %s: %v, %q, want %v, %q", c.index, c.cache, at, keep, c.at, c.keep)
+		}
+	}
+}
+
+// TestIndexBeside: who may read the archive may read the index, nobody else; and
+// nothing is left of the writing.
+func TestIndexBeside(t *testing.T) {
+	r := seed(t)
+	archive := writeTar(t, tar.FormatUSTAR, []member{file("a", randBytes(r, 3000))})
+	dir := t.TempDir()
+	for _, mode := range []os.FileMode{0o640, 0o600, 0o444} {
+		path := filepath.Join(dir, "a.tar")
+		check(t, os.WriteFile(path, archive, 0o600), os.Chmod(path, mode))
+		cfg := &PlanConfig{
+			FS: source.OS{}, Request: Request{Source: path, Name: "ds", Options: Options{Index: IndexBeside}}, Dataset: 3, Map: testMap(1),
+			UID: uint32(os.Getuid()),
+		}
+		s, err := Scan(context.Background(), cfg, io.Discard)
+		check(t, err)
+		s.Indexes.Save(quiet())
+		st, err := os.Stat(path + beside)
+		check(t, err)
+		if want := mode&0o644 | 0o600; st.Mode() != want {
+			t.Errorf("the index of an archive of mode %o has %o, want %o", mode, st.Mode(), want)
+		}
+		all, err := os.ReadDir(dir)
+		check(t, err, os.Remove(path), os.Remove(path+beside))
+		if len(all) != 2 {
+			t.Errorf("there are %v", all)
+		}
+	}
+}
+
+// TestIndexOfSeveral: each of several archives has its index, which has all members
+// whatever was wanted of them.
+func TestIndexOfSeveral(t *testing.T) {
+	r := seed(t)
+	j, log := indexJob(t, nil)
+	delete(j.fs.nodes, j.path)
+	j.path = "/src/*.tar"
+	j.fs.add("/src", source.TypeDir|0o755, nil)
+	all := map[string]entry{}
+	for _, name := range []string{"a", "b"} {
+		archive := writeTar(t, tar.FormatUSTAR, []member{directory("d"), file("d/x", randBytes(r, 3000)), file("y", randBytes(r, 200))})
+		j.fs.add("/src/"+name+".tar", source.TypeRegular|0o644, archive).info.UID = uint32(os.Getuid())
+		tree, err := twin(archive)
+		check(t, err)
+		for path, e := range tree {
+			all[name+"/"+path] = e
+		}
+	}
+	j.opts.Unpack, j.opts.Exclude = UnpackApart, []source.Name{"y"}
+	some := maps.Clone(all)
+	maps.DeleteFunc(some, func(path string, _ entry) bool { return strings.HasSuffix(path, "/y") })
+	j.staged(t, some)
+	j.scanned.Indexes.Save(j.log)
+	j.opts.Exclude = nil
+	j.staged(t, all)
+	if !strings.Contains(log.String(), "not scanned: the index") || !strings.Contains(log.String(), "archives=2") {
+		t.Errorf("the log says %s", log)
+	}
+}

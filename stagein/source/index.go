@@ -1,0 +1,224 @@
+package source
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"syscall"
+
+	"github.com/klauspost/compress/zstd"
+	"github.com/zeebo/xxh3"
+
+	"github.com/bivouacfs/bivouac/metadata"
+	"github.com/bivouacfs/bivouac/metadata/manifest"
+)
+
+// The index of a tar is its members, so that who has it need not look for them.
+// Its file is
+//
+//	magic    8 bytes  "BIVIDX" 00 01
+//	size     8 bytes  of the archive
+//	mtime    8 bytes  of the archive, in nanoseconds
+//	ends    16 bytes  xxh3-128 of the archive's first and last 16 KiB
+//	sum      8 bytes  xxh3 of what stands before
+//	members           a stream of manifest records (metadata/manifest) without
+//	                  owners, packed by zstd: in the order of the archive, each
+//	                  with the offset of its data
+//
+// Numbers are big endian. What lies between the end of one member's data and the
+// beginning of the next one's is the headers of the latter; so nothing is between
+// members that the index does not know of, and who fetches a member can see
+// whether its headers say what the index says (CheckHead).
+const indexMagic = "BIVIDX\x00\x01"
+
+const (
+	indexHead  = 48
+	indexEnd   = 16 << 10                     // bytes of each end of the archive that are in the key
+	maxHeaders = 2 * (MaxSpecial + BlockSize) // of one member
+)
+
+// IndexKey is what an archive is known by.
+type IndexKey struct {
+	Size  int64 // bytes
+	Mtime metadata.Time
+	Ends  [16]byte
+}
+
+// KeyOf reads the ends of an archive that is what info says.
+func KeyOf(f io.ReaderAt, name string, info Info) (IndexKey, error) {
+	k := IndexKey{Size: info.Size, Mtime: info.Mtime}
+	h := xxh3.New128()
+	n := min(indexEnd, info.Size)
+	b := make([]byte, n)
+	for _, off := range []int64{0, max(info.Size-n, n)} { // no byte twice
+		b = b[:min(n, info.Size-off)]
+		if err := ReadFull(f, name, b, off); err != nil {
+			return k, err
+		}
+		_, _ = h.Write(b) // cannot fail
+	}
+	k.Ends = h.Sum128().Bytes()
+	return k, nil
+}
+
+func (k *IndexKey) append(b []byte) []byte {
+	b = append(b, indexMagic...)
+	b = binary.BigEndian.AppendUint64(b, uint64(k.Size))
+	b = binary.BigEndian.AppendUint64(b, uint64(k.Mtime))
+	b = append(b, k.Ends[:]...)
+	return binary.BigEndian.AppendUint64(b, xxh3.Hash(b))
+}
+
+// WriteIndex writes the index of an archive that has all of items, in its order.
+func WriteIndex(w io.Writer, k IndexKey, items []Item) error {
+	if _, err := w.Write(k.append(nil)); err != nil {
+		return err
+	}
+	z, err := zstd.NewWriter(w, zstd.WithEncoderConcurrency(1))
+	if err != nil {
+		return err
+	}
+	m := manifest.NewWriter(z)
+	for i := range items {
+		it := &items[i]
+		r := manifest.Record{Path: it.Path, Target: it.Target, Hardlink: it.Hardlink, From: manifest.Origin{Off: it.Off}}
+		t := KeptTime(it.Mtime)
+		r.Attr = metadata.Attr{Mode: it.Mode, Nlink: 1, Size: it.Size, Atime: t, Mtime: t, Ctime: t}
+		if err := m.Add(r); err != nil {
+			return errors.Join(err, z.Close())
+		}
+	}
+	return errors.Join(m.Close(), z.Close())
+}
+
+// ReadIndex reads the index, of n bytes, of the archive that is known by k. The
+// items have Head and Check set. An index of another archive, or of what this one was
+// before, is ESTALE; one that is damaged, or that no archive can have, EIO.
+func ReadIndex(r io.Reader, n int64, k IndexKey) (items []Item, err error) {
+	defer func() {
+		if bug := recover(); bug != nil { // of the decoder, which is not ours
+			items, err = nil, fmt.Errorf("the decoder gave up: %v: %w", bug, syscall.EIO)
+		}
+	}()
+	if n > k.Size+indexEnd { // a record is no longer than the headers that it is of
+		return nil, fmt.Errorf("%d bytes of index for an archive of %d: %w", n, k.Size, syscall.EIO)
+	}
+	var head [indexHead]byte
+	if _, err := io.ReadFull(r, head[:]); err != nil {
+		return nil, fmt.Errorf("is cut short: %w: %w", syscall.EIO, err)
+	}
+	if err := k.check(head[:]); err != nil {
+		return nil, err
+	}
+	z, err := zstd.NewReader(r, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxWindow(MaxWindow))
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", syscall.EIO, err)
+	}
+	defer z.Close()
+	return k.members(manifest.NewReader(z))
+}
+
+// check compares the head of an index with what it should be.
+func (k *IndexKey) check(head []byte) error {
+	at := indexHead - 8
+	switch was := xxh3.Hash(head[:at]); {
+	case string(head[:6]) != indexMagic[:6]:
+		return fmt.Errorf("is no index: %w", syscall.EIO)
+	case string(head[:8]) != indexMagic:
+		return fmt.Errorf("is of another version of this program: %w", syscall.ESTALE)
+	case binary.BigEndian.Uint64(head[at:]) != was:
+		return fmt.Errorf("is damaged: %w", syscall.EIO)
+	case string(k.append(nil)) != string(head):
+		return fmt.Errorf("is of another archive, or of what this one was before: %w", syscall.ESTALE)
+	}
+	return nil
+}
+
+func (k *IndexKey) members(r *manifest.Reader) ([]Item, error) {
+	var items []Item
+	for end := int64(0); ; {
+		rec, err := r.Next()
+		switch {
+		case err == io.EOF && len(items) == 0:
+			return nil, fmt.Errorf("has no members: %w", syscall.EIO)
+		case err == io.EOF:
+			return items, nil
+		case errors.Is(err, syscall.EIO):
+			return nil, err
+		case err != nil:
+			return nil, fmt.Errorf("%w: %w", syscall.EIO, err)
+		}
+		it, err := k.item(&rec, end)
+		if err != nil {
+			return nil, fmt.Errorf("member %q at offset %d: %w: %w", rec.Path, rec.From.Off, err, syscall.EIO)
+		}
+		items = append(items, it)
+		end = it.Off + Padded(it.Size)
+	}
+}
+
+// item is the member of a record, whose headers begin at off.
+func (k *IndexKey) item(r *manifest.Record, off int64) (Item, error) {
+	it := Item{
+		Path: r.Path, Mode: r.Attr.Mode, Size: r.Attr.Size, Mtime: r.Attr.Mtime,
+		Target: r.Target, Hardlink: r.Hardlink, Off: r.From.Off, Head: r.From.Off - off,
+	}
+	data := it.Is(TypeRegular) && it.Hardlink == ""
+	switch {
+	case !it.Is(TypeRegular) && !it.Is(TypeDir) && !it.Is(TypeSymlink), it.Mode&^(TypeMask|0o7777) != 0:
+		return it, fmt.Errorf("a mode of %o", it.Mode)
+	case it.Is(TypeSymlink) != (it.Target != ""), it.Hardlink != "" && !it.Is(TypeRegular), !data && it.Size != 0,
+		it.Path == "" && !it.Is(TypeDir):
+		return it, errors.New("is of no kind that there is")
+	case it.Head < BlockSize, it.Head > maxHeaders, it.Head%BlockSize != 0,
+		it.Off > k.Size, it.Size > k.Size, it.Off+Padded(it.Size) > k.Size:
+		return it, fmt.Errorf("headers of %d bytes and data of %d", it.Head, it.Size)
+	case it.Head < int64(len(it.Path)+len(it.Target)+len(it.Hardlink)):
+		return it, fmt.Errorf("headers of %d bytes, which cannot have its names", it.Head)
+	}
+	it.Check = it.Digest()
+	return it, nil
+}
+
+// Digest is of what the headers of a member say of it.
+func (i *Item) Digest() uint64 {
+	b := make([]byte, 0, 256)
+	for _, s := range []string{i.Path, i.Target, i.Hardlink} {
+		b = append(append(b, s...), 0)
+	}
+	b = binary.BigEndian.AppendUint32(b, i.Mode)
+	b = binary.BigEndian.AppendUint64(b, uint64(i.Size))
+	return xxh3.Hash(binary.BigEndian.AppendUint64(b, uint64(KeptTime(i.Mtime))))
+}
+
+// CheckHead sees whether b, which stands before a member's data at off, is the
+// headers of one member of that digest.
+func CheckHead(b []byte, off int64, digest uint64) error {
+	var g Group
+	g.Reset(off - int64(len(b)))
+	for at := 0; at+BlockSize <= len(b); at += BlockSize {
+		step, err := g.Add(b[at : at+BlockSize])
+		switch last := at+BlockSize == len(b); {
+		case err != nil:
+			return err
+		case step == Member && last && g.Item.Digest() == digest:
+			return nil
+		case step == Member:
+			return fmt.Errorf("there is %q: %w", g.Item.Path, syscall.EBADMSG)
+		case step == End:
+			return fmt.Errorf("the archive ends at offset %d: %w", g.Start(), syscall.EBADMSG)
+		case step == Skip:
+			g.Reset(g.Pos())
+		}
+	}
+	return fmt.Errorf("there are no headers at offset %d: %w", off-int64(len(b)), syscall.EBADMSG)
+}
+
+// maxTime is the latest time that a manifest takes, in the year 2116, and
+// negated the earliest.
+const maxTime = metadata.Time(math.MaxInt64 / 2)
+
+// KeptTime is the nearest time to t that a manifest takes.
+func KeptTime(t metadata.Time) metadata.Time { return max(-maxTime, min(t, maxTime)) }
