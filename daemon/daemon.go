@@ -299,7 +299,7 @@ func (d *Daemon) openNetwork(l net.Listener) error {
 		return fmt.Errorf("peers: %w", err)
 	}
 	d.rpc, err = rpc.NewServer(rpc.ServerConfig{
-		Key: d.cfg.Key, Job: d.job.Name(), Self: d.job.Self, Handlers: d.handlers(), Inline: inline,
+		Key: d.cfg.Key, Job: d.job.Name(), Self: d.job.Self, Handlers: d.handlers(), Inline: inline, Alone: alone,
 		Stream: d.raftStream, Epoch: d.epoch, NewerEpoch: d.newerEpoch, Log: log,
 	})
 	if err != nil {

@@ -180,7 +180,7 @@ func (d *Daemon) need(ctx context.Context, ino metadata.Ino, off, n int64) error
 		switch {
 		case known && ds.Phase == cluster.Failed:
 			return fmt.Errorf("inode %v: dataset %s has failed: %s: %w", ino, ds.Name, ds.Error, syscall.EIO)
-		case known && !ds.Fill && ds.Phase != cluster.Staging:
+		case known && staged(ds):
 			return nil
 		}
 		select { // this node does not know yet what the reader knows
@@ -194,13 +194,31 @@ func (d *Daemon) need(ctx context.Context, ino metadata.Ino, off, n int64) error
 	}
 }
 
+// has reports whether need has nothing to wait for.
+func (d *Daemon) has(ino metadata.Ino, off, n int64) bool {
+	if !ino.Sealed() {
+		return true
+	}
+	if f, _ := d.fill.get(ino.Dataset()); f != nil {
+		return f.Has(ino, off, n)
+	}
+	ds, known := d.View().Dataset(ino.Dataset())
+	return known && staged(ds)
+}
+
+// staged reports whether all of a dataset, which is not filled, was put where it
+// belongs.
+func staged(ds cluster.Dataset) bool {
+	return !ds.Fill && ds.Phase != cluster.Staging && ds.Phase != cluster.Failed
+}
+
 // needFor is need for another node: EAGAIN if it takes long.
 func (d *Daemon) needFor(ctx context.Context, ino metadata.Ino, off, n int64) error {
-	if !ino.Sealed() {
+	if d.has(ino, off, n) {
 		return nil
 	}
-	if f, _ := d.fill.get(ino.Dataset()); f != nil && f.Has(ino, off, n) {
-		return nil
+	if err := ctx.Err(); err != nil {
+		return err
 	}
 	select {
 	case d.fill.waits <- struct{}{}:

@@ -87,6 +87,10 @@ func inline(op wire.Op) bool {
 	return false
 }
 
+// alone says which are, too, while nothing else is under way on the
+// connection: the next one waits no longer than for one read of the disk.
+func alone(op wire.Op) bool { return op == wire.OpRead }
+
 func (d *Daemon) handlers() map[wire.Op]rpc.Handler {
 	h := d.metaHandlers()
 	for op, f := range d.leaseHandlers() {
@@ -228,6 +232,9 @@ func (d *Daemon) handleRead(ctx context.Context, r *rpc.Request, resp *rpc.Respo
 	}
 	if err := d.needFor(ctx, q.Ino, q.Off, int64(q.Len)); err != nil {
 		return err
+	}
+	if ctx.Err() != nil { // inline; what follows waits for nothing but this node's disk
+		ctx = d.ctx
 	}
 	if lent, err := d.lend(ctx, &q, resp); lent || err != nil {
 		return err

@@ -78,6 +78,9 @@ func (c *clientConn) do(ctx context.Context, w *waiter) error {
 	if err != nil {
 		return err
 	}
+	if w.soon() {
+		return w.err
+	}
 	select {
 	case <-w.done:
 		return w.err
@@ -160,11 +163,15 @@ func (c *clientConn) request(ctx context.Context, w *waiter) (uint32, error) {
 // write writes the frame. It holds the turn.
 func (c *clientConn) write(ctx context.Context, w *waiter, tag uint32) error {
 	c.w.arm(max(w.left(), 0) + grace)
+	h := wire.Header{Op: w.call.Op, Tag: tag, Epoch: c.l.p.cfg.Epoch(), Wait: w.wait()}
+	rest, err := c.w.begin(h, w.call.Body, w.call.Data...)
+	if err != nil || len(rest) == 0 {
+		return err
+	}
 	if ctx.Done() != nil {
 		defer context.AfterFunc(ctx, c.w.hurry(grace))()
 	}
-	h := wire.Header{Op: w.call.Op, Tag: tag, Epoch: c.l.p.cfg.Epoch(), Wait: w.wait()}
-	return c.w.send(h, w.call.Body, w.call.Data...)
+	return c.w.finish(rest)
 }
 
 // abandon ends the wait of a caller that gives up, and returns only when

@@ -11,6 +11,8 @@ import (
 	"syscall"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/bivouacfs/bivouac/datapath/wire"
 )
 
@@ -170,6 +172,16 @@ func (w *frameWriter) hurry(d time.Duration) func() {
 
 // send writes a whole frame. Held by turn. h's lengths are set here.
 func (w *frameWriter) send(h wire.Header, body []byte, data ...[]byte) error {
+	rest, err := w.begin(h, body, data...)
+	if err != nil || len(rest) == 0 {
+		return err
+	}
+	return w.finish(rest)
+}
+
+// begin is the part of send that does not wait: of a small frame, what the
+// connection takes at once. finish writes the rest.
+func (w *frameWriter) begin(h wire.Header, body []byte, data ...[]byte) (rest net.Buffers, err error) {
 	h.Body = uint32(len(body))
 	for _, p := range data {
 		h.Data += uint32(len(p))
@@ -180,17 +192,52 @@ func (w *frameWriter) send(h wire.Header, body []byte, data ...[]byte) error {
 	}
 	n := wire.HeaderSize + int(h.Body+h.Data)
 	w.bytes.Add(int64(n))
-	if n == len(w.buf) {
-		_, err := w.conn.Write(w.buf)
-		return err
-	}
 	w.vec = append(w.vec[:0], w.buf)
+	if n == len(w.buf) {
+		k, err := w.try(w.buf)
+		if k == n || err != nil {
+			return nil, err
+		}
+		w.vec[0] = w.buf[k:]
+		return w.vec, nil
+	}
 	if len(body) > 0 {
 		w.vec = append(w.vec, body)
 	}
 	w.vec = append(w.vec, data...)
-	vec := net.Buffers(w.vec)
-	_, err := vec.WriteTo(w.conn)
+	return w.vec, nil
+}
+
+// finish writes what begin has left.
+func (w *frameWriter) finish(rest net.Buffers) error {
+	_, err := rest.WriteTo(w.conn)
 	clear(w.vec) // keep nobody's memory
 	return err
+}
+
+// try writes as much of p as a TCP connection takes without a wait.
+func (w *frameWriter) try(p []byte) (n int, err error) {
+	if w.raw == nil {
+		return 0, nil
+	}
+	var failed error
+	err = w.raw.Write(func(fd uintptr) bool {
+		for {
+			k, err := unix.SendmsgN(int(fd), p, nil, nil, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL)
+			switch err {
+			case nil:
+				n = k
+			case unix.EINTR:
+				continue
+			case unix.EAGAIN:
+			default:
+				failed = os.NewSyscallError("write", err)
+			}
+			return true
+		}
+	})
+	if failed != nil {
+		err = failed
+	}
+	return n, err
 }

@@ -319,6 +319,26 @@ func newWaiter(ctx context.Context, timeout time.Duration, c *Call) *waiter {
 	return w
 }
 
+// patience is how long a call waits before it looks whether its context ends:
+// most are answered sooner, and for them the contexts of requests, which make
+// what is waited on when it is asked for, have nothing to make.
+const patience = 10 * time.Millisecond
+
+// soon waits for the answer for a moment, and reports whether it has come.
+func (w *waiter) soon() bool {
+	if w.left() <= patience {
+		return false
+	}
+	w.timer.Reset(patience)
+	select {
+	case <-w.done:
+		return true
+	case <-w.timer.C:
+		w.timer.Reset(max(w.left(), 0))
+		return false
+	}
+}
+
 func (w *waiter) release() {
 	w.timer.Stop()
 	w.call, w.err, w.receiving = nil, nil, false

@@ -112,6 +112,33 @@ func TestCancel(t *testing.T) {
 	})
 }
 
+// asked counts how often somebody wants to know when it ends.
+type asked struct {
+	context.Context
+	n atomic.Int32
+}
+
+func (a *asked) Done() <-chan struct{} {
+	a.n.Add(1)
+	return a.Context.Done()
+}
+
+// TestQuickCallAsksNoContext: the contexts of requests make something to wait
+// on when they are asked for it; a call that is answered soon does not ask.
+func TestQuickCallAsksNoContext(t *testing.T) {
+	_, addr := startServer(t, map[wire.Op]Handler{wire.OpGetattr: echo}, nil)
+	to := startPeers(t, addr, nil).To(3)
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	eventually(t, "a quick call", func() bool { // one may be slow
+		a := &asked{Context: ctx}
+		if err := to.Do(a, &Call{Op: wire.OpGetattr}); err != nil {
+			t.Fatal(err)
+		}
+		return a.n.Load() == 0
+	})
+}
+
 // fakeServer shakes hands on one connection and then does as it is told.
 func fakeServer(t *testing.T, purpose wire.Purpose, serve func(conn net.Conn)) string {
 	t.Helper()

@@ -29,6 +29,10 @@ type ServerConfig struct {
 	// that would have to wait returns its error, context.Canceled, and is
 	// called again on a goroutine where it may.
 	Inline func(wire.Op) bool
+	// Alone says which ops are, too, while nothing else is under way on their
+	// connection: ones that may take as long as a disk does. Who asks for one
+	// thing at a time is spared the way to another goroutine and back.
+	Alone func(wire.Op) bool
 	// Stream gets the connections for streams, authenticated. Until it returns
 	// Close closes the connection; afterwards it is whoever's has it.
 	Stream func(conn net.Conn, peer metadata.NodeID)
@@ -115,6 +119,7 @@ type Server struct {
 	id       identity
 	handlers [wire.MaxOp]Handler
 	inline   [wire.MaxOp]bool
+	alone    [wire.MaxOp]bool
 	seen     *nonceRing
 	stats    serverStats
 	meta     *workers
@@ -150,6 +155,7 @@ func NewServer(cfg ServerConfig) (*Server, error) {
 	for op, h := range cfg.Handlers {
 		s.handlers[op] = h
 		s.inline[op] = cfg.Inline != nil && cfg.Inline(op)
+		s.alone[op] = cfg.Alone != nil && cfg.Alone(op)
 	}
 	cfg.Key = Key{}
 	s.cfg = cfg

@@ -9,6 +9,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strconv"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -201,6 +202,49 @@ func TestInlineThatWaits(t *testing.T) {
 		t.Errorf("the call that waited = %q, %v", call.Reply, err)
 	}
 	eventually(t, "both responses are done", func() bool { return undone.Load() == 2 })
+}
+
+// TestAlone: a request is answered where it was read while it is the only one
+// of its connection, and else where it delays no other.
+func TestAlone(t *testing.T) {
+	free := make(chan struct{})
+	var waiting atomic.Int32
+	_, addr := startServer(t, map[wire.Op]Handler{
+		wire.OpRead: func(ctx context.Context, req *Request, resp *Response) error {
+			inline := ctx.Err() != nil
+			if len(req.Body) > 0 {
+				if inline {
+					return ctx.Err() // as one that would have to wait
+				}
+				waiting.Add(1)
+				<-free
+			}
+			resp.Body = strconv.AppendBool(nil, inline)
+			return nil
+		},
+	}, func(c *ServerConfig) { c.Alone = func(op wire.Op) bool { return op == wire.OpRead } })
+	to := startPeers(t, addr, func(c *PeersConfig) { c.Conns = 1 }).To(3)
+	where := func() string {
+		t.Helper()
+		c := Call{Op: wire.OpRead}
+		if err := to.Do(context.Background(), &c); err != nil {
+			t.Fatal(err)
+		}
+		return string(c.Reply)
+	}
+	if got := where(); got != "true" {
+		t.Errorf("alone, inline = %s, want true", got)
+	}
+	first := make(chan error, 1)
+	go func() { first <- to.Do(context.Background(), &Call{Op: wire.OpRead, Body: []byte{1}}) }()
+	eventually(t, "the first call waits", func() bool { return waiting.Load() == 1 })
+	if got := where(); got != "false" {
+		t.Errorf("beside another, inline = %s, want false", got)
+	}
+	close(free)
+	if err := <-first; err != nil {
+		t.Error(err)
+	}
 }
 
 func TestResponseTooLarge(t *testing.T) {

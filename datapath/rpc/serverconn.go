@@ -121,7 +121,7 @@ func (c *serverConn) dispatch(h wire.Header) error {
 	c.s.stats.requests[h.Op].Add(1)
 	c.s.stats.inFlight.Add(1)
 	c.wg.Add(1)
-	if c.s.inline[h.Op] {
+	if t.inline = c.inline(h.Op); t.inline {
 		t.run()
 		return nil
 	}
@@ -130,6 +130,12 @@ func (c *serverConn) dispatch(h wire.Header) error {
 		return c.ctx.Err()
 	}
 	return nil
+}
+
+// inline reports whether the reading goroutine answers op, the request that it
+// has read last.
+func (c *serverConn) inline(op wire.Op) bool {
+	return c.s.inline[op] || c.s.alone[op] && len(c.slots) == 1 && c.r.br.Buffered() == 0
 }
 
 // refuse answers a request for an op that has no handler here.
@@ -149,7 +155,9 @@ type task struct {
 	pool *bytebufferpool.Pool
 	req  Request
 	resp Response
-	late bool // an inline op that has to wait, and so is on a worker
+	// inline is set while the reading goroutine runs it; what would have to
+	// wait there is given to a worker.
+	inline bool
 }
 
 // Requests without data and requests with much come from pools of their own,
@@ -200,7 +208,7 @@ func (t *task) run() {
 	ctx, cancel := t.context()
 	err := t.handle(ctx)
 	cancel()
-	if t.inline() && errors.Is(err, context.Canceled) {
+	if t.inline && errors.Is(err, context.Canceled) {
 		t.again()
 		return
 	}
@@ -215,15 +223,12 @@ func (t *task) run() {
 	t.end()
 }
 
-// inline reports whether the reading goroutine runs t.
-func (t *task) inline() bool { return !t.late && t.c.s.inline[t.h.Op] }
-
 // again has t answered by a worker, which may wait.
 func (t *task) again() {
 	if t.resp.Done != nil {
 		t.resp.Done()
 	}
-	t.resp, t.late = Response{}, true
+	t.resp, t.inline = Response{}, false
 	if !t.c.workers.run(t) {
 		t.end()
 	}
@@ -231,7 +236,7 @@ func (t *task) again() {
 
 func (t *task) context() (context.Context, context.CancelFunc) {
 	switch {
-	case t.inline():
+	case t.inline:
 		return t.c.s.over, func() {}
 	case t.h.Wait == 0:
 		return t.c.ctx, func() {}

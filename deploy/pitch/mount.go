@@ -18,9 +18,9 @@ import (
 const (
 	fuseDevice = "/dev/fuse"
 	fuseType   = "fuse.bivouac"
-	// readAhead is what the kernel reads ahead on the mount, in KiB; one
-	// request of the largest size.
-	readAhead = 1024
+	// readAhead is what the kernel reads ahead on the mount, in KiB: some
+	// requests of the largest size at once, as in package mount.
+	readAhead = 4096
 )
 
 // mountFuse mounts a new connection at path for the user and returns its

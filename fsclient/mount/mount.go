@@ -23,6 +23,7 @@ import (
 const (
 	maxWrite      = 1 << 20 // bytes of one READ or WRITE
 	maxBackground = 64      // read-ahead and other requests that nobody waits for
+	readAhead     = 4 << 20 // bytes ahead of who reads in sequence: some requests at once
 	fsName        = "bivouac"
 	fdPrefix      = "/dev/fd/"
 )
@@ -110,6 +111,7 @@ func (m *Mount) options() *fuse.MountOptions {
 		Name:              fsName,
 		DirectMount:       root && !m.adopted(),
 		DirectMountStrict: root && !m.adopted(),
+		DisableSplice:     true, // which tries a pipe for every read, also of bytes in memory
 		ExtraCapabilities: fuse.CAP_READDIRPLUS_AUTO | fuse.CAP_DIRECT_IO_ALLOW_MMAP,
 		Logger:            log.New(&logWriter{m.cfg.Log}, "", 0),
 		Debug:             m.cfg.Debug,
@@ -166,8 +168,8 @@ func (m *Mount) Ready() error {
 	return nil
 }
 
-// raiseReadAhead has the kernel ask for as much as fits in one request, which
-// is by default an eighth of that. Only root may; who has mounted does it. The
+// raiseReadAhead has the kernel ask ahead for more than one request, which is
+// by default an eighth of one. Only root may; who has mounted does it. The
 // mount itself is not asked for its number: a process that is killed while it
 // waits for its own mount does not die.
 func raiseReadAhead(dir string) error {
@@ -176,7 +178,7 @@ func raiseReadAhead(dir string) error {
 		return err
 	}
 	f := fmt.Sprintf("/sys/class/bdi/%d:%d/read_ahead_kb", st.Dev_major, st.Dev_minor)
-	return os.WriteFile(f, []byte(strconv.Itoa(maxWrite>>10)), 0)
+	return os.WriteFile(f, []byte(strconv.Itoa(readAhead>>10)), 0)
 }
 
 // refusePoll has the kernel learn that the mount at point knows no poll. It is

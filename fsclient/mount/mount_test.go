@@ -6,11 +6,13 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync/atomic"
 	"syscall"
 	"testing"
 
 	"github.com/sirupsen/logrus"
+	"golang.org/x/sys/unix"
 
 	"github.com/bivouacfs/bivouac/datapath"
 	"github.com/bivouacfs/bivouac/datapath/chunkstore"
@@ -242,4 +244,16 @@ func pattern(n int) []byte {
 		p[i] = byte(i*7 + i>>8*13 + i>>16*31 + 1)
 	}
 	return p
+}
+
+// TestReadAhead: who reads in sequence is some requests ahead.
+func TestReadAhead(t *testing.T) {
+	j := newJob(t)
+	var st unix.Stat_t
+	check(t, unix.Stat(j.dirs[0], &st))
+	b, err := os.ReadFile(fmt.Sprintf("/sys/class/bdi/%d:%d/read_ahead_kb", unix.Major(st.Dev), unix.Minor(st.Dev)))
+	check(t, err)
+	if got := strings.TrimSpace(string(b)); got != "4096" {
+		t.Errorf("read_ahead_kb = %s, want 4096", got)
+	}
 }
