@@ -380,6 +380,8 @@ func (d *Daemon) controlHandlers() map[wire.Op]rpc.Handler {
 		wire.OpStagePoll:  handleJSON(d.onPoll),
 		wire.OpStageAbort: handleJSON(d.onAbort),
 		wire.OpStageSeam:  handleJSON(d.onSeam),
+		wire.OpFillClaim:  handleJSON(d.onFillClaim),
+		wire.OpFillLanded: handleJSON(d.onFillLanded),
 		wire.OpManifest:   d.onBlob,
 		wire.OpStatus:     handleJSON(d.onStatus),
 		wire.OpCensus:     handleJSON(d.onCensus),

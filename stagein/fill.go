@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -32,6 +33,7 @@ type FillConfig struct {
 	Watch func() (cluster.Map, <-chan struct{})
 	// Put writes all of p at off of the object of ino on this node.
 	Put     func(ctx context.Context, ino metadata.Ino, p []byte, off int64) error
+	Others  Others // nil: each node fetches what is its own, a piece at a time
 	Journal string // path
 	Digest  string // of the manifest, which the journal belongs to
 	Boot    string // what changes when the machine is booted
@@ -51,6 +53,8 @@ type Fill struct {
 	journal *journal
 	window  *window
 	slots   chan struct{} // one for each piece that is fetched because it was asked for
+	birth   uint64        // tells this fill from those that this node has begun before
+	runSize int64
 
 	ctx    context.Context // of what is under way
 	cancel context.CancelFunc
@@ -68,12 +72,17 @@ type Fill struct {
 	trouble error             // guarded by mu; why a piece cannot be fetched
 	epoch   metadata.Epoch    // guarded by mu; of the map for which whole was found
 	closed  bool              // guarded by mu
+
+	births map[metadata.NodeID]uint64 // guarded by mu; of the fills that have claimed something
 }
 
-// flight is a piece that is being fetched.
+// flight is a piece that is being fetched, by this node or by one that has claimed it.
 type flight struct {
-	done chan struct{} // closed when it is over
-	err  error         // written before
+	done    chan struct{} // closed when it is over
+	err     error         // written before
+	claimed bool          // by who reads its run, this node or another
+	by      metadata.NodeID
+	birth   uint64
 }
 
 const (
@@ -101,6 +110,7 @@ func NewFill(cfg FillConfig) (*Fill, error) {
 		cfg:    cfg, src: fetcher{fs: cfg.FS, origins: cfg.Origins}, have: newResidents(),
 		pool:    source.NewPool(int(max(cfg.Memory/wire.MaxData, minPieces)), wire.MaxData),
 		flights: make(map[piece]*flight), slots: make(chan struct{}, demandSlots), calm: closedChan(),
+		birth: rand.Uint64(), runSize: defaultRunSize, births: make(map[metadata.NodeID]uint64),
 	}
 	f.ctx, f.cancel = context.WithCancel(context.Background())
 	var err error
@@ -145,6 +155,7 @@ func (f *Fill) Close() error {
 	f.mu.Lock()
 	f.closed = true
 	f.mu.Unlock()
+	f.release(func(metadata.NodeID) bool { return true })
 	f.cancel()
 	f.wg.Wait()
 	return errors.Join(f.journal.close(), f.src.close())
@@ -252,23 +263,41 @@ func (f *Fill) Need(ctx context.Context, ino metadata.Ino, off, n int64) error {
 	if len(s.order) == 0 {
 		return fmt.Errorf("inode %v: no node was up in epoch %d: %w", ino, a.Layout.Epoch, syscall.EIO)
 	}
-	var fs []*flight
-	for _, chunk := range s.touched(f.cfg.Self, off, n) {
-		if fl := f.ask(piece{ino, chunk}); fl != nil {
-			fs = append(fs, fl)
-		}
+	ps := s.touched(f.cfg.Self, off, n)
+	for _, chunk := range ps {
+		f.ask(piece{ino, chunk}) // all at once
 	}
-	for _, fl := range fs {
-		select {
-		case <-fl.done:
-		case <-ctx.Done():
-			return ctx.Err()
-		}
-		if fl.err != nil {
-			return fl.err
+	for _, chunk := range ps {
+		if err := f.await(ctx, piece{ino, chunk}, f.ask); err != nil {
+			return err
 		}
 	}
 	return nil
+}
+
+// await waits until a piece is here. begin has it fetched, unless it is here or
+// on its way. Who has claimed it may give it up: then it is fetched all the same.
+func (f *Fill) await(ctx context.Context, p piece, begin func(piece) *flight) error {
+	for {
+		fl := begin(p)
+		if fl == nil {
+			return nil
+		}
+		var late <-chan time.Time
+		if fl.claimed {
+			late = time.After(claimTime)
+		}
+		select {
+		case <-fl.done:
+		case <-late:
+			f.land(p, fl, errReleased)
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+		if !errors.Is(fl.err, errReleased) {
+			return fl.err
+		}
+	}
 }
 
 // ask has a piece fetched at once; nil if it is here.
@@ -314,9 +343,12 @@ func (f *Fill) hurry(p piece, fl *flight) {
 func (f *Fill) land(p piece, fl *flight, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	if f.flights[p] != fl {
+		return // a claim that was given up in the meantime
+	}
 	delete(f.flights, p)
 	fl.err = err
-	if err != nil && f.ctx.Err() == nil {
+	if err != nil && f.ctx.Err() == nil && !errors.Is(err, errReleased) {
 		f.trouble = err
 	}
 	close(fl.done)
@@ -324,26 +356,29 @@ func (f *Fill) land(p piece, fl *flight, err error) {
 
 // fetch brings a piece in the order of the fill, unless somebody else does.
 func (f *Fill) fetch(p piece) error {
-	f.mu.Lock()
-	if f.have.has(p) {
-		f.mu.Unlock()
-		return nil
-	}
-	fl := f.flights[p]
-	if fl != nil {
-		f.mu.Unlock()
-		select {
-		case <-fl.done:
-			return fl.err
-		case <-f.ctx.Done():
-			return f.ctx.Err()
+	return f.await(f.ctx, p, func(p piece) *flight {
+		fl, mine := f.begun(p)
+		if mine {
+			f.land(p, fl, f.bring(p))
 		}
+		return fl
+	})
+}
+
+// begun is the flight of a piece; mine if it did not exist, and nil if the piece
+// is here.
+func (f *Fill) begun(p piece) (fl *flight, mine bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.have.has(p) {
+		return nil, false
+	}
+	if fl := f.flights[p]; fl != nil {
+		return fl, false
 	}
 	fl = &flight{done: make(chan struct{})}
 	f.flights[p] = fl
-	f.mu.Unlock()
-	f.land(p, fl, f.bring(p))
-	return fl.err
+	return fl, true
 }
 
 // bring reads a piece from the source and stores it here. When it fails for good

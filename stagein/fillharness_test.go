@@ -68,6 +68,15 @@ func (m *memFiles) Files(fn func(dir string, number uint32, name string, a metad
 	return nil
 }
 
+func (m *memFiles) Located(fn func(from manifest.Origin, a metadata.Attr) bool) error {
+	for _, r := range m.records {
+		if r.From.Known() && !fn(r.From, r.Attr) {
+			return nil
+		}
+	}
+	return nil
+}
+
 func (m *memFiles) Origin(ino metadata.Ino) (manifest.Origin, metadata.Attr, error) {
 	r, ok := m.byIno[ino]
 	if !ok {
@@ -99,11 +108,23 @@ func (j *job) filler(m cluster.Map, node metadata.NodeID, s *Scanned, files File
 	if err := json.Unmarshal(b, &cfg.Origins); err != nil {
 		return nil, err
 	}
+	if j.camp != nil {
+		cfg.Others = j.camp
+	}
 	f, err := NewFill(cfg)
-	if err == nil && j.lim.piece != 0 {
+	if err != nil {
+		return nil, err
+	}
+	if j.lim.piece != 0 {
 		f.pool = source.NewPool(minPieces, j.lim.piece)
 	}
-	return f, err
+	if j.runSize != 0 {
+		f.runSize = j.runSize
+	}
+	if j.camp != nil {
+		j.camp.pitch(node, f)
+	}
+	return f, nil
 }
 
 // filled stages what Scan has found, on all nodes at once.
@@ -117,6 +138,9 @@ func (j *job) filled(ctx context.Context, m cluster.Map, s *Scanned, records *by
 		return nil, err
 	}
 	defer os.RemoveAll(dir)
+	if j.camp != nil {
+		j.camp = j.camp.again()
+	}
 	states := make([]Progress, j.nodes)
 	var g errgroup.Group
 	for i := range states {

@@ -16,6 +16,9 @@ const minChunk = stripeChunk
 // order of the fill, and when a node is lost what falls to this one of that.
 // tell is called when Whole or Trouble may say another thing.
 func (f *Fill) Run(ctx context.Context, tell func()) {
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	wg.Go(func() { f.watchClaims(f.ctx) })
 	defer context.AfterFunc(ctx, f.cancel)()
 	var lost []metadata.NodeID
 	done := false
@@ -60,6 +63,9 @@ func (f *Fill) settle(e metadata.Epoch, whole bool) {
 func (f *Fill) pass(m cluster.Map) bool {
 	f.note(nil)
 	list, err := f.list(m)
+	if err == nil && len(list) > 0 {
+		err = f.runAll(m)
+	}
 	if err != nil {
 		f.note(err)
 		return false
@@ -94,16 +100,21 @@ func (f *Fill) note(err error) {
 // work fetches one piece after another. While readers wait, most workers do.
 func (f *Fill) work(i int, next <-chan piece) {
 	for p := range next {
-		f.mu.Lock()
-		calm := f.calm
-		f.mu.Unlock()
 		if i >= yielding {
-			select {
-			case <-calm:
-			case <-f.ctx.Done():
-			}
+			f.whileCalm()
 		}
 		_ = f.fetch(p) // land keeps it
+	}
+}
+
+// whileCalm returns when no reader waits for a piece that was not on its way.
+func (f *Fill) whileCalm() {
+	f.mu.Lock()
+	calm := f.calm
+	f.mu.Unlock()
+	select {
+	case <-calm:
+	case <-f.ctx.Done():
 	}
 }
 

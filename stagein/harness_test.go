@@ -58,6 +58,8 @@ type job struct {
 	log     *logrus.Entry
 	skips   []Skip                    // what was left out
 	sums    map[metadata.Ino][16]byte // of members that were read in pieces
+	camp    *camp                     // the nodes read for each other
+	runSize int64
 	// discard keeps nothing, to measure.
 	discard bool
 }

@@ -67,6 +67,9 @@ func TestIndexSavesScan(t *testing.T) {
 		if i%2 == 1 {
 			j.stripe = 1000 // pieces that do not begin behind headers
 		}
+		if i > 1 {
+			j.camp = newCamp(j)
+		}
 		j.staged(t, want)
 		if j.scanned == nil || len(j.scanned.Indexes) != 1 {
 			t.Fatal("the scan made no index")
@@ -170,18 +173,21 @@ func TestIndexWrong(t *testing.T) {
 			return slices.Delete(all, 2, 3)
 		},
 	} {
-		t.Run(name, func(t *testing.T) {
+		for _, together := range []bool{false, true} {
 			j, _ := indexJob(t, archive)
+			if together {
+				j.camp = newCamp(j)
+			}
 			j.staged(t, want)
 			n := j.scanned.Indexes
 			n[0].items = change(slices.Clone(n[0].items))
 			n.Save(j.log)
 			path := indexFile(t, j)
 			if _, err := j.run(context.Background()); !errorHas(err, j.path, path, "it is removed: stage in again") {
-				t.Errorf("the job says %v", err)
+				t.Errorf("%s, together %v: the job says %v", name, together, err)
 			}
 			j.staged(t, want)
-		})
+		}
 	}
 }
 

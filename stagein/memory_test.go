@@ -22,6 +22,7 @@ type memFS struct {
 	open   atomic.Int64                 // files
 	most   atomic.Int64                 // of them at a time
 	onRead func(path string, off int64) // before a read
+	spoil  atomic.Pointer[func() error] // fails reads; nil does not
 }
 
 type memNode struct {
@@ -123,6 +124,11 @@ func (f *memFile) Stat() (source.Info, error) {
 func (f *memFile) ReadAt(p []byte, off int64) (int, error) {
 	if f.fs.onRead != nil {
 		f.fs.onRead(f.path, off)
+	}
+	if spoil := f.fs.spoil.Load(); spoil != nil {
+		if err := (*spoil)(); err != nil {
+			return 0, err
+		}
 	}
 	f.fs.mu.Lock()
 	data := f.n.data

@@ -92,6 +92,9 @@ type Files interface {
 	// Files calls fn with every name of a file, directory by directory, by
 	// name, until it returns false.
 	Files(fn func(dir string, number uint32, name string, a metadata.Attr) bool) error
+	// Located calls fn with every file whose bytes have an origin, until it
+	// returns false.
+	Located(fn func(from manifest.Origin, a metadata.Attr) bool) error
 	// Origin is where a file's bytes are in the source, and its attributes.
 	Origin(ino metadata.Ino) (manifest.Origin, metadata.Attr, error)
 }

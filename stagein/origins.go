@@ -102,6 +102,18 @@ func (q *fetcher) openFile(o *Origin, path string, a *metadata.Attr) (*stretch, 
 	return &stretch{file: counted{f, &q.read}, name: name, was: source.Info{Size: a.Size, Mtime: a.Mtime}, owned: true}, nil
 }
 
+// archive opens a whole archive.
+func (q *fetcher) archive(n uint32) (*stretch, error) {
+	s, err := q.openArchive(&q.origins.Sources[n], manifest.Origin{Source: n})
+	if err != nil {
+		return nil, err
+	}
+	if err := s.same(); err != nil {
+		return nil, s.end(err)
+	}
+	return s, nil
+}
+
 func (q *fetcher) openArchive(o *Origin, from manifest.Origin) (*stretch, error) {
 	s := &stretch{
 		name: string(o.Path), base: from.Off, was: source.Info{Size: o.Size, Mtime: o.Mtime},
@@ -160,16 +172,11 @@ func (s *stretch) end(err error) error {
 	return err
 }
 
-// each reads the bytes [pos, pos+n) of the file, some pieces ahead of do. The
-// headers that nobody has looked at yet are read with the first.
-func (s *stretch) each(ctx context.Context, pool *source.Pool, pos, n int64, do func(b []byte, pos int64) error) error {
-	begin := s.base + pos
-	if pos == 0 {
-		begin -= s.head
-	}
-	from := source.ReadRegion(ctx, s.file, s.name, begin, s.base+pos+n, pool, readAhead)
+// pieces reads the bytes [pos, pos+n), some pieces ahead of do, which holds what it
+// keeps. Their offsets are those of the source.
+func (s *stretch) pieces(ctx context.Context, pool *source.Pool, pos, n int64, do func(p *source.Piece) error) error {
+	from := source.ReadRegion(ctx, s.file, s.name, s.base+pos, s.base+pos+n, pool, readAhead)
 	defer from.Close()
-	var head []byte
 	for {
 		p, err := from.Next()
 		if err == io.EOF {
@@ -178,22 +185,38 @@ func (s *stretch) each(ctx context.Context, pool *source.Pool, pos, n int64, do 
 		if err != nil {
 			return err
 		}
-		b, at := p.B, p.Off-s.base
-		if at < 0 {
-			k := min(-at, int64(len(b)))
-			head, b, at = append(head, b[:k]...), b[k:], at+k
-			if at == 0 {
-				err = s.proved(head)
-			}
-		}
-		if err == nil && len(b) > 0 {
-			err = do(b, at)
-		}
+		err = do(p)
 		p.Release()
 		if err != nil {
 			return err
 		}
 	}
+}
+
+// each reads the bytes [pos, pos+n) of the file, some pieces ahead of do. The
+// headers that nobody has looked at yet are read with the first.
+func (s *stretch) each(ctx context.Context, pool *source.Pool, pos, n int64, do func(b []byte, pos int64) error) error {
+	from := pos
+	if pos == 0 {
+		from -= s.head
+	}
+	var head []byte
+	return s.pieces(ctx, pool, from, pos+n-from, func(p *source.Piece) error {
+		b, at := p.B, p.Off-s.base
+		if at < 0 {
+			k := min(-at, int64(len(b)))
+			head, b, at = append(head, b[:k]...), b[k:], at+k
+			if at == 0 {
+				if err := s.proved(head); err != nil {
+					return err
+				}
+			}
+		}
+		if len(b) == 0 {
+			return nil
+		}
+		return do(b, at)
+	})
 }
 
 // proved refuses what an index says of a file whose headers say something else,

@@ -14,6 +14,24 @@
 // in its journal, so that a daemon that starts again goes on where it was; and
 // what a lost node had is fetched again by those that are left.
 //
+// # Neighbours are read together
+//
+// The members of an archive are small beside a good read, and neighbours belong to
+// all nodes. Therefore, where nobody asked for another order than that of the
+// source or a random one, an archive is read in runs of 4 MiB (run), each by one
+// node for all, in the order of the fill; a node that is done with its runs goes
+// on with those that others have not begun. Before it reads one, a node offers
+// its pieces to those that are to have them (Claim), and these grant what is
+// neither there nor on its way: so each byte is read once, whoever reads a run,
+// and a piece that is asked for meanwhile is waited for, or fetched alone. Data
+// goes to its owner as it is read; then the owner is told the sums (Landing),
+// and writes its journal. What a run did not bring, for whatever reason, its
+// owner fetches by itself; what a lost node, or one that starts again, has
+// claimed is nobody's again. With order=seed:S or list:FILE each piece is fetched
+// alone, in its turn.
+//
+// # What is left in the source
+//
 // What the nodes have no room for stays in the source: a hash of the paths
 // chooses, the record says so, and who reads such a file fetches it whole, once
 // for all on its node, into a bounded piece of memory (window). What is on a node
@@ -29,10 +47,8 @@
 //
 // From one header follows where the next is, so the members are found by hops,
 // in several stretches of an archive and in several archives at a time (hopper).
-// Each member is then read where it lies, by its owner. A hop is a round trip to the
-// source, but for small neighbours whose headers are in one page; and so
-// is the read of each member; therefore it is done only for 64 MiB of tars and
-// more, where a hop goes over 64 KiB and more on average, as the first 64 members of
+// A hop is a round trip to the source, but for small neighbours whose headers are
+// in one page; therefore it is done only for 64 MiB of tars and more, where a hop goes over 64 KiB and more on average, as the first 64 members of
 // the largest tell, or where the user asked for an order. The bytes of headers
 // are read twice at the most, those of files once. Of several tars, and of one of which only
 // some members are wanted, the manifest says which one has what.

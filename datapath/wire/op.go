@@ -134,10 +134,14 @@ const (
 	OpCensus Op = 75
 	// OpObjects lists some of the objects that a node has of live files.
 	OpObjects Op = 76
+	// OpFillClaim offers to bring pieces of a dataset to a node that is to have them.
+	OpFillClaim Op = 77
+	// OpFillLanded says what has become of them.
+	OpFillLanded Op = 78
 )
 
 // MaxOp is greater than every op, so that a table can be indexed by Op.
-const MaxOp Op = 77
+const MaxOp Op = 79
 
 var opNames = [MaxOp]string{
 	OpLookup: "lookup", OpCreate: "create", OpUnlink: "unlink", OpRename: "rename", OpReadDir: "readdir",
@@ -159,6 +163,7 @@ var opNames = [MaxOp]string{
 	OpStagePart: "stage-part", OpStageSeam: "stage-seam", OpManifest: "manifest", OpStageIn: "stage-in",
 	OpStageOut: "stage-out", OpStatus: "status", OpStageAbort: "stage-abort",
 	OpCensus: "census", OpObjects: "objects",
+	OpFillClaim: "fill-claim", OpFillLanded: "fill-landed",
 }
 
 // Known reports whether o is an op of this version.

@@ -124,6 +124,27 @@ func (t *Table) Files(fn func(dir string, number uint32, name string, a metadata
 	return nil
 }
 
+// Located calls fn with every file whose bytes have an origin, by inode, until it
+// returns false. What fn gets is its own.
+func (t *Table) Located(fn func(from Origin, a metadata.Attr) bool) error {
+	var bad error
+	err := t.kv.Scan([]byte{keyInode}, []byte{keyInode + 1}, func(k, v []byte) bool {
+		if len(k) != 7 {
+			bad = fmt.Errorf("damaged key %x: %w", k, syscall.EIO)
+			return false
+		}
+		var r Record
+		if r, bad = parseInode(metadata.SealedIno(t.ds, binary.BigEndian.Uint16(k[1:]), binary.BigEndian.Uint32(k[3:])), v); bad != nil {
+			return false
+		}
+		return !r.From.Known() || fn(r.From, r.Attr)
+	})
+	if err = errors.Join(bad, err); err != nil {
+		return fmt.Errorf("files of dataset %d: %w", t.ds, err)
+	}
+	return nil
+}
+
 func (t *Table) inode(ino metadata.Ino) (Record, error) {
 	if !t.has(ino) {
 		return Record{}, fmt.Errorf("inode %v in dataset %d: %w", ino, t.ds, syscall.ENOENT)

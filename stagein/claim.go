@@ -1,0 +1,148 @@
+package stagein
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"syscall"
+	"time"
+
+	"github.com/bivouacfs/bivouac/metadata"
+	"github.com/bivouacfs/bivouac/metadata/cluster"
+)
+
+// Others is the fills of the same dataset on the other nodes.
+type Others interface {
+	// Claim makes an offer to a node. It waits until the node knows the dataset.
+	Claim(ctx context.Context, to metadata.NodeID, c Claim) (granted []bool, err error)
+	// Put writes all of p at off of the object of ino on a node.
+	Put(ctx context.Context, to metadata.NodeID, ino metadata.Ino, p []byte, off int64) error
+	// Landed tells a node what has become of what it granted.
+	Landed(ctx context.Context, to metadata.NodeID, l Landing) error
+}
+
+// Claim is a node's offer to bring pieces to the one that is to have them. It is
+// JSON on its way.
+type Claim struct {
+	By     metadata.NodeID `json:"by"`
+	Birth  uint64          `json:"birth"` // of that node's fill; what an earlier one claimed is void
+	Pieces []PieceID       `json:"pieces"`
+}
+
+// Landing is what has become of pieces that were claimed.
+type Landing struct {
+	By     metadata.NodeID `json:"by"`
+	Birth  uint64          `json:"birth"`
+	Pieces []PieceID       `json:"pieces"`
+	// Sums has the xxh3-128 of each piece that is there; that of one that could
+	// not be brought is empty.
+	Sums [][]byte `json:"sums"`
+}
+
+// PieceID names a piece: an inode, and the number of a chunk.
+type PieceID [2]uint64
+
+func idOf(p piece) PieceID { return PieceID{uint64(p.ino), uint64(p.chunk)} }
+
+func (id PieceID) piece() piece { return piece{metadata.Ino(id[0]), uint32(id[1])} }
+
+// errReleased ends a flight whose claim was given up: the piece is nobody's again.
+var errReleased = errors.New("released")
+
+// claimTime is how long somebody waits here for a piece that another node has
+// claimed, before it is fetched all the same.
+const claimTime = 2 * time.Minute
+
+// Claim grants those of the pieces that are neither here nor on their way.
+func (f *Fill) Claim(c Claim) []bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.births[c.By] != c.Birth {
+		f.releaseLocked(func(by metadata.NodeID) bool { return by == c.By })
+		f.births[c.By] = c.Birth
+	}
+	granted := make([]bool, len(c.Pieces))
+	for i, id := range c.Pieces {
+		p := id.piece()
+		if f.closed || f.flights[p] != nil || f.have.has(p) {
+			continue
+		}
+		f.flights[p] = &flight{done: make(chan struct{}), claimed: true, by: c.By, birth: c.Birth}
+		granted[i] = true
+	}
+	return granted
+}
+
+// Landed takes note of what was brought.
+func (f *Fill) Landed(l Landing) error {
+	if len(l.Sums) != len(l.Pieces) {
+		return fmt.Errorf("%d sums of %d pieces: %w", len(l.Sums), len(l.Pieces), syscall.EINVAL)
+	}
+	for i, id := range l.Pieces {
+		p := id.piece()
+		f.mu.Lock()
+		fl := f.flights[p]
+		f.mu.Unlock()
+		if fl == nil || !fl.claimed || fl.by != l.By || fl.birth != l.Birth {
+			continue // was given up
+		}
+		err := errReleased
+		if len(l.Sums[i]) > 0 {
+			err = f.landed(p, l.Sums[i])
+		}
+		f.land(p, fl, err)
+	}
+	return nil
+}
+
+// landed writes into the journal that a piece is here.
+func (f *Fill) landed(p piece, sum []byte) error {
+	_, a, err := f.cfg.Files.Origin(p.ino)
+	if err != nil {
+		return err
+	}
+	m, _ := f.cfg.Watch()
+	s := spreadOf(m, a)
+	if len(sum) != 16 || len(s.order) == 0 || p.chunk >= s.pieces() {
+		return fmt.Errorf("inode %v has no piece %d with a sum of %d bytes: %w", p.ino, p.chunk, len(sum), errReleased)
+	}
+	if err := f.journal.add(p, [16]byte(sum)); err != nil {
+		return err
+	}
+	_, n, _ := s.at(p.chunk, f.cfg.Self)
+	f.got(p, n)
+	return nil
+}
+
+// release gives up what the nodes have claimed that gone names.
+func (f *Fill) release(gone func(by metadata.NodeID) bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.releaseLocked(gone)
+}
+
+func (f *Fill) releaseLocked(gone func(by metadata.NodeID) bool) {
+	for p, fl := range f.flights {
+		if fl.claimed && gone(fl.by) {
+			delete(f.flights, p)
+			fl.err = errReleased
+			close(fl.done)
+		}
+	}
+}
+
+// watchClaims gives up what lost nodes have claimed, until ctx ends.
+func (f *Fill) watchClaims(ctx context.Context) {
+	for {
+		m, changed := f.cfg.Watch()
+		f.release(func(by metadata.NodeID) bool {
+			n, ok := m.Node(by)
+			return !ok || n.State == cluster.Down
+		})
+		select {
+		case <-ctx.Done():
+			return
+		case <-changed:
+		}
+	}
+}

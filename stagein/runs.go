@@ -1,0 +1,392 @@
+package stagein
+
+import (
+	"cmp"
+	"errors"
+	"slices"
+	"sync"
+
+	"github.com/zeebo/xxh3"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/bivouacfs/bivouac/metadata"
+	"github.com/bivouacfs/bivouac/metadata/cluster"
+	"github.com/bivouacfs/bivouac/metadata/manifest"
+	"github.com/bivouacfs/bivouac/stagein/source"
+)
+
+// defaultRunSize is how much of an archive one node reads for all, in bytes.
+const defaultRunSize = 4 << 20
+
+// overGap is how many bytes of no file are read for the sake of one large read:
+// headers, mostly.
+const overGap = 16 << 10
+
+// runWorkers is how many runs a node reads at a time, of which one goes on while
+// readers wait for something else.
+const runWorkers = 4
+
+// runID names a stretch of an archive, of which runs all have the same size.
+type runID struct {
+	source uint32
+	n      int64
+}
+
+// reader is the node that reads a run, unless another is done with its own before.
+func (id runID) reader(nodes []metadata.NodeID) metadata.NodeID {
+	return nodes[uint64(id.n+int64(id.source))%uint64(len(nodes))]
+}
+
+// run is the pieces that begin in such a stretch, by where they lie.
+type run struct {
+	runID
+	turn  uint64
+	parts []part
+}
+
+// part is a piece in a run.
+type part struct {
+	piece
+	node metadata.NodeID // who is to have it
+	at   int64           // in the archive
+	n    int64           // bytes
+	off  int64           // in the node's object
+
+	head  int64 // bytes of headers before it that have to have the digest check; 0 is none
+	check uint64
+}
+
+// together reports whether the nodes read for each other: where nobody asked for
+// an order among neighbours.
+func (f *Fill) together() bool {
+	kind := f.cfg.Origins.Order.Kind
+	return f.cfg.Others != nil && (kind == OrderShuffled || kind == OrderSource)
+}
+
+// runAll reads the runs that m gives this node, for whoever is to have what
+// lies in them; and after those, the ones that have something of this node's and
+// that nobody has begun.
+func (f *Fill) runAll(m cluster.Map) error {
+	nodes := m.Up()
+	if !f.together() || len(nodes) == 0 {
+		return nil
+	}
+	rs, err := f.gather(m, func(id runID) bool { return id.reader(nodes) == f.cfg.Self })
+	if err != nil {
+		return err
+	}
+	f.inTurn(rs, f.cfg.Origins.Order.Seed)
+	f.readRuns(rs)
+	left, err := f.runsLeft(m)
+	if err != nil || len(left) == 0 {
+		return err
+	}
+	if rs, err = f.gather(m, func(id runID) bool { return left[id] }); err != nil {
+		return err
+	}
+	f.inTurn(rs, uint64(f.cfg.Self)+1) // not in the turn of who reads them first
+	f.readRuns(rs)
+	return nil
+}
+
+// each calls fn with all pieces of files in archives.
+func (f *Fill) each(m cluster.Map, fn func(id runID, p part)) error {
+	return f.cfg.Files.Located(func(from manifest.Origin, a metadata.Attr) bool {
+		all := f.cfg.Origins.Sources
+		if int(from.Source) >= len(all) || all[from.Source].Kind != source.Tar {
+			return true
+		}
+		s := spreadOf(m, a)
+		for chunk := range s.pieces() {
+			if len(s.order) == 0 {
+				break
+			}
+			p := part{piece: piece{a.Ino, chunk}, node: m.Holder(a.Ino, s.node(chunk))}
+			pos, n, off := s.at(chunk, p.node)
+			p.at, p.n, p.off = from.Off+pos, n, off
+			if pos == 0 {
+				p.head, p.check = from.Head, from.Check
+			}
+			fn(runID{from.Source, p.at / f.runSize}, p)
+		}
+		return true
+	})
+}
+
+// gather makes the runs that are wanted.
+func (f *Fill) gather(m cluster.Map, wanted func(runID) bool) ([]*run, error) {
+	byID := make(map[runID]*run)
+	err := f.each(m, func(id runID, p part) {
+		if !wanted(id) {
+			return
+		}
+		r := byID[id]
+		if r == nil {
+			r = &run{runID: id}
+			byID[id] = r
+		}
+		r.parts = append(r.parts, p)
+	})
+	all := make([]*run, 0, len(byID))
+	for _, r := range byID {
+		slices.SortFunc(r.parts, func(a, b part) int { return cmp.Compare(a.at, b.at) })
+		all = append(all, r)
+	}
+	return all, err
+}
+
+// runsLeft is the runs with something that this node is to have, is not here
+// and is not on its way.
+func (f *Fill) runsLeft(m cluster.Map) (map[runID]bool, error) {
+	left := make(map[runID]bool)
+	err := f.each(m, func(id runID, p part) {
+		if p.node != f.cfg.Self || f.have.has(p.piece) {
+			return
+		}
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		if f.flights[p.piece] == nil {
+			left[id] = true
+		}
+	})
+	return left, err
+}
+
+// inTurn sorts runs by the order of the fill.
+func (f *Fill) inTurn(rs []*run, seed uint64) {
+	if f.cfg.Origins.Order.Kind == OrderShuffled {
+		for _, r := range rs {
+			h := uint64(r.source)<<40 ^ uint64(r.n)
+			r.turn = xxh3.HashSeed([]byte{byte(h >> 56), byte(h >> 48), byte(h >> 40), byte(h >> 32), byte(h >> 24), byte(h >> 16), byte(h >> 8), byte(h)}, seed)
+		}
+	}
+	slices.SortFunc(rs, func(a, b *run) int {
+		return cmp.Or(cmp.Compare(a.turn, b.turn), cmp.Compare(a.source, b.source), cmp.Compare(a.n, b.n))
+	})
+}
+
+// readRuns reads runs, some at a time.
+func (f *Fill) readRuns(rs []*run) {
+	next := make(chan *run) // what is not taken is still another's to claim
+	var wg sync.WaitGroup
+	for i := range runWorkers {
+		wg.Go(func() {
+			for r := range next {
+				if i > 0 {
+					f.whileCalm()
+				}
+				f.readRun(r)
+			}
+		})
+	}
+	for _, r := range rs {
+		select {
+		case next <- r:
+		case <-f.ctx.Done():
+		}
+		if f.ctx.Err() != nil {
+			break
+		}
+	}
+	close(next)
+	wg.Wait()
+}
+
+// readRun claims what nobody has of a run, reads it, and brings it to those who
+// are to have it. What cannot be read is left to them.
+func (f *Fill) readRun(r *run) {
+	all := f.claim(r.parts)
+	for rest := all; len(rest) > 0; {
+		n := 1
+		for n < len(rest) && rest[n].follows(rest[n-1]) {
+			n++
+		}
+		c := &carrier{f: f, parcels: rest[:n]}
+		if err := c.bring(r.source); err != nil && f.ctx.Err() == nil {
+			f.cfg.Log.WithError(err).Debug("neighbours could not be brought")
+		}
+		rest = rest[n:]
+	}
+	f.tell(all)
+}
+
+func (p *part) begin() int64 { return p.at - p.head }
+func (p *part) end() int64   { return p.at + p.n }
+
+// follows reports whether x is read in one go with what is before it: nothing that
+// another brings, or has, lies between them.
+func (x *parcel) follows(before *parcel) bool {
+	return x.place == before.place+1 && x.begin()-before.end() <= overGap
+}
+
+// claim is those of parts that this node is to bring.
+func (f *Fill) claim(parts []part) []*parcel {
+	nodes := make(map[metadata.NodeID][]int)
+	for i := range parts {
+		nodes[parts[i].node] = append(nodes[parts[i].node], i)
+	}
+	mine := make([]bool, len(parts))
+	var wg sync.WaitGroup
+	for id, of := range nodes {
+		wg.Go(func() {
+			c := Claim{By: f.cfg.Self, Birth: f.birth}
+			for _, i := range of {
+				c.Pieces = append(c.Pieces, idOf(parts[i].piece))
+			}
+			granted, err := f.offer(id, c)
+			for k, i := range of {
+				mine[i] = err == nil && k < len(granted) && granted[k]
+			}
+			if err != nil { // it may have been granted all the same
+				f.inform(id, Landing{By: c.By, Birth: c.Birth, Pieces: c.Pieces, Sums: make([][]byte, len(c.Pieces))})
+			}
+		})
+	}
+	wg.Wait()
+	var all []*parcel
+	for i, p := range parts {
+		if mine[i] {
+			all = append(all, &parcel{part: p, place: i, sum: summer{size: p.n}})
+		}
+	}
+	return all
+}
+
+func (f *Fill) offer(to metadata.NodeID, c Claim) ([]bool, error) {
+	if to == f.cfg.Self {
+		return f.Claim(c), nil
+	}
+	return f.cfg.Others.Claim(f.ctx, to, c)
+}
+
+// inform tells a node what became of a claim. If it cannot be told, it gives the
+// claim up by itself after a time.
+func (f *Fill) inform(to metadata.NodeID, l Landing) {
+	var err error
+	if to == f.cfg.Self {
+		err = f.Landed(l)
+	} else {
+		err = f.cfg.Others.Landed(f.ctx, to, l)
+	}
+	if err != nil && f.ctx.Err() == nil {
+		f.cfg.Log.WithError(err).WithField("node", to).Warn("a node does not know what was brought to it")
+	}
+}
+
+// tell tells everyone what is there, and what is not.
+func (f *Fill) tell(all []*parcel) {
+	of := make(map[metadata.NodeID]*Landing)
+	for _, x := range all {
+		l := of[x.node]
+		if l == nil {
+			l = &Landing{By: f.cfg.Self, Birth: f.birth}
+			of[x.node] = l
+		}
+		var sum []byte
+		if x.there {
+			b := x.sum.sum128()
+			sum = b[:]
+		}
+		l.Pieces, l.Sums = append(l.Pieces, idOf(x.piece)), append(l.Sums, sum)
+	}
+	var wg sync.WaitGroup
+	for id, l := range of {
+		wg.Go(func() { f.inform(id, *l) })
+	}
+	wg.Wait()
+}
+
+// parcel is a part on its way.
+type parcel struct {
+	part
+	place int // among the parts of its run
+	heads []byte
+	sum   summer
+	read  bool // all of it
+	there bool // all of it is put
+}
+
+// carrier brings neighbours, in one go.
+type carrier struct {
+	f       *Fill
+	parcels []*parcel
+	next    int // the first that was not all read
+	puts    errgroup.Group
+
+	mu  sync.Mutex
+	bad map[*parcel]error // guarded by mu
+}
+
+func (c *carrier) bring(n uint32) error {
+	src, err := c.f.src.archive(n)
+	if err != nil {
+		return err
+	}
+	from, end := c.parcels[0].begin(), int64(0)
+	for _, x := range c.parcels {
+		end = max(end, x.end())
+	}
+	c.bad = make(map[*parcel]error)
+	c.puts.SetLimit(max(c.f.cfg.Workers/2, 1))
+	err = src.pieces(c.f.ctx, c.f.pool, from, end-from, c.take)
+	_ = c.puts.Wait() // bad says what failed
+	for _, x := range c.parcels {
+		x.there = err == nil && x.read && c.bad[x] == nil
+		err = errors.Join(err, c.bad[x])
+	}
+	return src.end(err)
+}
+
+// take hands what was read to those who are to have it.
+func (c *carrier) take(p *source.Piece) error {
+	for i := c.next; i < len(c.parcels) && c.parcels[i].begin() < p.End(); i++ {
+		x := c.parcels[i]
+		if from, end := max(x.begin(), p.Off), min(x.at, p.End()); from < end {
+			c.look(x, p.B[from-p.Off:end-p.Off])
+		}
+		from, end := max(x.at, p.Off), min(x.end(), p.End())
+		if from < end {
+			c.put(x, p, from, p.B[from-p.Off:end-p.Off])
+		}
+		x.read = x.end() <= p.End()
+		if x.read && i == c.next {
+			c.next++
+		}
+	}
+	return c.f.ctx.Err()
+}
+
+// look sees whether the headers of a parcel are what an index says.
+func (c *carrier) look(x *parcel, b []byte) {
+	x.heads = append(x.heads, b...)
+	if int64(len(x.heads)) < x.head {
+		return
+	}
+	if err := source.CheckHead(x.heads, x.at, x.check); err != nil {
+		c.fail(x, err) // who is to have it says what is wrong
+	}
+}
+
+func (c *carrier) fail(x *parcel, err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.bad[x] = err
+}
+
+func (c *carrier) put(x *parcel, p *source.Piece, at int64, b []byte) {
+	x.sum.write(b)
+	p.Hold()
+	c.puts.Go(func() error {
+		defer p.Release()
+		var err error
+		if off := x.off + at - x.at; x.node == c.f.cfg.Self {
+			err = c.f.cfg.Put(c.f.ctx, x.ino, b, off)
+		} else {
+			err = c.f.cfg.Others.Put(c.f.ctx, x.node, x.ino, b, off)
+		}
+		if err != nil {
+			c.fail(x, err)
+		}
+		return nil // the others go on
+	})
+}

@@ -1,0 +1,362 @@
+package stagein
+
+import (
+	"archive/tar"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/bivouacfs/bivouac/metadata"
+	"github.com/bivouacfs/bivouac/metadata/cluster"
+)
+
+// camp is the fills of one dataset on all nodes of a job; each is the Others of
+// the rest.
+type camp struct {
+	j    *job
+	mu   sync.Mutex
+	here map[metadata.NodeID]*Fill         // guarded by mu
+	come map[metadata.NodeID]chan struct{} // closed when a fill is here
+
+	claims func(to metadata.NodeID, c Claim) error   // before a claim
+	landed func(to metadata.NodeID, l Landing) error // before a landing
+}
+
+func newCamp(j *job) *camp {
+	c := &camp{j: j, here: map[metadata.NodeID]*Fill{}, come: map[metadata.NodeID]chan struct{}{}}
+	for i := range j.nodes {
+		c.come[metadata.NodeID(i)] = make(chan struct{})
+	}
+	return c
+}
+
+// again is a camp like c in which nobody is yet.
+func (c *camp) again() *camp {
+	n := newCamp(c.j)
+	n.claims, n.landed = c.claims, c.landed
+	return n
+}
+
+func (c *camp) pitch(node metadata.NodeID, f *Fill) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.here[node] == nil {
+		close(c.come[node])
+	}
+	c.here[node] = f
+}
+
+func (c *camp) fill(ctx context.Context, node metadata.NodeID) (*Fill, error) {
+	select {
+	case <-c.come[node]:
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.here[node], nil
+}
+
+func (c *camp) Claim(ctx context.Context, to metadata.NodeID, q Claim) ([]bool, error) {
+	if c.claims != nil {
+		if err := c.claims(to, q); err != nil {
+			return nil, err
+		}
+	}
+	f, err := c.fill(ctx, to)
+	if err != nil {
+		return nil, err
+	}
+	return f.Claim(q), nil
+}
+
+func (c *camp) Put(ctx context.Context, to metadata.NodeID, ino metadata.Ino, p []byte, off int64) error {
+	return c.j.target.Put(ctx, to, ino, p, off)
+}
+
+func (c *camp) Landed(ctx context.Context, to metadata.NodeID, l Landing) error {
+	if c.landed != nil {
+		if err := c.landed(to, l); err != nil {
+			return err
+		}
+	}
+	f, err := c.fill(ctx, to)
+	if err != nil {
+		return err
+	}
+	return f.Landed(l)
+}
+
+// runJob is a job that scans an archive and has runs of a few members.
+func runJob(archive []byte, nodes int) *job {
+	j := tarJob(archive, nodes)
+	j.opts.Fill = Order{Kind: OrderShuffled}
+	j.camp = newCamp(j)
+	j.runSize = 16 << 10
+	return j
+}
+
+// TestRunsEqualTwin: whoever reads what, every file is what it is in the archive,
+// and no byte of the source is read twice after the scan.
+func TestRunsEqualTwin(t *testing.T) {
+	r := seed(t)
+	for _, format := range []tar.Format{tar.FormatUSTAR, tar.FormatPAX} {
+		for range 12 {
+			archive := writeTar(t, format, randomMembers(r, format, 1+r.IntN(200)))
+			want, err := twin(archive)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, nodes := range []int{1, 2, 5} {
+				j := runJob(archive, nodes)
+				j.stripe = 3000
+				got, err := j.run(context.Background())
+				if err != nil {
+					t.Fatalf("%d nodes: %v", nodes, err)
+				}
+				checkTree(t, got, want)
+				if read := j.fs.read.Load(); read != j.sum.SourceBytes || j.sum.SourceBytes-j.scanned.Read > int64(len(archive)) {
+					t.Errorf("%d nodes: %d bytes of %d read after the scan, %d counted", nodes, read-j.scanned.Read, len(archive), j.sum.SourceBytes-j.scanned.Read)
+				}
+			}
+		}
+	}
+}
+
+// large is an archive of n members of 2000 bytes.
+func large(t *testing.T, n int) []byte {
+	r := seed(t)
+	var members []member
+	for i := range n {
+		members = append(members, file(fmt.Sprintf("d%d/m%d", i%7, i), randBytes(r, 2000)))
+	}
+	return writeTar(t, tar.FormatUSTAR, members)
+}
+
+// TestRunsAreLarge: neighbours are read in one go, not one by one.
+func TestRunsAreLarge(t *testing.T) {
+	archive := large(t, 1000)
+	j := runJob(archive, 4)
+	j.lim.piece, j.runSize, j.memory = 64<<10, 256<<10, 1<<20
+	var reads atomic.Int64
+	var once sync.Once
+	j.order = func(int) { once.Do(func() { j.fs.onRead = func(string, int64) { reads.Add(1) } }) }
+	if _, err := j.run(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	if most := int64(2 * len(archive) / j.lim.piece); reads.Load() > most {
+		t.Errorf("%d reads of 1000 members in %d bytes, want %d at the most", reads.Load(), len(archive), most)
+	}
+}
+
+// TestRunsAtTrouble: a node that does not grant, or does not learn what was brought
+// to it, has all in the end; so have the others.
+func TestRunsAtTrouble(t *testing.T) {
+	archive := large(t, 200)
+	want, err := twin(archive)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, spoil := range map[string]func(j *job){
+		"claims fail": func(j *job) {
+			j.camp.claims = func(to metadata.NodeID, _ Claim) error {
+				if to == 1 {
+					return syscall.EHOSTUNREACH
+				}
+				return nil
+			}
+		},
+		"puts by others fail": func(j *job) {
+			var n atomic.Int64
+			j.target = &memTarget{put: func(metadata.NodeID, metadata.Ino, int) error {
+				if n := n.Add(1); n < 40 && n%4 == 0 { // each piece is tried three times
+					return syscall.ETIMEDOUT
+				}
+				return nil
+			}}
+		},
+		"reads fail": func(j *job) {
+			var n atomic.Int64
+			j.order = func(int) {
+				spoil := func() error {
+					if n := n.Add(1); n < 40 && n%4 == 0 {
+						return syscall.ETIMEDOUT
+					}
+					return nil
+				}
+				j.fs.spoil.Store(&spoil)
+			}
+		},
+	} {
+		j := runJob(archive, 3)
+		spoil(j)
+		ctx, cancel := context.WithTimeout(context.Background(), 60*time.Second)
+		got, err := j.run(ctx)
+		cancel()
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		checkTree(t, got, want)
+	}
+}
+
+// oneFill is the fill of node 0 of two, with all that is scanned.
+func oneFill(t *testing.T, archive []byte) (j *job, f *Fill, mine []piece) {
+	t.Helper()
+	j = runJob(archive, 2)
+	j.target = &memTarget{objects: map[objectKey][]byte{}}
+	m := testMap(2)
+	var records bytes.Buffer
+	cfg := &PlanConfig{
+		FS: j.fs, Request: Request{Source: j.path, Name: "ds", Options: j.opts}, Dataset: 3, Map: m, UID: jobUID, GID: jobGID, Stripe: j.stripe,
+	}
+	s, err := Scan(context.Background(), cfg, &records)
+	if err != nil {
+		t.Fatal(err)
+	}
+	files, err := filesOf(records.Bytes())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if f, err = j.filler(m, 0, s, files, t.TempDir()); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := f.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	if mine, err = f.list(m); err != nil || len(mine) < 3 {
+		t.Fatalf("%d pieces, %v", len(mine), err)
+	}
+	return j, f, mine
+}
+
+func claimOf(by metadata.NodeID, birth uint64, ps ...piece) Claim {
+	c := Claim{By: by, Birth: birth}
+	for _, p := range ps {
+		c.Pieces = append(c.Pieces, idOf(p))
+	}
+	return c
+}
+
+func all(granted []bool, want bool) bool {
+	for _, g := range granted {
+		if g != want {
+			return false
+		}
+	}
+	return true
+}
+
+// TestClaim: a piece is granted once; who is born again has claimed nothing; and
+// what was not brought is fetched.
+func TestClaim(t *testing.T) {
+	j, f, mine := oneFill(t, large(t, 40))
+	a, b, c := mine[0], mine[1], mine[2]
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	if g := f.Claim(claimOf(1, 7, a, b)); !all(g, true) {
+		t.Fatalf("granted %v", g)
+	}
+	if g := f.Claim(claimOf(0, 9, a, b)); !all(g, false) {
+		t.Errorf("granted twice: %v", g)
+	}
+	read := j.fs.read.Load()
+	wait := func(p piece) chan error {
+		done := make(chan error, 1)
+		_, at, err := f.cfg.Files.Origin(p.ino)
+		if err != nil {
+			t.Fatal(err)
+		}
+		go func() { done <- f.Need(ctx, p.ino, 0, at.Size) }()
+		return done
+	}
+	waits := wait(a)
+	sum := make([]byte, 16)
+	landing := func(birth uint64, p piece, sum []byte) {
+		t.Helper()
+		if err := f.Landed(Landing{By: 1, Birth: birth, Pieces: []PieceID{idOf(p)}, Sums: [][]byte{sum}}); err != nil {
+			t.Error(err)
+		}
+	}
+	landing(6, a, sum) // of another life
+	if f.have.has(a) {
+		t.Error("what was not claimed has landed")
+	}
+	landing(7, a, sum)
+	if err := <-waits; err != nil || !f.have.has(a) || j.fs.read.Load() != read {
+		t.Errorf("landed: %v, here %v, %d bytes read", err, f.have.has(a), j.fs.read.Load()-read)
+	}
+	waits = wait(b)
+	landing(7, b, nil)
+	if err := <-waits; err != nil || j.fs.read.Load() == read {
+		t.Errorf("what was given up was not fetched: %v", err)
+	}
+	f.Claim(claimOf(1, 7, c))
+	waits = wait(c)
+	if g := f.Claim(claimOf(1, 8)); len(g) != 0 {
+		t.Errorf("granted %v of nothing", g)
+	}
+	if err := <-waits; err != nil || !f.have.has(c) {
+		t.Errorf("a claim of an earlier life holds: %v", err)
+	}
+	if err := f.Landed(Landing{By: 1, Birth: 8, Pieces: []PieceID{idOf(a)}}); !errors.Is(err, syscall.EINVAL) {
+		t.Errorf("a landing without sums: %v", err)
+	}
+	d := mine[3]
+	f.Claim(claimOf(1, 8, d))
+	landing(8, d, []byte("short"))
+	if f.have.has(d) || f.Trouble() != nil {
+		t.Errorf("a landing with half a sum: here %v, %v", f.have.has(d), f.Trouble())
+	}
+}
+
+// TestClaimOfLostNode: what a lost node has claimed is fetched.
+func TestClaimOfLostNode(t *testing.T) {
+	_, f, mine := oneFill(t, large(t, 40))
+	changed := make(chan struct{})
+	var lost atomic.Bool
+	f.cfg.Watch = func() (cluster.Map, <-chan struct{}) {
+		if lost.Load() {
+			return testMap(2).WithState(1, cluster.Down, ""), nil
+		}
+		return testMap(2), changed
+	}
+	f.Claim(claimOf(1, 7, mine[0]))
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	var wg sync.WaitGroup
+	wg.Go(func() { f.watchClaims(ctx) })
+	done := make(chan error, 1)
+	go func() { done <- f.await(ctx, mine[0], f.ask) }()
+	lost.Store(true)
+	close(changed)
+	if err := <-done; err != nil || !f.have.has(mine[0]) {
+		t.Errorf("not fetched: %v", err)
+	}
+	cancel()
+	wg.Wait()
+}
+
+// TestClaimAtClose: who waits for a claimed piece is let go.
+func TestClaimAtClose(t *testing.T) {
+	_, f, mine := oneFill(t, large(t, 40))
+	f.Claim(claimOf(1, 7, mine[0]))
+	done := make(chan error, 1)
+	go func() { done <- f.await(context.Background(), mine[0], f.ask) }()
+	f.mu.Lock()
+	f.closed = true
+	f.mu.Unlock()
+	f.release(func(metadata.NodeID) bool { return true })
+	if err := <-done; !errors.Is(err, syscall.ESHUTDOWN) {
+		t.Errorf("%v, want ESHUTDOWN", err)
+	}
+}
