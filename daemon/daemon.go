@@ -377,6 +377,17 @@ func (d *Daemon) Data() datapath.Store { return ownData{d.data, d} }
 // Peers reaches the other nodes.
 func (d *Daemon) Peers() *rpc.Peers { return d.peers }
 
+// Caller is the node id for this node's client: its calls wait for a connection
+// that is made again, as long as the map has not given the node up.
+func (d *Daemon) Caller(id metadata.NodeID) rpc.Caller {
+	return rpc.NewPatient(d.peers.To(id), func() error {
+		if n, _ := d.View().Map.Node(id); n.State == cluster.Down {
+			return fmt.Errorf("node %s is down: %w", n.Host, syscall.EHOSTDOWN)
+		}
+		return nil
+	})
+}
+
 // SetReady says that this node's mount is served: from now on it reports ready.
 func (d *Daemon) SetReady() {
 	d.phases.setMounted(now())

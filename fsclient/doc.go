@@ -39,13 +39,15 @@
 // now and then. What was granted is kept here, for a home that starts again.
 //
 // After a write that failed, the bytes of its range are the old ones or the
-// new ones, each by itself.
+// new ones, each by itself. One whose connection broke is made again
+// (rpc.Patient), and so is what only reads; nothing of it is left behind that
+// could come after a later write.
 //
 // # Operations on the namespace
 //
 // Each is one call to one home, that of the (source) directory, which does it
 // there or together with other homes, as a whole or not at all (package txn).
-// No call is repeated: when an answer is lost (ECONNRESET, ETIMEDOUT, EINTR) the
+// No such call is made twice: when an answer is lost (ECONNRESET, ETIMEDOUT, EINTR) the
 // operation has happened as a whole or not at all, and who asked has to look
 // which; it has not happened twice. Only Lookup asks again, where a name was
 // given to another inode between the call for the entry and the one for its

@@ -5,8 +5,8 @@
 // that it sends afterwards is trusted with a length, a tag or a moment.
 //
 // The protocol is package wire's. This package knows no message but the frame
-// and the handshake; it does not retry calls, does not know which node has
-// what, and does not encrypt: who can read or change the packets of a job can
+// and the handshake; it makes no call twice but for a Patient, does not know
+// which node has what, and does not encrypt: who can read or change the packets of a job can
 // read its data. Who cannot, cannot get in.
 //
 // # Connections

@@ -191,6 +191,20 @@ func (o *Op) UnmarshalText(b []byte) error {
 	return fmt.Errorf("%q is no operation", b)
 }
 
+// Repeatable reports whether a request may be made again when its answer was
+// lost, by who then knows that nothing of the first runs any more: one that
+// only reads, or says what is to be rather than what is to change. Sync is not
+// one of them, because the disk tells an error once.
+func (o Op) Repeatable() bool {
+	switch o {
+	case OpLookup, OpReadDir, OpGetattr, OpReadlink, OpGetxattr, OpListxattr, OpNames, OpLookupLease, OpGetattrLease,
+		OpTestLock, OpRead, OpSpace, OpData, OpAllocated,
+		OpSetattr, OpOpen, OpWrite, OpTruncate, OpRemoveObject, OpAllocate, OpPunch:
+		return true
+	}
+	return false
+}
+
 // Purpose is that of the connection that the op goes over: large bodies cannot
 // delay small calls there, and calls that may wait cannot delay those that
 // they wait for.

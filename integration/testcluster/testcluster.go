@@ -155,8 +155,8 @@ func (c *Cluster) start(t testing.TB, i int, dir string, l net.Listener) *Node {
 	n.Client, err = fsclient.New(fsclient.Config{
 		Self: j.Self, Local: d.Meta(), LocalData: d.Data(), View: d.View, Sealed: d, UID: j.UID, GID: j.GID,
 		Log: log.WithField("node", i), Now: time.Now, Run: d.Run(),
-		Meta: func(id metadata.NodeID) metadata.NodeStore { return remote.NewStore(d.Peers().To(id)) },
-		Data: func(id metadata.NodeID) datapath.Store { return remote.NewData(d.Peers().To(id)) },
+		Meta: func(id metadata.NodeID) metadata.NodeStore { return remote.NewStore(d.Caller(id)) },
+		Data: func(id metadata.NodeID) datapath.Store { return remote.NewData(d.Caller(id)) },
 	})
 	if err != nil {
 		t.Fatal(err)

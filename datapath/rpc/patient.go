@@ -1,0 +1,100 @@
+package rpc
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"syscall"
+	"time"
+)
+
+const (
+	// patientFor is how long a Patient goes on after the first failure.
+	patientFor   = 30 * time.Second
+	firstPause   = 5 * time.Millisecond
+	longestPause = 250 * time.Millisecond
+)
+
+// Patient is a Caller for those who have nobody else to ask. Where a call finds
+// no connection it waits for one; where its connection broke it is made again,
+// if it may be made twice (wire.Op.Repeatable). That goes on for half a minute,
+// unless the context ends or the node is given up.
+type Patient struct {
+	caller Caller
+	gone   func() error
+	most   time.Duration
+}
+
+var _ Caller = (*Patient)(nil)
+
+// NewPatient makes the calls of c patient. gone is why there is no more hope
+// for the node, nil while there is.
+func NewPatient(c Caller, gone func() error) *Patient {
+	return &Patient{caller: c, gone: gone, most: patientFor}
+}
+
+// Do makes a call. Its error is ECONNRESET if the call may have taken effect at
+// any try.
+func (p *Patient) Do(ctx context.Context, c *Call) error {
+	err := p.caller.Do(ctx, c)
+	if err == nil || !again(c, err) {
+		return err
+	}
+	return p.goOn(ctx, c, err)
+}
+
+// goOn makes the call again until it succeeds or cannot.
+func (p *Patient) goOn(ctx context.Context, c *Call, err error) error {
+	var lost error // a try that may have taken effect
+	until, cancel := context.WithTimeout(ctx, p.most)
+	defer cancel()
+	for wait := firstPause; again(c, err); wait = min(2*wait, longestPause) {
+		if errors.Is(err, syscall.ECONNRESET) {
+			lost = err
+		}
+		if !pause(until, wait) {
+			break
+		}
+		if gone := p.gone(); gone != nil {
+			err = gone
+			break
+		}
+		err = p.caller.Do(until, c)
+	}
+	switch {
+	case err == nil:
+		return nil
+	case ctx.Err() != nil:
+		return fmt.Errorf("%w: %w", ctxErrno(ctx), err)
+	case lost != nil && lost != err:
+		return fmt.Errorf("%w; and then %w", lost, err)
+	}
+	return err
+}
+
+// again reports whether a call that failed with err may be made again: nothing
+// of it was sent, or it may be made twice. What a handler said stands.
+func again(c *Call, err error) bool {
+	var e *callError
+	if !errors.As(err, &e) || e.cause == nil {
+		return false
+	}
+	switch e.errno {
+	case syscall.EHOSTDOWN, syscall.EHOSTUNREACH:
+		return true
+	case syscall.ECONNRESET:
+		return c.Op.Repeatable()
+	}
+	return false
+}
+
+func pause(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-t.C:
+		return true
+	}
+}

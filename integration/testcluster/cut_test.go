@@ -1,0 +1,175 @@
+package testcluster
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/bivouacfs/bivouac/daemon"
+	"github.com/bivouacfs/bivouac/metadata"
+)
+
+// worker writes the blocks of a file of its own over and over, and reads them
+// back; rounds counts how often all of it went well.
+type worker struct {
+	file   *os.File
+	rounds atomic.Int64
+}
+
+const (
+	workerBlock  = 300_000 // over the chunks of several nodes
+	workerBlocks = 12
+)
+
+// block is what round r writes in block i.
+func block(r, i int) []byte {
+	return bytes.Repeat(binary.LittleEndian.AppendUint64(nil, uint64(r)<<16|uint64(i)), workerBlock/8)
+}
+
+// round writes all blocks, looks at the file, and reads them.
+func (w *worker) round(r int) error {
+	for i := range workerBlocks {
+		if _, err := w.file.WriteAt(block(r, i), int64(i*workerBlock)); err != nil {
+			return fmt.Errorf("round %d: %w", r, err)
+		}
+	}
+	if st, err := w.file.Stat(); err != nil || st.Size() != workerBlocks*workerBlock {
+		return fmt.Errorf("round %d: size %d, %w", r, st.Size(), err)
+	}
+	if err := w.file.Truncate(int64((workerBlocks - 1) * workerBlock)); err != nil {
+		return fmt.Errorf("round %d: %w", r, err)
+	}
+	got := make([]byte, workerBlock)
+	for i := range workerBlocks - 1 {
+		if n, err := w.file.ReadAt(got, int64(i*workerBlock)); err != nil || !bytes.Equal(got, block(r, i)) {
+			return fmt.Errorf("round %d: block %d: %d bytes, as written: %v: %w", r, i, n, bytes.Equal(got, block(r, i)), err)
+		}
+	}
+	return nil
+}
+
+func (w *worker) run(stop <-chan struct{}) error {
+	for r := 1; ; r++ {
+		select {
+		case <-stop:
+			return w.file.Close()
+		default:
+		}
+		if err := w.round(r); err != nil {
+			return errors.Join(err, w.file.Close())
+		}
+		w.rounds.Add(1)
+	}
+}
+
+// TestShortCut: links that break and come back under load are not seen by who
+// reads and writes: no error, no byte that is not the last one written.
+func TestShortCut(t *testing.T) {
+	c := Start(t, Config{Nodes: 4, Timing: daemon.Timing{Report: 30 * time.Millisecond, Down: Patience}})
+	m := c.Mount(t, 0)[0]
+	stop := make(chan struct{})
+	var wg sync.WaitGroup
+	var workers []*worker
+	for i := range 4 {
+		// O_DIRECT has each read and write be a call.
+		f, err := os.OpenFile(filepath.Join(m.Scratch, fmt.Sprint("file", i)), os.O_RDWR|os.O_CREATE|syscall.O_DIRECT, 0o644)
+		if err != nil {
+			t.Fatal(err)
+		}
+		w := &worker{file: f}
+		workers = append(workers, w)
+		wg.Go(func() {
+			if err := w.run(stop); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	for i := range 6 {
+		went := make([]int64, len(workers))
+		for k, w := range workers {
+			went[k] = w.rounds.Load()
+		}
+		failed := c.Nodes[0].Peers().Stats().DialsFailed
+		c.Cut(1 + i%3)
+		Eventually(t, "calls find the link cut for a while", func() bool { // some 300 ms
+			return c.Nodes[0].Peers().Stats().DialsFailed > failed+3
+		})
+		c.Mend(1 + i%3)
+		Eventually(t, "all go on", func() bool {
+			for k, w := range workers {
+				if w.rounds.Load() == went[k] && !t.Failed() {
+					return false
+				}
+			}
+			return true
+		})
+	}
+	close(stop)
+	wg.Wait()
+	if lost := c.Nodes[0].Peers().Stats().Lost; lost == 0 {
+		t.Error("no call was lost: the cuts hit nothing")
+	}
+}
+
+// TestLongCut: what is on a node that does not come back is an error as soon as
+// the node is given up, for who waits and for who comes later.
+func TestLongCut(t *testing.T) {
+	c := Start(t, Config{Nodes: 4})
+	ctx := context.Background()
+	a, err := c.Nodes[0].Client.Create(ctx, metadata.RootIno, "f", metadata.New{Mode: syscall.S_IFREG | 0o644})
+	if err != nil {
+		t.Fatal(err)
+	}
+	data := bytes.Repeat([]byte{7}, 16<<20) // on every node
+	if err := c.Nodes[0].Client.WriteFile(ctx, a, data, 0); err != nil {
+		t.Fatal(err)
+	}
+	a.Size = int64(len(data))
+	c.Cut(3)
+	for range 2 { // while the node may come back, and when it is given up
+		_, rerr := c.Nodes[0].Client.ReadFile(ctx, a, make([]byte, len(data)), 0)
+		werr := c.Nodes[0].Client.WriteFile(ctx, a, data, 0)
+		for _, err := range []error{rerr, werr} {
+			if !errors.Is(err, syscall.EHOSTDOWN) && !errors.Is(err, syscall.ECONNRESET) {
+				t.Errorf("on a node that is gone: %v, want EHOSTDOWN", err)
+			}
+		}
+	}
+	there := 0
+	for off := int64(0); off < a.Size; off += a.Layout.Chunk() {
+		if _, err := c.Nodes[0].Client.ReadFile(ctx, a, make([]byte, a.Layout.Chunk()), off); err == nil {
+			there++
+		}
+	}
+	if there != 12 {
+		t.Errorf("%d of 16 chunks can be read, want those of three nodes", there)
+	}
+}
+
+// TestCutIsInterruptible: who waits for a node to come back leaves when he is
+// told to.
+func TestCutIsInterruptible(t *testing.T) {
+	c := Start(t, Config{Nodes: 4, Timing: daemon.Timing{Report: 30 * time.Millisecond, Down: Patience}})
+	a, err := c.Nodes[0].Client.Create(context.Background(), metadata.RootIno, "f", metadata.New{Mode: syscall.S_IFREG | 0o644})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.Cut(3)
+	ctx, cancel := context.WithCancel(context.Background())
+	wrote := make(chan error, 1)
+	go func() { wrote <- c.Nodes[0].Client.WriteFile(ctx, a, make([]byte, 16<<20), 0) }()
+	Eventually(t, "a call that finds no connection", func() bool { return c.Nodes[0].Peers().Stats().DialsFailed > 2 })
+	cancel()
+	if err := <-wrote; !errors.Is(err, syscall.EINTR) {
+		t.Errorf("write = %v, want EINTR", err)
+	}
+}
