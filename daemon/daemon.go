@@ -47,6 +47,7 @@ import (
 
 	"github.com/bivouacfs/bivouac/datapath"
 	"github.com/bivouacfs/bivouac/datapath/chunkstore"
+	"github.com/bivouacfs/bivouac/datapath/rate"
 	"github.com/bivouacfs/bivouac/datapath/rpc"
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/metadata/cluster"
@@ -136,6 +137,8 @@ type Daemon struct {
 	changed chan struct{} // guarded by viewMu; closed when view changes
 	leader  metadata.NodeID
 
+	stageRate, serveRate *rate.Bucket // of what is read from sources, and sent to others; nil is no bound
+
 	meter    meter
 	metaRoom roomCache
 	outward  outward
@@ -173,6 +176,7 @@ func Open(cfg Config) (*Daemon, error) {
 		d.cfg.Source = source.OS{}
 	}
 	d.ctx, d.cancel = context.WithCancel(context.Background())
+	d.pace()
 	d.phases.Created, d.phases.Started = d.job.Created, now()
 	d.run = metadata.Run(d.phases.Started)
 	d.view = cluster.View{Map: cluster.NewMap(d.job.Seed, d.job.Hosts)}

@@ -233,6 +233,9 @@ func (d *Daemon) handleRead(ctx context.Context, r *rpc.Request, resp *rpc.Respo
 	if err := d.needFor(ctx, q.Ino, q.Off, int64(q.Len)); err != nil {
 		return err
 	}
+	if err := d.serve(ctx, q.Ino, int64(q.Len)); err != nil {
+		return err
+	}
 	if ctx.Err() != nil { // inline; what follows waits for nothing but this node's disk
 		ctx = d.ctx
 	}

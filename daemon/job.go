@@ -32,10 +32,14 @@ type Job struct {
 	Addrs [][]string `json:"addrs"`
 	Dirs  Dirs       `json:"dirs"`
 	// Capacity is the most bytes of file data kept on this node; 0 is what the disks have.
-	Capacity int64         `json:"capacity,omitempty"`
-	Seed     uint64        `json:"seed"`
-	Datasets []DatasetSpec `json:"datasets,omitempty"`
-	StageOut []OutSpec     `json:"stage_out,omitempty"`
+	Capacity int64 `json:"capacity,omitempty"`
+	// Rate is the most bytes a second that this node reads from sources, and
+	// ServeRate that it sends others of what they read here; 0 is no bound.
+	Rate      int64         `json:"rate,omitempty"`
+	ServeRate int64         `json:"serve_rate,omitempty"`
+	Seed      uint64        `json:"seed"`
+	Datasets  []DatasetSpec `json:"datasets,omitempty"`
+	StageOut  []OutSpec     `json:"stage_out,omitempty"`
 	// Wait is how long the job's first task waits: "manifest", "all" or "none".
 	Wait string `json:"wait,omitempty"`
 	// StartTimeout is how long to wait for the other hosts, in seconds; 0 is 60.
@@ -122,6 +126,9 @@ func (j *Job) Validate() error {
 	}
 	if j.Capacity < 0 {
 		bad("capacity is negative")
+	}
+	if j.Rate < 0 || j.ServeRate < 0 {
+		bad("rate %d, serve_rate %d: a bound is negative", j.Rate, j.ServeRate)
 	}
 	return errors.Join(append(errs, j.validateData())...)
 }

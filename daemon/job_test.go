@@ -40,6 +40,7 @@ func TestJobComplaints(t *testing.T) {
 		"host 1 has no addr": func(j *Job) { j.Addrs[1] = nil },
 		"is not absolute":    func(j *Job) { j.Dirs.Mount = "m" },
 		"capacity is neg":    func(j *Job) { j.Capacity = -1 },
+		"a bound is neg":     func(j *Job) { j.ServeRate = -1 },
 	} {
 		j := goodJob()
 		break_(j)

@@ -2,6 +2,8 @@ package daemon
 
 import (
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/bivouacfs/bivouac/datapath/rate"
 )
 
 // registry holds the metrics of this node. Values are read when asked for.
@@ -19,6 +21,12 @@ func (d *Daemon) registry() *prometheus.Registry {
 	gauge("nodes_up", "Nodes of the job that are up.", func() float64 { return float64(len(d.View().Map.Up())) })
 	gauge("transactions_in_doubt", "Operations of other homes whose end this one has not heard of.",
 		func() float64 { return float64(d.Transactions().InDoubt) })
+	for name, b := range map[string]*rate.Bucket{"stage": d.stageRate, "serve": d.serveRate} {
+		if b != nil {
+			gauge(name+"_rate_bytes", "The most bytes a second.", func() float64 { return float64(b.Stats().Limit) })
+			gauge(name+"_rate_waited_seconds", "Time that reads have waited for the bound, of all together.", func() float64 { return b.Stats().Waited })
+		}
+	}
 	r.MustRegister(rpcCollector{d})
 	r.MustRegister(activityCollector{&d.meter})
 	return r

@@ -66,6 +66,8 @@ type Status struct {
 	// how much of it a second lately.
 	Traffic Traffic `json:"traffic"`
 	Rates   Rates   `json:"rates"`
+	// Paces is the bounds of the node that answers.
+	Paces Paces `json:"paces,omitzero"`
 	// StageOut is how far the node that answers is with its part of each.
 	StageOut []OutStatus `json:"stage_out,omitempty"`
 }
@@ -150,6 +152,7 @@ func (d *Daemon) Status(ctx context.Context) Status {
 	}
 	s.Shares, s.RPC = d.stage.running(), d.rpc.Stats()
 	s.Traffic, s.Rates = d.meter.read(time.Now())
+	s.Paces = Paces{d.stageRate.Stats(), d.serveRate.Stats()}
 	s.StageOut = d.outward.read()
 	return s
 }

@@ -20,6 +20,7 @@ var floors = map[string]int{
 	"metadata":                0,
 	"metadata/cluster":        1,
 	"datapath":                1,
+	"datapath/rate":           1,
 	"metadata/leases":         1,
 	"metadata/metadatatest":   2,
 	"metadata/pebblestore":    2,

@@ -14,7 +14,7 @@ import (
 
 func upCmd() *cobra.Command {
 	var cfg local.Config
-	var capacity string
+	var capacity, rate, serveRate string
 	var asJSON bool
 	c := &cobra.Command{
 		Use:   "up --dir D",
@@ -29,11 +29,13 @@ configuration. End it with: bivouac down --dir D`,
 			if cfg.Nodes < 1 { // 0 in a Config is the default
 				return fmt.Errorf("--nodes %d: 1 to 64 on one machine", cfg.Nodes)
 			}
-			if capacity != "" {
-				cfg.Capacity, err = pitch.ParseSize(capacity)
-			}
-			if err != nil {
-				return fmt.Errorf("--capacity: %w", err)
+			for _, s := range []struct {
+				flag, value string
+				to          *int64
+			}{{"capacity", capacity, &cfg.Capacity}, {"rate", rate, &cfg.Rate}, {"serve-rate", serveRate, &cfg.ServeRate}} {
+				if *s.to, err = pitch.ParseSize(s.value); err != nil {
+					return fmt.Errorf("--%s: %w", s.flag, err)
+				}
 			}
 			s, err := local.Up(c.Context(), cfg)
 			if err != nil {
@@ -52,6 +54,8 @@ configuration. End it with: bivouac down --dir D`,
 	c.Flags().StringVar(&cfg.Dir, "dir", "", "directory of the job (required)")
 	c.Flags().IntVar(&cfg.Nodes, "nodes", 4, "number of nodes")
 	c.Flags().StringVar(&capacity, "capacity", "", "space on each node, such as 40G (default: what the disk has, for each)")
+	c.Flags().StringVar(&rate, "rate", "", "most bytes a second that each node reads from sources, such as 200M (default: no bound)")
+	c.Flags().StringVar(&serveRate, "serve-rate", "", "most bytes a second that each node sends others of what they read (default: no bound)")
 	c.Flags().Uint64Var(&cfg.Seed, "seed", 0, "seed of the placement of files")
 	c.Flags().DurationVar(&cfg.Timeout, "timeout", time.Minute, "longest time to come up")
 	c.Flags().BoolVar(&asJSON, "json", false, "print the nodes as JSON")

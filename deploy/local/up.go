@@ -29,13 +29,15 @@ const maxSock = 107
 // Config is what Up may be told. The zero value of all but Dir is a default.
 type Config struct {
 	Dir      string
-	Nodes    int    // 4
-	Capacity int64  // bytes on each node; 0 is what the disk has
-	Seed     uint64 // of placement
-	Datasets []daemon.DatasetSpec
-	StageOut []daemon.OutSpec
-	Timeout  time.Duration // to come up; one minute
-	Program  string        // the bivouac binary; this one
+	Nodes    int   // 4
+	Capacity int64 // bytes on each node; 0 is what the disk has
+	// Rate and ServeRate are daemon.Job's.
+	Rate, ServeRate int64
+	Seed            uint64 // of placement
+	Datasets        []daemon.DatasetSpec
+	StageOut        []daemon.OutSpec
+	Timeout         time.Duration // to come up; one minute
+	Program         string        // the bivouac binary; this one
 	// Addrs, if given, is where each node listens; by default it is a free
 	// port of loopback. Wrap, if given, is what stands before node i's command:
 	// together they put nodes into network namespaces.
@@ -157,7 +159,7 @@ func (l *launch) job(i int) *daemon.Job {
 	home := filepath.Join(hidden(l.cfg.Dir), "node"+strconv.Itoa(i))
 	j := &daemon.Job{
 		Version: daemon.JobVersion, ID: "local", UID: uint32(os.Getuid()), GID: uint32(os.Getgid()),
-		Self: metadata.NodeID(i), Addrs: l.addrs, Capacity: l.cfg.Capacity, Seed: l.cfg.Seed,
+		Self: metadata.NodeID(i), Addrs: l.addrs, Capacity: l.cfg.Capacity, Rate: l.cfg.Rate, ServeRate: l.cfg.ServeRate, Seed: l.cfg.Seed,
 		Datasets: l.cfg.Datasets, StageOut: l.cfg.StageOut,
 		StartTimeout: int(l.cfg.Timeout / time.Second), Created: metadata.TimeOf(time.Now()),
 	}

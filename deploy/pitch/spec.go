@@ -158,13 +158,9 @@ var knownOptions = map[string]func(string) error{
 		}
 		return nil
 	},
-	"capacity": func(v string) error {
-		n, err := ParseSize(v)
-		if err == nil && (n < 1<<20 || n > maxCapacity) {
-			err = errors.New("want 1M or more, on each node")
-		}
-		return err
-	},
+	"capacity":   perNode("on each node"),
+	"rate":       perNode("a second, on each node"),
+	"serve-rate": perNode("a second, on each node"),
 	"seed": func(v string) error {
 		_, err := strconv.ParseUint(v, 10, 64)
 		if err != nil {
@@ -179,6 +175,17 @@ var knownOptions = map[string]func(string) error{
 		}
 		return err
 	},
+}
+
+// perNode checks bytes, of what is said.
+func perNode(what string) func(v string) error {
+	return func(v string) error {
+		n, err := ParseSize(v)
+		if err == nil && (n < 1<<20 || n > maxCapacity) {
+			err = fmt.Errorf("want 1M or more, %s", what)
+		}
+		return err
+	}
 }
 
 func checkOption(k, v string) error {
@@ -211,8 +218,18 @@ func (s *Spec) Wait() string {
 
 // Capacity is the most bytes of file data kept on each node; 0 is what the
 // disks have.
-func (s *Spec) Capacity() int64 {
-	n, err := ParseSize(s.Opts["capacity"])
+func (s *Spec) Capacity() int64 { return s.size("capacity") }
+
+// Rate is the most bytes a second that each node reads from sources; 0 is no
+// bound.
+func (s *Spec) Rate() int64 { return s.size("rate") }
+
+// ServeRate is the most bytes a second that each node sends others of what they
+// read; 0 is no bound.
+func (s *Spec) ServeRate() int64 { return s.size("serve-rate") }
+
+func (s *Spec) size(key string) int64 {
+	n, err := ParseSize(s.Opts[key])
 	if err != nil {
 		return 0
 	}

@@ -48,7 +48,7 @@ func TestCheckOptions(t *testing.T) {
 	t.Chdir(d)
 	t.Setenv("XDG_CACHE_HOME", "/cache")
 	got, err := CheckOptions([]string{d + "/set.tar,index=off", "tree:images,index=cache", "./set.tar:other"},
-		[]string{"ckpt:" + d + "/out/run7", "./logs//:out", "a:b:" + d}, "wait=all,capacity=400G,seed=42", nil)
+		[]string{"ckpt:" + d + "/out/run7", "./logs//:out", "a:b:" + d}, "wait=all,capacity=400G,seed=42,rate=200M,serve-rate=1G", nil)
 	want := Spec{
 		V: 1,
 		StageIn: []daemon.DatasetSpec{
@@ -57,13 +57,13 @@ func TestCheckOptions(t *testing.T) {
 			{Source: d + "/set.tar", Name: "other", Options: stagein.Options{Cache: "/cache/bivouac"}},
 		},
 		StageOut: []daemon.OutSpec{{From: "ckpt", To: d + "/out/run7"}, {From: "logs", To: d + "/out"}, {From: "a:b", To: d}},
-		Opts:     map[string]string{"wait": "all", "capacity": "400G", "seed": "42"},
+		Opts:     map[string]string{"wait": "all", "capacity": "400G", "seed": "42", "rate": "200M", "serve-rate": "1G"},
 	}
 	if err != nil || !reflect.DeepEqual(got, want) {
 		t.Fatalf("CheckOptions = %+v, %v, want %+v", got, err, want)
 	}
 	seed, ok := got.Seed()
-	if got.Wait() != "all" || got.Capacity() != 400<<30 || seed != 42 || !ok {
+	if got.Wait() != "all" || got.Capacity() != 400<<30 || got.Rate() != 200<<20 || got.ServeRate() != 1<<30 || seed != 42 || !ok {
 		t.Errorf("options = %q, %d, %d", got.Wait(), got.Capacity(), seed)
 	}
 	w, err := got.Encode()
@@ -119,9 +119,11 @@ func TestCheckOptionsRefuses(t *testing.T) {
 		{out: "ckpt:" + d + "/new", access: deny, want: "cannot write in " + d},
 		{opts: "wait", want: "not KEY=VALUE"},
 		{opts: "wait=soon", want: "manifest, all or none"},
-		{opts: "colour=red", want: "capacity, seed, start-timeout, wait"},
+		{opts: "colour=red", want: "capacity, rate, seed, serve-rate, start-timeout, wait"},
 		{opts: "capacity=lots", want: "no size"},
 		{opts: "capacity=1K", want: "1M or more"},
+		{opts: "rate=1000", want: "1M or more, a second"},
+		{opts: "serve-rate=-1M", want: "no size"},
 		{opts: "seed=-1", want: "number from 0"},
 		{opts: "seed=1,seed=2", want: "given twice"},
 		{opts: "start-timeout=2h", want: "1 s to 1 h"},

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/bivouacfs/bivouac/daemon"
+	"github.com/bivouacfs/bivouac/datapath/rate"
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/metadata/cluster"
 )
@@ -104,6 +105,13 @@ func traffic(w io.Writer, s daemon.Status) {
 	t, r := s.Traffic, s.Rates
 	line("read", t.ReadLocal, t.ReadRemote, r.ReadLocal, r.ReadRemote)
 	line("written", t.WriteLocal, t.WriteRemote, r.WriteLocal, r.WriteRemote)
+	pace := func(what string, p *rate.Stats) {
+		if p != nil {
+			fmt.Fprintf(w, "  %s at most %s/s: %s so far, waited %.1f s\n", what, Bytes(p.Limit), Bytes(p.Bytes), p.Waited)
+		}
+	}
+	pace("staged", s.Paces.Stage)
+	pace("served", s.Paces.Serve)
 	fmt.Fprintf(w, "  %d files opened that the kernel reads by itself (%.0f/s)\n", t.Passthrough, r.Passthrough)
 }
 

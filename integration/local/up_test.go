@@ -172,6 +172,7 @@ func TestUpRefuses(t *testing.T) {
 		{[]string{"--nodes", "-1", "--dir", c.dir}, []string{"--nodes -1: 1 to 64"}},
 		{[]string{"--nodes", "two", "--dir", c.dir}, []string{`"two"`, "--nodes"}},
 		{[]string{"--capacity", "1Q", "--dir", c.dir}, []string{"--capacity", "1Q"}},
+		{[]string{"--rate", "fast", "--dir", c.dir}, []string{"--rate", "fast"}},
 		{[]string{"--bogus", "--dir", c.dir}, []string{"--bogus"}},
 		{[]string{"--dir", c.dir, "extra"}, []string{"extra"}},
 		{nil, []string{`"dir" not set`}},

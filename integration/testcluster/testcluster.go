@@ -37,6 +37,8 @@ type Config struct {
 	Nodes    int // 4
 	Capacity int64
 	Window   int64
+	// Rate and ServeRate are daemon.Job's.
+	Rate, ServeRate int64
 	// Store is the store directories of a node; nil is one of the test's.
 	Store    func(node int) []string
 	Source   source.FS                // shared by all nodes
@@ -123,6 +125,7 @@ func (c *Cluster) start(t testing.TB, i int, dir string, l net.Listener) *Node {
 	cfg := c.cfg
 	j := &daemon.Job{
 		Version: daemon.JobVersion, ID: "test", UID: 1000, GID: 1000, Self: metadata.NodeID(i), Capacity: cfg.Capacity,
+		Rate: cfg.Rate, ServeRate: cfg.ServeRate,
 		Seed: 7, Datasets: cfg.Datasets, StageOut: cfg.StageOut, WorkDir: cfg.WorkDir,
 		Dirs: daemon.Dirs{Store: []string{filepath.Join(dir, "store")}, Run: filepath.Join(dir, "run"), Mount: filepath.Join(dir, "mount")},
 	}
