@@ -61,14 +61,17 @@ func (d *Daemon) oldOrphans() error {
 	return nil
 }
 
-// places is the nodes that can have data of the file a.
+// places is the nodes that can have data of the file a. Those of a file that was
+// made in an earlier life of this home are its whole stripe: who wrote
+// to it may have died in that life without telling its size, and what was known
+// of that is forgotten.
 func (d *Daemon) places(_ context.Context, a metadata.Attr, all bool) ([]metadata.NodeID, error) {
 	m := d.View().Map
 	if a.Layout.Epoch > m.Epoch {
 		return nil, fmt.Errorf("map of epoch %d: %w", a.Layout.Epoch, syscall.ESTALE)
 	}
 	order := m.Order(a.Ino, a.Layout)
-	if all {
+	if all || d.meta.Earlier(a.Ino) {
 		return order, nil
 	}
 	var nodes []metadata.NodeID

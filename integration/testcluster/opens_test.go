@@ -171,6 +171,31 @@ func TestHolderDies(t *testing.T) {
 	}
 }
 
+// TestWriterAndHomeDie: a writer dies that has told nobody how large its file is,
+// and then the home that knew of that. What the file had is gone when it is
+// removed later.
+func TestWriterAndHomeDie(t *testing.T) {
+	c := Start(t, Config{})
+	f, a, err := c.Nodes[3].Client.CreateOpen(t.Context(), metadata.RootIno, "f", metadata.New{Mode: 0o100644})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := f.WriteAt(t.Context(), make([]byte, 7<<20), 0); err != nil {
+		t.Fatal(err)
+	}
+	c.Kill(t, 3)
+	c.Revive(t, 3)
+	Eventually(t, "the home knows that the file is closed", func() bool { return c.Nodes[0].OpenFiles().Open == 0 })
+	c.Kill(t, 0)
+	c.Revive(t, 0)
+	Eventually(t, "the file is unlinked", func() bool {
+		_, err := c.Nodes[1].Client.Unlink(t.Context(), metadata.RootIno, "f")
+		return err == nil
+	})
+	inodeGone(t, c.Nodes[0], a.Ino)
+	c.spaceBack(t)
+}
+
 // TestHolderIsBack: a node that was given up, and comes back with what it had
 // open, is asked for it.
 func TestHolderIsBack(t *testing.T) {

@@ -24,6 +24,8 @@
 // nodes that can have some, then its inode. Which nodes these are follows from
 // its size, unless it is unsure: a writer died, or could not tell its size, or
 // the home's process is younger than the orphan; then it is all of its stripe.
+// Who gives Config.Places sees to the files that are older than that process: a
+// writer may have died before.
 // As long as a node cannot be reached its orphans stay, and are tried again.
 //
 // # Appends

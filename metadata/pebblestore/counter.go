@@ -18,6 +18,7 @@ const reserve = 1 << 14
 type counter struct {
 	mu          sync.Mutex
 	next, limit uint64 // under mu
+	first       uint64 // of this run; constant after Open
 }
 
 // load continues behind whatever an earlier run may have handed out.
@@ -35,9 +36,13 @@ func (c *counter) load(s *Store) error {
 	default:
 		c.next = binary.BigEndian.Uint64(v)
 	}
-	c.limit = c.next
+	c.limit, c.first = c.next, c.next
 	return nil
 }
+
+// Earlier reports whether the inode number ino of this home was given out before
+// the store was opened.
+func (s *Store) Earlier(ino metadata.Ino) bool { return s.here(ino) && ino.Counter() < s.counter.first }
 
 func (s *Store) newIno() (metadata.Ino, error) {
 	c := &s.counter
