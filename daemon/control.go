@@ -386,5 +386,6 @@ func (d *Daemon) controlHandlers() map[wire.Op]rpc.Handler {
 		wire.OpStatus:     handleJSON(d.onStatus),
 		wire.OpCensus:     handleJSON(d.onCensus),
 		wire.OpObjects:    handleJSON(d.onObjects),
+		wire.OpGone:       handleJSON(d.onGone),
 	}
 }

@@ -16,6 +16,14 @@
 // node has becomes Sealed, a job whose nodes are all done is closing. No read
 // or write of a file ever touches it.
 //
+// # What is left over
+//
+// A daemon that is killed, or whose node is lost, leaves things behind that
+// nobody needs. Each has its place where it is found again: an orphan its record,
+// a transaction its intent or its decision, a section its home. What has none is
+// swept: data of files that are gone, of which a node asks their homes when it
+// starts on an old store, and after another has started again.
+//
 // # Locks
 //
 //	viewMu     the view and its subscribers
@@ -26,6 +34,7 @@
 //	fence      writes to the objects of datasets, against their end
 //	meter.mu   the samples of the traffic
 //	outward.mu how far the stage-out is
+//	sweep.mu   the runs of the nodes, what the sweep has found
 //
 // None is held while another is taken, but stageMu under fence, nor across a
 // remote call.
@@ -88,6 +97,7 @@ type Timing struct {
 	Report time.Duration // between two reports; 250 ms, more on large jobs
 	Down   time.Duration // silence after which a node is given up; 15 s
 	Out    time.Duration // between two looks at what there is to copy out; 5 s
+	Sweep  time.Duration // before a look for what nobody needs any more; 5 s
 	Settle time.Duration // a file that was written to since is not copied out yet; 3 s
 }
 
@@ -103,6 +113,9 @@ func (t *Timing) setDefaults(nodes int) {
 	}
 	if t.Settle == 0 {
 		t.Settle = 3 * time.Second
+	}
+	if t.Sweep == 0 {
+		t.Sweep = 5 * time.Second
 	}
 }
 
@@ -142,6 +155,7 @@ type Daemon struct {
 	meter    meter
 	metaRoom roomCache
 	outward  outward
+	sweep    sweeping
 
 	leave leaving
 	lead  leadership
@@ -185,6 +199,7 @@ func Open(cfg Config) (*Daemon, error) {
 	d.stage.init()
 	d.table.init()
 	d.fill.init()
+	d.sweep.init()
 	if err := d.open(); err != nil {
 		_ = d.Close()
 		return nil, err
@@ -229,6 +244,7 @@ func (d *Daemon) open() error {
 	d.spawn(d.meta.files.Serve)
 	d.spawn(d.meta.locks.Serve)
 	d.spawn(d.followHolders)
+	d.spawn(d.sweepLoop)
 	return nil
 }
 
@@ -257,6 +273,7 @@ func (d *Daemon) openStores() error {
 			return fmt.Errorf("store: %w", err)
 		}
 	}
+	d.removeHalves()
 	var err error
 	if d.meta, err = d.openHome(); err != nil {
 		return fmt.Errorf("metadata store %s: %w", d.dir("meta"), err)

@@ -252,6 +252,7 @@ func (d *Daemon) openHandlers() map[wire.Op]rpc.Handler {
 			return &wire.PlaceResp{Place: p}, err
 		}),
 		wire.OpRecall: handleFrom(func(_ context.Context, r *rpc.Request, q *wire.RecallReq) (appender, error) {
+			d.sweep.heard(by(r, q.Run))
 			m.files.Meet(by(r, q.Run)) // what its earlier runs had open here is closed
 			return &wire.RecallResp{Recalled: d.onRecall(metadata.Recall{Home: r.Peer, Run: q.Run, Only: q.Only, After: q.After})}, nil
 		}),

@@ -68,6 +68,8 @@ type Status struct {
 	Rates   Rates   `json:"rates"`
 	// Paces is the bounds of the node that answers.
 	Paces Paces `json:"paces,omitzero"`
+	// Swept is what the node that answers has removed because nobody needs it.
+	Swept Sweep `json:"swept"`
 	// StageOut is how far the node that answers is with its part of each.
 	StageOut []OutStatus `json:"stage_out,omitempty"`
 }
@@ -153,7 +155,7 @@ func (d *Daemon) Status(ctx context.Context) Status {
 	s.Shares, s.RPC = d.stage.running(), d.rpc.Stats()
 	s.Traffic, s.Rates = d.meter.read(time.Now())
 	s.Paces = Paces{d.stageRate.Stats(), d.serveRate.Stats()}
-	s.StageOut = d.outward.read()
+	s.StageOut, s.Swept = d.outward.read(), d.sweep.read()
 	return s
 }
 

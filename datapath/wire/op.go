@@ -138,10 +138,12 @@ const (
 	OpFillClaim Op = 77
 	// OpFillLanded says what has become of them.
 	OpFillLanded Op = 78
+	// OpGone asks a home which of some inodes are not there any more.
+	OpGone Op = 79
 )
 
 // MaxOp is greater than every op, so that a table can be indexed by Op.
-const MaxOp Op = 79
+const MaxOp Op = 80
 
 var opNames = [MaxOp]string{
 	OpLookup: "lookup", OpCreate: "create", OpUnlink: "unlink", OpRename: "rename", OpReadDir: "readdir",
@@ -164,6 +166,7 @@ var opNames = [MaxOp]string{
 	OpStageOut: "stage-out", OpStatus: "status", OpStageAbort: "stage-abort",
 	OpCensus: "census", OpObjects: "objects",
 	OpFillClaim: "fill-claim", OpFillLanded: "fill-landed",
+	OpGone: "gone",
 }
 
 // Known reports whether o is an op of this version.
@@ -211,7 +214,7 @@ func (o Op) Repeatable() bool {
 func (o Op) Purpose() Purpose {
 	switch o {
 	case OpRead, OpWrite, OpStage, OpStagePoll, OpStagePart, OpStageSeam, OpStageIn, OpStageOut, OpStageAbort, OpManifest,
-		OpCensus, OpObjects:
+		OpCensus, OpObjects, OpGone:
 		return PurposeBulk
 	case OpPrepare, OpCommit, OpAbort, OpOutcome, OpMoves, OpClimb,
 		OpSectionMake, OpSectionFill, OpSectionChange, OpSectionReport, OpRevoke:

@@ -41,6 +41,28 @@ func (s *Store) Records(ctx context.Context, after []byte, limit int) ([]Record,
 	return out, err
 }
 
+// Gone is those of the inodes inos of this home that were there once and are no
+// more. A number that it has not given out yet is none of them.
+func (s *Store) Gone(inos []metadata.Ino) ([]metadata.Ino, error) {
+	var gone []metadata.Ino
+	err := s.once(func() error {
+		for _, ino := range inos {
+			if !s.here(ino) || ino.Counter() >= s.counter.peek() {
+				continue
+			}
+			_, err := s.inode(ino)
+			switch {
+			case errors.Is(err, syscall.ENOENT):
+				gone = append(gone, ino)
+			case err != nil:
+				return err
+			}
+		}
+		return nil
+	})
+	return gone, err
+}
+
 // eachRecord calls fn with the records of the live tree at one moment, until it
 // returns false. They are fn's only until it returns.
 func (s *Store) eachRecord(ctx context.Context, after []byte, fn func(Record) (bool, error)) error {

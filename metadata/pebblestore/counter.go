@@ -58,6 +58,13 @@ func (s *Store) newIno() (metadata.Ino, error) {
 	return metadata.LiveIno(s.cfg.Self, n), nil
 }
 
+// peek is the counter of the next inode.
+func (c *counter) peek() uint64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.next
+}
+
 func (c *counter) extend(s *Store) error {
 	limit := min(c.limit+reserve, metadata.MaxCounter)
 	if limit == c.limit {

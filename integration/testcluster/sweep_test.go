@@ -1,0 +1,123 @@
+package testcluster
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/bivouacfs/bivouac/daemon"
+	"github.com/bivouacfs/bivouac/metadata"
+	"github.com/bivouacfs/bivouac/metadata/cluster"
+)
+
+// sweeping is a timing with which leftovers are looked for at once.
+var sweeping = daemon.Timing{Report: 30 * time.Millisecond, Down: 2 * time.Second, Sweep: 20 * time.Millisecond}
+
+// gone is an inode of home that was there once, and is no more.
+func (c *Cluster) gone(t *testing.T, home int, name string) metadata.Ino {
+	t.Helper()
+	dir, err := c.Nodes[home].Client.Mkdir(t.Context(), metadata.RootIno, name, metadata.New{Mode: 0o755})
+	if err != nil || int(dir.Ino.Home()) != home {
+		t.Fatalf("mkdir on node %d: %+v, %v", home, dir, err)
+	}
+	a := put(t, c.Nodes[home], dir.Ino, "f", []byte("x"), metadata.Layout{})
+	if _, err := c.Nodes[home].Client.Unlink(t.Context(), dir.Ino, "f"); err != nil {
+		t.Fatal(err)
+	}
+	inodeGone(t, c.Nodes[home], a.Ino)
+	return a.Ino
+}
+
+// leak has node i keep bytes of an inode, as a write does that comes late.
+func (c *Cluster) leak(t *testing.T, i int, inos ...metadata.Ino) {
+	t.Helper()
+	for _, ino := range inos {
+		if err := c.Nodes[i].Data().WriteAt(t.Context(), ino, []byte("left over"), 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func (c *Cluster) has(i int, ino metadata.Ino) bool {
+	var b [1]byte
+	n, err := c.Nodes[i].Data().ReadAt(context.Background(), ino, b[:], 0)
+	return n == 1 && err == nil
+}
+
+// TestSweep: data of files that are gone is removed by a daemon that starts
+// again, and by the others then; what anybody can reach stays, and what only
+// looks as if nobody could.
+func TestSweep(t *testing.T) {
+	c := Start(t, Config{Timing: sweeping})
+	var gone []metadata.Ino
+	for i := range c.Nodes {
+		gone = append(gone, c.gone(t, i, fmt.Sprint("d", i)))
+	}
+	want := make([]byte, 9<<20)
+	put(t, c.Nodes[1], metadata.RootIno, "kept", want, metadata.Layout{})
+	open, a, err := c.Nodes[1].Client.CreateOpen(t.Context(), metadata.RootIno, "open", metadata.New{Mode: 0o100644})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := open.WriteAt(t.Context(), want, 0); err != nil {
+		t.Fatal(err)
+	}
+	unlink(t, c.Nodes[3], "open")
+	strange := metadata.LiveIno(3, 1<<40) // which node 3 has never had
+	before := objects(c.Nodes[2])
+	c.leak(t, 2, append(gone, strange)...)
+	c.leak(t, 1, gone...)
+	half := func() string { return filepath.Join(c.Nodes[2].Job.Dirs.Store[0], "stage", "9", "manifest.new") }
+	if err := os.MkdirAll(filepath.Dir(half()), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(half(), []byte("half"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	c.Kill(t, 2)
+	n := c.Revive(t, 2)
+	for i, left := range map[int]int64{1: before, 2: before + 1} {
+		Eventually(t, fmt.Sprintf("node %d has removed what nobody needs", i), func() bool { return objects(c.Nodes[i]) == left })
+	}
+	if s := n.Status(t.Context()).Swept; s.Objects != 4 || s.Files != 1 || s.Waiting != 0 {
+		t.Errorf("node 2 has swept %+v, want 4 objects and 1 file", s)
+	}
+	if _, err := os.Stat(half()); !os.IsNotExist(err) {
+		t.Errorf("half a manifest is left: %v", err)
+	}
+	if !c.has(2, strange) {
+		t.Error("an object of an inode that its home does not know yet is gone")
+	}
+	readsAll(t, "a file without a name", open, want)
+	Eventually(t, "a file can be read", func() bool {
+		b, err := live(c.Nodes[0], "kept")
+		return len(b) == len(want) && err == nil
+	})
+	closeFile(t, open)
+	inodeGone(t, c.Nodes[0], a.Ino)
+}
+
+// TestSweepWaits: of what a node that is down alone can know nothing is removed
+// until it is back.
+func TestSweepWaits(t *testing.T) {
+	c := Start(t, Config{Timing: sweeping})
+	ino := c.gone(t, 3, "d")
+	c.leak(t, 2, ino)
+	c.Kill(t, 3)
+	Eventually(t, "node 3 is given up", func() bool {
+		n, _ := c.Nodes[2].View().Map.Node(3)
+		return n.State == cluster.Down
+	})
+	c.Kill(t, 2)
+	n := c.Revive(t, 2)
+	Eventually(t, "node 2 has looked", func() bool { return n.Status(t.Context()).Swept.Runs > 1 })
+	if s := n.Status(t.Context()).Swept; s.Objects != 0 || s.Waiting != 1 || !c.has(2, ino) {
+		t.Errorf("node 2 has swept %+v while node 3 is down, want 1 object waiting", s)
+	}
+	c.Revive(t, 3)
+	Eventually(t, "the object is gone", func() bool { return !c.has(2, ino) })
+	Eventually(t, "nothing waits", func() bool { return n.Status(t.Context()).Swept.Waiting == 0 })
+}
