@@ -4,10 +4,13 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -86,8 +89,10 @@ func quick(t *testing.T, figures int, args ...string) {
 	if _, err := os.Stat("/dev/fuse"); err != nil || os.Geteuid() != 0 {
 		t.Skip("needs root and /dev/fuse")
 	}
-	if _, err := exec.LookPath("find"); err != nil {
-		t.Skip("needs find, of the package findutils")
+	for program, pkg := range map[string]string{"find": "findutils", "mkfs.ext4": "e2fsprogs"} {
+		if _, err := exec.LookPath(program); err != nil {
+			t.Skipf("needs %s, of the package %s", program, pkg)
+		}
 	}
 	program, err := filepath.Abs("../../bin/bivouac")
 	if err != nil {
@@ -120,6 +125,61 @@ func quick(t *testing.T, figures int, args ...string) {
 	for _, f := range got.Figures {
 		if len(f.Rows) == 0 {
 			t.Errorf("figure %s has no rows", f.Name)
+		}
+	}
+}
+
+// TestMain is a worker where spawn starts this program again.
+func TestMain(m *testing.M) {
+	if len(os.Args) > 2 && os.Args[1] == "worker" {
+		exit(worker(os.Args[2:]))
+	}
+	os.Exit(m.Run())
+}
+
+// TestSpawnAllOrNone: if one worker does not start, those before it are gone.
+func TestSpawnAllOrNone(t *testing.T) {
+	dir := t.TempDir()
+	list := filepath.Join(dir, "list")
+	if err := writeLines(list, nil); err != nil {
+		t.Fatal(err)
+	}
+	cs, err := spawnAll(3, func(i int) ([]string, error) {
+		if i == 2 {
+			return []string{"nothing", "that", "works"}, nil
+		}
+		return []string{"bare-server", list, filepath.Join(dir, strconv.Itoa(i))}, nil
+	})
+	if err == nil || cs != nil {
+		t.Fatalf("spawnAll = %v, %v, want an error", cs, err)
+	}
+	for i := range 2 {
+		addr, err := os.ReadFile(filepath.Join(dir, strconv.Itoa(i)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if conn, err := net.Dial("tcp", string(addr)); err == nil {
+			_ = conn.Close() // nothing was asked
+			t.Errorf("worker %d still answers at %s", i, addr)
+		}
+	}
+}
+
+// TestListOnce counts files, not directories nor headings.
+func TestListOnce(t *testing.T) {
+	dir := t.TempDir()
+	if err := errors.Join(os.Mkdir(filepath.Join(dir, "d"), 0o755), write(filepath.Join(dir, "a"), payload[:1]), write(filepath.Join(dir, "d", "b"), payload[:1])); err != nil {
+		t.Fatal(err)
+	}
+	for _, args := range [][]string{{"find", "-type", "f", "-size", "+0"}, {"ls", "-lR"}} {
+		if _, err := exec.LookPath(args[0]); err != nil {
+			t.Skip(err)
+		}
+		if _, err := listOnce(t.Context(), dir, args, 2); err != nil {
+			t.Error(err)
+		}
+		if _, err := listOnce(t.Context(), dir, args, 3); err == nil {
+			t.Errorf("%q: a file that is missing is not noticed", args)
 		}
 	}
 }

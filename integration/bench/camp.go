@@ -117,6 +117,14 @@ func (c *camp) counters(node int) (counters, error) {
 	return k, json.Unmarshal(b, &k)
 }
 
+// pids is the numbers of all daemons.
+func (c *camp) pids() (pids []int) {
+	for _, n := range c.state.Nodes {
+		pids = append(pids, n.PID)
+	}
+	return pids
+}
+
 // cpu is the processor time of all daemons, and that of each.
 func (c *camp) cpu() (total time.Duration, each [nodes]time.Duration, err error) {
 	for i, n := range c.state.Nodes {

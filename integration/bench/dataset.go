@@ -56,16 +56,24 @@ func (b *bench) staged(ctx context.Context) (*dataset, error) {
 	if err := d.write(b.amount(setFiles), int64(b.amount(bigSize>>20))<<20); err != nil {
 		return nil, err
 	}
-	cmd := exec.CommandContext(ctx, b.program, "stage-in", d.source+":"+setName, "--dir", b.camp.dir)
-	cmd.Stderr = os.Stderr
-	if err := cmd.Run(); err != nil {
-		return nil, fmt.Errorf("stage-in: %w", err)
+	if err := b.addDataset(ctx, d.source, setName); err != nil {
+		return nil, err
 	}
 	if err := d.find(b.camp); err != nil {
 		return nil, err
 	}
 	b.set = d
 	return d, nil
+}
+
+// addDataset makes a directory a dataset of the job.
+func (b *bench) addDataset(ctx context.Context, source, name string) error {
+	cmd := exec.CommandContext(ctx, b.program, "stage-in", source+":"+name, "--dir", b.camp.dir)
+	cmd.Stderr = os.Stderr
+	if err := cmd.Run(); err != nil {
+		return fmt.Errorf("stage-in of %s: %w", source, err)
+	}
+	return nil
 }
 
 // write makes the source.
@@ -170,8 +178,12 @@ func through(mount string, files []sample) []string {
 func (c *camp) objects(files []sample) []string {
 	paths := make([]string, len(files))
 	for i, s := range files {
-		paths[i] = filepath.Join(c.dir, ".bivouac", c.state.Nodes[s.node].Host, "store", "objects",
-			fmt.Sprintf("%02x", uint8(s.ino)), fmt.Sprintf("%016x", uint64(s.ino)))
+		paths[i] = filepath.Join(c.store(s.node), "objects", fmt.Sprintf("%02x", uint8(s.ino)), fmt.Sprintf("%016x", uint64(s.ino)))
 	}
 	return paths
+}
+
+// store is the store directory of a node.
+func (c *camp) store(node int) string {
+	return filepath.Join(c.dir, ".bivouac", c.state.Nodes[node].Host, "store")
 }

@@ -40,7 +40,7 @@ func find(ctx context.Context, b *bench) error {
 		return err
 	}
 	for _, top := range []string{made, theirs} {
-		if err := tree(top, per); err != nil {
+		if err := tree(top, "create", per); err != nil {
 			return err
 		}
 	}
@@ -70,13 +70,14 @@ func find(ctx context.Context, b *bench) error {
 	return nil
 }
 
-func tree(top string, per int) error {
+// tree makes findDirs directories with so many files each, by an op of workers.
+func tree(top, op string, per int) error {
 	for i := range findDirs {
 		d := filepath.Join(top, "dir"+strconv.Itoa(i))
 		if err := os.Mkdir(d, 0o755); err != nil {
 			return err
 		}
-		if _, err := load("create", []string{d}, per); err != nil {
+		if _, err := load(op, []string{d}, per); err != nil {
 			return err
 		}
 	}

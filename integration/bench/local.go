@@ -55,6 +55,9 @@ func readLocal(ctx context.Context, b *bench) error {
 				}
 				b.take("files, caches of the mount "+heat, "/s", s.arm, c.rate(len(files)))
 				b.take("processor time of a file, "+heat, "us", s.arm, c.micros(len(files)))
+				if s.arm != armNative {
+					b.take("the same beside raw FUSE, "+heat, "us", s.arm, c.micros(len(files)))
+				}
 			}
 			return nil
 		}})
@@ -67,5 +70,7 @@ func readLocal(ctx context.Context, b *bench) error {
 	}
 	b.aim("files, caches of the mount cold", "/s", ">= 0.40")
 	b.aim("files, caches of the mount hot", "/s", ">= 0.55")
+	b.aim("the same beside raw FUSE, cold", "us", "<= 1.1")
+	b.aim("the same beside raw FUSE, hot", "us", "<= 1.1")
 	return nil
 }

@@ -1,7 +1,8 @@
 // Command bench measures Bivouac beside what it could be: through the mounts of
 // a job of four daemons on this one machine, beside a plain loopback file
 // system of the same FUSE library over the same disk, and beside bare Pebble
-// with the same records. Its one idea is that only ratios of one run count: the
+// with the same records; and for the files of datasets beside the disk, an ext4
+// that has forgotten its names, and bare sockets. Its one idea is that only ratios of one run count: the
 // arms of a figure take turns, each sample is a median's, and the table names
 // the machine.
 //
@@ -28,7 +29,7 @@ import (
 )
 
 // figures is all that can be measured, in the order of the table.
-var figures = []figure{namesFigure, smallFigure, findFigure, budgetFigure, serverFigure, localFigure, remoteFigure, streamFigure, randomFigure}
+var figures = []figure{namesFigure, smallFigure, findFigure, budgetFigure, serverFigure, localFigure, remoteFigure, rpcFigure, listingFigure, streamFigure, randomFigure}
 
 // stageFigures is what --stage measures.
 var stageFigures = []figure{stageFigure, stageCPUFigure, stageMembersFigure}

@@ -8,7 +8,9 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
@@ -32,43 +34,52 @@ func readList(list string) error {
 }
 
 // readWhole reads until the end, as a program that does not ask for the size.
+// Its system calls are raw: Go's scheduler, which looks after all calls that
+// take more than 20 µs, is no part of what is measured.
 func readWhole(path string, buf []byte) error {
-	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	p, err := unix.BytePtrFromString(path)
 	if err != nil {
 		return err
 	}
-	for err == nil {
-		var n int
-		if n, err = unix.Read(fd, buf); n == 0 {
-			break
+	at := unix.AT_FDCWD
+	fd, _, no := syscall.RawSyscall6(unix.SYS_OPENAT, uintptr(at), uintptr(unsafe.Pointer(p)), unix.O_RDONLY|unix.O_CLOEXEC, 0, 0, 0)
+	if no != 0 {
+		return no
+	}
+	for {
+		n, _, no := syscall.RawSyscall(unix.SYS_READ, fd, uintptr(unsafe.Pointer(&buf[0])), uintptr(len(buf)))
+		if n == 0 || no != 0 {
+			_, _, cno := syscall.RawSyscall(unix.SYS_CLOSE, fd, 0, 0)
+			return errors.Join(errnoOrNil(no), errnoOrNil(cno))
 		}
 	}
-	return errors.Join(err, unix.Close(fd))
+}
+
+func errnoOrNil(no syscall.Errno) error {
+	if no == 0 {
+		return nil
+	}
+	return no
 }
 
 // readAll has so many processes read the files, each its part of them, and
 // returns what that cost.
 func (b *bench) readAll(paths []string, processes int) (usage, error) {
-	var cs []*child
-	for i := range processes {
-		b.lists++
-		list := filepath.Join(b.home, "list"+strconv.Itoa(b.lists))
-		part := paths[i*len(paths)/processes : (i+1)*len(paths)/processes]
-		err := writeLines(list, part)
-		var c *child
-		if err == nil {
-			c, err = spawn("read", list)
-		}
-		if err != nil {
-			for _, c := range cs {
-				_ = c.cmd.Process.Kill()
-				_ = c.cmd.Wait()
-			}
-			return usage{}, err
-		}
-		cs = append(cs, c)
+	cs, err := spawnAll(processes, func(i int) ([]string, error) {
+		list, err := b.list(paths[i*len(paths)/processes : (i+1)*len(paths)/processes])
+		return []string{"read", list}, err
+	})
+	if err != nil {
+		return usage{}, err
 	}
 	return together(cs)
+}
+
+// list writes lines to a file of their own.
+func (b *bench) list(lines []string) (string, error) {
+	b.lists++
+	path := filepath.Join(b.home, "list"+strconv.Itoa(b.lists))
+	return path, writeLines(path, lines)
 }
 
 func writeLines(path string, lines []string) error {

@@ -37,10 +37,7 @@ func readRemote(ctx context.Context, b *bench) error {
 	}
 	mount := b.camp.state.Nodes[0].Mount
 	paths := through(mount, files)
-	var daemons []int
-	for _, n := range b.camp.state.Nodes {
-		daemons = append(daemons, n.PID)
-	}
+	daemons := b.camp.pids()
 	const rate, time = "files, caches of the mount cold", "processor time of a file, all sides"
 	err = b.interleave(ctx,
 		arm{armBivouac, func(context.Context, int) error {
@@ -76,17 +73,12 @@ func (b *bench) bareReads(paths []string, clients int) (cost, error) {
 	if err != nil {
 		return cost{}, err
 	}
-	defer func() {
-		_ = server.in.Close() // a pipe
-		_ = server.cmd.Wait() // it only ends
-	}()
-	var cs []*child
-	for i := range clients {
-		c, err := spawn("bare-client", sock, fmt.Sprint(i*len(paths)/clients), fmt.Sprint((i+1)*len(paths)/clients))
-		if err != nil {
-			return cost{}, err
-		}
-		cs = append(cs, c)
+	defer server.end()
+	cs, err := spawnAll(clients, func(i int) ([]string, error) {
+		return []string{"bare-client", sock, strconv.Itoa(i * len(paths) / clients), strconv.Itoa((i + 1) * len(paths) / clients)}, nil
+	})
+	if err != nil {
+		return cost{}, err
 	}
 	return charged([]int{server.cmd.Process.Pid}, func() (usage, error) { return together(cs) })
 }

@@ -23,6 +23,7 @@ import (
 var ops = map[string]func(path string) error{
 	"create": create,
 	"small":  func(path string) error { return write(path, payload) },
+	"tiny":   func(path string) error { return write(path, payload[:1]) },
 	"stat": func(path string) error {
 		var st unix.Stat_t
 		return unix.Lstat(path, &st)
@@ -76,6 +77,10 @@ func worker(args []string) error {
 		return bareServer(args[1], args[2])
 	case op == "bare-client" && len(args) == 4:
 		return bareWorker(args[1:])
+	case op == "rpc-server" && len(args) > 2:
+		return rpcServer(args[1], args[2:])
+	case op == "rpc-client" && len(args) == 3:
+		return rpcClient(args[1], args[2])
 	case op == "slowpfs" && len(args) > 3:
 		return serveSlow(args[1], args[2], args[3:])
 	case strings.HasPrefix(op, "store-") && len(args) == 3:
@@ -137,6 +142,12 @@ type child struct {
 	out *bufio.Reader
 }
 
+// end ends a worker that serves until its input does.
+func (c *child) end() {
+	_ = c.in.Close() // a pipe
+	_ = c.cmd.Wait() // it only ends
+}
+
 // spawn starts a worker and returns when it is ready.
 func spawn(args ...string) (*child, error) {
 	self, err := os.Executable()
@@ -162,6 +173,28 @@ func spawn(args ...string) (*child, error) {
 		return nil, fmt.Errorf("worker %q did not start: %w", args, errors.Join(err, c.cmd.Wait()))
 	}
 	return c, nil
+}
+
+// spawnAll starts n workers, the i-th with the arguments args(i). If one does
+// not start, none is left.
+func spawnAll(n int, args func(i int) ([]string, error)) ([]*child, error) {
+	var cs []*child
+	for i := range n {
+		a, err := args(i)
+		var c *child
+		if err == nil {
+			c, err = spawn(a...)
+		}
+		if err != nil {
+			for _, c := range cs {
+				_ = c.cmd.Process.Kill()
+				_ = c.cmd.Wait() // it was killed
+			}
+			return nil, err
+		}
+		cs = append(cs, c)
+	}
+	return cs, nil
 }
 
 // usage is what work has cost.
@@ -192,17 +225,11 @@ func together(cs []*child) (usage, error) {
 // load has one process for each directory do op to n files each, and returns
 // what that cost.
 func load(op string, dirs []string, n int) (usage, error) {
-	var cs []*child
-	for i, d := range dirs {
-		c, err := spawn(op, d, "p"+strconv.Itoa(i)+"-", strconv.Itoa(n))
-		if err != nil {
-			for _, c := range cs {
-				_ = c.cmd.Process.Kill()
-				_ = c.cmd.Wait()
-			}
-			return usage{}, err
-		}
-		cs = append(cs, c)
+	cs, err := spawnAll(len(dirs), func(i int) ([]string, error) {
+		return []string{op, dirs[i], "p" + strconv.Itoa(i) + "-", strconv.Itoa(n)}, nil
+	})
+	if err != nil {
+		return usage{}, err
 	}
 	return together(cs)
 }
