@@ -48,7 +48,7 @@ type FillConfig struct {
 type Fill struct {
 	cfg     FillConfig
 	src     fetcher
-	pool    *source.Pool
+	bufs    pools
 	have    *residents
 	journal *journal
 	window  *window
@@ -108,7 +108,7 @@ func NewFill(cfg FillConfig) (*Fill, error) {
 	f := &Fill{
 		window: newWindow(cfg.Window),
 		cfg:    cfg, src: fetcher{fs: cfg.FS, origins: cfg.Origins}, have: newResidents(),
-		pool:    source.NewPool(int(max(cfg.Memory/wire.MaxData, minPieces)), wire.MaxData),
+		bufs:    newPools(int(max(cfg.Memory/wire.MaxData, minPieces)), wire.MaxData),
 		flights: make(map[piece]*flight), slots: make(chan struct{}, demandSlots), calm: closedChan(),
 		birth: rand.Uint64(), runSize: defaultRunSize, births: make(map[metadata.NodeID]uint64),
 	}
@@ -434,7 +434,7 @@ func (f *Fill) bringOnce(p piece) error {
 	}
 	pos, n, off := s.at(p.chunk, f.cfg.Self)
 	sum := xxh3.New128()
-	err = src.end(src.each(f.ctx, f.pool, pos, n, func(b []byte, at int64) error {
+	err = src.end(src.each(f.ctx, f.bufs, pos, n, func(b []byte, at int64) error {
 		_, _ = sum.Write(b) // cannot fail
 		return f.cfg.Put(f.ctx, p.ino, b, off+at-pos)
 	}))

@@ -116,7 +116,7 @@ func (j *job) filler(m cluster.Map, node metadata.NodeID, s *Scanned, files File
 		return nil, err
 	}
 	if j.lim.piece != 0 {
-		f.pool = source.NewPool(minPieces, j.lim.piece)
+		f.bufs = newPools(minPieces, j.lim.piece)
 	}
 	if j.runSize != 0 {
 		f.runSize = j.runSize
@@ -177,7 +177,7 @@ func (j *job) runFill(ctx context.Context, f *Fill) error {
 	if err := f.Trouble(); err != nil {
 		return err
 	}
-	if out := f.pool.Out(); out != 0 {
+	if out := f.bufs.in.Out() + f.bufs.out.Out(); out != 0 {
 		return fmt.Errorf("%d buffers were not released", out)
 	}
 	if _, whole := f.Whole(); !whole {

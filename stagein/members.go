@@ -50,6 +50,12 @@ func (cfg *PlanConfig) inArchives(ctx context.Context, paths []string) (*content
 	if err := cfg.lookUp(ctx, all); err != nil {
 		return nil, err
 	}
+	if fits, err := cfg.listZips(ctx, all); err != nil || !fits {
+		for i := range all {
+			cfg.read += all[i].read
+		}
+		return nil, err
+	}
 	mean, err := cfg.mean(ctx, all)
 	worth := mean > 0 && (asked || mean >= worthHops)
 	if err == nil && worth {
@@ -101,21 +107,21 @@ func (cfg *PlanConfig) detectAll(ctx context.Context, archives []Archive) ([]arc
 	return all, err
 }
 
-// mean is how many bytes of the largest archive a hop goes over; 0 if there is
-// one among them that cannot be hopped through.
+// mean is how many bytes of the largest tar a hop goes over; 0 if there is a
+// compressed one among them.
 func (cfg *PlanConfig) mean(ctx context.Context, all []archiveScan) (int64, error) {
-	largest := &all[0]
+	var largest *archiveScan
 	for i := range all {
 		a := &all[i]
-		if a.found.Kind != source.Tar {
+		if a.found.Kind.Packed() {
 			return 0, nil
 		}
-		if a.Size > largest.Size {
+		if a.items == nil && (largest == nil || a.Size > largest.Size) {
 			largest = a
 		}
 	}
-	if n := int64(len(largest.items)); n > 0 {
-		return largest.Size / n, nil
+	if largest == nil {
+		return worthHops, nil // all is known
 	}
 	h, err := largest.open(cfg.FS)
 	if err != nil {

@@ -69,6 +69,8 @@ type stretch struct {
 	head  int64 // bytes before base that have to be headers of the digest check
 	check uint64
 	index string // that says so
+
+	member *source.Item // of a zip archive; nil is no such
 }
 
 // open finds the bytes of a file that has the attributes a.
@@ -86,6 +88,9 @@ func (q *fetcher) open(from manifest.Origin, a *metadata.Attr) (*stretch, error)
 	}
 	if err != nil {
 		return nil, err
+	}
+	if from.Zip != (manifest.Zip{}) {
+		s.member = zipItem(&from, a.Size)
 	}
 	if err := s.same(); err != nil {
 		return nil, s.end(err)
@@ -195,13 +200,16 @@ func (s *stretch) pieces(ctx context.Context, pool *source.Pool, pos, n int64, d
 
 // each reads the bytes [pos, pos+n) of the file, some pieces ahead of do. The
 // headers that nobody has looked at yet are read with the first.
-func (s *stretch) each(ctx context.Context, pool *source.Pool, pos, n int64, do func(b []byte, pos int64) error) error {
+func (s *stretch) each(ctx context.Context, bufs pools, pos, n int64, do func(b []byte, pos int64) error) error {
+	if s.member != nil {
+		return s.unpacked(ctx, bufs, pos, n, do)
+	}
 	from := pos
 	if pos == 0 {
 		from -= s.head
 	}
 	var head []byte
-	return s.pieces(ctx, pool, from, pos+n-from, func(p *source.Piece) error {
+	return s.pieces(ctx, bufs.in, from, pos+n-from, func(p *source.Piece) error {
 		b, at := p.B, p.Off-s.base
 		if at < 0 {
 			k := min(-at, int64(len(b)))

@@ -49,11 +49,18 @@ type part struct {
 	piece
 	node metadata.NodeID // who is to have it
 	at   int64           // in the archive
-	n    int64           // bytes
+	raw  int64           // bytes there
+	n    int64           // bytes of the file
 	off  int64           // in the node's object
 
 	head  int64 // bytes of headers before it that have to have the digest check; 0 is none
 	check uint64
+	zip   manifest.Zip // in a zip archive; zero is no such
+}
+
+// item is the member of a zip archive that the part is.
+func (p *part) item() *source.Item {
+	return zipItem(&manifest.Origin{Off: p.at, Check: p.check, Zip: p.zip}, p.n)
 }
 
 // together reports whether the nodes read for each other: where nobody asked for
@@ -93,7 +100,7 @@ func (f *Fill) runAll(m cluster.Map) error {
 func (f *Fill) each(m cluster.Map, fn func(id runID, p part)) error {
 	return f.cfg.Files.Located(func(from manifest.Origin, a metadata.Attr) bool {
 		all := f.cfg.Origins.Sources
-		if int(from.Source) >= len(all) || all[from.Source].Kind != source.Tar {
+		if int(from.Source) >= len(all) || all[from.Source].Kind == source.Dir {
 			return true
 		}
 		s := spreadOf(m, a)
@@ -103,9 +110,12 @@ func (f *Fill) each(m cluster.Map, fn func(id runID, p part)) error {
 			}
 			p := part{piece: piece{a.Ino, chunk}, node: m.Holder(a.Ino, s.node(chunk))}
 			pos, n, off := s.at(chunk, p.node)
-			p.at, p.n, p.off = from.Off+pos, n, off
+			p.at, p.raw, p.n, p.off = from.Off+pos, n, n, off
 			if pos == 0 {
 				p.head, p.check = from.Head, from.Check
+			}
+			if from.Zip != (manifest.Zip{}) {
+				p.raw, p.zip = from.Zip.Span, from.Zip
 			}
 			fn(runID{from.Source, p.at / f.runSize}, p)
 		}
@@ -211,7 +221,7 @@ func (f *Fill) readRun(r *run) {
 }
 
 func (p *part) begin() int64 { return p.at - p.head }
-func (p *part) end() int64   { return p.at + p.n }
+func (p *part) end() int64   { return p.at + p.raw }
 
 // follows reports whether x is read in one go with what is before it: nothing that
 // another brings, or has, lies between them.
@@ -328,7 +338,11 @@ func (c *carrier) bring(n uint32) error {
 	}
 	c.bad = make(map[*parcel]error)
 	c.puts.SetLimit(max(c.f.cfg.Workers/2, 1))
-	err = src.pieces(c.f.ctx, c.f.pool, from, end-from, c.take)
+	if c.parcels[0].zip != (manifest.Zip{}) {
+		err = c.unzip(src, from, end)
+	} else {
+		err = src.pieces(c.f.ctx, c.f.bufs.in, from, end-from, c.take)
+	}
 	_ = c.puts.Wait() // bad says what failed
 	for _, x := range c.parcels {
 		x.there = err == nil && x.read && c.bad[x] == nil

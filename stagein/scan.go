@@ -25,7 +25,7 @@ type Scanned struct {
 // a time over the nodes. Smaller members are cheaper to read in passing.
 const worthHops = 64 << 10
 
-// worthScan is the size of all tars together, in bytes, below which they are just read.
+// worthScan is the size of all archives together, in bytes, below which they are just read.
 const worthScan = 64 << 20
 
 // sampled is how many members of a tar tell their mean size.
@@ -34,10 +34,10 @@ const sampled = 64
 // Scan finds what is in a source without reading its files, if that is possible
 // and worth it, and writes the records of the dataset to w, as manifest.Writer
 // encodes them. It is nil, nil if the source has to be read to be known: a
-// compressed archive or a zip archive, or several archives with one among them;
-// tars that are small together or have small members, if nobody asked for an
-// order of filling and there is room for all of them; and anything of which what
-// cannot be read is to be left out.
+// compressed tar, or several archives with one among them; zip archives with
+// members that are striped; archives that are small together, and tars that
+// have small members, if nobody asked for an order of filling and there is room for
+// all of them; and anything of which what cannot be read is to be left out.
 //
 // It refuses, before a byte is copied, what the nodes have no room for.
 func Scan(ctx context.Context, cfg *PlanConfig, w io.Writer) (*Scanned, error) {
@@ -176,6 +176,9 @@ func (s *Share) found(it *source.Item, stays bool) error {
 		rec.From = manifest.Origin{Source: it.Source, Off: it.Off, Head: it.Head, Check: it.Check}
 		if s.cfg.Plan.Kind == source.Dir {
 			rec.From = manifest.Origin{Path: it.Path}
+		}
+		if it.Zip != (source.ZipMember{}) {
+			rec.From = zipOrigin(it)
 		}
 	}
 	return s.rec.add(rec)

@@ -105,7 +105,12 @@
 //
 // # A zip archive
 //
-// MakePlan reads the central directory, and cuts the archive into one range for
+// The central directory says all, so that an archive of 64 MiB and more is
+// scanned by reading that, and where its symbolic links point to. Who reads a run
+// unpacks its members, and checks their local headers, sizes and CRC-32. A
+// member that would be striped cannot be unpacked in pieces: an archive that has
+// one, and a small one, is read once. For that MakePlan
+// cuts the archive into one range for
 // each node between members, of about as many bytes. A node reads its range from
 // front to end, unpacks each member, checks its size and its CRC-32, and stores
 // it at its owner. A large member is read by one node.

@@ -82,7 +82,7 @@ func (f *Fill) through(x piece, a *metadata.Attr, b []byte) error {
 			return err
 		}
 		pos := int64(x.chunk) * stripeChunk
-		return src.end(src.each(f.ctx, f.pool, pos, int64(len(b)), func(p []byte, at int64) error {
+		return src.end(src.each(f.ctx, f.bufs, pos, int64(len(b)), func(p []byte, at int64) error {
 			copy(b[at-pos:], p)
 			return nil
 		}))

@@ -1,15 +1,8 @@
 package stagein
 
 import (
-	"bufio"
-	"bytes"
 	"context"
-	"errors"
 	"fmt"
-	"hash/crc32"
-	"io"
-	"strings"
-	"syscall"
 
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/stagein/source"
@@ -28,7 +21,7 @@ func (cfg *PlanConfig) planZip(p *Plan, info source.Info, nodes []metadata.NodeI
 	if err != nil {
 		return err
 	}
-	p.Size, p.Read = info.Size, x.Read+int64(len(p.Head))
+	p.Size, p.Read = info.Size, x.Read+max(int64(len(p.Head)), cfg.read)
 	n := min(int64(len(nodes)), max(x.Start/cfg.Region, 1))
 	p.Parts = zipParts(x, n, int64(len(p.Head)))
 	for i := range p.Parts {
@@ -77,14 +70,10 @@ func zipParts(x *source.ZipIndex, n, least int64) []Part {
 
 // zipReader stages the members in a range of a zip archive, one after another.
 type zipReader struct {
+	unzipper
 	s    *Share
-	ctx  context.Context
-	t    tape
 	push *pusher
-	z    source.Inflater
-	out  *source.Piece // that is being filled with what is unpacked
-	bad  error         // of the tape, while the inflater reads it
-	half *object       // of the present member, once it has one
+	half *object // of the present member, once it has one
 }
 
 // runZip stages a range of a zip archive.
@@ -98,17 +87,14 @@ func (s *Share) runZip(ctx context.Context) error {
 	defer f.Close() // read only
 	from := source.ReadRegion(ctx, f, string(p.Source), part.Off, part.End, s.pool, readAhead)
 	defer from.Close()
-	z := &zipReader{s: s, ctx: ctx, t: tape{pos: part.Off, more: from.Next}, push: s.newPusher(ctx)}
+	z := &zipReader{unzipper: unzipper{ctx: ctx, pool: s.pool, t: tape{pos: part.Off, more: from.Next}}, s: s, push: s.newPusher(ctx)}
 	if part.Index == 0 {
 		s.count.source.Add(p.Read) // by MakePlan, for all
 		z.t.pos = 0
 		z.t.queue = []*source.Piece{source.Bytes(p.Head[:part.Off], 0)}
 	}
 	err = z.run()
-	z.t.close()
-	if z.out != nil {
-		z.out.Release()
-	}
+	z.close()
 	if err != nil {
 		z.push.cancel()
 	}
@@ -172,55 +158,8 @@ func (z *zipReader) try(it *source.Item, next int64) error {
 
 // member stages one, of which all lies before offset next.
 func (z *zipReader) member(it *source.Item, next int64) error {
-	if err := z.ctx.Err(); err != nil {
-		return err
-	}
 	z.half = nil
-	if err := z.t.skip(it.Off - z.t.pos); err != nil {
-		return err
-	}
-	b, err := z.bytes(source.ZipLocalSize)
-	if err != nil {
-		return err
-	}
-	n, extra, err := it.Local(b)
-	if err != nil {
-		return err
-	}
-	if z.t.pos+n+extra+it.Zip.Size > next {
-		return fmt.Errorf("it overlaps what begins at offset %d: %w", next, syscall.EBADMSG)
-	}
-	name, err := z.bytes(n)
-	if err == nil {
-		err = it.LocalName(name)
-	}
-	if err == nil {
-		err = z.t.skip(extra)
-	}
-	if err == nil {
-		err = z.stage(it)
-	}
-	if err != nil || !source.Described(b) {
-		return err
-	}
-	d, err := z.bytes(min(8, next-z.t.pos))
-	if err != nil {
-		return err
-	}
-	return it.Descriptor(d)
-}
-
-// bytes is a copy of the next n bytes.
-func (z *zipReader) bytes(n int64) ([]byte, error) {
-	b := make([]byte, 0, n)
-	for int64(len(b)) < n {
-		p, _, err := z.t.take(n - int64(len(b)))
-		if err != nil {
-			return nil, err
-		}
-		b = append(b, p...)
-	}
-	return b, nil
+	return z.unzipper.member(it, next, func() error { return z.stage(it) })
 }
 
 // stage stages the member whose data is next.
@@ -264,147 +203,9 @@ func (z *zipReader) record(it *source.Item, o *object, sum [16]byte) error {
 }
 
 func (z *zipReader) symlink(it *source.Item) error {
-	var target strings.Builder
-	err := z.data(it, func(b []byte, _ *source.Piece) error {
-		_, err := target.Write(b)
-		return err
-	})
-	if err != nil {
-		return err
-	}
 	link := *it
-	if link.Target = target.String(); strings.ContainsRune(link.Target, 0) {
-		return fmt.Errorf("a symbolic link to %q: %w", link.Target, syscall.EINVAL)
-	}
-	link.Size = 0
-	return z.record(&link, nil, [16]byte{})
-}
-
-// data gives all data of a member to emit, in order, and checks it.
-func (z *zipReader) data(it *source.Item, emit func([]byte, *source.Piece) error) error {
-	crc := uint32(0)
-	each := func(b []byte, piece *source.Piece) error {
-		crc = crc32.Update(crc, crc32.IEEETable, b)
-		return emit(b, piece)
-	}
-	var err error
-	if it.Zip.Method == source.ZipStored {
-		err = z.stored(it.Size, each)
-	} else {
-		err = z.inflate(it, each)
-	}
-	if err == nil && crc != it.Zip.CRC {
-		err = fmt.Errorf("its data has checksum %08x, the archive says %08x: it is damaged: %w", crc, it.Zip.CRC, syscall.EBADMSG)
-	}
-	return err
-}
-
-func (z *zipReader) stored(n int64, each func([]byte, *source.Piece) error) error {
-	for n > 0 {
-		b, piece, err := z.t.take(n)
-		if err != nil {
-			return err
-		}
-		if err := each(b, piece); err != nil {
-			return err
-		}
-		n -= int64(len(b))
-	}
-	return nil
-}
-
-// inflate unpacks to exactly the size that the directory says, from exactly
-// the bytes that it says.
-func (z *zipReader) inflate(it *source.Item, each func([]byte, *source.Piece) error) error {
-	left, err := z.deflated(it.Zip.Size)
-	if err != nil {
+	if err := z.target(&link); err != nil {
 		return err
 	}
-	for n := int64(0); n < it.Size; {
-		b, err := z.fill(it.Size - n)
-		if err != nil {
-			return z.damaged(err)
-		}
-		if err := each(b, z.out); err != nil {
-			return err
-		}
-		n += int64(len(b))
-	}
-	var more [1]byte
-	switch n, err := io.ReadFull(&z.z, more[:]); {
-	case n > 0:
-		return fmt.Errorf("unpacks to more than the %d bytes that the archive says: %w", it.Size, syscall.EBADMSG)
-	case err != io.EOF:
-		return z.damaged(err)
-	case left() > 0:
-		return fmt.Errorf("its data ends %d bytes before the archive says: %w", left(), syscall.EBADMSG)
-	}
-	return nil
-}
-
-// leastRest is how much of a buffer is worth to be filled, in bytes.
-const leastRest = 64 << 10
-
-// fill unpacks the next bytes, at most n, into the piece that is being filled.
-func (z *zipReader) fill(n int64) ([]byte, error) {
-	if z.out != nil && int64(len(z.out.Rest())) < min(n, leastRest) {
-		z.out.Release()
-		z.out = nil
-	}
-	if z.out == nil {
-		p, err := z.s.pool.Get(z.ctx)
-		if err != nil {
-			z.bad = err
-			return nil, err
-		}
-		z.out = p
-	}
-	b := z.out.Rest()
-	b = b[:min(int64(len(b)), n)]
-	if _, err := io.ReadFull(&z.z, b); err != nil {
-		return nil, err
-	}
-	z.out.Extend(len(b))
-	return b, nil
-}
-
-// damaged is what an error of the inflater means.
-func (z *zipReader) damaged(err error) error {
-	if z.bad != nil {
-		return z.bad
-	}
-	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
-		return fmt.Errorf("its data ends before the size that the archive says: it is damaged: %w", syscall.EBADMSG)
-	}
-	return fmt.Errorf("its data cannot be unpacked (%v): it is damaged: %w", err, syscall.EBADMSG)
-}
-
-// deflated has the inflater read the next n bytes; left is how many of them it
-// has not.
-func (z *zipReader) deflated(n int64) (left func() int64, err error) {
-	if n > 0 {
-		if err := z.t.fill(); err != nil {
-			return nil, err
-		}
-	}
-	if n == 0 || int64(len(z.t.cur.B)-z.t.at) >= n {
-		var b []byte
-		if n > 0 {
-			b, _, _ = z.t.take(n) // of what is there
-		}
-		r := bytes.NewReader(b)
-		return func() int64 { return int64(r.Len()) }, z.z.Reset(r)
-	}
-	rest := &io.LimitedReader{R: z, N: n}
-	r := bufio.NewReaderSize(rest, leastRest)
-	return func() int64 { return rest.N + int64(r.Buffered()) }, z.z.Reset(r)
-}
-
-// Read gives the inflater what the tape has.
-func (z *zipReader) Read(b []byte) (int, error) {
-	p, _, err := z.t.take(int64(len(b)))
-	if err != nil {
-		z.bad = err
-	}
-	return copy(b, p), err
+	return z.record(&link, nil, [16]byte{})
 }

@@ -228,6 +228,9 @@ func line(ds daemon.DatasetStatus, at time.Time) string {
 		return fmt.Sprintf("bivouac: %s: scanning %s", ds.Name, ds.Source)
 	}
 	done, took := ds.Progress.SourceBytes, at.Sub(ds.Started.Time()).Seconds()
+	if ds.Phase == cluster.Filling {
+		done = ds.Progress.Bytes // the total is of what is to be there
+	}
 	frac := min(float64(done)/float64(ds.Total), 1)
 	rate, eta := 0.0, "?"
 	if took > 0 {

@@ -52,6 +52,9 @@ func rec(path string, mode uint32, target string) Record {
 			if seq > 0 && seq%2 == 0 {
 				r.From.Head, r.From.Check = 512, uint64(seq)<<60|7
 			}
+			if seq > 0 && seq%3 == 0 {
+				r.From.Zip = Zip{Span: int64(seq) << 20, Packed: int64(seq), Method: uint16(seq)}
+			}
 		case 1:
 			r.From = Origin{Path: path}
 		case 2:

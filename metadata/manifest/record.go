@@ -31,10 +31,22 @@ type Origin struct {
 	// 0 is that he has.
 	Head  int64
 	Check uint64
+	Zip   Zip // in a zip archive; zero is no such
+}
+
+// Zip is how a file lies in a zip archive. Its Origin's Off is behind the fixed
+// part of its local header, which is the Head, and Check the CRC-32 of its content
+// and that of its name.
+type Zip struct {
+	Span   int64  // bytes from Off on that are its own: names, data and descriptor
+	Packed int64  // bytes of them that are its data
+	Method uint16 // of compression
 }
 
 // Known reports whether o says anything.
 func (o Origin) Known() bool { return o.Off > 0 || o.Path != "" }
+
+func (z Zip) bad() bool { return z.Span < 0 || z.Packed < 0 || z.Packed > z.Span }
 
 // The longest paths and targets, in bytes.
 const (
@@ -53,6 +65,7 @@ const (
 	recordFrom
 	recordSame // the path of the origin is the record's
 	recordHead
+	recordZip
 
 	recordKnown = 1<<iota - 1
 )
@@ -76,6 +89,8 @@ func (r *Record) check() error {
 		return fmt.Errorf("%q: origin at %d of %.64q: %w", r.Path, r.From.Off, r.From.Path, syscall.EINVAL)
 	case r.From.Head < 0 || r.From.Head > r.From.Off:
 		return fmt.Errorf("%q: headers of %d bytes before offset %d: %w", r.Path, r.From.Head, r.From.Off, syscall.EINVAL)
+	case r.From.Zip != Zip{} && r.From.Off == 0 || r.From.Zip.bad():
+		return fmt.Errorf("%q: %+v in a zip archive: %w", r.Path, r.From.Zip, syscall.EINVAL)
 	case r.Attr.Size < 0:
 		return fmt.Errorf("%q: size %d: %w", r.Path, r.Attr.Size, syscall.EINVAL)
 	}
@@ -155,6 +170,10 @@ func (o *Origin) append(b []byte, f byte) []byte {
 	if f&recordHead != 0 {
 		b = binary.BigEndian.AppendUint64(binary.AppendUvarint(b, uint64(o.Head)), o.Check)
 	}
+	if f&recordZip != 0 {
+		b = binary.AppendUvarint(binary.AppendUvarint(b, uint64(o.Zip.Span)), uint64(o.Zip.Packed))
+		b = binary.AppendUvarint(b, uint64(o.Zip.Method))
+	}
 	if f&recordSame == 0 {
 		b = appendText(b, o.Path)
 	}
@@ -178,6 +197,9 @@ func (r *Record) flags() (f byte) {
 		}
 		if r.From.Head > 0 {
 			f |= recordHead
+		}
+		if r.From.Zip != (Zip{}) {
+			f |= recordZip
 		}
 	}
 	return f
@@ -218,7 +240,7 @@ func (d *decoder) body(path string, f byte) Record {
 
 func (d *decoder) origin(path string, f byte) (o Origin) {
 	if f&recordFrom == 0 {
-		d.bad = d.bad || f&(recordSame|recordHead) != 0
+		d.bad = d.bad || f&(recordSame|recordHead|recordZip) != 0
 		return o
 	}
 	o = Origin{Source: d.uint32(), Off: d.size(), Path: path}
@@ -228,6 +250,10 @@ func (d *decoder) origin(path string, f byte) (o Origin) {
 			o.Check = binary.BigEndian.Uint64(b)
 		}
 		d.bad = d.bad || o.Head == 0 || o.Head > o.Off
+	}
+	if f&recordZip != 0 {
+		o.Zip = Zip{Span: d.size(), Packed: d.size(), Method: uint16(d.bounded(math.MaxUint16))}
+		d.bad = d.bad || o.Zip == (Zip{}) || o.Zip.bad() || o.Off == 0
 	}
 	if f&recordSame == 0 {
 		o.Path = string(d.bytes(d.bounded(MaxPath)))

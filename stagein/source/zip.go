@@ -25,6 +25,7 @@ type ZipMember struct {
 	Method uint16 `json:"method,omitempty"`
 	CRC    uint32 `json:"crc,omitempty"`  // CRC-32 of what is unpacked
 	Name   uint32 `json:"name,omitempty"` // CRC-32 of the name as it is in both headers
+	Span   int64  `json:"span,omitempty"` // bytes behind the fixed part of its local header, to what follows at the most
 }
 
 // ZipIndex is what the central directory of a zip archive says.
@@ -49,6 +50,8 @@ const (
 	zipEndSize     = 22
 	zipEnd64Size   = 56
 	zipLocatorSize = 20
+
+	zipDescriptorSize = 24 // at the most
 )
 
 // MaxZipDirectory is the largest central directory that is read, in bytes.
@@ -230,6 +233,7 @@ func (x *ZipIndex) check() error {
 		if it.Off > next || it.Zip.Size > next || it.Off+ZipLocalSize > next-it.Zip.Size {
 			return fmt.Errorf("member %q at offset %d overlaps %s at offset %d: %w", it.Path, it.Off, what, next, syscall.EBADMSG)
 		}
+		it.Zip.Span = min(next-it.Off-ZipLocalSize, it.Zip.Size+2*math.MaxUint16+zipDescriptorSize)
 		dir, ok := seen[it.Path]
 		if ok && !(dir && it.Is(TypeDir)) {
 			return fmt.Errorf("member %q at offset %d: the name is there twice: %w", it.Path, it.Off, syscall.EEXIST)

@@ -1,0 +1,211 @@
+package stagein
+
+import (
+	"archive/zip"
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/bivouacfs/bivouac/metadata"
+	"github.com/bivouacfs/bivouac/stagein/source"
+)
+
+// zipFillJob is a job that scans a zip archive and then fills.
+func zipFillJob(archive []byte, nodes int, together bool) *job {
+	j := tarJob(archive, nodes)
+	j.opts.Fill = Order{Kind: OrderShuffled}
+	if together {
+		j.camp, j.runSize = newCamp(j), 16<<10
+	}
+	return j
+}
+
+// TestZipScanned: a zip archive that is scanned and filled is what it is read
+// through, and no byte of its files is read twice.
+func TestZipScanned(t *testing.T) {
+	r := seed(t)
+	for range 15 {
+		archive := writeZip(t, "", randomZip(r, 1+r.IntN(80))...)
+		want, err := twinZip(archive)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, nodes := range []int{1, 2, 5} {
+			for _, together := range []bool{false, true} {
+				j := zipFillJob(archive, nodes, together)
+				got, err := j.run(context.Background())
+				if err != nil {
+					t.Fatalf("%d nodes, together %v: %v", nodes, together, err)
+				}
+				if j.scanned == nil {
+					t.Fatal("was not scanned")
+				}
+				checkTree(t, got, want)
+				if read := j.fs.read.Load(); read != j.sum.SourceBytes || read-j.scanned.Read > int64(len(archive)) {
+					t.Errorf("%d nodes, together %v: %d bytes of %d read after the scan, counted %d",
+						nodes, together, read-j.scanned.Read, len(archive), j.sum.SourceBytes-j.scanned.Read)
+				}
+			}
+		}
+	}
+}
+
+// TestZipStripedIsRead: a member that would be striped cannot be unpacked in
+// pieces, so its archive is read through.
+func TestZipStripedIsRead(t *testing.T) {
+	r := seed(t)
+	archive := writeZip(t, "", zipFile("large", randBytes(r, 50_000)), zipFile("small", randBytes(r, 500)))
+	want, err := twinZip(archive)
+	if err != nil {
+		t.Fatal(err)
+	}
+	j := zipFillJob(archive, 3, true)
+	j.stripe = 20_000
+	got, err := j.run(context.Background())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if checkTree(t, got, want); j.scanned != nil || j.plan == nil {
+		t.Error("was scanned")
+	}
+	if read := j.fs.read.Load(); read != j.sum.SourceBytes {
+		t.Errorf("%d bytes were read, %d counted", read, j.sum.SourceBytes)
+	}
+}
+
+// TestZipManyScanned: tars and zip archives together.
+func TestZipManyScanned(t *testing.T) {
+	for _, o := range []Options{{}, {Unpack: UnpackApart}, {Include: []source.Name{"*1"}}} {
+		o.Fill = Order{Kind: OrderSource}
+		s := newRack(t, 3, "/src/*", o)
+		for i, name := range []string{"a.zip", "b.tar", "c.zip"} {
+			under := ""
+			if o.Unpack == UnpackApart {
+				under = name[:1]
+			}
+			s.archive(name, "m-"+name[:1], 5+i, under)
+		}
+		if len(o.Include) > 0 {
+			s.want = map[string]string{"m-a1": s.want["m-a1"], "m-b1": s.want["m-b1"], "m-c1": s.want["m-c1"]}
+		}
+		s.camp = newCamp(s.job)
+		if s.check(); s.scanned == nil {
+			t.Error("was not scanned")
+		}
+	}
+}
+
+// TestZipDamaged: a member whose data is damaged is named with its offset, whoever
+// reads it.
+func TestZipDamaged(t *testing.T) {
+	r := seed(t)
+	data := randBytes(r, 5000)
+	for _, method := range []uint16{zip.Store, zip.Deflate} {
+		z := zipFile("damaged", data)
+		z.Method = method
+		archive := writeZip(t, "", zipFile("a", randBytes(r, 3000)), z, zipFile("b", randBytes(r, 3000)))
+		archive[bytes.Index(archive, data[1000:1100])] ^= 1
+		for _, together := range []bool{false, true} {
+			if _, err := zipFillJob(archive, 3, together).run(context.Background()); !errorHas(err, "/src/a.tar", "at offset 3", "damaged") {
+				t.Errorf("method %d, together %v: %v", method, together, err)
+			}
+		}
+	}
+}
+
+// TestZipPart: a part of a member is that part of its content.
+func TestZipPart(t *testing.T) {
+	r := seed(t)
+	data := randBytes(r, 40_000)
+	fs := newFS()
+	fs.add("/z.zip", source.TypeRegular|0o644, writeZip(t, "", zipFile("x", data)))
+	f, err := fs.Open("/z.zip")
+	if err != nil {
+		t.Fatal(err)
+	}
+	info, err := f.Stat()
+	if err != nil {
+		t.Fatal(err)
+	}
+	x, err := source.ReadZip(f, "/z.zip", info.Size, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	from := zipOrigin(&x.Items[0])
+	q := &fetcher{fs: fs, origins: Origins{Sources: []Origin{{Path: "/z.zip", Kind: source.Zip, Size: info.Size, Mtime: info.Mtime}}}}
+	for range 50 {
+		pos := r.IntN(len(data))
+		n := 1 + r.IntN(len(data)-pos)
+		s, err := q.open(from, &metadata.Attr{Size: int64(len(data))})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got []byte
+		err = s.end(s.each(context.Background(), newPools(minPieces, 1000), int64(pos), int64(n), func(b []byte, at int64) error {
+			if at != int64(pos+len(got)) {
+				return fmt.Errorf("bytes at %d after %d", at, pos+len(got))
+			}
+			got = append(got, b...)
+			return nil
+		}))
+		if err != nil || !bytes.Equal(got, data[pos:pos+n]) {
+			t.Fatalf("[%d, %d): %d bytes, %v", pos, pos+n, len(got), err)
+		}
+	}
+}
+
+// emptyDamaged reports whether archive/zip cannot read a member that is empty.
+func emptyDamaged(archive []byte) bool {
+	z, err := zip.NewReader(bytes.NewReader(archive), int64(len(archive)))
+	if err != nil {
+		return false
+	}
+	for _, f := range z.File {
+		if f.UncompressedSize64 > 0 {
+			continue
+		}
+		r, err := f.Open()
+		if err == nil {
+			_, err = io.Copy(io.Discard, r)
+		}
+		if err != nil {
+			return true
+		}
+	}
+	return false
+}
+
+// FuzzZipFill scans and fills spoilt archives: what comes out without an error is
+// what archive/zip finds.
+func FuzzZipFill(f *testing.F) {
+	for i := range 40 {
+		f.Add(uint64(i), uint16(i%2*i*97), uint16(i), uint8(i))
+	}
+	f.Fuzz(func(t *testing.T, seed uint64, cut, flips uint16, nodes uint8) {
+		r := rand.New(rand.NewPCG(seed, 4))
+		archive := spoil(writeZip(t, "", randomZip(r, 1+r.IntN(12))...), cut, flips, r, false)
+		got, err := zipFillJob(archive, 1+int(nodes%5), nodes%2 == 0).run(context.Background())
+		if err != nil {
+			return
+		}
+		want, err := twinZip(archive)
+		if err != nil && emptyDamaged(archive) {
+			return // of what has no content nothing is read
+		}
+		if err != nil {
+			t.Fatalf("staged, but archive/zip says: %v", err)
+		}
+		for p, w := range want { // of bits that only mean a time or a mode, another test
+			g := got[p]
+			if g.Data != w.Data || g.Target != w.Target || g.Mode&source.TypeMask != w.Mode&source.TypeMask {
+				t.Errorf("%q is %+v, archive/zip has %+v", p, g, w)
+			}
+		}
+		if len(got) != len(want) {
+			t.Errorf("%d were staged, archive/zip has %d", len(got), len(want))
+		}
+	})
+}

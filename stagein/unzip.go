@@ -1,0 +1,232 @@
+package stagein
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"io"
+	"strings"
+	"syscall"
+
+	"github.com/bivouacfs/bivouac/stagein/source"
+)
+
+// unzipper unpacks members of a zip archive from a tape, one after another.
+type unzipper struct {
+	ctx  context.Context
+	pool *source.Pool
+	t    tape
+	z    source.Inflater
+	out  *source.Piece // that is being filled with what is unpacked
+	bad  error         // of the tape, while the inflater reads it
+}
+
+func (z *unzipper) close() {
+	z.t.close()
+	if z.out != nil {
+		z.out.Release()
+		z.out = nil
+	}
+}
+
+// member goes to a member, of which all lies before offset next, and checks what
+// stands around its data, which stage reads.
+func (z *unzipper) member(it *source.Item, next int64, stage func() error) error {
+	if err := z.ctx.Err(); err != nil {
+		return err
+	}
+	if err := z.t.skip(it.Off - z.t.pos); err != nil {
+		return err
+	}
+	b, err := z.bytes(source.ZipLocalSize)
+	if err != nil {
+		return err
+	}
+	n, extra, err := it.Local(b)
+	if err != nil {
+		return err
+	}
+	if z.t.pos+n+extra+it.Zip.Size > next {
+		return fmt.Errorf("it overlaps what begins at offset %d: %w", next, syscall.EBADMSG)
+	}
+	name, err := z.bytes(n)
+	if err == nil {
+		err = it.LocalName(name)
+	}
+	if err == nil {
+		err = z.t.skip(extra)
+	}
+	if err == nil {
+		err = stage()
+	}
+	if err != nil || !source.Described(b) {
+		return err
+	}
+	d, err := z.bytes(min(8, next-z.t.pos))
+	if err != nil {
+		return err
+	}
+	return it.Descriptor(d)
+}
+
+// target reads where a symbolic link points to, which is its data.
+func (z *unzipper) target(link *source.Item) error {
+	var target strings.Builder
+	err := z.data(link, func(b []byte, _ *source.Piece) error {
+		_, err := target.Write(b)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	if link.Target = target.String(); strings.ContainsRune(link.Target, 0) {
+		return fmt.Errorf("a symbolic link to %q: %w", link.Target, syscall.EINVAL)
+	}
+	link.Size = 0
+	return nil
+}
+
+// bytes is a copy of the next n bytes.
+func (z *unzipper) bytes(n int64) ([]byte, error) {
+	b := make([]byte, 0, n)
+	for int64(len(b)) < n {
+		p, _, err := z.t.take(n - int64(len(b)))
+		if err != nil {
+			return nil, err
+		}
+		b = append(b, p...)
+	}
+	return b, nil
+}
+
+// data gives all data of a member to emit, in order, and checks it.
+func (z *unzipper) data(it *source.Item, emit func([]byte, *source.Piece) error) error {
+	crc := uint32(0)
+	each := func(b []byte, piece *source.Piece) error {
+		crc = crc32.Update(crc, crc32.IEEETable, b)
+		return emit(b, piece)
+	}
+	var err error
+	if it.Zip.Method == source.ZipStored {
+		err = z.stored(it.Size, each)
+	} else {
+		err = z.inflate(it, each)
+	}
+	if err == nil && crc != it.Zip.CRC {
+		err = fmt.Errorf("its data has checksum %08x, the archive says %08x: it is damaged: %w", crc, it.Zip.CRC, syscall.EBADMSG)
+	}
+	return err
+}
+
+func (z *unzipper) stored(n int64, each func([]byte, *source.Piece) error) error {
+	for n > 0 {
+		b, piece, err := z.t.take(n)
+		if err != nil {
+			return err
+		}
+		if err := each(b, piece); err != nil {
+			return err
+		}
+		n -= int64(len(b))
+	}
+	return nil
+}
+
+// inflate unpacks to exactly the size that the directory says, from exactly
+// the bytes that it says.
+func (z *unzipper) inflate(it *source.Item, each func([]byte, *source.Piece) error) error {
+	left, err := z.deflated(it.Zip.Size)
+	if err != nil {
+		return err
+	}
+	for n := int64(0); n < it.Size; {
+		b, err := z.fill(it.Size - n)
+		if err != nil {
+			return z.damaged(err)
+		}
+		if err := each(b, z.out); err != nil {
+			return err
+		}
+		n += int64(len(b))
+	}
+	var more [1]byte
+	switch n, err := io.ReadFull(&z.z, more[:]); {
+	case n > 0:
+		return fmt.Errorf("unpacks to more than the %d bytes that the archive says: %w", it.Size, syscall.EBADMSG)
+	case err != io.EOF:
+		return z.damaged(err)
+	case left() > 0:
+		return fmt.Errorf("its data ends %d bytes before the archive says: %w", left(), syscall.EBADMSG)
+	}
+	return nil
+}
+
+// leastRest is how much of a buffer is worth to be filled, in bytes.
+const leastRest = 64 << 10
+
+// fill unpacks the next bytes, at most n, into the piece that is being filled.
+func (z *unzipper) fill(n int64) ([]byte, error) {
+	if z.out != nil && int64(len(z.out.Rest())) < min(n, leastRest) {
+		z.out.Release()
+		z.out = nil
+	}
+	if z.out == nil {
+		p, err := z.pool.Get(z.ctx)
+		if err != nil {
+			z.bad = err
+			return nil, err
+		}
+		z.out = p
+	}
+	b := z.out.Rest()
+	b = b[:min(int64(len(b)), n)]
+	if _, err := io.ReadFull(&z.z, b); err != nil {
+		return nil, err
+	}
+	z.out.Extend(len(b))
+	return b, nil
+}
+
+// damaged is what an error of the inflater means.
+func (z *unzipper) damaged(err error) error {
+	if z.bad != nil {
+		return z.bad
+	}
+	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+		return fmt.Errorf("its data ends before the size that the archive says: it is damaged: %w", syscall.EBADMSG)
+	}
+	return fmt.Errorf("its data cannot be unpacked (%v): it is damaged: %w", err, syscall.EBADMSG)
+}
+
+// deflated has the inflater read the next n bytes; left is how many of them it
+// has not.
+func (z *unzipper) deflated(n int64) (left func() int64, err error) {
+	if n > 0 {
+		if err := z.t.fill(); err != nil {
+			return nil, err
+		}
+	}
+	if n == 0 || int64(len(z.t.cur.B)-z.t.at) >= n {
+		var b []byte
+		if n > 0 {
+			b, _, _ = z.t.take(n) // of what is there
+		}
+		r := bytes.NewReader(b)
+		return func() int64 { return int64(r.Len()) }, z.z.Reset(r)
+	}
+	rest := &io.LimitedReader{R: z, N: n}
+	r := bufio.NewReaderSize(rest, leastRest)
+	return func() int64 { return rest.N + int64(r.Buffered()) }, z.z.Reset(r)
+}
+
+// Read gives the inflater what the tape has.
+func (z *unzipper) Read(b []byte) (int, error) {
+	p, _, err := z.t.take(int64(len(b)))
+	if err != nil {
+		z.bad = err
+	}
+	return copy(b, p), err
+}
