@@ -24,6 +24,21 @@
 // swept: data of files that are gone, of which a node asks their homes when it
 // starts on an old store, and after another has started again.
 //
+// # Memory
+//
+// Any number of readers and writers together take at most (Memory, MemoryOf)
+//
+//	128 MiB   the program: code, stacks, workers, what is open, garbage
+//	 99 MiB   metadata: the caches and newest records of the Pebble stores
+//	256 MiB   requests and replies with file data; less if Config.Memory says so
+//	336 KiB   for each other node: connections
+//	320 MiB   for each dataset that is staged: 64 of pieces, 256 of what is read
+//	          through because there is no room for it
+//	145 MiB   the mount: 1 MiB for each request of the kernel (package mount)
+//
+// What is not in it: replies to listings of large directories while they are
+// made, and a decompressor's window.
+//
 // # Locks
 //
 //	viewMu     the view and its subscribers
@@ -88,6 +103,9 @@ type Config struct {
 	// Window is the memory for files of datasets that are read through, because
 	// there is no room for them; 0 is 256 MiB for each dataset.
 	Window int64
+	// Memory is the most bytes of other nodes' reads and writes at a time; 0 is
+	// 256 MiB.
+	Memory int64
 	Log    *logrus.Entry
 	Timing Timing
 }
@@ -320,7 +338,7 @@ func (d *Daemon) openNetwork(l net.Listener) error {
 		return fmt.Errorf("peers: %w", err)
 	}
 	d.rpc, err = rpc.NewServer(rpc.ServerConfig{
-		Key: d.cfg.Key, Job: d.job.Name(), Self: d.job.Self, Handlers: d.handlers(), Inline: inline, Alone: alone,
+		Key: d.cfg.Key, Job: d.job.Name(), Self: d.job.Self, Handlers: d.handlers(), Inline: inline, Memory: d.cfg.Memory, Alone: alone,
 		Stream: d.raftStream, Epoch: d.epoch, NewerEpoch: d.newerEpoch, Log: log,
 	})
 	if err != nil {

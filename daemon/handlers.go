@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"syscall"
 
-	"github.com/valyala/bytebufferpool"
-
 	"github.com/bivouacfs/bivouac/datapath/rpc"
 	"github.com/bivouacfs/bivouac/datapath/wire"
 	"github.com/bivouacfs/bivouac/metadata"
@@ -236,24 +234,20 @@ func (d *Daemon) handleRead(ctx context.Context, r *rpc.Request, resp *rpc.Respo
 	if err := d.serve(ctx, q.Ino, int64(q.Len)); err != nil {
 		return err
 	}
-	if ctx.Err() != nil { // inline; what follows waits for nothing but this node's disk
-		ctx = d.ctx
+	disk := ctx
+	if ctx.Err() != nil { // inline, where only the disk of this node may be waited for
+		disk = d.ctx
 	}
-	if lent, err := d.lend(ctx, &q, resp); lent || err != nil {
+	if lent, err := d.lend(disk, &q, resp); lent || err != nil {
 		return err
 	}
-	b := bytebufferpool.Get()
-	if cap(b.B) < int(q.Len) {
-		b.B = make([]byte, q.Len)
-	}
-	n, err := d.data.ReadAt(ctx, q.Ino, b.B[:q.Len], q.Off)
+	b, err := resp.Alloc(ctx, int(q.Len))
 	if err != nil {
-		bytebufferpool.Put(b)
 		return err
 	}
-	resp.Data = b.B[:n]
-	resp.Done = func() { bytebufferpool.Put(b) }
-	return nil
+	n, err := d.data.ReadAt(disk, q.Ino, b, q.Off)
+	resp.Data = b[:n]
+	return err
 }
 
 // lendFrom is from how many bytes on the kernel copies better by itself.

@@ -27,6 +27,7 @@ func (d *Daemon) registry() *prometheus.Registry {
 			gauge(name+"_rate_waited_seconds", "Time that reads have waited for the bound, of all together.", func() float64 { return b.Stats().Waited })
 		}
 	}
+	gauge("buffer_bytes", "Bytes of memory for other nodes' requests in use.", func() float64 { return float64(d.rpc.Stats().Memory.InUse) })
 	r.MustRegister(rpcCollector{d})
 	r.MustRegister(activityCollector{&d.meter})
 	return r

@@ -24,6 +24,15 @@
 // made again could be undone by its first try, and by then another may have
 // come after it. Only homes among themselves do without, so as to never wait.
 //
+// # Memory
+//
+// A server keeps what it reads and sends of bulk data in pooled buffers, of
+// which there are at most ServerConfig.Memory bytes at a time and on one
+// connection 16 MiB: who wants more is not read from until there is room. The
+// other requests are at most one for each worker and connection. A client reads
+// answers into the memory of its callers. Beside that a connection and one from
+// the other side take less than 80 KiB.
+//
 // # What can go wrong with a call
 //
 // The errno that a call's error wraps says what happened:
@@ -108,7 +117,14 @@ type Response struct {
 	Len  int64
 	// Done, if set, is called once when all was sent or given up.
 	Done func()
+
+	task *task
 }
+
+// Alloc returns n bytes for the response, at most wire.MaxFrame, which are the
+// server's again when it was sent or given up. It is called once. It waits
+// while the server has no memory; ctx is the handler's.
+func (r *Response) Alloc(ctx context.Context, n int) ([]byte, error) { return r.task.alloc(ctx, n) }
 
 // Handler answers a request. The error's errno is the reply's status; an error
 // without one is logged and becomes EIO, and so does a panic. ctx ends with the

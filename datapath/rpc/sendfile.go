@@ -1,6 +1,7 @@
 package rpc
 
 import (
+	"context"
 	"errors"
 	"io"
 	"os"
@@ -21,9 +22,12 @@ func clamp(f *os.File, off, n int64) (int64, error) {
 }
 
 // readFile puts the file's range into memory.
-func (t *task) readFile() error {
+func (t *task) readFile(ctx context.Context) error {
 	resp := &t.resp
-	data := make([]byte, resp.Len)
+	data, err := t.alloc(ctx, int(resp.Len))
+	if err != nil {
+		return err
+	}
 	n, err := resp.File.ReadAt(data, resp.Off)
 	if err != nil && !errors.Is(err, io.EOF) {
 		return err

@@ -47,7 +47,10 @@ type ServerConfig struct {
 
 	MaxConns    int // connections at a time; 4096
 	MaxInFlight int // requests under way on one connection; 64
-	MaxWorkers  int // handlers running at a time that are not inline, for each purpose; 256
+	// Memory is the most bytes of requests and replies with bulk data at a time;
+	// 256 MiB. It has to hold the largest frame.
+	Memory     int64
+	MaxWorkers int // handlers running at a time that are not inline, for each purpose; 256
 
 	HandshakeTimeout time.Duration // 5 s
 	IdleTimeout      time.Duration // between two frames; 10 min
@@ -73,6 +76,9 @@ func (c *ServerConfig) validate() error {
 	if c.MaxConns < 0 || c.MaxInFlight < 0 || c.MaxWorkers < 0 {
 		errs = append(errs, errors.New("negative bound"))
 	}
+	if c.Memory != 0 && c.Memory < wire.MaxFrame {
+		errs = append(errs, fmt.Errorf("memory of %d bytes, want at least %d", c.Memory, wire.MaxFrame))
+	}
 	if c.HandshakeTimeout < 0 || c.IdleTimeout < 0 || c.FrameTimeout < 0 {
 		errs = append(errs, errors.New("negative timeout"))
 	}
@@ -82,10 +88,14 @@ func (c *ServerConfig) validate() error {
 	return nil
 }
 
+// DefaultMemory is that of a server which is not told another bound.
+const DefaultMemory = 256 << 20
+
 func (c *ServerConfig) setDefaults() {
 	setDefault(&c.MaxConns, 4096)
 	setDefault(&c.MaxInFlight, 64)
 	setDefault(&c.MaxWorkers, 256)
+	setDefault(&c.Memory, DefaultMemory)
 	setDefault(&c.HandshakeTimeout, 5*time.Second)
 	setDefault(&c.IdleTimeout, 10*time.Minute)
 	setDefault(&c.FrameTimeout, 15*time.Second)
@@ -122,6 +132,7 @@ type Server struct {
 	alone    [wire.MaxOp]bool
 	seen     *nonceRing
 	stats    serverStats
+	memory   *memory
 	meta     *workers
 	bulk     *workers
 	homes    *workers
@@ -159,6 +170,7 @@ func NewServer(cfg ServerConfig) (*Server, error) {
 	}
 	cfg.Key = Key{}
 	s.cfg = cfg
+	s.memory = newMemory(cfg.Memory)
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.meta = newWorkers(s, cfg.MaxWorkers)
 	s.bulk = newWorkers(s, cfg.MaxWorkers)
@@ -323,7 +335,11 @@ func (s *Server) Close() error {
 }
 
 // Stats returns the counts so far.
-func (s *Server) Stats() ServerStats { return s.stats.snapshot() }
+func (s *Server) Stats() ServerStats {
+	st := s.stats.snapshot()
+	st.Memory = s.memory.stats()
+	return st
+}
 
 // keepAlive makes the kernel notice a peer whose machine is gone.
 func keepAlive(conn net.Conn) {

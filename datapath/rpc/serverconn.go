@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/sirupsen/logrus"
-	"github.com/valyala/bytebufferpool"
+	"golang.org/x/sync/semaphore"
 
 	"github.com/bivouacfs/bivouac/datapath/wire"
 	"github.com/bivouacfs/bivouac/metadata"
@@ -25,7 +25,8 @@ type serverConn struct {
 	workers *workers
 	r       frameReader
 	w       *frameWriter
-	slots   chan struct{} // a token for each request under way
+	slots   chan struct{}       // a token for each request under way
+	room    *semaphore.Weighted // for bulk data; nil on other connections
 	newest  metadata.Epoch
 	ctx     context.Context // ends with the connection
 	cancel  context.CancelFunc
@@ -49,6 +50,7 @@ func (s *Server) serveFrames(conn net.Conn, hello wire.Hello) error {
 	switch hello.Purpose {
 	case wire.PurposeBulk:
 		c.workers = s.bulk
+		c.room = semaphore.NewWeighted(min(connMemory, s.cfg.Memory))
 	case wire.PurposeHomes:
 		c.workers = s.homes
 	}
@@ -112,8 +114,13 @@ func (c *serverConn) dispatch(h wire.Header) error {
 		<-c.slots
 		return err
 	}
-	t := newTask(c, h)
-	if err := c.r.full(t.buf.B); err != nil {
+	t, err := newTask(c, h)
+	if err != nil {
+		<-c.slots
+		return err
+	}
+	c.r.expect(int(h.Body + h.Data)) // again: there may have been a wait for memory
+	if err := c.r.full(t.buf.b[:h.Body+h.Data]); err != nil {
 		t.release()
 		<-c.slots
 		return err
@@ -151,8 +158,8 @@ func (c *serverConn) refuse(h wire.Header) error {
 type task struct {
 	c    *serverConn
 	h    wire.Header
-	buf  *bytebufferpool.ByteBuffer
-	pool *bytebufferpool.Pool
+	buf  *buffer // of req
+	out  *buffer // of resp; nil if it asked for none
 	req  Request
 	resp Response
 	// inline is set while the reading goroutine runs it; what would have to
@@ -160,38 +167,50 @@ type task struct {
 	inline bool
 }
 
-// Requests without data and requests with much come from pools of their own,
-// so that neither gets the other's size.
-var (
-	smallBuffers, largeBuffers bytebufferpool.Pool
-	tasks                      = sync.Pool{New: func() any { return new(task) }}
-)
+var tasks = sync.Pool{New: func() any { return new(task) }}
 
-const smallBuffer = 4 << 10
-
-func newTask(c *serverConn, h wire.Header) *task {
-	t := tasks.Get().(*task)
-	t.c, t.h, t.pool = c, h, &smallBuffers
+// newTask has memory for the rest of the request; it waits for it.
+func newTask(c *serverConn, h wire.Header) (*task, error) {
 	n := int(h.Body + h.Data)
-	if n > smallBuffer {
-		t.pool = &largeBuffers
+	buf, err := c.s.memory.get(c.ctx, n, c.room)
+	if err != nil {
+		return nil, err
 	}
-	t.buf = t.pool.Get()
-	if cap(t.buf.B) < n {
-		t.buf.B = make([]byte, n)
-	}
-	t.buf.B = t.buf.B[:n]
-	t.req = Request{
-		Op: h.Op, Peer: c.peer, Epoch: h.Epoch,
-		Body: t.buf.B[:h.Body:h.Body], Data: t.buf.B[h.Body:n:n],
-	}
-	return t
+	t := tasks.Get().(*task)
+	t.c, t.h, t.buf = c, h, buf
+	t.req = Request{Op: h.Op, Peer: c.peer, Epoch: h.Epoch, Body: buf.b[:h.Body:h.Body], Data: buf.b[h.Body:n:n]}
+	t.resp.task = t
+	return t, nil
 }
 
 func (t *task) release() {
-	t.pool.Put(t.buf)
+	t.buf.put()
+	t.drop()
 	*t = task{}
 	tasks.Put(t)
+}
+
+// drop gives up what was made for a reply.
+func (t *task) drop() {
+	if t.resp.Done != nil {
+		t.resp.Done()
+	}
+	if t.out != nil {
+		t.out.put()
+	}
+	t.out, t.resp = nil, Response{task: t}
+}
+
+// alloc is Response.Alloc.
+func (t *task) alloc(ctx context.Context, n int) ([]byte, error) {
+	if t.out != nil || n < 0 || n > wire.MaxFrame {
+		return nil, fmt.Errorf("memory for a response of %d bytes: %w", n, syscall.EINVAL)
+	}
+	var err error
+	if t.out, err = t.c.s.memory.get(ctx, n, t.c.room); err != nil {
+		return nil, err
+	}
+	return t.out.b[:n], nil
 }
 
 // end gives back all that a request that was counted holds.
@@ -207,6 +226,9 @@ func (t *task) end() {
 func (t *task) run() {
 	ctx, cancel := t.context()
 	err := t.handle(ctx)
+	if err == nil {
+		err = t.settle(ctx)
+	}
 	cancel()
 	if t.inline && errors.Is(err, context.Canceled) {
 		t.again()
@@ -217,18 +239,13 @@ func (t *task) run() {
 		t.c.s.cfg.Log.WithFields(logrus.Fields{"peer": t.c.peer, "op": t.h.Op.String()}).WithError(err).
 			Debug("reply not sent, connection cut")
 	}
-	if t.resp.Done != nil {
-		t.resp.Done()
-	}
 	t.end()
 }
 
 // again has t answered by a worker, which may wait.
 func (t *task) again() {
-	if t.resp.Done != nil {
-		t.resp.Done()
-	}
-	t.resp, t.inline = Response{}, false
+	t.drop()
+	t.inline = false
 	if !t.c.workers.run(t) {
 		t.end()
 	}
@@ -260,9 +277,6 @@ func (t *task) handle(ctx context.Context) (err error) {
 // reply sends what the handler made of the request.
 func (t *task) reply(err error) error {
 	c, resp := t.c, &t.resp
-	if err == nil {
-		err = t.settle()
-	}
 	status, ok := statusOf(err)
 	if !ok {
 		c.s.cfg.Log.WithFields(logrus.Fields{"peer": c.peer, "op": t.h.Op.String()}).WithError(err).
@@ -295,7 +309,7 @@ func (t *task) reply(err error) error {
 
 // settle checks that the response fits in a frame, and cuts a file's range to
 // what the file has. Where sendfile is not to be had it reads the range.
-func (t *task) settle() error {
+func (t *task) settle(ctx context.Context) error {
 	resp := &t.resp
 	if resp.File == nil {
 		resp.Len = 0
@@ -308,7 +322,7 @@ func (t *task) settle() error {
 			return err
 		}
 		if t.c.w.raw == nil {
-			if err := t.readFile(); err != nil {
+			if err := t.readFile(ctx); err != nil {
 				return err
 			}
 		}

@@ -18,6 +18,7 @@ type ServerStats struct {
 	BytesIn  int64             `json:"bytes_in"`
 	BytesOut int64             `json:"bytes_out"`
 	FileOut  int64             `json:"file_out"` // of BytesOut: data by sendfile
+	Memory   MemoryStats       `json:"memory"`
 	Rejected Rejected          `json:"rejected"`
 }
 

@@ -57,7 +57,7 @@ func openNode(job *daemon.Job, start daemon.Start, log *logrus.Entry) (*node, er
 		}
 	}
 	n.daemon, err = daemon.Open(daemon.Config{
-		Job: job, Key: key, Listener: l, Log: log,
+		Job: job, Key: key, Listener: l, Log: log, Memory: boundMemory(job, log),
 		Meta:     func(c rpc.Caller) metadata.TxPeer { return remote.NewStore(c) },
 		Data:     func(c rpc.Caller) datapath.Store { return remote.NewData(c) },
 		Sections: func(c rpc.Caller) metadata.Sections { return remote.NewStore(c) },

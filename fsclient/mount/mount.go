@@ -25,8 +25,16 @@ const (
 	maxBackground = 64      // read-ahead and other requests that nobody waits for
 	readAhead     = 4 << 20 // bytes ahead of who reads in sequence: some requests at once
 	fsName        = "bivouac"
+	directThreads = 64 // threads that are counted with a request of their own
+	idleReaders   = 17 // go-fuse's, each with memory for a request
 	fdPrefix      = "/dev/fd/"
 )
+
+// Memory is the most that the requests of the kernel take: maxWrite bytes each.
+// Those of the page cache are bounded by maxBackground, for any number of
+// readers. A thread that writes, or reads with O_DIRECT, has one beside; there
+// is memory for 64 of them, and each more of them at a time takes as much more.
+const Memory = (maxBackground + directThreads + idleReaders) * maxWrite
 
 // Config says what is mounted where. Client and Dir are required.
 type Config struct {

@@ -39,6 +39,7 @@ type Config struct {
 	Window   int64
 	// Rate and ServeRate are daemon.Job's.
 	Rate, ServeRate int64
+	Memory          int64
 	// Store is the store directories of a node; nil is one of the test's.
 	Store    func(node int) []string
 	Source   source.FS                // shared by all nodes
@@ -143,7 +144,7 @@ func (c *Cluster) start(t testing.TB, i int, dir string, l net.Listener) *Node {
 		cfg.Source = cfg.SourceOf(i)
 	}
 	d, err := daemon.Open(daemon.Config{
-		Job: j, Key: c.Key, Listener: &cutListener{l, c.links, i}, Dial: c.links.dialer(i, c.Addrs), Source: cfg.Source, Window: cfg.Window,
+		Job: j, Key: c.Key, Listener: &cutListener{l, c.links, i}, Dial: c.links.dialer(i, c.Addrs), Source: cfg.Source, Window: cfg.Window, Memory: cfg.Memory,
 		Log: log.WithField("node", i), Timing: cfg.Timing,
 		Meta:     func(caller rpc.Caller) metadata.TxPeer { return remote.NewStore(caller) },
 		Data:     func(caller rpc.Caller) datapath.Store { return remote.NewData(caller) },

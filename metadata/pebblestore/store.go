@@ -40,7 +40,14 @@ type Config struct {
 	Room func() bool
 }
 
-const defaultCacheSize = 64 << 20
+const (
+	defaultCacheSize = 64 << 20
+	memTableSize     = 16 << 20
+)
+
+// Memory is the most that a store with the default cache keeps of its records:
+// the cache, and two tables of what was written last.
+const Memory = defaultCacheSize + 2*memTableSize
 
 func (c *Config) setDefaults() error {
 	if c.Dir == "" {
@@ -124,7 +131,7 @@ func (s *Store) options() *pebble.Options {
 	o := &pebble.Options{
 		FS:                 s.wal,
 		CacheSize:          s.cfg.CacheSize,
-		MemTableSize:       16 << 20,
+		MemTableSize:       memTableSize,
 		FormatMajorVersion: pebble.FormatColumnarBlocks,
 		Logger:             logger{s.cfg.Log},
 	}

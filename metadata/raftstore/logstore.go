@@ -27,6 +27,14 @@ const (
 // errNotFound has the text by which hashicorp/raft knows a missing key.
 var errNotFound = errors.New("not found")
 
+const (
+	cacheSize    = 1 << 20
+	memTableSize = 1 << 20
+)
+
+// Memory is the most that a group's store keeps of its records.
+const Memory = cacheSize + 2*memTableSize
+
 // store is Raft's log, stable store and snapshots.
 type store struct{ db *pebble.DB }
 
@@ -41,8 +49,8 @@ func openStore(dir string, fs vfs.FS, log *logrus.Entry) (*store, error) {
 	}
 	db, err := pebble.Open(dir, &pebble.Options{
 		FS:                 fs,
-		CacheSize:          1 << 20,
-		MemTableSize:       1 << 20,
+		CacheSize:          cacheSize,
+		MemTableSize:       memTableSize,
 		MaxOpenFiles:       64,
 		FormatMajorVersion: pebble.FormatTableFormatV6,
 		Logger:             pebbleLogger{log},

@@ -1,0 +1,97 @@
+package daemon
+
+import (
+	"bufio"
+	"bytes"
+	"io/fs"
+	"math"
+	"path"
+	"strconv"
+	"strings"
+
+	"github.com/bivouacfs/bivouac/datapath/rpc"
+	"github.com/bivouacfs/bivouac/metadata/pebblestore"
+	"github.com/bivouacfs/bivouac/metadata/raftstore"
+	"github.com/bivouacfs/bivouac/stagein"
+)
+
+// Memory is the most that a daemon takes, in bytes, by what takes it. The
+// package comment has the formula.
+type Memory struct {
+	Program  int64 `json:"program"`
+	Metadata int64 `json:"metadata"`
+	Serving  int64 `json:"serving"`
+	Peers    int64 `json:"peers"`
+	Staging  int64 `json:"staging"`
+	Mount    int64 `json:"mount"` // of the mount, which who wires the program adds
+}
+
+// programMemory is for code, stacks, workers, what is open, and garbage.
+const programMemory = 128 << 20
+
+// MemoryOf is what the daemon of j takes. serving is Config.Memory.
+func MemoryOf(j *Job, serving int64) Memory {
+	if serving == 0 {
+		serving = rpc.DefaultMemory
+	}
+	return Memory{
+		Program:  programMemory,
+		Metadata: pebblestore.Memory + raftstore.Memory,
+		Serving:  serving,
+		Peers:    int64(len(j.Hosts)-1) * rpc.PeerMemory,
+		Staging:  int64(max(len(j.Datasets), 1)) * stagein.Memory,
+	}
+}
+
+// Total is the sum.
+func (m Memory) Total() int64 {
+	return m.Program + m.Metadata + m.Serving + m.Peers + m.Staging + m.Mount
+}
+
+// ServingIn is Config.Memory for a daemon whose whole memory is limited: a
+// quarter of that, between 16 MiB and what it takes without a limit.
+func ServingIn(limit int64) int64 {
+	return min(max(limit/4, 16<<20), rpc.DefaultMemory)
+}
+
+// CgroupLimit is the memory that the groups of this process allow it, of
+// cgroup v1 or v2, where root is the machine's root directory; false if they
+// do not limit it.
+func CgroupLimit(root fs.FS) (int64, bool) {
+	b, err := fs.ReadFile(root, "proc/self/cgroup")
+	if err != nil {
+		return 0, false
+	}
+	limit := int64(math.MaxInt64)
+	for s := bufio.NewScanner(bytes.NewReader(b)); s.Scan(); {
+		_, rest, _ := strings.Cut(s.Text(), ":")
+		controllers, group, ok := strings.Cut(rest, ":")
+		switch {
+		case !ok:
+		case controllers == "":
+			limit = min(limit, limitOf(root, "sys/fs/cgroup", group, "memory.max"))
+		case controllers == "memory":
+			limit = min(limit, limitOf(root, "sys/fs/cgroup/memory", group, "memory.limit_in_bytes"))
+		}
+	}
+	return limit, limit < unlimited
+}
+
+// unlimited is what no machine has: cgroup v1 says so of a group without a limit.
+const unlimited = 1 << 60
+
+// limitOf is the least limit of group and those above it. What cannot be read,
+// as of groups outside a container, or is no number, as "max", limits nothing.
+func limitOf(root fs.FS, mount, group, file string) int64 {
+	limit := int64(math.MaxInt64)
+	for dir := path.Clean("/" + group); ; dir = path.Dir(dir) {
+		if b, err := fs.ReadFile(root, path.Join(mount, dir, file)); err == nil {
+			if n, err := strconv.ParseInt(strings.TrimSpace(string(b)), 10, 64); err == nil && n > 0 {
+				limit = min(limit, n)
+			}
+		}
+		if dir == "/" {
+			return limit
+		}
+	}
+}

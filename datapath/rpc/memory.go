@@ -1,0 +1,123 @@
+package rpc
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+
+	"golang.org/x/sync/semaphore"
+
+	"github.com/bivouacfs/bivouac/datapath/wire"
+)
+
+// Sizes of the buffers. The smallest is for requests without data, the next to
+// largest for a full piece of data with its message.
+var bufferSizes = [...]int{smallBuffer, 64 << 10, 256 << 10, wire.MaxData + smallBuffer, wire.MaxFrame}
+
+const smallBuffer = 4 << 10
+
+var bufferPools [len(bufferSizes)]sync.Pool // of *buffer
+
+// connMemory is the most that one connection for bulk data may have of a
+// server's memory, so that a peer that is slow to take its answers does not
+// have it all.
+const connMemory = 16 << 20
+
+// PeerMemory is the most that the connections with one other node take besides,
+// both ends of them: the buffers of four each, and of what waits for a worker.
+const PeerMemory = 4 * (80<<10 + smallBuffer)
+
+// buffer is pooled memory.
+type buffer struct {
+	b    []byte // whole
+	size int    // index in bufferSizes
+	of   *memory
+	room *semaphore.Weighted // of its connection; nil is none
+}
+
+// memory hands out buffers: for bulk data no more than a bound at a time, in
+// the order in which they are asked for. Small requests and those of metadata
+// do not wait: they are bounded by the number of workers and connections.
+type memory struct {
+	most int64
+	room *semaphore.Weighted
+
+	inUse, peak, out atomic.Int64
+}
+
+func newMemory(most int64) *memory {
+	return &memory{most: most, room: semaphore.NewWeighted(most)}
+}
+
+// get returns a buffer of at least n bytes, which is at most wire.MaxFrame. With
+// conn, the room of a connection, it waits until there is memory, or for ctx.
+func (m *memory) get(ctx context.Context, n int, conn *semaphore.Weighted) (*buffer, error) {
+	size := 0
+	for n > bufferSizes[size] {
+		size++
+	}
+	if size == 0 {
+		conn = nil
+	}
+	if err := m.reserve(ctx, int64(bufferSizes[size]), conn); err != nil {
+		return nil, err
+	}
+	b, _ := bufferPools[size].Get().(*buffer)
+	if b == nil {
+		b = &buffer{b: make([]byte, bufferSizes[size]), size: size}
+	}
+	b.of, b.room = m, conn
+	m.out.Add(1)
+	now := m.inUse.Add(int64(len(b.b)))
+	for p := m.peak.Load(); now > p && !m.peak.CompareAndSwap(p, now); {
+		p = m.peak.Load()
+	}
+	return b, nil
+}
+
+func (m *memory) reserve(ctx context.Context, n int64, conn *semaphore.Weighted) error {
+	if conn == nil {
+		return nil
+	}
+	if err := acquire(ctx, conn, n); err != nil {
+		return err
+	}
+	if err := acquire(ctx, m.room, n); err != nil {
+		conn.Release(n)
+		return err
+	}
+	return nil
+}
+
+// acquire asks for ctx only when it has to wait: an inline request's has ended.
+func acquire(ctx context.Context, s *semaphore.Weighted, n int64) error {
+	if s.TryAcquire(n) {
+		return nil
+	}
+	return s.Acquire(ctx, n)
+}
+
+// put gives the buffer back.
+func (b *buffer) put() {
+	m, n := b.of, int64(len(b.b))
+	m.out.Add(-1)
+	m.inUse.Add(-n)
+	if b.room != nil {
+		m.room.Release(n)
+		b.room.Release(n)
+	}
+	b.of, b.room = nil, nil
+	bufferPools[b.size].Put(b)
+}
+
+// MemoryStats is what a server has of buffers.
+type MemoryStats struct {
+	Most  int64 `json:"most"`   // bytes of bulk data at a time
+	InUse int64 `json:"in_use"` // bytes, those of metadata included
+	Peak  int64 `json:"peak"`   // the most that InUse ever was
+	Out   int64 `json:"out"`    // buffers in use
+}
+
+func (m *memory) stats() MemoryStats {
+	return MemoryStats{Most: m.most, InUse: m.inUse.Load(), Peak: m.peak.Load(), Out: m.out.Load()}
+}

@@ -1,0 +1,148 @@
+package rpc
+
+import (
+	"context"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/bivouacfs/bivouac/datapath/wire"
+)
+
+// wantNoBuffers waits until the server has given all its memory back.
+func wantNoBuffers(t *testing.T, s *Server) {
+	t.Helper()
+	eventually(t, "all buffers are given back", func() bool {
+		m := s.Stats().Memory
+		return m.Out == 0 && m.InUse == 0
+	})
+}
+
+// filled is a handler that reads n bytes, as of a disk.
+func filled(n int) Handler {
+	return func(ctx context.Context, _ *Request, resp *Response) (err error) {
+		resp.Data, err = resp.Alloc(ctx, n)
+		return err
+	}
+}
+
+// Many readers and writers share the memory that there is, and all are served.
+func TestMemoryIsBounded(t *testing.T) {
+	const most = 3 * wire.MaxFrame
+	s, addr := startServer(t, map[wire.Op]Handler{wire.OpWrite: echo, wire.OpRead: filled(wire.MaxData)},
+		func(c *ServerConfig) { c.Memory = most })
+	var wg sync.WaitGroup
+	for i := range 64 {
+		p := startPeers(t, addr, func(c *PeersConfig) { c.Conns = 1 + i%2 })
+		wg.Go(func() {
+			for _, c := range []Call{
+				{Op: wire.OpWrite, Data: [][]byte{make([]byte, wire.MaxData)}, Into: make([]byte, wire.MaxData)},
+				{Op: wire.OpRead, Into: make([]byte, wire.MaxData)},
+				{Op: wire.OpWrite, Body: make([]byte, wire.MaxFrame)},
+			} {
+				if err := p.To(3).Do(context.Background(), &c); err != nil {
+					t.Error(err)
+				}
+			}
+			p.Close()
+		})
+	}
+	wg.Wait()
+	wantNoBuffers(t, s)
+	// Those of readers are small, and one for each connection.
+	if m := s.Stats().Memory; m.Most != most || m.Peak > most+128*smallBuffer {
+		t.Errorf("memory was %+v, want a peak of at most %d", m, most)
+	}
+}
+
+// A peer that does not take its answers has only a part of the memory; and
+// requests of metadata do not wait for that of data.
+func TestMemoryIsShared(t *testing.T) {
+	s, addr := startServer(t, map[wire.Op]Handler{wire.OpLookup: echo, wire.OpRead: filled(wire.MaxData)},
+		func(c *ServerConfig) { c.Memory = connMemory + 2*wire.MaxFrame })
+	greedy := dialShaken(t, addr, wire.PurposeBulk)
+	for tag := range uint32(60) {
+		_, _ = greedy.Write(wire.Header{Op: wire.OpRead, Tag: tag}.Append(nil))
+	}
+	eventually(t, "one has what it can have", func() bool { return s.Stats().Memory.InUse > connMemory-2*bufferBytes(wire.MaxData) })
+	p := startPeers(t, addr, nil)
+	for range 20 {
+		if err := p.To(3).Do(context.Background(), &Call{Op: wire.OpRead, Into: make([]byte, wire.MaxData)}); err != nil {
+			t.Fatal(err)
+		}
+		if err := p.To(3).Do(context.Background(), &Call{Op: wire.OpLookup, Body: make([]byte, wire.MaxFrame)}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	_ = greedy.Close()
+	wantNoBuffers(t, s)
+}
+
+// bufferBytes is the size of the buffer for n bytes.
+func bufferBytes(n int) int64 {
+	for _, size := range bufferSizes {
+		if n <= size {
+			return int64(size)
+		}
+	}
+	return 0
+}
+
+// Who waits for memory leaves when his caller does, and holds nothing.
+func TestWaitForMemoryEnds(t *testing.T) {
+	release := make(chan struct{})
+	var held sync.WaitGroup
+	held.Add(3)
+	s, addr := startServer(t, map[wire.Op]Handler{
+		wire.OpRead: func(ctx context.Context, _ *Request, resp *Response) error {
+			_, err := resp.Alloc(ctx, wire.MaxData)
+			if err == nil {
+				held.Done()
+				<-release
+			}
+			return err
+		},
+	}, func(c *ServerConfig) { c.Memory = wire.MaxFrame })
+	defer sync.OnceFunc(func() { close(release) })()
+	p := startPeers(t, addr, nil)
+	var wg sync.WaitGroup
+	for range 3 { // all that fits
+		wg.Go(func() {
+			if err := p.To(3).Do(context.Background(), &Call{Op: wire.OpRead}); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	held.Wait()
+	ctx, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
+	defer cancel()
+	wantErrno(t, p.To(3).Do(ctx, &Call{Op: wire.OpRead}), syscall.ETIMEDOUT)
+	eventually(t, "the end of who waited", func() bool { return s.Stats().InFlight == 3 })
+	for range 3 {
+		release <- struct{}{}
+	}
+	wg.Wait()
+	wantNoBuffers(t, s)
+}
+
+func TestAllocMisused(t *testing.T) {
+	s, addr := startServer(t, map[wire.Op]Handler{
+		wire.OpRead: func(ctx context.Context, req *Request, resp *Response) error {
+			n := map[string]int{"negative": -1, "too large": wire.MaxFrame + 1, "twice": 5000}[string(req.Body)]
+			_, err := resp.Alloc(ctx, n)
+			if string(req.Body) == "twice" && err == nil {
+				_, err = resp.Alloc(ctx, n)
+			}
+			return err
+		},
+	}, nil)
+	p := startPeers(t, addr, nil)
+	for _, how := range []string{"negative", "too large", "twice"} {
+		wantErrno(t, p.To(3).Do(context.Background(), &Call{Op: wire.OpRead, Body: []byte(how)}), syscall.EINVAL)
+	}
+	wantNoBuffers(t, s)
+	if _, err := NewServer(ServerConfig{Key: testKey, Job: testJob, Handlers: echoes, Memory: wire.MaxFrame - 1}); err == nil {
+		t.Error("a server that cannot hold a frame is made")
+	}
+}

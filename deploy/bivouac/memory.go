@@ -1,0 +1,52 @@
+package main
+
+import (
+	"math"
+	"os"
+	"runtime/debug"
+
+	"github.com/sirupsen/logrus"
+
+	"github.com/bivouacfs/bivouac/daemon"
+	"github.com/bivouacfs/bivouac/fsclient/mount"
+)
+
+// boundMemory gives Go's collector its limit: the user's GOMEMLIMIT, else most
+// of what the cgroup allows, else what the formula says. It returns
+// daemon.Config.Memory.
+func boundMemory(job *daemon.Job, log *logrus.Entry) int64 {
+	limit, limited := daemon.CgroupLimit(os.DirFS("/"))
+	serving := int64(0)
+	if limited {
+		serving = daemon.ServingIn(limit)
+	}
+	m := daemon.MemoryOf(job, serving)
+	m.Mount = mount.Memory
+	from := "formula"
+	switch {
+	case os.Getenv("GOMEMLIMIT") != "":
+		from = "GOMEMLIMIT"
+	case limited:
+		from = "cgroup"
+		debug.SetMemoryLimit(limit / 10 * 9)
+	default:
+		debug.SetMemoryLimit(m.Total())
+	}
+	log = log.WithFields(logrus.Fields{
+		"program": mib(m.Program), "metadata": mib(m.Metadata), "serving": mib(m.Serving), "peers": mib(m.Peers),
+		"staging": mib(m.Staging), "mount": mib(m.Mount), "total": mib(m.Total()), "limit": mib(debug.SetMemoryLimit(-1)), "from": from,
+	})
+	log.Info("memory, in MiB")
+	if limited && m.Total() > limit {
+		log.WithField("cgroup", mib(limit)).Warn("the daemon may need more memory than its cgroup allows: raise memory: in the site's configuration")
+	}
+	return serving
+}
+
+// mib is n in MiB; what is without a limit is 0.
+func mib(n int64) int64 {
+	if n == math.MaxInt64 {
+		return 0
+	}
+	return n >> 20
+}
