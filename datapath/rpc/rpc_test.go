@@ -16,8 +16,8 @@ var testKey = Key{1, 2, 3}
 
 const testJob = "77.0 test"
 
-// startServer runs a server on the loopback until the test ends. change may
-// be nil.
+// startServer runs a server on the loopback until the test ends; then it has to
+// have all its memory back. change may be nil.
 func startServer(t testing.TB, handlers map[wire.Op]Handler, change func(*ServerConfig)) (*Server, string) {
 	t.Helper()
 	cfg := ServerConfig{Key: testKey, Job: testJob, Self: 3, Handlers: handlers}
@@ -40,6 +40,9 @@ func startServer(t testing.TB, handlers map[wire.Op]Handler, change func(*Server
 		}
 		if err := <-served; err != nil {
 			t.Errorf("Serve: %v", err)
+		}
+		if st := s.Stats(); st.Memory.Out != 0 || st.Memory.InUse != 0 || st.InFlight != 0 {
+			t.Errorf("when all is over %d requests are under way, and %+v is not given back", st.InFlight, st.Memory)
 		}
 	})
 	return s, l.Addr().String()

@@ -202,7 +202,7 @@ func (o Op) Repeatable() bool {
 	switch o {
 	case OpLookup, OpReadDir, OpGetattr, OpReadlink, OpGetxattr, OpListxattr, OpNames, OpLookupLease, OpGetattrLease,
 		OpTestLock, OpRead, OpSpace, OpData, OpAllocated,
-		OpSetattr, OpOpen, OpWrite, OpTruncate, OpRemoveObject, OpAllocate, OpPunch:
+		OpSetattr, OpOpen, OpAppend, OpWrite, OpTruncate, OpRemoveObject, OpAllocate, OpPunch:
 		return true
 	}
 	return false
