@@ -57,11 +57,25 @@ func (d *Daemon) watch() (cluster.View, <-chan struct{}) {
 	return d.view, d.changed
 }
 
+// setView takes a newer view. Who waits for a node that it gives up waits no
+// longer.
 func (d *Daemon) setView(v cluster.View) {
+	for _, id := range d.changeView(v) {
+		d.peers.Cut(id)
+	}
+}
+
+// changeView returns the nodes that were not down before.
+func (d *Daemon) changeView(v cluster.View) (down []metadata.NodeID) {
 	d.viewMu.Lock()
 	defer d.viewMu.Unlock()
 	if v.Version <= d.view.Version {
-		return
+		return nil
+	}
+	for _, n := range v.Map.Nodes {
+		if was, _ := d.view.Map.Node(n.ID); n.State == cluster.Down && was.State != cluster.Down {
+			down = append(down, n.ID)
+		}
 	}
 	if d.view.Map.Epoch != v.Map.Epoch {
 		d.log.WithFields(map[string]any{"epoch": v.Map.Epoch, "up": len(v.Map.Up())}).Info("map changed")
@@ -69,6 +83,7 @@ func (d *Daemon) setView(v cluster.View) {
 	d.view = v
 	close(d.changed)
 	d.changed = make(chan struct{})
+	return down
 }
 
 // until waits for a view that ok likes.

@@ -103,6 +103,8 @@ type Config struct {
 	// Window is the memory for files of datasets that are read through, because
 	// there is no room for them; 0 is 256 MiB for each dataset.
 	Window int64
+	// Disk is where file data is kept; nil is this machine's file system.
+	Disk chunkstore.FS
 	// Memory is the most bytes of other nodes' reads and writes at a time; 0 is
 	// 256 MiB.
 	Memory int64
@@ -302,7 +304,7 @@ func (d *Daemon) openStores() error {
 	}
 	d.leased = d.openLeases(promised)
 	d.data, err = chunkstore.Open(chunkstore.Config{
-		Dirs: d.job.Dirs.Store, Capacity: d.job.Capacity, Reserve: metaReserve, Log: d.log.WithField("part", "data"),
+		Dirs: d.job.Dirs.Store, Capacity: d.job.Capacity, Reserve: metaReserve, FS: d.cfg.Disk, Log: d.log.WithField("part", "data"),
 	})
 	if err != nil {
 		return fmt.Errorf("data store: %w", err)

@@ -13,7 +13,7 @@ import (
 )
 
 // FS is what the store needs of a file system. It is the seam at which tests
-// inject faults; Disk is the real one. Errors hold errnos.
+// inject faults; Machine is the real one. Errors hold errnos.
 type FS interface {
 	// Open opens the file at path for reading and writing, with the flags
 	// of open(2) that are added.
@@ -60,6 +60,10 @@ type Disk struct {
 
 // osFS is the machine's own file system.
 type osFS struct{}
+
+// Machine is the file system of this machine, for those who put something
+// before it.
+var Machine FS = osFS{}
 
 // Open leaves out what os.OpenFile does so that a file can be polled, which one
 // on a disk cannot be: five system calls for each file.

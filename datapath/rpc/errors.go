@@ -23,6 +23,7 @@ var (
 	errNotAsked  = errors.New("request with a status")
 	errSilent    = errors.New("the peer answers nothing")
 	errClosed    = errors.New("closed")
+	errGivenUp   = errors.New("the node is given up")
 	errDrained   = errors.New("the peer has given this connection up")
 	errUnsent    = errors.New("the connection broke before the request was sent")
 )

@@ -173,12 +173,13 @@ func (l *lane) drop(c *clientConn, err error, answered, underWay bool) {
 	}
 }
 
-func (l *lane) close() {
+// cut breaks all connections.
+func (l *lane) cut(why error) {
 	l.mu.Lock()
 	conns := append([]*clientConn(nil), l.conns...)
 	l.mu.Unlock()
 	for _, c := range conns {
-		c.cut(errClosed)
+		c.cut(why)
 	}
 }
 

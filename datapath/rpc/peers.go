@@ -155,6 +155,17 @@ func (p *Peers) Stream(ctx context.Context, id metadata.NodeID) (net.Conn, error
 	return conn, nil
 }
 
+// Cut breaks the connections with a node that was given up, so that nobody waits
+// for it as long as his call may take. Calls that come later try as ever.
+func (p *Peers) Cut(id metadata.NodeID) {
+	p.mu.Lock()
+	n := p.nodes[id]
+	p.mu.Unlock()
+	if n != nil {
+		n.cut(errGivenUp)
+	}
+}
+
 // Stats returns the counts so far.
 func (p *Peers) Stats() PeersStats { return p.stats.snapshot() }
 
@@ -170,9 +181,7 @@ func (p *Peers) Close() {
 	}
 	p.mu.Unlock()
 	for _, n := range nodes {
-		n.meta.close()
-		n.bulk.close()
-		n.homes.close()
+		n.cut(errClosed)
 	}
 	p.wg.Wait()
 }
@@ -198,6 +207,12 @@ type peer struct {
 }
 
 var _ Caller = (*peer)(nil)
+
+func (n *peer) cut(why error) {
+	n.meta.cut(why)
+	n.bulk.cut(why)
+	n.homes.cut(why)
+}
 
 // Do makes one call.
 func (n *peer) Do(ctx context.Context, c *Call) error {

@@ -75,13 +75,18 @@ func (w *worker) run(stop <-chan struct{}) error {
 // reads and writes: no error, no byte that is not the last one written.
 func TestShortCut(t *testing.T) {
 	c := Start(t, Config{Nodes: 4, Timing: daemon.Timing{Report: 30 * time.Millisecond, Down: Patience}})
-	m := c.Mount(t, 0)[0]
+	ms := c.Mount(t, 0, 1)
+	m := ms[0]
+	far := filepath.Join("far", "files") // whose home is another node
+	if err := os.MkdirAll(filepath.Join(ms[1].Scratch, far), 0o755); err != nil {
+		t.Fatal(err)
+	}
 	stop := make(chan struct{})
 	var wg sync.WaitGroup
 	var workers []*worker
 	for i := range 4 {
 		// O_DIRECT has each read and write be a call.
-		f, err := os.OpenFile(filepath.Join(m.Scratch, fmt.Sprint("file", i)), os.O_RDWR|os.O_CREATE|syscall.O_DIRECT, 0o644)
+		f, err := os.OpenFile(filepath.Join(m.Scratch, far, fmt.Sprint("file", i)), os.O_RDWR|os.O_CREATE|syscall.O_DIRECT, 0o644)
 		if err != nil {
 			t.Fatal(err)
 		}

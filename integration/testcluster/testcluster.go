@@ -20,6 +20,7 @@ import (
 
 	"github.com/bivouacfs/bivouac/daemon"
 	"github.com/bivouacfs/bivouac/datapath"
+	"github.com/bivouacfs/bivouac/datapath/chunkstore"
 	"github.com/bivouacfs/bivouac/datapath/rpc"
 	"github.com/bivouacfs/bivouac/fsclient"
 	"github.com/bivouacfs/bivouac/fsclient/remote"
@@ -40,6 +41,8 @@ type Config struct {
 	// Rate and ServeRate are daemon.Job's.
 	Rate, ServeRate int64
 	Memory          int64
+	// Disk is where a node keeps file data; nil is the machine.
+	Disk func(node int) chunkstore.FS
 	// Store is the store directories of a node; nil is one of the test's.
 	Store    func(node int) []string
 	Source   source.FS                // shared by all nodes
@@ -93,7 +96,7 @@ func Start(t testing.TB, cfg Config) *Cluster {
 	if cfg.Timing == (daemon.Timing{}) {
 		cfg.Timing = daemon.Timing{Report: 30 * time.Millisecond, Down: 2 * time.Second}
 	}
-	c := &Cluster{cfg: cfg, links: &links{cut: make(map[int]bool), conns: make(map[int][]net.Conn)}}
+	c := &Cluster{cfg: cfg, links: &links{cut: make(map[int]bool), conns: make(map[int][]net.Conn), tamper: make(map[int]func(int, net.Conn) net.Conn)}}
 	copy(c.Key[:], "a job key for tests, 32 bytes long")
 	listeners := make([]net.Listener, cfg.Nodes)
 	for i := range listeners {
@@ -143,8 +146,12 @@ func (c *Cluster) start(t testing.TB, i int, dir string, l net.Listener) *Node {
 	if cfg.SourceOf != nil {
 		cfg.Source = cfg.SourceOf(i)
 	}
+	var disk chunkstore.FS
+	if cfg.Disk != nil {
+		disk = cfg.Disk(i)
+	}
 	d, err := daemon.Open(daemon.Config{
-		Job: j, Key: c.Key, Listener: &cutListener{l, c.links, i}, Dial: c.links.dialer(i, c.Addrs), Source: cfg.Source, Window: cfg.Window, Memory: cfg.Memory,
+		Job: j, Key: c.Key, Listener: &cutListener{l, c.links, i}, Dial: c.links.dialer(i, c.Addrs), Source: cfg.Source, Window: cfg.Window, Memory: cfg.Memory, Disk: disk,
 		Log: log.WithField("node", i), Timing: cfg.Timing,
 		Meta:     func(caller rpc.Caller) metadata.TxPeer { return remote.NewStore(caller) },
 		Data:     func(caller rpc.Caller) datapath.Store { return remote.NewData(caller) },
@@ -223,6 +230,16 @@ func (c *Cluster) Cut(i int) { c.links.set(i, true) }
 // Mend undoes Cut.
 func (c *Cluster) Mend(i int) { c.links.set(i, false) }
 
+// Tamper puts what fn makes of them before the connections that node i makes
+// from now on, and breaks those that it has; nil is nothing.
+func (c *Cluster) Tamper(i int, fn func(to int, conn net.Conn) net.Conn) {
+	c.links.mu.Lock()
+	c.links.tamper[i] = fn
+	c.links.mu.Unlock()
+	c.Cut(i)
+	c.Mend(i)
+}
+
 // Dataset returns the dataset name once it is sealed or has failed.
 func (c *Cluster) Dataset(t testing.TB, node int, name string) cluster.Dataset {
 	t.Helper()
@@ -258,6 +275,8 @@ type links struct {
 	mu    sync.Mutex
 	cut   map[int]bool       // guarded by mu
 	conns map[int][]net.Conn // guarded by mu
+	// tamper is what is put before the connections that a node makes. Guarded by mu.
+	tamper map[int]func(to int, conn net.Conn) net.Conn
 }
 
 func (l *links) set(i int, cut bool) {
@@ -289,6 +308,15 @@ func (l *links) pass(c net.Conn, ends ...int) error {
 	return nil
 }
 
+func (l *links) tampered(self, to int, c net.Conn) net.Conn {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if fn := l.tamper[self]; fn != nil {
+		return fn(to, c)
+	}
+	return c
+}
+
 func (l *links) dialer(self int, addrs []string) rpc.Dialer {
 	return func(ctx context.Context, addr string) (net.Conn, error) {
 		var d net.Dialer
@@ -298,7 +326,7 @@ func (l *links) dialer(self int, addrs []string) rpc.Dialer {
 		}
 		for i, a := range addrs {
 			if a == addr {
-				return c, l.pass(c, self, i)
+				return l.tampered(self, i, c), l.pass(c, self, i)
 			}
 		}
 		return c, l.pass(c, self)
