@@ -264,6 +264,7 @@ func (d *Daemon) open() error {
 	d.spawn(d.meta.files.Serve)
 	d.spawn(d.meta.locks.Serve)
 	d.spawn(d.followHolders)
+	d.spawn(d.retryRemovals)
 	d.spawn(d.sweepLoop)
 	return nil
 }

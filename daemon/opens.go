@@ -139,6 +139,19 @@ func (d *Daemon) followHolders(ctx context.Context) {
 	}
 }
 
+// retryRemovals tries again to remove what could not be removed because a node
+// did not answer: soon, as a daemon that died is soon there again, and then more
+// and more seldom.
+func (d *Daemon) retryRemovals(ctx context.Context) {
+	for wait := recallPause; pause(ctx, wait) == nil; {
+		if d.meta.files.Retry() == 0 {
+			wait = recallPause
+			continue
+		}
+		wait = min(2*wait, confirmTime)
+	}
+}
+
 // askHolders asks the nodes that are Up and have not answered since they are;
 // true if some have not answered yet.
 func (d *Daemon) askHolders(ctx context.Context, v cluster.View, asked map[metadata.NodeID]metadata.Epoch) (missing bool) {

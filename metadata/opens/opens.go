@@ -174,8 +174,9 @@ func (f *Files) poke() {
 	}
 }
 
-// Retry has Serve try again what could not be removed.
-func (f *Files) Retry() {
+// Retry has Serve try again what could not be removed, and returns how many files
+// that are.
+func (f *Files) Retry() int {
 	f.mu.Lock()
 	kept := f.kept
 	f.kept = nil
@@ -183,6 +184,7 @@ func (f *Files) Retry() {
 	for _, ino := range kept {
 		f.Kept(ino)
 	}
+	return len(kept)
 }
 
 // The bounds of removal.

@@ -202,7 +202,9 @@ func TestFilesNodeAway(t *testing.T) {
 		return len(f.kept) == 1
 	}
 	eventually(t, "the removal has failed", failed)
-	f.Retry()
+	if n := f.Retry(); n != 1 {
+		t.Errorf("Retry() = %d, want 1", n)
+	}
 	eventually(t, "the removal has failed again", failed)
 	if !w.has(ino) {
 		t.Error("an inode was reaped whose data is there")
@@ -212,6 +214,9 @@ func TestFilesNodeAway(t *testing.T) {
 	eventually(t, "the file is gone", func() bool { return !w.has(ino) })
 	if !slices.Contains(w.removed[2], ino) {
 		t.Errorf("removed %v", w.removed)
+	}
+	if n := f.Retry(); n != 0 {
+		t.Errorf("Retry() = %d with nothing left, want 0", n)
 	}
 }
 
