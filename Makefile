@@ -8,7 +8,7 @@ export CGO_ENABLED = 0
 RACE = CGO_ENABLED=1 $(GO) test -race
 UNIT := ./metadata/... ./datapath/... ./stagein/... ./fsclient/... ./daemon/... ./deploy/...
 
-.PHONY: all build plugin packages demo check lint layers unit fuzz integration slurm-test model huge test bench bench-stage man clean help
+.PHONY: all build plugin packages demo check lint layers unit fuzz integration slurm-test model crash huge test bench bench-stage man clean help
 
 all: build plugin ## build everything
 
@@ -54,6 +54,11 @@ MODEL_TIME ?= 1h
 MODEL_SEED ?= 0
 model: ## random operations through several mounts against a model, for hours (MODEL_TIME, MODEL_SEED)
 	$(GO) test -count=1 -v -timeout 0 -run '^TestModel|^TestConcurrent' ./integration/model -args -time $(MODEL_TIME) -seed $(MODEL_SEED)
+
+CRASH_TIME ?= 10m
+CRASH_SEED ?= 0
+crash: build ## daemons killed at any moment under work, for as long as you say (CRASH_TIME, CRASH_SEED)
+	$(GO) test -count=1 -v -timeout 0 -run '^TestKills' ./integration/crash -args -time $(CRASH_TIME) -seed $(CRASH_SEED)
 
 HUGE_ENTRIES ?= 1000000
 huge: ## a directory of a million entries through the mounts of four nodes (HUGE_ENTRIES)

@@ -51,6 +51,7 @@ var floors = map[string]int{
 	"integration/netcluster":  8,
 	"integration/testcluster": 8,
 	"integration/bench":       8,
+	"integration/crash":       9,
 	"integration/local":       9,
 	"integration/model":       9,
 	"integration/posix":       9,

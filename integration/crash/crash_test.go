@@ -1,0 +1,282 @@
+package crash
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"io/fs"
+	"math/rand/v2"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/bivouacfs/bivouac/daemon"
+)
+
+var (
+	long     = flag.Duration("time", 30*time.Second, "how long TestKills kills")
+	seedFlag = flag.Uint64("seed", 0, "of TestKills; 0 is any")
+)
+
+const (
+	workers = 6
+	round   = 8 * time.Second // of killing, between two looks at everything
+)
+
+// TestKills: daemons are killed at any moment, one or two at a time. What was
+// acknowledged is there, what was not answered has happened or has not, link
+// counts are right, and in the end no inode and no object is left.
+func TestKills(t *testing.T) {
+	seed := *seedFlag
+	if seed == 0 {
+		seed = rand.Uint64()
+	}
+	t.Logf("seed %d", seed)
+	j := startJob(t, 4)
+	var ws []*worker
+	for i := range workers {
+		ws = append(ws, newWorker(t, j, seed, i))
+	}
+	rng := rand.New(rand.NewPCG(seed, 1<<32))
+	kills, unanswered := 0, 0
+	for end := time.Now().Add(*long); time.Now().Before(end) && !t.Failed(); {
+		kills += j.storm(ws, rng)
+		j.settle()
+		at := rng.IntN(len(j.nodes))
+		j.whole(at, func(daemon.CheckResult) error { return nil })
+		for _, w := range ws {
+			unanswered += len(w.doubts)
+			w.verify(rng.IntN(len(j.nodes)))
+		}
+		j.whole(at, func(r daemon.CheckResult) error { return expected(r, ws) })
+	}
+	done := 0
+	for _, w := range ws {
+		done += w.done
+	}
+	t.Logf("%d kills, %d operations acknowledged, %d without an answer", kills, done, unanswered)
+	if done == 0 || kills == 0 {
+		t.Error("nothing has happened")
+	}
+	if t.Failed() {
+		return
+	}
+	for _, w := range ws {
+		if err := os.RemoveAll(j.scratch(rng.IntN(len(j.nodes)), w.root)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	j.whole(0, func(r daemon.CheckResult) error { return expected(r, nil) })
+	j.clean()
+}
+
+// storm lets all workers work while daemons are killed, and returns when all
+// have stopped.
+func (j *job) storm(ws []*worker, rng *rand.Rand) (kills int) {
+	var over atomic.Bool
+	var wg sync.WaitGroup
+	for _, w := range ws {
+		wg.Go(func() {
+			for !over.Load() {
+				w.step()
+			}
+		})
+	}
+	for end := time.Now().Add(round); time.Now().Before(end); {
+		time.Sleep(time.Duration(rng.IntN(1500)) * time.Millisecond) // the moment is the chance
+		for range 1 + rng.IntN(4)/3 {
+			if j.nodes[rng.IntN(len(j.nodes))].kill() {
+				kills++
+			}
+		}
+	}
+	j.settle()
+	time.Sleep(lull + time.Second) // when everything has to work again
+	over.Store(true)
+	wg.Wait()
+	return kills
+}
+
+// expected compares what a check has counted with what the workers know.
+func expected(r daemon.CheckResult, ws []*worker) error {
+	dirs, names, files := int64(1), int64(0), int64(0)
+	for _, w := range ws {
+		seen := make(map[*file]bool)
+		for _, o := range w.names {
+			names++ // the worker's root is named in the root
+			if o.dir {
+				dirs++
+			} else if !seen[o.file] {
+				seen[o.file] = true
+				files++
+			}
+		}
+	}
+	if r.Directories != dirs || r.Files != files || r.Names != names || r.Orphans != 0 || len(ws) == 0 && r.Objects != 0 {
+		return fmt.Errorf("there are %+v, want %d directories, %d files, %d names and no orphans", r, dirs, files, names)
+	}
+	return nil
+}
+
+// clean looks at the stores for what nobody needs.
+func (j *job) clean() {
+	j.t.Helper()
+	for _, x := range j.nodes {
+		for _, pattern := range []string{"objects/*/*", "stage/*"} {
+			left, err := filepath.Glob(filepath.Join(x.job.Dirs.Store[0], pattern))
+			if err != nil || len(left) > 0 {
+				j.t.Errorf("node %d keeps %q (%v)", x.id, left, err)
+			}
+		}
+	}
+}
+
+// seen is what is at a path.
+type seen struct {
+	dir   bool
+	ino   uint64
+	nlink uint64
+	size  int64
+}
+
+// verify compares all that is there, as node i sees it, with what the worker
+// knows. Afterwards nothing is in doubt.
+func (w *worker) verify(i int) {
+	w.t.Helper()
+	tree := w.look(i)
+	for _, d := range w.doubts {
+		switch {
+		case fits(d.before, tree):
+		case fits(d.after, tree):
+			d.apply()
+		default:
+			w.t.Errorf("%s: %s was not answered, and has happened by half: %s", w.root, d.what, d.found(tree))
+		}
+	}
+	w.doubts = nil
+	inos, links := make(map[*file]uint64), make(map[*file]uint64)
+	for p, o := range w.names {
+		got, ok := tree[p]
+		if !ok || got.dir != o.dir {
+			w.t.Errorf("%s: %q is acknowledged, and is not there (%+v)", w.root, p, got)
+			continue
+		}
+		if o.dir {
+			continue
+		}
+		if known := inos[o.file]; known != 0 && known != got.ino || o.file.ino != 0 && o.file.ino != got.ino {
+			w.t.Errorf("%s: %q is another file than it was", w.root, p)
+		}
+		inos[o.file], o.file.ino = got.ino, got.ino
+		links[o.file]++
+	}
+	for p, got := range tree {
+		o, ok := w.names[p]
+		if !ok {
+			w.t.Errorf("%s: %q was never acknowledged, or is removed, and is there", w.root, p)
+		} else if o.file != nil && links[o.file] != got.nlink {
+			w.t.Errorf("%s: %q has %d links, want %d", w.root, p, got.nlink, links[o.file])
+		}
+	}
+	w.contents(i, tree)
+}
+
+// look is what node i sees of the worker's tree.
+func (w *worker) look(i int) map[string]seen {
+	w.t.Helper()
+	tree, top := make(map[string]seen), w.j.scratch(i, w.root)
+	err := filepath.WalkDir(top, func(p string, e fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		info, err := e.Info()
+		if err != nil {
+			return err
+		}
+		st, ok := info.Sys().(*syscall.Stat_t)
+		if !ok {
+			return errors.New("no stat")
+		}
+		rel, err := filepath.Rel(top, p)
+		if rel == "." {
+			rel = ""
+		}
+		tree[rel] = seen{info.IsDir(), st.Ino, uint64(st.Nlink), info.Size()}
+		return err
+	})
+	if err != nil {
+		w.t.Fatalf("%s: %v", w.root, err)
+	}
+	return tree
+}
+
+// fits reports whether the tree has all of this.
+func fits(side map[string]object, tree map[string]seen) bool {
+	for p, o := range side {
+		got, ok := tree[p]
+		if ok != o.there() || ok && (got.dir != o.dir || o.file != nil && o.file.ino != 0 && o.file.ino != got.ino) {
+			return false
+		}
+	}
+	return true
+}
+
+func (d doubt) found(tree map[string]seen) string {
+	var s []string
+	for p := range d.before {
+		got, ok := tree[p]
+		s = append(s, fmt.Sprintf("%s: %v %+v", p, ok, got))
+	}
+	slices.Sort(s)
+	return fmt.Sprint(s)
+}
+
+// contents compares what is in the files. One whose writes were not all answered
+// is removed, for who knows what it has.
+func (w *worker) contents(i int, tree map[string]seen) {
+	w.t.Helper()
+	for p, o := range w.names {
+		if o.file == nil || w.t.Failed() {
+			continue
+		}
+		full := w.j.scratch(i, w.at(p))
+		b, err := os.ReadFile(full)
+		if err != nil || int64(len(b)) != tree[p].size {
+			w.t.Errorf("%s: %q has %d bytes of %d: %v", w.root, p, len(b), tree[p].size, err)
+			continue
+		}
+		if err := o.file.compare(b); err != nil {
+			w.t.Errorf("%s: %q: %v", w.root, p, err)
+		}
+		if !o.file.unsure() {
+			continue
+		}
+		if err := os.Remove(full); err != nil {
+			w.t.Errorf("%s: %v", path.Join(w.root, p), err)
+		}
+		delete(w.names, p)
+	}
+}
+
+// compare is nil if b is all that the file can have.
+func (f *file) compare(b []byte) error {
+	sure := len(f.blocks)
+	for sure > 0 && f.blocks[sure-1].have == 0 {
+		sure--
+	}
+	if len(b) < sure*blockSize || len(b) > len(f.blocks)*blockSize {
+		return fmt.Errorf("%d bytes, want %d of %d blocks", len(b), sure, len(f.blocks))
+	}
+	for i, want := range f.blocks {
+		if err := want.compare(f.id, i, b[min(i*blockSize, len(b)):min((i+1)*blockSize, len(b))]); err != nil {
+			return err
+		}
+	}
+	return nil
+}

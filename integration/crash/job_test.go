@@ -1,0 +1,308 @@
+// Package crash holds the test that kills: a job of four daemon processes on
+// which several workers make, move, link, write and remove, while daemons are
+// killed with SIGKILL at any moment and started again on their stores, as a
+// keeper does. Its one idea is that each worker knows what was acknowledged to
+// it: that has to be there, and what was not answered has happened as a whole or
+// not at all.
+//
+// It needs root and /dev/fuse. The seed is printed; -time makes it longer.
+package crash
+
+import (
+	"bufio"
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"fmt"
+	"io"
+	mrand "math/rand/v2"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/bivouacfs/bivouac/daemon"
+	"github.com/bivouacfs/bivouac/integration/netcluster"
+	"github.com/bivouacfs/bivouac/metadata"
+	"github.com/bivouacfs/bivouac/metadata/cluster"
+)
+
+// patience bounds what has to happen; it is no measure of speed.
+const patience = 2 * time.Minute
+
+// job is a job of daemon processes with a keeper for each.
+type job struct {
+	t     *testing.T
+	bin   string
+	key   string
+	nodes []*node
+
+	keepers []io.Closer // each ends when it is closed
+	wg      sync.WaitGroup
+	over    atomic.Bool // it ends
+
+	broken atomic.Bool  // a daemon has ended by itself
+	turned atomic.Int64 // when a node has become ready, in nanoseconds
+}
+
+// node is a node: its daemon lives several times.
+type node struct {
+	id    int
+	job   *daemon.Job
+	file  string // of the job
+	log   string
+	ready atomic.Bool
+	lives atomic.Int64 // that have ended, or are about to
+
+	mu  sync.Mutex
+	pid int // guarded by mu; of its daemon, 0 when that is dead, or killed
+}
+
+// startJob starts a job of n nodes, which ends with the test.
+func startJob(t *testing.T, n int) *job {
+	t.Helper()
+	if os.Getuid() != 0 {
+		t.Skip("needs root to take dead mounts away")
+	}
+	if _, err := os.Stat("/dev/fuse"); err != nil {
+		t.Skip("needs /dev/fuse")
+	}
+	dir, err := os.MkdirTemp("", "crash") // short: a socket's path is
+	if err != nil {
+		t.Fatal(err)
+	}
+	key := make([]byte, 32)
+	if _, err := rand.Read(key); err != nil {
+		t.Fatal(err)
+	}
+	j := &job{t: t, bin: netcluster.Binary(t), key: hex.EncodeToString(key)}
+	t.Cleanup(func() { j.end(dir) })
+	hosts, addrs := make([]string, n), make([][]string, n)
+	for i := range n {
+		hosts[i], addrs[i] = "node"+strconv.Itoa(i), freeAddrs(t, 3)
+	}
+	for i := range n {
+		j.nodes = append(j.nodes, newNode(t, i, dir, hosts, addrs))
+	}
+	for _, x := range j.nodes {
+		j.keep(x)
+	}
+	j.settle()
+	return j
+}
+
+func newNode(t *testing.T, i int, dir string, hosts []string, addrs [][]string) *node {
+	t.Helper()
+	home := filepath.Join(dir, hosts[i])
+	x := &node{id: i, file: filepath.Join(home, "job.json"), log: filepath.Join(home, "log")}
+	x.job = &daemon.Job{
+		Version: daemon.JobVersion, ID: "crash", UID: 0, GID: 0, Hosts: hosts, Self: metadata.NodeID(i), Addrs: addrs,
+		Dirs: daemon.Dirs{
+			Store: []string{filepath.Join(home, "store")}, Run: filepath.Join(home, "run"), Mount: filepath.Join(home, "mnt"),
+		},
+		Created: metadata.TimeOf(time.Now()),
+	}
+	if err := os.MkdirAll(x.job.Dirs.Mount, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := x.job.Write(x.file); err != nil {
+		t.Fatal(err)
+	}
+	return x
+}
+
+// freeAddrs is addresses that nobody listens at, below the ports that the
+// kernel gives to connections.
+func freeAddrs(t *testing.T, n int) []string {
+	t.Helper()
+	var as []string
+	for tries := 0; len(as) < n && tries < 1000; tries++ {
+		l, err := net.Listen("tcp", fmt.Sprint("127.0.0.1:", 12000+mrand.IntN(18000)))
+		if err != nil {
+			continue
+		}
+		as = append(as, l.Addr().String())
+		_ = l.Close() // it was only tried
+	}
+	if len(as) < n {
+		t.Fatal("no free ports")
+	}
+	return as
+}
+
+// keep starts the keeper of a node and listens to it as long as the job lasts.
+func (j *job) keep(x *node) {
+	exe, err := os.Executable()
+	if err != nil {
+		j.t.Fatal(err)
+	}
+	cmd := exec.Command(exe)
+	cmd.Env = append(os.Environ(), keeperOf+"="+x.file, programOf+"="+j.bin)
+	cmd.Stderr = os.Stderr
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		j.t.Fatal(err)
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		j.t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		j.t.Fatal(err)
+	}
+	if _, err := fmt.Fprintln(in, j.key); err != nil {
+		j.t.Fatal(err)
+	}
+	j.keepers = append(j.keepers, in)
+	j.wg.Go(func() {
+		for r := bufio.NewScanner(out); r.Scan(); {
+			j.heard(x, r.Text())
+		}
+		_ = cmd.Wait() // what it has to say it has said
+	})
+}
+
+// heard takes a line of a node's keeper. A daemon's end that is not the test's
+// doing is an error.
+func (j *job) heard(x *node, line string) {
+	what, rest, _ := strings.Cut(line, " ")
+	pid, _ := strconv.Atoi(rest)
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	switch what {
+	case "started":
+		x.pid = pid
+	case "ready":
+		if x.pid == pid {
+			j.turned.Store(time.Now().UnixNano())
+			x.ready.Store(true)
+		}
+	case "ended":
+		x.ready.Store(false)
+		if x.pid != 0 && !j.over.Load() {
+			j.t.Errorf("the daemon of node %d has ended by itself", x.id)
+			j.broken.Store(true)
+		}
+		x.pid = 0
+	default:
+		j.t.Errorf("the keeper of node %d: %s", x.id, line)
+		j.broken.Store(true)
+	}
+}
+
+// kill kills the daemon of a node, if there is one just now.
+func (x *node) kill() bool {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	pid := x.pid
+	if pid == 0 {
+		return false
+	}
+	x.pid = 0
+	x.ready.Store(false)
+	x.lives.Add(1)
+	return syscall.Kill(pid, syscall.SIGKILL) == nil
+}
+
+// lull is how long nodes may not find a daemon that is there again: they try to
+// connect to one that was not there every two seconds.
+const lull = 3 * time.Second
+
+// moment is the deaths so far, and whether all nodes are ready, and have been for
+// a while.
+func (j *job) moment() (deaths int64, calm bool) {
+	calm = time.Since(time.Unix(0, j.turned.Load())) > lull
+	for _, x := range j.nodes {
+		calm = calm && x.ready.Load()
+		deaths += x.lives.Load()
+	}
+	return deaths, calm
+}
+
+// ctl talks to the daemon of node i.
+func (j *job) ctl(i int) *daemon.Ctl { return daemon.NewCtl(j.nodes[i].job.CtlSocket()) }
+
+// settle waits until all nodes are ready, and know that all are up.
+func (j *job) settle() {
+	j.t.Helper()
+	j.eventually("all nodes are up", func() error {
+		for i, x := range j.nodes {
+			if !x.ready.Load() {
+				return fmt.Errorf("node %d is not ready", i)
+			}
+			s, err := j.ctl(i).Status(context.Background())
+			if err != nil {
+				return err
+			}
+			for _, n := range s.Nodes {
+				if n.State != cluster.Up {
+					return fmt.Errorf("node %d: %s is %v", i, n.Host, n.State)
+				}
+			}
+		}
+		return nil
+	})
+}
+
+// whole waits until a check of scratch by node i finds nothing wrong and ok is
+// content.
+func (j *job) whole(i int, ok func(daemon.CheckResult) error) {
+	j.t.Helper()
+	j.eventually("scratch is whole", func() error {
+		r, err := j.ctl(i).Check(context.Background())
+		if err == nil && r.Wrong > 0 {
+			err = fmt.Errorf("%d things are wrong: %q", r.Wrong, r.Problems[:min(len(r.Problems), 20)])
+		}
+		if err == nil {
+			err = ok(r)
+		}
+		return err
+	})
+}
+
+// eventually polls until ok, and ends the test with its last complaint.
+func (j *job) eventually(what string, ok func() error) {
+	j.t.Helper()
+	tick := time.NewTicker(100 * time.Millisecond)
+	defer tick.Stop()
+	for end := time.Now().Add(patience); ; <-tick.C {
+		err := ok()
+		if err == nil {
+			return
+		}
+		if j.broken.Load() || time.Now().After(end) {
+			j.t.Fatalf("%s: not after %v: %v", what, patience, err)
+		}
+	}
+}
+
+// scratch is a path in scratch as node i sees it.
+func (j *job) scratch(i int, path string) string {
+	return filepath.Join(j.nodes[i].job.Dirs.Mount, "scratch", path)
+}
+
+// end ends all daemons, and removes everything. What a failed test leaves behind
+// is shown.
+func (j *job) end(dir string) {
+	j.over.Store(true)
+	for _, k := range j.keepers {
+		_ = k.Close() // which ends it
+	}
+	j.wg.Wait()
+	for _, x := range j.nodes {
+		b, err := os.ReadFile(x.log)
+		if err == nil && j.t.Failed() {
+			j.t.Logf("log of node %d:\n%s", x.id, b[max(0, len(b)-3000):])
+		}
+	}
+	if err := os.RemoveAll(dir); err != nil {
+		j.t.Error(err)
+	}
+}
