@@ -29,7 +29,7 @@ func (s *fsys) OpenDir(cancel <-chan struct{}, in *fuse.OpenIn, out *fuse.OpenOu
 	})
 }
 
-// ReadDir lists names.
+// ReadDir lists names. A kernel that has READDIRPLUS asks for that instead.
 func (s *fsys) ReadDir(cancel <-chan struct{}, in *fuse.ReadIn, out *fuse.DirEntryList) fuse.Status {
 	return s.call(opReaddir, cancel, &in.InHeader, func(ctx context.Context) error {
 		return s.list(ctx, in, func(e *metadata.Entry, off uint64) bool {
@@ -41,7 +41,9 @@ func (s *fsys) ReadDir(cancel <-chan struct{}, in *fuse.ReadIn, out *fuse.DirEnt
 // ReadDirPlus lists names with attributes where the kernel may keep them, that
 // is, in the sealed realm. In the live realm the attributes of a file are out
 // of date when the kernel has them: measured, ls -l and find -size then ask for
-// each entry exactly as often as without.
+// each entry exactly as often as without. The kernel may not choose by itself
+// (READDIRPLUS_AUTO): while find reads names before it looks at any, it would
+// get names only, and then ask for each entry of a dataset.
 func (s *fsys) ReadDirPlus(cancel <-chan struct{}, in *fuse.ReadIn, out *fuse.DirEntryList) fuse.Status {
 	return s.call(opReaddirplus, cancel, &in.InHeader, func(ctx context.Context) error {
 		return s.list(ctx, in, func(e *metadata.Entry, off uint64) bool {

@@ -53,14 +53,14 @@ func (s *fsys) Init(server *fuse.Server) {
 	k := server.KernelSettings()
 	has := func(c uint64) bool { return k.Flags64()&c != 0 }
 	s.log.WithFields(logrus.Fields{
-		"protocol":         fmt.Sprintf("%d.%d", k.Major, k.Minor),
-		"max_write":        maxWrite,
-		"max_readahead":    k.MaxReadAhead,
-		"readdirplus_auto": has(fuse.CAP_READDIRPLUS_AUTO),
-		"auto_inval_data":  has(fuse.CAP_AUTO_INVAL_DATA),
-		"parallel_dirops":  has(fuse.CAP_PARALLEL_DIROPS),
-		"noflush":          k.SupportsVersion(7, 35),
-		"passthrough":      s.startPassthrough(server, has(fuse.CAP_PASSTHROUGH)),
+		"protocol":        fmt.Sprintf("%d.%d", k.Major, k.Minor),
+		"max_write":       maxWrite,
+		"max_readahead":   k.MaxReadAhead,
+		"readdirplus":     has(fuse.CAP_READDIRPLUS),
+		"auto_inval_data": has(fuse.CAP_AUTO_INVAL_DATA),
+		"parallel_dirops": has(fuse.CAP_PARALLEL_DIROPS),
+		"noflush":         k.SupportsVersion(7, 35),
+		"passthrough":     s.startPassthrough(server, has(fuse.CAP_PASSTHROUGH)),
 	}).Info("mounted")
 }
 

@@ -120,7 +120,7 @@ func (m *Mount) options() *fuse.MountOptions {
 		DirectMount:       root && !m.adopted(),
 		DirectMountStrict: root && !m.adopted(),
 		DisableSplice:     true, // which tries a pipe for every read, also of bytes in memory
-		ExtraCapabilities: fuse.CAP_READDIRPLUS_AUTO | fuse.CAP_DIRECT_IO_ALLOW_MMAP,
+		ExtraCapabilities: fuse.CAP_DIRECT_IO_ALLOW_MMAP,
 		Logger:            log.New(&logWriter{m.cfg.Log}, "", 0),
 		Debug:             m.cfg.Debug,
 		PanicHandler:      m.panicked,

@@ -117,6 +117,45 @@ func TestSealedIsKept(t *testing.T) {
 	}
 }
 
+// TestSealedIsListed: all names of a directory are read before the first is
+// looked at, as find does; the kernel has their attributes then.
+func TestSealedIsListed(t *testing.T) {
+	j := newJob(t)
+	train := filepath.Join(j.dirs[0], "data", "set", "train")
+	fd, err := unix.Open(train, unix.O_RDONLY|unix.O_DIRECTORY, 0)
+	check(t, err)
+	defer unix.Close(fd)
+	var names []string
+	for buf := make([]byte, 1000); ; { // several requests
+		n, err := unix.ReadDirent(fd, buf)
+		check(t, err)
+		if n == 0 {
+			break
+		}
+		_, _, names = unix.ParseDirent(buf[:n], -1, names)
+	}
+	if len(names) != sealedFiles {
+		t.Fatalf("%d names, want %d", len(names), sealedFiles)
+	}
+	was := j.mounts[0].Stats().Calls
+	for i, name := range names {
+		var st unix.Stat_t
+		check(t, unix.Fstatat(fd, name, &st, unix.AT_SYMLINK_NOFOLLOW))
+		if want := int64(len(sealedContent(i))); st.Size != want {
+			t.Errorf("%s has %d bytes, want %d", name, st.Size, want)
+		}
+	}
+	now := j.mounts[0].Stats().Calls
+	for _, op := range []string{"lookup", "getattr"} {
+		if n := now[op] - was[op]; n != 0 {
+			t.Errorf("%d of %s for %d entries, want none", n, op, len(names))
+		}
+	}
+	if was["readdirplus"] < 2 || was["readdir"] != 0 {
+		t.Errorf("requests = %v, want several of readdirplus and none of readdir", was)
+	}
+}
+
 func TestBadMountPoint(t *testing.T) {
 	j := newJob(t)
 	_, err := mount.New(mount.Config{Client: j.clients[0], Dir: filepath.Join(t.TempDir(), "none")})

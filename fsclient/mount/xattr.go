@@ -21,6 +21,10 @@ const (
 	xattrUser                      // a store keeps it
 )
 
+// labelXattr is what ls -l asks for at every file, unless it was told once that
+// a file system does not have it.
+const labelXattr = "security.selinux"
+
 // kindOf needs no store, so that what the kernel asks at every write
 // (security.capability), and ls at every file, costs no call to another node.
 func kindOf(name string) xattrKind {
@@ -37,7 +41,7 @@ func kindOf(name string) xattrKind {
 func (s *fsys) GetXAttr(cancel <-chan struct{}, h *fuse.InHeader, name string, dest []byte) (n uint32, code fuse.Status) {
 	kind := kindOf(name)
 	switch {
-	case kind == xattrRefused:
+	case kind == xattrRefused, name == labelXattr:
 		s.stats.calls[opGetxattr].Add(1)
 		return 0, notSupported
 	case kind == xattrSecurity, virtual(metadata.Ino(h.NodeId)):
