@@ -12,9 +12,9 @@ import (
 )
 
 // boundMemory gives Go's collector its limit: the user's GOMEMLIMIT, else most
-// of what the cgroup allows, else what the formula says. It returns
-// daemon.Config.Memory.
-func boundMemory(job *daemon.Job, log *logrus.Entry) int64 {
+// of what the cgroup allows, else what the formula says. It returns the terms of
+// that.
+func boundMemory(job *daemon.Job, log *logrus.Entry) daemon.Memory {
 	limit, limited := daemon.CgroupLimit(os.DirFS("/"))
 	serving := int64(0)
 	if limited {
@@ -40,7 +40,7 @@ func boundMemory(job *daemon.Job, log *logrus.Entry) int64 {
 	if limited && m.Total() > limit {
 		log.WithField("cgroup", mib(limit)).Warn("the daemon may need more memory than its cgroup allows: raise memory: in the site's configuration")
 	}
-	return serving
+	return m
 }
 
 // mib is n in MiB; what is without a limit is 0.

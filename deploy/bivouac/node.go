@@ -33,6 +33,7 @@ type node struct {
 	daemon *daemon.Daemon
 	client *fsclient.Client
 	mount  *mount.Mount
+	memory daemon.Memory // the most that it takes
 	backer mount.Backer  // nil: the mount asks the kernel by itself
 	ended  chan struct{} // closed when the mount is gone
 	// watched says that a keeper wants to hear that the mount answers.
@@ -50,14 +51,14 @@ func openNode(job *daemon.Job, start daemon.Start, log *logrus.Entry) (*node, er
 	if err != nil {
 		return nil, err
 	}
-	n := &node{job: job, log: log, ended: make(chan struct{}), watched: !start.Detached}
+	n := &node{job: job, log: log, memory: boundMemory(job, log), ended: make(chan struct{}), watched: !start.Detached}
 	if start.Backing {
 		if n.backer, err = daemon.NewBacking(os.NewFile(daemon.BackingFD, "backing")); err != nil {
 			return nil, err
 		}
 	}
 	n.daemon, err = daemon.Open(daemon.Config{
-		Job: job, Key: key, Listener: l, Log: log, Memory: boundMemory(job, log),
+		Job: job, Key: key, Listener: l, Log: log, Memory: n.memory.Serving,
 		Meta:     func(c rpc.Caller) metadata.TxPeer { return remote.NewStore(c) },
 		Data:     func(c rpc.Caller) datapath.Store { return remote.NewData(c) },
 		Sections: func(c rpc.Caller) metadata.Sections { return remote.NewStore(c) },
@@ -122,7 +123,7 @@ func (n *node) virtual(name string) ([]byte, error) {
 	case "map":
 		return indented(n.daemon.View())
 	case "stats":
-		return indented(map[string]any{"client": n.client.Stats(), "mount": n.mount.Stats(), "rpc": n.daemon.Peers().Stats()})
+		return indented(map[string]any{"client": n.client.Stats(), "mount": n.mount.Stats(), "rpc": n.daemon.Peers().Stats(), "memory": n.memory})
 	}
 	return nil, syscall.ENOENT
 }

@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/bivouacfs/bivouac/daemon"
 	"github.com/bivouacfs/bivouac/deploy/local"
 	"github.com/bivouacfs/bivouac/metadata"
 )
@@ -106,6 +107,7 @@ type counters struct {
 	RPC struct {
 		Calls map[string]int64 `json:"calls"`
 	} `json:"rpc"`
+	Memory daemon.Memory `json:"memory"`
 }
 
 func (c *camp) counters(node int) (counters, error) {

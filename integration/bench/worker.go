@@ -71,6 +71,8 @@ func worker(args []string) error {
 		return readList(args[1])
 	case op == "stream-read", op == "stream-write", op == "random-read":
 		return streamWorker(op, args[1:])
+	case op == "many-read" && len(args) == 3:
+		return manyRead(args[1], args[2] == "direct")
 	case op == "raw" && len(args) == 3:
 		return serveRaw(args[1], args[2])
 	case op == "bare-server" && len(args) == 3:
