@@ -352,13 +352,12 @@ func (in *intake) scan(ctx context.Context, cfg *stagein.PlanConfig) (bool, erro
 	if err != nil || s == nil {
 		return false, err
 	}
-	if err := in.keepOrigins(s); err != nil {
+	if err := in.keepOrigins(s.Origins); err != nil {
 		return false, err
 	}
 	if len(s.Indexes) > 0 {
 		in.d.spawn(func(context.Context) { s.Indexes.Save(cfg.Log) })
 	}
-	in.ds.Fill = true
 	in.plan = &stagein.Plan{Dataset: in.ds.ID, Size: s.Size, Parts: []stagein.Part{{Node: in.d.job.Self}}}
 	in.mu.Lock()
 	in.now.Total, in.now.Progress.SourceBytes = s.Size, s.Read
@@ -366,18 +365,19 @@ func (in *intake) scan(ctx context.Context, cfg *stagein.PlanConfig) (bool, erro
 	return true, nil
 }
 
-// keepOrigins writes what the nodes fetch for their fills.
-func (in *intake) keepOrigins(s *stagein.Scanned) error {
+// keepOrigins writes what the nodes fetch for their fills. A dataset that is staged
+// already has one too: what a lost node had is fetched by it.
+func (in *intake) keepOrigins(o stagein.Origins) error {
 	dir := in.d.stageDir(in.ds.ID)
 	var order []byte
-	if list := s.Origins.Order.List; list != "" {
+	if list := o.Order.List; list != "" {
 		lines, err := source.ReadLines(in.d.cfg.Source, list)
 		if err != nil {
 			return fmt.Errorf("stage-in of %s: %w", in.ds.Source, err)
 		}
 		order = []byte(strings.Join(lines, "\x00"))
 	}
-	b, err := json.Marshal(s.Origins)
+	b, err := json.Marshal(o)
 	if err == nil {
 		err = os.WriteFile(filepath.Join(dir, orderFile), order, 0o600)
 	}
@@ -387,5 +387,6 @@ func (in *intake) keepOrigins(s *stagein.Scanned) error {
 	if err != nil {
 		return fmt.Errorf("stage-in: %w", err)
 	}
+	in.ds.Fill = true
 	return nil
 }

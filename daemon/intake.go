@@ -159,6 +159,9 @@ func (in *intake) run(ctx context.Context) error {
 	if err := in.gatherSkips(ctx); err != nil {
 		return err
 	}
+	if err := in.keepOrigins(plan.Origins); err != nil {
+		return err
+	}
 	return in.build(ctx)
 }
 

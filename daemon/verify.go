@@ -10,6 +10,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -226,7 +227,9 @@ func (v *verifier) file(ctx context.Context, path string, a metadata.Attr, order
 	if want == [16]byte{} {
 		want = v.whole[a.Ino]
 	}
-	inPieces := want == [16]byte{} && len(v.pieces[a.Ino]) > 0 // which are compared one by one
+	// Pieces are compared one by one where there is no sum of all, or a node that had
+	// some of them is lost.
+	inPieces := (want == [16]byte{} || v.lost(order)) && len(v.pieces[a.Ino]) > 0
 	c := stagein.NewChecker(want, a.Size)
 	var sha hash.Hash
 	w := io.Writer(c)
@@ -256,6 +259,11 @@ func (v *verifier) file(ctx context.Context, path string, a metadata.Attr, order
 		v.sums = append(v.sums, sumLine(hex.EncodeToString(sha.Sum(nil)), path))
 	}
 	return nil
+}
+
+// lost reports whether one of the nodes does not serve.
+func (v *verifier) lost(order []metadata.NodeID) bool {
+	return slices.ContainsFunc(order, func(id metadata.NodeID) bool { n, _ := v.m.Node(id); return !serving(n) })
 }
 
 // read gives all bytes of a file to w, from the drives where they are here.

@@ -207,7 +207,7 @@ func TestPlanJSON(t *testing.T) {
 	if _, err := j.run(context.Background()); err != nil {
 		t.Fatal(err)
 	}
-	j.plan.Source = "/odd \xfe"
+	j.plan.Source, j.plan.Origins = "/odd \xfe", Origins{} // which stay where the plan is made
 	b, err := json.Marshal(j.plan)
 	if err != nil {
 		t.Fatal(err)

@@ -73,6 +73,8 @@ type Fill struct {
 	epoch   metadata.Epoch    // guarded by mu; of the map for which whole was found
 	closed  bool              // guarded by mu
 
+	unpacks map[uint32]*flight // guarded by mu; of compressed archives that are read
+
 	births map[metadata.NodeID]uint64 // guarded by mu; of the fills that have claimed something
 }
 
@@ -111,9 +113,14 @@ func NewFill(cfg FillConfig) (*Fill, error) {
 		bufs:    newPools(int(max(cfg.Memory/wire.MaxData, minPieces)), wire.MaxData),
 		flights: make(map[piece]*flight), slots: make(chan struct{}, demandSlots), calm: closedChan(),
 		birth: rand.Uint64(), runSize: defaultRunSize, births: make(map[metadata.NodeID]uint64),
+		unpacks: make(map[uint32]*flight),
 	}
 	f.ctx, f.cancel = context.WithCancel(context.Background())
-	var err error
+	err := f.adopt()
+	if err != nil {
+		f.cancel()
+		return nil, err
+	}
 	f.journal, err = openJournal(cfg.Journal, cfg.Digest, cfg.Boot, func(p piece, _ [16]byte) { f.resume(p) })
 	if err != nil {
 		f.cancel()
@@ -131,7 +138,9 @@ func (f *Fill) resume(p piece) {
 		return
 	}
 	n := min(s.chunk, a.Size-int64(p.chunk)*s.chunk)
-	f.src.read.Add(n)
+	if !f.cfg.Origins.Staged {
+		f.src.read.Add(n)
+	}
 	f.got(p, n)
 }
 
@@ -427,6 +436,12 @@ func (f *Fill) bringOnce(p piece) error {
 	s := spreadOf(m, a)
 	if len(s.order) == 0 || p.chunk >= s.pieces() {
 		return fmt.Errorf("inode %v has no piece %d: %w", p.ino, p.chunk, syscall.EIO)
+	}
+	if kind, err := f.src.kindOf(from); err != nil || kind.Packed() {
+		if err == nil {
+			err = f.bringPacked(m, p, from.Source)
+		}
+		return err
 	}
 	src, err := f.src.open(from, &a)
 	if err != nil {

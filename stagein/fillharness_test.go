@@ -29,8 +29,17 @@ type memFiles struct {
 
 // filesOf makes the manifest of what was scanned, and reads it.
 func filesOf(records []byte) (*memFiles, error) {
+	return filesOfParts([][]byte{records}, nil)
+}
+
+func filesOfParts(records [][]byte, sums map[metadata.Ino][16]byte) (*memFiles, error) {
 	var b bytes.Buffer
-	parts := []*manifest.Reader{manifest.NewReader(bytes.NewReader(records))}
+	var parts []*manifest.Reader
+	for _, r := range records {
+		p := manifest.NewReader(bytes.NewReader(r))
+		p.Sums = sums
+		parts = append(parts, p)
+	}
 	if _, err := manifest.Build(3, parts, metadata.Attr{Mode: source.TypeDir | 0o755}, &b); err != nil {
 		return nil, err
 	}

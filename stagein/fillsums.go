@@ -24,7 +24,11 @@ func (f *Fill) Sums() ([]PieceSum, error) {
 	}
 	defer r.Close() // read only
 	last := make(map[piece][16]byte)
-	if _, err := readJournal(r, journalHeader(f.cfg.Digest, f.cfg.Boot), func(p piece, sum [16]byte) { last[p] = sum }); err != nil {
+	if _, err := readJournal(r, journalHeader(f.cfg.Digest, f.cfg.Boot), func(p piece, sum [16]byte) {
+		if sum != [16]byte{} { // else it is in the manifest
+			last[p] = sum
+		}
+	}); err != nil {
 		return nil, fmt.Errorf("journal %s: %w", f.cfg.Journal, err)
 	}
 	m, _ := f.cfg.Watch()

@@ -53,10 +53,10 @@ func (a *archiveScan) directory(ctx context.Context, h *hopper) error {
 	return nil
 }
 
-// zipOrigin is where an item of a zip archive is.
-func zipOrigin(it *source.Item) manifest.Origin {
+// zipOrigin is where an item of the zip archive n is.
+func zipOrigin(it *source.Item, n uint32) manifest.Origin {
 	return manifest.Origin{
-		Source: it.Source, Off: it.Off + source.ZipLocalSize, Head: source.ZipLocalSize, Check: uint64(it.Zip.CRC)<<32 | uint64(it.Zip.Name),
+		Source: n, Off: it.Off + source.ZipLocalSize, Head: source.ZipLocalSize, Check: uint64(it.Zip.CRC)<<32 | uint64(it.Zip.Name),
 		Zip: manifest.Zip{Span: it.Zip.Span, Packed: it.Zip.Size, Method: it.Zip.Method},
 	}
 }

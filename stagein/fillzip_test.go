@@ -134,7 +134,7 @@ func TestZipPart(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	from := zipOrigin(&x.Items[0])
+	from := zipOrigin(&x.Items[0], 0)
 	q := &fetcher{fs: fs, origins: Origins{Sources: []Origin{{Path: "/z.zip", Kind: source.Zip, Size: info.Size, Mtime: info.Mtime}}}}
 	for range 50 {
 		pos := r.IntN(len(data))

@@ -58,6 +58,7 @@ type job struct {
 	log     *logrus.Entry
 	skips   []Skip                    // what was left out
 	sums    map[metadata.Ino][16]byte // of members that were read in pieces
+	records [][]byte                  // of the parts
 	camp    *camp                     // the nodes read for each other
 	runSize int64
 	// discard keeps nothing, to measure.
@@ -107,6 +108,9 @@ func (j *job) run(ctx context.Context) (map[string]entry, error) {
 	parts, err := j.shares(ctx, m)
 	if err != nil {
 		return nil, err
+	}
+	for _, p := range parts {
+		j.records = append(j.records, bytes.Clone(p.Bytes()))
 	}
 	if err := j.build(parts); err != nil || j.discard {
 		return nil, err

@@ -19,6 +19,8 @@ type Archive struct {
 	Size  int64         `json:"size"`
 	Mtime metadata.Time `json:"mtime"`
 	Under source.Name   `json:"under,omitempty"` // the directory that its members are in
+	// Number is that of the archive among all.
+	Number uint32 `json:"number,omitempty"`
 }
 
 // planMany gives whole archives to nodes, the largest first, so that all read
@@ -29,6 +31,9 @@ func (cfg *PlanConfig) planMany(ctx context.Context, p *Plan, paths []string, no
 		return err
 	}
 	p.Kind, p.Options, p.Room, p.Read = source.Many, cfg.Request.Options, cfg.sumFree(nodes), cfg.read
+	for _, a := range archives { // who reads one finds out of what kind it is
+		p.Origins.Sources = append(p.Origins.Sources, Origin{Path: a.Path, Kind: source.Many, Size: a.Size, Mtime: source.KeptTime(a.Mtime)})
+	}
 	if cfg.Request.Limit > 0 {
 		nodes = nodes[:1]
 	} else {
@@ -68,7 +73,7 @@ func (cfg *PlanConfig) archives(ctx context.Context, paths []string) ([]Archive,
 			if !info.Is(source.TypeRegular) {
 				return fmt.Errorf("%s: is no archive: leave it out of the pattern, or write unpack=no to keep what matches as it is: %w", path, syscall.EINVAL)
 			}
-			all[i] = Archive{Path: source.Name(at), Size: info.Size, Mtime: info.Mtime}
+			all[i] = Archive{Path: source.Name(at), Size: info.Size, Mtime: info.Mtime, Number: uint32(i)}
 			if cfg.Request.Unpack == UnpackApart {
 				all[i].Under = source.Name(defaultName(path))
 			}
@@ -120,7 +125,7 @@ func (s *Share) archive(ctx context.Context, a *Archive) error {
 	all := s.cfg.Plan
 	p := &Plan{
 		Dataset: all.Dataset, Name: all.Name, Source: a.Path, Kind: found.Kind, Size: a.Size, Mtime: a.Mtime, Head: found.Head,
-		Room: all.Room, UID: all.UID, GID: all.GID, Stripe: all.Stripe, Under: a.Under, Options: all.Options,
+		Room: all.Room, UID: all.UID, GID: all.GID, Stripe: all.Stripe, Under: a.Under, Options: all.Options, Number: a.Number,
 	}
 	p.Parts = []Part{{Node: s.cfg.Part.Node, Off: int64(len(p.Head)), End: a.Size, Bytes: a.Size}}
 	if p.Kind == source.Zip {

@@ -22,12 +22,13 @@ type Origins struct {
 	Sources []Origin `json:"sources"`          // a manifest.Origin names them by number
 	Order   Order    `json:"order"`            // of the fill
 	Spills  bool     `json:"spills,omitempty"` // some files stay where they are
+	Staged  bool     `json:"staged,omitempty"` // all was there when the manifest was published
 }
 
 // Origin is one source: an archive, or a directory.
 type Origin struct {
-	Path  source.Name   `json:"path"` // with symbolic links followed
-	Kind  source.Kind   `json:"kind"`
+	Path  source.Name   `json:"path"`  // with symbolic links followed
+	Kind  source.Kind   `json:"kind"`  // Many is not known yet
 	Size  int64         `json:"size"`  // of an archive, when it was scanned
 	Mtime metadata.Time `json:"mtime"` // likewise
 	// Index is the path of what told what is in an archive; "" if the archive did.
@@ -46,6 +47,41 @@ type fetcher struct {
 
 	mu       sync.Mutex
 	archives map[uint32]source.File // guarded by mu
+	kinds    map[uint32]source.Kind // guarded by mu; of those that had to be looked at
+}
+
+// kindOf is of what kind the source is that has a file.
+func (q *fetcher) kindOf(from manifest.Origin) (source.Kind, error) {
+	if int(from.Source) >= len(q.origins.Sources) {
+		return "", fmt.Errorf("source %d of %d: %w", from.Source, len(q.origins.Sources), syscall.EIO)
+	}
+	return q.kind(from.Source)
+}
+
+// kind is of what kind a source is.
+func (q *fetcher) kind(n uint32) (source.Kind, error) {
+	o := &q.origins.Sources[n]
+	if o.Kind != source.Many {
+		return o.Kind, nil
+	}
+	q.mu.Lock()
+	k, ok := q.kinds[n]
+	q.mu.Unlock()
+	if ok {
+		return k, nil
+	}
+	found, err := source.Detect(q.fs, string(o.Path))
+	if err != nil {
+		return "", err
+	}
+	q.read.Add(int64(len(found.Head)))
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.kinds == nil {
+		q.kinds = make(map[uint32]source.Kind)
+	}
+	q.kinds[n] = found.Kind
+	return found.Kind, nil
 }
 
 func (q *fetcher) close() error {

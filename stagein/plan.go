@@ -30,7 +30,12 @@ type Plan struct {
 	Under   source.Name        `json:"under,omitempty"` // the directory of the dataset that all of it is in
 	Options `json:"options"`
 	Skips   []Skip `json:"-"` // what the plan leaves out already
-	Parts   []Part `json:"parts"`
+	// Origins is where what the plan stages can be fetched again, for those who fill
+	// the dataset when it is published.
+	Origins Origins `json:"-"`
+	// Number is that of the source among several.
+	Number uint32 `json:"-"`
+	Parts  []Part `json:"parts"`
 }
 
 // Itemized reports whether the parts list what they have, so that a node needs
@@ -111,6 +116,10 @@ func MakePlan(ctx context.Context, cfg *PlanConfig) (*Plan, error) {
 	p, err := cfg.plan(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("stage-in of %w", err)
+	}
+	p.Origins.Staged, p.Origins.Order = true, cfg.order()
+	if len(p.Origins.Sources) == 0 {
+		p.Origins.Sources = []Origin{{Path: p.Source, Kind: p.Kind, Size: p.Size, Mtime: source.KeptTime(p.Mtime)}}
 	}
 	return p, nil
 }

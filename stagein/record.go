@@ -77,7 +77,23 @@ func (s *Share) recordOf(it *source.Item, o *object) manifest.Record {
 	if o != nil {
 		rec.Attr.Ino, rec.Attr.Layout = o.ino, o.layout
 	}
+	if it.Hardlink == "" && it.Is(source.TypeRegular) && it.Size > 0 {
+		rec.From = s.origin(it)
+	}
 	return rec
+}
+
+// origin is where an item's bytes are: in an archive that is compressed as a whole,
+// where they are in what it unpacks to.
+func (s *Share) origin(it *source.Item) manifest.Origin {
+	p := s.cfg.Plan
+	switch {
+	case p.Kind == source.Dir:
+		return manifest.Origin{Path: it.Path}
+	case it.Zip != (source.ZipMember{}):
+		return zipOrigin(it, it.Source+p.Number)
+	}
+	return manifest.Origin{Source: it.Source + p.Number, Off: it.Off, Head: it.Head, Check: it.Check}
 }
 
 // place numbers an item and says where its bytes go.

@@ -69,7 +69,7 @@ func (r *residents) add(p piece) {
 //
 //	magic    8 bytes   "BIVFILL" 01
 //	of       16 bytes  xxh3-128 of the manifest's digest and of the boot
-//	entries  32 bytes  ino 8, chunk 4, sum 16 (xxh3-128 of the piece), CRC-32C of these 28
+//	entries  32 bytes  ino 8, chunk 4, sum 16 (xxh3-128 of the piece; 0 is in the manifest), CRC-32C of these 28
 //
 // Numbers are big endian. An entry is written when its piece is; a cut or
 // damaged one at the end was being written when the daemon died. Nothing is
@@ -150,10 +150,14 @@ func parseEntry(e []byte) (p piece, sum [16]byte, ok bool) {
 	return p, sum, crc32.Checksum(e[:28], castagnoli) == binary.BigEndian.Uint32(e[28:])
 }
 
-func (j *journal) add(p piece, sum [16]byte) error {
+func entryOf(p piece, sum [16]byte) []byte {
 	e := binary.BigEndian.AppendUint64(make([]byte, 0, journalEntry), uint64(p.ino))
 	e = append(binary.BigEndian.AppendUint32(e, p.chunk), sum[:]...)
-	e = binary.BigEndian.AppendUint32(e, crc32.Checksum(e, castagnoli))
+	return binary.BigEndian.AppendUint32(e, crc32.Checksum(e, castagnoli))
+}
+
+func (j *journal) add(p piece, sum [16]byte) error {
+	e := entryOf(p, sum)
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	if _, err := j.f.WriteAt(e, j.off); err != nil {

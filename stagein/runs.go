@@ -96,31 +96,39 @@ func (f *Fill) runAll(m cluster.Map) error {
 	return nil
 }
 
-// each calls fn with all pieces of files in archives.
+// each calls fn with all pieces that can be read in runs: those in tars and in zip
+// archives.
 func (f *Fill) each(m cluster.Map, fn func(id runID, p part)) error {
-	return f.cfg.Files.Located(func(from manifest.Origin, a metadata.Attr) bool {
-		all := f.cfg.Origins.Sources
-		if int(from.Source) >= len(all) || all[from.Source].Kind == source.Dir {
-			return true
+	var bad error
+	err := f.cfg.Files.Located(func(from manifest.Origin, a metadata.Attr) bool {
+		var kind source.Kind
+		kind, bad = f.src.kindOf(from)
+		if kind == source.Tar || kind == source.Zip && a.Layout.Kind == metadata.Local {
+			f.parts(m, from, a, func(p part) { fn(runID{from.Source, p.at / f.runSize}, p) })
 		}
-		s := spreadOf(m, a)
-		for chunk := range s.pieces() {
-			if len(s.order) == 0 {
-				break
-			}
-			p := part{piece: piece{a.Ino, chunk}, node: m.Holder(a.Ino, s.node(chunk))}
-			pos, n, off := s.at(chunk, p.node)
-			p.at, p.raw, p.n, p.off = from.Off+pos, n, n, off
-			if pos == 0 {
-				p.head, p.check = from.Head, from.Check
-			}
-			if from.Zip != (manifest.Zip{}) {
-				p.raw, p.zip = from.Zip.Span, from.Zip
-			}
-			fn(runID{from.Source, p.at / f.runSize}, p)
-		}
-		return true
+		return bad == nil
 	})
+	return errors.Join(bad, err)
+}
+
+// parts calls fn with the pieces of a file in an archive.
+func (f *Fill) parts(m cluster.Map, from manifest.Origin, a metadata.Attr, fn func(p part)) {
+	s := spreadOf(m, a)
+	if len(s.order) == 0 {
+		return
+	}
+	for chunk := range s.pieces() {
+		p := part{piece: piece{a.Ino, chunk}, node: m.Holder(a.Ino, s.node(chunk))}
+		pos, n, off := s.at(chunk, p.node)
+		p.at, p.raw, p.n, p.off = from.Off+pos, n, n, off
+		if pos == 0 {
+			p.head, p.check = from.Head, from.Check
+		}
+		if from.Zip != (manifest.Zip{}) {
+			p.raw, p.zip = from.Zip.Span, from.Zip
+		}
+		fn(p)
+	}
 }
 
 // gather makes the runs that are wanted.

@@ -7,7 +7,6 @@ import (
 	"syscall"
 
 	"github.com/bivouacfs/bivouac/metadata"
-	"github.com/bivouacfs/bivouac/metadata/manifest"
 	"github.com/bivouacfs/bivouac/stagein/source"
 )
 
@@ -62,12 +61,17 @@ func (cfg *PlanConfig) scan(ctx context.Context, w io.Writer) (*Scanned, error) 
 	if err != nil || c == nil {
 		return nil, err
 	}
-	s := &Scanned{Size: c.size, Read: c.read, Indexes: c.fresh, Origins: Origins{Order: cfg.Request.Fill, Sources: c.sources}}
-	if s.Origins.Order.Kind == "" {
-		s.Origins.Order = Order{Kind: OrderShuffled, Seed: cfg.Request.Seed}
-	}
+	s := &Scanned{Size: c.size, Read: c.read, Indexes: c.fresh, Origins: Origins{Order: cfg.order(), Sources: c.sources}}
 	s.Origins.Spills, err = cfg.record(p, c.items, w)
 	return s, err
+}
+
+// order is the order of the fill.
+func (cfg *PlanConfig) order() Order {
+	if cfg.Request.Fill.Kind == "" {
+		return Order{Kind: OrderShuffled, Seed: cfg.Request.Seed}
+	}
+	return cfg.Request.Fill
 }
 
 // contents is what is in a source, as far as that is known without reading its files.
@@ -171,15 +175,6 @@ func (s *Share) found(it *source.Item, stays bool) error {
 	rec := s.recordOf(it, to)
 	if stays {
 		rec.Attr.Layout = metadata.Layout{Kind: metadata.Spilled}
-	}
-	if it.Is(source.TypeRegular) && it.Size > 0 {
-		rec.From = manifest.Origin{Source: it.Source, Off: it.Off, Head: it.Head, Check: it.Check}
-		if s.cfg.Plan.Kind == source.Dir {
-			rec.From = manifest.Origin{Path: it.Path}
-		}
-		if it.Zip != (source.ZipMember{}) {
-			rec.From = zipOrigin(it)
-		}
 	}
 	return s.rec.add(rec)
 }

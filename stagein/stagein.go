@@ -103,6 +103,19 @@
 // was made, since a small file can unpack to anything. The stream is read to its
 // very end: its checksums have to be right and nothing may follow it.
 //
+// The tree of such a tar is known when it is unpacked, and not before; to show it
+// sooner the archive would have to be read twice. So the one reading stages it,
+// and the dataset appears when that has ended, with all its files. A stage-in that
+// is interrupted before begins anew. There is no way to a member but through all before
+// it, so there is no spill=pfs either: what does not fit is refused. What a lost
+// node had, each of those that are left fetches by one more reading, up to the last of
+// what it lacks, for all who wait (unpackAll).
+//
+// # What was read once
+//
+// is filled like all else from then on: its records say where its bytes are, and
+// a node takes over into its journal what the layouts gave it (adopt).
+//
 // # A zip archive
 //
 // The central directory says all, so that an archive of 64 MiB and more is

@@ -2,11 +2,13 @@ package testcluster
 
 import (
 	"bytes"
+	"compress/gzip"
 	"context"
 	"errors"
 	"fmt"
 	"maps"
 	"math/rand/v2"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -403,6 +405,47 @@ func TestLostNodeIsFetchedAgain(t *testing.T) {
 	readAll(t, c, ds.ID, m, 1)
 	if again := fsys.sum() - before; again > lost+1<<20 {
 		t.Errorf("%d bytes were fetched again, then %d", lost, again)
+	}
+}
+
+// TestLostNodeOfArchive: so is what it had of an archive that was read to be known,
+// also of a compressed one.
+func TestLostNodeOfArchive(t *testing.T) {
+	m := files(150, 20_000)
+	dir := t.TempDir()
+	plain, packed := filepath.Join(dir, "a.tar"), filepath.Join(dir, "b.tar.gz")
+	writeTar(t, plain, m)
+	b, err := os.ReadFile(plain)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var z bytes.Buffer
+	w := gzip.NewWriter(&z)
+	_, err = w.Write(b)
+	if err = errors.Join(err, w.Close()); err == nil {
+		err = os.WriteFile(packed, z.Bytes(), 0o600)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	fsys := newCounted()
+	c := Start(t, Config{Source: fsys, Datasets: []daemon.DatasetSpec{{Source: plain, Name: "plain"}, {Source: packed, Name: "packed"}}})
+	var sets []cluster.Dataset
+	for _, name := range []string{"plain", "packed"} {
+		ds := c.Dataset(t, 0, name)
+		if ds.Phase != cluster.Sealed || ds.SourceBytes != ds.SourceSize {
+			t.Fatalf("dataset: %+v", ds)
+		}
+		sets = append(sets, ds)
+	}
+	before := fsys.sum()
+	c.Kill(t, 2)
+	c.Nodes = slices.Delete(c.Nodes, 2, 3)
+	for _, ds := range sets {
+		readAll(t, c, ds.ID, m, 1)
+	}
+	if lost, most := fsys.sum()-before, int64(len(b)+len(c.Nodes)*z.Len()); lost == 0 || lost > most {
+		t.Errorf("%d bytes were fetched again, want %d at the most", lost, most)
 	}
 }
 

@@ -1,0 +1,190 @@
+package stagein
+
+import (
+	"bufio"
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"slices"
+	"syscall"
+
+	"github.com/bivouacfs/bivouac/metadata"
+	"github.com/bivouacfs/bivouac/metadata/cluster"
+	"github.com/bivouacfs/bivouac/metadata/manifest"
+	"github.com/bivouacfs/bivouac/stagein/source"
+)
+
+// adopt makes the journal of a dataset that was staged before its manifest was
+// published, unless there is one: all that the layouts give this node is here. The
+// sums of that are in the manifest.
+func (f *Fill) adopt() error {
+	path := f.cfg.Journal
+	if !f.cfg.Origins.Staged {
+		return nil
+	}
+	if _, err := os.Stat(path); !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	file, err := os.OpenFile(path+".new", os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+	if err != nil {
+		return fmt.Errorf("journal: %w", err)
+	}
+	err = f.adopted(file)
+	if e := file.Close(); err == nil {
+		err = e
+	}
+	if err == nil {
+		err = os.Rename(path+".new", path)
+	}
+	if err != nil {
+		return fmt.Errorf("journal: %w", err)
+	}
+	return nil
+}
+
+func (f *Fill) adopted(file io.Writer) error {
+	w := bufio.NewWriterSize(file, 1<<18)
+	_, bad := w.Write(journalHeader(f.cfg.Digest, f.cfg.Boot))
+	m, _ := f.cfg.Watch()
+	err := f.cfg.Files.Located(func(_ manifest.Origin, a metadata.Attr) bool {
+		s := spreadOf(m, a)
+		for chunk := range s.pieces() {
+			if bad == nil && len(s.order) > 0 && s.node(chunk) == f.cfg.Self {
+				_, bad = w.Write(entryOf(piece{a.Ino, chunk}, [16]byte{}))
+			}
+		}
+		return bad == nil
+	})
+	return errors.Join(bad, err, w.Flush())
+}
+
+// bringPacked brings a piece that is in a compressed tar, with all others that this
+// node lacks of it: there is no way to one but through those before. Who asks
+// meanwhile waits for the same reading.
+func (f *Fill) bringPacked(m cluster.Map, p piece, n uint32) error {
+	f.mu.Lock()
+	u := f.unpacks[n]
+	mine := u == nil
+	if mine {
+		u = &flight{done: make(chan struct{})}
+		f.unpacks[n] = u
+	}
+	f.mu.Unlock()
+	if mine {
+		u.err = f.unpackAll(m, n)
+		f.mu.Lock()
+		delete(f.unpacks, n)
+		f.mu.Unlock()
+		close(u.done)
+	}
+	select {
+	case <-u.done:
+	case <-f.ctx.Done():
+		return f.ctx.Err()
+	}
+	switch {
+	case f.have.has(p):
+		return nil
+	case u.err != nil:
+		return u.err
+	}
+	return fmt.Errorf("inode %v: was not looked for: %w", p.ino, syscall.EAGAIN)
+}
+
+// unpackAll brings what this node lacks of a compressed tar.
+func (f *Fill) unpackAll(m cluster.Map, n uint32) error {
+	var parts []*parcel
+	err := f.cfg.Files.Located(func(from manifest.Origin, a metadata.Attr) bool {
+		if from.Source != n {
+			return true
+		}
+		f.parts(m, from, a, func(p part) {
+			if p.node == f.cfg.Self && !f.have.has(p.piece) {
+				parts = append(parts, &parcel{part: p, sum: summer{size: p.n}})
+			}
+		})
+		return true
+	})
+	if err != nil {
+		return err
+	}
+	slices.SortFunc(parts, func(a, b *parcel) int { return cmp.Compare(a.at, b.at) })
+	kind, err := f.src.kind(n)
+	if err != nil {
+		return err
+	}
+	src, err := f.src.archive(n)
+	if err != nil {
+		return err
+	}
+	return src.end(f.unpack(src, kind, parts))
+}
+
+// unpack reads a compressed tar up to the last of parts, and stores them here.
+func (f *Fill) unpack(src *stretch, kind source.Kind, parts []*parcel) error {
+	ctx, cancel := context.WithCancel(f.ctx)
+	defer cancel()
+	from := source.ReadRegion(ctx, src.file, src.name, 0, src.was.Size, f.bufs.in, readAhead)
+	u := source.Unpack(ctx, kind, nil, from, f.bufs.out)
+	defer u.Close()
+	for next := 0; next < len(parts); {
+		p, err := u.Next()
+		if errors.Is(err, io.EOF) {
+			return fmt.Errorf("%s: unpacks to less than it did: %w", src.name, syscall.ESTALE)
+		}
+		if err != nil {
+			return fmt.Errorf("%s: %w", src.name, err)
+		}
+		next, err = f.keep(parts, next, p)
+		p.Release()
+		if err != nil {
+			return err
+		}
+	}
+	return src.same()
+}
+
+// keep stores what p has of parts, from the first one on that is not whole, and
+// says which is then the first.
+func (f *Fill) keep(parts []*parcel, next int, p *source.Piece) (int, error) {
+	for i := next; i < len(parts) && parts[i].at < p.End(); i++ {
+		x := parts[i]
+		if from, end := max(x.at, p.Off), min(x.end(), p.End()); from < end {
+			b := p.B[from-p.Off : end-p.Off]
+			x.sum.write(b)
+			if err := f.cfg.Put(f.ctx, x.ino, b, x.off+from-x.at); err != nil {
+				return next, err
+			}
+		}
+		if x.end() > p.End() {
+			continue
+		}
+		if err := f.arrived(x); err != nil {
+			return next, err
+		}
+		next = i + 1
+	}
+	return next, nil
+}
+
+// arrived takes note of a piece that came with another, and lets go who waits for it.
+func (f *Fill) arrived(x *parcel) error {
+	if f.have.has(x.piece) {
+		return nil
+	}
+	if err := f.journal.add(x.piece, x.sum.sum128()); err != nil {
+		return err
+	}
+	f.got(x.piece, x.n)
+	f.mu.Lock()
+	fl := f.flights[x.piece]
+	f.mu.Unlock()
+	if fl != nil {
+		f.land(x.piece, fl, nil)
+	}
+	return nil
+}

@@ -1,0 +1,166 @@
+package stagein
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/bivouacfs/bivouac/metadata/cluster"
+	"github.com/bivouacfs/bivouac/stagein/source"
+)
+
+// fillStaged runs the fills of what the job has staged, on the nodes that are up in m.
+func (s *rack) fillStaged(m cluster.Map, files Files, dir string) {
+	s.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 60*time.Second)
+	defer cancel()
+	s.camp = newCamp(s.job)
+	errs := make(chan error, s.nodes)
+	up := m.Up()
+	for _, id := range up {
+		go func() {
+			f, err := s.filler(m, id, &Scanned{Origins: s.plan.Origins}, files, dir)
+			if err == nil {
+				err = s.runFill(ctx, f)
+				if e := f.Close(); err == nil {
+					err = e
+				}
+			}
+			errs <- err
+		}()
+	}
+	for range up {
+		if err := <-errs; err != nil {
+			s.t.Error(err)
+		}
+	}
+}
+
+// holds makes sure that the nodes have every file as m gives it to them.
+func (s *rack) holds(m cluster.Map, files *memFiles) {
+	s.t.Helper()
+	for _, r := range files.records {
+		if r.Attr.Mode&source.TypeMask != source.TypeRegular || r.Hardlink != "" {
+			continue
+		}
+		want, got := s.want[r.Path], make([]byte, r.Attr.Size)
+		sp := spreadOf(m, r.Attr)
+		for chunk := range sp.pieces() {
+			node := m.Holder(r.Attr.Ino, sp.node(chunk))
+			pos, n, off := sp.at(chunk, node)
+			if b := s.target.objects[objectKey{node, r.Attr.Ino}]; int64(len(b)) >= off+n {
+				copy(got[pos:pos+n], b[off:])
+			}
+		}
+		if string(got) != want {
+			s.t.Errorf("%q is not what it was", r.Path)
+		}
+	}
+}
+
+// TestStagedIsFetchedAgain: what was staged while it was read is there when it is
+// published, and is not read again; what a lost node had of it is, by the others,
+// whatever the source is.
+func TestStagedIsFetchedAgain(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		sources []string
+		o       Options
+		stripe  int64
+	}{
+		{"a tar", []string{"a.tar"}, Options{}, 1 << 20},
+		{"a tar with striped members", []string{"a.tar"}, Options{}, 1000},
+		{"a compressed tar", []string{"a.tar.gz"}, Options{}, 1 << 20},
+		{"a compressed tar with striped members", []string{"a.tar.gz"}, Options{}, 1000},
+		{"a zip archive", []string{"a.zip"}, Options{}, 1 << 20},
+		{"a zip archive with striped members", []string{"a.zip"}, Options{}, 1000},
+		{"several", []string{"a.tar", "b.tar.gz", "c.zip"}, Options{Unpack: UnpackApart}, 1 << 20},
+		{"what could be read", []string{"a.tar", "b.tar.gz"}, Options{OnError: OnErrorSkip}, 1 << 20},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			s := newRack(t, 4, "/src/*", c.o)
+			s.stripe = c.stripe
+			for i, name := range c.sources {
+				under := ""
+				if c.o.Unpack == UnpackApart {
+					under = name[:1]
+				}
+				s.archive(name, fmt.Sprintf("m%d-", i), 60, under)
+			}
+			s.check()
+			if s.plan == nil {
+				t.Fatal("was scanned")
+			}
+			files, err := filesOfParts(s.records, s.sums)
+			if err != nil {
+				t.Fatal(err)
+			}
+			m, dir, read := testMap(4), t.TempDir(), s.fs.read.Load()
+			for range 2 { // the daemons begin, and begin again
+				s.fillStaged(m, files, dir)
+			}
+			if again := s.fs.read.Load() - read; again != 0 {
+				t.Errorf("%d bytes were read again", again)
+			}
+			s.holds(m, files)
+			for k := range s.target.objects {
+				if k.node == 2 {
+					delete(s.target.objects, k)
+				}
+			}
+			m = m.WithState(2, cluster.Down, "")
+			s.fillStaged(m, files, dir)
+			s.holds(m, files)
+			if again := s.fs.read.Load() - read; again == 0 {
+				t.Error("nothing was read again")
+			}
+			read = s.fs.read.Load()
+			s.fillStaged(m, files, dir)
+			if again := s.fs.read.Load() - read; again != 0 {
+				t.Errorf("%d bytes were read a third time", again)
+			}
+		})
+	}
+}
+
+// TestPackedOnce: whoever waits for something in a compressed tar waits for the
+// same reading of it.
+func TestPackedOnce(t *testing.T) {
+	s := newRack(t, 2, "/src/a.tar.gz", Options{})
+	s.archive("a.tar.gz", "m", 80, "")
+	s.check()
+	files, err := filesOfParts(s.records, s.sums)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := testMap(2).WithState(1, cluster.Down, "")
+	f, err := s.filler(m, 0, &Scanned{Origins: s.plan.Origins}, files, t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	mine, err := f.list(m)
+	if err != nil || len(mine) < 10 {
+		t.Fatalf("%d pieces, %v", len(mine), err)
+	}
+	read := s.fs.read.Load()
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	errs := make(chan error, len(mine))
+	for _, p := range mine {
+		go func() { errs <- f.Need(ctx, p.ino, 0, 1) }()
+	}
+	for range mine {
+		if err := <-errs; err != nil {
+			t.Error(err)
+		}
+	}
+	// One who comes when all is there already, but has not looked, reads once more.
+	if n, size := s.fs.read.Load()-read, int64(len(s.fs.nodes["/src/a.tar.gz"].data)); n > 2*size {
+		t.Errorf("%d bytes were read of %d, for %d pieces", n, size, len(mine))
+	}
+	if err := f.Close(); err != nil {
+		t.Error(err)
+	}
+	s.holds(m, files)
+}
