@@ -36,6 +36,11 @@ type camp struct {
 
 // pitch starts a job; wrap, if given, is what stands before a node's command.
 func pitch(ctx context.Context, program, dir string, wrap func(node int) []string) (*camp, error) {
+	return pitchWith(ctx, program, local.Config{Dir: dir, Wrap: wrap})
+}
+
+// pitchWith starts a job that has more settings.
+func pitchWith(ctx context.Context, program string, cfg local.Config) (*camp, error) {
 	program, err := filepath.Abs(program)
 	if err != nil {
 		return nil, err
@@ -43,11 +48,12 @@ func pitch(ctx context.Context, program, dir string, wrap func(node int) []strin
 	if _, err := os.Stat(program); err != nil {
 		return nil, fmt.Errorf("no program to measure: %w: run make build", err)
 	}
-	s, err := local.Up(ctx, local.Config{Dir: dir, Nodes: nodes, Program: program, Wrap: wrap})
+	cfg.Nodes, cfg.Program = nodes, program
+	s, err := local.Up(ctx, cfg)
 	if err != nil {
 		return nil, err
 	}
-	return &camp{dir: dir, state: s}, nil
+	return &camp{dir: cfg.Dir, state: s}, nil
 }
 
 func (c *camp) strike() error { return local.Down(c.dir) }
