@@ -91,6 +91,7 @@ type Client struct {
 	locks  lockTable
 	wide   cluster.WideTable
 	leases *leases.Cache
+	recent recentAttrs
 	forget atomic.Pointer[func([]metadata.Ino)]
 
 	ctx    context.Context // ends with Close

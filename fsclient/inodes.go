@@ -23,6 +23,9 @@ func (c *Client) getattr(ctx context.Context, ino metadata.Ino) (metadata.Attr, 
 		if err != nil {
 			return metadata.Attr{}, err
 		}
+		if a := c.recent.get(ino); a != nil {
+			return *a, nil
+		}
 		c.stats.metaSealed.Add(1)
 		a, err := t.Getattr(ctx, ino)
 		return c.own(a), err

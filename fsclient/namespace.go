@@ -34,6 +34,7 @@ func (c *Client) lookupSealed(ctx context.Context, dir metadata.Ino, name string
 	}
 	owned := c.own(*a)
 	e.Attr = &owned
+	c.recent.put(&owned)
 	return e, nil
 }
 

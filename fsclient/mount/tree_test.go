@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/bivouacfs/bivouac/fsclient/mount"
+	"github.com/bivouacfs/bivouac/metadata"
 )
 
 func TestTree(t *testing.T) {
@@ -114,6 +115,29 @@ func TestSealedIsKept(t *testing.T) {
 	}
 	if s := j.clients[0].Stats(); s.MetaRemote != 0 {
 		t.Errorf("client = %+v, want no call to another node for metadata", s)
+	}
+}
+
+// TestSealedIsLookedUpOnce: a file that is opened after it was looked up costs
+// one look into the manifest, and is the same as one that was not.
+func TestSealedIsLookedUpOnce(t *testing.T) {
+	j := newJob(t)
+	c := j.clients[0]
+	path := "data/set/big"
+	st := stat(t, filepath.Join(j.dirs[0], filepath.Dir(path)))
+	was := c.Stats().MetaSealed
+	e, err := c.Lookup(ctx, metadata.Ino(st.Ino), filepath.Base(path))
+	check(t, err)
+	f, err := c.Open(ctx, e.Ino)
+	check(t, err)
+	defer func() { check(t, f.Close(ctx)) }()
+	if n := c.Stats().MetaSealed - was; n != 1 {
+		t.Errorf("%d looks into the manifest, want 1", n)
+	}
+	other, err := j.clients[1].Getattr(ctx, e.Ino) // which has not looked it up
+	check(t, err)
+	if got := f.Attr(); got != other || got != *e.Attr {
+		t.Errorf("attributes %+v of the open file, %+v looked up, want %+v", got, *e.Attr, other)
 	}
 }
 

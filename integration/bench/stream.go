@@ -164,7 +164,7 @@ var randomFigure = figure{
 
 const (
 	randomThreads = 16
-	randomReads   = 4000 // of each thread
+	randomReads   = 20000 // of each thread: some tenths of a second
 )
 
 func random(ctx context.Context, b *bench) error {
