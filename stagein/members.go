@@ -38,13 +38,19 @@ func (cfg *PlanConfig) inArchives(ctx context.Context, paths []string) (*content
 	for _, a := range archives {
 		c.size += a.Size
 	}
-	asked := cfg.Request.Fill.Kind != "" || cfg.Request.Index.asked() || cfg.crowded(c.size)
+	nested := cfg.Request.Unpack == UnpackNested
+	asked := nested || cfg.Request.Fill.Kind != "" || cfg.Request.Index.asked() || cfg.crowded(c.size)
 	if !asked && c.size < worthScan {
 		return nil, nil
 	}
 	all, err := cfg.detectAll(ctx, archives)
 	if err != nil {
 		return nil, err
+	}
+	for i := range all {
+		if k := all[i].found.Kind; nested && k != source.Tar {
+			return nil, fmt.Errorf("%s: is a %s, and only in plain tars are tars unpacked: unpack it once before, or leave unpack=nested out: %w", all[i].Path, k, syscall.EINVAL)
+		}
 	}
 	most := max(maxStretches/int64(len(all)), maxStretches/scansAtOnce)
 	if err := cfg.lookUp(ctx, all); err != nil {
@@ -60,6 +66,9 @@ func (cfg *PlanConfig) inArchives(ctx context.Context, paths []string) (*content
 	worth := mean > 0 && (asked || mean >= worthHops)
 	if err == nil && worth {
 		err = each(ctx, all, func(ctx context.Context, a *archiveScan) error { return a.hop(ctx, cfg.FS, mean, most) })
+	}
+	if err == nil && nested {
+		err = each(ctx, all, func(ctx context.Context, a *archiveScan) error { return a.unnest(ctx, cfg.FS) })
 	}
 	for i := range all {
 		c.read += all[i].read

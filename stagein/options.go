@@ -33,6 +33,8 @@ const (
 	UnpackYes   Unpack = ""      // their members are the dataset
 	UnpackNo    Unpack = "no"    // they are files of it
 	UnpackApart Unpack = "apart" // the members of each are in a directory that is named after it
+
+	UnpackNested Unpack = "nested" // so are those of each tar that is a member of a tar
 )
 
 // OnError is what becomes of a dataset of which something cannot be read.
@@ -98,8 +100,8 @@ var optionKeys = map[string]func(o *Options, v string) error{
 var repeatable = []string{"include", "exclude"}
 
 func (u Unpack) check() error {
-	if !slices.Contains([]Unpack{UnpackYes, UnpackNo, UnpackApart}, u) {
-		return fmt.Errorf("want yes, no or apart: %w", syscall.EINVAL)
+	if !slices.Contains([]Unpack{UnpackYes, UnpackNo, UnpackApart, UnpackNested}, u) {
+		return fmt.Errorf("want yes, no, apart or nested: %w", syscall.EINVAL)
 	}
 	return nil
 }
@@ -219,6 +221,8 @@ func (o *Options) Validate() error {
 		}
 	}
 	switch {
+	case o.Unpack == UnpackNested && o.OnError == OnErrorSkip:
+		return fmt.Errorf("unpack=nested with on-error=skip: what is in tars of a tar is found before it is read, so nothing can be left out then: give one of them: %w", syscall.EINVAL)
 	case o.Limit < 0:
 		return fmt.Errorf("a limit of %d files: %w", o.Limit, syscall.EINVAL)
 	case o.Cache != "" && !filepath.IsAbs(string(o.Cache)) || strings.ContainsRune(string(o.Cache), 0):

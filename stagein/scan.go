@@ -97,6 +97,9 @@ func (cfg *PlanConfig) contents(ctx context.Context, p *Plan, paths []string) (*
 		if err != nil {
 			return nil, err
 		}
+		if found.Kind == source.Dir && cfg.Request.Unpack == UnpackNested {
+			return nil, fmt.Errorf("%s: is a directory: give the tars in it by a pattern, or leave unpack=nested out: %w", found.Path, syscall.EINVAL)
+		}
 		if found.Kind == source.Dir {
 			return cfg.inTree(ctx, p, found.Path, nil)
 		}

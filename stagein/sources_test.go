@@ -70,8 +70,8 @@ func pack(t *testing.T, name string, members []member) []byte {
 	return writeTar(t, tar.FormatPAX, members)
 }
 
-// files stages, and returns the content of what became files.
-func (s *rack) files() map[string]string {
+// staged stages, and returns what became of it.
+func (s *rack) staged() map[string]entry {
 	s.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
@@ -79,8 +79,14 @@ func (s *rack) files() map[string]string {
 	if err != nil {
 		s.t.Fatal(err)
 	}
+	return tree
+}
+
+// files is the content of what became files.
+func (s *rack) files() map[string]string {
+	s.t.Helper()
 	got := map[string]string{}
-	for p, e := range tree {
+	for p, e := range s.staged() {
 		if e.Mode&source.TypeMask == source.TypeRegular {
 			got[p] = e.Data
 		}

@@ -136,6 +136,10 @@
 // wanted, or whose bad members are to be left out: only the one who reads it knows them. With
 // unpack=no what matches is taken in as a directory of files.
 //
+// With unpack=nested the plain tars that are members of a plain tar are unpacked
+// as well (unnest): they are hopped through where they lie, and their members are in a
+// directory that is named after each. Such a source is always scanned.
+//
 // # What is left out
 //
 // With OnErrorSkip something that cannot be read or staged is left out of the

@@ -16,10 +16,11 @@ func stageInCmd() *cobra.Command {
 data/NAME. All nodes take part, and each byte of the source is read once. A tar
 packed by gzip, zstd, xz or bzip2 is unpacked by one node alone, which is
 slower. NAME is by default the last part of SRC without ".tar", ".tar.gz" or
-".zip". The dataset is read-only. The whole tree of a directory, and of a large
-tar of files that are not small, appears as soon as it is known, and can be read
-while its files are fetched; anything else appears when all of it is there. Who
-interrupts the command ends the waiting, not the stage-in.
+".zip". The dataset is read-only. The whole tree of a directory, of large zip
+archives, and of large tars of files that are not small, appears as soon as it is
+known, and can be read while its files are fetched; anything else appears when
+all of it is there. Who interrupts the command ends the waiting, not the
+stage-in.
 
 SRC may be a pattern with *, ? or [...] in names, or a range as {000..127}; what
 it matches becomes one dataset, whole archives being dealt out to the nodes. All
@@ -30,6 +31,8 @@ The options behind SRC are one word with it, as in #SBATCH lines:
 
     unpack=no       keep archives, or whatever matches, as the files they are
     unpack=apart    put what each archive has into a directory named after it
+    unpack=nested   unpack tars that are members of a tar, too: each into a
+                    directory named after it
     list=FILE       only what FILE lists: paths in the dataset, one to a line (or
                     each ended by a NUL); a directory stands for all below it
     include=PATTERN only what matches, by name, or by path if it has a slash;
@@ -38,7 +41,8 @@ The options behind SRC are one word with it, as in #SBATCH lines:
     limit=N         at most N files, to try something out
     spill=fail      fail if the nodes have no room for all of it. Else (spill=pfs) a
                     part, chosen by hash, stays where it is and is read through,
-                    if SRC is a directory or a tar; anything else has to fit
+                    if SRC is a directory, a tar or a large zip archive; anything
+                    else has to fit
     order=ORDER     in which files are fetched while the tree can be read already:
                     shuffled (default), source, seed:S as PyTorch's
                     DistributedSampler(seed=S) has them in epoch 0, list:FILE

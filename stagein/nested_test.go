@@ -1,0 +1,100 @@
+package stagein
+
+import (
+	"archive/tar"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/bivouacfs/bivouac/stagein/source"
+)
+
+// nest is a rack with a tar of tars: class tars, one of them in a directory, one
+// with a root and links, a file that is only named so, and one beside them.
+func nest(t *testing.T, nodes int, o Options) *rack {
+	t.Helper()
+	r := seed(t)
+	o.Unpack = UnpackNested
+	s := newRack(t, nodes, "/src/set.tar", o)
+	var outer []member
+	for i, name := range []string{"n01", "n02", "more/n03"} {
+		var inner []member
+		for k := range 5 + 10*i {
+			data := randBytes(r, 1+r.IntN(4000))
+			p := fmt.Sprintf("%s_%d.JPEG", name[len(name)-3:], k)
+			inner = append(inner, file(p, data))
+			s.want[name+"/"+p] = string(data)
+		}
+		outer = append(outer, file(name+".tar", writeTar(t, tar.FormatUSTAR, inner)))
+	}
+	linked := []member{
+		{Header: tar.Header{Name: "./", Typeflag: tar.TypeDir, Mode: 0o700}}, file("./x", []byte("linked")),
+		{Header: tar.Header{Name: "./y", Linkname: "./x", Typeflag: tar.TypeLink}},
+	}
+	s.want["linked/x"] = "linked"
+	outer = append(outer, file("linked.tar", writeTar(t, tar.FormatUSTAR, linked)))
+	for p, data := range map[string]string{"odd.tar": strings.Repeat("no tar", 200), "tiny.tar": "x", "README": "read", "deep/.tar": strings.Repeat("y", 600)} {
+		outer = append(outer, file(p, []byte(data)))
+		s.want[p] = data
+	}
+	s.fs.add("/src/set.tar", source.TypeRegular|0o644, writeTar(t, tar.FormatPAX, outer))
+	return s
+}
+
+// TestNested: what is in tars of a tar is in directories named after these.
+func TestNested(t *testing.T) {
+	for _, nodes := range []int{1, 3} {
+		s := nest(t, nodes, Options{})
+		s.camp = newCamp(s.job)
+		tree := s.staged()
+		for p, want := range s.want {
+			if tree[p].Data != want {
+				t.Errorf("%q has %d bytes, want %d", p, len(tree[p].Data), len(want))
+			}
+		}
+		if e := tree["linked"]; e.Mode != source.TypeDir|0o700 {
+			t.Errorf("the root of a tar is %o", e.Mode)
+		}
+		if e := tree["linked/y"]; e.Link != "linked/x" {
+			t.Errorf("a link in a tar is %+v", e)
+		}
+		for _, p := range []string{"n01.tar", "linked.tar"} {
+			if _, ok := tree[p]; ok {
+				t.Errorf("%q is there", p)
+			}
+		}
+		if read := s.fs.read.Load(); read != s.sum.SourceBytes {
+			t.Errorf("%d bytes were read, %d counted", read, s.sum.SourceBytes)
+		}
+	}
+}
+
+// TestNestedInPart: what is selected is of what is in the tars.
+func TestNestedInPart(t *testing.T) {
+	s := nest(t, 2, Options{Include: []source.Name{"n02"}})
+	for p := range s.want {
+		if !strings.HasPrefix(p, "n02/") {
+			delete(s.want, p)
+		}
+	}
+	s.check()
+}
+
+// TestNestedRefused: what is wrong with a tar in a tar, or cannot be done.
+func TestNestedRefused(t *testing.T) {
+	s := nest(t, 2, Options{})
+	cut := writeTar(t, tar.FormatUSTAR, []member{file("a", make([]byte, 2000)), file("b", make([]byte, 5000))})[:4000]
+	s.fs.add("/src/set.tar", source.TypeRegular|0o644, writeTar(t, tar.FormatUSTAR, []member{file("n04.tar", cut)}))
+	s.fails("/src/set.tar", "member n04.tar", "truncated")
+	s.fs.add("/src/set.tar", source.TypeRegular|0o644, writeTar(t, tar.FormatUSTAR, []member{
+		file("n05.tar", writeTar(t, tar.FormatUSTAR, []member{file("a/../../b", nil)})),
+	}))
+	s.fails("/src/set.tar", "member n05.tar", "..")
+	s.path = "/src"
+	s.fails("/src", "is a directory")
+	s.archive("set.zip", "m", 3, "")
+	s.path = "/src/set.zip"
+	s.fails("set.zip", "leave unpack=nested out")
+	s = nest(t, 2, Options{OnError: OnErrorSkip})
+	s.fails("unpack=nested with on-error=skip")
+}
