@@ -308,8 +308,9 @@ func (c *quietConn) Write(p []byte) (int, error) {
 }
 
 func (c *quietConn) Read(p []byte) (int, error) {
-	if c.wrote.Load() > handshake {
+	n, err := c.Conn.Read(p)
+	if c.wrote.Load() > handshake { // also if it was read before
 		return c.deafConn.Read(p)
 	}
-	return c.Conn.Read(p)
+	return n, err
 }
