@@ -53,7 +53,8 @@ type Fill struct {
 	journal *journal
 	window  *window
 	slots   chan struct{} // one for each piece that is fetched because it was asked for
-	birth   uint64        // tells this fill from those that this node has begun before
+	gate    *gate
+	birth   uint64 // tells this fill from those that this node has begun before
 	runSize int64
 
 	ctx    context.Context // of what is under way
@@ -111,7 +112,7 @@ func NewFill(cfg FillConfig) (*Fill, error) {
 		window: newWindow(cfg.Window),
 		cfg:    cfg, src: fetcher{fs: cfg.FS, origins: cfg.Origins}, have: newResidents(),
 		bufs:    newPools(int(max(cfg.Memory/wire.MaxData, minPieces)), wire.MaxData),
-		flights: make(map[piece]*flight), slots: make(chan struct{}, demandSlots), calm: closedChan(),
+		flights: make(map[piece]*flight), slots: make(chan struct{}, demandSlots), calm: closedChan(), gate: newGate(),
 		birth: rand.Uint64(), runSize: defaultRunSize, births: make(map[metadata.NodeID]uint64),
 		unpacks: make(map[uint32]*flight),
 	}
@@ -273,8 +274,12 @@ func (f *Fill) Need(ctx context.Context, ino metadata.Ino, off, n int64) error {
 		return fmt.Errorf("inode %v: no node was up in epoch %d: %w", ino, a.Layout.Epoch, syscall.EIO)
 	}
 	ps := s.touched(f.cfg.Self, off, n)
+	waits := false
 	for _, chunk := range ps {
-		f.ask(piece{ino, chunk}) // all at once
+		waits = f.ask(piece{ino, chunk}) != nil || waits // all at once
+	}
+	if waits {
+		defer f.gate.reader(gateLinger)()
 	}
 	for _, chunk := range ps {
 		if err := f.await(ctx, piece{ino, chunk}, f.ask); err != nil {

@@ -20,6 +20,7 @@ func (f *Fill) Run(ctx context.Context, tell func()) {
 	defer wg.Wait()
 	wg.Go(func() { f.watchClaims(f.ctx) })
 	defer context.AfterFunc(ctx, f.cancel)()
+	f.gate.reader(gateFirst)()
 	var lost []metadata.NodeID
 	done := false
 	for {

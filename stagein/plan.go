@@ -75,7 +75,7 @@ type PlanConfig struct {
 	Free    func(metadata.NodeID) (int64, bool)
 	Stripe  int64 // files larger than this are striped; 0 is DefaultStripe
 	Region  int64 // the least bytes of a tar that are worth a node; 0 is 1 MiB
-	Workers int   // of the walk of a directory; 0 is 16
+	Workers int   // of the walk of a directory; 0 is 64
 	Log     *logrus.Entry
 
 	found *source.Found // by Scan
@@ -99,7 +99,7 @@ const DefaultStripe = 64 << 20
 
 const (
 	defaultRegion = 1 << 20
-	defaultWalk   = 16
+	defaultWalk   = 64      // each waits for the source
 	alignment     = 1 << 20 // of large regions, so that no two readers share a stripe of the source
 )
 

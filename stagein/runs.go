@@ -185,13 +185,18 @@ func (f *Fill) inTurn(rs []*run, seed uint64) {
 
 // readRuns reads runs, some at a time.
 func (f *Fill) readRuns(rs []*run) {
-	next := make(chan *run) // what is not taken is still another's to claim
+	next := make(chan *run)     // what is not taken is still another's to claim
+	over := make(chan struct{}) // closed with it
 	var wg sync.WaitGroup
 	for i := range runWorkers {
 		wg.Go(func() {
-			for r := range next {
+			for {
 				if i > 0 {
-					f.whileCalm()
+					f.gate.calm(over)
+				}
+				r, more := <-next
+				if !more {
+					return
 				}
 				f.readRun(r)
 			}
@@ -206,6 +211,7 @@ func (f *Fill) readRuns(rs []*run) {
 			break
 		}
 	}
+	close(over)
 	close(next)
 	wg.Wait()
 }
@@ -340,6 +346,7 @@ func (c *carrier) bring(n uint32) error {
 	if err != nil {
 		return err
 	}
+	src.file = ahead{src.file, c.f.ctx, c.f.gate}
 	from, end := c.parcels[0].begin(), int64(0)
 	for _, x := range c.parcels {
 		end = max(end, x.end())

@@ -37,6 +37,9 @@
 // for all on its node, into a bounded piece of memory (window). What is on a node
 // stays there.
 //
+// A reader who waits is not to wait for what is read ahead of him: while readers
+// come, and at the beginning, little is under way at the source at a time (gate).
+//
 // No lock is held while another is taken, but that of residents under that of a Fill.
 //
 // # A directory

@@ -1,0 +1,121 @@
+package stagein
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/bivouacfs/bivouac/stagein/source"
+)
+
+// gate keeps what is read ahead of readers out of their way. What is under way at
+// the source when a reader comes is served before him; so while readers come, and at
+// the beginning, when the first are expected, little is under way at a time.
+type gate struct {
+	mu      sync.Mutex
+	readers int           // guarded by mu; that wait, or did a moment ago
+	under   int64         // guarded by mu; bytes that are being read ahead
+	changed chan struct{} // guarded by mu; closed when one of the two falls
+}
+
+const (
+	gateStep   = 256 << 10    // bytes of a read while readers come
+	gateUnder  = 2 * gateStep // bytes that are read ahead at a time then
+	gateLinger = time.Second  // how long another reader is expected after one
+	gateFirst  = time.Second  // and how long the first
+)
+
+func newGate() *gate { return &gate{changed: make(chan struct{})} }
+
+// reader says that one waits; what it returns, that he does no more. For some time
+// afterwards another is expected.
+func (g *gate) reader(linger time.Duration) (served func()) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.readers++
+	return func() {
+		time.AfterFunc(linger, func() {
+			g.mu.Lock()
+			defer g.mu.Unlock()
+			g.readers--
+			g.wake()
+		})
+	}
+}
+
+func (g *gate) wake() {
+	close(g.changed)
+	g.changed = make(chan struct{})
+}
+
+// enter waits until something may be read ahead, and says how much of n bytes.
+func (g *gate) enter(ctx context.Context, n int64) (int64, error) {
+	for {
+		g.mu.Lock()
+		step := n
+		if g.readers > 0 {
+			step = min(n, gateStep)
+		}
+		if g.readers == 0 || g.under == 0 || g.under+step <= gateUnder {
+			g.under += step
+			g.mu.Unlock()
+			return step, nil
+		}
+		changed := g.changed
+		g.mu.Unlock()
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return 0, ctx.Err()
+		}
+	}
+}
+
+func (g *gate) leave(n int64) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.under -= n
+	g.wake()
+}
+
+// calm returns when no reader is expected, or over is closed.
+func (g *gate) calm(over <-chan struct{}) {
+	for {
+		g.mu.Lock()
+		readers, changed := g.readers, g.changed
+		g.mu.Unlock()
+		if readers == 0 {
+			return
+		}
+		select {
+		case <-changed:
+		case <-over:
+			return
+		}
+	}
+}
+
+// ahead is a file of which is read what nobody has asked for yet.
+type ahead struct {
+	source.File
+	ctx context.Context
+	g   *gate
+}
+
+// ReadAt implements io.ReaderAt.
+func (a ahead) ReadAt(p []byte, off int64) (done int, err error) {
+	for done < len(p) && err == nil {
+		var step int64
+		if step, err = a.g.enter(a.ctx, int64(len(p)-done)); err != nil {
+			return done, err
+		}
+		var n int
+		n, err = a.File.ReadAt(p[done:done+int(step)], off+int64(done))
+		a.g.leave(step)
+		done += n
+		if int64(n) < step {
+			return done, err
+		}
+	}
+	return done, err
+}
