@@ -1,6 +1,8 @@
 package chunkstore
 
 import (
+	"encoding/binary"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -96,20 +98,22 @@ func openPlaces(f FS, dirs []string, reserve int64) ([]*place, error) {
 		if i == 0 {
 			d.keep = min(reserve, now.Size/2)
 		}
-		places = append(places, &place{dir: dir, disk: d})
+		places = append(places, &place{dir: filepath.Clean(dir), disk: d})
 	}
 	return places, nil
-}
-
-// nameOf is the name of ino's object below a store directory.
-func nameOf(ino metadata.Ino) string {
-	return filepath.Join(objectsDir, fmt.Sprintf("%02x", uint8(ino)), fmt.Sprintf("%016x", uint64(ino)))
 }
 
 // part is the directory of the objects whose last byte is i.
 func (p *place) part(i int) string { return filepath.Join(p.dir, objectsDir, fmt.Sprintf("%02x", i)) }
 
-func (p *place) path(ino metadata.Ino) string { return filepath.Join(p.dir, nameOf(ino)) }
+// path is where ino's object is. Every read of a file that was not read lately
+// makes one.
+func (p *place) path(ino metadata.Ino) string {
+	var b [8]byte
+	binary.BigEndian.PutUint64(b[:], uint64(ino))
+	name := hex.EncodeToString(b[:])
+	return p.dir + "/" + objectsDir + "/" + name[len(name)-2:] + "/" + name
+}
 
 // inOrder calls fn with the places where ino's object may be, until it returns
 // another error than that there is none.

@@ -179,3 +179,18 @@ func TestPlaceFaults(t *testing.T) {
 		})
 	}
 }
+
+// TestPath: where an object lies is what the package comment says, whatever the
+// directory is written like.
+func TestPath(t *testing.T) {
+	dir := t.TempDir()
+	s, err := Open(Config{Dirs: []string{dir + "/./x//"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	const ino = 0x0123_4567_89ab_cd0e
+	if got, want := s.places[0].path(ino), dir+"/x/objects/0e/0123456789abcd0e"; got != want {
+		t.Errorf("path = %s, want %s", got, want)
+	}
+}

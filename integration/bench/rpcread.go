@@ -19,8 +19,8 @@ import (
 
 var rpcFigure = figure{
 	name: "rpc",
-	about: "the small files of a dataset that are whole on other nodes, read whole by two clients of package rpc from one server of it, over loopback, by the " +
-		"data stores of those nodes, without FUSE; beside the bare client and server of the figure remote",
+	about: "the small files of a dataset that are whole on node 1, read by two clients of package rpc from one server of it and the data store of that node, " +
+		"over loopback, without FUSE; beside the bare client and server of the figure remote",
 	run: readRPC,
 }
 
@@ -32,12 +32,7 @@ func readRPC(ctx context.Context, b *bench) error {
 	if err != nil {
 		return err
 	}
-	var files []sample
-	var stores []string
-	for n := 1; n < nodes; n++ {
-		files = append(files, d.on(n)...)
-		stores = append(stores, b.camp.store(n))
-	}
+	files := d.on(1)
 	objects := b.camp.objects(files)
 	if _, err := b.readAll(objects, 2); err != nil { // the disk's cache is full from here on
 		return err
@@ -52,16 +47,16 @@ func readRPC(ctx context.Context, b *bench) error {
 		}
 	}
 	err = b.interleave(ctx,
-		arm{armBivouac, side(armBivouac, func() (cost, error) { return b.rpcReads(files, stores, 2) })},
+		arm{armBivouac, side(armBivouac, func() (cost, error) { return b.rpcReads(files, b.camp.store(1), 2) })},
 		arm{armBare, side(armBare, func() (cost, error) { return b.bareReads(objects, 2) })})
 	b.aim(time, "us", rpcAim)
 	return err
 }
 
-// rpcReads has so many clients ask one server of the stores.
-func (b *bench) rpcReads(files []sample, stores []string, clients int) (cost, error) {
+// rpcReads has so many clients ask one server of a store.
+func (b *bench) rpcReads(files []sample, store string, clients int) (cost, error) {
 	addr := filepath.Join(b.home, "rpc.addr")
-	server, err := spawn(append([]string{"rpc-server", addr}, stores...)...)
+	server, err := spawn("rpc-server", addr, store)
 	if err != nil {
 		return cost{}, err
 	}
@@ -98,8 +93,8 @@ const (
 var rpcKey = rpc.Key{1} // of a job of two processes on one machine
 
 // rpcServer is the process that answers as a daemon does.
-func rpcServer(addr string, stores []string) error {
-	store, err := chunkstore.Open(chunkstore.Config{Dirs: stores})
+func rpcServer(addr, dir string) error {
+	store, err := chunkstore.Open(chunkstore.Config{Dirs: []string{dir}})
 	if err != nil {
 		return err
 	}

@@ -79,8 +79,8 @@ func worker(args []string) error {
 		return bareServer(args[1], args[2])
 	case op == "bare-client" && len(args) == 4:
 		return bareWorker(args[1:])
-	case op == "rpc-server" && len(args) > 2:
-		return rpcServer(args[1], args[2:])
+	case op == "rpc-server" && len(args) == 3:
+		return rpcServer(args[1], args[2])
 	case op == "rpc-client" && len(args) == 3:
 		return rpcClient(args[1], args[2])
 	case op == "slowpfs" && len(args) > 3:
