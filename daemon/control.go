@@ -402,5 +402,6 @@ func (d *Daemon) controlHandlers() map[wire.Op]rpc.Handler {
 		wire.OpCensus:     handleJSON(d.onCensus),
 		wire.OpObjects:    handleJSON(d.onObjects),
 		wire.OpGone:       handleJSON(d.onGone),
+		wire.OpNamed:      handleJSON(d.onNamed),
 	}
 }

@@ -21,8 +21,9 @@
 // A daemon that is killed, or whose node is lost, leaves things behind that
 // nobody needs. Each has its place where it is found again: an orphan its record,
 // a transaction its intent or its decision, a section its home. What has none is
-// swept: data of files that are gone, of which a node asks their homes when it
-// starts on an old store, and after another has started again.
+// swept when a daemon starts on an old store, and after another has started
+// again: data of files that are gone, of which a node asks their homes, and
+// inodes that nothing on any node names.
 //
 // # Memory
 //

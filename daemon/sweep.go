@@ -22,10 +22,14 @@ import (
 type Sweep struct {
 	Runs    int   `json:"runs"`    // how often it has looked through all that it has
 	Objects int64 `json:"objects"` // of files that are gone
+	Inodes  int64 `json:"inodes"`  // that nothing names
 	Files   int64 `json:"files"`   // that were half written: pieces of manifests and the like
 	// Waiting is the objects whose home could not be asked at the last run. They
 	// stay, and are looked at again.
 	Waiting int64 `json:"waiting"`
+	// Undone says that the last run could not look for inodes that nothing names,
+	// for which all nodes have to answer; another will.
+	Undone bool `json:"undone,omitempty"`
 }
 
 // sweeping is the state of the sweep.
@@ -70,8 +74,9 @@ func (s *sweeping) add(found Sweep) {
 	defer s.mu.Unlock()
 	s.sum.Runs += found.Runs
 	s.sum.Objects += found.Objects
+	s.sum.Inodes += found.Inodes
 	s.sum.Files += found.Files
-	s.sum.Waiting = found.Waiting
+	s.sum.Waiting, s.sum.Undone = found.Waiting, found.Undone
 }
 
 // sweepLoop looks through what this node has, in the background: once when it
@@ -79,27 +84,65 @@ func (s *sweeping) add(found Sweep) {
 // there is something that it cannot decide it looks again later.
 func (d *Daemon) sweepLoop(ctx context.Context) {
 	first := !d.meta.Fresh()
-	for {
-		if !first {
-			select {
-			case <-ctx.Done():
-				return
-			case <-d.sweep.kick:
-			}
+	names := first // are to be compared, too
+	for seen, wait := 0, time.Duration(0); first || d.leftovers(ctx, seen, wait); first = false {
+		if pause(ctx, d.sweepPause()) != nil || d.until(ctx, d.serves) != nil {
+			return
 		}
-		for waiting := true; waiting; {
-			if pause(ctx, d.sweepPause()) != nil || d.until(ctx, d.serves) != nil {
-				return
-			}
-			found, err := d.sweepOnce(ctx)
-			if ctx.Err() != nil {
-				return
-			}
-			d.sweep.add(found)
-			d.tellSwept(found, err, first)
-			first, waiting = false, err != nil || found.Waiting > 0
+		now := comebacks(d.View().Map)
+		names = names || now != seen
+		found, err := d.sweepOnce(ctx, names)
+		if ctx.Err() != nil {
+			return
+		}
+		seen, names = now, names && (err != nil || found.Undone)
+		d.sweep.add(found)
+		d.tellSwept(found, err, first)
+		if err == nil && found.Waiting == 0 && !found.Undone {
+			wait = 0
+		} else {
+			wait = min(max(2*wait, 6*d.cfg.Timing.Sweep), maxSweepWait)
 		}
 	}
+}
+
+// maxSweepWait is the longest time between two tries at what was left undone.
+const maxSweepWait = 10 * time.Minute
+
+// leftovers waits until there may be something to look for: a daemon has started
+// again, a node that was given up is back, beside those that were seen, or wait
+// is over, if it is not 0. It is false when ctx ends.
+func (d *Daemon) leftovers(ctx context.Context, seen int, wait time.Duration) bool {
+	var over <-chan time.Time
+	if wait > 0 {
+		t := time.NewTimer(wait)
+		defer t.Stop()
+		over = t.C
+	}
+	for {
+		v, changed := d.watch()
+		if comebacks(v.Map) != seen {
+			return true
+		}
+		select {
+		case <-ctx.Done():
+			return false
+		case <-d.sweep.kick:
+			return true
+		case <-over:
+			return true
+		case <-changed:
+		}
+	}
+}
+
+// comebacks is how often nodes that were given up have come back.
+func comebacks(m cluster.Map) int {
+	n := 0
+	for _, x := range m.Nodes {
+		n += max(len(x.Terms)-1, 0)
+	}
+	return n
 }
 
 // serves reports whether this node takes part in what the job does.
@@ -115,18 +158,23 @@ func (d *Daemon) sweepPause() time.Duration {
 }
 
 func (d *Daemon) tellSwept(s Sweep, err error, first bool) {
-	log := d.log.WithFields(map[string]any{"objects": s.Objects, "files": s.Files, "waiting": s.Waiting})
+	log := d.log.WithFields(map[string]any{"objects": s.Objects, "inodes": s.Inodes, "files": s.Files, "waiting": s.Waiting})
 	switch {
 	case err != nil:
 		log.WithError(err).Warn("what nobody needs could not all be removed, and is tried again")
-	case first || s.Objects > 0:
+	case first || s.Objects+s.Inodes > 0:
 		log.Info("what nobody needs is removed")
 	}
 }
 
-func (d *Daemon) sweepOnce(ctx context.Context) (Sweep, error) {
+// sweepOnce is one run. Inodes without a name are left only where nodes were given
+// up, and found only by asking all for all their names.
+func (d *Daemon) sweepOnce(ctx context.Context, names bool) (Sweep, error) {
 	s := sweeper{d: d, ask: make(map[metadata.NodeID][]metadata.Ino), found: Sweep{Runs: 1}}
 	err := s.objects(ctx)
+	if names {
+		err = errors.Join(err, s.nameless(ctx))
+	}
 	return s.found, err
 }
 

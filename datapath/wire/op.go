@@ -140,10 +140,12 @@ const (
 	OpFillLanded Op = 78
 	// OpGone asks a home which of some inodes are not there any more.
 	OpGone Op = 79
+	// OpNamed asks which inodes of the asker a node names.
+	OpNamed Op = 80
 )
 
 // MaxOp is greater than every op, so that a table can be indexed by Op.
-const MaxOp Op = 80
+const MaxOp Op = 81
 
 var opNames = [MaxOp]string{
 	OpLookup: "lookup", OpCreate: "create", OpUnlink: "unlink", OpRename: "rename", OpReadDir: "readdir",
@@ -166,7 +168,7 @@ var opNames = [MaxOp]string{
 	OpStageOut: "stage-out", OpStatus: "status", OpStageAbort: "stage-abort",
 	OpCensus: "census", OpObjects: "objects",
 	OpFillClaim: "fill-claim", OpFillLanded: "fill-landed",
-	OpGone: "gone",
+	OpGone: "gone", OpNamed: "named",
 }
 
 // Known reports whether o is an op of this version.
@@ -214,7 +216,7 @@ func (o Op) Repeatable() bool {
 func (o Op) Purpose() Purpose {
 	switch o {
 	case OpRead, OpWrite, OpStage, OpStagePoll, OpStagePart, OpStageSeam, OpStageIn, OpStageOut, OpStageAbort, OpManifest,
-		OpCensus, OpObjects, OpGone:
+		OpCensus, OpObjects, OpGone, OpNamed:
 		return PurposeBulk
 	case OpPrepare, OpCommit, OpAbort, OpOutcome, OpMoves, OpClimb,
 		OpSectionMake, OpSectionFill, OpSectionChange, OpSectionReport, OpRevoke:

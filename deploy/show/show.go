@@ -50,8 +50,9 @@ func Status(w io.Writer, s daemon.Status) error {
 	fmt.Fprintf(w, "job %s  %s  mounted at %s  epoch %d\n", s.Job, state, s.Mount, s.Epoch)
 	fmt.Fprintf(w, "this node (%s): %s used of %s, %d objects\n", s.Host, Bytes(s.Space.Used), Bytes(s.Space.Capacity), s.Space.Objects)
 	traffic(w, s)
-	if n := s.Swept; n.Objects+n.Files+n.Waiting > 0 {
-		fmt.Fprintf(w, "  left over from daemons that died: %d objects and %d files removed, %d objects whose node does not answer\n", n.Objects, n.Files, n.Waiting)
+	if n := s.Swept; n.Objects+n.Inodes+n.Files+n.Waiting > 0 {
+		fmt.Fprintf(w, "  left over from daemons that died: %d objects, %d inodes and %d files removed; %d objects wait for a node\n",
+			n.Objects, n.Inodes, n.Files, n.Waiting)
 	}
 	fmt.Fprintln(w)
 	t := tabwriter.NewWriter(w, 0, 4, 2, ' ', 0)

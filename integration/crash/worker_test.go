@@ -40,7 +40,6 @@ func (f *file) unsure() bool {
 // object is what a name stands for; the zero object is nothing.
 type object struct {
 	dir  bool
-	ino  uint64 // 0 is not known
 	file *file
 }
 

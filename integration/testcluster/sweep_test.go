@@ -5,16 +5,14 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
+	"syscall"
 	"testing"
-	"time"
 
-	"github.com/bivouacfs/bivouac/daemon"
+	"github.com/bivouacfs/bivouac/fsclient/remote"
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/metadata/cluster"
 )
-
-// sweeping is a timing with which leftovers are looked for at once.
-var sweeping = daemon.Timing{Report: 30 * time.Millisecond, Down: 2 * time.Second, Sweep: 20 * time.Millisecond}
 
 // gone is an inode of home that was there once, and is no more.
 func (c *Cluster) gone(t *testing.T, home int, name string) metadata.Ino {
@@ -51,7 +49,7 @@ func (c *Cluster) has(i int, ino metadata.Ino) bool {
 // again, and by the others then; what anybody can reach stays, and what only
 // looks as if nobody could.
 func TestSweep(t *testing.T) {
-	c := Start(t, Config{Timing: sweeping})
+	c := Start(t, Config{})
 	var gone []metadata.Ino
 	for i := range c.Nodes {
 		gone = append(gone, c.gone(t, i, fmt.Sprint("d", i)))
@@ -103,7 +101,7 @@ func TestSweep(t *testing.T) {
 // TestSweepWaits: of what a node that is down alone can know nothing is removed
 // until it is back.
 func TestSweepWaits(t *testing.T) {
-	c := Start(t, Config{Timing: sweeping})
+	c := Start(t, Config{})
 	ino := c.gone(t, 3, "d")
 	c.leak(t, 2, ino)
 	c.Kill(t, 3)
@@ -120,4 +118,72 @@ func TestSweepWaits(t *testing.T) {
 	c.Revive(t, 3)
 	Eventually(t, "the object is gone", func() bool { return !c.has(2, ino) })
 	Eventually(t, "nothing waits", func() bool { return n.Status(t.Context()).Swept.Waiting == 0 })
+}
+
+// TestSweepNameless: inodes that nothing on any node names go when their home
+// starts again, with their data; a directory with something in it stays, and so
+// does what is only named on another node.
+func TestSweepNameless(t *testing.T) {
+	c := Start(t, Config{})
+	ctx := t.Context()
+	var dirs [2]metadata.Attr
+	for i := range dirs {
+		var err error
+		if dirs[i], err = c.Nodes[i].Client.Mkdir(ctx, metadata.RootIno, fmt.Sprint("d", i), metadata.New{Mode: 0o755}); err != nil || int(dirs[i].Ino.Home()) != i {
+			t.Fatalf("mkdir on node %d: %+v, %v", i, dirs[i], err)
+		}
+	}
+	lost := put(t, c.Nodes[1], dirs[1].Ino, "lost", make([]byte, 5<<20), metadata.Layout{})
+	moved := put(t, c.Nodes[1], dirs[1].Ino, "moved", []byte("moved"), metadata.Layout{})
+	if _, err := c.Nodes[2].Client.Rename(ctx, metadata.Rename{Dir: dirs[1].Ino, Name: "moved", NewDir: dirs[0].Ino, NewName: "moved"}); err != nil {
+		t.Fatal(err)
+	}
+	// A link without a name, and a directory: what a transaction leaves of which
+	// the other half is impossible.
+	peer := remote.NewStore(c.Nodes[0].Peers().To(1))
+	half := func(n uint64, e metadata.Edit) metadata.Vote {
+		t.Helper()
+		tx := metadata.TxID(metadata.LiveIno(0, 1<<30+n))
+		v, err := peer.Prepare(ctx, tx, []metadata.Edit{e})
+		if err == nil {
+			err = peer.Commit(ctx, tx)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		return v
+	}
+	half(1, metadata.Edit{Kind: metadata.EditLink, Ino: lost.Ino})
+	if _, err := c.Nodes[3].Client.Unlink(ctx, dirs[1].Ino, "lost"); err != nil {
+		t.Fatal(err)
+	}
+	made := &metadata.New{Mode: syscall.S_IFDIR | 0o755}
+	empty := half(2, metadata.Edit{Kind: metadata.EditMake, ToDir: dirs[0].Ino, ToName: "x", New: made}).Attr
+	full := half(3, metadata.Edit{Kind: metadata.EditMake, ToDir: dirs[0].Ino, ToName: "y", New: made}).Attr
+	put(t, c.Nodes[1], full.Ino, "f", []byte("f"), metadata.Layout{})
+	if r, err := c.Nodes[2].Check(ctx); err != nil || r.Wrong == 0 {
+		t.Fatalf("check before: %+v, %v", r, err)
+	}
+	c.Kill(t, 1)
+	n := c.Revive(t, 1)
+	Eventually(t, "what nothing names is gone", func() bool { return n.Status(ctx).Swept.Inodes == 2 })
+	inodeGone(t, n, lost.Ino)
+	inodeGone(t, n, empty.Ino)
+	for _, ino := range []metadata.Ino{moved.Ino, full.Ino, dirs[1].Ino} {
+		if _, err := n.Meta().Getattr(ctx, ino); err != nil {
+			t.Errorf("inode %v: %v", ino, err)
+		}
+	}
+	Eventually(t, "its data is gone", func() bool {
+		return !c.has(0, lost.Ino) && !c.has(1, lost.Ino) && !c.has(2, lost.Ino) && !c.has(3, lost.Ino)
+	})
+	r, err := c.Nodes[2].Check(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range r.Problems {
+		if !strings.Contains(p, full.Ino.String()) {
+			t.Errorf("check: %s", p)
+		}
+	}
 }

@@ -94,7 +94,7 @@ func Start(t testing.TB, cfg Config) *Cluster {
 		cfg.Nodes = 4
 	}
 	if cfg.Timing == (daemon.Timing{}) {
-		cfg.Timing = daemon.Timing{Report: 30 * time.Millisecond, Down: 2 * time.Second}
+		cfg.Timing = daemon.Timing{Report: 30 * time.Millisecond, Down: 2 * time.Second, Sweep: 20 * time.Millisecond}
 	}
 	c := &Cluster{cfg: cfg, links: &links{cut: make(map[int]bool), conns: make(map[int][]net.Conn), tamper: make(map[int]func(int, net.Conn) net.Conn)}}
 	copy(c.Key[:], "a job key for tests, 32 bytes long")

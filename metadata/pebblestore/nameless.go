@@ -1,0 +1,114 @@
+package pebblestore
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"syscall"
+
+	"github.com/bivouacfs/bivouac/metadata"
+)
+
+// Named is the inodes of home that entries here name, or that a transaction is
+// promised to name here, as far as the next limit records behind the key after
+// tell. next is where to go on; nil is the end.
+func (s *Store) Named(ctx context.Context, home metadata.NodeID, after []byte, limit int) (inos []metadata.Ino, next []byte, err error) {
+	if len(after) == 0 {
+		after = []byte{prefixEntry}
+	}
+	add := func(ino metadata.Ino) {
+		if ino != 0 && !ino.Sealed() && ino.Home() == home {
+			inos = append(inos, ino)
+		}
+	}
+	err = s.eachRecord(ctx, after, func(r Record) (bool, error) {
+		switch {
+		case r.Key[0] > prefixIntent:
+			return false, nil
+		case limit == 0:
+			next = after
+			return false, nil
+		}
+		limit--
+		after = append(after[:0:0], r.Key...)
+		return true, namedBy(r, add)
+	})
+	return inos, next, err
+}
+
+// namedBy calls add with what a record names, or may be about to name.
+func namedBy(r Record, add func(metadata.Ino)) error {
+	switch r.Key[0] {
+	case prefixEntry:
+		e, err := parseEntry(r.Value)
+		if err != nil {
+			return fmt.Errorf("entry %x: %w", r.Key, err)
+		}
+		add(e.ino)
+	case prefixIntent:
+		edits, _, err := parseIntent(r.Value)
+		if err != nil {
+			return err
+		}
+		for _, e := range edits {
+			add(e.Ino)
+			add(e.old)
+		}
+	}
+	return nil
+}
+
+// Suspects is at most limit inodes of this home that are no orphans, that no
+// transaction holds here, and of which named says no; each with its ctime.
+func (s *Store) Suspects(ctx context.Context, named func(metadata.Ino) bool, limit int) (map[metadata.Ino]metadata.Time, error) {
+	found := make(map[metadata.Ino]metadata.Time)
+	err := s.eachRecord(ctx, nil, func(r Record) (bool, error) {
+		if r.Key[0] != prefixInode || len(found) == limit {
+			return false, nil
+		}
+		ino := metadata.Ino(binary.BigEndian.Uint64(r.Key[1:]))
+		if ino == metadata.RootIno || named(ino) {
+			return true, nil
+		}
+		n, err := parseInode(ino, r.Value)
+		if err == nil && n.Nlink > 0 && !s.holds(ino) {
+			found[ino] = n.Ctime
+		}
+		return true, err
+	})
+	return found, err
+}
+
+// holds reports whether a transaction holds ino here.
+func (s *Store) holds(ino metadata.Ino) bool {
+	return s.promises.blockedBy(nil, []want{wantAlone(ino)}) != nil
+}
+
+// Disown takes an inode that nothing names for what it is, if it has not changed
+// since ctime and no transaction holds it: a file becomes an orphan, a directory
+// goes. ENOTEMPTY for one with something in it; EAGAIN if it has changed.
+func (s *Store) Disown(ino metadata.Ino, ctime metadata.Time) error {
+	return s.once(func() error {
+		_, err := s.onInode(ino, func(t *step, n *inode) error {
+			if n.Ctime != ctime || n.Nlink == 0 || ino == metadata.RootIno || s.holds(ino) {
+				return fmt.Errorf("inode %v has changed: %w", ino, syscall.EAGAIN)
+			}
+			if !n.isDir() {
+				n.Nlink, n.Ctime = 0, t.now
+				t.orphan(n)
+				t.put(n)
+				return nil
+			}
+			d, g := s.wide.get(ino)
+			empty, err := s.empty(ino)
+			if err == nil && (!empty || d != nil || g != nil) {
+				err = fmt.Errorf("directory %v: %w", ino, syscall.ENOTEMPTY)
+			}
+			if err == nil {
+				t.drop(n)
+			}
+			return err
+		})
+		return err
+	})
+}

@@ -1,0 +1,134 @@
+package pebblestore
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"syscall"
+	"testing"
+
+	"github.com/bivouacfs/bivouac/metadata"
+)
+
+// allNamed is what s names of a home, in pages of limit records.
+func allNamed(t *testing.T, s *Store, home metadata.NodeID, limit int) []metadata.Ino {
+	t.Helper()
+	var all []metadata.Ino
+	var after []byte
+	for pages := 0; ; pages++ {
+		inos, next, err := s.Named(ctx, home, after, limit)
+		if err != nil || pages > 1000 {
+			t.Fatalf("page %d: %v", pages, err)
+		}
+		all = append(all, inos...)
+		if after = next; next == nil {
+			slices.Sort(all)
+			return all
+		}
+	}
+}
+
+// TestNamed: what entries name, and what is promised to be named, here or not.
+func TestNamed(t *testing.T) {
+	s := open(t, Config{})
+	var own []metadata.Ino
+	for i := range 20 {
+		a, err := s.Create(ctx, metadata.RootIno, fmt.Sprint("f", i), metadata.New{Mode: syscall.S_IFREG | 0o600})
+		if err != nil {
+			t.Fatal(err)
+		}
+		own = append(own, a.Ino)
+	}
+	far, old := metadata.LiveIno(3, 2001), own[7]
+	tx := metadata.TxID(metadata.LiveIno(3, 2000))
+	edit := metadata.Edit{Kind: metadata.EditReplace, Dir: metadata.RootIno, Name: "f7", Ino: far, Mode: syscall.S_IFREG}
+	if _, err := s.Prepare(ctx, tx, []metadata.Edit{edit}); err != nil {
+		t.Fatal(err)
+	}
+	slices.Sort(own)
+	for _, limit := range []int{1, 7, 1 << 20} {
+		if got := allNamed(t, s, 3, limit); !slices.Equal(got, []metadata.Ino{far}) {
+			t.Errorf("named of home 3, by %d: %v, want %v", limit, got, far)
+		}
+		if got := slices.Compact(allNamed(t, s, 0, limit)); !slices.Equal(got, own) {
+			t.Errorf("named of home 0, by %d: %v, want %v", limit, got, own)
+		}
+	}
+	if err := s.Commit(ctx, tx); err != nil {
+		t.Fatal(err)
+	}
+	if got := allNamed(t, s, 3, 4); !slices.Equal(got, []metadata.Ino{far}) {
+		t.Errorf("named of home 3 after the commit: %v, want %v", got, far)
+	}
+	if slices.Contains(allNamed(t, s, 0, 4), old) {
+		t.Error("what was replaced is named")
+	}
+}
+
+// TestDisown: an inode without a name goes, unless it changes, is held or has
+// something in it.
+func TestDisown(t *testing.T) {
+	var unnamed []metadata.Ino
+	s := open(t, Config{Unnamed: func(ino metadata.Ino) { unnamed = append(unnamed, ino) }})
+	tx := func(n uint64) metadata.TxID { return metadata.TxID(metadata.LiveIno(3, n)) }
+	made := &metadata.New{Mode: syscall.S_IFDIR | 0o755}
+	v, err := s.Prepare(ctx, tx(1), []metadata.Edit{{Kind: metadata.EditMake, ToDir: metadata.LiveIno(3, 9), ToName: "d", New: made}})
+	if err == nil {
+		err = s.Commit(ctx, tx(1))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := v.Attr.Ino
+	a, err := s.Create(ctx, dir, "f", metadata.New{Mode: syscall.S_IFREG | 0o600})
+	if err != nil {
+		t.Fatal(err)
+	}
+	suspects := func(named ...metadata.Ino) map[metadata.Ino]metadata.Time {
+		t.Helper()
+		m, err := s.Suspects(ctx, func(i metadata.Ino) bool { return slices.Contains(named, i) }, 10)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return m
+	}
+	if m := suspects(a.Ino); len(m) != 1 || m[dir] == 0 {
+		t.Errorf("suspects: %v, want %v alone", m, dir)
+	}
+	at := suspects()
+	if len(at) != 2 {
+		t.Fatalf("suspects: %v, want %v and %v", at, dir, a.Ino)
+	}
+	want := func(ino metadata.Ino, ctime metadata.Time, errno error) {
+		t.Helper()
+		if err := s.Disown(ino, ctime); !errors.Is(err, errno) {
+			t.Errorf("Disown(%v) = %v, want %v", ino, err, errno)
+		}
+	}
+	want(dir, at[dir], syscall.ENOTEMPTY)
+	want(a.Ino, at[a.Ino]-1, syscall.EAGAIN)
+	want(metadata.RootIno, 0, syscall.EAGAIN)
+	if _, err := s.Prepare(ctx, tx(2), []metadata.Edit{{Kind: metadata.EditLink, Ino: a.Ino}}); err != nil {
+		t.Fatal(err)
+	}
+	want(a.Ino, at[a.Ino], syscall.EAGAIN)
+	if m := suspects(); m[a.Ino] != 0 {
+		t.Error("an inode that a transaction holds is suspected")
+	}
+	if err := s.Abort(ctx, tx(2)); err != nil {
+		t.Fatal(err)
+	}
+	want(a.Ino, at[a.Ino], nil)
+	if b, err := s.Getattr(ctx, a.Ino); err != nil || b.Nlink != 0 || !slices.Equal(unnamed, []metadata.Ino{a.Ino}) {
+		t.Errorf("the file: %+v, %v, unnamed %v; want an orphan", b, err, unnamed)
+	}
+	want(a.Ino, at[a.Ino], syscall.EAGAIN)
+	if err := s.Reap(ctx, a.Ino); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.db.Delete(entryKey(dir, "f"), nil); err != nil {
+		t.Fatal(err)
+	}
+	want(dir, suspects()[dir], nil)
+	want(dir, 0, syscall.ENOENT)
+}
