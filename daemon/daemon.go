@@ -50,6 +50,7 @@
 //	fence      writes to the objects of datasets, against their end
 //	meter.mu   the samples of the traffic
 //	outward.mu how far the stage-out is
+//	dirty.mu   what was staged and is not on the disk yet
 //	sweep.mu   the runs of the nodes, what the sweep has found
 //
 // None is held while another is taken, but stageMu under fence, nor across a
@@ -173,6 +174,7 @@ type Daemon struct {
 
 	stageRate, serveRate *rate.Bucket // of what is read from sources, and sent to others; nil is no bound
 
+	dirty    dirty
 	meter    meter
 	metaRoom roomCache
 	outward  outward

@@ -206,12 +206,20 @@ func (d *Daemon) stopShares(ctx context.Context, ds metadata.DatasetID) error {
 // write stores p in the object of ino on this node, unless ino is of a dataset
 // that has failed.
 func (d *Daemon) write(ctx context.Context, ino metadata.Ino, p []byte, off int64) error {
-	if ino.Sealed() {
-		d.stage.fence.RLock()
-		defer d.stage.fence.RUnlock()
-		if d.stage.hasEnded(ino.Dataset()) {
-			return fmt.Errorf("object of dataset %d, which failed: %w", ino.Dataset(), syscall.ECANCELED)
-		}
+	if !ino.Sealed() {
+		return d.data.WriteAt(ctx, ino, p, off)
+	}
+	if err := d.writeStaged(ctx, ino, p, off); err != nil {
+		return err
+	}
+	return d.dirty.wrote(d.ctx, d.data, ino, off, int64(len(p)))
+}
+
+func (d *Daemon) writeStaged(ctx context.Context, ino metadata.Ino, p []byte, off int64) error {
+	d.stage.fence.RLock()
+	defer d.stage.fence.RUnlock()
+	if d.stage.hasEnded(ino.Dataset()) {
+		return fmt.Errorf("object of dataset %d, which failed: %w", ino.Dataset(), syscall.ECANCELED)
 	}
 	return d.data.WriteAt(ctx, ino, p, off)
 }

@@ -1,0 +1,63 @@
+package chunkstore
+
+import (
+	"context"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/bivouacfs/bivouac/metadata"
+)
+
+// writeBacker is a File whose cached writes can be sent to the disk by stretches.
+type writeBacker interface {
+	// StartWriteBack begins to send [off, off+n) to the disk; AwaitWriteBack
+	// returns when it is there. Neither makes anything durable.
+	StartWriteBack(off, n int64) error
+	AwaitWriteBack(off, n int64) error
+}
+
+var _ writeBacker = osFile{}
+
+// StartWriteBack implements writeBacker.
+func (f osFile) StartWriteBack(off, n int64) error {
+	return f.syncRange(off, n, unix.SYNC_FILE_RANGE_WRITE)
+}
+
+// AwaitWriteBack implements writeBacker.
+func (f osFile) AwaitWriteBack(off, n int64) error {
+	return f.syncRange(off, n, unix.SYNC_FILE_RANGE_WAIT_BEFORE|unix.SYNC_FILE_RANGE_WRITE|unix.SYNC_FILE_RANGE_WAIT_AFTER)
+}
+
+func (f osFile) syncRange(off, n int64, flags int) error {
+	for {
+		switch err := unix.SyncFileRange(int(f.Fd()), off, n, flags); err {
+		case unix.EINTR:
+		case unix.ENOSYS, unix.ESPIPE, unix.EINVAL, unix.EOPNOTSUPP: // the file system has nothing of the kind
+			return nil
+		default:
+			return err
+		}
+	}
+}
+
+// StartWriteBack begins to send what is cached of [off, off+n) of ino's object to
+// the disk, so that little of it waits there. It is no error if there is none.
+func (s *Store) StartWriteBack(ctx context.Context, ino metadata.Ino, off, n int64) error {
+	return s.writeBack(ctx, ino, func(w writeBacker) error { return w.StartWriteBack(off, n) })
+}
+
+// AwaitWriteBack returns when what is cached of [off, off+n) of ino's object is on
+// the disk.
+func (s *Store) AwaitWriteBack(ctx context.Context, ino metadata.Ino, off, n int64) error {
+	return s.writeBack(ctx, ino, func(w writeBacker) error { return w.AwaitWriteBack(off, n) })
+}
+
+func (s *Store) writeBack(ctx context.Context, ino metadata.Ino, do func(writeBacker) error) error {
+	err := s.use(ctx, ino, false, func(o *object) error {
+		if w, ok := o.file.(writeBacker); ok {
+			return do(w)
+		}
+		return nil
+	})
+	return wrap("write back", ino, err)
+}
