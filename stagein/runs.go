@@ -18,6 +18,10 @@ import (
 // defaultRunSize is how much of an archive one node reads for all, in bytes.
 const defaultRunSize = 4 << 20
 
+// largePiece is the size of a piece, in bytes, from which on its owner reads it by
+// itself: the request is large enough, and the data need not go between nodes.
+const largePiece = 1 << 20
+
 // overGap is how many bytes of no file are read for the sake of one large read:
 // headers, mostly.
 const overGap = 16 << 10
@@ -96,15 +100,19 @@ func (f *Fill) runAll(m cluster.Map) error {
 	return nil
 }
 
-// each calls fn with all pieces that can be read in runs: those in tars and in zip
-// archives.
+// each calls fn with all pieces that are to be read in runs: small ones in tars and
+// in zip archives.
 func (f *Fill) each(m cluster.Map, fn func(id runID, p part)) error {
 	var bad error
 	err := f.cfg.Files.Located(func(from manifest.Origin, a metadata.Attr) bool {
 		var kind source.Kind
 		kind, bad = f.src.kindOf(from)
 		if kind == source.Tar || kind == source.Zip && a.Layout.Kind == metadata.Local {
-			f.parts(m, from, a, func(p part) { fn(runID{from.Source, p.at / f.runSize}, p) })
+			f.parts(m, from, a, func(p part) {
+				if p.raw < largePiece {
+					fn(runID{from.Source, p.at / f.runSize}, p)
+				}
+			})
 		}
 		return bad == nil
 	})

@@ -26,6 +26,7 @@ type camp struct {
 
 	claims func(to metadata.NodeID, c Claim) error   // before a claim
 	landed func(to metadata.NodeID, l Landing) error // before a landing
+	sent   func(n int)                               // before n bytes go to another node
 }
 
 func newCamp(j *job) *camp {
@@ -39,7 +40,7 @@ func newCamp(j *job) *camp {
 // again is a camp like c in which nobody is yet.
 func (c *camp) again() *camp {
 	n := newCamp(c.j)
-	n.claims, n.landed = c.claims, c.landed
+	n.claims, n.landed, n.sent = c.claims, c.landed, c.sent
 	return n
 }
 
@@ -77,6 +78,9 @@ func (c *camp) Claim(ctx context.Context, to metadata.NodeID, q Claim) ([]bool, 
 }
 
 func (c *camp) Put(ctx context.Context, to metadata.NodeID, ino metadata.Ino, p []byte, off int64) error {
+	if c.sent != nil {
+		c.sent(len(p))
+	}
 	return c.j.target.Put(ctx, to, ino, p, off)
 }
 
@@ -152,6 +156,35 @@ func TestRunsAreLarge(t *testing.T) {
 	}
 	if most := int64(3 * len(archive) / j.lim.piece); reads.Load() > most {
 		t.Errorf("%d reads of 1000 members in %d bytes, want %d at the most", reads.Load(), len(archive), most)
+	}
+}
+
+// TestLargeIsReadByOwner: what is large goes between no nodes.
+func TestLargeIsReadByOwner(t *testing.T) {
+	r := seed(t)
+	var members []member
+	for i := range 12 {
+		members = append(members, file(fmt.Sprint("large", i), randBytes(r, largePiece+i)), file(fmt.Sprint("small", i), randBytes(r, 1000)))
+	}
+	archive := writeTar(t, tar.FormatUSTAR, members)
+	want, err := twin(archive)
+	if err != nil {
+		t.Fatal(err)
+	}
+	j := runJob(archive, 3)
+	j.stripe, j.lim.piece = 2*largePiece, 64<<10
+	var sent atomic.Int64
+	j.camp.sent = func(n int) { sent.Add(int64(n)) }
+	got, err := j.run(context.Background())
+	if err != nil {
+		t.Fatal(err)
+	}
+	checkTree(t, got, want)
+	if n := sent.Load(); n > 12*1000 {
+		t.Errorf("%d bytes went between nodes", n)
+	}
+	if read := j.sum.SourceBytes - j.scanned.Read; read > int64(len(archive)) {
+		t.Errorf("%d bytes of %d were read", read, len(archive))
 	}
 }
 

@@ -27,7 +27,9 @@
 // goes to its owner as it is read; then the owner is told the sums (Landing),
 // and writes its journal. What a run did not bring, for whatever reason, its
 // owner fetches by itself; what a lost node, or one that starts again, has
-// claimed is nobody's again. With order=seed:S or list:FILE each piece is fetched
+// claimed is nobody's again. Pieces of 1 MiB and more are read by their owners: a
+// request for one is large enough, and what goes between nodes costs them processor
+// time. With order=seed:S or list:FILE each piece is fetched
 // alone, in its turn.
 //
 // # What is left in the source
