@@ -27,7 +27,7 @@ type blobReq struct {
 }
 
 // onBlob answers wire.OpManifest with at most wire.MaxData bytes; none is the end.
-func (d *Daemon) onBlob(_ context.Context, r *rpc.Request, resp *rpc.Response) error {
+func (d *Daemon) onBlob(ctx context.Context, r *rpc.Request, resp *rpc.Response) error {
 	var q blobReq
 	if err := decodeJSON(r.Body, &q); err != nil {
 		return err
@@ -43,7 +43,10 @@ func (d *Daemon) onBlob(_ context.Context, r *rpc.Request, resp *rpc.Response) e
 		return fmt.Errorf("blob: %w", err)
 	}
 	defer f.Close()
-	b := make([]byte, wire.MaxData)
+	b, err := resp.Alloc(ctx, wire.MaxData)
+	if err != nil {
+		return fmt.Errorf("blob: %w", err)
+	}
 	n, err := f.ReadAt(b, q.Off)
 	if err != nil && err != io.EOF {
 		return fmt.Errorf("blob %d/%s: %w", q.Dataset, q.Name, err)

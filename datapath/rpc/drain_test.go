@@ -205,3 +205,24 @@ func TestPeerThatDoesNotDrain(t *testing.T) {
 		})
 	}
 }
+
+// That a node lives can be said while calls that it has lost still run.
+func TestReportsDoNotDrain(t *testing.T) {
+	began, release := make(chan string, 2), make(chan struct{})
+	_, addr := startServer(t, map[wire.Op]Handler{wire.OpSetattr: begun(began, release), wire.OpWrite: begun(began, release), wire.OpReport: echo}, nil)
+	defer close(release)
+	var link cutter
+	p := startPeers(t, addr, link.use)
+	lost := make(chan error, 2)
+	for _, op := range []wire.Op{wire.OpSetattr, wire.OpWrite} {
+		go func() { lost <- p.To(3).Do(context.Background(), &Call{Op: op}) }()
+		<-began
+	}
+	link.cut()
+	for range 2 {
+		wantErrno(t, <-lost, syscall.ECONNRESET)
+	}
+	if err := p.To(3).Do(context.Background(), &Call{Op: wire.OpReport}); err != nil {
+		t.Errorf("report = %v", err)
+	}
+}

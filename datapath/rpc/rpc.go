@@ -22,7 +22,8 @@
 // peer end what is left of them (OpDrain): a call that begins after another
 // was lost runs after it, if that has run at all. Otherwise a write that is
 // made again could be undone by its first try, and by then another may have
-// come after it. Only homes among themselves do without, so as to never wait.
+// come after it. Only homes among themselves, and reports, do without, so as to
+// never wait.
 //
 // # Memory
 //

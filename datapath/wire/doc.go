@@ -15,7 +15,8 @@
 //	C → S  Hello      44 bytes
 //	     0   4  "BVhi"
 //	     4   2  version
-//	     6   1  purpose: 1 metadata, 2 bulk, 3 stream, 4 homes among themselves
+//	     6   1  purpose: 1 metadata, 2 bulk, 3 stream, 4 homes among themselves,
+//	           and reports
 //	     7   1  zero
 //	     8   2  node id of C; 0xffff: a client without a share
 //	    10   2  node id of the S that C wants

@@ -212,14 +212,14 @@ func (o Op) Repeatable() bool {
 
 // Purpose is that of the connection that the op goes over: large bodies cannot
 // delay small calls there, and calls that may wait cannot delay those that
-// they wait for.
+// they wait for, nor a node's report that it lives.
 func (o Op) Purpose() Purpose {
 	switch o {
 	case OpRead, OpWrite, OpStage, OpStagePoll, OpStagePart, OpStageSeam, OpStageIn, OpStageOut, OpStageAbort, OpManifest,
 		OpCensus, OpObjects, OpGone, OpNamed:
 		return PurposeBulk
 	case OpPrepare, OpCommit, OpAbort, OpOutcome, OpMoves, OpClimb,
-		OpSectionMake, OpSectionFill, OpSectionChange, OpSectionReport, OpRevoke:
+		OpSectionMake, OpSectionFill, OpSectionChange, OpSectionReport, OpRevoke, OpReport:
 		return PurposeHomes
 	}
 	return PurposeMeta
