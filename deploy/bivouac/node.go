@@ -96,7 +96,7 @@ func (n *node) openMount(start daemon.Start) error {
 		dir = fmt.Sprintf("/dev/fd/%d", daemon.FuseFD)
 	}
 	n.mount, err = mount.New(mount.Config{
-		Client: n.client, Dir: dir, Point: n.job.Dirs.Mount, AllowOther: start.Fuse, UID: n.job.UID, GID: n.job.GID,
+		Client: n.client, Dir: dir, Point: n.job.Dirs.Mount, AllowOther: start.Fuse || os.Geteuid() == 0, UID: n.job.UID, GID: n.job.GID,
 		Virtual: n.virtual, Backer: n.backer, Log: n.log.WithField("part", "mount"),
 	})
 	if err != nil {
