@@ -123,6 +123,9 @@ func (c *Client) GetattrKept(ctx context.Context, ino metadata.Ino) (metadata.At
 	return a, 0, err
 }
 
+// Removed is the attributes of a directory that was there and is gone.
+func (c *Client) Removed(ino metadata.Ino) (metadata.Attr, bool) { return c.leases.Removed(ino) }
+
 // getattrLive asks the home of ino.
 func (c *Client) getattrLive(ctx context.Context, ino metadata.Ino) (metadata.Attr, error) {
 	s, err := c.homeOf(ino)

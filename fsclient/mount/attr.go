@@ -2,6 +2,7 @@ package mount
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"syscall"
 	"time"
@@ -175,6 +176,12 @@ func (s *fsys) GetAttr(cancel <-chan struct{}, in *fuse.GetAttrIn, out *fuse.Att
 			return nil
 		}
 		a, left, err := s.attr(ctx, ino)
+		if errors.Is(err, syscall.ENOENT) {
+			if was, ok := s.client.Removed(ino); ok { // the kernel has it still, as its directory or ours
+				fillAttrOut(out, &was, 0)
+				return nil
+			}
+		}
 		if err != nil {
 			return held(err)
 		}

@@ -219,15 +219,17 @@ func rmdirOpen(t *testing.T, _ *camp, here, there string) {
 	check(t, syscall.Rmdir(here+"/d"))
 	_, err = unix.Openat(fd, "f", unix.O_CREAT|unix.O_WRONLY|unix.O_CLOEXEC, 0o644)
 	for what, err := range map[string]error{"create": err, "mkdir": unix.Mkdirat(fd, "d", 0o755)} {
-		if !errors.Is(err, syscall.ENOENT) && !errors.Is(err, syscall.ESTALE) {
-			t.Errorf("%s in it = %v", what, err)
+		if !errors.Is(err, syscall.ENOENT) {
+			t.Errorf("%s in it = %v, want ENOENT", what, err)
 		}
 	}
+	var st unix.Stat_t
 	testcluster.Eventually(t, "its handle tells that it is gone", func() bool {
-		var st unix.Stat_t
-		err := unix.Fstat(fd, &st)
-		return errors.Is(err, syscall.ESTALE) || err == nil && st.Nlink == 0
+		return unix.Fstatat(fd, "f", &st, 0) == syscall.ENOENT && unix.Fstat(fd, &st) == nil && st.Nlink == 0
 	})
+	if st.Mode&unix.S_IFMT != unix.S_IFDIR {
+		t.Errorf("mode of what is gone = %o", st.Mode)
+	}
 }
 
 // changeTimes: the times move with what is done, and only then.

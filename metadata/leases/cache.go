@@ -10,6 +10,9 @@ import (
 // maxPast bounds what is remembered of revocations while answers are under way.
 const maxPast = 4096
 
+// maxSeen is how many directories are remembered, at least, as they were last.
+const maxSeen = 8192
+
 // Cache is what one node may keep, and until when.
 type Cache struct {
 	now func() time.Time
@@ -17,6 +20,7 @@ type Cache struct {
 	mu      sync.Mutex
 	entries map[metadata.LeaseKey]kept[metadata.Entry] // under mu; without Attr
 	attrs   map[metadata.Ino]kept[metadata.Attr]       // under mu
+	seen    [2]map[metadata.Ino]metadata.Attr          // under mu: directories, the newer ones first
 	swept   time.Time                                  // under mu: when what is over was dropped
 	flights int                                        // under mu: fetches under way
 	seq     uint64                                     // under mu: counts what has happened
@@ -40,6 +44,7 @@ type floor struct {
 func NewCache(now func() time.Time) *Cache {
 	return &Cache{
 		now: now, swept: now(),
+		seen:    [2]map[metadata.Ino]metadata.Attr{make(map[metadata.Ino]metadata.Attr)},
 		entries: make(map[metadata.LeaseKey]kept[metadata.Entry]), attrs: make(map[metadata.Ino]kept[metadata.Attr]),
 		past: make(map[metadata.LeaseKey]uint64), floors: make(map[metadata.Ino]floor),
 	}
@@ -120,6 +125,7 @@ func (f Fetch) Attr(a metadata.Attr, term time.Duration) metadata.Attr {
 	if fl, ok := c.floors[a.Ino]; ok && fl.seq > f.seq {
 		a.Mtime, a.Ctime = max(a.Mtime, fl.time), max(a.Ctime, fl.time)
 	}
+	c.see(a)
 	if term <= 0 || f.seq < c.barren || c.past[metadata.LeaseKey{Ino: a.Ino}] > f.seq {
 		return a
 	}
@@ -128,6 +134,29 @@ func (f Fetch) Attr(a metadata.Attr, term time.Duration) metadata.Attr {
 	}
 	c.attrs[a.Ino] = kept[metadata.Attr]{a, f.began.Add(term)}
 	return a
+}
+
+// see remembers a directory as it is now; c.mu is held.
+func (c *Cache) see(a metadata.Attr) {
+	if len(c.seen[0]) >= maxSeen {
+		c.seen = [2]map[metadata.Ino]metadata.Attr{make(map[metadata.Ino]metadata.Attr), c.seen[0]}
+	}
+	c.seen[0][a.Ino] = a
+}
+
+// Removed is the attributes of the directory ino, whose home says that there is
+// none, for who has it open still: as they were last, without a link. False if
+// it is not remembered, or was no directory.
+func (c *Cache) Removed(ino metadata.Ino) (metadata.Attr, bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, m := range c.seen {
+		if a, ok := m[ino]; ok {
+			a.Nlink = 0
+			return a, true
+		}
+	}
+	return metadata.Attr{}, false
 }
 
 // Revoke forgets what keys name, because it has changed. With an entry go the

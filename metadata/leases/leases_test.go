@@ -233,3 +233,31 @@ func TestManyRevocations(t *testing.T) {
 		t.Error("revocations are remembered for nobody")
 	}
 }
+
+func TestRemovedDirectoriesAreRemembered(t *testing.T) {
+	c := NewCache(newClock().now)
+	see := func(ino metadata.Ino) {
+		f := c.Fetch()
+		defer f.End()
+		a := dir(ino, 1)
+		a.Nlink = 2
+		f.Attr(a, 0)
+	}
+	const first = metadata.Ino(1 << 20)
+	see(first)
+	for i := range metadata.Ino(maxSeen) {
+		see(first + 1 + i)
+	}
+	if a, ok := c.Removed(first); !ok || a.Ino != first || a.Nlink != 0 {
+		t.Errorf("Removed = %+v, %v, want it without links", a, ok)
+	}
+	for i := range metadata.Ino(maxSeen) {
+		see(first + maxSeen + 1 + i)
+	}
+	if _, ok := c.Removed(first); ok {
+		t.Error("it is remembered for ever")
+	}
+	if a, ok := c.Removed(first + 2*maxSeen); !ok || a.Nlink != 0 {
+		t.Errorf("Removed of the last = %+v, %v", a, ok)
+	}
+}
