@@ -53,7 +53,11 @@ func (c *Client) Setattr(ctx context.Context, ino metadata.Ino, ch metadata.Chan
 		return f.change(ctx, s, ch)
 	}
 	defer c.leases.Revoke(metadata.LeaseKey{Ino: ino})
-	return s.Setattr(ctx, ino, ch)
+	a, err := s.Setattr(ctx, ino, ch)
+	if err == nil && isDir(a.Mode) {
+		c.leases.See(a)
+	}
+	return a, err
 }
 
 // resize cuts the data first and sets the size then, so that a crash between

@@ -126,6 +126,10 @@ func (f *File) NextData(ctx context.Context, off int64) (int64, error) {
 	return at, err
 }
 
+// holeUnit is what a hole begins at a multiple of, as on a disk. What an object
+// lacks to that are zeros all the same.
+const holeUnit = 4096
+
 // NextHole is the first place at or behind off that has none; the end of the
 // file is a hole. ENXIO if off is not before the end.
 func (f *File) NextHole(ctx context.Context, off int64) (int64, error) {
@@ -133,7 +137,7 @@ func (f *File) NextHole(ctx context.Context, off int64) (int64, error) {
 		if e.From > from {
 			return from
 		}
-		return e.To
+		return (e.To + holeUnit - 1) / holeUnit * holeUnit
 	})
 	return min(at, size), err
 }

@@ -65,7 +65,7 @@
 //	                    space comes back with the last close, or
 //	                    the death of the last node that has it
 //	rmdir of an open    nothing new can be made in it: ENOENT; fstat  ESTALE, if 8,192 others were looked
-//	directory           is what it was, without links                 up since then
+//	directory           is as it was seen here last, without links    up since then
 //	mtime, ctime        set by the node that keeps the inode          of writes: when it hears of them
 //	atime               set by utimensat only                         reading does not change it
 //	readdir             an entry that is there all the time is        after seekdir back over more than

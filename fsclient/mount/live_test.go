@@ -79,6 +79,7 @@ func TestLive(t *testing.T) {
 		{"Refusals", testRefusals},
 		{"Fallocate", testFallocate},
 		{"Seek", testSeek},
+		{"HoleBehindShortData", testShortData},
 		{"DirectIO", testDirectIO},
 		{"SpecialFiles", testSpecialFiles},
 		{"Times", testTimes},

@@ -296,3 +296,20 @@ func TestSpaceComesBack(t *testing.T) {
 		check(t, err)
 	}
 }
+
+// testShortData: a hole begins at a multiple of what a disk allocates.
+func testShortData(t *testing.T, a, _ string) {
+	f, err := os.Create(a + "/f")
+	check(t, err)
+	defer func() { check(t, f.Close()) }()
+	check(t, f.Truncate(100<<10))
+	for _, off := range []int64{0, 40 << 10, 100<<10 - 128} {
+		_, err = f.WriteAt([]byte("short"), off)
+		check(t, err)
+	}
+	for off, want := range map[int64]int64{0: 4 << 10, 40<<10 + 2: 44 << 10, 100<<10 - 128: 100 << 10} {
+		if at, err := unix.Seek(int(f.Fd()), off, unix.SEEK_HOLE); at != want || err != nil {
+			t.Errorf("hole behind %d = %d, %v, want %d", off, at, err, want)
+		}
+	}
+}

@@ -136,7 +136,14 @@ func (f Fetch) Attr(a metadata.Attr, term time.Duration) metadata.Attr {
 	return a
 }
 
-// see remembers a directory as it is now; c.mu is held.
+// See notes that a directory is so now.
+func (c *Cache) See(a metadata.Attr) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.see(a)
+}
+
+// see is See; c.mu is held.
 func (c *Cache) see(a metadata.Attr) {
 	if len(c.seen[0]) >= maxSeen {
 		c.seen = [2]map[metadata.Ino]metadata.Attr{make(map[metadata.Ino]metadata.Attr), c.seen[0]}

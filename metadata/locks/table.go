@@ -80,18 +80,20 @@ func (t *Table) Lock(node metadata.NodeID, q metadata.LockReq, now time.Time) (m
 	return metadata.LockAnswer{}, nil
 }
 
-// Test returns a lock that stands in the way of l.
+// Test returns the first lock, by its place in the file, that stands in the way
+// of l.
 func (t *Table) Test(node metadata.NodeID, ino metadata.Ino, l metadata.Lock) (metadata.NodeID, metadata.Lock) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	first := held{node, metadata.Lock{Kind: l.Kind}}
 	if f := t.files[ino]; f != nil {
 		for _, h := range f.held {
-			if conflict(h, held{node, l}) {
-				return h.node, h.Lock
+			if conflict(h, held{node, l}) && (first.Type == metadata.Unlocked || h.Start < first.Start) {
+				first = h
 			}
 		}
 	}
-	return node, metadata.Lock{Kind: l.Kind}
+	return first.node, first.Lock
 }
 
 // Resume gives a node the locks that it had in an earlier life of the home. It

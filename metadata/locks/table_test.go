@@ -87,6 +87,11 @@ func TestRanges(t *testing.T) {
 	if _, h := tt.Test(1, 9, lk(wr, 1, 0, all)); h.Type != un {
 		t.Errorf("Test of what its owner has = %+v", h)
 	}
+	tt.ask(2, 9, lk(rd, 1, 200, 209), 0, "granted")
+	tt.ask(2, 9, lk(rd, 1, 120, 129), 0, "granted")
+	if _, h := tt.Test(3, 9, lk(wr, 1, 110, all)); h.Start != 120 || h.End != 129 {
+		t.Errorf("Test = %+v, want the first that is in the way", h)
+	}
 	flock := metadata.Lock{Kind: metadata.FlockLock, Type: wr, Owner: 7, End: all}
 	tt.ask(2, 9, flock, 0, "granted") // another kind
 	tt.ask(1, 9, flock, 0, syscall.EAGAIN)
