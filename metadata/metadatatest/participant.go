@@ -37,6 +37,7 @@ func RunParticipant(t *testing.T, open func(t *testing.T) Participant) {
 		{"ReplaceRefuses", testEditReplaceRefuses},
 		{"Swap", testEditSwap},
 		{"Make", testEditMake},
+		{"DropWhileMade", testDropWhileMade},
 		{"Drop", testEditDrop},
 		{"Links", testEditLinks},
 		{"Moved", testEditMoved},
@@ -242,8 +243,10 @@ func testEditMake(f *partner) {
 	if v.Attr == nil || v.Attr.Mode != dir|0o2750 || v.Attr.Nlink != 2 || v.Attr.UID != 3 || v.Attr.GID != 4 || v.Attr.Layout.Width != 2 || v.Attr.Ino.Home() != 0 {
 		f.Fatalf("vote = %+v", v.Attr)
 	}
-	_, err := f.s.Getattr(ctx, v.Attr.Ino)
-	f.want(err, syscall.ENOENT, "Getattr of a directory that is only promised")
+	short, cancel := context.WithTimeout(ctx, 10*time.Millisecond)
+	defer cancel()
+	_, err := f.s.Getattr(short, v.Attr.Ino)
+	f.want(err, syscall.ETIMEDOUT, "Getattr of a directory that is only promised")
 	f.commit(tx)
 	f.nlink(v.Attr.Ino, 2)
 	f.create(v.Attr.Ino, "f")
@@ -256,6 +259,18 @@ func testEditMake(f *partner) {
 	f.refused(syscall.EINVAL, e)
 	e.New = nil
 	f.refused(syscall.EINVAL, e)
+}
+
+// testDropWhileMade: who has found the name of a directory whose making is not
+// heard of everywhere yet waits for that.
+func testDropWhileMade(f *partner) {
+	made, v := f.prepare(metadata.Edit{Kind: metadata.EditMake, ToDir: farDir, ToName: "d", New: &metadata.New{Mode: 0o700}})
+	for _, kind := range []metadata.EditKind{metadata.EditDrop, metadata.EditMoved} {
+		f.refused(syscall.EAGAIN, onInode(kind, v.Attr.Ino))
+	}
+	f.commit(made)
+	f.done(onInode(metadata.EditDrop, v.Attr.Ino))
+	f.refused(syscall.ENOENT, onInode(metadata.EditDrop, v.Attr.Ino))
 }
 
 func testEditDrop(f *partner) {

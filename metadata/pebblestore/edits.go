@@ -265,6 +265,7 @@ func replaceable(old, mode uint32) error {
 func (a *applied) editInode(e *edit) error {
 	n, err := a.inode(e.Ino)
 	if err != nil {
+		a.wants = append(a.wants, wantAlone(e.Ino)) // it may be about to be made
 		return err
 	}
 	defer a.asOf(e.at, n)()
@@ -312,6 +313,7 @@ func (a *applied) makeDir(e *edit) error {
 			return err
 		}
 	}
+	a.wants = append(a.wants, wantAlone(e.Ino))
 	c := &inode{Attr: metadata.Attr{Ino: e.Ino}}
 	defer a.asOf(e.at, c)()
 	*c = *a.fresh(e.Ino, n)
