@@ -50,16 +50,20 @@ func (s *fsys) openVirtual(ino metadata.Ino, out *fuse.OpenOut) error {
 func (s *fsys) opened(f *fsclient.File, flags uint32, out *fuse.OpenOut) {
 	h := &handle{file: f, writable: flags&syscall.O_ACCMODE != syscall.O_RDONLY}
 	h.appends = h.writable && flags&syscall.O_APPEND != 0
-	out.Fh = s.handles.add(h)
 	switch {
 	case f.Ino().Sealed():
 		s.openSealed(h, out)
-	case h.appends: // the kernel does not know where the bytes go
+	case h.appends || !h.writable && s.mapsDirect && s.handles.appended(f.Ino()):
+		// The kernel does not know where what is appended goes, and believes
+		// that the file is as much longer at once. Of a reader's pages those that
+		// have its end would be taken for data, until they are dropped.
+		h.direct = true
 		out.OpenFlags |= fuse.FOPEN_DIRECT_IO
 	}
 	if !h.writable && f.Ino().Sealed() {
 		out.OpenFlags |= fuse.FOPEN_NOFLUSH // of others the kernel tells by FLUSH whose locks end
 	}
+	out.Fh = s.handles.add(h)
 }
 
 // Create makes a file and opens it. The kernel asks for it when it has found no
@@ -132,7 +136,7 @@ func (s *fsys) Read(cancel <-chan struct{}, in *fuse.ReadIn, buf []byte) (res fu
 		buf = buf[:min(len(buf), int(in.Size))]
 		n := 0
 		switch {
-		case h.file != nil && h.appends: // of which the kernel asks no attributes before
+		case h.direct:
 			if err = h.file.Refresh(ctx); err == nil {
 				n, err = h.file.ReadAt(ctx, buf, int64(in.Offset))
 			}

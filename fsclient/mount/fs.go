@@ -26,9 +26,10 @@ type fsys struct {
 	newborns newborns
 	stats    opCounters
 
-	server   atomic.Pointer[fuse.Server] // since Init
-	backings backings
-	warned   atomic.Int64 // when the last error was logged as a warning, Unix seconds
+	server     atomic.Pointer[fuse.Server] // since Init
+	mapsDirect bool                        // since Init: what is not kept in pages can be mapped shared all the same
+	backings   backings
+	warned     atomic.Int64 // when the last error was logged as a warning, Unix seconds
 }
 
 func newFS(cfg Config, now time.Time) *fsys {
@@ -52,6 +53,7 @@ func (s *fsys) Init(server *fuse.Server) {
 	s.client.OnRevoke(s.forget)
 	k := server.KernelSettings()
 	has := func(c uint64) bool { return k.Flags64()&c != 0 }
+	s.mapsDirect = has(fuse.CAP_DIRECT_IO_ALLOW_MMAP)
 	s.log.WithFields(logrus.Fields{
 		"protocol":        fmt.Sprintf("%d.%d", k.Major, k.Minor),
 		"max_write":       maxWrite,

@@ -5,6 +5,7 @@ import (
 	"syscall"
 
 	"github.com/bivouacfs/bivouac/fsclient"
+	"github.com/bivouacfs/bivouac/metadata"
 )
 
 // handle is an open file or directory: one of file, content and dir is set.
@@ -12,6 +13,7 @@ type handle struct {
 	file     *fsclient.File
 	writable bool     // of file
 	appends  bool     // of file: it was opened to append
+	direct   bool     // of file: the kernel keeps no pages of it, and asks no attributes before a read
 	backing  *backing // of file, if the kernel may read it by itself
 	locks    lockOwners
 	content  []byte
@@ -20,14 +22,16 @@ type handle struct {
 
 // handles numbers what is open.
 type handles struct {
-	mu   sync.RWMutex
-	next uint64             // under mu
-	open map[uint64]*handle // under mu
+	mu        sync.RWMutex
+	next      uint64               // under mu
+	open      map[uint64]*handle   // under mu
+	appending map[metadata.Ino]int // under mu: how many handles append
 }
 
 func (t *handles) init() {
 	t.next = 1
 	t.open = make(map[uint64]*handle)
+	t.appending = make(map[metadata.Ino]int)
 }
 
 func (t *handles) add(h *handle) uint64 {
@@ -36,7 +40,17 @@ func (t *handles) add(h *handle) uint64 {
 	fh := t.next
 	t.next++
 	t.open[fh] = h
+	if h.appends {
+		t.appending[h.file.Ino()]++
+	}
 	return fh
+}
+
+// appended reports whether some handle appends to ino.
+func (t *handles) appended(ino metadata.Ino) bool {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	return t.appending[ino] > 0
 }
 
 func (t *handles) get(fh uint64) (*handle, error) {
@@ -54,5 +68,11 @@ func (t *handles) remove(fh uint64) *handle {
 	defer t.mu.Unlock()
 	h := t.open[fh]
 	delete(t.open, fh)
+	if h != nil && h.appends {
+		ino := h.file.Ino()
+		if t.appending[ino]--; t.appending[ino] == 0 {
+			delete(t.appending, ino)
+		}
+	}
 	return h
 }
