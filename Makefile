@@ -58,7 +58,7 @@ model: ## random operations through several mounts against a model, for hours (M
 CRASH_TIME ?= 10m
 CRASH_SEED ?= 0
 crash: build ## daemons killed at any moment under work, for as long as you say (CRASH_TIME, CRASH_SEED)
-	$(GO) test -count=1 -v -timeout 0 -run '^TestKills' ./integration/crash -args -time $(CRASH_TIME) -seed $(CRASH_SEED)
+	$(GO) test -count=1 -v -timeout 0 -run '^TestKills' ./integration/crash -args -time $(CRASH_TIME) -seed $(CRASH_SEED) -away 20
 
 HUGE_ENTRIES ?= 1000000
 huge: ## a directory of a million entries through the mounts of four nodes (HUGE_ENTRIES)

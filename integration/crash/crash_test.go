@@ -21,6 +21,7 @@ import (
 
 var (
 	long     = flag.Duration("time", 30*time.Second, "how long TestKills kills")
+	away     = flag.Int("away", 0, "one death of so many lasts until the node is given up; 0 is none")
 	seedFlag = flag.Uint64("seed", 0, "of TestKills; 0 is any")
 )
 

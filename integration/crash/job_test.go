@@ -5,7 +5,8 @@
 // it: that has to be there, and what was not answered has happened as a whole or
 // not at all.
 //
-// It needs root and /dev/fuse. The seed is printed; -time makes it longer.
+// It needs root and /dev/fuse. The seed is printed; -time makes it longer, and with
+// -away some daemons stay dead until the others have given their node up.
 package crash
 
 import (
@@ -144,7 +145,7 @@ func (j *job) keep(x *node) {
 		j.t.Fatal(err)
 	}
 	cmd := exec.Command(exe)
-	cmd.Env = append(os.Environ(), keeperOf+"="+x.file, programOf+"="+j.bin)
+	cmd.Env = append(os.Environ(), keeperOf+"="+x.file, programOf+"="+j.bin, fmt.Sprint(awayOf, "=", *away))
 	cmd.Stderr = os.Stderr
 	in, err := cmd.StdinPipe()
 	if err != nil {

@@ -11,6 +11,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	"runtime"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -26,6 +27,7 @@ import (
 const (
 	keeperOf  = "BIVOUAC_TEST_KEEPER"
 	programOf = "BIVOUAC_TEST_PROGRAM"
+	awayOf    = "BIVOUAC_TEST_AWAY"
 )
 
 func TestMain(m *testing.M) {
@@ -64,10 +66,19 @@ func keeper(file, program string) error {
 		}
 		select {
 		case <-ctx.Done():
-		case <-time.After(time.Duration(rand.IntN(700)) * time.Millisecond):
+		case <-time.After(rest()):
 		}
 	}
 	return nil
+}
+
+// rest is how long a node is without a daemon. With -away it is now and then long
+// enough to be given up by the others.
+func rest() time.Duration {
+	if n, _ := strconv.Atoi(os.Getenv(awayOf)); n > 0 && rand.IntN(n) == 0 {
+		return 18*time.Second + rand.N(6*time.Second)
+	}
+	return rand.N(700 * time.Millisecond)
 }
 
 // grace is how long a daemon may take to end that is asked to.
