@@ -28,6 +28,9 @@ func TestBuggyPeer(t *testing.T) {
 	if ds.Phase != cluster.Sealed {
 		t.Fatalf("dataset: %+v", ds)
 	}
+	for i := range c.Nodes[1:] { // they hear of it by their next report
+		c.Dataset(t, 1+i, "set")
+	}
 	peers, err := rpc.NewPeers(rpc.PeersConfig{
 		Key: c.Key, Job: c.Nodes[0].Job.Name(), Self: 3, Addrs: func(id metadata.NodeID) []string { return c.Addrs[id : id+1] },
 	})
