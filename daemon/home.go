@@ -24,8 +24,6 @@ type home struct {
 	locks *locks.Locks
 	wide  *wide.Directories
 	tx    *txn.Coordinator
-
-	layouts layoutGate
 }
 
 var _ metadata.NodeStore = (*home)(nil)
@@ -67,14 +65,9 @@ func (d *Daemon) openHome() (*home, error) {
 	return h, nil
 }
 
-// set is Setattr of this node alone. A size that is set waits for the appends
-// under way, and they for it.
+// set is Setattr of this node alone.
 func (h *home) set(ctx context.Context, ino metadata.Ino, c metadata.Change) (metadata.Attr, error) {
-	set := func() (metadata.Attr, error) { return h.setattr(ctx, ino, c) }
-	if c.Set&metadata.SetSize == 0 {
-		return set()
-	}
-	return h.files.Cut(ino, c.Size, set)
+	return h.files.Set(ctx, ino, c, func() (metadata.Attr, error) { return h.Store.Setattr(ctx, ino, c) })
 }
 
 // Unlink is metadata.Namespace.

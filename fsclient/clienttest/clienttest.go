@@ -111,9 +111,5 @@ func New(t testing.TB, cfg Config) *Home {
 
 // Setattr is metadata.Inodes, as a daemon's home has it.
 func (h *Home) Setattr(ctx context.Context, ino metadata.Ino, c metadata.Change) (metadata.Attr, error) {
-	set := func() (metadata.Attr, error) { return h.Store.Setattr(ctx, ino, c) }
-	if c.Set&metadata.SetSize == 0 {
-		return set()
-	}
-	return h.Files.Cut(ino, c.Size, set)
+	return h.Files.Set(ctx, ino, c, func() (metadata.Attr, error) { return h.Store.Setattr(ctx, ino, c) })
 }

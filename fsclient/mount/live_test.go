@@ -35,7 +35,12 @@ func wantFile(t *testing.T, path string, want []byte) {
 	t.Helper()
 	got, err := os.ReadFile(path)
 	if err != nil || !bytes.Equal(got, want) {
-		t.Errorf("%s has %d bytes, %v, want %d bytes", path, len(got), err, len(want))
+		at := 0
+		for at < min(len(got), len(want)) && got[at] == want[at] {
+			at++
+		}
+		t.Errorf("%s has %d bytes, %v, want %d bytes; from %d on it has %x, want %x", path, len(got), err, len(want),
+			at, got[at:min(at+16, len(got))], want[at:min(at+16, len(want))])
 	}
 }
 

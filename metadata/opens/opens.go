@@ -92,6 +92,10 @@ type Files struct {
 
 	mu   sync.Mutex
 	kept []metadata.Ino // under mu: what could not be removed
+
+	// layouts keeps the layout of a file from changing while somebody opens it.
+	// It comes before all locks of the store and of the Registry.
+	layouts sync.RWMutex
 }
 
 var _ metadata.Opens = (*Files)(nil)
@@ -113,6 +117,8 @@ func New(cfg Config) *Files {
 
 // Open is metadata.Opens.
 func (f *Files) Open(ctx context.Context, by metadata.Holder, ino metadata.Ino, t metadata.Ticket) (metadata.Attr, error) {
+	f.layouts.RLock()
+	defer f.layouts.RUnlock()
 	if err := f.Registry.Open(by, ino, t); err != nil {
 		return metadata.Attr{}, err
 	}
@@ -129,6 +135,8 @@ func (f *Files) CreateOpen(ctx context.Context, by metadata.Holder, t metadata.T
 	if n.Mode&syscall.S_IFMT != syscall.S_IFREG {
 		return metadata.Attr{}, fmt.Errorf("create of %q with mode %o: %w", name, n.Mode, syscall.EINVAL)
 	}
+	f.layouts.RLock()
+	defer f.layouts.RUnlock()
 	moment := f.Begin()
 	defer f.End(moment)
 	a, err := f.cfg.Store.Create(ctx, dir, name, n)
