@@ -5,7 +5,6 @@ SHELL := /bin/bash
 GO ?= go
 VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 export CGO_ENABLED = 0
-RACE = CGO_ENABLED=1 $(GO) test -race
 UNIT := ./metadata/... ./datapath/... ./stagein/... ./fsclient/... ./daemon/... ./deploy/...
 
 .PHONY: all build plugin packages demo check lint layers unit fuzz integration slurm-test model crash huge test bench bench-stage man clean help
@@ -36,7 +35,7 @@ layers: ## the floor plan
 	$(GO) test ./integration
 
 unit: ## unit tests under the race detector
-	$(RACE) -timeout 15m $(UNIT)
+	CGO_ENABLED=1 integration/steady -race -timeout 15m $(UNIT)
 
 FUZZTIME ?= 3s
 fuzz: ## every fuzz target for a short while
@@ -48,7 +47,7 @@ fuzz: ## every fuzz target for a short while
 check: packages lint layers unit fuzz ## what every commit passes
 
 integration: packages build ## clusters of processes, with real mounts
-	$(GO) test -timeout 15m -count=1 ./integration/...
+	integration/steady -timeout 15m -count=1 ./integration/...
 
 MODEL_TIME ?= 1h
 MODEL_SEED ?= 0
@@ -65,7 +64,7 @@ huge: ## a directory of a million entries through the mounts of four nodes (HUGE
 	$(GO) test -count=1 -v -timeout 0 -run '^TestHugeDirectory' ./integration/testcluster -args -entries $(HUGE_ENTRIES)
 
 slurm-test: packages build plugin ## the life and death of jobs on a real Slurm
-	integration/slurm/run-tests
+	integration/steady -timeout 30m -count=1 -tags slurm ./integration/slurm/...
 
 test: check integration slurm-test ## everything
 
