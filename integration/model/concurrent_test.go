@@ -204,6 +204,9 @@ func TestExplain(t *testing.T) {
 		{"exchanged with nothing", []Event{{0, mv("x/a", "y/a", unix.RENAME_EXCHANGE), 0, 0, 9}}, "y/a", false},
 		{"linked what was gone", []Event{{0, Op{Kind: "unlink", Path: "x/a"}, 0, 0, 1}, {1, Op{Kind: "link", Path: "x/a", To: "y/a"}, 0, 2, 9}}, "y/a", false},
 		{"linked what moved", []Event{{0, mv("x/a", "x/b", 0), 0, 0, 9}, {1, Op{Kind: "link", Path: "x/a", To: "y/a"}, 0, 0, 9}}, "x/b=y/a", true},
+		{"made twice, the other way round", []Event{
+			{0, create("y/b"), 0, 0, 9}, {1, Op{Kind: "symlink", Path: "y/b", To: "nowhere"}, 0, 0, 9}, {2, Op{Kind: "unlink", Path: "y/b"}, 0, 0, 9}, {2, stat("x/a"), 0, 10, 11},
+		}, "x/a y/b", true},
 		{"linked, not counted", []Event{{1, Op{Kind: "link", Path: "x/a", To: "y/a"}, 0, 0, 9}}, "x/a y/a", false},
 	}
 	for _, tt := range tests {

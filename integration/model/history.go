@@ -224,7 +224,7 @@ func (s *search) key(f *FS) string {
 	}
 	for _, p := range f.paths() {
 		i, _ := f.find(p, false)
-		fmt.Fprintf(&b, "%q%d ", p, i.id)
+		fmt.Fprintf(&b, "%q%d/%o ", p, i.id, i.mode) // which of two was made first, its number does not tell
 	}
 	return b.String()
 }
