@@ -405,3 +405,23 @@ func (d *Daemon) controlHandlers() map[wire.Op]rpc.Handler {
 		wire.OpNamed:      handleJSON(d.onNamed),
 	}
 }
+
+// insist calls fn, which asks a node for something, again while mayPass says so
+// of its error and the map says that the node is there, but not for longer than
+// patience.
+func (d *Daemon) insist(ctx context.Context, node metadata.NodeID, patience time.Duration, mayPass func(error) bool, fn func() error) error {
+	over := time.After(patience)
+	for {
+		err := fn()
+		if n, _ := d.View().Map.Node(node); err == nil || !mayPass(err) || !serving(n) {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return err
+		case <-over:
+			return err
+		case <-time.After(pollEvery):
+		}
+	}
+}

@@ -52,24 +52,12 @@ func (o others) Landed(ctx context.Context, to metadata.NodeID, l stagein.Landin
 	return o.insist(ctx, to, wire.OpFillLanded, landingReq{o.ds, l}, nil)
 }
 
-// insist makes a call again while the node serves, and does not answer or does not
-// know the dataset yet.
+// insist makes a call again, also if the node does not know the dataset yet.
 func (o others) insist(ctx context.Context, to metadata.NodeID, op wire.Op, q, reply any) error {
-	patience := time.After(2*o.d.cfg.Timing.Down + waitTime)
-	for {
-		err := o.d.control(ctx, to, op, q, reply)
-		n, _ := o.d.View().Map.Node(to)
-		if err == nil || !unreachable(err) && !errors.Is(err, syscall.EAGAIN) || !serving(n) {
-			return err
-		}
-		select {
-		case <-ctx.Done():
-			return err
-		case <-patience:
-			return err
-		case <-time.After(pollEvery):
-		}
-	}
+	mayPass := func(err error) bool { return unreachable(err) || errors.Is(err, syscall.EAGAIN) }
+	return o.d.insist(ctx, to, 2*o.d.cfg.Timing.Down+waitTime, mayPass, func() error {
+		return o.d.control(ctx, to, op, q, reply)
+	})
 }
 
 func (d *Daemon) onFillClaim(ctx context.Context, peer metadata.NodeID, q *claimReq) (claimReply, error) {

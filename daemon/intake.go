@@ -254,23 +254,15 @@ func (in *intake) shares(ctx context.Context) error {
 // beginTask has a node begin q. A connection that was broken a moment ago is no
 // reason to give it up, as long as the map says that the node is there.
 func (d *Daemon) beginTask(ctx context.Context, node metadata.NodeID, q taskReq) error {
-	patience := time.After(2 * d.cfg.Timing.Down)
-	for again := false; ; again = true {
+	again := false
+	return d.insist(ctx, node, 2*d.cfg.Timing.Down, unreachable, func() error {
 		err := d.control(ctx, node, wire.OpStage, q, nil)
 		if again && errors.Is(err, syscall.EEXIST) {
 			return nil // it has begun, and its answer was lost
 		}
-		if n, _ := d.View().Map.Node(node); err == nil || !unreachable(err) || !serving(n) {
-			return err
-		}
-		select {
-		case <-ctx.Done():
-			return err
-		case <-patience:
-			return err
-		case <-time.After(pollEvery):
-		}
-	}
+		again = true
+		return err
+	})
 }
 
 // runTask has a node do q and watches it until it is over.

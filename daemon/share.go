@@ -11,7 +11,6 @@ import (
 	"strconv"
 	"sync/atomic"
 	"syscall"
-	"time"
 
 	"github.com/bivouacfs/bivouac/datapath"
 	"github.com/bivouacfs/bivouac/datapath/wire"
@@ -164,20 +163,9 @@ func (t target) Put(ctx context.Context, node metadata.NodeID, ino metadata.Ino,
 	if node == t.d.job.Self {
 		return t.d.write(ctx, ino, p, off)
 	}
-	patience := time.After(2 * t.d.cfg.Timing.Down)
-	for {
-		err := t.store(node).WriteAt(ctx, ino, p, off)
-		if n, _ := t.d.View().Map.Node(node); err == nil || !unreachable(err) || !serving(n) {
-			return err
-		}
-		select {
-		case <-ctx.Done():
-			return err
-		case <-patience:
-			return err
-		case <-time.After(pollEvery):
-		}
-	}
+	return t.d.insist(ctx, node, 2*t.d.cfg.Timing.Down, unreachable, func() error {
+		return t.store(node).WriteAt(ctx, ino, p, off)
+	})
 }
 
 // Remove takes back what was put.
