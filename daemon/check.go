@@ -66,6 +66,7 @@ func (d *Daemon) Check(ctx context.Context) (CheckResult, error) {
 	}
 }
 
+// pause waits for long, or until ctx ends: then it says so.
 func pause(ctx context.Context, long time.Duration) error {
 	t := time.NewTimer(long)
 	defer t.Stop()

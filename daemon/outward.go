@@ -100,25 +100,13 @@ func (d *Daemon) stopOutward() {
 
 func (d *Daemon) outwardLoop(ctx context.Context) {
 	memory := make([]stagein.OutMemory, len(d.job.StageOut))
-	pause := d.cfg.Timing.Out
-	for wait(ctx, pause) {
+	rest := d.cfg.Timing.Out
+	for pause(ctx, rest) == nil {
 		began := time.Now()
 		for i, o := range d.job.StageOut {
 			d.outwardOnce(ctx, i, OutShare{OutSpec: o, Settle: d.cfg.Timing.Settle, Memory: &memory[i]})
 		}
-		pause = max(d.cfg.Timing.Out, outPart*time.Since(began))
-	}
-}
-
-// wait waits for t; false if ctx ended first.
-func wait(ctx context.Context, t time.Duration) bool {
-	timer := time.NewTimer(t)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-timer.C:
-		return true
+		rest = max(d.cfg.Timing.Out, outPart*time.Since(began))
 	}
 }
 
@@ -221,7 +209,7 @@ func (d *Daemon) finally(ctx context.Context, s OutShare) (stagein.OutResult, er
 		again := err != nil && lost.mayPass() && ok && time.Until(left) >= d.cfg.Timing.Out+outMargin
 		if again {
 			d.log.WithField("to", s.To).WithError(err).Warn("not all is copied out: once more")
-			again = wait(ctx, d.cfg.Timing.Out)
+			again = pause(ctx, d.cfg.Timing.Out) == nil
 		}
 		if !again {
 			lost.write(d)
