@@ -2,6 +2,7 @@ package pebblestore
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"syscall"
@@ -270,20 +271,43 @@ func (s *Store) Unsettled(dir metadata.Ino) bool {
 	return d != nil && d.state != sectionOpen
 }
 
-// ReadNames is metadata.Namer.
+// ReadNames is metadata.Namer. Of a section it lists what the store has: the
+// table in memory knows of a change before the store has it, and the entries
+// of all others are at the home until then.
 func (s *Store) ReadNames(ctx context.Context, dir metadata.Ino, epoch metadata.Epoch, after string, limit int) ([]metadata.Entry, error) {
 	return s.readDir(ctx, page{dir, after, limit}, func(snap *pebble.Snapshot) error {
 		if epoch == 0 {
 			return s.notWide(dir, reader{snap})
 		}
-		d, _ := s.wide.get(dir)
+		d, err := reader{snap}.wideDir(dir)
 		switch {
-		case d == nil || d.Epoch != epoch:
+		case err != nil:
+			return err
+		case d != nil && d.Epoch == epoch && d.state == sectionOpen:
+			return nil
+		case s.Epoch(dir) != epoch:
 			return &metadata.Elsewhere{Dir: dir, Epoch: s.Epoch(dir)}
-		case d.state != sectionOpen:
-			s.NoteSection(dir)
-			return &metadata.Unsettled{Dir: dir}
 		}
-		return nil
+		if !s.here(dir) {
+			s.NoteSection(dir)
+		}
+		return &metadata.Unsettled{Dir: dir}
 	}, entryOnly)
+}
+
+// wideDir is the record of a wide directory; nil if there is none.
+func (r reader) wideDir(dir metadata.Ino) (*wideDir, error) {
+	v, closer, err := r.r.Get(wideKey(dir))
+	if errors.Is(err, pebble.ErrNotFound) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, ioError("metadata store", err)
+	}
+	defer closer.Close()
+	d, err := parseWideDir(v)
+	if err != nil {
+		return nil, fmt.Errorf("record of wide directory %v: %w", dir, err)
+	}
+	return d, nil
 }

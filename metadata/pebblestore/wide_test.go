@@ -167,3 +167,32 @@ func TestSectionRefuses(t *testing.T) {
 		t.Errorf("ReportSection at another node than the home = %v, want EINVAL", err)
 	}
 }
+
+// TestReadNamesWhileCommitted: while the store has not yet what the table in
+// memory says, a home's section is not listed: the entries of the others are
+// still in it.
+func TestReadNamesWhileCommitted(t *testing.T) {
+	const epoch = 3
+	s := open(t, Config{WideAt: 10})
+	for i := range 100 {
+		if _, err := s.Create(ctx, metadata.RootIno, fmt.Sprint("f", i), metadata.New{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	m, err := s.Spread(metadata.RootIno, cluster.Spread{Epoch: epoch, Nodes: []metadata.NodeID{0, 1}})
+	if err != nil || m == nil {
+		t.Fatal("not spread: ", err)
+	}
+	s.wide.set(metadata.RootIno, m.to) // as Commit does before its batch
+	if es, err := s.ReadNames(ctx, metadata.RootIno, epoch, "", 200); !errors.Is(err, syscall.EAGAIN) {
+		t.Errorf("ReadNames before the store has the section = %d entries, %v, want EAGAIN", len(es), err)
+	}
+	m.Shut()
+	if err := m.Commit(); err != nil {
+		t.Fatal(err)
+	}
+	es, err := s.ReadNames(ctx, metadata.RootIno, epoch, "", 200)
+	if err != nil || len(es) == 0 || len(es) == 100 {
+		t.Errorf("ReadNames of the section = %d entries, %v, want a part of 100", len(es), err)
+	}
+}
