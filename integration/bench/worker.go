@@ -79,6 +79,14 @@ func worker(args []string) error {
 		return bareServer(args[1], args[2])
 	case op == "bare-client" && len(args) == 4:
 		return bareWorker(args[1:])
+	case op == "bare-sink" && len(args) == 2:
+		return bareSink(args[1])
+	case op == "bare-source" && len(args) == 3:
+		n, err := strconv.ParseInt(args[2], 10, 64)
+		if err != nil {
+			return err
+		}
+		return bareSource(args[1], n)
 	case op == "rpc-server" && len(args) == 3:
 		return rpcServer(args[1], args[2])
 	case op == "rpc-client" && len(args) == 3:
