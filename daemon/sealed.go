@@ -195,7 +195,7 @@ func (d *Daemon) load(ctx context.Context, ds cluster.Dataset) (dataset, error) 
 	if err := d.fetchManifest(ctx, ds, path); err != nil {
 		return x, err
 	}
-	sum, err := ingestFile(ctx, kv, path)
+	sum, err := ingestFile(ctx, kv, path, d.scratch(ds.ID))
 	if err != nil {
 		return x, err
 	}
@@ -255,13 +255,18 @@ func (d *Daemon) fetchFromAny(ctx context.Context, ds cluster.Dataset, name, pat
 	return err
 }
 
-func ingestFile(ctx context.Context, kv manifest.KV, path string) (manifest.Summary, error) {
+// scratch is room to sort the records of a dataset in.
+func (d *Daemon) scratch(id metadata.DatasetID) *manifest.Scratch {
+	return &manifest.Scratch{Dir: d.stageDir(id)}
+}
+
+func ingestFile(ctx context.Context, kv manifest.KV, path string, scratch *manifest.Scratch) (manifest.Summary, error) {
 	f, err := os.Open(path)
 	if err != nil {
 		return manifest.Summary{}, err
 	}
 	defer f.Close()
-	return manifest.Ingest(ctx, kv, manifest.NewReader(bufio.NewReaderSize(f, 1<<20)))
+	return manifest.Ingest(ctx, kv, manifest.NewReader(bufio.NewReaderSize(f, 1<<20)), scratch)
 }
 
 // dropDataset removes what this node holds of a dataset that failed.

@@ -227,7 +227,7 @@ func newSealed(t *testing.T, j *job) *sealed {
 		t.Fatal(err)
 	}
 	kv := j.meta[0].Table(ds)
-	if _, err := manifest.Ingest(ctx, kv, manifest.NewReader(&final)); err != nil {
+	if _, err := manifest.Ingest(ctx, kv, manifest.NewReader(&final), &manifest.Scratch{Dir: t.TempDir()}); err != nil {
 		t.Fatal(err)
 	}
 	tab, err := manifest.Open(kv, ds)

@@ -265,7 +265,7 @@ func (b *builder) write(w io.Writer) (Summary, error) {
 	var sum Summary
 	out := NewWriter(w)
 	seq := uint32(0)
-	emit := func(r *Record) error {
+	emit := func(r *Record, links int64) error {
 		if isDir(r.Attr.Mode) {
 			r.Attr.Ino = metadata.SealedIno(b.ds, metadata.DirPart, seq)
 			r.Attr.Nlink = 2 + b.dirs[r.Path].subdirs
@@ -273,7 +273,10 @@ func (b *builder) write(w io.Writer) (Summary, error) {
 				return fmt.Errorf("too many directories: %w", syscall.EOVERFLOW)
 			}
 		}
-		sum.add(r)
+		if links == 0 {
+			sum.add(r)
+		}
+		sum.Links += links
 		return out.Add(*r)
 	}
 	top := Record{Attr: b.root}
@@ -281,7 +284,7 @@ func (b *builder) write(w io.Writer) (Summary, error) {
 		top = *b.top
 	}
 	top.Attr.Mode = syscall.S_IFDIR | top.Attr.Mode&0o7777
-	if err := emit(&top); err != nil {
+	if err := emit(&top, 0); err != nil {
 		return sum, err
 	}
 	for i := range b.items {
@@ -289,13 +292,16 @@ func (b *builder) write(w io.Writer) (Summary, error) {
 			return sum, err
 		}
 		r := b.final(&b.items[i])
-		if err := emit(&r); err != nil {
+		links := int64(0)
+		if b.items[i].flags&recordHardlink != 0 {
+			links = 1
+		}
+		if err := emit(&r, links); err != nil {
 			return sum, err
 		}
 	}
 	err := out.Close()
 	sum.Digest = out.Digest()
-	sum.linked = nil
 	return sum, err
 }
 

@@ -58,4 +58,10 @@
 //
 // All entries of a directory stand together with their attributes, so a listing
 // is one scan and a look-up is one read.
+//
+// # Memory
+//
+// What has to be sorted is sorted in runs that are written to files and merged
+// (Scratch): the inodes of a table by their numbers. So an Ingest keeps no more in
+// memory of a large manifest than of a small one: Scratch.Bound, which is some 9 MiB.
 package manifest

@@ -1,12 +1,11 @@
 package manifest
 
 import (
-	"cmp"
+	"bytes"
 	"context"
 	"encoding/binary"
 	"fmt"
 	"io"
-	"slices"
 	"syscall"
 
 	"github.com/bivouacfs/bivouac/metadata"
@@ -45,9 +44,11 @@ func inodeKey(ino metadata.Ino) []byte {
 
 // Ingest turns the manifest that r reads into the table kv: all of it, or
 // nothing. It trusts nothing that it reads: what is not in the order of a
-// manifest, or numbered otherwise, is EIO.
-func Ingest(ctx context.Context, kv KV, r *Reader) (Summary, error) {
-	in := ingester{r: r}
+// manifest, or numbered otherwise, is EIO. What it sorts, it sorts in scratch; it
+// keeps no more in memory of a large manifest than of a small one.
+func Ingest(ctx context.Context, kv KV, r *Reader, scratch *Scratch) (Summary, error) {
+	in := ingester{r: r, dirs: queue{s: scratch}, inodes: newSorter(scratch)}
+	defer in.close()
 	if err := kv.Ingest(ctx, in.run); err != nil {
 		return Summary{}, fmt.Errorf("ingest of a manifest: %w", err)
 	}
@@ -55,17 +56,23 @@ func Ingest(ctx context.Context, kv KV, r *Reader) (Summary, error) {
 }
 
 // ingester is one Ingest under way. The entries are in the order of the table
-// already; the inodes are kept until they can be sorted.
+// already; the inodes have to be sorted.
 type ingester struct {
 	r      *Reader
 	ds     metadata.DatasetID
 	sum    Summary
-	dirs   []string // directories whose entries are still to come, in order
-	dir    uint32   // number of the first of dirs
-	seen   uint32   // directories so far
-	last   string   // name before, in the first of dirs
+	dirs   queue  // directories whose entries are still to come, in order
+	at     string // the one whose entries come now
+	dir    uint32 // its number
+	seen   uint32 // directories so far
+	last   string // name before, in that
 	buf    []byte
-	inodes inodes
+	inodes *sorter // by number: links 4 bytes, and the value
+}
+
+func (in *ingester) close() {
+	in.dirs.close()
+	in.inodes.close()
 }
 
 func (in *ingester) run(yield func(k, v []byte) error) error {
@@ -77,7 +84,9 @@ func (in *ingester) run(yield func(k, v []byte) error) error {
 	if root.Path != "" || !isDir(root.Attr.Mode) || root.Attr.Ino != in.dirIno() {
 		return fmt.Errorf("%q, %v, is not the root of a dataset: %w", root.Path, root.Attr.Ino, syscall.EIO)
 	}
-	in.add(&root)
+	if err := in.inode(&root); err != nil {
+		return err
+	}
 	for {
 		r, err := in.r.Next()
 		if err == io.EOF {
@@ -90,10 +99,10 @@ func (in *ingester) run(yield func(k, v []byte) error) error {
 			return err
 		}
 	}
-	if err := in.inodes.yield(yield); err != nil {
+	if err := in.yieldInodes(yield); err != nil {
 		return err
 	}
-	in.sum.Digest, in.sum.linked = in.r.Digest(), nil
+	in.sum.Digest = in.r.Digest()
 	v, err := in.sum.encode(in.ds)
 	if err != nil {
 		return err
@@ -118,15 +127,24 @@ func (in *ingester) entry(r *Record, yield func(k, v []byte) error) error {
 	if err := in.check(r); err != nil {
 		return fmt.Errorf("%q: %w", r.Path, err)
 	}
-	for len(in.dirs) > 0 && in.dirs[0] != dir {
-		in.dirs, in.last = in.dirs[1:], ""
+	for in.at != dir {
+		next, err := in.dirs.pop()
+		if err == io.EOF {
+			return fmt.Errorf("%q is out of order: %w", r.Path, syscall.EIO)
+		}
+		if err != nil {
+			return err
+		}
+		in.at, in.last = next, ""
 		in.dir++
 	}
-	if len(in.dirs) == 0 || name <= in.last {
+	if name <= in.last {
 		return fmt.Errorf("%q is out of order: %w", r.Path, syscall.EIO)
 	}
 	in.last = name
-	in.add(r)
+	if err := in.inode(r); err != nil {
+		return err
+	}
 	in.buf = appendEntry(in.buf[:0], &r.Attr)
 	return yield(entryKey(in.dir, name), in.buf)
 }
@@ -150,64 +168,71 @@ func (in *ingester) check(r *Record) error {
 	return fmt.Errorf("inode %v with mode %o: %w", ino, r.Attr.Mode, syscall.EIO)
 }
 
-func (in *ingester) add(r *Record) {
+// inode takes note of the inode of r, and of its name.
+func (in *ingester) inode(r *Record) error {
 	if isDir(r.Attr.Mode) {
-		in.dirs = append(in.dirs, r.Path)
+		if in.seen > 0 { // the first is the root, which is where the entries begin
+			if err := in.dirs.push(r.Path); err != nil {
+				return err
+			}
+		}
 		in.seen++
 	}
-	in.sum.add(r)
-	in.buf = appendInode(in.buf[:0], r)
-	in.inodes.add(r.Attr.Ino, r.Attr.Nlink, in.buf)
-}
-
-// inodes is the inodes of a manifest in little space.
-type inodes struct {
-	refs  []inodeRef
-	arena [][]byte
-}
-
-type inodeRef struct {
-	ino   metadata.Ino
-	chunk uint32
-	off   uint32
-	n     uint32
-	nlink uint32
-}
-
-const arenaChunk = 1 << 20
-
-func (s *inodes) add(ino metadata.Ino, nlink uint32, v []byte) {
-	last := len(s.arena) - 1
-	if last < 0 || len(s.arena[last])+len(v) > cap(s.arena[last]) {
-		s.arena = append(s.arena, make([]byte, 0, max(arenaChunk, len(v))))
-		last++
+	if isDir(r.Attr.Mode) || r.Attr.Nlink == 1 {
+		in.sum.add(r) // what has several names is counted with its inode
 	}
-	s.refs = append(s.refs, inodeRef{ino, uint32(last), uint32(len(s.arena[last])), uint32(len(v)), nlink})
-	s.arena[last] = append(s.arena[last], v...)
+	in.buf = appendInode(binary.BigEndian.AppendUint32(in.buf[:0], r.Attr.Nlink), r)
+	return in.inodes.add(inodeKey(r.Attr.Ino), in.buf)
 }
 
-func (s *inodes) value(r inodeRef) []byte { return s.arena[r.chunk][r.off : r.off+r.n] }
+// yieldInodes hands out the inodes in order. Names of one file must agree, and
+// there must be as many as it has links.
+func (in *ingester) yieldInodes(yield func(k, v []byte) error) error {
+	n := oneInode{in: in, yield: yield}
+	if err := in.inodes.each(n.name); err != nil {
+		return err
+	}
+	return n.end()
+}
 
-// yield hands out the inodes in order. Names of one file must agree, and there
-// must be as many as it has links.
-func (s *inodes) yield(yield func(k, v []byte) error) error {
-	slices.SortFunc(s.refs, func(a, b inodeRef) int { return cmp.Compare(a.ino, b.ino) })
-	for i := 0; i < len(s.refs); {
-		r, v := s.refs[i], s.value(s.refs[i])
-		j := i + 1
-		for j < len(s.refs) && s.refs[j].ino == r.ino {
-			if string(s.value(s.refs[j])) != string(v) {
-				return fmt.Errorf("inode %v stands for two files: %w", r.ino, syscall.EIO)
-			}
-			j++
+// oneInode is the inode whose names come.
+type oneInode struct {
+	in    *ingester
+	yield func(k, v []byte) error
+	k, v  []byte // nil before the first
+	names uint32
+}
+
+func (n *oneInode) name(k, v []byte) error {
+	if n.k != nil && bytes.Equal(k, n.k) {
+		if !bytes.Equal(v, n.v) {
+			return fmt.Errorf("inode %x stands for two files: %w", k[1:], syscall.EIO)
 		}
-		if r.ino.Part() != metadata.DirPart && uint32(j-i) != r.nlink {
-			return fmt.Errorf("inode %v has %d names, but %d links: %w", r.ino, j-i, r.nlink, syscall.EIO)
-		}
-		if err := yield(inodeKey(r.ino), v); err != nil {
+		n.names++
+		return nil
+	}
+	if err := n.end(); err != nil {
+		return err
+	}
+	n.k, n.v, n.names = append(n.k[:0], k...), append(n.v[:0], v...), 1
+	return nil
+}
+
+func (n *oneInode) end() error {
+	if n.k == nil {
+		return nil
+	}
+	ino := metadata.SealedIno(n.in.ds, binary.BigEndian.Uint16(n.k[1:]), binary.BigEndian.Uint32(n.k[3:]))
+	if links := binary.BigEndian.Uint32(n.v); ino.Part() != metadata.DirPart && links != n.names {
+		return fmt.Errorf("inode %v has %d names, but %d links: %w", ino, n.names, links, syscall.EIO)
+	}
+	if n.names > 1 {
+		r, err := parseInode(ino, n.v[4:])
+		if err != nil {
 			return err
 		}
-		i = j
+		n.in.sum.add(&r)
+		n.in.sum.Links += int64(n.names - 1)
 	}
-	return nil
+	return n.yield(n.k, n.v[4:])
 }

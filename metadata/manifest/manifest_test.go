@@ -104,7 +104,7 @@ func build(t testing.TB, parts ...*Reader) (*Table, Summary) {
 		t.Fatalf("Build: %v", err)
 	}
 	kv := newKV(t)
-	got, err := Ingest(context.Background(), kv, NewReader(bytes.NewReader(b.Bytes())))
+	got, err := Ingest(context.Background(), kv, NewReader(bytes.NewReader(b.Bytes())), &Scratch{Dir: t.TempDir()})
 	if err != nil {
 		t.Fatalf("Ingest: %v", err)
 	}

@@ -19,7 +19,6 @@ type Summary struct {
 	PerNode  map[metadata.NodeID]NodeShare `json:"per_node"` // files that are whole on one node
 	Striped  NodeShare                     `json:"striped"`  // files that are spread over several
 	Spilled  NodeShare                     `json:"spilled"`  // files that are on no node, but in the source
-	linked   map[metadata.Ino]struct{}     // files with several names that were counted
 }
 
 // NodeShare is what one node holds.
@@ -32,23 +31,13 @@ func (s NodeShare) plus(bytes int64) NodeShare {
 	return NodeShare{Files: s.Files + 1, Bytes: s.Bytes + bytes}
 }
 
-// add counts a record of a manifest.
+// add counts a record of a manifest, under the first of its names.
 func (s *Summary) add(r *Record) {
 	if isDir(r.Attr.Mode) {
 		if r.Path != "" {
 			s.Dirs++
 		}
 		return
-	}
-	if r.Attr.Nlink > 1 {
-		if _, again := s.linked[r.Attr.Ino]; again {
-			s.Links++
-			return
-		}
-		if s.linked == nil {
-			s.linked = make(map[metadata.Ino]struct{})
-		}
-		s.linked[r.Attr.Ino] = struct{}{}
 	}
 	if fileType(r.Attr.Mode) == syscall.S_IFLNK {
 		s.Symlinks++

@@ -110,7 +110,7 @@ func TestOpenRefuses(t *testing.T) {
 	if _, err := Build(ds+1, nil, rootAttr, &b); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Ingest(ctx, kv, NewReader(&b)); err != nil {
+	if _, err := Ingest(ctx, kv, NewReader(&b), &Scratch{Dir: t.TempDir()}); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := Open(kv, ds); !errors.Is(err, syscall.EIO) {
@@ -157,12 +157,12 @@ func TestIngestRefuses(t *testing.T) {
 		{"no links", []Record{top, with(file("a", 1), func(r *Record) { r.Attr.Nlink = 0 })}},
 	}
 	kv := newKV(t)
-	if _, err := Ingest(ctx, kv, part(t, top, file("kept", 1))); err != nil {
+	if _, err := Ingest(ctx, kv, part(t, top, file("kept", 1)), &Scratch{Dir: t.TempDir()}); err != nil {
 		t.Fatal(err)
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			if _, err := Ingest(ctx, kv, part(t, tt.rs...)); err == nil {
+			if _, err := Ingest(ctx, kv, part(t, tt.rs...), &Scratch{Dir: t.TempDir()}); err == nil {
 				t.Error("Ingest succeeded")
 			}
 			tab, err := Open(kv, ds)
@@ -277,7 +277,7 @@ func imageNet(t testing.TB, where string, n int) (tab *Table, encoded int) {
 	})
 	kv := s.Table(ds)
 	encoded = b.Len()
-	if _, err := Ingest(ctx, kv, NewReader(&b)); err != nil {
+	if _, err := Ingest(ctx, kv, NewReader(&b), &Scratch{Dir: t.TempDir()}); err != nil {
 		t.Fatal(err)
 	}
 	if tab, err = Open(kv, ds); err != nil {
@@ -369,7 +369,7 @@ func BenchmarkIngest(b *testing.B) {
 		}
 		defer s.Close()
 		for i := 0; b.Loop(); i++ {
-			if _, err := Ingest(ctx, s.Table(metadata.DatasetID(i)), NewReader(bytes.NewReader(m.Bytes()))); err != nil {
+			if _, err := Ingest(ctx, s.Table(metadata.DatasetID(i)), NewReader(bytes.NewReader(m.Bytes())), &Scratch{Dir: b.TempDir()}); err != nil {
 				b.Fatal(fmt.Errorf("round %d: %w", i, err))
 			}
 		}

@@ -105,8 +105,9 @@ func (t *Table) Ingest(ctx context.Context, src func(yield func(k, v []byte) err
 	return nil
 }
 
-// ingestFileSize is where a table's file ends and the next begins, in bytes.
-const ingestFileSize = 256 << 20
+// ingestFileSize is where a table's file ends and the next begins, in bytes. While one
+// is written, its index and the hashes of its keys are in memory.
+const ingestFileSize = 16 << 20
 
 // ingest writes the files of one Ingest.
 type ingest struct {

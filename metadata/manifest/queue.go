@@ -1,0 +1,95 @@
+package manifest
+
+import (
+	"encoding/binary"
+	"fmt"
+	"io"
+	"os"
+)
+
+// queue is a queue of texts of which only the ends are in memory.
+type queue struct {
+	s          *Scratch
+	head, tail []byte   // whole texts, each behind its length
+	f          *os.File // what is between, in blocks, each behind its length; nil if nothing was
+	off, end   int64    // of that
+}
+
+func (q *queue) push(text string) error {
+	n := len(q.tail)
+	q.tail = appendText(q.tail, text)
+	q.s.hold(len(q.tail) - n)
+	if len(q.tail) < q.s.block() {
+		return nil
+	}
+	if q.f == nil {
+		f, err := q.s.file()
+		if err != nil {
+			return err
+		}
+		q.f = f
+	}
+	b := binary.BigEndian.AppendUint32(nil, uint32(len(q.tail)))
+	_, err := q.f.WriteAt(b, q.end)
+	if err == nil {
+		_, err = q.f.WriteAt(q.tail, q.end+int64(len(b)))
+	}
+	if err != nil {
+		return fmt.Errorf("a queue: %w", err)
+	}
+	q.end += int64(len(b) + len(q.tail))
+	q.s.hold(-len(q.tail))
+	q.tail = q.tail[:0]
+	return nil
+}
+
+// pop takes the first text off; io.EOF if there is none.
+func (q *queue) pop() (string, error) {
+	if len(q.head) == 0 {
+		if err := q.load(); err != nil {
+			return "", err
+		}
+	}
+	d := decoder{b: q.head}
+	text := string(d.bytes(d.uvarint()))
+	q.s.hold(len(d.b) - len(q.head))
+	q.head = d.b
+	return text, nil
+}
+
+// load brings what comes next to the head.
+func (q *queue) load() error {
+	switch {
+	case q.off < q.end:
+		return q.read()
+	case len(q.tail) > 0:
+		q.head, q.tail = q.tail, nil
+		return nil
+	}
+	return io.EOF
+}
+
+func (q *queue) read() error {
+	var n [4]byte
+	_, err := q.f.ReadAt(n[:], q.off)
+	b := make([]byte, binary.BigEndian.Uint32(n[:]))
+	if err == nil {
+		_, err = q.f.ReadAt(b, q.off+int64(len(n)))
+	}
+	if err != nil {
+		return fmt.Errorf("a queue: %w", err)
+	}
+	q.s.hold(len(b))
+	q.off += int64(len(n) + len(b))
+	q.head = b
+	return nil
+}
+
+func (q *queue) close() {
+	q.s.hold(-len(q.head) - len(q.tail))
+	q.head, q.tail = nil, nil
+	if q.f != nil {
+		_ = q.f.Close() // it has no name
+		q.f = nil
+	}
+}

@@ -1,0 +1,184 @@
+package manifest
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+type pair struct{ k, v string }
+
+// sorted is what a sorter shall make of pairs, in the plainest way.
+func sorted(ps []pair) []pair {
+	ps = slices.Clone(ps)
+	slices.SortStableFunc(ps, func(a, b pair) int { return cmp.Compare(a.k, b.k) })
+	return slices.CompactFunc(ps, func(a, b pair) bool { return a.k == b.k && a.v == "" && b.v == "" })
+}
+
+func collect(t *testing.T, o *sorter) []pair {
+	t.Helper()
+	var got []pair
+	if err := o.each(func(k, v []byte) error {
+		got = append(got, pair{string(k), string(v)})
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	return got
+}
+
+// TestSorter: the order is the plain one, whatever fits into memory; twice; and
+// nothing is left of it.
+func TestSorter(t *testing.T) {
+	seed := uint64(time.Now().UnixNano())
+	t.Logf("seed %d", seed)
+	r := rand.New(rand.NewPCG(seed, 0))
+	for _, memory := range []int{0, 1, 300, 5000} {
+		for _, n := range []int{0, 1, 2, 100, 3000} {
+			s := &Scratch{Dir: t.TempDir(), Memory: memory}
+			o := newSorter(s)
+			var ps []pair
+			for range n {
+				p := pair{strings.Repeat("k", r.IntN(12)) + fmt.Sprint(r.IntN(n)), strings.Repeat("v", r.IntN(4)*r.IntN(9)*r.IntN(2))}
+				ps = append(ps, p)
+				if err := o.add([]byte(p.k), []byte(p.v)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			for range 2 {
+				if got, want := collect(t, o), sorted(ps); !slices.Equal(got, want) {
+					t.Fatalf("%d pairs in %d bytes: got %d, want %d: %.200q, want %.200q", n, memory, len(got), len(want), got, want)
+				}
+			}
+			o.close()
+			if left, err := os.ReadDir(s.Dir); err != nil || len(left) > 0 || s.held.Load() != 0 {
+				t.Errorf("%d pairs in %d bytes: left are %v, %v and %d bytes", n, memory, left, err, s.held.Load())
+			}
+		}
+	}
+}
+
+// TestSorterBound: a hundred times as much takes no more memory.
+func TestSorterBound(t *testing.T) {
+	const longest = 60
+	for _, memory := range []int{20_000, 200_000} {
+		s := &Scratch{Dir: t.TempDir(), Memory: memory}
+		for _, n := range []int{2_000, 200_000} {
+			o, q := newSorter(s), queue{s: s}
+			for i := range n {
+				k := fmt.Appendf(nil, "a/long/path/of/%08d", i*7919%n)
+				if err := errors.Join(o.add(k, k), q.push(string(k))); err != nil {
+					t.Fatal(err)
+				}
+			}
+			i := 0
+			if err := o.each(func(k, _ []byte) error {
+				if want := fmt.Appendf(nil, "a/long/path/of/%08d", i); !bytes.Equal(k, want) {
+					return fmt.Errorf("%q, want %q", k, want)
+				}
+				i++
+				_, err := q.pop()
+				return err
+			}); err != nil || i != n {
+				t.Fatalf("%d of %d, %v", i, n, err)
+			}
+			o.close()
+			q.close()
+			if peak, most := s.peak.Load(), s.Bound(longest); peak > most || peak < int64(memory/2) {
+				t.Errorf("%d pairs in %d bytes took %d, want at most %d", n, memory, peak, most)
+			}
+		}
+		if s.held.Load() != 0 {
+			t.Errorf("%d bytes are held at the end", s.held.Load())
+		}
+	}
+}
+
+// TestSorterStops: who takes the pairs may refuse one; there may be no room to sort in.
+func TestSorterStops(t *testing.T) {
+	for _, memory := range []int{0, 100} {
+		o := newSorter(&Scratch{Dir: t.TempDir(), Memory: memory})
+		for i := range 100 {
+			if err := o.add([]byte{byte(i)}, []byte("v")); err != nil {
+				t.Fatal(err)
+			}
+		}
+		n := 0
+		if err := o.each(func(_, _ []byte) error { n++; return syscall.ENOSPC }); !errors.Is(err, syscall.ENOSPC) || n != 1 {
+			t.Errorf("each stopped with %v after %d", err, n)
+		}
+		o.close()
+	}
+	o := newSorter(&Scratch{Dir: "/nowhere/at/all", Memory: 10})
+	err := errors.Join(o.add([]byte("a"), nil), o.add([]byte("b"), nil), o.add([]byte("c"), nil))
+	if !errors.Is(err, syscall.ENOENT) {
+		t.Errorf("without a directory: %v", err)
+	}
+}
+
+// TestQueue: first in, first out, however far the ends are apart.
+func TestQueue(t *testing.T) {
+	seed := uint64(time.Now().UnixNano())
+	t.Logf("seed %d", seed)
+	r := rand.New(rand.NewPCG(seed, 0))
+	q := queue{s: &Scratch{Dir: t.TempDir(), Memory: 1}}
+	var want []string
+	for i := range 20_000 {
+		if r.IntN(5) < 3 || i < 2000 {
+			text := strings.Repeat("x", r.IntN(30)) + fmt.Sprint(i)
+			if err := q.push(text); err != nil {
+				t.Fatal(err)
+			}
+			want = append(want, text)
+			continue
+		}
+		got, err := q.pop()
+		if len(want) == 0 {
+			if err != io.EOF {
+				t.Fatalf("pop of an empty queue: %q, %v", got, err)
+			}
+			continue
+		}
+		if err != nil || got != want[0] {
+			t.Fatalf("pop = %q, %v, want %q", got, err, want[0])
+		}
+		want = want[1:]
+	}
+	q.close()
+	if left := q.s.held.Load(); left != 0 {
+		t.Errorf("%d bytes are held at the end", left)
+	}
+}
+
+// TestIngestBound: a table of a hundred times as many files and directories takes
+// no more memory.
+func TestIngestBound(t *testing.T) {
+	s := &Scratch{Dir: t.TempDir(), Memory: 20_000}
+	for _, n := range []int{300, 30_000} {
+		var b bytes.Buffer
+		sum, err := Build(ds, []*Reader{part(t, randomRecords(uint64(n), n)...)}, rootAttr, &b)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := Ingest(context.Background(), newKV(t), NewReader(&b), s)
+		if err != nil || got.Digest != sum.Digest || got.Files != sum.Files || got.Dirs != sum.Dirs {
+			t.Fatalf("%d records: %+v, %v, want %+v", n, got, err, sum)
+		}
+		if peak, most := s.peak.Load(), s.Bound(300); peak > most {
+			t.Errorf("%d records took %d bytes, want at most %d", n, peak, most)
+		}
+		if s.held.Load() != 0 {
+			t.Errorf("%d bytes are held at the end", s.held.Load())
+		}
+	}
+}
