@@ -33,6 +33,10 @@ type report struct {
 	// Filled is how far the node is with each dataset that it fills.
 	Filled map[metadata.DatasetID]fillReport `json:"filled,omitempty"`
 	Space  datapath.Space                    `json:"space"`
+	// Out is what of the stage-outs does not make it on the node; Tells that the
+	// node can tell the user, because the job's output is there.
+	Out   []outTrouble `json:"out,omitempty"`
+	Tells bool         `json:"tells,omitempty"`
 }
 
 // reportReply answers a report. Leader is the member to report to from now on.
@@ -40,6 +44,8 @@ type reportReply struct {
 	Leader metadata.NodeID `json:"leader"`
 	Known  bool            `json:"known"`
 	View   *cluster.View   `json:"view,omitempty"`
+	// Out is what of the stage-outs does not make it on any node, for one that tells.
+	Out []outTrouble `json:"out,omitempty"`
 }
 
 // View is what this node knows of what the job has agreed on. It must not be
@@ -188,6 +194,8 @@ func (d *Daemon) report() report {
 	r.Leaving, r.Done, r.Crew = d.leave.state()
 	r.Manifests, r.Trouble = d.table.report()
 	r.Filled = d.filled()
+	r.Out = d.outward.troubles()
+	_, r.Tells = d.teller.output()
 	r.Space, _ = d.data.Space(d.ctx) // a store that cannot say it reports zeros
 	if a := d.addrs(d.job.Self); len(a) > 0 {
 		r.Addr = a[0]
@@ -242,6 +250,7 @@ func (d *Daemon) reportOnce(ctx context.Context) bool {
 		return false
 	}
 	d.setLeader(r.Leader)
+	d.heardOut(r.Out)
 	if r.View != nil {
 		d.setView(*r.View)
 	}
@@ -282,6 +291,9 @@ func (d *Daemon) onReport(_ context.Context, peer metadata.NodeID, r *report) (r
 	reply.Leader, reply.Known = g.Leader()
 	if g.IsLeader() {
 		d.lead.hear(*r, time.Now())
+		if r.Tells {
+			reply.Out = d.lead.outTroubles(g.View().Map)
+		}
 	}
 	if v := g.View(); v.Version > r.Version {
 		reply.View = &v

@@ -128,6 +128,7 @@ func (d *Daemon) routes() *http.ServeMux {
 	m.HandleFunc("GET /v1/sums", d.getSums)
 	m.HandleFunc("POST /v1/check", d.postCheck)
 	m.HandleFunc("POST /v1/stage-out", d.postStageOut)
+	m.HandleFunc("POST /v1/output", d.postOutput)
 	m.Handle("GET /metrics", promhttp.HandlerFor(d.registry(), promhttp.HandlerOpts{}))
 	m.HandleFunc("GET /debug/pprof/", pprof.Index)
 	m.HandleFunc("GET /debug/pprof/profile", pprof.Profile)
@@ -197,6 +198,19 @@ func (d *Daemon) postStageOut(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	writeJSON(w, http.StatusOK, StageOutReply{Result: res})
+}
+
+// postOutput takes note of where the job's output goes.
+func (d *Daemon) postOutput(w http.ResponseWriter, r *http.Request) {
+	var o JobOutput
+	if !readJSON(w, r, &o) {
+		return
+	}
+	if err := d.setOutput(o); err != nil {
+		writeError(w, err)
+		return
+	}
+	writeJSON(w, http.StatusOK, struct{}{})
 }
 
 // StageOut has all nodes copy a directory of scratch out in parallel, and waits

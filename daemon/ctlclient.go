@@ -103,6 +103,11 @@ func (c *Ctl) StageOut(ctx context.Context, o OutSpec) (stagein.OutResult, error
 	return r.Result, c.do(ctx, http.MethodPost, "/v1/stage-out", o, &r)
 }
 
+// SetOutput says where the job's output goes.
+func (c *Ctl) SetOutput(ctx context.Context, o JobOutput) error {
+	return c.do(ctx, http.MethodPost, "/v1/output", o, &struct{}{})
+}
+
 // Metrics returns the Prometheus text.
 func (c *Ctl) Metrics(ctx context.Context) (string, error) {
 	resp, err := c.send(ctx, http.MethodGet, "/metrics", nil)

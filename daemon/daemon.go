@@ -50,6 +50,7 @@
 //	fence      writes to the objects of datasets, against their end
 //	meter.mu   the samples of the traffic
 //	outward.mu how far the stage-out is
+//	teller.mu  what the job's output was told of it
 //	dirty.mu   what was staged and is not on the disk yet
 //	sweep.mu   the runs of the nodes, what the sweep has found
 //
@@ -178,6 +179,7 @@ type Daemon struct {
 	meter    meter
 	metaRoom roomCache
 	outward  outward
+	teller   *teller
 	sweep    sweeping
 
 	leave leaving
@@ -223,6 +225,8 @@ func Open(cfg Config) (*Daemon, error) {
 	d.table.init()
 	d.fill.init()
 	d.sweep.init()
+	d.teller = newTeller()
+	d.recallOutput()
 	if err := d.open(); err != nil {
 		_ = d.Close()
 		return nil, err

@@ -74,6 +74,20 @@ func (l *leadership) memory(leads bool, at time.Time) (time.Time, map[metadata.N
 	return l.since, m
 }
 
+// outTroubles is what of the stage-outs does not make it on the nodes that serve
+// in m; what another node had to copy is dealt out again.
+func (l *leadership) outTroubles(m cluster.Map) []outTrouble {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	var all []outTrouble
+	for _, n := range m.Nodes {
+		if serving(n) {
+			all = append(all, l.reports[n.ID].Out...)
+		}
+	}
+	return mergeTroubles(all)
+}
+
 // begin reports whether the dataset name is to be started by the caller.
 func (l *leadership) begin(name string) bool {
 	l.mu.Lock()

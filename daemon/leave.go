@@ -52,10 +52,20 @@ func (d *Daemon) Leave(ctx context.Context) error {
 		ctx, cancel = context.WithTimeout(ctx, leaveTime)
 		defer cancel()
 	}
-	d.meet(ctx)
-	trouble := d.copyOut(ctx)
-	d.linger(ctx)
+	work, cancel := d.leaveTimeToTell(ctx)
+	defer cancel()
+	d.meet(work)
+	trouble := d.copyOut(work)
+	d.linger(work)
+	d.tell(d.teller.finals(d.outward.troubles()))
 	return trouble
+}
+
+// leaveTimeToTell is a context that ends so much before ctx that the user can
+// be told what did not make it.
+func (d *Daemon) leaveTimeToTell(ctx context.Context) (context.Context, context.CancelFunc) {
+	deadline, _ := ctx.Deadline() // Leave has set one
+	return context.WithDeadline(ctx, deadline.Add(-min(d.teller.patience, time.Until(deadline)/4)))
 }
 
 // meet waits until no node runs the job any more, but leaves time to copy.
@@ -104,8 +114,8 @@ func crewOf(m cluster.Map) uint64 {
 // linger lets a leader tell the others that the job is closing before it goes;
 // the others tell the leader that they know.
 func (d *Daemon) linger(ctx context.Context) {
+	d.reportOnce(ctx)
 	if g := d.raftGroup(); g == nil || !g.IsLeader() {
-		d.reportOnce(ctx)
 		return
 	}
 	t := time.NewTicker(d.cfg.Timing.Report / 2)
@@ -136,13 +146,13 @@ func (d *Daemon) linger(ctx context.Context) {
 // stageOutAll copies this node's share of all that the job file wants copied.
 func (d *Daemon) stageOutAll(ctx context.Context, m cluster.Map) error {
 	var errs []error
-	for _, o := range d.job.StageOut {
+	for i, o := range d.job.StageOut {
 		s := OutShare{OutSpec: o}
 		if !d.deal(&s, m) {
 			d.log.Warn("the others have given this node up, and copy its share")
 			return nil
 		}
-		r, err := d.finally(ctx, s)
+		r, err := d.finally(ctx, i, s)
 		for _, e := range r.Errors {
 			d.log.WithFields(map[string]any{"from": o.From, "to": o.To}).Error("not copied: " + e)
 		}

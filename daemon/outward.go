@@ -25,7 +25,7 @@ type OutShare struct {
 	Settle time.Duration                                              // see stagein.OutConfig
 	Memory *stagein.OutMemory                                         // see there
 	Help   func(ctx context.Context, k int, p stagein.OutPiece) error // see there
-	Failed func(name string, err error)                               // see there
+	Failed func(stagein.OutFailure)                                   // see there
 }
 
 // OutFunc copies a share. The program wires it to a client.
@@ -56,6 +56,7 @@ type outward struct {
 	stop   context.CancelFunc // guarded by mu; ends the loop
 	done   chan struct{}      // guarded by mu; closed when the loop has ended
 	status []OutStatus        // guarded by mu; by place in the job's StageOut
+	bad    []*outTrouble      // guarded by mu; likewise: what does not make it, nil for nothing
 }
 
 // OutStatus is how far this node's part of a stage-out is.
@@ -78,6 +79,7 @@ func (d *Daemon) startOutward() {
 	for _, o := range d.job.StageOut {
 		d.outward.status = append(d.outward.status, OutStatus{OutSpec: o})
 	}
+	d.outward.bad = make([]*outTrouble, len(d.job.StageOut))
 	d.outward.mu.Unlock()
 	d.spawn(func(context.Context) {
 		defer close(done)
@@ -87,7 +89,7 @@ func (d *Daemon) startOutward() {
 	})
 }
 
-// stopOutward ends it and waits.
+// stopOutward ends it and waits. What failed so far is tried again at the end.
 func (d *Daemon) stopOutward() {
 	d.outward.mu.Lock()
 	stop, done := d.outward.stop, d.outward.done
@@ -96,6 +98,28 @@ func (d *Daemon) stopOutward() {
 		stop()
 		<-done
 	}
+	for i := range d.job.StageOut {
+		d.outward.setTrouble(i, nil)
+	}
+}
+
+func (o *outward) setTrouble(i int, t *outTrouble) {
+	o.mu.Lock()
+	o.bad[i] = t
+	o.mu.Unlock()
+}
+
+// troubles is what does not make it on this node.
+func (o *outward) troubles() []outTrouble {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	var all []outTrouble
+	for _, t := range o.bad {
+		if t != nil {
+			all = append(all, *t)
+		}
+	}
+	return all
 }
 
 func (d *Daemon) outwardLoop(ctx context.Context) {
@@ -116,13 +140,20 @@ func (d *Daemon) outwardOnce(ctx context.Context, i int, s OutShare) {
 	if !d.ready.Load() || !d.deal(&s, m) {
 		return
 	}
+	lost := &notCopied{from: s.From, trouble: outTrouble{OutSpec: s.OutSpec}}
+	s.Failed = lost.add
 	r, err := d.stageOut(ctx, s)
 	if ctx.Err() != nil || errors.Is(err, syscall.ENOENT) && r.Failed == 0 {
 		return
 	}
+	bad := lost.end(err)
 	d.outward.mu.Lock()
 	st := &d.outward.status[i]
 	was := st.Error
+	d.outward.bad[i] = nil
+	if was != "" { // what fails once may be a file that was removed meanwhile
+		d.outward.bad[i] = bad
+	}
 	st.Files, st.Bytes, st.At = st.Files+r.Files, st.Bytes+r.Bytes, now()
 	st.Fresh, st.Failed, st.Error = r.Fresh, r.Failed, ""
 	if len(r.Errors) > 0 {
@@ -133,7 +164,7 @@ func (d *Daemon) outwardOnce(ctx context.Context, i int, s OutShare) {
 	is := st.Error
 	d.outward.mu.Unlock()
 	log := d.log.WithField("from", s.From).WithField("to", s.To)
-	if is != "" && is != was {
+	if is != "" && was == "" {
 		log.WithField("failed", r.Failed).Warn("not copied out so far: " + is)
 	}
 	if r.Files > 0 {
@@ -198,11 +229,11 @@ func (d *Daemon) stageOut(ctx context.Context, s OutShare) (stagein.OutResult, e
 	}
 }
 
-// finally copies a share at the job's end. What failed for a reason that may
-// pass is tried again until there is no time left.
-func (d *Daemon) finally(ctx context.Context, s OutShare) (stagein.OutResult, error) {
+// finally copies the i-th share at the job's end. What failed for a reason that
+// may pass is tried again until there is no time left.
+func (d *Daemon) finally(ctx context.Context, i int, s OutShare) (stagein.OutResult, error) {
 	for {
-		lost := &notCopied{path: d.notCopiedPath(), from: s.From}
+		lost := &notCopied{path: d.notCopiedPath(), from: s.From, trouble: outTrouble{OutSpec: s.OutSpec, Final: true}}
 		s.Failed = lost.add
 		r, err := d.stageOut(ctx, s)
 		left, ok := ctx.Deadline()
@@ -213,6 +244,7 @@ func (d *Daemon) finally(ctx context.Context, s OutShare) (stagein.OutResult, er
 		}
 		if !again {
 			lost.write(d)
+			d.outward.setTrouble(i, lost.end(err))
 			return r, err
 		}
 	}
@@ -246,13 +278,30 @@ type notCopied struct {
 	mu      sync.Mutex
 	lines   strings.Builder // guarded by mu
 	passing bool            // guarded by mu: some of it failed for a reason that may pass
+	trouble outTrouble      // guarded by mu; the sum
 }
 
-func (l *notCopied) add(name string, err error) {
+func (l *notCopied) add(f stagein.OutFailure) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.passing = l.passing || mayPass(err)
-	fmt.Fprintf(&l.lines, "%q: %v\n", filepath.Join(l.from, name), err)
+	l.passing = l.passing || mayPass(f.Err)
+	l.trouble.addFailure(f)
+	if l.path != "" {
+		fmt.Fprintf(&l.lines, "%q: %v\n", filepath.Join(l.from, f.Name), f.Err)
+	}
+}
+
+// end is the sum, or nil, of a run that ended with err.
+func (l *notCopied) end(err error) *outTrouble {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if err == nil {
+		return nil
+	}
+	if len(l.trouble.Kinds) == 0 || errors.Is(err, context.DeadlineExceeded) {
+		l.trouble.add(kindOf(err))
+	}
+	return &l.trouble
 }
 
 func (l *notCopied) mayPass() bool {
@@ -265,7 +314,7 @@ func (l *notCopied) mayPass() bool {
 func (l *notCopied) write(d *Daemon) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.lines.Len() == 0 || l.path == "" {
+	if l.lines.Len() == 0 {
 		return
 	}
 	f, err := os.OpenFile(l.path, os.O_CREATE|os.O_APPEND|os.O_WRONLY|syscall.O_NOFOLLOW, 0o600)
@@ -277,5 +326,6 @@ func (l *notCopied) write(d *Daemon) {
 		d.log.WithError(err).Warn("the list of what was not copied cannot be written")
 		return
 	}
+	l.trouble.List, l.trouble.Lists = l.path, 1
 	d.log.WithField("list", l.path).Warn("what was not copied is listed")
 }

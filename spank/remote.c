@@ -110,12 +110,14 @@ static bool shows_progress(spank_t sp)
 static void wait_for_data(spank_t sp, uint32_t job)
 {
 	char id[16];
-	char *argv[] = {settings.program, "wait", "--job", id, NULL};
+	char *argv[] = {settings.program, "wait", "--job", id, NULL, NULL};
 	char *envp[] = {(char *)path_env, NULL};
 	int status, log = shows_progress(sp) ? -1 : program_memory();
 
 	snprintf(id, sizeof id, "%u", job);
-	status = program_run(&(struct run){.argv = argv, .envp = envp, .out = log < 0 ? STDERR_FILENO : log, .err = log});
+	if (log < 0)
+		argv[4] = "--job-output"; /* the daemon then knows where to tell what it could not copy out */
+	status = program_run(&(struct run){.argv = argv, .envp = envp, .out = log, .err = log});
 	if (status != 0 && log >= 0) {
 		char *said = program_text(log);
 

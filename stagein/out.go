@@ -41,9 +41,16 @@ type OutConfig struct {
 	// Files of two pieces and more are then copied by all nodes.
 	Help  func(ctx context.Context, k int, p OutPiece) error
 	Piece int64 // bytes of a piece; 0 is DefaultPiece
-	// Failed is told of everything that did not make it, by several goroutines;
-	// nil is nobody.
-	Failed func(name string, err error)
+	// Failed is told of everything that did not make it, by several goroutines,
+	// also if nothing can be written to To; nil is nobody.
+	Failed func(OutFailure)
+}
+
+// OutFailure is one thing that did not make it.
+type OutFailure struct {
+	Name  string // relative to the root
+	Bytes int64  // of a file
+	Err   error
 }
 
 func (c *OutConfig) validate() error {
@@ -127,15 +134,12 @@ func Out(ctx context.Context, cfg OutConfig) (OutResult, error) {
 	if err != nil {
 		return OutResult{}, fmt.Errorf("stage-out to %s: %w", cfg.To, err)
 	}
-	if err := makeTarget(cfg.To, a); err != nil {
-		return OutResult{}, fmt.Errorf("stage-out: %w", err)
+	o := &out{cfg: cfg, bufs: make(chan []byte, cfg.Workers), dirs: map[string]bool{}}
+	if o.root, o.bar = openTarget(cfg.To, a); o.bar == nil {
+		defer o.root.Close() // nothing is written through it
+	} else if cfg.Failed == nil {
+		return OutResult{}, fmt.Errorf("stage-out: %w", o.bar)
 	}
-	root, err := os.OpenRoot(cfg.To)
-	if err != nil {
-		return OutResult{}, fmt.Errorf("stage-out: %w", err)
-	}
-	defer root.Close() // nothing is written through it
-	o := &out{cfg: cfg, root: root, bufs: make(chan []byte, cfg.Workers), dirs: map[string]bool{}}
 	o.g.SetLimit(cfg.Workers)
 	if a.Mode&source.TypeMask == source.TypeDir {
 		o.dir(ctx, cfg.Root, "")
@@ -147,10 +151,25 @@ func Out(ctx context.Context, cfg OutConfig) (OutResult, error) {
 	if err := ctx.Err(); err != nil {
 		return o.result, fmt.Errorf("stage-out to %s: stopped before its end: %w", cfg.To, err)
 	}
+	if o.bar != nil {
+		return o.result, fmt.Errorf("stage-out: %w", o.bar)
+	}
 	if err := o.result.Err(); err != nil {
 		return o.result, fmt.Errorf("stage-out to %s: %w", cfg.To, err)
 	}
 	return o.result, nil
+}
+
+// openTarget opens the directory to that gets the copy of a; it makes it first.
+func openTarget(to string, a metadata.Attr) (*os.Root, error) {
+	if err := makeTarget(to, a); err != nil {
+		return nil, err
+	}
+	root, err := os.OpenRoot(to)
+	if info, e := os.Stat(to); err != nil && e == nil && !info.IsDir() {
+		err = &os.PathError{Op: "open", Path: to, Err: syscall.ENOTDIR} // os says so, but not as an errno
+	}
+	return root, err
 }
 
 // makeTarget makes the directory that gets what is copied. It is as open to
@@ -173,6 +192,7 @@ func makeTarget(to string, a metadata.Attr) error {
 type out struct {
 	cfg  OutConfig
 	root *os.Root
+	bar  error // why there is no root: nothing can be copied
 	g    errgroup.Group
 	bufs chan []byte // of files that are done; one for each worker
 
@@ -181,13 +201,13 @@ type out struct {
 	dirs   map[string]bool // guarded by mu; in which something was renamed
 }
 
-func (o *out) fail(name string, err error) {
+func (o *out) fail(name string, size int64, err error) {
 	var p *os.PathError
 	if errors.As(err, &p) {
 		err = p.Err // the name is said already
 	}
 	if o.cfg.Failed != nil {
-		o.cfg.Failed(name, err)
+		o.cfg.Failed(OutFailure{Name: name, Bytes: size, Err: err})
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -220,7 +240,7 @@ func (o *out) dir(ctx context.Context, ino metadata.Ino, rel string) {
 	for after := ""; ctx.Err() == nil; {
 		entries, err := o.cfg.Store.ReadDir(ctx, ino, after, dirBatch)
 		if err != nil {
-			o.fail(rel+"/", err)
+			o.fail(rel+"/", 0, err)
 			return
 		}
 		for _, e := range entries {
@@ -239,7 +259,7 @@ func (o *out) entry(ctx context.Context, e metadata.Entry, rel string) {
 	}
 	if e.Mode&source.TypeMask == source.TypeDir {
 		if err := o.makeDir(ctx, e, rel); err != nil {
-			o.fail(rel, err)
+			o.fail(rel, 0, err)
 			return
 		}
 		o.dir(ctx, e.Ino, rel)
@@ -251,7 +271,7 @@ func (o *out) entry(ctx context.Context, e metadata.Entry, rel string) {
 	o.g.Go(func() error {
 		a, err := o.attr(ctx, e)
 		if err != nil {
-			o.fail(rel, err)
+			o.fail(rel, 0, err)
 			return nil
 		}
 		o.thing(ctx, rel, a)
@@ -268,7 +288,7 @@ func (o *out) attr(ctx context.Context, e metadata.Entry) (metadata.Attr, error)
 
 // makeDir makes a directory; every node does, one of them counts it.
 func (o *out) makeDir(ctx context.Context, e metadata.Entry, rel string) error {
-	if o.keptDir(rel, e.Ino) {
+	if o.bar != nil || o.keptDir(rel, e.Ino) {
 		return nil
 	}
 	a, err := o.attr(ctx, e)
@@ -299,10 +319,14 @@ func (o *out) makeDir(ctx context.Context, e metadata.Entry, rel string) error {
 // thing copies what is no directory.
 func (o *out) thing(ctx context.Context, rel string, a metadata.Attr) {
 	var err error
-	switch a.Mode & source.TypeMask {
-	case source.TypeRegular:
+	switch typ := a.Mode & source.TypeMask; {
+	case o.bar != nil:
+		if !o.cfg.Memory.has(rel, stampOf(a)) {
+			err = o.bar
+		}
+	case typ == source.TypeRegular:
 		err = o.regular(ctx, rel, a)
-	case source.TypeSymlink:
+	case typ == source.TypeSymlink:
 		if err = o.symlink(ctx, rel, a); err == nil {
 			o.count(func(r *OutResult) { r.Symlinks++ })
 		}
@@ -310,7 +334,7 @@ func (o *out) thing(ctx context.Context, rel string, a metadata.Attr) {
 		err = fmt.Errorf("not a file, a directory or a link: %w", syscall.EINVAL)
 	}
 	if err != nil {
-		o.fail(rel, err)
+		o.fail(rel, a.Size, err)
 	}
 }
 

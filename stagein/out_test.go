@@ -2,6 +2,7 @@ package stagein
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io/fs"
 	"os"
@@ -234,6 +235,40 @@ func TestOutListsWhatFails(t *testing.T) {
 		}
 		return nil
 	})
+}
+
+// TestOutToWhatCannotBeWritten: everything is told as failed to who wants to
+// know, by the nodes together once, and nothing else is done.
+func TestOutToWhatCannotBeWritten(t *testing.T) {
+	s := newScratch()
+	files, size := fillScratch(t, s)
+	to := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(to, nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if r, err := Out(context.Background(), s.config(to, 0, 1)); !errors.Is(err, syscall.ENOTDIR) || r.Failed != 0 {
+		t.Errorf("%+v, %v, want ENOTDIR", r, err)
+	}
+	var mu sync.Mutex
+	var bytes int64
+	seen := make(map[string]bool)
+	for self := range 3 {
+		cfg := s.config(to, self, 3)
+		cfg.Failed = func(f OutFailure) {
+			mu.Lock()
+			defer mu.Unlock()
+			if seen[f.Name] || !errors.Is(f.Err, syscall.ENOTDIR) {
+				t.Errorf("%+v, seen before: %v", f, seen[f.Name])
+			}
+			seen[f.Name], bytes = true, bytes+f.Bytes
+		}
+		if _, err := Out(context.Background(), cfg); !errors.Is(err, syscall.ENOTDIR) {
+			t.Errorf("share %d: %v, want ENOTDIR", self, err)
+		}
+	}
+	if int64(len(seen)) != files+1 || bytes < size { // and a link
+		t.Errorf("%d things of %d bytes failed, want %d files and a link of %d", len(seen), bytes, files, size)
+	}
 }
 
 func TestOutOfAFileThatChanges(t *testing.T) {

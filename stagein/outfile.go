@@ -59,7 +59,7 @@ func (o *out) syncDirs() {
 			err = errors.Join(d.Sync(), d.Close())
 		}
 		if err != nil {
-			o.fail(dir+"/", err)
+			o.fail(dir+"/", 0, err)
 		}
 	}
 }

@@ -20,6 +20,7 @@ func waitCmd() *cobra.Command {
 	var w which
 	var until string
 	var timeout time.Duration
+	var output bool
 	c := &cobra.Command{
 		Use:   "wait [NAME]...",
 		Short: "Wait until the datasets can be read on all nodes",
@@ -38,6 +39,9 @@ failed.`,
 				return err
 			}
 			ctx := c.Context()
+			if output {
+				noteOutput(ctx, ctl)
+			}
 			if timeout > 0 {
 				var cancel context.CancelFunc
 				ctx, cancel = context.WithTimeout(ctx, timeout)
@@ -49,7 +53,20 @@ failed.`,
 	w.flags(c)
 	c.Flags().StringVar(&until, "for", "", "manifest, all or none (default: what the job's wait= option says)")
 	c.Flags().DurationVar(&timeout, "timeout", 0, "give up after this time (default: never)")
+	c.Flags().BoolVar(&output, "job-output", false, "standard error, or output, is the job's")
+	must(c.Flags().MarkHidden("job-output")) // for the plugin
 	return c
+}
+
+// noteOutput tells the daemon where the job's output goes, if that is a file. It
+// is not worth failing the job: a daemon that cannot be asked fails the wait.
+func noteOutput(ctx context.Context, ctl *daemon.Ctl) {
+	for _, f := range []*os.File{os.Stderr, os.Stdout} {
+		if o, ok := daemon.OutputOf(f); ok {
+			_ = ctl.SetOutput(ctx, o)
+			return
+		}
+	}
 }
 
 // terminal reports whether w is a terminal.

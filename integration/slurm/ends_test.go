@@ -44,6 +44,28 @@ func TestStageOutList(t *testing.T) {
 	}
 }
 
+// A target that cannot take the files is told in the job's output: once while the job runs, and in one line for all nodes at its end.
+func TestStageOutTold(t *testing.T) {
+	c := begin(t)
+	c.as(t, "alice", "mkdir -p barred")
+	script := "chmod 555 barred\n" + `srun --overlap --ntasks-per-node=1 bash -c 'mkdir -p $BIVOUAC_SCRATCH/ckpt && head -c 1000 /dev/zero > $BIVOUAC_SCRATCH/ckpt/$SLURM_PROCID'` + "\n" + hold
+	target := far("alice", "barred")
+	j := c.submit(t, "alice", script, "--nodes=4", "--bivouac-stage-out=ckpt:"+target)
+	j.holds(t, "0")
+	begins := "bivouac: stage-out of ckpt to " + target
+	eventually(t, soon, "it is told while the job runs", func() bool {
+		return strings.Contains(j.output(t), begins+" fails so far: permission denied (")
+	})
+	j.release(t)
+	j.ends(t, "COMPLETED")
+	c.nothingLeft(t)
+	j.says(t, begins+" failed: not copied, and lost with the job, 4 files of 3.9 KiB: permission denied (4, such as ", "name a directory that you may write to",
+		"/mnt/pfs/home/alice/bivouac-"+j.id+"-node")
+	if n := strings.Count(j.output(t), begins); n != 2 {
+		t.Errorf("it is told %d times, want once while the job runs and once at its end:\n%s", n, j.output(t))
+	}
+}
+
 func TestDirectorySource(t *testing.T) {
 	c := begin(t)
 	c.as(t, "alice", "mkdir -p above && cp -a tree above")

@@ -119,7 +119,7 @@ func TestOutTriesAgain(t *testing.T) {
 			return stagein.OutResult{}, nil
 		}
 		if tries.Add(1) < 3 {
-			s.Failed("f", syscall.ENOSPC)
+			s.Failed(stagein.OutFailure{Name: "f", Bytes: 1, Err: syscall.ENOSPC})
 			r := stagein.OutResult{Failed: 1, Errors: []string{"f: no space left on device"}}
 			return r, r.Err()
 		}
@@ -168,5 +168,89 @@ func TestOutwardAtOnce(t *testing.T) {
 	}
 	if all, err := os.ReadDir(to); err != nil || len(all) != files {
 		t.Errorf("the target has %d files, %v, want %d", len(all), err, files)
+	}
+}
+
+// TestOutTold: a target that fails is told in the job's output: once while the
+// job runs, and in the end one line for all nodes together.
+func TestOutTold(t *testing.T) {
+	output := filepath.Join(t.TempDir(), "slurm-test.out")
+	f, err := os.OpenFile(output, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	o, ok := daemon.OutputOf(f)
+	if !ok {
+		t.Fatal("the output is no file")
+	}
+	work := t.TempDir()
+	c, ckpt, to := outwardCluster(t, Config{WorkDir: work})
+	if err := os.WriteFile(to, []byte("in the way"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	const files = 40
+	for i := range files {
+		put(t, c.Nodes[i%4], ckpt, fmt.Sprint("f", i), make([]byte, 1000), metadata.Layout{})
+	}
+	if err := daemon.NewCtl(c.Nodes[2].Job.CtlSocket()).SetOutput(context.Background(), o); err != nil {
+		t.Fatal(err)
+	}
+	said := func() []string {
+		b, err := os.ReadFile(output)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return strings.Split(strings.TrimSuffix(string(b), "\n"), "\n")
+	}
+	Eventually(t, "it is told while the job runs", func() bool {
+		return strings.HasPrefix(said()[0], "bivouac: stage-out of ckpt to "+to+" fails so far: not a directory (")
+	})
+	for i, err := range leaveAll(t, c, Patience, 0, 1, 2, 3) {
+		if err == nil {
+			t.Errorf("node %d copied to a file", i)
+		}
+	}
+	lines := said()
+	if len(lines) != 2 {
+		t.Fatalf("the output has %d lines, want 2:\n%s", len(lines), strings.Join(lines, "\n"))
+	}
+	for _, want := range []string{
+		" failed: not copied, and lost with the job, 40 files of 39.1 KiB: not a directory (40, such as ",
+		"; 4 nodes have a list, such as " + work + "/bivouac-test-host", "; before the next run, move away what is in its place",
+	} {
+		if !strings.Contains(lines[1], want) {
+			t.Errorf("the last line lacks %q:\n%s", want, lines[1])
+		}
+	}
+}
+
+// TestOutToldByAnotherLife: a daemon that starts again knows where the output goes.
+func TestOutToldByAnotherLife(t *testing.T) {
+	output := filepath.Join(t.TempDir(), "slurm-test.out")
+	f, err := os.Create(output)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	o, _ := daemon.OutputOf(f)
+	c, ckpt, to := outwardCluster(t, Config{Nodes: 1})
+	put(t, c.Nodes[0], ckpt, "f", []byte("f"), metadata.Layout{})
+	if err := daemon.NewCtl(c.Nodes[0].Job.CtlSocket()).SetOutput(context.Background(), o); err != nil {
+		t.Fatal(err)
+	}
+	c.Revive(t, 0)
+	Eventually(t, "it is copied", func() bool { return has(to, "f", []byte("f")) })
+	if err := os.RemoveAll(to); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(to, nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if err := leaveAll(t, c, Patience, 0)[0]; err == nil {
+		t.Error("it copied to a file")
+	}
+	if b, err := os.ReadFile(output); err != nil || !strings.Contains(string(b), "1 file of 1 B: not a directory") {
+		t.Errorf("the output is %q, %v", b, err)
 	}
 }
