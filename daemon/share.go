@@ -87,7 +87,7 @@ func (s *share) stage(ctx context.Context, part stagein.Part, w, skips io.Writer
 	d := s.d
 	sh, err := stagein.NewShare(stagein.ShareConfig{
 		Plan: s.plan, Part: part, FS: d.cfg.Source, Map: d.View().Map, Target: target{d},
-		SeamIn: s.seamIn, SeamOut: s.seamOut, Records: w, Skipped: skips, Log: d.log.WithField("dataset", s.plan.Name),
+		SeamIn: s.seamIn, SeamOut: s.seamOut, Records: w, Skipped: skips, Scratch: d.scratch(s.plan.Dataset), Log: d.log.WithField("dataset", s.plan.Name),
 	})
 	if err != nil {
 		return err

@@ -234,7 +234,7 @@ func (c *chain) member(it *source.Item) (done bool, err error) {
 		return true, err
 	}
 	if c.unproved() && it.Size > 0 {
-		c.guess.objects = append(c.guess.objects, o)
+		c.guess.last = o
 	}
 	if !over {
 		return false, c.whole(it, o)

@@ -18,7 +18,7 @@ import (
 func dirJob(t *testing.T, nodes int) (*job, map[string]entry) {
 	r := seed(t)
 	j := &job{fs: newFS(), nodes: nodes, path: "/src/tree", stripe: 1 << 20}
-	j.lim = limits{piece: 2048, carry: 1024, pending: 1 << 20}
+	j.lim = limits{piece: 2048, carry: 1024}
 	want := map[string]entry{}
 	add := func(rel string, mode uint32, data []byte) *memNode {
 		p := strings.TrimSuffix(j.path+"/"+rel, "/")

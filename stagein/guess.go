@@ -19,11 +19,10 @@ type guess struct {
 	from *source.Region  // what the speculation reads
 	push *pusher
 
-	pending []manifest.Record
-	weight  int       // bytes of pending
-	objects []*object // that something was put to
-	pieces  []Piece   // of the member at the end
-	seam    *Seam     // for the next region
+	pending *manifest.Spool
+	last    *object // that something was put to, and whose record is not in pending
+	pieces  []Piece // of the member at the end
+	seam    *Seam   // for the next region
 
 	right bool
 	wrong bool
@@ -36,6 +35,8 @@ var errReplaced = errors.New("replaced")
 
 // run speculates, and makes good for it if that was wrong.
 func (g *guess) run(held []*source.Piece) error {
+	g.pending = g.r.cfg.Scratch.Spool()
+	defer g.pending.Close()
 	c := g.r.chain(g.r.ctx, g.at)
 	c.guess, g.push = g, c.push
 	c.some = true // the header that was found
@@ -66,12 +67,8 @@ func (g *guess) run(held []*source.Piece) error {
 
 // keep remembers what is not known to be true yet.
 func (g *guess) keep(rec manifest.Record) error {
-	g.pending = append(g.pending, rec)
-	g.weight += 256 + len(rec.Path) + len(rec.Target) + len(rec.Hardlink)
-	if g.weight > g.r.lim.pending {
-		return g.look(true)
-	}
-	return nil
+	g.last = nil
+	return g.pending.Add(rec)
 }
 
 // look verifies the guess if the seam is there; it waits for it if wait.
@@ -87,13 +84,12 @@ func (g *guess) look(wait bool) error {
 		return err
 	}
 	g.right = true
-	for _, rec := range g.pending {
-		if err := g.r.record(rec); err != nil {
-			return err
-		}
+	if err := g.pending.Each(g.r.record); err != nil {
+		return err
 	}
+	g.pending.Close()
 	g.r.pieces = append(g.r.pieces, g.pieces...)
-	g.pending, g.objects, g.pieces = nil, nil, nil
+	g.last, g.pieces = nil, nil
 	if g.seam != nil {
 		return g.r.out(g.seam)
 	}
@@ -152,7 +148,7 @@ func (g *guess) undo() error {
 	g.r.count.again.Add(1)
 	rm, ctx := errgroup.WithContext(g.r.ctx)
 	rm.SetLimit(g.r.cfg.Workers)
-	for _, o := range g.objects {
+	remove := func(o *object) {
 		for _, node := range o.order {
 			rm.Go(func() error {
 				if err := g.r.cfg.Target.Remove(ctx, node, o.ino); err != nil {
@@ -162,6 +158,24 @@ func (g *guess) undo() error {
 			})
 		}
 	}
-	g.pending, g.objects, g.pieces, g.seam = nil, nil, nil, nil
-	return rm.Wait()
+	if g.last != nil {
+		remove(g.last)
+	}
+	err := g.pending.Each(func(rec manifest.Record) error {
+		o := &object{path: rec.Path, ino: rec.Attr.Ino, layout: rec.Attr.Layout}
+		if rec.Hardlink != "" || rec.Attr.Mode&source.TypeMask != source.TypeRegular || rec.Attr.Size == 0 {
+			return ctx.Err()
+		}
+		if err := g.r.order(o); err != nil {
+			return err
+		}
+		remove(o)
+		return ctx.Err()
+	})
+	g.pending.Close()
+	g.last, g.pieces, g.seam = nil, nil, nil
+	if e := rm.Wait(); e != nil {
+		return e
+	}
+	return err
 }

@@ -172,7 +172,7 @@ func (j *job) share(m cluster.Map, i int, w, skips io.Writer, seams []chan []byt
 		return nil, err
 	}
 	s, err := NewShare(ShareConfig{
-		Plan: &plan, Part: plan.Parts[i], FS: j.fs, Map: m, Target: j.target, Records: w, Skipped: skips, Workers: 4, Memory: j.memory,
+		Plan: &plan, Part: plan.Parts[i], FS: j.fs, Map: m, Target: j.target, Records: w, Skipped: skips, Workers: 4, Memory: j.memory, Scratch: &manifest.Scratch{},
 		SeamIn: func(ctx context.Context) (seam Seam, err error) {
 			select {
 			case b := <-seams[i]:
@@ -371,7 +371,7 @@ func checkTree(t *testing.T, got, want map[string]entry) {
 // meet every kind of seam.
 func tarJob(archive []byte, nodes int) *job {
 	j := &job{fs: newFS(), nodes: nodes, path: "/src/a.tar", region: 1024, stripe: 1 << 20}
-	j.lim = limits{piece: 2048, carry: 1024, pending: 1 << 20}
+	j.lim = limits{piece: 2048, carry: 1024}
 	j.memory = 64 << 10
 	j.fs.add(j.path, source.TypeRegular|0o644, archive)
 	return j

@@ -13,6 +13,7 @@ import (
 	"github.com/bivouacfs/bivouac/datapath/wire"
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/metadata/cluster"
+	"github.com/bivouacfs/bivouac/metadata/manifest"
 	"github.com/bivouacfs/bivouac/stagein/source"
 )
 
@@ -41,21 +42,21 @@ type ShareConfig struct {
 	Skipped io.Writer // gets a line of JSON, a Skip, for each thing that is left out; nil with OnErrorFail
 	Memory  int64     // bytes of buffers; 0 is 64 MiB
 	Workers int       // Puts in flight; 0 is 16
+	// Scratch is where records of a tar wait until it is known that they are right.
+	Scratch *manifest.Scratch
 	Log     *logrus.Entry
 }
 
 // limits are the bounds that tests make small.
 type limits struct {
-	piece   int // bytes of a read
-	carry   int // bytes of a cut member that travel in the seam
-	pending int // bytes of records that wait for a seam
+	piece int // bytes of a read
+	carry int // bytes of a cut member that travel in the seam
 }
 
 const (
 	defaultMemory  = 64 << 20
 	defaultWorkers = 16
 	defaultCarry   = 256 << 10
-	defaultPending = 128 << 20
 	minPieces      = 8 // half can be kept by the search, and the rest must do to go on
 	readAhead      = 4 // reads in flight
 )
@@ -78,8 +79,8 @@ type Share struct {
 // NewShare checks cfg. Run does the work.
 func NewShare(cfg ShareConfig) (*Share, error) {
 	p := cfg.Plan
-	if p == nil || cfg.FS == nil || cfg.Target == nil || cfg.Records == nil {
-		return nil, fmt.Errorf("share without a plan, a source, a target or a place for records: %w", syscall.EINVAL)
+	if p == nil || cfg.FS == nil || cfg.Target == nil || cfg.Records == nil || cfg.Scratch == nil {
+		return nil, fmt.Errorf("share without a plan, a source, a target, a place for records or room for them: %w", syscall.EINVAL)
 	}
 	last := int(cfg.Part.Index) == len(p.Parts)-1
 	switch {
@@ -107,7 +108,7 @@ func NewShare(cfg ShareConfig) (*Share, error) {
 	if cfg.Workers <= 0 {
 		cfg.Workers = defaultWorkers
 	}
-	return &Share{cfg: cfg, count: new(counters), lim: limits{piece: wire.MaxData, carry: defaultCarry, pending: defaultPending}}, nil
+	return &Share{cfg: cfg, count: new(counters), lim: limits{piece: wire.MaxData, carry: defaultCarry}}, nil
 }
 
 // Run stages the part. When it returns, all that it stored is stored and all

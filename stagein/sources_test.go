@@ -27,7 +27,7 @@ type rack struct {
 func newRack(t *testing.T, nodes int, pattern string, o Options) *rack {
 	s := &rack{t: t, want: map[string]string{}}
 	s.job = &job{fs: newFS(), nodes: nodes, path: pattern, stripe: 1 << 20, opts: o}
-	s.lim = limits{piece: 2048, carry: 1024, pending: 1 << 20}
+	s.lim = limits{piece: 2048, carry: 1024}
 	for _, d := range []string{"/", "/src"} {
 		s.fs.add(d, source.TypeDir|0o755, nil)
 	}

@@ -76,7 +76,7 @@
 //
 //	search     keep what is read, until a block has the checksum of a header;
 //	           from that header guess E, an offset at which a member begins
-//	speculate  parse from E, store the data at its owners, keep the records back
+//	speculate  parse from E, store the data at its owners, keep the records back, on the disk
 //	verify     when the seam of region k-1 comes, parse from there what was kept
 //
 // The seam is what a reader needs to go on where another stopped: the offset of

@@ -182,3 +182,38 @@ func TestIngestBound(t *testing.T) {
 		}
 	}
 }
+
+// TestSpool: what comes out is what went in, also a second time, and more of it
+// takes no more memory.
+func TestSpool(t *testing.T) {
+	s := &Scratch{Dir: t.TempDir()}
+	for _, n := range []int{0, 1, 300, 30_000} {
+		p := s.Spool()
+		rs := randomRecords(uint64(n), n)
+		for _, r := range rs {
+			if err := p.Add(r); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for range 2 {
+			i := 0
+			if err := p.Each(func(r Record) error {
+				if r != rs[i] {
+					return fmt.Errorf("record %d is %+v, want %+v", i, r, rs[i])
+				}
+				i++
+				return nil
+			}); err != nil || i != n {
+				t.Fatalf("%d of %d, %v", i, n, err)
+			}
+		}
+		if err := p.Each(func(Record) error { return syscall.EPIPE }); n > 0 && !errors.Is(err, syscall.EPIPE) {
+			t.Errorf("who refuses a record hears %v", err)
+		}
+		p.Close()
+		p.Close()
+	}
+	if peak, held := s.peak.Load(), s.held.Load(); peak > blockSize || held != 0 {
+		t.Errorf("%d bytes were held, %d are", peak, held)
+	}
+}
