@@ -415,6 +415,7 @@ func (d *Daemon) controlHandlers() map[wire.Op]rpc.Handler {
 		wire.OpObjects:    handleJSON(d.onObjects),
 		wire.OpGone:       handleJSON(d.onGone),
 		wire.OpNamed:      handleJSON(d.onNamed),
+		wire.OpDropPages:  handleJSON(d.onDropPages),
 	}
 }
 

@@ -28,6 +28,8 @@ type taskReq struct {
 	Piece *stagein.OutPiece `json:"piece,omitempty"`
 	// Verify is a share of a dataset that is read again.
 	Verify *verifyReq `json:"verify,omitempty"`
+	// Mend is files that are fetched again.
+	Mend *mendReq `json:"mend,omitempty"`
 }
 
 type pollReq struct {
@@ -41,6 +43,7 @@ type taskState struct {
 	Progress stagein.Progress   `json:"progress"`
 	Out      *stagein.OutResult `json:"out,omitempty"`
 	Verify   *VerifyResult      `json:"verify,omitempty"`
+	Mended   *mendResult        `json:"mended,omitempty"`
 	Pieces   []stagein.Piece    `json:"pieces,omitempty"` // of a share that is done
 }
 
@@ -100,6 +103,14 @@ func (d *Daemon) prepare(from metadata.NodeID, q *taskReq, t *task) (func(contex
 			t.state.Verify = r
 			return nil, err
 		}, nil
+	case q.Mend != nil:
+		return func(ctx context.Context) (*stagein.OutResult, error) {
+			r, err := d.mendShare(ctx, *q.Mend)
+			t.mu.Lock()
+			defer t.mu.Unlock()
+			t.state.Mended = r
+			return nil, err
+		}, nil
 	case q.Plan != nil:
 		if err := d.checkPlan(q.Plan, q.Part); err != nil {
 			return nil, err
@@ -132,7 +143,7 @@ func (d *Daemon) prepare(from metadata.NodeID, q *taskReq, t *task) (func(contex
 
 // kinds is how many things a request asks for, of which it must be one.
 func (q *taskReq) kinds() (n int) {
-	for _, asked := range []bool{q.Plan != nil, q.Out != nil, q.Piece != nil, q.Verify != nil} {
+	for _, asked := range []bool{q.Plan != nil, q.Out != nil, q.Piece != nil, q.Verify != nil, q.Mend != nil} {
 		if asked {
 			n++
 		}

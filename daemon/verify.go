@@ -32,6 +32,7 @@ import (
 type VerifySpec struct {
 	Name   string `json:"name"`
 	SHA256 bool   `json:"sha256,omitempty"` // list the SHA-256 of every file, too
+	Keep   bool   `json:"keep,omitempty"`   // what is bad is not fetched again
 }
 
 // VerifyResult is what was found.
@@ -40,74 +41,84 @@ type VerifyResult struct {
 	Bytes    int64     `json:"bytes"`     // of them
 	Unsummed int64     `json:"unsummed"`  // of them that have no checksum
 	Bad      int64     `json:"bad"`       // that are not what they were, or cannot be read
-	BadFiles []BadFile `json:"bad_files"` // the first of them
+	Mended   int64     `json:"mended"`    // that were so, and are right since they were fetched again
+	BadFiles []BadFile `json:"bad_files"` // the first of both
 }
 
 // BadFile is a file that is not what it was.
 type BadFile struct {
-	Path  source.Name `json:"path"` // in the dataset
-	Host  string      `json:"host"`
-	Error string      `json:"error"`
+	Path   source.Name  `json:"path"` // in the dataset
+	Ino    metadata.Ino `json:"ino,omitempty"`
+	Host   string       `json:"host"`
+	Error  string       `json:"error"`
+	Mended bool         `json:"mended,omitempty"` // it was fetched again, and is right
 }
 
-// maxBadFiles is how many files a node names.
-const maxBadFiles = 100
+// maxBadFiles is how many files a node names, which are those that are mended.
+const maxBadFiles = 1000
 
+// add adds what a node has found. A file of which several nodes have a bad piece
+// is one.
 func (r *VerifyResult) add(o VerifyResult) {
 	r.Files, r.Bytes, r.Unsummed, r.Bad = r.Files+o.Files, r.Bytes+o.Bytes, r.Unsummed+o.Unsummed, r.Bad+o.Bad
-	r.BadFiles = append(r.BadFiles, o.BadFiles...)
+	for _, f := range o.BadFiles {
+		if slices.ContainsFunc(r.BadFiles, func(was BadFile) bool { return was.Ino == f.Ino }) {
+			r.Bad--
+			continue
+		}
+		r.BadFiles = append(r.BadFiles, f)
+	}
 }
 
 // verifyReq is a node's share of it.
 type verifyReq struct {
 	Dataset metadata.DatasetID `json:"dataset"`
 	SHA256  bool               `json:"sha256,omitempty"`
+	Only    []metadata.Ino     `json:"only,omitempty"` // none is all
 }
 
 func sumsFile(node metadata.NodeID) string { return "sums-" + strconv.Itoa(int(node)) }
 
 // Verify has all nodes read again what they have of a dataset, in parallel, and
 // compare it with the checksums that were taken when it was staged. Of a
-// striped file the first node of the stripe reads all. What lies on a node that
-// is down is bad.
+// striped file the first node of the stripe reads all; what a lost node had is
+// read by those that stand in for it. What is bad is fetched from its source
+// again, unless s says not to.
 func (d *Daemon) Verify(ctx context.Context, s VerifySpec) (VerifyResult, error) {
 	ds, ok := active(d.View(), s.Name)
 	x, here := d.table.get(ds.ID)
 	if !ok || !here || ds.Phase != cluster.Sealed {
 		return VerifyResult{}, fmt.Errorf("no dataset named %q is sealed: bivouac status tells what there is: %w", s.Name, syscall.EINVAL)
 	}
-	id := fmt.Sprintf("verify-%d-%d", d.job.Self, now())
+	q := verifyReq{Dataset: ds.ID, SHA256: s.SHA256}
+	res, err := d.verifyAll(ctx, x, q)
+	if err != nil || res.Bad == 0 || s.Keep {
+		return res, err
+	}
+	err = d.mend(ctx, ds, x, &res)
+	if err == nil && s.SHA256 && res.Mended > 0 {
+		_, err = d.verifyAll(ctx, x, q) // what is right now is listed, too
+	}
+	return res, err
+}
+
+func (d *Daemon) verifyAll(ctx context.Context, x dataset, q verifyReq) (VerifyResult, error) {
 	var mu sync.Mutex
 	var sum VerifyResult // guarded by mu
-	g, ctx := errgroup.WithContext(ctx)
 	for _, n := range d.View().Map.Nodes {
-		if !serving(n) {
-			files := x.summary.PerNode[n.ID].Files
+		// What one has that is Down, others have.
+		if files := x.summary.PerNode[n.ID].Files; files > 0 && !serving(n) && n.State != cluster.Down {
 			sum.Bad += files
-			if files > 0 {
-				sum.BadFiles = append(sum.BadFiles, BadFile{"", n.Host, fmt.Sprintf("%d files are on this node, which is %v", files, n.State)})
-			}
-			continue
+			sum.BadFiles = append(sum.BadFiles, BadFile{Host: n.Host, Error: fmt.Sprintf("%d files are on this node, which is %v", files, n.State)})
 		}
-		g.Go(func() error {
-			q := taskReq{Task: id, Verify: &verifyReq{ds.ID, s.SHA256}}
-			err := d.runTask(ctx, n.ID, q, func(t taskState) {
-				if t.Verify != nil {
-					mu.Lock()
-					defer mu.Unlock()
-					sum.add(*t.Verify)
-				}
-			})
-			if ctx.Err() != nil {
-				d.abandon(n.ID, id)
-			}
-			if err != nil {
-				return fmt.Errorf("%s: %w", n.Host, err)
-			}
-			return nil
-		})
 	}
-	err := g.Wait()
+	err := d.onAll(ctx, taskReq{Task: fmt.Sprintf("verify-%d-%d", d.job.Self, now()), Verify: &q}, func(t taskState) {
+		if t.Verify != nil {
+			mu.Lock()
+			defer mu.Unlock()
+			sum.add(*t.Verify)
+		}
+	})
 	return sum, err
 }
 
@@ -118,6 +129,7 @@ type verifier struct {
 	table *manifest.Table
 	m     cluster.Map
 	sha   bool
+	only  map[metadata.Ino]bool // none is all
 
 	// What was fetched after the manifest was published has its sums in the
 	// journal: of whole files, and of this node's pieces of others.
@@ -137,7 +149,10 @@ func (d *Daemon) verifyShare(ctx context.Context, q verifyReq) (*VerifyResult, e
 	if !ok {
 		return nil, fmt.Errorf("verify: dataset %d is not here: %w", q.Dataset, syscall.ENOENT)
 	}
-	v := &verifier{d: d, ds: q.Dataset, table: x.table, m: d.View().Map, sha: q.SHA256}
+	v := &verifier{d: d, ds: q.Dataset, table: x.table, m: d.View().Map, sha: q.SHA256, only: make(map[metadata.Ino]bool)}
+	for _, ino := range q.Only {
+		v.only[ino] = true
+	}
 	if err := v.readJournal(); err != nil {
 		return nil, err
 	}
@@ -145,6 +160,9 @@ func (d *Daemon) verifyShare(ctx context.Context, q verifyReq) (*VerifyResult, e
 	g.SetLimit(verifyAtOnce)
 	seen := make(map[metadata.Ino]bool) // files with several names
 	err := x.table.Each(func(path string, a metadata.Attr) bool {
+		if len(v.only) > 0 && !v.only[a.Ino] {
+			return ctx.Err() == nil
+		}
 		order := v.m.Order(a.Ino, a.Layout)
 		again := seen[a.Ino]
 		if a.Nlink > 1 {
@@ -201,17 +219,18 @@ func (v *verifier) piece(ctx context.Context, path string, p stagein.PieceSum) e
 		err = c.Check()
 	}
 	if err != nil {
-		v.bad(path, fmt.Errorf("from offset %d of the object: %w", p.Off, err))
+		v.bad(path, p.Ino, fmt.Errorf("from offset %d of the object: %w", p.Off, err))
 	}
 	return nil
 }
 
-// bad takes note of a file that is not what it was.
-func (v *verifier) bad(path string, err error) {
+// bad takes note of a file that is not what it was, once.
+func (v *verifier) bad(path string, ino metadata.Ino, err error) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	if v.res.Bad++; len(v.res.BadFiles) < maxBadFiles {
-		v.res.BadFiles = append(v.res.BadFiles, BadFile{source.Name(path), v.d.job.Hosts[v.d.job.Self], err.Error()})
+	v.res.add(VerifyResult{Bad: 1, BadFiles: []BadFile{{Path: source.Name(path), Ino: ino, Host: v.d.job.Hosts[v.d.job.Self], Error: err.Error()}}})
+	if len(v.res.BadFiles) > maxBadFiles {
+		v.res.BadFiles = v.res.BadFiles[:maxBadFiles]
 	}
 }
 
@@ -246,7 +265,7 @@ func (v *verifier) file(ctx context.Context, path string, a metadata.Attr, order
 		return ctx.Err()
 	}
 	if err != nil {
-		v.bad(path, err)
+		v.bad(path, a.Ino, err)
 	}
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -279,12 +298,16 @@ func (v *verifier) read(ctx context.Context, a metadata.Attr, order []metadata.N
 		n := min(a.Size-pos, int64(len(buf)))
 		for _, sp := range datapath.Spans(a.Layout.Chunk(), order, pos, n) {
 			b := buf[:sp.Len]
-			got, err := (target{v.d}).store(sp.Node).ReadAt(ctx, a.Ino, b, sp.Off)
+			node := v.m.Holder(a.Ino, sp.Node)
+			if node != sp.Node {
+				sp.Off = datapath.StandIn(a.Layout.Chunk(), len(order), slices.Index(order, sp.Node), a.Size, sp.Off)
+			}
+			got, err := (target{v.d}).store(node).ReadAt(ctx, a.Ino, b, sp.Off)
 			if err == nil && got < len(b) {
 				err = fmt.Errorf("%d bytes of %d at offset %d are there: %w", got, len(b), sp.Pos, syscall.EIO)
 			}
 			if err != nil {
-				return fmt.Errorf("%s: %w", v.d.job.Hosts[sp.Node], err)
+				return fmt.Errorf("%s: %w", v.d.job.Hosts[node], err)
 			}
 			if _, err := w.Write(b); err != nil {
 				return err

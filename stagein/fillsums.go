@@ -18,22 +18,13 @@ type PieceSum struct {
 
 // Sums is what the journal says of the pieces that are here.
 func (f *Fill) Sums() ([]PieceSum, error) {
-	r, err := os.Open(f.cfg.Journal)
+	sums, err := f.sums()
 	if err != nil {
-		return nil, fmt.Errorf("journal: %w", err)
-	}
-	defer r.Close() // read only
-	last := make(map[piece][16]byte)
-	if _, err := readJournal(r, journalHeader(f.cfg.Digest, f.cfg.Boot), func(p piece, sum [16]byte) {
-		if sum != [16]byte{} { // else it is in the manifest
-			last[p] = sum
-		}
-	}); err != nil {
-		return nil, fmt.Errorf("journal %s: %w", f.cfg.Journal, err)
+		return nil, err
 	}
 	m, _ := f.cfg.Watch()
-	all := make([]PieceSum, 0, len(last))
-	for p, sum := range last {
+	all := make([]PieceSum, 0, len(sums))
+	for p, sum := range sums {
 		_, a, err := f.cfg.Files.Origin(p.ino)
 		if err != nil {
 			return nil, err
@@ -46,4 +37,23 @@ func (f *Fill) Sums() ([]PieceSum, error) {
 		all = append(all, PieceSum{Ino: p.ino, Off: off, Len: n, Whole: a.Layout.Kind == metadata.Local, Sum: sum})
 	}
 	return all, nil
+}
+
+// sums is the last sum of each piece in the journal. Where there is none it is
+// in the manifest.
+func (f *Fill) sums() (map[piece][16]byte, error) {
+	r, err := os.Open(f.cfg.Journal)
+	if err != nil {
+		return nil, fmt.Errorf("journal: %w", err)
+	}
+	defer r.Close() // read only
+	last := make(map[piece][16]byte)
+	if _, err := readJournal(r, journalHeader(f.cfg.Digest, f.cfg.Boot), func(p piece, sum [16]byte) {
+		if sum != [16]byte{} {
+			last[p] = sum
+		}
+	}); err != nil {
+		return nil, fmt.Errorf("journal %s: %w", f.cfg.Journal, err)
+	}
+	return last, nil
 }

@@ -37,6 +37,11 @@ func newResidents() *residents {
 func (r *residents) has(p piece) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	return r.holds(p)
+}
+
+// holds is has for one who holds mu.
+func (r *residents) holds(p piece) bool {
 	if p.chunk > 0 {
 		_, ok := r.chunks[p]
 		return ok
@@ -62,6 +67,23 @@ func (r *residents) add(p piece) {
 		r.bits[part] = append(r.bits[part], make([]uint64, max(len(r.bits[part]), 64))...)
 	}
 	r.bits[part][i/64] |= 1 << (i % 64)
+}
+
+// remove reports whether p was there.
+func (r *residents) remove(p piece) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !r.holds(p) {
+		return false
+	}
+	r.n--
+	if p.chunk > 0 {
+		delete(r.chunks, p)
+		return true
+	}
+	i := p.ino.Seq()
+	r.bits[p.ino.Part()][i/64] &^= 1 << (i % 64)
+	return true
 }
 
 // The journal of a fill: which pieces are on this node's disk, so that a daemon

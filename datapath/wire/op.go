@@ -142,10 +142,12 @@ const (
 	OpGone Op = 79
 	// OpNamed asks which inodes of the asker a node names.
 	OpNamed Op = 80
+	// OpDropPages has a node forget what its kernel has of sealed files.
+	OpDropPages Op = 81
 )
 
 // MaxOp is greater than every op, so that a table can be indexed by Op.
-const MaxOp Op = 81
+const MaxOp Op = 82
 
 var opNames = [MaxOp]string{
 	OpLookup: "lookup", OpCreate: "create", OpUnlink: "unlink", OpRename: "rename", OpReadDir: "readdir",
@@ -168,7 +170,7 @@ var opNames = [MaxOp]string{
 	OpStageOut: "stage-out", OpStatus: "status", OpStageAbort: "stage-abort",
 	OpCensus: "census", OpObjects: "objects",
 	OpFillClaim: "fill-claim", OpFillLanded: "fill-landed",
-	OpGone: "gone", OpNamed: "named",
+	OpGone: "gone", OpNamed: "named", OpDropPages: "drop-pages",
 }
 
 // Known reports whether o is an op of this version.
@@ -216,7 +218,7 @@ func (o Op) Repeatable() bool {
 func (o Op) Purpose() Purpose {
 	switch o {
 	case OpRead, OpWrite, OpStage, OpStagePoll, OpStagePart, OpStageSeam, OpStageIn, OpStageOut, OpStageAbort, OpManifest,
-		OpCensus, OpObjects, OpGone, OpNamed:
+		OpCensus, OpObjects, OpGone, OpNamed, OpDropPages:
 		return PurposeBulk
 	case OpPrepare, OpCommit, OpAbort, OpOutcome, OpMoves, OpClimb,
 		OpSectionMake, OpSectionFill, OpSectionChange, OpSectionReport, OpRevoke, OpReport:

@@ -103,6 +103,7 @@ func (n *node) openMount(start daemon.Start) error {
 		return fmt.Errorf("mount %s: %w", n.job.Dirs.Mount, err)
 	}
 	d.SetActivity(n.activity)
+	d.SetDropPages(n.mount.DropPages)
 	go func() {
 		defer close(n.ended)
 		n.mount.Serve()

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -13,22 +14,27 @@ import (
 
 func verifyCmd() *cobra.Command {
 	var w which
-	var sums bool
+	var sums, keep, asJSON bool
 	c := &cobra.Command{
 		Use:   "verify [NAME]...",
 		Short: "Read datasets again on all nodes and compare them with their checksums",
 		Long: `Verify has every node read again, from its drives, what it has of the datasets
 named (by default all that are sealed), and compare each file with the checksum
 that was taken when it was read from the source. A file that is not what it was
-is named with its node, and the exit status is 1.
+is named with its node, fetched from the source again, and compared again. If it
+is right then, all is well; otherwise the exit status is 1, and the file cannot be
+read until the source has it as it was. With --keep nothing is fetched.
 
 With --sha256 the SHA-256 of each file goes to the standard output, as sha256sum
 writes it, so that "cd $BIVOUAC_DATA/NAME && sha256sum -c" takes it; then one
 dataset has to be named.`,
 		Example: "  bivouac verify\n  bivouac verify imagenet --sha256 > imagenet.sha256",
 		RunE: func(c *cobra.Command, names []string) error {
-			if sums && len(names) != 1 {
+			switch {
+			case sums && len(names) != 1:
 				return errors.New("verify --sha256 takes one NAME")
+			case sums && asJSON:
+				return errors.New("verify takes --sha256 or --json, not both: each is all of the output")
 			}
 			ctl, err := w.ctl()
 			if err != nil {
@@ -37,14 +43,23 @@ dataset has to be named.`,
 			if names, err = sealedNames(c, ctl, names); err != nil {
 				return err
 			}
-			bad := int64(0)
+			bad, results := int64(0), make(map[string]daemon.VerifyResult)
 			for _, n := range names {
-				r, err := ctl.Verify(c.Context(), daemon.VerifySpec{Name: n, SHA256: sums})
+				r, err := ctl.Verify(c.Context(), daemon.VerifySpec{Name: n, SHA256: sums, Keep: keep})
 				if err != nil {
 					return err
 				}
-				tellVerified(c.ErrOrStderr(), n, r)
+				if results[n] = r; !asJSON {
+					tellVerified(c.ErrOrStderr(), n, r)
+				}
 				bad += r.Bad
+			}
+			if asJSON {
+				e := json.NewEncoder(c.OutOrStdout())
+				e.SetIndent("", "  ")
+				if err := e.Encode(results); err != nil {
+					return err
+				}
 			}
 			if sums {
 				if err := ctl.Sums(c.Context(), names[0], c.OutOrStdout()); err != nil {
@@ -52,12 +67,14 @@ dataset has to be named.`,
 				}
 			}
 			if bad > 0 {
-				return fmt.Errorf("%d files are not what they were: stage their datasets in again under other names", bad)
+				return fmt.Errorf("%d files are not what they were", bad)
 			}
 			return nil
 		},
 	}
 	w.flags(c)
+	c.Flags().BoolVar(&keep, "keep", false, "only tell: do not fetch again what is bad")
+	c.Flags().BoolVar(&asJSON, "json", false, "print what was found as JSON")
 	c.Flags().BoolVar(&sums, "sha256", false, "list the SHA-256 of every file on the standard output")
 	return c
 }
@@ -81,12 +98,23 @@ func sealedNames(c *cobra.Command, ctl *daemon.Ctl, names []string) ([]string, e
 
 func tellVerified(w io.Writer, name string, r daemon.VerifyResult) {
 	for _, f := range r.BadFiles {
+		if f.Mended {
+			f.Error += "; it was fetched again and is right now"
+		}
+		if f.Path == "" {
+			fmt.Fprintf(w, "bivouac: %s: on %s: %s\n", name, f.Host, f.Error)
+			continue
+		}
 		fmt.Fprintf(w, "bivouac: %s: %q on %s: %s\n", name, f.Path, f.Host, f.Error)
 	}
-	if more := r.Bad - int64(len(r.BadFiles)); more > 0 {
-		fmt.Fprintf(w, "bivouac: %s: and %d more\n", name, more)
+	if more := r.Bad + r.Mended - int64(len(r.BadFiles)); more > 0 {
+		fmt.Fprintf(w, "bivouac: %s: and %d more: run verify again for them\n", name, more)
 	}
-	fmt.Fprintf(w, "bivouac: %s: %d files, %s read, %d bad\n", name, r.Files, show.Bytes(r.Bytes), r.Bad)
+	fmt.Fprintf(w, "bivouac: %s: %d files, %s read, %d bad", name, r.Files, show.Bytes(r.Bytes), r.Bad)
+	if r.Mended > 0 {
+		fmt.Fprintf(w, ", %d fetched again", r.Mended)
+	}
+	fmt.Fprintln(w)
 	if r.Unsummed > 0 {
 		fmt.Fprintf(w, "bivouac: %s: %d of them have no checksum to compare with\n", name, r.Unsummed)
 	}

@@ -164,6 +164,17 @@ func (s *fsys) forget(dirs []metadata.Ino) {
 	}
 }
 
+// dropPages has the kernel drop what it has read of files.
+func (s *fsys) dropPages(files []metadata.Ino) {
+	server := s.server.Load()
+	if server == nil {
+		return // nothing was read yet
+	}
+	for _, f := range files {
+		_ = server.InodeNotify(uint64(f), 0, 0) // what the kernel does not know is no error
+	}
+}
+
 // Forget has nothing to do: the kernel's node ids are inode numbers.
 func (s *fsys) Forget(_, _ uint64) { s.stats.calls[opForget].Add(1) }
 

@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/bivouacfs/bivouac/fsclient"
+	"github.com/bivouacfs/bivouac/metadata"
 )
 
 const (
@@ -226,6 +227,10 @@ func (m *Mount) Unmount() error {
 
 // Stats counts the requests of the kernel.
 func (m *Mount) Stats() Stats { return m.fs.stats.stats() }
+
+// DropPages has the kernel forget what it has read of files of datasets. It waits
+// for reads of them that are under way.
+func (m *Mount) DropPages(files []metadata.Ino) { m.fs.dropPages(files) }
 
 // panicked makes a bug EIO for the one who met it.
 func (m *Mount) panicked(r any) fuse.Status {

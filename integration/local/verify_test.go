@@ -2,14 +2,17 @@ package local
 
 import (
 	"bytes"
+	"encoding/json"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/bivouacfs/bivouac/daemon"
 )
 
-// TestVerify: what is staged is what it was, until a bit of it flips.
+// TestVerify: what is staged is what it was, until a bit of it flips; then it is fetched again.
 func TestVerify(t *testing.T) {
 	t.Parallel()
 	c := pitch(t, "3")
@@ -31,9 +34,19 @@ func TestVerify(t *testing.T) {
 		t.Errorf("%d checksums, want %d", strings.Count(sums, "\n"), want)
 	}
 	node := c.flip("src/big", 2_000_000)
-	r = c.run("verify", "--dir", c.dir)
+	r = c.run("verify", "--keep", "--dir", c.dir)
 	if r.status != 1 || !strings.Contains(r.err, `"big" on `+node) || !strings.Contains(r.err, "1 bad") {
 		t.Errorf("a bit of big flipped on %s; status %d:\n%s", node, r.status, r.err)
+	}
+	var found map[string]daemon.VerifyResult
+	if err := json.Unmarshal([]byte(c.ok("verify", "--json", "--dir", c.dir)), &found); err != nil {
+		t.Fatal(err)
+	}
+	if f := found["src"]; f.Bad != 0 || f.Mended != 1 || len(f.BadFiles) != 1 || f.BadFiles[0].Path != "big" {
+		t.Errorf("fetched again: %+v", f)
+	}
+	if r := c.run("verify", "--dir", c.dir); r.status != 0 || !strings.Contains(r.err, " 0 bad\n") {
+		t.Errorf("afterwards: status %d:\n%s", r.status, r.err)
 	}
 	c.fails([]string{"no dataset named", "status"}, "verify", "nothing", "--dir", c.dir)
 	c.fails([]string{"no file below a mount", "$BIVOUAC"}, "locate", src)

@@ -2,13 +2,11 @@ package testcluster
 
 import (
 	"bytes"
-	"compress/gzip"
 	"context"
 	"errors"
 	"fmt"
 	"maps"
 	"math/rand/v2"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -415,19 +413,7 @@ func TestLostNodeOfArchive(t *testing.T) {
 	dir := t.TempDir()
 	plain, packed := filepath.Join(dir, "a.tar"), filepath.Join(dir, "b.tar.gz")
 	writeTar(t, plain, m)
-	b, err := os.ReadFile(plain)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var z bytes.Buffer
-	w := gzip.NewWriter(&z)
-	_, err = w.Write(b)
-	if err = errors.Join(err, w.Close()); err == nil {
-		err = os.WriteFile(packed, z.Bytes(), 0o600)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	packTar(t, plain, packed)
 	fsys := newCounted()
 	c := Start(t, Config{Source: fsys, Datasets: []daemon.DatasetSpec{{Source: plain, Name: "plain"}, {Source: packed, Name: "packed"}}})
 	var sets []cluster.Dataset
@@ -444,7 +430,7 @@ func TestLostNodeOfArchive(t *testing.T) {
 	for _, ds := range sets {
 		readAll(t, c, ds.ID, m, 1)
 	}
-	if lost, most := fsys.sum()-before, int64(len(b)+len(c.Nodes)*z.Len()); lost == 0 || lost > most {
+	if lost, most := fsys.sum()-before, size(t, plain)+int64(len(c.Nodes))*size(t, packed); lost == 0 || lost > most {
 		t.Errorf("%d bytes were fetched again, want %d at the most", lost, most)
 	}
 }

@@ -74,6 +74,7 @@ func (n *Node) mount(t testing.TB, i int) *Mounted {
 	}
 	d := &Mounted{Mount: m, Node: i, Scratch: filepath.Join(dir, "scratch"), Data: filepath.Join(dir, "data")}
 	n.mounts = append(n.mounts, d)
+	n.SetDropPages(m.DropPages)
 	go m.Serve()
 	t.Cleanup(func() { d.unmount(t) })
 	if err := m.Ready(); err != nil {

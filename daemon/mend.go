@@ -1,0 +1,158 @@
+package daemon
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"syscall"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/bivouacfs/bivouac/datapath/wire"
+	"github.com/bivouacfs/bivouac/metadata"
+	"github.com/bivouacfs/bivouac/metadata/cluster"
+)
+
+// mendReq has a node fetch again what it has of files that are not what they
+// were.
+type mendReq struct {
+	Dataset metadata.DatasetID `json:"dataset"`
+	Inos    []metadata.Ino     `json:"inos"`
+}
+
+// mendResult says for which it failed, and why.
+type mendResult struct {
+	Failed map[metadata.Ino]string `json:"failed,omitempty"`
+}
+
+// mend has the nodes fetch again what was found to be bad, and looks at it again.
+func (d *Daemon) mend(ctx context.Context, ds cluster.Dataset, x dataset, res *VerifyResult) error {
+	var inos []metadata.Ino
+	for _, f := range res.BadFiles {
+		if f.Ino != 0 {
+			inos = append(inos, f.Ino)
+		}
+	}
+	if len(inos) == 0 {
+		return nil
+	}
+	failed, err := d.mendAll(ctx, ds.ID, inos)
+	if err != nil {
+		return err
+	}
+	d.dropPagesEverywhere(ctx, inos)
+	again, err := d.verifyAll(ctx, x, verifyReq{Dataset: ds.ID, Only: inos})
+	if err != nil {
+		return err
+	}
+	res.mended(again, failed)
+	return nil
+}
+
+// mended takes note of what was found when the bad files had been fetched again,
+// or could not be.
+func (r *VerifyResult) mended(again VerifyResult, failed map[metadata.Ino]string) {
+	for i := range r.BadFiles {
+		f := &r.BadFiles[i]
+		still := slices.ContainsFunc(again.BadFiles, func(b BadFile) bool { return b.Ino == f.Ino })
+		switch why := failed[f.Ino]; {
+		case f.Ino == 0:
+		case why != "":
+			f.Error += "; it cannot be fetched again: " + why
+		case still:
+			f.Error += "; it was fetched again, and is still bad"
+		default:
+			f.Mended = true
+			r.Mended++
+			r.Bad--
+		}
+	}
+}
+
+// mendAll has every node fetch again what it has of inos.
+func (d *Daemon) mendAll(ctx context.Context, ds metadata.DatasetID, inos []metadata.Ino) (map[metadata.Ino]string, error) {
+	failed := make(map[metadata.Ino]string)
+	var mu sync.Mutex
+	q := taskReq{Task: fmt.Sprintf("mend-%d-%d", d.job.Self, now()), Mend: &mendReq{ds, inos}}
+	err := d.onAll(ctx, q, func(t taskState) {
+		if t.Mended == nil {
+			return
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		for ino, why := range t.Mended.Failed {
+			failed[ino] = why
+		}
+	})
+	return failed, err
+}
+
+// onAll has every node that serves do its part of q.
+func (d *Daemon) onAll(ctx context.Context, q taskReq, see func(taskState)) error {
+	g, ctx := errgroup.WithContext(ctx)
+	for _, id := range crew(d.View().Map) {
+		g.Go(func() error {
+			err := d.runTask(ctx, id, q, see)
+			if ctx.Err() != nil {
+				d.abandon(id, q.Task)
+			}
+			if n, _ := d.View().Map.Node(id); err != nil && !serving(n) {
+				return fmt.Errorf("%s was lost meanwhile, others have what it had: do it again: %w", n.Host, err)
+			}
+			if err != nil {
+				return fmt.Errorf("%s: %w", d.job.Hosts[id], err)
+			}
+			return nil
+		})
+	}
+	return g.Wait()
+}
+
+func (d *Daemon) mendShare(ctx context.Context, q mendReq) (*mendResult, error) {
+	if slices.ContainsFunc(q.Inos, func(i metadata.Ino) bool { return !i.Sealed() || i.Dataset() != q.Dataset }) {
+		return nil, fmt.Errorf("mend: a file of another dataset than %d: %w", q.Dataset, syscall.EINVAL)
+	}
+	f, _ := d.fill.get(q.Dataset)
+	if f == nil {
+		return nil, fmt.Errorf("mend: where dataset %d came from is not known here: %w", q.Dataset, syscall.ENOENT)
+	}
+	failed, err := f.Again(ctx, q.Inos)
+	r := &mendResult{Failed: make(map[metadata.Ino]string, len(failed))}
+	for ino, e := range failed {
+		r.Failed[ino] = clip(errnoText(e))
+	}
+	return r, err
+}
+
+// DropPagesFunc has the kernel of this node forget what it has read of files of
+// datasets. It may wait for reads of them.
+type DropPagesFunc func([]metadata.Ino)
+
+// SetDropPages gives the daemon its way to this node's mount.
+func (d *Daemon) SetDropPages(f DropPagesFunc) { d.pages.Store(&f) }
+
+type dropPagesReq struct {
+	Inos []metadata.Ino `json:"inos"`
+}
+
+// dropPagesEverywhere is for what was bad, and may have been read so.
+func (d *Daemon) dropPagesEverywhere(ctx context.Context, inos []metadata.Ino) {
+	var g errgroup.Group
+	for _, id := range crew(d.View().Map) {
+		g.Go(func() error {
+			if err := d.askNode(ctx, id, wire.OpDropPages, dropPagesReq{inos}, nil); err != nil {
+				d.log.WithError(err).WithField("node", d.job.Hosts[id]).Warn("what was read of files that were bad is kept there")
+			}
+			return nil
+		})
+	}
+	_ = g.Wait() // none returns an error
+}
+
+func (d *Daemon) onDropPages(_ context.Context, _ metadata.NodeID, q *dropPagesReq) (struct{}, error) {
+	if f := d.pages.Load(); f != nil {
+		(*f)(q.Inos)
+	}
+	return struct{}{}, nil
+}

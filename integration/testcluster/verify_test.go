@@ -1,0 +1,186 @@
+package testcluster
+
+import (
+	"bytes"
+	"context"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/bivouacfs/bivouac/daemon"
+	"github.com/bivouacfs/bivouac/metadata/cluster"
+)
+
+// spoil flips a bit of every object on the nodes' drives that want is a whole of.
+func (c *Cluster) spoil(t *testing.T, want []byte) {
+	t.Helper()
+	spoilt := 0
+	for _, n := range c.Nodes {
+		for _, o := range n.objectFiles(t) {
+			b, err := os.ReadFile(o)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if len(b) == 0 || !bytes.Contains(want, b[:min(len(b), 4096)]) || len(b) > len(want) {
+				continue
+			}
+			b[len(b)/2] ^= 4
+			f, err := os.OpenFile(o, os.O_WRONLY, 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := f.WriteAt(b[len(b)/2:][:1], int64(len(b)/2)); err != nil {
+				t.Fatal(err)
+			}
+			if err := f.Close(); err != nil {
+				t.Fatal(err)
+			}
+			spoilt++
+		}
+	}
+	if spoilt == 0 {
+		t.Fatal("no object has it")
+	}
+}
+
+// objectFiles is the files in which node n keeps data.
+func (n *Node) objectFiles(t *testing.T) []string {
+	t.Helper()
+	var all []string
+	for _, dir := range n.Job.Dirs.Store {
+		m, err := filepath.Glob(filepath.Join(dir, "objects/*/*"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, m...)
+	}
+	return all
+}
+
+func (c *Cluster) verify(t *testing.T, s daemon.VerifySpec) daemon.VerifyResult {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	r, err := c.Nodes[0].Verify(ctx, s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// TestVerifyMends: a bit that has flipped on a drive is found, named and fetched
+// again, whatever the source is, and who has read it before sees what is right.
+func TestVerifyMends(t *testing.T) {
+	m := files(40, 30_000)
+	m["whole"] = bytes.Repeat([]byte("what is on one node."), 2000)
+	m["striped"] = bytes.Repeat([]byte("an odd period for a chunk."), 65<<20/26)
+	dir := t.TempDir()
+	writeTree(t, filepath.Join(dir, "tree"), m)
+	writeTar(t, filepath.Join(dir, "a.tar"), m)
+	packTar(t, filepath.Join(dir, "a.tar"), filepath.Join(dir, "b.tar.gz"))
+	specs := []daemon.DatasetSpec{
+		{Source: filepath.Join(dir, "tree"), Name: "tree"},
+		{Source: filepath.Join(dir, "a.tar"), Name: "plain"},
+		{Source: filepath.Join(dir, "b.tar.gz"), Name: "packed"},
+	}
+	c := Start(t, Config{Datasets: specs})
+	ms := c.Mount(t, 0, 1)
+	for _, s := range specs {
+		ds := c.Dataset(t, 0, s.Name)
+		if ds.Phase != cluster.Sealed {
+			t.Fatalf("dataset: %+v", ds)
+		}
+		if r := c.verify(t, daemon.VerifySpec{Name: s.Name}); r.Bad != 0 || r.Mended != 0 || r.Files != int64(len(m)) {
+			t.Fatalf("%s before: %+v", s.Name, r)
+		}
+	}
+	c.spoil(t, m["whole"])
+	c.spoil(t, m["striped"])
+	for _, s := range specs {
+		bad := []string{"striped", "whole"}
+		for _, p := range bad {
+			if b, err := os.ReadFile(filepath.Join(ms[1].Data, s.Name, p)); err != nil || bytes.Equal(b, m[p]) {
+				t.Fatalf("%s of %s was not spoilt, or %v", p, s.Name, err)
+			}
+		}
+		if r := c.verify(t, daemon.VerifySpec{Name: s.Name, Keep: true}); r.Bad != 2 || !slices.Equal(named(r), bad) {
+			t.Errorf("%s is only looked at: %+v", s.Name, r)
+		}
+		if r := c.verify(t, daemon.VerifySpec{Name: s.Name}); r.Bad != 0 || r.Mended != 2 || !slices.Equal(named(r), bad) {
+			t.Errorf("%s is mended: %+v", s.Name, r)
+		}
+		if r := c.verify(t, daemon.VerifySpec{Name: s.Name}); r.Bad != 0 || r.Mended != 0 {
+			t.Errorf("%s afterwards: %+v", s.Name, r)
+		}
+		for _, p := range bad {
+			for _, mt := range ms {
+				if b, err := os.ReadFile(filepath.Join(mt.Data, s.Name, p)); err != nil || !bytes.Equal(b, m[p]) {
+					t.Errorf("node %d: %s of %s is not what it was: %v", mt.Node, p, s.Name, err)
+				}
+			}
+		}
+	}
+}
+
+// named is the files that were bad, by name.
+func named(r daemon.VerifyResult) (names []string) {
+	for _, f := range r.BadFiles {
+		names = append(names, string(f.Path))
+	}
+	slices.Sort(names)
+	return names
+}
+
+// TestVerifyWithoutSource: what cannot be fetched again is said to be bad, and
+// nobody reads it as if it were not.
+func TestVerifyWithoutSource(t *testing.T) {
+	m := files(20, 30_000)
+	m["whole"] = bytes.Repeat([]byte("what is on one node."), 2000)
+	src := filepath.Join(t.TempDir(), "src")
+	writeTree(t, src, m)
+	c := Start(t, Config{Datasets: []daemon.DatasetSpec{{Source: src, Name: "set"}}})
+	ds := c.Dataset(t, 0, "set")
+	c.spoil(t, m["whole"])
+	if err := os.Remove(filepath.Join(src, "whole")); err != nil {
+		t.Fatal(err)
+	}
+	r := c.verify(t, daemon.VerifySpec{Name: "set"})
+	if r.Bad != 1 || r.Mended != 0 || len(r.BadFiles) != 1 || !strings.Contains(r.BadFiles[0].Error, "cannot be fetched again") {
+		t.Errorf("verify: %+v", r)
+	}
+	for i, n := range c.Nodes {
+		if b, err := read(context.Background(), n, ds.ID, "whole"); err == nil {
+			t.Errorf("node %d reads %d bytes of it", i, len(b))
+		}
+	}
+	if ds := c.Dataset(t, 0, "set"); ds.Phase != cluster.Sealed {
+		t.Errorf("one bad file ends the dataset: %+v", ds)
+	}
+	delete(m, "whole")
+	readAll(t, c, ds.ID, m, 1)
+}
+
+// TestVerifyLostNode: what others have fetched again of what a lost node had is
+// compared, and nothing else is bad.
+func TestVerifyLostNode(t *testing.T) {
+	m := files(60, 30_000)
+	m["striped"] = bytes.Repeat([]byte("an odd period for a chunk."), 65<<20/26)
+	src := filepath.Join(t.TempDir(), "src")
+	writeTree(t, src, m)
+	c := Start(t, Config{Datasets: []daemon.DatasetSpec{{Source: src, Name: "set"}}})
+	ds := c.Dataset(t, 0, "set")
+	c.Kill(t, 2)
+	c.Nodes = slices.Delete(c.Nodes, 2, 3)
+	readAll(t, c, ds.ID, m, 1)
+	if r := c.verify(t, daemon.VerifySpec{Name: "set"}); r.Bad != 0 || r.Files != int64(len(m)) {
+		t.Errorf("verify: %+v", r)
+	}
+	c.spoil(t, m["striped"])
+	if r := c.verify(t, daemon.VerifySpec{Name: "set"}); r.Bad != 0 || r.Mended != 1 {
+		t.Errorf("verify of what was spoilt: %+v", r)
+	}
+	readAll(t, c, ds.ID, m, 1)
+}

@@ -1,0 +1,79 @@
+package stagein
+
+import (
+	"context"
+	"fmt"
+	"syscall"
+
+	"github.com/bivouacfs/bivouac/metadata"
+)
+
+// Again fetches once more what this node is to have of some files, because it is
+// not what it was, and stores it over what is there. Who reads one of them
+// meanwhile waits. It returns why it failed for those for which it did: they are
+// not here then, and who reads them has them fetched or fails. ESTALE is a source
+// that has other bytes now.
+func (f *Fill) Again(ctx context.Context, inos []metadata.Ino) (map[metadata.Ino]error, error) {
+	was, err := f.sums()
+	if err != nil {
+		return nil, err
+	}
+	failed := make(map[metadata.Ino]error)
+	var all []piece
+	for _, ino := range inos {
+		ps, err := f.lose(ino)
+		if err != nil {
+			failed[ino] = err
+		}
+		all = append(all, ps...)
+	}
+	for _, p := range all {
+		f.ask(p) // all at once
+	}
+	for _, p := range all {
+		if err := f.await(ctx, p, f.ask); err != nil {
+			if ctx.Err() != nil {
+				return failed, ctx.Err()
+			}
+			failed[p.ino] = err
+		}
+	}
+	now, err := f.sums()
+	if err != nil {
+		return failed, err
+	}
+	for _, p := range all {
+		if old, ok := was[p]; ok && failed[p.ino] == nil && now[p] != old {
+			failed[p.ino] = fmt.Errorf("inode %v: the source has other bytes than when it was staged: %w", p.ino, syscall.ESTALE)
+		}
+	}
+	return failed, nil
+}
+
+// lose forgets that the pieces of a file are here that this node is to have, and
+// returns them.
+func (f *Fill) lose(ino metadata.Ino) ([]piece, error) {
+	_, a, err := f.cfg.Files.Origin(ino)
+	if err != nil {
+		return nil, err
+	}
+	m, _ := f.cfg.Watch()
+	s := spreadOf(m, a)
+	var mine []piece
+	for chunk := range s.pieces() {
+		if len(s.order) == 0 || m.Holder(ino, s.node(chunk)) != f.cfg.Self {
+			continue
+		}
+		p := piece{ino, chunk}
+		mine = append(mine, p)
+		if !f.have.remove(p) {
+			continue
+		}
+		_, n, _ := s.at(chunk, f.cfg.Self)
+		f.bytes.Add(-n)
+		if chunk == 0 {
+			f.files.Add(-1)
+		}
+	}
+	return mine, nil
+}
