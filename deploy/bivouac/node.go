@@ -51,6 +51,7 @@ func openNode(job *daemon.Job, start daemon.Start, log *logrus.Entry) (*node, er
 	if err != nil {
 		return nil, err
 	}
+	raiseProcs()
 	n := &node{job: job, log: log, memory: boundMemory(job, log), ended: make(chan struct{}), watched: !start.Detached}
 	if start.Backing {
 		if n.backer, err = daemon.NewBacking(os.NewFile(daemon.BackingFD, "backing")); err != nil {

@@ -85,13 +85,17 @@ func (set trainSet) train(ctx context.Context, dirs []string, epoch, n int) erro
 	for r, dir := range dirs {
 		g.Go(func() error {
 			buf := make([]byte, sampleSize+1)
+			left := time.Duration(0) // to think
 			for k := r; k < len(order); k += len(dirs) {
 				if err := set.sample(dir, order[k], buf); err != nil {
 					return err
 				}
-				if err := pause(ctx, set.think); err != nil {
+				read := time.Now()
+				left += set.think
+				if err := pause(ctx, left); err != nil {
 					return err
 				}
+				left -= time.Since(read)
 			}
 			return nil
 		})
