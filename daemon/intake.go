@@ -384,7 +384,7 @@ func (in *intake) write(parts []*manifest.Reader, path string) (manifest.Summary
 	}
 	t := now()
 	root := metadata.Attr{Mode: dirMode | 0o755, UID: in.d.job.UID, GID: in.d.job.GID, Atime: t, Mtime: t, Ctime: t}
-	sum, err := manifest.Build(in.ds.ID, parts, root, f)
+	sum, err := manifest.Build(manifest.BuildConfig{Dataset: in.ds.ID, Root: root, Scratch: in.d.scratch(in.ds.ID)}, parts, f)
 	if e := f.Close(); err == nil {
 		err = e
 	}

@@ -40,7 +40,7 @@ func filesOfParts(records [][]byte, sums map[metadata.Ino][16]byte) (*memFiles, 
 		p.Sums = sums
 		parts = append(parts, p)
 	}
-	if _, err := manifest.Build(3, parts, metadata.Attr{Mode: source.TypeDir | 0o755}, &b); err != nil {
+	if _, err := manifest.Build(manifest.BuildConfig{Dataset: 3, Root: metadata.Attr{Mode: source.TypeDir | 0o755}, Scratch: &manifest.Scratch{}}, parts, &b); err != nil {
 		return nil, err
 	}
 	m := &memFiles{byIno: make(map[metadata.Ino]*manifest.Record)}

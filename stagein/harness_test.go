@@ -213,7 +213,7 @@ func (j *job) build(parts []*bytes.Buffer) error {
 		readers[i] = manifest.NewReader(bytes.NewReader(p.Bytes()))
 		readers[i].Sums = j.sums
 	}
-	_, err := manifest.Build(3, readers, metadata.Attr{Mode: source.TypeDir | 0o755}, io.Discard)
+	_, err := manifest.Build(manifest.BuildConfig{Dataset: 3, Root: metadata.Attr{Mode: source.TypeDir | 0o755}, Scratch: &manifest.Scratch{}}, readers, io.Discard)
 	return err
 }
 

@@ -223,7 +223,7 @@ func newSealed(t *testing.T, j *job) *sealed {
 		t.Fatal(err)
 	}
 	root := metadata.Attr{Mode: syscall.S_IFDIR | 0o755}
-	if _, err := manifest.Build(ds, []*manifest.Reader{manifest.NewReader(&part)}, root, &final); err != nil {
+	if _, err := manifest.Build(manifest.BuildConfig{Dataset: ds, Root: root, Scratch: &manifest.Scratch{Dir: t.TempDir()}}, []*manifest.Reader{manifest.NewReader(&part)}, &final); err != nil {
 		t.Fatal(err)
 	}
 	kv := j.meta[0].Table(ds)

@@ -1,63 +1,59 @@
 package manifest
 
 import (
+	"bytes"
 	"fmt"
 	"io"
-	"slices"
 	"strings"
 	"syscall"
 
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
+// BuildConfig is what a manifest is built with.
+type BuildConfig struct {
+	Dataset metadata.DatasetID
+	Root    metadata.Attr // of directories that no part has
+	Scratch *Scratch
+}
+
 // Build merges the parts of a dataset into its manifest and writes that to w.
 // Parent directories that no part has are made with the owner and the times of
-// root, which is also the dataset's root if no part has a record for it (path
+// cfg.Root, which is also the dataset's root if no part has a record for it (path
 // ""). Hard links get the inode of the file they name; the links of files and
 // directories are counted. A directory that stands twice is one, as the last record says. Any
 // other path that stands twice is EEXIST, one through
 // something that is no directory ENOTDIR, a hard link to nothing ENOENT; the
 // error names the path.
-func Build(ds metadata.DatasetID, parts []*Reader, root metadata.Attr, w io.Writer) (Summary, error) {
-	b := builder{ds: ds, root: root, dirs: map[string]*dirInfo{"": {}}}
+//
+// What it sorts, it sorts in cfg.Scratch; only hard links are in memory.
+func Build(cfg BuildConfig, parts []*Reader, w io.Writer) (Summary, error) {
+	b := builder{cfg: cfg, all: newSorter(cfg.Scratch)}
+	defer b.all.close()
 	for i, p := range parts {
 		if err := b.read(p); err != nil {
 			return Summary{}, fmt.Errorf("part %d: %w", i, err)
 		}
 	}
-	b.makeParents()
+	defer b.known.clear(cfg.Scratch)
+	if err := b.need(""); err != nil { // of an empty dataset, too
+		return Summary{}, err
+	}
 	if err := b.resolve(); err != nil {
 		return Summary{}, err
 	}
-	slices.SortFunc(b.items, compareItems)
 	return b.write(w)
 }
 
-// builder is one Build under way.
+// builder is one Build under way. What it sorts are facts about paths.
 type builder struct {
-	ds    metadata.DatasetID
-	root  metadata.Attr // of directories that no part has
-	items []item        // every record but the root's
-	top   *Record       // the root's record, if a part has one
-	dirs  map[string]*dirInfo
+	cfg   BuildConfig
+	all   *sorter
+	known dirCache
+	key   []byte
+	val   []byte
 	links map[string]string // path of each hard link, to the path it names
 	files map[string]*file  // what hard links name
-}
-
-// item is a record in little space: the path, and behind it the encoded body.
-type item struct {
-	raw   string
-	path  uint16 // length of the path
-	depth uint16
-	flags byte // of the record, and made
-}
-
-const made byte = 0x80 // the item is a directory that no part has
-
-type dirInfo struct {
-	known   bool // a part has a record of it
-	at      int  // its place among the items
-	subdirs uint32
 }
 
 // file is a file with several names.
@@ -67,48 +63,38 @@ type file struct {
 	names uint32
 }
 
-func newItem(r *Record, more byte) item {
-	b := make([]byte, 0, len(r.Path)+48+len(r.Target)+len(r.Hardlink))
-	b = r.appendBody(append(b, r.Path...))
-	return item{
-		raw: string(b), path: uint16(len(r.Path)), depth: uint16(strings.Count(r.Path, "/")),
-		flags: r.flags() | more,
+// The facts, in the order in which those of one path are sorted.
+const (
+	factRecord = iota // the value has its flags and body; the last of several counts
+	factDir           // it has to be a directory
+	factSubdir        // so it has, and the name that follows is one in it
+)
+
+// appendFact is the key of a fact: the path's depth, the path with each slash as the
+// byte 0, that byte, the fact, and the name of a subdirectory. Keys are in the order of
+// a manifest: what begins with the same path and 0 is deeper, or is about the path.
+func appendFact(b []byte, path string, fact byte, name string) []byte {
+	depth := strings.Count(path, "/")
+	b = append(b, byte(depth>>8), byte(depth))
+	n := len(b)
+	b = append(b, path...)
+	for at := b[n:]; depth > 0; depth-- {
+		i := bytes.IndexByte(at, '/')
+		at[i], at = 0, at[i+1:]
 	}
+	return append(append(b, 0, fact), name...)
 }
 
-func (it *item) name() string { return it.raw[:it.path] }
-
-func (it *item) record() Record {
-	d := decoder{b: []byte(it.raw[it.path:])}
-	return d.body(it.name(), it.flags&^made)
-}
-
-// compareItems is the order of a manifest.
-func compareItems(a, b item) int {
-	if a.depth != b.depth {
-		return int(a.depth) - int(b.depth)
+// splitFact is the inverse of appendFact; the path still has bytes 0 for slashes.
+func splitFact(k []byte) (path []byte, fact byte) {
+	end := 2
+	for depth := int(k[0])<<8 | int(k[1]); ; depth-- {
+		end += bytes.IndexByte(k[end:], 0)
+		if depth == 0 {
+			return k[2:end], k[end+1]
+		}
+		end++
 	}
-	return comparePaths(a.name(), b.name())
-}
-
-// comparePaths compares name by name: as bytes, with the slash before all others.
-func comparePaths(a, b string) int {
-	n := min(len(a), len(b))
-	i := 0
-	for i < n && a[i] == b[i] {
-		i++
-	}
-	if i == n {
-		return len(a) - len(b)
-	}
-	return int(rank(a[i])) - int(rank(b[i]))
-}
-
-func rank(c byte) byte {
-	if c == '/' {
-		return 0
-	}
-	return c
 }
 
 func (b *builder) read(p *Reader) error {
@@ -132,49 +118,55 @@ func (b *builder) add(r *Record) error {
 	}
 	switch fileType(r.Attr.Mode) {
 	case syscall.S_IFDIR:
-		return b.addDir(r)
+		r.Target, r.Attr.Size, r.Attr.Layout = "", 0, metadata.Layout{}
+		if err := b.need(r.Path); err != nil {
+			return err
+		}
+		return b.keep(r)
 	case syscall.S_IFREG, syscall.S_IFLNK:
 	default:
 		return fmt.Errorf("%q has mode %o, which no dataset can hold: %w", r.Path, r.Attr.Mode, syscall.EINVAL)
 	}
-	if i := r.Attr.Ino; !i.Sealed() || i.Dataset() != b.ds || i.Part() == metadata.DirPart {
+	if i := r.Attr.Ino; !i.Sealed() || i.Dataset() != b.cfg.Dataset || i.Part() == metadata.DirPart {
 		return fmt.Errorf("%q has the inode number %v: %w", r.Path, i, syscall.EINVAL)
 	}
+	return b.keepBelow(r)
+}
+
+// keepBelow keeps a record of something that is no directory.
+func (b *builder) keepBelow(r *Record) error {
 	if r.Path == "" {
 		return fmt.Errorf("the root of the dataset: %w", syscall.ENOTDIR)
 	}
-	b.keep(r)
-	return nil
+	dir, _ := split(r.Path)
+	if err := b.need(dir); err != nil {
+		return err
+	}
+	return b.keep(r)
 }
 
-func (b *builder) keep(r *Record) {
-	b.items = append(b.items, newItem(r, 0))
-	dir, _ := split(r.Path)
-	b.need(dir)
+func (b *builder) keep(r *Record) error {
+	b.val = r.appendBody(append(b.val[:0], r.flags()))
+	return b.fact(r.Path, factRecord, "", b.val)
+}
+
+func (b *builder) fact(path string, fact byte, name string, val []byte) error {
+	b.key = appendFact(b.key[:0], path, fact, name)
+	return b.all.add(b.key, val)
 }
 
 // need notes dir and all above it.
-func (b *builder) need(dir string) {
-	for b.dirs[dir] == nil {
-		b.dirs[dir] = &dirInfo{}
-		dir, _ = split(dir)
+func (b *builder) need(dir string) error {
+	for b.known.add(b.cfg.Scratch, dir) {
+		if err := b.fact(dir, factDir, "", nil); err != nil || dir == "" {
+			return err
+		}
+		up, name := split(dir)
+		if err := b.fact(up, factSubdir, name, nil); err != nil {
+			return err
+		}
+		dir = up
 	}
-}
-
-func (b *builder) addDir(r *Record) error {
-	b.need(r.Path)
-	d := b.dirs[r.Path]
-	r.Target, r.Attr.Size, r.Attr.Layout = "", 0, metadata.Layout{}
-	switch {
-	case r.Path == "":
-		b.top = r
-	case d.known: // an archive may name a directory again, as tar cf x a a/b does
-		b.items[d.at] = newItem(r, 0)
-	default:
-		d.at = len(b.items)
-		b.keep(r)
-	}
-	d.known = true
 	return nil
 }
 
@@ -182,34 +174,105 @@ func (b *builder) addLink(r *Record) error {
 	if b.links == nil {
 		b.links, b.files = make(map[string]string), make(map[string]*file)
 	}
-	if r.Path == "" {
-		return fmt.Errorf("the root of the dataset: %w", syscall.ENOTDIR)
-	}
 	if _, twice := b.links[r.Path]; twice {
 		return fmt.Errorf("%q is there twice: %w", r.Path, syscall.EEXIST)
 	}
 	b.links[r.Path] = r.Hardlink
-	b.keep(r)
+	return b.keepBelow(r)
+}
+
+// dirCache is directories of which facts were noted; some are forgotten, and noted again.
+type dirCache struct {
+	have  map[string]struct{}
+	bytes int
+}
+
+// add reports whether dir was not there.
+func (c *dirCache) add(s *Scratch, dir string) bool {
+	if _, ok := c.have[dir]; ok {
+		return false
+	}
+	if c.have == nil || c.bytes > s.block() {
+		c.clear(s)
+	}
+	c.have[dir] = struct{}{}
+	c.bytes += len(dir) + mapEntry
+	s.hold(len(dir) + mapEntry)
+	return true
+}
+
+func (c *dirCache) clear(s *Scratch) {
+	s.hold(-c.bytes)
+	c.have, c.bytes = make(map[string]struct{}), 0
+}
+
+// mapEntry is what a text in a map takes beside itself, in bytes, about.
+const mapEntry = 48
+
+// named is all that is known of a path.
+type named struct {
+	path    string
+	rec     Record
+	some    bool // there is a record
+	dir     bool // it has to be a directory
+	subdirs uint32
+}
+
+func (n *named) take(fact byte, v []byte) error {
+	switch fact {
+	case factSubdir:
+		n.subdirs++
+	case factRecord:
+		d := decoder{b: v[1:]}
+		r := d.body(n.path, v[0])
+		if n.some && !(isDir(r.Attr.Mode) && isDir(n.rec.Attr.Mode) && r.Hardlink == "" && n.rec.Hardlink == "") {
+			return fmt.Errorf("%q is there twice: %w", n.path, syscall.EEXIST)
+		}
+		n.rec, n.some = r, true
+		return nil // an archive may name a directory again, as tar cf x a a/b does
+	}
+	n.dir = true
 	return nil
 }
 
-func (b *builder) makeParents() {
-	for path, d := range b.dirs {
-		if path == "" {
-			continue
+// each calls fn with all paths, in the order of a manifest.
+func (b *builder) each(fn func(n *named) error) error {
+	var n *named
+	var raw []byte // n's path, as in a key
+	err := b.all.each(func(k, v []byte) error {
+		path, fact := splitFact(k)
+		if n == nil || !bytes.Equal(path, raw) {
+			if err := b.whole(n, fn); err != nil {
+				return err
+			}
+			raw = append(raw[:0], path...)
+			n = &named{path: strings.ReplaceAll(string(path), "\x00", "/")}
 		}
-		if !d.known {
-			b.items = append(b.items, newItem(&Record{Path: path, Attr: b.newDir()}, made))
-		}
-		dir, _ := split(path)
-		b.dirs[dir].subdirs++
+		return n.take(fact, v)
+	})
+	if err != nil {
+		return err
 	}
+	return b.whole(n, fn)
 }
 
-func (b *builder) newDir() metadata.Attr {
-	a := b.root
-	a.Mode, a.Size, a.Layout, a.Rdev = syscall.S_IFDIR|0o755, 0, metadata.Layout{}, 0
-	return a
+// whole gives n to fn when all facts of it are there, and a record if it has none.
+func (b *builder) whole(n *named, fn func(n *named) error) error {
+	if n == nil {
+		return nil
+	}
+	if n.some && n.dir && (n.rec.Hardlink != "" || !isDir(n.rec.Attr.Mode)) {
+		return fmt.Errorf("%q has paths below it: %w", n.path, syscall.ENOTDIR)
+	}
+	if !n.some {
+		n.rec = Record{Path: n.path, Attr: b.cfg.Root}
+		n.rec.Attr.Mode, n.rec.Attr.Size = syscall.S_IFDIR|0o755, 0
+		n.rec.Attr.Layout, n.rec.Attr.Rdev = metadata.Layout{}, 0
+		if n.path == "" {
+			n.rec.Attr.Mode = syscall.S_IFDIR | b.cfg.Root.Mode&0o7777
+		}
+	}
+	return fn(n)
 }
 
 // resolve finds the file of each hard link.
@@ -227,11 +290,13 @@ func (b *builder) resolve() error {
 		}
 		b.files[to].names++
 	}
-	for i := range b.items {
-		it := &b.items[i]
-		if f := b.files[it.name()]; f != nil && it.flags&recordHardlink == 0 {
-			f.rec, f.found = it.record(), true
+	if err := b.each(func(n *named) error {
+		if f := b.files[n.path]; f != nil && n.rec.Hardlink == "" {
+			f.rec, f.found = n.rec, true
 		}
+		return nil
+	}); err != nil {
+		return err
 	}
 	for path, to := range b.links {
 		to, err := b.follow(to)
@@ -264,70 +329,42 @@ func (b *builder) follow(path string) (string, error) {
 func (b *builder) write(w io.Writer) (Summary, error) {
 	var sum Summary
 	out := NewWriter(w)
-	seq := uint32(0)
-	emit := func(r *Record, links int64) error {
+	dirs := uint64(0)
+	err := b.each(func(n *named) error {
+		r := b.final(n)
 		if isDir(r.Attr.Mode) {
-			r.Attr.Ino = metadata.SealedIno(b.ds, metadata.DirPart, seq)
-			r.Attr.Nlink = 2 + b.dirs[r.Path].subdirs
-			if seq++; seq == 0 {
+			if dirs > 1<<32-1 {
 				return fmt.Errorf("too many directories: %w", syscall.EOVERFLOW)
 			}
+			r.Attr.Ino = metadata.SealedIno(b.cfg.Dataset, metadata.DirPart, uint32(dirs))
+			dirs++
 		}
-		if links == 0 {
-			sum.add(r)
+		if n.rec.Hardlink != "" {
+			sum.Links++
+		} else {
+			sum.add(&r)
 		}
-		sum.Links += links
-		return out.Add(*r)
+		return out.Add(r)
+	})
+	if err == nil {
+		err = out.Close()
 	}
-	top := Record{Attr: b.root}
-	if b.top != nil {
-		top = *b.top
-	}
-	top.Attr.Mode = syscall.S_IFDIR | top.Attr.Mode&0o7777
-	if err := emit(&top, 0); err != nil {
-		return sum, err
-	}
-	for i := range b.items {
-		if err := b.twice(i); err != nil {
-			return sum, err
-		}
-		r := b.final(&b.items[i])
-		links := int64(0)
-		if b.items[i].flags&recordHardlink != 0 {
-			links = 1
-		}
-		if err := emit(&r, links); err != nil {
-			return sum, err
-		}
-	}
-	err := out.Close()
 	sum.Digest = out.Digest()
 	return sum, err
 }
 
-// twice refuses item i if it has the path of the one before it.
-func (b *builder) twice(i int) error {
-	if i == 0 || b.items[i].name() != b.items[i-1].name() {
-		return nil
+// final is the record of a path as it stands in the manifest.
+func (b *builder) final(n *named) Record {
+	r := n.rec
+	if isDir(r.Attr.Mode) && r.Hardlink == "" {
+		r.Attr.Nlink = 2 + n.subdirs
+		return r
 	}
-	path := b.items[i].name()
-	if (b.items[i].flags|b.items[i-1].flags)&made != 0 {
-		return fmt.Errorf("%q has paths below it: %w", path, syscall.ENOTDIR)
-	}
-	return fmt.Errorf("%q is there twice: %w", path, syscall.EEXIST)
-}
-
-// final is the record of an item as it stands in the manifest.
-func (b *builder) final(it *item) Record {
-	r := it.record()
 	if r.Hardlink != "" {
 		to, _ := b.follow(r.Path) // resolve has seen that it ends
 		f := b.files[to]
 		r = f.rec
-		r.Path, r.Attr.Nlink = it.name(), f.names
-		return r
-	}
-	if isDir(r.Attr.Mode) {
+		r.Path, r.Attr.Nlink = n.path, f.names
 		return r
 	}
 	r.Attr.Nlink = 1

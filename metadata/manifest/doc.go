@@ -62,6 +62,8 @@
 // # Memory
 //
 // What has to be sorted is sorted in runs that are written to files and merged
-// (Scratch): the inodes of a table by their numbers. So an Ingest keeps no more in
-// memory of a large manifest than of a small one: Scratch.Bound, which is some 9 MiB.
+// (Scratch): for a Build the records by their paths, with what they say of directories,
+// and for an Ingest the inodes by their numbers. So a large manifest takes no more memory
+// than a small one: Scratch.Bound, which is some 9 MiB, and for a Build the paths of hard
+// links and the records that they name.
 package manifest

@@ -95,11 +95,16 @@ func newKV(t testing.TB) *pebblestore.Table {
 	return s.Table(ds)
 }
 
+func buildConfig(t testing.TB) BuildConfig {
+	t.Helper()
+	return BuildConfig{Dataset: ds, Root: rootAttr, Scratch: &Scratch{Dir: t.TempDir()}}
+}
+
 // build makes the table of some parts.
 func build(t testing.TB, parts ...*Reader) (*Table, Summary) {
 	t.Helper()
 	var b bytes.Buffer
-	sum, err := Build(ds, parts, rootAttr, &b)
+	sum, err := Build(buildConfig(t), parts, &b)
 	if err != nil {
 		t.Fatalf("Build: %v", err)
 	}
@@ -226,7 +231,7 @@ func TestOddNames(t *testing.T) {
 func TestDirectoryTwice(t *testing.T) {
 	first, last, root := rec("a/d", dir|0o700, ""), rec("a/d", dir|0o751, ""), rec("", dir|0o711, "")
 	var out bytes.Buffer
-	sum, err := Build(ds, []*Reader{part(t, rec("", dir|0o700, ""), first, rec("a/d/f", reg, "")), part(t, last, root)}, rootAttr, &out)
+	sum, err := Build(buildConfig(t), []*Reader{part(t, rec("", dir|0o700, ""), first, rec("a/d/f", reg, "")), part(t, last, root)}, &out)
 	if err != nil || sum.Dirs != 2 || sum.Files != 1 {
 		t.Fatalf("Build = %+v, %v, want 2 directories and a file", sum, err)
 	}
@@ -279,7 +284,7 @@ func TestBuildRefuses(t *testing.T) {
 			for _, rs := range tt.parts {
 				parts = append(parts, part(t, rs...))
 			}
-			_, err := Build(ds, parts, rootAttr, io.Discard)
+			_, err := Build(buildConfig(t), parts, io.Discard)
 			if !errors.Is(err, tt.want) || !strings.Contains(err.Error(), tt.text) {
 				t.Errorf("Build = %v, want %v naming %s", err, tt.want, tt.text)
 			}
@@ -354,12 +359,12 @@ func randomRecords(seed uint64, n int) []Record {
 func TestDigestIndependsOfParts(t *testing.T) {
 	rs := randomRecords(1, 2000)
 	var a, b bytes.Buffer
-	s1, err := Build(ds, []*Reader{part(t, rs...)}, rootAttr, &a)
+	s1, err := Build(buildConfig(t), []*Reader{part(t, rs...)}, &a)
 	if err != nil {
 		t.Fatal(err)
 	}
 	rand.New(rand.NewPCG(2, 2)).Shuffle(len(rs), func(i, j int) { rs[i], rs[j] = rs[j], rs[i] })
-	s2, err := Build(ds, []*Reader{part(t, rs[:700]...), part(t, rs[700:]...)}, rootAttr, &b)
+	s2, err := Build(buildConfig(t), []*Reader{part(t, rs[:700]...), part(t, rs[700:]...)}, &b)
 	if err != nil || !bytes.Equal(a.Bytes(), b.Bytes()) || s1.Digest != s2.Digest {
 		t.Errorf("Build of the same records in other parts: digest %s, %v, want %s", s2.Digest, err, s1.Digest)
 	}

@@ -24,8 +24,8 @@ const (
 
 // Bound is the most bytes that one sort and one queue keep in memory of what they are
 // given, however much that is, if no key with its value is longer than longest: the
-// memory, or a block of each run that is merged, and of that which they are merged to; and both ends
-// of the queue.
+// memory, or a block of each run that is merged, and of that which they are merged to; and a
+// block more for both ends of the queue, or the directories that are remembered.
 func (s *Scratch) Bound(longest int) int64 {
 	return int64(max(s.memory(), (fanIn+1)*s.block()) + 4*s.block() + (fanIn+4)*longest)
 }

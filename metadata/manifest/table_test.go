@@ -107,7 +107,7 @@ func TestOpenRefuses(t *testing.T) {
 		t.Errorf("Open of nothing = %v, want ENOENT", err)
 	}
 	var b bytes.Buffer
-	if _, err := Build(ds+1, nil, rootAttr, &b); err != nil {
+	if _, err := Build(BuildConfig{Dataset: ds + 1, Root: rootAttr, Scratch: &Scratch{Dir: t.TempDir()}}, nil, &b); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := Ingest(ctx, kv, NewReader(&b), &Scratch{Dir: t.TempDir()}); err != nil {
@@ -263,7 +263,7 @@ func dirSize(t testing.TB, root string) (bytes int64) {
 func imageNet(t testing.TB, where string, n int) (tab *Table, encoded int) {
 	t.Helper()
 	var b bytes.Buffer
-	if _, err := Build(ds, []*Reader{part(t, randomRecords(7, n)...)}, rootAttr, &b); err != nil {
+	if _, err := Build(buildConfig(t), []*Reader{part(t, randomRecords(7, n)...)}, &b); err != nil {
 		t.Fatal(err)
 	}
 	s, err := pebblestore.Open(pebblestore.Config{Dir: where})
@@ -351,13 +351,13 @@ func BenchmarkLookup(b *testing.B) {
 func BenchmarkIngest(b *testing.B) {
 	rs := randomRecords(7, 100_000)
 	var m bytes.Buffer
-	if _, err := Build(ds, []*Reader{part(b, rs...)}, rootAttr, &m); err != nil {
+	if _, err := Build(buildConfig(b), []*Reader{part(b, rs...)}, &m); err != nil {
 		b.Fatal(err)
 	}
 	b.Run("build", func(b *testing.B) {
 		for b.Loop() {
 			var out bytes.Buffer
-			if _, err := Build(ds, []*Reader{part(b, rs...)}, rootAttr, &out); err != nil {
+			if _, err := Build(buildConfig(b), []*Reader{part(b, rs...)}, &out); err != nil {
 				b.Fatal(err)
 			}
 		}
