@@ -188,6 +188,8 @@ type Daemon struct {
 	stage staging
 	table sealed
 	fill  fills
+
+	sounds sounds
 }
 
 // members is the hosts that form the Raft group.

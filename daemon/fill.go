@@ -109,7 +109,7 @@ func (d *Daemon) beginFill(ds cluster.Dataset, table *manifest.Table) error {
 	f, err := stagein.NewFill(stagein.FillConfig{
 		Self: d.job.Self, Files: table, Origins: o, List: list, FS: d.cfg.Source, Put: d.write, Others: others{d, ds.ID},
 		Watch:   func() (cluster.Map, <-chan struct{}) { v, changed := d.watch(); return v.Map, changed },
-		Journal: filepath.Join(dir, journalFile), Digest: ds.Digest, Boot: bootID(), Window: d.cfg.Window,
+		Journal: filepath.Join(dir, journalFile), Digest: ds.Digest, Boot: bootID(), Window: d.cfg.Window, Sums: d.job.VerifyReads,
 		Log: d.log.WithField("dataset", ds.Name),
 	})
 	if err != nil {

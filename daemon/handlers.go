@@ -193,7 +193,9 @@ func (d *Daemon) metaHandlers() map[wire.Op]rpc.Handler {
 func (d *Daemon) dataHandlers() map[wire.Op]rpc.Handler {
 	s := d.data
 	return map[wire.Op]rpc.Handler{
-		wire.OpRead: d.handleRead,
+		wire.OpRead:        d.handleRead,
+		wire.OpReadSummed:  d.handleReadSummed,
+		wire.OpWriteSummed: d.handleWriteSummed,
 		wire.OpWrite: func(ctx context.Context, r *rpc.Request, _ *rpc.Response) error {
 			var q wire.WriteReq
 			if err := q.Parse(r.Body); err != nil {
@@ -220,18 +222,23 @@ func (d *Daemon) dataHandlers() map[wire.Op]rpc.Handler {
 	}
 }
 
-func (d *Daemon) handleRead(ctx context.Context, r *rpc.Request, resp *rpc.Response) error {
-	var q wire.ReadReq
+// readable is the read that r asks for, when what it is of is here and may be sent.
+func (d *Daemon) readable(ctx context.Context, r *rpc.Request) (q wire.ReadReq, err error) {
 	if err := q.Parse(r.Body); err != nil {
-		return err
+		return q, err
 	}
 	if q.Len > wire.MaxData {
-		return fmt.Errorf("read of %d bytes: %w", q.Len, syscall.EINVAL)
+		return q, fmt.Errorf("read of %d bytes: %w", q.Len, syscall.EINVAL)
 	}
 	if err := d.needFor(ctx, q.Ino, q.Off, int64(q.Len)); err != nil {
-		return err
+		return q, err
 	}
-	if err := d.serve(ctx, q.Ino, int64(q.Len)); err != nil {
+	return q, d.serve(ctx, q.Ino, int64(q.Len))
+}
+
+func (d *Daemon) handleRead(ctx context.Context, r *rpc.Request, resp *rpc.Response) error {
+	q, err := d.readable(ctx, r)
+	if err != nil {
 		return err
 	}
 	disk := ctx
@@ -241,6 +248,11 @@ func (d *Daemon) handleRead(ctx context.Context, r *rpc.Request, resp *rpc.Respo
 	if lent, err := d.lend(disk, &q, resp); lent || err != nil {
 		return err
 	}
+	return d.readInto(ctx, disk, &q, resp)
+}
+
+// readInto answers a read from a buffer. ctx is the handler's, disk that of the read.
+func (d *Daemon) readInto(ctx, disk context.Context, q *wire.ReadReq, resp *rpc.Response) error {
 	b, err := resp.Alloc(ctx, int(q.Len))
 	if err != nil {
 		return err

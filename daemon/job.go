@@ -35,11 +35,14 @@ type Job struct {
 	Capacity int64 `json:"capacity,omitempty"`
 	// Rate is the most bytes a second that this node reads from sources, and
 	// ServeRate that it sends others of what they read here; 0 is no bound.
-	Rate      int64         `json:"rate,omitempty"`
-	ServeRate int64         `json:"serve_rate,omitempty"`
-	Seed      uint64        `json:"seed"`
-	Datasets  []DatasetSpec `json:"datasets,omitempty"`
-	StageOut  []OutSpec     `json:"stage_out,omitempty"`
+	Rate      int64 `json:"rate,omitempty"`
+	ServeRate int64 `json:"serve_rate,omitempty"`
+	// VerifyReads is that what is read of datasets on other nodes is compared with
+	// what was staged.
+	VerifyReads bool          `json:"verify_reads,omitempty"`
+	Seed        uint64        `json:"seed"`
+	Datasets    []DatasetSpec `json:"datasets,omitempty"`
+	StageOut    []OutSpec     `json:"stage_out,omitempty"`
 	// Wait is how long the job's first task waits: "manifest", "all" or "none".
 	Wait string `json:"wait,omitempty"`
 	// StartTimeout is how long to wait for the other hosts, in seconds; 0 is 60.

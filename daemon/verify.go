@@ -211,7 +211,7 @@ func (v *verifier) readJournal() error {
 // piece reads this node's piece of a file and compares it.
 func (v *verifier) piece(ctx context.Context, path string, p stagein.PieceSum) error {
 	c := stagein.NewChecker(p.Sum, p.Len)
-	err := v.readObject(ctx, p.Ino, p.Off, p.Len, c)
+	err := v.d.readObject(ctx, p.Ino, p.Off, p.Len, c)
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
@@ -291,7 +291,7 @@ func (v *verifier) read(ctx context.Context, a metadata.Attr, order []metadata.N
 		return nil
 	}
 	if a.Layout.Kind == metadata.Local {
-		return v.readObject(ctx, a.Ino, 0, a.Size, w)
+		return v.d.readObject(ctx, a.Ino, 0, a.Size, w)
 	}
 	buf := make([]byte, wire.MaxData)
 	for pos := int64(0); pos < a.Size; {
@@ -320,8 +320,8 @@ func (v *verifier) read(ctx context.Context, a metadata.Attr, order []metadata.N
 
 // readObject reads from an object of this node, and from the drive: what the page
 // cache has may be better than what the drive has.
-func (v *verifier) readObject(ctx context.Context, ino metadata.Ino, off, n int64, w io.Writer) error {
-	f, err := v.d.data.Open(ino)
+func (d *Daemon) readObject(ctx context.Context, ino metadata.Ino, off, n int64, w io.Writer) error {
+	f, err := d.data.Open(ino)
 	if err != nil {
 		return err
 	}

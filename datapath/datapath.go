@@ -14,6 +14,13 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
+// SummedReader is a Reader whose bytes can be compared when they arrive: with
+// what was read where they come from, and there with what was stored. EBADMSG is
+// bytes that have changed on the way.
+type SummedReader interface {
+	ReadSummed(ctx context.Context, ino metadata.Ino, p []byte, off int64) (int, error)
+}
+
 // Span is a piece of a file that lies in one piece on one node.
 type Span struct {
 	Node metadata.NodeID

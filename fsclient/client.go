@@ -50,6 +50,10 @@ type Config struct {
 	// said, as if the job's user had unpacked it.
 	UID, GID uint32
 
+	// VerifyReads is that what other nodes send of datasets is compared with what
+	// was staged, by them and by this one.
+	VerifyReads bool
+
 	Log *logrus.Entry
 	Now func() time.Time
 }

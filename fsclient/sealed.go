@@ -41,12 +41,22 @@ type sealedSpan struct {
 	order []metadata.NodeID
 	datapath.Span
 	since time.Time // when the trouble began that it waits for; zero is none
+	bad   int       // how often the bytes had changed on the way
 }
+
+// badTries is how often bytes are read that change on the way.
+const badTries = 3
 
 func (s *sealedSpan) read(ctx context.Context, p []byte) error {
 	for wait := firstPause; ; wait = min(2*wait, longestPause) {
 		err := s.try(ctx, p)
-		if err == nil || !s.worth(err) {
+		switch {
+		case err == nil:
+			return nil
+		case !s.worth(err):
+			if errors.Is(err, syscall.EBADMSG) {
+				err = fmt.Errorf("%v: %w", err, syscall.EIO)
+			}
 			return err
 		}
 		if !pause(ctx, wait) {
@@ -68,7 +78,7 @@ func (s *sealedSpan) try(ctx context.Context, p []byte) error {
 	d, err := s.c.dataOf(node)
 	n := 0
 	if err == nil {
-		n, err = d.ReadAt(ctx, s.a.Ino, p, off)
+		n, err = s.c.readSealedAt(ctx, d, s.a.Ino, p, off)
 	}
 	switch {
 	case err != nil:
@@ -80,6 +90,19 @@ func (s *sealedSpan) try(ctx context.Context, p []byte) error {
 	return nil
 }
 
+// readSealedAt reads from an object of a dataset, with a look at what arrives if
+// that is wanted.
+func (c *Client) readSealedAt(ctx context.Context, d datapath.Store, ino metadata.Ino, p []byte, off int64) (int, error) {
+	if s, ok := d.(datapath.SummedReader); ok && c.cfg.VerifyReads {
+		n, err := s.ReadSummed(ctx, ino, p, off)
+		if errors.Is(err, syscall.EBADMSG) {
+			c.cfg.Log.WithError(err).WithField("inode", ino.String()).Warn("bytes have changed on the way: read again")
+		}
+		return n, err
+	}
+	return d.ReadAt(ctx, ino, p, off)
+}
+
 // worth reports whether what failed with err may succeed now.
 func (s *sealedSpan) worth(err error) bool {
 	patience := lostPatience
@@ -87,6 +110,9 @@ func (s *sealedSpan) worth(err error) bool {
 	case errors.Is(err, syscall.EAGAIN):
 		s.since = time.Time{}
 		return true
+	case errors.Is(err, syscall.EBADMSG):
+		s.bad++
+		return s.bad < badTries
 	case errors.Is(err, errShort):
 		patience = shortPatience
 	case !lost(err):

@@ -38,6 +38,7 @@ type FillConfig struct {
 	Digest  string // of the manifest, which the journal belongs to
 	Boot    string // what changes when the machine is booted
 	Memory  int64  // bytes of buffers; 0 is 64 MiB
+	Sums    bool   // keep the sums of pieces at hand, for Touched
 	Window  int64  // bytes of files that are read through; 0 is 256 MiB
 	Workers int    // files that are fetched at a time in the order of the fill; 0 is 16
 	Log     *logrus.Entry
@@ -122,11 +123,21 @@ func NewFill(cfg FillConfig) (*Fill, error) {
 		f.cancel()
 		return nil, err
 	}
-	f.journal, err = openJournal(cfg.Journal, cfg.Digest, cfg.Boot, func(p piece, _ [16]byte) { f.resume(p) })
+	var sums map[piece][16]byte
+	if cfg.Sums {
+		sums = make(map[piece][16]byte)
+	}
+	f.journal, err = openJournal(cfg.Journal, cfg.Digest, cfg.Boot, func(p piece, sum [16]byte) {
+		f.resume(p)
+		if sums != nil {
+			sums[p] = sum
+		}
+	})
 	if err != nil {
 		f.cancel()
 		return nil, err
 	}
+	f.journal.has = sums
 	return f, nil
 }
 

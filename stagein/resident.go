@@ -107,8 +107,9 @@ var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
 type journal struct {
 	mu  sync.Mutex
-	f   *os.File // guarded by mu
-	off int64    // guarded by mu; where the next entry goes
+	f   *os.File           // guarded by mu
+	off int64              // guarded by mu; where the next entry goes
+	has map[piece][16]byte // guarded by mu; sums by piece, where they are wanted at hand
 }
 
 // openJournal opens the journal at path and calls see with each of its entries.
@@ -186,7 +187,17 @@ func (j *journal) add(p piece, sum [16]byte) error {
 		return fmt.Errorf("journal: %w", err)
 	}
 	j.off += journalEntry
+	if j.has != nil {
+		j.has[p] = sum
+	}
 	return nil
+}
+
+// sum is that of a piece, where they are at hand.
+func (j *journal) sum(p piece) [16]byte {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.has[p]
 }
 
 func (j *journal) close() error {

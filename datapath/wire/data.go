@@ -1,6 +1,10 @@
 package wire
 
 import (
+	"fmt"
+	"hash/crc32"
+	"syscall"
+
 	"github.com/bivouacfs/bivouac/datapath"
 	"github.com/bivouacfs/bivouac/metadata"
 )
@@ -58,6 +62,46 @@ func (m *WriteReq) Parse(b []byte) error {
 	d := decoder{b: b}
 	*m = WriteReq{Ino: d.ino(), Off: d.i64()}
 	return d.done("write request")
+}
+
+// SummedWriteReq is a WriteReq with the Sum of the data.
+type SummedWriteReq struct {
+	WriteReq
+	Sum uint32
+}
+
+// Append appends the encoding of m to b.
+func (m SummedWriteReq) Append(b []byte) []byte { return appendU32(m.WriteReq.Append(b), m.Sum) }
+
+// Parse decodes b into m.
+func (m *SummedWriteReq) Parse(b []byte) error {
+	d := decoder{b: b}
+	*m = SummedWriteReq{WriteReq{Ino: d.ino(), Off: d.i64()}, d.u32()}
+	return d.done("summed write request")
+}
+
+// SumResp is the Sum of the data in the frame.
+type SumResp struct{ Sum uint32 }
+
+// Append appends the encoding of m to b.
+func (m SumResp) Append(b []byte) []byte { return appendU32(b, m.Sum) }
+
+// Parse decodes b into m.
+func (m *SumResp) Parse(b []byte) error {
+	d := decoder{b: b}
+	*m = SumResp{d.u32()}
+	return d.done("sum")
+}
+
+// Sum is the CRC-32C of data.
+func Sum(data []byte) uint32 { return crc32.Checksum(data, castagnoli) }
+
+// CheckSum is EBADMSG if data is not what has the sum want.
+func CheckSum(data []byte, want uint32) error {
+	if got := Sum(data); got != want {
+		return fmt.Errorf("%d bytes with the checksum %08x came, %08x was sent: %w", len(data), got, want, syscall.EBADMSG)
+	}
+	return nil
 }
 
 // TruncateReq cuts an object to Size bytes.

@@ -113,6 +113,8 @@
 //	getattr-lease 57   InoReq       LeasedAttrResp
 //	revoke        58   RevokeReq    -
 //	drain         59   DrainReq     -
+//	read-summed   60   ReadReq      SumResp + data
+//	write-summed  61   SummedWriteReq + data   -
 //	64 and above       JSON, and data where the op says so
 //
 // A reply to any op of the namespace whose status is EREMOTE has the body

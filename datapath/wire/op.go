@@ -103,6 +103,12 @@ const (
 // any more, nor will.
 const OpDrain Op = 59
 
+// The ops of file data that is compared when it has arrived.
+const (
+	OpReadSummed  Op = 60
+	OpWriteSummed Op = 61
+)
+
 // FirstControl is the first op whose body is JSON.
 const FirstControl Op = 64
 
@@ -164,7 +170,7 @@ var opNames = [MaxOp]string{
 	OpSectionMake: "section-make", OpSectionFill: "section-fill", OpSectionChange: "section-change",
 	OpSectionReport: "section-report", OpNames: "names",
 	OpLookupLease: "lookup-lease", OpGetattrLease: "getattr-lease", OpRevoke: "revoke",
-	OpDrain:  "drain",
+	OpDrain: "drain", OpReadSummed: "read-summed", OpWriteSummed: "write-summed",
 	OpReport: "report", OpPropose: "propose", OpStage: "stage", OpStagePoll: "stage-poll",
 	OpStagePart: "stage-part", OpStageSeam: "stage-seam", OpManifest: "manifest", OpStageIn: "stage-in",
 	OpStageOut: "stage-out", OpStatus: "status", OpStageAbort: "stage-abort",
@@ -205,8 +211,8 @@ func (o *Op) UnmarshalText(b []byte) error {
 func (o Op) Repeatable() bool {
 	switch o {
 	case OpLookup, OpReadDir, OpGetattr, OpReadlink, OpGetxattr, OpListxattr, OpNames, OpLookupLease, OpGetattrLease,
-		OpTestLock, OpRead, OpSpace, OpData, OpAllocated,
-		OpSetattr, OpOpen, OpAppend, OpWrite, OpTruncate, OpRemoveObject, OpAllocate, OpPunch:
+		OpTestLock, OpRead, OpReadSummed, OpSpace, OpData, OpAllocated,
+		OpSetattr, OpOpen, OpAppend, OpWrite, OpWriteSummed, OpTruncate, OpRemoveObject, OpAllocate, OpPunch:
 		return true
 	}
 	return false
@@ -217,7 +223,7 @@ func (o Op) Repeatable() bool {
 // they wait for, nor a node's report that it lives.
 func (o Op) Purpose() Purpose {
 	switch o {
-	case OpRead, OpWrite, OpStage, OpStagePoll, OpStagePart, OpStageSeam, OpStageIn, OpStageOut, OpStageAbort, OpManifest,
+	case OpRead, OpWrite, OpReadSummed, OpWriteSummed, OpStage, OpStagePoll, OpStagePart, OpStageSeam, OpStageIn, OpStageOut, OpStageAbort, OpManifest,
 		OpCensus, OpObjects, OpGone, OpNamed, OpDropPages:
 		return PurposeBulk
 	case OpPrepare, OpCommit, OpAbort, OpOutcome, OpMoves, OpClimb,

@@ -84,6 +84,8 @@ func messages() []Message {
 		&DrainReq{Conns: []Nonce{{1, 2}, {3}}},
 		&ReadReq{Ino: 5, Off: -1, Len: MaxData},
 		&WriteReq{Ino: 5, Off: 1 << 50},
+		&SummedWriteReq{WriteReq{Ino: 5, Off: 1 << 50}, 0xfedcba98},
+		&SumResp{0xfedcba98},
 		&TruncateReq{Ino: 5, Size: 12},
 		&OpenReq{Run: 1 << 60, Ticket: 9, Ino: 5},
 		&CreateOpenReq{Run: 1, Ticket: 2, CreateReq: CreateReq{Dir: 16, Name: "n", New: sampleNew}},

@@ -78,7 +78,8 @@ The job finds the data in $BIVOUAC_DATA and has $BIVOUAC_SCRATCH to write to;
 what is in $BIVOUAC_SCRATCH/ckpt is copied to /lustre/me/run7 at its end. The
 keys of --bivouac-opts are wait, capacity (on each node), seed, rate (the most
 bytes a second that each node reads from sources), serve-rate (that it sends
-other nodes of what they read) and start-timeout.
+other nodes of what they read), verify=reads (compare what is read on other nodes
+with what was staged) and start-timeout.
 
 Without Slurm, on this machine:
 

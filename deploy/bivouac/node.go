@@ -82,7 +82,7 @@ func (n *node) openMount(start daemon.Start) error {
 	var err error
 	n.client, err = fsclient.New(fsclient.Config{
 		Self: n.job.Self, Local: d.Meta(), LocalData: d.Data(), View: d.View, Sealed: d, Log: n.log,
-		UID: n.job.UID, GID: n.job.GID, Now: time.Now, Run: d.Run(),
+		UID: n.job.UID, GID: n.job.GID, Now: time.Now, Run: d.Run(), VerifyReads: n.job.VerifyReads,
 		Meta: func(id metadata.NodeID) metadata.NodeStore { return remote.NewStore(d.Caller(id)) },
 		Data: func(id metadata.NodeID) datapath.Store { return remote.NewData(d.Caller(id)) },
 	})

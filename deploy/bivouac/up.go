@@ -56,6 +56,7 @@ configuration. End it with: bivouac down --dir D`,
 	c.Flags().StringVar(&capacity, "capacity", "", "space on each node, such as 40G (default: what the disk has, for each)")
 	c.Flags().StringVar(&rate, "rate", "", "most bytes a second that each node reads from sources, such as 200M (default: no bound)")
 	c.Flags().StringVar(&serveRate, "serve-rate", "", "most bytes a second that each node sends others of what they read (default: no bound)")
+	c.Flags().BoolVar(&cfg.VerifyReads, "verify-reads", false, "compare what is read of datasets on other nodes with what was staged")
 	c.Flags().Uint64Var(&cfg.Seed, "seed", 0, "seed of the placement of files")
 	c.Flags().DurationVar(&cfg.Timeout, "timeout", time.Minute, "longest time to come up")
 	c.Flags().BoolVar(&asJSON, "json", false, "print the nodes as JSON")

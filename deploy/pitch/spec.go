@@ -161,6 +161,12 @@ var knownOptions = map[string]func(string) error{
 	"capacity":   perNode("on each node"),
 	"rate":       perNode("a second, on each node"),
 	"serve-rate": perNode("a second, on each node"),
+	"verify": func(v string) error {
+		if v != "reads" {
+			return errors.New("want reads")
+		}
+		return nil
+	},
 	"seed": func(v string) error {
 		_, err := strconv.ParseUint(v, 10, 64)
 		if err != nil {
@@ -227,6 +233,10 @@ func (s *Spec) Rate() int64 { return s.size("rate") }
 // ServeRate is the most bytes a second that each node sends others of what they
 // read; 0 is no bound.
 func (s *Spec) ServeRate() int64 { return s.size("serve-rate") }
+
+// VerifyReads is whether what is read of datasets on other nodes is compared with
+// what was staged.
+func (s *Spec) VerifyReads() bool { return s.Opts["verify"] == "reads" }
 
 func (s *Spec) size(key string) int64 {
 	n, err := ParseSize(s.Opts[key])

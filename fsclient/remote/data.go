@@ -2,6 +2,8 @@ package remote
 
 import (
 	"context"
+	"errors"
+	"syscall"
 
 	"github.com/bivouacfs/bivouac/datapath"
 	"github.com/bivouacfs/bivouac/datapath/rpc"
@@ -14,20 +16,37 @@ type Data struct {
 	c rpc.Caller
 }
 
-var _ datapath.Store = (*Data)(nil)
+var (
+	_ datapath.Store        = (*Data)(nil)
+	_ datapath.SummedReader = (*Data)(nil)
+)
 
 // NewData is the data of the node that c calls.
 func NewData(c rpc.Caller) *Data { return &Data{c: c} }
 
 // ReadAt is datapath.Reader.
 func (d *Data) ReadAt(ctx context.Context, ino metadata.Ino, p []byte, off int64) (int, error) {
+	return d.readAt(ctx, wire.OpRead, ino, p, off)
+}
+
+// ReadSummed is datapath.SummedReader.
+func (d *Data) ReadSummed(ctx context.Context, ino metadata.Ino, p []byte, off int64) (int, error) {
+	return d.readAt(ctx, wire.OpReadSummed, ino, p, off)
+}
+
+func (d *Data) readAt(ctx context.Context, op wire.Op, ino metadata.Ino, p []byte, off int64) (int, error) {
 	n := 0
 	for n < len(p) {
 		part := p[n:min(len(p), n+wire.MaxData)]
 		q := wire.ReadReq{Ino: ino, Off: off + int64(n), Len: uint32(len(part))}
-		call := rpc.Call{Op: wire.OpRead, Body: q.Append(make([]byte, 0, 32)), Into: part}
+		call := rpc.Call{Op: op, Body: q.Append(make([]byte, 0, 32)), Into: part}
 		if err := d.c.Do(ctx, &call); err != nil {
 			return 0, err
+		}
+		if op == wire.OpReadSummed {
+			if err := checkSum(part[:call.N], call.Reply); err != nil {
+				return 0, err
+			}
 		}
 		n += call.N
 		if call.N < len(part) {
@@ -37,18 +56,41 @@ func (d *Data) ReadAt(ctx context.Context, ino metadata.Ino, p []byte, off int64
 	return n, nil
 }
 
+func checkSum(data, reply []byte) error {
+	var r wire.SumResp
+	if err := r.Parse(reply); err != nil {
+		return err
+	}
+	return wire.CheckSum(data, r.Sum)
+}
+
 // WriteAt is datapath.Writer. If it fails, any part of p may have been written.
+// What is staged is compared when it arrives, and sent again if it has changed.
 func (d *Data) WriteAt(ctx context.Context, ino metadata.Ino, p []byte, off int64) error {
 	for n := 0; n < len(p); n += wire.MaxData {
 		part := p[n:min(len(p), n+wire.MaxData)]
-		q := wire.WriteReq{Ino: ino, Off: off + int64(n)}
-		call := rpc.Call{Op: wire.OpWrite, Body: q.Append(make([]byte, 0, 32)), Data: [][]byte{part}}
-		if err := d.c.Do(ctx, &call); err != nil {
+		if err := d.write(ctx, wire.WriteReq{Ino: ino, Off: off + int64(n)}, part); err != nil {
 			return err
 		}
 	}
 	return nil
 }
+
+func (d *Data) write(ctx context.Context, q wire.WriteReq, p []byte) error {
+	call := rpc.Call{Op: wire.OpWrite, Body: q.Append(make([]byte, 0, 32)), Data: [][]byte{p}}
+	if !q.Ino.Sealed() {
+		return d.c.Do(ctx, &call)
+	}
+	call.Op, call.Body = wire.OpWriteSummed, wire.SummedWriteReq{WriteReq: q, Sum: wire.Sum(p)}.Append(call.Body[:0])
+	err := d.c.Do(ctx, &call)
+	for try := 1; try < summedTries && errors.Is(err, syscall.EBADMSG); try++ {
+		err = d.c.Do(ctx, &call)
+	}
+	return err
+}
+
+// summedTries is how often bytes are sent that change on the way.
+const summedTries = 3
 
 // Sync is datapath.Writer.
 func (d *Data) Sync(ctx context.Context, ino metadata.Ino) error {

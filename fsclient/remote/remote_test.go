@@ -156,6 +156,15 @@ func (l *loop) Do(ctx context.Context, c *rpc.Call) error {
 			return syscall.EINVAL
 		}
 		err = d.WriteAt(ctx, q.Ino, c.Data[0], q.Off)
+	case wire.OpWriteSummed:
+		var q wire.SummedWriteReq
+		parse(&q)
+		if len(c.Data) != 1 || len(c.Data[0]) > wire.MaxData {
+			return syscall.EINVAL
+		}
+		if err = wire.CheckSum(c.Data[0], q.Sum); err == nil {
+			err = d.WriteAt(ctx, q.Ino, c.Data[0], q.Off)
+		}
 	case wire.OpSync:
 		parse(&ino)
 		err = d.Sync(ctx, ino.Ino)

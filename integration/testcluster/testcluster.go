@@ -40,6 +40,7 @@ type Config struct {
 	Window   int64
 	// Rate and ServeRate are daemon.Job's.
 	Rate, ServeRate int64
+	VerifyReads     bool // daemon.Job's
 	Memory          int64
 	// Disk is where a node keeps file data; nil is the machine.
 	Disk func(node int) chunkstore.FS
@@ -129,7 +130,7 @@ func (c *Cluster) start(t testing.TB, i int, dir string, l net.Listener) *Node {
 	cfg := c.cfg
 	j := &daemon.Job{
 		Version: daemon.JobVersion, ID: "test", UID: 1000, GID: 1000, Self: metadata.NodeID(i), Capacity: cfg.Capacity,
-		Rate: cfg.Rate, ServeRate: cfg.ServeRate,
+		Rate: cfg.Rate, ServeRate: cfg.ServeRate, VerifyReads: cfg.VerifyReads,
 		Seed: 7, Datasets: cfg.Datasets, StageOut: cfg.StageOut, WorkDir: cfg.WorkDir,
 		Dirs: daemon.Dirs{Store: []string{filepath.Join(dir, "store")}, Run: filepath.Join(dir, "run"), Mount: filepath.Join(dir, "mount")},
 	}
@@ -165,7 +166,7 @@ func (c *Cluster) start(t testing.TB, i int, dir string, l net.Listener) *Node {
 	t.Cleanup(func() { n.stop(t) })
 	n.Client, err = fsclient.New(fsclient.Config{
 		Self: j.Self, Local: d.Meta(), LocalData: d.Data(), View: d.View, Sealed: d, UID: j.UID, GID: j.GID,
-		Log: log.WithField("node", i), Now: time.Now, Run: d.Run(),
+		Log: log.WithField("node", i), Now: time.Now, Run: d.Run(), VerifyReads: j.VerifyReads,
 		Meta: func(id metadata.NodeID) metadata.NodeStore { return remote.NewStore(d.Caller(id)) },
 		Data: func(id metadata.NodeID) datapath.Store { return remote.NewData(d.Caller(id)) },
 	})

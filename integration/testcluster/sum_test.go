@@ -1,0 +1,117 @@
+package testcluster
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"maps"
+	"net"
+	"path/filepath"
+	"slices"
+	"sync/atomic"
+	"testing"
+
+	"github.com/bivouacfs/bivouac/daemon"
+	"github.com/bivouacfs/bivouac/metadata/cluster"
+)
+
+// noisy is a connection on which a bit of large messages flips now and then:
+// of those that are written, or of those that are read.
+type noisy struct {
+	net.Conn
+	reads bool
+	every int64
+	seen  *atomic.Int64 // large pieces
+	flips *atomic.Int64
+}
+
+// large is from how many bytes at once a message carries file data.
+const large = 16 << 10
+
+func (c noisy) spoils(n int) bool {
+	if n < large || c.seen.Add(1)%c.every != 0 {
+		return false
+	}
+	c.flips.Add(1)
+	return true
+}
+
+func (c noisy) Read(p []byte) (int, error) {
+	n, err := c.Conn.Read(p)
+	if c.reads && c.spoils(n) {
+		p[n-1] ^= 0x10
+	}
+	return n, err
+}
+
+func (c noisy) Write(p []byte) (int, error) {
+	if !c.reads && c.spoils(len(p)) {
+		p = bytes.Clone(p)
+		p[len(p)-1] ^= 0x10
+	}
+	return c.Conn.Write(p)
+}
+
+// TestNoisyReads: with verify=reads nobody reads a bit that has flipped on the way
+// from another node, or on its drive.
+func TestNoisyReads(t *testing.T) {
+	m := files(30, 200_000)
+	for i := range 8 {
+		m[fmt.Sprint("whole", i)] = bytes.Repeat([]byte(fmt.Sprintf("what is on one node%d", i)), 2000)
+	}
+	m["striped"] = bytes.Repeat([]byte("an odd period for a chunk."), 65<<20/26)
+	dir := t.TempDir()
+	writeTree(t, filepath.Join(dir, "tree"), m)
+	small := maps.Clone(m)
+	delete(small, "striped") // in a tar there is no sum of a part of it
+	writeTar(t, filepath.Join(dir, "a.tar"), small)
+	c := Start(t, Config{VerifyReads: true, Datasets: []daemon.DatasetSpec{
+		{Source: filepath.Join(dir, "tree"), Name: "tree"}, {Source: filepath.Join(dir, "a.tar"), Name: "tar"},
+	}})
+	for _, name := range []string{"tree", "tar"} {
+		if ds := c.Dataset(t, 0, name); ds.Phase != cluster.Sealed {
+			t.Fatalf("dataset: %+v", ds)
+		}
+	}
+	others := &Cluster{Nodes: append(slices.Clone(c.Nodes[:1]), c.Nodes[2:]...)} // what is on its own drive, node 1 does not compare
+	spoilt := others.spoil(t, m["striped"])
+	for i := range 8 {
+		spoilt += others.spoil(t, m[fmt.Sprint("whole", i)])
+	}
+	if spoilt < 4 {
+		t.Fatalf("%d objects were spoilt", spoilt)
+	}
+	var seen, flips atomic.Int64
+	c.Tamper(1, func(_ int, conn net.Conn) net.Conn { return noisy{conn, true, 97, &seen, &flips} })
+	reader := &Cluster{Nodes: c.Nodes[1:2]}
+	readAll(t, reader, c.Dataset(t, 0, "tree").ID, m, 2)
+	readAll(t, reader, c.Dataset(t, 0, "tar").ID, small, 2)
+	if flips.Load() == 0 {
+		t.Error("no bit has flipped")
+	}
+	t.Logf("%d bits have flipped", flips.Load())
+}
+
+// TestNoisyStageIn: a bit that flips while a dataset is staged is noticed by who
+// stores it.
+func TestNoisyStageIn(t *testing.T) {
+	m := files(60, 300_000)
+	path := filepath.Join(t.TempDir(), "a.tar")
+	writeTar(t, path, m)
+	c := Start(t, Config{})
+	var seen, flips atomic.Int64
+	for i := range c.Nodes {
+		c.Tamper(i, func(_ int, conn net.Conn) net.Conn { return noisy{conn, false, 29, &seen, &flips} })
+	}
+	if err := c.Nodes[0].StageIn(context.Background(), daemon.DatasetSpec{Source: path, Name: "set"}); err != nil {
+		t.Fatal(err)
+	}
+	ds := c.Dataset(t, 0, "set")
+	if flips.Load() == 0 {
+		t.Error("no bit has flipped")
+	}
+	readAll(t, c, ds.ID, m, 1)
+	if r := c.verify(t, daemon.VerifySpec{Name: "set", Keep: true}); r.Bad != 0 || r.Files != int64(len(m)) {
+		t.Errorf("verify: %+v", r)
+	}
+}
