@@ -126,6 +126,10 @@ type staged struct {
 
 // stageIn stages source in a job of its own, whose stores are in dir.
 func (b *bench) stageIn(ctx context.Context, dir, source string, wrap func(int) []string) (s staged, err error) {
+	return b.stageSpec(ctx, dir, daemon.DatasetSpec{Source: source, Name: "set"}, wrap)
+}
+
+func (b *bench) stageSpec(ctx context.Context, dir string, spec daemon.DatasetSpec, wrap func(int) []string) (s staged, err error) {
 	c, err := pitch(ctx, b.program, dir, wrap)
 	if err != nil {
 		return s, err
@@ -138,7 +142,7 @@ func (b *bench) stageIn(ctx context.Context, dir, source string, wrap func(int) 
 	}
 	began := time.Now()
 	ctl := daemon.NewCtl(c.state.Nodes[0].Sock)
-	if _, err := ctl.StageIn(ctx, daemon.DatasetSpec{Source: source, Name: "set"}); err != nil {
+	if _, err := ctl.StageIn(ctx, spec); err != nil {
 		return s, err
 	}
 	if err := s.await(ctx, ctl, began); err != nil {
