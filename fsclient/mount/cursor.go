@@ -1,8 +1,10 @@
 package mount
 
 import (
+	"container/list"
 	"context"
 	"sort"
+	"sync"
 	"syscall"
 
 	"github.com/bivouacfs/bivouac/metadata"
@@ -98,4 +100,39 @@ func (c *cursor) load(ctx context.Context, m mark) error {
 		c.marks[k] = m
 	}
 	return nil
+}
+
+// maxCursors is how many directories a cover has cursors of: two pages each.
+const maxCursors = 16
+
+// cursors is those of directories that the kernel has opened by itself: one for
+// all who list it. A directory whose cursor was dropped is read again from its
+// beginning to where it is asked for.
+type cursors struct {
+	mu   sync.Mutex
+	of   map[metadata.Ino]*list.Element // under mu
+	used list.List                      // under mu: *dirCursor, the one that was used longest ago first
+}
+
+type dirCursor struct {
+	dir metadata.Ino
+	*cursor
+}
+
+func (t *cursors) get(dir metadata.Ino, begin func() *cursor) *cursor {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if e := t.of[dir]; e != nil {
+		t.used.MoveToBack(e)
+		return e.Value.(*dirCursor).cursor
+	}
+	if t.of == nil {
+		t.of = make(map[metadata.Ino]*list.Element)
+	}
+	if t.used.Len() >= maxCursors {
+		delete(t.of, t.used.Remove(t.used.Front()).(*dirCursor).dir)
+	}
+	c := begin()
+	t.of[dir] = t.used.PushBack(&dirCursor{dir, c})
+	return c
 }

@@ -46,25 +46,27 @@ func (s *fsys) ReadDir(cancel <-chan struct{}, in *fuse.ReadIn, out *fuse.DirEnt
 // get names only, and then ask for each entry of a dataset.
 func (s *fsys) ReadDirPlus(cancel <-chan struct{}, in *fuse.ReadIn, out *fuse.DirEntryList) fuse.Status {
 	return s.call(opReaddirplus, cancel, &in.InHeader, func(ctx context.Context) error {
-		return s.list(ctx, in, func(e *metadata.Entry, off uint64) bool {
-			eo := out.AddDirLookupEntry(dirEntry(e, off))
-			if eo == nil {
-				return false
-			}
-			if e.Attr != nil && e.Ino.Sealed() {
-				fillEntry(eo, e.Attr)
-			}
-			return true
-		})
+		return s.list(ctx, in, func(e *metadata.Entry, off uint64) bool { return addPlus(out, e, off) })
 	})
+}
+
+// addPlus is false if there is no room for the entry.
+func addPlus(out *fuse.DirEntryList, e *metadata.Entry, off uint64) bool {
+	eo := out.AddDirLookupEntry(dirEntry(e, off))
+	if eo == nil {
+		return false
+	}
+	if e.Attr != nil && e.Ino.Sealed() {
+		fillEntry(eo, e.Attr)
+	}
+	return true
 }
 
 func dirEntry(e *metadata.Entry, off uint64) fuse.DirEntry {
 	return fuse.DirEntry{Name: e.Name, Ino: uint64(e.Ino), Mode: e.Mode, Off: off}
 }
 
-// list adds entries from the place in.Offset on until add wants no more. The
-// kernel asks again where it stopped; only an empty answer is the end.
+// list adds entries of an open directory.
 func (s *fsys) list(ctx context.Context, in *fuse.ReadIn, add func(e *metadata.Entry, off uint64) bool) error {
 	h, err := s.handles.get(in.Fh)
 	if err != nil {
@@ -73,6 +75,13 @@ func (s *fsys) list(ctx context.Context, in *fuse.ReadIn, add func(e *metadata.E
 	if h.dir == nil {
 		return fmt.Errorf("inode %v: %w", metadata.Ino(in.NodeId), syscall.ENOTDIR)
 	}
+	return listFrom(ctx, h.dir, in, in.Offset == 0, add)
+}
+
+// listFrom adds entries from the place in.Offset on until add wants no more. The
+// kernel asks again where it stopped; only an empty answer is the end. With
+// fresh the directory is read again.
+func listFrom(ctx context.Context, dir *cursor, in *fuse.ReadIn, fresh bool, add func(e *metadata.Entry, off uint64) bool) error {
 	off := in.Offset
 	dots := []metadata.Entry{
 		{Name: ".", Ino: metadata.Ino(in.NodeId), Mode: syscall.S_IFDIR},
@@ -83,7 +92,7 @@ func (s *fsys) list(ctx context.Context, in *fuse.ReadIn, add func(e *metadata.E
 			return nil
 		}
 	}
-	es, err := h.dir.at(ctx, int(off)-len(dots), in.Offset == 0)
+	es, err := dir.at(ctx, int(off)-len(dots), fresh)
 	if err != nil {
 		return err
 	}

@@ -25,7 +25,7 @@
 //	operation           promise                                       exception
 //	---------           -------                                       ---------
 //	sealed realm        every change is EROFS; the kernel keeps       the name of a dataset is kept for
-//	                    names, attributes and pages for ever          a second
+//	                    names, attributes and pages for ever          a second; see Covers
 //	open, read          what was closed, fsynced or flushed there     a mapping shows it after the next
 //	                    before the open, here or there, is seen       open or read
 //	write               here at once; its error is that of the        there after close or fsync, or a
@@ -108,6 +108,32 @@
 // and O_DIRECT then have the page cache of the disk, and no second one. A file
 // that could not be registered is read through the mount until its last close.
 //
+// # Covers
+//
+// A dataset of small files can have a connection of its own, mounted read-only
+// over its directory (Mount.Cover). There the kernel opens and closes files and
+// directories without asking, which it learns for a whole connection at once:
+// what it has cached costs no request at all, and a small file that it has not,
+// one lookup and one read. Passthrough needs an open that is answered, so large
+// files are better off below. The cover only makes things faster: the mount below
+// it has the same files under the same inode numbers, and serves them before it
+// is there and after it has gone. What differs is said here.
+//
+//	st_dev          of a covered dataset is not that of the mount below
+//	rename, link    out of it are EXDEV, as between any two mounts
+//	rmdir, rename   of its directory are EBUSY for those who may write data/
+//	locks           see below: they are the kernel's, as in any dataset
+//
+// When the dataset's name goes, or comes to mean another dataset, the kernel
+// finds that out by the next lookup of the name in the mount below, and takes the
+// cover away. So nobody may have that name forgotten by a notification while the
+// dataset is there.
+//
+// Pages of a covered file that is whole on this node can be in memory twice, as
+// the file's and as its object's. The object's are not dropped after a read: other
+// nodes read the same object from them, by sendfile, and the kernel drops what
+// was used once before what is used again.
+//
 // # Errors
 //
 // The kind of an error is its errno (errnoOf). Errors by which a node could not
@@ -120,6 +146,7 @@
 // context can interrupt it.
 //
 //	cursor.turn
+//	cursors.mu
 //	handles.mu
 //	newborns.mu
 //	backings.mu

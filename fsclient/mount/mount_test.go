@@ -38,7 +38,8 @@ type job struct {
 	uid     uint32   // of the job's user
 
 	backer   mount.Backer
-	backings int // mount.Config.MaxBackings
+	backings int  // mount.Config.MaxBackings
+	covered  bool // the dataset has a connection of its own
 
 	hang atomic.Pointer[chan struct{}] // while set, reads of data wait until it is closed
 	hung atomic.Int64                  // reads that did
@@ -103,6 +104,9 @@ func startJob(t *testing.T, j *job) *job {
 	j.sealed = newSealed(t, j)
 	for i := range 2 {
 		j.mountNode(t, metadata.NodeID(i))
+		if j.covered {
+			j.cover(t, i)
+		}
 	}
 	return j
 }

@@ -1,0 +1,184 @@
+package mount
+
+import (
+	"context"
+	"fmt"
+	"log"
+	"os"
+	"syscall"
+
+	"github.com/hanwen/go-fuse/v2/fuse"
+	"golang.org/x/sys/unix"
+
+	"github.com/bivouacfs/bivouac/metadata"
+)
+
+// coverBackground is how many requests that nobody waits for a cover has under
+// way: its files are small, and each is one request.
+const coverBackground = 16
+
+// CoverMemory is the most that the requests of one cover take, as Memory is for
+// the mount below it.
+const CoverMemory = (coverBackground + idleReaders) * maxWrite
+
+// Cover is a dataset's own connection to the kernel; see Covers in the package
+// comment.
+type Cover struct {
+	server *fuse.Server
+	served chan struct{} // closed when Serve returns
+}
+
+// Cover answers for the dataset whose root directory is root, on dev: that is a
+// descriptor of /dev/fuse, which somebody has mounted read-only over the
+// directory. Who uses it waits until Serve runs. dev is the caller's to close.
+func (m *Mount) Cover(dev *os.File, root metadata.Ino) (*Cover, error) {
+	fd, err := unix.FcntlInt(dev.Fd(), unix.F_DUPFD_CLOEXEC, 0)
+	if err != nil {
+		return nil, fmt.Errorf("cover of inode %v: %w", root, err)
+	}
+	fs := &coverFS{RawFileSystem: fuse.NewDefaultRawFileSystem(), s: m.fs, root: root}
+	server, err := fuse.NewServer(fs, fmt.Sprint(fdPrefix, fd), &fuse.MountOptions{
+		Options:       []string{"default_permissions"},
+		MaxBackground: coverBackground,
+		MaxWrite:      maxWrite, // bounds reads, too
+		FsName:        fsName,
+		Name:          fsName,
+		DisableSplice: true,
+		Logger:        log.New(&logWriter{m.cfg.Log}, "", 0),
+		Debug:         m.cfg.Debug,
+		PanicHandler:  m.panicked,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("cover of inode %v: %w", root, err)
+	}
+	return &Cover{server: server, served: make(chan struct{})}, nil
+}
+
+// Serve answers the kernel until the cover is taken away and nobody uses it any
+// more. It is called once.
+func (c *Cover) Serve() {
+	defer close(c.served)
+	c.server.Serve()
+}
+
+// Served is closed when Serve has returned.
+func (c *Cover) Served() <-chan struct{} { return c.served }
+
+// coverFS is one dataset of a file system, as the root of a connection. What is
+// not answered here is ENOSYS, after which the kernel does it by itself and
+// never asks again: open, release, opendir and releasedir, flush, locks, lseek.
+// What would change something does not get here, because the mount is read-only.
+type coverFS struct {
+	fuse.RawFileSystem
+
+	s       *fsys
+	root    metadata.Ino
+	cursors cursors
+}
+
+// String is the name of the file system.
+func (c *coverFS) String() string { return fsName }
+
+// at makes the root of the connection the inode that it is.
+func (c *coverFS) at(h *fuse.InHeader) {
+	if h.NodeId == fuse.FUSE_ROOT_ID {
+		h.NodeId = uint64(c.root)
+	}
+}
+
+// Lookup finds a name.
+func (c *coverFS) Lookup(cancel <-chan struct{}, h *fuse.InHeader, name string, out *fuse.EntryOut) fuse.Status {
+	c.at(h)
+	return c.s.Lookup(cancel, h, name, out)
+}
+
+// Forget has nothing to do.
+func (c *coverFS) Forget(node, n uint64) { c.s.Forget(node, n) }
+
+// GetAttr is stat.
+func (c *coverFS) GetAttr(cancel <-chan struct{}, in *fuse.GetAttrIn, out *fuse.AttrOut) fuse.Status {
+	c.at(&in.InHeader)
+	return c.s.GetAttr(cancel, in, out)
+}
+
+// Readlink is the target of a symbolic link.
+func (c *coverFS) Readlink(cancel <-chan struct{}, h *fuse.InHeader) ([]byte, fuse.Status) {
+	return c.s.Readlink(cancel, h)
+}
+
+// GetXAttr reads an attribute.
+func (c *coverFS) GetXAttr(cancel <-chan struct{}, h *fuse.InHeader, name string, dest []byte) (uint32, fuse.Status) {
+	c.at(h)
+	return c.s.GetXAttr(cancel, h, name, dest)
+}
+
+// ListXAttr lists the attributes that a store keeps.
+func (c *coverFS) ListXAttr(cancel <-chan struct{}, h *fuse.InHeader, dest []byte) (uint32, fuse.Status) {
+	c.at(h)
+	return c.s.ListXAttr(cancel, h, dest)
+}
+
+// StatFs is the space of the whole job.
+func (c *coverFS) StatFs(cancel <-chan struct{}, h *fuse.InHeader, out *fuse.StatfsOut) fuse.Status {
+	return c.s.StatFs(cancel, h, out)
+}
+
+// Open has the kernel open all files by itself.
+func (c *coverFS) Open(_ <-chan struct{}, _ *fuse.OpenIn, _ *fuse.OpenOut) fuse.Status {
+	c.s.stats.calls[opOpen].Add(1)
+	return fuse.ENOSYS
+}
+
+// OpenDir has the kernel open all directories by itself, and keep what it has
+// read of them.
+func (c *coverFS) OpenDir(_ <-chan struct{}, _ *fuse.OpenIn, _ *fuse.OpenOut) fuse.Status {
+	c.s.stats.calls[opOpendir].Add(1)
+	return fuse.ENOSYS
+}
+
+// Flush has nothing to say of files that nobody writes.
+func (c *coverFS) Flush(_ <-chan struct{}, _ *fuse.FlushIn) fuse.Status {
+	c.s.stats.calls[opFlush].Add(1)
+	return fuse.ENOSYS
+}
+
+// Read reads from a file that the kernel has opened by itself.
+func (c *coverFS) Read(cancel <-chan struct{}, in *fuse.ReadIn, buf []byte) (res fuse.ReadResult, code fuse.Status) {
+	code = c.s.call(opRead, cancel, &in.InHeader, func(ctx context.Context) error {
+		a, err := c.s.client.Getattr(ctx, metadata.Ino(in.NodeId))
+		if err != nil {
+			return held(err)
+		}
+		n, err := c.s.client.ReadFile(ctx, a, buf[:min(len(buf), int(in.Size))], int64(in.Offset))
+		res = fuse.ReadResultData(buf[:n])
+		return held(err)
+	})
+	if code != fuse.OK {
+		return nil, code
+	}
+	return res, code
+}
+
+// ReadDir lists names.
+func (c *coverFS) ReadDir(cancel <-chan struct{}, in *fuse.ReadIn, out *fuse.DirEntryList) fuse.Status {
+	return c.s.call(opReaddir, cancel, &in.InHeader, func(ctx context.Context) error {
+		return c.list(ctx, in, func(e *metadata.Entry, off uint64) bool { return out.AddDirEntry(dirEntry(e, off)) })
+	})
+}
+
+// ReadDirPlus lists names with attributes.
+func (c *coverFS) ReadDirPlus(cancel <-chan struct{}, in *fuse.ReadIn, out *fuse.DirEntryList) fuse.Status {
+	return c.s.call(opReaddirplus, cancel, &in.InHeader, func(ctx context.Context) error {
+		return c.list(ctx, in, func(e *metadata.Entry, off uint64) bool { return addPlus(out, e, off) })
+	})
+}
+
+func (c *coverFS) list(ctx context.Context, in *fuse.ReadIn, add func(e *metadata.Entry, off uint64) bool) error {
+	c.at(&in.InHeader)
+	dir := metadata.Ino(in.NodeId)
+	if dir.Part() != metadata.DirPart {
+		return fmt.Errorf("inode %v: %w", dir, syscall.ENOTDIR)
+	}
+	cur := c.cursors.get(dir, func() *cursor { return newCursor(c.s.client.List(dir).Read) })
+	return listFrom(ctx, cur, in, false, add)
+}
