@@ -245,6 +245,7 @@ type ownData struct {
 var (
 	_ datapath.Store  = ownData{}
 	_ datapath.Opener = ownData{}
+	_ datapath.Piper  = ownData{}
 )
 
 // ReadAt implements datapath.Reader.
@@ -258,6 +259,18 @@ func (o ownData) ReadAt(ctx context.Context, ino metadata.Ino, p []byte, off int
 		return 0, err
 	}
 	return o.Store.ReadAt(ctx, ino, p, off)
+}
+
+// ReadPipe implements datapath.Piper, for what is here of datasets: of other
+// files what is in the pipe could change.
+func (o ownData) ReadPipe(ctx context.Context, ino metadata.Ino, to *datapath.Pipe, p []byte, off int64) (int, error) {
+	if f, _ := o.d.fill.get(ino.Dataset()); !ino.Sealed() || f != nil && !f.Here(ino) {
+		return o.ReadAt(ctx, ino, p, off)
+	}
+	if err := o.d.need(ctx, ino, off, int64(len(p))); err != nil {
+		return 0, err
+	}
+	return o.Store.ReadPipe(ctx, ino, to, p, off)
 }
 
 // Open implements datapath.Opener. Of a file that is not here yet there is no

@@ -4,7 +4,7 @@
 // node's chunks of the file stand one behind the other; a range of the file is
 // therefore at most one range on each node for each row of the stripe.
 //
-// It does no I/O.
+// It does no I/O, but that a Pipe can be emptied.
 package datapath
 
 import (

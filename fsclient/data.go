@@ -23,10 +23,11 @@ func (c *Client) ReadFile(ctx context.Context, a metadata.Attr, p []byte, off in
 	if err != nil {
 		return 0, err
 	}
-	return c.read(ctx, a, order, p, off)
+	return c.read(ctx, a, order, nil, p, off)
 }
 
-func (c *Client) read(ctx context.Context, a metadata.Attr, order []metadata.NodeID, p []byte, off int64) (int, error) {
+// read has the bytes in p or, all of them, in the pipe to, if it is not nil.
+func (c *Client) read(ctx context.Context, a metadata.Attr, order []metadata.NodeID, to *datapath.Pipe, p []byte, off int64) (int, error) {
 	if off < 0 {
 		return 0, fmt.Errorf("inode %v: read at %d: %w", a.Ino, off, syscall.EINVAL)
 	}
@@ -35,14 +36,15 @@ func (c *Client) read(ctx context.Context, a metadata.Attr, order []metadata.Nod
 	}
 	p = p[:min(int64(len(p)), a.Size-off)]
 	if a.Ino.Sealed() {
-		if err := c.readFileSealed(ctx, a, order, p, off); err != nil {
+		if err := c.readFileSealed(ctx, a, order, to, p, off); err != nil {
 			return 0, err
 		}
 		return len(p), nil
 	}
 	spans := datapath.Spans(a.Layout.Chunk(), order, off, int64(len(p)))
+	to = whole(to, spans)
 	err := each(ctx, spans, func(ctx context.Context, s datapath.Span) error {
-		return c.readSpan(ctx, a.Ino, s, p[s.Pos-off:][:s.Len])
+		return c.readSpan(ctx, a.Ino, s, to, p[s.Pos-off:][:s.Len])
 	})
 	if err != nil {
 		return 0, err
@@ -50,11 +52,30 @@ func (c *Client) read(ctx context.Context, a metadata.Attr, order []metadata.Nod
 	return len(p), nil
 }
 
-func (c *Client) readSpan(ctx context.Context, ino metadata.Ino, s datapath.Span, p []byte) error {
+// whole is the pipe for what lies in one piece; nil for other reads.
+func whole(to *datapath.Pipe, spans []datapath.Span) *datapath.Pipe {
+	if len(spans) == 1 {
+		return to
+	}
+	return nil
+}
+
+// readAt is d's ReadAt, or ReadPipe if there is a pipe.
+func readAt(ctx context.Context, d datapath.Reader, ino metadata.Ino, to *datapath.Pipe, p []byte, off int64) (int, error) {
+	if dp, ok := d.(datapath.Piper); ok && to != nil {
+		return dp.ReadPipe(ctx, ino, to, p, off)
+	}
+	return d.ReadAt(ctx, ino, p, off)
+}
+
+func (c *Client) readSpan(ctx context.Context, ino metadata.Ino, s datapath.Span, to *datapath.Pipe, p []byte) error {
 	d, err := c.dataOf(s.Node)
 	var n int
 	if err == nil {
-		n, err = d.ReadAt(ctx, ino, p, s.Off)
+		n, err = readAt(ctx, d, ino, to, p, s.Off)
+	}
+	if err == nil && to != nil && n < len(p) { // what follows is zeros
+		err = to.Take(p[:n])
 	}
 	if err != nil {
 		return fmt.Errorf("inode %v: bytes at %d: %w", ino, s.Pos, err)

@@ -8,6 +8,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/bivouacfs/bivouac/datapath"
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
@@ -130,10 +131,16 @@ func (f *File) known() metadata.Attr {
 // ReadAt fills p from offset off. Fewer bytes mean the end of the file as this
 // node knows it.
 func (f *File) ReadAt(ctx context.Context, p []byte, off int64) (int, error) {
+	return f.ReadPipe(ctx, nil, p, off)
+}
+
+// ReadPipe is ReadAt, but that the bytes may be in the pipe to, all of them,
+// rather than in p: to.N says.
+func (f *File) ReadPipe(ctx context.Context, to *datapath.Pipe, p []byte, off int64) (int, error) {
 	f.mu.Lock()
 	a, order := f.known(), f.order
 	f.mu.Unlock()
-	return f.c.read(ctx, a, order, p, off)
+	return f.c.read(ctx, a, order, to, p, off)
 }
 
 // WriteAt writes p at offset off, through to the nodes that keep it. With an

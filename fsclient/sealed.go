@@ -23,10 +23,11 @@ const (
 
 // readFileSealed reads from a file of a dataset, all of p. Nothing there is a hole:
 // bytes that are missing are an error, never zeros.
-func (c *Client) readFileSealed(ctx context.Context, a metadata.Attr, order []metadata.NodeID, p []byte, off int64) error {
+func (c *Client) readFileSealed(ctx context.Context, a metadata.Attr, order []metadata.NodeID, to *datapath.Pipe, p []byte, off int64) error {
 	spans := datapath.Spans(a.Layout.Chunk(), order, off, int64(len(p)))
+	to = whole(to, spans)
 	return each(ctx, spans, func(ctx context.Context, s datapath.Span) error {
-		w := sealedSpan{c: c, a: &a, order: order, Span: s}
+		w := sealedSpan{c: c, a: &a, order: order, to: to, Span: s}
 		if err := w.read(ctx, p[s.Pos-off:][:s.Len]); err != nil {
 			return fmt.Errorf("inode %v: bytes at %d: %w", a.Ino, s.Pos, err)
 		}
@@ -39,6 +40,7 @@ type sealedSpan struct {
 	c     *Client
 	a     *metadata.Attr
 	order []metadata.NodeID
+	to    *datapath.Pipe // may be nil
 	datapath.Span
 	since time.Time // when the trouble began that it waits for; zero is none
 	bad   int       // how often the bytes had changed on the way
@@ -78,12 +80,13 @@ func (s *sealedSpan) try(ctx context.Context, p []byte) error {
 	d, err := s.c.dataOf(node)
 	n := 0
 	if err == nil {
-		n, err = s.c.readSealedAt(ctx, d, s.a.Ino, p, off)
+		n, err = s.c.readSealedAt(ctx, d, s.a.Ino, s.to, p, off)
 	}
 	switch {
 	case err != nil:
 		return err
 	case n < len(p):
+		s.to.Spoil()
 		return errShort
 	}
 	s.c.countRead(node, n)
@@ -92,7 +95,7 @@ func (s *sealedSpan) try(ctx context.Context, p []byte) error {
 
 // readSealedAt reads from an object of a dataset, with a look at what arrives if
 // that is wanted.
-func (c *Client) readSealedAt(ctx context.Context, d datapath.Store, ino metadata.Ino, p []byte, off int64) (int, error) {
+func (c *Client) readSealedAt(ctx context.Context, d datapath.Store, ino metadata.Ino, to *datapath.Pipe, p []byte, off int64) (int, error) {
 	if s, ok := d.(datapath.SummedReader); ok && c.cfg.VerifyReads {
 		n, err := s.ReadSummed(ctx, ino, p, off)
 		if errors.Is(err, syscall.EBADMSG) {
@@ -100,7 +103,7 @@ func (c *Client) readSealedAt(ctx context.Context, d datapath.Store, ino metadat
 		}
 		return n, err
 	}
-	return d.ReadAt(ctx, ino, p, off)
+	return readAt(ctx, d, ino, to, p, off)
 }
 
 // worth reports whether what failed with err may succeed now.

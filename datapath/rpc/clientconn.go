@@ -27,6 +27,7 @@ type clientConn struct {
 
 	newest   metadata.Epoch // serve's own
 	answered bool           // serve's own
+	rest     int            // serve's own: answers that do not go into pipes
 
 	mu      sync.Mutex
 	pending map[uint32]*waiter // guarded by mu: by tag; nil if the caller gave up
@@ -39,7 +40,7 @@ type clientConn struct {
 // goes through it is copied once more.
 const (
 	metaReadBuffer = 16 << 10
-	bulkReadBuffer = 4 << 10
+	bulkReadBuffer = wire.HeaderSize
 )
 
 // grace is what a frame that is under way gets to become complete when its
@@ -346,7 +347,11 @@ func (c *clientConn) fill(w *waiter, h wire.Header) error {
 		}
 		call.Reply = reply
 	}
-	if err := c.r.full(call.Into[:h.Data]); err != nil {
+	if n := int(h.Data); c.mayPipe(call, n) {
+		if err := c.toPipe(call, n); err != nil {
+			return err
+		}
+	} else if err := c.r.full(call.Into[:n]); err != nil {
 		return err
 	}
 	call.N = int(h.Data)

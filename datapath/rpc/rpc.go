@@ -67,6 +67,7 @@ import (
 	"net"
 	"os"
 
+	"github.com/bivouacfs/bivouac/datapath"
 	"github.com/bivouacfs/bivouac/datapath/wire"
 	"github.com/bivouacfs/bivouac/metadata"
 )
@@ -139,6 +140,8 @@ type Call struct {
 	Body []byte
 	Data [][]byte // sent one behind the other; at most wire.MaxData bytes
 	Into []byte   // where the response's data goes; more than fits cuts the connection
+	// Pipe, if set, may have the data instead, all of it, if there is much.
+	Pipe *datapath.Pipe
 
 	Reply []byte // result: the response's body, the caller's own; also with an error
 	N     int    // result: bytes in Into

@@ -111,12 +111,14 @@ type PeersStats struct {
 	FailFast    int64             `json:"fail_fast"` // refused in backoff
 	BytesIn     int64             `json:"bytes_in"`
 	BytesOut    int64             `json:"bytes_out"`
+	Piped       int64             `json:"piped"`      // of BytesIn: data that went into pipes
+	PipesFull   int64             `json:"pipes_full"` // answers that had no room there
 }
 
 type peersStats struct {
 	conns, dials, dialsFailed             atomic.Int64
 	timedOut, interrupted, lost, failFast atomic.Int64
-	bytesIn, bytesOut                     atomic.Int64
+	bytesIn, bytesOut, piped, pipesFull   atomic.Int64
 	calls, errors                         [wire.MaxOp]atomic.Int64
 }
 
@@ -133,6 +135,8 @@ func (s *peersStats) snapshot() PeersStats {
 		FailFast:    s.failFast.Load(),
 		BytesIn:     s.bytesIn.Load(),
 		BytesOut:    s.bytesOut.Load(),
+		Piped:       s.piped.Load(),
+		PipesFull:   s.pipesFull.Load(),
 	}
 	for op := range wire.MaxOp {
 		if n := s.calls[op].Load(); n > 0 {

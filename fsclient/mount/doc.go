@@ -30,7 +30,7 @@
 //	                    before the open, here or there, is seen       open or read
 //	write               here at once; its error is that of the        there after close or fsync, or a
 //	                    write, of fsync or of close                   second of writing on
-//	O_APPEND            every write, here and there, has a place of   a write of more than 1 MiB is several;
+//	O_APPEND            every write, here and there, has a place of   a write of over 512 KiB is several;
 //	                    its own; a reader sees no zeros where one     zeros for what was under way when
 //	                    is under way                                  its node died, or failed; lseek then
 //	                                                                  tells what this kernel believes

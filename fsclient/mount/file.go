@@ -134,20 +134,20 @@ func (s *fsys) Read(cancel <-chan struct{}, in *fuse.ReadIn, buf []byte) (res fu
 			return err
 		}
 		buf = buf[:min(len(buf), int(in.Size))]
-		n := 0
-		switch {
-		case h.direct:
-			if err = h.file.Refresh(ctx); err == nil {
-				n, err = h.file.ReadAt(ctx, buf, int64(in.Offset))
+		if h.direct {
+			if err := h.file.Refresh(ctx); err != nil {
+				return held(err)
 			}
+		}
+		switch {
 		case h.file != nil:
-			n, err = h.file.ReadAt(ctx, buf, int64(in.Offset))
+			res, err = s.read(ctx, h, buf, int64(in.Offset))
 		case h.backing != nil:
 			err = fmt.Errorf("inode %v is read by the kernel: %w", h.backing.ino, syscall.EIO)
-		case in.Offset < uint64(len(h.content)):
-			n = copy(buf, h.content[in.Offset:])
+		default:
+			rest := h.content[min(in.Offset, uint64(len(h.content))):]
+			res = inMemory(rest[:min(len(rest), len(buf))])
 		}
-		res = fuse.ReadResultData(buf[:n])
 		return held(err)
 	})
 	if code != fuse.OK {

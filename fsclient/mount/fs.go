@@ -23,6 +23,7 @@ type fsys struct {
 	log      *logrus.Entry
 	born     metadata.Time // of what the mount makes up
 	handles  handles
+	pipes    pipes
 	newborns newborns
 	stats    opCounters
 

@@ -22,19 +22,19 @@ import (
 )
 
 const (
-	maxWrite      = 1 << 20 // bytes of one READ or WRITE
-	maxBackground = 64      // read-ahead and other requests that nobody waits for
-	readAhead     = 4 << 20 // bytes ahead of who reads in sequence: some requests at once
+	maxWrite      = 512 << 10 // bytes of one READ or WRITE: what is copied again is still in a processor's cache
+	maxBackground = 64        // read-ahead and other requests that nobody waits for
+	readAhead     = 4 << 20   // bytes ahead of who reads in sequence: some requests at once
 	fsName        = "bivouac"
-	directThreads = 64 // threads that are counted with a request of their own
-	idleReaders   = 17 // go-fuse's, each with memory for a request
+	directThreads = 128 // threads that are counted with a request of their own
+	idleReaders   = 17  // go-fuse's, each with memory for a request
 	fdPrefix      = "/dev/fd/"
 )
 
 // Memory is the most that the requests of the kernel take: maxWrite bytes each.
 // Those of the page cache are bounded by maxBackground, for any number of
 // readers. A thread that writes, or reads with O_DIRECT, has one beside; there
-// is memory for 64 of them, and each more of them at a time takes as much more.
+// is memory for 128 of them, and each more of them at a time takes as much more.
 const Memory = (maxBackground + directThreads + idleReaders) * maxWrite
 
 // Config says what is mounted where. Client and Dir are required.
@@ -120,7 +120,6 @@ func (m *Mount) options() *fuse.MountOptions {
 		Name:              fsName,
 		DirectMount:       root && !m.adopted(),
 		DirectMountStrict: root && !m.adopted(),
-		DisableSplice:     true, // which tries a pipe for every read, also of bytes in memory
 		ExtraCapabilities: fuse.CAP_DIRECT_IO_ALLOW_MMAP,
 		Logger:            log.New(&logWriter{m.cfg.Log}, "", 0),
 		Debug:             m.cfg.Debug,
@@ -158,6 +157,7 @@ func (m *Mount) adopted() bool { return strings.HasPrefix(m.cfg.Dir, fdPrefix) }
 // the scheduler that has to serve it.
 func (m *Mount) Serve() {
 	defer close(m.served)
+	defer m.fs.pipes.close()
 	m.server.Serve()
 }
 
@@ -226,7 +226,11 @@ func (m *Mount) Unmount() error {
 }
 
 // Stats counts the requests of the kernel.
-func (m *Mount) Stats() Stats { return m.fs.stats.stats() }
+func (m *Mount) Stats() Stats {
+	s := m.fs.stats.stats()
+	s.Pipes = m.fs.pipes.inUse()
+	return s
+}
 
 // DropPages has the kernel forget what it has read of files of datasets. It waits
 // for reads of them that are under way.

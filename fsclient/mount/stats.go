@@ -70,6 +70,7 @@ type Stats struct {
 	Panics  int64              `json:"panics"`
 	// Passthrough counts the opens of files that the kernel reads by itself.
 	Passthrough int64 `json:"passthrough"`
+	Pipes       int   `json:"pipes"` // that reads have now
 }
 
 func (c *opCounters) stats() Stats {

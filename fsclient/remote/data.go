@@ -19,6 +19,7 @@ type Data struct {
 var (
 	_ datapath.Store        = (*Data)(nil)
 	_ datapath.SummedReader = (*Data)(nil)
+	_ datapath.Piper        = (*Data)(nil)
 )
 
 // NewData is the data of the node that c calls.
@@ -62,6 +63,19 @@ func checkSum(data, reply []byte) error {
 		return err
 	}
 	return wire.CheckSum(data, r.Sum)
+}
+
+// ReadPipe is datapath.Piper.
+func (d *Data) ReadPipe(ctx context.Context, ino metadata.Ino, to *datapath.Pipe, p []byte, off int64) (int, error) {
+	if len(p) > wire.MaxData {
+		return d.ReadAt(ctx, ino, p, off)
+	}
+	q := wire.ReadReq{Ino: ino, Off: off, Len: uint32(len(p))}
+	call := rpc.Call{Op: wire.OpRead, Body: q.Append(make([]byte, 0, 32)), Into: p, Pipe: to}
+	if err := d.c.Do(ctx, &call); err != nil {
+		return 0, err
+	}
+	return call.N, nil
 }
 
 // WriteAt is datapath.Writer. If it fails, any part of p may have been written.

@@ -1,0 +1,92 @@
+package rpc
+
+import (
+	"io"
+	"os"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/bivouacfs/bivouac/datapath"
+)
+
+const (
+	// pipeFrom is from how many bytes on a pipe is worth its system calls.
+	pipeFrom = 128 << 10
+	// restPipes is how many answers go by after one that did not fit in a pipe:
+	// where the network cuts data in small pieces, none does.
+	restPipes = 64
+)
+
+// toPipe moves n bytes of data into the pipe of a call. If it has no room for as
+// many pieces as the network has made of them, they are copied.
+func (c *clientConn) toPipe(call *Call, n int) error {
+	to := call.Pipe
+	to.Spoilt = true // until all is there
+	done, full, err := c.splice(to, n)
+	if err != nil {
+		return broken(err)
+	}
+	if full || to.Full() { // who takes it on has need of one place
+		c.l.p.stats.pipesFull.Add(1)
+		c.rest = restPipes
+		to.N, to.Spoilt = done, false
+		if err := to.Take(call.Into); err != nil {
+			return err
+		}
+		return c.r.full(call.Into[done:n])
+	}
+	c.l.p.stats.piped.Add(int64(n))
+	to.N, to.Spoilt = n, false
+	return nil
+}
+
+// splice moves n bytes, of which the first are in the read buffer. full says
+// that the pipe took only done of them.
+func (c *clientConn) splice(to *datapath.Pipe, n int) (done int, full bool, err error) {
+	b, _ := c.r.br.Peek(min(c.r.br.Buffered(), n))
+	if len(b) > 0 {
+		if done, err = unix.Write(to.W, b); err != nil {
+			return 0, false, os.NewSyscallError("write to a pipe", err)
+		}
+		_, _ = c.r.br.Discard(done) // it was peeked
+		if done < len(b) {
+			return done, true, nil
+		}
+	}
+	rerr := c.w.raw.Read(func(fd uintptr) bool {
+		for done < n {
+			k, serr := unix.Splice(int(fd), nil, to.W, nil, n-done, unix.SPLICE_F_NONBLOCK|unix.SPLICE_F_MOVE)
+			switch {
+			case serr == unix.EINTR:
+			case serr == unix.EAGAIN:
+				full = to.Full()
+				return full
+			case serr != nil:
+				err = os.NewSyscallError("splice", serr)
+				return true
+			case k == 0:
+				err = io.ErrUnexpectedEOF
+				return true
+			default:
+				done += int(k)
+			}
+		}
+		return true
+	})
+	if err == nil {
+		err = rerr
+	}
+	return done, full, err
+}
+
+// mayPipe reports whether n bytes for a call go into its pipe.
+func (c *clientConn) mayPipe(call *Call, n int) bool {
+	if call.Pipe == nil || call.Pipe.Spoilt || n < pipeFrom || c.w.raw == nil {
+		return false
+	}
+	if c.rest > 0 {
+		c.rest--
+		return false
+	}
+	return true
+}
