@@ -129,6 +129,7 @@ func (d *Daemon) routes() *http.ServeMux {
 	m.HandleFunc("POST /v1/check", d.postCheck)
 	m.HandleFunc("POST /v1/stage-out", d.postStageOut)
 	m.HandleFunc("POST /v1/output", d.postOutput)
+	m.HandleFunc("GET /v1/trace", d.getTrace)
 	m.Handle("GET /metrics", promhttp.HandlerFor(d.registry(), promhttp.HandlerOpts{}))
 	m.HandleFunc("GET /debug/pprof/", pprof.Index)
 	m.HandleFunc("GET /debug/pprof/profile", pprof.Profile)

@@ -190,6 +190,8 @@ type Daemon struct {
 	fill  fills
 
 	sounds sounds
+	traces traces
+	passed atomic.Int64 // bytes that readers here were given from the source
 }
 
 // members is the hosts that form the Raft group.

@@ -252,6 +252,7 @@ var (
 func (o ownData) ReadAt(ctx context.Context, ino metadata.Ino, p []byte, off int64) (int, error) {
 	if f, _ := o.d.fill.get(ino.Dataset()); ino.Sealed() && f != nil {
 		if n, through, err := f.ReadThrough(ctx, ino, p, off); through || err != nil {
+			o.d.passed.Add(int64(n))
 			return n, err
 		}
 	}

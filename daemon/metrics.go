@@ -89,6 +89,7 @@ func (c activityCollector) Collect(ch chan<- prometheus.Metric) {
 	}
 	count(bytesDesc, a.ReadLocal, "read", "local")
 	count(bytesDesc, a.ReadRemote, "read", "remote")
+	count(bytesDesc, a.ReadSource, "read", "source")
 	count(bytesDesc, a.WriteLocal, "write", "local")
 	count(bytesDesc, a.WriteRemote, "write", "remote")
 	count(metaDesc, a.MetaLocal, "local")

@@ -12,6 +12,7 @@ import (
 type Traffic struct {
 	ReadLocal   int64 `json:"read_local"`
 	ReadRemote  int64 `json:"read_remote"`
+	ReadSource  int64 `json:"read_source"` // read through: what there was no room for
 	WriteLocal  int64 `json:"write_local"`
 	WriteRemote int64 `json:"write_remote"`
 	Passthrough int64 `json:"passthrough"` // files opened that the kernel reads by itself
@@ -21,6 +22,7 @@ type Traffic struct {
 type Rates struct {
 	ReadLocal   float64 `json:"read_local"`
 	ReadRemote  float64 `json:"read_remote"`
+	ReadSource  float64 `json:"read_source"`
 	WriteLocal  float64 `json:"write_local"`
 	WriteRemote float64 `json:"write_remote"`
 	Passthrough float64 `json:"passthrough"`
@@ -63,7 +65,12 @@ type sample struct {
 func (d *Daemon) SetActivity(f func() Activity) {
 	d.meter.mu.Lock()
 	defer d.meter.mu.Unlock()
-	d.meter.now = f
+	d.meter.now = func() Activity {
+		a := f()
+		a.ReadSource = d.passed.Load()
+		a.ReadLocal = max(a.ReadLocal-a.ReadSource, 0) // for the client it came from this node
+		return a
+	}
 }
 
 // meterLoop takes samples.
@@ -121,6 +128,7 @@ func (m *meter) read(at time.Time) (t Traffic, r Rates) {
 	rate := func(now, then int64) float64 { return float64(now-then) / s }
 	return t, Rates{
 		ReadLocal: rate(t.ReadLocal, old.ReadLocal), ReadRemote: rate(t.ReadRemote, old.ReadRemote),
+		ReadSource: rate(t.ReadSource, old.ReadSource),
 		WriteLocal: rate(t.WriteLocal, old.WriteLocal), WriteRemote: rate(t.WriteRemote, old.WriteRemote),
 		Passthrough: rate(t.Passthrough, old.Passthrough),
 	}

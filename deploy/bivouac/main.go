@@ -91,7 +91,7 @@ Without Slurm, on this machine:
 		SilenceErrors: true,
 		Version:       version,
 	}
-	c.AddCommand(upCmd(), downCmd(), statusCmd(), stageInCmd(), stageOutCmd(), waitCmd(), reportCmd(), skippedCmd(), verifyCmd(), checkCmd(), locateCmd(),
+	c.AddCommand(upCmd(), downCmd(), statusCmd(), stageInCmd(), stageOutCmd(), waitCmd(), reportCmd(), skippedCmd(), traceCmd(), verifyCmd(), checkCmd(), locateCmd(),
 		daemonCmd(), keeperCmd(), prologCmd(), epilogCmd(), checkOptionsCmd(), versionCmd(), manCmd())
 	return c
 }

@@ -105,6 +105,7 @@ func (n *node) openMount(start daemon.Start) error {
 	}
 	d.SetActivity(n.activity)
 	d.SetDropPages(n.mount.DropPages)
+	d.SetTrace(n.trace)
 	go func() {
 		defer close(n.ended)
 		n.mount.Serve()
@@ -113,6 +114,21 @@ func (n *node) openMount(start daemon.Start) error {
 		return fmt.Errorf("mount %s: %w", n.job.Dirs.Mount, err)
 	}
 	return nil
+}
+
+// trace has the mount tell to of every request.
+func (n *node) trace(to func(daemon.TraceLine)) {
+	if to == nil {
+		n.mount.Trace(nil)
+		return
+	}
+	n.mount.Trace(func(r mount.Request) {
+		l := daemon.TraceLine{At: r.At, Op: r.Op, Ino: r.Ino, Pid: r.Pid, What: r.What, Took: r.Took}
+		if r.Error != nil {
+			l.Error = r.Error.Error()
+		}
+		to(l)
+	})
 }
 
 // virtual is the content of a file of .bivouac.

@@ -108,6 +108,9 @@ func traffic(w io.Writer, s daemon.Status) {
 	}
 	t, r := s.Traffic, s.Rates
 	line("read", t.ReadLocal, t.ReadRemote, r.ReadLocal, r.ReadRemote)
+	if t.ReadSource > 0 {
+		fmt.Fprintf(w, "  %-8s from the source %s (%s/s)\n", "", Bytes(t.ReadSource), Bytes(int64(r.ReadSource)))
+	}
 	line("written", t.WriteLocal, t.WriteRemote, r.WriteLocal, r.WriteRemote)
 	pace := func(what string, p *rate.Stats) {
 		if p != nil {

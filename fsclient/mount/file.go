@@ -70,6 +70,9 @@ func (s *fsys) opened(f *fsclient.File, flags uint32, out *fuse.OpenOut) {
 // such name; another node may have been faster.
 func (s *fsys) Create(cancel <-chan struct{}, in *fuse.CreateIn, name string, out *fuse.CreateOut) fuse.Status {
 	return s.call(opCreate, cancel, &in.InHeader, func(ctx context.Context) error {
+		if r := traced(ctx); r != nil {
+			r.what = name
+		}
 		dir := metadata.Ino(in.NodeId)
 		if err := named([]string{name}, dir); err != nil {
 			return err
@@ -129,6 +132,9 @@ func ownerMay(h *fuse.InHeader, a *metadata.Attr, flags uint32) bool {
 // Read reads from an open file.
 func (s *fsys) Read(cancel <-chan struct{}, in *fuse.ReadIn, buf []byte) (res fuse.ReadResult, code fuse.Status) {
 	code = s.call(opRead, cancel, &in.InHeader, func(ctx context.Context) error {
+		if r := traced(ctx); r != nil {
+			r.what = span(in.Offset, uint64(len(buf)))
+		}
 		h, err := s.handles.get(in.Fh)
 		if err != nil {
 			return err
@@ -159,6 +165,9 @@ func (s *fsys) Read(cancel <-chan struct{}, in *fuse.ReadIn, buf []byte) (res fu
 // Write writes to an open file.
 func (s *fsys) Write(cancel <-chan struct{}, in *fuse.WriteIn, data []byte) (written uint32, code fuse.Status) {
 	code = s.call(opWrite, cancel, &in.InHeader, func(ctx context.Context) error {
+		if r := traced(ctx); r != nil {
+			r.what = span(in.Offset, uint64(len(data)))
+		}
 		h, err := s.handles.get(in.Fh)
 		if err != nil {
 			return err

@@ -30,7 +30,8 @@ type fsys struct {
 	server     atomic.Pointer[fuse.Server] // since Init
 	mapsDirect bool                        // since Init: what is not kept in pages can be mapped shared all the same
 	backings   backings
-	warned     atomic.Int64 // when the last error was logged as a warning, Unix seconds
+	trace      atomic.Pointer[func(Request)] // nil is nobody
+	warned     atomic.Int64                  // when the last error was logged as a warning, Unix seconds
 }
 
 func newFS(cfg Config, now time.Time) *fsys {
@@ -75,7 +76,12 @@ func (s *fsys) call(o op, cancel <-chan struct{}, h *fuse.InHeader, fn func(ctx 
 	defer func() { s.stats.took[o].add(time.Since(start)) }()
 	ctx := newRequest(cancel)
 	defer ctx.end()
+	trace := s.trace.Load()
+	ctx.traced = trace != nil
 	err := fn(ctx)
+	if trace != nil {
+		ctx.told(trace, o, h, start, err)
+	}
 	if err == nil {
 		return fuse.OK
 	}

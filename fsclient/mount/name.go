@@ -25,6 +25,9 @@ func named(names []string, dirs ...metadata.Ino) error {
 // Mknod makes what is neither a directory nor a symbolic link.
 func (s *fsys) Mknod(cancel <-chan struct{}, in *fuse.MknodIn, name string, out *fuse.EntryOut) fuse.Status {
 	return s.call(opMknod, cancel, &in.InHeader, func(ctx context.Context) error {
+		if r := traced(ctx); r != nil {
+			r.what = name
+		}
 		n := metadata.New{Mode: in.Mode, UID: in.Uid, GID: in.Gid, Rdev: in.Rdev}
 		return s.make(ctx, metadata.Ino(in.NodeId), name, n, out)
 	})
@@ -33,6 +36,9 @@ func (s *fsys) Mknod(cancel <-chan struct{}, in *fuse.MknodIn, name string, out 
 // Symlink makes a symbolic link.
 func (s *fsys) Symlink(cancel <-chan struct{}, h *fuse.InHeader, target, name string, out *fuse.EntryOut) fuse.Status {
 	return s.call(opSymlink, cancel, h, func(ctx context.Context) error {
+		if r := traced(ctx); r != nil {
+			r.what = name + " -> " + target
+		}
 		n := metadata.New{Mode: syscall.S_IFLNK | 0o777, UID: h.Uid, GID: h.Gid, Target: target}
 		return s.make(ctx, metadata.Ino(h.NodeId), name, n, out)
 	})
@@ -53,6 +59,9 @@ func (s *fsys) make(ctx context.Context, dir metadata.Ino, name string, n metada
 // Mkdir makes a directory.
 func (s *fsys) Mkdir(cancel <-chan struct{}, in *fuse.MkdirIn, name string, out *fuse.EntryOut) fuse.Status {
 	return s.call(opMkdir, cancel, &in.InHeader, func(ctx context.Context) error {
+		if r := traced(ctx); r != nil {
+			r.what = name
+		}
 		dir := metadata.Ino(in.NodeId)
 		if err := named([]string{name}, dir); err != nil {
 			return err
@@ -70,6 +79,9 @@ func (s *fsys) Mkdir(cancel <-chan struct{}, in *fuse.MkdirIn, name string, out 
 // Unlink removes a name that is no directory's.
 func (s *fsys) Unlink(cancel <-chan struct{}, h *fuse.InHeader, name string) fuse.Status {
 	return s.call(opUnlink, cancel, h, func(ctx context.Context) error {
+		if r := traced(ctx); r != nil {
+			r.what = name
+		}
 		dir := metadata.Ino(h.NodeId)
 		if err := named([]string{name}, dir); err != nil {
 			return err
@@ -82,6 +94,9 @@ func (s *fsys) Unlink(cancel <-chan struct{}, h *fuse.InHeader, name string) fus
 // Rmdir removes an empty directory.
 func (s *fsys) Rmdir(cancel <-chan struct{}, h *fuse.InHeader, name string) fuse.Status {
 	return s.call(opRmdir, cancel, h, func(ctx context.Context) error {
+		if r := traced(ctx); r != nil {
+			r.what = name
+		}
 		dir := metadata.Ino(h.NodeId)
 		if err := named([]string{name}, dir); err != nil {
 			return err
@@ -93,6 +108,9 @@ func (s *fsys) Rmdir(cancel <-chan struct{}, h *fuse.InHeader, name string) fuse
 // Rename is renameat2.
 func (s *fsys) Rename(cancel <-chan struct{}, in *fuse.RenameIn, oldName, newName string) fuse.Status {
 	return s.call(opRename, cancel, &in.InHeader, func(ctx context.Context) error {
+		if r := traced(ctx); r != nil {
+			r.what = oldName + " -> " + newName
+		}
 		r := metadata.Rename{
 			Dir: metadata.Ino(in.NodeId), Name: oldName,
 			NewDir: metadata.Ino(in.Newdir), NewName: newName,
@@ -109,6 +127,9 @@ func (s *fsys) Rename(cancel <-chan struct{}, in *fuse.RenameIn, oldName, newNam
 // Link makes one more name of a file.
 func (s *fsys) Link(cancel <-chan struct{}, in *fuse.LinkIn, name string, out *fuse.EntryOut) fuse.Status {
 	return s.call(opLink, cancel, &in.InHeader, func(ctx context.Context) error {
+		if r := traced(ctx); r != nil {
+			r.what = name
+		}
 		dir := metadata.Ino(in.NodeId)
 		if err := named([]string{name}, dir); err != nil {
 			return err

@@ -16,6 +16,8 @@ const grace = 300 * time.Millisecond
 // nothing for that.
 type request struct {
 	cancel <-chan struct{} // closed by the FUSE library when the request is interrupted
+	traced bool            // somebody wants to know what it is about
+	what   string          // what it is about
 
 	mu    sync.Mutex
 	done  chan struct{} // under mu; nil until somebody wants it
