@@ -32,7 +32,9 @@ type report struct {
 	Trouble   map[metadata.DatasetID]string `json:"trouble,omitempty"`
 	// Filled is how far the node is with each dataset that it fills.
 	Filled map[metadata.DatasetID]fillReport `json:"filled,omitempty"`
-	Space  datapath.Space                    `json:"space"`
+	// Scanned is what the node has read for each scan under way, in bytes.
+	Scanned map[metadata.DatasetID]int64 `json:"scanned,omitempty"`
+	Space   datapath.Space               `json:"space"`
 	// Out is what of the stage-outs does not make it on the node; Tells that the
 	// node can tell the user, because the job's output is there.
 	Out   []outTrouble `json:"out,omitempty"`
@@ -193,7 +195,7 @@ func (d *Daemon) report() report {
 	r := report{Node: d.job.Self, Version: d.View().Version, Ready: d.ready.Load()}
 	r.Leaving, r.Done, r.Crew = d.leave.state()
 	r.Manifests, r.Trouble = d.table.report()
-	r.Filled = d.filled()
+	r.Filled, r.Scanned = d.filled(), d.scanned()
 	r.Out = d.outward.troubles()
 	_, r.Tells = d.teller.output()
 	r.Space, _ = d.data.Space(d.ctx) // a store that cannot say it reports zeros
@@ -386,9 +388,11 @@ func checkProposal(from metadata.NodeID, c *raftstore.Command) error {
 		return fmt.Errorf("proposal of %.32q by node %d: %w", c.Kind, from, syscall.EPERM)
 	case ds.Coordinator != from:
 		return fmt.Errorf("proposal by node %d for a dataset of node %d: %w", from, ds.Coordinator, syscall.EPERM)
+	case len(ds.Spec) > maxSpec:
+		return fmt.Errorf("proposal with a spec of %d bytes: %w", len(ds.Spec), syscall.EMSGSIZE)
 	case c.Kind == raftstore.KindAddDataset:
 		return stagein.Request{Source: ds.Source, Name: ds.Name}.Validate()
-	case ds.Phase != cluster.Publishing && ds.Phase != cluster.Failed:
+	case ds.Phase != cluster.Publishing && ds.Phase != cluster.Failed && ds.Phase != cluster.Staging:
 		return fmt.Errorf("proposal that dataset %d be %v: %w", ds.ID, ds.Phase, syscall.EPERM)
 	case len(ds.Error) > maxErrorText || len(ds.Digest) > maxErrorText:
 		return fmt.Errorf("proposal with an error of %d bytes: %w", len(ds.Error), syscall.EMSGSIZE)

@@ -355,6 +355,14 @@ func (in *intake) scan(ctx context.Context, cfg *stagein.PlanConfig) (bool, erro
 	if err != nil {
 		return false, fmt.Errorf("stage-in: %w", err)
 	}
+	c, err := newCounter(in.d.countFile(in.ds.ID), &in.scans)
+	if err != nil {
+		return false, errors.Join(err, f.Close())
+	}
+	defer c.close()
+	was := cfg.FS
+	cfg.FS = c.of(was)
+	defer func() { cfg.FS = was }()
 	w := bufio.NewWriterSize(f, 1<<20)
 	s, err := stagein.Scan(ctx, cfg, w)
 	if err == nil {

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -32,6 +33,11 @@ type intake struct {
 	ds   cluster.Dataset
 	req  stagein.Request
 	plan *stagein.Plan
+
+	over   context.Context // ends when another has begun the stage-in anew
+	end    context.CancelFunc
+	before int64        // bytes of the source that earlier turns have read
+	scans  atomic.Int64 // bytes that the scan has read so far
 
 	mu  sync.Mutex
 	now statusReply // guarded by mu; the sum over the nodes
@@ -61,8 +67,12 @@ func (d *Daemon) register(ctx context.Context, s DatasetSpec) (*intake, error) {
 	if err := req.Validate(); err != nil {
 		return nil, err
 	}
+	spec, err := specText(s)
+	if err != nil {
+		return nil, err
+	}
 	ds := cluster.Dataset{
-		Name: s.Name, Source: s.Source, Coordinator: d.job.Self, Phase: cluster.Staging, Started: now(),
+		Name: s.Name, Source: s.Source, Coordinator: d.job.Self, Phase: cluster.Staging, Started: now(), Spec: spec,
 	}
 	defer d.stage.ask(s.Name)()
 	// Who asked may go away; what was proposed may come to pass all the same.
@@ -81,9 +91,15 @@ func (d *Daemon) register(ctx context.Context, s DatasetSpec) (*intake, error) {
 	if !ok || found.Coordinator != ds.Coordinator || found.Started != ds.Started {
 		return nil, fmt.Errorf("stage-in of %s: a dataset named %q is there already: give another name as SRC:NAME: %w", s.Source, s.Name, syscall.EEXIST)
 	}
-	in := &intake{d: d, ds: found, req: req}
+	in := d.newIntake(found, req)
 	d.stage.lead(in)
 	return in, nil
+}
+
+func (d *Daemon) newIntake(ds cluster.Dataset, req stagein.Request) *intake {
+	in := &intake{d: d, ds: ds, req: req, before: ds.SourceBytes}
+	in.over, in.end = context.WithCancel(context.Background())
+	return in
 }
 
 // registryTime is how long a stage-in waits for the registry to take note of it.
@@ -111,9 +127,14 @@ func (d *Daemon) viewWith(ctx context.Context, name string) cluster.View {
 
 // finish records how the stage-in ended.
 func (in *intake) finish(ctx context.Context, err error) error {
+	if in.over.Err() != nil {
+		return in.giveWay()
+	}
 	ds := in.ds
 	if err != nil {
-		in.abort()
+		if ds.Reading {
+			in.abort()
+		}
 		ds.Phase, ds.Error = cluster.Failed, clip(errnoText(err))
 	} else {
 		ds.Phase = cluster.Publishing
@@ -122,6 +143,9 @@ func (in *intake) finish(ctx context.Context, err error) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), registryTime)
 	defer cancel()
 	_, e := in.d.propose(ctx, raftstore.Command{Kind: raftstore.KindSetDataset, Dataset: ds})
+	if errors.Is(e, syscall.ESTALE) {
+		return in.giveWay()
+	}
 	if e != nil {
 		in.d.stage.unlead(ds.ID) // so that this node says it has failed when it can
 		in.d.nudge()
@@ -133,6 +157,9 @@ func (in *intake) finish(ctx context.Context, err error) error {
 }
 
 func (in *intake) run(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(in.over, cancel)()
 	select {
 	case in.d.stage.slots <- struct{}{}:
 		defer func() { <-in.d.stage.slots }()
@@ -153,6 +180,9 @@ func (in *intake) run(ctx context.Context) error {
 	in.mu.Lock()
 	in.now.Total = plan.Size
 	in.mu.Unlock()
+	if err := in.reading(ctx); err != nil {
+		return err
+	}
 	if err := in.shares(ctx); err != nil {
 		return err
 	}
@@ -373,7 +403,7 @@ func (in *intake) build(ctx context.Context) error {
 	}
 	in.ds.Digest, in.ds.Files, in.ds.Dirs, in.ds.Bytes = sum.Digest, sum.Files, sum.Dirs, sum.Bytes
 	in.ds.SourceSize = in.plan.Size
-	in.ds.SourceBytes = in.status().Progress.SourceBytes
+	in.ds.SourceBytes = in.before + in.status().Progress.SourceBytes
 	return nil
 }
 

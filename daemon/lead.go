@@ -205,6 +205,10 @@ func datasetDuties(v cluster.View, reports map[metadata.NodeID]heard) []raftstor
 	for _, ds := range v.Datasets {
 		c, _ := v.Map.Node(ds.Coordinator)
 		switch {
+		case ds.Phase == cluster.Staging && c.State == cluster.Down && again(ds) && len(v.Map.Up()) > 0:
+			ds.SourceBytes += reports[ds.Coordinator].Scanned[ds.ID]
+			ds.Coordinator = v.Map.Up()[0]
+			ds.Turn++
 		case ds.Phase == cluster.Staging && c.State == cluster.Down:
 			ds.Phase, ds.Error = cluster.Failed, fmt.Sprintf("%s, which led the stage-in, does not answer", c.Host)
 		case ds.Phase == cluster.Publishing && c.State == cluster.Down && lost(ds, v.Map, reports):

@@ -13,7 +13,6 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/metadata/cluster"
 	"github.com/bivouacfs/bivouac/metadata/manifest"
-	"github.com/bivouacfs/bivouac/metadata/raftstore"
 )
 
 // dataset is a sealed dataset that this node can answer for.
@@ -104,9 +103,12 @@ func (d *Daemon) ingestLoop(ctx context.Context) {
 // follow does what the phase of ds asks of this node, and reports whether there
 // is nothing left to do.
 func (d *Daemon) follow(ctx context.Context, ds cluster.Dataset) bool {
+	if d.outdated(ds) {
+		return false
+	}
 	switch ds.Phase {
 	case cluster.Staging:
-		return ds.Coordinator != d.job.Self || d.disown(ctx, ds)
+		return ds.Coordinator != d.job.Self || d.adopt(ctx, ds)
 	case cluster.Failed:
 		d.discard(ds.ID)
 		return true
@@ -124,24 +126,6 @@ func (d *Daemon) follow(ctx context.Context, ds cluster.Dataset) bool {
 		return false
 	}
 	return true
-}
-
-// disown says that a stage-in has failed which this node is said to lead, and
-// does not: an earlier run of this daemon did.
-func (d *Daemon) disown(ctx context.Context, ds cluster.Dataset) bool {
-	leads, maybe := d.stage.leads(ds)
-	if leads || maybe {
-		return leads
-	}
-	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
-	defer cancel()
-	ds.Phase = cluster.Failed
-	ds.Error = fmt.Sprintf("the daemon on %s was interrupted while it led the stage-in: stage it in again", d.job.Hosts[d.job.Self])
-	_, err := d.propose(ctx, raftstore.Command{Kind: raftstore.KindSetDataset, Dataset: ds})
-	if err != nil {
-		d.log.WithError(err).WithField("dataset", ds.Name).Warn("a stage-in that was interrupted")
-	}
-	return err == nil
 }
 
 // discard ends what this node does for a dataset that has failed, and removes

@@ -183,6 +183,13 @@ func (s *staging) unlead(ds metadata.DatasetID) {
 	delete(s.jobs, ds)
 }
 
+// leader is the stage-in of a dataset that this node leads, or has led; nil if none.
+func (s *staging) leader(ds metadata.DatasetID) *intake {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.jobs[ds]
+}
+
 // leads reports whether this node leads the stage-in of ds, or may be about to.
 func (s *staging) leads(ds cluster.Dataset) (leads, maybe bool) {
 	s.mu.Lock()

@@ -117,9 +117,7 @@ type statusReply struct {
 
 // onStatus is a node's answer on how far a stage-in is that it leads.
 func (d *Daemon) onStatus(_ context.Context, _ metadata.NodeID, q *statusReq) (statusReply, error) {
-	d.stage.mu.Lock()
-	in := d.stage.jobs[q.Dataset]
-	d.stage.mu.Unlock()
+	in := d.stage.leader(q.Dataset)
 	var r statusReply
 	switch {
 	case q.Fill:

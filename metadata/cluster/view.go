@@ -20,6 +20,9 @@ type Dataset struct {
 	Skipped     int64              `json:"skipped,omitempty"`      // things of the source that could not be read and were left out, as the user wanted
 	Error       string             `json:"error,omitempty"`        // why it Failed
 	Started     metadata.Time      `json:"started,omitempty"`
+	Spec        string             `json:"spec,omitempty"`    // what was asked for, as the daemons write it, for whoever begins anew; "" is not known
+	Turn        int                `json:"turn,omitempty"`    // how often the stage-in has begun anew
+	Reading     bool               `json:"reading,omitempty"` // files are read, or were: it cannot begin anew
 	Sealed      metadata.Time      `json:"sealed,omitempty"`
 }
 

@@ -25,7 +25,9 @@ const (
 	// KindSetDataset brings the dataset Dataset.ID to Dataset's phase,
 	// digest, counts, error and time of sealing. ENOENT if there is none,
 	// ESTALE if it is further already: a phase never goes back, and a
-	// dataset that is Sealed or Failed does not change.
+	// dataset that is Sealed or Failed does not change. With the next Turn it gets a
+	// Coordinator, too, as long as it is Staging and not Reading; what is of another
+	// turn is ESTALE.
 	KindSetDataset = "dataset-set"
 	// KindClosing says that the job ends.
 	KindClosing = "closing"
@@ -109,8 +111,15 @@ func setDataset(v cluster.View, d cluster.Dataset) (cluster.View, error) {
 	n := v.Datasets[i]
 	n.Phase, n.Digest, n.Fill, n.Error, n.Sealed = d.Phase, d.Digest, d.Fill, d.Error, d.Sealed
 	n.Files, n.Dirs, n.Bytes, n.SourceSize, n.SourceBytes, n.Skipped = d.Files, d.Dirs, d.Bytes, d.SourceSize, d.SourceBytes, d.Skipped
+	n.Reading = n.Reading || d.Reading
 	was := v.Datasets[i]
+	anew := d.Turn == was.Turn+1 && was.Phase == cluster.Staging && d.Phase == cluster.Staging && !n.Reading
+	if anew {
+		n.Turn, n.Coordinator = d.Turn, d.Coordinator
+	}
 	switch {
+	case d.Turn != n.Turn:
+		return v, fmt.Errorf("dataset %s is in turn %d, not %d: %w", was.Name, was.Turn, d.Turn, syscall.ESTALE)
 	case n == was:
 		return v, nil
 	case was.Phase >= cluster.Sealed || n.Phase < was.Phase:

@@ -15,6 +15,7 @@ import (
 
 	"github.com/hashicorp/raft"
 
+	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/metadata/cluster"
 )
 
@@ -114,5 +115,47 @@ func TestTooManyDatasets(t *testing.T) {
 	v.Datasets = make([]cluster.Dataset, maxDatasets)
 	if _, err := apply(v, Command{Kind: KindAddDataset, Dataset: cluster.Dataset{Name: "x"}}); !errors.Is(err, syscall.ENOSPC) {
 		t.Errorf("one dataset too many = %v, want ENOSPC", err)
+	}
+}
+
+// TestTurns: a stage-in begins anew as long as nobody reads files, and what is of
+// another turn does not count.
+func TestTurns(t *testing.T) {
+	v := initialView()
+	v.Datasets = []cluster.Dataset{{ID: 1, Name: "x", Coordinator: 1, Phase: cluster.Staging}}
+	set := func(d cluster.Dataset) error {
+		t.Helper()
+		d.ID = 1
+		n, err := apply(v, Command{Kind: KindSetDataset, Dataset: d})
+		v = n
+		return err
+	}
+	for _, s := range []struct {
+		name string
+		d    cluster.Dataset
+		want error
+		turn int
+		by   metadata.NodeID
+	}{
+		{"another node", cluster.Dataset{Phase: cluster.Staging, Turn: 1, Coordinator: 2}, nil, 1, 2},
+		{"once more, the answer was lost", cluster.Dataset{Phase: cluster.Staging, Turn: 1, Coordinator: 2}, nil, 1, 2},
+		{"the first is done", cluster.Dataset{Phase: cluster.Publishing, Coordinator: 1, Digest: "old"}, syscall.ESTALE, 1, 2},
+		{"the first has failed", cluster.Dataset{Phase: cluster.Failed, Coordinator: 1}, syscall.ESTALE, 1, 2},
+		{"a turn is left out", cluster.Dataset{Phase: cluster.Staging, Turn: 3, Coordinator: 1}, syscall.ESTALE, 1, 2},
+		{"a turn cannot end as it begins", cluster.Dataset{Phase: cluster.Publishing, Turn: 2, Coordinator: 1}, syscall.ESTALE, 1, 2},
+		{"files are read", cluster.Dataset{Phase: cluster.Staging, Turn: 1, Coordinator: 2, Reading: true}, nil, 1, 2},
+		{"too late", cluster.Dataset{Phase: cluster.Staging, Turn: 2, Coordinator: 1}, syscall.ESTALE, 1, 2},
+		{"done", cluster.Dataset{Phase: cluster.Publishing, Turn: 1, Coordinator: 2, Digest: "d"}, nil, 1, 2},
+		{"too late again", cluster.Dataset{Phase: cluster.Staging, Turn: 2, Coordinator: 1}, syscall.ESTALE, 1, 2},
+	} {
+		if err := set(s.d); !errors.Is(err, s.want) {
+			t.Errorf("%s: %v, want %v", s.name, err, s.want)
+		}
+		if d := v.Datasets[0]; d.Turn != s.turn || d.Coordinator != s.by {
+			t.Errorf("%s: turn %d by node %d, want %d by %d", s.name, d.Turn, d.Coordinator, s.turn, s.by)
+		}
+	}
+	if d := v.Datasets[0]; d.Phase != cluster.Publishing || d.Digest != "d" || !d.Reading {
+		t.Errorf("at the end: %+v", d)
 	}
 }

@@ -1,0 +1,200 @@
+package daemon
+
+import (
+	"context"
+	"encoding/binary"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/bivouacfs/bivouac/metadata"
+	"github.com/bivouacfs/bivouac/metadata/cluster"
+	"github.com/bivouacfs/bivouac/metadata/raftstore"
+	"github.com/bivouacfs/bivouac/stagein/source"
+)
+
+// A stage-in of which no file was read yet can begin anew: nobody has anything of it
+// but who scans. So a daemon that was killed while it scanned does so again when it
+// is back, and when it does not come back, the leader of the control group gives the
+// stage-in to another node. The registry has what was asked for. Each beginning
+// is a turn, and what is proposed in an earlier one is ESTALE.
+
+// maxTurns is how often a stage-in begins anew at the most: what it reads may be
+// what kills those who read it.
+const maxTurns = 8
+
+// maxSpec bounds what was asked for as it is in the registry, in bytes. Who asks for
+// more has to ask again when the one who scans is killed.
+const maxSpec = 32 << 10
+
+// specText is a spec as it is in the registry; "" if it is too long for that.
+func specText(s DatasetSpec) (string, error) {
+	b, err := json.Marshal(s)
+	if err != nil {
+		return "", fmt.Errorf("stage-in of %s: %v: %w", s.Source, err, syscall.EINVAL)
+	}
+	if len(b) > maxSpec {
+		return "", nil
+	}
+	return string(b), nil
+}
+
+// again reports whether ds, which nobody leads, can begin anew.
+func again(ds cluster.Dataset) bool {
+	return ds.Phase == cluster.Staging && !ds.Reading && ds.Spec != "" && ds.Turn < maxTurns
+}
+
+// adopt begins a stage-in anew that this node is said to lead, and does not: an
+// earlier run of this daemon did, or a node that is lost. It reports whether there is
+// nothing left to do.
+func (d *Daemon) adopt(ctx context.Context, ds cluster.Dataset) bool {
+	leads, maybe := d.stage.leads(ds)
+	if leads || maybe {
+		return leads
+	}
+	if !again(ds) {
+		return d.disown(ctx, ds)
+	}
+	var s DatasetSpec
+	if err := decodeJSON([]byte(ds.Spec), &s); err != nil {
+		d.log.WithError(err).WithField("dataset", ds.Name).Warn("what was asked for cannot be read")
+		return d.disown(ctx, ds)
+	}
+	log := d.log.WithField("dataset", ds.Name)
+	ds.Turn++
+	ds.SourceBytes += readCount(d.countFile(ds.ID))
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	if _, err := d.propose(ctx, raftstore.Command{Kind: raftstore.KindSetDataset, Dataset: ds}); err != nil {
+		log.WithError(err).Warn("a scan that was interrupted does not begin anew yet")
+		return false
+	}
+	if err := os.RemoveAll(d.stageDir(ds.ID)); err != nil { // what was not finished
+		log.WithError(err).Warn("left over from a scan that was interrupted")
+	}
+	log.WithField("turn", ds.Turn).Info("the scan was interrupted and begins anew")
+	in := d.newIntake(ds, s.request(d.job.Seed))
+	d.stage.lead(in)
+	d.spawn(func(ctx context.Context) {
+		if err := in.finish(ctx, in.run(ctx)); err != nil {
+			log.WithError(err).Error("stage-in")
+		}
+	})
+	return true
+}
+
+// disown says that a stage-in has failed which this node is said to lead, and
+// cannot.
+func (d *Daemon) disown(ctx context.Context, ds cluster.Dataset) bool {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	ds.Phase = cluster.Failed
+	ds.Error = fmt.Sprintf("the daemon on %s was interrupted while it led the stage-in: stage it in again", d.job.Hosts[d.job.Self])
+	_, err := d.propose(ctx, raftstore.Command{Kind: raftstore.KindSetDataset, Dataset: ds})
+	if err != nil {
+		d.log.WithError(err).WithField("dataset", ds.Name).Warn("a stage-in that was interrupted")
+	}
+	return err == nil
+}
+
+// reading says that from now on all nodes read the files, so that the stage-in
+// cannot begin anew.
+func (in *intake) reading(ctx context.Context) error {
+	in.ds.Reading = true
+	ctx, cancel := context.WithTimeout(ctx, registryTime)
+	defer cancel()
+	_, err := in.d.propose(ctx, raftstore.Command{Kind: raftstore.KindSetDataset, Dataset: in.ds})
+	return err
+}
+
+// outdated reports whether this node still scans for a stage-in that another one, or
+// a later turn, has begun anew; it then has that end.
+func (d *Daemon) outdated(ds cluster.Dataset) bool {
+	in := d.stage.leader(ds.ID)
+	if in == nil || in.ds.Turn >= ds.Turn {
+		return false
+	}
+	in.end()
+	return true
+}
+
+// giveWay ends an intake that another has begun anew.
+func (in *intake) giveWay() error {
+	err := os.RemoveAll(in.d.stageDir(in.ds.ID))
+	in.d.stage.unlead(in.ds.ID)
+	in.d.nudge()
+	if err != nil {
+		return fmt.Errorf("stage-in of %s: %w", in.ds.Source, err)
+	}
+	return fmt.Errorf("stage-in of %s: was begun anew by another node: %w", in.ds.Source, syscall.ECANCELED)
+}
+
+// counter counts the bytes that a scan reads of the source, in a file that outlives
+// the daemon: what one that was killed had read counts, too.
+type counter struct {
+	f    *os.File
+	n    *atomic.Int64
+	kept atomic.Int64 // what the file says
+}
+
+// countEvery is how many bytes may be read without being in the file.
+const countEvery = 64 << 10
+
+func (d *Daemon) countFile(id metadata.DatasetID) string {
+	return filepath.Join(d.stageDir(id), "scanned")
+}
+
+func newCounter(path string, n *atomic.Int64) (*counter, error) {
+	f, err := os.Create(path)
+	if err != nil {
+		return nil, fmt.Errorf("stage-in: %w", err)
+	}
+	return &counter{f: f, n: n}, nil
+}
+
+func (c *counter) close() { _ = c.f.Close() } // what counts was written
+
+// of is fs with what is read of it counted.
+func (c *counter) of(fs source.FS) source.FS { return source.Paced(fs, c.add) }
+
+func (c *counter) add(n int64) error {
+	now, kept := c.n.Add(n), c.kept.Load()
+	if now-kept < countEvery || !c.kept.CompareAndSwap(kept, now) {
+		return nil
+	}
+	if _, err := c.f.WriteAt(binary.BigEndian.AppendUint64(nil, uint64(now)), 0); err != nil {
+		return fmt.Errorf("stage-in: %w", err)
+	}
+	return nil
+}
+
+// readCount is what a counter has written; 0 if there is none.
+func readCount(path string) int64 {
+	b, err := os.ReadFile(path)
+	if err != nil || len(b) != 8 {
+		return 0
+	}
+	return int64(binary.BigEndian.Uint64(b))
+}
+
+// scanned is what this node has read for the stage-ins that it leads and of which no file
+// was read.
+func (d *Daemon) scanned() map[metadata.DatasetID]int64 {
+	var all map[metadata.DatasetID]int64
+	for _, ds := range d.View().Datasets {
+		if ds.Phase != cluster.Staging || ds.Reading {
+			continue
+		}
+		if in := d.stage.leader(ds.ID); in != nil {
+			if all == nil {
+				all = make(map[metadata.DatasetID]int64)
+			}
+			all[ds.ID] = in.scans.Load()
+		}
+	}
+	return all
+}

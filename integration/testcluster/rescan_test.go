@@ -1,0 +1,141 @@
+package testcluster
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+
+	"github.com/bivouacfs/bivouac/daemon"
+	"github.com/bivouacfs/bivouac/metadata/cluster"
+	"github.com/bivouacfs/bivouac/stagein"
+	"github.com/bivouacfs/bivouac/stagein/source"
+)
+
+// mortalFS counts what is read of it; reads behind the first eighth of a file wait
+// until it dies, if it is to.
+type mortalFS struct {
+	source.FS
+	read  *atomic.Int64
+	waits chan struct{} // gets a value when a read waits; room for one. nil is immortal
+	dead  chan struct{} // closed when reads fail
+}
+
+func (m mortalFS) Open(path string) (source.File, error) {
+	f, err := m.FS.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	return mortalFile{f, m}, nil
+}
+
+type mortalFile struct {
+	source.File
+	m mortalFS
+}
+
+func (f mortalFile) ReadAt(p []byte, off int64) (int, error) {
+	if info, err := f.Stat(); f.m.waits != nil && (err != nil || off > info.Size/8) {
+		select {
+		case f.m.waits <- struct{}{}:
+		default:
+		}
+		<-f.m.dead
+		return 0, syscall.EIO
+	}
+	n, err := f.File.ReadAt(p, off)
+	f.m.read.Add(int64(n))
+	return n, err
+}
+
+// scanCluster is a job of which node 3 stops in the middle of a scan: waits tells that
+// it has. die ends what waits.
+func scanCluster(t *testing.T) (c *Cluster, m map[string][]byte, size int64, read *atomic.Int64, die func()) {
+	t.Helper()
+	src := filepath.Join(t.TempDir(), "set.tar")
+	m = files(300, 20_000)
+	writeTar(t, src, m)
+	info, err := source.OS{}.Lstat(src)
+	if err != nil {
+		t.Fatal(err)
+	}
+	mortal := mortalFS{source.OS{}, &atomic.Int64{}, make(chan struct{}, 1), make(chan struct{})}
+	immortal := mortalFS{FS: source.OS{}, read: mortal.read}
+	die = sync.OnceFunc(func() { close(mortal.dead) })
+	var born atomic.Bool
+	c = Start(t, Config{SourceOf: func(i int) source.FS {
+		if i == 3 && !born.Swap(true) {
+			return mortal
+		}
+		return immortal
+	}})
+	t.Cleanup(die)
+	spec := daemon.DatasetSpec{Source: src, Name: "set", Options: stagein.Options{Fill: stagein.Order{Kind: stagein.OrderSource}}}
+	if _, err := daemon.NewCtl(c.Nodes[3].Job.CtlSocket()).StageIn(context.Background(), spec); err != nil {
+		t.Fatal(err)
+	}
+	<-mortal.waits
+	return c, m, info.Size, mortal.read, die
+}
+
+// came makes sure that the dataset is whole on all nodes, and that it counts what was
+// read of its source: each byte of files once.
+func came(t *testing.T, c *Cluster, m map[string][]byte, size int64, read *atomic.Int64) {
+	t.Helper()
+	ds := c.Dataset(t, 0, "set")
+	if ds.Phase != cluster.Sealed || ds.Turn == 0 || ds.Files != int64(len(m)) {
+		t.Fatalf("dataset: %+v", ds)
+	}
+	for i, n := range c.Nodes {
+		Eventually(t, fmt.Sprintf("the dataset is visible on node %d", i), func() bool { return len(n.Datasets()) == 1 })
+		for p, want := range m {
+			Eventually(t, fmt.Sprintf("node %d reads %s", i, p), func() bool {
+				got, err := readOf(n, ds, p)
+				if err == nil && !bytes.Equal(got, want) {
+					t.Fatalf("node %d: %s: %d bytes, want %d", i, p, len(got), len(want))
+				}
+				return err == nil
+			})
+		}
+	}
+	const page = 4 << 10 // of each header, in both scans
+	if n, most := read.Load(), size+int64(2*len(m)*page)+1<<20; n > most {
+		t.Errorf("%d bytes were read of %d, want at most %d", n, size, most)
+	}
+	if n := read.Load() - ds.SourceBytes; n < -128<<10 || n > 128<<10 {
+		t.Errorf("%d bytes were read, %d counted", read.Load(), ds.SourceBytes)
+	}
+}
+
+func readOf(n *Node, ds cluster.Dataset, path string) ([]byte, error) {
+	return read(context.Background(), n, ds.ID, path)
+}
+
+// TestScanRestarts: a daemon that is killed while it scans does so again, and the
+// dataset comes up.
+func TestScanRestarts(t *testing.T) {
+	c, m, size, read, die := scanCluster(t)
+	c.Cut(3) // while it closes it must not tell anybody
+	die()
+	c.Kill(t, 3)
+	c.Revive(t, 3)
+	came(t, c, m, size, read)
+}
+
+// TestScanTakenOver: the scan of a node that is lost goes on on another; when that
+// node is back it knows.
+func TestScanTakenOver(t *testing.T) {
+	c, m, size, read, die := scanCluster(t)
+	c.Cut(3)
+	if ds := c.Dataset(t, 0, "set"); ds.Phase != cluster.Sealed || ds.Coordinator == 3 {
+		t.Fatalf("dataset: %+v", ds)
+	}
+	c.Mend(3)
+	Eventually(t, "node 3 is back", func() bool { return len(c.Nodes[0].View().Map.Up()) == 4 })
+	die()
+	came(t, c, m, size, read)
+}
