@@ -127,7 +127,7 @@ func (c *chain) unwanted(it *source.Item) (done bool, err error) {
 	if c.r.sel.full() {
 		return true, nil
 	}
-	return false, c.over(it.Size)
+	return false, c.over(it.Stored())
 }
 
 // over goes over a member's data.
@@ -219,14 +219,14 @@ func (c *chain) out(s Seam) error {
 // member stages one. It is the last of the region if done.
 func (c *chain) member(it *source.Item) (done bool, err error) {
 	c.some = true
-	if it.Off+source.Padded(it.Size) > c.r.size || it.Size > c.r.size {
+	if it.Stored() > c.r.size || it.Off+source.Padded(it.Stored()) > c.r.size {
 		return true, c.r.truncated(&c.g)
 	}
 	if err := c.r.packed.fits(it); err != nil {
 		return true, err
 	}
-	over := it.Off+it.Size > c.r.part.End
-	if over && it.Off-c.g.Start()+it.Size <= int64(c.r.lim.carry) {
+	over := it.Off+it.Stored() > c.r.part.End
+	if over && it.Off-c.g.Start()+it.Stored() <= int64(c.r.lim.carry) {
 		return true, c.carry()
 	}
 	o, err := c.r.place(it)
@@ -240,11 +240,14 @@ func (c *chain) member(it *source.Item) (done bool, err error) {
 		return false, c.whole(it, o)
 	}
 	// The other regions' readers can begin before this one has read its part.
-	m := &SeamMember{Path: source.Name(it.Path), Ino: o.ino, Layout: o.layout, Off: it.Off, Size: it.Size}
+	m := &SeamMember{Path: source.Name(it.Path), Ino: o.ino, Layout: o.layout, Off: it.Off, Size: it.Size, Sparse: it.Sparse}
 	if err := c.out(Seam{At: it.Off, Member: m}); err != nil {
 		return true, err
 	}
 	if err := c.piece(m, c.r.part.End-it.Off, o); err != nil {
+		return true, err
+	}
+	if err := c.push.ends(o, it.Sparse); err != nil {
 		return true, err
 	}
 	return true, c.record(c.r.recordOf(it, o))
@@ -270,12 +273,11 @@ func (c *chain) whole(it *source.Item, o *object) error {
 	rec := c.r.recordOf(it, o)
 	c.half = o
 	if it.Is(source.TypeRegular) && it.Hardlink == "" {
-		sum := summer{size: it.Size}
-		if err := c.data(it.Off, it.Size, o, sum.write); err != nil {
+		var err error
+		if rec.Sum, err = c.content(it, o); err != nil {
 			return err
 		}
-		rec.Sum = sum.sum128()
-		if err := c.t.skip(source.Padded(it.Size) - it.Size); err == io.ErrUnexpectedEOF {
+		if err := c.t.skip(source.Padded(it.Stored()) - it.Stored()); err == io.ErrUnexpectedEOF {
 			return c.r.truncated(&c.g)
 		} else if err != nil {
 			return err
@@ -285,14 +287,31 @@ func (c *chain) whole(it *source.Item, o *object) error {
 	return c.record(rec)
 }
 
+// content pushes all data of a member, and is its checksum.
+func (c *chain) content(it *source.Item, o *object) ([16]byte, error) {
+	if it.Sparse != nil {
+		m := &SeamMember{Off: it.Off, Size: it.Size, Sparse: it.Sparse}
+		p, err := c.part(m, it.Stored(), o)
+		if err == nil {
+			err = c.push.ends(o, it.Sparse)
+		}
+		return crcSum(p.CRC), err
+	}
+	sum := summer{size: it.Size}
+	err := c.data(it.Off, it.Size, func(b []byte, piece *source.Piece, at int64) error {
+		sum.write(b)
+		return c.push.put(o, b, piece, at)
+	})
+	return sum.sum128(), err
+}
+
 // piece pushes the next n bytes of a member that lies in several regions, and
 // keeps their checksum.
 func (c *chain) piece(m *SeamMember, n int64, o *object) error {
 	if n <= 0 {
 		return nil
 	}
-	p := Piece{Ino: m.Ino, Size: m.Size, Off: c.t.pos - m.Off, Len: n}
-	err := c.data(m.Off, n, o, func(b []byte) { p.CRC = crc32.Update(p.CRC, castagnoli, b) })
+	p, err := c.part(m, n, o)
 	if err != nil {
 		return err
 	}
@@ -304,9 +323,33 @@ func (c *chain) piece(m *SeamMember, n int64, o *object) error {
 	return nil
 }
 
-// data pushes the next n bytes of a member whose data begins at off, and gives
-// them to sum.
-func (c *chain) data(off, n int64, o *object, sum func([]byte)) error {
+// part pushes the next n bytes of a member, and is what they are of the file.
+func (c *chain) part(m *SeamMember, n int64, o *object) (Piece, error) {
+	at := c.t.pos - m.Off
+	p := Piece{Ino: m.Ino, Size: m.Size, Off: at, Len: n}
+	if m.Sparse == nil {
+		return p, c.data(m.Off, n, func(b []byte, piece *source.Piece, at int64) error {
+			p.CRC = crc32.Update(p.CRC, castagnoli, b)
+			return c.push.put(o, b, piece, at)
+		})
+	}
+	from, end := m.Sparse.Span(at, n)
+	p.Off, p.Len = from, end-from
+	sum := holeSum{pos: from}
+	err := c.data(m.Off, n, func(b []byte, piece *source.Piece, at int64) error {
+		return m.Sparse.Pour(at, b, func(b []byte, pos int64) error {
+			sum.write(b, pos)
+			return c.push.put(o, b, piece, pos)
+		})
+	})
+	p.CRC = sum.upTo(end)
+	c.push.count(p.Len - n) // holes
+	return p, err
+}
+
+// data gives do the next n bytes of a member whose data begins at off, with the
+// piece that they are in and where they lie in the data.
+func (c *chain) data(off, n int64, do func(b []byte, piece *source.Piece, at int64) error) error {
 	for n > 0 {
 		if err := c.look(); err != nil {
 			return err
@@ -318,8 +361,7 @@ func (c *chain) data(off, n int64, o *object, sum func([]byte)) error {
 		if err != nil {
 			return err
 		}
-		sum(b)
-		if err := c.push.put(o, b, piece, c.t.pos-int64(len(b))-off); err != nil {
+		if err := do(b, piece, c.t.pos-int64(len(b))-off); err != nil {
 			return err
 		}
 		n -= int64(len(b))
@@ -335,7 +377,7 @@ func (c *chain) goOn(m *SeamMember) error {
 		return err
 	}
 	c.some = true
-	end := min(m.Off+m.Size, r.part.End)
+	end := min(m.Off+m.stored(), r.part.End)
 	if m.end() >= r.part.End && !r.last() {
 		if m.end() > r.part.End {
 			if err := c.out(Seam{At: m.Off, Member: m}); err != nil {

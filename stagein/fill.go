@@ -465,8 +465,12 @@ func (f *Fill) bringOnce(p piece) error {
 	}
 	pos, n, off := s.at(p.chunk, f.cfg.Self)
 	sum := xxh3.New128()
+	all := filler{end: pos + n}
 	err = src.end(src.each(f.ctx, f.bufs, pos, n, func(b []byte, at int64) error {
 		_, _ = sum.Write(b) // cannot fail
+		if all.idle(b, at) {
+			return nil
+		}
 		return f.cfg.Put(f.ctx, p.ino, b, off+at-pos)
 	}))
 	if err == nil {

@@ -112,7 +112,7 @@ func (f *Fill) unpackAll(m cluster.Map, n uint32) error {
 	if err != nil {
 		return err
 	}
-	slices.SortFunc(parts, func(a, b *parcel) int { return cmp.Compare(a.at, b.at) })
+	slices.SortFunc(parts, func(a, b *parcel) int { return cmp.Or(cmp.Compare(a.at, b.at), cmp.Compare(a.chunk, b.chunk)) })
 	kind, err := f.src.kind(n)
 	if err != nil {
 		return err
@@ -151,9 +151,15 @@ func (f *Fill) unpack(src *stretch, kind source.Kind, parts []*parcel) error {
 // keep stores what p has of parts, from the first one on that is not whole, and
 // says which is then the first.
 func (f *Fill) keep(parts []*parcel, next int, p *source.Piece) (int, error) {
-	for i := next; i < len(parts) && parts[i].at < p.End(); i++ {
+	for i := next; i < len(parts) && parts[i].begin() < p.End(); i++ {
 		x := parts[i]
-		if from, end := max(x.at, p.Off), min(x.end(), p.End()); from < end {
+		if x.sparse {
+			if whole, err := f.keepSparse(x, p); err != nil {
+				return next, err
+			} else if !whole {
+				continue
+			}
+		} else if from, end := max(x.at, p.Off), min(x.end(), p.End()); from < end {
 			b := p.B[from-p.Off : end-p.Off]
 			x.sum.write(b)
 			if err := f.cfg.Put(f.ctx, x.ino, b, x.off+from-x.at); err != nil {
@@ -161,7 +167,7 @@ func (f *Fill) keep(parts []*parcel, next int, p *source.Piece) (int, error) {
 			}
 		}
 		if x.end() > p.End() {
-			continue
+			continue // never a sparse one
 		}
 		if err := f.arrived(x); err != nil {
 			return next, err

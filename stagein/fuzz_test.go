@@ -43,7 +43,11 @@ func FuzzTar(f *testing.F) {
 	f.Fuzz(func(t *testing.T, seed uint64, cut, flips uint16, nodes uint8, honest bool) {
 		r := rand.New(rand.NewPCG(seed, 2))
 		format := []tar.Format{tar.FormatUSTAR, tar.FormatGNU, tar.FormatPAX}[r.IntN(3)]
-		archive := spoil(writeTar(t, format, randomMembers(r, format, 1+r.IntN(12))), cut, flips, r, honest)
+		members := randomMembers(r, format, 1+r.IntN(12))
+		if format == tar.FormatPAX && seed%2 == 1 {
+			members = append(members, sparseMember(r, "sparse"), file("behind", randBytes(r, 600)))
+		}
+		archive := spoil(asSparse(writeTar(t, format, members)), cut, flips, r, honest)
 		alone, err1 := stageSpoilt(t, archive, 1)
 		several, errN := stageSpoilt(t, archive, 2+int(nodes%6))
 		if (err1 == nil) != (errN == nil) {

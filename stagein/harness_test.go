@@ -304,7 +304,7 @@ func twin(archive []byte) (map[string]entry, error) {
 		}
 		e := entry{Mode: uint32(h.Mode) & 0o1777, Mtime: clamp(h.ModTime)}
 		switch h.Typeflag {
-		case tar.TypeReg, '7':
+		case tar.TypeReg, tar.TypeGNUSparse, '7':
 			e.Mode |= source.TypeRegular
 			b, err := io.ReadAll(r)
 			if err != nil {

@@ -111,6 +111,9 @@ func (h *hopper) hop(ctx context.Context, off, end int64, n int) (*hopped, error
 			continue
 		}
 		it := g.Item
+		if it.Sparse != nil {
+			return nil, fmt.Errorf("%s: member %q at offset %d: %w", h.name, it.Path, g.Start(), errSparse)
+		}
 		if it.Size > h.size || it.Off+source.Padded(it.Size) > h.size {
 			return nil, fmt.Errorf("%s: the archive ends at offset %d, inside member %q at offset %d: it is truncated: %w",
 				h.name, h.size, it.Path, g.Start(), syscall.EBADMSG)

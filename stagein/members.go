@@ -2,6 +2,7 @@ package stagein
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -74,6 +75,10 @@ func (cfg *PlanConfig) inArchives(ctx context.Context, paths []string) (*content
 		c.read += all[i].read
 	}
 	cfg.read = c.read
+	if errors.Is(err, errSparse) && !nested {
+		return nil, nil // it has to be read to be known
+	}
+	err = unnested(err)
 	if err != nil || !worth {
 		return nil, err
 	}

@@ -107,6 +107,7 @@ type stretch struct {
 	index string // that says so
 
 	member *source.Item // of a zip archive; nil is no such
+	sparse bool         // in a tar
 }
 
 // open finds the bytes of a file that has the attributes a.
@@ -158,7 +159,7 @@ func (q *fetcher) archive(n uint32) (*stretch, error) {
 func (q *fetcher) openArchive(o *Origin, from manifest.Origin) (*stretch, error) {
 	s := &stretch{
 		name: string(o.Path), base: from.Off, was: source.Info{Size: o.Size, Mtime: o.Mtime},
-		head: from.Head, check: from.Check, index: string(o.Index),
+		head: from.Head, check: from.Check, index: string(o.Index), sparse: from.Sparse,
 	}
 	s.owned = len(q.origins.Sources) > keptOpen
 	var f source.File
@@ -239,6 +240,9 @@ func (s *stretch) pieces(ctx context.Context, pool *source.Pool, pos, n int64, d
 func (s *stretch) each(ctx context.Context, bufs pools, pos, n int64, do func(b []byte, pos int64) error) error {
 	if s.member != nil {
 		return s.unpacked(ctx, bufs, pos, n, do)
+	}
+	if s.sparse {
+		return s.holey(ctx, bufs, pos, n, do)
 	}
 	from := pos
 	if pos == 0 {

@@ -53,11 +53,11 @@ func (k *packed) fits(it *source.Item) error {
 		return nil
 	}
 	k.last, k.some = it.Path, true
-	if k.room > 0 && it.Size > k.room-k.need {
+	if k.room > 0 && it.Stored() > k.room-k.need {
 		return fmt.Errorf("member %q of %s: the archive unpacks to more than the %s that the nodes have left: give the job more nodes or more capacity=: %w",
-			it.Path, size(it.Size), size(k.room), syscall.ENOSPC)
+			it.Path, size(it.Stored()), size(k.room), syscall.ENOSPC)
 	}
-	k.need += it.Size
+	k.need += it.Stored()
 	return nil
 }
 

@@ -53,12 +53,17 @@ func (p *pusher) put(o *object, b []byte, piece *source.Piece, pos int64) error 
 			if err := p.s.cfg.Target.Put(p.ctx, sp.Node, o.ino, part, sp.Off); err != nil {
 				return &putError{fmt.Errorf("%q to %s: %w", o.path, p.s.host(sp.Node), err)}
 			}
-			p.bytes.Add(sp.Len)
-			p.s.count.bytes.Add(sp.Len)
+			p.count(sp.Len)
 			return nil
 		})
 	}
 	return nil
+}
+
+// count takes note of n bytes of a file that are there.
+func (p *pusher) count(n int64) {
+	p.bytes.Add(n)
+	p.s.count.bytes.Add(n)
 }
 
 // wait waits for all Puts and tells the first failure. It must be called, and

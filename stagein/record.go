@@ -93,7 +93,7 @@ func (s *Share) origin(it *source.Item) manifest.Origin {
 	case it.Zip != (source.ZipMember{}):
 		return zipOrigin(it, it.Source+p.Number)
 	}
-	return manifest.Origin{Source: it.Source + p.Number, Off: it.Off, Head: it.Head, Check: it.Check}
+	return manifest.Origin{Source: it.Source + p.Number, Off: it.Off, Head: it.Head, Check: it.Check, Sparse: it.Sparse != nil}
 }
 
 // place numbers an item and says where its bytes go.

@@ -57,9 +57,11 @@ type part struct {
 	n    int64           // bytes of the file
 	off  int64           // in the node's object
 
-	head  int64 // bytes of headers before it that have to have the digest check; 0 is none
-	check uint64
-	zip   manifest.Zip // in a zip archive; zero is no such
+	sparse bool  // at is where all data of the file begins, pos where the part lies in it
+	pos    int64 // likewise
+	head   int64 // bytes of headers before it that have to have the digest check; 0 is none
+	check  uint64
+	zip    manifest.Zip // in a zip archive; zero is no such
 }
 
 // item is the member of a zip archive that the part is.
@@ -109,7 +111,7 @@ func (f *Fill) each(m cluster.Map, fn func(id runID, p part)) error {
 		kind, bad = f.src.kindOf(from)
 		if kind == source.Tar || kind == source.Zip && a.Layout.Kind == metadata.Local {
 			f.parts(m, from, a, func(p part) {
-				if p.raw < largePiece {
+				if p.raw < largePiece && !p.sparse {
 					fn(runID{from.Source, p.at / f.runSize}, p)
 				}
 			})
@@ -134,6 +136,9 @@ func (f *Fill) parts(m cluster.Map, from manifest.Origin, a metadata.Attr, fn fu
 		}
 		if from.Zip != (manifest.Zip{}) {
 			p.raw, p.zip = from.Zip.Span, from.Zip
+		}
+		if from.Sparse {
+			p.at, p.raw, p.head, p.sparse, p.pos = from.Off, 0, from.Head, true, pos
 		}
 		fn(p)
 	}
@@ -333,6 +338,7 @@ type parcel struct {
 	part
 	place int // among the parts of its run
 	heads []byte
+	holes *holes // of a sparse one
 	sum   summer
 	read  bool // all of it
 	there bool // all of it is put

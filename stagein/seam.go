@@ -33,11 +33,21 @@ type SeamMember struct {
 	Ino    metadata.Ino    `json:"ino"`
 	Layout metadata.Layout `json:"layout"`
 	Off    int64           `json:"off"`  // where its data begins in the archive
-	Size   int64           `json:"size"` // of its data, in bytes
+	Size   int64           `json:"size"` // of the file, in bytes
+	// Sparse says where the data lies in a sparse file; nil is in one piece.
+	Sparse *source.Sparse `json:"sparse,omitempty"`
+}
+
+// stored is how many bytes of data the archive has.
+func (m *SeamMember) stored() int64 {
+	if m.Sparse != nil {
+		return m.Sparse.Stored
+	}
+	return m.Size
 }
 
 // end is the offset after the data and its padding.
-func (m *SeamMember) end() int64 { return m.Off + source.Padded(m.Size) }
+func (m *SeamMember) end() int64 { return m.Off + source.Padded(m.stored()) }
 
 // check refuses a seam that cannot be of the region before p.
 func (s *Seam) check(p Part, size int64) error {
@@ -46,7 +56,9 @@ func (s *Seam) check(p Part, size int64) error {
 		switch {
 		case len(s.Carry) > 0 || s.Ended:
 			return bad("a member and more")
-		case m.Size < 0 || m.Size > size || m.Off < 0 || m.Off > p.Off || m.end() < p.Off || m.end() > size:
+		case m.Sparse != nil && (m.Sparse.Check() != nil || m.Sparse.Size != m.Size):
+			return bad("a map of holes that does not add up")
+		case m.stored() < 0 || m.stored() > size || m.Off < 0 || m.Off > p.Off || m.end() < p.Off || m.end() > size:
 			return bad("a member that does not lie over the seam")
 		}
 		return nil

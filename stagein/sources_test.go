@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"compress/gzip"
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"path"
@@ -57,17 +58,20 @@ func pack(t *testing.T, name string, members []member) []byte {
 		}
 		return writeZip(t, "", z...)
 	case strings.HasSuffix(name, ".gz"):
-		var b bytes.Buffer
-		w := gzip.NewWriter(&b)
-		if _, err := w.Write(writeTar(t, tar.FormatPAX, members)); err != nil {
-			t.Fatal(err)
-		}
-		if err := w.Close(); err != nil {
-			t.Fatal(err)
-		}
-		return b.Bytes()
+		return gzipped(t, writeTar(t, tar.FormatPAX, members))
 	}
 	return writeTar(t, tar.FormatPAX, members)
+}
+
+func gzipped(t *testing.T, plain []byte) []byte {
+	t.Helper()
+	var b bytes.Buffer
+	w := gzip.NewWriter(&b)
+	_, err := w.Write(plain)
+	if err = errors.Join(err, w.Close()); err != nil {
+		t.Fatal(err)
+	}
+	return b.Bytes()
 }
 
 // staged stages, and returns what became of it.

@@ -3,7 +3,9 @@ package local
 import (
 	"archive/tar"
 	"bytes"
+	"errors"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -110,4 +112,43 @@ func TestSkipStatus(t *testing.T) {
 	if ds := c.dataset("bad"); ds.Skipped != 1 {
 		t.Errorf("%d left out, want 1", ds.Skipped)
 	}
+}
+
+// TestSparseTar: files with holes have theirs also on the nodes, and read as they are.
+func TestSparseTar(t *testing.T) {
+	t.Parallel()
+	c := pitch(t, "3")
+	const size = 200 << 20
+	dir := mkdir(t, c.path("holes"))
+	for i, name := range []string{"a", "b"} {
+		f, err := os.Create(filepath.Join(dir, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = f.WriteAt([]byte("in the middle"), int64(50<<20*(i+1)))
+		if err = errors.Join(err, f.Truncate(size), f.Close()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, format := range []string{"gnu", "posix"} {
+		tarball := c.path(format + ".tar")
+		if out, err := exec.Command("tar", "-C", dir, "-S", "--format="+format, "-cf", tarball, "a", "b").CombinedOutput(); err != nil {
+			t.Fatalf("tar: %v: %s", err, out)
+		}
+		c.stageIn(tarball)
+		for _, name := range []string{"a", "b"} {
+			staged := c.node("2", "data", format, name)
+			if out, err := exec.Command("cmp", filepath.Join(dir, name), staged).CombinedOutput(); err != nil {
+				t.Errorf("%s: %s: %v: %s", format, name, err, out)
+			}
+		}
+	}
+	var used int64
+	for _, node := range []string{"0", "1", "2"} {
+		used += c.status(node).Space.Used
+	}
+	if used > 8<<20 {
+		t.Errorf("the nodes use %d bytes for a few in files of %d", used, size)
+	}
+	c.ok("verify", "--dir", c.dir)
 }

@@ -22,7 +22,8 @@
 // Behind the end there is nothing. A payload is whole records:
 //
 //	flags u    1 target, 2 hard link, 4 checksum, 8 origin, 16 the origin's path is the record's,
-//	           32 the origin has headers to check, 64 it is in a zip archive
+//	           32 the origin has headers to check, 64 it is in a zip archive,
+//	           128 it is sparse, and its headers tell how
 //	path       shared u, length u, bytes: shared bytes of the path before it in the block come first
 //	ino        8 bytes
 //	attr       below
@@ -53,7 +54,7 @@
 // # Table
 //
 //	key 01 dir seq(4) name        value: part u, seq u, attr     an entry
-//	key 02 part(2) seq(4)         value: attr, flags 1 byte: 1 target, 4 checksum, 8 origin, 32 its headers, 64 in a zip archive; origin; target (the rest but the checksum); checksum 16 bytes
+//	key 02 part(2) seq(4)         value: attr, flags 1 byte: 1 target, 4 checksum, 8 origin, 32 its headers, 64 in a zip archive, 128 sparse; origin; target (the rest but the checksum); checksum 16 bytes
 //	key 03                        value: JSON of the Summary with version and dataset
 //
 // All entries of a directory stand together with their attributes, so a listing

@@ -32,6 +32,8 @@ type Origin struct {
 	Head  int64
 	Check uint64
 	Zip   Zip // in a zip archive; zero is no such
+	// Sparse says that the Head tells where in the file the bytes from Off on lie.
+	Sparse bool
 }
 
 // Zip is how a file lies in a zip archive. Its Origin's Off is behind the fixed
@@ -66,6 +68,7 @@ const (
 	recordSame // the path of the origin is the record's
 	recordHead
 	recordZip
+	recordSparse
 
 	recordKnown = 1<<iota - 1
 )
@@ -89,6 +92,8 @@ func (r *Record) check() error {
 		return fmt.Errorf("%q: origin at %d of %.64q: %w", r.Path, r.From.Off, r.From.Path, syscall.EINVAL)
 	case r.From.Head < 0 || r.From.Head > r.From.Off:
 		return fmt.Errorf("%q: headers of %d bytes before offset %d: %w", r.Path, r.From.Head, r.From.Off, syscall.EINVAL)
+	case r.From.Sparse && (r.From.Head == 0 || r.From.Zip != Zip{}):
+		return fmt.Errorf("%q: sparse without headers of a tar: %w", r.Path, syscall.EINVAL)
 	case r.From.Zip != Zip{} && r.From.Off == 0 || r.From.Zip.bad():
 		return fmt.Errorf("%q: %+v in a zip archive: %w", r.Path, r.From.Zip, syscall.EINVAL)
 	case r.Attr.Size < 0:
@@ -201,6 +206,9 @@ func (r *Record) flags() (f byte) {
 		if r.From.Zip != (Zip{}) {
 			f |= recordZip
 		}
+		if r.From.Sparse {
+			f |= recordSparse
+		}
 	}
 	return f
 }
@@ -240,7 +248,7 @@ func (d *decoder) body(path string, f byte) Record {
 
 func (d *decoder) origin(path string, f byte) (o Origin) {
 	if f&recordFrom == 0 {
-		d.bad = d.bad || f&(recordSame|recordHead|recordZip) != 0
+		d.bad = d.bad || f&(recordSame|recordHead|recordZip|recordSparse) != 0
 		return o
 	}
 	o = Origin{Source: d.uint32(), Off: d.size(), Path: path}
@@ -255,6 +263,8 @@ func (d *decoder) origin(path string, f byte) (o Origin) {
 		o.Zip = Zip{Span: d.size(), Packed: d.size(), Method: uint16(d.bounded(math.MaxUint16))}
 		d.bad = d.bad || o.Zip == (Zip{}) || o.Zip.bad() || o.Off == 0
 	}
+	o.Sparse = f&recordSparse != 0
+	d.bad = d.bad || o.Sparse && (o.Head == 0 || o.Zip != Zip{})
 	if f&recordSame == 0 {
 		o.Path = string(d.bytes(d.bounded(MaxPath)))
 	}

@@ -51,7 +51,7 @@ func parseInode(ino metadata.Ino, b []byte) (Record, error) {
 	}
 	r.Target = string(d.bytes(n))
 	copy(r.Sum[:], d.b)
-	if d.bad || f&^(recordTarget|recordSum|recordFrom|recordHead|recordZip) != 0 || f&recordTarget == 0 && r.Target != "" {
+	if d.bad || f&^(recordTarget|recordSum|recordFrom|recordHead|recordZip|recordSparse) != 0 || f&recordTarget == 0 && r.Target != "" {
 		return Record{}, fmt.Errorf("damaged inode %v: %w", ino, syscall.EIO)
 	}
 	return r, nil

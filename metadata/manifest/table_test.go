@@ -381,6 +381,7 @@ func BenchmarkIngest(b *testing.B) {
 func TestOrigins(t *testing.T) {
 	fs := []Record{rec("b/f", reg, ""), rec("b/c/g", reg, ""), rec("a", reg, ""), rec("z", lnk, "a")}
 	fs[0].From, fs[1].From, fs[2].From = Origin{Path: "b/f"}, Origin{Source: 7, Off: 1 << 40, Head: 1536, Check: 1 << 63}, Origin{Source: 1, Off: 37, Head: 30, Check: 5, Zip: Zip{Span: 1 << 33, Packed: 9, Method: 8}}
+	fs[0].From = Origin{Source: 2, Off: 4096, Head: 2048, Sparse: true}
 	tab, _ := build(t, part(t, append(fs, rec("h", 0, "b/f"))...))
 	for _, r := range fs {
 		if from, a, err := tab.Origin(r.Attr.Ino); err != nil || from != r.From || a.Size != r.Attr.Size {
@@ -395,7 +396,7 @@ func TestOrigins(t *testing.T) {
 	if want := "0  a 1|0  h 2|1 b f 2|2 b/c g 1"; err != nil || strings.Join(got, "|") != want {
 		t.Errorf("Files = %q, %v, want %q", strings.Join(got, "|"), err, want)
 	}
-	for _, o := range []Origin{{Off: -1}, {Off: 512, Head: 513}, {Off: 512, Head: -1}, {Off: 1, Path: "x"}, {Zip: Zip{Span: 1}}, {Off: 1, Zip: Zip{Span: 1, Packed: 2}}, {Off: 1, Zip: Zip{Span: -1, Packed: -1}}, {Path: strings.Repeat("x", MaxPath+1)}} {
+	for _, o := range []Origin{{Off: -1}, {Off: 512, Head: 513}, {Off: 512, Head: -1}, {Off: 1, Path: "x"}, {Zip: Zip{Span: 1}}, {Off: 1, Zip: Zip{Span: 1, Packed: 2}}, {Off: 1, Zip: Zip{Span: -1, Packed: -1}}, {Path: strings.Repeat("x", MaxPath+1)}, {Off: 512, Sparse: true}, {Path: "x", Sparse: true}} {
 		r := rec("f", reg, "")
 		r.From = o
 		if err := NewWriter(&bytes.Buffer{}).Add(r); !errors.Is(err, syscall.EINVAL) {

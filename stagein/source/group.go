@@ -37,11 +37,12 @@ type Group struct {
 	start, pos int64
 	raw        []byte
 	o          overrides
-	special    byte   // the extension whose data comes; 0 is none
-	want       int64  // of its data, still to come
-	data       []byte // of it, so far
-	total      int64  // of the data of all extensions
-	lone       bool   // the block before was zeros
+	special    byte          // the extension whose data comes; 0 is none
+	want       int64         // of its data, still to come
+	data       []byte        // of it, so far
+	total      int64         // of the data of all extensions
+	lone       bool          // the block before was zeros
+	holes      *sparseReader // a sparse member's map comes; nil is not
 }
 
 // Reset begins a new group at offset pos. A global header stays in force.
@@ -67,7 +68,7 @@ func (g *Group) Raw() []byte { return g.raw }
 
 // Data is how many bytes of data the member has in the archive: none if it is
 // anything but a regular file.
-func (g *Group) Data() int64 { return g.Item.Size }
+func (g *Group) Data() int64 { return g.Item.Stored() }
 
 // RefusedError is why a member cannot be staged whose headers are in order, so
 // that who reads can go over its data.
@@ -110,6 +111,9 @@ func (g *Group) add(b []byte) (Step, error) {
 	if g.want > 0 {
 		return g.addData(b)
 	}
+	if g.holes != nil {
+		return g.addHoles(b)
+	}
 	if isZero(b) {
 		return g.zero()
 	}
@@ -130,10 +134,42 @@ func (g *Group) add(b []byte) (Step, error) {
 	case typeVolume:
 		return Skip, nil
 	}
-	if err := g.member(h); err != nil {
-		return Member, g.refuse(h, b, err)
+	m, r, ok, err := g.sparse(h, b)
+	if err != nil || r != nil {
+		g.holes = r
+		return More, err
+	}
+	if ok && h.typ != typeSparse && h.typ != typeRegular && h.typ != typeRegularOld {
+		return More, fmt.Errorf("a sparse file of type %q: %w", h.typ, syscall.EBADMSG)
+	}
+	return g.end(h, m)
+}
+
+// end has all headers of a member.
+func (g *Group) end(h header, m *Sparse) (Step, error) {
+	if err := g.member(h, m); err != nil {
+		return Member, g.refuse(h, m, err)
 	}
 	return Member, nil
+}
+
+// addHoles takes a block of the map that follows a sparse member's header.
+func (g *Group) addHoles(b []byte) (Step, error) {
+	r := g.holes
+	done, err := r.add(b)
+	if err != nil || !done {
+		return More, err
+	}
+	stored := r.h.size
+	if g.o.size != nil {
+		stored = *g.o.size
+	}
+	m, err := NewSparse(r.pairs, r.size, stored-r.used)
+	if err != nil {
+		return More, err
+	}
+	g.holes = nil
+	return g.end(r.h, m)
 }
 
 func (g *Group) zero() (Step, error) {
@@ -191,6 +227,8 @@ func (g *Group) extended() (Step, error) {
 
 func (o *overrides) name(name string) string {
 	switch {
+	case o.sparse != nil && o.sparse.name != "":
+		return o.sparse.name
 	case o.longName != "":
 		return o.longName
 	case o.path != "":
@@ -209,8 +247,8 @@ func (o *overrides) target(link string) string {
 	return link
 }
 
-// member has the header that ends the group.
-func (g *Group) member(h header) error {
+// member has the header that ends the group, and the map of a sparse file.
+func (g *Group) member(h header, m *Sparse) error {
 	name := g.o.name(h.name)
 	it := Item{
 		Mode: uint32(h.mode & 0o7777), UID: uint32(h.uid), GID: uint32(h.gid), Mtime: seconds(h.mtime, 0), Off: g.pos,
@@ -221,12 +259,13 @@ func (g *Group) member(h header) error {
 	case g.Mtime != nil:
 		it.Mtime = *g.Mtime
 	}
-	if g.o.sparse {
-		h.typ = typeSparse
-	}
 	size := h.size
 	if g.o.size != nil {
 		size = *g.o.size
+	}
+	if m != nil {
+		h.typ, size = typeRegular, m.Size
+		it.Sparse, it.Head = m, g.pos-g.start
 	}
 	if err := it.setType(h.typ, name, size, g.o.target(h.link)); err != nil {
 		return err
@@ -245,9 +284,8 @@ func (g *Group) member(h header) error {
 	return nil
 }
 
-// refuse makes a RefusedError of what is wrong with a member, unless nobody can
-// say where its data ends.
-func (g *Group) refuse(h header, b []byte, err error) error {
+// refuse makes a RefusedError of what is wrong with a member.
+func (g *Group) refuse(h header, m *Sparse, err error) error {
 	size := h.size
 	if g.o.size != nil {
 		size = *g.o.size
@@ -255,22 +293,20 @@ func (g *Group) refuse(h header, b []byte, err error) error {
 	switch h.typ {
 	case typeDir, typeSym, typeHard, typeChar, typeBlock, typeFIFO:
 		size = 0
-	case typeSparse:
-		if moreSparse := b[482]; moreSparse != 0 { // more headers follow
-			return err
-		}
+	}
+	if m != nil {
+		size = m.Stored
 	}
 	return &RefusedError{Name: g.o.name(h.name), Size: size, Err: err}
 }
 
 // refused says why members of some types cannot be staged.
 var refused = map[byte]string{
-	typeChar:   "a device node",
-	typeBlock:  "a device node",
-	typeFIFO:   "a FIFO",
-	typeSparse: "a sparse file: sparse members are not read yet; make the archive without --sparse",
-	typeMulti:  "a piece of a multi-volume archive",
-	typeDump:   "a directory of an incremental archive",
+	typeChar:  "a device node",
+	typeBlock: "a device node",
+	typeFIFO:  "a FIFO",
+	typeMulti: "a piece of a multi-volume archive",
+	typeDump:  "a directory of an incremental archive",
 }
 
 func (i *Item) setType(typ byte, name string, size int64, link string) error {

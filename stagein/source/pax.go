@@ -16,7 +16,7 @@ type overrides struct {
 	longName, longLink string // GNU; they win
 	size               *int64
 	mtime              *metadata.Time
-	sparse             bool
+	sparse             *sparsePAX // nil: it is not sparse
 }
 
 // paxRecords calls f for every record "LEN KEY=VALUE\n" of data.
@@ -69,7 +69,9 @@ func (o *overrides) pax(key, value string) error {
 	case "mtime":
 		return setTime(&o.mtime, value)
 	default:
-		o.sparse = o.sparse || strings.HasPrefix(key, "GNU.sparse.")
+		if of, ok := strings.CutPrefix(key, "GNU.sparse."); ok {
+			return o.sparsePAX(of, value)
+		}
 	}
 	return nil
 }

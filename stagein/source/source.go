@@ -125,6 +125,17 @@ type Item struct {
 	Head  int64
 	Check uint64
 	Zip   ZipMember
+	// Sparse is where the data lies in a sparse file; nil is in one piece. Head is
+	// then how long the headers before Off are, which tell it.
+	Sparse *Sparse
+}
+
+// Stored is how many bytes of data an item has in a tar.
+func (i *Item) Stored() int64 {
+	if i.Sparse != nil {
+		return i.Sparse.Stored
+	}
+	return i.Size
 }
 
 // Is reports whether the item has the given type. A hard link has none that

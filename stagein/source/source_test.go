@@ -138,6 +138,10 @@ func FuzzGroup(f *testing.F) {
 		_ = w.WriteHeader(&tar.Header{Name: "d/" + strings.Repeat("n", 90), Size: 3, Format: format})
 		f.Add(b.Bytes())
 	}
+	for _, more := range []bool{false, true} {
+		f.Add(sparseHeader(more, false))
+		f.Add(sparseHeader(more, true))
+	}
 	f.Fuzz(func(t *testing.T, b []byte) {
 		var g Group
 		for len(b) >= BlockSize {
@@ -156,6 +160,9 @@ func FuzzGroup(f *testing.F) {
 			if step == Member {
 				if p, err := CleanPath(g.Item.Path); err != nil || p != g.Item.Path || g.Item.Size < 0 {
 					t.Fatalf("%+v: %v", g.Item, err)
+				}
+				if m := g.Item.Sparse; m != nil && (m.Check() != nil || m.Size != g.Item.Size || g.Item.Head > MaxHeaders) {
+					t.Fatalf("%+v: a map that does not add up: %+v", g.Item, m)
 				}
 			}
 			if step != More {
@@ -276,5 +283,85 @@ func TestOSWalk(t *testing.T) {
 	cancel()
 	if _, err := Walk(ctx, OS{}, dir, 4); err == nil {
 		t.Error("a walk that was cancelled ended well")
+	}
+}
+
+// sparseHeader is the header of a sparse file as GNU tar or star writes it, with
+// a block of more entries behind it.
+func sparseHeader(more, star bool) []byte {
+	b := make([]byte, 2*BlockSize)
+	copy(b, "holes")
+	copy(b[124:], "00000000012 ")
+	copy(b[156:], "S")
+	at, size := gnuSparse, gnuSize
+	copy(b[257:], "ustar  \x00")
+	if star {
+		at, size = starSparse, starSize
+		copy(b[257:], "ustar\x0000")
+		copy(b[508:], "tar\x00")
+	}
+	copy(b[size:], "00000010000 ")
+	copy(b[at:], "00000000000 00000000005 00000001000 00000000005 ")
+	if more {
+		copy(b[at+24:], "00000001000 00000000002 ")
+		copy(b[BlockSize:], "00000002000 00000000003 ")
+		b[map[bool]int{false: gnuMore, true: starMore}[star]] = 1
+	}
+	return b
+}
+
+// TestSparseMap: the bytes of the data and those of the file are told from each
+// other wherever one looks; compared with a map of single bytes.
+func TestSparseMap(t *testing.T) {
+	for _, pairs := range [][]int64{nil, {0, 3}, {4, 2}, {0, 2, 5, 1, 6, 3, 12, 1}, {3, 0, 3, 4, 10, 0}, {14, 1}} {
+		const size = 15
+		var stored int64
+		var at []int64 // of each byte of the data, in the file
+		for i := 0; i < len(pairs); i += 2 {
+			stored += pairs[i+1]
+			for k := range pairs[i+1] {
+				at = append(at, pairs[i]+k)
+			}
+		}
+		m, err := NewSparse(pairs, size, stored)
+		if err != nil {
+			t.Fatalf("NewSparse(%v): %v", pairs, err)
+		}
+		for pos := range int64(size) {
+			if got, want := m.Data(pos), slices.Contains(at, pos); got != want {
+				t.Errorf("%v: Data(%d) = %v", pairs, pos, got)
+			}
+			for end := pos; end <= size; end++ {
+				from, to := m.Within(pos, end)
+				var want []int64
+				for i, p := range at {
+					if p >= pos && p < end {
+						want = append(want, int64(i))
+					}
+				}
+				if to-from != int64(len(want)) || len(want) > 0 && from != want[0] {
+					t.Errorf("%v: Within(%d, %d) = %d, %d, want %v", pairs, pos, end, from, to, want)
+				}
+			}
+		}
+		for a := range stored {
+			for n := int64(1); a+n <= stored; n++ {
+				var got []int64
+				err := m.Pour(a, make([]byte, n), func(b []byte, pos int64) error {
+					for i := range b {
+						got = append(got, pos+int64(i))
+					}
+					return nil
+				})
+				if err != nil || !slices.Equal(got, at[a:a+n]) {
+					t.Errorf("%v: Pour(%d, %d) = %v, %v, want %v", pairs, a, n, got, err, at[a:a+n])
+				}
+				if _, end := m.Span(a, n); a+n < stored {
+					if next, _ := m.Span(a+n, 1); next != end {
+						t.Errorf("%v: Span(%d, %d) ends at %d, the next begins at %d", pairs, a, n, end, next)
+					}
+				}
+			}
+		}
 	}
 }

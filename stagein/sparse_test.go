@@ -1,0 +1,330 @@
+package stagein
+
+import (
+	"archive/tar"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"github.com/bivouacfs/bivouac/metadata"
+	"github.com/bivouacfs/bivouac/metadata/cluster"
+	"github.com/bivouacfs/bivouac/stagein/source"
+)
+
+// sparseFormats is the options by which GNU tar writes each of its formats.
+var sparseFormats = map[string][]string{
+	"old gnu": {"--format=gnu"},
+	"0.0":     {"--format=posix", "--sparse-version=0.0"},
+	"0.1":     {"--format=posix", "--sparse-version=0.1"},
+	"1.0":     {"--format=posix", "--sparse-version=1.0"},
+}
+
+// sparseTar has the real tar make an archive of files with holes in each format.
+func sparseTar(t *testing.T, sizes func(dir string) error, f func(t *testing.T, archive []byte)) {
+	t.Helper()
+	program, err := exec.LookPath("tar")
+	if err != nil {
+		t.Skip("no tar program")
+	}
+	dir := t.TempDir()
+	if err := sizes(dir); err != nil {
+		t.Fatal(err)
+	}
+	for name, options := range sparseFormats {
+		t.Run(name, func(t *testing.T) {
+			args := append([]string{"-C", dir, "-S", "--sort=name", "-cf", "-"}, options...)
+			archive, err := exec.Command(program, append(args, ".")...).Output()
+			if err != nil {
+				t.Fatal(err)
+			}
+			f(t, archive)
+		})
+	}
+}
+
+// holey writes a file of size bytes with data at the given places.
+func holey(path string, r *rand.Rand, size int64, at ...int64) error {
+	f, err := os.Create(path)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	if err := f.Truncate(size); err != nil {
+		return err
+	}
+	for _, off := range at {
+		b := randBytes(r, int(min(700, size-off)))
+		if _, err := f.WriteAt(b, off); err != nil {
+			return err
+		}
+	}
+	return f.Close()
+}
+
+// TestTarSparse: sparse members of every format of GNU tar have the bytes that
+// archive/tar reads, on however many nodes, cut anywhere, also striped.
+func TestTarSparse(t *testing.T) {
+	r := seed(t)
+	made := func(dir string) error {
+		var many []int64
+		for i := range int64(60) { // more than any header has room for
+			many = append(many, i*8192)
+		}
+		for name, c := range map[string]struct {
+			size int64
+			at   []int64
+		}{
+			"a-plain": {3000, []int64{0, 700, 1400, 2100, 2800}}, "b-front": {20_000, []int64{0}}, "c-end": {20_000, []int64{19_700}},
+			"d-middle": {40_000, []int64{9000, 20_480}}, "e-all": {30_000, nil}, "f-many": {60*8192 + 5, many}, "g-empty": {0, nil},
+			strings.Repeat("long", 60): {9000, []int64{8192}},
+		} {
+			if err := holey(filepath.Join(dir, name), r, c.size, c.at...); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	sparseTar(t, made, func(t *testing.T, archive []byte) {
+		if len(archive) > 400_000 {
+			t.Fatalf("the archive has %d bytes: it is not sparse", len(archive))
+		}
+		for _, stripe := range []int64{1 << 20, 4096} {
+			for nodes := 1; nodes <= 7; nodes++ {
+				checkTar(t, archive, nodes, func(j *job) { j.stripe = stripe })
+			}
+		}
+	})
+}
+
+// TestTarSparseHasHoles: nothing is stored of a hole but the last byte of an
+// object, and the sum of a huge one costs nothing.
+func TestTarSparseHasHoles(t *testing.T) {
+	r := seed(t)
+	const size = 1 << 40
+	huge := func(dir string) error { return holey(filepath.Join(dir, "huge"), r, size, 5<<30) }
+	sparseTar(t, huge, func(t *testing.T, archive []byte) {
+		j := tarJob(archive, 3)
+		j.discard, j.stripe = true, 64<<20
+		var stored atomic.Int64
+		j.target = &memTarget{put: func(_ metadata.NodeID, _ metadata.Ino, n int) error {
+			stored.Add(int64(n))
+			return nil
+		}}
+		if _, err := j.run(context.Background()); err != nil {
+			t.Fatal(err)
+		}
+		if n := stored.Load(); n == 0 || n > 64<<10 || j.sum.Bytes != size {
+			t.Errorf("%d bytes were stored, %d counted", n, j.sum.Bytes)
+		}
+	})
+}
+
+// TestTarSparseRefuses: a map that does not add up is damage, and a claim of
+// bytes that no disk has is refused before anything is stored.
+func TestTarSparseRefuses(t *testing.T) {
+	archive := func(records map[string]string, data string) []byte {
+		h := tar.Header{Name: "holes", Typeflag: tar.TypeReg, PAXRecords: map[string]string{}}
+		for k, v := range records {
+			h.PAXRecords[notSparse+k] = v
+		}
+		return asSparse(writeTar(t, tar.FormatPAX, []member{{Header: h, data: []byte(data)}, file("after", nil)}))
+	}
+	for name, c := range map[string]struct {
+		records map[string]string
+		data    string
+		want    string
+	}{
+		"order":    {map[string]string{"size": "100", "map": "50,5,10,5"}, "0123456789", "in order"},
+		"outside":  {map[string]string{"size": "100", "map": "95,10"}, "0123456789", "leaves the file"},
+		"overflow": {map[string]string{"size": "100", "map": "9223372036854775807,10"}, "0123456789", "leaves the file"},
+		"odd":      {map[string]string{"size": "100", "map": "95"}, "01234", "without a length"},
+		"less":     {map[string]string{"size": "100", "map": "0,5"}, "0123456789", "tells of 5 bytes"},
+		"bomb":     {map[string]string{"size": "9223372036854775807", "map": "0,10"}, "0123456789", "is the most"},
+		"negative": {map[string]string{"size": "-1", "map": "0,10"}, "0123456789", "GNU.sparse.size"},
+		"version":  {map[string]string{"major": "7", "minor": "0", "size": "10"}, "0123456789", "not known"},
+		"text":     {map[string]string{"major": "1", "minor": "0", "realsize": "10"}, "no number\n", "no number"},
+		"endless":  {map[string]string{"major": "1", "minor": "0", "realsize": "10"}, strings.Repeat("1", 2000), "no number"},
+		"bigmap":   {map[string]string{"major": "1", "minor": "0", "realsize": "10"}, "900000000\n", "extents"},
+	} {
+		t.Run(name, func(t *testing.T) { stageBad(t, archive(c.records, c.data), `holes"`, c.want, "at offset 0") })
+	}
+}
+
+// archive/tar writes no sparse members: their records go by another name, and get
+// their own when the archive is written.
+const notSparse = "XNU.sparse."
+
+func asSparse(archive []byte) []byte {
+	return bytes.ReplaceAll(archive, []byte(notSparse), []byte("GNU.sparse."))
+}
+
+// sparseMember is a file with holes in GNU's format 0.1.
+func sparseMember(r *rand.Rand, name string) member {
+	n := 1 + r.IntN(900)
+	h := tar.Header{Name: name, Typeflag: tar.TypeReg, PAXRecords: map[string]string{
+		notSparse + "size": fmt.Sprint(5000 + n), notSparse + "numblocks": "2", notSparse + "map": fmt.Sprintf("100,%d,4000,%d", n, n),
+	}}
+	return member{Header: h, data: randBytes(r, 2*n)}
+}
+
+// TestTarSparseStar reads a map as star writes it: no program here does.
+func TestTarSparseStar(t *testing.T) {
+	pair := func(b []byte, off, n int) { copy(b, fmt.Sprintf("%011o %011o ", off, n)) }
+	for _, extended := range []bool{false, true} {
+		archive := writeTar(t, tar.FormatUSTAR, []member{file("star", []byte("01234567890")), file("z", []byte("z"))})
+		h := archive[:512]
+		h[156] = 'S'
+		copy(h[452:], fmt.Sprintf("%011o ", 5000))
+		copy(h[508:], "tar\x00")
+		var ext []byte
+		if extended {
+			ext = make([]byte, 512)
+			pair(ext, 1000, 5)
+			pair(ext[24:], 3000, 6)
+			h[355] = 1
+		} else {
+			pair(h[356:], 1000, 5)
+			pair(h[380:], 3000, 6)
+		}
+		fixSum(h)
+		archive = append(append(bytes.Clone(h), ext...), archive[512:]...)
+		want := make([]byte, 5000)
+		copy(want[1000:], "01234")
+		copy(want[3000:], "567890")
+		for nodes := 1; nodes <= 3; nodes++ {
+			got, err := tarJob(archive, nodes).run(context.Background())
+			if err != nil || got["star"].Data != string(want) || got["z"].Data != "z" {
+				t.Errorf("extended %v, %d nodes: %d bytes, z %q, %v", extended, nodes, len(got["star"].Data), got["z"].Data, err)
+			}
+		}
+	}
+}
+
+// TestTarSparseTruncated: a cut at any place is an error or a whole tree.
+func TestTarSparseTruncated(t *testing.T) {
+	r := seed(t)
+	made := func(dir string) error {
+		return holey(filepath.Join(dir, "holes"), r, 90_000, 0, 9000, 20_480, 40_960, 61_440, 89_500)
+	}
+	sparseTar(t, made, func(t *testing.T, archive []byte) {
+		for cut := 512; cut < len(archive); cut += 1 + r.IntN(400) {
+			got, err := tarJob(archive[:cut], 1+r.IntN(4)).run(context.Background())
+			if err != nil {
+				continue
+			}
+			want, err := twin(archive[:cut])
+			if err != nil {
+				t.Errorf("cut at %d: staged, but archive/tar says %v", cut, err)
+				continue
+			}
+			checkTree(t, got, want)
+		}
+	})
+}
+
+func TestZerosCRC(t *testing.T) {
+	for _, n := range []int{0, 1, 2, 3, 511, 4096, 100_001} {
+		if got, want := zerosCRC(int64(n)), crc32.Checksum(make([]byte, n), castagnoli); got != want {
+			t.Errorf("zerosCRC(%d) = %08x, want %08x", n, got, want)
+		}
+	}
+}
+
+func TestLastBytes(t *testing.T) {
+	striped := metadata.Layout{Kind: metadata.Striped, ChunkSize: 10}
+	for _, c := range []struct {
+		l     metadata.Layout
+		width int
+		size  int64
+		want  string
+	}{
+		{metadata.Layout{Kind: metadata.Local}, 1, 25, "[24]"}, {striped, 3, 25, "[24 19 9]"}, {striped, 3, 5, "[4]"},
+		{striped, 2, 40, "[39 29]"}, {striped, 1, 40, "[39]"},
+	} {
+		if got := fmt.Sprint(lastBytes(c.l, c.width, c.size)); got != c.want {
+			t.Errorf("lastBytes(%+v, %d, %d) = %s, want %s", c.l, c.width, c.size, got, c.want)
+		}
+	}
+}
+
+func TestSeamOfSparseIsChecked(t *testing.T) {
+	m, err := source.NewSparse([]int64{0, 5000, 1 << 30, 1000}, 1<<40, 6000)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := Part{Index: 2, Off: 4096, End: 8192}
+	good := Seam{Member: &SeamMember{Off: 512, Size: 1 << 40, Sparse: m}}
+	if err := good.check(p, 10_000); err != nil {
+		t.Error(err)
+	}
+	lie := *m
+	lie.Stored++
+	for _, bad := range []SeamMember{{Off: 512, Size: 7, Sparse: m}, {Off: 512, Size: 1 << 40, Sparse: &lie}, {Off: 512, Size: -1, Sparse: &source.Sparse{Size: -1}}} {
+		s := Seam{Member: &bad}
+		if err := s.check(p, 10_000); err == nil {
+			t.Errorf("%+v was taken", bad)
+		}
+	}
+}
+
+// TestSparseIsFetchedAgain: what a lost node had of sparse members is fetched by
+// the others, holes and all, from a plain tar and from a compressed one.
+func TestSparseIsFetchedAgain(t *testing.T) {
+	r := seed(t)
+	made := func(dir string) error {
+		var errs []error
+		for i := range 12 {
+			size := int64(2000 + 9000*i)
+			errs = append(errs, holey(filepath.Join(dir, fmt.Sprint("f", i)), r, size, size/3&^4095, size/2&^4095, size-1500))
+		}
+		return errors.Join(append(errs, holey(filepath.Join(dir, "none"), r, 50_000))...)
+	}
+	sparseTar(t, made, func(t *testing.T, archive []byte) {
+		for _, kind := range []string{"a.tar", "a.tar.gz"} {
+			for _, stripe := range []int64{1 << 20, 4096} {
+				s := newRack(t, 4, "/src/"+kind, Options{})
+				s.stripe, s.region = stripe, 1024
+				b := archive
+				if kind == "a.tar.gz" {
+					b = gzipped(t, archive)
+				}
+				s.fs.add(s.path, source.TypeRegular|0o644, b)
+				want, err := twin(archive)
+				if err != nil {
+					t.Fatal(err)
+				}
+				for path, e := range want {
+					s.want[path] = e.Data
+				}
+				got, err := s.run(context.Background())
+				if err != nil {
+					t.Fatal(err)
+				}
+				checkTree(t, got, want)
+				files, err := filesOfParts(s.records, s.sums)
+				if err != nil {
+					t.Fatal(err)
+				}
+				for k := range s.target.objects {
+					if k.node == 2 {
+						delete(s.target.objects, k)
+					}
+				}
+				m, dir := testMap(4), t.TempDir()
+				s.fillStaged(m, files, dir)
+				m = m.WithState(2, cluster.Down, "")
+				s.fillStaged(m, files, dir)
+				s.holds(m, files)
+			}
+		}
+	})
+}
