@@ -2,7 +2,9 @@ package fsclient
 
 import (
 	"context"
+	"fmt"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/bivouacfs/bivouac/datapath"
@@ -45,6 +47,19 @@ func (c *Client) Statfs(ctx context.Context) (datapath.Space, error) {
 		return t, nil
 	}
 	return c.measure(ctx), nil
+}
+
+// StatDataset is the size of the dataset that ino is in, which is full; its
+// Objects are what has a name in it.
+func (c *Client) StatDataset(ino metadata.Ino) (datapath.Space, error) {
+	if c.cfg.Sealed != nil {
+		for _, ds := range c.cfg.Sealed.Datasets() {
+			if ds.ID == ino.Dataset() {
+				return datapath.Space{Capacity: ds.Bytes, Used: ds.Bytes, Objects: ds.Files + ds.Dirs}, nil
+			}
+		}
+	}
+	return datapath.Space{}, fmt.Errorf("inode %v: its dataset is not there: %w", ino, syscall.ESTALE)
 }
 
 func (s *spaceCache) fresh(now time.Time) (datapath.Space, bool) {

@@ -169,12 +169,14 @@ func (s *fsys) forget(dirs []metadata.Ino) {
 
 // dropPages has the kernel drop what it has read of files.
 func (s *fsys) dropPages(files []metadata.Ino) {
-	server := s.server.Load()
-	if server == nil {
-		return // nothing was read yet
+	servers := s.covers.servers()
+	if server := s.server.Load(); server != nil { // else nothing was read yet
+		servers = append(servers, server)
 	}
-	for _, f := range files {
-		_ = server.InodeNotify(uint64(f), 0, 0) // what the kernel does not know is no error
+	for _, server := range servers {
+		for _, f := range files {
+			_ = server.InodeNotify(uint64(f), 0, 0) // what the kernel does not know is no error
+		}
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log"
 	"os"
+	"sync"
 	"syscall"
 
 	"github.com/hanwen/go-fuse/v2/fuse"
@@ -26,6 +27,38 @@ const CoverMemory = (coverBackground + idleReaders) * maxWrite
 type Cover struct {
 	server *fuse.Server
 	served chan struct{} // closed when Serve returns
+	all    *covers
+}
+
+// covers is those that are served.
+type covers struct {
+	mu  sync.Mutex
+	all map[*Cover]struct{} // guarded by mu
+}
+
+func (c *covers) add(x *Cover) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.all == nil {
+		c.all = make(map[*Cover]struct{})
+	}
+	c.all[x] = struct{}{}
+}
+
+func (c *covers) remove(x *Cover) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.all, x)
+}
+
+// servers is the connections of the covers.
+func (c *covers) servers() (all []*fuse.Server) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for x := range c.all {
+		all = append(all, x.server)
+	}
+	return all
 }
 
 // Cover answers for the dataset whose root directory is root, on dev: that is a
@@ -51,13 +84,15 @@ func (m *Mount) Cover(dev *os.File, root metadata.Ino) (*Cover, error) {
 	if err != nil {
 		return nil, fmt.Errorf("cover of inode %v: %w", root, err)
 	}
-	return &Cover{server: server, served: make(chan struct{})}, nil
+	return &Cover{server: server, served: make(chan struct{}), all: &m.fs.covers}, nil
 }
 
 // Serve answers the kernel until the cover is taken away and nobody uses it any
 // more. It is called once.
 func (c *Cover) Serve() {
 	defer close(c.served)
+	c.all.add(c)
+	defer c.all.remove(c)
 	c.server.Serve()
 }
 
@@ -118,8 +153,9 @@ func (c *coverFS) ListXAttr(cancel <-chan struct{}, h *fuse.InHeader, dest []byt
 	return c.s.ListXAttr(cancel, h, dest)
 }
 
-// StatFs is the space of the whole job.
+// StatFs is the size of the dataset.
 func (c *coverFS) StatFs(cancel <-chan struct{}, h *fuse.InHeader, out *fuse.StatfsOut) fuse.Status {
+	c.at(h)
 	return c.s.StatFs(cancel, h, out)
 }
 

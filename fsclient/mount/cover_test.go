@@ -92,6 +92,39 @@ func TestCoverCounts(t *testing.T) {
 	}
 }
 
+// TestStatDataset: df in a dataset shows how large that is, and that it is full.
+func TestStatDataset(t *testing.T) {
+	bothWays(t, func(t *testing.T, j *job) {
+		for _, path := range []string{filepath.Join(j.dirs[0], "data", "set"), j.file(0, 0)} {
+			var st syscall.Statfs_t
+			check(t, syscall.Statfs(path, &st))
+			if st.Blocks*uint64(st.Bsize) != uint64(j.sealed.set.Bytes) || st.Bfree != 0 || st.Bavail != 0 ||
+				st.Files != sealedFiles+3 || st.Ffree != 0 || st.Namelen != metadata.MaxName {
+				t.Errorf("statfs of %s = %+v", path, st)
+			}
+		}
+	})
+}
+
+// TestDropPages: what the kernel has read of a file is read again when it was
+// told that it is not right.
+func TestDropPages(t *testing.T) {
+	bothWays(t, func(t *testing.T, j *job) {
+		wantFile(t, j.file(0, 1), sealedContent(1))
+		was := j.mounts[0].Stats().Calls
+		wantFile(t, j.file(0, 1), sealedContent(1))
+		if n := j.calls(0, was)["read"]; n != 0 {
+			t.Fatalf("%d reads of what the kernel has", n)
+		}
+		j.mounts[0].DropPages([]metadata.Ino{metadata.Ino(stat(t, j.file(0, 1)).Ino)})
+		was = j.mounts[0].Stats().Calls
+		wantFile(t, j.file(0, 1), sealedContent(1))
+		if n := j.calls(0, was)["read"]; n != 1 {
+			t.Errorf("%d reads of what it has no more, want 1", n)
+		}
+	})
+}
+
 // TestCoverRoot: the root of a cover is the directory that it covers, on a
 // device of its own.
 func TestCoverRoot(t *testing.T) {
@@ -112,12 +145,6 @@ func TestCoverRoot(t *testing.T) {
 	}
 	if !slices.Equal(names, []string{"big", "link", "train"}) {
 		t.Errorf("the dataset has %q", names)
-	}
-	var below, above syscall.Statfs_t
-	check(t, syscall.Statfs(j.dirs[0], &below))
-	check(t, syscall.Statfs(set, &above))
-	if above.Blocks != below.Blocks || above.Namelen != below.Namelen {
-		t.Errorf("statfs = %+v, want as below %+v", above, below)
 	}
 	node := make([]byte, 16)
 	for i := range 3 {

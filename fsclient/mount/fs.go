@@ -9,6 +9,7 @@ import (
 	"github.com/hanwen/go-fuse/v2/fuse"
 	"github.com/sirupsen/logrus"
 
+	"github.com/bivouacfs/bivouac/datapath"
 	"github.com/bivouacfs/bivouac/fsclient"
 	"github.com/bivouacfs/bivouac/metadata"
 )
@@ -30,6 +31,7 @@ type fsys struct {
 	server     atomic.Pointer[fuse.Server] // since Init
 	mapsDirect bool                        // since Init: what is not kept in pages can be mapped shared all the same
 	backings   backings
+	covers     covers
 	trace      atomic.Pointer[func(Request)] // nil is nobody
 	warned     atomic.Int64                  // when the last error was logged as a warning, Unix seconds
 }
@@ -88,10 +90,14 @@ func (s *fsys) call(o op, cancel <-chan struct{}, h *fuse.InHeader, fn func(ctx 
 	return s.failed(o, h.NodeId, err)
 }
 
-// StatFs is the space of the whole job.
+// StatFs is the space of the whole job; in a dataset, that one's size.
 func (s *fsys) StatFs(cancel <-chan struct{}, h *fuse.InHeader, out *fuse.StatfsOut) fuse.Status {
 	return s.call(opStatfs, cancel, h, func(ctx context.Context) error {
-		sp, err := s.client.Statfs(ctx)
+		statfs := s.client.Statfs
+		if ino := metadata.Ino(h.NodeId); ino.Sealed() {
+			statfs = func(context.Context) (datapath.Space, error) { return s.client.StatDataset(ino) }
+		}
+		sp, err := statfs(ctx)
 		if err != nil {
 			return err
 		}
@@ -100,6 +106,12 @@ func (s *fsys) StatFs(cancel <-chan struct{}, h *fuse.InHeader, out *fuse.Statfs
 		out.Blocks = uint64(max(sp.Capacity, sp.Used) / block)
 		out.Bfree = uint64(max(sp.Free, 0) / block)
 		out.Bavail = out.Bfree
+		if metadata.Ino(h.NodeId).Sealed() {
+			out.Blocks = uint64(sp.Used+block-1) / block
+			out.Files = uint64(sp.Objects)
+			out.NameLen = metadata.MaxName
+			return nil
+		}
 		out.Files = metadata.MaxCounter
 		out.Ffree = metadata.MaxCounter - uint64(max(sp.Objects, 0))
 		out.NameLen = metadata.MaxName

@@ -238,7 +238,7 @@ func newSealed(t *testing.T, j *job) *sealed {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &sealed{set: cluster.Dataset{ID: ds, Name: "set", Phase: cluster.Sealed}, table: tab}
+	return &sealed{set: cluster.Dataset{ID: ds, Name: "set", Phase: cluster.Sealed, Files: sealedFiles + 1, Dirs: 2, Bytes: 100 << 20}, table: tab}
 }
 
 // pattern is n bytes of which no two pages are alike.
