@@ -166,6 +166,7 @@ type Daemon struct {
 	client atomic.Pointer[Client]
 	run    metadata.Run
 	forget atomic.Pointer[RevokeFunc]
+	tree   atomic.Pointer[TreeFunc]
 	pages  atomic.Pointer[DropPagesFunc]
 	kick   chan struct{} // report at once; one is enough
 

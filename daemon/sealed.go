@@ -79,6 +79,28 @@ func (d *Daemon) Datasets() []cluster.Dataset {
 	return all
 }
 
+// TreeFunc is told of a dataset whose tree can be read on this node, more than
+// once. It must not wait.
+type TreeFunc func(ds cluster.Dataset, sum manifest.Summary)
+
+// SetTree gives the daemon somebody to tell of datasets.
+func (d *Daemon) SetTree(f TreeFunc) {
+	d.tree.Store(&f)
+	d.tellTrees() // of those that were there before
+}
+
+func (d *Daemon) tellTrees() {
+	f := d.tree.Load()
+	if f == nil {
+		return
+	}
+	for _, ds := range d.Datasets() {
+		if x, ok := d.table.get(ds.ID); ok {
+			(*f)(ds, x.summary)
+		}
+	}
+}
+
 // ingestLoop does what the registry asks of every node for each dataset.
 func (d *Daemon) ingestLoop(ctx context.Context) {
 	for {
@@ -87,6 +109,7 @@ func (d *Daemon) ingestLoop(ctx context.Context) {
 		for _, ds := range v.Datasets {
 			again = !d.follow(ctx, ds) || again
 		}
+		d.tellTrees()
 		var retry <-chan time.Time
 		if again {
 			retry = time.After(4 * d.cfg.Timing.Report)

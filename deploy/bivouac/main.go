@@ -92,6 +92,6 @@ Without Slurm, on this machine:
 		Version:       version,
 	}
 	c.AddCommand(upCmd(), downCmd(), statusCmd(), stageInCmd(), stageOutCmd(), waitCmd(), reportCmd(), skippedCmd(), traceCmd(), verifyCmd(), checkCmd(), locateCmd(),
-		daemonCmd(), keeperCmd(), prologCmd(), epilogCmd(), checkOptionsCmd(), versionCmd(), manCmd())
+		daemonCmd(), keeperCmd(), coverCmd(), prologCmd(), epilogCmd(), checkOptionsCmd(), versionCmd(), manCmd())
 	return c
 }

@@ -36,6 +36,7 @@ type node struct {
 	memory daemon.Memory // the most that it takes
 	backer mount.Backer  // nil: the mount asks the kernel by itself
 	ended  chan struct{} // closed when the mount is gone
+	covers *covers
 	// watched says that a keeper wants to hear that the mount answers.
 	watched bool
 }
@@ -96,6 +97,7 @@ func (n *node) openMount(start daemon.Start) error {
 	if start.Fuse {
 		dir = fmt.Sprintf("/dev/fd/%d", daemon.FuseFD)
 	}
+	n.covers = newCovers(n, n.covererOf(start))
 	n.mount, err = mount.New(mount.Config{
 		Client: n.client, Dir: dir, Point: n.job.Dirs.Mount, AllowOther: start.Fuse || os.Geteuid() == 0, UID: n.job.UID, GID: n.job.GID,
 		Virtual: n.virtual, Backer: n.backer, Log: n.log.WithField("part", "mount"),
@@ -113,6 +115,7 @@ func (n *node) openMount(start daemon.Start) error {
 	if err := n.mount.Ready(); err != nil {
 		return fmt.Errorf("mount %s: %w", n.job.Dirs.Mount, err)
 	}
+	d.SetTree(n.covers.see)
 	return nil
 }
 
@@ -276,9 +279,11 @@ const maxTrouble = 8 << 10
 // close takes the mount away first, so that nobody waits for a daemon that stops.
 func (n *node) close() {
 	signal.Ignore(syscall.SIGTERM, os.Interrupt)
+	n.covers.stop()
 	if err := n.mount.Unmount(); err != nil {
 		n.log.WithError(err).Warn("unmount")
 	}
+	n.covers.wait()
 	n.client.Close()
 	if err := n.daemon.Close(); err != nil {
 		n.log.WithError(err).Warn("close")

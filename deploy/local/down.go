@@ -62,7 +62,10 @@ func teardown(s *State, grace time.Duration) error {
 	points := make(map[string]bool)
 	for _, m := range left {
 		points[m] = true
-		errs = append(errs, unmount(m))
+		mounts.Abort(m)
+	}
+	for _, m := range left {
+		errs = append(errs, unmountAt(m))
 	}
 	if err := errors.Join(errs...); err != nil {
 		return err // what is below a mount must not be removed
@@ -97,6 +100,7 @@ func removePoint(dir string) error {
 	if !errors.Is(err, syscall.EBUSY) {
 		return err
 	}
+	mounts.Abort(dir)
 	if err := unmount(dir); err != nil {
 		return err
 	}
@@ -136,11 +140,20 @@ func waitGone(nodes []Node, d time.Duration) bool {
 	}
 }
 
+// unmountAt is unmount, if there is anything at path: what lay below another
+// mount has gone with it.
+func unmountAt(path string) error {
+	at, err := mounts.At(path)
+	if err != nil || len(at) == 0 {
+		return err
+	}
+	return unmount(path)
+}
+
 // unmount ends a mount whose server is gone, or as good as gone: a daemon that
 // was killed while a thread of its own waited for its mount is not gone before
 // the connection is aborted.
 func unmount(path string) error {
-	mounts.Abort(path)
 	err := unix.Unmount(path, unix.MNT_FORCE|unix.MNT_DETACH)
 	if err == nil || errors.Is(err, unix.EINVAL) {
 		return nil

@@ -160,15 +160,16 @@ func real(dir string) (string, error) {
 }
 
 // mountpoints is those of nodes in dir, and what is mounted below them, the
-// innermost first.
+// outermost first: to reach what is below a mount, its daemon would be asked.
 func mountpoints(dir string) ([]string, error) {
 	table, err := mounts.Table()
 	var found []string
-	for _, m := range slices.Backward(table) {
+	for _, m := range table {
 		if ofNode(dir, m.Path) {
 			found = append(found, m.Path)
 		}
 	}
+	slices.SortStableFunc(found, func(a, b string) int { return len(a) - len(b) })
 	return found, err
 }
 

@@ -1,5 +1,6 @@
 // Package mounts reads the mount table of this namespace. Unlike a stat it
-// never asks a mount itself, so a dead one cannot hold who reads.
+// never asks a mount itself, so a dead one cannot hold who reads. What has to ask
+// one, because it is to be mounted in it (Cover), is done by a process of its own.
 package mounts
 
 import (

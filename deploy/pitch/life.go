@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/bivouacfs/bivouac/daemon"
+	"github.com/bivouacfs/bivouac/deploy/mounts"
 )
 
 const (
@@ -82,7 +83,7 @@ func (c *child) live(until time.Time, first bool) error {
 	if err != nil || c.k.isLeaving() {
 		return err
 	}
-	if err := setReadAhead(c.k.place.mount()); err != nil {
+	if err := mounts.SetReadAhead(c.k.place.mount()); err != nil {
 		c.k.log.WithError(err).Debug("the read-ahead stays as it is")
 	}
 	if first {

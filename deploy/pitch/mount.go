@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
-	"strconv"
 	"strings"
 	"time"
 
@@ -17,10 +15,7 @@ import (
 
 const (
 	fuseDevice = "/dev/fuse"
-	fuseType   = "fuse.bivouac"
-	// readAhead is what the kernel reads ahead on the mount, in KiB: some
-	// requests of the largest size at once, as in package mount.
-	readAhead = 4096
+	fuseType   = mounts.FUSEType
 )
 
 // mountFuse mounts a new connection at path for the user and returns its
@@ -53,17 +48,6 @@ func propagates(dir string) bool {
 		}
 	}
 	return best.Shared
-}
-
-// setReadAhead raises the read-ahead of the mount at path. What it is by
-// default is only slower.
-func setReadAhead(path string) error {
-	at, err := mounts.At(path)
-	if err != nil || len(at) == 0 {
-		return errors.Join(err, fmt.Errorf("%s is not mounted", path))
-	}
-	f := filepath.Join("/sys/class/bdi", at[len(at)-1].Dev, "read_ahead_kb")
-	return os.WriteFile(f, []byte(strconv.Itoa(readAhead)), 0)
 }
 
 // maxStacked is how many mounts, one upon the other, unmount takes away.

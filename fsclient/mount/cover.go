@@ -64,6 +64,7 @@ func (c *covers) servers() (all []*fuse.Server) {
 // Cover answers for the dataset whose root directory is root, on dev: that is a
 // descriptor of /dev/fuse, which somebody has mounted read-only over the
 // directory. Who uses it waits until Serve runs. dev is the caller's to close.
+// Unmount takes covers away, too.
 func (m *Mount) Cover(dev *os.File, root metadata.Ino) (*Cover, error) {
 	fd, err := unix.FcntlInt(dev.Fd(), unix.F_DUPFD_CLOEXEC, 0)
 	if err != nil {
@@ -84,6 +85,7 @@ func (m *Mount) Cover(dev *os.File, root metadata.Ino) (*Cover, error) {
 	if err != nil {
 		return nil, fmt.Errorf("cover of inode %v: %w", root, err)
 	}
+	m.covered.Store(true)
 	return &Cover{server: server, served: make(chan struct{}), all: &m.fs.covers}, nil
 }
 
@@ -181,12 +183,15 @@ func (c *coverFS) Flush(_ <-chan struct{}, _ *fuse.FlushIn) fuse.Status {
 // Read reads from a file that the kernel has opened by itself.
 func (c *coverFS) Read(cancel <-chan struct{}, in *fuse.ReadIn, buf []byte) (res fuse.ReadResult, code fuse.Status) {
 	code = c.s.call(opRead, cancel, &in.InHeader, func(ctx context.Context) error {
+		if r := traced(ctx); r != nil {
+			r.what = span(in.Offset, uint64(in.Size))
+		}
 		a, err := c.s.client.Getattr(ctx, metadata.Ino(in.NodeId))
 		if err != nil {
 			return held(err)
 		}
 		n, err := c.s.client.ReadFile(ctx, a, buf[:min(len(buf), int(in.Size))], int64(in.Offset))
-		res = fuse.ReadResultData(buf[:n])
+		res = inMemory(buf[:n])
 		return held(err)
 	})
 	if code != fuse.OK {

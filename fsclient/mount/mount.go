@@ -10,6 +10,7 @@ import (
 	"runtime/debug"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -92,6 +93,8 @@ type Mount struct {
 	fs     *fsys
 	server *fuse.Server
 	served chan struct{} // closed when Serve returns
+
+	covered atomic.Bool // something may be mounted below
 }
 
 // New mounts. Who uses the mount waits until Serve runs.
@@ -213,6 +216,9 @@ func (m *Mount) Unmount() error {
 	if m.adopted() {
 		return nil
 	}
+	if m.covered.Load() {
+		return m.unmountAll()
+	}
 	err := m.server.Unmount()
 	if err == nil {
 		<-m.served
@@ -222,6 +228,25 @@ func (m *Mount) Unmount() error {
 		return fmt.Errorf("unmount %s: %w", m.cfg.Dir, err)
 	}
 	m.cfg.Log.WithError(err).Warn("mount was in use and is detached")
+	return nil
+}
+
+// uncoverTime is how long those who use a mount with covers may take to leave.
+const uncoverTime = time.Second
+
+// unmountAll takes the covers away with the mount, at one blow: to take away one
+// by one this process would have to look their names up in its own mount.
+func (m *Mount) unmountAll() error {
+	if err := unix.Unmount(m.cfg.Dir, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW); err != nil {
+		return fmt.Errorf("unmount %s: %w", m.cfg.Dir, err)
+	}
+	t := time.NewTimer(uncoverTime)
+	defer t.Stop()
+	select {
+	case <-m.served:
+	case <-t.C:
+		m.cfg.Log.Warn("mount was in use and is detached")
+	}
 	return nil
 }
 

@@ -1,0 +1,211 @@
+package mounts
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// FUSEType is the type of our mounts.
+const FUSEType = "fuse.bivouac"
+
+// readAhead is what the kernel reads ahead on our mounts, in KiB: some requests
+// of the largest size at once, as in package mount.
+const readAhead = 4096
+
+// coverTime bounds the mounting of a cover.
+const coverTime = 10 * time.Second
+
+// coverFD is where a helper has the socket to who wants the cover.
+const coverFD = 3
+
+// Cover is a read-only mount that is to lie over the directory data/Name of the
+// mount at Base, for the user UID. The tree below Base is served by that user,
+// so nothing there is believed, and nobody waits for it but a helper: a process
+// that does nothing else and can be killed.
+type Cover struct {
+	Base, Name string
+	UID, GID   uint32
+}
+
+func (c *Cover) validate() error {
+	if c.Name == "" || c.Name == "." || c.Name == ".." || len(c.Name) > unix.NAME_MAX || strings.ContainsAny(c.Name, "/\x00") {
+		return fmt.Errorf("cover of %q: not a name: %w", c.Name, syscall.EINVAL)
+	}
+	return nil
+}
+
+// Mount has a helper, which is program's command cover, mount c. It returns the
+// descriptor of /dev/fuse that has to be served then, and end, which waits for
+// the helper: that goes on until the cover answers, and takes it away if it does
+// not.
+func (c Cover) Mount(ctx context.Context, program string) (dev *os.File, end func(), err error) {
+	if err := c.validate(); err != nil {
+		return nil, nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, coverTime)
+	near, far, err := socketpair()
+	if err != nil {
+		cancel()
+		return nil, nil, err
+	}
+	defer near.Close()
+	var said strings.Builder
+	cmd := exec.CommandContext(ctx, program, "cover", c.Base, c.Name, fmt.Sprint(c.UID), fmt.Sprint(c.GID))
+	cmd.Stderr, cmd.Dir = &said, "/"
+	cmd.Env = []string{"LANG=C.UTF-8"}
+	cmd.ExtraFiles = []*os.File{far} // coverFD
+	cmd.WaitDelay = time.Second
+	err = cmd.Start()
+	_ = far.Close() // the helper has its own
+	if err != nil {
+		cancel()
+		return nil, nil, fmt.Errorf("cover of %s: %w", c.Name, err)
+	}
+	end = func() {
+		_ = cmd.Wait() // it has said what is wrong
+		cancel()
+	}
+	if dev, err = receiveFile(ctx, near); err != nil {
+		end()
+		return nil, nil, fmt.Errorf("cover of %s: %w: %s", c.Name, err, strings.TrimSpace(said.String()))
+	}
+	return dev, end, nil
+}
+
+func socketpair() (near *net.UnixConn, far *os.File, err error) {
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, nil, err
+	}
+	far = os.NewFile(uintptr(fds[1]), "cover")
+	f := os.NewFile(uintptr(fds[0]), "cover")
+	defer f.Close()
+	conn, err := net.FileConn(f)
+	if err != nil {
+		_ = far.Close()
+		return nil, nil, err
+	}
+	return conn.(*net.UnixConn), far, nil
+}
+
+// receiveFile waits for one packet with one descriptor in it.
+func receiveFile(ctx context.Context, conn *net.UnixConn) (*os.File, error) {
+	if d, ok := ctx.Deadline(); ok {
+		_ = conn.SetReadDeadline(d) // a socket has deadlines
+	}
+	defer context.AfterFunc(ctx, func() { _ = conn.SetReadDeadline(time.Now()) })()
+	oob := make([]byte, unix.CmsgSpace(4))
+	_, n, _, _, err := conn.ReadMsgUnix(make([]byte, 1), oob)
+	if err != nil {
+		return nil, err
+	}
+	msgs, err := unix.ParseSocketControlMessage(oob[:n])
+	if err != nil || len(msgs) != 1 {
+		return nil, fmt.Errorf("nothing was mounted: %w", syscall.EPROTO)
+	}
+	fds, err := unix.ParseUnixRights(&msgs[0])
+	if err != nil || len(fds) != 1 {
+		return nil, fmt.Errorf("nothing was mounted: %w", syscall.EPROTO)
+	}
+	unix.CloseOnExec(fds[0])
+	return os.NewFile(uintptr(fds[0]), "/dev/fuse"), nil
+}
+
+// Help is the helper's work: it mounts c, hands its descriptor over, and raises
+// the read-ahead once the cover answers. If it does not, it is taken away.
+func (c Cover) Help() error {
+	if err := c.validate(); err != nil {
+		return err
+	}
+	dev, err := c.mount()
+	if err != nil {
+		return err
+	}
+	path := filepath.Join(c.Base, "data", c.Name)
+	err = unix.Sendmsg(coverFD, []byte{0}, unix.UnixRights(int(dev.Fd())), nil, unix.MSG_NOSIGNAL)
+	_ = dev.Close() // who has it now serves it
+	if err == nil {
+		_, err = os.Stat(path) // waits for the first answer
+	}
+	if err != nil {
+		return errors.Join(fmt.Errorf("cover of %s: %w", c.Name, err), unix.Unmount(path, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW))
+	}
+	return SetReadAhead(path)
+}
+
+// mount mounts c over the directory that the base shows now. What the base says
+// is followed nowhere else.
+func (c Cover) mount() (*os.File, error) {
+	dir, err := c.dir()
+	if err != nil {
+		return nil, fmt.Errorf("cover of %s: %w", c.Name, err)
+	}
+	defer unix.Close(dir)
+	dev, err := os.OpenFile("/dev/fuse", os.O_RDWR, 0)
+	if err != nil {
+		return nil, err
+	}
+	data := fmt.Sprintf("fd=%d,rootmode=40000,user_id=%d,group_id=%d,allow_other,default_permissions,max_read=1048576", dev.Fd(), c.UID, c.GID)
+	err = unix.Mount("bivouac", "/proc/self/fd/"+strconv.Itoa(dir), FUSEType, unix.MS_RDONLY|unix.MS_NOSUID|unix.MS_NODEV, data)
+	if err != nil {
+		_ = dev.Close() // nothing is mounted by it
+		return nil, fmt.Errorf("cover of %s: %w", c.Name, err)
+	}
+	return dev, nil
+}
+
+// dir opens the directory that is to be covered: by plain names, within the one
+// mount of ours that is at Base.
+func (c Cover) dir() (int, error) {
+	at, err := At(c.Base)
+	if err != nil {
+		return -1, err
+	}
+	if len(at) == 0 || at[len(at)-1].FSType != FUSEType {
+		return -1, fmt.Errorf("%s is no mount of ours: %w", c.Base, syscall.EINVAL)
+	}
+	base, err := unix.Open(c.Base, unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return -1, err
+	}
+	defer unix.Close(base)
+	how := unix.OpenHow{
+		Flags:   unix.O_PATH | unix.O_DIRECTORY | unix.O_NOFOLLOW | unix.O_CLOEXEC,
+		Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_XDEV,
+	}
+	return unix.Openat2(base, "data/"+c.Name, &how)
+}
+
+// SetReadAhead raises the read-ahead of the mount at path. What it is by
+// default is only slower.
+func SetReadAhead(path string) error {
+	at, err := At(path)
+	if err != nil || len(at) == 0 {
+		return errors.Join(err, fmt.Errorf("%s is not mounted", path))
+	}
+	f := filepath.Join("/sys/class/bdi", at[len(at)-1].Dev, "read_ahead_kb")
+	return os.WriteFile(f, []byte(strconv.Itoa(readAhead)), 0)
+}
+
+// Under is the mounts at path and below it, the newest last.
+func Under(path string) ([]Entry, error) {
+	table, err := Table()
+	var under []Entry
+	for _, m := range table {
+		if m.Path == path || strings.HasPrefix(m.Path, strings.TrimSuffix(path, "/")+"/") {
+			under = append(under, m)
+		}
+	}
+	return under, err
+}
