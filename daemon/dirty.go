@@ -5,6 +5,7 @@ import (
 	"sync"
 
 	"github.com/bivouacfs/bivouac/metadata"
+	"github.com/bivouacfs/bivouac/stagein/source"
 )
 
 // The bounds of what is staged and not on the disk yet, of all datasets together.
@@ -71,7 +72,8 @@ func (d *dirty) wrote(ctx context.Context, to writeBacker, ino metadata.Ino, off
 	await := d.started.over(d.most - d.lazy)
 	d.mu.Unlock()
 	for _, s := range start {
-		if err := to.StartWriteBack(ctx, s.ino, s.off, s.n); err != nil {
+		err := source.Low(func() error { return to.StartWriteBack(ctx, s.ino, s.off, s.n) })
+		if err != nil {
 			return err
 		}
 	}

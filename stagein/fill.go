@@ -355,7 +355,7 @@ func (f *Fill) hurry(p piece, fl *flight) {
 	defer f.wg.Done()
 	f.slots <- struct{}{}
 	f.demand.Add(1)
-	f.land(p, fl, f.bring(p))
+	f.land(p, fl, f.bring(p, asked))
 	<-f.slots
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -384,7 +384,7 @@ func (f *Fill) fetch(p piece) error {
 	return f.await(f.ctx, p, func(p piece) *flight {
 		fl, mine := f.begun(p)
 		if mine {
-			f.land(p, fl, f.bring(p))
+			f.land(p, fl, f.bring(p, source.Background))
 		}
 		return fl
 	})
@@ -406,10 +406,15 @@ func (f *Fill) begun(p piece) (fl *flight, mine bool) {
 	return fl, true
 }
 
+// manner is how a file is read: source.Background if nobody waits for it.
+type manner func(source.File) source.File
+
+func asked(f source.File) source.File { return f }
+
 // bring reads a piece from the source and stores it here. When it fails for good
 // that is EIO, whatever the source said: a reader did nothing wrong.
-func (f *Fill) bring(p piece) error {
-	if err := f.patiently(p, func() error { return f.bringOnce(p) }); err != nil {
+func (f *Fill) bring(p piece, of manner) error {
+	if err := f.patiently(p, func() error { return f.bringOnce(p, of) }); err != nil {
 		return fmt.Errorf("%v: %w", err, syscall.EIO)
 	}
 	return nil
@@ -443,7 +448,7 @@ func passing(err error) bool {
 	return false
 }
 
-func (f *Fill) bringOnce(p piece) error {
+func (f *Fill) bringOnce(p piece, of manner) error {
 	from, a, err := f.cfg.Files.Origin(p.ino)
 	if err != nil {
 		return err
@@ -463,6 +468,7 @@ func (f *Fill) bringOnce(p piece) error {
 	if err != nil {
 		return err
 	}
+	src.file = of(src.file)
 	pos, n, off := s.at(p.chunk, f.cfg.Self)
 	sum := xxh3.New128()
 	all := filler{end: pos + n}

@@ -192,7 +192,7 @@ func (s *Share) open(path string, was source.Info) (source.File, error) {
 	if err := unchanged(f, path, was); err != nil {
 		return nil, errors.Join(err, f.Close())
 	}
-	return counted{f, &s.count.source}, nil
+	return counted{source.Background(f), &s.count.source}, nil
 }
 
 // unchanged refuses a file that is no longer what was planned.
