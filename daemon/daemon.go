@@ -49,6 +49,7 @@
 //	fillMu     the datasets that this node fills
 //	fence      writes to the objects of datasets, against their end
 //	meter.mu   the samples of the traffic
+//	intake.mu  how far a stage-in is that this node leads
 //	outward.mu how far the stage-out is
 //	teller.mu  what the job's output was told of it
 //	dirty.mu   what was staged and is not on the disk yet

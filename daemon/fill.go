@@ -106,6 +106,9 @@ func (d *Daemon) beginFill(ds cluster.Dataset, table *manifest.Table) error {
 	if err != nil {
 		return fmt.Errorf("origins of %s: %w", ds.Name, err)
 	}
+	if err := d.dropVoid(ds.ID, o.Void); err != nil {
+		return fmt.Errorf("fill of %s: %w", ds.Name, err)
+	}
 	f, err := stagein.NewFill(stagein.FillConfig{
 		Self: d.job.Self, Files: table, Origins: o, List: list, FS: d.cfg.Source, Put: d.write, Others: others{d, ds.ID},
 		Watch:   func() (cluster.Map, <-chan struct{}) { v, changed := d.watch(); return v.Map, changed },
@@ -118,6 +121,19 @@ func (d *Daemon) beginFill(ds cluster.Dataset, table *manifest.Table) error {
 	d.fill.add(ds.ID, f)
 	d.spawn(func(ctx context.Context) { f.Run(ctx, d.nudge) })
 	return nil
+}
+
+// dropVoid removes what nodes have stored that were lost while they read parts, which
+// others have read again.
+func (d *Daemon) dropVoid(id metadata.DatasetID, void []uint16) error {
+	if len(void) == 0 {
+		return nil
+	}
+	d.stage.avoid(id, void)
+	_, err := d.data.RemoveAll(func(ino metadata.Ino) bool {
+		return ino.Sealed() && ino.Dataset() == id && isVoid(void, ino)
+	})
+	return err
 }
 
 // bootID is what tells one boot of this machine from another; "" if it cannot

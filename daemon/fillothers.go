@@ -44,7 +44,7 @@ func (o others) Claim(ctx context.Context, to metadata.NodeID, c stagein.Claim) 
 
 // Put implements stagein.Others.
 func (o others) Put(ctx context.Context, to metadata.NodeID, ino metadata.Ino, p []byte, off int64) error {
-	return target{o.d}.Put(ctx, to, ino, p, off)
+	return target{d: o.d}.Put(ctx, to, ino, p, off)
 }
 
 // Landed implements stagein.Others.

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"strconv"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -32,17 +31,19 @@ type intake struct {
 	d    *Daemon
 	ds   cluster.Dataset
 	req  stagein.Request
-	plan *stagein.Plan
+	plan *stagein.Plan // of which the parts change while they are read: planNow
 
 	over   context.Context // ends when another has begun the stage-in anew
 	end    context.CancelFunc
 	before int64        // bytes of the source that earlier turns have read
 	scans  atomic.Int64 // bytes that the scan has read so far
 
-	mu  sync.Mutex
-	now statusReply // guarded by mu; the sum over the nodes
-
-	pieces []stagein.Piece // guarded by mu; of members that were read by several nodes
+	mu    sync.Mutex
+	now   statusReply // guarded by mu; the sum over the nodes
+	parts []partState // guarded by mu; as those of plan
+	// seams is what the regions before have told, by the part that it is for.
+	seams map[int]stagein.Seam // guarded by mu
+	told  chan struct{}        // guarded by mu; closed when there is one more
 }
 
 func (in *intake) status() statusReply {
@@ -170,7 +171,7 @@ func (in *intake) run(ctx context.Context) error {
 	if scanned, err := in.scan(ctx, cfg); err != nil {
 		return err
 	} else if scanned {
-		return in.build(ctx)
+		return in.build()
 	}
 	plan, err := in.makePlan(ctx, cfg)
 	if err != nil {
@@ -186,13 +187,14 @@ func (in *intake) run(ctx context.Context) error {
 	if err := in.shares(ctx); err != nil {
 		return err
 	}
-	if err := in.gatherSkips(ctx); err != nil {
+	if err := in.gatherSkips(); err != nil {
 		return err
 	}
+	plan.Origins.Void = in.plan.Void()
 	if err := in.keepOrigins(plan.Origins); err != nil {
 		return err
 	}
-	return in.build(ctx)
+	return in.build()
 }
 
 func (in *intake) planConfig() *stagein.PlanConfig {
@@ -240,7 +242,7 @@ func (d *Daemon) freeSpace() func(metadata.NodeID) (int64, bool) {
 	g.SetLimit(32)
 	for _, id := range crew(d.View().Map) {
 		g.Go(func() error {
-			if s, err := (target{d}).store(id).Space(ctx); err == nil {
+			if s, err := (target{d: d}).store(id).Space(ctx); err == nil {
 				mu.Lock()
 				free[id] = s.Free
 				mu.Unlock()
@@ -250,35 +252,6 @@ func (d *Daemon) freeSpace() func(metadata.NodeID) (int64, bool) {
 	}
 	_ = g.Wait() // no function fails
 	return func(id metadata.NodeID) (int64, bool) { f, ok := free[id]; return f, ok }
-}
-
-func (in *intake) task(part int) string {
-	return "in-" + strconv.Itoa(int(in.ds.ID)) + "-" + strconv.Itoa(part)
-}
-
-// shares runs every part on its node. The first failure ends the others.
-func (in *intake) shares(ctx context.Context) error {
-	states := make([]stagein.Progress, len(in.plan.Parts))
-	g, ctx := errgroup.WithContext(ctx)
-	for i, p := range in.plan.Parts {
-		g.Go(func() error {
-			q := taskReq{Task: in.task(i), Plan: in.plan, Part: i}
-			err := in.d.runTask(ctx, p.Node, q, func(s taskState) {
-				in.mu.Lock()
-				states[i] = s.Progress
-				if s.Done {
-					in.pieces = append(in.pieces, s.Pieces...)
-				}
-				in.now.Progress = stagein.Sum(states)
-				in.mu.Unlock()
-			})
-			if err != nil {
-				return fmt.Errorf("%s: %w", in.d.job.Hosts[p.Node], err)
-			}
-			return nil
-		})
-	}
-	return g.Wait()
 }
 
 // beginTask has a node begin q. A connection that was broken a moment ago is no
@@ -313,9 +286,11 @@ func (d *Daemon) runTask(ctx context.Context, node metadata.NodeID, q taskReq, s
 		case err != nil && unreachable(err) && lost < 100:
 			lost++ // the map will say if the node is gone
 			if n, _ := d.View().Map.Node(node); n.State == cluster.Down {
-				return fmt.Errorf("was given up: %w", err)
+				return fmt.Errorf("%w: %w", errGivenUp, err)
 			}
 			continue
+		case errors.Is(err, syscall.ESRCH):
+			return fmt.Errorf("%w: %w", errStartedAgain, err)
 		case err != nil:
 			return err
 		}
@@ -366,8 +341,8 @@ func (in *intake) abort() {
 }
 
 // build makes the manifest of what the shares recorded.
-func (in *intake) build(ctx context.Context) error {
-	d, dir := in.d, in.d.stageDir(in.ds.ID)
+func (in *intake) build() error {
+	dir := in.d.stageDir(in.ds.ID)
 	var readers []*manifest.Reader
 	var files []*os.File
 	defer func() {
@@ -375,20 +350,12 @@ func (in *intake) build(ctx context.Context) error {
 			_ = f.Close() // read only
 		}
 	}()
-	in.mu.Lock()
-	sums, err := stagein.JoinPieces(in.pieces)
-	in.mu.Unlock()
+	sums, err := stagein.JoinPieces(in.pieces())
 	if err != nil {
 		return fmt.Errorf("manifest: %w", err)
 	}
-	for i, p := range in.plan.Parts {
-		path := filepath.Join(dir, recordsFile(i))
-		if p.Node != d.job.Self {
-			if err := d.fetch(ctx, p.Node, blobReq{Dataset: in.ds.ID, Name: recordsFile(i)}, path); err != nil {
-				return fmt.Errorf("manifest: %w", err)
-			}
-		}
-		f, err := os.Open(path)
+	for i := range in.plan.Parts { // whose records have been brought here
+		f, err := os.Open(filepath.Join(dir, recordsFile(i)))
 		if err != nil {
 			return fmt.Errorf("manifest: %w", err)
 		}

@@ -138,6 +138,7 @@ func (d *Daemon) follow(ctx context.Context, ds cluster.Dataset) bool {
 	}
 	x, ok := d.table.get(ds.ID)
 	if !ok || x.digest != ds.Digest {
+		d.stage.cancel(ds.ID) // a share that was begun again elsewhere
 		d.stage.forgetSeams(ds.ID)
 		if d.ingest(ctx, ds) != nil {
 			return false

@@ -86,7 +86,7 @@ func (s *share) run(ctx context.Context) error {
 func (s *share) stage(ctx context.Context, part stagein.Part, w, skips io.Writer) error {
 	d := s.d
 	sh, err := stagein.NewShare(stagein.ShareConfig{
-		Plan: s.plan, Part: part, FS: d.cfg.Source, Map: d.View().Map, Target: target{d},
+		Plan: s.plan, Part: part, FS: d.cfg.Source, Map: s.plan.Map, Target: target{d, s.plan.Map.Epoch},
 		SeamIn: s.seamIn, SeamOut: s.seamOut, Records: w, Skipped: skips, Scratch: d.scratch(s.plan.Dataset), Log: d.log.WithField("dataset", s.plan.Name),
 	})
 	if err != nil {
@@ -111,9 +111,10 @@ func (s *share) fetchItems(ctx context.Context, part *stagein.Part) error {
 	if err := decodeJSON(b, &got); err != nil {
 		return fmt.Errorf("stage-in: list of files: %w", err)
 	}
-	if got.Index != part.Index || got.Node != part.Node {
+	if got.Index != part.Index {
 		return fmt.Errorf("stage-in: list of files of part %d, want %d: %w", got.Index, part.Index, syscall.EPROTO)
 	}
+	got.Node, got.Try = part.Node, part.Try
 	*part = got
 	return nil
 }
@@ -131,23 +132,20 @@ func (s *share) seamIn(ctx context.Context) (stagein.Seam, error) {
 	}
 }
 
-// seamOut tells the node of the next region where this one's headers end.
+// seamOut tells where this region's headers end: to the node that leads, which
+// knows who reads the next one, also when that has to be begun again.
 func (s *share) seamOut(ctx context.Context, seam stagein.Seam) error {
-	next := s.part + 1
-	if next >= len(s.plan.Parts) {
-		return nil
-	}
-	q := seamReq{Dataset: s.plan.Dataset, Part: next, Seam: seam}
-	to := s.plan.Parts[next].Node
-	if to == s.d.job.Self {
-		_, err := s.d.onSeam(ctx, to, &q)
-		return err
-	}
-	return callJSON(ctx, s.d.peers.To(to), wire.OpStageSeam, q, nil)
+	q := seamReq{Dataset: s.plan.Dataset, Part: s.part + 1, Seam: seam}
+	return s.d.insist(ctx, s.from, 2*s.d.cfg.Timing.Down, unreachable, func() error {
+		return s.d.control(ctx, s.from, wire.OpStageSeam, q, nil)
+	})
 }
 
 // target is where staged bytes go: the owner's chunk store.
-type target struct{ d *Daemon }
+type target struct {
+	d     *Daemon
+	since metadata.Epoch // in which this began; 0 is any
+}
 
 func (t target) store(node metadata.NodeID) datapath.Store {
 	if node == t.d.job.Self {
@@ -158,17 +156,32 @@ func (t target) store(node metadata.NodeID) datapath.Store {
 
 // Put writes p to the object of ino on node. A connection that breaks is no
 // reason to give a stage-in up, as long as the map says that the node is there:
-// what was written twice is the same.
+// what was written twice is the same. A node that was lost since this began gets
+// nothing more: it takes nothing over (stagein.Origins), and who stands in for it
+// fetches what it was to have.
 func (t target) Put(ctx context.Context, node metadata.NodeID, ino metadata.Ino, p []byte, off int64) error {
 	if node == t.d.job.Self {
 		return t.d.write(ctx, ino, p, off)
 	}
-	return t.d.insist(ctx, node, 2*t.d.cfg.Timing.Down, unreachable, func() error {
-		return t.store(node).WriteAt(ctx, ino, p, off)
-	})
+	return t.unlessLost(ctx, node, func() error { return t.store(node).WriteAt(ctx, ino, p, off) })
+}
+
+func (t target) unlessLost(ctx context.Context, node metadata.NodeID, do func() error) error {
+	if t.lost(node) {
+		return ctx.Err()
+	}
+	err := t.d.insist(ctx, node, 2*t.d.cfg.Timing.Down, unreachable, do)
+	if err != nil && unreachable(err) && t.lost(node) {
+		return ctx.Err()
+	}
+	return err
+}
+
+func (t target) lost(node metadata.NodeID) bool {
+	return t.since > 0 && !t.d.View().Map.Throughout(node, t.since)
 }
 
 // Remove takes back what was put.
 func (t target) Remove(ctx context.Context, node metadata.NodeID, ino metadata.Ino) error {
-	return t.store(node).Remove(ctx, ino)
+	return t.unlessLost(ctx, node, func() error { return t.store(node).Remove(ctx, ino) })
 }

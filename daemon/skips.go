@@ -25,7 +25,7 @@ func skipsFile(part int) string { return "skips-" + strconv.Itoa(part) }
 const allSkips = "skips"
 
 // gatherSkips puts together what the plan and the shares left out, and counts it.
-func (in *intake) gatherSkips(ctx context.Context) error {
+func (in *intake) gatherSkips() error {
 	if in.req.OnError != stagein.OnErrorSkip {
 		return nil
 	}
@@ -34,7 +34,7 @@ func (in *intake) gatherSkips(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("stage-in: %w", err)
 	}
-	n, err := in.writeSkips(ctx, f)
+	n, err := in.writeSkips(f)
 	if e := f.Close(); err == nil && e != nil {
 		err = fmt.Errorf("stage-in: %w", e)
 	}
@@ -42,7 +42,7 @@ func (in *intake) gatherSkips(ctx context.Context) error {
 	return err
 }
 
-func (in *intake) writeSkips(ctx context.Context, f io.Writer) (n int64, err error) {
+func (in *intake) writeSkips(f io.Writer) (n int64, err error) {
 	for _, s := range in.plan.Skips {
 		b, err := json.Marshal(s)
 		if err == nil {
@@ -53,14 +53,8 @@ func (in *intake) writeSkips(ctx context.Context, f io.Writer) (n int64, err err
 		}
 		n++
 	}
-	for i, p := range in.plan.Parts {
-		path := filepath.Join(in.d.stageDir(in.ds.ID), skipsFile(i))
-		if p.Node != in.d.job.Self {
-			if err := in.d.fetch(ctx, p.Node, blobReq{Dataset: in.ds.ID, Name: skipsFile(i)}, path); err != nil {
-				return n, fmt.Errorf("stage-in: what was left out: %w", err)
-			}
-		}
-		more, err := copyLines(f, path)
+	for i := range in.plan.Parts {
+		more, err := copyLines(f, filepath.Join(in.d.stageDir(in.ds.ID), skipsFile(i)))
 		if n += more; err != nil {
 			return n, fmt.Errorf("stage-in: what was left out: %w", err)
 		}

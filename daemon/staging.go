@@ -3,6 +3,7 @@ package daemon
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 	"syscall"
 
@@ -63,6 +64,8 @@ type staging struct {
 	seams map[seamKey]chan stagein.Seam // one seam for each; buffered, so that it can come early
 	jobs  map[metadata.DatasetID]*intake
 	ended map[metadata.DatasetID]bool // failed: a share, a seam or a write that comes late is refused
+	// void is the parts whose inodes are nobody's: who was given up may still write.
+	void map[metadata.DatasetID][]uint16
 	// dropped is what of ended has been removed from this node already.
 	dropped map[metadata.DatasetID]bool
 	// asked counts, for each name, the stage-ins that this node is about to
@@ -85,6 +88,7 @@ func (s *staging) init() {
 	s.seams = make(map[seamKey]chan stagein.Seam)
 	s.jobs = make(map[metadata.DatasetID]*intake)
 	s.ended = make(map[metadata.DatasetID]bool)
+	s.void = make(map[metadata.DatasetID][]uint16)
 	s.dropped = make(map[metadata.DatasetID]bool)
 	s.asked = make(map[string]int)
 	s.slots = make(chan struct{}, maxIntakes)
@@ -145,6 +149,30 @@ func (s *staging) hasEnded(ds metadata.DatasetID) bool {
 	return s.ended[ds]
 }
 
+// refuses reports whether nothing may be written to an object any more.
+func (s *staging) refuses(ino metadata.Ino) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	ds := ino.Dataset()
+	return s.ended[ds] || isVoid(s.void[ds], ino)
+}
+
+// isVoid reports whether ino is of one of the parts that are void. Number 0 is that of a
+// member of which others have parts, whichever try it was.
+func isVoid(void []uint16, ino metadata.Ino) bool {
+	return ino.Seq() > 0 && slices.Contains(void, ino.Part())
+}
+
+// avoid has writes to the inodes of parts refused from now on. When it returns, none
+// is under way.
+func (s *staging) avoid(ds metadata.DatasetID, void []uint16) {
+	s.fence.Lock()
+	defer s.fence.Unlock()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.void[ds] = void
+}
+
 // drop reports whether the caller is the one to remove what there is of ds.
 func (s *staging) drop(ds metadata.DatasetID) bool {
 	s.mu.Lock()
@@ -175,6 +203,28 @@ func (s *staging) lead(in *intake) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.jobs[in.ds.ID] = in
+}
+
+// keepSeam gives a seam to the stage-in that this node leads.
+func (s *staging) keepSeam(q *seamReq) error {
+	s.mu.Lock()
+	in := s.jobs[q.Dataset]
+	s.mu.Unlock()
+	if in == nil {
+		return fmt.Errorf("seam of dataset %d, which this node does not lead: %w", q.Dataset, syscall.ESTALE)
+	}
+	return in.keepSeam(q.Part, q.Seam)
+}
+
+// cancel ends what still runs of a dataset's shares, which nobody waits for.
+func (s *staging) cancel(ds metadata.DatasetID) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, t := range s.tasks {
+		if t.dataset == ds {
+			t.cancel()
+		}
+	}
 }
 
 func (s *staging) unlead(ds metadata.DatasetID) {

@@ -62,6 +62,9 @@ type seamReq struct {
 	Dataset metadata.DatasetID `json:"dataset"`
 	Part    int                `json:"part"` // the part that the seam is for
 	Seam    stagein.Seam       `json:"seam"`
+	// Passed says that it comes from the node that leads the stage-in, to which the
+	// reader of the region before has told it.
+	Passed bool `json:"passed,omitempty"`
 }
 
 // onTask starts a share.
@@ -165,8 +168,24 @@ func (d *Daemon) checkPlan(p *stagein.Plan, part int) error {
 			return bad(fmt.Sprintf("part %d is number %d, for node %d", i, x.Index, x.Node))
 		}
 	}
+	if err := d.checkMap(p.Map); err != nil {
+		return bad(err.Error())
+	}
 	if p.Parts[part].Node != d.job.Self {
 		return bad(fmt.Sprintf("part %d is for node %d", part, p.Parts[part].Node))
+	}
+	return nil
+}
+
+// checkMap refuses a map that is not of this job's hosts.
+func (d *Daemon) checkMap(m cluster.Map) error {
+	if len(m.Nodes) != len(d.job.Hosts) {
+		return fmt.Errorf("a map of %d nodes of %d", len(m.Nodes), len(d.job.Hosts))
+	}
+	for i, n := range m.Nodes {
+		if int(n.ID) != i {
+			return fmt.Errorf("node %d is number %d", i, n.ID)
+		}
 	}
 	return nil
 }
@@ -229,15 +248,22 @@ func (d *Daemon) write(ctx context.Context, ino metadata.Ino, p []byte, off int6
 func (d *Daemon) writeStaged(ctx context.Context, ino metadata.Ino, p []byte, off int64) error {
 	d.stage.fence.RLock()
 	defer d.stage.fence.RUnlock()
-	if d.stage.hasEnded(ino.Dataset()) {
-		return fmt.Errorf("object of dataset %d, which failed: %w", ino.Dataset(), syscall.ECANCELED)
+	if d.stage.refuses(ino) {
+		return fmt.Errorf("object of dataset %d, which failed, or which others have read again: %w", ino.Dataset(), syscall.ECANCELED)
 	}
 	return d.data.WriteAt(ctx, ino, p, off)
 }
 
-func (d *Daemon) onSeam(_ context.Context, _ metadata.NodeID, q *seamReq) (struct{}, error) {
-	if ds, known := d.View().Dataset(q.Dataset); known && ds.Phase != cluster.Staging {
+func (d *Daemon) onSeam(_ context.Context, from metadata.NodeID, q *seamReq) (struct{}, error) {
+	ds, known := d.View().Dataset(q.Dataset)
+	if known && ds.Phase != cluster.Staging {
 		return struct{}{}, fmt.Errorf("seam of dataset %d, which is %v: %w", q.Dataset, ds.Phase, syscall.ESTALE)
+	}
+	if q.Passed && known && ds.Coordinator != from {
+		return struct{}{}, fmt.Errorf("seam of dataset %d, which node %d does not lead: %w", q.Dataset, from, syscall.EPERM)
+	}
+	if !q.Passed {
+		return struct{}{}, d.stage.keepSeam(q)
 	}
 	c, err := d.stage.seam(seamKey{q.Dataset, q.Part})
 	if err != nil {

@@ -302,7 +302,7 @@ func (v *verifier) read(ctx context.Context, a metadata.Attr, order []metadata.N
 			if node != sp.Node {
 				sp.Off = datapath.StandIn(a.Layout.Chunk(), len(order), slices.Index(order, sp.Node), a.Size, sp.Off)
 			}
-			got, err := (target{v.d}).store(node).ReadAt(ctx, a.Ino, b, sp.Off)
+			got, err := (target{d: v.d}).store(node).ReadAt(ctx, a.Ino, b, sp.Off)
 			if err == nil && got < len(b) {
 				err = fmt.Errorf("%d bytes of %d at offset %d are there: %w", got, len(b), sp.Pos, syscall.EIO)
 			}

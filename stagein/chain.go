@@ -229,7 +229,7 @@ func (c *chain) member(it *source.Item) (done bool, err error) {
 	if over && it.Off-c.g.Start()+it.Stored() <= int64(c.r.lim.carry) {
 		return true, c.carry()
 	}
-	o, err := c.r.place(it)
+	o, err := c.place(it, over)
 	if err != nil {
 		return true, err
 	}
@@ -251,6 +251,14 @@ func (c *chain) member(it *source.Item) (done bool, err error) {
 		return true, err
 	}
 	return true, c.record(c.r.recordOf(it, o))
+}
+
+// place is where a member goes, which lies over the end of the region or not.
+func (c *chain) place(it *source.Item, over bool) (*object, error) {
+	if over {
+		return c.r.placeAs(it, c.r.rec.across())
+	}
+	return c.r.place(it)
 }
 
 // carry puts what there is of a small member into the seam.

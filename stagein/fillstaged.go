@@ -19,8 +19,8 @@ import (
 )
 
 // adopt makes the journal of a dataset that was staged before its manifest was
-// published, unless there is one: all that the layouts give this node is here. The
-// sums of that are in the manifest.
+// published, unless there is one: all that the layouts give this node is here, if
+// it was there all the time. The sums of that are in the manifest.
 func (f *Fill) adopt() error {
 	path := f.cfg.Journal
 	if !f.cfg.Origins.Staged {
@@ -50,6 +50,9 @@ func (f *Fill) adopted(file io.Writer) error {
 	w := bufio.NewWriterSize(file, 1<<18)
 	_, bad := w.Write(journalHeader(f.cfg.Digest, f.cfg.Boot))
 	m, _ := f.cfg.Watch()
+	if !m.Throughout(f.cfg.Self, f.cfg.Origins.Since) {
+		return errors.Join(bad, w.Flush())
+	}
 	err := f.cfg.Files.Located(func(_ manifest.Origin, a metadata.Attr) bool {
 		s := spreadOf(m, a)
 		for chunk := range s.pieces() {

@@ -23,6 +23,12 @@ type Origins struct {
 	Order   Order    `json:"order"`            // of the fill
 	Spills  bool     `json:"spills,omitempty"` // some files stay where they are
 	Staged  bool     `json:"staged,omitempty"` // all was there when the manifest was published
+	// Since is the epoch in which that began: a node that was lost afterwards has
+	// nothing of it.
+	Since metadata.Epoch `json:"since,omitempty"`
+	// Void is the numbers of parts whose inodes are nobody's: a node that was lost
+	// had begun with them.
+	Void []uint16 `json:"void,omitempty"`
 }
 
 // Origin is one source: an archive, or a directory.

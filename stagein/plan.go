@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math"
+	"slices"
 	"syscall"
 
 	"github.com/sirupsen/logrus"
@@ -35,7 +36,10 @@ type Plan struct {
 	Origins Origins `json:"-"`
 	// Number is that of the source among several.
 	Number uint32 `json:"-"`
-	Parts  []Part `json:"parts"`
+	// Map is where what is staged goes: for all parts the same, also for one that is
+	// begun again when a node is lost.
+	Map   cluster.Map `json:"map"`
+	Parts []Part      `json:"parts"`
 }
 
 // Itemized reports whether the parts list what they have, so that a node needs
@@ -48,12 +52,38 @@ func (p *Plan) Itemized() bool {
 type Part struct {
 	Index uint16          `json:"index"`
 	Node  metadata.NodeID `json:"node"`
+	Try   uint16          `json:"try,omitempty"`   // how often it was begun before, by nodes that were lost
 	Off   int64           `json:"off,omitempty"`   // the region of an archive: from Off
 	End   int64           `json:"end,omitempty"`   // to End
 	Bytes int64           `json:"bytes"`           // of the source that the part has
 	Items []source.Item   `json:"items,omitempty"` // of a directory or a zip archive
 	// Archives is what a part of several archives has, each read by this node alone.
 	Archives []Archive `json:"archives,omitempty"`
+}
+
+// number is that of the inodes that the part makes: another one for each try, so
+// that nothing an earlier one still stores is taken for something of this.
+func (p Part) number(parts int) int { return int(p.Index) + int(p.Try)*parts }
+
+// Again is the plan with a part that was begun in vain, by a node that was lost,
+// and is begun again by node.
+func (p *Plan) Again(part int, node metadata.NodeID) *Plan {
+	q := *p
+	q.Parts = slices.Clone(p.Parts)
+	q.Parts[part].Node = node
+	q.Parts[part].Try++
+	return &q
+}
+
+// Void is the numbers that inodes of tries have which were in vain.
+func (p *Plan) Void() []uint16 {
+	var all []uint16
+	for _, x := range p.Parts {
+		for ; x.Try > 0; all = append(all, uint16(x.number(len(p.Parts)))) {
+			x.Try--
+		}
+	}
+	return all
 }
 
 // Bare is the part without what only the node that reads it has to know.
@@ -117,7 +147,7 @@ func MakePlan(ctx context.Context, cfg *PlanConfig) (*Plan, error) {
 	if err != nil {
 		return nil, fmt.Errorf("stage-in of %w", err)
 	}
-	p.Origins.Staged, p.Origins.Order = true, cfg.order()
+	p.Origins.Staged, p.Origins.Order, p.Origins.Since = true, cfg.order(), cfg.Map.Epoch
 	if len(p.Origins.Sources) == 0 {
 		p.Origins.Sources = []Origin{{Path: p.Source, Kind: p.Kind, Size: p.Size, Mtime: source.KeptTime(p.Mtime)}}
 	}
@@ -136,7 +166,7 @@ func (cfg *PlanConfig) plan(ctx context.Context) (*Plan, error) {
 	}
 	p := &Plan{
 		Dataset: cfg.Dataset, Name: cfg.Request.Name, Source: source.Name(cfg.Request.Source),
-		UID: cfg.UID, GID: cfg.GID, Stripe: cfg.Stripe,
+		UID: cfg.UID, GID: cfg.GID, Stripe: cfg.Stripe, Map: cfg.Map,
 	}
 	if len(paths) > 1 && cfg.Request.Unpack != UnpackNo {
 		return p, cfg.planMany(ctx, p, paths, nodes)

@@ -18,6 +18,7 @@ import (
 type recorder struct {
 	ds   metadata.DatasetID
 	part uint16
+	base uint16 // part, whichever try it is
 
 	mu  sync.Mutex
 	w   *manifest.Writer // guarded by mu
@@ -25,18 +26,26 @@ type recorder struct {
 }
 
 func newRecorder(s *Share, w io.Writer) *recorder {
-	return &recorder{ds: s.cfg.Plan.Dataset, part: s.cfg.Part.Index, w: manifest.NewWriter(w)}
+	return &recorder{
+		ds: s.cfg.Plan.Dataset, part: uint16(s.cfg.Part.number(len(s.cfg.Plan.Parts))), base: s.cfg.Part.Index,
+		w: manifest.NewWriter(w),
+	}
 }
 
-// ino is the next number.
+// across is the inode of the member that begins in this region of a tar and goes on
+// in the next one. There is one at the most, and it is the same in every try: the
+// nodes of the regions after this one may have stored their parts of it already.
+func (r *recorder) across() metadata.Ino { return metadata.SealedIno(r.ds, r.base, 0) }
+
+// ino is the next number: from 1, since 0 is that of across.
 func (r *recorder) ino() (metadata.Ino, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.seq > math.MaxUint32 {
+	if r.seq >= math.MaxUint32 {
 		return 0, fmt.Errorf("more than %d things in one part: %w", r.seq, syscall.EOVERFLOW)
 	}
 	r.seq++
-	return metadata.SealedIno(r.ds, r.part, uint32(r.seq-1)), nil
+	return metadata.SealedIno(r.ds, r.part, uint32(r.seq)), nil
 }
 
 func (r *recorder) add(rec manifest.Record) error {
@@ -102,12 +111,17 @@ func (s *Share) place(it *source.Item) (*object, error) {
 	if err != nil {
 		return nil, err
 	}
+	return s.placeAs(it, ino)
+}
+
+// placeAs says where the bytes of the item that has the number ino go.
+func (s *Share) placeAs(it *source.Item, ino metadata.Ino) (*object, error) {
 	o := &object{path: it.Path, ino: ino}
 	switch {
 	case !it.Is(source.TypeRegular):
 	case it.Size > s.cfg.Plan.Stripe:
 		o.layout = metadata.Layout{Kind: metadata.Striped, ChunkSize: stripeChunk, Epoch: s.cfg.Map.Epoch}
-	case len(s.cfg.Part.Items) > 0 && s.cfg.Plan.Kind == source.Dir:
+	case len(s.cfg.Part.Items) > 0 && s.cfg.Plan.Kind == source.Dir && s.cfg.Part.Try == 0:
 		o.layout = metadata.Layout{Kind: metadata.Local, Node: s.cfg.Part.Node} // the plan knew the owner
 	default:
 		o.layout = metadata.Layout{Kind: metadata.Local, Node: s.cfg.Map.FileOwner(it.Path)}

@@ -84,6 +84,8 @@ func NewShare(cfg ShareConfig) (*Share, error) {
 	}
 	last := int(cfg.Part.Index) == len(p.Parts)-1
 	switch {
+	case cfg.Part.number(len(p.Parts)) >= metadata.DirPart:
+		return nil, fmt.Errorf("share of part %d of %d, try %d: %w", cfg.Part.Index, len(p.Parts), cfg.Part.Try, syscall.EOVERFLOW)
 	case p.Kind != source.Tar && p.Kind != source.Many && !p.Itemized() && !p.Kind.Packed():
 		return nil, fmt.Errorf("share of a source of kind %q: %w", p.Kind, syscall.EINVAL)
 	case p.OnError == OnErrorSkip && cfg.Skipped == nil:

@@ -92,6 +92,21 @@
 // large, when its header is read; else at the end of the region. A small
 // member that is cut travels in the seam, and the next node stages it whole.
 //
+// # A node that is lost while it reads
+//
+// Of what is read once, the part of a node that is lost, or whose daemon starts
+// again, is read again, by another or by that one (Plan.Again); the other parts stay as they
+// are. Where files go does not change meanwhile (Plan.Map), nor does the seam that a
+// region has: the node that leads keeps the seams and passes them on, so that it
+// does not matter who reads the next region, and when. Each try numbers its inodes by
+// itself (Part.Try), so that what the lost one still stores is nobody's; but the member that
+// goes on in the next region has the same number in all, as that region's
+// reader may be done with it. What a lost node was to hold is not sent to it any more, and it takes
+// nothing over if it comes back (Origins.Since): those who stand in for it, or
+// it itself, fetch that from the source when the manifest is published. So the
+// bytes read are the archive, the part once more, and for a node that is given up
+// what it had. Who leads must not be lost.
+//
 // Not a byte of the source is read twice while the guesses are right, but the
 // headers of a sample of a large archive: the first
 // block, which MakePlan reads to see what the source is, travels in the plan,
@@ -110,8 +125,8 @@
 //
 // The tree of such a tar is known when it is unpacked, and not before; to show it
 // sooner the archive would have to be read twice. So the one reading stages it,
-// and the dataset appears when that has ended, with all its files. A stage-in that
-// is interrupted before begins anew. There is no way to a member but through all before
+// and the dataset appears when that has ended, with all its files. If the reader is
+// lost before, another begins anew. There is no way to a member but through all before
 // it, so there is no spill=pfs either: what does not fit is refused. What a lost
 // node had, each of those that are left fetches by one more reading, up to the last of
 // what it lacks, for all who wait (unpackAll).
@@ -168,6 +183,6 @@
 //
 // # What is refused
 //
-// See source. One share's error is everyone's: whoever runs the shares cancels
-// the others, and removes what they stored.
+// See source. One share's error is everyone's, but for the loss of its node: whoever
+// runs the shares cancels the others, and removes what they stored.
 package stagein

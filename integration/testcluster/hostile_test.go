@@ -59,6 +59,8 @@ func TestBuggyPeer(t *testing.T) {
 		{wire.OpStagePoll, `{"task":"nobody"}`, syscall.ESRCH},
 		{wire.OpStageAbort, `{"dataset":0,"drop":true}`, syscall.EPERM},
 		{wire.OpStageAbort, fmt.Sprintf(`{"dataset":%d,"drop":true}`, ds.ID), syscall.EPERM},
+		{wire.OpStage, `{"task":"x","plan":{"dataset":9,"kind":"tar","map":{"nodes":[{"id":1}]},"parts":[{"index":0,"node":0}]}}`, syscall.EINVAL},
+		{wire.OpStageSeam, `{"dataset":9,"part":1}`, syscall.ESTALE}, // which the node does not lead
 		{wire.OpStageSeam, fmt.Sprintf(`{"dataset":%d,"part":1}`, ds.ID), syscall.ESTALE},
 		{wire.OpManifest, `{"dataset":1,"name":"../../meta/CURRENT"}`, syscall.EINVAL},
 		{wire.OpManifest, `{"dataset":1,"name":"/"}`, syscall.EINVAL},
@@ -88,7 +90,7 @@ func TestBuggyPeer(t *testing.T) {
 		}
 	}
 	for part := range 2000 { // seams of a dataset that nobody knows
-		body := fmt.Sprintf(`{"dataset":99,"part":%d,"seam":{"carry":"%s"}}`, part, strings.Repeat("AAAA", 1000))
+		body := fmt.Sprintf(`{"dataset":99,"part":%d,"passed":true,"seam":{"carry":"%s"}}`, part, strings.Repeat("AAAA", 1000))
 		if err := peers.To(1).Do(context.Background(), &rpc.Call{Op: wire.OpStageSeam, Body: []byte(body)}); err != nil {
 			if !errors.Is(err, syscall.EBUSY) {
 				t.Errorf("seam %d: %v, want EBUSY", part, err)

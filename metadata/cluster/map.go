@@ -123,3 +123,14 @@ func (m Map) filter(want func(Node) bool) []metadata.NodeID {
 	}
 	return ids
 }
+
+// Throughout reports whether the node id is Up, and was in every epoch from since
+// on. Of epoch 0, which is before any map, it asks nothing.
+func (m Map) Throughout(id metadata.NodeID, since metadata.Epoch) bool {
+	n, ok := m.Node(id)
+	if !ok || n.State != Up || len(n.Terms) == 0 {
+		return false
+	}
+	last := n.Terms[len(n.Terms)-1]
+	return last.To == 0 && (since == 0 || last.From <= since)
+}

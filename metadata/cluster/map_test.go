@@ -127,3 +127,22 @@ func TestNodesOfMap(t *testing.T) {
 		t.Error("with no node Up everything is on node 0")
 	}
 }
+
+// TestThroughout: who was Up all the time since an epoch, and who was lost, came later
+// or is not there.
+func TestThroughout(t *testing.T) {
+	m := NewMap(1, []string{"stays", "lost", "back", "late", "never"})
+	for id := range metadata.NodeID(3) {
+		m = m.WithState(id, Up, "x")
+	}
+	since := m.Epoch
+	m = m.WithState(1, Down, "").WithState(2, Down, "").WithState(2, Up, "x").WithState(3, Up, "x")
+	for id, want := range []bool{true, false, false, false, false, false} {
+		if got := m.Throughout(metadata.NodeID(id), since); got != want {
+			t.Errorf("Throughout(%d, %d) = %v, want %v", id, since, got, want)
+		}
+	}
+	if !m.Throughout(2, m.Epoch) || !m.Throughout(2, 0) || m.Throughout(1, 0) {
+		t.Error("of now, and of any time: who is Up")
+	}
+}

@@ -1,0 +1,226 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"sync"
+	"syscall"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/bivouacfs/bivouac/datapath/wire"
+	"github.com/bivouacfs/bivouac/metadata"
+	"github.com/bivouacfs/bivouac/stagein"
+)
+
+// maxTries is how often a part of a stage-in is begun: nodes that are lost again and
+// again have a cause.
+const maxTries = 8
+
+// Why a task's node does not know it any more.
+var (
+	errGivenUp      = errors.New("was given up")
+	errStartedAgain = errors.New("its daemon has started again")
+)
+
+// partState is how far a part is.
+type partState struct {
+	progress stagein.Progress
+	vain     int64             // bytes of the source that were read by those that were lost
+	lost     []metadata.NodeID // they
+	pieces   []stagein.Piece   // of members that were read by several nodes
+}
+
+func (in *intake) task(p stagein.Part) string {
+	return "in-" + strconv.Itoa(int(in.ds.ID)) + "-" + strconv.Itoa(int(p.Index)) + "-" + strconv.Itoa(int(p.Try))
+}
+
+// planNow is the plan as it is now. It is not changed.
+func (in *intake) planNow() *stagein.Plan {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	return in.plan
+}
+
+// pieces is those of all parts.
+func (in *intake) pieces() (all []stagein.Piece) {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	for i := range in.parts {
+		all = append(all, in.parts[i].pieces...)
+	}
+	return all
+}
+
+// shares runs every part on its node, and brings what it recorded here. The first
+// failure ends the others.
+func (in *intake) shares(ctx context.Context) error {
+	n := len(in.plan.Parts)
+	in.mu.Lock()
+	in.parts, in.seams, in.told = make([]partState, n), make(map[int]stagein.Seam), make(chan struct{})
+	in.mu.Unlock()
+	g, ctx := errgroup.WithContext(ctx)
+	for i := range n {
+		g.Go(func() error { return in.share(ctx, i) })
+	}
+	return g.Wait()
+}
+
+// share runs a part: again if its node is lost, by another one, or if its daemon has
+// started again. What other nodes have read stays.
+func (in *intake) share(ctx context.Context, i int) error {
+	for {
+		p := in.planNow().Parts[i]
+		err := in.try(ctx, i)
+		if err == nil {
+			return nil
+		}
+		err = fmt.Errorf("%s: %w", in.d.job.Hosts[p.Node], err)
+		lost := errors.Is(err, errGivenUp) || errors.Is(err, errStartedAgain)
+		if !lost || p.Try+1 >= maxTries || ctx.Err() != nil {
+			return err
+		}
+		node, ok := in.next(i, p, errors.Is(err, errGivenUp))
+		if !ok {
+			return err
+		}
+		in.d.log.WithError(err).WithFields(map[string]any{"dataset": in.ds.Name, "part": i, "now": in.d.job.Hosts[node]}).
+			Warn("a part of a stage-in is read again")
+		in.again(i, node)
+	}
+}
+
+// next is the node that reads a part again: the same one, unless that was given up;
+// then one that was not lost with it before.
+func (in *intake) next(i int, p stagein.Part, gone bool) (metadata.NodeID, bool) {
+	if !gone {
+		return p.Node, true
+	}
+	up := in.d.View().Map.Up()
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	in.parts[i].lost = append(in.parts[i].lost, p.Node)
+	up = slices.DeleteFunc(up, func(id metadata.NodeID) bool { return slices.Contains(in.parts[i].lost, id) })
+	if len(up) == 0 {
+		return 0, false
+	}
+	return up[(i+int(p.Try))%len(up)], true
+}
+
+// again takes note that a part is begun again.
+func (in *intake) again(i int, node metadata.NodeID) {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	in.plan = in.plan.Again(i, node)
+	x := &in.parts[i]
+	x.vain += x.progress.SourceBytes
+	x.progress = stagein.Progress{}
+	in.sumLocked()
+}
+
+// sumLocked sums up the parts; in.mu is held.
+func (in *intake) sumLocked() {
+	all := make([]stagein.Progress, len(in.parts))
+	for i := range in.parts {
+		all[i] = in.parts[i].progress
+		all[i].SourceBytes += in.parts[i].vain
+		all[i].Again += int64(in.plan.Parts[i].Try)
+	}
+	in.now.Progress = stagein.Sum(all)
+}
+
+// try has a part read once, to the end.
+func (in *intake) try(ctx context.Context, i int) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	plan := in.planNow()
+	p := plan.Parts[i]
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		if err := in.passSeam(ctx, p); err != nil && !unreachable(err) {
+			cancel(err) // without its seam a share does not end
+		}
+	})
+	err := in.read(ctx, plan, i)
+	if cause := context.Cause(ctx); cause != nil {
+		err = cause
+	}
+	cancel(nil)
+	wg.Wait()
+	return err
+}
+
+// read has the node of a part read it, and brings what that has recorded.
+func (in *intake) read(ctx context.Context, plan *stagein.Plan, i int) error {
+	p := plan.Parts[i]
+	q := taskReq{Task: in.task(p), Plan: plan, Part: i}
+	err := in.d.runTask(ctx, p.Node, q, func(s taskState) {
+		in.mu.Lock()
+		defer in.mu.Unlock()
+		in.parts[i].progress = s.Progress
+		in.parts[i].pieces = s.Pieces
+		in.sumLocked()
+	})
+	if err == nil {
+		err = in.bring(ctx, p.Node, recordsFile(i))
+	}
+	if err == nil && in.req.OnError == stagein.OnErrorSkip {
+		err = in.bring(ctx, p.Node, skipsFile(i))
+	}
+	if n, _ := in.d.View().Map.Node(p.Node); err != nil && unreachable(err) && !serving(n) {
+		err = fmt.Errorf("%w: %w", errGivenUp, err)
+	}
+	return err
+}
+
+// bring fetches a file that a share has written.
+func (in *intake) bring(ctx context.Context, node metadata.NodeID, name string) error {
+	d := in.d
+	if node == d.job.Self {
+		return nil
+	}
+	return d.insist(ctx, node, 2*d.cfg.Timing.Down, unreachable, func() error {
+		return d.fetch(ctx, node, blobReq{Dataset: in.ds.ID, Name: name}, filepath.Join(d.stageDir(in.ds.ID), name))
+	})
+}
+
+// keepSeam takes note of a seam. A region that was read again has the same.
+func (in *intake) keepSeam(part int, s stagein.Seam) error {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	if part <= 0 || part >= len(in.parts) {
+		return fmt.Errorf("seam of part %d of %d: %w", part, len(in.parts), syscall.EINVAL)
+	}
+	if _, again := in.seams[part]; !again {
+		in.seams[part] = s
+		close(in.told)
+		in.told = make(chan struct{})
+	}
+	return nil
+}
+
+// passSeam tells the node that reads a part the seam that it begins with, when that
+// is known.
+func (in *intake) passSeam(ctx context.Context, p stagein.Part) error {
+	for {
+		in.mu.Lock()
+		s, ok := in.seams[int(p.Index)]
+		told := in.told
+		in.mu.Unlock()
+		if ok {
+			q := seamReq{Dataset: in.ds.ID, Part: int(p.Index), Seam: s, Passed: true}
+			mayPass := func(err error) bool { return unreachable(err) || errors.Is(err, syscall.EBUSY) }
+			return in.d.insist(ctx, p.Node, registryTime, mayPass, func() error {
+				return in.d.control(ctx, p.Node, wire.OpStageSeam, q, nil)
+			})
+		}
+		select {
+		case <-told:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}

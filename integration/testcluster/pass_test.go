@@ -1,0 +1,278 @@
+package testcluster
+
+import (
+	"bytes"
+	"compress/gzip"
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/bivouacfs/bivouac/daemon"
+	"github.com/bivouacfs/bivouac/metadata"
+	"github.com/bivouacfs/bivouac/metadata/cluster"
+	"github.com/bivouacfs/bivouac/stagein/source"
+)
+
+// gatedFS is a node's view of a source: it gives out bytes behind the first eighth of
+// a file only when it is open, and counts them all.
+type gatedFS struct {
+	source.FS
+	gate  chan struct{} // closed when it is open
+	once  sync.Once
+	bytes *atomic.Int64
+}
+
+func (g *gatedFS) open() { g.once.Do(func() { close(g.gate) }) }
+
+func (g *gatedFS) Open(path string) (source.File, error) {
+	f, err := g.FS.Open(path)
+	return gatedFile{f, g}, err
+}
+
+type gatedFile struct {
+	source.File
+	g *gatedFS
+}
+
+func (f gatedFile) ReadAt(p []byte, off int64) (int, error) {
+	if info, err := f.Stat(); err == nil && off > info.Size/8 {
+		<-f.g.gate
+	}
+	n, err := f.File.ReadAt(p, off)
+	f.g.bytes.Add(int64(n))
+	return n, err
+}
+
+// pass is a stage-in of an archive that is read to be known, which is held up on
+// all nodes.
+type pass struct {
+	*Cluster
+	m     map[string][]byte
+	size  int64 // of the archive
+	bytes atomic.Int64
+	gates []*gatedFS
+	done  chan error
+}
+
+const leads = 3 // the node that leads it
+
+// beginPass begins it, and waits until something has come in.
+func beginPass(t *testing.T, ext string) *pass {
+	t.Helper()
+	p := &pass{m: files(200, 60_000), done: make(chan error, 1)}
+	p.m["big"] = bytes.Repeat([]byte("0123456789abcdef"), 1<<19) // lies over ends of regions
+	for range 4 {
+		p.gates = append(p.gates, &gatedFS{FS: source.OS{}, gate: make(chan struct{}), bytes: &p.bytes})
+	}
+	p.Cluster = Start(t, Config{SourceOf: func(i int) source.FS { return p.gates[i] }})
+	t.Cleanup(p.open) // before the daemons are closed
+	src := p.archive(t, ext)
+	writeTar(t, src, p.m)
+	if ext == packedTar {
+		pack(t, src)
+	}
+	info, err := os.Stat(src)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.size = info.Size()
+	go func() {
+		p.done <- p.Nodes[leads].StageIn(context.Background(), daemon.DatasetSpec{Source: src, Name: "set"})
+	}()
+	Eventually(t, "bytes have come in", func() bool { return objects(p.Nodes[0])+objects(p.Nodes[2]) > 0 })
+	return p
+}
+
+// archive is the name of an archive that, if it has a single reader, is not read by
+// the node that leads.
+func (p *pass) archive(t *testing.T, ext string) string {
+	t.Helper()
+	dir := t.TempDir()
+	for i := 0; ; i++ {
+		if src := filepath.Join(dir, fmt.Sprint("set", i, ext)); p.Nodes[leads].View().Map.FileOwner(src) != leads {
+			return src
+		}
+	}
+}
+
+// pack compresses a file, little, in place.
+func pack(t *testing.T, path string) {
+	t.Helper()
+	b, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out bytes.Buffer
+	w, _ := gzip.NewWriterLevel(&out, gzip.NoCompression) // the level is good
+	if _, err := w.Write(b); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, out.Bytes(), 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (p *pass) open() {
+	for _, g := range p.gates {
+		g.open()
+	}
+}
+
+// reader is a node, which does not lead, that reads the archive; the last one of those.
+func (p *pass) reader(t *testing.T) int {
+	t.Helper()
+	found := -1
+	Eventually(t, "a node reads", func() bool {
+		for i := range p.Nodes {
+			if i != leads && shares(p.Nodes[i]) > 0 {
+				found = i
+			}
+		}
+		return found >= 0
+	})
+	return found
+}
+
+// lost waits until node i is given up, by what the leading node knows.
+func (p *pass) lost(t *testing.T, i int) {
+	t.Helper()
+	Eventually(t, "the node is given up", func() bool {
+		n, _ := p.Nodes[leads].View().Map.Node(metadata.NodeID(i))
+		return n.State == cluster.Down
+	})
+}
+
+// settle opens all gates, and checks what there is then: all files on the nodes, each
+// once, and at most again bytes read more than once.
+func (p *pass) settle(t *testing.T, again int64, on ...int) {
+	t.Helper()
+	p.open()
+	if err := <-p.done; err != nil {
+		t.Fatal(err)
+	}
+	ds := p.Dataset(t, leads, "set")
+	if ds.Phase != cluster.Sealed || ds.Files != int64(len(p.m)) {
+		t.Fatalf("dataset: %+v", ds)
+	}
+	for _, i := range on {
+		n := p.Nodes[i]
+		Eventually(t, "the dataset is visible", func() bool { return len(n.Datasets()) == 1 })
+		for path, want := range p.m {
+			if got, err := read(context.Background(), n, ds.ID, path); err != nil || !bytes.Equal(got, want) {
+				t.Fatalf("node %d: %s: %d bytes, %v, want %d", i, path, len(got), err, len(want))
+			}
+		}
+	}
+	Eventually(t, "each file is there once", func() bool {
+		sum := int64(0)
+		for _, i := range on {
+			sum += objects(p.Nodes[i])
+		}
+		return sum == int64(len(p.m))
+	})
+	if got := p.bytes.Load(); got < p.size || got > p.size+again {
+		t.Errorf("%d bytes read of %d, want at most %d again", got, p.size, again)
+	}
+	if got := p.bytes.Load(); ds.SourceBytes < p.size || ds.SourceBytes > got {
+		t.Errorf("the registry says that %d bytes of %d were read, it was %d", ds.SourceBytes, p.size, got)
+	}
+}
+
+// slack is what nodes may read ahead of what they then use, and headers.
+const slack = 2 << 20
+
+const (
+	plainTar  = ".tar"
+	packedTar = ".tar.gz"
+)
+
+// TestPassReaderRestarts: a daemon that reads a part of an archive is killed and
+// starts again; it reads that part again, and nobody any other.
+func TestPassReaderRestarts(t *testing.T) {
+	for _, ext := range []string{plainTar, packedTar} {
+		t.Run(ext, func(t *testing.T) {
+			p := beginPass(t, ext)
+			i := p.reader(t)
+			p.Cut(i)
+			go p.gates[i].open() // it cannot end while it reads
+			p.Kill(t, i)
+			p.Revive(t, i)
+			again := p.size/4 + slack
+			if ext == packedTar {
+				again = p.size
+			}
+			p.settle(t, again, 0, 1, 2, 3)
+		})
+	}
+}
+
+// TestPassReaderIsLost: a node that reads a part of an archive is lost for good. Another
+// reads that part, and what the lost one was to have is fetched by those that are left.
+func TestPassReaderIsLost(t *testing.T) {
+	for _, ext := range []string{plainTar, packedTar} {
+		t.Run(ext, func(t *testing.T) {
+			p := beginPass(t, ext)
+			i := p.reader(t)
+			p.Cut(i)
+			p.lost(t, i)
+			var on []int
+			for k := range p.Nodes {
+				if k != i {
+					on = append(on, k)
+				}
+			}
+			again := 2*p.size/4 + p.size/8 + slack
+			if ext == packedTar {
+				again = 4 * p.size // one by each of those that stand in
+			}
+			p.settle(t, again, on...)
+		})
+	}
+}
+
+// TestPassReaderComesBack: a node is given up while it reads a part of an archive, and is
+// back before the others are done. What it goes on with counts for nothing.
+func TestPassReaderComesBack(t *testing.T) {
+	p := beginPass(t, plainTar)
+	i := p.reader(t)
+	p.Cut(i)
+	p.lost(t, i)
+	p.Mend(i)
+	Eventually(t, "the node is back", func() bool { return len(p.Nodes[leads].View().Map.Up()) == 4 })
+	p.settle(t, p.size+slack, 0, 1, 2, 3)
+}
+
+// TestPassHolderRestarts: a daemon whose part is done already, and which has told its
+// seam, is killed and starts again while the others read.
+func TestPassHolderRestarts(t *testing.T) {
+	p := beginPass(t, plainTar)
+	const i = 1
+	p.gates[0].open()
+	p.gates[i].open()
+	Eventually(t, "its part is done", func() bool { return shares(p.Nodes[i]) == 0 && shares(p.Nodes[0]) == 0 })
+	p.Kill(t, i)
+	p.Revive(t, i)
+	p.settle(t, p.size/4+slack, 0, 1, 2, 3)
+}
+
+// TestPassHolderIsLost: the same, but it does not come back.
+func TestPassHolderIsLost(t *testing.T) {
+	p := beginPass(t, plainTar)
+	const i = 1
+	p.gates[0].open()
+	p.gates[i].open()
+	Eventually(t, "its part is done", func() bool { return shares(p.Nodes[i]) == 0 && shares(p.Nodes[0]) == 0 })
+	p.Cut(i)
+	p.lost(t, i)
+	p.settle(t, 2*p.size/4+slack, 0, 2, 3)
+	if got := fmt.Sprint(p.Nodes[leads].View().Map.Up()); got != "[0 2 3]" {
+		t.Errorf("%s are up", got)
+	}
+}

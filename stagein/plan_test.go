@@ -1,0 +1,42 @@
+package stagein
+
+import (
+	"errors"
+	"io"
+	"slices"
+	"syscall"
+	"testing"
+
+	"github.com/bivouacfs/bivouac/metadata"
+	"github.com/bivouacfs/bivouac/metadata/manifest"
+	"github.com/bivouacfs/bivouac/stagein/source"
+)
+
+// TestPlanAgain: each try of a part numbers its inodes by itself, and those of the tries
+// that were in vain are known.
+func TestPlanAgain(t *testing.T) {
+	p := &Plan{Parts: []Part{{Index: 0, Node: 4}, {Index: 1, Node: 5}, {Index: 2, Node: 6}}}
+	q := p.Again(1, 7).Again(1, 8).Again(2, 4)
+	if p.Parts[1].Try != 0 || p.Parts[1].Node != 5 {
+		t.Errorf("the first plan has become %+v", p.Parts[1])
+	}
+	var numbers []int
+	for _, x := range q.Parts {
+		numbers = append(numbers, x.number(len(q.Parts)))
+	}
+	if want := []int{0, 7, 5}; !slices.Equal(numbers, want) {
+		t.Errorf("numbers %v, want %v", numbers, want)
+	}
+	if got, want := q.Void(), []uint16{4, 1, 2}; !slices.Equal(got, want) {
+		t.Errorf("Void() = %v, want %v", got, want)
+	}
+	if q.Parts[1].Node != 8 || q.Parts[2].Node != 4 {
+		t.Errorf("parts %+v", q.Parts)
+	}
+	cfg := ShareConfig{
+		Plan: q, Part: Part{Try: metadata.DirPart}, FS: source.OS{}, Target: &memTarget{}, Records: io.Discard, Scratch: &manifest.Scratch{},
+	}
+	if _, err := NewShare(cfg); !errors.Is(err, syscall.EOVERFLOW) {
+		t.Errorf("a share of which no inode could be numbered: %v", err)
+	}
+}
