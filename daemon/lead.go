@@ -8,6 +8,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/bivouacfs/bivouac/datapath/rpc"
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/metadata/cluster"
 	"github.com/bivouacfs/bivouac/metadata/raftstore"
@@ -18,15 +19,7 @@ var errNotLeader error = syscall.EREMCHG
 
 // unreachable reports whether err says that a node could not be asked, so that
 // another may be.
-func unreachable(err error) bool {
-	for _, no := range []error{errNotLeader, syscall.EHOSTDOWN, syscall.EHOSTUNREACH, syscall.ETIMEDOUT,
-		syscall.ECONNREFUSED, syscall.ECONNRESET, syscall.EPIPE, syscall.ESHUTDOWN} {
-		if errors.Is(err, no) {
-			return true
-		}
-	}
-	return false
-}
+func unreachable(err error) bool { return errors.Is(err, errNotLeader) || rpc.Unanswered(err) }
 
 // heard is the newest report of a node and when it came.
 type heard struct {

@@ -9,18 +9,11 @@ import (
 	"time"
 
 	"github.com/bivouacfs/bivouac/metadata"
-	"github.com/bivouacfs/bivouac/metadata/cluster"
 )
 
-const (
-	// settleAfter is how soon the home hears that an append is complete, if
-	// no other append tells it.
-	settleAfter = 10 * time.Millisecond
-	// persistence is how long a home that cannot be reached is asked again,
-	// when it may be one that starts again.
-	persistence  = 10 * time.Second
-	persistPause = 50 * time.Millisecond
-)
+// settleAfter is how soon the home hears that an append is complete, if
+// no other append tells it.
+const settleAfter = 10 * time.Millisecond
 
 // appending is what a File knows of the appends of this node.
 type appending struct {
@@ -187,15 +180,16 @@ func (f *File) cutOff() {
 	f.app.untold, f.app.unused, f.app.seen, f.app.placed = false, false, 0, nil
 }
 
-// place asks the home, also one that starts again.
+// place asks the home.
 func (f *File) place(ctx context.Context, q metadata.Append) (pl metadata.Place, err error) {
-	err = f.c.persist(ctx, f.ino.Home(), func(s metadata.NodeStore) error {
-		o, err := opensOf(s)
-		if err == nil {
-			pl, err = o.Append(ctx, f.c.holder(), q)
-		}
-		return err
-	})
+	s, err := f.c.homeOf(f.ino)
+	if err != nil {
+		return pl, err
+	}
+	o, err := opensOf(s)
+	if err == nil {
+		pl, err = o.Append(ctx, f.c.holder(), q)
+	}
 	return pl, f.missed(err)
 }
 
@@ -241,43 +235,4 @@ func (c *Client) settleAll() {
 		}
 		return nil
 	})
-}
-
-// persist calls fn with the store of a home, and again if the home cannot be
-// reached but is not given up: it may be one that starts again. What fn does
-// must be the same when it is done twice.
-func (c *Client) persist(ctx context.Context, home metadata.NodeID, fn func(metadata.NodeStore) error) error {
-	for end := time.Now().Add(persistence); ; {
-		s, err := c.metaOf(home)
-		if err != nil {
-			return err
-		}
-		err = fn(s)
-		if err == nil || !unreachable(err) || time.Now().After(end) {
-			return err
-		}
-		if n, _ := c.cfg.View().Map.Node(home); n.State == cluster.Down {
-			return err
-		}
-		t := time.NewTimer(persistPause)
-		select {
-		case <-ctx.Done():
-			t.Stop()
-			return fmt.Errorf("%w: %w", ctxErrno(ctx), err)
-		case <-c.ctx.Done():
-			t.Stop()
-			return err
-		case <-t.C:
-		}
-	}
-}
-
-// unreachable reports whether err says that a node did not answer.
-func unreachable(err error) bool {
-	for _, e := range []syscall.Errno{syscall.ECONNRESET, syscall.EHOSTDOWN, syscall.EHOSTUNREACH, syscall.ESHUTDOWN} {
-		if errors.Is(err, e) {
-			return true
-		}
-	}
-	return false
 }

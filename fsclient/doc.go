@@ -41,15 +41,18 @@
 // After a write that failed, the bytes of its range are the old ones or the
 // new ones, each by itself. One whose connection broke is made again
 // (rpc.Patient), and so is what only reads; nothing of it is left behind that
-// could come after a later write.
+// could come after a later write. Of a sync the answer is asked for, because a
+// disk tells an error once.
 //
 // # Operations on the namespace
 //
 // Each is one call to one home, that of the (source) directory, which does it
 // there or together with other homes, as a whole or not at all (package txn).
-// No such call is made twice: when an answer is lost (ECONNRESET, ETIMEDOUT, EINTR) the
-// operation has happened as a whole or not at all, and who asked has to look
-// which; it has not happened twice. Only Lookup asks again, where a name was
+// None takes effect twice: when an answer is lost with its connection the home
+// is asked for it (rpc.Patient). If it has forgotten it, because it was started
+// again (ECONNRESET), or takes too long (ETIMEDOUT, EINTR), the operation has
+// happened as a whole or not at all, and who asked has to look
+// which. Only Lookup asks again, where a name was
 // given to another inode between the call for the entry and the one for its
 // attributes.
 //

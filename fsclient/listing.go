@@ -3,14 +3,13 @@ package fsclient
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"sync"
-	"syscall"
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/bivouacfs/bivouac/datapath/rpc"
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/metadata/cluster"
 )
@@ -153,21 +152,11 @@ func (l *Listing) section(ctx context.Context, id metadata.NodeID, e metadata.Ep
 		return es, nil
 	}
 	err = fmt.Errorf("directory %v: section of node %d: %w", l.dir, id, err)
-	if unreached(err) && ctx.Err() == nil {
+	if rpc.Unanswered(err) && ctx.Err() == nil {
 		l.lost = err
 		return nil, nil
 	}
 	return nil, err
-}
-
-// unreached reports whether err says that a node is away.
-func unreached(err error) bool {
-	for _, e := range []error{syscall.EHOSTDOWN, syscall.EHOSTUNREACH, syscall.ECONNREFUSED, syscall.ECONNRESET, syscall.ETIMEDOUT} {
-		if errors.Is(err, e) {
-			return true
-		}
-	}
-	return false
 }
 
 // readMerged lists by name what began so.

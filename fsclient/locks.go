@@ -11,6 +11,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/bivouacfs/bivouac/datapath/rpc"
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/metadata/locks"
 )
@@ -98,7 +99,7 @@ func (c *Client) Lock(ctx context.Context, ino metadata.Ino, l metadata.Lock, wa
 // mayReturn reports whether err says that a home did not answer that is not
 // given up: who waits goes on waiting for it.
 func (c *Client) mayReturn(home metadata.NodeID, err error) bool {
-	return unreachable(err) && c.alive(home) == nil
+	return rpc.Unanswered(err) && c.alive(home) == nil
 }
 
 // giveUp takes a waiter out of the queue. If it was granted meanwhile, it is.
@@ -113,8 +114,7 @@ func (c *Client) giveUp(ctx context.Context, q metadata.LockReq) error {
 	return fmt.Errorf("lock on %v: %w", q.Ino, errno)
 }
 
-// ask makes one call, again if the home is one that starts again, and takes
-// note of what was granted.
+// ask makes one call, and takes note of what was granted.
 func (c *Client) ask(ctx context.Context, q metadata.LockReq) (granted bool, err error) {
 	var a metadata.LockAnswer
 	err = c.onLocks(ctx, q.Ino, func(s metadata.Locks) error {
@@ -136,13 +136,15 @@ func (c *Client) onLocks(ctx context.Context, ino metadata.Ino, fn func(metadata
 	if ino.Sealed() {
 		return fn(c.locks.sealed)
 	}
-	return c.persist(ctx, ino.Home(), func(s metadata.NodeStore) error {
-		l, ok := s.(metadata.Locks)
-		if !ok {
-			return fmt.Errorf("a home without locks: %w", syscall.ENOLCK)
-		}
-		return fn(l)
-	})
+	s, err := c.homeOf(ino)
+	if err != nil {
+		return err
+	}
+	l, ok := s.(metadata.Locks)
+	if !ok {
+		return fmt.Errorf("a home without locks: %w", syscall.ENOLCK)
+	}
+	return fn(l)
 }
 
 // TestLock returns a lock that stands in the way of l, and whose it is;

@@ -3,19 +3,9 @@ package fsclient
 import (
 	"context"
 	"time"
-)
 
-// pause waits for d; false if ctx ended first.
-func pause(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-t.C:
-		return true
-	}
-}
+	"github.com/bivouacfs/bivouac/datapath/rpc"
+)
 
 // nudge wakes who waits on c, which has room for one.
 func nudge(c chan<- struct{}) {
@@ -36,7 +26,7 @@ func (c *Client) linger(kick <-chan struct{}, first time.Duration, pending func(
 		case <-kick:
 		}
 		for wait := first; pending(); wait = tell() {
-			if !pause(c.ctx, wait) {
+			if !rpc.Pause(c.ctx, wait) {
 				return
 			}
 		}

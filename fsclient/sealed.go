@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/bivouacfs/bivouac/datapath"
+	"github.com/bivouacfs/bivouac/datapath/rpc"
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
@@ -61,7 +62,7 @@ func (s *sealedSpan) read(ctx context.Context, p []byte) error {
 			}
 			return err
 		}
-		if !pause(ctx, wait) {
+		if !rpc.Pause(ctx, wait) {
 			return ctxErrno(ctx)
 		}
 	}
@@ -118,7 +119,7 @@ func (s *sealedSpan) worth(err error) bool {
 		return s.bad < badTries
 	case errors.Is(err, errShort):
 		patience = shortPatience
-	case !lost(err):
+	case !rpc.Unanswered(err):
 		return false
 	}
 	now := s.c.cfg.Now()
@@ -126,15 +127,4 @@ func (s *sealedSpan) worth(err error) bool {
 		s.since = now
 	}
 	return now.Sub(s.since) < patience
-}
-
-// lost reports whether err says that a node could not be asked.
-func lost(err error) bool {
-	for _, no := range []error{syscall.EHOSTDOWN, syscall.EHOSTUNREACH, syscall.ETIMEDOUT, syscall.ECONNREFUSED,
-		syscall.ECONNRESET, syscall.EPIPE, syscall.ESHUTDOWN} {
-		if errors.Is(err, no) {
-			return true
-		}
-	}
-	return false
 }

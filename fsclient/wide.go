@@ -7,6 +7,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/bivouacfs/bivouac/datapath/rpc"
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
@@ -87,5 +88,5 @@ func (c *Client) again(ctx context.Context, r *route, err error) bool {
 	if r.waited += r.pause; r.waited > settlePatience {
 		return false
 	}
-	return pause(ctx, r.pause)
+	return rpc.Pause(ctx, r.pause)
 }

@@ -239,9 +239,10 @@ func (c *clientConn) serve() {
 	c.mu.Unlock()
 	c.l.drop(c, err, c.answered, len(pending) > 0)
 	close(c.gone)
-	for _, w := range pending {
+	for tag, w := range pending {
 		if w != nil {
-			w.err = &connectError{syscall.ECONNRESET, fmt.Errorf("connection to %v: %w", c.conn.RemoteAddr(), err)}
+			why := fmt.Errorf("connection to %v: %w", c.conn.RemoteAddr(), err)
+			w.err = &connectError{syscall.ECONNRESET, &lostCall{c.l.id, c.nonce, tag, why}}
 			w.done <- struct{}{}
 		}
 	}

@@ -65,6 +65,7 @@ func (s *Server) enlist(n wire.Nonce, c *serverConn) bool {
 
 // discharge says that nothing of c runs any more.
 func (s *Server) discharge(n wire.Nonce, c *serverConn) {
+	s.past.add(n, &c.replies)
 	s.mu.Lock()
 	delete(s.serving, n)
 	s.mu.Unlock()

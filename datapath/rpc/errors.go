@@ -55,6 +55,18 @@ type connectError struct {
 func (e *connectError) Error() string { return e.cause.Error() }
 func (e *connectError) Unwrap() error { return e.errno }
 
+// Unanswered reports whether err says that a node could not be asked, or that its
+// answer has not come. The call may have taken effect.
+func Unanswered(err error) bool {
+	for _, no := range []syscall.Errno{syscall.EHOSTDOWN, syscall.EHOSTUNREACH, syscall.ETIMEDOUT, syscall.ECONNREFUSED,
+		syscall.ECONNRESET, syscall.EPIPE, syscall.ESHUTDOWN} {
+		if errors.Is(err, no) {
+			return true
+		}
+	}
+	return false
+}
+
 // ctxErrno is the errno of a context that ended.
 func ctxErrno(ctx context.Context) syscall.Errno {
 	if errors.Is(ctx.Err(), context.Canceled) {

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"syscall"
 	"time"
+
+	"github.com/bivouacfs/bivouac/datapath/wire"
 )
 
 const (
@@ -17,8 +19,9 @@ const (
 
 // Patient is a Caller for those who have nobody else to ask. Where a call finds
 // no connection it waits for one; where its connection broke it is made again,
-// if it may be made twice (wire.Op.Repeatable). That goes on for half a minute,
-// unless the context ends or the node is given up.
+// if it may be made twice (wire.Op.Repeatable), and else, if a server remembers
+// its reply (wire.Op.Remembered), that is asked for first. That goes on for half
+// a minute, unless the context ends or the node is given up.
 type Patient struct {
 	caller Caller
 	gone   func() error
@@ -49,17 +52,17 @@ func (p *Patient) goOn(ctx context.Context, c *Call, err error) error {
 	until, cancel := context.WithTimeout(ctx, p.most)
 	defer cancel()
 	for wait := firstPause; again(c, err); wait = min(2*wait, longestPause) {
-		if errors.Is(err, syscall.ECONNRESET) {
+		if errors.Is(err, syscall.ECONNRESET) && !isQuestion(err) {
 			lost = err
 		}
-		if !pause(until, wait) {
+		if !Pause(until, wait) {
 			break
 		}
 		if gone := p.gone(); gone != nil {
 			err = gone
 			break
 		}
-		err = p.caller.Do(until, c)
+		err = p.retry(until, c, &lost)
 	}
 	switch {
 	case err == nil:
@@ -72,8 +75,25 @@ func (p *Patient) goOn(ctx context.Context, c *Call, err error) error {
 	return err
 }
 
+// retry makes the call once more. One that was lost and may not be made twice
+// has an answer instead, if its peer knows one.
+func (p *Patient) retry(ctx context.Context, c *Call, lost *error) error {
+	if what := lostIn(*lost); what != nil && c.Op.Remembered() {
+		r, err := p.recollect(ctx, what)
+		if err != nil {
+			return err
+		}
+		*lost = nil
+		if r.Fate != wire.NotBegun {
+			return outcome(c, what, r)
+		}
+	}
+	return p.caller.Do(ctx, c)
+}
+
 // again reports whether a call that failed with err may be made again: nothing
-// of it was sent, or it may be made twice. What a handler said stands.
+// of it was sent, it may be made twice, or its peer can say what became of it.
+// What a handler said stands.
 func again(c *Call, err error) bool {
 	var e *callError
 	if !errors.As(err, &e) || e.cause == nil {
@@ -83,12 +103,13 @@ func again(c *Call, err error) bool {
 	case syscall.EHOSTDOWN, syscall.EHOSTUNREACH:
 		return true
 	case syscall.ECONNRESET:
-		return c.Op.Repeatable()
+		return isQuestion(err) || c.Op.Repeatable() || c.Op.Remembered() && lostIn(err) != nil
 	}
 	return false
 }
 
-func pause(ctx context.Context, d time.Duration) bool {
+// Pause waits for d, before a call is tried again; false if ctx ended first.
+func Pause(ctx context.Context, d time.Duration) bool {
 	t := time.NewTimer(d)
 	defer t.Stop()
 	select {

@@ -61,6 +61,9 @@ func (c *PeersConfig) validate() error {
 	if c.Conns < 0 || c.MaxInFlight < 0 {
 		errs = append(errs, errors.New("negative bound"))
 	}
+	if c.MaxInFlight > unheard {
+		errs = append(errs, fmt.Errorf("%d calls on a connection, of which a server remembers %d", c.MaxInFlight, unheard))
+	}
 	for _, d := range []time.Duration{c.Timeout, c.HandshakeTimeout, c.IdleTimeout, c.FrameTimeout, c.Backoff, c.MaxBackoff} {
 		if d < 0 {
 			errs = append(errs, errors.New("negative timeout"))
@@ -75,7 +78,7 @@ func (c *PeersConfig) validate() error {
 func (c *PeersConfig) setDefaults() {
 	setDefault(&c.Conns, 2)
 	setDefault(&c.Timeout, 30*time.Second)
-	setDefault(&c.MaxInFlight, 64)
+	setDefault(&c.MaxInFlight, unheard)
 	setDefault(&c.HandshakeTimeout, 5*time.Second)
 	setDefault(&c.IdleTimeout, 2*time.Minute)
 	setDefault(&c.FrameTimeout, 15*time.Second)

@@ -3,7 +3,6 @@ package rpc
 import (
 	"bytes"
 	"context"
-	"net"
 	"os"
 	"testing"
 
@@ -117,8 +116,7 @@ func TestPipeOfAnAnswerThatBreaksOff(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, addr := startServer(t, map[wire.Op]Handler{wire.OpRead: readHandler(f)}, nil)
-	relay := newBrittleRelay(t, addr, 200_000)
-	p := NewPatient(startPeers(t, relay, func(c *PeersConfig) { c.Conns = 1 }).To(3), func() error { return nil })
+	p := NewPatient(startPeers(t, relay(t, addr, 1<<40, 200_000), func(c *PeersConfig) { c.Conns = 1 }).To(3), func() error { return nil })
 	q := wire.ReadReq{Len: size}
 	call := Call{Op: wire.OpRead, Body: q.Append(nil), Into: make([]byte, size), Pipe: testPipe(t, 1<<20)}
 	if err := p.Do(context.Background(), &call); err != nil {
@@ -126,48 +124,5 @@ func TestPipeOfAnAnswerThatBreaksOff(t *testing.T) {
 	}
 	if call.Pipe.N != 0 || !call.Pipe.Spoilt || call.N != size || !bytes.Equal(call.Into, want) {
 		t.Errorf("%d bytes, %d of them in the pipe, spoilt %v", call.N, call.Pipe.N, call.Pipe.Spoilt)
-	}
-}
-
-// newBrittleRelay stands before a server. Its first bulk connection ends when so
-// many bytes came back; it returns its address.
-func newBrittleRelay(t *testing.T, to string, most int64) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = l.Close() })
-	go func() {
-		for left := most; ; left = 1 << 40 {
-			in, err := l.Accept()
-			if err != nil {
-				return
-			}
-			out, err := net.Dial("tcp", to)
-			if err != nil {
-				_ = in.Close()
-				continue
-			}
-			go relayBytes(out, in, 1<<40)
-			go relayBytes(in, out, left)
-		}
-	}()
-	return l.Addr().String()
-}
-
-func relayBytes(to, from net.Conn, left int64) {
-	defer to.Close()
-	defer from.Close()
-	p := make([]byte, 32<<10)
-	for left > 0 {
-		n, err := from.Read(p[:min(left, int64(len(p)))])
-		if err != nil {
-			return
-		}
-		if _, err := to.Write(p[:n]); err != nil {
-			return
-		}
-		left -= int64(n)
 	}
 }

@@ -25,6 +25,14 @@
 // come after it. Only homes among themselves, and reports, do without, so as to
 // never wait.
 //
+// What may not be done twice (wire.Op.Remembered) goes on when its connection
+// breaks, and the server remembers its reply: the last 64 of a connection, as
+// many as its peer can have missed, for the last 256 connections. A Patient asks
+// for it (OpRecollect) after the drain. A call that is not remembered there has
+// not begun, and is made. A server that was started again knows nothing of the
+// connection: then the call is ECONNRESET, and says that it is not known whether
+// it took effect.
+//
 // # Memory
 //
 // A server keeps what it reads and sends of bulk data in pooled buffers, of

@@ -131,6 +131,7 @@ type Server struct {
 	inline   [wire.MaxOp]bool
 	alone    [wire.MaxOp]bool
 	seen     *nonceRing
+	past     past
 	stats    serverStats
 	memory   *memory
 	meta     *workers

@@ -28,6 +28,7 @@ type serverConn struct {
 	slots   chan struct{}       // a token for each request under way
 	room    *semaphore.Weighted // for bulk data; nil on other connections
 	newest  metadata.Epoch
+	replies replies
 	ctx     context.Context // ends with the connection
 	cancel  context.CancelFunc
 	wg      sync.WaitGroup // requests under way
@@ -45,7 +46,7 @@ func (s *Server) serveFrames(conn net.Conn, hello wire.Hello) error {
 		s: s, conn: conn, peer: hello.From, workers: s.meta, ctx: ctx, cancel: cancel, over: make(chan struct{}),
 		r:     newFrameReader(conn, serverReadBuffer, s.cfg.IdleTimeout, s.cfg.FrameTimeout, &s.stats.bytesIn),
 		w:     newFrameWriter(conn, s.cfg.FrameTimeout, &s.stats.bytesOut),
-		slots: make(chan struct{}, s.cfg.MaxInFlight),
+		slots: make(chan struct{}, s.cfg.MaxInFlight), replies: replies{peer: hello.From},
 	}
 	switch hello.Purpose {
 	case wire.PurposeBulk:
@@ -89,6 +90,12 @@ func (c *serverConn) readRequests() error {
 		}
 		if h.Op == wire.OpDrain {
 			if err := c.drain(h); err != nil {
+				return err
+			}
+			continue
+		}
+		if h.Op == wire.OpRecollect {
+			if err := c.recollect(h); err != nil {
 				return err
 			}
 			continue
@@ -252,13 +259,17 @@ func (t *task) again() {
 }
 
 func (t *task) context() (context.Context, context.CancelFunc) {
+	ctx := t.c.ctx
+	if t.h.Op.Remembered() {
+		ctx = t.c.s.ctx // it goes on: the peer asks for its reply when it is back
+	}
 	switch {
 	case t.inline:
 		return t.c.s.over, func() {}
 	case t.h.Wait == 0:
-		return t.c.ctx, func() {}
+		return ctx, func() {}
 	}
-	d := &deadline{conn: t.c.ctx, at: time.Now().Add(time.Duration(t.h.Wait) * time.Millisecond)}
+	d := &deadline{conn: ctx, at: time.Now().Add(time.Duration(t.h.Wait) * time.Millisecond)}
 	return d, d.end
 }
 
@@ -288,6 +299,9 @@ func (t *task) reply(err error) error {
 	h := wire.Header{Op: t.h.Op, Tag: t.h.Tag, Status: status, Epoch: c.s.cfg.Epoch()}
 	c.w.lock()
 	defer c.w.unlock()
+	if t.h.Op.Remembered() {
+		c.replies.remember(t.h.Tag, status, resp.Body)
+	}
 	c.w.arm(c.s.cfg.FrameTimeout)
 	switch {
 	case status != 0:

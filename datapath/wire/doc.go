@@ -115,6 +115,7 @@
 //	drain         59   DrainReq     -
 //	read-summed   60   ReadReq      SumResp + data
 //	write-summed  61   SummedWriteReq + data   -
+//	recollect     62   RecollectReq RecollectResp
 //	64 and above       JSON, and data where the op says so
 //
 // A reply to any op of the namespace whose status is EREMOTE has the body
@@ -189,6 +190,9 @@
 //	LeasedAttrResp   Attr, Lease
 //	RevokeReq    2 count, (8 ino, string name)…
 //	DrainReq     1 count, 32 nonce…: those of the Hellos of connections
+//	RecollectReq 32 nonce of a connection that was drained, 4 tag
+//	RecollectResp 1 fate: 0 unknown, 1 not begun, 2 answered; then
+//	             2 status, bytes body
 //	AppendReq    8 run, 8 ino, 8 sequence, 8 length, 8 end, 8 wait,
 //	             bool unused, bool freeze, bool thaw
 //	PlaceResp    8 offset, 8 tail, Attr

@@ -109,6 +109,10 @@ const (
 	OpWriteSummed Op = 61
 )
 
+// OpRecollect is of package rpc itself, too: it asks for the reply to a request
+// that was lost with its connection, after that was drained.
+const OpRecollect Op = 62
+
 // FirstControl is the first op whose body is JSON.
 const FirstControl Op = 64
 
@@ -170,7 +174,7 @@ var opNames = [MaxOp]string{
 	OpSectionMake: "section-make", OpSectionFill: "section-fill", OpSectionChange: "section-change",
 	OpSectionReport: "section-report", OpNames: "names",
 	OpLookupLease: "lookup-lease", OpGetattrLease: "getattr-lease", OpRevoke: "revoke",
-	OpDrain: "drain", OpReadSummed: "read-summed", OpWriteSummed: "write-summed",
+	OpDrain: "drain", OpRecollect: "recollect", OpReadSummed: "read-summed", OpWriteSummed: "write-summed",
 	OpReport: "report", OpPropose: "propose", OpStage: "stage", OpStagePoll: "stage-poll",
 	OpStagePart: "stage-part", OpStageSeam: "stage-seam", OpManifest: "manifest", OpStageIn: "stage-in",
 	OpStageOut: "stage-out", OpStatus: "status", OpStageAbort: "stage-abort",
@@ -211,7 +215,7 @@ func (o *Op) UnmarshalText(b []byte) error {
 func (o Op) Repeatable() bool {
 	switch o {
 	case OpLookup, OpReadDir, OpGetattr, OpReadlink, OpGetxattr, OpListxattr, OpNames, OpLookupLease, OpGetattrLease,
-		OpTestLock, OpRead, OpReadSummed, OpSpace, OpData, OpAllocated,
+		OpLock, OpTestLock, OpRecollect, OpRead, OpReadSummed, OpSpace, OpData, OpAllocated,
 		OpSetattr, OpOpen, OpAppend, OpWrite, OpWriteSummed, OpTruncate, OpRemoveObject, OpAllocate, OpPunch:
 		return true
 	}

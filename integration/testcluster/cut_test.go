@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"github.com/bivouacfs/bivouac/daemon"
+	"github.com/bivouacfs/bivouac/datapath/wire"
+	"github.com/bivouacfs/bivouac/fsclient"
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
@@ -123,6 +125,115 @@ func TestShortCut(t *testing.T) {
 	if lost := c.Nodes[0].Peers().Stats().Lost; lost == 0 {
 		t.Error("no call was lost: the cuts hit nothing")
 	}
+}
+
+// namer makes, moves, syncs and removes files on other nodes; rounds counts how
+// often all of it went well.
+type namer struct {
+	client *fsclient.Client
+	dirs   [2]metadata.Ino // of two homes
+	rounds atomic.Int64
+}
+
+// round fails with whatever fails: each call takes effect once, and says so.
+func (w *namer) round(r int) error {
+	ctx := context.Background()
+	var errs []error
+	do := func(what string, err error) {
+		if err != nil {
+			errs = append(errs, fmt.Errorf("round %d: %s: %w", r, what, err))
+		}
+	}
+	c, a, b := w.client, w.dirs[0], w.dirs[1]
+	name := fmt.Sprint("f", r)
+	f, at, err := c.CreateOpen(ctx, a, name, metadata.New{Mode: syscall.S_IFREG | 0o644})
+	if err != nil {
+		return fmt.Errorf("round %d: create: %w", r, err)
+	}
+	_, err = f.WriteAt(ctx, []byte("some bytes"), 0)
+	do("write", err)
+	do("sync", f.Sync(ctx))
+	do("setxattr", c.Setxattr(ctx, at.Ino, metadata.Xattr{Name: "user.x", Value: []byte("1"), Mode: metadata.XattrCreate}))
+	do("close", f.Close(ctx))
+	_, err = c.Link(ctx, at.Ino, a, "link")
+	do("link", err)
+	_, err = c.Rename(ctx, metadata.Rename{Dir: a, Name: name, NewDir: b, NewName: name, Flags: metadata.RenameNoReplace})
+	do("rename to another home", err)
+	for _, e := range []struct {
+		dir  metadata.Ino
+		name string
+	}{{b, name}, {a, "link"}} {
+		_, err = c.Unlink(ctx, e.dir, e.name)
+		do("unlink "+e.name, err)
+	}
+	_, err = c.Mkdir(ctx, a, "sub", metadata.New{Mode: syscall.S_IFDIR | 0o755})
+	do("mkdir", err)
+	do("rmdir", c.Rmdir(ctx, a, "sub"))
+	return errors.Join(errs...)
+}
+
+// TestShortCutOfNames: links that break and come back, also between homes, are
+// not seen by who makes, moves and removes: no error, and nothing happens twice.
+func TestShortCutOfNames(t *testing.T) {
+	c := Start(t, Config{Nodes: 4, Timing: daemon.Timing{Report: 30 * time.Millisecond, Down: Patience}})
+	ctx := context.Background()
+	stop := make(chan struct{})
+	var wg sync.WaitGroup
+	var workers []*namer
+	for i := range 4 {
+		w := &namer{client: c.Nodes[0].Client}
+		for k := range w.dirs {
+			a, err := c.Nodes[1+(i+k)%3].Client.Mkdir(ctx, metadata.RootIno, fmt.Sprint("dir", i, k), metadata.New{Mode: syscall.S_IFDIR | 0o755})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if w.dirs[k] = a.Ino; int(a.Ino.Home()) != 1+(i+k)%3 {
+				t.Fatalf("directory %d of worker %d is at home on node %d", k, i, a.Ino.Home())
+			}
+		}
+		workers = append(workers, w)
+		wg.Go(func() {
+			for r := 0; ; r++ {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				if err := w.round(r); err != nil {
+					t.Error(err)
+					return
+				}
+				w.rounds.Add(1)
+			}
+		})
+	}
+	for i := range 6 {
+		went := make([]int64, len(workers))
+		for k, w := range workers {
+			went[k] = w.rounds.Load()
+		}
+		failed := c.Nodes[0].Peers().Stats().DialsFailed
+		c.Cut(1 + i%3)
+		Eventually(t, "calls find the link cut for a while", func() bool { // some 300 ms
+			return c.Nodes[0].Peers().Stats().DialsFailed > failed+3
+		})
+		c.Mend(1 + i%3)
+		Eventually(t, "all go on", func() bool {
+			for k, w := range workers {
+				if w.rounds.Load() == went[k] && !t.Failed() {
+					return false
+				}
+			}
+			return true
+		})
+	}
+	close(stop)
+	wg.Wait()
+	s := c.Nodes[0].Peers().Stats()
+	if s.Lost == 0 || s.Calls[wire.OpRecollect] == 0 {
+		t.Errorf("%d calls were lost, %d were asked for: the cuts hit nothing", s.Lost, s.Calls[wire.OpRecollect])
+	}
+	c.Check(t)
 }
 
 // TestLongCut: what is on a node that does not come back is an error as soon as

@@ -29,12 +29,13 @@ func (c *Coordinator) run(ctx context.Context, do func(context.Context, *attempt
 	ctx, cancel := context.WithTimeout(ctx, c.cfg.Timing.Total)
 	defer cancel()
 	c.stats.shared.Add(1)
+	var away time.Time // since when a home is; zero is none
 	for n := 0; ; n++ {
 		err := c.try(ctx, do)
 		if errors.Is(err, errNothing) {
 			return nil
 		}
-		if !again(err) {
+		if !again(err) && !c.mayReturn(err, &away) {
 			return err
 		}
 		c.stats.again.Add(1)
@@ -47,6 +48,33 @@ func (c *Coordinator) run(ctx context.Context, do func(context.Context, *attempt
 // again reports whether err says that somebody else was in the way.
 func again(err error) bool {
 	return errors.Is(err, syscall.EAGAIN) || errors.Is(err, syscall.ESTALE)
+}
+
+// errAway says that a home was not reached that is not given up, or that its
+// answer was lost: it may be one that starts again.
+var errAway = errors.New("a home does not answer")
+
+// away marks such an error of a call to the home id.
+func (c *Coordinator) away(id metadata.NodeID, err error) error {
+	for _, no := range []syscall.Errno{syscall.EHOSTDOWN, syscall.EHOSTUNREACH, syscall.ECONNRESET} {
+		if errors.Is(err, no) && !c.cfg.Down(id) {
+			return fmt.Errorf("%w: %w", errAway, err)
+		}
+	}
+	return err
+}
+
+// mayReturn reports whether err is of a home that is away, since not too long.
+// What was tried is aborted, and nobody waits for its locks meanwhile.
+func (c *Coordinator) mayReturn(err error, since *time.Time) bool {
+	if !errors.Is(err, errAway) {
+		return false
+	}
+	now := c.cfg.Now()
+	if since.IsZero() {
+		*since = now
+	}
+	return now.Sub(*since) < c.cfg.Timing.Away
 }
 
 // The bounds of a pause, which doubles with each try.
@@ -117,7 +145,8 @@ func (a *attempt) prepare(ctx context.Context, home metadata.NodeID, edits []met
 	ctx, cancel := context.WithTimeout(ctx, a.c.cfg.Timing.Call)
 	defer cancel()
 	a.c.stats.prepares.Add(1)
-	return p.Prepare(ctx, a.tx, edits)
+	v, err := p.Prepare(ctx, a.tx, edits)
+	return v, a.c.away(home, err)
 }
 
 // parts is part for several homes at once; their votes are in the order of

@@ -52,6 +52,7 @@ type Timing struct {
 	Lease   time.Duration // of the lock of moves; 3 s
 	Call    time.Duration // for an answer of another home; 10 s
 	Deliver time.Duration // for the answer to a decision, before the user gets his; 2 s
+	Away    time.Duration // for a home that cannot be reached, but is not Down, to be back; 10 s
 	Total   time.Duration // for an operation with all its tries; 30 s
 }
 
@@ -66,6 +67,7 @@ func (t *Timing) setDefaults() {
 	set(&t.Lease, 3*time.Second)
 	set(&t.Call, 10*time.Second)
 	set(&t.Deliver, 2*time.Second)
+	set(&t.Away, 10*time.Second)
 	set(&t.Total, 30*time.Second)
 }
 

@@ -39,15 +39,19 @@
 // meanwhile gets ".late0" and so on added. Until then the operation is half
 // done, with its other half on a node that nobody can reach.
 //
-// An inode's home that is Down cannot take part: the operation is EHOSTDOWN.
+// An inode's home that is Down cannot take part: the operation is EHOSTDOWN. One
+// that cannot be reached, or whose promise is lost, is asked again in new
+// attempts for some seconds, while the map says that it is Up.
 // Only that a file was renamed, which changes no more than its ctime, is not
 // told to it then. A new directory for which the chosen home cannot be reached
 // is made here.
 //
 // # What a caller is promised
 //
-// A call is never done twice: nobody repeats it. A caller whose answer is lost
-// (ECONNRESET, ETIMEDOUT, EINTR after the grace of package mount) knows that
+// A call is never done twice. One whose connection breaks goes on, and who asked
+// has its answer from the coordinator's memory (package rpc). A caller whose
+// answer is lost all the same (ECONNRESET, because the coordinator crashed;
+// ETIMEDOUT; EINTR after the grace of package mount) knows that
 // the operation has happened as a whole or not at all, or will have when the
 // coordinator, if it crashed, is back; it does not know which, and has to look.
 // A caller that gives up before the decision aborts.

@@ -25,7 +25,8 @@ var ctx = context.Background()
 // homed there, any other with its parent.
 type job struct {
 	testing.TB
-	around bool // directories are homed elsewhere than their parents
+	around bool          // directories are homed elsewhere than their parents
+	away   time.Duration // of homes, that is waited for
 
 	mu    sync.Mutex
 	nodes []*node                            // under mu
@@ -47,8 +48,11 @@ type node struct {
 
 type stored struct{ *pebblestore.Store }
 
-func newJob(t testing.TB, n int) *job {
-	j := &job{TB: t, down: make(map[metadata.NodeID]bool), ops: make(map[string]int)}
+// newJob is n homes that nobody waits for when they are away.
+func newJob(t testing.TB, n int) *job { return newPatientJob(t, n, time.Nanosecond) }
+
+func newPatientJob(t testing.TB, n int, away time.Duration) *job {
+	j := &job{TB: t, away: away, down: make(map[metadata.NodeID]bool), ops: make(map[string]int)}
 	for i := range n {
 		j.nodes = append(j.nodes, j.start(metadata.NodeID(i), vfs.NewCrashableMem(), "meta"))
 	}
@@ -78,7 +82,7 @@ func (j *job) start(id metadata.NodeID, fs vfs.FS, dir string) *node {
 			}
 			return id
 		},
-		Timing: txn.Timing{Doubt: time.Nanosecond, Retry: time.Millisecond, Lease: time.Second},
+		Timing: txn.Timing{Doubt: time.Nanosecond, Retry: time.Millisecond, Lease: time.Second, Away: j.away},
 	})
 	if err != nil {
 		j.Fatal(err)

@@ -20,7 +20,7 @@ import (
 // onDisk is a job whose stores are in dir.
 func onDisk(t testing.TB, dir string) *tree {
 	t.Helper()
-	j := &job{TB: t, down: make(map[metadata.NodeID]bool), ops: make(map[string]int)}
+	j := &job{TB: t, away: time.Nanosecond, down: make(map[metadata.NodeID]bool), ops: make(map[string]int)}
 	for i := range 4 {
 		j.nodes = append(j.nodes, j.start(metadata.NodeID(i), vfs.Default, filepath.Join(dir, fmt.Sprint(i))))
 	}

@@ -134,7 +134,7 @@ func (a *attempt) lock(ctx context.Context) error {
 		}
 		// It has to be over a good while before the lease is.
 		a.until = a.c.cfg.Now().Add(a.c.cfg.Timing.Lease / 2)
-		err = p.LockMoves(ctx, a.tx)
+		err = a.c.away(metadata.RootIno.Home(), p.LockMoves(ctx, a.tx))
 		if !again(err) {
 			return err
 		}
@@ -189,5 +189,6 @@ func (c *Coordinator) climb(ctx context.Context, p metadata.TxPeer, from, stop m
 	ctx, cancel := context.WithTimeout(ctx, c.cfg.Timing.Call)
 	defer cancel()
 	c.stats.climbs.Add(1)
-	return p.Climb(ctx, from, stop)
+	up, err := p.Climb(ctx, from, stop)
+	return up, c.away(from.Home(), err)
 }

@@ -89,6 +89,9 @@ func (c *Coordinator) Link(ctx context.Context, ino, dir metadata.Ino, name stri
 	return at, err
 }
 
+// errHere ends the attempts to make a directory in a home that cannot be reached.
+var errHere = errors.New("it is made here")
+
 // Mkdir is metadata.Directories. The new directory is homed where DirHome says,
 // or here if that home cannot be reached.
 func (c *Coordinator) Mkdir(ctx context.Context, dir metadata.Ino, name string, n metadata.New) (metadata.Attr, error) {
@@ -110,9 +113,12 @@ func (c *Coordinator) Mkdir(ctx context.Context, dir metadata.Ino, name string, 
 	var at metadata.Attr
 	err = c.run(ctx, func(ctx context.Context, a *attempt) (err error) {
 		at, err = a.give(ctx, dir, name, home, edit)
+		if errors.Is(err, syscall.EHOSTDOWN) || errors.Is(err, syscall.EHOSTUNREACH) {
+			return errHere
+		}
 		return err
 	})
-	if errors.Is(err, syscall.EHOSTDOWN) || errors.Is(err, syscall.EHOSTUNREACH) {
+	if errors.Is(err, errHere) {
 		return c.store.Mkdir(ctx, dir, name, n) // where it is homed is only to spread the load
 	}
 	if err != nil {

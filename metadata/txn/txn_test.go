@@ -7,6 +7,7 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/metadata/metadatatest"
@@ -366,4 +367,87 @@ func TestInTheWay(t *testing.T) {
 	wg.Wait()
 	w.settle()
 	w.check()
+}
+
+// TestHomeThatIsAway: an operation waits for a home that is away and comes back,
+// and for one whose promise was lost; it happens once. One that is given up, or
+// stays away, is not waited for.
+func TestHomeThatIsAway(t *testing.T) {
+	for _, c := range []struct {
+		what   string
+		during bool // it goes away when it has promised
+		wait   time.Duration
+		back   int // after how many calls to it
+		down   bool
+		want   error
+	}{
+		{what: "it comes back", wait: time.Hour, back: 5},
+		{what: "its promise is lost", during: true, wait: time.Hour, back: 3},
+		{what: "it stays away", wait: time.Nanosecond, want: syscall.ECONNRESET},
+		{what: "it is given up", wait: time.Hour, back: 3, down: true, want: syscall.ECONNRESET},
+	} {
+		t.Run(c.what, func(t *testing.T) {
+			j := newPatientJob(t, 2, c.wait)
+			w := realm{j}
+			d, err := w.Mkdir(ctx, root, "d1", metadata.New{Mode: syscall.S_IFDIR | 0o755})
+			if err != nil {
+				t.Fatal(err)
+			}
+			var mu sync.Mutex
+			var calls int
+			kill := func() { j.kill(1) }
+			if !c.during {
+				kill()
+			}
+			j.mu.Lock()
+			j.hook = func(_ int, after bool, l link) {
+				mu.Lock()
+				defer mu.Unlock()
+				if l.to != 1 {
+					return
+				}
+				if after {
+					if c.during {
+						c.during = false
+						kill()
+					}
+					return
+				}
+				if calls++; calls == c.back && c.down {
+					j.mu.Lock()
+					j.down[1] = true
+					j.mu.Unlock()
+				} else if calls == c.back {
+					j.revive()
+				}
+			}
+			j.mu.Unlock()
+			over := make(chan struct{})
+			var wg sync.WaitGroup
+			wg.Go(func() { // as daemons do
+				for {
+					select {
+					case <-over:
+						return
+					case <-time.After(time.Millisecond):
+						for _, n := range j.homes() {
+							n.Settle(ctx)
+						}
+					}
+				}
+			})
+			defer wg.Wait()
+			defer close(over)
+			if err := w.Rmdir(ctx, root, "d1"); !errors.Is(err, c.want) {
+				t.Errorf("Rmdir of %v = %v, want %v", d.Ino, err, c.want)
+			}
+			if c.want != nil {
+				return
+			}
+			j.settle()
+			if got := j.check(); got != "" {
+				t.Errorf("what is there: %q", got)
+			}
+		})
+	}
 }
