@@ -12,7 +12,18 @@ type Progress struct {
 	Skipped     int64 `json:"skipped"`           // things that could not be read and were left out
 	Demand      int64 `json:"demand,omitempty"`  // pieces that were fetched because they were read
 	Through     int64 `json:"through,omitempty"` // pieces that were read through, because there is no room for them
+	Shares      int64 `json:"shares,omitempty"`  // how many this is the sum of
+	Most        int64 `json:"most,omitempty"`    // Bytes of the one of them that has most
 	Done        bool  `json:"done"`
+}
+
+// Imbalance is the Bytes of the share that has most, over those of the mean one;
+// 0 while there are none.
+func (p *Progress) Imbalance() float64 {
+	if p.Bytes <= 0 {
+		return 0
+	}
+	return float64(p.Most) * float64(p.Shares) / float64(p.Bytes)
 }
 
 // Sum adds up the progress of shares. It is done when all are.
@@ -27,6 +38,8 @@ func Sum(ps []Progress) Progress {
 		sum.Skipped += p.Skipped
 		sum.Demand += p.Demand
 		sum.Through += p.Through
+		sum.Shares++
+		sum.Most = max(sum.Most, p.Bytes)
 		sum.Done = sum.Done && p.Done
 	}
 	return sum

@@ -245,6 +245,10 @@ func line(ds daemon.DatasetStatus, at time.Time) string {
 	}
 	const width = 24
 	n := int(frac * width)
-	return fmt.Sprintf("bivouac: %s [%s%s] %3.0f%%  %d files  %s  %s/s  ETA %s", ds.Name,
+	l := fmt.Sprintf("bivouac: %s [%s%s] %3.0f%%  %d files  %s  %s/s  ETA %s", ds.Name,
 		strings.Repeat("=", n), strings.Repeat(" ", width-n), frac*100, ds.Progress.Files, Bytes(done), Bytes(int64(rate)), eta)
+	if x := ds.Progress.Imbalance(); x > 0 {
+		l += fmt.Sprintf("  imbalance %.2f", x)
+	}
+	return l
 }

@@ -68,7 +68,7 @@ func TestStatus(t *testing.T) {
 // TestProgress: in a log a line now and then, on a terminal one that is rewritten.
 func TestProgress(t *testing.T) {
 	staging := daemon.DatasetStatus{Dataset: cluster.Dataset{Name: "set", Phase: cluster.Staging, Started: at(0)},
-		Total: 1000, Progress: &stagein.Progress{SourceBytes: 500, Files: 5}}
+		Total: 1000, Progress: &stagein.Progress{SourceBytes: 500, Files: 5, Bytes: 450, Shares: 3, Most: 180}}
 	done := job().Datasets[0]
 	for _, terminal := range []bool{false, true} {
 		var b strings.Builder
@@ -82,6 +82,9 @@ func TestProgress(t *testing.T) {
 		lines, shown := strings.Count(s, "\n"), strings.Count(s, " 50%")
 		if !terminal && (lines != 2 || shown != 1) || terminal && (lines != 1 || shown != 4) {
 			t.Errorf("terminal %v: %d lines, staging shown %d times:\n%q", terminal, lines, shown, s)
+		}
+		if strings.Count(s, "imbalance 1.20") != shown {
+			t.Errorf("terminal %v: no imbalance: %q", terminal, s)
 		}
 		if !strings.Contains(s, "3 files, 2.9 KiB, ready in 2.00 s") {
 			t.Errorf("terminal %v: the end is not shown: %q", terminal, s)
