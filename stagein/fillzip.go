@@ -15,15 +15,16 @@ func (cfg *PlanConfig) listZips(ctx context.Context, all []archiveScan) (bool, e
 		if a.found.Kind != source.Zip {
 			return nil
 		}
-		h, err := a.open(cfg.FS)
+		h, err := a.open(cfg)
 		if err != nil {
 			return err
 		}
 		return a.end(h, a.directory(ctx, h))
 	})
 	for i := range all {
-		for k := range all[i].items {
-			if it := &all[i].items[k]; it.Zip != (source.ZipMember{}) && it.Size > cfg.Stripe {
+		zip, _ := all[i].items.(itemSlice)
+		for k := range zip {
+			if it := &zip[k]; it.Zip != (source.ZipMember{}) && it.Size > cfg.Stripe {
 				return false, err
 			}
 		}
@@ -49,7 +50,7 @@ func (a *archiveScan) directory(ctx context.Context, h *hopper) error {
 			}
 		}
 	}
-	a.items = x.Items
+	a.items = itemSlice(x.Items)
 	return nil
 }
 

@@ -61,6 +61,7 @@ type job struct {
 	records [][]byte                  // of the parts
 	camp    *camp                     // the nodes read for each other
 	runSize int64
+	found   []source.Item // by the scan, of the only index that it made
 	// discard keeps nothing, to measure.
 	discard bool
 }

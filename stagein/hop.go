@@ -1,7 +1,6 @@
 package stagein
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -12,6 +11,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/bivouacfs/bivouac/metadata/manifest"
 	"github.com/bivouacfs/bivouac/stagein/source"
 )
 
@@ -25,6 +25,7 @@ type hopper struct {
 	f    source.File
 	name string
 	size int64
+	room *manifest.Scratch
 	read atomic.Int64 // bytes
 	hops atomic.Int64 // reads for headers
 }
@@ -46,11 +47,10 @@ const (
 
 // hopped is what lies in a stretch.
 type hopped struct {
-	items  []source.Item
-	starts []int64 // where the headers of each item begin
-	end    int64   // where the next headers begin
-	ended  bool    // the archive ended, at end
-	global bool    // there was a header that counts for all that follow
+	items  *itemList
+	end    int64 // where the next headers begin
+	ended  bool  // the archive ended, at end
+	global bool  // there was a header that counts for all that follow
 }
 
 // at reads a block.
@@ -83,7 +83,8 @@ func (h *hopper) mean(ctx context.Context, n int) (int64, error) {
 	if err != nil {
 		return 0, err
 	}
-	if len(s.items) == 0 {
+	defer s.items.close()
+	if s.items.n == 0 {
 		return 0, fmt.Errorf("%s: the archive has no members: %w", h.name, syscall.EINVAL)
 	}
 	return s.end / max(h.hops.Load(), 1), nil
@@ -92,37 +93,51 @@ func (h *hopper) mean(ctx context.Context, n int) (int64, error) {
 // hop follows the headers from off on, to the first that begin at end or behind
 // it, or to the nth member.
 func (h *hopper) hop(ctx context.Context, off, end int64, n int) (*hopped, error) {
-	s := &hopped{end: off}
+	s := &hopped{items: newItemList(h.room), end: off}
+	if err := h.more(ctx, s, end, n); err != nil {
+		s.items.close()
+		return nil, err
+	}
+	return s, nil
+}
+
+// more is hop, from where s ends, for n members more.
+func (h *hopper) more(ctx context.Context, s *hopped, end int64, n int) error {
 	var g source.Group
 	var p page
-	for s.end < end && len(s.items) < n {
+	for last := s.items.n + min(n, allMembers); s.end < end && s.items.n < last; {
 		g.Reset(s.end)
 		step, err := h.group(ctx, &p, &g)
 		if err != nil {
-			return nil, fmt.Errorf("%s: %w", h.name, err)
+			return fmt.Errorf("%s: %w", h.name, err)
 		}
 		s.global = s.global || g.Mtime != nil
 		switch step {
 		case source.End:
 			s.ended = true
-			return s, nil
+			return nil
 		case source.Skip:
 			s.end = g.Pos()
 			continue
 		}
 		it := g.Item
 		if it.Sparse != nil {
-			return nil, fmt.Errorf("%s: member %q at offset %d: %w", h.name, it.Path, g.Start(), errSparse)
+			return fmt.Errorf("%s: member %q at offset %d: %w", h.name, it.Path, g.Start(), errSparse)
 		}
 		if it.Size > h.size || it.Off+source.Padded(it.Size) > h.size {
-			return nil, fmt.Errorf("%s: the archive ends at offset %d, inside member %q at offset %d: it is truncated: %w",
+			return fmt.Errorf("%s: the archive ends at offset %d, inside member %q at offset %d: it is truncated: %w",
 				h.name, h.size, it.Path, g.Start(), syscall.EBADMSG)
 		}
-		s.items, s.starts = append(s.items, it), append(s.starts, g.Start())
+		if err := s.items.add(&it, g.Start()); err != nil {
+			return fmt.Errorf("%s: member %q at offset %d: %w", h.name, it.Path, g.Start(), err)
+		}
 		s.end = it.Off + source.Padded(it.Size)
 	}
-	return s, nil
+	return nil
 }
+
+// allMembers is more than an archive has.
+const allMembers = 1 << 62
 
 // group reads the headers of a member. At the very end of an archive that has no
 // end, or half of one, there are none.
@@ -170,13 +185,20 @@ func (h *hopper) stretches(mean, most int64) int64 {
 
 // scan finds all members, in n stretches. global is that there was a header that
 // counts for all of them.
-func (h *hopper) scan(ctx context.Context, n int64) (items []source.Item, global bool, err error) {
+func (h *hopper) scan(ctx context.Context, n int64) (found *itemList, global bool, err error) {
 	cuts := make([]int64, n+1)
 	for i := range cuts {
 		cuts[i] = h.size / n * int64(i) &^ (source.BlockSize - 1)
 	}
 	cuts[n] = h.size
 	all := make([]*hopped, n)
+	defer func() {
+		for _, s := range all {
+			if s != nil && s.items != found {
+				s.items.close()
+			}
+		}
+	}()
 	g, gctx := errgroup.WithContext(ctx)
 	for i := range all {
 		g.Go(func() (err error) {
@@ -188,14 +210,20 @@ func (h *hopper) scan(ctx context.Context, n int64) (items []source.Item, global
 		return nil, false, err
 	}
 	if i := slices.IndexFunc(all, func(s *hopped) bool { return s != nil && s.global }); i >= 0 {
-		s, err := h.hop(ctx, 0, h.size, int(^uint(0)>>1)) // what it says counts for all that follows
+		s, err := h.hop(ctx, 0, h.size, allMembers) // what it says counts for all that follows
 		if err != nil {
 			return nil, false, err
 		}
-		return s.items, true, h.rest(ctx, s)
+		if err := h.rest(ctx, s); err != nil {
+			s.items.close()
+			return nil, false, err
+		}
+		return s.items, true, nil
 	}
-	items, err = h.join(ctx, all, cuts)
-	return items, false, err
+	if err := h.join(ctx, all, cuts); err != nil {
+		return nil, false, err
+	}
+	return all[0].items, false, nil
 }
 
 // stretch hops through [off, end); nil if there is nothing to begin with. What
@@ -208,16 +236,16 @@ func (h *hopper) stretch(ctx context.Context, off, end int64) (*hopped, error) {
 		}
 		off = at
 	}
-	s, err := h.hop(ctx, off, end, int(^uint(0)>>1))
+	s, err := h.hop(ctx, off, end, allMembers)
 	if err != nil && off > 0 && ctx.Err() == nil {
 		return nil, nil
 	}
 	return s, err
 }
 
-// join puts the stretches together, and hops again through those that began
-// where the ones before did not come out.
-func (h *hopper) join(ctx context.Context, all []*hopped, cuts []int64) ([]source.Item, error) {
+// join puts the stretches together in the first, and hops again through those that
+// began where the ones before did not come out.
+func (h *hopper) join(ctx context.Context, all []*hopped, cuts []int64) error {
 	sum := all[0]
 	for i, s := range all[1:] {
 		end := cuts[i+2]
@@ -227,39 +255,73 @@ func (h *hopper) join(ctx context.Context, all []*hopped, cuts []int64) ([]sourc
 		if sum.end >= end {
 			continue
 		}
-		for !sum.meets(s) && sum.end < end && !sum.ended {
-			more, err := h.hop(ctx, sum.end, end, 1)
-			if err != nil {
-				return nil, err
+		m, err := s.meeting()
+		for err == nil && sum.end < end && !sum.ended {
+			var met bool
+			if met, err = m.at(sum.end); err != nil || met {
+				break
 			}
-			sum.add(more)
+			err = h.more(ctx, sum, end, 1)
 		}
+		if err != nil {
+			return err
+		}
+		m.goOn(sum)
 	}
-	return sum.items, h.rest(ctx, sum)
+	return h.rest(ctx, sum)
 }
 
-// meets goes on with what s has from where h came out, if that is one of the
-// places where s saw a member begin.
-func (h *hopped) meets(s *hopped) bool {
-	if s == nil {
-		return false
-	}
-	i, ok := slices.BinarySearchFunc(s.starts, h.end, func(a, b int64) int { return cmp.Compare(a, b) })
-	if !ok {
-		return false
-	}
-	h.add(&hopped{items: s.items[i:], starts: s.starts[i:], end: s.end, ended: s.ended})
-	return true
+// meeting looks for the member of a stretch that begins where the stretch before has
+// come out.
+type meeting struct {
+	s     *hopped // nil is no such stretch
+	r     *manifest.Reader
+	n     int   // members before the one that is looked at
+	start int64 // where that begins
+	met   bool
 }
 
-func (h *hopped) add(s *hopped) {
-	h.items, h.starts = append(h.items, s.items...), append(h.starts, s.starts...)
-	h.end, h.ended = s.end, s.ended
+func (s *hopped) meeting() (*meeting, error) {
+	m := &meeting{s: s, n: -1, start: -1}
+	if s == nil || s.items.n == 0 {
+		m.s = nil
+		return m, nil
+	}
+	var err error
+	m.r, err = s.items.parts[0].spool.Read()
+	return m, err
+}
+
+// at reports whether a member begins at off. It is asked with ascending offsets.
+func (m *meeting) at(off int64) (bool, error) {
+	for m.s != nil && m.start < off {
+		rec, err := m.r.Next()
+		if err == io.EOF {
+			m.s = nil
+			break
+		}
+		if err != nil {
+			return false, err
+		}
+		_, m.start = listed(&rec)
+		m.n++
+	}
+	m.met = m.s != nil && m.start == off
+	return m.met, nil
+}
+
+// goOn appends to sum what begins where they have met.
+func (m *meeting) goOn(sum *hopped) {
+	if !m.met {
+		return
+	}
+	sum.items.take(m.s.items, m.n)
+	sum.end, sum.ended = m.s.end, m.s.ended
 }
 
 // rest makes sure that nothing follows the end of the archive.
 func (h *hopper) rest(ctx context.Context, s *hopped) error {
-	if len(s.items) == 0 {
+	if s.items.n == 0 {
 		return fmt.Errorf("%s: the archive has no members: %w", h.name, syscall.EINVAL)
 	}
 	if !s.ended {

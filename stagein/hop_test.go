@@ -5,10 +5,12 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"syscall"
 	"testing"
 
+	"github.com/bivouacfs/bivouac/metadata/manifest"
 	"github.com/bivouacfs/bivouac/stagein/source"
 )
 
@@ -22,8 +24,13 @@ func hopsOf(t *testing.T, archive []byte, n int64) (map[string]entry, int64, err
 	if err != nil {
 		t.Fatal(err)
 	}
-	h := &hopper{f: f, name: "/a.tar", size: int64(len(archive))}
-	items, _, err := h.scan(context.Background(), n)
+	h := &hopper{f: f, name: "/a.tar", size: int64(len(archive)), room: &manifest.Scratch{}}
+	found, _, err := h.scan(context.Background(), n)
+	if err != nil {
+		return nil, 0, err
+	}
+	defer found.close()
+	items, err := inMemory(found)
 	if err != nil {
 		return nil, 0, err
 	}
@@ -158,4 +165,39 @@ func FuzzHops(f *testing.F) {
 		}
 		checkTree(t, one, want)
 	})
+}
+
+// TestHopsBound: what a scan keeps in memory does not grow with the members.
+func TestHopsBound(t *testing.T) {
+	const stretches, block = 8, 64 << 10
+	for _, n := range []int{1000, 30_000} {
+		var b bytes.Buffer
+		w := tar.NewWriter(&b)
+		for i := range n {
+			check(t, w.WriteHeader(&tar.Header{Name: fmt.Sprintf("class/%08d", i), Mode: 0o644, Format: tar.FormatUSTAR}))
+		}
+		check(t, w.Close())
+		fs, room := newFS(), &manifest.Scratch{Dir: t.TempDir()}
+		fs.add("/a.tar", source.TypeRegular|0o644, b.Bytes())
+		f, err := fs.Open("/a.tar")
+		check(t, err)
+		h := &hopper{f: f, name: "/a.tar", size: int64(b.Len()), room: room}
+		found, _, err := h.scan(context.Background(), stretches)
+		check(t, err)
+		i := 0
+		check(t, found.each(func(it *source.Item) error {
+			if want := fmt.Sprintf("class/%08d", i); it.Path != want {
+				return fmt.Errorf("member %d is %q, want %q", i, it.Path, want)
+			}
+			i++
+			return nil
+		}))
+		if i != n || found.count() != n {
+			t.Errorf("%d members, %d counted, want %d", i, found.count(), n)
+		}
+		if most := int64(stretches * block); room.Peak() > most || room.Peak() == 0 {
+			t.Errorf("%d members: %d bytes were in memory, want %d at the most", n, room.Peak(), most)
+		}
+		found.close()
+	}
 }

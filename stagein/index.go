@@ -1,6 +1,7 @@
 package stagein
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"errors"
@@ -104,7 +105,7 @@ func (cfg *PlanConfig) lookUp(ctx context.Context, all []archiveScan) error {
 	archives, members := 0, 0
 	for i := range all {
 		if all[i].told != "" {
-			archives, members = archives+1, members+len(all[i].items)
+			archives, members = archives+1, members+all[i].items.count()
 		}
 	}
 	if archives > 0 {
@@ -121,7 +122,7 @@ func (cfg *PlanConfig) lookUpOne(a *archiveScan, several bool) {
 	x.paths, x.keep = cfg.Request.indexPaths(x.archive, several)
 	a.index = x
 	for _, path := range x.paths {
-		items, err := a.load(cfg.FS, path)
+		items, err := a.load(cfg, path)
 		if err == nil {
 			a.items, a.told = items, path
 			return
@@ -144,26 +145,32 @@ func (cfg *PlanConfig) log() *logrus.Entry {
 
 // load returns the members of the archive that the index at path tells. What is
 // wrong with the archive itself is for the scan to say.
-func (a *archiveScan) load(fs source.FS, path string) ([]source.Item, error) {
+func (a *archiveScan) load(cfg *PlanConfig, path string) (*itemList, error) {
 	f, size, err := a.index.open(path)
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close() // read only
-	h, err := a.open(fs)
+	h, err := a.open(cfg)
 	if err != nil {
 		return nil, err
 	}
-	var items []source.Item
+	items, end := newItemList(cfg.Scratch), int64(0)
 	archive := counted{h.f, &h.read}
 	key, err := source.KeyOf(archive, h.name, a.found.Info)
 	if err == nil {
-		items, err = source.ReadIndex(io.NewSectionReader(f, 0, size), size, key)
+		err = source.ReadIndex(io.NewSectionReader(f, 0, size), size, key, func(it *source.Item) error {
+			end = it.Off + source.Padded(it.Size)
+			return items.add(it, 0)
+		})
 	}
 	if err == nil {
-		err = a.index.ends(archive, items)
+		err = a.index.ends(archive, end)
 	}
-	return items, a.end(h, err)
+	if err = a.end(h, err); err != nil {
+		items.close()
+	}
+	return items, err
 }
 
 // open opens an index that may be believed.
@@ -182,11 +189,9 @@ func (x *index) open(path string) (source.File, int64, error) {
 	return f, info.Size, nil
 }
 
-// ends makes sure that no member follows the last.
-func (x *index) ends(archive io.ReaderAt, items []source.Item) error {
-	last := &items[len(items)-1]
+// ends makes sure that no member follows the last, which ends at off.
+func (x *index) ends(archive io.ReaderAt, off int64) error {
 	b := make([]byte, source.BlockSize)
-	off := last.Off + source.Padded(last.Size)
 	if x.info.Size-off < source.BlockSize {
 		return nil
 	}
@@ -207,12 +212,13 @@ type NewIndexes []newIndex
 type newIndex struct {
 	*index
 	key   source.IndexKey
-	items []source.Item
+	items *itemList
 }
 
 // Save keeps the indexes for the next job. That they cannot be kept is no more
 // than a line in the log.
 func (all NewIndexes) Save(log *logrus.Entry) {
+	defer all.Close()
 	for _, n := range all {
 		if err := n.save(); err != nil {
 			log.WithError(err).WithField("index", n.keep).Warn("the index cannot be kept, so the next job scans again; index=PATH says where it can")
@@ -224,12 +230,15 @@ func (all NewIndexes) Save(log *logrus.Entry) {
 	}
 }
 
-// save writes the index under another name first, in one go.
-func (n *newIndex) save() error {
-	var b bytes.Buffer
-	if err := source.WriteIndex(&b, n.key, n.items); err != nil {
-		return err
+// Close gives back what the indexes would have been made of.
+func (all NewIndexes) Close() {
+	for _, n := range all {
+		n.items.close()
 	}
+}
+
+// save writes the index under another name first.
+func (n *newIndex) save() error {
 	dir, mode := filepath.Dir(n.keep), uint32(0o600)
 	if n.keep == n.archive+beside {
 		mode |= n.info.Mode & 0o644 // for whoever reads the archive
@@ -240,7 +249,10 @@ func (n *newIndex) save() error {
 	if err != nil {
 		return err
 	}
-	_, err = f.Write(b.Bytes())
+	w := bufio.NewWriterSize(f, 1<<18)
+	if err = source.WriteIndex(w, n.key, n.items.each); err == nil {
+		err = w.Flush()
+	}
 	if err == nil {
 		err = f.Chmod(os.FileMode(mode))
 	}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/sirupsen/logrus"
 
+	"github.com/bivouacfs/bivouac/metadata/manifest"
 	"github.com/bivouacfs/bivouac/stagein/source"
 )
 
@@ -48,6 +49,10 @@ func (j *job) staged(t *testing.T, want map[string]entry) {
 		t.Fatal(err)
 	}
 	checkTree(t, got, want)
+	if j.scanned != nil && len(j.scanned.Indexes) == 1 {
+		j.found, err = inMemory(j.scanned.Indexes[0].items)
+		check(t, err)
+	}
 	if read := j.fs.read.Load(); j.sum.SourceBytes != read {
 		t.Errorf("%d bytes were read, %d counted", read, j.sum.SourceBytes)
 	}
@@ -120,7 +125,7 @@ func TestIndexUnusable(t *testing.T) {
 			key, err := source.KeyOf(bytes.NewReader(archive), "", j.fs.nodes[j.path].info)
 			check(t, err)
 			var b bytes.Buffer
-			check(t, source.WriteIndex(&b, key, j.scanned.Indexes[0].items[:1]), os.WriteFile(path, b.Bytes(), 0o600))
+			check(t, source.WriteIndex(&b, key, itemSlice(j.found[:1]).each), os.WriteFile(path, b.Bytes(), 0o600))
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -140,6 +145,16 @@ func TestIndexUnusable(t *testing.T) {
 			}
 		})
 	}
+}
+
+// itemsOf is items on the disk.
+func itemsOf(t *testing.T, items []source.Item) *itemList {
+	t.Helper()
+	l := newItemList(&manifest.Scratch{})
+	for i := range items {
+		check(t, l.add(&items[i], 0))
+	}
+	return l
 }
 
 func check(t *testing.T, errs ...error) {
@@ -180,7 +195,7 @@ func TestIndexWrong(t *testing.T) {
 			}
 			j.staged(t, want)
 			n := j.scanned.Indexes
-			n[0].items = change(slices.Clone(n[0].items))
+			n[0].items = itemsOf(t, change(j.found))
 			n.Save(j.log)
 			path := indexFile(t, j)
 			if _, err := j.run(context.Background()); !errorHas(err, j.path, path, "it is removed: stage in again") {

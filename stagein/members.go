@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"syscall"
 
@@ -21,7 +20,7 @@ const scansAtOnce = 16
 type archiveScan struct {
 	Archive
 	found source.Found
-	items []source.Item
+	items items     // nil is not known yet
 	read  int64     // bytes
 	index *index    // nil is none
 	told  string    // path of the index that told the items
@@ -66,10 +65,10 @@ func (cfg *PlanConfig) inArchives(ctx context.Context, paths []string) (*content
 	mean, err := cfg.mean(ctx, all)
 	worth := mean > 0 && (asked || mean >= worthHops)
 	if err == nil && worth {
-		err = each(ctx, all, func(ctx context.Context, a *archiveScan) error { return a.hop(ctx, cfg.FS, mean, most) })
+		err = each(ctx, all, func(ctx context.Context, a *archiveScan) error { return a.hop(ctx, cfg, mean, most) })
 	}
 	if err == nil && nested {
-		err = each(ctx, all, func(ctx context.Context, a *archiveScan) error { return a.unnest(ctx, cfg.FS) })
+		err = each(ctx, all, func(ctx context.Context, a *archiveScan) error { return a.unnest(ctx, cfg) })
 	}
 	for i := range all {
 		c.read += all[i].read
@@ -137,7 +136,7 @@ func (cfg *PlanConfig) mean(ctx context.Context, all []archiveScan) (int64, erro
 	if largest == nil {
 		return worthHops, nil // all is known
 	}
-	h, err := largest.open(cfg.FS)
+	h, err := largest.open(cfg)
 	if err != nil {
 		return 0, err
 	}
@@ -146,12 +145,12 @@ func (cfg *PlanConfig) mean(ctx context.Context, all []archiveScan) (int64, erro
 }
 
 // open opens an archive for hops; end closes it.
-func (a *archiveScan) open(fs source.FS) (*hopper, error) {
-	f, err := fs.Open(string(a.Path))
+func (a *archiveScan) open(cfg *PlanConfig) (*hopper, error) {
+	f, err := cfg.FS.Open(string(a.Path))
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", a.Path, err)
 	}
-	return &hopper{f: f, name: string(a.Path), size: a.Size}, nil
+	return &hopper{f: f, name: string(a.Path), size: a.Size, room: cfg.Scratch}, nil
 }
 
 func (a *archiveScan) end(h *hopper, err error) error {
@@ -166,18 +165,21 @@ func (a *archiveScan) end(h *hopper, err error) error {
 }
 
 // hop finds the members that no index told, in most stretches at the most.
-func (a *archiveScan) hop(ctx context.Context, fs source.FS, mean, most int64) error {
+func (a *archiveScan) hop(ctx context.Context, cfg *PlanConfig, mean, most int64) error {
 	if a.items != nil {
 		return nil
 	}
-	h, err := a.open(fs)
+	h, err := a.open(cfg)
 	if err != nil {
 		return err
 	}
-	var global bool // what such a header says is in no member's own
-	a.items, global, err = h.scan(ctx, h.stretches(mean, most))
+	// What a global header says is in no member's own.
+	found, global, err := h.scan(ctx, h.stretches(mean, most))
+	if err == nil {
+		a.items = found
+	}
 	if err == nil && !global && a.index.keeps() {
-		a.fresh = &newIndex{index: a.index, items: a.items}
+		a.fresh = &newIndex{index: a.index, items: found}
 		a.fresh.key, err = source.KeyOf(counted{h.f, &h.read}, h.name, a.found.Info)
 	}
 	return a.end(h, err)
@@ -190,50 +192,91 @@ func (cfg *PlanConfig) join(c *contents, all []archiveScan) error {
 	if err != nil {
 		return err
 	}
-	var missing []string
 	if sel != nil && sel.Paths != nil {
-		var items []source.Item
-		for i := range all {
-			items = append(items, all[i].items...)
+		missing, err := sel.missing(all)
+		if err == nil {
+			err = missingOf(cfg.Request.List, missing)
 		}
-		missing = sel.Missing(items)
+		if err != nil {
+			return err
+		}
 	}
-	if err := missingOf(cfg.Request.List, missing); err != nil {
-		return err
-	}
+	var found joined
 	for i := range all {
 		a := &all[i]
 		c.sources = append(c.sources, Origin{Path: a.Path, Kind: a.found.Kind, Size: a.Size, Mtime: source.KeptTime(a.Mtime), Index: source.Name(a.told)})
 		if a.fresh != nil {
 			c.fresh = append(c.fresh, *a.fresh)
 		}
-		if a.fresh != nil && (sel != nil || a.Under != "") {
-			a.items = slices.Clone(a.items) // what is wanted of them is put elsewhere
+		wanted, err := sel.filter(a.items)
+		if err != nil {
+			return err
 		}
-		items := sel.filter(a.items)
-		a.items = nil
-		for k := range items {
-			items[k].Source = uint32(i)
-			under(string(a.Under), &items[k])
-		}
-		c.items = append(c.items, items...)
+		found = append(found, joinedPart{wanted, uint32(i), string(a.Under)})
 	}
-	if len(c.items) == 0 {
+	if c.items = found; found.count() == 0 {
 		return fmt.Errorf("%s: nothing of it is wanted: look at list=, include= and exclude=: %w", cfg.Request.Source, syscall.EINVAL)
 	}
 	return nil
 }
 
+// joined is what is wanted of several archives.
+type joined []joinedPart
+
+type joinedPart struct {
+	items
+	source uint32
+	under  string
+}
+
+func (j joined) each(fn func(it *source.Item) error) error {
+	for _, p := range j {
+		if err := p.items.each(func(it *source.Item) error {
+			it.Source = p.source
+			under(p.under, it)
+			return fn(it)
+		}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (j joined) count() (n int) {
+	for _, p := range j {
+		n += p.items.count()
+	}
+	return n
+}
+
+// missing is what the list has and no archive.
+func (s *selection) missing(all []archiveScan) ([]string, error) {
+	m := s.NewMissing()
+	for i := range all {
+		if err := all[i].items.each(func(it *source.Item) error {
+			m.See(it.Path)
+			return nil
+		}); err != nil {
+			return nil, err
+		}
+	}
+	return m.Left(), nil
+}
+
 // filter is what is wanted of the items of an archive, after those of others.
-func (s *selection) filter(items []source.Item) []source.Item {
+func (s *selection) filter(x items) (items, error) {
 	if s == nil {
-		return items
+		return x, nil
+	}
+	items, err := inMemory(x)
+	if err != nil {
+		return nil, err
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	left := s.limit - s.files
 	if s.limit > 0 && left == 0 {
-		return nil
+		return itemSlice(nil), nil
 	}
 	items = s.Filter(items, left)
 	for i := range items {
@@ -241,7 +284,7 @@ func (s *selection) filter(items []source.Item) []source.Item {
 			s.files++
 		}
 	}
-	return items
+	return itemSlice(items), nil
 }
 
 // under puts an item of an archive into a directory of the dataset, if that has a

@@ -25,32 +25,68 @@ func (s section) ReadAt(p []byte, off int64) (int, error) { return s.File.ReadAt
 // unnest puts in the place of each member that is a tar what is in that, in a
 // directory with the member's name but its ending. What is named .tar and does not
 // begin as one stays a file.
-func (a *archiveScan) unnest(ctx context.Context, fs source.FS) error {
-	h, err := a.open(fs)
+func (a *archiveScan) unnest(ctx context.Context, cfg *PlanConfig) error {
+	h, err := a.open(cfg)
 	if err != nil {
 		return err
 	}
-	inner := make([][]source.Item, len(a.items))
-	g, gctx := errgroup.WithContext(ctx)
-	g.SetLimit(scansAtOnce)
-	for i := range a.items {
-		if it := &a.items[i]; isNested(it) {
+	all := newItemList(cfg.Scratch)
+	g, ctx := errgroup.WithContext(ctx)
+	next := make(chan *nesting, scansAtOnce) // bounds how many are looked into at a time
+	g.Go(func() error {
+		defer close(next)
+		return a.items.each(func(it *source.Item) error {
+			n := &nesting{it: *it, done: make(chan struct{})}
+			select {
+			case next <- n:
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+			if !isNested(it) {
+				close(n.done)
+				return nil
+			}
 			g.Go(func() (err error) {
-				inner[i], err = h.inner(gctx, it)
+				defer close(n.done)
+				n.inner, err = h.inner(ctx, &n.it)
 				return err
 			})
+			return nil
+		})
+	})
+	g.Go(func() error {
+		for n := range next {
+			<-n.done
+			if err := n.list(all); err != nil {
+				return err
+			}
 		}
+		return nil
+	})
+	err = a.end(h, g.Wait())
+	if err != nil {
+		all.close()
+		return err
 	}
-	err = g.Wait()
-	var all []source.Item
-	for i, it := range a.items {
-		if inner[i] == nil {
-			all = append(all, it)
-		}
-		all = append(all, inner[i]...)
+	if was, ok := a.items.(*itemList); ok && a.fresh == nil {
+		was.close()
 	}
 	a.items = all
-	return a.end(h, err)
+	return nil
+}
+
+// nesting is a member, and what is in it if it is a tar.
+type nesting struct {
+	it    source.Item
+	inner []source.Item // nil if it is none; when done is closed
+	done  chan struct{}
+}
+
+func (n *nesting) list(all *itemList) error {
+	if n.inner == nil {
+		return all.add(&n.it, 0)
+	}
+	return itemSlice(n.inner).each(func(it *source.Item) error { return all.add(it, 0) })
 }
 
 // isNested reports whether an item is named as a tar.
@@ -61,28 +97,30 @@ func isNested(it *source.Item) bool {
 
 // inner is what is in a member that is a tar, with its directory; nil if it is none.
 func (h *hopper) inner(ctx context.Context, it *source.Item) ([]source.Item, error) {
-	in := &hopper{f: section{h.f, it.Off}, name: h.name + ": member " + it.Path, size: it.Size}
+	in := &hopper{f: section{h.f, it.Off}, name: h.name + ": member " + it.Path, size: it.Size, room: h.room}
 	defer func() { h.read.Add(in.read.Load()) }()
 	var head page
 	b, err := in.block(ctx, &head, 0)
 	if err != nil || !source.IsHeader(b) {
 		return nil, err
 	}
-	items, _, err := in.scan(ctx, in.stretches(worthHops, innerStretches))
+	found, _, err := in.scan(ctx, in.stretches(worthHops, innerStretches))
 	if err != nil {
 		return nil, err
 	}
+	defer found.close()
 	dir := strings.TrimSuffix(it.Path, ".tar")
 	all := []source.Item{{Path: dir, Mode: source.TypeDir | 0o755, Mtime: it.Mtime}}
-	for _, x := range items {
+	err = found.each(func(x *source.Item) error {
 		if x.Path == "" { // says what the directory is
 			x.Path, x.Off = dir, 0
-			all[0] = x
-			continue
+			all[0] = *x
+			return nil
 		}
 		x.Off += it.Off
-		under(dir, &x)
-		all = append(all, x)
-	}
-	return all, nil
+		under(dir, x)
+		all = append(all, *x)
+		return nil
+	})
+	return all, err
 }

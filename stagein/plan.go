@@ -11,6 +11,7 @@ import (
 
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/metadata/cluster"
+	"github.com/bivouacfs/bivouac/metadata/manifest"
 	"github.com/bivouacfs/bivouac/stagein/source"
 )
 
@@ -107,6 +108,9 @@ type PlanConfig struct {
 	Region  int64 // the least bytes of a tar that are worth a node; 0 is 1 MiB
 	Workers int   // of the walk of a directory; 0 is 64
 	Log     *logrus.Entry
+	// Scratch is where a scan keeps what it has found in tars; nil is the
+	// machine's directory for temporary files.
+	Scratch *manifest.Scratch
 
 	found *source.Found // by Scan
 	read  int64         // by Scan, to find that the source shall be read to be known
@@ -211,6 +215,9 @@ func (cfg *PlanConfig) setDefaults() {
 	}
 	if cfg.Workers <= 0 {
 		cfg.Workers = defaultWalk
+	}
+	if cfg.Scratch == nil {
+		cfg.Scratch = &manifest.Scratch{}
 	}
 }
 

@@ -61,9 +61,13 @@ func (cfg *PlanConfig) scan(ctx context.Context, w io.Writer) (*Scanned, error) 
 	if err != nil || c == nil {
 		return nil, err
 	}
+	defer c.close()
 	s := &Scanned{Size: c.size, Read: c.read, Indexes: c.fresh, Origins: Origins{Order: cfg.order(), Sources: c.sources}}
-	s.Origins.Spills, err = cfg.record(p, c.items, w)
-	return s, err
+	if s.Origins.Spills, err = cfg.record(p, c.items, w); err != nil {
+		s.Indexes.Close()
+		return nil, err
+	}
+	return s, nil
 }
 
 // order is the order of the fill.
@@ -76,11 +80,25 @@ func (cfg *PlanConfig) order() Order {
 
 // contents is what is in a source, as far as that is known without reading its files.
 type contents struct {
-	items   []source.Item
+	items   items
 	sources []Origin
 	size    int64 // bytes
 	read    int64 // of them, to know all this
 	fresh   NewIndexes
+}
+
+// close gives the lists back that no index is made of.
+func (c *contents) close() {
+	kept := make(map[*itemList]bool)
+	for _, n := range c.fresh {
+		kept[n.items] = true
+	}
+	all, _ := c.items.(joined)
+	for _, p := range all {
+		if l, ok := p.items.(*itemList); ok && !kept[l] {
+			l.close()
+		}
+	}
 }
 
 // contents finds what is in the source; nil if it has to be read to be known.
@@ -112,7 +130,7 @@ func (cfg *PlanConfig) inTree(ctx context.Context, p *Plan, root string, below m
 	if err != nil {
 		return nil, err
 	}
-	c := &contents{items: items, sources: []Origin{{Path: p.Source, Kind: source.Dir}}}
+	c := &contents{items: itemSlice(items), sources: []Origin{{Path: p.Source, Kind: source.Dir}}}
 	for i := range items {
 		c.size += items[i].Size
 	}
@@ -127,18 +145,24 @@ func (cfg *PlanConfig) crowded(size int64) bool {
 
 // record writes the records of items, and says whether some stay in the source
 // because there is no room for them.
-func (cfg *PlanConfig) record(p *Plan, items []source.Item, w io.Writer) (spills bool, err error) {
+func (cfg *PlanConfig) record(p *Plan, items items, w io.Writer) (spills bool, err error) {
 	nodes := cfg.Map.Up()
 	if len(nodes) == 0 {
 		return false, fmt.Errorf("%s: no node is up: %w", p.Source, syscall.EHOSTDOWN)
 	}
 	p.Size = 0 // from here on, of what is stored
 	need := make(map[metadata.NodeID]int64, len(nodes))
-	for i := range items {
-		p.Size += items[i].Size
-		cfg.need(need, &items[i], nodes)
+	if err := items.each(func(it *source.Item) error {
+		p.Size += it.Size
+		cfg.need(need, it, nodes)
+		return nil
+	}); err != nil {
+		return false, err
 	}
-	stays := cfg.spill(items, need)
+	stays, err := cfg.spill(items, need)
+	if err != nil {
+		return false, err
+	}
 	if stays == nil {
 		if err := cfg.room(p, need); err != nil {
 			return false, err
@@ -146,10 +170,12 @@ func (cfg *PlanConfig) record(p *Plan, items []source.Item, w io.Writer) (spills
 	}
 	s := &Share{cfg: ShareConfig{Plan: p, Map: cfg.Map}}
 	s.rec = newRecorder(s, w)
-	for i := range items {
-		if err := s.found(&items[i], stays[i]); err != nil {
-			return false, err
-		}
+	i := 0
+	if err := items.each(func(it *source.Item) error {
+		i++
+		return s.found(it, stays[i-1])
+	}); err != nil {
+		return false, err
 	}
 	return len(stays) > 0, s.rec.close()
 }

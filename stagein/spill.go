@@ -37,10 +37,14 @@ const (
 // source. A hash of the path chooses, node by node, and a node takes none after
 // the first that did not fit: so what is here and what is not mix evenly, whatever
 // the order, and which files they are says nothing about what is in them.
-func (cfg *PlanConfig) spill(items []source.Item, need map[metadata.NodeID]int64) map[int]bool {
+func (cfg *PlanConfig) spill(items items, need map[metadata.NodeID]int64) (map[int]bool, error) {
 	nodes := cfg.Map.Up()
 	if cfg.Request.Spill == SpillFail || cfg.Free == nil || cfg.fits(need) {
-		return nil
+		return nil, nil
+	}
+	files, err := cfg.byHash(items)
+	if err != nil {
+		return nil, err
 	}
 	left := make(map[metadata.NodeID]int64, len(nodes))
 	for _, id := range nodes {
@@ -52,8 +56,8 @@ func (cfg *PlanConfig) spill(items []source.Item, need map[metadata.NodeID]int64
 	}
 	stays := make(map[int]bool)
 	full := make(map[metadata.NodeID]bool)
-	for _, i := range byHash(items, cfg.Map.Seed) {
-		takes := cfg.takes(&items[i], nodes)
+	for _, f := range files {
+		takes := cfg.takes(&f, nodes)
 		fits := true
 		for id, n := range takes {
 			fits = fits && !full[id] && n <= left[id]
@@ -66,41 +70,44 @@ func (cfg *PlanConfig) spill(items []source.Item, need map[metadata.NodeID]int64
 			}
 		}
 		if !fits {
-			stays[i] = true
+			stays[f.i] = true
 		}
 	}
-	return stays
+	return stays, nil
+}
+
+// spillable is a file that may stay in the source: all of it that is in memory.
+type spillable struct {
+	h     uint64
+	i     int // among the items
+	size  int64
+	owner metadata.NodeID
 }
 
 // byHash is the files among items, in an order that is made of their paths.
-func byHash(items []source.Item, seed uint64) []int {
-	type hashed struct {
-		h uint64
-		i int
-	}
-	var all []hashed
-	for i := range items {
-		if it := &items[i]; it.Hardlink == "" && it.Is(source.TypeRegular) && it.Size > 0 {
-			all = append(all, hashed{xxh3.HashStringSeed(it.Path, seed^0x7370696c6c), i})
+func (cfg *PlanConfig) byHash(items items) ([]spillable, error) {
+	var all []spillable
+	i := 0
+	err := items.each(func(it *source.Item) error {
+		if it.Hardlink == "" && it.Is(source.TypeRegular) && it.Size > 0 {
+			all = append(all, spillable{xxh3.HashStringSeed(it.Path, cfg.Map.Seed^0x7370696c6c), i, it.Size, cfg.Map.FileOwner(it.Path)})
 		}
-	}
-	slices.SortFunc(all, func(a, b hashed) int { return cmp.Or(cmp.Compare(a.h, b.h), cmp.Compare(a.i, b.i)) })
-	order := make([]int, len(all))
-	for k, x := range all {
-		order[k] = x.i
-	}
-	return order
+		i++
+		return nil
+	})
+	slices.SortFunc(all, func(a, b spillable) int { return cmp.Or(cmp.Compare(a.h, b.h), cmp.Compare(a.i, b.i)) })
+	return all, err
 }
 
-// takes is what the nodes need for an item, in whole pages and chunks.
-func (cfg *PlanConfig) takes(it *source.Item, nodes []metadata.NodeID) map[metadata.NodeID]int64 {
-	if it.Size <= cfg.Stripe {
-		return map[metadata.NodeID]int64{cfg.Map.FileOwner(it.Path): (it.Size + pageSize - 1) / pageSize * pageSize}
+// takes is what the nodes need for a file, in whole pages and chunks.
+func (cfg *PlanConfig) takes(f *spillable, nodes []metadata.NodeID) map[metadata.NodeID]int64 {
+	if f.size <= cfg.Stripe {
+		return map[metadata.NodeID]int64{f.owner: (f.size + pageSize - 1) / pageSize * pageSize}
 	}
 	each := make(map[metadata.NodeID]int64, len(nodes))
 	row := int64(len(nodes)) * stripeChunk
 	for _, id := range nodes {
-		each[id] = (it.Size + row - 1) / row * stripeChunk
+		each[id] = (f.size + row - 1) / row * stripeChunk
 	}
 	return each
 }

@@ -55,7 +55,10 @@
 // A hop is a round trip to the source, but for small neighbours whose headers are
 // in one page; therefore it is done only for 64 MiB of tars and more, where a hop goes over 64 KiB and more on average, as the first 64 members of
 // the largest tell, or where the user asked for an order. The bytes of headers
-// are read twice at the most, those of files once. Of several tars, and of one of which only
+// are read twice at the most, those of files once. What is found is kept on the disk, a
+// block of each stretch in memory, and gone through when the manifest's records are
+// written; in memory are what a directory or a zip archive has, what is to be
+// filtered, and of what does not fit on the nodes a few words for each file. Of several tars, and of one of which only
 // some members are wanted, the manifest says which one has what.
 //
 // # The index of a tar

@@ -118,7 +118,8 @@ func TestSpill(t *testing.T) {
 	for i := range items {
 		cfg.need(need, &items[i], cfg.Map.Up())
 	}
-	stays := cfg.spill(items, need)
+	stays, err := cfg.spill(itemSlice(items), need)
+	check(t, err)
 	has := map[metadata.NodeID]int64{}
 	class, classStays := map[byte]float64{}, map[byte]float64{}
 	for i := range items {
@@ -140,11 +141,11 @@ func TestSpill(t *testing.T) {
 		}
 	}
 	cfg.Request.Spill = SpillFail
-	if got := cfg.spill(items, need); got != nil {
-		t.Errorf("with spill=fail, %d stay", len(got))
+	if got, err := cfg.spill(itemSlice(items), need); got != nil || err != nil {
+		t.Errorf("with spill=fail, %d stay, %v", len(got), err)
 	}
 	cfg.Request.Spill, room = SpillPFS, total
-	if got := cfg.spill(items, need); got != nil {
-		t.Errorf("with room for all, %d stay", len(got))
+	if got, err := cfg.spill(itemSlice(items), need); got != nil || err != nil {
+		t.Errorf("with room for all, %d stay, %v", len(got), err)
 	}
 }

@@ -13,6 +13,7 @@ type Scratch struct {
 	Memory int    // bytes that are kept of what is sorted; 0 is 8 MiB
 
 	held, peak atomic.Int64 // bytes that are kept now, and have been at the most
+	shared     sharedFile   // of spools
 }
 
 const (
@@ -42,6 +43,9 @@ func (s *Scratch) memory() int {
 func (s *Scratch) block() int {
 	return min(max(s.memory()/(2*fanIn), minBlockSize), maxBlockSize)
 }
+
+// Peak is the most bytes that were kept at a time, by all who sort in s or spool.
+func (s *Scratch) Peak() int64 { return s.peak.Load() }
 
 // hold counts n bytes that are kept, or no longer are.
 func (s *Scratch) hold(n int) {

@@ -288,11 +288,12 @@ func find(t *testing.T, tab *Table, path string) metadata.Attr {
 // takes no more memory.
 func TestSpool(t *testing.T) {
 	s := &Scratch{Dir: t.TempDir()}
+	other := s.Spool() // in the same file
 	for _, n := range []int{0, 1, 300, 30_000} {
 		p := s.Spool()
 		rs := randomRecords(uint64(n), n)
 		for _, r := range rs {
-			if err := p.Add(r); err != nil {
+			if err := errors.Join(p.Add(r), other.Add(rec("x", reg, ""))); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -314,7 +315,15 @@ func TestSpool(t *testing.T) {
 		p.Close()
 		p.Close()
 	}
-	if peak, held := s.peak.Load(), s.held.Load(); peak > blockSize || held != 0 {
+	n := 0
+	if err := other.Each(func(Record) error { n++; return nil }); err != nil || n != 30_301 {
+		t.Errorf("the other has %d, %v", n, err)
+	}
+	other.Close()
+	if s.shared.f != nil {
+		t.Error("the file is still there")
+	}
+	if peak, held := s.peak.Load(), s.held.Load(); peak > 2*blockSize || held != 0 {
 		t.Errorf("%d bytes were held, %d are", peak, held)
 	}
 }

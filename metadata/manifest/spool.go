@@ -2,18 +2,22 @@ package manifest
 
 import (
 	"io"
-	"math"
 	"os"
+	"sync"
 )
 
 // Spool keeps records in the order in which they come, in a file but for a block
-// of them. It is not safe for use by several at a time.
+// of them. The spools of a Scratch have one file together. A Spool is not safe for
+// use by several at a time.
 type Spool struct {
 	s     *Scratch
 	f     *os.File // nil before the first record
-	w     *Writer
-	ended bool
+	w     *Writer  // nil when nothing can be added any more
+	parts []extent // of the file, in order
 }
+
+// extent is [off, end) of a file.
+type extent struct{ off, end int64 }
 
 // Spool returns an empty one, which has to be closed.
 func (s *Scratch) Spool() *Spool { return &Spool{s: s} }
@@ -21,29 +25,55 @@ func (s *Scratch) Spool() *Spool { return &Spool{s: s} }
 // Add appends r.
 func (p *Spool) Add(r Record) error {
 	if p.f == nil {
-		f, err := p.s.file()
+		f, err := p.s.shared.open(p.s)
 		if err != nil {
 			return err
 		}
-		p.f, p.w = f, NewWriter(f)
+		p.f = f
+		p.w = NewWriter(spoolFile{p})
 		p.s.hold(blockSize)
 	}
 	return p.w.Add(r)
 }
 
-// Each calls fn with all records. Nothing can be added then, but it may be called
-// again.
-func (p *Spool) Each(fn func(Record) error) error {
-	if p.f == nil {
-		return nil
+// spoolFile writes to the file of a Spool.
+type spoolFile struct{ p *Spool }
+
+func (w spoolFile) Write(b []byte) (int, error) {
+	p, n := w.p, int64(len(b))
+	off := p.s.shared.take(n)
+	if last := len(p.parts) - 1; last >= 0 && p.parts[last].end == off {
+		p.parts[last].end += n
+	} else {
+		p.parts = append(p.parts, extent{off, off + n})
 	}
-	if !p.ended {
-		p.ended = true
+	return p.f.WriteAt(b, off)
+}
+
+// Read returns a reader of all records. Nothing can be added then, but it may be
+// called again.
+func (p *Spool) Read() (*Reader, error) {
+	if p.w != nil {
 		if err := p.w.Close(); err != nil {
-			return err
+			return nil, err
 		}
+		p.w = nil
+		p.s.hold(-blockSize)
 	}
-	for r := NewReader(io.NewSectionReader(p.f, 0, math.MaxInt64)); ; {
+	parts := make([]io.Reader, len(p.parts))
+	for i, e := range p.parts {
+		parts[i] = io.NewSectionReader(p.f, e.off, e.end-e.off)
+	}
+	return NewReader(io.MultiReader(parts...)), nil
+}
+
+// Each calls fn with all records, as Read has them.
+func (p *Spool) Each(fn func(Record) error) error {
+	r, err := p.Read()
+	if err != nil || p.f == nil {
+		return err
+	}
+	for {
 		rec, err := r.Next()
 		if err == io.EOF {
 			return nil
@@ -62,7 +92,49 @@ func (p *Spool) Close() {
 	if p.f == nil {
 		return
 	}
-	p.s.hold(-blockSize)
-	_ = p.f.Close() // it has no name
-	p.f = nil
+	if p.w != nil {
+		p.w = nil
+		p.s.hold(-blockSize)
+	}
+	p.f, p.parts = nil, nil
+	p.s.shared.close()
+}
+
+// sharedFile is a file that is there as long as somebody uses it.
+type sharedFile struct {
+	mu    sync.Mutex
+	f     *os.File // guarded by mu
+	users int      // guarded by mu
+	end   int64    // guarded by mu; of what is taken
+}
+
+func (x *sharedFile) open(s *Scratch) (*os.File, error) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.users == 0 {
+		f, err := s.file()
+		if err != nil {
+			return nil, err
+		}
+		x.f, x.end = f, 0
+	}
+	x.users++
+	return x.f, nil
+}
+
+// take is where n bytes may be written.
+func (x *sharedFile) take(n int64) int64 {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.end += n
+	return x.end - n
+}
+
+func (x *sharedFile) close() {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.users--; x.users == 0 {
+		_ = x.f.Close() // it has no name
+		x.f = nil
+	}
 }

@@ -71,8 +71,9 @@ func (k *IndexKey) append(b []byte) []byte {
 	return binary.BigEndian.AppendUint64(b, xxh3.Hash(b))
 }
 
-// WriteIndex writes the index of an archive that has all of items, in its order.
-func WriteIndex(w io.Writer, k IndexKey, items []Item) error {
+// WriteIndex writes the index of an archive that has all items that each hands out, in
+// its order.
+func WriteIndex(w io.Writer, k IndexKey, each func(fn func(it *Item) error) error) error {
 	if _, err := w.Write(k.append(nil)); err != nil {
 		return err
 	}
@@ -81,43 +82,44 @@ func WriteIndex(w io.Writer, k IndexKey, items []Item) error {
 		return err
 	}
 	m := manifest.NewWriter(z)
-	for i := range items {
-		it := &items[i]
+	err = each(func(it *Item) error {
 		r := manifest.Record{Path: it.Path, Target: it.Target, Hardlink: it.Hardlink, From: manifest.Origin{Off: it.Off}}
 		t := KeptTime(it.Mtime)
 		r.Attr = metadata.Attr{Mode: it.Mode, Nlink: 1, Size: it.Size, Atime: t, Mtime: t, Ctime: t}
-		if err := m.Add(r); err != nil {
-			return errors.Join(err, z.Close())
-		}
+		return m.Add(r)
+	})
+	if err == nil {
+		err = m.Close()
 	}
-	return errors.Join(m.Close(), z.Close())
+	return errors.Join(err, z.Close())
 }
 
-// ReadIndex reads the index, of n bytes, of the archive that is known by k. The
-// items have Head and Check set. An index of another archive, or of what this one was
+// ReadIndex reads the index, of n bytes, of the archive that is known by k, and gives
+// its items to add, with Head and Check set; what it has given counts for nothing if there
+// is an error. An index of another archive, or of what this one was
 // before, is ESTALE; one that is damaged, or that no archive can have, EIO.
-func ReadIndex(r io.Reader, n int64, k IndexKey) (items []Item, err error) {
+func ReadIndex(r io.Reader, n int64, k IndexKey, add func(it *Item) error) (err error) {
 	defer func() {
 		if bug := recover(); bug != nil { // of the decoder, which is not ours
-			items, err = nil, fmt.Errorf("the decoder gave up: %v: %w", bug, syscall.EIO)
+			err = fmt.Errorf("the decoder gave up: %v: %w", bug, syscall.EIO)
 		}
 	}()
 	if n > k.Size+indexEnd { // a record is no longer than the headers that it is of
-		return nil, fmt.Errorf("%d bytes of index for an archive of %d: %w", n, k.Size, syscall.EIO)
+		return fmt.Errorf("%d bytes of index for an archive of %d: %w", n, k.Size, syscall.EIO)
 	}
 	var head [indexHead]byte
 	if _, err := io.ReadFull(r, head[:]); err != nil {
-		return nil, fmt.Errorf("is cut short: %w: %w", syscall.EIO, err)
+		return fmt.Errorf("is cut short: %w: %w", syscall.EIO, err)
 	}
 	if err := k.check(head[:]); err != nil {
-		return nil, err
+		return err
 	}
 	z, err := zstd.NewReader(r, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxWindow(MaxWindow))
 	if err != nil {
-		return nil, fmt.Errorf("%w: %w", syscall.EIO, err)
+		return fmt.Errorf("%w: %w", syscall.EIO, err)
 	}
 	defer z.Close()
-	return k.members(manifest.NewReader(z))
+	return k.members(manifest.NewReader(z), add)
 }
 
 // check compares the head of an index with what it should be.
@@ -136,25 +138,26 @@ func (k *IndexKey) check(head []byte) error {
 	return nil
 }
 
-func (k *IndexKey) members(r *manifest.Reader) ([]Item, error) {
-	var items []Item
+func (k *IndexKey) members(r *manifest.Reader, add func(it *Item) error) error {
 	for end := int64(0); ; {
 		rec, err := r.Next()
 		switch {
-		case err == io.EOF && len(items) == 0:
-			return nil, fmt.Errorf("has no members: %w", syscall.EIO)
+		case err == io.EOF && end == 0:
+			return fmt.Errorf("has no members: %w", syscall.EIO)
 		case err == io.EOF:
-			return items, nil
+			return nil
 		case errors.Is(err, syscall.EIO):
-			return nil, err
+			return err
 		case err != nil:
-			return nil, fmt.Errorf("%w: %w", syscall.EIO, err)
+			return fmt.Errorf("%w: %w", syscall.EIO, err)
 		}
 		it, err := k.item(&rec, end)
 		if err != nil {
-			return nil, fmt.Errorf("member %q at offset %d: %w: %w", rec.Path, rec.From.Off, err, syscall.EIO)
+			return fmt.Errorf("member %q at offset %d: %w: %w", rec.Path, rec.From.Off, err, syscall.EIO)
 		}
-		items = append(items, it)
+		if err := add(&it); err != nil {
+			return err
+		}
 		end = it.Off + Padded(it.Size)
 	}
 }

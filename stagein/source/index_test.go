@@ -72,14 +72,21 @@ func indexed(t testing.TB, n int) (archive []byte, items []Item, key IndexKey) {
 func indexOf(t testing.TB, k IndexKey, items []Item) []byte {
 	t.Helper()
 	var b bytes.Buffer
-	if err := WriteIndex(&b, k, items); err != nil {
+	if err := WriteIndex(&b, k, eachOf(items)); err != nil {
 		t.Fatal(err)
 	}
 	return b.Bytes()
 }
 
 func readIndex(b []byte, k IndexKey) ([]Item, error) {
-	return ReadIndex(bytes.NewReader(b), int64(len(b)), k)
+	var items []Item
+	if err := ReadIndex(bytes.NewReader(b), int64(len(b)), k, func(it *Item) error {
+		items = append(items, *it)
+		return nil
+	}); err != nil {
+		return nil, err
+	}
+	return items, nil
 }
 
 // TestIndexRoundTrip: what was written is read, and every member's headers prove it.
@@ -223,4 +230,15 @@ func FuzzReadIndex(f *testing.F) {
 			t.Fatalf("ends at %d of %d", end, len(archive))
 		}
 	})
+}
+
+func eachOf(items []Item) func(fn func(it *Item) error) error {
+	return func(fn func(it *Item) error) error {
+		for i := range items {
+			if err := fn(&items[i]); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
 }

@@ -161,20 +161,36 @@ func relink(it Item, first map[string]named) Item {
 
 // Missing is the listed paths that none of items is, or lies below, sorted.
 func (s *Select) Missing(items []Item) []string {
-	if s.Paths == nil {
-		return nil
-	}
-	seen := make(map[string]bool, len(s.Paths))
+	m := s.NewMissing()
 	for i := range items {
-		for at := items[i].Path; at != "" && at != "."; at = path.Dir(at) {
-			if s.Paths[at] {
-				seen[at] = true
-			}
+		m.See(items[i].Path)
+	}
+	return m.Left()
+}
+
+// Missing finds what of a list is not there.
+type Missing struct {
+	paths map[string]bool
+	seen  map[string]bool
+}
+
+// NewMissing begins with all that s lists.
+func (s *Select) NewMissing() *Missing { return &Missing{s.Paths, make(map[string]bool)} }
+
+// See takes note of an item.
+func (m *Missing) See(p string) {
+	for at := p; m.paths != nil && at != "" && at != "."; at = path.Dir(at) {
+		if m.paths[at] {
+			m.seen[at] = true
 		}
 	}
+}
+
+// Left is the listed paths that no item was, or lay below, sorted.
+func (m *Missing) Left() []string {
 	var all []string
-	for p := range s.Paths {
-		if p != "" && !seen[p] {
+	for p := range m.paths {
+		if p != "" && !m.seen[p] {
 			all = append(all, p)
 		}
 	}
