@@ -10,9 +10,11 @@ import (
 	"os/exec"
 	"path/filepath"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/bivouacfs/bivouac/deploy/mounts"
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
@@ -22,6 +24,8 @@ const (
 	setMean   = 110 << 10 // bytes
 	setSpread = 0.5       // sigma of the logarithm of the sizes
 	setDirs   = 100
+	// The large files are a dataset of their own, which the kernel reads otherwise.
+	largeName = "large"
 	bigName   = "big"
 	bigSize   = 1 << 30
 	// A file that is as large as one that is not striped can be.
@@ -33,7 +37,8 @@ const (
 // files of lognormal size, one of some size that is whole on a node, and a
 // large one that is striped.
 type dataset struct {
-	source string // as it was before it was staged
+	source string // of the small files, as it was before it was staged
+	large  string // of the others
 	files  []sample
 	medium sample
 	big    string // path below a mount
@@ -52,11 +57,16 @@ func (b *bench) staged(ctx context.Context) (*dataset, error) {
 	if b.set != nil {
 		return b.set, nil
 	}
-	d := &dataset{source: filepath.Join(b.home, setName), big: filepath.Join("data", setName, bigName)}
+	d := &dataset{source: filepath.Join(b.home, setName), large: filepath.Join(b.home, largeName), big: filepath.Join("data", largeName, bigName)}
 	if err := d.write(b.amount(setFiles), int64(b.amount(bigSize>>20))<<20); err != nil {
 		return nil, err
 	}
-	if err := b.addDataset(ctx, d.source, setName); err != nil {
+	for name, source := range map[string]string{setName: d.source, largeName: d.large} {
+		if err := b.addDataset(ctx, source, name); err != nil {
+			return nil, err
+		}
+	}
+	if err := b.camp.awaitCover(ctx, setName); err != nil {
 		return nil, err
 	}
 	if err := d.find(b.camp); err != nil {
@@ -72,6 +82,31 @@ func (b *bench) addDataset(ctx context.Context, source, name string) error {
 	cmd.Stderr = os.Stderr
 	if err := cmd.Run(); err != nil {
 		return fmt.Errorf("stage-in of %s: %w", source, err)
+	}
+	return nil
+}
+
+// awaitCover waits until a dataset of small files has its cover on all nodes,
+// where covers are to be had.
+func (c *camp) awaitCover(ctx context.Context, name string) error {
+	if os.Geteuid() != 0 {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
+	defer cancel()
+	t := time.NewTicker(20 * time.Millisecond)
+	defer t.Stop()
+	for _, n := range c.state.Nodes {
+		for path := filepath.Join(n.Mount, "data", name); ; {
+			if at, err := mounts.At(path); err != nil || len(at) > 0 {
+				break
+			}
+			select {
+			case <-ctx.Done():
+				return fmt.Errorf("%s has no cover: see %s: %w", path, n.Log, ctx.Err())
+			case <-t.C:
+			}
+		}
 	}
 	return nil
 }
@@ -92,11 +127,14 @@ func (d *dataset) write(n int, big int64) error {
 		}
 		d.files = append(d.files, sample{path: filepath.Join("data", setName, path), size: size})
 	}
-	d.medium = sample{path: filepath.Join("data", setName, mediumName), size: mediumSize}
-	if err := writeNoise(filepath.Join(d.source, mediumName), r, mediumSize); err != nil {
+	if err := os.Mkdir(d.large, 0o755); err != nil {
 		return err
 	}
-	return writeNoise(filepath.Join(d.source, bigName), r, big)
+	d.medium = sample{path: filepath.Join("data", largeName, mediumName), size: mediumSize}
+	if err := writeNoise(filepath.Join(d.large, mediumName), r, mediumSize); err != nil {
+		return err
+	}
+	return writeNoise(filepath.Join(d.large, bigName), r, big)
 }
 
 func writeNoise(path string, r *rand.Rand, size int64) error {

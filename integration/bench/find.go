@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/bivouacfs/bivouac/deploy/mounts"
 )
 
 var findFigure = figure{
@@ -102,11 +104,21 @@ func findOnce(ctx context.Context, mount, dir string, want int, args []string) (
 	return float64(want) / took.Seconds(), nil
 }
 
-// forget empties what the kernel keeps of one mount, of names and of inodes: a
-// remount does that.
+// forget empties what the kernel keeps of one mount and its covers, of names and
+// of inodes: a remount does that.
 func forget(mount string) error {
-	if err := unix.Mount("", mount, "", unix.MS_REMOUNT|unix.MS_NOSUID|unix.MS_NODEV, ""); err != nil {
-		return fmt.Errorf("remount of %s: %w", mount, err)
+	under, err := mounts.Under(mount)
+	if err != nil {
+		return err
+	}
+	for _, m := range under {
+		flags := uintptr(unix.MS_REMOUNT | unix.MS_NOSUID | unix.MS_NODEV)
+		if m.Path != mount {
+			flags |= unix.MS_RDONLY
+		}
+		if err := unix.Mount("", m.Path, "", flags, ""); err != nil {
+			return fmt.Errorf("remount of %s: %w", m.Path, err)
+		}
 	}
 	return nil
 }

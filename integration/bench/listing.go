@@ -47,6 +47,9 @@ func listing(ctx context.Context, b *bench) (err error) {
 	if err := b.addDataset(ctx, theirs, listName); err != nil {
 		return err
 	}
+	if err := b.camp.awaitCover(ctx, listName); err != nil {
+		return err
+	}
 	mount := b.camp.state.Nodes[1].Mount
 	ours := filepath.Join(mount, "data", listName)
 	files := findDirs * per

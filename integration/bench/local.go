@@ -7,7 +7,7 @@ import (
 var localFigure = figure{
 	name: "local",
 	about: "open, read and close of the small files of a dataset that are whole on node 0, by two processes there; beside the same files read from the disk's " +
-		"directory (native), and through a raw FUSE loopback over it with the same settings",
+		"directory (native), and through a raw FUSE loopback over it with the same settings: the kernel opens by itself, and reads through its page cache",
 	run: readLocal,
 }
 

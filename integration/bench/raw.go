@@ -12,11 +12,13 @@ import (
 
 	"github.com/hanwen/go-fuse/v2/fuse"
 	"golang.org/x/sys/unix"
+
+	"github.com/bivouacfs/bivouac/deploy/mounts"
 )
 
 // rawLoopback is the least that a FUSE server can do to show a list of files:
-// one directory of numbers, known for ever, read by passthrough with ids that
-// are kept where the kernel has that, else through the page cache.
+// one directory of numbers, known for ever, with the settings of a cover: the
+// kernel opens and closes by itself, and reads through its page cache.
 type rawLoopback struct {
 	dir string
 	n   int
@@ -61,19 +63,22 @@ func serveRaw(list, dir string) error {
 		return err
 	}
 	defer f.Close()
-	s := &rawFS{RawFileSystem: fuse.NewDefaultRawFileSystem(), open: make(map[uint64]*rawFile)}
+	s := &rawFS{RawFileSystem: fuse.NewDefaultRawFileSystem()}
 	for in := bufio.NewScanner(f); in.Scan(); {
 		s.files = append(s.files, rawFile{path: in.Text()})
 	}
 	server, err := fuse.NewServer(s, dir, &fuse.MountOptions{
 		Name: "raw", FsName: "raw", DirectMount: os.Geteuid() == 0, AllowOther: os.Geteuid() == 0,
-		Options: []string{"default_permissions"}, MaxWrite: 1 << 20, MaxBackground: 64,
+		Options: []string{"default_permissions"}, MaxWrite: 1 << 20, MaxBackground: 64, DisableSplice: true,
 	})
 	if err != nil {
 		return err
 	}
 	go server.Serve()
 	if err := server.WaitMount(); err != nil {
+		return err
+	}
+	if err := mounts.SetReadAhead(dir); err != nil && os.Geteuid() == 0 {
 		return err
 	}
 	ready()
@@ -84,27 +89,20 @@ func serveRaw(list, dir string) error {
 // rawFS answers with node ids that are the numbers of files, from 2 on.
 type rawFS struct {
 	fuse.RawFileSystem
-	server *fuse.Server
-	files  []rawFile
-
-	mu   sync.RWMutex
-	next uint64
-	open map[uint64]*rawFile // under mu
+	files []rawFile
 }
 
 type rawFile struct {
 	path string
 
-	mu      sync.Mutex
-	backing int32    // under mu
-	file    *os.File // under mu; where there is no passthrough
+	once sync.Once
+	fd   int   // set by once; open until the process ends
+	err  error // set by once
 }
 
 const rawForEver = 365 * 24 * time.Hour
 
 func (s *rawFS) String() string { return "raw" }
-
-func (s *rawFS) Init(server *fuse.Server) { s.server = server }
 
 func (s *rawFS) attr(node uint64, out *fuse.Attr) fuse.Status {
 	if node == fuse.FUSE_ROOT_ID {
@@ -135,53 +133,22 @@ func (s *rawFS) GetAttr(_ <-chan struct{}, in *fuse.GetAttrIn, out *fuse.AttrOut
 	return s.attr(in.NodeId, &out.Attr)
 }
 
-func (s *rawFS) Open(_ <-chan struct{}, in *fuse.OpenIn, out *fuse.OpenOut) fuse.Status {
-	f := &s.files[in.NodeId-2]
-	out.OpenFlags = fuse.FOPEN_KEEP_CACHE | fuse.FOPEN_NOFLUSH
-	if id := f.register(s.server); id != 0 {
-		out.OpenFlags = fuse.FOPEN_PASSTHROUGH | fuse.FOPEN_NOFLUSH
-		out.BackingID = id
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.next++
-	out.Fh = s.next
-	s.open[out.Fh] = f
-	return fuse.OK
-}
+// Open has the kernel open all files by itself.
+func (s *rawFS) Open(<-chan struct{}, *fuse.OpenIn, *fuse.OpenOut) fuse.Status { return fuse.ENOSYS }
 
-func (f *rawFile) register(server *fuse.Server) int32 {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.backing != 0 || f.file != nil {
-		return f.backing
-	}
-	file, err := os.Open(f.path)
-	if err != nil {
-		return 0
-	}
-	id, no := server.RegisterBackingFd(&fuse.BackingMap{Fd: int32(file.Fd())})
-	if no != 0 {
-		f.file = file
-		return 0
-	}
-	_ = file.Close() // the kernel has its own
-	f.backing = id
-	return id
-}
+// Flush has nothing to say.
+func (s *rawFS) Flush(<-chan struct{}, *fuse.FlushIn) fuse.Status { return fuse.ENOSYS }
 
 func (s *rawFS) Read(_ <-chan struct{}, in *fuse.ReadIn, buf []byte) (fuse.ReadResult, fuse.Status) {
-	s.mu.RLock()
-	f := s.open[in.Fh]
-	s.mu.RUnlock()
-	if f == nil || f.file == nil {
-		return nil, fuse.EBADF
+	f := &s.files[in.NodeId-2]
+	if f.once.Do(f.open); f.err != nil {
+		return nil, fuse.ToStatus(f.err)
 	}
-	return fuse.ReadResultFd(f.file.Fd(), int64(in.Offset), int(in.Size)), fuse.OK
+	n, err := unix.Pread(f.fd, buf[:in.Size], int64(in.Offset))
+	if err != nil {
+		return nil, fuse.ToStatus(err)
+	}
+	return fuse.ReadResultData(buf[:n]), fuse.OK
 }
 
-func (s *rawFS) Release(_ <-chan struct{}, in *fuse.ReleaseIn) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	delete(s.open, in.Fh)
-}
+func (f *rawFile) open() { f.fd, f.err = unix.Open(f.path, unix.O_RDONLY|unix.O_CLOEXEC, 0) }
