@@ -80,11 +80,15 @@ var codecs = []codec{
 	{"zstd", through(func(w io.Writer) (io.WriteCloser, error) { return zstd.NewWriter(w) }), unzstd},
 	{"xz", through(func(w io.Writer) (io.WriteCloser, error) { return xz.NewWriter(w) }), unxz},
 	{"program gzip", program("gzip", "-c"), gunzip},
+	{"program pigz", program("pigz", "-c", "-p2"), gunzip},
+	{"program bgzip", program("bgzip", "-c", "-@2"), gunzip},
 	{"program zstd", program("zstd", "-c"), unzstd},
 	{"program pzstd", program("pzstd", "-c"), unzstd},
 	{"program xz", program("xz", "-c"), unxz},
 	{"program xz blocks", program("xz", "-T2", "--block-size=5000", "-c"), unxz},
 	{"program bzip2", program("bzip2", "-c"), bunzip2},
+	{"program lbzip2", program("lbzip2", "-c", "-n2"), bunzip2},
+	{"program pbzip2", program("pbzip2", "-c", "-p2", "-b1"), bunzip2},
 }
 
 func everyCodec(t *testing.T, f func(t *testing.T, c codec)) {

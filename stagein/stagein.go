@@ -118,13 +118,14 @@
 //
 // # A compressed tar
 //
-// What is compressed as a stream has one reader. The plan has a single part, on
-// a node that the hash of the archive's path chooses, so that many archives
-// spread over the nodes. That node reads the file, unpacks it and stores its
-// members at their owners, all at once; nothing is kept but a few pieces. What
-// the members add up to is bounded by the room that the nodes had when the plan
-// was made, since a small file can unpack to anything. The stream is read to its
-// very end: its checksums have to be right and nothing may follow it.
+// What is compressed has one reader. The plan has a single part, on a node that
+// the hash of the archive's path chooses, so that many archives spread over the
+// nodes. That node reads the file, unpacks it (with several processors, where the
+// format allows it) and stores its members at their owners, all at once; nothing
+// is kept but a few pieces. What the members add up to is bounded by the room that
+// the nodes had when the plan was made, since a small file can unpack to anything.
+// The stream is read to its very end: its checksums have to be right and nothing
+// may follow it.
 //
 // The tree of such a tar is known when it is unpacked, and not before; to show it
 // sooner the archive would have to be read twice. So the one reading stages it,

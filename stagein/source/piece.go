@@ -11,6 +11,7 @@ import (
 type Pool struct {
 	size int
 	room chan struct{} // a token for each buffer that may be out
+	help chan struct{} // a token for each batch that may be unpacked beside one for each archive
 
 	mu   sync.Mutex
 	free [][]byte // guarded by mu
@@ -18,7 +19,7 @@ type Pool struct {
 
 // NewPool makes a pool of n buffers of size bytes. They are made when needed.
 func NewPool(n, size int) *Pool {
-	return &Pool{size: size, room: make(chan struct{}, n)} // one token a buffer
+	return &Pool{size: size, room: make(chan struct{}, n), help: make(chan struct{}, helpers())} // one token each
 }
 
 // Size is the size of a buffer, in bytes.

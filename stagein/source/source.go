@@ -13,10 +13,11 @@
 // members, device nodes and FIFOs, parts of multi-volume or incremental
 // archives, absolute paths and paths with "..", names that no filesystem takes.
 // A tar may be compressed by gzip, zstd, xz or bzip2, which their first bytes
-// tell and not their names. It is unpacked as a stream (Unpack), by one reader;
-// what the format allows to follow an end (more gzip members, zstd frames, xz
-// and bzip2 streams) goes on the same tar, and anything else that follows, or
-// that a checksum of the format finds, is damage.
+// tell and not their names. It is unpacked (Unpack) by one reader, and by several
+// workers where the format lets them begin in the middle: members of gzip and
+// frames of zstd that are not large. What the format allows to follow an end
+// (more gzip members, zstd frames, xz and bzip2 streams) goes on the same tar, and
+// anything else that follows, or that a checksum of the format finds, is damage.
 //
 // Of zip and zip64 it understands what is stored or deflated, with the modes and
 // the symbolic links of unix; the central directory is the truth (ReadZip), and

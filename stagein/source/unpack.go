@@ -11,7 +11,6 @@ import (
 	"sync/atomic"
 	"syscall"
 
-	"github.com/klauspost/compress/gzip"
 	"github.com/klauspost/compress/zstd"
 	"github.com/ulikunitz/xz"
 )
@@ -90,7 +89,7 @@ func (u *Unpacked) run(ctx context.Context, kind Kind) {
 	defer u.wg.Done()
 	defer close(u.queue)
 	defer u.in.release()
-	d, err := decoder(kind, u.in)
+	d, err := unpacker(ctx, kind, u.in, u.pool)
 	if err != nil {
 		u.err = u.in.explain(err)
 		return
@@ -119,33 +118,65 @@ func (u *Unpacked) run(ctx context.Context, kind Kind) {
 // maxNothing is how often a decoder may give no byte and no error in a row.
 const maxNothing = 1000
 
-// fillFrom fills the piece. It is what r said, if r ended before: io.ReadFull
-// would not tell an end from a truncated stream.
-func (p *Piece) fillFrom(r io.Reader) (err error) {
+// fillFrom fills the piece.
+func (p *Piece) fillFrom(r io.Reader) error {
+	n, err := fill(p.buf, r)
+	p.B = p.buf[:n]
+	return err
+}
+
+// fill fills b. It is what r said, if r ended before: io.ReadFull would not tell
+// an end from a truncated stream.
+func fill(b []byte, r io.Reader) (n int, err error) {
 	defer func() {
 		// A decoder that is not ours; its bug must not end the job's daemon.
 		if bug := recover(); bug != nil {
 			err = fmt.Errorf("the decoder gave up: %v", bug)
 		}
 	}()
-	p.B = p.buf[:0]
-	for nothing := 0; len(p.B) < len(p.buf); {
-		n, err := r.Read(p.buf[len(p.B):])
-		p.B = p.buf[:len(p.B)+n]
+	for nothing := 0; n < len(b); {
+		m, err := r.Read(b[n:])
+		n += m
 		if err != nil {
-			return err
+			return n, err
 		}
-		if nothing++; n > 0 {
+		if nothing++; m > 0 {
 			nothing = 0
 		}
 		if nothing > maxNothing {
-			return io.ErrNoProgress
+			return n, io.ErrNoProgress
 		}
 	}
-	return nil
+	return n, nil
 }
 
-// decoder makes the reader of what is packed in a kind of file. All of them go
+// unpacker makes the reader of what is packed in a kind of file: by several
+// workers, if the format allows it and there is more than one.
+func unpacker(ctx context.Context, kind Kind, in *packed, pool *Pool) (io.ReadCloser, error) {
+	if cap(pool.help) < 2 {
+		return decoder(kind, in)
+	}
+	f, err := formatOf(kind, sizesFor(pool.Room()*pool.Size()), cap(pool.help)+1)
+	if f == nil || err != nil {
+		return decoder(kind, in)
+	}
+	d := newBatches(ctx, in, f, pool.help)
+	in.ahead = d.ahead
+	return d, nil
+}
+
+// formatOf says how a kind of file falls into batches; nil is that it does not.
+func formatOf(kind Kind, s sizes, most int) (format, error) {
+	switch kind {
+	case TarGzip:
+		return newGzips(s, most), nil
+	case TarZstd:
+		return newZstds(s, most)
+	}
+	return nil, nil
+}
+
+// decoder makes the usual reader of what is packed in a kind of file. All of them go
 // on with what follows an end, as gzip, zstd, xz and bzip2 themselves do.
 func decoder(kind Kind, in *packed) (d io.ReadCloser, err error) {
 	defer func() {
@@ -160,21 +191,22 @@ func decoder(kind Kind, in *packed) (d io.ReadCloser, err error) {
 		}
 		return z.IOReadCloser(), nil
 	}
-	in.buf = bufio.NewReaderSize(in, 64<<10)
+	buf := bufio.NewReaderSize(in, 64<<10)
+	in.ahead = buf.Buffered
 	switch kind {
 	case TarGzip:
-		return gzip.NewReader(in.buf)
+		return io.NopCloser(&gunzip{in: buf}), nil
 	case TarBzip2:
-		return io.NopCloser(bzip2.NewReader(in.buf)), nil
+		return io.NopCloser(bzip2.NewReader(buf)), nil
 	case TarXz:
-		head, err := in.buf.Peek(xzHead)
+		head, err := buf.Peek(xzHead)
 		if err == nil {
 			err = checkXz(head)
 		}
 		if err != nil {
 			return nil, err
 		}
-		x, err := xz.NewReader(in.buf)
+		x, err := xz.NewReader(buf)
 		return io.NopCloser(x), err
 	}
 	return nil, fmt.Errorf("no decoder for %q: %w", kind, syscall.EINVAL)
@@ -208,12 +240,12 @@ func checkXz(b []byte) error {
 
 // packed is the compressed bytes.
 type packed struct {
-	left []byte // of cur, or of the head
-	cur  *Piece // nil at the start
-	from *Region
-	buf  *bufio.Reader // that reads this; nil if the decoder does
-	off  atomic.Int64  // given out
-	err  error         // of from
+	left  []byte // of cur, or of the head
+	cur   *Piece // nil at the start
+	from  *Region
+	ahead func() int   // how many bytes were given out and not used; nil is not known
+	off   atomic.Int64 // given out
+	err   error        // of from
 }
 
 // Read implements io.Reader.
@@ -246,16 +278,20 @@ func (k *packed) offset() int64 { return k.off.Load() }
 // explain says what err, which a decoder returned, comes from. It is called
 // when no decoder reads.
 func (k *packed) explain(err error) error {
+	if err == nil {
+		return nil
+	}
+	ahead := 0
+	if k.ahead != nil {
+		ahead = k.ahead()
+	}
 	switch {
-	case err == nil || err == io.EOF && k.err == io.EOF && len(k.left) == 0:
+	case err == io.EOF && k.err == io.EOF && len(k.left)+ahead == 0:
 		return err
 	case k.err != nil && k.err != io.EOF:
 		return k.err
 	}
-	off := k.offset()
-	if k.buf != nil {
-		off -= int64(k.buf.Buffered())
-	}
-	cut := k.err == io.EOF && (errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, io.EOF))
+	off := k.offset() - int64(ahead)
+	cut := k.err == io.EOF && ahead == 0 && (errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, io.EOF))
 	return &DamageError{Off: off, Err: err, Cut: cut}
 }

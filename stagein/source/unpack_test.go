@@ -1,0 +1,392 @@
+package source
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"io"
+	"math/rand/v2"
+	"runtime"
+	"slices"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/klauspost/compress/gzip"
+	"github.com/klauspost/compress/zstd"
+)
+
+// small makes every archive many batches.
+var small = sizes{raw: 700, full: 3000, in: 4000, out: 9000}
+
+// packedWay is a way to compress.
+type packedWay struct {
+	name string
+	kind Kind
+	pack func(t testing.TB, b []byte, r *rand.Rand) []byte
+}
+
+var packedWays = []packedWay{
+	{"gzip", TarGzip, parted(1<<30, gzipped)},
+	{"gzip members", TarGzip, parted(2500, gzipped)},
+	{"gzip tiny members", TarGzip, parted(30, gzipped)},
+	{"gzip large members", TarGzip, parted(30_000, gzipped)},
+	{"bgzf", TarGzip, func(t testing.TB, b []byte, r *rand.Rand) []byte {
+		return append(parted(1500, bgzf)(t, b, r), bgzf(t, nil, r)...) // its mark of the end
+	}},
+	{"zstd", TarZstd, parted(1<<30, zstded)},
+	{"zstd frames", TarZstd, parted(2500, zstded)},
+	{"zstd tiny frames", TarZstd, parted(30, zstded)},
+	{"zstd large frames", TarZstd, parted(30_000, zstded)},
+	{"pzstd", TarZstd, parted(2500, pzstded)},
+	{"zstd seekable", TarZstd, func(t testing.TB, b []byte, r *rand.Rand) []byte {
+		return append(parted(2500, zstded)(t, b, r), skippable(randomBytes(r, 300))...) // where the format has its table
+	}},
+}
+
+// parted packs parts of about n bytes, some of them empty.
+func parted(n int, pack func(t testing.TB, b []byte, r *rand.Rand) []byte) func(testing.TB, []byte, *rand.Rand) []byte {
+	return func(t testing.TB, b []byte, r *rand.Rand) (out []byte) {
+		for first := true; first || len(b) > 0; first = false {
+			m := min(r.IntN(2*n), len(b))
+			if n >= 1<<30 {
+				m = len(b)
+			}
+			out = append(out, pack(t, b[:m], r)...)
+			b = b[m:]
+		}
+		return out
+	}
+}
+
+func gzipped(t testing.TB, b []byte, r *rand.Rand) []byte {
+	t.Helper()
+	var out bytes.Buffer
+	w, err := gzip.NewWriterLevel(&out, []int{0, 1, 6, 9}[r.IntN(4)])
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r.IntN(3) == 0 {
+		w.Name, w.Comment = "name", "comment"
+	}
+	return closed(t, w, b, &out)
+}
+
+// bgzf is a member with its own size in an extra field.
+func bgzf(t testing.TB, b []byte, r *rand.Rand) []byte {
+	t.Helper()
+	var out bytes.Buffer
+	w := gzip.NewWriter(&out)
+	w.Extra = []byte("BC\x02\x00\x00\x00")
+	p := closed(t, w, b, &out)
+	binary.LittleEndian.PutUint16(p[16:], uint16(len(p)-1))
+	return p
+}
+
+func closed(t testing.TB, w io.WriteCloser, b []byte, out *bytes.Buffer) []byte {
+	t.Helper()
+	_, err := w.Write(b)
+	if err == nil {
+		err = w.Close()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out.Bytes()
+}
+
+// encoders of zstd, which are costly to make: with and without checksums, with
+// and without windows, fast and not.
+var encoders [8]sync.Pool
+
+func zstded(t testing.TB, b []byte, r *rand.Rand) []byte {
+	t.Helper()
+	i := r.IntN(len(encoders))
+	w, _ := encoders[i].Get().(*zstd.Encoder)
+	if w == nil {
+		var err error
+		w, err = zstd.NewWriter(nil, zstd.WithEncoderConcurrency(1), zstd.WithEncoderCRC(i&1 == 0), zstd.WithSingleSegment(i&2 == 0),
+			zstd.WithEncoderLevel(zstd.EncoderLevel(1+i>>2)), zstd.WithZeroFrames(true))
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	defer encoders[i].Put(w)
+	if r.IntN(2) == 0 {
+		return w.EncodeAll(b, nil)
+	}
+	var out bytes.Buffer // without its size
+	w.Reset(&out)
+	return closed(t, w, b, &out)
+}
+
+func skippable(b []byte) []byte {
+	return append(binary.LittleEndian.AppendUint32([]byte("\x5e\x2a\x4d\x18"), uint32(len(b))), b...)
+}
+
+// pzstded is a frame after one that says how long it is.
+func pzstded(t testing.TB, b []byte, r *rand.Rand) []byte {
+	t.Helper()
+	p := zstded(t, b, r)
+	return append(skippable(binary.LittleEndian.AppendUint32(nil, uint32(len(p)))), p...)
+}
+
+func randomBytes(r *rand.Rand, n int) []byte {
+	b := make([]byte, n)
+	for i := range b {
+		b[i] = byte(r.Uint32())
+	}
+	return b
+}
+
+// mixedBytes is n bytes with runs of all kinds.
+func mixedBytes(r *rand.Rand, n int) (b []byte) {
+	for len(b) < n {
+		m := r.IntN(5000)
+		switch r.IntN(3) {
+		case 0:
+			b = append(b, randomBytes(r, m)...)
+		case 1:
+			b = append(b, make([]byte, m)...)
+		default:
+			for range m {
+				b = append(b, "etaoin shrdlu"[r.IntN(13)])
+			}
+		}
+	}
+	return b[:n]
+}
+
+// compressed is a packed that reads b in pieces.
+func compressed(ctx context.Context, b []byte, pool *Pool) *packed {
+	head := b[:min(len(b), BlockSize)]
+	return &packed{left: slices.Clone(head), from: ReadRegion(ctx, bytes.NewReader(b), "f", int64(len(head)), int64(len(b)), pool, 3)}
+}
+
+// all reads all of d as Unpacked.run does.
+func all(in *packed, d io.ReadCloser) ([]byte, error) {
+	var out []byte
+	buf := make([]byte, 1000)
+	for {
+		n, err := fill(buf, d)
+		out = append(out, buf[:n]...)
+		if err = in.explain(err); err != nil {
+			_ = d.Close() // has no error of its own
+			if err == io.EOF {
+				err = nil
+			}
+			return out, err
+		}
+	}
+}
+
+// bothWays unpacks by workers, and as the twin does. What is given out without an
+// error has to be what the twin has, and there is an error if the twin has one.
+func bothWays(t testing.TB, kind Kind, b []byte) (got []byte, err error) {
+	t.Helper()
+	ctx := context.Background()
+	pool := NewPool(8, 1024)
+	in := compressed(ctx, b, pool)
+	f, err := formatOf(kind, small, 4)
+	if err != nil {
+		t.Fatal(err)
+	}
+	help := make(chan struct{}, 3)
+	d := newBatches(ctx, in, f, help)
+	in.ahead = d.ahead
+	got, err = all(in, d)
+	in.release()
+	in.from.Close()
+	if pool.Out() != 0 || len(help) != 0 {
+		t.Fatalf("%d buffers and %d helpers are out", pool.Out(), len(help))
+	}
+	var want []byte
+	in = compressed(ctx, b, pool)
+	twin, twinErr := decoder(kind, in)
+	if twinErr == nil {
+		want, twinErr = all(in, twin)
+	}
+	twinErr = in.explain(twinErr)
+	in.release()
+	in.from.Close()
+	if (err == nil) != (twinErr == nil) {
+		t.Fatalf("%d bytes, %v; want %d, %v", len(got), err, len(want), twinErr)
+	}
+	if err == nil && !bytes.Equal(got, want) {
+		t.Fatalf("%d bytes, not the %d of the twin", len(got), len(want))
+	}
+	var mine, his *DamageError
+	if errors.As(err, &mine) != errors.As(twinErr, &his) {
+		t.Fatalf("%v; want %v", err, twinErr)
+	}
+	if mine != nil && (mine.Off < 0 || mine.Off > int64(len(b)) || mine.Cut && mine.Off != int64(len(b))) {
+		t.Fatalf("damage at %d of %d bytes: %v", mine.Off, len(b), mine)
+	}
+	return got, err
+}
+
+func TestBatchesEqualTwin(t *testing.T) {
+	for _, w := range packedWays {
+		t.Run(w.name, func(t *testing.T) {
+			t.Parallel()
+			r := rand.New(rand.NewPCG(7, 7))
+			for _, n := range []int{0, 1, 900, 10_000, 60_000} {
+				b := mixedBytes(r, n)
+				p := w.pack(t, b, r)
+				if got, err := bothWays(t, w.kind, p); err != nil || !bytes.Equal(got, b) {
+					t.Errorf("%d bytes as %d: %d, %v", n, len(p), len(got), err)
+				}
+				if n == 0 {
+					continue
+				}
+				for range 10 { // truncated
+					_, _ = bothWays(t, w.kind, p[:1+r.IntN(len(p)-1)]) // compares; may end between frames
+				}
+				for _, garbage := range []string{"x", "xy", "xyz", "garbage that is longer than a header", string(p[:5])} {
+					if _, err := bothWays(t, w.kind, append(slices.Clone(p), garbage...)); err == nil {
+						t.Errorf("%d bytes and %q: no error", n, garbage)
+					}
+				}
+			}
+		})
+	}
+}
+
+// TestBatchesOfArchives has data that looks like what it is packed in.
+func TestBatchesOfArchives(t *testing.T) {
+	r := rand.New(rand.NewPCG(8, 8))
+	for _, w := range packedWays {
+		b := mixedBytes(r, 50_000)
+		p := w.pack(t, b, r)
+		for range 2 {
+			b, p = p, w.pack(t, p, r)
+			if got, err := bothWays(t, w.kind, p); err != nil || !bytes.Equal(got, b) {
+				t.Errorf("%s: %d bytes as %d: %d, %v", w.name, len(b), len(p), len(got), err)
+			}
+		}
+	}
+}
+
+// FuzzBatches spoils archives.
+func FuzzBatches(f *testing.F) {
+	for i := range 40 {
+		f.Add(uint64(i), uint16(i*500), uint16(i*1000%20_000*(i%2)), uint8(i%4), uint8(i))
+	}
+	f.Fuzz(func(t *testing.T, seed uint64, n, cut uint16, flips, way uint8) {
+		r := rand.New(rand.NewPCG(seed, 9))
+		w := packedWays[int(way)%len(packedWays)]
+		p := w.pack(t, mixedBytes(r, int(n)), r)
+		for range flips % 8 {
+			p[r.IntN(len(p))] ^= 1 << r.IntN(8)
+		}
+		if cut > 0 {
+			p = p[:max(len(p)-int(cut)%len(p), 1)]
+		}
+		_, _ = bothWays(t, w.kind, p) // compares
+	})
+}
+
+// TestGzipEndsInName: Go's own reader takes it for the end of the file.
+func TestGzipEndsInName(t *testing.T) {
+	one := bgzf(t, []byte("data"), nil)
+	cut := append(slices.Clone(one), "\x1f\x8b\x08\x08\x00\x00\x00\x00\x00\x03na"...)
+	got, err := bothWays(t, TarGzip, cut)
+	var damage *DamageError
+	if !errors.As(err, &damage) || !damage.Cut || string(got) != "data" {
+		t.Errorf("%q, %v; want what is there, and that the rest is missing", got, err)
+	}
+}
+
+// TestUnpackedAhead: unpacking goes on until the buffers are full while nobody
+// takes what comes, and stops there; all of it can be closed at any time.
+func TestUnpackedAhead(t *testing.T) {
+	r := rand.New(rand.NewPCG(11, 11))
+	data := randomBytes(r, 20<<20)
+	for name, pack := range map[Kind]func(testing.TB, []byte, *rand.Rand) []byte{TarGzip: gzipped, TarZstd: pzstded} {
+		p := parted(100_000, pack)(t, data, r)
+		for _, take := range []int{0, 1, 7, -1} {
+			pool := NewPool(8, 256<<10)
+			pool.help = make(chan struct{}, 3)
+			ctx := context.Background()
+			u := Unpack(ctx, name, nil, ReadRegion(ctx, bytes.NewReader(p), "f", 0, int64(len(p)), pool, 2), pool)
+			late := time.Now().Add(time.Minute)
+			for len(u.queue) < unpackAhead || len(pool.help) < cap(pool.help) {
+				if runtime.Gosched(); time.Now().After(late) {
+					t.Fatalf("%s: %d pieces and %d helpers after a minute", name, len(u.queue), len(pool.help))
+				}
+			}
+			if off := u.Offset(); off > 12<<20 {
+				t.Errorf("%s: %d bytes were read for nobody", name, off)
+			}
+			var got []byte
+			var err error
+			for i := 0; i != take && err == nil; i++ {
+				var piece *Piece
+				if piece, err = u.Next(); err == nil {
+					if piece.Off != int64(len(got)) {
+						t.Fatalf("piece at %d, want %d", piece.Off, len(got))
+					}
+					got = append(got, piece.B...)
+					piece.Release()
+				}
+			}
+			u.Close()
+			if take < 0 && (err != io.EOF || !bytes.Equal(got, data)) || !bytes.HasPrefix(data, got) {
+				t.Errorf("%s: %d bytes, %v", name, len(got), err)
+			}
+			if pool.Out() != 0 || len(pool.help) != 0 {
+				t.Errorf("%s: %d buffers and %d helpers are out", name, pool.Out(), len(pool.help))
+			}
+		}
+	}
+}
+
+// TestUnpackedSourceFails: what the source says is what is said.
+func TestUnpackedSourceFails(t *testing.T) {
+	r := rand.New(rand.NewPCG(12, 12))
+	for _, w := range packedWays {
+		p := w.pack(t, mixedBytes(r, 50_000), r)
+		pool := NewPool(8, 1024)
+		pool.help = make(chan struct{}, 3)
+		ctx := context.Background()
+		u := Unpack(ctx, w.kind, nil, ReadRegion(ctx, bytes.NewReader(p[:len(p)-1]), "f", 0, int64(len(p)), pool, 2), pool)
+		var err error
+		for err == nil {
+			var piece *Piece
+			if piece, err = u.Next(); err == nil {
+				piece.Release()
+			}
+		}
+		if u.Close(); !errors.Is(err, syscall.ESTALE) || pool.Out() != 0 {
+			t.Errorf("%s: %v, want ESTALE; %d buffers out", w.name, err, pool.Out())
+		}
+	}
+}
+
+// TestUnpackedShares: with no helper left an archive is unpacked one batch after
+// the other.
+func TestUnpackedShares(t *testing.T) {
+	r := rand.New(rand.NewPCG(13, 13))
+	data := mixedBytes(r, 100_000)
+	for _, w := range packedWays {
+		p := w.pack(t, data, r)
+		pool := NewPool(8, 1024)
+		in := compressed(context.Background(), p, pool)
+		f, err := formatOf(w.kind, small, 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		help := make(chan struct{}, 2)
+		help <- struct{}{}
+		help <- struct{}{}
+		d := newBatches(context.Background(), in, f, help)
+		in.ahead = d.ahead
+		if got, err := all(in, d); err != nil || !bytes.Equal(got, data) || len(help) != 2 {
+			t.Errorf("%s: %d bytes, %v; %d helpers of others", w.name, len(got), err, len(help))
+		}
+		in.release()
+		in.from.Close()
+	}
+}
