@@ -40,7 +40,7 @@ type FillConfig struct {
 	Memory  int64  // bytes of buffers; 0 is 64 MiB
 	Sums    bool   // keep the sums of pieces at hand, for Touched
 	Window  int64  // bytes of files that are read through; 0 is 256 MiB
-	Workers int    // files that are fetched at a time in the order of the fill; 0 is 16
+	Workers int    // files that are read at a time in the order of the fill; 0 is 16
 	Log     *logrus.Entry
 }
 
@@ -54,6 +54,7 @@ type Fill struct {
 	journal *journal
 	window  *window
 	slots   chan struct{} // one for each piece that is fetched because it was asked for
+	reads   chan struct{} // one for each other that is being read: Workers
 	gate    *gate
 	birth   uint64 // tells this fill from those that this node has begun before
 	runSize int64
@@ -87,6 +88,8 @@ type flight struct {
 	claimed bool          // by who reads its run, this node or another
 	by      metadata.NodeID
 	birth   uint64
+	wanted  chan struct{} // closed when somebody asks for it; nil if it began so
+	asked   bool          // wanted is closed; guarded by mu of Fill
 }
 
 const (
@@ -94,6 +97,7 @@ const (
 
 	demandSlots = 32 // pieces that are fetched at a time because they were asked for
 	yielding    = 2  // workers that go on in the order of the fill meanwhile
+	opening     = 3  // for each piece that is read, pieces that are being opened, or noted
 	tries       = 3  // of a piece, when its source has a passing trouble
 )
 
@@ -113,7 +117,7 @@ func NewFill(cfg FillConfig) (*Fill, error) {
 		window: newWindow(cfg.Window),
 		cfg:    cfg, src: fetcher{fs: cfg.FS, origins: cfg.Origins}, have: newResidents(),
 		bufs:    newPools(int(max(cfg.Memory/wire.MaxData, minPieces)), wire.MaxData),
-		flights: make(map[piece]*flight), slots: make(chan struct{}, demandSlots), calm: closedChan(), gate: newGate(),
+		flights: make(map[piece]*flight), slots: make(chan struct{}, demandSlots), reads: make(chan struct{}, cfg.Workers), calm: closedChan(), gate: newGate(),
 		birth: rand.Uint64(), runSize: defaultRunSize, births: make(map[metadata.NodeID]uint64),
 		unpacks: make(map[uint32]*flight),
 	}
@@ -333,6 +337,10 @@ func (f *Fill) ask(p piece) *flight {
 		return nil
 	}
 	if fl := f.flights[p]; fl != nil {
+		if fl.wanted != nil && !fl.asked {
+			fl.asked = true
+			close(fl.wanted)
+		}
 		return fl
 	}
 	fl := &flight{done: make(chan struct{})}
@@ -355,7 +363,7 @@ func (f *Fill) hurry(p piece, fl *flight) {
 	defer f.wg.Done()
 	f.slots <- struct{}{}
 	f.demand.Add(1)
-	f.land(p, fl, f.bring(p, asked))
+	f.land(p, fl, f.bring(p, fl))
 	<-f.slots
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -384,7 +392,7 @@ func (f *Fill) fetch(p piece) error {
 	return f.await(f.ctx, p, func(p piece) *flight {
 		fl, mine := f.begun(p)
 		if mine {
-			f.land(p, fl, f.bring(p, source.Background))
+			f.land(p, fl, f.bring(p, fl))
 		}
 		return fl
 	})
@@ -401,7 +409,7 @@ func (f *Fill) begun(p piece) (fl *flight, mine bool) {
 	if fl := f.flights[p]; fl != nil {
 		return fl, false
 	}
-	fl = &flight{done: make(chan struct{})}
+	fl = &flight{done: make(chan struct{}), wanted: make(chan struct{})}
 	f.flights[p] = fl
 	return fl, true
 }
@@ -413,8 +421,8 @@ func asked(f source.File) source.File { return f }
 
 // bring reads a piece from the source and stores it here. When it fails for good
 // that is EIO, whatever the source said: a reader did nothing wrong.
-func (f *Fill) bring(p piece, of manner) error {
-	if err := f.patiently(p, func() error { return f.bringOnce(p, of) }); err != nil {
+func (f *Fill) bring(p piece, fl *flight) error {
+	if err := f.patiently(p, func() error { return f.bringOnce(p, fl) }); err != nil {
 		return fmt.Errorf("%v: %w", err, syscall.EIO)
 	}
 	return nil
@@ -448,7 +456,22 @@ func passing(err error) bool {
 	return false
 }
 
-func (f *Fill) bringOnce(p piece, of manner) error {
+// turn waits until a piece may be read: at once if somebody asks for it, else when
+// few others are being read. What it returns is how that is done, and is called
+// when it is.
+func (f *Fill) turn(fl *flight) (of manner, over func()) {
+	if fl.wanted == nil {
+		return asked, func() {}
+	}
+	select {
+	case <-fl.wanted:
+		return asked, func() {}
+	case f.reads <- struct{}{}: // who has one does not wait for another
+		return source.Background, func() { <-f.reads }
+	}
+}
+
+func (f *Fill) bringOnce(p piece, fl *flight) error {
 	from, a, err := f.cfg.Files.Origin(p.ino)
 	if err != nil {
 		return err
@@ -468,17 +491,20 @@ func (f *Fill) bringOnce(p piece, of manner) error {
 	if err != nil {
 		return err
 	}
-	src.file = of(src.file)
 	pos, n, off := s.at(p.chunk, f.cfg.Self)
 	sum := xxh3.New128()
+	of, over := f.turn(fl)
+	src.file = of(src.file)
 	all := filler{end: pos + n}
-	err = src.end(src.each(f.ctx, f.bufs, pos, n, func(b []byte, at int64) error {
+	err = src.each(f.ctx, f.bufs, pos, n, func(b []byte, at int64) error {
 		_, _ = sum.Write(b) // cannot fail
 		if all.idle(b, at) {
 			return nil
 		}
 		return f.cfg.Put(f.ctx, p.ino, b, off+at-pos)
-	}))
+	})
+	over()
+	err = src.end(err)
 	if err == nil {
 		err = f.journal.add(p, sum.Sum128().Bytes())
 	}

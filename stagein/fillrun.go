@@ -7,6 +7,7 @@ import (
 
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/metadata/cluster"
+	"github.com/bivouacfs/bivouac/stagein/source"
 )
 
 // minChunk is the chunk of striped files, which no other is less than.
@@ -73,7 +74,7 @@ func (f *Fill) pass(m cluster.Map) bool {
 	}
 	next := make(chan piece)
 	var wg sync.WaitGroup
-	for i := range f.cfg.Workers {
+	for i := range f.workers() {
 		wg.Go(func() { f.work(i, next) })
 	}
 	for _, p := range list {
@@ -96,6 +97,16 @@ func (f *Fill) note(err error) {
 	if f.ctx.Err() == nil {
 		f.trouble = err
 	}
+}
+
+// workers is how many work at a time: for a directory more than pieces are read at a
+// time, since to open a file is several round trips to the source, in which nothing is
+// read.
+func (f *Fill) workers() int {
+	if slices.ContainsFunc(f.cfg.Origins.Sources, func(o Origin) bool { return o.Kind == source.Dir }) {
+		return (1 + opening) * f.cfg.Workers
+	}
+	return f.cfg.Workers
 }
 
 // work fetches one piece after another. While readers wait, most workers do.

@@ -106,7 +106,7 @@ type PlanConfig struct {
 	Free    func(metadata.NodeID) (int64, bool)
 	Stripe  int64 // files larger than this are striped; 0 is DefaultStripe
 	Region  int64 // the least bytes of a tar that are worth a node; 0 is 1 MiB
-	Workers int   // of the walk of a directory; 0 is 64
+	Workers int   // of the walk of a directory; 0 is 128
 	Log     *logrus.Entry
 	// Scratch is where a scan keeps what it has found in tars; nil is the
 	// machine's directory for temporary files.
@@ -133,7 +133,7 @@ const DefaultStripe = 64 << 20
 
 const (
 	defaultRegion = 1 << 20
-	defaultWalk   = 64      // each waits for the source
+	defaultWalk   = 128     // each waits for the source
 	alignment     = 1 << 20 // of large regions, so that no two readers share a stripe of the source
 )
 

@@ -14,8 +14,8 @@ import (
 )
 
 // statBatch is how many names one worker looks at before another may help; it
-// keeps a directory of a million names from being one worker's.
-const statBatch = 256
+// keeps a directory from being one worker's, for whom each name is a round trip.
+const statBatch = 16
 
 // Walk lists the tree under root, the root itself as "", sorted by path. It
 // looks at workers things at a time. Symbolic links are items, never followed;

@@ -1,0 +1,120 @@
+package stagein
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/bivouacfs/bivouac/metadata"
+	"github.com/bivouacfs/bivouac/stagein/source"
+)
+
+// held is the reads of a source that are held back, and those that are let through.
+type held struct {
+	gate chan struct{} // closed when all are
+	n    atomic.Int64  // held now
+	most atomic.Int64  // at a time
+	mu   sync.Mutex
+	seen map[string]bool // guarded by mu; paths that were read
+	free map[string]bool // guarded by mu; that are not held
+}
+
+func (h *held) read(path string, _ int64) {
+	h.mu.Lock()
+	h.seen[path] = true
+	free := h.free[path]
+	h.mu.Unlock()
+	if free {
+		return
+	}
+	n := h.n.Add(1)
+	defer h.n.Add(-1)
+	for most := h.most.Load(); n > most && !h.most.CompareAndSwap(most, n); most = h.most.Load() {
+	}
+	<-h.gate
+}
+
+// let has reads of a path go through that nobody has begun; false if somebody has.
+func (h *held) let(path string) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.free[path] = !h.seen[path]
+	return h.free[path]
+}
+
+// TestOpensAheadOfReads: files of a directory are opened while others are read, more than
+// are read at a time; and one that somebody asks for while it waits is read at once.
+func TestOpensAheadOfReads(t *testing.T) {
+	h := &held{gate: make(chan struct{}), seen: make(map[string]bool), free: make(map[string]bool)}
+	j := &job{fs: newFS(), nodes: 1, path: "/src/tree", target: &memTarget{objects: map[objectKey][]byte{}}}
+	j.fs.add(j.path, source.TypeDir|0o755, nil)
+	for i := range 60 {
+		j.fs.add(fmt.Sprintf("%s/f%02d", j.path, i), source.TypeRegular|0o644, bytes.Repeat([]byte{byte(i)}, 1000))
+	}
+	ctx, m := context.Background(), testMap(1)
+	var records bytes.Buffer
+	s, err := Scan(ctx, &PlanConfig{FS: j.fs, Request: Request{Source: j.path, Name: "ds"}, Dataset: 3, Map: m, Log: quiet()}, &records)
+	if err != nil {
+		t.Fatal(err)
+	}
+	files, err := filesOf(records.Bytes())
+	if err != nil {
+		t.Fatal(err)
+	}
+	f, err := j.filler(m, 0, s, files, t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	j.fs.onRead = h.read
+	done := make(chan error, 1)
+	go func() { done <- j.runFill(ctx, f) }()
+	ahead := int64((1 + opening) * f.cfg.Workers)
+	deadline := time.After(time.Minute)
+	for h.n.Load() < int64(f.cfg.Workers) || j.fs.open.Load() < ahead {
+		select {
+		case <-deadline:
+			t.Fatalf("%d files are open, %d are read, want %d and %d", j.fs.open.Load(), h.n.Load(), ahead, f.cfg.Workers)
+		case <-time.After(time.Millisecond):
+		}
+	}
+	p, path := waiting(f, files, h)
+	if path == "" {
+		t.Fatal("no file is open that is not read")
+	}
+	if err := f.Need(ctx, p.ino, 0, 1000); err != nil { // the others are held
+		t.Fatal(err)
+	}
+	close(h.gate)
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+	if most := h.most.Load(); most != int64(f.cfg.Workers) {
+		t.Errorf("%d files were read at a time, want %d", most, f.cfg.Workers)
+	}
+	if got := f.Progress(); got.Files != 60 || got.Demand != 0 {
+		t.Errorf("progress %+v", got)
+	}
+	if err := f.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// waiting is a piece that is on its way, and of which nothing was read: its reads go
+// through from now on.
+func waiting(f *Fill, files *memFiles, h *held) (piece, string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for p := range f.flights {
+		path := "/src/tree/" + pathOf(files, p.ino)
+		if h.let(path) {
+			return p, path
+		}
+	}
+	return piece{}, ""
+}
+
+func pathOf(files *memFiles, ino metadata.Ino) string { return files.byIno[ino].Path }
