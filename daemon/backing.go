@@ -13,20 +13,22 @@ import (
 
 // BackingFD is the descriptor of a socket to the keeper, when Start.Backing
 // says so: a Unix sequential-packet socket on which the daemon asks for what
-// FUSE passthrough wants CAP_SYS_ADMIN for. A request is one packet, answered
-// by one packet, in order; numbers are little endian.
+// FUSE wants CAP_SYS_ADMIN for. A request is one packet, answered by one packet,
+// in order; numbers are little endian.
 //
-//	request 'B', with one descriptor (SCM_RIGHTS)   register this file for reading
+//	request 'B', with one descriptor (SCM_RIGHTS)   register this file for reading (passthrough)
 //	request 'D'  id 4 bytes                         forget this id
-//	answer  errno 4 bytes (0 is success)  id 4 bytes
+//	request 'C'  name 1 to 255 bytes                mount a cover over this dataset
+//	answer  errno 4 bytes (0 is success)  id 4 bytes; that to 'C' has the descriptor of /dev/fuse with it
 const BackingFD = 6
 
 // The requests on BackingFD, and the sizes of the packets.
 const (
 	BackingOpen  = 'B'
 	BackingDrop  = 'D'
-	BackingAsk   = 5 // bytes of the longest request
-	BackingReply = 8 // bytes of an answer
+	BackingCover = 'C'
+	BackingAsk   = 256 // bytes of the longest request
+	BackingReply = 8   // bytes of an answer
 )
 
 // Backing is the daemon's end of the socket. It may be used by several
@@ -60,37 +62,71 @@ func (b *Backing) Back(f *os.File) (int32, error) {
 	var id int32
 	var aerr error
 	if err := raw.Control(func(fd uintptr) {
-		id, aerr = b.ask([]byte{BackingOpen}, unix.UnixRights(int(fd)))
+		id, _, aerr = b.ask([]byte{BackingOpen}, unix.UnixRights(int(fd)))
 	}); err != nil {
 		return 0, err
 	}
 	return id, aerr
 }
 
+// Cover has the keeper mount a cover over a dataset, and returns the descriptor
+// that has to be served then.
+func (b *Backing) Cover(name string) (*os.File, error) {
+	if name == "" || len(name) >= BackingAsk {
+		return nil, fmt.Errorf("cover of %q: %w", name, syscall.EINVAL)
+	}
+	_, dev, err := b.ask(append([]byte{BackingCover}, name...), nil)
+	if err == nil && dev == nil {
+		err = fmt.Errorf("keeper's socket: a cover without a descriptor: %w", syscall.EPROTO)
+	}
+	return dev, err
+}
+
 // Drop has the keeper forget an id.
 func (b *Backing) Drop(id int32) error {
-	_, err := b.ask(binary.LittleEndian.AppendUint32([]byte{BackingDrop}, uint32(id)), nil)
+	_, _, err := b.ask(binary.LittleEndian.AppendUint32([]byte{BackingDrop}, uint32(id)), nil)
 	return err
 }
 
-func (b *Backing) ask(p, rights []byte) (int32, error) {
+func (b *Backing) ask(p, rights []byte) (int32, *os.File, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if _, _, err := b.conn.WriteMsgUnix(p, rights, nil); err != nil {
-		return 0, fmt.Errorf("keeper's socket: %w", err)
+		return 0, nil, fmt.Errorf("keeper's socket: %w", err)
 	}
 	var a [BackingReply]byte
-	n, err := b.conn.Read(a[:])
+	oob := make([]byte, unix.CmsgSpace(4))
+	n, oobn, _, _, err := b.conn.ReadMsgUnix(a[:], oob)
 	if err != nil {
-		return 0, fmt.Errorf("keeper's socket: %w", err)
+		return 0, nil, fmt.Errorf("keeper's socket: %w", err)
 	}
+	f := sentFile(oob[:oobn])
 	if n != len(a) {
-		return 0, fmt.Errorf("keeper's socket: answer of %d bytes: %w", n, syscall.EPROTO)
+		err = fmt.Errorf("keeper's socket: answer of %d bytes: %w", n, syscall.EPROTO)
+	} else if no := syscall.Errno(binary.LittleEndian.Uint32(a[:])); no != 0 {
+		err = fmt.Errorf("keeper: %w", no)
 	}
-	if no := syscall.Errno(binary.LittleEndian.Uint32(a[:])); no != 0 {
-		return 0, fmt.Errorf("keeper: %w", no)
+	if err != nil {
+		if f != nil {
+			_ = f.Close() // nobody has used it
+		}
+		return 0, nil, err
 	}
-	return int32(binary.LittleEndian.Uint32(a[4:])), nil
+	return int32(binary.LittleEndian.Uint32(a[4:])), f, nil
+}
+
+// sentFile is the descriptor that came with an answer, nil if none did.
+func sentFile(oob []byte) *os.File {
+	msgs, err := unix.ParseSocketControlMessage(oob)
+	if err != nil || len(msgs) != 1 {
+		return nil
+	}
+	fds, err := unix.ParseUnixRights(&msgs[0])
+	if err != nil || len(fds) != 1 {
+		return nil
+	}
+	unix.CloseOnExec(fds[0])
+	return os.NewFile(uintptr(fds[0]), "/dev/fuse")
 }
 
 // Close ends the conversation.

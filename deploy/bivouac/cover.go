@@ -50,7 +50,13 @@ func newCovers(n *node, by coverer) *covers {
 
 // covererOf is nil where nobody may mount.
 func (n *node) covererOf(start daemon.Start) coverer {
-	if start.Fuse || os.Geteuid() != 0 {
+	switch keeper, ok := n.backer.(*daemon.Backing); {
+	case ok:
+		return func(_ context.Context, name string) (*os.File, func(), error) {
+			dev, err := keeper.Cover(name)
+			return dev, func() {}, err
+		}
+	case start.Fuse, os.Geteuid() != 0:
 		return nil
 	}
 	return func(ctx context.Context, name string) (*os.File, func(), error) {

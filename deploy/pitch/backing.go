@@ -16,12 +16,15 @@ import (
 const (
 	iocBackingOpen  = 0x4010e501 // FUSE_DEV_IOC_BACKING_OPEN
 	iocBackingClose = 0x4004e502 // FUSE_DEV_IOC_BACKING_CLOSE
+	// maxCovers is how many covers a daemon may have mounted.
+	maxCovers = 16
 	// maxBacked bounds the files that the kernel keeps open for one daemon,
 	// whatever it asks for.
 	maxBacked = 1 << 17
 )
 
-// backer registers files for a daemon with the connection of its mount. It
+// backer registers files for a daemon with the connection of its mount, and has
+// covers mounted for it. It
 // ends, and lets go of the connection, when the daemon's end of the socket is
 // closed, so that a dead daemon's connection dies with it.
 type backer struct {
@@ -29,6 +32,9 @@ type backer struct {
 	sock  int
 	uid   uint32
 	files map[int32]struct{}
+	// cover mounts one over the dataset name.
+	cover  func(name string) (*os.File, error)
+	covers int // that were asked for
 }
 
 // serve answers until the socket ends.
@@ -36,17 +42,27 @@ func (b *backer) serve() {
 	defer unix.Close(b.sock)
 	defer b.fuse.Close()
 	for {
-		id, err := b.next()
+		id, dev, err := b.next()
 		if errors.Is(err, errBackerEnd) {
 			return
 		}
 		var a [daemon.BackingReply]byte
 		binary.LittleEndian.PutUint32(a[:], uint32(errnoOf(err)))
 		binary.LittleEndian.PutUint32(a[4:], uint32(id))
-		if unix.Send(b.sock, a[:], unix.MSG_NOSIGNAL) != nil {
+		if b.answer(a[:], dev) != nil {
 			return
 		}
 	}
+}
+
+// answer sends a packet, and dev with it if it is not nil.
+func (b *backer) answer(p []byte, dev *os.File) error {
+	var rights []byte
+	if dev != nil {
+		defer dev.Close() // the daemon has its own
+		rights = unix.UnixRights(int(dev.Fd()))
+	}
+	return unix.Sendmsg(b.sock, p, rights, nil, unix.MSG_NOSIGNAL)
 }
 
 var errBackerEnd = errors.New("the daemon's end is closed")
@@ -60,28 +76,41 @@ func errnoOf(err error) syscall.Errno {
 }
 
 // next does one request.
-func (b *backer) next() (int32, error) {
+func (b *backer) next() (int32, *os.File, error) {
 	var p [daemon.BackingAsk + 1]byte
 	oob := make([]byte, unix.CmsgSpace(4*4))
 	n, oobn, flags, _, err := unix.Recvmsg(b.sock, p[:], oob, unix.MSG_CMSG_CLOEXEC)
 	if errors.Is(err, unix.EINTR) {
-		return 0, syscall.EINTR
+		return 0, nil, syscall.EINTR
 	}
 	if err != nil || n == 0 {
-		return 0, errBackerEnd
+		return 0, nil, errBackerEnd
 	}
 	fds, err := rights(oob[:oobn])
 	defer closeAll(fds)
 	if err != nil || flags&(unix.MSG_TRUNC|unix.MSG_CTRUNC) != 0 {
-		return 0, syscall.EPROTO
+		return 0, nil, syscall.EPROTO
 	}
 	switch {
 	case n == 1 && p[0] == daemon.BackingOpen && len(fds) == 1:
-		return b.open(fds[0])
-	case n == daemon.BackingAsk && p[0] == daemon.BackingDrop && len(fds) == 0:
-		return 0, b.drop(int32(binary.LittleEndian.Uint32(p[1:])))
+		id, err := b.open(fds[0])
+		return id, nil, err
+	case n == 5 && p[0] == daemon.BackingDrop && len(fds) == 0:
+		return 0, nil, b.drop(int32(binary.LittleEndian.Uint32(p[1:])))
+	case n > 1 && n <= daemon.BackingAsk && p[0] == daemon.BackingCover && len(fds) == 0:
+		dev, err := b.mountCover(string(p[1:n]))
+		return 0, dev, err
 	}
-	return 0, syscall.EPROTO
+	return 0, nil, syscall.EPROTO
+}
+
+// mountCover bounds what a daemon can have mounted. The name is checked by who
+// mounts.
+func (b *backer) mountCover(name string) (*os.File, error) {
+	if b.covers++; b.covers > maxCovers {
+		return nil, syscall.ENOSPC
+	}
+	return b.cover(name)
 }
 
 // rights is the descriptors that came with a packet. Those of a message that
@@ -150,7 +179,7 @@ func (b *backer) drop(id int32) error {
 // startBacker makes the pair of sockets and serves one of them with its own
 // descriptor of the connection. The other is for the daemon; its caller closes
 // it. done is called when the backer has ended.
-func startBacker(fuse *os.File, uid uint32, done func()) (*os.File, error) {
+func startBacker(fuse *os.File, uid uint32, cover func(name string) (*os.File, error), done func()) (*os.File, error) {
 	own, err := unix.FcntlInt(fuse.Fd(), unix.F_DUPFD_CLOEXEC, 0)
 	if err != nil {
 		return nil, fmt.Errorf("passthrough: %w", err)
@@ -160,7 +189,7 @@ func startBacker(fuse *os.File, uid uint32, done func()) (*os.File, error) {
 		_ = unix.Close(own) // nothing was done with it
 		return nil, fmt.Errorf("passthrough: %w", err)
 	}
-	b := &backer{fuse: os.NewFile(uintptr(own), fuseDevice), sock: fds[0], uid: uid, files: make(map[int32]struct{})}
+	b := &backer{fuse: os.NewFile(uintptr(own), fuseDevice), sock: fds[0], uid: uid, files: make(map[int32]struct{}), cover: cover}
 	go func() {
 		defer done()
 		b.serve()

@@ -22,7 +22,7 @@ func newBacker(t *testing.T, uid uint32) (far *os.File, ended chan struct{}) {
 	}
 	defer fuse.Close()
 	ended = make(chan struct{})
-	far, err = startBacker(fuse, uid, func() { close(ended) })
+	far, err = startBacker(fuse, uid, fakeCover, func() { close(ended) })
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -123,4 +123,37 @@ func TestBackerPackets(t *testing.T) {
 	}
 	_ = far.Close()
 	<-ended
+}
+
+// fakeCover has a descriptor for one name only.
+func fakeCover(name string) (*os.File, error) {
+	if name != "set" {
+		return nil, syscall.EINVAL
+	}
+	return os.Open(os.DevNull)
+}
+
+// TestBackerCovers: the descriptor of a cover comes to the daemon, up to a bound;
+// what does not parse is refused and mounts nothing.
+func TestBackerCovers(t *testing.T) {
+	b := newBacking(t, uint32(os.Geteuid()))
+	_, err := b.Cover("other")
+	wantErrno(t, "a cover that cannot be mounted", err, syscall.EINVAL)
+	_, err = b.Cover("")
+	wantErrno(t, "a cover without a name", err, syscall.EINVAL)
+	_, err = b.Cover(string(make([]byte, 256)))
+	wantErrno(t, "a cover with too long a name", err, syscall.EINVAL)
+	for range maxCovers - 1 {
+		dev, err := b.Cover("set")
+		if err != nil {
+			t.Fatal(err)
+		}
+		st, err := dev.Stat()
+		if err != nil || st.Mode()&os.ModeDevice == 0 {
+			t.Errorf("the descriptor is %v, %v", st, err)
+		}
+		_ = dev.Close()
+	}
+	_, err = b.Cover("set")
+	wantErrno(t, "one more cover than may be", err, syscall.ENOSPC)
 }

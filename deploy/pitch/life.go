@@ -168,7 +168,7 @@ func (c *child) start(leash, fuse *os.File) error {
 	}
 	defer null.Close()
 	c.wg.Add(1)
-	back, err := startBacker(fuse, c.k.rec.Job.UID, c.wg.Done)
+	back, err := startBacker(fuse, c.k.rec.Job.UID, c.cover, c.wg.Done)
 	if err != nil {
 		c.wg.Done()
 		c.k.log.WithError(err).Warn("no file is read by the kernel alone")
@@ -179,6 +179,35 @@ func (c *child) start(leash, fuse *os.File) error {
 	}
 	c.cmd.ExtraFiles = []*os.File{leash, fuse, null, back} // daemon.LeashFD, FuseFD, ListenFD, BackingFD
 	return c.cmd.Start()
+}
+
+// cover mounts one for the daemon, by a process that does nothing else: the keeper
+// waits for no answer of a daemon's.
+func (c *child) cover(name string) (*os.File, error) {
+	ctx, cancel := context.WithCancel(context.Background())
+	c.wg.Add(1) // the backer is counted, so this does not race with strike
+	go func() {
+		defer c.wg.Done()
+		defer cancel()
+		select {
+		case <-c.stop:
+		case <-ctx.Done():
+		}
+	}()
+	m := mounts.Cover{Base: c.k.place.mount(), Name: name, UID: c.k.rec.Job.UID, GID: c.k.rec.Job.GID}
+	dev, end, err := m.Mount(ctx, c.k.program)
+	if err != nil {
+		cancel()
+		c.k.log.WithError(err).Info("a dataset is not covered")
+		return nil, err
+	}
+	c.wg.Add(1)
+	go func() {
+		defer c.wg.Done()
+		defer cancel()
+		end()
+	}()
+	return dev, nil
 }
 
 // settle does for a new daemon what only root can, and lets it begin. If the

@@ -76,7 +76,7 @@ func wipeAll(ctx context.Context, dirs []string) []error {
 // leftovers looks for what a job can leave, keeper and log aside.
 func leftovers(p place) []string {
 	var left []string
-	if at, err := mounts.At(p.mount()); err != nil || len(at) > 0 {
+	if under, err := mounts.Under(p.mount()); err != nil || len(under) > 0 {
 		left = append(left, "mount "+p.mount())
 	} else if exists(p.mount()) {
 		left = append(left, "directory "+p.mount())

@@ -63,7 +63,7 @@ func (c cluster) down() {
 func (c cluster) populate() error {
 	for _, user := range []string{"alice", "bob"} {
 		tree := filepath.Join(c.home(user), "tree")
-		for name, text := range map[string]string{"hello": "hello " + user + "\n", "deep/er/file": strings.Repeat("x", 1<<20)} {
+		for name, text := range map[string]string{"hello": "hello " + user + "\n", "deep/er/file": strings.Repeat("x", 1<<20), "small": "x"} {
 			p := filepath.Join(tree, name)
 			if err := os.MkdirAll(filepath.Dir(p), 0o755); err != nil {
 				return err

@@ -127,3 +127,19 @@ func TestTruncatedTar(t *testing.T) {
 		t.Errorf("the batch script ran without its data:\n%s", out)
 	}
 }
+
+// The dataset has its cover on every node, and after its daemon was killed it has one again; every job here that stages in has
+// such mounts, and leaves none.
+func TestCovers(t *testing.T) {
+	c := begin(t)
+	j := c.submit(t, "alice", touchAll+hold+"cat $BIVOUAC_DATA/tree/tree/hello > $BIVOUAC_SCRATCH/copy", bivouac("alice", "2", "--nodelist=node[1-2]")...)
+	j.holds(t, "0")
+	tree := "/mnt/bivouac/" + j.id + "/data/tree"
+	covered := "for i in $(seq 200); do cat " + tree + "/tree/hello > /dev/null 2>&1 && grep -q ' " + tree + " fuse.bivouac ro,' /proc/mounts && exit 0; sleep 0.1; done; cat /proc/mounts; exit 1"
+	c.on(t, "node1", covered)
+	c.on(t, "node2", covered)
+	c.on(t, "node2", "kill -KILL "+j.daemon(t, "node2"))
+	c.on(t, "node2", covered)
+	j.release(t)
+	j.ends(t, "COMPLETED")
+}
