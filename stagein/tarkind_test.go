@@ -236,7 +236,9 @@ func TestTarProgram(t *testing.T) {
 			if err != nil {
 				t.Fatalf("tar: %v: %s", err, &stderr)
 			}
-			onEveryCut(true)(t, archive)
+			// Where a region begins between the giant's extended header and its own,
+			// that region is read again: its end is too far away to wait for.
+			onEveryCut(format != "posix")(t, archive)
 		})
 	}
 }
