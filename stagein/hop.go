@@ -22,12 +22,13 @@ import (
 // a tar has headers in its data) is not met by the one before it, and is hopped
 // through again from where that one came out.
 type hopper struct {
-	f    source.File
-	name string
-	size int64
-	room *manifest.Scratch
-	read atomic.Int64 // bytes
-	hops atomic.Int64 // reads for headers
+	f      source.File
+	name   string
+	size   int64
+	room   *manifest.Scratch
+	read   atomic.Int64 // bytes
+	hops   atomic.Int64 // reads for headers
+	member int64        // mean bytes of a member, with its headers; mean finds it
 }
 
 // page is what was read for the last header. A filesystem reads whole pages, and
@@ -87,6 +88,7 @@ func (h *hopper) mean(ctx context.Context, n int) (int64, error) {
 	if s.items.n == 0 {
 		return 0, fmt.Errorf("%s: the archive has no members: %w", h.name, syscall.EINVAL)
 	}
+	h.member = s.end / int64(s.items.n)
 	return s.end / max(h.hops.Load(), 1), nil
 }
 

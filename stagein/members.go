@@ -40,7 +40,7 @@ func (cfg *PlanConfig) inArchives(ctx context.Context, paths []string) (*content
 	}
 	nested := cfg.Request.Unpack == UnpackNested
 	asked := nested || cfg.Request.Fill.Kind != "" || cfg.Request.Index.asked() || cfg.crowded(c.size)
-	if !asked && c.size < worthScan {
+	if !asked && c.size < worthScan && !cfg.tight(mostPages(c.size)) {
 		return nil, nil
 	}
 	all, err := cfg.detectAll(ctx, archives)
@@ -63,7 +63,7 @@ func (cfg *PlanConfig) inArchives(ctx context.Context, paths []string) (*content
 		return nil, err
 	}
 	mean, err := cfg.mean(ctx, all)
-	worth := mean > 0 && (asked || mean >= worthHops)
+	worth := mean > 0 && (asked || mean >= worthHops || cfg.crowded(cfg.stored))
 	if err == nil && worth {
 		err = each(ctx, all, func(ctx context.Context, a *archiveScan) error { return a.hop(ctx, cfg, mean, most) })
 	}
@@ -124,8 +124,10 @@ func (cfg *PlanConfig) detectAll(ctx context.Context, archives []Archive) ([]arc
 // compressed one among them.
 func (cfg *PlanConfig) mean(ctx context.Context, all []archiveScan) (int64, error) {
 	var largest *archiveScan
+	size := int64(0)
 	for i := range all {
 		a := &all[i]
+		size += a.Size
 		if a.found.Kind.Packed() {
 			return 0, nil
 		}
@@ -141,6 +143,7 @@ func (cfg *PlanConfig) mean(ctx context.Context, all []archiveScan) (int64, erro
 		return 0, err
 	}
 	mean, err := h.mean(ctx, sampled)
+	cfg.stored = inPages(size, h.member)
 	return mean, largest.end(h, err)
 }
 

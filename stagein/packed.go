@@ -54,8 +54,8 @@ func (k *packed) fits(it *source.Item) error {
 	}
 	k.last, k.some = it.Path, true
 	if k.room > 0 && it.Stored() > k.room-k.need {
-		return fmt.Errorf("member %q of %s: the archive unpacks to more than the %s that the nodes have left: give the job more nodes or more capacity=: %w",
-			it.Path, size(it.Stored()), size(k.room), syscall.ENOSPC)
+		return fmt.Errorf("member %q of %s: the archive unpacks to more than the %s that the nodes have left: %s: %w",
+			it.Path, size(it.Stored()), size(k.room), plainRoom, syscall.ENOSPC)
 	}
 	k.need += it.Stored()
 	return nil

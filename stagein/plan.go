@@ -114,6 +114,8 @@ type PlanConfig struct {
 
 	found *source.Found // by Scan
 	read  int64         // by Scan, to find that the source shall be read to be known
+	// stored is about what the source takes on the nodes' disks, by Scan; 0 is not known.
+	stored int64
 }
 
 // detect looks at what is at path, once.
@@ -192,7 +194,7 @@ func (cfg *PlanConfig) plan(ctx context.Context) (*Plan, error) {
 	if p.Kind == source.Tar {
 		p.Size, p.Read = found.Info.Size, cfg.read-min(cfg.read, int64(len(found.Head)))
 		p.Parts = regions(p.Size, cfg.Region, nodes)
-		return p, cfg.room(p, evenly(p.Size, nodes))
+		return p, cfg.room(p, evenly(max(p.Size, cfg.stored), nodes))
 	}
 	if p.Kind.Packed() {
 		p.Size = found.Info.Size
@@ -305,10 +307,26 @@ func (cfg *PlanConfig) room(p *Plan, need map[metadata.NodeID]int64) error {
 			continue
 		}
 		n, _ := cfg.Map.Node(id)
-		return fmt.Errorf("%s: %s needs room for %s and has %s (%s in all): give the job more nodes or more capacity=: %w",
-			p.Source, n.Host, size(need[id]), size(free), size(p.Size), syscall.ENOSPC)
+		return fmt.Errorf("%s: %s needs room for %s and has %s (%s in all): %s: %w",
+			p.Source, n.Host, size(need[id]), size(free), size(p.Size), cfg.wayOut(p), syscall.ENOSPC)
 	}
 	return nil
+}
+
+const (
+	moreRoom  = "give the job more nodes or more capacity="
+	plainRoom = moreRoom + ", or keep it as a plain tar, of which a part can stay in the source"
+)
+
+// wayOut is what can be done about something for which there is no room.
+func (cfg *PlanConfig) wayOut(p *Plan) string {
+	switch {
+	case p.Kind.Packed():
+		return plainRoom
+	case cfg.Request.Spill == SpillFail:
+		return moreRoom + ", or leave spill=fail out"
+	}
+	return moreRoom
 }
 
 // size writes bytes for people.

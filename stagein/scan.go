@@ -140,8 +140,30 @@ func (cfg *PlanConfig) inTree(ctx context.Context, p *Plan, root string, below m
 // crowded reports whether an archive of that size does not fit, so that some of
 // it has to stay where it is.
 func (cfg *PlanConfig) crowded(size int64) bool {
-	return cfg.Free != nil && cfg.Request.Spill != SpillFail && !cfg.fits(evenly(size, cfg.Map.Up()))
+	return cfg.Request.Spill != SpillFail && cfg.tight(size)
 }
+
+// tight reports whether so many bytes do not fit.
+func (cfg *PlanConfig) tight(size int64) bool {
+	return cfg.Free != nil && !cfg.fits(evenly(size, cfg.Map.Up()))
+}
+
+// inPages is about what tars of size bytes take on the nodes' disks, whose members are
+// of mean bytes with their headers: a small file takes a page.
+func inPages(size, mean int64) int64 {
+	data := mean - source.BlockSize
+	if data <= 0 || data >= worthHops {
+		return size
+	}
+	return size / mean * pages(data)
+}
+
+// mostPages is the most of that, whatever the members: a header, a byte and its padding
+// become a page.
+func mostPages(size int64) int64 { return size / (2 * source.BlockSize) * pageSize }
+
+// pages is what a file of n bytes takes on a disk.
+func pages(n int64) int64 { return (n + pageSize - 1) / pageSize * pageSize }
 
 // record writes the records of items, and says whether some stay in the source
 // because there is no room for them.
@@ -183,7 +205,7 @@ func (cfg *PlanConfig) record(p *Plan, items items, w io.Writer) (spills bool, e
 // need adds what the nodes will hold of an item.
 func (cfg *PlanConfig) need(need map[metadata.NodeID]int64, it *source.Item, nodes []metadata.NodeID) {
 	if it.Size <= cfg.Stripe {
-		need[cfg.Map.FileOwner(it.Path)] += it.Size
+		need[cfg.Map.FileOwner(it.Path)] += pages(it.Size)
 		return
 	}
 	for _, id := range nodes {

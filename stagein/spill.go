@@ -102,7 +102,7 @@ func (cfg *PlanConfig) byHash(items items) ([]spillable, error) {
 // takes is what the nodes need for a file, in whole pages and chunks.
 func (cfg *PlanConfig) takes(f *spillable, nodes []metadata.NodeID) map[metadata.NodeID]int64 {
 	if f.size <= cfg.Stripe {
-		return map[metadata.NodeID]int64{f.owner: (f.size + pageSize - 1) / pageSize * pageSize}
+		return map[metadata.NodeID]int64{f.owner: pages(f.size)}
 	}
 	each := make(map[metadata.NodeID]int64, len(nodes))
 	row := int64(len(nodes)) * stripeChunk

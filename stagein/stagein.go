@@ -54,7 +54,9 @@
 // in several stretches of an archive and in several archives at a time (hopper).
 // A hop is a round trip to the source, but for small neighbours whose headers are
 // in one page; therefore it is done only for 64 MiB of tars and more, where a hop goes over 64 KiB and more on average, as the first 64 members of
-// the largest tell, or where the user asked for an order. The bytes of headers
+// the largest tell, where the user asked for an order, or where there is no
+// room for the members, of which a small one takes a page of a disk: then some of them stay
+// in the source. The bytes of headers
 // are read twice at the most, those of files once. What is found is kept on the disk, a
 // block of each stretch in memory, and gone through when the manifest's records are
 // written; in memory are what a directory or a zip archive has, what is to be
@@ -131,7 +133,8 @@
 // sooner the archive would have to be read twice. So the one reading stages it,
 // and the dataset appears when that has ended, with all its files. If the reader is
 // lost before, another begins anew. There is no way to a member but through all before
-// it, so there is no spill=pfs either: what does not fit is refused. What a lost
+// it, so there is no spill=pfs either: what does not fit is refused, before it is read if
+// it is too large packed. What a lost
 // node had, each of those that are left fetches by one more reading, up to the last of
 // what it lacks, for all who wait (unpackAll).
 //

@@ -1,0 +1,104 @@
+package stagein
+
+import (
+	"archive/tar"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/bivouacfs/bivouac/metadata"
+	"github.com/bivouacfs/bivouac/metadata/manifest"
+	"github.com/bivouacfs/bivouac/stagein/source"
+)
+
+// smallTar is a tar of n members of 600 bytes, each of which takes a page on a disk.
+func smallTar(t *testing.T, n int) []byte {
+	t.Helper()
+	var b bytes.Buffer
+	w := tar.NewWriter(&b)
+	for i := range n {
+		data := bytes.Repeat([]byte{byte(i)}, 600)
+		check(t, w.WriteHeader(&tar.Header{Name: fmt.Sprintf("c%02d/f%05d", i%10, i), Mode: 0o644, Size: 600}))
+		_, err := w.Write(data)
+		check(t, err)
+	}
+	check(t, w.Close())
+	return b.Bytes()
+}
+
+// TestSmallMembersSpill: a tar of small members is read in passing if there is room for its
+// pages; if not, some of them stay in the source, or spill=fail refuses it before a
+// byte is copied.
+func TestSmallMembersSpill(t *testing.T) {
+	const members, on = 3000, 4
+	fs := newFS()
+	data := smallTar(t, members)
+	fs.add("/src/set.tar", source.TypeRegular|0o644, data)
+	stored := int64(members * pageSize)
+	if size := int64(len(data)); 2*size > stored {
+		t.Fatalf("%d bytes of tar are no less than %d on the disks", size, stored)
+	}
+	for name, c := range map[string]struct {
+		free    int64 // of each node
+		spill   Spill
+		scanned bool
+		refused string
+	}{
+		"room for all":              {free: stored/on + 4*leastSpare},
+		"room for the bytes alone":  {free: stored * 6 / 10 / on, scanned: true},
+		"not for the bytes":         {free: stored * 3 / 10 / on, scanned: true},
+		"spill=fail, room for all":  {free: stored/on + 4*leastSpare, spill: SpillFail},
+		"spill=fail, for the bytes": {free: stored * 6 / 10 / on, spill: SpillFail, refused: "leave spill=fail out"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			cfg := &PlanConfig{
+				FS: fs, Request: Request{Source: "/src/set.tar", Name: "set", Options: Options{Spill: c.spill}}, Dataset: 3,
+				Map: testMap(on), Free: func(metadata.NodeID) (int64, bool) { return c.free, true }, Log: quiet(), Scratch: &manifest.Scratch{},
+			}
+			var records bytes.Buffer
+			s, err := Scan(context.Background(), cfg, &records)
+			check(t, err)
+			if got := s != nil; got != c.scanned || got && !s.Origins.Spills {
+				t.Fatalf("Scan gave %+v, want one with spills: %v", s, c.scanned)
+			}
+			if c.scanned {
+				checkSpilled(t, records.Bytes(), members, c.free)
+				return
+			}
+			_, err = MakePlan(context.Background(), cfg)
+			if c.refused == "" && err != nil || c.refused != "" && (!errors.Is(err, syscall.ENOSPC) || !strings.Contains(err.Error(), c.refused)) {
+				t.Errorf("MakePlan: %v, want an error with %q", err, c.refused)
+			}
+		})
+	}
+}
+
+// checkSpilled looks whether all members are there, some in the source, and no node
+// has more than free.
+func checkSpilled(t *testing.T, records []byte, members int, free int64) {
+	t.Helper()
+	files, err := filesOf(records)
+	check(t, err)
+	n, has := 0, make(map[metadata.NodeID]int64)
+	for _, r := range files.records {
+		switch {
+		case r.Attr.Mode&source.TypeMask != source.TypeRegular:
+			continue
+		case !Spilled(&r.Attr):
+			has[r.Attr.Layout.Node] += pages(r.Attr.Size)
+		}
+		n++
+	}
+	if n != members || len(has) == 0 {
+		t.Errorf("%d members, on %d nodes, want %d", n, len(has), members)
+	}
+	for id, b := range has {
+		if b > free {
+			t.Errorf("node %d has %d bytes, and room for %d", id, b, free)
+		}
+	}
+}
