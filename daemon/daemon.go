@@ -66,6 +66,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -479,11 +480,17 @@ func (d *Daemon) Close() error {
 }
 
 // errnoText is the text of err for a message to a user, without Go's wrapping
-// of the number.
+// around a bare errno, and without the words of one that only says again that what
+// comes before them is wrong.
 func errnoText(err error) string {
+	text := err.Error()
 	var no syscall.Errno
-	if errors.As(err, &no) && err.Error() == no.Error() {
-		return no.Error()
+	if !errors.As(err, &no) || text == no.Error() {
+		return text
 	}
-	return err.Error()
+	switch no {
+	case syscall.EBADMSG, syscall.EINVAL, syscall.ESTALE, syscall.EPROTO:
+		return strings.TrimSuffix(text, ": "+no.Error())
+	}
+	return text
 }

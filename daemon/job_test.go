@@ -1,11 +1,14 @@
 package daemon
 
 import (
+	"errors"
+	"fmt"
 	"io"
 	"net"
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 )
 
@@ -41,6 +44,10 @@ func TestJobComplaints(t *testing.T) {
 		"is not absolute":    func(j *Job) { j.Dirs.Mount = "m" },
 		"capacity is neg":    func(j *Job) { j.Capacity = -1 },
 		"a bound is neg":     func(j *Job) { j.ServeRate = -1 },
+		`two datasets are named "set": give one another name`: func(j *Job) {
+			s := DatasetSpec{Source: "/a", Name: "set"}
+			j.Datasets = []DatasetSpec{s, s}
+		},
 	} {
 		j := goodJob()
 		break_(j)
@@ -83,5 +90,24 @@ func TestLeash(t *testing.T) {
 	}
 	if err := d.Receive(&s); err != io.EOF {
 		t.Errorf("a cut leash gives %v, want EOF", err)
+	}
+}
+
+// TestErrnoText: a user reads what is wrong, not that the message was bad.
+func TestErrnoText(t *testing.T) {
+	for _, c := range []struct {
+		err  error
+		want string
+	}{
+		{syscall.EBADMSG, "bad message"},
+		{fmt.Errorf("read: %w", syscall.EIO), "read: input/output error"},
+		{fmt.Errorf("a.tar: it is truncated: copy it again: %w", syscall.EBADMSG), "a.tar: it is truncated: copy it again"},
+		{fmt.Errorf("f: %w", fmt.Errorf("was changed: %w", syscall.ESTALE)), "f: was changed"},
+		{fmt.Errorf("%w; the last member is x", syscall.EBADMSG), "bad message; the last member is x"},
+		{errors.New("plain"), "plain"},
+	} {
+		if got := errnoText(c.err); got != c.want {
+			t.Errorf("errnoText(%v) = %q, want %q", c.err, got, c.want)
+		}
 	}
 }

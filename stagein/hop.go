@@ -127,7 +127,7 @@ func (h *hopper) more(ctx context.Context, s *hopped, end int64, n int) error {
 			return fmt.Errorf("%s: member %q at offset %d: %w", h.name, it.Path, g.Start(), errSparse)
 		}
 		if it.Size > h.size || it.Off+source.Padded(it.Size) > h.size {
-			return fmt.Errorf("%s: the archive ends at offset %d, inside member %q at offset %d: it is truncated: %w",
+			return fmt.Errorf("%s: the archive ends at offset %d, inside member %q at offset %d: it is truncated: copy it again: %w",
 				h.name, h.size, it.Path, g.Start(), syscall.EBADMSG)
 		}
 		if err := s.items.add(&it, g.Start()); err != nil {
@@ -150,7 +150,7 @@ func (h *hopper) group(ctx context.Context, p *page, g *source.Group) (source.St
 		case left <= 0 && (g.Fresh() || g.Lone()):
 			return source.End, nil
 		case left < source.BlockSize:
-			return source.More, fmt.Errorf("the archive ends at offset %d, inside the headers at offset %d: it is truncated: %w",
+			return source.More, fmt.Errorf("the archive ends at offset %d, inside the headers at offset %d: it is truncated: copy it again: %w",
 				h.size, g.Start(), syscall.EBADMSG)
 		}
 		b, err := h.block(ctx, p, g.Pos())

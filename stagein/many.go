@@ -24,7 +24,8 @@ type Archive struct {
 }
 
 // planMany gives whole archives to nodes, the largest first, so that all read
-// about as much. With a limit one node reads them in their order.
+// about as much. With a limit one node reads them in their order, and with a list,
+// of which only who reads all can say what is not there.
 func (cfg *PlanConfig) planMany(ctx context.Context, p *Plan, paths []string, nodes []metadata.NodeID) error {
 	archives, err := cfg.archives(ctx, paths)
 	if err != nil {
@@ -34,9 +35,10 @@ func (cfg *PlanConfig) planMany(ctx context.Context, p *Plan, paths []string, no
 	for _, a := range archives { // who reads one finds out of what kind it is
 		p.Origins.Sources = append(p.Origins.Sources, Origin{Path: a.Path, Kind: source.Many, Size: a.Size, Mtime: source.KeptTime(a.Mtime)})
 	}
-	if cfg.Request.Limit > 0 {
+	if cfg.Request.Limit > 0 || cfg.Request.List != "" {
 		nodes = nodes[:1]
-	} else {
+	}
+	if cfg.Request.Limit <= 0 {
 		slices.SortStableFunc(archives, func(a, b Archive) int { return cmp.Compare(b.Size, a.Size) })
 	}
 	for i, id := range nodes[:min(len(nodes), len(archives))] {
@@ -109,7 +111,10 @@ func (s *Share) runMany(ctx context.Context) error {
 			return nil
 		})
 	}
-	return g.Wait()
+	if err := g.Wait(); err != nil {
+		return err
+	}
+	return s.listed()
 }
 
 // archive stages one archive, as a share of its own that has the recorder, the

@@ -201,7 +201,7 @@ func (cfg *PlanConfig) join(c *contents, all []archiveScan) error {
 			err = missingOf(cfg.Request.List, missing)
 		}
 		if err != nil {
-			return err
+			return fmt.Errorf("%s: %w", cfg.Request.Source, err)
 		}
 	}
 	var found joined

@@ -14,7 +14,8 @@ type selection struct {
 	limit int64 // files; 0 is all
 
 	mu    sync.Mutex
-	files int64 // guarded by mu; that were wanted so far
+	files int64           // guarded by mu; that were wanted so far
+	list  *source.Missing // guarded by mu; what of it was not seen yet
 }
 
 // newSelection makes a selection of options, and reads the list; nil if all is
@@ -31,6 +32,7 @@ func newSelection(fs source.FS, o Options) (*selection, error) {
 	if s.Paths, err = source.ReadList(fs, string(o.List)); err != nil {
 		return nil, fmt.Errorf("list: %w", err)
 	}
+	s.list = s.NewMissing()
 	return s, nil
 }
 
@@ -40,6 +42,7 @@ func (s *selection) wants(it *source.Item) bool {
 	if s == nil {
 		return true
 	}
+	s.see(it.Path)
 	if it.Path == "" || it.Is(source.TypeDir) || !s.Wants(it.Path) {
 		return it.Path == ""
 	}
@@ -51,6 +54,44 @@ func (s *selection) wants(it *source.Item) bool {
 	s.files++
 	return true
 }
+
+func (s *selection) see(path string) {
+	if s.list == nil {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.list.See(path)
+}
+
+// unseen is what is listed and was not there; nothing if who looked has stopped
+// before the end.
+func (s *selection) unseen() []string {
+	if s == nil || s.list == nil || s.full() {
+		return nil
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.list.Left()
+}
+
+// listed refuses, or leaves out, what is listed and is in no archive.
+func (s *Share) listed() error {
+	o := &s.cfg.Plan.Options
+	missing := s.sel.unseen()
+	if o.OnError != OnErrorSkip {
+		return missingOf(o.List, missing)
+	}
+	for _, m := range missing {
+		if err := s.skip(m, notThere(o.List)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// notThere is why something of the list is left out.
+func notThere(list source.Name) error { return fmt.Errorf("%s lists it: %w", list, syscall.ENOENT) }
 
 // full reports whether nothing more is wanted.
 func (s *selection) full() bool {

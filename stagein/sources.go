@@ -100,12 +100,12 @@ func (cfg *PlanConfig) wanted(p *Plan, sel *selection, items []source.Item) ([]s
 	missing := sel.Missing(items)
 	if cfg.Request.OnError == OnErrorSkip {
 		for _, m := range missing {
-			p.Skips = append(p.Skips, Skip{source.Name(m), fmt.Sprintf("%s lists it: %v", cfg.Request.List, syscall.ENOENT)})
+			p.Skips = append(p.Skips, Skip{source.Name(m), notThere(cfg.Request.List).Error()})
 		}
 		missing = nil
 	}
 	if err := missingOf(cfg.Request.List, missing); err != nil {
-		return nil, err
+		return nil, fmt.Errorf("%s: %w", cfg.Request.Source, err)
 	}
 	items = sel.Filter(items, cfg.Request.Limit)
 	if len(items) == 0 || len(items) == 1 && items[0].Path == "" {

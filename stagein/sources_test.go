@@ -316,6 +316,40 @@ func TestSourcesRefused(t *testing.T) {
 	}
 }
 
+// TestListedIsNotThere: what a list has and no archive is told, whatever the archives
+// are and whether they are scanned or read to be known; with on-error=skip it is
+// left out and named. What a limit leaves unread is not known to be missing.
+func TestListedIsNotThere(t *testing.T) {
+	for _, names := range [][]string{{"a.tar"}, {"b.tar.gz"}, {"c.zip"}, {"a.tar", "b.tar.gz", "c.zip"}} {
+		for _, fill := range []string{"", OrderSource} {
+			fresh := func(o Options) *rack {
+				o.List, o.Fill.Kind = "/list", fill
+				s := newRack(t, 3, "/src/*", o)
+				s.fs.add("/list", source.TypeRegular|0o600, []byte("./m0-1\nm0-3\nnot/there\n"))
+				for i, name := range names {
+					s.archive(name, fmt.Sprintf("m%d-", i), 5, "")
+				}
+				for p := range s.want {
+					if p != "m0-1" && p != "m0-3" {
+						delete(s.want, p)
+					}
+				}
+				return s
+			}
+			t.Run(fmt.Sprint(names, fill), func(t *testing.T) {
+				fresh(Options{}).fails("stage-in of /src/", ": 1 of what /list lists is not there", `"not/there"`, "mend the list")
+				fresh(Options{OnError: OnErrorSkip}).skipped("not/there: /list lists it")
+				if fill != "" {
+					return // who scans knows all that is there
+				}
+				if got := fresh(Options{Limit: 1}).files(); len(got) != 1 {
+					t.Errorf("%d files, want one", len(got))
+				}
+			})
+		}
+	}
+}
+
 // skipped wants what was left out to be these things, and all else to be there.
 func (s *rack) skipped(parts ...string) {
 	s.t.Helper()

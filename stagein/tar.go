@@ -141,10 +141,10 @@ func (r *region) truncated(g *source.Group) error {
 		return r.packed.truncated(g)
 	}
 	if it := &g.Item; it.Off > 0 {
-		return fmt.Errorf("the archive ends at offset %d, inside member %q at offset %d: it is truncated: %w",
+		return fmt.Errorf("the archive ends at offset %d, inside member %q at offset %d: it is truncated: copy it again: %w",
 			r.size, it.Path, g.Start(), syscall.EBADMSG)
 	}
-	return fmt.Errorf("the archive ends at offset %d, inside the headers at offset %d: it is truncated: %w",
+	return fmt.Errorf("the archive ends at offset %d, inside the headers at offset %d: it is truncated: copy it again: %w",
 		r.size, g.Start(), syscall.EBADMSG)
 }
 

@@ -17,6 +17,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -367,6 +368,41 @@ func TestZipCorrupt(t *testing.T) {
 		}
 		archive[at] ^= 1
 		stageBadZip(t, archive, `"damaged"`, "offset", fmt.Sprintf("%08x", crc32.ChecksumIEEE(data)))
+	}
+}
+
+// TestZipChangesWhileStaged: an archive that another has taken the place of is never
+// read as the one that was planned.
+func TestZipChangesWhileStaged(t *testing.T) {
+	r := seed(t)
+	var members []zipped
+	for i := range 40 {
+		members = append(members, zipFile(fmt.Sprint("m", i), randBytes(r, 3000)))
+	}
+	archive := writeZip(t, "", members...)
+	for name, c := range map[string]struct {
+		change func(*job)
+		want   string
+	}{
+		"shrinks":    {func(j *job) { n := j.fs.nodes[j.path]; n.data = n.data[:len(n.data)/4] }, "shorter"},
+		"is touched": {func(j *job) { j.fs.nodes[j.path].info.Mtime++ }, "changed"},
+		"grows":      {func(j *job) { j.fs.nodes[j.path].info.Size++ }, "now"},
+		"disappears": {func(j *job) { delete(j.fs.nodes, j.path) }, "no such file"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			j := tarJob(archive, 3)
+			var once sync.Once
+			j.order = func(int) { // when the plan is made
+				once.Do(func() {
+					j.fs.mu.Lock()
+					defer j.fs.mu.Unlock()
+					c.change(j)
+				})
+			}
+			if _, err := j.run(context.Background()); !errorHas(err, "/src/a.tar", c.want) {
+				t.Errorf("%v, want %q", err, c.want)
+			}
+		})
 	}
 }
 

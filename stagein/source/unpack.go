@@ -29,7 +29,7 @@ type DamageError struct {
 // Error implements error.
 func (e *DamageError) Error() string {
 	if e.Cut {
-		return fmt.Sprintf("ends at compressed offset %d in the middle of its data: it is truncated", e.Off)
+		return fmt.Sprintf("ends at compressed offset %d in the middle of its data: it is truncated: copy it again", e.Off)
 	}
 	return fmt.Sprintf("cannot be unpacked at compressed offset %d (%v): it is damaged, or something follows its end", e.Off, e.Err)
 }

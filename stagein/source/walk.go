@@ -216,7 +216,7 @@ func (w *walker) look(rel string) (found, error) {
 		}
 	case info.Is(TypeDir):
 	default:
-		return found{}, fmt.Errorf("%s: is %s, which cannot be staged: %w", full, typeName(info.Mode), syscall.EINVAL)
+		return found{}, fmt.Errorf("%s: is %s, which cannot be staged: remove it, or leave it out by on-error=skip: %w", full, typeName(info.Mode), syscall.EINVAL)
 	}
 	return it, nil
 }

@@ -151,7 +151,7 @@ func (t *zipTail) findEnd() (int64, error) {
 			}
 		}
 	}
-	return 0, fmt.Errorf("no central directory at the end of the zip archive, at offset %d: it is truncated or damaged, or something follows its end: %w",
+	return 0, fmt.Errorf("no central directory at the end of the zip archive, at offset %d: it is truncated or damaged, or something follows its end: copy it again: %w",
 		t.size, syscall.EBADMSG)
 }
 
