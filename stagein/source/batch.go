@@ -18,6 +18,8 @@ type batch struct {
 	done chan struct{}
 
 	given int // bytes that were given out
+
+	block bzBlock // of bzip2
 }
 
 // sizes bound batches, in bytes.

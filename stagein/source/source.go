@@ -15,9 +15,10 @@
 // A tar may be compressed by gzip, zstd, xz or bzip2, which their first bytes
 // tell and not their names. It is unpacked (Unpack) by one reader, and by several
 // workers where the format lets them begin in the middle: members of gzip and
-// frames of zstd that are not large. What the format allows to follow an end
-// (more gzip members, zstd frames, xz and bzip2 streams) goes on the same tar, and
-// anything else that follows, or that a checksum of the format finds, is damage.
+// frames of zstd that are not large, and blocks of bzip2. What the format allows to
+// follow an end (more gzip members, zstd frames, xz and bzip2 streams) goes on the
+// same tar, and anything else that follows, or that a checksum of the format finds,
+// is damage.
 //
 // Of zip and zip64 it understands what is stored or deflated, with the modes and
 // the symbolic links of unix; the central directory is the truth (ReadZip), and

@@ -153,10 +153,11 @@ func fill(b []byte, r io.Reader) (n int, err error) {
 // unpacker makes the reader of what is packed in a kind of file: by several
 // workers, if the format allows it and there is more than one.
 func unpacker(ctx context.Context, kind Kind, in *packed, pool *Pool) (io.ReadCloser, error) {
-	if cap(pool.help) < 2 {
+	s := sizesFor(pool.Room() * pool.Size())
+	if cap(pool.help) < 2 || kind == TarBzip2 && s.in < bzLongest('9') {
 		return decoder(kind, in)
 	}
-	f, err := formatOf(kind, sizesFor(pool.Room()*pool.Size()), cap(pool.help)+1)
+	f, err := formatOf(kind, s, cap(pool.help)+1)
 	if f == nil || err != nil {
 		return decoder(kind, in)
 	}
@@ -172,6 +173,8 @@ func formatOf(kind Kind, s sizes, most int) (format, error) {
 		return newGzips(s, most), nil
 	case TarZstd:
 		return newZstds(s, most)
+	case TarBzip2:
+		return &bzip2s{sizes: s}, nil
 	}
 	return nil, nil
 }
@@ -290,6 +293,9 @@ func (k *packed) explain(err error) error {
 		return err
 	case k.err != nil && k.err != io.EOF:
 		return k.err
+	}
+	if _, ok := err.(*DamageError); ok {
+		return err
 	}
 	off := k.offset() - int64(ahead)
 	cut := k.err == io.EOF && ahead == 0 && (errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, io.EOF))

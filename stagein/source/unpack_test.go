@@ -5,8 +5,11 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
+	"fmt"
+	"hash/crc32"
 	"io"
 	"math/rand/v2"
+	"os/exec"
 	"runtime"
 	"slices"
 	"sync"
@@ -36,6 +39,10 @@ var packedWays = []packedWay{
 	{"bgzf", TarGzip, func(t testing.TB, b []byte, r *rand.Rand) []byte {
 		return append(parted(1500, bgzf)(t, b, r), bgzf(t, nil, r)...) // its mark of the end
 	}},
+	{"bzip2", TarBzip2, program("bzip2", "-1")},
+	{"bzip2 streams", TarBzip2, parted(15_000, program("bzip2"))},
+	{"lbzip2", TarBzip2, program("lbzip2", "-1", "-n2")},
+	{"pbzip2", TarBzip2, program("pbzip2", "-1", "-b1", "-p2", "-c")},
 	{"zstd", TarZstd, parted(1<<30, zstded)},
 	{"zstd frames", TarZstd, parted(2500, zstded)},
 	{"zstd tiny frames", TarZstd, parted(30, zstded)},
@@ -56,6 +63,24 @@ func parted(n int, pack func(t testing.TB, b []byte, r *rand.Rand) []byte) func(
 			}
 			out = append(out, pack(t, b[:m], r)...)
 			b = b[m:]
+		}
+		return out
+	}
+}
+
+// program packs by a program, of a package that make installs.
+func program(args ...string) func(testing.TB, []byte, *rand.Rand) []byte {
+	return func(t testing.TB, b []byte, _ *rand.Rand) []byte {
+		t.Helper()
+		path, err := exec.LookPath(args[0])
+		if err != nil {
+			t.Skipf("no %s program", args[0])
+		}
+		cmd := exec.Command(path, args[1:]...)
+		cmd.Stdin = bytes.NewReader(b)
+		out, err := cmd.Output()
+		if err != nil {
+			t.Fatalf("%q: %v", args, err)
 		}
 		return out
 	}
@@ -258,6 +283,9 @@ func TestBatchesEqualTwin(t *testing.T) {
 func TestBatchesOfArchives(t *testing.T) {
 	r := rand.New(rand.NewPCG(8, 8))
 	for _, w := range packedWays {
+		if w.kind == TarBzip2 {
+			continue // which shifts what it packs
+		}
 		b := mixedBytes(r, 50_000)
 		p := w.pack(t, b, r)
 		for range 2 {
@@ -389,4 +417,167 @@ func TestUnpackedShares(t *testing.T) {
 		in.release()
 		in.from.Close()
 	}
+}
+
+// TestBzip2Blocks has several blocks in a stream, at all bits, and some damage.
+func TestBzip2Blocks(t *testing.T) {
+	r := rand.New(rand.NewPCG(14, 14))
+	data := append(mixedBytes(r, 350_000), make([]byte, 300_000)...) // of which a block takes very much
+	pack := program("bzip2", "-1")
+	p := append(pack(t, data, r), pack(t, data, r)...)
+	if got, err := bothWays(t, TarBzip2, p); err != nil || !bytes.Equal(got, slices.Concat(data, data)) {
+		t.Fatalf("%d bytes, %v", len(got), err)
+	}
+	for i := range 25 {
+		spoilt := slices.Clone(p)
+		if i%2 == 0 {
+			spoilt = spoilt[:1+r.IntN(len(p)-1)]
+		} else {
+			spoilt[r.IntN(len(p))] ^= 1 << r.IntN(8)
+		}
+		_, _ = bothWays(t, TarBzip2, spoilt) // compares
+	}
+}
+
+// TestBzip2Sum: blocks that are right, each for itself.
+func TestBzip2Sum(t *testing.T) {
+	r := rand.New(rand.NewPCG(15, 15))
+	p := program("bzip2", "-1")(t, mixedBytes(r, 250_000), r)
+	p[len(p)-3] ^= 1 // of the checksum of all blocks, whatever bit it begins at
+	if got, err := bothWays(t, TarBzip2, p); err == nil || len(got) != 250_000 {
+		t.Errorf("%d bytes, %v; want an error after all", len(got), err)
+	}
+}
+
+// fooled is bzip2s that takes bits in the middle of every block for a mark.
+type fooled struct{ *bzip2s }
+
+func (z fooled) cut(f *feed, b *batch) error {
+	past := z.at.past
+	err := z.bzip2s.cut(f, b)
+	if k := &b.block; err == nil && !k.last && past == 0 {
+		was := slices.Clone(b.raw[:k.end/8])
+		f.giveBack(was)
+		k.end = (k.from + k.end) / 2
+		b.raw = b.raw[:(k.end+7)/8]
+		f.take(k.end / 8)
+		z.at = bzPlace{bit: k.end % 8, level: k.level}
+	}
+	return err
+}
+
+// TestBzip2FalseMarks: a block with a mark in it is unpacked up to the next.
+func TestBzip2FalseMarks(t *testing.T) {
+	r := rand.New(rand.NewPCG(16, 16))
+	data := append(mixedBytes(r, 250_000), make([]byte, 4_000_000)...)
+	p := program("bzip2", "-1")(t, data, r)
+	pool := NewPool(8, 1024)
+	in := compressed(context.Background(), p, pool)
+	d := newBatches(context.Background(), in, fooled{&bzip2s{sizes: small}}, make(chan struct{}, 3))
+	in.ahead = d.ahead
+	if got, err := all(in, d); err != nil || !bytes.Equal(got, data) {
+		t.Errorf("%d bytes, %v", len(got), err)
+	}
+	in.release()
+	in.from.Close()
+}
+
+// TestFindMark against looking at every bit.
+func TestFindMark(t *testing.T) {
+	r := rand.New(rand.NewPCG(17, 17))
+	for range 3000 {
+		b := randomBytes(r, 8+r.IntN(40))
+		for range r.IntN(3) {
+			mark := []uint64{bzBlockMark, bzEndMark}[r.IntN(2)]
+			at := r.IntN(8*len(b) - bzMark)
+			for i := range bzMark {
+				if bit := byte(0x80 >> ((at + i) % 8)); mark>>(bzMark-1-i)&1 != 0 {
+					b[(at+i)/8] |= bit
+				} else {
+					b[(at+i)/8] &^= bit
+				}
+			}
+		}
+		from, want := r.IntN(8*len(b)), -1
+		for at := from; at+bzMark <= 8*len(b) && want < 0; at++ {
+			if v := bitsAt(b, at, bzMark); v == bzBlockMark || v == bzEndMark {
+				want = at
+			}
+		}
+		if got := findMark(b, from); got != want {
+			t.Fatalf("findMark(%x, %d) = %d, want %d", b, from, got, want)
+		}
+	}
+}
+
+// unpackAll takes all that Unpack gives, with a pool and helpers of some number.
+func unpackAll(t testing.TB, kind Kind, p []byte, help int) (n int, sum uint32) {
+	t.Helper()
+	pool := NewPool(32, 1<<20)
+	pool.help = make(chan struct{}, help)
+	ctx := context.Background()
+	u := Unpack(ctx, kind, nil, ReadRegion(ctx, bytes.NewReader(p), "f", 0, int64(len(p)), pool, 4), pool)
+	defer u.Close()
+	for {
+		piece, err := u.Next()
+		if err == io.EOF {
+			return n, sum
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		n += len(piece.B)
+		sum = crc32.Update(sum, crc32.IEEETable, piece.B)
+		piece.Release()
+	}
+}
+
+// TestUnpackPrograms unpacks what programs make, in batches of the usual size.
+func TestUnpackPrograms(t *testing.T) {
+	data := mixedBytes(rand.New(rand.NewPCG(18, 18)), 5<<19)
+	for _, w := range programWays {
+		p := w.pack(t, data, nil)
+		for _, help := range []int{0, 3} {
+			if n, sum := unpackAll(t, w.kind, p, help); n != len(data) || sum != crc32.ChecksumIEEE(data) {
+				t.Errorf("%s, %d helpers: %d bytes, want %d", w.name, help, n, len(data))
+			}
+		}
+	}
+}
+
+var programWays = []packedWay{
+	{"gzip", TarGzip, program("gzip", "-c")},
+	{"bgzip", TarGzip, program("bgzip", "-c")},
+	{"pigz", TarGzip, program("pigz", "-c", "-i", "-p2")},
+	{"zstd", TarZstd, program("zstd", "-c")},
+	{"pzstd", TarZstd, program("pzstd", "-c", "-1", "-p2")},
+	{"bzip2", TarBzip2, program("bzip2", "-c")},
+	{"lbzip2", TarBzip2, program("lbzip2", "-c", "-n2")},
+	{"pbzip2", TarBzip2, program("pbzip2", "-c", "-p2")},
+}
+
+// BenchmarkUnpack compares the usual way (1) with workers.
+func BenchmarkUnpack(b *testing.B) {
+	data := mixedBytes(rand.New(rand.NewPCG(19, 19)), 48<<20)
+	ways := append(slices.Clone(programWays), packedWay{"members", TarGzip, parted(500_000, gzipped)})
+	for _, w := range ways {
+		p := w.pack(b, data, rand.New(rand.NewPCG(20, 20)))
+		for _, help := range []int{1, 2, 4} {
+			b.Run(fmt.Sprintf("%s/%d", w.name, help), func(b *testing.B) {
+				b.SetBytes(int64(len(data)))
+				before := processor()
+				for b.Loop() {
+					unpackAll(b, w.kind, p, help)
+				}
+				b.ReportMetric(float64(len(data))*float64(b.N)/1e6/(processor()-before).Seconds(), "MB/cpu-s")
+			})
+		}
+	}
+}
+
+// processor is the time of the processors that this process has used.
+func processor() time.Duration {
+	var u syscall.Rusage
+	_ = syscall.Getrusage(syscall.RUSAGE_SELF, &u) // cannot fail
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
