@@ -35,7 +35,7 @@
 //	336 KiB   for each other node: connections
 //	320 MiB   for each dataset that is staged: 64 of pieces, 256 of what is read
 //	          through because there is no room for it
-//	105 MiB   the mount: 512 KiB for each request of the kernel (package mount)
+//	169 MiB   the mount: 512 KiB for each request of the kernel (package mount)
 //
 // What is not in it: replies to listings of large directories while they are
 // made, and a decompressor's window.

@@ -25,6 +25,7 @@ type fsys struct {
 	born     metadata.Time // of what the mount makes up
 	handles  handles
 	pipes    pipes
+	reads    reads
 	newborns newborns
 	stats    opCounters
 
@@ -45,6 +46,7 @@ func newFS(cfg Config, now time.Time) *fsys {
 		born:          metadata.TimeOf(now),
 	}
 	s.handles.init()
+	s.reads.init()
 	return s
 }
 

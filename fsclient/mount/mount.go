@@ -32,12 +32,6 @@ const (
 	fdPrefix      = "/dev/fd/"
 )
 
-// Memory is the most that the requests of the kernel take: maxWrite bytes each.
-// Those of the page cache are bounded by maxBackground, for any number of
-// readers. A thread that writes, or reads with O_DIRECT, has one beside; there
-// is memory for 128 of them, and each more of them at a time takes as much more.
-const Memory = (maxBackground + directThreads + idleReaders) * maxWrite
-
 // Config says what is mounted where. Client and Dir are required.
 type Config struct {
 	Client *fsclient.Client
@@ -114,19 +108,21 @@ func New(cfg Config) (*Mount, error) {
 func (m *Mount) options() *fuse.MountOptions {
 	root := os.Geteuid() == 0
 	return &fuse.MountOptions{
-		AllowOther:        m.cfg.AllowOther,
-		Options:           []string{"default_permissions"},
-		EnableLocks:       true,
-		MaxBackground:     maxBackground,
-		MaxWrite:          maxWrite,
-		FsName:            fsName,
-		Name:              fsName,
-		DirectMount:       root && !m.adopted(),
-		DirectMountStrict: root && !m.adopted(),
-		ExtraCapabilities: fuse.CAP_DIRECT_IO_ALLOW_MMAP,
-		Logger:            log.New(&logWriter{m.cfg.Log}, "", 0),
-		Debug:             m.cfg.Debug,
-		PanicHandler:      m.panicked,
+		AllowOther:    m.cfg.AllowOther,
+		Options:       []string{"default_permissions"},
+		EnableLocks:   true,
+		MaxBackground: maxBackground,
+		MaxWrite:      maxWrite,
+		// One of its requests takes up to 8 KiB more than its bytes.
+		MaxInflightRequestBytes: maxWrites * (maxWrite + 8<<10),
+		FsName:                  fsName,
+		Name:                    fsName,
+		DirectMount:             root && !m.adopted(),
+		DirectMountStrict:       root && !m.adopted(),
+		ExtraCapabilities:       fuse.CAP_DIRECT_IO_ALLOW_MMAP,
+		Logger:                  log.New(&logWriter{m.cfg.Log}, "", 0),
+		Debug:                   m.cfg.Debug,
+		PanicHandler:            m.panicked,
 	}
 }
 

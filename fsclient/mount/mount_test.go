@@ -43,6 +43,8 @@ type job struct {
 
 	hang atomic.Pointer[chan struct{}] // while set, reads of data wait until it is closed
 	hung atomic.Int64                  // reads that did
+	// hangWrites is hang for writes; both of them count as hung.
+	hangWrites atomic.Pointer[chan struct{}]
 }
 
 // slow is a node's data, whose reads can be made to hang.
@@ -57,15 +59,30 @@ func (s slow) Open(ino metadata.Ino) (*os.File, error) {
 }
 
 func (s slow) ReadAt(ctx context.Context, ino metadata.Ino, p []byte, off int64) (int, error) {
-	if h := s.j.hang.Load(); h != nil {
-		s.j.hung.Add(1)
+	if err := s.j.wait(ctx, &s.j.hang); err != nil {
+		return 0, err
+	}
+	return s.Store.ReadAt(ctx, ino, p, off)
+}
+
+func (s slow) WriteAt(ctx context.Context, ino metadata.Ino, p []byte, off int64) error {
+	if err := s.j.wait(ctx, &s.j.hangWrites); err != nil {
+		return err
+	}
+	return s.Store.WriteAt(ctx, ino, p, off)
+}
+
+// wait waits while hang is set.
+func (j *job) wait(ctx context.Context, hang *atomic.Pointer[chan struct{}]) error {
+	if h := hang.Load(); h != nil {
+		j.hung.Add(1)
 		select {
 		case <-*h:
 		case <-ctx.Done():
-			return 0, syscall.EINTR
+			return syscall.EINTR
 		}
 	}
-	return s.Store.ReadAt(ctx, ino, p, off)
+	return nil
 }
 
 // needFUSE skips where the machine cannot mount.

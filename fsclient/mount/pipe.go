@@ -106,27 +106,39 @@ func (p *pipe) close() {
 
 // read fills buf or a pipe, and returns what has the bytes.
 func (s *fsys) read(ctx context.Context, h *handle, buf []byte, off int64) (fuse.ReadResult, error) {
-	var p *pipe
+	if err := s.reads.enter(ctx, len(buf)); err != nil {
+		return nil, err
+	}
+	p, n, err := s.fill(ctx, h, buf, off)
+	if p == nil && err == nil {
+		return &filled{bytes: [1][]byte{buf[:n]}, buf: buf, of: &s.reads}, nil
+	}
+	s.reads.leave(buf)
+	if err != nil {
+		return nil, err
+	}
+	return &piped{of: &s.pipes, pipe: p}, nil
+}
+
+// fill reads n bytes into buf, unless they are in the pipe that it returns.
+func (s *fsys) fill(ctx context.Context, h *handle, buf []byte, off int64) (p *pipe, n int, err error) {
 	if len(buf) == pipedRead {
 		p = s.pipes.get()
 	}
 	if p == nil {
-		n, err := h.file.ReadAt(ctx, buf, off)
-		return inMemory(buf[:n]), err
+		n, err = h.file.ReadAt(ctx, buf, off)
+		return nil, n, err
 	}
-	n, err := h.file.ReadPipe(ctx, &p.Pipe, buf, off)
+	n, err = h.file.ReadPipe(ctx, &p.Pipe, buf, off)
 	if err == nil && p.N == pipedRead {
-		return &piped{of: &s.pipes, pipe: p}, nil
+		return p, n, nil
 	}
 	if err == nil && p.N > 0 {
 		err = p.Take(buf)
 	}
 	s.pipes.put(p)
-	return inMemory(buf[:n]), err
+	return nil, n, err
 }
-
-// inMemory has the bytes go to the kernel from where they are.
-func inMemory(p []byte) fuse.ReadResult { return fuse.ReadResultVector([][]byte{p}) }
 
 // piped is the bytes in a pipe, which go to the kernel from there.
 type piped struct {

@@ -1,0 +1,7 @@
+package mount
+
+// For the tests.
+const (
+	MaxReads  = maxReads
+	MaxWrites = maxWrites
+)

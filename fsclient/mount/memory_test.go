@@ -1,0 +1,77 @@
+package mount_test
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/bivouacfs/bivouac/fsclient/mount"
+)
+
+// TestMemoryIsBounded: of many threads that read or write past the page cache
+// only so many have memory at a time; the others wait, and all have what they
+// want in the end.
+func TestMemoryIsBounded(t *testing.T) {
+	const threads, size = 300, 64 << 10
+	for _, c := range []struct {
+		what  string
+		most  int64 // have memory at a time
+		given int   // bytes that are not to be read
+		hang  func(*job) *atomic.Pointer[chan struct{}]
+		do    func(f *os.File, p []byte, off int64) (int, error)
+	}{
+		{"reads", mount.MaxReads, 0, func(j *job) *atomic.Pointer[chan struct{}] { return &j.hang }, (*os.File).ReadAt},
+		{"writes", mount.MaxWrites, size, func(j *job) *atomic.Pointer[chan struct{}] { return &j.hangWrites }, (*os.File).WriteAt},
+	} {
+		t.Run(c.what, func(t *testing.T) {
+			j := newJob(t)
+			want := pattern(size)
+			var fs []*os.File // one each: the kernel lets only one write to a file at a time
+			for i := range threads {
+				name := j.scratch(0, fmt.Sprint("f", i))
+				check(t, os.WriteFile(name, want, 0o644))
+				f, err := os.OpenFile(name, os.O_RDWR|syscall.O_DIRECT, 0)
+				check(t, err)
+				fs = append(fs, f)
+			}
+			hang := make(chan struct{})
+			goOn := sync.OnceFunc(func() { close(hang) })
+			t.Cleanup(goOn) // before the unmount
+			c.hang(j).Store(&hang)
+			var wg sync.WaitGroup
+			for i, f := range fs {
+				wg.Go(func() {
+					p := aligned(size)
+					copy(p, want[:c.given])
+					if n, err := c.do(f, p, 0); n != size || err != nil || !bytes.Equal(p, want) {
+						t.Errorf("thread %d: %d bytes, %v", i, n, err)
+					}
+				})
+			}
+			tick := time.NewTicker(time.Millisecond)
+			defer tick.Stop()
+			for end := time.Now().Add(time.Minute); j.hung.Load() < c.most-1; <-tick.C { // one is the library's that waits
+				if time.Now().After(end) {
+					t.Fatalf("%d requests have memory, want %d", j.hung.Load(), c.most)
+				}
+			}
+			<-time.After(100 * time.Millisecond) // long enough for those that should not come
+			if n := j.hung.Load(); n > c.most {
+				t.Errorf("%d requests have memory, want at most %d", n, c.most)
+			}
+			goOn()
+			wg.Wait()
+			for i, f := range fs {
+				check(t, f.Close())
+				if got, err := os.ReadFile(j.scratch(1, fmt.Sprint("f", i))); err != nil || !bytes.Equal(got, want) {
+					t.Errorf("file %d has %d bytes, not what was written: %v", i, len(got), err)
+				}
+			}
+		})
+	}
+}
