@@ -7,7 +7,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strconv"
-	"sync"
 	"time"
 
 	"github.com/hanwen/go-fuse/v2/fuse"
@@ -65,7 +64,7 @@ func serveRaw(list, dir string) error {
 	defer f.Close()
 	s := &rawFS{RawFileSystem: fuse.NewDefaultRawFileSystem()}
 	for in := bufio.NewScanner(f); in.Scan(); {
-		s.files = append(s.files, rawFile{path: in.Text()})
+		s.files = append(s.files, in.Text())
 	}
 	server, err := fuse.NewServer(s, dir, &fuse.MountOptions{
 		Name: "raw", FsName: "raw", DirectMount: os.Geteuid() == 0, AllowOther: os.Geteuid() == 0,
@@ -89,15 +88,7 @@ func serveRaw(list, dir string) error {
 // rawFS answers with node ids that are the numbers of files, from 2 on.
 type rawFS struct {
 	fuse.RawFileSystem
-	files []rawFile
-}
-
-type rawFile struct {
-	path string
-
-	once sync.Once
-	fd   int   // set by once; open until the process ends
-	err  error // set by once
+	files []string
 }
 
 const rawForEver = 365 * 24 * time.Hour
@@ -110,7 +101,7 @@ func (s *rawFS) attr(node uint64, out *fuse.Attr) fuse.Status {
 		return fuse.OK
 	}
 	var st unix.Stat_t
-	if err := unix.Stat(s.files[node-2].path, &st); err != nil {
+	if err := unix.Stat(s.files[node-2], &st); err != nil {
 		return fuse.ToStatus(err)
 	}
 	*out = fuse.Attr{Ino: node, Mode: fuse.S_IFREG | 0o644, Nlink: 1, Size: uint64(st.Size), Blksize: 64 << 10}
@@ -139,16 +130,17 @@ func (s *rawFS) Open(<-chan struct{}, *fuse.OpenIn, *fuse.OpenOut) fuse.Status {
 // Flush has nothing to say.
 func (s *rawFS) Flush(<-chan struct{}, *fuse.FlushIn) fuse.Status { return fuse.ENOSYS }
 
+// Read opens the file for each request: nobody says when a file is closed, so
+// that a server without a table of descriptors has none to keep.
 func (s *rawFS) Read(_ <-chan struct{}, in *fuse.ReadIn, buf []byte) (fuse.ReadResult, fuse.Status) {
-	f := &s.files[in.NodeId-2]
-	if f.once.Do(f.open); f.err != nil {
-		return nil, fuse.ToStatus(f.err)
+	fd, err := unix.Open(s.files[in.NodeId-2], unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, fuse.ToStatus(err)
 	}
-	n, err := unix.Pread(f.fd, buf[:in.Size], int64(in.Offset))
+	defer unix.Close(fd)
+	n, err := unix.Pread(fd, buf[:in.Size], int64(in.Offset))
 	if err != nil {
 		return nil, fuse.ToStatus(err)
 	}
 	return fuse.ReadResultData(buf[:n]), fuse.OK
 }
-
-func (f *rawFile) open() { f.fd, f.err = unix.Open(f.path, unix.O_RDONLY|unix.O_CLOEXEC, 0) }
