@@ -40,7 +40,7 @@ type page struct {
 
 // The bounds of the stretches of a scan.
 const (
-	maxStretches = 64
+	maxStretches = 256     // requests that are under way: a source answers each after some milliseconds
 	leastMembers = 256     // in a stretch, about: the search for its first costs half a member
 	searchStep   = 4 << 10 // bytes of a read of the search
 	maxSearch    = 1 << 20 // bytes of a search: then the stretch before goes on

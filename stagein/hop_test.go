@@ -169,7 +169,7 @@ func FuzzHops(f *testing.F) {
 
 // TestHopsBound: what a scan keeps in memory does not grow with the members.
 func TestHopsBound(t *testing.T) {
-	const stretches, block = 8, 64 << 10
+	const stretches, block = 8, 16 << 10
 	for _, n := range []int{1000, 30_000} {
 		var b bytes.Buffer
 		w := tar.NewWriter(&b)

@@ -323,7 +323,7 @@ func TestSpool(t *testing.T) {
 	if s.shared.f != nil {
 		t.Error("the file is still there")
 	}
-	if peak, held := s.peak.Load(), s.held.Load(); peak > 2*blockSize || held != 0 {
+	if peak, held := s.peak.Load(), s.held.Load(); peak > 2*spoolBlock || held != 0 {
 		t.Errorf("%d bytes were held, %d are", peak, held)
 	}
 }

@@ -16,6 +16,10 @@ type Spool struct {
 	parts []extent // of the file, in order
 }
 
+// spoolBlock is smaller than the blocks of other streams, since there may be some
+// hundred spools.
+const spoolBlock = 16 << 10
+
 // extent is [off, end) of a file.
 type extent struct{ off, end int64 }
 
@@ -30,8 +34,8 @@ func (p *Spool) Add(r Record) error {
 			return err
 		}
 		p.f = f
-		p.w = NewWriter(spoolFile{p})
-		p.s.hold(blockSize)
+		p.w = newWriter(spoolFile{p}, spoolBlock)
+		p.s.hold(spoolBlock)
 	}
 	return p.w.Add(r)
 }
@@ -58,7 +62,7 @@ func (p *Spool) Read() (*Reader, error) {
 			return nil, err
 		}
 		p.w = nil
-		p.s.hold(-blockSize)
+		p.s.hold(-spoolBlock)
 	}
 	parts := make([]io.Reader, len(p.parts))
 	for i, e := range p.parts {
@@ -94,7 +98,7 @@ func (p *Spool) Close() {
 	}
 	if p.w != nil {
 		p.w = nil
-		p.s.hold(-blockSize)
+		p.s.hold(-spoolBlock)
 	}
 	p.f, p.parts = nil, nil
 	p.s.shared.close()

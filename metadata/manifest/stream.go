@@ -27,6 +27,7 @@ var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 type Writer struct {
 	w      io.Writer
 	sum    *xxh3.Hasher
+	size   int    // of the block when it is written, in bytes
 	block  []byte // the head's place and the records so far
 	before string
 	n      uint64
@@ -34,8 +35,10 @@ type Writer struct {
 }
 
 // NewWriter returns a Writer to w, which it does not close.
-func NewWriter(w io.Writer) *Writer {
-	s := &Writer{w: w, sum: xxh3.New(), block: make([]byte, headSize, blockSize+headSize)}
+func NewWriter(w io.Writer) *Writer { return newWriter(w, blockSize) }
+
+func newWriter(w io.Writer, size int) *Writer {
+	s := &Writer{w: w, sum: xxh3.New(), size: size, block: make([]byte, headSize, size+headSize)}
 	s.write([]byte(magic))
 	return s
 }
@@ -52,7 +55,7 @@ func (s *Writer) Add(r Record) error {
 	s.block = r.append(s.block, s.before)
 	s.before = r.Path
 	s.n++
-	if len(s.block) >= blockSize {
+	if len(s.block) >= s.size {
 		s.flush(crc32.Checksum(s.block[headSize:], castagnoli), len(s.block)-headSize)
 	}
 	return s.err
