@@ -32,7 +32,7 @@ import (
 var figures = []figure{namesFigure, smallFigure, findFigure, budgetFigure, serverFigure, localFigure, remoteFigure, rpcFigure, listingFigure, streamFigure, randomFigure, memoryFigure}
 
 // stageFigures is what --stage measures.
-var stageFigures = []figure{stageFigure, stageCPUFigure, stageMembersFigure, stageScanFigure, stageEpochFigure, stageFirstFigure, stageSpillFigure}
+var stageFigures = []figure{stageFigure, stageCPUFigure, stageMembersFigure, stageScanFigure, stageLatencyFigure, stageEpochFigure, stageFirstFigure, stageSpillFigure}
 
 func main() {
 	if len(os.Args) > 2 && os.Args[1] == "worker" {
