@@ -19,11 +19,17 @@ const fanOut = 16
 // ReadFile fills p from offset off of the file that a describes. Fewer bytes
 // than len(p) mean the end of the file, at a.Size; holes are zeros.
 func (c *Client) ReadFile(ctx context.Context, a metadata.Attr, p []byte, off int64) (int, error) {
+	return c.ReadFilePipe(ctx, a, nil, p, off)
+}
+
+// ReadFilePipe is ReadFile, but that the bytes may be in the pipe to, all of
+// them, rather than in p: to.N says. It may be nil.
+func (c *Client) ReadFilePipe(ctx context.Context, a metadata.Attr, to *datapath.Pipe, p []byte, off int64) (int, error) {
 	order, err := c.order(ctx, a.Ino, a.Layout)
 	if err != nil {
 		return 0, err
 	}
-	return c.read(ctx, a, order, nil, p, off)
+	return c.read(ctx, a, order, to, p, off)
 }
 
 // read has the bytes in p or, all of them, in the pipe to, if it is not nil.

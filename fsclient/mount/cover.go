@@ -11,6 +11,8 @@ import (
 	"github.com/hanwen/go-fuse/v2/fuse"
 	"golang.org/x/sys/unix"
 
+	"github.com/bivouacfs/bivouac/datapath"
+	"github.com/bivouacfs/bivouac/fsclient"
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
@@ -77,7 +79,6 @@ func (m *Mount) Cover(dev *os.File, root metadata.Ino) (*Cover, error) {
 		MaxWrite:      maxWrite, // bounds reads, too
 		FsName:        fsName,
 		Name:          fsName,
-		DisableSplice: true,
 		Logger:        log.New(&logWriter{m.cfg.Log}, "", 0),
 		Debug:         m.cfg.Debug,
 		PanicHandler:  m.panicked,
@@ -180,6 +181,17 @@ func (c *coverFS) Flush(_ <-chan struct{}, _ *fuse.FlushIn) fuse.Status {
 	return fuse.ENOSYS
 }
 
+// unopened is a file that nobody has opened here.
+type unopened struct {
+	client *fsclient.Client
+	attr   metadata.Attr
+}
+
+// ReadPipe reads from the file.
+func (u unopened) ReadPipe(ctx context.Context, to *datapath.Pipe, p []byte, off int64) (int, error) {
+	return u.client.ReadFilePipe(ctx, u.attr, to, p, off)
+}
+
 // Read reads from a file that the kernel has opened by itself.
 func (c *coverFS) Read(cancel <-chan struct{}, in *fuse.ReadIn, buf []byte) (res fuse.ReadResult, code fuse.Status) {
 	code = c.s.call(opRead, cancel, &in.InHeader, func(ctx context.Context) error {
@@ -190,8 +202,7 @@ func (c *coverFS) Read(cancel <-chan struct{}, in *fuse.ReadIn, buf []byte) (res
 		if err != nil {
 			return held(err)
 		}
-		n, err := c.s.client.ReadFile(ctx, a, buf[:min(len(buf), int(in.Size))], int64(in.Offset))
-		res = inMemory(buf[:n])
+		res, err = c.s.read(ctx, unopened{c.s.client, a}, buf[:min(len(buf), int(in.Size))], int64(in.Offset))
 		return held(err)
 	})
 	if code != fuse.OK {

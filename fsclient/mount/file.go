@@ -147,7 +147,7 @@ func (s *fsys) Read(cancel <-chan struct{}, in *fuse.ReadIn, buf []byte) (res fu
 		}
 		switch {
 		case h.file != nil:
-			res, err = s.read(ctx, h, buf, int64(in.Offset))
+			res, err = s.read(ctx, h.file, buf, int64(in.Offset))
 		case h.backing != nil:
 			err = fmt.Errorf("inode %v is read by the kernel: %w", h.backing.ino, syscall.EIO)
 		default:

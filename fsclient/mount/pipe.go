@@ -104,12 +104,17 @@ func (p *pipe) close() {
 	_ = unix.Close(p.W)
 }
 
+// reader is a file (fsclient.File); the pipe may be nil.
+type reader interface {
+	ReadPipe(ctx context.Context, to *datapath.Pipe, p []byte, off int64) (int, error)
+}
+
 // read fills buf or a pipe, and returns what has the bytes.
-func (s *fsys) read(ctx context.Context, h *handle, buf []byte, off int64) (fuse.ReadResult, error) {
+func (s *fsys) read(ctx context.Context, f reader, buf []byte, off int64) (fuse.ReadResult, error) {
 	if err := s.reads.enter(ctx, len(buf)); err != nil {
 		return nil, err
 	}
-	p, n, err := s.fill(ctx, h, buf, off)
+	p, n, err := s.fill(ctx, f, buf, off)
 	if p == nil && err == nil {
 		return &filled{bytes: [1][]byte{buf[:n]}, buf: buf, of: &s.reads}, nil
 	}
@@ -121,15 +126,15 @@ func (s *fsys) read(ctx context.Context, h *handle, buf []byte, off int64) (fuse
 }
 
 // fill reads n bytes into buf, unless they are in the pipe that it returns.
-func (s *fsys) fill(ctx context.Context, h *handle, buf []byte, off int64) (p *pipe, n int, err error) {
+func (s *fsys) fill(ctx context.Context, f reader, buf []byte, off int64) (p *pipe, n int, err error) {
 	if len(buf) == pipedRead {
 		p = s.pipes.get()
 	}
 	if p == nil {
-		n, err = h.file.ReadAt(ctx, buf, off)
+		n, err = f.ReadPipe(ctx, nil, buf, off)
 		return nil, n, err
 	}
-	n, err = h.file.ReadPipe(ctx, &p.Pipe, buf, off)
+	n, err = f.ReadPipe(ctx, &p.Pipe, buf, off)
 	if err == nil && p.N == pipedRead {
 		return p, n, nil
 	}
