@@ -33,12 +33,14 @@
 //	 99 MiB   metadata: the caches and newest records of the Pebble stores
 //	256 MiB   requests and replies with file data; less if Config.Memory says so
 //	336 KiB   for each other node: connections
-//	320 MiB   for each dataset that is staged: 64 of pieces, 256 of what is read
-//	          through because there is no room for it
+//	336 MiB   for each dataset that is staged: 64 of pieces, 256 of what is read
+//	          through because there is no room for it, 16 of names that are sorted
 //	169 MiB   the mount: 512 KiB for each request of the kernel (package mount)
 //
 // What is not in it: replies to listings of large directories while they are
-// made, and a decompressor's window.
+// made, a decompressor's window, the hard links of a dataset while its manifest is
+// built, what a directory or a zip archive has while it is scanned, and the pieces
+// that a node is to fetch, some 100 bytes for each.
 //
 // # Locks
 //

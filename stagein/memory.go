@@ -1,6 +1,9 @@
 package stagein
 
+import "github.com/bivouacfs/bivouac/metadata/manifest"
+
 // Memory is the most that the stage-in or the fill of one dataset keeps of its
-// bytes on a node: the pieces under way, and the window of what is read through.
+// bytes on a node: the pieces under way, and the window of what is read through; and
+// of its names, when they are scanned and sorted.
 // Who unpacks a compressed source may need source.MaxWindow more.
-const Memory = defaultMemory + defaultWindow
+const Memory = defaultMemory + defaultWindow + manifest.Memory

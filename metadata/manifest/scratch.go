@@ -23,6 +23,11 @@ const (
 	fanIn         = 48 // runs that are merged at a time
 )
 
+// Memory is the most that a scan, a Build or an Ingest keeps in memory of what it
+// goes through with the default Scratch, in bytes, beside hard links: what is sorted, with the blocks
+// of files (Bound), or spools of some hundred stretches.
+const Memory = 16 << 20
+
 // Bound is the most bytes that one sort and one queue keep in memory of what they are
 // given, however much that is, if no key with its value is longer than longest: the
 // memory, or a block of each run that is merged, and of that which they are merged to; and a

@@ -129,6 +129,16 @@ func TestSorterStops(t *testing.T) {
 	}
 }
 
+// TestMemory: the default is within what the program counts on.
+func TestMemory(t *testing.T) {
+	if got := new(Scratch).Bound(64 << 10); got > Memory {
+		t.Errorf("a sort takes up to %d bytes, %d are counted on", got, Memory)
+	}
+	if got := 256 * spoolBlock; got > Memory {
+		t.Errorf("256 spools take up to %d bytes, %d are counted on", got, Memory)
+	}
+}
+
 // TestQueue: first in, first out, however far the ends are apart.
 func TestQueue(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
