@@ -7,6 +7,8 @@ import (
 	"math"
 	"syscall"
 
+	"github.com/sirupsen/logrus"
+
 	"github.com/bivouacfs/bivouac/stagein/source"
 )
 
@@ -36,6 +38,9 @@ func (s *Share) runPacked(ctx context.Context) error {
 	from := source.ReadRegion(ctx, f, string(p.Source), s.cfg.Part.Off, s.cfg.Part.End, s.pool, readAhead)
 	u := source.Unpack(ctx, p.Kind, p.Head, from, s.pool)
 	defer u.Close()
+	if s.cfg.Log != nil {
+		s.cfg.Log.WithFields(logrus.Fields{"archive": string(p.Source), "workers": u.Workers()}).Info("unpacking a compressed tar")
+	}
 	k := &packed{from: u, room: p.Room}
 	r := &region{Share: s, part: Part{End: endless}, size: endless, file: f, packed: k}
 	c := r.chain(ctx, 0)

@@ -40,6 +40,7 @@ func (e *DamageError) Unwrap() error { return syscall.EBADMSG }
 // Unpacked is what is in a compressed tar, as consecutive pieces of a pool.
 // They are unpacked ahead of whoever takes them.
 type Unpacked struct {
+	kind   Kind
 	pool   *Pool
 	in     *packed
 	cancel context.CancelFunc
@@ -56,10 +57,10 @@ const unpackAhead = 4
 // but the last are whole buffers. Close must be called.
 func Unpack(ctx context.Context, kind Kind, head []byte, from *Region, pool *Pool) *Unpacked {
 	ctx, cancel := context.WithCancel(ctx)
-	u := &Unpacked{pool: pool, cancel: cancel, queue: make(chan *Piece, unpackAhead)}
+	u := &Unpacked{kind: kind, pool: pool, cancel: cancel, queue: make(chan *Piece, unpackAhead)}
 	u.in = &packed{left: head, from: from}
 	u.wg.Add(1)
-	go u.run(ctx, kind)
+	go u.run(ctx)
 	return u
 }
 
@@ -75,6 +76,10 @@ func (u *Unpacked) Next() (*Piece, error) {
 // Offset is how far the compressed file has been unpacked, in bytes.
 func (u *Unpacked) Offset() int64 { return u.in.offset() }
 
+// Workers is how many parts of the file can be unpacked at once, if no other
+// archive's are.
+func (u *Unpacked) Workers() int { return workers(u.kind, u.pool) }
+
 // Close stops unpacking and waits until nothing is under way.
 func (u *Unpacked) Close() {
 	u.cancel()
@@ -85,11 +90,11 @@ func (u *Unpacked) Close() {
 	u.wg.Wait()
 }
 
-func (u *Unpacked) run(ctx context.Context, kind Kind) {
+func (u *Unpacked) run(ctx context.Context) {
 	defer u.wg.Done()
 	defer close(u.queue)
 	defer u.in.release()
-	d, err := unpacker(ctx, kind, u.in, u.pool)
+	d, err := unpacker(ctx, u.kind, u.in, u.pool)
 	if err != nil {
 		u.err = u.in.explain(err)
 		return
@@ -153,17 +158,25 @@ func fill(b []byte, r io.Reader) (n int, err error) {
 // unpacker makes the reader of what is packed in a kind of file: by several
 // workers, if the format allows it and there is more than one.
 func unpacker(ctx context.Context, kind Kind, in *packed, pool *Pool) (io.ReadCloser, error) {
-	s := sizesFor(pool.Room() * pool.Size())
-	if cap(pool.help) < 2 || kind == TarBzip2 && s.in < bzLongest('9') {
+	if workers(kind, pool) < 2 {
 		return decoder(kind, in)
 	}
-	f, err := formatOf(kind, s, cap(pool.help)+1)
+	f, err := formatOf(kind, sizesFor(pool.Room()*pool.Size()), cap(pool.help)+1)
 	if f == nil || err != nil {
 		return decoder(kind, in)
 	}
 	d := newBatches(ctx, in, f, pool.help)
 	in.ahead = d.ahead
 	return d, nil
+}
+
+// workers is how many unpack a kind of file, with all the helpers of a pool.
+func workers(kind Kind, pool *Pool) int {
+	small := sizesFor(pool.Room()*pool.Size()).in < bzLongest('9')
+	if cap(pool.help) < 2 || kind == TarXz || kind == TarBzip2 && small {
+		return 1
+	}
+	return cap(pool.help)
 }
 
 // formatOf says how a kind of file falls into batches; nil is that it does not.
