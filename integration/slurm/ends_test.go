@@ -73,10 +73,11 @@ func TestDirectorySource(t *testing.T) {
 	j.ends(t, "COMPLETED")
 }
 
-// Files of a dataset that are whole on a node are read there by its kernel alone, for which the daemon asks its keeper.
+// Files of a dataset of larger files, which has no cover, that are whole on a node are read there by its kernel alone, for which
+// the daemon asks its keeper.
 func TestPassthrough(t *testing.T) {
 	c := begin(t)
-	c.as(t, "alice", "mkdir -p many && for i in $(seq 100); do head -c 1000 /dev/urandom > many/$i; done")
+	c.as(t, "alice", "mkdir -p many && for i in $(seq 100); do head -c 600000 /dev/urandom > many/$i; done")
 	script := `diff -r many $BIVOUAC_DATA/many && grep -o '"passthrough": [0-9]*' $BIVOUAC/.bivouac/stats` + "\n"
 	j := c.submit(t, "alice", script, "--nodes=2", "--bivouac-stage-in="+far("alice", "many"), "--bivouac-opts=wait=all")
 	j.ends(t, "COMPLETED")
