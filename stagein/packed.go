@@ -39,7 +39,7 @@ func (s *Share) runPacked(ctx context.Context) error {
 	u := source.Unpack(ctx, p.Kind, p.Head, from, s.pool)
 	defer u.Close()
 	if s.cfg.Log != nil {
-		s.cfg.Log.WithFields(logrus.Fields{"archive": string(p.Source), "workers": u.Workers()}).Info("unpacking a compressed tar")
+		s.cfg.Log.WithFields(logrus.Fields{"archive": string(p.Source), "workers": u.Workers()}).Debug("unpacking a compressed tar") // there may be thousands
 	}
 	k := &packed{from: u, room: p.Room}
 	r := &region{Share: s, part: Part{End: endless}, size: endless, file: f, packed: k}
