@@ -36,7 +36,7 @@ var stageFigure = figure{
 }
 
 func stageLimited(ctx context.Context, b *bench) (err error) {
-	s, err := newSite(ctx, filepath.Join(b.home, "site"), siteLimits)
+	s, err := newSite(ctx, filepath.Join(b.home, b.name), siteLimits)
 	if err != nil {
 		return err
 	}

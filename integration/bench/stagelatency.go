@@ -22,7 +22,7 @@ var stageLatencyFigure = figure{
 }
 
 func stageLatency(ctx context.Context, b *bench) (err error) {
-	s, err := newSite(ctx, filepath.Join(b.home, "site"), slowpfs.Limits{})
+	s, err := newSite(ctx, filepath.Join(b.home, b.name), slowpfs.Limits{})
 	if err != nil {
 		return err
 	}

@@ -179,11 +179,14 @@ func (c *camp) readOnly() {
 		"truncate":      os.Truncate(file, 0),
 		"times":         os.Chtimes(file, time.Now(), time.Now()),
 		"chown":         os.Lchown(file, 1, 1),
-		"root":          os.Remove(filepath.Join(data, "dir")),
 	} {
 		if !errors.Is(err, syscall.EROFS) {
 			c.t.Errorf("%s in data: %v, want EROFS", what, err)
 		}
+	}
+	// That is the kernel's answer where the dataset has a cover.
+	if err := os.Remove(filepath.Join(data, "dir")); !errors.Is(err, syscall.EROFS) && !errors.Is(err, syscall.EBUSY) {
+		c.t.Errorf("the dataset itself: %v, want EROFS or EBUSY", err)
 	}
 	wantFile(c.t, file, "run")
 }

@@ -5,6 +5,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -269,9 +270,12 @@ func listXattrs(path string) Result {
 	return Result{Names: names}
 }
 
-// Umask is the mask of this process.
-func Umask() uint32 {
+// Umask is the mask of this process. It is asked for once: who asks changes it
+// for a moment, for all.
+var Umask = sync.OnceValue(func() uint32 {
 	m := unix.Umask(0)
 	unix.Umask(m)
 	return uint32(m)
-}
+})
+
+var _ = Umask() // before anything runs
