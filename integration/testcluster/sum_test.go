@@ -12,14 +12,16 @@ import (
 	"testing"
 
 	"github.com/bivouacfs/bivouac/daemon"
+	"github.com/bivouacfs/bivouac/datapath/wire"
 	"github.com/bivouacfs/bivouac/metadata/cluster"
 )
 
-// noisy is a connection on which a bit of large messages flips now and then:
-// of those that are written, or of those that are read.
+// noisy is a connection on which a bit of file data flips now and then: of what
+// is written, or of what is read.
 type noisy struct {
 	net.Conn
 	reads bool
+	body  *int // bytes of the message's body that are still to be written
 	every int64
 	seen  *atomic.Int64 // large pieces
 	flips *atomic.Int64
@@ -45,7 +47,13 @@ func (c noisy) Read(p []byte) (int, error) {
 }
 
 func (c noisy) Write(p []byte) (int, error) {
-	if !c.reads && c.spoils(len(p)) {
+	var h wire.Header
+	switch {
+	case len(p) >= wire.HeaderSize && h.Parse(p[:wire.HeaderSize]) == nil:
+		*c.body = int(h.Body) - (len(p) - wire.HeaderSize)
+	case *c.body > 0: // which has no sum
+		*c.body -= len(p)
+	case !c.reads && c.spoils(len(p)):
 		p = bytes.Clone(p)
 		p[len(p)-1] ^= 0x10
 	}
@@ -82,7 +90,7 @@ func TestNoisyReads(t *testing.T) {
 		t.Fatalf("%d objects were spoilt", spoilt)
 	}
 	var seen, flips atomic.Int64
-	c.Tamper(1, func(_ int, conn net.Conn) net.Conn { return noisy{conn, true, 97, &seen, &flips} })
+	c.Tamper(1, func(_ int, conn net.Conn) net.Conn { return noisy{conn, true, new(int), 97, &seen, &flips} })
 	reader := &Cluster{Nodes: c.Nodes[1:2]}
 	readAll(t, reader, c.Dataset(t, 0, "tree").ID, m, 2)
 	readAll(t, reader, c.Dataset(t, 0, "tar").ID, small, 2)
@@ -101,7 +109,7 @@ func TestNoisyStageIn(t *testing.T) {
 	c := Start(t, Config{})
 	var seen, flips atomic.Int64
 	for i := range c.Nodes {
-		c.Tamper(i, func(_ int, conn net.Conn) net.Conn { return noisy{conn, false, 29, &seen, &flips} })
+		c.Tamper(i, func(_ int, conn net.Conn) net.Conn { return noisy{conn, false, new(int), 29, &seen, &flips} })
 	}
 	if err := c.Nodes[0].StageIn(context.Background(), daemon.DatasetSpec{Source: path, Name: "set"}); err != nil {
 		t.Fatal(err)
