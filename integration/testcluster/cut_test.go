@@ -73,6 +73,32 @@ func (w *worker) run(stop <-chan struct{}) error {
 	}
 }
 
+// cutUnder breaks links of one node after another for a while, under those who
+// count in rounds what they do, and waits each time until all go on.
+func (c *Cluster) cutUnder(t *testing.T, rounds []*atomic.Int64) {
+	t.Helper()
+	for i := range 6 {
+		went := make([]int64, len(rounds))
+		for k, n := range rounds {
+			went[k] = n.Load()
+		}
+		failed := c.Nodes[0].Peers().Stats().DialsFailed
+		c.Cut(1 + i%3)
+		Eventually(t, "calls find the link cut for a while", func() bool { // some 300 ms
+			return c.Nodes[0].Peers().Stats().DialsFailed > failed+3
+		})
+		c.Mend(1 + i%3)
+		Eventually(t, "all go on", func() bool {
+			for k, n := range rounds {
+				if n.Load() == went[k] && !t.Failed() {
+					return false
+				}
+			}
+			return true
+		})
+	}
+}
+
 // TestShortCut: links that break and come back under load are not seen by who
 // reads and writes: no error, no byte that is not the last one written.
 func TestShortCut(t *testing.T) {
@@ -85,7 +111,7 @@ func TestShortCut(t *testing.T) {
 	}
 	stop := make(chan struct{})
 	var wg sync.WaitGroup
-	var workers []*worker
+	var rounds []*atomic.Int64
 	for i := range 4 {
 		// O_DIRECT has each read and write be a call.
 		f, err := os.OpenFile(filepath.Join(m.Scratch, far, fmt.Sprint("file", i)), os.O_RDWR|os.O_CREATE|syscall.O_DIRECT, 0o644)
@@ -93,33 +119,14 @@ func TestShortCut(t *testing.T) {
 			t.Fatal(err)
 		}
 		w := &worker{file: f}
-		workers = append(workers, w)
+		rounds = append(rounds, &w.rounds)
 		wg.Go(func() {
 			if err := w.run(stop); err != nil {
 				t.Error(err)
 			}
 		})
 	}
-	for i := range 6 {
-		went := make([]int64, len(workers))
-		for k, w := range workers {
-			went[k] = w.rounds.Load()
-		}
-		failed := c.Nodes[0].Peers().Stats().DialsFailed
-		c.Cut(1 + i%3)
-		Eventually(t, "calls find the link cut for a while", func() bool { // some 300 ms
-			return c.Nodes[0].Peers().Stats().DialsFailed > failed+3
-		})
-		c.Mend(1 + i%3)
-		Eventually(t, "all go on", func() bool {
-			for k, w := range workers {
-				if w.rounds.Load() == went[k] && !t.Failed() {
-					return false
-				}
-			}
-			return true
-		})
-	}
+	c.cutUnder(t, rounds)
 	close(stop)
 	wg.Wait()
 	if lost := c.Nodes[0].Peers().Stats().Lost; lost == 0 {
@@ -179,7 +186,7 @@ func TestShortCutOfNames(t *testing.T) {
 	ctx := context.Background()
 	stop := make(chan struct{})
 	var wg sync.WaitGroup
-	var workers []*namer
+	var rounds []*atomic.Int64
 	for i := range 4 {
 		w := &namer{client: c.Nodes[0].Client}
 		for k := range w.dirs {
@@ -191,7 +198,7 @@ func TestShortCutOfNames(t *testing.T) {
 				t.Fatalf("directory %d of worker %d is at home on node %d", k, i, a.Ino.Home())
 			}
 		}
-		workers = append(workers, w)
+		rounds = append(rounds, &w.rounds)
 		wg.Go(func() {
 			for r := 0; ; r++ {
 				select {
@@ -207,26 +214,7 @@ func TestShortCutOfNames(t *testing.T) {
 			}
 		})
 	}
-	for i := range 6 {
-		went := make([]int64, len(workers))
-		for k, w := range workers {
-			went[k] = w.rounds.Load()
-		}
-		failed := c.Nodes[0].Peers().Stats().DialsFailed
-		c.Cut(1 + i%3)
-		Eventually(t, "calls find the link cut for a while", func() bool { // some 300 ms
-			return c.Nodes[0].Peers().Stats().DialsFailed > failed+3
-		})
-		c.Mend(1 + i%3)
-		Eventually(t, "all go on", func() bool {
-			for k, w := range workers {
-				if w.rounds.Load() == went[k] && !t.Failed() {
-					return false
-				}
-			}
-			return true
-		})
-	}
+	c.cutUnder(t, rounds)
 	close(stop)
 	wg.Wait()
 	s := c.Nodes[0].Peers().Stats()
