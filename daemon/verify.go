@@ -210,13 +210,9 @@ func (v *verifier) readJournal() error {
 
 // piece reads this node's piece of a file and compares it.
 func (v *verifier) piece(ctx context.Context, path string, p stagein.PieceSum) error {
-	c := stagein.NewChecker(p.Sum, p.Len)
-	err := v.d.readObject(ctx, p.Ino, p.Off, p.Len, c)
+	err := v.d.comparePiece(ctx, p)
 	if ctx.Err() != nil {
 		return ctx.Err()
-	}
-	if err == nil {
-		err = c.Check()
 	}
 	if err != nil {
 		v.bad(path, p.Ino, fmt.Errorf("from offset %d of the object: %w", p.Off, err))
