@@ -17,7 +17,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"golang.org/x/sync/errgroup"
 
-	"github.com/bivouacfs/bivouac/datapath/wire"
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/stagein"
 )
@@ -245,13 +244,4 @@ func (d *Daemon) StageOut(ctx context.Context, o OutSpec) (stagein.OutResult, er
 		sum.Add(r)
 	}
 	return sum, err
-}
-
-// abandon ends a node's share of a stage-out that nobody waits for any more.
-func (d *Daemon) abandon(node metadata.NodeID, task string) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(d.ctx), 5*time.Second)
-	defer cancel()
-	if err := d.control(ctx, node, wire.OpStageAbort, abortReq{Task: task}, nil); err != nil {
-		d.log.WithError(err).WithField("task", task).Warn("a stage-out that was given up goes on")
-	}
 }

@@ -88,27 +88,6 @@ func (d *Daemon) mendAll(ctx context.Context, ds metadata.DatasetID, inos []meta
 	return failed, err
 }
 
-// onAll has every node that serves do its part of q.
-func (d *Daemon) onAll(ctx context.Context, q taskReq, see func(taskState)) error {
-	g, ctx := errgroup.WithContext(ctx)
-	for _, id := range crew(d.View().Map) {
-		g.Go(func() error {
-			err := d.runTask(ctx, id, q, see)
-			if ctx.Err() != nil {
-				d.abandon(id, q.Task)
-			}
-			if n, _ := d.View().Map.Node(id); err != nil && !serving(n) {
-				return fmt.Errorf("%s was lost meanwhile, others have what it had: do it again: %w", n.Host, err)
-			}
-			if err != nil {
-				return fmt.Errorf("%s: %w", d.job.Hosts[id], err)
-			}
-			return nil
-		})
-	}
-	return g.Wait()
-}
-
 func (d *Daemon) mendShare(ctx context.Context, q mendReq) (*mendResult, error) {
 	if slices.ContainsFunc(q.Inos, func(i metadata.Ino) bool { return !i.Sealed() || i.Dataset() != q.Dataset }) {
 		return nil, fmt.Errorf("mend: a file of another dataset than %d: %w", q.Dataset, syscall.EINVAL)

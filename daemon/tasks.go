@@ -6,7 +6,11 @@ import (
 	"fmt"
 	"slices"
 	"syscall"
+	"time"
 
+	"golang.org/x/sync/errgroup"
+
+	"github.com/bivouacfs/bivouac/datapath/wire"
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/metadata/cluster"
 	"github.com/bivouacfs/bivouac/stagein"
@@ -282,4 +286,34 @@ func decodeJSON(b []byte, v any) error {
 		return fmt.Errorf("%v: %w", err, syscall.EPROTO)
 	}
 	return nil
+}
+
+// onAll has every node that serves do its part of q.
+func (d *Daemon) onAll(ctx context.Context, q taskReq, see func(taskState)) error {
+	g, ctx := errgroup.WithContext(ctx)
+	for _, id := range crew(d.View().Map) {
+		g.Go(func() error {
+			err := d.runTask(ctx, id, q, see)
+			if ctx.Err() != nil {
+				d.abandon(id, q.Task)
+			}
+			if n, _ := d.View().Map.Node(id); err != nil && !serving(n) {
+				return fmt.Errorf("%s was lost meanwhile, others have what it had: do it again: %w", n.Host, err)
+			}
+			if err != nil {
+				return fmt.Errorf("%s: %w", d.job.Hosts[id], err)
+			}
+			return nil
+		})
+	}
+	return g.Wait()
+}
+
+// abandon ends a node's share of a task that nobody waits for any more.
+func (d *Daemon) abandon(node metadata.NodeID, task string) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(d.ctx), 5*time.Second)
+	defer cancel()
+	if err := d.control(ctx, node, wire.OpStageAbort, abortReq{Task: task}, nil); err != nil {
+		d.log.WithError(err).WithField("task", task).Warn("a task that was given up goes on")
+	}
 }
