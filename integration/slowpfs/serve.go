@@ -23,6 +23,7 @@ type Config struct {
 	Mounts []string // mountpoints, one for each client node; they exist
 	Socket string   // of Stats and Limits; "" is none
 	Limits Limits
+	Kept   time.Duration // how long a client keeps names and attributes; 0 is a second
 
 	clock clock // nil is the wall clock
 }
@@ -49,9 +50,12 @@ func Serve(cfg Config) (*Server, error) {
 	if cfg.clock == nil {
 		cfg.clock = wallClock{}
 	}
+	if cfg.Kept == 0 {
+		cfg.Kept = time.Second
+	}
 	s := &Server{srv: &server{clock: cfg.clock, limits: cfg.Limits}}
 	for _, dir := range cfg.Mounts {
-		if err := s.mount(cfg.Under, dir); err != nil {
+		if err := s.mount(&cfg, dir); err != nil {
 			return nil, errors.Join(fmt.Errorf("slowpfs at %s: %w", dir, err), s.Close())
 		}
 	}
@@ -69,22 +73,20 @@ const (
 	maxTransfer   = 1 << 20
 	maxBackground = 64
 	readAheadKiB  = 4096 // of root's mounts: some requests ahead, as a client of Lustre reads
-	kept          = time.Second
 )
 
-func (s *Server) mount(under, dir string) error {
-	root, err := fs.NewLoopbackRoot(under)
+func (s *Server) mount(cfg *Config, dir string) error {
+	root, err := fs.NewLoopbackRoot(cfg.Under)
 	if err != nil {
 		return err
 	}
-	keep := kept
-	opts := &fs.Options{EntryTimeout: &keep, AttrTimeout: &keep}
+	opts := &fs.Options{EntryTimeout: &cfg.Kept, AttrTimeout: &cfg.Kept}
 	m := &mounted{dir: dir, fs: &slowFS{RawFileSystem: fs.NewNodeFS(root, opts), srv: s.srv, count: newCounters()}}
 	isRoot := os.Geteuid() == 0
 	m.server, err = fuse.NewServer(m.fs, dir, &fuse.MountOptions{
 		AllowOther: isRoot, Options: []string{"default_permissions"}, DirectMount: isRoot,
 		MaxBackground: maxBackground, MaxWrite: maxTransfer, MaxReadAhead: maxTransfer,
-		FsName: under, Name: "slowpfs", DisableReadDirPlus: true, DisableSplice: true,
+		FsName: cfg.Under, Name: "slowpfs", DisableReadDirPlus: true, DisableSplice: true,
 		// What the kernel reads by itself would be neither limited nor counted.
 		DisabledCapabilities: fuse.CAP_PASSTHROUGH,
 	})

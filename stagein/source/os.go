@@ -41,11 +41,25 @@ func (OS) Open(path string) (File, error) {
 
 // Lstat implements FS.
 func (OS) Lstat(path string) (Info, error) {
-	var st unix.Stat_t
-	if err := unix.Lstat(path, &st); err != nil {
-		return Info{}, err
+	return stat(unix.AT_FDCWD, path, unix.AT_SYMLINK_NOFOLLOW)
+}
+
+// wanted is what Info has. The time of access is not in it: a client's kernel that has
+// read of a file does not know that any more, and would ask the server.
+const wanted = unix.STATX_TYPE | unix.STATX_MODE | unix.STATX_NLINK | unix.STATX_UID | unix.STATX_GID |
+	unix.STATX_MTIME | unix.STATX_INO | unix.STATX_SIZE
+
+func stat(fd int, path string, flags int) (Info, error) {
+	var st unix.Statx_t
+	for {
+		err := unix.Statx(fd, path, flags, wanted, &st)
+		if err == nil {
+			return infoOf(&st), nil
+		}
+		if err != unix.EINTR {
+			return Info{}, err
+		}
 	}
-	return infoOf(&st), nil
 }
 
 // Readlink implements FS.
@@ -66,19 +80,15 @@ type osFile struct{ *os.File }
 
 // Stat hides os.File's.
 func (f osFile) Stat() (Info, error) {
-	var st unix.Stat_t
-	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
-		return Info{}, err
-	}
-	return infoOf(&st), nil
+	return stat(int(f.Fd()), "", unix.AT_EMPTY_PATH)
 }
 
 var _ io.ReaderAt = osFile{}
 
-func infoOf(st *unix.Stat_t) Info {
+func infoOf(st *unix.Statx_t) Info {
 	return Info{
-		Mode: st.Mode, UID: st.Uid, GID: st.Gid, Nlink: uint64(st.Nlink), Size: st.Size,
-		Mtime: metadata.Time(st.Mtim.Nano()), Dev: st.Dev, Ino: st.Ino,
+		Mode: uint32(st.Mode), UID: st.Uid, GID: st.Gid, Nlink: uint64(st.Nlink), Size: int64(st.Size),
+		Mtime: metadata.Time(st.Mtime.Sec*1e9 + int64(st.Mtime.Nsec)), Dev: unix.Mkdev(st.Dev_major, st.Dev_minor), Ino: st.Ino,
 	}
 }
 
