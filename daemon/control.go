@@ -283,11 +283,18 @@ func (d *Daemon) refresh(ctx context.Context) error {
 
 func ptr[T any](v T) *T { return &v }
 
-// onReport is a member's answer to a report.
+// onReport is a member's answer to a report. Another node is told by it that there is
+// something new, and reports itself.
 func (d *Daemon) onReport(_ context.Context, peer metadata.NodeID, r *report) (reportReply, error) {
 	var reply reportReply
 	g := d.raftGroup()
-	if g == nil || peer != r.Node || int(peer) >= len(d.job.Hosts) {
+	if peer != r.Node || int(peer) >= len(d.job.Hosts) {
+		return reply, nil
+	}
+	if g == nil {
+		if r.Version > d.View().Version {
+			d.nudge()
+		}
 		return reply, nil
 	}
 	reply.Leader, reply.Known = g.Leader()

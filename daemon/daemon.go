@@ -390,6 +390,7 @@ func (d *Daemon) openControl() error {
 	d.viewMu.Unlock()
 	d.spawn(d.followGroup)
 	d.spawn(d.leadLoop)
+	d.spawn(d.newsLoop)
 	return nil
 }
 

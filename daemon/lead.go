@@ -35,17 +35,28 @@ type leadership struct {
 	since   time.Time                 // guarded by mu; zero while another leads
 	reports map[metadata.NodeID]heard // guarded by mu
 	started map[string]bool           // guarded by mu; datasets of the job file that this leader has begun
+
+	news chan struct{} // a report said something new; one is enough
 }
 
 func (l *leadership) init() {
 	l.reports = make(map[metadata.NodeID]heard)
 	l.started = make(map[string]bool)
+	l.news = make(chan struct{}, 1)
 }
 
 func (l *leadership) hear(r report, at time.Time) {
 	l.mu.Lock()
+	defer l.mu.Unlock()
+	was := l.reports[r.Node].report
 	l.reports[r.Node] = heard{r, at}
-	l.mu.Unlock()
+	if !r.differs(&was) {
+		return
+	}
+	select {
+	case l.news <- struct{}{}:
+	default: // who is to look has not yet
+	}
 }
 
 // memory returns since when this node leads, and a copy of the reports.
@@ -108,6 +119,7 @@ func (d *Daemon) leadLoop(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-t.C:
+		case <-d.lead.news:
 		}
 		leads := d.group.IsLeader()
 		since, reports := d.lead.memory(leads, time.Now())
