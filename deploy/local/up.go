@@ -240,7 +240,7 @@ func (l *launch) spawn(i int, file string, log *os.File) (*exec.Cmd, *daemon.Lea
 	}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	cmd.Dir = "/"
-	if err := cmd.Start(); err != nil {
+	if err := daemon.StartProcess(cmd); err != nil {
 		_ = near.Close()
 		return nil, nil, err
 	}

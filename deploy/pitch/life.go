@@ -178,7 +178,7 @@ func (c *child) start(leash, fuse *os.File) error {
 		defer back.Close()
 	}
 	c.cmd.ExtraFiles = []*os.File{leash, fuse, null, back} // daemon.LeashFD, FuseFD, ListenFD, BackingFD
-	return c.cmd.Start()
+	return daemon.StartProcess(c.cmd)
 }
 
 // cover mounts one for the daemon, by a process that does nothing else: the keeper

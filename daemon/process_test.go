@@ -1,0 +1,42 @@
+package daemon
+
+import (
+	"os/exec"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// slackOf is the slack of a process that start starts, in nanoseconds.
+func slackOf(t *testing.T, start func(*exec.Cmd) error) int64 {
+	t.Helper()
+	var out strings.Builder
+	cmd := exec.Command("cat", "/proc/self/timerslack_ns")
+	cmd.Stdout = &out
+	if err := start(cmd); err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Wait(); err != nil {
+		t.Skipf("this kernel does not tell: %v", err)
+	}
+	n, err := strconv.ParseInt(strings.TrimSpace(out.String()), 10, 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// TestTimerSlack checks that a daemon's threads are not woken for every moment
+// that the runtime sleeps, and that who starts it stays as it is.
+func TestTimerSlack(t *testing.T) {
+	before := slackOf(t, (*exec.Cmd).Start)
+	if before == int64(timerSlack) {
+		t.Skip("all processes here have that slack")
+	}
+	if got := slackOf(t, StartProcess); got != int64(timerSlack) {
+		t.Errorf("slack of a daemon: %d ns, want %v", got, timerSlack)
+	}
+	if got := slackOf(t, (*exec.Cmd).Start); got != before {
+		t.Errorf("slack of another process afterwards: %d ns, want %d", got, before)
+	}
+}
