@@ -1,0 +1,74 @@
+package mount_test
+
+import (
+	"errors"
+	"os"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/bivouacfs/bivouac/metadata"
+)
+
+// pagesOf is how many pages the page cache has of an open file. Of a file that the
+// kernel reads by itself those are the object's, not the mount's.
+func pagesOf(t *testing.T, f *os.File) uint64 {
+	t.Helper()
+	var st unix.Cachestat_t
+	err := unix.Cachestat(uint(f.Fd()), &unix.CachestatRange{}, &st, 0)
+	if errors.Is(err, syscall.ENOSYS) {
+		t.Skip("this kernel cannot tell what it has in its page cache (Linux 6.5)")
+	}
+	check(t, err)
+	return st.Cache
+}
+
+// object is the object of the file i on the node that has it whole.
+func (j *job) object(t *testing.T, i int) *os.File {
+	t.Helper()
+	o, err := j.data[i%len(j.data)].Open(metadata.Ino(stat(t, j.file(0, i)).Ino))
+	check(t, err)
+	t.Cleanup(func() { check(t, o.Close()) })
+	return o
+}
+
+// readPages reads the file i through mount 0, and returns the pages that are then
+// the mount's and the object's.
+func (j *job) readPages(t *testing.T, i int) (mine, objects uint64) {
+	t.Helper()
+	o := j.object(t, i)
+	check(t, o.Sync()) // what is not on the disk yet is not dropped
+	check(t, unix.Fadvise(int(o.Fd()), 0, 0, unix.FADV_DONTNEED))
+	wantFile(t, j.file(0, i), sealedContent(i))
+	f, err := os.Open(j.file(0, i))
+	check(t, err)
+	defer f.Close()
+	return pagesOf(t, f), pagesOf(t, o)
+}
+
+// TestPages: a file that the kernel reads by itself is in the page cache once, as
+// its object. Any other one is there as the mount's, and its object on the node
+// that has it for other nodes.
+func TestPages(t *testing.T) {
+	const here, there = 3, 4 // on node 0, and on another
+	size := uint64(os.Getpagesize())
+	want := (uint64(len(sealedContent(here))) + size - 1) / size
+	t.Run("passthrough", func(t *testing.T) {
+		needPassthrough(t)
+		j := startJob(t, &job{})
+		if mine, objects := j.readPages(t, here); mine != 0 || objects != want {
+			t.Errorf("%d pages of the mount and %d of the object, want 0 and %d", mine, objects, want)
+		}
+		if mine, _ := j.readPages(t, there); mine != want {
+			t.Errorf("%d pages of a file of another node, want %d", mine, want)
+		}
+	})
+	bothWays(t, func(t *testing.T, j *job) {
+		for _, i := range []int{here, there} {
+			if mine, objects := j.readPages(t, i); mine != want || objects != want {
+				t.Errorf("file %d: %d pages of the mount and %d of the object, want %d each", i, mine, objects, want)
+			}
+		}
+	})
+}
