@@ -277,9 +277,9 @@ func TestEpilogWithoutKeeper(t *testing.T) {
 func TestReap(t *testing.T) {
 	n := newNode(t, wellBehaved)
 	n.pitched()
-	daemon := n.daemon()
-	_ = unix.Kill(n.keeper().pid, unix.SIGKILL)
-	soon(t, "the daemon has died with its keeper", func() bool { return !daemon.alive() })
+	daemon, keeper := n.daemon(), n.keeper()
+	_ = unix.Kill(keeper.pid, unix.SIGKILL)
+	soon(t, "the daemon has died with its keeper", func() bool { return !daemon.alive() && !keeper.alive() })
 	// A node that lost power: only what is on disk is left.
 	if err := os.Mkdir(n.site.Store[0]+"/99.3", 0o700); err != nil {
 		t.Fatal(err)
