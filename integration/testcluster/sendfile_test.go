@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/bivouacfs/bivouac/daemon"
+	"github.com/bivouacfs/bivouac/datapath/wire"
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/metadata/cluster"
 )
@@ -72,6 +73,31 @@ func TestReadsAreSentFromTheFile(t *testing.T) {
 	want := int64(len(far)) * (sampleSize + 20_000)
 	if got := c.Nodes[1].Status(context.Background()).RPC.FileOut - before; got != want {
 		t.Errorf("%d bytes were sent from files, want all %d", got, want)
+	}
+}
+
+// TestReadIsOneCall: a small file of another node costs one call, its attributes
+// none.
+func TestReadIsOneCall(t *testing.T) {
+	c, far := remoteSamples(t)
+	served := func() map[wire.Op]int64 { return c.Nodes[1].Status(context.Background()).RPC.Requests }
+	before := served()
+	for _, a := range far {
+		if _, err := c.Nodes[0].Client.Getattr(context.Background(), a.Ino); err != nil {
+			t.Fatal(err)
+		}
+		if n, err := c.Nodes[0].Client.ReadFile(context.Background(), a, make([]byte, 1<<20), 0); err != nil || n != sampleSize {
+			t.Fatalf("%v: %d bytes, %v", a.Ino, n, err)
+		}
+	}
+	after := served()
+	if n := after[wire.OpRead] - before[wire.OpRead]; n != int64(len(far)) {
+		t.Errorf("%d reads of %d files", n, len(far))
+	}
+	for _, op := range []wire.Op{wire.OpLookup, wire.OpGetattr, wire.OpLookupLease, wire.OpGetattrLease, wire.OpOpen, wire.OpReadSummed} {
+		if n := after[op] - before[op]; n != 0 {
+			t.Errorf("%d calls of %v for files of a dataset", n, op)
+		}
 	}
 }
 

@@ -7,8 +7,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"math/rand/v2"
+	"net"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -279,6 +282,25 @@ func TestMissingHost(t *testing.T) {
 	}
 }
 
+// overSocket is what a server on a Unix socket answers.
+func overSocket(t *testing.T, socket, path string) string {
+	t.Helper()
+	tr := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, "unix", socket)
+	}}
+	defer tr.CloseIdleConnections()
+	r, err := (&http.Client{Transport: tr}).Get("http://daemon" + path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Body.Close()
+	b, err := io.ReadAll(r.Body)
+	if err != nil || r.StatusCode != http.StatusOK {
+		t.Fatalf("%s: %s, %v", path, r.Status, err)
+	}
+	return string(b)
+}
+
 // TestCtl: the control socket answers its owner, with JSON and metrics.
 func TestCtl(t *testing.T) {
 	c := Start(t, Config{Nodes: 1})
@@ -294,6 +316,9 @@ func TestCtl(t *testing.T) {
 	}
 	if m, err := ctl.Metrics(ctx); err != nil || !strings.Contains(m, "bivouac_nodes_up 1") {
 		t.Errorf("Metrics = %q, %v", m, err)
+	}
+	if g := overSocket(t, path, "/debug/pprof/goroutine?debug=1"); !strings.Contains(g, "goroutine profile: total") {
+		t.Errorf("pprof says %q", g)
 	}
 	if _, err := ctl.StageIn(ctx, daemon.DatasetSpec{Source: "relative", Name: "x"}); err == nil {
 		t.Error("a relative source was taken")
