@@ -74,6 +74,9 @@ func TestServerThatBreaksTheRules(t *testing.T) {
 		"half a reply, then the end": func(h wire.Header) []byte {
 			return append(wire.Header{Op: h.Op, Tag: h.Tag, Data: 10}.Append(nil), 1, 2, 3)
 		},
+		"a body that has changed": func(h wire.Header) []byte {
+			return damaged(frame(wire.Header{Op: h.Op, Tag: h.Tag}, "body", ""))
+		},
 		"nothing": func(wire.Header) []byte { return nil },
 	} {
 		t.Run(what, func(t *testing.T) {

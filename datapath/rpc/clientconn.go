@@ -343,7 +343,7 @@ func (c *clientConn) fill(w *waiter, h wire.Header) error {
 	}
 	if h.Body > 0 {
 		reply := make([]byte, h.Body)
-		if err := c.r.full(reply); err != nil {
+		if err := c.r.body(&h, reply); err != nil {
 			return err
 		}
 		call.Reply = reply

@@ -79,7 +79,7 @@ func (c *serverConn) drain(h wire.Header) error {
 		return fmt.Errorf("drain request of %d bytes: %w", h.Body+h.Data, wire.ErrTooLarge)
 	}
 	b := make([]byte, h.Body)
-	if err := c.r.full(b); err != nil {
+	if err := c.r.body(&h, b); err != nil {
 		return err
 	}
 	var q wire.DrainReq

@@ -135,7 +135,7 @@ func TestNotDrained(t *testing.T) {
 func drain(t *testing.T, conn net.Conn, conns ...wire.Nonce) syscall.Errno {
 	t.Helper()
 	body := wire.DrainReq{Conns: conns}.Append(nil)
-	if _, err := conn.Write(append(wire.Header{Op: wire.OpDrain, Tag: 9, Body: uint32(len(body)), Wait: 50}.Append(nil), body...)); err != nil {
+	if _, err := conn.Write(frame(wire.Header{Op: wire.OpDrain, Tag: 9, Wait: 50}, string(body), "")); err != nil {
 		t.Fatal(err)
 	}
 	h, _ := readReply(t, conn)
@@ -180,7 +180,7 @@ func TestDrainRequests(t *testing.T) {
 	wantCut(t, mine)
 	for _, body := range [][]byte{{1}, {0, 0}, make([]byte, wire.MaxDrainReq+1)} {
 		conn := shake(1, newNonce())
-		_, _ = conn.Write(append(wire.Header{Op: wire.OpDrain, Body: uint32(len(body))}.Append(nil), body...))
+		_, _ = conn.Write(frame(wire.Header{Op: wire.OpDrain}, string(body), ""))
 		wantCut(t, conn)
 	}
 }
@@ -189,7 +189,7 @@ func TestDrainRequests(t *testing.T) {
 func TestPeerThatDoesNotDrain(t *testing.T) {
 	for what, answer := range map[string]func(h wire.Header) []byte{
 		"another tag": func(h wire.Header) []byte { return wire.Header{Op: h.Op, Tag: h.Tag + 1}.Append(nil) },
-		"a body":      func(h wire.Header) []byte { return append(wire.Header{Op: h.Op, Tag: h.Tag, Body: 1}.Append(nil), 1) },
+		"a body":      func(h wire.Header) []byte { return frame(wire.Header{Op: h.Op, Tag: h.Tag}, "1", "") },
 		"a status":    func(h wire.Header) []byte { return wire.Header{Op: h.Op, Tag: h.Tag, Status: syscall.EIO}.Append(nil) },
 		"nothing":     func(wire.Header) []byte { return nil },
 	} {

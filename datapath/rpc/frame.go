@@ -83,6 +83,14 @@ func (r *frameReader) full(p []byte) error {
 	return broken(err)
 }
 
+// body reads all of p, the body of the frame.
+func (r *frameReader) body(h *wire.Header, p []byte) error {
+	if err := r.full(p); err != nil {
+		return err
+	}
+	return h.CheckBody(p)
+}
+
 func (r *frameReader) discard(n int) error {
 	_, err := r.br.Discard(n)
 	return broken(err)
@@ -182,7 +190,7 @@ func (w *frameWriter) send(h wire.Header, body []byte, data ...[]byte) error {
 // begin is the part of send that does not wait: of a small frame, what the
 // connection takes at once. finish writes the rest.
 func (w *frameWriter) begin(h wire.Header, body []byte, data ...[]byte) (rest net.Buffers, err error) {
-	h.Body = uint32(len(body))
+	h.Body, h.Sum = uint32(len(body)), wire.Sum(body)
 	for _, p := range data {
 		h.Data += uint32(len(p))
 	}

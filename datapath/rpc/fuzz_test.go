@@ -50,7 +50,7 @@ func FuzzHandshake(f *testing.F) {
 // whole frames, and only to what is one.
 func FuzzRequests(f *testing.F) {
 	f.Add(append(lookup(1), lookup(2)...))
-	f.Add(append(wire.Header{Op: wire.OpWrite, Tag: 7, Body: 2, Data: 3}.Append(nil), "bodat"...))
+	f.Add(frame(wire.Header{Op: wire.OpWrite, Tag: 7}, "bo", "dat"))
 	f.Add(wire.Header{Op: 999, Tag: 7}.Append(nil))
 	s, err := NewServer(ServerConfig{Key: testKey, Job: testJob, Handlers: echoes,
 		Inline: func(op wire.Op) bool { return op == wire.OpLookup }})
@@ -102,7 +102,7 @@ func (c *heldConn) Write(p []byte) (int, error) {
 // FuzzReplies lets a server answer anything: the call ends, and nothing is
 // written beyond Into.
 func FuzzReplies(f *testing.F) {
-	f.Add(append(wire.Header{Op: wire.OpRead, Tag: 1, Body: 2, Data: 3}.Append(nil), "bodat"...))
+	f.Add(frame(wire.Header{Op: wire.OpRead, Tag: 1}, "bo", "dat"))
 	f.Add(append(wire.Header{Op: wire.OpRead, Tag: 1, Data: 9}.Append(nil), "too  much"...))
 	f.Add(wire.Header{Op: wire.OpRead, Tag: 2}.Append(nil))
 	p, err := NewPeers(PeersConfig{Key: testKey, Job: testJob, Addrs: func(metadata.NodeID) []string { return nil }})

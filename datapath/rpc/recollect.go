@@ -85,7 +85,7 @@ func (c *serverConn) recollect(h wire.Header) error {
 		return fmt.Errorf("recollect request of %d bytes: %w", h.Body+h.Data, wire.ErrTooLarge)
 	}
 	b := make([]byte, h.Body)
-	if err := c.r.full(b); err != nil {
+	if err := c.r.body(&h, b); err != nil {
 		return err
 	}
 	var q wire.RecollectReq

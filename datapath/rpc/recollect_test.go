@@ -155,8 +155,8 @@ func TestRecollectRequests(t *testing.T) {
 		if err := id.offer(conn, 3, wire.PurposeMeta, newNonce()); err != nil {
 			t.Fatal(err)
 		}
-		h := wire.Header{Op: wire.OpRecollect, Tag: 9, Body: uint32(len(body))}
-		if _, err := conn.Write(append(h.Append(nil), body...)); err != nil {
+		h := wire.Header{Op: wire.OpRecollect, Tag: 9}
+		if _, err := conn.Write(frame(h, string(body), "")); err != nil {
 			t.Fatal(err)
 		}
 		var b [wire.HeaderSize]byte

@@ -42,7 +42,7 @@ func (t *task) readFile(ctx context.Context) error {
 // header is out nothing but n bytes can follow: if f yields fewer, the error
 // means that the connection must be cut. Held by turn.
 func (w *frameWriter) sendFile(h wire.Header, body []byte, f *os.File, off, n int64) error {
-	h.Body, h.Data = uint32(len(body)), uint32(n)
+	h.Body, h.Sum, h.Data = uint32(len(body)), wire.Sum(body), uint32(n)
 	w.buf = append(h.Append(w.buf[:0]), body...)
 	w.bytes.Add(int64(len(w.buf)) + n)
 	head, in := w.buf, int(f.Fd())

@@ -19,9 +19,21 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
+// frame is h with what follows it.
+func frame(h wire.Header, body, data string) []byte {
+	h.Body, h.Data, h.Sum = uint32(len(body)), uint32(len(data)), wire.Sum([]byte(body))
+	return append(h.Append(nil), body+data...)
+}
+
+// damaged is a frame whose last byte has changed on the way.
+func damaged(frame []byte) []byte {
+	frame[len(frame)-1] ^= 0x10
+	return frame
+}
+
 // lookup is a request's frame.
 func lookup(tag uint32) []byte {
-	return append(wire.Header{Op: wire.OpLookup, Tag: tag, Body: 4}.Append(nil), "body"...)
+	return frame(wire.Header{Op: wire.OpLookup, Tag: tag}, "body", "")
 }
 
 // readReply reads one frame.
@@ -57,6 +69,9 @@ func TestDamagedFrameIsCut(t *testing.T) {
 	for i, frame := range [][]byte{
 		bytes.Repeat([]byte{0}, wire.HeaderSize),
 		wire.Header{Op: wire.OpLookup, Status: syscall.EIO}.Append(nil),
+		damaged(lookup(1)),
+		damaged(frame(wire.Header{Op: wire.OpDrain, Tag: 1}, string(wire.DrainReq{Conns: []wire.Nonce{{}}}.Append(nil)), "")),
+		damaged(frame(wire.Header{Op: wire.OpRecollect, Tag: 1}, string(wire.RecollectReq{Tag: 1}.Append(nil)), "")),
 	} {
 		conn := dialShaken(t, addr, wire.PurposeMeta)
 		_, _ = conn.Write(frame)

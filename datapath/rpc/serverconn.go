@@ -127,7 +127,11 @@ func (c *serverConn) dispatch(h wire.Header) error {
 		return err
 	}
 	c.r.expect(int(h.Body + h.Data)) // again: there may have been a wait for memory
-	if err := c.r.full(t.buf.b[:h.Body+h.Data]); err != nil {
+	err = c.r.full(t.buf.b[:h.Body+h.Data])
+	if err == nil {
+		err = h.CheckBody(t.req.Body)
+	}
+	if err != nil {
 		t.release()
 		<-c.slots
 		return err

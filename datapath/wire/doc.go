@@ -54,8 +54,13 @@
 //	16   8  epoch of the sender's cluster map
 //	24   4  wait: in a request, the milliseconds until C gives up, 0 is
 //	        never; in a reply 0
-//	28   4  CRC-32C of bytes 0 to 27
-//	32   …  body, then data
+//	28   4  CRC-32C of the body, 0 if there is none
+//	32   4  CRC-32C of bytes 0 to 31
+//	36   …  body, then data
+//
+// A message whose body is not what was sent ends the connection, as a damaged
+// header does. Data has a checksum where an op says so (read-summed,
+// write-summed).
 //
 // Replies come in any order. A reply whose status is not 0 has no data, but
 // may have a body.

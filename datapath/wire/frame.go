@@ -10,11 +10,11 @@ import (
 )
 
 // Version is the version of the protocol.
-const Version = 1
+const Version = 2 // 1 had no checksum of bodies
 
 // The bounds of a frame, in bytes.
 const (
-	HeaderSize = 32
+	HeaderSize = 36
 	MaxFrame   = 4 << 20 // body and data together
 	MaxData    = 1 << 20 // payload of one read or write
 )
@@ -39,6 +39,7 @@ type Header struct {
 	Tag    uint32
 	Epoch  metadata.Epoch
 	Wait   uint32 // milliseconds, of a request; 0 is for ever
+	Sum    uint32 // of the body
 }
 
 // Append appends the encoding of h, HeaderSize bytes, to b.
@@ -51,6 +52,7 @@ func (h Header) Append(b []byte) []byte {
 	b = binary.LittleEndian.AppendUint32(b, h.Tag)
 	b = binary.LittleEndian.AppendUint64(b, uint64(h.Epoch))
 	b = binary.LittleEndian.AppendUint32(b, h.Wait)
+	b = binary.LittleEndian.AppendUint32(b, h.Sum)
 	return binary.LittleEndian.AppendUint32(b, crc32.Checksum(b[start:], castagnoli))
 }
 
@@ -66,7 +68,7 @@ func (h *Header) Parse(b []byte) error {
 	if length > MaxFrame || body > length || length-body > MaxData {
 		return fmt.Errorf("frame of %d bytes with a body of %d: %w", length, body, ErrTooLarge)
 	}
-	if crc32.Checksum(b[:28], castagnoli) != binary.LittleEndian.Uint32(b[28:]) {
+	if crc32.Checksum(b[:32], castagnoli) != binary.LittleEndian.Uint32(b[32:]) {
 		return fmt.Errorf("frame header checksum: %w", ErrMalformed)
 	}
 	*h = Header{
@@ -77,6 +79,15 @@ func (h *Header) Parse(b []byte) error {
 		Tag:    binary.LittleEndian.Uint32(b[12:]),
 		Epoch:  metadata.Epoch(binary.LittleEndian.Uint64(b[16:])),
 		Wait:   binary.LittleEndian.Uint32(b[24:]),
+		Sum:    binary.LittleEndian.Uint32(b[28:]),
+	}
+	return nil
+}
+
+// CheckBody is ErrMalformed if body is not what was sent behind h.
+func (h *Header) CheckBody(body []byte) error {
+	if got := Sum(body); got != h.Sum {
+		return fmt.Errorf("body of %v, %d bytes with the checksum %08x, want %08x: %w", h.Op, len(body), got, h.Sum, ErrMalformed)
 	}
 	return nil
 }

@@ -52,9 +52,9 @@ func FuzzHeader(f *testing.F) {
 // FuzzHeaderFields gives every header a valid checksum, which random bytes do
 // not have.
 func FuzzHeaderFields(f *testing.F) {
-	f.Add(uint32(5), uint32(7), uint16(33), uint16(2), uint32(3), uint64(9), uint32(1))
-	f.Fuzz(func(t *testing.T, body, data uint32, op, status uint16, tag uint32, epoch uint64, wait uint32) {
-		h := makeHeader(body, data, op, status, tag, epoch, wait)
+	f.Add(uint32(5), uint32(7), uint16(33), uint16(2), uint32(3), uint64(9), uint32(1), uint32(2))
+	f.Fuzz(func(t *testing.T, body, data uint32, op, status uint16, tag uint32, epoch uint64, wait, sum uint32) {
+		h := makeHeader(body, data, op, status, tag, epoch, wait, sum)
 		var got Header
 		err := got.Parse(h.Append(nil))
 		fits := uint64(body)+uint64(data) <= MaxFrame && data <= MaxData
@@ -67,10 +67,10 @@ func FuzzHeaderFields(f *testing.F) {
 	})
 }
 
-func makeHeader(body, data uint32, op, status uint16, tag uint32, epoch uint64, wait uint32) Header {
+func makeHeader(body, data uint32, op, status uint16, tag uint32, epoch uint64, wait, sum uint32) Header {
 	return Header{
 		Body: body, Data: data, Op: Op(op), Status: syscall.Errno(status), Tag: tag,
-		Epoch: metadata.Epoch(epoch), Wait: wait,
+		Epoch: metadata.Epoch(epoch), Wait: wait, Sum: sum,
 	}
 }
 

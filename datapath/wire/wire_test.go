@@ -200,7 +200,7 @@ func TestGolden(t *testing.T) {
 		{&LeasedAttrResp{Attr: sampleAttr, Lease: metadata.Lease{Entry: 1500 * time.Microsecond, Attr: time.Second}}, attr + "01000000" + "e8030000"},
 		{&RevokeReq{Keys: []metadata.LeaseKey{{Ino: 16, Name: "d"}}}, "0100" + "1000000000000000" + "01000000" + "64"},
 		{&Hello{Purpose: PurposeStream, From: 1, To: 2, Nonce: Nonce{9}},
-			hex.EncodeToString([]byte("BVhi")) + "0100" + "03" + "00" + "0100" + "0200" + "09" + strings.Repeat("00", 31)},
+			hex.EncodeToString([]byte("BVhi")) + "0200" + "03" + "00" + "0100" + "0200" + "09" + strings.Repeat("00", 31)},
 	} {
 		if got := hex.EncodeToString(c.m.Append(nil)); got != c.want {
 			t.Errorf("%T = %s, want %s", c.m, got, c.want)
@@ -261,10 +261,10 @@ func TestBoolsAreZeroOrOne(t *testing.T) {
 }
 
 func TestHeader(t *testing.T) {
-	h := Header{Body: 5, Data: 7, Op: OpWrite, Status: syscall.ENOENT, Tag: 0x01020304, Epoch: 9, Wait: 1000}
+	h := Header{Body: 5, Data: 7, Op: OpWrite, Status: syscall.ENOENT, Tag: 0x01020304, Epoch: 9, Wait: 1000, Sum: 0x0a0b0c0d}
 	b := h.Append(nil)
-	want := "0c000000" + "05000000" + "2100" + "0200" + "04030201" + "0900000000000000" + "e8030000"
-	if got := hex.EncodeToString(b[:28]); got != want {
+	want := "0c000000" + "05000000" + "2100" + "0200" + "04030201" + "0900000000000000" + "e8030000" + "0d0c0b0a"
+	if got := hex.EncodeToString(b[:32]); got != want {
 		t.Errorf("header is %s, want %s", got, want)
 	}
 	var got Header
@@ -278,8 +278,8 @@ func TestHeader(t *testing.T) {
 			t.Errorf("Parse with byte %d changed is accepted", i)
 		}
 	}
-	if err := got.Parse(b[:31]); !errors.Is(err, ErrMalformed) {
-		t.Errorf("Parse of 31 bytes = %v, want ErrMalformed", err)
+	if err := got.Parse(b[:35]); !errors.Is(err, ErrMalformed) {
+		t.Errorf("Parse of 35 bytes = %v, want ErrMalformed", err)
 	}
 }
 
@@ -301,7 +301,7 @@ func TestHeaderBounds(t *testing.T) {
 		b := Header{}.Append(nil)
 		binary.LittleEndian.PutUint32(b, c.length)
 		binary.LittleEndian.PutUint32(b[4:], c.body)
-		binary.LittleEndian.PutUint32(b[28:], crc32.Checksum(b[:28], castagnoli))
+		binary.LittleEndian.PutUint32(b[32:], crc32.Checksum(b[:32], castagnoli))
 		err := new(Header).Parse(b)
 		if (err == nil) != c.ok || err != nil && !errors.Is(err, ErrTooLarge) {
 			t.Errorf("Parse of length %d, body %d = %v, want ok %v", c.length, c.body, err, c.ok)

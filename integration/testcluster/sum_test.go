@@ -51,7 +51,7 @@ func (c noisy) Write(p []byte) (int, error) {
 	switch {
 	case len(p) >= wire.HeaderSize && h.Parse(p[:wire.HeaderSize]) == nil:
 		*c.body = int(h.Body) - (len(p) - wire.HeaderSize)
-	case *c.body > 0: // which has no sum
+	case *c.body > 0: // a change there costs the connection
 		*c.body -= len(p)
 	case !c.reads && c.spoils(len(p)):
 		p = bytes.Clone(p)
