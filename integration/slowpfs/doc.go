@@ -32,7 +32,8 @@
 //	other    STATFS, FSYNC, LSEEK, xattrs, ...
 //
 // What a client does by itself costs nothing and is not counted: FORGET,
-// RELEASE, FLUSH, ACCESS. Names and attributes are kept for one second (Kept), as if
+// RELEASE, ACCESS. FLUSH, for which a close would wait, is asked for once and never
+// again. Names and attributes are kept for one second (Kept), as if
 // under a lock. There is no READDIRPLUS, so each name whose attributes are
 // wanted costs a LOOKUP, as it costs a call on Lustre or NFSv3.
 //

@@ -1,6 +1,8 @@
 package slowpfs
 
 import (
+	"sync/atomic"
+
 	"github.com/hanwen/go-fuse/v2/fuse"
 )
 
@@ -8,8 +10,9 @@ import (
 // counted and waits for the server.
 type slowFS struct {
 	fuse.RawFileSystem
-	srv   *server
-	count counters
+	srv     *server
+	count   counters
+	flushes atomic.Int64 // that the kernel has asked for
 }
 
 // meta does a request that moves no data of files.
@@ -53,6 +56,13 @@ func (f *slowFS) Writev(cancel <-chan struct{}, in *fuse.WriteIn, data [][]byte)
 	f.count.add(Write, int64(n))
 	f.srv.serve(cancel, came, int64(n))
 	return n, st
+}
+
+// Flush is not there, and the kernel asks once: a server would not be told of a close,
+// so who closes a file does not wait for this process either.
+func (f *slowFS) Flush(<-chan struct{}, *fuse.FlushIn) fuse.Status {
+	f.flushes.Add(1)
+	return fuse.ENOSYS
 }
 
 // CopyFileRange is not there: the kernel reads and writes instead, and is counted.

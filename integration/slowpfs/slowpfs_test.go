@@ -230,6 +230,20 @@ func TestCountsWhatIsReadAgain(t *testing.T) {
 	}
 }
 
+// TestNoFlush: closing files asks this process for something once, and then never.
+func TestNoFlush(t *testing.T) {
+	w := serve(t, 1, Limits{})
+	w.file("f", 10)
+	for range 5 {
+		if _, err := os.ReadFile(filepath.Join(w.at[0], "f")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := w.mounts[0].fs.flushes.Load(); n > 1 {
+		t.Errorf("5 files were closed with %d requests, want at most one", n)
+	}
+}
+
 // TestPassesThrough: what is there below is there, changes go through, and all
 // of it is counted by kind.
 func TestPassesThrough(t *testing.T) {
