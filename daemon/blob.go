@@ -57,7 +57,7 @@ func (d *Daemon) onBlob(ctx context.Context, r *rpc.Request, resp *rpc.Response)
 
 // blobName reports whether name is one of the files of a staging.
 func blobName(name string) bool {
-	if name == manifestFile || name == originsFile || name == orderFile || name == allSkips {
+	if name == manifestFile || name == originsFile || name == orderFile || name == allSkips || name == passFile {
 		return true
 	}
 	kind, part, _ := strings.Cut(name, "-")

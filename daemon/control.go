@@ -32,7 +32,7 @@ type report struct {
 	Trouble   map[metadata.DatasetID]string `json:"trouble,omitempty"`
 	// Filled is how far the node is with each dataset that it fills.
 	Filled map[metadata.DatasetID]fillReport `json:"filled,omitempty"`
-	// Scanned is what the node has read for each scan under way, in bytes.
+	// Scanned is what the node has read for each stage-in that it leads, in bytes.
 	Scanned map[metadata.DatasetID]int64 `json:"scanned,omitempty"`
 	Space   datapath.Space               `json:"space"`
 	// Out is what of the stage-outs does not make it on the node; Tells that the
@@ -418,6 +418,7 @@ func (d *Daemon) controlHandlers() map[wire.Op]rpc.Handler {
 		wire.OpStagePoll:  handleJSON(d.onPoll),
 		wire.OpStageAbort: handleJSON(d.onAbort),
 		wire.OpStageSeam:  handleJSON(d.onSeam),
+		wire.OpEntrust:    handleJSON(d.onEntrust),
 		wire.OpFillClaim:  handleJSON(d.onFillClaim),
 		wire.OpFillLanded: handleJSON(d.onFillLanded),
 		wire.OpManifest:   d.onBlob,

@@ -37,6 +37,8 @@ type intake struct {
 	end    context.CancelFunc
 	before int64        // bytes of the source that earlier turns have read
 	scans  atomic.Int64 // bytes that the scan has read so far
+	taken  bool         // it goes on where another run, or another node, has left it
+	keep   keeping
 
 	mu    sync.Mutex
 	now   statusReply // guarded by mu; the sum over the nodes
@@ -100,6 +102,7 @@ func (d *Daemon) register(ctx context.Context, s DatasetSpec) (*intake, error) {
 func (d *Daemon) newIntake(ds cluster.Dataset, req stagein.Request) *intake {
 	in := &intake{d: d, ds: ds, req: req, before: ds.SourceBytes}
 	in.over, in.end = context.WithCancel(context.Background())
+	in.keep.slot = make(chan struct{}, 1) // as many as may write at a time
 	return in
 }
 
@@ -133,7 +136,7 @@ func (in *intake) finish(ctx context.Context, err error) error {
 	}
 	ds := in.ds
 	if err != nil {
-		if ds.Reading {
+		if ds.Reading && in.stillLeads() {
 			in.abort()
 		}
 		ds.Phase, ds.Error = cluster.Failed, clip(errnoText(err))
@@ -167,20 +170,40 @@ func (in *intake) run(ctx context.Context) error {
 	case <-ctx.Done():
 		return ctx.Err()
 	}
+	if !in.taken {
+		if scanned, err := in.look(ctx); err != nil {
+			return err
+		} else if scanned {
+			return in.build()
+		}
+	}
+	return in.pass(ctx)
+}
+
+// look finds what is in the source, or plans how it is read to be known; it reports
+// which.
+func (in *intake) look(ctx context.Context) (scanned bool, err error) {
 	cfg := in.planConfig()
-	if scanned, err := in.scan(ctx, cfg); err != nil {
-		return err
-	} else if scanned {
-		return in.build()
+	if scanned, err := in.scan(ctx, cfg); err != nil || scanned {
+		return scanned, err
 	}
 	plan, err := in.makePlan(ctx, cfg)
 	if err != nil {
+		return false, err
+	}
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	in.plan = plan
+	in.now.Total = plan.Size
+	in.initParts(len(plan.Parts))
+	return false, nil
+}
+
+// pass has the nodes read the source, and makes the manifest of what they found.
+func (in *intake) pass(ctx context.Context) error {
+	if err := in.entrust(ctx); err != nil {
 		return err
 	}
-	in.plan = plan
-	in.mu.Lock()
-	in.now.Total = plan.Size
-	in.mu.Unlock()
 	if err := in.reading(ctx); err != nil {
 		return err
 	}
@@ -190,8 +213,8 @@ func (in *intake) run(ctx context.Context) error {
 	if err := in.gatherSkips(); err != nil {
 		return err
 	}
-	plan.Origins.Void = in.plan.Void()
-	if err := in.keepOrigins(plan.Origins); err != nil {
+	in.plan.Origins.Void = in.plan.Void()
+	if err := in.keepOrigins(in.plan.Origins); err != nil {
 		return err
 	}
 	return in.build()
@@ -273,6 +296,11 @@ func (d *Daemon) runTask(ctx context.Context, node metadata.NodeID, q taskReq, s
 	if err := d.beginTask(ctx, node, q); err != nil {
 		return err
 	}
+	return d.watchTask(ctx, node, func() pollReq { return pollReq{Task: q.Task} }, see)
+}
+
+// watchTask watches a task that was begun until it is over, by what poll asks.
+func (d *Daemon) watchTask(ctx context.Context, node metadata.NodeID, poll func() pollReq, see func(taskState)) error {
 	t := time.NewTicker(pollEvery)
 	defer t.Stop()
 	for lost := 0; ; {
@@ -282,7 +310,7 @@ func (d *Daemon) runTask(ctx context.Context, node metadata.NodeID, q taskReq, s
 		case <-t.C:
 		}
 		var s taskState
-		switch err := d.control(ctx, node, wire.OpStagePoll, pollReq{q.Task}, &s); {
+		switch err := d.control(ctx, node, wire.OpStagePoll, poll(), &s); {
 		case err != nil && unreachable(err) && lost < 100:
 			lost++ // the map will say if the node is gone
 			if n, _ := d.View().Map.Node(node); n.State == cluster.Down {

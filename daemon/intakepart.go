@@ -33,6 +33,7 @@ type partState struct {
 	vain     int64             // bytes of the source that were read by those that were lost
 	lost     []metadata.NodeID // they
 	pieces   []stagein.Piece   // of members that were read by several nodes
+	brought  bool              // what it recorded is here
 }
 
 func (in *intake) task(p stagein.Part) string {
@@ -59,10 +60,7 @@ func (in *intake) pieces() (all []stagein.Piece) {
 // shares runs every part on its node, and brings what it recorded here. The first
 // failure ends the others.
 func (in *intake) shares(ctx context.Context) error {
-	n := len(in.plan.Parts)
-	in.mu.Lock()
-	in.parts, in.seams, in.told = make([]partState, n), make(map[int]stagein.Seam), make(chan struct{})
-	in.mu.Unlock()
+	n := len(in.planNow().Parts)
 	g, ctx := errgroup.WithContext(ctx)
 	for i := range n {
 		g.Go(func() error { return in.share(ctx, i) })
@@ -70,14 +68,22 @@ func (in *intake) shares(ctx context.Context) error {
 	return g.Wait()
 }
 
+// initParts is for a plan of n parts; in.mu is held.
+func (in *intake) initParts(n int) {
+	in.parts, in.seams, in.told = make([]partState, n), make(map[int]stagein.Seam), make(chan struct{})
+}
+
 // share runs a part: again if its node is lost, by another one, or if its daemon has
 // started again. What other nodes have read stays.
 func (in *intake) share(ctx context.Context, i int) error {
-	for {
+	if in.brought(i) {
+		return nil
+	}
+	for begun := in.taken; ; begun = false { // by who led before, then
 		p := in.planNow().Parts[i]
-		err := in.try(ctx, i)
+		err := in.try(ctx, i, begun)
 		if err == nil {
-			return nil
+			return in.bringDone(i)
 		}
 		err = fmt.Errorf("%s: %w", in.d.job.Hosts[p.Node], err)
 		lost := errors.Is(err, errGivenUp) || errors.Is(err, errStartedAgain)
@@ -91,7 +97,25 @@ func (in *intake) share(ctx context.Context, i int) error {
 		in.d.log.WithError(err).WithFields(map[string]any{"dataset": in.ds.Name, "part": i, "now": in.d.job.Hosts[node]}).
 			Warn("a part of a stage-in is read again")
 		in.again(i, node)
+		if err := in.entrust(ctx); err != nil {
+			return err
+		}
 	}
+}
+
+// brought reports whether what a part recorded is here.
+func (in *intake) brought(i int) bool {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	return in.parts[i].brought
+}
+
+// bringDone takes note that what a part recorded is here.
+func (in *intake) bringDone(i int) error {
+	in.mu.Lock()
+	in.parts[i].brought = true
+	in.mu.Unlock()
+	return in.save()
 }
 
 // next is the node that reads a part again: the same one, unless that was given up;
@@ -133,18 +157,18 @@ func (in *intake) sumLocked() {
 	in.now.Progress = stagein.Sum(all)
 }
 
-// try has a part read once, to the end.
-func (in *intake) try(ctx context.Context, i int) error {
+// try has a part read once, to the end. It may have begun already.
+func (in *intake) try(ctx context.Context, i int, begun bool) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	plan := in.planNow()
 	p := plan.Parts[i]
 	var wg sync.WaitGroup
 	wg.Go(func() {
-		if err := in.passSeam(ctx, p); err != nil && !unreachable(err) {
+		if err := in.passSeam(ctx, p); err != nil && !mayLag(err) {
 			cancel(err) // without its seam a share does not end
 		}
 	})
-	err := in.read(ctx, plan, i)
+	err := in.read(ctx, plan, i, begun)
 	if cause := context.Cause(ctx); cause != nil {
 		err = cause
 	}
@@ -154,16 +178,17 @@ func (in *intake) try(ctx context.Context, i int) error {
 }
 
 // read has the node of a part read it, and brings what that has recorded.
-func (in *intake) read(ctx context.Context, plan *stagein.Plan, i int) error {
+func (in *intake) read(ctx context.Context, plan *stagein.Plan, i int, begun bool) error {
 	p := plan.Parts[i]
 	q := taskReq{Task: in.task(p), Plan: plan, Part: i}
-	err := in.d.runTask(ctx, p.Node, q, func(s taskState) {
-		in.mu.Lock()
-		defer in.mu.Unlock()
-		in.parts[i].progress = s.Progress
-		in.parts[i].pieces = s.Pieces
-		in.sumLocked()
-	})
+	var err error
+	if !begun {
+		err = in.d.beginTask(ctx, p.Node, q)
+	}
+	if err == nil {
+		err = in.d.watchTask(ctx, p.Node, func() pollReq { return pollReq{Task: q.Task, Seam: in.lacksSeam(i + 1)} },
+			func(s taskState) { in.see(i, s) })
+	}
 	if err == nil {
 		err = in.bring(ctx, p.Node, recordsFile(i))
 	}
@@ -174,6 +199,29 @@ func (in *intake) read(ctx context.Context, plan *stagein.Plan, i int) error {
 		err = fmt.Errorf("%w: %w", errGivenUp, err)
 	}
 	return err
+}
+
+// see takes note of how a part fares.
+func (in *intake) see(i int, s taskState) {
+	in.mu.Lock()
+	in.parts[i].progress = s.Progress
+	in.parts[i].pieces = s.Pieces
+	in.sumLocked()
+	in.mu.Unlock()
+	if s.Seam != nil {
+		if err := in.keepSeam(i+1, *s.Seam); err != nil {
+			in.d.log.WithError(err).WithField("dataset", in.ds.Name).Warn("a seam that cannot be")
+		}
+	}
+}
+
+// lacksSeam reports whether nobody has told the seam of a part yet: the node that led
+// the stage-in may have been told, and is gone.
+func (in *intake) lacksSeam(part int) bool {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	_, known := in.seams[part]
+	return part < len(in.parts) && !known
 }
 
 // bring fetches a file that a share has written.
@@ -191,6 +239,9 @@ func (in *intake) bring(ctx context.Context, node metadata.NodeID, name string) 
 func (in *intake) keepSeam(part int, s stagein.Seam) error {
 	in.mu.Lock()
 	defer in.mu.Unlock()
+	if in.parts == nil {
+		return fmt.Errorf("seam of part %d, which nobody reads yet: %w", part, syscall.ESTALE)
+	}
 	if part <= 0 || part >= len(in.parts) {
 		return fmt.Errorf("seam of part %d of %d: %w", part, len(in.parts), syscall.EINVAL)
 	}
@@ -212,7 +263,7 @@ func (in *intake) passSeam(ctx context.Context, p stagein.Part) error {
 		in.mu.Unlock()
 		if ok {
 			q := seamReq{Dataset: in.ds.ID, Part: int(p.Index), Seam: s, Passed: true}
-			mayPass := func(err error) bool { return unreachable(err) || errors.Is(err, syscall.EBUSY) }
+			mayPass := func(err error) bool { return mayLag(err) || errors.Is(err, syscall.EBUSY) }
 			return in.d.insist(ctx, p.Node, registryTime, mayPass, func() error {
 				return in.d.control(ctx, p.Node, wire.OpStageSeam, q, nil)
 			})

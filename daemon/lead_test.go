@@ -73,7 +73,7 @@ func TestDuties(t *testing.T) {
 			[]time.Duration{seen, 0, seen}, time.Hour, "dataset 1 staging"},
 		{"a coordinator is lost when files are read", []cluster.State{cluster.Up, cluster.Down, cluster.Up},
 			[]cluster.Dataset{{ID: 1, Phase: cluster.Staging, Coordinator: 1, Spec: "{}", Reading: true}}, []report{{Ready: true}, {}, {Ready: true}},
-			[]time.Duration{seen, 0, seen}, time.Hour, "dataset 1 failed: n1, which led the stage-in, does not answer"},
+			[]time.Duration{seen, 0, seen}, time.Hour, "dataset 1 staging"},
 		{"many coordinators were lost", []cluster.State{cluster.Up, cluster.Down, cluster.Up},
 			[]cluster.Dataset{{ID: 1, Phase: cluster.Staging, Coordinator: 1, Spec: "{}", Turn: maxTurns}}, []report{{Ready: true}, {}, {Ready: true}},
 			[]time.Duration{seen, 0, seen}, time.Hour, "dataset 1 failed: n1, which led the stage-in, does not answer"},

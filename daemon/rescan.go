@@ -20,7 +20,8 @@ import (
 // A stage-in of which no file was read yet can begin anew: nobody has anything of it
 // but who scans. So a daemon that was killed while it scanned does so again when it
 // is back, and when it does not come back, the leader of the control group gives the
-// stage-in to another node. The registry has what was asked for. Each beginning
+// stage-in to another node. The registry has what was asked for. Once nodes read
+// files, the stage-in goes on (pass). Each beginning
 // is a turn, and what is proposed in an earlier one is ESTALE.
 
 // maxTurns is how often a stage-in begins anew at the most: what it reads may be
@@ -43,9 +44,9 @@ func specText(s DatasetSpec) (string, error) {
 	return string(b), nil
 }
 
-// again reports whether ds, which nobody leads, can begin anew.
+// again reports whether ds, which nobody leads, can begin anew, or go on.
 func again(ds cluster.Dataset) bool {
-	return ds.Phase == cluster.Staging && !ds.Reading && ds.Spec != "" && ds.Turn < maxTurns
+	return ds.Phase == cluster.Staging && ds.Spec != "" && ds.Turn < maxTurns
 }
 
 // adopt begins a stage-in anew that this node is said to lead, and does not: an
@@ -65,19 +66,35 @@ func (d *Daemon) adopt(ctx context.Context, ds cluster.Dataset) bool {
 		return d.disown(ctx, ds)
 	}
 	log := d.log.WithField("dataset", ds.Name)
-	ds.Turn++
-	ds.SourceBytes += readCount(d.countFile(ds.ID))
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
+	var left *pass
+	if ds.Reading {
+		var err error
+		if left, err = d.findPass(ctx, ds); err != nil {
+			log.WithError(err).Warn("a stage-in that was interrupted does not go on yet")
+			return false
+		}
+		if left == nil {
+			return d.disown(ctx, ds)
+		}
+	} else {
+		ds.SourceBytes += readCount(d.countFile(ds.ID))
+	}
+	ds.Turn++
 	if _, err := d.propose(ctx, raftstore.Command{Kind: raftstore.KindSetDataset, Dataset: ds}); err != nil {
 		log.WithError(err).Warn("a scan that was interrupted does not begin anew yet")
 		return false
 	}
-	if err := os.RemoveAll(d.stageDir(ds.ID)); err != nil { // what was not finished
-		log.WithError(err).Warn("left over from a scan that was interrupted")
-	}
-	log.WithField("turn", ds.Turn).Info("the scan was interrupted and begins anew")
 	in := d.newIntake(ds, s.request(d.job.Seed))
+	if left != nil {
+		in.takeUp(left)
+		log.WithField("turn", ds.Turn).Info("the stage-in was interrupted and goes on")
+	} else if err := os.RemoveAll(d.stageDir(ds.ID)); err != nil { // what was not finished
+		log.WithError(err).Warn("left over from a scan that was interrupted")
+	} else {
+		log.WithField("turn", ds.Turn).Info("the scan was interrupted and begins anew")
+	}
 	d.stage.lead(in)
 	d.spawn(func(ctx context.Context) {
 		if err := in.finish(ctx, in.run(ctx)); err != nil {
@@ -102,7 +119,7 @@ func (d *Daemon) disown(ctx context.Context, ds cluster.Dataset) bool {
 }
 
 // reading says that from now on all nodes read the files, so that the stage-in
-// cannot begin anew.
+// does not begin anew, but goes on.
 func (in *intake) reading(ctx context.Context) error {
 	in.ds.Reading = true
 	ctx, cancel := context.WithTimeout(ctx, registryTime)
@@ -122,9 +139,22 @@ func (d *Daemon) outdated(ds cluster.Dataset) bool {
 	return true
 }
 
-// giveWay ends an intake that another has begun anew.
+// stillLeads reports whether this node leads the stage-in by what the registry says,
+// as far as that can be asked.
+func (in *intake) stillLeads() bool {
+	ctx, cancel := context.WithTimeout(in.d.ctx, registryTime)
+	defer cancel()
+	_, err := in.d.propose(ctx, raftstore.Command{Kind: raftstore.KindSetDataset, Dataset: in.ds})
+	return err == nil
+}
+
+// giveWay ends an intake that another has begun anew, or goes on with: of files that
+// are read, what this node has done stays.
 func (in *intake) giveWay() error {
-	err := os.RemoveAll(in.d.stageDir(in.ds.ID))
+	var err error
+	if !in.ds.Reading {
+		err = os.RemoveAll(in.d.stageDir(in.ds.ID))
+	}
 	in.d.stage.unlead(in.ds.ID)
 	in.d.nudge()
 	if err != nil {
@@ -181,19 +211,21 @@ func readCount(path string) int64 {
 	return int64(binary.BigEndian.Uint64(b))
 }
 
-// scanned is what this node has read for the stage-ins that it leads and of which no file
-// was read.
+// scanned is what this node has read for the stage-ins that it leads, and what is read
+// again if it is lost.
 func (d *Daemon) scanned() map[metadata.DatasetID]int64 {
 	var all map[metadata.DatasetID]int64
 	for _, ds := range d.View().Datasets {
-		if ds.Phase != cluster.Staging || ds.Reading {
+		in := d.stage.leader(ds.ID)
+		if ds.Phase != cluster.Staging || in == nil {
 			continue
 		}
-		if in := d.stage.leader(ds.ID); in != nil {
-			if all == nil {
-				all = make(map[metadata.DatasetID]int64)
-			}
-			all[ds.ID] = in.scans.Load()
+		if all == nil {
+			all = make(map[metadata.DatasetID]int64)
+		}
+		all[ds.ID] = in.scans.Load()
+		if ds.Reading {
+			all[ds.ID] = d.stage.readBy(ds.ID)
 		}
 	}
 	return all

@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"sync/atomic"
 	"syscall"
+	"time"
 
 	"github.com/bivouacfs/bivouac/datapath"
 	"github.com/bivouacfs/bivouac/datapath/wire"
@@ -23,8 +24,10 @@ type share struct {
 	d       *Daemon
 	plan    *stagein.Plan
 	part    int
-	from    metadata.NodeID // the coordinator
+	from    metadata.NodeID // the coordinator, when it began
 	running atomic.Pointer[stagein.Share]
+	told    atomic.Pointer[stagein.Seam] // to whoever leads
+	read    atomic.Int64                 // bytes of the source
 }
 
 func (s *share) progress() stagein.Progress {
@@ -46,7 +49,11 @@ func (d *Daemon) stageDir(ds metadata.DatasetID) string {
 	return d.dir("stage", strconv.Itoa(int(ds)))
 }
 
-func partFile(part int) string    { return "part-" + strconv.Itoa(part) }
+func partFile(part int) string { return "part-" + strconv.Itoa(part) }
+func (d *Daemon) readFile(ds metadata.DatasetID, part int) string {
+	return filepath.Join(d.stageDir(ds), "read-"+strconv.Itoa(part))
+}
+
 func recordsFile(part int) string { return "records-" + strconv.Itoa(part) }
 
 const manifestFile = "manifest"
@@ -85,8 +92,13 @@ func (s *share) run(ctx context.Context) error {
 
 func (s *share) stage(ctx context.Context, part stagein.Part, w, skips io.Writer) error {
 	d := s.d
+	c, err := newCounter(d.readFile(s.plan.Dataset, s.part), &s.read)
+	if err != nil {
+		return err
+	}
+	defer c.close()
 	sh, err := stagein.NewShare(stagein.ShareConfig{
-		Plan: s.plan, Part: part, FS: d.cfg.Source, Map: s.plan.Map, Target: target{d, s.plan.Map.Epoch},
+		Plan: s.plan, Part: part, FS: c.of(d.cfg.Source), Map: s.plan.Map, Target: target{d, s.plan.Map.Epoch},
 		SeamIn: s.seamIn, SeamOut: s.seamOut, Records: w, Skipped: skips, Scratch: d.scratch(s.plan.Dataset), Log: d.log.WithField("dataset", s.plan.Name),
 	})
 	if err != nil {
@@ -98,10 +110,13 @@ func (s *share) stage(ctx context.Context, part stagein.Part, w, skips io.Writer
 
 func (s *share) fetchItems(ctx context.Context, part *stagein.Part) error {
 	name := filepath.Join(s.d.stageDir(s.plan.Dataset), partFile(s.part))
-	if s.from != s.d.job.Self {
-		if err := s.d.fetch(ctx, s.from, blobReq{Dataset: s.plan.Dataset, Name: partFile(s.part)}, name); err != nil {
-			return fmt.Errorf("stage-in: list of files: %w", err)
+	if err := s.toLeader(ctx, func(leader metadata.NodeID) error {
+		if leader == s.d.job.Self {
+			return nil
 		}
+		return s.d.fetch(ctx, leader, blobReq{Dataset: s.plan.Dataset, Name: partFile(s.part)}, name)
+	}); err != nil {
+		return fmt.Errorf("stage-in: list of files: %w", err)
 	}
 	b, err := os.ReadFile(name)
 	if err != nil {
@@ -133,12 +148,35 @@ func (s *share) seamIn(ctx context.Context) (stagein.Seam, error) {
 }
 
 // seamOut tells where this region's headers end: to the node that leads, which
-// knows who reads the next one, also when that has to be begun again.
+// knows who reads the next one, also when that has to be begun again. Who leads after
+// that node asks for it.
 func (s *share) seamOut(ctx context.Context, seam stagein.Seam) error {
+	s.told.Store(&seam)
 	q := seamReq{Dataset: s.plan.Dataset, Part: s.part + 1, Seam: seam}
-	return s.d.insist(ctx, s.from, 2*s.d.cfg.Timing.Down, unreachable, func() error {
-		return s.d.control(ctx, s.from, wire.OpStageSeam, q, nil)
-	})
+	return s.toLeader(ctx, func(leader metadata.NodeID) error { return s.d.control(ctx, leader, wire.OpStageSeam, q, nil) })
+}
+
+// toLeader asks the node that leads the stage-in for something, which may be another
+// one than that which has begun this share. While none does it waits: when the stage-in
+// fails, ctx ends.
+func (s *share) toLeader(ctx context.Context, ask func(leader metadata.NodeID) error) error {
+	for {
+		leader := s.from
+		v, changed := s.d.watch()
+		if ds, known := v.Dataset(s.plan.Dataset); known {
+			leader = ds.Coordinator
+		}
+		err := ask(leader)
+		if err == nil || !unreachable(err) && !errors.Is(err, syscall.ESTALE) {
+			return err
+		}
+		select {
+		case <-changed:
+		case <-time.After(pollEvery):
+		case <-ctx.Done():
+			return err
+		}
+	}
 }
 
 // target is where staged bytes go: the owner's chunk store.

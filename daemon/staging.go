@@ -24,6 +24,7 @@ type task struct {
 	cancel   context.CancelFunc
 	done     chan struct{} // closed when it is over
 	progress func() stagein.Progress
+	seam     func() *stagein.Seam // that it has told; nil if none
 
 	mu    sync.Mutex
 	state taskState // guarded by mu
@@ -214,6 +215,18 @@ func (s *staging) keepSeam(q *seamReq) error {
 		return fmt.Errorf("seam of dataset %d, which this node does not lead: %w", q.Dataset, syscall.ESTALE)
 	}
 	return in.keepSeam(q.Part, q.Seam)
+}
+
+// readBy is what the shares of a dataset have read of its source on this node, in bytes.
+func (s *staging) readBy(ds metadata.DatasetID) (n int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, t := range s.tasks {
+		if t.dataset == ds && t.progress != nil {
+			n += t.progress().SourceBytes
+		}
+	}
+	return n
 }
 
 // cancel ends what still runs of a dataset's shares, which nobody waits for.

@@ -38,6 +38,7 @@ type taskReq struct {
 
 type pollReq struct {
 	Task string `json:"task"`
+	Seam bool   `json:"seam,omitempty"` // is wanted, as the one who leads does not have it
 }
 
 // taskState is what a node says of a task.
@@ -49,6 +50,7 @@ type taskState struct {
 	Verify   *VerifyResult      `json:"verify,omitempty"`
 	Mended   *mendResult        `json:"mended,omitempty"`
 	Pieces   []stagein.Piece    `json:"pieces,omitempty"` // of a share that is done
+	Seam     *stagein.Seam      `json:"seam,omitempty"`   // that a share has told, if it was asked for
 }
 
 // abortReq ends shares of a dataset that failed. With Drop what was stored of
@@ -124,7 +126,7 @@ func (d *Daemon) prepare(from metadata.NodeID, q *taskReq, t *task) (func(contex
 		}
 		sh := &share{d: d, plan: q.Plan, part: q.Part, from: from}
 		t.dataset = q.Plan.Dataset
-		t.progress = sh.progress
+		t.progress, t.seam = sh.progress, sh.told.Load
 		return func(ctx context.Context) (*stagein.OutResult, error) {
 			err := sh.run(ctx)
 			t.mu.Lock()
@@ -167,16 +169,21 @@ func (d *Daemon) checkPlan(p *stagein.Plan, part int) error {
 	if p.Dataset == 0 || part < 0 || part >= len(p.Parts) {
 		return bad(fmt.Sprintf("part %d of %d", part, len(p.Parts)))
 	}
+	if p.Parts[part].Node != d.job.Self {
+		return bad(fmt.Sprintf("part %d is for node %d", part, p.Parts[part].Node))
+	}
+	return d.checkParts(p)
+}
+
+// checkParts refuses a plan whose nodes are not of this job.
+func (d *Daemon) checkParts(p *stagein.Plan) error {
 	for i, x := range p.Parts {
 		if int(x.Index) != i || int(x.Node) >= len(d.job.Hosts) {
-			return bad(fmt.Sprintf("part %d is number %d, for node %d", i, x.Index, x.Node))
+			return fmt.Errorf("plan of dataset %d: part %d is number %d, for node %d: %w", p.Dataset, i, x.Index, x.Node, syscall.EINVAL)
 		}
 	}
 	if err := d.checkMap(p.Map); err != nil {
-		return bad(err.Error())
-	}
-	if p.Parts[part].Node != d.job.Self {
-		return bad(fmt.Sprintf("part %d is for node %d", part, p.Parts[part].Node))
+		return fmt.Errorf("plan of dataset %d: %v: %w", p.Dataset, err, syscall.EINVAL)
 	}
 	return nil
 }
@@ -199,7 +206,11 @@ func (d *Daemon) onPoll(_ context.Context, _ metadata.NodeID, q *pollReq) (taskS
 	if !ok {
 		return taskState{}, fmt.Errorf("task %s: %w", q.Task, syscall.ESRCH)
 	}
-	return t.snapshot(), nil
+	s := t.snapshot()
+	if q.Seam && t.seam != nil {
+		s.Seam = t.seam()
+	}
+	return s, nil
 }
 
 // onAbort stops the shares of a dataset that failed, and answers when they are

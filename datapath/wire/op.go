@@ -154,10 +154,12 @@ const (
 	OpNamed Op = 80
 	// OpDropPages has a node forget what its kernel has of sealed files.
 	OpDropPages Op = 81
+	// OpEntrust has a node keep files of a stage-in for the one who leads it.
+	OpEntrust Op = 82
 )
 
 // MaxOp is greater than every op, so that a table can be indexed by Op.
-const MaxOp Op = 82
+const MaxOp Op = 83
 
 var opNames = [MaxOp]string{
 	OpLookup: "lookup", OpCreate: "create", OpUnlink: "unlink", OpRename: "rename", OpReadDir: "readdir",
@@ -181,6 +183,7 @@ var opNames = [MaxOp]string{
 	OpCensus: "census", OpObjects: "objects",
 	OpFillClaim: "fill-claim", OpFillLanded: "fill-landed",
 	OpGone: "gone", OpNamed: "named", OpDropPages: "drop-pages",
+	OpEntrust: "entrust",
 }
 
 // Known reports whether o is an op of this version.
@@ -228,7 +231,7 @@ func (o Op) Repeatable() bool {
 func (o Op) Purpose() Purpose {
 	switch o {
 	case OpRead, OpWrite, OpReadSummed, OpWriteSummed, OpStage, OpStagePoll, OpStagePart, OpStageSeam, OpStageIn, OpStageOut, OpStageAbort, OpManifest,
-		OpCensus, OpObjects, OpGone, OpNamed, OpDropPages:
+		OpCensus, OpObjects, OpGone, OpNamed, OpDropPages, OpEntrust:
 		return PurposeBulk
 	case OpPrepare, OpCommit, OpAbort, OpOutcome, OpMoves, OpClimb,
 		OpSectionMake, OpSectionFill, OpSectionChange, OpSectionReport, OpRevoke, OpReport:

@@ -21,8 +21,8 @@ type Dataset struct {
 	Error       string             `json:"error,omitempty"`        // why it Failed
 	Started     metadata.Time      `json:"started,omitempty"`
 	Spec        string             `json:"spec,omitempty"`    // what was asked for, as the daemons write it, for whoever begins anew; "" is not known
-	Turn        int                `json:"turn,omitempty"`    // how often the stage-in has begun anew
-	Reading     bool               `json:"reading,omitempty"` // files are read, or were: it cannot begin anew
+	Turn        int                `json:"turn,omitempty"`    // how often the stage-in has begun anew, or was gone on with
+	Reading     bool               `json:"reading,omitempty"` // files are read, or were: it goes on, and does not begin anew
 	Sealed      metadata.Time      `json:"sealed,omitempty"`
 }
 

@@ -26,8 +26,8 @@ const (
 	// digest, counts, error and time of sealing. ENOENT if there is none,
 	// ESTALE if it is further already: a phase never goes back, and a
 	// dataset that is Sealed or Failed does not change. With the next Turn it gets a
-	// Coordinator, too, as long as it is Staging and not Reading; what is of another
-	// turn is ESTALE.
+	// Coordinator, too, as long as it is Staging, from one who knows whether it is Reading;
+	// what is of another turn is ESTALE.
 	KindSetDataset = "dataset-set"
 	// KindClosing says that the job ends.
 	KindClosing = "closing"
@@ -113,7 +113,7 @@ func setDataset(v cluster.View, d cluster.Dataset) (cluster.View, error) {
 	n.Files, n.Dirs, n.Bytes, n.SourceSize, n.SourceBytes, n.Skipped = d.Files, d.Dirs, d.Bytes, d.SourceSize, d.SourceBytes, d.Skipped
 	n.Reading = n.Reading || d.Reading
 	was := v.Datasets[i]
-	anew := d.Turn == was.Turn+1 && was.Phase == cluster.Staging && d.Phase == cluster.Staging && !n.Reading
+	anew := d.Turn == was.Turn+1 && was.Phase == cluster.Staging && d.Phase == cluster.Staging && d.Reading == was.Reading
 	if anew {
 		n.Turn, n.Coordinator = d.Turn, d.Coordinator
 	}

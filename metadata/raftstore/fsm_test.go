@@ -118,8 +118,8 @@ func TestTooManyDatasets(t *testing.T) {
 	}
 }
 
-// TestTurns: a stage-in begins anew as long as nobody reads files, and what is of
-// another turn does not count.
+// TestTurns: a stage-in begins anew, or goes on when files are read, which who goes on has
+// to know; and what is of another turn does not count.
 func TestTurns(t *testing.T) {
 	v := initialView()
 	v.Datasets = []cluster.Dataset{{ID: 1, Name: "x", Coordinator: 1, Phase: cluster.Staging}}
@@ -144,9 +144,11 @@ func TestTurns(t *testing.T) {
 		{"a turn is left out", cluster.Dataset{Phase: cluster.Staging, Turn: 3, Coordinator: 1}, syscall.ESTALE, 1, 2},
 		{"a turn cannot end as it begins", cluster.Dataset{Phase: cluster.Publishing, Turn: 2, Coordinator: 1}, syscall.ESTALE, 1, 2},
 		{"files are read", cluster.Dataset{Phase: cluster.Staging, Turn: 1, Coordinator: 2, Reading: true}, nil, 1, 2},
-		{"too late", cluster.Dataset{Phase: cluster.Staging, Turn: 2, Coordinator: 1}, syscall.ESTALE, 1, 2},
-		{"done", cluster.Dataset{Phase: cluster.Publishing, Turn: 1, Coordinator: 2, Digest: "d"}, nil, 1, 2},
-		{"too late again", cluster.Dataset{Phase: cluster.Staging, Turn: 2, Coordinator: 1}, syscall.ESTALE, 1, 2},
+		{"anew, not knowing that", cluster.Dataset{Phase: cluster.Staging, Turn: 2, Coordinator: 1}, syscall.ESTALE, 1, 2},
+		{"on with it", cluster.Dataset{Phase: cluster.Staging, Turn: 2, Coordinator: 1, Reading: true}, nil, 2, 1},
+		{"the one before is done", cluster.Dataset{Phase: cluster.Publishing, Turn: 1, Coordinator: 2, Digest: "old"}, syscall.ESTALE, 2, 1},
+		{"done", cluster.Dataset{Phase: cluster.Publishing, Turn: 2, Coordinator: 1, Digest: "d"}, nil, 2, 1},
+		{"too late", cluster.Dataset{Phase: cluster.Staging, Turn: 3, Coordinator: 2, Reading: true}, syscall.ESTALE, 2, 1},
 	} {
 		if err := set(s.d); !errors.Is(err, s.want) {
 			t.Errorf("%s: %v, want %v", s.name, err, s.want)

@@ -1,0 +1,296 @@
+package daemon
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"syscall"
+
+	"github.com/bivouacfs/bivouac/datapath/wire"
+	"github.com/bivouacfs/bivouac/metadata"
+	"github.com/bivouacfs/bivouac/metadata/cluster"
+	"github.com/bivouacfs/bivouac/stagein"
+)
+
+// A pass is a stage-in of a source that is read to be known. Who leads it keeps what
+// another has to know to go on with it, and has some other nodes, its heirs, keep that,
+// too. So a daemon that led one and has started again goes on with it, and an heir, or
+// any node that asks one, does if it does not come back. The parts that other nodes
+// read are not disturbed; what the one who is gone has read itself is read again.
+
+// passFile is what is kept; it appears whole or not at all.
+const passFile = "pass"
+
+// heirs is how many other nodes keep it.
+const heirs = 2
+
+// pass is how a stage-in stands, as JSON in passFile.
+type pass struct {
+	Turn    int             `json:"turn"`    // of the stage-in, in which this was written
+	Version int             `json:"version"` // rises with each change in a turn
+	Leader  metadata.NodeID `json:"leader"`  // who wrote it
+	Boot    string          `json:"boot"`    // of the leader's machine
+	Plan    *stagein.Plan   `json:"plan"`
+	Origins stagein.Origins `json:"origins"`
+	Skips   []stagein.Skip  `json:"skips,omitempty"` // what the plan leaves out
+	Parts   []passPart      `json:"parts"`           // as those of Plan
+}
+
+// passPart is how a part stands.
+type passPart struct {
+	Vain int64             `json:"vain,omitempty"` // partState.vain
+	Lost []metadata.NodeID `json:"lost,omitempty"` // partState.lost
+	// Brought says that the leader has what the part recorded. Progress and Pieces
+	// are those of the part then.
+	Brought  bool             `json:"brought,omitempty"`
+	Progress stagein.Progress `json:"progress,omitzero"`
+	Pieces   []stagein.Piece  `json:"pieces,omitempty"`
+}
+
+// newer reports whether p is to be believed before o, which may be nil.
+func (p *pass) newer(o *pass) bool {
+	return o == nil || p.Turn > o.Turn || p.Turn == o.Turn && p.Version > o.Version
+}
+
+// checkPass refuses what cannot be a pass of ds in this job.
+func (d *Daemon) checkPass(p *pass, ds metadata.DatasetID) error {
+	if p.Plan == nil || p.Plan.Dataset != ds || len(p.Parts) != len(p.Plan.Parts) || len(p.Parts) == 0 {
+		return fmt.Errorf("pass of dataset %d: %d parts: %w", ds, len(p.Parts), syscall.EPROTO)
+	}
+	return d.checkParts(p.Plan)
+}
+
+// files is what belongs to the pass beside passFile.
+func (p *pass) files() (names []string) {
+	if p.Plan.Itemized() {
+		for i := range p.Plan.Parts {
+			names = append(names, partFile(i))
+		}
+	}
+	return names
+}
+
+// keeping is what an intake has kept of itself.
+type keeping struct {
+	slot    chan struct{}     // has one while it is being written and spread, by one at a time
+	version int               // guarded by slot
+	heirs   []metadata.NodeID // guarded by slot
+}
+
+// passNow is how the stage-in stands, for one who has the slot of keep.
+func (in *intake) passNow() *pass {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	in.keep.version++
+	p := &pass{
+		Turn: in.ds.Turn, Version: in.keep.version, Leader: in.d.job.Self, Boot: bootID(),
+		Plan: in.plan, Origins: in.plan.Origins, Skips: in.plan.Skips,
+	}
+	for _, x := range in.parts {
+		o := passPart{Vain: x.vain, Lost: slices.Clone(x.lost)}
+		if x.brought {
+			o.Brought, o.Progress, o.Pieces = true, x.progress, x.pieces
+		}
+		p.Parts = append(p.Parts, o)
+	}
+	return p
+}
+
+// save keeps how the stage-in stands on this node.
+func (in *intake) save() error {
+	in.keep.slot <- struct{}{}
+	defer func() { <-in.keep.slot }()
+	_, err := in.savePass()
+	return err
+}
+
+// savePass is save for one who has the slot.
+func (in *intake) savePass() (*pass, error) {
+	p := in.passNow()
+	path := filepath.Join(in.d.stageDir(in.ds.ID), passFile)
+	b, err := json.Marshal(p)
+	if err == nil {
+		err = os.WriteFile(path+".new", b, 0o600)
+	}
+	if err == nil {
+		err = os.Rename(path+".new", path)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("stage-in: %w", err)
+	}
+	return p, nil
+}
+
+// entrust keeps how the stage-in stands on this node, and on its heirs: on others in
+// place of those that are lost. That there is nobody to give it to is no error.
+func (in *intake) entrust(ctx context.Context) error {
+	in.keep.slot <- struct{}{}
+	defer func() { <-in.keep.slot }()
+	p, err := in.savePass()
+	if err != nil {
+		return err
+	}
+	in.keep.heirs = in.give(ctx, append(p.files(), passFile))
+	return nil
+}
+
+// give has heirs fetch files of the stage-in from here, the ones that there are before
+// all others, and returns those that did.
+func (in *intake) give(ctx context.Context, names []string) (all []metadata.NodeID) {
+	q := entrustReq{Dataset: in.ds.ID, Turn: in.ds.Turn, Names: names}
+	for _, id := range in.mayInherit() {
+		if len(all) == heirs || ctx.Err() != nil {
+			break
+		}
+		err := in.d.insist(ctx, id, 2*in.d.cfg.Timing.Down, mayLag, func() error {
+			return in.d.control(ctx, id, wire.OpEntrust, q, nil)
+		})
+		if err == nil {
+			all = append(all, id)
+			continue
+		}
+		in.d.log.WithError(err).WithFields(map[string]any{"dataset": in.ds.Name, "host": in.d.job.Hosts[id]}).
+			Warn("could not go on with the stage-in if this node were lost")
+	}
+	return all
+}
+
+// mayInherit is the nodes that can be heirs: those that are before all others, then
+// those that come after this one.
+func (in *intake) mayInherit() (all []metadata.NodeID) {
+	up := in.d.View().Map.Up()
+	for _, id := range in.keep.heirs {
+		if slices.Contains(up, id) {
+			all = append(all, id)
+		}
+	}
+	at, _ := slices.BinarySearch(up, in.d.job.Self)
+	for i := range up {
+		id := up[(at+i)%len(up)]
+		if id != in.d.job.Self && !slices.Contains(all, id) {
+			all = append(all, id)
+		}
+	}
+	return all
+}
+
+// mayLag reports whether a call to a node may succeed a moment later: it cannot be
+// asked, or does not know yet who leads.
+func mayLag(err error) bool { return unreachable(err) || errors.Is(err, syscall.EPERM) }
+
+// entrustReq has a node fetch files of a stage-in from the one who leads it.
+type entrustReq struct {
+	Dataset metadata.DatasetID `json:"dataset"`
+	Turn    int                `json:"turn"`
+	Names   []string           `json:"names"`
+}
+
+func (d *Daemon) onEntrust(ctx context.Context, from metadata.NodeID, q *entrustReq) (struct{}, error) {
+	ds, known := d.View().Dataset(q.Dataset)
+	if !known || ds.Coordinator != from || ds.Turn != q.Turn || ds.Phase != cluster.Staging {
+		return struct{}{}, fmt.Errorf("dataset %d, which node %d does not lead: %w", q.Dataset, from, syscall.EPERM)
+	}
+	for _, name := range q.Names {
+		if !blobName(name) {
+			return struct{}{}, fmt.Errorf("blob %q: %w", name, syscall.EINVAL)
+		}
+		if from == d.job.Self {
+			continue
+		}
+		if err := d.fetch(ctx, from, blobReq{Dataset: q.Dataset, Name: name}, filepath.Join(d.stageDir(q.Dataset), name)); err != nil {
+			return struct{}{}, err
+		}
+	}
+	return struct{}{}, nil
+}
+
+// ownPass is what this node has kept of the stage-in of ds; nil if that is nothing.
+func (d *Daemon) ownPass(ds metadata.DatasetID, name string) (*pass, error) {
+	b, err := os.ReadFile(filepath.Join(d.stageDir(ds), name))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("stage-in: %w", err)
+	}
+	return d.parsePass(b, ds)
+}
+
+// parsePass reads what pass says.
+func (d *Daemon) parsePass(b []byte, ds metadata.DatasetID) (*pass, error) {
+	p := new(pass)
+	if err := decodeJSON(b, p); err != nil {
+		return nil, fmt.Errorf("stage-in: %w", err)
+	}
+	return p, d.checkPass(p, ds)
+}
+
+// findPass is how the stage-in of ds stands: by what this node has kept of it if it led
+// it until now, else by what some node has. It is nil if none has anything.
+func (d *Daemon) findPass(ctx context.Context, ds cluster.Dataset) (*pass, error) {
+	best, err := d.ownPass(ds.ID, passFile)
+	if err != nil {
+		d.log.WithError(err).WithField("dataset", ds.Name).Warn("what was kept of a stage-in cannot be read")
+		best = nil
+	}
+	if best != nil && best.Leader == d.job.Self && best.Turn == ds.Turn {
+		return best, nil
+	}
+	from := d.job.Self
+	for _, id := range d.View().Map.Up() {
+		if id == d.job.Self {
+			continue
+		}
+		const name = passFile + ".from"
+		err := d.fetch(ctx, id, blobReq{Dataset: ds.ID, Name: passFile}, filepath.Join(d.stageDir(ds.ID), name))
+		if errors.Is(err, syscall.ENOENT) {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		p, err := d.ownPass(ds.ID, name)
+		if err != nil {
+			return nil, err
+		}
+		if p.newer(best) {
+			best, from = p, id
+		}
+	}
+	if best == nil || from == d.job.Self {
+		return best, nil
+	}
+	for _, name := range best.files() {
+		if err := d.fetch(ctx, from, blobReq{Dataset: ds.ID, Name: name}, filepath.Join(d.stageDir(ds.ID), name)); err != nil {
+			return nil, err
+		}
+	}
+	return best, nil
+}
+
+// takeUp makes in go on where p was written.
+func (in *intake) takeUp(p *pass) {
+	d := in.d
+	here := p.Leader == d.job.Self && p.Boot == bootID() // so is what was brought
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	in.plan, in.taken, in.keep.version = p.Plan, true, p.Version
+	in.plan.Origins, in.plan.Skips = p.Origins, p.Skips
+	in.initParts(len(p.Parts))
+	for i, o := range p.Parts {
+		x := &in.parts[i]
+		x.vain, x.lost = o.Vain, o.Lost
+		if here && o.Brought {
+			x.brought, x.progress, x.pieces = true, o.Progress, o.Pieces
+		} else if p.Plan.Parts[i].Node == d.job.Self {
+			x.progress.SourceBytes = readCount(d.readFile(in.ds.ID, i)) // by an earlier run of this daemon
+		}
+	}
+	in.now.Total = p.Plan.Size
+	in.sumLocked()
+}

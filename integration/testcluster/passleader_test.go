@@ -1,0 +1,319 @@
+package testcluster
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/klauspost/compress/zstd"
+
+	"github.com/bivouacfs/bivouac/daemon"
+	"github.com/bivouacfs/bivouac/metadata"
+	"github.com/bivouacfs/bivouac/metadata/cluster"
+	"github.com/bivouacfs/bivouac/stagein/source"
+)
+
+const zstdTar = ".tar.zst"
+
+// led is a pass whose leading node dies.
+type led struct {
+	*pass
+	ext string
+}
+
+// beginLed begins a pass by the node that leads, which is held up on all nodes when
+// something has come in.
+func beginLed(t *testing.T, ext string) *led { return beginLedBy(t, leads, ext) }
+
+func beginLedBy(t *testing.T, leader int, ext string) *led {
+	t.Helper()
+	p := &led{&pass{m: files(200, 60_000)}, ext}
+	p.m["big"] = bytes.Repeat([]byte("0123456789abcdef"), 1<<19)
+	for range 4 {
+		p.gates = append(p.gates, p.gate())
+	}
+	p.Cluster = Start(t, Config{SourceOf: func(i int) source.FS { return p.gates[i] }})
+	t.Cleanup(p.open)
+	src := p.archive(t, ext)
+	writeTar(t, src, p.m)
+	switch ext {
+	case packedTar:
+		pack(t, src)
+	case zstdTar:
+		packZstd(t, src)
+	}
+	info, err := os.Stat(src)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.size = info.Size()
+	if _, err := daemon.NewCtl(p.Nodes[leader].Job.CtlSocket()).StageIn(context.Background(), daemon.DatasetSpec{Source: src, Name: "set"}); err != nil {
+		t.Fatal(err)
+	}
+	Eventually(t, "files are read", func() bool {
+		ds := p.Nodes[leader].View().Datasets
+		return len(ds) == 1 && ds[0].Reading && p.bytes.Load() > p.size/16
+	})
+	return p
+}
+
+func (p *led) gate() *gatedFS {
+	return &gatedFS{FS: source.OS{}, gate: make(chan struct{}), bytes: &p.bytes}
+}
+
+// packZstd compresses a file with zstd in place.
+func packZstd(t *testing.T, path string) {
+	t.Helper()
+	b, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w, err := zstd.NewWriter(nil, zstd.WithEncoderLevel(zstd.SpeedFastest))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, w.EncodeAll(b, nil), 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// restart kills the daemon of node i as it reads, and starts it again.
+func (p *led) restart(t *testing.T, i int) {
+	t.Helper()
+	p.Cut(i)
+	go p.gates[i].open() // it cannot end while it reads
+	p.Kill(t, i)
+	p.gates[i] = p.gate()
+	p.Revive(t, i)
+}
+
+// done waits until the parts of nodes are read.
+func (p *led) done(t *testing.T, nodes ...int) {
+	t.Helper()
+	for _, i := range nodes {
+		p.gates[i].open()
+	}
+	for _, i := range nodes {
+		Eventually(t, fmt.Sprintf("the part of node %d is done", i), func() bool { return shares(p.Nodes[i]) == 0 })
+	}
+}
+
+// came opens all gates, and checks that all files are on the nodes, that at most again
+// bytes were read more than once, and that the registry says so.
+func (p *led) came(t *testing.T, again int64, on ...int) cluster.Dataset {
+	t.Helper()
+	p.open()
+	ds := p.Dataset(t, on[0], "set")
+	if ds.Phase != cluster.Sealed || ds.Files != int64(len(p.m)) {
+		t.Fatalf("dataset: %+v", ds)
+	}
+	for _, i := range on {
+		n := p.Nodes[i]
+		Eventually(t, "the dataset is visible", func() bool { return len(n.Datasets()) == 1 })
+		for path, want := range p.m {
+			Eventually(t, fmt.Sprintf("node %d reads %s", i, path), func() bool {
+				got, err := read(context.Background(), n, ds.ID, path)
+				if err == nil && !bytes.Equal(got, want) {
+					t.Fatalf("node %d: %s: %d bytes, want %d", i, path, len(got), len(want))
+				}
+				return err == nil
+			})
+		}
+	}
+	Eventually(t, "each file is there once", func() bool {
+		sum := int64(0)
+		for _, i := range on {
+			sum += objects(p.Nodes[i])
+		}
+		return sum == int64(len(p.m))
+	})
+	got := p.bytes.Load()
+	t.Logf("%d bytes of %d were read (%.2f), %d counted, turn %d", got, p.size, float64(got)/float64(p.size), ds.SourceBytes, ds.Turn)
+	if got < p.size || got > p.size+again {
+		t.Errorf("%d bytes read of %d, want at most %d again", got, p.size, again)
+	}
+	if ds.SourceBytes < p.size || ds.SourceBytes > got+slack {
+		t.Errorf("the registry says that %d bytes of %d were read, it was %d", ds.SourceBytes, p.size, got)
+	}
+	return ds
+}
+
+// others is all nodes but some.
+func others(not ...int) (all []int) {
+	for i := range 4 {
+		keep := true
+		for _, n := range not {
+			keep = keep && i != n
+		}
+		if keep {
+			all = append(all, i)
+		}
+	}
+	return all
+}
+
+// has is how many bytes of files a node is to have.
+func (p *led) has(node metadata.NodeID) (sum int64) {
+	m := p.Nodes[leads].View().Map
+	for path, b := range p.m {
+		if m.FileOwner(path) == node {
+			sum += int64(len(b))
+		}
+	}
+	return sum
+}
+
+// again is what is read again when so many parts are: if their nodes are lost, beside
+// what those had, and went on to read.
+func (p *led) again(part int64, lost bool) int64 {
+	switch {
+	case p.ext == plainTar && lost:
+		return 2*part*p.size/4 + slack
+	case p.ext == plainTar:
+		return part*p.size/4 + slack
+	}
+	return 4 * p.size
+}
+
+var tars = []string{plainTar, packedTar, zstdTar}
+
+// TestPassLeaderRestarts: the daemon that leads a pass is killed while all read, and
+// starts again: it goes on with the pass, and the others read nothing again.
+func TestPassLeaderRestarts(t *testing.T) {
+	for _, ext := range tars {
+		t.Run(ext, func(t *testing.T) {
+			p := beginLed(t, ext)
+			p.restart(t, leads)
+			p.came(t, p.again(1, false), 0, 1, 2, 3)
+		})
+	}
+}
+
+// TestPassLeaderRestartsLate: the same, when the others are done, and twice.
+func TestPassLeaderRestartsLate(t *testing.T) {
+	p := beginLed(t, plainTar)
+	p.done(t, 0, 1)
+	p.restart(t, leads)
+	Eventually(t, "it goes on", func() bool { return p.Nodes[0].View().Datasets[0].Turn == 1 })
+	p.done(t, 2)
+	p.restart(t, leads)
+	if ds := p.came(t, p.again(2, false), 0, 1, 2, 3); ds.Turn < 2 {
+		t.Errorf("turn %d, want 2", ds.Turn)
+	}
+}
+
+// TestPassLeaderRestartsWhenDone: the same, when its own part is done and others are not:
+// nothing is read again.
+func TestPassLeaderRestartsWhenDone(t *testing.T) {
+	p := beginLedBy(t, 0, plainTar)
+	p.done(t, 0)
+	p.restart(t, 0)
+	p.came(t, slack, 0, 1, 2, 3)
+}
+
+// TestPassLeaderIsLost: the node that leads a pass is lost for good. Another goes on with
+// it; what the others have read stays.
+func TestPassLeaderIsLost(t *testing.T) {
+	for _, ext := range tars {
+		t.Run(ext, func(t *testing.T) {
+			p := beginLed(t, ext)
+			had := p.has(leads)
+			p.Cut(leads)
+			p.came(t, had+p.again(1, true), others(leads)...)
+		})
+	}
+}
+
+// TestPassLeaderIsLostLate: the same, when all others are done.
+func TestPassLeaderIsLostLate(t *testing.T) {
+	p := beginLed(t, plainTar)
+	p.done(t, others(leads)...)
+	had := p.has(leads)
+	p.Cut(leads)
+	p.came(t, had+p.again(1, true), others(leads)...)
+}
+
+// TestPassLeaderComesBack: it is given up, and is back before the others are done. What
+// it goes on with counts for nothing.
+func TestPassLeaderComesBack(t *testing.T) {
+	p := beginLed(t, plainTar)
+	p.Cut(leads)
+	Eventually(t, "another leads", func() bool { return p.Nodes[0].View().Datasets[0].Coordinator != leads })
+	p.Mend(leads)
+	Eventually(t, "the node is back", func() bool { return len(p.Nodes[0].View().Map.Up()) == 4 })
+	p.came(t, p.size+slack, 0, 1, 2, 3)
+}
+
+// TestPassTwoLeadersAreLost: the node that leads a pass is lost, and so is the one that
+// went on with it.
+func TestPassTwoLeadersAreLost(t *testing.T) {
+	for _, ext := range tars {
+		t.Run(ext, func(t *testing.T) {
+			p := beginLed(t, ext)
+			p.Cut(leads)
+			next := -1
+			Eventually(t, "another leads", func() bool {
+				next = int(p.Nodes[1].View().Datasets[0].Coordinator)
+				return next != leads
+			})
+			p.restart(t, next)
+			p.came(t, p.again(2, true)+p.size, others(leads)...)
+		})
+	}
+}
+
+// TestPassLeaderAndReaderRestart: both at a time.
+func TestPassLeaderAndReaderRestart(t *testing.T) {
+	for _, ext := range tars {
+		t.Run(ext, func(t *testing.T) {
+			p := beginLed(t, ext)
+			i := p.reader(t)
+			p.Cut(i)
+			p.Cut(leads)
+			p.restart(t, i)
+			p.restart(t, leads)
+			p.came(t, p.again(2, true), 0, 1, 2, 3)
+		})
+	}
+}
+
+// TestPassListIsLost: of archives that are dealt out in lists, another node has the lists.
+func TestPassListIsLost(t *testing.T) {
+	p := &led{&pass{m: files(200, 60_000)}, plainTar}
+	for range 4 {
+		p.gates = append(p.gates, p.gate())
+	}
+	p.Cluster = Start(t, Config{SourceOf: func(i int) source.FS { return p.gates[i] }})
+	t.Cleanup(p.open)
+	dir := t.TempDir()
+	k, parts := 0, make([]map[string][]byte, 8)
+	for path, b := range p.m {
+		if parts[k%8] == nil {
+			parts[k%8] = make(map[string][]byte)
+		}
+		parts[k%8][path] = b
+		k++
+	}
+	for i, m := range parts {
+		src := filepath.Join(dir, fmt.Sprintf("shard-%d.tar", i))
+		writeTar(t, src, m)
+		info, err := os.Stat(src)
+		if err != nil {
+			t.Fatal(err)
+		}
+		p.size += info.Size()
+	}
+	spec := daemon.DatasetSpec{Source: filepath.Join(dir, "shard-*.tar"), Name: "set"}
+	if _, err := daemon.NewCtl(p.Nodes[leads].Job.CtlSocket()).StageIn(context.Background(), spec); err != nil {
+		t.Fatal(err)
+	}
+	Eventually(t, "files are read", func() bool {
+		ds := p.Nodes[leads].View().Datasets
+		return len(ds) == 1 && ds[0].Reading && p.bytes.Load() > p.size/16
+	})
+	p.Cut(leads)
+	p.came(t, p.size, others(leads)...)
+}
