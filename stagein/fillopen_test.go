@@ -3,7 +3,9 @@ package stagein
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
+	"runtime/debug"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -46,18 +48,17 @@ func (h *held) let(path string) bool {
 	return h.free[path]
 }
 
-// TestOpensAheadOfReads: files of a directory are opened while others are read, more than
-// are read at a time; and one that somebody asks for while it waits is read at once.
-func TestOpensAheadOfReads(t *testing.T) {
-	h := &held{gate: make(chan struct{}), seen: make(map[string]bool), free: make(map[string]bool)}
+// treeFill is the fill of a directory of n files on its only node.
+func treeFill(t *testing.T, n int) (*job, *Fill, *memFiles) {
+	t.Helper()
 	j := &job{fs: newFS(), nodes: 1, path: "/src/tree", target: &memTarget{objects: map[objectKey][]byte{}}}
 	j.fs.add(j.path, source.TypeDir|0o755, nil)
-	for i := range 60 {
+	for i := range n {
 		j.fs.add(fmt.Sprintf("%s/f%02d", j.path, i), source.TypeRegular|0o644, bytes.Repeat([]byte{byte(i)}, 1000))
 	}
-	ctx, m := context.Background(), testMap(1)
+	m := testMap(1)
 	var records bytes.Buffer
-	s, err := Scan(ctx, &PlanConfig{FS: j.fs, Request: Request{Source: j.path, Name: "ds"}, Dataset: 3, Map: m, Log: quiet()}, &records)
+	s, err := Scan(t.Context(), &PlanConfig{FS: j.fs, Request: Request{Source: j.path, Name: "ds"}, Dataset: 3, Map: m, Log: quiet()}, &records)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -69,6 +70,34 @@ func TestOpensAheadOfReads(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	return j, f, files
+}
+
+// TestReadsByItself: who fetches a small file reads it by itself: nobody is woken to
+// read it, nor to take what was read.
+func TestReadsByItself(t *testing.T) {
+	j, f, _ := treeFill(t, 20)
+	var reads, others atomic.Int64
+	j.fs.onRead = func(string, int64) {
+		reads.Add(1)
+		if stack := debug.Stack(); !bytes.Contains(stack, []byte(".(*Fill).bringOnce(")) {
+			others.Add(1)
+		}
+	}
+	if err := errors.Join(j.runFill(t.Context(), f), f.Close()); err != nil {
+		t.Fatal(err)
+	}
+	if reads.Load() != 20 || others.Load() != 0 {
+		t.Errorf("20 files took %d reads, %d of them by others than who fetches the file, want 20 and 0", reads.Load(), others.Load())
+	}
+}
+
+// TestOpensAheadOfReads: files of a directory are opened while others are read, more than
+// are read at a time; and one that somebody asks for while it waits is read at once.
+func TestOpensAheadOfReads(t *testing.T) {
+	h := &held{gate: make(chan struct{}), seen: make(map[string]bool), free: make(map[string]bool)}
+	ctx := context.Background()
+	j, f, files := treeFill(t, 60)
 	j.fs.onRead = h.read
 	done := make(chan error, 1)
 	go func() { done <- j.runFill(ctx, f) }()

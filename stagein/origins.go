@@ -223,6 +223,9 @@ func (s *stretch) end(err error) error {
 // pieces reads the bytes [pos, pos+n), some pieces ahead of do, which holds what it
 // keeps. Their offsets are those of the source.
 func (s *stretch) pieces(ctx context.Context, pool *source.Pool, pos, n int64, do func(p *source.Piece) error) error {
+	if n <= int64(pool.Size()) {
+		return s.piece(ctx, pool, pos, n, do)
+	}
 	from := source.ReadRegion(ctx, s.file, s.name, s.base+pos, s.base+pos+n, pool, readAhead)
 	defer from.Close()
 	for {
@@ -239,6 +242,22 @@ func (s *stretch) pieces(ctx context.Context, pool *source.Pool, pos, n int64, d
 			return err
 		}
 	}
+}
+
+// piece is pieces for what is read at once: nobody has to be woken for it.
+func (s *stretch) piece(ctx context.Context, pool *source.Pool, pos, n int64, do func(p *source.Piece) error) error {
+	p, err := pool.Get(ctx)
+	if err != nil {
+		return err
+	}
+	defer p.Release()
+	if err := p.Fill(s.file, s.name, s.base+pos, n); err != nil {
+		return err
+	}
+	if err := do(p); err != nil {
+		return err
+	}
+	return s.same()
 }
 
 // each reads the bytes [pos, pos+n) of the file, some pieces ahead of do. The
