@@ -19,7 +19,9 @@ import (
 //	request 'B', with one descriptor (SCM_RIGHTS)   register this file for reading (passthrough)
 //	request 'D'  id 4 bytes                         forget this id
 //	request 'C'  name 1 to 255 bytes                mount a cover over this dataset
-//	answer  errno 4 bytes (0 is success)  id 4 bytes; that to 'C' has the descriptor of /dev/fuse with it
+//	request 'V'  name 1 to 255 bytes, with one      make a kernel view of this dataset, of the tree that
+//	    descriptor                                  comes on this socket (package mounts)
+//	answer  errno 4 bytes (0 is success)  id 4 bytes; those to 'C' and 'V' have a descriptor of /dev/fuse with them
 const BackingFD = 6
 
 // The requests on BackingFD, and the sizes of the packets.
@@ -27,6 +29,7 @@ const (
 	BackingOpen  = 'B'
 	BackingDrop  = 'D'
 	BackingCover = 'C'
+	BackingView  = 'V'
 	BackingAsk   = 256 // bytes of the longest request
 	BackingReply = 8   // bytes of an answer
 )
@@ -71,13 +74,29 @@ func (b *Backing) Back(f *os.File) (int32, error) {
 
 // Cover has the keeper mount a cover over a dataset, and returns the descriptor
 // that has to be served then.
-func (b *Backing) Cover(name string) (*os.File, error) {
-	if name == "" || len(name) >= BackingAsk {
-		return nil, fmt.Errorf("cover of %q: %w", name, syscall.EINVAL)
+func (b *Backing) Cover(name string) (*os.File, error) { return b.mount(BackingCover, name, nil) }
+
+// View has the keeper make a kernel view of a dataset, of the tree that comes on a
+// socket, and returns the descriptor that has to be served then.
+func (b *Backing) View(name string, tree *os.File) (dev *os.File, err error) {
+	raw, err := tree.SyscallConn()
+	if err != nil {
+		return nil, err
 	}
-	_, dev, err := b.ask(append([]byte{BackingCover}, name...), nil)
+	var aerr error
+	if err := raw.Control(func(fd uintptr) { dev, aerr = b.mount(BackingView, name, unix.UnixRights(int(fd))) }); err != nil {
+		return nil, err
+	}
+	return dev, aerr
+}
+
+func (b *Backing) mount(what byte, name string, rights []byte) (*os.File, error) {
+	if name == "" || len(name) >= BackingAsk {
+		return nil, fmt.Errorf("mount over %q: %w", name, syscall.EINVAL)
+	}
+	_, dev, err := b.ask(append([]byte{what}, name...), rights)
 	if err == nil && dev == nil {
-		err = fmt.Errorf("keeper's socket: a cover without a descriptor: %w", syscall.EPROTO)
+		err = fmt.Errorf("keeper's socket: a mount without a descriptor: %w", syscall.EPROTO)
 	}
 	return dev, err
 }

@@ -39,10 +39,13 @@ type Job struct {
 	ServeRate int64 `json:"serve_rate,omitempty"`
 	// VerifyReads is that what is read of datasets on other nodes is compared with
 	// what was staged.
-	VerifyReads bool          `json:"verify_reads,omitempty"`
-	Seed        uint64        `json:"seed"`
-	Datasets    []DatasetSpec `json:"datasets,omitempty"`
-	StageOut    []OutSpec     `json:"stage_out,omitempty"`
+	VerifyReads bool `json:"verify_reads,omitempty"`
+	// KernelView is whether datasets get kernel views: KernelViewOff, or "" where
+	// they can.
+	KernelView string        `json:"kernel_view,omitempty"`
+	Seed       uint64        `json:"seed"`
+	Datasets   []DatasetSpec `json:"datasets,omitempty"`
+	StageOut   []OutSpec     `json:"stage_out,omitempty"`
 	// Wait is how long the job's first task waits: "manifest", "all" or "none".
 	Wait string `json:"wait,omitempty"`
 	// StartTimeout is how long to wait for the other hosts, in seconds; 0 is 60.
@@ -52,6 +55,20 @@ type Job struct {
 	// WorkDir is where the job was submitted, for lists that its user should
 	// find; "" is that none are written.
 	WorkDir string `json:"work_dir,omitempty"`
+}
+
+// KernelViewOff is Job.KernelView's no.
+const KernelViewOff = "off"
+
+// ParseKernelView reads what a user wrote, auto or off, as Job.KernelView.
+func ParseKernelView(v string) (string, error) {
+	switch v {
+	case "auto":
+		return "", nil
+	case KernelViewOff:
+		return v, nil
+	}
+	return "", errors.New("want auto or off")
 }
 
 // Dirs are a node's directories.

@@ -1,12 +1,14 @@
 package fsclient
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 
 	"github.com/bivouacfs/bivouac/datapath"
+	"github.com/bivouacfs/bivouac/metadata"
 )
 
 // Backing opens the object on this node's disk that holds all of a sealed
@@ -21,10 +23,33 @@ func (f *File) Backing() (*os.File, error) {
 	f.mu.Lock()
 	size, order := f.attr.Size, f.order
 	f.mu.Unlock()
-	if size == 0 || len(order) != 1 || order[0] != f.c.cfg.Self {
+	return f.c.backing(opener, f.ino, size, order)
+}
+
+// WholeHere reports whether this node is to have all of the sealed file a in one
+// object (mine), and whether it has, byte for byte, as Backing does.
+func (c *Client) WholeHere(ctx context.Context, a *metadata.Attr) (mine, here bool, err error) {
+	opener, ok := c.cfg.LocalData.(datapath.Opener)
+	if !ok || !a.Ino.Sealed() || a.Size == 0 || a.Layout.Kind == metadata.Spilled {
+		return false, false, nil
+	}
+	order, err := c.order(ctx, a.Ino, a.Layout)
+	if err != nil || len(order) != 1 || order[0] != c.cfg.Self {
+		return false, false, err
+	}
+	o, err := c.backing(opener, a.Ino, a.Size, order)
+	if o != nil {
+		_ = o.Close() // nothing was read
+	}
+	return true, o != nil, err
+}
+
+// backing opens the object that has all of a sealed file; nil is that none has.
+func (c *Client) backing(opener datapath.Opener, ino metadata.Ino, size int64, order []metadata.NodeID) (*os.File, error) {
+	if size == 0 || len(order) != 1 || order[0] != c.cfg.Self {
 		return nil, nil
 	}
-	o, err := opener.Open(f.ino)
+	o, err := opener.Open(ino)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
@@ -37,7 +62,7 @@ func (f *File) Backing() (*os.File, error) {
 	}
 	_ = o.Close() // nothing was read
 	if err != nil {
-		return nil, fmt.Errorf("object %v: %w", f.ino, err)
+		return nil, fmt.Errorf("object %v: %w", ino, err)
 	}
 	return nil, nil
 }

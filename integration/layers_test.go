@@ -19,6 +19,7 @@ const module = "github.com/bivouacfs/bivouac"
 var floors = map[string]int{
 	"metadata":                0,
 	"metadata/cluster":        1,
+	"metadata/erofs":          1,
 	"datapath":                1,
 	"datapath/rate":           1,
 	"metadata/leases":         1,

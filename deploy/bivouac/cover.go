@@ -17,8 +17,8 @@ import (
 )
 
 const (
-	// maxCovers is how many datasets have a cover at a time, each of which takes
-	// mount.CoverMemory.
+	// maxCovers is how many datasets have a cover, a view or both at a time, each
+	// of which takes mount.CoverMemory.
 	maxCovers = 4
 	// coverMean is the mean size of a file, in bytes, up to which a dataset gets a
 	// cover: what one request brings.
@@ -27,26 +27,74 @@ const (
 	coverEnd = time.Second
 )
 
-// coverer mounts a cover over a dataset of this node. end waits for what goes on
-// after it has returned.
-type coverer func(ctx context.Context, name string) (dev *os.File, end func(), err error)
+// coverer mounts over a dataset of this node. What it returns has to be served;
+// end waits for what goes on after that.
+type coverer interface {
+	cover(ctx context.Context, name string) (dev *os.File, end func(), err error)
+	// view makes a kernel view of the tree that comes on a socket.
+	view(ctx context.Context, name string, tree *os.File) (dev *os.File, end func(), err error)
+}
 
-// covers gives the datasets of small files connections of their own. They only
-// make reading faster, so that what goes wrong with one is logged and no more.
+// byKeeper has the keeper mount.
+type byKeeper struct{ keeper *daemon.Backing }
+
+func (k byKeeper) cover(_ context.Context, name string) (*os.File, func(), error) {
+	dev, err := k.keeper.Cover(name)
+	return dev, func() {}, err
+}
+
+func (k byKeeper) view(_ context.Context, name string, tree *os.File) (*os.File, func(), error) {
+	dev, err := k.keeper.View(name, tree)
+	return dev, func() {}, err
+}
+
+// byUs mounts, as root.
+type byUs struct{ job *daemon.Job }
+
+// self is this program.
+const self = "/proc/self/exe"
+
+func (u byUs) over(name string) mounts.Cover {
+	return mounts.Cover{Base: u.job.Dirs.Mount, Name: name, UID: u.job.UID, GID: u.job.GID}
+}
+
+func (u byUs) cover(ctx context.Context, name string) (*os.File, func(), error) {
+	return u.over(name).Mount(ctx, self)
+}
+
+func (u byUs) view(ctx context.Context, name string, tree *os.File) (*os.File, func(), error) {
+	return mounts.View{Cover: u.over(name), Stores: u.job.Dirs.Store}.Mount(ctx, self, tree)
+}
+
+// covers gives the datasets of small files connections of their own, and kernel
+// views when all is in its place. They only make reading faster, so that what goes
+// wrong with one is logged and no more.
 type covers struct {
 	node   *node
-	by     coverer
+	by     coverer // nil is that nobody may mount
 	ctx    context.Context
 	cancel context.CancelFunc
 	memory int64          // of this machine, in bytes
-	wg     sync.WaitGroup // of covers that are being made
+	wg     sync.WaitGroup // of what is being mounted
 
 	mu   sync.Mutex
-	seen map[metadata.DatasetID]*mount.Cover // under mu; nil is one that is being made, or could not be
+	seen map[metadata.DatasetID]*covered // under mu
+}
+
+// covered is what lies over a dataset. All of it is under covers.mu.
+type covered struct {
+	ds      cluster.Dataset
+	sum     manifest.Summary
+	mounts  bool // something is being mounted
+	covered bool // a cover was tried
+	viewed  bool // a view was tried
+	view    bool // a view is there
+	stale   bool // the view that is being made is not to stay
+	served  []*mount.Cover
 }
 
 func newCovers(n *node, by coverer) *covers {
-	c := &covers{node: n, by: by, memory: memoryOf(), seen: make(map[metadata.DatasetID]*mount.Cover)}
+	c := &covers{node: n, by: by, memory: memoryOf(), seen: make(map[metadata.DatasetID]*covered)}
 	c.ctx, c.cancel = context.WithCancel(context.Background())
 	return c
 }
@@ -55,17 +103,11 @@ func newCovers(n *node, by coverer) *covers {
 func (n *node) covererOf(start daemon.Start) coverer {
 	switch keeper, ok := n.backer.(*daemon.Backing); {
 	case ok:
-		return func(_ context.Context, name string) (*os.File, func(), error) {
-			dev, err := keeper.Cover(name)
-			return dev, func() {}, err
-		}
+		return byKeeper{keeper}
 	case start.Fuse, os.Geteuid() != 0:
 		return nil
 	}
-	return func(ctx context.Context, name string) (*os.File, func(), error) {
-		c := mounts.Cover{Base: n.job.Dirs.Mount, Name: name, UID: n.job.UID, GID: n.job.GID}
-		return c.Mount(ctx, "/proc/self/exe")
-	}
+	return byUs{n.job}
 }
 
 // coverable reports whether a dataset is better off with a cover: one of small
@@ -74,7 +116,14 @@ func (n *node) covererOf(start daemon.Start) coverer {
 // files that are whole on this node, half as fast. So where files are read over
 // and over from the drive, passthrough is better.
 func coverable(sum manifest.Summary, memory int64) bool {
-	return sum.Files > 0 && sum.Bytes/sum.Files <= coverMean && sum.Bytes <= memory/2
+	return viewable(sum) && sum.Bytes <= memory/2
+}
+
+// viewable reports whether a dataset is better off with a kernel view: one of small
+// files, whatever it has in all. Of large ones most are striped, and those are read
+// better by the mount of all.
+func viewable(sum manifest.Summary) bool {
+	return sum.Files > 0 && sum.Bytes/sum.Files <= coverMean
 }
 
 // memoryOf is the memory of this machine; 0 if it does not say.
@@ -88,24 +137,71 @@ func memoryOf() int64 {
 
 // see is told of every dataset that can be read, more than once.
 func (c *covers) see(ds cluster.Dataset, sum manifest.Summary) {
-	if c.by == nil || !coverable(sum, c.memory) {
+	if c.by == nil || !viewable(sum) {
 		return
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if _, ok := c.seen[ds.ID]; ok || len(c.seen) >= maxCovers || c.ctx.Err() != nil {
-		return
+	x := c.seen[ds.ID]
+	if x == nil {
+		if len(c.seen) >= maxCovers {
+			return
+		}
+		x = &covered{}
+		c.seen[ds.ID] = x
 	}
-	c.seen[ds.ID] = nil
-	c.wg.Go(func() { c.cover(ds) })
+	x.ds, x.sum = ds, sum
+	c.next(x)
 }
 
-func (c *covers) cover(ds cluster.Dataset) {
+// next mounts over a dataset what it is time for: first the cover, which the view
+// then lies upon. mu is held.
+func (c *covers) next(x *covered) {
+	var do func(cluster.Dataset, manifest.Summary) *mount.Cover
+	switch {
+	case x.mounts || c.ctx.Err() != nil:
+		return
+	case !x.covered && coverable(x.sum, c.memory):
+		x.covered, do = true, c.cover
+	case !x.viewed && x.ds.Phase == cluster.Sealed && c.node.job.KernelView != daemon.KernelViewOff:
+		x.viewed, do = true, c.view
+	default:
+		return
+	}
+	x.mounts = true
+	viewed, ds, sum := x.viewed, x.ds, x.sum
+	c.wg.Go(func() {
+		if c.done(x, do(ds, sum), viewed) {
+			c.again(x)
+		}
+	})
+}
+
+// done takes note of what was mounted, if it was, and reports whether it is stale.
+func (c *covers) done(x *covered, m *mount.Cover, viewed bool) (stale bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	x.mounts = false
+	if m != nil {
+		x.served = append(x.served, m)
+		x.view = viewed
+	}
+	stale, x.stale = x.stale && x.view, false
+	if stale {
+		x.view = false
+		return true
+	}
+	c.next(x)
+	return false
+}
+
+// cover is nil if there is none.
+func (c *covers) cover(ds cluster.Dataset, _ manifest.Summary) *mount.Cover {
 	log := c.node.log.WithField("dataset", ds.Name)
-	dev, end, err := c.by(c.ctx, ds.Name)
+	dev, end, err := c.by.cover(c.ctx, ds.Name)
 	if err != nil {
 		log.WithError(err).Info("the dataset is read through the mount of all")
-		return
+		return nil
 	}
 	defer end()
 	defer dev.Close()
@@ -113,16 +209,14 @@ func (c *covers) cover(ds cluster.Dataset) {
 	if err != nil {
 		log.WithError(err).Warn("the dataset is read through the mount of all")
 		_ = dev.Close() // then who mounted takes it away
-		return
+		return nil
 	}
 	go m.Serve() // ends with the mount, as that of all does
-	c.mu.Lock()
-	c.seen[ds.ID] = m
-	c.mu.Unlock()
 	log.Info("the dataset has a connection of its own")
+	return m
 }
 
-// stop ends the making of covers.
+// stop ends the making of covers and views.
 func (c *covers) stop() {
 	c.mu.Lock()
 	c.cancel() // under mu: then nothing more is begun
@@ -137,15 +231,14 @@ func (c *covers) wait() {
 	defer t.Stop()
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for _, m := range c.seen {
-		if m == nil {
-			continue
-		}
-		select {
-		case <-m.Served():
-		case <-t.C:
-			c.node.log.Warn("a dataset was in use and is detached")
-			return
+	for _, x := range c.seen {
+		for _, m := range x.served {
+			select {
+			case <-m.Served():
+			case <-t.C:
+				c.node.log.Warn("a dataset was in use and is detached")
+				return
+			}
 		}
 	}
 }

@@ -79,7 +79,8 @@ what is in $BIVOUAC_SCRATCH/ckpt is copied to /lustre/me/run7 at its end. The
 keys of --bivouac-opts are wait, capacity (on each node), seed, rate (the most
 bytes a second that each node reads from sources), serve-rate (that it sends
 other nodes of what they read), verify=reads (compare what is read on other nodes
-with what was staged) and start-timeout.
+with what was staged), kernel-view (auto or off: whether the kernel reads small
+files that are on the node by itself, where it can) and start-timeout.
 
 Without Slurm, on this machine:
 
@@ -92,6 +93,6 @@ Without Slurm, on this machine:
 		Version:       version,
 	}
 	c.AddCommand(upCmd(), downCmd(), statusCmd(), stageInCmd(), stageOutCmd(), waitCmd(), reportCmd(), skippedCmd(), traceCmd(), verifyCmd(), checkCmd(), locateCmd(),
-		daemonCmd(), keeperCmd(), coverCmd(), prologCmd(), epilogCmd(), checkOptionsCmd(), versionCmd(), manCmd())
+		daemonCmd(), keeperCmd(), coverCmd(), viewCmd(), prologCmd(), epilogCmd(), checkOptionsCmd(), versionCmd(), manCmd())
 	return c
 }

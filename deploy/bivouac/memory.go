@@ -21,7 +21,7 @@ func boundMemory(job *daemon.Job, log *logrus.Entry) daemon.Memory {
 		serving = daemon.ServingIn(limit)
 	}
 	m := daemon.MemoryOf(job, serving)
-	m.Mount = mount.Memory + maxCovers*mount.CoverMemory
+	m.Mount = mount.Memory + 2*maxCovers*mount.CoverMemory // a cover and a view each
 	from := "formula"
 	switch {
 	case os.Getenv("GOMEMLIMIT") != "":

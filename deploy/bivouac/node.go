@@ -106,7 +106,10 @@ func (n *node) openMount(start daemon.Start) error {
 		return fmt.Errorf("mount %s: %w", n.job.Dirs.Mount, err)
 	}
 	d.SetActivity(n.activity)
-	d.SetDropPages(n.mount.DropPages)
+	d.SetDropPages(func(inos []metadata.Ino) {
+		n.mount.DropPages(inos)
+		n.covers.lost(inos)
+	})
 	d.SetTrace(n.trace)
 	go func() {
 		defer close(n.ended)

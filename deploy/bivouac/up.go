@@ -8,13 +8,14 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/bivouacfs/bivouac/daemon"
 	"github.com/bivouacfs/bivouac/deploy/local"
 	"github.com/bivouacfs/bivouac/deploy/pitch"
 )
 
 func upCmd() *cobra.Command {
 	var cfg local.Config
-	var capacity, rate, serveRate string
+	var capacity, rate, serveRate, view string
 	var asJSON bool
 	c := &cobra.Command{
 		Use:   "up --dir D",
@@ -37,6 +38,9 @@ configuration. End it with: bivouac down --dir D`,
 					return fmt.Errorf("--%s: %w", s.flag, err)
 				}
 			}
+			if cfg.KernelView, err = daemon.ParseKernelView(view); err != nil {
+				return fmt.Errorf("--kernel-view %s: %w", view, err)
+			}
 			s, err := local.Up(c.Context(), cfg)
 			if err != nil {
 				return err
@@ -57,6 +61,7 @@ configuration. End it with: bivouac down --dir D`,
 	c.Flags().StringVar(&rate, "rate", "", "most bytes a second that each node reads from sources, such as 200M (default: no bound)")
 	c.Flags().StringVar(&serveRate, "serve-rate", "", "most bytes a second that each node sends others of what they read (default: no bound)")
 	c.Flags().BoolVar(&cfg.VerifyReads, "verify-reads", false, "compare what is read of datasets on other nodes with what was staged")
+	c.Flags().StringVar(&view, "kernel-view", "auto", "auto or off: whether the kernel reads small files that are on the node by itself, where it can")
 	c.Flags().Uint64Var(&cfg.Seed, "seed", 0, "seed of the placement of files")
 	c.Flags().DurationVar(&cfg.Timeout, "timeout", time.Minute, "longest time to come up")
 	c.Flags().BoolVar(&asJSON, "json", false, "print the nodes as JSON")

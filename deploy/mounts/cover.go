@@ -53,7 +53,29 @@ func (c Cover) Mount(ctx context.Context, program string) (dev *os.File, end fun
 	if err := c.validate(); err != nil {
 		return nil, nil, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, coverTime)
+	h := helper{program: program, args: c.args("cover"), limit: coverTime}
+	if dev, end, err = h.start(ctx); err != nil {
+		return nil, nil, fmt.Errorf("cover of %s: %w", c.Name, err)
+	}
+	return dev, end, nil
+}
+
+func (c Cover) args(command string) []string {
+	return []string{command, c.Base, c.Name, fmt.Sprint(c.UID), fmt.Sprint(c.GID)}
+}
+
+// helper is a process that mounts.
+type helper struct {
+	program string
+	args    []string
+	files   []*os.File // from coverFD + 1 on
+	limit   time.Duration
+}
+
+// start returns the descriptor of /dev/fuse that the helper has mounted, and end,
+// which waits for it.
+func (h helper) start(ctx context.Context) (dev *os.File, end func(), err error) {
+	ctx, cancel := context.WithTimeout(ctx, h.limit)
 	near, far, err := socketpair()
 	if err != nil {
 		cancel()
@@ -61,24 +83,27 @@ func (c Cover) Mount(ctx context.Context, program string) (dev *os.File, end fun
 	}
 	defer near.Close()
 	var said strings.Builder
-	cmd := exec.CommandContext(ctx, program, "cover", c.Base, c.Name, fmt.Sprint(c.UID), fmt.Sprint(c.GID))
+	cmd := exec.CommandContext(ctx, h.program, h.args...)
 	cmd.Stderr, cmd.Dir = &said, "/"
 	cmd.Env = []string{"LANG=C.UTF-8"}
-	cmd.ExtraFiles = []*os.File{far} // coverFD
+	cmd.ExtraFiles = append([]*os.File{far}, h.files...)
 	cmd.WaitDelay = time.Second
 	err = cmd.Start()
 	_ = far.Close() // the helper has its own
 	if err != nil {
 		cancel()
-		return nil, nil, fmt.Errorf("cover of %s: %w", c.Name, err)
+		return nil, nil, err
 	}
 	end = func() {
 		_ = cmd.Wait() // it has said what is wrong
 		cancel()
 	}
-	if dev, err = receiveFile(ctx, near); err != nil {
+	soon, stop := context.WithTimeout(ctx, coverTime)
+	defer stop()
+	if dev, err = receiveFile(soon, near); err != nil {
+		cancel() // it may do something else
 		end()
-		return nil, nil, fmt.Errorf("cover of %s: %w: %s", c.Name, err, strings.TrimSpace(said.String()))
+		return nil, nil, fmt.Errorf("%w: %s", err, strings.TrimSpace(said.String()))
 	}
 	return dev, end, nil
 }
@@ -152,22 +177,33 @@ func (c Cover) mount() (*os.File, error) {
 		return nil, fmt.Errorf("cover of %s: %w", c.Name, err)
 	}
 	defer unix.Close(dir)
+	dev, err := c.mountAt("/proc/self/fd/" + strconv.Itoa(dir))
+	if err != nil {
+		return nil, fmt.Errorf("cover of %s: %w", c.Name, err)
+	}
+	return dev, nil
+}
+
+// mountAt mounts a connection of its own at path.
+func (c Cover) mountAt(path string) (*os.File, error) {
 	dev, err := os.OpenFile("/dev/fuse", os.O_RDWR, 0)
 	if err != nil {
 		return nil, err
 	}
 	data := fmt.Sprintf("fd=%d,rootmode=40000,user_id=%d,group_id=%d,allow_other,default_permissions,max_read=1048576", dev.Fd(), c.UID, c.GID)
-	err = unix.Mount("bivouac", "/proc/self/fd/"+strconv.Itoa(dir), FUSEType, unix.MS_RDONLY|unix.MS_NOSUID|unix.MS_NODEV, data)
-	if err != nil {
+	if err := unix.Mount("bivouac", path, FUSEType, unix.MS_RDONLY|unix.MS_NOSUID|unix.MS_NODEV, data); err != nil {
 		_ = dev.Close() // nothing is mounted by it
-		return nil, fmt.Errorf("cover of %s: %w", c.Name, err)
+		return nil, err
 	}
 	return dev, nil
 }
 
 // dir opens the directory that is to be covered: by plain names, within the one
 // mount of ours that is at Base.
-func (c Cover) dir() (int, error) {
+func (c Cover) dir() (int, error) { return c.open(unix.RESOLVE_NO_XDEV) }
+
+// open opens the directory, with more rules for the way to it.
+func (c Cover) open(rules uint64) (int, error) {
 	at, err := At(c.Base)
 	if err != nil {
 		return -1, err
@@ -182,7 +218,7 @@ func (c Cover) dir() (int, error) {
 	defer unix.Close(base)
 	how := unix.OpenHow{
 		Flags:   unix.O_PATH | unix.O_DIRECTORY | unix.O_NOFOLLOW | unix.O_CLOEXEC,
-		Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_XDEV,
+		Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | rules,
 	}
 	return unix.Openat2(base, "data/"+c.Name, &how)
 }
@@ -194,7 +230,12 @@ func SetReadAhead(path string) error {
 	if err != nil || len(at) == 0 {
 		return errors.Join(err, fmt.Errorf("%s is not mounted", path))
 	}
-	f := filepath.Join("/sys/class/bdi", at[len(at)-1].Dev, "read_ahead_kb")
+	return setReadAhead(at[len(at)-1].Dev)
+}
+
+// setReadAhead raises it for a device, major:minor.
+func setReadAhead(dev string) error {
+	f := filepath.Join("/sys/class/bdi", dev, "read_ahead_kb")
 	return os.WriteFile(f, []byte(strconv.Itoa(readAhead)), 0)
 }
 

@@ -1,6 +1,29 @@
 // Package mounts reads the mount table of this namespace. Unlike a stat it
 // never asks a mount itself, so a dead one cannot hold who reads. What has to ask
-// one, because it is to be mounted in it (Cover), is done by a process of its own.
+// one, because it is to be mounted in it (Cover, View), is done by a process of its
+// own, the helper.
+//
+// # Views
+//
+// The helper of a view is root and works for a user. What keeps the two apart:
+//
+//   - The image that is mounted is written by the helper, record for record, of what
+//     the user says of the tree (package erofs, which checks all of it). It lies in a
+//     file without a name, and is read through a loop device that only root can open,
+//     so that nobody can write to what the kernel parses.
+//   - Where the data of a file is follows from its inode number alone (ObjectPath), in
+//     directories that overlayfs never leaves: it follows no symbolic link in layers of
+//     data, and crosses no mount.
+//   - Those layers are opened, and the overlayfs is made, by a thread that is the user
+//     to all filesystems and has no right that overrules modes (become). Overlayfs
+//     keeps these rights, and looks for data with them: an object, or a directory of
+//     them, that was replaced leads to nothing that its user could not read anyhow.
+//   - The tree is bounded in names and bytes, the helper in time.
+//
+// Image and connection are mounted in a mount namespace that ends with the helper;
+// then the view alone holds them. So whoever takes the view away, or what it lies
+// upon, takes all: overlayfs, image, loop device and connection. A helper that fails
+// or is killed leaves nothing.
 package mounts
 
 import (

@@ -16,25 +16,31 @@ import (
 const (
 	iocBackingOpen  = 0x4010e501 // FUSE_DEV_IOC_BACKING_OPEN
 	iocBackingClose = 0x4004e502 // FUSE_DEV_IOC_BACKING_CLOSE
-	// maxCovers is how many covers a daemon may have mounted.
-	maxCovers = 16
+	// maxCovers is how many covers and views a daemon may have mounted.
+	maxCovers = 64
 	// maxBacked bounds the files that the kernel keeps open for one daemon,
 	// whatever it asks for.
 	maxBacked = 1 << 17
 )
 
+// mounter mounts for a daemon what only root can, each over the dataset name, and
+// returns the descriptor that the daemon has to serve.
+type mounter interface {
+	cover(name string) (*os.File, error)
+	// view makes a kernel view of the tree that comes on a socket.
+	view(name string, tree *os.File) (*os.File, error)
+}
+
 // backer registers files for a daemon with the connection of its mount, and has
-// covers mounted for it. It
-// ends, and lets go of the connection, when the daemon's end of the socket is
+// covers and views mounted for it. It ends, and lets go of the connection, when the daemon's end of the socket is
 // closed, so that a dead daemon's connection dies with it.
 type backer struct {
 	fuse  *os.File // own descriptor of the connection
 	sock  int
 	uid   uint32
 	files map[int32]struct{}
-	// cover mounts one over the dataset name.
-	cover  func(name string) (*os.File, error)
-	covers int // that were asked for
+	by    mounter
+	asked int // mounts that were asked for
 }
 
 // serve answers until the socket ends.
@@ -98,19 +104,38 @@ func (b *backer) next() (int32, *os.File, error) {
 	case n == 5 && p[0] == daemon.BackingDrop && len(fds) == 0:
 		return 0, nil, b.drop(int32(binary.LittleEndian.Uint32(p[1:])))
 	case n > 1 && n <= daemon.BackingAsk && p[0] == daemon.BackingCover && len(fds) == 0:
-		dev, err := b.mountCover(string(p[1:n]))
+		if err := b.oneMore(); err != nil {
+			return 0, nil, err
+		}
+		dev, err := b.by.cover(string(p[1:n]))
+		return 0, dev, err
+	case n > 1 && n <= daemon.BackingAsk && p[0] == daemon.BackingView && len(fds) == 1:
+		dev, err := b.view(string(p[1:n]), fds[0])
 		return 0, dev, err
 	}
 	return 0, nil, syscall.EPROTO
 }
 
-// mountCover bounds what a daemon can have mounted. The name is checked by who
-// mounts.
-func (b *backer) mountCover(name string) (*os.File, error) {
-	if b.covers++; b.covers > maxCovers {
-		return nil, syscall.ENOSPC
+// oneMore bounds what a daemon can have mounted. The name is checked by who mounts.
+func (b *backer) oneMore() error {
+	if b.asked++; b.asked > maxCovers {
+		return syscall.ENOSPC
 	}
-	return b.cover(name)
+	return nil
+}
+
+// view hands a descriptor on; closing it is the caller's.
+func (b *backer) view(name string, fd int) (*os.File, error) {
+	if err := b.oneMore(); err != nil {
+		return nil, err
+	}
+	own, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
+	if err != nil {
+		return nil, err
+	}
+	tree := os.NewFile(uintptr(own), "tree")
+	defer tree.Close() // who makes the view has its own
+	return b.by.view(name, tree)
 }
 
 // rights is the descriptors that came with a packet. Those of a message that
@@ -179,7 +204,7 @@ func (b *backer) drop(id int32) error {
 // startBacker makes the pair of sockets and serves one of them with its own
 // descriptor of the connection. The other is for the daemon; its caller closes
 // it. done is called when the backer has ended.
-func startBacker(fuse *os.File, uid uint32, cover func(name string) (*os.File, error), done func()) (*os.File, error) {
+func startBacker(fuse *os.File, uid uint32, by mounter, done func()) (*os.File, error) {
 	own, err := unix.FcntlInt(fuse.Fd(), unix.F_DUPFD_CLOEXEC, 0)
 	if err != nil {
 		return nil, fmt.Errorf("passthrough: %w", err)
@@ -189,7 +214,7 @@ func startBacker(fuse *os.File, uid uint32, cover func(name string) (*os.File, e
 		_ = unix.Close(own) // nothing was done with it
 		return nil, fmt.Errorf("passthrough: %w", err)
 	}
-	b := &backer{fuse: os.NewFile(uintptr(own), fuseDevice), sock: fds[0], uid: uid, files: make(map[int32]struct{}), cover: cover}
+	b := &backer{fuse: os.NewFile(uintptr(own), fuseDevice), sock: fds[0], uid: uid, files: make(map[int32]struct{}), by: by}
 	go func() {
 		defer done()
 		b.serve()

@@ -1,6 +1,8 @@
 package pitch
 
 import (
+	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"syscall"
@@ -22,7 +24,7 @@ func newBacker(t *testing.T, uid uint32) (far *os.File, ended chan struct{}) {
 	}
 	defer fuse.Close()
 	ended = make(chan struct{})
-	far, err = startBacker(fuse, uid, fakeCover, func() { close(ended) })
+	far, err = startBacker(fuse, uid, fakeMounter{}, func() { close(ended) })
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -125,12 +127,56 @@ func TestBackerPackets(t *testing.T) {
 	<-ended
 }
 
-// fakeCover has a descriptor for one name only.
-func fakeCover(name string) (*os.File, error) {
+// fakeMounter has a descriptor for one name only; that of a view is the tree's.
+type fakeMounter struct{}
+
+func (fakeMounter) cover(name string) (*os.File, error) {
 	if name != "set" {
 		return nil, syscall.EINVAL
 	}
 	return os.Open(os.DevNull)
+}
+
+func (fakeMounter) view(name string, tree *os.File) (*os.File, error) {
+	if name != "set" {
+		return nil, syscall.EINVAL
+	}
+	return os.Open(fmt.Sprintf("/proc/self/fd/%d", tree.Fd()))
+}
+
+// TestBackerViews: the keeper gets the tree that the daemon sends, and the daemon
+// the descriptor that was mounted.
+func TestBackerViews(t *testing.T) {
+	b := newBacking(t, uint32(os.Geteuid()))
+	tree, err := os.CreateTemp(t.TempDir(), "tree")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tree.Close()
+	if _, err := tree.WriteString("a tree"); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"other", "", string(make([]byte, 256))} {
+		_, err = b.View(name, tree)
+		wantErrno(t, fmt.Sprintf("a view of %.10q", name), err, syscall.EINVAL)
+	}
+	dev, err := b.View("set", tree)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer dev.Close()
+	if got, err := io.ReadAll(dev); err != nil || string(got) != "a tree" {
+		t.Errorf("the keeper had the tree %q, %v", got, err)
+	}
+	for range maxCovers - 2 {
+		dev, err := b.Cover("set")
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = dev.Close()
+	}
+	_, err = b.View("set", tree)
+	wantErrno(t, "one more mount than may be", err, syscall.ENOSPC)
 }
 
 // TestBackerCovers: the descriptor of a cover comes to the daemon, up to a bound;

@@ -168,7 +168,7 @@ func (c *child) start(leash, fuse *os.File) error {
 	}
 	defer null.Close()
 	c.wg.Add(1)
-	back, err := startBacker(fuse, c.k.rec.Job.UID, c.cover, c.wg.Done)
+	back, err := startBacker(fuse, c.k.rec.Job.UID, c, c.wg.Done)
 	if err != nil {
 		c.wg.Done()
 		c.k.log.WithError(err).Warn("no file is read by the kernel alone")
@@ -181,9 +181,28 @@ func (c *child) start(leash, fuse *os.File) error {
 	return daemon.StartProcess(c.cmd)
 }
 
-// cover mounts one for the daemon, by a process that does nothing else: the keeper
-// waits for no answer of a daemon's.
+// cover mounts one for the daemon.
 func (c *child) cover(name string) (*os.File, error) {
+	return c.helped(name, "a dataset is not covered", func(ctx context.Context) (*os.File, func(), error) {
+		return c.over(name).Mount(ctx, c.k.program)
+	})
+}
+
+// view makes one for the daemon.
+func (c *child) view(name string, tree *os.File) (*os.File, error) {
+	return c.helped(name, "a dataset has no kernel view", func(ctx context.Context) (*os.File, func(), error) {
+		v := mounts.View{Cover: c.over(name), Stores: c.k.rec.Job.Dirs.Store}
+		return v.Mount(ctx, c.k.program, tree)
+	})
+}
+
+func (c *child) over(name string) mounts.Cover {
+	return mounts.Cover{Base: c.k.place.mount(), Name: name, UID: c.k.rec.Job.UID, GID: c.k.rec.Job.GID}
+}
+
+// helped mounts by a process that does nothing else: the keeper waits for no answer
+// of a daemon's. That goes on after it has returned.
+func (c *child) helped(name, failed string, mount func(ctx context.Context) (*os.File, func(), error)) (*os.File, error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	c.wg.Add(1) // the backer is counted, so this does not race with strike
 	go func() {
@@ -194,11 +213,10 @@ func (c *child) cover(name string) (*os.File, error) {
 		case <-ctx.Done():
 		}
 	}()
-	m := mounts.Cover{Base: c.k.place.mount(), Name: name, UID: c.k.rec.Job.UID, GID: c.k.rec.Job.GID}
-	dev, end, err := m.Mount(ctx, c.k.program)
+	dev, end, err := mount(ctx)
 	if err != nil {
 		cancel()
-		c.k.log.WithError(err).Info("a dataset is not covered")
+		c.k.log.WithError(err).WithField("dataset", name).Info(failed)
 		return nil, err
 	}
 	c.wg.Add(1)

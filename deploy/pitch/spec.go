@@ -167,6 +167,10 @@ var knownOptions = map[string]func(string) error{
 		}
 		return nil
 	},
+	"kernel-view": func(v string) error {
+		_, err := daemon.ParseKernelView(v)
+		return err
+	},
 	"seed": func(v string) error {
 		_, err := strconv.ParseUint(v, 10, 64)
 		if err != nil {
@@ -237,6 +241,12 @@ func (s *Spec) ServeRate() int64 { return s.size("serve-rate") }
 // VerifyReads is whether what is read of datasets on other nodes is compared with
 // what was staged.
 func (s *Spec) VerifyReads() bool { return s.Opts["verify"] == "reads" }
+
+// KernelView is daemon.Job's.
+func (s *Spec) KernelView() string {
+	v, _ := daemon.ParseKernelView(s.Opts["kernel-view"]) // it was checked; not given is none
+	return v
+}
 
 func (s *Spec) size(key string) int64 {
 	n, err := ParseSize(s.Opts[key])

@@ -68,11 +68,15 @@ func (c *covers) servers() (all []*fuse.Server) {
 // directory. Who uses it waits until Serve runs. dev is the caller's to close.
 // Unmount takes covers away, too.
 func (m *Mount) Cover(dev *os.File, root metadata.Ino) (*Cover, error) {
+	return m.adopt(dev, &coverFS{RawFileSystem: fuse.NewDefaultRawFileSystem(), s: m.fs, root: root}, root)
+}
+
+// adopt makes a server of fs, for the dataset at root, on dev.
+func (m *Mount) adopt(dev *os.File, fs fuse.RawFileSystem, root metadata.Ino) (*Cover, error) {
 	fd, err := unix.FcntlInt(dev.Fd(), unix.F_DUPFD_CLOEXEC, 0)
 	if err != nil {
 		return nil, fmt.Errorf("cover of inode %v: %w", root, err)
 	}
-	fs := &coverFS{RawFileSystem: fuse.NewDefaultRawFileSystem(), s: m.fs, root: root}
 	server, err := fuse.NewServer(fs, fmt.Sprint(fdPrefix, fd), &fuse.MountOptions{
 		Options:       []string{"default_permissions"},
 		MaxBackground: coverBackground,

@@ -25,7 +25,7 @@
 //	operation           promise                                       exception
 //	---------           -------                                       ---------
 //	sealed realm        every change is EROFS; the kernel keeps       the name of a dataset is kept for
-//	                    names, attributes and pages for ever          a second; see Covers
+//	                    names, attributes and pages for ever          a second; see Covers, Kernel views
 //	open, read          what was closed, fsynced or flushed there     a mapping shows it after the next
 //	                    before the open, here or there, is seen       open or read
 //	write               here at once; its error is that of the        there after close or fsync, or a
@@ -133,6 +133,29 @@
 // the file's and as its object's. The object's are not dropped after a read: other
 // nodes read the same object from them, by sendfile, and the kernel drops what
 // was used once before what is used again.
+//
+// # Kernel views
+//
+// When all of a dataset of small files is in its place, the node can lay a kernel
+// view over its directory, upon its cover if it has one: a read-only overlayfs of an
+// image of the tree, the objects of this node, and below those a connection of the
+// mount's (Mount.Objects), which has every file of the dataset under its number. An
+// object is looked for when its file is opened for the first time. What this node
+// had whole when the view was made the kernel then reads by itself; all else comes
+// by the connection, as from a cover. What was open before is read on where it was
+// opened, and what lies below serves when the view has gone. What differs from a
+// cover:
+//
+//	st_dev, st_ino  are the view's own, and others after it is made again
+//	st_atime, ctime are the st_mtime
+//	st_blocks       as if the file had no holes
+//	xattr           a file has user.bivouac.node alone, of when the view was made,
+//	                and lists it; directories have none
+//	requests        are not made for what the kernel reads by itself: nobody counts it
+//	node lost       files of this node are read on, also while its daemon is away
+//	verify          mends an object where it lies; if it cannot, the view is taken
+//	                away, and made again without the file (Mount.Uncover)
+//	job's end       what is open of this node's objects is read until it is closed
 //
 // # Errors
 //

@@ -257,6 +257,12 @@ func (m *Mount) Stats() Stats {
 // for reads of them that are under way.
 func (m *Mount) DropPages(files []metadata.Ino) { m.fs.dropPages(files) }
 
+// Uncover has the kernel forget the name of a dataset, and so take away all that
+// is mounted over it: covers and views. Who uses them can go on.
+func (m *Mount) Uncover(name string) {
+	_ = m.server.EntryNotify(uint64(inoData), name) // what the kernel does not know is no error
+}
+
 // panicked makes a bug EIO for the one who met it.
 func (m *Mount) panicked(r any) fuse.Status {
 	m.fs.stats.panics.Add(1)

@@ -3,14 +3,15 @@ package main
 import (
 	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"math"
 	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"syscall"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -42,6 +43,7 @@ type dataset struct {
 	files  []sample
 	medium sample
 	big    string // path below a mount
+	cover  string // where the cover of node 0 can be seen without the view; "" if it has none
 }
 
 // sample is a file of the dataset.
@@ -69,10 +71,11 @@ func (b *bench) staged(ctx context.Context) (*dataset, error) {
 	if err := b.camp.awaitCover(ctx, setName); err != nil {
 		return nil, err
 	}
-	if err := d.find(b.camp); err != nil {
-		return nil, err
-	}
 	b.set = d
+	if err := d.find(b); err != nil {
+		b.set = nil
+		return nil, errors.Join(err, d.uncover())
+	}
 	return d, nil
 }
 
@@ -82,31 +85,6 @@ func (b *bench) addDataset(ctx context.Context, source, name string) error {
 	cmd.Stderr = os.Stderr
 	if err := cmd.Run(); err != nil {
 		return fmt.Errorf("stage-in of %s: %w", source, err)
-	}
-	return nil
-}
-
-// awaitCover waits until a dataset of small files has its cover on all nodes,
-// where covers are to be had.
-func (c *camp) awaitCover(ctx context.Context, name string) error {
-	if os.Geteuid() != 0 {
-		return nil
-	}
-	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
-	defer cancel()
-	t := time.NewTicker(20 * time.Millisecond)
-	defer t.Stop()
-	for _, n := range c.state.Nodes {
-		for path := filepath.Join(n.Mount, "data", name); ; {
-			if at, err := mounts.At(path); err != nil || len(at) > 0 {
-				break
-			}
-			select {
-			case <-ctx.Done():
-				return fmt.Errorf("%s has no cover: see %s: %w", path, n.Log, ctx.Err())
-			case <-t.C:
-			}
-		}
 	}
 	return nil
 }
@@ -160,18 +138,58 @@ func noise(r *rand.Rand, n int64) []byte {
 	return p[:n]
 }
 
-// find learns where each file is, through the mount of node 0.
-func (d *dataset) find(c *camp) error {
+// find learns where each file is, through the mount of node 0. A kernel view has
+// other inode numbers than what it lies upon.
+func (d *dataset) find(b *bench) error {
+	mount := b.camp.state.Nodes[0].Mount
+	if os.Geteuid() == 0 {
+		d.cover = filepath.Join(b.home, "cover")
+		if err := below(filepath.Join(mount, "data", setName), d.cover); err != nil {
+			return fmt.Errorf("below the view of %s: %w", setName, err)
+		}
+	}
 	for i := range d.files {
-		if err := d.files[i].find(c); err != nil {
+		path := filepath.Join(mount, d.files[i].path)
+		if d.cover != "" {
+			path = d.covered(d.files[i])
+		}
+		if err := d.files[i].find(b.camp, path); err != nil {
 			return err
 		}
 	}
-	return d.medium.find(c)
+	return d.medium.find(b.camp, filepath.Join(mount, d.medium.path))
 }
 
-func (s *sample) find(c *camp) error {
-	path := filepath.Join(c.state.Nodes[0].Mount, s.path)
+// uncover takes away what below has mounted.
+func (b *bench) uncover() error {
+	if b.set == nil {
+		return nil
+	}
+	return b.set.uncover()
+}
+
+func (d *dataset) uncover() error {
+	on, err := mountedOn(d.cover, mounts.FUSEType)
+	if on {
+		err = unix.Unmount(d.cover, unix.MNT_DETACH)
+	}
+	return err
+}
+
+// covered is where a file is seen through the cover alone.
+func (d *dataset) covered(s sample) string {
+	return filepath.Join(d.cover, strings.TrimPrefix(s.path, filepath.Join("data", setName)))
+}
+
+func (d *dataset) allCovered(files []sample) (paths []string) {
+	for _, s := range files {
+		paths = append(paths, d.covered(s))
+	}
+	return paths
+}
+
+// find learns of a file at path.
+func (s *sample) find(c *camp, path string) error {
 	var st unix.Stat_t
 	if err := unix.Lstat(path, &st); err != nil {
 		return fmt.Errorf("%s: %w", path, err)

@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -118,6 +119,22 @@ func forget(mount string) error {
 		}
 		if err := unix.Mount("", m.Path, "", flags, ""); err != nil {
 			return fmt.Errorf("remount of %s: %w", m.Path, err)
+		}
+	}
+	return nil
+}
+
+// forgetPages has the kernel drop what it has read of files: below a kernel view it
+// keeps them when the view is remounted.
+func forgetPages(paths []string) error {
+	for _, p := range paths {
+		fd, err := unix.Open(p, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+		if err != nil {
+			return fmt.Errorf("%s: %w", p, err)
+		}
+		err = errors.Join(unix.Fadvise(fd, 0, 0, unix.FADV_DONTNEED), unix.Close(fd))
+		if err != nil {
+			return fmt.Errorf("pages of %s: %w", p, err)
 		}
 	}
 	return nil

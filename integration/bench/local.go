@@ -6,14 +6,16 @@ import (
 
 var localFigure = figure{
 	name: "local",
-	about: "open, read and close of the small files of a dataset that are whole on node 0, by two processes there; beside the same files read from the disk's " +
-		"directory (native), and through a raw FUSE loopback over it with the same settings: the kernel opens by itself, and reads through its page cache",
+	about: "open, read and close of the small files of a dataset that are whole on node 0, by two processes there, through the kernel view; beside the same files " +
+		"read from the disk's directory (native), through the cover below the view, and through a raw FUSE loopback with the settings of a cover: the kernel opens by " +
+		"itself, and reads through its page cache. Cold is that the mount has no names and inodes; the view's image has them still",
 	run: readLocal,
 }
 
 const (
 	armNative = "native"
 	armRaw    = "raw FUSE"
+	armCover  = "cover"
 )
 
 // readLocal reads with the mount's caches empty and full; the disk's are full.
@@ -39,6 +41,9 @@ func readLocal(ctx context.Context, b *bench) error {
 		{armBivouac, node.Mount, through(node.Mount, files), []int{node.PID}},
 		{armNative, "", objects, nil},
 		{armRaw, raw.dir, raw.paths(), []int{raw.cmd.Process.Pid}},
+	}
+	if d.cover != "" {
+		sides = append(sides, side{armCover, d.cover, d.allCovered(files), []int{node.PID}})
 	}
 	var arms []arm
 	for _, s := range sides {

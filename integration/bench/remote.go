@@ -41,7 +41,7 @@ func readRemote(ctx context.Context, b *bench) error {
 	const rate, time = "files, caches of the mount cold", "processor time of a file, all sides"
 	err = b.interleave(ctx,
 		arm{armBivouac, func(context.Context, int) error {
-			if err := forget(mount); err != nil {
+			if err := errors.Join(forgetPages(paths), forget(mount)); err != nil {
 				return err
 			}
 			c, err := charged(daemons, func() (usage, error) { return b.readAll(paths, 2) })

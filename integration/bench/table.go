@@ -88,7 +88,7 @@ func (w *row) add(arm string, v float64) {
 
 // armOrder puts what is measured first, and then what it is measured by.
 func armOrder(name string) int {
-	order := []string{armBivouac, armOverlap, armAll, armSockets, armNative, armBare, armLoopback, armRaw, armPebble}
+	order := []string{armBivouac, armOverlap, armAll, armSockets, armNative, armBare, armLoopback, armRaw, armCover, armPebble}
 	if i := slices.Index(order, name); i >= 0 {
 		return i
 	}

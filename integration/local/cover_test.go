@@ -33,7 +33,7 @@ func stageSmall(t *testing.T, c *camp) {
 func TestCover(t *testing.T) {
 	t.Parallel()
 	needRoot(t)
-	c := pitch(t, "2")
+	c := pitch(t, "2", "--kernel-view", "off")
 	stageSmall(t, c)
 	write(t, filepath.Join(mkdir(t, filepath.Join(c.home, "large")), "f"), make([]byte, 3<<20))
 	c.ok("stage-in", filepath.Join(c.home, "large"), "--dir", c.dir)
@@ -77,7 +77,7 @@ func TestCoverInUse(t *testing.T) {
 	t.Parallel()
 	needRoot(t)
 	for _, kill := range []bool{false, true} {
-		c := pitch(t, "2")
+		c := pitch(t, "2", "--kernel-view", "off")
 		stageSmall(t, c)
 		user := exec.Command("sleep", "1000")
 		user.Dir = c.node("0", "data", "small")
@@ -106,7 +106,7 @@ func TestCoverInUse(t *testing.T) {
 func TestCoverKilled(t *testing.T) {
 	t.Parallel()
 	needRoot(t)
-	c := pitch(t, "2")
+	c := pitch(t, "2", "--kernel-view", "off")
 	stageSmall(t, c)
 	wantFile(t, c.node("0", "data", "small", "05"), strings.Repeat("5", 3000))
 	c.killAll()

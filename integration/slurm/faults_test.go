@@ -143,3 +143,21 @@ func TestCovers(t *testing.T) {
 	j.release(t)
 	j.ends(t, "COMPLETED")
 }
+
+// The dataset has its kernel view on every node, over its cover, and its user reads it; after its daemon was killed it has one again.
+// Nothing of it is left with the job, no loop device either.
+func TestViews(t *testing.T) {
+	c := begin(t)
+	c.on(t, "node1", "test -e /dev/loop-control && grep -q '\terofs$' /proc/filesystems && grep -q '\toverlay$' /proc/filesystems")
+	j := c.submit(t, "alice", touchAll+hold+"cat $BIVOUAC_DATA/tree/tree/hello > $BIVOUAC_SCRATCH/copy", bivouac("alice", "2", "--nodelist=node[1-2]")...)
+	j.holds(t, "0")
+	tree := "/mnt/bivouac/" + j.id + "/data/tree"
+	viewed := "for i in $(seq 200); do cat " + tree + "/tree/hello > /dev/null 2>&1 && grep -q ' " + tree + " overlay ro,nosuid,nodev' /proc/mounts && exit 0; sleep 0.1; done; cat /proc/mounts /run/bivouac/*/log; exit 1"
+	c.on(t, "node1", viewed)
+	c.on(t, "node2", viewed)
+	c.on(t, "node2", "kill -KILL "+j.daemon(t, "node2"))
+	c.on(t, "node2", viewed)
+	j.release(t)
+	j.ends(t, "COMPLETED")
+	c.on(t, "node1", "for i in $(seq 100); do cat /sys/block/loop*/loop/backing_file 2>/dev/null | grep -q '/"+j.id+"[.]' || exit 0; sleep 0.1; done; cat /sys/block/loop*/loop/backing_file; exit 1")
+}

@@ -100,28 +100,37 @@ func (t *Table) Origin(ino metadata.Ino) (Origin, metadata.Attr, error) {
 	return r.From, r.Attr, err
 }
 
-// Files calls fn with every name of a file that has bytes or could have, until
-// it returns false: directory by directory, by name. dir is the directory's
-// path, number its place among the directories. What fn gets is its own.
-func (t *Table) Files(fn func(dir string, number uint32, name string, a metadata.Attr) bool) error {
-	paths := make(map[uint32]string) // of the directories whose entries are still to come
+// Entries calls fn with every name until it returns false: directory by directory
+// by number, by name. A directory's number is its inode's, and greater than that of
+// the directory it is in; there is none between 0 and Summary.Dirs that has no name
+// but the root's, 0. What fn gets is its own.
+func (t *Table) Entries(fn func(dir uint32, name string, a metadata.Attr) bool) error {
 	var bad error
 	err := t.kv.Scan([]byte{keyEntry}, []byte{keyEntry + 1}, func(k, v []byte) bool {
 		var a metadata.Attr
 		if a, bad = parseEntry(t.ds, v); bad != nil || len(k) < 6 {
 			return false
 		}
-		dir, name := binary.BigEndian.Uint32(k[1:]), string(k[5:])
+		return fn(binary.BigEndian.Uint32(k[1:]), string(k[5:]), a)
+	})
+	if err = errors.Join(bad, err); err != nil {
+		return fmt.Errorf("entries of dataset %d: %w", t.ds, err)
+	}
+	return nil
+}
+
+// Files calls fn with every name of a file that has bytes or could have, until
+// it returns false, in the order of Entries. dir is the directory's path, number
+// its place among the directories. What fn gets is its own.
+func (t *Table) Files(fn func(dir string, number uint32, name string, a metadata.Attr) bool) error {
+	paths := make(map[uint32]string) // of the directories whose entries are still to come
+	return t.Entries(func(dir uint32, name string, a metadata.Attr) bool {
 		if isDir(a.Mode) {
 			paths[a.Ino.Seq()] = strings.TrimPrefix(paths[dir]+"/"+name, "/")
 			return true
 		}
 		return fileType(a.Mode) != syscall.S_IFREG || fn(paths[dir], dir, name, a)
 	})
-	if err = errors.Join(bad, err); err != nil {
-		return fmt.Errorf("files of dataset %d: %w", t.ds, err)
-	}
-	return nil
 }
 
 // Located calls fn with every file whose bytes have an origin, by inode, until it

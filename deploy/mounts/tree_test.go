@@ -1,0 +1,176 @@
+package mounts
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"os"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/bivouacfs/bivouac/metadata"
+)
+
+const set = 3 // a dataset
+
+func dirIno(n uint32) metadata.Ino { return metadata.SealedIno(set, metadata.DirPart, n) }
+
+// someNames is a dataset of two directories, but for its root.
+func someNames() []Named {
+	file := metadata.Attr{Ino: metadata.SealedIno(set, 2, 9), Mode: syscall.S_IFREG | 0o644, Nlink: 1, UID: 5, GID: 6, Size: 7, Mtime: -8}
+	linked := metadata.Attr{Ino: metadata.SealedIno(set, 2, 10), Mode: syscall.S_IFREG | 0o600, Nlink: 2}
+	return []Named{
+		{Name: "a", Attr: file, Node: "n1,n2", Here: true},
+		{Name: "b", Attr: linked, Node: strings.Repeat("n", 255)},
+		{Name: "c", Attr: linked},
+		{Name: "dir", Attr: metadata.Attr{Ino: dirIno(1), Mode: syscall.S_IFDIR | 0o755, Nlink: 2}},
+		{Dir: 1, Name: strings.Repeat("\xff", 255), Attr: metadata.Attr{Ino: metadata.SealedIno(set, 0, 1), Mode: syscall.S_IFLNK | 0o777, Nlink: 1}, Target: strings.Repeat("t", 4095)},
+	}
+}
+
+func treeOf(t testing.TB, dirs uint32, names []Named) []byte {
+	t.Helper()
+	var b bytes.Buffer
+	w, err := NewTree(&b, dirs, metadata.Attr{Ino: dirIno(0), Mode: syscall.S_IFDIR | 0o755, Nlink: 3})
+	for _, n := range names {
+		err = errors.Join(err, w.Add(n))
+	}
+	if err := errors.Join(err, w.End()); err != nil {
+		t.Fatal(err)
+	}
+	return b.Bytes()
+}
+
+// nowhere takes what is written, up to a place.
+type nowhere struct{}
+
+func (nowhere) WriteAt(p []byte, _ int64) (int, error) { return len(p), nil }
+
+// TestTree: what is said comes to the other side, whole.
+func TestTree(t *testing.T) {
+	want := someNames()
+	b := treeOf(t, 2, want)
+	var r treeReader
+	dirs, root, err := r.begin(bytes.NewReader(b))
+	if err != nil || dirs != 2 || root.Attr.Ino != dirIno(0) || root.Attr.Nlink != 3 {
+		t.Fatalf("begin = %d, %+v, %v", dirs, root, err)
+	}
+	for _, w := range want {
+		got, more, err := r.next()
+		if err != nil || !more || got != w {
+			t.Errorf("next = %+v, %v, %v, want %+v", got, more, err, w)
+		}
+	}
+	if _, more, err := r.next(); more || err != nil {
+		t.Errorf("behind the end: %v, %v", more, err)
+	}
+	if size, err := writeImage(nowhere{}, bytes.NewReader(b)); err != nil || size%4096 != 0 {
+		t.Errorf("writeImage = %d, %v", size, err)
+	}
+	for cut := range len(b) {
+		if _, err := writeImage(nowhere{}, bytes.NewReader(b[:cut])); !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) {
+			t.Fatalf("a tree that is cut at %d: %v, want EOF", cut, err)
+		}
+	}
+	w, err := NewTree(io.Discard, 1, root.Attr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, n := range []Named{{Name: strings.Repeat("n", 256)}, {Name: "a", Target: strings.Repeat("t", 4096)}} {
+		if err := w.Add(n); !errors.Is(err, syscall.ENAMETOOLONG) {
+			t.Errorf("Add of a long name: %v, want ENAMETOOLONG", err)
+		}
+	}
+}
+
+// TestTreeRefuses: a tree that does not hang together makes no image.
+func TestTreeRefuses(t *testing.T) {
+	live := metadata.Attr{Ino: metadata.LiveIno(1, 2000), Mode: syscall.S_IFREG | 0o644}
+	file := metadata.Attr{Ino: metadata.SealedIno(set, 1, 1), Mode: syscall.S_IFREG | 0o644, Nlink: 1}
+	dev := file
+	dev.Mode = syscall.S_IFBLK | 0o666
+	dir := metadata.Attr{Ino: dirIno(1), Mode: syscall.S_IFDIR | 0o755}
+	for what, c := range map[string]struct {
+		dirs  uint32
+		names []Named
+	}{
+		"no directories":              {0, nil},
+		"too many directories":        {1<<32 - 1, nil},
+		"a live inode":                {1, []Named{{Name: "a", Attr: live}}},
+		"a device":                    {1, []Named{{Name: "a", Attr: dev}}},
+		"a name with a slash":         {1, []Named{{Name: "../a", Attr: file}}},
+		"no name":                     {1, []Named{{Attr: file}}},
+		"a name twice":                {1, []Named{{Name: "a", Attr: file}, {Name: "a", Attr: file}}},
+		"a directory that is missing": {2, []Named{{Name: "a", Attr: file}}},
+		"a directory in itself":       {2, []Named{{Dir: 1, Name: "a", Attr: dir}}},
+		"a directory too many":        {1, []Named{{Name: "a", Attr: dir}}},
+		"a target of a file":          {1, []Named{{Name: "a", Attr: file, Target: "/etc"}}},
+	} {
+		if _, err := writeImage(nowhere{}, bytes.NewReader(treeOf(t, c.dirs, c.names))); err == nil {
+			t.Errorf("%s is taken", what)
+		}
+	}
+	if _, err := writeImage(nowhere{}, strings.NewReader("BIVVIEW\x02....")); !errors.Is(err, syscall.EBADMSG) {
+		t.Errorf("another version: %v, want EBADMSG", err)
+	}
+}
+
+// FuzzTree: whatever a user says, an image is made or refused.
+func FuzzTree(f *testing.F) {
+	f.Add(treeOf(f, 2, someNames()))
+	f.Add(treeOf(f, 1, nil))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		if size, err := writeImage(nowhere{}, bytes.NewReader(b)); err == nil && (size < 64<<30 || size%4096 != 0) {
+			t.Errorf("an image of %d bytes", size)
+		}
+	})
+}
+
+// TestObjectPath: the path of a file's data is made of its number alone.
+func TestObjectPath(t *testing.T) {
+	ino := metadata.SealedIno(1, 2, 0xabcd)
+	for here, want := range map[bool]string{true: "/cd/800100020000abcd", false: "/f/800100020000abcd"} {
+		if got := ObjectPath(ino, here); got != want {
+			t.Errorf("ObjectPath = %s, want %s", got, want)
+		}
+	}
+}
+
+// TestViewRefuses: a view is made in our mounts only, of store directories with
+// absolute paths.
+func TestViewRefuses(t *testing.T) {
+	tree, err := os.Open(os.DevNull)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tree.Close()
+	for _, v := range []View{
+		{Cover: Cover{Base: "/", Name: "x"}}, {Cover: Cover{Base: "/", Name: "x"}, Stores: []string{"a"}},
+		{Cover: Cover{Base: "/", Name: ".."}, Stores: []string{"/a"}},
+	} {
+		if _, _, err := v.Mount(t.Context(), "/bin/false", tree); !errors.Is(err, syscall.EINVAL) {
+			t.Errorf("Mount of %+v = %v, want EINVAL", v, err)
+		}
+	}
+	v := View{Cover: Cover{Base: t.TempDir(), Name: "x"}, Stores: []string{t.TempDir()}}
+	if _, _, err := v.Mount(t.Context(), "/bin/false", tree); err == nil {
+		t.Error("a helper that does nothing has made a view")
+	}
+	if err := v.make(tree); !errors.Is(err, syscall.EINVAL) {
+		t.Errorf("a view in no mount of ours: %v, want EINVAL", err)
+	}
+}
+
+// TestAwaitView: what the helper says is believed, and that it says nothing, too.
+func TestAwaitView(t *testing.T) {
+	if err := AwaitView(strings.NewReader("ok\n")); err != nil {
+		t.Errorf("a view that is there: %v", err)
+	}
+	if err := AwaitView(strings.NewReader("no loop device\n")); err == nil || !strings.Contains(err.Error(), "no loop device") {
+		t.Errorf("a view that is not: %v", err)
+	}
+	if err := AwaitView(strings.NewReader("")); !errors.Is(err, io.EOF) {
+		t.Errorf("nothing: %v, want EOF", err)
+	}
+}

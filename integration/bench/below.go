@@ -1,0 +1,103 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/bivouacfs/bivouac/deploy/mounts"
+)
+
+// awaitCover waits until a dataset of small files has its kernel view on all nodes
+// or, where the kernel has none, its cover, where those are to be had.
+func (c *camp) awaitCover(ctx context.Context, name string) error {
+	if os.Geteuid() != 0 {
+		return nil
+	}
+	for _, n := range c.state.Nodes {
+		path := filepath.Join(n.Mount, "data", name)
+		if err := awaitMount(ctx, path, mounts.FUSEType); err != nil {
+			return fmt.Errorf("%s has no cover: see %s: %w", path, n.Log, err)
+		}
+	}
+	for _, n := range c.state.Nodes {
+		path := filepath.Join(n.Mount, "data", name)
+		if err := awaitMount(ctx, path, mounts.OverlayType); err != nil {
+			fmt.Fprintf(os.Stderr, "bench: %s has no kernel view: see %s: %v\n", path, n.Log, err)
+		}
+	}
+	return nil
+}
+
+// awaitMount waits until something of a type is mounted at path.
+func awaitMount(ctx context.Context, path, kind string) error {
+	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
+	defer cancel()
+	t := time.NewTicker(20 * time.Millisecond)
+	defer t.Stop()
+	for {
+		if on, err := mountedOn(path, kind); on || err != nil {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-t.C:
+		}
+	}
+}
+
+func mountedOn(path, kind string) (bool, error) {
+	at, err := mounts.At(path)
+	for _, m := range at {
+		if m.FSType == kind {
+			return true, nil
+		}
+	}
+	return false, err
+}
+
+// below shows at a directory of its own what lies below the kernel view at path: the
+// cover, which has the inode numbers of the dataset. It is to be unmounted.
+func below(path, at string) error {
+	if err := os.MkdirAll(at, 0o755); err != nil {
+		return err
+	}
+	done := make(chan error, 1) // one answer
+	go func() {
+		runtime.LockOSThread() // for ever: the thread has been elsewhere
+		done <- showBelow(path, at)
+	}()
+	return <-done
+}
+
+// showBelow takes the view away in a mount namespace of this thread's own.
+func showBelow(path, at string) error {
+	home, err := os.Open("/proc/thread-self/ns/mnt")
+	if err != nil {
+		return err
+	}
+	defer home.Close()
+	if err := unix.Unshare(unix.CLONE_NEWNS); err != nil {
+		return err
+	}
+	err = unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, "")
+	if viewed, e := mountedOn(path, mounts.OverlayType); err == nil && e == nil && viewed {
+		err = unix.Unmount(path, 0)
+	}
+	tree := -1
+	if err == nil {
+		tree, err = unix.OpenTree(unix.AT_FDCWD, path, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC)
+	}
+	if err = errors.Join(err, unix.Setns(int(home.Fd()), unix.CLONE_NEWNS)); err != nil {
+		return err
+	}
+	defer unix.Close(tree)
+	return unix.MoveMount(tree, "", unix.AT_FDCWD, at, unix.MOVE_MOUNT_F_EMPTY_PATH)
+}

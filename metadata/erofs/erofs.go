@@ -1,0 +1,171 @@
+// Package erofs writes EROFS images of trees whose files have no data in them.
+// Its one idea is that of composefs: a file of the image says by two extended
+// attributes, which overlayfs reads, where in another layer its data is
+// (Node.Redirect). The image is written in one pass over the directories, in the
+// order of their numbers, with little memory: what is known of a directory before
+// its entries is its inode's place.
+//
+// It writes what Linux 5.4 and later read (fs/erofs/erofs_fs.h), and reads nothing.
+// Who gives it a tree may be anybody: every name is checked, and how large the
+// image becomes is bounded. It compresses nothing, and knows no devices.
+//
+//	0       1,024 bytes of zeros
+//	1024    superblock, 128 bytes
+//	1152    inodes of the directories, 64 bytes each, by number; 0 is the root
+//	…       inodes of files and symbolic links, 64 bytes each, and behind each its
+//	        extended attributes and a target that fits in the block; one that does
+//	        not has a block of its own
+//	64 GiB  blocks of the directories, 4 KiB each
+//
+// Between those there is a hole. Numbers are little endian. A node id is the place
+// of an inode in units of 32 bytes. A directory is blocks of entries (node id 8,
+// place of the name 2, type 1, 0) and behind them their names; the names, "." and
+// ".." among them, are in byte order over all blocks.
+package erofs
+
+import (
+	"encoding/binary"
+	"fmt"
+	"strings"
+	"syscall"
+)
+
+// Places and sizes, in bytes.
+const (
+	blockSize   = 4096
+	slotSize    = 32 // what a node id counts
+	superOffset = 1024
+	superSize   = 128
+	inodeSize   = 64
+	rootOffset  = superOffset + superSize
+	headSize    = 12 // of an entry, without its name, and before extended attributes
+	blocksAt    = 64 << 30
+)
+
+// What stands in fields.
+const (
+	magic        = 0xE0F5E1E2
+	blockBits    = 12
+	extended     = 1      // bit 0 of an inode's format: it has 64 bytes
+	plainData    = 0 << 1 // its data is in whole blocks
+	inlineData   = 2 << 1 // its data follows it
+	userXattr    = 1      // the namespace of an attribute
+	trustedXattr = 4
+)
+
+// The most of what an image can have.
+const (
+	MaxNodes  = 1 << 24 // inodes
+	MaxBytes  = 4 << 30 // bytes that are not a hole
+	MaxName   = 255     // bytes of a name
+	MaxTarget = 4095    // bytes of a target
+	MaxXattrs = 2048    // bytes of the extended attributes of a node, and of a redirect
+)
+
+// Node is a file, a directory or a symbolic link.
+type Node struct {
+	Mode     uint32 // type and permissions
+	Nlink    uint32
+	UID, GID uint32
+	Size     int64   // of a file
+	Mtime    int64   // nanoseconds since 1970; there are no other times
+	Target   string  // of a symbolic link
+	Redirect string  // of a file that is not empty: the path of its data in the layers below
+	Xattrs   []Xattr // in the namespace user
+}
+
+// Xattr is an extended attribute. Its name is without the namespace.
+type Xattr struct{ Name, Value string }
+
+// NodeID is the place of an inode.
+type NodeID uint64
+
+func (n *Node) kind() uint32 { return n.Mode & syscall.S_IFMT }
+
+func (n *Node) check() error {
+	total := len(n.Redirect)
+	for _, x := range n.Xattrs {
+		total += len(x.Name) + len(x.Value)
+		if x.Name == "" || len(x.Name) > MaxName || strings.Contains(x.Name, "\x00") {
+			return fmt.Errorf("attribute %.64q: %w", x.Name, syscall.EINVAL)
+		}
+	}
+	link := n.kind() == syscall.S_IFLNK
+	switch {
+	case n.Mode>>16 != 0 || n.Size < 0 || total > MaxXattrs || len(n.Xattrs) > MaxXattrs/8:
+		return fmt.Errorf("mode %o, size %d, attributes of %d bytes: %w", n.Mode, n.Size, total, syscall.EINVAL)
+	case n.Redirect != "" && (n.kind() != syscall.S_IFREG || n.Redirect[0] != '/'), n.kind() == syscall.S_IFREG && (n.Redirect == "") != (n.Size == 0):
+		return fmt.Errorf("mode %o, size %d, data at %q: %w", n.Mode, n.Size, n.Redirect, syscall.EINVAL)
+	case link != (n.Target != "") || len(n.Target) > MaxTarget || strings.Contains(n.Target, "\x00"):
+		return fmt.Errorf("mode %o, target %.64q: %w", n.Mode, n.Target, syscall.EINVAL)
+	}
+	return nil
+}
+
+func checkName(name string) error {
+	if name == "" || name == "." || name == ".." || len(name) > MaxName || strings.ContainsAny(name, "/\x00") {
+		return fmt.Errorf("name %.300q: %w", name, syscall.EINVAL)
+	}
+	return nil
+}
+
+// place is where an inode says that its data is.
+type place struct {
+	layout uint16
+	block  uint32
+	size   int64
+}
+
+// appendInode appends n with its extended attributes x.
+func appendInode(b []byte, n *Node, at place, x []byte) []byte {
+	le := binary.LittleEndian
+	count := uint16(0)
+	if len(x) > 0 {
+		count = uint16((len(x)-headSize)/4 + 1)
+	}
+	b = le.AppendUint16(b, extended|at.layout)
+	b = le.AppendUint16(b, count)
+	b = le.AppendUint16(b, uint16(n.Mode))
+	b = le.AppendUint16(b, 0)
+	b = le.AppendUint64(b, uint64(at.size))
+	b = le.AppendUint32(b, at.block)
+	b = le.AppendUint32(b, 0) // a number for 32-bit programs, which Linux does not use
+	b = le.AppendUint32(b, n.UID)
+	b = le.AppendUint32(b, n.GID)
+	sec, nsec := n.Mtime/1e9, n.Mtime%1e9
+	if nsec < 0 {
+		sec, nsec = sec-1, nsec+1e9
+	}
+	b = le.AppendUint64(b, uint64(sec))
+	b = le.AppendUint32(b, uint32(nsec))
+	b = le.AppendUint32(b, n.Nlink)
+	b = append(b, make([]byte, 16)...)
+	return append(b, x...)
+}
+
+// appendXattrs appends what n has of extended attributes: nothing, or a head and
+// them.
+func appendXattrs(b []byte, n *Node) []byte {
+	if n.Redirect == "" && len(n.Xattrs) == 0 {
+		return b
+	}
+	b = append(b, make([]byte, headSize)...)
+	if n.Redirect != "" {
+		b = appendXattr(b, trustedXattr, Xattr{Name: "overlay.metacopy"})
+		b = appendXattr(b, trustedXattr, Xattr{"overlay.redirect", n.Redirect})
+	}
+	for _, x := range n.Xattrs {
+		b = appendXattr(b, userXattr, x)
+	}
+	return b
+}
+
+func appendXattr(b []byte, space byte, x Xattr) []byte {
+	b = append(b, byte(len(x.Name)), space)
+	b = binary.LittleEndian.AppendUint16(b, uint16(len(x.Value)))
+	b = append(append(b, x.Name...), x.Value...)
+	for len(b)%4 != 0 {
+		b = append(b, 0)
+	}
+	return b
+}
