@@ -35,7 +35,8 @@
 //	336 KiB   for each other node: connections
 //	336 MiB   for each dataset that is staged: 64 of pieces, 256 of what is read
 //	          through because there is no room for it, 16 of names that are sorted
-//	169 MiB   the mount: 512 KiB for each request of the kernel (package mount)
+//	201 MiB   the mount: 512 KiB for each request of the kernel (package mount), and
+//	          32 of what is gathered of writes (package fsclient)
 //
 // What is not in it: replies to listings of large directories while they are
 // made, a decompressor's window, the hard links of a dataset while its manifest is

@@ -26,6 +26,7 @@ type appending struct {
 	unused bool              // it was not written
 	placed []metadata.Extent // what was appended here that not everybody sees yet
 	untold bool              // the home does not know that the last one is complete
+	alone  bool              // no other node had the file open as the home said last
 	seen   int64             // how long the file is by appends, for those on this node
 	last   time.Time         // when the last one was complete
 }
@@ -40,6 +41,14 @@ func (f *File) Append(ctx context.Context, p []byte) (n int, err error) {
 	if len(p) == 0 {
 		return 0, nil
 	}
+	if err := f.arrive(ctx); err != nil {
+		return 0, err
+	}
+	return f.appendNow(ctx, p)
+}
+
+// appendNow is Append of what was gathered before all that is gathered now.
+func (f *File) appendNow(ctx context.Context, p []byte) (n int, err error) {
 	if err := take(ctx, f.app.turn); err != nil {
 		return 0, fmt.Errorf("append to %v: %w", f.ino, err)
 	}
@@ -85,10 +94,17 @@ func (f *File) reserve(ctx context.Context, n int64) (off int64, err error) {
 	return pl.Off, nil
 }
 
+// isAlone reports whether no other node had the file open when last heard of.
+func (f *File) isAlone() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.app.alone
+}
+
 // heard takes the answer of a home that knows of all appends but the one that
 // is about to begin; f.mu is held.
 func (f *File) heard(pl metadata.Place) {
-	f.app.untold, f.app.unused, f.app.seen = false, false, 0
+	f.app.untold, f.app.unused, f.app.seen, f.app.alone = false, false, 0, pl.Alone
 	f.app.placed = slices.DeleteFunc(f.app.placed, func(e metadata.Extent) bool {
 		return e.End() <= pl.Attr.Size || e.End() > pl.Tail // everybody sees it, or it was cut off
 	})

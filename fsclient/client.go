@@ -91,7 +91,9 @@ type Client struct {
 	cfg    Config
 	stats  counters
 	space  spaceCache
+	rooms  rooms
 	files  fileTable
+	tails  tails
 	locks  lockTable
 	wide   cluster.WideTable
 	leases *leases.Cache
@@ -130,10 +132,13 @@ func New(cfg Config) (*Client, error) {
 	c.files.init()
 	c.locks.init()
 	c.space.init()
+	c.rooms.init()
+	c.tails.init()
 	c.ctx, c.cancel = context.WithCancel(context.Background())
 	c.kick, c.appended = make(chan struct{}, 1), make(chan struct{}, 1)
 	c.wg.Go(c.closing)
 	c.wg.Go(c.settling)
+	c.wg.Go(c.ageing)
 	c.wg.Go(func() { c.locks.sealed.Serve(c.ctx) })
 	return c, nil
 }
@@ -141,11 +146,14 @@ func New(cfg Config) (*Client, error) {
 // Self is the node whose client it is.
 func (c *Client) Self() metadata.NodeID { return c.cfg.Self }
 
-// Close ends what the client does by itself. What is open stays open for the
+// Close sends what was gathered of files that are open, as far as their nodes
+// answer, and ends what the client does by itself. What is open stays open for the
 // homes until they hear of another life of this node's client.
 func (c *Client) Close() {
+	c.settleLast()
 	c.cancel()
 	c.wg.Wait()
+	c.tails.wg.Wait()
 }
 
 // Datasets is the datasets that can be seen.

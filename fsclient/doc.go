@@ -30,9 +30,23 @@
 // client that dies before has written bytes behind the end: they are not seen,
 // but a later growth of the file can show them.
 //
+// What an application writes through a Writer in pieces of less than 128 KiB is
+// gathered, if it goes on where the last write of the file on this node has ended: it is acknowledged before it
+// is sent, up to 512 KiB at once, of which two may be on their way while the next
+// is filled. Whatever depends on it here waits until it has arrived: reads, attributes,
+// sizes, other ways to write, Flush, Sync, and the end of any lock on this node;
+// and nothing waits longer than half a second. What could not be written is told
+// to those who wrote it, by what they do next. A node that has less than 1 GiB
+// free is written to as before, so that the write itself is ENOSPC; where others
+// take that in a second, it is told later. All files of a client gather 32 MiB
+// together (WriteMemory); who finds no room there writes through.
+//
 // An append (File.Append) asks the home for its place, which costs one call.
 // That it is complete is told with the next one, by Flush, or 10 ms later; the
-// home lets everybody see the file up to the first append under way.
+// home lets everybody see the file up to the first append under way. Who is alone
+// with the file, as the home says with each place, gathers appends as well: they
+// have a place together. One that another node makes at that moment stands before
+// or behind them, never between the bytes of one.
 //
 // Locks are the home's as well (Client.Lock). Who waits for one is in a queue
 // there and waits here, without a call, to be woken; he asks again by himself
@@ -64,11 +78,15 @@
 // Nothing is locked across a remote call but the turns, which a context can
 // interrupt.
 //
-//	File.turn
-//	  appending.turn
-//	    fileTable.mu
-//	      File.mu
-//	        lockTable.mu
+//	tail.turn
+//	  tail.mu
+//	    tails.mu
+//	  rooms.mu
+//	  File.turn
+//	    appending.turn
+//	      fileTable.mu
+//	        File.mu
+//	          lockTable.mu
 //	  Client.stubMu
 //	  leases.Cache.mu
 //	spaceCache.turn

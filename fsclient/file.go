@@ -30,6 +30,7 @@ type File struct {
 	// undone by an older size. It has room for the one who has it.
 	turn chan struct{}
 	app  appending
+	tail tail
 
 	mu       sync.Mutex
 	attr     metadata.Attr                // under mu: as the home had it last
@@ -77,7 +78,7 @@ func (c *Client) acquire(ino metadata.Ino) *File {
 func newFile(c *Client, ino metadata.Ino) *File {
 	return &File{
 		c: c, ino: ino, turn: make(chan struct{}, 1), app: appending{turn: make(chan struct{}, 1)},
-		attr: metadata.Attr{Ino: ino},
+		tail: newTail(), attr: metadata.Attr{Ino: ino},
 	}
 }
 
@@ -137,6 +138,9 @@ func (f *File) ReadAt(ctx context.Context, p []byte, off int64) (int, error) {
 // ReadPipe is ReadAt, but that the bytes may be in the pipe to, all of them,
 // rather than in p: to.N says.
 func (f *File) ReadPipe(ctx context.Context, to *datapath.Pipe, p []byte, off int64) (int, error) {
+	if err := f.arrive(ctx); err != nil {
+		return 0, err
+	}
 	f.mu.Lock()
 	a, order := f.known(), f.order
 	f.mu.Unlock()
@@ -149,15 +153,25 @@ func (f *File) WriteAt(ctx context.Context, p []byte, off int64) (n int, err err
 	if f.ino.Sealed() {
 		return 0, readOnly(f.ino)
 	}
-	f.mu.Lock()
-	a, order := f.attr, f.order
-	f.mu.Unlock()
-	n, nodes, err := f.c.write(ctx, a, order, p, off)
-	if f.wrote(nodes, n, off, err) {
+	if err := f.arrive(ctx); err != nil {
+		return 0, err
+	}
+	n, tell, err := f.writeNow(ctx, p, off)
+	if tell {
 		// What fails here stays dirty, and Flush will say so.
 		_, _ = f.publish(ctx)
 	}
 	return n, err
+}
+
+// writeNow writes p, the first n bytes of it with an error, and reports whether
+// the home should hear of that.
+func (f *File) writeNow(ctx context.Context, p []byte, off int64) (n int, tell bool, err error) {
+	f.mu.Lock()
+	a, order := f.attr, f.order
+	f.mu.Unlock()
+	n, nodes, err := f.c.write(ctx, a, order, p, off)
+	return n, f.wrote(nodes, n, off, err), err
 }
 
 // wrote takes note of a write, and reports whether the home should hear of it.
@@ -181,6 +195,9 @@ func (f *File) wrote(nodes []metadata.NodeID, n int, off int64, err error) bool 
 
 // Flush tells the file's home what was written, if it does not know.
 func (f *File) Flush(ctx context.Context) error {
+	if err := f.arrive(ctx); err != nil {
+		return err
+	}
 	if err := f.settleAppends(ctx); err != nil {
 		return err
 	}
@@ -193,6 +210,9 @@ func (f *File) Flush(ctx context.Context) error {
 
 // Sync makes what was written from this node durable, and flushes.
 func (f *File) Sync(ctx context.Context) error {
+	if err := f.arrive(ctx); err != nil {
+		return err
+	}
 	f.mu.Lock()
 	touched := f.touched
 	f.touched = nil
@@ -235,6 +255,9 @@ func (f *File) isDirty() bool {
 
 // refresh is Getattr for an open file.
 func (f *File) refresh(ctx context.Context) (metadata.Attr, error) {
+	if err := f.arrive(ctx); err != nil {
+		return metadata.Attr{}, err
+	}
 	f.mu.Lock()
 	dirty, untold, gen := f.dirty, f.app.untold, f.gen
 	f.mu.Unlock()
@@ -278,6 +301,9 @@ func (f *File) publish(ctx context.Context) (metadata.Attr, error) {
 // change applies ch at the home, together with what it does not know yet. A
 // time of modification in ch is the last word.
 func (f *File) change(ctx context.Context, s metadata.NodeStore, ch metadata.Change) (metadata.Attr, error) {
+	if err := f.arrive(ctx); err != nil {
+		return metadata.Attr{}, err
+	}
 	if err := f.take(ctx); err != nil {
 		return metadata.Attr{}, err
 	}

@@ -67,6 +67,9 @@ func (c *Client) resize(ctx context.Context, s metadata.NodeStore, f *File, ino 
 		return metadata.Attr{}, fmt.Errorf("inode %v: size %d: %w", ino, ch.Size, syscall.EINVAL)
 	}
 	if f != nil {
+		if err := f.arrive(ctx); err != nil {
+			return metadata.Attr{}, err
+		}
 		if err := f.take(ctx); err != nil {
 			return metadata.Attr{}, err
 		}

@@ -66,9 +66,14 @@ func (t *lockTable) init() {
 }
 
 // Lock gets l on a live or sealed file that is open here, or with the type
-// Unlocked ends it. It waits if it shall; ctx ends that with EINTR. Files of
+// Unlocked ends it, when all that was written on this node has arrived. It waits if it shall; ctx ends that with EINTR. Files of
 // datasets are locked on this node only.
 func (c *Client) Lock(ctx context.Context, ino metadata.Ino, l metadata.Lock, wait bool) error {
+	if l.Type == metadata.Unlocked {
+		if err := c.Settle(ctx); err != nil {
+			return err
+		}
+	}
 	q := metadata.LockReq{Ino: ino, Lock: l}
 	c.locks.begin(q)
 	defer c.locks.end(ino)

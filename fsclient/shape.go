@@ -96,6 +96,9 @@ func (f *File) shape(ctx context.Context, off, n int64, fn func(context.Context,
 	case off > math.MaxInt64-n:
 		return nil, fmt.Errorf("inode %v: %d bytes at %d: %w", f.ino, n, off, syscall.EFBIG)
 	}
+	if err := f.arrive(ctx); err != nil {
+		return nil, err
+	}
 	f.mu.Lock()
 	a, order := f.attr, f.order
 	f.mu.Unlock()

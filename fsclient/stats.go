@@ -13,6 +13,7 @@ type counters struct {
 	readLocal, readRemote   atomic.Int64
 	writeLocal, writeRemote atomic.Int64
 	published               atomic.Int64
+	gathered, parcels       atomic.Int64
 }
 
 // Stats is what a client has done since its start. Bytes are of file data.
@@ -25,6 +26,9 @@ type Stats struct {
 	WriteLocal  int64 `json:"write_local"`
 	WriteRemote int64 `json:"write_remote"`
 	Published   int64 `json:"published"` // sizes told to an inode's home
+	Gathered    int64 `json:"gathered"`  // bytes that were acknowledged before they were sent
+	Parcels     int64 `json:"parcels"`   // in which they were sent
+	Gathering   int64 `json:"gathering"` // buffers with what has not arrived
 	Open        int64 `json:"open"`      // live files that are open now
 }
 
@@ -36,7 +40,8 @@ func (c *Client) Stats() Stats {
 		ReadLocal: s.readLocal.Load(), ReadRemote: s.readRemote.Load(),
 		WriteLocal: s.writeLocal.Load(), WriteRemote: s.writeRemote.Load(),
 		Published: s.published.Load(),
-		Open:      int64(c.files.len()),
+		Gathered:  s.gathered.Load(), Parcels: s.parcels.Load(), Gathering: int64(len(c.tails.slots)),
+		Open: int64(c.files.len()),
 	}
 }
 

@@ -88,6 +88,17 @@ func (t *fileTable) get(ino metadata.Ino) *File {
 	return t.open[ino]
 }
 
+// hold counts another use of f; false if it is not open any more.
+func (t *fileTable) hold(f *File) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.open[f.ino] != f {
+		return false
+	}
+	f.refs++
+	return true
+}
+
 // release reports whether that was the last use of f. Its home has to be told.
 func (t *fileTable) release(f *File, unsure bool) (last bool) {
 	t.mu.Lock()

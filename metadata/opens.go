@@ -75,6 +75,8 @@ type Place struct {
 	Off  int64
 	Tail int64 // behind all places that were given
 	Attr Attr
+	// Alone says that no other node has the file open.
+	Alone bool
 }
 
 // Opens is what the home of live files does for those who have them open. A

@@ -153,13 +153,13 @@ type PlaceResp struct {
 
 // Append appends the encoding of m to b.
 func (m PlaceResp) Append(b []byte) []byte {
-	return appendAttr(appendI64(appendI64(b, m.Place.Off), m.Place.Tail), &m.Place.Attr)
+	return appendBool(appendAttr(appendI64(appendI64(b, m.Place.Off), m.Place.Tail), &m.Place.Attr), m.Place.Alone)
 }
 
 // Parse decodes b into m.
 func (m *PlaceResp) Parse(b []byte) error {
 	d := decoder{b: b}
-	m.Place = metadata.Place{Off: d.i64(), Tail: d.i64(), Attr: d.attr()}
+	m.Place = metadata.Place{Off: d.i64(), Tail: d.i64(), Attr: d.attr(), Alone: d.bool()}
 	return d.done("place of an append")
 }
 

@@ -119,7 +119,7 @@ func messages() []Message {
 		&LockResp{metadata.LockAnswer{Granted: true, Version: 7}},
 		&HeldLockResp{Node: 3, Lock: sampleLock},
 		&WakeReq{Waiters: []uint64{1, 2}},
-		&PlaceResp{metadata.Place{Off: 5, Tail: 6, Attr: sampleAttr}},
+		&PlaceResp{metadata.Place{Off: 5, Tail: 6, Attr: sampleAttr, Alone: true}},
 		&Hello{Purpose: PurposeBulk, From: 1, To: 0xffff, Nonce: Nonce{1, 2}},
 		&Challenge{Nonce: Nonce{3}, MAC: MAC{4}},
 		&Proof{MAC: MAC{5}},

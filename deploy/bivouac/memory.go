@@ -8,6 +8,7 @@ import (
 	"github.com/sirupsen/logrus"
 
 	"github.com/bivouacfs/bivouac/daemon"
+	"github.com/bivouacfs/bivouac/fsclient"
 	"github.com/bivouacfs/bivouac/fsclient/mount"
 )
 
@@ -21,7 +22,7 @@ func boundMemory(job *daemon.Job, log *logrus.Entry) daemon.Memory {
 		serving = daemon.ServingIn(limit)
 	}
 	m := daemon.MemoryOf(job, serving)
-	m.Mount = mount.Memory + 2*maxCovers*mount.CoverMemory // a cover and a view each
+	m.Mount = mount.Memory + 2*maxCovers*mount.CoverMemory + fsclient.WriteMemory // a cover and a view each
 	from := "formula"
 	switch {
 	case os.Getenv("GOMEMLIMIT") != "":

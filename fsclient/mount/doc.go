@@ -28,12 +28,14 @@
 //	                    names, attributes and pages for ever          a second; see Covers, Kernel views
 //	open, read          what was closed, fsynced or flushed there     a mapping shows it after the next
 //	                    before the open, here or there, is seen       open or read
-//	write               here at once; its error is that of the        there after close or fsync, or a
-//	                    write, of fsync or of close                   second of writing on
+//	write               here at once; its error is that of the        there after close or fsync, the end
+//	                    write, or of the next write, fsync or close   of a lock here, or a second of
+//	                    of who wrote it, once                         writing on; the last half second
+//	                                                                  before that dies with the daemon
 //	O_APPEND            every write, here and there, has a place of   a write of over 512 KiB is several;
 //	                    its own; a reader sees no zeros where one     zeros for what was under way when
-//	                    is under way                                  its node died, or failed; lseek then
-//	                                                                  tells what this kernel believes
+//	                    is under way; of who is alone with the file   its node died, or failed; lseek then
+//	                    as of any write: there after half a second    tells what this kernel believes
 //	O_EXCL, mkdir,      of many, on all nodes, one succeeds
 //	link, symlink
 //	names               seen everywhere when the call returns; the

@@ -48,19 +48,27 @@ func (s *fsys) openVirtual(ino metadata.Ino, out *fuse.OpenOut) error {
 }
 
 func (s *fsys) opened(f *fsclient.File, flags uint32, out *fuse.OpenOut) {
-	h := &handle{file: f, writable: flags&syscall.O_ACCMODE != syscall.O_RDONLY}
-	h.appends = h.writable && flags&syscall.O_APPEND != 0
+	h := &handle{file: f}
+	if flags&syscall.O_ACCMODE != syscall.O_RDONLY {
+		h.writer = f.Writer()
+	}
+	h.appends = h.writer != nil && flags&syscall.O_APPEND != 0
 	switch {
 	case f.Ino().Sealed():
 		s.openSealed(h, out)
-	case h.appends || !h.writable && s.mapsDirect && s.handles.appended(f.Ino()):
+	case h.appends || h.writer == nil && s.mapsDirect && s.handles.appended(f.Ino()):
 		// The kernel does not know where what is appended goes, and believes
 		// that the file is as much longer at once. Of a reader's pages those that
 		// have its end would be taken for data, until they are dropped.
 		h.direct = true
 		out.OpenFlags |= fuse.FOPEN_DIRECT_IO
+	case flags&syscall.O_ACCMODE == syscall.O_WRONLY && s.mapsDirect:
+		// Nothing reads or maps through it. A copy to the kernel's pages is saved,
+		// and the question for security.capability before each write. Pages that
+		// readers have are dropped before the write.
+		out.OpenFlags |= fuse.FOPEN_DIRECT_IO
 	}
-	if !h.writable && f.Ino().Sealed() {
+	if h.writer == nil && f.Ino().Sealed() {
 		out.OpenFlags |= fuse.FOPEN_NOFLUSH // of others the kernel tells by FLUSH whose locks end
 	}
 	out.Fh = s.handles.add(h)
@@ -172,14 +180,14 @@ func (s *fsys) Write(cancel <-chan struct{}, in *fuse.WriteIn, data []byte) (wri
 		if err != nil {
 			return err
 		}
-		if h.file == nil {
+		if h.writer == nil {
 			return syscall.EBADF
 		}
 		s.newborns.drop(h.file.Ino())
 		if err := s.killSetIDs(ctx, h.file, in); err != nil {
 			return held(err)
 		}
-		n, err := s.write(ctx, h, in, data)
+		n, err := s.written(ctx, h, in, data)
 		if n > 0 && in.WriteFlags&fuse.WRITE_CACHE == 0 {
 			err = nil // a short write; the next one says why
 		}
@@ -189,18 +197,47 @@ func (s *fsys) Write(cancel <-chan struct{}, in *fuse.WriteIn, data []byte) (wri
 	return written, code
 }
 
+// passCache is the flags of a descriptor whose writes return when they have
+// arrived.
+const passCache = syscall.O_SYNC | syscall.O_DSYNC | syscall.O_DIRECT
+
+// written is write that makes what O_SYNC wants durable. The kernel asks for
+// that by itself only where it has written to its pages.
+func (s *fsys) written(ctx context.Context, h *handle, in *fuse.WriteIn, data []byte) (int, error) {
+	n, err := s.write(ctx, h, in, data)
+	if n > 0 && in.Flags&syscall.O_DSYNC != 0 && in.WriteFlags&fuse.WRITE_CACHE == 0 {
+		if err := h.writer.Sync(ctx); err != nil {
+			return 0, err
+		}
+	}
+	return n, err
+}
+
 // write puts data where the kernel says or, with O_APPEND, which a descriptor
 // can get later too, at the end of the file. What comes from a mapping has its
-// place.
+// place, and may be another descriptor's.
 func (s *fsys) write(ctx context.Context, h *handle, in *fuse.WriteIn, data []byte) (int, error) {
-	if in.Flags&syscall.O_APPEND != 0 && in.WriteFlags&fuse.WRITE_CACHE == 0 {
-		n, err := h.file.Append(ctx, data)
+	through := in.Flags&passCache != 0
+	switch {
+	case in.WriteFlags&fuse.WRITE_CACHE != 0:
+		return h.file.WriteAt(ctx, data, int64(in.Offset))
+	case in.Flags&syscall.O_APPEND != 0:
+		n, err := appendTo(ctx, h.writer, data, through)
 		if n > 0 && h.appends && in.Uid != 0 {
 			err = errors.Join(err, s.dropSetIDs(ctx, h.file.Attr()))
 		}
 		return n, err
+	case through:
+		return h.writer.Through(ctx, data, int64(in.Offset))
 	}
-	return h.file.WriteAt(ctx, data, int64(in.Offset))
+	return h.writer.WriteAt(ctx, data, int64(in.Offset))
+}
+
+func appendTo(ctx context.Context, w *fsclient.Writer, data []byte, through bool) (int, error) {
+	if through {
+		return w.AppendThrough(ctx, data)
+	}
+	return w.Append(ctx, data)
 }
 
 // dropSetIDs takes setuid and setgid off a file that a user has written to. The
@@ -226,8 +263,8 @@ func (s *fsys) Flush(cancel <-chan struct{}, in *fuse.FlushIn) fuse.Status {
 		if err != nil || h.file == nil {
 			return err
 		}
-		if h.writable { // who gets the lock next has to see it
-			err = h.file.Flush(ctx)
+		if h.writer != nil { // who gets the lock next has to see it
+			err = h.writer.Flush(ctx)
 		}
 		// A process that closes any descriptor of a file has no fcntl locks on it.
 		h.locks.remove(lockOwner{metadata.PosixLock, in.LockOwner})
@@ -242,7 +279,10 @@ func (s *fsys) Fsync(cancel <-chan struct{}, in *fuse.FsyncIn) fuse.Status {
 		if err != nil || h.file == nil {
 			return err
 		}
-		return h.file.Sync(ctx)
+		if h.writer == nil {
+			return h.file.Sync(ctx)
+		}
+		return h.writer.Sync(ctx)
 	})
 }
 
@@ -260,7 +300,7 @@ func (s *fsys) Release(_ <-chan struct{}, in *fuse.ReleaseIn) {
 		return
 	}
 	s.newborns.drop(h.file.Ino())
-	if err := h.file.Close(context.Background()); err != nil {
+	if err := h.close(context.Background()); err != nil {
 		s.failed(opRelease, in.NodeId, err)
 	}
 }

@@ -1,6 +1,7 @@
 package mount
 
 import (
+	"context"
 	"sync"
 	"syscall"
 
@@ -10,14 +11,22 @@ import (
 
 // handle is an open file or directory: one of file, content and dir is set.
 type handle struct {
-	file     *fsclient.File
-	writable bool     // of file
-	appends  bool     // of file: it was opened to append
-	direct   bool     // of file: the kernel keeps no pages of it, and asks no attributes before a read
-	backing  *backing // of file, if the kernel may read it by itself
-	locks    lockOwners
-	content  []byte
-	dir      *cursor
+	file    *fsclient.File
+	writer  *fsclient.Writer // of file; nil if it is only read
+	appends bool             // of file: it was opened to append
+	direct  bool             // of file: the kernel keeps no pages of it, and asks no attributes before a read
+	backing *backing         // of file, if the kernel may read it by itself
+	locks   lockOwners
+	content []byte
+	dir     *cursor
+}
+
+// close closes the file, and returns what nobody was told yet.
+func (h *handle) close(ctx context.Context) error {
+	if h.writer != nil {
+		return h.writer.Close(ctx)
+	}
+	return h.file.Close(ctx)
 }
 
 // handles numbers what is open.

@@ -117,7 +117,7 @@ func (s *fsys) lock(o op, cancel <-chan struct{}, in *fuse.LkIn, wait bool) fuse
 		}
 		if l.Type != metadata.Unlocked {
 			h.locks.add(l)
-		} else if h.file != nil && h.writable { // who gets the lock next sees what was written
+		} else if h.writer != nil { // who gets the lock next sees what was written
 			if err := h.file.Flush(ctx); err != nil {
 				return held(err)
 			}

@@ -208,28 +208,6 @@ func testTimes(t *testing.T, a, b string) {
 	}
 }
 
-// TestSyncWrites: O_SYNC has every write made durable.
-func TestSyncWrites(t *testing.T) {
-	j := newJob(t)
-	for name, flag := range map[string]int{"sync": unix.O_SYNC, "dsync": unix.O_DSYNC, "none": 0} {
-		f, err := os.OpenFile(j.scratch(0, name), os.O_CREATE|os.O_WRONLY|flag, 0o644)
-		check(t, err)
-		before := j.mounts[0].Stats().Calls["fsync"]
-		for range 3 {
-			_, err := f.Write(pattern(5000))
-			check(t, err)
-		}
-		want := int64(0)
-		if flag != 0 {
-			want = 3
-		}
-		if n := j.mounts[0].Stats().Calls["fsync"] - before; n != want {
-			t.Errorf("%s: %d syncs for 3 writes, want %d", name, n, want)
-		}
-		check(t, f.Close())
-	}
-}
-
 // TestBlocks: du tells what a sparse file takes, where that is known.
 func TestBlocks(t *testing.T) {
 	j := newJob(t)

@@ -51,15 +51,18 @@ func appendAll(t *testing.T, c *Cluster, ino metadata.Ino, writers, n int, durin
 	for w := range writers {
 		node := c.Nodes[w%len(c.Nodes)]
 		f := openFile(t, node, ino)
+		to := f.Writer()
 		wg.Go(func() {
 			for k := range n {
 				r := record(w, k)
-				if m, err := f.Append(ctx, r); m != len(r) || err != nil {
+				if m, err := to.Append(ctx, r); m != len(r) || err != nil {
 					t.Errorf("writer %d: Append = %d, %v", w, m, err)
 					return
 				}
 			}
-			closeFile(t, f)
+			if err := to.Close(ctx); err != nil {
+				t.Errorf("writer %d: %v", w, err)
+			}
 		})
 	}
 	during()

@@ -3,6 +3,7 @@ package opens
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"syscall"
 	"time"
 
@@ -192,7 +193,13 @@ func (r *Registry) Place(by metadata.Holder, q metadata.Append, was round, size 
 		p.Off, err = a.give(by.Node, q)
 	}
 	p.Tail = a.tail
+	p.Alone = f.alone(by.Node)
 	return p, a.end(), err
+}
+
+// alone reports whether no other node has f open.
+func (f *file) alone(id metadata.NodeID) bool {
+	return !slices.ContainsFunc(f.holders, func(h holding) bool { return h.node != id })
 }
 
 // freeze does what q says of the others' appends.

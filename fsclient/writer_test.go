@@ -1,0 +1,533 @@
+package fsclient_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/bivouacfs/bivouac/datapath"
+	"github.com/bivouacfs/bivouac/fsclient"
+	"github.com/bivouacfs/bivouac/metadata"
+)
+
+// meteredStore counts the writes to a node, and can hold them up, fail them, and
+// have little space.
+type meteredStore struct {
+	datapath.Store
+	writes atomic.Int64
+	full   atomic.Bool
+
+	mu   sync.Mutex
+	fail error         // under mu
+	gate chan struct{} // under mu: writes wait until it is closed; nil is open
+}
+
+func (s *meteredStore) WriteAt(ctx context.Context, ino metadata.Ino, p []byte, off int64) error {
+	s.writes.Add(1)
+	s.mu.Lock()
+	fail, gate := s.fail, s.gate
+	s.mu.Unlock()
+	if gate != nil {
+		<-gate
+	}
+	if fail != nil {
+		return fail
+	}
+	return s.Store.WriteAt(ctx, ino, p, off)
+}
+
+func (s *meteredStore) Space(ctx context.Context) (datapath.Space, error) {
+	sp, err := s.Store.Space(ctx)
+	sp.Free = 1 << 40
+	if s.full.Load() {
+		sp.Free = 100 << 20
+	}
+	return sp, err
+}
+
+func (s *meteredStore) set(fail error, gate chan struct{}) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.fail, s.gate = fail, gate
+}
+
+// metered is a job whose nodes' stores are metered, with the clients to use.
+func metered(t *testing.T, nodes int) (*job, []*meteredStore, []*fsclient.Client) {
+	t.Helper()
+	j := newJob(t, nodes)
+	var ms []*meteredStore
+	var cs []*fsclient.Client
+	for i, d := range j.data {
+		m := &meteredStore{Store: d}
+		j.data[i], ms = m, append(ms, m)
+	}
+	for i := range j.data {
+		cs = append(cs, j.client(t, metadata.NodeID(i), nil))
+	}
+	return j, ms, cs
+}
+
+// must has a write of a Writer succeed.
+func must(t *testing.T, want int) func(n int, err error) {
+	t.Helper()
+	return func(n int, err error) {
+		t.Helper()
+		if n != want || err != nil {
+			t.Fatalf("wrote %d, %v, want %d", n, err, want)
+		}
+	}
+}
+
+// gathered has w write 1,000 bytes at the start of its file, the last ones of
+// which are gathered, and returns them.
+func gathered(t *testing.T, w *fsclient.Writer) []byte {
+	t.Helper()
+	p := pattern(1000)
+	must(t, 400)(w.WriteAt(ctx, p[:400], 0))
+	must(t, 600)(w.WriteAt(ctx, p[400:], 400))
+	return p
+}
+
+// onNode is a file that lies on node id, through client c.
+func onNode(t *testing.T, c *fsclient.Client, name string, id metadata.NodeID) *fsclient.File {
+	t.Helper()
+	f, _, err := c.CreateOpen(ctx, metadata.RootIno, name, metadata.New{
+		Mode: syscall.S_IFREG | 0o644, Layout: metadata.Layout{Kind: metadata.Local, Node: id},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return f
+}
+
+// object is what node id has of a file.
+func (j *job) object(t *testing.T, id metadata.NodeID, ino metadata.Ino, n int) []byte {
+	t.Helper()
+	p := make([]byte, n)
+	m, err := j.data[id].ReadAt(ctx, ino, p, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p[:m]
+}
+
+// TestSmallWritesAreGathered: 10,000 small writes in sequence are few calls to
+// the nodes that have the file.
+func TestSmallWritesAreGathered(t *testing.T) {
+	_, ms, cs := metered(t, 3)
+	a := create(t, cs[0], metadata.RootIno, "f", 0)
+	f := open(t, cs[0], a.Ino)
+	w := f.Writer()
+	const n, size = 10_000, 4096
+	want := pattern(n * size)
+	for k := range n {
+		must(t, size)(w.WriteAt(ctx, want[k*size:][:size], int64(k*size)))
+	}
+	if err := w.Close(ctx); err != nil {
+		t.Fatal(err)
+	}
+	var writes int64
+	for _, m := range ms {
+		writes += m.writes.Load()
+	}
+	// One for each buffer; the clock may have sent some early on a slow machine.
+	if least := int64(n*size) / (512 << 10); writes < least || writes > n/10 {
+		t.Errorf("%d calls for %d writes, want about %d", writes, n, least)
+	}
+	if got := read(t, cs[1], a.Ino); !bytes.Equal(got, want) {
+		t.Error("another node reads other bytes")
+	}
+	if s := cs[0].Stats(); s.Gathering != 0 || s.Gathered < n*size*9/10 {
+		t.Errorf("%+v", s)
+	}
+}
+
+// TestAppendsAreGathered: so are appends of one node alone, also for the home
+// that gives them their places.
+func TestAppendsAreGathered(t *testing.T) {
+	j, ms, cs := metered(t, 2)
+	f := onNode(t, cs[1], "log", 1)
+	ino := f.Ino()
+	closed(t, f)
+	eventually(t, "the home knows of the close", func() bool { return !j.homes[ino.Home()].Files.Held(ino) })
+	w := open(t, cs[0], ino).Writer()
+	const n = 10_000
+	var want []byte
+	before := cs[0].Stats()
+	for k := range n {
+		p := fmt.Appendf(nil, "%099d\n", k)
+		must(t, len(p))(w.Append(ctx, p))
+		want = append(want, p...)
+	}
+	if err := w.Close(ctx); err != nil {
+		t.Fatal(err)
+	}
+	after := cs[0].Stats()
+	if calls := after.MetaRemote - before.MetaRemote + ms[1].writes.Load(); calls > n/10 {
+		t.Errorf("%d calls for %d appends", calls, n)
+	}
+	if got := read(t, cs[1], ino); !bytes.Equal(got, want) {
+		t.Errorf("%d bytes, want %d, or other ones", len(got), len(want))
+	}
+}
+
+// TestAppendsOfTwoNodes: where another node has the file open, each append has
+// arrived when it returns, and all of them are whole.
+func TestAppendsOfTwoNodes(t *testing.T) {
+	_, _, cs := metered(t, 2)
+	f := onNode(t, cs[0], "log", 1)
+	ws := []*fsclient.Writer{f.Writer(), open(t, cs[1], f.Ino()).Writer()}
+	var want []byte
+	for k := range 100 {
+		p := fmt.Appendf(nil, "%d of %d\n", k, k%2)
+		must(t, len(p))(ws[k%2].Append(ctx, p))
+		want = append(want, p...)
+	}
+	for _, c := range cs {
+		if s := c.Stats(); s.Gathered != 0 {
+			t.Errorf("%d bytes were gathered", s.Gathered)
+		}
+	}
+	for _, w := range ws {
+		if err := w.Close(ctx); err != nil {
+			t.Error(err)
+		}
+	}
+	if got := read(t, cs[1], f.Ino()); !bytes.Equal(got, want) {
+		t.Errorf("%q", got)
+	}
+}
+
+// TestWhatSendsGathered: everything that depends on what was gathered has it
+// sent before.
+func TestWhatSendsGathered(t *testing.T) {
+	fail := func(_ any, err error) error { return err }
+	for name, trigger := range map[string]func(c *fsclient.Client, f *fsclient.File, w *fsclient.Writer) error{
+		"flush": func(_ *fsclient.Client, _ *fsclient.File, w *fsclient.Writer) error { return w.Flush(ctx) },
+		"sync":  func(_ *fsclient.Client, _ *fsclient.File, w *fsclient.Writer) error { return w.Sync(ctx) },
+		"flush of another": func(_ *fsclient.Client, f *fsclient.File, _ *fsclient.Writer) error {
+			return f.Writer().Flush(ctx)
+		},
+		"read": func(_ *fsclient.Client, f *fsclient.File, _ *fsclient.Writer) error {
+			return fail(f.ReadAt(ctx, make([]byte, 10), 500))
+		},
+		"getattr": func(c *fsclient.Client, f *fsclient.File, _ *fsclient.Writer) error {
+			return fail(c.Getattr(ctx, f.Ino()))
+		},
+		"lookup": func(c *fsclient.Client, _ *fsclient.File, _ *fsclient.Writer) error {
+			return fail(c.Lookup(ctx, metadata.RootIno, "f"))
+		},
+		"chmod": func(c *fsclient.Client, f *fsclient.File, _ *fsclient.Writer) error {
+			return fail(c.Setattr(ctx, f.Ino(), metadata.Change{Set: metadata.SetMode, Mode: 0o600}))
+		},
+		"truncate": func(c *fsclient.Client, f *fsclient.File, _ *fsclient.Writer) error {
+			return fail(c.Truncate(ctx, f.Ino(), 5000))
+		},
+		"allocate": func(_ *fsclient.Client, f *fsclient.File, _ *fsclient.Writer) error { return f.Allocate(ctx, 0, 5000) },
+		"punch":    func(_ *fsclient.Client, f *fsclient.File, _ *fsclient.Writer) error { return f.Punch(ctx, 4096, 4096) },
+		"seek":     func(_ *fsclient.Client, f *fsclient.File, _ *fsclient.Writer) error { return fail(f.NextHole(ctx, 0)) },
+		"write elsewhere": func(_ *fsclient.Client, _ *fsclient.File, w *fsclient.Writer) error {
+			return fail(w.WriteAt(ctx, []byte("x"), 9000))
+		},
+		"write through": func(_ *fsclient.Client, _ *fsclient.File, w *fsclient.Writer) error {
+			return fail(w.Through(ctx, []byte("x"), 1000))
+		},
+		"append": func(_ *fsclient.Client, _ *fsclient.File, w *fsclient.Writer) error {
+			return fail(w.Append(ctx, []byte("x")))
+		},
+		"unlock of another file": func(c *fsclient.Client, f *fsclient.File, _ *fsclient.Writer) error {
+			g, _, err := c.CreateOpen(ctx, metadata.RootIno, "lock", metadata.New{Mode: syscall.S_IFREG | 0o644})
+			if err != nil {
+				return err
+			}
+			l := metadata.Lock{Kind: metadata.FlockLock, Type: metadata.WriteLock, Owner: 7, End: metadata.MaxLockEnd}
+			if err := c.Lock(ctx, g.Ino(), l, false); err != nil {
+				return err
+			}
+			return c.UnlockAll(ctx, g.Ino(), metadata.FlockLock, 7)
+		},
+		"settle": func(c *fsclient.Client, _ *fsclient.File, _ *fsclient.Writer) error { return c.Settle(ctx) },
+		"the end of the client": func(c *fsclient.Client, _ *fsclient.File, _ *fsclient.Writer) error {
+			c.Close()
+			return nil
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			j, _, cs := metered(t, 2)
+			f := onNode(t, cs[0], "f", 1)
+			w := f.Writer()
+			want := gathered(t, w)
+			if err := trigger(cs[0], f, w); err != nil {
+				t.Fatal(err)
+			}
+			if got := j.object(t, 1, f.Ino(), 1000); !bytes.Equal(got, want) {
+				t.Errorf("%d bytes have arrived, or other ones", len(got))
+			}
+		})
+	}
+}
+
+// TestGatheredGetsOld: what is gathered is sent, and its home hears of it, when
+// nobody writes any more.
+func TestGatheredGetsOld(t *testing.T) {
+	_, _, cs := metered(t, 2)
+	f := onNode(t, cs[0], "f", 0)
+	want := gathered(t, f.Writer())
+	eventually(t, "another node sees it", func() bool { return bytes.Equal(read(t, cs[1], f.Ino()), want) })
+	closed(t, f)
+}
+
+// TestGatheredOfUnlinkedFile: a file without a name is written as any other, and
+// nothing of it is left.
+func TestGatheredOfUnlinkedFile(t *testing.T) {
+	j, _, cs := metered(t, 2)
+	f := onNode(t, cs[0], "f", 1)
+	w := f.Writer()
+	must(t, 10)(w.WriteAt(ctx, pattern(10), 0))
+	if _, err := cs[0].Unlink(ctx, metadata.RootIno, "f"); err != nil {
+		t.Fatal(err)
+	}
+	must(t, 10)(w.WriteAt(ctx, pattern(10), 10))
+	p := make([]byte, 100)
+	if n, err := f.ReadAt(ctx, p, 0); n != 20 || err != nil {
+		t.Errorf("read %d, %v", n, err)
+	}
+	must(t, 10)(w.WriteAt(ctx, pattern(10), 20))
+	if err := w.Close(ctx); err != nil {
+		t.Error(err)
+	}
+	j.gone(t, f.Ino())
+	j.noObjects(t)
+}
+
+// TestGatheredThatFails: each of those who wrote what could not be written is
+// told once, by whatever he calls next; nobody else is.
+func TestGatheredThatFails(t *testing.T) {
+	for name, next := range map[string]func(w *fsclient.Writer) error{
+		"write":   func(w *fsclient.Writer) error { _, err := w.WriteAt(ctx, []byte("x"), 1000); return err },
+		"through": func(w *fsclient.Writer) error { _, err := w.Through(ctx, []byte("x"), 1000); return err },
+		"append":  func(w *fsclient.Writer) error { _, err := w.Append(ctx, []byte("x")); return err },
+		"flush":   func(w *fsclient.Writer) error { return w.Flush(ctx) },
+		"sync":    func(w *fsclient.Writer) error { return w.Sync(ctx) },
+		"close":   func(w *fsclient.Writer) error { return w.Close(ctx) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			_, ms, cs := metered(t, 2)
+			f := onNode(t, cs[0], "f", 1)
+			a, b, other := f.Writer(), f.Writer(), f.Writer()
+			must(t, 400)(a.WriteAt(ctx, pattern(400), 0))
+			ms[1].set(syscall.EIO, nil)
+			must(t, 300)(a.WriteAt(ctx, pattern(300), 400))
+			must(t, 300)(b.WriteAt(ctx, pattern(300), 700))
+			if n, err := f.ReadAt(ctx, make([]byte, 1000), 0); n != 400 || err != nil {
+				t.Errorf("a reader gets %d, %v, want the 400 that are there", n, err)
+			}
+			ms[1].set(nil, nil)
+			if err := other.Flush(ctx); err != nil {
+				t.Errorf("who wrote nothing is told %v", err)
+			}
+			for _, w := range []*fsclient.Writer{a, b} {
+				if err := next(w); !errors.Is(err, syscall.EIO) {
+					t.Errorf("a writer is told %v, want EIO", err)
+				}
+				if err := w.Flush(ctx); err != nil {
+					t.Errorf("and again %v", err)
+				}
+			}
+		})
+	}
+}
+
+// TestGatheredWithoutRoom: a node with little space is written to as it comes, so
+// that the write itself says when there is none.
+func TestGatheredWithoutRoom(t *testing.T) {
+	_, ms, cs := metered(t, 2)
+	f := onNode(t, cs[0], "f", 1)
+	w := f.Writer()
+	ms[1].full.Store(true)
+	must(t, 100)(w.WriteAt(ctx, pattern(100), 0))
+	must(t, 100)(w.WriteAt(ctx, pattern(100), 100))
+	ms[1].set(syscall.ENOSPC, nil)
+	if n, err := w.WriteAt(ctx, pattern(100), 200); n != 0 || !errors.Is(err, syscall.ENOSPC) {
+		t.Errorf("wrote %d, %v, want ENOSPC", n, err)
+	}
+	if n, err := w.Append(ctx, pattern(100)); n != 0 || !errors.Is(err, syscall.ENOSPC) {
+		t.Errorf("appended %d, %v, want ENOSPC", n, err)
+	}
+	if s := cs[0].Stats(); s.Gathered != 0 {
+		t.Errorf("%d bytes were gathered", s.Gathered)
+	}
+	closed(t, f)
+}
+
+// TestWritesOverlap: who writes in sequence waits for no node until as much is
+// under way as may be.
+func TestWritesOverlap(t *testing.T) {
+	_, ms, cs := metered(t, 2)
+	f := onNode(t, cs[0], "f", 1)
+	w := f.Writer()
+	const size, parcel = 64 << 10, 512 << 10
+	want := pattern(8 * parcel)
+	put := func(from, to int) {
+		for off := from; off < to; off += size {
+			must(t, size)(w.WriteAt(ctx, want[off:][:size], int64(off)))
+		}
+	}
+	put(0, size)
+	gate := make(chan struct{})
+	ms[1].set(nil, gate)
+	put(size, 2*parcel)
+	canceled, cancel := context.WithCancel(ctx)
+	cancel()
+	if n, err := w.WriteAt(canceled, want[2*parcel:][:size], 2*parcel); n != 0 || !errors.Is(err, syscall.EINTR) {
+		t.Errorf("with two under way: %d, %v, want EINTR", n, err)
+	}
+	if err := w.Flush(canceled); !errors.Is(err, syscall.EINTR) {
+		t.Errorf("an interrupted flush: %v, want EINTR", err)
+	}
+	close(gate)
+	put(2*parcel, len(want))
+	if err := w.Close(ctx); err != nil {
+		t.Error(err)
+	}
+	if got := read(t, cs[1], f.Ino()); !bytes.Equal(got, want) {
+		t.Error("other bytes")
+	}
+}
+
+// TestLargeWritesAreNotGathered: a large write has arrived when it returns, and
+// what was gathered before it, too.
+func TestLargeWritesAreNotGathered(t *testing.T) {
+	j, _, cs := metered(t, 2)
+	f := onNode(t, cs[0], "f", 1)
+	w := f.Writer()
+	want := pattern(1<<20 + 1000)
+	copy(want, gathered(t, w))
+	before := cs[0].Stats().Gathered
+	must(t, 1<<20)(w.WriteAt(ctx, want[1000:], 1000))
+	if got := j.object(t, 1, f.Ino(), len(want)); !bytes.Equal(got, want) || cs[0].Stats().Gathered != before {
+		t.Errorf("%d bytes have arrived, or other ones; %+v", len(got), cs[0].Stats())
+	}
+	closed(t, f)
+}
+
+// TestGatheredIsBounded: many files that are written in sequence take as many
+// buffers as there are, and the others are written all the same.
+func TestGatheredIsBounded(t *testing.T) {
+	_, _, cs := metered(t, 1)
+	const files = 200
+	var fs []*fsclient.File
+	var ws []*fsclient.Writer
+	for k := range files {
+		fs = append(fs, onNode(t, cs[0], fmt.Sprint("f", k), 0))
+		ws = append(ws, fs[k].Writer())
+	}
+	most := int64(0)
+	for k := range 5 {
+		for _, w := range ws {
+			must(t, 100)(w.WriteAt(ctx, pattern(500)[k*100:][:100], int64(k*100)))
+		}
+		most = max(most, cs[0].Stats().Gathering)
+	}
+	if most == 0 || most*(512<<10) > fsclient.WriteMemory {
+		t.Errorf("%d buffers", most)
+	}
+	for k, w := range ws {
+		if err := w.Close(ctx); err != nil {
+			t.Error(err)
+		}
+		if got := read(t, cs[0], fs[k].Ino()); !bytes.Equal(got, pattern(500)) {
+			t.Fatalf("file %d: %d bytes", k, len(got))
+		}
+	}
+	if s := cs[0].Stats(); s.Gathering != 0 {
+		t.Errorf("%+v", s)
+	}
+}
+
+// TestWritersAgainstBytes: whatever several writers of a node do with a file, in
+// turn, is what a slice of bytes has; now and then another node looks.
+func TestWritersAgainstBytes(t *testing.T) {
+	seed := uint64(time.Now().UnixNano())
+	t.Logf("seed %d", seed)
+	rng := rand.New(rand.NewPCG(seed, 0))
+	_, _, cs := metered(t, 3)
+	a, err := cs[0].Create(ctx, metadata.RootIno, "f", metadata.New{Mode: syscall.S_IFREG | 0o644, Layout: metadata.Layout{ChunkSize: 64 << 10}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := open(t, cs[0], a.Ino)
+	ws := []*fsclient.Writer{f.Writer(), f.Writer()}
+	var want []byte
+	next := 0
+	put := func(p []byte, off int) {
+		want = append(want, make([]byte, max(off+len(p)-len(want), 0))...)
+		copy(want[off:], p)
+	}
+	bytesOf := pattern(1 << 20)
+	for step := range 600 {
+		w := ws[rng.IntN(2)]
+		size := rng.IntN(3000) + 1
+		if rng.IntN(20) == 0 {
+			size = rng.IntN(700<<10) + 1
+		}
+		p := bytesOf[rng.IntN(len(bytesOf)-size):][:size]
+		switch k := rng.IntN(100); {
+		case k < 60:
+			must(t, len(p))(w.WriteAt(ctx, p, int64(next)))
+			put(p, next)
+			next += len(p)
+		case k < 75:
+			must(t, len(p))(w.Append(ctx, p))
+			put(p, len(want))
+		case k < 80:
+			next = rng.IntN(4 << 20)
+		case k < 83:
+			must(t, len(p))(w.Through(ctx, p, int64(next)))
+			put(p, next)
+			next += len(p)
+		case k < 86:
+			size := rng.IntN(len(want) + 1000)
+			if _, err := cs[0].Truncate(ctx, a.Ino, int64(size)); err != nil {
+				t.Fatal(err)
+			}
+			want = append(want[:min(size, len(want))], make([]byte, max(size-len(want), 0))...)
+		case k < 92:
+			off := rng.IntN(len(want) + 1)
+			q := make([]byte, 100<<10)
+			n, err := f.ReadAt(ctx, q, int64(off))
+			if err != nil || !bytes.Equal(q[:n], want[off:min(len(want), off+len(q))]) {
+				t.Fatalf("step %d: %d bytes at %d of %d, %v, or other ones", step, n, off, len(want), err)
+			}
+		case k < 97:
+			if got, err := cs[0].Getattr(ctx, a.Ino); err != nil || got.Size != int64(len(want)) {
+				t.Fatalf("step %d: %d bytes, %v, want %d", step, got.Size, err, len(want))
+			}
+		default:
+			if err := w.Flush(ctx); err != nil {
+				t.Fatal(err)
+			}
+			if got := read(t, cs[1], a.Ino); !bytes.Equal(got, want) {
+				t.Fatalf("step %d: another node reads %d bytes, want %d, or other ones", step, len(got), len(want))
+			}
+		}
+	}
+	for _, w := range ws {
+		if err := w.Flush(ctx); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := read(t, cs[2], a.Ino); !bytes.Equal(got, want) {
+		t.Error("other bytes at the end")
+	}
+	closed(t, f)
+}
