@@ -19,7 +19,8 @@ import (
 var streamFigure = figure{
 	name: "stream",
 	about: "one process on node 0 reads or writes a large file in pieces of 1 MiB, striped over four nodes or (local) on its own (a sealed one of 60 MiB, again and again); native is one process with as many bytes in files on " +
-		"the disk, bare sockets are a client that gets the same bytes by sendfile from a server without FUSE, or sends them to one that writes them to four files on the disk",
+		"the disk, bare sockets are a client that gets the same bytes by sendfile from a server without FUSE, or sends them to one that writes them to four files on the disk; " +
+		"raw FUSE is the least that a FUSE server can do, which writes each request to a file on the disk",
 	run: stream,
 }
 
@@ -165,10 +166,16 @@ func (b *bench) streamLocalWrites(ctx context.Context, size int64) error {
 	if err := unix.Setxattr(dir, "user.bivouac.layout", []byte("local"), 0); err != nil {
 		return fmt.Errorf("layout of %s: %w", dir, err)
 	}
+	raw, err := newRawSink(b)
+	if err != nil {
+		return err
+	}
+	defer raw.close()
 	const row = "write, local"
 	err = b.interleave(ctx,
 		arm{armBivouac, func(context.Context, int) error { return b.streamWrite(row, armBivouac, dir, size) }},
-		arm{armNative, func(context.Context, int) error { return b.streamWrite(row, armNative, b.home, size) }})
+		arm{armNative, func(context.Context, int) error { return b.streamWrite(row, armNative, b.home, size) }},
+		arm{armRaw, func(context.Context, int) error { return b.streamWrite(row, armRaw, raw.dir, size) }})
 	b.aim(row, "MB/s", ">= 0.80")
 	return err
 }

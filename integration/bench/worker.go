@@ -75,6 +75,10 @@ func worker(args []string) error {
 		return manyRead(args[1], args[2] == "direct")
 	case op == "raw" && len(args) == 3:
 		return serveRaw(args[1], args[2])
+	case op == "raw-sink" && len(args) == 3:
+		return serveRawSink(args[1], args[2])
+	case op == "piece-write" && len(args) == 5:
+		return pieceWorker(args[1], args[2:])
 	case op == "bare-server" && len(args) == 3:
 		return bareServer(args[1], args[2])
 	case op == "bare-client" && len(args) == 4:
