@@ -113,6 +113,14 @@ func (f *File) gatherSome(ctx context.Context, w *Writer, p []byte, off int64) (
 	t := &f.tail
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	if !t.goesOn(off) {
+		t.mu.Unlock()
+		err := f.arrive(ctx)
+		t.mu.Lock()
+		if err != nil {
+			return 0, err
+		}
+	}
 	if t.buf == nil {
 		t.mu.Unlock()
 		b, err := f.buffer(ctx, off)
@@ -124,9 +132,7 @@ func (f *File) gatherSome(ctx context.Context, w *Writer, p []byte, off int64) (
 	}
 	n := min(len(p), t.limit()-len(t.buf))
 	t.buf = append(t.buf, p[:n]...)
-	if off != atEnd {
-		t.next = off + int64(n)
-	}
+	t.next = behind(off, n)
 	if !slices.Contains(t.by, w) {
 		t.by = append(t.by, w)
 	}
@@ -135,6 +141,26 @@ func (f *File) gatherSome(ctx context.Context, w *Writer, p []byte, off int64) (
 	}
 	f.c.stats.gathered.Add(int64(n))
 	return n, nil
+}
+
+// goesOn reports whether what is written at off is right behind all that has not
+// arrived, so that none of it is written over; t.mu is held.
+func (t *tail) goesOn(off int64) bool {
+	switch n := len(t.flying); {
+	case t.buf != nil:
+		return off == behind(t.off, len(t.buf))
+	case n > 0:
+		return off == behind(t.flying[n-1].off, len(t.flying[n-1].buf))
+	}
+	return true
+}
+
+// behind is the offset after n bytes at off.
+func behind(off int64, n int) int64 {
+	if off == atEnd {
+		return atEnd
+	}
+	return off + int64(n)
 }
 
 // limit is how much buf takes: it ends where a chunk may; t.mu is held.

@@ -404,6 +404,37 @@ func TestWritesOverlap(t *testing.T) {
 	}
 }
 
+// TestLaterWriteWins: what would be written over something that is on its way
+// waits for that, also where it is in sequence with a write in between.
+func TestLaterWriteWins(t *testing.T) {
+	_, ms, cs := metered(t, 2)
+	f := onNode(t, cs[0], "f", 1)
+	a, b := f.Writer(), f.Writer()
+	const size = 1 << 10
+	must(t, size)(a.WriteAt(ctx, make([]byte, size), 0))
+	gate := make(chan struct{})
+	ms[1].set(nil, gate)
+	for off := size; off < 512<<10; off += size { // one parcel is on its way, and nothing else
+		must(t, size)(a.WriteAt(ctx, make([]byte, size), int64(off)))
+	}
+	canceled, cancel := context.WithCancel(ctx)
+	cancel()
+	if n, err := b.WriteAt(canceled, pattern(200<<10), 0); n != 0 || !errors.Is(err, syscall.EINTR) {
+		t.Errorf("a large write over it: %d, %v, want EINTR", n, err)
+	}
+	if n, err := a.WriteAt(canceled, pattern(size), 200<<10); n != 0 || !errors.Is(err, syscall.EINTR) {
+		t.Errorf("a small write behind that, over it: %d, %v, want EINTR", n, err)
+	}
+	close(gate)
+	must(t, size)(a.WriteAt(ctx, pattern(size), 200<<10))
+	if err := errors.Join(a.Close(ctx), b.Flush(ctx)); err != nil {
+		t.Error(err)
+	}
+	if got := read(t, cs[1], f.Ino())[200<<10:][:size]; !bytes.Equal(got, pattern(size)) {
+		t.Error("an earlier write stands")
+	}
+}
+
 // TestLargeWritesAreNotGathered: a large write has arrived when it returns, and
 // what was gathered before it, too.
 func TestLargeWritesAreNotGathered(t *testing.T) {
