@@ -42,10 +42,12 @@ type Job struct {
 	VerifyReads bool `json:"verify_reads,omitempty"`
 	// KernelView is whether datasets get kernel views: KernelViewOff, or "" where
 	// they can.
-	KernelView string        `json:"kernel_view,omitempty"`
-	Seed       uint64        `json:"seed"`
-	Datasets   []DatasetSpec `json:"datasets,omitempty"`
-	StageOut   []OutSpec     `json:"stage_out,omitempty"`
+	KernelView string `json:"kernel_view,omitempty"`
+	// Debug is that the log has a line for every request of the mount.
+	Debug    bool          `json:"debug,omitempty"`
+	Seed     uint64        `json:"seed"`
+	Datasets []DatasetSpec `json:"datasets,omitempty"`
+	StageOut []OutSpec     `json:"stage_out,omitempty"`
 	// Wait is how long the job's first task waits: "manifest", "all" or "none".
 	Wait string `json:"wait,omitempty"`
 	// StartTimeout is how long to wait for the other hosts, in seconds; 0 is 60.

@@ -50,6 +50,9 @@ func runDaemon(ctx context.Context, file string, leash *daemon.Leash) error {
 	if err != nil {
 		return err
 	}
+	if job.Debug {
+		log.Logger.SetLevel(logrus.DebugLevel)
+	}
 	var start daemon.Start
 	if err := leash.Receive(&start); err != nil {
 		return err

@@ -111,6 +111,7 @@ func (n *node) openMount(start daemon.Start) error {
 		n.covers.lost(inos)
 	})
 	d.SetTrace(n.trace)
+	n.trace(nil)
 	go func() {
 		defer close(n.ended)
 		n.mount.Serve()
@@ -122,19 +123,39 @@ func (n *node) openMount(start daemon.Start) error {
 	return nil
 }
 
-// trace has the mount tell to of every request.
+// trace has the mount tell to of every request; nil ends that. At the level of
+// debugging all of them are logged, always.
 func (n *node) trace(to func(daemon.TraceLine)) {
-	if to == nil {
+	debug := n.log.Logger.IsLevelEnabled(logrus.DebugLevel)
+	if to == nil && !debug {
 		n.mount.Trace(nil)
 		return
 	}
+	log := n.log.WithField("part", "mount")
 	n.mount.Trace(func(r mount.Request) {
-		l := daemon.TraceLine{At: r.At, Op: r.Op, Ino: r.Ino, Pid: r.Pid, What: r.What, Took: r.Took}
-		if r.Error != nil {
-			l.Error = r.Error.Error()
+		if debug {
+			logRequest(log, r)
 		}
-		to(l)
+		if to != nil {
+			to(traceLine(r))
+		}
 	})
+}
+
+func traceLine(r mount.Request) daemon.TraceLine {
+	l := daemon.TraceLine{At: r.At, Op: r.Op, Ino: r.Ino, Pid: r.Pid, What: r.What, Took: r.Took}
+	if r.Error != nil {
+		l.Error = r.Error.Error()
+	}
+	return l
+}
+
+func logRequest(log *logrus.Entry, r mount.Request) {
+	log = log.WithFields(logrus.Fields{"ino": r.Ino, "pid": r.Pid, "what": r.What, "took": r.Took})
+	if r.Error != nil {
+		log = log.WithError(r.Error)
+	}
+	log.Debug(r.Op)
 }
 
 // virtual is the content of a file of .bivouac.

@@ -62,6 +62,7 @@ configuration. End it with: bivouac down --dir D`,
 	c.Flags().StringVar(&serveRate, "serve-rate", "", "most bytes a second that each node sends others of what they read (default: no bound)")
 	c.Flags().BoolVar(&cfg.VerifyReads, "verify-reads", false, "compare what is read of datasets on other nodes with what was staged")
 	c.Flags().StringVar(&view, "kernel-view", "auto", "auto or off: whether the kernel reads small files that are on the node by itself, where it can")
+	c.Flags().BoolVar(&cfg.Debug, "debug", false, "log a line for every request of the mounts")
 	c.Flags().Uint64Var(&cfg.Seed, "seed", 0, "seed of the placement of files")
 	c.Flags().DurationVar(&cfg.Timeout, "timeout", time.Minute, "longest time to come up")
 	c.Flags().BoolVar(&asJSON, "json", false, "print the nodes as JSON")

@@ -35,6 +35,7 @@ type Config struct {
 	Rate, ServeRate int64
 	VerifyReads     bool   // daemon.Job's
 	KernelView      string // daemon.Job's
+	Debug           bool   // daemon.Job's
 	Seed            uint64 // of placement
 	Datasets        []daemon.DatasetSpec
 	StageOut        []daemon.OutSpec
@@ -161,7 +162,7 @@ func (l *launch) job(i int) *daemon.Job {
 	home := filepath.Join(hidden(l.cfg.Dir), "node"+strconv.Itoa(i))
 	j := &daemon.Job{
 		Version: daemon.JobVersion, ID: "local", UID: uint32(os.Getuid()), GID: uint32(os.Getgid()),
-		Self: metadata.NodeID(i), Addrs: l.addrs, Capacity: l.cfg.Capacity, Rate: l.cfg.Rate, ServeRate: l.cfg.ServeRate, VerifyReads: l.cfg.VerifyReads, KernelView: l.cfg.KernelView, Seed: l.cfg.Seed,
+		Self: metadata.NodeID(i), Addrs: l.addrs, Capacity: l.cfg.Capacity, Rate: l.cfg.Rate, ServeRate: l.cfg.ServeRate, VerifyReads: l.cfg.VerifyReads, KernelView: l.cfg.KernelView, Debug: l.cfg.Debug, Seed: l.cfg.Seed,
 		Datasets: l.cfg.Datasets, StageOut: l.cfg.StageOut,
 		StartTimeout: int(l.cfg.Timeout / time.Second), Created: metadata.TimeOf(time.Now()),
 	}

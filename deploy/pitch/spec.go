@@ -161,12 +161,8 @@ var knownOptions = map[string]func(string) error{
 	"capacity":   perNode("on each node"),
 	"rate":       perNode("a second, on each node"),
 	"serve-rate": perNode("a second, on each node"),
-	"verify": func(v string) error {
-		if v != "reads" {
-			return errors.New("want reads")
-		}
-		return nil
-	},
+	"verify":     only("reads"),
+	"log":        only("debug"),
 	"kernel-view": func(v string) error {
 		_, err := daemon.ParseKernelView(v)
 		return err
@@ -209,6 +205,16 @@ func checkOption(k, v string) error {
 	return nil
 }
 
+// only accepts one value.
+func only(want string) func(string) error {
+	return func(v string) error {
+		if v != want {
+			return fmt.Errorf("want %s", want)
+		}
+		return nil
+	}
+}
+
 func sortedKeys[V any](m map[string]V) []string {
 	keys := make([]string, 0, len(m))
 	for k := range m {
@@ -247,6 +253,9 @@ func (s *Spec) KernelView() string {
 	v, _ := daemon.ParseKernelView(s.Opts["kernel-view"]) // it was checked; not given is none
 	return v
 }
+
+// Debug is whether the log has a line for every request of the mount.
+func (s *Spec) Debug() bool { return s.Opts["log"] == "debug" }
 
 func (s *Spec) size(key string) int64 {
 	n, err := ParseSize(s.Opts[key])

@@ -48,7 +48,7 @@ func TestCheckOptions(t *testing.T) {
 	t.Chdir(d)
 	t.Setenv("XDG_CACHE_HOME", "/cache")
 	got, err := CheckOptions([]string{d + "/set.tar,index=off", "tree:images,index=cache", "./set.tar:other"},
-		[]string{"ckpt:" + d + "/out/run7", "./logs//:out", "a:b:" + d}, "wait=all,capacity=400G,seed=42,rate=200M,serve-rate=1G,verify=reads", nil)
+		[]string{"ckpt:" + d + "/out/run7", "./logs//:out", "a:b:" + d}, "wait=all,capacity=400G,seed=42,rate=200M,serve-rate=1G,verify=reads,log=debug", nil)
 	want := Spec{
 		V: 1,
 		StageIn: []daemon.DatasetSpec{
@@ -57,7 +57,7 @@ func TestCheckOptions(t *testing.T) {
 			{Source: d + "/set.tar", Name: "other", Options: stagein.Options{Cache: "/cache/bivouac"}},
 		},
 		StageOut: []daemon.OutSpec{{From: "ckpt", To: d + "/out/run7"}, {From: "logs", To: d + "/out"}, {From: "a:b", To: d}},
-		Opts:     map[string]string{"wait": "all", "capacity": "400G", "seed": "42", "rate": "200M", "serve-rate": "1G", "verify": "reads"},
+		Opts:     map[string]string{"wait": "all", "capacity": "400G", "seed": "42", "rate": "200M", "serve-rate": "1G", "verify": "reads", "log": "debug"},
 	}
 	if err != nil || !reflect.DeepEqual(got, want) {
 		t.Fatalf("CheckOptions = %+v, %v, want %+v", got, err, want)
@@ -119,8 +119,9 @@ func TestCheckOptionsRefuses(t *testing.T) {
 		{out: "ckpt:" + d + "/new", access: deny, want: "cannot write in " + d},
 		{opts: "wait", want: "not KEY=VALUE"},
 		{opts: "wait=soon", want: "manifest, all or none"},
-		{opts: "colour=red", want: "capacity, kernel-view, rate, seed, serve-rate, start-timeout, verify, wait"},
+		{opts: "colour=red", want: "capacity, kernel-view, log, rate, seed, serve-rate, start-timeout, verify, wait"},
 		{opts: "verify=writes", want: "want reads"},
+		{opts: "log=info", want: "want debug"},
 		{opts: "capacity=lots", want: "no size"},
 		{opts: "capacity=1K", want: "1M or more"},
 		{opts: "rate=1000", want: "1M or more, a second"},

@@ -4,6 +4,8 @@ import (
 	"bufio"
 	"encoding/json"
 	"os"
+	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -61,4 +63,48 @@ func TestTrace(t *testing.T) {
 		t.Errorf("trace, interrupted: %v", err)
 	}
 	c.fails([]string{"nothing is up in"}, "trace", "--dir", c.path("nothing"))
+}
+
+// TestDebug: the log has a line for every request, also while somebody listens
+// and after.
+func TestDebug(t *testing.T) {
+	t.Parallel()
+	c := pitch(t, "1", "--debug")
+	logged := func(want ...string) {
+		t.Helper()
+		log, err := os.ReadFile(filepath.Join(c.dir, ".bivouac", "node0", "log"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for line := range strings.Lines(string(log)) {
+			if !slices.ContainsFunc(want, func(w string) bool { return !strings.Contains(line, w) }) {
+				return
+			}
+		}
+		t.Errorf("the log has no line with %q", want)
+	}
+	write(t, c.node("0", "scratch", "a file"), []byte("twelve bytes"))
+	logged("level=debug", "msg=create", `what="a file"`)
+	logged("level=debug", "msg=write", "what=0+12", "took=")
+	cmd := c.command("trace", "--dir", c.dir)
+	errs, err := cmd.StderrPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := bufio.NewReader(errs).ReadString('\n'); err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Process.Signal(syscall.SIGINT); err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Wait(); err != nil {
+		t.Errorf("trace, interrupted: %v", err)
+	}
+	if _, err := os.Lstat(c.node("0", "scratch", "no file")); err == nil {
+		t.Fatal("there is a file that was not made")
+	}
+	logged("level=debug", "msg=lookup", `what="no file"`, `error="no such file or directory"`)
 }
