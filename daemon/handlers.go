@@ -196,6 +196,7 @@ func (d *Daemon) dataHandlers() map[wire.Op]rpc.Handler {
 		wire.OpRead:        d.handleRead,
 		wire.OpReadSummed:  d.handleReadSummed,
 		wire.OpWriteSummed: d.handleWriteSummed,
+		wire.OpParcels:     d.handleParcels,
 		wire.OpWrite: func(ctx context.Context, r *rpc.Request, _ *rpc.Response) error {
 			var q wire.WriteReq
 			if err := q.Parse(r.Body); err != nil {

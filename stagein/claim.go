@@ -7,6 +7,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/bivouacfs/bivouac/datapath"
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/metadata/cluster"
 )
@@ -17,6 +18,9 @@ type Others interface {
 	Claim(ctx context.Context, to metadata.NodeID, c Claim) (granted []bool, err error)
 	// Put writes all of p at off of the object of ino on a node.
 	Put(ctx context.Context, to metadata.NodeID, ino metadata.Ino, p []byte, off int64) error
+	// PutAll writes whole pieces of files on a node, as
+	// datapath.ParcelWriter has it.
+	PutAll(ctx context.Context, to metadata.NodeID, ps []datapath.Parcel) (errs []error, err error)
 	// Landed tells a node what has become of what it granted.
 	Landed(ctx context.Context, to metadata.NodeID, l Landing) error
 }

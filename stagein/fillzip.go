@@ -116,6 +116,7 @@ func (c *carrier) unzip(src *stretch, begin, end int64) error {
 	defer z.close()
 	for _, x := range c.parcels {
 		it, at := x.item(), x.at
+		x.alone = true // what is unpacked may be large
 		err := z.member(it, x.end(), func() error {
 			return z.data(it, func(b []byte, p *source.Piece) error {
 				c.put(x, p, at, b)

@@ -3,6 +3,7 @@ package stagein
 import (
 	"cmp"
 	"errors"
+	"io"
 	"slices"
 	"sync"
 
@@ -342,6 +343,11 @@ type parcel struct {
 	sum   summer
 	read  bool // all of it
 	there bool // all of it is put
+
+	alone  bool            // it goes by itself, as it comes
+	packed int64           // bytes in data
+	data   [][]byte        // what was read of it
+	held   []*source.Piece // where each of data lies
 }
 
 // carrier brings neighbours, in one go.
@@ -350,6 +356,7 @@ type carrier struct {
 	parcels []*parcel
 	next    int // the first that was not all read
 	puts    errgroup.Group
+	loads   map[metadata.NodeID]*load // that are being packed
 
 	mu  sync.Mutex
 	bad map[*parcel]error // guarded by mu
@@ -365,19 +372,43 @@ func (c *carrier) bring(n uint32) error {
 	for _, x := range c.parcels {
 		end = max(end, x.end())
 	}
-	c.bad = make(map[*parcel]error)
+	c.bad, c.loads = make(map[*parcel]error), make(map[metadata.NodeID]*load)
 	c.puts.SetLimit(max(c.f.cfg.Workers/2, 1))
 	if c.parcels[0].zip != (manifest.Zip{}) {
 		err = c.unzip(src, from, end)
 	} else {
-		err = src.pieces(c.f.ctx, c.f.bufs.in, from, end-from, c.take)
+		err = c.read(src, from, end)
 	}
+	c.flush()
 	_ = c.puts.Wait() // bad says what failed
 	for _, x := range c.parcels {
 		x.there = err == nil && x.read && c.bad[x] == nil
 		err = errors.Join(err, c.bad[x])
 	}
 	return src.end(err)
+}
+
+// read reads the bytes [from, end) of an archive.
+func (c *carrier) read(src *stretch, from, end int64) error {
+	r := source.ReadRegion(c.f.ctx, src.file, src.name, from, end, c.f.bufs.in, readAhead)
+	defer r.Close()
+	for {
+		if !r.Ready() {
+			c.flush()
+		}
+		p, err := r.Next()
+		if err == io.EOF {
+			return src.same()
+		}
+		if err != nil {
+			return err
+		}
+		err = c.take(p)
+		p.Release()
+		if err != nil {
+			return err
+		}
+	}
 }
 
 // take hands what was read to those who are to have it.
@@ -416,8 +447,18 @@ func (c *carrier) fail(x *parcel, err error) {
 	c.bad[x] = err
 }
 
+// put hands b, which lies in p and at in the archive, to who is to have it.
 func (c *carrier) put(x *parcel, p *source.Piece, at int64, b []byte) {
+	if !x.alone {
+		c.pack(x, p, b)
+		return
+	}
 	x.sum.write(b)
+	c.putAlone(x, p, at, b)
+}
+
+// putAlone is put for a part of a parcel.
+func (c *carrier) putAlone(x *parcel, p *source.Piece, at int64, b []byte) {
 	p.Hold()
 	c.puts.Go(func() error {
 		defer p.Release()

@@ -12,6 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/bivouacfs/bivouac/datapath"
+	"github.com/bivouacfs/bivouac/datapath/wire"
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/metadata/cluster"
 )
@@ -27,6 +29,10 @@ type camp struct {
 	claims func(to metadata.NodeID, c Claim) error   // before a claim
 	landed func(to metadata.NodeID, l Landing) error // before a landing
 	sent   func(n int)                               // before n bytes go to another node
+	loads  func(ps []datapath.Parcel)                // before they go to another node together
+	alone  func()                                    // before something goes there alone
+	parcel func(p *datapath.Parcel) error            // what becomes of one of them there
+	lost   func() error                              // of all of them, on their way
 }
 
 func newCamp(j *job) *camp {
@@ -40,7 +46,8 @@ func newCamp(j *job) *camp {
 // again is a camp like c in which nobody is yet.
 func (c *camp) again() *camp {
 	n := newCamp(c.j)
-	n.claims, n.landed, n.sent = c.claims, c.landed, c.sent
+	n.claims, n.landed, n.sent, n.loads = c.claims, c.landed, c.sent, c.loads
+	n.alone, n.parcel, n.lost = c.alone, c.parcel, c.lost
 	return n
 }
 
@@ -78,10 +85,49 @@ func (c *camp) Claim(ctx context.Context, to metadata.NodeID, q Claim) ([]bool, 
 }
 
 func (c *camp) Put(ctx context.Context, to metadata.NodeID, ino metadata.Ino, p []byte, off int64) error {
+	if c.alone != nil {
+		c.alone()
+	}
+	return c.put(ctx, to, ino, p, off)
+}
+
+func (c *camp) put(ctx context.Context, to metadata.NodeID, ino metadata.Ino, p []byte, off int64) error {
 	if c.sent != nil {
 		c.sent(len(p))
 	}
 	return c.j.target.Put(ctx, to, ino, p, off)
+}
+
+func (c *camp) PutAll(ctx context.Context, to metadata.NodeID, ps []datapath.Parcel) ([]error, error) {
+	if c.loads != nil {
+		c.loads(ps)
+	}
+	if c.lost != nil {
+		if err := c.lost(); err != nil {
+			return nil, err
+		}
+	}
+	errs := make([]error, len(ps))
+	for i := range ps {
+		p := &ps[i]
+		if err := c.badParcel(p); err != nil {
+			errs[i] = err
+			continue
+		}
+		errs[i] = c.put(ctx, to, p.Ino, bytes.Join(p.Data, nil), p.Off)
+	}
+	return errs, nil
+}
+
+// badParcel is what a node would say of a parcel that is not what was sent.
+func (c *camp) badParcel(p *datapath.Parcel) error {
+	if c.parcel != nil {
+		if err := c.parcel(p); err != nil {
+			return err
+		}
+	}
+	h := wire.ParcelHead{Ino: p.Ino, Off: p.Off, Len: uint32(p.Len()), Sum: p.Sum}
+	return h.Check(bytes.Join(p.Data, nil))
 }
 
 func (c *camp) Landed(ctx context.Context, to metadata.NodeID, l Landing) error {

@@ -75,8 +75,8 @@ func ctxErrno(ctx context.Context) syscall.Errno {
 	return syscall.ETIMEDOUT
 }
 
-// statusOf is the errno of a handler's error; ok is false where it has none.
-func statusOf(err error) (status syscall.Errno, ok bool) {
+// StatusOf is the errno of a handler's error; ok is false where it has none.
+func StatusOf(err error) (status syscall.Errno, ok bool) {
 	switch {
 	case err == nil:
 		return 0, true

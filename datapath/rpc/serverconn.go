@@ -292,7 +292,7 @@ func (t *task) handle(ctx context.Context) (err error) {
 // reply sends what the handler made of the request.
 func (t *task) reply(err error) error {
 	c, resp := t.c, &t.resp
-	status, ok := statusOf(err)
+	status, ok := StatusOf(err)
 	if !ok {
 		c.s.cfg.Log.WithFields(logrus.Fields{"peer": c.peer, "op": t.h.Op.String()}).WithError(err).
 			Warn("error without an errno")

@@ -121,6 +121,7 @@
 //	read-summed   60   ReadReq      SumResp + data
 //	write-summed  61   SummedWriteReq + data   -
 //	recollect     62   RecollectReq RecollectResp
+//	parcels       63   ParcelsReq + data   ParcelsResp
 //	64 and above       JSON, and data where the op says so
 //
 // A reply to any op of the namespace whose status is EREMOTE has the body
@@ -175,6 +176,9 @@
 //	SpaceResp    8 capacity, 8 used, 8 free, 8 objects
 //	ReadReq      8 ino, 8 offset, 4 length
 //	WriteReq     8 ino, 8 offset
+//	ParcelsReq   4 count, (8 ino, 8 offset, 4 length, 16 xxh3-128)…: the
+//	             bytes stand in the data one behind the other
+//	ParcelsResp  4 count, 2 status…
 //	TruncateReq  8 ino, 8 size
 //	OpenReq      8 run, 8 ticket, 8 ino
 //	CreateOpenReq  8 run, 8 ticket, CreateReq

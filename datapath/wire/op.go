@@ -113,6 +113,9 @@ const (
 // that was lost with its connection, after that was drained.
 const OpRecollect Op = 62
 
+// OpParcels writes many small pieces of datasets.
+const OpParcels Op = 63
+
 // FirstControl is the first op whose body is JSON.
 const FirstControl Op = 64
 
@@ -176,7 +179,7 @@ var opNames = [MaxOp]string{
 	OpSectionMake: "section-make", OpSectionFill: "section-fill", OpSectionChange: "section-change",
 	OpSectionReport: "section-report", OpNames: "names",
 	OpLookupLease: "lookup-lease", OpGetattrLease: "getattr-lease", OpRevoke: "revoke",
-	OpDrain: "drain", OpRecollect: "recollect", OpReadSummed: "read-summed", OpWriteSummed: "write-summed",
+	OpDrain: "drain", OpRecollect: "recollect", OpReadSummed: "read-summed", OpWriteSummed: "write-summed", OpParcels: "parcels",
 	OpReport: "report", OpPropose: "propose", OpStage: "stage", OpStagePoll: "stage-poll",
 	OpStagePart: "stage-part", OpStageSeam: "stage-seam", OpManifest: "manifest", OpStageIn: "stage-in",
 	OpStageOut: "stage-out", OpStatus: "status", OpStageAbort: "stage-abort",
@@ -219,7 +222,7 @@ func (o Op) Repeatable() bool {
 	switch o {
 	case OpLookup, OpReadDir, OpGetattr, OpReadlink, OpGetxattr, OpListxattr, OpNames, OpLookupLease, OpGetattrLease,
 		OpLock, OpTestLock, OpRecollect, OpRead, OpReadSummed, OpSpace, OpData, OpAllocated,
-		OpSetattr, OpOpen, OpAppend, OpWrite, OpWriteSummed, OpTruncate, OpRemoveObject, OpAllocate, OpPunch:
+		OpSetattr, OpOpen, OpAppend, OpWrite, OpWriteSummed, OpParcels, OpTruncate, OpRemoveObject, OpAllocate, OpPunch:
 		return true
 	}
 	return false
@@ -230,7 +233,7 @@ func (o Op) Repeatable() bool {
 // they wait for, nor a node's report that it lives.
 func (o Op) Purpose() Purpose {
 	switch o {
-	case OpRead, OpWrite, OpReadSummed, OpWriteSummed, OpStage, OpStagePoll, OpStagePart, OpStageSeam, OpStageIn, OpStageOut, OpStageAbort, OpManifest,
+	case OpRead, OpWrite, OpReadSummed, OpWriteSummed, OpParcels, OpStage, OpStagePoll, OpStagePart, OpStageSeam, OpStageIn, OpStageOut, OpStageAbort, OpManifest,
 		OpCensus, OpObjects, OpGone, OpNamed, OpDropPages, OpEntrust:
 		return PurposeBulk
 	case OpPrepare, OpCommit, OpAbort, OpOutcome, OpMoves, OpClimb,

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -111,6 +112,34 @@ func TestBuggyPeer(t *testing.T) {
 				t.Fatalf("node %d: %s: %d bytes, %v", i, p, len(got), err)
 			}
 		}
+	}
+}
+
+// TestHostileParcels: a parcel that is not what was sent, or not of a dataset, is
+// refused by itself; lengths that do not add up, as a whole.
+func TestHostileParcels(t *testing.T) {
+	c := Start(t, Config{Nodes: 2})
+	to := c.Nodes[1].Peers().To(0)
+	good, bad := []byte("what was sent"), []byte("what was not sent")
+	ino := func(seq uint32) metadata.Ino { return metadata.SealedIno(9, 0, seq) }
+	q := wire.ParcelsReq{Heads: []wire.ParcelHead{
+		{Ino: ino(1), Len: uint32(len(bad)), Sum: wire.ParcelSum(good)},
+		{Ino: metadata.LiveIno(0, 99), Len: uint32(len(good)), Sum: wire.ParcelSum(good)},
+		{Ino: ino(2), Off: -1, Len: uint32(len(good)), Sum: wire.ParcelSum(good)},
+		{Ino: ino(3), Off: 5, Len: uint32(len(good)), Sum: wire.ParcelSum(good)},
+	}}
+	call := rpc.Call{Op: wire.OpParcels, Body: q.Append(nil), Data: [][]byte{bad, good, good, good}}
+	if err := to.Do(context.Background(), &call); err != nil {
+		t.Fatal(err)
+	}
+	var r wire.ParcelsResp
+	want := []syscall.Errno{syscall.EBADMSG, syscall.EINVAL, syscall.EINVAL, 0}
+	if err := r.Parse(call.Reply); err != nil || !slices.Equal(r.Status, want) {
+		t.Errorf("%v, %v, want %v", r.Status, err, want)
+	}
+	call.Data = call.Data[:3]
+	if err := to.Do(context.Background(), &call); !errors.Is(err, syscall.EPROTO) {
+		t.Errorf("three parcels' bytes for four: %v, want EPROTO", err)
 	}
 }
 

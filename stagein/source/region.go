@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"sync"
+	"sync/atomic"
 	"syscall"
 )
 
@@ -17,7 +18,8 @@ type Region struct {
 	pool   *Pool
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
-	queue  chan *ahead // closed at the end of the region; as long as it may read ahead
+	queue  chan *ahead           // closed at the end of the region; as long as it may read ahead
+	first  atomic.Pointer[ahead] // that Ready has taken out of queue; nil if none
 }
 
 // ahead is a read that is under way.
@@ -74,8 +76,11 @@ func (r *Region) drop(a *ahead) {
 // Next returns the next piece, which the caller releases; io.EOF at the end of
 // the region.
 func (r *Region) Next() (*Piece, error) {
-	a, ok := <-r.queue
-	if !ok {
+	a := r.first.Swap(nil)
+	if a == nil {
+		a = <-r.queue
+	}
+	if a == nil {
 		return nil, io.EOF
 	}
 	<-a.done
@@ -88,9 +93,36 @@ func (r *Region) Next() (*Piece, error) {
 	return a.piece, nil
 }
 
-// Close stops reading and waits until no read is under way.
+// Ready reports whether Next has nothing to wait for.
+func (r *Region) Ready() bool {
+	a := r.first.Load()
+	if a == nil {
+		var more bool
+		select {
+		case a, more = <-r.queue:
+			if !more {
+				return true
+			}
+			r.first.Store(a)
+		default:
+			return false
+		}
+	}
+	select {
+	case <-a.done:
+		return true
+	default:
+		return false
+	}
+}
+
+// Close stops reading and waits until no read is under way. A Next may be in
+// progress, a Ready not.
 func (r *Region) Close() {
 	r.cancel()
+	if a := r.first.Swap(nil); a != nil {
+		r.drop(a)
+	}
 	for a := range r.queue {
 		r.drop(a)
 	}

@@ -195,6 +195,9 @@ func TestRegionReadsOnce(t *testing.T) {
 		r := ReadRegion(context.Background(), bytes.NewReader(data), "f", 512, int64(len(data)), pool, depth)
 		got := []byte{}
 		for {
+			for n := len(got) % 3; n > 0; n-- {
+				_ = r.Ready() // or not: who asks changes nothing
+			}
 			p, err := r.Next()
 			if err == io.EOF {
 				break
@@ -227,6 +230,36 @@ func TestRegionReadsOnce(t *testing.T) {
 		}
 	}
 }
+
+// TestRegionReady: a read that is over, and the end, are not to be waited for; a
+// read that goes on is.
+func TestRegionReady(t *testing.T) {
+	let, began := make(chan struct{}), make(chan struct{}, 8)
+	f := readerFunc(func(p []byte, off int64) (int, error) {
+		began <- struct{}{}
+		<-let
+		return len(p), nil
+	})
+	r := ReadRegion(context.Background(), f, "f", 0, 100, NewPool(1, 1024), 2)
+	defer r.Close()
+	<-began
+	if r.Ready() {
+		t.Error("a read that goes on is said to be over")
+	}
+	close(let)
+	p, err := r.Next()
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.Release()
+	if _, err := r.Next(); err != io.EOF || !r.Ready() {
+		t.Errorf("at the end: %v, ready %v", err, r.Ready())
+	}
+}
+
+type readerFunc func(p []byte, off int64) (int, error)
+
+func (f readerFunc) ReadAt(p []byte, off int64) (int, error) { return f(p, off) }
 
 func TestOSWalk(t *testing.T) {
 	dir := t.TempDir()

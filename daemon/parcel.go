@@ -1,0 +1,56 @@
+package daemon
+
+import (
+	"context"
+	"fmt"
+	"syscall"
+
+	"github.com/bivouacfs/bivouac/datapath"
+	"github.com/bivouacfs/bivouac/datapath/rpc"
+	"github.com/bivouacfs/bivouac/datapath/wire"
+	"github.com/bivouacfs/bivouac/metadata"
+)
+
+// PutAll implements stagein.Others.
+func (o others) PutAll(ctx context.Context, to metadata.NodeID, ps []datapath.Parcel) (errs []error, err error) {
+	t := target{d: o.d}
+	w, ok := t.store(to).(datapath.ParcelWriter)
+	if !ok {
+		return nil, fmt.Errorf("parcels to node %d: %w", to, syscall.ENOTSUP)
+	}
+	err = t.unlessLost(ctx, to, func() (err error) {
+		errs, err = w.WriteParcels(ctx, ps)
+		return err
+	})
+	return errs, err
+}
+
+// handleParcels stores small pieces of datasets, each if it is what was sent. One
+// that is not, or for which there is no room, does not keep the others out.
+func (d *Daemon) handleParcels(ctx context.Context, r *rpc.Request, resp *rpc.Response) error {
+	var q wire.ParcelsReq
+	if err := q.Parse(r.Body); err != nil {
+		return err
+	}
+	status := make([]syscall.Errno, len(q.Heads))
+	err := q.Split(r.Data, func(i int, h *wire.ParcelHead, b []byte) {
+		if err := d.storeParcel(ctx, h, b); err != nil {
+			var known bool
+			if status[i], known = rpc.StatusOf(err); !known {
+				d.log.WithError(err).WithField("peer", r.Peer).Warn("error without an errno")
+			}
+		}
+	})
+	resp.Body = wire.ParcelsResp{Status: status}.Append(nil)
+	return err
+}
+
+func (d *Daemon) storeParcel(ctx context.Context, h *wire.ParcelHead, b []byte) error {
+	if !h.Ino.Sealed() {
+		return fmt.Errorf("inode %v is of no dataset: %w", h.Ino, syscall.EINVAL)
+	}
+	if err := h.Check(b); err != nil {
+		return err
+	}
+	return d.write(ctx, h.Ino, b, h.Off)
+}

@@ -1,0 +1,32 @@
+package datapath
+
+import (
+	"context"
+
+	"github.com/bivouacfs/bivouac/metadata"
+)
+
+// Parcel is a whole piece of a dataset, on its way to the node that is to have it.
+type Parcel struct {
+	Ino  metadata.Ino
+	Off  int64    // in that node's object
+	Data [][]byte // its bytes, one behind the other
+	Sum  [16]byte // the xxh3-128 of them
+}
+
+// Len is how many bytes it has.
+func (p *Parcel) Len() (n int64) {
+	for _, b := range p.Data {
+		n += int64(len(b))
+	}
+	return n
+}
+
+// ParcelWriter is an optional power of a Writer: many small pieces in one call.
+type ParcelWriter interface {
+	// WriteParcels writes all of each of ps, which are at most
+	// wire.MaxParcels with at most wire.MaxData bytes. Each is compared with its
+	// sum where it arrives. errs has an error for each, nil for one that is
+	// written; with err it is not known which are. It keeps nothing of ps.
+	WriteParcels(ctx context.Context, ps []Parcel) (errs []error, err error)
+}

@@ -1,0 +1,106 @@
+package stagein
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+
+	"github.com/bivouacfs/bivouac/datapath"
+	"github.com/bivouacfs/bivouac/datapath/wire"
+)
+
+// TestSmallTravelTogether: what a read brings goes to each node in one message, but
+// for the members that the read cuts.
+func TestSmallTravelTogether(t *testing.T) {
+	const members, nodes = 1000, 4
+	archive := large(t, members)
+	want, err := twin(archive)
+	if err != nil {
+		t.Fatal(err)
+	}
+	j := runJob(archive, nodes)
+	j.lim.piece, j.runSize, j.memory = 64<<10, 256<<10, 1<<20
+	var reads, messages, parcels atomic.Int64
+	var once sync.Once
+	j.order = func(int) { once.Do(func() { j.fs.onRead = func(string, int64) { reads.Add(1) } }) }
+	j.camp.loads = func(ps []datapath.Parcel) {
+		n := int64(0)
+		for i := range ps {
+			n += ps[i].Len()
+		}
+		if n > wire.MaxData || len(ps) > wire.MaxParcels {
+			t.Errorf("%d parcels of %d bytes in a message", len(ps), n)
+		}
+		messages.Add(1)
+		parcels.Add(int64(len(ps)))
+	}
+	j.camp.alone = func() { messages.Add(1) }
+	got, err := j.run(context.Background())
+	if err != nil {
+		t.Fatal(err)
+	}
+	checkTree(t, got, want)
+	// The two halves of a member that was cut may go alone.
+	if most := reads.Load() * (nodes - 1 + 2); messages.Load() > most {
+		t.Errorf("%d messages after %d reads, want %d at the most", messages.Load(), reads.Load(), most)
+	}
+	if parcels.Load() < members/2 {
+		t.Errorf("%d parcels of %d members", parcels.Load(), members)
+	}
+}
+
+// TestOneBadParcel: one that cannot be stored, or does not arrive as it was, is
+// fetched by who is to have it; the others of its message are there.
+func TestOneBadParcel(t *testing.T) {
+	archive := large(t, 200)
+	want, err := twin(archive)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, no := range []error{syscall.EBADMSG, syscall.ENOSPC} {
+		j := runJob(archive, 3)
+		var n, bad atomic.Int64
+		j.camp.parcel = func(*datapath.Parcel) error {
+			if n.Add(1)%3 == 0 {
+				bad.Add(1)
+				return no
+			}
+			return nil
+		}
+		got, err := j.run(context.Background())
+		if err != nil {
+			t.Fatalf("%v: %v", no, err)
+		}
+		checkTree(t, got, want)
+		if bad.Load() == 0 {
+			t.Errorf("%v: no parcel was bad", no)
+		}
+	}
+}
+
+// TestWholeLoadLost: so it is when a message as a whole cannot be sent.
+func TestWholeLoadLost(t *testing.T) {
+	archive := large(t, 200)
+	want, err := twin(archive)
+	if err != nil {
+		t.Fatal(err)
+	}
+	j := runJob(archive, 3)
+	var n atomic.Int64
+	j.camp.lost = func() error {
+		if n.Add(1)%2 == 0 {
+			return syscall.ECONNRESET
+		}
+		return nil
+	}
+	got, err := j.run(context.Background())
+	if err != nil {
+		t.Fatal(err)
+	}
+	checkTree(t, got, want)
+	if n.Load() < 2 {
+		t.Errorf("%d messages", n.Load())
+	}
+}
