@@ -82,6 +82,7 @@ func (f *Fill) Landed(l Landing) error {
 	if len(l.Sums) != len(l.Pieces) {
 		return fmt.Errorf("%d sums of %d pieces: %w", len(l.Sums), len(l.Pieces), syscall.EINVAL)
 	}
+	var all []arrival
 	for i, id := range l.Pieces {
 		p := id.piece()
 		f.mu.Lock()
@@ -90,32 +91,50 @@ func (f *Fill) Landed(l Landing) error {
 		if fl == nil || !fl.claimed || fl.by != l.By || fl.birth != l.Birth {
 			continue // was given up
 		}
-		err := errReleased
-		if len(l.Sums[i]) > 0 {
-			err = f.landed(p, l.Sums[i])
+		a, err := f.arrival(p, l.Sums[i])
+		if err != nil {
+			f.land(p, fl, err)
+			continue
 		}
-		f.land(p, fl, err)
+		a.fl = fl
+		all = append(all, a)
+	}
+	if len(all) == 0 {
+		return nil
+	}
+	err := f.journal.addAll(all)
+	for _, a := range all {
+		if err == nil {
+			f.got(a.piece, a.n)
+		}
+		f.land(a.piece, a.fl, err)
 	}
 	return nil
 }
 
-// landed writes into the journal that a piece is here.
-func (f *Fill) landed(p piece, sum []byte) error {
+// arrival is a piece of which the journal is to say that it is here.
+type arrival struct {
+	piece
+	sum [16]byte
+	n   int64 // bytes
+	fl  *flight
+}
+
+func (f *Fill) arrival(p piece, sum []byte) (arrival, error) {
+	if len(sum) == 0 {
+		return arrival{}, errReleased
+	}
 	_, a, err := f.cfg.Files.Origin(p.ino)
 	if err != nil {
-		return err
+		return arrival{}, err
 	}
 	m, _ := f.cfg.Watch()
 	s := spreadOf(m, a)
 	if len(sum) != 16 || len(s.order) == 0 || p.chunk >= s.pieces() {
-		return fmt.Errorf("inode %v has no piece %d with a sum of %d bytes: %w", p.ino, p.chunk, len(sum), errReleased)
-	}
-	if err := f.journal.add(p, [16]byte(sum)); err != nil {
-		return err
+		return arrival{}, fmt.Errorf("inode %v has no piece %d with a sum of %d bytes: %w", p.ino, p.chunk, len(sum), errReleased)
 	}
 	_, n, _ := s.at(p.chunk, f.cfg.Self)
-	f.got(p, n)
-	return nil
+	return arrival{piece: p, sum: [16]byte(sum), n: n}, nil
 }
 
 // release gives up what the nodes have claimed that gone names.

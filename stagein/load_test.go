@@ -2,6 +2,7 @@ package stagein
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -102,5 +103,59 @@ func TestWholeLoadLost(t *testing.T) {
 	checkTree(t, got, want)
 	if n.Load() < 2 {
 		t.Errorf("%d messages", n.Load())
+	}
+}
+
+// writes counts those of a journal, and can fail.
+type writes struct {
+	journalFile
+	n     int
+	fails error
+}
+
+func (w *writes) WriteAt(p []byte, off int64) (int, error) {
+	w.n++
+	if w.fails != nil {
+		return 0, w.fails
+	}
+	return w.journalFile.WriteAt(p, off)
+}
+
+// TestLandingIsOneWrite: what lands together is in the journal by one write; if that
+// fails, none of it is here.
+func TestLandingIsOneWrite(t *testing.T) {
+	_, f, mine := oneFill(t, large(t, 100))
+	w := &writes{journalFile: f.journal.f, fails: syscall.ENOSPC}
+	f.journal.f = w
+	land := func() error {
+		l := Landing{By: 1, Birth: 7}
+		c := Claim{By: 1, Birth: 7}
+		for i, p := range mine {
+			c.Pieces, l.Pieces = append(c.Pieces, idOf(p)), append(l.Pieces, idOf(p))
+			sum := [16]byte{byte(i + 1)}
+			l.Sums = append(l.Sums, sum[:])
+		}
+		l.Sums[1] = nil // could not be brought
+		if granted := f.Claim(c); !slices.Contains(granted, true) {
+			t.Fatal("nothing is granted")
+		}
+		return f.Landed(l)
+	}
+	if err := land(); err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range mine {
+		if f.have.has(p) {
+			t.Fatalf("%v is here, but not in the journal", p)
+		}
+	}
+	w.n, w.fails = 0, nil
+	if err := land(); err != nil || w.n != 1 {
+		t.Fatalf("%v, %d writes of %d pieces, want one", err, w.n, len(mine))
+	}
+	for i, p := range mine {
+		if f.have.has(p) != (i != 1) {
+			t.Errorf("piece %d is here: %v", i, f.have.has(p))
+		}
 	}
 }

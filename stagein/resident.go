@@ -105,9 +105,15 @@ const (
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
+// journalFile is the part of an os.File that is written.
+type journalFile interface {
+	io.WriterAt
+	io.Closer
+}
+
 type journal struct {
 	mu  sync.Mutex
-	f   *os.File           // guarded by mu
+	f   journalFile        // guarded by mu
 	off int64              // guarded by mu; where the next entry goes
 	has map[piece][16]byte // guarded by mu; sums by piece, where they are wanted at hand
 }
@@ -180,15 +186,25 @@ func entryOf(p piece, sum [16]byte) []byte {
 }
 
 func (j *journal) add(p piece, sum [16]byte) error {
-	e := entryOf(p, sum)
+	return j.addAll([]arrival{{piece: p, sum: sum}})
+}
+
+// addAll adds entries in one write. If it fails, none of them counts.
+func (j *journal) addAll(all []arrival) error {
+	b := make([]byte, 0, len(all)*journalEntry)
+	for i := range all {
+		b = append(b, entryOf(all[i].piece, all[i].sum)...)
+	}
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	if _, err := j.f.WriteAt(e, j.off); err != nil {
+	if _, err := j.f.WriteAt(b, j.off); err != nil {
 		return fmt.Errorf("journal: %w", err)
 	}
-	j.off += journalEntry
-	if j.has != nil {
-		j.has[p] = sum
+	j.off += int64(len(b))
+	for i := range all {
+		if j.has != nil {
+			j.has[all[i].piece] = all[i].sum
+		}
 	}
 	return nil
 }
