@@ -14,6 +14,7 @@ import (
 const (
 	dirtyLazy = 32 << 20  // bytes of which the kernel is not told to write them
 	dirtyMost = 256 << 20 // bytes of which nobody has seen that they are written
+	dirtyStep = 4 << 20   // bytes of which the kernel is told at a time
 )
 
 // writeBacker is what dirty needs of the store.
@@ -24,7 +25,7 @@ type writeBacker interface {
 
 // dirty is what was staged lately, the oldest first.
 type dirty struct {
-	lazy, most int64
+	lazy, most, step int64
 
 	mu      sync.Mutex
 	fresh   stretches // guarded by mu; written
@@ -67,15 +68,15 @@ func (d *dirty) wrote(ctx context.Context, to writeBacker, ino metadata.Ino, off
 	}
 	d.mu.Lock()
 	d.fresh.push(stretch{ino, off, n})
-	start := d.fresh.over(d.lazy)
+	var start []stretch
+	if d.fresh.bytes >= d.lazy+d.step {
+		start = d.fresh.over(d.lazy)
+	}
 	d.started.push(start...)
-	await := d.started.over(d.most - d.lazy)
+	await := d.started.over(d.most - d.lazy - d.step)
 	d.mu.Unlock()
-	for _, s := range start {
-		err := source.Low(func() error { return to.StartWriteBack(ctx, s.ino, s.off, s.n) })
-		if err != nil {
-			return err
-		}
+	if err := startAll(ctx, to, start); err != nil {
+		return err
 	}
 	for _, s := range await {
 		if err := to.AwaitWriteBack(ctx, s.ino, s.off, s.n); err != nil {
@@ -83,4 +84,20 @@ func (d *dirty) wrote(ctx context.Context, to writeBacker, ino metadata.Ino, off
 		}
 	}
 	return nil
+}
+
+// startAll has stretches written, with the lowest priority: to have that, and to give
+// it back, costs as much as to start one of them.
+func startAll(ctx context.Context, to writeBacker, all []stretch) error {
+	if len(all) == 0 {
+		return nil
+	}
+	return source.Low(func() error {
+		for _, s := range all {
+			if err := to.StartWriteBack(ctx, s.ino, s.off, s.n); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
 }

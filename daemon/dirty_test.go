@@ -49,6 +49,18 @@ func TestDirty(t *testing.T) {
 	if n := len(to.awaited); n != 21 || q.fresh.bytes+q.started.bytes != 0 {
 		t.Errorf("%d awaited, %d bytes left, want 21 and 0", n, q.fresh.bytes+q.started.bytes)
 	}
+	q, to = dirty{lazy: 30, most: 90, step: 20}, &disk{}
+	for i := range metadata.Ino(20) {
+		if err := q.wrote(t.Context(), to, i, 0, 10); err != nil {
+			t.Fatal(err)
+		}
+		if n := len(to.started); n%2 != 0 {
+			t.Errorf("%d started, want two at a time", n)
+		}
+		if all := q.fresh.bytes + q.started.bytes; all > q.most {
+			t.Errorf("%d bytes wait, want %d at the most", all, q.most)
+		}
+	}
 	to.fails = syscall.EIO
 	if err := q.wrote(t.Context(), to, 22, 0, 1000); !errors.Is(err, syscall.EIO) {
 		t.Errorf("a disk that fails: %v, want EIO", err)

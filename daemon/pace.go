@@ -15,7 +15,7 @@ func (d *Daemon) pace() {
 	if d.stageRate != nil {
 		d.cfg.Source = source.Paced(d.cfg.Source, func(n int64) error { return d.stageRate.Take(d.ctx, n) })
 	}
-	d.dirty.lazy, d.dirty.most = dirtyLazy, dirtyMost
+	d.dirty.lazy, d.dirty.most, d.dirty.step = dirtyLazy, dirtyMost, dirtyStep
 	d.log.WithField("dirty_bytes", int64(dirtyMost)).Info("staged bytes that are not on the disk yet are bounded")
 	if d.job.Rate > 0 || d.job.ServeRate > 0 {
 		d.log.WithField("rate", d.job.Rate).WithField("serve_rate", d.job.ServeRate).Info("bytes a second are bounded; 0 is no bound")

@@ -72,7 +72,7 @@ func (osFS) Open(path string, flags int) (File, error) {
 		fd, err := unix.Open(path, os.O_RDWR|unix.O_CLOEXEC|flags, 0o600)
 		switch err {
 		case nil:
-			return osFile{os.NewFile(uintptr(fd), path)}, nil
+			return osFile{os.NewFile(uintptr(fd), path), fd}, nil
 		case unix.EINTR:
 		default:
 			return nil, &fs.PathError{Op: "open", Path: path, Err: err}
@@ -117,7 +117,10 @@ func (osFS) Disk(dir string) (Disk, error) {
 	return Disk{ID: st.Dev, Size: int64(s.Blocks) * s.Bsize, Free: int64(s.Bavail) * s.Bsize}, nil
 }
 
-type osFile struct{ *os.File }
+type osFile struct {
+	*os.File
+	fd int // File.Fd asks the kernel something at each call
+}
 
 func (f osFile) Stat() (Stat, error) {
 	i, err := f.File.Stat()

@@ -30,7 +30,7 @@ func (f osFile) AwaitWriteBack(off, n int64) error {
 
 func (f osFile) syncRange(off, n int64, flags int) error {
 	for {
-		switch err := unix.SyncFileRange(int(f.Fd()), off, n, flags); err {
+		switch err := unix.SyncFileRange(f.fd, off, n, flags); err {
 		case unix.EINTR:
 		case unix.ENOSYS, unix.ESPIPE, unix.EINVAL, unix.EOPNOTSUPP: // the file system has nothing of the kind
 			return nil
