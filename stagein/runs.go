@@ -390,7 +390,7 @@ func (c *carrier) bring(n uint32) error {
 
 // read reads the bytes [from, end) of an archive.
 func (c *carrier) read(src *stretch, from, end int64) error {
-	r := source.ReadRegion(c.f.ctx, src.file, src.name, from, end, c.f.bufs.in, readAhead)
+	r := source.ReadRegionNear(c.f.ctx, src.file, src.name, from, end, c.f.bufs.in, readAhead)
 	defer r.Close()
 	for {
 		if !r.Ready() {

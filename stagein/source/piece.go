@@ -13,6 +13,9 @@ type Pool struct {
 	room chan struct{} // a token for each buffer that may be out
 	help chan struct{} // a token for each batch that may be unpacked beside one for each archive
 
+	// quick counts the reads in a row that came at once, from memory as it seems.
+	quick atomic.Int32
+
 	mu   sync.Mutex
 	free [][]byte // guarded by mu
 }
@@ -32,6 +35,21 @@ func (p *Pool) Get(ctx context.Context) (*Piece, error) {
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
+	return p.piece(), nil
+}
+
+// tryGet is Get for who does not wait; nil if all are out.
+func (p *Pool) tryGet() *Piece {
+	select {
+	case p.room <- struct{}{}:
+		return p.piece()
+	default:
+		return nil
+	}
+}
+
+// piece makes one with the buffer that was used last, for which there is room.
+func (p *Pool) piece() *Piece {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	q := &Piece{pool: p}
@@ -41,7 +59,7 @@ func (p *Pool) Get(ctx context.Context) (*Piece, error) {
 		q.buf = make([]byte, p.size)
 	}
 	q.refs.Store(1)
-	return q, nil
+	return q
 }
 
 // Room is how many buffers there may be.

@@ -16,6 +16,8 @@ type Region struct {
 	f      io.ReaderAt
 	name   string
 	pool   *Pool
+	near   bool            // see ReadRegionNear
+	ctx    context.Context // ends with Close
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
 	queue  chan *ahead           // closed at the end of the region; as long as it may read ahead
@@ -26,16 +28,22 @@ type Region struct {
 type ahead struct {
 	piece *Piece
 	err   error
-	done  chan struct{}
+	done  chan struct{} // nil if it is left to Next
+	off   int64         // then: where, and how much
+	n     int
 }
 
 // ReadRegion begins to read [off, end) of f; at most depth reads are under way
 // or waiting to be taken. Close must be called.
 func ReadRegion(ctx context.Context, f io.ReaderAt, name string, off, end int64, pool *Pool, depth int) *Region {
-	ctx, cancel := context.WithCancel(ctx)
-	r := &Region{f: f, name: name, pool: pool, cancel: cancel, queue: make(chan *ahead, max(depth-1, 0))}
+	return readRegion(ctx, f, name, off, end, pool, depth, false)
+}
+
+func readRegion(ctx context.Context, f io.ReaderAt, name string, off, end int64, pool *Pool, depth int, near bool) *Region {
+	r := &Region{f: f, name: name, pool: pool, near: near, queue: make(chan *ahead, max(depth-1, 0))}
+	r.ctx, r.cancel = context.WithCancel(ctx)
 	r.wg.Add(1)
-	go r.run(ctx, off, end)
+	go r.run(r.ctx, off, end)
 	return r
 }
 
@@ -43,6 +51,12 @@ func (r *Region) run(ctx context.Context, off, end int64) {
 	defer r.wg.Done()
 	defer close(r.queue)
 	for off < end {
+		if r.near && r.pool.atOnce() {
+			n := int(min(int64(r.pool.size), end-off))
+			r.queue <- &ahead{off: off, n: n} // Close or Next takes it
+			off += int64(n)
+			continue
+		}
 		a := &ahead{done: make(chan struct{})}
 		p, err := r.pool.Get(ctx)
 		if err != nil {
@@ -63,11 +77,13 @@ func (r *Region) run(ctx context.Context, off, end int64) {
 func (r *Region) fill(a *ahead) {
 	defer r.wg.Done()
 	defer close(a.done)
-	a.err = ReadFull(r.f, r.name, a.piece.B, a.piece.Off)
+	r.read(a)
 }
 
 func (r *Region) drop(a *ahead) {
-	<-a.done
+	if a.done != nil {
+		<-a.done
+	}
 	if a.piece != nil {
 		a.piece.Release()
 	}
@@ -83,7 +99,11 @@ func (r *Region) Next() (*Piece, error) {
 	if a == nil {
 		return nil, io.EOF
 	}
-	<-a.done
+	if a.done == nil {
+		r.here(a)
+	} else {
+		<-a.done
+	}
 	if a.err != nil {
 		if a.piece != nil {
 			a.piece.Release()
@@ -93,7 +113,7 @@ func (r *Region) Next() (*Piece, error) {
 	return a.piece, nil
 }
 
-// Ready reports whether Next has nothing to wait for.
+// Ready reports whether Next has nothing to wait for, but a read that comes at once.
 func (r *Region) Ready() bool {
 	a := r.first.Load()
 	if a == nil {
@@ -107,6 +127,12 @@ func (r *Region) Ready() bool {
 		default:
 			return false
 		}
+	}
+	if a.done == nil {
+		if a.piece == nil {
+			a.piece = r.pool.tryGet()
+		}
+		return a.piece != nil
 	}
 	select {
 	case <-a.done:
