@@ -125,7 +125,7 @@ func (d *Daemon) beginFill(ds cluster.Dataset, table *manifest.Table) error {
 
 // dropVoid removes what nodes have stored that were lost while they read parts, which
 // others have read again.
-func (d *Daemon) dropVoid(id metadata.DatasetID, void []uint16) error {
+func (d *Daemon) dropVoid(id metadata.DatasetID, void []stagein.Try) error {
 	if len(void) == 0 {
 		return nil
 	}

@@ -213,7 +213,7 @@ func (in *intake) pass(ctx context.Context) error {
 	if err := in.gatherSkips(); err != nil {
 		return err
 	}
-	in.plan.Origins.Void = in.plan.Void()
+	in.plan.Origins.Void = in.plan.Void(in.kept())
 	if err := in.keepOrigins(in.plan.Origins); err != nil {
 		return err
 	}

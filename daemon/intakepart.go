@@ -33,6 +33,7 @@ type partState struct {
 	vain     int64             // bytes of the source that were read by those that were lost
 	lost     []metadata.NodeID // they
 	pieces   []stagein.Piece   // of members that were read by several nodes
+	kept     []stagein.Try     // of tries before, what is recorded
 	brought  bool              // what it recorded is here
 }
 
@@ -53,6 +54,16 @@ func (in *intake) pieces() (all []stagein.Piece) {
 	defer in.mu.Unlock()
 	for i := range in.parts {
 		all = append(all, in.parts[i].pieces...)
+	}
+	return all
+}
+
+// kept is those of all parts.
+func (in *intake) kept() (all []stagein.Try) {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	for i := range in.parts {
+		all = append(all, in.parts[i].kept...)
 	}
 	return all
 }
@@ -206,6 +217,7 @@ func (in *intake) see(i int, s taskState) {
 	in.mu.Lock()
 	in.parts[i].progress = s.Progress
 	in.parts[i].pieces = s.Pieces
+	in.parts[i].kept = s.Kept
 	in.sumLocked()
 	in.mu.Unlock()
 	if s.Seam != nil {

@@ -45,11 +45,12 @@ type pass struct {
 type passPart struct {
 	Vain int64             `json:"vain,omitempty"` // partState.vain
 	Lost []metadata.NodeID `json:"lost,omitempty"` // partState.lost
-	// Brought says that the leader has what the part recorded. Progress and Pieces
+	// Brought says that the leader has what the part recorded. Progress, Pieces and Kept
 	// are those of the part then.
 	Brought  bool             `json:"brought,omitempty"`
 	Progress stagein.Progress `json:"progress,omitzero"`
 	Pieces   []stagein.Piece  `json:"pieces,omitempty"`
+	Kept     []stagein.Try    `json:"kept,omitempty"`
 }
 
 // newer reports whether p is to be believed before o, which may be nil.
@@ -94,7 +95,7 @@ func (in *intake) passNow() *pass {
 	for _, x := range in.parts {
 		o := passPart{Vain: x.vain, Lost: slices.Clone(x.lost)}
 		if x.brought {
-			o.Brought, o.Progress, o.Pieces = true, x.progress, x.pieces
+			o.Brought, o.Progress, o.Pieces, o.Kept = true, x.progress, x.pieces, x.kept
 		}
 		p.Parts = append(p.Parts, o)
 	}
@@ -286,7 +287,7 @@ func (in *intake) takeUp(p *pass) {
 		x := &in.parts[i]
 		x.vain, x.lost = o.Vain, o.Lost
 		if here && o.Brought {
-			x.brought, x.progress, x.pieces = true, o.Progress, o.Pieces
+			x.brought, x.progress, x.pieces, x.kept = true, o.Progress, o.Pieces, o.Kept
 		} else if p.Plan.Parts[i].Node == d.job.Self {
 			x.progress.SourceBytes = readCount(d.readFile(in.ds.ID, i)) // by an earlier run of this daemon
 		}

@@ -37,11 +37,13 @@ func (s *share) progress() stagein.Progress {
 	return stagein.Progress{}
 }
 
-func (s *share) pieces() []stagein.Piece {
+// pieces is what the share has read of members that others have read parts of, and
+// which tries before it has gone on from.
+func (s *share) pieces() ([]stagein.Piece, []stagein.Try) {
 	if r := s.running.Load(); r != nil {
-		return r.Pieces()
+		return r.Pieces(), r.Kept()
 	}
-	return nil
+	return nil, nil
 }
 
 // stageDir is where this node keeps what belongs to the staging of ds.
@@ -69,7 +71,8 @@ func (s *share) run(ctx context.Context) error {
 			return err
 		}
 	}
-	f, err := os.Create(filepath.Join(d.stageDir(s.plan.Dataset), recordsFile(s.part)))
+	records := filepath.Join(d.stageDir(s.plan.Dataset), recordsFile(s.part))
+	f, err := os.Create(tryFile(records, part.Try))
 	if err != nil {
 		return fmt.Errorf("stage-in: %w", err)
 	}
@@ -87,8 +90,14 @@ func (s *share) run(ctx context.Context) error {
 			err = e
 		}
 	}
+	if err == nil {
+		err = os.Rename(tryFile(records, part.Try), records)
+	}
 	return err
 }
+
+// tryFile is where a try writes its records until it has all of them.
+func tryFile(records string, try uint16) string { return records + ".try-" + strconv.Itoa(int(try)) }
 
 func (s *share) stage(ctx context.Context, part stagein.Part, w, skips io.Writer) error {
 	d := s.d
@@ -97,7 +106,12 @@ func (s *share) stage(ctx context.Context, part stagein.Part, w, skips io.Writer
 		return err
 	}
 	defer c.close()
+	m, before := s.lastMark(part)
+	if before != nil {
+		defer before.Close() // read only
+	}
 	sh, err := stagein.NewShare(stagein.ShareConfig{
+		Marked: s.mark(part), Resume: m, Before: before,
 		Plan: s.plan, Part: part, FS: c.of(d.cfg.Source), Map: s.plan.Map, Target: target{d, s.plan.Map.Epoch},
 		SeamIn: s.seamIn, SeamOut: s.seamOut, Records: w, Skipped: skips, Scratch: d.scratch(s.plan.Dataset), Log: d.log.WithField("dataset", s.plan.Name),
 	})

@@ -66,7 +66,7 @@ type staging struct {
 	jobs  map[metadata.DatasetID]*intake
 	ended map[metadata.DatasetID]bool // failed: a share, a seam or a write that comes late is refused
 	// void is the parts whose inodes are nobody's: who was given up may still write.
-	void map[metadata.DatasetID][]uint16
+	void map[metadata.DatasetID][]stagein.Try
 	// dropped is what of ended has been removed from this node already.
 	dropped map[metadata.DatasetID]bool
 	// asked counts, for each name, the stage-ins that this node is about to
@@ -89,7 +89,7 @@ func (s *staging) init() {
 	s.seams = make(map[seamKey]chan stagein.Seam)
 	s.jobs = make(map[metadata.DatasetID]*intake)
 	s.ended = make(map[metadata.DatasetID]bool)
-	s.void = make(map[metadata.DatasetID][]uint16)
+	s.void = make(map[metadata.DatasetID][]stagein.Try)
 	s.dropped = make(map[metadata.DatasetID]bool)
 	s.asked = make(map[string]int)
 	s.slots = make(chan struct{}, maxIntakes)
@@ -160,13 +160,13 @@ func (s *staging) refuses(ino metadata.Ino) bool {
 
 // isVoid reports whether ino is of one of the parts that are void. Number 0 is that of a
 // member of which others have parts, whichever try it was.
-func isVoid(void []uint16, ino metadata.Ino) bool {
-	return ino.Seq() > 0 && slices.Contains(void, ino.Part())
+func isVoid(void []stagein.Try, ino metadata.Ino) bool {
+	return ino.Seq() > 0 && slices.ContainsFunc(void, func(t stagein.Try) bool { return t.Number == ino.Part() && ino.Seq() > t.Kept })
 }
 
 // avoid has writes to the inodes of parts refused from now on. When it returns, none
 // is under way.
-func (s *staging) avoid(ds metadata.DatasetID, void []uint16) {
+func (s *staging) avoid(ds metadata.DatasetID, void []stagein.Try) {
 	s.fence.Lock()
 	defer s.fence.Unlock()
 	s.mu.Lock()

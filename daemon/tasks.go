@@ -50,7 +50,8 @@ type taskState struct {
 	Verify   *VerifyResult      `json:"verify,omitempty"`
 	Mended   *mendResult        `json:"mended,omitempty"`
 	Pieces   []stagein.Piece    `json:"pieces,omitempty"` // of a share that is done
-	Seam     *stagein.Seam      `json:"seam,omitempty"`   // that a share has told, if it was asked for
+	Kept     []stagein.Try      `json:"kept,omitempty"`
+	Seam     *stagein.Seam      `json:"seam,omitempty"` // that a share has told, if it was asked for
 }
 
 // abortReq ends shares of a dataset that failed. With Drop what was stored of
@@ -131,7 +132,7 @@ func (d *Daemon) prepare(from metadata.NodeID, q *taskReq, t *task) (func(contex
 			err := sh.run(ctx)
 			t.mu.Lock()
 			defer t.mu.Unlock()
-			t.state.Pieces = sh.pieces()
+			t.state.Pieces, t.state.Kept = sh.pieces()
 			return nil, err
 		}, nil
 	case q.Piece != nil:

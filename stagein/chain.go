@@ -20,6 +20,8 @@ type chain struct {
 	push *pusher
 	some bool    // there was a member, here or before
 	half *object // whose data is not whole yet
+	// marked is where the last mark is, or the chain begins.
+	marked int64
 
 	// guess makes this the chain of a speculation: its records and its seam
 	// wait in guess, which is asked to look for the seam now and then.
@@ -80,6 +82,9 @@ func (c *chain) run() error {
 			return errLanded
 		}
 		if err := c.look(); err != nil {
+			return err
+		}
+		if err := c.mark(); err != nil {
 			return err
 		}
 		c.g.Reset(c.t.pos)

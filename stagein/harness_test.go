@@ -55,6 +55,10 @@ type job struct {
 	sent    func(part int) // called when a part has given out its seam
 	free    func(metadata.NodeID) (int64, bool)
 	opts    Options
+	// config changes what a share is made of; again is asked, when one has failed, whether
+	// its part is begun again. Its records are w.
+	config  func(part int, cfg *ShareConfig)
+	again   func(part int, w *bytes.Buffer) bool
 	log     *logrus.Entry
 	skips   []Skip                    // what was left out
 	sums    map[metadata.Ino][16]byte // of members that were read in pieces
@@ -136,11 +140,16 @@ func (j *job) shares(ctx context.Context, m cluster.Map) ([]*bytes.Buffer, error
 			if j.order != nil {
 				j.order(i)
 			}
+		begin:
 			s, err := j.share(m, i, parts[i], &skips[i], seams)
 			if err != nil {
 				return err
 			}
 			err = s.Run(ctx)
+			if err != nil && j.again != nil && j.again(i, parts[i]) {
+				parts[i] = &bytes.Buffer{}
+				goto begin
+			}
 			states[i], pieces[i] = s.Progress(), s.Pieces()
 			if out := s.pool.Out(); err == nil && out != 0 {
 				return fmt.Errorf("%d buffers were not released", out)
@@ -172,7 +181,7 @@ func (j *job) share(m cluster.Map, i int, w, skips io.Writer, seams []chan []byt
 	if err := json.Unmarshal(b, &plan); err != nil {
 		return nil, err
 	}
-	s, err := NewShare(ShareConfig{
+	cfg := ShareConfig{
 		Plan: &plan, Part: plan.Parts[i], FS: j.fs, Map: m, Target: j.target, Records: w, Skipped: skips, Workers: 4, Memory: j.memory, Scratch: &manifest.Scratch{},
 		SeamIn: func(ctx context.Context) (seam Seam, err error) {
 			select {
@@ -197,7 +206,11 @@ func (j *job) share(m cluster.Map, i int, w, skips io.Writer, seams []chan []byt
 				return errors.New("two seams")
 			}
 		},
-	})
+	}
+	if j.config != nil {
+		j.config(i, &cfg)
+	}
+	s, err := NewShare(cfg)
 	if err != nil {
 		return nil, err
 	}

@@ -26,9 +26,9 @@ type Origins struct {
 	// Since is the epoch in which that began: a node that was lost afterwards has
 	// nothing of it.
 	Since metadata.Epoch `json:"since,omitempty"`
-	// Void is the numbers of parts whose inodes are nobody's: a node that was lost
-	// had begun with them.
-	Void []uint16 `json:"void,omitempty"`
+	// Void is the tries whose inodes are nobody's, after those that were kept: a node that
+	// was lost had begun with them.
+	Void []Try `json:"void,omitempty"`
 }
 
 // Origin is one source: an archive, or a directory.

@@ -45,10 +45,23 @@ func (s *Share) runPacked(ctx context.Context) error {
 	r := &region{Share: s, part: Part{End: endless}, size: endless, file: f, packed: k}
 	c := r.chain(ctx, 0)
 	c.t.more = u.Next
-	if err := c.stage(&Seam{}); err != nil {
+	stage := func() error { return c.stage(&Seam{}) }
+	if m := s.cfg.Resume; m != nil {
+		stage = func() error { return c.again(m) }
+	}
+	if err := stage(); err != nil {
 		return k.explain(err)
 	}
 	return unchanged(f, string(p.Source), was)
+}
+
+// again unpacks what comes before a mark once more, and stages what comes after it.
+func (c *chain) again(m *Mark) error {
+	if err := c.t.skip(m.At); err != nil {
+		return c.end(err)
+	}
+	c.r.packed.need, c.r.packed.some = m.Need, m.Some
+	return c.resume(m)
 }
 
 // fits refuses a member for which there is no room. A small file can unpack to

@@ -76,12 +76,19 @@ func (p *Plan) Again(part int, node metadata.NodeID) *Plan {
 	return &q
 }
 
-// Void is the numbers that inodes of tries have which were in vain.
-func (p *Plan) Void() []uint16 {
-	var all []uint16
+// Void is the tries that were in vain, but for what of them was kept.
+func (p *Plan) Void(kept []Try) []Try {
+	var all []Try
 	for _, x := range p.Parts {
-		for ; x.Try > 0; all = append(all, uint16(x.number(len(p.Parts)))) {
+		for x.Try > 0 {
 			x.Try--
+			t := Try{Number: uint16(x.number(len(p.Parts)))}
+			for _, k := range kept {
+				if k.Number == t.Number {
+					t.Kept = k.Kept
+				}
+			}
+			all = append(all, t)
 		}
 	}
 	return all

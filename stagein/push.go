@@ -29,10 +29,11 @@ type pusher struct {
 	ctx    context.Context // ends with parent, with cancel, or with the first failure
 	cancel context.CancelFunc
 	bytes  atomic.Int64
+	gen    *generation // of what is put now; changed by mark, which only a chain does
 }
 
 func (s *Share) newPusher(ctx context.Context) *pusher {
-	p := &pusher{s: s, parent: ctx}
+	p := &pusher{s: s, parent: ctx, gen: newGeneration()}
 	ctx, p.cancel = context.WithCancel(ctx)
 	p.g, p.ctx = errgroup.WithContext(ctx)
 	p.g.SetLimit(s.cfg.Workers)
@@ -48,12 +49,15 @@ func (p *pusher) put(o *object, b []byte, piece *source.Piece, pos int64) error 
 		}
 		part := b[sp.Pos-pos:][:sp.Len]
 		piece.Hold()
+		gen := p.gen
+		gen.refs.Add(1)
 		p.g.Go(func() error {
 			defer piece.Release()
 			if err := p.s.cfg.Target.Put(p.ctx, sp.Node, o.ino, part, sp.Off); err != nil {
 				return &putError{fmt.Errorf("%q to %s: %w", o.path, p.s.host(sp.Node), err)}
 			}
 			p.count(sp.Len)
+			gen.release()
 			return nil
 		})
 	}

@@ -22,13 +22,15 @@ type recorder struct {
 
 	mu  sync.Mutex
 	w   *manifest.Writer // guarded by mu
+	out io.Writer        // what w writes to
+	n   uint64           // guarded by mu; records
 	seq uint64           // guarded by mu
 }
 
 func newRecorder(s *Share, w io.Writer) *recorder {
 	return &recorder{
 		ds: s.cfg.Plan.Dataset, part: uint16(s.cfg.Part.number(len(s.cfg.Plan.Parts))), base: s.cfg.Part.Index,
-		w: manifest.NewWriter(w),
+		w: manifest.NewWriter(w), out: w,
 	}
 }
 
@@ -51,6 +53,7 @@ func (r *recorder) ino() (metadata.Ino, error) {
 func (r *recorder) add(rec manifest.Record) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	r.n++
 	return r.w.Add(rec)
 }
 

@@ -45,12 +45,21 @@ type ShareConfig struct {
 	// Scratch is where records of a tar wait until it is known that they are right.
 	Scratch *manifest.Scratch
 	Log     *logrus.Entry
+
+	// Marked, if it is not nil, is told of marks in a tar, one after the other, when
+	// the records before them have been written to Records, and flushed if that can be.
+	Marked func(Mark)
+	// Resume is where an earlier try of this part has come to, on this node, of which
+	// Before has the records; nil is at the beginning.
+	Resume *Mark
+	Before io.Reader
 }
 
 // limits are the bounds that tests make small.
 type limits struct {
-	piece int // bytes of a read
-	carry int // bytes of a cut member that travel in the seam
+	piece int   // bytes of a read
+	carry int   // bytes of a cut member that travel in the seam
+	mark  int64 // bytes between two marks
 }
 
 const (
@@ -88,6 +97,8 @@ func NewShare(cfg ShareConfig) (*Share, error) {
 		return nil, fmt.Errorf("share of part %d of %d, try %d: %w", cfg.Part.Index, len(p.Parts), cfg.Part.Try, syscall.EOVERFLOW)
 	case p.Kind != source.Tar && p.Kind != source.Many && !p.Itemized() && !p.Kind.Packed():
 		return nil, fmt.Errorf("share of a source of kind %q: %w", p.Kind, syscall.EINVAL)
+	case cfg.Resume != nil && (cfg.Before == nil || !p.marks() || !cfg.Resume.in(p, cfg.Part)):
+		return nil, fmt.Errorf("share that goes on where no mark can be, or without its records: %w", syscall.EINVAL)
 	case p.OnError == OnErrorSkip && cfg.Skipped == nil:
 		return nil, fmt.Errorf("share that skips, without a place to say what: %w", syscall.EINVAL)
 	case p.Kind == source.Dir, p.Kind == source.Many:
@@ -110,7 +121,7 @@ func NewShare(cfg ShareConfig) (*Share, error) {
 	if cfg.Workers <= 0 {
 		cfg.Workers = defaultWorkers
 	}
-	return &Share{cfg: cfg, count: new(counters), lim: limits{piece: wire.MaxData, carry: defaultCarry}}, nil
+	return &Share{cfg: cfg, count: new(counters), lim: limits{piece: wire.MaxData, carry: defaultCarry, mark: markEvery}}, nil
 }
 
 // Run stages the part. When it returns, all that it stored is stored and all
@@ -126,6 +137,9 @@ func (s *Share) Run(ctx context.Context) error {
 	s.rec = newRecorder(s, s.cfg.Records)
 	var err error
 	if s.sel, err = newSelection(s.cfg.FS, s.cfg.Plan.Options); err == nil {
+		err = s.restore()
+	}
+	if err == nil {
 		err = s.run(ctx)
 	}
 	if err == nil {

@@ -111,7 +111,11 @@
 // nothing over if it comes back (Origins.Since): those who stand in for it, or
 // it itself, fetch that from the source when the manifest is published. So the
 // bytes read are the archive, the part once more, and for a node that is given up
-// what it had. Who leads must not be lost.
+// what it had. If it is the same node, since its daemon was killed, it goes on from its
+// last Mark, every 4 MiB of a tar, before which all is stored and recorded: then only what
+// was in flight is read again, or, of a compressed tar, read and not stored. Who leads may
+// be lost, too: another goes on from the plan and the seams that the readers have told,
+// which is for package daemon to see to.
 //
 // Not a byte of the source is read twice while the guesses are right, but the
 // headers of a sample of a large archive: the first

@@ -40,8 +40,12 @@ func (s *Share) runTar(ctx context.Context) error {
 	s.ctx = ctx
 	r := &region{Share: s, part: s.cfg.Part, size: p.Size, file: f, seamIn: make(chan seamOrError, 1)}
 	var wg sync.WaitGroup
-	wg.Go(func() { r.await(ctx) })
-	err = r.run()
+	if s.cfg.Resume == nil {
+		wg.Go(func() { r.await(ctx) })
+		err = r.run()
+	} else {
+		err = r.resume(s.cfg.Resume)
+	}
 	cancel()
 	wg.Wait()
 	if err != nil {
@@ -108,6 +112,15 @@ func (r *region) run() error {
 	return c.stage(seam)
 }
 
+// resume stages what the region has after a mark.
+func (r *region) resume(m *Mark) error {
+	from := r.read(m.At)
+	defer from.Close()
+	c := r.chain(r.ctx, m.At)
+	c.t.more = from.Next
+	return c.resume(m)
+}
+
 func release(held []*source.Piece) {
 	for _, p := range held {
 		p.Release()
@@ -150,5 +163,5 @@ func (r *region) truncated(g *source.Group) error {
 
 // chain makes a chain that reads on from pos.
 func (r *region) chain(ctx context.Context, pos int64) *chain {
-	return &chain{r: r, t: tape{pos: pos}, push: r.newPusher(ctx)}
+	return &chain{r: r, t: tape{pos: pos}, marked: pos, push: r.newPusher(ctx)}
 }

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 
 	"github.com/bivouacfs/bivouac/daemon"
@@ -22,6 +23,7 @@ import (
 type gatedFS struct {
 	source.FS
 	gate  chan struct{} // closed when it is open
+	dead  chan struct{} // closed when reads that are held up fail; nil is never
 	once  sync.Once
 	bytes *atomic.Int64
 }
@@ -40,7 +42,11 @@ type gatedFile struct {
 
 func (f gatedFile) ReadAt(p []byte, off int64) (int, error) {
 	if info, err := f.Stat(); err == nil && off > info.Size/8 {
-		<-f.g.gate
+		select {
+		case <-f.g.gate:
+		case <-f.g.dead:
+			return 0, syscall.EIO
+		}
 	}
 	n, err := f.File.ReadAt(p, off)
 	f.g.bytes.Add(int64(n))

@@ -61,13 +61,18 @@ func (s *Writer) Add(r Record) error {
 	return s.err
 }
 
+// Flush writes what was added. It makes a block, so it is not for every record.
+func (s *Writer) Flush() error {
+	if s.err == nil && len(s.block) > headSize {
+		s.flush(crc32.Checksum(s.block[headSize:], castagnoli), len(s.block)-headSize)
+	}
+	return s.err
+}
+
 // Close writes what is left and the end. Nothing can be added then.
 func (s *Writer) Close() error {
-	if s.err != nil {
-		return s.err
-	}
-	if len(s.block) > headSize {
-		s.flush(crc32.Checksum(s.block[headSize:], castagnoli), len(s.block)-headSize)
+	if err := s.Flush(); err != nil {
+		return err
 	}
 	s.block = binary.BigEndian.AppendUint64(s.block, s.n)
 	s.flush(crc32.Checksum(s.block[headSize:], castagnoli), 0)

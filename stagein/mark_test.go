@@ -1,0 +1,210 @@
+package stagein
+
+import (
+	"archive/tar"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"sync"
+	"syscall"
+	"testing"
+
+	"github.com/bivouacfs/bivouac/metadata"
+)
+
+// mortal is a job whose shares die when they have put something so many times, and are
+// begun again from their last mark.
+type mortal struct {
+	*job
+	t     *testing.T
+	mu    sync.Mutex
+	left  int         // guarded by mu; puts until a share dies, which one is left to chance
+	parts []mortalOne // guarded by mu
+	went  int         // guarded by mu; tries that went on from a mark
+}
+
+type mortalOne struct {
+	try   uint16
+	mark  []byte    // the last, as JSON
+	of    uint16    // the try that it is of
+	seam  []byte    // that it has told
+	heard chan Seam // the one that it was told, for the next try
+	tries map[uint16]*bytes.Buffer
+}
+
+func newMortal(t *testing.T, j *job, lives int) *mortal {
+	m := &mortal{job: j, t: t, parts: make([]mortalOne, 16), left: lives}
+	for i := range m.parts {
+		m.parts[i].tries, m.parts[i].heard = make(map[uint16]*bytes.Buffer), make(chan Seam, 1)
+	}
+	j.config, j.again = m.begin, m.die
+	j.target = &memTarget{put: func(metadata.NodeID, metadata.Ino, int) error {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		if m.left--; m.left == 0 {
+			m.left = lives
+			return syscall.EHOSTDOWN
+		}
+		return nil
+	}}
+	return m
+}
+
+// begin makes a share go on where the last try of its part has come to.
+func (m *mortal) begin(i int, cfg *ShareConfig) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	p := &m.parts[i]
+	cfg.Part.Try = p.try
+	try := p.try
+	cfg.Marked = func(k Mark) {
+		b, err := json.Marshal(k)
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		if p.mark, p.of = b, try; err != nil {
+			m.t.Error(err)
+		}
+	}
+	if p.mark != nil {
+		cfg.Resume = new(Mark)
+		if err := json.Unmarshal(p.mark, cfg.Resume); err != nil {
+			m.t.Error(err)
+		}
+		cfg.Before = bytes.NewReader(p.tries[p.of].Bytes())
+		m.went++
+	}
+	hear := cfg.SeamIn
+	cfg.SeamIn = func(ctx context.Context) (Seam, error) {
+		select {
+		case s := <-p.heard:
+			p.heard <- s
+			return s, nil
+		default:
+		}
+		s, err := hear(ctx)
+		if err == nil {
+			p.heard <- s
+		}
+		return s, err
+	}
+	tell := cfg.SeamOut
+	cfg.SeamOut = func(ctx context.Context, s Seam) error {
+		b, err := json.Marshal(s)
+		if err != nil || p.seam == nil {
+			p.seam = b
+			return errors.Join(err, tell(ctx, s))
+		}
+		if !bytes.Equal(b, p.seam) {
+			return fmt.Errorf("seam %s, was %s", b, p.seam)
+		}
+		return nil
+	}
+}
+
+// die is the end of a try: what it has stored after its mark is nobody's.
+func (m *mortal) die(i int, w *bytes.Buffer) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	p := &m.parts[i]
+	p.tries[p.try] = bytes.NewBuffer(bytes.Clone(w.Bytes()))
+	p.try++
+	var kept []Try
+	if p.mark != nil {
+		var k Mark
+		if err := json.Unmarshal(p.mark, &k); err != nil {
+			m.t.Error(err)
+		}
+		kept = k.Kept
+	}
+	plan := *m.plan
+	plan.Parts = []Part{m.plan.Parts[i]}
+	plan.Parts[0].Try = p.try
+	void := make(map[uint16]uint32)
+	for try := range p.try {
+		x := Part{Index: uint16(i), Try: try}
+		void[uint16(x.number(len(m.plan.Parts)))] = 0
+	}
+	for _, k := range kept {
+		void[k.Number] = k.Kept
+	}
+	m.target.mu.Lock()
+	defer m.target.mu.Unlock()
+	for k := range m.target.objects {
+		if upTo, ok := void[k.ino.Part()]; ok && k.ino.Seq() > upTo {
+			delete(m.target.objects, k)
+		}
+	}
+	return p.try < 60
+}
+
+// FuzzMark: whatever a mark says, a share that is to go on from it ends.
+func FuzzMark(f *testing.F) {
+	archive := writeTar(f, tar.FormatPAX, randomMembers(rand.New(rand.NewPCG(1, 5)), tar.FormatPAX, 10))
+	f.Add([]byte(`{"at":1024,"records":1,"some":true,"kept":[{"number":0,"kept":7}]}`))
+	f.Add([]byte(`{"at":512,"mtime":5,"need":-1,"kept":[{}]}`))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		var m Mark
+		if json.Unmarshal(b, &m) != nil {
+			return
+		}
+		for _, a := range [][]byte{archive, gzipped(t, archive)} {
+			j := tarJob(a, 1)
+			j.config = func(_ int, cfg *ShareConfig) { cfg.Resume, cfg.Before = &m, bytes.NewReader(nil) }
+			_, _ = j.run(context.Background()) // which may be anything
+		}
+	})
+}
+
+// TestMarks: shares that die again and again go on from their marks, and what comes of
+// it is what there would be otherwise.
+func TestMarks(t *testing.T) {
+	went := 0
+	for seed := range uint64(24) {
+		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
+			r := rand.New(rand.NewPCG(seed, 5))
+			archive := writeTar(t, tar.FormatPAX, randomMembers(r, tar.FormatPAX, 120))
+			want, err := twin(archive)
+			if err != nil {
+				t.Fatal(err)
+			}
+			j := tarJob(archive, 1+int(seed%3))
+			if seed%4 == 3 {
+				j = tarJob(gzipped(t, archive), 1)
+			}
+			j.region, j.lim = 4096, limits{piece: 2048, carry: 1024, mark: 4096}
+			m := newMortal(t, j, 40+int(seed)*5)
+			got, err := j.run(context.Background())
+			if err != nil {
+				t.Fatal(err)
+			}
+			checkTree(t, got, want)
+			went += m.went
+		})
+	}
+	if went == 0 {
+		t.Error("no share went on from a mark")
+	}
+}
+
+// TestMarkThatIsNone: a share goes on only from what can be a mark in its part, and
+// with all records that come before it.
+func TestMarkThatIsNone(t *testing.T) {
+	archive := writeTar(t, tar.FormatPAX, randomMembers(rand.New(rand.NewPCG(1, 5)), tar.FormatPAX, 40))
+	for name, m := range map[string]Mark{
+		"no tries":     {At: 512},
+		"not aligned":  {At: 513, Kept: []Try{{}}},
+		"negative":     {At: -512, Kept: []Try{{}}},
+		"behind":       {At: int64(len(archive)) + 512, Kept: []Try{{}}},
+		"more records": {At: 512, Records: 3, Kept: []Try{{}}},
+	} {
+		j := tarJob(archive, 1)
+		j.config = func(_ int, cfg *ShareConfig) { cfg.Resume, cfg.Before = &m, bytes.NewReader(nil) }
+		if _, err := j.run(context.Background()); !errors.Is(err, syscall.EINVAL) && !errors.Is(err, syscall.EIO) && !errors.Is(err, io.ErrUnexpectedEOF) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
