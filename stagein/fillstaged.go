@@ -70,6 +70,10 @@ func (f *Fill) adopted(file io.Writer) error {
 // meanwhile waits for the same reading.
 func (f *Fill) bringPacked(m cluster.Map, p piece, n uint32) error {
 	f.mu.Lock()
+	if f.have.has(p) { // since a reading that ended before this one would begin
+		f.mu.Unlock()
+		return nil
+	}
 	u := f.unpacks[n]
 	mine := u == nil
 	if mine {
