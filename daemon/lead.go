@@ -127,6 +127,7 @@ func (d *Daemon) leadLoop(ctx context.Context) {
 			continue
 		}
 		v := d.group.View()
+		d.setView(v) // what is begun below is planned by no older one
 		for _, c := range d.duties(v, since, reports, time.Now()) {
 			if err := d.duty(ctx, c); err != nil {
 				d.log.WithError(err).Debug("proposal refused")
