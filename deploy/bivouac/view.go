@@ -22,6 +22,9 @@ import (
 
 // view has a kernel view of a dataset made; nil is that there is none.
 func (c *covers) view(ds cluster.Dataset, sum manifest.Summary) *mount.Cover {
+	if !c.awaitNoWalk() {
+		return nil
+	}
 	log, began := c.node.log.WithField("dataset", ds.Name), time.Now()
 	v := viewing{node: c.node, ds: ds, sum: sum}
 	m, err := v.make(c.ctx, c.by)
@@ -32,6 +35,31 @@ func (c *covers) view(ds cluster.Dataset, sum manifest.Summary) *mount.Cover {
 	log.WithFields(logrus.Fields{"files": sum.Files, "here": v.here, "took": time.Since(began).Round(time.Millisecond)}).
 		Info("the dataset has a kernel view: the kernel reads what is here by itself")
 	return m
+}
+
+// walkPause is how long nobody must have listed a directory before a view is put
+// over one.
+const walkPause = time.Second
+
+// awaitNoWalk waits until nobody seems to walk a tree of this node's mount: find and
+// du go back up by "..", which leads into what was mounted meanwhile, and then end
+// with ENOENT. It reports false if the mount ends before.
+func (c *covers) awaitNoWalk() bool {
+	t := time.NewTicker(walkPause)
+	defer t.Stop()
+	for before := int64(-1); ; {
+		calls := c.node.mount.Stats().Calls
+		now := calls["opendir"] + calls["readdir"] + calls["readdirplus"]
+		if now == before {
+			return true
+		}
+		before = now
+		select {
+		case <-c.ctx.Done():
+			return false
+		case <-t.C:
+		}
+	}
 }
 
 // viewing is a view that is being made.
