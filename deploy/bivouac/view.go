@@ -5,13 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"os"
 	"strings"
 	"syscall"
 	"time"
 
 	"github.com/sirupsen/logrus"
-	"golang.org/x/sys/unix"
 
 	"github.com/bivouacfs/bivouac/deploy/mounts"
 	"github.com/bivouacfs/bivouac/fsclient/mount"
@@ -71,7 +69,7 @@ type viewing struct {
 }
 
 func (v *viewing) make(ctx context.Context, by coverer) (*mount.Cover, error) {
-	near, far, err := treeSocket()
+	near, far, err := mounts.TreeSocket()
 	if err != nil {
 		return nil, err
 	}
@@ -96,21 +94,6 @@ func (v *viewing) make(ctx context.Context, by coverer) (*mount.Cover, error) {
 		return nil, errors.Join(e, err)
 	}
 	return m, err
-}
-
-// treeSocket is two ends of a socket, one for somebody else.
-func treeSocket() (near net.Conn, far *os.File, err error) {
-	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		return nil, nil, err
-	}
-	far = os.NewFile(uintptr(fds[1]), "tree")
-	f := os.NewFile(uintptr(fds[0]), "tree")
-	defer f.Close()
-	if near, err = net.FileConn(f); err != nil {
-		_ = far.Close()
-	}
-	return near, far, err
 }
 
 // tell says what is in the dataset.

@@ -76,7 +76,7 @@ type helper struct {
 // which waits for it.
 func (h helper) start(ctx context.Context) (dev *os.File, end func(), err error) {
 	ctx, cancel := context.WithTimeout(ctx, h.limit)
-	near, far, err := socketpair()
+	near, far, err := socketpair(unix.SOCK_SEQPACKET, "cover")
 	if err != nil {
 		cancel()
 		return nil, nil, err
@@ -108,13 +108,14 @@ func (h helper) start(ctx context.Context) (dev *os.File, end func(), err error)
 	return dev, end, nil
 }
 
-func socketpair() (near *net.UnixConn, far *os.File, err error) {
-	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+// socketpair is two ends of a socket of that kind, one for somebody else.
+func socketpair(kind int, name string) (near *net.UnixConn, far *os.File, err error) {
+	fds, err := unix.Socketpair(unix.AF_UNIX, kind|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return nil, nil, err
 	}
-	far = os.NewFile(uintptr(fds[1]), "cover")
-	f := os.NewFile(uintptr(fds[0]), "cover")
+	far = os.NewFile(uintptr(fds[1]), name)
+	f := os.NewFile(uintptr(fds[0]), name)
 	defer f.Close()
 	conn, err := net.FileConn(f)
 	if err != nil {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -55,6 +56,11 @@ func (v *View) validate() error {
 		err = errors.Join(err, fmt.Errorf("no store: %w", unix.EINVAL))
 	}
 	return err
+}
+
+// TreeSocket is two ends of a socket for the tree of a view: far is for the helper.
+func TreeSocket() (near *net.UnixConn, far *os.File, err error) {
+	return socketpair(unix.SOCK_STREAM, "tree")
 }
 
 // Mount has a helper, which is program's command view, make v of the tree that
