@@ -2,7 +2,6 @@ package daemon
 
 import (
 	"bufio"
-	"encoding/json"
 	"errors"
 	"io"
 	"io/fs"
@@ -33,14 +32,7 @@ func (d *Daemon) markFile(ds metadata.DatasetID, part int) string {
 func (s *share) mark(part stagein.Part) func(stagein.Mark) {
 	path, boot := s.d.markFile(s.plan.Dataset, s.part), bootID()
 	return func(m stagein.Mark) {
-		b, err := json.Marshal(marked{boot, part.Try, m})
-		if err == nil {
-			err = os.WriteFile(path+".new", b, 0o600)
-		}
-		if err == nil {
-			err = os.Rename(path+".new", path)
-		}
-		if err != nil {
+		if err := writeJSONFile(path, marked{boot, part.Try, m}); err != nil {
 			s.d.log.WithError(err).WithField("dataset", s.plan.Name).Warn("if this daemon is killed, what it has read is read again")
 		}
 	}

@@ -113,18 +113,22 @@ func (in *intake) save() error {
 // savePass is save for one who has the slot.
 func (in *intake) savePass() (*pass, error) {
 	p := in.passNow()
-	path := filepath.Join(in.d.stageDir(in.ds.ID), passFile)
-	b, err := json.Marshal(p)
+	if err := writeJSONFile(filepath.Join(in.d.stageDir(in.ds.ID), passFile), p); err != nil {
+		return nil, fmt.Errorf("stage-in: %w", err)
+	}
+	return p, nil
+}
+
+// writeJSONFile writes v to a file, which appears whole or not at all.
+func writeJSONFile(path string, v any) error {
+	b, err := json.Marshal(v)
 	if err == nil {
 		err = os.WriteFile(path+".new", b, 0o600)
 	}
 	if err == nil {
 		err = os.Rename(path+".new", path)
 	}
-	if err != nil {
-		return nil, fmt.Errorf("stage-in: %w", err)
-	}
-	return p, nil
+	return err
 }
 
 // entrust keeps how the stage-in stands on this node, and on its heirs: on others in
