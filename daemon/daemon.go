@@ -37,6 +37,7 @@
 //	          through because there is no room for it, 16 of names that are sorted
 //	201 MiB   the mount: 512 KiB for each request of the kernel (package mount), and
 //	          32 of what is gathered of writes (package fsclient)
+//	132 MiB   the covers and kernel views of datasets, if they are made
 //
 // What is not in it: replies to listings of large directories while they are
 // made, a decompressor's window, the hard links of a dataset while its manifest is
