@@ -428,6 +428,7 @@ func (d *Daemon) controlHandlers() map[wire.Op]rpc.Handler {
 		wire.OpGone:       handleJSON(d.onGone),
 		wire.OpNamed:      handleJSON(d.onNamed),
 		wire.OpDropPages:  handleJSON(d.onDropPages),
+		wire.OpLook:       handleJSON(d.onLook),
 	}
 }
 

@@ -225,7 +225,7 @@ func (in *intake) planConfig() *stagein.PlanConfig {
 	return &stagein.PlanConfig{
 		FS: d.cfg.Source, Request: in.req,
 		Dataset: in.ds.ID, Map: d.View().Map, UID: d.job.UID, GID: d.job.GID,
-		Free: d.freeSpace(), Log: d.log.WithField("dataset", in.ds.Name), Scratch: d.scratch(in.ds.ID),
+		Others: d.lookers(in.ds.ID), Free: d.freeSpace(), Log: d.log.WithField("dataset", in.ds.Name), Scratch: d.scratch(in.ds.ID),
 	}
 }
 

@@ -111,9 +111,10 @@ type PlanConfig struct {
 	// Free tells what a node has left, in bytes; false if it is not known.
 	// nil is: nothing is known.
 	Free    func(metadata.NodeID) (int64, bool)
-	Stripe  int64 // files larger than this are striped; 0 is DefaultStripe
-	Region  int64 // the least bytes of a tar that are worth a node; 0 is 1 MiB
-	Workers int   // of the walk of a directory; 0 is 128
+	Stripe  int64           // files larger than this are striped; 0 is DefaultStripe
+	Region  int64           // the least bytes of a tar that are worth a node; 0 is 1 MiB
+	Workers int             // of the walk of a directory; 0 is 128
+	Others  []source.Looker // look at what it has, too
 	Log     *logrus.Entry
 	// Scratch is where a scan keeps what it has found in tars; nil is the
 	// machine's directory for temporary files.

@@ -74,7 +74,7 @@ func (cfg *PlanConfig) tree(ctx context.Context, p *Plan, root string, below map
 	if err != nil {
 		return nil, err
 	}
-	w := source.WalkConfig{FS: cfg.FS, Root: root, Workers: cfg.Workers, Paths: below}
+	w := source.WalkConfig{FS: cfg.FS, Root: root, Workers: cfg.Workers, Others: cfg.Others, Paths: below}
 	if below == nil && sel != nil {
 		w.Paths = sel.Paths
 	}

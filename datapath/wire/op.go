@@ -159,10 +159,12 @@ const (
 	OpDropPages Op = 81
 	// OpEntrust has a node keep files of a stage-in for the one who leads it.
 	OpEntrust Op = 82
+	// OpLook has a node look at some of a tree for the one who scans it.
+	OpLook Op = 83
 )
 
 // MaxOp is greater than every op, so that a table can be indexed by Op.
-const MaxOp Op = 83
+const MaxOp Op = 84
 
 var opNames = [MaxOp]string{
 	OpLookup: "lookup", OpCreate: "create", OpUnlink: "unlink", OpRename: "rename", OpReadDir: "readdir",
@@ -186,7 +188,7 @@ var opNames = [MaxOp]string{
 	OpCensus: "census", OpObjects: "objects",
 	OpFillClaim: "fill-claim", OpFillLanded: "fill-landed",
 	OpGone: "gone", OpNamed: "named", OpDropPages: "drop-pages",
-	OpEntrust: "entrust",
+	OpEntrust: "entrust", OpLook: "look",
 }
 
 // Known reports whether o is an op of this version.
@@ -234,7 +236,7 @@ func (o Op) Repeatable() bool {
 func (o Op) Purpose() Purpose {
 	switch o {
 	case OpRead, OpWrite, OpReadSummed, OpWriteSummed, OpParcels, OpStage, OpStagePoll, OpStagePart, OpStageSeam, OpStageIn, OpStageOut, OpStageAbort, OpManifest,
-		OpCensus, OpObjects, OpGone, OpNamed, OpDropPages, OpEntrust:
+		OpCensus, OpObjects, OpGone, OpNamed, OpDropPages, OpEntrust, OpLook:
 		return PurposeBulk
 	case OpPrepare, OpCommit, OpAbort, OpOutcome, OpMoves, OpClimb,
 		OpSectionMake, OpSectionFill, OpSectionChange, OpSectionReport, OpRevoke, OpReport:

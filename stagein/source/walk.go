@@ -36,22 +36,30 @@ type WalkConfig struct {
 	// Skip is told of what cannot be read or staged, which is left out; nil
 	// makes the walk fail. It is called by one goroutine at a time.
 	Skip func(path string, err error)
+	// Others look at something when all workers do, each at several things at a time.
+	Others []Looker
 }
 
 // Walk lists as the function Walk does.
 func (c WalkConfig) Walk(ctx context.Context) ([]Item, error) {
-	w := &walker{fs: c.FS, root: c.Root, skip: c.Skip}
+	w := &walker{fs: c.FS, root: c.Root, skip: c.Skip, near: make(chan struct{}, max(c.Workers, 1)), far: make(chan Looker, len(c.Others)*farRequests)}
 	w.g, w.ctx = errgroup.WithContext(ctx)
-	w.g.SetLimit(max(c.Workers, 1))
+	for range farRequests {
+		for _, o := range c.Others {
+			w.far <- o
+		}
+	}
 	info, err := c.FS.Lstat(c.Root)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", c.Root, err)
 	}
 	w.items = append(w.items, found{Item: itemOf("", info)})
+	begin := func() error { return w.list(c.Paths) }
 	if c.Paths == nil || c.Paths[""] {
-		w.g.Go(func() error { return w.dir("") })
-	} else {
-		w.g.Go(func() error { return w.list(c.Paths) })
+		begin = func() error { return w.dir("") }
+	}
+	if err := w.try(begin); err != nil {
+		return nil, err
 	}
 	if err := w.g.Wait(); err != nil {
 		return nil, err
@@ -96,7 +104,7 @@ func (w *walker) one(rel string, whole bool) error {
 	if err := w.ctx.Err(); err != nil {
 		return err
 	}
-	it, err := w.look(rel)
+	it, err := look(w.fs, w.root, rel)
 	if errors.Is(err, syscall.ENOENT) || errors.Is(err, syscall.ENOTDIR) {
 		return nil
 	}
@@ -137,14 +145,30 @@ type walker struct {
 	g    *errgroup.Group
 	ctx  context.Context
 	skip func(path string, err error) // nil, or called with mu held
+	near chan struct{}                // one for each worker that is at work
+	far  chan Looker                  // others who may be asked now
 
 	mu    sync.Mutex
 	items []found // guarded by mu
 }
 
+// tryNear does f on another worker, if one is free.
+func (w *walker) tryNear(f func() error) bool {
+	select {
+	case w.near <- struct{}{}:
+	default:
+		return false
+	}
+	w.g.Go(func() error {
+		defer func() { <-w.near }()
+		return f()
+	})
+	return true
+}
+
 // try does f on another worker if one is free, else here.
 func (w *walker) try(f func() error) error {
-	if w.g.TryGo(f) {
+	if w.tryNear(f) {
 		return nil
 	}
 	return f()
@@ -158,48 +182,72 @@ func (w *walker) dir(rel string) error {
 	if err != nil {
 		return w.leave(rel, fmt.Errorf("%s: %w", join(w.root, rel), err))
 	}
-	for batch := range slices.Chunk(names, statBatch) {
-		if err := w.try(func() error { return w.batch(rel, batch) }); err != nil {
-			return err
+	return w.names(rel, names, true)
+}
+
+// names looks at names in a directory, and below them; others do, too, if they may.
+func (w *walker) names(dir string, names []string, far bool) error {
+	for len(names) > 0 {
+		n := min(len(names), statBatch)
+		batch := names[:n]
+		switch {
+		case w.tryNear(func() error { return w.batch(dir, batch) }):
+		case far && w.tryFar(dir, names[:min(len(names), farBatch)]):
+			n = min(len(names), farBatch)
+		default:
+			if err := w.batch(dir, batch); err != nil {
+				return err
+			}
 		}
+		names = names[n:]
 	}
 	return nil
 }
 
+// batch looks at names in a directory, and below them.
 func (w *walker) batch(dir string, names []string) error {
 	items := make([]found, 0, len(names))
-	var dirs []string
 	for _, name := range names {
 		if err := w.ctx.Err(); err != nil {
 			return err
 		}
-		rel := strings.TrimPrefix(dir+"/"+name, "/")
-		it, err := w.look(rel)
+		rel := below(dir, name)
+		it, err := look(w.fs, w.root, rel)
 		if err != nil {
 			if err := w.leave(rel, err); err != nil {
 				return err
 			}
 			continue
 		}
-		if it.Is(TypeDir) {
-			dirs = append(dirs, it.Path)
-		}
 		items = append(items, it)
 	}
+	return w.add(items)
+}
+
+// add takes note of what was seen, and goes on in the directories among it.
+func (w *walker) add(items []found) error {
 	w.mu.Lock()
 	w.items = append(w.items, items...)
 	w.mu.Unlock()
-	for _, d := range dirs {
-		if err := w.try(func() error { return w.dir(d) }); err != nil {
+	for i := range items {
+		d := items[i].Path
+		if !items[i].Is(TypeDir) || w.tryNear(func() error { return w.dir(d) }) || w.tryFar(d, nil) {
+			continue
+		}
+		if err := w.dir(d); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (w *walker) look(rel string) (found, error) {
-	full := join(w.root, rel)
-	info, err := w.fs.Lstat(full)
+// below is the path of what has a name in a directory.
+func below(dir, name string) string { return strings.TrimPrefix(dir+"/"+name, "/") }
+
+// look looks at what is at rel below root.
+func look(fs FS, root, rel string) (found, error) {
+	full := join(root, rel)
+	info, err := fs.Lstat(full)
 	if err != nil {
 		return found{}, fmt.Errorf("%s: %w", full, err)
 	}
@@ -211,7 +259,7 @@ func (w *walker) look(rel string) (found, error) {
 	case info.Is(TypeRegular):
 		it.Size, it.many = info.Size, info.Nlink > 1
 	case info.Is(TypeSymlink):
-		if it.Target, err = w.fs.Readlink(full); err != nil {
+		if it.Target, err = fs.Readlink(full); err != nil {
 			return found{}, fmt.Errorf("%s: %w", full, err)
 		}
 	case info.Is(TypeDir):
