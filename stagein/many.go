@@ -55,8 +55,11 @@ func (cfg *PlanConfig) planMany(ctx context.Context, p *Plan, paths []string, no
 		part.Bytes += a.Size
 		p.Size += a.Size
 	}
+	if err := cfg.roomFor(ctx, p, archives); err != nil {
+		return err
+	}
 	p.Parts[0].Bytes += p.Read
-	return cfg.room(p, evenly(p.Size, cfg.Map.Up()))
+	return nil
 }
 
 func (cfg *PlanConfig) archives(ctx context.Context, paths []string) ([]Archive, error) {

@@ -33,8 +33,8 @@ func (s *Share) runPacked(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	defer f.Close()                        // read only
-	s.count.source.Add(int64(len(p.Head))) // read by MakePlan
+	defer f.Close()                                 // read only
+	s.count.source.Add(int64(len(p.Head)) + p.Read) // read by MakePlan
 	from := source.ReadRegion(ctx, f, string(p.Source), s.cfg.Part.Off, s.cfg.Part.End, s.pool, readAhead)
 	u := source.Unpack(ctx, p.Kind, p.Head, from, s.pool)
 	defer u.Close()
@@ -72,11 +72,20 @@ func (k *packed) fits(it *source.Item) error {
 	}
 	k.last, k.some = it.Path, true
 	if k.room > 0 && it.Stored() > k.room-k.need {
-		return fmt.Errorf("member %q of %s: the archive unpacks to more than the %s that the nodes have left: %s: %w",
-			it.Path, size(it.Stored()), size(k.room), plainRoom, syscall.ENOSPC)
+		return fmt.Errorf("member %q of %s, after %s of others: the archive unpacks to more than the %s that the nodes have left: %s: %w",
+			it.Path, size(it.Stored()), size(k.need), size(k.room), plainRoom, syscall.ENOSPC)
 	}
 	k.need += it.Stored()
 	return nil
+}
+
+// full says what to do when a node has become full before all nodes were.
+func (k *packed) full(err error) error {
+	had := ""
+	if k.room > 0 {
+		had = fmt.Sprintf("of the %s that the nodes had left, ", size(k.room))
+	}
+	return fmt.Errorf("%w: %s%s were taken by the archive so far, and it does not fit: %s", err, had, size(k.need), plainRoom)
 }
 
 // truncated is for a tar that ends although what it was packed in is whole.
@@ -92,6 +101,10 @@ func (k *packed) truncated(g *source.Group) error {
 func (k *packed) explain(err error) error {
 	var damage *source.DamageError
 	isDamage := errors.As(err, &damage)
+	var put *putError
+	if errors.As(err, &put) && errors.Is(err, syscall.ENOSPC) {
+		err = k.full(err)
+	}
 	switch {
 	case !isDamage && !errors.Is(err, syscall.EBADMSG) && !errors.Is(err, syscall.EINVAL) && !errors.Is(err, syscall.ENOSPC):
 		return err

@@ -35,6 +35,8 @@ type Plan struct {
 	// Origins is where what the plan stages can be fetched again, for those who fill
 	// the dataset when it is published.
 	Origins Origins `json:"-"`
+	// Least is what compressed tars unpack to at the least, if that was looked for.
+	Least int64 `json:"-"`
 	// Number is that of the source among several.
 	Number uint32 `json:"-"`
 	// Map is where what is staged goes: for all parts the same, also for one that is
@@ -151,8 +153,9 @@ const (
 // reads one block of a tar, which the plan carries, the central directory of a
 // zip archive, and no data of a directory.
 // It refuses, before a byte is copied, what the nodes have no room for; of a
-// tar, whose members are not known yet, it knows only what each node may expect,
-// and a compressed one is stopped when it has unpacked to more than all have.
+// tar, whose members are not known yet, it knows only what each node may expect, of a
+// compressed one what that unpacks to at the least (source.Least), and stops it
+// when it has unpacked to more than all have.
 func MakePlan(ctx context.Context, cfg *PlanConfig) (*Plan, error) {
 	if err := cfg.Request.Validate(); err != nil {
 		return nil, err
@@ -205,10 +208,12 @@ func (cfg *PlanConfig) plan(ctx context.Context) (*Plan, error) {
 		return p, cfg.room(p, evenly(max(p.Size, cfg.stored), nodes))
 	}
 	if p.Kind.Packed() {
-		p.Size = found.Info.Size
-		p.Parts = []Part{{Node: cfg.Map.FileOwner(found.Path), Off: int64(len(p.Head)), End: p.Size, Bytes: p.Size}}
-		p.Room = cfg.sumFree(nodes)
-		return p, cfg.room(p, evenly(p.Size, nodes))
+		p.Size, p.Room = found.Info.Size, cfg.sumFree(nodes)
+		if err := cfg.roomFor(ctx, p, []Archive{{Path: p.Source, Size: p.Size, Mtime: p.Mtime}}); err != nil {
+			return nil, err
+		}
+		p.Parts = []Part{{Node: cfg.Map.FileOwner(found.Path), Off: int64(len(p.Head)), End: p.Size, Bytes: p.Size + p.Read}}
+		return p, nil
 	}
 	if p.Kind == source.Zip {
 		return p, cfg.planZip(p, found.Info, nodes)
@@ -316,20 +321,20 @@ func (cfg *PlanConfig) room(p *Plan, need map[metadata.NodeID]int64) error {
 		}
 		n, _ := cfg.Map.Node(id)
 		return fmt.Errorf("%s: %s needs room for %s and has %s (%s in all): %s: %w",
-			p.Source, n.Host, size(need[id]), size(free), size(p.Size), cfg.wayOut(p), syscall.ENOSPC)
+			p.Source, n.Host, size(need[id]), size(free), size(max(p.Size, p.Least)), cfg.wayOut(p), syscall.ENOSPC)
 	}
 	return nil
 }
 
 const (
 	moreRoom  = "give the job more nodes or more capacity="
-	plainRoom = moreRoom + ", or keep it as a plain tar, of which a part can stay in the source"
+	plainRoom = moreRoom + ", or keep it as a plain tar, of which a part can stay in the source, or stage it as it is with unpack=no"
 )
 
 // wayOut is what can be done about something for which there is no room.
 func (cfg *PlanConfig) wayOut(p *Plan) string {
 	switch {
-	case p.Kind.Packed():
+	case cfg.Request.Spill != SpillFail && (p.Kind.Packed() || p.Kind == source.Many):
 		return plainRoom
 	case cfg.Request.Spill == SpillFail:
 		return moreRoom + ", or leave spill=fail out"

@@ -138,8 +138,9 @@
 // sooner the archive would have to be read twice. So the one reading stages it,
 // and the dataset appears when that has ended, with all its files. If the reader is
 // lost before, another begins anew. There is no way to a member but through all before
-// it, so there is no spill=pfs either: what does not fit is refused, before it is read if
-// it is too large packed. What a lost
+// it, so there is no spill=pfs either: what does not fit is refused. That is before it
+// is read if its end says that it is too large (source.Least: xz and gzip, zstd of a file or
+// with a seek table), or if it is too large packed; else when the room is used up. What a lost
 // node had, each of those that are left fetches by one more reading, up to the last of
 // what it lacks, for all who wait (unpackAll).
 //

@@ -1,0 +1,115 @@
+package stagein
+
+import (
+	"archive/tar"
+	"context"
+	"fmt"
+	"syscall"
+	"testing"
+
+	"github.com/bivouacfs/bivouac/metadata"
+	"github.com/bivouacfs/bivouac/stagein/source"
+)
+
+// tooLarge is a tar of half random bytes, more than 4 nodes have room for that have roomEach.
+func tooLarge(t *testing.T) []byte {
+	t.Helper()
+	r := seed(t)
+	var members []member
+	for i := range 60 {
+		members = append(members, file(fmt.Sprint("f", i), append(randBytes(r, 50_000), make([]byte, 50_000)...)))
+	}
+	return writeTar(t, tar.FormatGNU, members)
+}
+
+const roomEach = 1 << 20
+
+func hasRoom(metadata.NodeID) (int64, bool) { return roomEach, true }
+
+// TestPackedRefusedEarly: a compressed tar for which there is no room is refused before
+// a byte is copied, if it says how large it is, and after a few small reads.
+func TestPackedRefusedEarly(t *testing.T) {
+	plain := tooLarge(t)
+	for _, c := range codecs {
+		switch c.name {
+		case "gzip", "xz", "program gzip", "program pigz", "program xz", "program xz blocks":
+		default:
+			continue // says nothing of its size when it is written to a pipe
+		}
+		t.Run(c.name, func(t *testing.T) {
+			j := tarJob(c.pack(t, plain), 4)
+			for spill, advice := range map[Spill]string{SpillPFS: "unpack=no", SpillFail: "leave spill=fail out"} {
+				j.free, j.opts.Spill = hasRoom, spill
+				_, err := j.run(context.Background())
+				if !errorHas(err, "/src/a.tar", "n0 needs room for 1.4 MiB and has 1.0 MiB", "5.8 MiB in all", "no space left", advice) {
+					t.Errorf("spill=%s: %v, want a refusal", spill, err)
+				}
+			}
+			if read := j.fs.read.Load(); len(j.target.objects) > 0 || read > 32<<10 {
+				t.Errorf("%d objects were written, and %d bytes read, before it was refused twice", len(j.target.objects), read)
+			}
+		})
+	}
+}
+
+// TestArchivesRefusedEarly: so are several that have no room together.
+func TestArchivesRefusedEarly(t *testing.T) {
+	gz := codecs[0]
+	plain := tooLarge(t)
+	j := tarJob(gz.pack(t, plain[:len(plain)/2/source.BlockSize*source.BlockSize]), 4)
+	j.fs.add("/src/b.tar", source.TypeRegular|0o644, gz.pack(t, plain))
+	j.fs.add("/src", source.TypeDir|0o755, nil)
+	j.path, j.free = "/src/*.tar", hasRoom
+	if _, err := j.run(context.Background()); !errorHas(err, "n0 needs room for 2.0 MiB and has 1.0 MiB", "unpack=no") || len(j.target.objects) > 0 {
+		t.Errorf("%v with %d objects, want a refusal", err, len(j.target.objects))
+	}
+}
+
+// TestPackedPartOfMore: of an archive for which there is no room, what there is room for
+// can be staged.
+func TestPackedPartOfMore(t *testing.T) {
+	for _, c := range codecs[:3] {
+		j := tarJob(c.pack(t, tooLarge(t)), 4)
+		j.free, j.opts.Include = func(metadata.NodeID) (int64, bool) { return 600 << 10, true }, []source.Name{"f1*"}
+		tree, err := j.run(context.Background())
+		if err != nil || len(tree) != 11 {
+			t.Errorf("%s: %d files, %v", c.name, len(tree), err)
+		}
+		read := j.fs.read.Load()
+		if got := j.sum.SourceBytes; got != read {
+			t.Errorf("%s: %d bytes were counted of %d that were read", c.name, got, read)
+		}
+	}
+}
+
+// TestPackedLooksCount: what is read to see whether there is room counts.
+func TestPackedLooksCount(t *testing.T) {
+	for _, c := range codecs[:3] {
+		j := tarJob(c.pack(t, tooLarge(t)), 4)
+		j.free = func(metadata.NodeID) (int64, bool) { return 4 * roomEach, true }
+		if _, err := j.run(context.Background()); err != nil {
+			t.Fatal(err)
+		}
+		n := int64(len(j.fs.nodes[j.path].data))
+		if read := j.fs.read.Load(); j.sum.SourceBytes != read || read > n+16<<10 {
+			t.Errorf("%s: %d bytes were counted of %d that were read of %d", c.name, j.sum.SourceBytes, read, n)
+		}
+	}
+}
+
+// TestPackedNodeFull: when a node becomes full in the middle, the message says how far it
+// came and what to do.
+func TestPackedNodeFull(t *testing.T) {
+	j := tarJob(codecs[0].pack(t, tooLarge(t)), 4)
+	j.target = &memTarget{put: func(node metadata.NodeID, ino metadata.Ino, _ int) error {
+		if node == 2 && ino.Seq() > 20 {
+			return syscall.ENOSPC
+		}
+		return nil
+	}}
+	j.free = func(metadata.NodeID) (int64, bool) { return 4 * roomEach, true }
+	_, err := j.run(context.Background())
+	if !errorHas(err, "to n2: no space left", "of the 16.0 MiB that the nodes had left", "taken by the archive so far", "unpack=no", "compressed offset") {
+		t.Errorf("%v", err)
+	}
+}

@@ -1,0 +1,177 @@
+package source
+
+import (
+	"bytes"
+	"encoding/binary"
+	"hash/crc32"
+	"io"
+	"math"
+
+	"github.com/klauspost/compress/zstd"
+)
+
+// Least is the fewest bytes that an archive of size bytes unpacks to, if it is
+// whole, as far as a few small reads tell; head is its first block. What it
+// returns is less than the truth where a format does not say it:
+//
+//	xz     exact: the indexes at the ends of its streams; of very many, the last ones
+//	zstd   exact if there is a seek table; else what the first frame says, as zstd
+//	       writes it that packs a file, and neither pzstd nor zstd in a pipe
+//	gzip   what the last member says, which is the truth modulo 4 GiB of that member
+//	       alone: of BGZF, whose last one is empty, nothing
+//	bzip2  nothing
+//
+// and then the packed size: no program in use makes a tar larger than stretch of it.
+func Least(f io.ReaderAt, kind Kind, size int64, head []byte) (int64, error) {
+	var n int64
+	var err error
+	switch r := (&tail{f: f, size: size}); kind {
+	case TarXz:
+		n, err = leastXz(r)
+	case TarZstd:
+		n, err = leastZstd(r, head)
+	case TarGzip:
+		n, err = leastGzip(r)
+	}
+	return max(n, size-size/stretch), err
+}
+
+// stretch is of what part packing can make a thing larger: bzip2, the worst, a hundredth.
+const stretch = 32
+
+// tail reads a file from behind.
+type tail struct {
+	f    io.ReaderAt
+	size int64
+}
+
+// maxTail is the most that is read at once, and enough for the index of 100,000 blocks.
+const maxTail = 1 << 20
+
+// before reads n bytes before end; nil is that there are not so many, or too many.
+func (t *tail) before(end, n int64) ([]byte, error) {
+	if n < 0 || n > maxTail || n > end || end > t.size {
+		return nil, nil
+	}
+	b := make([]byte, n)
+	return b, ReadFull(t.f, "end of the archive", b, end-n)
+}
+
+const (
+	xzFooter  = 12
+	xzStreams = 64 // of which the index is read
+	xzPadding = 4  // what may follow a stream: zeros, so many at a time
+)
+
+// leastXz adds up the indexes of a file of xz, from its end on.
+func leastXz(t *tail) (int64, error) {
+	sum, end := int64(0), t.size
+	for range xzStreams {
+		foot, err := t.before(end, xzFooter)
+		if err != nil || foot == nil {
+			return sum, err
+		}
+		if bytes.Equal(foot[xzFooter-xzPadding:], make([]byte, xzPadding)) {
+			end -= xzPadding
+			continue
+		}
+		if string(foot[10:]) != "YZ" || crc32.ChecksumIEEE(foot[4:10]) != binary.LittleEndian.Uint32(foot) {
+			return sum, nil // damaged, which is for the decoder to say
+		}
+		index, err := t.before(end-xzFooter, (int64(binary.LittleEndian.Uint32(foot[4:]))+1)*4)
+		if err != nil || index == nil {
+			return sum, err
+		}
+		packed, unpacked, ok := xzIndex(index)
+		if !ok || unpacked > math.MaxInt64/2-sum {
+			return sum, nil
+		}
+		sum += unpacked
+		end -= xzFooter + int64(len(index)) + packed + xzFooter // a header is as long as a footer
+	}
+	return sum, nil
+}
+
+// xzIndex is how long the blocks of a stream are, and what they unpack to.
+func xzIndex(b []byte) (packed, unpacked int64, ok bool) {
+	at := len(b) - crc32.Size
+	if at < 1 || b[0] != 0 || crc32.ChecksumIEEE(b[:at]) != binary.LittleEndian.Uint32(b[at:]) {
+		return 0, 0, false
+	}
+	b = b[1:at]
+	records, n := binary.Uvarint(b)
+	for ; n > 0 && records > 0; records-- {
+		b = b[n:]
+		in, i := binary.Uvarint(b)
+		out, o := binary.Uvarint(b[max(i, 0):])
+		if i <= 0 || o <= 0 || in > math.MaxInt64/4-uint64(packed) || out > math.MaxInt64/4-uint64(unpacked) {
+			return 0, 0, false
+		}
+		packed, unpacked, n = packed+int64(in+3)&^3, unpacked+int64(out), i+o
+	}
+	return packed, unpacked, n > 0
+}
+
+const (
+	seekFooter = 9
+	seekMagic  = 0x8f92eab1
+	seekSums   = 0x80 // in the descriptor: entries have checksums
+	seekHead   = 8    // of the skippable frame that the table is
+)
+
+// leastZstd is what the seek table, or the first frame with data, says.
+func leastZstd(t *tail, head []byte) (int64, error) {
+	foot, err := t.before(t.size, seekFooter)
+	if err != nil {
+		return 0, err
+	}
+	if foot != nil && binary.LittleEndian.Uint32(foot[5:]) == seekMagic {
+		if sum, ok, err := seekTable(t, foot); ok || err != nil {
+			return sum, err
+		}
+	}
+	for {
+		var h zstd.Header
+		switch err := h.Decode(head); {
+		case err != nil:
+			return 0, nil // the decoder will say why
+		case !h.Skippable && h.HasFCS && h.FrameContentSize < math.MaxInt64/2:
+			return int64(h.FrameContentSize), nil
+		case !h.Skippable || h.HeaderSize+int(h.SkippableSize) > len(head):
+			return 0, nil
+		}
+		head = head[h.HeaderSize+int(h.SkippableSize):]
+	}
+}
+
+// seekTable adds up the frames of a seek table; it is none if they are not all of the file.
+func seekTable(t *tail, foot []byte) (sum int64, ok bool, err error) {
+	entry := 8
+	if foot[4]&seekSums != 0 {
+		entry += 4
+	}
+	n := int64(entry)*int64(binary.LittleEndian.Uint32(foot)) + seekFooter
+	table, err := t.before(t.size, n)
+	if err != nil || table == nil {
+		return 0, false, err
+	}
+	packed := n + seekHead
+	for b := table[:n-seekFooter]; len(b) > 0; b = b[entry:] {
+		packed += int64(binary.LittleEndian.Uint32(b))
+		sum += int64(binary.LittleEndian.Uint32(b[4:]))
+	}
+	return sum, packed == t.size, nil
+}
+
+// deflated is the most that a byte of gzip unpacks to.
+const deflated = 1032
+
+// leastGzip is what the last member says of its size, if that can be.
+func leastGzip(t *tail) (int64, error) {
+	b, err := t.before(t.size, gzipTail)
+	n := int64(memberSize(b))
+	if n/deflated > t.size {
+		n = 0 // there is something else
+	}
+	return n, err
+}

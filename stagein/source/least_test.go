@@ -1,0 +1,160 @@
+package source
+
+import (
+	"bytes"
+	"compress/gzip"
+	"encoding/binary"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os/exec"
+	"testing"
+
+	"github.com/klauspost/compress/zstd"
+	"github.com/ulikunitz/xz"
+)
+
+// squeeze packs b by what open makes.
+func squeeze[W io.WriteCloser](t *testing.T, b []byte, open func(io.Writer) (W, error)) []byte {
+	t.Helper()
+	var out bytes.Buffer
+	w, err := open(&out)
+	if err == nil {
+		_, err = w.Write(b)
+	}
+	if err == nil {
+		err = w.Close()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out.Bytes()
+}
+
+func squeezeXz(t *testing.T, b []byte) []byte {
+	return squeeze(t, b, func(w io.Writer) (*xz.Writer, error) { return xz.NewWriter(w) })
+}
+
+func squeezeGzip(t *testing.T, b []byte) []byte {
+	return squeeze(t, b, func(w io.Writer) (*gzip.Writer, error) { return gzip.NewWriter(w), nil })
+}
+
+func squeezeZstd(t *testing.T, b []byte) []byte {
+	t.Helper()
+	z, err := zstd.NewWriter(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return z.EncodeAll(b, nil)
+}
+
+// seekable makes frames of b and the table of them.
+func seekable(t *testing.T, b []byte, each int, sums bool) []byte {
+	t.Helper()
+	var out, table []byte
+	descriptor, frames := byte(0), uint32(0)
+	for ; len(b) > 0; frames++ {
+		n := min(each, len(b))
+		frame := squeezeZstd(t, b[:n])
+		out, b = append(out, frame...), b[n:]
+		table = binary.LittleEndian.AppendUint32(table, uint32(len(frame)))
+		table = binary.LittleEndian.AppendUint32(table, uint32(n))
+		if sums {
+			descriptor, table = seekSums, append(table, 1, 2, 3, 4)
+		}
+	}
+	table = append(binary.LittleEndian.AppendUint32(table, frames), descriptor)
+	table = binary.LittleEndian.AppendUint32(table, seekMagic)
+	out = binary.LittleEndian.AppendUint32(out, 0x184d2a5e)
+	return append(binary.LittleEndian.AppendUint32(out, uint32(len(table))), table...)
+}
+
+// TestLeast: what an archive says of its size is found, and what it does not say is
+// never made up.
+func TestLeast(t *testing.T) {
+	text := bytes.Repeat([]byte("some text that packs well. "), 40_000)
+	n := int64(len(text))
+	join := func(all ...[]byte) []byte { return bytes.Join(all, nil) }
+	for name, x := range map[string]struct {
+		kind   Kind
+		packed []byte
+		want   int64 // 0 is that the packed size is all that is known
+	}{
+		"xz":                    {TarXz, squeezeXz(t, text), n},
+		"xz, two streams":       {TarXz, join(squeezeXz(t, text), squeezeXz(t, text[:n/2])), n + n/2},
+		"xz, padded":            {TarXz, join(squeezeXz(t, text), make([]byte, 8), squeezeXz(t, text), make([]byte, 4)), 2 * n},
+		"xz, with garbage":      {TarXz, join(squeezeXz(t, text), []byte("garbage")), 0},
+		"xz, a damaged index":   {TarXz, flipped(squeezeXz(t, text), 20), 0},
+		"zstd":                  {TarZstd, squeezeZstd(t, text), n},
+		"zstd after a note":     {TarZstd, join([]byte("\x50\x2a\x4d\x18\x02\x00\x00\x00ab"), squeezeZstd(t, text)), n},
+		"zstd of a stream":      {TarZstd, squeeze(t, text, func(w io.Writer) (*zstd.Encoder, error) { return zstd.NewWriter(w) }), 0},
+		"zstd, seekable":        {TarZstd, seekable(t, text, 1<<16, false), n},
+		"zstd, seekable, sums":  {TarZstd, seekable(t, text, 1<<16, true), n},
+		"zstd, a cut table":     {TarZstd, seekable(t, text, 1<<16, false)[100:], 0},
+		"zstd, of another file": {TarZstd, join(squeezeZstd(t, text[:1000]), seekable(t, text, 1<<16, false)), 1000},
+		"gzip":                  {TarGzip, squeezeGzip(t, text), n},
+		"gzip, two members":     {TarGzip, join(squeezeGzip(t, text), squeezeGzip(t, text[:n/2])), n / 2},
+		"gzip, an empty end":    {TarGzip, join(squeezeGzip(t, text), squeezeGzip(t, nil)), 0},
+		"gzip, with garbage":    {TarGzip, join(squeezeGzip(t, text[:1000]), []byte("\xff\xff\xff\xff")), 0},
+		"gzip, cut":             {TarGzip, []byte("\x1f\x8b\x08\xff\xff\xff"), 0},
+		"bzip2":                 {TarBzip2, []byte("BZh91AY&SY whatever this is"), 0},
+	} {
+		got, err := Least(bytes.NewReader(x.packed), x.kind, int64(len(x.packed)), x.packed[:min(BlockSize, len(x.packed))])
+		if want := max(x.want, int64(len(x.packed)-len(x.packed)/stretch)); got != want || err != nil {
+			t.Errorf("%s: Least() = %d, %v, want %d", name, got, err, want)
+		}
+	}
+}
+
+func flipped(b []byte, fromEnd int) []byte {
+	b[len(b)-fromEnd] ^= 1
+	return b
+}
+
+// TestLeastOfPrograms: what the programs that people use make of random bytes, which no
+// one can pack, is at most so much larger as Least believes, and what they say of the size
+// is right.
+func TestLeastOfPrograms(t *testing.T) {
+	const s = 42
+	t.Logf("seed %d", s)
+	b := make([]byte, 3<<20)
+	r := rand.NewChaCha8([32]byte{s})
+	_, _ = r.Read(b) // cannot fail
+	for _, x := range []struct {
+		kind Kind
+		args []string
+	}{
+		{TarGzip, []string{"gzip", "-c"}}, {TarGzip, []string{"pigz", "-c", "-p2", "-R"}}, {TarGzip, []string{"bgzip", "-c"}},
+		{TarZstd, []string{"zstd", "-c"}}, {TarZstd, []string{"pzstd", "-c"}},
+		{TarXz, []string{"xz", "-c"}}, {TarXz, []string{"xz", "-c", "--block-size=10000"}},
+		{TarBzip2, []string{"bzip2", "-c"}}, {TarBzip2, []string{"bzip2", "-1", "-c"}}, {TarBzip2, []string{"pbzip2", "-c", "-b1"}},
+	} {
+		t.Run(fmt.Sprint(x.args), func(t *testing.T) {
+			path, err := exec.LookPath(x.args[0])
+			if err != nil {
+				t.Skipf("no %s program", x.args[0])
+			}
+			cmd := exec.Command(path, x.args[1:]...)
+			cmd.Stdin = bytes.NewReader(b)
+			out, err := cmd.Output()
+			if err != nil {
+				t.Fatal(err)
+			}
+			got, err := Least(bytes.NewReader(out), x.kind, int64(len(out)), out[:BlockSize])
+			if n := int64(len(b)); err != nil || got > n || got < n-n/stretch || x.kind == TarXz && got != n {
+				t.Errorf("Least() = %d, %v of %d bytes that are packed as %d", got, err, n, len(out))
+			}
+		})
+	}
+}
+
+// FuzzLeast: no end of an archive makes it fail, or say a size that cannot be.
+func FuzzLeast(f *testing.F) {
+	f.Add([]byte("YZ"), byte(0))
+	f.Fuzz(func(t *testing.T, b []byte, k byte) {
+		kind := []Kind{TarXz, TarZstd, TarGzip, TarBzip2}[k%4]
+		if n, err := Least(bytes.NewReader(b), kind, int64(len(b)), b[:min(BlockSize, len(b))]); err != nil || n < 0 {
+			t.Errorf("Least() = %d, %v", n, err)
+		}
+	})
+}
