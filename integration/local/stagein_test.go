@@ -233,7 +233,7 @@ func TestStageInRefuses(t *testing.T) {
 	}{
 		"empty-file":  {nil, []string{"is empty"}},
 		"empty":       {make([]byte, 10240), []string{"no members"}},
-		"not-a-tar":   {bytes.Repeat([]byte("text\n"), 1000), []string{"not a tar archive", "nor a directory"}},
+		"not-a-tar":   {bytes.Repeat([]byte("text\n"), 1000), []string{"not a tar or zip archive", "nor a directory", "unpack=no"}},
 		"gzip":        {append([]byte{0x1f, 0x8b, 8}, make([]byte, 600)...), []string{"gzip"}},
 		"half-header": {plain[:300], []string{"inside its first header"}},
 		"truncated":   {plain[:60_000], []string{`"good/file"`, "truncated"}},

@@ -81,7 +81,7 @@ func (f *Found) checkHead() error {
 	case len(f.Head) == BlockSize && isZero(f.Head):
 		return fmt.Errorf("%s: the archive has no members: %w", f.Path, syscall.EINVAL)
 	case !IsHeader(f.Head):
-		return fmt.Errorf("%s: is not a tar archive (no header at offset 0), nor a directory: %w", f.Path, syscall.EINVAL)
+		return fmt.Errorf("%s: is not a tar or zip archive (no header at offset 0), nor a directory: unpack=no stages a file as it is: %w", f.Path, syscall.EINVAL)
 	}
 	return nil
 }
