@@ -6,6 +6,7 @@ import (
 	"syscall"
 
 	"github.com/bivouacfs/bivouac/metadata"
+	"github.com/bivouacfs/bivouac/metadata/varint"
 )
 
 // The flags of an attr.
@@ -83,28 +84,28 @@ func appendAttr(b []byte, a *metadata.Attr) []byte {
 
 // attr takes an attr off the front; its Ino is 0.
 func (d *decoder) attr() metadata.Attr {
-	f := d.byte()
+	f := d.Byte()
 	if f > attrKnown {
-		d.bad = true
+		d.Bad = true
 	}
-	a := metadata.Attr{Mode: d.uint32(), UID: d.uint32(), GID: d.uint32(), Size: d.size(), Nlink: 1}
+	a := metadata.Attr{Mode: d.Uint32(), UID: d.Uint32(), GID: d.Uint32(), Size: d.Size(), Nlink: 1}
 	d.times(&a, f)
 	if f&attrLinks != 0 {
-		a.Nlink = d.uint32()
+		a.Nlink = d.Uint32()
 	}
 	if f&attrLocal != 0 {
 		a.Layout.Kind = metadata.Local
-		a.Layout.Node = metadata.NodeID(d.uint16())
+		a.Layout.Node = metadata.NodeID(d.Uint16())
 	}
 	if f&attrSpilled != 0 {
 		a.Layout.Kind = metadata.Spilled
-		d.bad = d.bad || f&attrLocal != 0
+		d.Bad = d.Bad || f&attrLocal != 0
 	}
 	if f&attrLayout != 0 {
-		a.Layout.Copies = d.byte()
-		a.Layout.ChunkSize = d.uint32()
-		a.Layout.Width = d.uint16()
-		a.Layout.Epoch = metadata.Epoch(d.uvarint())
+		a.Layout.Copies = d.Byte()
+		a.Layout.ChunkSize = d.Uint32()
+		a.Layout.Width = d.Uint16()
+		a.Layout.Epoch = metadata.Epoch(d.Uvarint())
 	}
 	return a
 }
@@ -115,9 +116,9 @@ func (d *decoder) times(a *metadata.Attr, f byte) {
 		unit = 1
 	}
 	scaled := func() metadata.Time {
-		v := d.varint()
+		v := d.Varint()
 		if v > math.MaxInt64/unit || v < math.MinInt64/unit {
-			d.bad = true
+			d.Bad = true
 		}
 		return metadata.Time(v * unit)
 	}
@@ -135,67 +136,7 @@ func fileType(mode uint32) uint32 { return mode & syscall.S_IFMT }
 
 func isDir(mode uint32) bool { return fileType(mode) == syscall.S_IFDIR }
 
-// decoder takes values off the front of b; bad stays set after the first that
-// is cut short or out of range.
-type decoder struct {
-	b   []byte
-	bad bool
-}
+// decoder takes values of this package.
+type decoder struct{ varint.Decoder }
 
-func (d *decoder) byte() byte {
-	if p := d.bytes(1); p != nil {
-		return p[0]
-	}
-	return 0
-}
-
-// bytes takes n bytes, which stay part of the input; nil if there are fewer.
-func (d *decoder) bytes(n uint64) []byte {
-	if n > uint64(len(d.b)) {
-		d.bad, d.b = true, nil
-		return nil
-	}
-	p := d.b[:n:n]
-	d.b = d.b[n:]
-	return p
-}
-
-func (d *decoder) uvarint() uint64 {
-	v, n := binary.Uvarint(d.b)
-	if n <= 0 {
-		d.bad, d.b = true, nil
-		return 0
-	}
-	d.b = d.b[n:]
-	return v
-}
-
-func (d *decoder) varint() int64 {
-	v, n := binary.Varint(d.b)
-	if n <= 0 {
-		d.bad, d.b = true, nil
-		return 0
-	}
-	d.b = d.b[n:]
-	return v
-}
-
-func (d *decoder) bounded(limit uint64) uint64 {
-	v := d.uvarint()
-	if v > limit {
-		d.bad = true
-		return 0
-	}
-	return v
-}
-
-func (d *decoder) uint32() uint32 { return uint32(d.bounded(math.MaxUint32)) }
-func (d *decoder) uint16() uint16 { return uint16(d.bounded(math.MaxUint16)) }
-func (d *decoder) size() int64    { return int64(d.bounded(math.MaxInt64)) }
-
-func (d *decoder) ino() metadata.Ino {
-	if p := d.bytes(8); p != nil {
-		return metadata.Ino(binary.BigEndian.Uint64(p))
-	}
-	return 0
-}
+func (d *decoder) ino() metadata.Ino { return metadata.Ino(d.Fixed64()) }

@@ -8,6 +8,7 @@ import (
 	"syscall"
 
 	"github.com/bivouacfs/bivouac/metadata"
+	"github.com/bivouacfs/bivouac/metadata/varint"
 )
 
 // BuildConfig is what a manifest is built with.
@@ -223,7 +224,7 @@ func (n *named) take(fact byte, v []byte) error {
 	case factSubdir:
 		n.subdirs++
 	case factRecord:
-		d := decoder{b: v[1:]}
+		d := decoder{varint.Decoder{B: v[1:]}}
 		r := d.body(n.path, v[0])
 		if n.some && !(isDir(r.Attr.Mode) && isDir(n.rec.Attr.Mode) && r.Hardlink == "" && n.rec.Hardlink == "") {
 			return fmt.Errorf("%q is there twice: %w", n.path, syscall.EEXIST)

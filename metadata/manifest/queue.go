@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"io"
 	"os"
+
+	"github.com/bivouacfs/bivouac/metadata/varint"
 )
 
 // queue is a queue of texts of which only the ends are in memory.
@@ -50,10 +52,10 @@ func (q *queue) pop() (string, error) {
 			return "", err
 		}
 	}
-	d := decoder{b: q.head}
-	text := string(d.bytes(d.uvarint()))
-	q.s.hold(len(d.b) - len(q.head))
-	q.head = d.b
+	d := varint.Decoder{B: q.head}
+	text := d.Text()
+	q.s.hold(len(d.B) - len(q.head))
+	q.head = d.B
 	return text, nil
 }
 

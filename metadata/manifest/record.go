@@ -219,9 +219,9 @@ func appendText(b []byte, s string) []byte {
 
 // record takes a record off the front.
 func (d *decoder) record(before string) Record {
-	f := byte(d.bounded(recordKnown))
-	shared := d.bounded(uint64(len(before)))
-	rest := d.bytes(d.bounded(MaxPath - shared))
+	f := byte(d.Bounded(recordKnown))
+	shared := d.Bounded(uint64(len(before)))
+	rest := d.Bytes(d.Bounded(MaxPath - shared))
 	return d.body(before[:shared]+string(rest), f)
 }
 
@@ -231,16 +231,16 @@ func (d *decoder) body(path string, f byte) Record {
 	r.Attr = d.attr()
 	r.Attr.Ino = ino
 	if f&recordTarget != 0 {
-		r.Target = string(d.bytes(d.bounded(MaxTarget)))
+		r.Target = string(d.Bytes(d.Bounded(MaxTarget)))
 	}
 	if f&recordHardlink != 0 {
-		r.Hardlink = string(d.bytes(d.bounded(MaxPath)))
+		r.Hardlink = string(d.Bytes(d.Bounded(MaxPath)))
 	}
 	if f&recordSum != 0 {
-		copy(r.Sum[:], d.bytes(uint64(len(r.Sum))))
+		copy(r.Sum[:], d.Bytes(uint64(len(r.Sum))))
 	}
 	r.From = d.origin(path, f)
-	if d.bad {
+	if d.Bad {
 		return Record{}
 	}
 	return r
@@ -248,26 +248,26 @@ func (d *decoder) body(path string, f byte) Record {
 
 func (d *decoder) origin(path string, f byte) (o Origin) {
 	if f&recordFrom == 0 {
-		d.bad = d.bad || f&(recordSame|recordHead|recordZip|recordSparse) != 0
+		d.Bad = d.Bad || f&(recordSame|recordHead|recordZip|recordSparse) != 0
 		return o
 	}
-	o = Origin{Source: d.uint32(), Off: d.size(), Path: path}
+	o = Origin{Source: d.Uint32(), Off: d.Size(), Path: path}
 	if f&recordHead != 0 {
-		o.Head = d.size()
-		if b := d.bytes(8); len(b) == 8 {
+		o.Head = d.Size()
+		if b := d.Bytes(8); len(b) == 8 {
 			o.Check = binary.BigEndian.Uint64(b)
 		}
-		d.bad = d.bad || o.Head == 0 || o.Head > o.Off
+		d.Bad = d.Bad || o.Head == 0 || o.Head > o.Off
 	}
 	if f&recordZip != 0 {
-		o.Zip = Zip{Span: d.size(), Packed: d.size(), Method: uint16(d.bounded(math.MaxUint16))}
-		d.bad = d.bad || o.Zip == (Zip{}) || o.Zip.bad() || o.Off == 0
+		o.Zip = Zip{Span: d.Size(), Packed: d.Size(), Method: uint16(d.Bounded(math.MaxUint16))}
+		d.Bad = d.Bad || o.Zip == (Zip{}) || o.Zip.bad() || o.Off == 0
 	}
 	o.Sparse = f&recordSparse != 0
-	d.bad = d.bad || o.Sparse && (o.Head == 0 || o.Zip != Zip{})
+	d.Bad = d.Bad || o.Sparse && (o.Head == 0 || o.Zip != Zip{})
 	if f&recordSame == 0 {
-		o.Path = string(d.bytes(d.bounded(MaxPath)))
+		o.Path = string(d.Bytes(d.Bounded(MaxPath)))
 	}
-	d.bad = d.bad || !o.Known() || o.Off > 0 && o.Path != ""
+	d.Bad = d.Bad || !o.Known() || o.Off > 0 && o.Path != ""
 	return o
 }

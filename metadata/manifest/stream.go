@@ -11,6 +11,7 @@ import (
 	"github.com/zeebo/xxh3"
 
 	"github.com/bivouacfs/bivouac/metadata"
+	"github.com/bivouacfs/bivouac/metadata/varint"
 )
 
 const magic = "BIVMAN\x00\x02"
@@ -156,13 +157,13 @@ func (s *Reader) read() (Record, error) {
 			return Record{}, err
 		}
 	}
-	if len(s.d.b) == 0 {
+	if len(s.d.B) == 0 {
 		if err := s.load(); err != nil {
 			return Record{}, err
 		}
 	}
 	r := s.d.record(s.before)
-	if s.d.bad {
+	if s.d.Bad {
 		return Record{}, fmt.Errorf("record %d cannot be read: %w", s.n, syscall.EIO)
 	}
 	if err := r.check(); err != nil {
@@ -212,7 +213,7 @@ func (s *Reader) load() error {
 	if end {
 		return s.end()
 	}
-	s.d, s.before = decoder{b: s.block}, ""
+	s.d, s.before = decoder{varint.Decoder{B: s.block}}, ""
 	return nil
 }
 

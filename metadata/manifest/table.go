@@ -9,6 +9,7 @@ import (
 	"syscall"
 
 	"github.com/bivouacfs/bivouac/metadata"
+	"github.com/bivouacfs/bivouac/metadata/varint"
 )
 
 func appendEntry(b []byte, a *metadata.Attr) []byte {
@@ -18,11 +19,11 @@ func appendEntry(b []byte, a *metadata.Attr) []byte {
 }
 
 func parseEntry(ds metadata.DatasetID, b []byte) (metadata.Attr, error) {
-	d := decoder{b: b}
-	ino := metadata.SealedIno(ds, d.uint16(), d.uint32())
+	d := decoder{varint.Decoder{B: b}}
+	ino := metadata.SealedIno(ds, d.Uint16(), d.Uint32())
 	a := d.attr()
 	a.Ino = ino
-	if d.bad || len(d.b) != 0 {
+	if !d.Whole() {
 		return metadata.Attr{}, fmt.Errorf("damaged entry: %w", syscall.EIO)
 	}
 	return a, nil
@@ -40,18 +41,18 @@ func appendInode(b []byte, r *Record) []byte {
 }
 
 func parseInode(ino metadata.Ino, b []byte) (Record, error) {
-	d := decoder{b: b}
+	d := decoder{varint.Decoder{B: b}}
 	r := Record{Attr: d.attr()}
 	r.Attr.Ino = ino
-	f := d.byte()
+	f := d.Byte()
 	r.From = d.origin("", f)
-	n := uint64(len(d.b))
+	n := uint64(len(d.B))
 	if f&recordSum != 0 {
 		n -= uint64(len(r.Sum)) // wraps if there are fewer, which bytes refuses
 	}
-	r.Target = string(d.bytes(n))
-	copy(r.Sum[:], d.b)
-	if d.bad || f&^(recordTarget|recordSum|recordFrom|recordHead|recordZip|recordSparse) != 0 || f&recordTarget == 0 && r.Target != "" {
+	r.Target = string(d.Bytes(n))
+	copy(r.Sum[:], d.B)
+	if d.Bad || f&^(recordTarget|recordSum|recordFrom|recordHead|recordZip|recordSparse) != 0 || f&recordTarget == 0 && r.Target != "" {
 		return Record{}, fmt.Errorf("damaged inode %v: %w", ino, syscall.EIO)
 	}
 	return r, nil

@@ -13,6 +13,7 @@ import (
 
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/metadata/pebblestore"
+	"github.com/bivouacfs/bivouac/metadata/varint"
 )
 
 var ctx = context.Background()
@@ -207,13 +208,13 @@ func FuzzRecord(f *testing.F) {
 		f.Add("a/before", r.append(nil, "a/before"))
 	}
 	f.Fuzz(func(t *testing.T, before string, p []byte) {
-		d := decoder{b: p}
+		d := decoder{varint.Decoder{B: p}}
 		r := d.record(before)
-		if d.bad || r.check() != nil {
+		if d.Bad || r.check() != nil {
 			return
 		}
-		again := decoder{b: r.append(nil, before)}
-		if got := again.record(before); again.bad || got != r || len(again.b) != 0 {
+		again := decoder{varint.Decoder{B: r.append(nil, before)}}
+		if got := again.record(before); again.Bad || got != r || len(again.B) != 0 {
 			t.Fatalf("%x is %+v, and encoded again %+v", p, r, got)
 		}
 	})

@@ -7,6 +7,7 @@ import (
 	"syscall"
 
 	"github.com/bivouacfs/bivouac/metadata"
+	"github.com/bivouacfs/bivouac/metadata/varint"
 )
 
 const (
@@ -51,34 +52,34 @@ func appendText(b []byte, s string) []byte {
 
 // parseIntent reads the value of an intent.
 func parseIntent(b []byte) (edits []edit, late bool, err error) {
-	d := decoder{b: b}
-	version, flags, n := d.byte(), d.byte(), d.bounded(metadata.MaxEdits)
+	d := varint.Decoder{B: b}
+	version, flags, n := d.Byte(), d.Byte(), d.Bounded(metadata.MaxEdits)
 	if version != intentVersion || flags > intentLate {
 		return nil, false, fmt.Errorf("record of an intent: %w", syscall.EIO)
 	}
 	for range n {
-		edits = append(edits, d.edit())
+		edits = append(edits, takeEdit(&d))
 	}
-	if d.bad || len(d.b) != 0 || n == 0 {
+	if !d.Whole() || n == 0 {
 		return nil, false, fmt.Errorf("record of an intent: %w", syscall.EIO)
 	}
 	return edits, flags == intentLate, nil
 }
 
-func (d *decoder) edit() edit {
+func takeEdit(d *varint.Decoder) edit {
 	e := edit{Edit: metadata.Edit{
-		Kind: metadata.EditKind(d.byte()),
-		Dir:  metadata.Ino(d.uvarint()), Name: d.text(),
-		Ino: metadata.Ino(d.uvarint()), Mode: d.uint32(),
-		ToDir: metadata.Ino(d.uvarint()), ToName: d.text(),
+		Kind: metadata.EditKind(d.Byte()),
+		Dir:  metadata.Ino(d.Uvarint()), Name: d.Text(),
+		Ino: metadata.Ino(d.Uvarint()), Mode: d.Uint32(),
+		ToDir: metadata.Ino(d.Uvarint()), ToName: d.Text(),
 	}}
-	e.old, e.at = metadata.Ino(d.uvarint()), metadata.Time(d.varint())
-	switch d.byte() {
+	e.old, e.at = metadata.Ino(d.Uvarint()), metadata.Time(d.Varint())
+	switch d.Byte() {
 	case 0:
 	case 1:
-		e.New = &metadata.New{Mode: d.uint32(), UID: d.uint32(), GID: d.uint32(), Layout: d.layout()}
+		e.New = &metadata.New{Mode: d.Uint32(), UID: d.Uint32(), GID: d.Uint32(), Layout: takeLayout(d)}
 	default:
-		d.bad = true
+		d.Bad = true
 	}
 	return e
 }

@@ -8,6 +8,7 @@ import (
 	"syscall"
 
 	"github.com/bivouacfs/bivouac/metadata"
+	"github.com/bivouacfs/bivouac/metadata/varint"
 )
 
 // ReportSection is metadata.Sections.
@@ -69,9 +70,9 @@ func (s *Store) subdirs(dir metadata.Ino, by metadata.NodeID) (uint32, error) {
 	if err != nil {
 		return 0, err
 	}
-	d := decoder{b: v}
-	n := d.uint32()
-	if d.bad || len(d.b) != 0 {
+	d := varint.Decoder{B: v}
+	n := d.Uint32()
+	if !d.Whole() {
 		return 0, fmt.Errorf("record of a section of directory %v: %w", dir, syscall.EIO)
 	}
 	return n, nil

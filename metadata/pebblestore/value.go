@@ -3,10 +3,10 @@ package pebblestore
 import (
 	"encoding/binary"
 	"fmt"
-	"math"
 	"syscall"
 
 	"github.com/bivouacfs/bivouac/metadata"
+	"github.com/bivouacfs/bivouac/metadata/varint"
 )
 
 // inode is a record under an inode key. text is the target of a symbolic link;
@@ -49,40 +49,40 @@ func appendLayout(b []byte, l metadata.Layout) []byte {
 	return binary.AppendUvarint(b, uint64(l.Epoch))
 }
 
-func (d *decoder) layout() metadata.Layout {
+func takeLayout(d *varint.Decoder) metadata.Layout {
 	return metadata.Layout{
-		Kind:      metadata.LayoutKind(d.byte()),
-		Copies:    d.byte(),
-		Node:      metadata.NodeID(d.uint16()),
-		ChunkSize: d.uint32(),
-		Width:     d.uint16(),
-		Epoch:     metadata.Epoch(d.uvarint()),
+		Kind:      metadata.LayoutKind(d.Byte()),
+		Copies:    d.Byte(),
+		Node:      metadata.NodeID(d.Uint16()),
+		ChunkSize: d.Uint32(),
+		Width:     d.Uint16(),
+		Epoch:     metadata.Epoch(d.Uvarint()),
 	}
 }
 
 // parseInode reads the value b of the inode ino.
 func parseInode(ino metadata.Ino, b []byte) (inode, error) {
-	d := decoder{b: b}
-	if d.byte() != inodeVersion {
+	d := varint.Decoder{B: b}
+	if d.Byte() != inodeVersion {
 		return inode{}, fmt.Errorf("record of inode %v: %w", ino, syscall.EIO)
 	}
 	n := inode{Attr: metadata.Attr{
 		Ino:   ino,
-		Mode:  d.uint32(),
-		Nlink: d.uint32(),
-		UID:   d.uint32(),
-		GID:   d.uint32(),
-		Rdev:  d.uint32(),
-		Size:  d.size(),
-		Mtime: metadata.Time(d.varint()),
+		Mode:  d.Uint32(),
+		Nlink: d.Uint32(),
+		UID:   d.Uint32(),
+		GID:   d.Uint32(),
+		Rdev:  d.Uint32(),
+		Size:  d.Size(),
+		Mtime: metadata.Time(d.Varint()),
 	}}
-	n.Atime = n.Mtime + metadata.Time(d.varint())
-	n.Ctime = n.Mtime + metadata.Time(d.varint())
-	n.Layout = d.layout()
-	n.xattrs = d.uint32()
-	n.parent = metadata.Ino(d.uvarint())
-	n.text = d.text()
-	if d.bad || len(d.b) != 0 {
+	n.Atime = n.Mtime + metadata.Time(d.Varint())
+	n.Ctime = n.Mtime + metadata.Time(d.Varint())
+	n.Layout = takeLayout(&d)
+	n.xattrs = d.Uint32()
+	n.parent = metadata.Ino(d.Uvarint())
+	n.text = d.Text()
+	if !d.Whole() {
 		return inode{}, fmt.Errorf("record of inode %v: %w", ino, syscall.EIO)
 	}
 	return n, nil
@@ -103,81 +103,10 @@ func parseEntry(b []byte) (entry, error) {
 	if len(b) < 8 {
 		return entry{}, syscall.EIO
 	}
-	d := decoder{b: b[8:]}
-	e := entry{ino: metadata.Ino(binary.BigEndian.Uint64(b)), mode: d.uint32()}
-	if d.bad || len(d.b) != 0 || e.ino == 0 {
+	d := varint.Decoder{B: b[8:]}
+	e := entry{ino: metadata.Ino(binary.BigEndian.Uint64(b)), mode: d.Uint32()}
+	if !d.Whole() || e.ino == 0 {
 		return entry{}, syscall.EIO
 	}
 	return e, nil
-}
-
-// decoder takes values off the front of b; bad stays set after the first that
-// is cut short or out of range.
-type decoder struct {
-	b   []byte
-	bad bool
-}
-
-func (d *decoder) byte() byte {
-	if len(d.b) == 0 {
-		d.bad = true
-		return 0
-	}
-	c := d.b[0]
-	d.b = d.b[1:]
-	return c
-}
-
-func (d *decoder) uvarint() uint64 {
-	v, n := binary.Uvarint(d.b)
-	if n <= 0 {
-		d.bad, d.b = true, nil
-		return 0
-	}
-	d.b = d.b[n:]
-	return v
-}
-
-func (d *decoder) varint() int64 {
-	v, n := binary.Varint(d.b)
-	if n <= 0 {
-		d.bad, d.b = true, nil
-		return 0
-	}
-	d.b = d.b[n:]
-	return v
-}
-
-func (d *decoder) bounded(limit uint64) uint64 {
-	v := d.uvarint()
-	if v > limit {
-		d.bad = true
-		return 0
-	}
-	return v
-}
-
-func (d *decoder) uint32() uint32 { return uint32(d.bounded(math.MaxUint32)) }
-func (d *decoder) uint16() uint16 { return uint16(d.bounded(math.MaxUint16)) }
-func (d *decoder) size() int64    { return int64(d.bounded(math.MaxInt64)) }
-
-func (d *decoder) fixed64() uint64 {
-	if len(d.b) < 8 {
-		d.bad, d.b = true, nil
-		return 0
-	}
-	v := binary.BigEndian.Uint64(d.b)
-	d.b = d.b[8:]
-	return v
-}
-
-func (d *decoder) text() string {
-	n := d.uvarint()
-	if n > uint64(len(d.b)) {
-		d.bad = true
-		return ""
-	}
-	s := string(d.b[:n])
-	d.b = d.b[n:]
-	return s
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/metadata/cluster"
+	"github.com/bivouacfs/bivouac/metadata/varint"
 )
 
 // wideDir is a wide directory of which this node keeps a section. One that is
@@ -258,20 +259,20 @@ func (d *wideDir) append(b []byte) []byte {
 }
 
 func parseWideDir(b []byte) (*wideDir, error) {
-	d := decoder{b: b}
-	if d.byte() != wideVersion {
+	d := varint.Decoder{B: b}
+	if d.Byte() != wideVersion {
 		return nil, syscall.EIO
 	}
-	w := &wideDir{state: sectionState(d.byte()), gen: d.uvarint(), freeze: d.uvarint()}
-	w.Epoch, w.Seed = metadata.Epoch(d.uvarint()), d.fixed64()
-	n := d.bounded(metadata.MaxNodes)
-	if n > uint64(len(d.b)) {
+	w := &wideDir{state: sectionState(d.Byte()), gen: d.Uvarint(), freeze: d.Uvarint()}
+	w.Epoch, w.Seed = metadata.Epoch(d.Uvarint()), d.Fixed64()
+	n := d.Bounded(metadata.MaxNodes)
+	if n > uint64(len(d.B)) {
 		return nil, syscall.EIO
 	}
 	for range n {
-		w.Nodes = append(w.Nodes, metadata.NodeID(d.uint16()))
+		w.Nodes = append(w.Nodes, metadata.NodeID(d.Uint16()))
 	}
-	if d.bad || len(d.b) != 0 || len(w.Nodes) == 0 || w.state < sectionFilling || w.state > sectionFrozen {
+	if !d.Whole() || len(w.Nodes) == 0 || w.state < sectionFilling || w.state > sectionFrozen {
 		return nil, syscall.EIO
 	}
 	return w, nil

@@ -1,0 +1,90 @@
+// Package varint takes values off the front of a record: integers of variable
+// length, as encoding/binary appends them, and bytes. A Decoder can be asked for all
+// that a record has, and then once whether that was there.
+package varint
+
+import (
+	"encoding/binary"
+	"math"
+)
+
+// Decoder takes values off the front of B. Bad stays set after the first that is cut
+// short or out of range; what is taken then is zero.
+type Decoder struct {
+	B   []byte
+	Bad bool
+}
+
+// Whole reports whether all was there, and nothing else.
+func (d *Decoder) Whole() bool { return !d.Bad && len(d.B) == 0 }
+
+// Byte takes one byte.
+func (d *Decoder) Byte() byte {
+	if p := d.Bytes(1); p != nil {
+		return p[0]
+	}
+	return 0
+}
+
+// Bytes takes n bytes, which stay part of the input; nil if there are fewer.
+func (d *Decoder) Bytes(n uint64) []byte {
+	if n > uint64(len(d.B)) {
+		d.Bad, d.B = true, nil
+		return nil
+	}
+	p := d.B[:n:n]
+	d.B = d.B[n:]
+	return p
+}
+
+// Fixed64 takes eight bytes, the highest first.
+func (d *Decoder) Fixed64() uint64 {
+	if p := d.Bytes(8); p != nil {
+		return binary.BigEndian.Uint64(p)
+	}
+	return 0
+}
+
+// Uvarint takes an unsigned integer.
+func (d *Decoder) Uvarint() uint64 {
+	v, n := binary.Uvarint(d.B)
+	if n <= 0 {
+		d.Bad, d.B = true, nil
+		return 0
+	}
+	d.B = d.B[n:]
+	return v
+}
+
+// Varint takes a signed integer.
+func (d *Decoder) Varint() int64 {
+	v, n := binary.Varint(d.B)
+	if n <= 0 {
+		d.Bad, d.B = true, nil
+		return 0
+	}
+	d.B = d.B[n:]
+	return v
+}
+
+// Bounded takes an unsigned integer of at most limit.
+func (d *Decoder) Bounded(limit uint64) uint64 {
+	v := d.Uvarint()
+	if v > limit {
+		d.Bad = true
+		return 0
+	}
+	return v
+}
+
+// Uint32 takes an unsigned integer of 32 bits.
+func (d *Decoder) Uint32() uint32 { return uint32(d.Bounded(math.MaxUint32)) }
+
+// Uint16 takes an unsigned integer of 16 bits.
+func (d *Decoder) Uint16() uint16 { return uint16(d.Bounded(math.MaxUint16)) }
+
+// Size takes a number of bytes, or a place among them.
+func (d *Decoder) Size() int64 { return int64(d.Bounded(math.MaxInt64)) }
+
+// Text takes a string with its length before it.
+func (d *Decoder) Text() string { return string(d.Bytes(d.Uvarint())) }
