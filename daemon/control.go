@@ -30,6 +30,9 @@ type report struct {
 	// ingested; Trouble is why it could not.
 	Manifests map[metadata.DatasetID]string `json:"manifests,omitempty"`
 	Trouble   map[metadata.DatasetID]string `json:"trouble,omitempty"`
+	// Inherited is the digest of each manifest that the node is an heir of, and has yet
+	// to ingest.
+	Inherited map[metadata.DatasetID]string `json:"inherited,omitempty"`
 	// Filled is how far the node is with each dataset that it fills.
 	Filled map[metadata.DatasetID]fillReport `json:"filled,omitempty"`
 	// Scanned is what the node has read for each stage-in that it leads, in bytes.
@@ -195,6 +198,7 @@ func (d *Daemon) report() report {
 	r := report{Node: d.job.Self, Version: d.View().Version, Ready: d.ready.Load()}
 	r.Leaving, r.Done, r.Crew = d.leave.state()
 	r.Manifests, r.Trouble = d.table.report()
+	r.Inherited = d.inheritance()
 	r.Filled, r.Scanned = d.filled(), d.scanned()
 	r.Out = d.outward.troubles()
 	_, r.Tells = d.teller.output()

@@ -141,6 +141,7 @@ func (in *intake) finish(ctx context.Context, err error) error {
 		}
 		ds.Phase, ds.Error = cluster.Failed, clip(errnoText(err))
 	} else {
+		in.bequeath(ctx)
 		ds.Phase = cluster.Publishing
 	}
 	// The job's end must not leave the registry believing in a stage-in.

@@ -218,7 +218,7 @@ func datasetDuties(v cluster.View, reports map[metadata.NodeID]heard) []raftstor
 		case ds.Phase == cluster.Staging && c.State == cluster.Down:
 			ds.Phase, ds.Error = cluster.Failed, fmt.Sprintf("%s, which led the stage-in, does not answer", c.Host)
 		case ds.Phase == cluster.Publishing && c.State == cluster.Down && lost(ds, v.Map, reports):
-			ds.Phase, ds.Error = cluster.Failed, fmt.Sprintf("%s, which alone has the manifest, does not answer", c.Host)
+			ds.Phase, ds.Error = cluster.Failed, fmt.Sprintf("%s does not answer, and nobody else has the manifest: stage it in again", c.Host)
 		case ds.Phase == cluster.Publishing:
 			p, trouble := published(ds, v.Map, reports)
 			if p == cluster.Publishing {
@@ -262,11 +262,11 @@ func published(ds cluster.Dataset, m cluster.Map, reports map[metadata.NodeID]he
 	return cluster.Sealed, ""
 }
 
-// lost reports whether no node that serves has the manifest of ds.
+// lost reports whether no node that serves has the manifest of ds, or is an heir of it.
 func lost(ds cluster.Dataset, m cluster.Map, reports map[metadata.NodeID]heard) bool {
 	for _, n := range m.Nodes {
 		r, known := reports[n.ID]
-		if serving(n) && (!known || r.Manifests[ds.ID] == ds.Digest) {
+		if serving(n) && (!known || r.Manifests[ds.ID] == ds.Digest || r.Inherited[ds.ID] == ds.Digest) {
 			return false
 		}
 	}

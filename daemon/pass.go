@@ -11,7 +11,6 @@ import (
 	"slices"
 	"syscall"
 
-	"github.com/bivouacfs/bivouac/datapath/wire"
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/metadata/cluster"
 	"github.com/bivouacfs/bivouac/stagein"
@@ -21,7 +20,8 @@ import (
 // another has to know to go on with it, and has some other nodes, its heirs, keep that,
 // too. So a daemon that led one and has started again goes on with it, and an heir, or
 // any node that asks one, does if it does not come back. The parts that other nodes
-// read are not disturbed; what the one who is gone has read itself is read again.
+// read are not disturbed; what the one who is gone has read itself is read again. The
+// manifest is given to heirs, too, before it is published, by whichever way it was made.
 
 // passFile is what is kept; it appears whole or not at all.
 const passFile = "pass"
@@ -140,78 +140,8 @@ func (in *intake) entrust(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	in.keep.heirs = in.give(ctx, append(p.files(), passFile))
+	in.keep.heirs = in.give(ctx, entrustReq{Names: append(p.files(), passFile)})
 	return nil
-}
-
-// give has heirs fetch files of the stage-in from here, the ones that there are before
-// all others, and returns those that did.
-func (in *intake) give(ctx context.Context, names []string) (all []metadata.NodeID) {
-	q := entrustReq{Dataset: in.ds.ID, Turn: in.ds.Turn, Names: names}
-	for _, id := range in.mayInherit() {
-		if len(all) == heirs || ctx.Err() != nil {
-			break
-		}
-		err := in.d.insist(ctx, id, 2*in.d.cfg.Timing.Down, mayLag, func() error {
-			return in.d.control(ctx, id, wire.OpEntrust, q, nil)
-		})
-		if err == nil {
-			all = append(all, id)
-			continue
-		}
-		in.d.log.WithError(err).WithFields(map[string]any{"dataset": in.ds.Name, "host": in.d.job.Hosts[id]}).
-			Warn("could not go on with the stage-in if this node were lost")
-	}
-	return all
-}
-
-// mayInherit is the nodes that can be heirs: those that are before all others, then
-// those that come after this one.
-func (in *intake) mayInherit() (all []metadata.NodeID) {
-	up := in.d.View().Map.Up()
-	for _, id := range in.keep.heirs {
-		if slices.Contains(up, id) {
-			all = append(all, id)
-		}
-	}
-	at, _ := slices.BinarySearch(up, in.d.job.Self)
-	for i := range up {
-		id := up[(at+i)%len(up)]
-		if id != in.d.job.Self && !slices.Contains(all, id) {
-			all = append(all, id)
-		}
-	}
-	return all
-}
-
-// mayLag reports whether a call to a node may succeed a moment later: it cannot be
-// asked, or does not know yet who leads.
-func mayLag(err error) bool { return unreachable(err) || errors.Is(err, syscall.EPERM) }
-
-// entrustReq has a node fetch files of a stage-in from the one who leads it.
-type entrustReq struct {
-	Dataset metadata.DatasetID `json:"dataset"`
-	Turn    int                `json:"turn"`
-	Names   []string           `json:"names"`
-}
-
-func (d *Daemon) onEntrust(ctx context.Context, from metadata.NodeID, q *entrustReq) (struct{}, error) {
-	ds, known := d.View().Dataset(q.Dataset)
-	if !known || ds.Coordinator != from || ds.Turn != q.Turn || ds.Phase != cluster.Staging {
-		return struct{}{}, fmt.Errorf("dataset %d, which node %d does not lead: %w", q.Dataset, from, syscall.EPERM)
-	}
-	for _, name := range q.Names {
-		if !blobName(name) {
-			return struct{}{}, fmt.Errorf("blob %q: %w", name, syscall.EINVAL)
-		}
-		if from == d.job.Self {
-			continue
-		}
-		if err := d.fetch(ctx, from, blobReq{Dataset: q.Dataset, Name: name}, filepath.Join(d.stageDir(q.Dataset), name)); err != nil {
-			return struct{}{}, err
-		}
-	}
-	return struct{}{}, nil
 }
 
 // ownPass is what this node has kept of the stage-in of ds; nil if that is nothing.

@@ -225,7 +225,7 @@ func (d *Daemon) load(ctx context.Context, ds cluster.Dataset) (dataset, error) 
 // dropShares removes the lists and records of the shares of a dataset whose
 // manifest has been made of them.
 func (d *Daemon) dropShares(id metadata.DatasetID) {
-	for _, pattern := range []string{"part-*", "records-*", "skips-*", "read-*", "mark-*", passFile + "*"} {
+	for _, pattern := range []string{"part-*", "records-*", "skips-*", "read-*", "mark-*", passFile + "*", heirFile} {
 		files, _ := filepath.Glob(filepath.Join(d.stageDir(id), pattern)) // the pattern is good
 		for _, f := range files {
 			if err := os.Remove(f); err != nil {
@@ -235,7 +235,16 @@ func (d *Daemon) dropShares(id metadata.DatasetID) {
 	}
 }
 
+// fetchManifest brings the manifest, unless this node is an heir of it.
 func (d *Daemon) fetchManifest(ctx context.Context, ds cluster.Dataset, path string) error {
+	if has := d.inherited(ds.ID); has != "" && ds.Coordinator != d.job.Self {
+		if has == ds.Digest {
+			return nil
+		}
+		if err := d.disinherit(ds.ID); err != nil {
+			return err
+		}
+	}
 	if err := d.fetchOrigins(ctx, ds); err != nil {
 		return err
 	}
@@ -243,7 +252,8 @@ func (d *Daemon) fetchManifest(ctx context.Context, ds cluster.Dataset, path str
 }
 
 // fetchFromAny brings a file of the staging of ds from the node that led it, or
-// else from any other.
+// else from any other. If it is not to be had, the error says whether one who may
+// have it cannot be asked.
 func (d *Daemon) fetchFromAny(ctx context.Context, ds cluster.Dataset, name, path string) error {
 	q := blobReq{Dataset: ds.ID, Name: name}
 	var err error
@@ -252,12 +262,19 @@ func (d *Daemon) fetchFromAny(ctx context.Context, ds cluster.Dataset, name, pat
 	} else {
 		err = d.fetch(ctx, ds.Coordinator, q, path)
 	}
+	if err == nil {
+		return nil
+	}
 	for _, id := range d.View().Map.Up() {
-		if err == nil {
+		if id == ds.Coordinator || id == d.job.Self {
+			continue
+		}
+		e := d.fetch(ctx, id, q, path)
+		if e == nil {
 			return nil
 		}
-		if id != ds.Coordinator && id != d.job.Self {
-			err = d.fetch(ctx, id, q, path)
+		if unreachable(e) {
+			err = e
 		}
 	}
 	return err

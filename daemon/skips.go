@@ -115,5 +115,5 @@ func (d *Daemon) skips(ctx context.Context, ds cluster.Dataset) (string, error) 
 	if ds.Skipped == 0 || ds.Coordinator == d.job.Self {
 		return os.DevNull, nil
 	}
-	return path, d.fetch(ctx, ds.Coordinator, blobReq{Dataset: ds.ID, Name: allSkips}, path)
+	return path, d.fetchFromAny(ctx, ds, allSkips, path)
 }

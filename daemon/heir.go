@@ -1,0 +1,161 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"syscall"
+
+	"github.com/bivouacfs/bivouac/datapath/wire"
+	"github.com/bivouacfs/bivouac/metadata"
+	"github.com/bivouacfs/bivouac/metadata/cluster"
+	"github.com/bivouacfs/bivouac/stagein"
+)
+
+// bequeath gives heirs the manifest, and what a fill needs beside it, so that it can be
+// published without this node.
+func (in *intake) bequeath(ctx context.Context) {
+	in.keep.slot <- struct{}{}
+	defer func() { <-in.keep.slot }()
+	names := []string{manifestFile}
+	if in.ds.Fill {
+		names = append(names, originsFile, orderFile)
+	}
+	if in.req.OnError == stagein.OnErrorSkip {
+		names = append(names, allSkips)
+	}
+	in.give(ctx, entrustReq{Names: names, Digest: in.ds.Digest})
+}
+
+// give has heirs do as q says, the ones that there are before all others, and
+// returns those that did.
+func (in *intake) give(ctx context.Context, q entrustReq) (all []metadata.NodeID) {
+	q.Dataset, q.Turn = in.ds.ID, in.ds.Turn
+	for _, id := range in.mayInherit() {
+		if len(all) == heirs || ctx.Err() != nil {
+			break
+		}
+		err := in.d.insist(ctx, id, 2*in.d.cfg.Timing.Down, mayLag, func() error {
+			return in.d.control(ctx, id, wire.OpEntrust, q, nil)
+		})
+		if err == nil {
+			all = append(all, id)
+			continue
+		}
+		in.d.log.WithError(err).WithFields(map[string]any{"dataset": in.ds.Name, "host": in.d.job.Hosts[id]}).
+			Warn("could not go on with the stage-in if this node were lost")
+	}
+	return all
+}
+
+// mayInherit is the nodes that can be heirs: those that are before all others, then
+// those that come after this one.
+func (in *intake) mayInherit() (all []metadata.NodeID) {
+	up := in.d.View().Map.Up()
+	for _, id := range in.keep.heirs {
+		if slices.Contains(up, id) {
+			all = append(all, id)
+		}
+	}
+	at, _ := slices.BinarySearch(up, in.d.job.Self)
+	for i := range up {
+		id := up[(at+i)%len(up)]
+		if id != in.d.job.Self && !slices.Contains(all, id) {
+			all = append(all, id)
+		}
+	}
+	return all
+}
+
+// mayLag reports whether a call to a node may succeed a moment later: it cannot be
+// asked, or does not know yet who leads.
+func mayLag(err error) bool { return unreachable(err) || errors.Is(err, syscall.EPERM) }
+
+// entrustReq has a node fetch files of a stage-in from the one who leads it.
+type entrustReq struct {
+	Dataset metadata.DatasetID `json:"dataset"`
+	Turn    int                `json:"turn"`
+	Names   []string           `json:"names"`
+	Digest  string             `json:"digest,omitempty"` // of the manifest, if that is among them
+}
+
+// heirFile has the digest of the manifest that this node has as an heir, with all that
+// belongs to it.
+const heirFile = "inherited"
+
+// inherited is what heirFile says of a dataset; "" is that there is none.
+func (d *Daemon) inherited(ds metadata.DatasetID) string {
+	b, err := os.ReadFile(filepath.Join(d.stageDir(ds), heirFile))
+	if err != nil {
+		return ""
+	}
+	return string(b)
+}
+
+// inheritance is what this node has inherited of what is being published.
+func (d *Daemon) inheritance() map[metadata.DatasetID]string {
+	var all map[metadata.DatasetID]string
+	for _, ds := range d.View().Datasets {
+		if ds.Phase != cluster.Publishing {
+			continue
+		}
+		if digest := d.inherited(ds.ID); digest != "" {
+			if all == nil {
+				all = make(map[metadata.DatasetID]string)
+			}
+			all[ds.ID] = digest
+		}
+	}
+	return all
+}
+
+// disinherit removes what this node has as an heir of a manifest that did not come to be
+// published.
+func (d *Daemon) disinherit(ds metadata.DatasetID) error {
+	for _, name := range []string{heirFile, manifestFile, originsFile, orderFile, allSkips} {
+		if err := os.Remove(filepath.Join(d.stageDir(ds), name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("stage-in: %w", err)
+		}
+	}
+	return nil
+}
+
+func (d *Daemon) onEntrust(ctx context.Context, from metadata.NodeID, q *entrustReq) (struct{}, error) {
+	ds, known := d.View().Dataset(q.Dataset)
+	if !known || ds.Coordinator != from || ds.Turn != q.Turn || ds.Phase != cluster.Staging {
+		return struct{}{}, fmt.Errorf("dataset %d, which node %d does not lead: %w", q.Dataset, from, syscall.EPERM)
+	}
+	if from == d.job.Self {
+		return struct{}{}, nil
+	}
+	return struct{}{}, d.inherit(ctx, from, q)
+}
+
+// inherit fetches what q says.
+func (d *Daemon) inherit(ctx context.Context, from metadata.NodeID, q *entrustReq) error {
+	if q.Digest != "" {
+		if err := d.disinherit(q.Dataset); err != nil {
+			return err
+		}
+	}
+	dir := d.stageDir(q.Dataset)
+	for _, name := range q.Names {
+		if !blobName(name) {
+			return fmt.Errorf("blob %q: %w", name, syscall.EINVAL)
+		}
+		if err := d.fetch(ctx, from, blobReq{Dataset: q.Dataset, Name: name}, filepath.Join(dir, name)); err != nil {
+			return err
+		}
+	}
+	if q.Digest == "" {
+		return nil
+	}
+	if err := os.WriteFile(filepath.Join(dir, heirFile), []byte(q.Digest), 0o600); err != nil {
+		return fmt.Errorf("stage-in: %w", err)
+	}
+	return nil
+}
