@@ -56,7 +56,9 @@ type Fill struct {
 	slots   chan struct{} // one for each piece that is fetched because it was asked for
 	reads   chan struct{} // one for each other that is being read: Workers
 	gate    *gate
-	birth   uint64 // tells this fill from those that this node has begun before
+	far     far
+	near    func() bool // atHand, but in tests
+	birth   uint64      // tells this fill from those that this node has begun before
 	runSize int64
 
 	ctx    context.Context // of what is under way
@@ -121,6 +123,8 @@ func NewFill(cfg FillConfig) (*Fill, error) {
 		birth: rand.Uint64(), runSize: defaultRunSize, births: make(map[metadata.NodeID]uint64),
 		unpacks: make(map[uint32]*flight),
 	}
+	f.far.left.Store(patience)
+	f.near = f.atHand
 	f.ctx, f.cancel = context.WithCancel(context.Background())
 	err := f.adopt()
 	if err != nil {

@@ -130,6 +130,9 @@ func (j *job) filler(m cluster.Map, node metadata.NodeID, s *Scanned, files File
 	if j.runSize != 0 {
 		f.runSize = j.runSize
 	}
+	if j.near != nil {
+		f.near = j.near
+	}
 	if j.camp != nil {
 		j.camp.pitch(node, f)
 	}

@@ -66,7 +66,7 @@ func (c *carrier) unpack(x *parcel) {
 // send stores a load, or has it stored.
 func (c *carrier) send(l *load) {
 	delete(c.loads, l.node)
-	c.puts.Go(func() error {
+	store := func() error {
 		if l.node == c.f.cfg.Self {
 			c.keep(l)
 		} else {
@@ -76,7 +76,12 @@ func (c *carrier) send(l *load) {
 			x.release()
 		}
 		return nil // the others go on
-	})
+	}
+	if c.own {
+		_ = store() // its bytes are in this processor's cache
+		return
+	}
+	c.puts.Go(store)
 }
 
 // keep stores a load on this node.

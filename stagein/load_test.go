@@ -22,7 +22,7 @@ func TestSmallTravelTogether(t *testing.T) {
 		t.Fatal(err)
 	}
 	j := runJob(archive, nodes)
-	j.lim.piece, j.runSize, j.memory = 64<<10, 256<<10, 1<<20
+	j.lim.piece, j.runSize, j.memory, j.near = 64<<10, 256<<10, 1<<20, never
 	var reads, messages, parcels atomic.Int64
 	var once sync.Once
 	j.order = func(int) { once.Do(func() { j.fs.onRead = func(string, int64) { reads.Add(1) } }) }

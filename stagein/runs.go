@@ -47,6 +47,7 @@ type run struct {
 	runID
 	turn  uint64
 	parts []part
+	own   bool // they are all this node's, and read one by one
 }
 
 // part is a piece in a run.
@@ -77,29 +78,45 @@ func (f *Fill) together() bool {
 	return f.cfg.Others != nil && (kind == OrderShuffled || kind == OrderSource)
 }
 
-// runAll reads the runs that m gives this node, for whoever is to have what
-// lies in them; and after those, the ones that have something of this node's and
-// that nobody has begun.
+// runAll reads the runs that m gives this node, for whoever is to have what lies in
+// them, or while the source is at hand what is its own of all runs. After those it
+// reads the ones that have something of its own and that nobody has begun.
 func (f *Fill) runAll(m cluster.Map) error {
 	nodes := m.Up()
 	if !f.together() || len(nodes) == 0 {
 		return nil
 	}
-	rs, err := f.gather(m, func(id runID) bool { return id.reader(nodes) == f.cfg.Self })
-	if err != nil {
-		return err
+	for own, through := false, false; !through; own = !own {
+		rs, err := f.gather(m, func(id runID, p *part) bool {
+			if own {
+				return p.node == f.cfg.Self
+			}
+			return id.reader(nodes) == f.cfg.Self
+		})
+		if err != nil {
+			return err
+		}
+		for _, r := range rs {
+			r.own = own
+		}
+		f.inTurn(rs, f.cfg.Origins.Order.Seed)
+		through = f.readRuns(rs, func() bool { return own == (len(nodes) > 1 && f.near()) })
 	}
-	f.inTurn(rs, f.cfg.Origins.Order.Seed)
-	f.readRuns(rs)
+	return f.runRest(m)
+}
+
+// runRest reads the runs that have something of this node's that nobody has begun.
+func (f *Fill) runRest(m cluster.Map) error {
 	left, err := f.runsLeft(m)
 	if err != nil || len(left) == 0 {
 		return err
 	}
-	if rs, err = f.gather(m, func(id runID) bool { return left[id] }); err != nil {
+	rs, err := f.gather(m, func(id runID, _ *part) bool { return left[id] })
+	if err != nil {
 		return err
 	}
 	f.inTurn(rs, uint64(f.cfg.Self)+1) // not in the turn of who reads them first
-	f.readRuns(rs)
+	f.readRuns(rs, func() bool { return true })
 	return nil
 }
 
@@ -145,11 +162,11 @@ func (f *Fill) parts(m cluster.Map, from manifest.Origin, a metadata.Attr, fn fu
 	}
 }
 
-// gather makes the runs that are wanted.
-func (f *Fill) gather(m cluster.Map, wanted func(runID) bool) ([]*run, error) {
+// gather makes runs of the pieces that are wanted.
+func (f *Fill) gather(m cluster.Map, wanted func(runID, *part) bool) ([]*run, error) {
 	byID := make(map[runID]*run)
 	err := f.each(m, func(id runID, p part) {
-		if !wanted(id) {
+		if !wanted(id, &p) {
 			return
 		}
 		r := byID[id]
@@ -197,8 +214,9 @@ func (f *Fill) inTurn(rs []*run, seed uint64) {
 	})
 }
 
-// readRuns reads runs, some at a time.
-func (f *Fill) readRuns(rs []*run) {
+// readRuns reads runs, some at a time, while goOn says so. It reports whether it went
+// through all, or was ended.
+func (f *Fill) readRuns(rs []*run, goOn func() bool) (through bool) {
 	next := make(chan *run)     // what is not taken is still another's to claim
 	over := make(chan struct{}) // closed with it
 	var wg sync.WaitGroup
@@ -216,18 +234,17 @@ func (f *Fill) readRuns(rs []*run) {
 			}
 		})
 	}
-	for _, r := range rs {
+	for len(rs) > 0 && goOn() && f.ctx.Err() == nil {
 		select {
-		case next <- r:
+		case next <- rs[0]:
+			rs = rs[1:]
 		case <-f.ctx.Done():
-		}
-		if f.ctx.Err() != nil {
-			break
 		}
 	}
 	close(over)
 	close(next)
 	wg.Wait()
+	return len(rs) == 0 || f.ctx.Err() != nil
 }
 
 // readRun claims what nobody has of a run, reads it, and brings it to those who
@@ -236,10 +253,10 @@ func (f *Fill) readRun(r *run) {
 	all := f.claim(r.parts)
 	for rest := all; len(rest) > 0; {
 		n := 1
-		for n < len(rest) && rest[n].follows(rest[n-1]) {
+		for n < len(rest) && !r.own && rest[n].follows(rest[n-1]) {
 			n++
 		}
-		c := &carrier{f: f, parcels: rest[:n]}
+		c := &carrier{f: f, parcels: rest[:n], own: r.own}
 		if err := c.bring(r.source); err != nil && f.ctx.Err() == nil {
 			f.cfg.Log.WithError(err).Debug("neighbours could not be brought")
 		}
@@ -354,7 +371,8 @@ type parcel struct {
 type carrier struct {
 	f       *Fill
 	parcels []*parcel
-	next    int // the first that was not all read
+	own     bool // that of its run
+	next    int  // the first that was not all read
 	puts    errgroup.Group
 	loads   map[metadata.NodeID]*load // that are being packed
 
@@ -367,7 +385,7 @@ func (c *carrier) bring(n uint32) error {
 	if err != nil {
 		return err
 	}
-	src.file = ahead{source.Background(src.file), c.f.ctx, c.f.gate}
+	src.file = ahead{c.manner(src.file), c.f.ctx, c.f.gate}
 	from, end := c.parcels[0].begin(), int64(0)
 	for _, x := range c.parcels {
 		end = max(end, x.end())
@@ -390,6 +408,9 @@ func (c *carrier) bring(n uint32) error {
 
 // read reads the bytes [from, end) of an archive.
 func (c *carrier) read(src *stretch, from, end int64) error {
+	if c.own && end-from <= int64(c.f.bufs.in.Size()) {
+		return src.piece(c.f.ctx, c.f.bufs.in, from, end-from, c.take)
+	}
 	r := source.ReadRegionNear(c.f.ctx, src.file, src.name, from, end, c.f.bufs.in, readAhead)
 	defer r.Close()
 	for {

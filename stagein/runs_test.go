@@ -165,7 +165,7 @@ func TestRunsEqualTwin(t *testing.T) {
 			}
 			for _, nodes := range []int{1, 2, 5} {
 				j := runJob(archive, nodes)
-				j.stripe = 3000
+				j.stripe, j.near = 3000, fickle(r)
 				got, err := j.run(context.Background())
 				if err != nil {
 					t.Fatalf("%d nodes: %v", nodes, err)
@@ -190,10 +190,13 @@ func large(t *testing.T, n int) []byte {
 }
 
 // TestRunsAreLarge: neighbours are read in one go, not one by one.
-func TestRunsAreLarge(t *testing.T) {
+func TestRunsAreLarge(t *testing.T) { checkLarge(t, 4, never) }
+
+func checkLarge(t *testing.T, nodes int, near func() bool) {
+	t.Helper()
 	archive := large(t, 1000)
-	j := runJob(archive, 4)
-	j.lim.piece, j.runSize, j.memory = 64<<10, 256<<10, 1<<20
+	j := runJob(archive, nodes)
+	j.lim.piece, j.runSize, j.memory, j.near = 64<<10, 256<<10, 1<<20, near
 	var reads atomic.Int64
 	var once sync.Once
 	j.order = func(int) { once.Do(func() { j.fs.onRead = func(string, int64) { reads.Add(1) } }) }

@@ -30,8 +30,9 @@
 // owner fetches by itself; what a lost node, or one that starts again, has
 // claimed is nobody's again. Pieces of 1 MiB and more are read by their owners: a
 // request for one is large enough, and what goes between nodes costs them processor
-// time. With order=seed:S or list:FILE each piece is fetched
-// alone, in its turn.
+// time. So are all pieces, of all runs in their turn, while the source is at hand: when
+// it answers as fast as memory does, also to small reads (atHand). With order=seed:S or
+// list:FILE each piece is fetched alone, in its turn.
 //
 // # What is left in the source
 //

@@ -10,21 +10,25 @@ import (
 // than a disk or a network is.
 const (
 	quickReads = 8
-	quickRate  = 2 * time.Millisecond // for a MiB
+	quickCall  = 20 * time.Microsecond // for each read
+	quickRate  = 2 * time.Millisecond  // for a MiB
 )
+
+// Quick reports whether a read of n bytes that took d is from memory, as it seems.
+func Quick(n int, d time.Duration) bool { return (d-quickCall)*(1<<20) <= quickRate*time.Duration(n) }
 
 // took takes note of how long a read of n bytes has taken.
 func (p *Pool) took(n int, d time.Duration) {
-	if d*(1<<20) > quickRate*time.Duration(n) {
+	if !Quick(n, d) {
 		p.quick.Store(0)
 		return
 	}
 	p.quick.Add(1)
 }
 
-// atOnce reports whether what is read comes at once, so that nothing is won by reading
+// AtOnce reports whether what is read comes at once, so that nothing is won by reading
 // it ahead.
-func (p *Pool) atOnce() bool { return p.quick.Load() >= quickReads }
+func (p *Pool) AtOnce() bool { return p.quick.Load() >= quickReads }
 
 // ReadRegionNear is ReadRegion for who uses each piece when he has it. While the
 // reads into the pool's buffers come at once, nothing is read ahead, but by Next

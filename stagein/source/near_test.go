@@ -81,12 +81,12 @@ func TestRegionNearEnds(t *testing.T) {
 func TestQuick(t *testing.T) {
 	p := NewPool(1, 1<<20)
 	for i := range 2 * quickReads {
-		if got, want := p.atOnce(), i >= quickReads; got != want {
+		if got, want := p.AtOnce(), i >= quickReads; got != want {
 			t.Errorf("after %d quick reads: at once %v, want %v", i, got, want)
 		}
-		p.took(1<<20, quickRate)
+		p.took(1<<20, quickCall+quickRate)
 	}
-	if p.took(1<<19, quickRate/2+1); p.atOnce() {
+	if p.took(1<<19, quickCall+quickRate/2+1); p.AtOnce() {
 		t.Error("a slow read comes at once")
 	}
 }

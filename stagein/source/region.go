@@ -51,7 +51,7 @@ func (r *Region) run(ctx context.Context, off, end int64) {
 	defer r.wg.Done()
 	defer close(r.queue)
 	for off < end {
-		if r.near && r.pool.atOnce() {
+		if r.near && r.pool.AtOnce() {
 			n := int(min(int64(r.pool.size), end-off))
 			r.queue <- &ahead{off: off, n: n} // Close or Next takes it
 			off += int64(n)
