@@ -128,6 +128,10 @@ func (f *File) gatherSome(ctx context.Context, w *Writer, p []byte, off int64) (
 		if b == nil || err != nil {
 			return 0, err
 		}
+		if !f.c.tails.begun(f) {
+			f.c.tails.put(b)
+			return 0, nil
+		}
 		t.buf, t.off = b, off
 	}
 	n := min(len(p), t.limit()-len(t.buf))
@@ -180,9 +184,5 @@ func (f *File) buffer(ctx context.Context, off int64) ([]byte, error) {
 	if !f.roomy(ctx, off) {
 		return nil, nil
 	}
-	b := f.c.tails.get()
-	if b != nil {
-		f.c.tails.begun(f)
-	}
-	return b, nil
+	return f.c.tails.get(), nil
 }

@@ -2,6 +2,7 @@ package fsclient
 
 import (
 	"context"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -30,7 +31,8 @@ type tails struct {
 
 	mu    sync.Mutex
 	free  [][]byte           // under mu: buffers to use again
-	files map[*File]struct{} // under mu: that have gathered something since they were taken
+	files map[*File]struct{} // under mu: all that have gathered what has not arrived, and some whose home was not told yet
+	over  bool               // under mu: nothing is gathered any more
 }
 
 func (t *tails) init() {
@@ -66,15 +68,26 @@ func (t *tails) put(b []byte) {
 	<-t.slots
 }
 
-// begun notes that f gathers.
-func (t *tails) begun(f *File) {
+// begun notes that f gathers; false if nobody does any more. f.tail.mu is held,
+// so that who finds f finds what it gathers.
+func (t *tails) begun(f *File) bool {
 	t.mu.Lock()
-	_, had := t.files[f]
-	t.files[f] = struct{}{}
-	t.mu.Unlock()
-	if !had {
+	defer t.mu.Unlock()
+	if t.over {
+		return false
+	}
+	if _, had := t.files[f]; !had {
+		t.files[f] = struct{}{}
 		nudge(t.kick)
 	}
+	return true
+}
+
+// end has all that is written from now on written through.
+func (t *tails) end() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.over = true
 }
 
 func (t *tails) pending() bool {
@@ -83,38 +96,36 @@ func (t *tails) pending() bool {
 	return len(t.files) > 0
 }
 
-// list is the files that have gathered something since they were taken.
 func (t *tails) list() []*File {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	files := make([]*File, 0, len(t.files))
-	for f := range t.files {
-		files = append(files, f)
-	}
-	return files
+	return slices.Collect(maps.Keys(t.files))
 }
 
-// take is list, and begins anew.
-func (t *tails) take() []*File {
-	files := t.list()
+// forget takes f out of the files that gather, if all of it has arrived.
+func (t *tails) forget(f *File) {
+	f.tail.mu.Lock()
+	defer f.tail.mu.Unlock()
+	if f.tail.buf != nil || len(f.tail.flying) > 0 {
+		return
+	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	for _, f := range files {
-		delete(t.files, f)
-	}
-	return files
+	delete(t.files, f)
 }
 
 // ageing sends what has waited for more long enough, and has the homes know of
 // it, until the client is closed.
 func (c *Client) ageing() {
 	c.linger(c.tails.kick, tailAge, c.tails.pending, func() time.Duration {
-		files := slices.DeleteFunc(c.tails.take(), func(f *File) bool { return !c.files.hold(f) })
-		_ = each(c.ctx, files, func(ctx context.Context, f *File) error {
-			if err := f.Flush(ctx); err != nil { // it stays dirty, and who closes it will be told
-				c.cfg.Log.WithError(err).Debug("a home was not told of what was written")
+		_ = each(c.ctx, c.tails.list(), func(ctx context.Context, f *File) error {
+			if c.files.hold(f) { // else who closed it has done that
+				if err := f.Flush(ctx); err != nil { // it stays dirty, and who closes it will be told
+					c.cfg.Log.WithError(err).Debug("a home was not told of what was written")
+				}
+				c.release(f)
 			}
-			c.release(f)
+			c.tails.forget(f)
 			return nil
 		})
 		return tailAge
@@ -127,8 +138,9 @@ func (c *Client) Settle(ctx context.Context) error {
 	return each(ctx, c.tails.list(), func(ctx context.Context, f *File) error { return f.arrive(ctx) })
 }
 
-// settleLast is Settle at the end of the client.
+// settleLast is Settle at the end of the client, after which nothing is gathered.
 func (c *Client) settleLast() {
+	c.tails.end()
 	ctx, cancel := context.WithTimeout(context.Background(), closeTime)
 	defer cancel()
 	if err := c.Settle(ctx); err != nil {

@@ -46,8 +46,12 @@ func (w *Writer) Append(ctx context.Context, p []byte) (n int, err error) {
 		return 0, err
 	}
 	if w.gathers(p) {
-		if ok, err := w.f.gatherWhole(ctx, w, p); ok || err != nil {
-			return len(p), err
+		ok, err := w.f.gatherWhole(ctx, w, p)
+		switch {
+		case err != nil:
+			return 0, err
+		case ok:
+			return len(p), nil
 		}
 	}
 	return w.f.Append(ctx, p)

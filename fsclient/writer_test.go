@@ -404,6 +404,72 @@ func TestWritesOverlap(t *testing.T) {
 	}
 }
 
+// TestAppendThatIsInterrupted: an append that waits for others that are under way,
+// and is interrupted, is not said to be written.
+func TestAppendThatIsInterrupted(t *testing.T) {
+	j, ms, cs := metered(t, 2)
+	f := onNode(t, cs[0], "log", 1)
+	w := f.Writer()
+	const size = 64 << 10
+	p := pattern(size)
+	must(t, size)(w.Append(ctx, p)) // from now on it is known that this node is alone
+	gate := make(chan struct{})
+	ms[1].set(nil, gate)
+	n := 1
+	for ; n < 1+2*512/64; n++ { // two parcels
+		must(t, size)(w.Append(ctx, p))
+	}
+	canceled, cancel := context.WithCancel(ctx)
+	cancel()
+	if n, err := w.Append(canceled, p); n != 0 || !errors.Is(err, syscall.EINTR) {
+		t.Errorf("appended %d, %v, want EINTR", n, err)
+	}
+	close(gate)
+	if err := w.Close(ctx); err != nil {
+		t.Error(err)
+	}
+	if got := j.object(t, 1, f.Ino(), 100*size); len(got) != n*size {
+		t.Errorf("%d bytes, want %d", len(got), n*size)
+	}
+}
+
+// TestSettleWaitsForTheClock: what is on its way since it has waited long enough
+// has not arrived.
+func TestSettleWaitsForTheClock(t *testing.T) {
+	_, ms, cs := metered(t, 2)
+	f := onNode(t, cs[0], "f", 1)
+	w := f.Writer()
+	must(t, 10)(w.WriteAt(ctx, pattern(10), 0))
+	before := ms[1].writes.Load()
+	gate := make(chan struct{})
+	ms[1].set(nil, gate)
+	must(t, 10)(w.WriteAt(ctx, pattern(10), 10))
+	eventually(t, "the clock has it sent", func() bool { return ms[1].writes.Load() > before })
+	canceled, cancel := context.WithCancel(ctx)
+	cancel()
+	if err := cs[0].Settle(canceled); !errors.Is(err, syscall.EINTR) {
+		t.Errorf("%v, want EINTR", err)
+	}
+	close(gate)
+	if err := errors.Join(cs[0].Settle(ctx), w.Close(ctx)); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestWriteAfterTheEnd: what the kernel still writes when the client was closed
+// has arrived when it returns, since nobody would send it later.
+func TestWriteAfterTheEnd(t *testing.T) {
+	j, _, cs := metered(t, 2)
+	f := onNode(t, cs[0], "f", 1)
+	w := f.Writer()
+	want := gathered(t, w)
+	cs[0].Close()
+	must(t, 100)(w.WriteAt(ctx, pattern(100), 1000))
+	if got := j.object(t, 1, f.Ino(), 2000); !bytes.Equal(got, append(want, pattern(100)...)) {
+		t.Errorf("%d bytes have arrived, or other ones", len(got))
+	}
+}
+
 // TestLaterWriteWins: what would be written over something that is on its way
 // waits for that, also where it is in sequence with a write in between.
 func TestLaterWriteWins(t *testing.T) {
