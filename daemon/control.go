@@ -304,8 +304,8 @@ func (d *Daemon) onReport(_ context.Context, peer metadata.NodeID, r *report) (r
 	reply.Leader, reply.Known = g.Leader()
 	if g.IsLeader() {
 		d.lead.hear(*r, time.Now())
-		if r.Tells {
-			reply.Out = d.lead.outTroubles(g.View().Map)
+		if m := g.View().Map; d.lead.tells(m, r) {
+			reply.Out = d.lead.outTroubles(m)
 		}
 	}
 	if v := g.View(); v.Version > r.Version {

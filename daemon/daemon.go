@@ -237,7 +237,7 @@ func Open(cfg Config) (*Daemon, error) {
 	d.table.init()
 	d.fill.init()
 	d.sweep.init()
-	d.teller = newTeller()
+	d.teller = newTeller(ownOutput(d.job))
 	d.recallOutput()
 	if err := d.open(); err != nil {
 		_ = d.Close()

@@ -53,10 +53,25 @@ func (o JobOutput) validate() error {
 	return nil
 }
 
+// ownOutput is the file in which the user is told what no output of the job can have:
+// that of salloc goes to a terminal, and one may go to a pipe. It is made when there is
+// something to tell.
+func ownOutput(job *Job) *JobOutput {
+	if job.WorkDir == "" {
+		return nil
+	}
+	return &JobOutput{Path: filepath.Join(job.WorkDir, fmt.Sprintf("bivouac-%s.out", job.ID)), Append: true}
+}
+
 // add appends text, if the file is still the one that it was, regular, and this
 // process's user's own.
 func (o JobOutput) add(text string) error {
-	f, err := os.OpenFile(o.Path, unix.O_WRONLY|unix.O_APPEND|unix.O_NOFOLLOW|unix.O_NOCTTY|unix.O_NONBLOCK, 0)
+	flags := unix.O_WRONLY | unix.O_APPEND | unix.O_NOFOLLOW | unix.O_NOCTTY | unix.O_NONBLOCK
+	own := o.Ino == 0 // see ownOutput
+	if own {
+		flags |= unix.O_CREAT
+	}
+	f, err := os.OpenFile(o.Path, flags, 0o600)
 	if err != nil {
 		return err
 	}
@@ -65,7 +80,8 @@ func (o JobOutput) add(text string) error {
 	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
 		return fmt.Errorf("%s: %w", o.Path, err)
 	}
-	if st.Mode&unix.S_IFMT != unix.S_IFREG || st.Dev != o.Dev || st.Ino != o.Ino || int(st.Uid) != os.Geteuid() {
+	same := own || st.Dev == o.Dev && st.Ino == o.Ino
+	if st.Mode&unix.S_IFMT != unix.S_IFREG || !same || int(st.Uid) != os.Geteuid() {
 		return fmt.Errorf("%s is not the file any more that the job's output went to: %w", o.Path, syscall.ESTALE)
 	}
 	_, err = f.WriteString(text)
@@ -76,6 +92,7 @@ func (o JobOutput) add(text string) error {
 type teller struct {
 	add      func(JobOutput, string) error // JobOutput.add, but in tests
 	patience time.Duration                 // with the file system of the output
+	own      *JobOutput                    // where it is told if no node has the job's output; nil is nowhere
 
 	mu    sync.Mutex
 	to    *JobOutput       // guarded by mu; nil: the output is not on this node, or no file
@@ -86,8 +103,8 @@ type teller struct {
 // tellTime is how long the job's output may take to be written to.
 const tellTime = 4 * time.Second
 
-func newTeller() *teller {
-	return &teller{add: JobOutput.add, patience: tellTime, told: make(map[OutSpec]bool)}
+func newTeller(own *JobOutput) *teller {
+	return &teller{add: JobOutput.add, patience: tellTime, own: own, told: make(map[OutSpec]bool)}
 }
 
 func (t *teller) output() (JobOutput, bool) {
@@ -99,20 +116,29 @@ func (t *teller) output() (JobOutput, bool) {
 	return *t.to, true
 }
 
+// place is where this node tells; nil is nowhere. mu is held.
+func (t *teller) place() *JobOutput {
+	if t.to == nil {
+		return t.own
+	}
+	return t.to
+}
+
 func (t *teller) set(o JobOutput) {
 	t.mu.Lock()
 	t.to = &o
 	t.mu.Unlock()
 }
 
-// hear takes what all nodes have to tell, and returns what of it is news while
-// the job runs: what fails for the first time.
+// hear takes what all nodes have to tell, if this one is to tell it, and returns what of
+// it is news while the job runs: what fails for the first time.
 func (t *teller) hear(all []outTrouble) (news []outTrouble) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.heard = all
+	o := t.place()
 	for _, x := range all {
-		if !x.Final && !t.told[x.OutSpec] && t.to != nil && t.to.Append {
+		if !x.Final && !t.told[x.OutSpec] && o != nil && o.Append {
 			t.told[x.OutSpec] = true
 			news = append(news, x)
 		}
@@ -121,10 +147,13 @@ func (t *teller) hear(all []outTrouble) (news []outTrouble) {
 }
 
 // finals is what did not make it in the end; own is what this node knows, in
-// case the leader could not be heard.
+// case the leader could not be heard: who has the job's output tells that, then.
 func (t *teller) finals(own []outTrouble) []outTrouble {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	if t.to == nil {
+		own = nil
+	}
 	var last []outTrouble
 	for _, all := range [][]outTrouble{t.heard, own} {
 		for _, x := range all {
@@ -142,18 +171,20 @@ func (t *teller) finals(own []outTrouble) []outTrouble {
 // tell adds a line for each trouble. A file system that does not answer is not
 // waited for: the goroutine stays behind with it.
 func (t *teller) tell(all []outTrouble) error {
-	o, ok := t.output()
+	t.mu.Lock()
+	o := t.place()
+	t.mu.Unlock()
 	text := ""
 	for _, x := range all {
 		if len(x.Kinds) > 0 {
 			text += x.line()
 		}
 	}
-	if !ok || text == "" {
+	if o == nil || text == "" {
 		return nil
 	}
 	done := make(chan error, 1)
-	go func() { done <- t.add(o, text) }()
+	go func() { done <- t.add(*o, text) }()
 	select {
 	case err := <-done:
 		return err

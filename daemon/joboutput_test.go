@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/bivouacfs/bivouac/metadata"
+	"github.com/bivouacfs/bivouac/metadata/cluster"
 	"github.com/bivouacfs/bivouac/stagein"
 )
 
@@ -98,7 +100,7 @@ func TestTellerIsPatientForAMoment(t *testing.T) {
 	t.Parallel()
 	hang := make(chan struct{})
 	defer close(hang)
-	tell := newTeller()
+	tell := newTeller(nil)
 	tell.patience = time.Millisecond
 	tell.add = func(JobOutput, string) error { <-hang; return nil }
 	tell.set(JobOutput{Path: "/dead/slurm-7.out"})
@@ -120,7 +122,7 @@ func trouble(final bool, errs ...error) outTrouble {
 func TestTellerTellsOnce(t *testing.T) {
 	t.Parallel()
 	var lines atomic.Int64
-	tell := newTeller()
+	tell := newTeller(nil)
 	tell.add = func(JobOutput, string) error { lines.Add(1); return nil }
 	running := []outTrouble{trouble(false, syscall.ENOSPC)}
 	if n := tell.hear(running); n != nil {
@@ -149,6 +151,69 @@ func TestTellerTellsOnce(t *testing.T) {
 	}
 	if err := tell.tell(nil); err != nil || lines.Load() != 1 {
 		t.Errorf("%d lines after nothing was told, %v", lines.Load(), err)
+	}
+}
+
+// TestTellerWithoutOutput: where no node has the job's output, the first one that serves
+// tells in a file of our own, what it hears and nothing else.
+func TestTellerWithoutOutput(t *testing.T) {
+	t.Parallel()
+	job := &Job{ID: "7", WorkDir: t.TempDir()}
+	tell := newTeller(ownOutput(job))
+	if n := tell.hear([]outTrouble{trouble(false, syscall.ENOSPC)}); len(n) != 1 {
+		t.Errorf("news %+v, want one", n)
+	} else if err := tell.tell(n); err != nil {
+		t.Error(err)
+	}
+	if f := tell.finals([]outTrouble{trouble(true, syscall.EACCES)}); f != nil {
+		t.Errorf("%+v in the end, want what was heard", f)
+	}
+	tell.hear([]outTrouble{trouble(true, syscall.ENOSPC)})
+	if err := tell.tell(tell.finals(nil)); err != nil {
+		t.Error(err)
+	}
+	b, err := os.ReadFile(filepath.Join(job.WorkDir, "bivouac-7.out"))
+	if err != nil || strings.Count(string(b), "\n") != 2 || !strings.Contains(string(b), "fails so far") || !strings.Contains(string(b), "lost with the job") {
+		t.Errorf("told is %q, %v", b, err)
+	}
+	if err := os.Symlink("/etc/passwd", filepath.Join(job.WorkDir, "bivouac-8.out")); err != nil {
+		t.Fatal(err)
+	}
+	if err := ownOutput(&Job{ID: "8", WorkDir: job.WorkDir}).add("x"); !errors.Is(err, syscall.ELOOP) {
+		t.Errorf("a link is followed: %v", err)
+	}
+	if o := ownOutput(&Job{ID: "7"}); o != nil {
+		t.Errorf("a job that was not submitted tells in %+v", o)
+	}
+}
+
+// TestWhoTells: one node does, that with the output before all others.
+func TestWhoTells(t *testing.T) {
+	t.Parallel()
+	m := cluster.NewMap(1, []string{"n0", "n1", "n2"})
+	for id, s := range map[metadata.NodeID]cluster.State{0: cluster.Down, 1: cluster.Up, 2: cluster.Leaving} {
+		m = m.WithState(id, cluster.Up, "").WithState(id, s, "")
+	}
+	for _, c := range []struct {
+		name  string
+		tells []bool // by node; what is not there has not reported
+		want  []bool
+	}{
+		{"none has it", []bool{false, false, false}, []bool{false, true, false}},
+		{"one has it", []bool{false, false, true}, []bool{false, false, true}},
+		{"one that does not serve had it", []bool{true, false, false}, []bool{true, true, false}},
+		{"one has not reported", []bool{false, false}, []bool{false, false}},
+	} {
+		var l leadership
+		l.init()
+		for i, tells := range c.tells {
+			l.hear(report{Node: metadata.NodeID(i), Tells: tells}, time.Unix(1, 0))
+		}
+		for i, want := range c.want {
+			if got := l.tells(m, &report{Node: metadata.NodeID(i), Tells: c.tells[i]}); got != want {
+				t.Errorf("%s: node %d tells: %v, want %v", c.name, i, got, want)
+			}
+		}
 	}
 }
 

@@ -92,6 +92,23 @@ func (l *leadership) outTroubles(m cluster.Map) []outTrouble {
 	return mergeTroubles(all)
 }
 
+// tells reports whether the node of r tells the user what does not make it: the one that
+// has the job's output, or, if none has, the first that serves.
+func (l *leadership) tells(m cluster.Map, r *report) bool {
+	ids := crew(m)
+	if r.Tells || len(ids) == 0 || ids[0] != r.Node {
+		return r.Tells
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, id := range ids {
+		if h, known := l.reports[id]; !known || h.Tells {
+			return false
+		}
+	}
+	return true
+}
+
 // begin reports whether the dataset name is to be started by the caller.
 func (l *leadership) begin(name string) bool {
 	l.mu.Lock()
