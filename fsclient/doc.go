@@ -30,9 +30,9 @@
 // client that dies before has written bytes behind the end: they are not seen,
 // but a later growth of the file can show them.
 //
-// What an application writes through a Writer in pieces of less than 128 KiB is
+// What an application writes through a Writer is
 // gathered, if it goes on where the last write of the file on this node has ended: it is acknowledged before it
-// is sent, up to 512 KiB at once, of which two may be on their way while the next
+// is sent, up to 512 KiB at once, of which four may be on their way while the next
 // is filled. Whatever depends on it here waits until it has arrived: reads, attributes,
 // sizes, other ways to write, Flush, Sync, and the end of any lock on this node;
 // and nothing waits longer than half a second. What could not be written is told

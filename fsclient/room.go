@@ -11,7 +11,7 @@ import (
 
 const (
 	// plenty is the free space of a node at which what goes there is gathered:
-	// more than all others can take of it while an answer is fresh. With less,
+	// more than others often take of it while an answer is fresh. With less,
 	// a write returns when it has arrived, and says itself that there is no room.
 	plenty    = 1 << 30
 	roomFresh = time.Second

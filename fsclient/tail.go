@@ -11,12 +11,9 @@ const (
 	// tailSize is what is gathered of a file and sent at once: a request of the
 	// kernel, and a part of a chunk of the usual size.
 	tailSize = 512 << 10
-	// largeWrite is what is not gathered: where it lies it is still in a processor's
-	// cache, and a copy of it costs more than it saves, on two processors up to
-	// half as much as the whole write.
-	largeWrite = 128 << 10
-	// tailsUnderWay is how many of a file are on their way while another is filled.
-	tailsUnderWay = 2
+	// tailsUnderWay is how many of a file are on their way while another is filled:
+	// to several nodes, where it is striped.
+	tailsUnderWay = 4
 )
 
 // tail is what was written to a File in sequence, was acknowledged, and has not

@@ -5,8 +5,9 @@ import (
 	"errors"
 )
 
-// Writer is what one open file of the application writes with. Small writes in
-// sequence are gathered: they are acknowledged before they have arrived. An error
+// Writer is what one open file of the application writes with. Writes in sequence
+// are gathered: they are acknowledged before they have arrived, so that who writes
+// does not wait for one before he can go on with the next. An error
 // of theirs is that of a later call, once, and of no other Writer's that had no
 // part in them. Everybody on this node sees what was written at once.
 //
@@ -28,7 +29,7 @@ func (w *Writer) WriteAt(ctx context.Context, p []byte, off int64) (n int, err e
 	if err := w.told(); err != nil {
 		return 0, err
 	}
-	if w.gathers(p) && off >= 0 {
+	if !w.f.ino.Sealed() && off >= 0 {
 		if n, err = w.f.gather(ctx, w, p, off); err != nil || n == len(p) {
 			return n, err
 		}
@@ -45,7 +46,7 @@ func (w *Writer) Append(ctx context.Context, p []byte) (n int, err error) {
 	if err := w.told(); err != nil {
 		return 0, err
 	}
-	if w.gathers(p) {
+	if !w.f.ino.Sealed() && len(p) <= tailSize {
 		ok, err := w.f.gatherWhole(ctx, w, p)
 		switch {
 		case err != nil:
@@ -56,9 +57,6 @@ func (w *Writer) Append(ctx context.Context, p []byte) (n int, err error) {
 	}
 	return w.f.Append(ctx, p)
 }
-
-// gathers reports whether p is small.
-func (w *Writer) gathers(p []byte) bool { return len(p) < largeWrite && !w.f.ino.Sealed() }
 
 // Through is WriteAt that returns when p has arrived.
 func (w *Writer) Through(ctx context.Context, p []byte, off int64) (n int, err error) {

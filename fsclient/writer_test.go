@@ -369,38 +369,46 @@ func TestGatheredWithoutRoom(t *testing.T) {
 	closed(t, f)
 }
 
-// TestWritesOverlap: who writes in sequence waits for no node until as much is
-// under way as may be.
+// TestWritesOverlap: who writes in sequence, a little or much at a time, waits
+// for no node until as much is under way as may be.
 func TestWritesOverlap(t *testing.T) {
-	_, ms, cs := metered(t, 2)
-	f := onNode(t, cs[0], "f", 1)
-	w := f.Writer()
-	const size, parcel = 64 << 10, 512 << 10
-	want := pattern(8 * parcel)
-	put := func(from, to int) {
-		for off := from; off < to; off += size {
-			must(t, size)(w.WriteAt(ctx, want[off:][:size], int64(off)))
-		}
-	}
-	put(0, size)
-	gate := make(chan struct{})
-	ms[1].set(nil, gate)
-	put(size, 2*parcel)
-	canceled, cancel := context.WithCancel(ctx)
-	cancel()
-	if n, err := w.WriteAt(canceled, want[2*parcel:][:size], 2*parcel); n != 0 || !errors.Is(err, syscall.EINTR) {
-		t.Errorf("with two under way: %d, %v, want EINTR", n, err)
-	}
-	if err := w.Flush(canceled); !errors.Is(err, syscall.EINTR) {
-		t.Errorf("an interrupted flush: %v, want EINTR", err)
-	}
-	close(gate)
-	put(2*parcel, len(want))
-	if err := w.Close(ctx); err != nil {
-		t.Error(err)
-	}
-	if got := read(t, cs[1], f.Ino()); !bytes.Equal(got, want) {
-		t.Error("other bytes")
+	for _, size := range []int{64 << 10, 512 << 10, 1 << 20} {
+		t.Run(fmt.Sprint(size), func(t *testing.T) {
+			t.Parallel()
+			_, ms, cs := metered(t, 2)
+			f := onNode(t, cs[0], "f", 1)
+			w := f.Writer()
+			const parcel, most = 512 << 10, 4
+			want := pattern(8 * parcel)
+			put := func(from, to int) {
+				for off := from; off < to; off += size {
+					must(t, size)(w.WriteAt(ctx, want[off:][:size], int64(off)))
+				}
+			}
+			put(0, size)
+			gate := make(chan struct{})
+			ms[1].set(nil, gate)
+			before := ms[1].writes.Load()
+			full := size/parcel*parcel + most*parcel
+			put(size, full)
+			canceled, cancel := context.WithCancel(ctx)
+			cancel()
+			if n, err := w.WriteAt(canceled, want[full:][:size], int64(full)); n != 0 || !errors.Is(err, syscall.EINTR) {
+				t.Errorf("with %d under way: %d, %v, want EINTR", most, n, err)
+			}
+			eventually(t, "all are on their way", func() bool { return ms[1].writes.Load() == before+most })
+			if err := w.Flush(canceled); !errors.Is(err, syscall.EINTR) {
+				t.Errorf("an interrupted flush: %v, want EINTR", err)
+			}
+			close(gate)
+			put(full, len(want))
+			if err := w.Close(ctx); err != nil {
+				t.Error(err)
+			}
+			if got := read(t, cs[1], f.Ino()); !bytes.Equal(got, want) {
+				t.Error("other bytes")
+			}
+		})
 	}
 }
 
@@ -416,7 +424,7 @@ func TestAppendThatIsInterrupted(t *testing.T) {
 	gate := make(chan struct{})
 	ms[1].set(nil, gate)
 	n := 1
-	for ; n < 1+2*512/64; n++ { // two parcels
+	for ; n < 1+4*512/64; n++ { // four parcels
 		must(t, size)(w.Append(ctx, p))
 	}
 	canceled, cancel := context.WithCancel(ctx)
@@ -428,7 +436,7 @@ func TestAppendThatIsInterrupted(t *testing.T) {
 	if err := w.Close(ctx); err != nil {
 		t.Error(err)
 	}
-	if got := j.object(t, 1, f.Ino(), 100*size); len(got) != n*size {
+	if got := j.object(t, 1, f.Ino(), 1000*size); len(got) != n*size {
 		t.Errorf("%d bytes, want %d", len(got), n*size)
 	}
 }
@@ -499,22 +507,6 @@ func TestLaterWriteWins(t *testing.T) {
 	if got := read(t, cs[1], f.Ino())[200<<10:][:size]; !bytes.Equal(got, pattern(size)) {
 		t.Error("an earlier write stands")
 	}
-}
-
-// TestLargeWritesAreNotGathered: a large write has arrived when it returns, and
-// what was gathered before it, too.
-func TestLargeWritesAreNotGathered(t *testing.T) {
-	j, _, cs := metered(t, 2)
-	f := onNode(t, cs[0], "f", 1)
-	w := f.Writer()
-	want := pattern(1<<20 + 1000)
-	copy(want, gathered(t, w))
-	before := cs[0].Stats().Gathered
-	must(t, 1<<20)(w.WriteAt(ctx, want[1000:], 1000))
-	if got := j.object(t, 1, f.Ino(), len(want)); !bytes.Equal(got, want) || cs[0].Stats().Gathered != before {
-		t.Errorf("%d bytes have arrived, or other ones; %+v", len(got), cs[0].Stats())
-	}
-	closed(t, f)
 }
 
 // TestGatheredIsBounded: many files that are written in sequence take as many

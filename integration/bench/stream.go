@@ -214,11 +214,12 @@ func streamRead(path string, times int) error {
 	})
 }
 
-// streamWrite is a worker's: a new file of so many bytes, until it is closed.
+// streamWrite is a worker's: a new file of so many bytes, opened only to write as
+// cp and torch.save do, until it is closed.
 func streamWrite(path string, size int64) error {
 	p := noise(rand.New(rand.NewPCG(3, 4)), piece)
 	return timed(func() error {
-		f, err := os.Create(path)
+		f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o644)
 		if err != nil {
 			return err
 		}
