@@ -30,7 +30,7 @@ var (
 // partState is how far a part is.
 type partState struct {
 	progress stagein.Progress
-	vain     int64             // bytes of the source that were read by those that were lost
+	vain     int64             // bytes of the source that were read by nodes that were lost
 	lost     []metadata.NodeID // they
 	pieces   []stagein.Piece   // of members that were read by several nodes
 	kept     []stagein.Try     // of tries before, what is recorded
@@ -150,10 +150,16 @@ func (in *intake) next(i int, p stagein.Part, gone bool) (metadata.NodeID, bool)
 func (in *intake) again(i int, node metadata.NodeID) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
+	from := in.plan.Parts[i].Node
 	in.plan = in.plan.Again(i, node)
 	x := &in.parts[i]
-	x.vain += x.progress.SourceBytes
+	was := x.progress.SourceBytes
 	x.progress = stagein.Progress{}
+	if node == from {
+		x.progress.SourceBytes = was // the next try on a node says what those before it have read
+	} else {
+		x.vain += was
+	}
 	in.sumLocked()
 }
 
@@ -215,9 +221,9 @@ func (in *intake) read(ctx context.Context, plan *stagein.Plan, i int, begun boo
 // see takes note of how a part fares.
 func (in *intake) see(i int, s taskState) {
 	in.mu.Lock()
-	in.parts[i].progress = s.Progress
-	in.parts[i].pieces = s.Pieces
-	in.parts[i].kept = s.Kept
+	x := &in.parts[i]
+	s.Progress.SourceBytes = max(s.Progress.SourceBytes, x.progress.SourceBytes) // what a node keeps of it lags
+	x.progress, x.pieces, x.kept = s.Progress, s.Pieces, s.Kept
 	in.sumLocked()
 	in.mu.Unlock()
 	if s.Seam != nil {

@@ -163,8 +163,9 @@ func (in *intake) giveWay() error {
 	return fmt.Errorf("stage-in of %s: was begun anew by another node: %w", in.ds.Source, syscall.ECANCELED)
 }
 
-// counter counts the bytes that a scan reads of the source, in a file that outlives
-// the daemon: what one that was killed had read counts, too.
+// counter counts the bytes that a scan, or a share, reads of the source, in a file that
+// outlives the daemon: what one that was killed had read counts, too. A read counts when
+// it is asked for, so what was in flight then may count that did not come.
 type counter struct {
 	f    *os.File
 	n    *atomic.Int64
@@ -178,12 +179,15 @@ func (d *Daemon) countFile(id metadata.DatasetID) string {
 	return filepath.Join(d.stageDir(id), "scanned")
 }
 
+// newCounter goes on from n.
 func newCounter(path string, n *atomic.Int64) (*counter, error) {
-	f, err := os.Create(path)
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("stage-in: %w", err)
 	}
-	return &counter{f: f, n: n}, nil
+	c := &counter{f: f, n: n}
+	c.kept.Store(n.Load())
+	return c, nil
 }
 
 func (c *counter) close() { _ = c.f.Close() } // what counts was written

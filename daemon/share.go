@@ -27,14 +27,18 @@ type share struct {
 	from    metadata.NodeID // the coordinator, when it began
 	running atomic.Pointer[stagein.Share]
 	told    atomic.Pointer[stagein.Seam] // to whoever leads
-	read    atomic.Int64                 // bytes of the source
+	read    atomic.Int64                 // bytes of the source, by all tries of the part on this node
+	before  atomic.Int64                 // of them, by tries before this one
 }
 
-func (s *share) progress() stagein.Progress {
+// progress is how far the share is. What of the source was read is that of all tries on
+// this node, so that who leads, and knows nothing of those before, cannot forget it.
+func (s *share) progress() (p stagein.Progress) {
 	if r := s.running.Load(); r != nil {
-		return r.Progress()
+		p = r.Progress()
 	}
-	return stagein.Progress{}
+	p.SourceBytes += s.before.Load()
+	return p
 }
 
 // pieces is what the share has read of members that others have read parts of, and
@@ -101,7 +105,10 @@ func tryFile(records string, try uint16) string { return records + ".try-" + str
 
 func (s *share) stage(ctx context.Context, part stagein.Part, w, skips io.Writer) error {
 	d := s.d
-	c, err := newCounter(d.readFile(s.plan.Dataset, s.part), &s.read)
+	path := d.readFile(s.plan.Dataset, s.part)
+	s.read.Store(readCount(path))
+	s.before.Store(s.read.Load())
+	c, err := newCounter(path, &s.read)
 	if err != nil {
 		return err
 	}
