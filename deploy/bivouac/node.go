@@ -53,6 +53,7 @@ func openNode(job *daemon.Job, start daemon.Start, log *logrus.Entry) (*node, er
 		return nil, err
 	}
 	raiseProcs()
+	spareCollector()
 	n := &node{job: job, log: log, memory: boundMemory(job, log), ended: make(chan struct{}), watched: !start.Detached}
 	if start.Backing {
 		if n.backer, err = daemon.NewBacking(os.NewFile(daemon.BackingFD, "backing")); err != nil {

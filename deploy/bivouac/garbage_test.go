@@ -1,0 +1,56 @@
+package main
+
+import (
+	"runtime"
+	"runtime/debug"
+	"testing"
+	"time"
+)
+
+func TestPercentFor(t *testing.T) {
+	for _, c := range []struct {
+		live int64
+		want int
+	}{
+		{0, 1500}, {leastHeap / 16, 1500}, {leastHeap / 8, 700}, {leastHeap / 2, goPercent}, {leastHeap, goPercent}, {10 * leastHeap, goPercent},
+	} {
+		if got := percentFor(c.live); got != c.want {
+			t.Errorf("with %d bytes in use: %d %%, want %d", c.live, got, c.want)
+		}
+	}
+}
+
+// TestSpareCollector: each collection sets when the next one begins, and the user's
+// word counts.
+func TestSpareCollector(t *testing.T) {
+	before := debug.SetGCPercent(goPercent)
+	t.Cleanup(func() { debug.SetGCPercent(before) })
+	t.Setenv("GOGC", "50")
+	spareCollector()
+	if got := percent(); got != goPercent {
+		t.Errorf("%d %% beside the user's", got)
+	}
+	t.Setenv("GOGC", "")
+	spareCollector()
+	awaitPercent(t, "little in use", func(n int) bool { return n > goPercent })
+	much := make([]byte, 2*leastHeap)
+	awaitPercent(t, "much in use", func(n int) bool { return n == goPercent })
+	runtime.KeepAlive(much)
+	awaitPercent(t, "little in use again", func(n int) bool { return n > goPercent })
+}
+
+// percent is what the collector has now.
+func percent() int {
+	n := debug.SetGCPercent(goPercent)
+	debug.SetGCPercent(n)
+	return n
+}
+
+func awaitPercent(t *testing.T, when string, want func(int) bool) {
+	t.Helper()
+	for end := time.Now().Add(time.Minute); !want(percent()); runtime.GC() {
+		if time.Now().After(end) {
+			t.Fatalf("%s: %d %%", when, percent())
+		}
+	}
+}
