@@ -26,6 +26,7 @@ type hopper struct {
 	name   string
 	size   int64
 	room   *manifest.Scratch
+	any    bool         // also hollow members: nobody can read this in one go
 	read   atomic.Int64 // bytes
 	hops   atomic.Int64 // reads for headers
 	member int64        // mean bytes of a member, with its headers; mean finds it
@@ -123,17 +124,17 @@ func (h *hopper) more(ctx context.Context, s *hopped, end int64, n int) error {
 			continue
 		}
 		it := g.Item
-		if it.Sparse != nil {
-			return fmt.Errorf("%s: member %q at offset %d: %w", h.name, it.Path, g.Start(), errSparse)
+		if isHollow(&it) && !h.any {
+			return fmt.Errorf("%s: member %q at offset %d: %w", h.name, it.Path, g.Start(), errHollow)
 		}
-		if it.Size > h.size || it.Off+source.Padded(it.Size) > h.size {
+		if it.Stored() > h.size || it.Off+source.Padded(it.Stored()) > h.size {
 			return fmt.Errorf("%s: the archive ends at offset %d, inside member %q at offset %d: it is truncated: copy it again: %w",
 				h.name, h.size, it.Path, g.Start(), syscall.EBADMSG)
 		}
 		if err := s.items.add(&it, g.Start()); err != nil {
 			return fmt.Errorf("%s: member %q at offset %d: %w", h.name, it.Path, g.Start(), err)
 		}
-		s.end = it.Off + source.Padded(it.Size)
+		s.end = it.Off + source.Padded(it.Stored())
 	}
 	return nil
 }

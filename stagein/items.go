@@ -49,6 +49,7 @@ type itemList struct {
 	parts   []listPart
 	n       int
 	closed  bool // the last of parts, for more
+	sparse  bool // one of the members is
 }
 
 type listPart struct {
@@ -65,23 +66,30 @@ func (l *itemList) add(it *source.Item, start int64) error {
 		l.parts, l.closed = append(l.parts, listPart{spool: l.scratch.Spool()}), false
 	}
 	l.n++
+	l.sparse = l.sparse || it.Sparse != nil
 	t := source.KeptTime(it.Mtime)
 	return l.parts[len(l.parts)-1].spool.Add(manifest.Record{
 		Path: it.Path, Target: it.Target, Hardlink: it.Hardlink,
-		From: manifest.Origin{Source: it.Source, Off: it.Off, Head: it.Head, Check: it.Check},
+		From: manifest.Origin{Source: it.Source, Off: it.Off, Head: it.Head, Check: it.Check, Sparse: it.Sparse != nil},
 		Attr: metadata.Attr{
-			Ino: metadata.Ino(start), Mode: it.Mode, Nlink: 1, UID: it.UID, GID: it.GID, Size: it.Size, Atime: t, Mtime: t, Ctime: t,
+			Ino: metadata.Ino(start), Mode: it.Mode, Nlink: 1, UID: it.UID, GID: it.GID, Size: it.Size,
+			Mtime: t, Atime: t, Ctime: metadata.Time(it.Stored()), // the times of access and change are not kept
 		},
 	})
 }
 
-// listed is the item of a record, and where its headers begin.
+// listed is the item of a record, and where its headers begin. Of where the data of a
+// sparse one lies it has only how much that is.
 func listed(r *manifest.Record) (it source.Item, start int64) {
-	return source.Item{
+	it = source.Item{
 		Path: r.Path, Mode: r.Attr.Mode, UID: r.Attr.UID, GID: r.Attr.GID, Size: r.Attr.Size, Mtime: r.Attr.Mtime,
 		Target: r.Target, Hardlink: r.Hardlink,
 		Off: r.From.Off, Source: r.From.Source, Head: r.From.Head, Check: r.From.Check,
-	}, int64(r.Attr.Ino)
+	}
+	if r.From.Sparse {
+		it.Sparse = &source.Sparse{Size: it.Size, Stored: int64(r.Attr.Ctime)}
+	}
+	return it, int64(r.Attr.Ino)
 }
 
 func (l *itemList) each(fn func(it *source.Item) error) error {
@@ -109,6 +117,7 @@ func (l *itemList) take(s *itemList, n int) {
 		l.parts = append(l.parts, listPart{p.spool, p.skip + n}) // s is a stretch, of one part
 	}
 	l.n += s.n - n
+	l.sparse = l.sparse || s.sparse
 	l.closed = true
 	s.parts, s.n, s.closed = nil, 0, true
 }

@@ -74,10 +74,9 @@ func (cfg *PlanConfig) inArchives(ctx context.Context, paths []string) (*content
 		c.read += all[i].read
 	}
 	cfg.read = c.read
-	if errors.Is(err, errSparse) && !nested {
-		return nil, nil // it has to be read to be known
+	if errors.Is(err, errHollow) {
+		return nil, nil // it is read to be known
 	}
-	err = unnested(err)
 	if err != nil || !worth {
 		return nil, err
 	}
@@ -153,7 +152,7 @@ func (a *archiveScan) open(cfg *PlanConfig) (*hopper, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", a.Path, err)
 	}
-	return &hopper{f: f, name: string(a.Path), size: a.Size, room: cfg.Scratch}, nil
+	return &hopper{f: f, name: string(a.Path), size: a.Size, room: cfg.Scratch, any: cfg.Request.Unpack == UnpackNested}, nil
 }
 
 func (a *archiveScan) end(h *hopper, err error) error {
@@ -176,12 +175,13 @@ func (a *archiveScan) hop(ctx context.Context, cfg *PlanConfig, mean, most int64
 	if err != nil {
 		return err
 	}
-	// What a global header says is in no member's own.
+	// What a global header says is in no member's own, and an index says of none where
+	// its holes are.
 	found, global, err := h.scan(ctx, h.stretches(mean, most))
 	if err == nil {
 		a.items = found
 	}
-	if err == nil && !global && a.index.keeps() {
+	if err == nil && !global && !found.sparse && a.index.keeps() {
 		a.fresh = &newIndex{index: a.index, items: found}
 		a.fresh.key, err = source.KeyOf(counted{h.f, &h.read}, h.name, a.found.Info)
 	}

@@ -2,7 +2,9 @@ package stagein
 
 import (
 	"context"
+	"fmt"
 	"strings"
+	"syscall"
 
 	"golang.org/x/sync/errgroup"
 
@@ -36,6 +38,10 @@ func (a *archiveScan) unnest(ctx context.Context, cfg *PlanConfig) error {
 	g.Go(func() error {
 		defer close(next)
 		return a.items.each(func(it *source.Item) error {
+			if isNested(it) && it.Sparse != nil {
+				return fmt.Errorf("%s: member %q at offset %d is stored with holes, and cannot be unpacked where it lies: make the archive without --sparse, or leave unpack=nested out: %w",
+					h.name, it.Path, it.Off, syscall.EINVAL)
+			}
 			n := &nesting{it: *it, done: make(chan struct{})}
 			select {
 			case next <- n:
@@ -97,7 +103,7 @@ func isNested(it *source.Item) bool {
 
 // inner is what is in a member that is a tar, with its directory; nil if it is none.
 func (h *hopper) inner(ctx context.Context, it *source.Item) ([]source.Item, error) {
-	in := &hopper{f: section{h.f, it.Off}, name: h.name + ": member " + it.Path, size: it.Size, room: h.room}
+	in := &hopper{f: section{h.f, it.Off}, name: h.name + ": member " + it.Path, size: it.Size, room: h.room, any: true}
 	defer func() { h.read.Add(in.read.Load()) }()
 	var head page
 	b, err := in.block(ctx, &head, 0)

@@ -2,9 +2,7 @@ package stagein
 
 import (
 	"errors"
-	"fmt"
 	"hash/crc32"
-	"syscall"
 
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/stagein/source"
@@ -74,14 +72,23 @@ func lastBytes(l metadata.Layout, width int, size int64) []int64 {
 	return all
 }
 
-// unnested refuses sparse members where tars are unpacked from a tar.
-func unnested(err error) error {
-	if errors.Is(err, errSparse) {
-		return fmt.Errorf("%w, and with unpack=nested none may be: make the archive without --sparse, or leave unpack=nested out: %w", err, syscall.EINVAL)
-	}
-	return err
+// isHollow reports whether a file is little but holes, which cost the one who reads
+// the archive in one go nothing, and who fills a file by itself the time to sum them up.
+func isHollow(it *source.Item) bool {
+	return it.Sparse != nil && it.Size/hollow > it.Stored()+pageSize
 }
 
-// errSparse says that a tar has to be read to be known, for the map of a sparse
-// file can lie in its data.
-var errSparse = errors.New("a member is sparse")
+// hollow is what part of a file is data at the least, if it is not.
+const hollow = 16
+
+// errHollow says that a tar is better read to be known.
+var errHollow = errors.New("a member is little but holes")
+
+// takesUp is about what a file takes on a disk, in bytes: of one with holes each
+// extent ends in a page.
+func takesUp(it *source.Item) int64 {
+	if it.Sparse == nil {
+		return it.Size
+	}
+	return min(it.Size, 2*pages(it.Stored())+pageSize)
+}

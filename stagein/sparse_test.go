@@ -328,3 +328,111 @@ func TestSparseIsFetchedAgain(t *testing.T) {
 		}
 	})
 }
+
+// holeyFiles is a tree of files with holes, and one without.
+func holeyFiles(r *rand.Rand) func(dir string) error {
+	return func(dir string) error {
+		var errs []error
+		for i := range 12 {
+			size := int64(2000 + 9000*i)
+			errs = append(errs, holey(filepath.Join(dir, fmt.Sprint("f", i)), r, size, size/3&^4095, size/2&^4095, size-1500))
+		}
+		return errors.Join(append(errs, holey(filepath.Join(dir, "none"), r, 50_000), holey(filepath.Join(dir, "plain"), r, 700, 0))...)
+	}
+}
+
+// TestSparseScanned: a tar with sparse members is scanned as any other, so that its tree is
+// there before its files; what is read is every byte once, and headers twice.
+func TestSparseScanned(t *testing.T) {
+	r := seed(t)
+	sparseTar(t, holeyFiles(r), func(t *testing.T, archive []byte) {
+		want, err := twin(archive)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, stripe := range []int64{1 << 20, 4096} {
+			for _, nodes := range []int{1, 3} {
+				s := newRack(t, nodes, "/src/set.tar", Options{Fill: Order{Kind: OrderSource}, Index: IndexBeside})
+				s.stripe, s.camp = stripe, newCamp(s.job)
+				s.fs.add(s.path, source.TypeRegular|0o644, archive)
+				got := s.staged()
+				checkTree(t, got, want)
+				if s.scanned == nil {
+					t.Fatal("it was not scanned")
+				}
+				if len(s.scanned.Indexes) > 0 {
+					t.Error("an index is made, which cannot say where holes are")
+				}
+				if read := s.fs.read.Load(); read != s.sum.SourceBytes {
+					t.Errorf("%d bytes were read, %d counted", read, s.sum.SourceBytes)
+				}
+			}
+		}
+	})
+}
+
+// TestSparseTakesItsData: of sparse files for which there is no room some stay in the source;
+// what counts is what they take on a disk.
+func TestSparseTakesItsData(t *testing.T) {
+	r := seed(t)
+	sparseTar(t, holeyFiles(r), func(t *testing.T, archive []byte) {
+		for _, c := range []struct {
+			free   int64
+			spills bool
+		}{{leastSpare + 250<<10, false}, {leastSpare + 30<<10, true}} {
+			s := newRack(t, 2, "/src/set.tar", Options{Fill: Order{Kind: OrderSource}})
+			s.free = func(metadata.NodeID) (int64, bool) { return c.free, true }
+			s.fs.add(s.path, source.TypeRegular|0o644, archive)
+			var w bytes.Buffer
+			scanned, err := Scan(context.Background(), &PlanConfig{
+				FS: s.fs, Request: Request{Source: s.path, Name: "ds", Options: s.opts}, Dataset: 3, Map: testMap(2), Stripe: s.stripe, Free: s.free,
+			}, &w)
+			if err != nil || scanned == nil || scanned.Origins.Spills != c.spills {
+				t.Errorf("%d bytes free: %+v, %v, want spills %v", c.free, scanned, err, c.spills)
+			}
+		}
+	})
+}
+
+// TestHollowIsReadOnce: of files that are little but holes nobody sums up each hole by
+// itself: such an archive is read to be known.
+func TestHollowIsReadOnce(t *testing.T) {
+	r := seed(t)
+	huge := func(dir string) error { return holey(filepath.Join(dir, "huge"), r, 1<<30, 5<<20) }
+	sparseTar(t, huge, func(t *testing.T, archive []byte) {
+		j := tarJob(archive, 2)
+		j.opts.Fill, j.discard, j.stripe = Order{Kind: OrderSource}, true, 64<<20
+		if _, err := j.run(context.Background()); err != nil || j.scanned != nil {
+			t.Errorf("scanned %+v, %v", j.scanned, err)
+		}
+	})
+}
+
+// TestNestedSparse: sparse members of tars in a tar, and beside them, are as those of any;
+// a tar that is itself stored with holes is refused.
+func TestNestedSparse(t *testing.T) {
+	r := seed(t)
+	sparseTar(t, holeyFiles(r), func(t *testing.T, archive []byte) {
+		want, err := twin(archive)
+		if err != nil {
+			t.Fatal(err)
+		}
+		outer := bytes.TrimRight(archive, "\x00")
+		outer = append(outer, make([]byte, -len(outer)&(source.BlockSize-1))...)
+		outer = append(outer, writeTar(t, tar.FormatPAX, []member{file("inner.tar", archive)})...)
+		s := newRack(t, 3, "/src/set.tar", Options{Unpack: UnpackNested})
+		s.stripe = 4096
+		s.fs.add(s.path, source.TypeRegular|0o644, outer)
+		got := s.staged()
+		for path, e := range want {
+			for _, p := range []string{path, "inner/" + path} {
+				if e.Mode&source.TypeMask == source.TypeRegular && got[p].Data != e.Data {
+					t.Errorf("%q has %d bytes, which are not those of %d", p, len(got[p].Data), len(e.Data))
+				}
+			}
+		}
+		stored := asSparse(writeTar(t, tar.FormatPAX, []member{sparseMember(r, "inner.tar")}))
+		s.fs.add(s.path, source.TypeRegular|0o644, stored)
+		s.fails("/src/set.tar", `"inner.tar"`, "stored with holes", "without --sparse")
+	})
+}

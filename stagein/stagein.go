@@ -65,10 +65,16 @@
 // filtered, and of what does not fit on the nodes a few words for each file. Of several tars, and of one of which only
 // some members are wanted, the manifest says which one has what.
 //
+// Where the data of a sparse member lies in it is told by its headers, which those who
+// fetch it read again, of a striped one for each chunk. Holes cost no disk, but time to sum
+// up; a tar with a member of which less than a sixteenth is data is read once, where they
+// cost nothing.
+//
 // # The index of a tar
 //
 // What a scan found is kept as an index (Index, source.ReadIndex), and the next
-// stage-in needs no scan. The index belongs to an archive of that size, time of
+// stage-in needs no scan; a tar with sparse members has none, for it could not say where
+// their holes are. The index belongs to an archive of that size, time of
 // modification, and first and last 16 KiB; one that does not fit, or is damaged, or
 // belongs to another user, is named in the log and not used. Nobody has then seen the
 // headers, so a member is read with those that stand before it, and is refused
@@ -178,7 +184,8 @@
 //
 // With unpack=nested the plain tars that are members of a plain tar are unpacked
 // as well (unnest): they are hopped through where they lie, and their members are in a
-// directory that is named after each. Such a source is always scanned.
+// directory that is named after each. Such a source is always scanned. A tar that is itself
+// stored with holes is refused.
 //
 // # What is left out
 //

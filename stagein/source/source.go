@@ -8,10 +8,10 @@
 // count them.
 //
 // Of tar it understands ustar, old V7, star's and GNU's headers with long names
-// and long links, and PAX extended headers; regular files, directories, hard
-// and symbolic links. It refuses, naming the member and its offset: sparse
-// members, device nodes and FIFOs, parts of multi-volume or incremental
-// archives, absolute paths and paths with "..", names that no filesystem takes.
+// and long links, and PAX extended headers; regular files, also sparse
+// ones, directories, hard and symbolic links. It refuses, naming the member and its
+// offset: device nodes and FIFOs, parts of multi-volume or incremental archives,
+// absolute paths and paths with "..", names that no filesystem takes.
 // A tar may be compressed by gzip, zstd, xz or bzip2, which their first bytes
 // tell and not their names. It is unpacked (Unpack) by one reader, and by several
 // workers where the format lets them begin in the middle: members of gzip and
