@@ -7,12 +7,17 @@ import (
 	"syscall"
 
 	"golang.org/x/sync/errgroup"
+
+	"github.com/bivouacfs/bivouac/metadata"
 )
 
 // Several look at a tree together: one walks, and has others look at what it has no
 // worker for. What they do not tell, whatever the reason, the one who walks looks at
 // itself, so that it alone decides what is wrong with the source, and which names are
-// of one file: the numbers of devices are a machine's own.
+// of one file: the numbers of devices are a machine's own. A directory that another
+// knows with another time of modification is not the same: something is not mounted
+// there, or what it remembers is old. So what is in a directory is told by another one
+// than who has seen it.
 
 const (
 	// farBatch is how many names another is asked for at once.
@@ -31,6 +36,8 @@ type Sight struct {
 	Root  Name   `json:"root"`
 	Dir   Name   `json:"dir,omitempty"` // relative to Root
 	Names []Name `json:"names,omitempty"`
+	// Mtime is the directory's, of which all is asked for.
+	Mtime metadata.Time `json:"mtime,omitempty"`
 }
 
 func sightOf(root, dir string, names []string) Sight {
@@ -45,8 +52,8 @@ func sightOf(root, dir string, names []string) Sight {
 type Seen struct {
 	Items []Item `json:"items,omitempty"`
 	Left  []Name `json:"left,omitempty"`
-	// Unread says that the directory was not looked at: it is too large, or could
-	// not be read.
+	// Unread says that the directory was not looked at: it is too large, is another
+	// one here, or could not be read.
 	Unread bool `json:"unread,omitempty"`
 }
 
@@ -59,13 +66,11 @@ func (s Sight) Look(ctx context.Context, fs FS) (Seen, error) {
 	for i, name := range s.Names {
 		names[i] = string(name)
 	}
+	may := true
 	if len(names) == 0 {
-		var err error
-		if names, err = fs.ReadDir(join(string(s.Root), string(s.Dir))); err != nil {
-			return Seen{Unread: true}, nil
-		}
+		names, may = s.list(fs)
 	}
-	if len(names) > maxLook {
+	if !may || len(names) > maxLook {
 		return Seen{Unread: true}, nil
 	}
 	all := make([]found, len(names))
@@ -91,6 +96,17 @@ func (s Sight) Look(ctx context.Context, fs FS) (Seen, error) {
 	return seen, nil
 }
 
+// list is the names in the directory, if it is the one that is meant.
+func (s *Sight) list(fs FS) (names []string, ok bool) {
+	dir := join(string(s.Root), string(s.Dir))
+	info, err := fs.Lstat(dir)
+	if err != nil || info.Mtime != s.Mtime {
+		return nil, false
+	}
+	names, err = fs.ReadDir(dir)
+	return names, err == nil
+}
+
 // check refuses what cannot have been seen.
 func (n *Seen) check(s *Sight) error {
 	if len(s.Names) > 0 && !n.Unread && len(n.Items)+len(n.Left) != len(s.Names) {
@@ -113,12 +129,23 @@ func (n *Seen) check(s *Sight) error {
 	return nil
 }
 
-// tryFar has another look at names in a directory, or at all of it, if one may be
-// asked.
-func (w *walker) tryFar(dir string, names []string) bool {
+// other is one of those who look, too.
+type other struct {
+	look Looker
+	n    int // of the others; self is no number of theirs
+}
+
+// self is the one who walks.
+const self = -1
+
+// tryFar has another look, if one may be asked, other than by.
+func (w *walker) tryFar(s Sight, by int) bool {
 	select {
 	case o := <-w.far:
-		s := sightOf(w.root, dir, names)
+		if o.n == by {
+			w.far <- o
+			return false
+		}
 		w.g.Go(func() error { return w.ask(o, s) })
 		return true
 	default:
@@ -126,10 +153,10 @@ func (w *walker) tryFar(dir string, names []string) bool {
 	}
 }
 
-// ask has another look, and goes on with what that has seen. Who does not answer is
-// asked less.
-func (w *walker) ask(o Looker, s Sight) error {
-	seen, err := o(w.ctx, s)
+// ask has another look, and goes on with what that has seen when it is a worker's
+// turn. Who does not answer is asked less.
+func (w *walker) ask(o other, s Sight) error {
+	seen, err := o.look(w.ctx, s)
 	if err == nil {
 		err = seen.check(&s)
 	}
@@ -137,6 +164,12 @@ func (w *walker) ask(o Looker, s Sight) error {
 		seen = Seen{Unread: true}
 	} else {
 		w.far <- o
+	}
+	select {
+	case w.near <- struct{}{}: // who has one does not wait for another
+		defer func() { <-w.near }()
+	case <-w.ctx.Done():
+		return w.ctx.Err()
 	}
 	left := seen.Left
 	switch {
@@ -156,5 +189,5 @@ func (w *walker) ask(o Looker, s Sight) error {
 	for i, it := range seen.Items {
 		items[i] = found{Item: it}
 	}
-	return w.add(items)
+	return w.add(items, o.n)
 }

@@ -3,6 +3,7 @@ package source
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -11,6 +12,8 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
+	"testing/synctest"
+	"time"
 )
 
 // lookedTree is a tree with a large directory, deep ones, hard links over several of
@@ -45,8 +48,8 @@ func lookedTree(t *testing.T) string {
 	return dir
 }
 
-// other looks as another process does: what it is asked, and says, is JSON.
-func other(asked *atomic.Int64) Looker {
+// answers looks as another process does: what it is asked, and says, is JSON.
+func answers(asked *atomic.Int64) Looker {
 	return func(ctx context.Context, s Sight) (seen Seen, err error) {
 		asked.Add(1)
 		b, err := json.Marshal(s)
@@ -87,7 +90,7 @@ func TestWalkWithOthers(t *testing.T) {
 	}
 	var asked atomic.Int64
 	for name, o := range map[string]Looker{
-		"helps": other(&asked),
+		"helps": answers(&asked),
 		"is lost": func(context.Context, Sight) (Seen, error) {
 			asked.Add(1)
 			return Seen{}, syscall.ECONNRESET
@@ -97,14 +100,14 @@ func TestWalkWithOthers(t *testing.T) {
 			return Seen{Left: s.Names, Unread: len(s.Names) == 0}, nil
 		},
 		"forgets": func(ctx context.Context, s Sight) (Seen, error) {
-			seen, err := other(&asked)(ctx, s)
+			seen, err := answers(&asked)(ctx, s)
 			if len(s.Names) > 0 {
 				seen.Items = seen.Items[:len(seen.Items)/2]
 			}
 			return seen, err
 		},
 		"lies": func(ctx context.Context, s Sight) (Seen, error) {
-			seen, err := other(&asked)(ctx, s)
+			seen, err := answers(&asked)(ctx, s)
 			for i := range seen.Items {
 				seen.Items[i].Path = "large/../" + seen.Items[i].Path
 			}
@@ -134,7 +137,7 @@ func TestWalkWithOthersNames(t *testing.T) {
 		t.Fatal(err)
 	}
 	var asked atomic.Int64
-	cfg := WalkConfig{FS: OS{}, Root: dir, Workers: 1, Others: []Looker{other(&asked)}}
+	cfg := WalkConfig{FS: OS{}, Root: dir, Workers: 1, Others: []Looker{answers(&asked)}}
 	if _, err := cfg.Walk(context.Background()); err == nil || !strings.Contains(err.Error(), "large/pipe: is a FIFO") {
 		t.Errorf("%v, want the FIFO's name", err)
 	}
@@ -149,6 +152,105 @@ func TestWalkWithOthersNames(t *testing.T) {
 			t.Error("it is among the items all the same")
 		}
 	}
+}
+
+// emptyFS has a directory that is empty, as where nothing is mounted.
+type emptyFS struct {
+	FS
+	dir string
+}
+
+func (f emptyFS) Lstat(path string) (Info, error) {
+	info, err := f.FS.Lstat(path)
+	if path == f.dir {
+		info.Mtime--
+	}
+	return info, err
+}
+
+func (f emptyFS) ReadDir(path string) ([]string, error) {
+	if path == f.dir {
+		return nil, nil
+	}
+	return f.FS.ReadDir(path)
+}
+
+// TestWalkWithOthersElsewhere: what another has in place of a directory is not taken
+// for it.
+func TestWalkWithOthersElsewhere(t *testing.T) {
+	dir := t.TempDir()
+	const n = 12
+	for i := range n * n {
+		p := filepath.Join(dir, fmt.Sprint(i/n), fmt.Sprint(i%n), "f")
+		if err := errors.Join(os.MkdirAll(filepath.Dir(p), 0o755), os.WriteFile(p, nil, 0o644)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	fs := emptyFS{OS{}, filepath.Join(dir, "7/3")}
+	var asked, wrong atomic.Int64
+	o := func(ctx context.Context, s Sight) (Seen, error) {
+		if string(s.Dir) == "7/3" {
+			wrong.Add(1)
+		}
+		return s.Look(ctx, fs)
+	}
+	cfg := WalkConfig{FS: OS{}, Root: dir, Workers: 1, Others: []Looker{answers(&asked), o, answers(&asked)}}
+	for wrong.Load() == 0 { // until it is asked for that
+		items, err := cfg.Walk(context.Background())
+		if want := 1 + n + n*n*2; err != nil || len(items) != want {
+			t.Fatalf("%d items of %d, %v", len(items), want, err)
+		}
+	}
+}
+
+// wideFS is a source with latency, of directories of directories that have a file
+// each. It counts who looks at a time.
+type wideFS struct {
+	FS
+	now, most atomic.Int64
+}
+
+func (f *wideFS) look() {
+	n := f.now.Add(1)
+	for m := f.most.Load(); n > m && !f.most.CompareAndSwap(m, n); m = f.most.Load() {
+	}
+	time.Sleep(time.Millisecond) // of a bubble's clock
+	f.now.Add(-1)
+}
+
+func (f *wideFS) Lstat(path string) (Info, error) {
+	f.look()
+	if strings.Count(path, "/") < 4 {
+		return Info{Mode: TypeDir | 0o755}, nil
+	}
+	return Info{Mode: TypeRegular | 0o644, Nlink: 1}, nil
+}
+
+func (f *wideFS) ReadDir(path string) ([]string, error) {
+	f.look()
+	names := make([]string, [...]int{1: 30, 2: 30, 3: 1}[strings.Count(path, "/")])
+	for i := range names {
+		names[i] = fmt.Sprint(i)
+	}
+	return names, nil
+}
+
+// TestWalkWithOthersIsBounded: who goes on with what others have seen is a worker.
+func TestWalkWithOthersIsBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var here, there wideFS
+		o := func(ctx context.Context, s Sight) (Seen, error) { return s.Look(ctx, &there) }
+		items, err := WalkConfig{FS: &here, Root: "/r", Workers: 4, Others: []Looker{o, o, o, o}}.Walk(t.Context())
+		if want := 1 + 30 + 30*30*2; err != nil || len(items) != want {
+			t.Fatalf("%d items of %d, %v", len(items), want, err)
+		}
+		if here.most.Load() > 4 {
+			t.Errorf("%d things are looked at at a time by 4 workers", here.most.Load())
+		}
+		if most := there.most.Load(); most > 4*farRequests*lookWorkers {
+			t.Errorf("%d things are looked at at a time by others", most)
+		}
+	})
 }
 
 // TestLookRefuses: what was never asked for is no answer.

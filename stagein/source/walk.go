@@ -42,11 +42,11 @@ type WalkConfig struct {
 
 // Walk lists as the function Walk does.
 func (c WalkConfig) Walk(ctx context.Context) ([]Item, error) {
-	w := &walker{fs: c.FS, root: c.Root, skip: c.Skip, near: make(chan struct{}, max(c.Workers, 1)), far: make(chan Looker, len(c.Others)*farRequests)}
+	w := &walker{fs: c.FS, root: c.Root, skip: c.Skip, near: make(chan struct{}, max(c.Workers, 1)), far: make(chan other, len(c.Others)*farRequests)}
 	w.g, w.ctx = errgroup.WithContext(ctx)
 	for range farRequests {
-		for _, o := range c.Others {
-			w.far <- o
+		for i, o := range c.Others {
+			w.far <- other{o, i}
 		}
 	}
 	info, err := c.FS.Lstat(c.Root)
@@ -146,7 +146,7 @@ type walker struct {
 	ctx  context.Context
 	skip func(path string, err error) // nil, or called with mu held
 	near chan struct{}                // one for each worker that is at work
-	far  chan Looker                  // others who may be asked now
+	far  chan other                   // those who may be asked now
 
 	mu    sync.Mutex
 	items []found // guarded by mu
@@ -192,7 +192,7 @@ func (w *walker) names(dir string, names []string, far bool) error {
 		batch := names[:n]
 		switch {
 		case w.tryNear(func() error { return w.batch(dir, batch) }):
-		case far && w.tryFar(dir, names[:min(len(names), farBatch)]):
+		case far && w.tryFar(sightOf(w.root, dir, names[:min(len(names), farBatch)]), self):
 			n = min(len(names), farBatch)
 		default:
 			if err := w.batch(dir, batch); err != nil {
@@ -221,17 +221,21 @@ func (w *walker) batch(dir string, names []string) error {
 		}
 		items = append(items, it)
 	}
-	return w.add(items)
+	return w.add(items, self)
 }
 
-// add takes note of what was seen, and goes on in the directories among it.
-func (w *walker) add(items []found) error {
+// add takes note of what was seen by one, and goes on in the directories among it.
+func (w *walker) add(items []found, by int) error {
 	w.mu.Lock()
 	w.items = append(w.items, items...)
 	w.mu.Unlock()
 	for i := range items {
+		if !items[i].Is(TypeDir) {
+			continue
+		}
 		d := items[i].Path
-		if !items[i].Is(TypeDir) || w.tryNear(func() error { return w.dir(d) }) || w.tryFar(d, nil) {
+		s := Sight{Root: Name(w.root), Dir: Name(d), Mtime: items[i].Mtime}
+		if w.tryNear(func() error { return w.dir(d) }) || w.tryFar(s, by) {
 			continue
 		}
 		if err := w.dir(d); err != nil {
