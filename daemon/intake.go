@@ -282,7 +282,7 @@ func (d *Daemon) freeSpace() func(metadata.NodeID) (int64, bool) {
 // reason to give it up, as long as the map says that the node is there.
 func (d *Daemon) beginTask(ctx context.Context, node metadata.NodeID, q taskReq) error {
 	again := false
-	return d.insist(ctx, node, 2*d.cfg.Timing.Down, unreachable, func() error {
+	return d.insist(ctx, node, 2*d.cfg.Timing.Down, mayLag, func() error {
 		err := d.control(ctx, node, wire.OpStage, q, nil)
 		if again && errors.Is(err, syscall.EEXIST) {
 			return nil // it has begun, and its answer was lost

@@ -125,6 +125,9 @@ func (d *Daemon) prepare(from metadata.NodeID, q *taskReq, t *task) (func(contex
 		if err := d.checkPlan(q.Plan, q.Part); err != nil {
 			return nil, err
 		}
+		if err := d.checkLeader(q.Plan.Dataset, from); err != nil {
+			return nil, err
+		}
 		sh := &share{d: d, plan: q.Plan, part: q.Part, from: from}
 		t.dataset = q.Plan.Dataset
 		t.progress, t.seam = sh.progress, sh.told.Load
@@ -174,6 +177,16 @@ func (d *Daemon) checkPlan(p *stagein.Plan, part int) error {
 		return bad(fmt.Sprintf("part %d is for node %d", part, p.Parts[part].Node))
 	}
 	return d.checkParts(p)
+}
+
+// checkLeader refuses a node that does not lead the stage-in of a dataset, as far as is
+// known here: one that led it and has not heard yet that another does would begin what
+// that one does not know of.
+func (d *Daemon) checkLeader(id metadata.DatasetID, from metadata.NodeID) error {
+	if ds, known := d.View().Dataset(id); known && (ds.Coordinator != from || ds.Phase != cluster.Staging) {
+		return fmt.Errorf("dataset %d is %v, and led by node %d, not by %d: %w", id, ds.Phase, ds.Coordinator, from, syscall.EPERM)
+	}
+	return nil
 }
 
 // checkParts refuses a plan whose nodes are not of this job.
