@@ -12,17 +12,8 @@ import (
 )
 
 // PutAll implements stagein.Others.
-func (o others) PutAll(ctx context.Context, to metadata.NodeID, ps []datapath.Parcel) (errs []error, err error) {
-	t := target{d: o.d}
-	w, ok := t.store(to).(datapath.ParcelWriter)
-	if !ok {
-		return nil, fmt.Errorf("parcels to node %d: %w", to, syscall.ENOTSUP)
-	}
-	err = t.unlessLost(ctx, to, func() (err error) {
-		errs, err = w.WriteParcels(ctx, ps)
-		return err
-	})
-	return errs, err
+func (o others) PutAll(ctx context.Context, to metadata.NodeID, ps []datapath.Parcel) ([]error, error) {
+	return target{d: o.d}.PutAll(ctx, to, ps)
 }
 
 // handleParcels stores small pieces of datasets, each if it is what was sent. One

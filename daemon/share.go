@@ -225,6 +225,24 @@ func (t target) Put(ctx context.Context, node metadata.NodeID, ino metadata.Ino,
 	return t.unlessLost(ctx, node, func() error { return t.store(node).WriteAt(ctx, ino, p, off) })
 }
 
+// PutAll is Put for parcels.
+func (t target) PutAll(ctx context.Context, node metadata.NodeID, ps []datapath.Parcel) (errs []error, err error) {
+	if node == t.d.job.Self {
+		return stagein.PutEach(ps, func(ino metadata.Ino, b []byte, off int64) error { return t.d.write(ctx, ino, b, off) }), nil
+	}
+	w, ok := t.store(node).(datapath.ParcelWriter)
+	if !ok {
+		return nil, fmt.Errorf("parcels to node %d: %w", node, syscall.ENOTSUP)
+	}
+	errs = make([]error, len(ps)) // of a lost node
+	err = t.unlessLost(ctx, node, func() error {
+		got, err := w.WriteParcels(ctx, ps)
+		copy(errs, got)
+		return err
+	})
+	return errs, err
+}
+
 func (t target) unlessLost(ctx context.Context, node metadata.NodeID, do func() error) error {
 	if t.lost(node) {
 		return ctx.Err()

@@ -6,7 +6,7 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// Parcel is a whole piece of a dataset, on its way to the node that is to have it.
+// Parcel is bytes of a file of a dataset, on their way to the node that is to have them.
 type Parcel struct {
 	Ino  metadata.Ino
 	Off  int64    // in that node's object

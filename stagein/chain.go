@@ -43,7 +43,7 @@ func (c *chain) stage(seam *Seam) error {
 	return c.end(c.begin(seam))
 }
 
-// end waits for the Puts of a chain that has ended with err.
+// end waits until all is stored of a chain that has ended with err.
 func (c *chain) end(err error) error {
 	c.t.close()
 	if err != nil && !errors.Is(err, errLanded) {

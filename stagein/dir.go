@@ -90,7 +90,9 @@ func (s *Share) copyFile(ctx context.Context, push *pusher, it *source.Item, o *
 	m := summer{size: it.Size}
 	if err := s.copyBytes(ctx, f, path, it.Size, func(p *source.Piece) error {
 		m.write(p.B)
-		return push.put(o, p.B, p, p.Off)
+		err := push.put(o, p.B, p, p.Off)
+		push.flush() // a buffer has no more than one file
+		return err
 	}); err != nil {
 		return sum, err
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 
+	"github.com/bivouacfs/bivouac/datapath/wire"
 	"github.com/bivouacfs/bivouac/metadata/manifest"
 	"github.com/bivouacfs/bivouac/stagein/source"
 )
@@ -112,11 +113,11 @@ func (s *stretch) unpacked(ctx context.Context, p pools, pos, n int64, do func(b
 func (c *carrier) unzip(src *stretch, begin, end int64) error {
 	from := source.ReadRegion(c.f.ctx, src.file, src.name, begin, end, c.f.bufs.in, readAhead)
 	defer from.Close()
-	z := &unzipper{ctx: c.f.ctx, pool: c.f.bufs.out, t: tape{pos: begin, more: from.Next}}
+	z := &unzipper{ctx: c.f.ctx, pool: c.f.bufs.out, t: tape{pos: begin, more: from.Next, waits: c.flush}}
 	defer z.close()
 	for _, x := range c.parcels {
 		it, at := x.item(), x.at
-		x.alone = true // what is unpacked may be large
+		x.alone = x.n > wire.MaxData // it is small when it is packed
 		err := z.member(it, x.end(), func() error {
 			return z.data(it, func(b []byte, p *source.Piece) error {
 				c.put(x, p, at, b)

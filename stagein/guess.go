@@ -143,7 +143,7 @@ func (g *guess) restart(c *chain) error {
 func (g *guess) undo() error {
 	g.from.Close()
 	g.push.cancel()
-	_ = g.push.g.Wait() // what failed does not count any more
+	_ = g.push.wait() // what failed does not count any more
 	g.r.count.bytes.Add(-g.push.bytes.Load())
 	g.r.count.again.Add(1)
 	rm, ctx := errgroup.WithContext(g.r.ctx)

@@ -2,6 +2,7 @@ package stagein
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -27,13 +28,7 @@ func TestSmallTravelTogether(t *testing.T) {
 	var once sync.Once
 	j.order = func(int) { once.Do(func() { j.fs.onRead = func(string, int64) { reads.Add(1) } }) }
 	j.camp.loads = func(ps []datapath.Parcel) {
-		n := int64(0)
-		for i := range ps {
-			n += ps[i].Len()
-		}
-		if n > wire.MaxData || len(ps) > wire.MaxParcels {
-			t.Errorf("%d parcels of %d bytes in a message", len(ps), n)
-		}
+		checkLoad(t, ps)
 		messages.Add(1)
 		parcels.Add(int64(len(ps)))
 	}
@@ -52,6 +47,58 @@ func TestSmallTravelTogether(t *testing.T) {
 	}
 }
 
+// checkLoad is whether parcels fit in a message.
+func checkLoad(t *testing.T, ps []datapath.Parcel) {
+	n := int64(0)
+	for i := range ps {
+		n += ps[i].Len()
+	}
+	if n > wire.MaxData || len(ps) > wire.MaxParcels || len(ps) == 0 {
+		t.Errorf("%d parcels of %d bytes in a message", len(ps), n)
+	}
+}
+
+// TestReadTravelsTogether: so do the members of an archive that is read to be known.
+func TestReadTravelsTogether(t *testing.T) {
+	const members, nodes, piece = 1000, 4, 64 << 10
+	plain := large(t, members)
+	want, err := twin(plain)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var zips []zipped
+	for i := range members {
+		zips = append(zips, zipFile(fmt.Sprint("m", i), make([]byte, 2000)))
+	}
+	zipArchive := writeZip(t, "", zips...)
+	wantZip, err := twinZip(zipArchive)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		name    string
+		archive []byte
+		want    map[string]entry
+	}{{"tar", plain, want}, {"tar.gz", gzipped(t, plain), want}, {"zip", zipArchive, wantZip}} {
+		j := tarJob(c.archive, nodes)
+		j.lim.piece, j.memory = piece, 1<<20
+		var messages atomic.Int64
+		j.target = &memTarget{all: func(ps []datapath.Parcel) {
+			checkLoad(t, ps)
+			messages.Add(1)
+		}}
+		got, err := j.run(context.Background())
+		if err != nil {
+			t.Fatalf("%s: %v", c.name, err)
+		}
+		checkTree(t, got, c.want)
+		// Every reader fills no more buffers than this, each for all nodes.
+		if most := int64(2 * nodes * (len(plain)/piece + 2*nodes)); messages.Load() > most {
+			t.Errorf("%s: %d messages for %d members, want %d at the most", c.name, messages.Load(), members, most)
+		}
+	}
+}
+
 // TestOneBadParcel: one that cannot be stored, or does not arrive as it was, is
 // fetched by who is to have it; the others of its message are there.
 func TestOneBadParcel(t *testing.T) {
@@ -62,6 +109,7 @@ func TestOneBadParcel(t *testing.T) {
 	}
 	for _, no := range []error{syscall.EBADMSG, syscall.ENOSPC} {
 		j := runJob(archive, 3)
+		j.near = never
 		var n, bad atomic.Int64
 		j.camp.parcel = func(*datapath.Parcel) error {
 			if n.Add(1)%3 == 0 {
@@ -89,6 +137,7 @@ func TestWholeLoadLost(t *testing.T) {
 		t.Fatal(err)
 	}
 	j := runJob(archive, 3)
+	j.near = never
 	var n atomic.Int64
 	j.camp.lost = func() error {
 		if n.Add(1)%2 == 0 {

@@ -126,7 +126,7 @@ func (r *recorder) mark() (records uint64, seq uint32, err error) {
 	return r.n, uint32(min(r.seq, math.MaxUint32)), err
 }
 
-// generation is the Puts between two marks. It has a reference for each that has not
+// generation is what is put between two marks. It has a reference for each that has not
 // succeeded, for the one before it, and as long as there may be more.
 type generation struct {
 	refs atomic.Int64

@@ -1,6 +1,7 @@
 package stagein
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"io"
@@ -9,6 +10,7 @@ import (
 	"sync/atomic"
 	"syscall"
 
+	"github.com/bivouacfs/bivouac/datapath"
 	"github.com/bivouacfs/bivouac/datapath/wire"
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/stagein/source"
@@ -149,7 +151,8 @@ type memTarget struct {
 	mu      sync.Mutex
 	objects map[objectKey][]byte
 	put     func(node metadata.NodeID, ino metadata.Ino, n int) error
-	discard bool // what is put
+	all     func(ps []datapath.Parcel) // before they are put together
+	discard bool                       // what is put
 }
 
 type objectKey struct {
@@ -179,6 +182,20 @@ func (m *memTarget) Put(ctx context.Context, node metadata.NodeID, ino metadata.
 	copy(b[off:], p)
 	m.objects[k] = b
 	return nil
+}
+
+func (m *memTarget) PutAll(ctx context.Context, node metadata.NodeID, ps []datapath.Parcel) ([]error, error) {
+	if m.all != nil {
+		m.all(ps)
+	}
+	for i := range ps {
+		p := &ps[i]
+		h := wire.ParcelHead{Ino: p.Ino, Off: p.Off, Len: uint32(p.Len()), Sum: p.Sum}
+		if err := h.Check(bytes.Join(p.Data, nil)); err != nil {
+			return nil, err
+		}
+	}
+	return PutEach(ps, func(ino metadata.Ino, b []byte, off int64) error { return m.Put(ctx, node, ino, b, off) }), nil
 }
 
 func (m *memTarget) Remove(ctx context.Context, node metadata.NodeID, ino metadata.Ino) error {

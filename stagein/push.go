@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/bivouacfs/bivouac/datapath"
+	"github.com/bivouacfs/bivouac/datapath/wire"
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/stagein/source"
 )
@@ -21,7 +22,8 @@ type object struct {
 	order  []metadata.NodeID
 }
 
-// pusher stores pieces, several at a time.
+// pusher stores pieces, several at a time: what is put to one node until flush is
+// called goes there together, as far as it is small.
 type pusher struct {
 	s      *Share
 	g      *errgroup.Group
@@ -29,39 +31,55 @@ type pusher struct {
 	ctx    context.Context // ends with parent, with cancel, or with the first failure
 	cancel context.CancelFunc
 	bytes  atomic.Int64
+	loads  *loads
 	gen    *generation // of what is put now; changed by mark, which only a chain does
 }
 
 func (s *Share) newPusher(ctx context.Context) *pusher {
 	p := &pusher{s: s, parent: ctx, gen: newGeneration()}
+	p.loads = newLoads(p.send)
 	ctx, p.cancel = context.WithCancel(ctx)
 	p.g, p.ctx = errgroup.WithContext(ctx)
 	p.g.SetLimit(s.cfg.Workers)
 	return p
 }
 
-// put stores b, which lies in piece, at pos of the file. It returns when the
-// Puts have begun; wait tells how they ended.
+// put packs b, which lies in piece, for pos of the file, to be stored when there is
+// more for the same nodes, or at flush; wait tells how that ended.
 func (p *pusher) put(o *object, b []byte, piece *source.Piece, pos int64) error {
 	for _, sp := range datapath.Spans(o.layout.Chunk(), o.order, pos, int64(len(b))) {
 		if err := p.ctx.Err(); err != nil {
 			return err // others may still be putting; wait tells what it was
 		}
 		part := b[sp.Pos-pos:][:sp.Len]
-		piece.Hold()
 		gen := p.gen
 		gen.refs.Add(1)
-		p.g.Go(func() error {
-			defer piece.Release()
-			if err := p.s.cfg.Target.Put(p.ctx, sp.Node, o.ino, part, sp.Off); err != nil {
-				return &putError{fmt.Errorf("%q to %s: %w", o.path, p.s.host(sp.Node), err)}
-			}
-			p.count(sp.Len)
-			gen.release()
-			return nil
+		p.loads.add(sp.Node, freight{
+			Parcel: datapath.Parcel{Ino: o.ino, Off: sp.Off, Data: [][]byte{part}, Sum: wire.ParcelSum(part)},
+			held:   []*source.Piece{piece.Hold()},
+			done:   func(err error) error { return p.stored(gen, err, o, sp) },
 		})
 	}
 	return nil
+}
+
+// stored takes note of what became of a span of an object.
+func (p *pusher) stored(gen *generation, err error, o *object, sp datapath.Span) error {
+	if err != nil {
+		return &putError{fmt.Errorf("%q to %s: %w", o.path, p.s.host(sp.Node), err)}
+	}
+	p.count(sp.Len)
+	gen.release()
+	return nil
+}
+
+// flush has all stored that was put. It is to be called before somebody waits for a
+// buffer of the share's.
+func (p *pusher) flush() { p.loads.flush() }
+
+// send has a load brought.
+func (p *pusher) send(l *load) {
+	p.g.Go(func() error { return l.bring(p.ctx, p.s.cfg.Target.PutAll) })
 }
 
 // count takes note of n bytes of a file that are there.
@@ -70,9 +88,10 @@ func (p *pusher) count(n int64) {
 	p.s.count.bytes.Add(n)
 }
 
-// wait waits for all Puts and tells the first failure. It must be called, and
-// nothing can be put after it.
+// wait waits until all is stored, and tells the first failure. It must be called,
+// and nothing can be put after it.
 func (p *pusher) wait() error {
+	p.flush()
 	err := p.g.Wait()
 	p.cancel()
 	if err == nil {

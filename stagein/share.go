@@ -10,6 +10,7 @@ import (
 
 	"github.com/sirupsen/logrus"
 
+	"github.com/bivouacfs/bivouac/datapath"
 	"github.com/bivouacfs/bivouac/datapath/wire"
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/metadata/cluster"
@@ -19,9 +20,8 @@ import (
 
 // Target is where staged bytes go: the objects of all nodes.
 type Target interface {
-	// Put writes all of p, at most wire.MaxData bytes, at off of the object
-	// of ino on node. It keeps nothing of p.
-	Put(ctx context.Context, node metadata.NodeID, ino metadata.Ino, p []byte, off int64) error
+	// PutAll stores parcels on a node, as datapath.ParcelWriter has it.
+	PutAll(ctx context.Context, node metadata.NodeID, ps []datapath.Parcel) (errs []error, err error)
 	// Remove takes an object away; it is no error if there is none.
 	Remove(ctx context.Context, node metadata.NodeID, ino metadata.Ino) error
 }
@@ -41,7 +41,7 @@ type ShareConfig struct {
 	Records io.Writer // gets the records of the part, as manifest.Writer encodes them
 	Skipped io.Writer // gets a line of JSON, a Skip, for each thing that is left out; nil with OnErrorFail
 	Memory  int64     // bytes of buffers; 0 is 64 MiB
-	Workers int       // Puts in flight; 0 is 16
+	Workers int       // PutAlls in flight; 0 is 16
 	// Scratch is where records of a tar wait until it is known that they are right.
 	Scratch *manifest.Scratch
 	Log     *logrus.Entry

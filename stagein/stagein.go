@@ -24,7 +24,8 @@
 // its pieces to those that are to have them (Claim), and these grant what is
 // neither there nor on its way: so each byte is read once, whoever reads a run,
 // and a piece that is asked for meanwhile is waited for, or fetched alone. Data
-// goes to its owner as it is read, what one run has for it in few messages (load), where
+// goes to its owner as it is read, what one reading has for it in few messages (load, as
+// in the one pass through an archive that has to be read to be known), where
 // each piece is compared with its sum; then the owner is told the sums (Landing),
 // and writes its journal. What a run did not bring, for whatever reason, its
 // owner fetches by itself; what a lost node, or one that starts again, has

@@ -12,6 +12,7 @@ import (
 type tape struct {
 	queue []*source.Piece // what comes before more
 	more  func() (*source.Piece, error)
+	waits func()        // if not nil, is called before more
 	cur   *source.Piece // held; nil at the start
 	at    int           // of cur
 	pos   int64         // in the archive
@@ -40,6 +41,7 @@ func (t *tape) pull() (*source.Piece, error) {
 		if t.bad != nil {
 			return nil, t.bad // what comes behind a gap is not what comes next
 		}
+		t.wait()
 		p, err := t.more()
 		t.bad = err
 		return p, err
@@ -47,6 +49,13 @@ func (t *tape) pull() (*source.Piece, error) {
 	p := t.queue[0]
 	t.queue = t.queue[1:]
 	return p, nil
+}
+
+// wait is for who is about to wait for what comes, or for a buffer.
+func (t *tape) wait() {
+	if t.waits != nil {
+		t.waits()
+	}
 }
 
 func (t *tape) drop() {

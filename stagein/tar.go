@@ -163,5 +163,6 @@ func (r *region) truncated(g *source.Group) error {
 
 // chain makes a chain that reads on from pos.
 func (r *region) chain(ctx context.Context, pos int64) *chain {
-	return &chain{r: r, t: tape{pos: pos}, marked: pos, push: r.newPusher(ctx)}
+	push := r.newPusher(ctx)
+	return &chain{r: r, t: tape{pos: pos, waits: push.flush}, marked: pos, push: push}
 }

@@ -174,6 +174,7 @@ func (z *unzipper) fill(n int64) ([]byte, error) {
 		z.out = nil
 	}
 	if z.out == nil {
+		z.t.wait()
 		p, err := z.pool.Get(z.ctx)
 		if err != nil {
 			z.bad = err

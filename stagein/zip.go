@@ -88,6 +88,7 @@ func (s *Share) runZip(ctx context.Context) error {
 	from := source.ReadRegion(ctx, f, string(p.Source), part.Off, part.End, s.pool, readAhead)
 	defer from.Close()
 	z := &zipReader{unzipper: unzipper{ctx: ctx, pool: s.pool, t: tape{pos: part.Off, more: from.Next}}, s: s, push: s.newPusher(ctx)}
+	z.t.waits = func() { z.push.flush() }
 	if part.Index == 0 {
 		s.count.source.Add(p.Read) // by MakePlan, for all
 		z.t.pos = 0

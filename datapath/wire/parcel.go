@@ -24,7 +24,7 @@ type ParcelHead struct {
 	Sum [16]byte // xxh3-128 of these bytes
 }
 
-// ParcelsReq is whole pieces of datasets; their bytes stand in the frame's data one
+// ParcelsReq is bytes of files of datasets, which stand in the frame's data one
 // behind the other. It has at most MaxParcels.
 type ParcelsReq struct{ Heads []ParcelHead }
 

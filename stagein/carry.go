@@ -1,0 +1,221 @@
+package stagein
+
+import (
+	"context"
+	"errors"
+	"io"
+	"sync"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/bivouacfs/bivouac/datapath"
+	"github.com/bivouacfs/bivouac/metadata"
+	"github.com/bivouacfs/bivouac/metadata/manifest"
+	"github.com/bivouacfs/bivouac/stagein/source"
+)
+
+// parcel is a part on its way.
+type parcel struct {
+	part
+	place int // among the parts of its run
+	heads []byte
+	holes *holes // of a sparse one
+	sum   summer
+	read  bool // all of it
+	there bool // all of it is put
+
+	alone  bool            // it goes by itself, as it comes
+	packed int64           // bytes in data
+	data   [][]byte        // what was read of it
+	held   []*source.Piece // where each of data lies
+}
+
+// carrier brings neighbours, in one go.
+type carrier struct {
+	f       *Fill
+	parcels []*parcel
+	own     bool // that of its run
+	next    int  // the first that was not all read
+	puts    errgroup.Group
+	loads   *loads
+
+	mu  sync.Mutex
+	bad map[*parcel]error // guarded by mu
+}
+
+func (c *carrier) bring(n uint32) error {
+	src, err := c.f.src.archive(n)
+	if err != nil {
+		return err
+	}
+	src.file = ahead{c.manner(src.file), c.f.ctx, c.f.gate}
+	from, end := c.parcels[0].begin(), int64(0)
+	for _, x := range c.parcels {
+		end = max(end, x.end())
+	}
+	c.bad, c.loads = make(map[*parcel]error), newLoads(c.send)
+	c.puts.SetLimit(max(c.f.cfg.Workers/2, 1))
+	if c.parcels[0].zip != (manifest.Zip{}) {
+		err = c.unzip(src, from, end)
+	} else {
+		err = c.read(src, from, end)
+	}
+	c.flush()
+	_ = c.puts.Wait() // bad says what failed
+	for _, x := range c.parcels {
+		x.there = err == nil && x.read && c.bad[x] == nil
+		err = errors.Join(err, c.bad[x])
+	}
+	return src.end(err)
+}
+
+// read reads the bytes [from, end) of an archive.
+func (c *carrier) read(src *stretch, from, end int64) error {
+	if c.own && end-from <= int64(c.f.bufs.in.Size()) {
+		return src.piece(c.f.ctx, c.f.bufs.in, from, end-from, c.take)
+	}
+	r := source.ReadRegionNear(c.f.ctx, src.file, src.name, from, end, c.f.bufs.in, readAhead)
+	defer r.Close()
+	for {
+		if !r.Ready() {
+			c.flush()
+		}
+		p, err := r.Next()
+		if err == io.EOF {
+			return src.same()
+		}
+		if err != nil {
+			return err
+		}
+		err = c.take(p)
+		p.Release()
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// take hands what was read to those who are to have it.
+func (c *carrier) take(p *source.Piece) error {
+	for i := c.next; i < len(c.parcels) && c.parcels[i].begin() < p.End(); i++ {
+		x := c.parcels[i]
+		if from, end := max(x.begin(), p.Off), min(x.at, p.End()); from < end {
+			c.look(x, p.B[from-p.Off:end-p.Off])
+		}
+		from, end := max(x.at, p.Off), min(x.end(), p.End())
+		if from < end {
+			c.put(x, p, from, p.B[from-p.Off:end-p.Off])
+		}
+		x.read = x.end() <= p.End()
+		if x.read && i == c.next {
+			c.next++
+		}
+	}
+	return c.f.ctx.Err()
+}
+
+// look sees whether the headers of a parcel are what an index says.
+func (c *carrier) look(x *parcel, b []byte) {
+	x.heads = append(x.heads, b...)
+	if int64(len(x.heads)) < x.head {
+		return
+	}
+	if err := source.CheckHead(x.heads, x.at, x.check); err != nil {
+		c.fail(x, err) // who is to have it says what is wrong
+	}
+}
+
+func (c *carrier) fail(x *parcel, err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.bad[x] = err
+}
+
+// put hands b, which lies in p and at in the archive, to who is to have it.
+func (c *carrier) put(x *parcel, p *source.Piece, at int64, b []byte) {
+	if !x.alone {
+		c.pack(x, p, b)
+		return
+	}
+	x.sum.write(b)
+	c.putAlone(x, p, at, b)
+}
+
+// putAlone is put for a part of a parcel.
+func (c *carrier) putAlone(x *parcel, p *source.Piece, at int64, b []byte) {
+	p.Hold()
+	c.puts.Go(func() error {
+		defer p.Release()
+		var err error
+		if off := x.off + at - x.at; x.node == c.f.cfg.Self {
+			err = c.f.cfg.Put(c.f.ctx, x.ino, b, off)
+		} else {
+			err = c.f.cfg.Others.Put(c.f.ctx, x.node, x.ino, b, off)
+		}
+		if err != nil {
+			c.fail(x, err)
+		}
+		return nil // the others go on
+	})
+}
+
+// pack puts b, which lies in p and is what x has next, with what there is of x. The
+// parcel goes when it is whole, with others.
+func (c *carrier) pack(x *parcel, p *source.Piece, b []byte) {
+	x.sum.write(b)
+	x.data, x.held = append(x.data, b), append(x.held, p.Hold())
+	if x.packed += int64(len(b)); x.packed < x.n {
+		return
+	}
+	c.loads.add(x.node, freight{
+		Parcel: datapath.Parcel{Ino: x.ino, Off: x.off, Data: x.data, Sum: x.sum.sum128()},
+		held:   x.held,
+		done: func(err error) error {
+			if err != nil {
+				c.fail(x, err)
+			}
+			return nil // the others go on
+		},
+	})
+	x.data, x.held = nil, nil
+}
+
+// flush sends all that is packed. What there is of a parcel that is not whole goes
+// alone, and so does its rest.
+func (c *carrier) flush() {
+	c.loads.flush()
+	for _, x := range c.parcels[c.next:] {
+		if x.packed > 0 && x.packed < x.n && !x.alone {
+			c.unpack(x)
+		}
+	}
+}
+
+// unpack has a parcel go alone.
+func (c *carrier) unpack(x *parcel) {
+	x.alone = true
+	at := x.at
+	for i, b := range x.data {
+		c.putAlone(x, x.held[i], at, b)
+		at += int64(len(b))
+	}
+	release(x.held)
+	x.data, x.held = nil, nil
+}
+
+// send brings a load, or has it brought.
+func (c *carrier) send(l *load) {
+	if c.own {
+		_ = l.bring(c.f.ctx, c.f.putAll) // its bytes are in this processor's cache
+		return
+	}
+	c.puts.Go(func() error { return l.bring(c.f.ctx, c.f.putAll) })
+}
+
+// putAll stores parcels on a node.
+func (f *Fill) putAll(ctx context.Context, to metadata.NodeID, ps []datapath.Parcel) ([]error, error) {
+	if to != f.cfg.Self {
+		return f.cfg.Others.PutAll(ctx, to, ps)
+	}
+	return PutEach(ps, func(ino metadata.Ino, b []byte, off int64) error { return f.cfg.Put(ctx, ino, b, off) }), nil
+}
