@@ -18,9 +18,9 @@ import (
 //
 //	request 'B', with one descriptor (SCM_RIGHTS)   register this file for reading (passthrough)
 //	request 'D'  id 4 bytes                         forget this id
-//	request 'C'  name 1 to 255 bytes                mount a cover over this dataset
-//	request 'V'  name 1 to 255 bytes, with one      make a kernel view of this dataset, of the tree that
-//	    descriptor                                  comes on this socket (package mounts)
+//	request 'C'  name 1 to 255 bytes, with one      mount a cover of this dataset
+//	    descriptor, the far end of a talk (package mounts)
+//	request 'V'  the same                           make a kernel view of it, of the tree that comes in the talk
 //	answer  errno 4 bytes (0 is success)  id 4 bytes; those to 'C' and 'V' have a descriptor of /dev/fuse with them
 const BackingFD = 6
 
@@ -72,33 +72,36 @@ func (b *Backing) Back(f *os.File) (int32, error) {
 	return id, aerr
 }
 
-// Cover has the keeper mount a cover over a dataset, and returns the descriptor
-// that has to be served then.
-func (b *Backing) Cover(name string) (*os.File, error) { return b.mount(BackingCover, name, nil) }
+// Cover has the keeper mount a cover of a dataset, and returns the descriptor
+// that has to be served then. talk is the far end of a talk, and the caller's.
+func (b *Backing) Cover(name string, talk *os.File) (*os.File, error) {
+	return b.mount(BackingCover, name, talk)
+}
 
-// View has the keeper make a kernel view of a dataset, of the tree that comes on a
-// socket, and returns the descriptor that has to be served then.
-func (b *Backing) View(name string, tree *os.File) (dev *os.File, err error) {
-	raw, err := tree.SyscallConn()
+// View has the keeper make a kernel view of a dataset, as Cover, of the tree that
+// comes in the talk.
+func (b *Backing) View(name string, talk *os.File) (dev *os.File, err error) {
+	return b.mount(BackingView, name, talk)
+}
+
+func (b *Backing) mount(what byte, name string, talk *os.File) (dev *os.File, err error) {
+	if name == "" || len(name) >= BackingAsk {
+		return nil, fmt.Errorf("mount over %q: %w", name, syscall.EINVAL)
+	}
+	raw, err := talk.SyscallConn()
 	if err != nil {
 		return nil, err
 	}
 	var aerr error
-	if err := raw.Control(func(fd uintptr) { dev, aerr = b.mount(BackingView, name, unix.UnixRights(int(fd))) }); err != nil {
+	if err := raw.Control(func(fd uintptr) {
+		_, dev, aerr = b.ask(append([]byte{what}, name...), unix.UnixRights(int(fd)))
+	}); err != nil {
 		return nil, err
 	}
+	if aerr == nil && dev == nil {
+		aerr = fmt.Errorf("keeper's socket: a mount without a descriptor: %w", syscall.EPROTO)
+	}
 	return dev, aerr
-}
-
-func (b *Backing) mount(what byte, name string, rights []byte) (*os.File, error) {
-	if name == "" || len(name) >= BackingAsk {
-		return nil, fmt.Errorf("mount over %q: %w", name, syscall.EINVAL)
-	}
-	_, dev, err := b.ask(append([]byte{what}, name...), rights)
-	if err == nil && dev == nil {
-		err = fmt.Errorf("keeper's socket: a mount without a descriptor: %w", syscall.EPROTO)
-	}
-	return dev, err
 }
 
 // Drop has the keeper forget an id.

@@ -28,23 +28,22 @@ const (
 )
 
 // coverer mounts over a dataset of this node. What it returns has to be served;
-// end waits for what goes on after that.
+// end waits for what goes on after that. Who mounts has the far end of a talk.
 type coverer interface {
-	cover(ctx context.Context, name string) (dev *os.File, end func(), err error)
-	// view makes a kernel view of the tree that comes on a socket.
-	view(ctx context.Context, name string, tree *os.File) (dev *os.File, end func(), err error)
+	cover(ctx context.Context, name string, talk *os.File) (dev *os.File, end func(), err error)
+	view(ctx context.Context, name string, talk *os.File) (dev *os.File, end func(), err error)
 }
 
 // byKeeper has the keeper mount.
 type byKeeper struct{ keeper *daemon.Backing }
 
-func (k byKeeper) cover(_ context.Context, name string) (*os.File, func(), error) {
-	dev, err := k.keeper.Cover(name)
+func (k byKeeper) cover(_ context.Context, name string, talk *os.File) (*os.File, func(), error) {
+	dev, err := k.keeper.Cover(name, talk)
 	return dev, func() {}, err
 }
 
-func (k byKeeper) view(_ context.Context, name string, tree *os.File) (*os.File, func(), error) {
-	dev, err := k.keeper.View(name, tree)
+func (k byKeeper) view(_ context.Context, name string, talk *os.File) (*os.File, func(), error) {
+	dev, err := k.keeper.View(name, talk)
 	return dev, func() {}, err
 }
 
@@ -58,12 +57,12 @@ func (u byUs) over(name string) mounts.Cover {
 	return mounts.Cover{Base: u.job.Dirs.Mount, Name: name, UID: u.job.UID, GID: u.job.GID}
 }
 
-func (u byUs) cover(ctx context.Context, name string) (*os.File, func(), error) {
-	return u.over(name).Mount(ctx, self)
+func (u byUs) cover(ctx context.Context, name string, talk *os.File) (*os.File, func(), error) {
+	return u.over(name).Mount(ctx, self, talk)
 }
 
-func (u byUs) view(ctx context.Context, name string, tree *os.File) (*os.File, func(), error) {
-	return mounts.View{Cover: u.over(name), Stores: u.job.Dirs.Store}.Mount(ctx, self, tree)
+func (u byUs) view(ctx context.Context, name string, talk *os.File) (*os.File, func(), error) {
+	return mounts.View{Cover: u.over(name), Stores: u.job.Dirs.Store}.Mount(ctx, self, talk)
 }
 
 // covers gives the datasets of small files connections of their own, and kernel
@@ -90,6 +89,7 @@ type covered struct {
 	viewed  bool // a view was tried
 	view    bool // a view is there
 	stale   bool // the view that is being made is not to stay
+	showing *helping
 	served  []*mount.Cover
 }
 
@@ -195,23 +195,25 @@ func (c *covers) done(x *covered, m *mount.Cover, viewed bool) (stale bool) {
 	return false
 }
 
-// cover is nil if there is none.
+// cover is nil if there is none. It waits until the cover is shown, so that a view
+// comes after it.
 func (c *covers) cover(ds cluster.Dataset, _ manifest.Summary) *mount.Cover {
 	log := c.node.log.WithField("dataset", ds.Name)
-	dev, end, err := c.by.cover(c.ctx, ds.Name)
+	h, m, err := c.begin(ds, c.by.cover, func(dev *os.File) (*mount.Cover, error) {
+		return c.node.mount.Cover(dev, metadata.SealedIno(ds.ID, metadata.DirPart, 0))
+	})
+	if err == nil {
+		defer h.close()
+		err = h.placed(m)
+	}
 	if err != nil {
 		log.WithError(err).Info("the dataset is read through the mount of all")
 		return nil
 	}
-	defer end()
-	defer dev.Close()
-	m, err := c.node.mount.Cover(dev, metadata.SealedIno(ds.ID, metadata.DirPart, 0))
-	if err != nil {
-		log.WithError(err).Warn("the dataset is read through the mount of all")
-		_ = dev.Close() // then who mounted takes it away
-		return nil
+	if err := h.shown(); err != nil {
+		log.WithError(err).Info("the dataset has a connection of its own that is not shown")
+		return m
 	}
-	go m.Serve() // ends with the mount, as that of all does
 	log.Info("the dataset has a connection of its own")
 	return m
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"os"
 	"strings"
 	"syscall"
 	"time"
@@ -18,46 +19,30 @@ import (
 	"github.com/bivouacfs/bivouac/metadata/manifest"
 )
 
-// view has a kernel view of a dataset made; nil is that there is none.
+// view has a kernel view of a dataset made; nil is that there is none. It is shown
+// later.
 func (c *covers) view(ds cluster.Dataset, sum manifest.Summary) *mount.Cover {
-	if !c.awaitNoWalk() {
-		return nil
-	}
 	log, began := c.node.log.WithField("dataset", ds.Name), time.Now()
 	v := viewing{node: c.node, ds: ds, sum: sum}
-	m, err := v.make(c.ctx, c.by)
+	h, m, err := v.make(c)
 	if err != nil {
 		log.WithError(err).Info("the dataset has no kernel view")
 		return nil
 	}
 	log.WithFields(logrus.Fields{"files": sum.Files, "here": v.here, "took": time.Since(began).Round(time.Millisecond)}).
-		Info("the dataset has a kernel view: the kernel reads what is here by itself")
+		Info("a kernel view is made; it is shown when no process is in a directory of the dataset")
+	c.mu.Lock()
+	c.seen[ds.ID].showing = h
+	c.mu.Unlock()
+	c.wg.Go(func() {
+		defer h.close()
+		if err := h.shown(); err != nil {
+			log.WithError(err).Debug("the kernel view is not shown")
+			return
+		}
+		log.WithField("took", time.Since(began).Round(time.Millisecond)).Info("the kernel reads what is here of the dataset by itself")
+	})
 	return m
-}
-
-// walkPause is how long nobody must have listed a directory before a view is put
-// over one.
-const walkPause = time.Second
-
-// awaitNoWalk waits until nobody seems to walk a tree of this node's mount: find and
-// du go back up by "..", which leads into what was mounted meanwhile, and then end
-// with ENOENT. It reports false if the mount ends before.
-func (c *covers) awaitNoWalk() bool {
-	t := time.NewTicker(walkPause)
-	defer t.Stop()
-	for before := int64(-1); ; {
-		calls := c.node.mount.Stats().Calls
-		now := calls["opendir"] + calls["readdir"] + calls["readdirplus"]
-		if now == before {
-			return true
-		}
-		before = now
-		select {
-		case <-c.ctx.Done():
-			return false
-		case <-t.C:
-		}
-	}
 }
 
 // viewing is a view that is being made.
@@ -68,32 +53,21 @@ type viewing struct {
 	here int64 // names of files that are whole in objects of this node
 }
 
-func (v *viewing) make(ctx context.Context, by coverer) (*mount.Cover, error) {
-	near, far, err := mounts.TreeSocket()
+func (v *viewing) make(c *covers) (*helping, *mount.Cover, error) {
+	h, m, err := c.begin(v.ds, c.by.view, func(dev *os.File) (*mount.Cover, error) {
+		return v.node.mount.Objects(dev, v.ds.ID)
+	})
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	defer near.Close()
-	defer context.AfterFunc(ctx, func() { _ = near.Close() })()
-	dev, end, err := by.view(ctx, v.ds.Name, far)
-	_ = far.Close() // who makes the view has its own
-	if err != nil {
-		return nil, err
+	if err = v.tell(c.ctx, h.near); err != nil {
+		_ = h.near.CloseWrite() // who makes the view is to fail
 	}
-	defer end()
-	m, err := v.node.mount.Objects(dev, v.ds.ID)
-	_ = dev.Close() // m has its own
-	if err != nil {
-		_ = near.Close() // then end does not wait long
-		return nil, err
+	if e := h.placed(m); e != nil {
+		h.close()
+		return nil, nil, errors.Join(e, err)
 	}
-	go m.Serve() // ends with the view, or with who fails to make it
-	err = v.tell(ctx, near)
-	if e := mounts.AwaitView(near); e != nil {
-		<-m.Served()
-		return nil, errors.Join(e, err)
-	}
-	return m, err
+	return h, m, nil
 }
 
 // tell says what is in the dataset.
@@ -175,8 +149,11 @@ func (c *covers) lost(inos []metadata.Ino) {
 // again takes away all that lies over a dataset, and makes it once more.
 func (c *covers) again(x *covered) {
 	c.mu.Lock()
-	name := x.ds.Name
+	name, showing := x.ds.Name, x.showing
 	c.mu.Unlock()
+	if showing != nil {
+		showing.cancel() // else it could show what is mounted next
+	}
 	c.node.mount.Uncover(name)
 	c.node.log.WithField("dataset", name).Info("the kernel view has gone with a file that is bad")
 	c.mu.Lock()

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"os/exec"
@@ -26,6 +27,9 @@ const readAhead = 4096
 // coverTime bounds the mounting of a cover.
 const coverTime = 10 * time.Second
 
+// maxRead is the most bytes of one request to read.
+const maxRead = 1 << 20
+
 // coverFD is where a helper has the socket to who wants the cover.
 const coverFD = 3
 
@@ -47,13 +51,12 @@ func (c *Cover) validate() error {
 
 // Mount has a helper, which is program's command cover, mount c. It returns the
 // descriptor of /dev/fuse that has to be served then, and end, which waits for
-// the helper: that goes on until the cover answers, and takes it away if it does
-// not.
-func (c Cover) Mount(ctx context.Context, program string) (dev *os.File, end func(), err error) {
+// the helper: that goes on until the cover is what is seen. talk stays the caller's.
+func (c Cover) Mount(ctx context.Context, program string, talk *os.File) (dev *os.File, end func(), err error) {
 	if err := c.validate(); err != nil {
 		return nil, nil, err
 	}
-	h := helper{program: program, args: c.args("cover"), limit: coverTime}
+	h := helper{program: program, args: c.args("cover"), talk: talk, limit: coverTime}
 	if dev, end, err = h.start(ctx); err != nil {
 		return nil, nil, fmt.Errorf("cover of %s: %w", c.Name, err)
 	}
@@ -68,33 +71,38 @@ func (c Cover) args(command string) []string {
 type helper struct {
 	program string
 	args    []string
-	files   []*os.File // from coverFD + 1 on
+	talk    *os.File
 	limit   time.Duration
 }
 
 // start returns the descriptor of /dev/fuse that the helper has mounted, and end,
-// which waits for it.
+// which waits for it. The helper has until limit to say that its mount is in its
+// place; then it may take the time that it wants to show it.
 func (h helper) start(ctx context.Context) (dev *os.File, end func(), err error) {
-	ctx, cancel := context.WithTimeout(ctx, h.limit)
+	ctx, cancel := context.WithCancel(ctx)
 	near, far, err := socketpair(unix.SOCK_SEQPACKET, "cover")
 	if err != nil {
 		cancel()
 		return nil, nil, err
 	}
-	defer near.Close()
 	var said strings.Builder
 	cmd := exec.CommandContext(ctx, h.program, h.args...)
 	cmd.Stderr, cmd.Dir = &said, "/"
 	cmd.Env = []string{"LANG=C.UTF-8"}
-	cmd.ExtraFiles = append([]*os.File{far}, h.files...)
+	cmd.ExtraFiles = []*os.File{far, h.talk} // coverFD, talkFD
 	cmd.WaitDelay = time.Second
 	err = cmd.Start()
 	_ = far.Close() // the helper has its own
 	if err != nil {
 		cancel()
-		return nil, nil, err
+		return nil, nil, errors.Join(err, near.Close())
 	}
+	until := time.Now().Add(h.limit)
 	end = func() {
+		defer near.Close() // the helper ends if nobody listens
+		if awaitPlaced(ctx, near, until) != nil {
+			cancel()
+		}
 		_ = cmd.Wait() // it has said what is wrong
 		cancel()
 	}
@@ -107,6 +115,17 @@ func (h helper) start(ctx context.Context) (dev *os.File, end func(), err error)
 	}
 	return dev, end, nil
 }
+
+// awaitPlaced waits until the helper says that what it has mounted is in its place.
+func awaitPlaced(ctx context.Context, conn *net.UnixConn, until time.Time) error {
+	_ = conn.SetReadDeadline(until) // a socket has deadlines
+	defer context.AfterFunc(ctx, func() { _ = conn.SetReadDeadline(time.Now()) })()
+	_, err := io.ReadFull(conn, make([]byte, 1))
+	return err
+}
+
+// placed is what the helper says then.
+func placed() error { return unix.Sendmsg(coverFD, []byte{1}, nil, nil, unix.MSG_NOSIGNAL) }
 
 // socketpair is two ends of a socket of that kind, one for somebody else.
 func socketpair(kind int, name string) (near *net.UnixConn, far *os.File, err error) {
@@ -148,50 +167,130 @@ func receiveFile(ctx context.Context, conn *net.UnixConn) (*os.File, error) {
 	return os.NewFile(uintptr(fds[0]), "/dev/fuse"), nil
 }
 
-// Help is the helper's work: it mounts c, hands its descriptor over, and raises
-// the read-ahead once the cover answers. If it does not, it is taken away.
+// Help is the helper's work: it mounts c, hands its descriptor over, raises the
+// read-ahead once the cover answers, and then shows it. If it does not answer, it
+// is taken away.
 func (c Cover) Help() error {
+	talk := os.NewFile(talkFD, "talk")
+	defer talk.Close()
+	s, err := c.make()
+	return show(talk, s, err)
+}
+
+// make mounts c beneath a screen, or without one if there is none.
+func (c *Cover) make() (s *screen, err error) {
 	if err := c.validate(); err != nil {
+		return nil, err
+	}
+	if canScreen() {
+		s, err = c.mountBeneath()
+	} else {
+		err = c.mountUpon()
+	}
+	if err != nil {
+		return nil, fmt.Errorf("cover of %s: %w", c.Name, err)
+	}
+	return s, nil
+}
+
+// mountBeneath mounts the cover where nobody sees it before the screen is lifted.
+func (c *Cover) mountBeneath() (*screen, error) {
+	s, err := c.screen()
+	if err != nil {
+		return nil, err
+	}
+	if err := c.hideIn(s); err != nil {
+		s.close()
+		return nil, err
+	}
+	return s, nil
+}
+
+func (c *Cover) hideIn(s *screen) error {
+	m, dev, err := c.connection()
+	if err != nil {
 		return err
 	}
+	defer unix.Close(m) // then it is in its place, or nowhere
+	if err := answers(m, dev); err != nil {
+		return err
+	}
+	return s.hide(m)
+}
+
+// answers hands the descriptor of a connection over, waits for its first answer, and
+// raises its read-ahead.
+func answers(m int, dev *os.File) error {
+	err := handOver(dev)
+	var st unix.Statx_t
+	if err == nil {
+		err = unix.Statx(m, "", unix.AT_EMPTY_PATH|unix.AT_STATX_FORCE_SYNC, unix.STATX_BASIC_STATS, &st)
+	}
+	if err == nil {
+		_ = setReadAhead(fmt.Sprintf("%d:%d", st.Dev_major, st.Dev_minor)) // it is only slower
+	}
+	return err
+}
+
+// handOver gives the descriptor of a connection to who wants to serve it.
+func handOver(dev *os.File) error {
+	err := unix.Sendmsg(coverFD, []byte{0}, unix.UnixRights(int(dev.Fd())), nil, unix.MSG_NOSIGNAL)
+	_ = dev.Close() // who has it now serves it
+	return err
+}
+
+// connection makes a mount of its own that is nowhere yet.
+func (c *Cover) connection() (m int, dev *os.File, err error) {
+	dev, err = os.OpenFile("/dev/fuse", os.O_RDWR, 0)
+	if err != nil {
+		return -1, nil, err
+	}
+	m, err = newMount("fuse", [][2]string{
+		{"source", "bivouac"}, {"subtype", "bivouac"}, {"fd", fmt.Sprint(dev.Fd())}, {"rootmode", "40000"},
+		{"user_id", fmt.Sprint(c.UID)}, {"group_id", fmt.Sprint(c.GID)}, {"max_read", fmt.Sprint(maxRead)},
+		{"allow_other", ""}, {"default_permissions", ""}, {"ro", ""},
+	})
+	if err != nil {
+		_ = dev.Close() // nothing is mounted by it
+	}
+	return m, dev, err
+}
+
+// mountUpon mounts the cover upon what may be in use, where the kernel knows nothing
+// better.
+func (c *Cover) mountUpon() error {
 	dev, err := c.mount()
 	if err != nil {
 		return err
 	}
 	path := filepath.Join(c.Base, "data", c.Name)
-	err = unix.Sendmsg(coverFD, []byte{0}, unix.UnixRights(int(dev.Fd())), nil, unix.MSG_NOSIGNAL)
-	_ = dev.Close() // who has it now serves it
-	if err == nil {
+	if err = handOver(dev); err == nil {
 		_, err = os.Stat(path) // waits for the first answer
 	}
 	if err != nil {
-		return errors.Join(fmt.Errorf("cover of %s: %w", c.Name, err), unix.Unmount(path, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW))
+		return errors.Join(err, unix.Unmount(path, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW))
 	}
 	return SetReadAhead(path)
 }
 
 // mount mounts c over the directory that the base shows now. What the base says
 // is followed nowhere else.
-func (c Cover) mount() (*os.File, error) {
-	dir, err := c.dir()
+func (c *Cover) mount() (*os.File, error) {
+	dir, err := c.open("data/"+c.Name, unix.RESOLVE_NO_XDEV)
 	if err != nil {
-		return nil, fmt.Errorf("cover of %s: %w", c.Name, err)
+		return nil, err
 	}
 	defer unix.Close(dir)
-	dev, err := c.mountAt("/proc/self/fd/" + strconv.Itoa(dir))
-	if err != nil {
-		return nil, fmt.Errorf("cover of %s: %w", c.Name, err)
-	}
-	return dev, nil
+	return c.mountAt("/proc/self/fd/" + strconv.Itoa(dir))
 }
 
 // mountAt mounts a connection of its own at path.
-func (c Cover) mountAt(path string) (*os.File, error) {
+func (c *Cover) mountAt(path string) (*os.File, error) {
 	dev, err := os.OpenFile("/dev/fuse", os.O_RDWR, 0)
 	if err != nil {
 		return nil, err
 	}
-	data := fmt.Sprintf("fd=%d,rootmode=40000,user_id=%d,group_id=%d,allow_other,default_permissions,max_read=1048576", dev.Fd(), c.UID, c.GID)
+	data := fmt.Sprintf("fd=%d,rootmode=40000,user_id=%d,group_id=%d,allow_other,default_permissions,max_read=%d", dev.Fd(), c.UID, c.GID, maxRead)
 	if err := unix.Mount("bivouac", path, FUSEType, unix.MS_RDONLY|unix.MS_NOSUID|unix.MS_NODEV, data); err != nil {
 		_ = dev.Close() // nothing is mounted by it
 		return nil, err
@@ -199,12 +298,9 @@ func (c Cover) mountAt(path string) (*os.File, error) {
 	return dev, nil
 }
 
-// dir opens the directory that is to be covered: by plain names, within the one
-// mount of ours that is at Base.
-func (c Cover) dir() (int, error) { return c.open(unix.RESOLVE_NO_XDEV) }
-
-// open opens the directory, with more rules for the way to it.
-func (c Cover) open(rules uint64) (int, error) {
+// open opens a directory of the mount of ours at Base: by plain names, and with
+// more rules for the way to it.
+func (c *Cover) open(path string, rules uint64) (int, error) {
 	at, err := At(c.Base)
 	if err != nil {
 		return -1, err
@@ -221,7 +317,7 @@ func (c Cover) open(rules uint64) (int, error) {
 		Flags:   unix.O_PATH | unix.O_DIRECTORY | unix.O_NOFOLLOW | unix.O_CLOEXEC,
 		Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | rules,
 	}
-	return unix.Openat2(base, "data/"+c.Name, &how)
+	return unix.Openat2(base, path, &how)
 }
 
 // SetReadAhead raises the read-ahead of the mount at path. What it is by
@@ -240,7 +336,7 @@ func setReadAhead(dev string) error {
 	return os.WriteFile(f, []byte(strconv.Itoa(readAhead)), 0)
 }
 
-// Under is the mounts at path and below it, the newest last.
+// Under is the mounts at path and below it.
 func Under(path string) ([]Entry, error) {
 	table, err := Table()
 	var under []Entry

@@ -1,8 +1,8 @@
 package mounts
 
 import (
-	"context"
 	"errors"
+	"os"
 	"strings"
 	"syscall"
 	"testing"
@@ -12,16 +12,17 @@ import (
 func TestCoverRefuses(t *testing.T) {
 	for _, name := range []string{"", ".", "..", "a/b", "../x", "a\x00", strings.Repeat("n", 256)} {
 		c := Cover{Base: t.TempDir(), Name: name}
-		if _, _, err := c.Mount(context.Background(), "/bin/false"); !errors.Is(err, syscall.EINVAL) {
+		if _, _, err := c.Mount(t.Context(), "/bin/false", devNull(t)); !errors.Is(err, syscall.EINVAL) {
 			t.Errorf("Mount over %q = %v, want EINVAL", name, err)
 		}
-		if err := c.Help(); !errors.Is(err, syscall.EINVAL) {
-			t.Errorf("Help for %q = %v, want EINVAL", name, err)
+		if _, err := c.make(); !errors.Is(err, syscall.EINVAL) {
+			t.Errorf("make for %q = %v, want EINVAL", name, err)
 		}
 	}
 	for _, base := range []string{t.TempDir(), "/proc", "/nothing/is/here"} {
-		if err := (Cover{Base: base, Name: "x"}).Help(); !errors.Is(err, syscall.EINVAL) {
-			t.Errorf("Help in %s = %v, want EINVAL", base, err)
+		c := Cover{Base: base, Name: "x"}
+		if _, err := c.make(); !errors.Is(err, syscall.EINVAL) {
+			t.Errorf("make in %s = %v, want EINVAL", base, err)
 		}
 	}
 }
@@ -30,10 +31,21 @@ func TestCoverRefuses(t *testing.T) {
 // has said.
 func TestCoverHelperFails(t *testing.T) {
 	c := Cover{Base: t.TempDir(), Name: "x"}
-	if _, _, err := c.Mount(context.Background(), "/bin/false"); err == nil {
+	if _, _, err := c.Mount(t.Context(), "/bin/false", devNull(t)); err == nil {
 		t.Error("a helper that does nothing has mounted")
 	}
-	if _, _, err := c.Mount(context.Background(), "/nothing/is/here"); err == nil {
+	if _, _, err := c.Mount(t.Context(), "/nothing/is/here", devNull(t)); err == nil {
 		t.Error("a helper that is not there has mounted")
 	}
+}
+
+// devNull is a file for a talk that nobody has.
+func devNull(t *testing.T) *os.File {
+	t.Helper()
+	f, err := os.Open(os.DevNull)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = f.Close() })
+	return f
 }

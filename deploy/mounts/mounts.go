@@ -3,6 +3,36 @@
 // one, because it is to be mounted in it (Cover, View), is done by a process of its
 // own, the helper.
 //
+// # Screens
+//
+// Who walks a tree (find, du) goes back up by "..", and ends with ENOENT where that is
+// not the directory from which it came down: a cover or a view that is put over a
+// directory in use has another st_dev. So they are put where nobody sees them, and shown
+// when nobody can notice:
+//
+//   - A screen, a copy of the mount that is seen, is laid upon it. It is the same
+//     filesystem, so that it makes no difference in which of the two somebody is, and
+//     ".." leads from one to the other. From then on nobody new gets below the screen.
+//   - The new mount is put beneath the screen (MOVE_MOUNT_BENEATH, Linux 6.5).
+//   - The screen is lifted when no process has a directory of the dataset open, as its
+//     working directory or as its root. /proc says that of what lies below the screen.
+//     It is looked at twice, because who walks can escape one look. Of the screen itself
+//     the kernel knows, if the unmount is a plain one: it fails while somebody is there,
+//     in another mount namespace, too.
+//   - Files that are open, and mappings of them, do no harm, but keep the screen. So if
+//     nothing else does for 12 s, the screen is detached: those files stay open.
+//
+// What remains: who enters a directory within the microseconds between the last look and
+// that detach, and then goes up above the dataset by "..", is disturbed; opens of the
+// dataset's own directory are watched for. Who compares what a path was before and
+// after (os.fwalk of Python does for the root of its walk) can meet the change whatever
+// is done. A directory that is only in a message of a socket, or that only a thread with
+// descriptors or a directory of its own has, is not seen. Before Linux 6.5 a cover, which
+// comes a moment after the dataset, is put over its directory as that is.
+//
+// A helper ends when its talk does, and with it the wait; the screen stays then and does
+// no harm.
+//
 // # Views
 //
 // The helper of a view is root and works for a user. What keeps the two apart:
@@ -20,8 +50,8 @@
 //     them, that was replaced leads to nothing that its user could not read anyhow.
 //   - The tree is bounded in names and bytes, the helper in time.
 //
-// Image and connection are mounted in a mount namespace that ends with the helper;
-// then the view alone holds them. So whoever takes the view away, or what it lies
+// Image and connection are mounted in a mount namespace that the helper leaves; then
+// the view alone holds them. So whoever takes the view away, or what it lies
 // upon, takes all: overlayfs, image, loop device and connection. A helper that fails
 // or is killed leaves nothing.
 package mounts
@@ -34,13 +64,16 @@ import (
 
 // Entry is a line of mountinfo; see proc(5).
 type Entry struct {
+	ID     string
+	Parent string // the ID of the mount in which it is
 	Dev    string // major:minor
+	Root   string // what of the filesystem it shows
 	Path   string
 	Shared bool // it propagates to other namespaces
 	FSType string
 }
 
-// Table is all mounts, the newest last.
+// Table is all mounts.
 func Table() ([]Entry, error) {
 	b, err := os.ReadFile("/proc/self/mountinfo")
 	return parse(string(b)), err
@@ -56,7 +89,7 @@ func parse(text string) []Entry {
 			continue
 		}
 		table = append(table, Entry{
-			Dev: l[2], Path: unescape(l[4]), FSType: r[0],
+			ID: l[0], Parent: l[1], Dev: l[2], Root: unescape(l[3]), Path: unescape(l[4]), FSType: r[0],
 			Shared: strings.Contains(strings.Join(l[6:], " "), "shared:"),
 		})
 	}
@@ -82,13 +115,28 @@ func unescape(s string) string {
 // At is the mounts at path, the topmost last.
 func At(path string) ([]Entry, error) {
 	table, err := Table()
-	var at []Entry
+	return upon(table, path), err
+}
+
+// upon is the mounts at path, each after that upon which it lies. The age of mounts
+// does not tell that: one can be put beneath another.
+func upon(table []Entry, path string) (at []Entry) {
+	there := make(map[string]Entry) // by the mount upon which it lies
+	ids := make(map[string]bool)
 	for _, m := range table {
 		if m.Path == path {
+			there[m.Parent], ids[m.ID] = m, true
+		}
+	}
+	for parent, m := range there {
+		if ids[parent] {
+			continue
+		}
+		for ok := true; ok && len(at) < len(there); m, ok = there[m.ID] {
 			at = append(at, m)
 		}
 	}
-	return at, err
+	return at
 }
 
 // Abort has the kernel answer all that waits for the FUSE mounts at path.

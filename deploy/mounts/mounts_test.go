@@ -12,12 +12,27 @@ func TestParse(t *testing.T) {
 cut off
 `
 	want := []Entry{
-		{Dev: "254:0", Path: "/", Shared: true, FSType: "ext4"},
-		{Dev: "0:40", Path: "/tmp/a b\tc\\d\\04", FSType: "fuse.bivouac"},
-		{Dev: "0:41", Path: "/y", FSType: "tmpfs"},
+		{ID: "22", Parent: "1", Dev: "254:0", Root: "/", Path: "/", Shared: true, FSType: "ext4"},
+		{ID: "44", Parent: "22", Dev: "0:40", Root: "/", Path: "/tmp/a b\tc\\d\\04", FSType: "fuse.bivouac"},
+		{ID: "45", Parent: "22", Dev: "0:41", Root: "/x", Path: "/y", FSType: "tmpfs"},
 	}
 	if got := parse(text); !slices.Equal(got, want) {
 		t.Errorf("parse = %+v, want %+v", got, want)
+	}
+}
+
+// TestUpon: the topmost is last, whichever came first.
+func TestUpon(t *testing.T) {
+	table := []Entry{
+		{ID: "9", Parent: "1", Path: "/a/b"}, {ID: "5", Parent: "7", Path: "/a"}, {ID: "6", Parent: "1", Path: "/a"},
+		{ID: "7", Parent: "6", Path: "/a"}, {ID: "1", Parent: "0", Path: "/"},
+	}
+	var got []string
+	for _, m := range upon(table, "/a") {
+		got = append(got, m.ID)
+	}
+	if want := []string{"6", "7", "5"}; !slices.Equal(got, want) {
+		t.Errorf("the mounts at /a are %v, want %v", got, want)
 	}
 }
 

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"errors"
 	"io"
-	"os"
 	"strings"
 	"syscall"
 	"testing"
@@ -140,11 +139,7 @@ func TestObjectPath(t *testing.T) {
 // TestViewRefuses: a view is made in our mounts only, of store directories with
 // absolute paths.
 func TestViewRefuses(t *testing.T) {
-	tree, err := os.Open(os.DevNull)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer tree.Close()
+	tree := devNull(t)
 	for _, v := range []View{
 		{Cover: Cover{Base: "/", Name: "x"}}, {Cover: Cover{Base: "/", Name: "x"}, Stores: []string{"a"}},
 		{Cover: Cover{Base: "/", Name: ".."}, Stores: []string{"/a"}},
@@ -157,20 +152,7 @@ func TestViewRefuses(t *testing.T) {
 	if _, _, err := v.Mount(t.Context(), "/bin/false", tree); err == nil {
 		t.Error("a helper that does nothing has made a view")
 	}
-	if err := v.make(tree); !errors.Is(err, syscall.EINVAL) {
+	if _, err := v.make(tree); !errors.Is(err, syscall.EINVAL) {
 		t.Errorf("a view in no mount of ours: %v, want EINVAL", err)
-	}
-}
-
-// TestAwaitView: what the helper says is believed, and that it says nothing, too.
-func TestAwaitView(t *testing.T) {
-	if err := AwaitView(strings.NewReader("ok\n")); err != nil {
-		t.Errorf("a view that is there: %v", err)
-	}
-	if err := AwaitView(strings.NewReader("no loop device\n")); err == nil || !strings.Contains(err.Error(), "no loop device") {
-		t.Errorf("a view that is not: %v", err)
-	}
-	if err := AwaitView(strings.NewReader("")); !errors.Is(err, io.EOF) {
-		t.Errorf("nothing: %v, want EOF", err)
 	}
 }

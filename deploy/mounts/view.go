@@ -1,12 +1,9 @@
 package mounts
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"net"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -23,15 +20,8 @@ const OverlayType = "overlay"
 // viewTime bounds the making of a view: some millions of names.
 const viewTime = 2 * time.Minute
 
-// treeFD is where the helper of a view has the socket on which the tree comes, and
-// on which it says how it went.
-const treeFD = coverFD + 1
-
 // privateDir is hidden in the helper's own mount namespace by what it mounts.
 const privateDir = "/sys"
-
-// viewMade is what a helper says when the view is there.
-const viewMade = "ok"
 
 // View is a kernel view of a dataset: a read-only overlayfs that is to lie over the
 // directory data/Name, upon the cover if it has one. Its layers are an image of
@@ -58,64 +48,48 @@ func (v *View) validate() error {
 	return err
 }
 
-// TreeSocket is two ends of a socket for the tree of a view: far is for the helper.
-func TreeSocket() (near *net.UnixConn, far *os.File, err error) {
-	return socketpair(unix.SOCK_STREAM, "tree")
-}
-
 // Mount has a helper, which is program's command view, make v of the tree that
-// comes on a socket, tree, which stays the caller's. It returns the descriptor of
-// /dev/fuse that has to be served then, and end, which waits for the helper. That
-// says on the socket how it went: see AwaitView.
-func (v View) Mount(ctx context.Context, program string, tree *os.File) (dev *os.File, end func(), err error) {
+// comes in talk, which stays the caller's. It returns the descriptor of /dev/fuse
+// that has to be served then, and end, which waits for the helper.
+func (v View) Mount(ctx context.Context, program string, talk *os.File) (dev *os.File, end func(), err error) {
 	if err := v.validate(); err != nil {
 		return nil, nil, err
 	}
-	h := helper{program: program, args: append(v.args("view"), v.Stores...), files: []*os.File{tree}, limit: viewTime}
+	h := helper{program: program, args: append(v.args("view"), v.Stores...), talk: talk, limit: viewTime}
 	if dev, end, err = h.start(ctx); err != nil {
 		return nil, nil, fmt.Errorf("view of %s: %w", v.Name, err)
 	}
 	return dev, end, nil
 }
 
-// Help is the helper's work. It says on the socket of the tree how it went.
+// Help is the helper's work: it makes the view, and then shows it.
 func (v View) Help() error {
-	tree := os.NewFile(treeFD, "tree")
-	defer tree.Close()
+	talk := os.NewFile(talkFD, "talk")
+	defer talk.Close()
+	s, err := v.make(talk)
+	return show(talk, s, err)
+}
+
+// make makes the view, behind a screen.
+func (v *View) make(tree *os.File) (*screen, error) {
 	if err := v.validate(); err != nil {
-		return err
+		return nil, err
 	}
-	said := viewMade
-	err := v.make(tree)
+	s, err := v.screen()
 	if err != nil {
-		said = err.Error()
+		return nil, fmt.Errorf("view of %s: %w", v.Name, err)
 	}
-	_, serr := tree.WriteString(said + "\n") // who made the tree may be gone
-	return errors.Join(err, serr)
+	if err := v.makeIn(s, tree); err != nil {
+		s.close()
+		return nil, err
+	}
+	return s, nil
 }
 
-// AwaitView waits, on the other end of the socket, for what the helper says: nil is
-// that the view is there.
-func AwaitView(from io.Reader) error {
-	said, err := bufio.NewReader(io.LimitReader(from, 4096)).ReadString('\n')
-	switch said = strings.TrimSpace(said); {
-	case said == viewMade:
-		return nil
-	case said != "":
-		return fmt.Errorf("%s: %w", said, unix.EIO)
-	}
-	return fmt.Errorf("who makes the view has gone: %w", err)
-}
-
-// make makes the layers in a mount namespace of its own, where nobody else sees
-// them, and puts the view that keeps them in ours. What is left undone goes with
-// the process.
-func (v *View) make(tree *os.File) error {
-	at, err := v.open(0) // the cover is a mount
-	if err != nil {
-		return fmt.Errorf("view of %s: %w", v.Name, err)
-	}
-	defer unix.Close(at)
+// makeIn makes the layers in a mount namespace of its own, where nobody else
+// sees them, and puts the view that keeps them in ours. What is left undone goes
+// with the process.
+func (v *View) makeIn(s *screen, tree *os.File) error {
 	runtime.LockOSThread() // for ever: the thread has left the others
 	home, err := os.Open("/proc/thread-self/ns/mnt")
 	if err != nil {
@@ -142,7 +116,7 @@ func (v *View) make(tree *os.File) error {
 	if err := unix.Setns(int(home.Fd()), unix.CLONE_NEWNS); err != nil {
 		return fmt.Errorf("back to our mount namespace: %w", err)
 	}
-	if err := unix.MoveMount(view, "", at, "", unix.MOVE_MOUNT_F_EMPTY_PATH|unix.MOVE_MOUNT_T_EMPTY_PATH); err != nil {
+	if err := s.hide(view); err != nil {
 		return fmt.Errorf("view of %s: %w", v.Name, err)
 	}
 	_ = setReadAhead(objects) // it is only slower
@@ -175,11 +149,7 @@ func (v *View) layers(tree, image *os.File) (device string, err error) {
 	}
 	var st unix.Statx_t
 	err = unix.Statx(unix.AT_FDCWD, objectsLayer, unix.AT_STATX_DONT_SYNC, unix.STATX_TYPE, &st)
-	if err == nil {
-		err = unix.Sendmsg(coverFD, []byte{0}, unix.UnixRights(int(dev.Fd())), nil, unix.MSG_NOSIGNAL)
-	}
-	_ = dev.Close() // who has it now serves it
-	if err != nil {
+	if err = errors.Join(err, handOver(dev)); err != nil {
 		return "", err
 	}
 	size, err := writeImage(image, tree)
@@ -217,24 +187,28 @@ func (v *View) overlay() (fd int, err error) {
 		defer d.Close()
 		layers = append(layers, "/proc/self/fd/"+strconv.Itoa(int(d.Fd())))
 	}
-	return mountOverlay(strings.Join(append(layers, objectsLayer), "::"))
+	return newMount(OverlayType, [][2]string{
+		{"source", "bivouac"}, {"metacopy", "on"}, {"redirect_dir", "follow"}, {"index", "off"}, {"xino", "on"},
+		{"lowerdir", strings.Join(append(layers, objectsLayer), "::")}, {"ro", ""},
+	})
 }
 
-// mountOverlay makes a view of layers, the second and later of which have only
-// data.
-func mountOverlay(layers string) (int, error) {
-	fs, err := unix.Fsopen(OverlayType, unix.FSOPEN_CLOEXEC)
+// newMount makes a mount that is nowhere yet. An option without a value is a flag.
+func newMount(kind string, options [][2]string) (int, error) {
+	fs, err := unix.Fsopen(kind, unix.FSOPEN_CLOEXEC)
 	if err != nil {
 		return -1, err
 	}
 	defer unix.Close(fs)
-	for _, o := range [][2]string{{"source", "bivouac"}, {"metacopy", "on"}, {"redirect_dir", "follow"}, {"index", "off"}, {"xino", "on"}, {"lowerdir", layers}} {
-		if err := unix.FsconfigSetString(fs, o[0], o[1]); err != nil {
+	for _, o := range options {
+		if o[1] == "" {
+			err = unix.FsconfigSetFlag(fs, o[0])
+		} else {
+			err = unix.FsconfigSetString(fs, o[0], o[1])
+		}
+		if err != nil {
 			return -1, complaint(fs, fmt.Errorf("%s=%s: %w", o[0], o[1], err))
 		}
-	}
-	if err := unix.FsconfigSetFlag(fs, "ro"); err != nil {
-		return -1, complaint(fs, err)
 	}
 	if err := unix.FsconfigCreate(fs); err != nil {
 		return -1, complaint(fs, err)

@@ -24,16 +24,16 @@ const (
 )
 
 // mounter mounts for a daemon what only root can, each over the dataset name, and
-// returns the descriptor that the daemon has to serve.
+// returns the descriptor that the daemon has to serve. Who mounts talks to the daemon
+// by a socket.
 type mounter interface {
-	cover(name string) (*os.File, error)
-	// view makes a kernel view of the tree that comes on a socket.
-	view(name string, tree *os.File) (*os.File, error)
+	cover(name string, talk *os.File) (*os.File, error)
+	view(name string, talk *os.File) (*os.File, error)
 }
 
 // backer registers files for a daemon with the connection of its mount, and has
-// covers and views mounted for it. It ends, and lets go of the connection, when the daemon's end of the socket is
-// closed, so that a dead daemon's connection dies with it.
+// covers and views mounted for it. It ends, and lets go of the connection, when the
+// daemon's end of the socket is closed, so that a dead daemon's connection dies with it.
 type backer struct {
 	fuse  *os.File // own descriptor of the connection
 	sock  int
@@ -103,39 +103,29 @@ func (b *backer) next() (int32, *os.File, error) {
 		return id, nil, err
 	case n == 5 && p[0] == daemon.BackingDrop && len(fds) == 0:
 		return 0, nil, b.drop(int32(binary.LittleEndian.Uint32(p[1:])))
-	case n > 1 && n <= daemon.BackingAsk && p[0] == daemon.BackingCover && len(fds) == 0:
-		if err := b.oneMore(); err != nil {
-			return 0, nil, err
-		}
-		dev, err := b.by.cover(string(p[1:n]))
+	case n > 1 && n <= daemon.BackingAsk && p[0] == daemon.BackingCover && len(fds) == 1:
+		dev, err := b.mount(b.by.cover, string(p[1:n]), fds[0])
 		return 0, dev, err
 	case n > 1 && n <= daemon.BackingAsk && p[0] == daemon.BackingView && len(fds) == 1:
-		dev, err := b.view(string(p[1:n]), fds[0])
+		dev, err := b.mount(b.by.view, string(p[1:n]), fds[0])
 		return 0, dev, err
 	}
 	return 0, nil, syscall.EPROTO
 }
 
-// oneMore bounds what a daemon can have mounted. The name is checked by who mounts.
-func (b *backer) oneMore() error {
+// mount bounds what a daemon can have mounted, and hands a descriptor on; closing it
+// is the caller's. The name is checked by who mounts.
+func (b *backer) mount(by func(string, *os.File) (*os.File, error), name string, fd int) (*os.File, error) {
 	if b.asked++; b.asked > maxCovers {
-		return syscall.ENOSPC
-	}
-	return nil
-}
-
-// view hands a descriptor on; closing it is the caller's.
-func (b *backer) view(name string, fd int) (*os.File, error) {
-	if err := b.oneMore(); err != nil {
-		return nil, err
+		return nil, syscall.ENOSPC
 	}
 	own, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
 	if err != nil {
 		return nil, err
 	}
-	tree := os.NewFile(uintptr(own), "tree")
-	defer tree.Close() // who makes the view has its own
-	return b.by.view(name, tree)
+	talk := os.NewFile(uintptr(own), "talk")
+	defer talk.Close() // who mounts has its own
+	return by(name, talk)
 }
 
 // rights is the descriptors that came with a packet. Those of a message that

@@ -127,55 +127,48 @@ func TestBackerPackets(t *testing.T) {
 	<-ended
 }
 
-// fakeMounter has a descriptor for one name only; that of a view is the tree's.
+// fakeMounter has a descriptor for one name only; that of a view is the talk's.
 type fakeMounter struct{}
 
-func (fakeMounter) cover(name string) (*os.File, error) {
+func (fakeMounter) cover(name string, _ *os.File) (*os.File, error) {
 	if name != "set" {
 		return nil, syscall.EINVAL
 	}
 	return os.Open(os.DevNull)
 }
 
-func (fakeMounter) view(name string, tree *os.File) (*os.File, error) {
+func (fakeMounter) view(name string, talk *os.File) (*os.File, error) {
 	if name != "set" {
 		return nil, syscall.EINVAL
 	}
-	return os.Open(fmt.Sprintf("/proc/self/fd/%d", tree.Fd()))
+	return os.Open(fmt.Sprintf("/proc/self/fd/%d", talk.Fd()))
 }
 
-// TestBackerViews: the keeper gets the tree that the daemon sends, and the daemon
+// TestBackerViews: the keeper gets the socket that the daemon sends, and the daemon
 // the descriptor that was mounted.
 func TestBackerViews(t *testing.T) {
 	b := newBacking(t, uint32(os.Geteuid()))
-	tree, err := os.CreateTemp(t.TempDir(), "tree")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer tree.Close()
-	if _, err := tree.WriteString("a tree"); err != nil {
-		t.Fatal(err)
-	}
+	talk := newTalk(t)
 	for _, name := range []string{"other", "", string(make([]byte, 256))} {
-		_, err = b.View(name, tree)
+		_, err := b.View(name, talk)
 		wantErrno(t, fmt.Sprintf("a view of %.10q", name), err, syscall.EINVAL)
 	}
-	dev, err := b.View("set", tree)
+	dev, err := b.View("set", talk)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer dev.Close()
-	if got, err := io.ReadAll(dev); err != nil || string(got) != "a tree" {
-		t.Errorf("the keeper had the tree %q, %v", got, err)
+	if got, err := io.ReadAll(dev); err != nil || string(got) != "a talk" {
+		t.Errorf("the keeper had %q, %v", got, err)
 	}
 	for range maxCovers - 2 {
-		dev, err := b.Cover("set")
+		dev, err := b.Cover("set", talk)
 		if err != nil {
 			t.Fatal(err)
 		}
 		_ = dev.Close()
 	}
-	_, err = b.View("set", tree)
+	_, err = b.View("set", talk)
 	wantErrno(t, "one more mount than may be", err, syscall.ENOSPC)
 }
 
@@ -183,14 +176,15 @@ func TestBackerViews(t *testing.T) {
 // what does not parse is refused and mounts nothing.
 func TestBackerCovers(t *testing.T) {
 	b := newBacking(t, uint32(os.Geteuid()))
-	_, err := b.Cover("other")
+	talk := newTalk(t)
+	_, err := b.Cover("other", talk)
 	wantErrno(t, "a cover that cannot be mounted", err, syscall.EINVAL)
-	_, err = b.Cover("")
+	_, err = b.Cover("", talk)
 	wantErrno(t, "a cover without a name", err, syscall.EINVAL)
-	_, err = b.Cover(string(make([]byte, 256)))
+	_, err = b.Cover(string(make([]byte, 256)), talk)
 	wantErrno(t, "a cover with too long a name", err, syscall.EINVAL)
 	for range maxCovers - 1 {
-		dev, err := b.Cover("set")
+		dev, err := b.Cover("set", talk)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -200,6 +194,20 @@ func TestBackerCovers(t *testing.T) {
 		}
 		_ = dev.Close()
 	}
-	_, err = b.Cover("set")
+	_, err = b.Cover("set", talk)
 	wantErrno(t, "one more cover than may be", err, syscall.ENOSPC)
+}
+
+// newTalk is a file in the place of a socket.
+func newTalk(t *testing.T) *os.File {
+	t.Helper()
+	f, err := os.CreateTemp(t.TempDir(), "talk")
+	if err == nil {
+		t.Cleanup(func() { _ = f.Close() })
+		_, err = f.WriteString("a talk")
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return f
 }

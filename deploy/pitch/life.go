@@ -182,17 +182,17 @@ func (c *child) start(leash, fuse *os.File) error {
 }
 
 // cover mounts one for the daemon.
-func (c *child) cover(name string) (*os.File, error) {
+func (c *child) cover(name string, talk *os.File) (*os.File, error) {
 	return c.helped(name, "a dataset is not covered", func(ctx context.Context) (*os.File, func(), error) {
-		return c.over(name).Mount(ctx, c.k.program)
+		return c.over(name).Mount(ctx, c.k.program, talk)
 	})
 }
 
 // view makes one for the daemon.
-func (c *child) view(name string, tree *os.File) (*os.File, error) {
+func (c *child) view(name string, talk *os.File) (*os.File, error) {
 	return c.helped(name, "a dataset has no kernel view", func(ctx context.Context) (*os.File, func(), error) {
 		v := mounts.View{Cover: c.over(name), Stores: c.k.rec.Job.Dirs.Store}
-		return v.Mount(ctx, c.k.program, tree)
+		return v.Mount(ctx, c.k.program, talk)
 	})
 }
 

@@ -139,7 +139,8 @@
 // # Kernel views
 //
 // When all of a dataset of small files is in its place, the node can lay a kernel
-// view over its directory, upon its cover if it has one: a read-only overlayfs of an
+// view over its directory, upon its cover if it has one, and show it when nobody is in
+// a directory of the dataset (package mounts): a read-only overlayfs of an
 // image of the tree, the objects of this node, and below those a connection of the
 // mount's (Mount.Objects), which has every file of the dataset under its number. An
 // object is looked for when its file is opened for the first time. What this node
@@ -148,7 +149,8 @@
 // opened, and what lies below serves when the view has gone. What differs from a
 // cover:
 //
-//	st_dev, st_ino  are the view's own, and others after it is made again
+//	st_dev, st_ino  are the view's own, and others after it is made again; who walks
+//	                meets no change, who asks for a path before and after does
 //	st_atime, ctime are the st_mtime
 //	st_blocks       as if the file had no holes
 //	xattr           a file has user.bivouac.node alone, of when the view was made,
@@ -156,7 +158,8 @@
 //	requests        are not made for what the kernel reads by itself: nobody counts it
 //	node lost       files of this node are read on, also while its daemon is away
 //	verify          mends an object where it lies; if it cannot, the view is taken
-//	                away, and made again without the file (Mount.Uncover)
+//	                away at once, also from under who walks, and made again without
+//	                the file (Mount.Uncover)
 //	job's end       what is open of this node's objects is read until it is closed
 //
 // # Errors

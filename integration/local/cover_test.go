@@ -22,10 +22,7 @@ func stageSmall(t *testing.T, c *camp) {
 		write(t, filepath.Join(src, fmt.Sprintf("%02d", i)), []byte(strings.Repeat(fmt.Sprint(i), 3000)))
 	}
 	c.ok("stage-in", src, "--dir", c.dir)
-	eventually(t, "the dataset is covered", func() bool {
-		got := c.mounted(c.dir)
-		return slices.Contains(got, c.node("0", "data", "small")) && slices.Contains(got, c.node("1", "data", "small"))
-	})
+	c.covered("small")
 }
 
 // TestCover: a dataset of small files has a connection of its own, a large one

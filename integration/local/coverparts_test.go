@@ -5,20 +5,26 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 
+	"github.com/bivouacfs/bivouac/deploy/mounts"
 	"github.com/bivouacfs/bivouac/metadata/cluster"
 )
 
-// covered waits until both nodes have the cover of a dataset.
+// covered waits until both nodes show the cover of a dataset, or what lies upon it. A
+// screen of the mount of all has another root than its own.
 func (c *camp) covered(name string) {
 	c.t.Helper()
-	eventually(c.t, name+" is covered", func() bool {
-		got := c.mounted(c.dir)
-		return slices.Contains(got, c.node("0", "data", name)) && slices.Contains(got, c.node("1", "data", name))
-	})
+	for _, n := range []string{"0", "1"} {
+		eventually(c.t, name+" is covered", func() bool {
+			at, err := mounts.At(c.node(n, "data", name))
+			if err != nil {
+				c.t.Fatal(err)
+			}
+			return len(at) > 0 && at[len(at)-1].Root == "/"
+		})
+	}
 }
 
 // wantTree reads all files of a dataset on both nodes, whose content is their name,

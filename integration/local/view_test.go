@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	deploy "github.com/bivouacfs/bivouac/deploy/local"
+	"github.com/bivouacfs/bivouac/deploy/mounts"
 )
 
 // viewed pitches a job and stages small files in, and waits until all nodes have
@@ -58,22 +59,15 @@ func (c *camp) awaitViews(name, nodes string) {
 	eventually(c.t, "the dataset has its views", func() bool { return fmt.Sprint(c.views(name)) == nodes })
 }
 
-// views is how many nodes have a kernel view of a dataset on top.
+// views is how many nodes show a kernel view of a dataset.
 func (c *camp) views(name string) (n int) {
 	c.t.Helper()
-	b, err := os.ReadFile(c.mounts)
-	if err != nil {
-		c.t.Fatal(err)
-	}
 	for i := range c.state().Nodes {
-		last := ""
-		for line := range strings.Lines(string(b)) {
-			left, right, _ := strings.Cut(line, " - ")
-			if f := strings.Fields(left); len(f) > 4 && f[4] == c.node(fmt.Sprint(i), "data", name) {
-				last = strings.Fields(right)[0]
-			}
+		at, err := mounts.At(c.node(fmt.Sprint(i), "data", name))
+		if err != nil {
+			c.t.Fatal(err)
 		}
-		if last == "overlay" {
+		if len(at) > 0 && at[len(at)-1].FSType == mounts.OverlayType {
 			n++
 		}
 	}

@@ -1,0 +1,229 @@
+package mounts
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/bivouacfs/bivouac/metadata"
+)
+
+// moveBeneath has move_mount(2) put a mount beneath the topmost one, instead of
+// upon it. Linux 6.5 has it.
+const moveBeneath = 0x200
+
+const (
+	// screenPause is how long a screen stays at first that is in use, and
+	// maxScreenPause how long at most before it is looked at again.
+	screenPause    = 50 * time.Millisecond
+	maxScreenPause = 10 * time.Second
+	// screenTries is how often a screen that only files keep in use is left alone:
+	// for 12 s.
+	screenTries = 8
+	// minUnused is how often in a row nobody has to be in a directory.
+	minUnused = 2
+)
+
+// screen is a copy of the mount that is seen at a dataset's directory, upon
+// which it lies, so that who is in one or the other finds the same. What is put
+// beneath the screen is not seen before the screen is lifted. See the package
+// comment.
+type screen struct {
+	data int    // descriptor of the directory data/
+	name string // of the dataset in it
+	id   uint64 // of the mount that is the screen
+	dirs directories
+	// unused counts how often in a row nobody was in a directory. Who walks may
+	// escape one look, and nobody new gets below the screen.
+	unused int
+}
+
+// canScreen reports whether the kernel can put a mount beneath another.
+func canScreen() bool {
+	err := unix.MoveMount(-1, "", -1, "", unix.MOVE_MOUNT_F_EMPTY_PATH|unix.MOVE_MOUNT_T_EMPTY_PATH|moveBeneath)
+	return errors.Is(err, unix.EBADF) // it looks at the flags first
+}
+
+// screen is one for the dataset, which is not there yet.
+func (c *Cover) screen() (*screen, error) {
+	data, err := c.open("data", unix.RESOLVE_NO_XDEV)
+	if err != nil {
+		return nil, err
+	}
+	return &screen{data: data, name: c.Name}, nil
+}
+
+// hide puts a mount at the directory, with the screen over it.
+func (s *screen) hide(m int) error {
+	if err := s.put(); err != nil {
+		return fmt.Errorf("a screen: %w", err)
+	}
+	seen, err := s.open()
+	if err != nil {
+		return err
+	}
+	defer unix.Close(seen)
+	if !s.there() {
+		return fmt.Errorf("the dataset has gone: %w", unix.ESTALE)
+	}
+	return unix.MoveMount(m, "", seen, "", unix.MOVE_MOUNT_F_EMPTY_PATH|unix.MOVE_MOUNT_T_EMPTY_PATH|moveBeneath)
+}
+
+// put puts the screen over what is seen.
+func (s *screen) put() error {
+	seen, err := s.open()
+	if err != nil {
+		return err
+	}
+	defer unix.Close(seen)
+	if err := s.look(seen); err != nil {
+		return err
+	}
+	m, err := unix.OpenTree(seen, "", unix.AT_EMPTY_PATH|unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(m)
+	// It would be in one peer group with what it lies upon, and what is mounted
+	// on one of them then be on both.
+	if err := unix.MountSetattr(m, "", unix.AT_EMPTY_PATH, &unix.MountAttr{Propagation: unix.MS_PRIVATE}); err != nil {
+		return err
+	}
+	if err := unix.MoveMount(m, "", seen, "", unix.MOVE_MOUNT_F_EMPTY_PATH|unix.MOVE_MOUNT_T_EMPTY_PATH); err != nil {
+		return err
+	}
+	s.id, err = mountID(m, "")
+	return err
+}
+
+// look takes note of which directories must not be in use. It may wait for an
+// answer of the daemon's.
+func (s *screen) look(seen int) error {
+	var st unix.Statx_t
+	if err := unix.Statx(seen, "", unix.AT_EMPTY_PATH, unix.STATX_INO, &st); err != nil {
+		return err
+	}
+	_, ino, err := descriptor("/proc/self/fdinfo/" + strconv.Itoa(seen))
+	s.dirs = directories{
+		dev:     fmt.Sprintf("%d:%d", st.Dev_major, st.Dev_minor),
+		dataset: metadata.Ino(st.Ino).Dataset(),
+		root:    metadata.Ino(ino),
+	}
+	return err
+}
+
+// open opens what is seen at the directory now.
+func (s *screen) open() (int, error) {
+	return unix.Openat2(s.data, s.name, &unix.OpenHow{
+		Flags:   unix.O_PATH | unix.O_DIRECTORY | unix.O_NOFOLLOW | unix.O_CLOEXEC,
+		Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS,
+	})
+}
+
+func (s *screen) close() { _ = unix.Close(s.data) } // nothing was done with it
+
+// there reports whether the screen is what is seen.
+func (s *screen) there() bool {
+	id, err := mountID(s.data, s.name)
+	return err == nil && id == s.id
+}
+
+// mountID is the mount that is seen at a path. No daemon is asked but for names.
+func mountID(dir int, path string) (uint64, error) {
+	var st unix.Statx_t
+	err := unix.Statx(dir, path, unix.AT_EMPTY_PATH|unix.AT_SYMLINK_NOFOLLOW|unix.AT_NO_AUTOMOUNT|unix.AT_STATX_DONT_SYNC, unix.STATX_MNT_ID, &st)
+	return st.Mnt_id, err
+}
+
+// lift takes the screen away when nobody can notice, and reports whether it did: not
+// if it has gone with the dataset, or if who wants the mount hangs up before.
+func (s *screen) lift(talk int) bool {
+	pause := screenPause
+	for try := 0; s.there(); try++ {
+		if s.try(try >= screenTries) {
+			return true
+		}
+		fds := []unix.PollFd{{Fd: int32(talk), Events: unix.POLLIN}}
+		if n, err := unix.Poll(fds, int(pause/time.Millisecond)); n > 0 || err != nil && !errors.Is(err, unix.EINTR) {
+			return false
+		}
+		pause = min(2*pause, maxScreenPause)
+	}
+	return false
+}
+
+// try takes the screen away if no process is in a directory of the dataset. The
+// kernel sees to it that nobody has entered the screen itself, to read a file
+// either; with force that may be, and the screen goes with the last of these files.
+func (s *screen) try(force bool) bool {
+	if s.unused < minUnused {
+		if s.used() {
+			s.unused = 0
+		} else {
+			s.unused++
+		}
+	}
+	if s.unused < minUnused {
+		return false
+	}
+	at := fmt.Sprintf("/proc/self/fd/%d/%s", s.data, s.name)
+	err := unix.Unmount(at, unix.UMOUNT_NOFOLLOW)
+	if !force || !errors.Is(err, unix.EBUSY) {
+		return err == nil
+	}
+	w, err := watchDir(at)
+	if err != nil {
+		return false
+	}
+	defer w.close()
+	for range minUnused {
+		if s.used() {
+			return false
+		}
+	}
+	return !w.opened() && unix.Unmount(at, unix.UMOUNT_NOFOLLOW|unix.MNT_DETACH) == nil
+}
+
+// used reports whether a process is in a directory of the dataset, or may be.
+func (s *screen) used() bool {
+	used, err := s.dirs.used()
+	return used || err != nil
+}
+
+// watch tells of what is opened of a directory: itself, and what is in it.
+type watch struct{ fd int }
+
+func watchDir(dir string) (watch, error) {
+	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
+	if err != nil {
+		return watch{}, err
+	}
+	if _, err := unix.InotifyAddWatch(fd, dir, unix.IN_OPEN|unix.IN_ONLYDIR); err != nil {
+		return watch{}, errors.Join(err, unix.Close(fd))
+	}
+	return watch{fd}, nil
+}
+
+func (w watch) close() { _ = unix.Close(w.fd) } // nothing was done with it
+
+// opened reports whether a directory was opened, or more than can be told.
+func (w watch) opened() bool {
+	b := make([]byte, 64<<10)
+	for {
+		n, err := unix.Read(w.fd, b)
+		if err != nil {
+			return !errors.Is(err, unix.EAGAIN)
+		}
+		for e := b[:n]; len(e) >= unix.SizeofInotifyEvent; {
+			if binary.NativeEndian.Uint32(e[4:])&(unix.IN_ISDIR|unix.IN_Q_OVERFLOW) != 0 {
+				return true
+			}
+			name := int(binary.NativeEndian.Uint32(e[12:]))
+			e = e[min(len(e), unix.SizeofInotifyEvent+name):]
+		}
+	}
+}

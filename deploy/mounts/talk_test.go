@@ -1,0 +1,30 @@
+package mounts
+
+import (
+	"bufio"
+	"errors"
+	"io"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+// TestAwait: what the helper says is believed, and that it says nothing, too.
+func TestAwait(t *testing.T) {
+	says := func(s string) *bufio.Reader { return bufio.NewReader(strings.NewReader(s)) }
+	r := says("ok\nshown\n")
+	if err := errors.Join(AwaitPlaced(r), AwaitShown(r)); err != nil {
+		t.Errorf("a view that is there and shown: %v", err)
+	}
+	if err := AwaitPlaced(says("no loop device\n")); err == nil || !strings.Contains(err.Error(), "no loop device") {
+		t.Errorf("a view that is not: %v", err)
+	}
+	for what, await := range map[string]func(*bufio.Reader) error{"placed": AwaitPlaced, "shown": AwaitShown} {
+		if err := await(says("")); !errors.Is(err, io.EOF) {
+			t.Errorf("nothing of whether it is %s: %v, want EOF", what, err)
+		}
+	}
+	if err := AwaitShown(says("ok\n")); !errors.Is(err, syscall.EIO) {
+		t.Errorf("something else than that it is shown: %v, want EIO", err)
+	}
+}
