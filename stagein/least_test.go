@@ -17,12 +17,12 @@ func tooLarge(t *testing.T) []byte {
 	r := seed(t)
 	var members []member
 	for i := range 60 {
-		members = append(members, file(fmt.Sprint("f", i), append(randBytes(r, 50_000), make([]byte, 50_000)...)))
+		members = append(members, file(fmt.Sprint("f", i), append(randBytes(r, 12_500), make([]byte, 12_500)...)))
 	}
 	return writeTar(t, tar.FormatGNU, members)
 }
 
-const roomEach = 1 << 20
+const roomEach = 300 << 10
 
 func hasRoom(metadata.NodeID) (int64, bool) { return roomEach, true }
 
@@ -41,7 +41,7 @@ func TestPackedRefusedEarly(t *testing.T) {
 			for spill, advice := range map[Spill]string{SpillPFS: "unpack=no", SpillFail: "leave spill=fail out"} {
 				j.free, j.opts.Spill = hasRoom, spill
 				_, err := j.run(context.Background())
-				if !errorHas(err, "/src/a.tar", "n0 needs room for 1.4 MiB and has 1.0 MiB", "5.8 MiB in all", "no space left", advice) {
+				if !errorHas(err, "/src/a.tar", "n0 needs room for 35", "KiB and has 300.0 KiB", "1.5 MiB in all", "no space left", advice) {
 					t.Errorf("spill=%s: %v, want a refusal", spill, err)
 				}
 			}
@@ -60,7 +60,7 @@ func TestArchivesRefusedEarly(t *testing.T) {
 	j.fs.add("/src/b.tar", source.TypeRegular|0o644, gz.pack(t, plain))
 	j.fs.add("/src", source.TypeDir|0o755, nil)
 	j.path, j.free = "/src/*.tar", hasRoom
-	if _, err := j.run(context.Background()); !errorHas(err, "n0 needs room for 2.0 MiB and has 1.0 MiB", "unpack=no") || len(j.target.objects) > 0 {
+	if _, err := j.run(context.Background()); !errorHas(err, "n0 needs room for 5", "KiB and has 300.0 KiB", "unpack=no") || len(j.target.objects) > 0 {
 		t.Errorf("%v with %d objects, want a refusal", err, len(j.target.objects))
 	}
 }
@@ -70,7 +70,7 @@ func TestArchivesRefusedEarly(t *testing.T) {
 func TestPackedPartOfMore(t *testing.T) {
 	for _, c := range codecs[:3] {
 		j := tarJob(c.pack(t, tooLarge(t)), 4)
-		j.free, j.opts.Include = func(metadata.NodeID) (int64, bool) { return 600 << 10, true }, []source.Name{"f1*"}
+		j.free, j.opts.Include = func(metadata.NodeID) (int64, bool) { return 160 << 10, true }, []source.Name{"f1*"}
 		tree, err := j.run(context.Background())
 		if err != nil || len(tree) != 11 {
 			t.Errorf("%s: %d files, %v", c.name, len(tree), err)
@@ -109,7 +109,7 @@ func TestPackedNodeFull(t *testing.T) {
 	}}
 	j.free = func(metadata.NodeID) (int64, bool) { return 4 * roomEach, true }
 	_, err := j.run(context.Background())
-	if !errorHas(err, "to n2: no space left", "of the 16.0 MiB that the nodes had left", "taken by the archive so far", "unpack=no", "compressed offset") {
+	if !errorHas(err, "to n2: no space left", "of the 4.7 MiB that the nodes had left", "taken by the archive so far", "unpack=no", "compressed offset") {
 		t.Errorf("%v", err)
 	}
 }

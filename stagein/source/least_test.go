@@ -117,7 +117,7 @@ func flipped(b []byte, fromEnd int) []byte {
 func TestLeastOfPrograms(t *testing.T) {
 	const s = 42
 	t.Logf("seed %d", s)
-	b := make([]byte, 3<<20)
+	b := make([]byte, 300_000)
 	r := rand.NewChaCha8([32]byte{s})
 	_, _ = r.Read(b) // cannot fail
 	for _, x := range []struct {

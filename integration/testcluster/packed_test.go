@@ -1,0 +1,105 @@
+package testcluster
+
+import (
+	"bytes"
+	"compress/gzip"
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/bivouacfs/bivouac/daemon"
+	"github.com/bivouacfs/bivouac/metadata/cluster"
+	"github.com/bivouacfs/bivouac/stagein"
+)
+
+// packMembers compresses a file as bgzip does, into many members and an empty one: its
+// end says nothing of its size.
+func packMembers(t *testing.T, path string) {
+	t.Helper()
+	b, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out bytes.Buffer
+	for part := range slices.Chunk(b, 64<<10) {
+		out.Write(deflated(t, part))
+	}
+	out.Write(deflated(t, nil))
+	if err := os.WriteFile(path, out.Bytes(), 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func deflated(t *testing.T, b []byte) []byte {
+	t.Helper()
+	var out bytes.Buffer
+	w := gzip.NewWriter(&out)
+	_, err := w.Write(b)
+	if err == nil {
+		err = w.Close()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out.Bytes()
+}
+
+// TestPackedMoreThanSpace: a compressed tar for which there is no room fails, before a byte
+// is copied if it says how large it is, and else when the room is used up. The error says
+// what to do, nothing stays on the nodes, and no node ever holds more than its capacity.
+func TestPackedMoreThanSpace(t *testing.T) {
+	const capacity = 2 << 20
+	m := make(map[string][]byte)
+	r := rand.New(rand.NewPCG(5, 6))
+	for i := range 120 {
+		b := make([]byte, 100_000) // half of it packs well
+		for k := range len(b) / 2 {
+			b[k] = byte(r.Uint32())
+		}
+		m[fmt.Sprintf("f%03d", i)] = b
+	}
+	for name, c := range map[string]struct {
+		pack  func(*testing.T, string)
+		early bool
+		spill stagein.Spill
+		says  []string
+	}{
+		"of known size":   {packZstd, true, stagein.SpillPFS, []string{"needs room for", "has 2.0 MiB", "unpack=no"}},
+		"and spill=fail":  {packZstd, true, stagein.SpillFail, []string{"needs room for", "has 2.0 MiB", "leave spill=fail out"}},
+		"of unknown size": {packMembers, false, stagein.SpillPFS, []string{"8.0 MiB that the nodes", "unpack=no"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			src := filepath.Join(t.TempDir(), "set.tar.packed")
+			writeTar(t, src, m)
+			c.pack(t, src)
+			fsys := newCounted()
+			job := Start(t, Config{Source: fsys, Capacity: capacity})
+			du := watchDisks(t, job)
+			spec := daemon.DatasetSpec{Source: src, Name: "set", Options: stagein.Options{Spill: c.spill}}
+			if err := job.Nodes[0].StageIn(context.Background(), spec); err == nil {
+				t.Error("it was staged")
+			}
+			ds := job.Dataset(t, 0, "set")
+			for _, want := range append(c.says, "no space left on device") {
+				if ds.Phase != cluster.Failed || !strings.Contains(ds.Error, want) {
+					t.Errorf("dataset %v: %s: want it to say %q", ds.Phase, ds.Error, want)
+				}
+			}
+			for i, n := range job.Nodes {
+				Eventually(t, fmt.Sprintf("nothing is left on node %d", i), func() bool { return objects(n) == 0 })
+			}
+			most, read := du(), fsys.sum()
+			if most > capacity {
+				t.Errorf("the objects of a node took %d bytes, of a capacity of %d", most, capacity)
+			}
+			if c.early && (most > 0 || read > 64<<10) {
+				t.Errorf("%d bytes were read, and up to %d on a node, before it was refused", read, most)
+			}
+		})
+	}
+}
