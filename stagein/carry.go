@@ -55,9 +55,12 @@ func (c *carrier) bring(n uint32) error {
 	}
 	c.bad, c.loads = make(map[*parcel]error), newLoads(c.send)
 	c.puts.SetLimit(max(c.f.cfg.Workers/2, 1))
-	if c.parcels[0].zip != (manifest.Zip{}) {
+	switch {
+	case c.parcels[0].zip != (manifest.Zip{}):
 		err = c.unzip(src, from, end)
-	} else {
+	case c.own:
+		err = c.readEach(src)
+	default:
 		err = c.read(src, from, end)
 	}
 	c.flush()
@@ -71,9 +74,6 @@ func (c *carrier) bring(n uint32) error {
 
 // read reads the bytes [from, end) of an archive.
 func (c *carrier) read(src *stretch, from, end int64) error {
-	if c.own && end-from <= int64(c.f.bufs.in.Size()) {
-		return src.piece(c.f.ctx, c.f.bufs.in, from, end-from, c.take)
-	}
 	r := source.ReadRegionNear(c.f.ctx, src.file, src.name, from, end, c.f.bufs.in, readAhead)
 	defer r.Close()
 	for {
@@ -93,6 +93,40 @@ func (c *carrier) read(src *stretch, from, end int64) error {
 			return err
 		}
 	}
+}
+
+// readEach reads the parcels one by one. One that cannot be read does not keep the
+// others out.
+func (c *carrier) readEach(src *stretch) error {
+	for i, x := range c.parcels {
+		c.next = i
+		if err := c.readOne(src, x); err != nil {
+			c.fail(x, err)
+		}
+		c.loads.flush()
+		c.rest(x)
+		if c.f.ctx.Err() != nil {
+			break
+		}
+	}
+	return src.same()
+}
+
+// readOne reads a parcel, into the buffer that was used last if it fits.
+func (c *carrier) readOne(src *stretch, x *parcel) error {
+	pool, n := c.f.bufs.in, x.end()-x.begin()
+	if n > int64(pool.Size()) {
+		return c.read(src, x.begin(), x.end())
+	}
+	p, err := pool.Get(c.f.ctx)
+	if err != nil {
+		return err
+	}
+	defer p.Release()
+	if err := p.Fill(src.file, src.name, x.begin(), n); err != nil {
+		return err
+	}
+	return c.take(p)
 }
 
 // take hands what was read to those who are to have it.
@@ -185,14 +219,16 @@ func (c *carrier) pack(x *parcel, p *source.Piece, b []byte) {
 func (c *carrier) flush() {
 	c.loads.flush()
 	for _, x := range c.parcels[c.next:] {
-		if x.packed > 0 && x.packed < x.n && !x.alone {
-			c.unpack(x)
-		}
+		c.rest(x)
 	}
 }
 
-// unpack has a parcel go alone.
-func (c *carrier) unpack(x *parcel) {
+// rest has what there is of a parcel that is not whole go alone, and its rest as it
+// comes.
+func (c *carrier) rest(x *parcel) {
+	if x.packed == 0 || x.packed == x.n || x.alone {
+		return
+	}
 	x.alone = true
 	at := x.at
 	for i, b := range x.data {

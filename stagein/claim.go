@@ -84,10 +84,8 @@ func (f *Fill) Landed(l Landing) error {
 	var all []arrival
 	for i, id := range l.Pieces {
 		p := id.piece()
-		f.mu.Lock()
-		fl := f.flights[p]
-		f.mu.Unlock()
-		if fl == nil || !fl.claimed || fl.by != l.By || fl.birth != l.Birth {
+		fl := f.claimed(p, l.By, l.Birth)
+		if fl == nil {
 			continue // was given up
 		}
 		a, err := f.arrival(p, l.Sums[i])
@@ -98,6 +96,38 @@ func (f *Fill) Landed(l Landing) error {
 		a.fl = fl
 		all = append(all, a)
 	}
+	return f.arrive(all)
+}
+
+// landedHere is Landed for what this node itself has brought.
+func (f *Fill) landedHere(ps []*parcel) error {
+	var all []arrival
+	for _, x := range ps {
+		fl := f.claimed(x.piece, f.cfg.Self, f.birth)
+		switch {
+		case fl == nil: // was given up
+		case !x.there:
+			f.land(x.piece, fl, errReleased)
+		default:
+			all = append(all, arrival{piece: x.piece, sum: x.sum.sum128(), n: x.n, fl: fl})
+		}
+	}
+	return f.arrive(all)
+}
+
+// claimed is the flight of a piece that a fill has claimed; nil if it has not, or
+// does not have it any more.
+func (f *Fill) claimed(p piece, by metadata.NodeID, birth uint64) *flight {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if fl := f.flights[p]; fl != nil && fl.claimed && fl.by == by && fl.birth == birth {
+		return fl
+	}
+	return nil
+}
+
+// arrive takes note of pieces that are here, and lets go who waits for them.
+func (f *Fill) arrive(all []arrival) error {
 	if len(all) == 0 {
 		return nil
 	}

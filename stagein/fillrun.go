@@ -66,7 +66,7 @@ func (f *Fill) pass(m cluster.Map) bool {
 	f.note(nil)
 	list, err := f.list(m)
 	if err == nil && len(list) > 0 {
-		err = f.runAll(m)
+		err = f.runAll(m, list)
 	}
 	if err != nil {
 		f.note(err)

@@ -78,8 +78,9 @@ func (f *Fill) together() bool {
 
 // runAll reads the runs that m gives this node, for whoever is to have what lies in
 // them, or while the source is at hand what is its own of all runs. After those it
-// reads the ones that have something of its own and that nobody has begun.
-func (f *Fill) runAll(m cluster.Map) error {
+// reads the ones that have something of its own and that nobody has begun. list is
+// what this node is to have.
+func (f *Fill) runAll(m cluster.Map, list []piece) error {
 	nodes := m.Up()
 	if !f.together() || len(nodes) == 0 {
 		return nil
@@ -100,7 +101,17 @@ func (f *Fill) runAll(m cluster.Map) error {
 		f.inTurn(rs, f.cfg.Origins.Order.Seed)
 		through = f.readRuns(rs, func() bool { return own == (len(nodes) > 1 && f.near()) })
 	}
+	if !slices.ContainsFunc(list, f.lacks) {
+		return nil // that is known without a look at all files
+	}
 	return f.runRest(m)
+}
+
+// lacks reports whether a piece is neither here nor on its way.
+func (f *Fill) lacks(p piece) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.flights[p] == nil && !f.have.has(p)
 }
 
 // runRest reads the runs that have something of this node's that nobody has begun.
@@ -187,12 +198,7 @@ func (f *Fill) gather(m cluster.Map, wanted func(runID, *part) bool) ([]*run, er
 func (f *Fill) runsLeft(m cluster.Map) (map[runID]bool, error) {
 	left := make(map[runID]bool)
 	err := f.each(m, func(id runID, p part) {
-		if p.node != f.cfg.Self || f.have.has(p.piece) {
-			return
-		}
-		f.mu.Lock()
-		defer f.mu.Unlock()
-		if f.flights[p.piece] == nil {
+		if p.node == f.cfg.Self && f.lacks(p.piece) {
 			left[id] = true
 		}
 	})
@@ -250,10 +256,7 @@ func (f *Fill) readRuns(rs []*run, goOn func() bool) (through bool) {
 func (f *Fill) readRun(r *run) {
 	all := f.claim(r.parts)
 	for rest := all; len(rest) > 0; {
-		n := 1
-		for n < len(rest) && !r.own && rest[n].follows(rest[n-1]) {
-			n++
-		}
+		n := r.together(rest)
 		c := &carrier{f: f, parcels: rest[:n], own: r.own}
 		if err := c.bring(r.source); err != nil && f.ctx.Err() == nil {
 			f.cfg.Log.WithError(err).Debug("neighbours could not be brought")
@@ -261,6 +264,19 @@ func (f *Fill) readRun(r *run) {
 		rest = rest[n:]
 	}
 	f.tell(all)
+}
+
+// together is how many of what is left of a run one carrier brings: those that are
+// read in one go, or all that are read one by one.
+func (r *run) together(rest []*parcel) int {
+	if r.own && rest[0].zip == (manifest.Zip{}) {
+		return len(rest)
+	}
+	n := 1
+	for n < len(rest) && !r.own && rest[n].follows(rest[n-1]) {
+		n++
+	}
+	return n
 }
 
 func (p *part) begin() int64 { return p.at - p.head }
@@ -329,7 +345,12 @@ func (f *Fill) inform(to metadata.NodeID, l Landing) {
 // tell tells everyone what is there, and what is not.
 func (f *Fill) tell(all []*parcel) {
 	of := make(map[metadata.NodeID]*Landing)
+	var here []*parcel
 	for _, x := range all {
+		if x.node == f.cfg.Self {
+			here = append(here, x)
+			continue
+		}
 		l := of[x.node]
 		if l == nil {
 			l = &Landing{By: f.cfg.Self, Birth: f.birth}
@@ -345,6 +366,9 @@ func (f *Fill) tell(all []*parcel) {
 	var wg sync.WaitGroup
 	for id, l := range of {
 		wg.Go(func() { f.inform(id, *l) })
+	}
+	if err := f.landedHere(here); err != nil {
+		f.cfg.Log.WithError(err).Warn("what was brought here is not in the journal")
 	}
 	wg.Wait()
 }
