@@ -33,13 +33,13 @@ func (r *far) took(quick bool) {
 // turned out not to be at hand is not tried again.
 func (f *Fill) atHand() bool { return f.far.left.Load() > 0 && f.bufs.in.AtOnce() }
 
-// manner is how the carrier's source is read: with a low priority, where others may
-// read from it at all.
+// manner is how the carrier's source is read.
 func (c *carrier) manner(file source.File) source.File {
+	low := source.Background(file)
 	if c.own {
-		return timed{file, &c.f.far}
+		return timed{low, &c.f.far}
 	}
-	return source.Background(file)
+	return low
 }
 
 // timed is a file whose reads show whether it is far.
