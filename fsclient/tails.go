@@ -27,18 +27,18 @@ const WriteMemory = maxTails * tailSize
 type tails struct {
 	slots chan struct{}  // one for each buffer in use
 	kick  chan struct{}  // something was gathered; one is enough
-	wg    sync.WaitGroup // of parcels
+	wg    sync.WaitGroup // of parcels, and of age
 
 	mu    sync.Mutex
-	free  [][]byte           // under mu: buffers to use again
-	files map[*File]struct{} // under mu: all that have gathered what has not arrived, and some whose home was not told yet
-	over  bool               // under mu: nothing is gathered any more
+	free  [][]byte       // under mu: buffers to use again
+	files map[*File]bool // under mu: all that have gathered what has not arrived, and some whose home was not told yet; true is being sent by age
+	over  bool           // under mu: nothing is gathered any more
 }
 
 func (t *tails) init() {
 	t.slots = make(chan struct{}, maxTails)
 	t.kick = make(chan struct{}, 1)
-	t.files = make(map[*File]struct{})
+	t.files = make(map[*File]bool)
 }
 
 // get is an empty buffer; nil if there are too many.
@@ -77,7 +77,7 @@ func (t *tails) begun(f *File) bool {
 		return false
 	}
 	if _, had := t.files[f]; !had {
-		t.files[f] = struct{}{}
+		t.files[f] = false
 		nudge(t.kick)
 	}
 	return true
@@ -102,34 +102,52 @@ func (t *tails) list() []*File {
 	return slices.Collect(maps.Keys(t.files))
 }
 
-// forget takes f out of the files that gather, if all of it has arrived.
-func (t *tails) forget(f *File) {
-	f.tail.mu.Lock()
-	defer f.tail.mu.Unlock()
-	if f.tail.buf != nil || len(f.tail.flying) > 0 {
-		return
-	}
+// old takes the files of which something waits that age does not send already.
+func (t *tails) old() (files []*File) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	delete(t.files, f)
+	for f, sent := range t.files {
+		if !sent {
+			t.files[f] = true
+			files = append(files, f)
+		}
+	}
+	return files
+}
+
+// aged takes f out of the files that gather, if all of it has arrived.
+func (t *tails) aged(f *File) {
+	f.tail.mu.Lock()
+	defer f.tail.mu.Unlock()
+	arrived := f.tail.buf == nil && len(f.tail.flying) == 0
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.files[f] = false; arrived {
+		delete(t.files, f)
+	}
 }
 
 // ageing sends what has waited for more long enough, and has the homes know of
-// it, until the client is closed.
+// it, until the client is closed. No file waits for the nodes of another one.
 func (c *Client) ageing() {
 	c.linger(c.tails.kick, tailAge, c.tails.pending, func() time.Duration {
-		_ = each(c.ctx, c.tails.list(), func(ctx context.Context, f *File) error {
-			if c.files.hold(f) { // else who closed it has done that
-				if err := f.Flush(ctx); err != nil { // it stays dirty, and who closes it will be told
-					c.cfg.Log.WithError(err).Debug("a home was not told of what was written")
-				}
-				c.release(f)
-			}
-			c.tails.forget(f)
-			return nil
-		})
+		for _, f := range c.tails.old() {
+			c.tails.wg.Go(func() { c.age(f) })
+		}
 		return tailAge
 	})
+}
+
+// age sends what f has gathered, and tells its home.
+func (c *Client) age(f *File) {
+	defer c.tails.aged(f)
+	if !c.files.hold(f) {
+		return // who closed it has done that
+	}
+	defer c.release(f)
+	if err := f.Flush(c.ctx); err != nil { // it stays dirty, and who closes it will be told
+		c.cfg.Log.WithError(err).Debug("a home was not told of what was written")
+	}
 }
 
 // Settle waits until all that was written on this node has arrived. What could

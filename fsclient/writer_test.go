@@ -285,6 +285,29 @@ func TestGatheredGetsOld(t *testing.T) {
 	closed(t, f)
 }
 
+// TestGatheredGetsOldBesideOthers: a node that hangs keeps what was written to it
+// from arriving, and nothing else.
+func TestGatheredGetsOldBesideOthers(t *testing.T) {
+	j, ms, cs := metered(t, 2)
+	stuck, f := onNode(t, cs[0], "stuck", 1), onNode(t, cs[0], "f", 0)
+	v := stuck.Writer()
+	must(t, 10)(v.WriteAt(ctx, pattern(10), 0))
+	before := ms[1].writes.Load()
+	gate := make(chan struct{})
+	open := sync.OnceFunc(func() { close(gate) })
+	t.Cleanup(open)
+	ms[1].set(nil, gate)
+	must(t, 10)(v.WriteAt(ctx, pattern(10), 10))
+	eventually(t, "the clock has it sent", func() bool { return ms[1].writes.Load() > before })
+	w := f.Writer()
+	want := gathered(t, w)
+	eventually(t, "the other one has arrived", func() bool { return bytes.Equal(j.object(t, 0, f.Ino(), 1000), want) })
+	open()
+	if err := errors.Join(v.Close(ctx), w.Close(ctx)); err != nil {
+		t.Error(err)
+	}
+}
+
 // TestGatheredOfUnlinkedFile: a file without a name is written as any other, and
 // nothing of it is left.
 func TestGatheredOfUnlinkedFile(t *testing.T) {
