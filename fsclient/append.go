@@ -233,22 +233,20 @@ func (c *Client) settling() {
 	})
 }
 
-// settleAll tells of the files that nobody appends to just now.
+// settleAll tells of the files that nobody appends to just now. No file waits for
+// the home of another one.
 func (c *Client) settleAll() {
 	files := c.files.takeUnsettled(func(f *File) bool {
 		f.mu.Lock()
 		defer f.mu.Unlock()
 		return !f.app.flying && (!f.app.untold || c.cfg.Now().Sub(f.app.last) >= settleAfter/2)
 	})
-	_ = each(c.ctx, files, func(ctx context.Context, f *File) error {
-		f.mu.Lock()
-		untold, q := f.app.untold, f.settlement()
-		f.mu.Unlock()
-		if untold {
-			if err := f.settled(ctx, q); err != nil {
+	for _, f := range files {
+		c.wg.Go(func() {
+			defer c.files.settledOnce(f)
+			if err := f.settleAppends(c.ctx); err != nil {
 				c.cfg.Log.WithError(err).Debug("a home was not told of an append; flush will")
 			}
-		}
-		return nil
-	})
+		})
+	}
 }

@@ -22,9 +22,10 @@ type File struct {
 	c   *Client
 	ino metadata.Ino
 
-	ticket metadata.Ticket // by which its home knows that it is open here
-	refs   int             // under fileTable.mu
-	unsure bool            // under fileTable.mu: an earlier use had written what no home was told
+	ticket   metadata.Ticket // by which its home knows that it is open here
+	refs     int             // under fileTable.mu
+	unsure   bool            // under fileTable.mu: an earlier use had written what no home was told
+	settling bool            // under fileTable.mu: its home is being told of appends
 
 	// turn is taken while the home is told a size, so that a truncate is not
 	// undone by an older size. It has room for the one who has it.

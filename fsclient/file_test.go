@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -247,6 +249,51 @@ func TestRecall(t *testing.T) {
 	for _, f := range files {
 		closed(t, f)
 	}
+}
+
+// mutedHome is a home that hears that appends are complete only when its gate is
+// open.
+type mutedHome struct {
+	*clienttest.Home
+	told atomic.Int64
+	gate chan struct{}
+}
+
+func (h *mutedHome) Append(ctx context.Context, by metadata.Holder, q metadata.Append) (metadata.Place, error) {
+	if q.Len == 0 {
+		h.told.Add(1)
+		<-h.gate
+	}
+	return h.Home.Append(ctx, by, q)
+}
+
+// TestAppendsAreToldBesideOthers: a home that hangs keeps appends to its own files
+// from being seen, and to no others.
+func TestAppendsAreToldBesideOthers(t *testing.T) {
+	j := newJob(t, 3)
+	muted := &mutedHome{Home: j.homes[1], gate: make(chan struct{})}
+	unmute := sync.OnceFunc(func() { close(muted.gate) })
+	t.Cleanup(unmute)
+	j.meta[1] = muted
+	c := j.clients[0]
+	var fs []*fsclient.File
+	for _, home := range []metadata.NodeID{1, 2} {
+		f, _, err := c.CreateOpen(ctx, dirOn(t, c, home), "log", metadata.New{Mode: syscall.S_IFREG | 0o644})
+		if err != nil {
+			t.Fatal(err)
+		}
+		fs = append(fs, f)
+	}
+	must(t, 10)(fs[0].Append(ctx, pattern(10)))
+	eventually(t, "the one home is told", func() bool { return muted.told.Load() > 0 })
+	must(t, 10)(fs[1].Append(ctx, pattern(10)))
+	eventually(t, "the other one is", func() bool {
+		a, err := j.homes[2].Getattr(ctx, fs[1].Ino())
+		return err == nil && a.Size == 10
+	})
+	unmute()
+	closed(t, fs[0])
+	closed(t, fs[1])
 }
 
 // TestTimesOfWriter: a time that is set after a write is the last word.

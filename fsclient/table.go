@@ -166,17 +166,25 @@ func (t *fileTable) unsettled() bool {
 	return len(t.settle) > 0
 }
 
-// takeUnsettled takes out the files that ok likes.
+// takeUnsettled takes out the files that ok likes, but for those that were taken
+// out before, until settledOnce.
 func (t *fileTable) takeUnsettled(ok func(*File) bool) (files []*File) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for f := range t.settle {
-		if ok(f) {
+		if !f.settling && ok(f) {
+			f.settling = true
 			files = append(files, f)
 			delete(t.settle, f)
 		}
 	}
 	return files
+}
+
+func (t *fileTable) settledOnce(f *File) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	f.settling = false
 }
 
 func (t *fileTable) len() int {
