@@ -53,13 +53,7 @@ func TestMemoryIsBounded(t *testing.T) {
 					}
 				})
 			}
-			tick := time.NewTicker(time.Millisecond)
-			defer tick.Stop()
-			for end := time.Now().Add(time.Minute); j.hung.Load() < c.most-1; <-tick.C { // one is the library's that waits
-				if time.Now().After(end) {
-					t.Fatalf("%d requests have memory, want %d", j.hung.Load(), c.most)
-				}
-			}
+			j.awaitHung(t, c.most-1)             // one is the library's that waits
 			<-time.After(100 * time.Millisecond) // long enough for those that should not come
 			if n := j.hung.Load(); n > c.most {
 				t.Errorf("%d requests have memory, want at most %d", n, c.most)

@@ -4,12 +4,15 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/sirupsen/logrus"
 	"golang.org/x/sys/unix"
@@ -267,7 +270,9 @@ func pattern(n int) []byte {
 	return p
 }
 
-// TestReadAhead: who reads in sequence is some requests ahead.
+// TestReadAhead: who reads in sequence has several requests under way before the
+// first is answered, and more the longer he goes on, so that the time that one
+// takes does not bound him; who reads here and there gets what he asks for.
 func TestReadAhead(t *testing.T) {
 	j := newJob(t)
 	var st unix.Stat_t
@@ -276,5 +281,77 @@ func TestReadAhead(t *testing.T) {
 	check(t, err)
 	if got := strings.TrimSpace(string(b)); got != "4096" {
 		t.Errorf("read_ahead_kb = %s, want 4096", got)
+	}
+	const size, piece = 16 << 20, 1 << 20
+	want := pattern(size)
+	for _, name := range []string{"sequence", "random"} {
+		check(t, os.WriteFile(j.scratch(0, name), want, 0o644))
+	}
+	j.readInSequence(t, want, piece)
+	j.readAtRandom(t, want)
+}
+
+// readInSequence has mount 1 read a file, the first pieces of which hang for a while.
+func (j *job) readInSequence(t *testing.T, want []byte, piece int) {
+	t.Helper()
+	f, err := os.Open(j.scratch(1, "sequence"))
+	check(t, err)
+	defer f.Close()
+	first, second := make(chan struct{}), make(chan struct{})
+	goOn := []func(){sync.OnceFunc(func() { close(first) }), sync.OnceFunc(func() { close(second) })}
+	for _, on := range goOn {
+		t.Cleanup(on) // before the unmount
+	}
+	j.hang.Store(&first)
+	read := make(chan struct{})
+	go func() {
+		defer close(read)
+		p := make([]byte, piece)
+		for off := 0; off < len(want); off += piece {
+			if _, err := f.ReadAt(p, int64(off)); err != nil || !bytes.Equal(p, want[off:][:piece]) {
+				t.Errorf("read at %d: %v, or other bytes", off, err)
+			}
+		}
+	}()
+	j.awaitHung(t, 4)
+	j.hang.Store(&second)
+	had := j.hung.Load()
+	goOn[0]()
+	j.awaitHung(t, had+8)
+	j.hang.Store(nil)
+	goOn[1]()
+	<-read
+}
+
+// awaitHung waits until so many requests have hung.
+func (j *job) awaitHung(t *testing.T, n int64) {
+	t.Helper()
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	for end := time.Now().Add(time.Minute); j.hung.Load() < n; <-tick.C {
+		if time.Now().After(end) {
+			t.Fatalf("%d requests have hung, want %d", j.hung.Load(), n)
+		}
+	}
+}
+
+// readAtRandom has mount 1 read pages of a file none of which is beside another.
+func (j *job) readAtRandom(t *testing.T, want []byte) {
+	t.Helper()
+	f, err := os.Open(j.scratch(1, "random"))
+	check(t, err)
+	defer f.Close()
+	const page, reads = 4096, 100
+	p := make([]byte, page)
+	before := j.clients[1].Stats()
+	for _, i := range rand.New(rand.NewPCG(1, 2)).Perm(len(want)/page/4 - 1)[:reads] {
+		off := (i + 1) * 4 * page
+		if _, err := f.ReadAt(p, int64(off)); err != nil || !bytes.Equal(p, want[off:][:page]) {
+			t.Errorf("read at %d: %v, or other bytes", off, err)
+		}
+	}
+	after := j.clients[1].Stats()
+	if got := after.ReadLocal + after.ReadRemote - before.ReadLocal - before.ReadRemote; got != reads*page {
+		t.Errorf("%d bytes were fetched for %d reads of %d", got, reads, page)
 	}
 }
