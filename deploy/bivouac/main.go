@@ -80,8 +80,9 @@ keys of --bivouac-opts are wait, capacity (on each node), seed, rate (the most
 bytes a second that each node reads from sources), serve-rate (that it sends
 other nodes of what they read), verify=reads (compare what is read on other nodes
 with what was staged), kernel-view (auto or off: whether the kernel reads small
-files that are on the node by itself, where it can), log=debug (a line in the
-daemon's log for every request of the mount) and start-timeout.
+files that are on the node by itself, where it can and the site allows it),
+log=debug (a line in the daemon's log for every request of the mount) and
+start-timeout.
 
 Without Slurm, on this machine:
 

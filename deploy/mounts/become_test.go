@@ -17,7 +17,6 @@ func TestBecome(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root, to be somebody else")
 	}
-	const nobody = 65534
 	dir, err := os.MkdirTemp("", "become") // that of a test is root's alone
 	if err != nil {
 		t.Fatal(err)

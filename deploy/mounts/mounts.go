@@ -47,7 +47,9 @@
 //   - Those layers are opened, and the overlayfs is made, by a thread that is the user
 //     to all filesystems and has no right that overrules modes (become). Overlayfs
 //     keeps these rights, and looks for data with them: an object, or a directory of
-//     them, that was replaced leads to nothing that its user could not read anyhow.
+//     them, that was replaced leads to nothing that its user could not read anyhow, and
+//     to plain files only: of links, devices and FIFOs the file is an error, root's reads
+//     included. What it leads to in his own files is what the dataset then says.
 //   - The tree is bounded in names and bytes, the helper in time.
 //
 // Image and connection are mounted in a mount namespace that the helper leaves; then

@@ -190,6 +190,9 @@ func (c *child) cover(name string, talk *os.File) (*os.File, error) {
 
 // view makes one for the daemon.
 func (c *child) view(name string, talk *os.File) (*os.File, error) {
+	if c.k.rec.Job.KernelView == daemon.KernelViewOff { // also if a daemon asks all the same
+		return nil, unix.EPERM
+	}
 	return c.helped(name, "a dataset has no kernel view", func(ctx context.Context) (*os.File, func(), error) {
 		v := mounts.View{Cover: c.over(name), Stores: c.k.rec.Job.Dirs.Store}
 		return v.Mount(ctx, c.k.program, talk)

@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"go.yaml.in/yaml/v3"
+
+	"github.com/bivouacfs/bivouac/daemon"
 )
 
 // SitePath is where a site's configuration is looked for.
@@ -49,6 +51,8 @@ type Site struct {
 	// aborted; well below Slurm's UnkillableStepTimeout.
 	Watchdog Seconds `yaml:"watchdog" json:"watchdog"`
 	Memory   Size    `yaml:"memory" json:"memory"` // a daemon's cgroup bound; 0 is none
+	// KernelView is auto or off: whether datasets may have kernel views.
+	KernelView string `yaml:"kernel_view" json:"kernel_view"`
 }
 
 // DefaultSite is the configuration of a site that wrote none.
@@ -56,7 +60,7 @@ func DefaultSite() Site {
 	return Site{
 		Store: []string{"/var/lib/bivouac"}, Mount: "/mnt/bivouac", Run: "/run/bivouac", Log: "/var/log/bivouac",
 		Port: 18500, Ports: 4000, StartTimeout: Seconds(time.Minute), Munge: MungeAuto,
-		Watchdog: Seconds(15 * time.Second),
+		Watchdog: Seconds(15 * time.Second), KernelView: "auto",
 	}
 }
 
@@ -133,6 +137,9 @@ func (s *Site) validate() error {
 	}
 	if s.Memory != 0 && s.Memory < 256<<20 {
 		bad("memory: %d bytes is too little for a daemon, want 256M or more", s.Memory)
+	}
+	if _, err := daemon.ParseKernelView(s.KernelView); err != nil {
+		bad("kernel_view: %q, %w", s.KernelView, err)
 	}
 	return errors.Join(errs...)
 }

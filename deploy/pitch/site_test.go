@@ -6,15 +6,18 @@ import (
 	"path/filepath"
 	"reflect"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
+
+	"github.com/bivouacfs/bivouac/daemon"
 )
 
 func TestParseSite(t *testing.T) {
-	got, err := ParseSite([]byte("store: [/nvme0, /nvme1]\nstart_timeout: 90\nepilog_timeout: 5m\nmunge: require\nmemory: 2G\n"))
+	got, err := ParseSite([]byte("store: [/nvme0, /nvme1]\nstart_timeout: 90\nepilog_timeout: 5m\nmunge: require\nmemory: 2G\nkernel_view: off\n"))
 	want := DefaultSite()
 	want.Store, want.StartTimeout, want.EpilogTimeout = []string{"/nvme0", "/nvme1"}, Seconds(90*time.Second), Seconds(5*time.Minute)
-	want.Munge, want.Memory = MungeRequire, 2<<30
+	want.Munge, want.Memory, want.KernelView = MungeRequire, 2<<30, "off"
 	if err != nil || !reflect.DeepEqual(got, want) {
 		t.Errorf("ParseSite = %+v, %v, want %+v", got, err, want)
 	}
@@ -39,6 +42,7 @@ func TestParseSiteComplains(t *testing.T) {
 		"start_timeout: soon":              {"soon"},
 		"memory: 1X":                       {"1X"},
 		"memory: 1M":                       {"too little"},
+		"kernel_view: on":                  {"kernel_view", "auto or off"},
 	} {
 		_, err := ParseSite([]byte(in))
 		for _, w := range wants {
@@ -105,5 +109,22 @@ func TestState(t *testing.T) {
 		if _, err := ReadState(site, bad); err == nil || errors.Is(err, os.ErrNotExist) {
 			t.Errorf("ReadState(%q) = %v, want a refusal", bad, err)
 		}
+	}
+}
+
+// TestKernelView: a job has kernel views if neither it nor its site has them off, and a
+// daemon that asks all the same gets none.
+func TestKernelView(t *testing.T) {
+	for _, c := range []struct{ site, job, want string }{
+		{"auto", "", ""}, {"auto", "auto", ""}, {"auto", "off", "off"}, {"off", "", "off"}, {"off", "auto", "off"}, {"off", "off", "off"},
+	} {
+		spec := Spec{Opts: map[string]string{"kernel-view": c.job}}
+		if got := spec.KernelView(Site{KernelView: c.site}); got != c.want {
+			t.Errorf("site %q, job %q: %q, want %q", c.site, c.job, got, c.want)
+		}
+	}
+	x := child{k: &keeper{rec: &record{Job: daemon.Job{KernelView: daemon.KernelViewOff}}}}
+	if _, err := x.view("set", nil); !errors.Is(err, syscall.EPERM) {
+		t.Errorf("a view that is off: %v, want EPERM", err)
 	}
 }

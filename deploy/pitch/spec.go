@@ -248,8 +248,11 @@ func (s *Spec) ServeRate() int64 { return s.size("serve-rate") }
 // what was staged.
 func (s *Spec) VerifyReads() bool { return s.Opts["verify"] == "reads" }
 
-// KernelView is daemon.Job's.
-func (s *Spec) KernelView() string {
+// KernelView is daemon.Job's; what the site has switched off is off.
+func (s *Spec) KernelView(site Site) string {
+	if site.KernelView == daemon.KernelViewOff {
+		return daemon.KernelViewOff
+	}
 	v, _ := daemon.ParseKernelView(s.Opts["kernel-view"]) // it was checked; not given is none
 	return v
 }

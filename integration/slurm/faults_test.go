@@ -152,7 +152,7 @@ func TestViews(t *testing.T) {
 	j := c.submit(t, "alice", touchAll+hold+"cat $BIVOUAC_DATA/tree/tree/hello > $BIVOUAC_SCRATCH/copy", bivouac("alice", "2", "--nodelist=node[1-2]")...)
 	j.holds(t, "0")
 	tree := "/mnt/bivouac/" + j.id + "/data/tree"
-	viewed := "for i in $(seq 200); do cat " + tree + "/tree/hello > /dev/null 2>&1 && grep -q ' " + tree + " overlay ro,nosuid,nodev' /proc/mounts && exit 0; sleep 0.1; done; cat /proc/mounts /run/bivouac/*/log; exit 1"
+	viewed := "for i in $(seq 200); do cat " + tree + "/tree/hello > /dev/null 2>&1 && grep -q ' " + tree + " overlay ro,nosuid,nodev' /proc/mounts && test $(stat -f -c %T " + tree + ") = overlayfs && exit 0; sleep 0.1; done; cat /proc/mounts /run/bivouac/*/log; exit 1"
 	c.on(t, "node1", viewed)
 	c.on(t, "node2", viewed)
 	c.on(t, "node2", "kill -KILL "+j.daemon(t, "node2"))

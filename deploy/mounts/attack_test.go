@@ -1,0 +1,205 @@
+package mounts
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/bivouacfs/bivouac/metadata"
+)
+
+const nobody = 65534
+
+// attack is what a user puts in the place of an object of his.
+type attack struct {
+	name string
+	do   func(object, secrets string) error
+	want string // what is read then; "" is that nothing can be
+}
+
+const (
+	theSecret = "what only root may read"
+	hisOwn    = "what the user may read"
+)
+
+// attacks are done by root, which could leave the user more than he can do himself.
+var attacks = []attack{
+	{"nothing", func(string, string) error { return nil }, hisOwn},
+	{"another file of his", func(o, _ string) error {
+		return errors.Join(os.Remove(o), os.WriteFile(o, []byte("another"), 0o600), os.Chown(o, nobody, nobody))
+	}, "another"},
+	{"a short file", func(o, _ string) error { return os.Truncate(o, 4) }, hisOwn[:4]},
+	{"a symbolic link", func(o, secrets string) error {
+		return errors.Join(os.Remove(o), os.Symlink(filepath.Join(secrets, "file"), o))
+	}, ""},
+	{"a symbolic link to what all may read", func(o, _ string) error { return errors.Join(os.Remove(o), os.Symlink("/etc/passwd", o)) }, ""},
+	{"a hard link", func(o, secrets string) error {
+		return errors.Join(os.Remove(o), os.Link(filepath.Join(secrets, "file"), o))
+	}, ""},
+	{"root's file", func(o, _ string) error { return os.Chown(o, 0, 0) }, ""},
+	{"a FIFO", func(o, _ string) error { return errors.Join(os.Remove(o), unix.Mkfifo(o, 0o666)) }, ""},
+	{"a device", func(o, _ string) error {
+		return errors.Join(os.Remove(o), unix.Mknod(o, unix.S_IFCHR|0o666, int(unix.Mkdev(1, 5))), os.Chmod(o, 0o666))
+	}, ""},
+	{"a socket", func(o, _ string) error { return errors.Join(os.Remove(o), unix.Mknod(o, unix.S_IFSOCK|0o666, 0)) }, ""},
+	{"a directory", func(o, _ string) error { return errors.Join(os.Remove(o), os.Mkdir(o, 0o777)) }, ""},
+	{"nothing at all", func(o, _ string) error { return os.Remove(o) }, ""},
+	{"a directory of objects that is a symbolic link", func(o, secrets string) error {
+		return errors.Join(os.RemoveAll(filepath.Dir(o)), os.Symlink(filepath.Join(secrets, "dir"), filepath.Dir(o)))
+	}, ""},
+	{"a directory of objects that is root's", func(o, secrets string) error {
+		return errors.Join(os.RemoveAll(filepath.Dir(o)), os.Rename(filepath.Join(secrets, "dir"), filepath.Dir(o)))
+	}, ""},
+}
+
+// object is the inode whose object attack i is for, each in a directory of its own.
+func object(i int) metadata.Ino { return metadata.SealedIno(1, 0, uint32(i)) }
+
+// TestViewAttacked: what the user puts in the place of his objects, before a file is
+// read for the first time or after that, leads nobody to what the user cannot read by
+// himself, root neither.
+func TestViewAttacked(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root, to mount")
+	}
+	if _, err := os.Stat("/dev/loop-control"); err != nil || !canScreen() {
+		t.Skip("needs Linux 6.5 with loop devices")
+	}
+	for i, a := range attacks {
+		for _, known := range []bool{false, true} {
+			attacked(t, i, a, known)
+		}
+	}
+}
+
+func attacked(t *testing.T, i int, a attack, known bool) {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "attack") // that of a test is root's alone
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer os.RemoveAll(dir)
+	store, secrets := filepath.Join(dir, "store"), filepath.Join(dir, "secrets")
+	at := filepath.Join(store, objectsDir, ObjectPath(object(i), true))
+	hidden := filepath.Join(secrets, "dir", filepath.Base(at))
+	for _, err := range []error{
+		os.Chmod(dir, 0o755), os.MkdirAll(filepath.Dir(at), 0o700), os.MkdirAll(filepath.Dir(hidden), 0o700),
+		os.WriteFile(at, []byte(hisOwn), 0o600), os.WriteFile(hidden, []byte(theSecret), 0o600), os.WriteFile(filepath.Join(secrets, "file"), []byte(theSecret), 0o600),
+		own(store),
+	} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		runtime.LockOSThread() // for ever: the thread has left the others
+		view, err := viewOf(store, i)
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		defer unix.Close(view)
+		if known {
+			if got, err := readAt(view); err != nil || got != hisOwn {
+				t.Errorf("before the attack: %q, %v", got, err)
+			}
+		}
+		if err := a.do(at, secrets); err != nil {
+			t.Errorf("%s: %v", a.name, err)
+		}
+		wantReads(t, view, a, known)
+	}()
+	<-done
+}
+
+// own makes a tree the user's.
+func own(dir string) error {
+	return filepath.WalkDir(dir, func(path string, _ os.DirEntry, err error) error {
+		return errors.Join(err, os.Lchown(path, nobody, nobody))
+	})
+}
+
+// viewOf is a view of one file, in a mount namespace of this thread's own.
+func viewOf(store string, i int) (int, error) {
+	if err := ownNamespace(); err != nil {
+		return -1, err
+	}
+	image, err := os.CreateTemp(store, "image")
+	if err != nil {
+		return -1, err
+	}
+	defer image.Close()
+	var tree bytes.Buffer
+	w, err := NewTree(&tree, 1, metadata.Attr{Ino: metadata.SealedIno(1, metadata.DirPart, 0), Mode: syscall.S_IFDIR | 0o755, Nlink: 2})
+	if err != nil {
+		return -1, err
+	}
+	err = w.Add(Named{Name: "file", Here: true, Attr: metadata.Attr{Ino: object(i), Mode: syscall.S_IFREG | 0o644, Nlink: 1, UID: nobody, GID: nobody, Size: int64(len(hisOwn))}})
+	if err = errors.Join(err, w.End()); err != nil {
+		return -1, err
+	}
+	size, err := writeImage(image, &tree)
+	if err = errors.Join(err, image.Truncate(size)); err != nil {
+		return -1, err
+	}
+	disk, err := loop(image)
+	if err != nil {
+		return -1, err
+	}
+	defer disk.Close()
+	if err := unix.Mount(disk.Name(), imageLayer, "erofs", unix.MS_RDONLY, ""); err != nil {
+		return -1, fmt.Errorf("erofs: %w", err)
+	}
+	v := View{Cover: Cover{UID: nobody, GID: nobody}, Stores: []string{store}}
+	return v.overlay()
+}
+
+// readAt reads the one file.
+func readAt(view int) (string, error) {
+	fd, err := unix.Openat(view, "file", unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return "", err
+	}
+	defer unix.Close(fd)
+	b := make([]byte, 256)
+	n, err := unix.Read(fd, b)
+	return string(b[:max(n, 0)]), err
+}
+
+// wantReads reads after the attack, as the user and as root.
+func wantReads(t *testing.T, view int, a attack, known bool) {
+	t.Helper()
+	for _, uid := range []uint32{nobody, 0} {
+		restore := func() error { return nil }
+		if uid != 0 {
+			var err error
+			if restore, err = become(uid, uid); err != nil {
+				t.Error(err)
+				return
+			}
+		}
+		got, err := readAt(view)
+		if e := restore(); e != nil {
+			t.Error(e)
+		}
+		switch {
+		case strings.Contains(got, theSecret):
+			t.Errorf("%s, read before: %v: user %d reads what is root's", a.name, known, uid)
+		case known && err == nil && got == hisOwn: // the kernel has it still
+		case a.want != "" && (err != nil || got != a.want):
+			t.Errorf("%s, read before: %v: user %d reads %q, %v, want %q", a.name, known, uid, got, err, a.want)
+		case a.want == "" && err == nil:
+			t.Errorf("%s, read before: %v: user %d reads %q, want an error", a.name, known, uid, got)
+		}
+	}
+}
