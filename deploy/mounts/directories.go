@@ -35,19 +35,12 @@ func (d *directories) used() (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	namespaces := make(map[string]map[string]bool)
+	ids, err := d.mounts(all)
+	if err != nil {
+		return false, err
+	}
 	for _, proc := range all {
-		ns, err := os.Readlink(proc + "/ns/mnt")
-		ids, known := namespaces[ns]
-		if err == nil && !known {
-			ids, err = d.mounts(proc)
-			namespaces[ns] = ids
-		}
-		used := false
-		if err == nil && len(ids) > 0 {
-			used, err = d.usedBy(proc, ids)
-		}
-		if used || err != nil && !elsewhere(err) {
+		if used, err := d.usedBy(proc, ids); used || err != nil && !elsewhere(err) {
 			return used, err
 		}
 	}
@@ -60,16 +53,30 @@ func elsewhere(err error) bool {
 	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ESRCH) || errors.Is(err, fs.ErrPermission)
 }
 
-// mounts is the numbers of the filesystem's mounts in the namespace of a process.
-func (d *directories) mounts(proc string) (map[string]bool, error) {
-	b, err := os.ReadFile(proc + "/mountinfo")
-	ids := make(map[string]bool)
-	for _, m := range parse(string(b)) {
-		if m.Dev == d.dev {
-			ids[m.ID] = true
+// mounts is the numbers of the filesystem's mounts in the namespaces of processes. A
+// process can have a directory open that is in another's.
+func (d *directories) mounts(procs []string) (map[string]bool, error) {
+	seen, ids := make(map[string]bool), make(map[string]bool)
+	for _, proc := range procs {
+		ns, err := os.Readlink(proc + "/ns/mnt")
+		if err != nil && !elsewhere(err) {
+			return nil, err
+		}
+		if err != nil || seen[ns] {
+			continue
+		}
+		b, err := os.ReadFile(proc + "/mountinfo")
+		if err != nil && !elsewhere(err) {
+			return nil, err
+		}
+		seen[ns] = err == nil
+		for _, m := range parse(string(b)) {
+			if m.Dev == d.dev {
+				ids[m.ID] = true
+			}
 		}
 	}
-	return ids, err
+	return ids, nil
 }
 
 // usedBy looks at one process.
