@@ -12,11 +12,14 @@ import (
 // Go's own measure a stage-in collects all the time, and each time stops all.
 const leastHeap = 64 << 20
 
-// spareCollector sees to leastHeap, unless the user has said something in GOGC.
-func spareCollector() {
-	if os.Getenv("GOGC") == "" {
-		new(collection).ended()
+// spareCollector sees to leastHeap, and reports whether it does: not if the user has
+// said something in GOGC.
+func spareCollector() bool {
+	if os.Getenv("GOGC") != "" {
+		return false
 	}
+	new(collection).ended()
+	return true
 }
 
 // collection is garbage: the next collection finds it, and it makes another.
