@@ -35,7 +35,7 @@ type report struct {
 	Inherited map[metadata.DatasetID]string `json:"inherited,omitempty"`
 	// Filled is how far the node is with each dataset that it fills.
 	Filled map[metadata.DatasetID]fillReport `json:"filled,omitempty"`
-	// Scanned is what the node has read for each stage-in that it leads, in bytes.
+	// Scanned is what the node has read for each scan that it leads, in bytes.
 	Scanned map[metadata.DatasetID]int64 `json:"scanned,omitempty"`
 	Space   datapath.Space               `json:"space"`
 	// Out is what of the stage-outs does not make it on the node; Tells that the

@@ -16,6 +16,21 @@ import (
 	"github.com/bivouacfs/bivouac/stagein"
 )
 
+// remind has those who are heirs already keep how the stage-in stands now.
+func (in *intake) remind(ctx context.Context) error {
+	in.keep.slot <- struct{}{}
+	defer func() { <-in.keep.slot }()
+	if _, err := in.savePass(); err != nil {
+		return err
+	}
+	q := entrustReq{Dataset: in.ds.ID, Turn: in.ds.Turn, Names: []string{passFile}}
+	var errs []error
+	for _, id := range in.keep.heirs {
+		errs = append(errs, in.d.control(ctx, id, wire.OpEntrust, q, nil))
+	}
+	return errors.Join(errs...)
+}
+
 // bequeath gives heirs the manifest, and what a fill needs beside it, so that it can be
 // published without this node.
 func (in *intake) bequeath(ctx context.Context) {

@@ -73,10 +73,31 @@ func (in *intake) kept() (all []stagein.Try) {
 func (in *intake) shares(ctx context.Context) error {
 	n := len(in.planNow().Parts)
 	g, ctx := errgroup.WithContext(ctx)
+	told, stop := context.WithCancel(ctx)
+	var wg sync.WaitGroup
+	wg.Go(func() { in.tellHeirs(told) })
+	defer wg.Wait()
+	defer stop()
 	for i := range n {
 		g.Go(func() error { return in.share(ctx, i) })
 	}
 	return g.Wait()
+}
+
+// tellHeirs has the heirs know, now and then, how much was read: of nodes that are lost
+// together with this one, nobody else could say it.
+func (in *intake) tellHeirs(ctx context.Context) {
+	var was int64
+	for pause(ctx, 4*in.d.cfg.Timing.Report) == nil {
+		now := in.status().Progress.SourceBytes
+		if now == was {
+			continue
+		}
+		was = now
+		if err := in.remind(ctx); err != nil {
+			in.d.log.WithError(err).WithField("dataset", in.ds.Name).Debug("if this node were lost, less would be counted than was read")
+		}
+	}
 }
 
 // initParts is for a plan of n parts; in.mu is held.

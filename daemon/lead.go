@@ -229,7 +229,9 @@ func datasetDuties(v cluster.View, reports map[metadata.NodeID]heard) []raftstor
 		c, _ := v.Map.Node(ds.Coordinator)
 		switch {
 		case ds.Phase == cluster.Staging && c.State == cluster.Down && again(ds) && len(v.Map.Up()) > 0:
-			ds.SourceBytes += reports[ds.Coordinator].Scanned[ds.ID]
+			if !ds.Reading { // else the heirs know
+				ds.SourceBytes += reports[ds.Coordinator].Scanned[ds.ID]
+			}
 			ds.Coordinator = v.Map.Up()[0]
 			ds.Turn++
 		case ds.Phase == cluster.Staging && c.State == cluster.Down:

@@ -45,6 +45,7 @@ type pass struct {
 type passPart struct {
 	Vain int64             `json:"vain,omitempty"` // partState.vain
 	Lost []metadata.NodeID `json:"lost,omitempty"` // partState.lost
+	Read int64             `json:"read,omitempty"` // bytes of the source, by the node that has the part
 	// Brought says that the leader has what the part recorded. Progress, Pieces and Kept
 	// are those of the part then.
 	Brought  bool             `json:"brought,omitempty"`
@@ -93,7 +94,7 @@ func (in *intake) passNow() *pass {
 		Plan: in.plan, Origins: in.plan.Origins, Skips: in.plan.Skips,
 	}
 	for _, x := range in.parts {
-		o := passPart{Vain: x.vain, Lost: slices.Clone(x.lost)}
+		o := passPart{Vain: x.vain, Lost: slices.Clone(x.lost), Read: x.progress.SourceBytes}
 		if x.brought {
 			o.Brought, o.Progress, o.Pieces, o.Kept = true, x.progress, x.pieces, x.kept
 		}
@@ -219,11 +220,11 @@ func (in *intake) takeUp(p *pass) {
 	in.initParts(len(p.Parts))
 	for i, o := range p.Parts {
 		x := &in.parts[i]
-		x.vain, x.lost = o.Vain, o.Lost
+		x.vain, x.lost, x.progress.SourceBytes = o.Vain, o.Lost, o.Read
 		if here && o.Brought {
 			x.brought, x.progress, x.pieces, x.kept = true, o.Progress, o.Pieces, o.Kept
 		} else if p.Plan.Parts[i].Node == d.job.Self {
-			x.progress.SourceBytes = readCount(d.readFile(in.ds.ID, i)) // by an earlier run of this daemon
+			x.progress.SourceBytes = max(o.Read, readCount(d.readFile(in.ds.ID, i))) // by an earlier run of this daemon
 		}
 	}
 	in.now.Total = p.Plan.Size

@@ -215,22 +215,19 @@ func readCount(path string) int64 {
 	return int64(binary.BigEndian.Uint64(b))
 }
 
-// scanned is what this node has read for the stage-ins that it leads, and what is read
-// again if it is lost.
+// scanned is what this node has read for the scans that it leads, and what is read again
+// if it is lost.
 func (d *Daemon) scanned() map[metadata.DatasetID]int64 {
 	var all map[metadata.DatasetID]int64
 	for _, ds := range d.View().Datasets {
 		in := d.stage.leader(ds.ID)
-		if ds.Phase != cluster.Staging || in == nil {
+		if ds.Phase != cluster.Staging || ds.Reading || in == nil {
 			continue
 		}
 		if all == nil {
 			all = make(map[metadata.DatasetID]int64)
 		}
 		all[ds.ID] = in.scans.Load()
-		if ds.Reading {
-			all[ds.ID] = d.stage.readBy(ds.ID)
-		}
 	}
 	return all
 }

@@ -217,18 +217,6 @@ func (s *staging) keepSeam(q *seamReq) error {
 	return in.keepSeam(q.Part, q.Seam)
 }
 
-// readBy is what the shares of a dataset have read of its source on this node, in bytes.
-func (s *staging) readBy(ds metadata.DatasetID) (n int64) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, t := range s.tasks {
-		if t.dataset == ds && t.progress != nil {
-			n += t.progress().SourceBytes
-		}
-	}
-	return n
-}
-
 // cancel ends what still runs of a dataset's shares, which nobody waits for.
 func (s *staging) cancel(ds metadata.DatasetID) {
 	s.mu.Lock()

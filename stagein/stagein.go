@@ -127,9 +127,8 @@
 //
 // What a node has read of the source it counts in a file that outlives its daemon. When
 // daemons are killed, the registry says what the source has given, less 64 KiB for each
-// at the most, and with what was in flight then, up to 8 MiB, whether it came or not. Of a
-// node that does not come back it has what that said last; if the one that led is lost
-// together with it, nothing.
+// at the most, and with what was in flight then, up to 8 MiB, whether it came or not. Of
+// nodes that do not come back it has what they had read about a second before.
 //
 // Not a byte of the source is read twice while the guesses are right, but the
 // headers of a sample of a large archive: the first

@@ -344,6 +344,58 @@ func TestPassLeaderAndReaderRestart(t *testing.T) {
 	}
 }
 
+// kept is how many bytes an heir knows to have been read.
+func (p *led) kept(t *testing.T, i int) (sum int64) {
+	t.Helper()
+	b, err := os.ReadFile(filepath.Join(p.Nodes[i].Job.Dirs.Store[0], "stage", "1", "pass"))
+	if os.IsNotExist(err) {
+		return 0
+	}
+	var pass struct {
+		Parts []struct {
+			Read int64 `json:"read"`
+		} `json:"parts"`
+	}
+	if err == nil {
+		err = json.Unmarshal(b, &pass)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, x := range pass.Parts {
+		sum += x.Read
+	}
+	return sum
+}
+
+// TestPassLeaderAndReaderAreLost: both are lost for good at a time. What they had read is
+// known to the heirs of the one that led.
+func TestPassLeaderAndReaderAreLost(t *testing.T) {
+	for _, ext := range tars {
+		t.Run(ext, func(t *testing.T) {
+			p := beginLed(t, ext)
+			i := p.reader(t)
+			Eventually(t, "an heir knows what was read", func() bool {
+				for _, heir := range others(leads, i) {
+					if p.kept(t, heir) == p.bytes.Load() {
+						return true
+					}
+				}
+				return false
+			})
+			for _, lost := range []int{leads, i} {
+				close(p.gates[lost].dead) // it reads no more
+				p.Cut(lost)
+			}
+			ds := p.came(t, p.again(2, true)+2*p.size, others(leads, i)...)
+			// Who stands in for them reads a compressed tar ahead of what it then uses.
+			if got := p.bytes.Load(); ds.SourceBytes < got-2*slack || ds.SourceBytes > got+asked {
+				t.Errorf("the registry says that %d bytes were read, it was %d", ds.SourceBytes, got)
+			}
+		})
+	}
+}
+
 // TestPassListIsLost: of archives that are dealt out in lists, another node has the lists.
 func TestPassListIsLost(t *testing.T) {
 	p := &led{&pass{m: files(200, 60_000)}, plainTar}
