@@ -67,12 +67,7 @@ func object(i int) metadata.Ino { return metadata.SealedIno(1, 0, uint32(i)) }
 // read for the first time or after that, leads nobody to what the user cannot read by
 // himself, root neither.
 func TestViewAttacked(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("needs root, to mount")
-	}
-	if _, err := os.Stat("/dev/loop-control"); err != nil || !canScreen() {
-		t.Skip("needs Linux 6.5 with loop devices")
-	}
+	needViews(t)
 	for i, a := range attacks {
 		for _, known := range []bool{false, true} {
 			attacked(t, i, a, known)
@@ -103,7 +98,7 @@ func attacked(t *testing.T, i int, a attack, known bool) {
 	go func() {
 		defer close(done)
 		runtime.LockOSThread() // for ever: the thread has left the others
-		view, err := viewOf(store, i)
+		view, err := viewOf(object(i), store)
 		if err != nil {
 			t.Error(err)
 			return
@@ -130,11 +125,11 @@ func own(dir string) error {
 }
 
 // viewOf is a view of one file, in a mount namespace of this thread's own.
-func viewOf(store string, i int) (int, error) {
+func viewOf(ino metadata.Ino, stores ...string) (int, error) {
 	if err := ownNamespace(); err != nil {
 		return -1, err
 	}
-	image, err := os.CreateTemp(store, "image")
+	image, err := os.CreateTemp(stores[0], "image")
 	if err != nil {
 		return -1, err
 	}
@@ -144,7 +139,7 @@ func viewOf(store string, i int) (int, error) {
 	if err != nil {
 		return -1, err
 	}
-	err = w.Add(Named{Name: "file", Here: true, Attr: metadata.Attr{Ino: object(i), Mode: syscall.S_IFREG | 0o644, Nlink: 1, UID: nobody, GID: nobody, Size: int64(len(hisOwn))}})
+	err = w.Add(Named{Name: "file", Here: true, Attr: metadata.Attr{Ino: ino, Mode: syscall.S_IFREG | 0o644, Nlink: 1, UID: nobody, GID: nobody, Size: int64(len(hisOwn))}})
 	if err = errors.Join(err, w.End()); err != nil {
 		return -1, err
 	}
@@ -160,7 +155,7 @@ func viewOf(store string, i int) (int, error) {
 	if err := unix.Mount(disk.Name(), imageLayer, "erofs", unix.MS_RDONLY, ""); err != nil {
 		return -1, fmt.Errorf("erofs: %w", err)
 	}
-	v := View{Cover: Cover{UID: nobody, GID: nobody}, Stores: []string{store}}
+	v := View{Cover: Cover{UID: nobody, GID: nobody}, Stores: stores}
 	return v.overlay()
 }
 
@@ -201,5 +196,52 @@ func wantReads(t *testing.T, view int, a attack, known bool) {
 		case a.want == "" && err == nil:
 			t.Errorf("%s, read before: %v: user %d reads %q, want an error", a.name, known, uid, got)
 		}
+	}
+}
+
+// TestViewStores: a view has the objects of every store directory, however many there
+// are and wherever the object is.
+func TestViewStores(t *testing.T) {
+	needViews(t)
+	dir, err := os.MkdirTemp("", "stores") // that of a test is root's alone
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer os.RemoveAll(dir)
+	var stores []string
+	for i := range 64 { // as many as a site may have
+		stores = append(stores, filepath.Join(dir, fmt.Sprint(i)))
+		if err := os.MkdirAll(filepath.Join(stores[i], objectsDir), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	at := filepath.Join(stores[63], objectsDir, ObjectPath(object(1), true))
+	if err := errors.Join(os.Chmod(dir, 0o755), os.Mkdir(filepath.Dir(at), 0o700), os.WriteFile(at, []byte(hisOwn), 0o600), own(dir)); err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		runtime.LockOSThread() // for ever: the thread has left the others
+		view, err := viewOf(object(1), stores...)
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		defer unix.Close(view)
+		if got, err := readAt(view); err != nil || got != hisOwn {
+			t.Errorf("the object in the last of 64 store directories is read as %q, %v", got, err)
+		}
+	}()
+	<-done
+}
+
+func needViews(t *testing.T) {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("needs root, to mount")
+	}
+	if _, err := os.Stat("/dev/loop-control"); err != nil || !canScreen() {
+		t.Skip("needs Linux 6.5 with loop devices")
 	}
 }

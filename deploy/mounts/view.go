@@ -187,10 +187,23 @@ func (v *View) overlay() (fd int, err error) {
 		defer d.Close()
 		layers = append(layers, "/proc/self/fd/"+strconv.Itoa(int(d.Fd())))
 	}
-	return newMount(OverlayType, [][2]string{
-		{"source", "bivouac"}, {"metacopy", "on"}, {"redirect_dir", "follow"}, {"index", "off"}, {"xino", "on"},
-		{"lowerdir", strings.Join(append(layers, objectsLayer), "::")}, {"ro", ""},
-	})
+	return newOverlay(append(layers, objectsLayer))
+}
+
+// newOverlay makes a view of layers, the second and later of which have only data. It
+// names them one by one, as many as there are; before Linux 6.8 all of them have to fit
+// in 255 bytes.
+func newOverlay(layers []string) (int, error) {
+	options := [][2]string{{"source", "bivouac"}, {"metacopy", "on"}, {"redirect_dir", "follow"}, {"index", "off"}, {"xino", "on"}, {"ro", ""}}
+	single := append(options, [2]string{"lowerdir+", layers[0]})
+	for _, l := range layers[1:] {
+		single = append(single, [2]string{"datadir+", l})
+	}
+	fd, err := newMount(OverlayType, single)
+	if errors.Is(err, unix.EINVAL) {
+		return newMount(OverlayType, append(options, [2]string{"lowerdir", strings.Join(layers, "::")}))
+	}
+	return fd, err
 }
 
 // newMount makes a mount that is nowhere yet. An option without a value is a flag.
