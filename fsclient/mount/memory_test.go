@@ -69,3 +69,48 @@ func TestMemoryIsBounded(t *testing.T) {
 		})
 	}
 }
+
+// TestStuckWritesLeaveOthersAlone: as many threads as are counted with, each in a
+// write to a node that does not answer, keep nobody from names, attributes and reads.
+func TestStuckWritesLeaveOthersAlone(t *testing.T) {
+	const threads, size = mount.DirectThreads, 4096
+	j := newJob(t)
+	check(t, os.WriteFile(j.scratch(0, "read"), pattern(size), 0o644))
+	var fs []*os.File
+	for i := range threads {
+		f, err := os.OpenFile(j.scratch(0, fmt.Sprint("f", i)), os.O_WRONLY|os.O_CREATE|syscall.O_DIRECT, 0o644)
+		check(t, err)
+		fs = append(fs, f)
+	}
+	hang := make(chan struct{})
+	goOn := sync.OnceFunc(func() { close(hang) })
+	t.Cleanup(goOn) // before the unmount
+	j.hangWrites.Store(&hang)
+	var wg sync.WaitGroup
+	for i, f := range fs {
+		wg.Go(func() {
+			if n, err := f.WriteAt(aligned(size), 0); n != size || err != nil {
+				t.Errorf("thread %d: %d bytes, %v", i, n, err)
+			}
+		})
+	}
+	j.awaitHung(t, threads)
+	late := time.AfterFunc(time.Minute, func() {
+		t.Error("others wait for the writes that are stuck")
+		goOn()
+	})
+	defer late.Stop()
+	check(t, os.Mkdir(j.scratch(0, "dir"), 0o755))
+	check(t, os.Rename(j.scratch(0, "dir"), j.scratch(0, "moved")))
+	if got, err := os.ReadFile(j.scratch(0, "read")); err != nil || !bytes.Equal(got, pattern(size)) {
+		t.Errorf("read %d bytes, %v, or other ones", len(got), err)
+	}
+	if names, err := os.ReadDir(j.scratch(0)); err != nil || len(names) != threads+2 {
+		t.Errorf("listed %d names, %v", len(names), err)
+	}
+	goOn()
+	wg.Wait()
+	for _, f := range fs {
+		check(t, f.Close())
+	}
+}
