@@ -16,6 +16,7 @@ import (
 	"github.com/bivouacfs/bivouac/datapath"
 	"github.com/bivouacfs/bivouac/datapath/wire"
 	"github.com/bivouacfs/bivouac/metadata"
+	"github.com/bivouacfs/bivouac/metadata/cluster"
 	"github.com/bivouacfs/bivouac/stagein"
 )
 
@@ -66,6 +67,11 @@ const manifestFile = "manifest"
 
 func (s *share) run(ctx context.Context) error {
 	d := s.d
+	// One that has just started again may know of no node that it is up: it would take
+	// them all for lost, and what is put on those goes nowhere.
+	if err := d.until(ctx, func(v cluster.View) bool { return v.Map.Epoch >= s.plan.Map.Epoch }); err != nil {
+		return fmt.Errorf("stage-in: %w", err)
+	}
 	if err := os.MkdirAll(d.stageDir(s.plan.Dataset), 0o700); err != nil {
 		return fmt.Errorf("stage-in: %w", err)
 	}

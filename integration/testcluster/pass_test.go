@@ -5,12 +5,14 @@ import (
 	"compress/gzip"
 	"context"
 	"fmt"
+	"net"
 	"os"
 	"path/filepath"
 	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/bivouacfs/bivouac/daemon"
 	"github.com/bivouacfs/bivouac/metadata"
@@ -222,6 +224,49 @@ func TestPassReaderRestarts(t *testing.T) {
 			p.settle(t, again, 0, 1, 2, 3)
 		})
 	}
+}
+
+// TestPassReaderKnowsNoMap: a daemon that has started again is asked to read its part
+// before it has heard which nodes are up. It does not take them for lost.
+func TestPassReaderKnowsNoMap(t *testing.T) {
+	p := beginPass(t, plainTar)
+	i := p.reader(t)
+	heard := make(chan struct{})
+	var hear sync.Once
+	t.Cleanup(func() { hear.Do(func() { close(heard) }) })
+	p.Cut(i)
+	go p.gates[i].open() // it cannot end while it reads
+	p.Kill(t, i)
+	for k := range p.Nodes {
+		if k != leads {
+			p.Tamper(k, func(to int, conn net.Conn) net.Conn {
+				if (k == i) != (to == i) && to != leads {
+					return dumbConn{conn, heard}
+				}
+				return conn
+			})
+		}
+	}
+	was := p.bytes.Load()
+	p.Revive(t, i)
+	Eventually(t, "it is asked to read", func() bool { return shares(p.Nodes[i]) > 0 })
+	time.Sleep(200 * time.Millisecond) // all of its part would take less
+	if n := p.bytes.Load() - was; n > 0 {
+		t.Errorf("%d bytes are read by one that knows no node", n)
+	}
+	hear.Do(func() { close(heard) })
+	p.settle(t, p.size/4+slack, 0, 1, 2, 3)
+}
+
+// dumbConn lets nothing out before it may.
+type dumbConn struct {
+	net.Conn
+	heard chan struct{}
+}
+
+func (c dumbConn) Write(p []byte) (int, error) {
+	<-c.heard
+	return c.Conn.Write(p)
 }
 
 // TestPassReaderIsLost: a node that reads a part of an archive is lost for good. Another
