@@ -52,7 +52,7 @@ var floors = map[string]int{
 	"integration/slowpfs/cmd": 8,
 	"integration/netcluster":  8,
 	"integration/testcluster": 8,
-	"integration/bench":       8,
+	"integration/bench":       9,
 	"integration/crash":       9,
 	"integration/local":       9,
 	"integration/model":       9,

@@ -8,6 +8,9 @@ import (
 	"path/filepath"
 	"regexp"
 	"time"
+
+	"github.com/bivouacfs/bivouac/deploy/local"
+	"github.com/bivouacfs/bivouac/integration/netcluster"
 )
 
 // config is what the command line says.
@@ -19,6 +22,7 @@ type config struct {
 	rounds  int
 	quick   bool
 	stage   bool
+	veth    bool
 }
 
 // figure is one subject of the table.
@@ -31,11 +35,12 @@ type figure struct {
 // bench is a run: the places to measure in, and the samples so far.
 type bench struct {
 	config
-	home  string    // a directory of this run's own
-	camp  *camp     // nil with --stage
-	loop  *loopback // nil with --stage
-	set   *dataset  // once it is staged
-	lists int       // that workers were given
+	home  string              // a directory of this run's own
+	camp  *camp               // nil with --stage
+	loop  *loopback           // nil with --stage
+	net   *netcluster.Network // nil without --veth
+	set   *dataset            // once it is staged
+	lists int                 // that workers were given
 	table table
 	figure
 }
@@ -67,7 +72,15 @@ func run(ctx context.Context, cfg config) (err error) {
 
 // live measures the live realm: one job and one loopback serve all figures.
 func (b *bench) live(ctx context.Context) (err error) {
-	if b.camp, err = pitch(ctx, b.program, filepath.Join(b.home, "job"), nil); err != nil {
+	job, measured := local.Config{Dir: filepath.Join(b.home, "job")}, figures
+	if b.veth {
+		if b.net, err = netcluster.NewNetwork(nodes); err != nil {
+			return err
+		}
+		defer b.net.Close()
+		job.Addrs, job.Wrap, measured = b.net.Addrs(), b.net.Wrap, vethFigures
+	}
+	if b.camp, err = pitchWith(ctx, b.program, job); err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, b.camp.strike()) }()
@@ -76,7 +89,16 @@ func (b *bench) live(ctx context.Context) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, b.loop.close()) }()
-	return b.measure(ctx, figures)
+	return b.measure(ctx, measured)
+}
+
+// in is what stands before a command that is to run where a node is, and the address
+// of the node.
+func (b *bench) in(node int) (wrap []string, host string) {
+	if b.net == nil {
+		return nil, "127.0.0.1"
+	}
+	return b.net.Wrap(node), b.net.Host(node)
 }
 
 func (b *bench) measure(ctx context.Context, figures []figure) error {

@@ -84,12 +84,15 @@ func TestQuick(t *testing.T) { quick(t, len(figures)) }
 // TestQuickStage does so for stage-in.
 func TestQuickStage(t *testing.T) { quick(t, len(stageFigures), "--stage") }
 
+// TestQuickVeth does so over veth pairs.
+func TestQuickVeth(t *testing.T) { quick(t, len(vethFigures), "--veth") }
+
 func quick(t *testing.T, figures int, args ...string) {
 	t.Helper()
 	if _, err := os.Stat("/dev/fuse"); err != nil || os.Geteuid() != 0 {
 		t.Skip("needs root and /dev/fuse")
 	}
-	for program, pkg := range map[string]string{"find": "findutils", "mkfs.ext4": "e2fsprogs"} {
+	for program, pkg := range map[string]string{"find": "findutils", "mkfs.ext4": "e2fsprogs", "ip": "iproute2"} {
 		if _, err := exec.LookPath(program); err != nil {
 			t.Skipf("needs %s, of the package %s", program, pkg)
 		}
@@ -148,7 +151,7 @@ func TestSpawnAllOrNone(t *testing.T) {
 		if i == 2 {
 			return []string{"nothing", "that", "works"}, nil
 		}
-		return []string{"bare-server", list, filepath.Join(dir, strconv.Itoa(i))}, nil
+		return []string{"bare-server", list, filepath.Join(dir, strconv.Itoa(i)), "127.0.0.1"}, nil
 	})
 	if err == nil || cs != nil {
 		t.Fatalf("spawnAll = %v, %v, want an error", cs, err)

@@ -10,6 +10,9 @@
 // started for each sample, from a source behind integration/slowpfs, beside the
 // source's bandwidth and tar.
 //
+// With --veth the nodes are in network namespaces of their own, joined by veth pairs,
+// and so are the bare client and the bare server.
+//
 // A figure is a file here: a value in figures, whose run takes samples with
 // bench.rounds and bench.take. It refuses to judge: it prints the aim beside
 // the ratio and exits 0 either way; only what could not be measured is an error.
@@ -33,6 +36,9 @@ var figures = []figure{namesFigure, smallFigure, findFigure, budgetFigure, serve
 
 // stageFigures is what --stage measures.
 var stageFigures = []figure{stageFigure, stageCPUFigure, stageMembersFigure, stageScanFigure, stageLatencyFigure, stageEpochFigure, stageFirstFigure, stageSpillFigure}
+
+// vethFigures is what --veth measures.
+var vethFigures = []figure{remoteFigure}
 
 func main() {
 	if len(os.Args) > 2 && os.Args[1] == "worker" {
@@ -63,6 +69,7 @@ func parse(args []string) (config, error) {
 	fs.StringVar(&c.dir, "dir", "", "where stores and loopback lie: a new directory below this one (default the one for temporary files)")
 	fs.StringVar(&c.json, "json", "", "write the table to this file as JSON, too")
 	fs.BoolVar(&c.stage, "stage", false, "the figures of stage-in instead of those of the live realm")
+	fs.BoolVar(&c.veth, "veth", false, "only what goes between nodes that are in network namespaces of their own")
 	fs.StringVar(&only, "run", "", "only the figures whose name matches this regular expression")
 	fs.IntVar(&c.rounds, "rounds", 5, "how often every arm of a figure takes its turn")
 	fs.BoolVar(&c.quick, "quick", false, "few rounds of little work: shows that it runs, not how fast")

@@ -16,7 +16,7 @@ import (
 var remoteFigure = figure{
 	name: "remote",
 	about: "open, read and close of the small files of a dataset that are whole on other nodes, by two processes on node 0, none of them in the caches of the " +
-		"mount; beside a bare client that asks a bare server for them over loopback (16-byte requests, bodies by sendfile), without FUSE. Cold is through the " +
+		"mount; beside a bare client that asks a bare server for them over loopback, or the veth pairs that the daemons use (16-byte requests, bodies by sendfile), without FUSE. Cold is through the " +
 		"cover, whose names a remount takes away; the kernel view above it has them still, and lacks the pages alone",
 	run: readRemote,
 }
@@ -86,12 +86,14 @@ func (b *bench) bareReads(paths []string, clients int) (cost, error) {
 		return cost{}, err
 	}
 	sock := b.home + "/bare.addr"
-	server, err := spawn("bare-server", list, sock)
+	wrap, host := b.in(1)
+	server, err := spawnIn(wrap, "bare-server", list, sock, host)
 	if err != nil {
 		return cost{}, err
 	}
 	defer server.end()
-	cs, err := spawnAll(clients, func(i int) ([]string, error) {
+	wrap, _ = b.in(0)
+	cs, err := spawnAllIn(wrap, clients, func(i int) ([]string, error) {
 		return []string{"bare-client", sock, strconv.Itoa(i * len(paths) / clients), strconv.Itoa((i + 1) * len(paths) / clients)}, nil
 	})
 	if err != nil {
@@ -102,13 +104,13 @@ func (b *bench) bareReads(paths []string, clients int) (cost, error) {
 
 // bareServer answers requests (8 bytes of a file's number, 8 bytes that are
 // not used) with 8 bytes of length and the file, by sendfile.
-func bareServer(list, addr string) error {
+func bareServer(list, addr, host string) error {
 	b, err := os.ReadFile(list)
 	if err != nil {
 		return err
 	}
 	paths := strings.Split(strings.TrimSuffix(string(b), "\n"), "\n")
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	l, err := net.Listen("tcp", host+":0")
 	if err != nil {
 		return err
 	}

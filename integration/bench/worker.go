@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -79,8 +80,8 @@ func worker(args []string) error {
 		return serveRawSink(args[1], args[2])
 	case op == "piece-write" && len(args) == 5:
 		return pieceWorker(args[1], args[2:])
-	case op == "bare-server" && len(args) == 3:
-		return bareServer(args[1], args[2])
+	case op == "bare-server" && len(args) == 4:
+		return bareServer(args[1], args[2], args[3])
 	case op == "bare-client" && len(args) == 4:
 		return bareWorker(args[1:])
 	case op == "bare-sink" && len(args) == 2:
@@ -163,12 +164,16 @@ func (c *child) end() {
 }
 
 // spawn starts a worker and returns when it is ready.
-func spawn(args ...string) (*child, error) {
+func spawn(args ...string) (*child, error) { return spawnIn(nil, args...) }
+
+// spawnIn is spawn with something before the command.
+func spawnIn(wrap []string, args ...string) (*child, error) {
 	self, err := os.Executable()
 	if err != nil {
 		return nil, err
 	}
-	c := &child{cmd: exec.Command(self, append([]string{"worker"}, args...)...)}
+	argv := slices.Concat(wrap, []string{self, "worker"}, args)
+	c := &child{cmd: exec.Command(argv[0], argv[1:]...)}
 	c.cmd.Stderr = os.Stderr
 	c.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // Ctrl-C is for the parent, which ends it
 	if c.in, err = c.cmd.StdinPipe(); err != nil {
@@ -192,12 +197,17 @@ func spawn(args ...string) (*child, error) {
 // spawnAll starts n workers, the i-th with the arguments args(i). If one does
 // not start, none is left.
 func spawnAll(n int, args func(i int) ([]string, error)) ([]*child, error) {
+	return spawnAllIn(nil, n, args)
+}
+
+// spawnAllIn is spawnAll with something before the commands.
+func spawnAllIn(wrap []string, n int, args func(i int) ([]string, error)) ([]*child, error) {
 	var cs []*child
 	for i := range n {
 		a, err := args(i)
 		var c *child
 		if err == nil {
-			c, err = spawn(a...)
+			c, err = spawnIn(wrap, a...)
 		}
 		if err != nil {
 			for _, c := range cs {

@@ -5,17 +5,14 @@
 // started as bivouac up starts it.
 //
 // It needs root, iproute2 and /dev/fuse; Start skips the test where one is
-// missing.
+// missing. The benchmark takes the network alone (Network).
 package netcluster
 
 import (
 	"context"
-	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
-	"sync"
 	"syscall"
 	"testing"
 
@@ -27,7 +24,7 @@ import (
 type Cluster struct {
 	Dir   string
 	Nodes []local.Node
-	net   *network
+	net   *Network
 }
 
 // Binary is the bivouac program that the tests run: $BIVOUAC_BIN, or what make
@@ -66,9 +63,13 @@ func NeedRoot(t testing.TB) {
 func Start(t testing.TB, n int, datasets ...daemon.DatasetSpec) *Cluster {
 	t.Helper()
 	NeedRoot(t)
-	nw := startNetwork(t, n)
+	nw, err := NewNetwork(n)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(nw.Close)
 	cfg := local.Config{
-		Dir: filepath.Join(t.TempDir(), "job"), Nodes: n, Program: Binary(t), Addrs: nw.addrs(), Wrap: nw.wrap,
+		Dir: filepath.Join(t.TempDir(), "job"), Nodes: n, Program: Binary(t), Addrs: nw.Addrs(), Wrap: nw.Wrap,
 		Datasets: datasets,
 	}
 	s, err := local.Up(context.Background(), cfg)
@@ -123,100 +124,18 @@ func (c *Cluster) Kill(t testing.TB, i int) {
 // Cut takes node i off the network; Mend puts it back.
 func (c *Cluster) Cut(t testing.TB, i int) {
 	t.Helper()
-	c.net.link(t, i, "down")
+	c.link(t, i, "down")
 }
 
 // Mend undoes Cut.
 func (c *Cluster) Mend(t testing.TB, i int) {
 	t.Helper()
-	c.net.link(t, i, "up")
+	c.link(t, i, "up")
 }
 
-// network is n namespaces on a bridge in one more.
-type network struct {
-	holders []*exec.Cmd // one process keeps each namespace alive; the last has the bridge
-}
-
-const port = "7100"
-
-func (nw *network) addrs() [][]string {
-	var a [][]string
-	for i := range len(nw.holders) - 1 {
-		a = append(a, []string{addr(i) + ":" + port})
-	}
-	return a
-}
-
-func addr(i int) string { return "10.91.0." + strconv.Itoa(10+i) }
-
-func (nw *network) pid(i int) string { return strconv.Itoa(nw.holders[i].Process.Pid) }
-
-// wrap stands before the command of node i.
-func (nw *network) wrap(i int) []string {
-	return []string{"nsenter", "--net=/proc/" + nw.pid(i) + "/ns/net", "--"}
-}
-
-func (nw *network) link(t testing.TB, i int, state string) {
+func (c *Cluster) link(t testing.TB, i int, state string) {
 	t.Helper()
-	nw.run(t, len(nw.holders)-1, "ip", "link", "set", "v"+strconv.Itoa(i), state)
-}
-
-func (nw *network) run(t testing.TB, i int, args ...string) {
-	t.Helper()
-	args = append(nw.wrap(i), args...)
-	if out, err := exec.Command(args[0], args[1:]...).CombinedOutput(); err != nil {
-		t.Fatalf("%v: %v: %s", args, err, out)
-	}
-}
-
-func startNetwork(t testing.TB, n int) *network {
-	t.Helper()
-	nw := &network{}
-	for range n + 1 {
-		nw.holders = append(nw.holders, hold(t))
-	}
-	nw.run(t, n, "ip", "link", "add", "br0", "type", "bridge")
-	nw.run(t, n, "ip", "link", "set", "br0", "up")
-	for i := range n {
-		v := "v" + strconv.Itoa(i)
-		nw.run(t, n, "ip", "link", "add", v, "type", "veth", "peer", "name", "eth0", "netns", nw.pid(i))
-		nw.run(t, n, "ip", "link", "set", v, "master", "br0", "up")
-		nw.run(t, i, "ip", "link", "set", "lo", "up")
-		nw.run(t, i, "ip", "addr", "add", addr(i)+"/24", "dev", "eth0")
-		nw.run(t, i, "ip", "link", "set", "eth0", "up")
-	}
-	return nw
-}
-
-// hold starts a process in a network namespace of its own, and returns when it
-// is there. The process is cat: it ends when the test's end of its pipe does.
-func hold(t testing.TB) *exec.Cmd {
-	t.Helper()
-	c := exec.Command("unshare", "--net", "cat")
-	in, err := c.StdinPipe()
-	if err != nil {
+	if err := c.net.link(i, state); err != nil {
 		t.Fatal(err)
 	}
-	out, err := c.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	c.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	if err := c.Start(); err != nil {
-		t.Fatal(err)
-	}
-	var once sync.Once
-	t.Cleanup(func() {
-		once.Do(func() {
-			_ = in.Close()
-			_ = c.Wait() // it was there to be ended
-		})
-	})
-	if _, err := fmt.Fprintln(in); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := out.Read(make([]byte, 1)); err != nil {
-		t.Fatal(err)
-	}
-	return c
 }

@@ -1,0 +1,125 @@
+package netcluster
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os/exec"
+	"strconv"
+	"syscall"
+)
+
+// Network is n namespaces on a bridge in one more.
+type Network struct {
+	holders []holder // one keeps each namespace alive; the last has the bridge
+}
+
+const port = "7100"
+
+// NewNetwork makes one, which needs root. It ends with Close, or this process.
+func NewNetwork(n int) (*Network, error) {
+	nw := &Network{}
+	err := nw.make(n)
+	if err != nil {
+		nw.Close()
+		return nil, fmt.Errorf("network of %d namespaces: %w", n, err)
+	}
+	return nw, nil
+}
+
+func (nw *Network) make(n int) error {
+	for range n + 1 {
+		h, err := hold()
+		if err != nil {
+			return err
+		}
+		nw.holders = append(nw.holders, h)
+	}
+	err := errors.Join(nw.run(n, "ip", "link", "add", "br0", "type", "bridge"), nw.run(n, "ip", "link", "set", "br0", "up"))
+	for i := range n {
+		v := "v" + strconv.Itoa(i)
+		err = errors.Join(err,
+			nw.run(n, "ip", "link", "add", v, "type", "veth", "peer", "name", "eth0", "netns", nw.pid(i)),
+			nw.run(n, "ip", "link", "set", v, "master", "br0", "up"),
+			nw.run(i, "ip", "link", "set", "lo", "up"),
+			nw.run(i, "ip", "addr", "add", nw.Host(i)+"/24", "dev", "eth0"),
+			nw.run(i, "ip", "link", "set", "eth0", "up"))
+	}
+	return err
+}
+
+// Close ends the namespaces that nobody else is in.
+func (nw *Network) Close() {
+	for _, h := range nw.holders {
+		h.end()
+	}
+	nw.holders = nil
+}
+
+// Host is the address of a namespace.
+func (nw *Network) Host(i int) string { return "10.91.0." + strconv.Itoa(10+i) }
+
+// Addrs is where the daemons listen.
+func (nw *Network) Addrs() (all [][]string) {
+	for i := range len(nw.holders) - 1 {
+		all = append(all, []string{nw.Host(i) + ":" + port})
+	}
+	return all
+}
+
+// Wrap stands before a command that is to run in a namespace.
+func (nw *Network) Wrap(i int) []string {
+	return []string{"nsenter", "--net=/proc/" + nw.pid(i) + "/ns/net", "--"}
+}
+
+func (nw *Network) pid(i int) string { return strconv.Itoa(nw.holders[i].cmd.Process.Pid) }
+
+func (nw *Network) link(i int, state string) error {
+	return nw.run(len(nw.holders)-1, "ip", "link", "set", "v"+strconv.Itoa(i), state)
+}
+
+func (nw *Network) run(i int, args ...string) error {
+	args = append(nw.Wrap(i), args...)
+	if out, err := exec.Command(args[0], args[1:]...).CombinedOutput(); err != nil {
+		return fmt.Errorf("%v: %w: %s", args, err, out)
+	}
+	return nil
+}
+
+// holder is a process in a network namespace of its own. It is cat, which ends when
+// our end of its pipe does.
+type holder struct {
+	cmd *exec.Cmd
+	in  io.Closer
+}
+
+func (h holder) end() {
+	_ = h.in.Close()
+	_ = h.cmd.Wait() // it was there to be ended
+}
+
+// hold starts one, and returns when it is there.
+func hold() (holder, error) {
+	c := exec.Command("unshare", "--net", "cat")
+	in, err := c.StdinPipe()
+	if err != nil {
+		return holder{}, err
+	}
+	out, err := c.StdoutPipe()
+	if err != nil {
+		return holder{}, err
+	}
+	c.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	if err := c.Start(); err != nil {
+		return holder{}, err
+	}
+	h := holder{c, in}
+	if _, err = fmt.Fprintln(in); err == nil {
+		_, err = out.Read(make([]byte, 1))
+	}
+	if err != nil {
+		h.end()
+		return holder{}, fmt.Errorf("a namespace: %w", err)
+	}
+	return h, nil
+}
