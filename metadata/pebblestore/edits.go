@@ -1,6 +1,7 @@
 package pebblestore
 
 import (
+	"errors"
 	"fmt"
 	"syscall"
 
@@ -264,6 +265,9 @@ func replaceable(old, mode uint32) error {
 
 func (a *applied) editInode(e *edit) error {
 	n, err := a.inode(e.Ino)
+	if a.again && e.Kind == metadata.EditMoved && errors.Is(err, syscall.ENOENT) {
+		return nil // of a file, which nothing keeps: it was removed by the name that it has got
+	}
 	if err != nil {
 		a.wants = append(a.wants, wantAlone(e.Ino)) // it may be about to be made
 		return err
