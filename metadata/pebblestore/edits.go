@@ -232,6 +232,9 @@ func (a *applied) displace(e *edit, d *inode, old entry) error {
 		return nil
 	}
 	n, err := a.inode(old.ino)
+	if e.Kind == metadata.EditSwap && a.gone(err) {
+		return nil
+	}
 	if err != nil {
 		return err
 	}
@@ -265,8 +268,8 @@ func replaceable(old, mode uint32) error {
 
 func (a *applied) editInode(e *edit) error {
 	n, err := a.inode(e.Ino)
-	if a.again && e.Kind == metadata.EditMoved && errors.Is(err, syscall.ENOENT) {
-		return nil // of a file, which nothing keeps: it was removed by the name that it has got
+	if e.Kind == metadata.EditMoved && a.gone(err) {
+		return nil
 	}
 	if err != nil {
 		a.wants = append(a.wants, wantAlone(e.Ino)) // it may be about to be made
@@ -291,6 +294,10 @@ func (a *applied) editInode(e *edit) error {
 	a.vote.Attr = &n.Attr
 	return a.relink(n, delta)
 }
+
+// gone reports whether err says of a file that is moved, which nothing keeps, that it
+// was removed by the name that it has got, whose home has heard of the end before.
+func (a *applied) gone(err error) bool { return a.again && errors.Is(err, syscall.ENOENT) }
 
 // editMoved gives n its new place. Whoever asks for the way up from a
 // directory has to wait for it; where a file is named is not kept.
