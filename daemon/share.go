@@ -234,7 +234,7 @@ func (t target) Put(ctx context.Context, node metadata.NodeID, ino metadata.Ino,
 // PutAll is Put for parcels.
 func (t target) PutAll(ctx context.Context, node metadata.NodeID, ps []datapath.Parcel) (errs []error, err error) {
 	if node == t.d.job.Self {
-		return stagein.PutEach(ps, func(ino metadata.Ino, b []byte, off int64) error { return t.d.write(ctx, ino, b, off) }), nil
+		return stagein.PutEach(ctx, ps, t.d.write), nil
 	}
 	w, ok := t.store(node).(datapath.ParcelWriter)
 	if !ok {

@@ -331,67 +331,6 @@ func TestGatheredOfUnlinkedFile(t *testing.T) {
 	j.noObjects(t)
 }
 
-// TestGatheredThatFails: each of those who wrote what could not be written is
-// told once, by whatever he calls next; nobody else is.
-func TestGatheredThatFails(t *testing.T) {
-	for name, next := range map[string]func(w *fsclient.Writer) error{
-		"write":   func(w *fsclient.Writer) error { _, err := w.WriteAt(ctx, []byte("x"), 1000); return err },
-		"through": func(w *fsclient.Writer) error { _, err := w.Through(ctx, []byte("x"), 1000); return err },
-		"append":  func(w *fsclient.Writer) error { _, err := w.Append(ctx, []byte("x")); return err },
-		"flush":   func(w *fsclient.Writer) error { return w.Flush(ctx) },
-		"sync":    func(w *fsclient.Writer) error { return w.Sync(ctx) },
-		"close":   func(w *fsclient.Writer) error { return w.Close(ctx) },
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			_, ms, cs := metered(t, 2)
-			f := onNode(t, cs[0], "f", 1)
-			a, b, other := f.Writer(), f.Writer(), f.Writer()
-			must(t, 400)(a.WriteAt(ctx, pattern(400), 0))
-			ms[1].set(syscall.EIO, nil)
-			must(t, 300)(a.WriteAt(ctx, pattern(300), 400))
-			must(t, 300)(b.WriteAt(ctx, pattern(300), 700))
-			if n, err := f.ReadAt(ctx, make([]byte, 1000), 0); n != 400 || err != nil {
-				t.Errorf("a reader gets %d, %v, want the 400 that are there", n, err)
-			}
-			ms[1].set(nil, nil)
-			if err := other.Flush(ctx); err != nil {
-				t.Errorf("who wrote nothing is told %v", err)
-			}
-			for _, w := range []*fsclient.Writer{a, b} {
-				if err := next(w); !errors.Is(err, syscall.EIO) {
-					t.Errorf("a writer is told %v, want EIO", err)
-				}
-				if err := w.Flush(ctx); err != nil {
-					t.Errorf("and again %v", err)
-				}
-			}
-		})
-	}
-}
-
-// TestGatheredWithoutRoom: a node with little space is written to as it comes, so
-// that the write itself says when there is none.
-func TestGatheredWithoutRoom(t *testing.T) {
-	_, ms, cs := metered(t, 2)
-	f := onNode(t, cs[0], "f", 1)
-	w := f.Writer()
-	ms[1].full.Store(true)
-	must(t, 100)(w.WriteAt(ctx, pattern(100), 0))
-	must(t, 100)(w.WriteAt(ctx, pattern(100), 100))
-	ms[1].set(syscall.ENOSPC, nil)
-	if n, err := w.WriteAt(ctx, pattern(100), 200); n != 0 || !errors.Is(err, syscall.ENOSPC) {
-		t.Errorf("wrote %d, %v, want ENOSPC", n, err)
-	}
-	if n, err := w.Append(ctx, pattern(100)); n != 0 || !errors.Is(err, syscall.ENOSPC) {
-		t.Errorf("appended %d, %v, want ENOSPC", n, err)
-	}
-	if s := cs[0].Stats(); s.Gathered != 0 {
-		t.Errorf("%d bytes were gathered", s.Gathered)
-	}
-	closed(t, f)
-}
-
 // TestWritesOverlap: who writes in sequence, a little or much at a time, waits
 // for no node until as much is under way as may be.
 func TestWritesOverlap(t *testing.T) {
@@ -435,72 +374,6 @@ func TestWritesOverlap(t *testing.T) {
 	}
 }
 
-// TestAppendThatIsInterrupted: an append that waits for others that are under way,
-// and is interrupted, is not said to be written.
-func TestAppendThatIsInterrupted(t *testing.T) {
-	j, ms, cs := metered(t, 2)
-	f := onNode(t, cs[0], "log", 1)
-	w := f.Writer()
-	const size = 64 << 10
-	p := pattern(size)
-	must(t, size)(w.Append(ctx, p)) // from now on it is known that this node is alone
-	gate := make(chan struct{})
-	ms[1].set(nil, gate)
-	n := 1
-	for ; n < 1+4*512/64; n++ { // four parcels
-		must(t, size)(w.Append(ctx, p))
-	}
-	canceled, cancel := context.WithCancel(ctx)
-	cancel()
-	if n, err := w.Append(canceled, p); n != 0 || !errors.Is(err, syscall.EINTR) {
-		t.Errorf("appended %d, %v, want EINTR", n, err)
-	}
-	close(gate)
-	if err := w.Close(ctx); err != nil {
-		t.Error(err)
-	}
-	if got := j.object(t, 1, f.Ino(), 1000*size); len(got) != n*size {
-		t.Errorf("%d bytes, want %d", len(got), n*size)
-	}
-}
-
-// TestSettleWaitsForTheClock: what is on its way since it has waited long enough
-// has not arrived.
-func TestSettleWaitsForTheClock(t *testing.T) {
-	_, ms, cs := metered(t, 2)
-	f := onNode(t, cs[0], "f", 1)
-	w := f.Writer()
-	must(t, 10)(w.WriteAt(ctx, pattern(10), 0))
-	before := ms[1].writes.Load()
-	gate := make(chan struct{})
-	ms[1].set(nil, gate)
-	must(t, 10)(w.WriteAt(ctx, pattern(10), 10))
-	eventually(t, "the clock has it sent", func() bool { return ms[1].writes.Load() > before })
-	canceled, cancel := context.WithCancel(ctx)
-	cancel()
-	if err := cs[0].Settle(canceled); !errors.Is(err, syscall.EINTR) {
-		t.Errorf("%v, want EINTR", err)
-	}
-	close(gate)
-	if err := errors.Join(cs[0].Settle(ctx), w.Close(ctx)); err != nil {
-		t.Error(err)
-	}
-}
-
-// TestWriteAfterTheEnd: what the kernel still writes when the client was closed
-// has arrived when it returns, since nobody would send it later.
-func TestWriteAfterTheEnd(t *testing.T) {
-	j, _, cs := metered(t, 2)
-	f := onNode(t, cs[0], "f", 1)
-	w := f.Writer()
-	want := gathered(t, w)
-	cs[0].Close()
-	must(t, 100)(w.WriteAt(ctx, pattern(100), 1000))
-	if got := j.object(t, 1, f.Ino(), 2000); !bytes.Equal(got, append(want, pattern(100)...)) {
-		t.Errorf("%d bytes have arrived, or other ones", len(got))
-	}
-}
-
 // TestLaterWriteWins: what would be written over something that is on its way
 // waits for that, also where it is in sequence with a write in between.
 func TestLaterWriteWins(t *testing.T) {
@@ -529,40 +402,6 @@ func TestLaterWriteWins(t *testing.T) {
 	}
 	if got := read(t, cs[1], f.Ino())[200<<10:][:size]; !bytes.Equal(got, pattern(size)) {
 		t.Error("an earlier write stands")
-	}
-}
-
-// TestGatheredIsBounded: many files that are written in sequence take as many
-// buffers as there are, and the others are written all the same.
-func TestGatheredIsBounded(t *testing.T) {
-	_, _, cs := metered(t, 1)
-	const files = 200
-	var fs []*fsclient.File
-	var ws []*fsclient.Writer
-	for k := range files {
-		fs = append(fs, onNode(t, cs[0], fmt.Sprint("f", k), 0))
-		ws = append(ws, fs[k].Writer())
-	}
-	most := int64(0)
-	for k := range 5 {
-		for _, w := range ws {
-			must(t, 100)(w.WriteAt(ctx, pattern(500)[k*100:][:100], int64(k*100)))
-		}
-		most = max(most, cs[0].Stats().Gathering)
-	}
-	if most == 0 || most*(512<<10) > fsclient.WriteMemory {
-		t.Errorf("%d buffers", most)
-	}
-	for k, w := range ws {
-		if err := w.Close(ctx); err != nil {
-			t.Error(err)
-		}
-		if got := read(t, cs[0], fs[k].Ino()); !bytes.Equal(got, pattern(500)) {
-			t.Fatalf("file %d: %d bytes", k, len(got))
-		}
-	}
-	if s := cs[0].Stats(); s.Gathering != 0 {
-		t.Errorf("%+v", s)
 	}
 }
 

@@ -253,5 +253,5 @@ func (f *Fill) putAll(ctx context.Context, to metadata.NodeID, ps []datapath.Par
 	if to != f.cfg.Self {
 		return f.cfg.Others.PutAll(ctx, to, ps)
 	}
-	return PutEach(ps, func(ino metadata.Ino, b []byte, off int64) error { return f.cfg.Put(ctx, ino, b, off) }), nil
+	return PutEach(ctx, ps, f.cfg.Put), nil
 }

@@ -88,12 +88,12 @@ func (q *loads) flush() {
 }
 
 // PutEach has put store parcels one by one, a part of one after the other.
-func PutEach(ps []datapath.Parcel, put func(ino metadata.Ino, b []byte, off int64) error) []error {
+func PutEach(ctx context.Context, ps []datapath.Parcel, put func(ctx context.Context, ino metadata.Ino, p []byte, off int64) error) []error {
 	errs := make([]error, len(ps))
 	for i := range ps {
 		off := ps[i].Off
 		for _, b := range ps[i].Data {
-			if errs[i] = put(ps[i].Ino, b, off); errs[i] != nil {
+			if errs[i] = put(ctx, ps[i].Ino, b, off); errs[i] != nil {
 				break
 			}
 			off += int64(len(b))

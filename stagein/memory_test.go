@@ -195,7 +195,9 @@ func (m *memTarget) PutAll(ctx context.Context, node metadata.NodeID, ps []datap
 			return nil, err
 		}
 	}
-	return PutEach(ps, func(ino metadata.Ino, b []byte, off int64) error { return m.Put(ctx, node, ino, b, off) }), nil
+	return PutEach(ctx, ps, func(ctx context.Context, ino metadata.Ino, b []byte, off int64) error {
+		return m.Put(ctx, node, ino, b, off)
+	}), nil
 }
 
 func (m *memTarget) Remove(ctx context.Context, node metadata.NodeID, ino metadata.Ino) error {

@@ -245,15 +245,19 @@ func (c *Cover) connection() (m int, dev *os.File, err error) {
 	if err != nil {
 		return -1, nil, err
 	}
-	m, err = newMount("fuse", [][2]string{
-		{"source", "bivouac"}, {"subtype", "bivouac"}, {"fd", fmt.Sprint(dev.Fd())}, {"rootmode", "40000"},
-		{"user_id", fmt.Sprint(c.UID)}, {"group_id", fmt.Sprint(c.GID)}, {"max_read", fmt.Sprint(maxRead)},
-		{"allow_other", ""}, {"default_permissions", ""}, {"ro", ""},
-	})
+	m, err = newMount("fuse", append(c.options(dev), [2]string{"source", "bivouac"}, [2]string{"subtype", "bivouac"}, [2]string{"ro"}))
 	if err != nil {
 		_ = dev.Close() // nothing is mounted by it
 	}
 	return m, dev, err
+}
+
+// options is what the kernel is told of a connection; what has no value is a flag.
+func (c *Cover) options(dev *os.File) [][2]string {
+	return [][2]string{
+		{"fd", fmt.Sprint(dev.Fd())}, {"rootmode", "40000"}, {"user_id", fmt.Sprint(c.UID)}, {"group_id", fmt.Sprint(c.GID)},
+		{"max_read", fmt.Sprint(maxRead)}, {"allow_other"}, {"default_permissions"},
+	}
 }
 
 // mountUpon mounts the cover upon what may be in use, where the kernel knows nothing
@@ -290,8 +294,11 @@ func (c *Cover) mountAt(path string) (*os.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	data := fmt.Sprintf("fd=%d,rootmode=40000,user_id=%d,group_id=%d,allow_other,default_permissions,max_read=%d", dev.Fd(), c.UID, c.GID, maxRead)
-	if err := unix.Mount("bivouac", path, FUSEType, unix.MS_RDONLY|unix.MS_NOSUID|unix.MS_NODEV, data); err != nil {
+	var data []string
+	for _, o := range c.options(dev) {
+		data = append(data, strings.TrimSuffix(o[0]+"="+o[1], "="))
+	}
+	if err := unix.Mount("bivouac", path, FUSEType, unix.MS_RDONLY|unix.MS_NOSUID|unix.MS_NODEV, strings.Join(data, ",")); err != nil {
 		_ = dev.Close() // nothing is mounted by it
 		return nil, err
 	}

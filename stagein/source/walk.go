@@ -192,7 +192,7 @@ func (w *walker) names(dir string, names []string, far bool) error {
 		batch := names[:n]
 		switch {
 		case w.tryNear(func() error { return w.batch(dir, batch) }):
-		case far && w.tryFar(sightOf(w.root, dir, names[:min(len(names), farBatch)]), self):
+		case far && len(w.far) > 0 && w.tryFar(sightOf(w.root, dir, names[:min(len(names), farBatch)]), self):
 			n = min(len(names), farBatch)
 		default:
 			if err := w.batch(dir, batch); err != nil {
