@@ -35,7 +35,7 @@ layers: ## the floor plan
 	$(GO) test ./integration
 
 unit: ## unit tests under the race detector
-	CGO_ENABLED=1 integration/steady -race -timeout 15m $(UNIT)
+	CGO_ENABLED=1 integration/steady -race -timeout 30m $(UNIT)
 
 FUZZTIME ?= 3s
 # What is found is not made smaller (1x): that took nearly all of a short while.
@@ -48,7 +48,7 @@ fuzz: ## every fuzz target for a short while
 check: packages lint layers unit fuzz ## what every commit passes
 
 integration: packages build ## clusters of processes, with real mounts
-	integration/steady -timeout 15m -count=1 ./integration/...
+	integration/steady -timeout 45m -count=1 ./integration/...
 
 MODEL_TIME ?= 1h
 MODEL_SEED ?= 0
@@ -65,7 +65,7 @@ huge: ## a directory of a million entries through the mounts of four nodes (HUGE
 	$(GO) test -count=1 -v -timeout 0 -run '^TestHugeDirectory' ./integration/testcluster -args -entries $(HUGE_ENTRIES)
 
 slurm-test: packages build plugin ## the life and death of jobs on a real Slurm
-	integration/steady -timeout 30m -count=1 -tags slurm ./integration/slurm/...
+	integration/steady -timeout 45m -count=1 -tags slurm ./integration/slurm/...
 
 test: check integration slurm-test ## everything
 
