@@ -2,13 +2,9 @@ package mounts
 
 import (
 	"errors"
-	"fmt"
 	"io/fs"
-	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
-	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -20,6 +16,8 @@ type directories struct {
 	dev     string // of the filesystem, major:minor
 	dataset metadata.DatasetID
 	root    metadata.Ino // what the kernel calls the root, where that is not its inode
+	proc    proc
+	last    string // the process that had one open when they were looked for last
 }
 
 // have reports whether an inode of the filesystem is one of them.
@@ -29,9 +27,11 @@ func (d *directories) have(ino metadata.Ino) bool {
 
 // used reports whether a process of this machine has one of them open, as its
 // working directory or as its root. What was open and is on its way through a socket
-// is not seen. No filesystem is asked for anything but /proc.
+// is not seen. No filesystem is asked for anything but /proc, and that for no more than
+// it takes: first where each process is, which is little, then what it has open, and
+// nothing more once a user is found. That one is looked at first the next time.
 func (d *directories) used() (bool, error) {
-	all, err := filepath.Glob("/proc/[0-9]*")
+	all, err := d.processes()
 	if err != nil {
 		return false, err
 	}
@@ -39,12 +39,34 @@ func (d *directories) used() (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	for _, proc := range all {
-		if used, err := d.usedBy(proc, ids); used || err != nil && !elsewhere(err) {
-			return used, err
+	for _, uses := range []func(string, map[string]bool) (bool, error){d.worksIn, d.openIn} {
+		for _, p := range all {
+			used, err := uses(p, ids)
+			if used {
+				d.last = p
+			}
+			if used || err != nil && !elsewhere(err) {
+				return used, err
+			}
 		}
 	}
 	return false, nil
+}
+
+// processes is the directories of all in /proc, the last user's before the others.
+func (d *directories) processes() ([]string, error) {
+	names, err := d.proc.list("/proc")
+	var all []string
+	for _, name := range names {
+		if name[0] < '0' || name[0] > '9' {
+			continue
+		}
+		all = append(all, filepath.Join("/proc", name))
+		if n := len(all) - 1; all[n] == d.last {
+			all[0], all[n] = all[n], all[0]
+		}
+	}
+	return all, err
 }
 
 // elsewhere reports whether a process, or a descriptor of it, has gone meanwhile, or
@@ -57,15 +79,15 @@ func elsewhere(err error) bool {
 // process can have a directory open that is in another's.
 func (d *directories) mounts(procs []string) (map[string]bool, error) {
 	seen, ids := make(map[string]bool), make(map[string]bool)
-	for _, proc := range procs {
-		ns, err := os.Readlink(proc + "/ns/mnt")
+	for _, p := range procs {
+		ns, err := d.proc.link(p + "/ns/mnt")
 		if err != nil && !elsewhere(err) {
 			return nil, err
 		}
 		if err != nil || seen[ns] {
 			continue
 		}
-		b, err := os.ReadFile(proc + "/mountinfo")
+		b, err := d.proc.read(p + "/mountinfo")
 		if err != nil && !elsewhere(err) {
 			return nil, err
 		}
@@ -79,20 +101,15 @@ func (d *directories) mounts(procs []string) (map[string]bool, error) {
 	return ids, nil
 }
 
-// usedBy looks at one process.
-func (d *directories) usedBy(proc string, ids map[string]bool) (bool, error) {
-	for _, link := range []string{"cwd", "root"} {
-		fd, err := unix.Open(filepath.Join(proc, link), unix.O_PATH|unix.O_CLOEXEC, 0)
-		if err != nil {
-			return false, fmt.Errorf("%s of %s: %w", link, proc, err)
-		}
-		id, ino, err := descriptor("/proc/self/fdinfo/" + strconv.Itoa(fd))
-		_ = unix.Close(fd) // nothing was done with it
+// worksIn looks at where a process is.
+func (d *directories) worksIn(p string, ids map[string]bool) (bool, error) {
+	for _, link := range []string{"/cwd", "/root"} {
+		id, ino, err := d.proc.place(p + link)
 		if err != nil || ids[id] && d.have(ino) {
 			return err == nil, err
 		}
 	}
-	return d.openIn(proc, ids)
+	return false, nil
 }
 
 // maxLooks is how often the descriptors of a process are looked at that become others
@@ -101,39 +118,25 @@ const maxLooks = 20
 
 // openIn looks at the descriptors of a process. Who walks a tree has one of a
 // directory at all times, but not the same.
-func (d *directories) openIn(proc string, ids map[string]bool) (bool, error) {
+func (d *directories) openIn(p string, ids map[string]bool) (bool, error) {
+	dir := p + "/fdinfo"
 	for range maxLooks {
-		fds, err := filepath.Glob(proc + "/fdinfo/*")
+		fds, err := d.proc.list(dir)
 		if err != nil {
 			return false, err
 		}
-		for _, f := range fds {
-			id, ino, err := descriptor(f)
+		for _, fd := range fds {
+			b, err := d.proc.read(filepath.Join(dir, fd))
 			if err != nil && !elsewhere(err) {
 				return false, err
 			}
-			if ids[id] && d.have(ino) {
+			if id, ino := descriptor(b); ids[id] && d.have(ino) {
 				return true, nil
 			}
 		}
-		if again, err := filepath.Glob(proc + "/fdinfo/*"); err != nil || slices.Equal(fds, again) {
+		if again, err := d.proc.list(dir); err != nil || slices.Equal(fds, again) {
 			return false, err
 		}
 	}
 	return true, nil
-}
-
-// descriptor is the mount and the inode of an open file, as its fdinfo says them.
-func descriptor(fdinfo string) (mount string, ino metadata.Ino, err error) {
-	b, err := os.ReadFile(fdinfo)
-	for line := range strings.Lines(string(b)) {
-		switch key, value, _ := strings.Cut(line, ":"); key {
-		case "mnt_id":
-			mount = strings.TrimSpace(value)
-		case "ino":
-			n, _ := strconv.ParseUint(strings.TrimSpace(value), 10, 64) // 0 is no directory
-			ino = metadata.Ino(n)
-		}
-	}
-	return mount, ino, err
 }

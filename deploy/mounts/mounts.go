@@ -16,7 +16,8 @@
 //   - The new mount is put beneath the screen (MOVE_MOUNT_BENEATH, Linux 6.5).
 //   - The screen is lifted when no process has a directory of the dataset open, as its
 //     working directory or as its root. /proc says that of what lies below the screen.
-//     It is looked at twice, because who walks can escape one look. Of the screen itself
+//     It is looked at twice, because who walks can escape one look, and then left alone
+//     for 19 times as long as a look took. Of the screen itself
 //     the kernel knows, if the unmount is a plain one: it fails while somebody is there,
 //     in another mount namespace, too.
 //   - Files that are open, and mappings of them, do no harm, but keep the screen. So if

@@ -4,7 +4,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"strconv"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -21,8 +20,13 @@ const (
 	// maxScreenPause how long at most before it is looked at again.
 	screenPause    = 50 * time.Millisecond
 	maxScreenPause = 10 * time.Second
+	// lookShare is how many times as long as a look nothing is done after it: all looks
+	// of a screen take a twentieth of a processor, however much there is to look at, up
+	// to maxRest.
+	lookShare = 19
+	maxRest   = 2 * time.Minute
 	// screenTries is how often a screen that only files keep in use is left alone:
-	// for 12 s.
+	// for 12 s, or more if looks take long.
 	screenTries = 8
 	// minUnused is how often in a row nobody has to be in a directory.
 	minUnused = 2
@@ -107,11 +111,12 @@ func (s *screen) look(seen int) error {
 	if err := unix.Statx(seen, "", unix.AT_EMPTY_PATH, unix.STATX_INO, &st); err != nil {
 		return err
 	}
-	_, ino, err := descriptor("/proc/self/fdinfo/" + strconv.Itoa(seen))
+	_, ino, err := placeOf(seen)
 	s.dirs = directories{
 		dev:     fmt.Sprintf("%d:%d", st.Dev_major, st.Dev_minor),
 		dataset: metadata.Ino(st.Ino).Dataset(),
-		root:    metadata.Ino(ino),
+		root:    ino,
+		proc:    procfs{},
 	}
 	return err
 }
@@ -142,13 +147,30 @@ func mountID(dir int, path string) (uint64, error) {
 // lift takes the screen away when nobody can notice, and reports whether it did: not
 // if it has gone with the dataset, or if who wants the mount hangs up before.
 func (s *screen) lift(talk int) bool {
+	return lift(s, time.Now, func(pause time.Duration) (more bool) {
+		fds := []unix.PollFd{{Fd: int32(talk), Events: unix.POLLIN}}
+		n, err := unix.Poll(fds, int(pause/time.Millisecond))
+		return n == 0 && err == nil || errors.Is(err, unix.EINTR)
+	})
+}
+
+// lifted is what lift takes away: a screen.
+type lifted interface {
+	there() bool
+	try(force bool) bool
+}
+
+// lift tries until it is done, and waits between the tries, in which almost all is
+// looks, for longer each time, and as long as lookShare wants; wait reports whether to
+// go on.
+func lift(s lifted, now func() time.Time, wait func(time.Duration) (more bool)) bool {
 	pause := screenPause
 	for try := 0; s.there(); try++ {
+		began := now()
 		if s.try(try >= screenTries) {
 			return true
 		}
-		fds := []unix.PollFd{{Fd: int32(talk), Events: unix.POLLIN}}
-		if n, err := unix.Poll(fds, int(pause/time.Millisecond)); n > 0 || err != nil && !errors.Is(err, unix.EINTR) {
+		if !wait(max(pause, min(lookShare*now().Sub(began), maxRest))) {
 			return false
 		}
 		pause = min(2*pause, maxScreenPause)

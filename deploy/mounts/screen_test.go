@@ -6,7 +6,9 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -71,11 +73,11 @@ func screened(t *testing.T, base string, propagation uintptr) error {
 	if got := identity(t, unix.AT_FDCWD, set); got != was || identity(t, int(walker.Fd()), "..") != was {
 		t.Errorf("the directory is %v, before it was %v", got, was)
 	}
-	return lifted(t, s, set, was)
+	return liftedWhenLeft(t, s, set, was)
 }
 
-// lifted lifts a screen, when everybody has left it.
-func lifted(t *testing.T, s *screen, set string, was [3]uint64) error {
+// liftedWhenLeft lifts a screen, when everybody has left it.
+func liftedWhenLeft(t *testing.T, s *screen, set string, was [3]uint64) error {
 	user := exec.Command("unshare", "--mount", "--propagation", "slave", "sleep", "1000")
 	user.Dir = set
 	if err := user.Start(); err != nil {
@@ -119,4 +121,48 @@ func identity(t *testing.T, dir int, path string) [3]uint64 {
 		t.Error(err)
 	}
 	return [3]uint64{uint64(st.Dev_major), uint64(st.Dev_minor), st.Ino}
+}
+
+// slow is a screen that is in use until it was looked at as often as looks say how
+// long that takes.
+type slow struct {
+	clock time.Time
+	looks []time.Duration
+}
+
+func (s *slow) there() bool { return true }
+
+func (s *slow) try(bool) bool {
+	if len(s.looks) == 0 {
+		return true
+	}
+	s.clock, s.looks = s.clock.Add(s.looks[0]), s.looks[1:]
+	return false
+}
+
+// TestScreenRest: looks take no more than a twentieth of a processor, however long they
+// are, but for those that would have to be waited for too long.
+func TestScreenRest(t *testing.T) {
+	s := slow{looks: []time.Duration{0, 50 * time.Millisecond, time.Second, 0, 2 * time.Second, time.Hour}}
+	looks := slices.Clone(s.looks)
+	var pauses []time.Duration
+	done := lift(&s, func() time.Time { return s.clock }, func(pause time.Duration) bool {
+		pauses = append(pauses, pause)
+		s.clock = s.clock.Add(pause)
+		return true
+	})
+	if !done || len(pauses) != len(looks) {
+		t.Fatalf("lifted: %v, after pauses of %v", done, pauses)
+	}
+	least := screenPause
+	for i, pause := range pauses {
+		want := max(least, min(19*looks[i], maxRest))
+		if pause != want {
+			t.Errorf("after a look of %v a pause of %v, want %v", looks[i], pause, want)
+		}
+		least = min(2*least, maxScreenPause)
+	}
+	if lift(&slow{looks: looks}, func() time.Time { return s.clock }, func(time.Duration) bool { return false }) {
+		t.Error("a screen is lifted when nobody wants that any more")
+	}
 }

@@ -1,0 +1,71 @@
+package mounts
+
+import (
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/bivouacfs/bivouac/metadata"
+)
+
+// proc is what is asked of /proc. Each method takes a path there, and does not wait
+// for another filesystem.
+type proc interface {
+	list(dir string) ([]string, error)
+	read(file string) ([]byte, error)
+	link(path string) (string, error)
+	// place is the mount and the inode to which a link of a process leads.
+	place(link string) (mount string, ino metadata.Ino, err error)
+}
+
+// procfs is that of this machine.
+type procfs struct{}
+
+var _ proc = procfs{}
+
+func (procfs) list(dir string) ([]string, error) {
+	f, err := os.Open(dir)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	return f.Readdirnames(-1)
+}
+
+func (procfs) read(file string) ([]byte, error) { return os.ReadFile(file) }
+
+func (procfs) link(path string) (string, error) { return os.Readlink(path) }
+
+func (procfs) place(link string) (mount string, ino metadata.Ino, err error) {
+	fd, err := unix.Open(link, unix.O_PATH|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return "", 0, fmt.Errorf("%s: %w", link, err)
+	}
+	defer unix.Close(fd) // nothing is done with it
+	return placeOf(fd)
+}
+
+// placeOf is the mount and the inode of a descriptor of ours.
+func placeOf(fd int) (mount string, ino metadata.Ino, err error) {
+	b, err := os.ReadFile("/proc/self/fdinfo/" + strconv.Itoa(fd))
+	mount, ino = descriptor(b)
+	return mount, ino, err
+}
+
+// descriptor is the mount and the inode of an open file, as its fdinfo says them; 0 is
+// no inode.
+func descriptor(fdinfo []byte) (mount string, ino metadata.Ino) {
+	for line := range strings.Lines(string(fdinfo)) {
+		switch key, value, _ := strings.Cut(line, ":"); key {
+		case "mnt_id":
+			mount = strings.TrimSpace(value)
+		case "ino":
+			n, _ := strconv.ParseUint(strings.TrimSpace(value), 10, 64) // 0 is no directory
+			ino = metadata.Ino(n)
+		}
+	}
+	return mount, ino
+}
