@@ -223,8 +223,21 @@ func (s *fsys) SetAttr(cancel <-chan struct{}, in *fuse.SetAttrIn, out *fuse.Att
 			return held(err)
 		}
 		fillAttrOut(out, &a, 0)
+		untimely(&out.Attr)
 		return nil
 	})
+}
+
+// untimely makes the time of modification in an answer to SETATTR one that the
+// file does not have. The kernel drops its pages of a file when it hears of a
+// new size or time, but takes the time of this answer, alone of all, and keeps
+// them, although they can be older: another node may have written meanwhile, or
+// the change itself have set the time. What it hears next, which is before
+// anybody reads or is told the time, as it may not keep this, is new to it then.
+func untimely(out *fuse.Attr) {
+	if out.Mode&syscall.S_IFMT == syscall.S_IFREG {
+		out.Mtimensec ^= 1
+	}
 }
 
 // set applies ch; if there is nothing in it, it only asks.

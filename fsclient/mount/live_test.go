@@ -60,6 +60,7 @@ func TestLive(t *testing.T) {
 	}{
 		{"CloseToOpen", testCloseToOpen},
 		{"OpenFileSeesWrites", testOpenFileSeesWrites},
+		{"WritesBeforeAttributes", testWritesBeforeAttributes},
 		{"Append", testAppend},
 		{"AppendHere", testAppendHere},
 		{"AppendMapped", testAppendMapped},

@@ -1,6 +1,7 @@
 package mount_test
 
 import (
+	"bytes"
 	"errors"
 	"os"
 	"syscall"
@@ -71,4 +72,41 @@ func TestPages(t *testing.T) {
 			}
 		}
 	})
+}
+
+// testWritesBeforeAttributes: a change of attributes here, whose answer has the
+// time of what was written there, leaves nobody with the pages of before.
+func testWritesBeforeAttributes(t *testing.T, a, b string) {
+	const size = 5000
+	check(t, os.WriteFile(a+"/f", make([]byte, size), 0o644))
+	f, err := os.OpenFile(b+"/f", os.O_RDWR, 0)
+	check(t, err)
+	defer f.Close()
+	changes := []struct {
+		what string
+		do   func() error
+	}{
+		{"fchmod", func() error { return f.Chmod(0o600) }},
+		{"fchown", func() error { return f.Chown(1234, 4321) }},
+		{"ftruncate to its size", func() error { return f.Truncate(size) }},
+		{"futimens", func() error { return unix.Futimes(int(f.Fd()), []unix.Timeval{{Sec: 5}, {Sec: 1e9}}) }},
+		{"chmod", func() error { return os.Chmod(b+"/f", 0o644) }},
+	}
+	got := make([]byte, size)
+	for i, c := range changes {
+		_, err := f.ReadAt(got, 0) // so that its pages are here
+		check(t, err)
+		want := bytes.Repeat([]byte{byte(i + 1)}, size)
+		check(t, os.WriteFile(a+"/f", want, 0o644))
+		check(t, c.do())
+		if n, err := f.ReadAt(got, 0); err != nil || !bytes.Equal(got[:n], want) {
+			t.Errorf("after %s: %d bytes that begin with %d, %v, want %d with %d", c.what, n, got[0], err, size, i+1)
+		}
+		var here, there syscall.Stat_t
+		check(t, syscall.Fstat(int(f.Fd()), &here))
+		check(t, syscall.Lstat(a+"/f", &there))
+		if here.Mtim != there.Mtim {
+			t.Errorf("after %s: written at %v, there at %v", c.what, here.Mtim, there.Mtim)
+		}
+	}
 }
