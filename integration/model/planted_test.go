@@ -151,3 +151,53 @@ func TestTwin(t *testing.T) {
 		}
 	}
 }
+
+// TestRefusedOpen: an open that was refused has closed what was open in its slot,
+// and nothing else.
+func TestRefusedOpen(t *testing.T) {
+	const script = `
+m0 open h=0 path="a" flags=O_RDWR|O_CREAT mode=0644
+m0 pwrite h=0 off=0 len=10 seed=1
+m0 open h=0 path="b" flags=O_RDWR|O_CREAT mode=0644
+m0 pread h=0 off=0 len=10
+m0 open h=0 path="a" flags=O_RDWR|O_TRUNC mode=0644
+m0 fstat h=0
+`
+	refused := func(effect func(f *FS, o Op)) func(f *FS, o Op) (Result, bool) {
+		opens := 0
+		return func(f *FS, o Op) (Result, bool) {
+			if o.Kind != "open" {
+				return Result{}, false
+			}
+			if opens++; opens == 1 {
+				return Result{}, false
+			}
+			effect(f, o)
+			return failed(syscall.ESTALE), true
+		}
+	}
+	tests := []struct {
+		name   string
+		effect func(f *FS, o Op) // of an open that is refused
+		right  bool
+	}{
+		{"closed", func(f *FS, o Op) { delete(f.handles, o.H) }, true},
+		{"not closed", func(*FS, Op) {}, false},
+		{"made, or truncated", func(f *FS, o Op) {
+			f.open(o)
+			delete(f.handles, o.H)
+		}, false},
+	}
+	ops, err := Parse(script, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			f := Run(newTwin(refused(tt.effect)), ops, Config{Mounts: 1, Known: knownTogether})
+			if (f == nil) != tt.right {
+				t.Errorf("it fails, or not, in error:\n%v", f)
+			}
+		})
+	}
+}

@@ -40,8 +40,8 @@ type Deviation struct {
 	Name, Reason string
 	// Avoid reports that the step must not be run in this state; nil is never.
 	Avoid func(f *FS, o Op) bool
-	// Refused reports that this result is a refusal that changes nothing; nil is
-	// never.
+	// Refused reports that this result is a refusal that changes nothing, but for
+	// what was open in the slot of an open, which is closed; nil is never.
 	Refused func(o Op, got Result) bool
 }
 
@@ -146,6 +146,9 @@ func (r *Runner) do(o Op) string {
 	for _, d := range r.cfg.Known {
 		if d.Refused != nil && d.Refused(o, got) {
 			r.Met[d.Name]++
+			if o.Kind == "open" {
+				delete(r.fs.handles, o.H)
+			}
 			return ""
 		}
 	}
