@@ -12,27 +12,29 @@ import (
 )
 
 // drain has the peer end what is left of the connections that were lost, over
-// a new one on which nothing else is under way. Without it none is used.
-func (l *lane) drain(conn net.Conn) error {
+// a new one, that of d, on which nothing else is under way. Without it none is used.
+func (l *lane) drain(d *dial, conn net.Conn) error {
 	l.mu.Lock()
-	lost := l.lost[:min(len(l.lost), wire.MaxDrained)]
+	lost := slices.Clone(l.lost[:min(len(l.lost), wire.MaxDrained)])
 	l.mu.Unlock()
 	if len(lost) == 0 {
 		return nil
 	}
-	if err := l.askToDrain(conn, lost); err != nil {
+	if err := l.askToDrain(d.ctx, conn, lost); err != nil {
 		_ = conn.Close()
 		return &connectError{syscall.EHOSTDOWN, fmt.Errorf("lost connections to %v are not drained: %w", conn.RemoteAddr(), err)}
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.lost = slices.Delete(l.lost, 0, len(lost)) // others may have been appended
+	if l.dialing == d { // else it was cut, and another attempt may drain the same
+		l.lost = slices.Delete(l.lost, 0, len(lost)) // others may have been appended
+	}
 	return nil
 }
 
-func (l *lane) askToDrain(conn net.Conn, lost []wire.Nonce) error {
+func (l *lane) askToDrain(ctx context.Context, conn net.Conn, lost []wire.Nonce) error {
 	cfg := &l.p.cfg
-	defer context.AfterFunc(l.p.ctx, func() { _ = conn.Close() })()
+	defer context.AfterFunc(ctx, func() { _ = conn.Close() })()
 	_ = conn.SetDeadline(time.Now().Add(cfg.Timeout)) // a dead connection says so when it is read
 	w := newFrameWriter(conn, cfg.FrameTimeout, &l.p.stats.bytesOut)
 	h := wire.Header{Op: wire.OpDrain, Epoch: cfg.Epoch(), Wait: uint32(cfg.Timeout.Milliseconds())}

@@ -28,6 +28,9 @@ var (
 	errUnsent    = errors.New("the connection broke before the request was sent")
 )
 
+// errCutOff is a call of which nothing was sent before its node was given up.
+var errCutOff = &connectError{syscall.EHOSTDOWN, errGivenUp}
+
 // callError is an error of a call: it says which op on which node, and wraps
 // the errno. It is formatted only when somebody looks.
 type callError struct {

@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -21,6 +22,7 @@ type lane struct {
 	id      metadata.NodeID
 	purpose wire.Purpose
 	most    int // connections
+	cuts    atomic.Uint64
 
 	mu       sync.Mutex
 	conns    []*clientConn // guarded by mu
@@ -31,17 +33,20 @@ type lane struct {
 	lost     []wire.Nonce  // guarded by mu: connections to drain before the next call
 }
 
-// dial is an attempt to make a connection, for all who wait for one.
+// dial is an attempt to make a connection, for all who wait for one. Who takes it
+// out of its lane, with the lane's mu, ends it: the attempt itself, or a cut.
 type dial struct {
-	done chan struct{} // closed when over
-	err  error         // set before done
+	ctx    context.Context // ends with a cut
+	cancel context.CancelFunc
+	done   chan struct{} // closed when over
+	err    error         // set before done
 }
 
 // conn returns the least loaded connection. It makes one if there is none, and
 // one more, without waiting for it, if all are in use.
 func (l *lane) conn(ctx context.Context, w *waiter) (*clientConn, error) {
 	for {
-		c, d, err := l.pick()
+		c, d, err := l.pick(w.cuts)
 		if c != nil || err != nil {
 			return c, err
 		}
@@ -59,9 +64,13 @@ func (l *lane) conn(ctx context.Context, w *waiter) (*clientConn, error) {
 }
 
 // pick returns a connection, or an attempt to wait for, or why there is neither.
-func (l *lane) pick() (*clientConn, *dial, error) {
+// A call that began before the last cut has none.
+func (l *lane) pick(cuts uint64) (*clientConn, *dial, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if cuts != l.cuts.Load() {
+		return nil, nil, errCutOff
+	}
 	best := l.best()
 	if best != nil && (len(best.slots) == 0 || len(l.conns) >= l.most) {
 		return best, nil, nil
@@ -100,9 +109,11 @@ func (l *lane) start() bool {
 		return false
 	}
 	d := &dial{done: make(chan struct{})}
+	d.ctx, d.cancel = context.WithCancel(l.p.ctx)
 	l.dialing = d
 	go func() {
 		defer l.p.wg.Done()
+		defer d.cancel()
 		l.dial(d)
 	}()
 	return true
@@ -110,30 +121,38 @@ func (l *lane) start() bool {
 
 // dial makes the connection and then reads its replies.
 func (l *lane) dial(d *dial) {
-	conn, nonce, err := l.p.connect(l.p.ctx, l.id, l.purpose)
+	conn, nonce, err := l.p.connect(d.ctx, l.id, l.purpose)
 	if err == nil {
-		err = l.drain(conn)
+		err = l.drain(d, conn)
 	}
-	var c *clientConn
+	if c := l.dialled(d, conn, nonce, err); c != nil {
+		c.serve()
+	}
+}
+
+// dialled ends d, unless a cut has.
+func (l *lane) dialled(d *dial, conn net.Conn, nonce wire.Nonce, err error) *clientConn {
 	l.mu.Lock()
-	l.dialing = nil
-	if err == nil && l.p.ctx.Err() != nil {
+	defer l.mu.Unlock()
+	cut := l.dialing != d
+	if err == nil && (cut || l.p.ctx.Err() != nil) {
 		_ = conn.Close()
 		err = syscall.ESHUTDOWN
 	}
+	if cut {
+		return nil
+	}
+	l.dialing = nil
+	defer close(d.done)
 	if err != nil {
 		d.err = err
 		l.failed(err)
-	} else {
-		c = newClientConn(l, conn, nonce)
-		l.conns = append(l.conns, c)
-		l.p.stats.conns.Add(1)
+		return nil
 	}
-	l.mu.Unlock()
-	close(d.done)
-	if c != nil {
-		c.serve()
-	}
+	c := newClientConn(l, conn, nonce)
+	l.conns = append(l.conns, c)
+	l.p.stats.conns.Add(1)
+	return c
 }
 
 // failed starts or lengthens the backoff. Called with mu.
@@ -173,9 +192,17 @@ func (l *lane) drop(c *clientConn, err error, answered, underWay bool) {
 	}
 }
 
-// cut breaks all connections.
+// cut breaks all connections, also the one that is being made, and ends the calls
+// that wait for one.
 func (l *lane) cut(why error) {
 	l.mu.Lock()
+	l.cuts.Add(1)
+	if d := l.dialing; d != nil {
+		l.dialing = nil
+		d.err = &connectError{syscall.EHOSTDOWN, why}
+		close(d.done)
+		d.cancel()
+	}
 	conns := append([]*clientConn(nil), l.conns...)
 	l.mu.Unlock()
 	for _, c := range conns {

@@ -158,8 +158,9 @@ func (p *Peers) Stream(ctx context.Context, id metadata.NodeID) (net.Conn, error
 	return conn, nil
 }
 
-// Cut breaks the connections with a node that was given up, so that nobody waits
-// for it as long as his call may take. Calls that come later try as ever.
+// Cut breaks the connections with a node that was given up, and ends the calls
+// that wait for one, so that nobody waits for it as long as his call may take.
+// Calls that come later try as ever.
 func (p *Peers) Cut(id metadata.NodeID) {
 	p.mu.Lock()
 	n := p.nodes[id]
@@ -243,6 +244,7 @@ func (n *peer) do(ctx context.Context, c *Call) error {
 	}
 	l := n.lane(c.Op)
 	w := newWaiter(ctx, n.p.cfg.Timeout, c)
+	w.cuts = l.cuts.Load()
 	for {
 		conn, err := l.conn(ctx, w)
 		if err == nil {
@@ -312,6 +314,7 @@ type waiter struct {
 	call   *Call
 	timer  *time.Timer
 	expiry time.Time
+	cuts   uint64 // of its lane, when it began
 
 	done chan struct{} // one token, so that who answers never waits
 	err  error         // set before done

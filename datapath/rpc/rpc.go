@@ -16,7 +16,9 @@
 // which homes finish what they have begun together: nothing that waits for its
 // end can be in their way. A connection is made
 // when the first call wants it, and closed by the client when it was idle.
-// Calls fail at once, without a try, while a node is in backoff.
+// Calls fail at once, without a try, while a node is in backoff. When a node is
+// given up (Cut) all calls to it end, also those that wait while a connection is
+// dialled, shakes hands or is drained.
 //
 // Where a connection breaks with calls under way, the next one first has the
 // peer end what is left of them (OpDrain): a call that begins after another

@@ -1,0 +1,148 @@
+package rpc
+
+import (
+	"context"
+	"errors"
+	"net"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/bivouacfs/bivouac/datapath/wire"
+	"github.com/bivouacfs/bivouac/metadata"
+)
+
+// endless makes nothing end by itself: not a call, not a dial, not a handshake.
+func endless(cfg *PeersConfig) { cfg.Timeout, cfg.HandshakeTimeout = time.Hour, time.Hour }
+
+// wantCutOff cuts node 3 off and sees to it that its call ends by that, with
+// nothing sent.
+func wantCutOff(t *testing.T, p *Peers, call <-chan error) {
+	t.Helper()
+	p.Cut(3)
+	patience := time.NewTimer(10 * time.Second)
+	defer patience.Stop()
+	select {
+	case err := <-call:
+		wantErrno(t, err, syscall.EHOSTDOWN)
+		var e *callError
+		var c *connectError
+		if !errors.As(err, &e) || !errors.As(e.cause, &c) || c.cause != errGivenUp {
+			t.Errorf("error is %v, want that the node is given up", err)
+		}
+	case <-patience.C:
+		t.Fatal("a call waits on a connection to a node that is given up")
+	}
+	if st := p.Stats(); st.FailFast != 0 || st.Conns != 0 {
+		t.Errorf("stats are %+v, want no connection, and no backoff", st)
+	}
+}
+
+// begin makes a call that ends on err.
+func begin(p *Peers, op wire.Op) <-chan error {
+	err := make(chan error, 1)
+	go func() { err <- p.To(3).Do(context.Background(), &Call{Op: op}) }()
+	return err
+}
+
+// Who waits until lost calls are drained on a node that is given up waits no
+// longer. What is to be drained still is, and calls that come later try as ever.
+func TestCutEndsDrain(t *testing.T) {
+	asked := make(chan struct{})
+	silent := fakeServer(t, wire.PurposeBulk, func(conn net.Conn) {
+		if h := request(t, conn); h.Op != wire.OpDrain {
+			t.Errorf("%v came before the drain", h.Op)
+		}
+		close(asked)
+		_, _ = conn.Read(make([]byte, 1)) // until the client cuts
+	})
+	addr := silent
+	p := startPeers(t, "", func(c *PeersConfig) {
+		endless(c)
+		c.Addrs = func(metadata.NodeID) []string { return []string{addr} }
+	})
+	l := p.To(3).(*peer).bulk
+	l.lost = []wire.Nonce{newNonce()}
+	call := begin(p, wire.OpRead)
+	<-asked
+	wantCutOff(t, p, call)
+	if len(l.lost) != 1 {
+		t.Errorf("%d connections are to be drained, want the one that was", len(l.lost))
+	}
+	p.wg.Wait()
+	_, addr = startServer(t, map[wire.Op]Handler{wire.OpRead: echo}, nil)
+	if err := <-begin(p, wire.OpRead); err != nil {
+		t.Errorf("a call after the cut: %v", err)
+	}
+	if len(l.lost) != 0 {
+		t.Error("nothing was drained")
+	}
+}
+
+// The same while it is dialled, or shakes hands; also where dialling does not heed
+// that it is to end.
+func TestCutEndsDial(t *testing.T) {
+	for what, hang := range map[string]func(ctx context.Context, release <-chan struct{}) (net.Conn, error){
+		"dial": func(ctx context.Context, _ <-chan struct{}) (net.Conn, error) {
+			<-ctx.Done()
+			return nil, ctx.Err()
+		},
+		"deaf dial": func(_ context.Context, release <-chan struct{}) (net.Conn, error) {
+			<-release
+			return nil, syscall.ETIMEDOUT
+		},
+		"handshake": func(_ context.Context, release <-chan struct{}) (net.Conn, error) {
+			a, b := net.Pipe()
+			go func() {
+				<-release
+				_ = b.Close()
+			}()
+			return a, nil
+		},
+	} {
+		t.Run(what, func(t *testing.T) {
+			dialling, release := make(chan struct{}, 9), make(chan struct{})
+			p := startPeers(t, "far", func(c *PeersConfig) {
+				endless(c)
+				c.Dial = func(ctx context.Context, _ string) (net.Conn, error) {
+					dialling <- struct{}{}
+					return hang(ctx, release)
+				}
+			})
+			defer close(release)
+			for range 2 { // who comes after a cut tries as ever
+				call := begin(p, wire.OpLookup)
+				<-dialling
+				wantCutOff(t, p, call)
+			}
+		})
+	}
+}
+
+// Who began before the cut and has sent nothing, because the connection that he was
+// to have was cut, does not look for another one.
+func TestCutEndsWhatIsUnsent(t *testing.T) {
+	_, addr := startServer(t, echoes, nil)
+	p := startPeers(t, addr, nil)
+	if err := <-begin(p, wire.OpLookup); err != nil {
+		t.Fatal(err)
+	}
+	l := p.To(3).(*peer).meta
+	w := newWaiter(context.Background(), time.Hour, &Call{Op: wire.OpLookup})
+	w.cuts = l.cuts.Load()
+	conn, err := l.conn(context.Background(), w)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.Cut(3)
+	if err := conn.do(context.Background(), w); err != errUnsent {
+		t.Errorf("do on a connection that was cut = %v, want %v", err, errUnsent)
+	}
+	if _, err := l.conn(context.Background(), w); err != errCutOff {
+		t.Errorf("another connection: %v, want %v", err, errCutOff)
+	}
+	w.release()
+	if n := p.Stats().Dials; n != 1 {
+		t.Errorf("%d dials, want 1", n)
+	}
+}
