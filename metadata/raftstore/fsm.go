@@ -27,7 +27,7 @@ const (
 	// ESTALE if it is further already: a phase never goes back, and a
 	// dataset that is Sealed or Failed does not change. With the next Turn it gets a
 	// Coordinator, too, as long as it is Staging, from one who knows whether it is Reading;
-	// what is of another turn is ESTALE.
+	// what is of another turn, or names another Coordinator of this one, is ESTALE.
 	KindSetDataset = "dataset-set"
 	// KindClosing says that the job ends.
 	KindClosing = "closing"
@@ -120,6 +120,8 @@ func setDataset(v cluster.View, d cluster.Dataset) (cluster.View, error) {
 	switch {
 	case d.Turn != n.Turn:
 		return v, fmt.Errorf("dataset %s is in turn %d, not %d: %w", was.Name, was.Turn, d.Turn, syscall.ESTALE)
+	case d.Coordinator != n.Coordinator:
+		return v, fmt.Errorf("dataset %s is led by node %d in turn %d, not by %d: %w", was.Name, was.Coordinator, was.Turn, d.Coordinator, syscall.ESTALE)
 	case n == was:
 		return v, nil
 	case was.Phase >= cluster.Sealed || n.Phase < was.Phase:

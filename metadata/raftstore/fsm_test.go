@@ -119,7 +119,8 @@ func TestTooManyDatasets(t *testing.T) {
 }
 
 // TestTurns: a stage-in begins anew, or goes on when files are read, which who goes on has
-// to know; and what is of another turn does not count.
+// to know; a turn has one coordinator; and what is of another turn, or of one who does not
+// lead this one, does not count.
 func TestTurns(t *testing.T) {
 	v := initialView()
 	v.Datasets = []cluster.Dataset{{ID: 1, Name: "x", Coordinator: 1, Phase: cluster.Staging}}
@@ -139,6 +140,8 @@ func TestTurns(t *testing.T) {
 	}{
 		{"another node", cluster.Dataset{Phase: cluster.Staging, Turn: 1, Coordinator: 2}, nil, 1, 2},
 		{"once more, the answer was lost", cluster.Dataset{Phase: cluster.Staging, Turn: 1, Coordinator: 2}, nil, 1, 2},
+		{"a third takes the same turn", cluster.Dataset{Phase: cluster.Staging, Turn: 1, Coordinator: 1}, syscall.ESTALE, 1, 2},
+		{"it says that it is done", cluster.Dataset{Phase: cluster.Publishing, Turn: 1, Coordinator: 1, Digest: "old"}, syscall.ESTALE, 1, 2},
 		{"the first is done", cluster.Dataset{Phase: cluster.Publishing, Coordinator: 1, Digest: "old"}, syscall.ESTALE, 1, 2},
 		{"the first has failed", cluster.Dataset{Phase: cluster.Failed, Coordinator: 1}, syscall.ESTALE, 1, 2},
 		{"a turn is left out", cluster.Dataset{Phase: cluster.Staging, Turn: 3, Coordinator: 1}, syscall.ESTALE, 1, 2},
@@ -146,6 +149,7 @@ func TestTurns(t *testing.T) {
 		{"files are read", cluster.Dataset{Phase: cluster.Staging, Turn: 1, Coordinator: 2, Reading: true}, nil, 1, 2},
 		{"anew, not knowing that", cluster.Dataset{Phase: cluster.Staging, Turn: 2, Coordinator: 1}, syscall.ESTALE, 1, 2},
 		{"on with it", cluster.Dataset{Phase: cluster.Staging, Turn: 2, Coordinator: 1, Reading: true}, nil, 2, 1},
+		{"on with it at the same time", cluster.Dataset{Phase: cluster.Staging, Turn: 2, Coordinator: 2, Reading: true}, syscall.ESTALE, 2, 1},
 		{"the one before is done", cluster.Dataset{Phase: cluster.Publishing, Turn: 1, Coordinator: 2, Digest: "old"}, syscall.ESTALE, 2, 1},
 		{"done", cluster.Dataset{Phase: cluster.Publishing, Turn: 2, Coordinator: 1, Digest: "d"}, nil, 2, 1},
 		{"too late", cluster.Dataset{Phase: cluster.Staging, Turn: 3, Coordinator: 2, Reading: true}, syscall.ESTALE, 2, 1},
