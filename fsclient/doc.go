@@ -36,7 +36,8 @@
 // is filled. Whatever depends on it here waits until it has arrived: reads, attributes,
 // sizes, other ways to write, Flush, Sync, and the end of any lock on this node;
 // and nothing waits longer than half a second. What could not be written is told
-// to those who wrote it, by what they do next. A node that has less than 1 GiB
+// to those who wrote it, by what they do next, and by Sync to each Writer that
+// there was. A node that has less than 1 GiB
 // free is written to as before, so that the write itself is ENOSPC; where others
 // take that in a second, it is told later. All files of a client gather 32 MiB
 // together (WriteMemory); who finds no room there writes through.
@@ -78,6 +79,8 @@
 // Nothing is locked across a remote call but the turns, which a context can
 // interrupt.
 //
+//	File.syncTurn
+//	  tail.mu
 //	tail.turn
 //	  tail.mu
 //	    tails.mu

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"sync"
 	"syscall"
 	"time"
@@ -30,8 +32,11 @@ type File struct {
 	// turn is taken while the home is told a size, so that a truncate is not
 	// undone by an older size. It has room for the one who has it.
 	turn chan struct{}
-	app  appending
-	tail tail
+	// syncTurn is taken while nodes sync what they have, so that nobody believes
+	// durable what another one waits for. It has room for the one who has it.
+	syncTurn chan struct{}
+	app      appending
+	tail     tail
 
 	mu       sync.Mutex
 	attr     metadata.Attr                // under mu: as the home had it last
@@ -78,7 +83,7 @@ func (c *Client) acquire(ino metadata.Ino) *File {
 
 func newFile(c *Client, ino metadata.Ino) *File {
 	return &File{
-		c: c, ino: ino, turn: make(chan struct{}, 1), app: appending{turn: make(chan struct{}, 1)},
+		c: c, ino: ino, turn: make(chan struct{}, 1), syncTurn: make(chan struct{}, 1), app: appending{turn: make(chan struct{}, 1)},
 		tail: newTail(), attr: metadata.Attr{Ino: ino},
 	}
 }
@@ -209,36 +214,53 @@ func (f *File) Flush(ctx context.Context) error {
 	return err
 }
 
-// Sync makes what was written from this node durable, and flushes.
+// Sync makes what was written from this node durable, and flushes. Who wants to
+// hear of what was lost before has a Writer.
 func (f *File) Sync(ctx context.Context) error {
 	if err := f.arrive(ctx); err != nil {
 		return err
 	}
+	if err := f.harden(ctx); err != nil {
+		return fmt.Errorf("sync of inode %v: %w", f.ino, err)
+	}
+	return f.Flush(ctx)
+}
+
+// harden has the nodes make durable what has arrived there.
+func (f *File) harden(ctx context.Context) error {
+	if err := take(ctx, f.syncTurn); err != nil {
+		return err
+	}
+	defer func() { <-f.syncTurn }()
 	f.mu.Lock()
 	touched := f.touched
 	f.touched = nil
 	f.mu.Unlock()
-	nodes := make([]metadata.NodeID, 0, len(touched))
-	for id := range touched {
-		nodes = append(nodes, id)
-	}
-	err := each(ctx, nodes, func(ctx context.Context, id metadata.NodeID) error {
+	err := each(ctx, slices.Collect(maps.Keys(touched)), func(ctx context.Context, id metadata.NodeID) error {
 		d, err := f.c.dataOf(id)
 		if err == nil {
 			err = d.Sync(ctx, f.ino)
 		}
 		return err
 	})
-	if err != nil {
-		f.mu.Lock()
-		for id := range f.touched {
-			touched[id] = struct{}{}
-		}
-		f.touched = touched
-		f.mu.Unlock()
-		return fmt.Errorf("sync of inode %v: %w", f.ino, err)
+	if err == nil {
+		return nil
 	}
-	return f.Flush(ctx)
+	f.mu.Lock()
+	f.touch(slices.Collect(maps.Keys(touched)))
+	f.mu.Unlock()
+	if saidOnce(err) {
+		f.tail.mu.Lock()
+		f.tail.lose(err, nil)
+		f.tail.mu.Unlock()
+	}
+	return err
+}
+
+// saidOnce reports whether err is of a disk that has lost what it had taken, and
+// will not say so again.
+func saidOnce(err error) bool {
+	return errors.Is(err, syscall.EIO) || errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT)
 }
 
 // Close flushes and lets go of the file.

@@ -47,9 +47,7 @@ func (f *File) send(p *parcel) {
 	defer t.mu.Unlock()
 	if err != nil {
 		err = fmt.Errorf("of %d bytes that were written before, %d have arrived: %w", len(p.buf), n, err)
-		for _, w := range p.by {
-			w.fail(err)
-		}
+		t.lose(err, p.by)
 	}
 	t.flying = slices.DeleteFunc(t.flying, func(q *parcel) bool { return q == p })
 	f.c.tails.put(p.buf)

@@ -28,6 +28,8 @@ type tail struct {
 	by     []*Writer // under mu: who wrote it
 	next   int64     // under mu: where a write is in sequence with the last one; atEnd for an append
 	flying []*parcel // under mu: what is on its way, the oldest first
+	losses uint64    // under mu: how often something was lost that was acknowledged
+	lost   error     // under mu: how the last time
 }
 
 const (

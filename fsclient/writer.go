@@ -9,18 +9,25 @@ import (
 // are gathered: they are acknowledged before they have arrived, so that who writes
 // does not wait for one before he can go on with the next. An error
 // of theirs is that of a later call, once, and of no other Writer's that had no
-// part in them. Everybody on this node sees what was written at once.
+// part in them; but Sync tells each Writer that there was of all that was lost
+// since it was made. Everybody on this node sees what was written at once.
 //
 // What is gathered is sent when there is enough, after half a second, and before
 // anything that depends on it: a read, a look at the attributes, a change of the
 // size, another way to write, Flush and Sync.
 type Writer struct {
-	f   *File
-	err error // under f.tail.mu: of what was acknowledged
+	f     *File
+	err   error  // under f.tail.mu: of what was acknowledged
+	knows uint64 // under f.tail.mu: how many losses it was told of, or has as err
 }
 
-// Writer is another way to write to f. It ends with f, after a Flush.
-func (f *File) Writer() *Writer { return &Writer{f: f} }
+// Writer is another way to write to f. It ends with f, after a Flush. Who only
+// reads has one for Sync.
+func (f *File) Writer() *Writer {
+	f.tail.mu.Lock()
+	defer f.tail.mu.Unlock()
+	return &Writer{f: f, knows: f.tail.losses}
+}
 
 // WriteAt writes p at offset off. Without an error all of p is written, or
 // gathered; with one, the first n bytes are. An error of an earlier write is told
@@ -81,10 +88,16 @@ func (w *Writer) Flush(ctx context.Context) error {
 	return errors.Join(w.told(), err)
 }
 
-// Sync makes what was written durable, by all on this node, and flushes.
+// Sync makes what was written durable, by all on this node, and flushes. What of
+// it was lost is told to each Writer once, whoever wrote it, and so is what a
+// disk says once.
 func (w *Writer) Sync(ctx context.Context) error {
 	err := w.f.Sync(ctx)
-	return errors.Join(w.told(), err)
+	lost := w.toldAll()
+	if lost != nil && errors.Is(err, lost) { // now
+		return err
+	}
+	return errors.Join(lost, err)
 }
 
 // Close is Flush for the last time, and closes the file.
@@ -102,9 +115,27 @@ func (w *Writer) told() error {
 	return err
 }
 
-// fail notes an error; w.f.tail.mu is held. The first one is told.
-func (w *Writer) fail(err error) {
-	if w.err == nil {
-		w.err = err
+// toldAll takes the error that has to be told when all must be durable.
+func (w *Writer) toldAll() error {
+	t := &w.f.tail
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	err := w.err
+	if err == nil && w.knows < t.losses {
+		err = t.lost
+	}
+	w.err, w.knows = nil, t.losses
+	return err
+}
+
+// lose notes what was acknowledged and is lost, and was written by by; t.mu is
+// held. Of several errors of a Writer the first one is told.
+func (t *tail) lose(err error, by []*Writer) {
+	t.losses++
+	t.lost = err
+	for _, w := range by {
+		if w.knows++; w.err == nil {
+			w.err = err
+		}
 	}
 }

@@ -25,8 +25,9 @@ type meteredStore struct {
 	full   atomic.Bool
 
 	mu   sync.Mutex
-	fail error         // under mu
-	gate chan struct{} // under mu: writes wait until it is closed; nil is open
+	fail error                       // under mu
+	sync func(context.Context) error // under mu
+	gate chan struct{}               // under mu: writes wait until it is closed; nil is open
 }
 
 func (s *meteredStore) WriteAt(ctx context.Context, ino metadata.Ino, p []byte, off int64) error {

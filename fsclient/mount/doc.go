@@ -79,7 +79,8 @@
 //	a directory of      as any other; names are on all nodes, one     its link count and times lag by
 //	very many entries   that is down takes its own only               0.1 s behind what was done there
 //	fsync               the data is on the disks of the nodes that    metadata survives the death of a
-//	                    have it                                       daemon, not of its machine
+//	                    have it; what was lost of the file is told    daemon, not of its machine
+//	                    once to each descriptor open here then
 //	statfs              the sum over the nodes that are up            a second old
 //	flock, fcntl        of processes on all nodes one has the lock;   see Locks of files
 //	                    who dies has none

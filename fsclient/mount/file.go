@@ -48,9 +48,9 @@ func (s *fsys) openVirtual(ino metadata.Ino, out *fuse.OpenOut) error {
 }
 
 func (s *fsys) opened(f *fsclient.File, flags uint32, out *fuse.OpenOut) {
-	h := &handle{file: f}
+	h := &handle{file: f, syncer: f.Writer()}
 	if flags&syscall.O_ACCMODE != syscall.O_RDONLY {
-		h.writer = f.Writer()
+		h.writer = h.syncer
 	}
 	h.appends = h.writer != nil && flags&syscall.O_APPEND != 0
 	switch {
@@ -279,10 +279,7 @@ func (s *fsys) Fsync(cancel <-chan struct{}, in *fuse.FsyncIn) fuse.Status {
 		if err != nil || h.file == nil {
 			return err
 		}
-		if h.writer == nil {
-			return h.file.Sync(ctx)
-		}
-		return h.writer.Sync(ctx)
+		return h.syncer.Sync(ctx)
 	})
 }
 

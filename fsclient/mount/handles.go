@@ -13,6 +13,7 @@ import (
 type handle struct {
 	file    *fsclient.File
 	writer  *fsclient.Writer // of file; nil if it is only read
+	syncer  *fsclient.Writer // of file: writer, or what learns of losses for who reads
 	appends bool             // of file: it was opened to append
 	direct  bool             // of file: the kernel keeps no pages of it, and asks no attributes before a read
 	backing *backing         // of file, if the kernel may read it by itself

@@ -1,0 +1,160 @@
+package fsclient_test
+
+import (
+	"context"
+	"errors"
+	"syscall"
+	"testing"
+
+	"github.com/bivouacfs/bivouac/fsclient"
+	"github.com/bivouacfs/bivouac/metadata"
+)
+
+// lostWrite has w gather bytes behind its first one, which are lost on node 1.
+func lostWrite(t *testing.T, ms []*meteredStore, f *fsclient.File, w *fsclient.Writer, off int64) {
+	t.Helper()
+	must(t, 10)(w.WriteAt(ctx, pattern(10), off))
+	ms[1].set(syscall.EIO, nil)
+	must(t, 10)(w.WriteAt(ctx, pattern(10), off+10))
+	if _, err := f.ReadAt(ctx, make([]byte, 1), 0); err != nil {
+		t.Fatal(err)
+	}
+	ms[1].set(nil, nil)
+}
+
+// TestSyncOfOthers: what was acknowledged and lost fails one fsync of each
+// descriptor that was open then, whoever wrote it, and nothing else of those who
+// did not.
+func TestSyncOfOthers(t *testing.T) {
+	_, ms, cs := metered(t, 2)
+	f := onNode(t, cs[0], "f", 1)
+	a, b, told, reader := f.Writer(), f.Writer(), f.Writer(), f.Writer()
+	lostWrite(t, ms, f, a, 0)
+	late := f.Writer()
+	for range 2 { // neither tells, nor takes it from Sync
+		if err := b.Flush(ctx); err != nil {
+			t.Errorf("who wrote nothing is told %v by Flush", err)
+		}
+		if _, err := b.WriteAt(ctx, []byte("x"), 5000); err != nil {
+			t.Errorf("who wrote nothing is told %v by a write", err)
+		}
+	}
+	if err := told.Sync(ctx); !errors.Is(err, syscall.EIO) {
+		t.Errorf("a first sync of another is told %v, want EIO", err)
+	}
+	if _, err := a.WriteAt(ctx, []byte("x"), 6000); !errors.Is(err, syscall.EIO) {
+		t.Errorf("who wrote it is told %v, want EIO", err)
+	}
+	for name, w := range map[string]struct {
+		w    *fsclient.Writer
+		want error
+	}{
+		"another that writes":        {b, syscall.EIO},
+		"one that reads":             {reader, syscall.EIO},
+		"one that was told":          {told, nil},
+		"who was told by his write":  {a, nil},
+		"one that was opened later":  {late, nil},
+		"another that has not begun": {f.Writer(), nil},
+	} {
+		if err := w.w.Sync(ctx); !errors.Is(err, w.want) {
+			t.Errorf("%s is told %v, want %v", name, err, w.want)
+		}
+		if err := w.w.Sync(ctx); err != nil {
+			t.Errorf("%s is told again: %v", name, err)
+		}
+	}
+	closed(t, f)
+}
+
+// TestSyncOfSeveralLosses: the losses of others count also for those who have
+// some themselves.
+func TestSyncOfSeveralLosses(t *testing.T) {
+	_, ms, cs := metered(t, 2)
+	f := onNode(t, cs[0], "f", 1)
+	a, b := f.Writer(), f.Writer()
+	lostWrite(t, ms, f, a, 0)
+	lostWrite(t, ms, f, b, 1000)
+	if err := b.Flush(ctx); !errors.Is(err, syscall.EIO) {
+		t.Errorf("its own loss: %v, want EIO", err)
+	}
+	for _, w := range []*fsclient.Writer{a, b} {
+		if err := w.Sync(ctx); !errors.Is(err, syscall.EIO) {
+			t.Errorf("that of the other one: %v, want EIO", err)
+		}
+		if err := errors.Join(w.Sync(ctx), w.Flush(ctx)); err != nil {
+			t.Errorf("and again: %v", err)
+		}
+	}
+	closed(t, f)
+}
+
+// TestSyncThatFailsOnce: what a disk says once fails the syncs of all.
+func TestSyncThatFailsOnce(t *testing.T) {
+	_, ms, cs := metered(t, 2)
+	f := onNode(t, cs[0], "f", 1)
+	a, b := f.Writer(), f.Writer()
+	must(t, 10)(a.WriteAt(ctx, pattern(10), 0))
+	ms[1].onSync(func(context.Context) error { return syscall.EIO })
+	if err := a.Sync(ctx); !errors.Is(err, syscall.EIO) {
+		t.Errorf("the first one is told %v, want EIO", err)
+	}
+	ms[1].onSync(nil)
+	if err := b.Sync(ctx); !errors.Is(err, syscall.EIO) {
+		t.Errorf("the other one is told %v, want EIO", err)
+	}
+	if err := errors.Join(a.Sync(ctx), b.Sync(ctx)); err != nil {
+		t.Errorf("and again: %v", err)
+	}
+	closed(t, f)
+}
+
+// TestSyncBesideAnother: a sync does not return before what another one has sent
+// to the disks is there, and does it itself if that one was interrupted.
+func TestSyncBesideAnother(t *testing.T) {
+	_, ms, cs := metered(t, 2)
+	f := onNode(t, cs[0], "f", 1)
+	a, b := f.Writer(), f.Writer()
+	must(t, 10)(a.WriteAt(ctx, pattern(10), 0))
+	begun := make(chan struct{})
+	ms[1].onSync(func(ctx context.Context) error {
+		close(begun)
+		<-ctx.Done()
+		return syscall.EINTR
+	})
+	short, interrupt := context.WithCancel(ctx)
+	first := make(chan error, 1)
+	go func() { first <- a.Sync(short) }()
+	<-begun
+	synced := 0
+	ms[1].onSync(func(context.Context) error { synced++; return nil })
+	canceled, cancel := context.WithCancel(ctx)
+	cancel()
+	if err := b.Sync(canceled); !errors.Is(err, syscall.EINTR) {
+		t.Errorf("while another one waits for the disk: %v, want EINTR", err)
+	}
+	interrupt()
+	if err := <-first; !errors.Is(err, syscall.EINTR) {
+		t.Errorf("one that was interrupted: %v, want EINTR", err)
+	}
+	if err := b.Sync(ctx); err != nil || synced != 1 {
+		t.Errorf("%d syncs, %v, want 1", synced, err)
+	}
+	closed(t, f)
+}
+
+// onSync has fn answer for the disk; nil is the disk.
+func (s *meteredStore) onSync(fn func(context.Context) error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.sync = fn
+}
+
+func (s *meteredStore) Sync(ctx context.Context, ino metadata.Ino) error {
+	s.mu.Lock()
+	fn := s.sync
+	s.mu.Unlock()
+	if fn != nil {
+		return fn(ctx)
+	}
+	return s.Store.Sync(ctx, ino)
+}
