@@ -53,7 +53,7 @@ func TestManyCallersOnBrittleConnections(t *testing.T) {
 	var good atomic.Int64
 	var wg sync.WaitGroup
 	for i := range 8 {
-		wg.Go(func() { good.Add(hammer(t, p, rand.New(rand.NewPCG(seed, uint64(i))))) })
+		wg.Go(func() { good.Add(hammer(t, p, rand.New(rand.NewPCG(seed, uint64(i))), 300)) })
 	}
 	wg.Wait()
 	t.Logf("%d calls succeeded, %+v", good.Load(), p.Stats())
@@ -66,9 +66,9 @@ func TestManyCallersOnBrittleConnections(t *testing.T) {
 	eventually(t, "no goroutine left", func() bool { return runtime.NumGoroutine() <= before+1 }) // Serve's own may linger
 }
 
-// hammer makes calls and checks what comes back; it returns how many succeeded.
-func hammer(t *testing.T, p *Peers, r *rand.Rand) (good int64) {
-	for i := range 300 {
+// hammer makes n calls and checks what comes back; it returns how many succeeded.
+func hammer(t *testing.T, p *Peers, r *rand.Rand, n int) (good int64) {
+	for i := range n {
 		body := fmt.Appendf(nil, "%d %d", r.Uint64(), i)
 		data := bytes.Repeat(body, r.IntN(4000))
 		call := Call{Op: wire.OpWrite, Body: body, Data: [][]byte{data}, Into: make([]byte, len(data))}

@@ -13,9 +13,9 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// clientConn is one connection on which many calls are under way. One
-// goroutine, serve, reads the replies and alone ends calls; callers write their
-// requests themselves.
+// clientConn is one connection on which many calls are under way. Callers write
+// their requests themselves. Who has the reading, one at a time, reads replies and
+// alone ends calls: the goroutine of serve, or a caller (answers.go).
 type clientConn struct {
 	l     *lane
 	conn  net.Conn
@@ -25,15 +25,20 @@ type clientConn struct {
 	slots chan struct{} // a token for each call under way, also those given up
 	gone  chan struct{} // closed when the connection has ended
 
-	newest   metadata.Epoch // serve's own
-	answered bool           // serve's own
-	rest     int            // serve's own: answers that do not go into pipes
+	newest   metadata.Epoch // held by the reading
+	answered bool           // held by the reading
+	rest     int            // held by the reading: answers that do not go into pipes
+	own      ownAnswer      // held by the reading
+	left     leftBehind     // held by the reading
+	baton    chan struct{}  // hands the reading to serve; one token, so that who has it never waits
 
 	mu      sync.Mutex
 	pending map[uint32]*waiter // guarded by mu: by tag; nil if the caller gave up
 	tag     uint32             // guarded by mu: the last one
 	dead    error              // guarded by mu: why no call can begin
 	silent  time.Time          // guarded by mu: since when an answer is due
+	free    bool               // guarded by mu: nobody has the reading
+	crowd   int                // guarded by mu: answers that serve reads before it leaves the reading
 }
 
 // The read buffer of a connection: small where bodies are large, because what
@@ -54,7 +59,7 @@ func newClientConn(l *lane, conn net.Conn, nonce wire.Nonce) *clientConn {
 	if l.purpose == wire.PurposeBulk {
 		size = bulkReadBuffer
 	}
-	return &clientConn{
+	c := &clientConn{
 		l:       l,
 		conn:    conn,
 		nonce:   nonce,
@@ -62,8 +67,12 @@ func newClientConn(l *lane, conn net.Conn, nonce wire.Nonce) *clientConn {
 		w:       newFrameWriter(conn, cfg.FrameTimeout, &l.p.stats.bytesOut),
 		slots:   make(chan struct{}, cfg.MaxInFlight),
 		gone:    make(chan struct{}),
+		baton:   make(chan struct{}, 1),
 		pending: make(map[uint32]*waiter),
 	}
+	c.r.stalled = c.stalled
+	c.free = c.watchable()
+	return c
 }
 
 // do makes the call of w. errUnsent means that nothing of it has left.
@@ -79,7 +88,12 @@ func (c *clientConn) do(ctx context.Context, w *waiter) error {
 	if err != nil {
 		return err
 	}
-	if w.soon() {
+	switch {
+	case w.reads:
+		if ended, err := c.readOwn(ctx, w, tag); ended {
+			return err
+		}
+	case w.soon():
 		return w.err
 	}
 	select {
@@ -107,8 +121,8 @@ func (c *clientConn) waitFor(ctx context.Context, w *waiter, room chan<- struct{
 	}
 }
 
-// register gives w a tag. From now on serve ends it. It holds the turn, so that
-// no tag is known that is not about to be sent.
+// register gives w a tag. From now on who has the reading ends it, and that may be
+// w's caller. It holds the turn, so that no tag is known that is not about to be sent.
 func (c *clientConn) register(w *waiter) (uint32, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -121,6 +135,9 @@ func (c *clientConn) register(w *waiter) (uint32, error) {
 	}
 	if len(c.pending) == 0 {
 		c.silent = time.Now()
+		c.offer(w)
+	} else {
+		c.crowd = loneAnswers
 	}
 	c.pending[c.tag] = w
 	return c.tag, nil
@@ -137,6 +154,13 @@ func (c *clientConn) request(ctx context.Context, w *waiter) (uint32, error) {
 			return 0, err
 		}
 	}
+	if c.ended() {
+		c.watch()
+		c.w.unlock()
+		<-c.slots
+		<-c.gone
+		return 0, errUnsent
+	}
 	tag, err := c.register(w)
 	if err != nil {
 		c.w.unlock()
@@ -151,6 +175,9 @@ func (c *clientConn) request(ctx context.Context, w *waiter) (uint32, error) {
 	}
 	// Part of the frame may be out: nothing can follow it.
 	c.cut(fmt.Errorf("write: %w", err))
+	if w.reads {
+		c.handOver(w)
+	}
 	<-w.done
 	if ctx.Err() != nil {
 		return 0, ctxErrno(ctx)
@@ -226,9 +253,11 @@ func (c *clientConn) cut(err error) {
 	}
 	c.mu.Unlock()
 	_ = c.conn.Close()
+	c.watch()
 }
 
-// serve reads replies until the connection ends, then ends all its calls.
+// serve reads replies, where no caller does, until the connection ends; then it
+// ends all calls.
 func (c *clientConn) serve() {
 	err := c.readReplies()
 	c.cut(err)
@@ -252,7 +281,12 @@ func (c *clientConn) serve() {
 }
 
 func (c *clientConn) readReplies() error {
-	for {
+	for rests := c.watchable(); ; rests = c.rests() {
+		if rests {
+			if err := c.pause(); err != nil {
+				return err
+			}
+		}
 		var h wire.Header
 		err := c.r.next(&h)
 		if err == errIdle {

@@ -25,6 +25,9 @@ type frameReader struct {
 	frame time.Duration
 	until time.Time // the deadline that is set
 	bytes *atomic.Int64
+	// stalled, if set, is asked when a deadline is over within a frame after its
+	// header, and reports whether it has set another one.
+	stalled func() bool
 }
 
 func newFrameReader(conn net.Conn, size int, idle, frame time.Duration, bytes *atomic.Int64) frameReader {
@@ -71,6 +74,35 @@ func (r *frameReader) next(h *wire.Header) error {
 	return nil
 }
 
+// soon reads a header that comes within d. errIdle means that not all of it has;
+// then next may be called. It sets no deadline for the rest of the frame.
+func (r *frameReader) soon(h *wire.Header, d time.Duration) error {
+	if r.br.Buffered() < wire.HeaderSize {
+		r.arm(d)
+	}
+	b, err := r.br.Peek(wire.HeaderSize)
+	switch {
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		r.until = time.Time{}
+		return errIdle
+	case err != nil && r.br.Buffered() == 0:
+		return err
+	case err != nil:
+		return broken(err)
+	}
+	if err := h.Parse(b); err != nil {
+		return err
+	}
+	_, _ = r.br.Discard(wire.HeaderSize) // it was peeked
+	r.bytes.Add(int64(wire.HeaderSize) + int64(h.Body) + int64(h.Data))
+	return nil
+}
+
+// goOn reports whether what ended with err within a frame is to be gone on with.
+func (r *frameReader) goOn(err error) bool {
+	return r.stalled != nil && errors.Is(err, os.ErrDeadlineExceeded) && r.stalled()
+}
+
 // expect sets the frame's deadline if n bytes are not here yet.
 func (r *frameReader) expect(n int) {
 	if r.br.Buffered() < n {
@@ -79,8 +111,13 @@ func (r *frameReader) expect(n int) {
 }
 
 func (r *frameReader) full(p []byte) error {
-	_, err := io.ReadFull(r.br, p)
-	return broken(err)
+	for {
+		n, err := io.ReadFull(r.br, p)
+		if err == nil || !r.goOn(err) {
+			return broken(err)
+		}
+		p = p[n:]
+	}
 }
 
 // body reads all of p, the body of the frame.

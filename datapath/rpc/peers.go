@@ -321,6 +321,8 @@ type waiter struct {
 	// receiving is set while the answer is being read into call. Guarded by
 	// the connection's mu.
 	receiving bool
+	// reads is set while its caller has the connection's reading. Its own.
+	reads bool
 }
 
 var waiters = sync.Pool{New: func() any {
@@ -362,7 +364,7 @@ func (w *waiter) soon() bool {
 
 func (w *waiter) release() {
 	w.timer.Stop()
-	w.call, w.err, w.receiving = nil, nil, false
+	w.call, w.err, w.receiving, w.reads = nil, nil, false, false
 	waiters.Put(w)
 }
 

@@ -53,7 +53,7 @@ func (c *clientConn) splice(to *datapath.Pipe, n int) (done int, full bool, err 
 			return done, true, nil
 		}
 	}
-	rerr := c.w.raw.Read(func(fd uintptr) bool {
+	move := func(fd uintptr) bool {
 		for done < n {
 			k, serr := unix.Splice(int(fd), nil, to.W, nil, n-done, unix.SPLICE_F_NONBLOCK|unix.SPLICE_F_MOVE)
 			switch {
@@ -72,7 +72,11 @@ func (c *clientConn) splice(to *datapath.Pipe, n int) (done int, full bool, err 
 			}
 		}
 		return true
-	})
+	}
+	rerr := c.w.raw.Read(move)
+	for rerr != nil && err == nil && c.r.goOn(rerr) {
+		rerr = c.w.raw.Read(move)
+	}
 	if err == nil {
 		err = rerr
 	}

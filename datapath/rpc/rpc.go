@@ -20,6 +20,12 @@
 // given up (Cut) all calls to it end, also those that wait while a connection is
 // dialled, shakes hands or is drained.
 //
+// A call that is alone on its connection reads its own answer; where there are
+// others a goroutine of the connection does. An unused connection is read by nobody
+// for 10 ms, and then by that goroutine, which sees it end; a call that comes later
+// than 1 ms looks for itself. A call in between can be lost with a connection that
+// the peer has closed, as any that meets the end of one.
+//
 // Where a connection breaks with calls under way, the next one first has the
 // peer end what is left of them (OpDrain): a call that begins after another
 // was lost runs after it, if that has run at all. Otherwise a write that is
