@@ -4,7 +4,9 @@ import (
 	"context"
 	"encoding/binary"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"sync/atomic"
@@ -148,12 +150,14 @@ func (in *intake) stillLeads() bool {
 	return err == nil
 }
 
-// giveWay ends an intake that another has begun anew, or goes on with: of files that
-// are read, what this node has done stays.
+// giveWay ends an intake that another has begun anew, or goes on with. It may notice that
+// late, and this node may have begun to read a part of what the other leads, to be its
+// heir, or to have the dataset: all that is in the same directory, and stays. What the
+// scan has read the other has counted.
 func (in *intake) giveWay() error {
-	var err error
-	if !in.ds.Reading {
-		err = os.RemoveAll(in.d.stageDir(in.ds.ID))
+	err := os.Remove(in.d.countFile(in.ds.ID))
+	if errors.Is(err, fs.ErrNotExist) { // nothing was scanned
+		err = nil
 	}
 	in.d.stage.unlead(in.ds.ID)
 	in.d.nudge()

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"os"
 	"path/filepath"
 	"sync"
 	"sync/atomic"
@@ -138,4 +139,90 @@ func TestScanTakenOver(t *testing.T) {
 	Eventually(t, "node 3 is back", func() bool { return len(c.Nodes[0].View().Map.Up()) == 4 })
 	die()
 	came(t, c, m, size, read)
+}
+
+// stuckFS is a source of which the first read hangs until it is freed.
+type stuckFS struct {
+	source.FS
+	began *atomic.Bool
+	waits chan struct{} // closed when it hangs
+	freed chan struct{}
+}
+
+func (s stuckFS) Open(path string) (source.File, error) {
+	f, err := s.FS.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	return stuckFile{f, s}, nil
+}
+
+type stuckFile struct {
+	source.File
+	s stuckFS
+}
+
+func (f stuckFile) ReadAt(p []byte, off int64) (int, error) {
+	if !f.s.began.Swap(true) {
+		close(f.s.waits)
+		<-f.s.freed
+	}
+	return f.File.ReadAt(p, off)
+}
+
+// TestScannerIsStuck: the source hangs for the node that scans. Another has begun the
+// stage-in anew, and the first one reads a part of it, when it notices: what it has of
+// that stays.
+func TestScannerIsStuck(t *testing.T) {
+	p := &led{&pass{m: files(200, 60_000)}, plainTar}
+	for range 4 {
+		p.gates = append(p.gates, p.gate())
+	}
+	stuck := stuckFS{p.gates[leads], new(atomic.Bool), make(chan struct{}), make(chan struct{})}
+	free := sync.OnceFunc(func() { close(stuck.freed) })
+	p.Cluster = Start(t, Config{SourceOf: func(i int) source.FS {
+		if i == leads {
+			return stuck
+		}
+		return p.gates[i]
+	}})
+	t.Cleanup(p.open)
+	t.Cleanup(free)
+	src := filepath.Join(t.TempDir(), "set.tar")
+	writeTar(t, src, p.m)
+	info, err := os.Stat(src)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.size = info.Size()
+	if _, err := daemon.NewCtl(p.Nodes[leads].Job.CtlSocket()).StageIn(context.Background(), daemon.DatasetSpec{Source: src, Name: "set"}); err != nil {
+		t.Fatal(err)
+	}
+	<-stuck.waits
+	p.Cut(leads)
+	Eventually(t, "another leads, and files are read", func() bool {
+		ds := p.Nodes[0].View().Datasets
+		return len(ds) == 1 && ds[0].Coordinator == 0 && ds[0].Reading && shares(p.Nodes[2]) > 0
+	})
+	p.Mend(leads)
+	Eventually(t, "the node is back", func() bool { return len(p.Nodes[0].View().Map.Up()) == 4 })
+	p.Cut(2) // whose part goes to the one that is stuck
+	dir := filepath.Join(p.Nodes[leads].Job.Dirs.Store[0], "stage", "1")
+	Eventually(t, "it reads a part", func() bool {
+		found, err := filepath.Glob(filepath.Join(dir, "records-2.try-*"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(found) == 1
+	})
+	count := filepath.Join(dir, "scanned")
+	if _, err := os.Stat(count); err != nil {
+		t.Fatal(err)
+	}
+	free()
+	Eventually(t, "its scan has given way", func() bool {
+		_, err := os.Stat(count)
+		return os.IsNotExist(err)
+	})
+	p.came(t, p.size+slack, others(2)...)
 }
