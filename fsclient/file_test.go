@@ -296,6 +296,56 @@ func TestAppendsAreToldBesideOthers(t *testing.T) {
 	closed(t, fs[1])
 }
 
+// deafHome is a home that hears of closes only when its gate is open.
+type deafHome struct {
+	*clienttest.Home
+	told atomic.Int64 // calls that have come
+	gate chan struct{}
+}
+
+func (h *deafHome) Closed(ctx context.Context, by metadata.Holder, files []metadata.Opened) error {
+	h.told.Add(1)
+	<-h.gate
+	return h.Home.Closed(ctx, by, files)
+}
+
+// TestClosesAreToldBesideOthers: a home that hangs does not keep others from hearing of
+// closes, and is not called once more meanwhile. Then it hears of all.
+func TestClosesAreToldBesideOthers(t *testing.T) {
+	j := newJob(t, 3)
+	deaf := &deafHome{Home: j.homes[1], gate: make(chan struct{})}
+	cure := sync.OnceFunc(func() { close(deaf.gate) })
+	t.Cleanup(cure)
+	j.meta[1] = deaf
+	c := j.clients[0]
+	dirs := []metadata.Ino{dirOn(t, c, 1), dirOn(t, c, 2)}
+	closeOne := func(home int, name string) metadata.Ino {
+		t.Helper()
+		f, _, err := c.CreateOpen(ctx, dirs[home-1], name, metadata.New{Mode: syscall.S_IFREG | 0o644})
+		if err != nil {
+			t.Fatal(err)
+		}
+		closed(t, f)
+		return f.Ino()
+	}
+	free := func(home int, ino metadata.Ino) func() bool {
+		return func() bool { return !j.homes[home].Files.Held(ino) }
+	}
+	late := []metadata.Ino{closeOne(1, "a")}
+	eventually(t, "the one home is told", func() bool { return deaf.told.Load() > 0 })
+	for _, name := range []string{"b", "c"} {
+		late = append(late, closeOne(1, name))
+		eventually(t, "the other one knows of "+name, free(2, closeOne(2, name)))
+	}
+	if n := deaf.told.Load(); n != 1 {
+		t.Errorf("a home that has not answered was called %d times", n)
+	}
+	cure()
+	for _, ino := range late {
+		eventually(t, "the one home knows", free(1, ino))
+	}
+}
+
 // TestTimesOfWriter: a time that is set after a write is the last word.
 func TestTimesOfWriter(t *testing.T) {
 	j := newJob(t, 2)

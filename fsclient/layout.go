@@ -94,7 +94,7 @@ func (c *Client) setLayout(ctx context.Context, ino metadata.Ino, ch metadata.Ch
 	if c.files.get(ino) != nil {
 		return fmt.Errorf("inode %v: layout of an open file: set it before, or that of the directory: %w", ino, syscall.EBUSY)
 	}
-	c.tellClosed(ctx, func(id metadata.NodeID) bool { return id == ino.Home() })
+	c.tellClosed(ctx, ino.Home())
 	_, err := c.Setattr(ctx, ino, ch)
 	return err
 }

@@ -8,6 +8,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/bivouacfs/bivouac/datapath/rpc"
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/metadata/cluster"
 )
@@ -78,38 +79,48 @@ func (c *Client) release(f *File) {
 	}
 	c.locks.closed(f.ino)
 	if f.ino.Home() == c.cfg.Self {
-		c.tellClosed(c.ctx, func(id metadata.NodeID) bool { return id == c.cfg.Self })
+		c.tellClosed(c.ctx, c.cfg.Self)
 	}
 	if c.files.pending() {
 		nudge(c.kick)
 	}
 }
 
-// closing tells the homes what was closed, until the client is closed.
+// closing tells the homes what was closed, until the client is closed. Each is told by
+// itself, by one call at a time: one that hangs keeps nobody else waiting.
 func (c *Client) closing() {
 	c.linger(c.kick, closesWait, c.files.pending, func() time.Duration {
-		if !c.tellClosed(c.ctx, func(metadata.NodeID) bool { return true }) {
-			return againAfter
+		for home, files := range c.files.takeAllClosed() {
+			c.wg.Go(func() {
+				if !c.tellOf(c.ctx, home, files) {
+					rpc.Pause(c.ctx, againAfter)
+				}
+				c.files.toldOnce(home)
+				nudge(c.kick) // of what was closed meanwhile
+			})
 		}
 		return closesWait
 	})
 }
 
-// tellClosed tells the homes that are wanted; false if one could not be told.
-// One that is given up knows by that.
-func (c *Client) tellClosed(ctx context.Context, want func(metadata.NodeID) bool) (all bool) {
-	all = true
-	for home, files := range c.files.takeClosed(want) {
-		err := c.tellHome(ctx, home, files)
-		n, _ := c.cfg.View().Map.Node(home)
-		if err == nil || n.State == cluster.Down {
-			continue
-		}
-		c.cfg.Log.WithError(err).Debug("a home was not told what is closed")
-		c.files.untold(files)
-		all = false
+// tellClosed tells a home what was closed.
+func (c *Client) tellClosed(ctx context.Context, home metadata.NodeID) {
+	if files := c.files.takeClosed(home); len(files) > 0 {
+		c.tellOf(ctx, home, files)
 	}
-	return all
+}
+
+// tellOf tells a home of closes; false if it could not be told. One that is given up
+// knows by that.
+func (c *Client) tellOf(ctx context.Context, home metadata.NodeID, files []metadata.Opened) bool {
+	err := c.tellHome(ctx, home, files)
+	n, _ := c.cfg.View().Map.Node(home)
+	if err == nil || n.State == cluster.Down {
+		return true
+	}
+	c.cfg.Log.WithError(err).Debug("a home was not told what is closed")
+	c.files.untold(files)
+	return false
 }
 
 func (c *Client) tellHome(ctx context.Context, home metadata.NodeID, files []metadata.Opened) error {

@@ -10,17 +10,22 @@ import (
 // have not been told about that.
 type fileTable struct {
 	mu       sync.Mutex
-	ticket   metadata.Ticket                  // under mu: the last one
-	seq      uint64                           // under mu: of the last append
-	open     map[metadata.Ino]*File           // under mu
-	closed   map[metadata.Ino]metadata.Opened // under mu: not open any more, but for their homes
-	creating map[metadata.Ticket]struct{}     // under mu: creates that are not answered yet
-	settle   map[*File]struct{}               // under mu: files whose home has to hear of appends
+	ticket   metadata.Ticket              // under mu: the last one
+	seq      uint64                       // under mu: of the last append
+	open     map[metadata.Ino]*File       // under mu
+	closed   map[metadata.NodeID]closes   // under mu: not open any more, but for their homes
+	telling  map[metadata.NodeID]struct{} // under mu: homes that are being told what is closed
+	creating map[metadata.Ticket]struct{} // under mu: creates that are not answered yet
+	settle   map[*File]struct{}           // under mu: files whose home has to hear of appends
 }
+
+// closes is files of one home that were closed.
+type closes map[metadata.Ino]metadata.Opened
 
 func (t *fileTable) init() {
 	t.open = make(map[metadata.Ino]*File)
-	t.closed = make(map[metadata.Ino]metadata.Opened)
+	t.closed = make(map[metadata.NodeID]closes)
+	t.telling = make(map[metadata.NodeID]struct{})
 	t.creating = make(map[metadata.Ticket]struct{})
 	t.settle = make(map[*File]struct{})
 }
@@ -36,14 +41,15 @@ func (t *fileTable) acquire(c *Client, ino metadata.Ino) *File {
 func (t *fileTable) ref(c *Client, ino metadata.Ino, ticket metadata.Ticket) *File {
 	f := t.open[ino]
 	if f == nil {
+		was := t.closed[ino.Home()]
 		f = newFile(c, ino)
-		f.ticket = max(ticket, t.closed[ino].Ticket)
-		f.unsure = t.closed[ino].Unsure
+		f.ticket = max(ticket, was[ino].Ticket)
+		f.unsure = was[ino].Unsure
 		if f.ticket == 0 {
 			t.ticket++
 			f.ticket = t.ticket
 		}
-		delete(t.closed, ino)
+		delete(was, ino)
 		t.open[ino] = f
 	}
 	f.refs++
@@ -109,7 +115,7 @@ func (t *fileTable) release(f *File, unsure bool) (last bool) {
 	}
 	delete(t.open, f.ino)
 	delete(t.settle, f)
-	t.closed[f.ino] = metadata.Opened{Ino: f.ino, Ticket: f.ticket, Unsure: unsure || f.unsure}
+	t.close(metadata.Opened{Ino: f.ino, Ticket: f.ticket, Unsure: unsure || f.unsure})
 	return true
 }
 
@@ -123,20 +129,59 @@ func (t *fileTable) floor() metadata.Ticket {
 	return floor
 }
 
-// takeClosed takes out the closes that can be told to their homes: of all
-// homes, or of one.
-func (t *fileTable) takeClosed(want func(metadata.NodeID) bool) map[metadata.NodeID][]metadata.Opened {
+// close keeps a close for its home; t.mu is held.
+func (t *fileTable) close(o metadata.Opened) {
+	home := o.Ino.Home()
+	if t.closed[home] == nil {
+		t.closed[home] = make(closes)
+	}
+	t.closed[home][o.Ino] = o
+}
+
+// takeClosed takes out the closes that can be told to a home.
+func (t *fileTable) takeClosed(home metadata.NodeID) []metadata.Opened {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	return t.takeClosedLocked(home)
+}
+
+func (t *fileTable) takeClosedLocked(home metadata.NodeID) (files []metadata.Opened) {
 	floor := t.floor()
+	of := t.closed[home]
+	for ino, o := range of {
+		if o.Ticket < floor {
+			files = append(files, o)
+			delete(of, ino)
+		}
+	}
+	if len(of) == 0 {
+		delete(t.closed, home)
+	}
+	return files
+}
+
+// takeAllClosed is takeClosed of all homes, but for those of which it was done before,
+// until toldOnce.
+func (t *fileTable) takeAllClosed() map[metadata.NodeID][]metadata.Opened {
+	t.mu.Lock()
+	defer t.mu.Unlock()
 	homes := make(map[metadata.NodeID][]metadata.Opened)
-	for ino, o := range t.closed {
-		if home := ino.Home(); o.Ticket < floor && want(home) {
-			homes[home] = append(homes[home], o)
-			delete(t.closed, ino)
+	for home := range t.closed {
+		if _, told := t.telling[home]; told {
+			continue
+		}
+		if files := t.takeClosedLocked(home); len(files) > 0 {
+			t.telling[home] = struct{}{}
+			homes[home] = files
 		}
 	}
 	return homes
+}
+
+func (t *fileTable) toldOnce(home metadata.NodeID) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	delete(t.telling, home)
 }
 
 // untold puts closes back that could not be told.
@@ -144,20 +189,26 @@ func (t *fileTable) untold(files []metadata.Opened) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for _, o := range files {
-		f, again := t.open[o.Ino], t.closed[o.Ino]
+		f, again := t.open[o.Ino], t.closed[o.Ino.Home()][o.Ino]
 		switch {
 		case f != nil: // its own close will do
 			f.unsure = f.unsure || o.Unsure
 		case again.Ticket < o.Ticket:
-			t.closed[o.Ino] = o
+			t.close(o)
 		}
 	}
 }
 
+// pending reports whether a home that is not being told has to hear of closes.
 func (t *fileTable) pending() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return len(t.closed) > 0
+	for home, of := range t.closed {
+		if _, told := t.telling[home]; !told && len(of) > 0 {
+			return true
+		}
+	}
+	return false
 }
 
 func (t *fileTable) unsettled() bool {
