@@ -30,7 +30,7 @@ func (c *covers) view(ds cluster.Dataset, sum manifest.Summary) *mount.Cover {
 		return nil
 	}
 	log.WithFields(logrus.Fields{"files": sum.Files, "here": v.here, "took": time.Since(began).Round(time.Millisecond)}).
-		Info("a kernel view is made; it is shown when no process is in a directory of the dataset")
+		Info("a kernel view is made; it is shown when no process is in a directory of the dataset but to rest")
 	c.mu.Lock()
 	c.seen[ds.ID].showing = h
 	c.mu.Unlock()

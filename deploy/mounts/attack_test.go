@@ -143,7 +143,7 @@ func viewOf(ino metadata.Ino, stores ...string) (int, error) {
 	if err = errors.Join(err, w.End()); err != nil {
 		return -1, err
 	}
-	size, err := writeImage(image, &tree)
+	size, _, err := writeImage(image, &tree)
 	if err = errors.Join(err, image.Truncate(size)); err != nil {
 		return -1, err
 	}

@@ -174,6 +174,11 @@ func (c Cover) Help() error {
 	talk := os.NewFile(talkFD, "talk")
 	defer talk.Close()
 	s, err := c.make()
+	if err == nil {
+		if deep := hearDeep(talk); s != nil {
+			s.dirs.deep = deep
+		}
+	}
 	return show(talk, s, err)
 }
 

@@ -1,10 +1,13 @@
 package mounts
 
 import (
+	"bytes"
 	"errors"
 	"io/fs"
 	"path/filepath"
 	"slices"
+	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -16,8 +19,41 @@ type directories struct {
 	dev     string // of the filesystem, major:minor
 	dataset metadata.DatasetID
 	root    metadata.Ino // what the kernel calls the root, where that is not its inode
+	deep    bool         // the dataset may have directories deeper than MaxRing
 	proc    proc
-	last    string // the process that had one open when they were looked for last
+	now     func() time.Time
+	last    string          // the process that had one open when they were looked for last
+	stays   map[string]stay // of processes, by number and start, when they were looked for last
+}
+
+// MaxRing is how many levels below the dataset's directory who walks from there (GNU
+// find, du) never needs "..": he keeps so many of the directories above him open. Who
+// walks deeper goes back to where he began by "..", and if something was mounted upon
+// that since, he finds another directory and ends with ENOENT.
+const MaxRing = 4
+
+// restTime is how long a process has to have the same working directory to rest.
+const restTime = 10 * time.Second
+
+// use is what processes do in the directories.
+type use int
+
+const (
+	unused use = iota // nobody is there
+	rested            // who is there only rests; see the package comment
+	busy              // somebody may walk there
+)
+
+// place is a directory of a mount.
+type place struct {
+	mount string
+	ino   metadata.Ino
+}
+
+// stay is how long a process is where it is.
+type stay struct {
+	at    place
+	since time.Time
 }
 
 // have reports whether an inode of the filesystem is one of them.
@@ -25,32 +61,40 @@ func (d *directories) have(ino metadata.Ino) bool {
 	return ino == d.root || ino.Sealed() && ino.Dataset() == d.dataset && ino.Part() == metadata.DirPart
 }
 
-// used reports whether a process of this machine has one of them open, as its
-// working directory or as its root. What was open and is on its way through a socket
+// isRoot reports whether one of them is the dataset's own.
+func (d *directories) isRoot(ino metadata.Ino) bool {
+	return ino == d.root || ino == metadata.SealedIno(d.dataset, metadata.DirPart, 0)
+}
+
+// look is what the processes of this machine do there: who has a directory open, as his
+// working directory or as his root. What was open and is on its way through a socket
 // is not seen. No filesystem is asked for anything but /proc, and that for no more than
 // it takes: first where each process is, which is little, then what it has open, and
-// nothing more once a user is found. That one is looked at first the next time.
-func (d *directories) used() (bool, error) {
+// nothing more once somebody is found to be busy. He is looked at first the next time.
+// stop is asked now and then; it says that somebody is.
+func (d *directories) look(stop func() bool) (use, error) {
 	all, err := d.processes()
 	if err != nil {
-		return false, err
+		return busy, err
 	}
 	ids, err := d.mounts(all)
 	if err != nil {
-		return false, err
+		return busy, err
 	}
-	for _, uses := range []func(string, map[string]bool) (bool, error){d.worksIn, d.openIn} {
-		for _, p := range all {
-			used, err := uses(p, ids)
-			if used {
-				d.last = p
-			}
-			if used || err != nil && !elsewhere(err) {
-				return used, err
-			}
+	u, err := d.workIn(all, ids)
+	if err != nil || u == busy {
+		return busy, err
+	}
+	for _, p := range all {
+		used, err := d.openIn(p, ids)
+		if used {
+			d.last = p
+		}
+		if used || stop() || err != nil && !elsewhere(err) {
+			return busy, err
 		}
 	}
-	return false, nil
+	return u, nil
 }
 
 // processes is the directories of all in /proc, the last user's before the others.
@@ -101,23 +145,80 @@ func (d *directories) mounts(procs []string) (map[string]bool, error) {
 	return ids, nil
 }
 
-// worksIn looks at where a process is.
-func (d *directories) worksIn(p string, ids map[string]bool) (bool, error) {
-	for _, link := range []string{"/cwd", "/root"} {
-		id, ino, err := d.proc.place(p + link)
-		if err != nil || ids[id] && d.have(ino) {
-			return err == nil, err
+// workIn looks at where processes are. Those rest that are where one of them has been
+// since restTime: who was started by it is there as well.
+func (d *directories) workIn(procs []string, ids map[string]bool) (use, error) {
+	stays, now := make(map[string]stay), d.now()
+	rest := make(map[place]bool)
+	for _, p := range procs {
+		at, jailed, err := d.worksIn(p, ids)
+		if jailed || err != nil && !elsewhere(err) {
+			return busy, err
+		}
+		if at == (place{}) {
+			continue
+		}
+		id, s, err := d.stay(p, stay{at, now})
+		if err != nil && !elsewhere(err) {
+			return busy, err
+		}
+		if err == nil {
+			stays[id] = s
 		}
 	}
-	return false, nil
+	d.stays = stays
+	for _, s := range stays {
+		if now.Sub(s.since) >= restTime && !(d.deep && d.isRoot(s.at.ino)) {
+			rest[s.at] = true
+		}
+	}
+	u := unused
+	for _, s := range stays {
+		if u = rested; !rest[s.at] {
+			return busy, nil
+		}
+	}
+	return u, nil
 }
 
+// worksIn is the directory in which a process works, if it is one of them, and whether
+// its root is one.
+func (d *directories) worksIn(p string, ids map[string]bool) (at place, jailed bool, err error) {
+	if at, err = d.proc.place(p + "/cwd"); err != nil {
+		return place{}, false, err
+	}
+	root, err := d.proc.place(p + "/root")
+	if !ids[at.mount] || !d.have(at.ino) {
+		at = place{}
+	}
+	return at, err == nil && ids[root.mount] && d.have(root.ino), err
+}
+
+// stay is where a process was, and since when, if it is there still.
+func (d *directories) stay(p string, now stay) (id string, s stay, err error) {
+	b, err := d.proc.read(p + "/stat")
+	if err != nil {
+		return "", now, err
+	}
+	_, rest, _ := strings.Cut(string(b[max(bytes.LastIndexByte(b, ')'), 0):]), " ")
+	if f := strings.Fields(rest); len(f) > startField {
+		id = p + " " + f[startField]
+	}
+	if was, ok := d.stays[id]; ok && was.at == now.at {
+		now.since = was.since
+	}
+	return id, now, nil
+}
+
+// startField is where /proc/PID/stat has when the process began, behind its name.
+const startField = 22 - 3
+
 // maxLooks is how often the descriptors of a process are looked at that become others
-// meanwhile, before it is taken for one that uses a directory.
+// meanwhile. Who walks a tree has one of a directory at all times, though not the same,
+// and does not escape that often; who opens files all the time would never be done.
 const maxLooks = 20
 
-// openIn looks at the descriptors of a process. Who walks a tree has one of a
-// directory at all times, but not the same.
+// openIn reports whether a process has a directory open.
 func (d *directories) openIn(p string, ids map[string]bool) (bool, error) {
 	dir := p + "/fdinfo"
 	for range maxLooks {
@@ -130,7 +231,7 @@ func (d *directories) openIn(p string, ids map[string]bool) (bool, error) {
 			if err != nil && !elsewhere(err) {
 				return false, err
 			}
-			if id, ino := descriptor(b); ids[id] && d.have(ino) {
+			if at := descriptor(b); ids[at.mount] && d.have(at.ino) {
 				return true, nil
 			}
 		}
@@ -138,5 +239,5 @@ func (d *directories) openIn(p string, ids map[string]bool) (bool, error) {
 			return false, err
 		}
 	}
-	return true, nil
+	return false, nil
 }

@@ -5,7 +5,9 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"sync"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -19,7 +21,7 @@ func usedIn(t *testing.T, dir string) *directories {
 	if err := unix.Statx(unix.AT_FDCWD, dir, 0, unix.STATX_INO, &st); err != nil {
 		t.Fatal(err)
 	}
-	return &directories{dev: fmt.Sprintf("%d:%d", st.Dev_major, st.Dev_minor), root: metadata.Ino(st.Ino), proc: procfs{}}
+	return &directories{dev: fmt.Sprintf("%d:%d", st.Dev_major, st.Dev_minor), root: metadata.Ino(st.Ino), proc: procfs{}, now: time.Now}
 }
 
 // TestUsed: a directory is in use by who has it open and by who works in it, and a
@@ -30,28 +32,103 @@ func TestUsed(t *testing.T) {
 	}
 	dir := t.TempDir()
 	d := usedIn(t, dir)
-	wantUsed(t, d, "nobody's directory", false)
+	wantUse(t, d, "nobody's directory", unused)
 	f, err := os.Create(filepath.Join(dir, "file"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer f.Close()
-	wantUsed(t, d, "that of an open file", false)
+	wantUse(t, d, "that of an open file", unused)
 	open, err := os.Open(dir)
 	if err != nil {
 		t.Fatal(err)
 	}
-	wantUsed(t, d, "an open directory", true)
+	wantUse(t, d, "an open directory", busy)
 	_ = open.Close() // read only
+	leave := worker(t, dir)
+	wantUse(t, d, "a working directory", busy)
+	leave()
+	wantUse(t, d, "what was left", unused)
+}
+
+// worker is a process that works in a directory until it leaves.
+func worker(t *testing.T, dir string) (leave func()) {
+	t.Helper()
 	user := exec.Command("sleep", "1000")
 	user.Dir = dir
 	if err := user.Start(); err != nil {
 		t.Fatal(err)
 	}
-	wantUsed(t, d, "a working directory", true)
-	_ = user.Process.Kill()
-	_ = user.Wait() // it was killed
-	wantUsed(t, d, "what was left", false)
+	leave = sync.OnceFunc(func() {
+		_ = user.Process.Kill()
+		_ = user.Wait() // it was killed
+	})
+	t.Cleanup(leave)
+	return leave
+}
+
+// TestUsedRested: who has been in a directory for long rests, and so does whom he starts
+// there; not who has come meanwhile, and nobody who has a directory open. In
+// the dataset's own directory nobody rests if what is below is deep.
+func TestUsedRested(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root, to look at other processes")
+	}
+	dir := t.TempDir()
+	d := usedIn(t, dir)
+	at := time.Now()
+	d.now = func() time.Time { return at }
+	leave := worker(t, dir)
+	wantUse(t, d, "who has just come", busy)
+	at = at.Add(restTime - 1)
+	wantUse(t, d, "who has come a little before", busy)
+	at = at.Add(1)
+	wantUse(t, d, "who has come long before", rested)
+	worker(t, dir)
+	wantUse(t, d, "who was started there", rested)
+	d.deep = true
+	wantUse(t, d, "who may walk deep and back", busy)
+	d.deep = false
+	open, err := os.Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	wantUse(t, d, "who has it open besides", busy)
+	_ = open.Close() // read only
+	leave()
+	wantUse(t, d, "who is left and came late", busy)
+	at = at.Add(restTime)
+	wantUse(t, d, "who is left", rested)
+}
+
+// TestUsedReader: who opens and closes files all the time, in many threads, uses no
+// directory.
+func TestUsedReader(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root, to look at other processes")
+	}
+	dir := t.TempDir()
+	d := usedIn(t, dir)
+	d.proc = restless{}
+	wantUse(t, d, "a reader", unused)
+	open, err := os.Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer open.Close()
+	wantUse(t, d, "who has a directory open besides", busy)
+}
+
+// restless is a /proc in which every process has other descriptors whenever it is looked
+// at.
+type restless struct{ procfs }
+
+func (r restless) list(dir string) ([]string, error) {
+	names, err := r.procfs.list(dir)
+	if filepath.Base(dir) == "fdinfo" {
+		names = append(names, fmt.Sprint(1<<20+time.Now().UnixNano()))
+	}
+	return names, err
 }
 
 // counted is a /proc that counts what is asked of it.
@@ -83,22 +160,17 @@ func TestUsedLittle(t *testing.T) {
 		t.Helper()
 		c := counted{lists: make(map[string]int), reads: make(map[string]int)}
 		d.proc = c
-		wantUsed(t, d, what, true)
+		wantUse(t, d, what, busy)
 		if n := c.lists["proc"]; n != 1 {
 			t.Errorf("%s: /proc is listed %d times, want once", what, n)
 		}
 		return c
 	}
-	user := exec.Command("sleep", "1000")
-	user.Dir = dir
-	if err := user.Start(); err != nil {
-		t.Fatal(err)
-	}
+	leave := worker(t, dir)
 	if c := look("a working directory"); c.lists["fdinfo"] != 0 || c.reads["fdinfo"] != 0 {
 		t.Errorf("descriptors are looked at: %v, %v", c.lists, c.reads)
 	}
-	_ = user.Process.Kill()
-	_ = user.Wait() // it was killed
+	leave()
 	open, err := os.Open(dir)
 	if err != nil {
 		t.Fatal(err)
@@ -110,10 +182,10 @@ func TestUsedLittle(t *testing.T) {
 	}
 }
 
-func wantUsed(t *testing.T, d *directories, what string, want bool) {
+func wantUse(t *testing.T, d *directories, what string, want use) {
 	t.Helper()
-	if used, err := d.used(); err != nil || used != want {
-		t.Errorf("%s: used %v, %v, want %v", what, used, err, want)
+	if u, err := d.look(func() bool { return false }); err != nil || u != want {
+		t.Errorf("%s: use %v, %v, want %v", what, u, err, want)
 	}
 }
 

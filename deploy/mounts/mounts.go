@@ -15,7 +15,8 @@
 //     ".." leads from one to the other. From then on nobody new gets below the screen.
 //   - The new mount is put beneath the screen (MOVE_MOUNT_BENEATH, Linux 6.5).
 //   - The screen is lifted when no process has a directory of the dataset open, as its
-//     working directory or as its root. /proc says that of what lies below the screen.
+//     working directory or as its root, but for those that rest (below). /proc says that
+//     of what lies below the screen.
 //     It is looked at twice, because who walks can escape one look, and then left alone
 //     for 19 times as long as a look took. Of the screen itself
 //     the kernel knows, if the unmount is a plain one: it fails while somebody is there,
@@ -23,12 +24,30 @@
 //   - Files that are open, and mappings of them, do no harm, but keep the screen. So if
 //     nothing else does for 12 s, the screen is detached: those files stay open.
 //
+// Who rests: a script that did cd into the dataset, and all that it runs, would keep the
+// new mount away for ever. What is mounted upon his directory does him no harm: "."
+// and what is below, also by "..", is what it was, only slower, and ".." of the dataset's
+// directory, and his path, are too. So who has no directory open rests in his working
+// directory if it has been the same for 10 s, and so does who was started by one that
+// rests and is there as well: who walks by chdir is soon elsewhere. There are two limits:
+//
+//   - From the dataset's own directory nobody may walk down so far that he comes back to it
+//     by "..", which then leads to the new mount. GNU find and du have the four
+//     directories above them open. So in that of a dataset with more levels (MaxRing)
+//     nobody rests.
+//   - Who rests in the screen itself would have no path any more if it were detached. So
+//     it stays then, and a copy of the new mount is put upon it.
+//
 // What remains: who enters a directory within the microseconds between the last look and
-// that detach, and then goes up above the dataset by "..", is disturbed; opens of the
+// that detach or copy, and then goes up above the dataset, or to its directory, by "..",
+// is disturbed; opens of the
 // dataset's own directory are watched for. Who compares what a path was before and
 // after (os.fwalk of Python does for the root of its walk) can meet the change whatever
-// is done. A directory that is only in a message of a socket, or that only a thread with
-// descriptors or a directory of its own has, is not seen. Before Linux 6.5 a cover, which
+// is done; and so does who rests, walks by chdir without a directory open, and compares.
+// A directory that is only in a message of a socket, or that only a thread with
+// descriptors or a directory of its own has, is not seen; nor is one that is among
+// descriptors which others open and close all the time, if it escapes 20 readings of
+// the list. Before Linux 6.5 a cover, which
 // comes a moment after the dataset, is put over its directory as that is.
 //
 // A helper ends when its talk does, and with it the wait; the screen stays then and does

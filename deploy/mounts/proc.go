@@ -18,7 +18,7 @@ type proc interface {
 	read(file string) ([]byte, error)
 	link(path string) (string, error)
 	// place is the mount and the inode to which a link of a process leads.
-	place(link string) (mount string, ino metadata.Ino, err error)
+	place(link string) (place, error)
 }
 
 // procfs is that of this machine.
@@ -39,33 +39,31 @@ func (procfs) read(file string) ([]byte, error) { return os.ReadFile(file) }
 
 func (procfs) link(path string) (string, error) { return os.Readlink(path) }
 
-func (procfs) place(link string) (mount string, ino metadata.Ino, err error) {
+func (procfs) place(link string) (place, error) {
 	fd, err := unix.Open(link, unix.O_PATH|unix.O_CLOEXEC, 0)
 	if err != nil {
-		return "", 0, fmt.Errorf("%s: %w", link, err)
+		return place{}, fmt.Errorf("%s: %w", link, err)
 	}
 	defer unix.Close(fd) // nothing is done with it
 	return placeOf(fd)
 }
 
-// placeOf is the mount and the inode of a descriptor of ours.
-func placeOf(fd int) (mount string, ino metadata.Ino, err error) {
+// placeOf is where a descriptor of ours is.
+func placeOf(fd int) (place, error) {
 	b, err := os.ReadFile("/proc/self/fdinfo/" + strconv.Itoa(fd))
-	mount, ino = descriptor(b)
-	return mount, ino, err
+	return descriptor(b), err
 }
 
-// descriptor is the mount and the inode of an open file, as its fdinfo says them; 0 is
-// no inode.
-func descriptor(fdinfo []byte) (mount string, ino metadata.Ino) {
+// descriptor is where an open file is, as its fdinfo says; 0 is no inode.
+func descriptor(fdinfo []byte) (at place) {
 	for line := range strings.Lines(string(fdinfo)) {
 		switch key, value, _ := strings.Cut(line, ":"); key {
 		case "mnt_id":
-			mount = strings.TrimSpace(value)
+			at.mount = strings.TrimSpace(value)
 		case "ino":
 			n, _ := strconv.ParseUint(strings.TrimSpace(value), 10, 64) // 0 is no directory
-			ino = metadata.Ino(n)
+			at.ino = metadata.Ino(n)
 		}
 	}
-	return mount, ino
+	return at
 }

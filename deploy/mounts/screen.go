@@ -25,10 +25,10 @@ const (
 	// to maxRest.
 	lookShare = 19
 	maxRest   = 2 * time.Minute
-	// screenTries is how often a screen that only files keep in use is left alone:
-	// for 12 s, or more if looks take long.
-	screenTries = 8
-	// minUnused is how often in a row nobody has to be in a directory.
+	// screenTime is how long a screen is left alone that is in use by files and who
+	// rests.
+	screenTime = 12 * time.Second
+	// minUnused is how often in a row nobody has to be busy in a directory.
 	minUnused = 2
 )
 
@@ -41,7 +41,9 @@ type screen struct {
 	name string // of the dataset in it
 	id   uint64 // of the mount that is the screen
 	dirs directories
-	// unused counts how often in a row nobody was in a directory. Who walks may
+	// hidden is a descriptor of what lies beneath the screen; -1 before.
+	hidden int
+	// unused counts how often in a row nobody was busy in a directory. Who walks may
 	// escape one look, and nobody new gets below the screen.
 	unused int
 }
@@ -58,7 +60,7 @@ func (c *Cover) screen() (*screen, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &screen{data: data, name: c.Name}, nil
+	return &screen{data: data, name: c.Name, hidden: -1, dirs: directories{deep: true, proc: procfs{}, now: time.Now}}, nil
 }
 
 // hide puts a mount at the directory, with the screen over it.
@@ -74,6 +76,9 @@ func (s *screen) hide(m int) error {
 	if !s.there() {
 		return fmt.Errorf("the dataset has gone: %w", unix.ESTALE)
 	}
+	if s.hidden, err = unix.FcntlInt(uintptr(m), unix.F_DUPFD_CLOEXEC, 0); err != nil {
+		return err
+	}
 	return unix.MoveMount(m, "", seen, "", unix.MOVE_MOUNT_F_EMPTY_PATH|unix.MOVE_MOUNT_T_EMPTY_PATH|moveBeneath)
 }
 
@@ -84,40 +89,41 @@ func (s *screen) put() error {
 		return err
 	}
 	defer unix.Close(seen)
-	if err := s.look(seen); err != nil {
+	if err := s.note(seen); err != nil {
 		return err
 	}
-	m, err := unix.OpenTree(seen, "", unix.AT_EMPTY_PATH|unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC)
-	if err != nil {
-		return err
-	}
-	defer unix.Close(m)
-	// It would be in one peer group with what it lies upon, and what is mounted
-	// on one of them then be on both.
-	if err := unix.MountSetattr(m, "", unix.AT_EMPTY_PATH, &unix.MountAttr{Propagation: unix.MS_PRIVATE}); err != nil {
-		return err
-	}
-	if err := unix.MoveMount(m, "", seen, "", unix.MOVE_MOUNT_F_EMPTY_PATH|unix.MOVE_MOUNT_T_EMPTY_PATH); err != nil {
-		return err
-	}
-	s.id, err = mountID(m, "")
+	s.id, err = putCopy(seen, seen)
 	return err
 }
 
-// look takes note of which directories must not be in use. It may wait for an
+// putCopy puts a copy of a mount upon another, and returns its number.
+func putCopy(of, upon int) (id uint64, err error) {
+	m, err := unix.OpenTree(of, "", unix.AT_EMPTY_PATH|unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC)
+	if err != nil {
+		return 0, err
+	}
+	defer unix.Close(m)
+	// It would be in one peer group with what it is a copy of, and what is mounted
+	// on one of them then be on both.
+	if err := unix.MountSetattr(m, "", unix.AT_EMPTY_PATH, &unix.MountAttr{Propagation: unix.MS_PRIVATE}); err != nil {
+		return 0, err
+	}
+	if err := unix.MoveMount(m, "", upon, "", unix.MOVE_MOUNT_F_EMPTY_PATH|unix.MOVE_MOUNT_T_EMPTY_PATH); err != nil {
+		return 0, err
+	}
+	return mountID(m, "")
+}
+
+// note takes note of which directories must not be in use. It may wait for an
 // answer of the daemon's.
-func (s *screen) look(seen int) error {
+func (s *screen) note(seen int) error {
 	var st unix.Statx_t
 	if err := unix.Statx(seen, "", unix.AT_EMPTY_PATH, unix.STATX_INO, &st); err != nil {
 		return err
 	}
-	_, ino, err := placeOf(seen)
-	s.dirs = directories{
-		dev:     fmt.Sprintf("%d:%d", st.Dev_major, st.Dev_minor),
-		dataset: metadata.Ino(st.Ino).Dataset(),
-		root:    ino,
-		proc:    procfs{},
-	}
+	at, err := placeOf(seen)
+	s.dirs.dev, s.dirs.root = fmt.Sprintf("%d:%d", st.Dev_major, st.Dev_minor), at.ino
+	s.dirs.dataset = metadata.Ino(st.Ino).Dataset()
 	return err
 }
 
@@ -129,7 +135,12 @@ func (s *screen) open() (int, error) {
 	})
 }
 
-func (s *screen) close() { _ = unix.Close(s.data) } // nothing was done with it
+func (s *screen) close() {
+	_ = unix.Close(s.data) // nothing was done with it
+	if s.hidden >= 0 {
+		_ = unix.Close(s.hidden) // the mount stays
+	}
+}
 
 // there reports whether the screen is what is seen.
 func (s *screen) there() bool {
@@ -164,10 +175,10 @@ type lifted interface {
 // looks, for longer each time, and as long as lookShare wants; wait reports whether to
 // go on.
 func lift(s lifted, now func() time.Time, wait func(time.Duration) (more bool)) bool {
-	pause := screenPause
-	for try := 0; s.there(); try++ {
+	pause, first := screenPause, now()
+	for s.there() {
 		began := now()
-		if s.try(try >= screenTries) {
+		if s.try(began.Sub(first) >= screenTime) {
 			return true
 		}
 		if !wait(max(pause, min(lookShare*now().Sub(began), maxRest))) {
@@ -178,12 +189,12 @@ func lift(s lifted, now func() time.Time, wait func(time.Duration) (more bool)) 
 	return false
 }
 
-// try takes the screen away if no process is in a directory of the dataset. The
+// try takes the screen away if no process is busy in a directory of the dataset. The
 // kernel sees to it that nobody has entered the screen itself, to read a file
-// either; with force that may be, and the screen goes with the last of these files.
+// either; with force that may be.
 func (s *screen) try(force bool) bool {
 	if s.unused < minUnused {
-		if s.used() {
+		if s.look(watch{-1}) == busy {
 			s.unused = 0
 		} else {
 			s.unused++
@@ -192,31 +203,58 @@ func (s *screen) try(force bool) bool {
 	if s.unused < minUnused {
 		return false
 	}
-	at := fmt.Sprintf("/proc/self/fd/%d/%s", s.data, s.name)
-	err := unix.Unmount(at, unix.UMOUNT_NOFOLLOW)
+	err := unix.Unmount(s.path(), unix.UMOUNT_NOFOLLOW)
 	if !force || !errors.Is(err, unix.EBUSY) {
 		return err == nil
 	}
-	w, err := watchDir(at)
+	return s.force()
+}
+
+// force is try when somebody has entered the screen. If those have only files open, it
+// is detached, and goes with the last of these files. Who rests in it would have no
+// path any more then; so it stays, below a copy of what lies beneath it.
+func (s *screen) force() bool {
+	w, err := watchDir(s.path())
 	if err != nil {
 		return false
 	}
 	defer w.close()
+	most := unused
 	for range minUnused {
-		if s.used() {
-			return false
-		}
+		most = max(most, s.look(w))
 	}
-	return !w.opened() && unix.Unmount(at, unix.UMOUNT_NOFOLLOW|unix.MNT_DETACH) == nil
+	if most == busy || w.opened() {
+		return false
+	}
+	if most == unused {
+		return unix.Unmount(s.path(), unix.UMOUNT_NOFOLLOW|unix.MNT_DETACH) == nil
+	}
+	seen, err := s.open()
+	if err != nil {
+		return false
+	}
+	defer unix.Close(seen)
+	if id, err := mountID(seen, ""); err != nil || id != s.id {
+		return false
+	}
+	_, err = putCopy(s.hidden, seen)
+	return err == nil
 }
 
-// used reports whether a process is in a directory of the dataset, or may be.
-func (s *screen) used() bool {
-	used, err := s.dirs.used()
-	return used || err != nil
+// path is where the screen is.
+func (s *screen) path() string { return fmt.Sprintf("/proc/self/fd/%d/%s", s.data, s.name) }
+
+// look is what processes do, or may do, in the directories of the dataset.
+func (s *screen) look(w watch) use {
+	u, err := s.dirs.look(w.opened)
+	if err != nil {
+		return busy
+	}
+	return u
 }
 
-// watch tells of what is opened of a directory: itself, and what is in it.
+// watch tells of what is opened of a directory: itself, and what is in it. It has to be
+// asked now and then, since the kernel does not remember more than so much.
 type watch struct{ fd int }
 
 func watchDir(dir string) (watch, error) {
@@ -234,6 +272,9 @@ func (w watch) close() { _ = unix.Close(w.fd) } // nothing was done with it
 
 // opened reports whether a directory was opened, or more than can be told.
 func (w watch) opened() bool {
+	if w.fd < 0 {
+		return false // nothing is watched
+	}
 	b := make([]byte, 64<<10)
 	for {
 		n, err := unix.Read(w.fd, b)

@@ -21,10 +21,28 @@ const (
 )
 
 // Talk is two ends of a socket between who wants a cover or a view and the helper,
-// whose is far. By it comes the tree of a view, and then what AwaitPlaced and
+// whose is far. By it comes the tree of a view, or of a cover that it is deep, and then what AwaitPlaced and
 // AwaitShown wait for. The helper shows nothing any more once near does not write.
 func Talk() (near *net.UnixConn, far *os.File, err error) {
 	return socketpair(unix.SOCK_STREAM, "talk")
+}
+
+// TellDeep says of a dataset that is to have a cover whether it is deep: whether it has
+// directories more than MaxRing levels below its own. The helper waits for that.
+func TellDeep(to net.Conn, deep bool) error {
+	b := []byte{0}
+	if deep {
+		b[0] = 1
+	}
+	_, err := to.Write(b)
+	return err
+}
+
+// hearDeep is what TellDeep says. Who says nothing wants no cover any more.
+func hearDeep(talk *os.File) bool {
+	var b [1]byte
+	n, err := talk.Read(b[:])
+	return err != nil || n != 1 || b[0] != 0
 }
 
 // AwaitPlaced waits until the mount is in its place, where nobody sees it yet; an

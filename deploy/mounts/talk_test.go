@@ -28,3 +28,20 @@ func TestAwait(t *testing.T) {
 		t.Errorf("something else than that it is shown: %v, want EIO", err)
 	}
 }
+
+// TestDeep: what is said of a dataset is heard, and who says nothing is not waited for.
+func TestDeep(t *testing.T) {
+	for _, want := range []bool{false, true} {
+		near, far, err := Talk()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer far.Close()
+		if err := TellDeep(near, want); err != nil || hearDeep(far) != want {
+			t.Errorf("deep %v is heard as something else: %v", want, err)
+		}
+		if err := near.Close(); err != nil || !hearDeep(far) {
+			t.Errorf("a talk that has ended: not deep, %v", err)
+		}
+	}
+}

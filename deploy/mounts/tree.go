@@ -179,28 +179,30 @@ func text(b []byte) (s string, rest []byte, ok bool) {
 	return string(b[1:n]), b[n:], true
 }
 
-// writeImage writes the image of the tree that r says to f, and returns its size.
-func writeImage(f io.WriterAt, r io.Reader) (int64, error) {
+// writeImage writes the image of the tree that r says to f, and returns its size, and
+// whether it has directories deeper than MaxRing.
+func writeImage(f io.WriterAt, r io.Reader) (size int64, deep bool, err error) {
 	var t treeReader
 	dirs, root, err := t.begin(r)
 	if err != nil {
-		return 0, err
+		return 0, false, err
 	}
 	w, err := erofs.New(f, int64(dirs), nodeOf(&root))
 	if err != nil {
-		return 0, err
+		return 0, false, err
 	}
 	im := image{w: w, linked: make(map[metadata.Ino]erofs.NodeID)}
 	for {
 		n, more, err := t.next()
 		if err != nil {
-			return 0, err
+			return 0, false, err
 		}
 		if !more {
-			return w.Finish()
+			size, err := w.Finish()
+			return size, w.Deeper(MaxRing), err
 		}
 		if err := im.add(&n); err != nil {
-			return 0, fmt.Errorf("tree of a view: %.300q in directory %d: %w", n.Name, n.Dir, err)
+			return 0, false, fmt.Errorf("tree of a view: %.300q in directory %d: %w", n.Name, n.Dir, err)
 		}
 	}
 }

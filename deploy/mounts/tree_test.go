@@ -64,11 +64,11 @@ func TestTree(t *testing.T) {
 	if _, more, err := r.next(); more || err != nil {
 		t.Errorf("behind the end: %v, %v", more, err)
 	}
-	if size, err := writeImage(nowhere{}, bytes.NewReader(b)); err != nil || size%4096 != 0 {
+	if size, _, err := writeImage(nowhere{}, bytes.NewReader(b)); err != nil || size%4096 != 0 {
 		t.Errorf("writeImage = %d, %v", size, err)
 	}
 	for cut := range len(b) {
-		if _, err := writeImage(nowhere{}, bytes.NewReader(b[:cut])); !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) {
+		if _, _, err := writeImage(nowhere{}, bytes.NewReader(b[:cut])); !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) {
 			t.Fatalf("a tree that is cut at %d: %v, want EOF", cut, err)
 		}
 	}
@@ -106,12 +106,26 @@ func TestTreeRefuses(t *testing.T) {
 		"a directory too many":        {1, []Named{{Name: "a", Attr: dir}}},
 		"a target of a file":          {1, []Named{{Name: "a", Attr: file, Target: "/etc"}}},
 	} {
-		if _, err := writeImage(nowhere{}, bytes.NewReader(treeOf(t, c.dirs, c.names))); err == nil {
+		if _, _, err := writeImage(nowhere{}, bytes.NewReader(treeOf(t, c.dirs, c.names))); err == nil {
 			t.Errorf("%s is taken", what)
 		}
 	}
-	if _, err := writeImage(nowhere{}, strings.NewReader("BIVVIEW\x02....")); !errors.Is(err, syscall.EBADMSG) {
+	if _, _, err := writeImage(nowhere{}, strings.NewReader("BIVVIEW\x02....")); !errors.Is(err, syscall.EBADMSG) {
 		t.Errorf("another version: %v, want EBADMSG", err)
+	}
+}
+
+// TestTreeDeep: a tree is deep if who walks it may have to go back up to where he began.
+func TestTreeDeep(t *testing.T) {
+	for levels := range uint32(MaxRing + 3) {
+		var names []Named
+		for n := range levels {
+			names = append(names, Named{Dir: n, Name: "d", Attr: metadata.Attr{Ino: dirIno(n + 1), Mode: syscall.S_IFDIR | 0o755, Nlink: 2}})
+		}
+		_, deep, err := writeImage(nowhere{}, bytes.NewReader(treeOf(t, levels+1, names)))
+		if err != nil || deep != (levels > MaxRing) {
+			t.Errorf("%d levels of directories are deep: %v, %v", levels, deep, err)
+		}
 	}
 }
 
@@ -120,7 +134,7 @@ func FuzzTree(f *testing.F) {
 	f.Add(treeOf(f, 2, someNames()))
 	f.Add(treeOf(f, 1, nil))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		if size, err := writeImage(nowhere{}, bytes.NewReader(b)); err == nil && (size < 64<<30 || size%4096 != 0) {
+		if size, _, err := writeImage(nowhere{}, bytes.NewReader(b)); err == nil && (size < 64<<30 || size%4096 != 0) {
 			t.Errorf("an image of %d bytes", size)
 		}
 	})

@@ -104,10 +104,11 @@ func (v *View) makeIn(s *screen, tree *os.File) error {
 	if err := ownNamespace(); err != nil {
 		return fmt.Errorf("a mount namespace: %w", err)
 	}
-	objects, err := v.layers(tree, image)
+	objects, deep, err := v.layers(tree, image)
 	if err != nil {
 		return err
 	}
+	s.dirs.deep = deep
 	view, err := v.overlay()
 	if err != nil {
 		return fmt.Errorf("overlay: %w", err)
@@ -141,33 +142,33 @@ const (
 )
 
 // layers mounts the connection, which it hands over, and the image of the tree. It
-// returns the connection's device.
-func (v *View) layers(tree, image *os.File) (device string, err error) {
+// returns the connection's device, and whether the tree is deep.
+func (v *View) layers(tree, image *os.File) (device string, deep bool, err error) {
 	dev, err := v.mountAt(objectsLayer)
 	if err != nil {
-		return "", fmt.Errorf("a connection for %s: %w", v.Name, err)
+		return "", false, fmt.Errorf("a connection for %s: %w", v.Name, err)
 	}
 	var st unix.Statx_t
 	err = unix.Statx(unix.AT_FDCWD, objectsLayer, unix.AT_STATX_DONT_SYNC, unix.STATX_TYPE, &st)
 	if err = errors.Join(err, handOver(dev)); err != nil {
-		return "", err
+		return "", false, err
 	}
-	size, err := writeImage(image, tree)
+	size, deep, err := writeImage(image, tree)
 	if err == nil {
 		err = image.Truncate(size)
 	}
 	if err != nil {
-		return "", fmt.Errorf("image of %s: %w", v.Name, err)
+		return "", false, fmt.Errorf("image of %s: %w", v.Name, err)
 	}
 	disk, err := loop(image)
 	if err != nil {
-		return "", err
+		return "", false, err
 	}
 	defer disk.Close() // the mount keeps it
 	if err := unix.Mount(disk.Name(), imageLayer, "erofs", unix.MS_RDONLY|unix.MS_NOSUID|unix.MS_NODEV, ""); err != nil {
-		return "", fmt.Errorf("erofs on %s: %w", disk.Name(), err)
+		return "", false, fmt.Errorf("erofs on %s: %w", disk.Name(), err)
 	}
-	return fmt.Sprintf("%d:%d", st.Dev_major, st.Dev_minor), nil
+	return fmt.Sprintf("%d:%d", st.Dev_major, st.Dev_minor), deep, nil
 }
 
 // overlay makes the view, which is nowhere yet, with the rights of the user: by

@@ -28,7 +28,7 @@ import (
 )
 
 // patience bounds what has to end; it is no measure of speed.
-const patience = time.Minute
+const patience = 2 * time.Minute
 
 // camp is a place for a job, and how its user runs the program.
 type camp struct {

@@ -215,16 +215,22 @@ func filling(t *testing.T) *camp {
 	return c
 }
 
-// TestViewHeld: who works in a directory of the dataset keeps its view from being
+// TestViewHeld: who has a directory of the dataset open keeps its view from being
 // shown, but not another's; when he has left it is shown. It does not keep the job
 // from ending, either.
 func TestViewHeld(t *testing.T) {
 	t.Parallel()
 	for _, end := range []string{"", "down", "kill"} {
 		c := filling(t)
+		dir, err := os.Open(c.node("0", "data", "filled"))
+		if err != nil {
+			t.Fatal(err)
+		}
 		user := exec.Command("sleep", "1000")
-		user.Dir = c.node("0", "data", "filled")
-		if err := user.Start(); err != nil {
+		user.Stdin = dir
+		err = user.Start()
+		_ = dir.Close() // the user has his own
+		if err != nil {
 			t.Fatal(err)
 		}
 		leave := func() {
