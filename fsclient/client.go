@@ -151,6 +151,7 @@ func (c *Client) Self() metadata.NodeID { return c.cfg.Self }
 // homes until they hear of another life of this node's client.
 func (c *Client) Close() {
 	c.settleLast()
+	c.locks.stop()
 	c.cancel()
 	c.wg.Wait()
 	c.tails.wg.Wait()

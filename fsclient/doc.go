@@ -51,7 +51,10 @@
 //
 // Locks are the home's as well (Client.Lock). Who waits for one is in a queue
 // there and waits here, without a call, to be woken; he asks again by himself
-// now and then. What was granted is kept here, for a home that starts again.
+// now and then. What was granted is kept here, for a home that starts again. A lock
+// ends when what was written here has gone out; where who ends it is interrupted, or
+// the home does not answer, the client goes on with that by itself until the home
+// has heard of it or is given up, and the owner gets no other lock of the file before.
 //
 // After a write that failed, the bytes of its range are the old ones or the
 // new ones, each by itself. One whose connection broke is made again

@@ -3,7 +3,6 @@ package fsclient
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -34,6 +33,8 @@ type lockTable struct {
 	waiting map[uint64]chan struct{}      // under mu: closed by Wake
 	files   map[metadata.Ino]*mirror      // under mu
 	owners  map[lockOwner]map[uint64]bool // under mu: that may have locks
+	ending  map[ownerOf]*ending           // under mu: what is done later
+	over    bool                          // under mu: nothing is
 	sealed  *locks.Locks                  // of the files of datasets, which have no home
 }
 
@@ -59,25 +60,28 @@ func (t *lockTable) init() {
 	t.waiting = make(map[uint64]chan struct{})
 	t.files = make(map[metadata.Ino]*mirror)
 	t.owners = make(map[lockOwner]map[uint64]bool)
+	t.ending = make(map[ownerOf]*ending)
 	t.sealed = locks.New(locks.Config{Wake: func(_ context.Context, _ metadata.NodeID, ws []uint64) error {
 		t.wake(ws)
 		return nil
 	}})
 }
 
-// Lock gets l on a live or sealed file that is open here, or with the type
-// Unlocked ends it, when all that was written on this node has arrived. It waits if it shall; ctx ends that with EINTR. Files of
-// datasets are locked on this node only.
+// Lock gets l on a live or sealed file that is open here. It waits if it shall; ctx
+// ends that with EINTR. With the type Unlocked it ends l, when all that was written
+// on this node has arrived; what keeps it from that is no error, if it can be done
+// later. Files of datasets are locked on this node only.
 func (c *Client) Lock(ctx context.Context, ino metadata.Ino, l metadata.Lock, wait bool) error {
-	if l.Type == metadata.Unlocked {
-		if err := c.Settle(ctx); err != nil {
-			return err
-		}
-	}
 	q := metadata.LockReq{Ino: ino, Lock: l}
+	if l.Type == metadata.Unlocked {
+		return c.unlock(ctx, q)
+	}
+	if err := c.awaitEnds(ctx, q, wait); err != nil {
+		return err
+	}
 	c.locks.begin(q)
 	defer c.locks.end(ino)
-	if !wait || l.Type == metadata.Unlocked {
+	if !wait {
 		_, err := c.ask(ctx, q)
 		return err
 	}
@@ -163,20 +167,6 @@ func (c *Client) TestLock(ctx context.Context, ino metadata.Ino, l metadata.Lock
 	return node, held, err
 }
 
-// UnlockAll ends all locks of an owner on a file. It makes no call if there
-// are none, as there are none of nearly all who close a file.
-func (c *Client) UnlockAll(ctx context.Context, ino metadata.Ino, kind metadata.LockKind, owner uint64) error {
-	if !c.locks.mayHave(ino, kind, owner) {
-		return nil
-	}
-	err := c.Lock(ctx, ino, metadata.Lock{Kind: kind, Owner: owner, End: metadata.MaxLockEnd}, false)
-	if err == nil || errors.Is(err, syscall.ENOLCK) {
-		c.locks.hasNone(ino, kind, owner)
-		return nil
-	}
-	return err
-}
-
 // Wake is metadata.Woken.
 func (c *Client) Wake(waiters []uint64) { c.locks.wake(waiters) }
 
@@ -227,6 +217,11 @@ func (t *lockTable) begin(q metadata.LockReq) {
 		t.files[q.Ino] = m
 	}
 	m.flying++
+	t.own(q)
+}
+
+// own notes that the owner of q may have it; t.mu is held.
+func (t *lockTable) own(q metadata.LockReq) {
 	if q.Type == metadata.Unlocked {
 		return
 	}
@@ -244,6 +239,7 @@ func (t *lockTable) granted(q metadata.LockReq, version uint64) {
 	if m := t.files[q.Ino]; m != nil {
 		m.late = append(m.late, versioned{version, q.Lock})
 	}
+	t.own(q) // who has ended all its locks meanwhile has one again
 }
 
 // end is the end of a request that begin began.
@@ -289,11 +285,10 @@ func (t *lockTable) mayHave(ino metadata.Ino, kind metadata.LockKind, owner uint
 	return t.owners[lockOwner{ino, kind}][owner]
 }
 
-func (t *lockTable) hasNone(ino metadata.Ino, kind metadata.LockKind, owner uint64) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	k := lockOwner{ino, kind}
-	if delete(t.owners[k], owner); len(t.owners[k]) == 0 {
+// hasNone notes that the owner of q has no locks on the file; t.mu is held.
+func (t *lockTable) hasNone(q metadata.LockReq) {
+	k := lockOwner{q.Ino, q.Kind}
+	if delete(t.owners[k], q.Owner); len(t.owners[k]) == 0 {
 		delete(t.owners, k)
 	}
 }

@@ -105,6 +105,17 @@ func (t *fileTable) hold(f *File) bool {
 	return true
 }
 
+// holdIno counts another use of ino's file; nil if it is not open.
+func (t *fileTable) holdIno(ino metadata.Ino) *File {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	f := t.open[ino]
+	if f != nil {
+		f.refs++
+	}
+	return f
+}
+
 // release reports whether that was the last use of f. Its home has to be told.
 func (t *fileTable) release(f *File, unsure bool) (last bool) {
 	t.mu.Lock()

@@ -94,7 +94,9 @@
 // flock and fcntl, with byte ranges and open file descriptions, hold between
 // nodes: the home of the file has them. They end when the process closes the
 // file or dies, when its node is given up, or its daemon starts again; they
-// outlive a restart of the home. Who waits is served in turn, and a signal ends
+// outlive a restart of the home. The next one has a lock when all that was
+// written here before its end is there, also if a signal has interrupted the
+// close or the unlock, or the home was away: then it ends by itself, later. Who waits is served in turn, and a signal ends
 // that in less than a second. F_GETLK names the process, or for one of another
 // node that which has this mount. EDEADLK is found within one home; a circle
 // over the files of two homes is not. A node that was given up and comes back

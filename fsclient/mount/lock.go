@@ -41,6 +41,15 @@ func (o *lockOwners) remove(who lockOwner) {
 	delete(o.all, who)
 }
 
+// take is all of them, and there are none any more.
+func (o *lockOwners) take() map[lockOwner]struct{} {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	all := o.all
+	o.all = nil
+	return all
+}
+
 // lockOf translates what the kernel wants. A lock of flock is the handle's: the
 // kernel's own number of it is that of another handle as soon as this one is
 // closed, and its release may be answered after the other one has locked.
@@ -117,23 +126,17 @@ func (s *fsys) lock(o op, cancel <-chan struct{}, in *fuse.LkIn, wait bool) fuse
 		}
 		if l.Type != metadata.Unlocked {
 			h.locks.add(l)
-		} else if h.writer != nil { // who gets the lock next sees what was written
-			if err := h.file.Flush(ctx); err != nil {
-				return held(err)
-			}
 		}
 		return held(s.client.Lock(ctx, ino, l, wait))
 	})
 }
 
-// unlock ends the locks that were made through a handle.
+// unlock ends the locks that were made through a handle, which nobody uses any
+// more.
 func (s *fsys) unlock(ctx context.Context, ino metadata.Ino, h *handle) {
-	h.locks.mu.Lock()
-	defer h.locks.mu.Unlock()
-	for o := range h.locks.all {
+	for o := range h.locks.take() {
 		if err := s.client.UnlockAll(ctx, ino, o.kind, o.id); err != nil {
 			s.failed(opSetlk, uint64(ino), err) // the home ends them when it hears that the file is closed
 		}
 	}
-	h.locks.all = nil
 }
