@@ -1,11 +1,13 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -16,15 +18,17 @@ import (
 
 // which says whose daemon a command talks to.
 type which struct {
-	dir  string // a local job
-	job  string // a Slurm job on this node
-	node int    // of a local job
+	dir    string      // a local job
+	job    string      // a Slurm job on this node
+	node   int         // of a local job
+	chosen func() bool // whether node was given
 }
 
 func (w *which) flags(c *cobra.Command) {
 	c.Flags().StringVar(&w.dir, "dir", "", `directory given to "bivouac up"`)
 	c.Flags().StringVar(&w.job, "job", "", "Slurm job on this node (default: the job that this runs in)")
-	c.Flags().IntVar(&w.node, "node", 0, "with --dir: which node to ask")
+	c.Flags().IntVar(&w.node, "node", 0, "with --dir: which node to ask, rather than the first one that answers")
+	w.chosen = func() bool { return c.Flags().Changed("node") }
 	c.MarkFlagsMutuallyExclusive("dir", "job")
 }
 
@@ -67,5 +71,26 @@ func (w *which) local() (*daemon.Ctl, error) {
 	if w.node < 0 || w.node >= len(s.Nodes) {
 		return nil, fmt.Errorf("--node %d: %s has %d nodes", w.node, w.dir, len(s.Nodes))
 	}
-	return daemon.NewCtl(s.Nodes[w.node].Sock), nil
+	if w.chosen() {
+		return daemon.NewCtl(s.Nodes[w.node].Sock), nil
+	}
+	return answering(s.Nodes), nil
+}
+
+// answerTime bounds how long a node is waited for where others can be asked.
+const answerTime = 2 * time.Second
+
+// answering is the first node whose daemon answers. If none does, it is the first
+// one, and what is asked of it will say so.
+func answering(nodes []local.Node) *daemon.Ctl {
+	for _, n := range nodes {
+		ctl := daemon.NewCtl(n.Sock)
+		ctx, cancel := context.WithTimeout(context.Background(), answerTime)
+		_, err := ctl.Status(ctx)
+		cancel()
+		if err == nil {
+			return ctl
+		}
+	}
+	return daemon.NewCtl(nodes[0].Sock)
 }
