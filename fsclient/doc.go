@@ -37,9 +37,13 @@
 // sizes, other ways to write, Flush, Sync, and the end of any lock on this node;
 // and nothing waits longer than half a second. What could not be written is told
 // to those who wrote it, by what they do next, and by Sync to each Writer that
-// there was. A node that has less than 1 GiB
-// free is written to as before, so that the write itself is ENOSPC; where others
-// take that in a second, it is told later. All files of a client gather 32 MiB
+// there was. What is
+// gathered for a node is claimed of what it said last that it has free: a client
+// claims 31 MiB of an answer, and only of one that leaves 64 MiB for each node of
+// the job, which is more than all of them have gathered and claimed. So it finds
+// room. A node that has less is written to as before, so that the write itself is
+// ENOSPC; only where what is written so takes all of that in a second, it is told
+// later. All files of a client gather 32 MiB
 // together (WriteMemory); who finds no room there writes through.
 //
 // An append (File.Append) asks the home for its place, which costs one call.

@@ -10,11 +10,16 @@ import (
 )
 
 const (
-	// plenty is the free space of a node at which what goes there is gathered:
-	// more than others often take of it while an answer is fresh. With less,
-	// a write returns when it has arrived, and says itself that there is no room.
-	plenty    = 1 << 30
+	// roomFresh is how long what a node said of its room counts, if it is not used up.
 	roomFresh = time.Second
+	// mayClaim is the most that a client gathers for a node before it asks it again.
+	mayClaim = 31 << 20
+	// roomEach is what a node must have free for each client of the job: what one
+	// has gathered and not sent when the node is asked (WriteMemory) and what it
+	// claims of the answer, with something for the ends of pages. So what is
+	// gathered finds room, however many gather, unless what others write
+	// through takes all of it meanwhile.
+	roomEach = WriteMemory + mayClaim + 1<<20
 )
 
 // rooms is how much space the nodes have left, as they said last.
@@ -24,40 +29,52 @@ type rooms struct {
 }
 
 type room struct {
-	free int64
-	at   time.Time
+	free    int64
+	at      time.Time
+	claimed int64  // of what has been gathered since
+	answer  uint64 // counts the answers of the node
 }
 
 func (r *rooms) init() { r.room = make(map[metadata.NodeID]room) }
 
-// has reports whether the node id has plenty of space, and whether that is known.
-// n bytes are about to go there.
-func (r *rooms) has(id metadata.NodeID, n int64, now time.Time) (ok, known bool) {
+// claim reports whether n bytes for the node id may be gathered, of which least
+// must stay free, and then they are claimed. If that is not known the node has to
+// be asked, with answer.
+func (r *rooms) claim(id metadata.NodeID, n, least int64, now time.Time) (ok, known bool, answer uint64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	have, known := r.room[id]
-	if !known || now.Sub(have.at) >= roomFresh {
-		return false, false
+	switch {
+	case !known || now.Sub(have.at) >= roomFresh:
+		return false, false, have.answer
+	case have.free < least:
+		return false, true, 0
+	case have.claimed+n > mayClaim || have.free-have.claimed-n < least:
+		return false, have.claimed == 0, have.answer
 	}
-	have.free -= n
+	have.claimed += n
 	r.room[id] = have
-	return have.free >= plenty, true
+	return true, true, 0
 }
 
-func (r *rooms) set(id metadata.NodeID, free int64, now time.Time) {
+// set takes what the node answered when it was asked with answer. If another one has
+// been taken meanwhile, that counts, with what was claimed of it.
+func (r *rooms) set(id metadata.NodeID, answer uint64, free int64, now time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.room[id] = room{free, now}
+	if r.room[id].answer == answer {
+		r.room[id] = room{free: free, at: now, answer: answer + 1}
+	}
 }
 
 // roomy reports whether the nodes that will have what is gathered from off on
-// have plenty of space. One that cannot be asked has none.
+// have room for it, and claims that. One that cannot be asked has none.
 func (f *File) roomy(ctx context.Context, off int64) bool {
 	f.mu.Lock()
 	a, order := f.known(), f.order
 	f.mu.Unlock()
 	if off == atEnd {
-		off = a.Size
+		off = a.Size + f.tail.underWay()
 	}
 	for _, s := range datapath.Spans(a.Layout.Chunk(), order, off, tailSize) {
 		if !f.c.roomy(ctx, s.Node, s.Len) {
@@ -68,7 +85,9 @@ func (f *File) roomy(ctx context.Context, off int64) bool {
 }
 
 func (c *Client) roomy(ctx context.Context, id metadata.NodeID, n int64) bool {
-	if ok, known := c.rooms.has(id, n, c.cfg.Now()); known {
+	least := int64(len(c.cfg.View().Map.Nodes)) * roomEach
+	ok, known, answer := c.rooms.claim(id, n, least, c.cfg.Now())
+	if known {
 		return ok
 	}
 	ctx, cancel := context.WithTimeout(ctx, spaceWait)
@@ -77,6 +96,7 @@ func (c *Client) roomy(ctx context.Context, id metadata.NodeID, n int64) bool {
 	if err != nil {
 		sp.Free = 0
 	}
-	c.rooms.set(id, sp.Free, c.cfg.Now())
-	return sp.Free >= plenty
+	c.rooms.set(id, answer, sp.Free, c.cfg.Now())
+	ok, _, _ = c.rooms.claim(id, n, least, c.cfg.Now())
+	return ok
 }

@@ -166,6 +166,17 @@ func behind(off int64, n int) int64 {
 	return off + int64(n)
 }
 
+// underWay is how many bytes have not arrived.
+func (t *tail) underWay() int64 {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	n := len(t.buf)
+	for _, p := range t.flying {
+		n += len(p.buf)
+	}
+	return int64(n)
+}
+
 // limit is how much buf takes: it ends where a chunk may; t.mu is held.
 func (t *tail) limit() int {
 	if t.off == atEnd {

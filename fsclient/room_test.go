@@ -1,0 +1,70 @@
+package fsclient
+
+import (
+	"testing"
+	"time"
+)
+
+// TestClaim: of an answer only so much is claimed, and nothing of what must stay.
+func TestClaim(t *testing.T) {
+	now := time.Unix(1e9, 0)
+	const n, least = 1 << 20, 100 << 20
+	type answer struct{ ok, known bool }
+	granted, refused, ask := answer{true, true}, answer{false, true}, answer{}
+	for _, tt := range []struct {
+		name    string
+		free    int64 // as it was told
+		claimed int   // times n before
+		later   time.Duration
+		want    answer
+	}{
+		{"plenty", 1 << 40, 0, 0, granted},
+		{"the last of an answer", 1 << 40, 30, 0, granted},
+		{"more than of an answer", 1 << 40, 31, 0, ask},
+		{"an old answer", 1 << 40, 0, roomFresh, ask},
+		{"less than must stay", least - 1, 0, 0, refused},
+		{"as much as must stay", least, 0, 0, refused},
+		{"just enough", least + n, 0, 0, granted},
+		{"enough for what was claimed", least + 2*n, 2, 0, ask},
+		{"an old answer of too little", 0, 0, roomFresh, ask},
+	} {
+		var r rooms
+		r.init()
+		_, known, number := r.claim(1, n, least, now)
+		if known {
+			t.Errorf("%s: what nobody said is known", tt.name)
+		}
+		r.set(1, number, tt.free, now)
+		for k := range tt.claimed {
+			if ok, _, _ := r.claim(1, n, least, now); !ok {
+				t.Fatalf("%s: claim %d is refused", tt.name, k)
+			}
+		}
+		ok, known, _ := r.claim(1, n, least, now.Add(tt.later))
+		if got := (answer{ok, known}); got != tt.want {
+			t.Errorf("%s: %+v, want %+v", tt.name, got, tt.want)
+		}
+	}
+}
+
+// TestClaimOfTwoAnswers: of two that were asked for at once, one counts.
+func TestClaimOfTwoAnswers(t *testing.T) {
+	now := time.Unix(1e9, 0)
+	var r rooms
+	r.init()
+	_, _, a := r.claim(1, mayClaim, 0, now)
+	_, _, b := r.claim(1, mayClaim, 0, now)
+	r.set(1, a, 1<<40, now)
+	if ok, _, _ := r.claim(1, mayClaim, 0, now); !ok {
+		t.Fatal("the first claim is refused")
+	}
+	r.set(1, b, 1<<40, now)
+	if ok, _, _ := r.claim(1, 1, 0, now); ok {
+		t.Error("more is claimed of an answer that was on its way with the first one")
+	}
+	_, _, c := r.claim(1, 1, 0, now)
+	r.set(1, c, 1<<40, now)
+	if ok, _, _ := r.claim(1, 1, 0, now); !ok {
+		t.Error("the next answer counts for nothing")
+	}
+}
