@@ -38,13 +38,13 @@ const leaveTime = 5 * time.Minute
 
 // Leave ends this node's part in the job. Without a stage-out nobody needs the
 // node any more, and it goes at once. With one, all nodes meet twice: none
-// copies before every other has seen its last writer end, and none goes before
-// every other has copied. What could not be copied is in the error.
+// copies before every other has seen the last of what is written there, and none
+// goes before every other has copied. What could not be copied is in the error.
 func (d *Daemon) Leave(ctx context.Context) error {
-	d.leave.set(false, 0)
-	d.nudge()
-	d.stopOutward()
 	if len(d.job.StageOut) == 0 {
+		d.leave.set(false, 0)
+		d.nudge()
+		d.stopOutward()
 		return nil
 	}
 	if _, ok := ctx.Deadline(); !ok {
@@ -52,10 +52,14 @@ func (d *Daemon) Leave(ctx context.Context) error {
 		ctx, cancel = context.WithTimeout(ctx, leaveTime)
 		defer cancel()
 	}
+	d.stopOutward()
 	work, cancel := d.leaveTimeToTell(ctx)
 	defer cancel()
+	trouble := d.lastWrites(work)
+	d.leave.set(false, 0)
+	d.nudge()
 	d.meet(work)
-	trouble := d.copyOut(work)
+	trouble = errors.Join(trouble, d.copyOut(work))
 	d.linger(work)
 	d.tell(d.teller.finals(d.outward.troubles()))
 	return trouble
@@ -66,6 +70,26 @@ func (d *Daemon) Leave(ctx context.Context) error {
 func (d *Daemon) leaveTimeToTell(ctx context.Context) (context.Context, context.CancelFunc) {
 	deadline, _ := ctx.Deadline() // Leave has set one
 	return context.WithDeadline(ctx, deadline.Add(-min(d.teller.patience, time.Until(deadline)/4)))
+}
+
+// lastWrites waits for the end of writing on this node, but leaves time to meet
+// and to copy.
+func (d *Daemon) lastWrites(ctx context.Context) error {
+	client := d.client.Load()
+	if client == nil {
+		return nil
+	}
+	deadline, _ := ctx.Deadline() // Leave has set one
+	ctx, cancel := context.WithTimeout(ctx, time.Until(deadline)/4)
+	defer cancel()
+	open, err := (*client).LastWrites(ctx)
+	if open > 0 {
+		d.log.WithField("files", open).Warn("still open to write: what is written from now on is not copied out")
+	}
+	if err != nil {
+		return fmt.Errorf("what was written last may not be copied: %w", err)
+	}
+	return nil
 }
 
 // meet waits until no node runs the job any more, but leaves time to copy.

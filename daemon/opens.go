@@ -17,10 +17,15 @@ import (
 	"github.com/bivouacfs/bivouac/metadata/opens"
 )
 
-// Client is the client of a node, as the homes of what it has open know it.
+// Client is the client of a node, as the homes of what it has open know it, and
+// the end of the job.
 type Client interface {
 	metadata.Recaller
 	metadata.Woken
+	// LastWrites waits until what is written on the node is known to the homes,
+	// also what the kernel has still to write and to close of processes that are
+	// gone, and returns how many files are open to write all the same.
+	LastWrites(ctx context.Context) (open int, err error)
 }
 
 // SetClient gives the daemon the client of this node.

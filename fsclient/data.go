@@ -126,6 +126,8 @@ func (c *Client) write(ctx context.Context, a metadata.Attr, order []metadata.No
 			nodes = append(nodes, s.Node)
 		}
 	}
+	c.stats.writing.Add(1)
+	defer c.stats.writing.Add(-1)
 	// One that fails does not stop those before it: what they write counts.
 	err := each(ctx, pieces, func(_ context.Context, w piece) error {
 		err := c.writeSpan(ctx, a.Ino, w.Span, p[w.Pos-off:][:w.Len])

@@ -14,6 +14,7 @@ type counters struct {
 	writeLocal, writeRemote atomic.Int64
 	published               atomic.Int64
 	gathered, parcels       atomic.Int64
+	writing                 atomic.Int64 // writes under way
 }
 
 // Stats is what a client has done since its start. Bytes are of file data.

@@ -1,6 +1,8 @@
 package fsclient
 
 import (
+	"maps"
+	"slices"
 	"sync"
 
 	"github.com/bivouacfs/bivouac/metadata"
@@ -17,6 +19,7 @@ type fileTable struct {
 	telling  map[metadata.NodeID]struct{} // under mu: homes that are being told what is closed
 	creating map[metadata.Ticket]struct{} // under mu: creates that are not answered yet
 	settle   map[*File]struct{}           // under mu: files whose home has to hear of appends
+	writing  int                          // under mu: Writers that write and are not closed
 }
 
 // closes is files of one home that were closed.
@@ -247,6 +250,25 @@ func (t *fileTable) settledOnce(f *File) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	f.settling = false
+}
+
+// writer counts n more Writers that write.
+func (t *fileTable) writer(n int) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.writing += n
+}
+
+func (t *fileTable) writers() int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.writing
+}
+
+func (t *fileTable) list() []*File {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return slices.Collect(maps.Values(t.open))
 }
 
 func (t *fileTable) len() int {

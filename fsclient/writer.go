@@ -16,9 +16,10 @@ import (
 // anything that depends on it: a read, a look at the attributes, a change of the
 // size, another way to write, Flush and Sync.
 type Writer struct {
-	f     *File
-	err   error  // under f.tail.mu: of what was acknowledged
-	knows uint64 // under f.tail.mu: how many losses it was told of, or has as err
+	f      *File
+	writes bool   // LastWrites waits for Close
+	err    error  // under f.tail.mu: of what was acknowledged
+	knows  uint64 // under f.tail.mu: how many losses it was told of, or has as err
 }
 
 // Writer is another way to write to f. It ends with f, after a Flush. Who only
@@ -27,6 +28,13 @@ func (f *File) Writer() *Writer {
 	f.tail.mu.Lock()
 	defer f.tail.mu.Unlock()
 	return &Writer{f: f, knows: f.tail.losses}
+}
+
+// Writes says that w is not only for Sync: LastWrites waits for its Close. It is
+// called before w is used.
+func (w *Writer) Writes() {
+	w.writes = true
+	w.f.c.files.writer(1)
 }
 
 // WriteAt writes p at offset off. Without an error all of p is written, or
@@ -103,6 +111,9 @@ func (w *Writer) Sync(ctx context.Context) error {
 // Close is Flush for the last time, and closes the file.
 func (w *Writer) Close(ctx context.Context) error {
 	err := w.f.Close(ctx)
+	if w.writes {
+		w.f.c.files.writer(-1)
+	}
 	return errors.Join(w.told(), err)
 }
 

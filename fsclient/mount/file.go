@@ -51,6 +51,7 @@ func (s *fsys) opened(f *fsclient.File, flags uint32, out *fuse.OpenOut) {
 	h := &handle{file: f, syncer: f.Writer()}
 	if flags&syscall.O_ACCMODE != syscall.O_RDONLY {
 		h.writer = h.syncer
+		h.writer.Writes()
 	}
 	h.appends = h.writer != nil && flags&syscall.O_APPEND != 0
 	switch {
