@@ -4,6 +4,6 @@ package mount
 const (
 	MaxReads  = maxReads
 	MaxWrites = maxWrites
-	// DirectThreads is how many threads may be stuck in a write.
-	DirectThreads = directThreads
+	// DirectWrites is how many threads may be stuck in a write.
+	DirectWrites = directWrites
 )

@@ -13,8 +13,8 @@ import (
 )
 
 const (
-	maxReads  = maxBackground + directThreads // with bytes in memory, at a time
-	maxWrites = directThreads + idleReaders   // requests whose bytes are in memory, at a time, and readers for more
+	maxReads  = maxBackground + directReads // with bytes in memory, at a time
+	maxWrites = directWrites + idleReaders  // requests whose bytes are in memory, at a time, and readers for more
 	// smallRead is a read whose memory is not counted.
 	smallRead = 32 << 10
 )

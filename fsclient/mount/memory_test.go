@@ -17,7 +17,7 @@ import (
 // only so many have memory at a time; the others wait, and all have what they
 // want in the end.
 func TestMemoryIsBounded(t *testing.T) {
-	const threads, size = 300, 64 << 10
+	const threads, size = 350, 64 << 10
 	for _, c := range []struct {
 		what  string
 		most  int64 // have memory at a time
@@ -73,7 +73,7 @@ func TestMemoryIsBounded(t *testing.T) {
 // TestStuckWritesLeaveOthersAlone: as many threads as are counted with, each in a
 // write to a node that does not answer, keep nobody from names, attributes and reads.
 func TestStuckWritesLeaveOthersAlone(t *testing.T) {
-	const threads, size = mount.DirectThreads, 4096
+	const threads, size = mount.DirectWrites, 4096
 	j := newJob(t)
 	check(t, os.WriteFile(j.scratch(0, "read"), pattern(size), 0o644))
 	var fs []*os.File

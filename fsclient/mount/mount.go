@@ -27,7 +27,8 @@ const (
 	maxBackground = 64        // read-ahead and other requests that nobody waits for
 	readAhead     = 4 << 20   // bytes ahead of who reads in sequence: some requests at once
 	fsName        = "bivouac"
-	directThreads = 128 // threads that are counted with a request of their own
+	directReads   = 128 // threads that are counted with a read of their own past the page cache
+	directWrites  = 256 // and with a write: it may be stuck, and no other thread for that
 	idleReaders   = 17  // go-fuse's, each with memory for a request
 	fdPrefix      = "/dev/fd/"
 )
@@ -113,8 +114,9 @@ func (m *Mount) options() *fuse.MountOptions {
 		EnableLocks:   true,
 		MaxBackground: maxBackground,
 		MaxWrite:      maxWrite,
-		// One of its requests takes up to 8 KiB more than its bytes.
-		MaxInflightRequestBytes: maxWrites * (maxWrite + 8<<10),
+		// One of its requests takes 5,000 bytes more than its own. What is counted
+		// for it beyond that must not add up to another one.
+		MaxInflightRequestBytes: maxWrites * (maxWrite + 5<<10),
 		FsName:                  fsName,
 		Name:                    fsName,
 		DirectMount:             root && !m.adopted(),
