@@ -230,8 +230,10 @@ func (d *Daemon) reportLoop(ctx context.Context) {
 
 func (d *Daemon) setLeader(id metadata.NodeID) {
 	d.viewMu.Lock()
-	d.leader = id
-	d.viewMu.Unlock()
+	defer d.viewMu.Unlock()
+	if d.leader != id {
+		d.leader, d.leads = id, time.Now()
+	}
 }
 
 func (d *Daemon) leaderID() metadata.NodeID {
@@ -438,20 +440,45 @@ func (d *Daemon) controlHandlers() map[wire.Op]rpc.Handler {
 
 // insist calls fn, which asks a node for something, again while mayPass says so
 // of its error and the map says that the node is there, but not for longer than
-// patience.
-func (d *Daemon) insist(ctx context.Context, node metadata.NodeID, patience time.Duration, mayPass func(error) bool, fn func() error) error {
-	over := time.After(patience)
+// its patience.
+func (d *Daemon) insist(ctx context.Context, node metadata.NodeID, most time.Duration, mayPass func(error) bool, fn func() error) error {
+	patience := d.patience(most)
 	for {
 		err := fn()
 		if n, _ := d.View().Map.Node(node); err == nil || !mayPass(err) || !serving(n) {
 			return err
 		}
-		select {
-		case <-ctx.Done():
+		if patience.over() || pause(ctx, pollEvery) != nil {
 			return err
-		case <-over:
-			return err
-		case <-time.After(pollEvery):
 		}
 	}
+}
+
+// patience is how long a node is asked again that does not answer: for as long as the
+// leader of the group may take to give it up. Who is elected meanwhile has heard nobody's
+// silence, so it begins again then, but not for ever.
+type patience struct {
+	d     *Daemon
+	begun time.Time
+	most  time.Duration
+}
+
+// leadersLost is how many leaders may be lost, one after the other.
+const leadersLost = 4
+
+func (d *Daemon) patience(most time.Duration) patience { return patience{d, time.Now(), most} }
+
+func (p patience) over() bool {
+	p.d.viewMu.Lock()
+	since := p.d.leads
+	p.d.viewMu.Unlock()
+	return p.overAt(time.Now(), since)
+}
+
+// overAt is over when the leader that this node knows leads since then, as far as it knows.
+func (p patience) overAt(at, since time.Time) bool {
+	if since.Before(p.begun) {
+		since = p.begun
+	}
+	return at.Sub(since) > p.most || at.Sub(p.begun) > leadersLost*p.most
 }

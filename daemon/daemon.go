@@ -180,6 +180,7 @@ type Daemon struct {
 	view    cluster.View  // guarded by viewMu
 	changed chan struct{} // guarded by viewMu; closed when view changes
 	leader  metadata.NodeID
+	leads   time.Time // since when leader does, as far as is known here
 
 	stageRate, serveRate *rate.Bucket // of what is read from sources, and sent to others; nil is no bound
 

@@ -304,7 +304,7 @@ func (d *Daemon) runTask(ctx context.Context, node metadata.NodeID, q taskReq, s
 func (d *Daemon) watchTask(ctx context.Context, node metadata.NodeID, poll func() pollReq, see func(taskState)) error {
 	t := time.NewTicker(pollEvery)
 	defer t.Stop()
-	for lost := 0; ; {
+	for lost := (*patience)(nil); ; {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
@@ -312,10 +312,15 @@ func (d *Daemon) watchTask(ctx context.Context, node metadata.NodeID, poll func(
 		}
 		var s taskState
 		switch err := d.control(ctx, node, wire.OpStagePoll, poll(), &s); {
-		case err != nil && unreachable(err) && lost < 100:
-			lost++ // the map will say if the node is gone
+		case err != nil && unreachable(err):
 			if n, _ := d.View().Map.Node(node); n.State == cluster.Down {
 				return fmt.Errorf("%w: %w", errGivenUp, err)
+			}
+			if lost == nil {
+				lost = ptr(d.patience(2 * d.cfg.Timing.Down)) // the map will say if the node is gone
+			}
+			if lost.over() {
+				return err
 			}
 			continue
 		case errors.Is(err, syscall.ESRCH):
@@ -323,7 +328,7 @@ func (d *Daemon) watchTask(ctx context.Context, node metadata.NodeID, poll func(
 		case err != nil:
 			return err
 		}
-		lost = 0
+		lost = nil
 		see(s)
 		if s.Done && s.Error != "" {
 			return errors.New(s.Error)

@@ -71,12 +71,18 @@ const leads = 3 // the node that leads it
 // beginPass begins it, and waits until something has come in.
 func beginPass(t *testing.T, ext string) *pass {
 	t.Helper()
+	return beginPassIn(t, ext, Config{})
+}
+
+func beginPassIn(t *testing.T, ext string, c Config) *pass {
+	t.Helper()
 	p := &pass{m: files(200, 60_000), done: make(chan error, 1)}
 	p.m["big"] = bytes.Repeat([]byte("0123456789abcdef"), 1<<19) // lies over ends of regions
 	for range 4 {
 		p.gates = append(p.gates, &gatedFS{FS: source.OS{}, gate: make(chan struct{}), bytes: &p.bytes})
 	}
-	p.Cluster = Start(t, Config{SourceOf: func(i int) source.FS { return p.gates[i] }})
+	c.SourceOf = func(i int) source.FS { return p.gates[i] }
+	p.Cluster = Start(t, c)
 	t.Cleanup(p.open) // before the daemons are closed
 	src := p.archive(t, ext)
 	writeTar(t, src, p.m)
@@ -291,6 +297,16 @@ func TestPassReaderIsLost(t *testing.T) {
 			p.settle(t, again, on...)
 		})
 	}
+}
+
+// TestPassReaderIsLostLate: the same, when it takes its time until it is given up, as it
+// does outside of tests.
+func TestPassReaderIsLostLate(t *testing.T) {
+	p := beginPassIn(t, plainTar, Config{Timing: daemon.Timing{Report: 30 * time.Millisecond, Down: 12 * time.Second}})
+	i := p.reader(t)
+	p.Cut(i)
+	p.lost(t, i)
+	p.settle(t, 2*p.size/4+p.size/8+slack, others(i)...)
 }
 
 // TestPassReaderComesBack: a node is given up while it reads a part of an archive, and is

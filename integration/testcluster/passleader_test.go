@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/klauspost/compress/zstd"
 
@@ -40,11 +41,17 @@ func beginLed(t *testing.T, ext string) *led {
 
 func beginLedBy(t *testing.T, leader int, ext string, m map[string][]byte) *led {
 	t.Helper()
+	return beginLedIn(t, leader, ext, m, Config{})
+}
+
+func beginLedIn(t *testing.T, leader int, ext string, m map[string][]byte, c Config) *led {
+	t.Helper()
 	p := &led{&pass{m: m}, ext}
 	for range 4 {
 		p.gates = append(p.gates, p.gate())
 	}
-	p.Cluster = Start(t, Config{SourceOf: func(i int) source.FS { return p.gates[i] }})
+	c.SourceOf = func(i int) source.FS { return p.gates[i] }
+	p.Cluster = Start(t, c)
 	t.Cleanup(p.open)
 	src := p.archive(t, ext)
 	writeTar(t, src, p.m)
@@ -268,6 +275,21 @@ func TestPassLeaderIsLost(t *testing.T) {
 			p.came(t, had+p.again(1, true), others(leads)...)
 		})
 	}
+}
+
+// TestPassOutlastsGroupLeader: the node that leads a pass is lost, and just before it is
+// given up the leader of the group is, too. The next one knows of nobody's silence, and
+// the parts that have to bring something to the lost node wait until it does.
+func TestPassOutlastsGroupLeader(t *testing.T) {
+	const down = 4 * time.Second
+	p := beginLedIn(t, leads, plainTar, files(200, 60_000), Config{Timing: daemon.Timing{Report: 30 * time.Millisecond, Down: down}})
+	first := int(p.Nodes[0].Status(context.Background()).Leader)
+	cut := time.Now()
+	p.Cut(leads)
+	p.open()
+	Eventually(t, "it is about to be given up", func() bool { return time.Since(cut) > down-down/20 })
+	p.Cut(first)
+	p.came(t, 4*p.size, others(leads, first)...)
 }
 
 // TestPassLeaderIsLostLate: the same, when all others are done.
