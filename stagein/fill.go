@@ -164,9 +164,12 @@ func (f *Fill) resume(p piece) {
 	f.got(p, n)
 }
 
-// got takes note of a piece of n bytes that is here.
+// got takes note of a piece of n bytes that is here. It counts once, however often that
+// is told: a landing whose answer is late is told again.
 func (f *Fill) got(p piece, n int64) {
-	f.have.add(p)
+	if !f.have.add(p) {
+		return
+	}
 	f.bytes.Add(n)
 	if p.chunk == 0 {
 		f.files.Add(1)

@@ -51,22 +51,24 @@ func (r *residents) holds(p piece) bool {
 	return int(i/64) < len(w) && w[i/64]>>(i%64)&1 != 0
 }
 
-func (r *residents) add(p piece) {
-	if r.has(p) {
-		return
-	}
+// add reports whether p was not there.
+func (r *residents) add(p piece) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	if r.holds(p) {
+		return false
+	}
 	r.n++
 	if p.chunk > 0 {
 		r.chunks[p] = struct{}{}
-		return
+		return true
 	}
 	i, part := p.ino.Seq(), p.ino.Part()
 	for int(i/64) >= len(r.bits[part]) {
 		r.bits[part] = append(r.bits[part], make([]uint64, max(len(r.bits[part]), 64))...)
 	}
 	r.bits[part][i/64] |= 1 << (i % 64)
+	return true
 }
 
 // remove reports whether p was there.

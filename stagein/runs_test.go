@@ -401,6 +401,68 @@ func TestClaim(t *testing.T) {
 	}
 }
 
+// slowJournal is a journal file that is not written before its gate is open.
+type slowJournal struct {
+	journalFile
+	begun func() // is told of each write
+	gate  chan struct{}
+}
+
+func (s slowJournal) WriteAt(p []byte, off int64) (int, error) {
+	s.begun()
+	<-s.gate
+	return s.journalFile.WriteAt(p, off)
+}
+
+// TestLandedTwice: a piece counts once, also if it is told of again before it has been
+// taken note of, or with itself.
+func TestLandedTwice(t *testing.T) {
+	const times = 16
+	for _, c := range []struct {
+		name  string
+		calls int // at a time, each with as many pieces as there are left
+	}{{"in one landing", 1}, {"in many", times}} {
+		t.Run(c.name, func(t *testing.T) {
+			_, f, mine := oneFill(t, large(t, 40))
+			p := mine[0]
+			_, a, err := f.cfg.Files.Origin(p.ino)
+			if err != nil {
+				t.Fatal(err)
+			}
+			begun, gate := make(chan struct{}), make(chan struct{})
+			f.journal.f = slowJournal{f.journal.f, sync.OnceFunc(func() { close(begun) }), gate}
+			if g := f.Claim(claimOf(1, 7, p)); !all(g, true) {
+				t.Fatalf("granted %v", g)
+			}
+			l := Landing{By: 1, Birth: 7}
+			for range times / c.calls {
+				l.Pieces, l.Sums = append(l.Pieces, idOf(p)), append(l.Sums, make([]byte, 16))
+			}
+			var calls, near sync.WaitGroup
+			near.Add(c.calls)
+			for range c.calls {
+				calls.Go(func() {
+					near.Done()
+					if err := f.Landed(l); err != nil {
+						t.Error(err)
+					}
+				})
+			}
+			<-begun
+			near.Wait()
+			close(gate)
+			calls.Wait()
+			got := f.Progress()
+			f.have.mu.Lock()
+			n := f.have.n
+			f.have.mu.Unlock()
+			if got.Files != 1 || got.Bytes != a.Size || n != 1 {
+				t.Errorf("%d files and %d bytes in %d pieces, want one of %d", got.Files, got.Bytes, n, a.Size)
+			}
+		})
+	}
+}
+
 // TestClaimOfLostNode: what a lost node has claimed is fetched.
 func TestClaimOfLostNode(t *testing.T) {
 	_, f, mine := oneFill(t, large(t, 40))
