@@ -68,6 +68,12 @@ type pass struct {
 
 const leads = 3 // the node that leads it
 
+// acrossEnds is the name of a large file that lies over the beginnings of the last two regions of
+// four. Before it are four of five of the others, in the order of a tar: so there is
+// something for every node before readers are held up, and the parts of nodes 0 and 1
+// have files of their own.
+const acrossEnds = "d3/large"
+
 // beginPass begins it, and waits until something has come in.
 func beginPass(t *testing.T, ext string) *pass {
 	t.Helper()
@@ -77,7 +83,7 @@ func beginPass(t *testing.T, ext string) *pass {
 func beginPassIn(t *testing.T, ext string, c Config) *pass {
 	t.Helper()
 	p := &pass{m: files(200, 60_000), done: make(chan error, 1)}
-	p.m["big"] = bytes.Repeat([]byte("0123456789abcdef"), 1<<19) // lies over ends of regions
+	p.m[acrossEnds] = bytes.Repeat([]byte("0123456789abcdef"), 1<<19)
 	for range 4 {
 		p.gates = append(p.gates, &gatedFS{FS: source.OS{}, gate: make(chan struct{}), bytes: &p.bytes})
 	}

@@ -35,7 +35,7 @@ type led struct {
 // something has come in.
 func beginLed(t *testing.T, ext string) *led {
 	m := files(200, 60_000)
-	m["big"] = bytes.Repeat([]byte("0123456789abcdef"), 1<<19)
+	m[acrossEnds] = bytes.Repeat([]byte("0123456789abcdef"), 1<<19)
 	return beginLedBy(t, leads, ext, m)
 }
 

@@ -177,7 +177,7 @@ func slowCluster(t *testing.T) (c *Cluster, src string, open func()) {
 	}
 	src = filepath.Join(t.TempDir(), "slow.tar")
 	m := files(200, 60_000)
-	m["big"] = bytes.Repeat([]byte("0123456789abcdef"), 1<<19)
+	m[acrossEnds] = bytes.Repeat([]byte("0123456789abcdef"), 1<<19)
 	writeTar(t, src, m)
 	c = Start(t, Config{Source: fsys})
 	t.Cleanup(open) // before the daemons are closed
@@ -253,7 +253,7 @@ func TestLeaderChanges(t *testing.T) {
 	}
 	for i, n := range c.Nodes {
 		Eventually(t, "the dataset is visible", func() bool { return len(n.Datasets()) == 1 })
-		if b, err := read(context.Background(), n, ds.ID, "big"); err != nil || len(b) != 8<<20 {
+		if b, err := read(context.Background(), n, ds.ID, acrossEnds); err != nil || len(b) != 8<<20 {
 			t.Errorf("node %d: %d bytes, %v", i, len(b), err)
 		}
 	}

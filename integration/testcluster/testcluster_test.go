@@ -9,11 +9,13 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"math/rand/v2"
 	"net"
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -39,11 +41,13 @@ func files(n, size int) map[string][]byte {
 	return m
 }
 
+// writeTar writes files to a tar, in the order of their names.
 func writeTar(t *testing.T, path string, m map[string][]byte) {
 	t.Helper()
 	var buf bytes.Buffer
 	w := tar.NewWriter(&buf)
-	for p, b := range m {
+	for _, p := range slices.Sorted(maps.Keys(m)) {
+		b := m[p]
 		if err := w.WriteHeader(&tar.Header{Name: p, Mode: 0o644, Size: int64(len(b)), Typeflag: tar.TypeReg}); err != nil {
 			t.Fatal(err)
 		}
