@@ -63,8 +63,9 @@ func (c Cover) Mount(ctx context.Context, program string, talk *os.File) (dev *o
 	return dev, end, nil
 }
 
+// args is a command line. A name may begin as an option does.
 func (c Cover) args(command string) []string {
-	return []string{command, c.Base, c.Name, fmt.Sprint(c.UID), fmt.Sprint(c.GID)}
+	return []string{command, "--", c.Base, c.Name, fmt.Sprint(c.UID), fmt.Sprint(c.GID)}
 }
 
 // helper is a process that mounts.

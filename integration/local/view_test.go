@@ -142,6 +142,21 @@ func TestView(t *testing.T) {
 	c.struck()
 }
 
+// TestViewOfOption: a dataset whose name looks like an option has a cover and a view.
+func TestViewOfOption(t *testing.T) {
+	t.Parallel()
+	needRoot(t)
+	needViews(t)
+	c := pitch(t, "2")
+	c.ok("stage-in", c.smallTree("plain", 20, 3000)+":-x", "--dir", c.dir)
+	c.awaitViews("-x", "2")
+	c.wantTree("-x", 20, 3000)
+	if n := c.said("the dataset has a connection of its own"); n != 2 {
+		t.Errorf("%d covers, want 2", n)
+	}
+	c.struck()
+}
+
 // TestViewOff: who wants no views has covers.
 func TestViewOff(t *testing.T) {
 	t.Parallel()
