@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -30,6 +31,9 @@ const (
 	// reserve is what a daemon has less than the prolog, so that it is the
 	// daemon that says which host is missing.
 	reserve = 3 * time.Second
+	// maxHelpers is how many helpers of package mounts, which are root's, work for a
+	// daemon at a time: two for each dataset that has a cover or a view.
+	maxHelpers = 8
 )
 
 // fatal is an error after which no other daemon is tried.
@@ -49,7 +53,8 @@ type child struct {
 	exit  error            // how, when died is closed
 	wg    sync.WaitGroup
 
-	backing bool // it has a backer
+	backing bool         // it has a backer
+	helpers atomic.Int32 // that work for it
 }
 
 // life is that of one daemon, from its mount to its end: nil when the job is
@@ -206,6 +211,11 @@ func (c *child) over(name string) mounts.Cover {
 // helped mounts by a process that does nothing else: the keeper waits for no answer
 // of a daemon's. That goes on after it has returned.
 func (c *child) helped(name, failed string, mount func(ctx context.Context) (*os.File, func(), error)) (*os.File, error) {
+	if c.helpers.Add(1) > maxHelpers {
+		c.helpers.Add(-1)
+		c.k.log.WithField("dataset", name).Infof("%s: there are %d helpers at work", failed, maxHelpers)
+		return nil, unix.EAGAIN
+	}
 	ctx, cancel := context.WithCancel(context.Background())
 	c.wg.Add(1) // the backer is counted, so this does not race with strike
 	go func() {
@@ -219,12 +229,14 @@ func (c *child) helped(name, failed string, mount func(ctx context.Context) (*os
 	dev, end, err := mount(ctx)
 	if err != nil {
 		cancel()
+		c.helpers.Add(-1)
 		c.k.log.WithError(err).WithField("dataset", name).Info(failed)
 		return nil, err
 	}
 	c.wg.Add(1)
 	go func() {
 		defer c.wg.Done()
+		defer c.helpers.Add(-1)
 		defer cancel()
 		end()
 	}()

@@ -19,10 +19,13 @@ import (
 	"github.com/bivouacfs/bivouac/daemon"
 )
 
-// TestMain lets the test binary be the keeper, which is the real one, and the
+// TestMain lets the test binary be the keeper, which is the real one, the
 // daemon, which is a fake that speaks the leash and answers for the root of a
-// mount.
+// mount, and a helper that mounts nothing.
 func TestMain(m *testing.M) {
+	if len(os.Args) > 1 && os.Args[1] == "cover" {
+		os.Exit(fakeHelper())
+	}
 	if len(os.Args) == 4 {
 		switch os.Args[1] {
 		case "keeper":

@@ -1,0 +1,81 @@
+package pitch
+
+import (
+	"errors"
+	"io"
+	"net"
+	"os"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/sirupsen/logrus"
+	"golang.org/x/sys/unix"
+
+	"github.com/bivouacfs/bivouac/deploy/mounts"
+)
+
+// fakeHelper hands over a descriptor and says that it has mounted, and then works until
+// its talk ends. Descriptor 3 is the socket to who has started it, 4 its talk.
+func fakeHelper() int {
+	null, err := os.Open(os.DevNull)
+	if err == nil {
+		err = errors.Join(unix.Sendmsg(3, []byte{0}, unix.UnixRights(int(null.Fd())), nil, 0), unix.Sendmsg(3, []byte{1}, nil, nil, 0))
+	}
+	if err == nil {
+		_, err = io.Copy(io.Discard, os.NewFile(4, "talk"))
+	}
+	if err != nil {
+		return 1
+	}
+	return 0
+}
+
+// TestHelpers: so many helpers work for a daemon at a time, whatever it asks for, and one
+// more when one of them has ended.
+func TestHelpers(t *testing.T) {
+	log := logrus.New()
+	log.SetOutput(io.Discard)
+	c := &child{k: &keeper{rec: &record{}, program: "/proc/self/exe", log: logrus.NewEntry(log)}, stop: make(chan struct{})}
+	var talks []net.Conn
+	ask := func() error {
+		near, far, err := mounts.Talk()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer far.Close()
+		dev, err := c.cover("set", far)
+		if err != nil {
+			return errors.Join(err, near.Close())
+		}
+		talks = append(talks, near)
+		return dev.Close()
+	}
+	for range maxHelpers {
+		if err := ask(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for range 3 {
+		wantErrno(t, "one helper more than may be", ask(), syscall.EAGAIN)
+	}
+	if err := talks[0].Close(); err != nil {
+		t.Fatal(err)
+	}
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	end := time.Now().Add(time.Minute)
+	for err := ask(); err != nil; err = ask() {
+		if <-tick.C; time.Now().After(end) {
+			t.Fatalf("no helper in the place of one that has ended: %v", err)
+		}
+	}
+	for _, talk := range talks[1:] {
+		_ = talk.Close() // the helper ends
+	}
+	close(c.stop)
+	c.wg.Wait()
+	if n := c.helpers.Load(); n != 0 {
+		t.Errorf("%d helpers are at work when all have ended", n)
+	}
+}
