@@ -169,25 +169,36 @@ func (s *screen) lift(talk int) bool {
 type lifted interface {
 	there() bool
 	try(force bool) bool
+	nearly() bool // it takes one look more, if that finds nobody, either
 }
 
 // lift tries until it is done, and waits between the tries, in which almost all is
 // looks, for longer each time, and as long as lookShare wants; wait reports whether to
-// go on.
+// go on. The look that may be the last is not waited for so long: it is counted with
+// the one before.
 func lift(s lifted, now func() time.Time, wait func(time.Duration) (more bool)) bool {
-	pause, first := screenPause, now()
+	pause, first, looked := screenPause, now(), time.Duration(0)
 	for s.there() {
 		began := now()
 		if s.try(began.Sub(first) >= screenTime) {
 			return true
 		}
-		if !wait(max(pause, min(lookShare*now().Sub(began), maxRest))) {
+		looked += now().Sub(began)
+		rest := screenPause
+		if !s.nearly() {
+			rest = max(pause, min(lookShare*looked, maxRest))
+			pause, looked = min(2*pause, maxScreenPause), 0
+		}
+		if !wait(rest) {
 			return false
 		}
-		pause = min(2*pause, maxScreenPause)
 	}
 	return false
 }
+
+// nearly reports whether nobody was busy when that was looked for last, but not yet as
+// often as minUnused.
+func (s *screen) nearly() bool { return 0 < s.unused && s.unused < minUnused }
 
 // try takes the screen away if no process is busy in a directory of the dataset. The
 // kernel sees to it that nobody has entered the screen itself, to read a file

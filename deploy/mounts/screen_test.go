@@ -176,9 +176,12 @@ type slow struct {
 	looks []time.Duration
 
 	forced []bool
+	almost bool
 }
 
 func (s *slow) there() bool { return true }
+
+func (s *slow) nearly() bool { return s.almost }
 
 func (s *slow) try(force bool) bool {
 	s.forced = append(s.forced, force)
@@ -216,5 +219,20 @@ func TestScreenRest(t *testing.T) {
 	}
 	if lift(&slow{looks: looks}, func() time.Time { return s.clock }, func(time.Duration) bool { return false }) {
 		t.Error("a screen is lifted when nobody wants that any more")
+	}
+}
+
+// TestScreenRestsNearly: a look that may be the last is soon after the one before, and is
+// rested from with it.
+func TestScreenRestsNearly(t *testing.T) {
+	s := slow{looks: []time.Duration{time.Second, 2 * time.Second, 0}, almost: true}
+	var pauses []time.Duration
+	lift(&s, func() time.Time { return s.clock }, func(pause time.Duration) bool {
+		pauses = append(pauses, pause)
+		s.almost = false
+		return true
+	})
+	if want := []time.Duration{screenPause, 19 * 3 * time.Second, 2 * screenPause}; !slices.Equal(pauses, want) {
+		t.Errorf("pauses of %v, want %v", pauses, want)
 	}
 }
