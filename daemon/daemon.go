@@ -32,7 +32,7 @@
 //	128 MiB   the program: code, stacks, workers, what is open, garbage
 //	 99 MiB   metadata: the caches and newest records of the Pebble stores
 //	256 MiB   requests and replies with file data; less if Config.Memory says so
-//	336 KiB   for each other node: connections
+//	504 KiB   for each other node: connections
 //	336 MiB   for each dataset that is staged: 64 of pieces, 256 of what is read
 //	          through because there is no room for it, 16 of names that are sorted
 //	201 MiB   the mount: 512 KiB for each request of the kernel (package mount), and

@@ -20,12 +20,12 @@ var bufferPools [len(bufferSizes)]sync.Pool // of *buffer
 
 // connMemory is the most that one connection for bulk data may have of a
 // server's memory, so that a peer that is slow to take its answers does not
-// have it all.
-const connMemory = 16 << 20
+// have it all with its connections.
+const connMemory = 32 << 20 / bulkConns
 
 // PeerMemory is the most that the connections with one other node take besides,
-// both ends of them: the buffers of four each, and of what waits for a worker.
-const PeerMemory = 4 * (80<<10 + smallBuffer)
+// both ends of them: the buffers of six each, and of what waits for a worker.
+const PeerMemory = (2 + bulkConns) * (80<<10 + smallBuffer)
 
 // buffer is pooled memory.
 type buffer struct {

@@ -34,7 +34,7 @@ type PeersConfig struct {
 	// connection. It must not wait.
 	NewerEpoch func(peer metadata.NodeID, e metadata.Epoch)
 
-	Conns   int           // connections to a node for bulk data; 2. For the others it is one
+	Conns   int           // connections to a node for bulk data; 4. For the others it is one
 	Timeout time.Duration // of a call whose context has no tighter deadline; 30 s
 
 	MaxInFlight      int           // calls under way on one connection, more wait; 64
@@ -75,8 +75,11 @@ func (c *PeersConfig) validate() error {
 	return nil
 }
 
+// bulkConns is the connections to a node for bulk data; the package comment says why.
+const bulkConns = 4
+
 func (c *PeersConfig) setDefaults() {
-	setDefault(&c.Conns, 2)
+	setDefault(&c.Conns, bulkConns)
 	setDefault(&c.Timeout, 30*time.Second)
 	setDefault(&c.MaxInFlight, unheard)
 	setDefault(&c.HandshakeTimeout, 5*time.Second)

@@ -241,3 +241,45 @@ func TestMetadataDoesNotWaitForBulk(t *testing.T) {
 	close(release)
 	wg.Wait()
 }
+
+// Connections for bulk data are made when they are wanted, and no more than four.
+func TestBulkConnections(t *testing.T) {
+	release := make(chan struct{})
+	s, addr := startServer(t, map[wire.Op]Handler{wire.OpRead: stuck(release), wire.OpWrite: echo}, nil)
+	p := startPeers(t, addr, func(c *PeersConfig) { c.Timeout = time.Hour })
+	for range 10 {
+		if err := p.To(3).Do(context.Background(), &Call{Op: wire.OpWrite}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := s.Stats().Accepted; n != 1 {
+		t.Errorf("%d connections for one call at a time, want 1", n)
+	}
+	l := p.To(3).(*peer).bulk
+	var wg sync.WaitGroup
+	for i := range 20 {
+		wg.Go(func() {
+			if err := p.To(3).Do(context.Background(), &Call{Op: wire.OpRead}); err != nil {
+				t.Error(err)
+			}
+		})
+		eventually(t, "the call is under way", func() bool { return s.Stats().InFlight == int64(i+1) })
+		eventually(t, "no connection is being made", func() bool {
+			l.mu.Lock()
+			defer l.mu.Unlock()
+			return l.dialing == nil
+		})
+	}
+	l.mu.Lock()
+	for _, c := range l.conns {
+		if n := len(c.slots); n != 5 {
+			t.Errorf("%d calls on a connection, want 5 on each", n)
+		}
+	}
+	l.mu.Unlock()
+	close(release)
+	wg.Wait()
+	if n := s.Stats().Accepted; n != 4 {
+		t.Errorf("%d connections, want 4", n)
+	}
+}

@@ -45,7 +45,7 @@ type ServerConfig struct {
 
 	Log *logrus.Entry
 
-	MaxConns    int // connections at a time; 4096
+	MaxConns    int // connections at a time; 8192
 	MaxInFlight int // requests under way on one connection; 64
 	// Memory is the most bytes of requests and replies with bulk data at a time;
 	// 256 MiB. It has to hold the largest frame.
@@ -92,7 +92,7 @@ func (c *ServerConfig) validate() error {
 const DefaultMemory = 256 << 20
 
 func (c *ServerConfig) setDefaults() {
-	setDefault(&c.MaxConns, 4096)
+	setDefault(&c.MaxConns, 8192)
 	setDefault(&c.MaxInFlight, 64)
 	setDefault(&c.MaxWorkers, 256)
 	setDefault(&c.Memory, DefaultMemory)
