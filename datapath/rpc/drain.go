@@ -67,7 +67,9 @@ func (s *Server) enlist(n wire.Nonce, c *serverConn) bool {
 
 // discharge says that nothing of c runs any more.
 func (s *Server) discharge(n wire.Nonce, c *serverConn) {
-	s.past.add(n, &c.replies)
+	if c.room == nil { // on those for bulk data is nothing that is remembered
+		s.past.add(n, &c.replies)
+	}
 	s.mu.Lock()
 	delete(s.serving, n)
 	s.mu.Unlock()

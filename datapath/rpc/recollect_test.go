@@ -9,6 +9,8 @@ import (
 	"syscall"
 	"testing"
 
+	"golang.org/x/sync/semaphore"
+
 	"github.com/bivouacfs/bivouac/datapath/wire"
 	"github.com/bivouacfs/bivouac/metadata"
 )
@@ -209,5 +211,24 @@ func TestRepliesAreBounded(t *testing.T) {
 	}
 	if len(p.conns) != pastConns || p.conns[name(pastConns-1)] != nil || p.conns[name(pastConns)] == nil {
 		t.Errorf("%d connections are remembered, want the last %d", len(p.conns), pastConns)
+	}
+}
+
+// Connections for bulk data, of which there are many, push none out of memory on
+// which something is remembered.
+func TestBulkConnectionsAreNotRemembered(t *testing.T) {
+	s, _ := startServer(t, echoes, nil)
+	meta := newNonce()
+	s.discharge(meta, &serverConn{over: make(chan struct{}), replies: replies{peer: 1}})
+	for range pastConns {
+		s.discharge(newNonce(), &serverConn{over: make(chan struct{}), room: semaphore.NewWeighted(1)})
+	}
+	if r := s.past.recollect(1, wire.RecollectReq{Conn: meta, Tag: 1}); r.Fate != wire.NotBegun {
+		t.Errorf("fate of a call on a connection that has ended is %v, want %v", r.Fate, wire.NotBegun)
+	}
+	for o := range wire.MaxOp {
+		if o.Remembered() && o.Purpose() == wire.PurposeBulk {
+			t.Errorf("%v is remembered, and goes over a connection for bulk data", o)
+		}
 	}
 }
