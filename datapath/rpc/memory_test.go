@@ -34,7 +34,9 @@ func TestMemoryIsBounded(t *testing.T) {
 		func(c *ServerConfig) { c.Memory = most })
 	var wg sync.WaitGroup
 	for i := range 64 {
-		p := startPeers(t, addr, func(c *PeersConfig) { c.Conns = 1 + i%2 })
+		p := startPeers(t, addr, func(c *PeersConfig) { // a call waits for most of the others
+			c.Conns, c.Timeout = 1+i%2, time.Minute
+		})
 		wg.Go(func() {
 			for _, c := range []Call{
 				{Op: wire.OpWrite, Data: [][]byte{make([]byte, wire.MaxData)}, Into: make([]byte, wire.MaxData)},
