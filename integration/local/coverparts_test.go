@@ -74,7 +74,7 @@ func TestCoverFilled(t *testing.T) {
 	t.Parallel()
 	needRoot(t)
 	const files, size = 60, 99_999
-	c := pitch(t, "2", "--rate", "200K")
+	c := pitch(t, "2", "--rate", "100K")
 	c.ok("stage-in", c.smallTree("filled", files, size), "--dir", c.dir, "--background")
 	c.covered("filled")
 	if s := c.dataset("filled"); s.Phase == cluster.Sealed {
