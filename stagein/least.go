@@ -1,9 +1,14 @@
 package stagein
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
+	"io"
+	"slices"
 	"sync/atomic"
+	"syscall"
 
 	"github.com/bivouacfs/bivouac/stagein/source"
 )
@@ -31,10 +36,9 @@ func (cfg *PlanConfig) roomFor(ctx context.Context, p *Plan, archives []Archive)
 	if err != nil {
 		return err
 	}
-	var sum, read atomic.Int64
-	err = each(ctx, all, func(_ context.Context, a *archiveScan) error {
-		n, err := cfg.least(a, &read)
-		sum.Add(n)
+	var read atomic.Int64
+	err = each(ctx, all, func(_ context.Context, a *archiveScan) (err error) {
+		a.least, err = cfg.least(a, &read)
 		return err
 	})
 	if err != nil {
@@ -44,25 +48,67 @@ func (cfg *PlanConfig) roomFor(ctx context.Context, p *Plan, archives []Archive)
 		if cfg.found == nil {
 			p.Read += all[i].read // who stages it reads its head again
 		}
+		p.Least += all[i].least.Bytes
 	}
-	p.Least = sum.Load()
+	p.LeastBy = whoSays(all)
 	p.Read += read.Load()
 	return cfg.room(p, evenly(p.Least-p.Least/headers, cfg.Map.Up()))
 }
 
+// whoSays is who says how large archives are at the least: for a message, as that may be
+// wrong. Of several it is the one that says most.
+func whoSays(all []archiveScan) string {
+	most := slices.MaxFunc(all, func(a, b archiveScan) int { return cmp.Compare(a.least.Bytes, b.least.Bytes) })
+	if len(all) == 1 {
+		return "at the least, by " + most.least.By
+	}
+	return fmt.Sprintf("at the least; %s has %s of it, by %s", most.Path, size(most.least.Bytes), most.least.By)
+}
+
 // least is what an archive unpacks to at the least.
-func (cfg *PlanConfig) least(a *archiveScan, read *atomic.Int64) (int64, error) {
+func (cfg *PlanConfig) least(a *archiveScan, read *atomic.Int64) (source.Fewest, error) {
 	if !a.found.Kind.Packed() {
-		return a.Size, nil
+		return source.Fewest{Bytes: a.Size, By: "its size"}, nil
 	}
 	f, err := cfg.FS.Open(a.found.Path)
 	if err != nil {
-		return 0, fmt.Errorf("%s: %w", a.Path, err)
+		return source.Fewest{}, fmt.Errorf("%s: %w", a.Path, err)
 	}
 	defer f.Close() // read only
 	n, err := source.Least(counted{f, read}, a.found.Kind, a.Size, a.found.Head)
 	if err != nil {
-		return 0, fmt.Errorf("%s: %w", a.Path, err)
+		return n, fmt.Errorf("%s: %w", a.Path, err)
+	}
+	if a.found.Kind == source.TarGzip && source.IsBGZF(a.found.Head) {
+		n = cfg.leastBGZF(a, f, n, read)
 	}
 	return n, nil
+}
+
+// leastBGZF is what the index beside f says, if there is one and that is more than n. One
+// that cannot be used is named in the log.
+func (cfg *PlanConfig) leastBGZF(a *archiveScan, f source.File, n source.Fewest, read *atomic.Int64) source.Fewest {
+	path := a.found.Path + source.GziSuffix
+	bytes, err := cfg.readGzi(path, counted{f, read}, a.Size, read)
+	switch {
+	case errors.Is(err, syscall.ENOENT):
+	case err != nil:
+		cfg.log().WithError(err).WithField("index", path).Warn("an index of blocks cannot be used: how large the archive is shows when it is unpacked; bgzip -r makes a new one")
+	case bytes > n.Bytes:
+		return source.Fewest{Bytes: bytes, By: path + " (remove that if it is not of this archive)"}
+	}
+	return n
+}
+
+func (cfg *PlanConfig) readGzi(path string, f io.ReaderAt, n int64, read *atomic.Int64) (int64, error) {
+	path, info, err := source.Resolve(cfg.FS, path)
+	if err != nil {
+		return 0, err
+	}
+	gzi, err := cfg.FS.Open(path)
+	if err != nil {
+		return 0, err
+	}
+	defer gzi.Close() // read only
+	return source.LeastBGZF(f, n, counted{gzi, read}, info.Size)
 }

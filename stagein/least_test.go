@@ -2,10 +2,18 @@ package stagein
 
 import (
 	"archive/tar"
+	"bytes"
 	"context"
+	"encoding/binary"
+	"errors"
 	"fmt"
+	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/klauspost/compress/gzip"
+	"github.com/klauspost/compress/zstd"
+	"github.com/sirupsen/logrus"
 
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/stagein/source"
@@ -14,9 +22,15 @@ import (
 // tooLarge is a tar of half random bytes, more than 4 nodes have room for that have roomEach.
 func tooLarge(t *testing.T) []byte {
 	t.Helper()
+	return halfRandom(t, 60)
+}
+
+// halfRandom is a tar of n members of 25,000 bytes, half of which are random.
+func halfRandom(t *testing.T, n int) []byte {
+	t.Helper()
 	r := seed(t)
 	var members []member
-	for i := range 60 {
+	for i := range n {
 		members = append(members, file(fmt.Sprint("f", i), append(randBytes(r, 12_500), make([]byte, 12_500)...)))
 	}
 	return writeTar(t, tar.FormatGNU, members)
@@ -47,6 +61,103 @@ func TestPackedRefusedEarly(t *testing.T) {
 			}
 			if read := j.fs.read.Load(); len(j.target.objects) > 0 || read > 32<<10 {
 				t.Errorf("%d objects were written, and %d bytes read, before it was refused twice", len(j.target.objects), read)
+			}
+		})
+	}
+}
+
+// frames packs b as frames of zstd that say how large they are, without a table of them.
+func frames(t testing.TB, b []byte) (packed []byte) {
+	t.Helper()
+	z, err := zstd.NewWriter(nil)
+	checked(t, err)
+	for ; len(b) > 0; b = b[min(len(b), 100_000):] {
+		packed = z.EncodeAll(b[:min(len(b), 100_000)], packed)
+	}
+	return packed
+}
+
+// bgzip packs b in blocks of BGZF, and makes their index, as the program does.
+func bgzip(t testing.TB, b []byte) (packed, gzi []byte) {
+	t.Helper()
+	const block = 0xff00
+	var out bytes.Buffer
+	gzi = make([]byte, 8)
+	for at := 0; at <= len(b); at += block {
+		if at > 0 {
+			gzi = binary.LittleEndian.AppendUint64(binary.LittleEndian.AppendUint64(gzi, uint64(out.Len())), uint64(at))
+		}
+		from := out.Len()
+		w := gzip.NewWriter(&out)
+		w.Extra = []byte("BC\x02\x00\x00\x00")
+		_, err := w.Write(b[at:min(at+block, len(b))])
+		checked(t, err, w.Close())
+		binary.LittleEndian.PutUint16(out.Bytes()[from+16:], uint16(out.Len()-from-1))
+	}
+	w := gzip.NewWriter(&out)
+	checked(t, w.Close())
+	binary.LittleEndian.PutUint64(gzi, uint64(len(gzi)/16))
+	return out.Bytes(), gzi
+}
+
+func checked(t testing.TB, errs ...error) {
+	t.Helper()
+	if err := errors.Join(errs...); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestPackedRefusedByParts: so is one that tells it part by part, or has an index beside it.
+func TestPackedRefusedByParts(t *testing.T) {
+	plain := tooLarge(t)
+	bgz, gzi := bgzip(t, plain)
+	for name, x := range map[string]struct {
+		packed, gzi []byte
+		by          string
+	}{
+		"zstd frames":    {packed: frames(t, plain), by: "at the least, by the headers of its frames"},
+		"bgzf, an index": {packed: bgz, gzi: gzi, by: "at the least, by /src/a.tar.gzi (remove that if it is not of this archive)"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			j := tarJob(x.packed, 4)
+			if x.gzi != nil {
+				j.fs.add("/src/a.tar.gzi", source.TypeRegular|0o644, x.gzi)
+			}
+			j.free = hasRoom
+			if _, err := j.run(context.Background()); !errorHas(err, "n0 needs room for 35", "1.5 MiB in all, "+x.by, "unpack=no") {
+				t.Errorf("%v, want a refusal", err)
+			}
+			if read := j.fs.read.Load(); len(j.target.objects) > 0 || read > 16<<10 {
+				t.Errorf("%d objects were written, and %d bytes read, before it was refused", len(j.target.objects), read)
+			}
+		})
+	}
+}
+
+// TestPackedIndexIsNotTrusted: an index beside an archive of BGZF that is not of it is
+// named in the log, and what fits is staged; and so it is if there is no index.
+func TestPackedIndexIsNotTrusted(t *testing.T) {
+	bgz, _ := bgzip(t, halfRandom(t, 30))
+	_, other := bgzip(t, tooLarge(t))
+	for name, gzi := range map[string][]byte{"none": nil, "another archive's": other, "nonsense": []byte("nonsense")} {
+		t.Run(name, func(t *testing.T) {
+			j := tarJob(bgz, 4)
+			if gzi != nil {
+				j.fs.add("/src/a.tar.gzi", source.TypeRegular|0o644, gzi)
+			}
+			var log bytes.Buffer
+			l := logrus.New()
+			l.SetOutput(&log)
+			j.free, j.log = hasRoom, logrus.NewEntry(l)
+			tree, err := j.run(context.Background())
+			if err != nil || len(tree) == 0 {
+				t.Errorf("%d files, %v", len(tree), err)
+			}
+			if warned := strings.Contains(log.String(), "an index of blocks cannot be used"); warned != (gzi != nil) {
+				t.Errorf("the log says %s", &log)
+			}
+			if read := j.fs.read.Load(); j.sum.SourceBytes != read {
+				t.Errorf("%d bytes were counted of %d that were read", j.sum.SourceBytes, read)
 			}
 		})
 	}

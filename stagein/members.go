@@ -20,11 +20,12 @@ const scansAtOnce = 16
 type archiveScan struct {
 	Archive
 	found source.Found
-	items items     // nil is not known yet
-	read  int64     // bytes
-	index *index    // nil is none
-	told  string    // path of the index that told the items
-	fresh *newIndex // of the items; nil is none
+	items items         // nil is not known yet
+	read  int64         // bytes
+	least source.Fewest // that it unpacks to, if that was looked for
+	index *index        // nil is none
+	told  string        // path of the index that told the items
+	fresh *newIndex     // of the items; nil is none
 }
 
 // inArchives finds the members of archives; nil if they have to be read to be

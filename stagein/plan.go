@@ -36,7 +36,8 @@ type Plan struct {
 	// the dataset when it is published.
 	Origins Origins `json:"-"`
 	// Least is what compressed tars unpack to at the least, if that was looked for.
-	Least int64 `json:"-"`
+	Least   int64  `json:"-"`
+	LeastBy string `json:"-"` // who says so
 	// Number is that of the source among several.
 	Number uint32 `json:"-"`
 	// Map is where what is staged goes: for all parts the same, also for one that is
@@ -320,10 +321,18 @@ func (cfg *PlanConfig) room(p *Plan, need map[metadata.NodeID]int64) error {
 			continue
 		}
 		n, _ := cfg.Map.Node(id)
-		return fmt.Errorf("%s: %s needs room for %s and has %s (%s in all): %s: %w",
-			p.Source, n.Host, size(need[id]), size(free), size(max(p.Size, p.Least)), cfg.wayOut(p), syscall.ENOSPC)
+		return fmt.Errorf("%s: %s needs room for %s and has %s (%s in all%s): %s: %w",
+			p.Source, n.Host, size(need[id]), size(free), size(max(p.Size, p.Least)), p.saidBy(), cfg.wayOut(p), syscall.ENOSPC)
 	}
 	return nil
+}
+
+// saidBy is who says what is needed, if that is not the source's size.
+func (p *Plan) saidBy() string {
+	if p.LeastBy == "" {
+		return ""
+	}
+	return ", " + p.LeastBy
 }
 
 const (

@@ -152,8 +152,10 @@
 // and the dataset appears when that has ended, with all its files. If the reader is
 // lost before, another begins anew. There is no way to a member but through all before
 // it, so there is no spill=pfs either: what does not fit is refused. That is before it
-// is read if its end says that it is too large (source.Least: xz and gzip, zstd of a file or
-// with a seek table), or if it is too large packed; else when the room is used up. What a lost
+// is read if a few small reads say that it is too large (source.Least: xz and gzip, zstd whose
+// frames say their sizes or have a seek table; source.LeastBGZF: what bgzip has packed, if the
+// index of bgzip -r lies beside it), or if it is too large packed; else when the room is used
+// up. The message says who says so, since that may be wrong. What a lost
 // node had, each of those that are left fetches by one more reading, up to the last of
 // what it lacks, for all who wait (unpackAll).
 //

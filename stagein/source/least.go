@@ -6,34 +6,43 @@ import (
 	"hash/crc32"
 	"io"
 	"math"
-
-	"github.com/klauspost/compress/zstd"
 )
+
+// Fewest is what an archive unpacks to at the least.
+type Fewest struct {
+	Bytes int64
+	By    string // what says so
+}
 
 // Least is the fewest bytes that an archive of size bytes unpacks to, if it is
 // whole, as far as a few small reads tell; head is its first block. What it
 // returns is less than the truth where a format does not say it:
 //
 //	xz     exact: the indexes at the ends of its streams; of very many, the last ones
-//	zstd   exact if there is a seek table; else what the first frame says, as zstd
-//	       writes it that packs a file, and neither pzstd nor zstd in a pipe
+//	zstd   exact if there is a seek table; else what its frames say, one after the other, the
+//	       first walkReads blocks of them: nothing if pzstd has written them, or zstd in a pipe
 //	gzip   what the last member says, which is the truth modulo 4 GiB of that member
-//	       alone: of BGZF, whose last one is empty, nothing
+//	       alone: of BGZF, whose last one is empty, nothing (but see LeastBGZF)
 //	bzip2  nothing
 //
 // and then the packed size: no program in use makes a tar larger than stretch of it.
-func Least(f io.ReaderAt, kind Kind, size int64, head []byte) (int64, error) {
-	var n int64
+func Least(f io.ReaderAt, kind Kind, size int64, head []byte) (Fewest, error) {
+	var n Fewest
 	var err error
 	switch r := (&tail{f: f, size: size}); kind {
 	case TarXz:
-		n, err = leastXz(r)
+		n.By = "its index"
+		n.Bytes, err = leastXz(r)
 	case TarZstd:
 		n, err = leastZstd(r, head)
 	case TarGzip:
-		n, err = leastGzip(r)
+		n.By = "its last member"
+		n.Bytes, err = leastGzip(r)
 	}
-	return max(n, size-size/stretch), err
+	if packed := size - size/stretch; n.Bytes <= packed {
+		n = Fewest{packed, "its packed size"}
+	}
+	return n, err
 }
 
 // stretch is of what part packing can make a thing larger: bzip2, the worst, a hundredth.
@@ -110,57 +119,6 @@ func xzIndex(b []byte) (packed, unpacked int64, ok bool) {
 		packed, unpacked, n = packed+int64(in+3)&^3, unpacked+int64(out), i+o
 	}
 	return packed, unpacked, n > 0
-}
-
-const (
-	seekFooter = 9
-	seekMagic  = 0x8f92eab1
-	seekSums   = 0x80 // in the descriptor: entries have checksums
-	seekHead   = 8    // of the skippable frame that the table is
-)
-
-// leastZstd is what the seek table, or the first frame with data, says.
-func leastZstd(t *tail, head []byte) (int64, error) {
-	foot, err := t.before(t.size, seekFooter)
-	if err != nil {
-		return 0, err
-	}
-	if foot != nil && binary.LittleEndian.Uint32(foot[5:]) == seekMagic {
-		if sum, ok, err := seekTable(t, foot); ok || err != nil {
-			return sum, err
-		}
-	}
-	for {
-		var h zstd.Header
-		switch err := h.Decode(head); {
-		case err != nil:
-			return 0, nil // the decoder will say why
-		case !h.Skippable && h.HasFCS && h.FrameContentSize < math.MaxInt64/2:
-			return int64(h.FrameContentSize), nil
-		case !h.Skippable || h.HeaderSize+int(h.SkippableSize) > len(head):
-			return 0, nil
-		}
-		head = head[h.HeaderSize+int(h.SkippableSize):]
-	}
-}
-
-// seekTable adds up the frames of a seek table; it is none if they are not all of the file.
-func seekTable(t *tail, foot []byte) (sum int64, ok bool, err error) {
-	entry := 8
-	if foot[4]&seekSums != 0 {
-		entry += 4
-	}
-	n := int64(entry)*int64(binary.LittleEndian.Uint32(foot)) + seekFooter
-	table, err := t.before(t.size, n)
-	if err != nil || table == nil {
-		return 0, false, err
-	}
-	packed := n + seekHead
-	for b := table[:n-seekFooter]; len(b) > 0; b = b[entry:] {
-		packed += int64(binary.LittleEndian.Uint32(b))
-		sum += int64(binary.LittleEndian.Uint32(b[4:]))
-	}
-	return sum, packed == t.size, nil
 }
 
 // deflated is the most that a byte of gzip unpacks to.

@@ -75,33 +75,42 @@ func TestLeast(t *testing.T) {
 	text := bytes.Repeat([]byte("some text that packs well. "), 40_000)
 	n := int64(len(text))
 	join := func(all ...[]byte) []byte { return bytes.Join(all, nil) }
+	note := []byte("\x50\x2a\x4d\x18\x02\x00\x00\x00ab")
+	stream := squeeze(t, text, func(w io.Writer) (*zstd.Encoder, error) { return zstd.NewWriter(w) })
 	for name, x := range map[string]struct {
 		kind   Kind
 		packed []byte
 		want   int64 // 0 is that the packed size is all that is known
 	}{
-		"xz":                    {TarXz, squeezeXz(t, text), n},
-		"xz, two streams":       {TarXz, join(squeezeXz(t, text), squeezeXz(t, text[:n/2])), n + n/2},
-		"xz, padded":            {TarXz, join(squeezeXz(t, text), make([]byte, 8), squeezeXz(t, text), make([]byte, 4)), 2 * n},
-		"xz, with garbage":      {TarXz, join(squeezeXz(t, text), []byte("garbage")), 0},
-		"xz, a damaged index":   {TarXz, flipped(squeezeXz(t, text), 20), 0},
-		"zstd":                  {TarZstd, squeezeZstd(t, text), n},
-		"zstd after a note":     {TarZstd, join([]byte("\x50\x2a\x4d\x18\x02\x00\x00\x00ab"), squeezeZstd(t, text)), n},
-		"zstd of a stream":      {TarZstd, squeeze(t, text, func(w io.Writer) (*zstd.Encoder, error) { return zstd.NewWriter(w) }), 0},
-		"zstd, seekable":        {TarZstd, seekable(t, text, 1<<16, false), n},
-		"zstd, seekable, sums":  {TarZstd, seekable(t, text, 1<<16, true), n},
-		"zstd, a cut table":     {TarZstd, seekable(t, text, 1<<16, false)[100:], 0},
-		"zstd, of another file": {TarZstd, join(squeezeZstd(t, text[:1000]), seekable(t, text, 1<<16, false)), 1000},
-		"gzip":                  {TarGzip, squeezeGzip(t, text), n},
-		"gzip, two members":     {TarGzip, join(squeezeGzip(t, text), squeezeGzip(t, text[:n/2])), n / 2},
-		"gzip, an empty end":    {TarGzip, join(squeezeGzip(t, text), squeezeGzip(t, nil)), 0},
-		"gzip, with garbage":    {TarGzip, join(squeezeGzip(t, text[:1000]), []byte("\xff\xff\xff\xff")), 0},
-		"gzip, cut":             {TarGzip, []byte("\x1f\x8b\x08\xff\xff\xff"), 0},
-		"bzip2":                 {TarBzip2, []byte("BZh91AY&SY whatever this is"), 0},
+		"xz":                       {TarXz, squeezeXz(t, text), n},
+		"xz, two streams":          {TarXz, join(squeezeXz(t, text), squeezeXz(t, text[:n/2])), n + n/2},
+		"xz, padded":               {TarXz, join(squeezeXz(t, text), make([]byte, 8), squeezeXz(t, text), make([]byte, 4)), 2 * n},
+		"xz, with garbage":         {TarXz, join(squeezeXz(t, text), []byte("garbage")), 0},
+		"xz, a damaged index":      {TarXz, flipped(squeezeXz(t, text), 20), 0},
+		"zstd":                     {TarZstd, squeezeZstd(t, text), n},
+		"zstd after a note":        {TarZstd, join(note, squeezeZstd(t, text)), n},
+		"zstd of a stream":         {TarZstd, stream, 0},
+		"zstd, seekable":           {TarZstd, seekable(t, text, 1<<16, false), n},
+		"zstd, seekable, sums":     {TarZstd, seekable(t, text, 1<<16, true), n},
+		"zstd, a cut table":        {TarZstd, seekable(t, text, 1<<16, false)[100:], 0},
+		"zstd, of another file":    {TarZstd, join(squeezeZstd(t, text[:1000]), seekable(t, text, 1<<16, false)), 1000 + n},
+		"zstd, two frames":         {TarZstd, join(squeezeZstd(t, text), note, squeezeZstd(t, text[:n/2]), note), n + n/2},
+		"zstd, many frames":        {TarZstd, bytes.Repeat(join(note, squeezeZstd(t, text[:1000]), squeezeZstd(t, text[:100])), 900), 900_000},
+		"zstd, then a stream":      {TarZstd, join(squeezeZstd(t, text), stream, squeezeZstd(t, text)), n},
+		"zstd, with garbage":       {TarZstd, join(squeezeZstd(t, text), squeezeZstd(t, text), []byte("garbage")), 2 * n},
+		"zstd, cut":                {TarZstd, join(squeezeZstd(t, text), squeezeZstd(t, text)[:100]), 2 * n},
+		"zstd, of impossible size": {TarZstd, []byte("\x28\xb5\x2f\xfd\xe0\x00\x00\x00\x00\x00\x01\x00\x00\x01\x00\x00"), 0},
+		"zstd, of wrong size":      {TarZstd, append([]byte("\x28\xb5\x2f\xfd\xa0\x00\x00\x03\x00\x03\x00\x00x"), bytes.Repeat(note, 10)...), 0},
+		"gzip":                     {TarGzip, squeezeGzip(t, text), n},
+		"gzip, two members":        {TarGzip, join(squeezeGzip(t, text), squeezeGzip(t, text[:n/2])), n / 2},
+		"gzip, an empty end":       {TarGzip, join(squeezeGzip(t, text), squeezeGzip(t, nil)), 0},
+		"gzip, with garbage":       {TarGzip, join(squeezeGzip(t, text[:1000]), []byte("\xff\xff\xff\xff")), 0},
+		"gzip, cut":                {TarGzip, []byte("\x1f\x8b\x08\xff\xff\xff"), 0},
+		"bzip2":                    {TarBzip2, []byte("BZh91AY&SY whatever this is"), 0},
 	} {
 		got, err := Least(bytes.NewReader(x.packed), x.kind, int64(len(x.packed)), x.packed[:min(BlockSize, len(x.packed))])
-		if want := max(x.want, int64(len(x.packed)-len(x.packed)/stretch)); got != want || err != nil {
-			t.Errorf("%s: Least() = %d, %v, want %d", name, got, err, want)
+		if want := max(x.want, int64(len(x.packed)-len(x.packed)/stretch)); got.Bytes != want || got.By == "" || err != nil {
+			t.Errorf("%s: Least() = %+v, %v, want %d", name, got, err, want)
 		}
 	}
 }
@@ -141,8 +150,8 @@ func TestLeastOfPrograms(t *testing.T) {
 				t.Fatal(err)
 			}
 			got, err := Least(bytes.NewReader(out), x.kind, int64(len(out)), out[:BlockSize])
-			if n := int64(len(b)); err != nil || got > n || got < n-n/stretch || x.kind == TarXz && got != n {
-				t.Errorf("Least() = %d, %v of %d bytes that are packed as %d", got, err, n, len(out))
+			if n := int64(len(b)); err != nil || got.Bytes > n || got.Bytes < n-n/stretch || x.kind == TarXz && got.Bytes != n {
+				t.Errorf("Least() = %+v, %v of %d bytes that are packed as %d", got, err, n, len(out))
 			}
 		})
 	}
@@ -151,10 +160,42 @@ func TestLeastOfPrograms(t *testing.T) {
 // FuzzLeast: no end of an archive makes it fail, or say a size that cannot be.
 func FuzzLeast(f *testing.F) {
 	f.Add([]byte("YZ"), byte(0))
+	f.Add([]byte("\x28\xb5\x2f\xfd\x24\x05\x29\x00\x00hello\x00\x00\x00\x00\x28\xb5\x2f\xfd\x20\x01\x09\x00\x00x"), byte(1))
 	f.Fuzz(func(t *testing.T, b []byte, k byte) {
 		kind := []Kind{TarXz, TarZstd, TarGzip, TarBzip2}[k%4]
-		if n, err := Least(bytes.NewReader(b), kind, int64(len(b)), b[:min(BlockSize, len(b))]); err != nil || n < 0 {
-			t.Errorf("Least() = %d, %v", n, err)
+		if n, err := Least(bytes.NewReader(b), kind, int64(len(b)), b[:min(BlockSize, len(b))]); err != nil || n.Bytes < 0 {
+			t.Errorf("Least() = %+v, %v", n, err)
 		}
 	})
+}
+
+// TestLeastReadsLittle: of frames, however many, no more is looked at than some; the
+// others count as they are packed.
+func TestLeastReadsLittle(t *testing.T) {
+	const frames = walkReads + 1000
+	data := make([]byte, 2000)
+	r := rand.NewChaCha8([32]byte{7})
+	_, _ = r.Read(data) // cannot fail
+	packed := bytes.Repeat(squeezeZstd(t, data), frames)
+	f := &countedReader{r: bytes.NewReader(packed)}
+	n, err := Least(f, TarZstd, int64(len(packed)), packed[:BlockSize])
+	all := int64(frames * len(data))
+	if err != nil || n.Bytes > all || n.Bytes < all-all/stretch || n.By != "the headers of its frames" {
+		t.Errorf("Least() = %+v, %v, want some less than %d", n, err, all)
+	}
+	if f.reads > walkReads+2 || f.bytes > (walkReads+2)*walkRead {
+		t.Errorf("%d reads of %d bytes", f.reads, f.bytes)
+	}
+}
+
+type countedReader struct {
+	r     io.ReaderAt
+	reads int
+	bytes int
+}
+
+func (c *countedReader) ReadAt(p []byte, off int64) (int, error) {
+	c.reads++
+	c.bytes += len(p)
+	return c.r.ReadAt(p, off)
 }
