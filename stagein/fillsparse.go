@@ -51,6 +51,11 @@ func (s *stretch) holey(ctx context.Context, bufs pools, pos, n int64, do func(b
 	if err := source.ReadFull(s.file, s.name, head, s.base-int64(len(head))); err != nil {
 		return err
 	}
+	if s.check != 0 {
+		if err := s.proved(head); err != nil {
+			return err
+		}
+	}
 	m, err := source.SparseIn(head, s.base-int64(len(head)))
 	if err != nil {
 		return err

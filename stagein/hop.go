@@ -27,6 +27,7 @@ type hopper struct {
 	size   int64
 	room   *manifest.Scratch
 	any    bool         // also hollow members: nobody can read this in one go
+	maps   bool         // where the data of sparse members lies is kept
 	read   atomic.Int64 // bytes
 	hops   atomic.Int64 // reads for headers
 	member int64        // mean bytes of a member, with its headers; mean finds it
@@ -97,6 +98,7 @@ func (h *hopper) mean(ctx context.Context, n int) (int64, error) {
 // it, or to the nth member.
 func (h *hopper) hop(ctx context.Context, off, end int64, n int) (*hopped, error) {
 	s := &hopped{items: newItemList(h.room), end: off}
+	s.items.maps = h.maps
 	if err := h.more(ctx, s, end, n); err != nil {
 		s.items.close()
 		return nil, err

@@ -127,7 +127,7 @@ func (cfg *PlanConfig) lookUpOne(a *archiveScan, several bool) {
 			a.items, a.told = items, path
 			return
 		}
-		if !errors.Is(err, syscall.ENOENT) {
+		if !errors.Is(err, syscall.ENOENT) && !errors.Is(err, errHollow) {
 			cfg.log().WithError(err).WithField("index", path).Warn("an index cannot be used; the archive is scanned")
 		}
 	}
@@ -160,7 +160,10 @@ func (a *archiveScan) load(cfg *PlanConfig, path string) (*itemList, error) {
 	key, err := source.KeyOf(archive, h.name, a.found.Info)
 	if err == nil {
 		err = source.ReadIndex(io.NewSectionReader(f, 0, size), size, key, func(it *source.Item) error {
-			end = it.Off + source.Padded(it.Size)
+			end = it.Off + source.Padded(it.Stored())
+			if isHollow(it) && !h.any {
+				return errHollow
+			}
 			return items.add(it, 0)
 		})
 	}
@@ -250,7 +253,7 @@ func (n *newIndex) save() error {
 		return err
 	}
 	w := bufio.NewWriterSize(f, 1<<18)
-	if err = source.WriteIndex(w, n.key, n.items.each); err == nil {
+	if err = source.WriteIndex(w, n.key, n.items.eachWhole); err == nil {
 		err = w.Flush()
 	}
 	if err == nil {

@@ -151,6 +151,7 @@ func TestIndexUnusable(t *testing.T) {
 func itemsOf(t *testing.T, items []source.Item) *itemList {
 	t.Helper()
 	l := newItemList(&manifest.Scratch{})
+	l.maps = true
 	for i := range items {
 		check(t, l.add(&items[i], 0))
 	}

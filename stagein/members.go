@@ -176,13 +176,13 @@ func (a *archiveScan) hop(ctx context.Context, cfg *PlanConfig, mean, most int64
 	if err != nil {
 		return err
 	}
-	// What a global header says is in no member's own, and an index says of none where
-	// its holes are.
+	// What a global header says is in no member's own.
+	h.maps = a.index.keeps()
 	found, global, err := h.scan(ctx, h.stretches(mean, most))
 	if err == nil {
 		a.items = found
 	}
-	if err == nil && !global && !found.sparse && a.index.keeps() {
+	if err == nil && !global && a.index.keeps() {
 		a.fresh = &newIndex{index: a.index, items: found}
 		a.fresh.key, err = source.KeyOf(counted{h.f, &h.read}, h.name, a.found.Info)
 	}

@@ -360,13 +360,83 @@ func TestSparseScanned(t *testing.T) {
 				if s.scanned == nil {
 					t.Fatal("it was not scanned")
 				}
-				if len(s.scanned.Indexes) > 0 {
-					t.Error("an index is made, which cannot say where holes are")
+				if len(s.scanned.Indexes) != 1 {
+					t.Error("no index is made")
 				}
 				if read := s.fs.read.Load(); read != s.sum.SourceBytes {
 					t.Errorf("%d bytes were read, %d counted", read, s.sum.SourceBytes)
 				}
 			}
+		}
+	})
+}
+
+// TestSparseIndex: the next job has the tree of a tar with sparse members without a scan, and
+// every file is right; what its index says wrongly of a map is found when the file is read.
+func TestSparseIndex(t *testing.T) {
+	r := seed(t)
+	sparseTar(t, holeyFiles(r), func(t *testing.T, archive []byte) {
+		want, err := twin(archive)
+		check(t, err)
+		for i, stripe := range []int64{1 << 20, 4096, 4096} {
+			j, log := indexJob(t, archive)
+			if j.stripe = stripe; i == 2 {
+				j.camp = newCamp(j)
+			}
+			j.staged(t, want)
+			if j.scanned == nil || len(j.scanned.Indexes) != 1 {
+				t.Fatal("the scan made no index")
+			}
+			made := j.scanned.Indexes
+			var whole []source.Item
+			check(t, made[0].items.eachWhole(func(it *source.Item) error {
+				whole = append(whole, *it)
+				return nil
+			}))
+			made.Save(j.log)
+			j.staged(t, want)
+			if j.scanned == nil || len(j.scanned.Indexes) != 0 || !strings.Contains(log.String(), "not scanned: the index") {
+				t.Fatalf("the index was not used: %s", log)
+			}
+			if most := int64(2*16<<10 + 2*source.BlockSize); j.scanned.Read > most {
+				t.Errorf("with an index %d bytes were read before the manifest, want %d", j.scanned.Read, most)
+			}
+			for k := range whole {
+				if m := whole[k].Sparse; m != nil && len(m.Extents) > 1 {
+					m.Extents[1].Off--
+					break
+				}
+			}
+			made[0].items = itemsOf(t, whole)
+			made.Save(j.log)
+			path := indexFile(t, j)
+			if _, err := j.run(context.Background()); !errorHas(err, j.path, path, "it is removed: stage in again") {
+				t.Errorf("the job says %v of a wrong map", err)
+			}
+			j.staged(t, want)
+		}
+	})
+}
+
+// TestSparseIndexOfHollow: where an index tells of a file that is little but holes, the
+// archive is read to be known all the same.
+func TestSparseIndexOfHollow(t *testing.T) {
+	r := seed(t)
+	made := func(dir string) error { return holey(filepath.Join(dir, "huge"), r, 1<<25, 5<<20) }
+	sparseTar(t, made, func(t *testing.T, archive []byte) {
+		want, err := twin(archive)
+		check(t, err)
+		j, log := indexJob(t, archive)
+		j.opts.Unpack = UnpackNested
+		j.staged(t, want)
+		if j.scanned == nil || len(j.scanned.Indexes) != 1 {
+			t.Fatal("the scan made no index")
+		}
+		j.scanned.Indexes.Save(j.log)
+		j.opts.Unpack = ""
+		j.staged(t, want)
+		if j.scanned != nil || strings.Contains(log.String(), "cannot be used") {
+			t.Errorf("scanned %+v: %s", j.scanned, log)
 		}
 	})
 }

@@ -74,8 +74,7 @@
 // # The index of a tar
 //
 // What a scan found is kept as an index (Index, source.ReadIndex), and the next
-// stage-in needs no scan; a tar with sparse members has none, for it could not say where
-// their holes are. The index belongs to an archive of that size, time of
+// stage-in needs no scan. It says of sparse members where their data lies, too. The index belongs to an archive of that size, time of
 // modification, and first and last 16 KiB; one that does not fit, or is damaged, or
 // belongs to another user, is named in the log and not used. Nobody has then seen the
 // headers, so a member is read with those that stand before it, and is refused

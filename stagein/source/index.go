@@ -18,20 +18,28 @@ import (
 // The index of a tar is its members, so that who has it need not look for them.
 // Its file is
 //
-//	magic    8 bytes  "BIVIDX" 00 01
+//	magic    8 bytes  "BIVIDX" 00 02
 //	size     8 bytes  of the archive
 //	mtime    8 bytes  of the archive, in nanoseconds
 //	ends    16 bytes  xxh3-128 of the archive's first and last 16 KiB
 //	sum      8 bytes  xxh3 of what stands before
 //	members           a stream of manifest records (metadata/manifest) without
 //	                  owners, packed by zstd: in the order of the archive, each
-//	                  with the offset of its data
+//	                  with the offset of its data; behind a sparse one, as
+//	                  many records as its ino says, each an extent of its data:
+//	                  ino is where that begins in the file, size how long it is,
+//	                  and the offset where it is in the archive
+//
+// Version 1, which is read, too, is the same without sparse members.
 //
 // Numbers are big endian. What lies between the end of one member's data and the
 // beginning of the next one's is the headers of the latter; so nothing is between
 // members that the index does not know of, and who fetches a member can see
 // whether its headers say what the index says (CheckHead).
-const indexMagic = "BIVIDX\x00\x01"
+const (
+	indexMagic  = "BIVIDX\x00\x02"
+	indexMagic1 = "BIVIDX\x00\x01"
+)
 
 const (
 	indexHead  = 48
@@ -63,8 +71,8 @@ func KeyOf(f io.ReaderAt, name string, info Info) (IndexKey, error) {
 	return k, nil
 }
 
-func (k *IndexKey) append(b []byte) []byte {
-	b = append(b, indexMagic...)
+func (k *IndexKey) append(b []byte, magic string) []byte {
+	b = append(b, magic...)
 	b = binary.BigEndian.AppendUint64(b, uint64(k.Size))
 	b = binary.BigEndian.AppendUint64(b, uint64(k.Mtime))
 	b = append(b, k.Ends[:]...)
@@ -74,7 +82,7 @@ func (k *IndexKey) append(b []byte) []byte {
 // WriteIndex writes the index of an archive that has all items that each hands out, in
 // its order.
 func WriteIndex(w io.Writer, k IndexKey, each func(fn func(it *Item) error) error) error {
-	if _, err := w.Write(k.append(nil)); err != nil {
+	if _, err := w.Write(k.append(nil, indexMagic)); err != nil {
 		return err
 	}
 	z, err := zstd.NewWriter(w, zstd.WithEncoderConcurrency(1))
@@ -86,7 +94,15 @@ func WriteIndex(w io.Writer, k IndexKey, each func(fn func(it *Item) error) erro
 		r := manifest.Record{Path: it.Path, Target: it.Target, Hardlink: it.Hardlink, From: manifest.Origin{Off: it.Off}}
 		t := KeptTime(it.Mtime)
 		r.Attr = metadata.Attr{Mode: it.Mode, Nlink: 1, Size: it.Size, Atime: t, Mtime: t, Ctime: t}
-		return m.Add(r)
+		if it.Sparse == nil {
+			return m.Add(r)
+		}
+		r.From.Sparse, r.From.Head = true, it.Head
+		r.Attr.Ino = metadata.Ino(len(it.Sparse.Extents))
+		if err := m.Add(r); err != nil {
+			return err
+		}
+		return it.EachExtent(m.Add)
 	})
 	if err == nil {
 		err = m.Close()
@@ -111,7 +127,8 @@ func ReadIndex(r io.Reader, n int64, k IndexKey, add func(it *Item) error) (err 
 	if _, err := io.ReadFull(r, head[:]); err != nil {
 		return fmt.Errorf("is cut short: %w: %w", syscall.EIO, err)
 	}
-	if err := k.check(head[:]); err != nil {
+	magic, err := k.check(head[:])
+	if err != nil {
 		return err
 	}
 	z, err := zstd.NewReader(r, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxWindow(MaxWindow))
@@ -119,26 +136,27 @@ func ReadIndex(r io.Reader, n int64, k IndexKey, add func(it *Item) error) (err 
 		return fmt.Errorf("%w: %w", syscall.EIO, err)
 	}
 	defer z.Close()
-	return k.members(manifest.NewReader(z), add)
+	return k.members(manifest.NewReader(z), magic != indexMagic1, add)
 }
 
-// check compares the head of an index with what it should be.
-func (k *IndexKey) check(head []byte) error {
+// check compares the head of an index with what it should be, and returns its magic.
+func (k *IndexKey) check(head []byte) (magic string, err error) {
 	at := indexHead - 8
+	magic = string(head[:8])
 	switch was := xxh3.Hash(head[:at]); {
-	case string(head[:6]) != indexMagic[:6]:
-		return fmt.Errorf("is no index: %w", syscall.EIO)
-	case string(head[:8]) != indexMagic:
-		return fmt.Errorf("is of another version of this program: %w", syscall.ESTALE)
+	case magic[:6] != indexMagic[:6]:
+		return "", fmt.Errorf("is no index: %w", syscall.EIO)
+	case magic != indexMagic && magic != indexMagic1:
+		return "", fmt.Errorf("is of another version of this program: %w", syscall.ESTALE)
 	case binary.BigEndian.Uint64(head[at:]) != was:
-		return fmt.Errorf("is damaged: %w", syscall.EIO)
-	case string(k.append(nil)) != string(head):
-		return fmt.Errorf("is of another archive, or of what this one was before: %w", syscall.ESTALE)
+		return "", fmt.Errorf("is damaged: %w", syscall.EIO)
+	case string(k.append(nil, magic)) != string(head):
+		return "", fmt.Errorf("is of another archive, or of what this one was before: %w", syscall.ESTALE)
 	}
-	return nil
+	return magic, nil
 }
 
-func (k *IndexKey) members(r *manifest.Reader, add func(it *Item) error) error {
+func (k *IndexKey) members(r *manifest.Reader, sparse bool, add func(it *Item) error) error {
 	for end := int64(0); ; {
 		rec, err := r.Next()
 		switch {
@@ -152,13 +170,19 @@ func (k *IndexKey) members(r *manifest.Reader, add func(it *Item) error) error {
 			return fmt.Errorf("%w: %w", syscall.EIO, err)
 		}
 		it, err := k.item(&rec, end)
+		if err == nil && rec.From.Sparse {
+			if !sparse {
+				return fmt.Errorf("member %q is sparse, of which this version knows nothing: %w", rec.Path, syscall.EIO)
+			}
+			err = it.readExtents(r, uint64(rec.Attr.Ino), k.Size)
+		}
 		if err != nil {
 			return fmt.Errorf("member %q at offset %d: %w: %w", rec.Path, rec.From.Off, err, syscall.EIO)
 		}
 		if err := add(&it); err != nil {
 			return err
 		}
-		end = it.Off + Padded(it.Size)
+		end = it.Off + Padded(it.Stored())
 	}
 }
 
@@ -175,8 +199,8 @@ func (k *IndexKey) item(r *manifest.Record, off int64) (Item, error) {
 	case it.Is(TypeSymlink) != (it.Target != ""), it.Hardlink != "" && !it.Is(TypeRegular), !data && it.Size != 0,
 		it.Path == "" && !it.Is(TypeDir):
 		return it, errors.New("is of no kind that there is")
-	case it.Head < BlockSize, it.Head > maxHeaders, it.Head%BlockSize != 0,
-		it.Off > k.Size, it.Size > k.Size, it.Off+Padded(it.Size) > k.Size:
+	case it.Head < BlockSize, it.Head%BlockSize != 0, it.Off > k.Size, r.From.Sparse && (it.Head > MaxHeaders || !data),
+		!r.From.Sparse && (it.Head > maxHeaders || it.Size > k.Size || it.Off+Padded(it.Size) > k.Size):
 		return it, fmt.Errorf("headers of %d bytes and data of %d", it.Head, it.Size)
 	case it.Head < int64(len(it.Path)+len(it.Target)+len(it.Hardlink)):
 		return it, fmt.Errorf("headers of %d bytes, which cannot have its names", it.Head)
@@ -193,6 +217,11 @@ func (i *Item) Digest() uint64 {
 	}
 	b = binary.BigEndian.AppendUint32(b, i.Mode)
 	b = binary.BigEndian.AppendUint64(b, uint64(i.Size))
+	if i.Sparse != nil {
+		for _, e := range i.Sparse.Extents {
+			b = binary.BigEndian.AppendUint64(binary.BigEndian.AppendUint64(b, uint64(e.Off)), uint64(e.Len))
+		}
+	}
 	return xxh3.Hash(binary.BigEndian.AppendUint64(b, uint64(KeptTime(i.Mtime))))
 }
 

@@ -22,13 +22,17 @@ func indexed(t testing.TB, n int) (archive []byte, items []Item, key IndexKey) {
 	w := tar.NewWriter(&b)
 	for i := range n {
 		h := tar.Header{Name: fmt.Sprintf("d/%s%d", strings.Repeat("x", r.IntN(200)), i), Typeflag: tar.TypeReg, Mode: 0o640, ModTime: time.Unix(r.Int64N(1<<31), 0)}
-		switch r.IntN(6) {
+		switch r.IntN(7) {
 		case 0:
 			h.Typeflag, h.Name = tar.TypeDir, h.Name+"/"
 		case 1:
 			h.Typeflag, h.Linkname = tar.TypeSymlink, "to"
 		case 2:
 			h.Typeflag, h.Linkname = tar.TypeLink, "d/other"
+		case 3:
+			n := 1 + r.Int64N(900)
+			h.Size = 2 * n
+			h.PAXRecords = map[string]string{"XNU.sparse.size": fmt.Sprint(5000 + n), "XNU.sparse.numblocks": "3", "XNU.sparse.map": fmt.Sprintf("0,0,100,%d,4000,%d", n, n)}
 		default:
 			h.Size = int64(r.IntN(3000))
 		}
@@ -42,7 +46,7 @@ func indexed(t testing.TB, n int) (archive []byte, items []Item, key IndexKey) {
 	if err := w.Close(); err != nil {
 		t.Fatal(err)
 	}
-	archive = b.Bytes()
+	archive = bytes.ReplaceAll(b.Bytes(), []byte("XNU.sparse."), []byte("GNU.sparse.")) // which archive/tar does not write
 	var g Group
 	for at, end := 0, int64(0); ; at += BlockSize {
 		step, err := g.Add(archive[at : at+BlockSize])
@@ -58,7 +62,7 @@ func indexed(t testing.TB, n int) (archive []byte, items []Item, key IndexKey) {
 		it := g.Item
 		it.Head = it.Off - end
 		items = append(items, it)
-		end = it.Off + Padded(it.Size)
+		end = it.Off + Padded(it.Stored())
 		at = int(end) - BlockSize
 		g.Reset(end)
 	}
@@ -139,6 +143,48 @@ func TestIndexKey(t *testing.T) {
 	}
 }
 
+// version1 makes an index of version 1 of one.
+func version1(b []byte, k IndexKey) []byte {
+	return append(k.append(nil, indexMagic1), b[indexHead:]...)
+}
+
+// TestIndexVersion1: an index that has no sparse members is read as it was written before
+// there were any; one that has is damaged.
+func TestIndexVersion1(t *testing.T) {
+	_, items, k := indexed(t, 100)
+	some := slices.IndexFunc(items, func(it Item) bool { return it.Sparse != nil })
+	got, err := readIndex(version1(indexOf(t, k, items[:some]), k), k)
+	if err != nil || len(got) != some {
+		t.Errorf("%d items, %v, want %d", len(got), err, some)
+	}
+	if _, err := readIndex(version1(indexOf(t, k, items[:some+1]), k), k); !errors.Is(err, syscall.EIO) {
+		t.Errorf("with a sparse member: %v, want EIO", err)
+	}
+}
+
+// TestIndexProvesMaps: the headers of a sparse member prove where its data lies.
+func TestIndexProvesMaps(t *testing.T) {
+	archive, items, k := indexed(t, 100)
+	got, err := readIndex(indexOf(t, k, items), k)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, it := range got {
+		if it.Sparse == nil {
+			continue
+		}
+		head := archive[it.Off-it.Head : it.Off]
+		m, err := SparseIn(head, it.Off-it.Head)
+		if err != nil || !reflect.DeepEqual(m, it.Sparse) {
+			t.Errorf("SparseIn of %q = %+v, %v, want %+v", it.Path, m, err, it.Sparse)
+		}
+		it.Sparse.Extents[0].Off--
+		if err := CheckHead(head, it.Off, it.Digest()); !errors.Is(err, syscall.EBADMSG) {
+			t.Errorf("CheckHead of another map than %q has = %v, want EBADMSG", it.Path, err)
+		}
+	}
+}
+
 // TestIndexDamaged: an index that is cut or changed at any byte is refused.
 func TestIndexDamaged(t *testing.T) {
 	_, items, k := indexed(t, 40)
@@ -171,7 +217,15 @@ func must(items []Item, err error) []Item {
 // TestIndexHostile: what no archive can have is refused, though all sums are right.
 func TestIndexHostile(t *testing.T) {
 	_, items, k := indexed(t, 40)
-	regular := slices.IndexFunc(items, func(it Item) bool { return it.Is(TypeRegular) && it.Size > 600 })
+	regular := slices.IndexFunc(items, func(it Item) bool { return it.Is(TypeRegular) && it.Size > 600 && it.Sparse == nil })
+	holey := slices.IndexFunc(items, func(it Item) bool { return it.Sparse != nil })
+	sparse := func(all []Item, change func(s *Sparse)) []Item {
+		s := *all[holey].Sparse
+		s.Extents = slices.Clone(s.Extents)
+		change(&s)
+		all[holey].Sparse = &s
+		return all
+	}
 	for name, change := range map[string]func(all []Item) []Item{
 		"none":           func([]Item) []Item { return nil },
 		"device":         func(all []Item) []Item { all[3].Mode = TypeBlock | 0o644; return all },
@@ -182,7 +236,21 @@ func TestIndexHostile(t *testing.T) {
 		"unaligned":      func(all []Item) []Item { all[regular].Off++; return all },
 		"beyond the end": func(all []Item) []Item { all[len(all)-1].Mode, all[len(all)-1].Size = TypeRegular, 1<<62; return all },
 		"huge offset":    func(all []Item) []Item { all[len(all)-1].Off = 1<<63 - 512; return all },
-		"long name":      func(all []Item) []Item { all[3].Path = strings.Repeat("x/", 5000) + "x"; return all },
+		"extents that overlap": func(all []Item) []Item {
+			return sparse(all, func(s *Sparse) { s.Extents[1].Off = s.Extents[0].Off })
+		},
+		"extents in another order": func(all []Item) []Item {
+			return sparse(all, func(s *Sparse) { slices.Reverse(s.Extents) })
+		},
+		"an extent of nothing": func(all []Item) []Item { return sparse(all, func(s *Sparse) { s.Extents[0].Len = 0 }) },
+		"an extent of much":    func(all []Item) []Item { return sparse(all, func(s *Sparse) { s.Extents[1].Len = 1 << 62 }) },
+		"an extent far off":    func(all []Item) []Item { return sparse(all, func(s *Sparse) { s.Extents[1].Off = 1 << 62 }) },
+		"an extent elsewhere":  func(all []Item) []Item { return sparse(all, func(s *Sparse) { s.Extents[1].At += 512 }) },
+		"many extents":         func(all []Item) []Item { return sparse(all, func(s *Sparse) { s.Extents = make([]Extent, 1<<17) }) },
+		"a large sparse file":  func(all []Item) []Item { all[holey].Size = MaxSparse + 1; return all },
+		"a sparse directory":   func(all []Item) []Item { all[holey].Mode = TypeDir | 0o755; return all },
+		"a sparse link":        func(all []Item) []Item { all[holey].Hardlink = "x"; return all },
+		"long name":            func(all []Item) []Item { all[3].Path = strings.Repeat("x/", 5000) + "x"; return all },
 	} {
 		if _, err := readIndex(indexOf(t, k, change(slices.Clone(items))), k); !errors.Is(err, syscall.EIO) {
 			t.Errorf("%s: %v, want EIO", name, err)
@@ -210,7 +278,8 @@ func FuzzReadIndex(f *testing.F) {
 	archive, items, k := indexed(f, 40)
 	f.Add(indexOf(f, k, items))
 	f.Add(indexOf(f, k, items[:1]))
-	f.Add(k.append(nil))
+	f.Add(k.append(nil, indexMagic))
+	f.Add(version1(indexOf(f, k, items[:1]), k))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		got, err := readIndex(b, k)
 		if err != nil {
@@ -221,7 +290,10 @@ func FuzzReadIndex(f *testing.F) {
 			if it.Off-it.Head != end || it.Head < BlockSize || it.Size < 0 {
 				t.Fatalf("%+v begins where %d is the end", it, end)
 			}
-			end = it.Off + Padded(it.Size)
+			if it.Sparse != nil && (it.Sparse.Check() != nil || it.Sparse.Size != it.Size) {
+				t.Fatalf("%+v with %+v", it, it.Sparse)
+			}
+			end = it.Off + Padded(it.Stored())
 			if path, err := CleanPath(it.Path); err != nil || path != it.Path {
 				t.Fatalf("path %q", it.Path)
 			}

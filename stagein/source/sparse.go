@@ -317,7 +317,7 @@ func (r *sparseReader) add(b []byte) (done bool, err error) {
 const MaxHeaders = 3*MaxSpecial + 64*BlockSize
 
 // SparseIn is the map of the sparse member whose headers, which begin at offset at,
-// are head.
+// are head; headers that stand for nothing may come first.
 func SparseIn(head []byte, at int64) (*Sparse, error) {
 	var g Group
 	g.Reset(at)
@@ -329,7 +329,9 @@ func SparseIn(head []byte, at int64) (*Sparse, error) {
 		if step == Member && len(rest) == BlockSize && g.Item.Sparse != nil {
 			return g.Item.Sparse, nil
 		}
-		if step != More {
+		if step == Skip {
+			g.Reset(g.Pos())
+		} else if step != More {
 			break
 		}
 	}
