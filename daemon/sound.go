@@ -43,7 +43,8 @@ func (s *sounds) add(p stagein.PieceSum) {
 
 // sound returns when [off, off+n) of this node's object of ino is what was
 // staged: what is not is fetched again. EIO if it cannot be. There is no sum for
-// the pieces of a striped file that was staged while it was read.
+// the pieces of a striped file that was staged while it was read by several nodes, or is of
+// more than manifest.MaxChunks chunks.
 func (d *Daemon) sound(ctx context.Context, ino metadata.Ino, off, n int64) error {
 	f, _ := d.fill.get(ino.Dataset())
 	x, ok := d.table.get(ino.Dataset())

@@ -81,7 +81,7 @@ func sumsFile(node metadata.NodeID) string { return "sums-" + strconv.Itoa(int(n
 
 // Verify has all nodes read again what they have of a dataset, in parallel, and
 // compare it with the checksums that were taken when it was staged. Of a
-// striped file the first node of the stripe reads all; what a lost node had is
+// striped file whose chunks have no checksums the first node of the stripe reads all; what a lost node had is
 // read by those that stand in for it. What is bad is fetched from its source
 // again, unless s says not to.
 func (d *Daemon) Verify(ctx context.Context, s VerifySpec) (VerifyResult, error) {
@@ -132,7 +132,8 @@ type verifier struct {
 	only  map[metadata.Ino]bool // none is all
 
 	// What was fetched after the manifest was published has its sums in the
-	// journal: of whole files, and of this node's pieces of others.
+	// journal: of whole files, and of this node's pieces of others. Those of the
+	// chunks of what was staged while it was read are in the manifest.
 	whole  map[metadata.Ino][16]byte
 	pieces map[metadata.Ino][]stagein.PieceSum
 
@@ -239,12 +240,16 @@ func (v *verifier) file(ctx context.Context, path string, a metadata.Attr, order
 	if err != nil {
 		return err
 	}
+	chunks, err := v.table.Chunks(a.Ino)
+	if err != nil {
+		return err
+	}
 	if want == [16]byte{} {
 		want = v.whole[a.Ino]
 	}
-	// Pieces are compared one by one where there is no sum of all, or a node that had
-	// some of them is lost.
-	inPieces := (want == [16]byte{} || v.lost(order)) && len(v.pieces[a.Ino]) > 0
+	// Pieces are compared one by one where each has a sum, there is none of all, or a
+	// node that had some of them is lost.
+	inPieces := (len(chunks) > 0 || want == [16]byte{} || v.lost(order)) && len(v.pieces[a.Ino]) > 0
 	c := stagein.NewChecker(want, a.Size)
 	var sha hash.Hash
 	w := io.Writer(c)

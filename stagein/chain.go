@@ -287,7 +287,7 @@ func (c *chain) whole(it *source.Item, o *object) error {
 	c.half = o
 	if it.Is(source.TypeRegular) && it.Hardlink == "" {
 		var err error
-		if rec.Sum, err = c.content(it, o); err != nil {
+		if rec.Sum, rec.Chunks, err = c.content(it, o); err != nil {
 			return err
 		}
 		if err := c.t.skip(source.Padded(it.Stored()) - it.Stored()); err == io.ErrUnexpectedEOF {
@@ -300,22 +300,25 @@ func (c *chain) whole(it *source.Item, o *object) error {
 	return c.record(rec)
 }
 
-// content pushes all data of a member, and is its checksum.
-func (c *chain) content(it *source.Item, o *object) ([16]byte, error) {
+// content pushes all data of a member, and is its checksum, and those of the chunks of a
+// striped file.
+func (c *chain) content(it *source.Item, o *object) ([16]byte, manifest.CRCs, error) {
+	chunks := newChunkSums(o.layout, it.Size)
 	if it.Sparse != nil {
 		m := &SeamMember{Off: it.Off, Size: it.Size, Sparse: it.Sparse}
-		p, err := c.part(m, it.Stored(), o)
+		p, err := c.part(m, it.Stored(), o, chunks)
 		if err == nil {
 			err = c.push.ends(o, it.Sparse)
 		}
-		return crcSum(p.CRC), err
+		return crcSum(p.CRC), chunks.end(it.Size), err
 	}
 	sum := summer{size: it.Size}
 	err := c.data(it.Off, it.Size, func(b []byte, piece *source.Piece, at int64) error {
 		sum.write(b)
+		chunks.write(b, at)
 		return c.push.put(o, b, piece, at)
 	})
-	return sum.sum128(), err
+	return sum.sum128(), chunks.end(it.Size), err
 }
 
 // piece pushes the next n bytes of a member that lies in several regions, and
@@ -324,7 +327,7 @@ func (c *chain) piece(m *SeamMember, n int64, o *object) error {
 	if n <= 0 {
 		return nil
 	}
-	p, err := c.part(m, n, o)
+	p, err := c.part(m, n, o, nil)
 	if err != nil {
 		return err
 	}
@@ -337,7 +340,7 @@ func (c *chain) piece(m *SeamMember, n int64, o *object) error {
 }
 
 // part pushes the next n bytes of a member, and is what they are of the file.
-func (c *chain) part(m *SeamMember, n int64, o *object) (Piece, error) {
+func (c *chain) part(m *SeamMember, n int64, o *object, chunks *chunkSums) (Piece, error) {
 	at := c.t.pos - m.Off
 	p := Piece{Ino: m.Ino, Size: m.Size, Off: at, Len: n}
 	if m.Sparse == nil {
@@ -352,6 +355,7 @@ func (c *chain) part(m *SeamMember, n int64, o *object) (Piece, error) {
 	err := c.data(m.Off, n, func(b []byte, piece *source.Piece, at int64) error {
 		return m.Sparse.Pour(at, b, func(b []byte, pos int64) error {
 			sum.write(b, pos)
+			chunks.write(b, pos)
 			return c.push.put(o, b, piece, pos)
 		})
 	})

@@ -1,11 +1,13 @@
 package stagein
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"syscall"
 
 	"github.com/bivouacfs/bivouac/metadata"
+	"github.com/bivouacfs/bivouac/metadata/manifest"
 )
 
 // PieceSum is the checksum of a piece that a fill has brought to this node.
@@ -17,7 +19,23 @@ type PieceSum struct {
 	Sum   [16]byte // zeros: the manifest has that of the file
 }
 
-// Sums is what the journal says of the pieces that are here.
+// ChunkSums is Files that know the CRC-32C of each chunk of striped files that were staged
+// while they were read; none of others.
+type ChunkSums interface {
+	Chunks(ino metadata.Ino) (manifest.CRCs, error)
+}
+
+// chunks is the sums of the chunks of a file, if the manifest has them.
+func (f *Fill) chunks(a *metadata.Attr) (manifest.CRCs, error) {
+	c, ok := f.cfg.Files.(ChunkSums)
+	if !ok || a.Layout.Kind != metadata.Striped {
+		return "", nil
+	}
+	return c.Chunks(a.Ino)
+}
+
+// Sums is what the manifest says of the chunks that are here, and of other pieces the
+// journal.
 func (f *Fill) Sums() ([]PieceSum, error) {
 	sums, err := f.sums()
 	if err != nil {
@@ -25,6 +43,24 @@ func (f *Fill) Sums() ([]PieceSum, error) {
 	}
 	m, _ := f.cfg.Watch()
 	all := make([]PieceSum, 0, len(sums))
+	var bad error
+	err = f.cfg.Files.Located(func(_ manifest.Origin, a metadata.Attr) bool {
+		var crcs manifest.CRCs
+		if crcs, bad = f.chunks(&a); len(crcs) == 0 {
+			return bad == nil
+		}
+		s := spreadOf(m, a)
+		for chunk := range min(s.pieces(), uint32(crcs.Len())) {
+			p := piece{a.Ino, chunk}
+			if delete(sums, p); f.have.has(p) && len(s.order) > 0 {
+				all = append(all, f.pieceSum(&s, p, crcSum(crcs.At(int(chunk)))))
+			}
+		}
+		return bad == nil
+	})
+	if err = errors.Join(bad, err); err != nil {
+		return nil, err
+	}
 	for p, sum := range sums {
 		_, a, err := f.cfg.Files.Origin(p.ino)
 		if err != nil {
@@ -55,10 +91,18 @@ func (f *Fill) Touched(ino metadata.Ino, off, n int64) ([]PieceSum, error) {
 	if len(s.order) == 0 {
 		return nil, fmt.Errorf("inode %v: no node was up in epoch %d: %w", ino, a.Layout.Epoch, syscall.EIO)
 	}
+	crcs, err := f.chunks(&a)
+	if err != nil {
+		return nil, err
+	}
 	var all []PieceSum
 	for _, chunk := range s.touched(f.cfg.Self, off, n) {
 		p := piece{ino, chunk}
-		all = append(all, f.pieceSum(&s, p, f.journal.sum(p)))
+		sum := f.journal.sum(p)
+		if int(chunk) < crcs.Len() {
+			sum = crcSum(crcs.At(int(chunk)))
+		}
+		all = append(all, f.pieceSum(&s, p, sum))
 	}
 	return all, nil
 }

@@ -160,7 +160,12 @@
 //
 // # What was read once
 //
-// is filled like all else from then on: its records say where its bytes are, and
+// has the checksum of each file in its record, and of each chunk of a striped one
+// (manifest.Record.Chunks), so that the node that has the chunk can compare it by itself,
+// and name and fetch it again. There is none of the chunks of a file of more than
+// manifest.MaxChunks of them, which is 128 GiB, nor of the one file that the end of a
+// region of a plain tar cuts, whose parts several nodes read: it has one of the whole.
+// It is filled like all else from then on: its records say where the bytes are, and
 // a node takes over into its journal what the layouts gave it (adopt).
 //
 // # A zip archive

@@ -71,12 +71,15 @@ func TestNoisyReads(t *testing.T) {
 	dir := t.TempDir()
 	writeTree(t, filepath.Join(dir, "tree"), m)
 	small := maps.Clone(m)
-	delete(small, "striped") // in a tar there is no sum of a part of it
+	delete(small, "striped") // of a part of it there is no sum where several nodes read a tar
 	writeTar(t, filepath.Join(dir, "a.tar"), small)
+	writeTar(t, filepath.Join(dir, "b.tar"), m)
+	packTar(t, filepath.Join(dir, "b.tar"), filepath.Join(dir, "b.tar.gz"))
 	c := Start(t, Config{VerifyReads: true, Datasets: []daemon.DatasetSpec{
 		{Source: filepath.Join(dir, "tree"), Name: "tree"}, {Source: filepath.Join(dir, "a.tar"), Name: "tar"},
+		{Source: filepath.Join(dir, "b.tar.gz"), Name: "packed"},
 	}})
-	for _, name := range []string{"tree", "tar"} {
+	for _, name := range []string{"tree", "tar", "packed"} {
 		if ds := c.Dataset(t, 0, name); ds.Phase != cluster.Sealed {
 			t.Fatalf("dataset: %+v", ds)
 		}
@@ -94,6 +97,7 @@ func TestNoisyReads(t *testing.T) {
 	reader := &Cluster{Nodes: c.Nodes[1:2]}
 	readAll(t, reader, c.Dataset(t, 0, "tree").ID, m, 2)
 	readAll(t, reader, c.Dataset(t, 0, "tar").ID, small, 2)
+	readAll(t, reader, c.Dataset(t, 0, "packed").ID, m, 2)
 	if flips.Load() == 0 {
 		t.Error("no bit has flipped")
 	}

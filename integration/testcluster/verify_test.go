@@ -138,6 +138,36 @@ func TestVerifyMends(t *testing.T) {
 	}
 }
 
+// TestVerifyStripedOfPacked: of a striped file of a compressed tar each node compares its own
+// chunks, and names one that is not what it was, by where it is.
+func TestVerifyStripedOfPacked(t *testing.T) {
+	m := files(20, 30_000)
+	m["striped"] = bytes.Repeat([]byte("an odd period for a chunk."), 65<<20/26)
+	dir := t.TempDir()
+	writeTar(t, filepath.Join(dir, "a.tar"), m)
+	packTar(t, filepath.Join(dir, "a.tar"), filepath.Join(dir, "a.tar.gz"))
+	c := Start(t, Config{Datasets: []daemon.DatasetSpec{{Source: filepath.Join(dir, "a.tar.gz"), Name: "set"}}})
+	ds := c.Dataset(t, 0, "set")
+	if r := c.verify(t, daemon.VerifySpec{Name: "set"}); r.Bad != 0 || r.Unsummed != 0 || r.Files != int64(len(m)) {
+		t.Fatalf("before: %+v", r)
+	}
+	for i, n := range c.Nodes {
+		(&Cluster{Nodes: c.Nodes[i : i+1]}).mustSpoil(t, m["striped"])
+		r := c.verify(t, daemon.VerifySpec{Name: "set", Keep: true})
+		if r.Bad != 1 || !slices.Equal(named(r), []string{"striped"}) || r.BadFiles[0].Host != n.Job.Hosts[n.Job.Self] ||
+			!strings.Contains(r.BadFiles[0].Error, " of the object: has checksum") {
+			t.Errorf("node %d has a flipped bit: %+v", i, r)
+		}
+		if r := c.verify(t, daemon.VerifySpec{Name: "set"}); r.Bad != 0 || r.Mended != 1 {
+			t.Errorf("node %d is mended: %+v", i, r)
+		}
+	}
+	if r := c.verify(t, daemon.VerifySpec{Name: "set"}); r.Bad != 0 || r.Mended != 0 {
+		t.Errorf("afterwards: %+v", r)
+	}
+	readAll(t, c, ds.ID, m, 1)
+}
+
 // named is the files that were bad, by name.
 func named(r daemon.VerifyResult) (names []string) {
 	for _, f := range r.BadFiles {

@@ -2,6 +2,7 @@ package manifest
 
 import (
 	"bytes"
+	"encoding/binary"
 	"fmt"
 	"io"
 	"strings"
@@ -147,7 +148,7 @@ func (b *builder) keepBelow(r *Record) error {
 }
 
 func (b *builder) keep(r *Record) error {
-	b.val = r.appendBody(append(b.val[:0], r.flags()))
+	b.val = r.appendBody(binary.BigEndian.AppendUint16(b.val[:0], r.flags()))
 	return b.fact(r.Path, factRecord, "", b.val)
 }
 
@@ -224,8 +225,8 @@ func (n *named) take(fact byte, v []byte) error {
 	case factSubdir:
 		n.subdirs++
 	case factRecord:
-		d := decoder{varint.Decoder{B: v[1:]}}
-		r := d.body(n.path, v[0])
+		d := decoder{varint.Decoder{B: v[2:]}}
+		r := d.body(n.path, binary.BigEndian.Uint16(v))
 		if n.some && !(isDir(r.Attr.Mode) && isDir(n.rec.Attr.Mode) && r.Hardlink == "" && n.rec.Hardlink == "") {
 			return fmt.Errorf("%q is there twice: %w", n.path, syscall.EEXIST)
 		}

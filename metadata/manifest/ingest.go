@@ -36,8 +36,13 @@ func entryKey(dir uint32, name string) []byte {
 	return append(k, name...)
 }
 
+const inodeKeySize, chunksKeySize = 7, 8
+
+// chunksKey is that of the sums of a file's chunks, which stand behind its inode.
+func chunksKey(ino metadata.Ino) []byte { return append(inodeKey(ino), 0) }
+
 func inodeKey(ino metadata.Ino) []byte {
-	k := make([]byte, 0, 7)
+	k := make([]byte, 0, chunksKeySize)
 	k = binary.BigEndian.AppendUint16(append(k, keyInode), ino.Part())
 	return binary.BigEndian.AppendUint32(k, ino.Seq())
 }
@@ -182,7 +187,11 @@ func (in *ingester) inode(r *Record) error {
 		in.sum.add(r) // what has several names is counted with its inode
 	}
 	in.buf = appendInode(binary.BigEndian.AppendUint32(in.buf[:0], r.Attr.Nlink), r)
-	return in.inodes.add(inodeKey(r.Attr.Ino), in.buf)
+	if err := in.inodes.add(inodeKey(r.Attr.Ino), in.buf); err != nil || len(r.Chunks) == 0 {
+		return err
+	}
+	in.buf = append(append(in.buf[:0], 0, 0, 0, 0), r.Chunks...)
+	return in.inodes.add(chunksKey(r.Attr.Ino), in.buf)
 }
 
 // yieldInodes hands out the inodes in order. Names of one file must agree, and
@@ -221,6 +230,9 @@ func (n *oneInode) name(k, v []byte) error {
 func (n *oneInode) end() error {
 	if n.k == nil {
 		return nil
+	}
+	if len(n.k) == chunksKeySize {
+		return n.yield(n.k, n.v[4:])
 	}
 	ino := metadata.SealedIno(n.in.ds, binary.BigEndian.Uint16(n.k[1:]), binary.BigEndian.Uint32(n.k[3:]))
 	if links := binary.BigEndian.Uint32(n.v); ino.Part() != metadata.DirPart && links != n.names {

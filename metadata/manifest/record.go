@@ -18,7 +18,21 @@ type Record struct {
 	Hardlink string        // in parts only: the path of another name of the same file
 	Sum      [16]byte      // xxh3-128 of the content, or a marked CRC-32C; zero is none
 	From     Origin        // where the content is in the source; zero is not known
+	// Chunks is the CRC-32C of each chunk of a striped file; none is not known.
+	Chunks CRCs
 }
+
+// CRCs is CRC-32Cs, 4 bytes big endian each.
+type CRCs string
+
+// MaxChunks is the most chunks that a file has whose sums are kept.
+const MaxChunks = 1 << 14
+
+// Len is how many they are.
+func (c CRCs) Len() int { return len(c) / 4 }
+
+// At is the CRC i.
+func (c CRCs) At(i int) uint32 { return binary.BigEndian.Uint32([]byte(c[4*i:][:4])) }
 
 // Origin says where a file's bytes are in what a dataset is made of, so that a
 // node can fetch them by itself.
@@ -69,6 +83,7 @@ const (
 	recordHead
 	recordZip
 	recordSparse
+	recordChunks
 
 	recordKnown = 1<<iota - 1
 )
@@ -98,6 +113,12 @@ func (r *Record) check() error {
 		return fmt.Errorf("%q: %+v in a zip archive: %w", r.Path, r.From.Zip, syscall.EINVAL)
 	case r.Attr.Size < 0:
 		return fmt.Errorf("%q: size %d: %w", r.Path, r.Attr.Size, syscall.EINVAL)
+	}
+	if n := int64(r.Chunks.Len()); r.Chunks != "" {
+		chunk := r.Attr.Layout.Chunk()
+		if n > MaxChunks || len(r.Chunks)%4 != 0 || r.Attr.Layout.Kind != metadata.Striped || chunk <= 0 || (r.Attr.Size-1)/chunk+1 != n {
+			return fmt.Errorf("%q: checksums of %d chunks, of %d bytes in chunks of %d: %w", r.Path, n, r.Attr.Size, chunk, syscall.EINVAL)
+		}
 	}
 	for _, t := range []metadata.Time{r.Attr.Atime, r.Attr.Mtime, r.Attr.Ctime} {
 		if t > maxTime || t < -maxTime {
@@ -164,10 +185,14 @@ func (r *Record) appendBody(b []byte) []byte {
 	if f&recordSum != 0 {
 		b = append(b, r.Sum[:]...)
 	}
-	return r.From.append(b, f)
+	b = r.From.append(b, f)
+	if f&recordChunks != 0 {
+		b = append(binary.AppendUvarint(b, uint64(r.Chunks.Len())), r.Chunks...)
+	}
+	return b
 }
 
-func (o *Origin) append(b []byte, f byte) []byte {
+func (o *Origin) append(b []byte, f uint16) []byte {
 	if f&recordFrom == 0 {
 		return b
 	}
@@ -185,7 +210,7 @@ func (o *Origin) append(b []byte, f byte) []byte {
 	return b
 }
 
-func (r *Record) flags() (f byte) {
+func (r *Record) flags() (f uint16) {
 	if r.Target != "" {
 		f |= recordTarget
 	}
@@ -194,6 +219,9 @@ func (r *Record) flags() (f byte) {
 	}
 	if r.Sum != [16]byte{} {
 		f |= recordSum
+	}
+	if len(r.Chunks) > 0 {
+		f |= recordChunks
 	}
 	if r.From.Known() {
 		f |= recordFrom
@@ -219,13 +247,13 @@ func appendText(b []byte, s string) []byte {
 
 // record takes a record off the front.
 func (d *decoder) record(before string) Record {
-	f := byte(d.Bounded(recordKnown))
+	f := uint16(d.Bounded(recordKnown))
 	shared := d.Bounded(uint64(len(before)))
 	rest := d.Bytes(d.Bounded(MaxPath - shared))
 	return d.body(before[:shared]+string(rest), f)
 }
 
-func (d *decoder) body(path string, f byte) Record {
+func (d *decoder) body(path string, f uint16) Record {
 	r := Record{Path: path}
 	ino := d.ino()
 	r.Attr = d.attr()
@@ -240,13 +268,18 @@ func (d *decoder) body(path string, f byte) Record {
 		copy(r.Sum[:], d.Bytes(uint64(len(r.Sum))))
 	}
 	r.From = d.origin(path, f)
+	if f&recordChunks != 0 {
+		n := d.Bounded(MaxChunks)
+		r.Chunks = CRCs(d.Bytes(4 * n))
+		d.Bad = d.Bad || n == 0
+	}
 	if d.Bad {
 		return Record{}
 	}
 	return r
 }
 
-func (d *decoder) origin(path string, f byte) (o Origin) {
+func (d *decoder) origin(path string, f uint16) (o Origin) {
 	if f&recordFrom == 0 {
 		d.Bad = d.Bad || f&(recordSame|recordHead|recordZip|recordSparse) != 0
 		return o

@@ -31,8 +31,8 @@ func parseEntry(ds metadata.DatasetID, b []byte) (metadata.Attr, error) {
 
 func appendInode(b []byte, r *Record) []byte {
 	b = appendAttr(b, &r.Attr)
-	f := r.flags() &^ recordSame // a table's inode has no path
-	b = r.From.append(append(b, f), f)
+	f := r.flags() &^ (recordSame | recordChunks) // a table's inode has no path, and the chunks their own key
+	b = r.From.append(append(b, byte(f)), f)
 	b = append(b, r.Target...)
 	if f&recordSum != 0 {
 		b = append(b, r.Sum[:]...)
@@ -44,7 +44,7 @@ func parseInode(ino metadata.Ino, b []byte) (Record, error) {
 	d := decoder{varint.Decoder{B: b}}
 	r := Record{Attr: d.attr()}
 	r.Attr.Ino = ino
-	f := d.Byte()
+	f := uint16(d.Byte())
 	r.From = d.origin("", f)
 	n := uint64(len(d.B))
 	if f&recordSum != 0 {
@@ -95,6 +95,25 @@ func (t *Table) Record(ino metadata.Ino) (sum [16]byte, a metadata.Attr, err err
 	return r.Sum, r.Attr, err
 }
 
+// Chunks returns the CRC-32C of each chunk of a striped file; none where they are not
+// known.
+func (t *Table) Chunks(ino metadata.Ino) (CRCs, error) {
+	if !t.has(ino) {
+		return "", fmt.Errorf("inode %v in dataset %d: %w", ino, t.ds, syscall.ENOENT)
+	}
+	v, err := t.kv.Get(chunksKey(ino))
+	switch {
+	case errors.Is(err, syscall.ENOENT):
+		return "", nil
+	case err == nil && len(v)%4 != 0:
+		err = syscall.EIO
+	}
+	if err != nil {
+		return "", fmt.Errorf("checksums of inode %v: %w", ino, err)
+	}
+	return CRCs(v), nil
+}
+
 // Origin returns where the bytes of ino are in the source, and its attributes.
 func (t *Table) Origin(ino metadata.Ino) (Origin, metadata.Attr, error) {
 	r, err := t.inode(ino)
@@ -139,7 +158,10 @@ func (t *Table) Files(fn func(dir string, number uint32, name string, a metadata
 func (t *Table) Located(fn func(from Origin, a metadata.Attr) bool) error {
 	var bad error
 	err := t.kv.Scan([]byte{keyInode}, []byte{keyInode + 1}, func(k, v []byte) bool {
-		if len(k) != 7 {
+		if len(k) == chunksKeySize {
+			return true
+		}
+		if len(k) != inodeKeySize {
 			bad = fmt.Errorf("damaged key %x: %w", k, syscall.EIO)
 			return false
 		}

@@ -204,7 +204,7 @@ func FuzzReader(f *testing.F) {
 
 // FuzzRecord is FuzzReader behind the checksum.
 func FuzzRecord(f *testing.F) {
-	for _, r := range []Record{{}, rec("a/f", reg, ""), rec("a/g", lnk, "x"), rec("h", 0, "a/f")} {
+	for _, r := range []Record{{}, rec("a/f", reg, ""), rec("a/g", lnk, "x"), rec("h", 0, "a/f"), striped("s", 3)} {
 		f.Add("a/before", r.append(nil, "a/before"))
 	}
 	f.Fuzz(func(t *testing.T, before string, p []byte) {
@@ -402,6 +402,53 @@ func TestOrigins(t *testing.T) {
 		r.From = o
 		if err := NewWriter(&bytes.Buffer{}).Add(r); !errors.Is(err, syscall.EINVAL) {
 			t.Errorf("a record from %.20v: %v, want EINVAL", o, err)
+		}
+	}
+}
+
+// striped is a record of a file of n chunks, with their sums.
+func striped(path string, n int) Record {
+	r := rec(path, reg, "")
+	r.Attr.Layout = metadata.Layout{Kind: metadata.Striped, ChunkSize: 1 << 20, Epoch: 1}
+	r.Attr.Size = int64(n)<<20 - 5
+	r.Chunks = CRCs(strings.Repeat("\x00\x01\x02\xff", n))
+	return r
+}
+
+// TestChunks: a table has the sums of the chunks of those files that have some, and each
+// file as it has without.
+func TestChunks(t *testing.T) {
+	fs := []Record{rec("a", reg, ""), striped("b/f", 1), striped("b/g", MaxChunks), rec("c", reg, ""), striped("d", 7)}
+	tab, _ := build(t, part(t, append(fs, rec("h", 0, "b/f"))...))
+	for _, r := range fs {
+		if got, err := tab.Chunks(r.Attr.Ino); err != nil || got != r.Chunks {
+			t.Errorf("Chunks(%s) = %d sums, %v, want %d", r.Path, got.Len(), err, r.Chunks.Len())
+		}
+		if sum, a, err := tab.Record(r.Attr.Ino); err != nil || sum != r.Sum || a.Size != r.Attr.Size {
+			t.Errorf("Record(%s) = %x, %+v, %v", r.Path, sum, a, err)
+		}
+	}
+	n := 0
+	if err := tab.Located(func(Origin, metadata.Attr) bool { n++; return true }); err != nil {
+		t.Error(err)
+	}
+	if got := fs[4].Chunks.At(6); got != 0x000102ff {
+		t.Errorf("At(6) = %x", got)
+	}
+	for name, change := range map[string]func(r *Record){
+		"too few":    func(r *Record) { r.Chunks = r.Chunks[4:] },
+		"too many":   func(r *Record) { r.Chunks += "abcd" },
+		"half a one": func(r *Record) { r.Chunks += "ab" },
+		"not striped": func(r *Record) {
+			r.Attr.Layout = metadata.Layout{Kind: metadata.Local}
+		},
+		"very many": func(r *Record) {
+			r.Attr.Size, r.Chunks = (MaxChunks+1)<<20, CRCs(strings.Repeat("abcd", MaxChunks+1))
+		},
+	} {
+		r := striped("f", 3)
+		if change(&r); !errors.Is(NewWriter(&bytes.Buffer{}).Add(r), syscall.EINVAL) {
+			t.Errorf("%s: a record is taken, want EINVAL", name)
 		}
 	}
 }

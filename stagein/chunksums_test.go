@@ -1,0 +1,94 @@
+package stagein
+
+import (
+	"archive/tar"
+	"context"
+	"hash/crc32"
+	"testing"
+
+	"github.com/bivouacfs/bivouac/metadata"
+	"github.com/bivouacfs/bivouac/metadata/manifest"
+	"github.com/bivouacfs/bivouac/stagein/source"
+)
+
+// chunkCRCs is the dumb twin of chunkSums.
+func chunkCRCs(b []byte, chunk int) (sums []uint32) {
+	for ; len(b) > 0; b = b[min(chunk, len(b)):] {
+		sums = append(sums, crc32.Checksum(b[:min(chunk, len(b))], castagnoli))
+	}
+	return sums
+}
+
+func sameCRCs(got manifest.CRCs, want []uint32) bool {
+	for i, crc := range want {
+		if i >= got.Len() || got.At(i) != crc {
+			return false
+		}
+	}
+	return got.Len() == len(want)
+}
+
+// TestChunkSums: the chunks of a file have the sums of its bytes, in whatever pieces they
+// come, and holes are zeros.
+func TestChunkSums(t *testing.T) {
+	r := seed(t)
+	l := metadata.Layout{Kind: metadata.Striped, ChunkSize: 64 << 10}
+	for range 200 {
+		size := r.IntN(500_000)
+		if r.IntN(4) == 0 {
+			size = size >> 16 << 16
+		}
+		file := make([]byte, size)
+		c := newChunkSums(l, int64(size))
+		for pos := 0; pos < size; {
+			n := min(1+r.IntN(200_000), size-pos)
+			if r.IntN(3) > 0 {
+				copy(file[pos:], randBytes(r, n))
+				c.write(file[pos:pos+n], int64(pos))
+			}
+			pos += n
+		}
+		if got, want := c.end(int64(size)), chunkCRCs(file, 64<<10); !sameCRCs(got, want) {
+			t.Fatalf("%d bytes: %x, want %x", size, got, want)
+		}
+	}
+	if c := newChunkSums(l, 64<<10*manifest.MaxChunks); c == nil {
+		t.Error("there are no sums of as many chunks as there may be")
+	}
+	for _, c := range []*chunkSums{newChunkSums(l, 64<<10*manifest.MaxChunks+1), newChunkSums(metadata.Layout{Kind: metadata.Local}, 5)} {
+		if c.write([]byte("x"), 0); c != nil || c.end(5) != "" {
+			t.Error("there are sums")
+		}
+	}
+}
+
+// TestPackedChunkSums: the records of striped files of a compressed tar have the sums of
+// their chunks, also of one with holes; others have none.
+func TestPackedChunkSums(t *testing.T) {
+	r := seed(t)
+	holes := sparseMember(r, "holes")
+	plain := asSparse(writeTar(t, tar.FormatPAX, []member{file("small", randBytes(r, 900)), file("large", randBytes(r, stripeChunk+100)), holes}))
+	want, err := twin(plain)
+	check(t, err)
+	j := tarJob(gzipped(t, plain), 3)
+	j.stripe = 1000
+	got, err := j.run(context.Background())
+	check(t, err)
+	checkTree(t, got, want)
+	files, err := filesOfParts(j.records, j.sums)
+	check(t, err)
+	seen := 0
+	for _, rec := range files.records {
+		var sums []uint32
+		if rec.Attr.Layout.Kind == metadata.Striped && rec.Attr.Mode&source.TypeMask == source.TypeRegular {
+			sums = chunkCRCs([]byte(want[rec.Path].Data), stripeChunk)
+			seen++
+		}
+		if !sameCRCs(rec.Chunks, sums) {
+			t.Errorf("%q has the sums %x, want %x", rec.Path, rec.Chunks, sums)
+		}
+	}
+	if seen != 2 {
+		t.Errorf("%d files are striped", seen)
+	}
+}
