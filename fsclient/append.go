@@ -8,6 +8,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/bivouacfs/bivouac/datapath/rpc"
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
@@ -243,9 +244,14 @@ func (c *Client) settleAll() {
 	})
 	for _, f := range files {
 		c.wg.Go(func() {
-			defer c.files.settledOnce(f)
-			if err := f.settleAppends(c.ctx); err != nil {
-				c.cfg.Log.WithError(err).Debug("a home was not told of an append; flush will")
+			err := f.settleAppends(c.ctx)
+			if err != nil {
+				c.cfg.Log.WithError(err).Debug("a home was not told of an append")
+			}
+			// Until it is, nobody sees what others have appended behind that.
+			again := err != nil && c.mayReturn(f.ino.Home(), err) && rpc.Pause(c.ctx, againAfter)
+			if c.files.settledOnce(f, again); again {
+				nudge(c.appended)
 			}
 		})
 	}

@@ -246,10 +246,14 @@ func (t *fileTable) takeUnsettled(ok func(*File) bool) (files []*File) {
 	return files
 }
 
-func (t *fileTable) settledOnce(f *File) {
+// settledOnce has f taken out again, if it has to be and is open.
+func (t *fileTable) settledOnce(f *File, again bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	f.settling = false
+	if again && t.open[f.ino] == f {
+		t.settle[f] = struct{}{}
+	}
 }
 
 // writer counts n more Writers that write.

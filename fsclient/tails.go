@@ -115,14 +115,15 @@ func (t *tails) old() (files []*File) {
 	return files
 }
 
-// aged takes f out of the files that gather, if all of it has arrived.
-func (t *tails) aged(f *File) {
+// aged takes f out of the files that gather, if all of it has arrived and its home
+// is not to be told again.
+func (t *tails) aged(f *File, again bool) {
 	f.tail.mu.Lock()
 	defer f.tail.mu.Unlock()
 	arrived := f.tail.buf == nil && len(f.tail.flying) == 0
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.files[f] = false; arrived {
+	if t.files[f] = false; arrived && !again {
 		delete(t.files, f)
 	}
 }
@@ -138,14 +139,17 @@ func (c *Client) ageing() {
 	})
 }
 
-// age sends what f has gathered, and tells its home.
+// age sends what f has gathered, and tells its home; again, if that is away for a
+// moment.
 func (c *Client) age(f *File) {
-	defer c.tails.aged(f)
+	again := false
+	defer func() { c.tails.aged(f, again) }()
 	if !c.files.hold(f) {
 		return // who closed it has done that
 	}
 	defer c.release(f)
 	if err := f.Flush(c.ctx); err != nil { // it stays dirty, and who closes it will be told
+		again = c.mayReturn(f.ino.Home(), err)
 		c.cfg.Log.WithError(err).Debug("a home was not told of what was written")
 	}
 }

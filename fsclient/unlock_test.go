@@ -19,8 +19,9 @@ import (
 // connection were broken.
 type silentHome struct {
 	*clienttest.Home
-	away  atomic.Bool
-	asked atomic.Int64 // while it was away
+	away      atomic.Bool
+	awayAfter atomic.Bool  // it is away when it has given the next append its place
+	asked     atomic.Int64 // while it was away
 
 	mu     sync.Mutex
 	answer func() // under mu: called once between a lock and its answer
@@ -54,6 +55,17 @@ func (h *silentHome) Setattr(ctx context.Context, ino metadata.Ino, c metadata.C
 		return metadata.Attr{}, err
 	}
 	return h.Home.Setattr(ctx, ino, c)
+}
+
+func (h *silentHome) Append(ctx context.Context, by metadata.Holder, q metadata.Append) (metadata.Place, error) {
+	if err := h.silent(); err != nil {
+		return metadata.Place{}, err
+	}
+	pl, err := h.Home.Append(ctx, by, q)
+	if q.Len > 0 && h.awayAfter.CompareAndSwap(true, false) {
+		h.away.Store(true)
+	}
+	return pl, err
 }
 
 // lockJob is two nodes; the file is open on both, and lies on node 1, its home, which
