@@ -53,9 +53,12 @@ func claim(dir string) (*State, func(), error) {
 	if m, err := mountpoints(dir); err == nil && len(m) > 0 && !exists(statePath(dir)) {
 		return nil, nil, fmt.Errorf("%s is still mounted by an earlier job: clean up with bivouac down --dir %s", m[0], dir)
 	}
-	s := &State{Dir: dir, MadeDir: !exists(dir)}
-	if err := makeDirs(s); err != nil {
-		return nil, nil, err
+	s := &State{Dir: dir}
+	switch err := makeDirs(dir); {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil, nil, fmt.Errorf("up: %w: make %s first", err, filepath.Dir(dir))
+	case err != nil:
+		return nil, nil, fmt.Errorf("up: %w: choose another --dir", err)
 	}
 	f, err := lock(dir)
 	if err != nil {
@@ -75,23 +78,34 @@ func claim(dir string) (*State, func(), error) {
 }
 
 // makeDirs makes what the job's files are in, but not the directory above it:
-// a disk that is not mounted is not replaced by a directory.
-func makeDirs(s *State) error {
-	err := os.Mkdir(hidden(s.Dir), 0o700)
-	if errors.Is(err, fs.ErrNotExist) {
-		err = os.Mkdir(s.Dir, 0o700)
-		if errors.Is(err, fs.ErrNotExist) {
-			return fmt.Errorf("up: %w: make %s first", err, filepath.Dir(s.Dir))
-		}
-		if err == nil {
-			err = os.Mkdir(hidden(s.Dir), 0o700)
-		}
+// a disk that is not mounted is not replaced by a directory. Several may do so at
+// once, and one of them makes dir.
+func makeDirs(dir string) error {
+	err := makeHidden(dir)
+	if !errors.Is(err, fs.ErrNotExist) {
+		return err
 	}
-	if err != nil && !errors.Is(err, fs.ErrExist) {
-		if s.MadeDir {
-			_ = os.Remove(s.Dir) // the first error counts
-		}
-		return fmt.Errorf("up: %w: choose another --dir", err)
+	err = os.Mkdir(dir, 0o700)
+	switch {
+	case errors.Is(err, fs.ErrExist): // another has just made it
+		return makeHidden(dir)
+	case err != nil:
+		return err
 	}
-	return nil
+	if err = makeHidden(dir); err == nil {
+		err = os.WriteFile(madePath(dir), nil, 0o600)
+	}
+	if err != nil { // and that counts
+		_ = os.Remove(hidden(dir))
+		_ = os.Remove(dir)
+	}
+	return err
+}
+
+func makeHidden(dir string) error {
+	err := os.Mkdir(hidden(dir), 0o700)
+	if errors.Is(err, fs.ErrExist) {
+		return nil
+	}
+	return err
 }

@@ -76,10 +76,11 @@ func teardown(s *State, grace time.Duration) error {
 	for p := range points {
 		errs = append(errs, removePoint(p))
 	}
+	made := exists(madePath(s.Dir))
 	if err := os.RemoveAll(hidden(s.Dir)); err != nil {
 		errs = append(errs, err)
 	}
-	if s.MadeDir {
+	if made {
 		errs = append(errs, removeEmpty(s.Dir))
 	}
 	return errors.Join(errs...)

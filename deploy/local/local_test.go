@@ -63,6 +63,26 @@ func TestSecondUp(t *testing.T) {
 	}
 }
 
+// TestDirOfAnother: a directory that was made by an up that has not got the job is
+// removed with the job all the same.
+func TestDirOfAnother(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "job")
+	if err := makeDirs(dir); err != nil {
+		t.Fatal(err)
+	}
+	_, unlock, err := claim(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	unlock()
+	if err := Down(dir); err != nil {
+		t.Fatal(err)
+	}
+	if exists(dir) {
+		t.Errorf("%s is left", dir)
+	}
+}
+
 // TestAlive: a process id alone is not the process.
 func TestAlive(t *testing.T) {
 	c := exec.Command("sleep", "60")

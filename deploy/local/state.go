@@ -40,13 +40,16 @@ type Node struct {
 
 // State is what Up wrote down.
 type State struct {
-	Dir     string `json:"dir"`
-	MadeDir bool   `json:"made_dir"` // Up made Dir, so Down removes it
-	Nodes   []Node `json:"nodes"`
+	Dir   string `json:"dir"`
+	Nodes []Node `json:"nodes"`
 }
 
 func hidden(dir string) string    { return filepath.Join(dir, ".bivouac") }
 func statePath(dir string) string { return filepath.Join(hidden(dir), "state.json") }
+
+// madePath is there if an Up has made dir, so that Down removes it. It need not be the
+// Up that has the job.
+func madePath(dir string) string { return filepath.Join(hidden(dir), "made") }
 
 // Load reads what Up wrote down in dir; fs.ErrNotExist if there is no job.
 func Load(dir string) (*State, error) {

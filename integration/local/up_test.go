@@ -55,7 +55,7 @@ func TestUpJSON(t *testing.T) {
 	if err := json.Unmarshal([]byte(c.ok("up", "--json", "--nodes", "2", "--dir", c.dir)), &s); err != nil {
 		t.Fatal(err)
 	}
-	if s.Dir != c.dir || !s.MadeDir || len(s.Nodes) != 2 {
+	if s.Dir != c.dir || len(s.Nodes) != 2 {
 		t.Fatalf("up --json: %+v", s)
 	}
 	for i, n := range s.Nodes {
