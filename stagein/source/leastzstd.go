@@ -51,7 +51,7 @@ func seekTable(t *tail, foot []byte) (sum int64, ok bool, err error) {
 
 const (
 	walkReads = 2048 // of which each may have to wait for the source
-	walkRead  = 512  // bytes: a frame's header, or those of several small ones
+	walkRead  = 64   // bytes: the header of a frame and that of its first block, or those of small ones
 )
 
 // frameWalk goes from header to header of frames and their blocks.
