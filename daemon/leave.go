@@ -41,10 +41,10 @@ const leaveTime = 5 * time.Minute
 // copies before every other has seen the last of what is written there, and none
 // goes before every other has copied. What could not be copied is in the error.
 func (d *Daemon) Leave(ctx context.Context) error {
+	d.stopOutward()
 	if len(d.job.StageOut) == 0 {
 		d.leave.set(false, 0)
 		d.nudge()
-		d.stopOutward()
 		return nil
 	}
 	if _, ok := ctx.Deadline(); !ok {
@@ -52,7 +52,6 @@ func (d *Daemon) Leave(ctx context.Context) error {
 		ctx, cancel = context.WithTimeout(ctx, leaveTime)
 		defer cancel()
 	}
-	d.stopOutward()
 	work, cancel := d.leaveTimeToTell(ctx)
 	defer cancel()
 	trouble := d.lastWrites(work)

@@ -50,20 +50,27 @@ func TestManyCallersOnBrittleConnections(t *testing.T) {
 			return b, nil
 		}
 	})
-	var good atomic.Int64
-	var wg sync.WaitGroup
-	for i := range 8 {
-		wg.Go(func() { good.Add(hammer(t, p, rand.New(rand.NewPCG(seed, uint64(i))), 300)) })
-	}
-	wg.Wait()
-	t.Logf("%d calls succeeded, %+v", good.Load(), p.Stats())
-	if good.Load() == 0 {
-		t.Error("no call succeeded")
-	}
+	good := hammerBy(t, p, seed, 8, 300)
+	t.Logf("%d calls succeeded, %+v", good, p.Stats())
 	p.Close()
 	eventually(t, "nothing under way", func() bool { st := s.Stats(); return st.InFlight == 0 && st.Conns == 0 })
 	_ = s.Close()
 	eventually(t, "no goroutine left", func() bool { return runtime.NumGoroutine() <= before+1 }) // Serve's own may linger
+}
+
+// hammerBy has callers make n calls each, of which not all may fail; it returns how many
+// succeeded.
+func hammerBy(t *testing.T, p *Peers, seed uint64, callers, n int) int64 {
+	var good atomic.Int64
+	var wg sync.WaitGroup
+	for i := range callers {
+		wg.Go(func() { good.Add(hammer(t, p, rand.New(rand.NewPCG(seed, uint64(i))), n)) })
+	}
+	wg.Wait()
+	if good.Load() == 0 {
+		t.Error("no call succeeded")
+	}
+	return good.Load()
 }
 
 // hammer makes n calls and checks what comes back; it returns how many succeeded.
