@@ -227,7 +227,7 @@ func (c *chain) member(it *source.Item) (done bool, err error) {
 	if it.Stored() > c.r.size || it.Off+source.Padded(it.Stored()) > c.r.size {
 		return true, c.r.truncated(&c.g)
 	}
-	if err := c.r.packed.fits(it); err != nil {
+	if err := c.r.fits(it); err != nil {
 		return true, err
 	}
 	over := it.Off+it.Stored() > c.r.part.End

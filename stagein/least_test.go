@@ -220,7 +220,7 @@ func TestPackedNodeFull(t *testing.T) {
 	}}
 	j.free = func(metadata.NodeID) (int64, bool) { return 4 * roomEach, true }
 	_, err := j.run(context.Background())
-	if !errorHas(err, "to n2: no space left", "of the 4.7 MiB that the nodes had left", "taken by the archive so far", "unpack=no", "compressed offset") {
+	if !errorHas(err, "n2 needs room for", "and had 1.2 MiB when the stage-in began", "unpack=no", "to n2: no space left", "compressed offset") {
 		t.Errorf("%v", err)
 	}
 }

@@ -133,7 +133,7 @@ func (s *Share) archive(ctx context.Context, a *Archive) error {
 	all := s.cfg.Plan
 	p := &Plan{
 		Dataset: all.Dataset, Name: all.Name, Source: a.Path, Kind: found.Kind, Size: a.Size, Mtime: a.Mtime, Head: found.Head,
-		Room: all.Room, UID: all.UID, GID: all.GID, Stripe: all.Stripe, Under: a.Under, Options: all.Options, Number: a.Number,
+		Room: all.Room, Least: all.Least, LeastBy: all.LeastBy, Free: all.Free, WayOut: all.WayOut, UID: all.UID, GID: all.GID, Stripe: all.Stripe, Under: a.Under, Options: all.Options, Number: a.Number,
 	}
 	p.Parts = []Part{{Node: s.cfg.Part.Node, Off: int64(len(p.Head)), End: a.Size, Bytes: a.Size}}
 	if p.Kind == source.Zip {

@@ -59,8 +59,8 @@ func (c *chain) mark() error {
 	m := Mark{
 		At: c.t.pos, Some: c.some, Mtime: c.g.Mtime, Files: s.count.files.Load(), Pieces: s.pieces[:len(s.pieces):len(s.pieces)],
 	}
-	if k := c.r.packed; k != nil {
-		m.Need = k.need
+	if c.r.packed != nil {
+		m.Need = s.count.need.Load()
 	}
 	var seq uint32
 	var err error

@@ -16,7 +16,6 @@ import (
 type packed struct {
 	from *source.Unpacked
 	room int64  // bytes that may be stored; 0 is not known
-	need int64  // of the members so far
 	last string // member
 	some bool   // there was a member
 }
@@ -60,32 +59,26 @@ func (c *chain) again(m *Mark) error {
 	if err := c.t.skip(m.At); err != nil {
 		return c.end(err)
 	}
-	c.r.packed.need, c.r.packed.some = m.Need, m.Some
+	c.r.count.need.Store(m.Need)
+	c.r.packed.some = m.Some
 	return c.resume(m)
 }
 
 // fits refuses a member for which there is no room. A small file can unpack to
 // anything, so nothing else bounds what is stored.
-func (k *packed) fits(it *source.Item) error {
+func (r *region) fits(it *source.Item) error {
+	k := r.packed
 	if k == nil {
 		return nil
 	}
 	k.last, k.some = it.Path, true
-	if k.room > 0 && it.Stored() > k.room-k.need {
-		return fmt.Errorf("member %q of %s, after %s of others: the archive unpacks to more than the %s that the nodes have left: %s: %w",
-			it.Path, size(it.Stored()), size(k.need), size(k.room), plainRoom, syscall.ENOSPC)
+	need := r.count.need.Add(it.Stored()) - it.Stored()
+	if k.room == 0 || it.Stored() <= k.room-need {
+		return nil
 	}
-	k.need += it.Stored()
-	return nil
-}
-
-// full says what to do when a node has become full before all nodes were.
-func (k *packed) full(err error) error {
-	had := ""
-	if k.room > 0 {
-		had = fmt.Sprintf("of the %s that the nodes had left, ", size(k.room))
-	}
-	return fmt.Errorf("%w: %s%s were taken by the archive so far, and it does not fit: %s", err, had, size(k.need), plainRoom)
+	node, given := r.fullest()
+	return r.lacks(node, given, fmt.Errorf("member %q of %s, after %s of others: what is packed is more than the %s that the nodes have left: %w",
+		it.Path, size(it.Stored()), size(need), size(k.room), syscall.ENOSPC))
 }
 
 // truncated is for a tar that ends although what it was packed in is whole.
@@ -101,12 +94,8 @@ func (k *packed) truncated(g *source.Group) error {
 func (k *packed) explain(err error) error {
 	var damage *source.DamageError
 	isDamage := errors.As(err, &damage)
-	var put *putError
-	if errors.As(err, &put) && errors.Is(err, syscall.ENOSPC) {
-		err = k.full(err)
-	}
 	switch {
-	case !isDamage && !errors.Is(err, syscall.EBADMSG) && !errors.Is(err, syscall.EINVAL) && !errors.Is(err, syscall.ENOSPC):
+	case !isDamage && !errors.Is(err, syscall.EBADMSG) && !errors.Is(err, syscall.EINVAL) && !isFull(err):
 		return err
 	case isDamage && !k.some:
 		return fmt.Errorf("%w; not even its first member could be read", err)

@@ -36,8 +36,12 @@ type Plan struct {
 	// the dataset when it is published.
 	Origins Origins `json:"-"`
 	// Least is what compressed tars unpack to at the least, if that was looked for.
-	Least   int64  `json:"-"`
-	LeastBy string `json:"-"` // who says so
+	Least   int64  `json:"least,omitempty"`
+	LeastBy string `json:"least_by,omitempty"` // who says so
+	// Free is what each node had left, in bytes, as far as that was known, and WayOut what
+	// can be done if that is not enough.
+	Free   map[metadata.NodeID]int64 `json:"free,omitempty"`
+	WayOut string                    `json:"way_out,omitempty"`
 	// Number is that of the source among several.
 	Number uint32 `json:"-"`
 	// Map is where what is staged goes: for all parts the same, also for one that is
@@ -165,6 +169,7 @@ func MakePlan(ctx context.Context, cfg *PlanConfig) (*Plan, error) {
 	if err != nil {
 		return nil, fmt.Errorf("stage-in of %w", err)
 	}
+	p.Free, p.WayOut = cfg.allFree(), cfg.wayOut(p)
 	p.Origins.Staged, p.Origins.Order, p.Origins.Since = true, cfg.order(), cfg.Map.Epoch
 	if len(p.Origins.Sources) == 0 {
 		p.Origins.Sources = []Origin{{Path: p.Source, Kind: p.Kind, Size: p.Size, Mtime: source.KeptTime(p.Mtime)}}
@@ -292,6 +297,20 @@ func (cfg *PlanConfig) deal(p *Plan, items []source.Item, nodes []metadata.NodeI
 		}
 	}
 	return need
+}
+
+// allFree is what the nodes have left, as far as that is known.
+func (cfg *PlanConfig) allFree() map[metadata.NodeID]int64 {
+	if cfg.Free == nil {
+		return nil
+	}
+	all := make(map[metadata.NodeID]int64)
+	for _, id := range cfg.Map.Up() {
+		if free, known := cfg.Free(id); known {
+			all[id] = free
+		}
+	}
+	return all
 }
 
 // sumFree is what the nodes have left together, at least 1; 0 is not known.

@@ -54,6 +54,7 @@ func (p *pusher) put(o *object, b []byte, piece *source.Piece, pos int64) error 
 		part := b[sp.Pos-pos:][:sp.Len]
 		gen := p.gen
 		gen.refs.Add(1)
+		p.s.count.to(sp.Node).Add(sp.Len)
 		p.loads.add(sp.Node, freight{
 			Parcel: datapath.Parcel{Ino: o.ino, Off: sp.Off, Data: [][]byte{part}, Sum: wire.ParcelSum(part)},
 			held:   []*source.Piece{piece.Hold()},
@@ -66,7 +67,7 @@ func (p *pusher) put(o *object, b []byte, piece *source.Piece, pos int64) error 
 // stored takes note of what became of a span of an object.
 func (p *pusher) stored(gen *generation, err error, o *object, sp datapath.Span) error {
 	if err != nil {
-		return &putError{fmt.Errorf("%q to %s: %w", o.path, p.s.host(sp.Node), err)}
+		return &putError{sp.Node, fmt.Errorf("%q to %s: %w", o.path, p.s.host(sp.Node), err)}
 	}
 	p.count(sp.Len)
 	gen.release()

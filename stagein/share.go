@@ -146,7 +146,7 @@ func (s *Share) Run(ctx context.Context) error {
 		err = s.rec.close()
 	}
 	if err != nil {
-		return fmt.Errorf("stage-in of %s: %w", s.cfg.Plan.Source, err)
+		return fmt.Errorf("stage-in of %s: %w", s.cfg.Plan.Source, s.full(err))
 	}
 	s.count.done.Store(true)
 	return nil

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"syscall"
 
+	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/stagein/source"
 )
 
@@ -49,7 +50,10 @@ func skippable(err error) bool {
 }
 
 // putError is a failure to store.
-type putError struct{ err error }
+type putError struct {
+	node metadata.NodeID
+	err  error
+}
 
 func (e *putError) Error() string { return e.err.Error() }
 func (e *putError) Unwrap() error { return e.err }

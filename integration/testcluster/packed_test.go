@@ -5,6 +5,7 @@ import (
 	"compress/gzip"
 	"context"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -49,6 +50,17 @@ func deflated(t *testing.T, b []byte) []byte {
 	return out.Bytes()
 }
 
+// fourth is every fourth file, from i on.
+func fourth(m map[string][]byte, i int) map[string][]byte {
+	part := make(map[string][]byte)
+	for k, path := range slices.Sorted(maps.Keys(m)) {
+		if k%4 == i {
+			part[path] = m[path]
+		}
+	}
+	return part
+}
+
 // TestPackedMoreThanSpace: a compressed tar for which there is no room fails, before a byte
 // is copied if it says how large it is, and else when the room is used up. The error says
 // what to do, nothing stays on the nodes, and no node ever holds more than its capacity.
@@ -71,12 +83,22 @@ func TestPackedMoreThanSpace(t *testing.T) {
 	}{
 		"of known size":   {packZstd, true, stagein.SpillPFS, []string{"needs room for", "has 2.0 MiB", "unpack=no"}},
 		"and spill=fail":  {packZstd, true, stagein.SpillFail, []string{"needs room for", "has 2.0 MiB", "leave spill=fail out"}},
-		"of unknown size": {packMembers, false, stagein.SpillPFS, []string{"8.0 MiB that the nodes", "unpack=no"}},
+		"of unknown size": {packMembers, false, stagein.SpillPFS, []string{" needs room for ", " at the least and had 2.0 MiB when the stage-in began (", "unpack=no"}},
+		"and several":     {packMembers, false, stagein.SpillPFS, []string{" needs room for ", " at the least and had 2.0 MiB when the stage-in began (", "unpack=no"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			src := filepath.Join(t.TempDir(), "set.tar.packed")
-			writeTar(t, src, m)
-			c.pack(t, src)
+			if name == "and several" { // of which each has room alone
+				src = filepath.Join(filepath.Dir(src), "*")
+				for i := range 4 {
+					part := filepath.Join(filepath.Dir(src), fmt.Sprint(i))
+					writeTar(t, part, fourth(m, i))
+					c.pack(t, part)
+				}
+			} else {
+				writeTar(t, src, m)
+				c.pack(t, src)
+			}
 			fsys := newCounted()
 			job := Start(t, Config{Source: fsys, Capacity: capacity})
 			du := watchDisks(t, job)

@@ -1,0 +1,58 @@
+package stagein
+
+import (
+	"errors"
+	"fmt"
+	"syscall"
+
+	"github.com/bivouacfs/bivouac/metadata"
+	"github.com/bivouacfs/bivouac/stagein/source"
+)
+
+// isFull reports whether err says that there is no room on a disk.
+func isFull(err error) bool { return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) }
+
+// full adds to a failure to store, if it is that a node's room is used up, what the node
+// needs and had, and what to do.
+func (s *Share) full(err error) error {
+	var put *putError
+	if !isFull(err) || !errors.As(err, &put) {
+		return err
+	}
+	return s.lacks(put.node, s.count.to(put.node).Load(), err)
+}
+
+// lacks says of a node, which was given so many bytes by this share, what it needs and
+// had, and what to do about err.
+func (s *Share) lacks(node metadata.NodeID, given int64, err error) error {
+	p := s.cfg.Plan
+	least, by := p.Least, p.saidBy()
+	if p.Kind == source.Tar {
+		least = p.Size
+	}
+	sum := "in all" + by
+	if so := s.count.bytes.Load(); so > least {
+		least, sum = so, "so far"
+	}
+	if n := int64(len(s.cfg.Map.Up())); n > 0 {
+		given = max(given, least/n)
+	}
+	had := ""
+	if free, known := p.Free[node]; known {
+		had = fmt.Sprintf(" and had %s when the stage-in began", size(free))
+	}
+	return fmt.Errorf("%s needs room for %s at the least%s (%s %s): %s: %w", s.host(node), size(given), had, size(least), sum, p.WayOut, err)
+}
+
+// fullest is the node that has the least left, of those of which that is known, and what
+// it has been given.
+func (s *Share) fullest() (node metadata.NodeID, given int64) {
+	least := int64(-1)
+	for id, free := range s.cfg.Plan.Free {
+		n := s.count.to(id).Load()
+		if left := max(free-n, 0); least < 0 || left < least || left == least && id < node {
+			node, given, least = id, n, left
+		}
+	}
+	return node, given
+}
