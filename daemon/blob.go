@@ -66,12 +66,13 @@ func blobName(name string) bool {
 }
 
 // fetch copies a blob of node from into the file path, which appears whole or
-// not at all.
+// not at all, also if others fetch it at the same time. Until then its name ends as
+// removeHalves wants it.
 func (d *Daemon) fetch(ctx context.Context, from metadata.NodeID, q blobReq, path string) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return err
 	}
-	f, err := os.Create(path + ".new")
+	f, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".*.new")
 	if err != nil {
 		return err
 	}
@@ -80,10 +81,10 @@ func (d *Daemon) fetch(ctx context.Context, from metadata.NodeID, q blobReq, pat
 		err = e
 	}
 	if err == nil {
-		err = os.Rename(path+".new", path)
+		err = os.Rename(f.Name(), path)
 	}
 	if err != nil {
-		_ = os.Remove(path + ".new")
+		_ = os.Remove(f.Name()) // removeHalves would
 		return fmt.Errorf("%s from node %d: %w", q.Name, from, err)
 	}
 	return nil
