@@ -9,7 +9,12 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
+	"sync"
 	"syscall"
+	"time"
+
+	"golang.org/x/sync/errgroup"
 
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/metadata/cluster"
@@ -166,47 +171,78 @@ func (d *Daemon) parsePass(b []byte, ds metadata.DatasetID) (*pass, error) {
 	return p, d.checkPass(p, ds)
 }
 
+// findTime bounds a try to find out how a stage-in stands, and to have what belongs to
+// that. Lists of millions of files are among it.
+const findTime = 2 * time.Minute
+
+// maxAsked is how many nodes are asked at a time.
+const maxAsked = 64
+
 // findPass is how the stage-in of ds stands: by what this node has kept of it if it led
 // it until now, else by what some node has. It is nil if none has anything.
 func (d *Daemon) findPass(ctx context.Context, ds cluster.Dataset) (*pass, error) {
-	best, err := d.ownPass(ds.ID, passFile)
+	ctx, cancel := context.WithTimeout(ctx, findTime)
+	defer cancel()
+	own, err := d.ownPass(ds.ID, passFile)
 	if err != nil {
 		d.log.WithError(err).WithField("dataset", ds.Name).Warn("what was kept of a stage-in cannot be read")
-		best = nil
+		own = nil
 	}
-	if best != nil && best.Leader == d.job.Self && best.Turn == ds.Turn {
-		return best, nil
+	if own != nil && own.Leader == d.job.Self && own.Turn == ds.Turn {
+		return own, nil
 	}
-	from := d.job.Self
-	for _, id := range d.View().Map.Up() {
-		if id == d.job.Self {
-			continue
-		}
-		const name = passFile + ".from"
-		err := d.fetch(ctx, id, blobReq{Dataset: ds.ID, Name: passFile}, filepath.Join(d.stageDir(ds.ID), name))
-		if errors.Is(err, syscall.ENOENT) {
-			continue
-		}
-		if err != nil {
-			return nil, err
-		}
-		p, err := d.ownPass(ds.ID, name)
-		if err != nil {
-			return nil, err
-		}
-		if p.newer(best) {
-			best, from = p, id
-		}
+	others := slices.DeleteFunc(d.View().Map.Up(), func(id metadata.NodeID) bool { return id == d.job.Self })
+	best, from, err := newestPass(ctx, others, func(ctx context.Context, id metadata.NodeID) (*pass, error) { return d.passOf(ctx, ds.ID, id) })
+	if err != nil || best == nil || !best.newer(own) {
+		return own, err
 	}
-	if best == nil || from == d.job.Self {
-		return best, nil
-	}
+	g, ctx := errgroup.WithContext(ctx)
+	g.SetLimit(maxAsked)
 	for _, name := range best.files() {
-		if err := d.fetch(ctx, from, blobReq{Dataset: ds.ID, Name: name}, filepath.Join(d.stageDir(ds.ID), name)); err != nil {
-			return nil, err
-		}
+		g.Go(func() error {
+			return d.fetch(ctx, from, blobReq{Dataset: ds.ID, Name: name}, filepath.Join(d.stageDir(ds.ID), name))
+		})
 	}
-	return best, nil
+	return best, g.Wait()
+}
+
+// newestPass asks nodes, all of which have to answer, for what they have kept; nil is
+// nothing.
+func newestPass(ctx context.Context, nodes []metadata.NodeID, ask func(context.Context, metadata.NodeID) (*pass, error)) (best *pass, from metadata.NodeID, err error) {
+	g, ctx := errgroup.WithContext(ctx)
+	g.SetLimit(maxAsked)
+	var mu sync.Mutex // of best and from
+	for _, id := range nodes {
+		g.Go(func() error {
+			p, err := ask(ctx, id)
+			if err != nil || p == nil {
+				return err
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			if p.newer(best) {
+				best, from = p, id
+			}
+			return nil
+		})
+	}
+	err = g.Wait()
+	return best, from, err
+}
+
+// passOf is what another node has kept of a stage-in; nil if that is nothing.
+func (d *Daemon) passOf(ctx context.Context, ds metadata.DatasetID, id metadata.NodeID) (*pass, error) {
+	name := passFile + ".from-" + strconv.Itoa(int(id))
+	path := filepath.Join(d.stageDir(ds), name)
+	err := d.fetch(ctx, id, blobReq{Dataset: ds, Name: passFile}, path)
+	if errors.Is(err, syscall.ENOENT) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	p, err := d.ownPass(ds, name)
+	return p, errors.Join(err, os.Remove(path))
 }
 
 // takeUp makes in go on where p was written.

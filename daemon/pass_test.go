@@ -1,10 +1,15 @@
 package daemon
 
 import (
+	"context"
 	"encoding/json"
+	"errors"
 	"os"
 	"path/filepath"
+	"sync/atomic"
+	"syscall"
 	"testing"
+	"time"
 
 	"github.com/sirupsen/logrus"
 
@@ -105,4 +110,47 @@ func FuzzPass(f *testing.F) {
 			in.again(i, 0)
 		}
 	})
+}
+
+// TestNewestPass: of a thousand nodes so many are asked at a time that slow ones do not
+// add up, and the newest of what they have counts; one that cannot be asked may have it.
+func TestNewestPass(t *testing.T) {
+	var nodes []metadata.NodeID
+	for i := range 1000 {
+		nodes = append(nodes, metadata.NodeID(i))
+	}
+	var asked atomic.Int32
+	many := make(chan struct{})
+	slow := func(ctx context.Context, id metadata.NodeID) (*pass, error) {
+		if asked.Add(1) == 16 {
+			close(many)
+		}
+		select {
+		case <-many: // no answer before so many are asked
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+		switch id {
+		case 17, 612:
+			return &pass{Turn: 2, Version: int(id)}, nil
+		case 999:
+			return &pass{Turn: 1, Version: 5000}, nil
+		}
+		return nil, nil
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	best, from, err := newestPass(ctx, nodes, slow)
+	if err != nil || from != 612 || best == nil || best.Version != 612 || asked.Load() != 1000 {
+		t.Errorf("%+v of node %d, %v; %d were asked", best, from, err, asked.Load())
+	}
+	_, _, err = newestPass(ctx, nodes, func(ctx context.Context, id metadata.NodeID) (*pass, error) {
+		if id == 700 {
+			return nil, syscall.EHOSTDOWN
+		}
+		return nil, nil
+	})
+	if !errors.Is(err, syscall.EHOSTDOWN) {
+		t.Errorf("with a node that cannot be asked: %v", err)
+	}
 }

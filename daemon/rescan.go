@@ -68,8 +68,6 @@ func (d *Daemon) adopt(ctx context.Context, ds cluster.Dataset) bool {
 		return d.disown(ctx, ds)
 	}
 	log := d.log.WithField("dataset", ds.Name)
-	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
-	defer cancel()
 	var left *pass
 	if ds.Reading {
 		var err error
@@ -82,6 +80,8 @@ func (d *Daemon) adopt(ctx context.Context, ds cluster.Dataset) bool {
 		}
 	} else {
 		ds.SourceBytes += readCount(d.countFile(ds.ID))
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
 	}
 	ds.Turn++
 	if _, err := d.propose(ctx, raftstore.Command{Kind: raftstore.KindSetDataset, Dataset: ds}); err != nil {
