@@ -52,6 +52,7 @@
 //	sealedMu   the datasets this node has ingested
 //	fillMu     the datasets that this node fills
 //	fence      writes to the objects of datasets, against their end
+//	placeMu    what a turn of a stage-in puts in its place, against a later turn
 //	meter.mu   the samples of the traffic
 //	intake.mu  how far a stage-in is that this node leads
 //	outward.mu how far the stage-out is
@@ -59,8 +60,8 @@
 //	dirty.mu   what was staged and is not on the disk yet
 //	sweep.mu   the runs of the nodes, what the sweep has found
 //
-// None is held while another is taken, but stageMu under fence, nor across a
-// remote call.
+// None is held while another is taken, but stageMu under fence and viewMu under
+// placeMu, nor across a remote call.
 package daemon
 
 import (

@@ -361,19 +361,15 @@ func fillOf(id metadata.DatasetID, reports map[metadata.NodeID]heard) stagein.Pr
 }
 
 // scan finds what the source has without reading its files, and makes the
-// manifest of it; false if the source has to be read to be known.
-func (in *intake) scan(ctx context.Context, cfg *stagein.PlanConfig) (bool, error) {
-	dir := in.d.stageDir(in.ds.ID)
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return false, fmt.Errorf("stage-in: %w", err)
-	}
-	f, err := os.Create(filepath.Join(dir, recordsFile(0)))
+// manifest of it, if the source has not to be read to be known.
+func (in *intake) scan(ctx context.Context, cfg *stagein.PlanConfig) error {
+	f, err := os.Create(filepath.Join(in.dir(), recordsFile(0)))
 	if err != nil {
-		return false, fmt.Errorf("stage-in: %w", err)
+		return fmt.Errorf("stage-in: %w", err)
 	}
-	c, err := newCounter(in.d.countFile(in.ds.ID), &in.scans)
+	c, err := newCounter(in.d.countFile(in.ds.ID, in.ds.Turn), &in.scans)
 	if err != nil {
-		return false, errors.Join(err, f.Close())
+		return errors.Join(err, f.Close())
 	}
 	defer c.close()
 	was := cfg.FS
@@ -388,25 +384,25 @@ func (in *intake) scan(ctx context.Context, cfg *stagein.PlanConfig) (bool, erro
 		err = fmt.Errorf("stage-in: %w", e)
 	}
 	if err != nil || s == nil {
-		return false, err
+		return err
 	}
 	if err := in.keepOrigins(s.Origins); err != nil {
-		return false, err
+		return err
 	}
 	if len(s.Indexes) > 0 {
 		in.d.spawn(func(context.Context) { s.Indexes.Save(cfg.Log) })
 	}
 	in.plan = &stagein.Plan{Dataset: in.ds.ID, Size: s.Size, Parts: []stagein.Part{{Node: in.d.job.Self}}}
+	in.scanned = true
 	in.mu.Lock()
 	in.now.Total, in.now.Progress.SourceBytes = s.Size, s.Read
 	in.mu.Unlock()
-	return true, nil
+	return nil
 }
 
 // keepOrigins writes what the nodes fetch for their fills. A dataset that is staged
 // already has one too: what a lost node had is fetched by it.
 func (in *intake) keepOrigins(o stagein.Origins) error {
-	dir := in.d.stageDir(in.ds.ID)
 	var order []byte
 	if list := o.Order.List; list != "" {
 		lines, err := source.ReadLines(in.d.cfg.Source, list)
@@ -417,13 +413,16 @@ func (in *intake) keepOrigins(o stagein.Origins) error {
 	}
 	b, err := json.Marshal(o)
 	if err == nil {
-		err = os.WriteFile(filepath.Join(dir, orderFile), order, 0o600)
+		err = os.WriteFile(filepath.Join(in.dir(), orderFile), order, 0o600)
 	}
 	if err == nil {
-		err = os.WriteFile(filepath.Join(dir, originsFile), b, 0o600)
+		err = os.WriteFile(filepath.Join(in.dir(), originsFile), b, 0o600)
 	}
 	if err != nil {
 		return fmt.Errorf("stage-in: %w", err)
+	}
+	if err := in.put(orderFile, originsFile); err != nil {
+		return err
 	}
 	in.ds.Fill = true
 	return nil

@@ -152,6 +152,7 @@ func (d *Daemon) onEntrust(ctx context.Context, from metadata.NodeID, q *entrust
 
 // inherit fetches what q says.
 func (d *Daemon) inherit(ctx context.Context, from metadata.NodeID, q *entrustReq) error {
+	d.stage.settled()
 	if q.Digest != "" {
 		if err := d.disinherit(q.Dataset); err != nil {
 			return err

@@ -38,7 +38,9 @@ type intake struct {
 	before int64        // bytes of the source that earlier turns have read
 	scans  atomic.Int64 // bytes that the scan has read so far
 	taken  bool         // it goes on where another run, or another node, has left it
-	keep   keeping
+	// scanned is that what is in the source was found without reading it.
+	scanned bool
+	keep    keeping
 
 	mu    sync.Mutex
 	now   statusReply // guarded by mu; the sum over the nodes
@@ -152,7 +154,7 @@ func (in *intake) finish(ctx context.Context, err error) error {
 		return in.giveWay()
 	}
 	if e != nil {
-		in.d.stage.unlead(ds.ID) // so that this node says it has failed when it can
+		in.d.stage.unlead(in) // so that this node says it has failed when it can
 		in.d.nudge()
 	}
 	if err == nil {
@@ -171,33 +173,36 @@ func (in *intake) run(ctx context.Context) error {
 	case <-ctx.Done():
 		return ctx.Err()
 	}
+	if err := in.begin(); err != nil {
+		return err
+	}
 	if !in.taken {
-		if scanned, err := in.look(ctx); err != nil {
+		if err := in.look(ctx); err != nil {
 			return err
-		} else if scanned {
-			return in.build()
 		}
+	}
+	if in.scanned {
+		return in.build()
 	}
 	return in.pass(ctx)
 }
 
-// look finds what is in the source, or plans how it is read to be known; it reports
-// which.
-func (in *intake) look(ctx context.Context) (scanned bool, err error) {
+// look finds what is in the source, or plans how it is read to be known.
+func (in *intake) look(ctx context.Context) error {
 	cfg := in.planConfig()
-	if scanned, err := in.scan(ctx, cfg); err != nil || scanned {
-		return scanned, err
+	if err := in.scan(ctx, cfg); err != nil || in.scanned {
+		return err
 	}
 	plan, err := in.makePlan(ctx, cfg)
 	if err != nil {
-		return false, err
+		return err
 	}
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	in.plan = plan
 	in.now.Total = plan.Size
 	in.initParts(len(plan.Parts))
-	return false, nil
+	return nil
 }
 
 // pass has the nodes read the source, and makes the manifest of what they found.
@@ -231,14 +236,9 @@ func (in *intake) planConfig() *stagein.PlanConfig {
 }
 
 func (in *intake) makePlan(ctx context.Context, cfg *stagein.PlanConfig) (*stagein.Plan, error) {
-	d := in.d
 	plan, err := stagein.MakePlan(ctx, cfg)
 	if err != nil {
 		return nil, err
-	}
-	dir := d.stageDir(in.ds.ID)
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return nil, fmt.Errorf("stage-in: %w", err)
 	}
 	for i := range plan.Parts {
 		if !plan.Itemized() {
@@ -248,8 +248,11 @@ func (in *intake) makePlan(ctx context.Context, cfg *stagein.PlanConfig) (*stage
 		if err != nil {
 			return nil, fmt.Errorf("stage-in: %w", err)
 		}
-		if err := os.WriteFile(filepath.Join(dir, partFile(i)), b, 0o600); err != nil {
+		if err := os.WriteFile(filepath.Join(in.dir(), partFile(i)), b, 0o600); err != nil {
 			return nil, fmt.Errorf("stage-in: %w", err)
+		}
+		if err := in.put(partFile(i)); err != nil {
+			return nil, err
 		}
 		plan.Parts[i] = plan.Parts[i].Bare() // the node that needs the rest fetches it
 	}
@@ -376,7 +379,6 @@ func (in *intake) abort() {
 
 // build makes the manifest of what the shares recorded.
 func (in *intake) build() error {
-	dir := in.d.stageDir(in.ds.ID)
 	var readers []*manifest.Reader
 	var files []*os.File
 	defer func() {
@@ -389,7 +391,7 @@ func (in *intake) build() error {
 		return fmt.Errorf("manifest: %w", err)
 	}
 	for i := range in.plan.Parts { // whose records have been brought here
-		f, err := os.Open(filepath.Join(dir, recordsFile(i)))
+		f, err := os.Open(in.brings(in.plan.Parts[i].Node, recordsFile(i)))
 		if err != nil {
 			return fmt.Errorf("manifest: %w", err)
 		}
@@ -398,7 +400,10 @@ func (in *intake) build() error {
 		r.Sums = sums
 		readers = append(readers, r)
 	}
-	sum, err := in.write(readers, filepath.Join(dir, manifestFile))
+	sum, err := in.write(readers, filepath.Join(in.dir(), manifestFile))
+	if err == nil {
+		err = in.put(manifestFile)
+	}
 	if err != nil {
 		return err
 	}

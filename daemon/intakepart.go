@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"sync"
@@ -270,7 +269,7 @@ func (in *intake) bring(ctx context.Context, node metadata.NodeID, name string) 
 		return nil
 	}
 	return d.insist(ctx, node, 2*d.cfg.Timing.Down, unreachable, func() error {
-		return d.fetch(ctx, node, blobReq{Dataset: in.ds.ID, Name: name}, filepath.Join(d.stageDir(in.ds.ID), name))
+		return d.fetch(ctx, node, blobReq{Dataset: in.ds.ID, Name: name}, in.brings(node, name))
 	})
 }
 

@@ -119,10 +119,10 @@ func (in *intake) save() error {
 // savePass is save for one who has the slot.
 func (in *intake) savePass() (*pass, error) {
 	p := in.passNow()
-	if err := writeJSONFile(filepath.Join(in.d.stageDir(in.ds.ID), passFile), p); err != nil {
+	if err := writeJSONFile(filepath.Join(in.dir(), passFile), p); err != nil {
 		return nil, fmt.Errorf("stage-in: %w", err)
 	}
-	return p, nil
+	return p, in.put(passFile)
 }
 
 // writeJSONFile writes v to a file, which appears whole or not at all.
@@ -249,6 +249,9 @@ func (d *Daemon) passOf(ctx context.Context, ds metadata.DatasetID, id metadata.
 func (in *intake) takeUp(p *pass) {
 	d := in.d
 	here := p.Leader == d.job.Self && p.Boot == bootID() // so is what was brought
+	if here {
+		in.inheritTurn(p.Turn)
+	}
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	in.plan, in.taken, in.keep.version = p.Plan, true, p.Version
@@ -257,7 +260,7 @@ func (in *intake) takeUp(p *pass) {
 	for i, o := range p.Parts {
 		x := &in.parts[i]
 		x.vain, x.lost, x.progress.SourceBytes = o.Vain, o.Lost, o.Read
-		if here && o.Brought {
+		if here && o.Brought && in.has(i) {
 			x.brought, x.progress, x.pieces, x.kept = true, o.Progress, o.Pieces, o.Kept
 		} else if p.Plan.Parts[i].Node == d.job.Self {
 			x.progress.SourceBytes = max(o.Read, readCount(d.readFile(in.ds.ID, i))) // by an earlier run of this daemon

@@ -32,7 +32,10 @@ func passDaemon(t testing.TB) (*Daemon, []byte) {
 	in.initParts(2)
 	in.parts[0] = partState{brought: true, progress: stagein.Progress{SourceBytes: 11}, pieces: []stagein.Piece{{Size: 3}}}
 	in.parts[1] = partState{vain: 13, lost: []metadata.NodeID{2}, progress: stagein.Progress{SourceBytes: 17}}
-	if err := os.MkdirAll(d.stageDir(7), 0o700); err != nil {
+	if err := in.begin(); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(in.dir(), recordsFile(0)), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if err := in.save(); err != nil {

@@ -4,9 +4,7 @@ import (
 	"context"
 	"encoding/binary"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"sync/atomic"
@@ -79,11 +77,11 @@ func (d *Daemon) adopt(ctx context.Context, ds cluster.Dataset) bool {
 			return d.disown(ctx, ds)
 		}
 	} else {
-		ds.SourceBytes += readCount(d.countFile(ds.ID))
-	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
-	defer cancel()
+		ds.SourceBytes += readCount(d.countFile(ds.ID, ds.Turn))
 	}
 	ds.Turn++
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
 	if _, err := d.propose(ctx, raftstore.Command{Kind: raftstore.KindSetDataset, Dataset: ds}); err != nil {
 		log.WithError(err).Warn("a scan that was interrupted does not begin anew yet")
 		return false
@@ -130,15 +128,13 @@ func (in *intake) reading(ctx context.Context) error {
 	return err
 }
 
-// outdated reports whether this node still scans for a stage-in that another one, or
-// a later turn, has begun anew; it then has that end.
-func (d *Daemon) outdated(ds cluster.Dataset) bool {
-	in := d.stage.leader(ds.ID)
-	if in == nil || in.ds.Turn >= ds.Turn {
-		return false
+// outdated has a turn of a stage-in end on this node if there is a later one. Its source
+// may be stuck, so nobody waits for it.
+func (d *Daemon) outdated(ds cluster.Dataset) {
+	if in := d.stage.leader(ds.ID); in != nil && in.ds.Turn < ds.Turn {
+		in.end()
+		d.stage.unlead(in)
 	}
-	in.end()
-	return true
 }
 
 // stillLeads reports whether this node leads the stage-in by what the registry says,
@@ -152,14 +148,11 @@ func (in *intake) stillLeads() bool {
 
 // giveWay ends an intake that another has begun anew, or goes on with. It may notice that
 // late, and this node may have begun to read a part of what the other leads, to be its
-// heir, or to have the dataset: all that is in the same directory, and stays. What the
-// scan has read the other has counted.
+// heir, or to have the dataset: all that stays. What the scan has read the other has
+// counted.
 func (in *intake) giveWay() error {
-	err := os.Remove(in.d.countFile(in.ds.ID))
-	if errors.Is(err, fs.ErrNotExist) { // nothing was scanned
-		err = nil
-	}
-	in.d.stage.unlead(in.ds.ID)
+	err := os.RemoveAll(in.dir())
+	in.d.stage.unlead(in)
 	in.d.nudge()
 	if err != nil {
 		return fmt.Errorf("stage-in of %s: %w", in.ds.Source, err)
@@ -179,8 +172,8 @@ type counter struct {
 // countEvery is how many bytes may be read without being in the file.
 const countEvery = 64 << 10
 
-func (d *Daemon) countFile(id metadata.DatasetID) string {
-	return filepath.Join(d.stageDir(id), "scanned")
+func (d *Daemon) countFile(id metadata.DatasetID, turn int) string {
+	return filepath.Join(d.turnDir(id, turn), "scanned")
 }
 
 // newCounter goes on from n.

@@ -126,9 +126,7 @@ func (d *Daemon) ingestLoop(ctx context.Context) {
 // follow does what the phase of ds asks of this node, and reports whether there
 // is nothing left to do.
 func (d *Daemon) follow(ctx context.Context, ds cluster.Dataset) bool {
-	if d.outdated(ds) {
-		return false
-	}
+	d.outdated(ds)
 	switch ds.Phase {
 	case cluster.Staging:
 		return ds.Coordinator != d.job.Self || d.adopt(ctx, ds)
@@ -189,6 +187,7 @@ func (d *Daemon) ingest(ctx context.Context, ds cluster.Dataset) error {
 // load makes the table of ds, from the store if an earlier start of this
 // daemon had ingested it already.
 func (d *Daemon) load(ctx context.Context, ds cluster.Dataset) (dataset, error) {
+	d.stage.settled()
 	path := filepath.Join(d.stageDir(ds.ID), manifestFile)
 	mark := path + ".ingested"
 	kv := d.meta.Table(ds.ID)
@@ -225,10 +224,10 @@ func (d *Daemon) load(ctx context.Context, ds cluster.Dataset) (dataset, error) 
 // dropShares removes the lists and records of the shares of a dataset whose
 // manifest has been made of them.
 func (d *Daemon) dropShares(id metadata.DatasetID) {
-	for _, pattern := range []string{"part-*", "records-*", "skips-*", "read-*", "mark-*", passFile + "*", heirFile} {
+	for _, pattern := range []string{"part-*", "records-*", "skips-*", "read-*", "mark-*", "turn-*", passFile + "*", heirFile} {
 		files, _ := filepath.Glob(filepath.Join(d.stageDir(id), pattern)) // the pattern is good
 		for _, f := range files {
-			if err := os.Remove(f); err != nil {
+			if err := os.RemoveAll(f); err != nil {
 				d.log.WithError(err).Debug("left over from staging")
 			}
 		}

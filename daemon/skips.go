@@ -29,14 +29,16 @@ func (in *intake) gatherSkips() error {
 	if in.req.OnError != stagein.OnErrorSkip {
 		return nil
 	}
-	dir := in.d.stageDir(in.ds.ID)
-	f, err := os.Create(filepath.Join(dir, allSkips))
+	f, err := os.Create(filepath.Join(in.dir(), allSkips))
 	if err != nil {
 		return fmt.Errorf("stage-in: %w", err)
 	}
 	n, err := in.writeSkips(f)
 	if e := f.Close(); err == nil && e != nil {
 		err = fmt.Errorf("stage-in: %w", e)
+	}
+	if err == nil {
+		err = in.put(allSkips)
 	}
 	in.ds.Skipped = n
 	return err
@@ -54,7 +56,7 @@ func (in *intake) writeSkips(f io.Writer) (n int64, err error) {
 		n++
 	}
 	for i := range in.plan.Parts {
-		more, err := copyLines(f, filepath.Join(in.d.stageDir(in.ds.ID), skipsFile(i)))
+		more, err := copyLines(f, in.brings(in.plan.Parts[i].Node, skipsFile(i)))
 		if n += more; err != nil {
 			return n, fmt.Errorf("stage-in: what was left out: %w", err)
 		}

@@ -78,6 +78,8 @@ type staging struct {
 	// before is there to be removed, and what comes after is refused.
 	fence sync.RWMutex
 	slots chan struct{} // what this node leads runs a few at a time
+	// placeMu is held while a turn puts files in their place.
+	placeMu sync.Mutex
 }
 
 // maxIntakes is how many stage-ins a node leads at a time: each has buffers on
@@ -228,10 +230,13 @@ func (s *staging) cancel(ds metadata.DatasetID) {
 	}
 }
 
-func (s *staging) unlead(ds metadata.DatasetID) {
+// unlead forgets a stage-in, but no later turn of it.
+func (s *staging) unlead(in *intake) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	delete(s.jobs, ds)
+	if s.jobs[in.ds.ID] == in {
+		delete(s.jobs, in.ds.ID)
+	}
 }
 
 // leader is the stage-in of a dataset that this node leads, or has led; nil if none.

@@ -170,16 +170,17 @@ func (f stuckFile) ReadAt(p []byte, off int64) (int, error) {
 	return f.File.ReadAt(p, off)
 }
 
-// TestScannerIsStuck: the source hangs for the node that scans. Another has begun the
-// stage-in anew, and the first one reads a part of it, when it notices: what it has of
-// that stays.
-func TestScannerIsStuck(t *testing.T) {
-	p := &led{&pass{m: files(200, 60_000)}, plainTar}
+// stuckScan is a stage-in whose source hangs, until free, for the node that scans. Another
+// has begun the stage-in anew, and the first one reads a part of it, and does not know
+// yet that its turn, which works in dir, is over.
+func stuckScan(t *testing.T) (p *led, dir string, free func()) {
+	t.Helper()
+	p = &led{&pass{m: files(200, 60_000)}, plainTar}
 	for range 4 {
 		p.gates = append(p.gates, p.gate())
 	}
 	stuck := stuckFS{p.gates[leads], new(atomic.Bool), make(chan struct{}), make(chan struct{})}
-	free := sync.OnceFunc(func() { close(stuck.freed) })
+	free = sync.OnceFunc(func() { close(stuck.freed) })
 	p.Cluster = Start(t, Config{SourceOf: func(i int) source.FS {
 		if i == leads {
 			return stuck
@@ -207,22 +208,38 @@ func TestScannerIsStuck(t *testing.T) {
 	p.Mend(leads)
 	Eventually(t, "the node is back", func() bool { return len(p.Nodes[0].View().Map.Up()) == 4 })
 	p.Cut(2) // whose part goes to the one that is stuck
-	dir := filepath.Join(p.Nodes[leads].Job.Dirs.Store[0], "stage", "1")
+	stage := filepath.Join(p.Nodes[leads].Job.Dirs.Store[0], "stage", "1")
 	Eventually(t, "it reads a part", func() bool {
-		found, err := filepath.Glob(filepath.Join(dir, "records-2.try-*"))
+		found, err := filepath.Glob(filepath.Join(stage, "records-2.try-*"))
 		if err != nil {
 			t.Fatal(err)
 		}
 		return len(found) == 1
 	})
-	count := filepath.Join(dir, "scanned")
-	if _, err := os.Stat(count); err != nil {
+	dir = filepath.Join(stage, "turn-0")
+	if _, err := os.Stat(dir); err != nil {
 		t.Fatal(err)
 	}
+	return p, dir, free
+}
+
+// TestScannerIsStuck: a node whose scan was stuck until another had begun the stage-in
+// anew keeps what it has of that.
+func TestScannerIsStuck(t *testing.T) {
+	p, dir, free := stuckScan(t)
 	free()
 	Eventually(t, "its scan has given way", func() bool {
-		_, err := os.Stat(count)
+		_, err := os.Stat(dir)
 		return os.IsNotExist(err)
 	})
+	p.came(t, p.size+slack, others(2)...)
+}
+
+// TestScannerStaysStuck: the dataset is there on all nodes while the first scan still
+// hangs, on that of it, too.
+func TestScannerStaysStuck(t *testing.T) {
+	p, _, free := stuckScan(t)
+	p.came(t, p.size+slack, others(2)...)
+	free()
 	p.came(t, p.size+slack, others(2)...)
 }
