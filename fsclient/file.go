@@ -40,6 +40,7 @@ type File struct {
 
 	mu       sync.Mutex
 	attr     metadata.Attr                // under mu: as the home had it last
+	since    metadata.Time                // under mu: its st_ctime when it was opened here first
 	order    []metadata.NodeID            // under mu; nil until known
 	gen      uint64                       // under mu: counts the changes made here
 	dirty    bool                         // under mu: the home does not know of all writes
@@ -92,6 +93,9 @@ func newFile(c *Client, ino metadata.Ino) *File {
 func (f *File) begin(ctx context.Context, a metadata.Attr) error {
 	f.mu.Lock()
 	known := f.order != nil
+	if f.since == 0 {
+		f.since = a.Ctime
+	}
 	f.mu.Unlock()
 	if known {
 		return nil
@@ -126,6 +130,14 @@ func (f *File) Attr() metadata.Attr {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.known()
+}
+
+// Changed reports whether the file is another one, by its attributes a, than when
+// it was opened here first.
+func (f *File) Changed(a metadata.Attr) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return a.Ctime != f.since
 }
 
 // known is Attr; f.mu is held.

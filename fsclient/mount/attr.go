@@ -183,7 +183,7 @@ func (s *fsys) dropPages(files []metadata.Ino) {
 // Forget has nothing to do: the kernel's node ids are inode numbers.
 func (s *fsys) Forget(_, _ uint64) { s.stats.calls[opForget].Add(1) }
 
-// GetAttr is stat.
+// GetAttr is stat, and the question before a read whether the pages are good.
 func (s *fsys) GetAttr(cancel <-chan struct{}, in *fuse.GetAttrIn, out *fuse.AttrOut) fuse.Status {
 	return s.call(opGetattr, cancel, &in.InHeader, func(ctx context.Context) error {
 		ino := metadata.Ino(in.NodeId)
@@ -203,8 +203,25 @@ func (s *fsys) GetAttr(cancel <-chan struct{}, in *fuse.GetAttrIn, out *fuse.Att
 		}
 		fillAttrOut(out, &a, left)
 		s.fillBlocks(ctx, &out.Attr, &a)
+		if in.Flags()&fuse.FUSE_GETATTR_FH != 0 {
+			s.dated(in.Fh(), &a, &out.Attr)
+		}
 		return nil
 	})
+}
+
+// dated makes the answer to who reads from a file tell by its time of modification
+// whether the file has changed: the kernel drops its pages when that is another one
+// than before, but who has written can set it back (cp -p, rsync --inplace -t,
+// touch -r). So it is that of the last change of anything, of a file that has changed
+// since it was opened here; the pages of before that were dropped by the open.
+// Nobody is told the times of this answer. Who asks for them gets the true ones, by
+// a question without a handle; if they differ, the kernel drops its pages once more.
+func (s *fsys) dated(fh uint64, a *metadata.Attr, out *fuse.Attr) {
+	h, err := s.handles.get(fh)
+	if err == nil && h.file != nil && !a.Ino.Sealed() && h.file.Changed(*a) {
+		out.Mtime, out.Mtimensec = out.Ctime, out.Ctimensec
+	}
 }
 
 // SetAttr is chmod, chown, utimens and truncate.

@@ -70,7 +70,7 @@
 //	directory           is as it was seen here last, without links    up since then
 //	mtime, ctime        set by the node that keeps the inode          of writes: when it hears of them;
 //	                                                                  AT_STATX_DONT_SYNC after a change
-//	                                                                  of attributes: 1 ns beside it
+//	                                                                  of attributes or a read: beside it
 //	atime               set by utimensat only                         reading does not change it
 //	readdir             an entry that is there all the time is        after seekdir back over more than
 //	                    listed once, whatever others do               1,024 changed entries: about there;

@@ -61,6 +61,7 @@ func TestLive(t *testing.T) {
 		{"CloseToOpen", testCloseToOpen},
 		{"OpenFileSeesWrites", testOpenFileSeesWrites},
 		{"WritesBeforeAttributes", testWritesBeforeAttributes},
+		{"TimeSetBack", testTimeSetBack},
 		{"Append", testAppend},
 		{"AppendHere", testAppendHere},
 		{"AppendMapped", testAppendMapped},

@@ -6,6 +6,7 @@ import (
 	"os"
 	"syscall"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -108,5 +109,106 @@ func testWritesBeforeAttributes(t *testing.T, a, b string) {
 		if here.Mtim != there.Mtim {
 			t.Errorf("after %s: written at %v, there at %v", c.what, here.Mtim, there.Mtim)
 		}
+	}
+}
+
+// testTimeSetBack: what was written there is seen here by who has the file open, also
+// if size and time of modification are what they were; and that time is what all are told.
+func testTimeSetBack(t *testing.T, a, b string) {
+	const size = 5000
+	old := time.Unix(1e9, 123456789)
+	check(t, os.WriteFile(a+"/f", make([]byte, size), 0o644))
+	check(t, os.Chtimes(a+"/f", old, old))
+	f, err := os.Open(b + "/f")
+	check(t, err)
+	defer f.Close()
+	write := func(p []byte, then func(w *os.File) error) {
+		w, err := os.OpenFile(a+"/f", os.O_WRONLY, 0)
+		check(t, err)
+		_, err = w.WriteAt(p, 0)
+		check(t, err)
+		check(t, then(w))
+		check(t, w.Close())
+	}
+	back := func(w *os.File) error {
+		tv := unix.NsecToTimeval(old.UnixNano())
+		return unix.Futimes(int(w.Fd()), []unix.Timeval{tv, tv})
+	}
+	exactly := func(*os.File) error { return os.Chtimes(a+"/f", old, old) }
+	ways := []struct {
+		what  string
+		then  func(w *os.File) error
+		after func() error
+		look  bool // at the time, before the read
+	}{
+		{"on the descriptor", exactly, nil, false},
+		{"after the close", func(*os.File) error { return nil }, func() error { return exactly(nil) }, false},
+		{"and looked at", exactly, nil, true},
+		{"with another mode", func(w *os.File) error { return errors.Join(w.Chmod(0o600), exactly(w)) }, nil, false},
+		{"twice", func(w *os.File) error { return errors.Join(back(w), exactly(w)) }, nil, false},
+		{"again", exactly, nil, true},
+	}
+	got := make([]byte, size)
+	for i, way := range ways {
+		_, err := f.ReadAt(got, 0) // so that its pages are here
+		check(t, err)
+		want := bytes.Repeat([]byte{byte(i + 1)}, size)
+		write(want, way.then)
+		if way.after != nil {
+			check(t, way.after())
+		}
+		if way.look {
+			wantTime(t, way.what, f, old)
+		}
+		if n, err := f.ReadAt(got, 0); err != nil || !bytes.Equal(got[:n], want) {
+			t.Errorf("set back %s: %d bytes that begin with %d, %v, want %d with %d", way.what, n, got[0], err, size, i+1)
+		}
+		wantTime(t, way.what, f, old)
+	}
+}
+
+func wantTime(t *testing.T, what string, f *os.File, want time.Time) {
+	t.Helper()
+	fi, err := f.Stat()
+	check(t, err)
+	if !fi.ModTime().Equal(want) {
+		t.Errorf("set back %s: written at %v, want %v", what, fi.ModTime(), want)
+	}
+}
+
+// TestPagesAreKept: what nobody changes is read once while it is open, whatever its
+// times are.
+func TestPagesAreKept(t *testing.T) {
+	j := newJob(t)
+	old := time.Unix(1e9, 0)
+	check(t, os.WriteFile(j.scratch(1, "f"), make([]byte, 5000), 0o644))
+	check(t, os.Chtimes(j.scratch(1, "f"), old, old))
+	f, err := os.Open(j.scratch(0, "f"))
+	check(t, err)
+	defer f.Close()
+	reads := func() int64 { return j.mounts[0].Stats().Calls["read"] }
+	got := make([]byte, 5000)
+	_, err = f.ReadAt(got, 0)
+	check(t, err)
+	before := reads()
+	for range 3 {
+		_, err = f.ReadAt(got, 0)
+		check(t, err)
+		_, err = f.Stat()
+		check(t, err)
+	}
+	if n := reads() - before; n != 0 {
+		t.Errorf("%d reads of what was read before, want none", n)
+	}
+	check(t, os.Chmod(j.scratch(1, "f"), 0o600)) // may be a sign of a write
+	_, err = f.ReadAt(got, 0)
+	check(t, err)
+	before = reads()
+	for range 3 {
+		_, err = f.ReadAt(got, 0)
+		check(t, err)
+	}
+	if n := reads() - before; n != 0 {
+		t.Errorf("after a change of its attributes: %d reads of what was read before, want none", n)
 	}
 }
