@@ -104,3 +104,27 @@ func TestLinksOnOtherNodes(t *testing.T) {
 		t.Errorf("Getattr = %v, want ENOENT", err)
 	}
 }
+
+// TestLinkOfWritten: the answer to a link has the size that the file has for who has
+// written to it on this node.
+func TestLinkOfWritten(t *testing.T) {
+	j := newJob(t, 3)
+	c := j.clients[1]
+	for on := range metadata.NodeID(3) {
+		f := onNode(t, c, fmt.Sprint("f", on), on)
+		dir := dirOn(t, c, on)
+		w := f.Writer()
+		for i := range int64(3) {
+			if _, err := w.WriteAt(ctx, pattern(1000), i*1000); err != nil { // the second is gathered
+				t.Fatal(err)
+			}
+			a, err := c.Link(ctx, f.Ino(), dir, fmt.Sprint("g", i))
+			if want := (i + 1) * 1000; err != nil || a.Size != want || a.Nlink != uint32(i+2) {
+				t.Errorf("linked to node %d: %d bytes and %d links, %v, want %d and %d", on, a.Size, a.Nlink, err, want, i+2)
+			}
+		}
+		if err := f.Close(ctx); err != nil {
+			t.Error(err)
+		}
+	}
+}

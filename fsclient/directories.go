@@ -43,13 +43,18 @@ func (c *Client) Rmdir(ctx context.Context, dir metadata.Ino, name string) error
 	return err
 }
 
-// Link is metadata.Directories.
+// Link is metadata.Directories. What this node has written of the file is told to its
+// home first, so that the size in the answer, which the kernel takes for its own, is
+// not less: it would cut off what it has of the file behind that.
 func (c *Client) Link(ctx context.Context, ino, dir metadata.Ino, name string) (metadata.Attr, error) {
 	switch {
 	case dir.Sealed():
 		return metadata.Attr{}, readOnly(dir)
 	case ino.Sealed():
 		return metadata.Attr{}, fmt.Errorf("link of inode %v into scratch: %w", ino, syscall.EXDEV)
+	}
+	if err := c.flushOpen(ctx, ino); err != nil {
+		return metadata.Attr{}, err
 	}
 	defer c.entered(dir, nil)
 	return routed(ctx, c, func() (metadata.Attr, error) {
