@@ -231,6 +231,7 @@ func (s *fsys) SetAttr(cancel <-chan struct{}, in *fuse.SetAttrIn, out *fuse.Att
 		if err := writable(ino); err != nil {
 			return err
 		}
+		s.newborns.drop(ino)
 		ch, err := change(in)
 		if err != nil {
 			return err

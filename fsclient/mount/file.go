@@ -27,6 +27,7 @@ func (s *fsys) Open(cancel <-chan struct{}, in *fuse.OpenIn, out *fuse.OpenOut) 
 		if s.openAgain(ino, out) {
 			return nil
 		}
+		s.newborns.drop(ino)
 		f, err := s.client.Open(ctx, ino)
 		if err != nil {
 			return err

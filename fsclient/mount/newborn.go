@@ -10,8 +10,9 @@ import (
 // After CREATE the kernel checks the permissions of what was made, and asks for
 // its attributes for that, because it may not keep those of CREATE's answer.
 // That question is part of the same open, by the same thread, and comes before
-// any other of it about the file; CREATE's answer is good for it. The next
-// question goes to the file's home again.
+// any other of it about the file; CREATE's answer is good for it, as long as nobody
+// else on this node has opened or changed the file: that one's kernel must not hear
+// of an older size again. The next question goes to the file's home again.
 type newborns struct {
 	mu    sync.Mutex
 	files map[metadata.Ino]newborn // under mu
