@@ -58,7 +58,9 @@
 // now and then. What was granted is kept here, for a home that starts again. A lock
 // ends when what was written here has gone out; where who ends it is interrupted, or
 // the home does not answer, the client goes on with that by itself until the home
-// has heard of it or is given up, and the owner gets no other lock of the file before.
+// has heard of it or is given up, and the owner gets no other lock of the file before. So
+// it does where a wait was interrupted and the home did not hear of that: what was granted
+// meanwhile ends.
 //
 // After a write that failed, the bytes of its range are the old ones or the
 // new ones, each by itself. One whose connection broke is made again

@@ -33,6 +33,7 @@ type lockTable struct {
 	waiting map[uint64]chan struct{}      // under mu: closed by Wake
 	files   map[metadata.Ino]*mirror      // under mu
 	owners  map[lockOwner]map[uint64]bool // under mu: that may have locks
+	asking  map[ownerOf]int               // under mu: requests under way
 	ending  map[ownerOf]*ending           // under mu: what is done later
 	over    bool                          // under mu: nothing is
 	sealed  *locks.Locks                  // of the files of datasets, which have no home
@@ -60,6 +61,7 @@ func (t *lockTable) init() {
 	t.waiting = make(map[uint64]chan struct{})
 	t.files = make(map[metadata.Ino]*mirror)
 	t.owners = make(map[lockOwner]map[uint64]bool)
+	t.asking = make(map[ownerOf]int)
 	t.ending = make(map[ownerOf]*ending)
 	t.sealed = locks.New(locks.Config{Wake: func(_ context.Context, _ metadata.NodeID, ws []uint64) error {
 		t.wake(ws)
@@ -70,7 +72,8 @@ func (t *lockTable) init() {
 // Lock gets l on a live or sealed file that is open here. It waits if it shall; ctx
 // ends that with EINTR. With the type Unlocked it ends l, when all that was written
 // on this node has arrived; what keeps it from that is no error, if it can be done
-// later. Files of datasets are locked on this node only.
+// later. Files of datasets are locked on this node only. Where it is not known
+// whether the home has granted what this call did not get, that is made up for later.
 func (c *Client) Lock(ctx context.Context, ino metadata.Ino, l metadata.Lock, wait bool) error {
 	q := metadata.LockReq{Ino: ino, Lock: l}
 	if l.Type == metadata.Unlocked {
@@ -79,18 +82,36 @@ func (c *Client) Lock(ctx context.Context, ino metadata.Ino, l metadata.Lock, wa
 	if err := c.awaitEnds(ctx, q, wait); err != nil {
 		return err
 	}
-	c.locks.begin(q)
-	defer c.locks.end(ino)
-	if !wait {
-		_, err := c.ask(ctx, q)
-		return err
+	obtain := c.tryLock
+	if wait {
+		obtain = c.waitForLock
 	}
-	woken := c.locks.enter(&q)
+	unknown, err := obtain(ctx, &q)
+	if unknown {
+		c.withdrawLater(q)
+	}
+	return err
+}
+
+// tryLock gets q, if nobody has to be waited for. With an error, unknown says that
+// the home may have granted it, or may do so yet.
+func (c *Client) tryLock(ctx context.Context, q *metadata.LockReq) (unknown bool, err error) {
+	c.locks.begin(*q)
+	defer c.locks.end(*q)
+	_, err = c.ask(ctx, *q)
+	return err != nil && (ctx.Err() != nil || c.mayReturn(q.Ino.Home(), err)), err
+}
+
+// waitForLock is tryLock that waits.
+func (c *Client) waitForLock(ctx context.Context, q *metadata.LockReq) (unknown bool, err error) {
+	c.locks.begin(*q)
+	defer c.locks.end(*q)
+	woken := c.locks.enter(q)
 	defer c.locks.leave(q.Waiter)
 	for {
-		granted, err := c.ask(ctx, q)
-		if granted || err != nil && ctx.Err() == nil && !c.mayReturn(ino.Home(), err) {
-			return err
+		granted, err := c.ask(ctx, *q)
+		if granted || err != nil && ctx.Err() == nil && !c.mayReturn(q.Ino.Home(), err) {
+			return false, err
 		}
 		t := time.NewTimer(askAgain/2 + rand.N(askAgain))
 		select {
@@ -99,7 +120,7 @@ func (c *Client) Lock(ctx context.Context, ino metadata.Ino, l metadata.Lock, wa
 		case <-t.C:
 		case <-ctx.Done():
 			t.Stop()
-			return c.giveUp(ctx, q)
+			return c.giveUp(ctx, *q)
 		}
 		t.Stop()
 	}
@@ -111,26 +132,23 @@ func (c *Client) mayReturn(home metadata.NodeID, err error) bool {
 	return rpc.Unanswered(err) && c.alive(home) == nil
 }
 
-// giveUp takes a waiter out of the queue. If it was granted meanwhile, it is.
-func (c *Client) giveUp(ctx context.Context, q metadata.LockReq) error {
+// giveUp takes a waiter out of the queue. If it was granted meanwhile, it is. unknown
+// says that the home has not answered.
+func (c *Client) giveUp(ctx context.Context, q metadata.LockReq) (unknown bool, err error) {
 	errno := ctxErrno(ctx)
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cancelTime)
 	defer cancel()
 	q.Cancel = true
-	if granted, err := c.ask(ctx, q); err == nil && granted {
-		return nil
+	granted, err := c.ask(ctx, q)
+	if err == nil && granted {
+		return false, nil
 	}
-	return fmt.Errorf("lock on %v: %w", q.Ino, errno)
+	return err != nil, fmt.Errorf("lock on %v: %w", q.Ino, errno)
 }
 
 // ask makes one call, and takes note of what was granted.
 func (c *Client) ask(ctx context.Context, q metadata.LockReq) (granted bool, err error) {
-	var a metadata.LockAnswer
-	err = c.onLocks(ctx, q.Ino, func(s metadata.Locks) error {
-		var err error
-		a, err = s.Lock(ctx, c.holder(), q)
-		return err
-	})
+	a, err := c.askHome(ctx, q)
 	if err != nil {
 		return false, err
 	}
@@ -138,6 +156,14 @@ func (c *Client) ask(ctx context.Context, q metadata.LockReq) (granted bool, err
 		c.locks.granted(q, a.Version)
 	}
 	return a.Granted, nil
+}
+
+func (c *Client) askHome(ctx context.Context, q metadata.LockReq) (a metadata.LockAnswer, err error) {
+	err = c.onLocks(ctx, q.Ino, func(s metadata.Locks) error {
+		a, err = s.Lock(ctx, c.holder(), q)
+		return err
+	})
+	return a, err
 }
 
 // onLocks calls fn with whoever keeps the locks of ino.
@@ -217,6 +243,7 @@ func (t *lockTable) begin(q metadata.LockReq) {
 		t.files[q.Ino] = m
 	}
 	m.flying++
+	t.asking[ownerIn(q)]++
 	t.own(q)
 }
 
@@ -243,10 +270,15 @@ func (t *lockTable) granted(q metadata.LockReq, version uint64) {
 }
 
 // end is the end of a request that begin began.
-func (t *lockTable) end(ino metadata.Ino) {
+func (t *lockTable) end(q metadata.LockReq) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	m := t.files[ino]
+	if k := ownerIn(q); t.asking[k] > 1 {
+		t.asking[k]--
+	} else {
+		delete(t.asking, k)
+	}
+	m := t.files[q.Ino]
 	if m == nil {
 		return
 	}
@@ -254,7 +286,7 @@ func (t *lockTable) end(ino metadata.Ino) {
 		return
 	}
 	if m.fold(); len(m.set) == 0 {
-		delete(t.files, ino)
+		delete(t.files, q.Ino)
 	}
 }
 

@@ -67,7 +67,7 @@ func (c *Client) unlock(ctx context.Context, q metadata.LockReq) error {
 // the file is.
 func (c *Client) unlockOnce(ctx context.Context, q metadata.LockReq) error {
 	c.locks.begin(q)
-	defer c.locks.end(q.Ino)
+	defer c.locks.end(q)
 	flushed := c.flushOpen(ctx, q.Ino)
 	if flushed != nil && (ctx.Err() != nil || c.mayReturn(q.Ino.Home(), flushed)) {
 		return flushed
@@ -91,17 +91,29 @@ func (c *Client) flushOpen(ctx context.Context, ino metadata.Ino) error {
 	return f.Flush(ctx)
 }
 
-// unlockLater has the client end locks by itself; false if it is closed, or the
-// file is, whose home ends them by that. Until then the file stays open for
-// its home, and its owner gets no new ones.
+// unlockLater has the client end locks by itself; see later.
 func (c *Client) unlockLater(q metadata.LockReq) bool {
+	return c.later(q, func(ctx context.Context) error {
+		err := c.unlockOnce(ctx, q)
+		if ctx.Err() == nil && !c.mayReturn(q.Ino.Home(), err) {
+			c.locks.ended(q, err)
+		}
+		return err
+	})
+}
+
+// later has the client go on by itself with once, which ends what the owner of q has, until
+// the file's home has heard of it or is given up; false if the client is closed, or the
+// file is, whose home ends all by that. Until then the file stays open for
+// its home, and its owner gets no new locks.
+func (c *Client) later(q metadata.LockReq, once func(ctx context.Context) error) bool {
 	f := c.files.holdIno(q.Ino)
 	if f == nil && !q.Ino.Sealed() {
 		return false
 	}
 	ok := c.locks.endLater(q, func() {
 		c.wg.Go(func() {
-			c.goOnUnlocking(q)
+			c.goOn(q, once)
 			if f != nil {
 				c.release(f)
 			}
@@ -113,15 +125,15 @@ func (c *Client) unlockLater(q metadata.LockReq) bool {
 	return ok
 }
 
-func (c *Client) goOnUnlocking(q metadata.LockReq) {
+func (c *Client) goOn(q metadata.LockReq, once func(ctx context.Context) error) {
 	defer c.locks.endedLater(q)
 	for {
-		err := c.unlockOnce(c.ctx, q)
+		err := once(c.ctx)
 		if c.ctx.Err() != nil {
 			return // the homes end them with this client's life
 		}
 		if err == nil || !c.mayReturn(q.Ino.Home(), err) {
-			if c.locks.ended(q, err); err != nil {
+			if err != nil {
 				c.cfg.Log.WithError(err).Debug("a home was not told of the end of a lock")
 			}
 			return

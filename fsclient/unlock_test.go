@@ -21,6 +21,7 @@ type silentHome struct {
 	*clienttest.Home
 	away      atomic.Bool
 	awayAfter atomic.Bool  // it is away when it has given the next append its place
+	mute      atomic.Bool  // the answer about the next lock is lost
 	asked     atomic.Int64 // while it was away
 
 	mu     sync.Mutex
@@ -47,6 +48,9 @@ func (h *silentHome) Lock(ctx context.Context, by metadata.Holder, q metadata.Lo
 	if answer != nil {
 		answer()
 	}
+	if h.mute.CompareAndSwap(true, false) {
+		return metadata.LockAnswer{}, syscall.EHOSTUNREACH
+	}
 	return a, err
 }
 
@@ -69,7 +73,7 @@ func (h *silentHome) Append(ctx context.Context, by metadata.Holder, q metadata.
 }
 
 // lockJob is two nodes; the file is open on both, and lies on node 1, its home, which
-// can be away. Node 0 has locked it, for the owner 7.
+// can be away for node 0. That one has locked it, for the owner 7.
 type lockJob struct {
 	*job
 	ms   []*meteredStore
@@ -82,14 +86,13 @@ func locked(t *testing.T, kind metadata.LockKind) *lockJob {
 	t.Helper()
 	l := &lockJob{job: newJob(t, 2)}
 	l.home = &silentHome{Home: l.homes[1]}
-	l.meta[1] = l.home
 	for i, d := range l.data {
 		m := &meteredStore{Store: d}
 		l.data[i], l.ms = m, append(l.ms, m)
 	}
-	for i := range 2 {
-		l.cs = append(l.cs, l.client(t, metadata.NodeID(i), nil))
-	}
+	near := l.client(t, 1, nil)
+	l.meta[1] = l.home
+	l.cs = []*fsclient.Client{l.client(t, 0, nil), near}
 	var err error
 	l.f, _, err = l.cs[0].CreateOpen(ctx, dirOn(t, l.cs[0], 1), "f", metadata.New{
 		Mode: syscall.S_IFREG | 0o644, Layout: metadata.Layout{Kind: metadata.Local, Node: 1},

@@ -97,7 +97,8 @@
 // outlive a restart of the home. The next one has a lock when all that was
 // written here before its end is there, also if a signal has interrupted the
 // close or the unlock, or the home was away: then it ends by itself, later. Who waits is served in turn, and a signal ends
-// that in less than a second. F_GETLK names the process, or for one of another
+// that in less than a second; if the home is away then, it hears of that later, and what it has
+// granted meanwhile ends. F_GETLK names the process, or for one of another
 // node that which has this mount. EDEADLK is found within one home; a circle
 // over the files of two homes is not. A node that was given up and comes back
 // has lost its locks if others took them meanwhile, and is not told. Files of a

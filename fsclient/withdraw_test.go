@@ -1,0 +1,114 @@
+package fsclient_test
+
+import (
+	"context"
+	"errors"
+	"syscall"
+	"testing"
+
+	"github.com/bivouacfs/bivouac/metadata"
+	"github.com/bivouacfs/bivouac/metadata/locks"
+)
+
+// on has the owner of a node lock ten bytes of the file.
+func (l *lockJob) on(ctx context.Context, node int, typ metadata.LockType, owner, off uint64, wait bool) error {
+	return l.cs[node].Lock(ctx, l.f.Ino(), metadata.Lock{Type: typ, Owner: owner, Start: off, End: off + 9}, wait)
+}
+
+// givenUp has the owner 7 of node 0 wait for a lock, and a signal end that when the home is away.
+func (l *lockJob) givenUp(t *testing.T) {
+	t.Helper()
+	short, cancel := context.WithCancel(ctx)
+	done := make(chan error, 1)
+	go func() { done <- l.on(short, 0, metadata.WriteLock, 7, 0, true) }()
+	l.waiters(t, 1)
+	l.home.away.Store(true)
+	cancel()
+	if err := <-done; !errors.Is(err, syscall.EINTR) {
+		t.Fatalf("who is interrupted is told %v, want EINTR", err)
+	}
+}
+
+func (l *lockJob) waiters(t *testing.T, n int) {
+	t.Helper()
+	eventually(t, "some wait", func() bool {
+		return l.home.Locks.(interface{ Stats() locks.Stats }).Stats().Waiters == n
+	})
+}
+
+// TestLocksWithdrawn: nobody has a lock of which his call has said that he has not got it,
+// also if the home heard of the end of the wait late.
+func TestLocksWithdrawn(t *testing.T) {
+	unlocked := func(t *testing.T) *lockJob {
+		t.Helper()
+		l := locked(t, metadata.PosixLock)
+		if err := l.unlockAll(ctx); err != nil {
+			t.Fatal(err)
+		}
+		return l
+	}
+	must := func(t *testing.T, what string, err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatalf("%s: %v", what, err)
+		}
+	}
+	t.Run("it waits", func(t *testing.T) {
+		t.Parallel()
+		l := unlocked(t)
+		must(t, "the first", l.on(ctx, 1, metadata.WriteLock, 9, 0, false))
+		l.givenUp(t)
+		l.home.away.Store(false)
+		l.waiters(t, 0)
+	})
+	t.Run("granted meanwhile", func(t *testing.T) {
+		t.Parallel()
+		l := unlocked(t)
+		must(t, "the first", l.on(ctx, 1, metadata.WriteLock, 9, 0, false))
+		l.givenUp(t)
+		must(t, "its end", l.on(ctx, 1, metadata.Unlocked, 9, 0, false))
+		l.held(t, "nobody has told the home")
+		l.home.away.Store(false)
+		l.handedOn(t)
+	})
+	t.Run("granted without an answer", func(t *testing.T) {
+		t.Parallel()
+		l := unlocked(t)
+		l.home.mute.Store(true)
+		if err := l.on(ctx, 0, metadata.WriteLock, 7, 0, false); !errors.Is(err, syscall.EHOSTUNREACH) {
+			t.Errorf("who has no answer is told %v", err)
+		}
+		l.handedOn(t)
+	})
+	t.Run("the owner locks again", func(t *testing.T) {
+		t.Parallel()
+		l := unlocked(t)
+		must(t, "the first", l.on(ctx, 1, metadata.WriteLock, 9, 0, false))
+		l.givenUp(t)
+		must(t, "its end", l.on(ctx, 1, metadata.Unlocked, 9, 0, false))
+		again := make(chan error, 1)
+		go func() { again <- l.on(ctx, 0, metadata.WriteLock, 7, 0, true) }()
+		asked := l.home.asked.Load()
+		eventually(t, "the home is told again", func() bool { return l.home.asked.Load() > asked+1 })
+		l.home.away.Store(false)
+		must(t, "the owner", <-again)
+		l.held(t, "the owner has it")
+		must(t, "its end", l.unlockAll(ctx))
+		l.handedOn(t)
+	})
+	t.Run("the owner has another one", func(t *testing.T) {
+		t.Parallel()
+		l := unlocked(t)
+		must(t, "the first", l.on(ctx, 1, metadata.ReadLock, 9, 0, false))
+		must(t, "the owner's", l.on(ctx, 0, metadata.ReadLock, 7, 0, false))
+		l.givenUp(t)
+		must(t, "the end of the first", l.on(ctx, 1, metadata.Unlocked, 9, 0, false))
+		l.home.away.Store(false)
+		must(t, "the owner's next", l.on(ctx, 0, metadata.ReadLock, 7, 20, false)) // when the home has answered
+		if err := l.on(ctx, 1, metadata.WriteLock, 9, 0, false); !errors.Is(err, syscall.EAGAIN) {
+			t.Errorf("what the owner had has ended: another node gets %v", err)
+		}
+		must(t, "the end of all", l.unlockAll(ctx))
+		l.handedOn(t)
+	})
+}
