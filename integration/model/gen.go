@@ -69,11 +69,19 @@ func (g *Generator) fill(f *FS, o *Op, field string) {
 	case "len":
 		o.Len = g.length(o.Kind)
 	case "seed":
-		o.Seed = 1 + g.Int64N(1e6)
-		if o.Kind == "copyrange" {
-			o.Seed = g.offset(o.Kind)
-		}
+		o.Seed = g.seed(o.Kind)
 	}
+}
+
+func (g *Generator) seed(kind string) int64 {
+	seed := 1 + g.Int64N(1e6)
+	switch {
+	case kind == "copyrange":
+		return g.offset(kind)
+	case (kind == "utimens" || kind == "futimens") && seed%2 == 0:
+		return 2 + seed%4 // times that a file may have had before
+	}
+	return seed
 }
 
 func (g *Generator) slot(f *FS, open bool) int {
