@@ -28,6 +28,7 @@ package metadata
 import (
 	"context"
 	"fmt"
+	"syscall"
 	"time"
 )
 
@@ -202,7 +203,21 @@ const (
 	SetLayout     // all of Layout, of a directory
 	SetLayoutKind // Layout.Kind and Layout.Node; also of an empty file
 	SetChunkSize  // Layout.ChunkSize; also of an empty file
+	DropSetIDs    // takes off setuid, and setgid where the group may execute, of no directory; before SetMode
 )
+
+// SetIDs is the bits of mode that DropSetIDs takes off: setgid of a file that its group
+// may not execute is a mark for locks, and that of a directory is inherited.
+func SetIDs(mode uint32) uint32 {
+	drop := uint32(syscall.S_ISUID)
+	if mode&syscall.S_IXGRP != 0 {
+		drop |= syscall.S_ISGID
+	}
+	if mode&syscall.S_IFMT == syscall.S_IFDIR {
+		drop = 0
+	}
+	return mode & drop
+}
 
 // Change is a request to change attributes; only the fields named in Set count.
 // Ctime always becomes the store's now. The layout of a file that has had data

@@ -274,6 +274,9 @@ func change(in *fuse.SetAttrIn) (metadata.Change, error) {
 		c.Set |= metadata.SetMode
 		c.Mode = in.Mode & 0o7777
 	}
+	if has(fuse.FATTR_KILL_SUIDGID) {
+		c.Set |= metadata.DropSetIDs
+	}
 	if has(fuse.FATTR_UID) {
 		c.Set |= metadata.SetUID
 		c.UID = in.Uid
@@ -306,20 +309,12 @@ func change(in *fuse.SetAttrIn) (metadata.Change, error) {
 	return c, nil
 }
 
-// killSetIDs takes setuid away, and setgid where it is no mark of locks, before
-// a write for which the kernel has not done so: one past its page cache.
-func (s *fsys) killSetIDs(ctx context.Context, f *fsclient.File, in *fuse.WriteIn) error {
-	if in.WriteFlags&fuse.WRITE_KILL_SUIDGID == 0 {
+// dropSetIDs takes setuid and setgid off a file that was changed, or is about to be, by
+// who may not keep them.
+func (s *fsys) dropSetIDs(ctx context.Context, f *fsclient.File) error {
+	if metadata.SetIDs(f.Attr().Mode) == 0 {
 		return nil
 	}
-	kill := uint32(syscall.S_ISUID)
-	mode := f.Attr().Mode
-	if mode&syscall.S_IXGRP != 0 {
-		kill |= syscall.S_ISGID
-	}
-	if mode&kill == 0 {
-		return nil
-	}
-	_, err := s.client.Setattr(ctx, f.Ino(), metadata.Change{Set: metadata.SetMode, Mode: mode &^ kill & 0o7777})
+	_, err := s.client.Setattr(ctx, f.Ino(), metadata.Change{Set: metadata.DropSetIDs})
 	return err
 }

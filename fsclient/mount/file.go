@@ -66,8 +66,8 @@ func (s *fsys) opened(f *fsclient.File, flags uint32, out *fuse.OpenOut) {
 		out.OpenFlags |= fuse.FOPEN_DIRECT_IO
 	case flags&syscall.O_ACCMODE == syscall.O_WRONLY && s.mapsDirect:
 		// Nothing reads or maps through it. A copy to the kernel's pages is saved,
-		// and the question for security.capability before each write. Pages that
-		// readers have are dropped before the write.
+		// and before Linux 5.11 the question for security.capability before each write.
+		// Pages that readers have are dropped before the write.
 		out.OpenFlags |= fuse.FOPEN_DIRECT_IO
 	}
 	if h.writer == nil && f.Ino().Sealed() {
@@ -115,7 +115,11 @@ func (s *fsys) openExisting(ctx context.Context, in *fuse.CreateIn, ino metadata
 		return err
 	}
 	if in.Flags&syscall.O_TRUNC != 0 {
-		if a, err = s.client.Truncate(ctx, ino, 0); err != nil {
+		ch := metadata.Change{Set: metadata.SetSize}
+		if in.Uid != 0 {
+			ch.Set |= metadata.DropSetIDs
+		}
+		if a, err = s.client.Setattr(ctx, ino, ch); err != nil {
 			return errors.Join(held(err), f.Close(ctx))
 		}
 	}
@@ -186,8 +190,10 @@ func (s *fsys) Write(cancel <-chan struct{}, in *fuse.WriteIn, data []byte) (wri
 			return syscall.EBADF
 		}
 		s.newborns.drop(h.file.Ino())
-		if err := s.killSetIDs(ctx, h.file, in); err != nil {
-			return held(err)
+		if in.WriteFlags&fuse.WRITE_KILL_SUIDGID != 0 {
+			if err := s.dropSetIDs(ctx, h.file); err != nil {
+				return held(err)
+			}
 		}
 		n, err := s.written(ctx, h, in, data)
 		if n > 0 && in.WriteFlags&fuse.WRITE_CACHE == 0 {
@@ -225,8 +231,8 @@ func (s *fsys) write(ctx context.Context, h *handle, in *fuse.WriteIn, data []by
 		return h.file.WriteAt(ctx, data, int64(in.Offset))
 	case in.Flags&syscall.O_APPEND != 0:
 		n, err := appendTo(ctx, h.writer, data, through)
-		if n > 0 && h.appends && in.Uid != 0 {
-			err = errors.Join(err, s.dropSetIDs(ctx, h.file.Attr()))
+		if n > 0 && h.appends && in.Uid != 0 { // as the answer to the write has them
+			err = errors.Join(err, s.dropSetIDs(ctx, h.file))
 		}
 		return n, err
 	case through:
@@ -240,21 +246,6 @@ func appendTo(ctx context.Context, w *fsclient.Writer, data []byte, through bool
 		return w.AppendThrough(ctx, data)
 	}
 	return w.Append(ctx, data)
-}
-
-// dropSetIDs takes setuid and setgid off a file that a user has written to. The
-// kernel does that for all writes but those of a descriptor that it does not
-// cache. a is of the answer to the write.
-func (s *fsys) dropSetIDs(ctx context.Context, a metadata.Attr) error {
-	mode := a.Mode &^ syscall.S_ISUID
-	if mode&0o010 != 0 {
-		mode &^= syscall.S_ISGID
-	}
-	if mode == a.Mode {
-		return nil
-	}
-	_, err := s.client.Setattr(ctx, a.Ino, metadata.Change{Set: metadata.SetMode, Mode: mode & 0o7777})
-	return err
 }
 
 // Flush is called by every close: it tells the file's home what was written,

@@ -121,10 +121,12 @@ func (m *Mount) options() *fuse.MountOptions {
 		Name:                    fsName,
 		DirectMount:             root && !m.adopted(),
 		DirectMountStrict:       root && !m.adopted(),
-		ExtraCapabilities:       fuse.CAP_DIRECT_IO_ALLOW_MMAP,
-		Logger:                  log.New(&logWriter{m.cfg.Log}, "", 0),
-		Debug:                   m.cfg.Debug,
-		PanicHandler:            m.panicked,
+		// With the second one the kernel does not ask for security.capability before
+		// each write to its pages, and says who may not keep setuid and setgid.
+		ExtraCapabilities: fuse.CAP_DIRECT_IO_ALLOW_MMAP | fuse.CAP_HANDLE_KILLPRIV_V2,
+		Logger:            log.New(&logWriter{m.cfg.Log}, "", 0),
+		Debug:             m.cfg.Debug,
+		PanicHandler:      m.panicked,
 	}
 }
 

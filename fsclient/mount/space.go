@@ -27,6 +27,9 @@ func (s *fsys) Fallocate(cancel <-chan struct{}, in *fuse.FallocateIn) fuse.Stat
 			return syscall.EFBIG
 		}
 		err = fallocate(ctx, f, in.Mode, int64(in.Offset), int64(in.Length))
+		if err == nil && in.Uid != 0 { // the kernel does not say who may not keep them
+			err = s.dropSetIDs(ctx, f)
+		}
 		return held(err)
 	})
 	if errors.Is(err, syscall.EOPNOTSUPP) {

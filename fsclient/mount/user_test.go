@@ -49,6 +49,9 @@ func TestUser(t *testing.T) {
 		"O_TRUNC":    `: >d/f`,
 		"chown":      `chown $(id -u):$(id -g) d/f`,
 		"fallocate":  `fallocate -l 100 d/f`,
+		"O_RDWR":     `exec 3<>d/f && printf z >&3`,
+		"O_DIRECT":   `dd if=/dev/zero of=d/f bs=4096 count=1 oflag=direct conv=notrunc status=none`,
+		"chgrp":      `chgrp $(id -g) d/f`,
 		"chmod back": `chmod 777 d/f`,
 	} {
 		if out, err := as(user, j.scratch(0), `cd $D && chmod 6777 d/f && `+command); err != nil {
@@ -57,6 +60,23 @@ func TestUser(t *testing.T) {
 		if st := stat(t, j.scratch(1, "d/f")); st.Mode != syscall.S_IFREG|0o777 {
 			t.Errorf("mode %o after %s by the user, want setuid and setgid away", st.Mode, what)
 		}
+	}
+	for what, command := range map[string]string{"truncate": `truncate -s 1 d/f`, "a write": `exec 3<>d/f && printf z >&3`, "chown": `chown $(id -u) d/f`} {
+		if out, err := as(user, j.scratch(0), `cd $D && chmod 6767 d/f && `+command); err != nil {
+			t.Fatalf("%s: %v: %s", what, err, out)
+		}
+		if st := stat(t, j.scratch(1, "d/f")); st.Mode != syscall.S_IFREG|0o2767 {
+			t.Errorf("mode %o after %s by the user, want setuid away, and setgid as the mark that it is", st.Mode, what)
+		}
+	}
+	check(t, os.Chmod(j.scratch(1, "d/f"), 0o777|os.ModeSetuid|os.ModeSetgid))
+	check(t, os.WriteFile(j.scratch(0, "d/f"), []byte("by root"), 0))
+	if st := stat(t, j.scratch(1, "d/f")); st.Mode != syscall.S_IFREG|0o6777 {
+		t.Errorf("mode %o after a write by root, who may keep setuid and setgid", st.Mode)
+	}
+	check(t, os.Chown(j.scratch(0, "d/f"), user, user))
+	if st := stat(t, j.scratch(1, "d/f")); st.Mode != syscall.S_IFREG|0o777 {
+		t.Errorf("mode %o after chown by root, want setuid and setgid away", st.Mode)
 	}
 	if out, err := as(user, j.scratch(0), `cd $D && mkdir d/sub && echo >d/sub/new && chmod 1777 e`); err != nil {
 		t.Fatalf("%v: %s", err, out)

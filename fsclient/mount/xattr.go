@@ -25,8 +25,8 @@ const (
 // a file system does not have it.
 const labelXattr = "security.selinux"
 
-// kindOf needs no store, so that what the kernel asks at every write
-// (security.capability), and ls at every file, costs no call to another node.
+// kindOf needs no store, so that what the kernel asks at writes, before Linux 5.11 at
+// each (security.capability), and ls at every file, costs no call to another node.
 func kindOf(name string) xattrKind {
 	switch {
 	case strings.HasPrefix(name, "user."):

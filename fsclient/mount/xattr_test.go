@@ -1,6 +1,7 @@
 package mount_test
 
 import (
+	"fmt"
 	"os"
 	"strings"
 	"syscall"
@@ -10,6 +11,32 @@ import (
 
 	"github.com/bivouacfs/bivouac/metadata"
 )
+
+// TestWritesAskNothing: a write to the kernel's pages is one request.
+func TestWritesAskNothing(t *testing.T) {
+	var u unix.Utsname
+	check(t, unix.Uname(&u))
+	var major, minor int
+	if _, err := fmt.Sscanf(unix.ByteSliceToString(u.Release[:]), "%d.%d", &major, &minor); err != nil || major < 5 || major == 5 && minor < 11 {
+		t.Skip("before Linux 5.11 the kernel asks for security.capability before each write")
+	}
+	j := newJob(t)
+	f, err := os.OpenFile(j.scratch(0, "f"), os.O_CREATE|os.O_RDWR, 0o644)
+	check(t, err)
+	defer f.Close()
+	before := j.mounts[0].Stats().Calls
+	for range 100 {
+		_, err := f.Write([]byte("0123456789"))
+		check(t, err)
+	}
+	after := j.mounts[0].Stats().Calls
+	if n := after["write"] - before["write"]; n != 100 {
+		t.Errorf("%d writes, want 100", n)
+	}
+	if n := after["getxattr"] - before["getxattr"]; n > 1 {
+		t.Errorf("%d questions for attributes before 100 writes, want 1", n)
+	}
+}
 
 // xattr reads an attribute as a program does: first its size, then its value.
 func xattr(path, name string) (string, error) {

@@ -17,6 +17,11 @@ func testSetattr(f *fixture) {
 		apply func(a *metadata.Attr)
 	}{
 		{"mode", metadata.Change{Set: metadata.SetMode, Mode: 0o4751}, func(a *metadata.Attr) { a.Mode = reg | 0o4751 }},
+		{"setuid alone", metadata.Change{Set: metadata.SetMode, Mode: 0o6741}, func(a *metadata.Attr) { a.Mode = reg | 0o6741 }},
+		{"without setuid", metadata.Change{Set: metadata.DropSetIDs, Mode: 0o777}, func(a *metadata.Attr) { a.Mode = reg | 0o2741 }},
+		{"setuid and setgid", metadata.Change{Set: metadata.SetMode, Mode: 0o7751}, func(a *metadata.Attr) { a.Mode = reg | 0o7751 }},
+		{"uid without both", metadata.Change{Set: metadata.SetUID | metadata.DropSetIDs, UID: 76}, func(a *metadata.Attr) { a.UID, a.Mode = 76, reg|0o1751 }},
+		{"mode and without", metadata.Change{Set: metadata.SetMode | metadata.DropSetIDs, Mode: 0o4711}, func(a *metadata.Attr) { a.Mode = reg | 0o4711 }},
 		{"mode with a type", metadata.Change{Set: metadata.SetMode, Mode: dir | 0o600}, func(a *metadata.Attr) { a.Mode = reg | 0o600 }},
 		{"uid", metadata.Change{Set: metadata.SetUID, UID: 77, GID: 5}, func(a *metadata.Attr) { a.UID = 77 }},
 		{"gid", metadata.Change{Set: metadata.SetGID, UID: 5, GID: 78}, func(a *metadata.Attr) { a.GID = 78 }},

@@ -88,13 +88,16 @@ func (s *Store) onInode(ino metadata.Ino, fn func(*step, *inode) error) (metadat
 
 const knownSet = metadata.SetMode | metadata.SetUID | metadata.SetGID | metadata.SetSize | metadata.GrowSize |
 	metadata.SetAtime | metadata.SetMtime | metadata.AtimeNow | metadata.MtimeNow |
-	metadata.SetLayout | metadata.SetLayoutKind | metadata.SetChunkSize
+	metadata.SetLayout | metadata.SetLayoutKind | metadata.SetChunkSize | metadata.DropSetIDs
 
 // change applies c to n; on an error nothing of n counts.
 func change(n *inode, c metadata.Change, now metadata.Time) error {
 	has := func(f metadata.Set) bool { return c.Set&f != 0 }
 	if c.Set&^knownSet != 0 {
 		return fmt.Errorf("unknown fields %#x: %w", c.Set&^knownSet, syscall.EINVAL)
+	}
+	if has(metadata.DropSetIDs) {
+		n.Mode &^= metadata.SetIDs(n.Mode)
 	}
 	if has(metadata.SetMode) {
 		n.Mode = n.Mode&syscall.S_IFMT | c.Mode&0o7777
