@@ -4,7 +4,6 @@ import (
 	"context"
 	"os"
 	"sync"
-	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -205,7 +204,7 @@ func (c *covers) cover(ds cluster.Dataset, sum manifest.Summary) *mount.Cover {
 	})
 	if err == nil {
 		defer h.close()
-		_ = mounts.TellDeep(h.near, c.deep(ds.ID, sum.Dirs)) // placed says why not
+		_ = mounts.TellDeep(h.near, sum.Depth > mounts.MaxRing) // placed says why not
 		err = h.placed(m)
 	}
 	if err != nil {
@@ -218,25 +217,6 @@ func (c *covers) cover(ds cluster.Dataset, sum manifest.Summary) *mount.Cover {
 	}
 	log.Info("the dataset has a connection of its own")
 	return m
-}
-
-// deep reports whether a dataset has directories more than mounts.MaxRing levels below
-// its own, or may have.
-func (c *covers) deep(ds metadata.DatasetID, dirs int64) (deep bool) {
-	store, _ := c.node.daemon.Table(ds)
-	table, ok := store.(*manifest.Table)
-	if !ok {
-		return true
-	}
-	level := make([]byte, dirs+1)
-	err := table.Entries(func(dir uint32, _ string, a metadata.Attr) bool {
-		if a.Mode&syscall.S_IFMT == syscall.S_IFDIR { // it has a larger number than dir
-			level[a.Ino.Seq()] = level[dir] + 1
-			deep = level[dir] == mounts.MaxRing
-		}
-		return !deep
-	})
-	return deep || err != nil
 }
 
 // stop ends the making of covers and views.

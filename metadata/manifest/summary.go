@@ -3,6 +3,7 @@ package manifest
 import (
 	"encoding/json"
 	"fmt"
+	"strings"
 	"syscall"
 
 	"github.com/bivouacfs/bivouac/metadata"
@@ -12,6 +13,7 @@ import (
 type Summary struct {
 	Files    int64                         `json:"files"` // regular files
 	Dirs     int64                         `json:"dirs"`  // directories below the root
+	Depth    int                           `json:"depth"` // levels of directories below the root
 	Symlinks int64                         `json:"symlinks"`
 	Links    int64                         `json:"links"`    // further names of files
 	Bytes    int64                         `json:"bytes"`    // of regular files
@@ -36,6 +38,7 @@ func (s *Summary) add(r *Record) {
 	if isDir(r.Attr.Mode) {
 		if r.Path != "" {
 			s.Dirs++
+			s.Depth = max(s.Depth, strings.Count(r.Path, "/")+1)
 		}
 		return
 	}
@@ -66,7 +69,7 @@ type stored struct {
 	Summary
 }
 
-const tableVersion = 2
+const tableVersion = 3
 
 func (s Summary) encode(ds metadata.DatasetID) ([]byte, error) {
 	return json.Marshal(stored{Version: tableVersion, Dataset: ds, Summary: s})
