@@ -78,18 +78,26 @@ func TestViewOverRestDeep(t *testing.T) {
 	const walk = "find . -type f | wc -l; du -a . >/dev/null; /bin/pwd -P"
 	c := pitch(t, "2", "--rate", "10K")
 	src := c.deepTree("deep")
-	for _, name := range []string{"deep", "other"} {
+	begin := func(name string) {
 		c.ok("stage-in", src+":"+name, "--dir", c.dir, "--background")
 		c.covered(name)
 	}
-	deep, other := c.node("0", "data", "deep", "a"), c.node("0", "data", "other")
+	begin("other")
+	other := c.node("0", "data", "other")
 	above := c.working(other, "cat a/0/f >/dev/null", walk)
-	in := c.working(deep, "cat 0/f >/dev/null", "head -c 3 ../b/0/f; echo; "+walk)
-	c.ok("wait", "--dir", c.dir)
-	c.awaitViews("deep", "2")
-	c.awaitViews("other", "1") // that of the other node
-	if got, want := in.end(), "000\n12\n"+deep+"\n"; got != want {
-		t.Errorf("a script in a directory of the dataset says %q, want %q", got, want)
+	for _, name := range []string{"deep", "later"} { // one after the other, so that the view of other has time for both
+		begin(name)
+		deep := c.node("0", "data", name, "a")
+		in := c.working(deep, "cat 0/f >/dev/null", "head -c 3 ../b/0/f; echo; "+walk)
+		c.ok("wait", "--dir", c.dir)
+		c.awaitViews(name, "2")
+		if got, want := in.end(), "000\n12\n"+deep+"\n"; got != want {
+			t.Errorf("a script in a directory of the dataset says %q, want %q", got, want)
+		}
+	}
+	eventually(t, "the other node has its view", func() bool { return c.views("other") > 0 })
+	if n := c.views("other"); n != 1 {
+		t.Errorf("%d views of a dataset in whose directory somebody is", n)
 	}
 	if got, want := above.end(), "36\n"+other+"\n"; got != want {
 		t.Errorf("a script in the dataset's directory says %q, want %q", got, want)
