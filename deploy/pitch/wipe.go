@@ -23,7 +23,9 @@ const (
 
 // wipe removes the directory at path and all that is in it. The tree is the
 // user's, whose processes may still change it: every step is relative to an
-// open directory, follows no symbolic link, and stays on the device of path.
+// open directory, follows no symbolic link, and stays on the device of path. Each
+// directory is taken from the user before it is emptied, so that he cannot make
+// more as fast as it is removed.
 // What is above path must be root's. A missing path is no error.
 func wipe(ctx context.Context, path string) error {
 	parent, err := os.Open(filepath.Dir(path))
@@ -59,11 +61,11 @@ func (w *wiper) top(parent int, name string) error {
 		return err
 	}
 	defer d.Close()
-	var st unix.Stat_t
-	if err := unix.Fstat(int(d.Fd()), &st); err != nil {
+	dev, err := take(d, 0)
+	if err != nil {
 		return err
 	}
-	w.root, w.dev = int(d.Fd()), uint64(st.Dev)
+	w.root, w.dev = int(d.Fd()), dev
 	for rounds := 0; ; rounds++ { // what was moved up, or made meanwhile, needs another round
 		if err := w.empty(d, 0); err != nil {
 			return err
@@ -135,12 +137,8 @@ func (w *wiper) remove(d *os.File, name string, depth int) error {
 		return err
 	}
 	defer sub.Close()
-	var st unix.Stat_t
-	if err := unix.Fstat(int(sub.Fd()), &st); err != nil {
+	if _, err := take(sub, w.dev); err != nil {
 		return err
-	}
-	if uint64(st.Dev) != w.dev {
-		return fmt.Errorf("something is mounted there: %w", unix.EXDEV)
 	}
 	if err := w.empty(sub, depth+1); err != nil {
 		return err
@@ -150,6 +148,26 @@ func (w *wiper) remove(d *os.File, name string, depth int) error {
 		return nil // changed meanwhile: the next round
 	}
 	return err
+}
+
+// take makes a directory ours alone, also for who has it open, and returns its device,
+// which has to be on; 0 is any. Who is not root can only remove what is his own.
+func take(d *os.File, on uint64) (dev uint64, err error) {
+	var st unix.Stat_t
+	if err := unix.Fstat(int(d.Fd()), &st); err != nil {
+		return 0, err
+	}
+	dev = uint64(st.Dev)
+	if on != 0 && on != dev {
+		return dev, fmt.Errorf("something is mounted there: %w", unix.EXDEV)
+	}
+	if me := uint32(os.Geteuid()); st.Uid != me {
+		err = unix.Fchown(int(d.Fd()), int(me), -1)
+	}
+	if err == nil && st.Mode&0o777 != 0o700 {
+		err = unix.Fchmod(int(d.Fd()), 0o700)
+	}
+	return dev, err
 }
 
 func (w *wiper) moveUp(d *os.File, name string) error {
