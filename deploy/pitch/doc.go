@@ -13,6 +13,7 @@
 //
 // # On a node
 //
+//	<run>/.lock               0600: what prologs lock
 //	<run>/<jobid>/            root 0755
 //	    state                 one line: "starting", "ready MOUNTPOINT", "failed REASON"
 //	    keeper.pid daemon.pid "pid starttime"

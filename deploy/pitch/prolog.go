@@ -243,18 +243,37 @@ func (p *prolog) start(rec *record) error {
 	if err := errors.Join(rec.write(), p.place.writeState(State{Phase: Starting})); err != nil {
 		return err
 	}
-	log, err := os.OpenFile(p.place.log(), os.O_CREATE|os.O_WRONLY|os.O_APPEND|unix.O_NOFOLLOW, 0o600)
+	log, err := openLog(p.place.log(), p.job.uid, p.job.gid)
 	if err != nil {
 		return err
 	}
 	defer log.Close()
-	if err := log.Chown(int(p.job.uid), int(p.job.gid)); err != nil {
-		return err
-	}
 	if !propagates(p.site.Mount) {
 		fmt.Fprintf(log, "%s is under no shared mount: jobs with a mount namespace of their own will not see the bivouac\n", p.site.Mount)
 	}
 	return p.startKeeper(log)
+}
+
+// openLog is the user's log at path, which may be there from an earlier start of the job.
+// That of a job of another user, when Slurm's numbers have begun anew, makes way: he may
+// have it open.
+func openLog(path string, uid, gid uint32) (*os.File, error) {
+	var st unix.Stat_t
+	err := unix.Lstat(path, &st)
+	if err == nil && (st.Uid != uid || st.Mode&unix.S_IFMT != unix.S_IFREG) {
+		err = os.Remove(path)
+	}
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	log, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY|os.O_APPEND|unix.O_NOFOLLOW, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	if err := log.Chown(int(uid), int(gid)); err != nil {
+		return nil, errors.Join(err, log.Close())
+	}
+	return log, nil
 }
 
 // startKeeper starts the keeper in a session of its own, so that slurmd, which

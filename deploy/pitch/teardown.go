@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"sync"
 	"time"
 
@@ -172,16 +173,20 @@ func jobOfStore(name string) string {
 	return name
 }
 
+// lockPath is what prologs lock. Only root can open it: everybody else could lock what
+// he can read, for as long as he likes.
+func lockPath(run string) string { return filepath.Join(run, ".lock") }
+
 // lockRun keeps the prologs of this node apart while one looks and makes.
 func lockRun(ctx context.Context, dir string) (unlock func(), err error) {
-	f, err := os.Open(dir)
+	f, err := os.OpenFile(lockPath(dir), os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
 	if err != nil {
 		return nil, err
 	}
 	err = poll(ctx, func() bool { return unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB) == nil })
 	if err != nil {
-		_ = f.Close() // read only
-		return nil, fmt.Errorf("another prolog holds %s: %w", dir, err)
+		_ = f.Close() // nothing is written
+		return nil, fmt.Errorf("another prolog holds %s: %w", f.Name(), err)
 	}
-	return func() { _ = f.Close() }, nil // read only
+	return func() { _ = f.Close() }, nil // nothing is written
 }

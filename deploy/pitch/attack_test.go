@@ -1,0 +1,60 @@
+package pitch
+
+import (
+	"os"
+	"strconv"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// TestLockedByAUser: whoever can read the run directory can lock it, which keeps no
+// prolog waiting.
+func TestLockedByAUser(t *testing.T) {
+	n := newNode(t, wellBehaved)
+	if err := os.MkdirAll(n.site.Run, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	f, err := os.Open(n.site.Run)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		t.Fatal(err)
+	}
+	n.pitched()
+	if st, err := os.Stat(lockPath(n.site.Run)); err != nil || st.Mode().Perm() != 0o600 {
+		t.Errorf("what is locked instead: %v, %v", st, err)
+	}
+}
+
+// TestLogOfAnother: a log that a job of another user has left under the same number is
+// not shown to this one's user, and this one's not to that.
+func TestLogOfAnother(t *testing.T) {
+	const other, secret = 12345, "what another user's daemon said"
+	n := newNode(t, wellBehaved)
+	if err := os.MkdirAll(n.site.Log, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(n.place().log(), []byte(secret), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chown(n.place().log(), other, other); err != nil {
+		t.Fatal(err)
+	}
+	old, err := os.Open(n.place().log())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer old.Close()
+	n.pitched()
+	now, err := os.ReadFile(n.place().log())
+	if err != nil || strings.Contains(string(now), secret) || !strings.Contains(string(now), "ready") {
+		t.Errorf("the log of the job is %q, %v", now, err)
+	}
+	if was, err := os.ReadFile("/proc/self/fd/" + strconv.Itoa(int(old.Fd()))); err != nil || string(was) != secret {
+		t.Errorf("the log of the other job is %q, %v", was, err)
+	}
+}
