@@ -30,22 +30,25 @@ const (
 // coverer mounts over a dataset of this node. What it returns has to be served;
 // end waits for what goes on after that. Who mounts has the far end of a talk.
 type coverer interface {
-	cover(ctx context.Context, name string, talk *os.File) (dev *os.File, end func(), err error)
-	view(ctx context.Context, name string, talk *os.File) (dev *os.File, end func(), err error)
+	cover(ctx context.Context, name string, talk *os.File) (dev *os.File, end func() error, err error)
+	view(ctx context.Context, name string, talk *os.File) (dev *os.File, end func() error, err error)
 }
 
 // byKeeper has the keeper mount.
 type byKeeper struct{ keeper *daemon.Backing }
 
-func (k byKeeper) cover(_ context.Context, name string, talk *os.File) (*os.File, func(), error) {
+func (k byKeeper) cover(_ context.Context, name string, talk *os.File) (*os.File, func() error, error) {
 	dev, err := k.keeper.Cover(name, talk)
-	return dev, func() {}, err
+	return dev, ended, err
 }
 
-func (k byKeeper) view(_ context.Context, name string, talk *os.File) (*os.File, func(), error) {
+func (k byKeeper) view(_ context.Context, name string, talk *os.File) (*os.File, func() error, error) {
 	dev, err := k.keeper.View(name, talk)
-	return dev, func() {}, err
+	return dev, ended, err
 }
+
+// ended is for what somebody else waits for.
+func ended() error { return nil }
 
 // byUs mounts, as root.
 type byUs struct{ job *daemon.Job }
@@ -57,11 +60,11 @@ func (u byUs) over(name string) mounts.Cover {
 	return mounts.Cover{Base: u.job.Dirs.Mount, Name: name, UID: u.job.UID, GID: u.job.GID}
 }
 
-func (u byUs) cover(ctx context.Context, name string, talk *os.File) (*os.File, func(), error) {
+func (u byUs) cover(ctx context.Context, name string, talk *os.File) (*os.File, func() error, error) {
 	return u.over(name).Mount(ctx, self, talk)
 }
 
-func (u byUs) view(ctx context.Context, name string, talk *os.File) (*os.File, func(), error) {
+func (u byUs) view(ctx context.Context, name string, talk *os.File) (*os.File, func() error, error) {
 	return mounts.View{Cover: u.over(name), Stores: u.job.Dirs.Store}.Mount(ctx, self, talk)
 }
 

@@ -21,7 +21,7 @@ type helping struct {
 
 // begin has a helper mount by, and what it has mounted served by what adopt makes of
 // it.
-func (c *covers) begin(ds cluster.Dataset, by func(context.Context, string, *os.File) (*os.File, func(), error), adopt func(*os.File) (*mount.Cover, error)) (*helping, *mount.Cover, error) {
+func (c *covers) begin(ds cluster.Dataset, by func(context.Context, string, *os.File) (*os.File, func() error, error), adopt func(*os.File) (*mount.Cover, error)) (*helping, *mount.Cover, error) {
 	near, far, err := mounts.Talk()
 	if err != nil {
 		return nil, nil, err
@@ -34,7 +34,11 @@ func (c *covers) begin(ds cluster.Dataset, by func(context.Context, string, *os.
 		h.close()
 		return nil, nil, err
 	}
-	c.wg.Go(end)
+	c.wg.Go(func() {
+		if err := end(); err != nil {
+			c.node.log.WithError(err).WithField("dataset", ds.Name).Error("who mounts is left")
+		}
+	})
 	m, err := adopt(dev)
 	_ = dev.Close() // m has its own
 	if err != nil {

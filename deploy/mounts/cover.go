@@ -51,8 +51,9 @@ func (c *Cover) validate() error {
 
 // Mount has a helper, which is program's command cover, mount c. It returns the
 // descriptor of /dev/fuse that has to be served then, and end, which waits for
-// the helper: that goes on until the cover is what is seen. talk stays the caller's.
-func (c Cover) Mount(ctx context.Context, program string, talk *os.File) (dev *os.File, end func(), err error) {
+// the helper: that goes on until the cover is what is seen. When ctx ends it is killed;
+// EBUSY is that it is there all the same. talk stays the caller's.
+func (c Cover) Mount(ctx context.Context, program string, talk *os.File) (dev *os.File, end func() error, err error) {
 	if err := c.validate(); err != nil {
 		return nil, nil, err
 	}
@@ -76,10 +77,14 @@ type helper struct {
 	limit   time.Duration
 }
 
+// killTime is how long a helper that was killed may take to end. It does not if it waits
+// for the answer of a connection that somebody holds, whom the daemon gave it to.
+const killTime = 5 * time.Second
+
 // start returns the descriptor of /dev/fuse that the helper has mounted, and end,
 // which waits for it. The helper has until limit to say that its mount is in its
 // place; then it may take the time that it wants to show it.
-func (h helper) start(ctx context.Context) (dev *os.File, end func(), err error) {
+func (h helper) start(ctx context.Context) (dev *os.File, end func() error, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	near, far, err := socketpair(unix.SOCK_SEQPACKET, "cover")
 	if err != nil {
@@ -98,23 +103,46 @@ func (h helper) start(ctx context.Context) (dev *os.File, end func(), err error)
 		cancel()
 		return nil, nil, errors.Join(err, near.Close())
 	}
-	until := time.Now().Add(h.limit)
-	end = func() {
+	until, ended := time.Now().Add(h.limit), make(chan struct{})
+	go func() { // until the helper ends, whoever waits for that
+		defer close(ended)
+		_ = cmd.Wait() // it has said what is wrong
+	}()
+	end = func() error {
+		defer cancel()
 		defer near.Close() // the helper ends if nobody listens
 		if awaitPlaced(ctx, near, until) != nil {
 			cancel()
 		}
-		_ = cmd.Wait() // it has said what is wrong
-		cancel()
+		select {
+		case <-ended:
+			return nil
+		case <-ctx.Done():
+		}
+		return awaitKilled(ended, cmd.Process.Pid)
 	}
 	soon, stop := context.WithTimeout(ctx, coverTime)
 	defer stop()
 	if dev, err = receiveFile(soon, near); err != nil {
 		cancel() // it may do something else
-		end()
+		if e := end(); e != nil {
+			return nil, nil, errors.Join(err, e)
+		}
 		return nil, nil, fmt.Errorf("%w: %s", err, strings.TrimSpace(said.String()))
 	}
 	return dev, end, nil
+}
+
+// awaitKilled waits for a helper that was killed.
+func awaitKilled(ended <-chan struct{}, pid int) error {
+	t := time.NewTimer(killTime)
+	defer t.Stop()
+	select {
+	case <-ended:
+		return nil
+	case <-t.C:
+		return fmt.Errorf("process %d, which mounts, does not die: end who has its connection to /dev/fuse: %w", pid, unix.EBUSY)
+	}
 }
 
 // awaitPlaced waits until the helper says that what it has mounted is in its place.

@@ -51,7 +51,7 @@ func (v *View) validate() error {
 // Mount has a helper, which is program's command view, make v of the tree that
 // comes in talk, which stays the caller's. It returns the descriptor of /dev/fuse
 // that has to be served then, and end, which waits for the helper.
-func (v View) Mount(ctx context.Context, program string, talk *os.File) (dev *os.File, end func(), err error) {
+func (v View) Mount(ctx context.Context, program string, talk *os.File) (dev *os.File, end func() error, err error) {
 	if err := v.validate(); err != nil {
 		return nil, nil, err
 	}

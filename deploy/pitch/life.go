@@ -55,6 +55,9 @@ type child struct {
 
 	backing bool         // it has a backer
 	helpers atomic.Int32 // that work for it
+
+	leftMu sync.Mutex
+	left   []string // guarded by leftMu; helpers that do not die
 }
 
 // life is that of one daemon, from its mount to its end: nil when the job is
@@ -188,7 +191,7 @@ func (c *child) start(leash, fuse *os.File) error {
 
 // cover mounts one for the daemon.
 func (c *child) cover(name string, talk *os.File) (*os.File, error) {
-	return c.helped(name, "a dataset is not covered", func(ctx context.Context) (*os.File, func(), error) {
+	return c.helped(name, "a dataset is not covered", func(ctx context.Context) (*os.File, func() error, error) {
 		return c.over(name).Mount(ctx, c.k.program, talk)
 	})
 }
@@ -198,7 +201,7 @@ func (c *child) view(name string, talk *os.File) (*os.File, error) {
 	if c.k.rec.Job.KernelView == daemon.KernelViewOff { // also if a daemon asks all the same
 		return nil, unix.EPERM
 	}
-	return c.helped(name, "a dataset has no kernel view", func(ctx context.Context) (*os.File, func(), error) {
+	return c.helped(name, "a dataset has no kernel view", func(ctx context.Context) (*os.File, func() error, error) {
 		v := mounts.View{Cover: c.over(name), Stores: c.k.rec.Job.Dirs.Store}
 		return v.Mount(ctx, c.k.program, talk)
 	})
@@ -210,7 +213,7 @@ func (c *child) over(name string) mounts.Cover {
 
 // helped mounts by a process that does nothing else: the keeper waits for no answer
 // of a daemon's. That goes on after it has returned.
-func (c *child) helped(name, failed string, mount func(ctx context.Context) (*os.File, func(), error)) (*os.File, error) {
+func (c *child) helped(name, failed string, mount func(ctx context.Context) (*os.File, func() error, error)) (*os.File, error) {
 	if c.helpers.Add(1) > maxHelpers {
 		c.helpers.Add(-1)
 		c.k.log.WithField("dataset", name).Infof("%s: there are %d helpers at work", failed, maxHelpers)
@@ -229,18 +232,29 @@ func (c *child) helped(name, failed string, mount func(ctx context.Context) (*os
 	dev, end, err := mount(ctx)
 	if err != nil {
 		cancel()
-		c.helpers.Add(-1)
+		c.helperEnded(name, err)
 		c.k.log.WithError(err).WithField("dataset", name).Info(failed)
 		return nil, err
 	}
 	c.wg.Add(1)
 	go func() {
 		defer c.wg.Done()
-		defer c.helpers.Add(-1)
 		defer cancel()
-		end()
+		c.helperEnded(name, end())
 	}()
 	return dev, nil
+}
+
+// helperEnded makes room for another, unless err says that this one is there still.
+func (c *child) helperEnded(name string, err error) {
+	if !errors.Is(err, unix.EBUSY) {
+		c.helpers.Add(-1)
+		return
+	}
+	c.k.log.WithError(err).WithField("dataset", name).Error("a helper is left")
+	c.leftMu.Lock()
+	defer c.leftMu.Unlock()
+	c.left = append(c.left, err.Error())
 }
 
 // settle does for a new daemon what only root can, and lets it begin. If the
@@ -267,7 +281,7 @@ func credential(uid, gid uint32) (*syscall.Credential, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), idTimeout)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, idProgram, "-G", "--", strconv.FormatUint(uint64(uid), 10))
-	cmd.Env, cmd.Dir = []string{"PATH=" + safePath}, "/"
+	cmd.Env, cmd.Dir, cmd.WaitDelay = []string{"PATH=" + safePath}, "/", time.Second
 	out, err := cmd.Output()
 	if err != nil {
 		return nil, fmt.Errorf("the groups of uid %d are not known: %w: see id -G %d on this node", uid, err, uid)
@@ -321,6 +335,9 @@ func (c *child) strike(peace bool) error {
 		return errors.Join(err, fmt.Errorf("the daemon, process %d, does not die", c.proc.pid))
 	}
 	c.wg.Wait()
+	for _, what := range c.left { // nobody adds to it any more
+		c.k.troubled(what)
+	}
 	if e := os.Remove(c.k.place.daemonPid()); e != nil && !errors.Is(e, os.ErrNotExist) {
 		c.k.log.WithError(e).Warn("a dead daemon stays written down")
 	}

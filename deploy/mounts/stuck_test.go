@@ -1,0 +1,105 @@
+package mounts
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"os"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// TestMain lets the test binary be a helper that is stuck in what it has mounted.
+func TestMain(m *testing.M) {
+	if len(os.Args) > 1 && os.Args[1] == "stuck" {
+		os.Exit(stuckHelper())
+	}
+	os.Exit(m.Run())
+}
+
+// stuckHelper asks its connection for what nobody answers.
+func stuckHelper() int {
+	m, dev, err := (&Cover{}).connection()
+	if err != nil {
+		return 1
+	}
+	_ = answers(m, dev)
+	return 2
+}
+
+const (
+	fuseInit    = 26
+	fuseGetattr = 3
+	fuseStatx   = 52
+)
+
+// takeUp reads from a connection until it has what the helper asks for, and gives no
+// answer but that it is there.
+func takeUp(dev *os.File) error {
+	b := make([]byte, 1<<20)
+	for {
+		n, err := dev.Read(b)
+		if err != nil || n < 40 {
+			return errors.Join(err, unix.EPROTO)
+		}
+		switch binary.NativeEndian.Uint32(b[4:]) {
+		case fuseGetattr, fuseStatx:
+			return nil
+		case fuseInit:
+			out := make([]byte, 16+64)
+			binary.NativeEndian.PutUint32(out, uint32(len(out)))
+			copy(out[8:16], b[8:16])                    // unique
+			binary.NativeEndian.PutUint32(out[16:], 7)  // version 7.31
+			binary.NativeEndian.PutUint32(out[20:], 31) //
+			binary.NativeEndian.PutUint32(out[36:], 1<<16)
+			if _, err := dev.Write(out); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// TestHelperIsStuck: a helper that waits for an answer which the daemon does not give,
+// where not even a kill ends that, is not waited for for ever, and said to be there.
+func TestHelperIsStuck(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root, to mount")
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	h := helper{program: "/proc/self/exe", args: []string{"stuck"}, talk: devNull(t), limit: time.Minute}
+	dev, end, err := h.start(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := takeUp(dev); err != nil {
+		t.Fatal(err)
+	}
+	cancel()
+	ended := make(chan error, 1)
+	go func() { ended <- end() }()
+	select {
+	case err := <-ended:
+		if !errors.Is(err, syscall.EBUSY) {
+			t.Fatalf("the helper has ended, or nobody says that it has not: %v", err)
+		}
+		_, pid, _ := strings.Cut(err.Error(), "process ")
+		pid, _, _ = strings.Cut(pid, ",")
+		if n, e := strconv.Atoi(pid); e != nil || unix.Kill(n, 0) != nil {
+			t.Errorf("%v: no process is named that is there", err)
+		}
+	case <-time.After(time.Minute):
+		t.Error("the helper is waited for")
+	}
+	if err := dev.Close(); err != nil { // ends the connection
+		t.Error(err)
+	}
+	if err := end(); err != nil {
+		t.Errorf("when the connection has ended: %v", err)
+	}
+}
