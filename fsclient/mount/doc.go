@@ -26,8 +26,8 @@
 //	---------           -------                                       ---------
 //	sealed realm        every change is EROFS; the kernel keeps       the name of a dataset is kept for
 //	                    names, attributes and pages for ever          a second; see Covers, Kernel views
-//	open, read          what was closed, fsynced or flushed there     a mapping shows it after the next
-//	                    before the open, here or there, is seen       open or read
+//	open, read          what was closed, fsynced or flushed there     a mapping, splice and sendfile show
+//	                    before the open, here or there, is seen       it after the next open or read
 //	write               here at once; its error is that of the        there after close or fsync, the end
 //	                    write, or of the next write, fsync or close   of a lock here, or a second of
 //	                    of who wrote it, once                         writing on; the last half second
