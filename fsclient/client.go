@@ -130,7 +130,7 @@ func New(cfg Config) (*Client, error) {
 	}
 	c.leases = leases.NewCache(cfg.Now)
 	c.files.init()
-	c.locks.init()
+	c.locks.init(uint64(cfg.Run)) // so that those of an earlier life are other ones
 	c.space.init()
 	c.rooms.init()
 	c.tails.init()

@@ -57,7 +57,9 @@ type versioned struct {
 	lock    metadata.Lock
 }
 
-func (t *lockTable) init() {
+// init has the numbers of waiters begin behind first.
+func (t *lockTable) init(first uint64) {
+	t.waiter = first
 	t.waiting = make(map[uint64]chan struct{})
 	t.files = make(map[metadata.Ino]*mirror)
 	t.owners = make(map[lockOwner]map[uint64]bool)

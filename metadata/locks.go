@@ -38,11 +38,12 @@ type Lock struct {
 type LockReq struct {
 	Ino Ino
 	Lock
-	// Waiter is the number, of the client's run, under which the request
-	// waits if it cannot be granted; 0 does not wait. To ask again with the
+	// Waiter is the number, which no other one of the node has or had, under which
+	// the request waits if it cannot be granted; 0 does not wait. To ask again with the
 	// same number keeps the place in the queue.
 	Waiter uint64
-	// Cancel takes the waiter out of the queue. It may be granted already.
+	// Cancel takes the waiter out of the queue. It may be granted already. A request
+	// with its number that comes later is refused.
 	Cancel bool
 }
 

@@ -2,7 +2,8 @@
 // nodes of the job. Its one idea is that a request never waits in a call: it
 // is put in a queue, its node is woken when it was granted, and asks again; so
 // that any number of waiters cost a few bytes each, and one that was forgotten
-// asks again by itself.
+// asks again by itself. Who does not wait any more says so, and a request of his that
+// comes behind that is refused.
 //
 // Table is the memory: a state machine without I/O. Locks is the Table with the
 // world around it.

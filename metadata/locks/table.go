@@ -2,6 +2,7 @@ package locks
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"syscall"
@@ -13,6 +14,9 @@ import (
 // staleAfter is how long a waiter that does not ask again keeps its place.
 const staleAfter = 20 * time.Second
 
+// lateFor is longer than a request can be under way.
+const lateFor = 2 * time.Minute
+
 // Table is the locks of one home's files and who waits for them. It does no
 // I/O; the time is told to it.
 type Table struct {
@@ -23,6 +27,37 @@ type Table struct {
 	waits   map[owner][]*waiter // all that wait, by owner
 	holds   map[owner]int       // locks of each owner
 	version uint64
+	over    withdrawn
+}
+
+// withdrawn is who does not wait any more. A request of his can be behind that, where
+// calls wait until it is known which locks there are, and must not wait again or be granted:
+// nobody would know. The numbers of a node's clients, earlier ones too, are all different.
+type withdrawn struct {
+	since map[numbered]time.Time
+	swept time.Time
+}
+
+type numbered struct {
+	node metadata.NodeID
+	id   uint64
+}
+
+// add notes one, and forgets those of which no request can come any more.
+func (o *withdrawn) add(n numbered, now time.Time) {
+	if now.Sub(o.swept) > lateFor {
+		maps.DeleteFunc(o.since, func(_ numbered, at time.Time) bool { return now.Sub(at) > lateFor })
+		o.swept = now
+	}
+	if o.since == nil {
+		o.since = make(map[numbered]time.Time)
+	}
+	o.since[n] = now
+}
+
+func (o *withdrawn) has(n numbered) bool {
+	_, ok := o.since[n]
+	return ok
 }
 
 type file struct {
@@ -60,7 +95,12 @@ func (t *Table) Lock(node metadata.NodeID, q metadata.LockReq, now time.Time) (m
 	w := t.find(f, node, q.Waiter)
 	switch {
 	case q.Cancel:
+		if q.Waiter != 0 {
+			t.over.add(numbered{node, q.Waiter}, now)
+		}
 		return t.cancel(f, l, w), nil
+	case q.Waiter != 0 && t.over.has(numbered{node, q.Waiter}):
+		return metadata.LockAnswer{}, fmt.Errorf("lock on %v, for which nobody waits any more: %w", q.Ino, syscall.EINTR)
 	case q.Type == metadata.Unlocked:
 		return t.grant(q.Ino, f, l, nil, now), nil
 	case !f.blocked(l) && (w != nil || q.Waiter == 0 || !t.shouldQueue(f, l)):

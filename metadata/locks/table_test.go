@@ -142,6 +142,36 @@ func TestSoftPlace(t *testing.T) {
 	tt.ask(4, 9, lk(rd, 4, 0, all), 1, "granted") // nobody's lock is in its way, and it has waited
 }
 
+// TestAskedBehindCancel: a request that comes behind the end of its wait neither waits nor
+// gets anything; what is known of that is forgotten when none can come any more.
+func TestAskedBehindCancel(t *testing.T) {
+	tt := newTable(t)
+	giveUp := func(node metadata.NodeID, waiter uint64) {
+		t.Helper()
+		if a, err := tt.Lock(node, metadata.LockReq{Ino: 9, Lock: lk(wr, 5, 0, all), Waiter: waiter, Cancel: true}, tt.now); a.Granted || err != nil {
+			t.Errorf("cancel = %+v, %v", a, err)
+		}
+	}
+	giveUp(1, 100)
+	tt.ask(1, 9, lk(wr, 5, 0, all), 100, syscall.EINTR)
+	tt.ask(2, 9, lk(wr, 5, 0, all), 100, "granted") // of another node
+	tt.ask(1, 9, lk(wr, 5, 0, all), 101, "waits")
+	giveUp(1, 101)
+	tt.ask(1, 9, lk(wr, 5, 0, all), 101, syscall.EINTR)
+	tt.ask(2, 9, lk(un, 5, 0, all), 0, "granted")
+	tt.wantWoken()
+	if s := tt.Stats(); s != (Stats{}) {
+		t.Errorf("%+v, want nothing", s)
+	}
+	for id := range uint64(100) {
+		tt.now = tt.now.Add(lateFor / 10)
+		giveUp(1, 200+id)
+	}
+	if n := len(tt.over.since); n > 22 {
+		t.Errorf("%d are remembered", n)
+	}
+}
+
 func TestCancel(t *testing.T) {
 	tt := newTable(t)
 	cancel := func(node metadata.NodeID, l metadata.Lock, waiter uint64) bool {
