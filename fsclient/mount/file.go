@@ -114,6 +114,7 @@ func (s *fsys) openExisting(ctx context.Context, in *fuse.CreateIn, ino metadata
 	if err != nil {
 		return err
 	}
+	a = f.Attr() // the kernel takes its size, whatever it knows of the file
 	if in.Flags&syscall.O_TRUNC != 0 {
 		ch := metadata.Change{Set: metadata.SetSize}
 		if in.Uid != 0 {

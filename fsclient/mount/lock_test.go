@@ -41,6 +41,12 @@ func (g *gated) Space(context.Context) (datapath.Space, error) {
 // and the data of both.
 func lockNodes(t *testing.T) ([]*fsys, *gated) {
 	t.Helper()
+	return nodesOf(t, func(h *clienttest.Home) metadata.NodeStore { return h })
+}
+
+// nodesOf is lockNodes whose clients see what as makes of the home.
+func nodesOf(t *testing.T, as func(*clienttest.Home) metadata.NodeStore) ([]*fsys, *gated) {
+	t.Helper()
 	d, err := chunkstore.Open(chunkstore.Config{Dirs: []string{t.TempDir()}})
 	if err != nil {
 		t.Fatal(err)
@@ -56,13 +62,14 @@ func lockNodes(t *testing.T) ([]*fsys, *gated) {
 	home := clienttest.New(t, clienttest.Config{
 		View: view, Data: func(metadata.NodeID) datapath.Store { return data },
 	})
+	seen := as(home)
 	l := logrus.New()
 	l.SetOutput(io.Discard)
 	var nodes []*fsys
 	for id := range metadata.NodeID(2) {
 		c, err := fsclient.New(fsclient.Config{
 			Self: id, View: view,
-			Meta: func(metadata.NodeID) metadata.NodeStore { return home },
+			Meta: func(metadata.NodeID) metadata.NodeStore { return seen },
 			Data: func(metadata.NodeID) datapath.Store { return data },
 		})
 		if err != nil {

@@ -7,6 +7,8 @@ import (
 
 	"github.com/hanwen/go-fuse/v2/fuse"
 
+	"github.com/bivouacfs/bivouac/fsclient"
+	"github.com/bivouacfs/bivouac/fsclient/clienttest"
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
@@ -30,16 +32,7 @@ func TestNewbornOfAnother(t *testing.T) {
 			}
 		}, 100},
 		"opened here, written there": {func(t *testing.T, s, there *fsys, ino uint64) {
-			f, err := there.client.Open(context.Background(), metadata.Ino(ino))
-			if err != nil {
-				t.Fatal(err)
-			}
-			if _, err := f.WriteAt(context.Background(), []byte("four"), 0); err != nil {
-				t.Fatal(err)
-			}
-			if err := f.Close(context.Background()); err != nil {
-				t.Fatal(err)
-			}
+			writeFour(t, there.client, metadata.Ino(ino))
 			var out fuse.OpenOut
 			if st := s.Open(nil, &fuse.OpenIn{InHeader: by(other, ino), Flags: syscall.O_RDONLY}, &out); st != fuse.OK {
 				t.Fatal(st)
@@ -61,5 +54,54 @@ func TestNewbornOfAnother(t *testing.T) {
 				t.Errorf("who has made it sees %d bytes, %v, want %d", out.Size, st, tt.size)
 			}
 		})
+	}
+}
+
+func writeFour(t *testing.T, c *fsclient.Client, ino metadata.Ino) {
+	t.Helper()
+	f, err := c.Open(context.Background(), ino)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := f.WriteAt(context.Background(), []byte("four"), 0); err != nil {
+		t.Fatal(err)
+	}
+	if err := f.Close(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// openHome calls before ahead of the next open.
+type openHome struct {
+	*clienttest.Home
+	before func()
+}
+
+func (h *openHome) Open(ctx context.Context, by metadata.Holder, ino metadata.Ino, ticket metadata.Ticket) (metadata.Attr, error) {
+	if before := h.before; before != nil {
+		h.before = nil
+		before()
+	}
+	return h.Home.Open(ctx, by, ino, ticket)
+}
+
+// TestCreateOfExisting: who wants to make a file that another node has just made is told
+// how long it is when it is opened, not when it was found.
+func TestCreateOfExisting(t *testing.T) {
+	var home *openHome
+	nodes, _ := nodesOf(t, func(h *clienttest.Home) metadata.NodeStore {
+		home = &openHome{Home: h}
+		return home
+	})
+	there := nodes[1].client
+	a, err := there.Create(context.Background(), metadata.RootIno, "f", metadata.New{Mode: syscall.S_IFREG | 0o644})
+	if err != nil {
+		t.Fatal(err)
+	}
+	home.before = func() { writeFour(t, there, a.Ino) }
+	var out fuse.CreateOut
+	in := &fuse.CreateIn{InHeader: fuse.InHeader{NodeId: uint64(metadata.RootIno)}, Flags: syscall.O_RDWR | syscall.O_CREAT, Mode: syscall.S_IFREG | 0o644}
+	if st := nodes[0].Create(nil, in, "f", &out); st != fuse.OK || out.NodeId != uint64(a.Ino) || out.Size != 4 {
+		t.Errorf("inode %d with %d bytes, %v, want %d with 4", out.NodeId, out.Size, st, a.Ino)
 	}
 }
