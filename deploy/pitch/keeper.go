@@ -140,7 +140,7 @@ func (k *keeper) keep() error {
 	if k.rec.Failed != "" {
 		return errors.New(k.rec.Failed)
 	}
-	ctx, cancel := k.untilLeave(time.Unix(0, k.rec.Deadline))
+	ctx, cancel := k.untilLeave(k.rec.until())
 	defer cancel()
 	err := k.getKey(ctx)
 	defer k.closeMeet()

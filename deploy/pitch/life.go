@@ -66,7 +66,7 @@ func (k *keeper) life() error {
 	first := len(k.deaths) == 0
 	until := time.Now().Add(restartTime)
 	if first {
-		until = time.Unix(0, k.rec.Deadline)
+		until = k.rec.until()
 	}
 	if k.isLeaving() {
 		return nil

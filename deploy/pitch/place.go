@@ -10,7 +10,10 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"time"
 	"unicode"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/bivouacfs/bivouac/daemon"
 )
@@ -164,10 +167,23 @@ func replaceFile(path string, b []byte, mode os.FileMode) error {
 type record struct {
 	Site Site       `json:"site"`
 	Job  daemon.Job `json:"job"`
-	// Deadline is when the prolog gives up, in nanoseconds since the epoch.
+	// Deadline is when the prolog gives up, in nanoseconds since this machine was
+	// booted: its clock may be set for the first time while the job starts.
 	Deadline int64 `json:"deadline"`
 	// Failed is why nothing is to be started; the keeper then only keeps the state.
 	Failed string `json:"failed,omitempty"`
+}
+
+// until is Deadline as a time of this process.
+func (r *record) until() time.Time { return time.Now().Add(time.Duration(r.Deadline) - uptime()) }
+
+// uptime is how long this machine is up.
+func uptime() time.Duration {
+	var t unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &t); err != nil {
+		panic(err) // every Linux has it
+	}
+	return time.Duration(t.Nano())
 }
 
 func (r *record) place() place { return place{r.Site, r.Job.ID} }

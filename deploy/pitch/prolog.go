@@ -44,7 +44,7 @@ func Prolog(ctx context.Context, env Env, site Site) int {
 		env.say("?", "%v", err)
 		return exitOK
 	}
-	p := &prolog{env: env, site: site, place: place{site, id}, began: time.Now()}
+	p := &prolog{env: env, site: site, place: place{site, id}, began: time.Now(), up: uptime()}
 	err = p.run(ctx)
 	if err == nil {
 		return exitOK
@@ -61,6 +61,7 @@ type prolog struct {
 	site  Site
 	place place
 	began time.Time
+	up    time.Duration // how long the machine was up then
 	job   slurmJob
 	limit time.Duration // for all of it
 }
@@ -136,7 +137,7 @@ func (p *prolog) plan() (*record, error) {
 
 // deadline is the keeper's, a little before the prolog's own.
 func (p *prolog) deadline() int64 {
-	return p.began.Add(p.limit - min(slack, p.limit/4)).UnixNano()
+	return int64(p.up + p.limit - min(slack, p.limit/4))
 }
 
 func (p *prolog) daemonJob(spec *Spec) daemon.Job {

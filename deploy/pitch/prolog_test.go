@@ -393,3 +393,23 @@ func TestEpilogAtAnyTime(t *testing.T) {
 		n.clean()
 	}
 }
+
+// TestClockIsSet: the clock of a node that has just been booted is set, by years, while
+// the prolog is at work; the keeper has as long as it would have.
+func TestClockIsSet(t *testing.T) {
+	for _, years := range []int{-1, 0, 56} {
+		n := newNode(t, wellBehaved)
+		if err := os.MkdirAll(n.site.Run, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		p := &prolog{env: n.env(), site: n.site, place: n.place(), began: time.Now().AddDate(years, 0, 0), up: uptime()}
+		p.limit = time.Duration(n.site.StartTimeout)
+		rec, err := p.plan()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if left := time.Until(rec.until()); left <= 0 || left > p.limit {
+			t.Errorf("after %d years the keeper has %v of %v", years, left, p.limit)
+		}
+	}
+}
