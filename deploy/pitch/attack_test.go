@@ -2,6 +2,7 @@ package pitch
 
 import (
 	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
@@ -57,4 +58,37 @@ func TestLogOfAnother(t *testing.T) {
 	if was, err := os.ReadFile("/proc/self/fd/" + strconv.Itoa(int(old.Fd()))); err != nil || string(was) != secret {
 		t.Errorf("the log of the other job is %q, %v", was, err)
 	}
+}
+
+// TestNothingGetsAway: what a daemon has started goes with it, wherever it hides; so does
+// what that has started.
+func TestNothingGetsAway(t *testing.T) {
+	n := newNode(t, getsAway)
+	n.pitched()
+	var away []process
+	for _, name := range []string{"away1", "away2"} {
+		b, err := os.ReadFile(filepath.Join(n.place().ctl(), name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		pid, err := strconv.Atoi(strings.TrimSpace(string(b)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		p := processOf(pid)
+		if !p.alive() {
+			t.Fatalf("%s, process %d, is not there", name, pid)
+		}
+		t.Cleanup(p.kill)
+		away = append(away, p)
+	}
+	if got := n.epilog(); got != exitOK || n.said.Len() > 0 {
+		t.Errorf("Epilog = %d, said %q", got, n.said.String())
+	}
+	for _, p := range away {
+		if p.alive() {
+			t.Errorf("process %v has outlived its job", p)
+		}
+	}
+	n.clean()
 }

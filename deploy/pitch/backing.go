@@ -193,21 +193,31 @@ func (b *backer) drop(id int32) error {
 
 // startBacker makes the pair of sockets and serves one of them with its own
 // descriptor of the connection. The other is for the daemon; its caller closes
-// it. done is called when the backer has ended.
-func startBacker(fuse *os.File, uid uint32, by mounter, done func()) (*os.File, error) {
+// it. done is called when the backer has ended: it does when stop is called, too, since
+// others than the daemon may have the other socket. stop is called once.
+func startBacker(fuse *os.File, uid uint32, by mounter, done func()) (far *os.File, stop func(), err error) {
 	own, err := unix.FcntlInt(fuse.Fd(), unix.F_DUPFD_CLOEXEC, 0)
 	if err != nil {
-		return nil, fmt.Errorf("passthrough: %w", err)
+		return nil, nil, fmt.Errorf("passthrough: %w", err)
 	}
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		_ = unix.Close(own) // nothing was done with it
-		return nil, fmt.Errorf("passthrough: %w", err)
+		return nil, nil, fmt.Errorf("passthrough: %w", err)
+	}
+	again, err := unix.FcntlInt(uintptr(fds[0]), unix.F_DUPFD_CLOEXEC, 0) // the backer closes its own
+	if err != nil {
+		closeAll([]int{own, fds[0], fds[1]})
+		return nil, nil, fmt.Errorf("passthrough: %w", err)
+	}
+	stop = func() {
+		_ = unix.Shutdown(again, unix.SHUT_RDWR) // it may have ended
+		_ = unix.Close(again)                    // nothing was written
 	}
 	b := &backer{fuse: os.NewFile(uintptr(own), fuseDevice), sock: fds[0], uid: uid, files: make(map[int32]struct{}), by: by}
 	go func() {
 		defer done()
 		b.serve()
 	}()
-	return os.NewFile(uintptr(fds[1]), "backing"), nil
+	return os.NewFile(uintptr(fds[1]), "backing"), stop, nil
 }

@@ -24,10 +24,14 @@ func newBacker(t *testing.T, uid uint32) (far *os.File, ended chan struct{}) {
 	}
 	defer fuse.Close()
 	ended = make(chan struct{})
-	far, err = startBacker(fuse, uid, fakeMounter{}, func() { close(ended) })
+	far, stop, err := startBacker(fuse, uid, fakeMounter{}, func() { close(ended) })
 	if err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(func() {
+		stop()
+		<-ended
+	})
 	return far, ended
 }
 

@@ -38,5 +38,6 @@
 // the daemon dies, the kernel aborts the connection at once and nothing hangs.
 // A daemon that stops answering is aborted and killed by the watchdog. In both
 // cases a fresh mount takes the place of the old and a new daemon starts on
-// the same stores with the same key.
+// the same stores with the same key. What a daemon has started, which as its user's
+// process it can be made to, goes with it: the keeper is the parent of orphans below it.
 package pitch

@@ -55,13 +55,15 @@ func Keeper(ctx context.Context, cfg KeeperConfig) error {
 }
 
 // prepareProcess sets what a daemon inherits: umask 0, many descriptors, no
-// core file (the key would be in it); and asks the kernel to spare the keeper.
+// core file (the key would be in it); asks the kernel to spare the keeper; and makes it
+// the parent of orphans.
 func prepareProcess(log *logrus.Entry) {
 	syscall.Umask(0)
 	errs := []error{
 		raiseFiles(),
 		syscall.Setrlimit(syscall.RLIMIT_CORE, &syscall.Rlimit{}),
 		os.WriteFile("/proc/self/oom_score_adj", []byte("-900"), 0),
+		adoptOrphans(),
 	}
 	if err := errors.Join(errs...); err != nil {
 		log.WithError(err).Debug("the process could not be set up in full")

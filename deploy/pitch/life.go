@@ -54,6 +54,7 @@ type child struct {
 	wg    sync.WaitGroup
 
 	backing bool         // it has a backer
+	unback  func()       // ends that
 	helpers atomic.Int32 // that work for it
 
 	leftMu sync.Mutex
@@ -153,10 +154,11 @@ func (k *keeper) spawn(fuse *os.File) (*child, error) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Pdeathsig: syscall.SIGKILL, Credential: cred}
 	c := &child{
 		k: k, cmd: cmd, leash: daemon.NewLeash(near),
-		notes: make(chan daemon.Note), stop: make(chan struct{}), died: make(chan struct{}),
+		notes: make(chan daemon.Note), stop: make(chan struct{}), died: make(chan struct{}), unback: func() {},
 	}
 	if err := c.start(far, fuse); err != nil {
 		_ = near.Close()
+		c.unback()
 		return nil, fmt.Errorf("start the daemon: %w", err)
 	}
 	c.proc = processOf(cmd.Process.Pid)
@@ -176,13 +178,13 @@ func (c *child) start(leash, fuse *os.File) error {
 	}
 	defer null.Close()
 	c.wg.Add(1)
-	back, err := startBacker(fuse, c.k.rec.Job.UID, c, c.wg.Done)
+	back, stop, err := startBacker(fuse, c.k.rec.Job.UID, c, c.wg.Done)
 	if err != nil {
 		c.wg.Done()
 		c.k.log.WithError(err).Warn("no file is read by the kernel alone")
 		back = null
 	} else {
-		c.backing = true
+		c.backing, c.unback = true, stop
 		defer back.Close()
 	}
 	c.cmd.ExtraFiles = []*os.File{leash, fuse, null, back} // daemon.LeashFD, FuseFD, ListenFD, BackingFD
@@ -334,6 +336,10 @@ func (c *child) strike(peace bool) error {
 	if !c.waitDied(killTime) {
 		return errors.Join(err, fmt.Errorf("the daemon, process %d, does not die", c.proc.pid))
 	}
+	if e := c.killOrphans(); e != nil {
+		c.k.troubled(e.Error())
+	}
+	c.unback()
 	c.wg.Wait()
 	for _, what := range c.left { // nobody adds to it any more
 		c.k.troubled(what)
@@ -342,6 +348,13 @@ func (c *child) strike(peace bool) error {
 		c.k.log.WithError(e).Warn("a dead daemon stays written down")
 	}
 	return err
+}
+
+// killOrphans ends what the daemon has started. It may have the daemon's descriptors.
+func (c *child) killOrphans() error {
+	ctx, cancel := context.WithTimeout(context.Background(), killTime)
+	defer cancel()
+	return killOrphans(ctx, c.k.rec.Job.UID)
 }
 
 func (c *child) waitDied(limit time.Duration) bool {

@@ -56,6 +56,7 @@ const (
 	neverReady   = "8"
 	hangsOnce    = "9"
 	leavesItself = "10"
+	getsAway     = "11" // has started others, which would outlive it
 )
 
 // sighting is what a fake daemon finds itself to be.
@@ -99,11 +100,33 @@ func fakeDaemon(path string) int {
 	if !hung {
 		go serveRoot(job)
 	}
+	if how == getsAway {
+		getAway(job)
+	}
 	_ = leash.Send(daemon.Note{Ready: true})
 	if how == diesAlways {
 		return 4
 	}
 	return beADaemon(leash, how, hung)
+}
+
+// getAway starts two processes in sessions of their own, one of them without a parent,
+// which have the mount and write down who they are.
+func getAway(job *daemon.Job) {
+	const first = `echo $$ >$0/away1; setsid sh -c 'echo $$ >$0/away2; sleep 1000' $0 & wait`
+	cmd := exec.Command("sh", "-c", "setsid sh -c '"+strings.ReplaceAll(first, "'", `'\''`)+"' "+job.Dirs.Run+" &")
+	cmd.ExtraFiles = []*os.File{os.NewFile(daemon.FuseFD, "fuse")}
+	if err := cmd.Run(); err != nil {
+		panic(err)
+	}
+	for _, name := range []string{"away1", "away2"} {
+		for {
+			if b, err := os.ReadFile(job.Dirs.Run + "/" + name); err == nil && strings.HasSuffix(string(b), "\n") {
+				break
+			}
+			time.Sleep(time.Millisecond)
+		}
+	}
 }
 
 func beADaemon(leash *daemon.Leash, how string, hung bool) int {
