@@ -236,6 +236,31 @@ func TestViewStores(t *testing.T) {
 	<-done
 }
 
+// TestViewImage: the image of a view is written in the user's store, and not where a link
+// in its place leads.
+func TestViewImage(t *testing.T) {
+	store, elsewhere := filepath.Join(t.TempDir(), "store"), t.TempDir()
+	v := View{Stores: []string{store}}
+	if err := os.Symlink(elsewhere, store); err != nil {
+		t.Fatal(err)
+	}
+	if f, err := v.imageFile(); err == nil {
+		_ = f.Close()
+		t.Errorf("the image is in %s", elsewhere)
+	}
+	if err := errors.Join(os.Remove(store), os.Mkdir(store, 0o700)); err != nil {
+		t.Fatal(err)
+	}
+	f, err := v.imageFile()
+	if errors.Is(err, syscall.EOPNOTSUPP) {
+		t.Skip("the filesystem of this directory has no files without a name")
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = f.Close()
+}
+
 func needViews(t *testing.T) {
 	t.Helper()
 	if os.Geteuid() != 0 {

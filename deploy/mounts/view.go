@@ -96,7 +96,7 @@ func (v *View) makeIn(s *screen, tree *os.File) error {
 		return err
 	}
 	defer home.Close()
-	image, err := os.OpenFile(v.Stores[0], unix.O_TMPFILE|unix.O_RDWR|unix.O_CLOEXEC, 0o600)
+	image, err := v.imageFile()
 	if err != nil {
 		return fmt.Errorf("image of %s: %w", v.Name, err)
 	}
@@ -122,6 +122,12 @@ func (v *View) makeIn(s *screen, tree *os.File) error {
 	}
 	_ = setReadAhead(objects) // it is only slower
 	return nil
+}
+
+// imageFile is a file without a name in the user's first store. Where a site has stores
+// in a directory that everybody can write to, he can put a link in the place of his.
+func (v *View) imageFile() (*os.File, error) {
+	return os.OpenFile(v.Stores[0], unix.O_TMPFILE|unix.O_RDWR|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0o600)
 }
 
 // ownNamespace gives this thread a mount namespace from which nothing gets out.
