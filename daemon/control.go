@@ -228,18 +228,24 @@ func (d *Daemon) reportLoop(ctx context.Context) {
 	}
 }
 
+// leader is who leads the control group, and since when, as far as is known here.
+type leader struct {
+	node  metadata.NodeID
+	since time.Time
+}
+
 func (d *Daemon) setLeader(id metadata.NodeID) {
 	d.viewMu.Lock()
 	defer d.viewMu.Unlock()
-	if d.leader != id {
-		d.leader, d.leads = id, time.Now()
+	if d.leader.node != id {
+		d.leader = leader{id, time.Now()}
 	}
 }
 
 func (d *Daemon) leaderID() metadata.NodeID {
 	d.viewMu.Lock()
 	defer d.viewMu.Unlock()
-	return d.leader
+	return d.leader.node
 }
 
 // reportOnce reports whether the member it turned to knew the leader.
@@ -470,7 +476,7 @@ func (d *Daemon) patience(most time.Duration) patience { return patience{d, time
 
 func (p patience) over() bool {
 	p.d.viewMu.Lock()
-	since := p.d.leads
+	since := p.d.leader.since
 	p.d.viewMu.Unlock()
 	return p.overAt(time.Now(), since)
 }

@@ -180,8 +180,7 @@ type Daemon struct {
 	viewMu  sync.Mutex
 	view    cluster.View  // guarded by viewMu
 	changed chan struct{} // guarded by viewMu; closed when view changes
-	leader  metadata.NodeID
-	leads   time.Time // since when leader does, as far as is known here
+	leader  leader        // guarded by viewMu
 
 	stageRate, serveRate *rate.Bucket // of what is read from sources, and sent to others; nil is no bound
 
@@ -233,7 +232,7 @@ func Open(cfg Config) (*Daemon, error) {
 	d.phases.Created, d.phases.Started = d.job.Created, now()
 	d.run = metadata.Run(d.phases.Started)
 	d.view = cluster.View{Map: cluster.NewMap(d.job.Seed, d.job.Hosts)}
-	d.leader = members(len(d.job.Hosts))[0]
+	d.leader.node = members(len(d.job.Hosts))[0]
 	d.lead.init()
 	d.stage.init()
 	d.table.init()
