@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/bivouacfs/bivouac/datapath"
-	"github.com/bivouacfs/bivouac/datapath/chunkstore"
 	"github.com/bivouacfs/bivouac/fsclient"
 	"github.com/bivouacfs/bivouac/fsclient/clienttest"
 	"github.com/bivouacfs/bivouac/metadata"
@@ -45,16 +44,7 @@ func startJob(t *testing.T, nodes int, keep bool) *job {
 	for i := range nodes {
 		id := metadata.NodeID(i)
 		m = m.WithState(id, cluster.Up, hosts[i]+":1")
-		d, err := chunkstore.Open(chunkstore.Config{Dirs: []string{t.TempDir()}})
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() {
-			if err := d.Close(); err != nil {
-				t.Error(err)
-			}
-		})
-		j.data = append(j.data, d)
+		j.data = append(j.data, clienttest.Data(t))
 		j.homes = append(j.homes, clienttest.New(t, clienttest.Config{
 			Self: id, Keep: keep, Peer: func(id metadata.NodeID) metadata.TxPeer { return j.homes[id] },
 			View: func() cluster.View { return *j.view.Load() },

@@ -12,6 +12,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/bivouacfs/bivouac/datapath"
+	"github.com/bivouacfs/bivouac/datapath/chunkstore"
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/metadata/cluster"
 	"github.com/bivouacfs/bivouac/metadata/locks"
@@ -107,6 +108,21 @@ func New(t testing.TB, cfg Config) *Home {
 		}
 	})
 	return h
+}
+
+// Data is the data of a node, on the disk, until the test ends.
+func Data(t testing.TB) *chunkstore.Store {
+	t.Helper()
+	d, err := chunkstore.Open(chunkstore.Config{Dirs: []string{t.TempDir()}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := d.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return d
 }
 
 // Setattr is metadata.Inodes, as a daemon's home has it.

@@ -13,7 +13,6 @@ import (
 	"github.com/sirupsen/logrus"
 
 	"github.com/bivouacfs/bivouac/datapath"
-	"github.com/bivouacfs/bivouac/datapath/chunkstore"
 	"github.com/bivouacfs/bivouac/fsclient"
 	"github.com/bivouacfs/bivouac/fsclient/clienttest"
 	"github.com/bivouacfs/bivouac/metadata"
@@ -47,18 +46,9 @@ func lockNodes(t *testing.T) ([]*fsys, *gated) {
 // nodesOf is lockNodes whose clients see what as makes of the home.
 func nodesOf(t *testing.T, as func(*clienttest.Home) metadata.NodeStore) ([]*fsys, *gated) {
 	t.Helper()
-	d, err := chunkstore.Open(chunkstore.Config{Dirs: []string{t.TempDir()}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := d.Close(); err != nil {
-			t.Error(err)
-		}
-	})
 	m := cluster.NewMap(7, []string{"n0", "n1"}).WithState(0, cluster.Up, "n0:1").WithState(1, cluster.Up, "n1:1")
 	view := func() cluster.View { return cluster.View{Version: 1, Map: m} }
-	data := &gated{Store: d}
+	data := &gated{Store: clienttest.Data(t)}
 	home := clienttest.New(t, clienttest.Config{
 		View: view, Data: func(metadata.NodeID) datapath.Store { return data },
 	})

@@ -133,16 +133,7 @@ func startJob(t *testing.T, j *job) *job {
 
 func (j *job) openNode(t *testing.T, id metadata.NodeID) {
 	t.Helper()
-	d, err := chunkstore.Open(chunkstore.Config{Dirs: []string{t.TempDir()}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := d.Close(); err != nil {
-			t.Error(err)
-		}
-	})
-	j.data = append(j.data, d)
+	j.data = append(j.data, clienttest.Data(t))
 	j.meta = append(j.meta, clienttest.New(t, clienttest.Config{
 		Self: id, UID: j.uid, GID: j.uid,
 		Peer: func(id metadata.NodeID) metadata.TxPeer { return j.meta[id] },
