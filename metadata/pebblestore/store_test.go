@@ -296,3 +296,32 @@ func BenchmarkCreate(b *testing.B) {
 		})
 	}
 }
+
+// TestClockThatStands: each change of an inode has another time than the one before, also
+// of writes between which the clock has not moved on.
+func TestClockThatStands(t *testing.T) {
+	at := time.Unix(1000, 0)
+	s := open(t, Config{Now: func() time.Time { return at }})
+	a, err := s.Create(ctx, metadata.RootIno, "f", metadata.New{Mode: syscall.S_IFREG | 0o644})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range 4 {
+		b, err := s.Setattr(ctx, a.Ino, metadata.Change{Set: metadata.GrowSize | metadata.MtimeNow, Size: 10})
+		if err != nil || b.Ctime <= a.Ctime || b.Mtime <= a.Mtime {
+			t.Errorf("write %d: times %v and %v, %v, want later than %v and %v", i, b.Mtime, b.Ctime, err, a.Mtime, a.Ctime)
+		}
+		a = b
+		if i == 2 {
+			at = at.Add(-time.Millisecond)
+		}
+	}
+	back, err := s.Setattr(ctx, a.Ino, metadata.Change{Set: metadata.SetMtime, Mtime: 5})
+	if err != nil || back.Ctime <= a.Ctime || back.Mtime != 5 {
+		t.Errorf("a time that is set: %v and %v, %v", back.Mtime, back.Ctime, err)
+	}
+	at = at.Add(-time.Hour)
+	if a, err = s.Setattr(ctx, a.Ino, metadata.Change{Set: metadata.MtimeNow}); err != nil || a.Mtime != metadata.TimeOf(at) {
+		t.Errorf("a clock that was set back: %v, %v, want %v", a.Mtime, err, metadata.TimeOf(at))
+	}
+}
