@@ -17,6 +17,9 @@ import (
 type slowFile struct {
 	source.File
 	data        []byte
+	rate        int64 // bytes a second that it gives, to one after the other; 0 is any number
+	mu          sync.Mutex
+	free        time.Time // guarded by mu; when it has given all that was asked for
 	under, most atomic.Int64
 }
 
@@ -24,9 +27,23 @@ func (f *slowFile) ReadAt(p []byte, off int64) (int, error) {
 	now := f.under.Add(int64(len(p)))
 	for most := f.most.Load(); now > most && !f.most.CompareAndSwap(most, now); most = f.most.Load() {
 	}
-	time.Sleep(10 * time.Millisecond) // of a bubble's clock
+	time.Sleep(f.takes(len(p))) // of a bubble's clock
 	f.under.Add(-int64(len(p)))
 	return copy(p, f.data[off:]), nil
+}
+
+// takes is how long a read of n bytes takes that comes now.
+func (f *slowFile) takes(n int) time.Duration {
+	if f.rate == 0 {
+		return 10 * time.Millisecond
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if now := time.Now(); f.free.Before(now) {
+		f.free = now
+	}
+	f.free = f.free.Add(time.Duration(n) * time.Second / time.Duration(f.rate))
+	return time.Until(f.free)
 }
 
 // TestGate: while readers come little is under way; when none has come for a while,
@@ -34,7 +51,8 @@ func (f *slowFile) ReadAt(p []byte, off int64) (int, error) {
 func TestGate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const size, ahead8 = 1 << 20, 8
-		f := &slowFile{data: randBytes(seed(t), ahead8*size)}
+		const few = gateLeast + gateStep // two that take twice as long as one, and one too many to see that
+		f := &slowFile{data: randBytes(seed(t), ahead8*size), rate: 100 * gateStep}
 		g := newGate()
 		most := func() int64 {
 			f.most.Store(0)
@@ -54,12 +72,12 @@ func TestGate(t *testing.T) {
 			t.Errorf("without readers %d bytes are under way, want %d", got, ahead8*size)
 		}
 		served := g.reader(time.Second)
-		if got := most(); got > gateUnder {
-			t.Errorf("while a reader waits %d bytes are under way, want %d", got, gateUnder)
+		if got := most(); got > few {
+			t.Errorf("while a reader waits %d bytes are under way, want %d", got, few)
 		}
 		served()
-		if got := most(); got > gateUnder {
-			t.Errorf("after a reader %d bytes are under way, want %d", got, gateUnder)
+		if got := most(); got > few {
+			t.Errorf("after a reader %d bytes are under way, want %d", got, few)
 		}
 		g.calm(t.Context().Done())
 		if got := most(); got != ahead8*size {
@@ -72,11 +90,44 @@ func TestGate(t *testing.T) {
 func TestGateGivesUp(t *testing.T) {
 	g := newGate()
 	g.reader(time.Hour)
-	g.under = gateUnder
+	g.under = gateLeast
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	g.calm(ctx.Done())
 	if _, err := (ahead{&slowFile{}, ctx, g}).ReadAt(make([]byte, 1), 0); !errors.Is(err, context.Canceled) {
 		t.Errorf("ReadAt = %v, want it cancelled", err)
 	}
+}
+
+// TestGateFollowsTheSource: while readers come, as much is under way as the source takes
+// without a queue, and no more when it gets one.
+func TestGateFollowsTheSource(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const size, readers = 1 << 20, 8
+		f := &slowFile{data: make([]byte, size)}
+		g := newGate()
+		defer g.reader(time.Second)()
+		most := func() int64 {
+			var wg sync.WaitGroup
+			for round := range 16 {
+				f.most.Store(0) // the last round counts
+				for range readers {
+					wg.Go(func() {
+						if n, err := (ahead{f, t.Context(), g}).ReadAt(make([]byte, size), 0); n != size || err != nil {
+							t.Errorf("round %d: read %d bytes, %v", round, n, err)
+						}
+					})
+				}
+				wg.Wait()
+			}
+			return f.most.Load()
+		}
+		if got := most(); got != readers*gateStep {
+			t.Errorf("from a source without a queue %d bytes are under way, want a step for each of %d", got, readers)
+		}
+		f.rate = 10 * gateStep
+		if got := most(); got > 4*gateStep {
+			t.Errorf("from a source that gives a step in 100 ms %d bytes are under way, want few steps of %d", got, gateStep)
+		}
+	})
 }
