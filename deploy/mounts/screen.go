@@ -21,9 +21,9 @@ const (
 	screenPause    = 50 * time.Millisecond
 	maxScreenPause = 10 * time.Second
 	// lookShare is how many times as long as a look nothing is done after it: all looks
-	// of a screen take a twentieth of a processor, however much there is to look at, up
+	// of a screen take a fiftieth of a processor, however much there is to look at, up
 	// to maxRest.
-	lookShare = 19
+	lookShare = 49
 	maxRest   = 2 * time.Minute
 	// screenTime is how long a screen is left alone that is in use by files and who
 	// rests.

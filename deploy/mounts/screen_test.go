@@ -192,7 +192,7 @@ func (s *slow) try(force bool) bool {
 	return false
 }
 
-// TestScreenRest: looks take no more than a twentieth of a processor, however long they
+// TestScreenRest: looks take no more than a fiftieth of a processor, however long they
 // are, but for those that would have to be waited for too long.
 func TestScreenRest(t *testing.T) {
 	s := slow{looks: []time.Duration{0, 50 * time.Millisecond, time.Second, 0, 2 * time.Second, time.Hour}}
@@ -208,7 +208,7 @@ func TestScreenRest(t *testing.T) {
 	}
 	least, spent := screenPause, time.Duration(0)
 	for i, pause := range pauses {
-		want := max(least, min(19*looks[i], maxRest))
+		want := max(least, min(lookShare*looks[i], maxRest))
 		if pause != want {
 			t.Errorf("after a look of %v a pause of %v, want %v", looks[i], pause, want)
 		}
@@ -225,14 +225,14 @@ func TestScreenRest(t *testing.T) {
 // TestScreenRestsNearly: a look that may be the last is soon after the one before, and is
 // rested from with it.
 func TestScreenRestsNearly(t *testing.T) {
-	s := slow{looks: []time.Duration{time.Second, 2 * time.Second, 0}, almost: true}
+	s := slow{looks: []time.Duration{time.Second, time.Second, 0}, almost: true}
 	var pauses []time.Duration
 	lift(&s, func() time.Time { return s.clock }, func(pause time.Duration) bool {
 		pauses = append(pauses, pause)
 		s.almost = false
 		return true
 	})
-	if want := []time.Duration{screenPause, 19 * 3 * time.Second, 2 * screenPause}; !slices.Equal(pauses, want) {
+	if want := []time.Duration{screenPause, lookShare * 2 * time.Second, 2 * screenPause}; !slices.Equal(pauses, want) {
 		t.Errorf("pauses of %v, want %v", pauses, want)
 	}
 }
