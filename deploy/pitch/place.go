@@ -143,7 +143,23 @@ func oneLine(text string) string {
 
 func (p place) writeState(s State) error {
 	s.Detail = oneLine(s.Detail)
-	return replaceFile(p.state(), []byte(s.String()+"\n"), 0o644)
+	line := []byte(s.String() + "\n")
+	err := replaceFile(p.state(), line, 0o644)
+	if (errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT)) && overwrite(p.state(), line) == nil {
+		return nil
+	}
+	return err
+}
+
+// overwrite writes where a file is already, which takes no room. Who reads it at that
+// moment may see the end of the old behind the new.
+func overwrite(path string, b []byte) error {
+	f, err := os.OpenFile(path, os.O_WRONLY|unix.O_NOFOLLOW, 0)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(b)
+	return errors.Join(err, f.Truncate(int64(len(b))), f.Close())
 }
 
 // replaceFile writes a file so that a reader sees all of the old or all of the new.

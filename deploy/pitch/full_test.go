@@ -1,0 +1,69 @@
+package pitch
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// fullRun gives the node a run directory that is a small filesystem of its own. fill uses
+// all of it up but for some pages.
+func (n *node) fullRun() (fill func(free int)) {
+	n.t.Helper()
+	if err := os.MkdirAll(n.site.Run, 0o755); err != nil {
+		n.t.Fatal(err)
+	}
+	if err := unix.Mount("run", n.site.Run, "tmpfs", 0, "size=256k,mode=755"); err != nil {
+		n.t.Skip("needs to mount: ", err)
+	}
+	n.t.Cleanup(func() {
+		if err := unix.Unmount(n.site.Run, unix.MNT_DETACH); err != nil {
+			n.t.Error(err)
+		}
+	})
+	return func(free int) {
+		n.t.Helper()
+		path := filepath.Join(n.site.Run, "filler")
+		f, err := os.Create(path)
+		if err != nil {
+			n.t.Fatal(err)
+		}
+		defer f.Close()
+		for b := make([]byte, 4096); err == nil; {
+			_, err = f.Write(b)
+		}
+		if !errors.Is(err, unix.ENOSPC) {
+			n.t.Fatal(err)
+		}
+		st, err := f.Stat()
+		if err == nil {
+			err = f.Truncate(st.Size() - int64(free)*4096)
+		}
+		if err != nil {
+			n.t.Fatal(err)
+		}
+	}
+}
+
+// TestRunIsFull: where the run directory has no room, or only for some of it, the
+// prolog says that the node is sick, or the job's tasks find why they have no bivouac.
+func TestRunIsFull(t *testing.T) {
+	for free := range 10 {
+		n := newNode(t, wellBehaved)
+		fill := n.fullRun()
+		fill(free)
+		got := n.prolog()
+		s, err := ReadState(n.site, n.place().job)
+		switch {
+		case got == exitSick && errors.Is(err, fs.ErrNotExist) && absent(n.place()):
+			contains(t, "what was said", n.said.String(), "no space left")
+		case got != exitOK || err != nil || s.Phase == Starting || s.Detail == "":
+			t.Errorf("with %d pages free: Prolog = %d, the state is %q, %v, said %q", free, got, s, err, n.said.String())
+		}
+		n.said.Reset()
+	}
+}
