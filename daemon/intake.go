@@ -219,11 +219,31 @@ func (in *intake) pass(ctx context.Context) error {
 	if err := in.gatherSkips(); err != nil {
 		return err
 	}
+	if err := in.gatherAccess(); err != nil {
+		return err
+	}
 	in.plan.Origins.Void = in.plan.Void(in.kept())
 	if err := in.keepOrigins(in.plan.Origins); err != nil {
 		return err
 	}
 	return in.build()
+}
+
+// gatherAccess has the nodes know how what was left in a compressed tar is read.
+func (in *intake) gatherAccess() error {
+	if !in.plan.Spills {
+		return nil
+	}
+	b, err := os.ReadFile(in.brings(in.plan.Parts[0].Node, accessFile(0)))
+	var a stagein.Access
+	if err == nil {
+		err = decodeJSON(b, &a)
+	}
+	if err != nil {
+		return fmt.Errorf("stage-in: %w", err)
+	}
+	in.plan.Origins.Spills, in.plan.Origins.Sources[0].Places = a.Spills, a.Places
+	return nil
 }
 
 func (in *intake) planConfig() *stagein.PlanConfig {

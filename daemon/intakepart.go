@@ -128,9 +128,27 @@ func (in *intake) share(ctx context.Context, i int) error {
 		in.d.log.WithError(err).WithFields(map[string]any{"dataset": in.ds.Name, "part": i, "now": in.d.job.Hosts[node]}).
 			Warn("a part of a stage-in is read again")
 		in.again(i, node)
+		if in.planNow().Spills && node != p.Node {
+			in.dropTries(ctx)
+		}
 		if err := in.entrust(ctx); err != nil {
 			return err
 		}
+	}
+}
+
+// dropTries has the nodes remove what was stored by a node that was given up: who reads
+// after it needs the room.
+func (in *intake) dropTries(ctx context.Context) {
+	q := abortReq{Dataset: in.ds.ID, Void: in.planNow().Void(nil)}
+	var g errgroup.Group
+	for _, id := range crew(in.d.View().Map) {
+		g.Go(func() error {
+			return in.d.insist(ctx, id, 2*in.d.cfg.Timing.Down, mayLag, func() error { return in.d.control(ctx, id, wire.OpStageAbort, q, nil) })
+		})
+	}
+	if err := g.Wait(); err != nil {
+		in.d.log.WithError(err).WithField("dataset", in.ds.Name).Warn("more of a dataset stays in its source than has to")
 	}
 }
 
@@ -231,6 +249,9 @@ func (in *intake) read(ctx context.Context, plan *stagein.Plan, i int, begun boo
 	}
 	if err == nil && in.req.OnError == stagein.OnErrorSkip {
 		err = in.bring(ctx, p.Node, skipsFile(i))
+	}
+	if err == nil && plan.Spills {
+		err = in.bring(ctx, p.Node, accessFile(i))
 	}
 	if n, _ := in.d.View().Map.Node(p.Node); err != nil && unreachable(err) && !serving(n) {
 		err = fmt.Errorf("%w: %w", errGivenUp, err)

@@ -38,6 +38,31 @@ func (s *share) mark(part stagein.Part) func(stagein.Mark) {
 	}
 }
 
+// ebbFile says how far what is stored of a compressed tar has gone back, as JSON. It
+// belongs to the marks that come after it.
+func (d *Daemon) ebbFile(ds metadata.DatasetID, part int) string {
+	return filepath.Join(d.stageDir(ds), "ebb-"+strconv.Itoa(part))
+}
+
+// ebb keeps how far what is stored goes back, before it does.
+func (s *share) ebb() func(stagein.Ebb) error {
+	path := s.d.ebbFile(s.plan.Dataset, s.part)
+	return func(e stagein.Ebb) error { return writeJSONFile(path, e) }
+}
+
+// lastEbb is what was kept before a share that goes on from a mark; nil if nothing was.
+func (s *share) lastEbb() (*stagein.Ebb, error) {
+	b, err := os.ReadFile(s.d.ebbFile(s.plan.Dataset, s.part))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	e := new(stagein.Ebb)
+	if err == nil {
+		err = decodeJSON(b, e)
+	}
+	return e, err
+}
+
 // before is the records before a mark.
 type before struct {
 	io.Reader
@@ -46,11 +71,19 @@ type before struct {
 
 func (b before) Close() error { return b.f.Close() }
 
-// lastMark is where an earlier try of a part has come to on this node, and the records
-// before it; nil if there is nothing that counts.
-func (s *share) lastMark(part stagein.Part) (*stagein.Mark, io.ReadCloser) {
+// anew begins a part from its beginning: no mark counts, and nothing has gone back.
+func (s *share) anew() (*stagein.Mark, *stagein.Ebb, io.ReadCloser) {
+	for _, path := range []string{s.d.markFile(s.plan.Dataset, s.part), s.d.ebbFile(s.plan.Dataset, s.part)} {
+		_ = os.Remove(path) // which belong together; there may be none
+	}
+	return nil, nil, nil
+}
+
+// lastMark is where an earlier try of a part has come to on this node, how far what it
+// stored had gone back, and the records before it; nil if there is nothing that counts.
+func (s *share) lastMark(part stagein.Part) (*stagein.Mark, *stagein.Ebb, io.ReadCloser) {
 	if part.Try == 0 {
-		return nil, nil // of no mark that there is
+		return s.anew() // of no mark that there is
 	}
 	log := s.d.log.WithField("dataset", s.plan.Name)
 	b, err := os.ReadFile(s.d.markFile(s.plan.Dataset, s.part))
@@ -61,6 +94,10 @@ func (s *share) lastMark(part stagein.Part) (*stagein.Mark, io.ReadCloser) {
 	if err == nil && (m.Boot != bootID() || m.Try >= part.Try) {
 		err = fs.ErrNotExist
 	}
+	var e *stagein.Ebb
+	if err == nil {
+		e, err = s.lastEbb()
+	}
 	var f *os.File
 	if err == nil {
 		f, err = os.Open(tryFile(filepath.Join(s.d.stageDir(s.plan.Dataset), recordsFile(s.part)), m.Try))
@@ -69,8 +106,8 @@ func (s *share) lastMark(part stagein.Part) (*stagein.Mark, io.ReadCloser) {
 		if !errors.Is(err, fs.ErrNotExist) {
 			log.WithError(err).Warn("a part of a stage-in is read from its beginning")
 		}
-		return nil, nil
+		return s.anew()
 	}
 	log.WithFields(map[string]any{"part": s.part, "at": m.Mark.At}).Info("a part of a stage-in goes on")
-	return &m.Mark, before{bufio.NewReaderSize(f, 1<<20), f}
+	return &m.Mark, e, before{bufio.NewReaderSize(f, 1<<20), f}
 }

@@ -61,6 +61,9 @@ func (d *Daemon) readFile(ds metadata.DatasetID, part int) string {
 	return filepath.Join(d.stageDir(ds), "read-"+strconv.Itoa(part))
 }
 
+// accessFile says how what a part has left in a compressed tar is read: a stagein.Access.
+func accessFile(part int) string { return "access-" + strconv.Itoa(part) }
+
 func recordsFile(part int) string { return "records-" + strconv.Itoa(part) }
 
 const manifestFile = "manifest"
@@ -95,13 +98,45 @@ func (s *share) run(ctx context.Context) error {
 	if err == nil {
 		err = w.Flush()
 	}
+	if err == nil && s.plan.Spills {
+		err = s.settle(f, records)
+	}
 	for _, f := range []*os.File{f, skips} {
 		if e := f.Close(); err == nil {
 			err = e
 		}
 	}
-	if err == nil {
+	if err == nil && !s.plan.Spills {
 		err = os.Rename(tryFile(records, part.Try), records)
+	}
+	return err
+}
+
+// settle makes the records of what the share has written to f, where some of it has gone
+// back to the source, and writes how that is read. f stays, for the next try if who leads
+// has not heard of the end.
+func (s *share) settle(f *os.File, records string) error {
+	sh := s.running.Load()
+	if _, err := f.Seek(0, io.SeekStart); err != nil {
+		return fmt.Errorf("stage-in: %w", err)
+	}
+	to, err := os.Create(records + ".new")
+	if err != nil {
+		return fmt.Errorf("stage-in: %w", err)
+	}
+	w := bufio.NewWriterSize(to, 1<<20)
+	err = sh.Settle(bufio.NewReaderSize(f, 1<<20), w)
+	if err == nil {
+		err = w.Flush()
+	}
+	if e := to.Close(); err == nil {
+		err = e
+	}
+	if err == nil {
+		err = writeJSONFile(filepath.Join(filepath.Dir(records), accessFile(s.part)), sh.Access())
+	}
+	if err == nil {
+		err = os.Rename(records+".new", records)
 	}
 	return err
 }
@@ -119,12 +154,16 @@ func (s *share) stage(ctx context.Context, part stagein.Part, w, skips io.Writer
 		return err
 	}
 	defer c.close()
-	m, before := s.lastMark(part)
+	m, ebb, before := s.lastMark(part)
 	if before != nil {
 		defer before.Close() // read only
 	}
+	var free func(metadata.NodeID) (int64, bool) // as it was planned
+	if s.plan.Spills && part.Try > 0 {
+		free = d.freeSpace()
+	}
 	sh, err := stagein.NewShare(stagein.ShareConfig{
-		Marked: s.mark(part), Resume: m, Before: before,
+		Marked: s.mark(part), Resume: m, Before: before, Ebbed: s.ebb(), Ebb: ebb, Free: free,
 		Plan: s.plan, Part: part, FS: c.of(d.cfg.Source), Map: s.plan.Map, Target: target{d, s.plan.Map.Epoch},
 		SeamIn: s.seamIn, SeamOut: s.seamOut, Records: w, Skipped: skips, Scratch: d.scratch(s.plan.Dataset), Log: d.log.WithField("dataset", s.plan.Name),
 	})

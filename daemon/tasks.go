@@ -57,11 +57,14 @@ type taskState struct {
 // abortReq ends shares of a dataset that failed. With Drop what was stored of
 // it goes too; that is asked for when no share of any node still runs.
 //
+// With Void it removes what these tries of its parts have stored, and nothing else.
+//
 // With Task it ends that share of a stage-out instead, which nobody waits for
 // any more.
 type abortReq struct {
 	Dataset metadata.DatasetID `json:"dataset,omitempty"`
 	Drop    bool               `json:"drop,omitempty"`
+	Void    []stagein.Try      `json:"void,omitempty"`
 	Task    string             `json:"task,omitempty"`
 }
 
@@ -239,6 +242,9 @@ func (d *Daemon) onAbort(ctx context.Context, from metadata.NodeID, q *abortReq)
 	ds, known := d.View().Dataset(q.Dataset)
 	if q.Dataset == 0 || known && (ds.Coordinator != from || ds.Phase == cluster.Publishing || ds.Phase == cluster.Sealed) {
 		return struct{}{}, fmt.Errorf("dataset %d is %v: %w", q.Dataset, ds.Phase, syscall.EPERM)
+	}
+	if len(q.Void) > 0 {
+		return struct{}{}, d.dropVoid(q.Dataset, q.Void)
 	}
 	if err := d.stopShares(ctx, q.Dataset); err != nil {
 		return struct{}{}, err

@@ -238,6 +238,11 @@ func (c *chain) member(it *source.Item) (done bool, err error) {
 	if err != nil {
 		return true, err
 	}
+	if c.r.packed != nil {
+		if err := c.r.spill.admit(it, o); err != nil {
+			return true, err
+		}
+	}
 	if c.unproved() && it.Size > 0 {
 		c.guess.last = o
 	}

@@ -3,6 +3,7 @@ package stagein
 import (
 	"archive/tar"
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -69,6 +70,8 @@ type job struct {
 	found   []source.Item // by the scan, of the only index that it made
 	// discard keeps nothing, to measure.
 	discard bool
+	quota   Target // in front of target; nil is none
+	spilled int    // files that are read from a compressed tar
 }
 
 const (
@@ -152,6 +155,9 @@ func (j *job) shares(ctx context.Context, m cluster.Map) ([]*bytes.Buffer, error
 				goto begin
 			}
 			states[i], pieces[i] = s.Progress(), s.Pieces()
+			if err == nil && j.plan.Spills {
+				err = j.settled(s, parts[i])
+			}
 			if out := s.pool.Out(); err == nil && out != 0 {
 				return fmt.Errorf("%d buffers were not released", out)
 			}
@@ -171,6 +177,36 @@ func (j *job) shares(ctx context.Context, m cluster.Map) ([]*bytes.Buffer, error
 		}
 	}
 	return parts, err
+}
+
+// settled has the records be as they are where some of what was stored has gone back.
+func (j *job) settled(s *Share, records *bytes.Buffer) error {
+	var all bytes.Buffer
+	if err := s.Settle(bytes.NewReader(records.Bytes()), &all); err != nil {
+		return err
+	}
+	*records = all
+	a := s.Access()
+	j.plan.Origins.Spills, j.plan.Origins.Sources[0].Places = a.Spills, a.Places
+	return nil
+}
+
+// through reads a file that has stayed in the source.
+func (j *job) through(rec manifest.Record) (string, error) {
+	q := &fetcher{fs: j.fs, origins: j.plan.Origins}
+	src, err := q.open(rec.From, &rec.Attr)
+	if err != nil {
+		return "", err
+	}
+	var data []byte
+	err = src.end(src.each(context.Background(), newPools(16, 4096), 0, rec.Attr.Size, func(b []byte, pos int64) error {
+		if pos != int64(len(data)) {
+			return fmt.Errorf("%q: bytes of %d, want those of %d", rec.Path, pos, len(data))
+		}
+		data = append(data, b...)
+		return nil
+	}))
+	return string(data), errors.Join(err, q.close())
 }
 
 func (j *job) share(m cluster.Map, i int, w, skips io.Writer, seams []chan []byte) (*Share, error) {
@@ -208,6 +244,9 @@ func (j *job) share(m cluster.Map, i int, w, skips io.Writer, seams []chan []byt
 			}
 		},
 	}
+	if j.quota != nil {
+		cfg.Target = j.quota
+	}
 	if j.config != nil {
 		j.config(i, &cfg)
 	}
@@ -217,6 +256,7 @@ func (j *job) share(m cluster.Map, i int, w, skips io.Writer, seams []chan []byt
 	}
 	if j.lim.piece != 0 {
 		s.lim = j.lim
+		s.lim.farthest, s.lim.apart = cmp.Or(j.lim.farthest, farthest), cmp.Or(j.lim.apart, placesApart)
 	}
 	return s, nil
 }
@@ -273,6 +313,12 @@ func (j *job) entry(m cluster.Map, rec manifest.Record, used map[objectKey]bool)
 		return e, nil
 	}
 	e.Size = a.Size
+	if Spilled(&a) && j.plan != nil && j.plan.Spills {
+		j.spilled++
+		var err error
+		e.Data, err = j.through(rec)
+		return e, err
+	}
 	if want := a.Size > j.stripe; want != (a.Layout.Kind == metadata.Striped) {
 		return e, fmt.Errorf("%q of %d bytes has layout %+v", rec.Path, a.Size, a.Layout)
 	}

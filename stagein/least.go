@@ -23,7 +23,8 @@ const (
 )
 
 // roomFor refuses archives for which the nodes have no room, whatever is in them, by
-// a few small reads at the ends of those that are compressed. Where only some members
+// a few small reads at the ends of those that are compressed, unless what has no room can
+// stay there. Where only some members
 // are wanted, or what is damaged is left out, the size of an archive says nothing.
 func (cfg *PlanConfig) roomFor(ctx context.Context, p *Plan, archives []Archive) error {
 	if cfg.Request.selects() || cfg.Request.OnError != OnErrorFail {
@@ -52,6 +53,9 @@ func (cfg *PlanConfig) roomFor(ctx context.Context, p *Plan, archives []Archive)
 	}
 	p.LeastBy = whoSays(all)
 	p.Read += read.Load()
+	if p.Spills && !all[0].least.Alone {
+		return nil
+	}
 	return cfg.room(p, evenly(p.Least-p.Least/headers, cfg.Map.Up()))
 }
 

@@ -123,8 +123,8 @@ func TestPackedRefusedByParts(t *testing.T) {
 			if x.gzi != nil {
 				j.fs.add("/src/a.tar.gzi", source.TypeRegular|0o644, x.gzi)
 			}
-			j.free = hasRoom
-			if _, err := j.run(context.Background()); !errorHas(err, "n0 needs room for 35", "1.5 MiB in all, "+x.by, "unpack=no") {
+			j.free, j.opts.Spill = hasRoom, SpillFail
+			if _, err := j.run(context.Background()); !errorHas(err, "n0 needs room for 35", "1.5 MiB in all, "+x.by, "leave spill=fail out") {
 				t.Errorf("%v, want a refusal", err)
 			}
 			if read := j.fs.read.Load(); len(j.target.objects) > 0 || read > 16<<10 {
@@ -148,7 +148,7 @@ func TestPackedIndexIsNotTrusted(t *testing.T) {
 			var log bytes.Buffer
 			l := logrus.New()
 			l.SetOutput(&log)
-			j.free, j.log = hasRoom, logrus.NewEntry(l)
+			j.free, j.log = func(metadata.NodeID) (int64, bool) { return roomEach + leastSpare, true }, logrus.NewEntry(l)
 			tree, err := j.run(context.Background())
 			if err != nil || len(tree) == 0 {
 				t.Errorf("%d files, %v", len(tree), err)

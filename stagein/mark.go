@@ -1,6 +1,7 @@
 package stagein
 
 import (
+	"context"
 	"fmt"
 	"math"
 	"sync/atomic"
@@ -87,16 +88,22 @@ func (s *Share) kept() []Try {
 func (s *Share) Kept() []Try { return s.kept() }
 
 // restore takes over what was recorded before the mark that this share goes on from.
-func (s *Share) restore() error {
+func (s *Share) restore(ctx context.Context) error {
+	if s.cfg.Plan.Spills {
+		s.spill = newSpiller(s)
+	}
 	m := s.cfg.Resume
 	if m == nil {
-		return nil
+		return s.spill.begin(ctx)
 	}
 	from := manifest.NewReader(s.cfg.Before)
 	for range m.Records {
 		rec, err := from.Next()
 		if err == nil {
 			err = s.rec.add(rec)
+		}
+		if err == nil {
+			err = s.spill.restored(&rec)
 		}
 		if err != nil {
 			return fmt.Errorf("records up to the mark at %d: %w", m.At, err)
@@ -105,7 +112,7 @@ func (s *Share) restore() error {
 	s.pieces = m.Pieces
 	s.count.files.Store(m.Files)
 	s.count.bytes.Store(m.Bytes)
-	return nil
+	return s.spill.begin(ctx)
 }
 
 // resume stages what comes after a mark. c is at its place.
@@ -124,6 +131,19 @@ func (r *recorder) mark() (records uint64, seq uint32, err error) {
 		err = f.Flush()
 	}
 	return r.n, uint32(min(r.seq, math.MaxUint32)), err
+}
+
+// settled returns when all that was put until now is stored.
+func (p *pusher) settled() error {
+	all := make(chan struct{})
+	p.mark(func() { close(all) })
+	p.flush()
+	select {
+	case <-all:
+		return nil
+	case <-p.ctx.Done():
+		return p.ctx.Err()
+	}
 }
 
 // generation is what is put between two marks. It has a reference for each that has not

@@ -39,6 +39,9 @@ type Origin struct {
 	Mtime metadata.Time `json:"mtime"` // likewise
 	// Index is the path of what told what is in an archive; "" if the archive did.
 	Index source.Name `json:"index,omitempty"`
+	// Places is where a compressed tar can be unpacked from, as source.Places, if some of its
+	// files stay in it.
+	Places []byte `json:"places,omitempty"`
 }
 
 // keptOpen is how many archives a dataset has at the most for each to stay open
@@ -52,8 +55,9 @@ type fetcher struct {
 	read    atomic.Int64 // bytes
 
 	mu       sync.Mutex
-	archives map[uint32]source.File // guarded by mu
-	kinds    map[uint32]source.Kind // guarded by mu; of those that had to be looked at
+	archives map[uint32]source.File   // guarded by mu
+	kinds    map[uint32]source.Kind   // guarded by mu; of those that had to be looked at
+	places   map[uint32]source.Places // guarded by mu; of those that were wanted
 }
 
 // kindOf is of what kind the source is that has a file.
@@ -114,6 +118,9 @@ type stretch struct {
 
 	member *source.Item // of a zip archive; nil is no such
 	sparse bool         // in a tar
+
+	kind   source.Kind   // of the archive
+	places source.Places // of a compressed one
 }
 
 // open finds the bytes of a file that has the attributes a.
@@ -165,11 +172,16 @@ func (q *fetcher) archive(n uint32) (*stretch, error) {
 func (q *fetcher) openArchive(o *Origin, from manifest.Origin) (*stretch, error) {
 	s := &stretch{
 		name: string(o.Path), base: from.Off, was: source.Info{Size: o.Size, Mtime: o.Mtime},
-		head: from.Head, check: from.Check, index: string(o.Index), sparse: from.Sparse,
+		head: from.Head, check: from.Check, index: string(o.Index), sparse: from.Sparse, kind: o.Kind,
+	}
+	var err error
+	if len(o.Places) > 0 {
+		if s.places, err = q.placesOf(from.Source); err != nil {
+			return nil, fmt.Errorf("%s: %w", s.name, err)
+		}
 	}
 	s.owned = len(q.origins.Sources) > keptOpen
 	var f source.File
-	var err error
 	if s.owned {
 		f, err = q.fs.Open(s.name)
 	} else {
@@ -180,6 +192,24 @@ func (q *fetcher) openArchive(o *Origin, from manifest.Origin) (*stretch, error)
 	}
 	s.file = counted{f, &q.read}
 	return s, nil
+}
+
+// placesOf is where a source can be unpacked from.
+func (q *fetcher) placesOf(n uint32) (source.Places, error) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if ps, ok := q.places[n]; ok {
+		return ps, nil
+	}
+	ps, err := source.ParsePlaces(q.origins.Sources[n].Places)
+	if err != nil {
+		return nil, err
+	}
+	if q.places == nil {
+		q.places = make(map[uint32]source.Places)
+	}
+	q.places[n] = ps
+	return ps, nil
 }
 
 // kept is an archive that stays open.
@@ -265,6 +295,9 @@ func (s *stretch) piece(ctx context.Context, pool *source.Pool, pos, n int64, do
 func (s *stretch) each(ctx context.Context, bufs pools, pos, n int64, do func(b []byte, pos int64) error) error {
 	if s.member != nil {
 		return s.unpacked(ctx, bufs, pos, n, do)
+	}
+	if s.kind.Packed() {
+		return s.fromPlace(ctx, bufs, pos, n, do)
 	}
 	if s.sparse {
 		return s.holey(ctx, bufs, pos, n, do)

@@ -35,7 +35,7 @@ func (s *Share) runPacked(ctx context.Context) error {
 	defer f.Close()                                 // read only
 	s.count.source.Add(int64(len(p.Head)) + p.Read) // read by MakePlan
 	from := source.ReadRegion(ctx, f, string(p.Source), s.cfg.Part.Off, s.cfg.Part.End, s.pool, readAhead)
-	u := source.Unpack(ctx, p.Kind, p.Head, from, s.pool)
+	u := s.unpack(ctx, from)
 	defer u.Close()
 	if s.cfg.Log != nil {
 		s.cfg.Log.WithFields(logrus.Fields{"archive": string(p.Source), "workers": u.Workers()}).Debug("unpacking a compressed tar") // there may be thousands
@@ -44,6 +44,7 @@ func (s *Share) runPacked(ctx context.Context) error {
 	r := &region{Share: s, part: Part{End: endless}, size: endless, file: f, packed: k}
 	c := r.chain(ctx, 0)
 	c.t.more = u.Next
+	s.spill.use(c.push, u)
 	stage := func() error { return c.stage(&Seam{}) }
 	if m := s.cfg.Resume; m != nil {
 		stage = func() error { return c.again(m) }
@@ -51,7 +52,19 @@ func (s *Share) runPacked(ctx context.Context) error {
 	if err := stage(); err != nil {
 		return k.explain(err)
 	}
+	if err := s.spill.check(k.last); err != nil {
+		return k.explain(err)
+	}
 	return unchanged(f, string(p.Source), was)
+}
+
+// unpack begins to unpack what is read, and finds where that can be begun again if some of
+// it may stay there.
+func (s *Share) unpack(ctx context.Context, from *source.Region) *source.Unpacked {
+	if s.spill == nil {
+		return source.Unpack(ctx, s.cfg.Plan.Kind, s.cfg.Plan.Head, from, s.pool)
+	}
+	return source.UnpackPlaces(ctx, s.cfg.Plan.Kind, s.cfg.Plan.Head, from, s.pool, s.lim.apart)
 }
 
 // again unpacks what comes before a mark once more, and stages what comes after it.
@@ -73,7 +86,7 @@ func (r *region) fits(it *source.Item) error {
 	}
 	k.last, k.some = it.Path, true
 	need := r.count.need.Add(it.Stored()) - it.Stored()
-	if k.room == 0 || it.Stored() <= k.room-need {
+	if k.room == 0 || r.spill != nil || it.Stored() <= k.room-need {
 		return nil
 	}
 	node, given := r.fullest()

@@ -23,10 +23,11 @@ type Plan struct {
 	Kind    source.Kind        `json:"kind"`
 	Size    int64              `json:"size"` // bytes that have to be read
 	Mtime   metadata.Time      `json:"mtime"`
-	Head    []byte             `json:"head,omitempty"` // the first block of an archive, read already
-	Room    int64              `json:"room,omitempty"` // bytes that a compressed tar may unpack to; 0 is not known
-	Read    int64              `json:"read,omitempty"` // bytes of an archive that were read already: the head is not among a tar's
-	UID     uint32             `json:"uid"`            // who owns what is staged
+	Head    []byte             `json:"head,omitempty"`   // the first block of an archive, read already
+	Room    int64              `json:"room,omitempty"`   // bytes that a compressed tar may unpack to; 0 is not known
+	Read    int64              `json:"read,omitempty"`   // bytes of an archive that were read already: the head is not among a tar's
+	Spills  bool               `json:"spills,omitempty"` // what there is no room for of a compressed tar may stay in it
+	UID     uint32             `json:"uid"`              // who owns what is staged
 	GID     uint32             `json:"gid"`
 	Stripe  int64              `json:"stripe"`          // files larger than this are striped
 	Under   source.Name        `json:"under,omitempty"` // the directory of the dataset that all of it is in
@@ -215,6 +216,7 @@ func (cfg *PlanConfig) plan(ctx context.Context) (*Plan, error) {
 	}
 	if p.Kind.Packed() {
 		p.Size, p.Room = found.Info.Size, cfg.sumFree(nodes)
+		p.Spills = cfg.Request.Spill == SpillPFS && p.Room > 0 && source.HasPlaces(p.Kind)
 		if err := cfg.roomFor(ctx, p, []Archive{{Path: p.Source, Size: p.Size, Mtime: p.Mtime}}); err != nil {
 			return nil, err
 		}
@@ -356,7 +358,7 @@ func (p *Plan) saidBy() string {
 
 const (
 	moreRoom  = "give the job more nodes or more capacity="
-	plainRoom = moreRoom + ", or keep it as a plain tar, of which a part can stay in the source, or stage it as it is with unpack=no"
+	plainRoom = moreRoom + ", or keep it as a plain tar, or one packed by bgzip, pzstd or bzip2, of which a part can stay in the source (other streams have no place in the middle to begin at), or stage it as it is with unpack=no"
 )
 
 // wayOut is what can be done about something for which there is no room.

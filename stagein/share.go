@@ -53,6 +53,14 @@ type ShareConfig struct {
 	// Before has the records; nil is at the beginning.
 	Resume *Mark
 	Before io.Reader
+
+	// Free tells what a node has left now; nil is what it had when the plan was made.
+	Free func(metadata.NodeID) (int64, bool)
+	// Ebbed, if it is not nil, keeps how far what is stored of a compressed tar goes back,
+	// before that is taken from the nodes; with Resume, Ebb is what it has kept last, nil if
+	// that is nothing.
+	Ebbed func(Ebb) error
+	Ebb   *Ebb
 }
 
 // limits are the bounds that tests make small.
@@ -60,6 +68,9 @@ type limits struct {
 	piece int   // bytes of a read
 	carry int   // bytes of a cut member that travel in the seam
 	mark  int64 // bytes between two marks
+
+	farthest int64 // bytes that may have to be unpacked to come to a file that stays in a compressed tar
+	apart    int64 // bytes between two places of one that are kept, at the least
 }
 
 const (
@@ -82,6 +93,8 @@ type Share struct {
 	ctx  context.Context // of Run
 	sel  *selection      // nil is all
 
+	spill *spiller // nil is that nothing may stay in the source
+
 	pieces []Piece // of members that are cut; written by Run
 }
 
@@ -99,6 +112,8 @@ func NewShare(cfg ShareConfig) (*Share, error) {
 		return nil, fmt.Errorf("share of a source of kind %q: %w", p.Kind, syscall.EINVAL)
 	case cfg.Resume != nil && (cfg.Before == nil || !p.marks() || !cfg.Resume.in(p, cfg.Part)):
 		return nil, fmt.Errorf("share that goes on where no mark can be, or without its records: %w", syscall.EINVAL)
+	case p.Spills && !source.HasPlaces(p.Kind):
+		return nil, fmt.Errorf("share of a source of kind %q, of which nothing can stay there: %w", p.Kind, syscall.EINVAL)
 	case p.OnError == OnErrorSkip && cfg.Skipped == nil:
 		return nil, fmt.Errorf("share that skips, without a place to say what: %w", syscall.EINVAL)
 	case p.Kind == source.Dir, p.Kind == source.Many:
@@ -121,7 +136,7 @@ func NewShare(cfg ShareConfig) (*Share, error) {
 	if cfg.Workers <= 0 {
 		cfg.Workers = defaultWorkers
 	}
-	return &Share{cfg: cfg, count: new(counters), lim: limits{piece: wire.MaxData, carry: defaultCarry, mark: markEvery}}, nil
+	return &Share{cfg: cfg, count: new(counters), lim: limits{piece: wire.MaxData, carry: defaultCarry, mark: markEvery, farthest: farthest, apart: placesApart}}, nil
 }
 
 // Run stages the part. When it returns, all that it stored is stored and all
@@ -137,7 +152,7 @@ func (s *Share) Run(ctx context.Context) error {
 	s.rec = newRecorder(s, s.cfg.Records)
 	var err error
 	if s.sel, err = newSelection(s.cfg.FS, s.cfg.Plan.Options); err == nil {
-		err = s.restore()
+		err = s.restore(ctx)
 	}
 	if err == nil {
 		err = s.run(ctx)

@@ -6,8 +6,6 @@ import (
 	"slices"
 	"syscall"
 
-	"github.com/zeebo/xxh3"
-
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/stagein/source"
 )
@@ -90,7 +88,7 @@ func (cfg *PlanConfig) byHash(items items) ([]spillable, error) {
 	i := 0
 	err := items.each(func(it *source.Item) error {
 		if it.Hardlink == "" && it.Is(source.TypeRegular) && it.Size > 0 {
-			all = append(all, spillable{xxh3.HashStringSeed(it.Path, cfg.Map.Seed^0x7370696c6c), i, it.Size, cfg.Map.FileOwner(it.Path)})
+			all = append(all, spillable{spillHash(cfg.Map.Seed, it.Path), i, it.Size, cfg.Map.FileOwner(it.Path)})
 		}
 		i++
 		return nil

@@ -150,13 +150,34 @@
 // sooner the archive would have to be read twice. So the one reading stages it,
 // and the dataset appears when that has ended, with all its files. If the reader is
 // lost before, another begins anew. There is no way to a member but through all before
-// it, so there is no spill=pfs either: what does not fit is refused. That is before it
+// it, or from a place on that can be begun with; what does not fit and has none is refused. That is before it
 // is read if a few small reads say that it is too large (source.Least: xz and gzip, zstd whose
 // frames say their sizes or have a seek table; source.LeastBGZF: what bgzip has packed, if the
 // index of bgzip -r lies beside it), or if it is too large packed; else when the room is used
-// up. The message says who says so, since that may be wrong. What a lost
+// up, and names the node that is full, what it needs and had (Share.full). The message says who
+// says so, since that may be wrong. What a lost
 // node had, each of those that are left fetches by one more reading, up to the last of
 // what it lacks, for all who wait (unpackAll).
+//
+// # What stays in a compressed tar
+//
+// A frame of zstd, a member of gzip or a block of bzip2 can be unpacked without what is
+// before it. Where these begin is found while the tar is unpacked (source.Places), every
+// 4 MiB of what comes out, and is kept with the dataset (Origin.Places). So some of a tar
+// that has such places, and is staged alone and as a whole, may stay in it: who reads
+// a file that did unpacks it from the place before it on, which is 64 MiB more than the
+// file at the most. A tar in which it would be more, or that has no place but its
+// beginning, is refused.
+//
+// What there is room for is known for sure at the end. Until then what comes is stored, and
+// when a node has no room for more, a bar is lowered for it (spiller): files whose hash is
+// at the bar or above it are taken back, those with the largest hash first, and those that
+// come later are not stored, but recorded. So what is here and what is not mix evenly,
+// whatever the order. A bar does not rise. Where it is known how large all is, it
+// begins where it will be about. It is written down before anything is taken back (Ebb), so
+// that a reader whose daemon starts again goes on with it; before one begins anew on another
+// node, what the lost one had stored is removed. When all is read the records of what was
+// taken back are changed (Settle).
 //
 // # What was read once
 //

@@ -35,6 +35,12 @@ type format interface {
 	serial(f *feed, rejected *batch) (io.Reader, error)
 }
 
+// placer is a format of which batches begin at other places than their bytes do; false is
+// at none.
+type placer interface {
+	place(b *batch) (at int64, ok bool)
+}
+
 // errSerial says that what is next is not unpacked as a batch.
 var errSerial = errors.New("not in batches")
 
@@ -56,6 +62,9 @@ type batches struct {
 	stop   error     // why there are no more batches
 	usual  io.Reader // that is in use now, or nil
 	skip   int       // bytes to come that were given out before
+
+	places *placeList // gets where what can be begun with begins; nil is nobody
+	pos    int64      // in what comes out, of the next byte of a batch, or of usual
 }
 
 func newBatches(ctx context.Context, in *packed, f format, help chan struct{}) *batches {
@@ -81,6 +90,7 @@ func (d *batches) Read(p []byte) (int, error) {
 func (d *batches) read(p []byte) (int, error) {
 	if d.usual != nil {
 		n, err := d.usual.Read(p)
+		d.pos += int64(n)
 		if err == io.EOF {
 			d.usual, err = nil, nil
 		}
@@ -94,7 +104,11 @@ func (d *batches) read(p []byte) (int, error) {
 	if b.err != nil {
 		return 0, d.reject(b)
 	}
+	if b.given == 0 {
+		d.begins(b)
+	}
 	n, err := b.Read(p)
+	d.pos += int64(n)
 	switch {
 	case err == io.EOF:
 		d.under = d.under[1:]
@@ -113,8 +127,24 @@ func (d *batches) goOn(rejected *batch) (err error) {
 		return d.stop
 	}
 	d.stop = nil
+	at := d.feed.offset()
 	d.usual, err = d.format.serial(d.feed, rejected)
+	if d.usual != nil && d.places != nil {
+		d.places.see(Place{at, d.pos})
+	}
 	return err
+}
+
+// begins takes note of where a batch does. What was before it was right, so that it, or what
+// the usual way makes of it, does begin there.
+func (d *batches) begins(b *batch) {
+	at, ok := b.off, true
+	if f, is := d.format.(placer); is {
+		at, ok = f.place(b)
+	}
+	if ok && d.places != nil {
+		d.places.see(Place{at, d.pos})
+	}
 }
 
 // cutMore lets as many batches be under way as there may be.
@@ -173,6 +203,7 @@ func (d *batches) reject(b *batch) error {
 	d.free = append(d.free, d.under...)
 	d.under = nil
 	d.skip += b.given
+	d.pos -= int64(b.given)
 	return d.goOn(b)
 }
 

@@ -12,6 +12,8 @@ import (
 type Fewest struct {
 	Bytes int64
 	By    string // what says so
+	// Alone says that all of that is one piece, in whose middle nothing can be begun with.
+	Alone bool
 }
 
 // Least is the fewest bytes that an archive of size bytes unpacks to, if it is
@@ -31,16 +33,16 @@ func Least(f io.ReaderAt, kind Kind, size int64, head []byte) (Fewest, error) {
 	var err error
 	switch r := (&tail{f: f, size: size}); kind {
 	case TarXz:
-		n.By = "its index"
+		n.By, n.Alone = "its index", true
 		n.Bytes, err = leastXz(r)
 	case TarZstd:
 		n, err = leastZstd(r, head)
 	case TarGzip:
-		n.By = "its last member"
+		n.By, n.Alone = "its last member", true
 		n.Bytes, err = leastGzip(r)
 	}
 	if packed := size - size/stretch; n.Bytes <= packed {
-		n = Fewest{packed, "its packed size"}
+		n = Fewest{packed, "its packed size", kind == TarXz}
 	}
 	return n, err
 }

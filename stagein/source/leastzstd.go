@@ -21,17 +21,18 @@ func leastZstd(t *tail, head []byte) (Fewest, error) {
 		return Fewest{}, err
 	}
 	if foot != nil && binary.LittleEndian.Uint32(foot[5:]) == seekMagic {
-		if sum, ok, err := seekTable(t, foot); ok || err != nil {
-			return Fewest{sum, "its seek table"}, err
+		if sum, frames, ok, err := seekTable(t, foot); ok || err != nil {
+			return Fewest{sum, "its seek table", frames == 1}, err
 		}
 	}
 	w := frameWalk{t: t, b: head}
 	sum, err := w.frames()
-	return Fewest{sum, "the headers of its frames"}, err
+	return Fewest{sum, "the headers of its frames", w.count < 2}, err
 }
 
-// seekTable adds up the frames of a seek table; it is none if they are not all of the file.
-func seekTable(t *tail, foot []byte) (sum int64, ok bool, err error) {
+// seekTable adds up and counts the frames of a seek table; it is none if they are not all
+// of the file.
+func seekTable(t *tail, foot []byte) (sum, frames int64, ok bool, err error) {
 	entry := 8
 	if foot[4]&seekSums != 0 {
 		entry += 4
@@ -39,14 +40,14 @@ func seekTable(t *tail, foot []byte) (sum int64, ok bool, err error) {
 	n := int64(entry)*int64(binary.LittleEndian.Uint32(foot)) + seekFooter
 	table, err := t.before(t.size, n)
 	if err != nil || table == nil {
-		return 0, false, err
+		return 0, 0, false, err
 	}
 	packed := n + seekHead
 	for b := table[:n-seekFooter]; len(b) > 0; b = b[entry:] {
 		packed += int64(binary.LittleEndian.Uint32(b))
-		sum += int64(binary.LittleEndian.Uint32(b[4:]))
+		sum, frames = sum+int64(binary.LittleEndian.Uint32(b[4:])), frames+1
 	}
-	return sum, packed == t.size, nil
+	return sum, frames, packed == t.size, nil
 }
 
 const (
@@ -60,6 +61,7 @@ type frameWalk struct {
 	at    int64  // of b in the file
 	b     []byte // what was read last
 	reads int
+	count int // frames with data
 }
 
 // peek is the bytes of the file from at on, n at the least unless it ends before; nil is
@@ -118,6 +120,7 @@ func (w *frameWalk) frame(at int64) (n, next int64, err error) {
 		return 0, 0, nil
 	}
 	n = int64(h.FrameContentSize)
+	w.count++
 	next, blocks, err := w.blocks(at+int64(h.HeaderSize), h.HasCheckSum)
 	if next > 0 && n > blocks*maxBlock {
 		return 0, 0, nil // damaged

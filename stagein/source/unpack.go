@@ -47,6 +47,8 @@ type Unpacked struct {
 	wg     sync.WaitGroup
 	queue  chan *Piece // closed at the end
 	err    error       // why it ended; set before queue is closed
+	list   *placeList  // nil is not wanted
+	from   *Place      // where it begins; nil is at the beginning
 }
 
 // unpackAhead is how many pieces wait to be taken: while one is stored the
@@ -56,8 +58,17 @@ const unpackAhead = 4
 // Unpack begins to unpack head and what from reads, which it closes. All pieces
 // but the last are whole buffers. Close must be called.
 func Unpack(ctx context.Context, kind Kind, head []byte, from *Region, pool *Pool) *Unpacked {
+	return unpack(ctx, kind, head, from, pool, nil)
+}
+
+// UnpackPlaces is Unpack that finds places, which are so many bytes apart.
+func UnpackPlaces(ctx context.Context, kind Kind, head []byte, from *Region, pool *Pool, apart int64) *Unpacked {
+	return unpack(ctx, kind, head, from, pool, &placeList{apart: apart})
+}
+
+func unpack(ctx context.Context, kind Kind, head []byte, from *Region, pool *Pool, list *placeList) *Unpacked {
 	ctx, cancel := context.WithCancel(ctx)
-	u := &Unpacked{kind: kind, pool: pool, cancel: cancel, queue: make(chan *Piece, unpackAhead)}
+	u := &Unpacked{kind: kind, pool: pool, cancel: cancel, queue: make(chan *Piece, unpackAhead), list: list}
 	u.in = &packed{left: head, from: from}
 	u.wg.Add(1)
 	go u.run(ctx)
@@ -94,20 +105,24 @@ func (u *Unpacked) run(ctx context.Context) {
 	defer u.wg.Done()
 	defer close(u.queue)
 	defer u.in.release()
-	d, err := unpacker(ctx, u.kind, u.in, u.pool)
+	d, err := u.decoder(ctx)
 	if err != nil {
 		u.err = u.in.explain(err)
 		return
 	}
 	defer d.Close() // keeps goroutines until then; it has no error of its own
-	for off := int64(0); u.err == nil; {
+	off := int64(0)
+	if u.from != nil {
+		off = u.from.Off
+	}
+	for u.err == nil {
 		p, err := u.pool.Get(ctx)
 		if err != nil {
 			u.err = err
 			return
 		}
 		p.Off = off
-		if u.err = u.in.explain(p.fillFrom(d)); u.err != nil && u.err != io.EOF {
+		if u.err = u.in.explain(p.fillFrom(d)); u.err != nil && u.err != io.EOF && u.from == nil {
 			p.B = p.B[:len(p.B)/BlockSize*BlockSize] // what is short would look like the end
 		}
 		off += int64(len(p.B))
@@ -155,10 +170,23 @@ func fill(b []byte, r io.Reader) (n int, err error) {
 	return n, nil
 }
 
+// decoder makes the reader of what is packed in the file.
+func (u *Unpacked) decoder(ctx context.Context) (io.ReadCloser, error) {
+	if u.from != nil {
+		return decoderAt(ctx, u.kind, u.in, u.pool, *u.from)
+	}
+	d, err := unpacker(ctx, u.kind, u.in, u.pool, u.list != nil)
+	if b, ok := d.(*batches); ok {
+		b.places = u.list
+	}
+	return d, err
+}
+
 // unpacker makes the reader of what is packed in a kind of file: by several
-// workers, if the format allows it and there is more than one.
-func unpacker(ctx context.Context, kind Kind, in *packed, pool *Pool) (io.ReadCloser, error) {
-	if workers(kind, pool) < 2 {
+// workers, if the format allows it and there is more than one, or it is to be found where
+// batches begin.
+func unpacker(ctx context.Context, kind Kind, in *packed, pool *Pool, places bool) (io.ReadCloser, error) {
+	if workers(kind, pool) < 2 && !(places && inBatches(kind, pool)) {
 		return decoder(kind, in)
 	}
 	f, err := formatOf(kind, sizesFor(pool.Room()*pool.Size()), cap(pool.help)+1)
@@ -172,11 +200,16 @@ func unpacker(ctx context.Context, kind Kind, in *packed, pool *Pool) (io.ReadCl
 
 // workers is how many unpack a kind of file, with all the helpers of a pool.
 func workers(kind Kind, pool *Pool) int {
-	small := sizesFor(pool.Room()*pool.Size()).in < bzLongest('9')
-	if cap(pool.help) < 2 || kind == TarXz || kind == TarBzip2 && small {
+	if cap(pool.help) < 2 || !inBatches(kind, pool) {
 		return 1
 	}
 	return cap(pool.help)
+}
+
+// inBatches reports whether a kind of file falls into batches that a pool has room for.
+func inBatches(kind Kind, pool *Pool) bool {
+	small := sizesFor(pool.Room()*pool.Size()).in < bzLongest('9')
+	return kind != TarXz && !(kind == TarBzip2 && small)
 }
 
 // formatOf says how a kind of file falls into batches; nil is that it does not.

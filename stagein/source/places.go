@@ -1,0 +1,129 @@
+package source
+
+import (
+	"encoding/binary"
+	"fmt"
+	"slices"
+	"sort"
+	"sync"
+	"syscall"
+)
+
+// Place is where a compressed file can be unpacked from without what is before it: a frame
+// of zstd, a member of gzip, a block of bzip2.
+type Place struct {
+	At  int64 // in the file, in bytes; of bzip2 in bits, times 16, and the level of the stream
+	Off int64 // in what it unpacks to
+}
+
+// Places is some of them, in their order.
+type Places []Place
+
+// placeMost is how many places are kept. Their distance is doubled when there are more.
+const placeMost = 1 << 16
+
+// Append writes places as pairs of unsigned varints, each the difference to the one before.
+func (ps Places) Append(b []byte) []byte {
+	var was Place
+	for _, p := range ps {
+		b = binary.AppendUvarint(b, uint64(p.At-was.At))
+		b = binary.AppendUvarint(b, uint64(p.Off-was.Off))
+		was = p
+	}
+	return b
+}
+
+// ParsePlaces reads what Append has written. Of two places, the later one lies behind the
+// other in the file and in what that unpacks to.
+func ParsePlaces(b []byte) (Places, error) {
+	var all Places
+	var p Place
+	for len(b) > 0 {
+		at, n := binary.Uvarint(b)
+		off, m := binary.Uvarint(b[max(n, 0):])
+		switch {
+		case n <= 0 || m <= 0:
+			return nil, fmt.Errorf("places of a compressed file: cut short: %w", syscall.EPROTO)
+		case at > uint64(placeEnd-p.At) || off > uint64(placeEnd-p.Off) || len(all) > 0 && (at == 0 || off == 0) || len(all) == placeMost:
+			return nil, fmt.Errorf("places of a compressed file: number %d: %w", len(all), syscall.EPROTO)
+		}
+		p = Place{p.At + int64(at), p.Off + int64(off)}
+		all, b = append(all, p), b[n+m:]
+	}
+	return all, nil
+}
+
+// placeEnd is more than any place.
+const placeEnd = 1 << 62
+
+// around is where to begin to unpack the bytes [off, end), and what the next place behind
+// them is; false if there is none.
+func (ps Places) around(off, end int64) (from Place, to Place, ok, more bool) {
+	i := sort.Search(len(ps), func(i int) bool { return ps[i].Off > off }) - 1
+	if i < 0 {
+		return Place{}, Place{}, false, false
+	}
+	j := i + 1 + sort.Search(len(ps)-i-1, func(k int) bool { return ps[i+1+k].Off >= end })
+	if j < len(ps) {
+		return ps[i], ps[j], true, true
+	}
+	return ps[i], Place{}, true, false
+}
+
+// placeList is the places that are found while a file is unpacked.
+type placeList struct {
+	mu    sync.Mutex
+	apart int64  // guarded by mu; bytes between two that are kept, at the least
+	all   Places // guarded by mu
+	last  Place  // guarded by mu; that was seen
+	gap   int64  // guarded by mu; the most bytes between two that were seen
+}
+
+func (l *placeList) see(p Place) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(l.all) > 0 && p.Off <= l.last.Off {
+		return // nothing is between them, or it is the same once more
+	}
+	l.gap, l.last = max(l.gap, p.Off-l.last.Off), p
+	if n := len(l.all); n > 0 && p.Off-l.all[n-1].Off < l.apart {
+		return
+	}
+	if len(l.all) == placeMost {
+		l.apart *= 2
+		l.thin()
+	}
+	l.all = append(l.all, p)
+}
+
+// thin keeps every other one.
+func (l *placeList) thin() {
+	for i := range (len(l.all) + 1) / 2 {
+		l.all[i] = l.all[2*i]
+	}
+	l.all = l.all[:(len(l.all)+1)/2]
+}
+
+// Places is where the file can be unpacked from, as far as it has been.
+func (u *Unpacked) Places() Places {
+	if u.list == nil {
+		return nil
+	}
+	u.list.mu.Lock()
+	defer u.list.mu.Unlock()
+	return slices.Clone(u.list.all)
+}
+
+// Way is the most that has to be unpacked to come to a byte before off, from the place that
+// is the next one before it.
+func (u *Unpacked) Way(off int64) int64 {
+	if u.list == nil {
+		return off
+	}
+	u.list.mu.Lock()
+	defer u.list.mu.Unlock()
+	return max(u.list.gap, off-u.list.last.Off)
+}
+
+// HasPlaces reports whether places are looked for in a kind of file.
+func HasPlaces(k Kind) bool { return k == TarGzip || k == TarZstd || k == TarBzip2 }

@@ -1,0 +1,144 @@
+package source
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"math/rand/v2"
+	"slices"
+	"testing"
+)
+
+// placesOf unpacks all of p and is where it can be begun with.
+func placesOf(t testing.TB, kind Kind, p []byte, pool *Pool, apart int64) (Places, int64) {
+	t.Helper()
+	ctx := context.Background()
+	u := UnpackPlaces(ctx, kind, nil, ReadRegion(ctx, bytes.NewReader(p), "f", 0, int64(len(p)), pool, 4), pool, apart)
+	defer u.Close()
+	for {
+		piece, err := u.Next()
+		if err == io.EOF {
+			return u.Places(), u.Way(0)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		piece.Release()
+	}
+}
+
+// unpacked is the bytes of a stretch, as its places give them.
+func (s *Stretch) unpacked(t testing.TB, in, out *Pool) []byte {
+	t.Helper()
+	u := s.Unpack(context.Background(), in, out)
+	if u == nil {
+		t.Fatalf("no place before %d", s.Off)
+	}
+	defer u.Close()
+	var got []byte
+	for at := s.Off; at < s.End; {
+		p, err := u.Next()
+		if err != nil {
+			t.Fatalf("[%d, %d) at %d: %v", s.Off, s.End, at, err)
+		}
+		if p.Off > at {
+			t.Fatalf("[%d, %d): a piece at %d, want one with %d", s.Off, s.End, p.Off, at)
+		}
+		if p.End() > at {
+			got = append(got, p.B[at-p.Off:min(p.End(), s.End)-p.Off]...)
+			at = min(p.End(), s.End)
+		}
+		p.Release()
+	}
+	return got
+}
+
+// TestStretch: from its places, any part of what a file unpacks to comes as it does when
+// all of it is unpacked, with one processor and with several.
+func TestStretch(t *testing.T) {
+	for _, w := range packedWays {
+		t.Run(w.name, func(t *testing.T) {
+			t.Parallel()
+			r := rand.New(rand.NewPCG(23, 24))
+			pool, size := NewPool(64, 1024), 150_000
+			if w.kind == TarBzip2 {
+				pool, size = NewPool(64, 512<<10), 1_000_000
+			}
+			data := mixedBytes(r, size)
+			p := w.pack(t, data, r)
+			for _, help := range []int{1, 3} {
+				pool.help = make(chan struct{}, help)
+				places, way := placesOf(t, w.kind, p, pool, 1)
+				one := w.name == "gzip" || w.name == "zstd"
+				if len(places) == 0 || len(places) == 1 != one || !one && way > int64(size/3) {
+					t.Fatalf("%d places, up to %d bytes apart", len(places), way)
+				}
+				back, err := ParsePlaces(places.Append(nil))
+				if err != nil || !slices.Equal(back, places) {
+					t.Fatalf("%v, %v, want %v", back, err, places)
+				}
+				for range 60 {
+					off := r.IntN(size)
+					n := 1 + r.IntN(min(30_000, size-off))
+					s := Stretch{File: bytes.NewReader(p), Name: "f", Kind: w.kind, Size: int64(len(p)), Places: places, Off: int64(off), End: int64(off + n)}
+					if got := s.unpacked(t, pool, NewPool(8, 1024)); !bytes.Equal(got, data[off:off+n]) {
+						t.Fatalf("[%d, %d) is not what it was", off, off+n)
+					}
+				}
+				for i, x := range places { // just at one, and just before it
+					if x.Off == 0 || x.Off >= int64(size) {
+						continue
+					}
+					s := Stretch{File: bytes.NewReader(p), Name: "f", Kind: w.kind, Size: int64(len(p)), Places: places, Off: x.Off - 1, End: x.Off + 1}
+					if got := s.unpacked(t, pool, NewPool(8, 1024)); !bytes.Equal(got, data[s.Off:s.End]) {
+						t.Fatalf("the bytes around place %d are not what they were", i)
+					}
+				}
+			}
+			if pool.Out() != 0 {
+				t.Errorf("%d buffers are out", pool.Out())
+			}
+		})
+	}
+}
+
+// TestPlacesAreBounded: however many there are, what is kept of them is less than a MiB,
+// and they are as far apart as was asked.
+func TestPlacesAreBounded(t *testing.T) {
+	l := placeList{apart: 100}
+	for i := range int64(5 * placeMost) {
+		l.see(Place{i << 30, i * 50})
+	}
+	if b := l.all.Append(nil); len(l.all) > placeMost || len(b) > 1<<20 || len(l.all) < placeMost/4 {
+		t.Errorf("%d places of %d bytes", len(l.all), len(b))
+	}
+	for i := 1; i < len(l.all); i++ {
+		if d := l.all[i].Off - l.all[i-1].Off; d < 100 || d > 2*l.apart {
+			t.Fatalf("%d bytes between two, want %d", d, l.apart)
+		}
+	}
+	if l.gap != 50 {
+		t.Errorf("gap = %d, want 50", l.gap)
+	}
+}
+
+// FuzzPlaces: what parses is in order, and is written as it was.
+func FuzzPlaces(f *testing.F) {
+	f.Add(Places{{0, 0}, {1000, 5000}, {3000, 90_000}}.Append(nil))
+	f.Add([]byte{0, 0, 0, 1})
+	f.Add(bytes.Repeat([]byte{0xff}, 20))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		all, err := ParsePlaces(b)
+		if err != nil {
+			return
+		}
+		for i := 1; i < len(all); i++ {
+			if all[i].At <= all[i-1].At || all[i].Off <= all[i-1].Off {
+				t.Fatalf("%v after %v", all[i], all[i-1])
+			}
+		}
+		if back, err := ParsePlaces(all.Append(nil)); err != nil || !slices.Equal(back, all) {
+			t.Fatalf("%v, %v, want %v", back, err, all)
+		}
+	})
+}

@@ -1,0 +1,68 @@
+package source
+
+import (
+	"context"
+	"io"
+
+	"github.com/klauspost/compress/zstd"
+)
+
+// Stretch is what a compressed file of some size has at [Off, End) of what it unpacks to.
+type Stretch struct {
+	File     io.ReaderAt
+	Name     string
+	Kind     Kind
+	Size     int64
+	Places   Places
+	Off, End int64
+}
+
+// bzPast is what of a file of bzip2 has to be read behind a bit to see that a block begins
+// there, in bytes.
+const bzPast = (bzMark+bzCRC)/8 + 1
+
+// Unpack begins to unpack the stretch, from the place before it on; nil if there is none.
+// What it gives begins there and may go on behind the end. Close must be called.
+func (s *Stretch) Unpack(ctx context.Context, in, out *Pool) *Unpacked {
+	from, to, ok, more := s.Places.around(s.Off, s.End)
+	if !ok {
+		return nil
+	}
+	end := s.Size
+	switch {
+	case more && s.Kind == TarBzip2:
+		end = min(end, to.At>>7+bzPast)
+	case more:
+		end = min(end, to.At)
+	}
+	begin := from.At
+	if s.Kind == TarBzip2 {
+		begin = from.At >> 7
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	u := &Unpacked{kind: s.Kind, pool: out, cancel: cancel, queue: make(chan *Piece, unpackAhead), from: &from}
+	u.in = &packed{from: ReadRegion(ctx, s.File, s.Name, min(begin, end), end, in, 2)}
+	u.in.off.Store(begin)
+	u.wg.Add(1)
+	go u.run(ctx)
+	return u
+}
+
+// decoderAt makes the reader of what is packed from a place on.
+func decoderAt(ctx context.Context, kind Kind, in *packed, pool *Pool, from Place) (io.ReadCloser, error) {
+	switch kind {
+	case TarBzip2:
+		f := &bzip2s{sizes: sizesFor(32 << 20), middle: true}
+		f.at = bzPlace{bit: int(from.At >> 4 & 7), level: '0' + byte(from.At&15)}
+		d := newBatches(ctx, in, f, pool.help)
+		in.ahead = d.ahead
+		return d, nil
+	case TarZstd:
+		z, err := zstd.NewReader(in, zstd.WithDecoderMaxWindow(MaxWindow), zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true))
+		if err != nil {
+			return nil, err
+		}
+		return z.IOReadCloser(), nil
+	}
+	return decoder(kind, in)
+}

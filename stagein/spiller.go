@@ -1,0 +1,224 @@
+package stagein
+
+import (
+	"container/heap"
+	"fmt"
+	"maps"
+	"math"
+	"syscall"
+
+	"github.com/zeebo/xxh3"
+
+	"github.com/bivouacfs/bivouac/metadata"
+	"github.com/bivouacfs/bivouac/stagein/source"
+)
+
+// farthest is the most bytes that may have to be unpacked to come to a file that stays in
+// a compressed tar.
+const farthest = 64 << 20
+
+// placesApart is how many bytes there are between two places of a compressed tar.
+const placesApart = 4 << 20
+
+// spiller chooses, while a compressed tar is read, what of it stays there, since the nodes
+// have no room for it. What a node has no room for is taken back from it by a hash of the
+// paths: what is here and what is not mix evenly, whatever the order.
+type spiller struct {
+	s     *Share
+	push  *pusher
+	from  *source.Unpacked
+	bars  Bars
+	was   Bars                      // of which all that is at or above them is gone
+	room  map[metadata.NodeID]int64 // for files of the tar
+	left  map[metadata.NodeID]int64 // of room
+	here  map[metadata.NodeID]*tops // files that are whole on one node
+	wide  *tops                     // those that are on several
+	again []taken                   // that an earlier try may have taken back
+	held  int64                     // bytes that were here when the share began
+	some  bool                      // stays in the source
+	sure  bool                      // that some will have to
+}
+
+// kept is a file that is here.
+type kept struct {
+	h    uint64
+	ino  metadata.Ino
+	size int64
+}
+
+// tops is files, as a heap: the one with the largest hash comes first.
+type tops []kept
+
+func (t tops) Len() int           { return len(t) }
+func (t tops) Less(i, j int) bool { return t[i].h > t[j].h }
+func (t tops) Swap(i, j int)      { t[i], t[j] = t[j], t[i] }
+func (t *tops) Push(x any)        { *t = append(*t, x.(kept)) }
+func (t *tops) Pop() any {
+	last := (*t)[len(*t)-1]
+	*t = (*t)[:len(*t)-1]
+	return last
+}
+
+// spillHash is what chooses whether a file stays in the source.
+func spillHash(seed uint64, path string) uint64 { return xxh3.HashStringSeed(path, seed^0x7370696c6c) }
+
+func newSpiller(s *Share) *spiller {
+	x := &spiller{
+		s: s, bars: make(Bars), was: make(Bars), wide: new(tops),
+		room: make(map[metadata.NodeID]int64), left: make(map[metadata.NodeID]int64), here: make(map[metadata.NodeID]*tops),
+	}
+	for _, id := range s.cfg.Map.Up() {
+		x.here[id] = new(tops)
+	}
+	if e := s.cfg.Ebb; e != nil && s.cfg.Resume != nil {
+		x.bars, x.was = maps.Clone(e.Now), maps.Clone(e.Was)
+	}
+	return x
+}
+
+// takesOf is what the node number i of an object's takes for a file of a size, in whole pages.
+func takesOf(o *object, size int64, i int) int64 {
+	if o.layout.Kind == metadata.Local {
+		return pages(size)
+	}
+	chunk, n := o.layout.Chunk(), int64(len(o.order))
+	chunks := (size + chunk - 1) / chunk
+	all := (chunks/n + min(max(chunks%n-int64(i), 0), 1)) * chunk
+	if (chunks-1)%n == int64(i) {
+		all -= chunks*chunk - size // the last one
+	}
+	return pages(all)
+}
+
+func (x *spiller) hold(k kept, o *object, mayGo bool) {
+	switch {
+	case !mayGo: // stays whatever comes
+	case o.layout.Kind == metadata.Local && x.here[o.layout.Node] == nil: // no node of the plan's
+	case o.layout.Kind == metadata.Local:
+		heap.Push(x.here[o.layout.Node], k)
+	default:
+		heap.Push(x.wide, k)
+	}
+}
+
+// admit says whether a member is stored: if not, o is nowhere from then on.
+func (x *spiller) admit(it *source.Item, o *object) error {
+	if x == nil || it.Hardlink != "" || !it.Is(source.TypeRegular) || it.Size == 0 {
+		return nil
+	}
+	if err := x.reach(it); err != nil {
+		return err
+	}
+	k := kept{spillHash(x.s.cfg.Map.Seed, it.Path), o.ino, it.Size}
+	mayGo := it.Sparse == nil
+	if !mayGo {
+		k.h = 0 // the last to go
+	}
+	if mayGo && (!x.bars.keeps(k.h, o.order) || x.tooLarge(it.Size, o)) {
+		x.stays(o)
+		return nil
+	}
+	for i, id := range o.order {
+		n := takesOf(o, takesUp(it), i)
+		if n <= x.left[id] {
+			continue
+		}
+		fits, err := x.lower(id, n, k.h)
+		if err != nil {
+			return err
+		}
+		if !fits && mayGo {
+			x.stays(o)
+			return nil
+		}
+	}
+	for i, id := range o.order {
+		x.left[id] -= takesOf(o, takesUp(it), i)
+	}
+	x.hold(k, o, mayGo)
+	return nil
+}
+
+// tooLarge reports whether a file has no room even where nothing else is.
+func (x *spiller) tooLarge(size int64, o *object) bool {
+	for i, id := range o.order {
+		if takesOf(o, size, i) > x.room[id] {
+			return true
+		}
+	}
+	return false
+}
+
+// stays makes an object one that is nowhere.
+func (x *spiller) stays(o *object) {
+	x.some = true
+	o.layout, o.order = metadata.Layout{Kind: metadata.Spilled}, nil
+}
+
+// slack is what is made free on a node beside what is needed: what is under way has to be
+// waited for each time.
+func (x *spiller) slack(id metadata.NodeID) int64 { return min(x.room[id]/32, 1<<30) }
+
+// lower lowers the bar of a node, so that it has room for n bytes of a file of the hash h;
+// false if that file has to stay away itself.
+func (x *spiller) lower(id metadata.NodeID, n int64, h uint64) (fits bool, err error) {
+	var gone []taken
+	bar, set := x.bars[id]
+	if !set {
+		bar = math.MaxUint64
+	}
+	for {
+		t, wide := x.top(id)
+		if t == nil || (*t)[0].h <= h || x.left[id] >= n+x.slack(id) && (*t)[0].h < bar {
+			break
+		}
+		k := heap.Pop(t).(kept)
+		bar = k.h
+		gone = append(gone, x.free(k, id, wide))
+	}
+	if fits = x.left[id] >= n; !fits {
+		bar = min(bar, h)
+	}
+	x.bars[id] = bar
+	return fits, x.evict(gone)
+}
+
+// top is where the file with the largest hash is that lies on a node.
+func (x *spiller) top(id metadata.NodeID) (t *tops, wide bool) {
+	here := x.here[id]
+	switch {
+	case here != nil && len(*here) > 0 && (len(*x.wide) == 0 || (*here)[0].h >= (*x.wide)[0].h):
+		return here, false
+	case len(*x.wide) > 0:
+		return x.wide, true
+	}
+	return nil, false
+}
+
+// reach refuses to go on when what stays in the tar could not be come to.
+func (x *spiller) reach(it *source.Item) error {
+	if !x.some && !x.sure || x.from.Way(it.Off) <= x.s.lim.farthest {
+		return nil
+	}
+	return x.noWay(it.Path)
+}
+
+// use says where the tar comes from, and who stores its members.
+func (x *spiller) use(push *pusher, from *source.Unpacked) {
+	if x != nil {
+		x.push, x.from = push, from
+	}
+}
+
+// check refuses what stays in a tar that has no place to begin at but its beginning.
+func (x *spiller) check(last string) error {
+	if x == nil || !x.some || len(x.from.Places()) > 1 {
+		return nil
+	}
+	return x.noWay(last)
+}
+
+func (x *spiller) noWay(path string) error {
+	node, given := x.s.fullest()
+	return x.s.lacks(node, given, fmt.Errorf("member %q: it cannot stay in the source either, as there is no place near it to begin to unpack at: %w", path, syscall.ENOSPC))
+}
