@@ -29,12 +29,15 @@ func (s Spill) check() error {
 const (
 	pageSize   = 4096
 	leastSpare = 256 << 10 // bytes of a node that are left to the filesystem
+	largePart  = 16        // a file is large that takes more than this part of a node
 )
 
 // spill chooses, if the nodes have no room for all items, those that stay in the
 // source. A hash of the path chooses, node by node, and a node takes none after
 // the first that did not fit: so what is here and what is not mix evenly, whatever
-// the order, and which files they are says nothing about what is in them.
+// the order, and which files they are says nothing about what is in them. But a file
+// that takes a large part of a node is only left out itself: its turn may come
+// when there is room for many others.
 func (cfg *PlanConfig) spill(items items, need map[metadata.NodeID]int64) (map[int]bool, error) {
 	nodes := cfg.Map.Up()
 	if cfg.Request.Spill == SpillFail || cfg.Free == nil || cfg.fits(need) {
@@ -45,12 +48,14 @@ func (cfg *PlanConfig) spill(items items, need map[metadata.NodeID]int64) (map[i
 		return nil, err
 	}
 	left := make(map[metadata.NodeID]int64, len(nodes))
+	large := make(map[metadata.NodeID]int64, len(nodes))
 	for _, id := range nodes {
 		if free, known := cfg.Free(id); known {
 			left[id] = free - max(leastSpare, free/256)
 		} else {
 			left[id] = need[id]
 		}
+		large[id] = left[id] / largePart
 	}
 	stays := make(map[int]bool)
 	full := make(map[metadata.NodeID]bool)
@@ -63,7 +68,7 @@ func (cfg *PlanConfig) spill(items items, need map[metadata.NodeID]int64) (map[i
 		for id, n := range takes {
 			if fits {
 				left[id] -= n
-			} else if n > left[id] {
+			} else if n > left[id] && n <= large[id] {
 				full[id] = true
 			}
 		}

@@ -3,6 +3,7 @@ package stagein
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -147,5 +148,37 @@ func TestSpill(t *testing.T) {
 	cfg.Request.Spill, room = SpillPFS, total
 	if got, err := cfg.spill(itemSlice(items), need); got != nil || err != nil {
 		t.Errorf("with room for all, %d stay, %v", len(got), err)
+	}
+}
+
+// TestSpillOfLarge: a file that is too large for the nodes stays in the source, and
+// the others are as many as there is room for.
+func TestSpillOfLarge(t *testing.T) {
+	const room, small, n = 20 << 20, 60 << 10, 2000
+	items := []source.Item{{Path: "striped", Mode: source.TypeRegular, Size: 80 << 20}, {Path: "whole", Mode: source.TypeRegular, Size: 30 << 20}}
+	for i := range n {
+		items = append(items, source.Item{Path: fmt.Sprint("small", i), Mode: source.TypeRegular, Size: small})
+	}
+	cfg := &PlanConfig{Map: testMap(4), Free: func(metadata.NodeID) (int64, bool) { return room, true }}
+	cfg.setDefaults()
+	need := map[metadata.NodeID]int64{}
+	for i := range items {
+		cfg.need(need, &items[i], cfg.Map.Up())
+	}
+	stays, err := cfg.spill(itemSlice(items), need)
+	check(t, err)
+	if !stays[0] || !stays[1] {
+		t.Errorf("striped stays: %v, whole: %v", stays[0], stays[1])
+	}
+	has := map[metadata.NodeID]int64{}
+	for i := range items {
+		if !stays[i] {
+			has[cfg.Map.FileOwner(items[i].Path)] += small
+		}
+	}
+	for _, id := range cfg.Map.Up() {
+		if has[id] > room || has[id] < room*95/100 {
+			t.Errorf("node %d has %d of %d bytes", id, has[id], room)
+		}
 	}
 }
