@@ -19,6 +19,7 @@ const (
 	xattrRefused  xattrKind = iota // there is no such kind of attribute here
 	xattrSecurity                  // nothing has one, and none can be set
 	xattrUser                      // a store keeps it
+	xattrBare                      // a kind without a name
 )
 
 // labelXattr is what ls -l asks for at every file, unless it was told once that
@@ -29,6 +30,8 @@ const labelXattr = "security.selinux"
 // each (security.capability), and ls at every file, costs no call to another node.
 func kindOf(name string) xattrKind {
 	switch {
+	case name == "user.", name == "security.":
+		return xattrBare
 	case strings.HasPrefix(name, "user."):
 		return xattrUser
 	case strings.HasPrefix(name, "security."):
@@ -44,6 +47,9 @@ func (s *fsys) GetXAttr(cancel <-chan struct{}, h *fuse.InHeader, name string, d
 	case kind == xattrRefused, name == labelXattr:
 		s.stats.calls[opGetxattr].Add(1)
 		return 0, notSupported
+	case kind == xattrBare:
+		s.stats.calls[opGetxattr].Add(1)
+		return 0, fuse.EINVAL
 	case kind == xattrSecurity, virtual(metadata.Ino(h.NodeId)):
 		s.stats.calls[opGetxattr].Add(1)
 		return 0, fuse.ENODATA
@@ -90,8 +96,11 @@ func (s *fsys) ListXAttr(cancel <-chan struct{}, h *fuse.InHeader, dest []byte) 
 
 // SetXAttr sets an attribute.
 func (s *fsys) SetXAttr(cancel <-chan struct{}, in *fuse.SetXAttrIn, name string, value []byte) fuse.Status {
-	if kindOf(name) != xattrUser && writable(metadata.Ino(in.NodeId)) == nil {
+	if kind := kindOf(name); kind != xattrUser && writable(metadata.Ino(in.NodeId)) == nil {
 		s.stats.calls[opSetxattr].Add(1)
+		if kind == xattrBare {
+			return fuse.EINVAL
+		}
 		return notSupported
 	}
 	var err error
@@ -117,9 +126,12 @@ func (s *fsys) SetXAttr(cancel <-chan struct{}, in *fuse.SetXAttrIn, name string
 
 // RemoveXAttr removes an attribute.
 func (s *fsys) RemoveXAttr(cancel <-chan struct{}, h *fuse.InHeader, name string) fuse.Status {
-	if kindOf(name) != xattrUser && writable(metadata.Ino(h.NodeId)) == nil {
+	if kind := kindOf(name); kind != xattrUser && writable(metadata.Ino(h.NodeId)) == nil {
 		s.stats.calls[opRemovexattr].Add(1)
-		if kindOf(name) == xattrSecurity {
+		switch kind {
+		case xattrBare:
+			return fuse.EINVAL
+		case xattrSecurity:
 			return fuse.ENODATA
 		}
 		return notSupported

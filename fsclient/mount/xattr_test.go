@@ -94,6 +94,12 @@ func testXattrs(t *testing.T, a, b string) {
 		wantErr(t, "replace of nothing", unix.Setxattr(b+name, "user.none", nil, unix.XATTR_REPLACE), syscall.ENODATA)
 		wantErr(t, "a value too long", unix.Setxattr(b+name, "user.x", make([]byte, metadata.MaxXattrValue+1), 0), syscall.E2BIG)
 		wantErr(t, "a name too long", unix.Setxattr(b+name, "user."+strings.Repeat("n", 251), nil, 0), syscall.ERANGE)
+		for _, bare := range []string{"user.", "security."} {
+			_, get := xattr(b+name, bare)
+			wantErr(t, "get of "+bare, get, syscall.EINVAL)
+			wantErr(t, "set of "+bare, unix.Setxattr(b+name, bare, []byte("x"), 0), syscall.EINVAL)
+			wantErr(t, "remove of "+bare, unix.Removexattr(b+name, bare), syscall.EINVAL)
+		}
 		check(t, unix.Removexattr(b+name, "user.one"))
 		wantErr(t, "second remove", unix.Removexattr(a+name, "user.one"), syscall.ENODATA)
 		_, gone := xattr(a+name, "user.one")
