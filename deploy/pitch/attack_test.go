@@ -1,11 +1,13 @@
 package pitch
 
 import (
+	"context"
 	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -91,4 +93,28 @@ func TestNothingGetsAway(t *testing.T) {
 		}
 	}
 	n.clean()
+}
+
+// TestRunVanishes: a keeper that nobody can tell to leave, because its run directory was
+// removed, ends when it has nothing to keep.
+func TestRunVanishes(t *testing.T) {
+	n := newNode(t, refuses)
+	if got := n.prolog(); got != exitOK {
+		t.Fatalf("Prolog = %d", got)
+	}
+	n.said.Reset()
+	n.failed()
+	k := n.keeper()
+	if !k.alive() {
+		t.Fatal("no keeper keeps the state")
+	}
+	t.Cleanup(k.kill)
+	if err := os.RemoveAll(n.place().run()); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	if err := k.gone(ctx); err != nil {
+		t.Errorf("the keeper stays: %v", err)
+	}
 }

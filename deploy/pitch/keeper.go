@@ -131,9 +131,43 @@ func (k *keeper) run(ctx context.Context) error {
 	defer door.close()
 	if err := k.keep(); err != nil {
 		k.fail(err)
-		<-k.leaving
+		if k.forsaken() {
+			return k.goAway()
+		}
 	}
 	return k.finish()
+}
+
+// lookEvery is how often a keeper that only waits looks whether it can be told to leave.
+const lookEvery = time.Second
+
+// forsaken waits until the job is to leave, or nobody can say so any more, which it
+// reports: the run directory is gone, or that of a later start is in its place.
+func (k *keeper) forsaken() bool {
+	t := time.NewTicker(lookEvery)
+	defer t.Stop()
+	for {
+		select {
+		case <-k.leaving:
+			return false
+		case <-t.C:
+			keeper := readProcess(k.place.keeperPid()).pid // 0: it is not written down yet
+			if keeper != 0 && keeper != os.Getpid() || !exists(k.place.run()) {
+				return true
+			}
+		}
+	}
+}
+
+// goAway leaves what there is to whoever comes later, who finds it by its name: it may be
+// that of a later start.
+func (k *keeper) goAway() error {
+	const why = "the run directory is gone"
+	k.mu.Lock()
+	k.farewell = why
+	k.mu.Unlock()
+	close(k.gone)
+	return fmt.Errorf("keeper: %s", why)
 }
 
 // keep gets the job going and keeps it so. It returns nil when the job is to
