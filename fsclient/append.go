@@ -183,9 +183,14 @@ func (f *File) settled(ctx context.Context, q metadata.Append) error {
 		return err
 	}
 	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.app.seq+1 == q.Seq && !f.app.flying {
+	last := f.app.seq+1 == q.Seq && !f.app.flying
+	if last {
 		f.heard(pl)
+	}
+	drop := last && f.drops && metadata.SetIDs(pl.Attr.Mode) != 0
+	f.mu.Unlock()
+	if drop {
+		return f.dropSetIDs(ctx)
 	}
 	return nil
 }

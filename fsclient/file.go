@@ -48,6 +48,7 @@ type File struct {
 	told     time.Time                    // under mu: when the home was told last
 	attached bool                         // under mu: the home knows that it is open here
 	failed   bool                         // under mu: there may be bytes of which nobody knows
+	drops    bool                         // under mu: who writes here may not keep setuid and setgid
 	reach    int64                        // under mu: how far space was taken behind the end
 	touched  map[metadata.NodeID]struct{} // under mu: nodes written to since the last Sync
 }
@@ -351,6 +352,9 @@ func (f *File) change(ctx context.Context, s metadata.NodeStore, ch metadata.Cha
 	if dirty {
 		ch.Set |= metadata.GrowSize
 		ch.Size = max(ch.Size, f.end)
+		if f.drops {
+			ch.Set |= metadata.DropSetIDs
+		}
 		if ch.Set&(metadata.SetMtime|metadata.MtimeNow) == 0 {
 			ch.Set |= metadata.MtimeNow
 		}

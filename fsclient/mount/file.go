@@ -191,7 +191,8 @@ func (s *fsys) Write(cancel <-chan struct{}, in *fuse.WriteIn, data []byte) (wri
 			return syscall.EBADF
 		}
 		s.newborns.drop(h.file.Ino())
-		if in.WriteFlags&fuse.WRITE_KILL_SUIDGID != 0 {
+		if mayNotKeep(h, in) {
+			h.file.DropsSetIDs()
 			if err := s.dropSetIDs(ctx, h.file); err != nil {
 				return held(err)
 			}
@@ -204,6 +205,12 @@ func (s *fsys) Write(cancel <-chan struct{}, in *fuse.WriteIn, data []byte) (wri
 		return held(err)
 	})
 	return written, code
+}
+
+// mayNotKeep reports whether setuid and setgid go with a write. The kernel says so; before
+// Linux 5.2 it does not of a write past its pages.
+func mayNotKeep(h *handle, in *fuse.WriteIn) bool {
+	return in.WriteFlags&fuse.WRITE_KILL_SUIDGID != 0 || h.appends && in.WriteFlags&fuse.WRITE_CACHE == 0 && in.Uid != 0
 }
 
 // passCache is the flags of a descriptor whose writes return when they have
