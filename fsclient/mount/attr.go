@@ -309,6 +309,15 @@ func change(in *fuse.SetAttrIn) (metadata.Change, error) {
 	return c, nil
 }
 
+// dropSetIDsOf is dropSetIDs that asks which the file has: the home has not said so since
+// the change, nor will hear of it.
+func (s *fsys) dropSetIDsOf(ctx context.Context, f *fsclient.File) error {
+	if err := f.Refresh(ctx); err != nil {
+		return err
+	}
+	return s.dropSetIDs(ctx, f)
+}
+
 // dropSetIDs takes setuid and setgid off a file that was changed, or is about to be, by
 // who may not keep them.
 func (s *fsys) dropSetIDs(ctx context.Context, f *fsclient.File) error {

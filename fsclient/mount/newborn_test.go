@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/hanwen/go-fuse/v2/fuse"
+	"golang.org/x/sys/unix"
 
 	"github.com/bivouacfs/bivouac/fsclient"
 	"github.com/bivouacfs/bivouac/fsclient/clienttest"
@@ -103,5 +104,33 @@ func TestCreateOfExisting(t *testing.T) {
 	in := &fuse.CreateIn{InHeader: fuse.InHeader{NodeId: uint64(metadata.RootIno)}, Flags: syscall.O_RDWR | syscall.O_CREAT, Mode: syscall.S_IFREG | 0o644}
 	if st := nodes[0].Create(nil, in, "f", &out); st != fuse.OK || out.NodeId != uint64(a.Ino) || out.Size != 4 {
 		t.Errorf("inode %d with %d bytes, %v, want %d with 4", out.NodeId, out.Size, st, a.Ino)
+	}
+}
+
+// TestSetIDsOfSpace: setuid and setgid that a file has got on another node since it was
+// opened here go with a user's fallocate here.
+func TestSetIDsOfSpace(t *testing.T) {
+	for what, mode := range map[string]uint32{"longer": 0, "as long": unix.FALLOC_FL_KEEP_SIZE} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			nodes, _ := lockNodes(t)
+			var made fuse.CreateOut
+			in := &fuse.CreateIn{InHeader: fuse.InHeader{NodeId: uint64(metadata.RootIno)}, Flags: syscall.O_RDWR | syscall.O_CREAT, Mode: syscall.S_IFREG | 0o755}
+			if st := nodes[0].Create(nil, in, "f", &made); st != fuse.OK {
+				t.Fatal(st)
+			}
+			there, ino := nodes[1].client, metadata.Ino(made.NodeId)
+			if _, err := there.Setattr(context.Background(), ino, metadata.Change{Set: metadata.SetMode, Mode: 0o6755}); err != nil {
+				t.Fatal(err)
+			}
+			by := fuse.InHeader{NodeId: made.NodeId, Caller: fuse.Caller{Owner: fuse.Owner{Uid: 4242}}}
+			if st := nodes[0].Fallocate(nil, &fuse.FallocateIn{InHeader: by, Fh: made.Fh, Mode: mode, Length: 100}); st != fuse.OK {
+				t.Fatal(st)
+			}
+			a, err := there.Getattr(context.Background(), ino)
+			if err != nil || metadata.SetIDs(a.Mode) != 0 {
+				t.Errorf("mode %o, %v, want setuid and setgid away", a.Mode, err)
+			}
+		})
 	}
 }

@@ -28,7 +28,7 @@ func (s *fsys) Fallocate(cancel <-chan struct{}, in *fuse.FallocateIn) fuse.Stat
 		}
 		err = fallocate(ctx, f, in.Mode, int64(in.Offset), int64(in.Length))
 		if err == nil && in.Uid != 0 { // the kernel does not say who may not keep them
-			err = s.dropSetIDs(ctx, f)
+			err = s.dropSetIDsOf(ctx, f)
 		}
 		return held(err)
 	})
