@@ -98,11 +98,14 @@ func spillJob(archive []byte, each int64) *job {
 // been read goes back: no node ever has more than it can, all files are read right, those
 // that are here and those that are not mix, and every byte is read once.
 func TestPackedSpills(t *testing.T) {
-	const each = 1 << 20
 	r := seed(t)
 	for _, c := range spillCodecs {
 		t.Run(c.name, func(t *testing.T) {
-			archive := c.pack(t, manySmall(t, r, 400, 18_000))
+			n, each := 400, int64(1<<20)
+			if strings.HasSuffix(c.name, "bzip2") { // slow
+				n, each = 130, 512<<10
+			}
+			archive := c.pack(t, manySmall(t, r, n, 18_000))
 			want, err := twinPacked(c, archive)
 			checked(t, err)
 			j := spillJob(archive, each)
@@ -117,17 +120,17 @@ func TestPackedSpills(t *testing.T) {
 			if j.sum.SourceBytes > int64(len(archive))+64<<10 {
 				t.Errorf("%d bytes were read of %d", j.sum.SourceBytes, len(archive))
 			}
-			if j.spilled < 50 || j.spilled > 350 {
+			if j.spilled < n/8 || j.spilled > n*7/8 {
 				t.Errorf("%d files of %d stay in the source", j.spilled, len(want))
 			}
 			var stored int64
 			for _, b := range j.target.objects {
 				stored += pages(int64(len(b)))
 			}
-			if stored < 4*each*6/10 || j.sum.Bytes > stored {
-				t.Errorf("%d bytes are here of %d for which there is room; progress says %d", stored, 4*each, j.sum.Bytes)
+			if room := 4 * (each - leastSpare); stored < room*7/10 || j.sum.Bytes > stored {
+				t.Errorf("%d bytes are here of %d for which there is room; progress says %d", stored, room, j.sum.Bytes)
 			}
-			if told := strings.HasPrefix(c.name, "zstd"); told && q.removes > 100 || !told && q.removes == 0 {
+			if told := strings.HasPrefix(c.name, "zstd"); told && q.removes > n/4 || !told && q.removes == 0 {
 				t.Errorf("%d files were taken back", q.removes)
 			}
 		})
@@ -171,7 +174,7 @@ func TestPackedSpillsWideFiles(t *testing.T) {
 func TestPackedSpillDies(t *testing.T) {
 	const each = 512 << 10
 	went := 0
-	for seed := range uint64(9) {
+	for seed := range uint64(6) {
 		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
 			r := rand.New(rand.NewPCG(seed, 9))
 			c := spillCodecs[seed%3]
