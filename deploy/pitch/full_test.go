@@ -20,7 +20,10 @@ func (n *node) fullRun() (fill func(free int)) {
 	if err := unix.Mount("run", n.site.Run, "tmpfs", 0, "size=256k,mode=755"); err != nil {
 		n.t.Skip("needs to mount: ", err)
 	}
-	n.t.Cleanup(func() {
+	n.t.Cleanup(func() { // before that of the node, who finds the keeper by what is there
+		if got := n.epilog(); got != exitOK {
+			n.t.Errorf("Epilog = %d, said %q", got, n.said.String())
+		}
 		if err := unix.Unmount(n.site.Run, unix.MNT_DETACH); err != nil {
 			n.t.Error(err)
 		}
