@@ -193,7 +193,7 @@ func (k *bzBlock) alone(raw []byte) []byte {
 // place implements placer.
 func (z *bzip2s) place(b *batch) (int64, bool) {
 	k := &b.block
-	return (b.off*8+int64(k.from))<<4 | int64(k.level-'0'), !k.last
+	return bzAt(b.off*8+int64(k.from), k.level), !k.last
 }
 
 // accept implements format.

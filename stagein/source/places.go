@@ -7,13 +7,24 @@ import (
 	"sort"
 	"sync"
 	"syscall"
+
+	"github.com/bivouacfs/bivouac/metadata/varint"
 )
 
 // Place is where a compressed file can be unpacked from without what is before it: a frame
 // of zstd, a member of gzip, a block of bzip2.
 type Place struct {
-	At  int64 // in the file, in bytes; of bzip2 in bits, times 16, and the level of the stream
+	At  int64 // in the file, in bytes; of bzip2 what bzAt makes
 	Off int64 // in what it unpacks to
+}
+
+// bzAt is where a block of bzip2 is: its first bit, and the level of its stream, '1' to '9'.
+func bzAt(bit int64, level byte) int64 { return bit<<4 | int64(level-'0') }
+
+// bz is what bzAt has made At of: the byte with the first bit, which one of that it is, and
+// the level.
+func (p Place) bz() (off int64, bit int, level byte) {
+	return p.At >> 7, int(p.At >> 4 & 7), '0' + byte(p.At&15)
 }
 
 // Places is some of them, in their order.
@@ -38,17 +49,13 @@ func (ps Places) Append(b []byte) []byte {
 func ParsePlaces(b []byte) (Places, error) {
 	var all Places
 	var p Place
-	for len(b) > 0 {
-		at, n := binary.Uvarint(b)
-		off, m := binary.Uvarint(b[max(n, 0):])
-		switch {
-		case n <= 0 || m <= 0:
-			return nil, fmt.Errorf("places of a compressed file: cut short: %w", syscall.EPROTO)
-		case at > uint64(placeEnd-p.At) || off > uint64(placeEnd-p.Off) || len(all) > 0 && (at == 0 || off == 0) || len(all) == placeMost:
+	for d := (varint.Decoder{B: b}); len(d.B) > 0; {
+		at, off := d.Bounded(uint64(placeEnd-p.At)), d.Bounded(uint64(placeEnd-p.Off))
+		if d.Bad || len(all) > 0 && (at == 0 || off == 0) || len(all) == placeMost {
 			return nil, fmt.Errorf("places of a compressed file: number %d: %w", len(all), syscall.EPROTO)
 		}
 		p = Place{p.At + int64(at), p.Off + int64(off)}
-		all, b = append(all, p), b[n+m:]
+		all = append(all, p)
 	}
 	return all, nil
 }

@@ -28,16 +28,14 @@ func (s *Stretch) Unpack(ctx context.Context, in, out *Pool) *Unpacked {
 	if !ok {
 		return nil
 	}
-	end := s.Size
-	switch {
-	case more && s.Kind == TarBzip2:
-		end = min(end, to.At>>7+bzPast)
-	case more:
-		end = min(end, to.At)
-	}
-	begin := from.At
+	begin, next, end := from.At, to.At, s.Size
 	if s.Kind == TarBzip2 {
-		begin = from.At >> 7
+		begin, _, _ = from.bz()
+		next, _, _ = to.bz()
+		next += bzPast
+	}
+	if more {
+		end = min(end, next)
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	u := &Unpacked{kind: s.Kind, pool: out, cancel: cancel, queue: make(chan *Piece, unpackAhead), from: &from}
@@ -52,8 +50,8 @@ func (s *Stretch) Unpack(ctx context.Context, in, out *Pool) *Unpacked {
 func decoderAt(ctx context.Context, kind Kind, in *packed, pool *Pool, from Place) (io.ReadCloser, error) {
 	switch kind {
 	case TarBzip2:
-		f := &bzip2s{sizes: sizesFor(32 << 20), middle: true}
-		f.at = bzPlace{bit: int(from.At >> 4 & 7), level: '0' + byte(from.At&15)}
+		_, bit, level := from.bz()
+		f := &bzip2s{sizes: sizesFor(32 << 20), middle: true, at: bzPlace{bit: bit, level: level}}
 		d := newBatches(ctx, in, f, pool.help)
 		in.ahead = d.ahead
 		return d, nil
