@@ -101,6 +101,17 @@ func TestWindowTogether(t *testing.T) {
 	}
 }
 
+// roomFor is four nodes that have so much room each, and what they need for items.
+func roomFor(items []source.Item, room func() int64) (*PlanConfig, map[metadata.NodeID]int64) {
+	cfg := &PlanConfig{Map: testMap(4), Free: func(metadata.NodeID) (int64, bool) { return room(), true }}
+	cfg.setDefaults()
+	need := map[metadata.NodeID]int64{}
+	for i := range items {
+		cfg.need(need, &items[i], cfg.Map.Up())
+	}
+	return cfg, need
+}
+
 // TestSpill: what stays in the source is chosen by hash alone; the nodes are
 // filled evenly, and none beyond its room.
 func TestSpill(t *testing.T) {
@@ -113,12 +124,7 @@ func TestSpill(t *testing.T) {
 		total += it.Size
 	}
 	room := total / 4 * 56 / 100
-	cfg := &PlanConfig{Map: testMap(4), Free: func(metadata.NodeID) (int64, bool) { return room, true }}
-	cfg.setDefaults()
-	need := map[metadata.NodeID]int64{}
-	for i := range items {
-		cfg.need(need, &items[i], cfg.Map.Up())
-	}
+	cfg, need := roomFor(items, func() int64 { return room })
 	stays, err := cfg.spill(itemSlice(items), need)
 	check(t, err)
 	has := map[metadata.NodeID]int64{}
@@ -159,12 +165,7 @@ func TestSpillOfLarge(t *testing.T) {
 	for i := range n {
 		items = append(items, source.Item{Path: fmt.Sprint("small", i), Mode: source.TypeRegular, Size: small})
 	}
-	cfg := &PlanConfig{Map: testMap(4), Free: func(metadata.NodeID) (int64, bool) { return room, true }}
-	cfg.setDefaults()
-	need := map[metadata.NodeID]int64{}
-	for i := range items {
-		cfg.need(need, &items[i], cfg.Map.Up())
-	}
+	cfg, need := roomFor(items, func() int64 { return room })
 	stays, err := cfg.spill(itemSlice(items), need)
 	check(t, err)
 	if !stays[0] || !stays[1] {

@@ -8,11 +8,8 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
-	"slices"
 	"syscall"
 	"testing"
-
-	"github.com/klauspost/compress/zstd"
 
 	"github.com/bivouacfs/bivouac/daemon"
 	"github.com/bivouacfs/bivouac/metadata"
@@ -20,24 +17,10 @@ import (
 	"github.com/bivouacfs/bivouac/stagein/source"
 )
 
-// packFrames compresses a file into frames that say how large they are, each of 1 MiB.
+// packFrames compresses a file in place into frames that say how large they are, each of 1 MiB.
 func packFrames(t *testing.T, path string) {
 	t.Helper()
-	b, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	w, err := zstd.NewWriter(nil, zstd.WithEncoderLevel(zstd.SpeedFastest))
-	if err != nil {
-		t.Fatal(err)
-	}
-	var out []byte
-	for part := range slices.Chunk(b, 1<<20) {
-		out = w.EncodeAll(part, out)
-	}
-	if err := os.WriteFile(path, out, 0o644); err != nil {
-		t.Fatal(err)
-	}
+	packEach(t, path, 1<<20)
 }
 
 // halfPacks is n files of up to size bytes, half of which packs well.

@@ -6,8 +6,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"path/filepath"
+	"slices"
 	"syscall"
 	"testing"
 	"time"
@@ -83,6 +85,12 @@ func (p *led) gate() *gatedFS {
 // packZstd compresses a file with zstd in place.
 func packZstd(t *testing.T, path string) {
 	t.Helper()
+	packEach(t, path, math.MaxInt)
+}
+
+// packEach compresses a file in place into frames of zstd that have so many bytes each.
+func packEach(t *testing.T, path string, size int) {
+	t.Helper()
 	b, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)
@@ -91,7 +99,11 @@ func packZstd(t *testing.T, path string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(path, w.EncodeAll(b, nil), 0o644); err != nil {
+	var out []byte
+	for part := range slices.Chunk(b, size) {
+		out = w.EncodeAll(part, out)
+	}
+	if err := os.WriteFile(path, out, 0o644); err != nil {
 		t.Fatal(err)
 	}
 }
