@@ -218,15 +218,22 @@ const startField = 22 - 3
 // and does not escape that often; who opens files all the time would never be done.
 const maxLooks = 20
 
-// openIn reports whether a process has a directory open.
+// openIn reports whether a process has a directory open. What a descriptor is called
+// is little to ask for: where it is, is asked for only if it may be a directory, and
+// again only if it is called otherwise.
 func (d *directories) openIn(p string, ids map[string]bool) (bool, error) {
 	dir := p + "/fdinfo"
+	called := make(map[string]string) // the descriptors that have been looked at
 	for range maxLooks {
 		fds, err := d.proc.list(dir)
 		if err != nil {
 			return false, err
 		}
 		for _, fd := range fds {
+			name, err := d.proc.link(p + "/fd/" + fd)
+			if err == nil && (!filepath.IsAbs(name) || called[fd] == name) {
+				continue
+			}
 			b, err := d.proc.read(filepath.Join(dir, fd))
 			if err != nil && !elsewhere(err) {
 				return false, err
@@ -234,6 +241,7 @@ func (d *directories) openIn(p string, ids map[string]bool) (bool, error) {
 			if at := descriptor(b); ids[at.mount] && d.have(at.ino) {
 				return true, nil
 			}
+			called[fd] = name
 		}
 		if again, err := d.proc.list(dir); err != nil || slices.Equal(fds, again) {
 			return false, err

@@ -133,18 +133,18 @@ func (r restless) list(dir string) ([]string, error) {
 
 // counted is a /proc that counts what is asked of it.
 type counted struct {
-	procfs
+	proc
 	lists, reads map[string]int // of what, whosever it is
 }
 
 func (c counted) list(dir string) ([]string, error) {
 	c.lists[filepath.Base(dir)]++
-	return c.procfs.list(dir)
+	return c.proc.list(dir)
 }
 
 func (c counted) read(file string) ([]byte, error) {
 	c.reads[filepath.Base(filepath.Dir(file))]++
-	return c.procfs.read(file)
+	return c.proc.read(file)
 }
 
 // TestUsedLittle: /proc is listed once for a look. Who has his working directory in the
@@ -158,7 +158,7 @@ func TestUsedLittle(t *testing.T) {
 	d := usedIn(t, dir)
 	look := func(what string) counted {
 		t.Helper()
-		c := counted{lists: make(map[string]int), reads: make(map[string]int)}
+		c := counted{proc: procfs{}, lists: make(map[string]int), reads: make(map[string]int)}
 		d.proc = c
 		wantUse(t, d, what, busy)
 		if n := c.lists["proc"]; n != 1 {
@@ -179,6 +179,41 @@ func TestUsedLittle(t *testing.T) {
 	look("an open directory")
 	if c := look("an open directory once more"); c.lists["fdinfo"] != 1 {
 		t.Errorf("the descriptors of %d processes are looked at, want those of the last user", c.lists["fdinfo"])
+	}
+}
+
+// TestUsedOnce: of descriptors that are no files it is not asked where they are, and of
+// files once, though others come and go.
+func TestUsedOnce(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root, to look at other processes")
+	}
+	d := usedIn(t, t.TempDir())
+	for range 50 {
+		r, w, err := os.Pipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer r.Close()
+		defer w.Close()
+		f, err := os.Open("/dev/null")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer f.Close()
+	}
+	c := counted{proc: restless{}, lists: make(map[string]int), reads: make(map[string]int)}
+	d.proc = c
+	p := fmt.Sprint("/proc/", os.Getpid())
+	used, err := d.openIn(p, nil)
+	if used || err != nil {
+		t.Fatal(used, err)
+	}
+	if n := c.lists["fdinfo"]; n != 2*maxLooks {
+		t.Errorf("the descriptors are listed %d times, want %d", n, 2*maxLooks)
+	}
+	if n := c.reads["fdinfo"]; n < 50 || n > 200 {
+		t.Errorf("%d descriptors are looked at, want each file once: some 50", n)
 	}
 }
 
