@@ -29,7 +29,10 @@ type config struct {
 type figure struct {
 	name  string
 	about string // one line: what is done, and what the arms are
-	run   func(ctx context.Context, b *bench) error
+	// memory is bytes that an arm takes of the machine, page caches among them, where
+	// much is stored: they are backed before; see backMemory.
+	memory int64
+	run    func(ctx context.Context, b *bench) error
 }
 
 // bench is a run: the places to measure in, and the samples so far.
@@ -137,6 +140,11 @@ func (b *bench) interleave(ctx context.Context, arms ...arm) error {
 			}
 			if err := ctx.Err(); err != nil {
 				return err
+			}
+			if !b.quick {
+				if err := backMemory(b.memory); err != nil {
+					return err
+				}
 			}
 			if err := arms[i].run(ctx, round); err != nil {
 				return fmt.Errorf("%s: %w", arms[i].name, err)

@@ -29,7 +29,8 @@ const (
 var siteLimits = slowpfs.Limits{Latency: 500 * time.Microsecond, Bandwidth: 100_000_000, IOPS: 20_000}
 
 var stageFigure = figure{
-	name: "stage",
+	name:   "stage",
+	memory: 8 << 30,
 	about: "one tar of 10,000 files (1 GiB) staged by 4 nodes from a source of 100 MB/s, 0.5 ms, 20,000 requests/s for all together; " +
 		"beside the bandwidth alone, and tar x by each of 4 nodes at once",
 	run: stageLimited,

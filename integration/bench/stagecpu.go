@@ -9,7 +9,8 @@ import (
 )
 
 var stageCPUFigure = figure{
-	name: "stage-cpu",
+	name:   "stage-cpu",
+	memory: 4 << 30,
 	about: "the same tar from memory, without limits: rate, and processor time for each byte (of all daemons, beside that of tar), " +
 		"stores and target in memory or on the disk",
 	run: stageCPU,

@@ -15,7 +15,8 @@ import (
 )
 
 var stageMembersFigure = figure{
-	name: "stage-members",
+	name:   "stage-members",
+	memory: 4 << 30,
 	about: "1,300,000 empty members of one tar, so that the manifest is all the work: read, built, spread to 4 nodes, ingested; " +
 		"beside twice as many",
 	run: func(ctx context.Context, b *bench) error { return stageMembers(ctx, b, stagein.Options{}) },

@@ -216,7 +216,8 @@ func (s *site) trees() (dirs []string) {
 var epochLimits = slowpfs.Limits{Latency: time.Millisecond, Bandwidth: siteLimits.Bandwidth, IOPS: siteLimits.IOPS}
 
 var stageEpochFigure = figure{
-	name: "stage-epoch",
+	name:   "stage-epoch",
+	memory: 5 << 30,
 	about: "the first epoch of 10,000 files (1 GiB), one reader on each of 4 nodes that thinks for as long as the source's bandwidth needs for a sample; " +
 		"while they are staged in the order of the epoch, beside staging all before, and beside reading the source itself (100 MB/s, 1 ms, 20,000 requests/s)",
 	run: stageEpoch,
@@ -270,7 +271,8 @@ func stageEpoch(ctx context.Context, b *bench) (err error) {
 }
 
 var stageFirstFigure = figure{
-	name: "stage-first",
+	name:   "stage-first",
+	memory: 3 << 30,
 	about: "from the request to the first batch of 64 samples, read by 4 nodes, of a tar of 10,000 files (1 GiB) that has an index; " +
 		"beside a job that stages all of it before; limits as of stage",
 	run: stageFirst,
@@ -317,7 +319,8 @@ func stageFirst(ctx context.Context, b *bench) (err error) {
 }
 
 var stageSpillFigure = figure{
-	name: "stage-spill",
+	name:   "stage-spill",
+	memory: 3 << 30,
 	about: "3 epochs of 4,000 files by one reader on each of 4 nodes, with room for 56 % of them: reads of the source, beside reading the source itself; " +
 		"what is read through stays for a while in a window of memory, which helps here",
 	run: stageSpill,

@@ -17,7 +17,8 @@ import (
 )
 
 var streamFigure = figure{
-	name: "stream",
+	name:   "stream",
+	memory: 2 << 30,
 	about: "one process on node 0 reads or writes a large file in pieces of 1 MiB, striped over four nodes or (local) on its own (a sealed one of 60 MiB, again and again); native is one process with as many bytes in files on " +
 		"the disk, bare sockets are a client that gets the same bytes by sendfile from a server without FUSE, or sends them to one that writes them to four files on the disk; " +
 		"raw FUSE is the least that a FUSE server can do, which writes each request to a file on the disk",

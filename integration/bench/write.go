@@ -13,7 +13,8 @@ import (
 )
 
 var writeFigure = figure{
-	name: "write",
+	name:   "write",
+	memory: 2 << 30,
 	about: "one process on node 0 makes a file, writes it in pieces, one behind the other, and closes it: on its own node, striped over four, or appending to one that another node has; " +
 		"beside the disk's directory (native), and the least that a FUSE server can do, which writes each request to a file there; processor time is of the writer and all servers",
 	run: writes,
