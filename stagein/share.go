@@ -214,6 +214,9 @@ func (c counted) ReadAt(p []byte, off int64) (int, error) {
 	return n, err
 }
 
+// Unwrap implements source.Wrapper.
+func (c counted) Unwrap() source.File { return c.File }
+
 // open opens a file of the source and checks that it is what was planned.
 func (s *Share) open(path string, was source.Info) (source.File, error) {
 	f, err := s.cfg.FS.Open(path)

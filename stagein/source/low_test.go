@@ -2,9 +2,13 @@ package source
 
 import (
 	"errors"
+	"os"
+	"path/filepath"
 	"runtime"
 	"syscall"
 	"testing"
+
+	"golang.org/x/sys/unix"
 )
 
 // ioWitness notes the priority of the thread that reads.
@@ -36,5 +40,37 @@ func TestBackground(t *testing.T) {
 	}
 	if now := ioPriority(); now != own {
 		t.Errorf("after it the thread has %#x, want %#x", now, own)
+	}
+}
+
+type wrapped struct{ File }
+
+func (w wrapped) Unwrap() File { return w.File }
+
+// TestBackgroundWithoutDisk: where no disk is read, no priority is set.
+func TestBackgroundWithoutDisk(t *testing.T) {
+	var st unix.Statfs_t
+	if err := unix.Statfs("/dev/shm", &st); err != nil || st.Type != unix.TMPFS_MAGIC {
+		t.Skip("/dev/shm is no tmpfs")
+	}
+	dir, err := os.MkdirTemp("/dev/shm", "low")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer os.RemoveAll(dir)
+	path := filepath.Join(dir, "file")
+	if err := os.WriteFile(path, []byte("data"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	f, err := OS{}.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if _, low := Background(wrapped{f}).(lowFile); low {
+		t.Error("a file in memory is read with a priority")
+	}
+	if _, low := Background(wrapped{ioWitness{}}).(lowFile); !low {
+		t.Error("a file of which nothing is known is read without a priority")
 	}
 }

@@ -1,11 +1,14 @@
 package source
 
 import (
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -24,7 +27,8 @@ func (OS) Open(path string) (File, error) {
 	if err != nil {
 		return nil, err
 	}
-	f := osFile{os.NewFile(uintptr(fd), path)}
+	f := &osFile{fd: fd, path: path}
+	f.uses.Store(1)
 	info, err := f.Stat()
 	if err == nil && !info.Is(TypeRegular) {
 		err = syscall.EINVAL
@@ -33,6 +37,7 @@ func (OS) Open(path string) (File, error) {
 		_ = f.Close() // nothing was read
 		return nil, err
 	}
+	f.disk = onDisk(fd, info.Dev)
 	// Who reads here reads large pieces, and some ahead of himself (Region). What
 	// the kernel would read ahead is often another node's, and would be read twice.
 	_ = unix.Fadvise(fd, 0, 0, unix.FADV_RANDOM) // advice
@@ -76,14 +81,74 @@ func (OS) ReadDir(path string) ([]string, error) {
 	return names, err
 }
 
-type osFile struct{ *os.File }
-
-// Stat hides os.File's.
-func (f osFile) Stat() (Info, error) {
-	return stat(int(f.Fd()), "", unix.AT_EMPTY_PATH)
+// osFile is a descriptor and who uses it. An os.File takes six system calls more, to
+// find out that a file cannot be polled.
+type osFile struct {
+	fd     int
+	path   string
+	disk   bool // see onDisk
+	closed atomic.Bool
+	uses   atomic.Int64 // reads under way, and one until it is closed
 }
 
-var _ io.ReaderAt = osFile{}
+var _ File = (*osFile)(nil)
+
+// use has the descriptor stay open until done.
+func (f *osFile) use() error {
+	for {
+		n := f.uses.Load()
+		if n == 0 || f.closed.Load() {
+			return &fs.PathError{Op: "read", Path: f.path, Err: fs.ErrClosed}
+		}
+		if f.uses.CompareAndSwap(n, n+1) {
+			return nil
+		}
+	}
+}
+
+func (f *osFile) done() error {
+	if f.uses.Add(-1) > 0 {
+		return nil
+	}
+	return unix.Close(f.fd)
+}
+
+// Close lets reads that are under way end.
+func (f *osFile) Close() error {
+	if f.closed.Swap(true) {
+		return &fs.PathError{Op: "close", Path: f.path, Err: fs.ErrClosed}
+	}
+	return f.done()
+}
+
+// Stat implements File.
+func (f *osFile) Stat() (Info, error) {
+	if err := f.use(); err != nil {
+		return Info{}, err
+	}
+	defer f.done() // it was only read
+	return stat(f.fd, "", unix.AT_EMPTY_PATH)
+}
+
+// ReadAt implements io.ReaderAt.
+func (f *osFile) ReadAt(p []byte, off int64) (n int, err error) {
+	if err := f.use(); err != nil {
+		return 0, err
+	}
+	defer f.done() // it was only read
+	for n < len(p) {
+		k, err := unix.Pread(f.fd, p[n:], off+int64(n))
+		switch {
+		case errors.Is(err, unix.EINTR):
+		case err != nil:
+			return n, &fs.PathError{Op: "read", Path: f.path, Err: err}
+		case k == 0:
+			return n, io.EOF
+		}
+		n += max(k, 0)
+	}
+	return n, nil
+}
 
 func infoOf(st *unix.Statx_t) Info {
 	return Info{
