@@ -314,6 +314,7 @@ func (d *Daemon) filled() map[metadata.DatasetID]fillReport {
 		if err := f.Trouble(); err != nil {
 			r.Trouble = clip(errnoText(err))
 		}
+		r.Unreadable, r.More = d.unreadable(f)
 		all[id] = r
 	}
 	return all
@@ -324,6 +325,10 @@ type fillReport struct {
 	Whole    metadata.Epoch   `json:"whole,omitempty"` // all that the map of this epoch gives the node is there
 	Trouble  string           `json:"trouble,omitempty"`
 	Progress stagein.Progress `json:"progress"`
+	// Unreadable is files that have stayed in the source and cannot be had from there on
+	// this node, and More how many of them are not named.
+	Unreadable []stagein.Unreadable `json:"unreadable,omitempty"`
+	More       int64                `json:"more,omitempty"`
 }
 
 // sealing says how far the filling of ds is.

@@ -30,7 +30,7 @@ type mendResult struct {
 func (d *Daemon) mend(ctx context.Context, ds cluster.Dataset, x dataset, res *VerifyResult) error {
 	var inos []metadata.Ino
 	for _, f := range res.BadFiles {
-		if f.Ino != 0 {
+		if f.Ino != 0 && !f.Source {
 			inos = append(inos, f.Ino)
 		}
 	}
@@ -57,7 +57,7 @@ func (r *VerifyResult) mended(again VerifyResult, failed map[metadata.Ino]string
 		f := &r.BadFiles[i]
 		still := slices.ContainsFunc(again.BadFiles, func(b BadFile) bool { return b.Ino == f.Ino })
 		switch why := failed[f.Ino]; {
-		case f.Ino == 0:
+		case f.Ino == 0 || f.Source:
 		case why != "":
 			f.Error += "; it cannot be fetched again: " + why
 		case still:

@@ -95,6 +95,10 @@ type DatasetStatus struct {
 	Progress *stagein.Progress `json:"progress,omitempty"` // while it is staged
 	PerNode  []NodeShare       `json:"per_node,omitempty"` // once it is published
 	Spilled  *NodeShare        `json:"spilled,omitempty"`  // what is on no node, and is read through
+	// Unreadable is files of that which some node could not have from the source as they
+	// were, the first of each node; MoreUnreadable is how many are not named.
+	Unreadable     []UnreadableFile `json:"unreadable,omitempty"`
+	MoreUnreadable int64            `json:"more_unreadable,omitempty"`
 }
 
 // NodeShare is what one node holds of a dataset.
@@ -107,12 +111,17 @@ type NodeShare struct {
 type statusReq struct {
 	Dataset metadata.DatasetID `json:"dataset,omitempty"`
 	Fill    bool               `json:"fill,omitempty"` // how far the nodes are with fetching its files
+	// Unreadable asks which files the nodes could not have from the source.
+	Unreadable bool `json:"unreadable,omitempty"`
 }
 
 // statusReply is how far a stage-in is.
 type statusReply struct {
 	Progress stagein.Progress `json:"progress"`
 	Total    int64            `json:"total"`
+
+	Unreadable []UnreadableFile `json:"unreadable,omitempty"`
+	More       int64            `json:"more,omitempty"` // that are not named
 }
 
 // onStatus is a node's answer on how far a stage-in is that it leads.
@@ -120,6 +129,8 @@ func (d *Daemon) onStatus(_ context.Context, _ metadata.NodeID, q *statusReq) (s
 	in := d.stage.leader(q.Dataset)
 	var r statusReply
 	switch {
+	case q.Unreadable:
+		r.Unreadable, r.More = d.lead.unreadableAs(d, q.Dataset)
 	case q.Fill:
 		r.Progress = d.lead.filledAs(q.Dataset)
 		r.Total = r.Progress.SourceTotal
@@ -180,6 +191,7 @@ func (d *Daemon) datasetStatus(ctx context.Context, ds cluster.Dataset) DatasetS
 	s.Ready = here && ds.Phase == cluster.Sealed
 	if sp := x.summary.Spilled; sp.Files > 0 {
 		s.Spilled = &NodeShare{Host: "source", Files: sp.Files, Bytes: sp.Bytes}
+		d.unreadableOf(ctx, &s)
 	}
 	for _, n := range d.View().Map.Nodes {
 		sh := x.summary.PerNode[n.ID]

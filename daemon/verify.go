@@ -33,6 +33,7 @@ type VerifySpec struct {
 	Name   string `json:"name"`
 	SHA256 bool   `json:"sha256,omitempty"` // list the SHA-256 of every file, too
 	Keep   bool   `json:"keep,omitempty"`   // what is bad is not fetched again
+	Source bool   `json:"source,omitempty"` // read from the source what is there alone, too
 }
 
 // VerifyResult is what was found.
@@ -42,6 +43,7 @@ type VerifyResult struct {
 	Unsummed int64     `json:"unsummed"`  // of them that have no checksum
 	Bad      int64     `json:"bad"`       // that are not what they were, or cannot be read
 	Mended   int64     `json:"mended"`    // that were so, and are right since they were fetched again
+	Spilled  int64     `json:"spilled"`   // that are in the source alone, and were not read
 	BadFiles []BadFile `json:"bad_files"` // the first of both
 }
 
@@ -52,6 +54,7 @@ type BadFile struct {
 	Host   string       `json:"host"`
 	Error  string       `json:"error"`
 	Mended bool         `json:"mended,omitempty"` // it was fetched again, and is right
+	Source bool         `json:"source,omitempty"` // it is in the source alone
 }
 
 // maxBadFiles is how many files a node names, which are those that are mended.
@@ -74,6 +77,7 @@ func (r *VerifyResult) add(o VerifyResult) {
 type verifyReq struct {
 	Dataset metadata.DatasetID `json:"dataset"`
 	SHA256  bool               `json:"sha256,omitempty"`
+	Source  bool               `json:"source,omitempty"`
 	Only    []metadata.Ino     `json:"only,omitempty"` // none is all
 }
 
@@ -83,15 +87,18 @@ func sumsFile(node metadata.NodeID) string { return "sums-" + strconv.Itoa(int(n
 // compare it with the checksums that were taken when it was staged. Of a
 // striped file whose chunks have no checksums the first node of the stripe reads all; what a lost node had is
 // read by those that stand in for it. What is bad is fetched from its source
-// again, unless s says not to.
+// again, unless s says not to. What is in the source alone is only read if s says so.
 func (d *Daemon) Verify(ctx context.Context, s VerifySpec) (VerifyResult, error) {
 	ds, ok := active(d.View(), s.Name)
 	x, here := d.table.get(ds.ID)
 	if !ok || !here || ds.Phase != cluster.Sealed {
 		return VerifyResult{}, fmt.Errorf("no dataset named %q is sealed: bivouac status tells what there is: %w", s.Name, syscall.EINVAL)
 	}
-	q := verifyReq{Dataset: ds.ID, SHA256: s.SHA256}
+	q := verifyReq{Dataset: ds.ID, SHA256: s.SHA256, Source: s.Source}
 	res, err := d.verifyAll(ctx, x, q)
+	if !s.Source {
+		res.Spilled = x.summary.Spilled.Files
+	}
 	if err != nil || res.Bad == 0 || s.Keep {
 		return res, err
 	}
@@ -131,6 +138,9 @@ type verifier struct {
 	sha   bool
 	only  map[metadata.Ino]bool // none is all
 
+	// What is in the source alone, and falls to this node; nil is that it is not read.
+	spilled *spilledFiles
+
 	// What was fetched after the manifest was published has its sums in the
 	// journal: of whole files, and of this node's pieces of others. Those of the
 	// chunks of what was staged while it was read are in the manifest.
@@ -159,6 +169,9 @@ func (d *Daemon) verifyShare(ctx context.Context, q verifyReq) (*VerifyResult, e
 	}
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(verifyAtOnce)
+	if f, _ := d.fill.get(q.Dataset); f != nil && q.Source {
+		v.spilled = newSpilledFiles(ctx, v, f)
+	}
 	seen := make(map[metadata.Ino]bool) // files with several names
 	err := x.table.Each(func(path string, a metadata.Attr) bool {
 		if len(v.only) > 0 && !v.only[a.Ino] {
@@ -168,6 +181,9 @@ func (d *Daemon) verifyShare(ctx context.Context, q verifyReq) (*VerifyResult, e
 		again := seen[a.Ino]
 		if a.Nlink > 1 {
 			seen[a.Ino] = true
+		}
+		if stagein.Spilled(&a) && v.spilled != nil && (!again || v.sha) {
+			v.spilled.add(path, a)
 		}
 		for _, p := range v.pieces[a.Ino] {
 			if !again {
@@ -179,6 +195,9 @@ func (d *Daemon) verifyShare(ctx context.Context, q verifyReq) (*VerifyResult, e
 		}
 		return ctx.Err() == nil
 	})
+	if e := v.spilled.wait(); err == nil {
+		err = e
+	}
 	if e := g.Wait(); err == nil {
 		err = e
 	}
@@ -223,9 +242,14 @@ func (v *verifier) piece(ctx context.Context, path string, p stagein.PieceSum) e
 
 // bad takes note of a file that is not what it was, once.
 func (v *verifier) bad(path string, ino metadata.Ino, err error) {
+	v.note(BadFile{Path: source.Name(path), Ino: ino, Error: err.Error()})
+}
+
+func (v *verifier) note(f BadFile) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	v.res.add(VerifyResult{Bad: 1, BadFiles: []BadFile{{Path: source.Name(path), Ino: ino, Host: v.d.job.Hosts[v.d.job.Self], Error: err.Error()}}})
+	f.Host = v.d.job.Hosts[v.d.job.Self]
+	v.res.add(VerifyResult{Bad: 1, BadFiles: []BadFile{f}})
 	if len(v.res.BadFiles) > maxBadFiles {
 		v.res.BadFiles = v.res.BadFiles[:maxBadFiles]
 	}

@@ -53,6 +53,7 @@ type Fill struct {
 	have    *residents
 	journal *journal
 	window  *window
+	bad     *unreadables
 	slots   chan struct{} // one for each piece that is fetched because it was asked for
 	reads   chan struct{} // one for each other that is being read: Workers
 	gate    *gate
@@ -116,8 +117,8 @@ func NewFill(cfg FillConfig) (*Fill, error) {
 		cfg.Window = defaultWindow
 	}
 	f := &Fill{
-		window: newWindow(cfg.Window),
-		cfg:    cfg, src: fetcher{fs: cfg.FS, origins: cfg.Origins}, have: newResidents(),
+		window: newWindow(cfg.Window), bad: newUnreadables(),
+		cfg: cfg, src: fetcher{fs: cfg.FS, origins: cfg.Origins}, have: newResidents(),
 		bufs:    newPools(int(max(cfg.Memory/wire.MaxData, minPieces)), wire.MaxData),
 		flights: make(map[piece]*flight), slots: make(chan struct{}, demandSlots), reads: make(chan struct{}, cfg.Workers), calm: closedChan(), gate: newGate(),
 		birth: rand.Uint64(), runSize: defaultRunSize, births: make(map[metadata.NodeID]uint64),
@@ -437,13 +438,18 @@ func (f *Fill) bring(p piece, fl *flight) error {
 
 // patiently does what needs the source, again if its trouble may pass.
 func (f *Fill) patiently(p piece, do func() error) error {
+	err := f.tried(do)
+	if err != nil {
+		f.cfg.Log.WithError(err).WithField("inode", p.ino).Warn("a file cannot be fetched from the source")
+	}
+	return err
+}
+
+// tried is patiently for one who says himself what is the matter.
+func (f *Fill) tried(do func() error) error {
 	for try := 1; ; try++ {
 		err := do()
-		if err == nil {
-			return nil
-		}
-		if try == tries || !passing(err) || f.ctx.Err() != nil {
-			f.cfg.Log.WithError(err).WithField("inode", p.ino).Warn("a file cannot be fetched from the source")
+		if err == nil || try == tries || !passing(err) || f.ctx.Err() != nil {
 			return err
 		}
 		select {

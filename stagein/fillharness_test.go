@@ -94,6 +94,23 @@ func (m *memFiles) Origin(ino metadata.Ino) (manifest.Origin, metadata.Attr, err
 	return r.From, r.Attr, nil
 }
 
+func (m *memFiles) Record(ino metadata.Ino) (sum [16]byte, a metadata.Attr, err error) {
+	_, a, err = m.Origin(ino)
+	if err == nil {
+		sum = m.byIno[ino].Sum
+	}
+	return sum, a, err
+}
+
+func (m *memFiles) Each(fn func(path string, a metadata.Attr) bool) error {
+	for _, r := range m.records {
+		if r.Attr.Mode&source.TypeMask == source.TypeRegular && !fn(r.Path, r.Attr) {
+			return nil
+		}
+	}
+	return nil
+}
+
 func quiet() *logrus.Entry {
 	l := logrus.New()
 	l.SetOutput(io.Discard)

@@ -69,6 +69,19 @@ func (s *stretch) holey(ctx context.Context, bufs pools, pos, n int64, do func(b
 	return fill.zeros(pos + n)
 }
 
+// holeyIn is holey for a member of a compressed tar.
+func (s *stretch) holeyIn(ctx context.Context, bufs pools, pos, n int64, do func(b []byte, pos int64) error) error {
+	x, err := s.unpacking(ctx, bufs, s.base-s.head, s.base+pos+n)
+	if err != nil {
+		return err
+	}
+	defer x.close()
+	if err := s.contents(x, pos, n, do); err != nil {
+		return err
+	}
+	return s.same()
+}
+
 // holes is a parcel of a sparse member, once its headers were read.
 type holes struct {
 	m        *source.Sparse

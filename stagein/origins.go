@@ -296,6 +296,9 @@ func (s *stretch) each(ctx context.Context, bufs pools, pos, n int64, do func(b 
 	if s.member != nil {
 		return s.unpacked(ctx, bufs, pos, n, do)
 	}
+	if s.kind.Packed() && s.sparse {
+		return s.holeyIn(ctx, bufs, pos, n, do)
+	}
 	if s.kind.Packed() {
 		return s.fromPlace(ctx, bufs, pos, n, do)
 	}

@@ -40,7 +40,10 @@
 // What the nodes have no room for stays in the source: a hash of the paths
 // chooses, the record says so, and who reads such a file fetches it whole, once
 // for all on its node, into a bounded piece of memory (window). What is on a node
-// stays there.
+// stays there. A file that was read whole is compared with its checksum, if its record has
+// one: that is where it was unpacked once, to be known. What is not right is read once more;
+// then it is EIO, and the node names the file and what to do until it is read right
+// (Unreadable).
 //
 // A reader who waits is not to wait for what is read ahead of him: while readers
 // come, and at the beginning, little is under way at the source at a time (gate).

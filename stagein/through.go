@@ -2,10 +2,12 @@ package stagein
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"syscall"
 
 	"github.com/bivouacfs/bivouac/metadata"
+	"github.com/bivouacfs/bivouac/stagein/source"
 )
 
 // Spilled reports whether a file is read through: it lies on no node.
@@ -70,9 +72,25 @@ func (f *Fill) begin(fetch func()) {
 	}()
 }
 
-// through reads a piece from the source into b. That it cannot be had is EIO.
+// through reads a piece from the source into b, and compares it with what the manifest
+// says of it. What is wrong is read once more, as it may have been so on its way only. That
+// it cannot be had is EIO, and is told.
 func (f *Fill) through(x piece, a *metadata.Attr, b []byte) error {
-	err := f.patiently(x, func() error {
+	err := f.fromSource(x, a, b)
+	if isWrong(err) {
+		err = f.fromSource(x, a, b)
+	}
+	if err != nil {
+		f.cannot(a, err)
+		return fmt.Errorf("%v: %w", err, syscall.EIO)
+	}
+	f.bad.forget(x.ino)
+	f.passed.Add(1)
+	return nil
+}
+
+func (f *Fill) fromSource(x piece, a *metadata.Attr, b []byte) error {
+	err := f.tried(func() error {
 		from, _, err := f.cfg.Files.Origin(x.ino)
 		if err != nil {
 			return err
@@ -82,14 +100,63 @@ func (f *Fill) through(x piece, a *metadata.Attr, b []byte) error {
 			return err
 		}
 		pos := int64(x.chunk) * stripeChunk
-		return src.end(src.each(f.ctx, f.bufs, pos, int64(len(b)), func(p []byte, at int64) error {
+		err = src.each(f.ctx, f.bufs, pos, int64(len(b)), func(p []byte, at int64) error {
 			copy(b[at-pos:], p)
 			return nil
-		}))
+		})
+		return src.end(src.why(err))
 	})
-	if err != nil {
-		return fmt.Errorf("%v: %w", err, syscall.EIO)
+	if err != nil || int64(len(b)) < a.Size {
+		return err
 	}
-	f.passed.Add(1)
+	return f.compare(a, b)
+}
+
+// FileSums is Files that know the checksum of each file; zeros where there is none, as
+// Checker has it.
+type FileSums interface {
+	Record(ino metadata.Ino) (sum [16]byte, a metadata.Attr, err error)
+}
+
+// compare compares all bytes of a file that has stayed in the source with its checksum, if
+// there is one.
+func (f *Fill) compare(a *metadata.Attr, b []byte) error {
+	sums, ok := f.cfg.Files.(FileSums)
+	if !ok {
+		return nil
+	}
+	want, _, err := sums.Record(a.Ino)
+	if err != nil || want == [16]byte{} {
+		return err
+	}
+	c := NewChecker(want, a.Size)
+	_, _ = c.Write(b) // cannot fail
+	if err := c.Check(); err != nil {
+		return &wrongError{err}
+	}
 	return nil
+}
+
+// wrongError is of bytes that the source gives, and that are not those that were staged.
+type wrongError struct{ err error }
+
+func (e *wrongError) Error() string { return e.err.Error() }
+func (e *wrongError) Unwrap() error { return e.err }
+
+// isWrong reports whether the source was read, and what came was not right.
+func isWrong(err error) bool {
+	var wrong *wrongError
+	var damage *source.DamageError
+	return errors.As(err, &wrong) || errors.As(err, &damage) || errors.Is(err, syscall.EBADMSG)
+}
+
+// why is what made reading a source fail with err: that it was changed, if it was.
+func (s *stretch) why(err error) error {
+	if err == nil {
+		return nil
+	}
+	if now := s.same(); errors.Is(now, syscall.ESTALE) {
+		return now
+	}
+	return err
 }

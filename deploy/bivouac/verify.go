@@ -14,7 +14,7 @@ import (
 
 func verifyCmd() *cobra.Command {
 	var w which
-	var sums, keep, asJSON bool
+	var sums, keep, asJSON, src bool
 	c := &cobra.Command{
 		Use:   "verify [NAME]...",
 		Short: "Read datasets again on all nodes and compare them with their checksums",
@@ -25,7 +25,13 @@ is named with its node, fetched from the source again, and compared again. If it
 is right then, all is well; otherwise the exit status is 1, and the file cannot be
 read until the source has it as it was. With --keep nothing is fetched.
 
-With --sha256 the SHA-256 of each file goes to the standard output, as sha256sum
+Files for which the nodes have no room are in the source alone (spill=pfs). They
+are counted, and not read, unless --source is given: then they are read from
+there, each once for all nodes, and compared where there is a checksum. That is
+where the dataset is a compressed tar; of others only those files have one that
+are on the nodes.
+
+With --sha256 the SHA-256 of each file that is read goes to the standard output, as sha256sum
 writes it, so that "cd $BIVOUAC_DATA/NAME && sha256sum -c" takes it; then one
 dataset has to be named.`,
 		Example: "  bivouac verify\n  bivouac verify imagenet --sha256 > imagenet.sha256",
@@ -45,7 +51,7 @@ dataset has to be named.`,
 			}
 			bad, results := int64(0), make(map[string]daemon.VerifyResult)
 			for _, n := range names {
-				r, err := ctl.Verify(c.Context(), daemon.VerifySpec{Name: n, SHA256: sums, Keep: keep})
+				r, err := ctl.Verify(c.Context(), daemon.VerifySpec{Name: n, SHA256: sums, Keep: keep, Source: src})
 				if err != nil {
 					return err
 				}
@@ -74,6 +80,7 @@ dataset has to be named.`,
 	}
 	w.flags(c)
 	c.Flags().BoolVar(&keep, "keep", false, "only tell: do not fetch again what is bad")
+	c.Flags().BoolVar(&src, "source", false, "read from the source, too, what is there alone as the nodes have no room for it")
 	c.Flags().BoolVar(&asJSON, "json", false, "print what was found as JSON")
 	c.Flags().BoolVar(&sums, "sha256", false, "list the SHA-256 of every file on the standard output")
 	return c
@@ -105,7 +112,11 @@ func tellVerified(w io.Writer, name string, r daemon.VerifyResult) {
 			fmt.Fprintf(w, "bivouac: %s: on %s: %s\n", name, f.Host, f.Error)
 			continue
 		}
-		fmt.Fprintf(w, "bivouac: %s: %q on %s: %s\n", name, f.Path, f.Host, f.Error)
+		where := "on "
+		if f.Source {
+			where = "read by "
+		}
+		fmt.Fprintf(w, "bivouac: %s: %q %s%s: %s\n", name, f.Path, where, f.Host, f.Error)
 	}
 	if more := r.Bad + r.Mended - int64(len(r.BadFiles)); more > 0 {
 		fmt.Fprintf(w, "bivouac: %s: and %d more: run verify again for them\n", name, more)
@@ -117,5 +128,8 @@ func tellVerified(w io.Writer, name string, r daemon.VerifyResult) {
 	fmt.Fprintln(w)
 	if r.Unsummed > 0 {
 		fmt.Fprintf(w, "bivouac: %s: %d of them have no checksum to compare with\n", name, r.Unsummed)
+	}
+	if r.Spilled > 0 {
+		fmt.Fprintf(w, "bivouac: %s: %d files more are in the source alone and were not checked: verify --source %s reads them\n", name, r.Spilled, name)
 	}
 }

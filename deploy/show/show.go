@@ -84,6 +84,7 @@ func Status(w io.Writer, s daemon.Status) error {
 		if ds.Error != "" {
 			fmt.Fprintf(w, "%s: %s\n", ds.Name, ds.Error)
 		}
+		unreadable(w, ds)
 	}
 	return nil
 }
@@ -98,6 +99,16 @@ func stageOut(w io.Writer, o daemon.OutStatus) {
 		fmt.Fprintf(w, ", %d failed: %s", o.Failed, o.Error)
 	}
 	fmt.Fprintln(w)
+}
+
+// unreadable says which files of a dataset could not be had from the source.
+func unreadable(w io.Writer, ds daemon.DatasetStatus) {
+	for _, u := range ds.Unreadable {
+		fmt.Fprintf(w, "%s: on %s: %v\n", ds.Name, u.Host, &u.Unreadable)
+	}
+	if ds.MoreUnreadable > 0 {
+		fmt.Fprintf(w, "%s: and %d more files like these: bivouac verify --source %s names them\n", ds.Name, ds.MoreUnreadable, ds.Name)
+	}
 }
 
 // traffic says what the mount of the node that answered has moved.
@@ -170,6 +181,7 @@ func perNode(w io.Writer, ds daemon.DatasetStatus) {
 	}
 	if s := ds.Spilled; s != nil {
 		fmt.Fprintf(w, "  %-24s %d files, %s, for which there is no room\n", s.Host, s.Files, Bytes(s.Bytes))
+		unreadable(w, ds)
 	}
 	if sum > 0 {
 		mean := float64(sum) / float64(len(ds.PerNode))

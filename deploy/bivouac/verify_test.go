@@ -1,0 +1,23 @@
+package main
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/bivouacfs/bivouac/daemon"
+)
+
+// TestTellVerified: verify says what it has not looked at, and how that is done.
+func TestTellVerified(t *testing.T) {
+	var w strings.Builder
+	tellVerified(&w, "set", daemon.VerifyResult{Files: 3, Bytes: 10, Bad: 1, Spilled: 7, BadFiles: []daemon.BadFile{
+		{Path: "a/b", Host: "n1", Source: true, Error: "/src/set.tar.zst at offset 5: is wrong"},
+	}})
+	const want = `bivouac: set: "a/b" read by n1: /src/set.tar.zst at offset 5: is wrong
+bivouac: set: 3 files, 10 B read, 1 bad
+bivouac: set: 7 files more are in the source alone and were not checked: verify --source set reads them
+`
+	if w.String() != want {
+		t.Errorf("verify says\n%s, want\n%s", &w, want)
+	}
+}

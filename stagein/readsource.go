@@ -1,0 +1,129 @@
+package stagein
+
+import (
+	"cmp"
+	"context"
+	"io"
+	"math"
+	"slices"
+
+	"github.com/bivouacfs/bivouac/metadata"
+	"github.com/bivouacfs/bivouac/metadata/manifest"
+	"github.com/bivouacfs/bivouac/stagein/source"
+)
+
+// PackedIn is the number of the source that has a file, and whether that is one of which
+// many files are read at a time or not at all: a compressed tar.
+func (f *Fill) PackedIn(ino metadata.Ino) (n uint32, packed bool, err error) {
+	from, _, err := f.cfg.Files.Origin(ino)
+	if err != nil {
+		return 0, false, err
+	}
+	kind, err := f.src.kindOf(from)
+	return from.Source, kind.Packed(), err
+}
+
+// ReadSource reads files that have stayed in a source once more, whatever the window has,
+// in the order in which they lie there: each from its front to its back, to what to returns,
+// and then calls done. A compressed tar is gone through once for all of them. Only the end
+// of ctx is an error.
+func (f *Fill) ReadSource(ctx context.Context, inos []metadata.Ino, to func(metadata.Ino) io.Writer, done func(metadata.Ino, error)) error {
+	r := sourceReader{f: f}
+	defer r.close()
+	for _, x := range f.asTheyLie(inos) {
+		err := x.err
+		if err == nil {
+			err = r.read(ctx, &x, to(x.ino))
+		}
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		done(x.ino, err)
+	}
+	return nil
+}
+
+// Complaint is what to say of a file that could not be had from the source, or is not what
+// was staged.
+func (f *Fill) Complaint(ino metadata.Ino, err error) string {
+	x := Unreadable{Ino: ino, Error: err.Error() + ": " + remedy(err)}
+	if from, _, e := f.cfg.Files.Origin(ino); e == nil {
+		x.Source, x.Off = f.src.where(from)
+	}
+	return x.said()
+}
+
+// Wrong is err of bytes that the source gives, and that are not those that were staged.
+func Wrong(err error) error { return &wrongError{err} }
+
+// located is a file and where it is.
+type located struct {
+	ino  metadata.Ino
+	from manifest.Origin
+	a    metadata.Attr
+	err  error
+}
+
+// asTheyLie is files in the order of the source.
+func (f *Fill) asTheyLie(inos []metadata.Ino) []located {
+	all := make([]located, len(inos))
+	for i, ino := range inos {
+		all[i].ino = ino
+		all[i].from, all[i].a, all[i].err = f.cfg.Files.Origin(ino)
+	}
+	slices.SortStableFunc(all, func(a, b located) int {
+		return cmp.Or(cmp.Compare(a.from.Source, b.from.Source), cmp.Compare(a.from.Off, b.from.Off))
+	})
+	return all
+}
+
+// sourceReader reads one file after the other.
+type sourceReader struct {
+	f    *Fill
+	n    uint32 // the source of x
+	x    *unpacking
+	last *stretch // whose file x reads
+}
+
+// farAhead is from how many bytes on that nobody wants a compressed tar is rather begun at
+// a later place.
+const farAhead = 2 * placesApart
+
+func (r *sourceReader) read(ctx context.Context, x *located, w io.Writer) error {
+	s, err := r.f.src.open(x.from, &x.a)
+	if err != nil {
+		return err
+	}
+	s.file = source.Background(s.file)
+	to := func(b []byte, _ int64) error { _, err := w.Write(b); return err }
+	if !s.kind.Packed() {
+		return s.end(s.why(s.each(ctx, r.f.bufs, 0, x.a.Size, to)))
+	}
+	begin := s.base - s.head
+	if r.x == nil || r.n != x.from.Source || begin < r.x.pos || begin-r.x.pos > farAhead {
+		r.close()
+		if r.x, err = s.unpacking(ctx, r.f.bufs, begin, math.MaxInt64); err != nil {
+			return s.end(err)
+		}
+		r.n, r.last = x.from.Source, s
+	} else {
+		defer s.end(nil) // read only
+	}
+	if err = s.contents(r.x, 0, x.a.Size, to); err == nil {
+		err = s.same()
+	}
+	if err != nil {
+		err = s.why(err)
+		r.close()
+	}
+	return err
+}
+
+// close ends what is being unpacked.
+func (r *sourceReader) close() {
+	if r.x != nil {
+		r.x.close()
+		_ = r.last.end(nil) // read only
+		r.x = nil
+	}
+}

@@ -1,0 +1,85 @@
+package stagein
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"syscall"
+
+	"github.com/bivouacfs/bivouac/stagein/source"
+)
+
+// unpacking is a compressed tar that is unpacked from a place in it on.
+type unpacking struct {
+	name string
+	u    *source.Unpacked
+	p    *source.Piece // the last that came; nil is none that is held
+	pos  int64         // in what it unpacks to; what is before it was gone over
+}
+
+// unpacking begins at the place before off. What lies from end on need not be there.
+func (s *stretch) unpacking(ctx context.Context, bufs pools, off, end int64) (*unpacking, error) {
+	part := source.Stretch{File: s.file, Name: s.name, Kind: s.kind, Size: s.was.Size, Places: s.places, Off: off, End: end}
+	u := part.Unpack(ctx, bufs.in, bufs.out)
+	if u == nil {
+		return nil, fmt.Errorf("%s: nothing says where to begin to unpack what is at %d in it: %w", s.name, off, syscall.EIO)
+	}
+	return &unpacking{name: s.name, u: u, pos: off}, nil
+}
+
+func (x *unpacking) close() {
+	if x.p != nil {
+		x.p.Release()
+	}
+	x.u.Close()
+}
+
+// read gives do the bytes [off, end), which are not before pos, with where they lie.
+func (x *unpacking) read(off, end int64, do func(b []byte, at int64) error) error {
+	for off < end {
+		if x.p != nil && x.p.End() <= off {
+			x.p.Release()
+			x.p = nil
+		}
+		if x.p == nil {
+			p, err := x.u.Next()
+			if errors.Is(err, io.EOF) {
+				return fmt.Errorf("%s: unpacks to less than it did: %w", x.name, syscall.ESTALE)
+			}
+			if err != nil {
+				return fmt.Errorf("%s: %w", x.name, err)
+			}
+			x.p = p
+			continue
+		}
+		to := min(x.p.End(), end)
+		if err := do(x.p.B[off-x.p.Off:to-x.p.Off], off); err != nil {
+			return err
+		}
+		off, x.pos = to, to
+	}
+	return nil
+}
+
+// contents gives do the bytes [pos, pos+n) of the file that s is, which lies in x.
+func (s *stretch) contents(x *unpacking, pos, n int64, do func(b []byte, pos int64) error) error {
+	if !s.sparse {
+		return x.read(s.base+pos, s.base+pos+n, func(b []byte, at int64) error { return do(b, at-s.base) })
+	}
+	at := s.base - min(s.head, source.MaxHeaders)
+	var head []byte
+	if err := x.read(at, s.base, func(b []byte, _ int64) error { head = append(head, b...); return nil }); err != nil {
+		return err
+	}
+	m, err := source.SparseIn(head, at)
+	if err != nil {
+		return fmt.Errorf("%s: %w", s.name, err)
+	}
+	fill := filler{pos, pos + n, do}
+	from, to := m.Within(pos, pos+n)
+	if err := x.read(s.base+from, s.base+to, func(b []byte, at int64) error { return m.Pour(at-s.base, b, fill.data) }); err != nil {
+		return err
+	}
+	return fill.zeros(pos + n)
+}

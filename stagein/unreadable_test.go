@@ -1,0 +1,227 @@
+package stagein
+
+import (
+	"archive/tar"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+
+	"github.com/klauspost/compress/zstd"
+	"github.com/sirupsen/logrus"
+
+	"github.com/bivouacfs/bivouac/metadata"
+	"github.com/bivouacfs/bivouac/metadata/cluster"
+	"github.com/bivouacfs/bivouac/metadata/manifest"
+	"github.com/bivouacfs/bivouac/stagein/source"
+)
+
+// flipFS is a source of which a byte is read wrong so many times.
+type flipFS struct {
+	*memFS
+	at    int64
+	flips atomic.Int64
+	read  atomic.Int64 // how often it was read
+}
+
+func (m *flipFS) Open(path string) (source.File, error) {
+	f, err := m.memFS.Open(path)
+	return flipFile{f, m}, err
+}
+
+type flipFile struct {
+	source.File
+	m *flipFS
+}
+
+func (f flipFile) ReadAt(p []byte, off int64) (int, error) {
+	n, err := f.File.ReadAt(p, off)
+	if i := f.m.at - off; i >= 0 && i < int64(n) {
+		f.m.read.Add(1)
+		if f.m.flips.Add(-1) >= 0 {
+			p[i] ^= 8
+		}
+	}
+	return n, err
+}
+
+// trusting packs b as frames of zstd of n bytes that have no checksum.
+func trusting(t *testing.T, b []byte, n int) (packed []byte) {
+	t.Helper()
+	z, err := zstd.NewWriter(nil, zstd.WithEncoderCRC(false))
+	checked(t, err)
+	for ; len(b) > 0; b = b[min(len(b), n):] {
+		packed = z.EncodeAll(b[:min(len(b), n)], packed)
+	}
+	return packed
+}
+
+// spilt is a fill of a compressed tar of which some has stayed in the source, and that.
+func spilt(t *testing.T, plain []byte, fsys *flipFS, log *logrus.Entry) (f *Fill, archive []byte, stays []manifest.Record) {
+	t.Helper()
+	archive = trusting(t, plain, 50_000)
+	j := spillJob(archive, 512<<10)
+	j.stripe = 1 << 20
+	q := newQuota(512 << 10)
+	j.quota, j.target = q, q.memTarget
+	_, err := j.run(context.Background())
+	checked(t, err)
+	files, err := filesOf(j.records[0])
+	checked(t, err)
+	for _, rec := range files.records {
+		if Spilled(&rec.Attr) {
+			stays = append(stays, rec)
+		}
+	}
+	b, err := json.Marshal(j.plan.Origins)
+	checked(t, err)
+	fsys.memFS = j.fs
+	m := testMap(4)
+	cfg := FillConfig{
+		Files: files, FS: fsys, Log: log, Journal: filepath.Join(t.TempDir(), "journal"),
+		Watch: func() (cluster.Map, <-chan struct{}) { return m, nil },
+	}
+	checked(t, json.Unmarshal(b, &cfg.Origins))
+	f, err = NewFill(cfg)
+	checked(t, err)
+	t.Cleanup(func() { check(t, f.Close()) })
+	return f, archive, stays
+}
+
+// readWindow reads a file by way of the window.
+func readWindow(f *Fill, ino metadata.Ino, size int64) (string, error) {
+	p := make([]byte, size)
+	n, through, err := f.ReadThrough(context.Background(), ino, p, 0)
+	if err == nil && !through {
+		err = errors.New("it is on a node")
+	}
+	return string(p[:n]), err
+}
+
+// TestReadThroughIsCompared: bytes that the source gives and that are not those that were
+// staged are read once more, and then not served; it is told which file that is, where it
+// is and what to do, once, until it is read right.
+func TestReadThroughIsCompared(t *testing.T) {
+	r := seed(t)
+	var members []member
+	for i := range 300 {
+		members = append(members, file(fmt.Sprint("f", i), randBytes(r, 2000+r.IntN(20_000))))
+	}
+	plain := writeTar(t, tar.FormatGNU, members)
+	want, err := twin(plain)
+	checked(t, err)
+	var lines bytes.Buffer
+	log := logrus.New()
+	log.SetOutput(&lines)
+	fsys := new(flipFS)
+	f, archive, stays := spilt(t, plain, fsys, logrus.NewEntry(log))
+	var x manifest.Record
+	for _, x = range stays {
+		if fsys.at = int64(bytes.Index(archive, []byte(want[x.Path].Data[500:600]))); fsys.at >= 0 {
+			break
+		}
+	}
+	if len(stays) < 2 || fsys.at < 0 {
+		t.Fatalf("%d files stay; none can be spoilt", len(stays))
+	}
+	for range 2 {
+		fsys.flips.Store(1 << 30)
+		fsys.read.Store(0)
+		if _, err := readWindow(f, x.Attr.Ino, x.Attr.Size); !errors.Is(err, syscall.EIO) || fsys.read.Load() != 2 {
+			t.Errorf("what is wrong in the source was read %d times, and is %v; want 2 times, and EIO", fsys.read.Load(), err)
+		}
+	}
+	all, more := f.Unreadable()
+	if len(all) != 1 || more != 0 || string(all[0].Path) != x.Path || all[0].Source != "/src/a.tar" || all[0].Off != x.From.Off ||
+		!errorHas(errors.New(all[0].String()), fmt.Sprintf("%q", x.Path), "/src/a.tar at offset", "has checksum", "stage it in again") {
+		t.Errorf("unreadable are %+v and %d more, want %q of %+v", all, more, x.Path, x.From)
+	}
+	if n := strings.Count(lines.String(), "level=error"); n != 1 || !strings.Contains(lines.String(), "file="+x.Path) {
+		t.Errorf("%d lines in the log, want 1 with %q:\n%s", n, x.Path, &lines)
+	}
+	check := func(what string) {
+		t.Helper()
+		if got, err := readWindow(f, x.Attr.Ino, x.Attr.Size); err != nil || got != want[x.Path].Data {
+			t.Errorf("%s: %d bytes, %v", what, len(got), err)
+		}
+		if all, more := f.Unreadable(); len(all)+int(more) > 0 {
+			t.Errorf("%s: unreadable are %+v and %d more", what, all, more)
+		}
+	}
+	fsys.flips.Store(1)
+	check("a bit flipped on the way, once")
+
+	y := stays[0]
+	if y.Path == x.Path {
+		y = stays[1]
+	}
+	fsys.nodes["/src/a.tar"].info.Mtime++
+	_, err = readWindow(f, y.Attr.Ino, y.Attr.Size)
+	all, _ = f.Unreadable()
+	if !errors.Is(err, syscall.EIO) || len(all) != 1 || !errorHas(errors.New(all[0].String()), "was changed since the stage-in began", "put it back as it was") {
+		t.Errorf("a source that has changed: %v, unreadable are %+v", err, all)
+	}
+}
+
+// TestUnreadableAreFew: a source that is wrong in many places is told of in few words.
+func TestUnreadableAreFew(t *testing.T) {
+	f := &Fill{cfg: FillConfig{Log: quiet(), Files: &memFiles{}}, bad: newUnreadables(), ctx: context.Background()}
+	ino := func(i int) metadata.Ino { return metadata.SealedIno(3, 0, uint32(i)) }
+	for range 2 {
+		for i := range 100 {
+			f.cannot(&metadata.Attr{Ino: ino(i)}, io.ErrUnexpectedEOF)
+		}
+	}
+	if all, more := f.Unreadable(); len(all) != mostUnreadable || more != 100-mostUnreadable {
+		t.Errorf("%d are named, and %d are not", len(all), more)
+	}
+	for i := range 100 {
+		f.bad.forget(ino(i))
+	}
+	if all, more := f.Unreadable(); len(all) > 0 || more > 0 {
+		t.Errorf("%d are named, and %d are not, after all were read", len(all), more)
+	}
+}
+
+// TestReadSource: files that have stayed in the source are read from there alone, all of an
+// archive in one go.
+func TestReadSource(t *testing.T) {
+	r := seed(t)
+	plain := manySmall(t, r, 300, 12_000)
+	want, err := twin(plain)
+	checked(t, err)
+	fsys := new(flipFS)
+	f, archive, stays := spilt(t, plain, fsys, quiet())
+	paths := map[metadata.Ino]string{}
+	var inos []metadata.Ino
+	for _, x := range stays {
+		paths[x.Attr.Ino] = x.Path
+		inos = append(inos, x.Attr.Ino)
+	}
+	fsys.memFS.read.Store(0)
+	got := map[metadata.Ino]*bytes.Buffer{}
+	err = f.ReadSource(context.Background(), inos, func(ino metadata.Ino) io.Writer {
+		got[ino] = new(bytes.Buffer)
+		return got[ino]
+	}, func(ino metadata.Ino, err error) {
+		if err != nil || got[ino].String() != want[paths[ino]].Data {
+			t.Errorf("%q: %d bytes, %v", paths[ino], got[ino].Len(), err)
+		}
+	})
+	if err != nil || len(got) != len(stays) || len(got) < 30 {
+		t.Errorf("%d files were read of %d, %v", len(got), len(stays), err)
+	}
+	if n := fsys.memFS.read.Load(); n > int64(len(archive))*3/2 {
+		t.Errorf("%d bytes were read of %d", n, len(archive))
+	}
+	if out := f.bufs.in.Out() + f.bufs.out.Out(); out != 0 {
+		t.Errorf("%d buffers were not released", out)
+	}
+}
