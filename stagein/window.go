@@ -91,14 +91,15 @@ func (w *window) open(ctx context.Context, p piece, n int64) (x *pane, mine bool
 	}
 }
 
-// filled is the end of the fetch of a pane. One that has failed is forgotten.
+// filled is the end of the fetch of a pane. One that has failed is forgotten before
+// anybody hears of it, so that who tries again does not find it.
 func (w *window) filled(x *pane) {
-	close(x.done)
 	if x.err != nil {
 		w.mu.Lock()
 		delete(w.panes, x.p)
 		w.mu.Unlock()
 	}
+	close(x.done)
 	w.close(x)
 }
 
