@@ -229,20 +229,24 @@ func (in *intake) pass(ctx context.Context) error {
 	return in.build()
 }
 
-// gatherAccess has the nodes know how what was left in a compressed tar is read.
+// gatherAccess has the nodes know how what was left in compressed tars is read.
 func (in *intake) gatherAccess() error {
 	if !in.plan.Spills {
 		return nil
 	}
-	b, err := os.ReadFile(in.brings(in.plan.Parts[0].Node, accessFile(0)))
-	var a stagein.Access
-	if err == nil {
-		err = decodeJSON(b, &a)
+	for i := range in.plan.Parts {
+		b, err := os.ReadFile(in.brings(in.plan.Parts[i].Node, accessFile(i)))
+		var a stagein.Access
+		if err == nil {
+			err = decodeJSON(b, &a)
+		}
+		if err == nil {
+			err = in.plan.Origins.Admit(a)
+		}
+		if err != nil {
+			return fmt.Errorf("stage-in: %w", err)
+		}
 	}
-	if err != nil {
-		return fmt.Errorf("stage-in: %w", err)
-	}
-	in.plan.Origins.Spills, in.plan.Origins.Sources[0].Places = a.Spills, a.Places
 	return nil
 }
 

@@ -128,7 +128,7 @@ func (in *intake) share(ctx context.Context, i int) error {
 		in.d.log.WithError(err).WithFields(map[string]any{"dataset": in.ds.Name, "part": i, "now": in.d.job.Hosts[node]}).
 			Warn("a part of a stage-in is read again")
 		in.again(i, node)
-		if in.planNow().Spills && node != p.Node {
+		if plan := in.planNow(); plan.Spills && (node != p.Node || !plan.Marks()) {
 			in.dropTries(ctx)
 		}
 		if err := in.entrust(ctx); err != nil {
@@ -137,8 +137,8 @@ func (in *intake) share(ctx context.Context, i int) error {
 	}
 }
 
-// dropTries has the nodes remove what was stored by a node that was given up: who reads
-// after it needs the room.
+// dropTries has the nodes remove what was stored by tries with which nobody goes on: who reads
+// after them needs the room.
 func (in *intake) dropTries(ctx context.Context) {
 	q := abortReq{Dataset: in.ds.ID, Void: in.planNow().Void(nil)}
 	var g errgroup.Group

@@ -61,7 +61,7 @@ func (d *Daemon) readFile(ds metadata.DatasetID, part int) string {
 	return filepath.Join(d.stageDir(ds), "read-"+strconv.Itoa(part))
 }
 
-// accessFile says how what a part has left in a compressed tar is read: a stagein.Access.
+// accessFile says how what a part has left in compressed tars is read: a stagein.Access.
 func accessFile(part int) string { return "access-" + strconv.Itoa(part) }
 
 func recordsFile(part int) string { return "records-" + strconv.Itoa(part) }

@@ -53,6 +53,7 @@ func (c *chain) end(err error) error {
 		return e
 	}
 	if c.half != nil && c.r.cfg.Plan.OnError == OnErrorSkip && skippable(err) {
+		c.r.spill.lost(c.half)
 		return errors.Join(err, c.r.takeBack(c.r.ctx, c.half)) // what came before it stays
 	}
 	return err
@@ -238,10 +239,8 @@ func (c *chain) member(it *source.Item) (done bool, err error) {
 	if err != nil {
 		return true, err
 	}
-	if c.r.packed != nil {
-		if err := c.r.spill.admit(it, o); err != nil {
-			return true, err
-		}
+	if err := c.r.spill.admit(it, o); err != nil {
+		return true, err
 	}
 	if c.unproved() && it.Size > 0 {
 		c.guess.last = o

@@ -7,6 +7,7 @@ import (
 	"io"
 	"maps"
 	"math"
+	"syscall"
 
 	"golang.org/x/sync/errgroup"
 
@@ -15,8 +16,8 @@ import (
 	"github.com/bivouacfs/bivouac/stagein/source"
 )
 
-// Bars is the hash from which on a node has no files of a compressed tar, by node: it has
-// all others that belong there. A bar falls while the tar is read, and never rises. It is JSON.
+// Bars is the hash from which on a node has no files of a part's compressed tars, by node: it has
+// all others that belong there. A bar falls while they are read, and never rises. It is JSON.
 type Bars map[metadata.NodeID]uint64
 
 // keeps reports whether a file of a hash is on all of the nodes that it belongs to.
@@ -29,17 +30,48 @@ func (b Bars) keeps(h uint64, nodes []metadata.NodeID) bool {
 	return true
 }
 
-// Ebb is how far what is here of a compressed tar has gone back. Files at or above Now are
+// Ebb is how far what is here of a part's compressed tars has gone back. Files at or above Now are
 // not here, but for those below Was, which may be. It is JSON.
 type Ebb struct {
 	Now Bars `json:"now"`
 	Was Bars `json:"was,omitempty"`
 }
 
-// Access is how a compressed tar is read when it has been staged. It is JSON.
+// Access is how a part's compressed tars are read when they have been staged. It is JSON.
 type Access struct {
-	Spills bool   `json:"spills,omitempty"` // some of its files stay in it
-	Places []byte `json:"places,omitempty"` // source.Places
+	Spills bool              `json:"spills,omitempty"` // some of their files stay in them
+	Places map[uint32][]byte `json:"places,omitempty"` // source.Places, by the number of the tar
+}
+
+// Admit takes over how a part's compressed tars are read.
+func (o *Origins) Admit(a Access) error {
+	o.Spills = o.Spills || a.Spills
+	for n, b := range a.Places {
+		if int(n) >= len(o.Sources) {
+			return fmt.Errorf("places in source %d of %d: %w", n, len(o.Sources), syscall.EPROTO)
+		}
+		o.Sources[n].Places = b
+	}
+	return nil
+}
+
+// portion is how much of the nodes' room is for a part: as much as it has of what all parts
+// unpack to, or have to read if the other is not known.
+func (p *Part) portion(all []Part) float64 {
+	var sum, least int64
+	for i := range all {
+		sum += all[i].Bytes
+		least += all[i].Least
+	}
+	switch {
+	case len(all) < 2:
+		return 1
+	case least > 0:
+		return float64(p.Least) / float64(least)
+	case sum > 0:
+		return float64(p.Bytes) / float64(sum)
+	}
+	return 1 / float64(len(all))
 }
 
 // begin finds out what room there is, beside what is here already.
@@ -62,26 +94,40 @@ func (x *spiller) begin(ctx context.Context) error {
 			away = append(away, id)
 			continue
 		}
-		x.left[id] = max(free-max(leastSpare, free/256), 0)
+		x.left[id] = x.mine(id, free)
 		x.room[id] += x.left[id]
 		sum += x.room[id]
 	}
 	if x.s.cfg.Resume != nil {
 		x.s.count.bytes.Store(x.held)
 	}
-	p := x.s.cfg.Plan
-	x.sure = p.Least > 0 && p.Least-p.Least/headers > sum
+	least := x.s.cfg.Part.Least
+	x.sure = least > 0 && least-least/headers > sum
 	for _, id := range away {
 		if !x.sure { // others will find room for what it was to have
 			x.left[id], x.room[id] = 1<<50, 1<<50
 		}
 	}
 	if x.sure && x.s.cfg.Resume == nil {
-		x.lowest(p.Least - p.Least/headers)
+		x.lowest(least - least/headers)
 		x.was = maps.Clone(x.bars)
 		return x.keep()
 	}
 	return nil
+}
+
+// mine is what this share may put on a node that has so much free: beside it others fill their
+// portions of what was free in the beginning.
+func (x *spiller) mine(id metadata.NodeID, free int64) int64 {
+	left := max(free-max(leastSpare, free/256), 0)
+	if x.portion == 1 {
+		return left
+	}
+	all, known := x.s.cfg.Plan.Free[id]
+	if !known {
+		all = free
+	}
+	return min(left, int64(x.portion*float64(max(all-max(leastSpare, all/256), 0))))
 }
 
 // keep has it kept how far what is stored goes back.
@@ -211,10 +257,10 @@ func (x *spiller) remove(ctx context.Context, gone []taken) error {
 
 // Access is how what was staged is read, when Run has returned.
 func (s *Share) Access() Access {
-	if s.spill == nil || !s.spill.some {
+	if s.spill == nil {
 		return Access{}
 	}
-	return Access{Spills: true, Places: s.spill.from.Places().Append(nil)}
+	return Access{Spills: s.spill.some, Places: s.spill.places}
 }
 
 // Settle copies the records of a share that has run, with those of what was taken back as

@@ -137,6 +137,7 @@ func (j *job) shares(ctx context.Context, m cluster.Map) ([]*bytes.Buffer, error
 	skips := make([]bytes.Buffer, len(parts))
 	states := make([]Progress, len(parts))
 	pieces := make([][]Piece, len(parts))
+	accesses := make([]Access, len(parts))
 	g, ctx := errgroup.WithContext(ctx)
 	for i := range parts {
 		parts[i] = &bytes.Buffer{}
@@ -156,7 +157,7 @@ func (j *job) shares(ctx context.Context, m cluster.Map) ([]*bytes.Buffer, error
 			}
 			states[i], pieces[i] = s.Progress(), s.Pieces()
 			if err == nil && j.plan.Spills {
-				err = j.settled(s, parts[i])
+				accesses[i], err = s.Access(), settled(s, parts[i])
 			}
 			if out := s.pool.Out(); err == nil && out != 0 {
 				return fmt.Errorf("%d buffers were not released", out)
@@ -166,6 +167,9 @@ func (j *job) shares(ctx context.Context, m cluster.Map) ([]*bytes.Buffer, error
 	}
 	err := g.Wait()
 	j.sum = Sum(states)
+	for _, a := range accesses {
+		err = errors.Join(err, j.plan.Origins.Admit(a))
+	}
 	if err == nil {
 		j.sums, err = JoinPieces(slices.Concat(pieces...))
 	}
@@ -180,14 +184,12 @@ func (j *job) shares(ctx context.Context, m cluster.Map) ([]*bytes.Buffer, error
 }
 
 // settled has the records be as they are where some of what was stored has gone back.
-func (j *job) settled(s *Share, records *bytes.Buffer) error {
+func settled(s *Share, records *bytes.Buffer) error {
 	var all bytes.Buffer
 	if err := s.Settle(bytes.NewReader(records.Bytes()), &all); err != nil {
 		return err
 	}
 	*records = all
-	a := s.Access()
-	j.plan.Origins.Spills, j.plan.Origins.Sources[0].Places = a.Spills, a.Places
 	return nil
 }
 
@@ -257,6 +259,7 @@ func (j *job) share(m cluster.Map, i int, w, skips io.Writer, seams []chan []byt
 	if j.lim.piece != 0 {
 		s.lim = j.lim
 		s.lim.farthest, s.lim.apart = cmp.Or(j.lim.farthest, farthest), cmp.Or(j.lim.apart, placesApart)
+		s.lim.small = cmp.Or(j.lim.small, placeless)
 	}
 	return s, nil
 }

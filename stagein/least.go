@@ -25,12 +25,11 @@ const (
 // roomFor refuses archives for which the nodes have no room, whatever is in them, by
 // a few small reads at the ends of those that are compressed, unless what has no room can
 // stay there. Where only some members
-// are wanted, or what is damaged is left out, the size of an archive says nothing.
+// are wanted, or what is damaged is left out, the size of an archive says nothing, but whether
+// something of it can stay there.
 func (cfg *PlanConfig) roomFor(ctx context.Context, p *Plan, archives []Archive) error {
-	if cfg.Request.selects() || cfg.Request.OnError != OnErrorFail {
-		return nil
-	}
-	if !cfg.tight(p.Size * likely) {
+	part := cfg.Request.selects() || cfg.Request.OnError != OnErrorFail
+	if part && (cfg.Request.Spill == SpillFail || p.Room == 0) || !cfg.tight(p.Size*likely) {
 		return nil
 	}
 	all, err := cfg.detectAll(ctx, archives)
@@ -53,10 +52,44 @@ func (cfg *PlanConfig) roomFor(ctx context.Context, p *Plan, archives []Archive)
 	}
 	p.LeastBy = whoSays(all)
 	p.Read += read.Load()
+	if p.Kind == source.Many {
+		cfg.mayStay(p, all, part)
+	}
+	if part {
+		p.Least, p.LeastBy = 0, ""
+		return nil
+	}
 	if p.Spills && !all[0].least.Alone {
 		return nil
 	}
 	return cfg.room(p, evenly(p.Least-p.Least/headers, cfg.Map.Up()))
+}
+
+// mayStay sees whether what there is no room for of several archives, or of one of which only a
+// part is wanted, may stay there: if each of them may have places to begin at. Then it is
+// known what each of them is, and if all is wanted about what each part needs.
+func (cfg *PlanConfig) mayStay(p *Plan, all []archiveScan, part bool) {
+	if cfg.Request.Spill == SpillFail || p.Room == 0 {
+		return
+	}
+	least := make(map[uint32]int64, len(all))
+	for i := range all {
+		a := &all[i]
+		alone := len(all) > 1 && a.least.Alone && a.least.Bytes > placeless
+		if k := a.found.Kind; k != source.Tar && !source.HasPlaces(k) || alone {
+			return
+		}
+		p.Origins.Sources[a.Number].Kind = a.found.Kind
+		least[a.Number] = a.least.Bytes
+	}
+	p.Spills = true
+	for i := range p.Parts {
+		for _, a := range p.Parts[i].Archives {
+			if !part {
+				p.Parts[i].Least += least[a.Number]
+			}
+		}
+	}
 }
 
 // whoSays is who says how large archives are at the least: for a message, as that may be

@@ -181,10 +181,10 @@ func TestArchivesRefusedEarly(t *testing.T) {
 func TestPackedPartOfMore(t *testing.T) {
 	for _, c := range codecs[:3] {
 		j := tarJob(c.pack(t, tooLarge(t)), 4)
-		j.free, j.opts.Include = func(metadata.NodeID) (int64, bool) { return 160 << 10, true }, []source.Name{"f1*"}
+		j.free, j.opts.Include = func(metadata.NodeID) (int64, bool) { return 160<<10 + leastSpare, true }, []source.Name{"f1*"}
 		tree, err := j.run(context.Background())
-		if err != nil || len(tree) != 11 {
-			t.Errorf("%s: %d files, %v", c.name, len(tree), err)
+		if err != nil || len(tree) != 11 || j.spilled > 0 {
+			t.Errorf("%s: %d files, %d in the source, %v", c.name, len(tree), j.spilled, err)
 		}
 		read := j.fs.read.Load()
 		if got := j.sum.SourceBytes; got != read {

@@ -99,7 +99,7 @@ func (s *Share) runMany(ctx context.Context) error {
 	}
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(max(min(manyAtOnce, s.pool.Room()/minPieces), 1))
-	if s.cfg.Plan.Limit > 0 {
+	if s.cfg.Plan.Limit > 0 || s.spill != nil { // who says what goes back knows of all that is here
 		g.SetLimit(1)
 	}
 	for i := range s.cfg.Part.Archives {
@@ -115,6 +115,9 @@ func (s *Share) runMany(ctx context.Context) error {
 		})
 	}
 	if err := g.Wait(); err != nil {
+		return err
+	}
+	if err := s.spill.end(); err != nil {
 		return err
 	}
 	return s.listed()
@@ -141,8 +144,8 @@ func (s *Share) archive(ctx context.Context, a *Archive) error {
 			return err
 		}
 	}
-	sub := &Share{cfg: s.cfg, lim: s.lim, count: s.count, pool: s.pool, rec: s.rec, ctx: ctx, sel: s.sel}
-	sub.cfg.Plan, sub.cfg.Part = p, p.Parts[0]
+	sub := &Share{cfg: s.cfg, lim: s.lim, count: s.count, pool: s.pool, rec: s.rec, ctx: ctx, sel: s.sel, spill: s.spill}
+	sub.cfg.Plan, sub.cfg.Part, sub.cfg.Marked = p, p.Parts[0], nil // a mark is of one archive alone
 	if err := sub.run(ctx); err != nil {
 		return fmt.Errorf("%s: %w", a.Path, err)
 	}

@@ -32,9 +32,9 @@ type Try struct {
 	Kept   uint32 `json:"kept,omitempty"`
 }
 
-// marks reports whether shares of the plan have marks: those of one tar all of which is
+// Marks reports whether shares of the plan have marks: those of one tar all of which is
 // wanted.
-func (p *Plan) marks() bool {
+func (p *Plan) Marks() bool {
 	return p.OnError == OnErrorFail && (p.Kind == source.Tar || p.Kind.Packed())
 }
 
@@ -53,7 +53,7 @@ const markEvery = 4 << 20
 // is stored. What is not proved has none.
 func (c *chain) mark() error {
 	s := c.r.Share
-	if s.cfg.Marked == nil || !s.cfg.Plan.marks() || c.unproved() || c.landing != 0 || c.t.pos-c.marked < s.lim.mark {
+	if s.cfg.Marked == nil || !s.cfg.Plan.Marks() || c.unproved() || c.landing != 0 || c.t.pos-c.marked < s.lim.mark {
 		return nil
 	}
 	c.marked = c.t.pos

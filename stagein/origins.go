@@ -39,8 +39,8 @@ type Origin struct {
 	Mtime metadata.Time `json:"mtime"` // likewise
 	// Index is the path of what told what is in an archive; "" if the archive did.
 	Index source.Name `json:"index,omitempty"`
-	// Places is where a compressed tar can be unpacked from, as source.Places, if some of its
-	// files stay in it.
+	// Places is where a compressed tar can be unpacked from, as source.Places, if that was
+	// noted, since some of its files may have had to stay in it.
 	Places []byte `json:"places,omitempty"`
 }
 

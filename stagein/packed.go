@@ -17,6 +17,7 @@ type packed struct {
 	from *source.Unpacked
 	room int64  // bytes that may be stored; 0 is not known
 	last string // member
+	end  int64  // of its data
 	some bool   // there was a member
 }
 
@@ -49,10 +50,13 @@ func (s *Share) runPacked(ctx context.Context) error {
 	if m := s.cfg.Resume; m != nil {
 		stage = func() error { return c.again(m) }
 	}
-	if err := stage(); err != nil {
-		return k.explain(err)
+	err = stage()
+	if err == nil || p.OnError == OnErrorSkip && skippable(err) { // what came before the damage stays
+		if e := s.spill.ended(p, k); e != nil {
+			err = e
+		}
 	}
-	if err := s.spill.check(k.last); err != nil {
+	if err != nil {
 		return k.explain(err)
 	}
 	return unchanged(f, string(p.Source), was)
@@ -84,7 +88,7 @@ func (r *region) fits(it *source.Item) error {
 	if k == nil {
 		return nil
 	}
-	k.last, k.some = it.Path, true
+	k.last, k.end, k.some = it.Path, it.Off+it.Stored(), true
 	need := r.count.need.Add(it.Stored()) - it.Stored()
 	if k.room == 0 || r.spill != nil || it.Stored() <= k.room-need {
 		return nil

@@ -26,7 +26,7 @@ type Plan struct {
 	Head    []byte             `json:"head,omitempty"`   // the first block of an archive, read already
 	Room    int64              `json:"room,omitempty"`   // bytes that a compressed tar may unpack to; 0 is not known
 	Read    int64              `json:"read,omitempty"`   // bytes of an archive that were read already: the head is not among a tar's
-	Spills  bool               `json:"spills,omitempty"` // what there is no room for of a compressed tar may stay in it
+	Spills  bool               `json:"spills,omitempty"` // what there is no room for of compressed tars may stay in them
 	UID     uint32             `json:"uid"`              // who owns what is staged
 	GID     uint32             `json:"gid"`
 	Stripe  int64              `json:"stripe"`          // files larger than this are striped
@@ -68,6 +68,8 @@ type Part struct {
 	Items []source.Item   `json:"items,omitempty"` // of a directory or a zip archive
 	// Archives is what a part of several archives has, each read by this node alone.
 	Archives []Archive `json:"archives,omitempty"`
+	// Least is what its compressed tars unpack to at the least, if that was looked for.
+	Least int64 `json:"least,omitempty"`
 }
 
 // number is that of the inodes that the part makes: another one for each try, so
@@ -220,7 +222,7 @@ func (cfg *PlanConfig) plan(ctx context.Context) (*Plan, error) {
 		if err := cfg.roomFor(ctx, p, []Archive{{Path: p.Source, Size: p.Size, Mtime: p.Mtime}}); err != nil {
 			return nil, err
 		}
-		p.Parts = []Part{{Node: cfg.Map.FileOwner(found.Path), Off: int64(len(p.Head)), End: p.Size, Bytes: p.Size + p.Read}}
+		p.Parts = []Part{{Node: cfg.Map.FileOwner(found.Path), Off: int64(len(p.Head)), End: p.Size, Bytes: p.Size + p.Read, Least: p.Least}}
 		return p, nil
 	}
 	if p.Kind == source.Zip {

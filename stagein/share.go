@@ -71,6 +71,7 @@ type limits struct {
 
 	farthest int64 // bytes that may have to be unpacked to come to a file that stays in a compressed tar
 	apart    int64 // bytes between two places of one that are kept, at the least
+	small    int64 // bytes that one of several may unpack to without a place in its middle
 }
 
 const (
@@ -110,9 +111,9 @@ func NewShare(cfg ShareConfig) (*Share, error) {
 		return nil, fmt.Errorf("share of part %d of %d, try %d: %w", cfg.Part.Index, len(p.Parts), cfg.Part.Try, syscall.EOVERFLOW)
 	case p.Kind != source.Tar && p.Kind != source.Many && !p.Itemized() && !p.Kind.Packed():
 		return nil, fmt.Errorf("share of a source of kind %q: %w", p.Kind, syscall.EINVAL)
-	case cfg.Resume != nil && (cfg.Before == nil || !p.marks() || !cfg.Resume.in(p, cfg.Part)):
+	case cfg.Resume != nil && (cfg.Before == nil || !p.Marks() || !cfg.Resume.in(p, cfg.Part)):
 		return nil, fmt.Errorf("share that goes on where no mark can be, or without its records: %w", syscall.EINVAL)
-	case p.Spills && !source.HasPlaces(p.Kind):
+	case p.Spills && !source.HasPlaces(p.Kind) && p.Kind != source.Many:
 		return nil, fmt.Errorf("share of a source of kind %q, of which nothing can stay there: %w", p.Kind, syscall.EINVAL)
 	case p.OnError == OnErrorSkip && cfg.Skipped == nil:
 		return nil, fmt.Errorf("share that skips, without a place to say what: %w", syscall.EINVAL)
@@ -136,7 +137,7 @@ func NewShare(cfg ShareConfig) (*Share, error) {
 	if cfg.Workers <= 0 {
 		cfg.Workers = defaultWorkers
 	}
-	return &Share{cfg: cfg, count: new(counters), lim: limits{piece: wire.MaxData, carry: defaultCarry, mark: markEvery, farthest: farthest, apart: placesApart}}, nil
+	return &Share{cfg: cfg, count: new(counters), lim: limits{piece: wire.MaxData, carry: defaultCarry, mark: markEvery, farthest: farthest, apart: placesApart, small: placeless}}, nil
 }
 
 // Run stages the part. When it returns, all that it stored is stored and all

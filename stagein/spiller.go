@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"math"
+	"slices"
 	"syscall"
 
 	"github.com/zeebo/xxh3"
@@ -20,13 +21,18 @@ const farthest = 64 << 20
 // placesApart is how many bytes there are between two places of a compressed tar.
 const placesApart = 4 << 20
 
-// spiller chooses, while a compressed tar is read, what of it stays there, since the nodes
-// have no room for it. What a node has no room for is taken back from it by a hash of the
-// paths: what is here and what is not mix evenly, whatever the order.
+// placeless is how many bytes one of several compressed tars may unpack to without a place in its
+// middle to begin at. What is unpacked at a time in one that has such is no more.
+const placeless = 16 << 20
+
+// spiller chooses, while compressed tars are read one after the other, what of them stays
+// there, since the nodes have no room for it. What a node has no room for is taken back from
+// it by a hash of the paths: what is here and what is not mix evenly, whatever the order. Of
+// a plain tar that is read with them it does so, too.
 type spiller struct {
 	s     *Share
 	push  *pusher
-	from  *source.Unpacked
+	from  *source.Unpacked // nil is a plain tar
 	bars  Bars
 	was   Bars                      // of which all that is at or above them is gone
 	room  map[metadata.NodeID]int64 // for files of the tar
@@ -37,6 +43,10 @@ type spiller struct {
 	held  int64                     // bytes that were here when the share began
 	some  bool                      // stays in the source
 	sure  bool                      // that some will have to
+
+	portion float64           // of the nodes' room: other parts have the rest
+	places  map[uint32][]byte // source.Places, by the number of the tar
+	none    string            // a tar that was read and has no place to begin at; "" is none such
 }
 
 // kept is a file that is here.
@@ -66,6 +76,7 @@ func newSpiller(s *Share) *spiller {
 	x := &spiller{
 		s: s, bars: make(Bars), was: make(Bars), wide: new(tops),
 		room: make(map[metadata.NodeID]int64), left: make(map[metadata.NodeID]int64), here: make(map[metadata.NodeID]*tops),
+		portion: s.cfg.Part.portion(s.cfg.Plan.Parts), places: make(map[uint32][]byte),
 	}
 	for _, id := range s.cfg.Map.Up() {
 		x.here[id] = new(tops)
@@ -195,9 +206,34 @@ func (x *spiller) top(id metadata.NodeID) (t *tops, wide bool) {
 	return nil, false
 }
 
+// lost takes note that what there was of a file, the last one that was admitted, is taken back.
+func (x *spiller) lost(o *object) {
+	if x == nil {
+		return
+	}
+	t := x.wide
+	if o.layout.Kind == metadata.Local {
+		t = x.here[o.layout.Node]
+	}
+	if t == nil {
+		return
+	}
+	if i := slices.IndexFunc(*t, func(k kept) bool { return k.ino == o.ino }); i >= 0 {
+		k := heap.Remove(t, i).(kept)
+		for i, id := range o.order {
+			x.left[id] += takesOf(o, k.size, i)
+		}
+	}
+}
+
 // reach refuses to go on when what stays in the tar could not be come to.
 func (x *spiller) reach(it *source.Item) error {
-	if !x.some && !x.sure || x.from.Way(it.Off) <= x.s.lim.farthest {
+	switch {
+	case !x.some && !x.sure:
+		return nil
+	case x.none != "":
+		return x.noWay(x.none)
+	case x.from == nil || x.from.Way(it.Off) <= x.s.lim.farthest:
 		return nil
 	}
 	return x.noWay(it.Path)
@@ -210,15 +246,34 @@ func (x *spiller) use(push *pusher, from *source.Unpacked) {
 	}
 }
 
-// check refuses what stays in a tar that has no place to begin at but its beginning.
-func (x *spiller) check(last string) error {
-	if x == nil || !x.some || len(x.from.Places()) > 1 {
+// ended takes note of how what stays in a compressed tar is come to, and refuses one that has
+// no place to begin at, if something stays there: all but the beginning is too far from that.
+func (x *spiller) ended(p *Plan, k *packed) error {
+	if x == nil {
 		return nil
 	}
-	return x.noWay(last)
+	places, way := x.from.Places(), x.from.Way(k.end)
+	x.places[p.Number] = places.Append(nil)
+	small := int64(0)
+	if len(x.s.cfg.Plan.Parts) > 1 || len(x.s.cfg.Part.Archives) > 1 {
+		small = x.s.lim.small
+	}
+	if x.none == "" && (way > x.s.lim.farthest || len(places) < 2 && way > small) {
+		x.none = k.last
+	}
+	return x.end()
+}
+
+// end refuses what was staged, if a part of it stays in tars of which one has no place to begin at.
+func (x *spiller) end() error {
+	if x == nil || !x.some || x.none == "" {
+		return nil
+	}
+	return x.noWay(x.none)
 }
 
 func (x *spiller) noWay(path string) error {
 	node, given := x.s.fullest()
+	given = int64(float64(given) / max(x.portion, 1e-3)) // as much as all parts together
 	return x.s.lacks(node, given, fmt.Errorf("member %q: it cannot stay in the source either, as there is no place near it to begin to unpack at: %w", path, syscall.ENOSPC))
 }

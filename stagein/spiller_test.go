@@ -78,10 +78,16 @@ var spillCodecs = []codec{
 // manySmall is a tar of n members of about size bytes, half of which are random.
 func manySmall(t testing.TB, r *rand.Rand, n, size int) []byte {
 	t.Helper()
+	return shard(t, r, "", n, size)
+}
+
+// shard is manySmall with paths that begin with prefix.
+func shard(t testing.TB, r *rand.Rand, prefix string, n, size int) []byte {
+	t.Helper()
 	var members []member
 	for i := range n {
 		k := 1 + r.IntN(2*size)
-		members = append(members, file(fmt.Sprintf("d%d/f%04d", i%7, i), append(randBytes(r, k-k/2), make([]byte, k/2)...)))
+		members = append(members, file(fmt.Sprintf("%sd%d/f%04d", prefix, i%7, i), append(randBytes(r, k-k/2), make([]byte, k/2)...)))
 	}
 	return writeTar(t, tar.FormatGNU, members)
 }

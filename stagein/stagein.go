@@ -167,10 +167,10 @@
 // A frame of zstd, a member of gzip or a block of bzip2 can be unpacked without what is
 // before it. Where these begin is found while the tar is unpacked (source.Places), every
 // 4 MiB of what comes out, and is kept with the dataset (Origin.Places). So some of a tar
-// that has such places, and is staged alone and as a whole, may stay in it: who reads
+// that has such places may stay in it: who reads
 // a file that did unpacks it from the place before it on, which is 64 MiB more than the
-// file at the most. A tar in which it would be more, or that has no place but its
-// beginning, is refused.
+// file at the most. A tar in which it would be more, or that unpacks to more than 4 MiB and
+// has no place but its beginning, is refused.
 //
 // What there is room for is known for sure at the end. Until then what comes is stored, and
 // when a node has no room for more, a bar is lowered for it (spiller): files whose hash is
@@ -181,6 +181,14 @@
 // that a reader whose daemon starts again goes on with it; before one begins anew on another
 // node, what the lost one had stored is removed. When all is read the records of what was
 // taken back are changed (Settle).
+//
+// Of several archives, each node that reads some has a portion of every node's room, by
+// what they unpack to if that is told, else by their sizes; it reads them one after the other, and its
+// bars are for all of them. Who begins anew does so with the first: what was stored is removed then,
+// too. So it is with one of which only some members are wanted, or whose bad ones are
+// to be left out. If one of them is known to have no place to begin at, or is a zip archive, nothing
+// stays in any; where that is known when it was read, it is refused if something would have to stay in
+// an archive of the same node.
 //
 // # What was read once
 //

@@ -109,6 +109,7 @@ func (r *region) run() error {
 	}
 	c := r.chain(r.ctx, r.part.Off)
 	c.t.queue, c.t.more = held, from.Next
+	r.spill.use(c.push, nil)
 	return c.stage(seam)
 }
 

@@ -41,10 +41,10 @@ The options behind SRC are one word with it, as in #SBATCH lines:
     limit=N         at most N files, to try something out
     spill=fail      fail if the nodes have no room for all of it. Else (spill=pfs) a
                     part, chosen by hash, stays where it is and is read through,
-                    if SRC is a directory, a tar, a large zip archive, or a compressed
-                    tar that has places in its middle to begin at: by bgzip, pzstd,
-                    bzip2, or any that makes many members or frames. Anything else
-                    (by gzip or xz alone, several compressed tars) has to fit
+                    if SRC is a directory, a tar, a large zip archive, or compressed
+                    tars that have places in their middle to begin at: by bgzip,
+                    pzstd, bzip2, or any that makes many members or frames. Anything
+                    else (by gzip or xz alone, also one of several) has to fit
     order=ORDER     in which files are fetched while the tree can be read already:
                     shuffled (default), source, seed:S as PyTorch's
                     DistributedSampler(seed=S) has them in epoch 0, list:FILE

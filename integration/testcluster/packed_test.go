@@ -110,16 +110,19 @@ func TestPackedMoreThanSpace(t *testing.T) {
 		"of known size":   {packZstd, true, stagein.SpillPFS, []string{"needs room for", "has 2.0 MiB", "unpack=no"}},
 		"and spill=fail":  {packZstd, true, stagein.SpillFail, []string{"needs room for", "has 2.0 MiB", "leave spill=fail out"}},
 		"of unknown size": {packStream, false, stagein.SpillPFS, []string{"no place near it to begin to unpack at", " needs room for ", " at the least and had 2.0 MiB when the stage-in began (", "unpack=no"}},
-		"and several":     {packMembers, false, stagein.SpillPFS, []string{" needs room for ", " at the least and had 2.0 MiB when the stage-in began (", "unpack=no"}},
+		"and several":     {packStream, false, stagein.SpillPFS, []string{"no place near it to begin to unpack at", " needs room for ", " at the least and had 2.0 MiB when the stage-in began (", "unpack=no"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			src := filepath.Join(t.TempDir(), "set.tar.packed")
-			if name == "and several" { // of which each has room alone
+			if name == "and several" { // of which others could stay
 				src = filepath.Join(filepath.Dir(src), "*")
 				for i := range 4 {
-					part := filepath.Join(filepath.Dir(src), fmt.Sprint(i))
-					writeTar(t, part, fourth(m, i))
-					c.pack(t, part)
+					part, files, pack := filepath.Join(filepath.Dir(src), fmt.Sprint(i)), fourth(m, i), packMembers
+					if i == 2 {
+						files["large"], pack = make([]byte, 20<<20), c.pack
+					}
+					writeTar(t, part, files)
+					pack(t, part)
 				}
 			} else {
 				writeTar(t, src, m)

@@ -116,7 +116,13 @@ func TestPackedSpill(t *testing.T) {
 // wantFourth has a node of four read its part of the files of a dataset.
 func wantFourth(t *testing.T, n *Node, ds metadata.DatasetID, m map[string][]byte) {
 	t.Helper()
-	for path, want := range fourth(m, int(n.Job.Self)) {
+	wantAll(t, n, ds, fourth(m, int(n.Job.Self)))
+}
+
+// wantAll has a node read all of m.
+func wantAll(t *testing.T, n *Node, ds metadata.DatasetID, m map[string][]byte) {
+	t.Helper()
+	for path, want := range m {
 		if got, err := read(context.Background(), n, ds, path); err != nil || !bytes.Equal(got, want) {
 			t.Fatalf("node %d: %s: %d bytes, %v, want %d", n.Job.Self, path, len(got), err, len(want))
 		}

@@ -38,6 +38,9 @@ func Least(f io.ReaderAt, kind Kind, size int64, head []byte) (Fewest, error) {
 	case TarZstd:
 		n, err = leastZstd(r, head)
 	case TarGzip:
+		if IsBGZF(head) {
+			break // if the last one is not empty, something is wrong with it
+		}
 		n.By, n.Alone = "its last member", true
 		n.Bytes, err = leastGzip(r)
 	}
