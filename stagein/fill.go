@@ -61,6 +61,7 @@ type Fill struct {
 	near    func() bool // atHand, but in tests
 	birth   uint64      // tells this fill from those that this node has begun before
 	runSize int64
+	legSize int64
 
 	ctx    context.Context // of what is under way
 	cancel context.CancelFunc
@@ -121,7 +122,7 @@ func NewFill(cfg FillConfig) (*Fill, error) {
 		cfg: cfg, src: fetcher{fs: cfg.FS, origins: cfg.Origins}, have: newResidents(),
 		bufs:    newPools(int(max(cfg.Memory/wire.MaxData, minPieces)), wire.MaxData),
 		flights: make(map[piece]*flight), slots: make(chan struct{}, demandSlots), reads: make(chan struct{}, cfg.Workers), calm: closedChan(), gate: newGate(),
-		birth: rand.Uint64(), runSize: defaultRunSize, births: make(map[metadata.NodeID]uint64),
+		birth: rand.Uint64(), runSize: defaultRunSize, legSize: defaultLegSize, births: make(map[metadata.NodeID]uint64),
 		unpacks: make(map[uint32]*flight),
 	}
 	f.far.left.Store(patience)

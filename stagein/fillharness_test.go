@@ -147,6 +147,9 @@ func (j *job) filler(m cluster.Map, node metadata.NodeID, s *Scanned, files File
 	if j.runSize != 0 {
 		f.runSize = j.runSize
 	}
+	if j.legSize != 0 {
+		f.legSize = j.legSize
+	}
 	if j.near != nil {
 		f.near = j.near
 	}

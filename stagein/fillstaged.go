@@ -2,18 +2,15 @@ package stagein
 
 import (
 	"bufio"
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
 	"os"
-	"slices"
 	"syscall"
 
 	"github.com/bivouacfs/bivouac/metadata"
-	"github.com/bivouacfs/bivouac/metadata/cluster"
 	"github.com/bivouacfs/bivouac/metadata/manifest"
 	"github.com/bivouacfs/bivouac/stagein/source"
 )
@@ -65,78 +62,11 @@ func (f *Fill) adopted(file io.Writer) error {
 	return errors.Join(bad, err, w.Flush())
 }
 
-// bringPacked brings a piece that is in a compressed tar, with all others that this
-// node lacks of it: there is no way to one but through those before. Who asks
-// meanwhile waits for the same reading.
-func (f *Fill) bringPacked(m cluster.Map, p piece, n uint32) error {
-	f.mu.Lock()
-	if f.have.has(p) { // since a reading that ended before this one would begin
-		f.mu.Unlock()
-		return nil
-	}
-	u := f.unpacks[n]
-	mine := u == nil
-	if mine {
-		u = &flight{done: make(chan struct{})}
-		f.unpacks[n] = u
-	}
-	f.mu.Unlock()
-	if mine {
-		u.err = f.unpackAll(m, n)
-		f.mu.Lock()
-		delete(f.unpacks, n)
-		f.mu.Unlock()
-		close(u.done)
-	}
-	select {
-	case <-u.done:
-	case <-f.ctx.Done():
-		return f.ctx.Err()
-	}
-	switch {
-	case f.have.has(p):
-		return nil
-	case u.err != nil:
-		return u.err
-	}
-	return fmt.Errorf("inode %v: was not looked for: %w", p.ino, syscall.EAGAIN)
-}
-
-// unpackAll brings what this node lacks of a compressed tar.
-func (f *Fill) unpackAll(m cluster.Map, n uint32) error {
-	var parts []*parcel
-	err := f.cfg.Files.Located(func(from manifest.Origin, a metadata.Attr) bool {
-		if from.Source != n {
-			return true
-		}
-		f.parts(m, from, a, func(p part) {
-			if p.node == f.cfg.Self && !f.have.has(p.piece) {
-				parts = append(parts, &parcel{part: p, sum: summer{size: p.n}})
-			}
-		})
-		return true
-	})
-	if err != nil {
-		return err
-	}
-	slices.SortFunc(parts, func(a, b *parcel) int { return cmp.Or(cmp.Compare(a.at, b.at), cmp.Compare(a.chunk, b.chunk)) })
-	kind, err := f.src.kind(n)
-	if err != nil {
-		return err
-	}
-	src, err := f.src.archive(n)
-	if err != nil {
-		return err
-	}
-	return src.end(f.unpack(src, kind, parts))
-}
-
 // unpack reads a compressed tar up to the last of parts, and stores them here.
-func (f *Fill) unpack(src *stretch, kind source.Kind, parts []*parcel) error {
+func (f *Fill) unpack(src *stretch, begin unpacker, parts []*parcel) error {
 	ctx, cancel := context.WithCancel(f.ctx)
 	defer cancel()
-	from := source.ReadRegion(ctx, src.file, src.name, 0, src.was.Size, f.bufs.in, readAhead)
-	u := source.Unpack(ctx, kind, nil, from, f.bufs.out)
+	u := begin(ctx)
 	defer u.Close()
 	for next := 0; next < len(parts); {
 		p, err := u.Next()

@@ -1,8 +1,11 @@
 package stagein
 
 import (
+	"archive/tar"
 	"context"
 	"fmt"
+	"maps"
+	"slices"
 	"testing"
 	"time"
 
@@ -119,6 +122,48 @@ func TestStagedIsFetchedAgain(t *testing.T) {
 			s.fillStaged(m, files, dir)
 			if again := s.fs.read.Load() - read; again != 0 {
 				t.Errorf("%d bytes were read a third time", again)
+			}
+		})
+	}
+}
+
+// TestPackedFromPlaces: what a lost node had of a compressed tar that has places to begin at is
+// unpacked from the place before it on, in several legs.
+func TestPackedFromPlaces(t *testing.T) {
+	r := seed(t)
+	m := testMap(2)
+	for _, c := range spillCodecs[:4] {
+		t.Run(c.name, func(t *testing.T) {
+			var members [2][]member
+			for i := 0; len(members[0]) < 200 || len(members[1]) < 30; i++ {
+				name := fmt.Sprint("f", i)
+				k := m.FileOwner(name)
+				members[k] = append(members[k], file(name, randBytes(r, 4000+r.IntN(9000))))
+			}
+			const before = 150 // what the lost node had comes late, and at the end
+			all := slices.Concat(members[0][:before], members[1][:15], members[0][before:], members[1][15:30])
+			j := spillJob(c.pack(t, writeTar(t, tar.FormatGNU, all)), 1<<30)
+			j.nodes, j.memory, j.legSize = 2, 4<<20, 100_000
+			if c.name == "bzip2" {
+				j.memory = 32 << 20
+			}
+			want, err := j.run(context.Background())
+			checked(t, err)
+			files, err := filesOfParts(j.records, j.sums)
+			checked(t, err)
+			s := &rack{job: j, t: t, want: make(map[string]string)}
+			for p, e := range want {
+				s.want[p] = e.Data
+			}
+			dir := t.TempDir()
+			s.fillStaged(m, files, dir)
+			maps.DeleteFunc(j.target.objects, func(k objectKey, _ []byte) bool { return k.node == 1 })
+			read := j.fs.read.Load()
+			m := m.WithState(1, cluster.Down, "")
+			s.fillStaged(m, files, dir)
+			s.holds(m, files)
+			if n, size := j.fs.read.Load()-read, int64(len(j.fs.nodes[j.path].data)); n == 0 || n > size*2/3 {
+				t.Errorf("%d bytes were read of %d", n, size)
 			}
 		})
 	}

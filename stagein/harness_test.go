@@ -66,6 +66,7 @@ type job struct {
 	records [][]byte                  // of the parts
 	camp    *camp                     // the nodes read for each other
 	runSize int64
+	legSize int64
 	near    func() bool   // whether the source is at hand; nil is as it seems
 	found   []source.Item // by the scan, of the only index that it made
 	// discard keeps nothing, to measure.

@@ -289,13 +289,18 @@ func TestSparseIsFetchedAgain(t *testing.T) {
 		return errors.Join(append(errs, holey(filepath.Join(dir, "none"), r, 50_000))...)
 	}
 	sparseTar(t, made, func(t *testing.T, archive []byte) {
-		for _, kind := range []string{"a.tar", "a.tar.gz"} {
+		for _, kind := range []string{"a.tar", "a.tar.gz", "a.tar.zst"} {
 			for _, stripe := range []int64{1 << 20, 4096} {
 				s := newRack(t, 4, "/src/"+kind, Options{})
 				s.stripe, s.region = stripe, 1024
 				b := archive
 				if kind == "a.tar.gz" {
 					b = gzipped(t, archive)
+				}
+				if kind == "a.tar.zst" {
+					b = frameEach(t, archive, 3000)
+					s.free = func(metadata.NodeID) (int64, bool) { return 1 << 30, true }
+					s.lim.apart, s.legSize = 5000, 20_000
 				}
 				s.fs.add(s.path, source.TypeRegular|0o644, b)
 				want, err := twin(archive)

@@ -160,7 +160,9 @@
 // up, and names the node that is full, what it needs and had (Share.full). The message says who
 // says so, since that may be wrong. What a lost
 // node had, each of those that are left fetches by one more reading, up to the last of
-// what it lacks, for all who wait (unpackAll).
+// what it lacks, for all who wait (unpackAll); where it is known at which places that can be begun, it
+// unpacks no more than from those before what it lacks, the neighbours of what was asked for first, and
+// some stretches at a time.
 //
 // # What stays in a compressed tar
 //

@@ -63,6 +63,12 @@ func ParsePlaces(b []byte) (Places, error) {
 // placeEnd is more than any place.
 const placeEnd = 1 << 62
 
+// Before is where in what is unpacked it is begun to come to off; false if nothing says that.
+func (ps Places) Before(off int64) (int64, bool) {
+	p, _, ok, _ := ps.around(off, off+1)
+	return p.Off, ok
+}
+
 // around is where to begin to unpack the bytes [off, end), and what the next place behind
 // them is; false if there is none.
 func (ps Places) around(off, end int64) (from Place, to Place, ok, more bool) {

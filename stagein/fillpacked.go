@@ -1,0 +1,161 @@
+package stagein
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"math"
+	"slices"
+	"syscall"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/bivouacfs/bivouac/metadata"
+	"github.com/bivouacfs/bivouac/metadata/cluster"
+	"github.com/bivouacfs/bivouac/metadata/manifest"
+	"github.com/bivouacfs/bivouac/stagein/source"
+)
+
+const (
+	defaultLegSize = 32 << 20 // bytes of a leg, as they are unpacked
+	legsAtOnce     = 4
+)
+
+// leg is parts of a compressed tar that are come to in one go, from a place before them on.
+type leg struct {
+	parts []*parcel
+	end   int64 // of them, at the most
+}
+
+// bringPacked brings a piece that is in a compressed tar, with all others that this
+// node lacks of it: there is no way to one but through those before, as far as no place
+// is known between them. Who asks meanwhile waits for the same reading.
+func (f *Fill) bringPacked(m cluster.Map, p piece, n uint32) error {
+	f.mu.Lock()
+	if f.have.has(p) { // since a reading that ended before this one would begin
+		f.mu.Unlock()
+		return nil
+	}
+	u := f.unpacks[n]
+	mine := u == nil
+	if mine {
+		u = &flight{done: make(chan struct{})}
+		f.unpacks[n] = u
+	}
+	f.mu.Unlock()
+	if mine {
+		u.err = f.unpackAll(m, p, n)
+		f.mu.Lock()
+		delete(f.unpacks, n)
+		f.mu.Unlock()
+		close(u.done)
+	}
+	select {
+	case <-u.done:
+	case <-f.ctx.Done():
+		return f.ctx.Err()
+	}
+	switch {
+	case f.have.has(p):
+		return nil
+	case u.err != nil:
+		return u.err
+	}
+	return fmt.Errorf("inode %v: was not looked for: %w", p.ino, syscall.EAGAIN)
+}
+
+// unpackAll brings what this node lacks of a compressed tar, the neighbours of p first.
+func (f *Fill) unpackAll(m cluster.Map, p piece, n uint32) error {
+	var parts []*parcel
+	err := f.cfg.Files.Located(func(from manifest.Origin, a metadata.Attr) bool {
+		if from.Source != n {
+			return true
+		}
+		f.parts(m, from, a, func(p part) {
+			if p.node == f.cfg.Self && !f.have.has(p.piece) {
+				parts = append(parts, &parcel{part: p, sum: summer{size: p.n}})
+			}
+		})
+		return true
+	})
+	if err != nil {
+		return err
+	}
+	slices.SortFunc(parts, func(a, b *parcel) int { return cmp.Or(cmp.Compare(a.at, b.at), cmp.Compare(a.chunk, b.chunk)) })
+	kind, err := f.src.kind(n)
+	if err != nil {
+		return err
+	}
+	src, err := f.src.archive(n)
+	if err != nil {
+		return err
+	}
+	if len(src.places) < 2 {
+		return src.end(f.unpack(src, f.unpackFrom(src, kind), parts))
+	}
+	all := legs(src.places, parts, f.legSize)
+	first := max(slices.IndexFunc(all, func(l leg) bool {
+		return slices.ContainsFunc(l.parts, func(x *parcel) bool { return x.piece == p })
+	}), 0)
+	var g errgroup.Group // one that fails does not end the others
+	g.SetLimit(legsAtOnce)
+	for _, l := range append(all[first:len(all):len(all)], all[:first]...) {
+		g.Go(func() error {
+			if f.ctx.Err() != nil {
+				return f.ctx.Err()
+			}
+			return f.unpack(src, f.unpackLeg(src, kind, &l), l.parts)
+		})
+	}
+	return src.end(g.Wait())
+}
+
+// legs cuts parts where what lies between two of them need not be unpacked, and where
+// there is so much that another may do the rest beside.
+func legs(places source.Places, parts []*parcel, size int64) []leg {
+	var all []leg
+	begin := int64(0)
+	for i, x := range parts {
+		from, ok := places.Before(x.begin())
+		if n := len(all); n == 0 || ok && (from >= all[n-1].end || x.begin()-begin >= size) {
+			all, begin = append(all, leg{}), x.begin()
+		}
+		l := &all[len(all)-1]
+		l.parts, l.end = append(l.parts, x), max(l.end, ends(parts, i))
+	}
+	return all
+}
+
+// ends is where a part ends at the most: of a sparse one only its headers say it.
+func ends(parts []*parcel, i int) int64 {
+	x := parts[i]
+	if !x.sparse {
+		return x.end()
+	}
+	for _, y := range parts[i+1:] {
+		if y.at != x.at {
+			return y.begin()
+		}
+	}
+	return math.MaxInt64
+}
+
+// unpacker begins to unpack something that is read with ctx.
+type unpacker func(ctx context.Context) *source.Unpacked
+
+func (f *Fill) unpackFrom(src *stretch, kind source.Kind) unpacker {
+	return func(ctx context.Context) *source.Unpacked {
+		from := source.ReadRegion(ctx, src.file, src.name, 0, src.was.Size, f.bufs.in, readAhead)
+		return source.Unpack(ctx, kind, nil, from, f.bufs.out)
+	}
+}
+
+func (f *Fill) unpackLeg(src *stretch, kind source.Kind, l *leg) unpacker {
+	return func(ctx context.Context) *source.Unpacked {
+		s := source.Stretch{File: src.file, Name: src.name, Kind: kind, Size: src.was.Size, Places: src.places, Off: l.parts[0].begin(), End: l.end}
+		if u := s.Unpack(ctx, f.bufs.in, f.bufs.out); u != nil {
+			return u
+		}
+		return f.unpackFrom(src, kind)(ctx)
+	}
+}
