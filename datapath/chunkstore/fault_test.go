@@ -70,6 +70,13 @@ func (f *faultFS) Mkdir(dir string) error {
 	return f.FS.Mkdir(dir)
 }
 
+func (f *faultFS) MkdirApart(dir string) error {
+	if _, err := f.try("mkdir", 0); err != nil {
+		return err
+	}
+	return f.FS.MkdirApart(dir)
+}
+
 type faultFile struct {
 	File
 	fs *faultFS

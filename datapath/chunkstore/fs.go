@@ -5,6 +5,7 @@ import (
 	"io/fs"
 	"math"
 	"os"
+	"path/filepath"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -20,6 +21,9 @@ type FS interface {
 	Open(path string, flags int) (File, error)
 	Remove(path string) error
 	Mkdir(path string) error // and its parents; no error if it is there
+	// MkdirApart is Mkdir of a directory that will have very many files. They are
+	// to lie where no others were removed a moment ago, if the file system cares.
+	MkdirApart(path string) error
 	// ReadDir calls fn for each file in dir.
 	ReadDir(dir string, fn func(name string, st Stat)) error
 	// Disk tells of the disk that holds dir.
@@ -83,6 +87,48 @@ func (osFS) Open(path string, flags int) (File, error) {
 func (osFS) Remove(path string) error { return os.Remove(path) }
 
 func (osFS) Mkdir(path string) error { return os.MkdirAll(path, 0o700) }
+
+// topDir marks a directory of ext4 as one whose directories are spread over the disk,
+// by their names (chattr +T).
+const topDir = 0x20000
+
+// MkdirApart implements FS. For minutes after files of ext4 were removed, each that is
+// made near them has all of their inodes looked at (recently_deleted): of a job that
+// follows another on its node, making a file took 0.75 ms instead of 0.02. Where a
+// directory of a marked one lies, and so the files below it, depends on the name that it
+// is made with: one that nobody else has had.
+func (m osFS) MkdirApart(path string) error {
+	parent := filepath.Dir(path)
+	if err := m.Mkdir(parent); err != nil {
+		return err
+	}
+	if _, err := os.Lstat(path); err == nil || !markTopDir(parent) {
+		return m.Mkdir(path)
+	}
+	dir, err := os.MkdirTemp(parent, filepath.Base(path)+".")
+	if err != nil {
+		return err
+	}
+	if err := unix.Renameat2(unix.AT_FDCWD, dir, unix.AT_FDCWD, path, unix.RENAME_NOREPLACE); err != nil {
+		return errors.Join(os.Remove(dir), m.Mkdir(path))
+	}
+	return nil
+}
+
+// markTopDir reports whether dir is marked now: on ext4 it is.
+func markTopDir(dir string) bool {
+	var st unix.Statfs_t
+	if err := unix.Statfs(dir, &st); err != nil || st.Type != unix.EXT4_SUPER_MAGIC {
+		return false
+	}
+	fd, err := unix.Open(dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return false
+	}
+	defer unix.Close(fd) // nothing was written
+	flags, err := unix.IoctlGetUint32(fd, unix.FS_IOC_GETFLAGS)
+	return err == nil && unix.IoctlSetPointerInt(fd, unix.FS_IOC_SETFLAGS, int(flags|topDir)) == nil
+}
 
 func (osFS) ReadDir(dir string, fn func(string, Stat)) error {
 	entries, err := os.ReadDir(dir)

@@ -83,7 +83,7 @@ func openPlaces(f FS, dirs []string, reserve int64) ([]*place, error) {
 	disks := map[uint64]*disk{}
 	var places []*place
 	for i, dir := range dirs {
-		if err := f.Mkdir(filepath.Join(dir, objectsDir)); err != nil {
+		if err := f.MkdirApart(filepath.Join(dir, objectsDir)); err != nil {
 			return nil, err
 		}
 		now, err := f.Disk(dir)
