@@ -39,7 +39,7 @@ type FillConfig struct {
 	Boot    string // what changes when the machine is booted
 	Memory  int64  // bytes of buffers; 0 is 64 MiB
 	Sums    bool   // keep the sums of pieces at hand, for Touched
-	Window  int64  // bytes of files that are read through; 0 is 256 MiB
+	Window  int64  // bytes of what is read through; 0 is 256 MiB
 	Workers int    // files that are read at a time in the order of the fill; 0 is 16
 	Log     *logrus.Entry
 }
@@ -53,6 +53,7 @@ type Fill struct {
 	have    *residents
 	journal *journal
 	window  *window
+	cuts    *cuts
 	bad     *unreadables
 	slots   chan struct{} // one for each piece that is fetched because it was asked for
 	reads   chan struct{} // one for each other that is being read: Workers
@@ -118,7 +119,7 @@ func NewFill(cfg FillConfig) (*Fill, error) {
 		cfg.Window = defaultWindow
 	}
 	f := &Fill{
-		window: newWindow(cfg.Window), bad: newUnreadables(),
+		window: newWindow(cfg.Window - cfg.cutWindow()), cuts: newCuts(cfg.cutWindow()), bad: newUnreadables(),
 		cfg: cfg, src: fetcher{fs: cfg.FS, origins: cfg.Origins}, have: newResidents(),
 		bufs:    newPools(int(max(cfg.Memory/wire.MaxData, minPieces)), wire.MaxData),
 		flights: make(map[piece]*flight), slots: make(chan struct{}, demandSlots), reads: make(chan struct{}, cfg.Workers), calm: closedChan(), gate: newGate(),

@@ -40,7 +40,8 @@ type Origin struct {
 	// Index is the path of what told what is in an archive; "" if the archive did.
 	Index source.Name `json:"index,omitempty"`
 	// Places is where a compressed tar can be unpacked from, as source.Places, if that was
-	// noted, since some of its files may have had to stay in it.
+	// noted, since some of its files may have had to stay in it; the last one is its end, if
+	// that was seen.
 	Places []byte `json:"places,omitempty"`
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"math"
 	"syscall"
 
@@ -18,6 +19,7 @@ type packed struct {
 	room int64  // bytes that may be stored; 0 is not known
 	last string // member
 	end  int64  // of its data
+	all  int64  // bytes that it unpacks to; 0 is not known
 	some bool   // there was a member
 }
 
@@ -51,6 +53,9 @@ func (s *Share) runPacked(ctx context.Context) error {
 		stage = func() error { return c.again(m) }
 	}
 	err = stage()
+	if c.t.bad == io.EOF {
+		k.all = c.t.pos
+	}
 	if err == nil || p.OnError == OnErrorSkip && skippable(err) { // what came before the damage stays
 		if e := s.spill.ended(p, k); e != nil {
 			err = e

@@ -111,7 +111,8 @@ func TestPackedSpills(t *testing.T) {
 			if strings.HasSuffix(c.name, "bzip2") { // slow
 				n, each = 130, 512<<10
 			}
-			archive := c.pack(t, manySmall(t, r, n, 18_000))
+			plain := manySmall(t, r, n, 18_000)
+			archive := c.pack(t, plain)
 			want, err := twinPacked(c, archive)
 			checked(t, err)
 			j := spillJob(archive, each)
@@ -123,6 +124,10 @@ func TestPackedSpills(t *testing.T) {
 				t.Fatal(err)
 			}
 			checkTree(t, got, want)
+			places, err := source.ParsePlaces(j.plan.Origins.Sources[0].Places)
+			if n := len(places); err != nil || n < 3 || places[n-1].Off != int64(len(plain)) {
+				t.Errorf("places %v, %v, want the last at %d", places, err, len(plain))
+			}
 			if j.sum.SourceBytes > int64(len(archive))+64<<10 {
 				t.Errorf("%d bytes were read of %d", j.sum.SourceBytes, len(archive))
 			}

@@ -171,8 +171,10 @@
 // 4 MiB of what comes out, and is kept with the dataset (Origin.Places). So some of a tar
 // that has such places may stay in it: who reads
 // a file that did unpacks it from the place before it on, which is 64 MiB more than the
-// file at the most. A tar in which it would be more, or that unpacks to more than 4 MiB and
-// has no place but its beginning, is refused.
+// file at the most. A tar in which it would be more, or that has no place but its
+// beginning, is refused; but not one of several that unpacks to 16 MiB at the most. When a second
+// file is wanted of what lies between two places, all of that is unpacked once, and kept in
+// memory for its neighbours (cuts).
 //
 // What there is room for is known for sure at the end. Until then what comes is stored, and
 // when a node has no room for more, a bar is lowered for it (spiller): files whose hash is

@@ -119,6 +119,19 @@ func (w *window) close(x *pane) {
 	w.changed = make(chan struct{})
 }
 
+// forget has a piece fetched anew for whoever looks from now on.
+func (w *window) forget(p piece) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	switch x := w.panes[p]; {
+	case x == nil:
+	case x.at != nil:
+		w.drop(x)
+	default:
+		delete(w.panes, p) // who looks at it last frees it
+	}
+}
+
 // drop forgets an idle pane; w.mu is held.
 func (w *window) drop(x *pane) {
 	w.idle.Remove(x.at)

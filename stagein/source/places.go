@@ -69,6 +69,28 @@ func (ps Places) Before(off int64) (int64, bool) {
 	return p.Off, ok
 }
 
+// Cut is the number of the place before off, and where in what is unpacked that and the next
+// one are; false if one of them is not there.
+func (ps Places) Cut(off int64) (i int, begin, end int64, ok bool) {
+	i = sort.Search(len(ps), func(i int) bool { return ps[i].Off > off })
+	if i == 0 || i == len(ps) {
+		return 0, 0, 0, false
+	}
+	return i - 1, ps[i-1].Off, ps[i].Off, true
+}
+
+// End is places with the end of a file of a kind, which has so many bytes and unpacks to off
+// of them.
+func (ps Places) End(kind Kind, size, off int64) Places {
+	if n := len(ps); n == 0 || n == placeMost || ps[n-1].Off >= off {
+		return ps
+	}
+	if kind == TarBzip2 {
+		size = bzAt(8*size, '9')
+	}
+	return append(ps, Place{size, off})
+}
+
 // around is where to begin to unpack the bytes [off, end), and what the next place behind
 // them is; false if there is none.
 func (ps Places) around(off, end int64) (from Place, to Place, ok, more bool) {

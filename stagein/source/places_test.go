@@ -142,3 +142,26 @@ func FuzzPlaces(f *testing.F) {
 		}
 	})
 }
+
+// TestCuts: what lies between two places has a number, up to the end of the file if that is known.
+func TestCuts(t *testing.T) {
+	ps := Places{{0, 0}, {50, 100}, {90, 300}}
+	for _, c := range []struct {
+		ps         Places
+		off        int64
+		i          int
+		begin, end int64
+		ok         bool
+	}{
+		{ps, 0, 0, 0, 100, true}, {ps, 99, 0, 0, 100, true}, {ps, 100, 1, 100, 300, true}, {ps, 300, 0, 0, 0, false},
+		{ps.End(TarZstd, 120, 310), 309, 2, 300, 310, true}, {ps.End(TarZstd, 120, 310), 310, 0, 0, 0, false},
+		{ps.End(TarZstd, 120, 300), 300, 0, 0, 0, false}, {Places{}.End(TarZstd, 120, 300), 0, 0, 0, 0, false}, {nil, 5, 0, 0, 0, false},
+	} {
+		if i, begin, end, ok := c.ps.Cut(c.off); i != c.i || begin != c.begin || end != c.end || ok != c.ok {
+			t.Errorf("%v.Cut(%d) = %d, %d, %d, %v, want %d, %d, %d, %v", c.ps, c.off, i, begin, end, ok, c.i, c.begin, c.end, c.ok)
+		}
+	}
+	if at, _, _ := ps.End(TarBzip2, 120, 310)[3].bz(); at != 120 {
+		t.Errorf("the end of a file of bzip2 is at %d, want 120", at)
+	}
+}
