@@ -449,9 +449,23 @@ func (in *intake) write(parts []*manifest.Reader, path string) (manifest.Summary
 		err = e
 	}
 	if err != nil {
-		return sum, fmt.Errorf("manifest of %s: %w", in.ds.Source, err)
+		return sum, fmt.Errorf("manifest of %s: %w%s", in.ds.Source, err, treeAdvice(err))
 	}
 	return sum, nil
+}
+
+// treeAdvice is what can be done about what does not make a tree.
+func treeAdvice(err error) string {
+	for _, no := range []syscall.Errno{syscall.EEXIST, syscall.ENOTDIR, syscall.ENOENT, syscall.EPERM, syscall.ELOOP} {
+		switch {
+		case !errors.Is(err, no):
+		case no == syscall.EEXIST:
+			return ": leave it out by exclude=, or if archives have names in common, keep them apart by unpack=apart"
+		default:
+			return ": leave it out by exclude="
+		}
+	}
+	return ""
 }
 
 // clip bounds a text that goes into the registry.

@@ -94,6 +94,7 @@ type DatasetStatus struct {
 	Total    int64             `json:"total,omitempty"`    // bytes of the source, while it is staged
 	Progress *stagein.Progress `json:"progress,omitempty"` // while it is staged
 	PerNode  []NodeShare       `json:"per_node,omitempty"` // once it is published
+	Striped  *NodeShare        `json:"striped,omitempty"`  // what all nodes have parts of
 	Spilled  *NodeShare        `json:"spilled,omitempty"`  // what is on no node, and is read through
 	// Unreadable is files of that which some node could not have from the source as they
 	// were, the first of each node; MoreUnreadable is how many are not named.
@@ -189,6 +190,9 @@ func (d *Daemon) datasetStatus(ctx context.Context, ds cluster.Dataset) DatasetS
 	here := x.digest == ds.Digest
 	s.Readable = here && (ds.Phase == cluster.Filling || ds.Phase == cluster.Sealed)
 	s.Ready = here && ds.Phase == cluster.Sealed
+	if st := x.summary.Striped; st.Files > 0 {
+		s.Striped = &NodeShare{Host: "all nodes", Files: st.Files, Bytes: st.Bytes}
+	}
 	if sp := x.summary.Spilled; sp.Files > 0 {
 		s.Spilled = &NodeShare{Host: "source", Files: sp.Files, Bytes: sp.Bytes}
 		d.unreadableOf(ctx, &s)

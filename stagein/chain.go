@@ -94,11 +94,18 @@ func (c *chain) run() error {
 		switch {
 		case err == io.EOF:
 			return c.cut()
+		case errors.As(err, &refused) && c.r.sel.leaves(refused.Name):
+			if done, err := c.unwanted(refused.Size); done || err != nil {
+				return err
+			}
+			continue
 		case errors.As(err, &refused) && c.r.cfg.Plan.OnError == OnErrorSkip:
 			if err := c.refuse(refused, err); err != nil {
 				return err
 			}
 			continue
+		case refused != nil:
+			return source.Advise(err)
 		case err != nil:
 			return err
 		case step == source.End:
@@ -106,7 +113,7 @@ func (c *chain) run() error {
 		case step == source.Skip:
 			continue
 		case !c.r.wants(&c.g.Item):
-			if done, err := c.unwanted(&c.g.Item); done || err != nil {
+			if done, err := c.unwanted(c.g.Item.Stored()); done || err != nil {
 				return err
 			}
 			continue
@@ -126,14 +133,14 @@ func (c *chain) refuse(e *source.RefusedError, why error) error {
 	return c.over(e.Size)
 }
 
-// unwanted goes over a member that was not selected. When nothing more is, the
-// rest of the archive is left alone.
-func (c *chain) unwanted(it *source.Item) (done bool, err error) {
+// unwanted goes over a member that was not selected, with so many bytes of data. When
+// nothing more is, the rest of the archive is left alone.
+func (c *chain) unwanted(size int64) (done bool, err error) {
 	c.some = true
 	if c.r.sel.full() {
 		return true, nil
 	}
-	return false, c.over(it.Stored())
+	return false, c.over(size)
 }
 
 // over goes over a member's data.

@@ -37,7 +37,7 @@ func (cfg *PlanConfig) listZips(ctx context.Context, all []archiveScan) (bool, e
 // point to.
 func (a *archiveScan) directory(ctx context.Context, h *hopper) error {
 	file := counted{h.f, &h.read}
-	x, err := source.ReadZip(file, h.name, h.size, a.found.Head)
+	x, err := source.ReadZip(file, h.name, h.size, a.found.Head, func(member string, _ error) bool { return h.sel.Leaves(member) })
 	if err != nil {
 		return err
 	}

@@ -131,7 +131,7 @@ func TestZipPart(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	x, err := source.ReadZip(f, "/z.zip", info.Size, nil)
+	x, err := source.ReadZip(f, "/z.zip", info.Size, nil, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -26,11 +26,13 @@ type hopper struct {
 	name   string
 	size   int64
 	room   *manifest.Scratch
-	any    bool         // also hollow members: nobody can read this in one go
-	maps   bool         // where the data of sparse members lies is kept
-	read   atomic.Int64 // bytes
-	hops   atomic.Int64 // reads for headers
-	member int64        // mean bytes of a member, with its headers; mean finds it
+	any    bool           // also hollow members: nobody can read this in one go
+	maps   bool           // where the data of sparse members lies is kept
+	read   atomic.Int64   // bytes
+	hops   atomic.Int64   // reads for headers
+	sel    *source.Select // what is wanted; nil is all
+	left   atomic.Bool    // a member that cannot be staged was left out, since it is not wanted
+	member int64          // mean bytes of a member, with its headers; mean finds it
 }
 
 // page is what was read for the last header. A filesystem reads whole pages, and
@@ -113,6 +115,18 @@ func (h *hopper) more(ctx context.Context, s *hopped, end int64, n int) error {
 	for last := s.items.n + min(n, allMembers); s.end < end && s.items.n < last; {
 		g.Reset(s.end)
 		step, err := h.group(ctx, &p, &g)
+		var refused *source.RefusedError
+		if errors.As(err, &refused) && h.sel.Leaves(refused.Name) {
+			h.left.Store(true)
+			if refused.Size > h.size || g.Pos()+source.Padded(refused.Size) > h.size {
+				return h.truncated(refused.Name, g.Start())
+			}
+			s.end = g.Pos() + source.Padded(refused.Size)
+			continue
+		}
+		if refused != nil {
+			err = source.Advise(err)
+		}
 		if err != nil {
 			return fmt.Errorf("%s: %w", h.name, err)
 		}
@@ -130,8 +144,7 @@ func (h *hopper) more(ctx context.Context, s *hopped, end int64, n int) error {
 			return fmt.Errorf("%s: member %q at offset %d: %w", h.name, it.Path, g.Start(), errHollow)
 		}
 		if it.Stored() > h.size || it.Off+source.Padded(it.Stored()) > h.size {
-			return fmt.Errorf("%s: the archive ends at offset %d, inside member %q at offset %d: it is truncated: copy it again: %w",
-				h.name, h.size, it.Path, g.Start(), syscall.EBADMSG)
+			return h.truncated(it.Path, g.Start())
 		}
 		if err := s.items.add(&it, g.Start()); err != nil {
 			return fmt.Errorf("%s: member %q at offset %d: %w", h.name, it.Path, g.Start(), err)
@@ -139,6 +152,12 @@ func (h *hopper) more(ctx context.Context, s *hopped, end int64, n int) error {
 		s.end = it.Off + source.Padded(it.Stored())
 	}
 	return nil
+}
+
+// truncated says that the archive ends inside a member.
+func (h *hopper) truncated(member string, off int64) error {
+	return fmt.Errorf("%s: the archive ends at offset %d, inside member %q at offset %d: it is truncated: copy it again: %w",
+		h.name, h.size, member, off, syscall.EBADMSG)
 }
 
 // allMembers is more than an archive has.

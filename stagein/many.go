@@ -140,7 +140,7 @@ func (s *Share) archive(ctx context.Context, a *Archive) error {
 	}
 	p.Parts = []Part{{Node: s.cfg.Part.Node, Off: int64(len(p.Head)), End: a.Size, Bytes: a.Size}}
 	if p.Kind == source.Zip {
-		if err := p.zipWhole(s.cfg.FS); err != nil {
+		if err := s.zipWhole(p); err != nil {
 			return err
 		}
 	}
@@ -152,15 +152,29 @@ func (s *Share) archive(ctx context.Context, a *Archive) error {
 	return nil
 }
 
-// zipWhole makes a plan of a zip archive that one node reads.
-func (p *Plan) zipWhole(fs source.FS) error {
-	f, err := fs.Open(string(p.Source))
+// zipWhole makes a plan of a zip archive that one node reads, of those of its members
+// that can be staged.
+func (s *Share) zipWhole(p *Plan) error {
+	f, err := s.cfg.FS.Open(string(p.Source))
 	if err != nil {
 		return err
 	}
-	x, err := source.ReadZip(f, string(p.Source), p.Size, p.Head)
+	var failed error
+	x, err := source.ReadZip(f, string(p.Source), p.Size, p.Head, func(member string, err error) bool {
+		switch {
+		case s.sel.leaves(member):
+			return true
+		case s.cfg.Plan.OnError != OnErrorSkip || failed != nil:
+			return false
+		}
+		failed = s.skip(member, err)
+		return failed == nil
+	})
 	if e := f.Close(); err == nil && e != nil {
 		err = fmt.Errorf("%s: %w", p.Source, e)
+	}
+	if failed != nil {
+		return failed
 	}
 	if err != nil {
 		return err

@@ -45,6 +45,9 @@ func (cfg *PlanConfig) inArchives(ctx context.Context, paths []string) (*content
 		return nil, nil
 	}
 	all, err := cfg.detectAll(ctx, archives)
+	if err == nil {
+		cfg.sel, err = newSelection(cfg.FS, cfg.Request.Options)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -153,7 +156,11 @@ func (a *archiveScan) open(cfg *PlanConfig) (*hopper, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", a.Path, err)
 	}
-	return &hopper{f: f, name: string(a.Path), size: a.Size, room: cfg.Scratch, any: cfg.Request.Unpack == UnpackNested}, nil
+	h := &hopper{f: f, name: string(a.Path), size: a.Size, room: cfg.Scratch, any: cfg.Request.Unpack == UnpackNested}
+	if cfg.sel != nil {
+		h.sel = &cfg.sel.Select
+	}
+	return h, nil
 }
 
 func (a *archiveScan) end(h *hopper, err error) error {
@@ -182,7 +189,7 @@ func (a *archiveScan) hop(ctx context.Context, cfg *PlanConfig, mean, most int64
 	if err == nil {
 		a.items = found
 	}
-	if err == nil && !global && a.index.keeps() {
+	if err == nil && !global && !h.left.Load() && a.index.keeps() {
 		a.fresh = &newIndex{index: a.index, items: found}
 		a.fresh.key, err = source.KeyOf(counted{h.f, &h.read}, h.name, a.found.Info)
 	}
@@ -192,10 +199,7 @@ func (a *archiveScan) hop(ctx context.Context, cfg *PlanConfig, mean, most int64
 // join puts together what is wanted of archives, each below its own directory if
 // it has one.
 func (cfg *PlanConfig) join(c *contents, all []archiveScan) error {
-	sel, err := newSelection(cfg.FS, cfg.Request.Options)
-	if err != nil {
-		return err
-	}
+	sel := cfg.sel
 	if sel != nil && sel.Paths != nil {
 		missing, err := sel.missing(all)
 		if err == nil {

@@ -22,8 +22,9 @@ import (
 //	seed:S      as PyTorch's DistributedSampler(seed=S, shuffle=True) hands them out in epoch 0
 //	list:FILE   as FILE names them, a path in the dataset on each line; the rest comes after, shuffled
 //
-// For seed:S the files are numbered as torchvision's ImageFolder does it:
-// directories by path, and in each of them the files by name, both as strings.
+// For seed:S the files are numbered as torchvision's ImageFolder does it: first-level
+// directories, which are its classes, by name, those in each by path, and the files of
+// each by name, all as strings.
 type Order struct {
 	Kind string `json:"kind,omitempty"` // "", shuffled, source, seed or list
 	Seed uint64 `json:"seed,omitempty"` // of shuffled and seed
@@ -170,7 +171,11 @@ func (t *turns) number(files Files) error {
 	if err != nil {
 		return err
 	}
-	slices.SortFunc(dirs, func(a, b dir) int { return cmp.Compare(a.path, b.path) })
+	slices.SortFunc(dirs, func(a, b dir) int {
+		classA, _, _ := strings.Cut(a.path, "/")
+		classB, _, _ := strings.Cut(b.path, "/")
+		return cmp.Or(cmp.Compare(classA, classB), cmp.Compare(a.path, b.path))
+	})
 	all := uint64(0)
 	for _, d := range dirs {
 		for int(d.number) >= len(t.first) {

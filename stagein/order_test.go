@@ -117,11 +117,14 @@ func listOf(t *testing.T, files *memFiles, node metadata.NodeID, o Order, list [
 // program that numbers them as ImageFolder does shuffles them.
 func TestOrderSeed(t *testing.T) {
 	files, paths := imageFolder(t)
-	// The twin of torchvision's make_dataset: directories as strings, in each the names.
+	// The twin of torchvision's make_dataset: classes, in each directories as strings, in each the names.
 	sorted := slices.Clone(paths)
 	sort.Slice(sorted, func(i, k int) bool {
 		di, ni := cutPath(sorted[i])
 		dk, nk := cutPath(sorted[k])
+		if ci, ck := strings.Split(di, "/")[0], strings.Split(dk, "/")[0]; ci != ck {
+			return ci < ck
+		}
 		return di < dk || di == dk && ni < nk
 	})
 	var want []string

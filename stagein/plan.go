@@ -36,7 +36,8 @@ type Plan struct {
 	// Origins is where what the plan stages can be fetched again, for those who fill
 	// the dataset when it is published.
 	Origins Origins `json:"-"`
-	// Least is what compressed tars unpack to at the least, if that was looked for.
+	// Least is what compressed tars unpack to at the least, if that was looked for, and
+	// what a zip archive does.
 	Least   int64  `json:"least,omitempty"`
 	LeastBy string `json:"least_by,omitempty"` // who says so
 	// Free is what each node had left, in bytes, as far as that was known, and WayOut what
@@ -134,6 +135,7 @@ type PlanConfig struct {
 	read  int64         // by Scan, to find that the source shall be read to be known
 	// stored is about what the source takes on the nodes' disks, by Scan; 0 is not known.
 	stored int64
+	sel    *selection // by Scan: what is wanted of archives
 }
 
 // detect looks at what is at path, once.

@@ -55,6 +55,12 @@ func (s *selection) wants(it *source.Item) bool {
 	return true
 }
 
+// leaves reports whether the member with that name, which cannot be staged, need not
+// be: it is not wanted, or nothing more is.
+func (s *selection) leaves(name string) bool {
+	return s != nil && (s.full() || s.Leaves(name))
+}
+
 func (s *selection) see(path string) {
 	if s.list == nil {
 		return

@@ -75,6 +75,9 @@ func (cfg *PlanConfig) tree(ctx context.Context, p *Plan, root string, below map
 		return nil, err
 	}
 	w := source.WalkConfig{FS: cfg.FS, Root: root, Workers: cfg.Workers, Others: cfg.Others, Paths: below}
+	if sel != nil {
+		w.Select = &sel.Select
+	}
 	if below == nil && sel != nil {
 		w.Paths = sel.Paths
 	}

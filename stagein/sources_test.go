@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
 	"path"
 	"slices"
@@ -399,6 +400,74 @@ func TestSkip(t *testing.T) {
 		s.fs.add("/src/a.zip", source.TypeRegular|0o600, z)
 		s.want["1"], s.want["2"] = "one", "two"
 	}, "bad: ")
+	both("/src/a.zip", "at offset", func(s *rack) {
+		s.fs.add("/src/a.zip", source.TypeRegular|0o600, writeZip(s.t, "", zipFile("1", []byte("one")), zipPipe("pipe"), zipFile("../up", []byte("y")), zipFile("2", []byte("two")), zipFile("1", []byte("again"))))
+		s.want["1"], s.want["2"] = "one", "two"
+	}, "pipe: ", "../up: ", "1: ")
+}
+
+// zipPipe is a FIFO in a zip archive.
+func zipPipe(name string) zipped {
+	z := zipFile(name, nil)
+	z.SetMode(fs.ModeNamedPipe | 0o600)
+	return z
+}
+
+// TestUnwantedIsNotRefused: what cannot be staged, or read, is no concern of a dataset
+// that does not want it.
+func TestUnwantedIsNotRefused(t *testing.T) {
+	bad := func(name string, typ byte) member {
+		return member{Header: tar.Header{Name: name, Typeflag: typ}}
+	}
+	members := []member{file("1", []byte("one")), bad("x-fifo", tar.TypeFifo), file("/x-abs", []byte("no")), file("2", bytes.Repeat([]byte("two"), 9000))}
+	for _, o := range []Options{
+		{Exclude: []source.Name{"x-*"}},
+		{Include: []source.Name{"1", "2"}},
+		{List: "/list"},
+		{Exclude: []source.Name{"x-*"}, Fill: Order{Kind: OrderSource}}, // is scanned
+		{List: "/list", Fill: Order{Kind: OrderSource}},
+		{},                               // is told what can be done
+		{Fill: Order{Kind: OrderSource}}, // likewise
+	} {
+		for kind, archive := range map[string][]byte{
+			"tar":    writeTar(t, tar.FormatPAX, members),
+			"tar.gz": gzipped(t, writeTar(t, tar.FormatPAX, members)),
+			"zip": writeZip(t, "", zipFile("1", members[0].data), zipPipe("x-1"),
+				zipFile("/x-2", []byte("no")), zipFile("2", members[3].data)),
+			"dir": nil,
+		} {
+			s := newRack(t, 3, "/src/a."+kind, o)
+			s.fs.add("/list", source.TypeRegular|0o600, []byte("1\n2\n"))
+			s.want["1"], s.want["2"] = "one", string(members[3].data)
+			s.fs.add("/src/a."+kind, source.TypeRegular|0o600, archive)
+			if archive == nil {
+				s.fs.add("/src/a.dir", source.TypeDir|0o755, nil)
+				s.fs.add("/src/a.dir/1", source.TypeRegular|0o644, []byte("one"))
+				s.fs.add("/src/a.dir/2", source.TypeRegular|0o644, members[3].data)
+				s.fs.add("/src/a.dir/x-fifo", source.TypeFIFO|0o600, nil)
+				if len(o.Include) == 0 { // it may have one of those names in it
+					s.fs.add("/src/a.dir/x-closed", source.TypeDir, nil).err = syscall.EACCES
+				}
+			}
+			t.Run(fmt.Sprintf("%s/%+v", kind, o), func(t *testing.T) {
+				if s.t = t; !o.selects() {
+					s.fails("x-", "exclude= or on-error=skip")
+					return
+				}
+				s.check()
+			})
+		}
+	}
+}
+
+// TestExcludedIsNotMissing: what a list has and a pattern excludes is not looked for.
+func TestExcludedIsNotMissing(t *testing.T) {
+	s := newRack(t, 2, "/src", Options{List: "/list", Exclude: []source.Name{"x-*"}})
+	s.fs.add("/list", source.TypeRegular|0o600, []byte("1\nx-closed\n"))
+	s.fs.add("/src/1", source.TypeRegular|0o644, []byte("one"))
+	s.fs.add("/src/x-closed", source.TypeDir, nil).err = syscall.EACCES
+	s.want["1"] = "one"
+	s.check()
 }
 
 // TestDirectoryKept: a directory is what is in it, also with unpack=no.

@@ -14,7 +14,7 @@ func (cfg *PlanConfig) planZip(p *Plan, info source.Info, nodes []metadata.NodeI
 	if err != nil {
 		return fmt.Errorf("%s: %w", p.Source, err)
 	}
-	x, err := source.ReadZip(f, string(p.Source), info.Size, p.Head)
+	x, err := source.ReadZip(f, string(p.Source), info.Size, p.Head, nil)
 	if e := f.Close(); err == nil && e != nil {
 		err = fmt.Errorf("%s: %w", p.Source, e)
 	}
@@ -32,6 +32,7 @@ func (cfg *PlanConfig) planZip(p *Plan, info source.Info, nodes []metadata.NodeI
 	need := make(map[metadata.NodeID]int64, len(nodes))
 	for i := range x.Items {
 		it := &x.Items[i]
+		p.Least += it.Size
 		if it.Size > cfg.Stripe {
 			for _, id := range nodes {
 				need[id] += it.Size / int64(len(nodes))

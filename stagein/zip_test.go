@@ -410,7 +410,7 @@ func TestZipRoom(t *testing.T) {
 	archive := writeZip(t, "", zipFile("bomb", make([]byte, 1<<20-1)))
 	j := tarJob(archive, 1)
 	j.free = func(metadata.NodeID) (int64, bool) { return 1 << 19, true }
-	if _, err := j.run(context.Background()); !errorHas(err, "n0 needs room for", "512.0 KiB") || len(j.target.objects) > 0 {
+	if _, err := j.run(context.Background()); !errorHas(err, "n0 needs room for", "512.0 KiB", "(1024.0 KiB in all)") || len(j.target.objects) > 0 {
 		t.Errorf("%v, want a refusal", err)
 	}
 }

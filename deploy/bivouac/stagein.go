@@ -36,8 +36,8 @@ The options behind SRC are one word with it, as in #SBATCH lines:
     list=FILE       only what FILE lists: paths in the dataset, one to a line (or
                     each ended by a NUL); a directory stands for all below it
     include=PATTERN only what matches, by name, or by path if it has a slash;
-    exclude=PATTERN not what matches; a directory stands for all below it. Both
-                    can be repeated
+    exclude=PATTERN not what matches; a directory stands for all below it, which
+                    is then not looked at. Both can be repeated
     limit=N         at most N files, to try something out
     spill=fail      fail if the nodes have no room for all of it. Else (spill=pfs) a
                     part, chosen by hash, stays where it is and is read through,

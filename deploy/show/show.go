@@ -179,6 +179,9 @@ func perNode(w io.Writer, ds daemon.DatasetStatus) {
 		fmt.Fprintf(w, "  %-24s %d files, %s\n", n.Host, n.Files, Bytes(n.Bytes))
 		most, sum = max(most, n.Bytes), sum+n.Bytes
 	}
+	if s := ds.Striped; s != nil {
+		fmt.Fprintf(w, "  %-24s %d files, %s, in stripes\n", s.Host, s.Files, Bytes(s.Bytes))
+	}
 	if s := ds.Spilled; s != nil {
 		fmt.Fprintf(w, "  %-24s %d files, %s, for which there is no room\n", s.Host, s.Files, Bytes(s.Bytes))
 		unreadable(w, ds)

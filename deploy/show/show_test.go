@@ -34,6 +34,7 @@ func job() daemon.Status {
 				SourceSize: 4000, SourceBytes: 4000, Started: at(1), Sealed: at(3)},
 			Ready:   true,
 			PerNode: []daemon.NodeShare{{Host: "a", Files: 2, Bytes: 2000}, {Host: "b", Files: 1, Bytes: 1000}},
+			Striped: &daemon.NodeShare{Host: "all nodes", Files: 1, Bytes: 5 << 20},
 		}},
 	}
 }
@@ -44,7 +45,7 @@ func TestReport(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, want := range []string{"allocation to mount      0.25 s", "source bytes read / source bytes = 1.00",
-		"staged and sealed in     2.00 s", "2 files, 2.0 KiB", "imbalance (most / mean)  1.33"} {
+		"staged and sealed in     2.00 s", "2 files, 2.0 KiB", "all nodes                1 files, 5.0 MiB, in stripes", "imbalance (most / mean)  1.33"} {
 		if !strings.Contains(b.String(), want) {
 			t.Errorf("the report has no %q:\n%s", want, b.String())
 		}

@@ -239,14 +239,14 @@ func TestStageInRefuses(t *testing.T) {
 		"truncated":   {plain[:60_000], []string{`"good/file"`, "truncated"}},
 		"no-end":      {corrupt[:512+100_352+100], []string{"truncated"}},
 		"corrupt":     {corrupt, []string{"offset 100864"}},
-		"absolute":    {archive(t, member("/etc/passwd", tar.TypeReg)), []string{`"/etc/passwd"`, "absolute path"}},
+		"absolute":    {archive(t, member("/etc/passwd", tar.TypeReg)), []string{`"/etc/passwd"`, "absolute path", "leave it out by exclude="}},
 		"dotdot":      {archive(t, member("a/../../b", tar.TypeReg)), []string{`"a/../../b"`, "path with .."}},
-		"duplicate":   {dup, []string{`"twice"`}},
-		"through":     {archive(t, member("good/file/x", tar.TypeReg)), []string{`"good/file`}},
-		"char":        {archive(t, member("dev/null", tar.TypeChar)), []string{`"dev/null"`, "device node"}},
+		"duplicate":   {dup, []string{`"twice"`, "unpack=apart"}},
+		"through":     {archive(t, member("good/file/x", tar.TypeReg)), []string{`"good/file`, "leave it out by exclude="}},
+		"char":        {archive(t, member("dev/null", tar.TypeChar)), []string{`"dev/null"`, "device node", "on-error=skip"}},
 		"block":       {archive(t, member("dev/sda", tar.TypeBlock)), []string{`"dev/sda"`, "device node"}},
-		"fifo":        {archive(t, member("pipe", tar.TypeFifo)), []string{`"pipe"`, "FIFO"}},
-		"hardlink":    {archive(t, member("hard", tar.TypeLink)), []string{`"hard"`}},
+		"fifo":        {archive(t, member("pipe", tar.TypeFifo)), []string{`"pipe"`, "is a FIFO: leave it out by exclude= or on-error=skip"}},
+		"hardlink":    {archive(t, member("hard", tar.TypeLink)), []string{`"hard"`, "leave it out by exclude="}},
 	} {
 		file := c.path(name + ".tar")
 		write(t, file, x.bytes)

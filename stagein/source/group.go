@@ -78,6 +78,27 @@ type RefusedError struct {
 	Err  error
 }
 
+// advised is why something cannot be staged, with what can be done about it.
+type advised struct{ error }
+
+// Advise adds to err what can be done about it: before the kind of error, if that tells
+// a user nothing.
+func Advise(err error) error { return advised{err} }
+
+// Error implements error.
+func (e advised) Error() string {
+	const wayOut = ": leave it out by exclude= or on-error=skip"
+	for _, no := range []syscall.Errno{syscall.EINVAL, syscall.EBADMSG} {
+		if text, ok := strings.CutSuffix(e.error.Error(), ": "+no.Error()); ok {
+			return text + wayOut + ": " + no.Error()
+		}
+	}
+	return e.error.Error() + wayOut
+}
+
+// Unwrap is what is wrong.
+func (e advised) Unwrap() error { return e.error }
+
 // Error implements error.
 func (e *RefusedError) Error() string { return e.Err.Error() }
 

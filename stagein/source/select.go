@@ -40,6 +40,14 @@ func (s *Select) Wants(p string) bool {
 	return (s.Paths == nil || s.listed(p)) && (len(s.Include) == 0 || matches(s.Include, p)) && !matches(s.Exclude, p)
 }
 
+// excludes reports whether nothing at a path or below it is wanted, whatever is
+// there; false for a nil s.
+func (s *Select) excludes(p string) bool { return s != nil && matches(s.Exclude, p) }
+
+// Leaves reports whether the member of an archive with that name, which cannot be
+// staged, is not wanted; false for a nil s.
+func (s *Select) Leaves(name string) bool { return s != nil && !s.Wants(strings.TrimLeft(name, "/")) }
+
 func (s *Select) listed(p string) bool {
 	for at := p; ; {
 		if s.Paths[at] {
@@ -170,17 +178,17 @@ func (s *Select) Missing(items []Item) []string {
 
 // Missing finds what of a list is not there.
 type Missing struct {
-	paths map[string]bool
-	seen  map[string]bool
+	sel  *Select
+	seen map[string]bool
 }
 
-// NewMissing begins with all that s lists.
-func (s *Select) NewMissing() *Missing { return &Missing{s.Paths, make(map[string]bool)} }
+// NewMissing begins with all that s lists and does not exclude.
+func (s *Select) NewMissing() *Missing { return &Missing{s, make(map[string]bool)} }
 
 // See takes note of an item.
 func (m *Missing) See(p string) {
-	for at := p; m.paths != nil && at != "" && at != "."; at = path.Dir(at) {
-		if m.paths[at] {
+	for at := p; m.sel.Paths != nil && at != "" && at != "."; at = path.Dir(at) {
+		if m.sel.Paths[at] {
 			m.seen[at] = true
 		}
 	}
@@ -189,8 +197,8 @@ func (m *Missing) See(p string) {
 // Left is the listed paths that no item was, or lay below, sorted.
 func (m *Missing) Left() []string {
 	var all []string
-	for p := range m.paths {
-		if p != "" && !m.seen[p] {
+	for p := range m.sel.Paths {
+		if p != "" && !m.seen[p] && !m.sel.excludes(p) {
 			all = append(all, p)
 		}
 	}

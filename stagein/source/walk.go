@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"path"
 	"slices"
 	"strings"
@@ -33,6 +34,9 @@ type WalkConfig struct {
 	// Paths is what is looked at, with what lies below it; nil is all. What is
 	// not there is left out.
 	Paths map[string]bool
+	// Select is what is wanted, nil for all: what it excludes is not looked at, nor
+	// what lies below it, and what cannot be staged and is not wanted is left out.
+	Select *Select
 	// Skip is told of what cannot be read or staged, which is left out; nil
 	// makes the walk fail. It is called by one goroutine at a time.
 	Skip func(path string, err error)
@@ -42,7 +46,7 @@ type WalkConfig struct {
 
 // Walk lists as the function Walk does.
 func (c WalkConfig) Walk(ctx context.Context) ([]Item, error) {
-	w := &walker{fs: c.FS, root: c.Root, skip: c.Skip, near: make(chan struct{}, max(c.Workers, 1)), far: make(chan other, len(c.Others)*farRequests)}
+	w := &walker{fs: c.FS, root: c.Root, sel: c.Select, skip: c.Skip, near: make(chan struct{}, max(c.Workers, 1)), far: make(chan other, len(c.Others)*farRequests)}
 	w.g, w.ctx = errgroup.WithContext(ctx)
 	for range farRequests {
 		for i, o := range c.Others {
@@ -87,11 +91,17 @@ func (w *walker) list(paths map[string]bool) error {
 		}
 	}
 	for d := range looked {
+		if w.sel.excludes(d) {
+			continue
+		}
 		if err := w.one(d, false); err != nil {
 			return err
 		}
 	}
 	for _, p := range want {
+		if w.sel.excludes(p) {
+			continue
+		}
 		if err := w.try(func() error { return w.one(p, true) }); err != nil {
 			return err
 		}
@@ -122,13 +132,29 @@ func (w *walker) one(rel string, whole bool) error {
 
 // leave leaves something out because of err, or returns it.
 func (w *walker) leave(rel string, err error) error {
-	if w.skip == nil || w.ctx.Err() != nil {
+	var refused *RefusedError
+	if w.sel != nil && errors.As(err, &refused) && !w.sel.Wants(rel) {
+		return nil
+	}
+	if w.ctx.Err() != nil {
 		return err
+	}
+	if w.skip == nil {
+		return Advise(err)
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.skip(join(w.root, rel), err)
 	return nil
+}
+
+// bare is err without the path that package os has put before it.
+func bare(err error) error {
+	var p *os.PathError
+	if errors.As(err, &p) {
+		return p.Err
+	}
+	return err
 }
 
 type found struct {
@@ -142,6 +168,7 @@ type fileID struct{ dev, ino uint64 }
 type walker struct {
 	fs   FS
 	root string
+	sel  *Select // nil is all
 	g    *errgroup.Group
 	ctx  context.Context
 	skip func(path string, err error) // nil, or called with mu held
@@ -180,13 +207,16 @@ func (w *walker) dir(rel string) error {
 	}
 	names, err := w.fs.ReadDir(join(w.root, rel))
 	if err != nil {
-		return w.leave(rel, fmt.Errorf("%s: %w", join(w.root, rel), err))
+		return w.leave(rel, fmt.Errorf("%s: %w", join(w.root, rel), bare(err)))
 	}
 	return w.names(rel, names, true)
 }
 
 // names looks at names in a directory, and below them; others do, too, if they may.
 func (w *walker) names(dir string, names []string, far bool) error {
+	if w.sel != nil {
+		names = slices.DeleteFunc(names, func(name string) bool { return w.sel.excludes(below(dir, name)) })
+	}
 	for len(names) > 0 {
 		n := min(len(names), statBatch)
 		batch := names[:n]
@@ -226,6 +256,9 @@ func (w *walker) batch(dir string, names []string) error {
 
 // add takes note of what was seen by one, and goes on in the directories among it.
 func (w *walker) add(items []found, by int) error {
+	if w.sel != nil { // another has told what is in a directory
+		items = slices.DeleteFunc(items, func(f found) bool { return w.sel.excludes(f.Path) })
+	}
 	w.mu.Lock()
 	w.items = append(w.items, items...)
 	w.mu.Unlock()
@@ -268,7 +301,7 @@ func look(fs FS, root, rel string) (found, error) {
 		}
 	case info.Is(TypeDir):
 	default:
-		return found{}, fmt.Errorf("%s: is %s, which cannot be staged: remove it, or leave it out by on-error=skip: %w", full, typeName(info.Mode), syscall.EINVAL)
+		return found{}, &RefusedError{Name: rel, Err: fmt.Errorf("%s: is %s, which cannot be staged: %w", full, typeName(info.Mode), syscall.EINVAL)}
 	}
 	return it, nil
 }

@@ -59,14 +59,18 @@ const MaxZipDirectory = 1 << 30
 
 // ReadZip reads the central directory of the zip archive f of size bytes, of
 // which head has been read. It reads no byte of a member, but for some that lie
-// just before the directory of a small archive with a comment.
-func ReadZip(f io.ReaderAt, name string, size int64, head []byte) (*ZipIndex, error) {
-	t := &zipTail{f: f, name: name, head: head, size: size, off: size}
+// just before the directory of a small archive with a comment. A member that cannot be
+// staged, as err says, is left out if leave wants that; a nil one never does.
+func ReadZip(f io.ReaderAt, name string, size int64, head []byte, leave func(member string, err error) bool) (*ZipIndex, error) {
+	if leave == nil {
+		leave = func(string, error) bool { return false }
+	}
+	t := &zipTail{f: f, name: name, head: head, size: size, off: size, leave: leave}
 	x, err := t.index()
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", name, err)
 	}
-	if err := x.check(); err != nil {
+	if err := x.check(leave); err != nil {
 		return nil, fmt.Errorf("%s: %w", name, err)
 	}
 	x.Read = t.read
@@ -81,6 +85,7 @@ type zipTail struct {
 	size, off int64
 	b         []byte
 	read      int64
+	leave     func(member string, err error) bool
 }
 
 // back makes the tail begin at off.
@@ -135,7 +140,7 @@ func (t *zipTail) index() (*ZipIndex, error) {
 	if err := t.back(x.Start); err != nil {
 		return nil, err
 	}
-	return x, x.parse(t.from(x.Start)[:w.size], int(w.all))
+	return x, x.parse(t.from(x.Start)[:w.size], int(w.all), t.leave)
 }
 
 // findEnd looks for the end record, which a comment may follow.
@@ -198,7 +203,7 @@ func (t *zipTail) bounds(end int64) (zipBounds, error) {
 	}, nil
 }
 
-func (x *ZipIndex) parse(b []byte, n int) error {
+func (x *ZipIndex) parse(b []byte, n int, leave func(string, error) bool) error {
 	for i := range n {
 		if len(b) < zipEntrySize || u32(b) != zipEntryMagic {
 			return fmt.Errorf("entry %d of the central directory is none: the archive is damaged: %w", i, syscall.EBADMSG)
@@ -207,12 +212,15 @@ func (x *ZipIndex) parse(b []byte, n int) error {
 		if e.end() > len(b) {
 			return fmt.Errorf("entry %d of the central directory runs over its end: the archive is damaged: %w", i, syscall.EBADMSG)
 		}
-		it, err := e.item()
-		if err != nil {
-			return fmt.Errorf("member %q at offset %d: %w", e.name(), it.Off, err)
-		}
-		x.Items = append(x.Items, it)
 		b = b[e.end():]
+		it, err := e.item()
+		if err == nil {
+			x.Items = append(x.Items, it)
+			continue
+		}
+		if err = fmt.Errorf("member %q at offset %d: %w", e.name(), it.Off, err); !leave(e.name(), err) {
+			return Advise(err)
+		}
 	}
 	if len(b) > 0 {
 		return fmt.Errorf("%d bytes after the last entry of the central directory: the archive is damaged: %w", len(b), syscall.EBADMSG)
@@ -221,9 +229,10 @@ func (x *ZipIndex) parse(b []byte, n int) error {
 }
 
 // check sorts the items and refuses what overlaps, or is there twice.
-func (x *ZipIndex) check() error {
+func (x *ZipIndex) check(leave func(string, error) bool) error {
 	slices.SortStableFunc(x.Items, func(a, b Item) int { return cmp.Compare(a.Off, b.Off) })
 	seen := make(map[string]bool, len(x.Items)) // whether it is a directory
+	kept := x.Items[:0]
 	for i := range x.Items {
 		it := &x.Items[i]
 		next, what := x.Start, "the central directory"
@@ -235,11 +244,17 @@ func (x *ZipIndex) check() error {
 		}
 		it.Zip.Span = min(next-it.Off-ZipLocalSize, it.Zip.Size+2*math.MaxUint16+zipDescriptorSize)
 		dir, ok := seen[it.Path]
-		if ok && !(dir && it.Is(TypeDir)) {
-			return fmt.Errorf("member %q at offset %d: the name is there twice: %w", it.Path, it.Off, syscall.EEXIST)
+		if !ok || dir && it.Is(TypeDir) {
+			seen[it.Path] = it.Is(TypeDir)
+			kept = append(kept, *it)
+			continue
 		}
-		seen[it.Path] = it.Is(TypeDir)
+		err := fmt.Errorf("member %q at offset %d: the name is there twice: %w", it.Path, it.Off, syscall.EEXIST)
+		if !leave(it.Path, err) {
+			return Advise(err)
+		}
 	}
+	x.Items = kept
 	return nil
 }
 
