@@ -22,7 +22,7 @@ import (
 )
 
 // hugeEntries is a million for make huge.
-var hugeEntries = flag.Int("entries", 50_000, "entries of the huge directory")
+var hugeEntries = flag.Int("entries", 12_000, "entries of the huge directory")
 
 // TestHugeDirectory: four nodes fill one directory through their mounts. It is
 // listed completely by each, with flat memory; its beginning is there at once;

@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 
@@ -446,7 +447,12 @@ func wideKilled(t *testing.T, away metadata.NodeID) {
 	for w := range workers {
 		client := live[w%len(live)].Client
 		g.Go(func() error {
+			tick := time.NewTicker(5 * time.Millisecond) // all names are looked up in the end, by each node
+			defer tick.Stop()
 			for i := 0; ctx.Err() == nil; i++ {
+				if i > 300/workers {
+					<-tick.C
+				}
 				name := fmt.Sprintf("w%d.%d", w, i)
 				_, err := client.Create(ctx, dir, name, file)
 				mu.Lock()
