@@ -169,7 +169,9 @@ func (in *intake) run(ctx context.Context) error {
 	defer context.AfterFunc(in.over, cancel)()
 	select {
 	case in.d.stage.slots <- struct{}{}:
-		defer func() { <-in.d.stage.slots }()
+		release := sync.OnceFunc(func() { <-in.d.stage.slots })
+		defer release()
+		defer context.AfterFunc(in.over, release)() // its source may be stuck: nobody waits for it
 	case <-ctx.Done():
 		return ctx.Err()
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -242,4 +243,77 @@ func TestScannerStaysStuck(t *testing.T) {
 	p.came(t, p.size+slack, others(2)...)
 	free()
 	p.came(t, p.size+slack, others(2)...)
+}
+
+// hungFS is a source of which files whose names begin with "hung" are not read until they
+// are freed.
+type hungFS struct {
+	source.FS
+	hang  *atomic.Int64 // how many reads do
+	freed chan struct{}
+}
+
+func (s hungFS) Open(path string) (source.File, error) {
+	f, err := s.FS.Open(path)
+	if err != nil || !strings.HasPrefix(filepath.Base(path), "hung") {
+		return f, err
+	}
+	return hungFile{f, s}, nil
+}
+
+type hungFile struct {
+	source.File
+	s hungFS
+}
+
+func (f hungFile) ReadAt(p []byte, off int64) (int, error) {
+	f.s.hang.Add(1)
+	<-f.s.freed
+	return f.File.ReadAt(p, off)
+}
+
+// TestStuckScansLeaveTheirTurn: a node whose source hangs for as many stage-ins as it leads at
+// a time leads another one when others have begun those anew.
+func TestStuckScansLeaveTheirTurn(t *testing.T) {
+	const n = 4 // as many as a node leads at a time
+	hung := hungFS{source.OS{}, new(atomic.Int64), make(chan struct{})}
+	c := Start(t, Config{SourceOf: func(i int) source.FS {
+		if i == leads {
+			return hung
+		}
+		return source.OS{}
+	}})
+	t.Cleanup(sync.OnceFunc(func() { close(hung.freed) })) // before the daemons are closed
+	dir, m := t.TempDir(), files(20, 3000)
+	ctl := daemon.NewCtl(c.Nodes[leads].Job.CtlSocket())
+	begin := func(name string) {
+		src := filepath.Join(dir, name+".tar")
+		writeTar(t, src, m)
+		if _, err := ctl.StageIn(context.Background(), daemon.DatasetSpec{Source: src, Name: name}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i := range n {
+		begin(fmt.Sprint("hung", i))
+	}
+	Eventually(t, "all hang", func() bool { return hung.hang.Load() == n })
+	c.Cut(leads)
+	Eventually(t, "others lead", func() bool {
+		all := c.Nodes[0].View().Datasets
+		for _, ds := range all {
+			if ds.Coordinator == leads || ds.Phase != cluster.Sealed {
+				return false
+			}
+		}
+		return len(all) == n
+	})
+	c.Mend(leads)
+	Eventually(t, "the node is back", func() bool { return len(c.Nodes[0].View().Map.Up()) == 4 })
+	begin("next")
+	if ds := c.Dataset(t, leads, "next"); ds.Phase != cluster.Sealed || ds.Coordinator != leads {
+		t.Errorf("a stage-in after those that hang: %+v", ds)
+	}
+	if n := hung.hang.Load(); n != 4 {
+		t.Errorf("%d reads have hung, want 4", n)
+	}
 }
