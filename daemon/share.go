@@ -13,6 +13,8 @@ import (
 	"syscall"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
 	"github.com/bivouacfs/bivouac/datapath"
 	"github.com/bivouacfs/bivouac/datapath/wire"
 	"github.com/bivouacfs/bivouac/metadata"
@@ -160,6 +162,9 @@ func (s *share) stage(ctx context.Context, part stagein.Part, w, skips io.Writer
 	}
 	var free func(metadata.NodeID) (int64, bool) // as it was planned
 	if s.plan.Spills && part.Try > 0 {
+		if len(s.plan.Parts) == 1 { // else others have begun again, too: who leads sees to it
+			s.dropTries(ctx, m)
+		}
 		free = d.freeSpace()
 	}
 	sh, err := stagein.NewShare(stagein.ShareConfig{
@@ -172,6 +177,26 @@ func (s *share) stage(ctx context.Context, part stagein.Part, w, skips io.Writer
 	}
 	s.running.Store(sh)
 	return sh.Run(ctx)
+}
+
+// dropTries has the nodes remove what tries before this one have stored and not recorded
+// before the mark that it goes on from: it needs the room.
+func (s *share) dropTries(ctx context.Context, m *stagein.Mark) {
+	d := s.d
+	var kept []stagein.Try
+	if m != nil {
+		kept = m.Kept
+	}
+	q := abortReq{Dataset: s.plan.Dataset, Void: s.plan.Void(kept)}
+	var g errgroup.Group
+	for _, id := range crew(d.View().Map) {
+		g.Go(func() error {
+			return d.insist(ctx, id, 2*d.cfg.Timing.Down, mayLag, func() error { return d.control(ctx, id, wire.OpStageAbort, q, nil) })
+		})
+	}
+	if err := g.Wait(); err != nil {
+		d.log.WithError(err).WithField("dataset", s.plan.Name).Warn("more of a dataset stays in its source than has to")
+	}
 }
 
 func (s *share) fetchItems(ctx context.Context, part *stagein.Part) error {

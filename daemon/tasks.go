@@ -231,7 +231,8 @@ func (d *Daemon) onPoll(_ context.Context, _ metadata.NodeID, q *pollReq) (taskS
 }
 
 // onAbort stops the shares of a dataset that failed, and answers when they are
-// over. It is for the node that leads the stage-in to ask, as long as it does.
+// over. It is for the node that leads the stage-in to ask, as long as it does; what tries
+// in vain have stored, who reads after them has removed.
 func (d *Daemon) onAbort(ctx context.Context, from metadata.NodeID, q *abortReq) (struct{}, error) {
 	if q.Task != "" {
 		if t, ok := d.stage.task(q.Task); ok && t.dataset == 0 {
@@ -240,7 +241,7 @@ func (d *Daemon) onAbort(ctx context.Context, from metadata.NodeID, q *abortReq)
 		return struct{}{}, nil
 	}
 	ds, known := d.View().Dataset(q.Dataset)
-	if q.Dataset == 0 || known && (ds.Coordinator != from || ds.Phase == cluster.Publishing || ds.Phase == cluster.Sealed) {
+	if q.Dataset == 0 || known && (ds.Coordinator != from && len(q.Void) == 0 || ds.Phase == cluster.Publishing || ds.Phase == cluster.Sealed) {
 		return struct{}{}, fmt.Errorf("dataset %d is %v: %w", q.Dataset, ds.Phase, syscall.EPERM)
 	}
 	if len(q.Void) > 0 {

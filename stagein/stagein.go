@@ -182,7 +182,8 @@
 // come later are not stored, but recorded. So what is here and what is not mix evenly,
 // whatever the order. A bar does not rise. Where it is known how large all is, it
 // begins where it will be about. It is written down before anything is taken back (Ebb), so
-// that a reader whose daemon starts again goes on with it; before one begins anew on another
+// that a reader whose daemon starts again goes on with it, when what was stored after the
+// mark is removed; before one begins anew on another
 // node, what the lost one had stored is removed. When all is read the records of what was
 // taken back are changed (Settle).
 //

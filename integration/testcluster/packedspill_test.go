@@ -3,17 +3,20 @@ package testcluster
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"fmt"
 	"io/fs"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"strconv"
 	"syscall"
 	"testing"
 
 	"github.com/bivouacfs/bivouac/daemon"
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/metadata/cluster"
+	"github.com/bivouacfs/bivouac/stagein"
 	"github.com/bivouacfs/bivouac/stagein/source"
 )
 
@@ -172,6 +175,32 @@ func spilling(t *testing.T, capacity int64) (p *pass, reader int) {
 	return p, reader
 }
 
+// unmarked is how many objects there are, on other nodes than i, of what the first try to read
+// part 0, on node i, has stored after its last mark.
+func (p *pass) unmarked(t *testing.T, i int) (n int) {
+	t.Helper()
+	b, err := os.ReadFile(filepath.Join(p.Nodes[i].Job.Dirs.Store[0], "stage", "1", "mark-0"))
+	var m struct{ Mark stagein.Mark }
+	if err == nil {
+		err = json.Unmarshal(b, &m)
+	}
+	if err != nil || len(m.Mark.Kept) == 0 {
+		t.Fatalf("the mark: %+v, %v", m, err)
+	}
+	for _, k := range others(i) {
+		for _, o := range p.Nodes[k].objectFiles(t) {
+			ino, err := strconv.ParseUint(filepath.Base(o), 16, 64)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if k := m.Mark.Kept[0]; metadata.Ino(ino).Part() == k.Number && metadata.Ino(ino).Seq() > k.Kept {
+				n++
+			}
+		}
+	}
+	return n
+}
+
 // half is a gate in the middle.
 func (p *pass) half() *gatedFS {
 	return &gatedFS{FS: source.OS{}, gate: make(chan struct{}), dead: make(chan struct{}), bytes: &p.bytes, after: p.size * 3 / 4}
@@ -202,15 +231,20 @@ func (p *pass) spilt(t *testing.T, capacity int64, on ...int) {
 }
 
 // TestPackedSpillReaderRestarts: the daemon that reads such a tar is killed after something
-// has gone back to the source, and goes on with it.
+// has gone back to the source, and goes on with it; what was stored after its last mark is
+// removed before.
 func TestPackedSpillReaderRestarts(t *testing.T) {
 	const capacity = 3 << 20
 	p, i := spilling(t, capacity)
+	Eventually(t, "all is read that is to be", func() bool { return p.bytes.Load() >= p.size*3/4 })
+	Eventually(t, "something is stored after the mark", func() bool { return p.unmarked(t, i) > 0 })
 	p.Cut(i)
 	close(p.gates[i].dead) // it cannot end while it reads
 	p.Kill(t, i)
 	p.gates[i] = p.half()
 	p.Revive(t, i)
+	t.Cleanup(p.open) // before the daemon is closed
+	Eventually(t, "what nobody has recorded gives its room back", func() bool { return p.unmarked(t, i) == 0 })
 	p.spilt(t, capacity, 0, 1, 2, 3)
 	wantHalf(t, p.Cluster, "set", p.m)
 }
