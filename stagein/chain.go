@@ -8,6 +8,7 @@ import (
 	"io"
 	"syscall"
 
+	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/metadata/manifest"
 	"github.com/bivouacfs/bivouac/stagein/source"
 )
@@ -371,7 +372,9 @@ func (c *chain) part(m *SeamMember, n int64, o *object, chunks *chunkSums) (Piec
 		})
 	})
 	p.CRC = sum.upTo(end)
-	c.push.count(p.Len - n) // holes
+	if o.layout.Kind != metadata.Spilled {
+		c.push.count(p.Len - n) // holes
+	}
 	return p, err
 }
 

@@ -165,7 +165,10 @@ func (x *spiller) restored(rec *manifest.Record) error {
 	if err := x.s.order(o); err != nil {
 		return err
 	}
-	k := kept{spillHash(x.s.cfg.Map.Seed, rec.Path), o.ino, rec.Attr.Size}
+	k := kept{spillHash(x.s.cfg.Map.Seed, rec.Path), o.ino, rec.Attr.Size, rec.Attr.Size}
+	if rec.From.Sparse {
+		k.takes = 0
+	}
 	if x.gone(rec, o.order) {
 		x.some = true
 		if x.was.keeps(k.h, o.order) {
@@ -173,10 +176,10 @@ func (x *spiller) restored(rec *manifest.Record) error {
 		}
 		return nil
 	}
-	x.hold(k, o, !rec.From.Sparse)
+	x.hold(k, o)
 	x.held += k.size
 	for i, id := range o.order {
-		x.room[id] += takesOf(o, k.size, i)
+		x.room[id] += takesOf(o, k.takes, i)
 	}
 	return nil
 }
@@ -188,7 +191,7 @@ func hasData(rec *manifest.Record) bool {
 
 // gone reports whether a file that was stored on some nodes has been taken back.
 func (x *spiller) gone(rec *manifest.Record, order []metadata.NodeID) bool {
-	return !rec.From.Sparse && !x.bars.keeps(spillHash(x.s.cfg.Map.Seed, rec.Path), order)
+	return !x.bars.keeps(spillHash(x.s.cfg.Map.Seed, rec.Path), order)
 }
 
 // taken is a file that is taken back from its nodes.
@@ -205,7 +208,7 @@ func (x *spiller) free(k kept, id metadata.NodeID, wide bool) taken {
 		o.order = x.s.cfg.Map.Order(k.ino, o.layout)
 	}
 	for i, id := range o.order {
-		x.left[id] += takesOf(o, k.size, i)
+		x.left[id] += takesOf(o, k.takes, i)
 	}
 	return taken{k, o.order}
 }
@@ -249,7 +252,7 @@ func (x *spiller) remove(ctx context.Context, gone []taken) error {
 	for _, t := range gone {
 		x.s.count.bytes.Add(-t.size)
 		for _, id := range t.order {
-			x.s.count.to(id).Add(-t.size / int64(len(t.order)))
+			x.s.count.to(id).Add(-t.takes / int64(len(t.order)))
 		}
 	}
 	return nil

@@ -75,8 +75,20 @@ func (s *stretch) holeyIn(ctx context.Context, bufs pools, pos, n int64, do func
 	if err != nil {
 		return err
 	}
-	defer x.close()
-	if err := s.contents(x, pos, n, do); err != nil {
+	defer func() { x.close() }()
+	m, err := s.mapIn(x)
+	if err != nil {
+		return err
+	}
+	if from, to := m.Within(pos, pos+n); s.base+from-x.pos > placesApart { // there is a nearer place
+		y, err := s.unpacking(ctx, bufs, s.base+from, s.base+to)
+		if err != nil {
+			return err
+		}
+		x.close()
+		x = y
+	}
+	if err := s.pour(x, m, pos, n, do); err != nil {
 		return err
 	}
 	return s.same()

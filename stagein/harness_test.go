@@ -320,7 +320,9 @@ func (j *job) entry(m cluster.Map, rec manifest.Record, used map[objectKey]bool)
 	if Spilled(&a) && j.plan != nil && j.plan.Spills {
 		j.spilled++
 		var err error
-		e.Data, err = j.through(rec)
+		if e.Data, err = j.through(rec); err == nil {
+			err = sumsUp(&rec, e.Data)
+		}
 		return e, err
 	}
 	if want := a.Size > j.stripe; want != (a.Layout.Kind == metadata.Striped) {
@@ -340,12 +342,17 @@ func (j *job) entry(m cluster.Map, rec manifest.Record, used map[objectKey]bool)
 		data = append(data, b[sp.Off:sp.Off+sp.Len]...)
 	}
 	e.Data = string(data)
-	c := NewChecker(rec.Sum, a.Size)
-	_, _ = c.Write(data) // cannot fail
+	return e, sumsUp(&rec, e.Data)
+}
+
+// sumsUp compares the bytes of a file with its sum.
+func sumsUp(rec *manifest.Record, data string) error {
+	c := NewChecker(rec.Sum, rec.Attr.Size)
+	_, _ = io.WriteString(c, data) // cannot fail
 	if err := c.Check(); err != nil {
-		return e, fmt.Errorf("%q: sum %x is not of its bytes: %v", rec.Path, rec.Sum, err)
+		return fmt.Errorf("%q: sum %x is not of its bytes: %v", rec.Path, rec.Sum, err)
 	}
-	return e, nil
+	return nil
 }
 
 // twin is the dumb way: the whole archive through archive/tar.

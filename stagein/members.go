@@ -39,8 +39,9 @@ func (cfg *PlanConfig) inArchives(ctx context.Context, paths []string) (*content
 	for _, a := range archives {
 		c.size += a.Size
 	}
-	nested := cfg.Request.Unpack == UnpackNested
-	asked := nested || cfg.Request.Fill.Kind != "" || cfg.Request.Index.asked() || cfg.crowded(c.size)
+	nested, crowded := cfg.Request.Unpack == UnpackNested, cfg.crowded(c.size)
+	asked := nested || crowded || cfg.Request.Fill.Kind != "" || cfg.Request.Index.asked()
+	cfg.hollowToo = nested || crowded
 	if !asked && c.size < worthScan && !cfg.tight(mostPages(c.size)) {
 		return nil, nil
 	}
@@ -156,7 +157,7 @@ func (a *archiveScan) open(cfg *PlanConfig) (*hopper, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", a.Path, err)
 	}
-	h := &hopper{f: f, name: string(a.Path), size: a.Size, room: cfg.Scratch, any: cfg.Request.Unpack == UnpackNested}
+	h := &hopper{f: f, name: string(a.Path), size: a.Size, room: cfg.Scratch, any: cfg.hollowToo}
 	if cfg.sel != nil {
 		h.sel = &cfg.sel.Select
 	}

@@ -109,7 +109,7 @@ func (r *sourceReader) read(ctx context.Context, x *located, w io.Writer) error 
 	} else {
 		defer s.end(nil) // read only
 	}
-	if err = s.contents(r.x, 0, x.a.Size, to); err == nil {
+	if err = s.contents(r.x, x.a.Size, to); err == nil {
 		err = s.same()
 	}
 	if err != nil {

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/crc32"
+	"io"
 	"math/rand/v2"
 	"os"
 	"os/exec"
@@ -17,6 +18,7 @@ import (
 
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/metadata/cluster"
+	"github.com/bivouacfs/bivouac/metadata/manifest"
 	"github.com/bivouacfs/bivouac/stagein/source"
 )
 
@@ -479,6 +481,47 @@ func TestHollowIsReadOnce(t *testing.T) {
 		j.opts.Fill, j.discard, j.stripe = Order{Kind: OrderSource}, true, 64<<20
 		if _, err := j.run(context.Background()); err != nil || j.scanned != nil {
 			t.Errorf("scanned %+v, %v", j.scanned, err)
+		}
+	})
+}
+
+// TestHollowSpills: where there is no room for all of an archive that has files that are little
+// but holes, it is scanned all the same, so that some of it stays in the source.
+func TestHollowSpills(t *testing.T) {
+	r := seed(t)
+	made := func(dir string) error {
+		errs := []error{holey(filepath.Join(dir, "hollow"), r, 1<<24, 5<<20)}
+		for i := range 40 {
+			errs = append(errs, os.WriteFile(filepath.Join(dir, fmt.Sprint("plain", i)), randBytes(r, 30_000), 0o644))
+		}
+		return errors.Join(errs...)
+	}
+	sparseTar(t, made, func(t *testing.T, archive []byte) {
+		want, err := twin(archive)
+		check(t, err)
+		s := newRack(t, 2, "/src/set.tar", Options{})
+		s.free = func(metadata.NodeID) (int64, bool) { return leastSpare + 400<<10, true }
+		s.fs.add(s.path, source.TypeRegular|0o644, archive)
+		var w bytes.Buffer
+		scanned, err := Scan(context.Background(), &PlanConfig{
+			FS: s.fs, Request: Request{Source: s.path, Name: "ds"}, Dataset: 3, Map: testMap(2), Stripe: 64 << 20, Free: s.free,
+		}, &w)
+		if err != nil || scanned == nil || !scanned.Origins.Spills {
+			t.Fatalf("scanned %+v, %v, want some to stay in the source", scanned, err)
+		}
+		s.plan = &Plan{Origins: scanned.Origins}
+		for from := manifest.NewReader(&w); ; {
+			rec, err := from.Next()
+			if err == io.EOF {
+				break
+			}
+			check(t, err)
+			if !rec.From.Known() {
+				continue
+			}
+			if got, err := s.through(rec); err != nil || got != want[rec.Path].Data {
+				t.Errorf("%q: %d bytes, %v", rec.Path, len(got), err)
+			}
 		}
 	})
 }

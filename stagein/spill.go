@@ -82,8 +82,9 @@ func (cfg *PlanConfig) spill(items items, need map[metadata.NodeID]int64) (map[i
 // spillable is a file that may stay in the source: all of it that is in memory.
 type spillable struct {
 	h     uint64
-	i     int // among the items
-	size  int64
+	i     int   // among the items
+	takes int64 // on disks, about, in bytes
+	wide  bool  // it is striped
 	owner metadata.NodeID
 }
 
@@ -93,7 +94,7 @@ func (cfg *PlanConfig) byHash(items items) ([]spillable, error) {
 	i := 0
 	err := items.each(func(it *source.Item) error {
 		if it.Hardlink == "" && it.Is(source.TypeRegular) && it.Size > 0 {
-			all = append(all, spillable{spillHash(cfg.Map.Seed, it.Path), i, it.Size, cfg.Map.FileOwner(it.Path)})
+			all = append(all, spillable{spillHash(cfg.Map.Seed, it.Path), i, takesUp(it), it.Size > cfg.Stripe, cfg.Map.FileOwner(it.Path)})
 		}
 		i++
 		return nil
@@ -104,13 +105,13 @@ func (cfg *PlanConfig) byHash(items items) ([]spillable, error) {
 
 // takes is what the nodes need for a file, in whole pages and chunks.
 func (cfg *PlanConfig) takes(f *spillable, nodes []metadata.NodeID) map[metadata.NodeID]int64 {
-	if f.size <= cfg.Stripe {
-		return map[metadata.NodeID]int64{f.owner: pages(f.size)}
+	if !f.wide {
+		return map[metadata.NodeID]int64{f.owner: pages(f.takes)}
 	}
 	each := make(map[metadata.NodeID]int64, len(nodes))
 	row := int64(len(nodes)) * stripeChunk
 	for _, id := range nodes {
-		each[id] = (f.size + row - 1) / row * stripeChunk
+		each[id] = (f.takes + row - 1) / row * stripeChunk
 	}
 	return each
 }

@@ -54,6 +54,9 @@ type kept struct {
 	h    uint64
 	ino  metadata.Ino
 	size int64
+	// takes is about what it takes on the disks, in bytes; 0 is not known, of a file with
+	// holes that an earlier try has stored: then its going makes no room that is counted.
+	takes int64
 }
 
 // tops is files, as a heap: the one with the largest hash comes first.
@@ -101,9 +104,8 @@ func takesOf(o *object, size int64, i int) int64 {
 	return pages(all)
 }
 
-func (x *spiller) hold(k kept, o *object, mayGo bool) {
+func (x *spiller) hold(k kept, o *object) {
 	switch {
-	case !mayGo: // stays whatever comes
 	case o.layout.Kind == metadata.Local && x.here[o.layout.Node] == nil: // no node of the plan's
 	case o.layout.Kind == metadata.Local:
 		heap.Push(x.here[o.layout.Node], k)
@@ -120,17 +122,13 @@ func (x *spiller) admit(it *source.Item, o *object) error {
 	if err := x.reach(it); err != nil {
 		return err
 	}
-	k := kept{spillHash(x.s.cfg.Map.Seed, it.Path), o.ino, it.Size}
-	mayGo := it.Sparse == nil
-	if !mayGo {
-		k.h = 0 // the last to go
-	}
-	if mayGo && (!x.bars.keeps(k.h, o.order) || x.tooLarge(it.Size, o)) {
+	k := kept{spillHash(x.s.cfg.Map.Seed, it.Path), o.ino, it.Size, takesUp(it)}
+	if !x.bars.keeps(k.h, o.order) || x.tooLarge(k.takes, o) {
 		x.stays(o)
 		return nil
 	}
 	for i, id := range o.order {
-		n := takesOf(o, takesUp(it), i)
+		n := takesOf(o, k.takes, i)
 		if n <= x.left[id] {
 			continue
 		}
@@ -138,15 +136,15 @@ func (x *spiller) admit(it *source.Item, o *object) error {
 		if err != nil {
 			return err
 		}
-		if !fits && mayGo {
+		if !fits {
 			x.stays(o)
 			return nil
 		}
 	}
 	for i, id := range o.order {
-		x.left[id] -= takesOf(o, takesUp(it), i)
+		x.left[id] -= takesOf(o, k.takes, i)
 	}
-	x.hold(k, o, mayGo)
+	x.hold(k, o)
 	return nil
 }
 
@@ -221,7 +219,7 @@ func (x *spiller) lost(o *object) {
 	if i := slices.IndexFunc(*t, func(k kept) bool { return k.ino == o.ino }); i >= 0 {
 		k := heap.Remove(t, i).(kept)
 		for i, id := range o.order {
-			x.left[id] += takesOf(o, k.size, i)
+			x.left[id] += takesOf(o, k.takes, i)
 		}
 	}
 }

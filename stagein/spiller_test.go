@@ -5,8 +5,11 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"math/rand/v2"
+	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"syscall"
@@ -178,6 +181,47 @@ func TestPackedSpillsWideFiles(t *testing.T) {
 	if j.spilled == 0 || j.spilled > 390 {
 		t.Errorf("%d files stay in the source", j.spilled)
 	}
+}
+
+// TestPackedSpillsSparse: of files with holes those stay for which there is no room, too, and
+// are read from there with their holes; what counts is what they take on a disk.
+func TestPackedSpillsSparse(t *testing.T) {
+	r := seed(t)
+	made := func(dir string) error {
+		var errs []error
+		for i := range 150 {
+			size := int64(5000 + 400*i)
+			errs = append(errs, holey(filepath.Join(dir, fmt.Sprint("f", i)), r, size, size/3&^4095, size/2&^4095, size-1500))
+		}
+		for i := range 60 {
+			errs = append(errs, os.WriteFile(filepath.Join(dir, fmt.Sprint("plain", i)), randBytes(r, 20_000), 0o644))
+		}
+		return errors.Join(append(errs, holey(filepath.Join(dir, "none"), r, 50_000), holey(filepath.Join(dir, "wide"), r, 17<<20, 0, 9<<20))...)
+	}
+	sparseTar(t, made, func(t *testing.T, plain []byte) {
+		want, err := twin(plain)
+		checked(t, err)
+		for _, stripe := range []int64{1 << 20, 64 << 20} {
+			j := spillJob(frameEach(t, plain, 50_000), 512<<10)
+			j.stripe = stripe
+			got, err := j.run(context.Background())
+			if err != nil {
+				t.Fatal(err)
+			}
+			checkTree(t, got, want)
+			files, err := filesOf(j.records[0])
+			checked(t, err)
+			holes := 0
+			for _, rec := range files.records {
+				if Spilled(&rec.Attr) && rec.From.Sparse {
+					holes++
+				}
+			}
+			if holes < 20 || holes > 140 || holes == j.spilled {
+				t.Errorf("%d files stay in the source, of which %d have holes", j.spilled, holes)
+			}
+		}
+	})
 }
 
 // TestPackedSpillDies: shares that die again and again, also while they take back what they

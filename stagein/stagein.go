@@ -72,7 +72,7 @@
 // Where the data of a sparse member lies in it is told by its headers, which those who
 // fetch it read again, of a striped one for each chunk. Holes cost no disk, but time to sum
 // up; a tar with a member of which less than a sixteenth is data is read once, where they
-// cost nothing.
+// cost nothing, unless there is no room for all of it.
 //
 // # The index of a tar
 //

@@ -62,20 +62,34 @@ func (x *unpacking) read(off, end int64, do func(b []byte, at int64) error) erro
 	return nil
 }
 
-// contents gives do the bytes [pos, pos+n) of the file that s is, which lies in x.
-func (s *stretch) contents(x *unpacking, pos, n int64, do func(b []byte, pos int64) error) error {
+// contents gives do all bytes of the file that s is, of size bytes, which lies in x.
+func (s *stretch) contents(x *unpacking, size int64, do func(b []byte, pos int64) error) error {
 	if !s.sparse {
-		return x.read(s.base+pos, s.base+pos+n, func(b []byte, at int64) error { return do(b, at-s.base) })
+		return x.read(s.base, s.base+size, func(b []byte, at int64) error { return do(b, at-s.base) })
 	}
+	m, err := s.mapIn(x)
+	if err != nil {
+		return err
+	}
+	return s.pour(x, m, 0, size, do)
+}
+
+// mapIn is where the data of a sparse file lies in it, by its headers, which come next in x.
+func (s *stretch) mapIn(x *unpacking) (*source.Sparse, error) {
 	at := s.base - min(s.head, source.MaxHeaders)
 	var head []byte
 	if err := x.read(at, s.base, func(b []byte, _ int64) error { head = append(head, b...); return nil }); err != nil {
-		return err
+		return nil, err
 	}
 	m, err := source.SparseIn(head, at)
 	if err != nil {
-		return fmt.Errorf("%s: %w", s.name, err)
+		return nil, fmt.Errorf("%s: %w", s.name, err)
 	}
+	return m, nil
+}
+
+// pour gives do the bytes [pos, pos+n) of a sparse file, holes as zeros.
+func (s *stretch) pour(x *unpacking, m *source.Sparse, pos, n int64, do func(b []byte, pos int64) error) error {
 	fill := filler{pos, pos + n, do}
 	from, to := m.Within(pos, pos+n)
 	if err := x.read(s.base+from, s.base+to, func(b []byte, at int64) error { return m.Pour(at-s.base, b, fill.data) }); err != nil {
