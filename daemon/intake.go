@@ -40,7 +40,9 @@ type intake struct {
 	taken  bool         // it goes on where another run, or another node, has left it
 	// scanned is that what is in the source was found without reading it.
 	scanned bool
-	keep    keeping
+	// forsaken is that what lost nodes had stays in the source.
+	forsaken bool
+	keep     keeping
 
 	mu    sync.Mutex
 	now   statusReply // guarded by mu; the sum over the nodes
@@ -222,6 +224,9 @@ func (in *intake) pass(ctx context.Context) error {
 		return err
 	}
 	if err := in.gatherAccess(); err != nil {
+		return err
+	}
+	if err := in.forsake(); err != nil {
 		return err
 	}
 	in.plan.Origins.Void = in.plan.Void(in.kept())
@@ -417,7 +422,7 @@ func (in *intake) build() error {
 		return fmt.Errorf("manifest: %w", err)
 	}
 	for i := range in.plan.Parts { // whose records have been brought here
-		f, err := os.Open(in.brings(in.plan.Parts[i].Node, recordsFile(i)))
+		f, err := os.Open(in.recorded(i))
 		if err != nil {
 			return fmt.Errorf("manifest: %w", err)
 		}

@@ -251,12 +251,14 @@ func (x *spiller) ended(p *Plan, k *packed) error {
 		return nil
 	}
 	places, way := x.from.Places(), x.from.Way(k.end)
-	x.places[p.Number] = places.End(p.Kind, p.Size, k.all).Append(nil)
 	small := int64(0)
 	if len(x.s.cfg.Plan.Parts) > 1 || len(x.s.cfg.Part.Archives) > 1 {
 		small = x.s.lim.small
 	}
-	if x.none == "" && (way > x.s.lim.farthest || len(places) < 2 && way > small) {
+	switch none := way > x.s.lim.farthest || len(places) < 2 && way > small; {
+	case !none:
+		x.places[p.Number] = places.End(p.Kind, p.Size, k.all).Append(nil)
+	case x.none == "":
 		x.none = k.last
 	}
 	return x.end()

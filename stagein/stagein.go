@@ -195,6 +195,10 @@
 // stays in any; where that is known when it was read, it is refused if something would have to stay in
 // an archive of the same node.
 //
+// When a node is lost meanwhile, who still reads may know nothing of it, and fills the others. So what
+// the lost one was to have stays in the source, too, if those have no room for it when all is read
+// (Origins.Forsake).
+//
 // # What was read once
 //
 // has the checksum of each file in its record, and of each chunk of a striped one

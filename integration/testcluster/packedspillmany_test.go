@@ -92,11 +92,11 @@ func TestPackedSpillSelected(t *testing.T) {
 	}
 }
 
-// TestPackedSpillSeveralReaderRestarts: a daemon that reads some of several such tars is killed
-// after something has gone back to the source; it begins anew, with the room that it had.
-func TestPackedSpillSeveralReaderRestarts(t *testing.T) {
-	const capacity = 3 << 20
-	p := &pass{m: halfPacks(500, 60_000), done: make(chan error, 1)}
+// spillingSeveral is a stage-in of several compressed tars for which there is no room, which is held
+// up in the middle of each, after something has gone back to the source of one that is read by i.
+func spillingSeveral(t *testing.T, capacity int64) (p *pass, i int) {
+	t.Helper()
+	p = &pass{m: halfPacks(500, 60_000), done: make(chan error, 1)}
 	for range 4 {
 		p.gates = append(p.gates, p.half())
 	}
@@ -110,13 +110,44 @@ func TestPackedSpillSeveralReaderRestarts(t *testing.T) {
 	go func() {
 		p.done <- p.Nodes[leads].StageIn(context.Background(), daemon.DatasetSpec{Source: pattern, Name: "set"})
 	}()
-	i := p.reader(t)
+	i = p.reader(t)
 	Eventually(t, "something has gone back to the source", func() bool { return kept(t, p.Nodes[i], fmt.Sprint("ebb-", i)) })
 	p.Cut(i)
+	return p, i
+}
+
+// TestPackedSpillOwnerIsLost: so it is with a node that is to have some of one such tar, while
+// another reads that.
+func TestPackedSpillOwnerIsLost(t *testing.T) {
+	const capacity = 3 << 20
+	p, reader := spilling(t, capacity)
+	i := 0
+	if reader == i {
+		i = 1
+	}
+	p.Cut(i)
+	p.lost(t, i)
+	p.spilt(t, capacity, others(i)...)
+}
+
+// TestPackedSpillSeveralReaderRestarts: a daemon that reads some of several such tars is killed
+// after something has gone back to the source; it begins anew, with the room that it had.
+func TestPackedSpillSeveralReaderRestarts(t *testing.T) {
+	const capacity = 3 << 20
+	p, i := spillingSeveral(t, capacity)
 	close(p.gates[i].dead) // it cannot end while it reads
 	p.Kill(t, i)
 	p.gates[i] = p.half()
 	p.Revive(t, i)
 	p.spilt(t, capacity, 0, 1, 2, 3)
 	wantHalf(t, p.Cluster, "set", p.m)
+}
+
+// TestPackedSpillSeveralReaderIsLost: a node that reads some of several such tars is lost for good.
+// Another reads them, with the room that the lost one has used.
+func TestPackedSpillSeveralReaderIsLost(t *testing.T) {
+	const capacity = 3 << 20
+	p, i := spillingSeveral(t, capacity)
+	p.lost(t, i)
+	p.spilt(t, capacity, others(i)...)
 }

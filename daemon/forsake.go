@@ -1,0 +1,74 @@
+package daemon
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/bivouacfs/bivouac/metadata"
+	"github.com/bivouacfs/bivouac/metadata/cluster"
+	"github.com/bivouacfs/bivouac/stagein"
+)
+
+// forsake has what lost nodes had of compressed tars stay in these, if the others have no room
+// for it: they were filled while those were there.
+func (in *intake) forsake() error {
+	m := in.d.View().Map
+	lost := func(id metadata.NodeID) bool { n, _ := m.Node(id); return n.State == cluster.Down }
+	some := false
+	for _, id := range in.plan.Map.Up() {
+		some = some || lost(id)
+	}
+	if !in.plan.Spills || !some {
+		return nil
+	}
+	sum := int64(0)
+	for i := range in.plan.Parts {
+		n, err := in.forsakePart(i, lost)
+		if err != nil {
+			return fmt.Errorf("stage-in: %w", err)
+		}
+		sum += n
+	}
+	var free []int64
+	known := in.d.freeSpace()
+	for _, id := range m.Up() {
+		n, _ := known(id)
+		free = append(free, n)
+	}
+	if sum == 0 || stagein.HasRoom(sum, free) {
+		return nil
+	}
+	in.forsaken, in.plan.Origins.Spills = true, true
+	in.d.log.WithFields(map[string]any{"dataset": in.ds.Name, "bytes": sum}).Warn("what lost nodes had stays in the source: the others have no room for it")
+	return nil
+}
+
+// forsakePart writes what the records of a part would be.
+func (in *intake) forsakePart(i int, lost func(metadata.NodeID) bool) (bytes int64, err error) {
+	from, err := os.Open(in.brings(in.plan.Parts[i].Node, recordsFile(i)))
+	if err != nil {
+		return 0, err
+	}
+	defer from.Close() // read only
+	to, err := os.Create(in.fewer(i))
+	if err != nil {
+		return 0, err
+	}
+	w := bufio.NewWriterSize(to, 1<<20)
+	bytes, err = in.plan.Origins.Forsake(lost, bufio.NewReaderSize(from, 1<<20), w)
+	return bytes, errors.Join(err, w.Flush(), to.Close())
+}
+
+// fewer is where the records of a part are that say what was forsaken.
+func (in *intake) fewer(i int) string { return filepath.Join(in.dir(), recordsFile(i)+".fewer") }
+
+// recorded is where the records of a part are.
+func (in *intake) recorded(i int) string {
+	if in.forsaken {
+		return in.fewer(i)
+	}
+	return in.brings(in.plan.Parts[i].Node, recordsFile(i))
+}
