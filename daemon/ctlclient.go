@@ -134,6 +134,8 @@ func (c *Ctl) send(ctx context.Context, method, path string, q any) (*http.Respo
 		return nil, fmt.Errorf("no daemon answers at %s: is the job still running?", c.Path)
 	case errors.Is(err, fs.ErrPermission):
 		return nil, fmt.Errorf("%s belongs to another user's job", c.Path)
+	case err != nil && errors.Is(ctx.Err(), context.Canceled):
+		return nil, errors.New("interrupted before the daemon had answered")
 	}
 	return resp, err
 }

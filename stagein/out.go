@@ -97,6 +97,9 @@ func (r *OutResult) Add(o OutResult) {
 	r.Errors = r.Errors[:min(len(r.Errors), maxErrors)]
 }
 
+// All is how many things there were, with those that failed.
+func (r *OutResult) All() int64 { return r.Failed + r.Files + r.Kept + r.Dirs + r.Symlinks }
+
 // Err is nil if everything was copied.
 func (r *OutResult) Err() error {
 	if r.Failed == 0 {
@@ -107,7 +110,7 @@ func (r *OutResult) Err() error {
 		first = r.Errors[0]
 	}
 	return fmt.Errorf("%d of %d were not copied; the first: %s: %w",
-		r.Failed, r.Failed+r.Files+r.Kept+r.Dirs+r.Symlinks, first, syscall.EIO)
+		r.Failed, r.All(), first, syscall.EIO)
 }
 
 // Out copies this node's share of a subtree: the files and links whose path

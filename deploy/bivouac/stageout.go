@@ -34,14 +34,20 @@ file appears at TO whole or not at all.`,
 				return err
 			}
 			r, err := ctl.StageOut(c.Context(), daemon.OutSpec{From: from, To: to})
+			if c.Context().Err() != nil {
+				return fmt.Errorf("stage-out to %s: interrupted: what was copied stays, and the same command goes on from there", to)
+			}
 			if err != nil {
 				return err
 			}
 			for _, e := range r.Errors {
 				fmt.Fprintln(c.ErrOrStderr(), "bivouac: not copied:", e)
 			}
-			if err := r.Err(); err != nil {
-				return fmt.Errorf("stage-out to %s: %w", to, err)
+			if more := r.Failed - int64(len(r.Errors)); more > 0 {
+				fmt.Fprintf(c.ErrOrStderr(), "bivouac: and %d more\n", more)
+			}
+			if r.Failed > 0 {
+				return fmt.Errorf("stage-out to %s: %d of %d were not copied: mend what is named, and run it again: what was copied stays", to, r.Failed, r.All())
 			}
 			_, err = fmt.Fprintf(c.OutOrStdout(), "%d files, %s\n", r.Files, show.Bytes(r.Bytes))
 			return err

@@ -102,7 +102,7 @@ func TestStageOutToBadDisk(t *testing.T) {
 			t.Errorf("the errors do not list %s:\n%s", name, r.err)
 		}
 	}
-	if !strings.Contains(r.err, " of 4 were not copied") || r.status != 1 {
+	if !strings.Contains(r.err, " of 4 were not copied: mend what is named, and run it again") || r.status != 1 {
 		t.Errorf("status %d, errors:\n%s", r.status, r.err)
 	}
 	for _, name := range names(t, to) { // small, if it came before the others had filled the disk
@@ -114,10 +114,42 @@ func TestStageOutToBadDisk(t *testing.T) {
 	}
 	readOnly(t, to)
 	r = c.run("stage-out", "ckpt:"+to, "--dir", c.dir)
-	if r.status != 1 || strings.Count(r.err, "read-only file system") < 4 {
+	if r.status != 1 || strings.Count(r.err, "read-only file system") < 3 {
 		t.Errorf("to a read-only disk: status %d, errors:\n%s", r.status, r.err)
 	}
 	c.fails([]string{to, "read-only file system"}, "stage-out", "ckpt:"+to+"/new", "--dir", c.dir)
+}
+
+// TestStageOutInterrupted: who is tired of waiting is told what that means, and the same
+// command goes on.
+func TestStageOutInterrupted(t *testing.T) {
+	t.Parallel()
+	c := pitch(t, "2")
+	from, to := mkdir(t, c.node("0", "scratch", "ckpt")), c.path("out")
+	for _, name := range odd {
+		write(t, filepath.Join(from, name), []byte(name))
+	}
+	hung := c.state().Nodes[1].PID
+	if err := syscall.Kill(hung, syscall.SIGSTOP); err != nil { // the other's share is not copied
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = syscall.Kill(hung, syscall.SIGCONT) }) // it is to end with the job
+	out := c.start("stage-out", "ckpt:"+to, "--dir", c.dir, "--node", "0")
+	eventually(t, "the first node has begun", func() bool {
+		_, err := os.Stat(to)
+		return err == nil
+	})
+	if err := out.Process.Signal(syscall.SIGINT); err != nil {
+		t.Fatal(err)
+	}
+	c.failed(c.finish(out), to, "interrupted", "the same command goes on")
+	if err := syscall.Kill(hung, syscall.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "both are there again", func() bool {
+		return c.run("stage-out", "ckpt:"+to, "--dir", c.dir, "--node", "0").status == 0
+	})
+	wantFile(t, filepath.Join(to, odd[0]), odd[0])
 }
 
 // TestFullStore: what does not fit is ENOSPC in time, and space comes back.
