@@ -65,7 +65,7 @@ huge: ## a directory of a million entries through the mounts of four nodes (HUGE
 	$(GO) test -count=1 -v -timeout 0 -run '^TestHugeDirectory' ./integration/testcluster -args -entries $(HUGE_ENTRIES)
 
 slurm-test: packages build plugin ## the life and death of jobs on a real Slurm
-	integration/steady -timeout 45m -count=1 -tags slurm ./integration/slurm/...
+	integration/steady -timeout 45m -count=1 -parallel 3 -tags slurm ./integration/slurm/...
 
 test: check integration slurm-test ## everything
 

@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -17,10 +18,12 @@ type cluster struct {
 	dir    string
 	config string // the site's bivouac.yaml
 	nodes  string
+	first  int // the id of the first job
 }
 
-// the is the one cluster of this test run.
-var the cluster
+// sites is the clusters that no test has. Most of a test is waiting for Slurm, so tests run
+// beside each other, each on a cluster of its own.
+var sites = make(chan cluster, 3)
 
 func TestMain(m *testing.M) {
 	os.Exit(run(m))
@@ -36,12 +39,16 @@ func run(m *testing.M) int {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
-	the = cluster{dir: dir, config: "testdata/bivouac.yaml", nodes: "4"}
 	defer os.RemoveAll(dir)
-	defer the.down()
-	if err := the.up(); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
+	for i := range cap(sites) {
+		// Loop devices are the machine's, and their names have the ids of jobs.
+		c := cluster{dir: filepath.Join(dir, strconv.Itoa(i)), config: "testdata/bivouac.yaml", nodes: "4", first: 1000 * (i + 1)}
+		defer c.down()
+		if err := c.up(); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return 1
+		}
+		sites <- c
 	}
 	return m.Run()
 }
@@ -92,7 +99,7 @@ func far(user, name string) string { return filepath.Join("/mnt/pfs/home", user,
 // try runs the script and returns all that it printed.
 func (c cluster) try(args ...string) (string, error) {
 	cmd := exec.Command("./cluster", args...)
-	cmd.Env = append(os.Environ(), "CLUSTER_DIR="+c.dir, "BIVOUAC_CONFIG="+c.config)
+	cmd.Env = append(os.Environ(), "CLUSTER_DIR="+c.dir, "BIVOUAC_CONFIG="+c.config, fmt.Sprint("CLUSTER_CONF=FirstJobId=", max(c.first, 1)))
 	out, err := cmd.CombinedOutput()
 	return string(out), err
 }
@@ -119,25 +126,28 @@ func (c cluster) as(t *testing.T, user, sh string) string {
 	return c.do(t, "as", user, "ctl", "bash", "-c", sh)
 }
 
-// begin takes care of the end of a test: nothing may be left, and a cluster on
-// which a test failed is replaced.
+// begin takes a cluster for a test and takes care of the end of it: nothing may be left, and
+// a cluster on which a test failed is replaced.
 func begin(t *testing.T) cluster {
 	t.Helper()
+	t.Parallel()
+	c := <-sites
 	t.Cleanup(func() {
+		defer func() { sites <- c }()
 		if !t.Failed() {
-			the.nothingLeft(t)
+			c.nothingLeft(t)
 		}
 		if !t.Failed() {
 			return
 		}
-		logs, _ := the.try("logs", "20")
+		logs, _ := c.try("logs", "20")
 		t.Logf("logs:\n%s", logs)
-		the.down()
-		if err := the.up(); err != nil {
+		c.down()
+		if err := c.up(); err != nil {
 			t.Fatal(err)
 		}
 	})
-	return the
+	return c
 }
 
 // nothingLeft checks that all nodes are idle, not drained, and clean.

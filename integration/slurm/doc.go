@@ -3,11 +3,12 @@
 // host name, processes and mounts, so that what a job leaves behind is found on
 // the node where it was left.
 //
-// The tests (build tag "slurm", as root) start one cluster with the script
-// "cluster" in this folder and run jobs on it as the users alice and bob. Every
+// The tests (build tag "slurm", as root) start three clusters with the script
+// "cluster" in this folder, and run jobs on them as the users alice and bob; a
+// test has a cluster for itself, beside others on theirs. Every
 // test ends with the same question: are all nodes idle, none drained, and is
 // no mount, process, directory, port or cgroup left on any of them? After a
-// test that failed the cluster is made anew, so that failures do not spread.
+// test that failed its cluster is made anew, so that failures do not spread.
 // They build nothing: bin/bivouac and bin/bivouac.so, or the directory
 // BIVOUAC_BIN, must be there.
 package slurm

@@ -207,6 +207,7 @@ func TestTwoUsers(t *testing.T) {
 
 // Where there is no munge the job key comes with the submission, and the job never sees it. The site is a cluster of its own.
 func TestNoMunge(t *testing.T) {
+	t.Parallel()
 	c := cluster{dir: t.TempDir(), config: "testdata/nomunge.yaml", nodes: "2"}
 	t.Cleanup(c.down)
 	if err := c.up(); err != nil {
