@@ -12,7 +12,7 @@ import (
 
 // Forsake copies the records of a part, with those of files that were stored whole on lost nodes as
 // those of files that stay in the source, if they can be come to there. It says what such files
-// take on a disk. Of one that is stored on several nodes nothing changes.
+// take on a disk at the most. Of one that is stored on several nodes nothing changes.
 func (o *Origins) Forsake(lost func(metadata.NodeID) bool, from io.Reader, to io.Writer) (bytes int64, err error) {
 	r, w := manifest.NewReader(from), manifest.NewWriter(to)
 	for {
@@ -36,7 +36,7 @@ func (o *Origins) Forsake(lost func(metadata.NodeID) bool, from io.Reader, to io
 // mayGo reports whether a file is whole on one node, and could be read from the source.
 func (o *Origins) mayGo(rec *manifest.Record) bool {
 	n := rec.From.Source
-	if !hasData(rec) || rec.From.Sparse || rec.Attr.Layout.Kind != metadata.Local || int(n) >= len(o.Sources) {
+	if !hasData(rec) || rec.Attr.Layout.Kind != metadata.Local || int(n) >= len(o.Sources) {
 		return false
 	}
 	return o.Sources[n].Kind == source.Tar || len(o.Sources[n].Places) > 0
