@@ -5,7 +5,12 @@ SHELL := /bin/bash
 GO ?= go
 VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 export CGO_ENABLED = 0
-UNIT := ./metadata/... ./datapath/... ./stagein/... ./fsclient/... ./daemon/... ./deploy/...
+# What takes longest begins first, and what mostly waits runs beside it.
+UNIT := ./stagein/... ./fsclient/... ./deploy/... ./metadata/... ./datapath/... ./daemon/...
+INTEGRATION := ./integration/testcluster ./integration/local ./integration/...
+BESIDE := -parallel 3
+# Decoders that are not ours and share nothing are not watched for races: they would take most of the time.
+UNWATCHED := -gcflags=github.com/ulikunitz/xz/...=-race=false -gcflags=compress/bzip2=-race=false
 
 .PHONY: all build plugin packages demo check lint layers unit fuzz integration slurm-test model crash huge test bench bench-stage man clean help
 
@@ -35,20 +40,22 @@ layers: ## the floor plan
 	$(GO) test ./integration
 
 unit: ## unit tests under the race detector
-	CGO_ENABLED=1 integration/steady -race -timeout 30m $(UNIT)
+	CGO_ENABLED=1 integration/steady -race $(UNWATCHED) -timeout 30m $(UNIT)
 
 FUZZTIME ?= 3s
 # What is found is not made smaller (1x): that took nearly all of a short while.
 fuzz: ## every fuzz target for a short while
-	@set -e; for p in $$(grep -rl --include='*_test.go' '^func Fuzz' . | xargs -n1 dirname | sort -u); do \
+	@set -e; bin=$$(mktemp); trap 'rm -f $$bin' EXIT; cache=$$($(GO) env GOCACHE)/fuzz; \
+	for p in $$(grep -rl --include='*_test.go' '^func Fuzz' . | xargs -n1 dirname | sort -u); do \
+	  $(GO) test -c -fuzz . -o $$bin $$p; path=$$($(GO) list $$p); \
 	  for f in $$(grep -hoE '^func Fuzz[A-Za-z0-9_]+' $$p/*_test.go | sed 's/func //'); do \
-	    echo "fuzz $$p $$f"; t="$(GO) test -run ^$$ -fuzz ^$$f\$$ -fuzztime $(FUZZTIME) -fuzzminimizetime 1x $$p"; \
-	    $$t || { echo "once more: what was found is tried first, the fuzzer's own deadline is no finding"; $$t; }; done; done
+	    echo "fuzz $$p $$f"; t="$$bin -test.run ^$$ -test.fuzz ^$$f\$$ -test.fuzztime $(FUZZTIME) -test.fuzzminimizetime 1x -test.fuzzcachedir $$cache/$$path"; \
+	    (cd $$p; $$t || { echo "once more: what was found is tried first, the fuzzer's own deadline is no finding"; $$t; }); done; done
 
 check: packages lint layers unit fuzz ## what every commit passes
 
 integration: packages build ## clusters of processes, with real mounts
-	integration/steady -timeout 45m -count=1 ./integration/...
+	integration/steady -timeout 45m -count=1 $(BESIDE) $(INTEGRATION)
 
 MODEL_TIME ?= 1h
 MODEL_SEED ?= 0
@@ -65,9 +72,10 @@ huge: ## a directory of a million entries through the mounts of four nodes (HUGE
 	$(GO) test -count=1 -v -timeout 0 -run '^TestHugeDirectory' ./integration/testcluster -args -entries $(HUGE_ENTRIES)
 
 slurm-test: packages build plugin ## the life and death of jobs on a real Slurm
-	integration/steady -timeout 45m -count=1 -parallel 3 -tags slurm ./integration/slurm/...
+	integration/steady -timeout 45m -count=1 $(BESIDE) -tags slurm ./integration/slurm/...
 
-test: check integration slurm-test ## everything
+test: check build plugin ## everything
+	integration/steady -timeout 45m -count=1 $(BESIDE) -tags slurm ./integration/slurm $(INTEGRATION)
 
 bench: packages build ## what it costs beside a loopback and bare Pebble; BENCH='--run find --quick' for less
 	$(GO) build -trimpath -o bin/bench ./integration/bench
