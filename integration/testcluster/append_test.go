@@ -94,6 +94,7 @@ func wantRecords(t *testing.T, n *Node, name string, writers, per int) {
 // TestAppends: appends of all nodes at once lose nothing and tear nothing, and
 // who reads meanwhile sees whole bytes, also through an open file.
 func TestAppends(t *testing.T) {
+	t.Parallel()
 	c := Start(t, Config{})
 	ctx := context.Background()
 	const writers, per = 8, 120
@@ -135,6 +136,7 @@ func TestAppends(t *testing.T) {
 // TestAppendsAndRestart: the home of a file may start again while it is
 // appended to: nobody gets a place that another has.
 func TestAppendsAndRestart(t *testing.T) {
+	t.Parallel()
 	c := Start(t, Config{})
 	const writers, per = 6, 150
 	a := put(t, c.Nodes[1], metadata.RootIno, "log", nil, metadata.Layout{Kind: metadata.Local, Node: 3})
@@ -157,6 +159,7 @@ func TestAppendsAndRestart(t *testing.T) {
 // TestAppendDies: the append of a node that dies holds nobody up, and what
 // others append is whole.
 func TestAppendDies(t *testing.T) {
+	t.Parallel()
 	c := Start(t, Config{})
 	ctx := context.Background()
 	a := put(t, c.Nodes[1], metadata.RootIno, "log", nil, metadata.Layout{Kind: metadata.Local, Node: 1})
@@ -187,6 +190,7 @@ func TestAppendDies(t *testing.T) {
 // TestAppendCosts: an append costs one call for metadata, and none where the
 // home is on this node; that it is complete costs a call at the end only.
 func TestAppendCosts(t *testing.T) {
+	t.Parallel()
 	c := Start(t, Config{Nodes: 2})
 	ctx := context.Background()
 	const n = 200
@@ -214,6 +218,7 @@ func TestAppendCosts(t *testing.T) {
 // TestAppendAndTruncate: a log that is cut while others append to it keeps
 // whole records, from its start on.
 func TestAppendAndTruncate(t *testing.T) {
+	t.Parallel()
 	c := Start(t, Config{})
 	ctx := context.Background()
 	a := put(t, c.Nodes[1], metadata.RootIno, "log", nil, metadata.Layout{})

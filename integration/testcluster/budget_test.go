@@ -57,6 +57,7 @@ func (c *Cluster) away(ctx context.Context, t *testing.T, user int) metadata.Ino
 // Each operation on names costs so many calls of the node that asks, and no
 // others by nodes that it asks.
 func TestCallsOfOperations(t *testing.T) {
+	t.Parallel()
 	c := Start(t, Config{})
 	ctx, cancel := context.WithTimeout(t.Context(), Patience)
 	defer cancel()
@@ -110,6 +111,7 @@ func TestCallsOfOperations(t *testing.T) {
 
 // A listing with attributes costs a call for each thousand entries.
 func TestCallsOfListings(t *testing.T) {
+	t.Parallel()
 	c := Start(t, Config{})
 	ctx, cancel := context.WithTimeout(t.Context(), Patience)
 	defer cancel()
@@ -148,6 +150,7 @@ func TestCallsOfListings(t *testing.T) {
 // Through a mount, a path of directories that nobody else changes costs no call,
 // and a new file no more than the look for its name and the create.
 func TestCallsThroughMount(t *testing.T) {
+	t.Parallel()
 	c := Start(t, Config{})
 	ms := c.Mount(t, 1, 2)
 	there, here := ms[1].Scratch, ms[0].Scratch

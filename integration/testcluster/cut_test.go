@@ -102,6 +102,7 @@ func (c *Cluster) cutUnder(t *testing.T, rounds []*atomic.Int64) {
 // TestShortCut: links that break and come back under load are not seen by who
 // reads and writes: no error, no byte that is not the last one written.
 func TestShortCut(t *testing.T) {
+	t.Parallel()
 	c := Start(t, Config{Nodes: 4, Timing: daemon.Timing{Report: 30 * time.Millisecond, Down: Patience}})
 	ms := c.Mount(t, 0, 1)
 	m := ms[0]
@@ -182,6 +183,7 @@ func (w *namer) round(r int) error {
 // TestShortCutOfNames: links that break and come back, also between homes, are
 // not seen by who makes, moves and removes: no error, and nothing happens twice.
 func TestShortCutOfNames(t *testing.T) {
+	t.Parallel()
 	c := Start(t, Config{Nodes: 4, Timing: daemon.Timing{Report: 30 * time.Millisecond, Down: Patience}})
 	ctx := context.Background()
 	stop := make(chan struct{})
@@ -227,6 +229,7 @@ func TestShortCutOfNames(t *testing.T) {
 // TestLongCut: what is on a node that does not come back is an error as soon as
 // the node is given up, for who waits and for who comes later.
 func TestLongCut(t *testing.T) {
+	t.Parallel()
 	c := Start(t, Config{Nodes: 4})
 	ctx := context.Background()
 	a, err := c.Nodes[0].Client.Create(ctx, metadata.RootIno, "f", metadata.New{Mode: syscall.S_IFREG | 0o644})
@@ -262,6 +265,7 @@ func TestLongCut(t *testing.T) {
 // TestCutIsInterruptible: who waits for a node to come back leaves when he is
 // told to.
 func TestCutIsInterruptible(t *testing.T) {
+	t.Parallel()
 	c := Start(t, Config{Nodes: 4, Timing: daemon.Timing{Report: 30 * time.Millisecond, Down: Patience}})
 	a, err := c.Nodes[0].Client.Create(context.Background(), metadata.RootIno, "f", metadata.New{Mode: syscall.S_IFREG | 0o644})
 	if err != nil {

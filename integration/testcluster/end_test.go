@@ -44,6 +44,7 @@ func TestLeaveWithDeadLeader(t *testing.T) {
 // TestCtlMisuse: nonsense on the control socket is refused, one clear error
 // each, and nothing comes of it.
 func TestCtlMisuse(t *testing.T) {
+	t.Parallel()
 	c := Start(t, Config{Nodes: 1})
 	sock := c.Nodes[0].Job.CtlSocket()
 	h := http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
@@ -169,6 +170,7 @@ func TestCloseAtWork(t *testing.T) {
 
 // TestManyDatasets: more datasets than are staged at a time are all staged.
 func TestManyDatasets(t *testing.T) {
+	t.Parallel()
 	src := filepath.Join(t.TempDir(), "set.tar")
 	writeTar(t, src, files(20, 5000))
 	var specs []daemon.DatasetSpec

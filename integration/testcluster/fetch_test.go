@@ -14,6 +14,7 @@ import (
 
 // TestFetchAtOnce: many who want the same file of other nodes at once have all of it, each.
 func TestFetchAtOnce(t *testing.T) {
+	t.Parallel()
 	c := Start(t, Config{})
 	m := files(400, 20)
 	src := filepath.Join(t.TempDir(), "set.tar")

@@ -140,6 +140,7 @@ func readAll(t *testing.T, c *Cluster, ds metadata.DatasetID, m map[string][]byt
 // TestReadWhileFilling: the tree is there before the files are; what is read is
 // right, whoever reads it when, and each byte of the source is read once.
 func TestReadWhileFilling(t *testing.T) {
+	t.Parallel()
 	m := files(300, 60_000)
 	m["large"] = bytes.Repeat([]byte("0123456789abcdef"), 65<<20/16) // striped
 	for _, kind := range []string{"directory", "tar"} {
@@ -195,6 +196,7 @@ func attr(n *Node, ds metadata.DatasetID, path string) (metadata.Attr, error) {
 // TestManyReadersOfOneFile: a large file that is not there is fetched once for
 // all who read it, and a reader who gives up ends nothing but its own waiting.
 func TestManyReadersOfOneFile(t *testing.T) {
+	t.Parallel()
 	m := map[string][]byte{"large": bytes.Repeat([]byte("0123456789abcdef"), 72<<20/16), "small": []byte("small")}
 	src := filepath.Join(t.TempDir(), "src")
 	writeTree(t, src, m)
@@ -246,6 +248,7 @@ func TestManyReadersOfOneFile(t *testing.T) {
 // TestFillResumes: a daemon that is killed in the middle of a fill fetches what
 // it had not, and nothing again but what it may just have written.
 func TestFillResumes(t *testing.T) {
+	t.Parallel()
 	const most = 50_000
 	m := files(200, most)
 	src := filepath.Join(t.TempDir(), "src")
@@ -317,6 +320,7 @@ func (f dyingFile) ReadAt([]byte, int64) (int, error) {
 // TestSourceChangesWhileFilling: a file that is no longer what was scanned is
 // never read as something else; the dataset fails and names it.
 func TestSourceChangesWhileFilling(t *testing.T) {
+	t.Parallel()
 	for _, what := range []string{"disappears", "grows"} {
 		t.Run(what, func(t *testing.T) {
 			m := files(50, 20_000)
@@ -382,6 +386,7 @@ func (f grownFile) Stat() (source.Info, error) {
 // TestLostNodeIsFetchedAgain: what a lost node had of a dataset is fetched from
 // the source by those that are left, each byte once, and can be read meanwhile.
 func TestLostNodeIsFetchedAgain(t *testing.T) {
+	t.Parallel()
 	m := files(120, 30_000)
 	m["large"] = bytes.Repeat([]byte("0123456789abcdef"), 65<<20/16) // striped
 	src := filepath.Join(t.TempDir(), "src")
@@ -409,6 +414,7 @@ func TestLostNodeIsFetchedAgain(t *testing.T) {
 // TestLostNodeOfArchive: so is what it had of an archive that was read to be known,
 // also of a compressed one.
 func TestLostNodeOfArchive(t *testing.T) {
+	t.Parallel()
 	m := files(150, 20_000)
 	dir := t.TempDir()
 	plain, packed := filepath.Join(dir, "a.tar"), filepath.Join(dir, "b.tar.gz")
@@ -439,6 +445,7 @@ func TestLostNodeOfArchive(t *testing.T) {
 // chosen by hash is on the nodes and stays there, and the rest is read from the
 // source by who reads it, whole and once.
 func TestMoreDataThanSpace(t *testing.T) {
+	t.Parallel()
 	m := files(900, 100_000)
 	all := bytesOf(m)
 	src := filepath.Join(t.TempDir(), "src")

@@ -59,6 +59,7 @@ func removeAll(t *testing.T, c *Cluster, names []string) {
 // that was written before is there, on every node; and after the files are
 // removed the space is back.
 func TestQuotaIsFull(t *testing.T) {
+	t.Parallel()
 	c := Start(t, Config{Nodes: 3, Capacity: 8 << 20})
 	ms := c.Mount(t, 0, 1)
 	var st syscall.Statfs_t
@@ -97,6 +98,7 @@ func TestQuotaIsFull(t *testing.T) {
 // TestDiskIsFull: on a disk that is full of data, and then of metadata too,
 // everything can be removed, and then made again.
 func TestDiskIsFull(t *testing.T) {
+	t.Parallel()
 	small := smallDisk(t, "192m")
 	c := Start(t, Config{Nodes: 2, Store: func(i int) []string {
 		if i == 0 {

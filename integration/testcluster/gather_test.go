@@ -29,6 +29,7 @@ func openTo(t *testing.T, path string, flags int) *os.File {
 // TestMountGathersWrites: small writes and appends through a mount are few calls
 // to other nodes, and all there when the file is closed.
 func TestMountGathersWrites(t *testing.T) {
+	t.Parallel()
 	c := Start(t, Config{Nodes: 2})
 	ms := c.Mount(t)
 	for name, how := range map[string]struct{ flags, size int }{"writes": {0, 4096}, "appends": {os.O_APPEND, 100}} {
@@ -65,6 +66,7 @@ func TestMountGathersWrites(t *testing.T) {
 // is told by the next write, by fsync or by close, to the descriptor it was
 // written with, and to no other.
 func TestMountTellsLostWrites(t *testing.T) {
+	t.Parallel()
 	tell := map[string]func(f *os.File) error{
 		"write": func(f *os.File) error { _, err := f.Write([]byte("x")); return errors.Join(err, f.Close()) },
 		"fsync": func(f *os.File) error { return errors.Join(f.Sync(), f.Close()) },
@@ -120,6 +122,7 @@ func TestMountTellsLostWrites(t *testing.T) {
 // TestGatheredForLostNode: what was written for a node that is lost before it
 // arrives is an error of close.
 func TestGatheredForLostNode(t *testing.T) {
+	t.Parallel()
 	c := Start(t, Config{})
 	m := c.Mount(t, 0)[0]
 	var fs []*os.File
@@ -148,6 +151,7 @@ func TestGatheredForLostNode(t *testing.T) {
 // TestGatheredThroughBrokenLink: a connection that breaks and is made again while
 // what was gathered is sent loses nothing.
 func TestGatheredThroughBrokenLink(t *testing.T) {
+	t.Parallel()
 	c := Start(t, Config{Nodes: 2})
 	put(t, c.Nodes[0], metadata.RootIno, "f", nil, metadata.Layout{Kind: metadata.Local, Node: 1})
 	m := c.Mount(t, 0)[0]
@@ -175,6 +179,7 @@ func TestGatheredThroughBrokenLink(t *testing.T) {
 // TestAppendsMeet: a node that appends alone, and gathers, goes on when another
 // opens the file: all appends of both are whole.
 func TestAppendsMeet(t *testing.T) {
+	t.Parallel()
 	c := Start(t, Config{Nodes: 3})
 	ctx := context.Background()
 	a := put(t, c.Nodes[0], metadata.RootIno, "log", nil, metadata.Layout{})
@@ -236,6 +241,7 @@ func (f *countedDiskFile) Sync() error {
 // TestSyncedWrites: a write with O_SYNC is durable on the node that has it when it
 // returns, however it is written; one without is not.
 func TestSyncedWrites(t *testing.T) {
+	t.Parallel()
 	disk := &countedDisk{FS: chunkstore.Machine}
 	c := Start(t, Config{Nodes: 2, Disk: func(i int) chunkstore.FS {
 		if i == 1 {
@@ -272,6 +278,7 @@ func TestSyncedWrites(t *testing.T) {
 // TestReadersSeeWrites: what is written through a descriptor that the kernel
 // keeps no pages of is seen here at once, by read and by stat.
 func TestReadersSeeWrites(t *testing.T) {
+	t.Parallel()
 	c := Start(t, Config{Nodes: 2})
 	m := c.Mount(t, 0)[0]
 	path := filepath.Join(m.Scratch, "f")

@@ -21,6 +21,7 @@ import (
 // TestBuggyPeer: a peer that has the key and sends nonsense gets an errno, and
 // does no harm to anyone.
 func TestBuggyPeer(t *testing.T) {
+	t.Parallel()
 	m := files(40, 10_000)
 	tree := filepath.Join(t.TempDir(), "tree")
 	writeTree(t, tree, m)
@@ -118,6 +119,7 @@ func TestBuggyPeer(t *testing.T) {
 // TestHostileParcels: a parcel that is not what was sent, or not of a dataset, is
 // refused by itself; lengths that do not add up, as a whole.
 func TestHostileParcels(t *testing.T) {
+	t.Parallel()
 	c := Start(t, Config{Nodes: 2})
 	to := c.Nodes[1].Peers().To(0)
 	good, bad := []byte("what was sent"), []byte("what was not sent")
@@ -145,6 +147,7 @@ func TestHostileParcels(t *testing.T) {
 
 // TestLateWrite: a write that comes when its dataset has failed is refused.
 func TestLateWrite(t *testing.T) {
+	t.Parallel()
 	c := Start(t, Config{Nodes: 2})
 	err := c.Nodes[1].StageIn(context.Background(), daemon.DatasetSpec{Source: filepath.Join(t.TempDir(), "no"), Name: "no"})
 	if err == nil {

@@ -21,6 +21,7 @@ func setLayout(n *Node, ino metadata.Ino, kind string) error {
 // TestLayoutOfOpenFile: while a node has an empty file open no other changes
 // where its bytes go; as soon as it is closed, one can.
 func TestLayoutOfOpenFile(t *testing.T) {
+	t.Parallel()
 	c := Start(t, Config{Nodes: 3})
 	ctx := context.Background()
 	f, a, err := c.Nodes[1].Client.CreateOpen(ctx, metadata.RootIno, "f", metadata.New{Mode: syscall.S_IFREG | 0o644})
@@ -56,6 +57,7 @@ func TestLayoutOfOpenFile(t *testing.T) {
 // TestLayoutRace: whoever wins, a file that is written while another node sets
 // its layout has all its bytes.
 func TestLayoutRace(t *testing.T) {
+	t.Parallel()
 	c := Start(t, Config{Nodes: 3})
 	ctx := context.Background()
 	for i := range 20 {

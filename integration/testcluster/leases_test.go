@@ -84,6 +84,7 @@ var changes = []change{
 // What a mount and its client keep of directories is right at the moment when
 // another node's change returns.
 func TestKeptDirectoriesAreTrue(t *testing.T) {
+	t.Parallel()
 	c := Start(t, Config{})
 	ms := c.Mount(t, 1, 2)
 	there, here := ms[0].Scratch, ms[1].Scratch
@@ -128,6 +129,7 @@ func keep(t *testing.T, n *Node, d string) (fi os.FileInfo) {
 
 // A change waits for a holder that cannot be told no longer than its promise.
 func TestHolderThatIsAway(t *testing.T) {
+	t.Parallel()
 	c := Start(t, Config{})
 	ctx, cancel := context.WithTimeout(t.Context(), Patience)
 	defer cancel()
@@ -166,6 +168,7 @@ func TestHolderThatIsAway(t *testing.T) {
 // What another node does to a file right after its open has made it is seen by
 // the first question about it.
 func TestNewFileIsTrue(t *testing.T) {
+	t.Parallel()
 	c := Start(t, Config{})
 	ms := c.Mount(t, 1, 2)
 	for i := range 50 {

@@ -141,6 +141,7 @@ func lockMounts(t *testing.T, c *Cluster, name string) (here, there string) {
 // TestLocksOfProcesses: what POSIX promises processes of one machine holds for
 // those of two nodes.
 func TestLocksOfProcesses(t *testing.T) {
+	t.Parallel()
 	c := Start(t, Config{Nodes: 3})
 	here, there := lockMounts(t, c, "f")
 	a, a2, b := startLocker(t, here), startLocker(t, here), startLocker(t, there)
@@ -170,6 +171,7 @@ func TestLocksOfProcesses(t *testing.T) {
 // TestWaitingProcesses: a process that waits for a lock gets it, or ends by a
 // signal, or is killed.
 func TestWaitingProcesses(t *testing.T) {
+	t.Parallel()
 	c := Start(t, Config{Nodes: 3})
 	here, there := lockMounts(t, c, "f")
 	a, b := startLocker(t, here), startLocker(t, there)
@@ -233,6 +235,7 @@ for i in range(int(sys.argv[2])):
 
 // TestSQLite: a database that processes of two nodes write at once loses nothing.
 func TestSQLite(t *testing.T) {
+	t.Parallel()
 	if err := exec.Command("python3", "-c", "import sqlite3").Run(); err != nil {
 		t.Skip("python3 with sqlite3 is not installed")
 	}
@@ -282,6 +285,7 @@ print(db.execute("SELECT v FROM counter").fetchone()[0], db.execute("SELECT coun
 // TestKilledInWrite: a process that is killed while it writes leaves whole
 // requests, no open file, and nothing that anybody waits for.
 func TestKilledInWrite(t *testing.T) {
+	t.Parallel()
 	c := Start(t, Config{Nodes: 3})
 	ms := c.Mount(t, 1)
 	path := filepath.Join(ms[0].Scratch, "f")

@@ -66,6 +66,7 @@ func lockFile(t *testing.T, c *Cluster, name string) metadata.Ino {
 // TestLocks: locks of several nodes exclude each other; who waits gets his turn;
 // a file that is closed, or a node that is lost, has no locks.
 func TestLocks(t *testing.T) {
+	t.Parallel()
 	c := Start(t, Config{})
 	ctx := context.Background()
 	ino := lockFile(t, c, "f")
@@ -111,6 +112,7 @@ func TestLocks(t *testing.T) {
 // TestLocksOutliveHome: locks, and who waits for them, outlive a restart of
 // their home.
 func TestLocksOutliveHome(t *testing.T) {
+	t.Parallel()
 	c := Start(t, Config{})
 	ctx := context.Background()
 	ino := lockFile(t, c, "f")
@@ -145,6 +147,7 @@ func TestLocksOutliveHome(t *testing.T) {
 // TestManyWaiters: more waiters than a connection has room for calls, on every
 // node, each of which gets the lock once, and metadata is answered meanwhile.
 func TestManyWaiters(t *testing.T) {
+	t.Parallel()
 	c := Start(t, Config{})
 	ctx := context.Background()
 	ino := lockFile(t, c, "f")
@@ -192,6 +195,7 @@ func TestManyWaiters(t *testing.T) {
 
 // TestLockDeadlock: a circle of waiters over three nodes is found.
 func TestLockDeadlock(t *testing.T) {
+	t.Parallel()
 	c := Start(t, Config{})
 	ctx := context.Background()
 	a, b := lockFile(t, c, "a"), lockFile(t, c, "b")

@@ -17,6 +17,7 @@ import (
 // TestTreeIsWalkedByAll: who scans a tree waits for the source; so all nodes look at
 // the files, each at others. Those who cannot see them leave them to the one who scans.
 func TestTreeIsWalkedByAll(t *testing.T) {
+	t.Parallel()
 	const n, leader = 2400, 1 // more than the leader's own workers look at
 	m := make(map[string][]byte, n)
 	for i := range n {

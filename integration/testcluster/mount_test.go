@@ -13,6 +13,7 @@ import (
 // TestMount: what is written through the mount of one node is read through all
 // others, and a killed node's mount is an error, not a hang.
 func TestMount(t *testing.T) {
+	t.Parallel()
 	NeedFUSE(t)
 	c := Start(t, Config{})
 	ms := c.Mount(t)

@@ -73,6 +73,7 @@ func inodeGone(t *testing.T, home *Node, ino metadata.Ino) {
 // TestOpenUnlinked: a file without a name is what it was for all nodes that
 // have it open, and its space comes back with the last close.
 func TestOpenUnlinked(t *testing.T) {
+	t.Parallel()
 	c := Start(t, Config{})
 	ctx := context.Background()
 	want := bytes.Repeat([]byte("temporary"), 700_000)
@@ -106,6 +107,7 @@ func TestOpenUnlinked(t *testing.T) {
 
 // TestHomeRestarts: what is open outlives a restart of its home, and only that.
 func TestHomeRestarts(t *testing.T) {
+	t.Parallel()
 	c := Start(t, Config{})
 	ctx := context.Background()
 	want := bytes.Repeat([]byte("temporary"), 500_000)
@@ -135,6 +137,7 @@ func TestHomeRestarts(t *testing.T) {
 // TestHolderDies: who has a file without a name open, and is lost, has closed
 // it: when the map says so, or when the node starts again.
 func TestHolderDies(t *testing.T) {
+	t.Parallel()
 	c := Start(t, Config{})
 	ctx := context.Background()
 	for _, revive := range []bool{true, false} {
@@ -175,6 +178,7 @@ func TestHolderDies(t *testing.T) {
 // and then the home that knew of that. What the file had is gone when it is
 // removed later.
 func TestWriterAndHomeDie(t *testing.T) {
+	t.Parallel()
 	c := Start(t, Config{})
 	f, a, err := c.Nodes[3].Client.CreateOpen(t.Context(), metadata.RootIno, "f", metadata.New{Mode: 0o100644})
 	if err != nil {
@@ -199,6 +203,7 @@ func TestWriterAndHomeDie(t *testing.T) {
 // TestHolderIsBack: a node that was given up, and comes back with what it had
 // open, is asked for it.
 func TestHolderIsBack(t *testing.T) {
+	t.Parallel()
 	c := Start(t, Config{})
 	ctx := context.Background()
 	a := put(t, c.Nodes[1], metadata.RootIno, "f", []byte("kept"), metadata.Layout{})
@@ -223,6 +228,7 @@ func TestHolderIsBack(t *testing.T) {
 // TestManyOpen: a client with ten thousand files open, all without a name, that
 // never closes them, costs nothing when it dies.
 func TestManyOpen(t *testing.T) {
+	t.Parallel()
 	c := Start(t, Config{Nodes: 2})
 	ctx := context.Background()
 	const n = 10_000

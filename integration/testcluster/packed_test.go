@@ -91,6 +91,7 @@ func fourth(m map[string][]byte, i int) map[string][]byte {
 // is copied if it says how large it is, and else when the room is used up. The error says
 // what to do, nothing stays on the nodes, and no node ever holds more than its capacity.
 func TestPackedMoreThanSpace(t *testing.T) {
+	t.Parallel()
 	const capacity = 2 << 20
 	m := make(map[string][]byte)
 	r := rand.New(rand.NewPCG(5, 6))

@@ -67,6 +67,7 @@ func wantHalf(t *testing.T, c *Cluster, name string, m map[string][]byte) {
 // staged; all files are read right, through a mount too; no node ever has more than its
 // capacity; those that are here and those that are not mix; the dataset shows its true size.
 func TestPackedSpill(t *testing.T) {
+	t.Parallel()
 	const capacity = 3 << 20
 	m := halfPacks(400, 60_000)
 	for name, pack := range map[string]func(*testing.T, string){"members of unknown size": packMembers, "frames of known size": packFrames} {
@@ -234,6 +235,7 @@ func (p *pass) spilt(t *testing.T, capacity int64, on ...int) {
 // has gone back to the source, and goes on with it; what was stored after its last mark is
 // removed before.
 func TestPackedSpillReaderRestarts(t *testing.T) {
+	t.Parallel()
 	const capacity = 3 << 20
 	p, i := spilling(t, capacity)
 	Eventually(t, "all is read that is to be", func() bool { return p.bytes.Load() >= p.size*3/4 })
@@ -252,6 +254,7 @@ func TestPackedSpillReaderRestarts(t *testing.T) {
 // TestPackedSpillReaderIsLost: the node that reads such a tar is lost for good. Another reads
 // it, has the room of what the lost one has stored, and finds none for what that one was to have.
 func TestPackedSpillReaderIsLost(t *testing.T) {
+	t.Parallel()
 	const capacity = 3 << 20
 	p, i := spilling(t, capacity)
 	p.Cut(i)

@@ -36,6 +36,7 @@ func packedFourths(t *testing.T, m map[string][]byte) (pattern string, size int6
 // all nodes, each byte once; what has no room stays in all of them, and all files are read right,
 // by a daemon that has started again too. No node ever has more than its capacity.
 func TestPackedSpillSeveral(t *testing.T) {
+	t.Parallel()
 	const capacity = 3 << 20
 	m := halfPacks(400, 60_000)
 	pattern, size := packedFourths(t, m)
@@ -70,6 +71,7 @@ func TestPackedSpillSeveral(t *testing.T) {
 // TestPackedSpillSelected: so it is with what is selected of them, and what one of them has that
 // cannot be read to its end.
 func TestPackedSpillSelected(t *testing.T) {
+	t.Parallel()
 	m := halfPacks(500, 60_000)
 	pattern, size := packedFourths(t, m)
 	if err := os.Truncate(filepath.Join(filepath.Dir(pattern), "shard-3.tar.gz"), size/8); err != nil {
@@ -119,6 +121,7 @@ func spillingSeveral(t *testing.T, capacity int64) (p *pass, i int) {
 // TestPackedSpillOwnerIsLost: so it is with a node that is to have some of one such tar, while
 // another reads that.
 func TestPackedSpillOwnerIsLost(t *testing.T) {
+	t.Parallel()
 	const capacity = 3 << 20
 	p, reader := spilling(t, capacity)
 	i := 0
@@ -133,6 +136,7 @@ func TestPackedSpillOwnerIsLost(t *testing.T) {
 // TestPackedSpillSeveralReaderRestarts: a daemon that reads some of several such tars is killed
 // after something has gone back to the source; it begins anew, with the room that it had.
 func TestPackedSpillSeveralReaderRestarts(t *testing.T) {
+	t.Parallel()
 	const capacity = 3 << 20
 	p, i := spillingSeveral(t, capacity)
 	close(p.gates[i].dead) // it cannot end while it reads
@@ -146,6 +150,7 @@ func TestPackedSpillSeveralReaderRestarts(t *testing.T) {
 // TestPackedSpillSeveralReaderIsLost: a node that reads some of several such tars is lost for good.
 // Another reads them, with the room that the lost one has used.
 func TestPackedSpillSeveralReaderIsLost(t *testing.T) {
+	t.Parallel()
 	const capacity = 3 << 20
 	p, i := spillingSeveral(t, capacity)
 	p.lost(t, i)

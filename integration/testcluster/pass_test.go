@@ -222,6 +222,7 @@ const (
 // TestPassReaderRestarts: a daemon that reads a part of an archive is killed and
 // starts again; it reads that part again, and nobody any other.
 func TestPassReaderRestarts(t *testing.T) {
+	t.Parallel()
 	for _, ext := range []string{plainTar, packedTar} {
 		t.Run(ext, func(t *testing.T) {
 			p := beginPass(t, ext)
@@ -242,6 +243,7 @@ func TestPassReaderRestarts(t *testing.T) {
 // TestPassReaderKnowsNoMap: a daemon that has started again is asked to read its part
 // before it has heard which nodes are up. It does not take them for lost.
 func TestPassReaderKnowsNoMap(t *testing.T) {
+	t.Parallel()
 	p := beginPass(t, plainTar)
 	i := p.reader(t)
 	heard := make(chan struct{})
@@ -285,6 +287,7 @@ func (c dumbConn) Write(p []byte) (int, error) {
 // TestPassReaderIsLost: a node that reads a part of an archive is lost for good. Another
 // reads that part, and what the lost one was to have is fetched by those that are left.
 func TestPassReaderIsLost(t *testing.T) {
+	t.Parallel()
 	for _, ext := range []string{plainTar, packedTar} {
 		t.Run(ext, func(t *testing.T) {
 			p := beginPass(t, ext)
@@ -309,6 +312,7 @@ func TestPassReaderIsLost(t *testing.T) {
 // TestPassReaderIsLostLate: the same, when it takes its time until it is given up, as it
 // does outside of tests.
 func TestPassReaderIsLostLate(t *testing.T) {
+	t.Parallel()
 	p := beginPassIn(t, plainTar, Config{Timing: daemon.Timing{Report: 30 * time.Millisecond, Down: 12 * time.Second}})
 	i := p.reader(t)
 	p.Cut(i)
@@ -319,6 +323,7 @@ func TestPassReaderIsLostLate(t *testing.T) {
 // TestPassReaderComesBack: a node is given up while it reads a part of an archive, and is
 // back before the others are done. What it goes on with counts for nothing.
 func TestPassReaderComesBack(t *testing.T) {
+	t.Parallel()
 	p := beginPass(t, plainTar)
 	i := p.reader(t)
 	p.Cut(i)
@@ -331,6 +336,7 @@ func TestPassReaderComesBack(t *testing.T) {
 // TestPassHolderRestarts: a daemon whose part is done already, and which has told its
 // seam, is killed and starts again while the others read.
 func TestPassHolderRestarts(t *testing.T) {
+	t.Parallel()
 	p := beginPass(t, plainTar)
 	const i = 1
 	p.gates[0].open()
@@ -343,6 +349,7 @@ func TestPassHolderRestarts(t *testing.T) {
 
 // TestPassHolderIsLost: the same, but it does not come back.
 func TestPassHolderIsLost(t *testing.T) {
+	t.Parallel()
 	p := beginPass(t, plainTar)
 	const i = 1
 	p.gates[0].open()

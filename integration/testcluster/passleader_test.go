@@ -224,6 +224,7 @@ var tars = []string{plainTar, packedTar, zstdTar}
 // TestPassLeaderRestarts: the daemon that leads a pass is killed while all read, and
 // starts again: it goes on with the pass, and the others read nothing again.
 func TestPassLeaderRestarts(t *testing.T) {
+	t.Parallel()
 	for _, ext := range tars {
 		t.Run(ext, func(t *testing.T) {
 			p := beginLed(t, ext)
@@ -235,6 +236,7 @@ func TestPassLeaderRestarts(t *testing.T) {
 
 // TestPassLeaderRestartsLate: the same, when the others are done, and twice.
 func TestPassLeaderRestartsLate(t *testing.T) {
+	t.Parallel()
 	p := beginLed(t, plainTar)
 	p.done(t, 0, 1)
 	p.restart(t, leads)
@@ -247,6 +249,7 @@ func TestPassLeaderRestartsLate(t *testing.T) {
 // TestPassLeaderRestartsWhenDone: the same, when its own part is done and others are not:
 // nothing is read again.
 func TestPassLeaderRestartsWhenDone(t *testing.T) {
+	t.Parallel()
 	p := beginLedBy(t, 0, plainTar, files(200, 60_000))
 	p.done(t, 0)
 	Eventually(t, "what it recorded is there", func() bool {
@@ -260,6 +263,7 @@ func TestPassLeaderRestartsWhenDone(t *testing.T) {
 // TestPassGoesOn: a daemon that is killed in the middle of its part goes on there, from
 // the last mark: what is read again is what was in flight.
 func TestPassGoesOn(t *testing.T) {
+	t.Parallel()
 	p := beginLedBy(t, 0, plainTar, files(200, 500_000))
 	const mark = 4 << 20
 	if p.size/8 < mark+mark/4 {
@@ -279,6 +283,7 @@ func TestPassGoesOn(t *testing.T) {
 // TestPassLeaderIsLost: the node that leads a pass is lost for good. Another goes on with
 // it; what the others have read stays.
 func TestPassLeaderIsLost(t *testing.T) {
+	t.Parallel()
 	for _, ext := range tars {
 		t.Run(ext, func(t *testing.T) {
 			p := beginLed(t, ext)
@@ -293,6 +298,7 @@ func TestPassLeaderIsLost(t *testing.T) {
 // given up the leader of the group is, too. The next one knows of nobody's silence, and
 // the parts that have to bring something to the lost node wait until it does.
 func TestPassOutlastsGroupLeader(t *testing.T) {
+	t.Parallel()
 	const down = 4 * time.Second
 	p := beginLedIn(t, leads, plainTar, files(200, 60_000), Config{Timing: daemon.Timing{Report: 30 * time.Millisecond, Down: down}})
 	first := int(p.Nodes[0].Status(context.Background()).Leader)
@@ -306,6 +312,7 @@ func TestPassOutlastsGroupLeader(t *testing.T) {
 
 // TestPassLeaderIsLostLate: the same, when all others are done.
 func TestPassLeaderIsLostLate(t *testing.T) {
+	t.Parallel()
 	p := beginLed(t, plainTar)
 	p.done(t, others(leads)...)
 	had := p.has(leads)
@@ -316,6 +323,7 @@ func TestPassLeaderIsLostLate(t *testing.T) {
 // TestPassLeaderComesBack: it is given up, and is back before the others are done. What
 // it goes on with counts for nothing.
 func TestPassLeaderComesBack(t *testing.T) {
+	t.Parallel()
 	p := beginLed(t, plainTar)
 	p.Cut(leads)
 	Eventually(t, "another leads", func() bool { return p.Nodes[0].View().Datasets[0].Coordinator != leads })
@@ -327,6 +335,7 @@ func TestPassLeaderComesBack(t *testing.T) {
 // TestPassHasOneLeader: a node that does not lead a pass has nobody begin a part of it,
 // as one may try that led it and has not heard that another does.
 func TestPassHasOneLeader(t *testing.T) {
+	t.Parallel()
 	p := beginLed(t, plainTar)
 	not := others(leads)
 	v := p.Nodes[not[1]].View()
@@ -348,6 +357,7 @@ func TestPassHasOneLeader(t *testing.T) {
 // TestPassTwoLeadersAreLost: the node that leads a pass is lost, and so is the one that
 // went on with it.
 func TestPassTwoLeadersAreLost(t *testing.T) {
+	t.Parallel()
 	for _, ext := range tars {
 		t.Run(ext, func(t *testing.T) {
 			p := beginLed(t, ext)
@@ -365,6 +375,7 @@ func TestPassTwoLeadersAreLost(t *testing.T) {
 
 // TestPassLeaderAndReaderRestart: both at a time.
 func TestPassLeaderAndReaderRestart(t *testing.T) {
+	t.Parallel()
 	for _, ext := range tars {
 		t.Run(ext, func(t *testing.T) {
 			p := beginLed(t, ext)
@@ -405,6 +416,7 @@ func (p *led) kept(t *testing.T, i int) (sum int64) {
 // TestPassLeaderAndReaderAreLost: both are lost for good at a time. What they had read is
 // known to the heirs of the one that led.
 func TestPassLeaderAndReaderAreLost(t *testing.T) {
+	t.Parallel()
 	for _, ext := range tars {
 		t.Run(ext, func(t *testing.T) {
 			p := beginLed(t, ext)
@@ -432,6 +444,7 @@ func TestPassLeaderAndReaderAreLost(t *testing.T) {
 
 // TestPassListIsLost: of archives that are dealt out in lists, another node has the lists.
 func TestPassListIsLost(t *testing.T) {
+	t.Parallel()
 	p := &led{&pass{m: files(200, 60_000)}, plainTar}
 	for range 4 {
 		p.gates = append(p.gates, p.gate())

@@ -27,6 +27,7 @@ func random(n int, seed uint64) []byte {
 // files with holes, are right through the mounts of all nodes and by many
 // readers; they go through pipes, and none stays in use.
 func TestReadsGoThroughPipes(t *testing.T) {
+	t.Parallel()
 	NeedFUSE(t)
 	tree := filepath.Join(t.TempDir(), "tree")
 	sealed, live := random(pipedSize, 1), random(pipedSize, 2)

@@ -49,6 +49,7 @@ func (c *poorConn) Read(p []byte) (int, error) {
 // of what they say do not show: no error, the right bytes, and nothing that is
 // left over, at either end.
 func TestPoorWire(t *testing.T) {
+	t.Parallel()
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
 	r := rand.New(rand.NewPCG(seed, 1))
@@ -169,6 +170,7 @@ func (f *badFile) WriteAt(p []byte, off int64) (int, error) {
 // write that met it, and of no other; what was there before is there when the
 // disk is well again.
 func TestBadDisk(t *testing.T) {
+	t.Parallel()
 	disk := &badDisk{FS: chunkstore.Machine}
 	c := Start(t, Config{Nodes: 2, Disk: func(i int) chunkstore.FS {
 		if i == 1 {
@@ -222,6 +224,7 @@ func TestBadDisk(t *testing.T) {
 // TestShortObject: a node that has less of a sealed file than it says is an
 // error, never zeros.
 func TestShortObject(t *testing.T) {
+	t.Parallel()
 	c, far := remoteSamples(t)
 	a := far[0]
 	if err := c.Nodes[1].Data().Truncate(context.Background(), a.Ino, sampleSize/2); err != nil {
@@ -258,6 +261,7 @@ func (c *deafConn) Close() error {
 // TestSilentNode: who waits for an answer of a node that is given up waits no
 // longer.
 func TestSilentNode(t *testing.T) {
+	t.Parallel()
 	c := Start(t, Config{Nodes: 4})
 	ctx := context.Background()
 	a := put(t, c.Nodes[3], metadata.RootIno, "f", make([]byte, 1<<20), metadata.Layout{Kind: metadata.Local, Node: 3})

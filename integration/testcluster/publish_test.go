@@ -38,6 +38,7 @@ func publishing(n *Node) bool {
 // TestPublishingLeaderIsLost: the node that leads a stage-in has made the manifest, and
 // is lost before any other has asked it for that.
 func TestPublishingLeaderIsLost(t *testing.T) {
+	t.Parallel()
 	m := files(100, 20_000)
 	archive := filepath.Join(t.TempDir(), "set.tar")
 	writeTar(t, archive, m)

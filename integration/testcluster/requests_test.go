@@ -14,6 +14,7 @@ import (
 // TestRequestsToTheSource: what a file in a directory asks of the source's servers is to
 // be found, opened and read, each once. Whether it is still what it was is known from that.
 func TestRequestsToTheSource(t *testing.T) {
+	t.Parallel()
 	if _, err := os.Stat("/dev/fuse"); err != nil || os.Geteuid() != 0 {
 		t.Skip("needs root and /dev/fuse")
 	}

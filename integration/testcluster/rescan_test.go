@@ -120,6 +120,7 @@ func readOf(n *Node, ds cluster.Dataset, path string) ([]byte, error) {
 // TestScanRestarts: a daemon that is killed while it scans does so again, and the
 // dataset comes up.
 func TestScanRestarts(t *testing.T) {
+	t.Parallel()
 	c, m, size, read, die := scanCluster(t)
 	c.Cut(3) // while it closes it must not tell anybody
 	die()
@@ -131,6 +132,7 @@ func TestScanRestarts(t *testing.T) {
 // TestScanTakenOver: the scan of a node that is lost goes on on another; when that
 // node is back it knows.
 func TestScanTakenOver(t *testing.T) {
+	t.Parallel()
 	c, m, size, read, die := scanCluster(t)
 	c.Cut(3)
 	if ds := c.Dataset(t, 0, "set"); ds.Phase != cluster.Sealed || ds.Coordinator == 3 {
@@ -227,6 +229,7 @@ func stuckScan(t *testing.T) (p *led, dir string, free func()) {
 // TestScannerIsStuck: a node whose scan was stuck until another had begun the stage-in
 // anew keeps what it has of that.
 func TestScannerIsStuck(t *testing.T) {
+	t.Parallel()
 	p, dir, free := stuckScan(t)
 	free()
 	Eventually(t, "its scan has given way", func() bool {
@@ -239,6 +242,7 @@ func TestScannerIsStuck(t *testing.T) {
 // TestScannerStaysStuck: the dataset is there on all nodes while the first scan still
 // hangs, on that of it, too.
 func TestScannerStaysStuck(t *testing.T) {
+	t.Parallel()
 	p, _, free := stuckScan(t)
 	p.came(t, p.size+slack, others(2)...)
 	free()
@@ -275,6 +279,7 @@ func (f hungFile) ReadAt(p []byte, off int64) (int, error) {
 // TestStuckScansLeaveTheirTurn: a node whose source hangs for as many stage-ins as it leads at
 // a time leads another one when others have begun those anew.
 func TestStuckScansLeaveTheirTurn(t *testing.T) {
+	t.Parallel()
 	const n = 4 // as many as a node leads at a time
 	hung := hungFS{source.OS{}, new(atomic.Int64), make(chan struct{})}
 	c := Start(t, Config{SourceOf: func(i int) source.FS {

@@ -58,6 +58,7 @@ func live(n *Node, path string) ([]byte, error) {
 // again, its sealed datasets and its part of scratch can be read, on it and
 // from the others. So does the leader, and all of them at once.
 func TestKilledNode(t *testing.T) {
+	t.Parallel()
 	m := files(60, 20_000)
 	tree := filepath.Join(t.TempDir(), "tree")
 	writeTree(t, tree, m)
@@ -198,6 +199,7 @@ func shares(n *Node) int { return n.Status(context.Background()).Shares }
 // with it, as what was asked for is too long for the registry, the dataset
 // fails, the shares of the others end, and nothing of them is left.
 func TestCoordinatorDies(t *testing.T) {
+	t.Parallel()
 	c, src, open := slowCluster(t)
 	long := daemon.DatasetSpec{Source: src, Name: "slow", Options: stagein.Options{Exclude: []source.Name{source.Name(strings.Repeat("x", 64<<10))}}}
 	if _, err := daemon.NewCtl(c.Nodes[3].Job.CtlSocket()).StageIn(context.Background(), long); err != nil {
@@ -225,6 +227,7 @@ func TestCoordinatorDies(t *testing.T) {
 // TestLeaderChanges: a stage-in outlives the leader of the control group, if
 // the leader has no part in it.
 func TestLeaderChanges(t *testing.T) {
+	t.Parallel()
 	c, src, open := slowCluster(t)
 	leader := int(c.Nodes[3].Status(context.Background()).Leader)
 	c.Cut(leader)

@@ -58,6 +58,7 @@ func remoteSamples(t testing.TB) (*Cluster, []metadata.Attr) {
 // from its object to the socket without a copy in the daemon, and is right; no
 // descriptor stays lent.
 func TestReadsAreSentFromTheFile(t *testing.T) {
+	t.Parallel()
 	c, far := remoteSamples(t)
 	before := c.Nodes[1].Status(context.Background()).RPC.FileOut
 	for _, a := range far {
@@ -79,6 +80,7 @@ func TestReadsAreSentFromTheFile(t *testing.T) {
 // TestReadIsOneCall: a small file of another node costs one call, its attributes
 // none.
 func TestReadIsOneCall(t *testing.T) {
+	t.Parallel()
 	c, far := remoteSamples(t)
 	served := func() map[wire.Op]int64 { return c.Nodes[1].Status(context.Background()).RPC.Requests }
 	before := served()

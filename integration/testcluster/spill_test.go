@@ -79,6 +79,7 @@ func watchDisks(t *testing.T, c *Cluster) (stop func() int64) {
 // file can be read in every epoch, and at no time the objects of a node take more than
 // its capacity.
 func TestSmallMembersOfMoreThanSpace(t *testing.T) {
+	t.Parallel()
 	const n, page = 3000, 4096
 	m := make(map[string][]byte, n)
 	r := rand.New(rand.NewPCG(3, 4))
@@ -137,6 +138,7 @@ func TestSmallMembersOfMoreThanSpace(t *testing.T) {
 
 // TestNamesThatDifferByCase: they are files of their own, whatever the source is.
 func TestNamesThatDifferByCase(t *testing.T) {
+	t.Parallel()
 	m := map[string][]byte{"a/README": []byte("upper"), "a/readme": []byte("lower"), "A/readme": []byte("other"), "a/Readme": []byte("both")}
 	dir := t.TempDir()
 	tree, archive := filepath.Join(dir, "tree"), filepath.Join(dir, "set.tar")

@@ -63,6 +63,7 @@ func (c noisy) Write(p []byte) (int, error) {
 // TestNoisyReads: with verify=reads nobody reads a bit that has flipped on the way
 // from another node, or on its drive.
 func TestNoisyReads(t *testing.T) {
+	t.Parallel()
 	m := files(30, 200_000)
 	for i := range 8 {
 		m[fmt.Sprint("whole", i)] = bytes.Repeat([]byte(fmt.Sprintf("what is on one node%d", i)), 2000)
@@ -107,6 +108,7 @@ func TestNoisyReads(t *testing.T) {
 // TestNoisyStageIn: a bit that flips while a dataset is staged is noticed by who
 // stores it.
 func TestNoisyStageIn(t *testing.T) {
+	t.Parallel()
 	m := files(60, 300_000)
 	path := filepath.Join(t.TempDir(), "a.tar")
 	writeTar(t, path, m)

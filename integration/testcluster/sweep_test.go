@@ -49,6 +49,7 @@ func (c *Cluster) has(i int, ino metadata.Ino) bool {
 // again, and by the others then; what anybody can reach stays, and what only
 // looks as if nobody could.
 func TestSweep(t *testing.T) {
+	t.Parallel()
 	c := Start(t, Config{})
 	var gone []metadata.Ino
 	for i := range c.Nodes {
@@ -101,6 +102,7 @@ func TestSweep(t *testing.T) {
 // TestSweepWaits: of what a node that is down alone can know nothing is removed
 // until it is back.
 func TestSweepWaits(t *testing.T) {
+	t.Parallel()
 	c := Start(t, Config{})
 	ino := c.gone(t, 3, "d")
 	c.leak(t, 2, ino)
@@ -124,6 +126,7 @@ func TestSweepWaits(t *testing.T) {
 // starts again, with their data; a directory with something in it stays, and so
 // does what is only named on another node.
 func TestSweepNameless(t *testing.T) {
+	t.Parallel()
 	c := Start(t, Config{})
 	ctx := t.Context()
 	var dirs [2]metadata.Attr

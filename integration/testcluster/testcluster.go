@@ -3,6 +3,11 @@
 // program is wired by (a listener, a Dialer, a stub of another node's data) are
 // all that is needed to have a whole job in a unit test under the race
 // detector.
+//
+// A job here shares nothing with another one, so tests run in parallel, but for
+// those of what is counted or bounded for the whole process (goroutines, the
+// heap), of a time or rate, and of what is told at the end of a job, which is
+// given up after a few reports.
 package testcluster
 
 import (
@@ -95,7 +100,8 @@ func Start(t testing.TB, cfg Config) *Cluster {
 		cfg.Nodes = 4
 	}
 	if cfg.Timing == (daemon.Timing{}) {
-		cfg.Timing = daemon.Timing{Report: 30 * time.Millisecond, Down: 2 * time.Second, Sweep: 20 * time.Millisecond}
+		// A node that is not lost may have to wait for a processor as long as others take it.
+		cfg.Timing = daemon.Timing{Report: 30 * time.Millisecond, Down: 4 * time.Second, Sweep: 20 * time.Millisecond}
 	}
 	c := &Cluster{cfg: cfg, links: &links{cut: make(map[int]bool), conns: make(map[int][]net.Conn), tamper: make(map[int]func(int, net.Conn) net.Conn)}}
 	copy(c.Key[:], "a job key for tests, 32 bytes long")
@@ -257,15 +263,19 @@ func (c *Cluster) Dataset(t testing.TB, node int, name string) cluster.Dataset {
 	return found
 }
 
-// Eventually polls until ok, and fails the test if it never is.
+// Eventually polls until ok, less and less often, and fails the test if it never is.
 func Eventually(t testing.TB, what string, ok func() bool) {
 	t.Helper()
-	tick := time.NewTicker(20 * time.Millisecond)
+	const soon, late = time.Millisecond, 20 * time.Millisecond
+	tick := time.NewTicker(soon)
 	defer tick.Stop()
+	wait := soon
 	for end := time.Now().Add(Patience); !ok(); <-tick.C {
 		if time.Now().After(end) {
 			t.Fatalf("%s: not after %v", what, Patience)
 		}
+		wait = min(2*wait, late)
+		tick.Reset(wait)
 	}
 }
 

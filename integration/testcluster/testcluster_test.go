@@ -122,6 +122,7 @@ func read(ctx context.Context, n *Node, ds metadata.DatasetID, path string) ([]b
 // TestStageIn: a tar and a directory come in whole, on all nodes, each byte of
 // the source read once.
 func TestStageIn(t *testing.T) {
+	t.Parallel()
 	m := files(400, 30_000)
 	m["big"] = bytes.Repeat([]byte("0123456789abcdef"), 1<<18)
 	dir := t.TempDir()
@@ -152,6 +153,7 @@ func TestStageIn(t *testing.T) {
 // TestStageInFails: a source that is no good is an error that says why, and
 // leaves no byte behind.
 func TestStageInFails(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	whole := filepath.Join(dir, "whole.tar")
 	writeTar(t, whole, files(200, 20_000))
@@ -206,6 +208,7 @@ func TestStageInFails(t *testing.T) {
 
 // TestScratch: the live realm over several nodes without a mount.
 func TestScratch(t *testing.T) {
+	t.Parallel()
 	c := Start(t, Config{})
 	ctx := context.Background()
 	a, b := c.Nodes[1].Client, c.Nodes[2].Client
@@ -232,6 +235,7 @@ func TestScratch(t *testing.T) {
 // TestLostNode: the others give a node up that does not answer, and take it
 // back when it does.
 func TestLostNode(t *testing.T) {
+	t.Parallel()
 	c := Start(t, Config{})
 	state := func(of int) cluster.State {
 		n, _ := c.Nodes[0].View().Map.Node(metadata.NodeID(of))
@@ -245,6 +249,7 @@ func TestLostNode(t *testing.T) {
 
 // TestStranger: who has not the key gets no answer, and is counted.
 func TestStranger(t *testing.T) {
+	t.Parallel()
 	c := Start(t, Config{Nodes: 1})
 	for name, cfg := range map[string]rpc.PeersConfig{
 		"another key": {Key: rpc.Key{1}, Job: c.Nodes[0].Job.Name()},
@@ -269,6 +274,7 @@ func TestStranger(t *testing.T) {
 
 // TestMissingHost: a host that never answers is named.
 func TestMissingHost(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	j := &daemon.Job{
 		Version: daemon.JobVersion, ID: "x", Hosts: []string{"here", "nowhere"}, StartTimeout: 1,
@@ -307,6 +313,7 @@ func overSocket(t *testing.T, socket, path string) string {
 
 // TestCtl: the control socket answers its owner, with JSON and metrics.
 func TestCtl(t *testing.T) {
+	t.Parallel()
 	c := Start(t, Config{Nodes: 1})
 	path := c.Nodes[0].Job.CtlSocket()
 	st, err := os.Stat(path)

@@ -26,6 +26,7 @@ func (c *Cluster) homes(t *testing.T) []metadata.Ino {
 // TestRenameBetweenHomes: of the calls that a rename between two homes takes
 // the client makes one, if the first of them is elsewhere.
 func TestRenameBetweenHomes(t *testing.T) {
+	t.Parallel()
 	c := Start(t, Config{Nodes: 3})
 	ctx := context.Background()
 	d := c.homes(t)
@@ -49,6 +50,7 @@ func TestRenameBetweenHomes(t *testing.T) {
 // TestOppositeMoves: of two nodes that move two directories into each other at
 // once one is told that this is a loop.
 func TestOppositeMoves(t *testing.T) {
+	t.Parallel()
 	c := Start(t, Config{Nodes: 3})
 	ctx := context.Background()
 	d := c.homes(t)
@@ -96,6 +98,7 @@ type traveller struct {
 // make and remove the same names. When all are back the tree is right, and what
 // was acknowledged is there.
 func TestNodesDieAtWork(t *testing.T) {
+	t.Parallel()
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
 	c := Start(t, Config{})

@@ -82,6 +82,7 @@ func flipSource(t *testing.T, path string, at int) {
 // is not served: EIO, and every node's status names it until it is read right. Verify counts
 // such files, and reads them if it is asked to.
 func TestSourceIsWrong(t *testing.T) {
+	t.Parallel()
 	m := randomFiles(300, 60_000)
 	src := filepath.Join(t.TempDir(), "set.tar.zst")
 	writeTar(t, src, m)

@@ -80,6 +80,7 @@ func (c *Cluster) verify(t *testing.T, s daemon.VerifySpec) daemon.VerifyResult 
 // TestVerifyMends: a bit that has flipped on a drive is found, named and fetched
 // again, whatever the source is, and who has read it before sees what is right.
 func TestVerifyMends(t *testing.T) {
+	t.Parallel()
 	m := files(40, 30_000)
 	m["whole"] = bytes.Repeat([]byte("what is on one node."), 2000)
 	m["striped"] = bytes.Repeat([]byte("an odd period for a chunk."), 65<<20/26)
@@ -141,6 +142,7 @@ func TestVerifyMends(t *testing.T) {
 // TestVerifyStripedOfPacked: of a striped file of a compressed tar each node compares its own
 // chunks, and names one that is not what it was, by where it is.
 func TestVerifyStripedOfPacked(t *testing.T) {
+	t.Parallel()
 	m := files(20, 30_000)
 	m["striped"] = bytes.Repeat([]byte("an odd period for a chunk."), 65<<20/26)
 	dir := t.TempDir()
@@ -180,6 +182,7 @@ func named(r daemon.VerifyResult) (names []string) {
 // TestVerifyWithoutSource: what cannot be fetched again is said to be bad, and
 // nobody reads it as if it were not.
 func TestVerifyWithoutSource(t *testing.T) {
+	t.Parallel()
 	m := files(20, 30_000)
 	m["whole"] = bytes.Repeat([]byte("what is on one node."), 2000)
 	src := filepath.Join(t.TempDir(), "src")
@@ -209,6 +212,7 @@ func TestVerifyWithoutSource(t *testing.T) {
 // TestVerifyLostNode: what others have fetched again of what a lost node had is
 // compared, and nothing else is bad.
 func TestVerifyLostNode(t *testing.T) {
+	t.Parallel()
 	m := files(60, 30_000)
 	m["striped"] = bytes.Repeat([]byte("an odd period for a chunk."), 65<<20/26)
 	src := filepath.Join(t.TempDir(), "src")

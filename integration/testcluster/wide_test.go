@@ -13,6 +13,7 @@ import (
 // TestWideStore: a tree whose directories are wide from a few entries on is a
 // tree like any other.
 func TestWideStore(t *testing.T) {
+	t.Parallel()
 	metadatatest.Run(t, func(t *testing.T) metadata.Store {
 		c := Start(t, Config{WideAt: 3})
 		return told{Client: c.Nodes[1].Client, c: c, t: t}

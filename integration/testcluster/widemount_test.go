@@ -63,6 +63,7 @@ func wideDir(t *testing.T, c *Cluster, ms []*Mounted, name string, n int) {
 // TestWideSeekdir: telldir and seekdir in a wide directory lead to where they
 // say, and rewinddir shows what is new.
 func TestWideSeekdir(t *testing.T) {
+	t.Parallel()
 	const n = 3000
 	c := Start(t, Config{WideAt: 500})
 	ms := c.Mount(t)
@@ -113,6 +114,7 @@ func TestWideSeekdir(t *testing.T) {
 // TestWideRemoveAll: a wide directory is removed while others create in it:
 // they are refused in the end, and nothing is left.
 func TestWideRemoveAll(t *testing.T) {
+	t.Parallel()
 	c := Start(t, Config{WideAt: 200})
 	ms := c.Mount(t)
 	wideDir(t, c, ms, "d", 600)

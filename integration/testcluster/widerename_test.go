@@ -70,6 +70,7 @@ func (m *wideMover) step(ctx context.Context) error {
 // TestWideRenames: files are renamed within, into and out of two directories
 // while these become wide, and replaced and exchanged; each is where it was put.
 func TestWideRenames(t *testing.T) {
+	t.Parallel()
 	const workers, steps = 8, 150
 	c := Start(t, Config{WideAt: 100})
 	ctx := context.Background()
@@ -115,6 +116,7 @@ func TestWideRenames(t *testing.T) {
 // TestWideDirectoryMoves: a wide directory is moved, replaces an empty wide one,
 // is not moved below itself, and is not replaced while something is in it.
 func TestWideDirectoryMoves(t *testing.T) {
+	t.Parallel()
 	c := Start(t, Config{WideAt: 40})
 	ctx := context.Background()
 	client := c.Nodes[2].Client

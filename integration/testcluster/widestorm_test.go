@@ -63,6 +63,7 @@ func listAll(ctx context.Context, c *fsclient.Client, dir metadata.Ino, page int
 // becomes wide. What is there all the time is always found and listed once;
 // what a node has made the others see; in the end all is there that was made.
 func TestWideWhileInUse(t *testing.T) {
+	t.Parallel()
 	const fixed, perWorker, workers = 150, 220, 8
 	c := Start(t, Config{WideAt: 400})
 	ctx := context.Background()
@@ -159,6 +160,7 @@ func TestWideWhileInUse(t *testing.T) {
 
 // TestListingBecomesWide: a listing that began before goes on where it was.
 func TestListingBecomesWide(t *testing.T) {
+	t.Parallel()
 	c := Start(t, Config{WideAt: 200})
 	ctx := context.Background()
 	dir := c.mkdir(t, "d")
@@ -201,6 +203,7 @@ func TestListingBecomesWide(t *testing.T) {
 // TestSameNames: of many who create a name, on all nodes, in directories that
 // become wide meanwhile, one succeeds.
 func TestSameNames(t *testing.T) {
+	t.Parallel()
 	const workers, names = 64, 40
 	c := Start(t, Config{WideAt: 16})
 	ctx := context.Background()
@@ -257,6 +260,7 @@ func TestSameNames(t *testing.T) {
 // TestMkdirStorm: 64 at once make directories, and directories in them, and take
 // all away again.
 func TestMkdirStorm(t *testing.T) {
+	t.Parallel()
 	const workers, each = 64, 12
 	c := Start(t, Config{WideAt: 128})
 	ctx := context.Background()
@@ -315,6 +319,7 @@ func TestMkdirStorm(t *testing.T) {
 // TestWideNodeDown: what a lost node has of a directory is EIO at once, and a
 // listing says so after it has listed all else; all is well when it is back.
 func TestWideNodeDown(t *testing.T) {
+	t.Parallel()
 	c := Start(t, Config{WideAt: 64})
 	ctx := context.Background()
 	dir := c.mkdir(t, "d")
@@ -390,6 +395,7 @@ func TestWideNodeDown(t *testing.T) {
 // TestWideSetgid: what is made in a wide setgid directory gets its group,
 // wherever its entry is, also at once after the change.
 func TestWideSetgid(t *testing.T) {
+	t.Parallel()
 	c := Start(t, Config{WideAt: 64})
 	ctx := context.Background()
 	dir := c.mkdir(t, "d")
@@ -421,6 +427,7 @@ func TestWideSetgid(t *testing.T) {
 // TestWideKilled: a daemon is killed while a directory becomes wide, the home
 // or another, and started again. What was acknowledged is there once.
 func TestWideKilled(t *testing.T) {
+	t.Parallel()
 	for _, away := range []metadata.NodeID{0, 1, 2} {
 		t.Run(fmt.Sprintf("home+%d", away), func(t *testing.T) { wideKilled(t, away) })
 	}
@@ -517,6 +524,7 @@ func wideKilled(t *testing.T, away metadata.NodeID) {
 // TestWideCalls: what concerns one entry of a wide directory is one call, and a
 // listing one for each thousand entries and each node.
 func TestWideCalls(t *testing.T) {
+	t.Parallel()
 	const n = 2500
 	c := Start(t, Config{WideAt: 300})
 	ctx := context.Background()
