@@ -296,7 +296,7 @@ func (s *Share) settle(rec *manifest.Record) error {
 		return err
 	}
 	if s.spill.gone(rec, o.order) {
-		rec.Attr.Layout, rec.Chunks = metadata.Layout{Kind: metadata.Spilled}, ""
+		rec.Attr.Layout = metadata.Layout{Kind: metadata.Spilled, ChunkSize: rec.Attr.Layout.ChunkSize}
 	}
 	return nil
 }

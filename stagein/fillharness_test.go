@@ -102,6 +102,13 @@ func (m *memFiles) Record(ino metadata.Ino) (sum [16]byte, a metadata.Attr, err 
 	return sum, a, err
 }
 
+func (m *memFiles) Chunks(ino metadata.Ino) (manifest.CRCs, error) {
+	if _, _, err := m.Origin(ino); err != nil {
+		return "", err
+	}
+	return m.byIno[ino].Chunks, nil
+}
+
 func (m *memFiles) Each(fn func(path string, a metadata.Attr) bool) error {
 	for _, r := range m.records {
 		if r.Attr.Mode&source.TypeMask == source.TypeRegular && !fn(r.Path, r.Attr) {

@@ -158,10 +158,11 @@ func (x *spiller) tooLarge(size int64, o *object) bool {
 	return false
 }
 
-// stays makes an object one that is nowhere.
+// stays makes an object one that is nowhere. The size of chunks is that of those that have
+// sums, if it would be striped.
 func (x *spiller) stays(o *object) {
 	x.some = true
-	o.layout, o.order = metadata.Layout{Kind: metadata.Spilled}, nil
+	o.layout, o.order = metadata.Layout{Kind: metadata.Spilled, ChunkSize: o.layout.ChunkSize}, nil
 }
 
 // slack is what is made free on a node beside what is needed: what is under way has to be

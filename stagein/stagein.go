@@ -40,8 +40,8 @@
 // What the nodes have no room for stays in the source: a hash of the paths
 // chooses, the record says so, and who reads such a file fetches it whole, once
 // for all on its node, into a bounded piece of memory (window). What is on a node
-// stays there. A file that was read whole is compared with its checksum, if its record has
-// one: that is where it was unpacked once, to be known. What is not right is read once more;
+// stays there. A file that was read whole, or a chunk of a large one, is compared with its
+// checksum, if its record has one: that is where it was unpacked once, to be known. What is not right is read once more;
 // then it is EIO, and the node names the file and what to do until it is read right
 // (Unreadable).
 //

@@ -111,10 +111,35 @@ func (f *Fill) fromSource(x piece, a *metadata.Attr, b []byte, memory func(src *
 		})
 		return src.end(src.why(err))
 	})
-	if err != nil || int64(len(b)) < a.Size {
+	switch {
+	case err != nil:
 		return err
+	case int64(len(b)) < a.Size:
+		return f.compareChunk(x, a, b)
 	}
 	return f.compare(a, b)
+}
+
+// compareChunk compares a chunk of a large file with its checksum, if there is one.
+func (f *Fill) compareChunk(x piece, a *metadata.Attr, b []byte) error {
+	sums, ok := f.cfg.Files.(ChunkSums)
+	if !ok || a.Layout.Chunk() != stripeChunk {
+		return nil
+	}
+	crcs, err := sums.Chunks(x.ino)
+	if err != nil || int(x.chunk) >= crcs.Len() {
+		return err
+	}
+	return right(NewChecker(crcSum(crcs.At(int(x.chunk))), int64(len(b))), b)
+}
+
+// right refuses what is not what c is for.
+func right(c *Checker, b []byte) error {
+	_, _ = c.Write(b) // cannot fail
+	if err := c.Check(); err != nil {
+		return &wrongError{err}
+	}
+	return nil
 }
 
 // FileSums is Files that know the checksum of each file; zeros where there is none, as
@@ -134,12 +159,7 @@ func (f *Fill) compare(a *metadata.Attr, b []byte) error {
 	if err != nil || want == [16]byte{} {
 		return err
 	}
-	c := NewChecker(want, a.Size)
-	_, _ = c.Write(b) // cannot fail
-	if err := c.Check(); err != nil {
-		return &wrongError{err}
-	}
-	return nil
+	return right(NewChecker(want, a.Size), b)
 }
 
 // wrongError is of bytes that the source gives, and that are not those that were staged.

@@ -170,6 +170,37 @@ func TestReadThroughIsCompared(t *testing.T) {
 	}
 }
 
+// TestChunkReadThroughIsCompared: of a large file that has stayed in the source each chunk is
+// compared by itself.
+func TestChunkReadThroughIsCompared(t *testing.T) {
+	r := seed(t)
+	large := randBytes(r, DefaultStripe+stripeChunk/2)
+	plain := writeTar(t, tar.FormatGNU, []member{file("small", randBytes(r, 5000)), file("large", large)})
+	fsys := new(flipFS)
+	f, archive, stays := spilt(t, plain, fsys, quiet())
+	const chunk = 3 * stripeChunk
+	fsys.at = int64(bytes.Index(archive, large[chunk+500:chunk+600]))
+	if len(stays) == 0 || stays[0].Path != "large" || fsys.at < 0 {
+		t.Fatalf("%d files stay; none can be spoilt", len(stays))
+	}
+	read := func(off int64) error {
+		p := make([]byte, 70_000)
+		n, _, err := f.ReadThrough(context.Background(), stays[0].Attr.Ino, p, off)
+		if want := large[off:min(off+int64(len(p)), int64(len(large)))]; err == nil && !bytes.Equal(p[:n], want) {
+			err = fmt.Errorf("%d bytes at %d are not those of %d", n, off, len(want))
+		}
+		return err
+	}
+	fsys.flips.Store(1 << 30)
+	if err := read(chunk + 100); !errors.Is(err, syscall.EIO) || fsys.read.Load() != 2 {
+		t.Errorf("a chunk that is wrong was read %d times, and is %v; want 2 times, and EIO", fsys.read.Load(), err)
+	}
+	check(t, read(chunk-80_000))
+	check(t, read(int64(len(large))-50_000))
+	fsys.flips.Store(0)
+	check(t, read(chunk+100))
+}
+
 // TestUnreadableAreFew: a source that is wrong in many places is told of in few words.
 func TestUnreadableAreFew(t *testing.T) {
 	f := &Fill{cfg: FillConfig{Log: quiet(), Files: &memFiles{}}, bad: newUnreadables(), ctx: context.Background()}

@@ -18,7 +18,8 @@ type Record struct {
 	Hardlink string        // in parts only: the path of another name of the same file
 	Sum      [16]byte      // xxh3-128 of the content, or a marked CRC-32C; zero is none
 	From     Origin        // where the content is in the source; zero is not known
-	// Chunks is the CRC-32C of each chunk of a striped file; none is not known.
+	// Chunks is the CRC-32C of each chunk of a striped file, or of one that would be and has
+	// stayed in the source; none is not known.
 	Chunks CRCs
 }
 
@@ -116,7 +117,7 @@ func (r *Record) check() error {
 	}
 	if n := int64(r.Chunks.Len()); r.Chunks != "" {
 		chunk := r.Attr.Layout.Chunk()
-		if n > MaxChunks || len(r.Chunks)%4 != 0 || r.Attr.Layout.Kind != metadata.Striped || chunk <= 0 || (r.Attr.Size-1)/chunk+1 != n {
+		if n > MaxChunks || len(r.Chunks)%4 != 0 || !r.chunked() || chunk <= 0 || (r.Attr.Size-1)/chunk+1 != n {
 			return fmt.Errorf("%q: checksums of %d chunks, of %d bytes in chunks of %d: %w", r.Path, n, r.Attr.Size, chunk, syscall.EINVAL)
 		}
 	}
@@ -126,6 +127,13 @@ func (r *Record) check() error {
 		}
 	}
 	return nil
+}
+
+// chunked reports whether the file has chunks: it is striped, or would be if it had not
+// stayed in the source.
+func (r *Record) chunked() bool {
+	l := &r.Attr.Layout
+	return l.Kind == metadata.Striped || l.Kind == metadata.Spilled && l.ChunkSize > 0
 }
 
 func checkPath(p string) error {
