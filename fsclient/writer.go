@@ -8,7 +8,7 @@ import (
 // Writer is what one open file of the application writes with. Writes in sequence
 // are gathered: they are acknowledged before they have arrived, so that who writes
 // does not wait for one before he can go on with the next. An error
-// of theirs is that of a later call, once, and of no other Writer's that had no
+// of theirs is that of a later call, once (twice, if the first may not have been heard), and of no other Writer's that had no
 // part in them; but Sync tells each Writer that there was of all that was lost
 // since it was made. Everybody on this node sees what was written at once.
 //
@@ -19,6 +19,7 @@ type Writer struct {
 	f      *File
 	writes bool   // LastWrites waits for Close
 	err    error  // under f.tail.mu: of what was acknowledged
+	first  int64  // under f.tail.mu: where the rest of the last write begins, if it may have been the first part of one; nowhere if not
 	knows  uint64 // under f.tail.mu: how many losses it was told of, or has as err
 }
 
@@ -27,7 +28,7 @@ type Writer struct {
 func (f *File) Writer() *Writer {
 	f.tail.mu.Lock()
 	defer f.tail.mu.Unlock()
-	return &Writer{f: f, knows: f.tail.losses}
+	return &Writer{f: f, first: nowhere, knows: f.tail.losses}
 }
 
 // Writes says that w is not only for Sync: LastWrites waits for its Close. It is
@@ -41,7 +42,7 @@ func (w *Writer) Writes() {
 // gathered; with one, the first n bytes are. An error of an earlier write is told
 // before anything is written.
 func (w *Writer) WriteAt(ctx context.Context, p []byte, off int64) (n int, err error) {
-	if err := w.told(); err != nil {
+	if err := w.toldAt(off, len(p)); err != nil {
 		return 0, err
 	}
 	if !w.f.ino.Sealed() && off >= 0 {
@@ -58,7 +59,7 @@ func (w *Writer) WriteAt(ctx context.Context, p []byte, off int64) (n int, err e
 // It is gathered as long as no other node has the file open, as far as is known
 // here: the home says so with each place that it gives.
 func (w *Writer) Append(ctx context.Context, p []byte) (n int, err error) {
-	if err := w.told(); err != nil {
+	if err := w.toldAt(atEnd, len(p)); err != nil {
 		return 0, err
 	}
 	if !w.f.ino.Sealed() && len(p) <= tailSize {
@@ -75,7 +76,7 @@ func (w *Writer) Append(ctx context.Context, p []byte) (n int, err error) {
 
 // Through is WriteAt that returns when p has arrived.
 func (w *Writer) Through(ctx context.Context, p []byte, off int64) (n int, err error) {
-	if err := w.told(); err != nil {
+	if err := w.toldAt(off, len(p)); err != nil {
 		return 0, err
 	}
 	return w.f.WriteAt(ctx, p, off)
@@ -83,7 +84,7 @@ func (w *Writer) Through(ctx context.Context, p []byte, off int64) (n int, err e
 
 // AppendThrough is Append that returns when p has arrived.
 func (w *Writer) AppendThrough(ctx context.Context, p []byte) (n int, err error) {
-	if err := w.told(); err != nil {
+	if err := w.toldAt(atEnd, len(p)); err != nil {
 		return 0, err
 	}
 	return w.f.Append(ctx, p)
@@ -115,6 +116,28 @@ func (w *Writer) Close(ctx context.Context) error {
 		w.f.c.files.writer(-1)
 	}
 	return errors.Join(w.told(), err)
+}
+
+// largePart is how large a write is, at the least, that may be the first part of a larger
+// one: the kernel makes parts as large as it can.
+const largePart = 64 << 10
+
+// toldAt is told, by a write of n bytes at off. If that may be the rest of a write of which a part
+// was written, the kernel says that so much was, and nobody hears of the error: then it
+// is told once more.
+func (w *Writer) toldAt(off int64, n int) error {
+	w.f.tail.mu.Lock()
+	defer w.f.tail.mu.Unlock()
+	err, rest := w.err, w.first == off
+	if err != nil && rest {
+		w.first = nowhere
+		return err
+	}
+	w.err, w.first = nil, nowhere
+	if err == nil && n >= largePart {
+		w.first = behind(off, n)
+	}
+	return err
 }
 
 // told takes the error that has to be told.

@@ -50,6 +50,52 @@ func TestGatheredThatFails(t *testing.T) {
 	}
 }
 
+// TestErrorIsHeard: the kernel makes parts of a large write. If what was written before is lost, and
+// that is told to another part than the first, the kernel says that so much was written, and nobody
+// hears of it: who goes on is told, too. Who writes elsewhere is told once.
+func TestErrorIsHeard(t *testing.T) {
+	const part = 512 << 10
+	at := func(w *fsclient.Writer, off int64) error { _, err := w.WriteAt(ctx, pattern(part), off); return err }
+	appended := func(w *fsclient.Writer, _ int64) error { _, err := w.Append(ctx, pattern(part)); return err }
+	elsewhere := func(w *fsclient.Writer, _ int64) error { return at(w, 10*part) }
+	for name, c := range map[string]struct {
+		write func(w *fsclient.Writer, off int64) error
+		next  func(w *fsclient.Writer, off int64) error
+		times int
+	}{
+		"the rest":      {at, at, 2},
+		"an append":     {at, appended, 1},
+		"elsewhere":     {at, elsewhere, 1},
+		"all appending": {appended, appended, 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			_, ms, cs := metered(t, 2)
+			f := onNode(t, cs[0], "f", 1)
+			w := f.Writer()
+			if err := c.write(w, 0); err != nil {
+				t.Fatal(err)
+			}
+			ms[1].set(syscall.ENOSPC, nil)
+			if err := c.write(w, part); err != nil {
+				t.Fatalf("what is gathered: %v", err)
+			}
+			if _, err := f.ReadAt(ctx, make([]byte, 1), 0); err != nil { // it has not arrived
+				t.Fatal(err)
+			}
+			ms[1].set(nil, nil)
+			for i := range c.times {
+				if err := c.next(w, 2*part); !errors.Is(err, syscall.ENOSPC) {
+					t.Errorf("call %d is told %v, want ENOSPC", i, err)
+				}
+			}
+			if err := errors.Join(c.next(w, 2*part), w.Close(ctx)); err != nil {
+				t.Errorf("told once more: %v", err)
+			}
+		})
+	}
+}
+
 // TestGatheredWithoutRoom: a node with little space is written to as it comes, so
 // that the write itself says when there is none.
 func TestGatheredWithoutRoom(t *testing.T) {
