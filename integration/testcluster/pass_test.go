@@ -247,8 +247,7 @@ func TestPassReaderKnowsNoMap(t *testing.T) {
 	p := beginPass(t, plainTar)
 	i := p.reader(t)
 	heard := make(chan struct{})
-	var hear sync.Once
-	t.Cleanup(func() { hear.Do(func() { close(heard) }) })
+	hear := sync.OnceFunc(func() { close(heard) })
 	p.Cut(i)
 	go p.gates[i].open() // it cannot end while it reads
 	p.Kill(t, i)
@@ -264,12 +263,13 @@ func TestPassReaderKnowsNoMap(t *testing.T) {
 	}
 	was := p.bytes.Load()
 	p.Revive(t, i)
+	t.Cleanup(hear) // before the node is stopped, which waits for what it says
 	Eventually(t, "it is asked to read", func() bool { return shares(p.Nodes[i]) > 0 })
 	time.Sleep(200 * time.Millisecond) // all of its part would take less
 	if n := p.bytes.Load() - was; n > 0 {
 		t.Errorf("%d bytes are read by one that knows no node", n)
 	}
-	hear.Do(func() { close(heard) })
+	hear()
 	p.settle(t, p.size/4+slack, 0, 1, 2, 3)
 }
 
