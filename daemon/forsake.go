@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/metadata/cluster"
@@ -17,11 +18,7 @@ import (
 func (in *intake) forsake() error {
 	m := in.d.View().Map
 	lost := func(id metadata.NodeID) bool { n, _ := m.Node(id); return n.State == cluster.Down }
-	some := false
-	for _, id := range in.plan.Map.Up() {
-		some = some || lost(id)
-	}
-	if !in.plan.Spills || !some {
+	if !in.plan.Spills || !slices.ContainsFunc(in.plan.Map.Up(), lost) {
 		return nil
 	}
 	sum := int64(0)

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -463,14 +464,12 @@ func (in *intake) write(parts []*manifest.Reader, path string) (manifest.Summary
 
 // treeAdvice is what can be done about what does not make a tree.
 func treeAdvice(err error) string {
-	for _, no := range []syscall.Errno{syscall.EEXIST, syscall.ENOTDIR, syscall.ENOENT, syscall.EPERM, syscall.ELOOP} {
-		switch {
-		case !errors.Is(err, no):
-		case no == syscall.EEXIST:
-			return ": leave it out by exclude=, or if archives have names in common, keep them apart by unpack=apart"
-		default:
-			return ": leave it out by exclude="
-		}
+	is := func(no syscall.Errno) bool { return errors.Is(err, no) }
+	switch {
+	case is(syscall.EEXIST):
+		return ": leave it out by exclude=, or if archives have names in common, keep them apart by unpack=apart"
+	case slices.ContainsFunc([]syscall.Errno{syscall.ENOTDIR, syscall.ENOENT, syscall.EPERM, syscall.ELOOP}, is):
+		return ": leave it out by exclude="
 	}
 	return ""
 }

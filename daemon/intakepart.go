@@ -129,26 +129,11 @@ func (in *intake) share(ctx context.Context, i int) error {
 			Warn("a part of a stage-in is read again")
 		in.again(i, node)
 		if plan := in.planNow(); plan.Spills && (node != p.Node || !plan.Marks()) {
-			in.dropTries(ctx)
+			in.d.dropTries(ctx, plan, nil)
 		}
 		if err := in.entrust(ctx); err != nil {
 			return err
 		}
-	}
-}
-
-// dropTries has the nodes remove what was stored by tries with which nobody goes on: who reads
-// after them needs the room.
-func (in *intake) dropTries(ctx context.Context) {
-	q := abortReq{Dataset: in.ds.ID, Void: in.planNow().Void(nil)}
-	var g errgroup.Group
-	for _, id := range crew(in.d.View().Map) {
-		g.Go(func() error {
-			return in.d.insist(ctx, id, 2*in.d.cfg.Timing.Down, mayLag, func() error { return in.d.control(ctx, id, wire.OpStageAbort, q, nil) })
-		})
-	}
-	if err := g.Wait(); err != nil {
-		in.d.log.WithError(err).WithField("dataset", in.ds.Name).Warn("more of a dataset stays in its source than has to")
 	}
 }
 

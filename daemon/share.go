@@ -163,7 +163,11 @@ func (s *share) stage(ctx context.Context, part stagein.Part, w, skips io.Writer
 	var free func(metadata.NodeID) (int64, bool) // as it was planned
 	if s.plan.Spills && part.Try > 0 {
 		if len(s.plan.Parts) == 1 { // else others have begun again, too: who leads sees to it
-			s.dropTries(ctx, m)
+			var kept []stagein.Try // before the mark that it goes on from
+			if m != nil {
+				kept = m.Kept
+			}
+			d.dropTries(ctx, s.plan, kept)
 		}
 		free = d.freeSpace()
 	}
@@ -179,15 +183,10 @@ func (s *share) stage(ctx context.Context, part stagein.Part, w, skips io.Writer
 	return sh.Run(ctx)
 }
 
-// dropTries has the nodes remove what tries before this one have stored and not recorded
-// before the mark that it goes on from: it needs the room.
-func (s *share) dropTries(ctx context.Context, m *stagein.Mark) {
-	d := s.d
-	var kept []stagein.Try
-	if m != nil {
-		kept = m.Kept
-	}
-	q := abortReq{Dataset: s.plan.Dataset, Void: s.plan.Void(kept)}
+// dropTries has the nodes remove what was stored by tries with which nobody goes on, but for what is kept of
+// them: who reads after them needs the room.
+func (d *Daemon) dropTries(ctx context.Context, p *stagein.Plan, kept []stagein.Try) {
+	q := abortReq{Dataset: p.Dataset, Void: p.Void(kept)}
 	var g errgroup.Group
 	for _, id := range crew(d.View().Map) {
 		g.Go(func() error {
@@ -195,7 +194,7 @@ func (s *share) dropTries(ctx context.Context, m *stagein.Mark) {
 		})
 	}
 	if err := g.Wait(); err != nil {
-		d.log.WithError(err).WithField("dataset", s.plan.Name).Warn("more of a dataset stays in its source than has to")
+		d.log.WithError(err).WithField("dataset", p.Name).Warn("more of a dataset stays in its source than has to")
 	}
 }
 

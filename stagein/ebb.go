@@ -119,7 +119,7 @@ func (x *spiller) begin(ctx context.Context) error {
 // mine is what this share may put on a node that has so much free: beside it others fill their
 // portions of what was free in the beginning.
 func (x *spiller) mine(id metadata.NodeID, free int64) int64 {
-	left := max(free-max(leastSpare, free/256), 0)
+	left := max(usable(free), 0)
 	if x.portion == 1 {
 		return left
 	}
@@ -127,7 +127,7 @@ func (x *spiller) mine(id metadata.NodeID, free int64) int64 {
 	if !known {
 		all = free
 	}
-	return min(left, int64(x.portion*float64(max(all-max(leastSpare, all/256), 0))))
+	return min(left, int64(x.portion*float64(max(usable(all), 0))))
 }
 
 // keep has it kept how far what is stored goes back.

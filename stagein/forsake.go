@@ -46,7 +46,7 @@ func (o *Origins) mayGo(rec *manifest.Record) bool {
 // to all of them.
 func HasRoom(bytes int64, free []int64) bool {
 	for _, n := range free {
-		if each := bytes / int64(len(free)); each+each/4 > n-max(leastSpare, n/256) {
+		if each := bytes / int64(len(free)); each+each/4 > usable(n) {
 			return false
 		}
 	}

@@ -51,7 +51,7 @@ func (cfg *PlanConfig) spill(items items, need map[metadata.NodeID]int64) (map[i
 	large := make(map[metadata.NodeID]int64, len(nodes))
 	for _, id := range nodes {
 		if free, known := cfg.Free(id); known {
-			left[id] = free - max(leastSpare, free/256)
+			left[id] = usable(free)
 		} else {
 			left[id] = need[id]
 		}
@@ -115,6 +115,9 @@ func (cfg *PlanConfig) takes(f *spillable, nodes []metadata.NodeID) map[metadata
 	}
 	return each
 }
+
+// usable is how many bytes of so many free ones files may take: the filesystem has the others.
+func usable(free int64) int64 { return free - max(leastSpare, free/256) }
 
 // fits reports whether the nodes have room, as far as that is known.
 func (cfg *PlanConfig) fits(need map[metadata.NodeID]int64) bool {

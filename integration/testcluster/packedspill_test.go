@@ -150,30 +150,40 @@ func kept(t *testing.T, n *Node, name string) (has bool) {
 // in its middle, after something has gone back to the source.
 func spilling(t *testing.T, capacity int64) (p *pass, reader int) {
 	t.Helper()
+	p, reader = heldUp(t, capacity, func(p *pass) (src string, size int64) {
+		src = p.archive(t, packedTar)
+		writeTar(t, src, p.m)
+		packMembers(t, src)
+		info, err := os.Stat(src)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return src, info.Size()
+	}, 1)
+	Eventually(t, "something has gone back to the source", func() bool { return kept(t, p.Nodes[reader], "ebb-0") })
+	Eventually(t, "there is a mark", func() bool { return kept(t, p.Nodes[reader], "mark-0") })
+	return p, reader
+}
+
+// heldUp is a stage-in that each of readers of what made makes is held up with, after three fourths of
+// its part.
+func heldUp(t *testing.T, capacity int64, made func(*pass) (src string, size int64), readers int64) (p *pass, reader int) {
+	t.Helper()
 	p = &pass{m: halfPacks(500, 60_000), done: make(chan error, 1)}
 	for range 4 {
 		p.gates = append(p.gates, p.half())
 	}
 	p.Cluster = Start(t, Config{Capacity: capacity, SourceOf: func(i int) source.FS { return p.gates[i] }})
 	t.Cleanup(p.open) // before the daemons are closed
-	src := p.archive(t, packedTar)
-	writeTar(t, src, p.m)
-	packMembers(t, src)
-	info, err := os.Stat(src)
-	if err != nil {
-		t.Fatal(err)
-	}
-	p.size = info.Size()
+	var src string
+	src, p.size = made(p)
 	for _, g := range p.gates {
-		g.after = p.size * 3 / 4
+		g.after = p.size / readers * 3 / 4
 	}
 	go func() {
 		p.done <- p.Nodes[leads].StageIn(context.Background(), daemon.DatasetSpec{Source: src, Name: "set"})
 	}()
-	reader = p.reader(t)
-	Eventually(t, "something has gone back to the source", func() bool { return kept(t, p.Nodes[reader], "ebb-0") })
-	Eventually(t, "there is a mark", func() bool { return kept(t, p.Nodes[reader], "mark-0") })
-	return p, reader
+	return p, p.reader(t)
 }
 
 // unmarked is how many objects there are, on other nodes than i, of what the first try to read

@@ -98,21 +98,7 @@ func TestPackedSpillSelected(t *testing.T) {
 // up in the middle of each, after something has gone back to the source of one that is read by i.
 func spillingSeveral(t *testing.T, capacity int64) (p *pass, i int) {
 	t.Helper()
-	p = &pass{m: halfPacks(500, 60_000), done: make(chan error, 1)}
-	for range 4 {
-		p.gates = append(p.gates, p.half())
-	}
-	p.Cluster = Start(t, Config{Capacity: capacity, SourceOf: func(i int) source.FS { return p.gates[i] }})
-	t.Cleanup(p.open) // before the daemons are closed
-	var pattern string
-	pattern, p.size = packedFourths(t, p.m)
-	for _, g := range p.gates {
-		g.after = p.size / 4 * 3 / 4
-	}
-	go func() {
-		p.done <- p.Nodes[leads].StageIn(context.Background(), daemon.DatasetSpec{Source: pattern, Name: "set"})
-	}()
-	i = p.reader(t)
+	p, i = heldUp(t, capacity, func(p *pass) (string, int64) { return packedFourths(t, p.m) }, 4)
 	Eventually(t, "something has gone back to the source", func() bool { return kept(t, p.Nodes[i], fmt.Sprint("ebb-", i)) })
 	p.Cut(i)
 	return p, i
