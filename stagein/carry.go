@@ -95,8 +95,8 @@ func (c *carrier) read(src *stretch, from, end int64) error {
 	}
 }
 
-// readEach reads the parcels one by one. One that cannot be read does not keep the
-// others out.
+// readEach reads the parcels one by one, while the source is at hand. One that cannot
+// be read does not keep the others out.
 func (c *carrier) readEach(src *stretch) error {
 	for i, x := range c.parcels {
 		c.next = i
@@ -105,7 +105,7 @@ func (c *carrier) readEach(src *stretch) error {
 		}
 		c.loads.flush()
 		c.rest(x)
-		if c.f.ctx.Err() != nil {
+		if c.f.ctx.Err() != nil || !c.f.near() {
 			break
 		}
 	}

@@ -58,6 +58,7 @@ type Fill struct {
 	slots   chan struct{} // one for each piece that is fetched because it was asked for
 	reads   chan struct{} // one for each other that is being read: Workers
 	gate    *gate
+	first   far // in the reads that probe makes, and on while those are quick
 	far     far
 	near    func() bool // atHand, but in tests
 	birth   uint64      // tells this fill from those that this node has begun before
@@ -126,6 +127,7 @@ func NewFill(cfg FillConfig) (*Fill, error) {
 		birth: rand.Uint64(), runSize: defaultRunSize, legSize: defaultLegSize, births: make(map[metadata.NodeID]uint64),
 		unpacks: make(map[uint32]*flight),
 	}
+	f.first.left.Store(probePatience)
 	f.far.left.Store(patience)
 	f.near = f.atHand
 	f.ctx, f.cancel = context.WithCancel(context.Background())

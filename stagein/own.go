@@ -4,12 +4,19 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/bivouacfs/bivouac/metadata/cluster"
 	"github.com/bivouacfs/bivouac/stagein/source"
 )
 
-// patience is how many more slow reads than quick ones show that a source is not at
-// hand, though it seemed so. One slow read may be for want of a processor.
-const patience = 8
+const (
+	// patience is how many more slow reads than quick ones show that a source is not at
+	// hand, though it seemed so. One slow read may be for want of a processor.
+	patience = 8
+	// probes is how many pieces are read to see whether it is, before it is known how the
+	// others are best read, and probePatience its patience with those.
+	probes        = 8
+	probePatience = 3
+)
 
 // far counts how many more are missing.
 type far struct{ left atomic.Int32 }
@@ -31,13 +38,41 @@ func (r *far) took(quick bool) {
 // costs no more than its share of a large one. Then it costs less to read a piece than
 // to have it from another node, and no byte is read twice for that. A source that
 // turned out not to be at hand is not tried again.
-func (f *Fill) atHand() bool { return f.far.left.Load() > 0 && f.bufs.in.AtOnce() }
+func (f *Fill) atHand() bool {
+	return f.first.left.Load() > 0 || f.far.left.Load() > 0 && f.bufs.in.AtOnce()
+}
+
+// took takes note of a read in small pieces.
+func (f *Fill) took(quick bool) {
+	if f.first.left.Load() > 0 {
+		f.first.took(quick)
+		return
+	}
+	f.far.took(quick)
+}
+
+// probe reads a few pieces of this node's own, one after the other, until it shows
+// that the source is not at hand.
+func (f *Fill) probe(m cluster.Map) error {
+	r := &run{own: true}
+	err := f.each(m, func(id runID, p part) bool {
+		if p.node == f.cfg.Self && f.lacks(p.piece) && (len(r.parts) == 0 || id.source == r.source) {
+			r.runID, r.parts = id, append(r.parts, p)
+		}
+		return len(r.parts) < probes
+	})
+	if err == nil && len(r.parts) > 0 {
+		r.sort()
+		f.readRun(r)
+	}
+	return err
+}
 
 // manner is how the carrier's source is read.
 func (c *carrier) manner(file source.File) source.File {
 	low := source.Background(file)
 	if c.own {
-		return timed{low, &c.f.far}
+		return timed{low, c.f.took}
 	}
 	return low
 }
@@ -45,13 +80,13 @@ func (c *carrier) manner(file source.File) source.File {
 // timed is a file whose reads show whether it is far.
 type timed struct {
 	source.File
-	far *far
+	took func(quick bool)
 }
 
 // ReadAt implements io.ReaderAt.
 func (t timed) ReadAt(p []byte, off int64) (int, error) {
 	began := time.Now()
 	n, err := t.File.ReadAt(p, off)
-	t.far.took(source.Quick(len(p), time.Since(began)))
+	t.took(source.Quick(len(p), time.Since(began)))
 	return n, err
 }

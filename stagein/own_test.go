@@ -57,7 +57,12 @@ func TestOwnRuns(t *testing.T) {
 }
 
 // TestOwnOfAll: a node that is alone reads runs, though the source is at hand.
-func TestOwnOfAll(t *testing.T) { checkLarge(t, 1, always) }
+func TestOwnOfAll(t *testing.T) { checkLarge(t, 1, always, nil, 0) }
+
+// TestProbe: whether a source is at hand is found out by a few small reads of each node.
+func TestProbe(t *testing.T) {
+	checkLarge(t, 4, nil, func() { time.Sleep(time.Millisecond) }, 4*probePatience)
+}
 
 // TestFar: a slow read now and then does not make a source far; more slow ones than
 // quick ones do, for good.
@@ -94,7 +99,7 @@ func TestTimed(t *testing.T) {
 	var f far
 	f.left.Store(patience)
 	for range patience {
-		if n, err := (timed{longFile{}, &f}).ReadAt(make([]byte, 1<<10), 0); n != 1<<10 || err != nil {
+		if n, err := (timed{longFile{}, f.took}).ReadAt(make([]byte, 1<<10), 0); n != 1<<10 || err != nil {
 			t.Fatalf("%d bytes, %v", n, err)
 		}
 	}

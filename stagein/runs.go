@@ -48,6 +48,11 @@ type run struct {
 	own   bool // they are all this node's, and read one by one
 }
 
+// sort puts the parts in the order in which they are read.
+func (r *run) sort() {
+	slices.SortFunc(r.parts, func(a, b part) int { return cmp.Compare(a.at, b.at) })
+}
+
 // part is a piece in a run.
 type part struct {
 	piece
@@ -85,7 +90,13 @@ func (f *Fill) runAll(m cluster.Map, list []piece) error {
 	if !f.together() || len(nodes) == 0 {
 		return nil
 	}
-	for own, through := false, false; !through; own = !own {
+	near := func() bool { return len(nodes) > 1 && f.near() }
+	if near() {
+		if err := f.probe(m); err != nil {
+			return err
+		}
+	}
+	for own, through := near(), false; !through; own = !own {
 		rs, err := f.gather(m, func(id runID, p *part) bool {
 			if own {
 				return p.node == f.cfg.Self
@@ -99,7 +110,7 @@ func (f *Fill) runAll(m cluster.Map, list []piece) error {
 			r.own = own
 		}
 		f.inTurn(rs, f.cfg.Origins.Order.Seed)
-		through = f.readRuns(rs, func() bool { return own == (len(nodes) > 1 && f.near()) })
+		through = f.readRuns(rs, func() bool { return own == near() })
 	}
 	if !slices.ContainsFunc(list, f.lacks) {
 		return nil // that is known without a look at all files
@@ -129,21 +140,22 @@ func (f *Fill) runRest(m cluster.Map) error {
 	return nil
 }
 
-// each calls fn with all pieces that are to be read in runs: small ones in tars and
-// in zip archives.
-func (f *Fill) each(m cluster.Map, fn func(id runID, p part)) error {
+// each calls fn with all pieces that are to be read in runs, until it returns false:
+// small ones in tars and in zip archives.
+func (f *Fill) each(m cluster.Map, fn func(id runID, p part) (more bool)) error {
 	var bad error
+	more := true
 	err := f.cfg.Files.Located(func(from manifest.Origin, a metadata.Attr) bool {
 		var kind source.Kind
 		kind, bad = f.src.kindOf(from)
 		if kind == source.Tar || kind == source.Zip && a.Layout.Kind == metadata.Local {
 			f.parts(m, from, a, func(p part) {
-				if p.raw < largePiece && !p.sparse {
-					fn(runID{from.Source, p.at / f.runSize}, p)
+				if more && p.raw < largePiece && !p.sparse {
+					more = fn(runID{from.Source, p.at / f.runSize}, p)
 				}
 			})
 		}
-		return bad == nil
+		return more && bad == nil
 	})
 	return errors.Join(bad, err)
 }
@@ -174,9 +186,9 @@ func (f *Fill) parts(m cluster.Map, from manifest.Origin, a metadata.Attr, fn fu
 // gather makes runs of the pieces that are wanted.
 func (f *Fill) gather(m cluster.Map, wanted func(runID, *part) bool) ([]*run, error) {
 	byID := make(map[runID]*run)
-	err := f.each(m, func(id runID, p part) {
+	err := f.each(m, func(id runID, p part) bool {
 		if !wanted(id, &p) {
-			return
+			return true
 		}
 		r := byID[id]
 		if r == nil {
@@ -184,10 +196,11 @@ func (f *Fill) gather(m cluster.Map, wanted func(runID, *part) bool) ([]*run, er
 			byID[id] = r
 		}
 		r.parts = append(r.parts, p)
+		return true
 	})
 	all := make([]*run, 0, len(byID))
 	for _, r := range byID {
-		slices.SortFunc(r.parts, func(a, b part) int { return cmp.Compare(a.at, b.at) })
+		r.sort()
 		all = append(all, r)
 	}
 	return all, err
@@ -197,10 +210,11 @@ func (f *Fill) gather(m cluster.Map, wanted func(runID, *part) bool) ([]*run, er
 // and is not on its way.
 func (f *Fill) runsLeft(m cluster.Map) (map[runID]bool, error) {
 	left := make(map[runID]bool)
-	err := f.each(m, func(id runID, p part) {
+	err := f.each(m, func(id runID, p part) bool {
 		if p.node == f.cfg.Self && f.lacks(p.piece) {
 			left[id] = true
 		}
+		return true
 	})
 	return left, err
 }
@@ -252,10 +266,11 @@ func (f *Fill) readRuns(rs []*run, goOn func() bool) (through bool) {
 }
 
 // readRun claims what nobody has of a run, reads it, and brings it to those who
-// are to have it. What cannot be read is left to them.
+// are to have it. What cannot be read is left to them, and so is what would have been
+// read one by one of a source that is no longer at hand.
 func (f *Fill) readRun(r *run) {
 	all := f.claim(r.parts)
-	for rest := all; len(rest) > 0; {
+	for rest := all; len(rest) > 0 && (!r.own || f.near()); {
 		n := r.together(rest)
 		c := &carrier{f: f, parcels: rest[:n], own: r.own}
 		if err := c.bring(r.source); err != nil && f.ctx.Err() == nil {

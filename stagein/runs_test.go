@@ -190,20 +190,31 @@ func large(t *testing.T, n int) []byte {
 }
 
 // TestRunsAreLarge: neighbours are read in one go, not one by one.
-func TestRunsAreLarge(t *testing.T) { checkLarge(t, 4, never) }
+func TestRunsAreLarge(t *testing.T) { checkLarge(t, 4, never, nil, 0) }
 
-func checkLarge(t *testing.T, nodes int, near func() bool) {
+// checkLarge has nodes read an archive, with the given wait in each read, and at the most
+// so many small ones.
+func checkLarge(t *testing.T, nodes int, near func() bool, wait func(), small int) {
 	t.Helper()
 	archive := large(t, 1000)
 	j := runJob(archive, nodes)
 	j.lim.piece, j.runSize, j.memory, j.near = 64<<10, 256<<10, 1<<20, near
 	var reads atomic.Int64
 	var once sync.Once
-	j.order = func(int) { once.Do(func() { j.fs.onRead = func(string, int64) { reads.Add(1) } }) }
+	j.order = func(int) {
+		once.Do(func() {
+			j.fs.onRead = func(string, int64) {
+				reads.Add(1)
+				if wait != nil {
+					wait()
+				}
+			}
+		})
+	}
 	if _, err := j.run(context.Background()); err != nil {
 		t.Fatal(err)
 	}
-	if most := int64(3 * len(archive) / j.lim.piece); reads.Load() > most {
+	if most := int64(3*len(archive)/j.lim.piece + small); reads.Load() > most {
 		t.Errorf("%d reads of 1000 members in %d bytes, want %d at the most", reads.Load(), len(archive), most)
 	}
 }
