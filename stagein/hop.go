@@ -28,6 +28,7 @@ type hopper struct {
 	room   *manifest.Scratch
 	any    bool           // also hollow members: nobody can read this in one go
 	maps   bool           // where the data of sparse members lies is kept
+	exact  bool           // a read fetches what it asks for, not whole pages
 	read   atomic.Int64   // bytes
 	hops   atomic.Int64   // reads for headers
 	sel    *source.Select // what is wanted; nil is all
@@ -36,10 +37,22 @@ type hopper struct {
 }
 
 // page is what was read for the last header. A filesystem reads whole pages, and
-// the headers of small neighbours are in one.
+// the headers of small neighbours are in one. Where it need not, what lies behind
+// large ones is left out.
 type page struct {
-	off int64
-	b   []byte
+	off    int64
+	b      []byte
+	blocks int64 // the most that the headers of a member took so far
+	large  bool  // the member before was larger than a page
+}
+
+// read is the bytes to read at off, of an archive of that size.
+func (p *page) read(off, size int64, exact bool) int64 {
+	end := off&^(pageSize-1) + pageSize
+	if exact && p.large {
+		end = off + min(p.blocks*source.BlockSize, pageSize)
+	}
+	return min(end, size) - off
 }
 
 // The bounds of the stretches of a scan.
@@ -67,11 +80,12 @@ func (h *hopper) at(ctx context.Context, b []byte, off int64) error {
 	return source.ReadFull(h.f, h.name, b, off)
 }
 
-// block reads the block at off, with what is behind it in its page.
-func (h *hopper) block(ctx context.Context, p *page, off int64) ([]byte, error) {
+// block reads the next block of g, with what is behind it in its page.
+func (h *hopper) block(ctx context.Context, p *page, g *source.Group) ([]byte, error) {
+	off := g.Pos()
+	p.blocks = max(p.blocks, (off-g.Start())/source.BlockSize+1)
 	if off < p.off || off+source.BlockSize > p.off+int64(len(p.b)) {
-		end := min(off&^(pageSize-1)+pageSize, h.size)
-		p.off, p.b = off, append(p.b[:0], make([]byte, end-off)...)
+		p.off, p.b = off, append(p.b[:0], make([]byte, p.read(off, h.size, h.exact))...)
 		h.hops.Add(1)
 		if err := h.at(ctx, p.b, off); err != nil {
 			p.b = nil
@@ -150,6 +164,7 @@ func (h *hopper) more(ctx context.Context, s *hopped, end int64, n int) error {
 			return fmt.Errorf("%s: member %q at offset %d: %w", h.name, it.Path, g.Start(), err)
 		}
 		s.end = it.Off + source.Padded(it.Stored())
+		p.large = it.Stored() > pageSize
 	}
 	return nil
 }
@@ -175,7 +190,7 @@ func (h *hopper) group(ctx context.Context, p *page, g *source.Group) (source.St
 			return source.More, fmt.Errorf("the archive ends at offset %d, inside the headers at offset %d: it is truncated: copy it again: %w",
 				h.size, g.Start(), syscall.EBADMSG)
 		}
-		b, err := h.block(ctx, p, g.Pos())
+		b, err := h.block(ctx, p, g)
 		if err != nil {
 			return source.More, err
 		}

@@ -103,10 +103,10 @@ func isNested(it *source.Item) bool {
 
 // inner is what is in a member that is a tar, with its directory; nil if it is none.
 func (h *hopper) inner(ctx context.Context, it *source.Item) ([]source.Item, error) {
-	in := &hopper{f: section{h.f, it.Off}, name: h.name + ": member " + it.Path, size: it.Size, room: h.room, any: true}
+	in := &hopper{f: section{h.f, it.Off}, name: h.name + ": member " + it.Path, size: it.Size, room: h.room, any: true, exact: h.exact}
 	defer func() { h.read.Add(in.read.Load()) }()
 	var head page
-	b, err := in.block(ctx, &head, 0)
+	b, err := in.block(ctx, &head, new(source.Group))
 	if err != nil || !source.IsHeader(b) {
 		return nil, err
 	}

@@ -1,6 +1,8 @@
 package testcluster
 
 import (
+	"bytes"
+	"io"
 	"os"
 	"path/filepath"
 	"testing"
@@ -9,18 +11,42 @@ import (
 	"github.com/bivouacfs/bivouac/daemon"
 	"github.com/bivouacfs/bivouac/integration/slowpfs"
 	"github.com/bivouacfs/bivouac/metadata/cluster"
+	"github.com/bivouacfs/bivouac/stagein/source"
 )
 
 // TestRequestsToTheSource: what a file in a directory asks of the source's servers is to
 // be found, opened and read, each once. Whether it is still what it was is known from that.
 func TestRequestsToTheSource(t *testing.T) {
 	t.Parallel()
+	const n, dirs = 300, 40
+	under := t.TempDir()
+	writeTree(t, filepath.Join(under, "set"), files(n, 60_000))
+	got := requests(t, under, "set")
+	for kind, most := range map[slowpfs.Kind]int64{slowpfs.Open: n + dirs, slowpfs.Read: n, slowpfs.Lookup: n + dirs, slowpfs.Getattr: dirs} {
+		if got[kind].Ops > most {
+			t.Errorf("%d files took %d of %s, want at most %d; all: %v", n, got[kind].Ops, kind, most, got)
+		}
+	}
+}
+
+// requests is what it asks of a source that has the directory under to stage name of it.
+func requests(t *testing.T, under, name string) slowpfs.Counts {
+	t.Helper()
+	at, s := slowly(t, under)
+	c := Start(t, Config{Datasets: []daemon.DatasetSpec{{Source: filepath.Join(at, name), Name: "set"}}})
+	if ds := c.Dataset(t, 1, "set"); ds.Phase != cluster.Sealed {
+		t.Fatalf("dataset: %+v", ds)
+	}
+	return s.Stats().Sum
+}
+
+// slowly serves the directory under at another place.
+func slowly(t *testing.T, under string) (at string, s *slowpfs.Server) {
+	t.Helper()
 	if _, err := os.Stat("/dev/fuse"); err != nil || os.Geteuid() != 0 {
 		t.Skip("needs root and /dev/fuse")
 	}
-	const n, dirs = 300, 40
-	under, at := t.TempDir(), t.TempDir()
-	writeTree(t, filepath.Join(under, "set"), files(n, 60_000))
+	at = t.TempDir()
 	// A client that has looked a name up keeps it: so each is asked for once, however
 	// slow the machine is.
 	s, err := slowpfs.Serve(slowpfs.Config{Under: under, Mounts: []string{at}, Kept: time.Hour})
@@ -32,14 +58,42 @@ func TestRequestsToTheSource(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	c := Start(t, Config{Datasets: []daemon.DatasetSpec{{Source: filepath.Join(at, "set"), Name: "set"}}})
-	if ds := c.Dataset(t, 1, "set"); ds.Phase != cluster.Sealed {
-		t.Fatalf("dataset: %+v", ds)
+	return at, s
+}
+
+// TestExactReads: of a source behind FUSE a read fetches what it asks for, also at the
+// file's end; elsewhere pages are read.
+func TestExactReads(t *testing.T) {
+	t.Parallel()
+	under := t.TempDir()
+	data := bytes.Repeat([]byte("0123456789"), 2000)
+	if err := os.WriteFile(filepath.Join(under, "a"), data, 0o644); err != nil {
+		t.Fatal(err)
 	}
-	got := s.Stats().Sum
-	for kind, most := range map[slowpfs.Kind]int64{slowpfs.Open: n + dirs, slowpfs.Read: n, slowpfs.Lookup: n + dirs, slowpfs.Getattr: dirs} {
-		if got[kind].Ops > most {
-			t.Errorf("%d files took %d of %s, want at most %d; all: %v", n, got[kind].Ops, kind, most, got)
+	at, s := slowly(t, under)
+	for dir, want := range map[string]bool{at: true, under: false} {
+		f, err := source.OS{}.Open(filepath.Join(dir, "a"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer f.Close()
+		if got := source.Exact(f); got != want {
+			t.Fatalf("%s: exact is %v", dir, got)
+		}
+		before := s.Stats().Sum[slowpfs.Read].Bytes
+		sum := int64(0)
+		for _, r := range []struct{ off, n int64 }{{512, 512}, {12_345, 1}, {19_999, 1}, {0, 5000}} {
+			p := make([]byte, r.n)
+			if n, err := f.ReadAt(p, r.off); int64(n) != r.n || err != nil || !bytes.Equal(p, data[r.off:r.off+r.n]) {
+				t.Fatalf("%s: %d bytes at %d: %d, %v", dir, r.n, r.off, n, err)
+			}
+			sum += r.n
+		}
+		if n, err := f.ReadAt(make([]byte, 512), 19_800); n != 200 || err != io.EOF {
+			t.Errorf("%s: at the end: %d, %v", dir, n, err)
+		}
+		if got := s.Stats().Sum[slowpfs.Read].Bytes - before; want && got != sum+200 || !want && got != 0 {
+			t.Errorf("%s: %d bytes were fetched", dir, got)
 		}
 	}
 }

@@ -86,7 +86,8 @@ func (OS) ReadDir(path string) ([]string, error) {
 type osFile struct {
 	fd     int
 	path   string
-	disk   bool // see onDisk
+	disk   bool        // see onDisk
+	exact  atomic.Bool // see Exact
 	closed atomic.Bool
 	uses   atomic.Int64 // reads under way, and one until it is closed
 }
@@ -140,6 +141,7 @@ func (f *osFile) ReadAt(p []byte, off int64) (n int, err error) {
 		k, err := unix.Pread(f.fd, p[n:], off+int64(n))
 		switch {
 		case errors.Is(err, unix.EINTR):
+		case errors.Is(err, unix.EINVAL) && f.inexact():
 		case err != nil:
 			return n, &fs.PathError{Op: "read", Path: f.path, Err: err}
 		case k == 0:

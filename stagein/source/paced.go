@@ -29,3 +29,6 @@ func (f pacedFile) ReadAt(p []byte, off int64) (int, error) {
 	}
 	return f.File.ReadAt(p, off)
 }
+
+// Unwrap implements Wrapper.
+func (f pacedFile) Unwrap() File { return f.File }
