@@ -70,6 +70,27 @@ func TestMemoryIsBounded(t *testing.T) {
 	}
 }
 
+// TestReadsOfNothing: who reads behind the end, which the FUSE library answers without
+// a word to who has filled the answer, has no memory afterwards.
+func TestReadsOfNothing(t *testing.T) {
+	const size = 64 << 10
+	j := newJob(t)
+	w, err := os.OpenFile(j.scratch(0, "f"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+	check(t, err)
+	defer w.Close()
+	f, err := os.Open(j.scratch(0, "f")) // beside who appends: every read is a request
+	check(t, err)
+	defer f.Close()
+	for range 3 {
+		if n, err := syscall.Pread(int(f.Fd()), make([]byte, size), 0); n != 0 || err != nil {
+			t.Errorf("%d bytes of an empty file, %v", n, err)
+		}
+	}
+	if n := j.mounts[0].ReadsUnderWay(); n != 0 {
+		t.Errorf("%d reads have memory after their answers, want none", n)
+	}
+}
+
 // TestStuckWritesLeaveOthersAlone: as many threads as are counted with, each in a
 // write to a node that does not answer, keep nobody from names, attributes and reads.
 func TestStuckWritesLeaveOthersAlone(t *testing.T) {

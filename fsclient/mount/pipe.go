@@ -115,6 +115,10 @@ func (s *fsys) read(ctx context.Context, f reader, buf []byte, off int64) (fuse.
 		return nil, err
 	}
 	p, n, err := s.fill(ctx, f, buf, off)
+	if n == 0 && err == nil { // of which the library is done without Done
+		s.reads.leave(buf)
+		return inMemory(nil), nil
+	}
 	if p == nil && err == nil {
 		return &filled{bytes: [1][]byte{buf[:n]}, buf: buf, of: &s.reads}, nil
 	}
