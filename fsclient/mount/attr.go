@@ -121,6 +121,7 @@ func (s *fsys) Lookup(cancel <-chan struct{}, h *fuse.InHeader, name string, out
 		if err != nil {
 			return err
 		}
+		s.telling(e.Attr)
 		fillKept(out, e.Attr, left)
 		s.fillBlocks(ctx, &out.Attr, e.Attr)
 		return nil
@@ -201,6 +202,7 @@ func (s *fsys) GetAttr(cancel <-chan struct{}, in *fuse.GetAttrIn, out *fuse.Att
 		if err != nil {
 			return held(err)
 		}
+		s.telling(&a)
 		fillAttrOut(out, &a, left)
 		s.fillBlocks(ctx, &out.Attr, &a)
 		if in.Flags()&fuse.FUSE_GETATTR_FH != 0 {
@@ -240,6 +242,7 @@ func (s *fsys) SetAttr(cancel <-chan struct{}, in *fuse.SetAttrIn, out *fuse.Att
 		if err != nil {
 			return held(err)
 		}
+		s.telling(&a)
 		fillAttrOut(out, &a, 0)
 		untimely(&out.Attr)
 		return nil

@@ -182,6 +182,7 @@
 //	cursor.turn
 //	cursors.mu
 //	handles.mu
+//	ends.mu
 //	newborns.mu
 //	backings.mu
 //	request.mu

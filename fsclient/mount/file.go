@@ -124,6 +124,7 @@ func (s *fsys) openExisting(ctx context.Context, in *fuse.CreateIn, ino metadata
 			return errors.Join(held(err), f.Close(ctx))
 		}
 	}
+	s.telling(&a)
 	fillEntry(&out.EntryOut, &a)
 	s.opened(f, in.Flags, &out.OpenOut)
 	return nil
@@ -162,7 +163,7 @@ func (s *fsys) Read(cancel <-chan struct{}, in *fuse.ReadIn, buf []byte) (res fu
 		}
 		switch {
 		case h.file != nil:
-			res, err = s.read(ctx, h.file, buf, int64(in.Offset))
+			res, err = s.readFile(ctx, h, buf, int64(in.Offset))
 		case h.backing != nil:
 			err = fmt.Errorf("inode %v is read by the kernel: %w", h.backing.ino, syscall.EIO)
 		default:
@@ -175,6 +176,14 @@ func (s *fsys) Read(cancel <-chan struct{}, in *fuse.ReadIn, buf []byte) (res fu
 		return nil, code
 	}
 	return res, code
+}
+
+// readFile reads from the file of h.
+func (s *fsys) readFile(ctx context.Context, h *handle, buf []byte, off int64) (fuse.ReadResult, error) {
+	if h.ends == nil || h.direct {
+		return s.read(ctx, h.file, buf, off)
+	}
+	return s.readKept(ctx, h, buf, off)
 }
 
 // Write writes to an open file.
@@ -200,6 +209,9 @@ func (s *fsys) Write(cancel <-chan struct{}, in *fuse.WriteIn, data []byte) (wri
 		n, err := s.written(ctx, h, in, data)
 		if n > 0 && in.WriteFlags&fuse.WRITE_CACHE == 0 {
 			err = nil // a short write; the next one says why
+		}
+		if n > 0 {
+			h.ends.tell(int64(in.Offset) + int64(n)) // so long it is now, as the kernel has it
 		}
 		written = uint32(n)
 		return held(err)

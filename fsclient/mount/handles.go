@@ -16,6 +16,7 @@ type handle struct {
 	syncer  *fsclient.Writer // of file: writer, or what learns of losses for who reads
 	appends bool             // of file: it was opened to append
 	direct  bool             // of file: the kernel keeps no pages of it, and asks no attributes before a read
+	ends    *ends            // of file: where the kernel believes that it ends; nil in a dataset
 	backing *backing         // of file, if the kernel may read it by itself
 	locks   lockOwners
 	content []byte
@@ -32,16 +33,23 @@ func (h *handle) close(ctx context.Context) error {
 
 // handles numbers what is open.
 type handles struct {
-	mu        sync.RWMutex
-	next      uint64               // under mu
-	open      map[uint64]*handle   // under mu
-	appending map[metadata.Ino]int // under mu: how many handles append
+	mu    sync.RWMutex
+	next  uint64                       // under mu
+	open  map[uint64]*handle           // under mu
+	files map[metadata.Ino]*openedFile // under mu: the live ones
+}
+
+// openedFile is what the handles of a live file have together.
+type openedFile struct {
+	handles   int // under handles.mu
+	appending int // under handles.mu: of them append
+	ends      *ends
 }
 
 func (t *handles) init() {
 	t.next = 1
 	t.open = make(map[uint64]*handle)
-	t.appending = make(map[metadata.Ino]int)
+	t.files = make(map[metadata.Ino]*openedFile)
 }
 
 func (t *handles) add(h *handle) uint64 {
@@ -50,17 +58,53 @@ func (t *handles) add(h *handle) uint64 {
 	fh := t.next
 	t.next++
 	t.open[fh] = h
-	if h.appends {
-		t.appending[h.file.Ino()]++
+	if h.file != nil && !h.file.Ino().Sealed() {
+		t.join(h)
 	}
 	return fh
+}
+
+// join counts h among those of its file; t.mu is held.
+func (t *handles) join(h *handle) {
+	f := t.files[h.file.Ino()]
+	if f == nil {
+		f = &openedFile{ends: newEnds()}
+		t.files[h.file.Ino()] = f
+	}
+	f.handles++
+	if h.appends {
+		f.appending++
+	}
+	h.ends = f.ends
+}
+
+// leave ends what join began; t.mu is held.
+func (t *handles) leave(h *handle) {
+	f := t.files[h.file.Ino()]
+	if f.handles--; f.handles == 0 {
+		delete(t.files, h.file.Ino())
+	}
+	if h.appends {
+		f.appending--
+	}
+}
+
+// endsOf is where the kernel believes that ino ends; nil if it is not open here.
+func (t *handles) endsOf(ino metadata.Ino) *ends {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	if f := t.files[ino]; f != nil {
+		return f.ends
+	}
+	return nil
 }
 
 // appended reports whether some handle appends to ino.
 func (t *handles) appended(ino metadata.Ino) bool {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
-	return t.appending[ino] > 0
+	f := t.files[ino]
+	return f != nil && f.appending > 0
 }
 
 func (t *handles) get(fh uint64) (*handle, error) {
@@ -78,11 +122,8 @@ func (t *handles) remove(fh uint64) *handle {
 	defer t.mu.Unlock()
 	h := t.open[fh]
 	delete(t.open, fh)
-	if h != nil && h.appends {
-		ino := h.file.Ino()
-		if t.appending[ino]--; t.appending[ino] == 0 {
-			delete(t.appending, ino)
-		}
+	if h != nil && h.ends != nil {
+		t.leave(h)
 	}
 	return h
 }

@@ -82,6 +82,7 @@ type filled struct {
 	bytes [1][]byte
 	buf   []byte // to leave with; nil is none
 	of    *reads
+	ended *ended // what wants to know when they are there; nil is nothing
 }
 
 var _ fuse.ReadResult = (*filled)(nil)
@@ -100,6 +101,9 @@ func (r *filled) Size() int { return len(r.bytes[0]) }
 
 // Done is fuse.ReadResult.
 func (r *filled) Done() {
+	if r.ended != nil {
+		r.ended.done()
+	}
 	if r.buf != nil {
 		r.of.leave(r.buf)
 	}

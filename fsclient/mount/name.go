@@ -142,6 +142,7 @@ func (s *fsys) Link(cancel <-chan struct{}, in *fuse.LinkIn, name string, out *f
 		if err != nil {
 			return err
 		}
+		s.telling(&a)
 		fillEntry(out, &a)
 		return nil
 	})
