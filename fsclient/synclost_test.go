@@ -108,6 +108,66 @@ func TestSyncThatFailsOnce(t *testing.T) {
 	closed(t, f)
 }
 
+// TestSyncErrorIsHeard: what a disk says once after a part of a write with O_SYNC is told
+// again by what follows, as in TestErrorIsHeard, if that part may not be the first.
+func TestSyncErrorIsHeard(t *testing.T) {
+	const part = 512 << 10
+	through := func(w *fsclient.Writer, off int64) error { _, err := w.Through(ctx, pattern(part), off); return err }
+	at := func(w *fsclient.Writer, off int64) error {
+		if err := through(w, off); err != nil {
+			return err
+		}
+		return w.SyncWrite(ctx)
+	}
+	appended := func(w *fsclient.Writer, _ int64) error {
+		_, err := w.AppendThrough(ctx, pattern(part))
+		if err == nil {
+			err = w.SyncWrite(ctx)
+		}
+		return err
+	}
+	flushed := func(w *fsclient.Writer, _ int64) error { return w.Flush(ctx) }
+	synced := func(w *fsclient.Writer, _ int64) error { return w.Sync(ctx) }
+	type doing func(w *fsclient.Writer, off int64) error
+	for name, c := range map[string]struct {
+		write []doing // the last one meets it
+		next  doing
+		again bool
+	}{
+		"the first":         {[]doing{at}, at, false},
+		"the rest":          {[]doing{at, at}, at, true},
+		"the third":         {[]doing{at, at, at}, at, true},
+		"appended":          {[]doing{appended, appended}, appended, true},
+		"closed after that": {[]doing{at, at}, flushed, true},
+		"fsynced":           {[]doing{at, at}, synced, true},
+		"fsync itself":      {[]doing{at, through, synced}, synced, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			_, ms, cs := metered(t, 2)
+			f := onNode(t, cs[0], "f", 1)
+			w := f.Writer()
+			last := len(c.write) - 1
+			for i, write := range c.write[:last] {
+				if err := write(w, int64(i*part)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			ms[1].onSync(func(context.Context) error { return syscall.EIO })
+			if err := c.write[last](w, int64(last*part)); !errors.Is(err, syscall.EIO) {
+				t.Errorf("the part itself: %v, want EIO", err)
+			}
+			ms[1].onSync(nil)
+			if err := c.next(w, int64(last*part)); errors.Is(err, syscall.EIO) != c.again {
+				t.Errorf("what follows is told %v", err)
+			}
+			if err := errors.Join(c.next(w, int64(last*part)), w.Close(ctx)); err != nil {
+				t.Errorf("told once more: %v", err)
+			}
+		})
+	}
+}
+
 // TestSyncBesideAnother: a sync does not return before what another one has sent
 // to the disks is there, and does it itself if that one was interrupted.
 func TestSyncBesideAnother(t *testing.T) {

@@ -20,6 +20,7 @@ type Writer struct {
 	writes bool   // LastWrites waits for Close
 	err    error  // under f.tail.mu: of what was acknowledged
 	first  int64  // under f.tail.mu: where the rest of the last write begins, if it may have been the first part of one; nowhere if not
+	rest   bool   // under f.tail.mu: the last write began there
 	knows  uint64 // under f.tail.mu: how many losses it was told of, or has as err
 }
 
@@ -100,9 +101,15 @@ func (w *Writer) Flush(ctx context.Context) error {
 // Sync makes what was written durable, by all on this node, and flushes. What of
 // it was lost is told to each Writer once, whoever wrote it, and so is what a
 // disk says once.
-func (w *Writer) Sync(ctx context.Context) error {
+func (w *Writer) Sync(ctx context.Context) error { return w.sync(ctx, false) }
+
+// SyncWrite is Sync that a write does which has to be durable when it returns. If that may be
+// the rest of one, what was lost is told once more.
+func (w *Writer) SyncWrite(ctx context.Context) error { return w.sync(ctx, true) }
+
+func (w *Writer) sync(ctx context.Context, write bool) error {
 	err := w.f.Sync(ctx)
-	lost := w.toldAll()
+	lost := w.toldAll(write)
 	if lost != nil && errors.Is(err, lost) { // now
 		return err
 	}
@@ -133,7 +140,7 @@ func (w *Writer) toldAt(off int64, n int) error {
 		w.first = nowhere
 		return err
 	}
-	w.err, w.first = nil, nowhere
+	w.err, w.first, w.rest = nil, nowhere, rest
 	if err == nil && n >= largePart {
 		w.first = behind(off, n)
 	}
@@ -149,8 +156,9 @@ func (w *Writer) told() error {
 	return err
 }
 
-// toldAll takes the error that has to be told when all must be durable.
-func (w *Writer) toldAll() error {
+// toldAll takes the error that has to be told when all must be durable; with write, by a
+// write: see toldAt.
+func (w *Writer) toldAll(write bool) error {
 	t := &w.f.tail
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -159,6 +167,9 @@ func (w *Writer) toldAll() error {
 		err = t.lost
 	}
 	w.err, w.knows = nil, t.losses
+	if err != nil && write && w.rest {
+		w.err, w.first = err, nowhere
+	}
 	return err
 }
 

@@ -234,7 +234,7 @@ const passCache = syscall.O_SYNC | syscall.O_DSYNC | syscall.O_DIRECT
 func (s *fsys) written(ctx context.Context, h *handle, in *fuse.WriteIn, data []byte) (int, error) {
 	n, err := s.write(ctx, h, in, data)
 	if n > 0 && in.Flags&syscall.O_DSYNC != 0 && in.WriteFlags&fuse.WRITE_CACHE == 0 {
-		if err := h.writer.Sync(ctx); err != nil {
+		if err := h.writer.SyncWrite(ctx); err != nil {
 			return 0, err
 		}
 	}

@@ -48,6 +48,8 @@ type job struct {
 	hung atomic.Int64                  // reads that did
 	// hangWrites is hang for writes; both of them count as hung.
 	hangWrites atomic.Pointer[chan struct{}]
+
+	onSync atomic.Pointer[func() error] // what the disks of all nodes say to a sync; nil is what they say
 }
 
 // slow is a node's data, whose reads can be made to hang.
@@ -73,6 +75,13 @@ func (s slow) WriteAt(ctx context.Context, ino metadata.Ino, p []byte, off int64
 		return err
 	}
 	return s.Store.WriteAt(ctx, ino, p, off)
+}
+
+func (s slow) Sync(ctx context.Context, ino metadata.Ino) error {
+	if fn := s.j.onSync.Load(); fn != nil {
+		return (*fn)()
+	}
+	return s.Store.Sync(ctx, ino)
 }
 
 // wait waits while hang is set.
