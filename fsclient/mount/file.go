@@ -61,7 +61,9 @@ func (s *fsys) opened(f *fsclient.File, flags uint32, out *fuse.OpenOut) {
 	case h.appends || h.writer == nil && s.mapsDirect && s.handles.appended(f.Ino()):
 		// The kernel does not know where what is appended goes, and believes
 		// that the file is as much longer at once. Of a reader's pages those that
-		// have its end would be taken for data, until they are dropped.
+		// have its end would be taken for data, until they are dropped; so they would
+		// when one thread hears of a larger size while another one reads, whatever
+		// is answered: the kernel takes the size first, and drops the pages then.
 		h.direct = true
 		out.OpenFlags |= fuse.FOPEN_DIRECT_IO
 	case flags&syscall.O_ACCMODE == syscall.O_WRONLY && s.mapsDirect:

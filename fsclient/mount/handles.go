@@ -4,6 +4,7 @@ import (
 	"context"
 	"sync"
 	"syscall"
+	"time"
 
 	"github.com/bivouacfs/bivouac/fsclient"
 	"github.com/bivouacfs/bivouac/metadata"
@@ -33,10 +34,24 @@ func (h *handle) close(ctx context.Context) error {
 
 // handles numbers what is open.
 type handles struct {
+	now func() time.Time // time.Now, but in tests
+
 	mu    sync.RWMutex
 	next  uint64                       // under mu
 	open  map[uint64]*handle           // under mu
 	files map[metadata.Ino]*openedFile // under mu: the live ones
+	// lately is some files that were appended to. Those of one place take each other's.
+	lately [64]appendedFile // under mu
+}
+
+// stillAppended is how long a file counts as appended to after its last handle for that
+// was closed: who does it line by line (echo >>) has none in between.
+const stillAppended = time.Second
+
+// appendedFile is a file that nobody appends to any more.
+type appendedFile struct {
+	ino  metadata.Ino
+	till time.Time
 }
 
 // openedFile is what the handles of a live file have together.
@@ -47,6 +62,7 @@ type openedFile struct {
 }
 
 func (t *handles) init() {
+	t.now = time.Now
 	t.next = 1
 	t.open = make(map[uint64]*handle)
 	t.files = make(map[metadata.Ino]*openedFile)
@@ -86,7 +102,13 @@ func (t *handles) leave(h *handle) {
 	}
 	if h.appends {
 		f.appending--
+		*t.late(h.file.Ino()) = appendedFile{h.file.Ino(), t.now().Add(stillAppended)}
 	}
+}
+
+// late is the place of ino among those that were appended to lately; t.mu is held.
+func (t *handles) late(ino metadata.Ino) *appendedFile {
+	return &t.lately[uint64(ino)%uint64(len(t.lately))]
 }
 
 // endsOf is where the kernel believes that ino ends; nil if it is not open here.
@@ -99,12 +121,15 @@ func (t *handles) endsOf(ino metadata.Ino) *ends {
 	return nil
 }
 
-// appended reports whether some handle appends to ino.
+// appended reports whether some handle appends to ino, or did a moment ago.
 func (t *handles) appended(ino metadata.Ino) bool {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
-	f := t.files[ino]
-	return f != nil && f.appending > 0
+	if f := t.files[ino]; f != nil && f.appending > 0 {
+		return true
+	}
+	l := t.late(ino)
+	return l.ino == ino && t.now().Before(l.till)
 }
 
 func (t *handles) get(fh uint64) (*handle, error) {
