@@ -75,11 +75,15 @@ func (p *part) item() *source.Item {
 }
 
 // together reports whether the nodes read for each other: where nobody asked for
-// an order among neighbours.
+// an order among neighbours, and there are archives that have some.
 func (f *Fill) together() bool {
 	kind := f.cfg.Origins.Order.Kind
-	return f.cfg.Others != nil && (kind == OrderShuffled || kind == OrderSource)
+	return f.cfg.Others != nil && (kind == OrderShuffled || kind == OrderSource) &&
+		slices.ContainsFunc(f.cfg.Origins.Sources, func(o Origin) bool { return inRuns(o.Kind) || o.Kind == source.Many })
 }
+
+// inRuns reports whether files of such a source are read in runs.
+func inRuns(k source.Kind) bool { return k == source.Tar || k == source.Zip }
 
 // runAll reads the runs that m gives this node, for whoever is to have what lies in
 // them, or while the source is at hand what is its own of all runs. After those it
@@ -148,7 +152,7 @@ func (f *Fill) each(m cluster.Map, fn func(id runID, p part) (more bool)) error 
 	err := f.cfg.Files.Located(func(from manifest.Origin, a metadata.Attr) bool {
 		var kind source.Kind
 		kind, bad = f.src.kindOf(from)
-		if kind == source.Tar || kind == source.Zip && a.Layout.Kind == metadata.Local {
+		if inRuns(kind) && (kind == source.Tar || a.Layout.Kind == metadata.Local) {
 			f.parts(m, from, a, func(p part) {
 				if more && p.raw < largePiece && !p.sparse {
 					more = fn(runID{from.Source, p.at / f.runSize}, p)
