@@ -187,7 +187,7 @@ func (in *intake) run(ctx context.Context) error {
 		}
 	}
 	if in.scanned {
-		return in.build()
+		return in.build(ctx)
 	}
 	return in.pass(ctx)
 }
@@ -221,9 +221,6 @@ func (in *intake) pass(ctx context.Context) error {
 	if err := in.shares(ctx); err != nil {
 		return err
 	}
-	if err := in.gatherSkips(); err != nil {
-		return err
-	}
 	if err := in.gatherAccess(); err != nil {
 		return err
 	}
@@ -234,7 +231,7 @@ func (in *intake) pass(ctx context.Context) error {
 	if err := in.keepOrigins(in.plan.Origins); err != nil {
 		return err
 	}
-	return in.build()
+	return in.build(ctx)
 }
 
 // gatherAccess has the nodes know how what was left in compressed tars is read.
@@ -410,7 +407,7 @@ func (in *intake) abort() {
 }
 
 // build makes the manifest of what the shares recorded.
-func (in *intake) build() error {
+func (in *intake) build(ctx context.Context) error {
 	var readers []*manifest.Reader
 	var files []*os.File
 	defer func() {
@@ -432,9 +429,17 @@ func (in *intake) build() error {
 		r.Sums = sums
 		readers = append(readers, r)
 	}
-	sum, err := in.write(readers, filepath.Join(in.dir(), manifestFile))
-	if err == nil {
-		err = in.put(manifestFile)
+	skips, err := in.beginSkips(ctx)
+	if err != nil {
+		return err
+	}
+	sum, err := in.write(readers, skips, filepath.Join(in.dir(), manifestFile))
+	names := []string{manifestFile}
+	if skips != nil {
+		names = append(names, allSkips)
+	}
+	if err = errors.Join(err, skips.end()); err == nil {
+		err = in.put(names...)
 	}
 	if err != nil {
 		return err
@@ -445,31 +450,39 @@ func (in *intake) build() error {
 	return nil
 }
 
-func (in *intake) write(parts []*manifest.Reader, path string) (manifest.Summary, error) {
+func (in *intake) write(parts []*manifest.Reader, skips *skipList, path string) (manifest.Summary, error) {
 	f, err := os.Create(path)
 	if err != nil {
 		return manifest.Summary{}, fmt.Errorf("manifest: %w", err)
 	}
 	t := now()
 	root := metadata.Attr{Mode: dirMode | 0o755, UID: in.d.job.UID, GID: in.d.job.GID, Atime: t, Mtime: t, Ctime: t}
-	sum, err := manifest.Build(manifest.BuildConfig{Dataset: in.ds.ID, Root: root, Scratch: in.d.scratch(in.ds.ID)}, parts, f)
+	cfg := manifest.BuildConfig{Dataset: in.ds.ID, Root: root, Scratch: in.d.scratch(in.ds.ID)}
+	if skips != nil {
+		cfg.Leave = skips.leave
+	}
+	sum, err := manifest.Build(cfg, parts, f)
 	if e := f.Close(); err == nil {
 		err = e
 	}
 	if err != nil {
-		return sum, fmt.Errorf("manifest of %s: %w%s", in.ds.Source, err, treeAdvice(err))
+		return sum, fmt.Errorf("manifest of %s: %w%s", in.ds.Source, err, in.treeAdvice(err))
 	}
 	return sum, nil
 }
 
 // treeAdvice is what can be done about what does not make a tree.
-func treeAdvice(err error) string {
+func (in *intake) treeAdvice(err error) string {
+	out := ": leave it out by exclude= or on-error=skip"
+	if in.req.Unpack == stagein.UnpackNested {
+		out = ": leave it out by exclude="
+	}
 	is := func(no syscall.Errno) bool { return errors.Is(err, no) }
 	switch {
 	case is(syscall.EEXIST):
-		return ": leave it out by exclude=, or if archives have names in common, keep them apart by unpack=apart"
+		return out + ", or if archives have names in common, keep them apart by unpack=apart"
 	case slices.ContainsFunc([]syscall.Errno{syscall.ENOTDIR, syscall.ENOENT, syscall.EPERM, syscall.ELOOP}, is):
-		return ": leave it out by exclude="
+		return out
 	}
 	return ""
 }

@@ -14,7 +14,11 @@ import (
 	"strconv"
 	"syscall"
 
+	"golang.org/x/sync/errgroup"
+
+	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/metadata/cluster"
+	"github.com/bivouacfs/bivouac/metadata/manifest"
 	"github.com/bivouacfs/bivouac/stagein"
 )
 
@@ -24,44 +28,94 @@ func skipsFile(part int) string { return "skips-" + strconv.Itoa(part) }
 
 const allSkips = "skips"
 
-// gatherSkips puts together what the plan and the shares left out, and counts it.
-func (in *intake) gatherSkips() error {
+// skipList is what is left out of a dataset, while it is put together and counted.
+type skipList struct {
+	in  *intake
+	ctx context.Context
+	f   *os.File
+	w   *bufio.Writer
+	n   int64
+	g   errgroup.Group // removes what was stored of it; fails never
+}
+
+// beginSkips begins with what the plan and the shares left out; nil is that nothing is.
+func (in *intake) beginSkips(ctx context.Context) (*skipList, error) {
 	if in.req.OnError != stagein.OnErrorSkip {
-		return nil
+		return nil, nil
 	}
 	f, err := os.Create(filepath.Join(in.dir(), allSkips))
 	if err != nil {
-		return fmt.Errorf("stage-in: %w", err)
+		return nil, fmt.Errorf("stage-in: %w", err)
 	}
-	n, err := in.writeSkips(f)
-	if e := f.Close(); err == nil && e != nil {
-		err = fmt.Errorf("stage-in: %w", e)
+	l := &skipList{in: in, ctx: ctx, f: f, w: bufio.NewWriter(f)}
+	l.g.SetLimit(16)
+	if err := l.gather(); err != nil {
+		_ = f.Close() // the first error counts
+		return nil, err
 	}
-	if err == nil {
-		err = in.put(allSkips)
-	}
-	in.ds.Skipped = n
-	return err
+	return l, nil
 }
 
-func (in *intake) writeSkips(f io.Writer) (n int64, err error) {
-	for _, s := range in.plan.Skips {
-		b, err := json.Marshal(s)
-		if err == nil {
-			_, err = f.Write(append(b, '\n'))
-		}
-		if err != nil {
-			return n, fmt.Errorf("stage-in: %w", err)
-		}
-		n++
-	}
-	for i := range in.plan.Parts {
-		more, err := copyLines(f, in.brings(in.plan.Parts[i].Node, skipsFile(i)))
-		if n += more; err != nil {
-			return n, fmt.Errorf("stage-in: what was left out: %w", err)
+func (l *skipList) gather() error {
+	for _, s := range l.in.plan.Skips {
+		if err := l.add(s); err != nil {
+			return err
 		}
 	}
-	return n, nil
+	for i := range l.in.plan.Parts {
+		more, err := copyLines(l.w, l.in.brings(l.in.plan.Parts[i].Node, skipsFile(i)))
+		if l.n += more; err != nil {
+			return fmt.Errorf("stage-in: what was left out: %w", err)
+		}
+	}
+	return nil
+}
+
+func (l *skipList) add(s stagein.Skip) error {
+	b, err := json.Marshal(s)
+	if err == nil {
+		_, err = l.w.Write(append(b, '\n'))
+	}
+	if err != nil {
+		return fmt.Errorf("stage-in: %w", err)
+	}
+	l.n++
+	return nil
+}
+
+// leave leaves a record out that makes no tree, and what was stored of it.
+func (l *skipList) leave(r *manifest.Record, why error) error {
+	if err := l.add(l.in.plan.LeftOut(r, why)); err != nil {
+		return err
+	}
+	if a := &r.Attr; r.Hardlink == "" && a.Size > 0 && a.Layout.Kind != metadata.Spilled {
+		ino, nodes := a.Ino, l.in.plan.Map.Order(a.Ino, a.Layout)
+		l.g.Go(func() error { l.remove(ino, nodes); return nil })
+	}
+	return l.ctx.Err()
+}
+
+func (l *skipList) remove(ino metadata.Ino, nodes []metadata.NodeID) {
+	t := target{d: l.in.d, since: l.in.plan.Map.Epoch}
+	for _, id := range nodes {
+		if err := t.Remove(l.ctx, id, ino); err != nil {
+			l.in.d.log.WithError(err).WithFields(map[string]any{"dataset": l.in.ds.Name, "inode": ino}).
+				Warn("what was left out keeps its room until the job ends")
+		}
+	}
+}
+
+// end has all of it written and counted; it can be put in its place then.
+func (l *skipList) end() error {
+	if l == nil {
+		return nil
+	}
+	_ = l.g.Wait() // no function fails
+	l.in.ds.Skipped = l.n
+	if err := errors.Join(l.w.Flush(), l.f.Close()); err != nil {
+		return fmt.Errorf("stage-in: %w", err)
+	}
+	return nil
 }
 
 // copyLines copies a file, and counts its lines.

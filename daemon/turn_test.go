@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"os"
 	"path/filepath"
@@ -68,7 +69,7 @@ func TestLateTurn(t *testing.T) {
 			}
 		}
 		for what, err := range map[string]error{
-			"origins": in.keepOrigins(stagein.Origins{Since: 9}), "pass": in.save(), "skips": in.gatherSkips(), "manifest": in.build(),
+			"origins": in.keepOrigins(stagein.Origins{Since: 9}), "pass": in.save(), "manifest and skips": in.build(context.Background()),
 		} {
 			if late != (err != nil) || err != nil && !errors.Is(err, syscall.ESTALE) {
 				t.Errorf("turn 3 in turn %d: %s: %v", turn, what, err)

@@ -89,8 +89,11 @@ func (s *Share) recordOf(it *source.Item, o *object) manifest.Record {
 	if o != nil {
 		rec.Attr.Ino, rec.Attr.Layout = o.ino, o.layout
 	}
-	if it.Hardlink == "" && it.Is(source.TypeRegular) && it.Size > 0 {
+	switch p := s.cfg.Plan; {
+	case it.Hardlink == "" && it.Is(source.TypeRegular) && it.Size > 0:
 		rec.From = s.origin(it)
+	case p.OnError == OnErrorSkip && it.Off > 0:
+		rec.From = manifest.Origin{Source: it.Source + p.Number, Off: it.Off} // if it is left out, that is to be told
 	}
 	return rec
 }

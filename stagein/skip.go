@@ -8,6 +8,7 @@ import (
 	"syscall"
 
 	"github.com/bivouacfs/bivouac/metadata"
+	"github.com/bivouacfs/bivouac/metadata/manifest"
 	"github.com/bivouacfs/bivouac/stagein/source"
 )
 
@@ -16,6 +17,19 @@ import (
 type Skip struct {
 	Path  source.Name `json:"path"` // of the thing in the source, or of the archive
 	Error string      `json:"error"`
+}
+
+// LeftOut is that a record makes no tree with the others, as manifest.BuildConfig's Leave
+// has it.
+func (p *Plan) LeftOut(r *manifest.Record, why error) Skip {
+	in, at := p.Source, ""
+	if n := int(r.From.Source); r.From.Off > 0 && n < len(p.Origins.Sources) {
+		in = p.Origins.Sources[n].Path
+	}
+	if r.From.Off > 0 {
+		at = fmt.Sprintf(" with its data at offset %d", r.From.Off)
+	}
+	return Skip{source.Name(r.Path), fmt.Sprintf("%s: member%s: %v", in, at, why)}
 }
 
 // skip leaves something out because of err, or returns err if it must not.

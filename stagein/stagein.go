@@ -241,7 +241,10 @@
 // directory, a member that is refused or whose data is damaged, an archive as a
 // whole or what follows the place at which it is damaged. What was stored of it is
 // taken back. Trouble of the job's own (no room, a node that is lost) still fails
-// the dataset.
+// the dataset. What makes no tree is found when the manifest is made (Plan.LeftOut): of
+// several members of one name the last stays, as it does for tar x, but a hard link (tar
+// writes one of a file to itself) before no other and nothing before a directory; a file that has
+// paths below it goes, and these stay; so does a hard link to what is not there.
 //
 // # What is kept
 //

@@ -54,7 +54,9 @@ The options behind SRC are one word with it, as in #SBATCH lines:
                     (beside), in a file or a directory PATH, or not at all (off).
                     One that does not fit the archive is ignored
     on-error=skip   leave out what cannot be read, instead of failing: it is
-                    counted and listed (bivouac skipped), and the exit status is 3
+                    counted and listed (bivouac skipped), and the exit status is 3.
+                    Of several members of one name the last stays, but a directory
+                    before a file; a hard link to nothing is left out
 
 A comma that is meant, in a value or before what looks like KEY=, is written
 twice. With list, include or limit a directory is there if something is in it.`,

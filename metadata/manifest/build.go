@@ -17,6 +17,10 @@ type BuildConfig struct {
 	Dataset metadata.DatasetID
 	Root    metadata.Attr // of directories that no part has
 	Scratch *Scratch
+	// Leave is told of each record that makes no tree with the others, and why, before
+	// the manifest is written, which is without it; its error ends the Build. nil is that such a
+	// record does.
+	Leave func(r *Record, why error) error
 }
 
 // Build merges the parts of a dataset into its manifest and writes that to w.
@@ -26,7 +30,9 @@ type BuildConfig struct {
 // directories are counted. A directory that stands twice is one, as the last record says. Any
 // other path that stands twice is EEXIST, one through
 // something that is no directory ENOTDIR, a hard link to nothing ENOENT; the
-// error names the path.
+// error names the path. With cfg.Leave such a record is left out instead: of several with
+// one path the last stays (by source and offset, if both say them, else in the order of the parts), but a
+// hard link before no other, and nothing before a directory; so a file that has paths below it goes, and these stay.
 //
 // What it sorts, it sorts in cfg.Scratch; only hard links are in memory.
 func Build(cfg BuildConfig, parts []*Reader, w io.Writer) (Summary, error) {
@@ -39,6 +45,9 @@ func Build(cfg BuildConfig, parts []*Reader, w io.Writer) (Summary, error) {
 	}
 	defer b.known.clear(cfg.Scratch)
 	if err := b.need(""); err != nil { // of an empty dataset, too
+		return Summary{}, err
+	}
+	if err := b.choose(); err != nil {
 		return Summary{}, err
 	}
 	if err := b.resolve(); err != nil {
@@ -56,6 +65,7 @@ type builder struct {
 	val   []byte
 	links map[string]string // path of each hard link, to the path it names
 	files map[string]*file  // what hard links name
+	dead  map[string]bool   // hard links that were left out as they name nothing
 }
 
 // file is a file with several names.
@@ -176,7 +186,7 @@ func (b *builder) addLink(r *Record) error {
 	if b.links == nil {
 		b.links, b.files = make(map[string]string), make(map[string]*file)
 	}
-	if _, twice := b.links[r.Path]; twice {
+	if _, twice := b.links[r.Path]; twice && b.cfg.Leave == nil {
 		return fmt.Errorf("%q is there twice: %w", r.Path, syscall.EEXIST)
 	}
 	b.links[r.Path] = r.Hardlink
@@ -218,6 +228,8 @@ type named struct {
 	some    bool // there is a record
 	dir     bool // it has to be a directory
 	subdirs uint32
+	leave   bool       // what makes no tree is left out
+	left    []leftOver // what is
 }
 
 func (n *named) take(fact byte, v []byte) error {
@@ -227,8 +239,8 @@ func (n *named) take(fact byte, v []byte) error {
 	case factRecord:
 		d := decoder{varint.Decoder{B: v[2:]}}
 		r := d.body(n.path, binary.BigEndian.Uint16(v))
-		if n.some && !(isDir(r.Attr.Mode) && isDir(n.rec.Attr.Mode) && r.Hardlink == "" && n.rec.Hardlink == "") {
-			return fmt.Errorf("%q is there twice: %w", n.path, syscall.EEXIST)
+		if n.some && !(r.dir() && n.rec.dir()) {
+			return n.twice(r)
 		}
 		n.rec, n.some = r, true
 		return nil // an archive may name a directory again, as tar cf x a a/b does
@@ -248,7 +260,7 @@ func (b *builder) each(fn func(n *named) error) error {
 				return err
 			}
 			raw = append(raw[:0], path...)
-			n = &named{path: strings.ReplaceAll(string(path), "\x00", "/")}
+			n = &named{path: strings.ReplaceAll(string(path), "\x00", "/"), leave: b.cfg.Leave != nil}
 		}
 		return n.take(fact, v)
 	})
@@ -263,8 +275,10 @@ func (b *builder) whole(n *named, fn func(n *named) error) error {
 	if n == nil {
 		return nil
 	}
-	if n.some && n.dir && (n.rec.Hardlink != "" || !isDir(n.rec.Attr.Mode)) {
-		return fmt.Errorf("%q has paths below it: %w", n.path, syscall.ENOTDIR)
+	if n.some && n.dir && !n.rec.dir() {
+		if err := n.below(); err != nil {
+			return err
+		}
 	}
 	if !n.some {
 		n.rec = Record{Path: n.path, Attr: b.cfg.Root}
@@ -284,6 +298,9 @@ func (b *builder) resolve() error {
 	}
 	for path := range b.links {
 		to, err := b.follow(path)
+		if err != nil && b.cfg.Leave != nil {
+			continue // is found below
+		}
 		if err != nil {
 			return err
 		}
@@ -300,17 +317,33 @@ func (b *builder) resolve() error {
 	}); err != nil {
 		return err
 	}
-	for path, to := range b.links {
-		to, err := b.follow(to)
-		if err != nil {
+	for path := range b.links {
+		err := b.leads(path)
+		if err == nil {
+			continue
+		}
+		if b.cfg.Leave == nil {
 			return err
 		}
-		switch f := b.files[to]; {
-		case !f.found:
-			return fmt.Errorf("%q is a hard link to %q, which is not there: %w", path, to, syscall.ENOENT)
-		case isDir(f.rec.Attr.Mode):
-			return fmt.Errorf("%q is a hard link to the directory %q: %w", path, to, syscall.EPERM)
+		if b.dead == nil {
+			b.dead = make(map[string]bool)
 		}
+		b.dead[path] = true
+	}
+	return b.bury()
+}
+
+// leads says what is wrong with a hard link.
+func (b *builder) leads(path string) error {
+	to, err := b.follow(path)
+	if err != nil {
+		return err
+	}
+	switch f := b.files[to]; {
+	case !f.found:
+		return fmt.Errorf("%q is a hard link to %q, which is not there: %w", path, to, syscall.ENOENT)
+	case isDir(f.rec.Attr.Mode):
+		return fmt.Errorf("%q is a hard link to the directory %q: %w", path, to, syscall.EPERM)
 	}
 	return nil
 }
@@ -333,6 +366,9 @@ func (b *builder) write(w io.Writer) (Summary, error) {
 	out := NewWriter(w)
 	dirs := uint64(0)
 	err := b.each(func(n *named) error {
+		if n.rec.Hardlink != "" && b.dead[n.path] {
+			return nil
+		}
 		r := b.final(n)
 		if isDir(r.Attr.Mode) {
 			if dirs > 1<<32-1 {
@@ -358,7 +394,7 @@ func (b *builder) write(w io.Writer) (Summary, error) {
 // final is the record of a path as it stands in the manifest.
 func (b *builder) final(n *named) Record {
 	r := n.rec
-	if isDir(r.Attr.Mode) && r.Hardlink == "" {
+	if r.dir() {
 		r.Attr.Nlink = 2 + n.subdirs
 		return r
 	}
@@ -368,6 +404,9 @@ func (b *builder) final(n *named) Record {
 		r = f.rec
 		r.Path, r.Attr.Nlink = n.path, f.names
 		return r
+	}
+	if b.cfg.Leave != nil && (fileType(r.Attr.Mode) != syscall.S_IFREG || r.Attr.Size == 0) {
+		r.From = Origin{} // it only says where in the source that was
 	}
 	r.Attr.Nlink = 1
 	if f := b.files[r.Path]; f != nil {

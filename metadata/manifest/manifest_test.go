@@ -13,6 +13,8 @@ import (
 	"syscall"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/metadata/pebblestore"
 )
@@ -306,6 +308,119 @@ func TestBuildRefuses(t *testing.T) {
 				t.Errorf("Build = %v, want %v naming %s", err, tt.want, tt.text)
 			}
 		})
+	}
+}
+
+// TestLeave: what makes no tree is left out, with its reason, and all else is there.
+func TestLeave(t *testing.T) {
+	at := func(r Record, source uint32, off int64) Record {
+		r.From = Origin{Source: source, Off: off}
+		return r
+	}
+	sized := func(r Record, size int64) Record {
+		r.Attr.Size, r.From = size, Origin{}
+		return r
+	}
+	for _, tt := range []struct {
+		name  string
+		parts [][]Record
+		want  []string // path, size of what is no directory
+		left  []string // path, size, why
+	}{
+		{"the last stays", [][]Record{{sized(rec("a", reg, ""), 1), sized(rec("b", reg, ""), 2)}, {sized(rec("a", reg, ""), 3)}},
+			[]string{"a 3", "b 2"}, []string{"a 1 EEXIST"}},
+		{"the last of many", [][]Record{{sized(rec("a", reg, ""), 1), sized(rec("a", lnk, "x"), 2), sized(rec("a", reg, ""), 3)}},
+			[]string{"a 3"}, []string{"a 1 EEXIST", "a 2 EEXIST"}},
+		{"the last in the source", [][]Record{{at(sized(rec("a", reg, ""), 1), 1, 512)}, {at(sized(rec("a", lnk, "x"), 2), 0, 9000)}, {at(sized(rec("a", reg, ""), 3), 1, 511)}},
+			[]string{"a 1"}, []string{"a 2 EEXIST", "a 3 EEXIST"}},
+		{"a directory before a file", [][]Record{{rec("d", dir, ""), sized(rec("d", reg, ""), 1), rec("d", dir, "")}},
+			[]string{"d/"}, []string{"d 1 EEXIST"}},
+		{"a file before a hard link", [][]Record{{sized(rec("a", reg, ""), 1), rec("a", 0, "a"), sized(rec("o", reg, ""), 2), rec("a", 0, "o")}},
+			[]string{"a 1", "o 2"}, []string{"a 0 EEXIST", "a 0 EEXIST"}},
+		{"the last hard link", [][]Record{{sized(rec("o", reg, ""), 1), sized(rec("p", reg, ""), 2), rec("h", 0, "o"), rec("h", 0, "p"), rec("i", 0, "h")}},
+			[]string{"h 2", "i 2", "o 1", "p 2"}, []string{"h 0 EEXIST"}},
+		{"through a file", [][]Record{{sized(rec("a/f", reg, ""), 1)}, {sized(rec("a/f/x/y", reg, ""), 2)}},
+			[]string{"a/", "a/f/", "a/f/x/", "a/f/x/y 2"}, []string{"a/f 1 ENOTDIR"}},
+		{"through a hard link", [][]Record{{sized(rec("o", reg, ""), 1), rec("h", 0, "o"), sized(rec("h/x", reg, ""), 2), rec("i", 0, "h")}},
+			[]string{"h/", "h/x 2", "o 1"}, []string{"h 0 ENOTDIR", "i 0 EPERM"}},
+		{"through two", [][]Record{{sized(rec("a", reg, ""), 1), sized(rec("a", reg, ""), 2), sized(rec("a/x", reg, ""), 3)}},
+			[]string{"a/", "a/x 3"}, []string{"a 1 EEXIST", "a 2 ENOTDIR"}},
+		{"hard links to nothing", [][]Record{{rec("h", 0, "gone"), rec("i", 0, "h"), sized(rec("z", reg, ""), 1), rec("k", 0, "z")}},
+			[]string{"k 1", "z 1"}, []string{"h 0 ENOENT", "i 0 ENOENT"}},
+		{"a hard link to a directory", [][]Record{{rec("d/x", dir, ""), rec("h", 0, "d")}},
+			[]string{"d/", "d/x/"}, []string{"h 0 EPERM"}},
+		{"in a circle", [][]Record{{rec("h", 0, "i"), rec("i", 0, "h"), rec("j", 0, "h"), sized(rec("z", reg, ""), 1)}},
+			[]string{"z 1"}, []string{"h 0 ELOOP", "i 0 ELOOP", "j 0 ELOOP"}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			var parts []*Reader
+			for _, rs := range tt.parts {
+				parts = append(parts, part(t, rs...))
+			}
+			cfg := buildConfig(t)
+			var left []string
+			cfg.Leave = func(r *Record, why error) error {
+				var no syscall.Errno
+				if !errors.As(why, &no) || !strings.Contains(why.Error(), fmt.Sprintf("%q", r.Path)) {
+					t.Errorf("%q is left out because of %v", r.Path, why)
+				}
+				left = append(left, fmt.Sprintf("%s %d %s", r.Path, r.Attr.Size, unix.ErrnoName(no)))
+				return nil
+			}
+			var b bytes.Buffer
+			sum, err := Build(cfg, parts, &b)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var got []string
+			dirs, files := int64(0), int64(0)
+			if err := each(t, &b, func(r *Record) {
+				switch {
+				case r.Path == "":
+				case isDir(r.Attr.Mode):
+					got = append(got, r.Path+"/")
+					dirs++
+				default:
+					got = append(got, fmt.Sprintf("%s %d", r.Path, r.Attr.Size))
+					files++
+				}
+			}); err != nil {
+				t.Fatal(err)
+			}
+			sort.Strings(got)
+			sort.Strings(left)
+			if !reflect.DeepEqual(got, tt.want) || !reflect.DeepEqual(left, tt.left) {
+				t.Errorf("has %q without %q, want %q without %q", got, left, tt.want, tt.left)
+			}
+			if sum.Files+sum.Symlinks+sum.Links != files || sum.Dirs != dirs {
+				t.Errorf("Summary = %+v, of %q", sum, got)
+			}
+		})
+	}
+}
+
+// TestLeaveFails: who is told of what is left out can end the build.
+func TestLeaveFails(t *testing.T) {
+	for _, rs := range [][]Record{{rec("a", reg, ""), rec("a", reg, "")}, {rec("h", 0, "gone")}} {
+		cfg := buildConfig(t)
+		cfg.Leave = func(*Record, error) error { return syscall.EDQUOT }
+		if _, err := Build(cfg, []*Reader{part(t, rs...)}, io.Discard); !errors.Is(err, syscall.EDQUOT) {
+			t.Errorf("Build = %v, want EDQUOT", err)
+		}
+	}
+}
+
+func each(t *testing.T, b io.Reader, fn func(r *Record)) error {
+	t.Helper()
+	for m := NewReader(b); ; {
+		r, err := m.Next()
+		if err == io.EOF {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		fn(&r)
 	}
 }
 

@@ -23,7 +23,8 @@
 // Of zip and zip64 it understands what is stored or deflated, with the modes and
 // the symbolic links of unix; the central directory is the truth (ReadZip), and
 // a local header that says otherwise is damage. It refuses what is encrypted,
-// what overlaps, names that are there twice, and archives in several parts.
+// what overlaps, names that are there twice (of which the last stays if that is asked
+// for), and archives in several parts.
 //
 // It ignores owners, extended attributes, access and change times, and comments.
 //

@@ -228,11 +228,10 @@ func (x *ZipIndex) parse(b []byte, n int, leave func(string, error) bool) error 
 	return nil
 }
 
-// check sorts the items and refuses what overlaps, or is there twice.
+// check sorts the items and refuses what overlaps, or is there twice; of what is, the last
+// stays if that may be left out, but a directory before a file.
 func (x *ZipIndex) check(leave func(string, error) bool) error {
 	slices.SortStableFunc(x.Items, func(a, b Item) int { return cmp.Compare(a.Off, b.Off) })
-	seen := make(map[string]bool, len(x.Items)) // whether it is a directory
-	kept := x.Items[:0]
 	for i := range x.Items {
 		it := &x.Items[i]
 		next, what := x.Start, "the central directory"
@@ -243,19 +242,42 @@ func (x *ZipIndex) check(leave func(string, error) bool) error {
 			return fmt.Errorf("member %q at offset %d overlaps %s at offset %d: %w", it.Path, it.Off, what, next, syscall.EBADMSG)
 		}
 		it.Zip.Span = min(next-it.Off-ZipLocalSize, it.Zip.Size+2*math.MaxUint16+zipDescriptorSize)
-		dir, ok := seen[it.Path]
-		if !ok || dir && it.Is(TypeDir) {
-			seen[it.Path] = it.Is(TypeDir)
-			kept = append(kept, *it)
+	}
+	seen := make(map[string]*Item, len(x.Items))
+	var out map[*Item]bool
+	for i := range x.Items {
+		it := &x.Items[i]
+		old, twice := seen[it.Path]
+		if !twice || old.Is(TypeDir) && it.Is(TypeDir) {
+			seen[it.Path] = it
 			continue
 		}
-		err := fmt.Errorf("member %q at offset %d: the name is there twice: %w", it.Path, it.Off, syscall.EEXIST)
-		if !leave(it.Path, err) {
+		stays := it
+		if old.Is(TypeDir) {
+			stays, old = old, it
+		}
+		seen[it.Path] = stays
+		if err := fmt.Errorf("member %q at offset %d: the name is there twice: %w", it.Path, old.Off, syscall.EEXIST); !leave(it.Path, err) {
 			return Advise(err)
+		}
+		if out == nil {
+			out = make(map[*Item]bool)
+		}
+		out[old] = true
+	}
+	x.drop(out)
+	return nil
+}
+
+// drop leaves items out.
+func (x *ZipIndex) drop(out map[*Item]bool) {
+	kept := x.Items[:0]
+	for i := range x.Items {
+		if !out[&x.Items[i]] {
+			kept = append(kept, x.Items[i])
 		}
 	}
 	x.Items = kept
-	return nil
 }
 
 // Local checks the local header b, of ZipLocalSize bytes, against the central

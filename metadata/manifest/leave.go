@@ -1,0 +1,96 @@
+package manifest
+
+import (
+	"cmp"
+	"fmt"
+	"syscall"
+)
+
+// leftOver is a record that makes no tree, and why.
+type leftOver struct {
+	rec Record
+	why error
+}
+
+// dir reports whether r is a directory.
+func (r *Record) dir() bool { return r.Hardlink == "" && isDir(r.Attr.Mode) }
+
+// twice takes another record of n, or leaves one out.
+func (n *named) twice(r Record) error {
+	why := fmt.Errorf("%q is there twice: %w", n.path, syscall.EEXIST)
+	if !n.leave {
+		return why
+	}
+	if after(&r, &n.rec) {
+		r, n.rec = n.rec, r
+	}
+	n.left = append(n.left, leftOver{r, why})
+	return nil
+}
+
+// after reports whether r, which came later than s, stays, and s does not.
+func after(r, s *Record) bool {
+	if c := cmp.Compare(r.rank(), s.rank()); c != 0 {
+		return c > 0
+	}
+	if r.From.Off > 0 && s.From.Off > 0 {
+		return cmp.Or(cmp.Compare(r.From.Source, s.From.Source), cmp.Compare(r.From.Off, s.From.Off)) >= 0
+	}
+	return true
+}
+
+// rank is before which others a record stays.
+func (r *Record) rank() int {
+	switch {
+	case r.dir():
+		return 2
+	case r.Hardlink == "":
+		return 1
+	}
+	return 0
+}
+
+// below leaves out the record of n, which should be a directory.
+func (n *named) below() error {
+	why := fmt.Errorf("%q has paths below it: %w", n.path, syscall.ENOTDIR)
+	if !n.leave {
+		return why
+	}
+	n.left = append(n.left, leftOver{n.rec, why})
+	n.rec, n.some = Record{}, false
+	return nil
+}
+
+// choose tells of what is left out of each path, so that links has those hard links that stay.
+func (b *builder) choose() error {
+	if b.cfg.Leave == nil {
+		return nil
+	}
+	return b.each(func(n *named) error {
+		for i := range n.left {
+			if err := b.cfg.Leave(&n.left[i].rec, n.left[i].why); err != nil {
+				return err
+			}
+		}
+		if len(n.left) > 0 {
+			delete(b.links, n.path)
+		}
+		if n.rec.Hardlink != "" {
+			b.links[n.path] = n.rec.Hardlink
+		}
+		return nil
+	})
+}
+
+// bury tells of the hard links that name nothing.
+func (b *builder) bury() error {
+	if len(b.dead) == 0 {
+		return nil
+	}
+	return b.each(func(n *named) error {
+		if n.rec.Hardlink == "" || !b.dead[n.path] {
+			return nil
+		}
+		return b.cfg.Leave(&n.rec, b.leads(n.path))
+	})
+}
