@@ -32,6 +32,7 @@ type hopper struct {
 	read   atomic.Int64   // bytes
 	hops   atomic.Int64   // reads for headers
 	sel    *source.Select // what is wanted; nil is all
+	under  string         // the directory that the members are in
 	left   atomic.Bool    // a member that cannot be staged was left out, since it is not wanted
 	member int64          // mean bytes of a member, with its headers; mean finds it
 }
@@ -130,7 +131,7 @@ func (h *hopper) more(ctx context.Context, s *hopped, end int64, n int) error {
 		g.Reset(s.end)
 		step, err := h.group(ctx, &p, &g)
 		var refused *source.RefusedError
-		if errors.As(err, &refused) && h.sel.Leaves(refused.Name) {
+		if errors.As(err, &refused) && h.sel.Leaves(h.under+"/"+refused.Name) {
 			h.left.Store(true)
 			if refused.Size > h.size || g.Pos()+source.Padded(refused.Size) > h.size {
 				return h.truncated(refused.Name, g.Start())

@@ -103,20 +103,23 @@ func isNested(it *source.Item) bool {
 
 // inner is what is in a member that is a tar, with its directory; nil if it is none.
 func (h *hopper) inner(ctx context.Context, it *source.Item) ([]source.Item, error) {
-	in := &hopper{f: section{h.f, it.Off}, name: h.name + ": member " + it.Path, size: it.Size, room: h.room, any: true, exact: h.exact}
+	dir := strings.TrimSuffix(it.Path, ".tar")
+	in := &hopper{f: section{h.f, it.Off}, name: h.name + ": member " + it.Path, size: it.Size, room: h.room, any: true, sel: h.sel, under: dir, exact: h.exact}
 	defer func() { h.read.Add(in.read.Load()) }()
 	var head page
 	b, err := in.block(ctx, &head, new(source.Group))
 	if err != nil || !source.IsHeader(b) {
 		return nil, err
 	}
+	all := []source.Item{{Path: dir, Mode: source.TypeDir | 0o755, Mtime: it.Mtime}}
+	if h.sel.Excludes(dir) {
+		return all, nil
+	}
 	found, _, err := in.scan(ctx, in.stretches(worthHops, innerStretches))
 	if err != nil {
 		return nil, err
 	}
 	defer found.close()
-	dir := strings.TrimSuffix(it.Path, ".tar")
-	all := []source.Item{{Path: dir, Mode: source.TypeDir | 0o755, Mtime: it.Mtime}}
 	err = found.each(func(x *source.Item) error {
 		if x.Path == "" { // says what the directory is
 			x.Path, x.Off = dir, 0

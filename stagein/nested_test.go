@@ -80,6 +80,42 @@ func TestNestedInPart(t *testing.T) {
 	s.check()
 }
 
+// TestNestedUnwanted: what cannot be staged, or is damaged, of a tar in a tar is no concern of a dataset
+// that does not want it.
+func TestNestedUnwanted(t *testing.T) {
+	fifo := member{Header: tar.Header{Name: "./x-fifo", Typeflag: tar.TypeFifo}}
+	cut := writeTar(t, tar.FormatUSTAR, []member{file("a", make([]byte, 2000)), file("b", make([]byte, 5000))})[:4000]
+	for name, o := range map[string]Options{
+		"by name":   {Exclude: []source.Name{"x-*"}},
+		"by path":   {Exclude: []source.Name{"in/x-fifo", "x-cut"}},
+		"by list":   {List: "/list"},
+		"others":    {Include: []source.Name{"good", "in/[12]"}},
+		"its place": {Exclude: []source.Name{"in/x-*", "./x-fifo", "x-cut"}},
+		"none":      {},
+		"elsewhere": {Exclude: []source.Name{"x-cut", "out/x-fifo"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := nest(t, 2, o)
+			s.want = map[string]string{"good": "good", "in/1": "one", "in/2": "two"}
+			s.fs.add("/list", source.TypeRegular|0o600, []byte("good\nin/1\nin/2\n"))
+			members := []member{file("good", []byte("good")),
+				file("in.tar", writeTar(t, tar.FormatUSTAR, []member{file("./1", []byte("one")), fifo, file("2", []byte("two"))}))}
+			if !strings.HasPrefix(name, "by list") && name != "others" {
+				members = append(members, file("x-cut.tar", cut))
+			}
+			s.fs.add("/src/set.tar", source.TypeRegular|0o644, writeTar(t, tar.FormatUSTAR, members))
+			switch name {
+			case "none":
+				s.fails("/src/set.tar", "member ")
+			case "elsewhere":
+				s.fails("/src/set.tar", "member in.tar", "x-fifo", "FIFO")
+			default:
+				s.check()
+			}
+		})
+	}
+}
+
 // TestNestedRefused: what is wrong with a tar in a tar, or cannot be done.
 func TestNestedRefused(t *testing.T) {
 	s := nest(t, 2, Options{})

@@ -40,13 +40,24 @@ func (s *Select) Wants(p string) bool {
 	return (s.Paths == nil || s.listed(p)) && (len(s.Include) == 0 || matches(s.Include, p)) && !matches(s.Exclude, p)
 }
 
-// excludes reports whether nothing at a path or below it is wanted, whatever is
+// Excludes reports whether nothing at a path or below it is wanted, whatever is
 // there; false for a nil s.
-func (s *Select) excludes(p string) bool { return s != nil && matches(s.Exclude, p) }
+func (s *Select) Excludes(p string) bool { return s != nil && matches(s.Exclude, p) }
 
 // Leaves reports whether the member of an archive with that name, which cannot be
-// staged, is not wanted; false for a nil s.
-func (s *Select) Leaves(name string) bool { return s != nil && !s.Wants(strings.TrimLeft(name, "/")) }
+// staged, is not wanted; false for a nil s. Slashes in front, and what does not count in a path, are ignored.
+func (s *Select) Leaves(name string) bool {
+	if s == nil {
+		return false
+	}
+	var parts []string
+	for c := range strings.SplitSeq(name, "/") {
+		if c != "" && c != "." {
+			parts = append(parts, c)
+		}
+	}
+	return !s.Wants(strings.Join(parts, "/"))
+}
 
 func (s *Select) listed(p string) bool {
 	for at := p; ; {
@@ -198,7 +209,7 @@ func (m *Missing) See(p string) {
 func (m *Missing) Left() []string {
 	var all []string
 	for p := range m.sel.Paths {
-		if p != "" && !m.seen[p] && !m.sel.excludes(p) {
+		if p != "" && !m.seen[p] && !m.sel.Excludes(p) {
 			all = append(all, p)
 		}
 	}

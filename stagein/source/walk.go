@@ -91,7 +91,7 @@ func (w *walker) list(paths map[string]bool) error {
 		}
 	}
 	for d := range looked {
-		if w.sel.excludes(d) {
+		if w.sel.Excludes(d) {
 			continue
 		}
 		if err := w.one(d, false); err != nil {
@@ -99,7 +99,7 @@ func (w *walker) list(paths map[string]bool) error {
 		}
 	}
 	for _, p := range want {
-		if w.sel.excludes(p) {
+		if w.sel.Excludes(p) {
 			continue
 		}
 		if err := w.try(func() error { return w.one(p, true) }); err != nil {
@@ -215,7 +215,7 @@ func (w *walker) dir(rel string) error {
 // names looks at names in a directory, and below them; others do, too, if they may.
 func (w *walker) names(dir string, names []string, far bool) error {
 	if w.sel != nil {
-		names = slices.DeleteFunc(names, func(name string) bool { return w.sel.excludes(below(dir, name)) })
+		names = slices.DeleteFunc(names, func(name string) bool { return w.sel.Excludes(below(dir, name)) })
 	}
 	for len(names) > 0 {
 		n := min(len(names), statBatch)
@@ -257,7 +257,7 @@ func (w *walker) batch(dir string, names []string) error {
 // add takes note of what was seen by one, and goes on in the directories among it.
 func (w *walker) add(items []found, by int) error {
 	if w.sel != nil { // another has told what is in a directory
-		items = slices.DeleteFunc(items, func(f found) bool { return w.sel.excludes(f.Path) })
+		items = slices.DeleteFunc(items, func(f found) bool { return w.sel.Excludes(f.Path) })
 	}
 	w.mu.Lock()
 	w.items = append(w.items, items...)
