@@ -122,7 +122,8 @@ func (r *OutResult) Err() error {
 // under its own name there is the old file or the whole new one. What was there
 // is replaced, but never a directory; a file of the same size, mode and time of
 // modification is taken for a copy that an earlier run has made. A large file
-// is copied by all nodes, piece by piece. A symbolic link is copied as it is. A file with several names
+// is copied by all nodes, piece by piece. A symbolic link is copied as it is, with its time of modification where the
+// target's filesystem can. A file with several names
 // becomes several files. A directory gets its mode with rwx for its owner,
 // because other nodes may still be writing in it, and no time, for the same
 // reason. FIFOs, sockets and device nodes are listed as failures.

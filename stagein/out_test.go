@@ -116,6 +116,8 @@ func fillScratch(t *testing.T, s *scratch) (files, size int64) {
 	s.add(metadata.RootIno, strings.Repeat("n", 255), source.TypeRegular|0o600, []byte("longest"))
 	link := s.add(metadata.RootIno, "link", source.TypeSymlink|0o777, nil)
 	s.targets[link] = "/elsewhere"
+	below := s.add(s.entries[metadata.RootIno][0].Ino, "link", source.TypeSymlink|0o777, nil)
+	s.targets[below] = "."
 	return files + 2, size + int64(len(big)) + 2<<20 + 7
 }
 
@@ -139,6 +141,9 @@ func (s *scratch) checkOut(t *testing.T, to string, dir metadata.Ino) {
 		case source.TypeSymlink:
 			if got, _ := os.Readlink(p); got != s.targets[e.Ino] {
 				t.Errorf("%s = %q", p, got)
+			}
+			if metadata.TimeOf(info.ModTime()) != a.Mtime {
+				t.Errorf("%s is of %v, want %v", p, info.ModTime(), a.Mtime.Time())
 			}
 		default:
 			got, err := os.ReadFile(p)
@@ -164,7 +169,7 @@ func TestOut(t *testing.T) {
 				t.Error(err)
 			}
 		}
-		if want := (OutResult{Files: files, Dirs: 8, Symlinks: 1, Bytes: size}); fmt.Sprint(sum) != fmt.Sprint(want) {
+		if want := (OutResult{Files: files, Dirs: 8, Symlinks: 2, Bytes: size}); fmt.Sprint(sum) != fmt.Sprint(want) {
 			t.Errorf("%d nodes: %+v, want %+v", n, sum, want)
 		}
 		s.checkOut(t, to, metadata.RootIno)
@@ -266,8 +271,8 @@ func TestOutToWhatCannotBeWritten(t *testing.T) {
 			t.Errorf("share %d: %v, want ENOTDIR", self, err)
 		}
 	}
-	if int64(len(seen)) != files+1 || bytes < size { // and a link
-		t.Errorf("%d things of %d bytes failed, want %d files and a link of %d", len(seen), bytes, files, size)
+	if int64(len(seen)) != files+2 || bytes < size { // and two links
+		t.Errorf("%d things of %d bytes failed, want %d files and two links of %d", len(seen), bytes, files, size)
 	}
 }
 

@@ -10,6 +10,8 @@ import (
 	"path"
 	"syscall"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/bivouacfs/bivouac/datapath/wire"
 	"github.com/bivouacfs/bivouac/metadata"
 )
@@ -28,7 +30,7 @@ func (o *out) symlink(ctx context.Context, rel string, a metadata.Attr) error {
 		return err
 	}
 	if o.keptLink(rel, target) {
-		return nil
+		return o.linkTime(rel, a)
 	}
 	tmp := temporary(rel)
 	if err := o.clear(tmp); err != nil {
@@ -37,7 +39,30 @@ func (o *out) symlink(ctx context.Context, rel string, a metadata.Attr) error {
 	if err := o.root.Symlink(target, tmp); err != nil {
 		return err
 	}
+	if err := o.linkTime(tmp, a); err != nil {
+		_ = o.root.Remove(tmp) // the first error counts
+		return err
+	}
 	return o.rename(tmp, rel)
+}
+
+// linkTime gives a symbolic link the times that it has in a, if it has others and the
+// filesystem can.
+func (o *out) linkTime(rel string, a metadata.Attr) error {
+	if info, err := o.root.Lstat(rel); err != nil || info.ModTime().Equal(a.Mtime.Time()) {
+		return err
+	}
+	dir, err := o.root.Open(path.Dir(rel))
+	if err != nil {
+		return err
+	}
+	defer dir.Close() // read only
+	times := []unix.Timespec{unix.NsecToTimespec(int64(a.Atime)), unix.NsecToTimespec(int64(a.Mtime))}
+	err = unix.UtimesNanoAt(int(dir.Fd()), path.Base(rel), times, unix.AT_SYMLINK_NOFOLLOW)
+	if errors.Is(err, syscall.ENOTSUP) || errors.Is(err, syscall.ENOSYS) {
+		return nil
+	}
+	return err
 }
 
 func (o *out) rename(tmp, rel string) error {

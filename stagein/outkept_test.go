@@ -55,6 +55,29 @@ func TestOutAgain(t *testing.T) {
 	}
 }
 
+// TestOutLinkTimes: a link that is in the target gets the time that it has by now, and keeps its inode.
+func TestOutLinkTimes(t *testing.T) {
+	s := newScratch()
+	link := s.add(metadata.RootIno, "link", source.TypeSymlink|0o777, nil)
+	s.targets[link] = "to"
+	to := t.TempDir()
+	s.run(t, s.config(to, 0, 1))
+	before, err := os.Lstat(filepath.Join(to, "link"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, at := range []metadata.Time{-1_500_000_000, 4_700_000_000_123_456_789} {
+		a := s.attrs[link]
+		a.Mtime = at
+		s.attrs[link], s.entries[metadata.RootIno][0].Attr = a, nil
+		s.run(t, s.config(to, 0, 1))
+		s.checkOut(t, to, metadata.RootIno)
+	}
+	if after, err := os.Lstat(filepath.Join(to, "link")); err != nil || !os.SameFile(before, after) {
+		t.Errorf("the link was made again: %v", err)
+	}
+}
+
 // TestOutMemory: what is remembered is not asked for; who has no memory finds
 // that a copy is gone.
 func TestOutMemory(t *testing.T) {
