@@ -404,12 +404,12 @@ func twin(archive []byte) (map[string]entry, error) {
 
 // clamp is a time as a manifest can have it.
 func clamp(t time.Time) metadata.Time {
-	latest := source.KeptTime(math.MaxInt64)
-	switch limit := int64(latest) / 1e9; {
-	case t.Unix() >= limit:
-		return latest
-	case t.Unix() <= -limit:
-		return -latest
+	const limit = math.MaxInt64/1_000_000_000 - 1
+	switch {
+	case t.Unix() > limit:
+		return limit * 1e9
+	case t.Unix() < -limit:
+		return -limit * 1e9
 	}
 	return metadata.TimeOf(t)
 }

@@ -40,7 +40,7 @@ func hopsOf(t *testing.T, archive []byte, n int64, exact bool) (map[string]entry
 	tree := map[string]entry{}
 	for i := range items {
 		it := &items[i]
-		e := entry{Mode: it.Mode & keptBits, Mtime: source.KeptTime(it.Mtime), Target: it.Target, Link: it.Hardlink}
+		e := entry{Mode: it.Mode & keptBits, Mtime: it.Mtime, Target: it.Target, Link: it.Hardlink}
 		if it.Hardlink == "" && it.Is(source.TypeRegular) {
 			e.Size, e.Data = it.Size, string(archive[it.Off:it.Off+it.Size])
 		}

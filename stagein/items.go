@@ -76,13 +76,12 @@ func (l *itemList) add(it *source.Item, start int64) error {
 			return err
 		}
 	}
-	t := source.KeptTime(it.Mtime)
 	return part.spool.Add(manifest.Record{
 		Path: it.Path, Target: it.Target, Hardlink: it.Hardlink,
 		From: manifest.Origin{Source: it.Source, Off: it.Off, Head: it.Head, Check: it.Check, Sparse: it.Sparse != nil},
 		Attr: metadata.Attr{
 			Ino: metadata.Ino(start), Mode: it.Mode, Nlink: 1, UID: it.UID, GID: it.GID, Size: it.Size,
-			Mtime: t, Atime: t, Ctime: metadata.Time(it.Stored()), // the times of access and change are not kept
+			Mtime: it.Mtime, Atime: it.Mtime, Ctime: metadata.Time(it.Stored()), // the times of access and change are not kept
 		},
 	})
 }

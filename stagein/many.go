@@ -33,7 +33,7 @@ func (cfg *PlanConfig) planMany(ctx context.Context, p *Plan, paths []string, no
 	}
 	p.Kind, p.Options, p.Room, p.Read = source.Many, cfg.Request.Options, cfg.sumFree(nodes), cfg.read
 	for _, a := range archives { // who reads one finds out of what kind it is
-		p.Origins.Sources = append(p.Origins.Sources, Origin{Path: a.Path, Kind: source.Many, Size: a.Size, Mtime: source.KeptTime(a.Mtime)})
+		p.Origins.Sources = append(p.Origins.Sources, Origin{Path: a.Path, Kind: source.Many, Size: a.Size, Mtime: a.Mtime})
 	}
 	if cfg.Request.Limit > 0 || cfg.Request.List != "" {
 		nodes = nodes[:1]

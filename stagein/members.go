@@ -213,7 +213,7 @@ func (cfg *PlanConfig) join(c *contents, all []archiveScan) error {
 	var found joined
 	for i := range all {
 		a := &all[i]
-		c.sources = append(c.sources, Origin{Path: a.Path, Kind: a.found.Kind, Size: a.Size, Mtime: source.KeptTime(a.Mtime), Index: source.Name(a.told)})
+		c.sources = append(c.sources, Origin{Path: a.Path, Kind: a.found.Kind, Size: a.Size, Mtime: a.Mtime, Index: source.Name(a.told)})
 		if a.fresh != nil {
 			c.fresh = append(c.fresh, *a.fresh)
 		}

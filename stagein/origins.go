@@ -234,9 +234,6 @@ func (q *fetcher) kept(n uint32) (source.File, error) {
 // same refuses a source that is no longer what was scanned.
 func (s *stretch) same() error {
 	now, err := s.file.Stat()
-	if err == nil {
-		now.Mtime = source.KeptTime(now.Mtime)
-	}
 	return changed(now, err, s.name, s.was)
 }
 

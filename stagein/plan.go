@@ -181,7 +181,7 @@ func MakePlan(ctx context.Context, cfg *PlanConfig) (*Plan, error) {
 	p.Free, p.WayOut = cfg.allFree(), cfg.wayOut(p)
 	p.Origins.Staged, p.Origins.Order, p.Origins.Since = true, cfg.order(), cfg.Map.Epoch
 	if len(p.Origins.Sources) == 0 {
-		p.Origins.Sources = []Origin{{Path: p.Source, Kind: p.Kind, Size: p.Size, Mtime: source.KeptTime(p.Mtime)}}
+		p.Origins.Sources = []Origin{{Path: p.Source, Kind: p.Kind, Size: p.Size, Mtime: p.Mtime}}
 	}
 	return p, nil
 }

@@ -78,7 +78,7 @@ const keptBits = source.TypeMask | 0o1777
 // recordOf makes the record of an item.
 func (s *Share) recordOf(it *source.Item, o *object) manifest.Record {
 	rec := manifest.Record{Path: it.Path, Target: it.Target, Hardlink: it.Hardlink}
-	t := source.KeptTime(it.Mtime)
+	t := it.Mtime
 	rec.Attr = metadata.Attr{
 		Mode: it.Mode & keptBits, Nlink: 1, UID: s.cfg.Plan.UID, GID: s.cfg.Plan.GID,
 		Size: it.Size, Atime: t, Mtime: t, Ctime: t,

@@ -251,7 +251,7 @@
 // Staged files belong to the user of the job, with the permissions that they
 // have in the source but for set-user-ID and set-group-ID, which change meaning
 // with the owner, as chown(2) has it. Times of modification are kept, to the nanosecond, from
-// the year 1823 to 2116; others become the nearest of these (manifest). Access and
+// the year 1677 to 2262, which is what 64 bits hold; others become the nearest of these. Access and
 // change times are set to them. Every file has the xxh3-128 of its bytes in its
 // record, except a large one that is cut by a region's end (at most one for each
 // region): two nodes see its bytes, and xxh3 cannot be put together from parts.

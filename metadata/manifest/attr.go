@@ -60,12 +60,13 @@ func appendAttr(b []byte, a *metadata.Attr) []byte {
 	b = binary.AppendUvarint(b, uint64(a.UID))
 	b = binary.AppendUvarint(b, uint64(a.GID))
 	b = binary.AppendUvarint(b, uint64(a.Size))
-	b = binary.AppendVarint(b, int64(a.Mtime)/unit)
+	mtime := int64(a.Mtime) / unit
+	b = binary.AppendVarint(b, mtime)
 	if f&attrAtime != 0 {
-		b = binary.AppendVarint(b, (int64(a.Atime)-int64(a.Mtime))/unit)
+		b = binary.AppendVarint(b, int64(a.Atime)/unit-mtime) // of nanoseconds, modulo 2^64
 	}
 	if f&attrCtime != 0 {
-		b = binary.AppendVarint(b, (int64(a.Ctime)-int64(a.Mtime))/unit)
+		b = binary.AppendVarint(b, int64(a.Ctime)/unit-mtime)
 	}
 	if f&attrLinks != 0 {
 		b = binary.AppendUvarint(b, uint64(a.Nlink))
@@ -115,20 +116,22 @@ func (d *decoder) times(a *metadata.Attr, f byte) {
 	if f&attrNanos != 0 {
 		unit = 1
 	}
-	scaled := func() metadata.Time {
-		v := d.Varint()
+	mtime := int64(0)
+	since := func() metadata.Time {
+		v := mtime + d.Varint()
 		if v > math.MaxInt64/unit || v < math.MinInt64/unit {
 			d.Bad = true
 		}
 		return metadata.Time(v * unit)
 	}
-	a.Mtime = scaled()
+	a.Mtime = since()
+	mtime = int64(a.Mtime) / unit
 	a.Atime, a.Ctime = a.Mtime, a.Mtime
 	if f&attrAtime != 0 {
-		a.Atime += scaled()
+		a.Atime = since()
 	}
 	if f&attrCtime != 0 {
-		a.Ctime += scaled()
+		a.Ctime = since()
 	}
 }
 

@@ -42,7 +42,7 @@
 //	           node u              if local
 //	           copies 1 byte  chunk size u  width u  epoch u   if layout
 //
-// Times are seconds, or nanoseconds if flagged. The attr has no ino.
+// Times are seconds, or nanoseconds if flagged; differences of nanoseconds are modulo 2^64. The attr has no ino.
 //
 // # Order of a manifest
 //

@@ -71,9 +71,6 @@ const (
 	MaxTarget = 4095
 )
 
-// maxTime bounds times on both sides, so that differences do not overflow.
-const maxTime = metadata.Time(math.MaxInt64 / 2)
-
 // The flags of a record.
 const (
 	recordTarget = 1 << iota
@@ -119,11 +116,6 @@ func (r *Record) check() error {
 		chunk := r.Attr.Layout.Chunk()
 		if n > MaxChunks || len(r.Chunks)%4 != 0 || !r.chunked() || chunk <= 0 || (r.Attr.Size-1)/chunk+1 != n {
 			return fmt.Errorf("%q: checksums of %d chunks, of %d bytes in chunks of %d: %w", r.Path, n, r.Attr.Size, chunk, syscall.EINVAL)
-		}
-	}
-	for _, t := range []metadata.Time{r.Attr.Atime, r.Attr.Mtime, r.Attr.Ctime} {
-		if t > maxTime || t < -maxTime {
-			return fmt.Errorf("%q: time %d: %w", r.Path, t, syscall.EINVAL)
 		}
 	}
 	return nil

@@ -198,8 +198,17 @@ func isClean(name string) bool {
 		!strings.HasPrefix(name, "./") && !strings.Contains(name, "//") && !strings.Contains(name, "/./")
 }
 
+// maxSeconds is the latest time that is told, in the year 2262, and negated the earliest, in 1677:
+// a Time is nanoseconds.
+const maxSeconds = math.MaxInt64/1_000_000_000 - 1
+
 // seconds is a Time; what does not fit becomes the nearest that does.
 func seconds(s, ns int64) metadata.Time {
-	const limit = math.MaxInt64/1_000_000_000 - 1
-	return metadata.Time(max(-limit, min(s, limit))*1_000_000_000 + ns)
+	switch {
+	case s > maxSeconds:
+		s, ns = maxSeconds, 0
+	case s < -maxSeconds:
+		s, ns = -maxSeconds, 0
+	}
+	return metadata.Time(s*1_000_000_000 + ns)
 }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math"
 	"syscall"
 
 	"github.com/klauspost/compress/zstd"
@@ -92,8 +91,7 @@ func WriteIndex(w io.Writer, k IndexKey, each func(fn func(it *Item) error) erro
 	m := manifest.NewWriter(z)
 	err = each(func(it *Item) error {
 		r := manifest.Record{Path: it.Path, Target: it.Target, Hardlink: it.Hardlink, From: manifest.Origin{Off: it.Off}}
-		t := KeptTime(it.Mtime)
-		r.Attr = metadata.Attr{Mode: it.Mode, Nlink: 1, Size: it.Size, Atime: t, Mtime: t, Ctime: t}
+		r.Attr = metadata.Attr{Mode: it.Mode, Nlink: 1, Size: it.Size, Atime: it.Mtime, Mtime: it.Mtime, Ctime: it.Mtime}
 		if it.Sparse == nil {
 			return m.Add(r)
 		}
@@ -222,7 +220,7 @@ func (i *Item) Digest() uint64 {
 			b = binary.BigEndian.AppendUint64(binary.BigEndian.AppendUint64(b, uint64(e.Off)), uint64(e.Len))
 		}
 	}
-	return xxh3.Hash(binary.BigEndian.AppendUint64(b, uint64(KeptTime(i.Mtime))))
+	return xxh3.Hash(binary.BigEndian.AppendUint64(b, uint64(i.Mtime)))
 }
 
 // CheckHead sees whether b, which stands before a member's data at off, is the
@@ -247,10 +245,3 @@ func CheckHead(b []byte, off int64, digest uint64) error {
 	}
 	return fmt.Errorf("there are no headers at offset %d: %w", off-int64(len(b)), syscall.EBADMSG)
 }
-
-// maxTime is the latest time that a manifest takes, in the year 2116, and
-// negated the earliest.
-const maxTime = metadata.Time(math.MaxInt64 / 2)
-
-// KeptTime is the nearest time to t that a manifest takes.
-func KeptTime(t metadata.Time) metadata.Time { return max(-maxTime, min(t, maxTime)) }

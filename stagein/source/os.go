@@ -12,8 +12,6 @@ import (
 	"syscall"
 
 	"golang.org/x/sys/unix"
-
-	"github.com/bivouacfs/bivouac/metadata"
 )
 
 // OS is this machine's filesystem, with the rights of this process.
@@ -155,7 +153,7 @@ func (f *osFile) ReadAt(p []byte, off int64) (n int, err error) {
 func infoOf(st *unix.Statx_t) Info {
 	return Info{
 		Mode: uint32(st.Mode), UID: st.Uid, GID: st.Gid, Nlink: uint64(st.Nlink), Size: int64(st.Size),
-		Mtime: metadata.Time(st.Mtime.Sec*1e9 + int64(st.Mtime.Nsec)), Dev: unix.Mkdev(st.Dev_major, st.Dev_minor), Ino: st.Ino,
+		Mtime: seconds(st.Mtime.Sec, int64(st.Mtime.Nsec)), Dev: unix.Mkdev(st.Dev_major, st.Dev_minor), Ino: st.Ino,
 	}
 }
 
