@@ -29,6 +29,9 @@ type Origins struct {
 	// Void is the tries whose inodes are nobody's, after those that were kept: a node that
 	// was lost had begun with them.
 	Void []Try `json:"void,omitempty"`
+	// Gone is files that stay in the source, though nodes had stored something of them: others
+	// that had were lost. A node removes what it has when the manifest is agreed on.
+	Gone []metadata.Ino `json:"gone,omitempty"`
 }
 
 // Origin is one source: an archive, or a directory.
