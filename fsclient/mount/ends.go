@@ -130,11 +130,15 @@ func (r *ended) done() {
 // readKept is read of a file of which the kernel keeps pages.
 func (s *fsys) readKept(ctx context.Context, h *handle, buf []byte, off int64) (fuse.ReadResult, error) {
 	r := &ended{File: h.file, ends: h.ends}
+	answered := false
+	defer func() {
+		if !answered { // also by a bug of ours: others wait for it
+			r.done()
+		}
+	}()
 	res, err := s.read(ctx, r, buf, off)
-	if f, ok := res.(*filled); ok && r.open && f.Size() > 0 {
-		f.ended = r
-		return f, nil
+	if f, ok := res.(*filled); ok && f.Size() > 0 { // of others the library does not say when they are given
+		f.ended, answered = r, true
 	}
-	r.done() // of an answer without bytes the library does not say when it is given
 	return res, err
 }
