@@ -16,6 +16,8 @@ const (
 	// others are best read, and probePatience its patience with those.
 	probes        = 8
 	probePatience = 3
+	// probeTime is how long all that is waited for: an archive may be on tape.
+	probeTime = time.Second
 )
 
 // far counts how many more are missing.
@@ -61,11 +63,31 @@ func (f *Fill) probe(m cluster.Map) error {
 		}
 		return len(r.parts) < probes
 	})
-	if err == nil && len(r.parts) > 0 {
-		r.sort()
-		f.readRun(r)
+	if err != nil || len(r.parts) == 0 {
+		return err
 	}
-	return err
+	r.sort()
+	f.mu.Lock()
+	if f.closed {
+		f.mu.Unlock()
+		return nil
+	}
+	f.wg.Add(1)
+	f.mu.Unlock()
+	over := make(chan struct{})
+	go func() {
+		defer f.wg.Done()
+		defer close(over)
+		f.readRun(r)
+	}()
+	late := time.NewTimer(probeTime)
+	defer late.Stop()
+	select {
+	case <-over:
+	case <-late.C:
+		f.first.left.Store(0)
+	}
+	return nil
 }
 
 // manner is how the carrier's source is read.

@@ -3,6 +3,7 @@ package stagein
 import (
 	"context"
 	"math/rand/v2"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -83,6 +84,42 @@ func TestFar(t *testing.T) {
 	if n := f.left.Load(); n != 0 {
 		t.Errorf("%d reads are missing after %d slow ones", n, patience)
 	}
+}
+
+// TestProbeHangs: what a source does not answer at first keeps nothing else out.
+func TestProbeHangs(t *testing.T) {
+	const nodes = 2
+	archive := large(t, 500)
+	want, err := twin(archive)
+	if err != nil {
+		t.Fatal(err)
+	}
+	j := runJob(archive, nodes)
+	var once sync.Once
+	var reads atomic.Int64
+	goOn := make(chan struct{})
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	j.order = func(int) {
+		once.Do(func() {
+			j.fs.onRead = func(string, int64) {
+				switch n := reads.Add(1); {
+				case n <= nodes: // the first of each
+					select {
+					case <-goOn:
+					case <-ctx.Done():
+					}
+				case n == 5*nodes:
+					close(goOn)
+				}
+			}
+		})
+	}
+	got, err := j.run(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	checkTree(t, got, want)
 }
 
 // longFile is a file whose reads take long.
