@@ -33,6 +33,7 @@ type hopper struct {
 	hops   atomic.Int64   // reads for headers
 	sel    *source.Select // what is wanted; nil is all
 	under  string         // the directory that the members are in
+	nested bool           // tars in the archive are to be unpacked, too, or it is one of these
 	left   atomic.Bool    // a member that cannot be staged was left out, since it is not wanted
 	member int64          // mean bytes of a member, with its headers; mean finds it
 }
@@ -139,7 +140,10 @@ func (h *hopper) more(ctx context.Context, s *hopped, end int64, n int) error {
 			s.end = g.Pos() + source.Padded(refused.Size)
 			continue
 		}
-		if refused != nil {
+		switch {
+		case refused != nil && h.nested:
+			err = source.AdviseExclude(err)
+		case refused != nil:
 			err = source.Advise(err)
 		}
 		if err != nil {

@@ -157,7 +157,7 @@ func (a *archiveScan) open(cfg *PlanConfig) (*hopper, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", a.Path, err)
 	}
-	h := &hopper{f: f, name: string(a.Path), size: a.Size, room: cfg.Scratch, any: cfg.hollowToo, exact: source.Exact(f)}
+	h := &hopper{f: f, name: string(a.Path), size: a.Size, room: cfg.Scratch, any: cfg.hollowToo, nested: cfg.Request.Unpack == UnpackNested, exact: source.Exact(f)}
 	if cfg.sel != nil {
 		h.sel = &cfg.sel.Select
 	}

@@ -104,7 +104,7 @@ func isNested(it *source.Item) bool {
 // inner is what is in a member that is a tar, with its directory; nil if it is none.
 func (h *hopper) inner(ctx context.Context, it *source.Item) ([]source.Item, error) {
 	dir := strings.TrimSuffix(it.Path, ".tar")
-	in := &hopper{f: section{h.f, it.Off}, name: h.name + ": member " + it.Path, size: it.Size, room: h.room, any: true, sel: h.sel, under: dir, exact: h.exact}
+	in := &hopper{f: section{h.f, it.Off}, name: h.name + ": member " + it.Path, size: it.Size, room: h.room, any: true, sel: h.sel, under: dir, nested: true, exact: h.exact}
 	defer func() { h.read.Add(in.read.Load()) }()
 	var head page
 	b, err := in.block(ctx, &head, new(source.Group))

@@ -79,21 +79,26 @@ type RefusedError struct {
 }
 
 // advised is why something cannot be staged, with what can be done about it.
-type advised struct{ error }
+type advised struct {
+	error
+	wayOut string
+}
 
 // Advise adds to err what can be done about it: before the kind of error, if that tells
 // a user nothing.
-func Advise(err error) error { return advised{err} }
+func Advise(err error) error { return advised{err, ": leave it out by exclude= or on-error=skip"} }
+
+// AdviseExclude is Advise where what is bad cannot be left out just for that.
+func AdviseExclude(err error) error { return advised{err, ": leave it out by exclude="} }
 
 // Error implements error.
 func (e advised) Error() string {
-	const wayOut = ": leave it out by exclude= or on-error=skip"
 	for _, no := range []syscall.Errno{syscall.EINVAL, syscall.EBADMSG} {
 		if text, ok := strings.CutSuffix(e.error.Error(), ": "+no.Error()); ok {
-			return text + wayOut + ": " + no.Error()
+			return text + e.wayOut + ": " + no.Error()
 		}
 	}
-	return e.error.Error() + wayOut
+	return e.error.Error() + e.wayOut
 }
 
 // Unwrap is what is wrong.
