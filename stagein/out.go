@@ -126,7 +126,7 @@ func (r *OutResult) Err() error {
 // target's filesystem can. A file with several names
 // becomes several files. A directory gets its mode with rwx for its owner,
 // because other nodes may still be writing in it, and no time, for the same
-// reason. FIFOs, sockets and device nodes are listed as failures.
+// reason; it passes its group on if the directory that it is made in does. FIFOs, sockets and device nodes are listed as failures.
 //
 // Nothing outside To is touched, also if someone puts symbolic links into it
 // meanwhile.
@@ -302,8 +302,7 @@ func (o *out) makeDir(ctx context.Context, e metadata.Entry, rel string) error {
 	mode := os.FileMode(a.Mode&0o777 | 0o700)
 	switch err := o.root.Mkdir(rel, mode); {
 	case err == nil:
-		err = o.root.Chmod(rel, mode) // the umask
-		if err != nil {
+		if err = o.openDir(rel, mode); err != nil {
 			return err
 		}
 	case !errors.Is(err, os.ErrExist):
@@ -318,6 +317,16 @@ func (o *out) makeDir(ctx context.Context, e metadata.Entry, rel string) error {
 	}
 	o.cfg.Memory.add(rel+"/", stamp{ino: e.Ino})
 	return nil
+}
+
+// openDir gives a directory that was made just now its mode, whatever the umask is. That what is made in it
+// gets its group, as it may have from the one that it is in, stays.
+func (o *out) openDir(rel string, mode os.FileMode) error {
+	info, err := o.root.Lstat(rel)
+	if err != nil {
+		return err
+	}
+	return o.root.Chmod(rel, mode|info.Mode()&os.ModeSetgid)
 }
 
 // thing copies what is no directory.

@@ -78,6 +78,22 @@ func TestOutLinkTimes(t *testing.T) {
 	}
 }
 
+// TestOutGroup: directories below one whose group all that is made in it gets pass that on.
+func TestOutGroup(t *testing.T) {
+	s := newScratch()
+	fillScratch(t, s)
+	to := t.TempDir()
+	if err := os.Chmod(to, 0o755|os.ModeSetgid); err != nil {
+		t.Fatal(err)
+	}
+	s.run(t, s.config(to, 0, 1))
+	for name, want := range map[string]os.FileMode{"d0": 0o700, "d0/sub": 0o755} {
+		if info, err := os.Lstat(filepath.Join(to, name)); err != nil || info.Mode() != os.ModeDir|os.ModeSetgid|want {
+			t.Errorf("%s: %v, %v, want %v with set-group-ID", name, info, err, want)
+		}
+	}
+}
+
 // TestOutMemory: what is remembered is not asked for; who has no memory finds
 // that a copy is gone.
 func TestOutMemory(t *testing.T) {
