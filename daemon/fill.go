@@ -188,29 +188,39 @@ func (d *Daemon) closeFills() error {
 // need returns when [off, off+n) of this node's object of ino can be read: at
 // once, unless it is of a dataset that is being filled.
 func (d *Daemon) need(ctx context.Context, ino metadata.Ino, off, n int64) error {
+	f, err := d.fillOf(ctx, ino)
+	if f == nil {
+		return err
+	}
+	return f.Need(ctx, ino, off, n)
+}
+
+// fillOf is the fill of the dataset that a file is of, which may have to begin first; nil if it is
+// of none that has one.
+func (d *Daemon) fillOf(ctx context.Context, ino metadata.Ino) (*stagein.Fill, error) {
 	if !ino.Sealed() {
-		return nil
+		return nil, nil
 	}
 	for {
 		f, begun := d.fill.get(ino.Dataset())
 		if f != nil {
-			return f.Need(ctx, ino, off, n)
+			return f, nil
 		}
 		v, changed := d.watch()
 		ds, known := v.Dataset(ino.Dataset())
 		switch {
 		case known && ds.Phase == cluster.Failed:
-			return fmt.Errorf("inode %v: dataset %s has failed: %s: %w", ino, ds.Name, ds.Error, syscall.EIO)
+			return nil, fmt.Errorf("inode %v: dataset %s has failed: %s: %w", ino, ds.Name, ds.Error, syscall.EIO)
 		case known && staged(ds):
-			return nil
+			return nil, nil
 		}
 		select { // this node does not know yet what the reader knows
 		case <-begun:
 		case <-changed:
 		case <-d.ctx.Done():
-			return fmt.Errorf("inode %v: the daemon stops: %w", ino, syscall.ESHUTDOWN)
+			return nil, fmt.Errorf("inode %v: the daemon stops: %w", ino, syscall.ESHUTDOWN)
 		case <-ctx.Done():
-			return ctx.Err()
+			return nil, ctx.Err()
 		}
 	}
 }
@@ -271,14 +281,18 @@ var (
 
 // ReadAt implements datapath.Reader.
 func (o ownData) ReadAt(ctx context.Context, ino metadata.Ino, p []byte, off int64) (int, error) {
-	if f, _ := o.d.fill.get(ino.Dataset()); ino.Sealed() && f != nil {
+	f, err := o.d.fillOf(ctx, ino)
+	if err != nil {
+		return 0, err
+	}
+	if f != nil {
 		if n, through, err := f.ReadThrough(ctx, ino, p, off); through || err != nil {
 			o.d.passed.Add(int64(n))
 			return n, err
 		}
-	}
-	if err := o.d.need(ctx, ino, off, int64(len(p))); err != nil {
-		return 0, err
+		if err := f.Need(ctx, ino, off, int64(len(p))); err != nil {
+			return 0, err
+		}
 	}
 	return o.Store.ReadAt(ctx, ino, p, off)
 }
@@ -286,11 +300,17 @@ func (o ownData) ReadAt(ctx context.Context, ino metadata.Ino, p []byte, off int
 // ReadPipe implements datapath.Piper, for what is here of datasets: of other
 // files what is in the pipe could change.
 func (o ownData) ReadPipe(ctx context.Context, ino metadata.Ino, to *datapath.Pipe, p []byte, off int64) (int, error) {
-	if f, _ := o.d.fill.get(ino.Dataset()); !ino.Sealed() || f != nil && !f.Here(ino) {
+	f, err := o.d.fillOf(ctx, ino)
+	if err != nil {
+		return 0, err
+	}
+	if !ino.Sealed() || f != nil && !f.Here(ino) {
 		return o.ReadAt(ctx, ino, p, off)
 	}
-	if err := o.d.need(ctx, ino, off, int64(len(p))); err != nil {
-		return 0, err
+	if f != nil {
+		if err := f.Need(ctx, ino, off, int64(len(p))); err != nil {
+			return 0, err
+		}
 	}
 	return o.Store.ReadPipe(ctx, ino, to, p, off)
 }

@@ -155,3 +155,25 @@ func TestPackedMoreThanSpace(t *testing.T) {
 		})
 	}
 }
+
+// TestSpilledAtOnce: what has stayed in the source is read there also as soon as a daemon that starts again
+// knows the dataset.
+func TestSpilledAtOnce(t *testing.T) {
+	t.Parallel()
+	m := halfPacks(200, 60_000)
+	src := filepath.Join(t.TempDir(), "set.tar.packed")
+	writeTar(t, src, m)
+	packMembers(t, src)
+	c := Start(t, Config{Capacity: 2 << 20, Window: 1 << 20})
+	if err := c.Nodes[0].StageIn(context.Background(), daemon.DatasetSpec{Source: src, Name: "set"}); err != nil {
+		t.Fatal(err)
+	}
+	ds := c.Dataset(t, 0, "set")
+	wantHalf(t, c, "set", m)
+	for i := range c.Nodes {
+		c.Kill(t, i)
+		n := c.Revive(t, i)
+		Eventually(t, "the dataset is visible", func() bool { return len(n.Datasets()) == 1 })
+		wantFourth(t, n, ds.ID, m)
+	}
+}
