@@ -27,12 +27,18 @@ type cuts struct {
 // cutsSeen is of how many cuts it is known that they were looked at.
 const cutsSeen = 64
 
-// cutWindow is what cuts take of the memory for what is read through.
-func (cfg *FillConfig) cutWindow() int64 {
-	if slices.ContainsFunc(cfg.Origins.Sources, func(o Origin) bool { return len(o.Places) > 0 }) {
-		return cfg.Window / 4
+// windows is how the memory for what is read through is shared: places have a part of it, which is there as they came
+// and as they are used, and what they take is bounded (windowsMost).
+func (cfg *FillConfig) windows() (files, cuts int64) {
+	places := int64(0)
+	for i := range cfg.Origins.Sources {
+		places += 2 * int64(len(cfg.Origins.Sources[i].Places))
 	}
-	return 0
+	if places == 0 {
+		return cfg.Window, 0
+	}
+	cuts = cfg.Window / 4
+	return cfg.Window - cuts - min(places, cfg.Window/2), cuts
 }
 
 func newCuts(max int64) *cuts { return &cuts{window: newWindow(max)} }

@@ -30,25 +30,27 @@ func TestNeighboursShareCuts(t *testing.T) {
 			wg.Wait()
 		},
 	} {
-		t.Run(name, func(t *testing.T) {
-			fsys := new(flipFS)
-			f, archive, stays := spilt(t, plain, fsys, quiet())
-			if len(stays) < 50 {
-				t.Fatalf("%d files stay", len(stays))
-			}
-			slices.SortFunc(stays, func(a, b manifest.Record) int { return cmp.Compare(a.From.Off, b.From.Off) })
-			was := fsys.memFS.read.Load()
-			read(stays, func(x manifest.Record) {
-				if got, err := readWindow(f, x.Attr.Ino, x.Attr.Size); err != nil || got != want[x.Path].Data {
-					t.Errorf("%s: %d bytes, %v", x.Path, len(got), err)
+		for kind, archive := range map[string][]byte{"frames": trusting(t, plain, 50_000), "one member": oneMember.pack(t, plain)} {
+			t.Run(name+", "+kind, func(t *testing.T) {
+				fsys := new(flipFS)
+				f, stays := spilt(t, archive, fsys, quiet())
+				if len(stays) < 50 {
+					t.Fatalf("%d files stay", len(stays))
+				}
+				slices.SortFunc(stays, func(a, b manifest.Record) int { return cmp.Compare(a.From.Off, b.From.Off) })
+				was := fsys.memFS.read.Load()
+				read(stays, func(x manifest.Record) {
+					if got, err := readWindow(f, x.Attr.Ino, x.Attr.Size); err != nil || got != want[x.Path].Data {
+						t.Errorf("%s: %d bytes, %v", x.Path, len(got), err)
+					}
+				})
+				if n := fsys.memFS.read.Load() - was; n > 4*int64(len(archive)) {
+					t.Errorf("%d bytes were read of %d, for %d files", n, len(archive), len(stays))
+				}
+				if out := f.bufs.in.Out() + f.bufs.out.Out(); out != 0 {
+					t.Errorf("%d buffers were not released", out)
 				}
 			})
-			if n := fsys.memFS.read.Load() - was; n > 4*int64(len(archive)) {
-				t.Errorf("%d bytes were read of %d, for %d files", n, len(archive), len(stays))
-			}
-			if out := f.bufs.in.Out() + f.bufs.out.Out(); out != 0 {
-				t.Errorf("%d buffers were not released", out)
-			}
-		})
+		}
 	}
 }

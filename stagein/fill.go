@@ -119,8 +119,9 @@ func NewFill(cfg FillConfig) (*Fill, error) {
 	if cfg.Window <= 0 {
 		cfg.Window = defaultWindow
 	}
+	files, cuts := cfg.windows()
 	f := &Fill{
-		window: newWindow(cfg.Window - cfg.cutWindow()), cuts: newCuts(cfg.cutWindow()), bad: newUnreadables(),
+		window: newWindow(files), cuts: newCuts(cuts), bad: newUnreadables(),
 		cfg: cfg, src: fetcher{fs: cfg.FS, origins: cfg.Origins}, have: newResidents(),
 		bufs:    newPools(int(max(cfg.Memory/wire.MaxData, minPieces)), wire.MaxData),
 		flights: make(map[piece]*flight), slots: make(chan struct{}, demandSlots), reads: make(chan struct{}, cfg.Workers), calm: closedChan(), gate: newGate(),

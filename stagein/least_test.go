@@ -53,6 +53,9 @@ func TestPackedRefusedEarly(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			j := tarJob(c.pack(t, plain), 4)
 			for spill, advice := range map[Spill]string{SpillPFS: "unpack=no", SpillFail: "leave spill=fail out"} {
+				if spill == SpillPFS && !strings.Contains(c.name, "xz") {
+					continue // it may stay
+				}
 				j.free, j.opts.Spill = hasRoom, spill
 				_, err := j.run(context.Background())
 				if !errorHas(err, "/src/a.tar", "n0 needs room for 35", "KiB and has 300.0 KiB", "1.5 MiB in all", "no space left", advice) {
@@ -165,10 +168,10 @@ func TestPackedIndexIsNotTrusted(t *testing.T) {
 
 // TestArchivesRefusedEarly: so are several that have no room together.
 func TestArchivesRefusedEarly(t *testing.T) {
-	gz := codecs[0]
+	c := codecs[2] // of which nothing can stay
 	plain := tooLarge(t)
-	j := tarJob(gz.pack(t, plain[:len(plain)/2/source.BlockSize*source.BlockSize]), 4)
-	j.fs.add("/src/b.tar", source.TypeRegular|0o644, gz.pack(t, plain))
+	j := tarJob(c.pack(t, plain[:len(plain)/2/source.BlockSize*source.BlockSize]), 4)
+	j.fs.add("/src/b.tar", source.TypeRegular|0o644, c.pack(t, plain))
 	j.fs.add("/src", source.TypeDir|0o755, nil)
 	j.path, j.free = "/src/*.tar", hasRoom
 	if _, err := j.run(context.Background()); !errorHas(err, "n0 needs room for 5", "KiB and has 300.0 KiB", "unpack=no") || len(j.target.objects) > 0 {

@@ -146,6 +146,7 @@ func (s *Share) archive(ctx context.Context, a *Archive) error {
 	}
 	sub := &Share{cfg: s.cfg, lim: s.lim, count: s.count, pool: s.pool, rec: s.rec, ctx: ctx, sel: s.sel, spill: s.spill}
 	sub.cfg.Plan, sub.cfg.Part, sub.cfg.Marked = p, p.Parts[0], nil // a mark is of one archive alone
+	sub.lim.windows = max(int64(float64(s.lim.windows)*float64(a.Size)/float64(max(all.Size, 1))), 1)
 	if err := sub.run(ctx); err != nil {
 		return fmt.Errorf("%s: %w", a.Path, err)
 	}

@@ -3,7 +3,8 @@ package stagein
 import "github.com/bivouacfs/bivouac/metadata/manifest"
 
 // Memory is the most that the stage-in or the fill of one dataset keeps of its
-// bytes on a node: the pieces under way, and the window of what is read through; and
+// bytes on a node: the pieces under way, and the window of what is read through, of which
+// places in compressed tars have a part; and
 // of its names, when they are scanned and sorted.
 // Who unpacks a compressed source may need source.MaxWindow more.
 const Memory = defaultMemory + defaultWindow + manifest.Memory

@@ -73,7 +73,7 @@ func (s *Share) unpack(ctx context.Context, from *source.Region) *source.Unpacke
 	if s.spill == nil {
 		return source.Unpack(ctx, s.cfg.Plan.Kind, s.cfg.Plan.Head, from, s.pool)
 	}
-	return source.UnpackPlaces(ctx, s.cfg.Plan.Kind, s.cfg.Plan.Head, from, s.pool, s.lim.apart)
+	return source.UnpackPlaces(ctx, s.cfg.Plan.Kind, s.cfg.Plan.Head, from, s.pool, source.Spacing{Apart: s.lim.apart, Windows: s.lim.windows})
 }
 
 // again unpacks what comes before a mark once more, and stages what comes after it.

@@ -366,7 +366,7 @@ func (p *Plan) saidBy() string {
 
 const (
 	moreRoom  = "give the job more nodes or more capacity="
-	plainRoom = moreRoom + ", or keep it as a plain tar, or one packed by bgzip, pzstd or bzip2, of which a part can stay in the source (other streams have no place in the middle to begin at), or stage it as it is with unpack=no"
+	plainRoom = moreRoom + ", or keep it as a plain tar, or one packed by gzip, bzip2 or pzstd, of which a part can stay in the source (xz, and zstd that makes one frame, have no place in the middle to begin at), or stage it as it is with unpack=no"
 )
 
 // wayOut is what can be done about something for which there is no room.

@@ -21,6 +21,10 @@ const farthest = 64 << 20
 // placesApart is how many bytes there are between two places of a compressed tar.
 const placesApart = 4 << 20
 
+// windowsMost is how many bytes are kept at the most, of all compressed tars of a dataset, of what has to be
+// known of what lies before places. They are farther apart when it would be more.
+const windowsMost = 32 << 20
+
 // placeless is how many bytes one of several compressed tars may unpack to without a place in its
 // middle to begin at. What is unpacked at a time in one that has such is no more.
 const placeless = 16 << 20
@@ -252,7 +256,7 @@ func (x *spiller) ended(p *Plan, k *packed) error {
 		return nil
 	}
 	places, way := x.from.Places(), x.from.Way(k.end)
-	small := int64(0)
+	small := x.s.lim.apart
 	if len(x.s.cfg.Plan.Parts) > 1 || len(x.s.cfg.Part.Archives) > 1 {
 		small = x.s.lim.small
 	}

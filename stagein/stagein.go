@@ -154,8 +154,9 @@
 // and the dataset appears when that has ended, with all its files. If the reader is
 // lost before, another begins anew. There is no way to a member but through all before
 // it, or from a place on that can be begun with; what does not fit and has none is refused. That is before it
-// is read if a few small reads say that it is too large (source.Least: xz and gzip, zstd whose
-// frames say their sizes or have a seek table; source.LeastBGZF: what bgzip has packed, if the
+// is read if a few small reads say that it is too large (source.Least: xz, zstd of one frame that says its
+// size; with spill=fail also gzip, zstd whose frames
+// say their sizes or have a seek table; source.LeastBGZF: what bgzip has packed, if the
 // index of bgzip -r lies beside it), or if it is too large packed; else when the room is used
 // up, and names the node that is full, what it needs and had (Share.full). The message says who
 // says so, since that may be wrong. What a lost
@@ -167,12 +168,17 @@
 // # What stays in a compressed tar
 //
 // A frame of zstd, a member of gzip or a block of bzip2 can be unpacked without what is
+// before it; a block of deflated data in the middle of a member of gzip, with what it uses of the 32 KiB
 // before it. Where these begin is found while the tar is unpacked (source.Places), every
-// 4 MiB of what comes out, and is kept with the dataset (Origin.Places). So some of a tar
+// 4 MiB of what comes out, and is kept with the dataset (Origin.Places). What is used of the
+// bytes before places takes 32 MiB a dataset at the most: if it would be more, those in members are
+// farther apart, each archive of several having as much as its part of all their bytes. So some of a tar
 // that has such places may stay in it: who reads
 // a file that did unpacks it from the place before it on, which is 64 MiB more than the
 // file at the most. A tar in which it would be more, or that has no place but its
-// beginning, is refused; but not one of several that unpacks to 16 MiB at the most. When a second
+// beginning, is refused; but not one that unpacks to 4 MiB at the most, nor one of several that unpacks
+// to 16 MiB. Whoever begins in the middle of a member cannot compare its checksum: each
+// file's is compared. When a second
 // file is wanted of what lies between two places, all of that is unpacked once, and kept in
 // memory for its neighbours (cuts).
 //

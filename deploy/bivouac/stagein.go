@@ -42,9 +42,10 @@ The options behind SRC are one word with it, as in #SBATCH lines:
     spill=fail      fail if the nodes have no room for all of it. Else (spill=pfs) a
                     part, chosen by hash, stays where it is and is read through,
                     if SRC is a directory, a tar, a large zip archive, or compressed
-                    tars that have places in their middle to begin at: by bgzip,
-                    pzstd, bzip2, or any that makes many members or frames. Anything
-                    else (by gzip or xz alone, also one of several) has to fit
+                    tars that have places in their middle to begin at: by gzip (as
+                    tar czf), pigz, bgzip, bzip2, pzstd, or any that makes many
+                    frames of zstd. Anything else (by xz, or by zstd as one frame,
+                    also one of several) has to fit
     order=ORDER     in which files are fetched while the tree can be read already:
                     shuffled (default), source, seed:S as PyTorch's
                     DistributedSampler(seed=S) has them in epoch 0, list:FILE

@@ -70,7 +70,7 @@ func TestPackedSpill(t *testing.T) {
 	t.Parallel()
 	const capacity = 3 << 20
 	m := halfPacks(400, 60_000)
-	for name, pack := range map[string]func(*testing.T, string){"members of unknown size": packMembers, "frames of known size": packFrames} {
+	for name, pack := range map[string]func(*testing.T, string){"members of unknown size": packMembers, "frames of known size": packFrames, "one member": packOne} {
 		t.Run(name, func(t *testing.T) {
 			src := filepath.Join(t.TempDir(), "set.tar.packed")
 			writeTar(t, src, m)
@@ -146,14 +146,14 @@ func kept(t *testing.T, n *Node, name string) (has bool) {
 	return has
 }
 
-// spilling is a stage-in of a compressed tar for which there is no room, which is held up
+// spilling is a stage-in of a compressed tar, made by pack, for which there is no room, which is held up
 // in its middle, after something has gone back to the source.
-func spilling(t *testing.T, capacity int64) (p *pass, reader int) {
+func spilling(t *testing.T, capacity int64, pack func(*testing.T, string)) (p *pass, reader int) {
 	t.Helper()
 	p, reader = heldUp(t, capacity, func(p *pass) (src string, size int64) {
 		src = p.archive(t, packedTar)
 		writeTar(t, src, p.m)
-		packMembers(t, src)
+		pack(t, src)
 		info, err := os.Stat(src)
 		if err != nil {
 			t.Fatal(err)
@@ -247,7 +247,7 @@ func (p *pass) spilt(t *testing.T, capacity int64, on ...int) {
 func TestPackedSpillReaderRestarts(t *testing.T) {
 	t.Parallel()
 	const capacity = 3 << 20
-	p, i := spilling(t, capacity)
+	p, i := spilling(t, capacity, packMembers)
 	Eventually(t, "all is read that is to be", func() bool { return p.bytes.Load() >= p.size*3/4 })
 	Eventually(t, "something is stored after the mark", func() bool { return p.unmarked(t, i) > 0 })
 	p.Cut(i)
@@ -266,7 +266,7 @@ func TestPackedSpillReaderRestarts(t *testing.T) {
 func TestPackedSpillReaderIsLost(t *testing.T) {
 	t.Parallel()
 	const capacity = 3 << 20
-	p, i := spilling(t, capacity)
+	p, i := spilling(t, capacity, packMembers)
 	p.Cut(i)
 	p.lost(t, i)
 	p.spilt(t, capacity, others(i)...)

@@ -109,7 +109,7 @@ func spillingSeveral(t *testing.T, capacity int64) (p *pass, i int) {
 func TestPackedSpillOwnerIsLost(t *testing.T) {
 	t.Parallel()
 	const capacity = 3 << 20
-	p, reader := spilling(t, capacity)
+	p, reader := spilling(t, capacity, packMembers)
 	i := 0
 	if reader == i {
 		i = 1

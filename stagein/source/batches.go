@@ -61,6 +61,7 @@ type batches struct {
 	made   int
 	stop   error     // why there are no more batches
 	usual  io.Reader // that is in use now, or nil
+	began  int64     // pos of its first byte
 	skip   int       // bytes to come that were given out before
 
 	places *placeList // gets where what can be begun with begins; nil is nobody
@@ -91,6 +92,9 @@ func (d *batches) read(p []byte) (int, error) {
 	if d.usual != nil {
 		n, err := d.usual.Read(p)
 		d.pos += int64(n)
+		if f, ok := d.usual.(finder); ok {
+			d.inside(f.take(), d.began)
+		}
 		if err == io.EOF {
 			d.usual, err = nil, nil
 		}
@@ -109,6 +113,8 @@ func (d *batches) read(p []byte) (int, error) {
 	}
 	n, err := b.Read(p)
 	d.pos += int64(n)
+	d.inside(b.found, d.pos-int64(b.given))
+	b.found = nil
 	switch {
 	case err == io.EOF:
 		d.under = d.under[1:]
@@ -129,10 +135,18 @@ func (d *batches) goOn(rejected *batch) (err error) {
 	d.stop = nil
 	at := d.feed.offset()
 	d.usual, err = d.format.serial(d.feed, rejected)
-	if d.usual != nil && d.places != nil {
-		d.places.see(Place{at, d.pos})
+	if d.began = d.pos; d.usual != nil && d.places != nil {
+		d.places.see(Place{At: at, Off: d.pos})
 	}
 	return err
+}
+
+// inside takes note of places in the middle of what begins at began.
+func (d *batches) inside(all []Place, began int64) {
+	for _, p := range all {
+		p.Off += began
+		d.places.see(p)
+	}
 }
 
 // begins takes note of where a batch does. What was before it was right, so that it, or what
@@ -143,7 +157,7 @@ func (d *batches) begins(b *batch) {
 		at, ok = f.place(b)
 	}
 	if ok && d.places != nil {
-		d.places.see(Place{at, d.pos})
+		d.places.see(Place{At: at, Off: d.pos})
 	}
 }
 

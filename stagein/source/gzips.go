@@ -17,6 +17,7 @@ type gzips struct {
 	sizes
 	readers chan *gunzip // that nobody uses
 	wrong   int          // guesses
+	apart   int64        // bytes between two places that are looked for, at the least; 0 is none
 }
 
 // maxWrong is how many wrong guesses are enough: there are headers in the data,
@@ -27,8 +28,8 @@ const maxWrong = 3
 // follows the data: its checksum and its size.
 const gzipHead, gzipTail = 10, 8
 
-func newGzips(s sizes, most int) *gzips {
-	return &gzips{sizes: s, readers: make(chan *gunzip, most)}
+func newGzips(s sizes, most int, apart int64) *gzips {
+	return &gzips{sizes: s, readers: make(chan *gunzip, most), apart: apart}
 }
 
 // cut implements format.
@@ -45,10 +46,12 @@ func (z *gzips) cut(f *feed, b *batch) error {
 		if at < 0 {
 			break // too large
 		}
-		size := int64(b.hint) + int64(memberSize(f.b[:at]))
+		one := int64(memberSize(f.b[:at]))
+		size := int64(b.hint) + one
 		if n > 0 && size > int64(z.out) {
 			break
 		}
+		b.most = max(b.most, one)
 		n, b.hint = at, int(min(size, int64(z.out)+1))
 		if n == len(f.b) || n >= z.raw || b.hint >= z.full {
 			break
@@ -113,9 +116,23 @@ func (z *gzips) decode(ctx context.Context, b *batch) error {
 	default:
 		r = new(gunzip)
 	}
-	r.in = bytes.NewReader(b.raw)
-	if err := b.read(ctx, r, z.out); err != nil || b.rest != nil {
+	in := bytes.NewReader(b.raw)
+	r.in, r.inner = in, nil
+	if z.apart > 0 && b.most > z.apart {
+		r.inner = &inner{
+			apart: z.apart,
+			at:    func() int64 { return b.off + int64(len(b.raw)-in.Len()) },
+			since: (&tape{off: b.off, b: b.raw}).since,
+		}
+	}
+	if err := b.read(ctx, r, z.out); err != nil {
 		return err
+	}
+	if b.found = r.take(); b.rest != nil {
+		if z.apart > 0 && r.inner == nil {
+			return errSerial // it says that it is small
+		}
+		return nil
 	}
 	select {
 	case z.readers <- r:
@@ -133,8 +150,15 @@ func (z *gzips) serial(f *feed, rejected *batch) (io.Reader, error) {
 	if rejected != nil {
 		z.wrong++
 	}
-	buf := bufio.NewReaderSize(f, feedStep)
-	return &gzipMember{Reader: buf, z: gunzip{in: buf, one: z.wrong < maxWrong}, feed: f}, nil
+	one := z.wrong < maxWrong
+	if z.apart == 0 {
+		buf := bufio.NewReaderSize(f, feedStep)
+		return &gzipMember{Reader: buf, z: gunzip{in: buf, one: one}, feed: f}, nil
+	}
+	t := &tape{in: f, off: f.offset()}
+	buf := bufio.NewReaderSize(t, feedStep)
+	at := func() int64 { return f.offset() - int64(buf.Buffered()) }
+	return &gzipMember{Reader: buf, z: gunzip{in: buf, one: one, inner: &inner{apart: z.apart, at: at, since: t.since}}, feed: f}, nil
 }
 
 // gzipMember unpacks a member and leaves what follows in the feed.
@@ -154,6 +178,9 @@ func (m *gzipMember) Read(p []byte) (int, error) {
 	return n, err
 }
 
+// take implements finder.
+func (m *gzipMember) take() []Place { return m.z.take() }
+
 // byteSource is what gzip reads from without a buffer of its own.
 type byteSource interface {
 	io.Reader
@@ -165,8 +192,10 @@ type byteSource interface {
 type gunzip struct {
 	in    byteSource
 	z     gzip.Reader
+	r     io.Reader // of the member that it is in
 	inOne bool
-	one   bool // stop after one
+	one   bool   // stop after one
+	inner *inner // finds places in members; nil is that nobody wants them
 }
 
 // Read implements io.Reader.
@@ -177,7 +206,7 @@ func (g *gunzip) Read(p []byte) (n int, err error) {
 				return 0, err
 			}
 		}
-		if n, err = g.z.Read(p); err == io.EOF {
+		if n, err = g.r.Read(p); err == io.EOF {
 			if g.inOne = false; !g.one {
 				err = nil
 			}
@@ -194,11 +223,25 @@ func (g *gunzip) begin() error {
 	if err := g.in.UnreadByte(); err != nil {
 		return err
 	}
+	if g.inner != nil {
+		g.inner.members()
+	}
 	err := g.z.Reset(g.in)
 	if err == io.EOF {
 		return io.ErrUnexpectedEOF
 	}
 	g.z.Multistream(false)
-	g.inOne = true
+	g.r, g.inOne = &g.z, true
+	if g.inner != nil && err == nil {
+		g.r = g.inner.member(g.in)
+	}
 	return err
+}
+
+// take implements finder.
+func (g *gunzip) take() []Place {
+	if g.inner == nil {
+		return nil
+	}
+	return g.inner.take()
 }

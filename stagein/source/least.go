@@ -13,6 +13,7 @@ type Fewest struct {
 	Bytes int64
 	By    string // what says so
 	// Alone says that all of that is one piece, in whose middle nothing can be begun with.
+	// Of gzip that is never so.
 	Alone bool
 }
 
@@ -41,7 +42,7 @@ func Least(f io.ReaderAt, kind Kind, size int64, head []byte) (Fewest, error) {
 		if IsBGZF(head) {
 			break // if the last one is not empty, something is wrong with it
 		}
-		n.By, n.Alone = "its last member", true
+		n.By = "its last member"
 		n.Bytes, err = leastGzip(r)
 	}
 	if packed := size - size/stretch; n.Bytes <= packed {

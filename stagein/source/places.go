@@ -12,10 +12,21 @@ import (
 )
 
 // Place is where a compressed file can be unpacked from without what is before it: a frame
-// of zstd, a member of gzip, a block of bzip2.
+// of zstd, a member of gzip, a block of bzip2; or a block of deflated data in the middle of a member
+// of gzip, with some of what comes out before it.
 type Place struct {
-	At  int64 // in the file, in bytes; of bzip2 what bzAt makes
-	Off int64 // in what it unpacks to
+	At     int64  // in the file, in bytes; of bzip2 what bzAt makes
+	Off    int64  // in what it unpacks to
+	Bit    uint8  // of the byte at At, with which a block of deflated data begins
+	Window string // packed: the 32 KiB before Off, as far as they are used; "" is that nothing has to be known
+}
+
+// Spacing is how places are kept.
+type Spacing struct {
+	Apart int64 // bytes between two, at the least
+	// Windows is how many bytes what has to be known at them takes at the most: those at which something
+	// has to be are farther apart when it would be more. 0 is that it may be anything.
+	Windows int64
 }
 
 // bzAt is where a block of bzip2 is: its first bit, and the level of its stream, '1' to '9'.
@@ -33,12 +44,16 @@ type Places []Place
 // placeMost is how many places are kept. Their distance is doubled when there are more.
 const placeMost = 1 << 16
 
-// Append writes places as pairs of unsigned varints, each the difference to the one before.
+// Append writes places, each as three unsigned varints: the differences to the one before, and the length
+// of its window. If that is not 0, its bit and the window follow.
 func (ps Places) Append(b []byte) []byte {
 	var was Place
 	for _, p := range ps {
 		b = binary.AppendUvarint(b, uint64(p.At-was.At))
 		b = binary.AppendUvarint(b, uint64(p.Off-was.Off))
+		if b = binary.AppendUvarint(b, uint64(len(p.Window))); p.Window != "" {
+			b = append(append(b, p.Bit), p.Window...)
+		}
 		was = p
 	}
 	return b
@@ -49,12 +64,19 @@ func (ps Places) Append(b []byte) []byte {
 func ParsePlaces(b []byte) (Places, error) {
 	var all Places
 	var p Place
+	text := string(b) // of which all windows are parts
 	for d := (varint.Decoder{B: b}); len(d.B) > 0; {
 		at, off := d.Bounded(uint64(placeEnd-p.At)), d.Bounded(uint64(placeEnd-p.Off))
-		if d.Bad || len(all) > 0 && (at == 0 || off == 0) || len(all) == placeMost {
+		bit, window := byte(0), ""
+		if n := d.Uvarint(); n > 0 {
+			bit = d.Byte()
+			from := len(text) - len(d.B)
+			window = text[from : from+len(d.Bytes(n))]
+		}
+		if d.Bad || len(all) > 0 && (at == 0 || off == 0) || len(all) == placeMost || bit > 7 {
 			return nil, fmt.Errorf("places of a compressed file: number %d: %w", len(all), syscall.EPROTO)
 		}
-		p = Place{p.At + int64(at), p.Off + int64(off)}
+		p = Place{p.At + int64(at), p.Off + int64(off), bit, window}
 		all = append(all, p)
 	}
 	return all, nil
@@ -88,7 +110,7 @@ func (ps Places) End(kind Kind, size, off int64) Places {
 	if kind == TarBzip2 {
 		size = bzAt(8*size, '9')
 	}
-	return append(ps, Place{size, off})
+	return append(ps, Place{At: size, Off: off})
 }
 
 // around is where to begin to unpack the bytes [off, end), and what the next place behind
@@ -107,36 +129,66 @@ func (ps Places) around(off, end int64) (from Place, to Place, ok, more bool) {
 
 // placeList is the places that are found while a file is unpacked.
 type placeList struct {
-	mu    sync.Mutex
-	apart int64  // guarded by mu; bytes between two that are kept, at the least
-	all   Places // guarded by mu
-	last  Place  // guarded by mu; that was seen
-	gap   int64  // guarded by mu; the most bytes between two that were seen
+	mu      sync.Mutex
+	Spacing        // guarded by mu
+	wide    int64  // guarded by mu; Apart for those that have windows, if it is more
+	all     Places // guarded by mu
+	last    int64  // guarded by mu; Off of the one that was seen last
+	gap     int64  // guarded by mu; the most bytes between two that are kept
+	windows int64  // guarded by mu; bytes
 }
 
 func (l *placeList) see(p Place) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if len(l.all) > 0 && p.Off <= l.last.Off {
+	if len(l.all) > 0 && p.Off <= l.last {
 		return // nothing is between them, or it is the same once more
 	}
-	l.gap, l.last = max(l.gap, p.Off-l.last.Off), p
-	if n := len(l.all); n > 0 && p.Off-l.all[n-1].Off < l.apart {
-		return
-	}
-	if len(l.all) == placeMost {
-		l.apart *= 2
+	for l.last = p.Off; l.far(p) && len(l.all) == placeMost; {
+		l.Apart *= 2
 		l.thin()
 	}
+	for l.far(p) && l.windows > 0 && l.full(p) {
+		l.wide = 2 * max(l.wide, l.Apart)
+		l.thin()
+	}
+	if l.far(p) && !l.full(p) {
+		l.keep(p)
+	}
+}
+
+// far reports whether a place is far enough from the one before.
+func (l *placeList) far(p Place) bool {
+	if len(l.all) == 0 {
+		return true
+	}
+	d := p.Off - l.all[len(l.all)-1].Off
+	return d >= l.Apart && (p.Window == "" || d >= l.wide)
+}
+
+// full reports whether there is no room for the window of a place.
+func (l *placeList) full(p Place) bool {
+	return p.Window != "" && l.Windows > 0 && l.windows+int64(len(p.Window)) > l.Windows
+}
+
+func (l *placeList) keep(p Place) {
+	if n := len(l.all); n > 0 {
+		l.gap = max(l.gap, p.Off-l.all[n-1].Off)
+	}
+	l.windows += int64(len(p.Window))
 	l.all = append(l.all, p)
 }
 
-// thin keeps every other one.
+// thin keeps those that are far enough apart.
 func (l *placeList) thin() {
-	for i := range (len(l.all) + 1) / 2 {
-		l.all[i] = l.all[2*i]
+	all := l.all
+	l.all, l.gap, l.windows = all[:0], 0, 0
+	for _, p := range all {
+		if l.far(p) {
+			l.keep(p)
+		}
 	}
-	l.all = l.all[:(len(l.all)+1)/2]
+	clear(all[len(l.all):])
 }
 
 // Places is where the file can be unpacked from, as far as it has been.
@@ -157,7 +209,10 @@ func (u *Unpacked) Way(off int64) int64 {
 	}
 	u.list.mu.Lock()
 	defer u.list.mu.Unlock()
-	return max(u.list.gap, off-u.list.last.Off)
+	if n := len(u.list.all); n > 0 {
+		off -= u.list.all[n-1].Off
+	}
+	return max(u.list.gap, off)
 }
 
 // HasPlaces reports whether places are looked for in a kind of file.

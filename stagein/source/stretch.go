@@ -1,6 +1,7 @@
 package source
 
 import (
+	"bufio"
 	"context"
 	"io"
 
@@ -21,6 +22,10 @@ type Stretch struct {
 // there, in bytes.
 const bzPast = (bzMark+bzCRC)/8 + 1
 
+// innerPast is how much a block of deflated data that is not the last one may be read ahead of its end, in bytes, at
+// the most: it is followed by ten bits at the least, which are read with its longest symbols.
+const innerPast = 8
+
 // Unpack begins to unpack the stretch, from the place before it on; nil if there is none.
 // What it gives begins there and may go on behind the end. Close must be called.
 func (s *Stretch) Unpack(ctx context.Context, in, out *Pool) *Unpacked {
@@ -33,6 +38,9 @@ func (s *Stretch) Unpack(ctx context.Context, in, out *Pool) *Unpacked {
 		begin, _, _ = from.bz()
 		next, _, _ = to.bz()
 		next += bzPast
+	}
+	if to.Window != "" {
+		next += innerPast
 	}
 	if more {
 		end = min(end, next)
@@ -61,6 +69,14 @@ func decoderAt(ctx context.Context, kind Kind, in *packed, pool *Pool, from Plac
 			return nil, err
 		}
 		return z.IOReadCloser(), nil
+	case TarGzip:
+		if from.Window == "" {
+			break
+		}
+		buf := bufio.NewReaderSize(in, 64<<10)
+		in.ahead = buf.Buffered
+		z, err := gunzipAt(buf, from)
+		return io.NopCloser(z), err
 	}
 	return decoder(kind, in)
 }

@@ -207,19 +207,29 @@ func all(in *packed, d io.ReadCloser) ([]byte, error) {
 	}
 }
 
-// bothWays unpacks by workers, and as the twin does. What is given out without an
-// error has to be what the twin has, and there is an error if the twin has one.
+// bothWays unpacks by workers, without and with a look for places, and as the twin does. What is
+// given out without an error has to be what the twin has, and there is an error if the twin has one.
 func bothWays(t testing.TB, kind Kind, b []byte) (got []byte, err error) {
+	t.Helper()
+	_, _ = oneWay(t, kind, b, 1+int64(len(b))%5000) // compares
+	return oneWay(t, kind, b, 0)
+}
+
+// oneWay unpacks by workers; apart is 0, or how far places are that are looked for.
+func oneWay(t testing.TB, kind Kind, b []byte, apart int64) (got []byte, err error) {
 	t.Helper()
 	ctx := context.Background()
 	pool := NewPool(8, 1024)
 	in := compressed(ctx, b, pool)
-	f, err := formatOf(kind, small, 4)
+	f, err := formatOf(kind, small, 4, apart)
 	if err != nil {
 		t.Fatal(err)
 	}
 	help := make(chan struct{}, 3)
 	d := newBatches(ctx, in, f, help)
+	if apart > 0 {
+		d.places = &placeList{Spacing: Spacing{Apart: apart}}
+	}
 	in.ahead = d.ahead
 	got, err = all(in, d)
 	in.release()
@@ -402,7 +412,7 @@ func TestUnpackedShares(t *testing.T) {
 		p := w.pack(t, data, r)
 		pool := NewPool(8, 1024)
 		in := compressed(context.Background(), p, pool)
-		f, err := formatOf(w.kind, small, 1)
+		f, err := formatOf(w.kind, small, 1, 0)
 		if err != nil {
 			t.Fatal(err)
 		}

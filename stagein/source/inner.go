@@ -1,0 +1,161 @@
+package source
+
+import (
+	"bufio"
+	"encoding/binary"
+	"hash/crc32"
+	"io"
+
+	"github.com/klauspost/compress/flate"
+	"github.com/klauspost/compress/gzip"
+)
+
+// inner finds places inside members of gzip while they are unpacked: there the deflated data
+// falls into blocks, each of which can be unpacked from its first bit on with the 32 KiB before it.
+type inner struct {
+	apart int64                  // bytes between two places, at the least
+	at    func() int64           // where in the file what is read next lies
+	since func(off int64) []byte // what was read of the file from off on; nil is that it is there no more
+
+	out   int64    // bytes that were given out
+	last  int64    // of them, of the place that was found last
+	fresh []window // whose use is not known yet
+	found []Place  // whose Off counts from the first byte that was given out
+}
+
+// window is a place with what it needs of the bytes before it.
+type window struct {
+	Place
+	b []byte
+}
+
+// members is a place at which a member begins.
+func (x *inner) members() {
+	if x.due(x.out) {
+		x.found = append(x.found, Place{At: x.at(), Off: x.out})
+	}
+}
+
+// due reports whether a place at off is wanted. The first byte of all is one already.
+func (x *inner) due(off int64) bool {
+	if off-x.last < x.apart || off == 0 {
+		return false
+	}
+	x.last = off
+	return true
+}
+
+// member makes the reader of the member whose header was read from in.
+//
+// The library counts bytes twice that it has read when a stored block begins. By how much it is ahead
+// shows at the end of that block, where it has used all that was read.
+func (x *inner) member(in byteSource) *member {
+	base, out, ahead := x.at(), x.out, int64(0)
+	return &member{in: in, x: x, data: flate.NewReaderOpts(in, flate.WithEobCallback(func(c flate.InflateCheckpoint) {
+		bit := c.CompressedOffset*8 + int64(c.BitOffset)
+		ahead = max(ahead, bit-8*(x.at()-base))
+		bit -= ahead
+		if off := out + c.UncompressedOffset; !c.Final && x.due(off) {
+			p := Place{At: base + bit/8, Bit: uint8(bit % 8), Off: off}
+			x.fresh = append(x.fresh, window{p, append([]byte(nil), c.Window...)})
+		}
+	}))}
+}
+
+// gave takes note of what was given out: of what is far enough behind, all use is known.
+func (x *inner) gave(n int, end bool) {
+	for x.out += int64(n); len(x.fresh) > 0; x.fresh = x.fresh[1:] {
+		w := &x.fresh[0]
+		if !end && x.out < w.Off+windowMost {
+			return
+		}
+		w.Window = packWindow(sift(w.b, x.since(w.At), w.Bit))
+		x.found = append(x.found, w.Place)
+	}
+}
+
+// take is the places that were found since it was called last.
+func (x *inner) take() []Place {
+	all := x.found
+	x.found = nil
+	return all
+}
+
+// finder is a reader that may find places in what it gives out.
+type finder interface{ take() []Place }
+
+// member unpacks a member of gzip whose header was read, and compares its checksum and its size.
+type member struct {
+	in        byteSource
+	x         *inner // nil is that it begins in its middle: then they are not known
+	data      io.Reader
+	sum, size uint32
+}
+
+// gunzipAt unpacks from a place inside a member on.
+func gunzipAt(in *bufio.Reader, p Place) (*gunzip, error) {
+	window, err := p.window()
+	if err != nil {
+		return nil, err
+	}
+	from := flate.WithResumeFrom(flate.InflateCheckpoint{BitOffset: p.Bit, Window: window})
+	return &gunzip{in: in, r: &member{in: in, data: flate.NewReaderOpts(in, from)}, inOne: true}, nil
+}
+
+// Read implements io.Reader.
+func (m *member) Read(p []byte) (int, error) {
+	n, err := m.data.Read(p)
+	if m.x != nil {
+		m.sum = crc32.Update(m.sum, crc32.IEEETable, p[:n])
+		m.size += uint32(n)
+		m.x.gave(n, err == io.EOF)
+	}
+	if err == io.EOF {
+		err = m.end()
+	}
+	return n, err
+}
+
+// end reads what follows the data; io.EOF is that it is right.
+func (m *member) end() error {
+	var tail [gzipTail]byte
+	_, err := io.ReadFull(m.in, tail[:])
+	switch {
+	case err == io.EOF:
+		return io.ErrUnexpectedEOF
+	case err != nil:
+		return err
+	case m.x != nil && (binary.LittleEndian.Uint32(tail[:]) != m.sum || memberSize(tail[:]) != m.size):
+		return gzip.ErrChecksum
+	}
+	return io.EOF
+}
+
+// tape remembers what was read last.
+type tape struct {
+	in  io.Reader
+	off int64 // of b, in the file
+	b   []byte
+}
+
+// tapeMost is how many bytes are remembered: what a window is used by is seldom as much.
+const tapeMost = 4 * windowMost
+
+// Read implements io.Reader.
+func (t *tape) Read(p []byte) (int, error) {
+	n, err := t.in.Read(p)
+	if old := len(t.b) - tapeMost; old > tapeMost {
+		t.off += int64(old)
+		t.b = t.b[:copy(t.b, t.b[old:])]
+	}
+	t.b = append(t.b, p[:n]...)
+	return n, err
+}
+
+// since is what was read from off on; nil is that it is there no more.
+func (t *tape) since(off int64) []byte {
+	if off -= t.off; off < 0 || off > int64(len(t.b)) {
+		return nil
+	}
+	return t.b[off:]
+}
