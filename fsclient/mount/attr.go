@@ -242,7 +242,9 @@ func (s *fsys) SetAttr(cancel <-chan struct{}, in *fuse.SetAttrIn, out *fuse.Att
 		if err != nil {
 			return held(err)
 		}
-		s.telling(&a)
+		if e := s.handles.endsOf(ino); e != nil {
+			e.tell(a.Size)
+		}
 		fillAttrOut(out, &a, 0)
 		untimely(&out.Attr)
 		return nil

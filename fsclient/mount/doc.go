@@ -27,7 +27,11 @@
 //	sealed realm        every change is EROFS; the kernel keeps       the name of a dataset is kept for
 //	                    names, attributes and pages for ever          a second; see Covers, Kernel views
 //	open, read          what was closed, fsynced or flushed there     a mapping, splice and sendfile show
-//	                    before the open, here or there, is seen       it after the next open or read
+//	                    before the open, here or there, is seen       it after the next open or read; of a
+//	                                                                  file that was open before it grew there:
+//	                                                                  zeros for what is new, if a thread reads
+//	                                                                  at the very moment in which the kernel
+//	                                                                  hears of the new size from another one
 //	write               here at once; its error is that of the        there after close or fsync, the end
 //	                    write, or of the next write, fsync or close   of a lock here, or a second of
 //	                    of who wrote it, once                         writing on; the last half second

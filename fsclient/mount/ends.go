@@ -34,14 +34,17 @@ func newEnds() *ends {
 	return e
 }
 
-// tell is called before the kernel is told a size.
-func (e *ends) tell(size int64) {
+// tell is called before the kernel is told a size. It reports whether the file has grown
+// since the kernel was told one.
+func (e *ends) tell(size int64) (grown bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	grown = e.told > 0 && size > e.told
 	e.told = max(e.told, size)
 	for slices.ContainsFunc(e.short, func(end int64) bool { return end < size }) {
 		e.sent.Wait() // for a system call
 	}
+	return grown
 }
 
 // give begins to give an answer that ends at end. If the kernel may know of more it does
@@ -76,8 +79,8 @@ func (e *ends) cut(told, size int64) {
 
 // telling is called before the kernel is told the attributes a.
 func (s *fsys) telling(a *metadata.Attr) {
-	if e := s.handles.endsOf(a.Ino); e != nil {
-		e.tell(a.Size)
+	if e := s.handles.endsOf(a.Ino); e != nil && e.tell(a.Size) {
+		s.handles.grew(a.Ino) // not by writes of this node, of which the kernel knows
 	}
 }
 

@@ -58,7 +58,7 @@ func (s *fsys) opened(f *fsclient.File, flags uint32, out *fuse.OpenOut) {
 	switch {
 	case f.Ino().Sealed():
 		s.openSealed(h, out)
-	case h.appends || h.writer == nil && s.mapsDirect && s.handles.appended(f.Ino()):
+	case h.appends || h.writer == nil && s.mapsDirect && s.handles.growing(f.Ino()):
 		// The kernel does not know where what is appended goes, and believes
 		// that the file is as much longer at once. Of a reader's pages those that
 		// have its end would be taken for data, until they are dropped; so they would

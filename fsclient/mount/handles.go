@@ -40,16 +40,16 @@ type handles struct {
 	next  uint64                       // under mu
 	open  map[uint64]*handle           // under mu
 	files map[metadata.Ino]*openedFile // under mu: the live ones
-	// lately is some files that were appended to. Those of one place take each other's.
-	lately [64]appendedFile // under mu
+	// lately is some files that have grown. Those of one place take each other's.
+	lately [64]grownFile // under mu
 }
 
-// stillAppended is how long a file counts as appended to after its last handle for that
-// was closed: who does it line by line (echo >>) has none in between.
-const stillAppended = time.Second
+// stillGrowing is how long a file counts as growing after its last handle to append was
+// closed, or the kernel has heard of writes there: who appends line by line (echo >>) has none open in between.
+const stillGrowing = time.Second
 
-// appendedFile is a file that nobody appends to any more.
-type appendedFile struct {
+// grownFile is a file that has grown.
+type grownFile struct {
 	ino  metadata.Ino
 	till time.Time
 }
@@ -102,13 +102,25 @@ func (t *handles) leave(h *handle) {
 	}
 	if h.appends {
 		f.appending--
-		*t.late(h.file.Ino()) = appendedFile{h.file.Ino(), t.now().Add(stillAppended)}
+		t.grewLate(h.file.Ino())
 	}
 }
 
-// late is the place of ino among those that were appended to lately; t.mu is held.
-func (t *handles) late(ino metadata.Ino) *appendedFile {
+// late is the place of ino among those that have grown lately; t.mu is held.
+func (t *handles) late(ino metadata.Ino) *grownFile {
 	return &t.lately[uint64(ino)%uint64(len(t.lately))]
+}
+
+// grewLate notes that ino has grown; t.mu is held.
+func (t *handles) grewLate(ino metadata.Ino) {
+	*t.late(ino) = grownFile{ino, t.now().Add(stillGrowing)}
+}
+
+// grew notes that ino has grown by what others write.
+func (t *handles) grew(ino metadata.Ino) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.grewLate(ino)
 }
 
 // endsOf is where the kernel believes that ino ends; nil if it is not open here.
@@ -121,8 +133,9 @@ func (t *handles) endsOf(ino metadata.Ino) *ends {
 	return nil
 }
 
-// appended reports whether some handle appends to ino, or did a moment ago.
-func (t *handles) appended(ino metadata.Ino) bool {
+// growing reports whether some handle appends to ino, or did a moment ago, or the kernel
+// has heard then that others have made it longer.
+func (t *handles) growing(ino metadata.Ino) bool {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
 	if f := t.files[ino]; f != nil && f.appending > 0 {
