@@ -67,11 +67,13 @@ func watchDisks(t *testing.T, c *Cluster) (stop func() int64) {
 			}
 		}
 	})
-	return func() int64 {
+	stop = sync.OnceValue(func() int64 {
 		close(over)
 		wg.Wait()
 		return most
-	}
+	})
+	t.Cleanup(func() { stop() }) // also if the test ends early
+	return stop
 }
 
 // TestSmallMembersOfMoreThanSpace: of a tar of small files, each of which takes a page
