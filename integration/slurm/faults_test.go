@@ -83,8 +83,9 @@ func TestNodeDied(t *testing.T) {
 	j.ends(t, "NODE_FAIL")
 	c.do(t, "start-node", "node4")
 	c.do(t, "idle", "60")
-	if left := c.on(t, "node4", "ls /var/lib/bivouac"); !strings.HasPrefix(left, j.id+".") {
-		t.Errorf("on the disk of the node that died: %q, want the directory of job %s", left, j.id)
+	// Slurm may have had an epilog run there by now, or the next prolog finds it.
+	if left := c.on(t, "node4", "ls /var/lib/bivouac"); left != "" && !strings.HasPrefix(left, j.id+".") {
+		t.Errorf("on the disk of the node that died: %q, want the directory of job %s, or nothing", left, j.id)
 	}
 	c.submit(t, "bob", touchAll, bivouac("bob", "4")...).ends(t, "COMPLETED")
 }
