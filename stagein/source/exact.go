@@ -44,15 +44,10 @@ func (f *osFile) setExact() bool {
 	return err == nil
 }
 
-// inexact undoes Exact, and reports whether there was something to undo: a server may
-// refuse what its client allows.
-func (f *osFile) inexact() bool {
-	if !f.exact.Swap(false) {
-		return false
+// inexact undoes Exact, for all reads: a server may refuse what its client allows.
+func (f *osFile) inexact() {
+	if flags, err := unix.FcntlInt(uintptr(f.fd), unix.F_GETFL, 0); err == nil {
+		_, _ = unix.FcntlInt(uintptr(f.fd), unix.F_SETFL, flags&^unix.O_DIRECT) // else the next read fails
 	}
-	flags, err := unix.FcntlInt(uintptr(f.fd), unix.F_GETFL, 0)
-	if err == nil {
-		_, err = unix.FcntlInt(uintptr(f.fd), unix.F_SETFL, flags&^unix.O_DIRECT)
-	}
-	return err == nil
+	f.exact.Store(false)
 }

@@ -136,10 +136,12 @@ func (f *osFile) ReadAt(p []byte, off int64) (n int, err error) {
 	}
 	defer f.done() // it was only read
 	for n < len(p) {
+		exact := f.exact.Load()
 		k, err := unix.Pread(f.fd, p[n:], off+int64(n))
 		switch {
 		case errors.Is(err, unix.EINTR):
-		case errors.Is(err, unix.EINVAL) && f.inexact():
+		case errors.Is(err, unix.EINVAL) && exact:
+			f.inexact()
 		case err != nil:
 			return n, &fs.PathError{Op: "read", Path: f.path, Err: err}
 		case k == 0:
