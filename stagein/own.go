@@ -67,13 +67,9 @@ func (f *Fill) probe(m cluster.Map) error {
 		return err
 	}
 	r.sort()
-	f.mu.Lock()
-	if f.closed {
-		f.mu.Unlock()
+	if !f.enter() {
 		return nil
 	}
-	f.wg.Add(1)
-	f.mu.Unlock()
 	over := make(chan struct{})
 	go func() {
 		defer f.wg.Done()

@@ -52,15 +52,19 @@ func (f *Fill) throughSize(a *metadata.Attr, x piece) int64 {
 	return min(stripeChunk, a.Size-int64(x.chunk)*stripeChunk)
 }
 
-// begin runs a fetch that nobody has to wait for.
-func (f *Fill) begin(fetch func()) {
+// enter counts something that is under way, for which f.wg.Done has to be called; false if the fill is closed.
+func (f *Fill) enter() bool {
 	f.mu.Lock()
-	closed := f.closed
-	if !closed {
+	defer f.mu.Unlock()
+	if !f.closed {
 		f.wg.Add(1)
 	}
-	f.mu.Unlock()
-	if closed {
+	return !f.closed
+}
+
+// begin runs a fetch that nobody has to wait for.
+func (f *Fill) begin(fetch func()) {
+	if !f.enter() {
 		fetch() // which fails, as the context of all has ended
 		return
 	}

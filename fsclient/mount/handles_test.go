@@ -10,28 +10,35 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// TestReaderAfterAppends: who reads a file to which lines are appended one by one, each with
-// an open of its own, has no pages of it, also between two of them.
-func TestReaderAfterAppends(t *testing.T) {
+// madeAt is a file that is made and open on the first of two nodes, whose clock is now.
+func madeAt(t *testing.T, flags uint32) (s, there *fsys, made fuse.CreateOut, now *time.Time) {
+	t.Helper()
 	nodes, _ := lockNodes(t)
-	s := nodes[0]
+	s, there = nodes[0], nodes[1]
 	s.mapsDirect = true
-	now := time.Now()
-	s.handles.now = func() time.Time { return now }
-	var made fuse.CreateOut
-	in := &fuse.CreateIn{InHeader: fuse.InHeader{NodeId: uint64(metadata.RootIno)}, Flags: syscall.O_WRONLY | syscall.O_APPEND | syscall.O_CREAT, Mode: syscall.S_IFREG | 0o644}
+	begun := time.Now()
+	now = &begun
+	s.handles.now = func() time.Time { return *now }
+	in := &fuse.CreateIn{InHeader: fuse.InHeader{NodeId: uint64(metadata.RootIno)}, Flags: flags | syscall.O_CREAT, Mode: syscall.S_IFREG | 0o644}
 	if st := s.Create(nil, in, "f", &made); st != fuse.OK {
 		t.Fatal(st)
 	}
+	return s, there, made, now
+}
+
+// TestReaderAfterAppends: who reads a file to which lines are appended one by one, each with
+// an open of its own, has no pages of it, also between two of them.
+func TestReaderAfterAppends(t *testing.T) {
+	s, _, made, now := madeAt(t, syscall.O_WRONLY|syscall.O_APPEND)
 	direct := func() bool { return s.opensDirect(t, made.NodeId) }
 	if !direct() {
 		t.Error("beside who appends: pages are kept")
 	}
 	s.Release(nil, &fuse.ReleaseIn{InHeader: fuse.InHeader{NodeId: made.NodeId}, Fh: made.Fh})
-	if now = now.Add(stillGrowing - 1); !direct() {
+	if *now = now.Add(stillGrowing - 1); !direct() {
 		t.Error("between two that append: pages are kept")
 	}
-	if now = now.Add(1); direct() {
+	if *now = now.Add(1); direct() {
 		t.Error("when nobody appends any more: no pages are kept")
 	}
 }
@@ -51,23 +58,14 @@ func (s *fsys) opensDirect(t *testing.T, ino uint64) bool {
 // TestReaderOfWhatGrows: who opens a file that others make longer, while it is open here, has
 // no pages of it; of one that is only written to, here or there, he has.
 func TestReaderOfWhatGrows(t *testing.T) {
-	nodes, _ := lockNodes(t)
-	s := nodes[0]
-	s.mapsDirect = true
-	now := time.Now()
-	s.handles.now = func() time.Time { return now }
-	var made fuse.CreateOut
-	in := &fuse.CreateIn{InHeader: fuse.InHeader{NodeId: uint64(metadata.RootIno)}, Flags: syscall.O_RDWR | syscall.O_CREAT, Mode: syscall.S_IFREG | 0o644}
-	if st := s.Create(nil, in, "f", &made); st != fuse.OK {
-		t.Fatal(st)
-	}
+	s, there, made, now := madeAt(t, syscall.O_RDWR)
 	by := fuse.InHeader{NodeId: made.NodeId}
 	writeHere := func(off uint64) {
 		if n, st := s.Write(nil, &fuse.WriteIn{InHeader: by, Fh: made.Fh, Offset: off, Size: 2}, []byte("ab")); n != 2 || st != fuse.OK {
 			t.Fatal(n, st)
 		}
 	}
-	writeFourThere := func() { writeFour(t, nodes[1].client, metadata.Ino(made.NodeId)) }
+	writeFourThere := func() { writeFour(t, there.client, metadata.Ino(made.NodeId)) }
 	look := func() {
 		var out fuse.AttrOut
 		if st := s.GetAttr(nil, &fuse.GetAttrIn{InHeader: by}, &out); st != fuse.OK {
@@ -89,6 +87,6 @@ func TestReaderOfWhatGrows(t *testing.T) {
 		if got := s.opensDirect(t, made.NodeId); got != step.grows {
 			t.Errorf("%s: without pages: %v, want %v", step.what, got, step.grows)
 		}
-		now = now.Add(stillGrowing)
+		*now = now.Add(stillGrowing)
 	}
 }

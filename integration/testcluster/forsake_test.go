@@ -2,7 +2,6 @@ package testcluster
 
 import (
 	"bytes"
-	"os"
 	"testing"
 
 	"github.com/bivouacfs/bivouac/metadata/cluster"
@@ -18,14 +17,7 @@ func TestPackedSpillStripesAreLost(t *testing.T) {
 	p, reader := heldUp(t, capacity, func(p *pass) (string, int64) {
 		small = bytesOf(p.m)
 		p.m["a/large"] = bytes.Repeat([]byte("0123456789abcdef"), 65<<20/16)
-		src := p.archive(t, packedTar)
-		writeTar(t, src, p.m)
-		packMembers(t, src)
-		info, err := os.Stat(src)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return src, info.Size()
+		return p.packed(t, packMembers)
 	}, 1)
 	i := 0
 	if reader == i {

@@ -150,19 +150,32 @@ func kept(t *testing.T, n *Node, name string) (has bool) {
 // in its middle, after something has gone back to the source.
 func spilling(t *testing.T, capacity int64, pack func(*testing.T, string)) (p *pass, reader int) {
 	t.Helper()
-	p, reader = heldUp(t, capacity, func(p *pass) (src string, size int64) {
-		src = p.archive(t, packedTar)
-		writeTar(t, src, p.m)
-		pack(t, src)
-		info, err := os.Stat(src)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return src, info.Size()
-	}, 1)
+	p, reader = heldUp(t, capacity, func(p *pass) (string, int64) { return p.packed(t, pack) }, 1)
 	Eventually(t, "something has gone back to the source", func() bool { return kept(t, p.Nodes[reader], "ebb-0") })
 	Eventually(t, "there is a mark", func() bool { return kept(t, p.Nodes[reader], "mark-0") })
 	return p, reader
+}
+
+// packed makes a compressed tar of what the job has.
+func (p *pass) packed(t *testing.T, pack func(*testing.T, string)) (src string, size int64) {
+	t.Helper()
+	src = p.archive(t, packedTar)
+	writeTar(t, src, p.m)
+	pack(t, src)
+	info, err := os.Stat(src)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return src, info.Size()
+}
+
+// restart kills the daemon that reads, cut off or not, and has it start again.
+func (p *pass) restart(t *testing.T, i int) {
+	t.Helper()
+	close(p.gates[i].dead) // it cannot end while it reads
+	p.Kill(t, i)
+	p.gates[i] = p.half()
+	p.Revive(t, i)
 }
 
 // heldUp is a stage-in that each of readers of what made makes is held up with, after three fourths of
@@ -251,10 +264,7 @@ func TestPackedSpillReaderRestarts(t *testing.T) {
 	Eventually(t, "all is read that is to be", func() bool { return p.bytes.Load() >= p.size*3/4 })
 	Eventually(t, "something is stored after the mark", func() bool { return p.unmarked(t, i) > 0 })
 	p.Cut(i)
-	close(p.gates[i].dead) // it cannot end while it reads
-	p.Kill(t, i)
-	p.gates[i] = p.half()
-	p.Revive(t, i)
+	p.restart(t, i)
 	t.Cleanup(p.open) // before the daemon is closed
 	Eventually(t, "what nobody has recorded gives its room back", func() bool { return p.unmarked(t, i) == 0 })
 	p.spilt(t, capacity, 0, 1, 2, 3)

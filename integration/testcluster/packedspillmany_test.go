@@ -125,10 +125,7 @@ func TestPackedSpillSeveralReaderRestarts(t *testing.T) {
 	t.Parallel()
 	const capacity = 3 << 20
 	p, i := spillingSeveral(t, capacity)
-	close(p.gates[i].dead) // it cannot end while it reads
-	p.Kill(t, i)
-	p.gates[i] = p.half()
-	p.Revive(t, i)
+	p.restart(t, i)
 	p.spilt(t, capacity, 0, 1, 2, 3)
 	wantHalf(t, p.Cluster, "set", p.m)
 }

@@ -43,10 +43,7 @@ func TestPackedSpillOneMember(t *testing.T) {
 	p, i := spilling(t, capacity, packOne)
 	Eventually(t, "all is read that is to be", func() bool { return p.bytes.Load() >= p.size*3/4 })
 	p.Cut(i)
-	close(p.gates[i].dead) // it cannot end while it reads
-	p.Kill(t, i)
-	p.gates[i] = p.half()
-	p.Revive(t, i)
+	p.restart(t, i)
 	t.Cleanup(p.open) // before the daemon is closed
 	p.spilt(t, capacity, 0, 1, 2, 3)
 	wantHalf(t, p.Cluster, "set", p.m)
