@@ -9,6 +9,7 @@ package datapath
 
 import (
 	"context"
+	"io"
 	"os"
 
 	"github.com/bivouacfs/bivouac/metadata"
@@ -134,6 +135,12 @@ type Store interface {
 	Remover
 	Meter
 	Shaper
+}
+
+// Descriptor is an open file that the kernel can read by itself.
+type Descriptor interface {
+	io.ReaderAt
+	Fd() uintptr
 }
 
 // Opener is an optional power of a store on this machine: the file behind an

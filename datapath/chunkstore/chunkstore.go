@@ -403,8 +403,12 @@ func wrap(op string, ino metadata.Ino, err error) error {
 // through WriteAt, which counts it. The caller closes it.
 func (s *Store) Open(ino metadata.Ino) (*os.File, error) {
 	var f *os.File
-	err := s.inOrder(ino, func(p *place) (err error) {
-		f, err = os.Open(p.path(ino))
+	err := s.inOrder(ino, func(p *place) error {
+		path := p.path(ino)
+		fd, err := openFile(path, os.O_RDONLY)
+		if err == nil {
+			f = os.NewFile(uintptr(fd), path)
+		}
 		return err
 	})
 	if err != nil {

@@ -2,12 +2,12 @@ package chunkstore
 
 import (
 	"errors"
+	"io"
 	"io/fs"
 	"math"
 	"os"
 	"path/filepath"
 	"strconv"
-	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -71,24 +71,40 @@ type osFS struct{}
 // before it.
 var Machine FS = osFS{}
 
-// Open leaves out what os.OpenFile does so that a file can be polled, which one
-// on a disk cannot be: five system calls for each file.
+// Open makes no os.File: what that does so that it is closed when it is forgotten
+// took as long for a small file as its lookup.
 func (osFS) Open(path string, flags int) (File, error) {
+	fd, err := openFile(path, os.O_RDWR|flags)
+	if err != nil {
+		return nil, err
+	}
+	return &osFile{fd, path}, nil
+}
+
+// openFile leaves out what os.OpenFile does so that a file can be polled, which one
+// on a disk cannot be: five system calls for each file.
+func openFile(path string, flags int) (fd int, err error) {
 	for {
-		fd, err := unix.Open(path, os.O_RDWR|unix.O_CLOEXEC|flags, 0o600)
+		fd, err = unix.Open(path, unix.O_CLOEXEC|flags, 0o600)
 		switch err {
 		case nil:
-			return osFile{os.NewFile(uintptr(fd), path), fd}, nil
+			return fd, nil
 		case unix.EINTR:
 		default:
-			return nil, &fs.PathError{Op: "open", Path: path, Err: err}
+			return -1, &fs.PathError{Op: "open", Path: path, Err: err}
 		}
 	}
 }
 
 func (osFS) Remove(path string) error { return os.Remove(path) }
 
-func (osFS) Mkdir(path string) error { return os.MkdirAll(path, 0o700) }
+// Mkdir looks at the parents only if it has to.
+func (osFS) Mkdir(path string) error {
+	if unix.Mkdir(path, 0o700) == nil {
+		return nil
+	}
+	return os.MkdirAll(path, 0o700)
+}
 
 const (
 	// topDir marks a directory of ext4 as one whose directories are spread over the disk,
@@ -190,14 +206,14 @@ func (osFS) ReadDir(dir string, fn func(string, Stat)) error {
 		if !e.Type().IsRegular() {
 			continue
 		}
-		i, err := e.Info()
-		if errors.Is(err, fs.ErrNotExist) {
-			continue // removed meanwhile
+		var st unix.Stat_t
+		switch err := unix.Lstat(filepath.Join(dir, e.Name()), &st); err {
+		case nil:
+			fn(e.Name(), statOf(&st))
+		case unix.ENOENT: // removed meanwhile
+		default:
+			return &fs.PathError{Op: "lstat", Path: filepath.Join(dir, e.Name()), Err: err}
 		}
-		if err != nil {
-			return err
-		}
-		fn(e.Name(), statOf(i))
 	}
 	return nil
 }
@@ -214,46 +230,93 @@ func (osFS) Disk(dir string) (Disk, error) {
 	return Disk{ID: st.Dev, Size: int64(s.Blocks) * s.Bsize, Free: int64(s.Bavail) * s.Bsize}, nil
 }
 
+// osFile is a descriptor. It is the table that closes none that is in use.
 type osFile struct {
-	*os.File
-	fd int // File.Fd asks the kernel something at each call
+	fd   int
+	path string // for errors
 }
 
-func (f osFile) Stat() (Stat, error) {
-	i, err := f.File.Stat()
-	if err != nil {
-		return Stat{}, err
-	}
-	return statOf(i), nil
-}
-
-// statOf leaves out what a file system has put aside behind the file's end
-// (XFS does while a file grows): it comes back when the file is closed.
-func statOf(i fs.FileInfo) Stat {
-	s := Stat{Size: i.Size(), Alloc: pages(i.Size())}
-	if st, ok := i.Sys().(*syscall.Stat_t); ok {
-		s.Alloc = min(s.Alloc, st.Blocks*512)
-	}
-	return s
-}
-
-func (f osFile) Allocate(off, n int64) error { return f.fallocate(0, off, n) }
-
-func (f osFile) Punch(off, n int64) error {
-	return f.fallocate(unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, off, n)
-}
-
-func (f osFile) fallocate(mode uint32, off, n int64) error {
+// do makes a system call, again when a signal ended it: Go's scheduler interrupts what
+// takes long.
+func (f *osFile) do(op string, call func() error) error {
 	for {
-		err := unix.Fallocate(int(f.Fd()), mode, off, n)
-		if err != syscall.EINTR { // Go's scheduler interrupts what takes long
-			return err
+		switch err := call(); err {
+		case nil:
+			return nil
+		case unix.EINTR:
+		default:
+			return &fs.PathError{Op: op, Path: f.path, Err: err}
 		}
 	}
 }
 
+// Fd implements datapath.Descriptor.
+func (f *osFile) Fd() uintptr { return uintptr(f.fd) }
+
+func (f *osFile) ReadAt(p []byte, off int64) (n int, err error) {
+	for n < len(p) {
+		k, err := unix.Pread(f.fd, p[n:], off+int64(n))
+		switch {
+		case err == unix.EINTR:
+		case err != nil:
+			return n, &fs.PathError{Op: "read", Path: f.path, Err: err}
+		case k == 0:
+			return n, io.EOF
+		default:
+			n += k
+		}
+	}
+	return n, nil
+}
+
+func (f *osFile) WriteAt(p []byte, off int64) (n int, err error) {
+	err = f.do("write", func() (err error) {
+		n, err = unix.Pwrite(f.fd, p, off)
+		return err
+	})
+	return max(n, 0), err
+}
+
+func (f *osFile) Truncate(size int64) error {
+	return f.do("truncate", func() error { return unix.Ftruncate(f.fd, size) })
+}
+
+func (f *osFile) Sync() error { return f.do("sync", func() error { return unix.Fsync(f.fd) }) }
+
+// Close is not tried again: the descriptor may be another's by then.
+func (f *osFile) Close() error {
+	if err := unix.Close(f.fd); err != nil && err != unix.EINTR {
+		return &fs.PathError{Op: "close", Path: f.path, Err: err}
+	}
+	return nil
+}
+
+func (f *osFile) Stat() (Stat, error) {
+	var st unix.Stat_t
+	if err := f.do("stat", func() error { return unix.Fstat(f.fd, &st) }); err != nil {
+		return Stat{}, err
+	}
+	return statOf(&st), nil
+}
+
+// statOf leaves out what a file system has put aside behind the file's end
+// (XFS does while a file grows): it comes back when the file is closed.
+func statOf(st *unix.Stat_t) Stat {
+	return Stat{Size: st.Size, Alloc: min(pages(st.Size), st.Blocks*512)}
+}
+
+func (f *osFile) Allocate(off, n int64) error { return f.fallocate(0, off, n) }
+
+func (f *osFile) Punch(off, n int64) error {
+	return f.fallocate(unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, off, n)
+}
+
+func (f *osFile) fallocate(mode uint32, off, n int64) error {
+	return f.do("allocate", func() error { return unix.Fallocate(f.fd, mode, off, n) })
+}
+
 // Data moves the descriptor's offset, which nothing here uses.
-func (f osFile) Data(off int64) (datapath.Extent, error) {
+func (f *osFile) Data(off int64) (datapath.Extent, error) {
 	from, err := f.seek(off, unix.SEEK_DATA, math.MaxInt64)
 	if err != nil || from == math.MaxInt64 {
 		return datapath.NoData, err
@@ -263,7 +326,7 @@ func (f osFile) Data(off int64) (datapath.Extent, error) {
 }
 
 // Holes moves the descriptor's offset, which nothing here uses.
-func (f osFile) Holes(off, n int64) (int64, error) {
+func (f *osFile) Holes(off, n int64) (int64, error) {
 	holes, end := int64(0), off+n
 	for off < end {
 		data, err := f.seek(off, unix.SEEK_DATA, end)
@@ -278,13 +341,16 @@ func (f osFile) Holes(off, n int64) (int64, error) {
 	return holes, nil
 }
 
-func (f osFile) seek(off int64, whence int, end int64) (int64, error) {
+func (f *osFile) seek(off int64, whence int, end int64) (int64, error) {
 	if off >= end {
 		return end, nil
 	}
-	at, err := f.File.Seek(off, whence)
-	if errors.Is(err, syscall.ENXIO) { // no data, or the end of the file
+	at, err := unix.Seek(f.fd, off, whence)
+	switch err {
+	case nil:
+		return min(at, end), nil
+	case unix.ENXIO: // no data, or the end of the file
 		return end, nil
 	}
-	return min(at, end), err
+	return 0, &fs.PathError{Op: "seek", Path: f.path, Err: err}
 }

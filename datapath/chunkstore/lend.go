@@ -5,8 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
 
+	"github.com/bivouacfs/bivouac/datapath"
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
@@ -14,7 +14,7 @@ import (
 // It is one of Config.MaxOpen, and its own offset is nobody's. The file is nil
 // where there is no object or no descriptor. An object that is lent can be
 // removed, and cut: who lends one has to know that nobody does.
-func (s *Store) Lend(ctx context.Context, ino metadata.Ino) (f *os.File, done func(), err error) {
+func (s *Store) Lend(ctx context.Context, ino metadata.Ino) (f datapath.Descriptor, done func(), err error) {
 	o, err := s.table.acquire(ctx, ino, false)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil, nil
@@ -22,10 +22,10 @@ func (s *Store) Lend(ctx context.Context, ino metadata.Ino) (f *os.File, done fu
 	if err != nil {
 		return nil, nil, fmt.Errorf("object %v: %w", ino, err)
 	}
-	of, ok := o.file.(osFile)
+	of, ok := o.file.(*osFile)
 	if !ok {
 		s.table.release(o)
 		return nil, nil, nil
 	}
-	return of.File, func() { s.table.release(o) }, nil
+	return of, func() { s.table.release(o) }, nil
 }

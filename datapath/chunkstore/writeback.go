@@ -16,19 +16,19 @@ type writeBacker interface {
 	AwaitWriteBack(off, n int64) error
 }
 
-var _ writeBacker = osFile{}
+var _ writeBacker = (*osFile)(nil)
 
 // StartWriteBack implements writeBacker.
-func (f osFile) StartWriteBack(off, n int64) error {
+func (f *osFile) StartWriteBack(off, n int64) error {
 	return f.syncRange(off, n, unix.SYNC_FILE_RANGE_WRITE)
 }
 
 // AwaitWriteBack implements writeBacker.
-func (f osFile) AwaitWriteBack(off, n int64) error {
+func (f *osFile) AwaitWriteBack(off, n int64) error {
 	return f.syncRange(off, n, unix.SYNC_FILE_RANGE_WAIT_BEFORE|unix.SYNC_FILE_RANGE_WRITE|unix.SYNC_FILE_RANGE_WAIT_AFTER)
 }
 
-func (f osFile) syncRange(off, n int64, flags int) error {
+func (f *osFile) syncRange(off, n int64, flags int) error {
 	for {
 		switch err := unix.SyncFileRange(f.fd, off, n, flags); err {
 		case unix.EINTR:

@@ -91,7 +91,6 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"os"
 
 	"github.com/bivouacfs/bivouac/datapath"
 	"github.com/bivouacfs/bivouac/datapath/wire"
@@ -140,7 +139,7 @@ type Response struct {
 	// File, if set, gives the data: Len bytes from Off, fewer where the file
 	// ends. Its own offset is neither used nor moved. It must stay open until
 	// Done. If the file shrinks while it is sent, the connection is cut.
-	File *os.File
+	File datapath.Descriptor
 	Off  int64
 	Len  int64
 	// Done, if set, is called once when all was sent or given up.

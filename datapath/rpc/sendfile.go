@@ -4,16 +4,16 @@ import (
 	"context"
 	"errors"
 	"io"
-	"os"
 	"syscall"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/bivouacfs/bivouac/datapath"
 	"github.com/bivouacfs/bivouac/datapath/wire"
 )
 
 // clamp cuts n to what f has behind off now.
-func clamp(f *os.File, off, n int64) (int64, error) {
+func clamp(f datapath.Descriptor, off, n int64) (int64, error) {
 	var st unix.Stat_t
 	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
 		return 0, err
@@ -38,10 +38,10 @@ func (t *task) readFile(ctx context.Context) error {
 
 // sendFile writes a frame whose data is n bytes of f from off, without a copy
 // through this process. It gives sendfile the offset rather than use the
-// file's own, so that one *os.File can serve many replies at once. Once the
+// file's own, so that one file can serve many replies at once. Once the
 // header is out nothing but n bytes can follow: if f yields fewer, the error
 // means that the connection must be cut. Held by turn.
-func (w *frameWriter) sendFile(h wire.Header, body []byte, f *os.File, off, n int64) error {
+func (w *frameWriter) sendFile(h wire.Header, body []byte, f datapath.Descriptor, off, n int64) error {
 	h.Body, h.Sum, h.Data = uint32(len(body)), wire.Sum(body), uint32(n)
 	w.buf = append(h.Append(w.buf[:0]), body...)
 	w.bytes.Add(int64(len(w.buf)) + n)
