@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"syscall"
 
 	"github.com/sirupsen/logrus"
@@ -25,6 +26,7 @@ import (
 type memFiles struct {
 	records []manifest.Record // in the order of the manifest
 	byIno   map[metadata.Ino]*manifest.Record
+	named   atomic.Int64 // calls of Files
 }
 
 // filesOf makes the manifest of what was scanned, and reads it.
@@ -61,6 +63,7 @@ func filesOfParts(records [][]byte, sums map[metadata.Ino][16]byte) (*memFiles, 
 }
 
 func (m *memFiles) Files(fn func(dir string, number uint32, name string, a metadata.Attr) bool) error {
+	m.named.Add(1)
 	dirs := map[string]uint32{}
 	for _, r := range m.records {
 		dir, name := filepath.Split(r.Path)
@@ -196,7 +199,9 @@ func (j *job) filled(ctx context.Context, m cluster.Map, s *Scanned, records *by
 			return errors.Join(err, f.Close())
 		})
 	}
-	if err := g.Wait(); err != nil {
+	err = g.Wait()
+	j.named = files.named.Load()
+	if err != nil {
 		return nil, err
 	}
 	j.sum = Sum(states)

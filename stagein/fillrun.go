@@ -64,10 +64,7 @@ func (f *Fill) settle(e metadata.Epoch, whole bool) {
 // pass fetches all that m gives this node, and reports whether it has.
 func (f *Fill) pass(m cluster.Map) bool {
 	f.note(nil)
-	list, err := f.list(m)
-	if err == nil && len(list) > 0 {
-		err = f.runAll(m, list)
-	}
+	list, err := f.readTogether(m)
 	if err != nil {
 		f.note(err)
 		return false
@@ -78,6 +75,9 @@ func (f *Fill) pass(m cluster.Map) bool {
 		wg.Go(func() { f.work(i, next) })
 	}
 	for _, p := range list {
+		if f.have.has(p) {
+			continue
+		}
 		select {
 		case next <- p:
 		case <-f.ctx.Done():
@@ -89,6 +89,21 @@ func (f *Fill) pass(m cluster.Map) bool {
 	close(next)
 	wg.Wait()
 	return f.ctx.Err() == nil && f.Trouble() == nil
+}
+
+// readTogether reads the runs, and lists what is to be fetched piece by piece then.
+func (f *Fill) readTogether(m cluster.Map) ([]piece, error) {
+	if f.allInRuns() { // so that it is known without a look at all names
+		if whole, err := f.runAll(m); whole || err != nil {
+			return nil, err
+		}
+		return f.list(m)
+	}
+	list, err := f.list(m)
+	if err == nil && len(list) > 0 {
+		_, err = f.runAll(m)
+	}
+	return list, err
 }
 
 func (f *Fill) note(err error) {

@@ -20,7 +20,8 @@ type gate struct {
 	most    int64         // guarded by mu; bytes that may be while readers come
 	least   time.Duration // guarded by mu; that a read of a step has taken; 0 is that there was none
 	free    int64         // guarded by mu; bytes since most last changed that have met no queue
-	changed chan struct{} // guarded by mu; closed when under or readers falls
+	changed chan struct{} // guarded by mu; closed when under or readers falls; nil while nobody waits for that
+	quiet   chan struct{} // guarded by mu; closed while readers is 0
 }
 
 const (
@@ -32,27 +33,33 @@ const (
 	gateFirst  = time.Second          // and how long the first
 )
 
-func newGate() *gate { return &gate{most: gateLeast, changed: make(chan struct{})} }
+func newGate() *gate { return &gate{most: gateLeast, quiet: closedChan()} }
 
 // reader says that one waits; what it returns, that he does no more. For some time
 // afterwards another is expected.
 func (g *gate) reader(linger time.Duration) (served func()) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.readers++
+	if g.readers++; g.readers == 1 {
+		g.quiet = make(chan struct{})
+	}
 	return func() {
 		time.AfterFunc(linger, func() {
 			g.mu.Lock()
 			defer g.mu.Unlock()
-			g.readers--
+			if g.readers--; g.readers == 0 {
+				close(g.quiet)
+			}
 			g.wake()
 		})
 	}
 }
 
 func (g *gate) wake() {
-	close(g.changed)
-	g.changed = make(chan struct{})
+	if g.changed != nil {
+		close(g.changed)
+		g.changed = nil
+	}
 }
 
 // enter waits until something may be read ahead, and says how much of n bytes.
@@ -67,6 +74,9 @@ func (g *gate) enter(ctx context.Context, n int64) (int64, error) {
 			g.under += step
 			g.mu.Unlock()
 			return step, nil
+		}
+		if g.changed == nil {
+			g.changed = make(chan struct{})
 		}
 		changed := g.changed
 		g.mu.Unlock()
@@ -107,18 +117,12 @@ func (g *gate) learn(took time.Duration) {
 
 // calm returns when no reader is expected, or over is closed.
 func (g *gate) calm(over <-chan struct{}) {
-	for {
-		g.mu.Lock()
-		readers, changed := g.readers, g.changed
-		g.mu.Unlock()
-		if readers == 0 {
-			return
-		}
-		select {
-		case <-changed:
-		case <-over:
-			return
-		}
+	g.mu.Lock()
+	quiet := g.quiet
+	g.mu.Unlock()
+	select {
+	case <-quiet:
+	case <-over:
 	}
 }
 

@@ -73,6 +73,7 @@ type job struct {
 	discard bool
 	quota   Target // in front of target; nil is none
 	spilled int    // files that are read from a compressed tar
+	named   int64  // how often fills looked at all names
 }
 
 const (

@@ -57,8 +57,8 @@ func (f *Fill) took(quick bool) {
 // that the source is not at hand.
 func (f *Fill) probe(m cluster.Map) error {
 	r := &run{own: true}
-	err := f.each(m, func(id runID, p part) bool {
-		if p.node == f.cfg.Self && f.lacks(p.piece) && (len(r.parts) == 0 || id.source == r.source) {
+	err := f.each(m, func(id runID, p part, alone bool) bool {
+		if !alone && p.node == f.cfg.Self && f.lacks(p.piece) && (len(r.parts) == 0 || id.source == r.source) {
 			r.runID, r.parts = id, append(r.parts, p)
 		}
 		return len(r.parts) < probes

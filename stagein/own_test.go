@@ -23,8 +23,9 @@ func fickle(r *rand.Rand) func() bool {
 	}
 }
 
-// TestOwnRuns: of a source that is at hand nothing goes between nodes, and no byte is
-// read twice; nor is one when it seems now to be at hand, now not.
+// TestOwnRuns: of a source that is at hand nothing goes between nodes, no byte is
+// read twice, and nobody looks at all names; nor is one read twice when it seems now to be
+// at hand, now not.
 func TestOwnRuns(t *testing.T) {
 	for name, c := range map[string]struct {
 		near func() bool
@@ -50,6 +51,9 @@ func TestOwnRuns(t *testing.T) {
 		checkTree(t, got, want)
 		if read := j.sum.SourceBytes - j.scanned.Read; read > int64(len(archive)) {
 			t.Errorf("%s: %d bytes of %d were read", name, read, len(archive))
+		}
+		if name == "always" && j.named > 0 {
+			t.Errorf("%s: all names were looked at %d times", name, j.named)
 		}
 		if got := sent.Load() > 0; got != c.sent {
 			t.Errorf("%s: %d bytes went between nodes", name, sent.Load())

@@ -82,33 +82,46 @@ func (f *Fill) together() bool {
 		slices.ContainsFunc(f.cfg.Origins.Sources, func(o Origin) bool { return inRuns(o.Kind) || o.Kind == source.Many })
 }
 
+// allInRuns reports whether every file has a place in a source that is read in runs.
+func (f *Fill) allInRuns() bool {
+	return !slices.ContainsFunc(f.cfg.Origins.Sources, func(o Origin) bool { return !inRuns(o.Kind) })
+}
+
 // inRuns reports whether files of such a source are read in runs.
 func inRuns(k source.Kind) bool { return k == source.Tar || k == source.Zip }
 
 // runAll reads the runs that m gives this node, for whoever is to have what lies in
 // them, or while the source is at hand what is its own of all runs. After those it
-// reads the ones that have something of its own and that nobody has begun. list is
-// what this node is to have.
-func (f *Fill) runAll(m cluster.Map, list []piece) error {
+// reads the ones that have something of its own and that nobody has begun. It reports
+// whether all that this node is to have, and has a place in the source, is here then.
+func (f *Fill) runAll(m cluster.Map) (whole bool, err error) {
 	nodes := m.Up()
 	if !f.together() || len(nodes) == 0 {
-		return nil
+		return false, nil
 	}
 	near := func() bool { return len(nodes) > 1 && f.near() }
 	if near() {
 		if err := f.probe(m); err != nil {
-			return err
+			return false, err
 		}
 	}
+	var mine holding
 	for own, through := near(), false; !through; own = !own {
-		rs, err := f.gather(m, func(id runID, p *part) bool {
+		var rs []*run
+		rs, mine, err = f.gather(m, func(id runID, p part) bool {
 			if own {
-				return p.node == f.cfg.Self
+				return p.node == f.cfg.Self && !f.have.has(p.piece)
 			}
 			return id.reader(nodes) == f.cfg.Self
 		})
 		if err != nil {
-			return err
+			return false, err
+		}
+		if f.allInRuns() {
+			f.total.Store(mine.bytes)
+		}
+		if len(mine.missing) == 0 {
+			break
 		}
 		for _, r := range rs {
 			r.own = own
@@ -116,10 +129,10 @@ func (f *Fill) runAll(m cluster.Map, list []piece) error {
 		f.inTurn(rs, f.cfg.Origins.Order.Seed)
 		through = f.readRuns(rs, func() bool { return own == near() })
 	}
-	if !slices.ContainsFunc(list, f.lacks) {
-		return nil // that is known without a look at all files
+	if slices.ContainsFunc(mine.missing, f.lacks) {
+		err = f.runRest(m)
 	}
-	return f.runRest(m)
+	return !slices.ContainsFunc(mine.missing, func(p piece) bool { return !f.have.has(p) }), err
 }
 
 // lacks reports whether a piece is neither here nor on its way.
@@ -135,7 +148,7 @@ func (f *Fill) runRest(m cluster.Map) error {
 	if err != nil || len(left) == 0 {
 		return err
 	}
-	rs, err := f.gather(m, func(id runID, _ *part) bool { return left[id] })
+	rs, _, err := f.gather(m, func(id runID, _ part) bool { return left[id] })
 	if err != nil {
 		return err
 	}
@@ -144,21 +157,19 @@ func (f *Fill) runRest(m cluster.Map) error {
 	return nil
 }
 
-// each calls fn with all pieces that are to be read in runs, until it returns false:
-// small ones in tars and in zip archives.
-func (f *Fill) each(m cluster.Map, fn func(id runID, p part) (more bool)) error {
+// each calls fn with all pieces of files that have a place in the source, until it
+// returns false. Those are read in runs, by which they are told, unless alone: small
+// ones in tars and in zip archives.
+func (f *Fill) each(m cluster.Map, fn func(id runID, p part, alone bool) (more bool)) error {
 	var bad error
 	more := true
 	err := f.cfg.Files.Located(func(from manifest.Origin, a metadata.Attr) bool {
 		var kind source.Kind
 		kind, bad = f.src.kindOf(from)
-		if inRuns(kind) && (kind == source.Tar || a.Layout.Kind == metadata.Local) {
-			f.parts(m, from, a, func(p part) {
-				if more && p.raw < largePiece && !p.sparse {
-					more = fn(runID{from.Source, p.at / f.runSize}, p)
-				}
-			})
-		}
+		alone := !inRuns(kind) || kind != source.Tar && a.Layout.Kind != metadata.Local
+		f.parts(m, from, a, func(p part) {
+			more = more && fn(runID{from.Source, p.at / f.runSize}, p, alone || p.raw >= largePiece || p.sparse)
+		})
 		return more && bad == nil
 	})
 	return errors.Join(bad, err)
@@ -187,11 +198,24 @@ func (f *Fill) parts(m cluster.Map, from manifest.Origin, a metadata.Attr, fn fu
 	}
 }
 
-// gather makes runs of the pieces that are wanted.
-func (f *Fill) gather(m cluster.Map, wanted func(runID, *part) bool) ([]*run, error) {
+// holding is what a node is to have.
+type holding struct {
+	bytes   int64
+	missing []piece
+}
+
+// gather makes runs of the pieces that are wanted, and finds what this node is to have.
+func (f *Fill) gather(m cluster.Map, wanted func(runID, part) bool) ([]*run, holding, error) {
 	byID := make(map[runID]*run)
-	err := f.each(m, func(id runID, p part) bool {
-		if !wanted(id, &p) {
+	var mine holding
+	err := f.each(m, func(id runID, p part, alone bool) bool {
+		if p.node == f.cfg.Self {
+			mine.bytes += p.n
+			if !f.have.has(p.piece) {
+				mine.missing = append(mine.missing, p.piece)
+			}
+		}
+		if alone || !wanted(id, p) {
 			return true
 		}
 		r := byID[id]
@@ -207,15 +231,15 @@ func (f *Fill) gather(m cluster.Map, wanted func(runID, *part) bool) ([]*run, er
 		r.sort()
 		all = append(all, r)
 	}
-	return all, err
+	return all, mine, err
 }
 
 // runsLeft is the runs with something that this node is to have, is not here
 // and is not on its way.
 func (f *Fill) runsLeft(m cluster.Map) (map[runID]bool, error) {
 	left := make(map[runID]bool)
-	err := f.each(m, func(id runID, p part) bool {
-		if p.node == f.cfg.Self && f.lacks(p.piece) {
+	err := f.each(m, func(id runID, p part, alone bool) bool {
+		if !alone && p.node == f.cfg.Self && f.lacks(p.piece) {
 			left[id] = true
 		}
 		return true

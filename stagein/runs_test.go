@@ -214,7 +214,7 @@ func checkLarge(t *testing.T, nodes int, near func() bool, wait func(), small in
 	if _, err := j.run(context.Background()); err != nil {
 		t.Fatal(err)
 	}
-	if most := int64(3*len(archive)/j.lim.piece + small); reads.Load() > most {
+	if most := int64(6*len(archive)/j.lim.piece + small); reads.Load() > most {
 		t.Errorf("%d reads of 1000 members in %d bytes, want %d at the most", reads.Load(), len(archive), most)
 	}
 }
