@@ -261,6 +261,7 @@ func (j *job) share(m cluster.Map, i int, w, skips io.Writer, seams []chan []byt
 	if j.lim.piece != 0 {
 		s.lim = j.lim
 		s.lim.farthest, s.lim.apart = cmp.Or(j.lim.farthest, farthest), cmp.Or(j.lim.apart, placesApart)
+		s.lim.inside = cmp.Or(j.lim.inside, insideApart)
 		s.lim.small, s.lim.windows = cmp.Or(j.lim.small, placeless), cmp.Or(j.lim.windows, windowsMost)
 	}
 	return s, nil

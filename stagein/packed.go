@@ -73,7 +73,8 @@ func (s *Share) unpack(ctx context.Context, from *source.Region) *source.Unpacke
 	if s.spill == nil {
 		return source.Unpack(ctx, s.cfg.Plan.Kind, s.cfg.Plan.Head, from, s.pool)
 	}
-	return source.UnpackPlaces(ctx, s.cfg.Plan.Kind, s.cfg.Plan.Head, from, s.pool, source.Spacing{Apart: s.lim.apart, Windows: s.lim.windows})
+	apart := source.Spacing{Apart: s.lim.apart, Inside: s.spill.inside(0, 0), Windows: s.lim.windows}
+	return source.UnpackPlaces(ctx, s.cfg.Plan.Kind, s.cfg.Plan.Head, from, s.pool, apart)
 }
 
 // again unpacks what comes before a mark once more, and stages what comes after it.

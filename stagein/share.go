@@ -71,6 +71,7 @@ type limits struct {
 
 	farthest int64 // bytes that may have to be unpacked to come to a file that stays in a compressed tar
 	apart    int64 // bytes between two places of one that are kept, at the least
+	inside   int64 // bytes between two that are looked for in members of gzip where all seems to fit
 	small    int64 // bytes that one of several may unpack to without a place in its middle
 	windows  int64 // bytes that are kept of what is before places in compressed tars, at the most
 }
@@ -138,7 +139,7 @@ func NewShare(cfg ShareConfig) (*Share, error) {
 	if cfg.Workers <= 0 {
 		cfg.Workers = defaultWorkers
 	}
-	return &Share{cfg: cfg, count: new(counters), lim: limits{piece: wire.MaxData, carry: defaultCarry, mark: markEvery, farthest: farthest, apart: placesApart, small: placeless, windows: windowsMost}}, nil
+	return &Share{cfg: cfg, count: new(counters), lim: limits{piece: wire.MaxData, carry: defaultCarry, mark: markEvery, farthest: farthest, apart: placesApart, inside: insideApart, small: placeless, windows: windowsMost}}, nil
 }
 
 // Run stages the part. When it returns, all that it stored is stored and all

@@ -48,6 +48,8 @@ type spiller struct {
 	some  bool                      // stays in the source
 	sure  bool                      // that some will have to
 
+	past    int64             // bytes of the compressed tars that were read before this one
+	looked  int64             // up to where in this one it was seen how close places are wanted
 	portion float64           // of the nodes' room: other parts have the rest
 	places  map[uint32][]byte // source.Places, by the number of the tar
 	none    string            // a tar that was read and has no place to begin at; "" is none such
@@ -123,6 +125,7 @@ func (x *spiller) admit(it *source.Item, o *object) error {
 	if x == nil || it.Hardlink != "" || !it.Is(source.TypeRegular) || it.Size == 0 {
 		return nil
 	}
+	x.look(it.Off)
 	if err := x.reach(it); err != nil {
 		return err
 	}
@@ -245,7 +248,7 @@ func (x *spiller) reach(it *source.Item) error {
 // use says where the tar comes from, and who stores its members.
 func (x *spiller) use(push *pusher, from *source.Unpacked) {
 	if x != nil {
-		x.push, x.from = push, from
+		x.push, x.from, x.looked = push, from, 0
 	}
 }
 
@@ -255,6 +258,7 @@ func (x *spiller) ended(p *Plan, k *packed) error {
 	if x == nil {
 		return nil
 	}
+	x.past += p.Size
 	places, way := x.from.Places(), x.from.Way(k.end)
 	small := x.s.lim.apart
 	if len(x.s.cfg.Plan.Parts) > 1 || len(x.s.cfg.Part.Archives) > 1 {

@@ -6,6 +6,7 @@ import (
 	"context"
 	"encoding/binary"
 	"io"
+	"sync/atomic"
 
 	"github.com/klauspost/compress/gzip"
 )
@@ -15,9 +16,9 @@ import (
 // like its header is taken for one.
 type gzips struct {
 	sizes
-	readers chan *gunzip // that nobody uses
-	wrong   int          // guesses
-	apart   int64        // bytes between two places that are looked for, at the least; 0 is none
+	readers chan *gunzip  // that nobody uses
+	wrong   int           // guesses
+	inside  *atomic.Int64 // bytes between two places that are looked for in members, at the least; nil is none
 }
 
 // maxWrong is how many wrong guesses are enough: there are headers in the data,
@@ -28,8 +29,8 @@ const maxWrong = 3
 // follows the data: its checksum and its size.
 const gzipHead, gzipTail = 10, 8
 
-func newGzips(s sizes, most int, apart int64) *gzips {
-	return &gzips{sizes: s, readers: make(chan *gunzip, most), apart: apart}
+func newGzips(s sizes, most int, inside *atomic.Int64) *gzips {
+	return &gzips{sizes: s, readers: make(chan *gunzip, most), inside: inside}
 }
 
 // cut implements format.
@@ -118,9 +119,9 @@ func (z *gzips) decode(ctx context.Context, b *batch) error {
 	}
 	in := bytes.NewReader(b.raw)
 	r.in, r.inner = in, nil
-	if z.apart > 0 && b.most > z.apart {
+	if z.inside != nil && b.most > z.inside.Load() {
 		r.inner = &inner{
-			apart: z.apart,
+			apart: z.inside,
 			at:    func() int64 { return b.off + int64(len(b.raw)-in.Len()) },
 			since: (&tape{off: b.off, b: b.raw}).since,
 		}
@@ -129,7 +130,7 @@ func (z *gzips) decode(ctx context.Context, b *batch) error {
 		return err
 	}
 	if b.found = r.take(); b.rest != nil {
-		if z.apart > 0 && r.inner == nil {
+		if z.inside != nil && r.inner == nil {
 			return errSerial // it says that it is small
 		}
 		return nil
@@ -151,14 +152,16 @@ func (z *gzips) serial(f *feed, rejected *batch) (io.Reader, error) {
 		z.wrong++
 	}
 	one := z.wrong < maxWrong
-	if z.apart == 0 {
+	if z.inside == nil {
 		buf := bufio.NewReaderSize(f, feedStep)
 		return &gzipMember{Reader: buf, z: gunzip{in: buf, one: one}, feed: f}, nil
 	}
 	t := &tape{in: f, off: f.offset()}
 	buf := bufio.NewReaderSize(t, feedStep)
 	at := func() int64 { return f.offset() - int64(buf.Buffered()) }
-	return &gzipMember{Reader: buf, z: gunzip{in: buf, one: one, inner: &inner{apart: z.apart, at: at, since: t.since}}, feed: f}, nil
+	x := &inner{apart: z.inside, at: at, since: t.since}
+	t.near = x.near
+	return &gzipMember{Reader: buf, z: gunzip{in: buf, one: one, inner: x}, feed: f}, nil
 }
 
 // gzipMember unpacks a member and leaves what follows in the feed.

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"hash/crc32"
 	"io"
+	"sync/atomic"
 
 	"github.com/klauspost/compress/flate"
 	"github.com/klauspost/compress/gzip"
@@ -13,7 +14,7 @@ import (
 // inner finds places inside members of gzip while they are unpacked: there the deflated data
 // falls into blocks, each of which can be unpacked from its first bit on with the 32 KiB before it.
 type inner struct {
-	apart int64                  // bytes between two places, at the least
+	apart *atomic.Int64          // bytes between two places, at the least
 	at    func() int64           // where in the file what is read next lies
 	since func(off int64) []byte // what was read of the file from off on; nil is that it is there no more
 
@@ -38,7 +39,7 @@ func (x *inner) members() {
 
 // due reports whether a place at off is wanted. The first byte of all is one already.
 func (x *inner) due(off int64) bool {
-	if off-x.last < x.apart || off == 0 {
+	if off-x.last < x.apart.Load() || off == 0 {
 		return false
 	}
 	x.last = off
@@ -131,19 +132,31 @@ func (m *member) end() error {
 	return io.EOF
 }
 
-// tape remembers what was read last.
+// near reports whether what is read now may be wanted behind a place.
+func (x *inner) near() bool { return len(x.fresh) > 0 || x.out+tapeBefore-x.last >= x.apart.Load() }
+
+// tape remembers what was read last, where it may be wanted.
 type tape struct {
-	in  io.Reader
-	off int64 // of b, in the file
-	b   []byte
+	in   io.Reader
+	near func() bool
+	off  int64 // of b, in the file
+	b    []byte
 }
 
-// tapeMost is how many bytes are remembered: what a window is used by is seldom as much.
-const tapeMost = 4 * windowMost
+const (
+	tapeMost   = 4 * windowMost // bytes that are remembered: what a window is used by is seldom as much
+	tapeBefore = 1 << 20        // how long before a place, of what comes out: what is read at a time is seldom more
+	tapeLeast  = 8              // bytes that are remembered anyway: those of which only some bits were used
+)
 
 // Read implements io.Reader.
 func (t *tape) Read(p []byte) (int, error) {
 	n, err := t.in.Read(p)
+	if !t.near() && n >= tapeLeast {
+		t.off += int64(len(t.b) + n - tapeLeast)
+		t.b = append(t.b[:0], p[n-tapeLeast:n]...)
+		return n, err
+	}
 	if old := len(t.b) - tapeMost; old > tapeMost {
 		t.off += int64(old)
 		t.b = t.b[:copy(t.b, t.b[old:])]

@@ -244,7 +244,7 @@ func BenchmarkPlaces(b *testing.B) {
 	data := mixedBytes(rand.New(rand.NewPCG(19, 19)), 48<<20)
 	for _, w := range []packedWay{memberWays[0], memberWays[1], memberWays[7], {"bgzip", TarGzip, program("bgzip", "-c")}} {
 		p := w.pack(b, data, rand.New(rand.NewPCG(20, 20)))
-		for _, apart := range []int64{0, 1 << 20, 4 << 20} {
+		for _, apart := range []int64{0, 4 << 20, 16 << 20} {
 			b.Run(fmt.Sprintf("%s/%d", w.name, apart), func(b *testing.B) {
 				b.SetBytes(int64(len(data)))
 				before, windows := processor(), 0

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"sort"
 	"sync"
+	"sync/atomic"
 	"syscall"
 
 	"github.com/bivouacfs/bivouac/metadata/varint"
@@ -24,6 +25,9 @@ type Place struct {
 // Spacing is how places are kept.
 type Spacing struct {
 	Apart int64 // bytes between two, at the least
+	// Inside is how far apart those are that are in the middle of members of gzip, which alone cost something
+	// to find, until LookInside says something else; what is less than Apart is Apart.
+	Inside int64
 	// Windows is how many bytes what has to be known at them takes at the most: those at which something
 	// has to be are farther apart when it would be more. 0 is that it may be anything.
 	Windows int64
@@ -129,6 +133,8 @@ func (ps Places) around(off, end int64) (from Place, to Place, ok, more bool) {
 
 // placeList is the places that are found while a file is unpacked.
 type placeList struct {
+	inside atomic.Int64 // bytes between two that are looked for in the middle of members, at the least
+
 	mu      sync.Mutex
 	Spacing        // guarded by mu
 	wide    int64  // guarded by mu; Apart for those that have windows, if it is more
@@ -136,6 +142,12 @@ type placeList struct {
 	last    int64  // guarded by mu; Off of the one that was seen last
 	gap     int64  // guarded by mu; the most bytes between two that are kept
 	windows int64  // guarded by mu; bytes
+}
+
+func newPlaceList(s Spacing) *placeList {
+	l := &placeList{Spacing: s}
+	l.inside.Store(max(s.Inside, s.Apart))
+	return l
 }
 
 func (l *placeList) see(p Place) {
@@ -199,6 +211,14 @@ func (u *Unpacked) Places() Places {
 	u.list.mu.Lock()
 	defer u.list.mu.Unlock()
 	return slices.Clone(u.list.all)
+}
+
+// LookInside says how far apart places are that are looked for in the middle of members of gzip in
+// what is unpacked next, in bytes.
+func (u *Unpacked) LookInside(apart int64) {
+	if u.list != nil {
+		u.list.inside.Store(apart)
+	}
 }
 
 // Way is the most that has to be unpacked to come to a byte before off, from the place that

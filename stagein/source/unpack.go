@@ -63,7 +63,7 @@ func Unpack(ctx context.Context, kind Kind, head []byte, from *Region, pool *Poo
 
 // UnpackPlaces is Unpack that finds places.
 func UnpackPlaces(ctx context.Context, kind Kind, head []byte, from *Region, pool *Pool, s Spacing) *Unpacked {
-	return unpack(ctx, kind, head, from, pool, &placeList{Spacing: s})
+	return unpack(ctx, kind, head, from, pool, newPlaceList(s))
 }
 
 func unpack(ctx context.Context, kind Kind, head []byte, from *Region, pool *Pool, list *placeList) *Unpacked {
@@ -175,11 +175,11 @@ func (u *Unpacked) decoder(ctx context.Context) (io.ReadCloser, error) {
 	if u.from != nil {
 		return decoderAt(ctx, u.kind, u.in, u.pool, *u.from)
 	}
-	apart := int64(0)
+	var inside *atomic.Int64
 	if u.list != nil {
-		apart = u.list.Apart // nobody has seen a place yet
+		inside = &u.list.inside
 	}
-	d, err := unpacker(ctx, u.kind, u.in, u.pool, apart)
+	d, err := unpacker(ctx, u.kind, u.in, u.pool, inside)
 	if b, ok := d.(*batches); ok {
 		b.places = u.list
 	}
@@ -188,12 +188,12 @@ func (u *Unpacked) decoder(ctx context.Context) (io.ReadCloser, error) {
 
 // unpacker makes the reader of what is packed in a kind of file: by several
 // workers, if the format allows it and there is more than one, or it is to be found where
-// batches begin, and what else there is to begin at every apart bytes.
-func unpacker(ctx context.Context, kind Kind, in *packed, pool *Pool, apart int64) (io.ReadCloser, error) {
-	if workers(kind, pool) < 2 && !(apart > 0 && inBatches(kind, pool)) {
+// batches begin, and what else there is to begin at every so many bytes.
+func unpacker(ctx context.Context, kind Kind, in *packed, pool *Pool, inside *atomic.Int64) (io.ReadCloser, error) {
+	if workers(kind, pool) < 2 && !(inside != nil && inBatches(kind, pool)) {
 		return decoder(kind, in)
 	}
-	f, err := formatOf(kind, sizesFor(pool.Room()*pool.Size()), cap(pool.help)+1, apart)
+	f, err := formatOf(kind, sizesFor(pool.Room()*pool.Size()), cap(pool.help)+1, inside)
 	if f == nil || err != nil {
 		return decoder(kind, in)
 	}
@@ -217,11 +217,11 @@ func inBatches(kind Kind, pool *Pool) bool {
 }
 
 // formatOf says how a kind of file falls into batches; nil is that it does not. Where a batch
-// has places in its middle, one is looked for every apart bytes, or none if that is 0.
-func formatOf(kind Kind, s sizes, most int, apart int64) (format, error) {
+// has places in its middle, one is looked for every inside bytes, or none if that is nil.
+func formatOf(kind Kind, s sizes, most int, inside *atomic.Int64) (format, error) {
 	switch kind {
 	case TarGzip:
-		return newGzips(s, most, apart), nil
+		return newGzips(s, most, inside), nil
 	case TarZstd:
 		return newZstds(s, most)
 	case TarBzip2:

@@ -13,6 +13,7 @@ import (
 	"runtime"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -221,15 +222,19 @@ func oneWay(t testing.TB, kind Kind, b []byte, apart int64) (got []byte, err err
 	ctx := context.Background()
 	pool := NewPool(8, 1024)
 	in := compressed(ctx, b, pool)
-	f, err := formatOf(kind, small, 4, apart)
+	var places *placeList
+	var inside *atomic.Int64
+	if apart > 0 {
+		places = newPlaceList(Spacing{Apart: apart})
+		inside = &places.inside
+	}
+	f, err := formatOf(kind, small, 4, inside)
 	if err != nil {
 		t.Fatal(err)
 	}
 	help := make(chan struct{}, 3)
 	d := newBatches(ctx, in, f, help)
-	if apart > 0 {
-		d.places = &placeList{Spacing: Spacing{Apart: apart}}
-	}
+	d.places = places
 	in.ahead = d.ahead
 	got, err = all(in, d)
 	in.release()
@@ -412,7 +417,7 @@ func TestUnpackedShares(t *testing.T) {
 		p := w.pack(t, data, r)
 		pool := NewPool(8, 1024)
 		in := compressed(context.Background(), p, pool)
-		f, err := formatOf(w.kind, small, 1, 0)
+		f, err := formatOf(w.kind, small, 1, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
