@@ -125,8 +125,9 @@ func (r *OutResult) Err() error {
 // is copied by all nodes, piece by piece. A symbolic link is copied as it is, with its time of modification where the
 // target's filesystem can. A file with several names
 // becomes several files. A directory gets its mode with rwx for its owner,
-// because other nodes may still be writing in it, and no time, for the same
-// reason; it passes its group on if the directory that it is made in does. FIFOs, sockets and device nodes are listed as failures.
+// because other nodes may still be writing in it; it passes its group on if the directory that it is made in does.
+// Its times it gets, as To does, from each node that has written in it, when that has written its last there:
+// so it has them when all have. FIFOs, sockets and device nodes are listed as failures.
 //
 // Nothing outside To is touched, also if someone puts symbolic links into it
 // meanwhile.
@@ -138,7 +139,7 @@ func Out(ctx context.Context, cfg OutConfig) (OutResult, error) {
 	if err != nil {
 		return OutResult{}, fmt.Errorf("stage-out to %s: %w", cfg.To, err)
 	}
-	o := &out{cfg: cfg, bufs: make(chan []byte, cfg.Workers), dirs: map[string]bool{}}
+	o := &out{cfg: cfg, bufs: make(chan []byte, cfg.Workers), dirs: map[string]*outDir{}}
 	if o.root, o.bar = openTarget(cfg.To, a); o.bar == nil {
 		defer o.root.Close() // nothing is written through it
 	} else if cfg.Failed == nil {
@@ -146,12 +147,13 @@ func Out(ctx context.Context, cfg OutConfig) (OutResult, error) {
 	}
 	o.g.SetLimit(cfg.Workers)
 	if a.Mode&source.TypeMask == source.TypeDir {
+		o.enter(".", cfg.Root, true)
 		o.dir(ctx, cfg.Root, "")
 	} else if o.mine(cfg.Name) {
 		o.thing(ctx, cfg.Name, a)
 	}
 	_ = o.g.Wait() // failures are in the result
-	o.syncDirs()
+	o.endDirs(ctx)
 	if err := ctx.Err(); err != nil {
 		return o.result, fmt.Errorf("stage-out to %s: stopped before its end: %w", cfg.To, err)
 	}
@@ -201,8 +203,8 @@ type out struct {
 	bufs chan []byte // of files that are done; one for each worker
 
 	mu     sync.Mutex
-	result OutResult       // guarded by mu
-	dirs   map[string]bool // guarded by mu; in which something was renamed
+	result OutResult          // guarded by mu
+	dirs   map[string]*outDir // guarded by mu; by relative path
 }
 
 func (o *out) fail(name string, size int64, err error) {
@@ -288,45 +290,6 @@ func (o *out) attr(ctx context.Context, e metadata.Entry) (metadata.Attr, error)
 		return *e.Attr, nil
 	}
 	return o.cfg.Store.Getattr(ctx, e.Ino)
-}
-
-// makeDir makes a directory; every node does, one of them counts it.
-func (o *out) makeDir(ctx context.Context, e metadata.Entry, rel string) error {
-	if o.bar != nil || o.keptDir(rel, e.Ino) {
-		return nil
-	}
-	a, err := o.attr(ctx, e)
-	if err != nil {
-		return err
-	}
-	mode := os.FileMode(a.Mode&0o777 | 0o700)
-	switch err := o.root.Mkdir(rel, mode); {
-	case err == nil:
-		if err = o.openDir(rel, mode); err != nil {
-			return err
-		}
-	case !errors.Is(err, os.ErrExist):
-		return err
-	default:
-		if info, e := o.root.Lstat(rel); e != nil || !info.IsDir() {
-			return syscall.ENOTDIR
-		}
-	}
-	if o.mine(rel) {
-		o.count(func(r *OutResult) { r.Dirs++ })
-	}
-	o.cfg.Memory.add(rel+"/", stamp{ino: e.Ino})
-	return nil
-}
-
-// openDir gives a directory that was made just now its mode, whatever the umask is. That what is made in it
-// gets its group, as it may have from the one that it is in, stays.
-func (o *out) openDir(rel string, mode os.FileMode) error {
-	info, err := o.root.Lstat(rel)
-	if err != nil {
-		return err
-	}
-	return o.root.Chmod(rel, mode|info.Mode()&os.ModeSetgid)
 }
 
 // thing copies what is no directory.

@@ -134,8 +134,8 @@ func (s *scratch) checkOut(t *testing.T, to string, dir metadata.Ino) {
 		perm := fs.FileMode(a.Mode & 0o777)
 		switch a.Mode & source.TypeMask {
 		case source.TypeDir:
-			if info.Mode() != fs.ModeDir|perm|0o700 {
-				t.Errorf("%s has mode %v", p, info.Mode())
+			if info.Mode() != fs.ModeDir|perm|0o700 || metadata.TimeOf(info.ModTime()) != a.Mtime {
+				t.Errorf("%s has mode %v and is of %v, want %v", p, info.Mode(), info.ModTime(), a.Mtime.Time())
 			}
 			s.checkOut(t, p, e.Ino)
 		case source.TypeSymlink:

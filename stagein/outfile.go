@@ -32,6 +32,7 @@ func (o *out) symlink(ctx context.Context, rel string, a metadata.Attr) error {
 	if o.keptLink(rel, target) {
 		return o.linkTime(rel, a)
 	}
+	o.changes(rel)
 	tmp := temporary(rel)
 	if err := o.clear(tmp); err != nil {
 		return err
@@ -70,26 +71,11 @@ func (o *out) rename(tmp, rel string) error {
 		_ = o.root.Remove(tmp) // the first error counts
 		return err
 	}
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	o.dirs[path.Dir(rel)] = true
 	return nil
 }
 
-// syncDirs makes the renames durable.
-func (o *out) syncDirs() {
-	for dir := range o.dirs {
-		d, err := o.root.Open(dir)
-		if err == nil {
-			err = errors.Join(d.Sync(), d.Close())
-		}
-		if err != nil {
-			o.fail(dir+"/", 0, err)
-		}
-	}
-}
-
 func (o *out) file(ctx context.Context, rel string, a metadata.Attr) error {
+	o.changes(rel)
 	tmp := temporary(rel)
 	if err := o.clear(tmp); err != nil {
 		return err

@@ -78,6 +78,51 @@ func TestOutLinkTimes(t *testing.T) {
 	}
 }
 
+// TestOutDirTimes: directories have the times that those in scratch have when the last node has written its
+// last, also if one that wrote was killed before it could give them; who has nothing else to do gives them, too.
+func TestOutDirTimes(t *testing.T) {
+	s := newScratch()
+	files, _ := fillScratch(t, s)
+	root := s.attrs[metadata.RootIno]
+	root.Mtime = metadata.TimeOf(time.Unix(1e9, 5))
+	s.attrs[metadata.RootIno] = root
+	const nodes = 3
+	to := filepath.Join(t.TempDir(), "to")
+	check := func(when string) {
+		t.Helper()
+		s.checkOut(t, to, metadata.RootIno)
+		if info, err := os.Lstat(to); err != nil || metadata.TimeOf(info.ModTime()) != root.Mtime {
+			t.Errorf("%s: the target is of %v, %v, want %v", when, info.ModTime(), err, root.Mtime.Time())
+		}
+	}
+	var memory [nodes]OutMemory
+	all := func() (sum OutResult) {
+		t.Helper()
+		for self := range nodes {
+			cfg := s.config(to, self, nodes)
+			cfg.Memory = &memory[self]
+			sum.Add(s.run(t, cfg))
+		}
+		return sum
+	}
+	all()
+	check("at first")
+	dir := s.entries[metadata.RootIno][0].Ino
+	s.add(dir, "new", source.TypeRegular|0o600, []byte("new"))
+	all()
+	check("after one more file")
+	memory = [nodes]OutMemory{}
+	for _, rel := range []string{"", "d0", "d3/sub"} {
+		if err := os.Chtimes(filepath.Join(to, rel), time.Now(), time.Now()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if r := all(); r.Files != 0 || r.Kept != files+1 {
+		t.Errorf("%+v, want all kept", r)
+	}
+	check("after a kill")
+}
+
 // TestOutGroup: directories below one whose group all that is made in it gets pass that on.
 func TestOutGroup(t *testing.T) {
 	s := newScratch()

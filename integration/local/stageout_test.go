@@ -23,7 +23,7 @@ func TestStageOut(t *testing.T) {
 		t.Errorf("stage-out prints %q", out)
 	}
 	wantSame(t, "out", strip(describe(t, to, false)), strip(describe(t, c.node("1", "scratch", "ckpt"), false)))
-	for _, name := range append([]string{"run", "big"}, odd...) {
+	for _, name := range append([]string{"run", "big", ".", "deep", "deep/er/and/deeper", "empty"}, odd...) {
 		a, errA := os.Stat(filepath.Join(from, name))
 		b, errB := os.Stat(filepath.Join(to, name))
 		if errA != nil || errB != nil || !a.ModTime().Equal(b.ModTime()) {

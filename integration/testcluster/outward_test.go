@@ -74,10 +74,17 @@ func TestOutward(t *testing.T) {
 		}
 		return n == files+1
 	})
+	dir, err := c.Nodes[1].Client.Getattr(context.Background(), ckpt)
+	if err != nil {
+		t.Fatal(err)
+	}
 	for i, err := range leaveAll(t, c, Patience, 0, 1, 2, 3) {
 		if err != nil {
 			t.Errorf("node %d: %v", i, err)
 		}
+	}
+	if info, err := os.Stat(to); err != nil || metadata.TimeOf(info.ModTime()) != dir.Mtime {
+		t.Errorf("the directory is of %v, %v, want %v", info.ModTime(), err, dir.Mtime.Time())
 	}
 	if n := copied(t, to); n != files {
 		t.Errorf("%d files are there, want %d", n, files)

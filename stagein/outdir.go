@@ -1,0 +1,143 @@
+package stagein
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path"
+	"syscall"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/bivouacfs/bivouac/metadata"
+)
+
+// outDir is a directory that is copied.
+type outDir struct {
+	ino     metadata.Ino // of the one in scratch; 0 is that only a file is copied, and this is where to
+	changed bool         // something in the copy was made, renamed or removed here, which gave it another time
+	look    bool         // it is for this node to see that its time is right, if nobody changes it
+}
+
+// enter takes note of a directory that is there now. One of the nodes looks at its time, if look says so.
+func (o *out) enter(rel string, ino metadata.Ino, look bool) {
+	look = look && o.mine(rel)
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.dirs[rel] = &outDir{ino: ino, look: look}
+}
+
+// changes takes note that something in the directory of rel is made, renamed or removed.
+func (o *out) changes(rel string) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	d := o.dirs[path.Dir(rel)]
+	if d == nil {
+		d = new(outDir)
+		o.dirs[path.Dir(rel)] = d
+	}
+	d.changed = true
+}
+
+// makeDir makes a directory; every node does, one of them counts it.
+func (o *out) makeDir(ctx context.Context, e metadata.Entry, rel string) error {
+	if o.bar != nil {
+		return nil
+	}
+	if o.keptDir(rel, e.Ino) {
+		o.enter(rel, e.Ino, false)
+		return nil
+	}
+	a, err := o.attr(ctx, e)
+	if err != nil {
+		return err
+	}
+	mode := os.FileMode(a.Mode&0o777 | 0o700)
+	switch err := o.root.Mkdir(rel, mode); {
+	case err == nil:
+		o.changes(rel)
+		if err = o.openDir(rel, mode); err != nil {
+			return err
+		}
+	case !errors.Is(err, os.ErrExist):
+		return err
+	default:
+		if info, e := o.root.Lstat(rel); e != nil || !info.IsDir() {
+			return syscall.ENOTDIR
+		}
+	}
+	if o.mine(rel) {
+		o.count(func(r *OutResult) { r.Dirs++ })
+	}
+	o.enter(rel, e.Ino, true)
+	o.cfg.Memory.add(rel+"/", stamp{ino: e.Ino})
+	return nil
+}
+
+// openDir gives a directory that was made just now its mode, whatever the umask is. That what is made in it
+// gets its group, as it may have from the one that it is in, stays.
+func (o *out) openDir(rel string, mode os.FileMode) error {
+	info, err := o.root.Lstat(rel)
+	if err != nil {
+		return err
+	}
+	return o.root.Chmod(rel, mode|info.Mode()&os.ModeSetgid)
+}
+
+// endDirs gives directories their times, and makes the renames in them durable, when nothing in them is
+// changed here any more.
+func (o *out) endDirs(ctx context.Context) {
+	if o.bar != nil {
+		return
+	}
+	var g errgroup.Group
+	g.SetLimit(o.cfg.Workers)
+	for rel, d := range o.dirs {
+		if !d.changed && !d.look {
+			continue
+		}
+		g.Go(func() error {
+			if err := o.endDir(ctx, rel, d); err != nil {
+				o.fail(rel+"/", 0, err)
+			}
+			return nil
+		})
+	}
+	_ = g.Wait() // failures are in the result
+}
+
+func (o *out) endDir(ctx context.Context, rel string, d *outDir) error {
+	set, err := false, error(nil)
+	if d.ino != 0 && ctx.Err() == nil { // who goes on later sees to it then
+		set, err = o.dirTimes(ctx, rel, d.ino)
+	}
+	if !set && !d.changed {
+		return err
+	}
+	f, e := o.root.Open(rel)
+	if e == nil {
+		e = errors.Join(f.Sync(), f.Close())
+	}
+	return errors.Join(err, e)
+}
+
+// dirTimes gives a directory the times of the one that it is a copy of, if it has others. One of another user in
+// the target keeps its own.
+func (o *out) dirTimes(ctx context.Context, rel string, ino metadata.Ino) (set bool, err error) {
+	a, err := o.cfg.Store.Getattr(ctx, ino)
+	if errors.Is(err, syscall.ENOENT) {
+		return false, nil // was removed meanwhile
+	}
+	if err != nil {
+		return false, err
+	}
+	info, err := o.root.Lstat(rel)
+	if err != nil || info.ModTime().Equal(a.Mtime.Time()) {
+		return false, err
+	}
+	err = o.root.Chtimes(rel, a.Atime.Time(), a.Mtime.Time())
+	if errors.Is(err, syscall.EPERM) || errors.Is(err, syscall.EACCES) {
+		return false, nil
+	}
+	return err == nil, err
+}
