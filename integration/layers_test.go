@@ -67,7 +67,7 @@ var rooms = map[string][]string{
 	"github.com/cockroachdb/pebble":   {"metadata/pebblestore", "metadata/raftstore", "integration/bench", "fsclient/clienttest"},
 	"github.com/hanwen/go-fuse":       {"fsclient/mount", "integration/bench", "integration/slowpfs"},
 	"github.com/spf13/cobra":          {"deploy/bivouac"},
-	"github.com/prometheus":           {"daemon"},
+	"github.com/prometheus":           {"daemon", "integration/bench"},
 	"github.com/klauspost/compress":   {"stagein/source"},
 	module + "/fsclient":              {"fsclient", "fsclient/mount", "fsclient/remote", "deploy/bivouac", "integration/"},
 	module + "/daemon":                {"daemon", "deploy/", "integration/"},
