@@ -218,9 +218,10 @@ const startField = 22 - 3
 // and does not escape that often; who opens files all the time would never be done.
 const maxLooks = 20
 
-// openIn reports whether a process has a directory open. What a descriptor is called
-// is little to ask for: where it is, is asked for only if it may be a directory, and
-// again only if it is called otherwise.
+// openIn reports whether a process has a directory open. Whether a descriptor can be
+// written by is least to ask for, and none of a directory can; what it is called
+// is little. Where it is, is asked for only if it may be a directory, and
+// again only if it is called otherwise. A daemon has a thousand files open that it writes.
 func (d *directories) openIn(p string, ids map[string]bool) (bool, error) {
 	dir := p + "/fdinfo"
 	called := make(map[string]string) // the descriptors that have been looked at
@@ -230,7 +231,11 @@ func (d *directories) openIn(p string, ids map[string]bool) (bool, error) {
 			return false, err
 		}
 		for _, fd := range fds {
-			name, err := d.proc.link(p + "/fd/" + fd)
+			link := p + "/fd/" + fd
+			if writes, err := d.proc.writes(link); err == nil && writes {
+				continue
+			}
+			name, err := d.proc.link(link)
 			if err == nil && (!filepath.IsAbs(name) || called[fd] == name) {
 				continue
 			}

@@ -19,6 +19,8 @@ type proc interface {
 	list(dir string) ([]string, error)
 	read(file string) ([]byte, error)
 	link(path string) (string, error)
+	// writes reports whether a process can write by the descriptor that a link is.
+	writes(link string) (bool, error)
 	// place is the mount and the inode to which a link of a process leads.
 	place(link string) (place, error)
 }
@@ -62,6 +64,15 @@ func (procfs) read(file string) (b []byte, err error) {
 }
 
 func (procfs) link(path string) (string, error) { return os.Readlink(path) }
+
+// writes looks at the link, whose permissions say how the descriptor was opened.
+func (procfs) writes(link string) (bool, error) {
+	var st unix.Stat_t
+	if err := unix.Lstat(link, &st); err != nil {
+		return false, fmt.Errorf("%s: %w", link, err)
+	}
+	return st.Mode&unix.S_IWUSR != 0, nil
+}
 
 func (procfs) place(link string) (place, error) {
 	fd, err := unix.Open(link, unix.O_PATH|unix.O_CLOEXEC, 0)
