@@ -22,6 +22,7 @@ type batch struct {
 	found []Place // in the middle of its parts, whose Off counts from its beginning
 
 	block bzBlock // of bzip2
+	xz    xzPart  // of xz
 }
 
 // sizes bound batches, in bytes.

@@ -35,10 +35,10 @@ type format interface {
 	serial(f *feed, rejected *batch) (io.Reader, error)
 }
 
-// placer is a format of which batches begin at other places than their bytes do; false is
-// at none.
+// placer is a format of which places are told by more than where bytes are: that of a batch whose bytes are
+// at off, or if that is nil of what is unpacked there in the usual way; false is that none is there.
 type placer interface {
-	place(b *batch) (at int64, ok bool)
+	place(off int64, b *batch) (at int64, ok bool)
 }
 
 // errSerial says that what is next is not unpacked as a batch.
@@ -135,8 +135,8 @@ func (d *batches) goOn(rejected *batch) (err error) {
 	d.stop = nil
 	at := d.feed.offset()
 	d.usual, err = d.format.serial(d.feed, rejected)
-	if d.began = d.pos; d.usual != nil && d.places != nil {
-		d.places.see(Place{At: at, Off: d.pos})
+	if d.began = d.pos; d.usual != nil {
+		d.seen(at, nil)
 	}
 	return err
 }
@@ -151,10 +151,12 @@ func (d *batches) inside(all []Place, began int64) {
 
 // begins takes note of where a batch does. What was before it was right, so that it, or what
 // the usual way makes of it, does begin there.
-func (d *batches) begins(b *batch) {
-	at, ok := b.off, true
+func (d *batches) begins(b *batch) { d.seen(b.off, b) }
+
+func (d *batches) seen(at int64, b *batch) {
+	ok := true
 	if f, is := d.format.(placer); is {
-		at, ok = f.place(b)
+		at, ok = f.place(at, b)
 	}
 	if ok && d.places != nil {
 		d.places.see(Place{At: at, Off: d.pos})

@@ -62,7 +62,7 @@ func (z *bzip2s) cut(f *feed, b *batch) error {
 			return f.err
 		}
 		if !f.need(4) {
-			return shortBzip2(f)
+			return f.short()
 		}
 		if k.level = f.b[3]; string(f.b[:3]) != "BZh" || k.level < '1' || k.level > '9' {
 			return errBzip2
@@ -70,7 +70,7 @@ func (z *bzip2s) cut(f *feed, b *batch) error {
 		k.from = 32
 	}
 	if !f.need((k.from + bzMark + bzCRC + 7) / 8) {
-		return shortBzip2(f)
+		return f.short()
 	}
 	k.crc = uint32(bitsAt(f.b, k.from+bzMark, bzCRC))
 	switch bitsAt(f.b, k.from, bzMark) {
@@ -92,14 +92,6 @@ func (z *bzip2s) cut(f *feed, b *batch) error {
 	b.raw = append(b.raw, f.b[:(k.end+7)/8]...)
 	f.take(k.end / 8)
 	return nil
-}
-
-// shortBzip2 is why there is not even what every stream has.
-func shortBzip2(f *feed) error {
-	if f.err != io.EOF {
-		return f.err
-	}
-	return &DamageError{Off: f.offset() + int64(len(f.b)), Err: io.ErrUnexpectedEOF, Cut: true}
 }
 
 // next is the first bit from one on where a mark is; -1 is none in most bytes.
@@ -191,9 +183,12 @@ func (k *bzBlock) alone(raw []byte) []byte {
 }
 
 // place implements placer.
-func (z *bzip2s) place(b *batch) (int64, bool) {
+func (z *bzip2s) place(off int64, b *batch) (int64, bool) {
+	if b == nil {
+		return 0, false // there is no usual way for a block
+	}
 	k := &b.block
-	return bzAt(b.off*8+int64(k.from), k.level), !k.last
+	return bzAt(off*8+int64(k.from), k.level), !k.last
 }
 
 // accept implements format.

@@ -1,6 +1,9 @@
 package source
 
-import "slices"
+import (
+	"io"
+	"slices"
+)
 
 // feed is compressed bytes that can be looked at before they are used, and given
 // back.
@@ -33,6 +36,14 @@ func (f *feed) makeRoom(n int) {
 		f.room = make([]byte, 0, want)
 	}
 	f.b = append(f.room[:0], f.b...)
+}
+
+// short is why there is not even what has to be there.
+func (f *feed) short() error {
+	if f.err != io.EOF {
+		return f.err
+	}
+	return &DamageError{Off: f.offset() + int64(len(f.b)), Err: io.ErrUnexpectedEOF, Cut: true}
 }
 
 // take uses n bytes, which b has.

@@ -13,10 +13,10 @@ import (
 )
 
 // Place is where a compressed file can be unpacked from without what is before it: a frame
-// of zstd, a member of gzip, a block of bzip2; or a block of deflated data in the middle of a member
+// of zstd, a member of gzip, a block of bzip2 or xz; or a block of deflated data in the middle of a member
 // of gzip, with some of what comes out before it.
 type Place struct {
-	At     int64  // in the file, in bytes; of bzip2 what bzAt makes
+	At     int64  // in the file, in bytes; of bzip2 what bzAt makes, of xz what xzAt does
 	Off    int64  // in what it unpacks to
 	Bit    uint8  // of the byte at At, with which a block of deflated data begins
 	Window string // packed: the 32 KiB before Off, as far as they are used; "" is that nothing has to be known
@@ -41,6 +41,12 @@ func bzAt(bit int64, level byte) int64 { return bit<<4 | int64(level-'0') }
 func (p Place) bz() (off int64, bit int, level byte) {
 	return p.At >> 7, int(p.At >> 4 & 7), '0' + byte(p.At&15)
 }
+
+// xzAt is where a block of xz is, and how the blocks of its stream are summed up.
+func xzAt(off int64, check byte) int64 { return off<<4 | int64(check) }
+
+// xz is what xzAt has made At of.
+func (p Place) xz() (off int64, check byte) { return p.At >> 4, byte(p.At & 15) }
 
 // Places is some of them, in their order.
 type Places []Place
@@ -111,8 +117,11 @@ func (ps Places) End(kind Kind, size, off int64) Places {
 	if n := len(ps); n == 0 || n == placeMost || ps[n-1].Off >= off {
 		return ps
 	}
-	if kind == TarBzip2 {
+	switch kind {
+	case TarBzip2:
 		size = bzAt(8*size, '9')
+	case TarXz:
+		size = xzAt(size, 0)
 	}
 	return append(ps, Place{At: size, Off: off})
 }

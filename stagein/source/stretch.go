@@ -34,10 +34,14 @@ func (s *Stretch) Unpack(ctx context.Context, in, out *Pool) *Unpacked {
 		return nil
 	}
 	begin, next, end := from.At, to.At, s.Size
-	if s.Kind == TarBzip2 {
+	switch s.Kind {
+	case TarBzip2:
 		begin, _, _ = from.bz()
 		next, _, _ = to.bz()
 		next += bzPast
+	case TarXz:
+		begin, _ = from.xz()
+		next, _ = to.xz()
 	}
 	if to.Window != "" {
 		next += innerPast
@@ -61,6 +65,10 @@ func decoderAt(ctx context.Context, kind Kind, in *packed, pool *Pool, from Plac
 		_, bit, level := from.bz()
 		f := &bzip2s{sizes: sizesFor(32 << 20), middle: true, at: bzPlace{bit: bit, level: level}}
 		d := newBatches(ctx, in, f, pool.help)
+		in.ahead = d.ahead
+		return d, nil
+	case TarXz:
+		d := newBatches(ctx, in, xzsAt(from), pool.help)
 		in.ahead = d.ahead
 		return d, nil
 	case TarZstd:

@@ -12,7 +12,6 @@ import (
 	"syscall"
 
 	"github.com/klauspost/compress/zstd"
-	"github.com/ulikunitz/xz"
 )
 
 // MaxWindow is the most memory that a compressed tar may want its reader to
@@ -190,7 +189,7 @@ func (u *Unpacked) decoder(ctx context.Context) (io.ReadCloser, error) {
 // workers, if the format allows it and there is more than one, or it is to be found where
 // batches begin, and what else there is to begin at every so many bytes.
 func unpacker(ctx context.Context, kind Kind, in *packed, pool *Pool, inside *atomic.Int64) (io.ReadCloser, error) {
-	if workers(kind, pool) < 2 && !(inside != nil && inBatches(kind, pool)) {
+	if kind != TarXz && workers(kind, pool) < 2 && !(inside != nil && inBatches(kind, pool)) {
 		return decoder(kind, in)
 	}
 	f, err := formatOf(kind, sizesFor(pool.Room()*pool.Size()), cap(pool.help)+1, inside)
@@ -199,13 +198,19 @@ func unpacker(ctx context.Context, kind Kind, in *packed, pool *Pool, inside *at
 	}
 	d := newBatches(ctx, in, f, pool.help)
 	in.ahead = d.ahead
+	if kind == TarXz {
+		d.most = min(d.most, xzMost)
+	}
 	return d, nil
 }
 
 // workers is how many unpack a kind of file, with all the helpers of a pool.
 func workers(kind Kind, pool *Pool) int {
-	if cap(pool.help) < 2 || !inBatches(kind, pool) {
+	switch {
+	case cap(pool.help) < 2 || !inBatches(kind, pool):
 		return 1
+	case kind == TarXz:
+		return min(cap(pool.help), xzMost)
 	}
 	return cap(pool.help)
 }
@@ -213,7 +218,7 @@ func workers(kind Kind, pool *Pool) int {
 // inBatches reports whether a kind of file falls into batches that a pool has room for.
 func inBatches(kind Kind, pool *Pool) bool {
 	small := sizesFor(pool.Room()*pool.Size()).in < bzLongest('9')
-	return kind != TarXz && !(kind == TarBzip2 && small)
+	return kind != TarBzip2 || !small
 }
 
 // formatOf says how a kind of file falls into batches; nil is that it does not. Where a batch
@@ -226,12 +231,14 @@ func formatOf(kind Kind, s sizes, most int, inside *atomic.Int64) (format, error
 		return newZstds(s, most)
 	case TarBzip2:
 		return &bzip2s{sizes: s}, nil
+	case TarXz:
+		return newXzs(s), nil
 	}
 	return nil, nil
 }
 
-// decoder makes the usual reader of what is packed in a kind of file. All of them go
-// on with what follows an end, as gzip, zstd, xz and bzip2 themselves do.
+// decoder makes the usual reader of what is packed in a kind of file, but of xz, which is always cut into its blocks. All
+// of them go on with what follows an end, as gzip, zstd and bzip2 themselves do.
 func decoder(kind Kind, in *packed) (d io.ReadCloser, err error) {
 	defer func() {
 		if bug := recover(); bug != nil { // as in fillFrom
@@ -252,44 +259,8 @@ func decoder(kind Kind, in *packed) (d io.ReadCloser, err error) {
 		return io.NopCloser(&gunzip{in: buf}), nil
 	case TarBzip2:
 		return io.NopCloser(bzip2.NewReader(buf)), nil
-	case TarXz:
-		head, err := buf.Peek(xzHead)
-		if err == nil {
-			err = checkXz(head)
-		}
-		if err != nil {
-			return nil, err
-		}
-		x, err := xz.NewReader(buf)
-		return io.NopCloser(x), err
 	}
 	return nil, fmt.Errorf("no decoder for %q: %w", kind, syscall.EINVAL)
-}
-
-// xzHead is how much of an xz file tells the size of its first dictionary: the
-// header of the stream, and of the block up to its first filter. No xz file
-// is shorter, even if nothing is in it.
-const xzHead = 12 + 20
-
-// checkXz refuses a dictionary that is too large: its memory is taken at once.
-func checkXz(b []byte) error {
-	block := b[12:]
-	if block[0] == 0 || block[1]&0x03 != 0 {
-		return nil // an index, or several filters, which the decoder refuses
-	}
-	filter := block[2:]
-	for _, has := range []byte{0x40, 0x80} { // the sizes, if they are there
-		for more := block[1]&has != 0; more && len(filter) > 0; filter = filter[1:] {
-			more = filter[0]&0x80 != 0
-		}
-	}
-	if len(filter) < 3 || filter[0] != 0x21 || filter[1] != 1 {
-		return nil // not LZMA2, or sizes that say more than a header should
-	}
-	if bits := filter[2]; bits > 30 { // 2^27 bytes
-		return fmt.Errorf("its dictionary is larger than %d MiB", MaxWindow>>20)
-	}
-	return nil
 }
 
 // packed is the compressed bytes.

@@ -1,6 +1,7 @@
 package source
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"encoding/binary"
@@ -20,6 +21,7 @@ import (
 
 	"github.com/klauspost/compress/gzip"
 	"github.com/klauspost/compress/zstd"
+	"github.com/ulikunitz/xz"
 )
 
 // small makes every archive many batches.
@@ -49,6 +51,13 @@ var packedWays = []packedWay{
 	{"zstd tiny frames", TarZstd, parted(30, zstded)},
 	{"zstd large frames", TarZstd, parted(30_000, zstded)},
 	{"pzstd", TarZstd, parted(2500, pzstded)},
+	{"xz", TarXz, parted(1<<30, xzed)},
+	{"xz blocks", TarXz, program("xz", "-0", "-T2", "--block-size=2500", "-c")},
+	{"xz large blocks", TarXz, program("xz", "-0", "-T2", "--block-size=30000", "-C", "sha256", "-c")},
+	{"xz blocks of unknown sizes", TarXz, program("xz", "-0", "-T1", "--block-size=2500", "-C", "crc32", "-c")},
+	{"xz streams", TarXz, func(t testing.TB, b []byte, r *rand.Rand) []byte {
+		return append(parted(2500, xzed)(t, b, r), make([]byte, 4*r.IntN(3))...)
+	}},
 	{"zstd seekable", TarZstd, func(t testing.TB, b []byte, r *rand.Rand) []byte {
 		return append(parted(2500, zstded)(t, b, r), skippable(randomBytes(r, 300))...) // where the format has its table
 	}},
@@ -152,6 +161,65 @@ func skippable(b []byte) []byte {
 	return append(binary.LittleEndian.AppendUint32([]byte("\x5e\x2a\x4d\x18"), uint32(len(b))), b...)
 }
 
+// xzed is a stream of one block, or of some, with what fills up behind it or not.
+func xzed(t testing.TB, b []byte, r *rand.Rand) []byte {
+	t.Helper()
+	var out bytes.Buffer
+	c := xz.WriterConfig{CheckSum: []byte{xz.CRC32, xz.CRC64, xz.SHA256}[r.IntN(3)], NoCheckSum: r.IntN(4) == 0, DictCap: 1 << 20} // a small one it does not get right
+	if r.IntN(2) == 0 {
+		c.BlockSize = 1 + r.Int64N(5000)
+	}
+	w, err := c.NewWriter(&out)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return append(closed(t, w, b, &out), make([]byte, 4*(r.IntN(5)/4))...)
+}
+
+// twinOf is the usual way to unpack: of xz, which has none here, that of its library.
+func twinOf(kind Kind, in *packed) (io.ReadCloser, error) {
+	if kind != TarXz {
+		return decoder(kind, in)
+	}
+	buf := bufio.NewReader(in)
+	in.ahead = buf.Buffered
+	whole := &xzWhole{in: buf}
+	r, err := xz.NewReader(whole)
+	return io.NopCloser(xzTwin{r, whole}), err
+}
+
+// xzTwin is the library, but that it takes what ends where a block begins, or in its header, for whole.
+type xzTwin struct {
+	*xz.Reader
+	from *xzWhole
+}
+
+// Read implements io.Reader.
+func (x xzTwin) Read(p []byte) (int, error) {
+	n, err := x.Reader.Read(p)
+	if err == io.EOF && x.from.cut {
+		err = io.ErrUnexpectedEOF
+	}
+	return n, err
+}
+
+// xzWhole sees whether the file ended anywhere but where another stream would begin, of which the library reads four
+// bytes first; of nothing else it does.
+type xzWhole struct {
+	in  io.Reader
+	cut bool
+}
+
+// Read implements io.Reader.
+func (x *xzWhole) Read(p []byte) (int, error) {
+	n, err := io.ReadFull(x.in, p)
+	x.cut = x.cut || err == io.ErrUnexpectedEOF || err == io.EOF && len(p) != 4
+	if err == io.ErrUnexpectedEOF {
+		err = nil
+	}
+	return n, err
+}
+
 // pzstded is a frame after one that says how long it is.
 func pzstded(t testing.TB, b []byte, r *rand.Rand) []byte {
 	t.Helper()
@@ -244,7 +312,7 @@ func oneWay(t testing.TB, kind Kind, b []byte, apart int64) (got []byte, err err
 	}
 	var want []byte
 	in = compressed(ctx, b, pool)
-	twin, twinErr := decoder(kind, in)
+	twin, twinErr := twinOf(kind, in)
 	if twinErr == nil {
 		want, twinErr = all(in, twin)
 	}
@@ -476,6 +544,7 @@ var programWays = []packedWay{
 	{"zstd", TarZstd, program("zstd", "-c")},
 	{"pzstd", TarZstd, program("pzstd", "-c", "-1", "-p2")},
 	{"bzip2", TarBzip2, program("bzip2", "-c")},
+	{"xz", TarXz, program("xz", "-1", "-T2", "-c")},
 	{"lbzip2", TarBzip2, program("lbzip2", "-c", "-n2")},
 	{"pbzip2", TarBzip2, program("pbzip2", "-c", "-p2")},
 }
@@ -517,7 +586,7 @@ func TestWorkers(t *testing.T) {
 		pool *Pool
 		want int
 	}{
-		{TarGzip, large, 4}, {TarZstd, large, 4}, {TarBzip2, large, 4}, {TarXz, large, 1},
+		{TarGzip, large, 4}, {TarZstd, large, 4}, {TarBzip2, large, 4}, {TarXz, large, 4},
 		{TarGzip, little, 4}, {TarBzip2, little, 1}, {TarGzip, lone, 1},
 	} {
 		if got := workers(c.kind, c.pool); got != c.want {
