@@ -14,7 +14,7 @@ import (
 // nothing more, and neighbours do not cost each time what is before them.
 
 // cutMost is the most bytes of a cut that is kept.
-const cutMost = 16 << 20
+const cutMost = 32 << 20
 
 // cuts is those that are in memory, and which were looked at last.
 type cuts struct {

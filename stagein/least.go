@@ -59,11 +59,14 @@ func (cfg *PlanConfig) roomFor(ctx context.Context, p *Plan, archives []Archive)
 		p.Least, p.LeastBy = 0, ""
 		return nil
 	}
-	if p.Spills && !all[0].least.Alone {
+	if p.Spills && !lacksPlaces(all[0].least) {
 		return nil
 	}
 	return cfg.room(p, evenly(p.Least-p.Least/headers, cfg.Map.Up()))
 }
+
+// lacksPlaces reports whether what an archive says of itself is that there is no place near each of its files.
+func lacksPlaces(n source.Fewest) bool { return n.Alone || n.Piece > farthest }
 
 // mayStay sees whether what there is no room for of several archives, or of one of which only a
 // part is wanted, may stay there: if each of them may have places to begin at. Then it is
@@ -75,7 +78,7 @@ func (cfg *PlanConfig) mayStay(p *Plan, all []archiveScan, part bool) {
 	least := make(map[uint32]int64, len(all))
 	for i := range all {
 		a := &all[i]
-		alone := len(all) > 1 && a.least.Alone && a.least.Bytes > placeless
+		alone := len(all) > 1 && lacksPlaces(a.least) && a.least.Bytes > placeless
 		if k := a.found.Kind; k != source.Tar && !source.HasPlaces(k) || alone {
 			return
 		}

@@ -154,8 +154,8 @@
 // and the dataset appears when that has ended, with all its files. If the reader is
 // lost before, another begins anew. There is no way to a member but through all before
 // it, or from a place on that can be begun with; what does not fit and has none is refused. That is before it
-// is read if a few small reads say that it is too large (source.Least: xz, zstd of one frame that says its
-// size; with spill=fail also gzip, zstd whose frames
+// is read if a few small reads say that it is too large (source.Least: xz of one block, or one of more than 64 MiB, zstd of one frame that says its
+// size; with spill=fail also other xz, gzip, zstd whose frames
 // say their sizes or have a seek table; source.LeastBGZF: what bgzip has packed, if the
 // index of bgzip -r lies beside it), or if it is too large packed; else when the room is used
 // up, and names the node that is full, what it needs and had (Share.full). The message says who
@@ -167,7 +167,7 @@
 //
 // # What stays in a compressed tar
 //
-// A frame of zstd, a member of gzip or a block of bzip2 can be unpacked without what is
+// A frame of zstd, a member of gzip or a block of bzip2 or xz can be unpacked without what is
 // before it; a block of deflated data in the middle of a member of gzip, with what it uses of the 32 KiB
 // before it. Where these begin is found while the tar is unpacked (source.Places), every
 // 4 MiB of what comes out, and is kept with the dataset (Origin.Places). To find those in the middle of members

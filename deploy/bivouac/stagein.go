@@ -43,9 +43,10 @@ The options behind SRC are one word with it, as in #SBATCH lines:
                     part, chosen by hash, stays where it is and is read through,
                     if SRC is a directory, a tar, a large zip archive, or compressed
                     tars that have places in their middle to begin at: by gzip (as
-                    tar czf), pigz, bgzip, bzip2, pzstd, or any that makes many
-                    frames of zstd. Anything else (by xz, or by zstd as one frame,
-                    also one of several) has to fit
+                    tar czf), pigz, bgzip, bzip2, pzstd, xz -T0, or any that makes many
+                    frames of zstd or blocks of xz. Anything else (xz or zstd as
+                    one piece, or in pieces of more than 64 MiB, also one of
+                    several) has to fit
     order=ORDER     in which files are fetched while the tree can be read already:
                     shuffled (default), source, seed:S as PyTorch's
                     DistributedSampler(seed=S) has them in epoch 0, list:FILE

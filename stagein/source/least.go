@@ -15,6 +15,8 @@ type Fewest struct {
 	// Alone says that all of that is one piece, in whose middle nothing can be begun with.
 	// Of gzip that is never so.
 	Alone bool
+	// Piece is how large the largest such piece is, if that is said: of xz.
+	Piece int64
 }
 
 // Least is the fewest bytes that an archive of size bytes unpacks to, if it is
@@ -34,8 +36,7 @@ func Least(f io.ReaderAt, kind Kind, size int64, head []byte) (Fewest, error) {
 	var err error
 	switch r := (&tail{f: f, size: size}); kind {
 	case TarXz:
-		n.By, n.Alone = "its index", true
-		n.Bytes, err = leastXz(r)
+		n, err = leastXz(r)
 	case TarZstd:
 		n, err = leastZstd(r, head)
 	case TarGzip:
@@ -46,7 +47,7 @@ func Least(f io.ReaderAt, kind Kind, size int64, head []byte) (Fewest, error) {
 		n.Bytes, err = leastGzip(r)
 	}
 	if packed := size - size/stretch; n.Bytes <= packed {
-		n = Fewest{packed, "its packed size", kind == TarXz}
+		n = Fewest{Bytes: packed, By: "its packed size", Alone: kind == TarXz && n.Alone, Piece: n.Piece}
 	}
 	return n, err
 }
@@ -78,9 +79,11 @@ const (
 	xzPadding = 4  // what may follow a stream: zeros, so many at a time
 )
 
-// leastXz adds up the indexes of a file of xz, from its end on.
-func leastXz(t *tail) (int64, error) {
-	sum, end := int64(0), t.size
+// leastXz adds up the indexes of a file of xz, from its end on. If not even one is there to be read, it
+// is taken for one piece.
+func leastXz(t *tail) (Fewest, error) {
+	sum, end := Fewest{By: "its index", Alone: true}, t.size
+	blocks := 0
 	for range xzStreams {
 		foot, err := t.before(end, xzFooter)
 		if err != nil || foot == nil {
@@ -94,24 +97,35 @@ func leastXz(t *tail) (int64, error) {
 			return sum, nil // damaged, which is for the decoder to say
 		}
 		index, err := t.before(end-xzFooter, (int64(binary.LittleEndian.Uint32(foot[4:]))+1)*4)
+		if err == nil && index == nil && sum.Bytes == 0 {
+			sum.Alone = false // it has very many
+		}
 		if err != nil || index == nil {
 			return sum, err
 		}
-		packed, unpacked, ok := xzIndex(index)
-		if !ok || unpacked > math.MaxInt64/2-sum {
+		s, ok := xzIndex(index)
+		if !ok || s.unpacked > math.MaxInt64/2-sum.Bytes {
 			return sum, nil
 		}
-		sum += unpacked
-		end -= xzFooter + int64(len(index)) + packed + xzFooter // a header is as long as a footer
+		blocks += s.blocks
+		sum.Bytes, sum.Alone, sum.Piece = sum.Bytes+s.unpacked, blocks < 2, max(sum.Piece, s.largest)
+		end -= xzFooter + int64(len(index)) + s.packed + xzFooter // a header is as long as a footer
 	}
+	sum.Alone = false // there may be more
 	return sum, nil
 }
 
-// xzIndex is how long the blocks of a stream are, and what they unpack to.
-func xzIndex(b []byte) (packed, unpacked int64, ok bool) {
+// xzStream is how long the blocks of a stream are, and what they unpack to.
+type xzStream struct {
+	blocks           int
+	packed, unpacked int64
+	largest          int64 // unpacked
+}
+
+func xzIndex(b []byte) (s xzStream, ok bool) {
 	at := len(b) - crc32.Size
 	if at < 1 || b[0] != 0 || crc32.ChecksumIEEE(b[:at]) != binary.LittleEndian.Uint32(b[at:]) {
-		return 0, 0, false
+		return s, false
 	}
 	b = b[1:at]
 	records, n := binary.Uvarint(b)
@@ -119,12 +133,13 @@ func xzIndex(b []byte) (packed, unpacked int64, ok bool) {
 		b = b[n:]
 		in, i := binary.Uvarint(b)
 		out, o := binary.Uvarint(b[max(i, 0):])
-		if i <= 0 || o <= 0 || in > math.MaxInt64/4-uint64(packed) || out > math.MaxInt64/4-uint64(unpacked) {
-			return 0, 0, false
+		if i <= 0 || o <= 0 || in > math.MaxInt64/4-uint64(s.packed) || out > math.MaxInt64/4-uint64(s.unpacked) {
+			return s, false
 		}
-		packed, unpacked, n = packed+int64(in+3)&^3, unpacked+int64(out), i+o
+		s.packed, s.unpacked, n = s.packed+int64(in+3)&^3, s.unpacked+int64(out), i+o
+		s.blocks, s.largest = s.blocks+1, max(s.largest, int64(out))
 	}
-	return packed, unpacked, n > 0
+	return s, n > 0
 }
 
 // deflated is the most that a byte of gzip unpacks to.

@@ -22,12 +22,12 @@ func leastZstd(t *tail, head []byte) (Fewest, error) {
 	}
 	if foot != nil && binary.LittleEndian.Uint32(foot[5:]) == seekMagic {
 		if sum, frames, ok, err := seekTable(t, foot); ok || err != nil {
-			return Fewest{sum, "its seek table", frames == 1}, err
+			return Fewest{Bytes: sum, By: "its seek table", Alone: frames == 1}, err
 		}
 	}
 	w := frameWalk{t: t, b: head}
 	sum, err := w.frames()
-	return Fewest{sum, "the headers of its frames", w.count < 2}, err
+	return Fewest{Bytes: sum, By: "the headers of its frames", Alone: w.count < 2}, err
 }
 
 // seekTable adds up and counts the frames of a seek table; it is none if they are not all

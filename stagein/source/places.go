@@ -245,4 +245,4 @@ func (u *Unpacked) Way(off int64) int64 {
 }
 
 // HasPlaces reports whether places are looked for in a kind of file.
-func HasPlaces(k Kind) bool { return k == TarGzip || k == TarZstd || k == TarBzip2 }
+func HasPlaces(k Kind) bool { return k == TarGzip || k == TarZstd || k == TarBzip2 || k == TarXz }

@@ -168,3 +168,27 @@ func TestXzIndexIsBounded(t *testing.T) {
 		}
 	}
 }
+
+// TestLeastOfXzBlocks: the end of a file says whether it is of one block, and how large the largest is.
+func TestLeastOfXzBlocks(t *testing.T) {
+	data := bytes.Repeat([]byte("data"), 2500)
+	some, _ := xzBlocks(t, data, 3000)
+	one, _ := xzBlocks(t, data, 20_000)
+	for name, x := range map[string]struct {
+		packed []byte
+		alone  bool
+		piece  int64
+	}{
+		"one":               {one, true, 10_000},
+		"some":              {some, false, 3000},
+		"two streams":       {slices.Concat(one, some), false, 10_000},
+		"padded":            {append(slices.Clone(one), 0, 0, 0, 0), true, 10_000},
+		"padded for a tape": {append(slices.Clone(some), make([]byte, 10_240)...), false, 0},
+		"cut":               {some[:len(some)-1], true, 0},
+	} {
+		n, err := Least(bytes.NewReader(x.packed), TarXz, int64(len(x.packed)), x.packed[:min(BlockSize, len(x.packed))])
+		if n.Alone != x.alone || n.Piece != x.piece || err != nil {
+			t.Errorf("%s: %+v, %v, want alone %v, and %d", name, n, err, x.alone, x.piece)
+		}
+	}
+}
