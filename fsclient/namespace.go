@@ -2,6 +2,7 @@ package fsclient
 
 import (
 	"context"
+	"errors"
 	"syscall"
 
 	"github.com/bivouacfs/bivouac/metadata"
@@ -12,6 +13,22 @@ import (
 func (c *Client) Lookup(ctx context.Context, dir metadata.Ino, name string) (metadata.Entry, error) {
 	e, _, err := c.LookupKept(ctx, dir, name)
 	return e, err
+}
+
+// Lost is the entry name of dir, if that is there and its inode was lost with its home, so
+// that nothing is known of it but of what kind it is. It is for who removes the name.
+func (c *Client) Lost(ctx context.Context, dir metadata.Ino, name string) (metadata.Entry, bool) {
+	if dir.Sealed() {
+		return metadata.Entry{}, false
+	}
+	e, err := routed(ctx, c, func() (metadata.Entry, error) {
+		s, err := c.at(ctx, dir, name)
+		if err != nil {
+			return metadata.Entry{}, err
+		}
+		return s.Lookup(ctx, dir, name)
+	})
+	return e, err == nil && errors.Is(c.alive(e.Ino.Home()), syscall.EHOSTDOWN)
 }
 
 func (c *Client) lookupSealed(ctx context.Context, dir metadata.Ino, name string) (metadata.Entry, error) {

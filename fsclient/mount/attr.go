@@ -25,6 +25,8 @@ const (
 	// setFresh is how long it may keep the name of a dataset, which can fail
 	// after it was seen.
 	setFresh = time.Second
+	// lostFresh is how long it may keep those of a directory of which nothing is known.
+	lostFresh = time.Second
 	// blockSize is what programs are advised to read and write at once.
 	blockSize = 64 << 10
 )
@@ -118,6 +120,12 @@ func (s *fsys) Lookup(cancel <-chan struct{}, h *fuse.InHeader, name string, out
 			out.SetEntryTimeout(forEver) // no node id: the kernel keeps that there is no such name
 			return nil
 		}
+		if errors.Is(err, syscall.EHOSTDOWN) {
+			if lost, ok := s.client.Lost(ctx, dir, name); ok {
+				s.fillLost(out, &lost)
+				return nil
+			}
+		}
 		if err != nil {
 			return err
 		}
@@ -126,6 +134,20 @@ func (s *fsys) Lookup(cancel <-chan struct{}, h *fuse.InHeader, name string, out
 		s.fillBlocks(ctx, &out.Attr, e.Attr)
 		return nil
 	})
+}
+
+// fillLost answers for a name whose inode was lost with its home: the kernel has to know it to
+// have the name removed. Whoever wants more of a file, and be it the attributes, is told EIO when he asks for
+// that. A directory has some: who does not know that it is one does not try rmdir.
+func (s *fsys) fillLost(out *fuse.EntryOut, e *metadata.Entry) {
+	s.complain(s.log.WithField("inode", e.Ino.String()), "a name in scratch leads to what was lost with a node: it can only be removed")
+	a := metadata.Attr{Ino: e.Ino, Mode: e.Mode&syscall.S_IFMT | 0o600, Nlink: 1, UID: s.cfg.UID, GID: s.cfg.GID}
+	if a.Mode&syscall.S_IFMT == syscall.S_IFDIR {
+		a.Mode, a.Nlink = syscall.S_IFDIR|0o700, 2
+		out.SetAttrTimeout(lostFresh)
+	}
+	out.NodeId = uint64(e.Ino)
+	fillAttr(&out.Attr, &a)
 }
 
 func (s *fsys) lookupVirtual(ctx context.Context, dir metadata.Ino, name string, out *fuse.EntryOut) error {

@@ -90,8 +90,10 @@
 //	                    who dies has none
 //	signals             a call that hangs ends with EINTR; one that   the read-ahead of the kernel ends at
 //	                    goes on is not disturbed                      the deadline of a call
-//	a node is down      EIO at once for what only it has              until the map knows: the deadline
-//	                                                                  of a call
+//	a node is down      EIO at once for what only it has; rm -rf      until the map knows: the deadline
+//	                    removes names of what was lost with it        of a call; rmdir, too, removes the
+//	                                                                  name of a directory that was lost,
+//	                                                                  whatever was in it
 //
 // # Locks of files
 //

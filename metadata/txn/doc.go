@@ -44,7 +44,10 @@
 // attempts for some seconds, while the map says that it is Up.
 // Only that a file was renamed, which changes no more than its ctime, is not
 // told to it then. A new directory for which the chosen home cannot be reached
-// is made here.
+// is made here. And a name goes alone whose inode was lost with its home, a
+// directory's with all that is in it, so that users can clear away what nobody can read. If the home is back after
+// all, it has an inode that nothing names, which package daemon looks for: a file goes, a
+// directory with something in it is told of.
 //
 // # What a caller is promised
 //

@@ -64,12 +64,17 @@ func (c *Coordinator) Rmdir(ctx context.Context, dir metadata.Ino, name string) 
 	})
 }
 
-// take removes the entry e of dir, and does kind to its inode.
+// take removes the entry e of dir, and does kind to its inode, unless that was lost with its home.
 func (a *attempt) take(ctx context.Context, dir metadata.Ino, e metadata.Entry, kind metadata.EditKind) (metadata.Vote, error) {
 	if _, err := a.part(ctx, a.c.cfg.Self, metadata.Edit{Kind: metadata.EditLeave, Dir: dir, Name: e.Name, Ino: e.Ino}); err != nil {
 		return metadata.Vote{}, err
 	}
-	v, err := a.part(ctx, e.Ino.Home(), metadata.Edit{Kind: kind, Ino: e.Ino})
+	home := e.Ino.Home()
+	v, err := a.part(ctx, home, metadata.Edit{Kind: kind, Ino: e.Ino})
+	if errors.Is(err, syscall.EHOSTDOWN) && a.c.cfg.Down(home) {
+		a.c.cfg.Log.WithField("inode", e.Ino.String()).WithField("home", home).Warn("a name is removed whose inode was lost with its home")
+		return metadata.Vote{}, nil
+	}
 	if err != nil {
 		return metadata.Vote{}, named(dir, e.Name, err)
 	}

@@ -321,6 +321,37 @@ func TestCoordinatorIsDown(t *testing.T) {
 	}
 }
 
+// TestNameOfWhatIsLost: the name of an inode that was lost with its home can be removed when that is
+// given up, and not before.
+func TestNameOfWhatIsLost(t *testing.T) {
+	w := newTree(t)
+	w.put(1, w.d[2], "f")
+	w.create(w.mkdir(w.d[2], "sub1"), "in")
+	w.kill(1)
+	if _, err := w.realm.Unlink(ctx, w.d[2], "f"); err == nil {
+		t.Error("a file was removed whose home may come back")
+	}
+	if err := w.realm.Rmdir(ctx, w.d[2], "sub1"); err == nil {
+		t.Error("a directory was removed whose home may come back")
+	}
+	w.mu.Lock()
+	w.down[1] = true
+	w.mu.Unlock()
+	if _, err := w.realm.Unlink(ctx, w.d[2], "f"); err != nil {
+		t.Errorf("unlink of a file that is lost: %v", err)
+	}
+	if err := w.realm.Rmdir(ctx, w.d[2], "sub1"); err != nil {
+		t.Errorf("rmdir of a directory that is lost: %v", err)
+	}
+	es, err := w.realm.ReadDir(ctx, w.d[2], "", 10)
+	if err != nil || len(es) > 0 {
+		t.Errorf("%d names are left, %v", len(es), err)
+	}
+	if a, err := w.realm.Getattr(ctx, w.d[2]); err != nil || a.Nlink != 2 {
+		t.Errorf("the directory has %d links, %v, want 2", a.Nlink, err)
+	}
+}
+
 // TestInTheWay: many homes do opposite things with the same names at once. All
 // end, nothing is lost, and the tree is right.
 func TestInTheWay(t *testing.T) {
