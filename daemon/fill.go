@@ -116,7 +116,8 @@ func (d *Daemon) beginFill(ds cluster.Dataset, table *manifest.Table) error {
 	}
 	f, err := stagein.NewFill(stagein.FillConfig{
 		Self: d.job.Self, Files: table, Origins: o, List: list, FS: d.cfg.Source, Put: d.write, Others: others{d, ds.ID},
-		Watch:   func() (cluster.Map, <-chan struct{}) { v, changed := d.watch(); return v.Map, changed },
+		Watch: func() (cluster.Map, <-chan struct{}) { v, changed := d.watch(); return v.Map, changed },
+		Room:  d.roomFor, Drop: d.data.Remove,
 		Journal: filepath.Join(dir, journalFile), Digest: ds.Digest, Boot: bootID(), Window: d.cfg.Window, Sums: d.job.VerifyReads,
 		Log: d.log.WithField("dataset", ds.Name),
 	})
@@ -248,22 +249,7 @@ func (d *Daemon) needFor(ctx context.Context, ino metadata.Ino, off, n int64) er
 	if d.has(ino, off, n) {
 		return nil
 	}
-	if err := ctx.Err(); err != nil {
-		return err
-	}
-	select {
-	case d.fill.waits <- struct{}{}:
-		defer func() { <-d.fill.waits }()
-	default:
-		return fmt.Errorf("inode %v: many wait: %w", ino, syscall.EAGAIN)
-	}
-	ctx, cancel := context.WithTimeout(ctx, waitTime)
-	defer cancel()
-	err := d.need(ctx, ino, off, n)
-	if errors.Is(err, context.DeadlineExceeded) {
-		return fmt.Errorf("inode %v: is being fetched: %w", ino, syscall.EAGAIN)
-	}
-	return err
+	return d.waited(ctx, ino, func(ctx context.Context) error { return d.need(ctx, ino, off, n) })
 }
 
 // ownData is this node's data for the client on it: what is not here yet is
@@ -290,7 +276,10 @@ func (o ownData) ReadAt(ctx context.Context, ino metadata.Ino, p []byte, off int
 			o.d.passed.Add(int64(n))
 			return n, err
 		}
-		if err := f.Need(ctx, ino, off, int64(len(p))); err != nil {
+		switch err := f.Need(ctx, ino, off, int64(len(p))); {
+		case errors.Is(err, stagein.ErrDisplaced):
+			return o.d.readDisplaced(ctx, f, ino, p, off)
+		case err != nil:
 			return 0, err
 		}
 	}
@@ -308,7 +297,10 @@ func (o ownData) ReadPipe(ctx context.Context, ino metadata.Ino, to *datapath.Pi
 		return o.ReadAt(ctx, ino, p, off)
 	}
 	if f != nil {
-		if err := f.Need(ctx, ino, off, int64(len(p))); err != nil {
+		switch err := f.Need(ctx, ino, off, int64(len(p))); {
+		case errors.Is(err, stagein.ErrDisplaced):
+			return o.d.readDisplaced(ctx, f, ino, p, off)
+		case err != nil:
 			return 0, err
 		}
 	}
@@ -332,7 +324,7 @@ func (d *Daemon) filled() map[metadata.DatasetID]fillReport {
 	all := make(map[metadata.DatasetID]fillReport)
 	for id, f := range d.fill.all() {
 		e, whole := f.Whole()
-		r := fillReport{Progress: f.Progress()}
+		r := fillReport{Progress: f.Progress(), NoRoom: f.NoRoom(), Lacking: f.Lacking()}
 		if whole {
 			r.Whole = e
 		}
@@ -354,6 +346,10 @@ type fillReport struct {
 	// this node, and More how many of them are not named.
 	Unreadable []stagein.Unreadable `json:"unreadable,omitempty"`
 	More       int64                `json:"more,omitempty"`
+	// NoRoom is what the node is to have and reads through, and Lacking how many files more it could
+	// not fetch.
+	NoRoom  stagein.NoRoom `json:"no_room,omitzero"`
+	Lacking int64          `json:"lacking,omitempty"`
 }
 
 // sealing says how far the filling of ds is.

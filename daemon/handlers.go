@@ -3,12 +3,14 @@ package daemon
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"syscall"
 
 	"github.com/bivouacfs/bivouac/datapath/rpc"
 	"github.com/bivouacfs/bivouac/datapath/wire"
 	"github.com/bivouacfs/bivouac/metadata"
+	"github.com/bivouacfs/bivouac/stagein"
 )
 
 // parser is a message that can be read from a frame.
@@ -239,6 +241,9 @@ func (d *Daemon) readable(ctx context.Context, r *rpc.Request) (q wire.ReadReq, 
 
 func (d *Daemon) handleRead(ctx context.Context, r *rpc.Request, resp *rpc.Response) error {
 	q, err := d.readable(ctx, r)
+	if errors.Is(err, stagein.ErrDisplaced) {
+		return d.sendDisplaced(ctx, &q, resp)
+	}
 	if err != nil {
 		return err
 	}

@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"syscall"
@@ -106,19 +107,26 @@ func (d *Daemon) comparePiece(ctx context.Context, p stagein.PieceSum) error {
 // handleReadSummed is a read whose bytes the reader compares when they arrive.
 func (d *Daemon) handleReadSummed(ctx context.Context, r *rpc.Request, resp *rpc.Response) error {
 	q, err := d.readable(ctx, r)
+	switch {
+	case errors.Is(err, stagein.ErrDisplaced):
+		err = d.sendDisplaced(ctx, &q, resp)
+	case err == nil:
+		err = d.sendSound(ctx, &q, resp)
+	}
 	if err != nil {
 		return err
 	}
+	resp.Body = wire.SumResp{Sum: wire.Sum(resp.Data)}.Append(nil)
+	return nil
+}
+
+func (d *Daemon) sendSound(ctx context.Context, q *wire.ReadReq, resp *rpc.Response) error {
 	if q.Ino.Sealed() {
 		if err := d.sound(ctx, q.Ino, q.Off, int64(q.Len)); err != nil {
 			return err
 		}
 	}
-	if err := d.readInto(ctx, ctx, &q, resp); err != nil {
-		return err
-	}
-	resp.Body = wire.SumResp{Sum: wire.Sum(resp.Data)}.Append(nil)
-	return nil
+	return d.readInto(ctx, ctx, q, resp)
 }
 
 func (d *Daemon) handleWriteSummed(ctx context.Context, r *rpc.Request, _ *rpc.Response) error {

@@ -80,6 +80,7 @@ type NodeStatus struct {
 	Host  string          `json:"host"`
 	State cluster.State   `json:"state"`
 	Addr  string          `json:"addr,omitempty"`
+	Lost  bool            `json:"lost,omitempty"` // it was up, and is given up: what scratch had there alone is gone with it
 }
 
 // DatasetStatus is a dataset and how far it is.
@@ -100,6 +101,9 @@ type DatasetStatus struct {
 	// were, the first of each node; MoreUnreadable is how many are not named.
 	Unreadable     []UnreadableFile `json:"unreadable,omitempty"`
 	MoreUnreadable int64            `json:"more_unreadable,omitempty"`
+	// Displaced is what nodes are to have and have not: those of which some was read through, or
+	// could not be fetched, since nodes were lost.
+	Displaced []Displaced `json:"displaced,omitempty"`
 }
 
 // NodeShare is what one node holds of a dataset.
@@ -112,7 +116,8 @@ type NodeShare struct {
 type statusReq struct {
 	Dataset metadata.DatasetID `json:"dataset,omitempty"`
 	Fill    bool               `json:"fill,omitempty"` // how far the nodes are with fetching its files
-	// Unreadable asks which files the nodes could not have from the source.
+	// Unreadable asks which files the nodes could not have from the source, and what they have
+	// no room for.
 	Unreadable bool `json:"unreadable,omitempty"`
 }
 
@@ -123,6 +128,7 @@ type statusReply struct {
 
 	Unreadable []UnreadableFile `json:"unreadable,omitempty"`
 	More       int64            `json:"more,omitempty"` // that are not named
+	Displaced  []Displaced      `json:"displaced,omitempty"`
 }
 
 // onStatus is a node's answer on how far a stage-in is that it leads.
@@ -132,6 +138,7 @@ func (d *Daemon) onStatus(_ context.Context, _ metadata.NodeID, q *statusReq) (s
 	switch {
 	case q.Unreadable:
 		r.Unreadable, r.More = d.lead.unreadableAs(d, q.Dataset)
+		r.Displaced = d.lead.displacedAs(d, q.Dataset)
 	case q.Fill:
 		r.Progress = d.lead.filledAs(q.Dataset)
 		r.Total = r.Progress.SourceTotal
@@ -152,7 +159,7 @@ func (d *Daemon) Status(ctx context.Context) Status {
 	}
 	s.Space, _ = d.data.Space(ctx) // zeros say that it could not be had
 	for _, n := range v.Map.Nodes {
-		s.Nodes = append(s.Nodes, NodeStatus{ID: n.ID, Host: n.Host, State: n.State, Addr: n.Addr})
+		s.Nodes = append(s.Nodes, NodeStatus{ID: n.ID, Host: n.Host, State: n.State, Addr: n.Addr, Lost: n.State == cluster.Down && len(n.Terms) > 0})
 	}
 	for _, w := range d.job.Datasets {
 		s.Wanted = append(s.Wanted, w.Name)
@@ -195,6 +202,8 @@ func (d *Daemon) datasetStatus(ctx context.Context, ds cluster.Dataset) DatasetS
 	}
 	if sp := x.summary.Spilled; sp.Files > 0 {
 		s.Spilled = &NodeShare{Host: "source", Files: sp.Files, Bytes: sp.Bytes}
+	}
+	if ds.Fill || s.Spilled != nil {
 		d.unreadableOf(ctx, &s)
 	}
 	for _, n := range d.View().Map.Nodes {

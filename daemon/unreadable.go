@@ -56,7 +56,7 @@ func (d *Daemon) unreadableOf(ctx context.Context, s *DatasetStatus) {
 	}
 	self := d.job.Hosts[d.job.Self]
 	s.Unreadable = slices.DeleteFunc(r.Unreadable, func(u UnreadableFile) bool { return u.Host == self })
-	s.MoreUnreadable = r.More
+	s.MoreUnreadable, s.Displaced = r.More, r.Displaced
 	f, _ := d.fill.get(s.ID)
 	if f == nil {
 		return

@@ -64,6 +64,7 @@ const maxBadFiles = 1000
 // is one.
 func (r *VerifyResult) add(o VerifyResult) {
 	r.Files, r.Bytes, r.Unsummed, r.Bad = r.Files+o.Files, r.Bytes+o.Bytes, r.Unsummed+o.Unsummed, r.Bad+o.Bad
+	r.Spilled += o.Spilled
 	for _, f := range o.BadFiles {
 		if slices.ContainsFunc(r.BadFiles, func(was BadFile) bool { return was.Ino == f.Ino }) {
 			r.Bad--
@@ -97,7 +98,7 @@ func (d *Daemon) Verify(ctx context.Context, s VerifySpec) (VerifyResult, error)
 	q := verifyReq{Dataset: ds.ID, SHA256: s.SHA256, Source: s.Source}
 	res, err := d.verifyAll(ctx, x, q)
 	if !s.Source {
-		res.Spilled = x.summary.Spilled.Files
+		res.Spilled += x.summary.Spilled.Files
 	}
 	if err != nil || res.Bad == 0 || s.Keep {
 		return res, err
@@ -169,7 +170,8 @@ func (d *Daemon) verifyShare(ctx context.Context, q verifyReq) (*VerifyResult, e
 	}
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(verifyAtOnce)
-	if f, _ := d.fill.get(q.Dataset); f != nil && q.Source {
+	f, _ := d.fill.get(q.Dataset)
+	if f != nil && q.Source {
 		v.spilled = newSpilledFiles(ctx, v, f)
 	}
 	seen := make(map[metadata.Ino]bool) // files with several names
@@ -183,14 +185,18 @@ func (d *Daemon) verifyShare(ctx context.Context, q verifyReq) (*VerifyResult, e
 			seen[a.Ino] = true
 		}
 		if stagein.Spilled(&a) && v.spilled != nil && (!again || v.sha) {
-			v.spilled.add(path, a)
+			v.spilled.add(path, a, false)
 		}
 		for _, p := range v.pieces[a.Ino] {
 			if !again {
 				g.Go(func() error { return v.piece(ctx, path, p) })
 			}
 		}
-		if len(order) > 0 && v.m.Holder(a.Ino, order[0]) == d.job.Self && (!again || v.sha) {
+		mine := len(order) > 0 && v.m.Holder(a.Ino, order[0]) == d.job.Self && (!again || v.sha)
+		switch {
+		case mine && a.Layout.Kind == metadata.Local && f != nil && f.Displaced(a.Ino):
+			v.displaced(path, a)
+		case mine:
 			g.Go(func() error { return v.file(ctx, path, a, order) })
 		}
 		return ctx.Err() == nil
@@ -205,6 +211,17 @@ func (d *Daemon) verifyShare(ctx context.Context, q verifyReq) (*VerifyResult, e
 		err = v.writeSums()
 	}
 	return &v.res, err
+}
+
+// displaced is for a file that this node is to have and has no room for.
+func (v *verifier) displaced(path string, a metadata.Attr) {
+	if v.spilled != nil {
+		v.spilled.add(path, a, true)
+		return
+	}
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.res.Spilled++
 }
 
 // readJournal finds the sums that the manifest does not have.
@@ -327,7 +344,11 @@ func (v *verifier) read(ctx context.Context, a metadata.Attr, order []metadata.N
 			if node != sp.Node {
 				sp.Off = datapath.StandIn(a.Layout.Chunk(), len(order), slices.Index(order, sp.Node), a.Size, sp.Off)
 			}
-			got, err := (target{d: v.d}).store(node).ReadAt(ctx, a.Ino, b, sp.Off)
+			from := v.d.Data()
+			if node != v.d.job.Self {
+				from = v.d.cfg.Data(v.d.peers.To(node))
+			}
+			got, err := from.ReadAt(ctx, a.Ino, b, sp.Off)
 			if err == nil && got < len(b) {
 				err = fmt.Errorf("%d bytes of %d at offset %d are there: %w", got, len(b), sp.Pos, syscall.EIO)
 			}

@@ -46,8 +46,8 @@ func newSpilledFiles(ctx context.Context, v *verifier, f *stagein.Fill) *spilled
 	return &spilledFiles{v: v, fill: f, ctx: ctx, g: g, all: make(map[uint32]map[metadata.Ino]*spilledFile)}
 }
 
-// add takes a file on, if it falls to this node.
-func (s *spilledFiles) add(path string, a metadata.Attr) {
+// add takes a file on, if it falls to this node, or is its own.
+func (s *spilledFiles) add(path string, a metadata.Attr, own bool) {
 	if s.err != nil || a.Size == 0 {
 		return
 	}
@@ -56,7 +56,7 @@ func (s *spilledFiles) add(path string, a metadata.Attr) {
 	switch {
 	case err != nil:
 		s.err = err
-	case packed && len(up) > 0 && up[int(n)%len(up)] == s.v.d.job.Self:
+	case packed && (own || len(up) > 0 && up[int(n)%len(up)] == s.v.d.job.Self):
 		if s.all[n] == nil {
 			s.all[n] = make(map[metadata.Ino]*spilledFile)
 		}
@@ -65,7 +65,7 @@ func (s *spilledFiles) add(path string, a metadata.Attr) {
 			return
 		}
 		s.all[n][a.Ino] = &spilledFile{paths: []string{path}, a: a}
-	case !packed && s.v.m.FileOwner(path) == s.v.d.job.Self:
+	case !packed && (own || s.v.m.FileOwner(path) == s.v.d.job.Self):
 		s.g.Go(func() error { return s.read(map[metadata.Ino]*spilledFile{a.Ino: {paths: []string{path}, a: a}}) })
 	}
 }

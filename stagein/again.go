@@ -65,6 +65,9 @@ func (f *Fill) lose(ino metadata.Ino) ([]piece, error) {
 			continue
 		}
 		p := piece{ino, chunk}
+		if f.displaced.has(p) {
+			continue // it is not here
+		}
 		mine = append(mine, p)
 		if !f.have.remove(p) {
 			continue

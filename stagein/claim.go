@@ -56,8 +56,9 @@ var errReleased = errors.New("released")
 // claimed, before it is fetched all the same.
 const claimTime = 2 * time.Minute
 
-// Claim grants those of the pieces that are neither here nor on their way.
+// Claim grants those of the pieces that are neither here nor on their way nor displaced, and have room.
 func (f *Fill) Claim(c Claim) []bool {
+	fits := f.fits(c.Pieces)
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.births[c.By] != c.Birth {
@@ -67,7 +68,7 @@ func (f *Fill) Claim(c Claim) []bool {
 	granted := make([]bool, len(c.Pieces))
 	for i, id := range c.Pieces {
 		p := id.piece()
-		if f.closed || f.flights[p] != nil || f.have.has(p) {
+		if f.closed || f.flights[p] != nil || f.have.has(p) || f.displaced.has(p) || !fits(i) {
 			continue
 		}
 		f.flights[p] = &flight{done: make(chan struct{}), claimed: true, by: c.By, birth: c.Birth}

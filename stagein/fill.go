@@ -32,7 +32,11 @@ type FillConfig struct {
 	// changed.
 	Watch func() (cluster.Map, <-chan struct{})
 	// Put writes all of p at off of the object of ino on this node.
-	Put     func(ctx context.Context, ino metadata.Ino, p []byte, off int64) error
+	Put func(ctx context.Context, ino metadata.Ino, p []byte, off int64) error
+	// Room reports whether n bytes more of the object of ino find room on this node, but for those
+	// that are written over; nil is always. Drop removes the object.
+	Room    func(ino metadata.Ino, n int64) bool
+	Drop    func(ctx context.Context, ino metadata.Ino) error
 	Others  Others // nil: each node fetches what is its own, a piece at a time
 	Journal string // path
 	Digest  string // of the manifest, which the journal belongs to
@@ -47,23 +51,24 @@ type FillConfig struct {
 // Fill brings the files of a published dataset to one node, and is asked before
 // one of them is read.
 type Fill struct {
-	cfg     FillConfig
-	src     fetcher
-	bufs    pools
-	have    *residents
-	journal *journal
-	window  *window
-	cuts    *cuts
-	bad     *unreadables
-	slots   chan struct{} // one for each piece that is fetched because it was asked for
-	reads   chan struct{} // one for each other that is being read: Workers
-	gate    *gate
-	first   far // in the reads that probe makes, and on while those are quick
-	far     far
-	near    func() bool // atHand, but in tests
-	birth   uint64      // tells this fill from those that this node has begun before
-	runSize int64
-	legSize int64
+	cfg       FillConfig
+	src       fetcher
+	bufs      pools
+	have      *residents
+	journal   *journal
+	window    *window
+	cuts      *cuts
+	bad       *unreadables
+	displaced *displaced
+	slots     chan struct{} // one for each piece that is fetched because it was asked for
+	reads     chan struct{} // one for each other that is being read: Workers
+	gate      *gate
+	first     far // in the reads that probe makes, and on while those are quick
+	far       far
+	near      func() bool // atHand, but in tests
+	birth     uint64      // tells this fill from those that this node has begun before
+	runSize   int64
+	legSize   int64
 
 	ctx    context.Context // of what is under way
 	cancel context.CancelFunc
@@ -79,6 +84,7 @@ type Fill struct {
 	asked   int               // guarded by mu; flights of pieces that were asked for
 	calm    chan struct{}     // guarded by mu; closed when asked is 0
 	trouble error             // guarded by mu; why a piece cannot be fetched
+	lacking []piece           // guarded by mu; those that the last pass could not bring
 	epoch   metadata.Epoch    // guarded by mu; of the map for which whole was found
 	closed  bool              // guarded by mu
 
@@ -121,7 +127,7 @@ func NewFill(cfg FillConfig) (*Fill, error) {
 	}
 	files, cuts := cfg.windows()
 	f := &Fill{
-		window: newWindow(files), cuts: newCuts(cuts), bad: newUnreadables(),
+		window: newWindow(files), cuts: newCuts(cuts), bad: newUnreadables(), displaced: newDisplaced(),
 		cfg: cfg, src: fetcher{fs: cfg.FS, origins: cfg.Origins}, have: newResidents(),
 		bufs:    newPools(int(max(cfg.Memory/wire.MaxData, minPieces)), wire.MaxData),
 		flights: make(map[piece]*flight), slots: make(chan struct{}, demandSlots), reads: make(chan struct{}, cfg.Workers), calm: closedChan(), gate: newGate(),
@@ -180,6 +186,7 @@ func (f *Fill) got(p piece, n int64) {
 	if p.chunk == 0 {
 		f.files.Add(1)
 	}
+	f.bad.forget(p.ino)
 }
 
 func closedChan() chan struct{} {
@@ -271,7 +278,7 @@ func (f *Fill) Trouble() error {
 // Progress is how far this node is.
 func (f *Fill) Progress() Progress {
 	return Progress{
-		SourceBytes: f.src.read.Load(), SourceTotal: f.total.Load(), Bytes: f.bytes.Load(), Files: f.files.Load(),
+		SourceBytes: f.src.read.Load(), SourceTotal: f.total.Load() - f.NoRoom().Bytes, Bytes: f.bytes.Load(), Files: f.files.Load(),
 		Demand: f.demand.Load(), Through: f.passed.Load(), Done: f.whole.Load(),
 	}
 }
@@ -287,7 +294,8 @@ func (f *Fill) Has(ino metadata.Ino, off, n int64) bool {
 
 // Need returns when [off, off+n) of this node's object of ino can be read: what
 // is not here is fetched before all else. What is fetched goes on if the caller
-// does not wait for it. That it cannot be had is EIO.
+// does not wait for it. That it cannot be had is EIO; ErrDisplaced that there is no room for
+// some of it here: then ReadDisplaced has it.
 func (f *Fill) Need(ctx context.Context, ino metadata.Ino, off, n int64) error {
 	if f.Has(ino, off, n) {
 		return nil
@@ -302,17 +310,29 @@ func (f *Fill) Need(ctx context.Context, ino metadata.Ino, off, n int64) error {
 		return fmt.Errorf("inode %v: no node was up in epoch %d: %w", ino, a.Layout.Epoch, syscall.EIO)
 	}
 	ps := s.touched(f.cfg.Self, off, n)
-	waits := false
+	waits, away := false, false
 	for _, chunk := range ps {
-		waits = f.ask(piece{ino, chunk}) != nil || waits // all at once
+		if p := (piece{ino, chunk}); !f.displaced.has(p) {
+			waits = f.ask(p) != nil || waits // all at once
+		}
 	}
 	if waits {
 		defer f.gate.reader(gateLinger)()
 	}
 	for _, chunk := range ps {
-		if err := f.await(ctx, piece{ino, chunk}, f.ask); err != nil {
+		p := piece{ino, chunk}
+		if f.displaced.has(p) {
+			away = true
+			continue
+		}
+		err := f.await(ctx, p, f.ask)
+		away = away || errors.Is(err, ErrDisplaced)
+		if err != nil && !errors.Is(err, ErrDisplaced) {
 			return err
 		}
+	}
+	if away {
+		return fmt.Errorf("inode %v: %w", ino, ErrDisplaced)
 	}
 	return nil
 }
@@ -394,7 +414,7 @@ func (f *Fill) land(p piece, fl *flight, err error) {
 	}
 	delete(f.flights, p)
 	fl.err = err
-	if err != nil && f.ctx.Err() == nil && !errors.Is(err, errReleased) {
+	if err != nil && f.ctx.Err() == nil && !errors.Is(err, errReleased) && !errors.Is(err, ErrDisplaced) {
 		f.trouble = err
 	}
 	close(fl.done)
@@ -432,25 +452,12 @@ type manner func(source.File) source.File
 
 func asked(f source.File) source.File { return f }
 
-// bring reads a piece from the source and stores it here. When it fails for good
-// that is EIO, whatever the source said: a reader did nothing wrong.
+// bring reads a piece from the source and stores it here.
 func (f *Fill) bring(p piece, fl *flight) error {
-	if err := f.patiently(p, func() error { return f.bringOnce(p, fl) }); err != nil {
-		return fmt.Errorf("%v: %w", err, syscall.EIO)
-	}
-	return nil
+	return f.landing(p, f.tried(func() error { return f.bringOnce(p, fl) }))
 }
 
-// patiently does what needs the source, again if its trouble may pass.
-func (f *Fill) patiently(p piece, do func() error) error {
-	err := f.tried(do)
-	if err != nil {
-		f.cfg.Log.WithError(err).WithField("inode", p.ino).Warn("a file cannot be fetched from the source")
-	}
-	return err
-}
-
-// tried is patiently for one who says himself what is the matter.
+// tried does what needs the source, again if its trouble may pass.
 func (f *Fill) tried(do func() error) error {
 	for try := 1; ; try++ {
 		err := do()
@@ -499,6 +506,10 @@ func (f *Fill) bringOnce(p piece, fl *flight) error {
 	if len(s.order) == 0 || p.chunk >= s.pieces() {
 		return fmt.Errorf("inode %v has no piece %d: %w", p.ino, p.chunk, syscall.EIO)
 	}
+	pos, n, off := s.at(p.chunk, f.cfg.Self)
+	if !from.Sparse && !f.room(p.ino, n) {
+		return errNoRoom
+	}
 	if kind, err := f.src.kindOf(from); err != nil || kind.Packed() {
 		if err == nil {
 			err = f.bringPacked(m, p, from.Source)
@@ -509,7 +520,6 @@ func (f *Fill) bringOnce(p piece, fl *flight) error {
 	if err != nil {
 		return err
 	}
-	pos, n, off := s.at(p.chunk, f.cfg.Self)
 	sum := xxh3.New128()
 	of, over := f.turn(fl)
 	src.file = of(src.file)
@@ -519,7 +529,7 @@ func (f *Fill) bringOnce(p piece, fl *flight) error {
 		if all.idle(b, at) {
 			return nil
 		}
-		return f.cfg.Put(f.ctx, p.ino, b, off+at-pos)
+		return f.put(f.ctx, p.ino, b, off+at-pos)
 	})
 	over()
 	err = src.end(err)

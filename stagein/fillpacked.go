@@ -64,7 +64,7 @@ func (f *Fill) bringPacked(m cluster.Map, p piece, n uint32) error {
 	return fmt.Errorf("inode %v: was not looked for: %w", p.ino, syscall.EAGAIN)
 }
 
-// unpackAll brings what this node lacks of a compressed tar, the neighbours of p first.
+// unpackAll brings what this node lacks of a compressed tar and has room for, the neighbours of p first.
 func (f *Fill) unpackAll(m cluster.Map, p piece, n uint32) error {
 	var parts []*parcel
 	err := f.cfg.Files.Located(func(from manifest.Origin, a metadata.Attr) bool {
@@ -82,6 +82,7 @@ func (f *Fill) unpackAll(m cluster.Map, p piece, n uint32) error {
 		return err
 	}
 	slices.SortFunc(parts, func(a, b *parcel) int { return cmp.Or(cmp.Compare(a.at, b.at), cmp.Compare(a.chunk, b.chunk)) })
+	parts = f.roomy(parts, p)
 	kind, err := f.src.kind(n)
 	if err != nil {
 		return err

@@ -64,6 +64,7 @@ func (f *Fill) settle(e metadata.Epoch, whole bool) {
 // pass fetches all that m gives this node, and reports whether it has.
 func (f *Fill) pass(m cluster.Map) bool {
 	f.note(nil)
+	f.displaced.reset()
 	list, err := f.readTogether(m)
 	if err != nil {
 		f.note(err)
@@ -74,6 +75,7 @@ func (f *Fill) pass(m cluster.Map) bool {
 	for i := range f.workers() {
 		wg.Go(func() { f.work(i, next) })
 	}
+	first := len(downIn(m)) == 0 // then one file fails the dataset
 	for _, p := range list {
 		if f.have.has(p) {
 			continue
@@ -82,12 +84,13 @@ func (f *Fill) pass(m cluster.Map) bool {
 		case next <- p:
 		case <-f.ctx.Done():
 		}
-		if f.ctx.Err() != nil || f.Trouble() != nil {
+		if f.ctx.Err() != nil || first && f.Trouble() != nil {
 			break
 		}
 	}
 	close(next)
 	wg.Wait()
+	f.account(list)
 	return f.ctx.Err() == nil && f.Trouble() == nil
 }
 

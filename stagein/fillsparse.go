@@ -122,7 +122,7 @@ func (f *Fill) keepSparse(x *parcel, p *source.Piece) (bool, error) {
 			if x.holes.fill.idle(b, pos) {
 				return nil
 			}
-			return f.cfg.Put(f.ctx, x.ino, b, x.off+pos-x.pos)
+			return f.put(f.ctx, x.ino, b, x.off+pos-x.pos)
 		}}
 	}
 	h := x.holes

@@ -99,7 +99,7 @@ func (f *Fill) keep(parts []*parcel, next int, p *source.Piece) (int, error) {
 		} else if from, end := max(x.at, p.Off), min(x.end(), p.End()); from < end {
 			b := p.B[from-p.Off : end-p.Off]
 			x.sum.write(b)
-			if err := f.cfg.Put(f.ctx, x.ino, b, x.off+from-x.at); err != nil {
+			if err := f.put(f.ctx, x.ino, b, x.off+from-x.at); err != nil {
 				return next, err
 			}
 		}

@@ -207,6 +207,16 @@
 // the lost one was to have stays in the source, too, if those have no room for it when all is read
 // (Origins.Forsake).
 //
+// # What has no room later
+//
+// What a lost node had falls to the others, which may have no room for it: scratch has it, or they
+// were full before. So may what a node has still to fetch, if scratch grows meanwhile. What there is room for is fetched; the
+// rest is displaced: the node that is to have it reads it through instead, for all, since all ask
+// that one (ReadDisplaced). It keeps none of it, also if there is room again: that is what somebody has
+// made for a file of scratch. When a node is lost or comes back, and when the daemon starts again, it is tried again. So it is with
+// spill=fail, too, which says what is to be at the beginning. What
+// lies in a compressed tar without places cannot be read through: it is EIO, and each read tries to fetch it.
+//
 // # What was read once
 //
 // has the checksum of each file in its record, and of each chunk of a striped one

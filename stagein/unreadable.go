@@ -163,6 +163,8 @@ func (q *fetcher) where(from manifest.Origin) (source.Name, int64) {
 // remedy is what to do about a file that cannot be had.
 func remedy(err error) string {
 	switch {
+	case isFull(err):
+		return "nor can it be read from the middle of such an archive: remove files of scratch and read it again, or stage it in again"
 	case errors.Is(err, syscall.ESTALE):
 		return "put it back as it was, or stage it in again"
 	case isWrong(err):

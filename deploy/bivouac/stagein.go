@@ -46,7 +46,8 @@ The options behind SRC are one word with it, as in #SBATCH lines:
                     tar czf), pigz, bgzip, bzip2, pzstd, xz -T0, or any that makes many
                     frames of zstd or blocks of xz. Anything else (xz or zstd as
                     one piece, or in pieces of more than 64 MiB, also one of
-                    several) has to fit
+                    several) has to fit. What a lost node had and the others have no
+                    room for is read through whatever is said here, but of such a one
     order=ORDER     in which files are fetched while the tree can be read already:
                     shuffled (default), source, seed:S as PyTorch's
                     DistributedSampler(seed=S) has them in epoch 0, list:FILE

@@ -25,8 +25,8 @@ is named with its node, fetched from the source again, and compared again. If it
 is right then, all is well; otherwise the exit status is 1, and the file cannot be
 read until the source has it as it was. With --keep nothing is fetched.
 
-Files for which the nodes have no room are in the source alone (spill=pfs). They
-are counted, and not read, unless --source is given: then they are read from
+Files for which the nodes have no room are in the source alone (spill=pfs, or a node
+was lost). They are counted, and not read, unless --source is given: then they are read from
 there, each once for all nodes, and compared where there is a checksum. That is
 where the dataset is a compressed tar; of others only those files have one that
 are on the nodes.

@@ -77,6 +77,7 @@ func Status(w io.Writer, s daemon.Status) error {
 	if err := t.Flush(); err != nil {
 		return err
 	}
+	lost(w, s.Nodes)
 	for _, o := range s.StageOut {
 		stageOut(w, o)
 	}
@@ -85,8 +86,22 @@ func Status(w io.Writer, s daemon.Status) error {
 			fmt.Fprintf(w, "%s: %s\n", ds.Name, ds.Error)
 		}
 		unreadable(w, ds)
+		displaced(w, ds)
 	}
 	return nil
+}
+
+// lost says what scratch has lost with nodes.
+func lost(w io.Writer, nodes []daemon.NodeStatus) {
+	for _, n := range nodes {
+		switch {
+		case !n.Lost:
+		case n.ID == metadata.RootIno.Home():
+			fmt.Fprintf(w, "%s is lost, and with it the root of scratch: nothing in scratch can be reached until it is back\n", n.Host)
+		default:
+			fmt.Fprintf(w, "%s is lost: files of scratch that have bytes there, directories that were kept there, and what was made in these are EIO until it is back; rm -rf removes them\n", n.Host)
+		}
+	}
 }
 
 // stageOut says how far the node that answered is with its part.
@@ -108,6 +123,20 @@ func unreadable(w io.Writer, ds daemon.DatasetStatus) {
 	}
 	if ds.MoreUnreadable > 0 {
 		fmt.Fprintf(w, "%s: and %d more files like these: bivouac verify --source %s names them\n", ds.Name, ds.MoreUnreadable, ds.Name)
+	}
+}
+
+// displaced says which files of a dataset are not on the nodes that are to have them.
+func displaced(w io.Writer, ds daemon.DatasetStatus) {
+	for _, x := range ds.Displaced {
+		if x.Files > 0 {
+			fmt.Fprintf(w, "%s: %s has no room for %d files, %s, which lost nodes had, or whose room scratch has taken: they are read from the source each time\n",
+				ds.Name, x.Host, x.Files, Bytes(x.Bytes))
+		}
+		if x.Lacking > 0 {
+			fmt.Fprintf(w, "%s: %s could not fetch %d files that it is to have: %s: put right what is wrong and read them again (each read tries), or stage it in again\n",
+				ds.Name, x.Host, x.Lacking, x.Error)
+		}
 	}
 }
 
@@ -184,8 +213,9 @@ func perNode(w io.Writer, ds daemon.DatasetStatus) {
 	}
 	if s := ds.Spilled; s != nil {
 		fmt.Fprintf(w, "  %-24s %d files, %s, for which there is no room\n", s.Host, s.Files, Bytes(s.Bytes))
-		unreadable(w, ds)
 	}
+	unreadable(w, ds)
+	displaced(w, ds)
 	if sum > 0 {
 		mean := float64(sum) / float64(len(ds.PerNode))
 		fmt.Fprintf(w, "  imbalance (most / mean)  %.2f\n", float64(most)/mean)

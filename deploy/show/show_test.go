@@ -104,3 +104,23 @@ func TestCheck(t *testing.T) {
 		t.Errorf("Check = %q, want %q", b.String(), want)
 	}
 }
+
+// TestStatusOfLostNodes: status says what is lost with a node, and what of a dataset the others have no room for.
+func TestStatusOfLostNodes(t *testing.T) {
+	s := job()
+	s.Nodes = []daemon.NodeStatus{{ID: 0, Host: "a", Lost: true}, {ID: 1, Host: "b", Lost: true}, {ID: 2, Host: "c", State: cluster.Down}}
+	s.Datasets[0].Displaced = []daemon.Displaced{{Host: "d", Files: 3, Bytes: 3 << 10}, {Host: "e", Lacking: 2, Error: "no such file"}}
+	var b strings.Builder
+	if err := Status(&b, s); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"a is lost, and with it the root of scratch", "b is lost: files of scratch", "rm -rf removes them",
+		"set: d has no room for 3 files, 3.0 KiB,", "set: e could not fetch 2 files that it is to have: no such file: "} {
+		if !strings.Contains(b.String(), want) {
+			t.Errorf("the status has no %q:\n%s", want, b.String())
+		}
+	}
+	if strings.Contains(b.String(), "c is lost") {
+		t.Errorf("a node is lost that never was there:\n%s", b.String())
+	}
+}

@@ -1,0 +1,301 @@
+package stagein
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"syscall"
+
+	"github.com/bivouacfs/bivouac/metadata"
+	"github.com/bivouacfs/bivouac/metadata/manifest"
+)
+
+// ErrDisplaced says that this node has no room for something that it is to have, and that
+// ReadDisplaced has it from the source.
+var ErrDisplaced = fmt.Errorf("there is no room for it here: %w", syscall.ENOSPC)
+
+// errNoRoom is that a piece is not even read, since there is no room for it.
+var errNoRoom = fmt.Errorf("this node has no room for it: %w", syscall.ENOSPC)
+
+// NoRoom is what a node is to have of a dataset and has no room for.
+type NoRoom struct {
+	Files int64 `json:"files"`
+	Bytes int64 `json:"bytes"`
+}
+
+// displaced is the pieces that this node is to have and has no room for: lost nodes had
+// them, or what was left for them was used by somebody else. They are read through, by this
+// node for all.
+type displaced struct {
+	mu     sync.Mutex
+	pieces *residents                // guarded by mu
+	files  map[metadata.Ino]struct{} // guarded by mu; those in stripes
+	sum    NoRoom                    // guarded by mu
+}
+
+func newDisplaced() *displaced {
+	d := new(displaced)
+	d.reset()
+	return d
+}
+
+// reset has what was displaced looked at anew.
+func (d *displaced) reset() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.pieces, d.files, d.sum = newResidents(), make(map[metadata.Ino]struct{}), NoRoom{}
+}
+
+func (d *displaced) has(p piece) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.sum.Files > 0 && d.pieces.has(p)
+}
+
+// add takes note of a piece of n bytes.
+func (d *displaced) add(p piece, n int64, striped bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if !d.pieces.add(p) {
+		return
+	}
+	d.sum.Bytes += n
+	if _, known := d.files[p.ino]; known {
+		return
+	}
+	if striped {
+		d.files[p.ino] = struct{}{}
+	}
+	d.sum.Files++
+}
+
+// NoRoom is what this node is to have, has no room for, and reads through instead.
+func (f *Fill) NoRoom() NoRoom {
+	f.displaced.mu.Lock()
+	defer f.displaced.mu.Unlock()
+	return f.displaced.sum
+}
+
+// Displaced reports whether a file that is whole on one node is displaced here.
+func (f *Fill) Displaced(ino metadata.Ino) bool { return f.displaced.has(piece{ino: ino}) }
+
+// room reports whether there is room for n bytes more of a file.
+func (f *Fill) room(ino metadata.Ino, n int64) bool {
+	return f.cfg.Room == nil || f.cfg.Room(ino, n)
+}
+
+// fits reports, for each of some pieces that another node offers to bring, whether there is
+// room for it. Only if there is little they are looked up.
+func (f *Fill) fits(ps []PieceID) func(i int) bool {
+	if f.room(0, int64(len(ps))*largePiece) {
+		return func(int) bool { return true }
+	}
+	fit := make([]bool, len(ps))
+	m, _ := f.cfg.Watch()
+	all := int64(0)
+	for i, id := range ps {
+		p := id.piece()
+		_, a, err := f.cfg.Files.Origin(p.ino)
+		s := spreadOf(m, a)
+		if err != nil || len(s.order) == 0 || p.chunk >= s.pieces() {
+			continue
+		}
+		_, n, _ := s.at(p.chunk, f.cfg.Self)
+		if fit[i] = f.room(p.ino, all+pages(n)); fit[i] { // none of a carrier's is sparse
+			all += pages(n)
+		}
+	}
+	return func(i int) bool { return fit[i] }
+}
+
+// roomy is those of parts that there is room for, p first.
+func (f *Fill) roomy(parts []*parcel, p piece) []*parcel {
+	all := int64(0)
+	takes := func(x *parcel) int64 {
+		if x.sparse {
+			return 0 // who knows
+		}
+		return pages(x.n)
+	}
+	for _, x := range parts {
+		if x.piece == p {
+			all = takes(x)
+		}
+	}
+	var fit []*parcel
+	for _, x := range parts {
+		n := takes(x)
+		if x.piece == p {
+			n = 0 // it is counted
+		}
+		if x.piece == p || f.room(x.ino, all+n) {
+			fit, all = append(fit, x), all+n
+		}
+	}
+	return fit
+}
+
+// displace has a piece read through for which there is no room, and reports whether it can
+// be. What was stored of it goes, if it is all that is here of the file. The caller has its flight.
+func (f *Fill) displace(p piece) bool {
+	from, a, err := f.cfg.Files.Origin(p.ino)
+	if err != nil || !f.reached(from) {
+		return false
+	}
+	m, _ := f.cfg.Watch()
+	s := spreadOf(m, a)
+	if len(s.order) == 0 || p.chunk >= s.pieces() {
+		return false
+	}
+	if s.pieces() == 1 && f.cfg.Drop != nil {
+		if err := f.cfg.Drop(f.ctx, p.ino); err != nil {
+			f.cfg.Log.WithError(err).WithField("inode", p.ino).Debug("what was stored of a file that has no room stays")
+		}
+	}
+	_, n, _ := s.at(p.chunk, f.cfg.Self)
+	f.displaced.add(p, n, s.pieces() > 1)
+	return true
+}
+
+// reached reports whether a file can be come to in its source without all that is before it.
+func (f *Fill) reached(from manifest.Origin) bool {
+	kind, err := f.src.kindOf(from)
+	return err == nil && from.Known() && (!kind.Packed() || len(f.cfg.Origins.Sources[from.Source].Places) > 0)
+}
+
+// stretched is what of this node's object lies in one piece.
+type stretched struct {
+	piece
+	size     int64 // of the piece
+	at       int64 // where it begins in the object
+	from, to int64 // what is wanted, in the object
+}
+
+// stretches cuts [off, off+n) of this node's object of the file a.
+func (f *Fill) stretches(a *metadata.Attr, off, n int64) []stretched {
+	m, _ := f.cfg.Watch()
+	s := spreadOf(m, *a)
+	var all []stretched
+	for _, chunk := range s.touched(f.cfg.Self, off, n) {
+		if chunk >= s.pieces() {
+			break
+		}
+		_, size, at := s.at(chunk, f.cfg.Self)
+		x := stretched{piece{a.Ino, chunk}, size, at, max(off, at), min(off+n, at+size)}
+		if x.from < x.to {
+			all = append(all, x)
+		}
+	}
+	return all
+}
+
+// WarmDisplaced returns when what ReadDisplaced reads of a range is in the window, for one who has
+// no memory for it before.
+func (f *Fill) WarmDisplaced(ctx context.Context, ino metadata.Ino, off, n int64) error {
+	_, a, err := f.cfg.Files.Origin(ino)
+	if err != nil {
+		return err
+	}
+	for _, x := range f.stretches(&a, off, n) {
+		if !f.have.has(x.piece) {
+			if err := f.look(ctx, &a, &x, func([]byte) {}); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// ReadDisplaced fills p from off of this node's object of ino, of which Need has said that
+// some is displaced: that comes from the source by way of the window, the rest from here.
+func (f *Fill) ReadDisplaced(ctx context.Context, ino metadata.Ino, p []byte, off int64, here func(p []byte, off int64) (int, error)) (n int, err error) {
+	_, a, err := f.cfg.Files.Origin(ino)
+	if err != nil {
+		return 0, err
+	}
+	for _, x := range f.stretches(&a, off, int64(len(p))) {
+		b := p[x.from-off : x.to-off]
+		if x.from-off != int64(n) {
+			break // between two is nothing
+		}
+		k := len(b)
+		if f.have.has(x.piece) {
+			k, err = here(b, x.from)
+		} else {
+			err = f.look(ctx, &a, &x, func(all []byte) { copy(b, all[x.from-x.at:]) })
+		}
+		if err != nil {
+			return n, err
+		}
+		if n += k; k < len(b) {
+			break
+		}
+	}
+	return n, nil
+}
+
+func (f *Fill) look(ctx context.Context, a *metadata.Attr, x *stretched, see func(b []byte)) error {
+	return f.window.look(ctx, x.piece, x.size, f.begin, func(b []byte) error { return f.through(x.piece, a, b) }, see)
+}
+
+// Lacking is how many files this node is to have, could not fetch when it last tried, and has not
+// got since then. Trouble says why.
+func (f *Fill) Lacking() int64 {
+	f.mu.Lock()
+	all := f.lacking
+	f.mu.Unlock()
+	files := make(map[metadata.Ino]struct{})
+	for _, p := range all {
+		if !f.have.has(p) && !f.displaced.has(p) {
+			files[p.ino] = struct{}{}
+		}
+	}
+	return int64(len(files))
+}
+
+// account says what a pass over list could not bring.
+func (f *Fill) account(list []piece) {
+	lacks := slices.DeleteFunc(list, func(p piece) bool { return f.have.has(p) || f.displaced.has(p) })
+	f.mu.Lock()
+	f.lacking = slices.Clone(lacks)
+	f.mu.Unlock()
+	if n := f.NoRoom(); n.Files > 0 {
+		f.cfg.Log.WithField("files", n.Files).WithField("bytes", n.Bytes).Warn(
+			"this node has no room for files that it is to have, since nodes were lost or scratch has grown: they are read from the source each time")
+	}
+}
+
+// landing is what became of a piece that this node was to fetch: nil, ErrDisplaced, or EIO, whatever
+// the source said, since a reader did nothing wrong.
+func (f *Fill) landing(p piece, err error) error {
+	var store *storeError
+	switch {
+	case err == nil:
+		return nil
+	case isFull(err) && f.displace(p):
+		return ErrDisplaced
+	case errors.As(err, &store) && !isFull(err):
+		f.cfg.Log.WithError(err).WithField("inode", p.ino).Warn("a file cannot be stored")
+	default:
+		if _, a, e := f.cfg.Files.Origin(p.ino); e == nil {
+			f.cannot(&a, err)
+		}
+	}
+	return fmt.Errorf("%v: %w", err, syscall.EIO)
+}
+
+// storeError is of what was read, and could not be stored.
+type storeError struct{ err error }
+
+func (e *storeError) Error() string { return e.err.Error() }
+func (e *storeError) Unwrap() error { return e.err }
+
+// put stores what was read of a piece.
+func (f *Fill) put(ctx context.Context, ino metadata.Ino, b []byte, off int64) error {
+	if err := f.cfg.Put(ctx, ino, b, off); err != nil {
+		return &storeError{err}
+	}
+	return nil
+}

@@ -1,0 +1,156 @@
+package stagein
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+
+	"github.com/bivouacfs/bivouac/metadata"
+	"github.com/bivouacfs/bivouac/metadata/manifest"
+)
+
+// crammed is a fill of a directory of n files, that has ended, on a node that had room for so many bytes.
+func crammed(t *testing.T, n int, room int64, asks bool) (*job, *Fill, []manifest.Record) {
+	t.Helper()
+	j, f, files := treeFill(t, n)
+	var left atomic.Int64
+	left.Store(room)
+	if asks {
+		f.cfg.Room = func(_ metadata.Ino, n int64) bool { return left.Load() >= n }
+	}
+	put := f.cfg.Put
+	f.cfg.Put = func(ctx context.Context, ino metadata.Ino, p []byte, off int64) error {
+		if left.Add(-int64(len(p))) < 0 {
+			left.Add(int64(len(p)))
+			return fmt.Errorf("object %v: %w", ino, syscall.ENOSPC)
+		}
+		return put(ctx, ino, p, off)
+	}
+	f.cfg.Drop = func(_ context.Context, ino metadata.Ino) error {
+		if f.have.has(piece{ino: ino}) {
+			t.Errorf("inode %v is dropped that is here", ino)
+		}
+		return nil
+	}
+	whole := make(chan struct{})
+	var once sync.Once
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		f.Run(context.Background(), func() {
+			if _, is := f.Whole(); is || f.Trouble() != nil {
+				once.Do(func() { close(whole) })
+			}
+		})
+	})
+	t.Cleanup(func() {
+		check(t, f.Close())
+		wg.Wait()
+	})
+	<-whole
+	check(t, f.Trouble())
+	var regular []manifest.Record
+	for _, r := range files.records {
+		if hasData(&r) {
+			regular = append(regular, r)
+		}
+	}
+	return j, f, regular
+}
+
+// TestDisplacedIsReadThrough: what a node has no room for is no trouble, is counted, and is read from the source,
+// once for all who read it; what there is room for is stored. It does not matter whether that is asked for
+// or found when it is stored.
+func TestDisplacedIsReadThrough(t *testing.T) {
+	for _, asks := range []bool{true, false} {
+		j, f, files := crammed(t, 20, 5000, asks)
+		if n := f.NoRoom(); n.Bytes != n.Files*1000 || n.Files < 15 || n.Files > 19 || f.Lacking() != 0 {
+			t.Errorf("displaced: %+v, lacking %d", n, f.Lacking())
+		}
+		if p := f.Progress(); p.Files != 20-f.NoRoom().Files || !p.Done || p.Bytes != p.SourceTotal {
+			t.Errorf("progress: %+v", p)
+		}
+		var reads atomic.Int64
+		j.fs.onRead = func(string, int64) { reads.Add(1) }
+		displaced := int64(0)
+		for range 2 {
+			for i := range files {
+				displaced += wantObject(t, j, f, &files[i])
+			}
+		}
+		if n := f.NoRoom().Files; displaced != 2*n || reads.Load() != n {
+			t.Errorf("%d reads were of displaced files, %d of the source, want %d and %d", displaced, reads.Load(), 2*n, n)
+		}
+	}
+}
+
+// wantObject reads all of a node's object of a file, and is 1 if it is displaced.
+func wantObject(t *testing.T, j *job, f *Fill, r *manifest.Record) (displaced int64) {
+	t.Helper()
+	var number byte
+	if _, err := fmt.Sscanf(r.Path, "f%02d", &number); err != nil {
+		t.Fatal(err)
+	}
+	want := bytes.Repeat([]byte{number}, int(r.Attr.Size))
+	here := func(p []byte, off int64) (int, error) {
+		return copy(p, j.target.objects[objectKey{0, r.Attr.Ino}][off:]), nil
+	}
+	p := make([]byte, r.Attr.Size)
+	err := f.Need(t.Context(), r.Attr.Ino, 0, r.Attr.Size)
+	n := 0
+	switch {
+	case errors.Is(err, ErrDisplaced):
+		displaced = 1
+		n, err = f.ReadDisplaced(t.Context(), r.Attr.Ino, p[10:], 10, here)
+		n += copy(p[:10], want)
+	case err == nil:
+		n, err = here(p, 0)
+	}
+	if err != nil || n != len(want) || !bytes.Equal(p, want) {
+		t.Errorf("%s: %d bytes, %v", r.Path, n, err)
+	}
+	return displaced
+}
+
+// TestDisplacedSourceChanges: a file that has no room, and is not what it was in the source, is EIO and is named.
+func TestDisplacedSourceChanges(t *testing.T) {
+	j, f, files := crammed(t, 5, 0, true)
+	r := &files[3]
+	j.fs.add(j.path+"/"+r.Path, r.Attr.Mode, []byte("shorter"))
+	if err := f.Need(t.Context(), r.Attr.Ino, 0, 10); !errors.Is(err, ErrDisplaced) {
+		t.Fatalf("Need = %v", err)
+	}
+	_, err := f.ReadDisplaced(t.Context(), r.Attr.Ino, make([]byte, 10), 0, nil)
+	bad, more := f.Unreadable()
+	if !errors.Is(err, syscall.EIO) || len(bad) != 1 || more != 0 || string(bad[0].Path) != r.Path || !strings.Contains(bad[0].Error, "stage it in again") {
+		t.Errorf("read = %v, unreadable %+v and %d more", err, bad, more)
+	}
+}
+
+// TestDisplacedStays: what has no room is neither taken from who brings it nor fetched again, also when there is
+// room.
+func TestDisplacedStays(t *testing.T) {
+	_, f, files := crammed(t, 5, 0, true)
+	f.cfg.Room = nil
+	c := Claim{By: 1, Birth: 1}
+	var inos []metadata.Ino
+	for _, r := range files {
+		c.Pieces, inos = append(c.Pieces, idOf(piece{ino: r.Attr.Ino})), append(inos, r.Attr.Ino)
+	}
+	if granted := f.Claim(c); slices.Contains(granted, true) {
+		t.Errorf("granted: %v", granted)
+	}
+	f.release(func(metadata.NodeID) bool { return true })
+	if failed, err := f.Again(t.Context(), inos); err != nil || len(failed) > 0 {
+		t.Errorf("again: %v, %v", failed, err)
+	}
+	if n := f.NoRoom(); n.Files != 5 {
+		t.Errorf("displaced: %+v", n)
+	}
+}
