@@ -58,18 +58,15 @@ func (o *Origins) Admit(a Access) error {
 // portion is how much of the nodes' room is for a part: as much as it has of what all parts
 // unpack to, or have to read if the other is not known.
 func (p *Part) portion(all []Part) float64 {
-	var sum, least int64
+	var sum int64
 	for i := range all {
-		sum += all[i].Bytes
-		least += all[i].Least
+		sum += all[i].Weight
 	}
 	switch {
 	case len(all) < 2:
 		return 1
-	case least > 0:
-		return float64(p.Least) / float64(least)
 	case sum > 0:
-		return float64(p.Bytes) / float64(sum)
+		return float64(p.Weight) / float64(sum)
 	}
 	return 1 / float64(len(all))
 }

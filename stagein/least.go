@@ -70,12 +70,12 @@ func lacksPlaces(n source.Fewest) bool { return n.Alone || n.Piece > farthest }
 
 // mayStay sees whether what there is no room for of several archives, or of one of which only a
 // part is wanted, may stay there: if each of them may have places to begin at. Then it is
-// known what each of them is, and if all is wanted about what each part needs.
+// known what each of them is, and if all is wanted about what each part needs. If one does not tell, all are weighed by what they have packed.
 func (cfg *PlanConfig) mayStay(p *Plan, all []archiveScan, part bool) {
 	if cfg.Request.Spill == SpillFail || p.Room == 0 {
 		return
 	}
-	least := make(map[uint32]int64, len(all))
+	least, told := make(map[uint32]int64, len(all)), !part
 	for i := range all {
 		a := &all[i]
 		alone := len(all) > 1 && lacksPlaces(a.least) && a.least.Bytes > placeless
@@ -84,12 +84,18 @@ func (cfg *PlanConfig) mayStay(p *Plan, all []archiveScan, part bool) {
 		}
 		p.Origins.Sources[a.Number].Kind = a.found.Kind
 		least[a.Number] = a.least.Bytes
+		told = told && !a.least.Modulo
 	}
 	p.Spills = true
 	for i := range p.Parts {
 		for _, a := range p.Parts[i].Archives {
 			if !part {
 				p.Parts[i].Least += least[a.Number]
+			}
+			if told {
+				p.Parts[i].Weight += least[a.Number]
+			} else {
+				p.Parts[i].Weight += a.Size
 			}
 		}
 	}

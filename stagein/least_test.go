@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/crc32"
+	"math"
 	"strings"
 	"syscall"
 	"testing"
@@ -248,5 +249,40 @@ func TestPackedNodeFull(t *testing.T) {
 	_, err := j.run(context.Background())
 	if !errorHas(err, "n2 needs room for", "and had 1.2 MiB when the stage-in began", "unpack=no", "to n2: no space left", "compressed offset") {
 		t.Errorf("%v", err)
+	}
+}
+
+// TestPortionsOfHugeGzip: a gzip that may unpack to 4 GiB and more says nothing of how much that is. Then each part has as
+// much of the room as it has of what is packed.
+func TestPortionsOfHugeGzip(t *testing.T) {
+	for name, x := range map[string]struct {
+		packed [2]int64 // bytes
+		says   [2]uint32
+		want   float64 // for the first
+	}{
+		"huge":  {[2]int64{1 << 30, 1 << 29}, [2]uint32{5 << 20, 3 << 29}, 2. / 3},
+		"small": {[2]int64{2 << 20, 1 << 20}, [2]uint32{4 << 20, 12 << 20}, 1. / 4},
+	} {
+		fs := newFS()
+		for _, d := range []string{"/", "/src"} {
+			fs.add(d, source.TypeDir|0o755, nil)
+		}
+		for i, size := range x.packed {
+			b := make([]byte, size) // of which hardly a page is touched
+			copy(b, "\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\x03")
+			binary.LittleEndian.PutUint32(b[size-4:], x.says[i])
+			fs.add(fmt.Sprint("/src/", i, ".tar.gz"), source.TypeRegular|0o644, b)
+		}
+		p, err := MakePlan(context.Background(), &PlanConfig{
+			FS: fs, Request: Request{Source: "/src/*", Name: "ds"}, Dataset: 3, Map: testMap(2),
+			Free: func(metadata.NodeID) (int64, bool) { return 64 << 20, true },
+		})
+		checked(t, err)
+		if !p.Spills || len(p.Parts) != 2 {
+			t.Fatalf("%s: plan %+v", name, p)
+		}
+		if got := p.Parts[0].portion(p.Parts); math.Abs(got-x.want) > 0.01 {
+			t.Errorf("%s: portion %v, want %v", name, got, x.want)
+		}
 	}
 }

@@ -71,6 +71,8 @@ type Part struct {
 	Archives []Archive `json:"archives,omitempty"`
 	// Least is what its compressed tars unpack to at the least, if that was looked for.
 	Least int64 `json:"least,omitempty"`
+	// Weight is what it is to have of the nodes' room, beside that of the other parts.
+	Weight int64 `json:"weight,omitempty"`
 }
 
 // number is that of the inodes that the part makes: another one for each try, so

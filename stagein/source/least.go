@@ -17,6 +17,8 @@ type Fewest struct {
 	Alone bool
 	// Piece is how large the largest such piece is, if that is said: of xz.
 	Piece int64
+	// Modulo says that it may be many times 4 GiB more, as nothing says how often.
+	Modulo bool
 }
 
 // Least is the fewest bytes that an archive of size bytes unpacks to, if it is
@@ -49,8 +51,12 @@ func Least(f io.ReaderAt, kind Kind, size int64, head []byte) (Fewest, error) {
 	if packed := size - size/stretch; n.Bytes <= packed {
 		n = Fewest{Bytes: packed, By: "its packed size", Alone: kind == TarXz && n.Alone, Piece: n.Piece}
 	}
+	n.Modulo = kind == TarGzip && size >= wraps && !IsBGZF(head)
 	return n, err
 }
+
+// wraps is the bytes of a gzip that may unpack to 4 GiB, of which the last member says nothing: few things pack better.
+const wraps = 4 << 30 / 8
 
 // stretch is of what part packing can make a thing larger: bzip2, the worst, a hundredth.
 const stretch = 32
