@@ -129,7 +129,7 @@ func (in *intake) share(ctx context.Context, i int) error {
 			Warn("a part of a stage-in is read again")
 		in.again(i, node)
 		if plan := in.planNow(); plan.Spills && (node != p.Node || !plan.Marks()) {
-			in.d.dropTries(ctx, plan, nil)
+			in.d.dropTries(ctx, plan, i, nil) // its next reader does not know of what it had kept
 		}
 		if err := in.entrust(ctx); err != nil {
 			return err

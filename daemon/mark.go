@@ -63,29 +63,70 @@ func (s *share) lastEbb() (*stagein.Ebb, error) {
 	return e, err
 }
 
-// before is the records before a mark.
-type before struct {
-	io.Reader
-	f *os.File
+// placesFile is where a try of a part writes how what stays in compressed tars is come to.
+func (d *Daemon) placesFile(ds metadata.DatasetID, part int) string {
+	return filepath.Join(d.stageDir(ds), "places-"+strconv.Itoa(part))
 }
 
-func (b before) Close() error { return b.f.Close() }
+// earlier is what an earlier try of a part has left on this node. The zero one is nothing.
+type earlier struct {
+	mark            *stagein.Mark
+	ebb             *stagein.Ebb // how far what it stored had gone back
+	records, places io.Reader
+	files           []*os.File
+}
+
+// kept is the tries whose inodes were recorded.
+func (e *earlier) kept() []stagein.Try {
+	if e.mark == nil {
+		return nil
+	}
+	return e.mark.Kept
+}
+
+func (e *earlier) close() {
+	for _, f := range e.files {
+		_ = f.Close() // read only
+	}
+}
+
+// open opens what a try has written to a file.
+func (e *earlier) open(path string, try uint16) (io.Reader, error) {
+	f, err := os.Open(tryFile(path, try))
+	if err != nil {
+		return nil, err
+	}
+	e.files = append(e.files, f)
+	return bufio.NewReaderSize(f, 1<<20), nil
+}
 
 // anew begins a part from its beginning: no mark counts, and nothing has gone back.
-func (s *share) anew() (*stagein.Mark, *stagein.Ebb, io.ReadCloser) {
+func (s *share) anew() earlier {
 	for _, path := range []string{s.d.markFile(s.plan.Dataset, s.part), s.d.ebbFile(s.plan.Dataset, s.part)} {
 		_ = os.Remove(path) // which belong together; there may be none
 	}
-	return nil, nil, nil
+	return earlier{}
 }
 
-// lastMark is where an earlier try of a part has come to on this node, how far what it
-// stored had gone back, and the records before it; nil if there is nothing that counts.
-func (s *share) lastMark(part stagein.Part) (*stagein.Mark, *stagein.Ebb, io.ReadCloser) {
+// lastTry is where an earlier try of a part has come to on this node; nothing, if there is nothing that counts.
+func (s *share) lastTry(part stagein.Part) earlier {
 	if part.Try == 0 {
 		return s.anew() // of no mark that there is
 	}
 	log := s.d.log.WithField("dataset", s.plan.Name)
+	e, err := s.earlier(part)
+	if err != nil {
+		e.close()
+		if !errors.Is(err, fs.ErrNotExist) {
+			log.WithError(err).Warn("a part of a stage-in is read from its beginning")
+		}
+		return s.anew()
+	}
+	log.WithFields(map[string]any{"part": s.part, "at": e.mark.At, "archives": e.mark.Next, "open": len(e.mark.Open)}).Info("a part of a stage-in goes on")
+	return e
+}
+
+func (s *share) earlier(part stagein.Part) (e earlier, err error) {
 	b, err := os.ReadFile(s.d.markFile(s.plan.Dataset, s.part))
 	var m marked
 	if err == nil {
@@ -94,20 +135,14 @@ func (s *share) lastMark(part stagein.Part) (*stagein.Mark, *stagein.Ebb, io.Rea
 	if err == nil && (m.Boot != bootID() || m.Try >= part.Try) {
 		err = fs.ErrNotExist
 	}
-	var e *stagein.Ebb
+	if e.mark = &m.Mark; err == nil {
+		e.ebb, err = s.lastEbb()
+	}
 	if err == nil {
-		e, err = s.lastEbb()
+		e.records, err = e.open(filepath.Join(s.d.stageDir(s.plan.Dataset), recordsFile(s.part)), m.Try)
 	}
-	var f *os.File
 	if err == nil {
-		f, err = os.Open(tryFile(filepath.Join(s.d.stageDir(s.plan.Dataset), recordsFile(s.part)), m.Try))
+		e.places, err = e.open(s.d.placesFile(s.plan.Dataset, s.part), m.Try)
 	}
-	if err != nil {
-		if !errors.Is(err, fs.ErrNotExist) {
-			log.WithError(err).Warn("a part of a stage-in is read from its beginning")
-		}
-		return s.anew()
-	}
-	log.WithFields(map[string]any{"part": s.part, "at": m.Mark.At}).Info("a part of a stage-in goes on")
-	return &m.Mark, e, before{bufio.NewReaderSize(f, 1<<20), f}
+	return e, err
 }

@@ -156,23 +156,20 @@ func (s *share) stage(ctx context.Context, part stagein.Part, w, skips io.Writer
 		return err
 	}
 	defer c.close()
-	m, ebb, before := s.lastMark(part)
-	if before != nil {
-		defer before.Close() // read only
-	}
+	was := s.lastTry(part)
+	defer was.close()
 	var free func(metadata.NodeID) (int64, bool) // as it was planned
 	if s.plan.Spills && part.Try > 0 {
-		if len(s.plan.Parts) == 1 { // else others have begun again, too: who leads sees to it
-			var kept []stagein.Try // before the mark that it goes on from
-			if m != nil {
-				kept = m.Kept
-			}
-			d.dropTries(ctx, s.plan, kept)
-		}
+		d.dropTries(ctx, s.plan, s.part, was.kept())
 		free = d.freeSpace()
 	}
+	places, err := os.Create(tryFile(d.placesFile(s.plan.Dataset, s.part), part.Try))
+	if err != nil {
+		return fmt.Errorf("stage-in: %w", err)
+	}
+	defer places.Close() // what counts was written
 	sh, err := stagein.NewShare(stagein.ShareConfig{
-		Marked: s.mark(part), Resume: m, Before: before, Ebbed: s.ebb(), Ebb: ebb, Free: free,
+		Marked: s.mark(part), Resume: was.mark, Before: was.records, Places: places, PlacesBefore: was.places, Ebbed: s.ebb(), Ebb: was.ebb, Free: free,
 		Plan: s.plan, Part: part, FS: c.of(d.cfg.Source), Map: s.plan.Map, Target: target{d, s.plan.Map.Epoch},
 		SeamIn: s.seamIn, SeamOut: s.seamOut, Records: w, Skipped: skips, Scratch: d.scratch(s.plan.Dataset), Log: d.log.WithField("dataset", s.plan.Name),
 	})
@@ -183,10 +180,10 @@ func (s *share) stage(ctx context.Context, part stagein.Part, w, skips io.Writer
 	return sh.Run(ctx)
 }
 
-// dropTries has the nodes remove what was stored by tries with which nobody goes on, but for what is kept of
+// dropTries has the nodes remove what was stored by tries of a part with which nobody goes on, but for what is kept of
 // them: who reads after them needs the room.
-func (d *Daemon) dropTries(ctx context.Context, p *stagein.Plan, kept []stagein.Try) {
-	q := abortReq{Dataset: p.Dataset, Void: p.Void(kept)}
+func (d *Daemon) dropTries(ctx context.Context, p *stagein.Plan, part int, kept []stagein.Try) {
+	q := abortReq{Dataset: p.Dataset, Void: p.VoidOf(part, kept)}
 	var g errgroup.Group
 	for _, id := range crew(d.View().Map) {
 		g.Go(func() error {

@@ -166,14 +166,23 @@ func isVoid(void []stagein.Try, ino metadata.Ino) bool {
 	return ino.Seq() > 0 && slices.ContainsFunc(void, func(t stagein.Try) bool { return t.Number == ino.Part() && ino.Seq() > t.Kept })
 }
 
-// avoid has writes to the inodes of parts refused from now on. When it returns, none
+// avoid has writes to the inodes of parts refused from now on, beside those that are refused already. When it returns, none
 // is under way.
 func (s *staging) avoid(ds metadata.DatasetID, void []stagein.Try) {
 	s.fence.Lock()
 	defer s.fence.Unlock()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.void[ds] = void
+	all := slices.Clone(s.void[ds]) // which somebody may be reading
+	for _, t := range void {
+		i := slices.IndexFunc(all, func(x stagein.Try) bool { return x.Number == t.Number })
+		if i < 0 {
+			all = append(all, t)
+			continue
+		}
+		all[i].Kept = min(all[i].Kept, t.Kept) // nobody goes on with what was given up once
+	}
+	s.void[ds] = all
 }
 
 // drop reports whether the caller is the one to remove what there is of ds.

@@ -428,6 +428,9 @@ func (c *chain) record(rec manifest.Record) error {
 	if c.unproved() {
 		return c.guess.keep(rec)
 	}
+	if c.r.marker != nil {
+		return c.passWith(rec)
+	}
 	return c.r.record(rec)
 }
 

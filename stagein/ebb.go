@@ -120,11 +120,12 @@ func (x *spiller) mine(id metadata.NodeID, free int64) int64 {
 	if x.portion == 1 {
 		return left
 	}
+	here := x.room[id] // of an earlier try
 	all, known := x.s.cfg.Plan.Free[id]
 	if !known {
-		all = free
+		all = free + here
 	}
-	return min(left, int64(x.portion*float64(max(usable(all), 0))))
+	return max(min(left, int64(x.portion*float64(max(usable(all), 0)))-here), 0)
 }
 
 // keep has it kept how far what is stored goes back.

@@ -60,6 +60,7 @@ type job struct {
 	// its part is begun again. Its records are w.
 	config  func(part int, cfg *ShareConfig)
 	again   func(part int, w *bytes.Buffer) bool
+	settled func() // called when all shares are done
 	log     *logrus.Entry
 	skips   []Skip                    // what was left out
 	sums    map[metadata.Ino][16]byte // of members that were read in pieces
@@ -119,6 +120,9 @@ func (j *job) run(ctx context.Context) (map[string]entry, error) {
 	parts, err := j.shares(ctx, m)
 	if err != nil {
 		return nil, err
+	}
+	if j.settled != nil {
+		j.settled()
 	}
 	for _, p := range parts {
 		j.records = append(j.records, bytes.Clone(p.Bytes()))

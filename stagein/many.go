@@ -102,17 +102,28 @@ func (s *Share) runMany(ctx context.Context) error {
 	if s.cfg.Plan.Limit > 0 || s.spill != nil { // who says what goes back knows of all that is here
 		g.SetLimit(1)
 	}
-	for i := range s.cfg.Part.Archives {
+	read := func(i int, from *Spot) {
 		a := &s.cfg.Part.Archives[i]
 		g.Go(func() error {
 			if ctx.Err() != nil || s.sel.full() {
 				return ctx.Err()
 			}
-			if err := s.archive(ctx, a); err != nil {
+			if err := s.archive(ctx, i, from); err != nil {
 				return s.skip(string(a.Path), err)
 			}
-			return nil
+			return s.marker.done(i)
 		})
+	}
+	next := 0
+	if m := s.cfg.Resume; m != nil {
+		for _, b := range m.Open {
+			read(b.Archive, &b.Spot)
+		}
+		next = m.Next
+	}
+	for i := next; i < len(s.cfg.Part.Archives); i++ {
+		s.marker.begin(i)
+		read(i, nil)
 	}
 	if err := g.Wait(); err != nil {
 		return err
@@ -123,9 +134,10 @@ func (s *Share) runMany(ctx context.Context) error {
 	return s.listed()
 }
 
-// archive stages one archive, as a share of its own that has the recorder, the
-// counters and the buffers of s.
-func (s *Share) archive(ctx context.Context, a *Archive) error {
+// archive stages the archive i of the part, from where an earlier try has come to if that is not nil, as a share of
+// its own that has the recorder, the counters and the buffers of s.
+func (s *Share) archive(ctx context.Context, i int, from *Spot) error {
+	a := &s.cfg.Part.Archives[i]
 	found, err := source.Detect(s.cfg.FS, string(a.Path))
 	if err != nil {
 		return err
@@ -144,8 +156,14 @@ func (s *Share) archive(ctx context.Context, a *Archive) error {
 			return err
 		}
 	}
-	sub := &Share{cfg: s.cfg, lim: s.lim, count: s.count, pool: s.pool, rec: s.rec, ctx: ctx, sel: s.sel, spill: s.spill}
-	sub.cfg.Plan, sub.cfg.Part, sub.cfg.Marked = p, p.Parts[0], nil // a mark is of one archive alone
+	sub := &Share{cfg: s.cfg, lim: s.lim, count: s.count, pool: s.pool, rec: s.rec, ctx: ctx, sel: s.sel, spill: s.spill, marker: s.marker, nth: i}
+	sub.cfg.Plan, sub.cfg.Part, sub.cfg.Marked, sub.cfg.Resume = p, p.Parts[0], nil, nil // marks are of all archives together
+	if from != nil && *from != (Spot{}) {
+		if !from.in(p) {
+			return fmt.Errorf("%s: cannot go on from %d: %w", a.Path, from.At, syscall.EINVAL)
+		}
+		sub.cfg.Resume = &Mark{Spot: *from}
+	}
 	sub.lim.windows = max(int64(float64(s.lim.windows)*float64(a.Size)/float64(max(all.Size, 1))), 1)
 	if err := sub.run(ctx); err != nil {
 		return fmt.Errorf("%s: %w", a.Path, err)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math"
+	"sync"
 	"sync/atomic"
 
 	"github.com/bivouacfs/bivouac/metadata"
@@ -11,18 +12,40 @@ import (
 	"github.com/bivouacfs/bivouac/stagein/source"
 )
 
-// Mark is a place in a tar that is read once, before which all is stored and
-// recorded: a reader whose daemon starts again goes on there. It is JSON.
+// Mark is a place in what is read once, before which all is stored and
+// recorded: a reader whose daemon starts again goes on there. Of several archives it is a place
+// in each of those that are being read. It is JSON.
 type Mark struct {
-	At      int64          `json:"at"`               // offset of the next group of headers, in the tar
-	Records uint64         `json:"records"`          // that were written before
-	Some    bool           `json:"some,omitempty"`   // Seam.Some
-	Mtime   *metadata.Time `json:"mtime,omitempty"`  // Seam.Mtime
-	Need    int64          `json:"need,omitempty"`   // bytes of members of a compressed tar
-	Files   int64          `json:"files,omitempty"`  // Progress.Files
-	Bytes   int64          `json:"bytes,omitempty"`  // Progress.Bytes
-	Pieces  []Piece        `json:"pieces,omitempty"` // Share.Pieces
-	Kept    []Try          `json:"kept,omitempty"`   // whose inodes are recorded, this one's among them
+	Spot
+	Records uint64  `json:"records"`          // that were written before
+	Need    int64   `json:"need,omitempty"`   // bytes of members of compressed tars
+	Files   int64   `json:"files,omitempty"`  // Progress.Files
+	Bytes   int64   `json:"bytes,omitempty"`  // Progress.Bytes, of a tar
+	Pieces  []Piece `json:"pieces,omitempty"` // Share.Pieces
+	Kept    []Try   `json:"kept,omitempty"`   // whose inodes are recorded, this one's among them
+
+	Next int     `json:"next,omitempty"` // of several archives, the first that was not begun
+	Open []Begun `json:"open,omitempty"` // those before it that are not whole, in their order
+
+	Places int64  `json:"places,omitempty"` // bytes that were written to ShareConfig.Places before
+	None   string `json:"none,omitempty"`   // spiller.none
+}
+
+// Spot is where the reading of an archive has come to.
+type Spot struct {
+	At    int64          `json:"at"`              // offset of the next group of headers, in the tar; of the next member of a zip archive
+	Some  bool           `json:"some,omitempty"`  // Seam.Some
+	Mtime *metadata.Time `json:"mtime,omitempty"` // Seam.Mtime
+	From  *source.Start  `json:"from,omitempty"`  // where to begin to unpack to come there; nil is at the beginning
+	// Ino is the inode of the next member, if that was begun; else 0. It is given to that again: some of
+	// its bytes may be stored, and they are the same.
+	Ino metadata.Ino `json:"ino,omitempty"`
+}
+
+// Begun is an archive of several that is being read.
+type Begun struct {
+	Archive int `json:"archive"` // its index in the part
+	Spot
 }
 
 // Try is one beginning of a part: of the inodes that have its number, those up to Kept
@@ -32,18 +55,43 @@ type Try struct {
 	Kept   uint32 `json:"kept,omitempty"`
 }
 
-// Marks reports whether shares of the plan have marks: those of one tar all of which is
-// wanted.
+// Marks reports whether shares of the plan have marks: not those who have to say in the end what of a
+// list they have not seen, or what they left out.
 func (p *Plan) Marks() bool {
-	return p.OnError == OnErrorFail && (p.Kind == source.Tar || p.Kind.Packed())
+	return p.OnError == OnErrorFail && (p.Kind == source.Tar || p.Kind.Packed() || p.Kind == source.Many && p.List == "")
 }
 
 // in reports whether m can be a mark in that part.
 func (m *Mark) in(p *Plan, x Part) bool {
-	if m.At < 0 || m.At%source.BlockSize != 0 || len(m.Kept) == 0 {
+	switch {
+	case len(m.Kept) == 0 || m.Places < 0:
+		return false
+	case p.Kind == source.Many:
+		next := 0
+		for _, b := range m.Open {
+			if b.Archive < next {
+				return false
+			}
+			next = b.Archive + 1
+		}
+		return next <= m.Next && m.Next <= len(x.Archives)
+	case !m.Spot.in(p):
 		return false
 	}
 	return p.Kind.Packed() || m.At >= x.Off && m.At <= x.End
+}
+
+// in reports whether s can be in the archive of a plan.
+func (s *Spot) in(p *Plan) bool {
+	if s.At < 0 || s.At%source.BlockSize != 0 && p.Kind != source.Zip {
+		return false
+	}
+	return s.From == nil || s.From.Check(p.Kind, p.Size) == nil && s.From.Begin() <= s.At
+}
+
+// marks reports whether the share makes marks: where those need places that were found, these can be kept.
+func (s *Share) marks() bool {
+	return s.cfg.Marked != nil && s.cfg.Plan.Marks() && (s.spill == nil || s.cfg.Places != nil)
 }
 
 // markEvery is how many bytes of a tar are read between two marks.
@@ -53,27 +101,44 @@ const markEvery = 4 << 20
 // is stored. What is not proved has none.
 func (c *chain) mark() error {
 	s := c.r.Share
-	if s.cfg.Marked == nil || !s.cfg.Plan.Marks() || c.unproved() || c.landing != 0 || c.t.pos-c.marked < s.lim.mark {
+	if s.marker != nil {
+		return c.pass()
+	}
+	if !s.marks() || c.unproved() || c.landing != 0 || c.t.pos-c.marked < s.lim.mark {
 		return nil
 	}
 	c.marked = c.t.pos
-	m := Mark{
-		At: c.t.pos, Some: c.some, Mtime: c.g.Mtime, Files: s.count.files.Load(), Pieces: s.pieces[:len(s.pieces):len(s.pieces)],
-	}
+	m := Mark{Spot: c.spot(), Files: s.count.files.Load(), Pieces: s.pieces[:len(s.pieces):len(s.pieces)]}
 	if c.r.packed != nil {
 		m.Need = s.count.need.Load()
 	}
-	var seq uint32
-	var err error
-	if m.Records, seq, err = s.rec.mark(); err != nil {
+	if err := s.recorded(&m); err != nil {
 		return err
 	}
-	m.Kept = append(s.kept(), Try{s.rec.part, seq})
-	c.push.mark(func() {
+	c.push.gens.mark(func() {
 		m.Bytes = s.count.bytes.Load()
 		s.cfg.Marked(m)
 	})
 	return nil
+}
+
+// spot is where the chain is, between two groups.
+func (c *chain) spot() Spot {
+	s := Spot{At: c.t.pos, Some: c.some, Mtime: c.g.Mtime}
+	if k := c.r.packed; k != nil {
+		s.From = k.from.Start(s.At)
+	}
+	return s
+}
+
+// recorded says in a mark what was recorded before it.
+func (s *Share) recorded(m *Mark) error {
+	if err := s.spill.note(m); err != nil {
+		return err
+	}
+	records, seq, err := s.rec.mark()
+	m.Records, m.Kept = records, append(s.kept(), Try{s.rec.part, seq})
+	return err
 }
 
 // kept is the tries whose inodes the records have that this one goes on from.
@@ -92,11 +157,15 @@ func (s *Share) restore(ctx context.Context) error {
 	if s.cfg.Plan.Spills {
 		s.spill = newSpiller(s)
 	}
+	if s.cfg.Plan.Kind == source.Many && s.marks() {
+		s.marker = newMarker(s)
+	}
 	m := s.cfg.Resume
 	if m == nil {
 		return s.spill.begin(ctx)
 	}
 	from := manifest.NewReader(s.cfg.Before)
+	bytes := int64(0)
 	for range m.Records {
 		rec, err := from.Next()
 		if err == nil {
@@ -108,10 +177,21 @@ func (s *Share) restore(ctx context.Context) error {
 		if err != nil {
 			return fmt.Errorf("records up to the mark at %d: %w", m.At, err)
 		}
+		s.sel.restored(&rec)
+		if hasData(&rec) {
+			bytes += rec.Attr.Size
+		}
+	}
+	if s.cfg.Plan.Kind != source.Many {
+		bytes = m.Bytes
 	}
 	s.pieces = m.Pieces
 	s.count.files.Store(m.Files)
-	s.count.bytes.Store(m.Bytes)
+	s.count.bytes.Store(bytes)
+	s.count.need.Store(m.Need)
+	if err := s.spill.recall(m, s.cfg.PlacesBefore); err != nil {
+		return fmt.Errorf("places up to the mark at %d: %w", m.At, err)
+	}
 	return s.spill.begin(ctx)
 }
 
@@ -136,7 +216,7 @@ func (r *recorder) mark() (records uint64, seq uint32, err error) {
 // settled returns when all that was put until now is stored.
 func (p *pusher) settled() error {
 	all := make(chan struct{})
-	p.mark(func() { close(all) })
+	p.gens.mark(func() { close(all) })
 	p.flush()
 	select {
 	case <-all:
@@ -165,15 +245,34 @@ func (g *generation) release() {
 	}
 }
 
+// generations is that of what is put now, and those before it.
+type generations struct {
+	mu  sync.Mutex
+	now *generation // guarded by mu
+}
+
+func newGenerations() *generations { return &generations{now: newGeneration()} }
+
+// hold is the generation of something that is put now.
+func (x *generations) hold() *generation {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.now.refs.Add(1)
+	return x.now
+}
+
 // mark has then called when all that was put until now is stored; never, if something
 // of it is not.
-func (p *pusher) mark(then func()) {
-	g, next := p.gen, newGeneration()
+func (x *generations) mark(then func()) {
+	next := newGeneration()
 	next.refs.Add(1)
+	x.mu.Lock()
+	g := x.now
+	x.now = next
+	x.mu.Unlock()
 	g.then = func() {
 		then()
 		next.release()
 	}
-	p.gen = next
 	g.release()
 }

@@ -25,6 +25,8 @@ type mortal struct {
 	left  int         // guarded by mu; puts until a share dies, which one is left to chance
 	parts []mortalOne // guarded by mu
 	went  int         // guarded by mu; tries that went on from a mark
+	// forgets is asked whether a mark comes too late, so that the one before it counts; nil is never.
+	forgets func() bool // guarded by mu
 }
 
 type mortalOne struct {
@@ -34,12 +36,15 @@ type mortalOne struct {
 	seam  []byte    // that it has told
 	heard chan Seam // the one that it was told, for the next try
 	tries map[uint16]*bytes.Buffer
+	// places is what each try has written of those.
+	places map[uint16]*bytes.Buffer
 }
 
 func newMortal(t *testing.T, j *job, lives int) *mortal {
 	m := &mortal{job: j, t: t, parts: make([]mortalOne, 16), left: lives}
 	for i := range m.parts {
 		m.parts[i].tries, m.parts[i].heard = make(map[uint16]*bytes.Buffer), make(chan Seam, 1)
+		m.parts[i].places = make(map[uint16]*bytes.Buffer)
 	}
 	j.config, j.again = m.begin, m.die
 	j.target = &memTarget{put: func(metadata.NodeID, metadata.Ino, int) error {
@@ -61,10 +66,15 @@ func (m *mortal) begin(i int, cfg *ShareConfig) {
 	p := &m.parts[i]
 	cfg.Part.Try = p.try
 	try := p.try
+	p.places[try] = new(bytes.Buffer)
+	cfg.Places = p.places[try]
 	cfg.Marked = func(k Mark) {
 		b, err := json.Marshal(k)
 		m.mu.Lock()
 		defer m.mu.Unlock()
+		if m.forgets != nil && m.forgets() {
+			return
+		}
 		if p.mark, p.of = b, try; err != nil {
 			m.t.Error(err)
 		}
@@ -75,6 +85,7 @@ func (m *mortal) begin(i int, cfg *ShareConfig) {
 			m.t.Error(err)
 		}
 		cfg.Before = bytes.NewReader(p.tries[p.of].Bytes())
+		cfg.PlacesBefore = bytes.NewReader(bytes.Clone(p.places[p.of].Bytes()))
 		m.went++
 	}
 	hear := cfg.SeamIn
@@ -195,11 +206,11 @@ func TestMarks(t *testing.T) {
 func TestMarkThatIsNone(t *testing.T) {
 	archive := writeTar(t, tar.FormatPAX, randomMembers(rand.New(rand.NewPCG(1, 5)), tar.FormatPAX, 40))
 	for name, m := range map[string]Mark{
-		"no tries":     {At: 512},
-		"not aligned":  {At: 513, Kept: []Try{{}}},
-		"negative":     {At: -512, Kept: []Try{{}}},
-		"behind":       {At: int64(len(archive)) + 512, Kept: []Try{{}}},
-		"more records": {At: 512, Records: 3, Kept: []Try{{}}},
+		"no tries":     {Spot: Spot{At: 512}},
+		"not aligned":  {Spot: Spot{At: 513}, Kept: []Try{{}}},
+		"negative":     {Spot: Spot{At: -512}, Kept: []Try{{}}},
+		"behind":       {Spot: Spot{At: int64(len(archive)) + 512}, Kept: []Try{{}}},
+		"more records": {Spot: Spot{At: 512}, Records: 3, Kept: []Try{{}}},
 	} {
 		j := tarJob(archive, 1)
 		j.config = func(_ int, cfg *ShareConfig) { cfg.Resume, cfg.Before = &m, bytes.NewReader(nil) }

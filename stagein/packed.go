@@ -37,17 +37,16 @@ func (s *Share) runPacked(ctx context.Context) error {
 	}
 	defer f.Close()                                 // read only
 	s.count.source.Add(int64(len(p.Head)) + p.Read) // read by MakePlan
-	from := source.ReadRegion(ctx, f, string(p.Source), s.cfg.Part.Off, s.cfg.Part.End, s.pool, readAhead)
-	u := s.unpack(ctx, from)
+	u, begin := s.unpack(ctx, f)
 	defer u.Close()
 	if s.cfg.Log != nil {
 		s.cfg.Log.WithFields(logrus.Fields{"archive": string(p.Source), "workers": u.Workers()}).Debug("unpacking a compressed tar") // there may be thousands
 	}
 	k := &packed{from: u, room: p.Room}
 	r := &region{Share: s, part: Part{End: endless}, size: endless, file: f, packed: k}
-	c := r.chain(ctx, 0)
+	c := r.chain(ctx, begin)
 	c.t.more = u.Next
-	s.spill.use(c.push, u)
+	s.spill.use(c.push, u, p.Number)
 	stage := func() error { return c.stage(&Seam{}) }
 	if m := s.cfg.Resume; m != nil {
 		stage = func() error { return c.again(m) }
@@ -67,22 +66,44 @@ func (s *Share) runPacked(ctx context.Context) error {
 	return unchanged(f, string(p.Source), was)
 }
 
-// unpack begins to unpack what is read, and finds where that can be begun again if some of
-// it may stay there.
-func (s *Share) unpack(ctx context.Context, from *source.Region) *source.Unpacked {
-	if s.spill == nil {
-		return source.Unpack(ctx, s.cfg.Plan.Kind, s.cfg.Plan.Head, from, s.pool)
+// unpack begins to unpack a file, which gives what is from begin on, and finds where that can be begun again if some of
+// it may stay there, or there are marks.
+func (s *Share) unpack(ctx context.Context, f source.File) (u *source.Unpacked, begin int64) {
+	p, off, start := s.cfg.Plan, s.cfg.Part.Off, s.start()
+	if start != nil {
+		off, begin = start.Byte(p.Kind), start.Begin()
 	}
-	apart := source.Spacing{Apart: s.lim.apart, Inside: s.spill.inside(0, 0), Windows: s.lim.windows}
-	return source.UnpackPlaces(ctx, s.cfg.Plan.Kind, s.cfg.Plan.Head, from, s.pool, apart)
+	from := source.ReadRegion(ctx, f, string(p.Source), off, s.cfg.Part.End, s.pool, readAhead)
+	marks := s.marker != nil || s.marks()
+	apart := source.Spacing{Apart: s.lim.apart, Inside: s.lim.inside, Windows: s.lim.windows, Starts: marks && source.HasPlaces(p.Kind)}
+	if s.spill == nil {
+		apart.Windows = 1 // nobody but marks wants those
+	} else {
+		apart.Inside = s.spill.inside(0, 0)
+	}
+	switch {
+	case start != nil:
+		return source.UnpackFrom(ctx, p.Kind, *start, s.spill.placesOf(p.Number), from, s.pool, apart), begin
+	case s.spill == nil && !apart.Starts:
+		return source.Unpack(ctx, p.Kind, p.Head, from, s.pool), begin
+	}
+	return source.UnpackPlaces(ctx, p.Kind, p.Head, from, s.pool, apart), begin
 }
 
-// again unpacks what comes before a mark once more, and stages what comes after it.
+// start is from where on a compressed tar is unpacked to go on from a mark; nil is from its beginning, as it is when
+// nothing says how to come to what stays before it.
+func (s *Share) start() *source.Start {
+	if s.cfg.Resume == nil || s.spill != nil && len(s.spill.placesOf(s.cfg.Plan.Number)) == 0 {
+		return nil
+	}
+	return s.cfg.Resume.From
+}
+
+// again unpacks what comes before a mark once more, from the last place before it on, and stages what comes after it.
 func (c *chain) again(m *Mark) error {
-	if err := c.t.skip(m.At); err != nil {
+	if err := c.t.skip(m.At - c.t.pos); err != nil {
 		return c.end(err)
 	}
-	c.r.count.need.Store(m.Need)
 	c.r.packed.some = m.Some
 	return c.resume(m)
 }

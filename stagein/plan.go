@@ -92,17 +92,24 @@ func (p *Plan) Again(part int, node metadata.NodeID) *Plan {
 // Void is the tries that were in vain, but for what of them was kept.
 func (p *Plan) Void(kept []Try) []Try {
 	var all []Try
-	for _, x := range p.Parts {
-		for x.Try > 0 {
-			x.Try--
-			t := Try{Number: uint16(x.number(len(p.Parts)))}
-			for _, k := range kept {
-				if k.Number == t.Number {
-					t.Kept = k.Kept
-				}
+	for i := range p.Parts {
+		all = append(all, p.VoidOf(i, kept)...)
+	}
+	return all
+}
+
+// VoidOf is the tries of a part that were in vain, but for what of them was kept.
+func (p *Plan) VoidOf(part int, kept []Try) []Try {
+	var all []Try
+	for x := p.Parts[part]; x.Try > 0; {
+		x.Try--
+		t := Try{Number: uint16(x.number(len(p.Parts)))}
+		for _, k := range kept {
+			if k.Number == t.Number {
+				t.Kept = k.Kept
 			}
-			all = append(all, t)
 		}
+		all = append(all, t)
 	}
 	return all
 }

@@ -32,11 +32,14 @@ type pusher struct {
 	cancel context.CancelFunc
 	bytes  atomic.Int64
 	loads  *loads
-	gen    *generation // of what is put now; changed by mark, which only a chain does
+	gens   *generations // of what is put
 }
 
 func (s *Share) newPusher(ctx context.Context) *pusher {
-	p := &pusher{s: s, parent: ctx, gen: newGeneration()}
+	p := &pusher{s: s, parent: ctx, gens: newGenerations()}
+	if s.marker != nil {
+		p.gens = s.marker.gens
+	}
 	p.loads = newLoads(p.send)
 	ctx, p.cancel = context.WithCancel(ctx)
 	p.g, p.ctx = errgroup.WithContext(ctx)
@@ -55,8 +58,7 @@ func (p *pusher) put(o *object, b []byte, piece *source.Piece, pos int64) error 
 			return err // others may still be putting; wait tells what it was
 		}
 		part := b[sp.Pos-pos:][:sp.Len]
-		gen := p.gen
-		gen.refs.Add(1)
+		gen := p.gens.hold()
 		p.s.count.to(sp.Node).Add(sp.Len)
 		p.loads.add(sp.Node, freight{
 			Parcel: datapath.Parcel{Ino: o.ino, Off: sp.Off, Data: [][]byte{part}, Sum: wire.ParcelSum(part)},

@@ -113,7 +113,11 @@ func (s *Share) origin(it *source.Item) manifest.Origin {
 
 // place numbers an item and says where its bytes go.
 func (s *Share) place(it *source.Item) (*object, error) {
-	ino, err := s.rec.ino()
+	next := s.rec.ino
+	if s.marker != nil {
+		next = func() (metadata.Ino, error) { return s.marker.ino(s.nth) }
+	}
+	ino, err := next()
 	if err != nil {
 		return nil, err
 	}

@@ -5,6 +5,7 @@ import (
 	"sync"
 	"syscall"
 
+	"github.com/bivouacfs/bivouac/metadata/manifest"
 	"github.com/bivouacfs/bivouac/stagein/source"
 )
 
@@ -53,6 +54,16 @@ func (s *selection) wants(it *source.Item) bool {
 	}
 	s.files++
 	return true
+}
+
+// restored takes note of something that was wanted before.
+func (s *selection) restored(rec *manifest.Record) {
+	if s == nil || rec.Attr.Mode&source.TypeMask == source.TypeDir {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.files++
 }
 
 // leaves reports whether the member with that name, which cannot be staged, need not

@@ -46,13 +46,17 @@ type ShareConfig struct {
 	Scratch *manifest.Scratch
 	Log     *logrus.Entry
 
-	// Marked, if it is not nil, is told of marks in a tar, one after the other, when
+	// Marked, if it is not nil, is told of marks, one after the other, when
 	// the records before them have been written to Records, and flushed if that can be.
 	Marked func(Mark)
 	// Resume is where an earlier try of this part has come to, on this node, of which
 	// Before has the records; nil is at the beginning.
 	Resume *Mark
 	Before io.Reader
+	// Places, if it is not nil, gets how what stays in compressed tars is come to, as far as that is known at marks;
+	// PlacesBefore has what an earlier try has written. Without it there are no marks where something may stay.
+	Places       io.Writer
+	PlacesBefore io.Reader
 
 	// Free tells what a node has left now; nil is what it had when the plan was made.
 	Free func(metadata.NodeID) (int64, bool)
@@ -96,7 +100,9 @@ type Share struct {
 	ctx  context.Context // of Run
 	sel  *selection      // nil is all
 
-	spill *spiller // nil is that nothing may stay in the source
+	spill  *spiller // nil is that nothing may stay in the source
+	marker *marker  // of several archives; nil is that there are no marks
+	nth    int      // of a share of one of them, which archive of the part that is
 
 	pieces []Piece // of members that are cut; written by Run
 }

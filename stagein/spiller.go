@@ -53,6 +53,10 @@ type spiller struct {
 	portion float64           // of the nodes' room: other parts have the rest
 	places  map[uint32][]byte // source.Places, by the number of the tar
 	none    string            // a tar that was read and has no place to begin at; "" is none such
+
+	number uint32                   // of the tar from comes of
+	before map[uint32]source.Places // that an earlier try has found, by the number of the tar
+	noted  int64                    // bytes that were written to ShareConfig.Places
 }
 
 // kept is a file that is here.
@@ -86,6 +90,7 @@ func newSpiller(s *Share) *spiller {
 		s: s, bars: make(Bars), was: make(Bars), wide: new(tops),
 		room: make(map[metadata.NodeID]int64), left: make(map[metadata.NodeID]int64), here: make(map[metadata.NodeID]*tops),
 		portion: s.cfg.Part.portion(s.cfg.Plan.Parts), places: make(map[uint32][]byte),
+		before: make(map[uint32]source.Places),
 	}
 	for _, id := range s.cfg.Map.Up() {
 		x.here[id] = new(tops)
@@ -245,10 +250,10 @@ func (x *spiller) reach(it *source.Item) error {
 	return x.noWay(it.Path)
 }
 
-// use says where the tar comes from, and who stores its members.
-func (x *spiller) use(push *pusher, from *source.Unpacked) {
+// use says where the tar of a number comes from, and who stores its members.
+func (x *spiller) use(push *pusher, from *source.Unpacked, number uint32) {
 	if x != nil {
-		x.push, x.from, x.looked = push, from, 0
+		x.push, x.from, x.number, x.looked = push, from, number, 0
 	}
 }
 
@@ -266,7 +271,11 @@ func (x *spiller) ended(p *Plan, k *packed) error {
 	}
 	switch none := way > x.s.lim.farthest || len(places) < 2 && way > small; {
 	case !none:
-		x.places[p.Number] = places.End(p.Kind, p.Size, k.all).Append(nil)
+		all := places.End(p.Kind, p.Size, k.all)
+		if err := x.write(all, true); err != nil {
+			return err
+		}
+		x.places[p.Number] = all.Append(nil)
 	case x.none == "":
 		x.none = k.last
 	}

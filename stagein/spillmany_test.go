@@ -11,7 +11,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/stagein/source"
 )
 
@@ -225,33 +224,5 @@ func TestPackedHasNoPlaceAmongSeveral(t *testing.T) {
 				}
 			})
 		}
-	}
-}
-
-// TestMarksOfSeveral: a share that dies while it reads several compressed tars leaves no mark,
-// and is begun anew.
-func TestMarksOfSeveral(t *testing.T) {
-	for _, each := range []int64{1 << 20, 1 << 30} {
-		t.Run(fmt.Sprint(each, " bytes"), func(t *testing.T) {
-			s := newShelf(t, each, Options{})
-			for i := range 4 {
-				s.put(fmt.Sprint("s", i, ".tar"), spillCodecs[0], 80)
-			}
-			m := newMortal(t, s.job, 150)
-			die, room := m.target.put, s.q.put
-			s.q.put = func(node metadata.NodeID, ino metadata.Ino, n int) error {
-				if err := die(node, ino, n); err != nil {
-					return err
-				}
-				return room(node, ino, n)
-			}
-			s.quota, s.target = s.q, s.q.memTarget
-			got, err := s.run(context.Background())
-			checked(t, err)
-			checkTree(t, got, s.want)
-			if (s.spilled > 0) != (each == 1<<20) {
-				t.Errorf("%d files stay in the source", s.spilled)
-			}
-		})
 	}
 }

@@ -48,7 +48,8 @@
 // A reader who waits is not to wait for what is read ahead of him: while readers
 // come, and at the beginning, little is under way at the source at a time (gate).
 //
-// No lock is held while another is taken, but that of residents under that of a Fill.
+// No lock is held while another is taken, but that of residents under that of a Fill, and those of a recorder and
+// of generations under that of a marker.
 //
 // # A directory
 //
@@ -123,7 +124,9 @@
 // bytes read are the archive, the part once more, and for a node that is given up
 // what it had. If it is the same node, since its daemon was killed, it goes on from its
 // last Mark, every 4 MiB of a tar, before which all is stored and recorded: then only what
-// was in flight is read again, or, of a compressed tar, read and not stored. Who leads may
+// was in flight is read again. Of a compressed tar so is what lies between the mark and the last place before it that can be
+// begun with (source.Start), which is 4 to 16 MiB of what it unpacks to; all before the mark is read again, and not stored,
+// where the format has no such place. Who leads may
 // be lost, too: another goes on from the plan and the seams that the readers have told,
 // which is for package daemon to see to.
 //
@@ -197,8 +200,8 @@
 //
 // Of several archives, each node that reads some has a portion of every node's room, by
 // what they unpack to if that is told, else by their sizes; it reads them one after the other, and its
-// bars are for all of them. Who begins anew does so with the first: what was stored is removed then,
-// too. So it is with one of which only some members are wanted, or whose bad ones are
+// bars are for all of them. Who begins anew on another node does so with the first: what was stored is removed then,
+// too. Where can be begun is written down with the marks. So it is with one of which only some members are wanted, or whose bad ones are
 // to be left out. If one of them is known to have no place to begin at, or is a zip archive, nothing
 // stays in any; where that is known when it was read, it is refused if something would have to stay in
 // an archive of the same node.
@@ -244,7 +247,9 @@
 // What a pattern matches is one dataset. If it is not scanned, whole archives, of
 // any kind, are dealt out to the nodes by size, and each is read by one node from
 // front to end, some at a time. So is an archive of which only some members are
-// wanted, or whose bad members are to be left out: only the one who reads it knows them. With
+// wanted, or whose bad members are to be left out: only the one who reads it knows them. A mark
+// of such a share says where each archive is that is being read (marker); of those before them nothing is read again. There is none with
+// on-error=skip, nor with a list: what was left out, or seen of it, is known to the share alone. With
 // unpack=no what matches is taken in as a directory of files.
 //
 // With unpack=nested the plain tars that are members of a plain tar are unpacked

@@ -3,8 +3,10 @@ package stagein
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"github.com/bivouacfs/bivouac/metadata"
+	"github.com/bivouacfs/bivouac/metadata/manifest"
 	"github.com/bivouacfs/bivouac/stagein/source"
 )
 
@@ -74,12 +76,20 @@ type zipReader struct {
 	unzipper
 	s    *Share
 	push *pusher
-	half *object // of the present member, once it has one
+	half *object          // of the present member, once it has one
+	rec  *manifest.Record // of the present member, once all of its data is read
 }
 
 // runZip stages a range of a zip archive.
 func (s *Share) runZip(ctx context.Context) error {
 	p, part := s.cfg.Plan, &s.cfg.Part
+	head := part.Index == 0
+	if head {
+		s.count.source.Add(p.Read) // by MakePlan, for all
+	}
+	if m := s.cfg.Resume; m != nil {
+		head = part.goOn(m.At) && head
+	}
 	was := source.Info{Size: p.Size, Mtime: p.Mtime}
 	f, err := s.open(string(p.Source), was)
 	if err != nil {
@@ -90,8 +100,7 @@ func (s *Share) runZip(ctx context.Context) error {
 	defer from.Close()
 	z := &zipReader{unzipper: unzipper{ctx: ctx, pool: s.pool, t: tape{pos: part.Off, more: from.Next}}, s: s, push: s.newPusher(ctx)}
 	z.t.waits = func() { z.push.flush() }
-	if part.Index == 0 {
-		s.count.source.Add(p.Read) // by MakePlan, for all
+	if head {
 		z.t.pos = 0
 		z.t.queue = []*source.Piece{source.Bytes(p.Head[:part.Off], 0)}
 	}
@@ -107,6 +116,19 @@ func (s *Share) runZip(ctx context.Context) error {
 		return err
 	}
 	return unchanged(f, string(p.Source), was)
+}
+
+// goOn leaves of a range what is from a member on, and reports whether it begins where it did.
+func (p *Part) goOn(at int64) (same bool) {
+	i := slices.IndexFunc(p.Items, func(it source.Item) bool { return it.Off >= at })
+	if i < 0 {
+		i = len(p.Items)
+	}
+	p.Items = p.Items[i:]
+	if same = at <= p.Off; !same {
+		p.Off = min(at, p.End)
+	}
+	return same
 }
 
 func (z *zipReader) run() error {
@@ -160,8 +182,20 @@ func (z *zipReader) try(it *source.Item, next int64) error {
 
 // member stages one, of which all lies before offset next.
 func (z *zipReader) member(it *source.Item, next int64) error {
-	z.half = nil
-	return z.unzipper.member(it, next, func() error { return z.stage(it) })
+	z.half, z.rec = nil, nil
+	if err := z.unzipper.member(it, next, func() error { return z.stage(it) }); err != nil {
+		return err
+	}
+	add := func() error {
+		if it.Is(source.TypeRegular) {
+			z.s.count.files.Add(1)
+		}
+		return z.s.rec.add(*z.rec)
+	}
+	if m := z.s.marker; m != nil {
+		return m.record(z.s.nth, Spot{At: next}, next-it.Off, 0, add)
+	}
+	return add()
 }
 
 // stage stages the member whose data is next.
@@ -188,10 +222,10 @@ func (z *zipReader) stage(it *source.Item) error {
 	if err != nil {
 		return err
 	}
-	z.s.count.files.Add(1)
 	return z.record(it, o, sum.sum128())
 }
 
+// record makes the record of a member, which counts when what stands behind its data is right.
 func (z *zipReader) record(it *source.Item, o *object, sum [16]byte) error {
 	if o == nil {
 		var err error
@@ -201,7 +235,8 @@ func (z *zipReader) record(it *source.Item, o *object, sum [16]byte) error {
 	}
 	rec := z.s.recordOf(it, o)
 	rec.Sum = sum
-	return z.s.rec.add(rec)
+	z.rec = &rec
+	return nil
 }
 
 func (z *zipReader) symlink(it *source.Item) error {

@@ -120,7 +120,7 @@ func TestPackedSpillOwnerIsLost(t *testing.T) {
 }
 
 // TestPackedSpillSeveralReaderRestarts: a daemon that reads some of several such tars is killed
-// after something has gone back to the source; it begins anew, with the room that it had.
+// after something has gone back to the source; it goes on, with the room that it had.
 func TestPackedSpillSeveralReaderRestarts(t *testing.T) {
 	t.Parallel()
 	const capacity = 3 << 20

@@ -19,7 +19,7 @@ type batch struct {
 	done chan struct{}
 
 	given int     // bytes that were given out
-	found []Place // in the middle of its parts, whose Off counts from its beginning
+	found []Start // in the middle of its parts, whose Off counts from its beginning
 
 	block bzBlock // of bzip2
 	xz    xzPart  // of xz

@@ -183,12 +183,12 @@ func (k *bzBlock) alone(raw []byte) []byte {
 }
 
 // place implements placer.
-func (z *bzip2s) place(off int64, b *batch) (int64, bool) {
+func (z *bzip2s) place(off int64, b *batch) (int64, uint32, bool) {
 	if b == nil {
-		return 0, false // there is no usual way for a block
+		return 0, 0, false // there is no usual way for a block
 	}
 	k := &b.block
-	return bzAt(off*8+int64(k.from), k.level), !k.last
+	return bzAt(off*8+int64(k.from), k.level), z.crc, !k.last
 }
 
 // accept implements format.

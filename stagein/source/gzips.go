@@ -156,12 +156,27 @@ func (z *gzips) serial(f *feed, rejected *batch) (io.Reader, error) {
 		buf := bufio.NewReaderSize(f, feedStep)
 		return &gzipMember{Reader: buf, z: gunzip{in: buf, one: one}, feed: f}, nil
 	}
+	m := z.finding(f)
+	m.z.one = one
+	return m, nil
+}
+
+// finding is what unpacks the next bytes of the feed and finds places in them.
+func (z *gzips) finding(f *feed) *gzipMember {
 	t := &tape{in: f, off: f.offset()}
 	buf := bufio.NewReaderSize(t, feedStep)
 	at := func() int64 { return f.offset() - int64(buf.Buffered()) }
 	x := &inner{apart: z.inside, at: at, since: t.since}
 	t.near = x.near
-	return &gzipMember{Reader: buf, z: gunzip{in: buf, one: one, inner: x}, feed: f}, nil
+	return &gzipMember{Reader: buf, z: gunzip{in: buf, inner: x}, feed: f}
+}
+
+// goOn is what unpacks the rest of the member in the middle of which the feed begins.
+func (z *gzips) goOn(f *feed, s Start) (io.Reader, error) {
+	m := z.finding(f)
+	rest, err := m.z.inner.goOn(m.Reader, s)
+	m.z.one, m.z.inOne, m.z.r = true, true, rest
+	return m, err
 }
 
 // gzipMember unpacks a member and leaves what follows in the feed.
@@ -182,7 +197,7 @@ func (m *gzipMember) Read(p []byte) (int, error) {
 }
 
 // take implements finder.
-func (m *gzipMember) take() []Place { return m.z.take() }
+func (m *gzipMember) take() []Start { return m.z.take() }
 
 // byteSource is what gzip reads from without a buffer of its own.
 type byteSource interface {
@@ -242,7 +257,7 @@ func (g *gunzip) begin() error {
 }
 
 // take implements finder.
-func (g *gunzip) take() []Place {
+func (g *gunzip) take() []Start {
 	if g.inner == nil {
 		return nil
 	}

@@ -21,19 +21,20 @@ type inner struct {
 	out   int64    // bytes that were given out
 	last  int64    // of them, of the place that was found last
 	fresh []window // whose use is not known yet
-	found []Place  // whose Off counts from the first byte that was given out
+	found []Start  // whose Off counts from the first byte that was given out
 }
 
 // window is a place with what it needs of the bytes before it.
 type window struct {
-	Place
-	b []byte
+	Start
+	b      []byte
+	summed bool // Sum and Size are known
 }
 
 // members is a place at which a member begins.
 func (x *inner) members() {
 	if x.due(x.out) {
-		x.found = append(x.found, Place{At: x.at(), Off: x.out})
+		x.found = append(x.found, Start{Place: Place{At: x.at(), Off: x.out}})
 	}
 }
 
@@ -50,17 +51,30 @@ func (x *inner) due(off int64) bool {
 //
 // The library counts bytes twice that it has read when a stored block begins. By how much it is ahead
 // shows at the end of that block, where it has used all that was read.
-func (x *inner) member(in byteSource) *member {
+func (x *inner) member(in byteSource) *member { return x.reader(in) }
+
+// goOn is member for one that begins in its middle.
+func (x *inner) goOn(in byteSource, s Start) (*member, error) {
+	window, err := s.window()
+	if err != nil {
+		return nil, err
+	}
+	m := x.reader(in, flate.WithResumeFrom(flate.InflateCheckpoint{BitOffset: s.Bit, Window: window}))
+	m.sum, m.size = s.Sum, s.Size
+	return m, nil
+}
+
+func (x *inner) reader(in byteSource, from ...flate.ReaderOpt) *member {
 	base, out, ahead := x.at(), x.out, int64(0)
-	return &member{in: in, x: x, data: flate.NewReaderOpts(in, flate.WithEobCallback(func(c flate.InflateCheckpoint) {
+	return &member{in: in, x: x, data: flate.NewReaderOpts(in, append(from, flate.WithEobCallback(func(c flate.InflateCheckpoint) {
 		bit := c.CompressedOffset*8 + int64(c.BitOffset)
 		ahead = max(ahead, bit-8*(x.at()-base))
 		bit -= ahead
 		if off := out + c.UncompressedOffset; !c.Final && x.due(off) {
 			p := Place{At: base + bit/8, Bit: uint8(bit % 8), Off: off}
-			x.fresh = append(x.fresh, window{p, append([]byte(nil), c.Window...)})
+			x.fresh = append(x.fresh, window{Start: Start{Place: p}, b: append([]byte(nil), c.Window...)})
 		}
-	}))}
+	}))...)}
 }
 
 // gave takes note of what was given out: of what is far enough behind, all use is known.
@@ -71,19 +85,19 @@ func (x *inner) gave(n int, end bool) {
 			return
 		}
 		w.Window = packWindow(sift(w.b, x.since(w.At), w.Bit))
-		x.found = append(x.found, w.Place)
+		x.found = append(x.found, w.Start)
 	}
 }
 
 // take is the places that were found since it was called last.
-func (x *inner) take() []Place {
+func (x *inner) take() []Start {
 	all := x.found
 	x.found = nil
 	return all
 }
 
 // finder is a reader that may find places in what it gives out.
-type finder interface{ take() []Place }
+type finder interface{ take() []Start }
 
 // member unpacks a member of gzip whose header was read, and compares its checksum and its size.
 type member struct {
@@ -107,14 +121,37 @@ func gunzipAt(in *bufio.Reader, p Place) (*gunzip, error) {
 func (m *member) Read(p []byte) (int, error) {
 	n, err := m.data.Read(p)
 	if m.x != nil {
-		m.sum = crc32.Update(m.sum, crc32.IEEETable, p[:n])
-		m.size += uint32(n)
+		m.add(p[:n])
 		m.x.gave(n, err == io.EOF)
 	}
 	if err == io.EOF {
 		err = m.end()
 	}
 	return n, err
+}
+
+// add sums up what is given out, and says at places what that is so far.
+func (m *member) add(b []byte) {
+	at := m.x.out
+	for i := range m.x.fresh {
+		w := &m.x.fresh[i]
+		if w.summed {
+			continue
+		}
+		n := w.Off - at
+		if n > int64(len(b)) {
+			break
+		}
+		m.update(b[:n])
+		at, b = at+n, b[n:]
+		w.Sum, w.Size, w.summed = m.sum, m.size, true
+	}
+	m.update(b)
+}
+
+func (m *member) update(b []byte) {
+	m.sum = crc32.Update(m.sum, crc32.IEEETable, b)
+	m.size += uint32(len(b))
 }
 
 // end reads what follows the data; io.EOF is that it is right.

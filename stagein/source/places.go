@@ -31,6 +31,8 @@ type Spacing struct {
 	// Windows is how many bytes what has to be known at them takes at the most: those at which something
 	// has to be are farther apart when it would be more. 0 is that it may be anything.
 	Windows int64
+	// Starts is that Start is asked for, too.
+	Starts bool
 }
 
 // bzAt is where a block of bzip2 is: its first bit, and the level of its stream, '1' to '9'.
@@ -151,6 +153,8 @@ type placeList struct {
 	last    int64  // guarded by mu; Off of the one that was seen last
 	gap     int64  // guarded by mu; the most bytes between two that are kept
 	windows int64  // guarded by mu; bytes
+	starts  starts // guarded by mu
+	fresh   Places // guarded by mu; that were kept since Fresh, if Starts
 }
 
 func newPlaceList(s Spacing) *placeList {
@@ -159,9 +163,13 @@ func newPlaceList(s Spacing) *placeList {
 	return l
 }
 
-func (l *placeList) see(p Place) {
+func (l *placeList) see(s Start) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if l.Starts {
+		l.starts.see(s, l.Apart)
+	}
+	p := s.Place
 	if len(l.all) > 0 && p.Off <= l.last {
 		return // nothing is between them, or it is the same once more
 	}
@@ -175,6 +183,9 @@ func (l *placeList) see(p Place) {
 	}
 	if l.far(p) && !l.full(p) {
 		l.keep(p)
+		if l.Starts {
+			l.fresh = append(l.fresh, p)
+		}
 	}
 }
 

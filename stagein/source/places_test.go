@@ -107,7 +107,7 @@ func TestStretch(t *testing.T) {
 func TestPlacesAreBounded(t *testing.T) {
 	l := placeList{Spacing: Spacing{Apart: 100}}
 	for i := range int64(5 * placeMost) {
-		l.see(Place{At: i << 30, Off: i * 50})
+		l.see(Start{Place: Place{At: i << 30, Off: i * 50}})
 	}
 	if b := l.all.Append(nil); len(l.all) > placeMost || len(b) > 1<<20 || len(l.all) < placeMost/4 {
 		t.Errorf("%d places of %d bytes", len(l.all), len(b))

@@ -47,7 +47,8 @@ type Unpacked struct {
 	queue  chan *Piece // closed at the end
 	err    error       // why it ended; set before queue is closed
 	list   *placeList  // nil is not wanted
-	from   *Place      // where it begins; nil is at the beginning
+	from   *Place      // where a stretch of it begins; nil is that it is unpacked to its end
+	start  *Start      // where it begins, to be unpacked to its end; nil is at the beginning
 }
 
 // unpackAhead is how many pieces wait to be taken: while one is stored the
@@ -69,15 +70,20 @@ func unpack(ctx context.Context, kind Kind, head []byte, from *Region, pool *Poo
 	ctx, cancel := context.WithCancel(ctx)
 	u := &Unpacked{kind: kind, pool: pool, cancel: cancel, queue: make(chan *Piece, unpackAhead), list: list}
 	u.in = &packed{left: head, from: from}
+	u.begin(ctx)
+	return u
+}
+
+func (u *Unpacked) begin(ctx context.Context) {
 	u.wg.Add(1)
 	go u.run(ctx)
-	return u
 }
 
 // Next returns the next piece, which the caller releases; io.EOF at the end,
 // when the whole file has been read and its checksums were right.
 func (u *Unpacked) Next() (*Piece, error) {
 	if p, ok := <-u.queue; ok {
+		u.passed(p.Off)
 		return p, nil
 	}
 	return nil, u.err
@@ -111,8 +117,15 @@ func (u *Unpacked) run(ctx context.Context) {
 	}
 	defer d.Close() // keeps goroutines until then; it has no error of its own
 	off := int64(0)
-	if u.from != nil {
+	switch {
+	case u.from != nil:
 		off = u.from.Off
+	case u.start != nil:
+		off = u.start.Begin()
+		if _, err := fill(make([]byte, off-u.start.Off), d); err != nil {
+			u.err = u.in.explain(noEnd(err))
+			return
+		}
 	}
 	for u.err == nil {
 		p, err := u.pool.Get(ctx)
@@ -171,8 +184,11 @@ func fill(b []byte, r io.Reader) (n int, err error) {
 
 // decoder makes the reader of what is packed in the file.
 func (u *Unpacked) decoder(ctx context.Context) (io.ReadCloser, error) {
-	if u.from != nil {
+	switch {
+	case u.from != nil:
 		return decoderAt(ctx, u.kind, u.in, u.pool, *u.from)
+	case u.start != nil:
+		return u.decoderFrom(ctx)
 	}
 	var inside *atomic.Int64
 	if u.list != nil {
@@ -196,12 +212,17 @@ func unpacker(ctx context.Context, kind Kind, in *packed, pool *Pool, inside *at
 	if f == nil || err != nil {
 		return decoder(kind, in)
 	}
+	return inParts(ctx, kind, in, f, pool), nil
+}
+
+// inParts unpacks what a format cuts.
+func inParts(ctx context.Context, kind Kind, in *packed, f format, pool *Pool) *batches {
 	d := newBatches(ctx, in, f, pool.help)
 	in.ahead = d.ahead
 	if kind == TarXz {
 		d.most = min(d.most, xzMost)
 	}
-	return d, nil
+	return d
 }
 
 // workers is how many unpack a kind of file, with all the helpers of a pool.

@@ -96,13 +96,22 @@ func program(args ...string) func(testing.TB, []byte, *rand.Rand) []byte {
 	}
 }
 
+// gzipWriters are costly to make.
+var gzipWriters [10]sync.Pool
+
 func gzipped(t testing.TB, b []byte, r *rand.Rand) []byte {
 	t.Helper()
 	var out bytes.Buffer
-	w, err := gzip.NewWriterLevel(&out, []int{0, 1, 6, 9}[r.IntN(4)])
-	if err != nil {
-		t.Fatal(err)
+	level := []int{0, 1, 6, 9}[r.IntN(4)]
+	w, ok := gzipWriters[level].Get().(*gzip.Writer)
+	if !ok {
+		var err error
+		if w, err = gzip.NewWriterLevel(nil, level); err != nil {
+			t.Fatal(err)
+		}
 	}
+	w.Reset(&out)
+	defer gzipWriters[level].Put(w)
 	if r.IntN(3) == 0 {
 		w.Name, w.Comment = "name", "comment"
 	}
