@@ -48,7 +48,7 @@ func (c *carrier) bring(n uint32) error {
 	if err != nil {
 		return err
 	}
-	src.file = ahead{c.manner(src.file), c.f.ctx, c.f.gate}
+	src.file = ahead{File: c.manner(src.file), ctx: c.f.ctx, g: c.f.gate}
 	from, end := c.parcels[0].begin(), int64(0)
 	for _, x := range c.parcels {
 		end = max(end, x.end())

@@ -492,7 +492,9 @@ func (f *Fill) turn(fl *flight) (of manner, over func()) {
 	case <-fl.wanted:
 		return asked, func() {}
 	case f.reads <- struct{}{}: // who has one does not wait for another
-		return source.Background, func() { <-f.reads }
+		return func(file source.File) source.File {
+			return ahead{source.Background(file), f.ctx, f.gate, fl.wanted}
+		}, func() { <-f.reads }
 	}
 }
 

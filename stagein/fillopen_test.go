@@ -48,13 +48,15 @@ func (h *held) let(path string) bool {
 	return h.free[path]
 }
 
-// treeFill is the fill of a directory of n files on its only node.
-func treeFill(t *testing.T, n int) (*job, *Fill, *memFiles) {
+// treeFill is the fill of a directory of n small files on its only node.
+func treeFill(t *testing.T, n int) (*job, *Fill, *memFiles) { return treeFillOf(t, n, 1000) }
+
+func treeFillOf(t *testing.T, n, size int) (*job, *Fill, *memFiles) {
 	t.Helper()
 	j := &job{fs: newFS(), nodes: 1, path: "/src/tree", target: &memTarget{objects: map[objectKey][]byte{}}}
 	j.fs.add(j.path, source.TypeDir|0o755, nil)
 	for i := range n {
-		j.fs.add(fmt.Sprintf("%s/f%02d", j.path, i), source.TypeRegular|0o644, bytes.Repeat([]byte{byte(i)}, 1000))
+		j.fs.add(fmt.Sprintf("%s/f%02d", j.path, i), source.TypeRegular|0o644, bytes.Repeat([]byte{byte(i)}, size))
 	}
 	m := testMap(1)
 	var records bytes.Buffer
@@ -125,6 +127,53 @@ func TestOpensAheadOfReads(t *testing.T) {
 		t.Errorf("%d files were read at a time, want %d", most, f.cfg.Workers)
 	}
 	if got := f.Progress(); got.Files != 60 || got.Demand != 0 {
+		t.Errorf("progress %+v", got)
+	}
+	if err := f.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestFilesPassTheGate: while readers come, few bytes of a directory's files are read ahead at a time, too, and
+// one that waits for that is read at once when somebody asks for it.
+func TestFilesPassTheGate(t *testing.T) {
+	h := &held{gate: make(chan struct{}), seen: make(map[string]bool), free: make(map[string]bool)}
+	ctx := context.Background()
+	const size = 100_000
+	j, f, files := treeFillOf(t, 40, size)
+	j.fs.onRead = h.read
+	served := f.gate.reader(0)
+	done := make(chan error, 1)
+	go func() { done <- j.runFill(ctx, f) }()
+	inLine := func() int {
+		f.gate.mu.Lock()
+		defer f.gate.mu.Unlock()
+		return len(f.gate.line)
+	}
+	deadline := time.After(time.Minute)
+	for want := f.cfg.Workers - gateLeast/size; inLine() < want || h.n.Load() < gateLeast/size; {
+		select {
+		case <-deadline:
+			t.Fatalf("%d files wait for others, %d are read, want %d and %d", inLine(), h.n.Load(), want, gateLeast/size)
+		case <-time.After(time.Millisecond):
+		}
+	}
+	p, path := waiting(f, files, h)
+	if path == "" {
+		t.Fatal("no file is open that is not read")
+	}
+	if err := f.Need(ctx, p.ino, 0, 1000); err != nil { // the others are held
+		t.Fatal(err)
+	}
+	if most := h.most.Load(); most > gateLeast/size {
+		t.Errorf("%d files are read ahead at a time, want %d of %d bytes", most, gateLeast/size, size)
+	}
+	served()
+	close(h.gate)
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+	if got := f.Progress(); got.Files != 40 {
 		t.Errorf("progress %+v", got)
 	}
 	if err := f.Close(); err != nil {

@@ -2,6 +2,8 @@ package stagein
 
 import (
 	"context"
+	"math/bits"
+	"slices"
 	"sync"
 	"time"
 
@@ -12,16 +14,25 @@ import (
 // the source when a reader comes is served before him; so while readers come, and at
 // the beginning, when the first are expected, little is under way at a time: as much as
 // the source answers without a queue, which is seen by how long a read takes beside
-// the shortest one.
+// the shortest one of about its size. Who waits to read is let in one after the other, and
+// who has begun before who has not: so what is first in the order of the fill is here first.
 type gate struct {
 	mu      sync.Mutex
 	readers int           // guarded by mu; that wait, or did a moment ago
 	under   int64         // guarded by mu; bytes that are being read ahead
 	most    int64         // guarded by mu; bytes that may be while readers come
-	least   time.Duration // guarded by mu; that a read of a step has taken; 0 is that there was none
 	free    int64         // guarded by mu; bytes since most last changed that have met no queue
-	changed chan struct{} // guarded by mu; closed when under or readers falls; nil while nobody waits for that
+	line    []*waiter     // guarded by mu; in which they are let in
 	quiet   chan struct{} // guarded by mu; closed while readers is 0
+
+	least [gateSizes]time.Duration // guarded by mu; that a read has taken, by its size; 0 is that there was none
+}
+
+// waiter is one who wants to read n bytes.
+type waiter struct {
+	n    int64
+	step int64         // guarded by mu of the gate; that he may read; 0 is that he waits
+	in   chan struct{} // closed when he may
 }
 
 const (
@@ -31,6 +42,7 @@ const (
 	gateDelay  = 4 * time.Millisecond // a read that takes no longer has met no queue
 	gateLinger = time.Second          // how long another reader is expected after one
 	gateFirst  = time.Second          // and how long the first
+	gateSizes  = 18                   // of reads, up to that of a step: each is twice the one before
 )
 
 func newGate() *gate { return &gate{most: gateLeast, quiet: closedChan()} }
@@ -55,45 +67,71 @@ func (g *gate) reader(linger time.Duration) (served func()) {
 	}
 }
 
+// wake lets in who may read; mu is held.
 func (g *gate) wake() {
-	if g.changed != nil {
-		close(g.changed)
-		g.changed = nil
+	for len(g.line) > 0 && g.admit(g.line[0]) {
+		close(g.line[0].in)
+		g.line = g.line[1:]
 	}
 }
 
-// enter waits until something may be read ahead, and says how much of n bytes.
-func (g *gate) enter(ctx context.Context, n int64) (int64, error) {
-	for {
-		g.mu.Lock()
-		step := n
-		if g.readers > 0 {
-			step = min(n, gateStep)
-		}
-		if g.readers == 0 || g.under == 0 || g.under+step <= g.most {
-			g.under += step
-			g.mu.Unlock()
-			return step, nil
-		}
-		if g.changed == nil {
-			g.changed = make(chan struct{})
-		}
-		changed := g.changed
-		g.mu.Unlock()
-		select {
-		case <-changed:
-		case <-ctx.Done():
-			return 0, ctx.Err()
-		}
+// admit says how much w may read now, if anything; mu is held.
+func (g *gate) admit(w *waiter) bool {
+	step := w.n
+	if g.readers > 0 {
+		step = min(step, gateStep)
 	}
+	if g.readers > 0 && g.under > 0 && g.under+step > g.most {
+		return false
+	}
+	w.step = step
+	g.under += step
+	return true
+}
+
+// enter waits until something may be read ahead, and says how much of n bytes: all of them, if
+// somebody waits for them, which wanted is closed for. Who goes on with what he has begun is let in first.
+func (g *gate) enter(ctx context.Context, wanted <-chan struct{}, n int64, goesOn bool) (int64, error) {
+	w := &waiter{n: n, in: make(chan struct{})}
+	g.mu.Lock()
+	switch {
+	case len(g.line) == 0 && g.admit(w):
+		close(w.in)
+	case goesOn:
+		g.line = slices.Insert(g.line, 0, w)
+	default:
+		g.line = append(g.line, w)
+	}
+	g.mu.Unlock()
+	var err error
+	select {
+	case <-w.in:
+		return w.step, nil
+	case <-wanted:
+	case <-ctx.Done():
+		err = ctx.Err()
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if i := slices.Index(g.line, w); i >= 0 {
+		g.line = slices.Delete(g.line, i, i+1)
+		w.step = n
+		g.under += n
+		g.wake()
+	}
+	if err != nil {
+		g.under -= w.step
+		g.wake()
+	}
+	return w.step, err
 }
 
 // leave is after a read of n bytes that took so long.
 func (g *gate) leave(n int64, took time.Duration) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if n == gateStep {
-		g.learn(took)
+	if n <= gateStep {
+		g.learn(n, took)
 	}
 	g.under -= n
 	g.wake()
@@ -101,15 +139,16 @@ func (g *gate) leave(n int64, took time.Duration) {
 
 // learn lets more be under way after a read that met no queue, if all was that may be,
 // and less after one that did.
-func (g *gate) learn(took time.Duration) {
-	if g.least == 0 || took < g.least {
-		g.least = took
+func (g *gate) learn(n int64, took time.Duration) {
+	least := &g.least[bits.Len64(uint64(n-1))]
+	if *least == 0 || took < *least {
+		*least = took
 	}
 	switch {
-	case took > max(2*g.least, gateDelay):
+	case took > max(2**least, gateDelay):
 		g.most, g.free = max(g.most-gateStep, gateLeast), 0
 	case g.under+gateStep > g.most:
-		if g.free += gateStep; g.free >= g.most {
+		if g.free += n; g.free >= g.most {
 			g.most, g.free = min(g.most+gateStep, gateMost), 0
 		}
 	}
@@ -129,15 +168,16 @@ func (g *gate) calm(over <-chan struct{}) {
 // ahead is a file of which is read what nobody has asked for yet.
 type ahead struct {
 	source.File
-	ctx context.Context
-	g   *gate
+	ctx    context.Context
+	g      *gate
+	wanted <-chan struct{} // closed when somebody has; nil is that it is not told
 }
 
 // ReadAt implements io.ReaderAt.
 func (a ahead) ReadAt(p []byte, off int64) (done int, err error) {
 	for done < len(p) && err == nil {
 		var step int64
-		if step, err = a.g.enter(a.ctx, int64(len(p)-done)); err != nil {
+		if step, err = a.g.enter(a.ctx, a.wanted, int64(len(p)-done), done > 0); err != nil {
 			return done, err
 		}
 		var n int

@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -60,7 +62,7 @@ func TestGate(t *testing.T) {
 			for i := range ahead8 {
 				wg.Go(func() {
 					b := make([]byte, size)
-					if n, err := (ahead{f, t.Context(), g}).ReadAt(b, int64(i*size)); n != size || err != nil || !bytes.Equal(b, f.data[i*size:(i+1)*size]) {
+					if n, err := (ahead{File: f, ctx: t.Context(), g: g}).ReadAt(b, int64(i*size)); n != size || err != nil || !bytes.Equal(b, f.data[i*size:(i+1)*size]) {
 						t.Errorf("read %d = %d bytes, %v", i, n, err)
 					}
 				})
@@ -94,9 +96,63 @@ func TestGateGivesUp(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	g.calm(ctx.Done())
-	if _, err := (ahead{&slowFile{}, ctx, g}).ReadAt(make([]byte, 1), 0); !errors.Is(err, context.Canceled) {
+	if _, err := (ahead{File: &slowFile{}, ctx: ctx, g: g}).ReadAt(make([]byte, 1), 0); !errors.Is(err, context.Canceled) {
 		t.Errorf("ReadAt = %v, want it cancelled", err)
 	}
+}
+
+// TestGateLine: who waits is let in one after the other, who goes on before them, who is waited for at once, and who
+// gives up is in nobody's way.
+func TestGateLine(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := newGate()
+		defer g.reader(0)()
+		enter := func(ctx context.Context, wanted chan struct{}, n int64, goesOn bool) int64 {
+			step, err := g.enter(ctx, wanted, n, goesOn)
+			if err != nil && ctx.Err() == nil {
+				t.Error(err)
+			}
+			return step
+		}
+		under := enter(t.Context(), nil, gateLeast, false) + enter(t.Context(), nil, gateStep, true)
+		var mu sync.Mutex
+		var in []string
+		wait := func(name string, ctx context.Context, wanted chan struct{}, goesOn bool) {
+			go func() {
+				n := enter(ctx, wanted, gateStep, goesOn)
+				mu.Lock()
+				defer mu.Unlock()
+				in = append(in, fmt.Sprint(name, n/gateStep))
+			}()
+			synctest.Wait()
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		wanted := make(chan struct{})
+		wait("gone", ctx, nil, false)
+		wait("a", t.Context(), nil, false)
+		wait("wanted", t.Context(), wanted, false)
+		wait("b", t.Context(), nil, false)
+		wait("on", t.Context(), nil, true)
+		cancel()
+		synctest.Wait()
+		close(wanted)
+		synctest.Wait()
+		if n := len(g.line); n != 3 || g.under != under+gateStep {
+			t.Errorf("%d wait while %d bytes are read, want 3 and %d", n, g.under, under+gateStep)
+		}
+		for g.under > 0 {
+			g.mu.Lock()
+			g.free = 0 // it does not learn
+			g.mu.Unlock()
+			g.leave(gateStep, 0)
+			synctest.Wait()
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		if want := []string{"gone1", "wanted1", "on1", "a1", "b1"}; !slices.Equal(in, want) {
+			t.Errorf("let in were %q, want %q", in, want)
+		}
+	})
 }
 
 // TestGateFollowsTheSource: while readers come, as much is under way as the source takes
@@ -113,7 +169,7 @@ func TestGateFollowsTheSource(t *testing.T) {
 				f.most.Store(0) // the last round counts
 				for range readers {
 					wg.Go(func() {
-						if n, err := (ahead{f, t.Context(), g}).ReadAt(make([]byte, size), 0); n != size || err != nil {
+						if n, err := (ahead{File: f, ctx: t.Context(), g: g}).ReadAt(make([]byte, size), 0); n != size || err != nil {
 							t.Errorf("round %d: read %d bytes, %v", round, n, err)
 						}
 					})
