@@ -63,7 +63,8 @@ type Fill struct {
 	slots     chan struct{} // one for each piece that is fetched because it was asked for
 	reads     chan struct{} // one for each other that is being read: Workers
 	gate      *gate
-	first     far // in the reads that probe makes, and on while those are quick
+	early     *gate // of files of a directory
+	first     far   // in the reads that probe makes, and on while those are quick
 	far       far
 	near      func() bool // atHand, but in tests
 	birth     uint64      // tells this fill from those that this node has begun before
@@ -130,7 +131,7 @@ func NewFill(cfg FillConfig) (*Fill, error) {
 		window: newWindow(files), cuts: newCuts(cuts), bad: newUnreadables(), displaced: newDisplaced(),
 		cfg: cfg, src: fetcher{fs: cfg.FS, origins: cfg.Origins}, have: newResidents(),
 		bufs:    newPools(int(max(cfg.Memory/wire.MaxData, minPieces)), wire.MaxData),
-		flights: make(map[piece]*flight), slots: make(chan struct{}, demandSlots), reads: make(chan struct{}, cfg.Workers), calm: closedChan(), gate: newGate(),
+		flights: make(map[piece]*flight), slots: make(chan struct{}, demandSlots), reads: make(chan struct{}, cfg.Workers), calm: closedChan(), gate: newGate(), early: newGate(),
 		birth: rand.Uint64(), runSize: defaultRunSize, legSize: defaultLegSize, births: make(map[metadata.NodeID]uint64),
 		unpacks: make(map[uint32]*flight),
 	}
@@ -493,7 +494,7 @@ func (f *Fill) turn(fl *flight) (of manner, over func()) {
 		return asked, func() {}
 	case f.reads <- struct{}{}: // who has one does not wait for another
 		return func(file source.File) source.File {
-			return ahead{source.Background(file), f.ctx, f.gate, fl.wanted}
+			return ahead{source.Background(file), f.ctx, f.early, fl.wanted}
 		}, func() { <-f.reads }
 	}
 }

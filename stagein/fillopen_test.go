@@ -134,7 +134,7 @@ func TestOpensAheadOfReads(t *testing.T) {
 	}
 }
 
-// TestFilesPassTheGate: while readers come, few bytes of a directory's files are read ahead at a time, too, and
+// TestFilesPassTheGate: at the beginning few bytes of a directory's files are read ahead at a time, too, and
 // one that waits for that is read at once when somebody asks for it.
 func TestFilesPassTheGate(t *testing.T) {
 	h := &held{gate: make(chan struct{}), seen: make(map[string]bool), free: make(map[string]bool)}
@@ -142,13 +142,13 @@ func TestFilesPassTheGate(t *testing.T) {
 	const size = 100_000
 	j, f, files := treeFillOf(t, 40, size)
 	j.fs.onRead = h.read
-	served := f.gate.reader(0)
+	served := f.early.reader(0)
 	done := make(chan error, 1)
 	go func() { done <- j.runFill(ctx, f) }()
 	inLine := func() int {
-		f.gate.mu.Lock()
-		defer f.gate.mu.Unlock()
-		return len(f.gate.line)
+		f.early.mu.Lock()
+		defer f.early.mu.Unlock()
+		return len(f.early.line)
 	}
 	deadline := time.After(time.Minute)
 	for want := f.cfg.Workers - gateLeast/size; inLine() < want || h.n.Load() < gateLeast/size; {

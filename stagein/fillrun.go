@@ -22,6 +22,7 @@ func (f *Fill) Run(ctx context.Context, tell func()) {
 	wg.Go(func() { f.watchClaims(f.ctx) })
 	defer context.AfterFunc(ctx, f.cancel)()
 	f.gate.reader(gateFirst)()
+	f.early.reader(gateEarly)()
 	var lost []metadata.NodeID
 	done := false
 	for {

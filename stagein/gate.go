@@ -16,6 +16,9 @@ import (
 // the source answers without a queue, which is seen by how long a read takes beside
 // the shortest one of about its size. Who waits to read is let in one after the other, and
 // who has begun before who has not: so what is first in the order of the fill is here first.
+//
+// Files of a directory are read through one of their own at the beginning, when all nodes do, and not later:
+// a node that alone leaves the source to the others falls behind them, and then readers wait for what it has.
 type gate struct {
 	mu      sync.Mutex
 	readers int           // guarded by mu; that wait, or did a moment ago
@@ -42,6 +45,7 @@ const (
 	gateDelay  = 4 * time.Millisecond // a read that takes no longer has met no queue
 	gateLinger = time.Second          // how long another reader is expected after one
 	gateFirst  = time.Second          // and how long the first
+	gateEarly  = 2 * time.Second      // how long files of a directory are read through a gate
 	gateSizes  = 18                   // of reads, up to that of a step: each is twice the one before
 )
 
