@@ -148,6 +148,10 @@ func (d *Daemon) onStatus(_ context.Context, _ metadata.NodeID, q *statusReq) (s
 	return r, nil
 }
 
+// statusTime bounds how long Status waits for all whom it asks: who hangs must not make those who want to
+// know how the job stands believe that this node does.
+const statusTime = time.Second
+
 // Status says how the job stands, as this node sees it.
 func (d *Daemon) Status(ctx context.Context) Status {
 	v := d.View()
@@ -164,7 +168,7 @@ func (d *Daemon) Status(ctx context.Context) Status {
 	for _, w := range d.job.Datasets {
 		s.Wanted = append(s.Wanted, w.Name)
 	}
-	ctx, cancel := context.WithTimeout(ctx, 2*time.Second) // for all that have to be asked
+	ctx, cancel := context.WithTimeout(ctx, statusTime)
 	defer cancel()
 	for _, ds := range v.Datasets {
 		s.Datasets = append(s.Datasets, d.datasetStatus(ctx, ds))
