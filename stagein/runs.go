@@ -263,16 +263,25 @@ func (f *Fill) inTurn(rs []*run, seed uint64) {
 // readRuns reads runs, some at a time, while goOn says so. It reports whether it went
 // through all, or was ended.
 func (f *Fill) readRuns(rs []*run, goOn func() bool) (through bool) {
-	next := make(chan *run)     // what is not taken is still another's to claim
-	over := make(chan struct{}) // closed with it
+	left := make(chan *run, len(rs)) // what is not taken is still another's to claim
+	for _, r := range rs {
+		left <- r
+	}
+	close(left)
+	over := make(chan struct{})
+	end := sync.OnceFunc(func() { close(over) })
 	var wg sync.WaitGroup
 	for i := range runWorkers {
 		wg.Go(func() {
+			defer end()
 			for {
 				if i > 0 {
 					f.gate.calm(over)
 				}
-				r, more := <-next
+				if !goOn() || f.ctx.Err() != nil {
+					return
+				}
+				r, more := <-left
 				if !more {
 					return
 				}
@@ -280,17 +289,8 @@ func (f *Fill) readRuns(rs []*run, goOn func() bool) (through bool) {
 			}
 		})
 	}
-	for len(rs) > 0 && goOn() && f.ctx.Err() == nil {
-		select {
-		case next <- rs[0]:
-			rs = rs[1:]
-		case <-f.ctx.Done():
-		}
-	}
-	close(over)
-	close(next)
 	wg.Wait()
-	return len(rs) == 0 || f.ctx.Err() != nil
+	return len(left) == 0 || f.ctx.Err() != nil
 }
 
 // readRun claims what nobody has of a run, reads it, and brings it to those who

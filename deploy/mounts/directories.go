@@ -214,9 +214,13 @@ func (d *directories) stay(p string, now stay) (id string, s stay, err error) {
 const startField = 22 - 3
 
 // maxLooks is how often the descriptors of a process are looked at that become others
-// meanwhile. Who walks a tree has one of a directory at all times, though not the same,
+// meanwhile, and maxAsked after how many that are asked for it ends sooner, but not before they
+// were looked at twice. Who walks a tree has one of a directory at all times, though not the same,
 // and does not escape that often; who opens files all the time would never be done.
-const maxLooks = 20
+const (
+	maxLooks = 20
+	maxAsked = 4000
+)
 
 // openIn reports whether a process has a directory open. Whether a descriptor can be
 // written by is least to ask for, and none of a directory can; what it is called
@@ -224,12 +228,12 @@ const maxLooks = 20
 // again only if it is called otherwise. A daemon has a thousand files open that it writes.
 func (d *directories) openIn(p string, ids map[string]bool) (bool, error) {
 	dir := p + "/fdinfo"
+	fds, err := d.proc.list(dir)
+	if err != nil {
+		return false, err
+	}
 	called := make(map[string]string) // the descriptors that have been looked at
-	for range maxLooks {
-		fds, err := d.proc.list(dir)
-		if err != nil {
-			return false, err
-		}
+	for looks, asked := 0, 0; looks < maxLooks && (looks < 2 || asked < maxAsked); looks++ {
 		for _, fd := range fds {
 			link := p + "/fd/" + fd
 			if writes, err := d.proc.writes(link); err == nil && writes {
@@ -248,9 +252,12 @@ func (d *directories) openIn(p string, ids map[string]bool) (bool, error) {
 			}
 			called[fd] = name
 		}
-		if again, err := d.proc.list(dir); err != nil || slices.Equal(fds, again) {
+		again, err := d.proc.list(dir)
+		if err != nil || slices.Equal(fds, again) {
 			return false, err
 		}
+		asked += len(fds)
+		fds = again
 	}
 	return false, nil
 }

@@ -18,7 +18,7 @@
 //     working directory or as its root, but for those that rest (below). /proc says that
 //     of what lies below the screen.
 //     It is looked at twice, because who walks can escape one look, and then left alone
-//     for 19 times as long as a look took. Of the screen itself
+//     for 49 times as long as a look took. Of the screen itself
 //     the kernel knows, if the unmount is a plain one: it fails while somebody is there,
 //     in another mount namespace, too.
 //   - Files that are open, and mappings of them, do no harm, but keep the screen. So if
@@ -47,7 +47,7 @@
 // A directory that is only in a message of a socket, or that only a thread with
 // descriptors or a directory of its own has, is not seen; nor is one that is among
 // descriptors which others open and close all the time, if it escapes 20 readings of
-// the list. Before Linux 6.5 a cover, which
+// the list, of several thousand descriptors fewer. Before Linux 6.5 a cover, which
 // comes a moment after the dataset, is put over its directory as that is.
 //
 // A helper ends when its talk does, and with it the wait; the screen stays then and does
