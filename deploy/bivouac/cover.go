@@ -129,6 +129,23 @@ func viewable(sum manifest.Summary) bool {
 	return sum.Files > 0 && sum.Bytes/sum.Files <= coverMean
 }
 
+// What the kernel keeps of a name that it knows, in bytes, of which it may throw away all at
+// any time, and the part of the memory that all names of a dataset may take for that.
+const (
+	nameMemory  = 1200
+	namesMemory = 256
+)
+
+// visited is how many names a dataset has, if the kernel shall know them all before they
+// are asked for; else 0.
+func (c *covers) visited(sum manifest.Summary) int {
+	n := sum.Names()
+	if n > c.memory/namesMemory/nameMemory {
+		return 0
+	}
+	return int(n)
+}
+
 // memoryOf is the memory of this machine; 0 if it does not say.
 func memoryOf() int64 {
 	var i unix.Sysinfo_t
@@ -207,7 +224,8 @@ func (c *covers) cover(ds cluster.Dataset, sum manifest.Summary) *mount.Cover {
 	})
 	if err == nil {
 		defer h.close()
-		_ = mounts.TellDeep(h.near, sum.Depth > mounts.MaxRing) // placed says why not
+		told := mounts.Told{Deep: sum.Depth > mounts.MaxRing, Names: c.visited(sum)}
+		_ = told.Tell(h.near) // placed says why not
 		err = h.placed(m)
 	}
 	if err != nil {

@@ -67,7 +67,8 @@ func (v View) Help() error {
 	talk := os.NewFile(talkFD, "talk")
 	defer talk.Close()
 	s, err := v.make(talk)
-	return show(talk, s, err)
+	_, err = show(talk, s, err)
+	return err
 }
 
 // make makes the view, behind a screen.
