@@ -38,6 +38,7 @@ type Config struct {
 type Timing struct {
 	Heartbeat time.Duration // silence after which a leader is doubted; 250 ms, 20 ms in a group of one
 	Election  time.Duration // how long a candidate waits for votes; 500 ms, 20 ms in a group of one
+	Commit    time.Duration // after which a follower hears at the latest of what was agreed on; half of Heartbeat, but 50 ms at most
 	Call      time.Duration // bound of a dial, and of a message with its answer; 2 s
 	Close     time.Duration // bound of Close; 10 s
 }
@@ -77,6 +78,9 @@ func (t *Timing) setDefaults(members int) {
 		if *d.p == 0 {
 			*d.p = d.d
 		}
+	}
+	if t.Commit == 0 {
+		t.Commit = min(50*time.Millisecond, t.Heartbeat/2)
 	}
 }
 
@@ -157,7 +161,7 @@ func (g *Group) raftConfig() *raft.Config {
 	t := g.cfg.Timing
 	c.LocalID = raft.ServerID(address(g.cfg.Self))
 	c.HeartbeatTimeout, c.ElectionTimeout, c.LeaderLeaseTimeout = t.Heartbeat, t.Election, t.Heartbeat
-	c.CommitTimeout = min(c.CommitTimeout, t.Heartbeat/2)
+	c.CommitTimeout = t.Commit
 	c.SnapshotThreshold, c.TrailingLogs, c.SnapshotInterval = 1024, 256, 30*time.Second
 	c.NoLegacyTelemetry = true
 	return c

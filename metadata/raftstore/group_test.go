@@ -82,6 +82,17 @@ func TestNotLeader(t *testing.T) {
 	}
 }
 
+// TestFollowersHear: the others hear at once of what is agreed on, whether anything comes after it or not.
+func TestFollowersHear(t *testing.T) {
+	c := startTimed(t, 3, Timing{Commit: time.Hour})
+	for id := range metadata.NodeID(3) {
+		v := c.propose(up(id, "at"))
+		for _, m := range c.members {
+			c.await(m, v)
+		}
+	}
+}
+
 // TestFailover ends the leader; the others go on, and it comes back.
 func TestFailover(t *testing.T) {
 	c := startGroup(t, 3)

@@ -67,6 +67,7 @@ type trio struct {
 	net     *network
 	disks   map[metadata.NodeID]vfs.FS
 	members []metadata.NodeID
+	timing  Timing
 }
 
 // patient is how long a test waits for what must come.
@@ -74,7 +75,12 @@ const patient = 20 * time.Second
 
 func startGroup(t *testing.T, size int) *trio {
 	t.Helper()
-	c := &trio{T: t, net: &network{groups: map[metadata.NodeID]*Group{}}, disks: map[metadata.NodeID]vfs.FS{}}
+	return startTimed(t, size, Timing{})
+}
+
+func startTimed(t *testing.T, size int, timing Timing) *trio {
+	t.Helper()
+	c := &trio{T: t, timing: timing, net: &network{groups: map[metadata.NodeID]*Group{}}, disks: map[metadata.NodeID]vfs.FS{}}
 	for i := range metadata.NodeID(size) {
 		c.members = append(c.members, i)
 		c.disks[i] = vfs.NewMem()
@@ -94,8 +100,9 @@ func (c *trio) start(id metadata.NodeID) *Group {
 	c.Helper()
 	cfg := Config{
 		Dir: "raft", FS: c.disks[id], Self: id, Members: c.members, Initial: initialView(),
-		Dial: c.net.dial(id), Log: testLog(c.T), Timing: Timing{Call: 500 * time.Millisecond},
+		Dial: c.net.dial(id), Log: testLog(c.T), Timing: c.timing,
 	}
+	cfg.Timing.Call = 500 * time.Millisecond
 	if len(c.members) > 1 {
 		cfg.Timing.Heartbeat, cfg.Timing.Election = 100*time.Millisecond, 100*time.Millisecond
 	}
