@@ -10,6 +10,8 @@ import (
 	"slices"
 	"syscall"
 
+	"golang.org/x/sync/errgroup"
+
 	"github.com/bivouacfs/bivouac/datapath/wire"
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/metadata/cluster"
@@ -43,7 +45,8 @@ func (in *intake) bequeath(ctx context.Context) {
 	if in.req.OnError == stagein.OnErrorSkip {
 		names = append(names, allSkips)
 	}
-	in.give(ctx, entrustReq{Names: names, Digest: in.ds.Digest})
+	q := entrustReq{Dataset: in.ds.ID, Turn: in.ds.Turn, Names: names, Digest: in.ds.Digest}
+	in.handOut(ctx, q, in.give(ctx, q))
 }
 
 // give has heirs do as q says, the ones that there are before all others, and
@@ -65,6 +68,28 @@ func (in *intake) give(ctx context.Context, q entrustReq) (all []metadata.NodeID
 			Warn("could not go on with the stage-in if this node were lost")
 	}
 	return all
+}
+
+// handOut gives a small manifest to the nodes of a small job that do not have it yet, so that
+// none begins later than the others: they would have the source to themselves, and who reads
+// waits for what the late one is to have. One that does not answer soon fetches it by itself.
+func (in *intake) handOut(ctx context.Context, q entrustReq, has []metadata.NodeID) {
+	up := in.d.View().Map.Up()
+	st, err := os.Stat(filepath.Join(in.d.stageDir(in.ds.ID), manifestFile))
+	if err != nil || st.Size() > smallManifest || len(up) > smallJob {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, in.d.cfg.Timing.Report)
+	defer cancel()
+	var g errgroup.Group
+	for _, id := range up {
+		if id != in.d.job.Self && !slices.Contains(has, id) {
+			g.Go(func() error { return in.d.control(ctx, id, wire.OpEntrust, q, nil) })
+		}
+	}
+	if err := g.Wait(); err != nil {
+		in.d.log.WithError(err).WithField("dataset", in.ds.Name).Debug("a node fetches the manifest by itself")
+	}
 }
 
 // mayInherit is the nodes that can be heirs: those that are before all others, then

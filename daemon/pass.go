@@ -34,6 +34,12 @@ const passFile = "pass"
 // heirs is how many other nodes keep it.
 const heirs = 2
 
+// A manifest of so many bytes is given to all nodes of a job of so many before it is published.
+const (
+	smallManifest = 4 << 20
+	smallJob      = 16
+)
+
 // pass is how a stage-in stands, as JSON in passFile.
 type pass struct {
 	Turn    int             `json:"turn"`    // of the stage-in, in which this was written

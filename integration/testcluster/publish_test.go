@@ -74,3 +74,22 @@ func TestPublishingLeaderIsLost(t *testing.T) {
 		})
 	}
 }
+
+// TestManifestIsHandedOut: in a small job a node that is no heir has the manifest when it hears
+// that there is one: it need not ask anybody for it.
+func TestManifestIsHandedOut(t *testing.T) {
+	t.Parallel()
+	const last = leads - 1 // the heirs are those before it
+	dir := t.TempDir()
+	writeTree(t, dir, files(100, 2_000))
+	c := Start(t, Config{})
+	c.Tamper(last, func(_ int, conn net.Conn) net.Conn {
+		return mute{conn, func() bool { return publishing(c.Nodes[last]) }}
+	})
+	if _, err := daemon.NewCtl(c.Nodes[leads].Job.CtlSocket()).StageIn(t.Context(), daemon.DatasetSpec{Source: dir, Name: "set"}); err != nil {
+		t.Fatal(err)
+	}
+	Eventually(t, "the node has the tree", func() bool {
+		return len(c.Nodes[last].Datasets()) == 1
+	})
+}
