@@ -6,8 +6,6 @@ import (
 	"sync"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/bivouacfs/bivouac/daemon"
 	"github.com/bivouacfs/bivouac/deploy/mounts"
 	"github.com/bivouacfs/bivouac/fsclient/mount"
@@ -97,7 +95,7 @@ type covered struct {
 }
 
 func newCovers(n *node, by coverer) *covers {
-	c := &covers{node: n, by: by, memory: memoryOf(), seen: make(map[metadata.DatasetID]*covered)}
+	c := &covers{node: n, by: by, memory: mounts.Memory(), seen: make(map[metadata.DatasetID]*covered)}
 	c.ctx, c.cancel = context.WithCancel(context.Background())
 	return c
 }
@@ -129,30 +127,14 @@ func viewable(sum manifest.Summary) bool {
 	return sum.Files > 0 && sum.Bytes/sum.Files <= coverMean
 }
 
-// What the kernel keeps of a name that it knows, in bytes, of which it may throw away all at
-// any time, and the part of the memory that all names of a dataset may take for that.
-const (
-	nameMemory  = 1200
-	namesMemory = 256
-)
-
 // visited is how many names a dataset has, if the kernel shall know them all before they
 // are asked for; else 0.
 func (c *covers) visited(sum manifest.Summary) int {
 	n := sum.Names()
-	if n > c.memory/namesMemory/nameMemory {
+	if n > mounts.MostNames(c.memory) {
 		return 0
 	}
 	return int(n)
-}
-
-// memoryOf is the memory of this machine; 0 if it does not say.
-func memoryOf() int64 {
-	var i unix.Sysinfo_t
-	if err := unix.Sysinfo(&i); err != nil {
-		return 0
-	}
-	return int64(i.Totalram) * int64(i.Unit)
 }
 
 // see is told of every dataset that can be read, more than once.

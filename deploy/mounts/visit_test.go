@@ -39,12 +39,15 @@ func TestVisit(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer root.Close()
-	if err := visit(root, names); err != nil {
+	if err := visit(root, names, visitMemory); err != nil {
 		t.Errorf("a tree of %d names: %v", names, err)
 	}
 	for _, n := range []int{0, names - 1} {
-		if err := visit(root, n); !errors.Is(err, unix.E2BIG) {
+		if err := visit(root, n, visitMemory); !errors.Is(err, unix.E2BIG) {
 			t.Errorf("a tree of %d names that should have %d: %v, want E2BIG", names, n, err)
 		}
+	}
+	if err := visit(root, names, 10); !errors.Is(err, unix.E2BIG) {
+		t.Errorf("paths of more than 10 bytes: %v, want E2BIG", err)
 	}
 }
