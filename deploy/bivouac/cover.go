@@ -6,6 +6,8 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/bivouacfs/bivouac/daemon"
 	"github.com/bivouacfs/bivouac/deploy/mounts"
 	"github.com/bivouacfs/bivouac/fsclient/mount"
@@ -95,7 +97,7 @@ type covered struct {
 }
 
 func newCovers(n *node, by coverer) *covers {
-	c := &covers{node: n, by: by, memory: mounts.Memory(), seen: make(map[metadata.DatasetID]*covered)}
+	c := &covers{node: n, by: by, memory: memoryOf(), seen: make(map[metadata.DatasetID]*covered)}
 	c.ctx, c.cancel = context.WithCancel(context.Background())
 	return c
 }
@@ -127,14 +129,13 @@ func viewable(sum manifest.Summary) bool {
 	return sum.Files > 0 && sum.Bytes/sum.Files <= coverMean
 }
 
-// visited is how many names a dataset has, if the kernel shall know them all before they
-// are asked for; else 0.
-func (c *covers) visited(sum manifest.Summary) int {
-	n := sum.Names()
-	if n > mounts.MostNames(c.memory) {
+// memoryOf is the memory of this machine; 0 if it does not say.
+func memoryOf() int64 {
+	var i unix.Sysinfo_t
+	if err := unix.Sysinfo(&i); err != nil {
 		return 0
 	}
-	return int(n)
+	return int64(i.Totalram) * int64(i.Unit)
 }
 
 // see is told of every dataset that can be read, more than once.
@@ -206,8 +207,7 @@ func (c *covers) cover(ds cluster.Dataset, sum manifest.Summary) *mount.Cover {
 	})
 	if err == nil {
 		defer h.close()
-		told := mounts.Told{Deep: sum.Depth > mounts.MaxRing, Names: c.visited(sum)}
-		_ = told.Tell(h.near) // placed says why not
+		_ = mounts.TellDeep(h.near, sum.Depth > mounts.MaxRing) // placed says why not
 		err = h.placed(m)
 	}
 	if err != nil {

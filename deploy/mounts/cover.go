@@ -198,22 +198,17 @@ func receiveFile(ctx context.Context, conn *net.UnixConn) (*os.File, error) {
 
 // Help is the helper's work: it mounts c, hands its descriptor over, raises the
 // read-ahead once the cover answers, and then shows it. If it does not answer, it
-// is taken away. At last it visits what is to be known of it.
+// is taken away.
 func (c Cover) Help() error {
 	talk := os.NewFile(talkFD, "talk")
 	defer talk.Close()
 	s, err := c.make()
-	var told Told
 	if err == nil {
-		if told = hear(talk); s != nil {
-			s.dirs.deep = told.Deep
+		if deep := hearDeep(talk); s != nil {
+			s.dirs.deep = deep
 		}
 	}
-	shown, err := show(talk, s, err)
-	if shown && told.Names > 0 {
-		_ = c.visit(told.Names) // it is only slower
-	}
-	return err
+	return show(talk, s, err)
 }
 
 // make mounts c beneath a screen, or without one if there is none.

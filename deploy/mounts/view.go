@@ -67,8 +67,7 @@ func (v View) Help() error {
 	talk := os.NewFile(talkFD, "talk")
 	defer talk.Close()
 	s, err := v.make(talk)
-	_, err = show(talk, s, err)
-	return err
+	return show(talk, s, err)
 }
 
 // make makes the view, behind a screen.

@@ -54,6 +54,10 @@ func TestLogOfAnother(t *testing.T) {
 	defer old.Close()
 	n.pitched()
 	now, err := os.ReadFile(n.place().log())
+	for late := time.Now().Add(time.Minute); err == nil && !strings.Contains(string(now), "ready") && time.Now().Before(late); {
+		time.Sleep(time.Millisecond) // it is said a moment after it is so
+		now, err = os.ReadFile(n.place().log())
+	}
 	if err != nil || strings.Contains(string(now), secret) || !strings.Contains(string(now), "ready") {
 		t.Errorf("the log of the job is %q, %v", now, err)
 	}

@@ -6,14 +6,11 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"syscall"
 	"testing"
 
 	"golang.org/x/sys/unix"
-
-	"github.com/bivouacfs/bivouac/daemon"
 )
 
 // stageSmall stages a dataset of small files, and waits until both nodes have
@@ -70,68 +67,6 @@ func mapped(t *testing.T, path, want string) {
 	if string(b) != want {
 		t.Error("the mapping has other bytes")
 	}
-}
-
-// TestCoverKnown: what a cover has is known to the kernel before anybody asks for it:
-// who opens files for the first time costs the daemon no lookups.
-func TestCoverKnown(t *testing.T) {
-	t.Parallel()
-	needRoot(t)
-	const dirs, files = 4, 50
-	c := pitch(t, "2", "--kernel-view", "off")
-	src := mkdir(t, c.path("known"))
-	for i := range dirs * files {
-		dir := filepath.Join(src, fmt.Sprint("dir", i%dirs))
-		if i < dirs {
-			mkdir(t, dir)
-		}
-		write(t, filepath.Join(dir, fmt.Sprintf("%03d", i)), []byte(fmt.Sprint(i)))
-	}
-	c.stageIn(src)
-	c.covered("known")
-	next := 0
-	read := func() {
-		t.Helper()
-		if next == dirs*files {
-			t.Fatal("all files were opened before their names were known")
-		}
-		wantFile(t, c.node("1", "data", "known", fmt.Sprint("dir", next%dirs), fmt.Sprintf("%03d", next)), fmt.Sprint(next))
-		next++
-	}
-	eventually(t, "the names are known", func() bool {
-		before := c.lookups("1")
-		read()
-		return c.lookups("1") == before
-	})
-	before, first := c.lookups("1"), next
-	for next < dirs*files {
-		read()
-	}
-	if n := c.lookups("1") - before; n > float64(next-first)/10 {
-		t.Errorf("%d files that are opened for the first time cost %v lookups", next-first, n)
-	}
-}
-
-// lookups is how many names the kernel has asked a node for.
-func (c *camp) lookups(node string) (n float64) {
-	c.t.Helper()
-	i, err := strconv.Atoi(node)
-	if err != nil {
-		c.t.Fatal(err)
-	}
-	text, err := daemon.NewCtl(c.state().Nodes[i].Sock).Metrics(c.t.Context())
-	if err != nil {
-		c.t.Fatal(err)
-	}
-	const name = `bivouac_fuse_request_seconds_count{op="lookup"} `
-	at := strings.Index(text, name)
-	if at < 0 {
-		c.t.Fatalf("no %s in the metrics", name)
-	}
-	if _, err := fmt.Sscan(text[at+len(name):], &n); err != nil {
-		c.t.Fatal(err)
-	}
-	return n
 }
 
 // TestCoverInUse: who uses a cover does not keep the job from going.
