@@ -52,7 +52,6 @@ func (in *intake) bequeath(ctx context.Context) {
 // give has heirs do as q says, the ones that there are before all others, and
 // returns those that did.
 func (in *intake) give(ctx context.Context, q entrustReq) (all []metadata.NodeID) {
-	q.Dataset, q.Turn = in.ds.ID, in.ds.Turn
 	for _, id := range in.mayInherit() {
 		if len(all) == heirs || ctx.Err() != nil {
 			break
@@ -72,19 +71,22 @@ func (in *intake) give(ctx context.Context, q entrustReq) (all []metadata.NodeID
 
 // handOut gives a small manifest to the nodes of a small job that do not have it yet, so that
 // none begins later than the others: they would have the source to themselves, and who reads
-// waits for what the late one is to have. One that does not answer soon fetches it by itself.
+// waits for what the late one is to have. It is waited for as the heirs are:
+// the tree is not readable before all nodes that are up have it.
 func (in *intake) handOut(ctx context.Context, q entrustReq, has []metadata.NodeID) {
 	up := in.d.View().Map.Up()
 	st, err := os.Stat(filepath.Join(in.d.stageDir(in.ds.ID), manifestFile))
 	if err != nil || st.Size() > smallManifest || len(up) > smallJob {
 		return
 	}
-	ctx, cancel := context.WithTimeout(ctx, in.d.cfg.Timing.Report)
-	defer cancel()
 	var g errgroup.Group
 	for _, id := range up {
 		if id != in.d.job.Self && !slices.Contains(has, id) {
-			g.Go(func() error { return in.d.control(ctx, id, wire.OpEntrust, q, nil) })
+			g.Go(func() error {
+				return in.d.insist(ctx, id, 2*in.d.cfg.Timing.Down, mayLag, func() error {
+					return in.d.control(ctx, id, wire.OpEntrust, q, nil)
+				})
+			})
 		}
 	}
 	if err := g.Wait(); err != nil {

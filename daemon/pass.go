@@ -152,7 +152,7 @@ func (in *intake) entrust(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	in.keep.heirs = in.give(ctx, entrustReq{Names: append(p.files(), passFile)})
+	in.keep.heirs = in.give(ctx, entrustReq{Dataset: in.ds.ID, Turn: in.ds.Turn, Names: append(p.files(), passFile)})
 	return nil
 }
 

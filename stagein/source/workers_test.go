@@ -1,0 +1,34 @@
+package source
+
+import (
+	"syscall"
+	"testing"
+	"time"
+)
+
+// TestWorkers: what cannot be cut, or has too little memory for it, has one.
+func TestWorkers(t *testing.T) {
+	large, little := NewPool(64, 1<<20), NewPool(64, 1<<10)
+	large.help, little.help = make(chan struct{}, 4), make(chan struct{}, 4)
+	lone := NewPool(64, 1<<20)
+	lone.help = make(chan struct{}, 1)
+	for _, c := range []struct {
+		kind Kind
+		pool *Pool
+		want int
+	}{
+		{TarGzip, large, 4}, {TarZstd, large, 4}, {TarBzip2, large, 4}, {TarXz, large, 4},
+		{TarGzip, little, 4}, {TarBzip2, little, 1}, {TarGzip, lone, 1},
+	} {
+		if got := workers(c.kind, c.pool); got != c.want {
+			t.Errorf("workers(%s, %d bytes) = %d, want %d", c.kind, c.pool.Room()*c.pool.Size(), got, c.want)
+		}
+	}
+}
+
+// processor is the time of the processors that this process has used.
+func processor() time.Duration {
+	var u syscall.Rusage
+	_ = syscall.Getrusage(syscall.RUSAGE_SELF, &u) // cannot fail
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+}
