@@ -50,14 +50,7 @@ func (t *Table) Scan(from, to []byte, fn func(k, v []byte) bool) error {
 	if bytes.Compare(o.LowerBound, o.UpperBound) >= 0 {
 		return nil
 	}
-	it, err := t.s.db.NewIter(o)
-	if err != nil {
-		return ioError("table", err)
-	}
-	for ok := it.First(); ok && fn(it.Key()[3:], it.Value()); {
-		ok = it.Next()
-	}
-	return ioError("table", it.Close())
+	return ioError("table", t.s.scan(o, fn))
 }
 
 // Drop empties the table and gives its space back.

@@ -1,0 +1,98 @@
+package pebblestore
+
+import (
+	"bytes"
+
+	"github.com/cockroachdb/pebble/v2"
+	"github.com/cockroachdb/pebble/v2/sstable"
+	"github.com/cockroachdb/pebble/v2/vfs"
+)
+
+// longScan is the number of pairs after which a scan is long. What it reads from there on is not
+// kept in the cache: it would push out what is read again, and fill memory that is never used.
+const longScan = 16 << 10
+
+// scan calls fn with the pairs of a table in the range of o.
+func (s *Store) scan(o *pebble.IterOptions, fn func(k, v []byte) bool) error {
+	it, err := s.db.NewIter(o)
+	if err != nil {
+		return err
+	}
+	more := it.First()
+	for n := 0; more && n < longScan; n++ {
+		more = fn(it.Key()[3:], it.Value()) && it.Next()
+	}
+	if more {
+		more = s.scanFiles(it, o.UpperBound, fn)
+	}
+	for more && fn(it.Key()[3:], it.Value()) {
+		more = it.Next()
+	}
+	return it.Close()
+}
+
+// scanFiles calls fn with the pairs from it to upper, read from the files that have them, past the cache. It
+// reports whether fn wants more, and has not had those from it on: so it is where files can't be read by
+// themselves, or are gone since they were listed.
+func (s *Store) scanFiles(it *pebble.Iterator, upper []byte, fn func(k, v []byte) bool) bool {
+	next := bytes.Clone(it.Key())
+	for _, path := range s.filesOf(it, upper) {
+		more, err := s.scanFile(path, &pebble.IterOptions{LowerBound: bytes.Clone(next), UpperBound: upper}, func(k, v []byte) bool {
+			next = append(append(next[:3], k...), 0)
+			return fn(k, v)
+		})
+		switch {
+		case err != nil:
+			s.cfg.Log.WithError(err).Debugf("%s is read through the cache", path)
+			return it.SeekGE(next)
+		case !more:
+			return false
+		}
+	}
+	return it.SeekGE(next)
+}
+
+// filesOf lists the files, in order, that alone have all pairs from it to upper; none if it is not sure of
+// that.
+func (s *Store) filesOf(it *pebble.Iterator, upper []byte) []string {
+	from := bytes.Clone(it.Key())
+	levels, err := s.db.SSTables(pebble.WithKeyRangeFilter(from, upper))
+	if err != nil {
+		return nil
+	}
+	var files []pebble.SSTableInfo
+	for _, level := range levels {
+		if len(files) > 0 && len(level) > 0 {
+			return nil // one may hide what the other has
+		}
+		files = append(files, level...)
+	}
+	var paths []string
+	for i, f := range files {
+		if f.Virtual || f.BackingType != pebble.BackingTypeLocal || // it has more than what is to be seen of it, or is elsewhere
+			i > 0 && bytes.Compare(files[i-1].Largest.UserKey, f.Smallest.UserKey) >= 0 {
+			return nil
+		}
+		paths = append(paths, s.cfg.FS.PathJoin(s.cfg.Dir, f.BackingSSTNum.String()+".sst"))
+	}
+	return paths
+}
+
+// scanFile calls fn with what a file has in the range of o, and reports whether fn wants more.
+func (s *Store) scanFile(path string, o *pebble.IterOptions, fn func(k, v []byte) bool) (bool, error) {
+	f, err := s.cfg.FS.Open(path, vfs.SequentialReadsOption)
+	if err != nil {
+		return false, err
+	}
+	po := s.options()
+	po.EnsureDefaults()
+	it, err := pebble.NewExternalIter(po, o, [][]sstable.ReadableFile{{f}}) // which closes f
+	if err != nil {
+		return false, err
+	}
+	more := true
+	for ok := it.First(); ok && more; ok = more && it.Next() {
+		more = fn(it.Key()[3:], it.Value())
+	}
+	return more, it.Close()
+}
