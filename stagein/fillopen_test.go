@@ -181,6 +181,51 @@ func TestFilesPassTheGate(t *testing.T) {
 	}
 }
 
+// TestOpensSlowly: at the beginning few files of a directory are opened ahead, and when all are taken nobody
+// waits for its end.
+func TestOpensSlowly(t *testing.T) {
+	const files = 40
+	for _, tt := range []struct {
+		name  string
+		ends  bool // the beginning, before all files are taken
+		worst int64
+	}{{"beginning", false, firstWorkers}, {"later", true, files}} {
+		t.Run(tt.name, func(t *testing.T) {
+			h := &held{gate: make(chan struct{}), seen: make(map[string]bool), free: make(map[string]bool)}
+			j, f, _ := treeFill(t, files)
+			j.fs.onRead = h.read
+			served := f.early.reader(0)
+			if tt.ends {
+				served()
+			}
+			done := make(chan error, 1)
+			go func() { done <- j.runFill(t.Context(), f) }()
+			least := min(tt.worst, int64((1+opening)*f.cfg.Workers))
+			deadline := time.After(time.Minute)
+			for j.fs.open.Load() < least {
+				select {
+				case <-deadline:
+					t.Fatalf("%d files are open, want %d", j.fs.open.Load(), least)
+				case <-time.After(time.Millisecond):
+				}
+			}
+			if got := j.fs.open.Load(); got > tt.worst {
+				t.Errorf("%d files are open, want at most %d", got, tt.worst)
+			}
+			close(h.gate)
+			if err := <-done; err != nil { // the beginning goes on for a gateEarly, or for ever
+				t.Fatal(err)
+			}
+			if got := f.Progress(); got.Files != files {
+				t.Errorf("progress %+v", got)
+			}
+			if err := f.Close(); err != nil {
+				t.Fatal(err)
+			}
+		})
+	}
+}
+
 // waiting is a piece that is on its way, and of which nothing was read: its reads go
 // through from now on.
 func waiting(f *Fill, files *memFiles, h *held) (piece, string) {

@@ -71,10 +71,13 @@ func (f *Fill) pass(m cluster.Map) bool {
 		f.note(err)
 		return false
 	}
-	next := make(chan piece)
+	next, all := make(chan piece), make(chan struct{})
 	var wg sync.WaitGroup
 	for i := range f.workers() {
-		wg.Go(func() { f.work(i, next) })
+		wg.Go(func() {
+			f.slowStart(i, all)
+			f.work(i, next)
+		})
 	}
 	first := len(downIn(m)) == 0 // then one file fails the dataset
 	for _, p := range list {
@@ -90,6 +93,7 @@ func (f *Fill) pass(m cluster.Map) bool {
 		}
 	}
 	close(next)
+	close(all)
 	wg.Wait()
 	f.account(list)
 	return f.ctx.Err() == nil && f.Trouble() == nil
@@ -126,6 +130,17 @@ func (f *Fill) workers() int {
 		return (1 + opening) * f.cfg.Workers
 	}
 	return f.cfg.Workers
+}
+
+// firstWorkers is how many work while files of a directory are read through a gate.
+const firstWorkers = 8
+
+// slowStart returns when worker i may begin, or all pieces are taken. What is opened ahead at the beginning
+// waits for the gate and is in the way of who opens what readers want.
+func (f *Fill) slowStart(i int, all <-chan struct{}) {
+	if i >= firstWorkers {
+		f.early.calm(all)
+	}
 }
 
 // work fetches one piece after another. While readers wait, most workers do.
