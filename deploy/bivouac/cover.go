@@ -2,11 +2,12 @@ package main
 
 import (
 	"context"
+	"errors"
 	"os"
 	"sync"
 	"time"
 
-	"golang.org/x/sys/unix"
+	"github.com/sirupsen/logrus"
 
 	"github.com/bivouacfs/bivouac/daemon"
 	"github.com/bivouacfs/bivouac/deploy/mounts"
@@ -25,6 +26,9 @@ const (
 	coverMean = 512 << 10
 	// coverEnd is how long covers that are in use are waited for at the end.
 	coverEnd = time.Second
+	// visitAfter is how long a dataset with a cover is on its way before the kernel is to know its
+	// names: those of one that comes sooner are known by its view, or cost little.
+	visitAfter = time.Second
 )
 
 // coverer mounts over a dataset of this node. What it returns has to be served;
@@ -87,17 +91,18 @@ type covers struct {
 type covered struct {
 	ds      cluster.Dataset
 	sum     manifest.Summary
-	mounts  bool // something is being mounted
-	covered bool // a cover was tried
-	viewed  bool // a view was tried
-	view    bool // a view is there
-	stale   bool // the view that is being made is not to stay
-	showing *helping
+	mounts  bool     // something is being mounted
+	covered bool     // a cover was tried
+	viewed  bool     // a view was tried
+	view    bool     // a view is there
+	stale   bool     // the view that is being made is not to stay
+	showing *helping // of the view
+	waiting *helping // of the cover, which may be listed
 	served  []*mount.Cover
 }
 
 func newCovers(n *node, by coverer) *covers {
-	c := &covers{node: n, by: by, memory: memoryOf(), seen: make(map[metadata.DatasetID]*covered)}
+	c := &covers{node: n, by: by, memory: mounts.Memory(), seen: make(map[metadata.DatasetID]*covered)}
 	c.ctx, c.cancel = context.WithCancel(context.Background())
 	return c
 }
@@ -127,15 +132,6 @@ func coverable(sum manifest.Summary, memory int64) bool {
 // better by the mount of all.
 func viewable(sum manifest.Summary) bool {
 	return sum.Files > 0 && sum.Bytes/sum.Files <= coverMean
-}
-
-// memoryOf is the memory of this machine; 0 if it does not say.
-func memoryOf() int64 {
-	var i unix.Sysinfo_t
-	if err := unix.Sysinfo(&i); err != nil {
-		return 0
-	}
-	return int64(i.Totalram) * int64(i.Unit)
 }
 
 // see is told of every dataset that can be read, more than once.
@@ -168,6 +164,9 @@ func (c *covers) next(x *covered) {
 		x.covered, do = true, c.cover
 	case !x.viewed && x.ds.Phase == cluster.Sealed && c.node.job.KernelView != daemon.KernelViewOff:
 		x.viewed, do = true, c.view
+		if x.waiting != nil {
+			_ = x.waiting.near.CloseWrite() // a view knows all names
+		}
 	default:
 		return
 	}
@@ -206,20 +205,52 @@ func (c *covers) cover(ds cluster.Dataset, sum manifest.Summary) *mount.Cover {
 		return c.node.mount.Cover(dev, metadata.SealedIno(ds.ID, metadata.DirPart, 0))
 	})
 	if err == nil {
-		defer h.close()
 		_ = mounts.TellDeep(h.near, sum.Depth > mounts.MaxRing) // placed says why not
-		err = h.placed(m)
+		if err = h.placed(m); err != nil {
+			h.close()
+		}
 	}
 	if err != nil {
 		log.WithError(err).Info("the dataset is read through the mount of all")
 		return nil
 	}
 	if err := h.shown(); err != nil {
+		h.close()
 		log.WithError(err).Info("the dataset has a connection of its own that is not shown")
 		return m
 	}
 	log.Info("the dataset has a connection of its own")
+	if sum.Names() > mounts.MostNames(c.memory) {
+		h.close()
+		return m
+	}
+	c.mu.Lock()
+	c.seen[ds.ID].waiting = h
+	c.mu.Unlock()
+	c.wg.Go(func() {
+		defer h.close()
+		c.visit(ds, h, uint32(sum.Names()))
+	})
 	return m
+}
+
+// visit has the helper of a cover list it, if the dataset is on its way for a while: until it is here, who opens a
+// file for the first time waits for its bytes, and need not wait for its name, too.
+func (c *covers) visit(ds cluster.Dataset, h *helping, names uint32) {
+	if !h.silent(visitAfter) {
+		return // it has ended, or is to
+	}
+	c.mu.Lock()
+	whole := c.seen[ds.ID].ds.Phase == cluster.Sealed
+	c.mu.Unlock()
+	if whole {
+		return
+	}
+	began := time.Now()
+	if err := errors.Join(mounts.AskVisit(h.near, names), mounts.AwaitEnd(h.said)); err == nil {
+		c.node.log.WithFields(logrus.Fields{"dataset": ds.Name, "names": names, "took": time.Since(began).Round(time.Millisecond)}).
+			Debug("the kernel knows the names")
+	}
 }
 
 // stop ends the making of covers and views.

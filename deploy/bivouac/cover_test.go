@@ -3,6 +3,7 @@ package main
 import (
 	"testing"
 
+	"github.com/bivouacfs/bivouac/deploy/mounts"
 	"github.com/bivouacfs/bivouac/metadata/manifest"
 )
 
@@ -25,7 +26,7 @@ func TestCoverable(t *testing.T) {
 			t.Errorf("coverable of %s = %v, want %v", tt.what, got, tt.want)
 		}
 	}
-	if memoryOf() < 64<<20 {
-		t.Errorf("this machine has %d bytes of memory", memoryOf())
+	if mounts.Memory() < 64<<20 {
+		t.Errorf("this machine has %d bytes of memory", mounts.Memory())
 	}
 }

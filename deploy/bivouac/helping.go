@@ -3,8 +3,10 @@ package main
 import (
 	"bufio"
 	"context"
+	"errors"
 	"net"
 	"os"
+	"time"
 
 	"github.com/bivouacfs/bivouac/deploy/mounts"
 	"github.com/bivouacfs/bivouac/fsclient/mount"
@@ -62,6 +64,14 @@ func (h *helping) placed(m *mount.Cover) error {
 // shown waits until the mount is what is seen of the dataset; an error is that it will
 // not be.
 func (h *helping) shown() error { return mounts.AwaitShown(h.said) }
+
+// silent waits so long for the end of a helper that has shown its mount, and reports whether it goes on.
+func (h *helping) silent(d time.Duration) bool {
+	_ = h.near.SetReadDeadline(time.Now().Add(d)) // a socket has deadlines
+	_, err := h.said.ReadByte()
+	_ = h.near.SetReadDeadline(time.Time{})
+	return errors.Is(err, os.ErrDeadlineExceeded)
+}
 
 // close ends the talk, and so the helper.
 func (h *helping) close() {

@@ -198,17 +198,25 @@ func receiveFile(ctx context.Context, conn *net.UnixConn) (*os.File, error) {
 
 // Help is the helper's work: it mounts c, hands its descriptor over, raises the
 // read-ahead once the cover answers, and then shows it. If it does not answer, it
-// is taken away.
+// is taken away. At last it lists what it shows, if it is asked to.
 func (c Cover) Help() error {
 	talk := os.NewFile(talkFD, "talk")
 	defer talk.Close()
 	s, err := c.make()
 	if err == nil {
 		if deep := hearDeep(talk); s != nil {
+			defer s.close()
 			s.dirs.deep = deep
 		}
 	}
-	return show(talk, s, err)
+	shown, err := show(talk, s, err)
+	if !shown || s == nil {
+		return err
+	}
+	if names, err := askedToVisit(talk); err == nil {
+		return visitMount(s.hidden, names)
+	}
+	return nil // nobody wants it
 }
 
 // make mounts c beneath a screen, or without one if there is none.

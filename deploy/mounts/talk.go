@@ -2,8 +2,10 @@ package mounts
 
 import (
 	"bufio"
+	"encoding/binary"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"strings"
@@ -22,7 +24,8 @@ const (
 
 // Talk is two ends of a socket between who wants a cover or a view and the helper,
 // whose is far. By it comes the tree of a view, or of a cover that it is deep, and then what AwaitPlaced and
-// AwaitShown wait for. The helper shows nothing any more once near does not write.
+// AwaitShown wait for. The helper shows nothing any more once near does not write. Who shows a cover then waits for
+// AskVisit, or for the end of the talk.
 func Talk() (near *net.UnixConn, far *os.File, err error) {
 	return socketpair(unix.SOCK_STREAM, "talk")
 }
@@ -53,6 +56,30 @@ func AwaitPlaced(from *bufio.Reader) error { return await(from, saidPlaced) }
 // dataset's directory. An error is that it will not be.
 func AwaitShown(from *bufio.Reader) error { return await(from, saidShown) }
 
+// AskVisit has the helper whose cover is shown list its directories, once, and end. names is how
+// many names there are.
+func AskVisit(to net.Conn, names uint32) error {
+	_, err := to.Write(binary.BigEndian.AppendUint32(nil, names))
+	return err
+}
+
+// askedToVisit waits for AskVisit, and returns its names; an error is that the talk has ended.
+func askedToVisit(talk io.Reader) (names int, err error) {
+	var b [4]byte
+	if _, err := io.ReadFull(talk, b[:]); err != nil {
+		return 0, err
+	}
+	return int(binary.BigEndian.Uint32(b[:])), nil
+}
+
+// AwaitEnd waits, after AwaitShown, until the helper has ended.
+func AwaitEnd(from *bufio.Reader) error {
+	if _, err := from.ReadByte(); !errors.Is(err, io.EOF) {
+		return errors.Join(err, fmt.Errorf("who mounts says more: %w", unix.EPROTO))
+	}
+	return nil
+}
+
 func await(from *bufio.Reader, want string) error {
 	line, err := from.ReadSlice('\n')
 	said := strings.TrimSpace(string(line))
@@ -65,22 +92,20 @@ func await(from *bufio.Reader, want string) error {
 	return fmt.Errorf("who mounts has gone: %w", err)
 }
 
-// show is the end of a helper's work: it says whether its mount is in its place
-// beneath the screen, which it then lifts. Without a screen it is seen already.
-func show(talk *os.File, s *screen, failed error) error {
+// show says whether a helper's mount is in its place beneath the screen, which it then lifts, and reports whether
+// it is what is seen. Without a screen it is already.
+func show(talk *os.File, s *screen, failed error) (shown bool, err error) {
 	if failed != nil {
 		_, err := talk.WriteString(strings.ReplaceAll(failed.Error(), "\n", "; ") + "\n") // who listens may be gone
-		return errors.Join(failed, err)
+		return false, errors.Join(failed, err)
 	}
-	if s != nil {
-		defer s.close()
-	}
-	_, err := talk.WriteString(saidPlaced + "\n")
+	_, err = talk.WriteString(saidPlaced + "\n")
 	if err = errors.Join(err, placed()); err != nil {
-		return err
+		return false, err
 	}
-	if s == nil || s.lift(int(talk.Fd())) {
-		_, err = talk.WriteString(saidShown + "\n")
+	if s != nil && !s.lift(int(talk.Fd())) {
+		return false, nil
 	}
-	return err
+	_, err = talk.WriteString(saidShown + "\n")
+	return err == nil, err
 }

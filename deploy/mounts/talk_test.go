@@ -45,3 +45,36 @@ func TestDeep(t *testing.T) {
 		}
 	}
 }
+
+// TestAskVisit: who is asked to list a cover hears of how many names, who is not hears the end, and
+// that he has ended is heard.
+func TestAskVisit(t *testing.T) {
+	for _, names := range []int{-1, 0, 7, 1 << 31} {
+		near, far, err := Talk()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if names < 0 {
+			err = near.CloseWrite()
+		} else {
+			err = AskVisit(near, uint32(names))
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := askedToVisit(far)
+		if (err == nil) != (names >= 0) || err == nil && got != names {
+			t.Errorf("asked to list %d names: heard %d, %v", names, got, err)
+		}
+		if err := far.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if err := AwaitEnd(bufio.NewReader(near)); err != nil {
+			t.Errorf("the end is not heard: %v", err)
+		}
+		_ = near.Close()
+	}
+	if err := AwaitEnd(bufio.NewReader(strings.NewReader("shown\n"))); !errors.Is(err, syscall.EPROTO) {
+		t.Errorf("something else than the end: %v, want EPROTO", err)
+	}
+}

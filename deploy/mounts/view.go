@@ -67,7 +67,11 @@ func (v View) Help() error {
 	talk := os.NewFile(talkFD, "talk")
 	defer talk.Close()
 	s, err := v.make(talk)
-	return show(talk, s, err)
+	if err == nil {
+		defer s.close()
+	}
+	_, err = show(talk, s, err)
+	return err
 }
 
 // make makes the view, behind a screen.

@@ -1,16 +1,20 @@
 package local
 
 import (
+	"bytes"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/bivouacfs/bivouac/daemon"
 )
 
 // stageSmall stages a dataset of small files, and waits until both nodes have
@@ -69,6 +73,80 @@ func mapped(t *testing.T, path, want string) {
 	}
 }
 
+// stageSlowly begins to stage a dataset of n files in some directories, which takes longer than the helper of a
+// cover waits, and waits until both nodes have its cover.
+func stageSlowly(t *testing.T, c *camp, dirs, n int) {
+	t.Helper()
+	src := mkdir(t, c.path("slow"))
+	for i := range n {
+		dir := filepath.Join(src, fmt.Sprint("dir", i%dirs))
+		if i < dirs {
+			mkdir(t, dir)
+		}
+		write(t, filepath.Join(dir, fmt.Sprintf("%03d", i)), slowly(i))
+	}
+	c.ok("stage-in", "--background", src, "--dir", c.dir)
+	c.covered("slow")
+}
+
+const slowRate = "100K" // bytes a second of each node, so that the files of stageSlowly take some seconds
+
+// slowly is what file i of stageSlowly has.
+func slowly(i int) []byte { return bytes.Repeat([]byte{byte(i)}, 4000) }
+
+// TestCoverKnown: what a cover has is known to the kernel before anybody asks for it, if the dataset
+// is on its way for a while: who opens files for the first time costs the daemon no lookups.
+func TestCoverKnown(t *testing.T) {
+	t.Parallel()
+	needRoot(t)
+	const dirs, files = 4, 400
+	c := pitch(t, "2", "--kernel-view", "off", "--rate", slowRate)
+	stageSlowly(t, c, dirs, files)
+	next := 0
+	read := func() {
+		t.Helper()
+		if next == files {
+			t.Fatal("all files were opened before their names were known")
+		}
+		wantFile(t, c.node("1", "data", "slow", fmt.Sprint("dir", next%dirs), fmt.Sprintf("%03d", next)), string(slowly(next)))
+		next++
+	}
+	eventually(t, "the names are known", func() bool {
+		before := c.lookups("1")
+		read()
+		return c.lookups("1") == before
+	})
+	before, first := c.lookups("1"), next
+	for next < files {
+		read()
+	}
+	if n := c.lookups("1") - before; n > float64(next-first)/10 {
+		t.Errorf("%d files that are opened for the first time cost %v lookups", next-first, n)
+	}
+}
+
+// lookups is how many names the kernel has asked a node for.
+func (c *camp) lookups(node string) (n float64) {
+	c.t.Helper()
+	i, err := strconv.Atoi(node)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	text, err := daemon.NewCtl(c.state().Nodes[i].Sock).Metrics(c.t.Context())
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	const name = `bivouac_fuse_request_seconds_count{op="lookup"} `
+	at := strings.Index(text, name)
+	if at < 0 {
+		c.t.Fatalf("no %s in the metrics", name)
+	}
+	if _, err := fmt.Sscan(text[at+len(name):], &n); err != nil {
+		c.t.Fatal(err)
+	}
+	return n
+}
+
 // TestCoverInUse: who uses a cover does not keep the job from going.
 func TestCoverInUse(t *testing.T) {
 	t.Parallel()
@@ -99,13 +177,13 @@ func TestCoverInUse(t *testing.T) {
 	}
 }
 
-// TestCoverKilled: everything was killed; down finds the covers, too.
+// TestCoverKilled: everything was killed; down finds the covers, too, and who was to list one.
 func TestCoverKilled(t *testing.T) {
 	t.Parallel()
 	needRoot(t)
-	c := pitch(t, "2", "--kernel-view", "off")
-	stageSmall(t, c)
-	wantFile(t, c.node("0", "data", "small", "05"), strings.Repeat("5", 3000))
+	c := pitch(t, "2", "--kernel-view", "off", "--rate", slowRate)
+	stageSlowly(t, c, 1, 400)
+	wantFile(t, c.node("0", "data", "slow", "dir0", "005"), string(slowly(5)))
 	c.killAll()
 	c.ok("down", "--dir", c.dir)
 	c.gone(c.dir)

@@ -33,6 +33,9 @@ func (s NodeShare) plus(bytes int64) NodeShare {
 	return NodeShare{Files: s.Files + 1, Bytes: s.Bytes + bytes}
 }
 
+// Names is how many names there are below the root.
+func (s *Summary) Names() int64 { return s.Files + s.Links + s.Symlinks + s.Dirs }
+
 // add counts a record of a manifest, under the first of its names.
 func (s *Summary) add(r *Record) {
 	if isDir(r.Attr.Mode) {
