@@ -71,10 +71,21 @@ func (d *fullDrive) has(t *testing.T, path string) (found bool) {
 	return found
 }
 
-// file makes a file in dir whose object is on the drive, or is not: new ones are where there are
+// empty waits until the objects of files that were removed are gone, which is a moment later: the room that they leave
+// would be found by others.
+func (d *fullDrive) empty(t *testing.T) {
+	t.Helper()
+	Eventually(t, "the drive has no objects", func() bool {
+		objects, err := filepath.Glob(filepath.Join(d.dir, "objects", "*", "*"))
+		return err == nil && len(objects) == 0
+	})
+}
+
+// file makes a file in dir whose object is on the drive, the only one there, or is not: new ones are where there are
 // fewer bytes, if a MiB is free.
 func (d *fullDrive) file(t *testing.T, dir string, full bool) string {
 	t.Helper()
+	d.empty(t)
 	if full {
 		d.leave(t, 8<<20)
 	}
