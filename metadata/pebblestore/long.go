@@ -41,12 +41,12 @@ func (s *Store) scanFiles(it *pebble.Iterator, upper []byte, fn func(k, v []byte
 			next = append(append(next[:3], k...), 0)
 			return fn(k, v)
 		})
-		switch {
-		case err != nil:
-			s.cfg.Log.WithError(err).Debugf("%s is read through the cache", path)
-			return it.SeekGE(next)
-		case !more:
+		if !more {
 			return false
+		}
+		if err != nil {
+			s.cfg.Log.WithError(err).Debugf("%s is read through the cache", path)
+			break
 		}
 	}
 	return it.SeekGE(next)
@@ -78,17 +78,18 @@ func (s *Store) filesOf(it *pebble.Iterator, upper []byte) []string {
 	return paths
 }
 
-// scanFile calls fn with what a file has in the range of o, and reports whether fn wants more.
+// scanFile calls fn with what a file has in the range of o, and reports whether fn wants more, also if
+// it fails.
 func (s *Store) scanFile(path string, o *pebble.IterOptions, fn func(k, v []byte) bool) (bool, error) {
 	f, err := s.cfg.FS.Open(path, vfs.SequentialReadsOption)
 	if err != nil {
-		return false, err
+		return true, err
 	}
 	po := s.options()
 	po.EnsureDefaults()
 	it, err := pebble.NewExternalIter(po, o, [][]sstable.ReadableFile{{f}}) // which closes f
 	if err != nil {
-		return false, err
+		return true, err
 	}
 	more := true
 	for ok := it.First(); ok && more; ok = more && it.Next() {
