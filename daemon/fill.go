@@ -260,9 +260,10 @@ type ownData struct {
 }
 
 var (
-	_ datapath.Store  = ownData{}
-	_ datapath.Opener = ownData{}
-	_ datapath.Piper  = ownData{}
+	_ datapath.Store      = ownData{}
+	_ datapath.Opener     = ownData{}
+	_ datapath.Piper      = ownData{}
+	_ datapath.HereReader = ownData{}
 )
 
 // ReadAt implements datapath.Reader.
@@ -284,6 +285,14 @@ func (o ownData) ReadAt(ctx context.Context, ino metadata.Ino, p []byte, off int
 		}
 	}
 	return o.Store.ReadAt(ctx, ino, p, off)
+}
+
+// ReadHere implements datapath.HereReader.
+func (o ownData) ReadHere(ctx context.Context, ino metadata.Ino, p []byte, off int64) (int, error) {
+	if !o.d.has(ino, off, int64(len(p))) {
+		return 0, fmt.Errorf("inode %v: is not here: %w", ino, syscall.EAGAIN)
+	}
+	return o.ReadAt(ctx, ino, p, off)
 }
 
 // ReadPipe implements datapath.Piper, for what is here of datasets: of other

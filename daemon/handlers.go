@@ -196,6 +196,7 @@ func (d *Daemon) dataHandlers() map[wire.Op]rpc.Handler {
 	s := d.data
 	return map[wire.Op]rpc.Handler{
 		wire.OpRead:        d.handleRead,
+		wire.OpReadHere:    d.handleReadHere,
 		wire.OpReadSummed:  d.handleReadSummed,
 		wire.OpWriteSummed: d.handleWriteSummed,
 		wire.OpParcels:     d.handleParcels,

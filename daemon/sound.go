@@ -120,6 +120,18 @@ func (d *Daemon) handleReadSummed(ctx context.Context, r *rpc.Request, resp *rpc
 	return nil
 }
 
+// handleReadHere is handleReadSummed of what nobody has to wait for.
+func (d *Daemon) handleReadHere(ctx context.Context, r *rpc.Request, resp *rpc.Response) error {
+	var q wire.ReadReq
+	if err := q.Parse(r.Body); err != nil {
+		return err
+	}
+	if !d.has(q.Ino, q.Off, int64(q.Len)) {
+		return fmt.Errorf("inode %v: is not here: %w", q.Ino, syscall.EAGAIN)
+	}
+	return d.handleReadSummed(ctx, r, resp)
+}
+
 func (d *Daemon) sendSound(ctx context.Context, q *wire.ReadReq, resp *rpc.Response) error {
 	if q.Ino.Sealed() {
 		if err := d.sound(ctx, q.Ino, q.Off, int64(q.Len)); err != nil {

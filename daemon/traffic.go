@@ -16,6 +16,7 @@ type Traffic struct {
 	WriteLocal  int64 `json:"write_local"`
 	WriteRemote int64 `json:"write_remote"`
 	Passthrough int64 `json:"passthrough"` // files opened that the kernel reads by itself
+	Ahead       int64 `json:"ahead"`       // files of datasets that the kernel was given before they were read
 }
 
 // Rates is Traffic per second.
@@ -26,6 +27,7 @@ type Rates struct {
 	WriteLocal  float64 `json:"write_local"`
 	WriteRemote float64 `json:"write_remote"`
 	Passthrough float64 `json:"passthrough"`
+	Ahead       float64 `json:"ahead"`
 }
 
 // Activity is what the mount of this node and its client have done since
@@ -130,6 +132,6 @@ func (m *meter) read(at time.Time) (t Traffic, r Rates) {
 		ReadLocal: rate(t.ReadLocal, old.ReadLocal), ReadRemote: rate(t.ReadRemote, old.ReadRemote),
 		ReadSource: rate(t.ReadSource, old.ReadSource),
 		WriteLocal: rate(t.WriteLocal, old.WriteLocal), WriteRemote: rate(t.WriteRemote, old.WriteRemote),
-		Passthrough: rate(t.Passthrough, old.Passthrough),
+		Passthrough: rate(t.Passthrough, old.Passthrough), Ahead: rate(t.Ahead, old.Ahead),
 	}
 }

@@ -36,12 +36,29 @@ func (c *Client) readFileSealed(ctx context.Context, a metadata.Attr, order []me
 	})
 }
 
+// ReadHere fills p from offset off of a file of a dataset, if the nodes that have those bytes can give them at once:
+// EAGAIN is that one of them cannot.
+func (c *Client) ReadHere(ctx context.Context, a metadata.Attr, p []byte, off int64) error {
+	order, err := c.order(ctx, a.Ino, a.Layout)
+	if err != nil {
+		return err
+	}
+	for _, s := range datapath.Spans(a.Layout.Chunk(), order, off, int64(len(p))) {
+		w := sealedSpan{c: c, a: &a, order: order, here: true, Span: s}
+		if err := w.try(ctx, p[s.Pos-off:][:s.Len]); err != nil {
+			return fmt.Errorf("inode %v: bytes at %d: %w", a.Ino, s.Pos, err)
+		}
+	}
+	return nil
+}
+
 // sealedSpan is a read of a span that goes on until it has succeeded or cannot.
 type sealedSpan struct {
 	c     *Client
 	a     *metadata.Attr
 	order []metadata.NodeID
 	to    *datapath.Pipe // may be nil
+	here  bool           // what is there at once
 	datapath.Span
 	since time.Time // when the trouble began that it waits for; zero is none
 	bad   int       // how often the bytes had changed on the way
@@ -81,7 +98,7 @@ func (s *sealedSpan) try(ctx context.Context, p []byte) error {
 	d, err := s.c.dataOf(node)
 	n := 0
 	if err == nil {
-		n, err = s.c.readSealedAt(ctx, d, s.a.Ino, s.to, p, off)
+		n, err = s.readAt(ctx, d, p, off)
 	}
 	switch {
 	case err != nil:
@@ -92,6 +109,16 @@ func (s *sealedSpan) try(ctx context.Context, p []byte) error {
 	}
 	s.c.countRead(node, n)
 	return nil
+}
+
+func (s *sealedSpan) readAt(ctx context.Context, d datapath.Store, p []byte, off int64) (int, error) {
+	if !s.here {
+		return s.c.readSealedAt(ctx, d, s.a.Ino, s.to, p, off)
+	}
+	if h, ok := d.(datapath.HereReader); ok {
+		return h.ReadHere(ctx, s.a.Ino, p, off)
+	}
+	return 0, fmt.Errorf("node %d does not say what it has: %w", s.Node, syscall.EAGAIN)
 }
 
 // readSealedAt reads from an object of a dataset, with a look at what arrives if

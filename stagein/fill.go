@@ -61,12 +61,13 @@ type Fill struct {
 	bad       *unreadables
 	displaced *displaced
 	slots     chan struct{} // one for each piece that is fetched because it was asked for
-	reads     chan struct{} // one for each other that is being read: Workers
+	reads     seats         // one for each other that is being read: Workers
 	gate      *gate
 	early     *gate // of files of a directory
 	first     far   // in the reads that probe makes, and on while those are quick
 	far       far
 	near      func() bool // atHand, but in tests
+	forecast  *Forecast   // nil is that nobody knows what is read next
 	birth     uint64      // tells this fill from those that this node has begun before
 	runSize   int64
 	legSize   int64
@@ -79,9 +80,11 @@ type Fill struct {
 	demand              atomic.Int64 // pieces that were fetched because they were asked for
 	passed              atomic.Int64 // pieces that were read through
 	whole               atomic.Bool  // all that the map gives this node is here
+	read                atomic.Bool  // somebody has read some of it, or wanted to
 
 	mu      sync.Mutex
 	flights map[piece]*flight // guarded by mu
+	begins  int64             // guarded by mu; flights that began so far without being asked for
 	asked   int               // guarded by mu; flights of pieces that were asked for
 	calm    chan struct{}     // guarded by mu; closed when asked is 0
 	trouble error             // guarded by mu; why a piece cannot be fetched
@@ -103,6 +106,7 @@ type flight struct {
 	birth   uint64
 	wanted  chan struct{} // closed when somebody asks for it; nil if it began so
 	asked   bool          // wanted is closed; guarded by mu of Fill
+	turn    int64         // among those that nobody had asked for when they began
 }
 
 const (
@@ -131,13 +135,16 @@ func NewFill(cfg FillConfig) (*Fill, error) {
 		window: newWindow(files), cuts: newCuts(cuts), bad: newUnreadables(), displaced: newDisplaced(),
 		cfg: cfg, src: fetcher{fs: cfg.FS, origins: cfg.Origins}, have: newResidents(),
 		bufs:    newPools(int(max(cfg.Memory/wire.MaxData, minPieces)), wire.MaxData),
-		flights: make(map[piece]*flight), slots: make(chan struct{}, demandSlots), reads: make(chan struct{}, cfg.Workers), calm: closedChan(), gate: newGate(), early: newGate(),
+		flights: make(map[piece]*flight), slots: make(chan struct{}, demandSlots), reads: seats{free: cfg.Workers}, calm: closedChan(), gate: newGate(), early: newGate(),
 		birth: rand.Uint64(), runSize: defaultRunSize, legSize: defaultLegSize, births: make(map[metadata.NodeID]uint64),
 		unpacks: make(map[uint32]*flight),
 	}
 	f.first.left.Store(probePatience)
 	f.far.left.Store(patience)
 	f.near = f.atHand
+	if cfg.Origins.Order.foretold() && !cfg.Origins.Spills && !cfg.Origins.Staged {
+		f.forecast = newForecast(f.have.has, f.early.hold)
+	}
 	f.ctx, f.cancel = context.WithCancel(context.Background())
 	err := f.adopt()
 	if err != nil {
@@ -284,6 +291,10 @@ func (f *Fill) Progress() Progress {
 	}
 }
 
+// Forecast is nil if nobody knows in which order the dataset is read, or if some of it stays in the source:
+// that is read from there when somebody wants it.
+func (f *Fill) Forecast() *Forecast { return f.forecast }
+
 // Here reports whether the file is whole on this node.
 func (f *Fill) Here(ino metadata.Ino) bool { return f.have.has(piece{ino: ino}) }
 
@@ -298,6 +309,9 @@ func (f *Fill) Has(ino metadata.Ino, off, n int64) bool {
 // does not wait for it. That it cannot be had is EIO; ErrDisplaced that there is no room for
 // some of it here: then ReadDisplaced has it.
 func (f *Fill) Need(ctx context.Context, ino metadata.Ino, off, n int64) error {
+	if !f.read.Load() {
+		f.read.Store(true)
+	}
 	if f.Has(ino, off, n) {
 		return nil
 	}
@@ -443,7 +457,8 @@ func (f *Fill) begun(p piece) (fl *flight, mine bool) {
 	if fl := f.flights[p]; fl != nil {
 		return fl, false
 	}
-	fl = &flight{done: make(chan struct{}), wanted: make(chan struct{})}
+	fl = &flight{done: make(chan struct{}), wanted: make(chan struct{}), turn: f.begins}
+	f.begins++
 	f.flights[p] = fl
 	return fl, true
 }
@@ -489,14 +504,12 @@ func (f *Fill) turn(fl *flight) (of manner, over func()) {
 	if fl.wanted == nil {
 		return asked, func() {}
 	}
-	select {
-	case <-fl.wanted:
+	if !f.reads.take(fl.turn, fl.wanted) { // who has one does not wait for another
 		return asked, func() {}
-	case f.reads <- struct{}{}: // who has one does not wait for another
-		return func(file source.File) source.File {
-			return ahead{source.Background(file), f.ctx, f.early, fl.wanted}
-		}, func() { <-f.reads }
 	}
+	return func(file source.File) source.File {
+		return ahead{source.Background(file), f.ctx, f.early, fl.wanted}
+	}, f.reads.leave
 }
 
 func (f *Fill) bringOnce(p piece, fl *flight) error {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/metadata/cluster"
@@ -22,7 +23,7 @@ func (f *Fill) Run(ctx context.Context, tell func()) {
 	wg.Go(func() { f.watchClaims(f.ctx) })
 	defer context.AfterFunc(ctx, f.cancel)()
 	f.gate.reader(gateFirst)()
-	f.early.reader(gateEarly)()
+	f.beginSlowly()
 	var lost []metadata.NodeID
 	done := false
 	for {
@@ -34,6 +35,9 @@ func (f *Fill) Run(ctx context.Context, tell func()) {
 		}
 		if done {
 			f.settle(m.Epoch, true)
+			if f.forecast != nil {
+				f.forecast.whole()
+			}
 		}
 		tell()
 		select {
@@ -132,14 +136,37 @@ func (f *Fill) workers() int {
 	return f.cfg.Workers
 }
 
-// firstWorkers is how many work while files of a directory are read through a gate.
-const firstWorkers = 8
+const (
+	firstWorkers = 8                     // that work while files of a directory are read through a gate
+	workerDelay  = 50 * time.Millisecond // from each other, of those who begin then
+)
+
+// beginSlowly has files of a directory read through a gate at the beginning: for longer if somebody reads them.
+func (f *Fill) beginSlowly() {
+	served := f.early.reader(0)
+	time.AfterFunc(gateFirst, func() {
+		if f.read.Load() {
+			time.AfterFunc(gateEarly-gateFirst, served)
+		} else {
+			served()
+		}
+	})
+}
 
 // slowStart returns when worker i may begin, or all pieces are taken. What is opened ahead at the beginning
-// waits for the gate and is in the way of who opens what readers want.
+// waits for the gate and is in the way of who opens what readers want; and where those have come close to what is
+// fetched they would wait while many begin at once.
 func (f *Fill) slowStart(i int, all <-chan struct{}) {
-	if i >= firstWorkers {
-		f.early.calm(all)
+	if i < firstWorkers {
+		return
+	}
+	f.early.calm(all)
+	if !f.read.Load() {
+		return
+	}
+	select {
+	case <-all:
+	case <-time.After(time.Duration(i-firstWorkers) * workerDelay):
 	}
 }
 
@@ -172,9 +199,13 @@ func (f *Fill) list(m cluster.Map) ([]piece, error) {
 	}
 	var all []ranked
 	var total int64
+	ep := newEpoch()
 	linked := make(map[metadata.Ino]bool) // files with several names that were seen
 	err = f.cfg.Files.Files(func(dir string, number uint32, name string, a metadata.Attr) bool {
 		turn := t.of(dir, number, name, a.Ino)
+		if f.forecast != nil {
+			ep.add(a.Ino, turn)
+		}
 		again := linked[a.Ino]
 		if a.Nlink > 1 {
 			linked[a.Ino] = true
@@ -194,5 +225,9 @@ func (f *Fill) list(m cluster.Map) ([]piece, error) {
 		return true
 	})
 	f.total.Store(total)
-	return byTurn(all), err
+	list := byTurn(all)
+	if f.forecast != nil && err == nil {
+		f.forecast.begin(ep, list)
+	}
+	return list, err
 }

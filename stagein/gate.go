@@ -25,6 +25,7 @@ type gate struct {
 	under   int64         // guarded by mu; bytes that are being read ahead
 	most    int64         // guarded by mu; bytes that may be while readers come
 	free    int64         // guarded by mu; bytes since most last changed that have met no queue
+	held    time.Time     // guarded by mu; until when most does not grow
 	line    []*waiter     // guarded by mu; in which they are let in
 	quiet   chan struct{} // guarded by mu; closed while readers is 0
 
@@ -45,7 +46,7 @@ const (
 	gateDelay  = 4 * time.Millisecond // a read that takes no longer has met no queue
 	gateLinger = time.Second          // how long another reader is expected after one
 	gateFirst  = time.Second          // and how long the first
-	gateEarly  = 2 * time.Second      // how long files of a directory are read through a gate
+	gateEarly  = 2 * time.Second      // how long files of a directory are read through a gate, if readers come
 	gateSizes  = 18                   // of reads, up to that of a step: each is twice the one before
 )
 
@@ -149,13 +150,24 @@ func (g *gate) learn(n int64, took time.Duration) {
 		*least = took
 	}
 	switch {
+	case time.Now().Before(g.held):
 	case took > max(2**least, gateDelay):
 		g.most, g.free = max(g.most-gateStep, gateLeast), 0
-	case g.under+gateStep > g.most:
+	case g.under+gateStep > g.most || g.most < gateLeast:
 		if g.free += n; g.free >= g.most {
-			g.most, g.free = min(g.most+gateStep, gateMost), 0
+			g.most, g.free = min(max(g.most+gateStep, gateLeast), gateMost), 0
 		}
 	}
+}
+
+// hold lets no more than a step be under way for a while: others are to have the source.
+func (g *gate) hold(d time.Duration) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.most > gateStep {
+		g.most, g.free = gateStep, 0
+	}
+	g.held = time.Now().Add(d)
 }
 
 // calm returns when no reader is expected, or over is closed.

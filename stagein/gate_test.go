@@ -187,3 +187,67 @@ func TestGateFollowsTheSource(t *testing.T) {
 		}
 	})
 }
+
+// TestGateHolds: who holds back reads one step at a time for a while, and then as much as before.
+func TestGateHolds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := newGate()
+		defer g.reader(0)()
+		g.hold(time.Second)
+		enter := func() {
+			if n, err := g.enter(t.Context(), nil, 10*gateStep, false); n != gateStep || err != nil {
+				t.Errorf("enter = %d, %v", n, err)
+			}
+		}
+		enter()
+		in := make(chan struct{})
+		go func() {
+			enter()
+			close(in)
+		}()
+		synctest.Wait()
+		select {
+		case <-in:
+			t.Error("two steps are under way")
+		default:
+		}
+		g.leave(gateStep, time.Millisecond)
+		<-in
+		for range 100 {
+			g.leave(gateStep, time.Millisecond)
+			enter()
+		}
+		if g.most != gateStep {
+			t.Errorf("%d bytes may be under way while it holds back", g.most)
+		}
+		time.Sleep(time.Second + 1)
+		g.leave(gateStep, time.Millisecond)
+		if g.most != gateLeast {
+			t.Errorf("%d bytes may be under way when it does no more, want %d", g.most, gateLeast)
+		}
+	})
+}
+
+// TestBeginsSlowly: files of a directory pass the gate for longer when somebody reads.
+func TestBeginsSlowly(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for _, read := range []bool{false, true} {
+			f := &Fill{early: newGate()}
+			f.beginSlowly()
+			f.read.Store(read)
+			for _, at := range []struct {
+				after time.Duration
+				slow  bool
+			}{{gateFirst - 1, true}, {2, read}, {gateEarly - gateFirst - 2, read}, {2, false}} {
+				time.Sleep(at.after)
+				synctest.Wait()
+				f.early.mu.Lock()
+				slow := f.early.readers > 0
+				f.early.mu.Unlock()
+				if slow != at.slow {
+					t.Errorf("read %v: slow is %v after another %v", read, slow, at.after)
+				}
+			}
+		}
+	})
+}

@@ -125,6 +125,9 @@ func byTurn(all []ranked) []piece {
 	return list
 }
 
+// afterList is the least turn of a file that has no place in a list.
+const afterList = 1 << 63
+
 // turns says when the turn of each file comes.
 type turns struct {
 	order Order
@@ -208,5 +211,5 @@ func (t *turns) of(dir string, number uint32, name string, ino metadata.Ino) uin
 		}
 	}
 	h := xxh3.HashSeed([]byte{byte(ino >> 40), byte(ino >> 32), byte(ino >> 24), byte(ino >> 16), byte(ino >> 8), byte(ino)}, t.seed)
-	return h | 1<<63 // after what has a place in a list
+	return h | afterList
 }

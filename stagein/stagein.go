@@ -48,7 +48,10 @@
 // A reader who waits is not to wait for what is read ahead of him: while readers
 // come, and at the beginning, little is under way at the source at a time (gate).
 //
-// No lock is held while another is taken, but that of residents under that of a Fill, and those of a recorder and
+// With order=seed:S or list:FILE it is known, too, what the readers of a node read next, once their
+// stride is: Forecast tells it to who can have the kernel keep it.
+//
+// No lock is held while another is taken, but that of residents under that of a Fill or of a Forecast, and those of a recorder and
 // of generations under that of a marker.
 //
 // # A directory

@@ -114,6 +114,7 @@
 //	section-change 51  SectionChangeReq  -
 //	section-report 52  SectionReportReq  SectionReportResp
 //	names          53  NamesReq          EntriesResp
+//	read-here     54   ReadReq      SumResp + data
 //	lookup-lease  56   DirName      LeasedEntryResp
 //	getattr-lease 57   InoReq       LeasedAttrResp
 //	revoke        58   RevokeReq    -

@@ -105,6 +105,8 @@ const OpDrain Op = 59
 
 // The ops of file data that is compared when it has arrived.
 const (
+	// OpReadHere is EAGAIN if what it is of is not here yet.
+	OpReadHere    Op = 54
 	OpReadSummed  Op = 60
 	OpWriteSummed Op = 61
 )
@@ -181,7 +183,7 @@ var opNames = [MaxOp]string{
 	OpSectionMake: "section-make", OpSectionFill: "section-fill", OpSectionChange: "section-change",
 	OpSectionReport: "section-report", OpNames: "names",
 	OpLookupLease: "lookup-lease", OpGetattrLease: "getattr-lease", OpRevoke: "revoke",
-	OpDrain: "drain", OpRecollect: "recollect", OpReadSummed: "read-summed", OpWriteSummed: "write-summed", OpParcels: "parcels",
+	OpDrain: "drain", OpRecollect: "recollect", OpReadHere: "read-here", OpReadSummed: "read-summed", OpWriteSummed: "write-summed", OpParcels: "parcels",
 	OpReport: "report", OpPropose: "propose", OpStage: "stage", OpStagePoll: "stage-poll",
 	OpStagePart: "stage-part", OpStageSeam: "stage-seam", OpManifest: "manifest", OpStageIn: "stage-in",
 	OpStageOut: "stage-out", OpStatus: "status", OpStageAbort: "stage-abort",
@@ -223,7 +225,7 @@ func (o *Op) UnmarshalText(b []byte) error {
 func (o Op) Repeatable() bool {
 	switch o {
 	case OpLookup, OpReadDir, OpGetattr, OpReadlink, OpGetxattr, OpListxattr, OpNames, OpLookupLease, OpGetattrLease,
-		OpLock, OpTestLock, OpRecollect, OpRead, OpReadSummed, OpSpace, OpData, OpAllocated,
+		OpLock, OpTestLock, OpRecollect, OpRead, OpReadHere, OpReadSummed, OpSpace, OpData, OpAllocated,
 		OpSetattr, OpOpen, OpAppend, OpWrite, OpWriteSummed, OpParcels, OpTruncate, OpRemoveObject, OpAllocate, OpPunch:
 		return true
 	}
@@ -235,7 +237,7 @@ func (o Op) Repeatable() bool {
 // they wait for, nor a node's report that it lives.
 func (o Op) Purpose() Purpose {
 	switch o {
-	case OpRead, OpWrite, OpReadSummed, OpWriteSummed, OpParcels, OpStage, OpStagePoll, OpStagePart, OpStageSeam, OpStageIn, OpStageOut, OpStageAbort, OpManifest,
+	case OpRead, OpWrite, OpReadHere, OpReadSummed, OpWriteSummed, OpParcels, OpStage, OpStagePoll, OpStagePart, OpStageSeam, OpStageIn, OpStageOut, OpStageAbort, OpManifest,
 		OpCensus, OpObjects, OpGone, OpNamed, OpDropPages, OpEntrust, OpLook:
 		return PurposeBulk
 	case OpPrepare, OpCommit, OpAbort, OpOutcome, OpMoves, OpClimb,

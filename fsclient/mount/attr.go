@@ -192,6 +192,7 @@ func (s *fsys) forget(dirs []metadata.Ino) {
 
 // dropPages has the kernel drop what it has read of files.
 func (s *fsys) dropPages(files []metadata.Ino) {
+	s.drops.Add(1)
 	servers := s.covers.servers()
 	if server := s.server.Load(); server != nil { // else nothing was read yet
 		servers = append(servers, server)

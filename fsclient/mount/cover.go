@@ -7,6 +7,7 @@ import (
 	"os"
 	"sync"
 	"syscall"
+	"time"
 
 	"github.com/hanwen/go-fuse/v2/fuse"
 	"golang.org/x/sys/unix"
@@ -22,12 +23,13 @@ const coverBackground = 16
 
 // CoverMemory is the most that the requests of one cover take, as Memory is for
 // the mount below it.
-const CoverMemory = (coverBackground + idleReaders) * maxWrite
+const CoverMemory = (coverBackground + idleReaders + storers) * maxWrite
 
 // Cover is a dataset's own connection to the kernel; see Covers in the package
 // comment.
 type Cover struct {
 	server *fuse.Server
+	fs     *coverFS
 	served chan struct{} // closed when Serve returns
 	all    *covers
 }
@@ -66,13 +68,15 @@ func (c *covers) servers() (all []*fuse.Server) {
 // Cover answers for the dataset whose root directory is root, on dev: that is a
 // descriptor of /dev/fuse, which somebody has mounted read-only over the
 // directory. Who uses it waits until Serve runs. dev is the caller's to close.
-// Unmount takes covers away, too.
-func (m *Mount) Cover(dev *os.File, root metadata.Ino) (*Cover, error) {
-	return m.adopt(dev, &coverFS{RawFileSystem: fuse.NewDefaultRawFileSystem(), s: m.fs, root: root}, root)
+// Unmount takes covers away, too. The kernel is given what next tells, if it is not nil.
+func (m *Mount) Cover(dev *os.File, root metadata.Ino, next Forecast) (*Cover, error) {
+	fs := &coverFS{RawFileSystem: fuse.NewDefaultRawFileSystem(), s: m.fs, root: root, next: next}
+	return m.adopt(dev, fs, fs)
 }
 
-// adopt makes a server of fs, for the dataset at root, on dev.
-func (m *Mount) adopt(dev *os.File, fs fuse.RawFileSystem, root metadata.Ino) (*Cover, error) {
+// adopt makes a server of fs, which is or has of, on dev.
+func (m *Mount) adopt(dev *os.File, fs fuse.RawFileSystem, of *coverFS) (*Cover, error) {
+	root := of.root
 	fd, err := unix.FcntlInt(dev.Fd(), unix.F_DUPFD_CLOEXEC, 0)
 	if err != nil {
 		return nil, fmt.Errorf("cover of inode %v: %w", root, err)
@@ -91,7 +95,7 @@ func (m *Mount) adopt(dev *os.File, fs fuse.RawFileSystem, root metadata.Ino) (*
 		return nil, fmt.Errorf("cover of inode %v: %w", root, err)
 	}
 	m.covered.Store(true)
-	return &Cover{server: server, served: make(chan struct{}), all: &m.fs.covers}, nil
+	return &Cover{server: server, fs: of, served: make(chan struct{}), all: &m.fs.covers}, nil
 }
 
 // Serve answers the kernel until the cover is taken away and nobody uses it any
@@ -100,6 +104,7 @@ func (c *Cover) Serve() {
 	defer close(c.served)
 	c.all.add(c)
 	defer c.all.remove(c)
+	defer c.fs.storeAhead(c.server)()
 	c.server.Serve()
 }
 
@@ -115,6 +120,7 @@ type coverFS struct {
 
 	s       *fsys
 	root    metadata.Ino
+	next    Forecast // may be nil
 	cursors cursors
 }
 
@@ -201,6 +207,11 @@ func (c *coverFS) Read(cancel <-chan struct{}, in *fuse.ReadIn, buf []byte) (res
 	code = c.s.call(opRead, cancel, &in.InHeader, func(ctx context.Context) error {
 		if r := traced(ctx); r != nil {
 			r.what = span(in.Offset, uint64(in.Size))
+		}
+		if c.next != nil && in.Offset == 0 {
+			c.next.Read(metadata.Ino(in.NodeId))
+			began := time.Now()
+			defer func() { c.next.Waited(metadata.Ino(in.NodeId), time.Since(began)) }()
 		}
 		a, err := c.s.client.Getattr(ctx, metadata.Ino(in.NodeId))
 		if err != nil {

@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/bivouacfs/bivouac/fsclient/mount"
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
@@ -31,7 +32,11 @@ func (j *job) cover(t *testing.T, i int) {
 	set := filepath.Join(j.dirs[i], "data", "set")
 	data := fmt.Sprintf("fd=%d,rootmode=40000,user_id=%d,group_id=%d,allow_other,default_permissions,max_read=1048576", dev.Fd(), j.uid, j.uid)
 	check(t, unix.Mount("bivouac", set, "fuse.bivouac", unix.MS_RDONLY|unix.MS_NOSUID|unix.MS_NODEV, data))
-	c, err := j.mounts[i].Cover(dev, metadata.SealedIno(j.sealed.set.ID, metadata.DirPart, 0))
+	var next mount.Forecast
+	if i == 0 {
+		next = j.next
+	}
+	c, err := j.mounts[i].Cover(dev, metadata.SealedIno(j.sealed.set.ID, metadata.DirPart, 0), next)
 	if err != nil {
 		_ = unix.Unmount(set, unix.MNT_DETACH)
 		t.Fatal(err)

@@ -133,6 +133,10 @@
 // it has the same files under the same inode numbers, and serves them before it
 // is there and after it has gone. What differs is said here.
 //
+// Who knows what is read soon (Forecast) has it given to the kernel (FUSE_NOTIFY_STORE):
+// nobody asks for it then. It is read only where
+// it is already, so that this is in no reader's way, and the kernel must have looked the file up.
+//
 //	st_dev          of a covered dataset is not that of the mount below
 //	rename, link    out of it are EXDEV, as between any two mounts
 //	rmdir, rename   of its directory are EBUSY for those who may write data/

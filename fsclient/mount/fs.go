@@ -33,6 +33,7 @@ type fsys struct {
 	mapsDirect bool                        // since Init: what is not kept in pages can be mapped shared all the same
 	backings   backings
 	covers     covers
+	drops      atomic.Int64                  // how often pages were dropped
 	trace      atomic.Pointer[func(Request)] // nil is nobody
 	warned     atomic.Int64                  // when the last error was logged as a warning, Unix seconds
 }

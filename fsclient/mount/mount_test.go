@@ -41,11 +41,13 @@ type job struct {
 	uid     uint32   // of the job's user
 
 	backer   mount.Backer
-	backings int  // mount.Config.MaxBackings
-	covered  bool // the dataset has a connection of its own
+	backings int            // mount.Config.MaxBackings
+	covered  bool           // the dataset has a connection of its own
+	next     mount.Forecast // of that on mount 0; may be nil
 
 	hang atomic.Pointer[chan struct{}] // while set, reads of data wait until it is closed
 	hung atomic.Int64                  // reads that did
+	away atomic.Bool                   // no data is here yet
 	// hangWrites is hang for writes; both of them count as hung.
 	hangWrites atomic.Pointer[chan struct{}]
 
@@ -68,6 +70,14 @@ func (s slow) ReadAt(ctx context.Context, ino metadata.Ino, p []byte, off int64)
 		return 0, err
 	}
 	return s.Store.ReadAt(ctx, ino, p, off)
+}
+
+// ReadHere is datapath.HereReader.
+func (s slow) ReadHere(ctx context.Context, ino metadata.Ino, p []byte, off int64) (int, error) {
+	if s.j.away.Load() {
+		return 0, syscall.EAGAIN
+	}
+	return s.ReadAt(ctx, ino, p, off)
 }
 
 func (s slow) WriteAt(ctx context.Context, ino metadata.Ino, p []byte, off int64) error {

@@ -22,7 +22,7 @@ import (
 func (m *Mount) Objects(dev *os.File, ds metadata.DatasetID) (*Cover, error) {
 	root := metadata.SealedIno(ds, metadata.DirPart, 0)
 	fs := &objectsFS{coverFS: coverFS{RawFileSystem: fuse.NewDefaultRawFileSystem(), s: m.fs, root: root}}
-	return m.adopt(dev, fs, root)
+	return m.adopt(dev, fs, &fs.coverFS)
 }
 
 // The node ids of the directories: the root's, that of f, and from objectsDir on

@@ -100,7 +100,7 @@ func TestUncover(t *testing.T) {
 	set := filepath.Join(j.dirs[0], "data", "set")
 	data := fmt.Sprintf("fd=%d,rootmode=40000,user_id=%d,group_id=%d,allow_other,default_permissions,max_read=1048576", dev.Fd(), j.uid, j.uid)
 	check(t, unix.Mount("bivouac", set, "fuse.bivouac", unix.MS_RDONLY|unix.MS_NOSUID|unix.MS_NODEV, data))
-	c, err := j.mounts[0].Cover(dev, metadata.SealedIno(j.sealed.set.ID, metadata.DirPart, 0))
+	c, err := j.mounts[0].Cover(dev, metadata.SealedIno(j.sealed.set.ID, metadata.DirPart, 0), nil)
 	if err != nil {
 		_ = unix.Unmount(set, unix.MNT_DETACH)
 		t.Fatal(err)

@@ -59,6 +59,7 @@ type opCounters struct {
 	panics atomic.Int64
 
 	passthrough atomic.Int64
+	ahead       atomic.Int64
 }
 
 // Stats counts the requests of the kernel.
@@ -70,11 +71,13 @@ type Stats struct {
 	Panics  int64              `json:"panics"`
 	// Passthrough counts the opens of files that the kernel reads by itself.
 	Passthrough int64 `json:"passthrough"`
-	Pipes       int   `json:"pipes"` // that reads have now
+	// Ahead counts the files that the kernel was given before they were read.
+	Ahead int64 `json:"ahead"`
+	Pipes int   `json:"pipes"` // that reads have now
 }
 
 func (c *opCounters) stats() Stats {
-	s := Stats{Calls: make(map[string]int64), Latency: make(map[string]Latency), Errors: c.errors.Load(), Panics: c.panics.Load(), Passthrough: c.passthrough.Load()}
+	s := Stats{Calls: make(map[string]int64), Latency: make(map[string]Latency), Errors: c.errors.Load(), Panics: c.panics.Load(), Passthrough: c.passthrough.Load(), Ahead: c.ahead.Load()}
 	for o := range opCount {
 		if n := c.calls[o].Load(); n > 0 {
 			s.Calls[o.String()] = n

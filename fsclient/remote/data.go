@@ -20,6 +20,7 @@ var (
 	_ datapath.Store        = (*Data)(nil)
 	_ datapath.SummedReader = (*Data)(nil)
 	_ datapath.Piper        = (*Data)(nil)
+	_ datapath.HereReader   = (*Data)(nil)
 )
 
 // NewData is the data of the node that c calls.
@@ -35,6 +36,11 @@ func (d *Data) ReadSummed(ctx context.Context, ino metadata.Ino, p []byte, off i
 	return d.readAt(ctx, wire.OpReadSummed, ino, p, off)
 }
 
+// ReadHere is datapath.HereReader.
+func (d *Data) ReadHere(ctx context.Context, ino metadata.Ino, p []byte, off int64) (int, error) {
+	return d.readAt(ctx, wire.OpReadHere, ino, p, off)
+}
+
 func (d *Data) readAt(ctx context.Context, op wire.Op, ino metadata.Ino, p []byte, off int64) (int, error) {
 	n := 0
 	for n < len(p) {
@@ -44,7 +50,7 @@ func (d *Data) readAt(ctx context.Context, op wire.Op, ino metadata.Ino, p []byt
 		if err := d.c.Do(ctx, &call); err != nil {
 			return 0, err
 		}
-		if op == wire.OpReadSummed {
+		if op != wire.OpRead {
 			if err := checkSum(part[:call.N], call.Reply); err != nil {
 				return 0, err
 			}

@@ -3,6 +3,7 @@ package local
 import (
 	"bytes"
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -11,6 +12,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -125,9 +127,48 @@ func TestCoverKnown(t *testing.T) {
 	}
 }
 
+// TestCoverAhead: the kernel has most of what a reader reads before it does, if it reads in the order of the fill.
+func TestCoverAhead(t *testing.T) {
+	t.Parallel()
+	needRoot(t)
+	const files, nodes = 300, 2
+	c := pitch(t, "2", "--kernel-view", "off", "--rate", slowRate)
+	src := mkdir(t, c.path("slow"))
+	order := make([]string, files)
+	for turn, i := range rand.New(rand.NewPCG(1, 2)).Perm(files) {
+		order[turn] = fmt.Sprintf("%03d", i)
+		write(t, filepath.Join(src, order[turn]), slowly(i))
+	}
+	write(t, c.path("order"), []byte(strings.Join(order, "\n")))
+	c.ok("stage-in", "--background", src+",order=list:"+c.path("order"), "--dir", c.dir)
+	c.covered("slow")
+	for turn := 0; turn < files; turn += nodes { // slower than the files come
+		time.Sleep(60 * time.Millisecond)
+		i, err := strconv.Atoi(order[turn])
+		if err != nil {
+			t.Fatal(err)
+		}
+		wantFile(t, c.node("1", "data", "slow", order[turn]), string(slowly(i)))
+	}
+	ahead, reads := c.metric("1", "bivouac_ahead_files_total"), c.metric("1", `bivouac_fuse_request_seconds_count{op="read"}`)
+	if ahead < files/nodes/3 || reads > files/nodes-ahead/2 { // a mark in each round is never one of them
+		t.Errorf("of %d files that a node reads %v were read ahead, %v when somebody wanted them", files/nodes, ahead, reads)
+	}
+	if n := c.metric("0", "bivouac_ahead_files_total"); n != 0 {
+		t.Errorf("%v files were read ahead of nobody", n)
+	}
+}
+
 // lookups is how many names the kernel has asked a node for.
-func (c *camp) lookups(node string) (n float64) {
+func (c *camp) lookups(node string) float64 {
 	c.t.Helper()
+	return c.metric(node, `bivouac_fuse_request_seconds_count{op="lookup"}`)
+}
+
+// metric is what a node says of one.
+func (c *camp) metric(node, name string) (n float64) {
+	c.t.Helper()
+	name += " "
 	i, err := strconv.Atoi(node)
 	if err != nil {
 		c.t.Fatal(err)
@@ -136,12 +177,11 @@ func (c *camp) lookups(node string) (n float64) {
 	if err != nil {
 		c.t.Fatal(err)
 	}
-	const name = `bivouac_fuse_request_seconds_count{op="lookup"} `
-	at := strings.Index(text, name)
+	at := strings.Index(text, "\n"+name)
 	if at < 0 {
 		c.t.Fatalf("no %s in the metrics", name)
 	}
-	if _, err := fmt.Sscan(text[at+len(name):], &n); err != nil {
+	if _, err := fmt.Sscan(text[at+1+len(name):], &n); err != nil {
 		c.t.Fatal(err)
 	}
 	return n

@@ -193,6 +193,47 @@ func attr(n *Node, ds metadata.DatasetID, path string) (metadata.Attr, error) {
 	return n.Client.Getattr(ctx, ino)
 }
 
+// TestReadHere: who asks for what is here is told at once when it is not, on this node and on another.
+func TestReadHere(t *testing.T) {
+	t.Parallel()
+	m := files(20, 60_000)
+	src := filepath.Join(t.TempDir(), "src")
+	writeTree(t, src, m)
+	fsys := newCounted()
+	fsys.holds = func(string) bool { return true }
+	c := Start(t, Config{Source: fsys, Datasets: []daemon.DatasetSpec{{Source: src, Name: "set"}}})
+	var open sync.Once
+	t.Cleanup(func() { open.Do(func() { close(fsys.gate) }) })
+	ds := readable(t, c, "set")
+	each := func(want func(i int, path string, got []byte, err error)) {
+		for i, n := range c.Nodes {
+			for path := range m {
+				a, err := attr(n, ds.ID, path)
+				if err != nil {
+					t.Fatal(err)
+				}
+				p := make([]byte, a.Size)
+				err = n.Client.ReadHere(t.Context(), a, p, 0)
+				want(i, path, p, err)
+			}
+		}
+	}
+	each(func(i int, path string, _ []byte, err error) {
+		if !errors.Is(err, syscall.EAGAIN) {
+			t.Errorf("node %d reads %s, which is nowhere: %v", i, path, err)
+		}
+	})
+	open.Do(func() { close(fsys.gate) })
+	if ds = c.Dataset(t, 0, "set"); ds.Phase != cluster.Sealed {
+		t.Fatalf("dataset: %+v", ds)
+	}
+	each(func(i int, path string, got []byte, err error) {
+		if err != nil || !bytes.Equal(got, m[path]) {
+			t.Errorf("node %d reads %s: %d bytes, %v", i, path, len(got), err)
+		}
+	})
+}
+
 // TestManyReadersOfOneFile: a large file that is not there is fetched once for
 // all who read it, and a reader who gives up ends nothing but its own waiting.
 func TestManyReadersOfOneFile(t *testing.T) {
