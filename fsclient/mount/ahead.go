@@ -71,8 +71,8 @@ func pause(ctx context.Context, d time.Duration) {
 	}
 }
 
-// store gives the kernel a file of which all finds room in buf. Who reads it meanwhile waits, and not for
-// this. Whatever fails here is told to who reads the file.
+// store gives the kernel a file that has room in buf. EAGAIN is that nobody has it yet, ENOENT that the kernel does not
+// know it; whatever else fails here is told to who reads the file.
 func (c *coverFS) store(ctx context.Context, server *fuse.Server, ino metadata.Ino, buf []byte) fuse.Status {
 	drops := c.s.drops.Load()
 	a, err := c.s.client.Getattr(ctx, ino)
