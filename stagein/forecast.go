@@ -97,26 +97,22 @@ func (f *Forecast) Read(ino metadata.Ino) {
 	if !ok || f.over {
 		return
 	}
-	if f.stride == 0 {
-		f.set(t)
-		if f.stride = f.hits.learn(t); f.stride == 0 {
-			return
-		}
-		f.trust = fullTrust / 2
-	} else if f.trust = f.trusted(t); f.trust == 0 {
-		f.stride, f.hits, f.due = 0, strides{}, nil
-		return
-	}
+	expected := f.has(t)
 	f.set(t)
-	f.tell(t)
-}
-
-// trusted is the trust after a read of turn t; mu is held.
-func (f *Forecast) trusted(t int) int {
-	if f.has(t) {
-		return min(f.trust+1, fullTrust)
+	switch {
+	case f.stride == 0:
+		f.stride, f.trust = f.hits.learn(t), fullTrust/2
+	case expected:
+		f.trust = min(f.trust+1, fullTrust)
+	default:
+		f.trust--
 	}
-	return f.trust - 1
+	switch {
+	case f.trust == 0:
+		f.stride, f.hits, f.due = 0, strides{}, nil
+	case f.stride > 0:
+		f.tell(t)
+	}
 }
 
 // tell has the next steps of who is at turn t told, but for those that were; mu is held.

@@ -9,6 +9,7 @@ import (
 
 	"github.com/hanwen/go-fuse/v2/fuse"
 
+	"github.com/bivouacfs/bivouac/datapath/rpc"
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
@@ -51,7 +52,7 @@ func (c *coverFS) storeAhead(server *fuse.Server) (end func()) {
 				case fuse.EAGAIN:
 					c.next.Later(ino)
 				case fuse.ENOENT:
-					pause(ctx, unknownRest)
+					rpc.Pause(ctx, unknownRest) // Next says if ctx has ended
 				}
 			}
 		})
@@ -59,15 +60,6 @@ func (c *coverFS) storeAhead(server *fuse.Server) (end func()) {
 	return func() {
 		cancel()
 		wg.Wait()
-	}
-}
-
-func pause(ctx context.Context, d time.Duration) {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-	case <-t.C:
 	}
 }
 

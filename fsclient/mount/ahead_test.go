@@ -61,11 +61,15 @@ func (j *job) known(t *testing.T, i int) metadata.Ino {
 	return metadata.Ino(stat(t, j.file(0, i)).Ino)
 }
 
-// hanging has reads of data hang until what it returns is called.
-func (j *job) hanging() (release func()) {
+// begun is file 1, which is being read ahead until release is called.
+func (j *job) begun(t *testing.T, o *oracle) (ino metadata.Ino, release func()) {
+	t.Helper()
+	ino = j.known(t, 1)
 	hang := make(chan struct{})
 	j.hang.Store(&hang)
-	return func() {
+	o.next <- ino
+	j.awaitHung(t, 1)
+	return ino, func() {
 		j.hang.Store(nil)
 		close(hang)
 	}
@@ -112,10 +116,7 @@ func TestAheadOfNobody(t *testing.T) {
 // TestAheadOfADrop: pages that are dropped while a file is read ahead are not given to the kernel after that.
 func TestAheadOfADrop(t *testing.T) {
 	j, o := foretold(t)
-	ino := j.known(t, 1)
-	release := j.hanging()
-	o.next <- ino
-	j.awaitHung(t, 1)
+	ino, release := j.begun(t, o)
 	j.mounts[0].DropPages([]metadata.Ino{ino})
 	release()
 	j.stored(t, 1)
@@ -129,10 +130,7 @@ func TestAheadOfADrop(t *testing.T) {
 // TestAheadOfAReader: who reads a file that is read ahead, too, waits for its own read, and gets all of it.
 func TestAheadOfAReader(t *testing.T) {
 	j, o := foretold(t)
-	ino := j.known(t, 1)
-	release := j.hanging()
-	o.next <- ino
-	j.awaitHung(t, 1)
+	_, release := j.begun(t, o)
 	read := make(chan struct{})
 	go func() {
 		defer close(read)
