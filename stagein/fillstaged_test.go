@@ -144,9 +144,6 @@ func TestPackedFromPlaces(t *testing.T) {
 			all := slices.Concat(members[0][:before], members[1][:15], members[0][before:], members[1][15:30])
 			j := spillJob(c.pack(t, writeTar(t, tar.FormatGNU, all)), 1<<30)
 			j.nodes, j.memory, j.legSize = 2, 4<<20, 100_000
-			if c.name == "bzip2" {
-				j.memory = 32 << 20
-			}
 			want, err := j.run(context.Background())
 			checked(t, err)
 			files, err := filesOfParts(j.records, j.sums)

@@ -375,7 +375,7 @@ func (p *Plan) saidBy() string {
 
 const (
 	moreRoom  = "give the job more nodes or more capacity="
-	plainRoom = moreRoom + ", or keep it as a plain tar, or one packed by gzip, bzip2, pzstd or xz -T0 --block-size=16MiB, of which a part can stay in the source (one block of xz, or one frame of zstd, has no place in the middle to begin at, and is to be of 64 MiB at the most), or stage it as it is with unpack=no"
+	plainRoom = moreRoom + ", or keep it as a plain tar, or one packed by gzip, pzstd or xz -T0 --block-size=16MiB, of which a part can stay in the source (one block of xz, or one frame of zstd, has no place in the middle to begin at, and is to be of 64 MiB at the most), or stage it as it is with unpack=no"
 )
 
 // wayOut is what can be done about something for which there is no room.

@@ -173,7 +173,7 @@
 //
 // # What stays in a compressed tar
 //
-// A frame of zstd, a member of gzip or a block of bzip2 or xz can be unpacked without what is
+// A frame of zstd, a member of gzip or a block of xz can be unpacked without what is
 // before it; a block of deflated data in the middle of a member of gzip, with what it uses of the 32 KiB
 // before it. Where these begin is found while the tar is unpacked (source.Places), every
 // 4 MiB of what comes out, and is kept with the dataset (Origin.Places). To find those in the middle of members

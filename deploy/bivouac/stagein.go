@@ -43,8 +43,8 @@ The options behind SRC are one word with it, as in #SBATCH lines:
                     part, chosen by hash, stays where it is and is read through,
                     if SRC is a directory, a tar, a large zip archive, or compressed
                     tars that have places in their middle to begin at: by gzip (as
-                    tar czf), pigz, bgzip, bzip2, pzstd, xz -T0, or any that makes many
-                    frames of zstd or blocks of xz. Anything else (xz or zstd as
+                    tar czf), pigz, bgzip, pzstd, xz -T0, or any that makes many
+                    frames of zstd or blocks of xz. Anything else (bzip2, xz or zstd as
                     one piece, or in pieces of more than 64 MiB, also one of
                     several) has to fit. What a lost node had and the others have no
                     room for is read through whatever is said here, but of such a one

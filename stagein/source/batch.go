@@ -21,8 +21,7 @@ type batch struct {
 	given int     // bytes that were given out
 	found []Start // in the middle of its parts, whose Off counts from its beginning
 
-	block bzBlock // of bzip2
-	xz    xzPart  // of xz
+	xz xzPart // of xz
 }
 
 // sizes bound batches, in bytes.

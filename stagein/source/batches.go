@@ -36,9 +36,9 @@ type format interface {
 }
 
 // placer is a format of which places are told by more than where bytes are: that of a batch whose bytes are
-// at off, with a sum of what is before it, or if the batch is nil of what is unpacked there in the usual way; false is that none is there.
+// at off, or if the batch is nil of what is unpacked there in the usual way; false is that none is there.
 type placer interface {
-	place(off int64, b *batch) (at int64, sum uint32, ok bool)
+	place(off int64, b *batch) (at int64, ok bool)
 }
 
 // errSerial says that what is next is not unpacked as a batch.
@@ -154,12 +154,12 @@ func (d *batches) inside(all []Start, began int64) {
 func (d *batches) begins(b *batch) { d.seen(b.off, b) }
 
 func (d *batches) seen(at int64, b *batch) {
-	sum, ok := uint32(0), true
+	ok := true
 	if f, is := d.format.(placer); is {
-		at, sum, ok = f.place(at, b)
+		at, ok = f.place(at, b)
 	}
 	if ok && d.places != nil {
-		d.places.see(Start{Place: Place{At: at, Off: d.pos}, Sum: sum})
+		d.places.see(Start{Place: Place{At: at, Off: d.pos}})
 	}
 }
 

@@ -13,10 +13,10 @@ import (
 )
 
 // Place is where a compressed file can be unpacked from without what is before it: a frame
-// of zstd, a member of gzip, a block of bzip2 or xz; or a block of deflated data in the middle of a member
+// of zstd, a member of gzip, a block of xz; or a block of deflated data in the middle of a member
 // of gzip, with some of what comes out before it.
 type Place struct {
-	At     int64  // in the file, in bytes; of bzip2 what bzAt makes, of xz what xzAt does
+	At     int64  // in the file, in bytes; of xz what xzAt makes
 	Off    int64  // in what it unpacks to
 	Bit    uint8  // of the byte at At, with which a block of deflated data begins
 	Window string // packed: the 32 KiB before Off, as far as they are used; "" is that nothing has to be known
@@ -33,15 +33,6 @@ type Spacing struct {
 	Windows int64
 	// Starts is that Start is asked for, too.
 	Starts bool
-}
-
-// bzAt is where a block of bzip2 is: its first bit, and the level of its stream, '1' to '9'.
-func bzAt(bit int64, level byte) int64 { return bit<<4 | int64(level-'0') }
-
-// bz is what bzAt has made At of: the byte with the first bit, which one of that it is, and
-// the level.
-func (p Place) bz() (off int64, bit int, level byte) {
-	return p.At >> 7, int(p.At >> 4 & 7), '0' + byte(p.At&15)
 }
 
 // xzAt is where a block of xz is, and how the blocks of its stream are summed up.
@@ -119,10 +110,7 @@ func (ps Places) End(kind Kind, size, off int64) Places {
 	if n := len(ps); n == 0 || n == placeMost || ps[n-1].Off >= off {
 		return ps
 	}
-	switch kind {
-	case TarBzip2:
-		size = bzAt(8*size, '9')
-	case TarXz:
+	if kind == TarXz {
 		size = xzAt(size, 0)
 	}
 	return append(ps, Place{At: size, Off: off})
@@ -256,4 +244,4 @@ func (u *Unpacked) Way(off int64) int64 {
 }
 
 // HasPlaces reports whether places are looked for in a kind of file.
-func HasPlaces(k Kind) bool { return k == TarGzip || k == TarZstd || k == TarBzip2 || k == TarXz }
+func HasPlaces(k Kind) bool { return k == TarGzip || k == TarZstd || k == TarXz }

@@ -61,9 +61,6 @@ func TestStretch(t *testing.T) {
 			t.Parallel()
 			r := rand.New(rand.NewPCG(23, 24))
 			pool, size := NewPool(64, 1024), 150_000
-			if w.kind == TarBzip2 {
-				pool, size = NewPool(64, 512<<10), 1_000_000
-			}
 			data := mixedBytes(r, size)
 			p := w.pack(t, data, r)
 			for _, help := range []int{1, 3} {
@@ -160,9 +157,6 @@ func TestCuts(t *testing.T) {
 		if i, begin, end, ok := c.ps.Cut(c.off); i != c.i || begin != c.begin || end != c.end || ok != c.ok {
 			t.Errorf("%v.Cut(%d) = %d, %d, %d, %v, want %d, %d, %d, %v", c.ps, c.off, i, begin, end, ok, c.i, c.begin, c.end, c.ok)
 		}
-	}
-	if at, _, _ := ps.End(TarBzip2, 120, 310)[3].bz(); at != 120 {
-		t.Errorf("the end of a file of bzip2 is at %d, want 120", at)
 	}
 	if at, _ := ps.End(TarXz, 120, 310)[3].xz(); at != 120 {
 		t.Errorf("the end of a file of xz is at %d, want 120", at)

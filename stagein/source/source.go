@@ -15,7 +15,7 @@
 // A tar may be compressed by gzip, zstd, xz or bzip2, which their first bytes
 // tell and not their names. It is unpacked (Unpack) by one reader, and by several
 // workers where the format lets them begin in the middle: members of gzip and
-// frames of zstd that are not large, and blocks of bzip2 and xz. What the format allows to
+// frames of zstd that are not large, and blocks of xz. What the format allows to
 // follow an end (more gzip members, zstd frames, xz and bzip2 streams) goes on the
 // same tar, and anything else that follows, or that a checksum of the format finds,
 // is damage.

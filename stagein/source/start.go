@@ -12,7 +12,7 @@ import (
 // the checksums that come behind it. It is JSON.
 type Start struct {
 	Place
-	Sum  uint32 // of the member's bytes before it, or of the blocks of the stream of bzip2
+	Sum  uint32 // of the member's bytes before it
 	Size uint32 // of the member's bytes before it
 }
 
@@ -51,11 +51,7 @@ func (s *Start) Check(kind Kind, size int64) error {
 
 // Byte is from where on the file is read.
 func (s *Start) Byte(kind Kind) int64 {
-	switch kind {
-	case TarBzip2:
-		off, _, _ := s.bz()
-		return off
-	case TarXz:
+	if kind == TarXz {
 		off, _ := s.xz()
 		return off
 	}
@@ -94,9 +90,6 @@ func (u *Unpacked) decoderFrom(ctx context.Context) (io.ReadCloser, error) {
 	d := inParts(ctx, u.kind, u.in, f, u.pool)
 	d.places, d.pos, d.began = u.list, s.Off, s.Off
 	switch f := f.(type) {
-	case *bzip2s:
-		_, bit, level := s.bz()
-		f.at, f.crc = bzPlace{bit: bit, level: level}, s.Sum
 	case *xzs:
 		f.at = xzsAt(s.Place).at
 	case *gzips:

@@ -18,10 +18,6 @@ type Stretch struct {
 	Off, End int64
 }
 
-// bzPast is what of a file of bzip2 has to be read behind a bit to see that a block begins
-// there, in bytes.
-const bzPast = (bzMark+bzCRC)/8 + 1
-
 // innerPast is how much a block of deflated data that is not the last one may be read ahead of its end, in bytes, at
 // the most: it is followed by ten bits at the least, which are read with its longest symbols.
 const innerPast = 8
@@ -34,12 +30,7 @@ func (s *Stretch) Unpack(ctx context.Context, in, out *Pool) *Unpacked {
 		return nil
 	}
 	begin, next, end := from.At, to.At, s.Size
-	switch s.Kind {
-	case TarBzip2:
-		begin, _, _ = from.bz()
-		next, _, _ = to.bz()
-		next += bzPast
-	case TarXz:
+	if s.Kind == TarXz {
 		begin, _ = from.xz()
 		next, _ = to.xz()
 	}
@@ -61,12 +52,6 @@ func (s *Stretch) Unpack(ctx context.Context, in, out *Pool) *Unpacked {
 // decoderAt makes the reader of what is packed from a place on.
 func decoderAt(ctx context.Context, kind Kind, in *packed, pool *Pool, from Place) (io.ReadCloser, error) {
 	switch kind {
-	case TarBzip2:
-		_, bit, level := from.bz()
-		f := &bzip2s{sizes: sizesFor(32 << 20), middle: true, at: bzPlace{bit: bit, level: level}}
-		d := newBatches(ctx, in, f, pool.help)
-		in.ahead = d.ahead
-		return d, nil
 	case TarXz:
 		d := newBatches(ctx, in, xzsAt(from), pool.help)
 		in.ahead = d.ahead

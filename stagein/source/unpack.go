@@ -205,7 +205,7 @@ func (u *Unpacked) decoder(ctx context.Context) (io.ReadCloser, error) {
 // workers, if the format allows it and there is more than one, or it is to be found where
 // batches begin, and what else there is to begin at every so many bytes.
 func unpacker(ctx context.Context, kind Kind, in *packed, pool *Pool, inside *atomic.Int64) (io.ReadCloser, error) {
-	if kind != TarXz && workers(kind, pool) < 2 && !(inside != nil && inBatches(kind, pool)) {
+	if kind != TarXz && workers(kind, pool) < 2 && inside == nil {
 		return decoder(kind, in)
 	}
 	f, err := formatOf(kind, sizesFor(pool.Room()*pool.Size()), cap(pool.help)+1, inside)
@@ -228,7 +228,7 @@ func inParts(ctx context.Context, kind Kind, in *packed, f format, pool *Pool) *
 // workers is how many unpack a kind of file, with all the helpers of a pool.
 func workers(kind Kind, pool *Pool) int {
 	switch {
-	case cap(pool.help) < 2 || !inBatches(kind, pool):
+	case cap(pool.help) < 2 || kind == TarBzip2:
 		return 1
 	case kind == TarXz:
 		return min(cap(pool.help), xzMost)
@@ -236,13 +236,7 @@ func workers(kind Kind, pool *Pool) int {
 	return cap(pool.help)
 }
 
-// inBatches reports whether a kind of file falls into batches that a pool has room for.
-func inBatches(kind Kind, pool *Pool) bool {
-	small := sizesFor(pool.Room()*pool.Size()).in < bzLongest('9')
-	return kind != TarBzip2 || !small
-}
-
-// formatOf says how a kind of file falls into batches; nil is that it does not. Where a batch
+// formatOf says how a kind of file falls into batches; nil is that it does not, as of bzip2. Where a batch
 // has places in its middle, one is looked for every inside bytes, or none if that is nil.
 func formatOf(kind Kind, s sizes, most int, inside *atomic.Int64) (format, error) {
 	switch kind {
@@ -250,8 +244,6 @@ func formatOf(kind Kind, s sizes, most int, inside *atomic.Int64) (format, error
 		return newGzips(s, most, inside), nil
 	case TarZstd:
 		return newZstds(s, most)
-	case TarBzip2:
-		return &bzip2s{sizes: s}, nil
 	case TarXz:
 		return newXzs(s), nil
 	}

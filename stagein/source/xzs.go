@@ -288,11 +288,11 @@ func xzTail(b []byte, at *xzState, blocks []xzRecord) error {
 }
 
 // place implements placer.
-func (z *xzs) place(off int64, b *batch) (int64, uint32, bool) {
+func (z *xzs) place(off int64, b *batch) (int64, bool) {
 	if b == nil {
-		return xzAt(off, z.at.check), 0, true
+		return xzAt(off, z.at.check), true
 	}
-	return xzAt(off, b.xz.at.check), 0, b.xz.block.length > 0
+	return xzAt(off, b.xz.at.check), b.xz.block.length > 0
 }
 
 // hash of nothing.
