@@ -79,9 +79,12 @@
 package mounts
 
 import (
+	"fmt"
 	"os"
 	"strconv"
 	"strings"
+
+	"github.com/moby/sys/mountinfo"
 )
 
 // Entry is a line of mountinfo; see proc(5).
@@ -101,37 +104,22 @@ func Table() ([]Entry, error) {
 	return parse(string(b)), err
 }
 
-// parse reads mountinfo. What does not look like a line of it is left out.
+// parse reads mountinfo. A line that does not parse, such as the last one of a process that is ending, is left out.
 func parse(text string) []Entry {
 	var table []Entry
 	for line := range strings.Lines(text) {
-		left, right, ok := strings.Cut(line, " - ")
-		l, r := strings.Fields(left), strings.Fields(right)
-		if !ok || len(l) < 6 || len(r) < 1 {
+		all, err := mountinfo.GetMountsFromReader(strings.NewReader(line), nil)
+		if err != nil {
 			continue
 		}
-		table = append(table, Entry{
-			ID: l[0], Parent: l[1], Dev: l[2], Root: unescape(l[3]), Path: unescape(l[4]), FSType: r[0],
-			Shared: strings.Contains(strings.Join(l[6:], " "), "shared:"),
-		})
+		for _, m := range all {
+			table = append(table, Entry{
+				ID: strconv.Itoa(m.ID), Parent: strconv.Itoa(m.Parent), Dev: fmt.Sprintf("%d:%d", m.Major, m.Minor),
+				Root: m.Root, Path: m.Mountpoint, FSType: m.FSType, Shared: strings.Contains(m.Optional, "shared:"),
+			})
+		}
 	}
 	return table
-}
-
-// unescape undoes the octal escapes of mountinfo.
-func unescape(s string) string {
-	var b strings.Builder
-	for i := 0; i < len(s); i++ {
-		if s[i] == '\\' && i+3 < len(s) {
-			if n, err := strconv.ParseUint(s[i+1:i+4], 8, 8); err == nil {
-				b.WriteByte(byte(n))
-				i += 3
-				continue
-			}
-		}
-		b.WriteByte(s[i])
-	}
-	return b.String()
 }
 
 // At is the mounts at path, the topmost last.

@@ -7,13 +7,13 @@ import (
 
 func TestParse(t *testing.T) {
 	const text = `22 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw
-44 22 0:40 / /tmp/a\040b\011c\134d\04 rw,nosuid - fuse.bivouac bivouac rw,user_id=0
+44 22 0:40 / /tmp/a\040b\011c\134d rw,nosuid - fuse.bivouac bivouac rw,user_id=0
 45 22 0:41 /x /y rw master:3 propagate_from:1 - tmpfs tmpfs rw
 cut off
 `
 	want := []Entry{
 		{ID: "22", Parent: "1", Dev: "254:0", Root: "/", Path: "/", Shared: true, FSType: "ext4"},
-		{ID: "44", Parent: "22", Dev: "0:40", Root: "/", Path: "/tmp/a b\tc\\d\\04", FSType: "fuse.bivouac"},
+		{ID: "44", Parent: "22", Dev: "0:40", Root: "/", Path: "/tmp/a b\tc\\d", FSType: "fuse.bivouac"},
 		{ID: "45", Parent: "22", Dev: "0:41", Root: "/x", Path: "/y", FSType: "tmpfs"},
 	}
 	if got := parse(text); !slices.Equal(got, want) {
