@@ -120,7 +120,7 @@ func (d *Daemon) WaitUp(ctx context.Context) error {
 	// The leader gives a missing host up at the start timeout; who waits for
 	// the leader's word has to be a little more patient, but less than the
 	// keeper, who adds three seconds.
-	ctx, cancel := context.WithTimeout(ctx, d.job.startTimeout()+min(6*d.cfg.Timing.Report, 2*time.Second))
+	ctx, cancel := context.WithTimeout(ctx, d.job.StartLimit()+min(6*d.cfg.Timing.Report, 2*time.Second))
 	defer cancel()
 	err := d.until(ctx, func(v cluster.View) bool {
 		self, _ := v.Map.Node(d.job.Self)
@@ -130,13 +130,13 @@ func (d *Daemon) WaitUp(ctx context.Context) error {
 	if err != nil {
 		if errors.Is(err, context.DeadlineExceeded) {
 			return fmt.Errorf("no control plane after %v: %s: is a firewall between the nodes, or a host name wrong?",
-				d.job.startTimeout(), d.silent(v))
+				d.job.StartLimit(), d.silent(v))
 		}
 		return err
 	}
 	if missing := absent(v.Map); len(missing) > 0 {
 		return fmt.Errorf("did not answer within %v: %s: is bivouac installed there, and are the ports open?",
-			d.job.startTimeout(), strings.Join(missing, ","))
+			d.job.StartLimit(), strings.Join(missing, ","))
 	}
 	d.phases.setUp(now())
 	return nil

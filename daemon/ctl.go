@@ -17,6 +17,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/bivouacfs/bivouac/daemon/job"
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/stagein"
 )
@@ -165,7 +166,7 @@ func readJSON(w http.ResponseWriter, r *http.Request, v any) bool {
 
 // postStageIn registers a dataset and begins to stage it in; it does not wait.
 func (d *Daemon) postStageIn(w http.ResponseWriter, r *http.Request) {
-	var s DatasetSpec
+	var s job.Dataset
 	if !readJSON(w, r, &s) {
 		return
 	}
@@ -184,7 +185,7 @@ func (d *Daemon) postStageIn(w http.ResponseWriter, r *http.Request) {
 
 // postStageOut has all nodes copy a directory of scratch out, and waits.
 func (d *Daemon) postStageOut(w http.ResponseWriter, r *http.Request) {
-	var o OutSpec
+	var o job.StageOut
 	if !readJSON(w, r, &o) {
 		return
 	}
@@ -216,7 +217,7 @@ func (d *Daemon) postOutput(w http.ResponseWriter, r *http.Request) {
 // StageOut has all nodes copy a directory of scratch out in parallel, and waits
 // for all of them. What could not be copied is in the result; the error is of a
 // node that could not begin.
-func (d *Daemon) StageOut(ctx context.Context, o OutSpec) (stagein.OutResult, error) {
+func (d *Daemon) StageOut(ctx context.Context, o job.StageOut) (stagein.OutResult, error) {
 	nodes := crew(d.View().Map)
 	results := make([]stagein.OutResult, len(nodes))
 	id := fmt.Sprintf("out-%d-%d", d.job.Self, time.Now().UnixNano())

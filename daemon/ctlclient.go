@@ -13,6 +13,7 @@ import (
 	"net/url"
 	"syscall"
 
+	"github.com/bivouacfs/bivouac/daemon/job"
 	"github.com/bivouacfs/bivouac/stagein"
 )
 
@@ -46,7 +47,7 @@ func (c *Ctl) FreshStatus(ctx context.Context) (Status, error) {
 }
 
 // StageIn begins a stage-in.
-func (c *Ctl) StageIn(ctx context.Context, s DatasetSpec) (StageInReply, error) {
+func (c *Ctl) StageIn(ctx context.Context, s job.Dataset) (StageInReply, error) {
 	var r StageInReply
 	return r, c.do(ctx, http.MethodPost, "/v1/stage-in", s, &r)
 }
@@ -98,7 +99,7 @@ func refusal(dec *json.Decoder, resp *http.Response) error {
 }
 
 // StageOut copies a directory of scratch out by all nodes, and waits.
-func (c *Ctl) StageOut(ctx context.Context, o OutSpec) (stagein.OutResult, error) {
+func (c *Ctl) StageOut(ctx context.Context, o job.StageOut) (stagein.OutResult, error) {
 	var r StageOutReply
 	return r.Result, c.do(ctx, http.MethodPost, "/v1/stage-out", o, &r)
 }

@@ -79,6 +79,7 @@ import (
 
 	"github.com/sirupsen/logrus"
 
+	"github.com/bivouacfs/bivouac/daemon/job"
 	"github.com/bivouacfs/bivouac/datapath"
 	"github.com/bivouacfs/bivouac/datapath/chunkstore"
 	"github.com/bivouacfs/bivouac/datapath/rate"
@@ -92,7 +93,7 @@ import (
 
 // Config is what a daemon needs beside its job.
 type Config struct {
-	Job *Job
+	Job *job.File
 	Key rpc.Key
 	// Listener is where to serve; nil binds the first candidate of the job's
 	// addresses for this node that is free.
@@ -152,7 +153,7 @@ func (t *Timing) setDefaults(nodes int) {
 // Daemon is a running node.
 type Daemon struct {
 	cfg    Config
-	job    *Job
+	job    *job.File
 	log    *logrus.Entry
 	meta   *home
 	leased *leasing // meta, as all others see it

@@ -15,6 +15,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/bivouacfs/bivouac/daemon/job"
 	"github.com/bivouacfs/bivouac/datapath/rpc"
 	"github.com/bivouacfs/bivouac/datapath/wire"
 	"github.com/bivouacfs/bivouac/metadata"
@@ -61,7 +62,7 @@ func (in *intake) status() statusReply {
 
 // StageIn brings a dataset in and returns when its manifest is agreed on; the
 // registry tells everyone how it ended. This node coordinates: all nodes read.
-func (d *Daemon) StageIn(ctx context.Context, s DatasetSpec) error {
+func (d *Daemon) StageIn(ctx context.Context, s job.Dataset) error {
 	in, err := d.register(ctx, s)
 	if err != nil {
 		return err
@@ -70,8 +71,8 @@ func (d *Daemon) StageIn(ctx context.Context, s DatasetSpec) error {
 }
 
 // register enters the dataset in the registry, or refuses it.
-func (d *Daemon) register(ctx context.Context, s DatasetSpec) (*intake, error) {
-	req := s.request(d.job.Seed)
+func (d *Daemon) register(ctx context.Context, s job.Dataset) (*intake, error) {
+	req := s.Request(d.job.Seed)
 	if err := req.Validate(); err != nil {
 		return nil, err
 	}

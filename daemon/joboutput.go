@@ -12,6 +12,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/bivouacfs/bivouac/daemon/job"
 	"golang.org/x/sys/unix"
 )
 
@@ -56,7 +57,7 @@ func (o JobOutput) validate() error {
 // ownOutput is the file in which the user is told what no output of the job can have:
 // that of salloc goes to a terminal, and one may go to a pipe. It is made when there is
 // something to tell.
-func ownOutput(job *Job) *JobOutput {
+func ownOutput(job *job.File) *JobOutput {
 	if job.WorkDir == "" {
 		return nil
 	}
@@ -95,16 +96,16 @@ type teller struct {
 	own      *JobOutput                    // where it is told if no node has the job's output; nil is nowhere
 
 	mu    sync.Mutex
-	to    *JobOutput       // guarded by mu; nil: the output is not on this node, or no file
-	told  map[OutSpec]bool // guarded by mu; whose trouble was told while the job runs
-	heard []outTrouble     // guarded by mu; of all nodes, as the leader last said
+	to    *JobOutput            // guarded by mu; nil: the output is not on this node, or no file
+	told  map[job.StageOut]bool // guarded by mu; whose trouble was told while the job runs
+	heard []outTrouble          // guarded by mu; of all nodes, as the leader last said
 }
 
 // tellTime is how long the job's output may take to be written to.
 const tellTime = 4 * time.Second
 
 func newTeller(own *JobOutput) *teller {
-	return &teller{add: JobOutput.add, patience: tellTime, own: own, told: make(map[OutSpec]bool)}
+	return &teller{add: JobOutput.add, patience: tellTime, own: own, told: make(map[job.StageOut]bool)}
 }
 
 func (t *teller) output() (JobOutput, bool) {
@@ -138,8 +139,8 @@ func (t *teller) hear(all []outTrouble) (news []outTrouble) {
 	t.heard = all
 	o := t.place()
 	for _, x := range all {
-		if !x.Final && !t.told[x.OutSpec] && o != nil && o.Append {
-			t.told[x.OutSpec] = true
+		if !x.Final && !t.told[x.StageOut] && o != nil && o.Append {
+			t.told[x.StageOut] = true
 			news = append(news, x)
 		}
 	}

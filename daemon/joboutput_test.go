@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/bivouacfs/bivouac/daemon/job"
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/metadata/cluster"
 	"github.com/bivouacfs/bivouac/stagein"
@@ -110,7 +111,7 @@ func TestTellerIsPatientForAMoment(t *testing.T) {
 }
 
 func trouble(final bool, errs ...error) outTrouble {
-	x := outTrouble{OutSpec: OutSpec{From: "ckpt", To: "/lustre/run7"}, Final: final}
+	x := outTrouble{StageOut: job.StageOut{From: "ckpt", To: "/lustre/run7"}, Final: final}
 	for i, err := range errs {
 		x.addFailure(stagein.OutFailure{Name: string(rune('a' + i)), Bytes: 3 << 20, Err: err})
 	}
@@ -158,8 +159,8 @@ func TestTellerTellsOnce(t *testing.T) {
 // tells in a file of our own, what it hears and nothing else.
 func TestTellerWithoutOutput(t *testing.T) {
 	t.Parallel()
-	job := &Job{ID: "7", WorkDir: t.TempDir()}
-	tell := newTeller(ownOutput(job))
+	j := &job.File{ID: "7", WorkDir: t.TempDir()}
+	tell := newTeller(ownOutput(j))
 	if n := tell.hear([]outTrouble{trouble(false, syscall.ENOSPC)}); len(n) != 1 {
 		t.Errorf("news %+v, want one", n)
 	} else if err := tell.tell(n); err != nil {
@@ -172,17 +173,17 @@ func TestTellerWithoutOutput(t *testing.T) {
 	if err := tell.tell(tell.finals(nil)); err != nil {
 		t.Error(err)
 	}
-	b, err := os.ReadFile(filepath.Join(job.WorkDir, "bivouac-7.out"))
-	if err != nil || strings.Count(string(b), "\n") != 2 || !strings.Contains(string(b), "fails so far") || !strings.Contains(string(b), "lost with the job") {
+	b, err := os.ReadFile(filepath.Join(j.WorkDir, "bivouac-7.out"))
+	if err != nil || strings.Count(string(b), "\n") != 2 || !strings.Contains(string(b), "fails so far") || !strings.Contains(string(b), "lost with the j") {
 		t.Errorf("told is %q, %v", b, err)
 	}
-	if err := os.Symlink("/etc/passwd", filepath.Join(job.WorkDir, "bivouac-8.out")); err != nil {
+	if err := os.Symlink("/etc/passwd", filepath.Join(j.WorkDir, "bivouac-8.out")); err != nil {
 		t.Fatal(err)
 	}
-	if err := ownOutput(&Job{ID: "8", WorkDir: job.WorkDir}).add("x"); !errors.Is(err, syscall.ELOOP) {
+	if err := ownOutput(&job.File{ID: "8", WorkDir: j.WorkDir}).add("x"); !errors.Is(err, syscall.ELOOP) {
 		t.Errorf("a link is followed: %v", err)
 	}
-	if o := ownOutput(&Job{ID: "7"}); o != nil {
+	if o := ownOutput(&job.File{ID: "7"}); o != nil {
 		t.Errorf("a job that was not submitted tells in %+v", o)
 	}
 }
@@ -226,7 +227,7 @@ func TestTroubleLine(t *testing.T) {
 		t.Fatalf("one target gives %d troubles", len(several))
 	}
 	several[0].List, several[0].Lists = "/home/me/bivouac-7-n1.not-copied", 2
-	barred := outTrouble{OutSpec: OutSpec{From: "ckpt", To: "/x\ny"}, Final: true}
+	barred := outTrouble{StageOut: job.StageOut{From: "ckpt", To: "/x\ny"}, Final: true}
 	barred.add(kindOf(syscall.ENOENT))
 	for _, c := range []struct {
 		of   outTrouble

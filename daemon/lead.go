@@ -206,7 +206,7 @@ func (d *Daemon) nodeDuties(v cluster.View, since time.Time, reports map[metadat
 // elected, so that every node hears the name of the missing one before its
 // keeper loses patience; but what has come up gets the time to report to it.
 func (d *Daemon) startOver(since, at time.Time) bool {
-	return at.Sub(d.phases.started()) > d.job.startTimeout() && at.Sub(since) > 8*d.cfg.Timing.Report
+	return at.Sub(d.phases.started()) > d.job.StartLimit() && at.Sub(since) > 8*d.cfg.Timing.Report
 }
 
 // serving reports whether n takes part in what the job does now.

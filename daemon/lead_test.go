@@ -8,6 +8,7 @@ import (
 
 	"github.com/sirupsen/logrus"
 
+	"github.com/bivouacfs/bivouac/daemon/job"
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/metadata/cluster"
 )
@@ -93,7 +94,7 @@ func TestDuties(t *testing.T) {
 			[]time.Duration{seen, 0, seen}, time.Hour, ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			d := &Daemon{job: &Job{}, log: logrus.NewEntry(logrus.New())}
+			d := &Daemon{job: &job.File{}, log: logrus.NewEntry(logrus.New())}
 			d.log.Logger.SetOutput(t.Output())
 			d.cfg.Timing.setDefaults(3)
 			v := cluster.View{Map: cluster.NewMap(1, []string{"n0", "n1", "n2"}), Datasets: c.datasets}

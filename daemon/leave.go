@@ -170,7 +170,7 @@ func (d *Daemon) linger(ctx context.Context) {
 func (d *Daemon) stageOutAll(ctx context.Context, m cluster.Map) error {
 	var errs []error
 	for i, o := range d.job.StageOut {
-		s := OutShare{OutSpec: o}
+		s := OutShare{StageOut: o}
 		if !d.deal(&s, m) {
 			d.log.Warn("the others have given this node up, and copy its share")
 			return nil

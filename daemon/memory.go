@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/bivouacfs/bivouac/daemon/job"
 	"github.com/bivouacfs/bivouac/datapath/rpc"
 	"github.com/bivouacfs/bivouac/metadata/pebblestore"
 	"github.com/bivouacfs/bivouac/metadata/raftstore"
@@ -30,7 +31,7 @@ type Memory struct {
 const programMemory = 128 << 20
 
 // MemoryOf is what the daemon of j takes. serving is Config.Memory.
-func MemoryOf(j *Job, serving int64) Memory {
+func MemoryOf(j *job.File, serving int64) Memory {
 	if serving == 0 {
 		serving = rpc.DefaultMemory
 	}

@@ -4,16 +4,17 @@ import (
 	"testing"
 	"testing/fstest"
 
+	"github.com/bivouacfs/bivouac/daemon/job"
 	"github.com/bivouacfs/bivouac/datapath/rpc"
 	"github.com/bivouacfs/bivouac/stagein"
 )
 
 func TestMemoryOf(t *testing.T) {
-	one := MemoryOf(&Job{Hosts: make([]string, 1)}, 0)
+	one := MemoryOf(&job.File{Hosts: make([]string, 1)}, 0)
 	if one.Serving != rpc.DefaultMemory || one.Peers != 0 || one.Staging != stagein.Memory {
 		t.Errorf("of a single node = %+v", one)
 	}
-	many := MemoryOf(&Job{Hosts: make([]string, 512), Datasets: make([]DatasetSpec, 3)}, 64<<20)
+	many := MemoryOf(&job.File{Hosts: make([]string, 512), Datasets: make([]job.Dataset, 3)}, 64<<20)
 	if many.Serving != 64<<20 || many.Peers != 511*rpc.PeerMemory || many.Staging != 3*stagein.Memory {
 		t.Errorf("of 512 nodes with three datasets = %+v", many)
 	}

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/bivouacfs/bivouac/daemon/job"
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/metadata/cluster"
 	"github.com/bivouacfs/bivouac/stagein"
@@ -90,7 +91,7 @@ func TestMoved(t *testing.T) {
 // TestToldOfNews: a node that is not in the group reports at once when it hears of a
 // view that it does not have.
 func TestToldOfNews(t *testing.T) {
-	d := &Daemon{job: &Job{Hosts: []string{"n0", "n1", "n2", "n3"}, Self: 3}, kick: make(chan struct{}, 1)}
+	d := &Daemon{job: &job.File{Hosts: []string{"n0", "n1", "n2", "n3"}, Self: 3}, kick: make(chan struct{}, 1)}
 	d.view.Version = 5
 	for version, want := range map[uint64]int{4: 0, 5: 0, 6: 1} {
 		if r, err := d.onReport(t.Context(), 0, &report{Node: 0, Version: version}); err != nil || r.Known {

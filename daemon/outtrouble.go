@@ -9,12 +9,13 @@ import (
 	"strings"
 	"syscall"
 
+	"github.com/bivouacfs/bivouac/daemon/job"
 	"github.com/bivouacfs/bivouac/stagein"
 )
 
 // outTrouble is what of a stage-out did not make it, on one node or on all.
 type outTrouble struct {
-	OutSpec
+	job.StageOut
 	Kinds []outKind `json:"kinds"`
 	List  string    `json:"list,omitempty"`  // a file that names all of it
 	Lists int       `json:"lists,omitempty"` // how many nodes have such a list
@@ -90,7 +91,7 @@ func (t *outTrouble) addFailure(f stagein.OutFailure) {
 func mergeTroubles(all []outTrouble) []outTrouble {
 	var sum []outTrouble
 	for _, t := range all {
-		i := slices.IndexFunc(sum, func(o outTrouble) bool { return o.OutSpec == t.OutSpec })
+		i := slices.IndexFunc(sum, func(o outTrouble) bool { return o.StageOut == t.StageOut })
 		switch {
 		case i < 0:
 			t.Kinds = slices.Clone(t.Kinds)

@@ -12,6 +12,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/bivouacfs/bivouac/daemon/job"
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/metadata/cluster"
 	"github.com/bivouacfs/bivouac/stagein"
@@ -19,7 +20,7 @@ import (
 
 // OutShare is one node's part of a stage-out.
 type OutShare struct {
-	OutSpec
+	job.StageOut
 	Self   int // this node's place among the N that copy
 	N      int
 	Settle time.Duration                                              // see stagein.OutConfig
@@ -61,7 +62,7 @@ type outward struct {
 
 // OutStatus is how far this node's part of a stage-out is.
 type OutStatus struct {
-	OutSpec
+	job.StageOut
 	Files  int64         `json:"files"` // copied by this node so far
 	Bytes  int64         `json:"bytes"`
 	Fresh  int64         `json:"fresh"`           // left alone at the last look, because they were just written to
@@ -77,7 +78,7 @@ func (d *Daemon) startOutward() {
 	d.outward.mu.Lock()
 	d.outward.stop, d.outward.done = stop, done
 	for _, o := range d.job.StageOut {
-		d.outward.status = append(d.outward.status, OutStatus{OutSpec: o})
+		d.outward.status = append(d.outward.status, OutStatus{StageOut: o})
 	}
 	d.outward.bad = make([]*outTrouble, len(d.job.StageOut))
 	d.outward.mu.Unlock()
@@ -128,7 +129,7 @@ func (d *Daemon) outwardLoop(ctx context.Context) {
 	for pause(ctx, rest) == nil {
 		began := time.Now()
 		for i, o := range d.job.StageOut {
-			d.outwardOnce(ctx, i, OutShare{OutSpec: o, Settle: d.cfg.Timing.Settle, Memory: &memory[i]})
+			d.outwardOnce(ctx, i, OutShare{StageOut: o, Settle: d.cfg.Timing.Settle, Memory: &memory[i]})
 		}
 		rest = max(d.cfg.Timing.Out, outPart*time.Since(began))
 	}
@@ -140,7 +141,7 @@ func (d *Daemon) outwardOnce(ctx context.Context, i int, s OutShare) {
 	if !d.ready.Load() || !d.deal(&s, m) {
 		return
 	}
-	lost := &notCopied{from: s.From, trouble: outTrouble{OutSpec: s.OutSpec}}
+	lost := &notCopied{from: s.From, trouble: outTrouble{StageOut: s.StageOut}}
 	s.Failed = lost.add
 	r, err := d.stageOut(ctx, s)
 	if ctx.Err() != nil || errors.Is(err, syscall.ENOENT) && r.Failed == 0 {
@@ -233,7 +234,7 @@ func (d *Daemon) stageOut(ctx context.Context, s OutShare) (stagein.OutResult, e
 // may pass is tried again until there is no time left.
 func (d *Daemon) finally(ctx context.Context, i int, s OutShare) (stagein.OutResult, error) {
 	for {
-		lost := &notCopied{path: d.notCopiedPath(), from: s.From, trouble: outTrouble{OutSpec: s.OutSpec, Final: true}}
+		lost := &notCopied{path: d.notCopiedPath(), from: s.From, trouble: outTrouble{StageOut: s.StageOut, Final: true}}
 		s.Failed = lost.add
 		r, err := d.stageOut(ctx, s)
 		left, ok := ctx.Deadline()

@@ -13,6 +13,7 @@ import (
 
 	"github.com/sirupsen/logrus"
 
+	"github.com/bivouacfs/bivouac/daemon/job"
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/metadata/cluster"
 	"github.com/bivouacfs/bivouac/stagein"
@@ -22,7 +23,7 @@ import (
 func passDaemon(t testing.TB) (*Daemon, []byte) {
 	t.Helper()
 	hosts := []string{"n0", "n1", "n2"}
-	d := &Daemon{job: &Job{Hosts: hosts, Self: 1, Dirs: Dirs{Store: []string{t.TempDir()}}}, log: logrus.NewEntry(logrus.New())}
+	d := &Daemon{job: &job.File{Hosts: hosts, Self: 1, Dirs: job.Dirs{Store: []string{t.TempDir()}}}, log: logrus.NewEntry(logrus.New())}
 	d.log.Logger.SetOutput(t.Output())
 	in := d.newIntake(cluster.Dataset{ID: 7, Turn: 3, Name: "set", Coordinator: 1}, stagein.Request{})
 	in.plan = &stagein.Plan{

@@ -11,6 +11,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/bivouacfs/bivouac/daemon/job"
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/metadata/cluster"
 	"github.com/bivouacfs/bivouac/metadata/raftstore"
@@ -33,7 +34,7 @@ const maxTurns = 8
 const maxSpec = 32 << 10
 
 // specText is a spec as it is in the registry; "" if it is too long for that.
-func specText(s DatasetSpec) (string, error) {
+func specText(s job.Dataset) (string, error) {
 	b, err := json.Marshal(s)
 	if err != nil {
 		return "", fmt.Errorf("stage-in of %s: %v: %w", s.Source, err, syscall.EINVAL)
@@ -60,7 +61,7 @@ func (d *Daemon) adopt(ctx context.Context, ds cluster.Dataset) bool {
 	if !again(ds) {
 		return d.disown(ctx, ds)
 	}
-	var s DatasetSpec
+	var s job.Dataset
 	if err := decodeJSON([]byte(ds.Spec), &s); err != nil {
 		d.log.WithError(err).WithField("dataset", ds.Name).Warn("what was asked for cannot be read")
 		return d.disown(ctx, ds)
@@ -86,7 +87,7 @@ func (d *Daemon) adopt(ctx context.Context, ds cluster.Dataset) bool {
 		log.WithError(err).Warn("a scan that was interrupted does not begin anew yet")
 		return false
 	}
-	in := d.newIntake(ds, s.request(d.job.Seed))
+	in := d.newIntake(ds, s.Request(d.job.Seed))
 	if left != nil {
 		in.takeUp(left)
 		log.WithField("turn", ds.Turn).Info("the stage-in was interrupted and goes on")

@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/bivouacfs/bivouac/daemon/job"
 	"github.com/bivouacfs/bivouac/datapath/wire"
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/metadata/cluster"
@@ -26,7 +27,7 @@ type taskReq struct {
 	Part int           `json:"part,omitempty"`
 	// Out is a stage-out of which the node does its share; Crew is all that do
 	// one.
-	Out  *OutSpec          `json:"out,omitempty"`
+	Out  *job.StageOut     `json:"out,omitempty"`
 	Crew []metadata.NodeID `json:"crew,omitempty"`
 	// Piece is a piece of a file of a stage-out.
 	Piece *stagein.OutPiece `json:"piece,omitempty"`
@@ -152,7 +153,7 @@ func (d *Daemon) prepare(from metadata.NodeID, q *taskReq, t *task) (func(contex
 		return nil, fmt.Errorf("stage-out by nodes %v: %w", q.Crew, syscall.EINVAL)
 	}
 	return func(ctx context.Context) (*stagein.OutResult, error) {
-		r, err := d.stageOut(ctx, OutShare{OutSpec: *q.Out, Self: self, N: len(q.Crew), Help: d.helpOf(q.Crew)})
+		r, err := d.stageOut(ctx, OutShare{StageOut: *q.Out, Self: self, N: len(q.Crew), Help: d.helpOf(q.Crew)})
 		return &r, err
 	}, nil
 }

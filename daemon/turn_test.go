@@ -11,6 +11,7 @@ import (
 
 	"github.com/sirupsen/logrus"
 
+	"github.com/bivouacfs/bivouac/daemon/job"
 	"github.com/bivouacfs/bivouac/metadata/cluster"
 	"github.com/bivouacfs/bivouac/metadata/manifest"
 	"github.com/bivouacfs/bivouac/stagein"
@@ -20,7 +21,7 @@ import (
 // of that one.
 func lateTurn(t *testing.T, turn int) (in *intake, files map[string][]byte) {
 	t.Helper()
-	d := &Daemon{job: &Job{Hosts: []string{"n0", "n1"}, Self: 1, Dirs: Dirs{Store: []string{t.TempDir()}}}, log: logrus.NewEntry(logrus.New())}
+	d := &Daemon{job: &job.File{Hosts: []string{"n0", "n1"}, Self: 1, Dirs: job.Dirs{Store: []string{t.TempDir()}}}, log: logrus.NewEntry(logrus.New())}
 	d.log.Logger.SetOutput(t.Output())
 	ds := cluster.Dataset{ID: 7, Turn: 3, Name: "set", Coordinator: 1, Phase: cluster.Staging}
 	in = d.newIntake(ds, stagein.Request{Options: stagein.Options{OnError: stagein.OnErrorSkip}})

@@ -10,6 +10,7 @@ import (
 	"github.com/sirupsen/logrus"
 
 	"github.com/bivouacfs/bivouac/daemon"
+	"github.com/bivouacfs/bivouac/daemon/job"
 	"github.com/bivouacfs/bivouac/deploy/mounts"
 	"github.com/bivouacfs/bivouac/fsclient/mount"
 	"github.com/bivouacfs/bivouac/metadata"
@@ -55,7 +56,7 @@ func (k byKeeper) view(_ context.Context, name string, talk *os.File) (*os.File,
 func ended() error { return nil }
 
 // byUs mounts, as root.
-type byUs struct{ job *daemon.Job }
+type byUs struct{ job *job.File }
 
 // self is this program.
 const self = "/proc/self/exe"
@@ -162,7 +163,7 @@ func (c *covers) next(x *covered) {
 		return
 	case !x.covered && coverable(x.sum, c.memory):
 		x.covered, do = true, c.cover
-	case !x.viewed && x.ds.Phase == cluster.Sealed && c.node.job.KernelView != daemon.KernelViewOff:
+	case !x.viewed && x.ds.Phase == cluster.Sealed && c.node.job.KernelView != job.KernelViewOff:
 		x.viewed, do = true, c.view
 		if x.waiting != nil {
 			_ = x.waiting.near.CloseWrite() // a view knows all names

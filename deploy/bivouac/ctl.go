@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/bivouacfs/bivouac/daemon"
+	"github.com/bivouacfs/bivouac/daemon/job"
 	"github.com/bivouacfs/bivouac/deploy/local"
 	"github.com/bivouacfs/bivouac/deploy/pitch"
 )
@@ -37,22 +38,22 @@ func (w *which) ctl() (*daemon.Ctl, error) {
 	if w.dir != "" {
 		return w.local()
 	}
-	job := w.job
-	if job == "" {
-		job = os.Getenv("SLURM_JOB_ID")
+	id := w.job
+	if id == "" {
+		id = os.Getenv("SLURM_JOB_ID")
 	}
-	if job == "" {
+	if id == "" {
 		return nil, errors.New("which job? give --dir D (started by bivouac up) or --job ID (of Slurm), or run it inside the job")
 	}
 	site, err := pitch.LoadSite(pitch.SitePath)
 	if err != nil {
 		return nil, err
 	}
-	run, err := pitch.RunDir(site, job)
+	run, err := pitch.RunDir(site, id)
 	if err != nil {
 		return nil, err
 	}
-	j := daemon.Job{Dirs: daemon.Dirs{Run: run}}
+	j := job.File{Dirs: job.Dirs{Run: run}}
 	return daemon.NewCtl(j.CtlSocket()), nil
 }
 

@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/bivouacfs/bivouac/daemon"
+	"github.com/bivouacfs/bivouac/daemon/job"
 	"github.com/bivouacfs/bivouac/datapath/rpc"
 )
 
@@ -46,7 +47,7 @@ func daemonCmd() *cobra.Command {
 func runDaemon(ctx context.Context, file string, leash *daemon.Leash) error {
 	log := logrus.NewEntry(logrus.StandardLogger())
 	log.Logger.SetFormatter(&logrus.TextFormatter{DisableColors: true, FullTimestamp: true, TimestampFormat: time.RFC3339Nano})
-	job, err := daemon.ReadJob(file)
+	job, err := job.Read(file)
 	if err != nil {
 		return err
 	}

@@ -8,6 +8,7 @@ import (
 	"github.com/sirupsen/logrus"
 
 	"github.com/bivouacfs/bivouac/daemon"
+	"github.com/bivouacfs/bivouac/daemon/job"
 	"github.com/bivouacfs/bivouac/fsclient"
 	"github.com/bivouacfs/bivouac/fsclient/mount"
 )
@@ -15,7 +16,7 @@ import (
 // boundMemory gives Go's collector its limit: the user's GOMEMLIMIT, else most
 // of what the cgroup allows, else what the formula says. It returns the terms of
 // that.
-func boundMemory(job *daemon.Job, log *logrus.Entry) daemon.Memory {
+func boundMemory(job *job.File, log *logrus.Entry) daemon.Memory {
 	limit, limited := daemon.CgroupLimit(os.DirFS("/"))
 	serving := int64(0)
 	if limited {

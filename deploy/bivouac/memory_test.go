@@ -10,6 +10,7 @@ import (
 	"github.com/sirupsen/logrus/hooks/test"
 
 	"github.com/bivouacfs/bivouac/daemon"
+	"github.com/bivouacfs/bivouac/daemon/job"
 )
 
 // TestBoundMemory: the collector's limit is the user's, else that of the cgroup
@@ -18,7 +19,7 @@ func TestBoundMemory(t *testing.T) {
 	before := debug.SetMemoryLimit(math.MaxInt64)
 	t.Cleanup(func() { debug.SetMemoryLimit(before) })
 	log, hook := test.NewNullLogger()
-	job := &daemon.Job{Hosts: make([]string, 4)}
+	job := &job.File{Hosts: make([]string, 4)}
 
 	t.Setenv("GOMEMLIMIT", "3GiB")
 	m := boundMemory(job, logrus.NewEntry(log))

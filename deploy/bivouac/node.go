@@ -16,6 +16,7 @@ import (
 	"github.com/sirupsen/logrus"
 
 	"github.com/bivouacfs/bivouac/daemon"
+	"github.com/bivouacfs/bivouac/daemon/job"
 	"github.com/bivouacfs/bivouac/datapath"
 	"github.com/bivouacfs/bivouac/datapath/rpc"
 	"github.com/bivouacfs/bivouac/fsclient"
@@ -28,7 +29,7 @@ import (
 
 // node is a daemon with its client and its mount, wired together.
 type node struct {
-	job    *daemon.Job
+	job    *job.File
 	log    *logrus.Entry
 	daemon *daemon.Daemon
 	client *fsclient.Client
@@ -41,7 +42,7 @@ type node struct {
 	watched bool
 }
 
-func openNode(job *daemon.Job, start daemon.Start, log *logrus.Entry) (*node, error) {
+func openNode(job *job.File, start daemon.Start, log *logrus.Entry) (*node, error) {
 	key, err := parseKey(start.Key)
 	if err != nil {
 		return nil, err

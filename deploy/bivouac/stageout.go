@@ -7,7 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/bivouacfs/bivouac/daemon"
+	"github.com/bivouacfs/bivouac/daemon/job"
 	"github.com/bivouacfs/bivouac/deploy/show"
 )
 
@@ -33,7 +33,7 @@ file appears at TO whole or not at all.`,
 			if err != nil {
 				return err
 			}
-			r, err := ctl.StageOut(c.Context(), daemon.OutSpec{From: from, To: to})
+			r, err := ctl.StageOut(c.Context(), job.StageOut{From: from, To: to})
 			if c.Context().Err() != nil {
 				return fmt.Errorf("stage-out to %s: interrupted: what was copied stays, and the same command goes on from there", to)
 			}

@@ -8,7 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/bivouacfs/bivouac/daemon"
+	"github.com/bivouacfs/bivouac/daemon/job"
 	"github.com/bivouacfs/bivouac/deploy/local"
 	"github.com/bivouacfs/bivouac/deploy/pitch"
 )
@@ -38,7 +38,7 @@ configuration. End it with: bivouac down --dir D`,
 					return fmt.Errorf("--%s: %w", s.flag, err)
 				}
 			}
-			if cfg.KernelView, err = daemon.ParseKernelView(view); err != nil {
+			if cfg.KernelView, err = job.ParseKernelView(view); err != nil {
 				return fmt.Errorf("--kernel-view %s: %w", view, err)
 			}
 			s, err := local.Up(c.Context(), cfg)

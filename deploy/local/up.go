@@ -20,6 +20,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/bivouacfs/bivouac/daemon"
+	"github.com/bivouacfs/bivouac/daemon/job"
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
@@ -37,8 +38,8 @@ type Config struct {
 	KernelView      string // daemon.Job's
 	Debug           bool   // daemon.Job's
 	Seed            uint64 // of placement
-	Datasets        []daemon.DatasetSpec
-	StageOut        []daemon.OutSpec
+	Datasets        []job.Dataset
+	StageOut        []job.StageOut
 	Timeout         time.Duration // to come up; one minute
 	Program         string        // the bivouac binary; this one
 	// Addrs, if given, is where each node listens; by default it is a free
@@ -158,10 +159,10 @@ func (l *launch) bind() error {
 	return nil
 }
 
-func (l *launch) job(i int) *daemon.Job {
+func (l *launch) job(i int) *job.File {
 	home := filepath.Join(hidden(l.cfg.Dir), "node"+strconv.Itoa(i))
-	j := &daemon.Job{
-		Version: daemon.JobVersion, ID: "local", UID: uint32(os.Getuid()), GID: uint32(os.Getgid()),
+	j := &job.File{
+		Version: job.Version, ID: "local", UID: uint32(os.Getuid()), GID: uint32(os.Getgid()),
 		Self: metadata.NodeID(i), Addrs: l.addrs, Capacity: l.cfg.Capacity, Rate: l.cfg.Rate, ServeRate: l.cfg.ServeRate, VerifyReads: l.cfg.VerifyReads, KernelView: l.cfg.KernelView, Debug: l.cfg.Debug, Seed: l.cfg.Seed,
 		Datasets: l.cfg.Datasets, StageOut: l.cfg.StageOut,
 		StartTimeout: int(l.cfg.Timeout / time.Second), Created: metadata.TimeOf(time.Now()),
@@ -169,7 +170,7 @@ func (l *launch) job(i int) *daemon.Job {
 	for k := range l.cfg.Nodes {
 		j.Hosts = append(j.Hosts, "node"+strconv.Itoa(k))
 	}
-	j.Dirs = daemon.Dirs{
+	j.Dirs = job.Dirs{
 		Store: []string{filepath.Join(home, "store")}, Run: filepath.Join(home, "run"),
 		Mount: filepath.Join(l.cfg.Dir, "node"+strconv.Itoa(i)),
 	}

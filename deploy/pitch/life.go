@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/bivouacfs/bivouac/daemon"
+	"github.com/bivouacfs/bivouac/daemon/job"
 	"github.com/bivouacfs/bivouac/deploy/mounts"
 )
 
@@ -200,7 +201,7 @@ func (c *child) cover(name string, talk *os.File) (*os.File, error) {
 
 // view makes one for the daemon.
 func (c *child) view(name string, talk *os.File) (*os.File, error) {
-	if c.k.rec.Job.KernelView == daemon.KernelViewOff { // also if a daemon asks all the same
+	if c.k.rec.Job.KernelView == job.KernelViewOff { // also if a daemon asks all the same
 		return nil, unix.EPERM
 	}
 	return c.helped(name, "a dataset has no kernel view", func(ctx context.Context) (*os.File, func() error, error) {

@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/bivouacfs/bivouac/daemon"
+	"github.com/bivouacfs/bivouac/daemon/job"
 )
 
 // TestMain lets the test binary be the keeper, which is the real one, the
@@ -73,7 +74,7 @@ type sighting struct {
 }
 
 func fakeDaemon(path string) int {
-	job, err := daemon.ReadJob(path)
+	job, err := job.Read(path)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 2
@@ -112,7 +113,7 @@ func fakeDaemon(path string) int {
 
 // getAway starts two processes in sessions of their own, one of them without a parent,
 // which have the mount and write down who they are.
-func getAway(job *daemon.Job) {
+func getAway(job *job.File) {
 	const first = `echo $$ >$0/away1; setsid sh -c 'echo $$ >$0/away2; sleep 1000' $0 & wait`
 	cmd := exec.Command("sh", "-c", "setsid sh -c '"+strings.ReplaceAll(first, "'", `'\''`)+"' "+job.Dirs.Run+" &")
 	cmd.ExtraFiles = []*os.File{os.NewFile(daemon.FuseFD, "fuse")}
@@ -165,7 +166,7 @@ func beADaemon(leash *daemon.Leash, how string, hung bool) int {
 	}
 }
 
-func countStart(job *daemon.Job) int {
+func countStart(job *job.File) int {
 	path := job.Dirs.Run + "/starts"
 	f, err := os.OpenFile(path, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
 	if err != nil {
@@ -177,7 +178,7 @@ func countStart(job *daemon.Job) int {
 	return len(b)
 }
 
-func see(job *daemon.Job, key string, starts int) {
+func see(job *job.File, key string, starts int) {
 	s := sighting{UID: os.Getuid(), GID: os.Getgid(), Umask: syscall.Umask(0), Env: os.Environ(), Restart: job.Restart, Starts: starts}
 	s.Groups, _ = os.Getgroups()
 	var lim syscall.Rlimit
@@ -199,7 +200,7 @@ func see(job *daemon.Job, key string, starts int) {
 }
 
 // serveRoot answers INIT, and GETATTR of the root; all else is ENOSYS.
-func serveRoot(job *daemon.Job) {
+func serveRoot(job *job.File) {
 	in := make([]byte, 2<<20)
 	for {
 		n, err := unix.Read(daemon.FuseFD, in)

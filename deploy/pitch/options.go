@@ -11,7 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/bivouacfs/bivouac/daemon"
+	"github.com/bivouacfs/bivouac/daemon/job"
 	"github.com/bivouacfs/bivouac/stagein"
 	"github.com/bivouacfs/bivouac/stagein/source"
 )
@@ -55,16 +55,16 @@ func CheckOptions(stageIn, stageOut []string, opts string, access Access) (Spec,
 
 // ParseStageIn reads SRC[:NAME][,KEY=VALUE]... as a user wrote it in the working
 // directory, in which the paths of SRC and of options are looked for.
-func ParseStageIn(v string) (daemon.DatasetSpec, error) {
+func ParseStageIn(v string) (job.Dataset, error) {
 	wd, err := os.Getwd()
 	if err != nil {
-		return daemon.DatasetSpec{}, fmt.Errorf("stage-in: %w", err)
+		return job.Dataset{}, fmt.Errorf("stage-in: %w", err)
 	}
 	req, err := stagein.ParseSpec(v, wd)
 	if err == nil {
 		req.Cache, err = indexCache(req.Index)
 	}
-	return daemon.DatasetSpec{Source: req.Source, Name: req.Name, Options: req.Options}, err
+	return job.Dataset{Source: req.Source, Name: req.Name, Options: req.Options}, err
 }
 
 // indexCache is where this user's indexes of tars are, if they are to be there.
@@ -84,19 +84,19 @@ func indexCache(x stagein.Index) (source.Name, error) {
 
 // parseStageOut reads FROM:TO. The target begins at the first slash after a
 // colon, so that FROM may have colons; a relative target follows the first.
-func parseStageOut(v string) (daemon.OutSpec, error) {
+func parseStageOut(v string) (job.StageOut, error) {
 	i := strings.Index(v, ":/")
 	if i < 0 {
 		i = strings.IndexByte(v, ':')
 	}
 	if i <= 0 || i == len(v)-1 {
-		return daemon.OutSpec{}, fmt.Errorf("stage-out: %q is not FROM:TO (FROM below $BIVOUAC_SCRATCH, TO a directory)", v)
+		return job.StageOut{}, fmt.Errorf("stage-out: %q is not FROM:TO (FROM below $BIVOUAC_SCRATCH, TO a directory)", v)
 	}
 	to, err := filepath.Abs(v[i+1:])
 	if err != nil {
-		return daemon.OutSpec{}, fmt.Errorf("stage-out: %w", err)
+		return job.StageOut{}, fmt.Errorf("stage-out: %w", err)
 	}
-	return daemon.OutSpec{From: cleanFrom(v[:i]), To: to}, nil
+	return job.StageOut{From: cleanFrom(v[:i]), To: to}, nil
 }
 
 // cleanFrom cleans what is only untidy; .. stays for validate to refuse.
@@ -129,7 +129,7 @@ func parseOpts(v string) (map[string]string, error) {
 }
 
 // checkSource looks at what a dataset is made of, and at its list.
-func checkSource(d daemon.DatasetSpec, access Access) error {
+func checkSource(d job.Dataset, access Access) error {
 	for _, l := range []string{string(d.Options.List), d.Options.Fill.List} {
 		if l == "" {
 			continue
@@ -157,7 +157,7 @@ func checkSource(d daemon.DatasetSpec, access Access) error {
 }
 
 // checkPathOf looks at one path, and with look into it.
-func checkPathOf(d daemon.DatasetSpec, p string, access Access, look bool) error {
+func checkPathOf(d job.Dataset, p string, access Access, look bool) error {
 	st, err := os.Stat(p)
 	if err != nil {
 		return fmt.Errorf("stage-in: %w", err)

@@ -15,7 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/bivouacfs/bivouac/daemon"
+	"github.com/bivouacfs/bivouac/daemon/job"
 )
 
 var (
@@ -181,8 +181,8 @@ func replaceFile(path string, b []byte, mode os.FileMode) error {
 
 // record is what the prolog decided: all that a keeper needs but the key.
 type record struct {
-	Site Site       `json:"site"`
-	Job  daemon.Job `json:"job"`
+	Site Site     `json:"site"`
+	Job  job.File `json:"job"`
 	// Deadline is when the prolog gives up, in nanoseconds since this machine was
 	// booted: its clock may be set for the first time while the job starts.
 	Deadline int64 `json:"deadline"`

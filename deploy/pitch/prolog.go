@@ -13,7 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/bivouacfs/bivouac/daemon"
+	"github.com/bivouacfs/bivouac/daemon/job"
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
@@ -140,15 +140,15 @@ func (p *prolog) deadline() int64 {
 	return int64(p.up + p.limit - min(slack, p.limit/4))
 }
 
-func (p *prolog) daemonJob(spec *Spec) daemon.Job {
+func (p *prolog) daemonJob(spec *Spec) job.File {
 	seed, ok := spec.Seed()
 	if !ok {
 		seed = hashOf("seed", p.job.id)
 	}
-	return daemon.Job{
-		Version: daemon.JobVersion, ID: p.job.id, Restart: p.job.restart, UID: p.job.uid, GID: p.job.gid,
+	return job.File{
+		Version: job.Version, ID: p.job.id, Restart: p.job.restart, UID: p.job.uid, GID: p.job.gid,
 		Hosts: p.job.hosts, Self: p.job.self, Addrs: Addrs(p.site, p.job.id, p.job.restart, p.job.hosts),
-		Dirs:     daemon.Dirs{Store: p.place.stores(p.job.restart), Run: p.place.ctl(), Mount: p.place.mount()},
+		Dirs:     job.Dirs{Store: p.place.stores(p.job.restart), Run: p.place.ctl(), Mount: p.place.mount()},
 		Capacity: spec.Capacity(), Rate: spec.Rate(), ServeRate: spec.ServeRate(), VerifyReads: spec.VerifyReads(), KernelView: spec.KernelView(p.site), Debug: spec.Debug(), Seed: seed, Datasets: spec.StageIn, StageOut: spec.StageOut, Wait: spec.Wait(),
 		Created: metadata.TimeOf(p.began), WorkDir: p.job.workDir,
 	}

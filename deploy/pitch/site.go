@@ -16,7 +16,7 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
-	"github.com/bivouacfs/bivouac/daemon"
+	"github.com/bivouacfs/bivouac/daemon/job"
 )
 
 // SitePath is where a site's configuration is looked for.
@@ -138,7 +138,7 @@ func (s *Site) validate() error {
 	if s.Memory != 0 && s.Memory < 256<<20 {
 		bad("memory: %d bytes is too little for a daemon, want 256M or more", s.Memory)
 	}
-	if _, err := daemon.ParseKernelView(s.KernelView); err != nil {
+	if _, err := job.ParseKernelView(s.KernelView); err != nil {
 		bad("kernel_view: %q, %w", s.KernelView, err)
 	}
 	return errors.Join(errs...)

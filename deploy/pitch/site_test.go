@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/bivouacfs/bivouac/daemon"
+	"github.com/bivouacfs/bivouac/daemon/job"
 )
 
 func TestParseSite(t *testing.T) {
@@ -123,7 +123,7 @@ func TestKernelView(t *testing.T) {
 			t.Errorf("site %q, job %q: %q, want %q", c.site, c.job, got, c.want)
 		}
 	}
-	x := child{k: &keeper{rec: &record{Job: daemon.Job{KernelView: daemon.KernelViewOff}}}}
+	x := child{k: &keeper{rec: &record{Job: job.File{KernelView: job.KernelViewOff}}}}
 	if _, err := x.view("set", nil); !errors.Is(err, syscall.EPERM) {
 		t.Errorf("a view that is off: %v, want EPERM", err)
 	}

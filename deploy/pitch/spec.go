@@ -15,7 +15,7 @@ import (
 	"unicode"
 	"unicode/utf8"
 
-	"github.com/bivouacfs/bivouac/daemon"
+	"github.com/bivouacfs/bivouac/daemon/job"
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
@@ -33,10 +33,10 @@ const (
 // Spec is what the user asked for. It travels from the submission to the
 // prologs, and as users can forge it on the way, both ends validate it.
 type Spec struct {
-	V        int                  `json:"v"`
-	StageIn  []daemon.DatasetSpec `json:"stage_in,omitempty"`
-	StageOut []daemon.OutSpec     `json:"stage_out,omitempty"`
-	Opts     map[string]string    `json:"opts,omitempty"`
+	V        int               `json:"v"`
+	StageIn  []job.Dataset     `json:"stage_in,omitempty"`
+	StageOut []job.StageOut    `json:"stage_out,omitempty"`
+	Opts     map[string]string `json:"opts,omitempty"`
 }
 
 // Encode is the spec as one word for an environment variable.
@@ -91,13 +91,13 @@ func (s *Spec) validate() error {
 	}
 	for i, d := range s.StageIn {
 		errs = append(errs, checkPath("stage-in", d.Source), checkName(d.Name), d.Options.Validate())
-		if slices.ContainsFunc(s.StageIn[:i], func(o daemon.DatasetSpec) bool { return o.Name == d.Name }) {
+		if slices.ContainsFunc(s.StageIn[:i], func(o job.Dataset) bool { return o.Name == d.Name }) {
 			errs = append(errs, fmt.Errorf("stage-in: two sources are named %q: write SRC:NAME", d.Name))
 		}
 	}
 	for i, o := range s.StageOut {
 		errs = append(errs, checkFrom(o.From), checkPath("stage-out", o.To))
-		if slices.ContainsFunc(s.StageOut[:i], func(p daemon.OutSpec) bool { return p.To == o.To }) {
+		if slices.ContainsFunc(s.StageOut[:i], func(p job.StageOut) bool { return p.To == o.To }) {
 			errs = append(errs, fmt.Errorf("stage-out: %q is the target of two: choose another for %q", o.To, o.From))
 		}
 	}
@@ -164,7 +164,7 @@ var knownOptions = map[string]func(string) error{
 	"verify":     only("reads"),
 	"log":        only("debug"),
 	"kernel-view": func(v string) error {
-		_, err := daemon.ParseKernelView(v)
+		_, err := job.ParseKernelView(v)
 		return err
 	},
 	"seed": func(v string) error {
@@ -250,10 +250,10 @@ func (s *Spec) VerifyReads() bool { return s.Opts["verify"] == "reads" }
 
 // KernelView is daemon.Job's; what the site has switched off is off.
 func (s *Spec) KernelView(site Site) string {
-	if site.KernelView == daemon.KernelViewOff {
-		return daemon.KernelViewOff
+	if site.KernelView == job.KernelViewOff {
+		return job.KernelViewOff
 	}
-	v, _ := daemon.ParseKernelView(s.Opts["kernel-view"]) // it was checked; not given is none
+	v, _ := job.ParseKernelView(s.Opts["kernel-view"]) // it was checked; not given is none
 	return v
 }
 

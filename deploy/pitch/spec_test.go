@@ -13,7 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/bivouacfs/bivouac/daemon"
+	"github.com/bivouacfs/bivouac/daemon/job"
 	"github.com/bivouacfs/bivouac/stagein"
 )
 
@@ -51,12 +51,12 @@ func TestCheckOptions(t *testing.T) {
 		[]string{"ckpt:" + d + "/out/run7", "./logs//:out", "a:b:" + d}, "wait=all,capacity=400G,seed=42,rate=200M,serve-rate=1G,verify=reads,log=debug", nil)
 	want := Spec{
 		V: 1,
-		StageIn: []daemon.DatasetSpec{
+		StageIn: []job.Dataset{
 			{Source: d + "/set.tar", Name: "set", Options: stagein.Options{Index: stagein.IndexOff}},
 			{Source: d + "/tree", Name: "images", Options: stagein.Options{Index: stagein.IndexCache, Cache: "/cache/bivouac"}},
 			{Source: d + "/set.tar", Name: "other", Options: stagein.Options{Cache: "/cache/bivouac"}},
 		},
-		StageOut: []daemon.OutSpec{{From: "ckpt", To: d + "/out/run7"}, {From: "logs", To: d + "/out"}, {From: "a:b", To: d}},
+		StageOut: []job.StageOut{{From: "ckpt", To: d + "/out/run7"}, {From: "logs", To: d + "/out"}, {From: "a:b", To: d}},
 		Opts:     map[string]string{"wait": "all", "capacity": "400G", "seed": "42", "rate": "200M", "serve-rate": "1G", "verify": "reads", "log": "debug"},
 	}
 	if err != nil || !reflect.DeepEqual(got, want) {
@@ -192,7 +192,7 @@ func TestStartTimeout(t *testing.T) {
 }
 
 func FuzzDecodeSpec(f *testing.F) {
-	s := Spec{V: 1, StageIn: []daemon.DatasetSpec{{Source: "/a", Name: "b"}}, StageOut: []daemon.OutSpec{{From: "c", To: "/d"}},
+	s := Spec{V: 1, StageIn: []job.Dataset{{Source: "/a", Name: "b"}}, StageOut: []job.StageOut{{From: "c", To: "/d"}},
 		Opts: map[string]string{"wait": "all"}}
 	w, err := s.Encode()
 	if err != nil {

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/bivouacfs/bivouac/daemon"
+	"github.com/bivouacfs/bivouac/daemon/job"
 	"github.com/bivouacfs/bivouac/datapath/chunkstore"
 	"github.com/bivouacfs/bivouac/integration/slowpfs"
 	"github.com/bivouacfs/bivouac/metadata/cluster"
@@ -129,10 +130,10 @@ type staged struct {
 
 // stageIn stages source in a job of its own, whose stores are in dir.
 func (b *bench) stageIn(ctx context.Context, dir, source string, wrap func(int) []string) (s staged, err error) {
-	return b.stageSpec(ctx, dir, daemon.DatasetSpec{Source: source, Name: "set"}, wrap)
+	return b.stageSpec(ctx, dir, job.Dataset{Source: source, Name: "set"}, wrap)
 }
 
-func (b *bench) stageSpec(ctx context.Context, dir string, spec daemon.DatasetSpec, wrap func(int) []string) (s staged, err error) {
+func (b *bench) stageSpec(ctx context.Context, dir string, spec job.Dataset, wrap func(int) []string) (s staged, err error) {
 	c, err := pitch(ctx, b.program, dir, wrap)
 	if err != nil {
 		return s, err

@@ -7,7 +7,7 @@ import (
 	"path/filepath"
 	"time"
 
-	"github.com/bivouacfs/bivouac/daemon"
+	"github.com/bivouacfs/bivouac/daemon/job"
 	"github.com/bivouacfs/bivouac/integration/slowpfs"
 	"github.com/bivouacfs/bivouac/stagein"
 )
@@ -38,7 +38,7 @@ func stageLatency(ctx context.Context, b *bench) (err error) {
 				return err
 			}
 			o := stagein.Options{Fill: stagein.Order{Kind: stagein.OrderSource}, Index: stagein.IndexOff}
-			took, err := b.stageSpec(ctx, filepath.Join(b.home, "job"), daemon.DatasetSpec{Source: s.own("set.tar"), Name: "set", Options: o}, s.wrap)
+			took, err := b.stageSpec(ctx, filepath.Join(b.home, "job"), job.Dataset{Source: s.own("set.tar"), Name: "set", Options: o}, s.wrap)
 			if err != nil {
 				return err
 			}

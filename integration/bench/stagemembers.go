@@ -10,7 +10,7 @@ import (
 	"strings"
 	"syscall"
 
-	"github.com/bivouacfs/bivouac/daemon"
+	"github.com/bivouacfs/bivouac/daemon/job"
 	"github.com/bivouacfs/bivouac/stagein"
 )
 
@@ -43,7 +43,7 @@ func stageMembers(ctx context.Context, b *bench, o stagein.Options) (err error) 
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
 	side := func(name string, n int) arm {
 		return arm{name, func(ctx context.Context, _ int) error {
-			return b.members(ctx, name, daemon.DatasetSpec{Source: filepath.Join(dir, name+".tar"), Name: "set", Options: o}, b.amount(n))
+			return b.members(ctx, name, job.Dataset{Source: filepath.Join(dir, name+".tar"), Name: "set", Options: o}, b.amount(n))
 		}}
 	}
 	for name, n := range map[string]int{armMany: 1_300_000, armMore: 2_600_000} {
@@ -63,7 +63,7 @@ func stageMembers(ctx context.Context, b *bench, o stagein.Options) (err error) 
 	return err
 }
 
-func (b *bench) members(ctx context.Context, name string, spec daemon.DatasetSpec, n int) error {
+func (b *bench) members(ctx context.Context, name string, spec job.Dataset, n int) error {
 	s, err := b.stageSpec(ctx, filepath.Join(b.home, "job"), spec, nil)
 	if err != nil {
 		return err

@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/bivouacfs/bivouac/daemon"
+	"github.com/bivouacfs/bivouac/daemon/job"
 	"github.com/bivouacfs/bivouac/deploy/local"
 	"github.com/bivouacfs/bivouac/integration/slowpfs"
 	"github.com/bivouacfs/bivouac/metadata/cluster"
@@ -139,7 +140,7 @@ type course struct {
 	b    *bench
 	s    *site
 	set  trainSet
-	spec daemon.DatasetSpec
+	spec job.Dataset
 	job  local.Config
 }
 
@@ -197,9 +198,9 @@ func sealed(ds daemon.DatasetStatus) bool   { return ds.Ready }
 
 // ordered is a set as a tree behind a site, and how it is staged: in the order of
 // the first epoch.
-func (b *bench) ordered(s *site, set trainSet) (daemon.DatasetSpec, error) {
+func (b *bench) ordered(s *site, set trainSet) (job.Dataset, error) {
 	list := filepath.Join(b.home, "order")
-	spec := daemon.DatasetSpec{Source: s.own("tree"), Name: "set"}
+	spec := job.Dataset{Source: s.own("tree"), Name: "set"}
 	spec.Options.Fill = stagein.Order{Kind: stagein.OrderList, List: list}
 	return spec, errors.Join(set.write(filepath.Join(s.under, "tree")), set.list(list, 0))
 }
@@ -325,7 +326,7 @@ func stageFirst(ctx context.Context, b *bench) (err error) {
 		return err
 	}
 	index := stagein.Index(filepath.Join(b.home, "index"))
-	c := course{b: b, s: s, set: set, spec: daemon.DatasetSpec{Source: s.own("set.tar"), Name: "set", Options: stagein.Options{Index: index}}}
+	c := course{b: b, s: s, set: set, spec: job.Dataset{Source: s.own("set.tar"), Name: "set", Options: stagein.Options{Index: index}}}
 	batch := func(ctx context.Context, dirs []string) error {
 		for i := range dirs {
 			dirs[i] = filepath.Join(dirs[i], "set")

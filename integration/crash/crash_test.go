@@ -79,7 +79,7 @@ func TestKills(t *testing.T) {
 
 // storm lets all workers work while daemons are killed, and returns when all
 // have stopped.
-func (j *job) storm(ws []*worker, rng *rand.Rand) (kills int) {
+func (j *testJob) storm(ws []*worker, rng *rand.Rand) (kills int) {
 	var over atomic.Bool
 	var wg sync.WaitGroup
 	for _, w := range ws {
@@ -126,7 +126,7 @@ func expected(r daemon.CheckResult, ws []*worker) error {
 }
 
 // clean looks at the stores for what nobody needs.
-func (j *job) clean() {
+func (j *testJob) clean() {
 	j.t.Helper()
 	for _, x := range j.nodes {
 		for _, pattern := range []string{"objects/*/*", "stage/*"} {

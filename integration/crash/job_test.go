@@ -30,6 +30,7 @@ import (
 	"time"
 
 	"github.com/bivouacfs/bivouac/daemon"
+	"github.com/bivouacfs/bivouac/daemon/job"
 	"github.com/bivouacfs/bivouac/integration/netcluster"
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/metadata/cluster"
@@ -38,8 +39,8 @@ import (
 // patience bounds what has to happen; it is no measure of speed.
 const patience = 2 * time.Minute
 
-// job is a job of daemon processes with a keeper for each.
-type job struct {
+// testJob is a job of daemon processes with a keeper for each.
+type testJob struct {
 	t     *testing.T
 	bin   string
 	key   string
@@ -56,7 +57,7 @@ type job struct {
 // node is a node: its daemon lives several times.
 type node struct {
 	id    int
-	job   *daemon.Job
+	job   *job.File
 	file  string // of the job
 	log   string
 	ready atomic.Bool
@@ -67,7 +68,7 @@ type node struct {
 }
 
 // startJob starts a job of n nodes, which ends with the test.
-func startJob(t *testing.T, n int) *job {
+func startJob(t *testing.T, n int) *testJob {
 	t.Helper()
 	if os.Getuid() != 0 {
 		t.Skip("needs root to take dead mounts away")
@@ -83,7 +84,7 @@ func startJob(t *testing.T, n int) *job {
 	if _, err := rand.Read(key); err != nil {
 		t.Fatal(err)
 	}
-	j := &job{t: t, bin: netcluster.Binary(t), key: hex.EncodeToString(key)}
+	j := &testJob{t: t, bin: netcluster.Binary(t), key: hex.EncodeToString(key)}
 	t.Cleanup(func() { j.end(dir) })
 	hosts, addrs := make([]string, n), make([][]string, n)
 	for i := range n {
@@ -103,9 +104,9 @@ func newNode(t *testing.T, i int, dir string, hosts []string, addrs [][]string) 
 	t.Helper()
 	home := filepath.Join(dir, hosts[i])
 	x := &node{id: i, file: filepath.Join(home, "job.json"), log: filepath.Join(home, "log")}
-	x.job = &daemon.Job{
-		Version: daemon.JobVersion, ID: "crash", UID: 0, GID: 0, Hosts: hosts, Self: metadata.NodeID(i), Addrs: addrs,
-		Dirs: daemon.Dirs{
+	x.job = &job.File{
+		Version: job.Version, ID: "crash", UID: 0, GID: 0, Hosts: hosts, Self: metadata.NodeID(i), Addrs: addrs,
+		Dirs: job.Dirs{
 			Store: []string{filepath.Join(home, "store")}, Run: filepath.Join(home, "run"), Mount: filepath.Join(home, "mnt"),
 		},
 		Created: metadata.TimeOf(time.Now()),
@@ -139,7 +140,7 @@ func freeAddrs(t *testing.T, n int) []string {
 }
 
 // keep starts the keeper of a node and listens to it as long as the job lasts.
-func (j *job) keep(x *node) {
+func (j *testJob) keep(x *node) {
 	exe, err := os.Executable()
 	if err != nil {
 		j.t.Fatal(err)
@@ -172,7 +173,7 @@ func (j *job) keep(x *node) {
 
 // heard takes a line of a node's keeper. A daemon's end that is not the test's
 // doing is an error.
-func (j *job) heard(x *node, line string) {
+func (j *testJob) heard(x *node, line string) {
 	what, rest, _ := strings.Cut(line, " ")
 	pid, _ := strconv.Atoi(rest)
 	x.mu.Lock()
@@ -218,7 +219,7 @@ const lull = 3 * time.Second
 
 // moment is the deaths so far, and whether all nodes are ready, and have been for
 // a while.
-func (j *job) moment() (deaths int64, calm bool) {
+func (j *testJob) moment() (deaths int64, calm bool) {
 	calm = time.Since(time.Unix(0, j.turned.Load())) > lull
 	for _, x := range j.nodes {
 		calm = calm && x.ready.Load()
@@ -228,10 +229,10 @@ func (j *job) moment() (deaths int64, calm bool) {
 }
 
 // ctl talks to the daemon of node i.
-func (j *job) ctl(i int) *daemon.Ctl { return daemon.NewCtl(j.nodes[i].job.CtlSocket()) }
+func (j *testJob) ctl(i int) *daemon.Ctl { return daemon.NewCtl(j.nodes[i].job.CtlSocket()) }
 
 // settle waits until all nodes are ready, and know that all are up.
-func (j *job) settle() {
+func (j *testJob) settle() {
 	j.t.Helper()
 	j.eventually("all nodes are up", func() error {
 		for i, x := range j.nodes {
@@ -254,7 +255,7 @@ func (j *job) settle() {
 
 // whole waits until a check of scratch by node i finds nothing wrong and ok is
 // content.
-func (j *job) whole(i int, ok func(daemon.CheckResult) error) {
+func (j *testJob) whole(i int, ok func(daemon.CheckResult) error) {
 	j.t.Helper()
 	j.eventually("scratch is whole", func() error {
 		r, err := j.ctl(i).Check(context.Background())
@@ -269,7 +270,7 @@ func (j *job) whole(i int, ok func(daemon.CheckResult) error) {
 }
 
 // eventually polls until ok, and ends the test with its last complaint.
-func (j *job) eventually(what string, ok func() error) {
+func (j *testJob) eventually(what string, ok func() error) {
 	j.t.Helper()
 	tick := time.NewTicker(100 * time.Millisecond)
 	defer tick.Stop()
@@ -285,13 +286,13 @@ func (j *job) eventually(what string, ok func() error) {
 }
 
 // scratch is a path in scratch as node i sees it.
-func (j *job) scratch(i int, path string) string {
+func (j *testJob) scratch(i int, path string) string {
 	return filepath.Join(j.nodes[i].job.Dirs.Mount, "scratch", path)
 }
 
 // end ends all daemons, and removes everything. What a failed test leaves behind
 // is shown.
-func (j *job) end(dir string) {
+func (j *testJob) end(dir string) {
 	j.over.Store(true)
 	for _, k := range j.keepers {
 		_ = k.Close() // which ends it

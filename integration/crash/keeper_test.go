@@ -20,6 +20,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/bivouacfs/bivouac/daemon"
+	"github.com/bivouacfs/bivouac/daemon/job"
 )
 
 // A keeper is a process of its own, this program with the job file of its node in
@@ -46,7 +47,7 @@ func TestMain(m *testing.M) {
 func keeper(file, program string) error {
 	runtime.LockOSThread()                         // whose end is the daemon's
 	signal.Ignore(syscall.SIGINT, syscall.SIGTERM) // standard input is closed then
-	job, err := daemon.ReadJob(file)
+	j, err := job.Read(file)
 	if err != nil {
 		return err
 	}
@@ -61,7 +62,7 @@ func keeper(file, program string) error {
 		cancel()
 	}()
 	for ctx.Err() == nil {
-		if err := life(ctx, job, file, program, strings.TrimSpace(key)); err != nil {
+		if err := life(ctx, j, file, program, strings.TrimSpace(key)); err != nil {
 			return err
 		}
 		select {
@@ -85,7 +86,7 @@ func rest() time.Duration {
 const grace = 20 * time.Second
 
 // life is that of one daemon.
-func life(ctx context.Context, job *daemon.Job, file, program, key string) error {
+func life(ctx context.Context, j *job.File, file, program, key string) error {
 	cmd, leash, err := spawn(file, program)
 	if err != nil {
 		return err
@@ -104,7 +105,7 @@ func life(ctx context.Context, job *daemon.Job, file, program, key string) error
 	}
 	_ = leash.Close() // it is cut at the other end
 	_ = cmd.Wait()    // it was killed
-	if err := syscall.Unmount(job.Dirs.Mount, unix.MNT_DETACH); err != nil && !errors.Is(err, syscall.EINVAL) {
+	if err := syscall.Unmount(j.Dirs.Mount, unix.MNT_DETACH); err != nil && !errors.Is(err, syscall.EINVAL) {
 		return fmt.Errorf("the mount of a dead daemon: %w", err)
 	}
 	fmt.Println("ended", cmd.Process.Pid)

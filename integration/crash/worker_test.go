@@ -57,7 +57,7 @@ type doubt struct {
 // knows everything.
 type worker struct {
 	t    testing.TB
-	j    *job
+	j    *testJob
 	rng  *rand.Rand
 	root string // in scratch
 
@@ -67,7 +67,7 @@ type worker struct {
 	done   int // operations that were acknowledged
 }
 
-func newWorker(t testing.TB, j *job, seed uint64, id int) *worker {
+func newWorker(t testing.TB, j *testJob, seed uint64, id int) *worker {
 	t.Helper()
 	w := &worker{
 		t: t, j: j, rng: rand.New(rand.NewPCG(seed, uint64(id))), root: fmt.Sprint("w", id),

@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/bivouacfs/bivouac/daemon"
+	"github.com/bivouacfs/bivouac/daemon/job"
 	"github.com/bivouacfs/bivouac/deploy/local"
 )
 
@@ -135,7 +136,7 @@ func useAll(ctx context.Context, t *testing.T, s *local.State, look func(string,
 	t.Helper()
 	dir, _ := makeTree(t)
 	ctl := daemon.NewCtl(s.Nodes[1].Sock)
-	if _, err := ctl.StageIn(ctx, daemon.DatasetSpec{Source: dir, Name: "set"}); err != nil {
+	if _, err := ctl.StageIn(ctx, job.Dataset{Source: dir, Name: "set"}); err != nil {
 		t.Fatal(err)
 	}
 	for _, n := range s.Nodes {

@@ -17,6 +17,7 @@ import (
 	"testing"
 
 	"github.com/bivouacfs/bivouac/daemon"
+	"github.com/bivouacfs/bivouac/daemon/job"
 	"github.com/bivouacfs/bivouac/deploy/local"
 )
 
@@ -60,7 +61,7 @@ func NeedRoot(t testing.TB) {
 }
 
 // Start starts a job of n nodes, which ends with the test.
-func Start(t testing.TB, n int, datasets ...daemon.DatasetSpec) *Cluster {
+func Start(t testing.TB, n int, datasets ...job.Dataset) *Cluster {
 	t.Helper()
 	NeedRoot(t)
 	nw, err := NewNetwork(n)

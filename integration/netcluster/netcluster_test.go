@@ -13,7 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/bivouacfs/bivouac/daemon"
+	"github.com/bivouacfs/bivouac/daemon/job"
 	"github.com/bivouacfs/bivouac/metadata/cluster"
 )
 
@@ -119,7 +119,7 @@ func makeTree(t *testing.T) (dir string, files map[string][]byte) {
 // TestDataset: a dataset of the job file is there on all nodes, whole and read-only.
 func TestDataset(t *testing.T) {
 	dir, files := makeTree(t)
-	c := Start(t, 4, daemon.DatasetSpec{Source: dir, Name: "set"})
+	c := Start(t, 4, job.Dataset{Source: dir, Name: "set"})
 	ctx := context.Background()
 	eventually(t, "sealed", func() bool {
 		s, err := c.Ctl(3).Status(ctx)

@@ -18,7 +18,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/bivouacfs/bivouac/daemon"
+	"github.com/bivouacfs/bivouac/daemon/job"
 	"github.com/bivouacfs/bivouac/integration/testcluster"
 	"github.com/bivouacfs/bivouac/metadata/cluster"
 )
@@ -54,7 +54,7 @@ func (c *camp) dirs(t *testing.T) []string {
 }
 
 // staged is a small tree that is staged in as the dataset "set".
-func staged(t *testing.T) daemon.DatasetSpec {
+func staged(t *testing.T) job.Dataset {
 	t.Helper()
 	tree := filepath.Join(t.TempDir(), "tree")
 	check(t, os.MkdirAll(filepath.Join(tree, "d"), 0o755))
@@ -62,7 +62,7 @@ func staged(t *testing.T) daemon.DatasetSpec {
 		check(t, os.WriteFile(fmt.Sprintf("%s/d/%02d", tree, i), pattern(1000*i), 0o644))
 	}
 	check(t, os.Symlink("d/01", filepath.Join(tree, "link")))
-	return daemon.DatasetSpec{Source: tree, Name: "set"}
+	return job.Dataset{Source: tree, Name: "set"}
 }
 
 func (c *camp) sealed(t *testing.T) {

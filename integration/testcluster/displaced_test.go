@@ -15,6 +15,7 @@ import (
 	"testing"
 
 	"github.com/bivouacfs/bivouac/daemon"
+	"github.com/bivouacfs/bivouac/daemon/job"
 	"github.com/bivouacfs/bivouac/deploy/show"
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/metadata/cluster"
@@ -136,7 +137,7 @@ func TestLostNodeFindsNoRoom(t *testing.T) {
 				write(t, src, m)
 				capacity := bytesOf(m)/4 + 2<<20
 				fsys := newCounted()
-				c := Start(t, Config{Source: fsys, Capacity: capacity, VerifyReads: sums, Datasets: []daemon.DatasetSpec{{Source: src, Name: "set"}}})
+				c := Start(t, Config{Source: fsys, Capacity: capacity, VerifyReads: sums, Datasets: []job.Dataset{{Source: src, Name: "set"}}})
 				ds := c.Dataset(t, 0, "set")
 				if s, _, _ := c.displaced(t); ds.Phase != cluster.Sealed || s.Spilled != nil || len(s.Displaced) > 0 {
 					t.Fatalf("dataset: %+v", s)
@@ -215,7 +216,7 @@ func TestLostNodeFindsSomeRoom(t *testing.T) {
 			m := randomFiles(200, 60_000)
 			src := filepath.Join(t.TempDir(), "src")
 			write(t, src, m)
-			c := Start(t, Config{Capacity: bytesOf(m)/4 + 2<<20, Datasets: []daemon.DatasetSpec{{Source: src, Name: "set"}}})
+			c := Start(t, Config{Capacity: bytesOf(m)/4 + 2<<20, Datasets: []job.Dataset{{Source: src, Name: "set"}}})
 			ds := c.Dataset(t, 0, "set")
 			c.fillUp(t, bytesOf(m)/4/3/2) // half of what each is to have more
 			had := c.loses(t, 1, ds.ID, m)
@@ -241,7 +242,7 @@ func TestLostNodeAndItsSource(t *testing.T) {
 			m := randomFiles(100, 60_000)
 			src := filepath.Join(t.TempDir(), "src")
 			writeTree(t, src, m)
-			c := Start(t, Config{Capacity: bytesOf(m)/2 + 2<<20, Datasets: []daemon.DatasetSpec{{Source: src, Name: "set"}}})
+			c := Start(t, Config{Capacity: bytesOf(m)/2 + 2<<20, Datasets: []job.Dataset{{Source: src, Name: "set"}}})
 			ds := c.Dataset(t, 0, "set")
 			if full {
 				c.fillUp(t, 0)
@@ -298,7 +299,7 @@ func TestLostNodeOfWhatCannotStay(t *testing.T) {
 	src := filepath.Join(t.TempDir(), "set.tar.gz")
 	writeTar(t, src, m)
 	packOne(t, src)
-	c := Start(t, Config{Capacity: bytesOf(m)/2 + 2<<20, Datasets: []daemon.DatasetSpec{{
+	c := Start(t, Config{Capacity: bytesOf(m)/2 + 2<<20, Datasets: []job.Dataset{{
 		Source: src, Name: "set", Options: stagein.Options{Spill: stagein.SpillFail},
 	}}})
 	ds := c.Dataset(t, 0, "set")

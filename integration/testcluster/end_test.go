@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/bivouacfs/bivouac/daemon"
+	"github.com/bivouacfs/bivouac/daemon/job"
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/metadata/cluster"
 	"github.com/bivouacfs/bivouac/stagein"
@@ -95,7 +96,7 @@ func TestStageOutGivenUp(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() {
-		_, err := daemon.NewCtl(c.Nodes[1].Job.CtlSocket()).StageOut(ctx, daemon.OutSpec{From: "x", To: "/nowhere"})
+		_, err := daemon.NewCtl(c.Nodes[1].Job.CtlSocket()).StageOut(ctx, job.StageOut{From: "x", To: "/nowhere"})
 		done <- err
 	}()
 	for _, n := range c.Nodes {
@@ -130,13 +131,13 @@ func TestCloseAtWork(t *testing.T) {
 		stop, stopped := make(chan struct{}), make(chan struct{}, 6)
 		for i, n := range c.Nodes {
 			ctl := daemon.NewCtl(n.Job.CtlSocket())
-			if _, err := ctl.StageIn(context.Background(), daemon.DatasetSpec{Source: src, Name: fmt.Sprint("set", i)}); err != nil {
+			if _, err := ctl.StageIn(context.Background(), job.Dataset{Source: src, Name: fmt.Sprint("set", i)}); err != nil {
 				t.Fatal(err)
 			}
 			for _, ask := range []func(){
 				func() { _, _ = ctl.Status(context.Background()) },
 				func() {
-					_, _ = ctl.StageOut(context.Background(), daemon.OutSpec{From: "d", To: filepath.Join(t.TempDir(), "out")})
+					_, _ = ctl.StageOut(context.Background(), job.StageOut{From: "d", To: filepath.Join(t.TempDir(), "out")})
 				},
 			} {
 				go func() {
@@ -173,9 +174,9 @@ func TestManyDatasets(t *testing.T) {
 	t.Parallel()
 	src := filepath.Join(t.TempDir(), "set.tar")
 	writeTar(t, src, files(20, 5000))
-	var specs []daemon.DatasetSpec
+	var specs []job.Dataset
 	for i := range 12 {
-		specs = append(specs, daemon.DatasetSpec{Source: src, Name: fmt.Sprint("set", i)})
+		specs = append(specs, job.Dataset{Source: src, Name: fmt.Sprint("set", i)})
 	}
 	c := Start(t, Config{Nodes: 2, Datasets: specs})
 	for _, s := range specs {

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/bivouacfs/bivouac/daemon"
+	"github.com/bivouacfs/bivouac/daemon/job"
 	"github.com/bivouacfs/bivouac/metadata/cluster"
 )
 
@@ -21,7 +22,7 @@ func TestFetchAtOnce(t *testing.T) {
 	writeTar(t, src, m)
 	ctl := daemon.NewCtl(c.Nodes[leads].Job.CtlSocket())
 	ctx := context.Background()
-	if _, err := ctl.StageIn(ctx, daemon.DatasetSpec{Source: src, Name: "set"}); err != nil {
+	if _, err := ctl.StageIn(ctx, job.Dataset{Source: src, Name: "set"}); err != nil {
 		t.Fatal(err)
 	}
 	if ds := c.Dataset(t, leads, "set"); ds.Phase != cluster.Sealed {

@@ -17,7 +17,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/bivouacfs/bivouac/daemon"
+	"github.com/bivouacfs/bivouac/daemon/job"
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/metadata/cluster"
 	"github.com/bivouacfs/bivouac/stagein"
@@ -153,7 +153,7 @@ func TestReadWhileFilling(t *testing.T) {
 				writeTree(t, src, m)
 			}
 			fsys.holds = func(path string) bool { return strings.HasSuffix(path, "/d0/e0/f0000") }
-			c := Start(t, Config{Source: fsys, Datasets: []daemon.DatasetSpec{{Source: src, Name: "set"}}})
+			c := Start(t, Config{Source: fsys, Datasets: []job.Dataset{{Source: src, Name: "set"}}})
 			var open sync.Once
 			t.Cleanup(func() { open.Do(func() { close(fsys.gate) }) })
 			ds := readable(t, c, "set")
@@ -201,7 +201,7 @@ func TestReadHere(t *testing.T) {
 	writeTree(t, src, m)
 	fsys := newCounted()
 	fsys.holds = func(string) bool { return true }
-	c := Start(t, Config{Source: fsys, Datasets: []daemon.DatasetSpec{{Source: src, Name: "set"}}})
+	c := Start(t, Config{Source: fsys, Datasets: []job.Dataset{{Source: src, Name: "set"}}})
 	var open sync.Once
 	t.Cleanup(func() { open.Do(func() { close(fsys.gate) }) })
 	ds := readable(t, c, "set")
@@ -243,7 +243,7 @@ func TestManyReadersOfOneFile(t *testing.T) {
 	writeTree(t, src, m)
 	fsys := newCounted()
 	fsys.holds = func(path string) bool { return true }
-	c := Start(t, Config{Source: fsys, Datasets: []daemon.DatasetSpec{{Source: src, Name: "set"}}})
+	c := Start(t, Config{Source: fsys, Datasets: []job.Dataset{{Source: src, Name: "set"}}})
 	var open sync.Once
 	t.Cleanup(func() { open.Do(func() { close(fsys.gate) }) })
 	ds := readable(t, c, "set")
@@ -297,7 +297,7 @@ func TestFillResumes(t *testing.T) {
 	fsys := newCounted()
 	dying := &dyingFS{countedFS: fsys, dead: make(chan struct{})}
 	var started atomic.Int64
-	c := Start(t, Config{Datasets: []daemon.DatasetSpec{{Source: src, Name: "set"}}, SourceOf: func(node int) source.FS {
+	c := Start(t, Config{Datasets: []job.Dataset{{Source: src, Name: "set"}}, SourceOf: func(node int) source.FS {
 		if node == 3 && started.Add(1) == 1 {
 			return dying
 		}
@@ -369,7 +369,7 @@ func TestSourceChangesWhileFilling(t *testing.T) {
 			src := filepath.Join(t.TempDir(), "src")
 			writeTree(t, src, m)
 			fsys := &changedFS{FS: source.OS{}, what: what, gate: make(chan struct{})}
-			c := Start(t, Config{Source: fsys, Datasets: []daemon.DatasetSpec{{Source: src, Name: "set"}}})
+			c := Start(t, Config{Source: fsys, Datasets: []job.Dataset{{Source: src, Name: "set"}}})
 			var open sync.Once
 			t.Cleanup(func() { open.Do(func() { close(fsys.gate) }) })
 			ds := readable(t, c, "set")
@@ -433,7 +433,7 @@ func TestLostNodeIsFetchedAgain(t *testing.T) {
 	src := filepath.Join(t.TempDir(), "src")
 	writeTree(t, src, m)
 	fsys := newCounted()
-	c := Start(t, Config{Source: fsys, Datasets: []daemon.DatasetSpec{{Source: src, Name: "set"}}})
+	c := Start(t, Config{Source: fsys, Datasets: []job.Dataset{{Source: src, Name: "set"}}})
 	ds := c.Dataset(t, 0, "set")
 	if ds.Phase != cluster.Sealed {
 		t.Fatalf("dataset: %+v", ds)
@@ -462,7 +462,7 @@ func TestLostNodeOfArchive(t *testing.T) {
 	writeTar(t, plain, m)
 	packTar(t, plain, packed)
 	fsys := newCounted()
-	c := Start(t, Config{Source: fsys, Datasets: []daemon.DatasetSpec{{Source: plain, Name: "plain"}, {Source: packed, Name: "packed"}}})
+	c := Start(t, Config{Source: fsys, Datasets: []job.Dataset{{Source: plain, Name: "plain"}, {Source: packed, Name: "packed"}}})
 	var sets []cluster.Dataset
 	for _, name := range []string{"plain", "packed"} {
 		ds := c.Dataset(t, 0, name)
@@ -493,11 +493,11 @@ func TestMoreDataThanSpace(t *testing.T) {
 	writeTree(t, src, m)
 	fsys := newCounted()
 	c := Start(t, Config{Source: fsys, Capacity: all / 4 * 56 / 100, Window: 1 << 20})
-	err := c.Nodes[0].StageIn(context.Background(), daemon.DatasetSpec{Source: src, Name: "no", Options: stagein.Options{Spill: stagein.SpillFail}})
+	err := c.Nodes[0].StageIn(context.Background(), job.Dataset{Source: src, Name: "no", Options: stagein.Options{Spill: stagein.SpillFail}})
 	if !errors.Is(err, syscall.ENOSPC) || !strings.Contains(err.Error(), "host0 needs room for") || fsys.sum() != 0 {
 		t.Errorf("with spill=fail: %v after %d bytes, want ENOSPC that names node, need and have", err, fsys.sum())
 	}
-	if err := c.Nodes[0].StageIn(context.Background(), daemon.DatasetSpec{Source: src, Name: "set"}); err != nil {
+	if err := c.Nodes[0].StageIn(context.Background(), job.Dataset{Source: src, Name: "set"}); err != nil {
 		t.Fatal(err)
 	}
 	ds := c.Dataset(t, 0, "set")

@@ -11,7 +11,7 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/bivouacfs/bivouac/daemon"
+	"github.com/bivouacfs/bivouac/daemon/job"
 	"github.com/bivouacfs/bivouac/datapath/rpc"
 	"github.com/bivouacfs/bivouac/datapath/wire"
 	"github.com/bivouacfs/bivouac/metadata"
@@ -25,7 +25,7 @@ func TestBuggyPeer(t *testing.T) {
 	m := files(40, 10_000)
 	tree := filepath.Join(t.TempDir(), "tree")
 	writeTree(t, tree, m)
-	c := Start(t, Config{Datasets: []daemon.DatasetSpec{{Source: tree, Name: "set"}}})
+	c := Start(t, Config{Datasets: []job.Dataset{{Source: tree, Name: "set"}}})
 	ds := c.Dataset(t, 0, "set")
 	if ds.Phase != cluster.Sealed {
 		t.Fatalf("dataset: %+v", ds)
@@ -149,7 +149,7 @@ func TestHostileParcels(t *testing.T) {
 func TestLateWrite(t *testing.T) {
 	t.Parallel()
 	c := Start(t, Config{Nodes: 2})
-	err := c.Nodes[1].StageIn(context.Background(), daemon.DatasetSpec{Source: filepath.Join(t.TempDir(), "no"), Name: "no"})
+	err := c.Nodes[1].StageIn(context.Background(), job.Dataset{Source: filepath.Join(t.TempDir(), "no"), Name: "no"})
 	if err == nil {
 		t.Fatal("a source that is not there was staged")
 	}

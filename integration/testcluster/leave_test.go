@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/bivouacfs/bivouac/daemon"
+	"github.com/bivouacfs/bivouac/daemon/job"
 	"github.com/bivouacfs/bivouac/datapath/chunkstore"
 	"github.com/bivouacfs/bivouac/metadata"
 )
@@ -49,7 +49,7 @@ func TestLeaveWithOpenFiles(t *testing.T) {
 	const piece, pieces = 4096, 8
 	disk := &heldDisk{FS: chunkstore.Machine, free: make(chan struct{})}
 	to := filepath.Join(t.TempDir(), "out")
-	c := Start(t, Config{StageOut: []daemon.OutSpec{{From: "ckpt", To: to}}, Disk: func(i int) chunkstore.FS {
+	c := Start(t, Config{StageOut: []job.StageOut{{From: "ckpt", To: to}}, Disk: func(i int) chunkstore.FS {
 		if i == 1 {
 			return disk
 		}

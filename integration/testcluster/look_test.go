@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/bivouacfs/bivouac/daemon"
+	"github.com/bivouacfs/bivouac/daemon/job"
 	"github.com/bivouacfs/bivouac/metadata/cluster"
 	"github.com/bivouacfs/bivouac/stagein/source"
 )
@@ -29,7 +29,7 @@ func TestTreeIsWalkedByAll(t *testing.T) {
 		t.Run(fmt.Sprint("blind ", blind), func(t *testing.T) {
 			l := &looks{under: src + "/", leader: leader, blind: blind, there: make(chan struct{})}
 			c := Start(t, Config{SourceOf: func(node int) source.FS { return lookedFS{source.OS{}, l, node} }})
-			if err := c.Nodes[leader].StageIn(t.Context(), daemon.DatasetSpec{Source: src, Name: "set"}); err != nil {
+			if err := c.Nodes[leader].StageIn(t.Context(), job.Dataset{Source: src, Name: "set"}); err != nil {
 				t.Fatal(err)
 			}
 			ds := c.Dataset(t, 2, "set")

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/bivouacfs/bivouac/daemon"
+	"github.com/bivouacfs/bivouac/daemon/job"
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/stagein"
 )
@@ -23,7 +24,7 @@ import (
 func outwardCluster(t *testing.T, cfg Config) (c *Cluster, ckpt metadata.Ino, to string) {
 	t.Helper()
 	to = filepath.Join(t.TempDir(), "out")
-	cfg.StageOut = []daemon.OutSpec{{From: "ckpt", To: to}}
+	cfg.StageOut = []job.StageOut{{From: "ckpt", To: to}}
 	cfg.Timing = daemon.Timing{Report: 30 * time.Millisecond, Down: 2 * time.Second, Out: 50 * time.Millisecond, Settle: 200 * time.Millisecond}
 	c = Start(t, cfg)
 	d, err := c.Nodes[0].Client.Mkdir(context.Background(), metadata.RootIno, "ckpt", metadata.New{Mode: 0o040755, UID: 1000, GID: 1000})
@@ -158,7 +159,7 @@ func TestOutwardAtOnce(t *testing.T) {
 	var g errgroup.Group
 	for i := range 6 {
 		g.Go(func() error {
-			r, err := c.Nodes[i%4].StageOut(ctx, daemon.OutSpec{From: "ckpt", To: to})
+			r, err := c.Nodes[i%4].StageOut(ctx, job.StageOut{From: "ckpt", To: to})
 			if err == nil && r.Failed > 0 {
 				err = fmt.Errorf("%d files failed: %q", r.Failed, r.Errors)
 			}

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/bivouacfs/bivouac/daemon"
+	"github.com/bivouacfs/bivouac/daemon/job"
 	"github.com/bivouacfs/bivouac/datapath/rate"
 )
 
@@ -20,7 +21,7 @@ func TestPaces(t *testing.T) {
 	writeTree(t, src, m)
 	fsys := newCounted()
 	began := time.Now()
-	c := Start(t, Config{Source: fsys, Rate: bound, ServeRate: bound, Datasets: []daemon.DatasetSpec{{Source: src, Name: "set"}}})
+	c := Start(t, Config{Source: fsys, Rate: bound, ServeRate: bound, Datasets: []job.Dataset{{Source: src, Name: "set"}}})
 	readAll(t, c, readable(t, c, "set").ID, m, 1)
 	c.Dataset(t, 1, "set")
 	took := time.Since(began)

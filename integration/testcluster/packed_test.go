@@ -15,7 +15,7 @@ import (
 
 	"github.com/klauspost/compress/zstd"
 
-	"github.com/bivouacfs/bivouac/daemon"
+	"github.com/bivouacfs/bivouac/daemon/job"
 	"github.com/bivouacfs/bivouac/metadata/cluster"
 	"github.com/bivouacfs/bivouac/stagein"
 )
@@ -130,19 +130,19 @@ func TestPackedMoreThanSpace(t *testing.T) {
 				c.pack(t, src)
 			}
 			fsys := newCounted()
-			job := Start(t, Config{Source: fsys, Capacity: capacity})
-			du := watchDisks(t, job)
-			spec := daemon.DatasetSpec{Source: src, Name: "set", Options: stagein.Options{Spill: c.spill}}
-			if err := job.Nodes[0].StageIn(context.Background(), spec); err == nil {
+			tc := Start(t, Config{Source: fsys, Capacity: capacity})
+			du := watchDisks(t, tc)
+			spec := job.Dataset{Source: src, Name: "set", Options: stagein.Options{Spill: c.spill}}
+			if err := tc.Nodes[0].StageIn(context.Background(), spec); err == nil {
 				t.Error("it was staged")
 			}
-			ds := job.Dataset(t, 0, "set")
+			ds := tc.Dataset(t, 0, "set")
 			for _, want := range append(c.says, "no space left on device") {
 				if ds.Phase != cluster.Failed || !strings.Contains(ds.Error, want) {
 					t.Errorf("dataset %v: %s: want it to say %q", ds.Phase, ds.Error, want)
 				}
 			}
-			for i, n := range job.Nodes {
+			for i, n := range tc.Nodes {
 				Eventually(t, fmt.Sprintf("nothing is left on node %d", i), func() bool { return objects(n) == 0 })
 			}
 			most, read := du(), fsys.sum()
@@ -165,7 +165,7 @@ func TestSpilledAtOnce(t *testing.T) {
 	writeTar(t, src, m)
 	packMembers(t, src)
 	c := Start(t, Config{Capacity: 2 << 20, Window: 1 << 20})
-	if err := c.Nodes[0].StageIn(context.Background(), daemon.DatasetSpec{Source: src, Name: "set"}); err != nil {
+	if err := c.Nodes[0].StageIn(context.Background(), job.Dataset{Source: src, Name: "set"}); err != nil {
 		t.Fatal(err)
 	}
 	ds := c.Dataset(t, 0, "set")

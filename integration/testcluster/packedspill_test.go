@@ -14,6 +14,7 @@ import (
 	"testing"
 
 	"github.com/bivouacfs/bivouac/daemon"
+	"github.com/bivouacfs/bivouac/daemon/job"
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/metadata/cluster"
 	"github.com/bivouacfs/bivouac/stagein"
@@ -82,7 +83,7 @@ func TestPackedSpill(t *testing.T) {
 			fsys := newCounted()
 			c := Start(t, Config{Source: fsys, Capacity: capacity, Window: 1 << 20})
 			du := watchDisks(t, c)
-			if err := c.Nodes[0].StageIn(context.Background(), daemon.DatasetSpec{Source: src, Name: "set"}); err != nil {
+			if err := c.Nodes[0].StageIn(context.Background(), job.Dataset{Source: src, Name: "set"}); err != nil {
 				t.Fatal(err)
 			}
 			ds := c.Dataset(t, 0, "set")
@@ -194,7 +195,7 @@ func heldUp(t *testing.T, capacity int64, made func(*pass) (src string, size int
 		g.after = p.size / readers * 3 / 4
 	}
 	go func() {
-		p.done <- p.Nodes[leads].StageIn(context.Background(), daemon.DatasetSpec{Source: src, Name: "set"})
+		p.done <- p.Nodes[leads].StageIn(context.Background(), job.Dataset{Source: src, Name: "set"})
 	}()
 	return p, p.reader(t)
 }

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/bivouacfs/bivouac/daemon"
+	"github.com/bivouacfs/bivouac/daemon/job"
 	"github.com/bivouacfs/bivouac/metadata/cluster"
 	"github.com/bivouacfs/bivouac/stagein"
 	"github.com/bivouacfs/bivouac/stagein/source"
@@ -43,7 +44,7 @@ func TestPackedSpillSeveral(t *testing.T) {
 	fsys := newCounted()
 	c := Start(t, Config{Source: fsys, Capacity: capacity, Window: 1 << 20})
 	du := watchDisks(t, c)
-	if err := c.Nodes[0].StageIn(context.Background(), daemon.DatasetSpec{Source: pattern, Name: "set"}); err != nil {
+	if err := c.Nodes[0].StageIn(context.Background(), job.Dataset{Source: pattern, Name: "set"}); err != nil {
 		t.Fatal(err)
 	}
 	ds := c.Dataset(t, 0, "set")
@@ -79,7 +80,7 @@ func TestPackedSpillSelected(t *testing.T) {
 	}
 	c := Start(t, Config{Capacity: 2 << 20, Window: 1 << 20})
 	o := stagein.Options{OnError: stagein.OnErrorSkip, Exclude: []source.Name{"f*7"}}
-	if err := c.Nodes[0].StageIn(context.Background(), daemon.DatasetSpec{Source: pattern, Name: "set", Options: o}); err != nil {
+	if err := c.Nodes[0].StageIn(context.Background(), job.Dataset{Source: pattern, Name: "set", Options: o}); err != nil {
 		t.Fatal(err)
 	}
 	ds := c.Dataset(t, 0, "set")

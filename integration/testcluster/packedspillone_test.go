@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/bivouacfs/bivouac/daemon"
+	"github.com/bivouacfs/bivouac/daemon/job"
 	"github.com/bivouacfs/bivouac/metadata/cluster"
 )
 
@@ -87,7 +88,7 @@ func TestPackedSpillOneMemberOfSeveral(t *testing.T) {
 		pack(t, src)
 	}
 	c := Start(t, Config{Capacity: 8 << 20, Window: 1 << 20})
-	if err := c.Nodes[0].StageIn(context.Background(), daemon.DatasetSpec{Source: filepath.Join(dir, "shard-*.tar"), Name: "set"}); err != nil {
+	if err := c.Nodes[0].StageIn(context.Background(), job.Dataset{Source: filepath.Join(dir, "shard-*.tar"), Name: "set"}); err != nil {
 		t.Fatal(err)
 	}
 	ds := c.Dataset(t, 0, "set")

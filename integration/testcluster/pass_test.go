@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/bivouacfs/bivouac/daemon"
+	"github.com/bivouacfs/bivouac/daemon/job"
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/metadata/cluster"
 	"github.com/bivouacfs/bivouac/stagein/source"
@@ -106,7 +107,7 @@ func beginPassIn(t *testing.T, ext string, c Config) *pass {
 	}
 	p.size = info.Size()
 	go func() {
-		p.done <- p.Nodes[leads].StageIn(context.Background(), daemon.DatasetSpec{Source: src, Name: "set"})
+		p.done <- p.Nodes[leads].StageIn(context.Background(), job.Dataset{Source: src, Name: "set"})
 	}()
 	Eventually(t, "bytes have come in", func() bool {
 		if ext == packedTar { // of which an unpacker may want much before it gives anything

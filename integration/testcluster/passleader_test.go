@@ -17,6 +17,7 @@ import (
 	"github.com/klauspost/compress/zstd"
 
 	"github.com/bivouacfs/bivouac/daemon"
+	"github.com/bivouacfs/bivouac/daemon/job"
 	"github.com/bivouacfs/bivouac/datapath/rpc"
 	"github.com/bivouacfs/bivouac/datapath/wire"
 	"github.com/bivouacfs/bivouac/metadata"
@@ -68,7 +69,7 @@ func beginLedIn(t *testing.T, leader int, ext string, m map[string][]byte, c Con
 		t.Fatal(err)
 	}
 	p.size = info.Size()
-	if _, err := daemon.NewCtl(p.Nodes[leader].Job.CtlSocket()).StageIn(context.Background(), daemon.DatasetSpec{Source: src, Name: "set"}); err != nil {
+	if _, err := daemon.NewCtl(p.Nodes[leader].Job.CtlSocket()).StageIn(context.Background(), job.Dataset{Source: src, Name: "set"}); err != nil {
 		t.Fatal(err)
 	}
 	Eventually(t, "files are read", func() bool {
@@ -469,7 +470,7 @@ func TestPassListIsLost(t *testing.T) {
 		}
 		p.size += info.Size()
 	}
-	spec := daemon.DatasetSpec{Source: filepath.Join(dir, "shard-*.tar"), Name: "set"}
+	spec := job.Dataset{Source: filepath.Join(dir, "shard-*.tar"), Name: "set"}
 	if _, err := daemon.NewCtl(p.Nodes[leads].Job.CtlSocket()).StageIn(context.Background(), spec); err != nil {
 		t.Fatal(err)
 	}

@@ -8,7 +8,7 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/bivouacfs/bivouac/daemon"
+	"github.com/bivouacfs/bivouac/daemon/job"
 )
 
 // pipedSize is enough for many requests of the kernel.
@@ -32,7 +32,7 @@ func TestReadsGoThroughPipes(t *testing.T) {
 	tree := filepath.Join(t.TempDir(), "tree")
 	sealed, live := random(pipedSize, 1), random(pipedSize, 2)
 	writeTree(t, tree, map[string][]byte{"big": sealed})
-	c := Start(t, Config{Datasets: []daemon.DatasetSpec{{Source: tree, Name: "set"}}})
+	c := Start(t, Config{Datasets: []job.Dataset{{Source: tree, Name: "set"}}})
 	c.Dataset(t, 0, "set")
 	ms := c.Mount(t)
 	clear(live[2<<20 : 4<<20+1])

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/bivouacfs/bivouac/daemon"
+	"github.com/bivouacfs/bivouac/daemon/job"
 	"github.com/bivouacfs/bivouac/metadata/cluster"
 	"github.com/bivouacfs/bivouac/stagein"
 )
@@ -44,7 +45,7 @@ func TestPublishingLeaderIsLost(t *testing.T) {
 	writeTar(t, archive, m)
 	dir := t.TempDir()
 	writeTree(t, dir, m)
-	for name, s := range map[string]daemon.DatasetSpec{
+	for name, s := range map[string]job.Dataset{
 		"read once": {Source: archive},
 		"skipping":  {Source: archive, Options: stagein.Options{OnError: stagein.OnErrorSkip}},
 		"scanned":   {Source: dir},
@@ -86,7 +87,7 @@ func TestManifestIsHandedOut(t *testing.T) {
 	c.Tamper(last, func(_ int, conn net.Conn) net.Conn {
 		return mute{conn, func() bool { return publishing(c.Nodes[last]) }}
 	})
-	if _, err := daemon.NewCtl(c.Nodes[leads].Job.CtlSocket()).StageIn(t.Context(), daemon.DatasetSpec{Source: dir, Name: "set"}); err != nil {
+	if _, err := daemon.NewCtl(c.Nodes[leads].Job.CtlSocket()).StageIn(t.Context(), job.Dataset{Source: dir, Name: "set"}); err != nil {
 		t.Fatal(err)
 	}
 	Eventually(t, "the node has the tree", func() bool {

@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/bivouacfs/bivouac/daemon"
+	"github.com/bivouacfs/bivouac/daemon/job"
 	"github.com/bivouacfs/bivouac/integration/slowpfs"
 	"github.com/bivouacfs/bivouac/metadata/cluster"
 	"github.com/bivouacfs/bivouac/stagein/source"
@@ -33,7 +33,7 @@ func TestRequestsToTheSource(t *testing.T) {
 func requests(t *testing.T, under, name string) slowpfs.Counts {
 	t.Helper()
 	at, s := slowly(t, under)
-	c := Start(t, Config{Datasets: []daemon.DatasetSpec{{Source: filepath.Join(at, name), Name: "set"}}})
+	c := Start(t, Config{Datasets: []job.Dataset{{Source: filepath.Join(at, name), Name: "set"}}})
 	if ds := c.Dataset(t, 1, "set"); ds.Phase != cluster.Sealed {
 		t.Fatalf("dataset: %+v", ds)
 	}

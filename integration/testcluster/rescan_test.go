@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"github.com/bivouacfs/bivouac/daemon"
+	"github.com/bivouacfs/bivouac/daemon/job"
 	"github.com/bivouacfs/bivouac/metadata/cluster"
 	"github.com/bivouacfs/bivouac/stagein"
 	"github.com/bivouacfs/bivouac/stagein/source"
@@ -76,7 +77,7 @@ func scanCluster(t *testing.T) (c *Cluster, m map[string][]byte, size int64, rea
 		return immortal
 	}})
 	t.Cleanup(die)
-	spec := daemon.DatasetSpec{Source: src, Name: "set", Options: stagein.Options{Fill: stagein.Order{Kind: stagein.OrderSource}}}
+	spec := job.Dataset{Source: src, Name: "set", Options: stagein.Options{Fill: stagein.Order{Kind: stagein.OrderSource}}}
 	if _, err := daemon.NewCtl(c.Nodes[3].Job.CtlSocket()).StageIn(context.Background(), spec); err != nil {
 		t.Fatal(err)
 	}
@@ -199,7 +200,7 @@ func stuckScan(t *testing.T) (p *led, dir string, free func()) {
 		t.Fatal(err)
 	}
 	p.size = info.Size()
-	if _, err := daemon.NewCtl(p.Nodes[leads].Job.CtlSocket()).StageIn(context.Background(), daemon.DatasetSpec{Source: src, Name: "set"}); err != nil {
+	if _, err := daemon.NewCtl(p.Nodes[leads].Job.CtlSocket()).StageIn(context.Background(), job.Dataset{Source: src, Name: "set"}); err != nil {
 		t.Fatal(err)
 	}
 	<-stuck.waits
@@ -294,7 +295,7 @@ func TestStuckScansLeaveTheirTurn(t *testing.T) {
 	begin := func(name string) {
 		src := filepath.Join(dir, name+".tar")
 		writeTar(t, src, m)
-		if _, err := ctl.StageIn(context.Background(), daemon.DatasetSpec{Source: src, Name: name}); err != nil {
+		if _, err := ctl.StageIn(context.Background(), job.Dataset{Source: src, Name: name}); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/bivouacfs/bivouac/daemon"
+	"github.com/bivouacfs/bivouac/daemon/job"
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/metadata/cluster"
 	"github.com/bivouacfs/bivouac/stagein"
@@ -62,7 +63,7 @@ func TestKilledNode(t *testing.T) {
 	m := files(60, 20_000)
 	tree := filepath.Join(t.TempDir(), "tree")
 	writeTree(t, tree, m)
-	c := Start(t, Config{Datasets: []daemon.DatasetSpec{{Source: tree, Name: "set"}}})
+	c := Start(t, Config{Datasets: []job.Dataset{{Source: tree, Name: "set"}}})
 	ds := c.Dataset(t, 0, "set")
 	if ds.Phase != cluster.Sealed {
 		t.Fatalf("dataset: %+v", ds)
@@ -201,7 +202,7 @@ func shares(n *Node) int { return n.Status(context.Background()).Shares }
 func TestCoordinatorDies(t *testing.T) {
 	t.Parallel()
 	c, src, open := slowCluster(t)
-	long := daemon.DatasetSpec{Source: src, Name: "slow", Options: stagein.Options{Exclude: []source.Name{source.Name(strings.Repeat("x", 64<<10))}}}
+	long := job.Dataset{Source: src, Name: "slow", Options: stagein.Options{Exclude: []source.Name{source.Name(strings.Repeat("x", 64<<10))}}}
 	if _, err := daemon.NewCtl(c.Nodes[3].Job.CtlSocket()).StageIn(context.Background(), long); err != nil {
 		t.Fatal(err)
 	}
@@ -219,7 +220,7 @@ func TestCoordinatorDies(t *testing.T) {
 	Eventually(t, "nothing is left on the node that led", func() bool { return objects(c.Nodes[3]) == 0 && shares(c.Nodes[3]) == 0 })
 	Eventually(t, "node 3 is back", func() bool { return len(c.Nodes[0].View().Map.Up()) == 4 })
 	// The name is free again, and connections that were cut are made again.
-	if err := c.Nodes[0].StageIn(context.Background(), daemon.DatasetSpec{Source: src, Name: "slow"}); err != nil {
+	if err := c.Nodes[0].StageIn(context.Background(), job.Dataset{Source: src, Name: "slow"}); err != nil {
 		t.Errorf("stage-in after a failure: %v", err)
 	}
 }
@@ -238,7 +239,7 @@ func TestLeaderChanges(t *testing.T) {
 	// A dataset staged while a node is down is whole on the others.
 	done := make(chan error, 1)
 	go func() {
-		done <- c.Nodes[3].StageIn(context.Background(), daemon.DatasetSpec{Source: src, Name: "slow"})
+		done <- c.Nodes[3].StageIn(context.Background(), job.Dataset{Source: src, Name: "slow"})
 	}()
 	Eventually(t, "bytes have come in", func() bool { return objects(c.Nodes[3]) > 0 })
 	c.Mend(leader)
@@ -321,7 +322,7 @@ func leaveButOne(t *testing.T, c *Cluster, dead int) []error {
 func outCluster(t *testing.T, n int) (c *Cluster, to string) {
 	t.Helper()
 	to = filepath.Join(t.TempDir(), "out")
-	c = Start(t, Config{StageOut: []daemon.OutSpec{{From: "ckpt", To: to}}})
+	c = Start(t, Config{StageOut: []job.StageOut{{From: "ckpt", To: to}}})
 	// On node 0 alone, so that another node can be lost.
 	d := dirOn(t, c, 0, "ckpt")
 	for i := range n {

@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/bivouacfs/bivouac/daemon"
+	"github.com/bivouacfs/bivouac/daemon/job"
 	"github.com/bivouacfs/bivouac/datapath/wire"
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/metadata/cluster"
@@ -27,7 +27,7 @@ func remoteSamples(t testing.TB) (*Cluster, []metadata.Attr) {
 	}
 	tree := filepath.Join(t.TempDir(), "tree")
 	writeTree(t, tree, m)
-	c := Start(t, Config{Nodes: 2, Datasets: []daemon.DatasetSpec{{Source: tree, Name: "set"}}})
+	c := Start(t, Config{Nodes: 2, Datasets: []job.Dataset{{Source: tree, Name: "set"}}})
 	ds := c.Dataset(t, 0, "set")
 	if ds.Phase != cluster.Sealed {
 		t.Fatalf("dataset: %+v", ds)

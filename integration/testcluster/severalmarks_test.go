@@ -11,7 +11,7 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/bivouacfs/bivouac/daemon"
+	"github.com/bivouacfs/bivouac/daemon/job"
 	"github.com/bivouacfs/bivouac/metadata/cluster"
 	"github.com/bivouacfs/bivouac/stagein"
 	"github.com/bivouacfs/bivouac/stagein/source"
@@ -47,7 +47,7 @@ func several(t *testing.T, n int, m map[string][]byte, pack func(*testing.T, str
 	p.Cluster = Start(t, Config{SourceOf: func(i int) source.FS { return p.gates[i] }})
 	t.Cleanup(p.open) // before the daemons are closed
 	go func() {
-		p.done <- p.Nodes[leads].StageIn(context.Background(), daemon.DatasetSpec{Source: filepath.Join(dir, "train-*.tar.packed"), Name: "set"})
+		p.done <- p.Nodes[leads].StageIn(context.Background(), job.Dataset{Source: filepath.Join(dir, "train-*.tar.packed"), Name: "set"})
 	}()
 	return p, each
 }

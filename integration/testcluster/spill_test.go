@@ -15,7 +15,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/bivouacfs/bivouac/daemon"
+	"github.com/bivouacfs/bivouac/daemon/job"
 	"github.com/bivouacfs/bivouac/metadata/cluster"
 )
 
@@ -101,7 +101,7 @@ func TestSmallMembersOfMoreThanSpace(t *testing.T) {
 	fsys := newCounted()
 	c := Start(t, Config{Source: fsys, Capacity: capacity, Window: 1 << 20})
 	du := watchDisks(t, c)
-	err := c.Nodes[0].StageIn(context.Background(), daemon.DatasetSpec{Source: src, Name: "set"})
+	err := c.Nodes[0].StageIn(context.Background(), job.Dataset{Source: src, Name: "set"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -148,7 +148,7 @@ func TestNamesThatDifferByCase(t *testing.T) {
 	writeTar(t, archive, m)
 	c := Start(t, Config{Nodes: 2})
 	for name, src := range map[string]string{"tree": tree, "tar": archive} {
-		if err := c.Nodes[0].StageIn(context.Background(), daemon.DatasetSpec{Source: src, Name: name}); err != nil {
+		if err := c.Nodes[0].StageIn(context.Background(), job.Dataset{Source: src, Name: name}); err != nil {
 			t.Fatal(err)
 		}
 		ds := c.Dataset(t, 1, name)
@@ -162,10 +162,10 @@ func TestNamesThatDifferByCase(t *testing.T) {
 		}
 	}
 	// Two datasets whose names differ by case are two, and the same name twice is refused.
-	if err := c.Nodes[0].StageIn(context.Background(), daemon.DatasetSpec{Source: tree, Name: "TREE"}); err != nil {
+	if err := c.Nodes[0].StageIn(context.Background(), job.Dataset{Source: tree, Name: "TREE"}); err != nil {
 		t.Error(err)
 	}
-	if err := c.Nodes[1].StageIn(context.Background(), daemon.DatasetSpec{Source: archive, Name: "tree"}); err == nil {
+	if err := c.Nodes[1].StageIn(context.Background(), job.Dataset{Source: archive, Name: "tree"}); err == nil {
 		t.Error("a second dataset of one name is taken")
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/bivouacfs/bivouac/daemon"
+	"github.com/bivouacfs/bivouac/daemon/job"
 	"github.com/bivouacfs/bivouac/datapath/wire"
 	"github.com/bivouacfs/bivouac/metadata/cluster"
 )
@@ -76,7 +77,7 @@ func TestNoisyReads(t *testing.T) {
 	writeTar(t, filepath.Join(dir, "a.tar"), small)
 	writeTar(t, filepath.Join(dir, "b.tar"), m)
 	packTar(t, filepath.Join(dir, "b.tar"), filepath.Join(dir, "b.tar.gz"))
-	c := Start(t, Config{VerifyReads: true, Datasets: []daemon.DatasetSpec{
+	c := Start(t, Config{VerifyReads: true, Datasets: []job.Dataset{
 		{Source: filepath.Join(dir, "tree"), Name: "tree"}, {Source: filepath.Join(dir, "a.tar"), Name: "tar"},
 		{Source: filepath.Join(dir, "b.tar.gz"), Name: "packed"},
 	}})
@@ -117,7 +118,7 @@ func TestNoisyStageIn(t *testing.T) {
 	for i := range c.Nodes {
 		c.Tamper(i, func(_ int, conn net.Conn) net.Conn { return noisy{conn, false, new(int), 29, &seen, &flips} })
 	}
-	if err := c.Nodes[0].StageIn(context.Background(), daemon.DatasetSpec{Source: path, Name: "set"}); err != nil {
+	if err := c.Nodes[0].StageIn(context.Background(), job.Dataset{Source: path, Name: "set"}); err != nil {
 		t.Fatal(err)
 	}
 	ds := c.Dataset(t, 0, "set")

@@ -24,6 +24,7 @@ import (
 	"github.com/sirupsen/logrus"
 
 	"github.com/bivouacfs/bivouac/daemon"
+	"github.com/bivouacfs/bivouac/daemon/job"
 	"github.com/bivouacfs/bivouac/datapath"
 	"github.com/bivouacfs/bivouac/datapath/chunkstore"
 	"github.com/bivouacfs/bivouac/datapath/rpc"
@@ -53,8 +54,8 @@ type Config struct {
 	Store    func(node int) []string
 	Source   source.FS                // shared by all nodes
 	SourceOf func(node int) source.FS // instead
-	Datasets []daemon.DatasetSpec
-	StageOut []daemon.OutSpec
+	Datasets []job.Dataset
+	StageOut []job.StageOut
 	Piece    int64  // bytes of a large file that one node copies out at a time
 	WorkDir  string // of the job
 	Timing   daemon.Timing
@@ -74,7 +75,7 @@ type Cluster struct {
 type Node struct {
 	*daemon.Daemon
 	Client *fsclient.Client
-	Job    *daemon.Job
+	Job    *job.File
 	dir    string
 	log    *logrus.Entry
 	mounts []*Mounted
@@ -134,11 +135,11 @@ func Start(t testing.TB, cfg Config) *Cluster {
 func (c *Cluster) start(t testing.TB, i int, dir string, l net.Listener) *Node {
 	t.Helper()
 	cfg := c.cfg
-	j := &daemon.Job{
-		Version: daemon.JobVersion, ID: "test", UID: 1000, GID: 1000, Self: metadata.NodeID(i), Capacity: cfg.Capacity,
+	j := &job.File{
+		Version: job.Version, ID: "test", UID: 1000, GID: 1000, Self: metadata.NodeID(i), Capacity: cfg.Capacity,
 		Rate: cfg.Rate, ServeRate: cfg.ServeRate, VerifyReads: cfg.VerifyReads,
 		Seed: 7, Datasets: cfg.Datasets, StageOut: cfg.StageOut, WorkDir: cfg.WorkDir,
-		Dirs: daemon.Dirs{Store: []string{filepath.Join(dir, "store")}, Run: filepath.Join(dir, "run"), Mount: filepath.Join(dir, "mount")},
+		Dirs: job.Dirs{Store: []string{filepath.Join(dir, "store")}, Run: filepath.Join(dir, "run"), Mount: filepath.Join(dir, "mount")},
 	}
 	if cfg.Store != nil {
 		j.Dirs.Store = cfg.Store(i)

@@ -21,6 +21,7 @@ import (
 	"testing"
 
 	"github.com/bivouacfs/bivouac/daemon"
+	"github.com/bivouacfs/bivouac/daemon/job"
 	"github.com/bivouacfs/bivouac/datapath/rpc"
 	"github.com/bivouacfs/bivouac/datapath/wire"
 	"github.com/bivouacfs/bivouac/metadata"
@@ -129,7 +130,7 @@ func TestStageIn(t *testing.T) {
 	tarFile, tree := filepath.Join(dir, "set.tar"), filepath.Join(dir, "tree")
 	writeTar(t, tarFile, m)
 	writeTree(t, tree, m)
-	c := Start(t, Config{Datasets: []daemon.DatasetSpec{{Source: tarFile, Name: "tar"}, {Source: tree, Name: "tree"}}})
+	c := Start(t, Config{Datasets: []job.Dataset{{Source: tarFile, Name: "tar"}, {Source: tree, Name: "tree"}}})
 	ctx := context.Background()
 	for _, name := range []string{"tar", "tree"} {
 		ds := c.Dataset(t, 3, name)
@@ -179,7 +180,7 @@ func TestStageInFails(t *testing.T) {
 		"no tar":    write("text", bytes.Repeat([]byte("this is no tar\n"), 1000)),
 	} {
 		t.Run(name, func(t *testing.T) {
-			err := c.Nodes[1].StageIn(context.Background(), daemon.DatasetSpec{Source: src, Name: name})
+			err := c.Nodes[1].StageIn(context.Background(), job.Dataset{Source: src, Name: name})
 			if err == nil || !strings.Contains(err.Error(), filepath.Base(src)) {
 				t.Errorf("StageIn: %v, want an error that names %s", err, filepath.Base(src))
 			}
@@ -197,10 +198,10 @@ func TestStageInFails(t *testing.T) {
 			t.Errorf("node %d shows %v", i, d)
 		}
 	}
-	if err := c.Nodes[0].StageIn(context.Background(), daemon.DatasetSpec{Source: whole, Name: "missing"}); err != nil {
+	if err := c.Nodes[0].StageIn(context.Background(), job.Dataset{Source: whole, Name: "missing"}); err != nil {
 		t.Errorf("a name is not free after a failure: %v", err)
 	}
-	err = c.Nodes[0].StageIn(context.Background(), daemon.DatasetSpec{Source: whole, Name: "missing"})
+	err = c.Nodes[0].StageIn(context.Background(), job.Dataset{Source: whole, Name: "missing"})
 	if !errors.Is(err, syscall.EEXIST) {
 		t.Errorf("a name that is taken: %v, want EEXIST", err)
 	}
@@ -276,10 +277,10 @@ func TestStranger(t *testing.T) {
 func TestMissingHost(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	j := &daemon.Job{
-		Version: daemon.JobVersion, ID: "x", Hosts: []string{"here", "nowhere"}, StartTimeout: 1,
+	j := &job.File{
+		Version: job.Version, ID: "x", Hosts: []string{"here", "nowhere"}, StartTimeout: 1,
 		Addrs: [][]string{{"127.0.0.1:0"}, {"127.0.0.1:1"}},
-		Dirs:  daemon.Dirs{Store: []string{filepath.Join(dir, "s")}, Run: dir, Mount: dir},
+		Dirs:  job.Dirs{Store: []string{filepath.Join(dir, "s")}, Run: dir, Mount: dir},
 	}
 	d, err := daemon.Open(daemon.Config{Job: j, Key: rpc.Key{1}})
 	if err != nil {
@@ -331,7 +332,7 @@ func TestCtl(t *testing.T) {
 	if g := overSocket(t, path, "/debug/pprof/goroutine?debug=1"); !strings.Contains(g, "goroutine profile: total") {
 		t.Errorf("pprof says %q", g)
 	}
-	if _, err := ctl.StageIn(ctx, daemon.DatasetSpec{Source: "relative", Name: "x"}); err == nil {
+	if _, err := ctl.StageIn(ctx, job.Dataset{Source: "relative", Name: "x"}); err == nil {
 		t.Error("a relative source was taken")
 	}
 	if _, err := daemon.NewCtl(filepath.Join(t.TempDir(), "no")).Status(ctx); err == nil || !strings.Contains(err.Error(), "still running") {

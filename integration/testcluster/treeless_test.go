@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"github.com/bivouacfs/bivouac/daemon"
+	"github.com/bivouacfs/bivouac/daemon/job"
 	"github.com/bivouacfs/bivouac/metadata/cluster"
 	"github.com/bivouacfs/bivouac/stagein"
 )
@@ -90,11 +91,11 @@ func TestSkipTreeless(t *testing.T) {
 		{packed, want, []string{"dead", "into", "self", "twice"}},
 		{many, both, []string{"dead", "into", "self", "twice", "twice"}},
 	} {
-		if err := c.Nodes[1].StageIn(context.Background(), daemon.DatasetSpec{Source: x.src, Name: "fails"}); err == nil {
+		if err := c.Nodes[1].StageIn(context.Background(), job.Dataset{Source: x.src, Name: "fails"}); err == nil {
 			t.Errorf("%s was staged without on-error=skip", x.src)
 		}
 		before := staged(t, c)
-		spec := daemon.DatasetSpec{Source: x.src, Name: filepath.Base(x.src), Options: stagein.Options{OnError: stagein.OnErrorSkip}}
+		spec := job.Dataset{Source: x.src, Name: filepath.Base(x.src), Options: stagein.Options{OnError: stagein.OnErrorSkip}}
 		if err := c.Nodes[1].StageIn(context.Background(), spec); err != nil {
 			t.Fatalf("%s: %v", x.src, err)
 		}

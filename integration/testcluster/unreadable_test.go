@@ -17,6 +17,7 @@ import (
 	"github.com/klauspost/compress/zstd"
 
 	"github.com/bivouacfs/bivouac/daemon"
+	"github.com/bivouacfs/bivouac/daemon/job"
 	"github.com/bivouacfs/bivouac/deploy/show"
 	"github.com/bivouacfs/bivouac/metadata/cluster"
 )
@@ -88,7 +89,7 @@ func TestSourceIsWrong(t *testing.T) {
 	writeTar(t, src, m)
 	archive := packBlindly(t, src)
 	c := Start(t, Config{Capacity: 2 << 20, Window: 1 << 20})
-	if err := c.Nodes[0].StageIn(context.Background(), daemon.DatasetSpec{Source: src, Name: "set"}); err != nil {
+	if err := c.Nodes[0].StageIn(context.Background(), job.Dataset{Source: src, Name: "set"}); err != nil {
 		t.Fatal(err)
 	}
 	ds := c.Dataset(t, 0, "set")

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/bivouacfs/bivouac/daemon"
+	"github.com/bivouacfs/bivouac/daemon/job"
 	"github.com/bivouacfs/bivouac/metadata/cluster"
 )
 
@@ -92,7 +93,7 @@ func TestVerifyMends(t *testing.T) {
 	writeTar(t, filepath.Join(dir, "small.tar"), small)
 	packTar(t, filepath.Join(dir, "small.tar"), filepath.Join(dir, "b.tar.gz"))
 	want := map[string]map[string][]byte{"tree": m, "plain": m, "packed": small}
-	specs := []daemon.DatasetSpec{
+	specs := []job.Dataset{
 		{Source: filepath.Join(dir, "tree"), Name: "tree"},
 		{Source: filepath.Join(dir, "a.tar"), Name: "plain"},
 		{Source: filepath.Join(dir, "b.tar.gz"), Name: "packed"},
@@ -148,7 +149,7 @@ func TestVerifyStripedOfPacked(t *testing.T) {
 	dir := t.TempDir()
 	writeTar(t, filepath.Join(dir, "a.tar"), m)
 	packTar(t, filepath.Join(dir, "a.tar"), filepath.Join(dir, "a.tar.gz"))
-	c := Start(t, Config{Datasets: []daemon.DatasetSpec{{Source: filepath.Join(dir, "a.tar.gz"), Name: "set"}}})
+	c := Start(t, Config{Datasets: []job.Dataset{{Source: filepath.Join(dir, "a.tar.gz"), Name: "set"}}})
 	ds := c.Dataset(t, 0, "set")
 	if r := c.verify(t, daemon.VerifySpec{Name: "set"}); r.Bad != 0 || r.Unsummed != 0 || r.Files != int64(len(m)) {
 		t.Fatalf("before: %+v", r)
@@ -187,7 +188,7 @@ func TestVerifyWithoutSource(t *testing.T) {
 	m["whole"] = bytes.Repeat([]byte("what is on one node."), 2000)
 	src := filepath.Join(t.TempDir(), "src")
 	writeTree(t, src, m)
-	c := Start(t, Config{Datasets: []daemon.DatasetSpec{{Source: src, Name: "set"}}})
+	c := Start(t, Config{Datasets: []job.Dataset{{Source: src, Name: "set"}}})
 	ds := c.Dataset(t, 0, "set")
 	c.mustSpoil(t, m["whole"])
 	if err := os.Remove(filepath.Join(src, "whole")); err != nil {
@@ -217,7 +218,7 @@ func TestVerifyLostNode(t *testing.T) {
 	m["striped"] = bytes.Repeat([]byte("an odd period for a chunk."), 65<<20/26)
 	src := filepath.Join(t.TempDir(), "src")
 	writeTree(t, src, m)
-	c := Start(t, Config{Datasets: []daemon.DatasetSpec{{Source: src, Name: "set"}}})
+	c := Start(t, Config{Datasets: []job.Dataset{{Source: src, Name: "set"}}})
 	ds := c.Dataset(t, 0, "set")
 	c.Kill(t, 2)
 	c.Nodes = slices.Delete(c.Nodes, 2, 3)

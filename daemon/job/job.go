@@ -1,4 +1,4 @@
-package daemon
+package job
 
 import (
 	"encoding/json"
@@ -14,55 +14,53 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// JobVersion is the version of the job file that this program writes and reads.
-const JobVersion = 1
+// Version is the version of the job file that this program writes and reads.
+const Version = 1
 
-// Job is the job file: all that a daemon has to know of its job, but the key,
-// which is never written to a file that outlives its reader.
-type Job struct {
+// File is the content of a job file.
+type File struct {
 	Version int             `json:"version"`
-	ID      string          `json:"id"`      // Slurm's job id, or the name that up made
+	ID      string          `json:"id"`      // Slurm's job ID, or the name that bivouac up made
 	Restart int             `json:"restart"` // Slurm's restart count
 	UID     uint32          `json:"uid"`     // the job's user
 	GID     uint32          `json:"gid"`
 	Hosts   []string        `json:"hosts"` // in the order of the node list; the index is the NodeID
 	Self    metadata.NodeID `json:"self"`
-	// Addrs is, for each host, the host:port candidates of its daemon, in the
+	// Addrs has, for each host, the host:port candidates of its daemon in the
 	// order in which they are tried: a port can be in use.
 	Addrs [][]string `json:"addrs"`
 	Dirs  Dirs       `json:"dirs"`
-	// Capacity is the most bytes of file data kept on this node; 0 is what the disks have.
+	// Capacity limits the bytes of file data on this node; 0 means all that the disks have.
 	Capacity int64 `json:"capacity,omitempty"`
-	// Rate is the most bytes a second that this node reads from sources, and
-	// ServeRate that it sends others of what they read here; 0 is no bound.
+	// Rate limits the bytes per second that this node reads from sources;
+	// ServeRate limits the bytes per second that it serves to other nodes. 0 is unlimited.
 	Rate      int64 `json:"rate,omitempty"`
 	ServeRate int64 `json:"serve_rate,omitempty"`
-	// VerifyReads is that what is read of datasets on other nodes is compared with
-	// what was staged.
+	// VerifyReads compares dataset reads from other nodes with the checksums taken when
+	// the data was staged.
 	VerifyReads bool `json:"verify_reads,omitempty"`
-	// KernelView is whether datasets get kernel views: KernelViewOff, or "" where
-	// they can.
+	// KernelView is KernelViewOff, or "" for a kernel view wherever the node supports one.
 	KernelView string `json:"kernel_view,omitempty"`
-	// Debug is that the log has a line for every request of the mount.
-	Debug    bool          `json:"debug,omitempty"`
-	Seed     uint64        `json:"seed"`
-	Datasets []DatasetSpec `json:"datasets,omitempty"`
-	StageOut []OutSpec     `json:"stage_out,omitempty"`
-	// Wait is how long the job's first task waits: "manifest", "all" or "none".
+	// Debug logs every request of the mount.
+	Debug    bool       `json:"debug,omitempty"`
+	Seed     uint64     `json:"seed"`
+	Datasets []Dataset  `json:"datasets,omitempty"`
+	StageOut []StageOut `json:"stage_out,omitempty"`
+	// Wait says what the job's first task waits for: "manifest", "all" or "none".
 	Wait string `json:"wait,omitempty"`
-	// StartTimeout is how long to wait for the other hosts, in seconds; 0 is 60.
+	// StartTimeout is how long to wait for the other hosts, in seconds; 0 means 60.
 	StartTimeout int `json:"start_timeout,omitempty"`
 	// Created is when the allocation's prolog began, for the report.
 	Created metadata.Time `json:"created,omitempty"`
-	// WorkDir is where the job was submitted, for lists that its user should
-	// find; "" is that none are written.
+	// WorkDir is the directory from which the job was submitted. Lists for the user are
+	// written there; "" means that none are written.
 	WorkDir string `json:"work_dir,omitempty"`
 }
 
-// KernelViewOff is Job.KernelView's no.
+// KernelViewOff as File.KernelView turns kernel views off.
 const KernelViewOff = "off"
 
-// ParseKernelView reads what a user wrote, auto or off, as Job.KernelView.
+// ParseKernelView turns the user's word, auto or off, into File.KernelView.
 func ParseKernelView(v string) (string, error) {
 	switch v {
 	case "auto":
@@ -75,19 +73,19 @@ func ParseKernelView(v string) (string, error) {
 
 // Dirs are a node's directories.
 type Dirs struct {
-	Store []string `json:"store"` // one for each device; the first also has metadata and Raft
+	Store []string `json:"store"` // one for each device; the first also holds metadata and Raft
 	Run   string   `json:"run"`   // the control socket's directory, 0700
 	Mount string   `json:"mount"` // the mountpoint
 }
 
-// OutSpec is a directory of scratch to copy out at the end.
-type OutSpec struct {
+// StageOut is a directory of scratch to copy out at the end.
+type StageOut struct {
 	From string `json:"from"` // relative to scratch/
 	To   string `json:"to"`   // absolute path
 }
 
-// Validate says what is wrong with o before anything is touched.
-func (o OutSpec) Validate() error {
+// Validate reports what is wrong with o.
+func (o StageOut) Validate() error {
 	switch {
 	case !filepath.IsAbs(o.To) || strings.ContainsRune(o.To, 0):
 		return fmt.Errorf("stage-out to %q: not an absolute path: %w", o.To, syscall.EINVAL)
@@ -98,13 +96,13 @@ func (o OutSpec) Validate() error {
 }
 
 // CtlSocket is the path of the daemon's control socket.
-func (j *Job) CtlSocket() string { return filepath.Join(j.Dirs.Run, "ctl.sock") }
+func (j *File) CtlSocket() string { return filepath.Join(j.Dirs.Run, "ctl.sock") }
 
-// Name tells this job from every other on the same nodes, also from its own
-// earlier start.
-func (j *Job) Name() string { return fmt.Sprintf("%s.%d", j.ID, j.Restart) }
+// Name is unique among the jobs on the same nodes, earlier starts of this job included.
+func (j *File) Name() string { return fmt.Sprintf("%s.%d", j.ID, j.Restart) }
 
-func (j *Job) startTimeout() time.Duration {
+// StartLimit is StartTimeout with its default.
+func (j *File) StartLimit() time.Duration {
 	if j.StartTimeout <= 0 {
 		return time.Minute
 	}
@@ -112,11 +110,11 @@ func (j *Job) startTimeout() time.Duration {
 }
 
 // Validate reports every complaint about j in one error.
-func (j *Job) Validate() error {
+func (j *File) Validate() error {
 	var errs []error
 	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
-	if j.Version != JobVersion {
-		bad("version is %d, this program reads %d", j.Version, JobVersion)
+	if j.Version != Version {
+		bad("version is %d, this program reads %d", j.Version, Version)
 	}
 	if j.ID == "" {
 		bad("id is empty")
@@ -150,14 +148,14 @@ func (j *Job) Validate() error {
 		bad("capacity is negative")
 	}
 	if j.Rate < 0 || j.ServeRate < 0 {
-		bad("rate %d, serve_rate %d: a bound is negative", j.Rate, j.ServeRate)
+		bad("rate %d, serve_rate %d: a limit is negative", j.Rate, j.ServeRate)
 	}
 	return errors.Join(append(errs, j.validateData())...)
 }
 
-// validateData is the complaints about what goes in and out. A bad one that
-// was found only when the job has started would be waited for in vain.
-func (j *Job) validateData() error {
+// validateData checks datasets and stage-outs, so that the job does not start only to
+// wait for a dataset that cannot be staged.
+func (j *File) validateData() error {
 	var errs []error
 	names := make(map[string]bool)
 	for _, s := range j.Datasets {
@@ -173,8 +171,8 @@ func (j *Job) validateData() error {
 	return errors.Join(errs...)
 }
 
-// ReadJob reads and validates a job file; an unknown field is an error.
-func ReadJob(path string) (*Job, error) {
+// Read reads and validates a job file; an unknown field is an error.
+func Read(path string) (*File, error) {
 	f, err := os.Open(path)
 	if err != nil {
 		return nil, fmt.Errorf("job file: %w", err)
@@ -182,7 +180,7 @@ func ReadJob(path string) (*Job, error) {
 	defer f.Close()
 	d := json.NewDecoder(f)
 	d.DisallowUnknownFields()
-	j := new(Job)
+	j := new(File)
 	if err := d.Decode(j); err != nil {
 		return nil, fmt.Errorf("job file %s: %w", path, err)
 	}
@@ -193,7 +191,7 @@ func ReadJob(path string) (*Job, error) {
 }
 
 // Write writes the job file with mode 0600.
-func (j *Job) Write(path string) error {
+func (j *File) Write(path string) error {
 	b, err := json.MarshalIndent(j, "", "  ")
 	if err != nil {
 		return fmt.Errorf("job file: %w", err)
