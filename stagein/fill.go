@@ -57,7 +57,6 @@ type Fill struct {
 	have      *residents
 	journal   *journal
 	window    *window
-	cuts      *cuts
 	bad       *unreadables
 	displaced *displaced
 	slots     chan struct{} // one for each piece that is fetched because it was asked for
@@ -130,9 +129,8 @@ func NewFill(cfg FillConfig) (*Fill, error) {
 	if cfg.Window <= 0 {
 		cfg.Window = defaultWindow
 	}
-	files, cuts := cfg.windows()
 	f := &Fill{
-		window: newWindow(files), cuts: newCuts(cuts), bad: newUnreadables(), displaced: newDisplaced(),
+		window: newWindow(cfg.Window), bad: newUnreadables(), displaced: newDisplaced(),
 		cfg: cfg, src: fetcher{fs: cfg.FS, origins: cfg.Origins}, have: newResidents(),
 		bufs:    newPools(int(max(cfg.Memory/wire.MaxData, minPieces)), wire.MaxData),
 		flights: make(map[piece]*flight), slots: make(chan struct{}, demandSlots), reads: seats{free: cfg.Workers}, calm: closedChan(), gate: newGate(), early: newGate(),

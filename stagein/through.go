@@ -80,10 +80,9 @@ func (f *Fill) begin(fetch func()) {
 // says of it. What is wrong is read once more, as it may have been so on its way only. That
 // it cannot be had is EIO, and is told.
 func (f *Fill) through(x piece, a *metadata.Attr, b []byte) error {
-	err := f.fromSource(x, a, b, f.fromCut)
+	err := f.fromSource(x, a, b)
 	if isWrong(err) {
-		f.forgetCuts(x.ino)
-		err = f.fromSource(x, a, b, nil)
+		err = f.fromSource(x, a, b)
 	}
 	if err != nil {
 		f.cannot(a, err)
@@ -94,8 +93,8 @@ func (f *Fill) through(x piece, a *metadata.Attr, b []byte) error {
 	return nil
 }
 
-// fromSource reads a piece, from memory if that is not nil and has it.
-func (f *Fill) fromSource(x piece, a *metadata.Attr, b []byte, memory func(src *stretch, n uint32, b []byte) bool) error {
+// fromSource reads a piece from the source and compares it with its checksum.
+func (f *Fill) fromSource(x piece, a *metadata.Attr, b []byte) error {
 	err := f.tried(func() error {
 		from, _, err := f.cfg.Files.Origin(x.ino)
 		if err != nil {
@@ -104,9 +103,6 @@ func (f *Fill) fromSource(x piece, a *metadata.Attr, b []byte, memory func(src *
 		src, err := f.src.open(from, a)
 		if err != nil {
 			return err
-		}
-		if whole := int64(len(b)) == a.Size; whole && memory != nil && memory(src, from.Source, b) {
-			return src.end(nil)
 		}
 		pos := int64(x.chunk) * stripeChunk
 		err = src.each(f.ctx, f.bufs, pos, int64(len(b)), func(p []byte, at int64) error {
