@@ -13,6 +13,7 @@ import (
 	"strings"
 	"syscall"
 
+	"github.com/bivouacfs/bivouac/daemon/node"
 	"github.com/bivouacfs/bivouac/datapath/rpc"
 	"github.com/bivouacfs/bivouac/datapath/wire"
 	"github.com/bivouacfs/bivouac/metadata"
@@ -29,7 +30,7 @@ type blobReq struct {
 // onBlob answers wire.OpManifest with at most wire.MaxData bytes; none is the end.
 func (d *Daemon) onBlob(ctx context.Context, r *rpc.Request, resp *rpc.Response) error {
 	var q blobReq
-	if err := decodeJSON(r.Body, &q); err != nil {
+	if err := node.DecodeJSON(r.Body, &q); err != nil {
 		return err
 	}
 	if !blobName(q.Name) || q.Off < 0 {

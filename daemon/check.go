@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/bivouacfs/bivouac/daemon/node"
 	"github.com/bivouacfs/bivouac/datapath/chunkstore"
 	"github.com/bivouacfs/bivouac/datapath/wire"
 	"github.com/bivouacfs/bivouac/metadata"
@@ -60,21 +61,9 @@ func (d *Daemon) Check(ctx context.Context) (CheckResult, error) {
 		if len(wrong) == 0 || pass == checkPasses {
 			return r, nil
 		}
-		if err := pause(ctx, checkPause<<(pass-1)); err != nil {
+		if err := node.Pause(ctx, checkPause<<(pass-1)); err != nil {
 			return r, err
 		}
-	}
-}
-
-// pause waits for long, or until ctx ends: then it says so.
-func pause(ctx context.Context, long time.Duration) error {
-	t := time.NewTimer(long)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-t.C:
-		return nil
 	}
 }
 
@@ -82,7 +71,7 @@ func pause(ctx context.Context, long time.Duration) error {
 func (d *Daemon) checkOnce(ctx context.Context) (CheckResult, []string, error) {
 	nodes := d.View().Map.Nodes
 	for _, n := range nodes {
-		if !serving(n) {
+		if !node.Serving(n) {
 			return CheckResult{}, nil, fmt.Errorf("%s is %v, and what it has cannot be compared: %w: see bivouac status", n.Host, n.State, syscall.EHOSTDOWN)
 		}
 	}
@@ -251,7 +240,7 @@ const checkCall = 30 * time.Second
 func (d *Daemon) askNode(ctx context.Context, id metadata.NodeID, op wire.Op, q, reply any) error {
 	ctx, cancel := context.WithTimeout(ctx, checkCall)
 	defer cancel()
-	return d.control(ctx, id, op, q, reply)
+	return d.Call(ctx, id, op, q, reply)
 }
 
 // postCheck checks the live realm, and waits.

@@ -8,6 +8,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/bivouacfs/bivouac/daemon/node"
 	"github.com/bivouacfs/bivouac/datapath"
 	"github.com/bivouacfs/bivouac/datapath/rpc"
 	"github.com/bivouacfs/bivouac/datapath/wire"
@@ -61,8 +62,8 @@ func (d *Daemon) View() cluster.View {
 	return d.view
 }
 
-// watch returns the view and a channel that is closed when it changes.
-func (d *Daemon) watch() (cluster.View, <-chan struct{}) {
+// Watch returns the view and a channel that is closed when it changes.
+func (d *Daemon) Watch() (cluster.View, <-chan struct{}) {
 	d.viewMu.Lock()
 	defer d.viewMu.Unlock()
 	return d.view, d.changed
@@ -97,10 +98,10 @@ func (d *Daemon) changeView(v cluster.View) (down []metadata.NodeID) {
 	return down
 }
 
-// until waits for a view that ok likes.
-func (d *Daemon) until(ctx context.Context, ok func(cluster.View) bool) error {
+// Until waits for a view for which ok is true.
+func (d *Daemon) Until(ctx context.Context, ok func(cluster.View) bool) error {
 	for {
-		v, changed := d.watch()
+		v, changed := d.Watch()
 		if ok(v) {
 			return nil
 		}
@@ -122,9 +123,9 @@ func (d *Daemon) WaitUp(ctx context.Context) error {
 	// keeper, who adds three seconds.
 	ctx, cancel := context.WithTimeout(ctx, d.job.StartLimit()+min(6*d.cfg.Timing.Report, 2*time.Second))
 	defer cancel()
-	err := d.until(ctx, func(v cluster.View) bool {
+	err := d.Until(ctx, func(v cluster.View) bool {
 		self, _ := v.Map.Node(d.job.Self)
-		return v.Version > 0 && !joining(v.Map) && (serving(self) || len(absent(v.Map)) > 0)
+		return v.Version > 0 && !joining(v.Map) && (node.Serving(self) || len(absent(v.Map)) > 0)
 	})
 	v := d.View()
 	if err != nil {
@@ -183,7 +184,7 @@ func (d *Daemon) silent(v cluster.View) string {
 	for _, id := range members(len(d.job.Hosts)) {
 		ctx, cancel := context.WithTimeout(d.ctx, time.Second/2)
 		var r reportReply
-		if id != d.job.Self && callJSON(ctx, d.peers.To(id), wire.OpReport, d.report(), &r) != nil {
+		if id != d.job.Self && node.CallJSON(ctx, d.peers.To(id), wire.OpReport, d.report(), &r) != nil {
 			bad = append(bad, d.job.Hosts[id])
 		}
 		cancel()
@@ -258,7 +259,7 @@ func (d *Daemon) reportOnce(ctx context.Context) bool {
 	if to == d.job.Self {
 		r, err = d.onReport(ctx, d.job.Self, ptr(d.report()))
 	} else {
-		err = callJSON(ctx, d.peers.To(to), wire.OpReport, d.report(), &r)
+		err = node.CallJSON(ctx, d.peers.To(to), wire.OpReport, d.report(), &r)
 	}
 	if err != nil || !r.Known {
 		return false
@@ -305,7 +306,7 @@ func (d *Daemon) onReport(_ context.Context, peer metadata.NodeID, r *report) (r
 	}
 	if g == nil {
 		if r.Version > d.View().Version {
-			d.nudge()
+			d.Nudge()
 		}
 		return reply, nil
 	}
@@ -342,8 +343,8 @@ func (d *Daemon) followGroup(ctx context.Context) {
 	}
 }
 
-// propose has the leader agree with the group on c, wherever it is.
-func (d *Daemon) propose(ctx context.Context, c raftstore.Command) (cluster.View, error) {
+// Propose has the leader agree with the group on c, wherever it is.
+func (d *Daemon) Propose(ctx context.Context, c raftstore.Command) (cluster.View, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(d.ctx, cancel)() // nothing waits for an answer once the daemon stops
@@ -353,10 +354,10 @@ func (d *Daemon) propose(ctx context.Context, c raftstore.Command) (cluster.View
 		if err == nil || ctx.Err() != nil {
 			return v, err
 		}
-		if !errors.As(err, &other) && !unreachable(err) {
+		if !errors.As(err, &other) && !node.Unreachable(err) {
 			return v, err
 		}
-		d.nudge() // the report loop finds the leader
+		d.Nudge() // the report loop finds the leader
 		select {
 		case <-ctx.Done():
 			return v, fmt.Errorf("no leader: %w", err)
@@ -376,7 +377,7 @@ func (d *Daemon) proposeTo(ctx context.Context, id metadata.NodeID, c raftstore.
 		return g.Propose(ctx, c)
 	}
 	var v cluster.View
-	err := callJSON(ctx, d.peers.To(id), wire.OpPropose, c, &v)
+	err := node.CallJSON(ctx, d.peers.To(id), wire.OpPropose, c, &v)
 	if err == nil {
 		d.setView(v)
 	}
@@ -393,7 +394,7 @@ func (d *Daemon) onPropose(ctx context.Context, from metadata.NodeID, c *raftsto
 	v, err := d.proposeTo(ctx, d.job.Self, *c)
 	var other *raftstore.NotLeaderError
 	if errors.As(err, &other) {
-		return v, fmt.Errorf("%v: %w", err, errNotLeader)
+		return v, fmt.Errorf("%v: %w", err, node.ErrNotLeader)
 	}
 	return v, err
 }
@@ -424,37 +425,36 @@ const maxErrorText = 16 << 10
 
 func (d *Daemon) controlHandlers() map[wire.Op]rpc.Handler {
 	return map[wire.Op]rpc.Handler{
-		wire.OpReport:     handleJSON(d.onReport),
-		wire.OpPropose:    handleJSON(d.onPropose),
-		wire.OpStage:      handleJSON(d.onTask),
-		wire.OpStagePoll:  handleJSON(d.onPoll),
-		wire.OpStageAbort: handleJSON(d.onAbort),
-		wire.OpStageSeam:  handleJSON(d.onSeam),
-		wire.OpEntrust:    handleJSON(d.onEntrust),
-		wire.OpFillClaim:  handleJSON(d.onFillClaim),
-		wire.OpFillLanded: handleJSON(d.onFillLanded),
+		wire.OpReport:     node.HandleJSON(d.onReport),
+		wire.OpPropose:    node.HandleJSON(d.onPropose),
+		wire.OpStage:      node.HandleJSON(d.onTask),
+		wire.OpStagePoll:  node.HandleJSON(d.onPoll),
+		wire.OpStageAbort: node.HandleJSON(d.onAbort),
+		wire.OpStageSeam:  node.HandleJSON(d.onSeam),
+		wire.OpEntrust:    node.HandleJSON(d.onEntrust),
+		wire.OpFillClaim:  node.HandleJSON(d.onFillClaim),
+		wire.OpFillLanded: node.HandleJSON(d.onFillLanded),
 		wire.OpManifest:   d.onBlob,
-		wire.OpStatus:     handleJSON(d.onStatus),
-		wire.OpCensus:     handleJSON(d.onCensus),
-		wire.OpObjects:    handleJSON(d.onObjects),
-		wire.OpGone:       handleJSON(d.onGone),
-		wire.OpNamed:      handleJSON(d.onNamed),
-		wire.OpDropPages:  handleJSON(d.onDropPages),
-		wire.OpLook:       handleJSON(d.onLook),
+		wire.OpStatus:     node.HandleJSON(d.onStatus),
+		wire.OpCensus:     node.HandleJSON(d.onCensus),
+		wire.OpObjects:    node.HandleJSON(d.onObjects),
+		wire.OpGone:       node.HandleJSON(d.onGone),
+		wire.OpNamed:      node.HandleJSON(d.onNamed),
+		wire.OpDropPages:  node.HandleJSON(d.onDropPages),
+		wire.OpLook:       node.HandleJSON(d.onLook),
 	}
 }
 
-// insist calls fn, which asks a node for something, again while mayPass says so
-// of its error and the map says that the node is there, but not for longer than
-// its patience.
-func (d *Daemon) insist(ctx context.Context, node metadata.NodeID, most time.Duration, mayPass func(error) bool, fn func() error) error {
+// Insist repeats fn, a call to node id, while retry accepts its error and the map
+// says that the node serves, but not for longer than its patience.
+func (d *Daemon) Insist(ctx context.Context, id metadata.NodeID, most time.Duration, retry func(error) bool, fn func() error) error {
 	patience := d.patience(most)
 	for {
 		err := fn()
-		if n, _ := d.View().Map.Node(node); err == nil || !mayPass(err) || !serving(n) {
+		if n, _ := d.View().Map.Node(id); err == nil || !retry(err) || !node.Serving(n) {
 			return err
 		}
-		if patience.over() || pause(ctx, pollEvery) != nil {
+		if patience.over() || node.Pause(ctx, pollEvery) != nil {
 			return err
 		}
 	}

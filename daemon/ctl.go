@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/bivouacfs/bivouac/daemon/job"
+	"github.com/bivouacfs/bivouac/daemon/node"
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/stagein"
 )
@@ -175,7 +176,7 @@ func (d *Daemon) postStageIn(w http.ResponseWriter, r *http.Request) {
 		writeError(w, err)
 		return
 	}
-	d.spawn(func(ctx context.Context) {
+	d.Spawn(func(ctx context.Context) {
 		if err := in.finish(ctx, in.run(ctx)); err != nil {
 			d.log.WithError(err).WithField("dataset", s.Name).Error("stage-in")
 		}
@@ -218,23 +219,23 @@ func (d *Daemon) postOutput(w http.ResponseWriter, r *http.Request) {
 // for all of them. What could not be copied is in the result; the error is of a
 // node that could not begin.
 func (d *Daemon) StageOut(ctx context.Context, o job.StageOut) (stagein.OutResult, error) {
-	nodes := crew(d.View().Map)
+	nodes := node.Participants(d.View().Map)
 	results := make([]stagein.OutResult, len(nodes))
 	id := fmt.Sprintf("out-%d-%d", d.job.Self, time.Now().UnixNano())
 	var g errgroup.Group
-	for i, node := range nodes {
+	for i, to := range nodes {
 		g.Go(func() error {
 			q := taskReq{Task: id, Out: &o, Crew: nodes}
-			err := d.runTask(ctx, node, q, func(s taskState) {
+			err := d.runTask(ctx, to, q, func(s taskState) {
 				if s.Out != nil {
 					results[i] = *s.Out
 				}
 			})
 			if ctx.Err() != nil {
-				d.abandon(node, id)
+				d.abandon(to, id)
 			}
 			if err != nil && results[i].Failed == 0 {
-				return fmt.Errorf("%s: %w", d.job.Hosts[node], err)
+				return fmt.Errorf("%s: %w", d.job.Hosts[to], err)
 			}
 			return nil
 		})

@@ -277,21 +277,21 @@ func (d *Daemon) open() error {
 	}
 	d.http = h
 	d.startWide()
-	d.spawn(d.reportLoop)
-	d.spawn(d.meterLoop)
+	d.Spawn(d.reportLoop)
+	d.Spawn(d.meterLoop)
 	d.startOutward()
-	d.spawn(d.meta.tx.Run)
-	d.spawn(d.ingestLoop)
-	d.spawn(d.meta.files.Serve)
-	d.spawn(d.meta.locks.Serve)
-	d.spawn(d.followHolders)
-	d.spawn(d.retryRemovals)
-	d.spawn(d.sweepLoop)
+	d.Spawn(d.meta.tx.Run)
+	d.Spawn(d.ingestLoop)
+	d.Spawn(d.meta.files.Serve)
+	d.Spawn(d.meta.locks.Serve)
+	d.Spawn(d.followHolders)
+	d.Spawn(d.retryRemovals)
+	d.Spawn(d.sweepLoop)
 	return nil
 }
 
-// spawn runs f until the daemon stops; Close waits for it.
-func (d *Daemon) spawn(f func(context.Context)) {
+// Spawn runs f until the daemon stops; Close waits for it.
+func (d *Daemon) Spawn(f func(context.Context)) {
 	d.wg.Add(1)
 	go func() {
 		defer d.wg.Done()
@@ -368,7 +368,7 @@ func (d *Daemon) openNetwork(l net.Listener) error {
 	if err != nil {
 		return fmt.Errorf("server: %w", err)
 	}
-	d.spawn(func(context.Context) {
+	d.Spawn(func(context.Context) {
 		if err := d.rpc.Serve(l); err != nil && d.ctx.Err() == nil {
 			log.WithError(err).Error("the listener ended")
 		}
@@ -392,9 +392,9 @@ func (d *Daemon) openControl() error {
 	d.viewMu.Lock()
 	d.group = g
 	d.viewMu.Unlock()
-	d.spawn(d.followGroup)
-	d.spawn(d.leadLoop)
-	d.spawn(d.newsLoop)
+	d.Spawn(d.followGroup)
+	d.Spawn(d.leadLoop)
+	d.Spawn(d.newsLoop)
 	return nil
 }
 
@@ -421,10 +421,10 @@ func (d *Daemon) addrs(id metadata.NodeID) []string {
 func (d *Daemon) epoch() metadata.Epoch { return d.View().Map.Epoch }
 
 // newerEpoch is told when a peer knows a newer map: fetch it now.
-func (d *Daemon) newerEpoch(metadata.NodeID, metadata.Epoch) { d.nudge() }
+func (d *Daemon) newerEpoch(metadata.NodeID, metadata.Epoch) { d.Nudge() }
 
-// nudge makes the next report go out at once.
-func (d *Daemon) nudge() {
+// Nudge makes the next report go out at once.
+func (d *Daemon) Nudge() {
 	select {
 	case d.kick <- struct{}{}:
 	default:
@@ -456,7 +456,7 @@ func (d *Daemon) Caller(id metadata.NodeID) rpc.Caller {
 func (d *Daemon) SetReady() {
 	d.phases.setMounted(now())
 	d.ready.Store(true)
-	d.nudge()
+	d.Nudge()
 }
 
 // Close stops everything and waits for it.

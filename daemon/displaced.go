@@ -8,6 +8,7 @@ import (
 	"slices"
 	"syscall"
 
+	"github.com/bivouacfs/bivouac/daemon/node"
 	"github.com/bivouacfs/bivouac/datapath/rpc"
 	"github.com/bivouacfs/bivouac/datapath/wire"
 	"github.com/bivouacfs/bivouac/metadata"
@@ -92,12 +93,12 @@ func (l *leadership) displacedAs(d *Daemon, id metadata.DatasetID) (all []Displa
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	m := d.View().Map
-	for node, r := range l.reports {
-		if n, _ := m.Node(node); !serving(n) {
+	for to, r := range l.reports {
+		if n, _ := m.Node(to); !node.Serving(n) {
 			continue
 		}
 		x := r.Filled[id]
-		s := Displaced{Host: d.job.Hosts[node], Files: x.NoRoom.Files, Bytes: x.NoRoom.Bytes, Lacking: x.Lacking}
+		s := Displaced{Host: d.job.Hosts[to], Files: x.NoRoom.Files, Bytes: x.NoRoom.Bytes, Lacking: x.Lacking}
 		if s.Lacking > 0 {
 			s.Error = x.Trouble
 		}

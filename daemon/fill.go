@@ -14,6 +14,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/bivouacfs/bivouac/daemon/node"
 	"github.com/bivouacfs/bivouac/datapath"
 	"github.com/bivouacfs/bivouac/datapath/chunkstore"
 	"github.com/bivouacfs/bivouac/metadata"
@@ -96,7 +97,7 @@ func (d *Daemon) beginFill(ds cluster.Dataset, table *manifest.Table) error {
 	var o stagein.Origins
 	b, err := os.ReadFile(filepath.Join(dir, originsFile))
 	if err == nil {
-		err = decodeJSON(b, &o)
+		err = node.DecodeJSON(b, &o)
 	}
 	var list []string
 	if err == nil && o.Order.List != "" {
@@ -116,7 +117,7 @@ func (d *Daemon) beginFill(ds cluster.Dataset, table *manifest.Table) error {
 	}
 	f, err := stagein.NewFill(stagein.FillConfig{
 		Self: d.job.Self, Files: table, Origins: o, List: list, FS: d.cfg.Source, Put: d.write, Others: others{d, ds.ID},
-		Watch: func() (cluster.Map, <-chan struct{}) { v, changed := d.watch(); return v.Map, changed },
+		Watch: func() (cluster.Map, <-chan struct{}) { v, changed := d.Watch(); return v.Map, changed },
 		Room:  d.roomFor, Drop: d.data.Remove,
 		Journal: filepath.Join(dir, journalFile), Digest: ds.Digest, Boot: bootID(), Window: d.cfg.Window, Sums: d.job.VerifyReads,
 		Log: d.log.WithField("dataset", ds.Name),
@@ -125,7 +126,7 @@ func (d *Daemon) beginFill(ds cluster.Dataset, table *manifest.Table) error {
 		return fmt.Errorf("fill of %s: %w", ds.Name, err)
 	}
 	d.fill.add(ds.ID, f)
-	d.spawn(func(ctx context.Context) { f.Run(ctx, d.nudge) })
+	d.Spawn(func(ctx context.Context) { f.Run(ctx, d.Nudge) })
 	return nil
 }
 
@@ -207,7 +208,7 @@ func (d *Daemon) fillOf(ctx context.Context, ino metadata.Ino) (*stagein.Fill, e
 		if f != nil {
 			return f, nil
 		}
-		v, changed := d.watch()
+		v, changed := d.Watch()
 		ds, known := v.Dataset(ino.Dataset())
 		switch {
 		case known && ds.Phase == cluster.Failed:
@@ -364,7 +365,7 @@ type fillReport struct {
 // sealing says how far the filling of ds is.
 func sealing(ds cluster.Dataset, m cluster.Map, reports map[metadata.NodeID]heard) (cluster.Phase, string) {
 	for _, n := range m.Nodes {
-		if !serving(n) {
+		if !node.Serving(n) {
 			continue
 		}
 		switch r := reports[n.ID].Filled[ds.ID]; {
@@ -425,7 +426,7 @@ func (in *intake) scan(ctx context.Context, cfg *stagein.PlanConfig) error {
 		return err
 	}
 	if len(s.Indexes) > 0 {
-		in.d.spawn(func(context.Context) { s.Indexes.Save(cfg.Log) })
+		in.d.Spawn(func(context.Context) { s.Indexes.Save(cfg.Log) })
 	}
 	in.plan = &stagein.Plan{Dataset: in.ds.ID, Size: s.Size, Parts: []stagein.Part{{Node: in.d.job.Self}}}
 	in.scanned = true

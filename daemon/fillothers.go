@@ -7,6 +7,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/bivouacfs/bivouac/daemon/node"
 	"github.com/bivouacfs/bivouac/datapath/wire"
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/metadata/cluster"
@@ -54,9 +55,9 @@ func (o others) Landed(ctx context.Context, to metadata.NodeID, l stagein.Landin
 
 // insist makes a call again, also if the node does not know the dataset yet.
 func (o others) insist(ctx context.Context, to metadata.NodeID, op wire.Op, q, reply any) error {
-	mayPass := func(err error) bool { return unreachable(err) || errors.Is(err, syscall.EAGAIN) }
-	return o.d.insist(ctx, to, 2*o.d.cfg.Timing.Down+waitTime, mayPass, func() error {
-		return o.d.control(ctx, to, op, q, reply)
+	mayPass := func(err error) bool { return node.Unreachable(err) || errors.Is(err, syscall.EAGAIN) }
+	return o.d.Insist(ctx, to, 2*o.d.cfg.Timing.Down+waitTime, mayPass, func() error {
+		return o.d.Call(ctx, to, op, q, reply)
 	})
 }
 
@@ -89,7 +90,7 @@ func (d *Daemon) fillFor(ctx context.Context, id metadata.DatasetID, peer, by me
 		if f != nil {
 			return f, nil
 		}
-		v, changed := d.watch()
+		v, changed := d.Watch()
 		if ds, known := v.Dataset(id); known && ds.Phase == cluster.Failed {
 			return nil, fmt.Errorf("dataset %s has failed: %w", ds.Name, syscall.ESTALE)
 		}

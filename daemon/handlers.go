@@ -2,80 +2,16 @@ package daemon
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"syscall"
 
+	"github.com/bivouacfs/bivouac/daemon/node"
 	"github.com/bivouacfs/bivouac/datapath/rpc"
 	"github.com/bivouacfs/bivouac/datapath/wire"
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/stagein"
 )
-
-// parser is a message that can be read from a frame.
-type parser[T any] interface {
-	*T
-	Parse([]byte) error
-}
-
-// appender is a message that can be written to a frame.
-type appender interface{ Append([]byte) []byte }
-
-// handle makes a handler of a function on messages. A reply goes out with an
-// error too: Create's EEXIST carries what is there.
-func handle[T any, P parser[T]](f func(ctx context.Context, q *T) (appender, error)) rpc.Handler {
-	return func(ctx context.Context, r *rpc.Request, resp *rpc.Response) error {
-		var q T
-		if err := P(&q).Parse(r.Body); err != nil {
-			return err
-		}
-		a, err := f(&asker{ctx, r.Peer}, &q)
-		if a != nil {
-			resp.Body = a.Append(nil)
-		}
-		return err
-	}
-}
-
-// handleJSON makes a handler of a function on control messages.
-func handleJSON[Q, R any](f func(ctx context.Context, peer metadata.NodeID, q *Q) (R, error)) rpc.Handler {
-	return func(ctx context.Context, r *rpc.Request, resp *rpc.Response) error {
-		var q Q
-		if err := json.Unmarshal(r.Body, &q); err != nil {
-			return fmt.Errorf("%v: %v: %w", r.Op, err, syscall.EINVAL)
-		}
-		a, err := f(ctx, r.Peer, &q)
-		if err != nil {
-			return err
-		}
-		b, err := json.Marshal(a)
-		if err != nil {
-			return fmt.Errorf("%v: %v: %w", r.Op, err, syscall.EIO)
-		}
-		resp.Body = b
-		return nil
-	}
-}
-
-// callJSON is the other side of handleJSON.
-func callJSON(ctx context.Context, c rpc.Caller, op wire.Op, q, reply any) error {
-	b, err := json.Marshal(q)
-	if err != nil {
-		return fmt.Errorf("%v: %w", op, err)
-	}
-	call := rpc.Call{Op: op, Body: b}
-	if err := c.Do(ctx, &call); err != nil {
-		return err
-	}
-	if reply == nil {
-		return nil
-	}
-	if err := json.Unmarshal(call.Reply, reply); err != nil {
-		return fmt.Errorf("%v: %v: %w", op, err, syscall.EPROTO)
-	}
-	return nil
-}
 
 // inline says which ops are answered on the connection's reading goroutine:
 // those that only look something up.
@@ -126,14 +62,14 @@ func (d *Daemon) handlers() map[wire.Op]rpc.Handler {
 	return h
 }
 
-func attrReply(a metadata.Attr, err error) (appender, error) {
+func attrReply(a metadata.Attr, err error) (node.Appender, error) {
 	if err != nil && a.Ino == 0 {
 		return nil, err
 	}
 	return &wire.AttrResp{Attr: a}, err
 }
 
-func entryReply(e *metadata.Entry, err error) (appender, error) {
+func entryReply(e *metadata.Entry, err error) (node.Appender, error) {
 	if err != nil {
 		return nil, err
 	}
@@ -143,21 +79,21 @@ func entryReply(e *metadata.Entry, err error) (appender, error) {
 func (d *Daemon) metaHandlers() map[wire.Op]rpc.Handler {
 	m := d.leased
 	return map[wire.Op]rpc.Handler{
-		wire.OpLookup: handle(func(ctx context.Context, q *wire.DirName) (appender, error) {
+		wire.OpLookup: node.Handle(func(ctx context.Context, q *wire.DirName) (node.Appender, error) {
 			e, err := m.Lookup(ctx, q.Dir, q.Name)
 			return entryReply(&e, err)
 		}),
-		wire.OpCreate: handle(func(ctx context.Context, q *wire.CreateReq) (appender, error) {
+		wire.OpCreate: node.Handle(func(ctx context.Context, q *wire.CreateReq) (node.Appender, error) {
 			return attrReply(m.Create(ctx, q.Dir, q.Name, q.New))
 		}),
-		wire.OpUnlink: handle(func(ctx context.Context, q *wire.DirName) (appender, error) {
+		wire.OpUnlink: node.Handle(func(ctx context.Context, q *wire.DirName) (node.Appender, error) {
 			e, err := m.Unlink(ctx, q.Dir, q.Name)
 			return entryReply(&e, err)
 		}),
-		wire.OpRename: handle(func(ctx context.Context, q *wire.RenameReq) (appender, error) {
+		wire.OpRename: node.Handle(func(ctx context.Context, q *wire.RenameReq) (node.Appender, error) {
 			return entryReply(m.Rename(ctx, q.Rename))
 		}),
-		wire.OpReadDir: handle(func(ctx context.Context, q *wire.ReadDirReq) (appender, error) {
+		wire.OpReadDir: node.Handle(func(ctx context.Context, q *wire.ReadDirReq) (node.Appender, error) {
 			if q.Limit > wire.MaxEntries { // more may not fit in a reply
 				return nil, fmt.Errorf("read of %d entries: %w", q.Limit, syscall.EINVAL)
 			}
@@ -167,26 +103,26 @@ func (d *Daemon) metaHandlers() map[wire.Op]rpc.Handler {
 			}
 			return &wire.EntriesResp{Entries: es}, nil
 		}),
-		wire.OpGetattr: handle(func(ctx context.Context, q *wire.InoReq) (appender, error) {
+		wire.OpGetattr: node.Handle(func(ctx context.Context, q *wire.InoReq) (node.Appender, error) {
 			return attrReply(m.Getattr(ctx, q.Ino))
 		}),
-		wire.OpSetattr: handle(func(ctx context.Context, q *wire.SetattrReq) (appender, error) {
+		wire.OpSetattr: node.Handle(func(ctx context.Context, q *wire.SetattrReq) (node.Appender, error) {
 			return attrReply(m.Setattr(ctx, q.Ino, q.Change))
 		}),
-		wire.OpReadlink: handle(func(ctx context.Context, q *wire.InoReq) (appender, error) {
+		wire.OpReadlink: node.Handle(func(ctx context.Context, q *wire.InoReq) (node.Appender, error) {
 			s, err := m.Readlink(ctx, q.Ino)
 			return &wire.StringResp{S: s}, err
 		}),
-		wire.OpReap: handle(func(ctx context.Context, q *wire.InoReq) (appender, error) {
+		wire.OpReap: node.Handle(func(ctx context.Context, q *wire.InoReq) (node.Appender, error) {
 			return nil, m.Reap(ctx, q.Ino)
 		}),
-		wire.OpMkdir: handle(func(ctx context.Context, q *wire.CreateReq) (appender, error) {
+		wire.OpMkdir: node.Handle(func(ctx context.Context, q *wire.CreateReq) (node.Appender, error) {
 			return attrReply(m.Mkdir(ctx, q.Dir, q.Name, q.New))
 		}),
-		wire.OpRmdir: handle(func(ctx context.Context, q *wire.DirName) (appender, error) {
+		wire.OpRmdir: node.Handle(func(ctx context.Context, q *wire.DirName) (node.Appender, error) {
 			return nil, m.Rmdir(ctx, q.Dir, q.Name)
 		}),
-		wire.OpLink: handle(func(ctx context.Context, q *wire.LinkReq) (appender, error) {
+		wire.OpLink: node.Handle(func(ctx context.Context, q *wire.LinkReq) (node.Appender, error) {
 			return attrReply(m.Link(ctx, q.Ino, q.Dir, q.Name))
 		}),
 	}
@@ -207,13 +143,13 @@ func (d *Daemon) dataHandlers() map[wire.Op]rpc.Handler {
 			}
 			return d.write(ctx, q.Ino, r.Data, q.Off)
 		},
-		wire.OpSync: handle(func(ctx context.Context, q *wire.InoReq) (appender, error) {
+		wire.OpSync: node.Handle(func(ctx context.Context, q *wire.InoReq) (node.Appender, error) {
 			return nil, s.Sync(ctx, q.Ino)
 		}),
-		wire.OpTruncate: handle(func(ctx context.Context, q *wire.TruncateReq) (appender, error) {
+		wire.OpTruncate: node.Handle(func(ctx context.Context, q *wire.TruncateReq) (node.Appender, error) {
 			return nil, s.Truncate(ctx, q.Ino, q.Size)
 		}),
-		wire.OpRemoveObject: handle(func(ctx context.Context, q *wire.InoReq) (appender, error) {
+		wire.OpRemoveObject: node.Handle(func(ctx context.Context, q *wire.InoReq) (node.Appender, error) {
 			return nil, s.Remove(ctx, q.Ino)
 		}),
 		wire.OpSpace: func(ctx context.Context, _ *rpc.Request, resp *rpc.Response) error {

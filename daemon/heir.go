@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/bivouacfs/bivouac/daemon/node"
 	"github.com/bivouacfs/bivouac/datapath/wire"
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/metadata/cluster"
@@ -28,7 +29,7 @@ func (in *intake) remind(ctx context.Context) error {
 	q := entrustReq{Dataset: in.ds.ID, Turn: in.ds.Turn, Names: []string{passFile}}
 	var errs []error
 	for _, id := range in.keep.heirs {
-		errs = append(errs, in.d.control(ctx, id, wire.OpEntrust, q, nil))
+		errs = append(errs, in.d.Call(ctx, id, wire.OpEntrust, q, nil))
 	}
 	return errors.Join(errs...)
 }
@@ -56,8 +57,8 @@ func (in *intake) give(ctx context.Context, q entrustReq) (all []metadata.NodeID
 		if len(all) == heirs || ctx.Err() != nil {
 			break
 		}
-		err := in.d.insist(ctx, id, 2*in.d.cfg.Timing.Down, mayLag, func() error {
-			return in.d.control(ctx, id, wire.OpEntrust, q, nil)
+		err := in.d.Insist(ctx, id, 2*in.d.cfg.Timing.Down, mayLag, func() error {
+			return in.d.Call(ctx, id, wire.OpEntrust, q, nil)
 		})
 		if err == nil {
 			all = append(all, id)
@@ -83,8 +84,8 @@ func (in *intake) handOut(ctx context.Context, q entrustReq, has []metadata.Node
 	for _, id := range up {
 		if id != in.d.job.Self && !slices.Contains(has, id) {
 			g.Go(func() error {
-				return in.d.insist(ctx, id, 2*in.d.cfg.Timing.Down, mayLag, func() error {
-					return in.d.control(ctx, id, wire.OpEntrust, q, nil)
+				return in.d.Insist(ctx, id, 2*in.d.cfg.Timing.Down, mayLag, func() error {
+					return in.d.Call(ctx, id, wire.OpEntrust, q, nil)
 				})
 			})
 		}
@@ -115,7 +116,7 @@ func (in *intake) mayInherit() (all []metadata.NodeID) {
 
 // mayLag reports whether a call to a node may succeed a moment later: it cannot be
 // asked, or does not know yet who leads.
-func mayLag(err error) bool { return unreachable(err) || errors.Is(err, syscall.EPERM) }
+func mayLag(err error) bool { return node.Unreachable(err) || errors.Is(err, syscall.EPERM) }
 
 // entrustReq has a node fetch files of a stage-in from the one who leads it.
 type entrustReq struct {

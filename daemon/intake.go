@@ -16,7 +16,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/bivouacfs/bivouac/daemon/job"
-	"github.com/bivouacfs/bivouac/datapath/rpc"
+	"github.com/bivouacfs/bivouac/daemon/node"
 	"github.com/bivouacfs/bivouac/datapath/wire"
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/metadata/cluster"
@@ -87,7 +87,7 @@ func (d *Daemon) register(ctx context.Context, s job.Dataset) (*intake, error) {
 	// Who asked may go away; what was proposed may come to pass all the same.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), registryTime)
 	defer cancel()
-	v, err := d.propose(ctx, raftstore.Command{Kind: raftstore.KindAddDataset, Dataset: ds})
+	v, err := d.Propose(ctx, raftstore.Command{Kind: raftstore.KindAddDataset, Dataset: ds})
 	taken := errors.Is(err, syscall.EEXIST)
 	if taken {
 		v = d.viewWith(ctx, s.Name)
@@ -127,8 +127,8 @@ func active(v cluster.View, name string) (cluster.Dataset, bool) {
 
 // viewWith is the view once it has the dataset name, which is agreed on.
 func (d *Daemon) viewWith(ctx context.Context, name string) cluster.View {
-	d.nudge()
-	_ = d.until(ctx, func(v cluster.View) bool { // without it, the caller finds nothing
+	d.Nudge()
+	_ = d.Until(ctx, func(v cluster.View) bool { // without it, the caller finds nothing
 		_, ok := active(v, name)
 		return ok
 	})
@@ -153,13 +153,13 @@ func (in *intake) finish(ctx context.Context, err error) error {
 	// The job's end must not leave the registry believing in a stage-in.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), registryTime)
 	defer cancel()
-	_, e := in.d.propose(ctx, raftstore.Command{Kind: raftstore.KindSetDataset, Dataset: ds})
+	_, e := in.d.Propose(ctx, raftstore.Command{Kind: raftstore.KindSetDataset, Dataset: ds})
 	if errors.Is(e, syscall.ESTALE) {
 		return in.giveWay()
 	}
 	if e != nil {
 		in.d.stage.unlead(in) // so that this node says it has failed when it can
-		in.d.nudge()
+		in.d.Nudge()
 	}
 	if err == nil {
 		err = e
@@ -244,7 +244,7 @@ func (in *intake) gatherAccess() error {
 		b, err := os.ReadFile(in.brings(in.plan.Parts[i].Node, accessFile(i)))
 		var a stagein.Access
 		if err == nil {
-			err = decodeJSON(b, &a)
+			err = node.DecodeJSON(b, &a)
 		}
 		if err == nil {
 			err = in.plan.Origins.Admit(a)
@@ -297,7 +297,7 @@ func (d *Daemon) freeSpace() func(metadata.NodeID) (int64, bool) {
 	free := make(map[metadata.NodeID]int64) // guarded by mu
 	var g errgroup.Group
 	g.SetLimit(32)
-	for _, id := range crew(d.View().Map) {
+	for _, id := range node.Participants(d.View().Map) {
 		g.Go(func() error {
 			if s, err := (target{d: d}).store(id).Space(ctx); err == nil {
 				mu.Lock()
@@ -315,8 +315,8 @@ func (d *Daemon) freeSpace() func(metadata.NodeID) (int64, bool) {
 // reason to give it up, as long as the map says that the node is there.
 func (d *Daemon) beginTask(ctx context.Context, node metadata.NodeID, q taskReq) error {
 	again := false
-	return d.insist(ctx, node, 2*d.cfg.Timing.Down, mayLag, func() error {
-		err := d.control(ctx, node, wire.OpStage, q, nil)
+	return d.Insist(ctx, node, 2*d.cfg.Timing.Down, mayLag, func() error {
+		err := d.Call(ctx, node, wire.OpStage, q, nil)
 		if again && errors.Is(err, syscall.EEXIST) {
 			return nil // it has begun, and its answer was lost
 		}
@@ -334,7 +334,7 @@ func (d *Daemon) runTask(ctx context.Context, node metadata.NodeID, q taskReq, s
 }
 
 // watchTask watches a task that was begun until it is over, by what poll asks.
-func (d *Daemon) watchTask(ctx context.Context, node metadata.NodeID, poll func() pollReq, see func(taskState)) error {
+func (d *Daemon) watchTask(ctx context.Context, id metadata.NodeID, poll func() pollReq, see func(taskState)) error {
 	t := time.NewTicker(pollEvery)
 	defer t.Stop()
 	for lost := (*patience)(nil); ; {
@@ -344,9 +344,9 @@ func (d *Daemon) watchTask(ctx context.Context, node metadata.NodeID, poll func(
 		case <-t.C:
 		}
 		var s taskState
-		switch err := d.control(ctx, node, wire.OpStagePoll, poll(), &s); {
-		case err != nil && unreachable(err):
-			if n, _ := d.View().Map.Node(node); n.State == cluster.Down {
+		switch err := d.Call(ctx, id, wire.OpStagePoll, poll(), &s); {
+		case err != nil && node.Unreachable(err):
+			if n, _ := d.View().Map.Node(id); n.State == cluster.Down {
 				return fmt.Errorf("%w: %w", errGivenUp, err)
 			}
 			if lost == nil {
@@ -372,33 +372,14 @@ func (d *Daemon) watchTask(ctx context.Context, node metadata.NodeID, poll func(
 	}
 }
 
-// control makes a control call to a node, this one included.
-func (d *Daemon) control(ctx context.Context, node metadata.NodeID, op wire.Op, q, reply any) error {
-	if node != d.job.Self {
-		return callJSON(ctx, d.peers.To(node), op, q, reply)
-	}
-	b, err := json.Marshal(q)
-	if err != nil {
-		return err
-	}
-	var resp rpc.Response
-	if err := d.controlHandlers()[op](ctx, &rpc.Request{Op: op, Peer: node, Body: b}, &resp); err != nil {
-		return err
-	}
-	if reply == nil {
-		return nil
-	}
-	return decodeJSON(resp.Body, reply)
-}
-
 // abort stops every share, and when none runs any more has every node drop what
 // it stored: a share may still write to another node while it stops.
 func (in *intake) abort() {
 	for _, q := range []abortReq{{Dataset: in.ds.ID}, {Dataset: in.ds.ID, Drop: true}} {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(in.d.ctx), 20*time.Second)
 		var g errgroup.Group
-		for _, id := range crew(in.d.View().Map) {
-			g.Go(func() error { return in.d.control(ctx, id, wire.OpStageAbort, q, nil) })
+		for _, id := range node.Participants(in.d.View().Map) {
+			g.Go(func() error { return in.d.Call(ctx, id, wire.OpStageAbort, q, nil) })
 		}
 		if err := g.Wait(); err != nil {
 			in.d.log.WithError(err).WithField("dataset", in.ds.Name).Warn("clean-up after a failed stage-in")

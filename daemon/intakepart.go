@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/bivouacfs/bivouac/daemon/node"
 	"github.com/bivouacfs/bivouac/datapath/wire"
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/stagein"
@@ -87,7 +88,7 @@ func (in *intake) shares(ctx context.Context) error {
 // together with this one, nobody else could say it.
 func (in *intake) tellHeirs(ctx context.Context) {
 	var was int64
-	for pause(ctx, 4*in.d.cfg.Timing.Report) == nil {
+	for node.Pause(ctx, 4*in.d.cfg.Timing.Report) == nil {
 		now := in.status().Progress.SourceBytes
 		if now == was {
 			continue
@@ -238,7 +239,7 @@ func (in *intake) read(ctx context.Context, plan *stagein.Plan, i int, begun boo
 	if err == nil && plan.Spills {
 		err = in.bring(ctx, p.Node, accessFile(i))
 	}
-	if n, _ := in.d.View().Map.Node(p.Node); err != nil && unreachable(err) && !serving(n) {
+	if n, _ := in.d.View().Map.Node(p.Node); err != nil && node.Unreachable(err) && !node.Serving(n) {
 		err = fmt.Errorf("%w: %w", errGivenUp, err)
 	}
 	return err
@@ -269,13 +270,13 @@ func (in *intake) lacksSeam(part int) bool {
 }
 
 // bring fetches a file that a share has written.
-func (in *intake) bring(ctx context.Context, node metadata.NodeID, name string) error {
+func (in *intake) bring(ctx context.Context, id metadata.NodeID, name string) error {
 	d := in.d
-	if node == d.job.Self {
+	if id == d.job.Self {
 		return nil
 	}
-	return d.insist(ctx, node, 2*d.cfg.Timing.Down, unreachable, func() error {
-		return d.fetch(ctx, node, blobReq{Dataset: in.ds.ID, Name: name}, in.brings(node, name))
+	return d.Insist(ctx, id, 2*d.cfg.Timing.Down, node.Unreachable, func() error {
+		return d.fetch(ctx, id, blobReq{Dataset: in.ds.ID, Name: name}, in.brings(id, name))
 	})
 }
 
@@ -308,8 +309,8 @@ func (in *intake) passSeam(ctx context.Context, p stagein.Part) error {
 		if ok {
 			q := seamReq{Dataset: in.ds.ID, Part: int(p.Index), Seam: s, Passed: true}
 			mayPass := func(err error) bool { return mayLag(err) || errors.Is(err, syscall.EBUSY) }
-			return in.d.insist(ctx, p.Node, registryTime, mayPass, func() error {
-				return in.d.control(ctx, p.Node, wire.OpStageSeam, q, nil)
+			return in.d.Insist(ctx, p.Node, registryTime, mayPass, func() error {
+				return in.d.Call(ctx, p.Node, wire.OpStageSeam, q, nil)
 			})
 		}
 		select {

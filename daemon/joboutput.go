@@ -12,8 +12,9 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/bivouacfs/bivouac/daemon/job"
 	"golang.org/x/sys/unix"
+
+	"github.com/bivouacfs/bivouac/daemon/job"
 )
 
 // JobOutput is the file that the job's output goes to, as its batch script
@@ -230,7 +231,7 @@ func (d *Daemon) setOutput(o JobOutput) error {
 // heardOut takes what the leader says of all nodes' stage-outs.
 func (d *Daemon) heardOut(all []outTrouble) {
 	if news := d.teller.hear(all); len(news) > 0 {
-		d.spawn(func(context.Context) { d.tell(news) })
+		d.Spawn(func(context.Context) { d.tell(news) })
 	}
 }
 

@@ -2,24 +2,15 @@ package daemon
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"sync"
-	"syscall"
 	"time"
 
-	"github.com/bivouacfs/bivouac/datapath/rpc"
+	"github.com/bivouacfs/bivouac/daemon/node"
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/metadata/cluster"
 	"github.com/bivouacfs/bivouac/metadata/raftstore"
 )
-
-// errNotLeader is what a node that does not lead answers to a proposal.
-var errNotLeader error = syscall.EREMCHG
-
-// unreachable reports whether err says that a node could not be asked, so that
-// another may be.
-func unreachable(err error) bool { return errors.Is(err, errNotLeader) || rpc.Unanswered(err) }
 
 // heard is the newest report of a node and when it came.
 type heard struct {
@@ -85,7 +76,7 @@ func (l *leadership) outTroubles(m cluster.Map) []outTrouble {
 	defer l.mu.Unlock()
 	var all []outTrouble
 	for _, n := range m.Nodes {
-		if serving(n) {
+		if node.Serving(n) {
 			all = append(all, l.reports[n.ID].Out...)
 		}
 	}
@@ -95,7 +86,7 @@ func (l *leadership) outTroubles(m cluster.Map) []outTrouble {
 // tells reports whether the node of r tells the user what does not make it: the one that
 // has the job's output, or, if none has, the first that serves.
 func (l *leadership) tells(m cluster.Map, r *report) bool {
-	ids := crew(m)
+	ids := node.Participants(m)
 	if r.Tells || len(ids) == 0 || ids[0] != r.Node {
 		return r.Tells
 	}
@@ -209,20 +200,6 @@ func (d *Daemon) startOver(since, at time.Time) bool {
 	return at.Sub(d.phases.started()) > d.job.StartLimit() && at.Sub(since) > 8*d.cfg.Timing.Report
 }
 
-// serving reports whether n takes part in what the job does now.
-func serving(n cluster.Node) bool { return n.State == cluster.Up || n.State == cluster.Leaving }
-
-// crew is the nodes of m that serve.
-func crew(m cluster.Map) []metadata.NodeID {
-	var ids []metadata.NodeID
-	for _, n := range m.Nodes {
-		if serving(n) {
-			ids = append(ids, n.ID)
-		}
-	}
-	return ids
-}
-
 func datasetDuties(v cluster.View, reports map[metadata.NodeID]heard) []raftstore.Command {
 	var cs []raftstore.Command
 	for _, ds := range v.Datasets {
@@ -267,7 +244,7 @@ func datasetDuties(v cluster.View, reports map[metadata.NodeID]heard) []raftstor
 // published says how far the spreading of ds's manifest is.
 func published(ds cluster.Dataset, m cluster.Map, reports map[metadata.NodeID]heard) (cluster.Phase, string) {
 	for _, n := range m.Nodes {
-		if !serving(n) {
+		if !node.Serving(n) {
 			continue
 		}
 		r := reports[n.ID]
@@ -285,7 +262,7 @@ func published(ds cluster.Dataset, m cluster.Map, reports map[metadata.NodeID]he
 func lost(ds cluster.Dataset, m cluster.Map, reports map[metadata.NodeID]heard) bool {
 	for _, n := range m.Nodes {
 		r, known := reports[n.ID]
-		if serving(n) && (!known || r.Manifests[ds.ID] == ds.Digest || r.Inherited[ds.ID] == ds.Digest) {
+		if node.Serving(n) && (!known || r.Manifests[ds.ID] == ds.Digest || r.Inherited[ds.ID] == ds.Digest) {
 			return false
 		}
 	}
@@ -296,11 +273,11 @@ func lost(ds cluster.Dataset, m cluster.Map, reports map[metadata.NodeID]heard) 
 // copied the share that falls to it now: when a node is lost, all shares change.
 func allDone(m cluster.Map, reports map[metadata.NodeID]heard) bool {
 	n, crew := 0, crewOf(m)
-	for _, node := range m.Nodes {
-		if !serving(node) {
+	for _, x := range m.Nodes {
+		if !node.Serving(x) {
 			continue
 		}
-		if r := reports[node.ID]; !r.Done || r.Crew != crew {
+		if r := reports[x.ID]; !r.Done || r.Crew != crew {
 			return false
 		}
 		n++
@@ -318,7 +295,7 @@ func (d *Daemon) beginDatasets(v cluster.View) {
 		if registered(v, s.Name) || !d.lead.begin(s.Name) {
 			continue
 		}
-		d.spawn(func(ctx context.Context) {
+		d.Spawn(func(ctx context.Context) {
 			in, err := d.register(ctx, s)
 			if err != nil {
 				d.lead.again(s.Name)

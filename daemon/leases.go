@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/bivouacfs/bivouac/daemon/node"
 	"github.com/bivouacfs/bivouac/datapath/rpc"
 	"github.com/bivouacfs/bivouac/datapath/wire"
 	"github.com/bivouacfs/bivouac/metadata"
@@ -40,25 +41,9 @@ var (
 // in clock ticks, from when the answer reaches it.
 const slack = 100 * time.Millisecond
 
-// asker is the context of a request of another node.
-type asker struct {
-	context.Context
-	peer metadata.NodeID
-}
-
-type askerKey struct{}
-
-// Value is context.Context.
-func (a *asker) Value(key any) any {
-	if key == (askerKey{}) {
-		return a
-	}
-	return a.Context.Value(key)
-}
-
 func (l *leasing) asker(ctx context.Context) metadata.NodeID {
-	if a, ok := ctx.Value(askerKey{}).(*asker); ok {
-		return a.peer
+	if id, ok := node.Asker(ctx); ok {
+		return id
 	}
 	return l.self
 }
@@ -226,7 +211,7 @@ func (d *Daemon) leaseHandlers() map[wire.Op]rpc.Handler {
 			}
 			return err
 		},
-		wire.OpRevoke: handle(func(_ context.Context, q *wire.RevokeReq) (appender, error) {
+		wire.OpRevoke: node.Handle(func(_ context.Context, q *wire.RevokeReq) (node.Appender, error) {
 			d.forgetHere(q.Keys)
 			return nil, nil
 		}),

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/bivouacfs/bivouac/daemon/node"
 	"github.com/bivouacfs/bivouac/metadata/cluster"
 	"github.com/bivouacfs/bivouac/stagein"
 )
@@ -44,7 +45,7 @@ func (d *Daemon) Leave(ctx context.Context) error {
 	d.stopOutward()
 	if len(d.job.StageOut) == 0 {
 		d.leave.set(false, 0)
-		d.nudge()
+		d.Nudge()
 		return nil
 	}
 	if _, ok := ctx.Deadline(); !ok {
@@ -56,7 +57,7 @@ func (d *Daemon) Leave(ctx context.Context) error {
 	defer cancel()
 	trouble := d.lastWrites(work)
 	d.leave.set(false, 0)
-	d.nudge()
+	d.Nudge()
 	d.meet(work)
 	trouble = errors.Join(trouble, d.copyOut(work))
 	d.linger(work)
@@ -96,7 +97,7 @@ func (d *Daemon) meet(ctx context.Context) {
 	deadline, _ := ctx.Deadline() // Leave has set one
 	ctx, cancel := context.WithTimeout(ctx, time.Until(deadline)/3)
 	defer cancel()
-	err := d.until(ctx, func(v cluster.View) bool { return len(hostsIn(v.Map, cluster.Up)) == 0 && v.Version > 0 })
+	err := d.Until(ctx, func(v cluster.View) bool { return len(hostsIn(v.Map, cluster.Up)) == 0 && v.Version > 0 })
 	if err != nil {
 		d.log.WithField("hosts", hostsIn(d.View().Map, cluster.Up)).Warn("still running while this node stages out")
 	}
@@ -111,8 +112,8 @@ func (d *Daemon) copyOut(ctx context.Context) error {
 		crew := crewOf(m)
 		trouble := d.stageOutAll(ctx, m)
 		d.leave.set(true, crew)
-		d.nudge()
-		err := d.until(ctx, func(v cluster.View) bool { return v.Closing || crewOf(v.Map) != crew })
+		d.Nudge()
+		err := d.Until(ctx, func(v cluster.View) bool { return v.Closing || crewOf(v.Map) != crew })
 		if err != nil {
 			d.log.Warn("left before the others were done")
 			return trouble
@@ -128,7 +129,7 @@ func (d *Daemon) copyOut(ctx context.Context) error {
 // crewOf stands for the set of nodes that serve in m: those that copy.
 func crewOf(m cluster.Map) uint64 {
 	h := fnv.New64a()
-	for _, id := range crew(m) {
+	for _, id := range node.Participants(m) {
 		_, _ = h.Write(binary.LittleEndian.AppendUint16(nil, uint16(id))) // never fails
 	}
 	return h.Sum64()
@@ -149,7 +150,7 @@ func (d *Daemon) linger(ctx context.Context) {
 		_, reports := d.lead.memory(true, time.Now())
 		told := true
 		for _, n := range v.Map.Nodes {
-			if r, ok := reports[n.ID]; ok && n.ID != d.job.Self && serving(n) && r.Version < v.Version {
+			if r, ok := reports[n.ID]; ok && n.ID != d.job.Self && node.Serving(n) && r.Version < v.Version {
 				told = false
 			}
 		}

@@ -3,6 +3,7 @@ package daemon
 import (
 	"context"
 
+	"github.com/bivouacfs/bivouac/daemon/node"
 	"github.com/bivouacfs/bivouac/datapath/rpc"
 	"github.com/bivouacfs/bivouac/datapath/wire"
 	"github.com/bivouacfs/bivouac/metadata"
@@ -28,15 +29,15 @@ func (d *Daemon) wakeHere(waiters []uint64) {
 func (d *Daemon) lockHandlers() map[wire.Op]rpc.Handler {
 	m := d.meta
 	return map[wire.Op]rpc.Handler{
-		wire.OpLock: handleFrom(func(ctx context.Context, r *rpc.Request, q *wire.LockReq) (appender, error) {
+		wire.OpLock: node.HandleFrom(func(ctx context.Context, r *rpc.Request, q *wire.LockReq) (node.Appender, error) {
 			a, err := m.Lock(ctx, metadata.Holder{Node: r.Peer, Run: q.Run}, q.Req)
 			return &wire.LockResp{Answer: a}, err
 		}),
-		wire.OpTestLock: handleFrom(func(ctx context.Context, r *rpc.Request, q *wire.LockReq) (appender, error) {
-			node, l, err := m.TestLock(ctx, metadata.Holder{Node: r.Peer, Run: q.Run}, q.Req.Ino, q.Req.Lock)
-			return &wire.HeldLockResp{Node: node, Lock: l}, err
+		wire.OpTestLock: node.HandleFrom(func(ctx context.Context, r *rpc.Request, q *wire.LockReq) (node.Appender, error) {
+			id, l, err := m.TestLock(ctx, metadata.Holder{Node: r.Peer, Run: q.Run}, q.Req.Ino, q.Req.Lock)
+			return &wire.HeldLockResp{Node: id, Lock: l}, err
 		}),
-		wire.OpWake: handle(func(_ context.Context, q *wire.WakeReq) (appender, error) {
+		wire.OpWake: node.Handle(func(_ context.Context, q *wire.WakeReq) (node.Appender, error) {
 			d.wakeHere(q.Waiters)
 			return nil, nil
 		}),

@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"github.com/bivouacfs/bivouac/daemon/node"
 	"github.com/bivouacfs/bivouac/datapath/wire"
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/stagein/source"
@@ -20,16 +21,16 @@ const (
 // lookers is the nodes that help this one to walk a tree, not the same for every
 // dataset.
 func (d *Daemon) lookers(ds metadata.DatasetID) (all []source.Looker) {
-	nodes := crew(d.View().Map)
+	nodes := node.Participants(d.View().Map)
 	for i := range nodes {
-		node := nodes[(i+int(ds)*maxLookers)%len(nodes)]
-		if node == d.job.Self || len(all) == maxLookers {
+		id := nodes[(i+int(ds)*maxLookers)%len(nodes)]
+		if id == d.job.Self || len(all) == maxLookers {
 			continue
 		}
 		all = append(all, func(ctx context.Context, s source.Sight) (seen source.Seen, err error) {
 			ctx, cancel := context.WithTimeout(ctx, lookTime)
 			defer cancel()
-			err = d.control(ctx, node, wire.OpLook, s, &seen)
+			err = d.Call(ctx, id, wire.OpLook, s, &seen)
 			return seen, err
 		})
 	}

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strconv"
 
+	"github.com/bivouacfs/bivouac/daemon/node"
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/stagein"
 )
@@ -58,7 +59,7 @@ func (s *share) lastEbb() (*stagein.Ebb, error) {
 	}
 	e := new(stagein.Ebb)
 	if err == nil {
-		err = decodeJSON(b, e)
+		err = node.DecodeJSON(b, e)
 	}
 	return e, err
 }
@@ -130,7 +131,7 @@ func (s *share) earlier(part stagein.Part) (e earlier, err error) {
 	b, err := os.ReadFile(s.d.markFile(s.plan.Dataset, s.part))
 	var m marked
 	if err == nil {
-		err = decodeJSON(b, &m)
+		err = node.DecodeJSON(b, &m)
 	}
 	if err == nil && (m.Boot != bootID() || m.Try >= part.Try) {
 		err = fs.ErrNotExist

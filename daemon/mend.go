@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/bivouacfs/bivouac/daemon/node"
 	"github.com/bivouacfs/bivouac/datapath/wire"
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/metadata/cluster"
@@ -118,7 +119,7 @@ type dropPagesReq struct {
 // dropPagesEverywhere is for what was bad, and may have been read so.
 func (d *Daemon) dropPagesEverywhere(ctx context.Context, inos []metadata.Ino) {
 	var g errgroup.Group
-	for _, id := range crew(d.View().Map) {
+	for _, id := range node.Participants(d.View().Map) {
 		g.Go(func() error {
 			if err := d.askNode(ctx, id, wire.OpDropPages, dropPagesReq{inos}, nil); err != nil {
 				d.log.WithError(err).WithField("node", d.job.Hosts[id]).Warn("what was read of files that were bad is kept there")

@@ -7,6 +7,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/bivouacfs/bivouac/daemon/node"
 	"github.com/bivouacfs/bivouac/datapath/wire"
 	"github.com/bivouacfs/bivouac/metadata"
 )
@@ -33,7 +34,7 @@ func (s *sweeper) nameless(ctx context.Context) error {
 	epoch := d.epoch()
 	for pass := range namelessPasses {
 		if pass > 0 {
-			if err := pause(ctx, d.sweepPause()); err != nil {
+			if err := node.Pause(ctx, d.sweepPause()); err != nil {
 				return err
 			}
 		}
@@ -84,7 +85,7 @@ func (s *sweeper) suspects(ctx context.Context) (map[metadata.Ino]metadata.Time,
 	d := s.d
 	nodes := d.View().Map.Nodes
 	for _, n := range nodes {
-		if !serving(n) {
+		if !node.Serving(n) {
 			return nil, fmt.Errorf("%s is %v: %w", n.Host, n.State, syscall.EHOSTDOWN)
 		}
 	}
@@ -118,7 +119,7 @@ func (d *Daemon) eachNamed(ctx context.Context, by metadata.NodeID, fn func(meta
 			return nil
 		}
 		q.After = r.Next
-		if err := pause(ctx, namedPause); err != nil {
+		if err := node.Pause(ctx, namedPause); err != nil {
 			return err
 		}
 	}

@@ -7,6 +7,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/bivouacfs/bivouac/daemon/node"
 	"github.com/bivouacfs/bivouac/datapath/wire"
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/metadata/cluster"
@@ -37,7 +38,7 @@ func (l *leadership) behind(v cluster.View, hosts int) []metadata.NodeID {
 	defer l.mu.Unlock()
 	var ids []metadata.NodeID
 	for _, n := range v.Map.Nodes {
-		if r, known := l.reports[n.ID]; known && serving(n) && r.Version < v.Version && !slices.Contains(members(hosts), n.ID) {
+		if r, known := l.reports[n.ID]; known && node.Serving(n) && r.Version < v.Version && !slices.Contains(members(hosts), n.ID) {
 			ids = append(ids, n.ID)
 		}
 	}
@@ -52,7 +53,7 @@ const tellers = 32
 func (d *Daemon) newsLoop(ctx context.Context) {
 	var told []cluster.Dataset
 	for {
-		v, changed := d.watch()
+		v, changed := d.Watch()
 		if moved(told, v.Datasets) {
 			told = v.Datasets
 			d.passOn(ctx, v)
@@ -75,7 +76,7 @@ func (d *Daemon) passOn(ctx context.Context, v cluster.View) {
 	var g errgroup.Group
 	g.SetLimit(tellers)
 	for _, id := range d.lead.behind(v, len(d.job.Hosts)) {
-		g.Go(func() error { return callJSON(ctx, d.peers.To(id), wire.OpReport, r, new(reportReply)) })
+		g.Go(func() error { return node.CallJSON(ctx, d.peers.To(id), wire.OpReport, r, new(reportReply)) })
 	}
 	if err := g.Wait(); err != nil {
 		d.log.WithError(err).Debug("a node was not told of a dataset")

@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/bivouacfs/bivouac/daemon/node"
 	"github.com/bivouacfs/bivouac/datapath"
 	"github.com/bivouacfs/bivouac/datapath/rpc"
 	"github.com/bivouacfs/bivouac/datapath/wire"
@@ -122,7 +123,7 @@ func (d *Daemon) followHolders(ctx context.Context) {
 		}
 	}
 	for {
-		v, changed := d.watch()
+		v, changed := d.Watch()
 		wait := confirmTime
 		if d.askHolders(ctx, v, asked) {
 			wait = recallPause
@@ -148,7 +149,7 @@ func (d *Daemon) followHolders(ctx context.Context) {
 // did not answer: soon, as a daemon that died is soon there again, and then more
 // and more seldom.
 func (d *Daemon) retryRemovals(ctx context.Context) {
-	for wait := recallPause; pause(ctx, wait) == nil; {
+	for wait := recallPause; node.Pause(ctx, wait) == nil; {
 		if d.meta.files.Retry() == 0 {
 			wait = recallPause
 			continue
@@ -256,34 +257,27 @@ func (d *Daemon) openHandlers() map[wire.Op]rpc.Handler {
 	m := d.leased
 	by := func(r *rpc.Request, run metadata.Run) metadata.Holder { return metadata.Holder{Node: r.Peer, Run: run} }
 	return map[wire.Op]rpc.Handler{
-		wire.OpOpen: handleFrom(func(ctx context.Context, r *rpc.Request, q *wire.OpenReq) (appender, error) {
+		wire.OpOpen: node.HandleFrom(func(ctx context.Context, r *rpc.Request, q *wire.OpenReq) (node.Appender, error) {
 			return attrReply(m.Open(ctx, by(r, q.Run), q.Ino, q.Ticket))
 		}),
-		wire.OpCreateOpen: handleFrom(func(ctx context.Context, r *rpc.Request, q *wire.CreateOpenReq) (appender, error) {
+		wire.OpCreateOpen: node.HandleFrom(func(ctx context.Context, r *rpc.Request, q *wire.CreateOpenReq) (node.Appender, error) {
 			return attrReply(m.CreateOpen(ctx, by(r, q.Run), q.Ticket, q.Dir, q.Name, q.New))
 		}),
-		wire.OpClosed: handleFrom(func(ctx context.Context, r *rpc.Request, q *wire.ClosedReq) (appender, error) {
+		wire.OpClosed: node.HandleFrom(func(ctx context.Context, r *rpc.Request, q *wire.ClosedReq) (node.Appender, error) {
 			return nil, m.Closed(ctx, by(r, q.Run), q.Files)
 		}),
-		wire.OpAppend: handleFrom(func(ctx context.Context, r *rpc.Request, q *wire.AppendReq) (appender, error) {
+		wire.OpAppend: node.HandleFrom(func(ctx context.Context, r *rpc.Request, q *wire.AppendReq) (node.Appender, error) {
 			p, err := m.Append(ctx, by(r, q.Run), q.Req)
 			return &wire.PlaceResp{Place: p}, err
 		}),
-		wire.OpRecall: handleFrom(func(_ context.Context, r *rpc.Request, q *wire.RecallReq) (appender, error) {
+		wire.OpRecall: node.HandleFrom(func(_ context.Context, r *rpc.Request, q *wire.RecallReq) (node.Appender, error) {
 			d.sweep.heard(by(r, q.Run))
 			m.files.Meet(by(r, q.Run)) // what its earlier runs had open here is closed
 			return &wire.RecallResp{Recalled: d.onRecall(metadata.Recall{Home: r.Peer, Run: q.Run, Only: q.Only, After: q.After})}, nil
 		}),
-		wire.OpRemoveObjects: handleFrom(func(ctx context.Context, _ *rpc.Request, q *wire.InosReq) (appender, error) {
+		wire.OpRemoveObjects: node.HandleFrom(func(ctx context.Context, _ *rpc.Request, q *wire.InosReq) (node.Appender, error) {
 			return nil, d.removeHere(ctx, q.Inos)
 		}),
-	}
-}
-
-// handleFrom is handle for a function that has to know who asks.
-func handleFrom[T any, P parser[T]](f func(ctx context.Context, r *rpc.Request, q *T) (appender, error)) rpc.Handler {
-	return func(ctx context.Context, r *rpc.Request, resp *rpc.Response) error {
-		return handle[T, P](func(ctx context.Context, q *T) (appender, error) { return f(ctx, r, q) })(ctx, r, resp)
 	}
 }
 

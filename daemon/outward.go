@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/bivouacfs/bivouac/daemon/job"
+	"github.com/bivouacfs/bivouac/daemon/node"
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/metadata/cluster"
 	"github.com/bivouacfs/bivouac/stagein"
@@ -82,7 +83,7 @@ func (d *Daemon) startOutward() {
 	}
 	d.outward.bad = make([]*outTrouble, len(d.job.StageOut))
 	d.outward.mu.Unlock()
-	d.spawn(func(context.Context) {
+	d.Spawn(func(context.Context) {
 		defer close(done)
 		if len(d.job.StageOut) > 0 {
 			d.outwardLoop(ctx)
@@ -126,7 +127,7 @@ func (o *outward) troubles() []outTrouble {
 func (d *Daemon) outwardLoop(ctx context.Context) {
 	memory := make([]stagein.OutMemory, len(d.job.StageOut))
 	rest := d.cfg.Timing.Out
-	for pause(ctx, rest) == nil {
+	for node.Pause(ctx, rest) == nil {
 		began := time.Now()
 		for i, o := range d.job.StageOut {
 			d.outwardOnce(ctx, i, OutShare{StageOut: o, Settle: d.cfg.Timing.Settle, Memory: &memory[i]})
@@ -182,7 +183,7 @@ func (o *outward) read() []OutStatus {
 // deal gives s its place among the nodes that serve in m, and the help of the
 // others; false if this node is none of them.
 func (d *Daemon) deal(s *OutShare, m cluster.Map) bool {
-	nodes := crew(m)
+	nodes := node.Participants(m)
 	s.Self, s.N = slices.Index(nodes, d.job.Self), len(nodes)
 	s.Help = d.helpOf(nodes)
 	return s.Self >= 0
@@ -241,7 +242,7 @@ func (d *Daemon) finally(ctx context.Context, i int, s OutShare) (stagein.OutRes
 		again := err != nil && lost.mayPass() && ok && time.Until(left) >= d.cfg.Timing.Out+outMargin
 		if again {
 			d.log.WithField("to", s.To).WithError(err).Warn("not all is copied out: once more")
-			again = pause(ctx, d.cfg.Timing.Out) == nil
+			again = node.Pause(ctx, d.cfg.Timing.Out) == nil
 		}
 		if !again {
 			lost.write(d)

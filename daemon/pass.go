@@ -16,6 +16,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/bivouacfs/bivouac/daemon/node"
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/metadata/cluster"
 	"github.com/bivouacfs/bivouac/stagein"
@@ -171,7 +172,7 @@ func (d *Daemon) ownPass(ds metadata.DatasetID, name string) (*pass, error) {
 // parsePass reads what pass says.
 func (d *Daemon) parsePass(b []byte, ds metadata.DatasetID) (*pass, error) {
 	p := new(pass)
-	if err := decodeJSON(b, p); err != nil {
+	if err := node.DecodeJSON(b, p); err != nil {
 		return nil, fmt.Errorf("stage-in: %w", err)
 	}
 	return p, d.checkPass(p, ds)

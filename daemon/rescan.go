@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/bivouacfs/bivouac/daemon/job"
+	"github.com/bivouacfs/bivouac/daemon/node"
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/metadata/cluster"
 	"github.com/bivouacfs/bivouac/metadata/raftstore"
@@ -62,7 +63,7 @@ func (d *Daemon) adopt(ctx context.Context, ds cluster.Dataset) bool {
 		return d.disown(ctx, ds)
 	}
 	var s job.Dataset
-	if err := decodeJSON([]byte(ds.Spec), &s); err != nil {
+	if err := node.DecodeJSON([]byte(ds.Spec), &s); err != nil {
 		d.log.WithError(err).WithField("dataset", ds.Name).Warn("what was asked for cannot be read")
 		return d.disown(ctx, ds)
 	}
@@ -83,7 +84,7 @@ func (d *Daemon) adopt(ctx context.Context, ds cluster.Dataset) bool {
 	ds.Turn++
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
-	if _, err := d.propose(ctx, raftstore.Command{Kind: raftstore.KindSetDataset, Dataset: ds}); err != nil {
+	if _, err := d.Propose(ctx, raftstore.Command{Kind: raftstore.KindSetDataset, Dataset: ds}); err != nil {
 		log.WithError(err).Warn("a scan that was interrupted does not begin anew yet")
 		return false
 	}
@@ -97,7 +98,7 @@ func (d *Daemon) adopt(ctx context.Context, ds cluster.Dataset) bool {
 		log.WithField("turn", ds.Turn).Info("the scan was interrupted and begins anew")
 	}
 	d.stage.lead(in)
-	d.spawn(func(ctx context.Context) {
+	d.Spawn(func(ctx context.Context) {
 		if err := in.finish(ctx, in.run(ctx)); err != nil {
 			log.WithError(err).Error("stage-in")
 		}
@@ -112,7 +113,7 @@ func (d *Daemon) disown(ctx context.Context, ds cluster.Dataset) bool {
 	defer cancel()
 	ds.Phase = cluster.Failed
 	ds.Error = fmt.Sprintf("the daemon on %s was interrupted while it led the stage-in: stage it in again", d.job.Hosts[d.job.Self])
-	_, err := d.propose(ctx, raftstore.Command{Kind: raftstore.KindSetDataset, Dataset: ds})
+	_, err := d.Propose(ctx, raftstore.Command{Kind: raftstore.KindSetDataset, Dataset: ds})
 	if err != nil {
 		d.log.WithError(err).WithField("dataset", ds.Name).Warn("a stage-in that was interrupted")
 	}
@@ -125,7 +126,7 @@ func (in *intake) reading(ctx context.Context) error {
 	in.ds.Reading = true
 	ctx, cancel := context.WithTimeout(ctx, registryTime)
 	defer cancel()
-	_, err := in.d.propose(ctx, raftstore.Command{Kind: raftstore.KindSetDataset, Dataset: in.ds})
+	_, err := in.d.Propose(ctx, raftstore.Command{Kind: raftstore.KindSetDataset, Dataset: in.ds})
 	return err
 }
 
@@ -143,7 +144,7 @@ func (d *Daemon) outdated(ds cluster.Dataset) {
 func (in *intake) stillLeads() bool {
 	ctx, cancel := context.WithTimeout(in.d.ctx, registryTime)
 	defer cancel()
-	_, err := in.d.propose(ctx, raftstore.Command{Kind: raftstore.KindSetDataset, Dataset: in.ds})
+	_, err := in.d.Propose(ctx, raftstore.Command{Kind: raftstore.KindSetDataset, Dataset: in.ds})
 	return err == nil
 }
 
@@ -154,7 +155,7 @@ func (in *intake) stillLeads() bool {
 func (in *intake) giveWay() error {
 	err := os.RemoveAll(in.dir())
 	in.d.stage.unlead(in)
-	in.d.nudge()
+	in.d.Nudge()
 	if err != nil {
 		return fmt.Errorf("stage-in of %s: %w", in.ds.Source, err)
 	}

@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/bivouacfs/bivouac/daemon/node"
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/metadata/cluster"
 	"github.com/bivouacfs/bivouac/metadata/manifest"
@@ -104,7 +105,7 @@ func (d *Daemon) tellTrees() {
 // ingestLoop does what the registry asks of every node for each dataset.
 func (d *Daemon) ingestLoop(ctx context.Context) {
 	for {
-		v, changed := d.watch()
+		v, changed := d.Watch()
 		again := false
 		for _, ds := range v.Datasets {
 			again = !d.follow(ctx, ds) || again
@@ -157,7 +158,7 @@ func (d *Daemon) discard(ds metadata.DatasetID) {
 	if !d.stage.drop(ds) {
 		return
 	}
-	d.spawn(func(ctx context.Context) {
+	d.Spawn(func(ctx context.Context) {
 		if d.stopShares(ctx, ds) == nil {
 			d.dropDataset(ds)
 		}
@@ -171,7 +172,7 @@ func (d *Daemon) ingest(ctx context.Context, ds cluster.Dataset) error {
 	switch {
 	case err == nil:
 		d.table.have[ds.ID] = x
-	case !unreachable(err) && ctx.Err() == nil:
+	case !node.Unreachable(err) && ctx.Err() == nil:
 		d.table.trouble[ds.ID] = errnoText(err)
 	}
 	d.table.mu.Unlock()
@@ -180,7 +181,7 @@ func (d *Daemon) ingest(ctx context.Context, ds cluster.Dataset) error {
 		return err
 	}
 	d.log.WithFields(map[string]any{"dataset": ds.Name, "files": ds.Files}).Info("manifest ingested")
-	d.nudge()
+	d.Nudge()
 	return nil
 }
 
@@ -272,7 +273,7 @@ func (d *Daemon) fetchFromAny(ctx context.Context, ds cluster.Dataset, name, pat
 		if e == nil {
 			return nil
 		}
-		if unreachable(e) {
+		if node.Unreachable(e) {
 			err = e
 		}
 	}

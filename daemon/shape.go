@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"syscall"
 
+	"github.com/bivouacfs/bivouac/daemon/node"
 	"github.com/bivouacfs/bivouac/datapath/rpc"
 	"github.com/bivouacfs/bivouac/datapath/wire"
 	"github.com/bivouacfs/bivouac/metadata"
@@ -13,26 +14,26 @@ import (
 func (d *Daemon) shapeHandlers() map[wire.Op]rpc.Handler {
 	s := d.data
 	return map[wire.Op]rpc.Handler{
-		wire.OpAllocate: handle(func(ctx context.Context, q *wire.RangeReq) (appender, error) {
+		wire.OpAllocate: node.Handle(func(ctx context.Context, q *wire.RangeReq) (node.Appender, error) {
 			if err := live(q.Ino); err != nil {
 				return nil, err
 			}
 			return nil, s.Allocate(ctx, q.Ino, q.Off, q.Len)
 		}),
-		wire.OpPunch: handle(func(ctx context.Context, q *wire.RangeReq) (appender, error) {
+		wire.OpPunch: node.Handle(func(ctx context.Context, q *wire.RangeReq) (node.Appender, error) {
 			if err := live(q.Ino); err != nil {
 				return nil, err
 			}
 			return nil, s.Punch(ctx, q.Ino, q.Off, q.Len)
 		}),
-		wire.OpData: handle(func(ctx context.Context, q *wire.DataReq) (appender, error) {
+		wire.OpData: node.Handle(func(ctx context.Context, q *wire.DataReq) (node.Appender, error) {
 			e, err := s.Data(ctx, q.Ino, q.Off)
 			if err != nil {
 				return nil, err
 			}
 			return &wire.ExtentResp{Extent: e}, nil
 		}),
-		wire.OpAllocated: handle(func(ctx context.Context, q *wire.InoReq) (appender, error) {
+		wire.OpAllocated: node.Handle(func(ctx context.Context, q *wire.InoReq) (node.Appender, error) {
 			n, err := s.Allocated(ctx, q.Ino)
 			if err != nil {
 				return nil, err

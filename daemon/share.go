@@ -15,6 +15,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/bivouacfs/bivouac/daemon/node"
 	"github.com/bivouacfs/bivouac/datapath"
 	"github.com/bivouacfs/bivouac/datapath/wire"
 	"github.com/bivouacfs/bivouac/metadata"
@@ -74,7 +75,7 @@ func (s *share) run(ctx context.Context) error {
 	d := s.d
 	// One that has just started again may know of no node that it is up: it would take
 	// them all for lost, and what is put on those goes nowhere.
-	if err := d.until(ctx, func(v cluster.View) bool { return v.Map.Epoch >= s.plan.Map.Epoch }); err != nil {
+	if err := d.Until(ctx, func(v cluster.View) bool { return v.Map.Epoch >= s.plan.Map.Epoch }); err != nil {
 		return fmt.Errorf("stage-in: %w", err)
 	}
 	if err := os.MkdirAll(d.stageDir(s.plan.Dataset), 0o700); err != nil {
@@ -185,9 +186,9 @@ func (s *share) stage(ctx context.Context, part stagein.Part, w, skips io.Writer
 func (d *Daemon) dropTries(ctx context.Context, p *stagein.Plan, part int, kept []stagein.Try) {
 	q := abortReq{Dataset: p.Dataset, Void: p.VoidOf(part, kept)}
 	var g errgroup.Group
-	for _, id := range crew(d.View().Map) {
+	for _, id := range node.Participants(d.View().Map) {
 		g.Go(func() error {
-			return d.insist(ctx, id, 2*d.cfg.Timing.Down, mayLag, func() error { return d.control(ctx, id, wire.OpStageAbort, q, nil) })
+			return d.Insist(ctx, id, 2*d.cfg.Timing.Down, mayLag, func() error { return d.Call(ctx, id, wire.OpStageAbort, q, nil) })
 		})
 	}
 	if err := g.Wait(); err != nil {
@@ -210,7 +211,7 @@ func (s *share) fetchItems(ctx context.Context, part *stagein.Part) error {
 		return fmt.Errorf("stage-in: %w", err)
 	}
 	var got stagein.Part
-	if err := decodeJSON(b, &got); err != nil {
+	if err := node.DecodeJSON(b, &got); err != nil {
 		return fmt.Errorf("stage-in: list of files: %w", err)
 	}
 	if got.Index != part.Index {
@@ -240,7 +241,7 @@ func (s *share) seamIn(ctx context.Context) (stagein.Seam, error) {
 func (s *share) seamOut(ctx context.Context, seam stagein.Seam) error {
 	s.told.Store(&seam)
 	q := seamReq{Dataset: s.plan.Dataset, Part: s.part + 1, Seam: seam}
-	return s.toLeader(ctx, func(leader metadata.NodeID) error { return s.d.control(ctx, leader, wire.OpStageSeam, q, nil) })
+	return s.toLeader(ctx, func(leader metadata.NodeID) error { return s.d.Call(ctx, leader, wire.OpStageSeam, q, nil) })
 }
 
 // toLeader asks the node that leads the stage-in for something, which may be another
@@ -249,12 +250,12 @@ func (s *share) seamOut(ctx context.Context, seam stagein.Seam) error {
 func (s *share) toLeader(ctx context.Context, ask func(leader metadata.NodeID) error) error {
 	for {
 		leader := s.from
-		v, changed := s.d.watch()
+		v, changed := s.d.Watch()
 		if ds, known := v.Dataset(s.plan.Dataset); known {
 			leader = ds.Coordinator
 		}
 		err := ask(leader)
-		if err == nil || !unreachable(err) && !errors.Is(err, syscall.ESTALE) {
+		if err == nil || !node.Unreachable(err) && !errors.Is(err, syscall.ESTALE) {
 			return err
 		}
 		select {
@@ -309,12 +310,12 @@ func (t target) PutAll(ctx context.Context, node metadata.NodeID, ps []datapath.
 	return errs, err
 }
 
-func (t target) unlessLost(ctx context.Context, node metadata.NodeID, do func() error) error {
-	if t.lost(node) {
+func (t target) unlessLost(ctx context.Context, id metadata.NodeID, do func() error) error {
+	if t.lost(id) {
 		return ctx.Err()
 	}
-	err := t.d.insist(ctx, node, 2*t.d.cfg.Timing.Down, unreachable, do)
-	if err != nil && unreachable(err) && t.lost(node) {
+	err := t.d.Insist(ctx, id, 2*t.d.cfg.Timing.Down, node.Unreachable, do)
+	if err != nil && node.Unreachable(err) && t.lost(id) {
 		return ctx.Err()
 	}
 	return err

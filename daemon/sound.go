@@ -90,7 +90,7 @@ func (d *Daemon) soundPiece(ctx context.Context, f *stagein.Fill, p stagein.Piec
 		log.WithField("why", err.Error()).Error("an object is not what was staged, and cannot be fetched again: bivouac verify names the file")
 		return fmt.Errorf("inode %v: is not what was staged: %w", p.Ino, syscall.EIO)
 	}
-	d.spawn(func(ctx context.Context) { d.dropPagesEverywhere(ctx, []metadata.Ino{p.Ino}) }) // may wait for this read
+	d.Spawn(func(ctx context.Context) { d.dropPagesEverywhere(ctx, []metadata.Ino{p.Ino}) }) // may wait for this read
 	log.Warn("an object was not what was staged: it was fetched again")
 	return nil
 }

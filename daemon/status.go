@@ -184,7 +184,7 @@ func (d *Daemon) datasetStatus(ctx context.Context, ds cluster.Dataset) DatasetS
 	s := DatasetStatus{Dataset: ds}
 	ask := func(node metadata.NodeID, q statusReq) {
 		var r statusReply
-		if d.control(ctx, node, wire.OpStatus, q, &r) == nil {
+		if d.Call(ctx, node, wire.OpStatus, q, &r) == nil {
 			s.Progress, s.Total = &r.Progress, r.Total
 		}
 	}

@@ -11,6 +11,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/bivouacfs/bivouac/daemon/node"
 	"github.com/bivouacfs/bivouac/datapath/chunkstore"
 	"github.com/bivouacfs/bivouac/datapath/wire"
 	"github.com/bivouacfs/bivouac/metadata"
@@ -86,7 +87,7 @@ func (d *Daemon) sweepLoop(ctx context.Context) {
 	first := !d.meta.Fresh()
 	names := first // are to be compared, too
 	for seen, wait := 0, time.Duration(0); first || d.leftovers(ctx, seen, wait); first = false {
-		if pause(ctx, d.sweepPause()) != nil || d.until(ctx, d.serves) != nil {
+		if node.Pause(ctx, d.sweepPause()) != nil || d.Until(ctx, d.serves) != nil {
 			return
 		}
 		now := comebacks(d.View().Map)
@@ -120,7 +121,7 @@ func (d *Daemon) leftovers(ctx context.Context, seen int, wait time.Duration) bo
 		over = t.C
 	}
 	for {
-		v, changed := d.watch()
+		v, changed := d.Watch()
 		if comebacks(v.Map) != seen {
 			return true
 		}
@@ -148,7 +149,7 @@ func comebacks(m cluster.Map) int {
 // serves reports whether this node takes part in what the job does.
 func (d *Daemon) serves(v cluster.View) bool {
 	n, ok := v.Map.Node(d.job.Self)
-	return v.Version > 0 && ok && serving(n)
+	return v.Version > 0 && ok && node.Serving(n)
 }
 
 // sweepPause is how long a sweep waits: what was about to happen has happened
@@ -206,7 +207,7 @@ func (s *sweeper) objects(ctx context.Context) error {
 				errs = append(errs, s.decide(ctx, home))
 			}
 		}
-		if err := pause(ctx, time.Since(begun)); err != nil {
+		if err := node.Pause(ctx, time.Since(begun)); err != nil {
 			return err
 		}
 	}
@@ -255,7 +256,7 @@ type goneReply struct {
 }
 
 func (d *Daemon) gone(ctx context.Context, home metadata.NodeID, inos []metadata.Ino) ([]metadata.Ino, error) {
-	if n, ok := d.View().Map.Node(home); !ok || !serving(n) {
+	if n, ok := d.View().Map.Node(home); !ok || !node.Serving(n) {
 		return nil, fmt.Errorf("node %d: %w", home, syscall.EHOSTDOWN)
 	}
 	var r goneReply

@@ -2,7 +2,6 @@ package daemon
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"slices"
 	"syscall"
@@ -11,6 +10,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/bivouacfs/bivouac/daemon/job"
+	"github.com/bivouacfs/bivouac/daemon/node"
 	"github.com/bivouacfs/bivouac/datapath/wire"
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/metadata/cluster"
@@ -313,24 +313,16 @@ func (d *Daemon) onSeam(_ context.Context, from metadata.NodeID, q *seamReq) (st
 	return struct{}{}, nil
 }
 
-// decodeJSON is json.Unmarshal with an errno.
-func decodeJSON(b []byte, v any) error {
-	if err := json.Unmarshal(b, v); err != nil {
-		return fmt.Errorf("%v: %w", err, syscall.EPROTO)
-	}
-	return nil
-}
-
 // onAll has every node that serves do its part of q.
 func (d *Daemon) onAll(ctx context.Context, q taskReq, see func(taskState)) error {
 	g, ctx := errgroup.WithContext(ctx)
-	for _, id := range crew(d.View().Map) {
+	for _, id := range node.Participants(d.View().Map) {
 		g.Go(func() error {
 			err := d.runTask(ctx, id, q, see)
 			if ctx.Err() != nil {
 				d.abandon(id, q.Task)
 			}
-			if n, _ := d.View().Map.Node(id); err != nil && !serving(n) {
+			if n, _ := d.View().Map.Node(id); err != nil && !node.Serving(n) {
 				return fmt.Errorf("%s was lost meanwhile, others have what it had: do it again: %w", n.Host, err)
 			}
 			if err != nil {
@@ -346,7 +338,7 @@ func (d *Daemon) onAll(ctx context.Context, q taskReq, see func(taskState)) erro
 func (d *Daemon) abandon(node metadata.NodeID, task string) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(d.ctx), 5*time.Second)
 	defer cancel()
-	if err := d.control(ctx, node, wire.OpStageAbort, abortReq{Task: task}, nil); err != nil {
+	if err := d.Call(ctx, node, wire.OpStageAbort, abortReq{Task: task}, nil); err != nil {
 		d.log.WithError(err).WithField("task", task).Warn("a task that was given up goes on")
 	}
 }

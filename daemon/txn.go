@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"syscall"
 
+	"github.com/bivouacfs/bivouac/daemon/node"
 	"github.com/bivouacfs/bivouac/datapath/rpc"
 	"github.com/bivouacfs/bivouac/datapath/wire"
 	"github.com/bivouacfs/bivouac/metadata"
@@ -37,7 +38,7 @@ func (d *Daemon) entryHome(dir metadata.Ino, name string, said metadata.Epoch) (
 	}
 	m := d.View().Map
 	if said > m.Epoch {
-		d.nudge()
+		d.Nudge()
 		return 0, fmt.Errorf("map of epoch %d: %w", said, syscall.EAGAIN)
 	}
 	return m.EntryHome(dir, name, said), nil
@@ -101,9 +102,9 @@ func (s txStore) Rename(ctx context.Context, r metadata.Rename) (replaced *metad
 
 // coordinated makes a handler of a function on a transaction that only its
 // coordinator may ask for.
-func coordinated[T any, P parser[T]](tx func(*T) metadata.TxID, f func(ctx context.Context, q *T) (appender, error)) rpc.Handler {
+func coordinated[T any, P node.Parser[T]](tx func(*T) metadata.TxID, f func(ctx context.Context, q *T) (node.Appender, error)) rpc.Handler {
 	return func(ctx context.Context, r *rpc.Request, resp *rpc.Response) error {
-		return handle[T, P](func(ctx context.Context, q *T) (appender, error) {
+		return node.Handle[T, P](func(ctx context.Context, q *T) (node.Appender, error) {
 			if id := tx(q); id.Home() != r.Peer {
 				return nil, fmt.Errorf("transaction %v: asked for by node %d: %w", id, r.Peer, syscall.EPERM)
 			}
@@ -116,33 +117,33 @@ func (d *Daemon) txHandlers() map[wire.Op]rpc.Handler {
 	t := d.meta.tx
 	ofReq := func(q *wire.TxReq) metadata.TxID { return q.Tx }
 	return map[wire.Op]rpc.Handler{
-		wire.OpPrepare: coordinated(func(q *wire.PrepareReq) metadata.TxID { return q.Tx }, func(ctx context.Context, q *wire.PrepareReq) (appender, error) {
+		wire.OpPrepare: coordinated(func(q *wire.PrepareReq) metadata.TxID { return q.Tx }, func(ctx context.Context, q *wire.PrepareReq) (node.Appender, error) {
 			v, err := t.Prepare(ctx, q.Tx, q.Edits)
 			if err != nil {
 				return nil, err
 			}
 			return &wire.VoteResp{Vote: v}, nil
 		}),
-		wire.OpCommit: coordinated(ofReq, func(ctx context.Context, q *wire.TxReq) (appender, error) {
+		wire.OpCommit: coordinated(ofReq, func(ctx context.Context, q *wire.TxReq) (node.Appender, error) {
 			return nil, t.Commit(ctx, q.Tx)
 		}),
-		wire.OpAbort: coordinated(ofReq, func(ctx context.Context, q *wire.TxReq) (appender, error) {
+		wire.OpAbort: coordinated(ofReq, func(ctx context.Context, q *wire.TxReq) (node.Appender, error) {
 			return nil, t.Abort(ctx, q.Tx)
 		}),
-		wire.OpMoves: coordinated(func(q *wire.MovesReq) metadata.TxID { return q.Tx }, func(ctx context.Context, q *wire.MovesReq) (appender, error) {
+		wire.OpMoves: coordinated(func(q *wire.MovesReq) metadata.TxID { return q.Tx }, func(ctx context.Context, q *wire.MovesReq) (node.Appender, error) {
 			if q.Unlock {
 				return nil, t.UnlockMoves(ctx, q.Tx)
 			}
 			return nil, t.LockMoves(ctx, q.Tx)
 		}),
-		wire.OpOutcome: handle(func(ctx context.Context, q *wire.TxReq) (appender, error) {
+		wire.OpOutcome: node.Handle(func(ctx context.Context, q *wire.TxReq) (node.Appender, error) {
 			o, err := t.Outcome(ctx, q.Tx)
 			if err != nil {
 				return nil, err
 			}
 			return &wire.OutcomeResp{Outcome: o}, nil
 		}),
-		wire.OpClimb: handle(func(ctx context.Context, q *wire.ClimbReq) (appender, error) {
+		wire.OpClimb: node.Handle(func(ctx context.Context, q *wire.ClimbReq) (node.Appender, error) {
 			ino, err := t.Climb(ctx, q.From, q.Stop)
 			if err != nil {
 				return nil, err

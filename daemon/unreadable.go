@@ -5,6 +5,7 @@ import (
 	"context"
 	"slices"
 
+	"github.com/bivouacfs/bivouac/daemon/node"
 	"github.com/bivouacfs/bivouac/datapath/wire"
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/stagein"
@@ -34,13 +35,13 @@ func (l *leadership) unreadableAs(d *Daemon, id metadata.DatasetID) (all []Unrea
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	m := d.View().Map
-	for node, r := range l.reports {
-		if n, _ := m.Node(node); !serving(n) {
+	for to, r := range l.reports {
+		if n, _ := m.Node(to); !node.Serving(n) {
 			continue
 		}
 		x := r.Filled[id]
 		for _, u := range x.Unreadable {
-			all = append(all, UnreadableFile{d.job.Hosts[node], u})
+			all = append(all, UnreadableFile{d.job.Hosts[to], u})
 		}
 		more += x.More
 	}
@@ -51,7 +52,7 @@ func (l *leadership) unreadableAs(d *Daemon, id metadata.DatasetID) (all []Unrea
 // unreadableOf is what the leader knows of a dataset, but of this node what is so now.
 func (d *Daemon) unreadableOf(ctx context.Context, s *DatasetStatus) {
 	var r statusReply
-	if d.control(ctx, d.leaderID(), wire.OpStatus, statusReq{Dataset: s.ID, Unreadable: true}, &r) != nil {
+	if d.Call(ctx, d.leaderID(), wire.OpStatus, statusReq{Dataset: s.ID, Unreadable: true}, &r) != nil {
 		r = statusReply{} // nobody leads just now
 	}
 	self := d.job.Hosts[d.job.Self]

@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 
+	"github.com/bivouacfs/bivouac/daemon/node"
 	"github.com/bivouacfs/bivouac/datapath"
 	"github.com/bivouacfs/bivouac/datapath/wire"
 	"github.com/bivouacfs/bivouac/metadata"
@@ -115,7 +116,7 @@ func (d *Daemon) verifyAll(ctx context.Context, x dataset, q verifyReq) (VerifyR
 	var sum VerifyResult // guarded by mu
 	for _, n := range d.View().Map.Nodes {
 		// What one has that is Down, others have.
-		if files := x.summary.PerNode[n.ID].Files; files > 0 && !serving(n) && n.State != cluster.Down {
+		if files := x.summary.PerNode[n.ID].Files; files > 0 && !node.Serving(n) && n.State != cluster.Down {
 			sum.Bad += files
 			sum.BadFiles = append(sum.BadFiles, BadFile{Host: n.Host, Error: fmt.Sprintf("%d files are on this node, which is %v", files, n.State)})
 		}
@@ -324,7 +325,7 @@ func (v *verifier) file(ctx context.Context, path string, a metadata.Attr, order
 
 // lost reports whether one of the nodes does not serve.
 func (v *verifier) lost(order []metadata.NodeID) bool {
-	return slices.ContainsFunc(order, func(id metadata.NodeID) bool { n, _ := v.m.Node(id); return !serving(n) })
+	return slices.ContainsFunc(order, func(id metadata.NodeID) bool { n, _ := v.m.Node(id); return !node.Serving(n) })
 }
 
 // read gives all bytes of a file to w, from the drives where they are here.

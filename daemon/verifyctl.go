@@ -9,6 +9,8 @@ import (
 	"os"
 	"path/filepath"
 	"syscall"
+
+	"github.com/bivouacfs/bivouac/daemon/node"
 )
 
 // postVerify has all nodes read a dataset again, and waits.
@@ -34,7 +36,7 @@ func (d *Daemon) getSums(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	var paths []string
-	for _, id := range crew(d.View().Map) {
+	for _, id := range node.Participants(d.View().Map) {
 		path := filepath.Join(d.stageDir(ds.ID), sumsFile(id))
 		if id != d.job.Self {
 			if err := d.fetch(r.Context(), id, blobReq{Dataset: ds.ID, Name: sumsFile(id)}, path); err != nil {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"syscall"
 
+	"github.com/bivouacfs/bivouac/daemon/node"
 	"github.com/bivouacfs/bivouac/datapath/rpc"
 	"github.com/bivouacfs/bivouac/datapath/wire"
 	"github.com/bivouacfs/bivouac/metadata"
@@ -29,14 +30,14 @@ func (d *Daemon) newWide(s *pebblestore.Store) *wide.Directories {
 
 // startWide makes the node's large directories wide from now on.
 func (d *Daemon) startWide() {
-	d.spawn(d.meta.wide.Run)
-	d.spawn(func(ctx context.Context) { d.meta.wide.Follow(ctx, d.nextMap) })
+	d.Spawn(d.meta.wide.Run)
+	d.Spawn(func(ctx context.Context) { d.meta.wide.Follow(ctx, d.nextMap) })
 }
 
 // nextMap waits for a map of another epoch than e.
 func (d *Daemon) nextMap(ctx context.Context, e metadata.Epoch) (cluster.Map, error) {
 	var m cluster.Map
-	err := d.until(ctx, func(v cluster.View) bool {
+	err := d.Until(ctx, func(v cluster.View) bool {
 		m = v.Map
 		return m.Epoch != e
 	})
@@ -98,7 +99,7 @@ func (d *Daemon) sectionHandlers() map[wire.Op]rpc.Handler {
 			}
 			return err
 		},
-		wire.OpNames: handle(func(ctx context.Context, q *wire.NamesReq) (appender, error) {
+		wire.OpNames: node.Handle(func(ctx context.Context, q *wire.NamesReq) (node.Appender, error) {
 			if q.Limit > wire.MaxEntries {
 				return nil, fmt.Errorf("read of %d entries: %w", q.Limit, syscall.EINVAL)
 			}
@@ -112,7 +113,7 @@ func (d *Daemon) sectionHandlers() map[wire.Op]rpc.Handler {
 }
 
 // ofHome makes a handler of what only the home of a directory may ask.
-func ofHome[T any, P parser[T]](f func(ctx context.Context, q *T) (metadata.Ino, func() error)) rpc.Handler {
+func ofHome[T any, P node.Parser[T]](f func(ctx context.Context, q *T) (metadata.Ino, func() error)) rpc.Handler {
 	return func(ctx context.Context, r *rpc.Request, _ *rpc.Response) error {
 		var q T
 		if err := P(&q).Parse(r.Body); err != nil {

@@ -43,6 +43,8 @@ var floors = map[string]int{
 	"fsclient/clienttest":     5,
 	"fsclient/mount":          6,
 	"daemon/job":              16,
+	"daemon/node":             16,
+	"daemon/node/nodetest":    17,
 	"daemon":                  20,
 	"deploy/mounts":           6,
 	"deploy/show":             21,
@@ -71,10 +73,11 @@ var rooms = map[string][]string{
 	"github.com/prometheus":           {"daemon", "integration/bench"},
 	"github.com/klauspost/compress":   {"stagein/source"},
 	module + "/fsclient":              {"fsclient", "fsclient/mount", "fsclient/remote", "deploy/bivouac", "integration/"},
-	module + "/daemon":                {"daemon", "deploy/", "integration/"},
+	module + "/daemon":                {"daemon", "daemon/", "deploy/", "integration/"},
 	module + "/metadata/metadatatest": nil, // tests only
 	module + "/datapath/datapathtest": nil,
 	module + "/fsclient/clienttest":   nil,
+	module + "/daemon/node/nodetest":  nil,
 }
 
 // topLevel is what may stand beside the dot-files and documents.

@@ -150,8 +150,14 @@ type Response struct {
 
 // Alloc returns n bytes for the response, at most wire.MaxFrame, which are the
 // server's again when it was sent or given up. It is called once. It waits
-// while the server has no memory; ctx is the handler's.
-func (r *Response) Alloc(ctx context.Context, n int) ([]byte, error) { return r.task.alloc(ctx, n) }
+// while the server has no memory; ctx is the handler's. A Response that is no
+// server's has its memory from the heap.
+func (r *Response) Alloc(ctx context.Context, n int) ([]byte, error) {
+	if r.task == nil {
+		return make([]byte, n), nil
+	}
+	return r.task.alloc(ctx, n)
+}
 
 // Handler answers a request. The error's errno is the reply's status; an error
 // without one is logged and becomes EIO, and so does a panic. ctx ends with the

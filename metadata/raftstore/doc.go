@@ -1,6 +1,6 @@
 // Package raftstore is the job's control group: up to a few members that agree
 // on a cluster.View by Raft. Its one idea is that what is agreed is one small
-// value, which a pure function (apply) moves forward by Commands; so a member
+// value, which a pure function (Apply) moves forward by Commands; so a member
 // that restarts, or comes late, gets the same View by replaying the same log.
 //
 // It never sees a file: not its data, not its metadata, not a read of it. It

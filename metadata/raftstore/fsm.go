@@ -42,10 +42,10 @@ type Command struct {
 	Dataset cluster.Dataset `json:"dataset,omitzero"`
 }
 
-// apply is the View after c. It depends on nothing but its arguments, shares
+// Apply is the View after c. It depends on nothing but its arguments, shares
 // nothing with v that it changes, and returns v itself with an error, or where
 // c changes nothing.
-func apply(v cluster.View, c Command) (cluster.View, error) {
+func Apply(v cluster.View, c Command) (cluster.View, error) {
 	switch c.Kind {
 	case KindNode:
 		return setNode(v, c)
@@ -149,7 +149,7 @@ func (f fsm) Apply(l *raft.Log) any {
 	if err := json.Unmarshal(l.Data, &c); err != nil {
 		return result{f.board.get(), fmt.Errorf("log entry %d: %v: %w", l.Index, err, syscall.EINVAL)}
 	}
-	v, err := apply(f.board.get(), c)
+	v, err := Apply(f.board.get(), c)
 	if err == nil {
 		f.board.set(v)
 	}

@@ -113,7 +113,7 @@ func TestRestoreFails(t *testing.T) {
 func TestTooManyDatasets(t *testing.T) {
 	v := initialView()
 	v.Datasets = make([]cluster.Dataset, maxDatasets)
-	if _, err := apply(v, Command{Kind: KindAddDataset, Dataset: cluster.Dataset{Name: "x"}}); !errors.Is(err, syscall.ENOSPC) {
+	if _, err := Apply(v, Command{Kind: KindAddDataset, Dataset: cluster.Dataset{Name: "x"}}); !errors.Is(err, syscall.ENOSPC) {
 		t.Errorf("one dataset too many = %v, want ENOSPC", err)
 	}
 }
@@ -127,7 +127,7 @@ func TestTurns(t *testing.T) {
 	set := func(d cluster.Dataset) error {
 		t.Helper()
 		d.ID = 1
-		n, err := apply(v, Command{Kind: KindSetDataset, Dataset: d})
+		n, err := Apply(v, Command{Kind: KindSetDataset, Dataset: d})
 		v = n
 		return err
 	}

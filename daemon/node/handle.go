@@ -1,0 +1,136 @@
+package node
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"syscall"
+
+	"github.com/bivouacfs/bivouac/datapath/rpc"
+	"github.com/bivouacfs/bivouac/datapath/wire"
+	"github.com/bivouacfs/bivouac/metadata"
+)
+
+// Handlers is a part of a daemon's table of handlers.
+type Handlers = map[wire.Op]rpc.Handler
+
+// Parser is a pointer to a T that can be read from a frame.
+type Parser[T any] interface {
+	*T
+	Parse([]byte) error
+}
+
+// Appender is a message that can be written to a frame.
+type Appender interface{ Append([]byte) []byte }
+
+// Handle makes a handler of a function on messages. A reply is sent with an error
+// too: Create's EEXIST carries the existing entry. The function's context names
+// the caller (Asker).
+func Handle[T any, P Parser[T]](f func(ctx context.Context, q *T) (Appender, error)) rpc.Handler {
+	return HandleFrom[T, P](func(ctx context.Context, _ *rpc.Request, q *T) (Appender, error) { return f(ctx, q) })
+}
+
+// HandleFrom is Handle for a function that needs the request itself, such as its
+// sender.
+func HandleFrom[T any, P Parser[T]](f func(ctx context.Context, r *rpc.Request, q *T) (Appender, error)) rpc.Handler {
+	return func(ctx context.Context, r *rpc.Request, resp *rpc.Response) error {
+		var q T
+		if err := P(&q).Parse(r.Body); err != nil {
+			return err
+		}
+		a, err := f(&asker{ctx, r.Peer}, r, &q)
+		if a != nil {
+			resp.Body = a.Append(nil)
+		}
+		return err
+	}
+}
+
+// HandleJSON makes a handler of a function on JSON messages.
+func HandleJSON[Q, R any](f func(ctx context.Context, peer metadata.NodeID, q *Q) (R, error)) rpc.Handler {
+	return func(ctx context.Context, r *rpc.Request, resp *rpc.Response) error {
+		var q Q
+		if err := json.Unmarshal(r.Body, &q); err != nil {
+			return fmt.Errorf("%v: %v: %w", r.Op, err, syscall.EINVAL)
+		}
+		a, err := f(ctx, r.Peer, &q)
+		if err != nil {
+			return err
+		}
+		b, err := json.Marshal(a)
+		if err != nil {
+			return fmt.Errorf("%v: %v: %w", r.Op, err, syscall.EIO)
+		}
+		resp.Body = b
+		return nil
+	}
+}
+
+// CallJSON makes a call to a handler of HandleJSON. A nil reply is not decoded.
+func CallJSON(ctx context.Context, c rpc.Caller, op wire.Op, q, reply any) error {
+	b, err := json.Marshal(q)
+	if err != nil {
+		return fmt.Errorf("%v: %w", op, err)
+	}
+	call := rpc.Call{Op: op, Body: b}
+	if err := c.Do(ctx, &call); err != nil {
+		return err
+	}
+	if reply == nil {
+		return nil
+	}
+	if err := DecodeJSON(call.Reply, reply); err != nil {
+		return fmt.Errorf("%v: %w", op, err)
+	}
+	return nil
+}
+
+// CallHere makes the same call to a handler of this node.
+func CallHere(ctx context.Context, self metadata.NodeID, table Handlers, op wire.Op, q, reply any) error {
+	h, ok := table[op]
+	if !ok {
+		return fmt.Errorf("%v: %w", op, syscall.ENOSYS)
+	}
+	b, err := json.Marshal(q)
+	if err != nil {
+		return fmt.Errorf("%v: %w", op, err)
+	}
+	var resp rpc.Response
+	if err := h(ctx, &rpc.Request{Op: op, Peer: self, Body: b}, &resp); err != nil || reply == nil {
+		return err
+	}
+	return DecodeJSON(resp.Body, reply)
+}
+
+// DecodeJSON is json.Unmarshal with an errno: EPROTO.
+func DecodeJSON(b []byte, v any) error {
+	if err := json.Unmarshal(b, v); err != nil {
+		return fmt.Errorf("%v: %w", err, syscall.EPROTO)
+	}
+	return nil
+}
+
+// asker is the context of a request of another node.
+type asker struct {
+	context.Context
+	peer metadata.NodeID
+}
+
+type askerKey struct{}
+
+// Value is context.Context.
+func (a *asker) Value(key any) any {
+	if key == (askerKey{}) {
+		return a
+	}
+	return a.Context.Value(key)
+}
+
+// Asker is the node whose request ctx belongs to; false if it is none: then this
+// node's own client asks.
+func Asker(ctx context.Context) (metadata.NodeID, bool) {
+	if a, ok := ctx.Value(askerKey{}).(*asker); ok {
+		return a.peer, true
+	}
+	return 0, false
+}

@@ -1,0 +1,97 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"syscall"
+	"time"
+
+	"github.com/sirupsen/logrus"
+
+	"github.com/bivouacfs/bivouac/datapath/rpc"
+	"github.com/bivouacfs/bivouac/datapath/wire"
+	"github.com/bivouacfs/bivouac/metadata"
+	"github.com/bivouacfs/bivouac/metadata/cluster"
+	"github.com/bivouacfs/bivouac/metadata/raftstore"
+)
+
+// Registry is what the job has agreed on, as far as this node has heard.
+type Registry interface {
+	// View is the newest view that this node has. It must not be changed.
+	View() cluster.View
+	// Watch returns the view and a channel that is closed when it changes.
+	Watch() (cluster.View, <-chan struct{})
+	// Until waits for a view for which ok is true. Its error says that ctx ended
+	// or that the daemon stops.
+	Until(ctx context.Context, ok func(cluster.View) bool) error
+	// Propose has the control group agree on c, wherever its leader is, and
+	// returns the view that has it.
+	Propose(ctx context.Context, c raftstore.Command) (cluster.View, error)
+}
+
+// Caller calls the nodes of the job.
+type Caller interface {
+	// Self is this node.
+	Self() metadata.NodeID
+	// To is the RPC connection to another node.
+	To(id metadata.NodeID) rpc.Caller
+	// Call makes one JSON call to a node. One to this node runs the handler
+	// directly. A nil reply is not decoded.
+	Call(ctx context.Context, id metadata.NodeID, op wire.Op, q, reply any) error
+	// Insist repeats fn, a call to node id, while retry accepts its error and the
+	// map says that the node serves. It gives up after patience, which starts
+	// again when a new leader of the control group is elected.
+	Insist(ctx context.Context, id metadata.NodeID, patience time.Duration, retry func(error) bool, fn func() error) error
+}
+
+// Process is the daemon's process.
+type Process interface {
+	// Spawn runs f in a goroutine. Its context ends when the daemon stops, and
+	// the daemon waits for it.
+	Spawn(f func(ctx context.Context))
+	// Nudge makes the next report to the leader go out at once.
+	Nudge()
+	// Log is the daemon's log.
+	Log() *logrus.Entry
+}
+
+// Node is all three.
+type Node interface {
+	Registry
+	Caller
+	Process
+}
+
+// ErrNotLeader is the answer of a node that does not lead the control group to a
+// proposal.
+var ErrNotLeader error = syscall.EREMCHG
+
+// Unreachable reports whether err says that a node could not be asked or did not
+// answer, so that the call may be repeated or another node asked.
+func Unreachable(err error) bool { return errors.Is(err, ErrNotLeader) || rpc.Unanswered(err) }
+
+// Serving reports whether n takes part in the job's work: it is Up or Leaving.
+func Serving(n cluster.Node) bool { return n.State == cluster.Up || n.State == cluster.Leaving }
+
+// Participants is the nodes of m that serve.
+func Participants(m cluster.Map) []metadata.NodeID {
+	var ids []metadata.NodeID
+	for _, n := range m.Nodes {
+		if Serving(n) {
+			ids = append(ids, n.ID)
+		}
+	}
+	return ids
+}
+
+// Pause waits for d. Its error is that of ctx, if that ends first.
+func Pause(ctx context.Context, d time.Duration) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-t.C:
+		return nil
+	}
+}
