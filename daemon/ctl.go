@@ -20,7 +20,7 @@ import (
 	"github.com/bivouacfs/bivouac/daemon/job"
 	"github.com/bivouacfs/bivouac/daemon/node"
 	"github.com/bivouacfs/bivouac/metadata"
-	"github.com/bivouacfs/bivouac/stagein"
+	"github.com/bivouacfs/bivouac/stagein/stageout"
 )
 
 // ctlServer is the control socket: HTTP with JSON over a Unix socket of mode
@@ -79,7 +79,7 @@ type StageInReply struct {
 
 // StageOutReply answers POST /v1/stage-out.
 type StageOutReply struct {
-	Result stagein.OutResult `json:"result"`
+	Result stageout.Result `json:"result"`
 }
 
 func (d *Daemon) serveCtl() (*ctlServer, error) {
@@ -218,9 +218,9 @@ func (d *Daemon) postOutput(w http.ResponseWriter, r *http.Request) {
 // StageOut has all nodes copy a directory of scratch out in parallel, and waits
 // for all of them. What could not be copied is in the result; the error is of a
 // node that could not begin.
-func (d *Daemon) StageOut(ctx context.Context, o job.StageOut) (stagein.OutResult, error) {
+func (d *Daemon) StageOut(ctx context.Context, o job.StageOut) (stageout.Result, error) {
 	nodes := node.Participants(d.View().Map)
-	results := make([]stagein.OutResult, len(nodes))
+	results := make([]stageout.Result, len(nodes))
 	id := fmt.Sprintf("out-%d-%d", d.job.Self, time.Now().UnixNano())
 	var g errgroup.Group
 	for i, to := range nodes {
@@ -241,7 +241,7 @@ func (d *Daemon) StageOut(ctx context.Context, o job.StageOut) (stagein.OutResul
 		})
 	}
 	err := g.Wait()
-	var sum stagein.OutResult
+	var sum stageout.Result
 	for _, r := range results {
 		sum.Add(r)
 	}

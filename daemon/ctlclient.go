@@ -15,6 +15,7 @@ import (
 
 	"github.com/bivouacfs/bivouac/daemon/job"
 	"github.com/bivouacfs/bivouac/stagein"
+	"github.com/bivouacfs/bivouac/stagein/stageout"
 )
 
 // Ctl asks a daemon over its control socket.
@@ -99,7 +100,7 @@ func refusal(dec *json.Decoder, resp *http.Response) error {
 }
 
 // StageOut copies a directory of scratch out by all nodes, and waits.
-func (c *Ctl) StageOut(ctx context.Context, o job.StageOut) (stagein.OutResult, error) {
+func (c *Ctl) StageOut(ctx context.Context, o job.StageOut) (stageout.Result, error) {
 	var r StageOutReply
 	return r.Result, c.do(ctx, http.MethodPost, "/v1/stage-out", o, &r)
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/bivouacfs/bivouac/daemon/job"
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/metadata/cluster"
-	"github.com/bivouacfs/bivouac/stagein"
+	"github.com/bivouacfs/bivouac/stagein/stageout"
 )
 
 func openOutput(t *testing.T, flags int) (*os.File, string) {
@@ -113,7 +113,7 @@ func TestTellerIsPatientForAMoment(t *testing.T) {
 func trouble(final bool, errs ...error) outTrouble {
 	x := outTrouble{StageOut: job.StageOut{From: "ckpt", To: "/lustre/run7"}, Final: final}
 	for i, err := range errs {
-		x.addFailure(stagein.OutFailure{Name: string(rune('a' + i)), Bytes: 3 << 20, Err: err})
+		x.addFailure(stageout.Failure{Name: string(rune('a' + i)), Bytes: 3 << 20, Err: err})
 	}
 	return x
 }
@@ -255,7 +255,7 @@ func TestTroubleIsBounded(t *testing.T) {
 	t.Parallel()
 	x := outTrouble{}
 	for i := range 1000 {
-		x.addFailure(stagein.OutFailure{Name: strings.Repeat("n", 5000), Bytes: 1, Err: errors.New(strings.Repeat("e", i+1))})
+		x.addFailure(stageout.Failure{Name: strings.Repeat("n", 5000), Bytes: 1, Err: errors.New(strings.Repeat("e", i+1))})
 	}
 	var things int64
 	for _, k := range x.Kinds {

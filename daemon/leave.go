@@ -11,7 +11,7 @@ import (
 
 	"github.com/bivouacfs/bivouac/daemon/node"
 	"github.com/bivouacfs/bivouac/metadata/cluster"
-	"github.com/bivouacfs/bivouac/stagein"
+	"github.com/bivouacfs/bivouac/stagein/stageout"
 )
 
 // leaving is how far this node's end has come.
@@ -190,7 +190,7 @@ func (d *Daemon) stageOutAll(ctx context.Context, m cluster.Map) error {
 
 // listed is the first few things that were not copied, a line each; the log
 // has more of them.
-func listed(r stagein.OutResult) string {
+func listed(r stageout.Result) string {
 	const most, long = 5, 500
 	s := ""
 	for _, e := range r.Errors[:min(len(r.Errors), most)] {

@@ -10,7 +10,7 @@ import (
 	"syscall"
 
 	"github.com/bivouacfs/bivouac/daemon/job"
-	"github.com/bivouacfs/bivouac/stagein"
+	"github.com/bivouacfs/bivouac/stagein/stageout"
 )
 
 // outTrouble is what of a stage-out did not make it, on one node or on all.
@@ -80,7 +80,7 @@ func (t *outTrouble) add(k outKind) {
 	}
 }
 
-func (t *outTrouble) addFailure(f stagein.OutFailure) {
+func (t *outTrouble) addFailure(f stageout.Failure) {
 	k := kindOf(f.Err)
 	k.Files, k.Bytes, k.First = 1, f.Bytes, short(f.Name)
 	t.add(k)

@@ -16,7 +16,7 @@ import (
 	"github.com/bivouacfs/bivouac/daemon/node"
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/metadata/cluster"
-	"github.com/bivouacfs/bivouac/stagein"
+	"github.com/bivouacfs/bivouac/stagein/stageout"
 )
 
 // OutShare is one node's part of a stage-out.
@@ -24,17 +24,17 @@ type OutShare struct {
 	job.StageOut
 	Self   int // this node's place among the N that copy
 	N      int
-	Settle time.Duration                                              // see stagein.OutConfig
-	Memory *stagein.OutMemory                                         // see there
-	Help   func(ctx context.Context, k int, p stagein.OutPiece) error // see there
-	Failed func(stagein.OutFailure)                                   // see there
+	Settle time.Duration                                            // see stageout.Config
+	Memory *stageout.Memory                                         // see there
+	Help   func(ctx context.Context, k int, p stageout.Piece) error // see there
+	Failed func(stageout.Failure)                                   // see there
 }
 
 // OutFunc copies a share. The program wires it to a client.
-type OutFunc func(ctx context.Context, s OutShare) (stagein.OutResult, error)
+type OutFunc func(ctx context.Context, s OutShare) (stageout.Result, error)
 
 // PieceFunc copies a piece of a file for another node.
-type PieceFunc func(ctx context.Context, p stagein.OutPiece) error
+type PieceFunc func(ctx context.Context, p stageout.Piece) error
 
 // SetOut gives the daemon its way to copy out of scratch.
 func (d *Daemon) SetOut(f OutFunc, piece PieceFunc) {
@@ -125,7 +125,7 @@ func (o *outward) troubles() []outTrouble {
 }
 
 func (d *Daemon) outwardLoop(ctx context.Context) {
-	memory := make([]stagein.OutMemory, len(d.job.StageOut))
+	memory := make([]stageout.Memory, len(d.job.StageOut))
 	rest := d.cfg.Timing.Out
 	for node.Pause(ctx, rest) == nil {
 		began := time.Now()
@@ -157,7 +157,7 @@ func (d *Daemon) outwardOnce(ctx context.Context, i int, s OutShare) {
 		d.outward.bad[i] = bad
 	}
 	st.Files, st.Bytes, st.At = st.Files+r.Files, st.Bytes+r.Bytes, now()
-	st.Fresh, st.Failed, st.Error = r.Fresh, r.Failed, ""
+	st.Fresh, st.Failed, st.Error = r.Unsettled, r.Failed, ""
 	if len(r.Errors) > 0 {
 		st.Error = r.Errors[0]
 	} else if err != nil {
@@ -190,8 +190,8 @@ func (d *Daemon) deal(s *OutShare, m cluster.Map) bool {
 }
 
 // helpOf is how one of nodes is asked to copy a piece.
-func (d *Daemon) helpOf(nodes []metadata.NodeID) func(context.Context, int, stagein.OutPiece) error {
-	return func(ctx context.Context, k int, p stagein.OutPiece) error {
+func (d *Daemon) helpOf(nodes []metadata.NodeID) func(context.Context, int, stageout.Piece) error {
+	return func(ctx context.Context, k int, p stageout.Piece) error {
 		if k < 0 || k >= len(nodes) {
 			return fmt.Errorf("node %d of %d: %w", k, len(nodes), syscall.EINVAL)
 		}
@@ -205,20 +205,20 @@ func (d *Daemon) helpOf(nodes []metadata.NodeID) func(context.Context, int, stag
 }
 
 // preparePiece is prepare for a piece of a stage-out.
-func (d *Daemon) preparePiece(p stagein.OutPiece) (func(context.Context) (*stagein.OutResult, error), error) {
+func (d *Daemon) preparePiece(p stageout.Piece) (func(context.Context) (*stageout.Result, error), error) {
 	f := d.piece.Load()
 	if f == nil || *f == nil || !filepath.IsAbs(p.To) || !filepath.IsLocal(p.Tmp) {
 		return nil, fmt.Errorf("piece of %.200q in %.200q: %w", p.Tmp, p.To, syscall.EINVAL)
 	}
-	return func(ctx context.Context) (*stagein.OutResult, error) { return nil, (*f)(ctx, p) }, nil
+	return func(ctx context.Context) (*stageout.Result, error) { return nil, (*f)(ctx, p) }, nil
 }
 
 // stageOut copies a share. What this node copies to one place it copies one
 // after the other: both would write the same temporary files.
-func (d *Daemon) stageOut(ctx context.Context, s OutShare) (stagein.OutResult, error) {
+func (d *Daemon) stageOut(ctx context.Context, s OutShare) (stageout.Result, error) {
 	f := d.out.Load()
 	if f == nil {
-		return stagein.OutResult{}, errors.New("this daemon has no mount to read scratch by")
+		return stageout.Result{}, errors.New("this daemon has no mount to read scratch by")
 	}
 	turn, _ := d.outward.turns.LoadOrStore(filepath.Clean(s.To), make(chan struct{}, 1))
 	mine := turn.(chan struct{})
@@ -227,13 +227,13 @@ func (d *Daemon) stageOut(ctx context.Context, s OutShare) (stagein.OutResult, e
 		defer func() { <-mine }()
 		return (*f)(ctx, s)
 	case <-ctx.Done():
-		return stagein.OutResult{}, ctx.Err()
+		return stageout.Result{}, ctx.Err()
 	}
 }
 
 // finally copies the i-th share at the job's end. What failed for a reason that
 // may pass is tried again until there is no time left.
-func (d *Daemon) finally(ctx context.Context, i int, s OutShare) (stagein.OutResult, error) {
+func (d *Daemon) finally(ctx context.Context, i int, s OutShare) (stageout.Result, error) {
 	for {
 		lost := &notCopied{path: d.notCopiedPath(), from: s.From, trouble: outTrouble{StageOut: s.StageOut, Final: true}}
 		s.Failed = lost.add
@@ -283,7 +283,7 @@ type notCopied struct {
 	trouble outTrouble      // guarded by mu; the sum
 }
 
-func (l *notCopied) add(f stagein.OutFailure) {
+func (l *notCopied) add(f stageout.Failure) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.passing = l.passing || mayPass(f.Err)

@@ -10,6 +10,7 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/metadata/cluster"
 	"github.com/bivouacfs/bivouac/stagein"
+	"github.com/bivouacfs/bivouac/stagein/stageout"
 )
 
 // seamKey is a region of a dataset.
@@ -40,7 +41,7 @@ func (t *task) snapshot() taskState {
 	return s
 }
 
-func (t *task) finish(out *stagein.OutResult, err error) {
+func (t *task) finish(out *stageout.Result, err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.state.Done, t.state.Out = true, out
@@ -294,7 +295,7 @@ func (s *staging) add(id string, t *task) error {
 }
 
 // finish records how a task ended, and forgets the one that ended longest ago.
-func (s *staging) finish(id string, t *task, out *stagein.OutResult, err error) {
+func (s *staging) finish(id string, t *task, out *stageout.Result, err error) {
 	t.finish(out, err)
 	s.mu.Lock()
 	defer s.mu.Unlock()

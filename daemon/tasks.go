@@ -15,6 +15,7 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/metadata/cluster"
 	"github.com/bivouacfs/bivouac/stagein"
+	"github.com/bivouacfs/bivouac/stagein/stageout"
 )
 
 // taskReq asks a node to do its share of something long. It returns at once;
@@ -30,7 +31,7 @@ type taskReq struct {
 	Out  *job.StageOut     `json:"out,omitempty"`
 	Crew []metadata.NodeID `json:"crew,omitempty"`
 	// Piece is a piece of a file of a stage-out.
-	Piece *stagein.OutPiece `json:"piece,omitempty"`
+	Piece *stageout.Piece `json:"piece,omitempty"`
 	// Verify is a share of a dataset that is read again.
 	Verify *verifyReq `json:"verify,omitempty"`
 	// Mend is files that are fetched again.
@@ -44,15 +45,15 @@ type pollReq struct {
 
 // taskState is what a node says of a task.
 type taskState struct {
-	Done     bool               `json:"done,omitempty"`
-	Error    string             `json:"error,omitempty"`
-	Progress stagein.Progress   `json:"progress"`
-	Out      *stagein.OutResult `json:"out,omitempty"`
-	Verify   *VerifyResult      `json:"verify,omitempty"`
-	Mended   *mendResult        `json:"mended,omitempty"`
-	Pieces   []stagein.Piece    `json:"pieces,omitempty"` // of a share that is done
-	Kept     []stagein.Try      `json:"kept,omitempty"`
-	Seam     *stagein.Seam      `json:"seam,omitempty"` // that a share has told, if it was asked for
+	Done     bool             `json:"done,omitempty"`
+	Error    string           `json:"error,omitempty"`
+	Progress stagein.Progress `json:"progress"`
+	Out      *stageout.Result `json:"out,omitempty"`
+	Verify   *VerifyResult    `json:"verify,omitempty"`
+	Mended   *mendResult      `json:"mended,omitempty"`
+	Pieces   []stagein.Piece  `json:"pieces,omitempty"` // of a share that is done
+	Kept     []stagein.Try    `json:"kept,omitempty"`
+	Seam     *stagein.Seam    `json:"seam,omitempty"` // that a share has told, if it was asked for
 }
 
 // abortReq ends shares of a dataset that failed. With Drop what was stored of
@@ -105,12 +106,12 @@ func (d *Daemon) onTask(_ context.Context, from metadata.NodeID, q *taskReq) (st
 // maxTaskName bounds the name of a task, in bytes.
 const maxTaskName = 128
 
-func (d *Daemon) prepare(from metadata.NodeID, q *taskReq, t *task) (func(context.Context) (*stagein.OutResult, error), error) {
+func (d *Daemon) prepare(from metadata.NodeID, q *taskReq, t *task) (func(context.Context) (*stageout.Result, error), error) {
 	switch {
 	case q.Task == "" || len(q.Task) > maxTaskName || q.kinds() != 1:
 		return nil, fmt.Errorf("task %.32q: %w", q.Task, syscall.EINVAL)
 	case q.Verify != nil:
-		return func(ctx context.Context) (*stagein.OutResult, error) {
+		return func(ctx context.Context) (*stageout.Result, error) {
 			r, err := d.verifyShare(ctx, *q.Verify)
 			t.mu.Lock()
 			defer t.mu.Unlock()
@@ -118,7 +119,7 @@ func (d *Daemon) prepare(from metadata.NodeID, q *taskReq, t *task) (func(contex
 			return nil, err
 		}, nil
 	case q.Mend != nil:
-		return func(ctx context.Context) (*stagein.OutResult, error) {
+		return func(ctx context.Context) (*stageout.Result, error) {
 			r, err := d.mendShare(ctx, *q.Mend)
 			t.mu.Lock()
 			defer t.mu.Unlock()
@@ -135,7 +136,7 @@ func (d *Daemon) prepare(from metadata.NodeID, q *taskReq, t *task) (func(contex
 		sh := &share{d: d, plan: q.Plan, part: q.Part, from: from}
 		t.dataset = q.Plan.Dataset
 		t.progress, t.seam = sh.progress, sh.told.Load
-		return func(ctx context.Context) (*stagein.OutResult, error) {
+		return func(ctx context.Context) (*stageout.Result, error) {
 			err := sh.run(ctx)
 			t.mu.Lock()
 			defer t.mu.Unlock()
@@ -152,7 +153,7 @@ func (d *Daemon) prepare(from metadata.NodeID, q *taskReq, t *task) (func(contex
 	if self < 0 || len(q.Crew) > len(d.job.Hosts) {
 		return nil, fmt.Errorf("stage-out by nodes %v: %w", q.Crew, syscall.EINVAL)
 	}
-	return func(ctx context.Context) (*stagein.OutResult, error) {
+	return func(ctx context.Context) (*stageout.Result, error) {
 		r, err := d.stageOut(ctx, OutShare{StageOut: *q.Out, Self: self, N: len(q.Crew), Help: d.helpOf(q.Crew)})
 		return &r, err
 	}, nil

@@ -38,6 +38,8 @@ var floors = map[string]int{
 	"metadata/raftstore":      4,
 	"fsclient/remote":         4,
 	"stagein/source":          4,
+	"stagein/stageintest":     5,
+	"stagein/stageout":        5,
 	"stagein":                 5,
 	"fsclient":                5,
 	"fsclient/clienttest":     5,
@@ -71,13 +73,14 @@ var rooms = map[string][]string{
 	"github.com/hanwen/go-fuse":       {"fsclient/mount", "integration/bench", "integration/slowpfs"},
 	"github.com/spf13/cobra":          {"deploy/bivouac"},
 	"github.com/prometheus":           {"daemon", "integration/bench"},
-	"github.com/klauspost/compress":   {"stagein/source"},
+	"github.com/klauspost/compress":   {"stagein/source", "stagein/stageintest"},
 	module + "/fsclient":              {"fsclient", "fsclient/mount", "fsclient/remote", "deploy/bivouac", "integration/"},
 	module + "/daemon":                {"daemon", "daemon/", "deploy/", "integration/"},
 	module + "/metadata/metadatatest": nil, // tests only
 	module + "/datapath/datapathtest": nil,
 	module + "/fsclient/clienttest":   nil,
 	module + "/daemon/node/nodetest":  nil,
+	module + "/stagein/stageintest":   nil,
 }
 
 // topLevel is what may stand beside the dot-files and documents.

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/bivouacfs/bivouac/metadata"
+	"github.com/bivouacfs/bivouac/stagein/stageintest"
 )
 
 // stageBad stages archive with 1, 3 and 5 nodes and wants an error with all of
@@ -23,23 +24,23 @@ func stageBad(t *testing.T, archive []byte, parts ...string) {
 		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 		_, err := j.run(ctx)
 		cancel()
-		if !errorHas(err, append(parts, "/src/a.tar")...) {
+		if !stageintest.ErrorHas(err, append(parts, "/src/a.tar")...) {
 			t.Errorf("%d nodes: %v, want an error with %q", nodes, err, parts)
 		}
 	}
 }
 
 func TestTarRefuses(t *testing.T) {
-	r := seed(t)
-	fill := func(n int) (ms []member) {
+	r := stageintest.Rand(t)
+	fill := func(n int) (ms []stageintest.Member) {
 		for i := range n {
-			ms = append(ms, file(fmt.Sprint("fill", i), randBytes(r, 600)))
+			ms = append(ms, stageintest.TarFile(fmt.Sprint("fill", i), stageintest.RandBytes(r, 600)))
 		}
 		return ms
 	}
 	header := func(h tar.Header) []byte {
-		ms := append(fill(7), member{Header: h})
-		return writeTar(t, tar.FormatPAX, append(ms, file("after", nil)))
+		ms := append(fill(7), stageintest.Member{Header: h})
+		return stageintest.WriteTar(t, tar.FormatPAX, append(ms, stageintest.TarFile("after", nil)))
 	}
 	const at = "at offset 10752" // 512+1024 bytes for each of seven
 	for _, c := range []struct {
@@ -66,7 +67,7 @@ func TestTarRefuses(t *testing.T) {
 			if slices.Contains([]byte("MQ"), c.h.Typeflag) {
 				letter := c.h.Typeflag
 				c.h.Typeflag = tar.TypeReg
-				archive = retype(header(c.h), c.h.Name, letter)
+				archive = stageintest.Retype(header(c.h), c.h.Name, letter)
 			} else {
 				archive = header(c.h)
 			}
@@ -74,38 +75,20 @@ func TestTarRefuses(t *testing.T) {
 		})
 	}
 	t.Run("duplicate", func(t *testing.T) {
-		archive := writeTar(t, tar.FormatPAX, append(append([]member{file("twice", nil)}, fill(9)...), file("./twice", nil)))
+		archive := stageintest.WriteTar(t, tar.FormatPAX, append(append([]stageintest.Member{stageintest.TarFile("twice", nil)}, fill(9)...), stageintest.TarFile("./twice", nil)))
 		for _, nodes := range []int{1, 3} {
 			j := tarJob(archive, nodes)
-			if _, err := j.run(context.Background()); !errorHas(err, "twice") {
+			if _, err := j.run(context.Background()); !stageintest.ErrorHas(err, "twice") {
 				t.Errorf("%d nodes: %v, want EEXIST", nodes, err)
 			}
 		}
 	})
 }
 
-// retype changes the type of a member, and the sum of its header.
-func retype(archive []byte, name string, letter byte) []byte {
-	i := bytes.Index(archive, append([]byte(name), 0))
-	b := archive[i : i+512]
-	b[156] = letter
-	fixSum(b)
-	return archive
-}
-
-func fixSum(b []byte) {
-	copy(b[148:156], "        ")
-	sum := 0
-	for _, c := range b {
-		sum += int(c)
-	}
-	copy(b[148:156], fmt.Sprintf("%06o\x00 ", sum))
-}
-
 func TestTarTruncated(t *testing.T) {
-	r := seed(t)
-	archive := writeTar(t, tar.FormatPAX, []member{
-		file("a", randBytes(r, 1000)), directory(strings.Repeat("d/", 80)), file("big", randBytes(r, 20_000)), file("z", randBytes(r, 100)),
+	r := stageintest.Rand(t)
+	archive := stageintest.WriteTar(t, tar.FormatPAX, []stageintest.Member{
+		stageintest.TarFile("a", stageintest.RandBytes(r, 1000)), stageintest.TarDir(strings.Repeat("d/", 80)), stageintest.TarFile("big", stageintest.RandBytes(r, 20_000)), stageintest.TarFile("z", stageintest.RandBytes(r, 100)),
 	})
 	whole := len(archive)
 	for cut := 300; cut < whole; cut += 1 + r.IntN(300) {
@@ -113,14 +96,14 @@ func TestTarTruncated(t *testing.T) {
 		got, err := j.run(context.Background())
 		if err == nil {
 			// Between members an end without a mark is accepted.
-			want, terr := twin(archive[:cut])
+			want, terr := stageintest.TwinTar(archive[:cut])
 			if terr != nil {
 				t.Errorf("cut at %d of %d: staged, but archive/tar says %v", cut, whole, terr)
 			}
-			checkTree(t, got, want)
+			stageintest.CheckTree(t, got, want)
 			continue
 		}
-		if !errorHas(err, "/src/a.tar") || !errorHas(err, "ends") {
+		if !stageintest.ErrorHas(err, "/src/a.tar") || !stageintest.ErrorHas(err, "ends") {
 			t.Errorf("cut at %d: %v, want where it ends", cut, err)
 		}
 	}
@@ -128,12 +111,12 @@ func TestTarTruncated(t *testing.T) {
 }
 
 func TestTarCorrupt(t *testing.T) {
-	r := seed(t)
-	var members []member
+	r := stageintest.Rand(t)
+	var members []stageintest.Member
 	for i := range 12 {
-		members = append(members, file(fmt.Sprint("f", i), randBytes(r, 800)))
+		members = append(members, stageintest.TarFile(fmt.Sprint("f", i), stageintest.RandBytes(r, 800)))
 	}
-	archive := writeTar(t, tar.FormatGNU, members)
+	archive := stageintest.WriteTar(t, tar.FormatGNU, members)
 	for i := range 11 {
 		bad := slices.Clone(archive)
 		at := (i + 1) * 1536
@@ -161,30 +144,30 @@ func TestTarEmpty(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) { stageBad(t, c.archive, c.want) })
 	}
-	global := writeTar(t, tar.FormatPAX, []member{{Header: tar.Header{Typeflag: tar.TypeXGlobalHeader, PAXRecords: map[string]string{"comment": "x"}}}})
+	global := stageintest.WriteTar(t, tar.FormatPAX, []stageintest.Member{{Header: tar.Header{Typeflag: tar.TypeXGlobalHeader, PAXRecords: map[string]string{"comment": "x"}}}})
 	stageBad(t, global, "no members")
 }
 
 func TestTarChangesWhileStaged(t *testing.T) {
-	r := seed(t)
-	archive := writeTar(t, tar.FormatPAX, randomMembers(r, tar.FormatPAX, 100))
-	for name, change := range map[string]func(*memNode){
-		"shorter": func(n *memNode) { n.data = n.data[:len(n.data)/2] },
-		"changed": func(n *memNode) { n.info.Mtime++ },
-		"now":     func(n *memNode) { n.info.Size++ },
+	r := stageintest.Rand(t)
+	archive := stageintest.WriteTar(t, tar.FormatPAX, stageintest.RandomMembers(r, tar.FormatPAX, 100))
+	for name, change := range map[string]func(*stageintest.MemNode){
+		"shorter": func(n *stageintest.MemNode) { n.Data = n.Data[:len(n.Data)/2] },
+		"changed": func(n *stageintest.MemNode) { n.Info.Mtime++ },
+		"now":     func(n *stageintest.MemNode) { n.Info.Size++ },
 	} {
 		j := tarJob(archive, 3)
-		n := j.fs.nodes[j.path]
+		n := j.fs.Nodes[j.path]
 		once := false
-		j.fs.onRead = func(_ string, off int64) {
-			j.fs.mu.Lock()
-			defer j.fs.mu.Unlock()
+		j.fs.OnRead = func(_ string, off int64) {
+			j.fs.Mu.Lock()
+			defer j.fs.Mu.Unlock()
 			if off > 512 && !once {
 				once = true
 				change(n)
 			}
 		}
-		if _, err := j.run(context.Background()); !errorHas(err, "/src/a.tar", name) {
+		if _, err := j.run(context.Background()); !stageintest.ErrorHas(err, "/src/a.tar", name) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -192,11 +175,11 @@ func TestTarChangesWhileStaged(t *testing.T) {
 
 // TestTarFailureStopsAll has one share fail; the others wait for seams, and end.
 func TestTarFailureStopsAll(t *testing.T) {
-	r := seed(t)
-	archive := writeTar(t, tar.FormatGNU, randomMembers(r, tar.FormatGNU, 200))
+	r := stageintest.Rand(t)
+	archive := stageintest.WriteTar(t, tar.FormatGNU, stageintest.RandomMembers(r, tar.FormatGNU, 200))
 	j := tarJob(archive, 5)
 	gone := fmt.Errorf("transport: %w", syscall.EIO)
-	j.target = &memTarget{put: func(_ metadata.NodeID, ino metadata.Ino, _ int) error {
+	j.target = &stageintest.MemTarget{OnPut: func(_ metadata.NodeID, ino metadata.Ino, _ int) error {
 		if ino.Part() == 1 {
 			return gone
 		}
@@ -204,7 +187,7 @@ func TestTarFailureStopsAll(t *testing.T) {
 	}}
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
-	if _, err := j.run(ctx); !errorHas(err, "transport") || ctx.Err() != nil {
+	if _, err := j.run(ctx); !stageintest.ErrorHas(err, "transport") || ctx.Err() != nil {
 		t.Errorf("%v", err)
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/metadata/manifest"
 	"github.com/bivouacfs/bivouac/stagein/source"
+	"github.com/bivouacfs/bivouac/stagein/stageintest"
 )
 
 // chunkCRCs is the dumb twin of chunkSums.
@@ -31,7 +32,7 @@ func sameCRCs(got manifest.CRCs, want []uint32) bool {
 // TestChunkSums: the chunks of a file have the sums of its bytes, in whatever pieces they
 // come, and holes are zeros.
 func TestChunkSums(t *testing.T) {
-	r := seed(t)
+	r := stageintest.Rand(t)
 	l := metadata.Layout{Kind: metadata.Striped, ChunkSize: 64 << 10}
 	for range 200 {
 		size := r.IntN(500_000)
@@ -43,7 +44,7 @@ func TestChunkSums(t *testing.T) {
 		for pos := 0; pos < size; {
 			n := min(1+r.IntN(200_000), size-pos)
 			if r.IntN(3) > 0 {
-				copy(file[pos:], randBytes(r, n))
+				copy(file[pos:], stageintest.RandBytes(r, n))
 				c.write(file[pos:pos+n], int64(pos))
 			}
 			pos += n
@@ -65,20 +66,20 @@ func TestChunkSums(t *testing.T) {
 // TestPackedChunkSums: the records of striped files of a compressed tar have the sums of
 // their chunks, also of one with holes; others have none.
 func TestPackedChunkSums(t *testing.T) {
-	r := seed(t)
-	holes := sparseMember(r, "holes")
-	plain := asSparse(writeTar(t, tar.FormatPAX, []member{file("small", randBytes(r, 900)), file("large", randBytes(r, stripeChunk+100)), holes}))
-	want, err := twin(plain)
-	check(t, err)
-	j := tarJob(gzipped(t, plain), 3)
+	r := stageintest.Rand(t)
+	holes := stageintest.SparseMember(r, "holes")
+	plain := stageintest.AsSparse(stageintest.WriteTar(t, tar.FormatPAX, []stageintest.Member{stageintest.TarFile("small", stageintest.RandBytes(r, 900)), stageintest.TarFile("large", stageintest.RandBytes(r, stripeChunk+100)), holes}))
+	want, err := stageintest.TwinTar(plain)
+	stageintest.NoError(t, err)
+	j := tarJob(stageintest.PackGzip(t, plain), 3)
 	j.stripe = 1000
 	got, err := j.run(context.Background())
-	check(t, err)
-	checkTree(t, got, want)
-	files, err := filesOfParts(j.records, j.sums)
-	check(t, err)
+	stageintest.NoError(t, err)
+	stageintest.CheckTree(t, got, want)
+	files, err := stageintest.FilesOfParts(j.records, j.sums)
+	stageintest.NoError(t, err)
 	seen := 0
-	for _, rec := range files.records {
+	for _, rec := range files.Records {
 		var sums []uint32
 		if rec.Attr.Layout.Kind == metadata.Striped && rec.Attr.Mode&source.TypeMask == source.TypeRegular {
 			sums = chunkCRCs([]byte(want[rec.Path].Data), stripeChunk)

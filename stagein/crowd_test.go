@@ -1,11 +1,9 @@
 package stagein
 
 import (
-	"archive/tar"
 	"bytes"
 	"context"
 	"errors"
-	"fmt"
 	"strings"
 	"syscall"
 	"testing"
@@ -13,31 +11,17 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/metadata/manifest"
 	"github.com/bivouacfs/bivouac/stagein/source"
+	"github.com/bivouacfs/bivouac/stagein/stageintest"
 )
-
-// smallTar is a tar of n members of 600 bytes, each of which takes a page on a disk.
-func smallTar(t *testing.T, n int) []byte {
-	t.Helper()
-	var b bytes.Buffer
-	w := tar.NewWriter(&b)
-	for i := range n {
-		data := bytes.Repeat([]byte{byte(i)}, 600)
-		check(t, w.WriteHeader(&tar.Header{Name: fmt.Sprintf("c%02d/f%05d", i%10, i), Mode: 0o644, Size: 600}))
-		_, err := w.Write(data)
-		check(t, err)
-	}
-	check(t, w.Close())
-	return b.Bytes()
-}
 
 // TestSmallMembersSpill: a tar of small members is read in passing if there is room for its
 // pages; if not, some of them stay in the source, or spill=fail refuses it before a
 // byte is copied.
 func TestSmallMembersSpill(t *testing.T) {
 	const members, on = 3000, 4
-	fs := newFS()
-	data := smallTar(t, members)
-	fs.add("/src/set.tar", source.TypeRegular|0o644, data)
+	fs := stageintest.NewFS()
+	data := stageintest.SmallTar(t, members)
+	fs.Add("/src/set.tar", source.TypeRegular|0o644, data)
 	stored := int64(members * pageSize)
 	if size := int64(len(data)); 2*size > stored {
 		t.Fatalf("%d bytes of tar are no less than %d on the disks", size, stored)
@@ -57,11 +41,11 @@ func TestSmallMembersSpill(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			cfg := &PlanConfig{
 				FS: fs, Request: Request{Source: "/src/set.tar", Name: "set", Options: Options{Spill: c.spill}}, Dataset: 3,
-				Map: testMap(on), Free: func(metadata.NodeID) (int64, bool) { return c.free, true }, Log: quiet(), Scratch: &manifest.Scratch{},
+				Map: stageintest.ClusterMap(on), Free: func(metadata.NodeID) (int64, bool) { return c.free, true }, Log: stageintest.QuietLog(), Scratch: &manifest.Scratch{},
 			}
 			var records bytes.Buffer
 			s, err := Scan(context.Background(), cfg, &records)
-			check(t, err)
+			stageintest.NoError(t, err)
 			if got := s != nil; got != c.scanned || got && !s.Origins.Spills {
 				t.Fatalf("Scan gave %+v, want one with spills: %v", s, c.scanned)
 			}
@@ -81,10 +65,10 @@ func TestSmallMembersSpill(t *testing.T) {
 // has more than free.
 func checkSpilled(t *testing.T, records []byte, members int, free int64) {
 	t.Helper()
-	files, err := filesOf(records)
-	check(t, err)
+	files, err := stageintest.FilesOf(records)
+	stageintest.NoError(t, err)
 	n, has := 0, make(map[metadata.NodeID]int64)
-	for _, r := range files.records {
+	for _, r := range files.Records {
 		switch {
 		case r.Attr.Mode&source.TypeMask != source.TypeRegular:
 			continue

@@ -12,18 +12,19 @@ import (
 
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/stagein/source"
+	"github.com/bivouacfs/bivouac/stagein/stageintest"
 )
 
 // dirJob has a tree of everything that can be staged, and what it becomes.
-func dirJob(t *testing.T, nodes int) (*job, map[string]entry) {
-	r := seed(t)
-	j := &job{fs: newFS(), nodes: nodes, path: "/src/tree", stripe: 1 << 20}
+func dirJob(t *testing.T, nodes int) (*job, map[string]stageintest.Entry) {
+	r := stageintest.Rand(t)
+	j := &job{fs: stageintest.NewFS(), nodes: nodes, path: "/src/tree", stripe: 1 << 20}
 	j.lim = limits{piece: 2048, carry: 1024}
-	want := map[string]entry{}
-	add := func(rel string, mode uint32, data []byte) *memNode {
+	want := map[string]stageintest.Entry{}
+	add := func(rel string, mode uint32, data []byte) *stageintest.MemNode {
 		p := strings.TrimSuffix(j.path+"/"+rel, "/")
-		n := j.fs.add(p, mode, data)
-		e := entry{Mode: mode & keptBits, Mtime: n.info.Mtime}
+		n := j.fs.Add(p, mode, data)
+		e := stageintest.Entry{Mode: mode & keptBits, Mtime: n.Info.Mtime}
 		if mode&source.TypeMask == source.TypeRegular {
 			e.Size, e.Data = int64(len(data)), string(data)
 		}
@@ -35,21 +36,21 @@ func dirJob(t *testing.T, nodes int) (*job, map[string]entry) {
 		dir := fmt.Sprintf("d%d", d)
 		add(dir, source.TypeDir|0o2750, nil)
 		for f := range 30 {
-			add(fmt.Sprintf("%s/f%d", dir, f), source.TypeRegular|0o4644, randBytes(r, r.IntN(5000)))
+			add(fmt.Sprintf("%s/f%d", dir, f), source.TypeRegular|0o4644, stageintest.RandBytes(r, r.IntN(5000)))
 		}
 	}
 	add("d0/empty", source.TypeDir|0o700, nil)
 	add("zero", source.TypeRegular|0o600, nil)
 	add("not utf8 \xff\n", source.TypeRegular|0o600, []byte("x"))
 	link := add("d0/loop", source.TypeSymlink|0o777, nil)
-	link.target = ".\xff/../d0"
+	link.Target = ".\xff/../d0"
 	e := want["d0/loop"]
-	e.Target = link.target
+	e.Target = link.Target
 	want["d0/loop"] = e
 	first := add("d1/hard", source.TypeRegular|0o600, []byte("two names"))
 	second := add("d2/hard", source.TypeRegular|0o600, []byte("two names"))
-	first.info.Nlink, second.info.Nlink, second.info.Ino, second.info.Mtime = 2, 2, first.info.Ino, first.info.Mtime
-	want["d2/hard"] = entry{Mode: source.TypeRegular | 0o600, Mtime: first.info.Mtime, Link: "d1/hard"}
+	first.Info.Nlink, second.Info.Nlink, second.Info.Ino, second.Info.Mtime = 2, 2, first.Info.Ino, first.Info.Mtime
+	want["d2/hard"] = stageintest.Entry{Mode: source.TypeRegular | 0o600, Mtime: first.Info.Mtime, Link: "d1/hard"}
 	return j, want
 }
 
@@ -62,12 +63,12 @@ func TestDirEqualsTree(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			checkTree(t, got, want)
+			stageintest.CheckTree(t, got, want)
 			var size int64
 			for _, e := range want {
 				size += e.Size
 			}
-			if read := j.fs.read.Load(); read != size || j.sum.SourceBytes != size || j.sum.Bytes != size || j.sum.SourceTotal != size {
+			if read := j.fs.Read.Load(); read != size || j.sum.SourceBytes != size || j.sum.Bytes != size || j.sum.SourceTotal != size {
 				t.Errorf("%d nodes read %d bytes of %d: %+v", nodes, read, size, j.sum)
 			}
 		}
@@ -76,13 +77,13 @@ func TestDirEqualsTree(t *testing.T) {
 
 func TestDirThroughLink(t *testing.T) {
 	j, want := dirJob(t, 2)
-	j.fs.add("/src/here", source.TypeSymlink, nil).target = "tree"
+	j.fs.Add("/src/here", source.TypeSymlink, nil).Target = "tree"
 	j.path = "/src/here"
 	got, err := j.run(context.Background())
 	if err != nil {
 		t.Fatal(err)
 	}
-	checkTree(t, got, want)
+	stageintest.CheckTree(t, got, want)
 }
 
 func TestDirRefuses(t *testing.T) {
@@ -90,22 +91,22 @@ func TestDirRefuses(t *testing.T) {
 		spoil func(*job)
 		want  []string
 	}{
-		"fifo":    {func(j *job) { j.fs.add("/src/tree/d3/pipe", source.TypeFIFO, nil) }, []string{"/src/tree/d3/pipe", "FIFO"}},
-		"socket":  {func(j *job) { j.fs.add("/src/tree/d3/sock", source.TypeSocket, nil) }, []string{"/src/tree/d3/sock", "socket"}},
-		"device":  {func(j *job) { j.fs.add("/src/tree/d3/null", source.TypeChar, nil) }, []string{"/src/tree/d3/null", "device"}},
-		"dir":     {func(j *job) { j.fs.nodes["/src/tree/d4"].err = syscall.EACCES }, []string{"/src/tree/d4", "permission denied"}},
-		"file":    {func(j *job) { j.fs.nodes["/src/tree/d4/f1"].err = syscall.EACCES }, []string{"/src/tree/d4/f1", "permission denied"}},
+		"fifo":    {func(j *job) { j.fs.Add("/src/tree/d3/pipe", source.TypeFIFO, nil) }, []string{"/src/tree/d3/pipe", "FIFO"}},
+		"socket":  {func(j *job) { j.fs.Add("/src/tree/d3/sock", source.TypeSocket, nil) }, []string{"/src/tree/d3/sock", "socket"}},
+		"device":  {func(j *job) { j.fs.Add("/src/tree/d3/null", source.TypeChar, nil) }, []string{"/src/tree/d3/null", "device"}},
+		"dir":     {func(j *job) { j.fs.Nodes["/src/tree/d4"].Err = syscall.EACCES }, []string{"/src/tree/d4", "permission denied"}},
+		"file":    {func(j *job) { j.fs.Nodes["/src/tree/d4/f1"].Err = syscall.EACCES }, []string{"/src/tree/d4/f1", "permission denied"}},
 		"missing": {func(j *job) { j.path = "/src/none" }, []string{"/src/none", "no such file"}},
-		"a fifo":  {func(j *job) { j.fs.add("/src/p", source.TypeFIFO, nil); j.path = "/src/p" }, []string{"/src/p", "FIFO"}},
+		"a fifo":  {func(j *job) { j.fs.Add("/src/p", source.TypeFIFO, nil); j.path = "/src/p" }, []string{"/src/p", "FIFO"}},
 		"loop": {func(j *job) {
-			j.fs.add("/src/l", source.TypeSymlink, nil).target = "l"
+			j.fs.Add("/src/l", source.TypeSymlink, nil).Target = "l"
 			j.path = "/src/l"
 		}, []string{"/src/l", "symbolic links"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			j, _ := dirJob(t, 3)
 			c.spoil(j)
-			if _, err := j.run(context.Background()); !errorHas(err, c.want...) {
+			if _, err := j.run(context.Background()); !stageintest.ErrorHas(err, c.want...) {
 				t.Errorf("%v, want %q", err, c.want)
 			}
 		})
@@ -114,42 +115,42 @@ func TestDirRefuses(t *testing.T) {
 
 func TestDirFileChanges(t *testing.T) {
 	for name, c := range map[string]struct {
-		change func(*memFS, *memNode)
+		change func(*stageintest.MemFS, *stageintest.MemNode)
 		want   string
 	}{
-		"shrinks":    {func(_ *memFS, n *memNode) { n.data = n.data[:10] }, "shorter"},
-		"grows":      {func(_ *memFS, n *memNode) { n.data = append(n.data, 1); n.info.Size++ }, "has 8001 now"},
-		"is touched": {func(_ *memFS, n *memNode) { n.info.Mtime++ }, "changed"},
+		"shrinks":    {func(_ *stageintest.MemFS, n *stageintest.MemNode) { n.Data = n.Data[:10] }, "shorter"},
+		"grows":      {func(_ *stageintest.MemFS, n *stageintest.MemNode) { n.Data = append(n.Data, 1); n.Info.Size++ }, "has 8001 now"},
+		"is touched": {func(_ *stageintest.MemFS, n *stageintest.MemNode) { n.Info.Mtime++ }, "changed"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			j, _ := dirJob(t, 3)
-			n := j.fs.add("/src/tree/victim", source.TypeRegular|0o644, make([]byte, 8000))
+			n := j.fs.Add("/src/tree/victim", source.TypeRegular|0o644, make([]byte, 8000))
 			once := false
-			j.fs.onRead = func(path string, off int64) {
+			j.fs.OnRead = func(path string, off int64) {
 				if path != "/src/tree/victim" || off == 0 {
 					return
 				}
-				j.fs.mu.Lock()
-				defer j.fs.mu.Unlock()
+				j.fs.Mu.Lock()
+				defer j.fs.Mu.Unlock()
 				if !once {
 					once = true
 					c.change(j.fs, n)
 				}
 			}
-			if _, err := j.run(context.Background()); !errorHas(err, "/src/tree/victim", c.want) {
+			if _, err := j.run(context.Background()); !stageintest.ErrorHas(err, "/src/tree/victim", c.want) {
 				t.Errorf("%v, want %q", err, c.want)
 			}
 		})
 	}
 	t.Run("disappears", func(t *testing.T) {
 		j, _ := dirJob(t, 3)
-		j.fs.add("/src/tree/victim", source.TypeRegular|0o644, make([]byte, 8000))
+		j.fs.Add("/src/tree/victim", source.TypeRegular|0o644, make([]byte, 8000))
 		j.order = func(int) {
-			j.fs.mu.Lock()
-			defer j.fs.mu.Unlock()
-			delete(j.fs.nodes, "/src/tree/victim")
+			j.fs.Mu.Lock()
+			defer j.fs.Mu.Unlock()
+			delete(j.fs.Nodes, "/src/tree/victim")
 		}
-		if _, err := j.run(context.Background()); !errorHas(err, "/src/tree/victim", "no such file") {
+		if _, err := j.run(context.Background()); !stageintest.ErrorHas(err, "/src/tree/victim", "no such file") {
 			t.Errorf("%v", err)
 		}
 	})
@@ -157,13 +158,13 @@ func TestDirFileChanges(t *testing.T) {
 
 func TestDirPutFails(t *testing.T) {
 	j, _ := dirJob(t, 3)
-	j.target = &memTarget{put: func(_ metadata.NodeID, ino metadata.Ino, _ int) error {
+	j.target = &stageintest.MemTarget{OnPut: func(_ metadata.NodeID, ino metadata.Ino, _ int) error {
 		if ino.Seq() > 20 {
 			return syscall.EROFS
 		}
 		return nil
 	}}
-	if _, err := j.run(context.Background()); !errorHas(err, "read-only file system") {
+	if _, err := j.run(context.Background()); !stageintest.ErrorHas(err, "read-only file system") {
 		t.Errorf("%v", err)
 	}
 }
@@ -181,10 +182,10 @@ func TestPlanChecksRoom(t *testing.T) {
 	for _, kind := range []string{"tar", "dir"} {
 		j, _ := dirJob(t, 3)
 		if kind == "tar" {
-			j = tarJob(writeTar(t, 0, []member{file("f", make([]byte, 100_000))}), 3)
+			j = tarJob(stageintest.WriteTar(t, 0, []stageintest.Member{stageintest.TarFile("f", make([]byte, 100_000))}), 3)
 		}
 		free := func(id metadata.NodeID) (int64, bool) { return 1 << 30 >> (20 * id / 2), id < 2 }
-		cfg := &PlanConfig{FS: j.fs, Request: Request{Source: j.path, Name: "x"}, Map: testMap(3), Free: free}
+		cfg := &PlanConfig{FS: j.fs, Request: Request{Source: j.path, Name: "x"}, Map: stageintest.ClusterMap(3), Free: free}
 		if err := look(cfg); err != nil {
 			t.Errorf("%s: %v", kind, err)
 		}
@@ -193,17 +194,17 @@ func TestPlanChecksRoom(t *testing.T) {
 			t.Errorf("%s: %v, though some may stay in the source", kind, err)
 		}
 		cfg.Request.Spill = SpillFail
-		if err := look(cfg); !errorHas(err, "n2", "needs", "1 B", "capacity=") && !errorHas(err, "n1", "1.0 KiB") && !errorHas(err, "n2", "0 B") {
+		if err := look(cfg); !stageintest.ErrorHas(err, "n2", "needs", "1 B", "capacity=") && !stageintest.ErrorHas(err, "n1", "1.0 KiB") && !stageintest.ErrorHas(err, "n2", "0 B") {
 			t.Errorf("%s: %v, want ENOSPC that names node, need and have", kind, err)
 		}
 	}
-	if _, err := MakePlan(context.Background(), &PlanConfig{Request: Request{Source: "/x", Name: "x"}}); !errorHas(err, "no node is up") {
+	if _, err := MakePlan(context.Background(), &PlanConfig{Request: Request{Source: "/x", Name: "x"}}); !stageintest.ErrorHas(err, "no node is up") {
 		t.Errorf("%v", err)
 	}
 }
 
 func TestPlanJSON(t *testing.T) {
-	j := tarJob(writeTar(t, 0, []member{file("f", make([]byte, 100_000))}), 3)
+	j := tarJob(stageintest.WriteTar(t, 0, []stageintest.Member{stageintest.TarFile("f", make([]byte, 100_000))}), 3)
 	if _, err := j.run(context.Background()); err != nil {
 		t.Fatal(err)
 	}
@@ -220,7 +221,7 @@ func TestPlanJSON(t *testing.T) {
 
 func TestRegions(t *testing.T) {
 	for _, n := range []int{1, 2, 5, 7, 300} {
-		nodes := testMap(n).Up()
+		nodes := stageintest.ClusterMap(n).Up()
 		for _, size := range []int64{512, 513, 1024, 99_999, 1 << 20, 10<<20 + 7, 1 << 40} {
 			off := int64(512)
 			parts := regions(size, 1<<20, nodes)

@@ -14,6 +14,7 @@ import (
 
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/metadata/manifest"
+	"github.com/bivouacfs/bivouac/stagein/stageintest"
 )
 
 // crammed is a fill of a directory of n files, that has ended, on a node that had room for so many bytes.
@@ -50,13 +51,13 @@ func crammed(t *testing.T, n int, room int64, asks bool) (*job, *Fill, []manifes
 		})
 	})
 	t.Cleanup(func() {
-		check(t, f.Close())
+		stageintest.NoError(t, f.Close())
 		wg.Wait()
 	})
 	<-whole
-	check(t, f.Trouble())
+	stageintest.NoError(t, f.Trouble())
 	var regular []manifest.Record
-	for _, r := range files.records {
+	for _, r := range files.Records {
 		if hasData(&r) {
 			regular = append(regular, r)
 		}
@@ -77,7 +78,7 @@ func TestDisplacedIsReadThrough(t *testing.T) {
 			t.Errorf("progress: %+v", p)
 		}
 		var reads atomic.Int64
-		j.fs.onRead = func(string, int64) { reads.Add(1) }
+		j.fs.OnRead = func(string, int64) { reads.Add(1) }
 		displaced := int64(0)
 		for range 2 {
 			for i := range files {
@@ -99,7 +100,7 @@ func wantObject(t *testing.T, j *job, f *Fill, r *manifest.Record) (displaced in
 	}
 	want := bytes.Repeat([]byte{number}, int(r.Attr.Size))
 	here := func(p []byte, off int64) (int, error) {
-		return copy(p, j.target.objects[objectKey{0, r.Attr.Ino}][off:]), nil
+		return copy(p, j.target.Objects[stageintest.ObjectKey{Node: 0, Ino: r.Attr.Ino}][off:]), nil
 	}
 	p := make([]byte, r.Attr.Size)
 	err := f.Need(t.Context(), r.Attr.Ino, 0, r.Attr.Size)
@@ -122,7 +123,7 @@ func wantObject(t *testing.T, j *job, f *Fill, r *manifest.Record) (displaced in
 func TestDisplacedSourceChanges(t *testing.T) {
 	j, f, files := crammed(t, 5, 0, true)
 	r := &files[3]
-	j.fs.add(j.path+"/"+r.Path, r.Attr.Mode, []byte("shorter"))
+	j.fs.Add(j.path+"/"+r.Path, r.Attr.Mode, []byte("shorter"))
 	if err := f.Need(t.Context(), r.Attr.Ino, 0, 10); !errors.Is(err, ErrDisplaced) {
 		t.Fatalf("Need = %v", err)
 	}

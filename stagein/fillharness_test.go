@@ -6,126 +6,15 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
-	"strings"
-	"sync/atomic"
-	"syscall"
 
-	"github.com/sirupsen/logrus"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/metadata/cluster"
-	"github.com/bivouacfs/bivouac/metadata/manifest"
-	"github.com/bivouacfs/bivouac/stagein/source"
+	"github.com/bivouacfs/bivouac/stagein/stageintest"
 )
-
-// memFiles is the files of a dataset as a table has them.
-type memFiles struct {
-	records []manifest.Record // in the order of the manifest
-	byIno   map[metadata.Ino]*manifest.Record
-	named   atomic.Int64 // calls of Files
-}
-
-// filesOf makes the manifest of what was scanned, and reads it.
-func filesOf(records []byte) (*memFiles, error) {
-	return filesOfParts([][]byte{records}, nil)
-}
-
-func filesOfParts(records [][]byte, sums map[metadata.Ino][16]byte) (*memFiles, error) {
-	var b bytes.Buffer
-	var parts []*manifest.Reader
-	for _, r := range records {
-		p := manifest.NewReader(bytes.NewReader(r))
-		p.Sums = sums
-		parts = append(parts, p)
-	}
-	if _, err := manifest.Build(manifest.BuildConfig{Dataset: 3, Root: metadata.Attr{Mode: source.TypeDir | 0o755}, Scratch: &manifest.Scratch{}}, parts, &b); err != nil {
-		return nil, err
-	}
-	m := &memFiles{byIno: make(map[metadata.Ino]*manifest.Record)}
-	for r := manifest.NewReader(&b); ; {
-		rec, err := r.Next()
-		if err == io.EOF {
-			break
-		}
-		if err != nil {
-			return nil, err
-		}
-		m.records = append(m.records, rec)
-	}
-	for i := range m.records {
-		m.byIno[m.records[i].Attr.Ino] = &m.records[i]
-	}
-	return m, nil
-}
-
-func (m *memFiles) Files(fn func(dir string, number uint32, name string, a metadata.Attr) bool) error {
-	m.named.Add(1)
-	dirs := map[string]uint32{}
-	for _, r := range m.records {
-		dir, name := filepath.Split(r.Path)
-		dir = strings.TrimSuffix(dir, "/")
-		switch r.Attr.Mode & source.TypeMask {
-		case source.TypeDir:
-			dirs[r.Path] = r.Attr.Ino.Seq()
-		case source.TypeRegular:
-			if !fn(dir, dirs[dir], name, r.Attr) {
-				return nil
-			}
-		}
-	}
-	return nil
-}
-
-func (m *memFiles) Located(fn func(from manifest.Origin, a metadata.Attr) bool) error {
-	for _, r := range m.records {
-		if r.From.Known() && !fn(r.From, r.Attr) {
-			return nil
-		}
-	}
-	return nil
-}
-
-func (m *memFiles) Origin(ino metadata.Ino) (manifest.Origin, metadata.Attr, error) {
-	r, ok := m.byIno[ino]
-	if !ok {
-		return manifest.Origin{}, metadata.Attr{}, syscall.ENOENT
-	}
-	return r.From, r.Attr, nil
-}
-
-func (m *memFiles) Record(ino metadata.Ino) (sum [16]byte, a metadata.Attr, err error) {
-	_, a, err = m.Origin(ino)
-	if err == nil {
-		sum = m.byIno[ino].Sum
-	}
-	return sum, a, err
-}
-
-func (m *memFiles) Chunks(ino metadata.Ino) (manifest.CRCs, error) {
-	if _, _, err := m.Origin(ino); err != nil {
-		return "", err
-	}
-	return m.byIno[ino].Chunks, nil
-}
-
-func (m *memFiles) Each(fn func(path string, a metadata.Attr) bool) error {
-	for _, r := range m.records {
-		if r.Attr.Mode&source.TypeMask == source.TypeRegular && !fn(r.Path, r.Attr) {
-			return nil
-		}
-	}
-	return nil
-}
-
-func quiet() *logrus.Entry {
-	l := logrus.New()
-	l.SetOutput(io.Discard)
-	return logrus.NewEntry(l)
-}
 
 // filler is the fill of a scanned source on one node of a job.
 func (j *job) filler(m cluster.Map, node metadata.NodeID, s *Scanned, files Files, dir string) (*Fill, error) {
@@ -134,7 +23,7 @@ func (j *job) filler(m cluster.Map, node metadata.NodeID, s *Scanned, files File
 		return nil, err
 	}
 	cfg := FillConfig{
-		Self: node, Files: files, FS: j.fs, Log: quiet(), Workers: 4,
+		Self: node, Files: files, FS: j.fs, Log: stageintest.QuietLog(), Workers: 4,
 		Watch: func() (cluster.Map, <-chan struct{}) { return m, nil },
 		Put: func(ctx context.Context, ino metadata.Ino, p []byte, off int64) error {
 			return j.target.Put(ctx, node, ino, p, off)
@@ -170,8 +59,8 @@ func (j *job) filler(m cluster.Map, node metadata.NodeID, s *Scanned, files File
 }
 
 // filled stages what Scan has found, on all nodes at once.
-func (j *job) filled(ctx context.Context, m cluster.Map, s *Scanned, records *bytes.Buffer) (map[string]entry, error) {
-	files, err := filesOf(records.Bytes())
+func (j *job) filled(ctx context.Context, m cluster.Map, s *Scanned, records *bytes.Buffer) (map[string]stageintest.Entry, error) {
+	files, err := stageintest.FilesOf(records.Bytes())
 	if err != nil {
 		return nil, err
 	}
@@ -200,7 +89,7 @@ func (j *job) filled(ctx context.Context, m cluster.Map, s *Scanned, records *by
 		})
 	}
 	err = g.Wait()
-	j.named = files.named.Load()
+	j.named = files.Walks.Load()
 	if err != nil {
 		return nil, err
 	}

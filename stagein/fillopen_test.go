@@ -13,6 +13,7 @@ import (
 
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/stagein/source"
+	"github.com/bivouacfs/bivouac/stagein/stageintest"
 )
 
 // held is the reads of a source that are held back, and those that are let through.
@@ -49,22 +50,24 @@ func (h *held) let(path string) bool {
 }
 
 // treeFill is the fill of a directory of n small files on its only node.
-func treeFill(t *testing.T, n int) (*job, *Fill, *memFiles) { return treeFillOf(t, n, 1000) }
+func treeFill(t *testing.T, n int) (*job, *Fill, *stageintest.MemFiles) {
+	return treeFillOf(t, n, 1000)
+}
 
-func treeFillOf(t *testing.T, n, size int) (*job, *Fill, *memFiles) {
+func treeFillOf(t *testing.T, n, size int) (*job, *Fill, *stageintest.MemFiles) {
 	t.Helper()
-	j := &job{fs: newFS(), nodes: 1, path: "/src/tree", target: &memTarget{objects: map[objectKey][]byte{}}}
-	j.fs.add(j.path, source.TypeDir|0o755, nil)
+	j := &job{fs: stageintest.NewFS(), nodes: 1, path: "/src/tree", target: &stageintest.MemTarget{Objects: map[stageintest.ObjectKey][]byte{}}}
+	j.fs.Add(j.path, source.TypeDir|0o755, nil)
 	for i := range n {
-		j.fs.add(fmt.Sprintf("%s/f%02d", j.path, i), source.TypeRegular|0o644, bytes.Repeat([]byte{byte(i)}, size))
+		j.fs.Add(fmt.Sprintf("%s/f%02d", j.path, i), source.TypeRegular|0o644, bytes.Repeat([]byte{byte(i)}, size))
 	}
-	m := testMap(1)
+	m := stageintest.ClusterMap(1)
 	var records bytes.Buffer
-	s, err := Scan(t.Context(), &PlanConfig{FS: j.fs, Request: Request{Source: j.path, Name: "ds"}, Dataset: 3, Map: m, Log: quiet()}, &records)
+	s, err := Scan(t.Context(), &PlanConfig{FS: j.fs, Request: Request{Source: j.path, Name: "ds"}, Dataset: 3, Map: m, Log: stageintest.QuietLog()}, &records)
 	if err != nil {
 		t.Fatal(err)
 	}
-	files, err := filesOf(records.Bytes())
+	files, err := stageintest.FilesOf(records.Bytes())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -80,7 +83,7 @@ func treeFillOf(t *testing.T, n, size int) (*job, *Fill, *memFiles) {
 func TestReadsByItself(t *testing.T) {
 	j, f, _ := treeFill(t, 20)
 	var reads, others atomic.Int64
-	j.fs.onRead = func(string, int64) {
+	j.fs.OnRead = func(string, int64) {
 		reads.Add(1)
 		if stack := debug.Stack(); !bytes.Contains(stack, []byte(".(*Fill).bringOnce(")) {
 			others.Add(1)
@@ -100,15 +103,15 @@ func TestOpensAheadOfReads(t *testing.T) {
 	h := &held{gate: make(chan struct{}), seen: make(map[string]bool), free: make(map[string]bool)}
 	ctx := context.Background()
 	j, f, files := treeFill(t, 60)
-	j.fs.onRead = h.read
+	j.fs.OnRead = h.read
 	done := make(chan error, 1)
 	go func() { done <- j.runFill(ctx, f) }()
 	ahead := int64((1 + opening) * f.cfg.Workers)
 	deadline := time.After(time.Minute)
-	for h.n.Load() < int64(f.cfg.Workers) || j.fs.open.Load() < ahead {
+	for h.n.Load() < int64(f.cfg.Workers) || j.fs.Opened.Load() < ahead {
 		select {
 		case <-deadline:
-			t.Fatalf("%d files are open, %d are read, want %d and %d", j.fs.open.Load(), h.n.Load(), ahead, f.cfg.Workers)
+			t.Fatalf("%d files are open, %d are read, want %d and %d", j.fs.Opened.Load(), h.n.Load(), ahead, f.cfg.Workers)
 		case <-time.After(time.Millisecond):
 		}
 	}
@@ -141,7 +144,7 @@ func TestFilesPassTheGate(t *testing.T) {
 	ctx := context.Background()
 	const size = 100_000
 	j, f, files := treeFillOf(t, 40, size)
-	j.fs.onRead = h.read
+	j.fs.OnRead = h.read
 	served := f.early.reader(0)
 	done := make(chan error, 1)
 	go func() { done <- j.runFill(ctx, f) }()
@@ -193,7 +196,7 @@ func TestOpensSlowly(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			h := &held{gate: make(chan struct{}), seen: make(map[string]bool), free: make(map[string]bool)}
 			j, f, _ := treeFill(t, files)
-			j.fs.onRead = h.read
+			j.fs.OnRead = h.read
 			served := f.early.reader(0)
 			if tt.ends {
 				served()
@@ -202,14 +205,14 @@ func TestOpensSlowly(t *testing.T) {
 			go func() { done <- j.runFill(t.Context(), f) }()
 			least := min(tt.worst, int64((1+opening)*f.cfg.Workers))
 			deadline := time.After(time.Minute)
-			for j.fs.open.Load() < least {
+			for j.fs.Opened.Load() < least {
 				select {
 				case <-deadline:
-					t.Fatalf("%d files are open, want %d", j.fs.open.Load(), least)
+					t.Fatalf("%d files are open, want %d", j.fs.Opened.Load(), least)
 				case <-time.After(time.Millisecond):
 				}
 			}
-			if got := j.fs.open.Load(); got > tt.worst {
+			if got := j.fs.Opened.Load(); got > tt.worst {
 				t.Errorf("%d files are open, want at most %d", got, tt.worst)
 			}
 			close(h.gate)
@@ -228,7 +231,7 @@ func TestOpensSlowly(t *testing.T) {
 
 // waiting is a piece that is on its way, and of which nothing was read: its reads go
 // through from now on.
-func waiting(f *Fill, files *memFiles, h *held) (piece, string) {
+func waiting(f *Fill, files *stageintest.MemFiles, h *held) (piece, string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for p := range f.flights {
@@ -240,4 +243,4 @@ func waiting(f *Fill, files *memFiles, h *held) (piece, string) {
 	return piece{}, ""
 }
 
-func pathOf(files *memFiles, ino metadata.Ino) string { return files.byIno[ino].Path }
+func pathOf(files *stageintest.MemFiles, ino metadata.Ino) string { return files.ByIno[ino].Path }

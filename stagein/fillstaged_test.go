@@ -11,6 +11,7 @@ import (
 
 	"github.com/bivouacfs/bivouac/metadata/cluster"
 	"github.com/bivouacfs/bivouac/stagein/source"
+	"github.com/bivouacfs/bivouac/stagein/stageintest"
 )
 
 // fillStaged runs the fills of what the job has staged, on the nodes that are up in m.
@@ -41,9 +42,9 @@ func (s *rack) fillStaged(m cluster.Map, files Files, dir string) {
 }
 
 // holds makes sure that the nodes have every file as m gives it to them.
-func (s *rack) holds(m cluster.Map, files *memFiles) {
+func (s *rack) holds(m cluster.Map, files *stageintest.MemFiles) {
 	s.t.Helper()
-	for _, r := range files.records {
+	for _, r := range files.Records {
 		if r.Attr.Mode&source.TypeMask != source.TypeRegular || r.Hardlink != "" {
 			continue
 		}
@@ -52,7 +53,7 @@ func (s *rack) holds(m cluster.Map, files *memFiles) {
 		for chunk := range sp.pieces() {
 			node := m.Holder(r.Attr.Ino, sp.node(chunk))
 			pos, n, off := sp.at(chunk, node)
-			if b := s.target.objects[objectKey{node, r.Attr.Ino}]; int64(len(b)) >= off+n {
+			if b := s.target.Objects[stageintest.ObjectKey{Node: node, Ino: r.Attr.Ino}]; int64(len(b)) >= off+n {
 				copy(got[pos:pos+n], b[off:])
 			}
 		}
@@ -95,32 +96,32 @@ func TestStagedIsFetchedAgain(t *testing.T) {
 			if s.plan == nil {
 				t.Fatal("was scanned")
 			}
-			files, err := filesOfParts(s.records, s.sums)
+			files, err := stageintest.FilesOfParts(s.records, s.sums)
 			if err != nil {
 				t.Fatal(err)
 			}
-			m, dir, read := testMap(4), t.TempDir(), s.fs.read.Load()
+			m, dir, read := stageintest.ClusterMap(4), t.TempDir(), s.fs.Read.Load()
 			for range 2 { // the daemons begin, and begin again
 				s.fillStaged(m, files, dir)
 			}
-			if again := s.fs.read.Load() - read; again != 0 {
+			if again := s.fs.Read.Load() - read; again != 0 {
 				t.Errorf("%d bytes were read again", again)
 			}
 			s.holds(m, files)
-			for k := range s.target.objects {
-				if k.node == 2 {
-					delete(s.target.objects, k)
+			for k := range s.target.Objects {
+				if k.Node == 2 {
+					delete(s.target.Objects, k)
 				}
 			}
 			m = m.WithState(2, cluster.Down, "")
 			s.fillStaged(m, files, dir)
 			s.holds(m, files)
-			if again := s.fs.read.Load() - read; again == 0 {
+			if again := s.fs.Read.Load() - read; again == 0 {
 				t.Error("nothing was read again")
 			}
-			read = s.fs.read.Load()
+			read = s.fs.Read.Load()
 			s.fillStaged(m, files, dir)
-			if again := s.fs.read.Load() - read; again != 0 {
+			if again := s.fs.Read.Load() - read; again != 0 {
 				t.Errorf("%d bytes were read a third time", again)
 			}
 		})
@@ -130,36 +131,36 @@ func TestStagedIsFetchedAgain(t *testing.T) {
 // TestPackedFromPlaces: what a lost node had of a compressed tar that has places to begin at is
 // unpacked from the place before it on, in several legs.
 func TestPackedFromPlaces(t *testing.T) {
-	r := seed(t)
-	m := testMap(2)
-	for _, c := range spillCodecs[:4] {
-		t.Run(c.name, func(t *testing.T) {
-			var members [2][]member
+	r := stageintest.Rand(t)
+	m := stageintest.ClusterMap(2)
+	for _, c := range stageintest.SeekableCodecs[:4] {
+		t.Run(c.Name, func(t *testing.T) {
+			var members [2][]stageintest.Member
 			for i := 0; len(members[0]) < 200 || len(members[1]) < 30; i++ {
 				name := fmt.Sprint("f", i)
 				k := m.FileOwner(name)
-				members[k] = append(members[k], file(name, randBytes(r, 4000+r.IntN(9000))))
+				members[k] = append(members[k], stageintest.TarFile(name, stageintest.RandBytes(r, 4000+r.IntN(9000))))
 			}
 			const before = 150 // what the lost node had comes late, and at the end
 			all := slices.Concat(members[0][:before], members[1][:15], members[0][before:], members[1][15:30])
-			j := spillJob(c.pack(t, writeTar(t, tar.FormatGNU, all)), 1<<30)
+			j := spillJob(c.Pack(t, stageintest.WriteTar(t, tar.FormatGNU, all)), 1<<30)
 			j.nodes, j.memory, j.legSize = 2, 4<<20, 100_000
 			want, err := j.run(context.Background())
-			checked(t, err)
-			files, err := filesOfParts(j.records, j.sums)
-			checked(t, err)
+			stageintest.NoError(t, err)
+			files, err := stageintest.FilesOfParts(j.records, j.sums)
+			stageintest.NoError(t, err)
 			s := &rack{job: j, t: t, want: make(map[string]string)}
 			for p, e := range want {
 				s.want[p] = e.Data
 			}
 			dir := t.TempDir()
 			s.fillStaged(m, files, dir)
-			maps.DeleteFunc(j.target.objects, func(k objectKey, _ []byte) bool { return k.node == 1 })
-			read := j.fs.read.Load()
+			maps.DeleteFunc(j.target.Objects, func(k stageintest.ObjectKey, _ []byte) bool { return k.Node == 1 })
+			read := j.fs.Read.Load()
 			m := m.WithState(1, cluster.Down, "")
 			s.fillStaged(m, files, dir)
 			s.holds(m, files)
-			if n, size := j.fs.read.Load()-read, int64(len(j.fs.nodes[j.path].data)); n == 0 || n > size*2/3 {
+			if n, size := j.fs.Read.Load()-read, int64(len(j.fs.Nodes[j.path].Data)); n == 0 || n > size*2/3 {
 				t.Errorf("%d bytes were read of %d", n, size)
 			}
 		})
@@ -172,11 +173,11 @@ func TestPackedOnce(t *testing.T) {
 	s := newRack(t, 2, "/src/a.tar.gz", Options{})
 	s.archive("a.tar.gz", "m", 80, "")
 	s.check()
-	files, err := filesOfParts(s.records, s.sums)
+	files, err := stageintest.FilesOfParts(s.records, s.sums)
 	if err != nil {
 		t.Fatal(err)
 	}
-	m := testMap(2).WithState(1, cluster.Down, "")
+	m := stageintest.ClusterMap(2).WithState(1, cluster.Down, "")
 	f, err := s.filler(m, 0, &Scanned{Origins: s.plan.Origins}, files, t.TempDir())
 	if err != nil {
 		t.Fatal(err)
@@ -185,7 +186,7 @@ func TestPackedOnce(t *testing.T) {
 	if err != nil || len(mine) < 10 {
 		t.Fatalf("%d pieces, %v", len(mine), err)
 	}
-	read := s.fs.read.Load()
+	read := s.fs.Read.Load()
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
 	errs := make(chan error, len(mine))
@@ -197,7 +198,7 @@ func TestPackedOnce(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if n, size := s.fs.read.Load()-read, int64(len(s.fs.nodes["/src/a.tar.gz"].data)); n > size {
+	if n, size := s.fs.Read.Load()-read, int64(len(s.fs.Nodes["/src/a.tar.gz"].Data)); n > size {
 		t.Errorf("%d bytes were read of %d, for %d pieces", n, size, len(mine))
 	}
 	if err := f.Close(); err != nil {

@@ -5,12 +5,12 @@ import (
 	"bytes"
 	"context"
 	"fmt"
-	"io"
 	"math/rand/v2"
 	"testing"
 
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/stagein/source"
+	"github.com/bivouacfs/bivouac/stagein/stageintest"
 )
 
 // zipFillJob is a job that scans a zip archive and then fills.
@@ -26,10 +26,10 @@ func zipFillJob(archive []byte, nodes int, together bool) *job {
 // TestZipScanned: a zip archive that is scanned and filled is what it is read
 // through, and no byte of its files is read twice.
 func TestZipScanned(t *testing.T) {
-	r := seed(t)
+	r := stageintest.Rand(t)
 	for range 15 {
-		archive := writeZip(t, "", randomZip(r, 1+r.IntN(80))...)
-		want, err := twinZip(archive)
+		archive := stageintest.WriteZip(t, "", stageintest.RandomZip(r, 1+r.IntN(80))...)
+		want, err := stageintest.TwinZip(archive)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -44,8 +44,8 @@ func TestZipScanned(t *testing.T) {
 				if j.scanned == nil {
 					t.Fatal("was not scanned")
 				}
-				checkTree(t, got, want)
-				if read := j.fs.read.Load(); read != j.sum.SourceBytes || read-j.scanned.Read > int64(len(archive)) {
+				stageintest.CheckTree(t, got, want)
+				if read := j.fs.Read.Load(); read != j.sum.SourceBytes || read-j.scanned.Read > int64(len(archive)) {
 					t.Errorf("%d nodes, together %v: %d bytes of %d read after the scan, counted %d",
 						nodes, together, read-j.scanned.Read, len(archive), j.sum.SourceBytes-j.scanned.Read)
 				}
@@ -57,9 +57,9 @@ func TestZipScanned(t *testing.T) {
 // TestZipStripedIsRead: a member that would be striped cannot be unpacked in
 // pieces, so its archive is read through.
 func TestZipStripedIsRead(t *testing.T) {
-	r := seed(t)
-	archive := writeZip(t, "", zipFile("large", randBytes(r, 50_000)), zipFile("small", randBytes(r, 500)))
-	want, err := twinZip(archive)
+	r := stageintest.Rand(t)
+	archive := stageintest.WriteZip(t, "", stageintest.ZipFile("large", stageintest.RandBytes(r, 50_000)), stageintest.ZipFile("small", stageintest.RandBytes(r, 500)))
+	want, err := stageintest.TwinZip(archive)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -69,10 +69,10 @@ func TestZipStripedIsRead(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if checkTree(t, got, want); j.scanned != nil || j.plan == nil {
+	if stageintest.CheckTree(t, got, want); j.scanned != nil || j.plan == nil {
 		t.Error("was scanned")
 	}
-	if read := j.fs.read.Load(); read != j.sum.SourceBytes {
+	if read := j.fs.Read.Load(); read != j.sum.SourceBytes {
 		t.Errorf("%d bytes were read, %d counted", read, j.sum.SourceBytes)
 	}
 }
@@ -102,15 +102,15 @@ func TestZipManyScanned(t *testing.T) {
 // TestZipDamaged: a member whose data is damaged is named with its offset, whoever
 // reads it.
 func TestZipDamaged(t *testing.T) {
-	r := seed(t)
-	data := randBytes(r, 5000)
+	r := stageintest.Rand(t)
+	data := stageintest.RandBytes(r, 5000)
 	for _, method := range []uint16{zip.Store, zip.Deflate} {
-		z := zipFile("damaged", data)
+		z := stageintest.ZipFile("damaged", data)
 		z.Method = method
-		archive := writeZip(t, "", zipFile("a", randBytes(r, 3000)), z, zipFile("b", randBytes(r, 3000)))
+		archive := stageintest.WriteZip(t, "", stageintest.ZipFile("a", stageintest.RandBytes(r, 3000)), z, stageintest.ZipFile("b", stageintest.RandBytes(r, 3000)))
 		archive[bytes.Index(archive, data[1000:1100])] ^= 1
 		for _, together := range []bool{false, true} {
-			if _, err := zipFillJob(archive, 3, together).run(context.Background()); !errorHas(err, "/src/a.tar", "at offset 3", "damaged") {
+			if _, err := zipFillJob(archive, 3, together).run(context.Background()); !stageintest.ErrorHas(err, "/src/a.tar", "at offset 3", "damaged") {
 				t.Errorf("method %d, together %v: %v", method, together, err)
 			}
 		}
@@ -119,10 +119,10 @@ func TestZipDamaged(t *testing.T) {
 
 // TestZipPart: a part of a member is that part of its content.
 func TestZipPart(t *testing.T) {
-	r := seed(t)
-	data := randBytes(r, 40_000)
-	fs := newFS()
-	fs.add("/z.zip", source.TypeRegular|0o644, writeZip(t, "", zipFile("x", data)))
+	r := stageintest.Rand(t)
+	data := stageintest.RandBytes(r, 40_000)
+	fs := stageintest.NewFS()
+	fs.Add("/z.zip", source.TypeRegular|0o644, stageintest.WriteZip(t, "", stageintest.ZipFile("x", data)))
 	f, err := fs.Open("/z.zip")
 	if err != nil {
 		t.Fatal(err)
@@ -158,27 +158,6 @@ func TestZipPart(t *testing.T) {
 	}
 }
 
-// emptyDamaged reports whether archive/zip cannot read a member that is empty.
-func emptyDamaged(archive []byte) bool {
-	z, err := zip.NewReader(bytes.NewReader(archive), int64(len(archive)))
-	if err != nil {
-		return false
-	}
-	for _, f := range z.File {
-		if f.UncompressedSize64 > 0 {
-			continue
-		}
-		r, err := f.Open()
-		if err == nil {
-			_, err = io.Copy(io.Discard, r)
-		}
-		if err != nil {
-			return true
-		}
-	}
-	return false
-}
-
 // FuzzZipFill scans and fills spoilt archives: what comes out without an error is
 // what archive/zip finds.
 func FuzzZipFill(f *testing.F) {
@@ -187,13 +166,13 @@ func FuzzZipFill(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, seed uint64, cut, flips uint16, nodes uint8) {
 		r := rand.New(rand.NewPCG(seed, 4))
-		archive := spoil(writeZip(t, "", randomZip(r, 1+r.IntN(12))...), cut, flips, r, false)
+		archive := stageintest.Spoil(stageintest.WriteZip(t, "", stageintest.RandomZip(r, 1+r.IntN(12))...), cut, flips, r, false)
 		got, err := zipFillJob(archive, 1+int(nodes%5), nodes%2 == 0).run(context.Background())
 		if err != nil {
 			return
 		}
-		want, err := twinZip(archive)
-		if err != nil && emptyDamaged(archive) {
+		want, err := stageintest.TwinZip(archive)
+		if err != nil && stageintest.EmptyDamaged(archive) {
 			return // of what has no content nothing is read
 		}
 		if err != nil {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/bivouacfs/bivouac/metadata"
+	"github.com/bivouacfs/bivouac/stagein/stageintest"
 )
 
 // turnIno is the file that is read at a turn of shuffled.
@@ -264,7 +265,7 @@ func TestEpochs(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		f, err := NewFill(FillConfig{Files: files, Origins: Origins{Order: o, Spills: tt.spills}, Journal: t.TempDir() + "/j", Log: quiet()})
+		f, err := NewFill(FillConfig{Files: files, Origins: Origins{Order: o, Spills: tt.spills}, Journal: t.TempDir() + "/j", Log: stageintest.QuietLog()})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -9,6 +9,7 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/metadata/manifest"
 	"github.com/bivouacfs/bivouac/stagein/source"
+	"github.com/bivouacfs/bivouac/stagein/stageintest"
 )
 
 // TestForsake: what lay on a lost node, all of it or a part, stays in the source if it can be come to there,
@@ -16,7 +17,7 @@ import (
 func TestForsake(t *testing.T) {
 	o := &Origins{Sources: []Origin{{Kind: source.Tar}, {Kind: source.TarZstd, Places: []byte{0, 0}}, {Kind: source.TarGzip}}}
 	on := func(id metadata.NodeID) metadata.Layout { return metadata.Layout{Kind: metadata.Local, Node: id} }
-	m, wideAt := testMap(2), 0
+	m, wideAt := stageintest.ClusterMap(2), 0
 	wide := metadata.Layout{Kind: metadata.Striped, ChunkSize: stripeChunk, Epoch: m.Epoch}
 	cases := []struct {
 		from manifest.Origin
@@ -35,9 +36,9 @@ func TestForsake(t *testing.T) {
 		if c.l == wide {
 			wideAt, a.Size = i, 2*stripeChunk // is on all nodes of two
 		}
-		checked(t, w.Add(manifest.Record{Path: string(rune('a' + i)), From: c.from, Attr: a}))
+		stageintest.NoError(t, w.Add(manifest.Record{Path: string(rune('a' + i)), From: c.from, Attr: a}))
 	}
-	checked(t, w.Close())
+	stageintest.NoError(t, w.Close())
 	f, err := o.Forsake(func(id metadata.NodeID) bool { return id == 1 }, m.Order, &from, &to)
 	if last := []metadata.Ino{metadata.SealedIno(3, 0, uint32(wideAt+1))}; err != nil || f.Bytes != 3*pages(5000)+stripeChunk || !slices.Equal(f.Wide, last) {
 		t.Fatalf("%+v, %v, want %d bytes and %v", f, err, 3*pages(5000)+stripeChunk, last)
@@ -45,7 +46,7 @@ func TestForsake(t *testing.T) {
 	r := manifest.NewReader(&to)
 	for i, c := range cases {
 		rec, err := r.Next()
-		checked(t, err)
+		stageintest.NoError(t, err)
 		want := c.l
 		if c.goes {
 			want = metadata.Layout{Kind: metadata.Spilled, ChunkSize: c.l.ChunkSize}

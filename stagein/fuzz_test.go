@@ -4,34 +4,11 @@ import (
 	"archive/tar"
 	"context"
 	"math/rand/v2"
-	"slices"
 	"testing"
 	"time"
-)
 
-// spoil cuts an archive and flips bits of it. With honest set, the sums of the
-// headers are made right again, so that the flips get past them.
-func spoil(archive []byte, cut, flips uint16, r *rand.Rand, honest bool) []byte {
-	b := slices.Clone(archive)
-	for range flips % 8 {
-		i := r.IntN(len(b))
-		if honest { // where headers are; archive/tar refuses odd device numbers, of files too
-			i = i&^511 | r.IntN(329)
-		}
-		b[i%len(b)] ^= 1 << r.IntN(8)
-	}
-	if honest {
-		for i := 0; i+512 <= len(b); i += 512 {
-			if string(b[i+257:i+262]) == "ustar" {
-				fixSum(b[i : i+512])
-			}
-		}
-	}
-	if cut != 0 {
-		b = b[:int(cut)%(len(b)+1)]
-	}
-	return b
-}
+	"github.com/bivouacfs/bivouac/stagein/stageintest"
+)
 
 // FuzzTar stages spoilt archives. What is staged without an error must be what
 // archive/tar finds, whatever the number of nodes; and no number may differ.
@@ -43,11 +20,11 @@ func FuzzTar(f *testing.F) {
 	f.Fuzz(func(t *testing.T, seed uint64, cut, flips uint16, nodes uint8, honest bool) {
 		r := rand.New(rand.NewPCG(seed, 2))
 		format := []tar.Format{tar.FormatUSTAR, tar.FormatGNU, tar.FormatPAX}[r.IntN(3)]
-		members := randomMembers(r, format, 1+r.IntN(12))
+		members := stageintest.RandomMembers(r, format, 1+r.IntN(12))
 		if format == tar.FormatPAX && seed%2 == 1 {
-			members = append(members, sparseMember(r, "sparse"), file("behind", randBytes(r, 600)))
+			members = append(members, stageintest.SparseMember(r, "sparse"), stageintest.TarFile("behind", stageintest.RandBytes(r, 600)))
 		}
-		archive := spoil(asSparse(writeTar(t, format, members)), cut, flips, r, honest)
+		archive := stageintest.Spoil(stageintest.AsSparse(stageintest.WriteTar(t, format, members)), cut, flips, r, honest)
 		alone, err1 := stageSpoilt(t, archive, 1)
 		several, errN := stageSpoilt(t, archive, 2+int(nodes%6))
 		if (err1 == nil) != (errN == nil) {
@@ -56,16 +33,16 @@ func FuzzTar(f *testing.F) {
 		if err1 != nil {
 			return
 		}
-		checkTree(t, several, alone)
-		want, err := twin(archive)
+		stageintest.CheckTree(t, several, alone)
+		want, err := stageintest.TwinTar(archive)
 		if err != nil {
 			t.Fatalf("staged, but archive/tar says: %v", err)
 		}
-		checkTree(t, alone, want)
+		stageintest.CheckTree(t, alone, want)
 	})
 }
 
-func stageSpoilt(t *testing.T, archive []byte, nodes int) (map[string]entry, error) {
+func stageSpoilt(t *testing.T, archive []byte, nodes int) (map[string]stageintest.Entry, error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/bivouacfs/bivouac/stagein/source"
+	"github.com/bivouacfs/bivouac/stagein/stageintest"
 )
 
 // slowFile is a file whose reads take a while; it knows how many bytes are under way.
@@ -54,7 +55,7 @@ func TestGate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const size, ahead8 = 1 << 20, 8
 		const few = gateLeast + gateStep // two that take twice as long as one, and one too many to see that
-		f := &slowFile{data: randBytes(seed(t), ahead8*size), rate: 100 * gateStep}
+		f := &slowFile{data: stageintest.RandBytes(stageintest.Rand(t), ahead8*size), rate: 100 * gateStep}
 		g := newGate()
 		most := func() int64 {
 			f.most.Store(0)

@@ -1,7 +1,6 @@
 package stagein
 
 import (
-	"archive/tar"
 	"bytes"
 	"cmp"
 	"context"
@@ -9,13 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"maps"
-	"math"
 	"slices"
-	"strings"
-	"syscall"
-	"testing"
-	"time"
 
 	"github.com/sirupsen/logrus"
 	"golang.org/x/sync/errgroup"
@@ -25,30 +18,19 @@ import (
 	"github.com/bivouacfs/bivouac/metadata/cluster"
 	"github.com/bivouacfs/bivouac/metadata/manifest"
 	"github.com/bivouacfs/bivouac/stagein/source"
+	"github.com/bivouacfs/bivouac/stagein/stageintest"
 )
-
-func testMap(n int) cluster.Map {
-	hosts := make([]string, n)
-	for i := range hosts {
-		hosts[i] = fmt.Sprintf("n%d", i)
-	}
-	m := cluster.NewMap(42, hosts)
-	for i := range hosts {
-		m = m.WithState(metadata.NodeID(i), cluster.Up, hosts[i]+":1")
-	}
-	return m
-}
 
 // job stages a source with n nodes, all in this process.
 type job struct {
-	fs      *memFS
+	fs      *stageintest.MemFS
 	nodes   int
 	path    string // of the source
 	region  int64
 	stripe  int64
 	lim     limits
 	memory  int64
-	target  *memTarget
+	target  *stageintest.MemTarget
 	plan    *Plan
 	scanned *Scanned // nil if it was read to be known
 	sum     Progress
@@ -82,23 +64,12 @@ const (
 	jobGID = 567
 )
 
-// entry is what one path became.
-type entry struct {
-	Mode   uint32
-	Size   int64
-	Mtime  metadata.Time
-	Target string
-	Link   string
-	Data   string
-	sum    [16]byte
-}
-
-func (j *job) run(ctx context.Context) (map[string]entry, error) {
-	m := testMap(j.nodes)
+func (j *job) run(ctx context.Context) (map[string]stageintest.Entry, error) {
+	m := stageintest.ClusterMap(j.nodes)
 	if j.target == nil {
-		j.target = &memTarget{}
+		j.target = &stageintest.MemTarget{}
 	}
-	j.target.objects, j.target.discard = map[objectKey][]byte{}, j.discard
+	j.target.Objects, j.target.Discard = map[stageintest.ObjectKey][]byte{}, j.discard
 	cfg := &PlanConfig{
 		FS: j.fs, Request: Request{Source: j.path, Name: "ds", Options: j.opts}, Dataset: 3, Map: m,
 		UID: jobUID, GID: jobGID, Log: j.log, Region: j.region, Stripe: j.stripe, Free: j.free,
@@ -283,9 +254,9 @@ func (j *job) build(parts []*bytes.Buffer) error {
 }
 
 // tree is the union of the records with the bytes that the objects hold.
-func (j *job) tree(m cluster.Map, parts []*bytes.Buffer) (map[string]entry, error) {
-	tree := map[string]entry{}
-	used := map[objectKey]bool{}
+func (j *job) tree(m cluster.Map, parts []*bytes.Buffer) (map[string]stageintest.Entry, error) {
+	tree := map[string]stageintest.Entry{}
+	used := map[stageintest.ObjectKey]bool{}
 	for _, p := range parts {
 		r := manifest.NewReader(p)
 		r.Sums = j.sums
@@ -305,17 +276,17 @@ func (j *job) tree(m cluster.Map, parts []*bytes.Buffer) (map[string]entry, erro
 			}
 		}
 	}
-	for k := range j.target.objects {
+	for k := range j.target.Objects {
 		if !used[k] {
-			return nil, fmt.Errorf("object %v on %d belongs to nothing", k.ino, k.node)
+			return nil, fmt.Errorf("object %v on %d belongs to nothing", k.Ino, k.Node)
 		}
 	}
 	return tree, nil
 }
 
-func (j *job) entry(m cluster.Map, rec manifest.Record, used map[objectKey]bool) (entry, error) {
+func (j *job) entry(m cluster.Map, rec manifest.Record, used map[stageintest.ObjectKey]bool) (stageintest.Entry, error) {
 	a := rec.Attr
-	e := entry{Mode: a.Mode, Mtime: a.Mtime, Target: rec.Target, Link: rec.Hardlink, sum: rec.Sum}
+	e := stageintest.Entry{Mode: a.Mode, Mtime: a.Mtime, Target: rec.Target, Link: rec.Hardlink, Sum: rec.Sum}
 	if a.UID != jobUID || a.GID != jobGID {
 		return e, fmt.Errorf("%q: owner %d:%d", rec.Path, a.UID, a.GID)
 	}
@@ -339,9 +310,9 @@ func (j *job) entry(m cluster.Map, rec manifest.Record, used map[objectKey]bool)
 	}
 	data := make([]byte, 0, a.Size)
 	for _, sp := range datapath.Spans(a.Layout.Chunk(), m.Order(a.Ino, a.Layout), 0, a.Size) {
-		k := objectKey{sp.Node, a.Ino}
+		k := stageintest.ObjectKey{Node: sp.Node, Ino: a.Ino}
 		used[k] = true
-		b := j.target.objects[k]
+		b := j.target.Objects[k]
 		if int64(len(b)) < sp.Off+sp.Len {
 			return e, fmt.Errorf("%q: object on %d has %d bytes, want %d", rec.Path, sp.Node, len(b), sp.Off+sp.Len)
 		}
@@ -361,105 +332,12 @@ func sumsUp(rec *manifest.Record, data string) error {
 	return nil
 }
 
-// twin is the dumb way: the whole archive through archive/tar.
-func twin(archive []byte) (map[string]entry, error) {
-	tree := map[string]entry{}
-	r := tar.NewReader(bytes.NewReader(archive))
-	for {
-		h, err := r.Next()
-		if err == io.EOF {
-			return tree, nil
-		}
-		if err != nil {
-			return nil, err
-		}
-		if h.Typeflag == tar.TypeXGlobalHeader || h.Typeflag == 'V' {
-			continue
-		}
-		path, err := source.CleanPath(h.Name)
-		if err != nil {
-			return nil, err
-		}
-		e := entry{Mode: uint32(h.Mode) & 0o1777, Mtime: clamp(h.ModTime)}
-		switch h.Typeflag {
-		case tar.TypeReg, tar.TypeGNUSparse, '7':
-			e.Mode |= source.TypeRegular
-			b, err := io.ReadAll(r)
-			if err != nil {
-				return nil, err
-			}
-			e.Data, e.Size = string(b), int64(len(b))
-		case tar.TypeDir:
-			e.Mode |= source.TypeDir
-		case tar.TypeSymlink:
-			e.Mode, e.Target = e.Mode|source.TypeSymlink, h.Linkname
-		case tar.TypeLink:
-			e.Mode |= source.TypeRegular
-			if e.Link, err = source.CleanPath(h.Linkname); err != nil {
-				return nil, err
-			}
-		default:
-			return nil, fmt.Errorf("type %q: %w", h.Typeflag, syscall.EINVAL)
-		}
-		if old, ok := tree[path]; ok && (h.Typeflag != tar.TypeDir || old.Mode&source.TypeMask != source.TypeDir) {
-			return nil, fmt.Errorf("%q: %w", path, syscall.EEXIST)
-		}
-		tree[path] = e
-	}
-}
-
-// clamp is a time as a manifest can have it.
-func clamp(t time.Time) metadata.Time {
-	const limit = math.MaxInt64/1_000_000_000 - 1
-	switch {
-	case t.Unix() > limit:
-		return limit * 1e9
-	case t.Unix() < -limit:
-		return -limit * 1e9
-	}
-	return metadata.TimeOf(t)
-}
-
-// checkTree compares what was staged with the twin's.
-func checkTree(t *testing.T, got, want map[string]entry) {
-	t.Helper()
-	for _, p := range slices.Sorted(maps.Keys(want)) {
-		g, ok := got[p]
-		if !ok {
-			t.Errorf("%q is missing", p)
-			continue
-		}
-		w := want[p]
-		if g.Data != w.Data {
-			t.Errorf("%q: %d bytes differ from the twin's %d", p, len(g.Data), len(w.Data))
-		}
-		g.Data, w.Data, g.sum = "", "", w.sum
-		if g != w {
-			t.Errorf("%q = %+v, want %+v", p, g, w)
-		}
-	}
-	for p := range got {
-		if _, ok := want[p]; !ok {
-			t.Errorf("%q is not in the twin", p)
-		}
-	}
-}
-
 // tarJob makes a job of an archive with small limits, so that small archives
 // meet every kind of seam.
 func tarJob(archive []byte, nodes int) *job {
-	j := &job{fs: newFS(), nodes: nodes, path: "/src/a.tar", region: 1024, stripe: 1 << 20}
+	j := &job{fs: stageintest.NewFS(), nodes: nodes, path: "/src/a.tar", region: 1024, stripe: 1 << 20}
 	j.lim = limits{piece: 2048, carry: 1024}
 	j.memory = 64 << 10
-	j.fs.add(j.path, source.TypeRegular|0o644, archive)
+	j.fs.Add(j.path, source.TypeRegular|0o644, archive)
 	return j
-}
-
-func errorHas(err error, parts ...string) bool {
-	for _, p := range parts {
-		if err == nil || !strings.Contains(err.Error(), p) {
-			return false
-		}
-	}
-	return err != nil
 }

@@ -12,14 +12,15 @@ import (
 
 	"github.com/bivouacfs/bivouac/metadata/manifest"
 	"github.com/bivouacfs/bivouac/stagein/source"
+	"github.com/bivouacfs/bivouac/stagein/stageintest"
 )
 
 // hopsOf is what a scan in n stretches finds in an archive, as the tree of the
 // twin, and how many bytes it read for that. exact is that pages need not be read whole.
-func hopsOf(t *testing.T, archive []byte, n int64, exact bool) (map[string]entry, int64, error) {
+func hopsOf(t *testing.T, archive []byte, n int64, exact bool) (map[string]stageintest.Entry, int64, error) {
 	t.Helper()
-	fs := newFS()
-	fs.add("/a.tar", source.TypeRegular|0o644, archive)
+	fs := stageintest.NewFS()
+	fs.Add("/a.tar", source.TypeRegular|0o644, archive)
 	f, err := fs.Open("/a.tar")
 	if err != nil {
 		t.Fatal(err)
@@ -34,13 +35,13 @@ func hopsOf(t *testing.T, archive []byte, n int64, exact bool) (map[string]entry
 	if err != nil {
 		return nil, 0, err
 	}
-	if got := h.read.Load(); got != fs.read.Load() {
-		t.Errorf("%d bytes were read, %d counted", fs.read.Load(), got)
+	if got := h.read.Load(); got != fs.Read.Load() {
+		t.Errorf("%d bytes were read, %d counted", fs.Read.Load(), got)
 	}
-	tree := map[string]entry{}
+	tree := map[string]stageintest.Entry{}
 	for i := range items {
 		it := &items[i]
-		e := entry{Mode: it.Mode & keptBits, Mtime: it.Mtime, Target: it.Target, Link: it.Hardlink}
+		e := stageintest.Entry{Mode: it.Mode & keptBits, Mtime: it.Mtime, Target: it.Target, Link: it.Hardlink}
 		if it.Hardlink == "" && it.Is(source.TypeRegular) {
 			e.Size, e.Data = it.Size, string(archive[it.Off:it.Off+it.Size])
 		}
@@ -55,11 +56,11 @@ func hopsOf(t *testing.T, archive []byte, n int64, exact bool) (map[string]entry
 // TestHopsEqualTwin: whatever the number of stretches, the scan finds what
 // archive/tar finds.
 func TestHopsEqualTwin(t *testing.T) {
-	r := seed(t)
+	r := stageintest.Rand(t)
 	for _, format := range []tar.Format{tar.FormatUSTAR, tar.FormatGNU, tar.FormatPAX} {
 		for range 30 {
-			archive := writeTar(t, format, randomMembers(r, format, 1+r.IntN(60)))
-			want, err := twin(archive)
+			archive := stageintest.WriteTar(t, format, stageintest.RandomMembers(r, format, 1+r.IntN(60)))
+			want, err := stageintest.TwinTar(archive)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -68,7 +69,7 @@ func TestHopsEqualTwin(t *testing.T) {
 				if err != nil {
 					t.Fatalf("%v, %d stretches: %v", format, n, err)
 				}
-				checkTree(t, got, want)
+				stageintest.CheckTree(t, got, want)
 			}
 		}
 	}
@@ -76,11 +77,11 @@ func TestHopsEqualTwin(t *testing.T) {
 
 // TestHopsOverTarInTar: headers in a member's data are no members.
 func TestHopsOverTarInTar(t *testing.T) {
-	r := seed(t)
-	inner := writeTar(t, tar.FormatUSTAR, randomMembers(r, tar.FormatUSTAR, 300))
-	members := []member{file("before", randBytes(r, 3000)), file("inner.tar", inner), file("after", randBytes(r, 5000))}
-	archive := writeTar(t, tar.FormatUSTAR, members)
-	want, err := twin(archive)
+	r := stageintest.Rand(t)
+	inner := stageintest.WriteTar(t, tar.FormatUSTAR, stageintest.RandomMembers(r, tar.FormatUSTAR, 300))
+	members := []stageintest.Member{stageintest.TarFile("before", stageintest.RandBytes(r, 3000)), stageintest.TarFile("inner.tar", inner), stageintest.TarFile("after", stageintest.RandBytes(r, 5000))}
+	archive := stageintest.WriteTar(t, tar.FormatUSTAR, members)
+	want, err := stageintest.TwinTar(archive)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -89,19 +90,19 @@ func TestHopsOverTarInTar(t *testing.T) {
 		if err != nil {
 			t.Fatalf("%d stretches: %v", n, err)
 		}
-		checkTree(t, got, want)
+		stageintest.CheckTree(t, got, want)
 	}
 }
 
 // TestHopsReadHeaders: a scan reads the headers and the end, and where stretches
 // begin a little more.
 func TestHopsReadHeaders(t *testing.T) {
-	r := seed(t)
-	var members []member
+	r := stageintest.Rand(t)
+	var members []stageintest.Member
 	for i := range 100 {
-		members = append(members, file(string(rune('a'+i%26))+string(rune('a'+i/26)), randBytes(r, 50_000)))
+		members = append(members, stageintest.TarFile(string(rune('a'+i%26))+string(rune('a'+i/26)), stageintest.RandBytes(r, 50_000)))
 	}
-	archive := writeTar(t, tar.FormatUSTAR, members)
+	archive := stageintest.WriteTar(t, tar.FormatUSTAR, members)
 	for exact, each := range map[bool]int64{false: pageSize, true: source.BlockSize} {
 		for _, n := range []int64{1, 4} {
 			_, read, err := hopsOf(t, archive, n, exact)
@@ -117,8 +118,8 @@ func TestHopsReadHeaders(t *testing.T) {
 
 // TestHopsRefuse: what is wrong with an archive is said as when it is read.
 func TestHopsRefuse(t *testing.T) {
-	r := seed(t)
-	archive := writeTar(t, tar.FormatUSTAR, []member{file("a", randBytes(r, 3000)), file("b", randBytes(r, 9000))})
+	r := stageintest.Rand(t)
+	archive := stageintest.WriteTar(t, tar.FormatUSTAR, []stageintest.Member{stageintest.TarFile("a", stageintest.RandBytes(r, 3000)), stageintest.TarFile("b", stageintest.RandBytes(r, 9000))})
 	two := append(bytes.Clone(archive), archive...)
 	for name, c := range map[string]struct {
 		archive []byte
@@ -131,7 +132,7 @@ func TestHopsRefuse(t *testing.T) {
 		"a header gone":   {append(append(bytes.Clone(archive[:3584]), bytes.Repeat([]byte{1}, 512)...), archive[4096:]...), "no header"},
 	} {
 		for _, n := range []int64{1, 3} {
-			if _, _, err := hopsOf(t, c.archive, n, n > 1); !errorHas(err, c.want) {
+			if _, _, err := hopsOf(t, c.archive, n, n > 1); !stageintest.ErrorHas(err, c.want) {
 				t.Errorf("%s, %d stretches: %v, want %q", name, n, err, c.want)
 			}
 		}
@@ -148,7 +149,7 @@ func FuzzHops(f *testing.F) {
 	f.Fuzz(func(t *testing.T, s uint64, cut, flips uint16, n uint8, honest bool) {
 		r := rand.New(rand.NewPCG(s, 2))
 		format := []tar.Format{tar.FormatUSTAR, tar.FormatGNU, tar.FormatPAX}[r.IntN(3)]
-		archive := spoil(writeTar(t, format, randomMembers(r, format, 1+r.IntN(12))), cut, flips, r, honest)
+		archive := stageintest.Spoil(stageintest.WriteTar(t, format, stageintest.RandomMembers(r, format, 1+r.IntN(12))), cut, flips, r, honest)
 		one, _, err1 := hopsOf(t, archive, 1, false)
 		many, _, errN := hopsOf(t, archive, 2+int64(n%6), n%2 == 0)
 		if (err1 == nil) != (errN == nil) {
@@ -157,15 +158,15 @@ func FuzzHops(f *testing.F) {
 		if err1 != nil {
 			return
 		}
-		checkTree(t, many, one)
-		want, err := twin(archive)
+		stageintest.CheckTree(t, many, one)
+		want, err := stageintest.TwinTar(archive)
 		if errors.Is(err, syscall.EEXIST) {
 			return // for the manifest to refuse
 		}
 		if err != nil {
 			t.Fatalf("scanned, but archive/tar says: %v", err)
 		}
-		checkTree(t, one, want)
+		stageintest.CheckTree(t, one, want)
 	})
 }
 
@@ -176,18 +177,18 @@ func TestHopsBound(t *testing.T) {
 		var b bytes.Buffer
 		w := tar.NewWriter(&b)
 		for i := range n {
-			check(t, w.WriteHeader(&tar.Header{Name: fmt.Sprintf("class/%08d", i), Mode: 0o644, Format: tar.FormatUSTAR}))
+			stageintest.NoError(t, w.WriteHeader(&tar.Header{Name: fmt.Sprintf("class/%08d", i), Mode: 0o644, Format: tar.FormatUSTAR}))
 		}
-		check(t, w.Close())
-		fs, room := newFS(), &manifest.Scratch{Dir: t.TempDir()}
-		fs.add("/a.tar", source.TypeRegular|0o644, b.Bytes())
+		stageintest.NoError(t, w.Close())
+		fs, room := stageintest.NewFS(), &manifest.Scratch{Dir: t.TempDir()}
+		fs.Add("/a.tar", source.TypeRegular|0o644, b.Bytes())
 		f, err := fs.Open("/a.tar")
-		check(t, err)
+		stageintest.NoError(t, err)
 		h := &hopper{f: f, name: "/a.tar", size: int64(b.Len()), room: room}
 		found, _, err := h.scan(context.Background(), stretches)
-		check(t, err)
+		stageintest.NoError(t, err)
 		i := 0
-		check(t, found.each(func(it *source.Item) error {
+		stageintest.NoError(t, found.each(func(it *source.Item) error {
 			if want := fmt.Sprintf("class/%08d", i); it.Path != want {
 				return fmt.Errorf("member %d is %q, want %q", i, it.Path, want)
 			}

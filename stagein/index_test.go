@@ -16,6 +16,7 @@ import (
 
 	"github.com/bivouacfs/bivouac/metadata/manifest"
 	"github.com/bivouacfs/bivouac/stagein/source"
+	"github.com/bivouacfs/bivouac/stagein/stageintest"
 )
 
 // indexJob is a job of an archive of which the index is kept in a directory.
@@ -23,7 +24,7 @@ func indexJob(t *testing.T, archive []byte) (j *job, log *bytes.Buffer) {
 	t.Helper()
 	j, log = tarJob(archive, 3), &bytes.Buffer{}
 	j.opts = Options{Index: IndexCache, Cache: source.Name(filepath.Join(t.TempDir(), "cache"))}
-	j.fs.nodes[j.path].info.UID = uint32(os.Getuid())
+	j.fs.Nodes[j.path].Info.UID = uint32(os.Getuid())
 	l := logrus.New()
 	l.SetOutput(log)
 	j.log = logrus.NewEntry(l)
@@ -41,19 +42,19 @@ func indexFile(t *testing.T, j *job) string {
 }
 
 // staged runs the job and compares with the twin.
-func (j *job) staged(t *testing.T, want map[string]entry) {
+func (j *job) staged(t *testing.T, want map[string]stageintest.Entry) {
 	t.Helper()
-	j.fs.read.Store(0)
+	j.fs.Read.Store(0)
 	got, err := j.run(context.Background())
 	if err != nil {
 		t.Fatal(err)
 	}
-	checkTree(t, got, want)
+	stageintest.CheckTree(t, got, want)
 	if j.scanned != nil && len(j.scanned.Indexes) == 1 {
 		j.found, err = inMemory(j.scanned.Indexes[0].items)
-		check(t, err)
+		stageintest.NoError(t, err)
 	}
-	if read := j.fs.read.Load(); j.sum.SourceBytes != read {
+	if read := j.fs.Read.Load(); j.sum.SourceBytes != read {
 		t.Errorf("%d bytes were read, %d counted", read, j.sum.SourceBytes)
 	}
 }
@@ -61,10 +62,10 @@ func (j *job) staged(t *testing.T, want map[string]entry) {
 // TestIndexSavesScan: the second job has the same tree, and no byte of headers is
 // read before the files are.
 func TestIndexSavesScan(t *testing.T) {
-	r := seed(t)
+	r := stageintest.Rand(t)
 	for i, format := range []tar.Format{tar.FormatUSTAR, tar.FormatGNU, tar.FormatPAX, tar.FormatPAX} {
-		archive := writeTar(t, format, append(randomMembers(r, format, 60), file("last", randBytes(r, 40_000))))
-		want, err := twin(archive)
+		archive := stageintest.WriteTar(t, format, append(stageintest.RandomMembers(r, format, 60), stageintest.TarFile("last", stageintest.RandBytes(r, 40_000))))
+		want, err := stageintest.TwinTar(archive)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -96,36 +97,36 @@ func TestIndexSavesScan(t *testing.T) {
 // TestIndexUnusable: an index that is not of this archive as it is now, or is
 // damaged or another's, is named and the archive scanned; the next index is right.
 func TestIndexUnusable(t *testing.T) {
-	r := seed(t)
-	archive := writeTar(t, tar.FormatUSTAR, []member{file("a", randBytes(r, 30_000)), file("b", randBytes(r, 50_000))})
-	want, err := twin(archive)
+	r := stageintest.Rand(t)
+	archive := stageintest.WriteTar(t, tar.FormatUSTAR, []stageintest.Member{stageintest.TarFile("a", stageintest.RandBytes(r, 30_000)), stageintest.TarFile("b", stageintest.RandBytes(r, 50_000))})
+	want, err := stageintest.TwinTar(archive)
 	if err != nil {
 		t.Fatal(err)
 	}
 	for name, spoil := range map[string]func(t *testing.T, j *job, path string){
-		"stale": func(_ *testing.T, j *job, _ string) { j.fs.nodes[j.path].info.Mtime++ },
-		"cut":   func(t *testing.T, _ *job, path string) { check(t, os.Truncate(path, 60)) },
-		"empty": func(t *testing.T, _ *job, path string) { check(t, os.Truncate(path, 0)) },
+		"stale": func(_ *testing.T, j *job, _ string) { j.fs.Nodes[j.path].Info.Mtime++ },
+		"cut":   func(t *testing.T, _ *job, path string) { stageintest.NoError(t, os.Truncate(path, 60)) },
+		"empty": func(t *testing.T, _ *job, path string) { stageintest.NoError(t, os.Truncate(path, 0)) },
 		"other": func(t *testing.T, _ *job, path string) {
-			check(t, os.WriteFile(path, bytes.Repeat([]byte("x"), 500), 0o600))
+			stageintest.NoError(t, os.WriteFile(path, bytes.Repeat([]byte("x"), 500), 0o600))
 		},
 		"a link": func(t *testing.T, _ *job, path string) {
-			check(t, os.Rename(path, path+"2"), os.Symlink(path+"2", path))
+			stageintest.NoError(t, os.Rename(path, path+"2"), os.Symlink(path+"2", path))
 		},
 		"a directory": func(t *testing.T, _ *job, path string) {
-			check(t, os.Remove(path), os.Mkdir(path, 0o700), os.WriteFile(path+"/x", nil, 0o600))
+			stageintest.NoError(t, os.Remove(path), os.Mkdir(path, 0o700), os.WriteFile(path+"/x", nil, 0o600))
 		},
 		"another user's": func(t *testing.T, _ *job, path string) {
 			if os.Getuid() != 0 {
 				t.Skip("only root can give a file away")
 			}
-			check(t, os.Chown(path, 4321, 4321))
+			stageintest.NoError(t, os.Chown(path, 4321, 4321))
 		},
 		"short": func(t *testing.T, j *job, path string) { // without its last member
-			key, err := source.KeyOf(bytes.NewReader(archive), "", j.fs.nodes[j.path].info)
-			check(t, err)
+			key, err := source.KeyOf(bytes.NewReader(archive), "", j.fs.Nodes[j.path].Info)
+			stageintest.NoError(t, err)
 			var b bytes.Buffer
-			check(t, source.WriteIndex(&b, key, itemSlice(j.found[:1]).each), os.WriteFile(path, b.Bytes(), 0o600))
+			stageintest.NoError(t, source.WriteIndex(&b, key, itemSlice(j.found[:1]).each), os.WriteFile(path, b.Bytes(), 0o600))
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -153,28 +154,19 @@ func itemsOf(t *testing.T, items []source.Item) *itemList {
 	l := newItemList(&manifest.Scratch{})
 	l.maps = true
 	for i := range items {
-		check(t, l.add(&items[i], 0))
+		stageintest.NoError(t, l.add(&items[i], 0))
 	}
 	return l
-}
-
-func check(t *testing.T, errs ...error) {
-	t.Helper()
-	for _, err := range errs {
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
 }
 
 // TestIndexWrong: what an index says of a member that its headers do not say is
 // found when the member is read; the index goes, and the next job scans.
 func TestIndexWrong(t *testing.T) {
-	r := seed(t)
-	archive := writeTar(t, tar.FormatUSTAR, []member{
-		file("a", randBytes(r, 3000)), file("b", randBytes(r, 5000)), file("c", randBytes(r, 1000)), file("d", randBytes(r, 1000)),
+	r := stageintest.Rand(t)
+	archive := stageintest.WriteTar(t, tar.FormatUSTAR, []stageintest.Member{
+		stageintest.TarFile("a", stageintest.RandBytes(r, 3000)), stageintest.TarFile("b", stageintest.RandBytes(r, 5000)), stageintest.TarFile("c", stageintest.RandBytes(r, 1000)), stageintest.TarFile("d", stageintest.RandBytes(r, 1000)),
 	})
-	want, err := twin(archive)
+	want, err := stageintest.TwinTar(archive)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -199,7 +191,7 @@ func TestIndexWrong(t *testing.T) {
 			n[0].items = itemsOf(t, change(j.found))
 			n.Save(j.log)
 			path := indexFile(t, j)
-			if _, err := j.run(context.Background()); !errorHas(err, j.path, path, "it is removed: stage in again") {
+			if _, err := j.run(context.Background()); !stageintest.ErrorHas(err, j.path, path, "it is removed: stage in again") {
 				t.Errorf("%s, together %v: the job says %v", name, together, err)
 			}
 			j.staged(t, want)
@@ -240,26 +232,26 @@ func TestIndexPlaces(t *testing.T) {
 // TestIndexBeside: who may read the archive may read the index, nobody else; and
 // nothing is left of the writing.
 func TestIndexBeside(t *testing.T) {
-	r := seed(t)
-	archive := writeTar(t, tar.FormatUSTAR, []member{file("a", randBytes(r, 3000))})
+	r := stageintest.Rand(t)
+	archive := stageintest.WriteTar(t, tar.FormatUSTAR, []stageintest.Member{stageintest.TarFile("a", stageintest.RandBytes(r, 3000))})
 	dir := t.TempDir()
 	for _, mode := range []os.FileMode{0o640, 0o600, 0o444} {
 		path := filepath.Join(dir, "a.tar")
-		check(t, os.WriteFile(path, archive, 0o600), os.Chmod(path, mode))
+		stageintest.NoError(t, os.WriteFile(path, archive, 0o600), os.Chmod(path, mode))
 		cfg := &PlanConfig{
-			FS: source.OS{}, Request: Request{Source: path, Name: "ds", Options: Options{Index: IndexBeside}}, Dataset: 3, Map: testMap(1),
+			FS: source.OS{}, Request: Request{Source: path, Name: "ds", Options: Options{Index: IndexBeside}}, Dataset: 3, Map: stageintest.ClusterMap(1),
 			UID: uint32(os.Getuid()),
 		}
 		s, err := Scan(context.Background(), cfg, io.Discard)
-		check(t, err)
-		s.Indexes.Save(quiet())
+		stageintest.NoError(t, err)
+		s.Indexes.Save(stageintest.QuietLog())
 		st, err := os.Stat(path + beside)
-		check(t, err)
+		stageintest.NoError(t, err)
 		if want := mode&0o644 | 0o600; st.Mode() != want {
 			t.Errorf("the index of an archive of mode %o has %o, want %o", mode, st.Mode(), want)
 		}
 		all, err := os.ReadDir(dir)
-		check(t, err, os.Remove(path), os.Remove(path+beside))
+		stageintest.NoError(t, err, os.Remove(path), os.Remove(path+beside))
 		if len(all) != 2 {
 			t.Errorf("there are %v", all)
 		}
@@ -269,24 +261,24 @@ func TestIndexBeside(t *testing.T) {
 // TestIndexOfSeveral: each of several archives has its index, which has all members
 // whatever was wanted of them.
 func TestIndexOfSeveral(t *testing.T) {
-	r := seed(t)
+	r := stageintest.Rand(t)
 	j, log := indexJob(t, nil)
-	delete(j.fs.nodes, j.path)
+	delete(j.fs.Nodes, j.path)
 	j.path = "/src/*.tar"
-	j.fs.add("/src", source.TypeDir|0o755, nil)
-	all := map[string]entry{}
+	j.fs.Add("/src", source.TypeDir|0o755, nil)
+	all := map[string]stageintest.Entry{}
 	for _, name := range []string{"a", "b"} {
-		archive := writeTar(t, tar.FormatUSTAR, []member{directory("d"), file("d/x", randBytes(r, 3000)), file("y", randBytes(r, 200))})
-		j.fs.add("/src/"+name+".tar", source.TypeRegular|0o644, archive).info.UID = uint32(os.Getuid())
-		tree, err := twin(archive)
-		check(t, err)
+		archive := stageintest.WriteTar(t, tar.FormatUSTAR, []stageintest.Member{stageintest.TarDir("d"), stageintest.TarFile("d/x", stageintest.RandBytes(r, 3000)), stageintest.TarFile("y", stageintest.RandBytes(r, 200))})
+		j.fs.Add("/src/"+name+".tar", source.TypeRegular|0o644, archive).Info.UID = uint32(os.Getuid())
+		tree, err := stageintest.TwinTar(archive)
+		stageintest.NoError(t, err)
 		for path, e := range tree {
 			all[name+"/"+path] = e
 		}
 	}
 	j.opts.Unpack, j.opts.Exclude = UnpackApart, []source.Name{"y"}
 	some := maps.Clone(all)
-	maps.DeleteFunc(some, func(path string, _ entry) bool { return strings.HasSuffix(path, "/y") })
+	maps.DeleteFunc(some, func(path string, _ stageintest.Entry) bool { return strings.HasSuffix(path, "/y") })
 	j.staged(t, some)
 	j.scanned.Indexes.Save(j.log)
 	j.opts.Exclude = nil

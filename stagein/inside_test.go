@@ -6,15 +6,16 @@ import (
 
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/stagein/source"
+	"github.com/bivouacfs/bivouac/stagein/stageintest"
 )
 
 // TestPlacesInsideWhereTight: in a member of gzip places are close to each other where its files may have to
 // stay there, and where all fits as far apart as those want them who fetch again what a lost node had.
 func TestPlacesInsideWhereTight(t *testing.T) {
-	plain := manySmall(t, seed(t), 400, 18_000)
-	archive := oneMember.pack(t, plain)
-	want, err := twinPacked(oneMember, archive)
-	checked(t, err)
+	plain := stageintest.ManySmall(t, stageintest.Rand(t), 400, 18_000)
+	archive := stageintest.GzipOneMember.Pack(t, plain)
+	want, err := stageintest.TwinPacked(stageintest.GzipOneMember, archive)
+	stageintest.NoError(t, err)
 	for _, c := range []struct {
 		each        int64
 		least, most int // places
@@ -22,10 +23,10 @@ func TestPlacesInsideWhereTight(t *testing.T) {
 		j := spillJob(archive, c.each)
 		j.stripe, j.lim.inside = 1<<20, 1<<20
 		q := newQuota(c.each)
-		j.quota, j.target = q, q.memTarget
+		j.quota, j.target = q, q.MemTarget
 		got, err := j.run(context.Background())
-		checked(t, err)
-		checkTree(t, got, want)
+		stageintest.NoError(t, err)
+		stageintest.CheckTree(t, got, want)
 		places, err := source.ParsePlaces(j.plan.Origins.Sources[0].Places)
 		if n := len(places); err != nil || n < c.least || n > c.most {
 			t.Errorf("%d bytes of room a node: %d places of %d bytes, %v, want %d to %d", c.each, n, len(plain), err, c.least, c.most)

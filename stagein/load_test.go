@@ -11,6 +11,7 @@ import (
 
 	"github.com/bivouacfs/bivouac/datapath"
 	"github.com/bivouacfs/bivouac/datapath/wire"
+	"github.com/bivouacfs/bivouac/stagein/stageintest"
 )
 
 // TestSmallTravelTogether: what a read brings goes to each node in one message, but
@@ -18,7 +19,7 @@ import (
 func TestSmallTravelTogether(t *testing.T) {
 	const members, nodes = 1000, 4
 	archive := large(t, members)
-	want, err := twin(archive)
+	want, err := stageintest.TwinTar(archive)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -26,7 +27,7 @@ func TestSmallTravelTogether(t *testing.T) {
 	j.lim.piece, j.runSize, j.memory, j.near = 64<<10, 256<<10, 1<<20, never
 	var reads, messages, parcels atomic.Int64
 	var once sync.Once
-	j.order = func(int) { once.Do(func() { j.fs.onRead = func(string, int64) { reads.Add(1) } }) }
+	j.order = func(int) { once.Do(func() { j.fs.OnRead = func(string, int64) { reads.Add(1) } }) }
 	j.camp.loads = func(ps []datapath.Parcel) {
 		checkLoad(t, ps)
 		messages.Add(1)
@@ -37,7 +38,7 @@ func TestSmallTravelTogether(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	checkTree(t, got, want)
+	stageintest.CheckTree(t, got, want)
 	// The two halves of a member that was cut may go alone.
 	if most := reads.Load() * (nodes - 1 + 2); messages.Load() > most {
 		t.Errorf("%d messages after %d reads, want %d at the most", messages.Load(), reads.Load(), most)
@@ -62,28 +63,28 @@ func checkLoad(t *testing.T, ps []datapath.Parcel) {
 func TestReadTravelsTogether(t *testing.T) {
 	const members, nodes, piece = 1000, 4, 64 << 10
 	plain := large(t, members)
-	want, err := twin(plain)
+	want, err := stageintest.TwinTar(plain)
 	if err != nil {
 		t.Fatal(err)
 	}
-	var zips []zipped
+	var zips []stageintest.ZipMember
 	for i := range members {
-		zips = append(zips, zipFile(fmt.Sprint("m", i), make([]byte, 2000)))
+		zips = append(zips, stageintest.ZipFile(fmt.Sprint("m", i), make([]byte, 2000)))
 	}
-	zipArchive := writeZip(t, "", zips...)
-	wantZip, err := twinZip(zipArchive)
+	zipArchive := stageintest.WriteZip(t, "", zips...)
+	wantZip, err := stageintest.TwinZip(zipArchive)
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, c := range []struct {
 		name    string
 		archive []byte
-		want    map[string]entry
-	}{{"tar", plain, want}, {"tar.gz", gzipped(t, plain), want}, {"zip", zipArchive, wantZip}} {
+		want    map[string]stageintest.Entry
+	}{{"tar", plain, want}, {"tar.gz", stageintest.PackGzip(t, plain), want}, {"zip", zipArchive, wantZip}} {
 		j := tarJob(c.archive, nodes)
 		j.lim.piece, j.memory = piece, 1<<20
 		var messages atomic.Int64
-		j.target = &memTarget{all: func(ps []datapath.Parcel) {
+		j.target = &stageintest.MemTarget{OnPutAll: func(ps []datapath.Parcel) {
 			checkLoad(t, ps)
 			messages.Add(1)
 		}}
@@ -91,7 +92,7 @@ func TestReadTravelsTogether(t *testing.T) {
 		if err != nil {
 			t.Fatalf("%s: %v", c.name, err)
 		}
-		checkTree(t, got, c.want)
+		stageintest.CheckTree(t, got, c.want)
 		// Every reader fills no more buffers than this, each for all nodes.
 		if most := int64(2 * nodes * (len(plain)/piece + 2*nodes)); messages.Load() > most {
 			t.Errorf("%s: %d messages for %d members, want %d at the most", c.name, messages.Load(), members, most)
@@ -103,7 +104,7 @@ func TestReadTravelsTogether(t *testing.T) {
 // fetched by who is to have it; the others of its message are there.
 func TestOneBadParcel(t *testing.T) {
 	archive := large(t, 200)
-	want, err := twin(archive)
+	want, err := stageintest.TwinTar(archive)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -122,7 +123,7 @@ func TestOneBadParcel(t *testing.T) {
 		if err != nil {
 			t.Fatalf("%v: %v", no, err)
 		}
-		checkTree(t, got, want)
+		stageintest.CheckTree(t, got, want)
 		if bad.Load() == 0 {
 			t.Errorf("%v: no parcel was bad", no)
 		}
@@ -132,7 +133,7 @@ func TestOneBadParcel(t *testing.T) {
 // TestWholeLoadLost: so it is when a message as a whole cannot be sent.
 func TestWholeLoadLost(t *testing.T) {
 	archive := large(t, 200)
-	want, err := twin(archive)
+	want, err := stageintest.TwinTar(archive)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -149,7 +150,7 @@ func TestWholeLoadLost(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	checkTree(t, got, want)
+	stageintest.CheckTree(t, got, want)
 	if n.Load() < 2 {
 		t.Errorf("%d messages", n.Load())
 	}

@@ -14,6 +14,7 @@ import (
 	"testing"
 
 	"github.com/bivouacfs/bivouac/metadata"
+	"github.com/bivouacfs/bivouac/stagein/stageintest"
 )
 
 // mortal is a job whose shares die when they have put something so many times, and are
@@ -47,7 +48,7 @@ func newMortal(t *testing.T, j *job, lives int) *mortal {
 		m.parts[i].places = make(map[uint16]*bytes.Buffer)
 	}
 	j.config, j.again = m.begin, m.die
-	j.target = &memTarget{put: func(metadata.NodeID, metadata.Ino, int) error {
+	j.target = &stageintest.MemTarget{OnPut: func(metadata.NodeID, metadata.Ino, int) error {
 		m.mu.Lock()
 		defer m.mu.Unlock()
 		if m.left--; m.left == 0 {
@@ -142,11 +143,11 @@ func (m *mortal) die(i int, w *bytes.Buffer) bool {
 	for _, k := range kept {
 		void[k.Number] = k.Kept
 	}
-	m.target.mu.Lock()
-	defer m.target.mu.Unlock()
-	for k := range m.target.objects {
-		if upTo, ok := void[k.ino.Part()]; ok && k.ino.Seq() > upTo {
-			delete(m.target.objects, k)
+	m.target.Mu.Lock()
+	defer m.target.Mu.Unlock()
+	for k := range m.target.Objects {
+		if upTo, ok := void[k.Ino.Part()]; ok && k.Ino.Seq() > upTo {
+			delete(m.target.Objects, k)
 		}
 	}
 	return p.try < 60
@@ -154,7 +155,7 @@ func (m *mortal) die(i int, w *bytes.Buffer) bool {
 
 // FuzzMark: whatever a mark says, a share that is to go on from it ends.
 func FuzzMark(f *testing.F) {
-	archive := writeTar(f, tar.FormatPAX, randomMembers(rand.New(rand.NewPCG(1, 5)), tar.FormatPAX, 10))
+	archive := stageintest.WriteTar(f, tar.FormatPAX, stageintest.RandomMembers(rand.New(rand.NewPCG(1, 5)), tar.FormatPAX, 10))
 	f.Add([]byte(`{"at":1024,"records":1,"some":true,"kept":[{"number":0,"kept":7}]}`))
 	f.Add([]byte(`{"at":512,"mtime":5,"need":-1,"kept":[{}]}`))
 	f.Fuzz(func(t *testing.T, b []byte) {
@@ -162,7 +163,7 @@ func FuzzMark(f *testing.F) {
 		if json.Unmarshal(b, &m) != nil {
 			return
 		}
-		for _, a := range [][]byte{archive, gzipped(t, archive)} {
+		for _, a := range [][]byte{archive, stageintest.PackGzip(t, archive)} {
 			j := tarJob(a, 1)
 			j.config = func(_ int, cfg *ShareConfig) { cfg.Resume, cfg.Before = &m, bytes.NewReader(nil) }
 			_, _ = j.run(context.Background()) // which may be anything
@@ -177,14 +178,14 @@ func TestMarks(t *testing.T) {
 	for seed := range uint64(24) {
 		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
 			r := rand.New(rand.NewPCG(seed, 5))
-			archive := writeTar(t, tar.FormatPAX, randomMembers(r, tar.FormatPAX, 120))
-			want, err := twin(archive)
+			archive := stageintest.WriteTar(t, tar.FormatPAX, stageintest.RandomMembers(r, tar.FormatPAX, 120))
+			want, err := stageintest.TwinTar(archive)
 			if err != nil {
 				t.Fatal(err)
 			}
 			j := tarJob(archive, 1+int(seed%3))
 			if seed%4 == 3 {
-				j = tarJob(gzipped(t, archive), 1)
+				j = tarJob(stageintest.PackGzip(t, archive), 1)
 			}
 			j.region, j.lim = 4096, limits{piece: 2048, carry: 1024, mark: 4096}
 			m := newMortal(t, j, 40+int(seed)*5)
@@ -192,7 +193,7 @@ func TestMarks(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			checkTree(t, got, want)
+			stageintest.CheckTree(t, got, want)
 			went += m.went
 		})
 	}
@@ -204,7 +205,7 @@ func TestMarks(t *testing.T) {
 // TestMarkThatIsNone: a share goes on only from what can be a mark in its part, and
 // with all records that come before it.
 func TestMarkThatIsNone(t *testing.T) {
-	archive := writeTar(t, tar.FormatPAX, randomMembers(rand.New(rand.NewPCG(1, 5)), tar.FormatPAX, 40))
+	archive := stageintest.WriteTar(t, tar.FormatPAX, stageintest.RandomMembers(rand.New(rand.NewPCG(1, 5)), tar.FormatPAX, 40))
 	for name, m := range map[string]Mark{
 		"no tries":     {Spot: Spot{At: 512}},
 		"not aligned":  {Spot: Spot{At: 513}, Kept: []Try{{}}},

@@ -14,6 +14,7 @@ import (
 
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/stagein/source"
+	"github.com/bivouacfs/bivouac/stagein/stageintest"
 )
 
 // deadly is archives that are staged together by shares which die when they have put something so many times.
@@ -30,22 +31,22 @@ type deadly struct {
 
 func newDeadly(s *shelf, lives int) *deadly {
 	d := &deadly{s: s, m: newMortal(s.t, s.job, lives), ebbs: make(map[int][]byte), whole: make(map[string]bool)}
-	kill, room := s.target.put, s.q.put
-	s.q.put = func(node metadata.NodeID, ino metadata.Ino, n int) error {
+	kill, room := s.target.OnPut, s.q.OnPut
+	s.q.OnPut = func(node metadata.NodeID, ino metadata.Ino, n int) error {
 		if err := kill(node, ino, n); err != nil {
 			return err
 		}
 		return room(node, ino, n)
 	}
 	s.q.dies = func() error { return kill(0, 0, 0) }
-	s.quota, s.target = s.q, s.q.memTarget
+	s.quota, s.target = s.q, s.q.MemTarget
 	s.again = func(part int, w *bytes.Buffer) bool {
 		d.m.mu.Lock()
 		d.deaths++
 		d.m.mu.Unlock()
 		return d.m.die(part, w)
 	}
-	s.config, s.fs.onRead = d.config, d.reads
+	s.config, s.fs.OnRead = d.config, d.reads
 	return d
 }
 
@@ -74,7 +75,7 @@ func (d *deadly) config(i int, cfg *ShareConfig) {
 	}
 	if b := d.ebbs[i]; b != nil {
 		cfg.Ebb = new(Ebb)
-		checked(d.s.t, json.Unmarshal(b, cfg.Ebb))
+		stageintest.NoError(d.s.t, json.Unmarshal(b, cfg.Ebb))
 	}
 	if cfg.Part.Try > 0 {
 		cfg.Free = func(id metadata.NodeID) (int64, bool) { return d.s.each - d.s.q.has(id), true }
@@ -98,7 +99,7 @@ func (d *deadly) check() {
 	t.Helper()
 	var read int64
 	s.settled = func() { // what stays in the source is read then, to be compared
-		read = s.fs.read.Load()
+		read = s.fs.Read.Load()
 		d.mu.Lock()
 		defer d.mu.Unlock()
 		clear(d.whole)
@@ -107,7 +108,7 @@ func (d *deadly) check() {
 	if err != nil {
 		t.Fatal(err)
 	}
-	checkTree(t, got, s.want)
+	stageintest.CheckTree(t, got, s.want)
 	if d.m.went == 0 || d.deaths == 0 {
 		t.Errorf("%d shares have died, and %d went on from a mark", d.deaths, d.m.went)
 	}
@@ -125,17 +126,17 @@ func (s *shelf) small() {
 }
 
 // zipOf packs the files of a tar as a zip archive, and is what they become.
-func zipOf(t *testing.T, plain []byte) (packed []byte, want map[string]entry) {
+func zipOf(t *testing.T, plain []byte) (packed []byte, want map[string]stageintest.Entry) {
 	t.Helper()
-	all, err := twin(plain)
-	checked(t, err)
-	var members []zipped
+	all, err := stageintest.TwinTar(plain)
+	stageintest.NoError(t, err)
+	var members []stageintest.ZipMember
 	for path, e := range all {
-		members = append(members, zipFile(path, []byte(e.Data)))
+		members = append(members, stageintest.ZipFile(path, []byte(e.Data)))
 		e.Mode, e.Mtime = source.TypeRegular|0o640, metadata.TimeOf(time.Unix(1e9+1, 0))
 		all[path] = e
 	}
-	return writeZip(t, "", members...), all
+	return stageintest.WriteZip(t, "", members...), all
 }
 
 // TestMarksOfSeveral: shares that die again and again while they read several archives go on from their
@@ -155,11 +156,11 @@ func TestMarksOfSeveral(t *testing.T) {
 			s.nodes, s.stripe = 1+int(k%3), 30_000
 			s.free = func(metadata.NodeID) (int64, bool) { return each, true }
 			s.small()
-			ways := []codec{spillCodecs[0], spillCodecs[1], spillCodecs[2], oneMember, asIs}
+			ways := []stageintest.Codec{stageintest.SeekableCodecs[0], stageintest.SeekableCodecs[1], stageintest.SeekableCodecs[2], stageintest.GzipOneMember, asIs}
 			if each == 1<<30 {
-				ways = append(ways, codecs[1], codecs[2])
-				packed, want := zipOf(t, shard(t, r, "z-", 60, 12_000))
-				s.fs.add("/src/z.zip", source.TypeRegular|0o644, packed)
+				ways = append(ways, stageintest.Codecs[1], stageintest.Codecs[2])
+				packed, want := zipOf(t, stageintest.Shard(t, r, "z-", 60, 12_000))
+				s.fs.Add("/src/z.zip", source.TypeRegular|0o644, packed)
 				s.size += int64(len(packed))
 				for path, e := range want {
 					s.want[path] = e
@@ -168,7 +169,7 @@ func TestMarksOfSeveral(t *testing.T) {
 			for i := range 8 {
 				c := ways[(i+int(k))%len(ways)]
 				packed := s.put(fmt.Sprint("s", i, ".tar"), c, 20+r.IntN(80))
-				if c.name == codecs[1].name || c.name == codecs[2].name {
+				if c.Name == stageintest.Codecs[1].Name || c.Name == stageintest.Codecs[2].Name {
 					solid += int64(len(packed))
 				}
 			}
@@ -187,24 +188,24 @@ func TestMarksOfSeveral(t *testing.T) {
 // TestMarksAnywhere: wherever a share dies that reads several archives, after each thing that it stores, what
 // comes of it is right.
 func TestMarksAnywhere(t *testing.T) {
-	r := seed(t)
+	r := stageintest.Rand(t)
 	var archives [][]byte
-	want := make(map[string]entry)
+	want := make(map[string]stageintest.Entry)
 	for i := range 4 {
-		members := randomMembers(r, tar.FormatPAX, 60)
+		members := stageintest.RandomMembers(r, tar.FormatPAX, 60)
 		for k := range members {
 			members[k].Name = fmt.Sprint("s", i, "/", members[k].Name)
 			if members[k].Typeflag == tar.TypeLink {
 				members[k].Linkname = fmt.Sprint("s", i, "/", members[k].Linkname)
 			}
 		}
-		plain := writeTar(t, tar.FormatPAX, members)
-		tree, err := twin(plain)
-		checked(t, err)
+		plain := stageintest.WriteTar(t, tar.FormatPAX, members)
+		tree, err := stageintest.TwinTar(plain)
+		stageintest.NoError(t, err)
 		for path, e := range tree {
 			want[path] = e
 		}
-		archives = append(archives, spillCodecs[i%2].pack(t, plain))
+		archives = append(archives, stageintest.SeekableCodecs[i%2].Pack(t, plain))
 	}
 	for lives := 12; lives < 60; lives++ {
 		s := newShelf(t, 1<<30, Options{})
@@ -212,7 +213,7 @@ func TestMarksAnywhere(t *testing.T) {
 		s.lim.mark, s.lim.apart, s.lim.piece = 1, 4096, 4096
 		s.nodes, s.want, s.stripe = 1, want, 20_000
 		for i, b := range archives {
-			s.fs.add(fmt.Sprint("/src/s", i, ".tar"), source.TypeRegular|0o644, b)
+			s.fs.Add(fmt.Sprint("/src/s", i, ".tar"), source.TypeRegular|0o644, b)
 			s.size += int64(len(b))
 		}
 		newDeadly(s, lives).check()
@@ -236,12 +237,12 @@ func TestMarksOfSome(t *testing.T) {
 				s.small()
 				s.nodes, s.r = 1, rand.New(rand.NewPCG(5, 79))
 				for i := range 4 {
-					s.put(fmt.Sprint("s", i, ".tar"), spillCodecs[i], 50)
+					s.put(fmt.Sprint("s", i, ".tar"), stageintest.SeekableCodecs[i], 50)
 				}
 			}
 			var err error
 			s.want, err = whole.run(context.Background()) // which nobody has killed
-			checked(t, err)
+			stageintest.NoError(t, err)
 			newDeadly(s, 40).check()
 		})
 	}

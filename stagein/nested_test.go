@@ -7,37 +7,38 @@ import (
 	"testing"
 
 	"github.com/bivouacfs/bivouac/stagein/source"
+	"github.com/bivouacfs/bivouac/stagein/stageintest"
 )
 
 // nest is a rack with a tar of tars: class tars, one of them in a directory, one
 // with a root and links, a file that is only named so, and one beside them.
 func nest(t *testing.T, nodes int, o Options) *rack {
 	t.Helper()
-	r := seed(t)
+	r := stageintest.Rand(t)
 	o.Unpack = UnpackNested
 	s := newRack(t, nodes, "/src/set.tar", o)
-	var outer []member
+	var outer []stageintest.Member
 	for i, name := range []string{"n01", "n02", "more/n03"} {
-		var inner []member
+		var inner []stageintest.Member
 		for k := range 5 + 10*i {
-			data := randBytes(r, 1+r.IntN(4000))
+			data := stageintest.RandBytes(r, 1+r.IntN(4000))
 			p := fmt.Sprintf("%s_%d.JPEG", name[len(name)-3:], k)
-			inner = append(inner, file(p, data))
+			inner = append(inner, stageintest.TarFile(p, data))
 			s.want[name+"/"+p] = string(data)
 		}
-		outer = append(outer, file(name+".tar", writeTar(t, tar.FormatUSTAR, inner)))
+		outer = append(outer, stageintest.TarFile(name+".tar", stageintest.WriteTar(t, tar.FormatUSTAR, inner)))
 	}
-	linked := []member{
-		{Header: tar.Header{Name: "./", Typeflag: tar.TypeDir, Mode: 0o700}}, file("./x", []byte("linked")),
+	linked := []stageintest.Member{
+		{Header: tar.Header{Name: "./", Typeflag: tar.TypeDir, Mode: 0o700}}, stageintest.TarFile("./x", []byte("linked")),
 		{Header: tar.Header{Name: "./y", Linkname: "./x", Typeflag: tar.TypeLink}},
 	}
 	s.want["linked/x"] = "linked"
-	outer = append(outer, file("linked.tar", writeTar(t, tar.FormatUSTAR, linked)))
+	outer = append(outer, stageintest.TarFile("linked.tar", stageintest.WriteTar(t, tar.FormatUSTAR, linked)))
 	for p, data := range map[string]string{"odd.tar": strings.Repeat("no tar", 200), "tiny.tar": "x", "README": "read", "deep/.tar": strings.Repeat("y", 600)} {
-		outer = append(outer, file(p, []byte(data)))
+		outer = append(outer, stageintest.TarFile(p, []byte(data)))
 		s.want[p] = data
 	}
-	s.fs.add("/src/set.tar", source.TypeRegular|0o644, writeTar(t, tar.FormatPAX, outer))
+	s.fs.Add("/src/set.tar", source.TypeRegular|0o644, stageintest.WriteTar(t, tar.FormatPAX, outer))
 	return s
 }
 
@@ -63,7 +64,7 @@ func TestNested(t *testing.T) {
 				t.Errorf("%q is there", p)
 			}
 		}
-		if read := s.fs.read.Load(); read != s.sum.SourceBytes {
+		if read := s.fs.Read.Load(); read != s.sum.SourceBytes {
 			t.Errorf("%d bytes were read, %d counted", read, s.sum.SourceBytes)
 		}
 	}
@@ -83,8 +84,8 @@ func TestNestedInPart(t *testing.T) {
 // TestNestedUnwanted: what cannot be staged, or is damaged, of a tar in a tar is no concern of a dataset
 // that does not want it.
 func TestNestedUnwanted(t *testing.T) {
-	fifo := member{Header: tar.Header{Name: "./x-fifo", Typeflag: tar.TypeFifo}}
-	cut := writeTar(t, tar.FormatUSTAR, []member{file("a", make([]byte, 2000)), file("b", make([]byte, 5000))})[:4000]
+	fifo := stageintest.Member{Header: tar.Header{Name: "./x-fifo", Typeflag: tar.TypeFifo}}
+	cut := stageintest.WriteTar(t, tar.FormatUSTAR, []stageintest.Member{stageintest.TarFile("a", make([]byte, 2000)), stageintest.TarFile("b", make([]byte, 5000))})[:4000]
 	for name, o := range map[string]Options{
 		"by name":   {Exclude: []source.Name{"x-*"}},
 		"by path":   {Exclude: []source.Name{"in/x-fifo", "x-cut"}},
@@ -97,13 +98,13 @@ func TestNestedUnwanted(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s := nest(t, 2, o)
 			s.want = map[string]string{"good": "good", "in/1": "one", "in/2": "two"}
-			s.fs.add("/list", source.TypeRegular|0o600, []byte("good\nin/1\nin/2\n"))
-			members := []member{file("good", []byte("good")),
-				file("in.tar", writeTar(t, tar.FormatUSTAR, []member{file("./1", []byte("one")), fifo, file("2", []byte("two"))}))}
+			s.fs.Add("/list", source.TypeRegular|0o600, []byte("good\nin/1\nin/2\n"))
+			members := []stageintest.Member{stageintest.TarFile("good", []byte("good")),
+				stageintest.TarFile("in.tar", stageintest.WriteTar(t, tar.FormatUSTAR, []stageintest.Member{stageintest.TarFile("./1", []byte("one")), fifo, stageintest.TarFile("2", []byte("two"))}))}
 			if !strings.HasPrefix(name, "by list") && name != "others" {
-				members = append(members, file("x-cut.tar", cut))
+				members = append(members, stageintest.TarFile("x-cut.tar", cut))
 			}
-			s.fs.add("/src/set.tar", source.TypeRegular|0o644, writeTar(t, tar.FormatUSTAR, members))
+			s.fs.Add("/src/set.tar", source.TypeRegular|0o644, stageintest.WriteTar(t, tar.FormatUSTAR, members))
 			switch name {
 			case "none":
 				s.fails("/src/set.tar", "member ")
@@ -119,11 +120,11 @@ func TestNestedUnwanted(t *testing.T) {
 // TestNestedRefused: what is wrong with a tar in a tar, or cannot be done.
 func TestNestedRefused(t *testing.T) {
 	s := nest(t, 2, Options{})
-	cut := writeTar(t, tar.FormatUSTAR, []member{file("a", make([]byte, 2000)), file("b", make([]byte, 5000))})[:4000]
-	s.fs.add("/src/set.tar", source.TypeRegular|0o644, writeTar(t, tar.FormatUSTAR, []member{file("n04.tar", cut)}))
+	cut := stageintest.WriteTar(t, tar.FormatUSTAR, []stageintest.Member{stageintest.TarFile("a", make([]byte, 2000)), stageintest.TarFile("b", make([]byte, 5000))})[:4000]
+	s.fs.Add("/src/set.tar", source.TypeRegular|0o644, stageintest.WriteTar(t, tar.FormatUSTAR, []stageintest.Member{stageintest.TarFile("n04.tar", cut)}))
 	s.fails("/src/set.tar", "member n04.tar", "truncated")
-	s.fs.add("/src/set.tar", source.TypeRegular|0o644, writeTar(t, tar.FormatUSTAR, []member{
-		file("n05.tar", writeTar(t, tar.FormatUSTAR, []member{file("a/../../b", nil)})),
+	s.fs.Add("/src/set.tar", source.TypeRegular|0o644, stageintest.WriteTar(t, tar.FormatUSTAR, []stageintest.Member{
+		stageintest.TarFile("n05.tar", stageintest.WriteTar(t, tar.FormatUSTAR, []stageintest.Member{stageintest.TarFile("a/../../b", nil)})),
 	}))
 	s.fails("/src/set.tar", "member n05.tar", "..")
 	s.path = "/src"

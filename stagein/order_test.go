@@ -12,6 +12,7 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/metadata/cluster"
 	"github.com/bivouacfs/bivouac/metadata/manifest"
+	"github.com/bivouacfs/bivouac/stagein/stageintest"
 )
 
 func TestParseOrder(t *testing.T) {
@@ -29,7 +30,7 @@ func TestParseOrder(t *testing.T) {
 		}
 	}
 	for _, s := range []string{"random", "seed", "seed:", "seed:-1", "seed:x", "list", "list:", "shuffled:1", "source:", ":"} {
-		if o, err := ParseOrder(s); !errorHas(err, "shuffled, source, seed:S or list:FILE") {
+		if o, err := ParseOrder(s); !stageintest.ErrorHas(err, "shuffled, source, seed:S or list:FILE") {
 			t.Errorf("ParseOrder(%q) = %+v, %v", s, o, err)
 		}
 	}
@@ -64,7 +65,7 @@ func FuzzParseOrder(f *testing.F) {
 }
 
 // imageFolder is a tree as training programs have it.
-func imageFolder(t *testing.T) (*memFiles, []string) {
+func imageFolder(t *testing.T) (*stageintest.MemFiles, []string) {
 	t.Helper()
 	var b strings.Builder
 	w := manifest.NewWriter(&b)
@@ -87,7 +88,7 @@ func imageFolder(t *testing.T) (*memFiles, []string) {
 	if err := w.Close(); err != nil {
 		t.Fatal(err)
 	}
-	m, err := filesOf([]byte(b.String()))
+	m, err := stageintest.FilesOf([]byte(b.String()))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -95,9 +96,9 @@ func imageFolder(t *testing.T) (*memFiles, []string) {
 }
 
 // listOf is the paths of a node's pieces in the order of its fill.
-func listOf(t *testing.T, files *memFiles, node metadata.NodeID, o Order, list []string) []string {
+func listOf(t *testing.T, files *stageintest.MemFiles, node metadata.NodeID, o Order, list []string) []string {
 	t.Helper()
-	m := testMap(3)
+	m := stageintest.ClusterMap(3)
 	f := &Fill{have: newResidents(), cfg: FillConfig{
 		Self: node, Files: files, List: list, Origins: Origins{Order: o},
 		Watch: func() (cluster.Map, <-chan struct{}) { return m, nil },
@@ -108,7 +109,7 @@ func listOf(t *testing.T, files *memFiles, node metadata.NodeID, o Order, list [
 	}
 	var paths []string
 	for _, p := range ps {
-		paths = append(paths, files.byIno[p.ino].Path)
+		paths = append(paths, files.ByIno[p.ino].Path)
 	}
 	return paths
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/bivouacfs/bivouac/stagein/source"
+	"github.com/bivouacfs/bivouac/stagein/stageintest"
 )
 
 func never() bool  { return false }
@@ -33,10 +34,10 @@ func TestOwnRuns(t *testing.T) {
 	}{
 		"always":       {near: always},
 		"never":        {near: never, sent: true},
-		"now and then": {near: fickle(seed(t)), sent: true},
+		"now and then": {near: fickle(stageintest.Rand(t)), sent: true},
 	} {
 		archive := large(t, 300)
-		want, err := twin(archive)
+		want, err := stageintest.TwinTar(archive)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -48,7 +49,7 @@ func TestOwnRuns(t *testing.T) {
 		if err != nil {
 			t.Fatalf("%s: %v", name, err)
 		}
-		checkTree(t, got, want)
+		stageintest.CheckTree(t, got, want)
 		if read := j.sum.SourceBytes - j.scanned.Read; read > int64(len(archive)) {
 			t.Errorf("%s: %d bytes of %d were read", name, read, len(archive))
 		}
@@ -94,7 +95,7 @@ func TestFar(t *testing.T) {
 func TestProbeHangs(t *testing.T) {
 	const nodes = 2
 	archive := large(t, 500)
-	want, err := twin(archive)
+	want, err := stageintest.TwinTar(archive)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -106,7 +107,7 @@ func TestProbeHangs(t *testing.T) {
 	defer cancel()
 	j.order = func(int) {
 		once.Do(func() {
-			j.fs.onRead = func(string, int64) {
+			j.fs.OnRead = func(string, int64) {
 				switch n := reads.Add(1); {
 				case n <= nodes: // the first of each
 					select {
@@ -123,7 +124,7 @@ func TestProbeHangs(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	checkTree(t, got, want)
+	stageintest.CheckTree(t, got, want)
 }
 
 // longFile is a file whose reads take long.

@@ -7,13 +7,14 @@ import (
 	"testing"
 
 	"github.com/bivouacfs/bivouac/metadata"
+	"github.com/bivouacfs/bivouac/stagein/stageintest"
 )
 
 // TestJoinPieces: the pieces' sums make the sum of the whole.
 func TestJoinPieces(t *testing.T) {
-	r := seed(t)
+	r := stageintest.Rand(t)
 	for range 200 {
-		b := randBytes(r, r.IntN(5000))
+		b := stageintest.RandBytes(r, r.IntN(5000))
 		ino := metadata.SealedIno(1, 2, 3)
 		var all []Piece
 		for off := 0; off < len(b) || off == 0; {

@@ -10,6 +10,7 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/metadata/manifest"
 	"github.com/bivouacfs/bivouac/stagein/source"
+	"github.com/bivouacfs/bivouac/stagein/stageintest"
 )
 
 // TestPlanAgain: each try of a part numbers its inodes by itself, and those of the tries
@@ -34,7 +35,7 @@ func TestPlanAgain(t *testing.T) {
 		t.Errorf("parts %+v", q.Parts)
 	}
 	cfg := ShareConfig{
-		Plan: q, Part: Part{Try: metadata.DirPart}, FS: source.OS{}, Target: &memTarget{}, Records: io.Discard, Scratch: &manifest.Scratch{},
+		Plan: q, Part: Part{Try: metadata.DirPart}, FS: source.OS{}, Target: &stageintest.MemTarget{}, Records: io.Discard, Scratch: &manifest.Scratch{},
 	}
 	if _, err := NewShare(cfg); !errors.Is(err, syscall.EOVERFLOW) {
 		t.Errorf("a share of which no inode could be numbered: %v", err)

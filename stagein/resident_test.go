@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/bivouacfs/bivouac/metadata"
+	"github.com/bivouacfs/bivouac/stagein/stageintest"
 )
 
 func randomPiece(r *rand.Rand) piece {
@@ -21,7 +22,7 @@ func randomPiece(r *rand.Rand) piece {
 
 // TestResidents compares with a plain set.
 func TestResidents(t *testing.T) {
-	r := seed(t)
+	r := stageintest.Rand(t)
 	have, twin := newResidents(), map[piece]bool{}
 	for range 20_000 {
 		p := randomPiece(r)
@@ -41,7 +42,7 @@ func TestResidents(t *testing.T) {
 // TestJournal: what was added is found again, whatever is cut from the end, and
 // another manifest or another boot finds nothing.
 func TestJournal(t *testing.T) {
-	r := seed(t)
+	r := stageintest.Rand(t)
 	path := filepath.Join(t.TempDir(), "journal")
 	type entry struct {
 		p   piece
@@ -63,7 +64,7 @@ func TestJournal(t *testing.T) {
 		}
 		for range 700 {
 			e := entry{p: randomPiece(r)}
-			copy(e.sum[:], randBytes(r, 16))
+			copy(e.sum[:], stageintest.RandBytes(r, 16))
 			if err := j.add(e.p, e.sum); err != nil {
 				t.Fatal(err)
 			}

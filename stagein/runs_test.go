@@ -16,6 +16,7 @@ import (
 	"github.com/bivouacfs/bivouac/datapath/wire"
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/metadata/cluster"
+	"github.com/bivouacfs/bivouac/stagein/stageintest"
 )
 
 // camp is the fills of one dataset on all nodes of a job; each is the Others of
@@ -155,11 +156,11 @@ func runJob(archive []byte, nodes int) *job {
 // TestRunsEqualTwin: whoever reads what, every file is what it is in the archive,
 // and no byte of the source is read twice after the scan.
 func TestRunsEqualTwin(t *testing.T) {
-	r := seed(t)
+	r := stageintest.Rand(t)
 	for _, format := range []tar.Format{tar.FormatUSTAR, tar.FormatPAX} {
 		for range 12 {
-			archive := writeTar(t, format, randomMembers(r, format, 1+r.IntN(200)))
-			want, err := twin(archive)
+			archive := stageintest.WriteTar(t, format, stageintest.RandomMembers(r, format, 1+r.IntN(200)))
+			want, err := stageintest.TwinTar(archive)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -170,8 +171,8 @@ func TestRunsEqualTwin(t *testing.T) {
 				if err != nil {
 					t.Fatalf("%d nodes: %v", nodes, err)
 				}
-				checkTree(t, got, want)
-				if read := j.fs.read.Load(); read != j.sum.SourceBytes || j.sum.SourceBytes-j.scanned.Read > int64(len(archive)) {
+				stageintest.CheckTree(t, got, want)
+				if read := j.fs.Read.Load(); read != j.sum.SourceBytes || j.sum.SourceBytes-j.scanned.Read > int64(len(archive)) {
 					t.Errorf("%d nodes: %d bytes of %d read after the scan, %d counted", nodes, read-j.scanned.Read, len(archive), j.sum.SourceBytes-j.scanned.Read)
 				}
 			}
@@ -181,12 +182,12 @@ func TestRunsEqualTwin(t *testing.T) {
 
 // large is an archive of n members of 2000 bytes.
 func large(t *testing.T, n int) []byte {
-	r := seed(t)
-	var members []member
+	r := stageintest.Rand(t)
+	var members []stageintest.Member
 	for i := range n {
-		members = append(members, file(fmt.Sprintf("d%d/m%d", i%7, i), randBytes(r, 2000)))
+		members = append(members, stageintest.TarFile(fmt.Sprintf("d%d/m%d", i%7, i), stageintest.RandBytes(r, 2000)))
 	}
-	return writeTar(t, tar.FormatUSTAR, members)
+	return stageintest.WriteTar(t, tar.FormatUSTAR, members)
 }
 
 // TestRunsAreLarge: neighbours are read in one go, not one by one.
@@ -203,7 +204,7 @@ func checkLarge(t *testing.T, nodes int, near func() bool, wait func(), small in
 	var once sync.Once
 	j.order = func(int) {
 		once.Do(func() {
-			j.fs.onRead = func(string, int64) {
+			j.fs.OnRead = func(string, int64) {
 				reads.Add(1)
 				if wait != nil {
 					wait()
@@ -221,13 +222,13 @@ func checkLarge(t *testing.T, nodes int, near func() bool, wait func(), small in
 
 // TestLargeIsReadByOwner: what is large goes between no nodes.
 func TestLargeIsReadByOwner(t *testing.T) {
-	r := seed(t)
-	var members []member
+	r := stageintest.Rand(t)
+	var members []stageintest.Member
 	for i := range 12 {
-		members = append(members, file(fmt.Sprint("large", i), randBytes(r, largePiece+i)), file(fmt.Sprint("small", i), randBytes(r, 1000)))
+		members = append(members, stageintest.TarFile(fmt.Sprint("large", i), stageintest.RandBytes(r, largePiece+i)), stageintest.TarFile(fmt.Sprint("small", i), stageintest.RandBytes(r, 1000)))
 	}
-	archive := writeTar(t, tar.FormatUSTAR, members)
-	want, err := twin(archive)
+	archive := stageintest.WriteTar(t, tar.FormatUSTAR, members)
+	want, err := stageintest.TwinTar(archive)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -239,7 +240,7 @@ func TestLargeIsReadByOwner(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	checkTree(t, got, want)
+	stageintest.CheckTree(t, got, want)
 	if n := sent.Load(); n > 12*1000 {
 		t.Errorf("%d bytes went between nodes", n)
 	}
@@ -252,7 +253,7 @@ func TestLargeIsReadByOwner(t *testing.T) {
 // to it, has all in the end; so have the others.
 func TestRunsAtTrouble(t *testing.T) {
 	archive := large(t, 200)
-	want, err := twin(archive)
+	want, err := stageintest.TwinTar(archive)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -267,7 +268,7 @@ func TestRunsAtTrouble(t *testing.T) {
 		},
 		"puts by others fail": func(j *job) {
 			var n atomic.Int64
-			j.target = &memTarget{put: func(metadata.NodeID, metadata.Ino, int) error {
+			j.target = &stageintest.MemTarget{OnPut: func(metadata.NodeID, metadata.Ino, int) error {
 				if n := n.Add(1); n < 40 && n%4 == 0 { // each piece is tried three times
 					return syscall.ETIMEDOUT
 				}
@@ -283,7 +284,7 @@ func TestRunsAtTrouble(t *testing.T) {
 					}
 					return nil
 				}
-				j.fs.spoil.Store(&spoil)
+				j.fs.FailRead.Store(&spoil)
 			}
 		},
 	} {
@@ -296,7 +297,7 @@ func TestRunsAtTrouble(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 			continue
 		}
-		checkTree(t, got, want)
+		stageintest.CheckTree(t, got, want)
 	}
 }
 
@@ -304,8 +305,8 @@ func TestRunsAtTrouble(t *testing.T) {
 func oneFill(t *testing.T, archive []byte) (j *job, f *Fill, mine []piece) {
 	t.Helper()
 	j = runJob(archive, 2)
-	j.target = &memTarget{objects: map[objectKey][]byte{}}
-	m := testMap(2)
+	j.target = &stageintest.MemTarget{Objects: map[stageintest.ObjectKey][]byte{}}
+	m := stageintest.ClusterMap(2)
 	var records bytes.Buffer
 	cfg := &PlanConfig{
 		FS: j.fs, Request: Request{Source: j.path, Name: "ds", Options: j.opts}, Dataset: 3, Map: m, UID: jobUID, GID: jobGID, Stripe: j.stripe,
@@ -314,7 +315,7 @@ func oneFill(t *testing.T, archive []byte) (j *job, f *Fill, mine []piece) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	files, err := filesOf(records.Bytes())
+	files, err := stageintest.FilesOf(records.Bytes())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -362,7 +363,7 @@ func TestClaim(t *testing.T) {
 	if g := f.Claim(claimOf(0, 9, a, b)); !all(g, false) {
 		t.Errorf("granted twice: %v", g)
 	}
-	read := j.fs.read.Load()
+	read := j.fs.Read.Load()
 	wait := func(p piece) chan error {
 		done := make(chan error, 1)
 		_, at, err := f.cfg.Files.Origin(p.ino)
@@ -385,12 +386,12 @@ func TestClaim(t *testing.T) {
 		t.Error("what was not claimed has landed")
 	}
 	landing(7, a, sum)
-	if err := <-waits; err != nil || !f.have.has(a) || j.fs.read.Load() != read {
-		t.Errorf("landed: %v, here %v, %d bytes read", err, f.have.has(a), j.fs.read.Load()-read)
+	if err := <-waits; err != nil || !f.have.has(a) || j.fs.Read.Load() != read {
+		t.Errorf("landed: %v, here %v, %d bytes read", err, f.have.has(a), j.fs.Read.Load()-read)
 	}
 	waits = wait(b)
 	landing(7, b, nil)
-	if err := <-waits; err != nil || j.fs.read.Load() == read {
+	if err := <-waits; err != nil || j.fs.Read.Load() == read {
 		t.Errorf("what was given up was not fetched: %v", err)
 	}
 	f.Claim(claimOf(1, 7, c))
@@ -481,9 +482,9 @@ func TestClaimOfLostNode(t *testing.T) {
 	var lost atomic.Bool
 	f.cfg.Watch = func() (cluster.Map, <-chan struct{}) {
 		if lost.Load() {
-			return testMap(2).WithState(1, cluster.Down, ""), nil
+			return stageintest.ClusterMap(2).WithState(1, cluster.Down, ""), nil
 		}
-		return testMap(2), changed
+		return stageintest.ClusterMap(2), changed
 	}
 	f.Claim(claimOf(1, 7, mine[0]))
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)

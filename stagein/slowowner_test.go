@@ -8,34 +8,35 @@ import (
 
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/stagein/source"
+	"github.com/bivouacfs/bivouac/stagein/stageintest"
 )
 
 // TestSlowOwner: an owner that takes one piece after another slows the reader down
 // to his own pace, whatever it reads: never is more read than there are buffers
 // for, beyond what is stored.
 func TestSlowOwner(t *testing.T) {
-	r := seed(t)
-	var members []member
+	r := stageintest.Rand(t)
+	var members []stageintest.Member
 	for i := range 60 {
-		members = append(members, file(string(rune('a'+i%26))+string(rune('a'+i/26)), randBytes(r, 5000)))
+		members = append(members, stageintest.TarFile(string(rune('a'+i%26))+string(rune('a'+i/26)), stageintest.RandBytes(r, 5000)))
 	}
 	for _, name := range []string{"a.tar", "a.tar.gz", "a.zip"} {
 		t.Run(name, func(t *testing.T) {
 			const memory, piece = 64 << 10, 2048
 			s := newRack(t, 1, "/src/"+name, Options{})
 			s.lim, s.memory = limits{piece: piece, carry: 1024}, memory
-			archive := pack(t, name, members)
-			s.fs.add(s.path, source.TypeRegular|0o644, archive)
+			archive := stageintest.PackAs(t, name, members)
+			s.fs.Add(s.path, source.TypeRegular|0o644, archive)
 			var stored, most atomic.Int64
 			look := func() {
 				// A compressed byte stands for one that is stored, or for less.
-				if ahead := s.fs.read.Load() - stored.Load(); ahead > most.Load() {
+				if ahead := s.fs.Read.Load() - stored.Load(); ahead > most.Load() {
 					most.Store(ahead)
 				}
 			}
-			s.fs.onRead = func(string, int64) { look() }
+			s.fs.OnRead = func(string, int64) { look() }
 			turn := make(chan struct{}, 1) // one is stored at a time
-			s.target = &memTarget{put: func(_ metadata.NodeID, _ metadata.Ino, n int) error {
+			s.target = &stageintest.MemTarget{OnPut: func(_ metadata.NodeID, _ metadata.Ino, n int) error {
 				turn <- struct{}{}
 				for range 100 { // whoever can read on does
 					runtime.Gosched()

@@ -3,11 +3,8 @@ package stagein
 import (
 	"archive/tar"
 	"bytes"
-	"compress/gzip"
 	"context"
-	"errors"
 	"fmt"
-	"io/fs"
 	"maps"
 	"path"
 	"slices"
@@ -17,6 +14,7 @@ import (
 	"time"
 
 	"github.com/bivouacfs/bivouac/stagein/source"
+	"github.com/bivouacfs/bivouac/stagein/stageintest"
 )
 
 // rack is a directory /src with archives of small files, and what is in them.
@@ -28,10 +26,10 @@ type rack struct {
 
 func newRack(t *testing.T, nodes int, pattern string, o Options) *rack {
 	s := &rack{t: t, want: map[string]string{}}
-	s.job = &job{fs: newFS(), nodes: nodes, path: pattern, stripe: 1 << 20, opts: o}
+	s.job = &job{fs: stageintest.NewFS(), nodes: nodes, path: pattern, stripe: 1 << 20, opts: o}
 	s.lim = limits{piece: 2048, carry: 1024}
 	for _, d := range []string{"/", "/src"} {
-		s.fs.add(d, source.TypeDir|0o755, nil)
+		s.fs.Add(d, source.TypeDir|0o755, nil)
 	}
 	return s
 }
@@ -40,43 +38,17 @@ func newRack(t *testing.T, nodes int, pattern string, o Options) *rack {
 // are wanted below under. Its ending says what it is.
 func (s *rack) archive(name, prefix string, n int, under string) {
 	s.t.Helper()
-	var members []member
+	var members []stageintest.Member
 	for i := range n {
 		p, data := fmt.Sprint(prefix, i), fmt.Sprintf("%s of %s", strings.Repeat("x", i*97%3000), name)
-		members = append(members, file(p, []byte(data)))
+		members = append(members, stageintest.TarFile(p, []byte(data)))
 		s.want[path.Join(under, p)] = data
 	}
-	s.fs.add("/src/"+name, source.TypeRegular|0o644, pack(s.t, name, members))
-}
-
-func pack(t *testing.T, name string, members []member) []byte {
-	t.Helper()
-	switch {
-	case strings.HasSuffix(name, ".zip"):
-		var z []zipped
-		for _, m := range members {
-			z = append(z, zipFile(m.Name, m.data))
-		}
-		return writeZip(t, "", z...)
-	case strings.HasSuffix(name, ".gz"):
-		return gzipped(t, writeTar(t, tar.FormatPAX, members))
-	}
-	return writeTar(t, tar.FormatPAX, members)
-}
-
-func gzipped(t *testing.T, plain []byte) []byte {
-	t.Helper()
-	var b bytes.Buffer
-	w := gzip.NewWriter(&b)
-	_, err := w.Write(plain)
-	if err = errors.Join(err, w.Close()); err != nil {
-		t.Fatal(err)
-	}
-	return b.Bytes()
+	s.fs.Add("/src/"+name, source.TypeRegular|0o644, stageintest.PackAs(s.t, name, members))
 }
 
 // staged stages, and returns what became of it.
-func (s *rack) staged() map[string]entry {
+func (s *rack) staged() map[string]stageintest.Entry {
 	s.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
@@ -111,7 +83,7 @@ func (s *rack) fails(parts ...string) {
 	s.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
-	if _, err := s.run(ctx); !errorHas(err, parts...) {
+	if _, err := s.run(ctx); !stageintest.ErrorHas(err, parts...) {
 		s.t.Errorf("%v, want an error with %q", err, parts)
 	}
 }
@@ -129,9 +101,9 @@ func TestManyArchives(t *testing.T) {
 		s.check()
 		size := int64(0)
 		for _, n := range rackNames {
-			size += int64(len(s.fs.nodes["/src/"+n].data))
+			size += int64(len(s.fs.Nodes["/src/"+n].Data))
 		}
-		if read := s.fs.read.Load(); read != size || s.sum.SourceBytes != size || s.sum.SourceTotal != size {
+		if read := s.fs.Read.Load(); read != size || s.sum.SourceBytes != size || s.sum.SourceTotal != size {
 			t.Errorf("%d nodes: %d bytes of %d read, counted %d of %d", nodes, read, size, s.sum.SourceBytes, s.sum.SourceTotal)
 		}
 		if want := min(nodes, len(rackNames)); len(s.plan.Parts) != want {
@@ -199,11 +171,11 @@ func TestScannedArchives(t *testing.T) {
 	s.check()
 	scanned(s)
 	s = stock(Options{List: "/list"}, 4)
-	s.fs.add("/list", source.TypeRegular|0o600, []byte("d/m-a2\nd/m-c5\n"))
+	s.fs.Add("/list", source.TypeRegular|0o600, []byte("d/m-a2\nd/m-c5\n"))
 	keep(s, func(p string) bool { return p == "d/m-a2" || p == "d/m-c5" })
 	s.check()
 	scanned(s)
-	s.fs.add("/list", source.TypeRegular|0o600, []byte("d/m-a2\nd/none\n"))
+	s.fs.Add("/list", source.TypeRegular|0o600, []byte("d/m-a2\nd/none\n"))
 	s.fails("1 of what /list lists", "d/none")
 	stock(Options{Include: []source.Name{"none"}}, 2).fails("nothing of it is wanted")
 	s = stock(Options{}, 3)
@@ -214,9 +186,9 @@ func TestScannedArchives(t *testing.T) {
 	}
 	size := int64(0)
 	for _, n := range []string{"a.tar", "b.tar", "c.tar", "d.tar.gz"} {
-		size += int64(len(s.fs.nodes["/src/"+n].data))
+		size += int64(len(s.fs.Nodes["/src/"+n].Data))
 	}
-	if read := s.fs.read.Load(); read != s.sum.SourceBytes || read > size+4*source.BlockSize {
+	if read := s.fs.Read.Load(); read != s.sum.SourceBytes || read > size+4*source.BlockSize {
 		t.Errorf("%d bytes of %d read, %d counted", read, size, s.sum.SourceBytes)
 	}
 }
@@ -228,7 +200,7 @@ func TestManyKeptOpen(t *testing.T) {
 		s.archive(fmt.Sprintf("%02d.tar", i), fmt.Sprintf("m%02d-", i), 3, "")
 	}
 	s.check()
-	if most, open := s.fs.most.Load(), s.fs.open.Load(); most >= 2*keptOpen || open != 0 {
+	if most, open := s.fs.Most.Load(), s.fs.Opened.Load(); most >= 2*keptOpen || open != 0 {
 		t.Errorf("%d archives were open at a time, %d are in the end", most, open)
 	}
 }
@@ -239,16 +211,16 @@ func TestKeptAsFiles(t *testing.T) {
 		for i := range 3 {
 			name := fmt.Sprintf("%d.tar", i)
 			s.archive(name, "m", 3, "")
-			s.fs.add(fmt.Sprintf("/src/%d", i), source.TypeDir|0o755, nil)
-			s.fs.add(fmt.Sprintf("/src/%d/x.tar", i), source.TypeRegular|0o644, []byte(name))
+			s.fs.Add(fmt.Sprintf("/src/%d", i), source.TypeDir|0o755, nil)
+			s.fs.Add(fmt.Sprintf("/src/%d/x.tar", i), source.TypeRegular|0o644, []byte(name))
 		}
 		clear(s.want)
 		for i := range 3 {
 			switch under {
 			case "":
-				s.want[fmt.Sprintf("%d.tar", i)] = string(s.fs.nodes[fmt.Sprintf("/src/%d.tar", i)].data)
+				s.want[fmt.Sprintf("%d.tar", i)] = string(s.fs.Nodes[fmt.Sprintf("/src/%d.tar", i)].Data)
 			case "1.tar":
-				s.want["1.tar"] = string(s.fs.nodes["/src/1.tar"].data)
+				s.want["1.tar"] = string(s.fs.Nodes["/src/1.tar"].Data)
 			default:
 				s.want[fmt.Sprintf("%d/x.tar", i)] = fmt.Sprintf("%d.tar", i)
 			}
@@ -259,7 +231,7 @@ func TestKeptAsFiles(t *testing.T) {
 
 // TestSelected: list, patterns and limit, of archives and of directories.
 func TestSelected(t *testing.T) {
-	list := func(s *rack, text string) { s.fs.add("/list", source.TypeRegular|0o600, []byte(text)) }
+	list := func(s *rack, text string) { s.fs.Add("/list", source.TypeRegular|0o600, []byte(text)) }
 	for _, kind := range []string{"a.tar", "a.tar.gz", "a.zip", ""} {
 		shelf := func(o Options) *rack {
 			s := newRack(t, 3, "/src/"+kind, o)
@@ -268,10 +240,10 @@ func TestSelected(t *testing.T) {
 				return s
 			}
 			s.path = "/src"
-			s.fs.add("/src/d", source.TypeDir|0o755, nil)
+			s.fs.Add("/src/d", source.TypeDir|0o755, nil)
 			for i := range 12 {
 				s.want[fmt.Sprintf("d/m%d", i)] = fmt.Sprint(i)
-				s.fs.add(fmt.Sprintf("/src/d/m%d", i), source.TypeRegular|0o644, []byte(fmt.Sprint(i)))
+				s.fs.Add(fmt.Sprintf("/src/d/m%d", i), source.TypeRegular|0o644, []byte(fmt.Sprint(i)))
 			}
 			return s
 		}
@@ -293,7 +265,7 @@ func TestSelected(t *testing.T) {
 		s.fails("/none", "no such file")
 	}
 	s := newRack(t, 2, "/src", Options{List: "/list"})
-	s.fs.add("/src/a", source.TypeRegular|0o600, nil)
+	s.fs.Add("/src/a", source.TypeRegular|0o600, nil)
 	list(s, "a\nb\nc/d\n")
 	s.fails("2 of what /list lists", `"b" "c/d"`, "on-error=skip")
 	s.opts.OnError = OnErrorSkip
@@ -308,7 +280,7 @@ func TestSourcesRefused(t *testing.T) {
 	s := newRack(t, 2, "/src/*.tar", Options{})
 	s.fails("/src/*.tar", "matches nothing")
 	s.archive("a.tar", "a", 2, "")
-	s.fs.add("/src/b.tar", source.TypeDir|0o755, nil)
+	s.fs.Add("/src/b.tar", source.TypeDir|0o755, nil)
 	s.fails("/src/b.tar", "unpack=no")
 	s = newRack(t, 2, "/src/a.tar", Options{Include: []source.Name{"nothing*"}})
 	s.archive("a.tar", "a", 2, "")
@@ -326,7 +298,7 @@ func TestListedIsNotThere(t *testing.T) {
 			fresh := func(o Options) *rack {
 				o.List, o.Fill.Kind = "/list", fill
 				s := newRack(t, 3, "/src/*", o)
-				s.fs.add("/list", source.TypeRegular|0o600, []byte("./m0-1\nm0-3\nnot/there\n"))
+				s.fs.Add("/list", source.TypeRegular|0o600, []byte("./m0-1\nm0-3\nnot/there\n"))
 				for i, name := range names {
 					s.archive(name, fmt.Sprintf("m%d-", i), 5, "")
 				}
@@ -379,47 +351,40 @@ func TestSkip(t *testing.T) {
 		s.skipped(parts...)
 	}
 	both("/src", "/src/", func(s *rack) {
-		s.fs.add("/src/good", source.TypeRegular|0o600, []byte("good"))
-		s.fs.add("/src/secret", source.TypeRegular, []byte("no")).err = syscall.EACCES
-		s.fs.add("/src/fifo", source.TypeFIFO|0o600, nil)
+		s.fs.Add("/src/good", source.TypeRegular|0o600, []byte("good"))
+		s.fs.Add("/src/secret", source.TypeRegular, []byte("no")).Err = syscall.EACCES
+		s.fs.Add("/src/fifo", source.TypeFIFO|0o600, nil)
 		s.want["good"] = "good"
-		s.fs.add("/src/closed", source.TypeDir, nil).err = syscall.EACCES
+		s.fs.Add("/src/closed", source.TypeDir, nil).Err = syscall.EACCES
 	}, "/src/secret: ", "/src/fifo: ", "/src/closed: ")
-	bad := func(name string, typ byte) member {
-		return member{Header: tar.Header{Name: name, Typeflag: typ}}
+	bad := func(name string, typ byte) stageintest.Member {
+		return stageintest.Member{Header: tar.Header{Name: name, Typeflag: typ}}
 	}
 	both("/src/a.tar", "at offset", func(s *rack) {
-		ms := []member{file("1", []byte("one")), bad("dev", tar.TypeChar), bad("fifo", tar.TypeFifo), file("/abs", []byte("x")), file("2", []byte("two")), file("../up", []byte("y")), file("3", nil)}
-		s.fs.add("/src/a.tar", source.TypeRegular|0o600, writeTar(s.t, tar.FormatPAX, ms))
+		ms := []stageintest.Member{stageintest.TarFile("1", []byte("one")), bad("dev", tar.TypeChar), bad("fifo", tar.TypeFifo), stageintest.TarFile("/abs", []byte("x")), stageintest.TarFile("2", []byte("two")), stageintest.TarFile("../up", []byte("y")), stageintest.TarFile("3", nil)}
+		s.fs.Add("/src/a.tar", source.TypeRegular|0o600, stageintest.WriteTar(s.t, tar.FormatPAX, ms))
 		s.want["1"], s.want["2"], s.want["3"] = "one", "two", ""
 	}, "dev: ", "fifo: ", "/abs: ", "../up: ")
 	both("/src/a.zip", "at offset", func(s *rack) {
-		z := writeZip(s.t, "", zipFile("1", []byte("one")), zipFile("bad", bytes.Repeat([]byte("damaged"), 999)), zipFile("2", []byte("two")))
+		z := stageintest.WriteZip(s.t, "", stageintest.ZipFile("1", []byte("one")), stageintest.ZipFile("bad", bytes.Repeat([]byte("damaged"), 999)), stageintest.ZipFile("2", []byte("two")))
 		at := bytes.Index(z, []byte("bad")) + 20
 		z[at] ^= 0x55
-		s.fs.add("/src/a.zip", source.TypeRegular|0o600, z)
+		s.fs.Add("/src/a.zip", source.TypeRegular|0o600, z)
 		s.want["1"], s.want["2"] = "one", "two"
 	}, "bad: ")
 	both("/src/a.zip", "at offset", func(s *rack) {
-		s.fs.add("/src/a.zip", source.TypeRegular|0o600, writeZip(s.t, "", zipFile("1", []byte("one")), zipPipe("pipe"), zipFile("../up", []byte("y")), zipFile("2", []byte("two")), zipFile("1", []byte("again"))))
+		s.fs.Add("/src/a.zip", source.TypeRegular|0o600, stageintest.WriteZip(s.t, "", stageintest.ZipFile("1", []byte("one")), stageintest.ZipPipe("pipe"), stageintest.ZipFile("../up", []byte("y")), stageintest.ZipFile("2", []byte("two")), stageintest.ZipFile("1", []byte("again"))))
 		s.want["1"], s.want["2"] = "again", "two"
 	}, "pipe: ", "../up: ", "1: ")
-}
-
-// zipPipe is a FIFO in a zip archive.
-func zipPipe(name string) zipped {
-	z := zipFile(name, nil)
-	z.SetMode(fs.ModeNamedPipe | 0o600)
-	return z
 }
 
 // TestUnwantedIsNotRefused: what cannot be staged, or read, is no concern of a dataset
 // that does not want it.
 func TestUnwantedIsNotRefused(t *testing.T) {
-	bad := func(name string, typ byte) member {
-		return member{Header: tar.Header{Name: name, Typeflag: typ}}
+	bad := func(name string, typ byte) stageintest.Member {
+		return stageintest.Member{Header: tar.Header{Name: name, Typeflag: typ}}
 	}
-	members := []member{file("1", []byte("one")), bad("x-fifo", tar.TypeFifo), file("/x-abs", []byte("no")), file("2", bytes.Repeat([]byte("two"), 9000))}
+	members := []stageintest.Member{stageintest.TarFile("1", []byte("one")), bad("x-fifo", tar.TypeFifo), stageintest.TarFile("/x-abs", []byte("no")), stageintest.TarFile("2", bytes.Repeat([]byte("two"), 9000))}
 	for _, o := range []Options{
 		{Exclude: []source.Name{"x-*"}},
 		{Include: []source.Name{"1", "2"}},
@@ -430,23 +395,23 @@ func TestUnwantedIsNotRefused(t *testing.T) {
 		{Fill: Order{Kind: OrderSource}}, // likewise
 	} {
 		for kind, archive := range map[string][]byte{
-			"tar":    writeTar(t, tar.FormatPAX, members),
-			"tar.gz": gzipped(t, writeTar(t, tar.FormatPAX, members)),
-			"zip": writeZip(t, "", zipFile("1", members[0].data), zipPipe("x-1"),
-				zipFile("/x-2", []byte("no")), zipFile("2", members[3].data)),
+			"tar":    stageintest.WriteTar(t, tar.FormatPAX, members),
+			"tar.gz": stageintest.PackGzip(t, stageintest.WriteTar(t, tar.FormatPAX, members)),
+			"zip": stageintest.WriteZip(t, "", stageintest.ZipFile("1", members[0].Data), stageintest.ZipPipe("x-1"),
+				stageintest.ZipFile("/x-2", []byte("no")), stageintest.ZipFile("2", members[3].Data)),
 			"dir": nil,
 		} {
 			s := newRack(t, 3, "/src/a."+kind, o)
-			s.fs.add("/list", source.TypeRegular|0o600, []byte("1\n2\n"))
-			s.want["1"], s.want["2"] = "one", string(members[3].data)
-			s.fs.add("/src/a."+kind, source.TypeRegular|0o600, archive)
+			s.fs.Add("/list", source.TypeRegular|0o600, []byte("1\n2\n"))
+			s.want["1"], s.want["2"] = "one", string(members[3].Data)
+			s.fs.Add("/src/a."+kind, source.TypeRegular|0o600, archive)
 			if archive == nil {
-				s.fs.add("/src/a.dir", source.TypeDir|0o755, nil)
-				s.fs.add("/src/a.dir/1", source.TypeRegular|0o644, []byte("one"))
-				s.fs.add("/src/a.dir/2", source.TypeRegular|0o644, members[3].data)
-				s.fs.add("/src/a.dir/x-fifo", source.TypeFIFO|0o600, nil)
+				s.fs.Add("/src/a.dir", source.TypeDir|0o755, nil)
+				s.fs.Add("/src/a.dir/1", source.TypeRegular|0o644, []byte("one"))
+				s.fs.Add("/src/a.dir/2", source.TypeRegular|0o644, members[3].Data)
+				s.fs.Add("/src/a.dir/x-fifo", source.TypeFIFO|0o600, nil)
 				if len(o.Include) == 0 { // it may have one of those names in it
-					s.fs.add("/src/a.dir/x-closed", source.TypeDir, nil).err = syscall.EACCES
+					s.fs.Add("/src/a.dir/x-closed", source.TypeDir, nil).Err = syscall.EACCES
 				}
 			}
 			t.Run(fmt.Sprintf("%s/%+v", kind, o), func(t *testing.T) {
@@ -463,9 +428,9 @@ func TestUnwantedIsNotRefused(t *testing.T) {
 // TestExcludedIsNotMissing: what a list has and a pattern excludes is not looked for.
 func TestExcludedIsNotMissing(t *testing.T) {
 	s := newRack(t, 2, "/src", Options{List: "/list", Exclude: []source.Name{"x-*"}})
-	s.fs.add("/list", source.TypeRegular|0o600, []byte("1\nx-closed\n"))
-	s.fs.add("/src/1", source.TypeRegular|0o644, []byte("one"))
-	s.fs.add("/src/x-closed", source.TypeDir, nil).err = syscall.EACCES
+	s.fs.Add("/list", source.TypeRegular|0o600, []byte("1\nx-closed\n"))
+	s.fs.Add("/src/1", source.TypeRegular|0o644, []byte("one"))
+	s.fs.Add("/src/x-closed", source.TypeDir, nil).Err = syscall.EACCES
 	s.want["1"] = "one"
 	s.check()
 }
@@ -474,10 +439,10 @@ func TestExcludedIsNotMissing(t *testing.T) {
 func TestDirectoryKept(t *testing.T) {
 	s := newRack(t, 2, "/src", Options{Unpack: UnpackNo})
 	s.archive("a.tar", "a", 3, "")
-	s.want = map[string]string{"a.tar": string(s.fs.nodes["/src/a.tar"].data)}
+	s.want = map[string]string{"a.tar": string(s.fs.Nodes["/src/a.tar"].Data)}
 	s.check()
 	s = newRack(t, 2, "/src/*", Options{Unpack: UnpackNo})
-	s.fs.add("/src/l.tar", source.TypeSymlink|0o777, nil).target = "/elsewhere"
+	s.fs.Add("/src/l.tar", source.TypeSymlink|0o777, nil).Target = "/elsewhere"
 	s.archive("a.tar", "a", 3, "")
 	s.fails("/src/l.tar", "symbolic link")
 }
@@ -485,11 +450,11 @@ func TestDirectoryKept(t *testing.T) {
 // TestSkipCut: of an archive that is cut, what is before the cut is there.
 func TestSkipCut(t *testing.T) {
 	data := bytes.Repeat([]byte("0123456789"), 500)
-	whole := writeTar(t, tar.FormatPAX, []member{file("1", data), file("2", data), file("3", data)})
+	whole := stageintest.WriteTar(t, tar.FormatPAX, []stageintest.Member{stageintest.TarFile("1", data), stageintest.TarFile("2", data), stageintest.TarFile("3", data)})
 	for cut, want := range map[int]int{len(whole) - 1024: 3, 2*5632 + 512: 2, 2*5632 + 700: 2, 5632 + 3000: 1, 5632: 1, 700: 0} {
 		s := newRack(t, 2, "/src/*.tar", Options{OnError: OnErrorSkip})
 		s.archive("b.tar", "b", 2, "")
-		s.fs.add("/src/a.tar", source.TypeRegular|0o600, whole[:cut])
+		s.fs.Add("/src/a.tar", source.TypeRegular|0o600, whole[:cut])
 		for i := range want {
 			s.want[fmt.Sprint(i+1)] = string(data)
 		}

@@ -8,9 +8,7 @@ import (
 	"fmt"
 	"hash/crc32"
 	"io"
-	"math/rand/v2"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync/atomic"
@@ -20,62 +18,13 @@ import (
 	"github.com/bivouacfs/bivouac/metadata/cluster"
 	"github.com/bivouacfs/bivouac/metadata/manifest"
 	"github.com/bivouacfs/bivouac/stagein/source"
+	"github.com/bivouacfs/bivouac/stagein/stageintest"
 )
-
-// sparseFormats is the options by which GNU tar writes each of its formats.
-var sparseFormats = map[string][]string{
-	"old gnu": {"--format=gnu"},
-	"0.0":     {"--format=posix", "--sparse-version=0.0"},
-	"0.1":     {"--format=posix", "--sparse-version=0.1"},
-	"1.0":     {"--format=posix", "--sparse-version=1.0"},
-}
-
-// sparseTar has the real tar make an archive of files with holes in each format.
-func sparseTar(t *testing.T, sizes func(dir string) error, f func(t *testing.T, archive []byte)) {
-	t.Helper()
-	program, err := exec.LookPath("tar")
-	if err != nil {
-		t.Skip("no tar program")
-	}
-	dir := t.TempDir()
-	if err := sizes(dir); err != nil {
-		t.Fatal(err)
-	}
-	for name, options := range sparseFormats {
-		t.Run(name, func(t *testing.T) {
-			args := append([]string{"-C", dir, "-S", "--sort=name", "-cf", "-"}, options...)
-			archive, err := exec.Command(program, append(args, ".")...).Output()
-			if err != nil {
-				t.Fatal(err)
-			}
-			f(t, archive)
-		})
-	}
-}
-
-// holey writes a file of size bytes with data at the given places.
-func holey(path string, r *rand.Rand, size int64, at ...int64) error {
-	f, err := os.Create(path)
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	if err := f.Truncate(size); err != nil {
-		return err
-	}
-	for _, off := range at {
-		b := randBytes(r, int(min(700, size-off)))
-		if _, err := f.WriteAt(b, off); err != nil {
-			return err
-		}
-	}
-	return f.Close()
-}
 
 // TestTarSparse: sparse members of every format of GNU tar have the bytes that
 // archive/tar reads, on however many nodes, cut anywhere, also striped.
 func TestTarSparse(t *testing.T) {
-	r := seed(t)
+	r := stageintest.Rand(t)
 	made := func(dir string) error {
 		var many []int64
 		for i := range int64(60) { // more than any header has room for
@@ -89,13 +38,13 @@ func TestTarSparse(t *testing.T) {
 			"d-middle": {40_000, []int64{9000, 20_480}}, "e-all": {30_000, nil}, "f-many": {60*8192 + 5, many}, "g-empty": {0, nil},
 			strings.Repeat("long", 60): {9000, []int64{8192}},
 		} {
-			if err := holey(filepath.Join(dir, name), r, c.size, c.at...); err != nil {
+			if err := stageintest.HoleyFile(filepath.Join(dir, name), r, c.size, c.at...); err != nil {
 				return err
 			}
 		}
 		return nil
 	}
-	sparseTar(t, made, func(t *testing.T, archive []byte) {
+	stageintest.SparseTar(t, made, func(t *testing.T, archive []byte) {
 		if len(archive) > 400_000 {
 			t.Fatalf("the archive has %d bytes: it is not sparse", len(archive))
 		}
@@ -110,14 +59,14 @@ func TestTarSparse(t *testing.T) {
 // TestTarSparseHasHoles: nothing is stored of a hole but the last byte of an
 // object, and the sum of a huge one costs nothing.
 func TestTarSparseHasHoles(t *testing.T) {
-	r := seed(t)
+	r := stageintest.Rand(t)
 	const size = 1 << 40
-	huge := func(dir string) error { return holey(filepath.Join(dir, "huge"), r, size, 5<<30) }
-	sparseTar(t, huge, func(t *testing.T, archive []byte) {
+	huge := func(dir string) error { return stageintest.HoleyFile(filepath.Join(dir, "huge"), r, size, 5<<30) }
+	stageintest.SparseTar(t, huge, func(t *testing.T, archive []byte) {
 		j := tarJob(archive, 3)
 		j.discard, j.stripe = true, 64<<20
 		var stored atomic.Int64
-		j.target = &memTarget{put: func(_ metadata.NodeID, _ metadata.Ino, n int) error {
+		j.target = &stageintest.MemTarget{OnPut: func(_ metadata.NodeID, _ metadata.Ino, n int) error {
 			stored.Add(int64(n))
 			return nil
 		}}
@@ -136,9 +85,9 @@ func TestTarSparseRefuses(t *testing.T) {
 	archive := func(records map[string]string, data string) []byte {
 		h := tar.Header{Name: "holes", Typeflag: tar.TypeReg, PAXRecords: map[string]string{}}
 		for k, v := range records {
-			h.PAXRecords[notSparse+k] = v
+			h.PAXRecords[stageintest.NotSparse+k] = v
 		}
-		return asSparse(writeTar(t, tar.FormatPAX, []member{{Header: h, data: []byte(data)}, file("after", nil)}))
+		return stageintest.AsSparse(stageintest.WriteTar(t, tar.FormatPAX, []stageintest.Member{{Header: h, Data: []byte(data)}, stageintest.TarFile("after", nil)}))
 	}
 	for name, c := range map[string]struct {
 		records map[string]string
@@ -161,28 +110,11 @@ func TestTarSparseRefuses(t *testing.T) {
 	}
 }
 
-// archive/tar writes no sparse members: their records go by another name, and get
-// their own when the archive is written.
-const notSparse = "XNU.sparse."
-
-func asSparse(archive []byte) []byte {
-	return bytes.ReplaceAll(archive, []byte(notSparse), []byte("GNU.sparse."))
-}
-
-// sparseMember is a file with holes in GNU's format 0.1.
-func sparseMember(r *rand.Rand, name string) member {
-	n := 1 + r.IntN(900)
-	h := tar.Header{Name: name, Typeflag: tar.TypeReg, PAXRecords: map[string]string{
-		notSparse + "size": fmt.Sprint(5000 + n), notSparse + "numblocks": "2", notSparse + "map": fmt.Sprintf("100,%d,4000,%d", n, n),
-	}}
-	return member{Header: h, data: randBytes(r, 2*n)}
-}
-
 // TestTarSparseStar reads a map as star writes it: no program here does.
 func TestTarSparseStar(t *testing.T) {
 	pair := func(b []byte, off, n int) { copy(b, fmt.Sprintf("%011o %011o ", off, n)) }
 	for _, extended := range []bool{false, true} {
-		archive := writeTar(t, tar.FormatUSTAR, []member{file("star", []byte("01234567890")), file("z", []byte("z"))})
+		archive := stageintest.WriteTar(t, tar.FormatUSTAR, []stageintest.Member{stageintest.TarFile("star", []byte("01234567890")), stageintest.TarFile("z", []byte("z"))})
 		h := archive[:512]
 		h[156] = 'S'
 		copy(h[452:], fmt.Sprintf("%011o ", 5000))
@@ -197,7 +129,7 @@ func TestTarSparseStar(t *testing.T) {
 			pair(h[356:], 1000, 5)
 			pair(h[380:], 3000, 6)
 		}
-		fixSum(h)
+		stageintest.FixSum(h)
 		archive = append(append(bytes.Clone(h), ext...), archive[512:]...)
 		want := make([]byte, 5000)
 		copy(want[1000:], "01234")
@@ -213,22 +145,22 @@ func TestTarSparseStar(t *testing.T) {
 
 // TestTarSparseTruncated: a cut at any place is an error or a whole tree.
 func TestTarSparseTruncated(t *testing.T) {
-	r := seed(t)
+	r := stageintest.Rand(t)
 	made := func(dir string) error {
-		return holey(filepath.Join(dir, "holes"), r, 90_000, 0, 9000, 20_480, 40_960, 61_440, 89_500)
+		return stageintest.HoleyFile(filepath.Join(dir, "holes"), r, 90_000, 0, 9000, 20_480, 40_960, 61_440, 89_500)
 	}
-	sparseTar(t, made, func(t *testing.T, archive []byte) {
+	stageintest.SparseTar(t, made, func(t *testing.T, archive []byte) {
 		for cut := 512; cut < len(archive); cut += 1 + r.IntN(400) {
 			got, err := tarJob(archive[:cut], 1+r.IntN(4)).run(context.Background())
 			if err != nil {
 				continue
 			}
-			want, err := twin(archive[:cut])
+			want, err := stageintest.TwinTar(archive[:cut])
 			if err != nil {
 				t.Errorf("cut at %d: staged, but archive/tar says %v", cut, err)
 				continue
 			}
-			checkTree(t, got, want)
+			stageintest.CheckTree(t, got, want)
 		}
 	})
 }
@@ -281,31 +213,31 @@ func TestSeamOfSparseIsChecked(t *testing.T) {
 // TestSparseIsFetchedAgain: what a lost node had of sparse members is fetched by
 // the others, holes and all, from a plain tar and from a compressed one.
 func TestSparseIsFetchedAgain(t *testing.T) {
-	r := seed(t)
+	r := stageintest.Rand(t)
 	made := func(dir string) error {
 		var errs []error
 		for i := range 12 {
 			size := int64(2000 + 9000*i)
-			errs = append(errs, holey(filepath.Join(dir, fmt.Sprint("f", i)), r, size, size/3&^4095, size/2&^4095, size-1500))
+			errs = append(errs, stageintest.HoleyFile(filepath.Join(dir, fmt.Sprint("f", i)), r, size, size/3&^4095, size/2&^4095, size-1500))
 		}
-		return errors.Join(append(errs, holey(filepath.Join(dir, "none"), r, 50_000))...)
+		return errors.Join(append(errs, stageintest.HoleyFile(filepath.Join(dir, "none"), r, 50_000))...)
 	}
-	sparseTar(t, made, func(t *testing.T, archive []byte) {
+	stageintest.SparseTar(t, made, func(t *testing.T, archive []byte) {
 		for _, kind := range []string{"a.tar", "a.tar.gz", "a.tar.zst"} {
 			for _, stripe := range []int64{1 << 20, 4096} {
 				s := newRack(t, 4, "/src/"+kind, Options{})
 				s.stripe, s.region = stripe, 1024
 				b := archive
 				if kind == "a.tar.gz" {
-					b = gzipped(t, archive)
+					b = stageintest.PackGzip(t, archive)
 				}
 				if kind == "a.tar.zst" {
-					b = frameEach(t, archive, 3000)
+					b = stageintest.ZstdUnsizedFrames(t, archive, 3000)
 					s.free = func(metadata.NodeID) (int64, bool) { return 1 << 30, true }
 					s.lim.apart, s.legSize = 5000, 20_000
 				}
-				s.fs.add(s.path, source.TypeRegular|0o644, b)
-				want, err := twin(archive)
+				s.fs.Add(s.path, source.TypeRegular|0o644, b)
+				want, err := stageintest.TwinTar(archive)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -316,17 +248,17 @@ func TestSparseIsFetchedAgain(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				checkTree(t, got, want)
-				files, err := filesOfParts(s.records, s.sums)
+				stageintest.CheckTree(t, got, want)
+				files, err := stageintest.FilesOfParts(s.records, s.sums)
 				if err != nil {
 					t.Fatal(err)
 				}
-				for k := range s.target.objects {
-					if k.node == 2 {
-						delete(s.target.objects, k)
+				for k := range s.target.Objects {
+					if k.Node == 2 {
+						delete(s.target.Objects, k)
 					}
 				}
-				m, dir := testMap(4), t.TempDir()
+				m, dir := stageintest.ClusterMap(4), t.TempDir()
 				s.fillStaged(m, files, dir)
 				m = m.WithState(2, cluster.Down, "")
 				s.fillStaged(m, files, dir)
@@ -336,24 +268,12 @@ func TestSparseIsFetchedAgain(t *testing.T) {
 	})
 }
 
-// holeyFiles is a tree of files with holes, and one without.
-func holeyFiles(r *rand.Rand) func(dir string) error {
-	return func(dir string) error {
-		var errs []error
-		for i := range 12 {
-			size := int64(2000 + 9000*i)
-			errs = append(errs, holey(filepath.Join(dir, fmt.Sprint("f", i)), r, size, size/3&^4095, size/2&^4095, size-1500))
-		}
-		return errors.Join(append(errs, holey(filepath.Join(dir, "none"), r, 50_000), holey(filepath.Join(dir, "plain"), r, 700, 0))...)
-	}
-}
-
 // TestSparseScanned: a tar with sparse members is scanned as any other, so that its tree is
 // there before its files; what is read is every byte once, and headers twice.
 func TestSparseScanned(t *testing.T) {
-	r := seed(t)
-	sparseTar(t, holeyFiles(r), func(t *testing.T, archive []byte) {
-		want, err := twin(archive)
+	r := stageintest.Rand(t)
+	stageintest.SparseTar(t, stageintest.HoleyFiles(r), func(t *testing.T, archive []byte) {
+		want, err := stageintest.TwinTar(archive)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -361,16 +281,16 @@ func TestSparseScanned(t *testing.T) {
 			for _, nodes := range []int{1, 3} {
 				s := newRack(t, nodes, "/src/set.tar", Options{Fill: Order{Kind: OrderSource}, Index: IndexBeside})
 				s.stripe, s.camp = stripe, newCamp(s.job)
-				s.fs.add(s.path, source.TypeRegular|0o644, archive)
+				s.fs.Add(s.path, source.TypeRegular|0o644, archive)
 				got := s.staged()
-				checkTree(t, got, want)
+				stageintest.CheckTree(t, got, want)
 				if s.scanned == nil {
 					t.Fatal("it was not scanned")
 				}
 				if len(s.scanned.Indexes) != 1 {
 					t.Error("no index is made")
 				}
-				if read := s.fs.read.Load(); read != s.sum.SourceBytes {
+				if read := s.fs.Read.Load(); read != s.sum.SourceBytes {
 					t.Errorf("%d bytes were read, %d counted", read, s.sum.SourceBytes)
 				}
 			}
@@ -381,10 +301,10 @@ func TestSparseScanned(t *testing.T) {
 // TestSparseIndex: the next job has the tree of a tar with sparse members without a scan, and
 // every file is right; what its index says wrongly of a map is found when the file is read.
 func TestSparseIndex(t *testing.T) {
-	r := seed(t)
-	sparseTar(t, holeyFiles(r), func(t *testing.T, archive []byte) {
-		want, err := twin(archive)
-		check(t, err)
+	r := stageintest.Rand(t)
+	stageintest.SparseTar(t, stageintest.HoleyFiles(r), func(t *testing.T, archive []byte) {
+		want, err := stageintest.TwinTar(archive)
+		stageintest.NoError(t, err)
 		for i, stripe := range []int64{1 << 20, 4096, 4096} {
 			j, log := indexJob(t, archive)
 			if j.stripe = stripe; i == 2 {
@@ -396,7 +316,7 @@ func TestSparseIndex(t *testing.T) {
 			}
 			made := j.scanned.Indexes
 			var whole []source.Item
-			check(t, made[0].items.eachWhole(func(it *source.Item) error {
+			stageintest.NoError(t, made[0].items.eachWhole(func(it *source.Item) error {
 				whole = append(whole, *it)
 				return nil
 			}))
@@ -417,7 +337,7 @@ func TestSparseIndex(t *testing.T) {
 			made[0].items = itemsOf(t, whole)
 			made.Save(j.log)
 			path := indexFile(t, j)
-			if _, err := j.run(context.Background()); !errorHas(err, j.path, path, "it is removed: stage in again") {
+			if _, err := j.run(context.Background()); !stageintest.ErrorHas(err, j.path, path, "it is removed: stage in again") {
 				t.Errorf("the job says %v of a wrong map", err)
 			}
 			j.staged(t, want)
@@ -428,11 +348,11 @@ func TestSparseIndex(t *testing.T) {
 // TestSparseIndexOfHollow: where an index tells of a file that is little but holes, the
 // archive is read to be known all the same.
 func TestSparseIndexOfHollow(t *testing.T) {
-	r := seed(t)
-	made := func(dir string) error { return holey(filepath.Join(dir, "huge"), r, 1<<25, 5<<20) }
-	sparseTar(t, made, func(t *testing.T, archive []byte) {
-		want, err := twin(archive)
-		check(t, err)
+	r := stageintest.Rand(t)
+	made := func(dir string) error { return stageintest.HoleyFile(filepath.Join(dir, "huge"), r, 1<<25, 5<<20) }
+	stageintest.SparseTar(t, made, func(t *testing.T, archive []byte) {
+		want, err := stageintest.TwinTar(archive)
+		stageintest.NoError(t, err)
 		j, log := indexJob(t, archive)
 		j.opts.Unpack = UnpackNested
 		j.staged(t, want)
@@ -451,18 +371,18 @@ func TestSparseIndexOfHollow(t *testing.T) {
 // TestSparseTakesItsData: of sparse files for which there is no room some stay in the source;
 // what counts is what they take on a disk.
 func TestSparseTakesItsData(t *testing.T) {
-	r := seed(t)
-	sparseTar(t, holeyFiles(r), func(t *testing.T, archive []byte) {
+	r := stageintest.Rand(t)
+	stageintest.SparseTar(t, stageintest.HoleyFiles(r), func(t *testing.T, archive []byte) {
 		for _, c := range []struct {
 			free   int64
 			spills bool
 		}{{leastSpare + 250<<10, false}, {leastSpare + 30<<10, true}} {
 			s := newRack(t, 2, "/src/set.tar", Options{Fill: Order{Kind: OrderSource}})
 			s.free = func(metadata.NodeID) (int64, bool) { return c.free, true }
-			s.fs.add(s.path, source.TypeRegular|0o644, archive)
+			s.fs.Add(s.path, source.TypeRegular|0o644, archive)
 			var w bytes.Buffer
 			scanned, err := Scan(context.Background(), &PlanConfig{
-				FS: s.fs, Request: Request{Source: s.path, Name: "ds", Options: s.opts}, Dataset: 3, Map: testMap(2), Stripe: s.stripe, Free: s.free,
+				FS: s.fs, Request: Request{Source: s.path, Name: "ds", Options: s.opts}, Dataset: 3, Map: stageintest.ClusterMap(2), Stripe: s.stripe, Free: s.free,
 			}, &w)
 			if err != nil || scanned == nil || scanned.Origins.Spills != c.spills {
 				t.Errorf("%d bytes free: %+v, %v, want spills %v", c.free, scanned, err, c.spills)
@@ -474,9 +394,9 @@ func TestSparseTakesItsData(t *testing.T) {
 // TestHollowIsReadOnce: of files that are little but holes nobody sums up each hole by
 // itself: such an archive is read to be known.
 func TestHollowIsReadOnce(t *testing.T) {
-	r := seed(t)
-	huge := func(dir string) error { return holey(filepath.Join(dir, "huge"), r, 1<<30, 5<<20) }
-	sparseTar(t, huge, func(t *testing.T, archive []byte) {
+	r := stageintest.Rand(t)
+	huge := func(dir string) error { return stageintest.HoleyFile(filepath.Join(dir, "huge"), r, 1<<30, 5<<20) }
+	stageintest.SparseTar(t, huge, func(t *testing.T, archive []byte) {
 		j := tarJob(archive, 2)
 		j.opts.Fill, j.discard, j.stripe = Order{Kind: OrderSource}, true, 64<<20
 		if _, err := j.run(context.Background()); err != nil || j.scanned != nil {
@@ -488,23 +408,23 @@ func TestHollowIsReadOnce(t *testing.T) {
 // TestHollowSpills: where there is no room for all of an archive that has files that are little
 // but holes, it is scanned all the same, so that some of it stays in the source.
 func TestHollowSpills(t *testing.T) {
-	r := seed(t)
+	r := stageintest.Rand(t)
 	made := func(dir string) error {
-		errs := []error{holey(filepath.Join(dir, "hollow"), r, 1<<24, 5<<20)}
+		errs := []error{stageintest.HoleyFile(filepath.Join(dir, "hollow"), r, 1<<24, 5<<20)}
 		for i := range 40 {
-			errs = append(errs, os.WriteFile(filepath.Join(dir, fmt.Sprint("plain", i)), randBytes(r, 30_000), 0o644))
+			errs = append(errs, os.WriteFile(filepath.Join(dir, fmt.Sprint("plain", i)), stageintest.RandBytes(r, 30_000), 0o644))
 		}
 		return errors.Join(errs...)
 	}
-	sparseTar(t, made, func(t *testing.T, archive []byte) {
-		want, err := twin(archive)
-		check(t, err)
+	stageintest.SparseTar(t, made, func(t *testing.T, archive []byte) {
+		want, err := stageintest.TwinTar(archive)
+		stageintest.NoError(t, err)
 		s := newRack(t, 2, "/src/set.tar", Options{})
 		s.free = func(metadata.NodeID) (int64, bool) { return leastSpare + 400<<10, true }
-		s.fs.add(s.path, source.TypeRegular|0o644, archive)
+		s.fs.Add(s.path, source.TypeRegular|0o644, archive)
 		var w bytes.Buffer
 		scanned, err := Scan(context.Background(), &PlanConfig{
-			FS: s.fs, Request: Request{Source: s.path, Name: "ds"}, Dataset: 3, Map: testMap(2), Stripe: 64 << 20, Free: s.free,
+			FS: s.fs, Request: Request{Source: s.path, Name: "ds"}, Dataset: 3, Map: stageintest.ClusterMap(2), Stripe: 64 << 20, Free: s.free,
 		}, &w)
 		if err != nil || scanned == nil || !scanned.Origins.Spills {
 			t.Fatalf("scanned %+v, %v, want some to stay in the source", scanned, err)
@@ -515,7 +435,7 @@ func TestHollowSpills(t *testing.T) {
 			if err == io.EOF {
 				break
 			}
-			check(t, err)
+			stageintest.NoError(t, err)
 			if !rec.From.Known() {
 				continue
 			}
@@ -529,18 +449,18 @@ func TestHollowSpills(t *testing.T) {
 // TestNestedSparse: sparse members of tars in a tar, and beside them, are as those of any;
 // a tar that is itself stored with holes is refused.
 func TestNestedSparse(t *testing.T) {
-	r := seed(t)
-	sparseTar(t, holeyFiles(r), func(t *testing.T, archive []byte) {
-		want, err := twin(archive)
+	r := stageintest.Rand(t)
+	stageintest.SparseTar(t, stageintest.HoleyFiles(r), func(t *testing.T, archive []byte) {
+		want, err := stageintest.TwinTar(archive)
 		if err != nil {
 			t.Fatal(err)
 		}
 		outer := bytes.TrimRight(archive, "\x00")
 		outer = append(outer, make([]byte, -len(outer)&(source.BlockSize-1))...)
-		outer = append(outer, writeTar(t, tar.FormatPAX, []member{file("inner.tar", archive)})...)
+		outer = append(outer, stageintest.WriteTar(t, tar.FormatPAX, []stageintest.Member{stageintest.TarFile("inner.tar", archive)})...)
 		s := newRack(t, 3, "/src/set.tar", Options{Unpack: UnpackNested})
 		s.stripe = 4096
-		s.fs.add(s.path, source.TypeRegular|0o644, outer)
+		s.fs.Add(s.path, source.TypeRegular|0o644, outer)
 		got := s.staged()
 		for path, e := range want {
 			for _, p := range []string{path, "inner/" + path} {
@@ -549,8 +469,8 @@ func TestNestedSparse(t *testing.T) {
 				}
 			}
 		}
-		stored := asSparse(writeTar(t, tar.FormatPAX, []member{sparseMember(r, "inner.tar")}))
-		s.fs.add(s.path, source.TypeRegular|0o644, stored)
+		stored := stageintest.AsSparse(stageintest.WriteTar(t, tar.FormatPAX, []stageintest.Member{stageintest.SparseMember(r, "inner.tar")}))
+		s.fs.Add(s.path, source.TypeRegular|0o644, stored)
 		s.fails("/src/set.tar", `"inner.tar"`, "stored with holes", "without --sparse")
 	})
 }

@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/bivouacfs/bivouac/stagein/source"
+	"github.com/bivouacfs/bivouac/stagein/stageintest"
 )
 
 // shelf is archives that are staged together, by nodes that have not enough room for them.
@@ -22,36 +23,36 @@ type shelf struct {
 	each  int64 // bytes that a node takes
 	size  int64 // of the archives
 	files int
-	want  map[string]entry
+	want  map[string]stageintest.Entry
 	q     *quota
 }
 
 func newShelf(t *testing.T, each int64, o Options) *shelf {
 	t.Helper()
-	s := &shelf{job: spillJob(nil, each), t: t, r: seed(t), each: each, want: make(map[string]entry), q: newQuota(each)}
-	s.fs, s.path, s.opts = newFS(), "/src/*", o
+	s := &shelf{job: spillJob(nil, each), t: t, r: stageintest.Rand(t), each: each, want: make(map[string]stageintest.Entry), q: newQuota(each)}
+	s.fs, s.path, s.opts = stageintest.NewFS(), "/src/*", o
 	s.memory, s.lim.small = 4<<20, 1<<20 // what is unpacked at a time is less
-	s.quota, s.target = s.q, s.q.memTarget
+	s.quota, s.target = s.q, s.q.MemTarget
 	for _, d := range []string{"/", "/src"} {
-		s.fs.add(d, source.TypeDir|0o755, nil)
+		s.fs.Add(d, source.TypeDir|0o755, nil)
 	}
 	return s
 }
 
 // put puts an archive of n members on it, packed by c, and returns it.
-func (s *shelf) put(name string, c codec, n int) []byte {
+func (s *shelf) put(name string, c stageintest.Codec, n int) []byte {
 	s.t.Helper()
 	prefix := strings.TrimSuffix(name, ".tar") + "-"
-	packed := c.pack(s.t, shard(s.t, s.r, prefix, n, 18_000))
-	want, err := twinPacked(c, packed)
-	checked(s.t, err)
+	packed := c.Pack(s.t, stageintest.Shard(s.t, s.r, prefix, n, 18_000))
+	want, err := stageintest.TwinPacked(c, packed)
+	stageintest.NoError(s.t, err)
 	for p, e := range want {
 		if s.opts.Unpack == UnpackApart {
 			p = strings.TrimSuffix(name, ".tar") + "/" + p
 		}
 		s.want[p] = e
 	}
-	s.fs.add("/src/"+name, source.TypeRegular|0o644, packed)
+	s.fs.Add("/src/"+name, source.TypeRegular|0o644, packed)
 	s.size, s.files = s.size+int64(len(packed)), s.files+n
 	return packed
 }
@@ -68,7 +69,7 @@ func (s *shelf) check() {
 			delete(got, p) // apart
 		}
 	}
-	checkTree(s.t, got, s.want)
+	stageintest.CheckTree(s.t, got, s.want)
 	if s.sum.SourceBytes > s.size+64<<10 {
 		s.t.Errorf("%d bytes were read of %d", s.sum.SourceBytes, s.size)
 	}
@@ -76,7 +77,7 @@ func (s *shelf) check() {
 		s.t.Errorf("%d files of %d stay in the source", s.spilled, n)
 	}
 	var stored int64
-	for _, b := range s.target.objects {
+	for _, b := range s.target.Objects {
 		stored += pages(int64(len(b)))
 	}
 	if room := int64(s.nodes) * (s.each - leastSpare); stored < room*6/10 || s.sum.Bytes > stored {
@@ -91,13 +92,13 @@ func TestPackedSpillsInLittle(t *testing.T) {
 		s := newShelf(t, 1<<20, Options{})
 		s.lim.windows = 40_000
 		for i := range n {
-			s.put(fmt.Sprint("s", i, ".tar"), oneMember, 400/n)
+			s.put(fmt.Sprint("s", i, ".tar"), stageintest.GzipOneMember, 400/n)
 		}
 		s.check()
 		sum, inside := 0, 0
 		for _, o := range s.plan.Origins.Sources {
 			places, err := source.ParsePlaces(o.Places)
-			checked(t, err)
+			stageintest.NoError(t, err)
 			for _, p := range places {
 				if sum += len(p.Window); p.Window != "" {
 					inside++
@@ -111,8 +112,8 @@ func TestPackedSpillsInLittle(t *testing.T) {
 }
 
 // asIs is a tar that is not compressed.
-var asIs = codec{
-	"plain", func(_ testing.TB, b []byte) []byte { return b }, func(r io.Reader) (io.Reader, error) { return r, nil },
+var asIs = stageintest.Codec{
+	Name: "plain", Pack: func(_ testing.TB, b []byte) []byte { return b }, Unpack: func(r io.Reader) (io.Reader, error) { return r, nil },
 }
 
 // TestPackedSpillsSeveral: several compressed tars for which the nodes have no room are read by
@@ -120,15 +121,15 @@ var asIs = codec{
 // also if one is a plain tar, or so small that it has no place in its middle.
 func TestPackedSpillsSeveral(t *testing.T) {
 	for name, o := range map[string]Options{"in one tree": {}, "apart": {Unpack: UnpackApart}} {
-		for _, c := range append(spillCodecs[:3:3], oneMember) {
-			t.Run(name+" "+c.name, func(t *testing.T) {
+		for _, c := range append(stageintest.SeekableCodecs[:3:3], stageintest.GzipOneMember) {
+			t.Run(name+" "+c.Name, func(t *testing.T) {
 				s := newShelf(t, 1<<20, o)
 				for i := range 6 {
 					s.put(fmt.Sprint("s", i, ".tar"), c, 60)
 				}
 				s.put("t.tar", asIs, 60)
-				s.put("tiny.tar", codecs[1], 2)
-				s.put("one.tar", oneMember, 60)
+				s.put("tiny.tar", stageintest.Codecs[1], 2)
+				s.put("one.tar", stageintest.GzipOneMember, 60)
 				s.check()
 				if len(s.plan.Parts) != 4 {
 					t.Errorf("%d nodes read", len(s.plan.Parts))
@@ -140,7 +141,7 @@ func TestPackedSpillsSeveral(t *testing.T) {
 
 // TestPackedSpillsSome: so it is with what is selected of archives, of one too.
 func TestPackedSpillsSome(t *testing.T) {
-	c := spillCodecs[1]
+	c := stageintest.SeekableCodecs[1]
 	list := func(s *shelf) {
 		var b bytes.Buffer
 		for i, p := range slices.Sorted(maps.Keys(s.want)) {
@@ -150,10 +151,10 @@ func TestPackedSpillsSome(t *testing.T) {
 			}
 			fmt.Fprintln(&b, p)
 		}
-		s.fs.add("/list", source.TypeRegular|0o644, b.Bytes())
+		s.fs.Add("/list", source.TypeRegular|0o644, b.Bytes())
 	}
 	without := func(s *shelf) {
-		maps.DeleteFunc(s.want, func(p string, _ entry) bool { return strings.HasSuffix(p, "7") })
+		maps.DeleteFunc(s.want, func(p string, _ stageintest.Entry) bool { return strings.HasSuffix(p, "7") })
 	}
 	for name, x := range map[string]struct {
 		archives int
@@ -184,11 +185,11 @@ func TestPackedSpillsDamaged(t *testing.T) {
 		t.Run(fmt.Sprint(n, " archives"), func(t *testing.T) {
 			s := newShelf(t, 1<<20, Options{OnError: OnErrorSkip})
 			for i := range n {
-				packed := s.put(fmt.Sprint("s", i, ".tar"), spillCodecs[0], 500/n)
-				s.fs.add(fmt.Sprint("/src/s", i, ".tar"), source.TypeRegular|0o644, packed[:len(packed)*9/10])
+				packed := s.put(fmt.Sprint("s", i, ".tar"), stageintest.SeekableCodecs[0], 500/n)
+				s.fs.Add(fmt.Sprint("/src/s", i, ".tar"), source.TypeRegular|0o644, packed[:len(packed)*9/10])
 			}
 			got, err := s.run(context.Background())
-			checked(t, err)
+			stageintest.NoError(t, err)
 			if len(s.skips) != n {
 				t.Errorf("%d things were left out: %+v", len(s.skips), s.skips)
 			}
@@ -210,16 +211,16 @@ func TestPackedSpillsDamaged(t *testing.T) {
 // TestPackedHasNoPlaceAmongSeveral: when one of several archives has no place in its middle to
 // begin at, those that have no room are refused.
 func TestPackedHasNoPlaceAmongSeveral(t *testing.T) {
-	for name, c := range map[string]codec{"a stream of zstd": codecs[1], "xz": codecs[2]} {
+	for name, c := range map[string]stageintest.Codec{"a stream of zstd": stageintest.Codecs[1], "xz": stageintest.Codecs[2]} {
 		for _, o := range []Options{{}, {Exclude: []source.Name{"*77"}}, {OnError: OnErrorSkip}} {
 			t.Run(fmt.Sprint(name, o), func(t *testing.T) {
 				s := newShelf(t, 512<<10, o)
 				for i := range 3 {
-					s.put(fmt.Sprint("s", i, ".tar"), spillCodecs[1], 100)
+					s.put(fmt.Sprint("s", i, ".tar"), stageintest.SeekableCodecs[1], 100)
 				}
 				s.put("none.tar", c, 100)
 				_, err := s.run(context.Background())
-				if !errorHas(err, " needs room for ", " 512.0 KiB", "no place in the middle to begin at", "unpack=no", "no space left") {
+				if !stageintest.ErrorHas(err, " needs room for ", " 512.0 KiB", "no place in the middle to begin at", "unpack=no", "no space left") {
 					t.Errorf("%v, want a refusal", err)
 				}
 			})

@@ -14,21 +14,14 @@ import (
 	"time"
 
 	"github.com/bivouacfs/bivouac/metadata"
+	"github.com/bivouacfs/bivouac/stagein/stageintest"
 )
 
 // everyFormat runs f on the same members in every format that can have them.
-func everyFormat(t *testing.T, f func(t *testing.T, archive []byte), members ...member) {
+func everyFormat(t *testing.T, f func(t *testing.T, archive []byte), members ...stageintest.Member) {
 	for _, format := range []tar.Format{tar.FormatUSTAR, tar.FormatGNU, tar.FormatPAX} {
-		t.Run(format.String(), func(t *testing.T) { f(t, writeTar(t, format, members)) })
+		t.Run(format.String(), func(t *testing.T) { f(t, stageintest.WriteTar(t, format, members)) })
 	}
-}
-
-func file(name string, data []byte) member {
-	return member{Header: tar.Header{Name: name, Typeflag: tar.TypeReg}, data: data}
-}
-
-func directory(name string) member {
-	return member{Header: tar.Header{Name: name, Typeflag: tar.TypeDir, Mode: 0o755}}
 }
 
 // onEveryCut stages with 1 to 7 nodes; exact says that nothing is read twice.
@@ -44,9 +37,9 @@ func onEveryCut(exact bool, set ...func(*job)) func(*testing.T, []byte) {
 }
 
 func TestTarGiantMember(t *testing.T) {
-	r := seed(t)
+	r := stageintest.Rand(t)
 	for _, size := range []int{20_000, 20_480, 100_001} {
-		members := []member{file("a", randBytes(r, 700)), file("giant", randBytes(r, size)), file("z", randBytes(r, 700))}
+		members := []stageintest.Member{stageintest.TarFile("a", stageintest.RandBytes(r, 700)), stageintest.TarFile("giant", stageintest.RandBytes(r, size)), stageintest.TarFile("z", stageintest.RandBytes(r, 700))}
 		everyFormat(t, onEveryCut(true), members...)
 		// Striped, the same.
 		everyFormat(t, onEveryCut(true, func(j *job) { j.stripe = 4096 }), members...)
@@ -57,20 +50,20 @@ func TestTarGiantMember(t *testing.T) {
 
 // TestTarGiantSeamIsEarly stores nothing of a giant before all readers know of it.
 func TestTarGiantSeamIsEarly(t *testing.T) {
-	r := seed(t)
-	archive := writeTar(t, tar.FormatPAX, []member{file("giant", randBytes(r, 100_000)), file("z", nil)})
+	r := stageintest.Rand(t)
+	archive := stageintest.WriteTar(t, tar.FormatPAX, []stageintest.Member{stageintest.TarFile("giant", stageintest.RandBytes(r, 100_000)), stageintest.TarFile("z", nil)})
 	for range 20 {
 		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 		j := tarJob(archive, 5)
 		all, left := make(chan struct{}), 4
 		j.sent = func(int) {
-			j.fs.mu.Lock()
-			defer j.fs.mu.Unlock()
+			j.fs.Mu.Lock()
+			defer j.fs.Mu.Unlock()
 			if left--; left == 0 {
 				close(all)
 			}
 		}
-		j.target = &memTarget{put: func(metadata.NodeID, metadata.Ino, int) error {
+		j.target = &stageintest.MemTarget{OnPut: func(metadata.NodeID, metadata.Ino, int) error {
 			select {
 			case <-all:
 				return nil
@@ -86,9 +79,9 @@ func TestTarGiantSeamIsEarly(t *testing.T) {
 }
 
 func TestTarStripesOverNodes(t *testing.T) {
-	r := seed(t)
-	big := randBytes(r, 3*stripeChunk+12345)
-	archive := writeTar(t, tar.FormatPAX, []member{file("a", randBytes(r, 5000)), file("big", big), file("z", nil)})
+	r := stageintest.Rand(t)
+	big := stageintest.RandBytes(r, 3*stripeChunk+12345)
+	archive := stageintest.WriteTar(t, tar.FormatPAX, []stageintest.Member{stageintest.TarFile("a", stageintest.RandBytes(r, 5000)), stageintest.TarFile("big", big), stageintest.TarFile("z", nil)})
 	for _, nodes := range []int{1, 3, 4} {
 		checkTar(t, archive, nodes, func(j *job) {
 			j.lim, j.memory, j.stripe, j.region = limits{}, 0, 8<<20, 1<<20
@@ -97,46 +90,46 @@ func TestTarStripesOverNodes(t *testing.T) {
 }
 
 func TestTarOnlyDirectories(t *testing.T) {
-	var members []member
+	var members []stageintest.Member
 	for i := range 40 {
-		members = append(members, directory(fmt.Sprintf("d%d/", i)))
+		members = append(members, stageintest.TarDir(fmt.Sprintf("d%d/", i)))
 	}
 	everyFormat(t, onEveryCut(true), members...)
 }
 
 func TestTarEmptyFiles(t *testing.T) {
-	var members []member
+	var members []stageintest.Member
 	for i := range 40 {
-		members = append(members, file(fmt.Sprintf("f%d", i), nil))
+		members = append(members, stageintest.TarFile(fmt.Sprintf("f%d", i), nil))
 	}
 	everyFormat(t, onEveryCut(true), members...)
 }
 
 // TestTarLongNamesOnTheCut moves every part of a group over a boundary.
 func TestTarLongNamesOnTheCut(t *testing.T) {
-	r := seed(t)
+	r := stageintest.Rand(t)
 	for _, format := range []tar.Format{tar.FormatGNU, tar.FormatPAX} {
 		for shift := range 12 {
-			members := []member{file("first", randBytes(r, shift*512))}
+			members := []stageintest.Member{stageintest.TarFile("first", stageintest.RandBytes(r, shift*512))}
 			for i := range 8 {
 				long := strings.Repeat(strings.Repeat("n", 200)+"/", 4) + fmt.Sprint(i)
-				members = append(members, file(long, randBytes(r, 300)), member{Header: tar.Header{
+				members = append(members, stageintest.TarFile(long, stageintest.RandBytes(r, 300)), stageintest.Member{Header: tar.Header{
 					Name: long + "link", Linkname: strings.Repeat("t/", 300), Typeflag: tar.TypeSymlink}})
 			}
-			onEveryCut(false)(t, writeTar(t, format, members))
+			onEveryCut(false)(t, stageintest.WriteTar(t, format, members))
 		}
 	}
 }
 
 // TestTarInTar has headers in its data that are none.
 func TestTarInTar(t *testing.T) {
-	r := seed(t)
-	var inner []member
+	r := stageintest.Rand(t)
+	var inner []stageintest.Member
 	for i := range 30 {
-		inner = append(inner, file(fmt.Sprintf("inner%d", i), randBytes(r, 300)))
+		inner = append(inner, stageintest.TarFile(fmt.Sprintf("inner%d", i), stageintest.RandBytes(r, 300)))
 	}
-	payload := writeTar(t, tar.FormatPAX, inner)
-	nested := writeTar(t, tar.FormatGNU, []member{file("x", payload), file("y.tar", writeTar(t, tar.FormatGNU, inner))})
+	payload := stageintest.WriteTar(t, tar.FormatPAX, inner)
+	nested := stageintest.WriteTar(t, tar.FormatGNU, []stageintest.Member{stageintest.TarFile("x", payload), stageintest.TarFile("y.tar", stageintest.WriteTar(t, tar.FormatGNU, inner))})
 	wrong := int64(0)
 	for _, stripe := range []int64{1 << 20, 4096} {
 		everyFormat(t, func(t *testing.T, archive []byte) {
@@ -147,7 +140,7 @@ func TestTarInTar(t *testing.T) {
 					t.Errorf("%d nodes: %d bytes were read of %d: more than twice", nodes, read, len(archive))
 				}
 			}
-		}, file("before", randBytes(r, 100)), file("nested.tar", nested), file("after", randBytes(r, 3000)))
+		}, stageintest.TarFile("before", stageintest.RandBytes(r, 100)), stageintest.TarFile("nested.tar", nested), stageintest.TarFile("after", stageintest.RandBytes(r, 3000)))
 	}
 	if wrong == 0 {
 		t.Error("no guess was wrong: this tests nothing")
@@ -155,18 +148,18 @@ func TestTarInTar(t *testing.T) {
 }
 
 func TestTarGlobalHeader(t *testing.T) {
-	r := seed(t)
+	r := stageintest.Rand(t)
 	at := time.Unix(1234567890, 0)
-	global := func(records map[string]string) member {
-		return member{Header: tar.Header{Typeflag: tar.TypeXGlobalHeader, PAXRecords: records}}
+	global := func(records map[string]string) stageintest.Member {
+		return stageintest.Member{Header: tar.Header{Typeflag: tar.TypeXGlobalHeader, PAXRecords: records}}
 	}
-	var members []member
+	var members []stageintest.Member
 	for i := range 20 {
-		members = append(members, file(fmt.Sprint("f", i), randBytes(r, 700)))
+		members = append(members, stageintest.TarFile(fmt.Sprint("f", i), stageintest.RandBytes(r, 700)))
 	}
-	comment := writeTar(t, tar.FormatPAX, append([]member{global(map[string]string{"comment": "from git"})}, members...))
+	comment := stageintest.WriteTar(t, tar.FormatPAX, append([]stageintest.Member{global(map[string]string{"comment": "from git"})}, members...))
 	onEveryCut(true)(t, comment)
-	stamped := writeTar(t, tar.FormatPAX, append([]member{global(map[string]string{"mtime": "1234567890"})}, members...))
+	stamped := stageintest.WriteTar(t, tar.FormatPAX, append([]stageintest.Member{global(map[string]string{"mtime": "1234567890"})}, members...))
 	for nodes := 1; nodes <= 7; nodes++ {
 		j := tarJob(stamped, nodes)
 		got, err := j.run(context.Background())
@@ -180,8 +173,8 @@ func TestTarGlobalHeader(t *testing.T) {
 		}
 	}
 	for _, key := range []string{"path", "size"} {
-		j := tarJob(writeTar(t, tar.FormatPAX, append([]member{global(map[string]string{key: "7"})}, members...)), 3)
-		if _, err := j.run(context.Background()); !errorHas(err, key) {
+		j := tarJob(stageintest.WriteTar(t, tar.FormatPAX, append([]stageintest.Member{global(map[string]string{key: "7"})}, members...)), 3)
+		if _, err := j.run(context.Background()); !stageintest.ErrorHas(err, key) {
 			t.Errorf("global %s: %v, want a refusal", key, err)
 		}
 	}
@@ -193,14 +186,14 @@ func TestTarProgram(t *testing.T) {
 	if err != nil {
 		t.Skip("no tar program")
 	}
-	r := seed(t)
+	r := stageintest.Rand(t)
 	dir := t.TempDir()
 	write := func(name string, n int) {
 		p := filepath.Join(dir, name)
 		if err := os.MkdirAll(filepath.Dir(p), 0o755); err != nil {
 			t.Fatal(err)
 		}
-		if err := os.WriteFile(p, randBytes(r, n), 0o644); err != nil {
+		if err := os.WriteFile(p, stageintest.RandBytes(r, n), 0o644); err != nil {
 			t.Fatal(err)
 		}
 		if err := os.Chtimes(p, time.Time{}, time.Unix(r.Int64N(1<<31), r.Int64N(1e9))); err != nil {
@@ -245,8 +238,8 @@ func TestTarProgram(t *testing.T) {
 
 // TestTarSlowNeighbour has nodes read their whole regions before a seam comes.
 func TestTarSlowNeighbour(t *testing.T) {
-	r := seed(t)
-	archive := writeTar(t, tar.FormatPAX, randomMembers(r, tar.FormatPAX, 100))
+	r := stageintest.Rand(t)
+	archive := stageintest.WriteTar(t, tar.FormatPAX, stageintest.RandomMembers(r, tar.FormatPAX, 100))
 	checkTar(t, archive, 4, func(j *job) {
 		read, first := make(chan struct{}), true
 		j.order = func(part int) {
@@ -254,9 +247,9 @@ func TestTarSlowNeighbour(t *testing.T) {
 				<-read
 			}
 		}
-		j.fs.onRead = func(_ string, off int64) {
-			j.fs.mu.Lock()
-			defer j.fs.mu.Unlock()
+		j.fs.OnRead = func(_ string, off int64) {
+			j.fs.Mu.Lock()
+			defer j.fs.Mu.Unlock()
 			if off+int64(j.lim.piece) >= int64(len(archive)) && first {
 				first = false
 				close(read)
@@ -267,13 +260,13 @@ func TestTarSlowNeighbour(t *testing.T) {
 
 // TestTarSums makes sure that the sums are there where they should be.
 func TestTarSums(t *testing.T) {
-	r := seed(t)
-	var members []member
+	r := stageintest.Rand(t)
+	var members []stageintest.Member
 	for i := range 50 {
-		members = append(members, file(fmt.Sprint("f", i), randBytes(r, r.IntN(900))))
+		members = append(members, stageintest.TarFile(fmt.Sprint("f", i), stageintest.RandBytes(r, r.IntN(900))))
 	}
-	members = append(members, file("giant", randBytes(r, 30_000)))
-	j := tarJob(writeTar(t, tar.FormatGNU, members), 5)
+	members = append(members, stageintest.TarFile("giant", stageintest.RandBytes(r, 30_000)))
+	j := tarJob(stageintest.WriteTar(t, tar.FormatGNU, members), 5)
 	j.lim.carry = 2048
 	got, err := j.run(context.Background())
 	if err != nil {
@@ -281,25 +274,25 @@ func TestTarSums(t *testing.T) {
 	}
 	for p, e := range got {
 		// That they are right is checked where the tree is put together.
-		if joined := string(e.sum[:len(crcMark)]) == crcMark; joined != (p == "giant") {
-			t.Errorf("%s: sum %x", p, e.sum)
+		if joined := string(e.Sum[:len(crcMark)]) == crcMark; joined != (p == "giant") {
+			t.Errorf("%s: sum %x", p, e.Sum)
 		}
 	}
 }
 
 func TestTarPutFails(t *testing.T) {
-	r := seed(t)
-	archive := writeTar(t, tar.FormatPAX, randomMembers(r, tar.FormatPAX, 100))
+	r := stageintest.Rand(t)
+	archive := stageintest.WriteTar(t, tar.FormatPAX, stageintest.RandomMembers(r, tar.FormatPAX, 100))
 	for part := range 4 {
 		j := tarJob(archive, 4)
-		j.target = &memTarget{put: func(node metadata.NodeID, ino metadata.Ino, n int) error {
+		j.target = &stageintest.MemTarget{OnPut: func(node metadata.NodeID, ino metadata.Ino, n int) error {
 			if int(ino.Part()) == part && ino.Seq() > 3 {
 				return syscall.ENOSPC
 			}
 			return nil
 		}}
 		_, err := j.run(context.Background())
-		if !errorHas(err, "no space left", " to n") {
+		if !stageintest.ErrorHas(err, "no space left", " to n") {
 			t.Errorf("part %d: %v, want ENOSPC that names file and node", part, err)
 		}
 	}

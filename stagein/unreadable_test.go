@@ -14,25 +14,25 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/klauspost/compress/zstd"
 	"github.com/sirupsen/logrus"
 
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/metadata/cluster"
 	"github.com/bivouacfs/bivouac/metadata/manifest"
 	"github.com/bivouacfs/bivouac/stagein/source"
+	"github.com/bivouacfs/bivouac/stagein/stageintest"
 )
 
 // flipFS is a source of which a byte is read wrong so many times.
 type flipFS struct {
-	*memFS
+	*stageintest.MemFS
 	at    int64
 	flips atomic.Int64
 	read  atomic.Int64 // how often it was read
 }
 
 func (m *flipFS) Open(path string) (source.File, error) {
-	f, err := m.memFS.Open(path)
+	f, err := m.MemFS.Open(path)
 	return flipFile{f, m}, err
 }
 
@@ -52,45 +52,34 @@ func (f flipFile) ReadAt(p []byte, off int64) (int, error) {
 	return n, err
 }
 
-// trusting packs b as frames of zstd of n bytes that have no checksum.
-func trusting(t *testing.T, b []byte, n int) (packed []byte) {
-	t.Helper()
-	z, err := zstd.NewWriter(nil, zstd.WithEncoderCRC(false))
-	checked(t, err)
-	for ; len(b) > 0; b = b[min(len(b), n):] {
-		packed = z.EncodeAll(b[:min(len(b), n)], packed)
-	}
-	return packed
-}
-
 // spilt is a fill of a compressed tar of which some has stayed in the source, and that.
 func spilt(t *testing.T, archive []byte, fsys *flipFS, log *logrus.Entry) (f *Fill, stays []manifest.Record) {
 	t.Helper()
 	j := spillJob(archive, 512<<10)
 	j.stripe = 1 << 20
 	q := newQuota(512 << 10)
-	j.quota, j.target = q, q.memTarget
+	j.quota, j.target = q, q.MemTarget
 	_, err := j.run(context.Background())
-	checked(t, err)
-	files, err := filesOf(j.records[0])
-	checked(t, err)
-	for _, rec := range files.records {
+	stageintest.NoError(t, err)
+	files, err := stageintest.FilesOf(j.records[0])
+	stageintest.NoError(t, err)
+	for _, rec := range files.Records {
 		if Spilled(&rec.Attr) {
 			stays = append(stays, rec)
 		}
 	}
 	b, err := json.Marshal(j.plan.Origins)
-	checked(t, err)
-	fsys.memFS = j.fs
-	m := testMap(4)
+	stageintest.NoError(t, err)
+	fsys.MemFS = j.fs
+	m := stageintest.ClusterMap(4)
 	cfg := FillConfig{
 		Files: files, FS: fsys, Log: log, Journal: filepath.Join(t.TempDir(), "journal"),
 		Watch: func() (cluster.Map, <-chan struct{}) { return m, nil },
 	}
-	checked(t, json.Unmarshal(b, &cfg.Origins))
+	stageintest.NoError(t, json.Unmarshal(b, &cfg.Origins))
 	f, err = NewFill(cfg)
-	checked(t, err)
-	t.Cleanup(func() { check(t, f.Close()) })
+	stageintest.NoError(t, err)
+	t.Cleanup(func() { stageintest.NoError(t, f.Close()) })
 	return f, stays
 }
 
@@ -108,19 +97,19 @@ func readWindow(f *Fill, ino metadata.Ino, size int64) (string, error) {
 // staged are read once more, and then not served; it is told which file that is, where it
 // is and what to do, once, until it is read right.
 func TestReadThroughIsCompared(t *testing.T) {
-	r := seed(t)
-	var members []member
+	r := stageintest.Rand(t)
+	var members []stageintest.Member
 	for i := range 300 {
-		members = append(members, file(fmt.Sprint("f", i), randBytes(r, 2000+r.IntN(20_000))))
+		members = append(members, stageintest.TarFile(fmt.Sprint("f", i), stageintest.RandBytes(r, 2000+r.IntN(20_000))))
 	}
-	plain := writeTar(t, tar.FormatGNU, members)
-	want, err := twin(plain)
-	checked(t, err)
+	plain := stageintest.WriteTar(t, tar.FormatGNU, members)
+	want, err := stageintest.TwinTar(plain)
+	stageintest.NoError(t, err)
 	var lines bytes.Buffer
 	log := logrus.New()
 	log.SetOutput(&lines)
 	fsys := new(flipFS)
-	archive := trusting(t, plain, 50_000)
+	archive := stageintest.ZstdUncheckedFrames(t, plain, 50_000)
 	f, stays := spilt(t, archive, fsys, logrus.NewEntry(log))
 	var x manifest.Record
 	for _, x = range stays {
@@ -140,7 +129,7 @@ func TestReadThroughIsCompared(t *testing.T) {
 	}
 	all, more := f.Unreadable()
 	if len(all) != 1 || more != 0 || string(all[0].Path) != x.Path || all[0].Source != "/src/a.tar" || all[0].Off != x.From.Off ||
-		!errorHas(errors.New(all[0].String()), fmt.Sprintf("%q", x.Path), "/src/a.tar at offset", "has checksum", "stage it in again") {
+		!stageintest.ErrorHas(errors.New(all[0].String()), fmt.Sprintf("%q", x.Path), "/src/a.tar at offset", "has checksum", "stage it in again") {
 		t.Errorf("unreadable are %+v and %d more, want %q of %+v", all, more, x.Path, x.From)
 	}
 	if n := strings.Count(lines.String(), "level=error"); n != 1 || !strings.Contains(lines.String(), "file="+x.Path) {
@@ -162,10 +151,10 @@ func TestReadThroughIsCompared(t *testing.T) {
 	if y.Path == x.Path {
 		y = stays[1]
 	}
-	fsys.nodes["/src/a.tar"].info.Mtime++
+	fsys.Nodes["/src/a.tar"].Info.Mtime++
 	_, err = readWindow(f, y.Attr.Ino, y.Attr.Size)
 	all, _ = f.Unreadable()
-	if !errors.Is(err, syscall.EIO) || len(all) != 1 || !errorHas(errors.New(all[0].String()), "was changed since the stage-in began", "put it back as it was") {
+	if !errors.Is(err, syscall.EIO) || len(all) != 1 || !stageintest.ErrorHas(errors.New(all[0].String()), "was changed since the stage-in began", "put it back as it was") {
 		t.Errorf("a source that has changed: %v, unreadable are %+v", err, all)
 	}
 }
@@ -173,12 +162,12 @@ func TestReadThroughIsCompared(t *testing.T) {
 // TestChunkReadThroughIsCompared: of a large file that has stayed in the source each chunk is
 // compared by itself.
 func TestChunkReadThroughIsCompared(t *testing.T) {
-	r := seed(t)
-	large := randBytes(r, DefaultStripe+stripeChunk/2)
-	plain := writeTar(t, tar.FormatGNU, []member{file("small", randBytes(r, 5000)), file("large", large)})
+	r := stageintest.Rand(t)
+	large := stageintest.RandBytes(r, DefaultStripe+stripeChunk/2)
+	plain := stageintest.WriteTar(t, tar.FormatGNU, []stageintest.Member{stageintest.TarFile("small", stageintest.RandBytes(r, 5000)), stageintest.TarFile("large", large)})
 	fsys := new(flipFS)
-	archive := trusting(t, plain, 50_000)
-	f, stays := spilt(t, archive, fsys, quiet())
+	archive := stageintest.ZstdUncheckedFrames(t, plain, 50_000)
+	f, stays := spilt(t, archive, fsys, stageintest.QuietLog())
 	const chunk = 3 * stripeChunk
 	fsys.at = int64(bytes.Index(archive, large[chunk+500:chunk+600]))
 	if len(stays) == 0 || stays[0].Path != "large" || fsys.at < 0 {
@@ -196,23 +185,23 @@ func TestChunkReadThroughIsCompared(t *testing.T) {
 	if err := read(chunk + 100); !errors.Is(err, syscall.EIO) || fsys.read.Load() != 2 {
 		t.Errorf("a chunk that is wrong was read %d times, and is %v; want 2 times, and EIO", fsys.read.Load(), err)
 	}
-	check(t, read(chunk-80_000))
-	check(t, read(int64(len(large))-50_000))
+	stageintest.NoError(t, read(chunk-80_000))
+	stageintest.NoError(t, read(int64(len(large))-50_000))
 	fsys.flips.Store(0)
-	check(t, read(chunk+100))
+	stageintest.NoError(t, read(chunk+100))
 }
 
 // TestReadThroughOneMember: of a gzip of one member, which is damaged after it was staged, what is read from a
 // place in its middle is what it was, or EIO: the member's own checksum says nothing there.
 func TestReadThroughOneMember(t *testing.T) {
-	r := seed(t)
-	plain := manySmall(t, r, 300, 12_000)
-	want, err := twin(plain)
-	checked(t, err)
+	r := stageintest.Rand(t)
+	plain := stageintest.ManySmall(t, r, 300, 12_000)
+	want, err := stageintest.TwinTar(plain)
+	stageintest.NoError(t, err)
 	for range 10 {
 		fsys := new(flipFS)
-		archive := oneMember.pack(t, plain)
-		f, stays := spilt(t, archive, fsys, quiet())
+		archive := stageintest.GzipOneMember.Pack(t, plain)
+		f, stays := spilt(t, archive, fsys, stageintest.QuietLog())
 		fsys.at = r.Int64N(int64(len(archive)))
 		fsys.flips.Store(1 << 30)
 		bad := 0
@@ -239,7 +228,7 @@ func TestReadThroughOneMember(t *testing.T) {
 
 // TestUnreadableAreFew: a source that is wrong in many places is told of in few words.
 func TestUnreadableAreFew(t *testing.T) {
-	f := &Fill{cfg: FillConfig{Log: quiet(), Files: &memFiles{}}, bad: newUnreadables(), ctx: context.Background()}
+	f := &Fill{cfg: FillConfig{Log: stageintest.QuietLog(), Files: &stageintest.MemFiles{}}, bad: newUnreadables(), ctx: context.Background()}
 	ino := func(i int) metadata.Ino { return metadata.SealedIno(3, 0, uint32(i)) }
 	for range 2 {
 		for i := range 100 {
@@ -260,20 +249,20 @@ func TestUnreadableAreFew(t *testing.T) {
 // TestReadSource: files that have stayed in the source are read from there alone, all of an
 // archive in one go.
 func TestReadSource(t *testing.T) {
-	r := seed(t)
-	plain := manySmall(t, r, 300, 12_000)
-	want, err := twin(plain)
-	checked(t, err)
+	r := stageintest.Rand(t)
+	plain := stageintest.ManySmall(t, r, 300, 12_000)
+	want, err := stageintest.TwinTar(plain)
+	stageintest.NoError(t, err)
 	fsys := new(flipFS)
-	archive := trusting(t, plain, 50_000)
-	f, stays := spilt(t, archive, fsys, quiet())
+	archive := stageintest.ZstdUncheckedFrames(t, plain, 50_000)
+	f, stays := spilt(t, archive, fsys, stageintest.QuietLog())
 	paths := map[metadata.Ino]string{}
 	var inos []metadata.Ino
 	for _, x := range stays {
 		paths[x.Attr.Ino] = x.Path
 		inos = append(inos, x.Attr.Ino)
 	}
-	fsys.memFS.read.Store(0)
+	fsys.MemFS.Read.Store(0)
 	got := map[metadata.Ino]*bytes.Buffer{}
 	err = f.ReadSource(context.Background(), inos, func(ino metadata.Ino) io.Writer {
 		got[ino] = new(bytes.Buffer)
@@ -286,7 +275,7 @@ func TestReadSource(t *testing.T) {
 	if err != nil || len(got) != len(stays) || len(got) < 30 {
 		t.Errorf("%d files were read of %d, %v", len(got), len(stays), err)
 	}
-	if n := fsys.memFS.read.Load(); n > int64(len(archive))*3/2 {
+	if n := fsys.MemFS.Read.Load(); n > int64(len(archive))*3/2 {
 		t.Errorf("%d bytes were read of %d", n, len(archive))
 	}
 	if out := f.bufs.in.Out() + f.bufs.out.Out(); out != 0 {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/stagein/source"
+	"github.com/bivouacfs/bivouac/stagein/stageintest"
 )
 
 func here(fetch func()) { fetch() }
@@ -103,7 +104,7 @@ func TestWindowTogether(t *testing.T) {
 
 // roomFor is four nodes that have so much room each, and what they need for items.
 func roomFor(items []source.Item, room func() int64) (*PlanConfig, map[metadata.NodeID]int64) {
-	cfg := &PlanConfig{Map: testMap(4), Free: func(metadata.NodeID) (int64, bool) { return room(), true }}
+	cfg := &PlanConfig{Map: stageintest.ClusterMap(4), Free: func(metadata.NodeID) (int64, bool) { return room(), true }}
 	cfg.setDefaults()
 	need := map[metadata.NodeID]int64{}
 	for i := range items {
@@ -115,7 +116,7 @@ func roomFor(items []source.Item, room func() int64) (*PlanConfig, map[metadata.
 // TestSpill: what stays in the source is chosen by hash alone; the nodes are
 // filled evenly, and none beyond its room.
 func TestSpill(t *testing.T) {
-	r := seed(t)
+	r := stageintest.Rand(t)
 	var items []source.Item
 	total := int64(0)
 	for i := range 20_000 {
@@ -126,7 +127,7 @@ func TestSpill(t *testing.T) {
 	room := total / 4 * 56 / 100
 	cfg, need := roomFor(items, func() int64 { return room })
 	stays, err := cfg.spill(itemSlice(items), need)
-	check(t, err)
+	stageintest.NoError(t, err)
 	has := map[metadata.NodeID]int64{}
 	class, classStays := map[byte]float64{}, map[byte]float64{}
 	for i := range items {
@@ -167,7 +168,7 @@ func TestSpillOfLarge(t *testing.T) {
 	}
 	cfg, need := roomFor(items, func() int64 { return room })
 	stays, err := cfg.spill(itemSlice(items), need)
-	check(t, err)
+	stageintest.NoError(t, err)
 	if !stays[0] || !stays[1] {
 		t.Errorf("striped stays: %v, whole: %v", stays[0], stays[1])
 	}

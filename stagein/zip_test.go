@@ -6,7 +6,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"hash/crc32"
 	"io"
@@ -23,129 +22,14 @@ import (
 
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/stagein/source"
+	"github.com/bivouacfs/bivouac/stagein/stageintest"
 )
-
-// zipped is a member of a generated zip archive.
-type zipped struct {
-	zip.FileHeader
-	data []byte
-}
-
-func writeZip(t testing.TB, comment string, members ...zipped) []byte {
-	t.Helper()
-	var b bytes.Buffer
-	w := zip.NewWriter(&b)
-	err := w.SetComment(comment)
-	for i := range members {
-		m := &members[i]
-		var to io.Writer
-		if err == nil {
-			to, err = w.CreateHeader(&m.FileHeader)
-		}
-		if err == nil && len(m.data) > 0 {
-			_, err = to.Write(m.data)
-		}
-	}
-	if err == nil {
-		err = w.Close()
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	return b.Bytes()
-}
-
-func zipFile(name string, data []byte) zipped {
-	z := zipped{zip.FileHeader{Name: name, Method: zip.Deflate, Modified: time.Unix(1e9+1, 0)}, data}
-	z.SetMode(0o640)
-	return z
-}
-
-func randomZip(r *rand.Rand, n int) (ms []zipped) {
-	dirs := []string{""}
-	for i := range n {
-		z := zipFile(dirs[r.IntN(len(dirs))]+fmt.Sprintf("m%d", i), nil)
-		if r.IntN(4) == 0 {
-			z.Name += strings.Repeat("é", r.IntN(110))
-		}
-		z.Method = uint16(r.IntN(2) * 8)
-		z.Modified = time.Unix(r.Int64N(1<<31-1<<29)+1<<29, 0)
-		z.SetMode(fs.FileMode(r.IntN(0o777) + 1))
-		switch k := r.IntN(10); {
-		case k == 0 && len(dirs) < 6:
-			z.Name += "/"
-			z.SetMode(fs.ModeDir | 0o755)
-			dirs = append(dirs, z.Name)
-		case k == 1:
-			z.SetMode(fs.ModeSymlink | 0o777)
-			z.data = []byte("../" + strings.Repeat("y", r.IntN(900)))
-		case k == 2:
-		case k == 3:
-			z.data = bytes.Repeat([]byte("text "), r.IntN(9000))
-		case k == 4:
-			z.data = randBytes(r, r.IntN(9000))
-		default:
-			z.data = bytes.Repeat(randBytes(r, 10+r.IntN(200)), r.IntN(10))
-		}
-		ms = append(ms, z)
-	}
-	return ms
-}
-
-// twinZip is the dumb way: archive/zip.
-func twinZip(archive []byte) (map[string]entry, error) {
-	tree := map[string]entry{}
-	z, err := zip.NewReader(bytes.NewReader(archive), int64(len(archive)))
-	if err != nil && !errors.Is(err, zip.ErrInsecurePath) {
-		return nil, err
-	}
-	for _, f := range z.File {
-		path, err := source.CleanPath(f.Name)
-		if err != nil {
-			return nil, err
-		}
-		mode := f.Mode()
-		e := entry{Mode: uint32(mode.Perm()), Mtime: clamp(f.Modified)}
-		if mode&fs.ModeSticky != 0 {
-			e.Mode |= 0o1000
-		}
-		unix := f.CreatorVersion>>8 == 3 || f.CreatorVersion>>8 == 19
-		if !unix || f.ExternalAttrs>>16&0o7777 == 0 {
-			if e.Mode = 0o644; mode.IsDir() {
-				e.Mode = 0o755
-			}
-		}
-		if mode.IsDir() {
-			e.Mode |= source.TypeDir
-			tree[path] = e
-			continue
-		}
-		if _, ok := tree[path]; ok {
-			return nil, fmt.Errorf("%q twice", path)
-		}
-		r, err := f.Open()
-		if err != nil {
-			return nil, err
-		}
-		b, err := io.ReadAll(r)
-		if err != nil {
-			return nil, err
-		}
-		if mode&fs.ModeSymlink != 0 {
-			e.Mode, e.Target = e.Mode|source.TypeSymlink, string(b)
-		} else {
-			e.Mode, e.Data, e.Size = e.Mode|source.TypeRegular, string(b), int64(len(b))
-		}
-		tree[path] = e
-	}
-	return tree, nil
-}
 
 // checkZip stages with n nodes and compares with the twin; more is how many
 // bytes may be read twice.
 func checkZip(t *testing.T, archive []byte, nodes int, more int64, set ...func(*job)) *job {
 	t.Helper()
-	want, err := twinZip(archive)
+	want, err := stageintest.TwinZip(archive)
 	if err != nil {
 		t.Fatalf("twin: %v", err)
 	}
@@ -157,13 +41,13 @@ func checkZip(t *testing.T, archive []byte, nodes int, more int64, set ...func(*
 	if err != nil {
 		t.Fatalf("%d nodes: %v", nodes, err)
 	}
-	checkTree(t, got, want)
-	read, size := j.fs.read.Load(), int64(len(archive))
+	stageintest.CheckTree(t, got, want)
+	read, size := j.fs.Read.Load(), int64(len(archive))
 	if read < size || read > size+more || j.sum.SourceBytes != read || j.sum.SourceTotal != read || j.plan.Size != size || !j.sum.Done {
 		t.Errorf("%d nodes: read %d bytes of %d, progress %+v, plan %d", nodes, read, size, j.sum, j.plan.Size)
 	}
 	for _, e := range got {
-		if e.Mode&source.TypeMask == source.TypeRegular && e.sum == [16]byte{} {
+		if e.Mode&source.TypeMask == source.TypeRegular && e.Sum == [16]byte{} {
 			t.Errorf("a file without a sum: %+v", e)
 		}
 	}
@@ -171,22 +55,22 @@ func checkZip(t *testing.T, archive []byte, nodes int, more int64, set ...func(*
 }
 
 func TestZipEqualsTwin(t *testing.T) {
-	r := seed(t)
+	r := stageintest.Rand(t)
 	for i := range 40 {
-		archive := writeZip(t, "", randomZip(r, 1+r.IntN(60))...)
+		archive := stageintest.WriteZip(t, "", stageintest.RandomZip(r, 1+r.IntN(60))...)
 		for nodes := 1; nodes <= 7; nodes++ {
 			checkZip(t, archive, nodes, 0)
 		}
-		archive = writeZip(t, strings.Repeat("comment ", 1+r.IntN(1<<uint(i%13))), randomZip(r, 30)...)
+		archive = stageintest.WriteZip(t, strings.Repeat("comment ", 1+r.IntN(1<<uint(i%13))), stageintest.RandomZip(r, 30)...)
 		checkZip(t, archive, 3, 1<<16)
 	}
 }
 
 func TestZipLarge(t *testing.T) {
-	r := seed(t)
-	stored := zipFile("stored", randBytes(r, 5<<20))
+	r := stageintest.Rand(t)
+	stored := stageintest.ZipFile("stored", stageintest.RandBytes(r, 5<<20))
 	stored.Method = zip.Store
-	archive := writeZip(t, "", zipFile("text", bytes.Repeat([]byte("many bytes; "), 1<<20)), zipFile("random", randBytes(r, 4<<20)), stored, zipFile("z", nil))
+	archive := stageintest.WriteZip(t, "", stageintest.ZipFile("text", bytes.Repeat([]byte("many bytes; "), 1<<20)), stageintest.ZipFile("random", stageintest.RandBytes(r, 4<<20)), stored, stageintest.ZipFile("z", nil))
 	for _, nodes := range []int{1, 4} {
 		checkZip(t, archive, nodes, 0, func(j *job) { j.lim, j.memory, j.stripe = limits{}, 1, 2<<20 })
 	}
@@ -194,12 +78,12 @@ func TestZipLarge(t *testing.T) {
 
 // TestZipBalanced has every node read about as much, at most one member more.
 func TestZipBalanced(t *testing.T) {
-	r := seed(t)
-	var ms []zipped
+	r := stageintest.Rand(t)
+	var ms []stageintest.ZipMember
 	for i := range 1000 {
-		ms = append(ms, zipFile(fmt.Sprint("f", i), randBytes(r, 500+r.IntN(1000))))
+		ms = append(ms, stageintest.ZipFile(fmt.Sprint("f", i), stageintest.RandBytes(r, 500+r.IntN(1000))))
 	}
-	j := checkZip(t, writeZip(t, "", ms...), 5, 0)
+	j := checkZip(t, stageintest.WriteZip(t, "", ms...), 5, 0)
 	if len(j.plan.Parts) != 5 {
 		t.Fatalf("%d parts, want 5", len(j.plan.Parts))
 	}
@@ -220,7 +104,7 @@ func TestZipProgram(t *testing.T) {
 	if err != nil {
 		t.Skip("no zip program")
 	}
-	r := seed(t)
+	r := stageintest.Rand(t)
 	dir := t.TempDir()
 	write := func(name string, b []byte) {
 		p := filepath.Join(dir, "s", name)
@@ -235,7 +119,7 @@ func TestZipProgram(t *testing.T) {
 		}
 	}
 	for i := range 40 {
-		write(fmt.Sprintf("d%d/f%d", i%5, i), bytes.Repeat(randBytes(r, 30), r.IntN(100)))
+		write(fmt.Sprintf("d%d/f%d", i%5, i), bytes.Repeat(stageintest.RandBytes(r, 30), r.IntN(100)))
 	}
 	write("naïve ☃ name", []byte("utf-8"))
 	write("empty", nil)
@@ -278,7 +162,7 @@ func stageBadZip(t *testing.T, archive []byte, parts ...string) {
 	for _, nodes := range []int{1, 3} {
 		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 		_, err := tarJob(archive, nodes).run(ctx)
-		if !errorHas(err, append(parts, "/src/a.tar")...) || ctx.Err() != nil {
+		if !stageintest.ErrorHas(err, append(parts, "/src/a.tar")...) || ctx.Err() != nil {
 			t.Errorf("%d nodes: %v, want an error with %q", nodes, err, parts)
 		}
 		cancel()
@@ -286,12 +170,12 @@ func stageBadZip(t *testing.T, archive []byte, parts ...string) {
 }
 
 func TestZipRefuses(t *testing.T) {
-	r := seed(t)
-	with := func(z zipped) []byte {
-		return writeZip(t, "", zipFile("a", randBytes(r, 3000)), z, zipFile("z", randBytes(r, 3000)))
+	r := stageintest.Rand(t)
+	with := func(z stageintest.ZipMember) []byte {
+		return stageintest.WriteZip(t, "", stageintest.ZipFile("a", stageintest.RandBytes(r, 3000)), z, stageintest.ZipFile("z", stageintest.RandBytes(r, 3000)))
 	}
-	named := func(name string) zipped { return zipFile(name, []byte("x")) }
-	mode := func(m fs.FileMode) zipped {
+	named := func(name string) stageintest.ZipMember { return stageintest.ZipFile(name, []byte("x")) }
+	mode := func(m fs.FileMode) stageintest.ZipMember {
 		z := named("odd")
 		z.SetMode(m)
 		return z
@@ -302,8 +186,8 @@ func TestZipRefuses(t *testing.T) {
 	stageBadZip(t, with(named(strings.Repeat("n", 256))), "256 bytes")
 	stageBadZip(t, with(mode(fs.ModeNamedPipe|0o600)), `"odd"`, "FIFO")
 	stageBadZip(t, with(mode(fs.ModeDevice|0o600)), `"odd"`, "device")
-	stageBadZip(t, with(zipped{FileHeader: func() zip.FileHeader { z := mode(fs.ModeSymlink | 0o777); return z.FileHeader }()}), `"odd"`, "symbolic link")
-	stageBadZip(t, writeZip(t, ""), "no members")
+	stageBadZip(t, with(stageintest.ZipMember{FileHeader: func() zip.FileHeader { z := mode(fs.ModeSymlink | 0o777); return z.FileHeader }()}), `"odd"`, "symbolic link")
+	stageBadZip(t, stageintest.WriteZip(t, ""), "no members")
 	good := with(named("mm"))
 	entry := bytes.LastIndex(good, []byte("PK\x01\x02"))
 	entry = bytes.LastIndex(good[:entry], []byte("PK\x01\x02")) // of "mm"
@@ -332,7 +216,7 @@ func TestZipRefuses(t *testing.T) {
 // TestZipLies has a local header that is not what the directory says, and a
 // bomb of members that share their data.
 func TestZipLies(t *testing.T) {
-	good := writeZip(t, "", zipFile("first", make([]byte, 9000)), zipFile("second", make([]byte, 9000)))
+	good := stageintest.WriteZip(t, "", stageintest.ZipFile("first", make([]byte, 9000)), stageintest.ZipFile("second", make([]byte, 9000)))
 	local := bytes.LastIndex(good, []byte("PK\x03\x04"))
 	for at, want := range map[int]string{6: "encrypted", 8: "method", 26: "local header names", 28: "overlaps", 30: "local header names", 2: "no local header"} {
 		bad := slices.Clone(good)
@@ -356,12 +240,12 @@ func TestZipLies(t *testing.T) {
 }
 
 func TestZipCorrupt(t *testing.T) {
-	r := seed(t)
-	data := randBytes(r, 5000)
+	r := stageintest.Rand(t)
+	data := stageintest.RandBytes(r, 5000)
 	for _, method := range []uint16{zip.Store, zip.Deflate} {
-		z := zipFile("damaged", data)
+		z := stageintest.ZipFile("damaged", data)
 		z.Method = method
-		archive := writeZip(t, "", zipFile("a", nil), z)
+		archive := stageintest.WriteZip(t, "", stageintest.ZipFile("a", nil), z)
 		at := bytes.Index(archive, data[1000:1100])
 		if at < 0 {
 			t.Fatal("where is the data?")
@@ -374,32 +258,32 @@ func TestZipCorrupt(t *testing.T) {
 // TestZipChangesWhileStaged: an archive that another has taken the place of is never
 // read as the one that was planned.
 func TestZipChangesWhileStaged(t *testing.T) {
-	r := seed(t)
-	var members []zipped
+	r := stageintest.Rand(t)
+	var members []stageintest.ZipMember
 	for i := range 40 {
-		members = append(members, zipFile(fmt.Sprint("m", i), randBytes(r, 3000)))
+		members = append(members, stageintest.ZipFile(fmt.Sprint("m", i), stageintest.RandBytes(r, 3000)))
 	}
-	archive := writeZip(t, "", members...)
+	archive := stageintest.WriteZip(t, "", members...)
 	for name, c := range map[string]struct {
 		change func(*job)
 		want   string
 	}{
-		"shrinks":    {func(j *job) { n := j.fs.nodes[j.path]; n.data = n.data[:len(n.data)/4] }, "shorter"},
-		"is touched": {func(j *job) { j.fs.nodes[j.path].info.Mtime++ }, "changed"},
-		"grows":      {func(j *job) { j.fs.nodes[j.path].info.Size++ }, "now"},
-		"disappears": {func(j *job) { delete(j.fs.nodes, j.path) }, "no such file"},
+		"shrinks":    {func(j *job) { n := j.fs.Nodes[j.path]; n.Data = n.Data[:len(n.Data)/4] }, "shorter"},
+		"is touched": {func(j *job) { j.fs.Nodes[j.path].Info.Mtime++ }, "changed"},
+		"grows":      {func(j *job) { j.fs.Nodes[j.path].Info.Size++ }, "now"},
+		"disappears": {func(j *job) { delete(j.fs.Nodes, j.path) }, "no such file"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			j := tarJob(archive, 3)
 			var once sync.Once
 			j.order = func(int) { // when the plan is made
 				once.Do(func() {
-					j.fs.mu.Lock()
-					defer j.fs.mu.Unlock()
+					j.fs.Mu.Lock()
+					defer j.fs.Mu.Unlock()
 					c.change(j)
 				})
 			}
-			if _, err := j.run(context.Background()); !errorHas(err, "/src/a.tar", c.want) {
+			if _, err := j.run(context.Background()); !stageintest.ErrorHas(err, "/src/a.tar", c.want) {
 				t.Errorf("%v, want %q", err, c.want)
 			}
 		})
@@ -407,10 +291,10 @@ func TestZipChangesWhileStaged(t *testing.T) {
 }
 
 func TestZipRoom(t *testing.T) {
-	archive := writeZip(t, "", zipFile("bomb", make([]byte, 1<<20-1)))
+	archive := stageintest.WriteZip(t, "", stageintest.ZipFile("bomb", make([]byte, 1<<20-1)))
 	j := tarJob(archive, 1)
 	j.free = func(metadata.NodeID) (int64, bool) { return 1 << 19, true }
-	if _, err := j.run(context.Background()); !errorHas(err, "n0 needs room for", "512.0 KiB", "(1024.0 KiB in all)") || len(j.target.objects) > 0 {
+	if _, err := j.run(context.Background()); !stageintest.ErrorHas(err, "n0 needs room for", "512.0 KiB", "(1024.0 KiB in all)") || len(j.target.Objects) > 0 {
 		t.Errorf("%v, want a refusal", err)
 	}
 }
@@ -423,7 +307,7 @@ func FuzzZip(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, seed uint64, cut, flips uint16, nodes uint8) {
 		r := rand.New(rand.NewPCG(seed, 4))
-		archive := spoil(writeZip(t, "", randomZip(r, 1+r.IntN(12))...), cut, flips, r, false)
+		archive := stageintest.Spoil(stageintest.WriteZip(t, "", stageintest.RandomZip(r, 1+r.IntN(12))...), cut, flips, r, false)
 		alone, err1 := stageSpoilt(t, archive, 1)
 		several, errN := stageSpoilt(t, archive, 2+int(nodes%6))
 		if (err1 == nil) != (errN == nil) {
@@ -432,8 +316,8 @@ func FuzzZip(f *testing.F) {
 		if err1 != nil {
 			return
 		}
-		checkTree(t, several, alone)
-		want, err := twinZip(archive)
+		stageintest.CheckTree(t, several, alone)
+		want, err := stageintest.TwinZip(archive)
 		if err != nil {
 			t.Fatalf("staged, but archive/zip says: %v", err)
 		}
@@ -452,19 +336,19 @@ func FuzzZip(f *testing.F) {
 // BenchmarkZip is what BenchmarkPacked is, for one range of a zip archive.
 func BenchmarkZip(b *testing.B) {
 	r := rand.New(rand.NewPCG(1, 1))
-	var ms []zipped
+	var ms []stageintest.ZipMember
 	size := 0
 	for i := range 300 {
-		data := randBytes(r, 110_000)
+		data := stageintest.RandBytes(r, 110_000)
 		for j := range data {
 			if j/1000%2 == 0 {
 				data[j] = "etaoin shrdlu"[int(data[j])%13]
 			}
 		}
 		size += len(data)
-		ms = append(ms, zipFile(fmt.Sprint("f", i), data))
+		ms = append(ms, stageintest.ZipFile(fmt.Sprint("f", i), data))
 	}
-	archive := writeZip(b, "", ms...)
+	archive := stageintest.WriteZip(b, "", ms...)
 	var d source.Inflater
 	b.Run("bare", func(b *testing.B) {
 		perCore(b, size, func() error {

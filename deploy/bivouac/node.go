@@ -24,7 +24,7 @@ import (
 	"github.com/bivouacfs/bivouac/fsclient/remote"
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/metadata/cluster"
-	"github.com/bivouacfs/bivouac/stagein"
+	"github.com/bivouacfs/bivouac/stagein/stageout"
 )
 
 // node is a daemon with its client and its mount, wired together.
@@ -198,23 +198,23 @@ func indented(v any) ([]byte, error) {
 	return append(b, '\n'), err
 }
 
-func (n *node) stageOut(ctx context.Context, s daemon.OutShare) (stagein.OutResult, error) {
+func (n *node) stageOut(ctx context.Context, s daemon.OutShare) (stageout.Result, error) {
 	root, err := n.client.Resolve(ctx, metadata.RootIno, s.From)
 	var no syscall.Errno
 	if errors.As(err, &no) {
-		return stagein.OutResult{}, fmt.Errorf("scratch/%s: %w", s.From, no)
+		return stageout.Result{}, fmt.Errorf("scratch/%s: %w", s.From, no)
 	}
 	if err != nil {
-		return stagein.OutResult{}, err
+		return stageout.Result{}, err
 	}
-	return stagein.Out(ctx, stagein.OutConfig{
+	return stageout.Run(ctx, stageout.Config{
 		Store: n.client, Read: n.client.ReadFile, Root: root, To: s.To, Name: path.Base(s.From), Self: s.Self, N: s.N,
 		Settle: s.Settle, Memory: s.Memory, Help: s.Help, Failed: s.Failed, Log: n.log.WithField("part", "stage-out"),
 	})
 }
 
-func (n *node) copyPiece(ctx context.Context, p stagein.OutPiece) error {
-	return stagein.CopyPiece(ctx, n.client.ReadFile, p)
+func (n *node) copyPiece(ctx context.Context, p stageout.Piece) error {
+	return stageout.CopyPiece(ctx, n.client.ReadFile, p)
 }
 
 // up waits for the whole job, then says so on the leash.

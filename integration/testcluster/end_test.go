@@ -14,7 +14,7 @@ import (
 	"github.com/bivouacfs/bivouac/daemon/job"
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/metadata/cluster"
-	"github.com/bivouacfs/bivouac/stagein"
+	"github.com/bivouacfs/bivouac/stagein/stageout"
 )
 
 // TestLeaveWithDeadLeader: when the leader of the control group dies while it
@@ -88,7 +88,7 @@ func TestCtlMisuse(t *testing.T) {
 func TestStageOutGivenUp(t *testing.T) {
 	c := Start(t, Config{})
 	for _, n := range c.Nodes {
-		n.SetOut(func(ctx context.Context, _ daemon.OutShare) (r stagein.OutResult, err error) {
+		n.SetOut(func(ctx context.Context, _ daemon.OutShare) (r stageout.Result, err error) {
 			<-ctx.Done()
 			return r, ctx.Err()
 		}, nil)

@@ -17,7 +17,7 @@ import (
 	"github.com/bivouacfs/bivouac/daemon"
 	"github.com/bivouacfs/bivouac/daemon/job"
 	"github.com/bivouacfs/bivouac/metadata"
-	"github.com/bivouacfs/bivouac/stagein"
+	"github.com/bivouacfs/bivouac/stagein/stageout"
 )
 
 // outwardCluster is a job that copies ckpt out while it runs.
@@ -122,16 +122,16 @@ func TestOutTriesAgain(t *testing.T) {
 		t.Fatal(err)
 	}
 	var tries atomic.Int64
-	n.SetOut(func(ctx context.Context, s daemon.OutShare) (stagein.OutResult, error) {
+	n.SetOut(func(ctx context.Context, s daemon.OutShare) (stageout.Result, error) {
 		if s.Settle != 0 { // while the job runs
-			return stagein.OutResult{}, nil
+			return stageout.Result{}, nil
 		}
 		if tries.Add(1) < 3 {
-			s.Failed(stagein.OutFailure{Name: "f", Bytes: 1, Err: syscall.ENOSPC})
-			r := stagein.OutResult{Failed: 1, Errors: []string{"f: no space left on device"}}
+			s.Failed(stageout.Failure{Name: "f", Bytes: 1, Err: syscall.ENOSPC})
+			r := stageout.Result{Failed: 1, Errors: []string{"f: no space left on device"}}
 			return r, r.Err()
 		}
-		return stagein.Out(ctx, stagein.OutConfig{Store: n.Client, Read: n.Client.ReadFile, Root: ckpt, To: s.To, Self: s.Self, N: s.N, Failed: s.Failed})
+		return stageout.Run(ctx, stageout.Config{Store: n.Client, Read: n.Client.ReadFile, Root: ckpt, To: s.To, Self: s.Self, N: s.N, Failed: s.Failed})
 	}, nil)
 	err := leaveAll(t, c, Patience, 0)[0]
 	if err == nil || !strings.Contains(err.Error(), "pipe") || tries.Load() != 3 {

@@ -17,6 +17,7 @@ import (
 	"github.com/bivouacfs/bivouac/metadata/cluster"
 	"github.com/bivouacfs/bivouac/stagein"
 	"github.com/bivouacfs/bivouac/stagein/source"
+	"github.com/bivouacfs/bivouac/stagein/stageout"
 )
 
 // put writes a file of scratch through a node.
@@ -293,7 +294,7 @@ func leaveAll(t *testing.T, c *Cluster, wait time.Duration, nodes ...int) []erro
 func leaveButOne(t *testing.T, c *Cluster, dead int) []error {
 	t.Helper()
 	stuck := make(chan struct{})
-	c.Nodes[dead].SetOut(func(ctx context.Context, _ daemon.OutShare) (r stagein.OutResult, err error) {
+	c.Nodes[dead].SetOut(func(ctx context.Context, _ daemon.OutShare) (r stageout.Result, err error) {
 		close(stuck)
 		<-ctx.Done()
 		return r, ctx.Err()

@@ -32,8 +32,8 @@ import (
 	"github.com/bivouacfs/bivouac/fsclient/remote"
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/metadata/cluster"
-	"github.com/bivouacfs/bivouac/stagein"
 	"github.com/bivouacfs/bivouac/stagein/source"
+	"github.com/bivouacfs/bivouac/stagein/stageout"
 )
 
 // Patience bounds what has to happen; it is no measure of speed.
@@ -182,17 +182,17 @@ func (c *Cluster) start(t testing.TB, i int, dir string, l net.Listener) *Node {
 	}
 	n.SetClient(n.Client)
 	n.SetRevoke(n.Client.Revoke)
-	n.SetOut(func(ctx context.Context, s daemon.OutShare) (stagein.OutResult, error) {
+	n.SetOut(func(ctx context.Context, s daemon.OutShare) (stageout.Result, error) {
 		root, err := n.Client.Resolve(ctx, metadata.RootIno, s.From)
 		if err != nil {
-			return stagein.OutResult{}, err
+			return stageout.Result{}, err
 		}
-		return stagein.Out(ctx, stagein.OutConfig{
+		return stageout.Run(ctx, stageout.Config{
 			Store: n.Client, Read: n.Client.ReadFile, Root: root, To: s.To, Self: s.Self, N: s.N, Piece: cfg.Piece,
 			Settle: s.Settle, Memory: s.Memory, Help: s.Help, Failed: s.Failed, Log: log.WithField("node", i),
 		})
-	}, func(ctx context.Context, p stagein.OutPiece) error {
-		return stagein.CopyPiece(ctx, n.Client.ReadFile, p)
+	}, func(ctx context.Context, p stageout.Piece) error {
+		return stageout.CopyPiece(ctx, n.Client.ReadFile, p)
 	})
 	return n
 }

@@ -1,4 +1,4 @@
-package stagein
+package stageout
 
 import (
 	"context"
@@ -17,6 +17,7 @@ import (
 
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/stagein/source"
+	"github.com/bivouacfs/bivouac/stagein/stageintest"
 )
 
 // scratch is a namespace in memory of which only the reading side works.
@@ -80,20 +81,20 @@ func (s *scratch) readAt(_ context.Context, a metadata.Attr, p []byte, off int64
 	return copy(p, s.data[a.Ino][off:]), nil
 }
 
-func (s *scratch) config(to string, self, n int) OutConfig {
-	return OutConfig{Store: s, Root: metadata.RootIno, Read: s.readAt, To: to, Self: self, N: n}
+func (s *scratch) config(to string, self, n int) Config {
+	return Config{Store: s, Root: metadata.RootIno, Read: s.readAt, To: to, Self: self, N: n}
 }
 
 // outAll runs all shares at once.
-func (s *scratch) outAll(t *testing.T, to string, n int) (OutResult, []error) {
+func (s *scratch) outAll(t *testing.T, to string, n int) (Result, []error) {
 	t.Helper()
-	results, errs := make([]OutResult, n), make([]error, n)
+	results, errs := make([]Result, n), make([]error, n)
 	var wg sync.WaitGroup
 	for i := range n {
-		wg.Go(func() { results[i], errs[i] = Out(context.Background(), s.config(to, i, n)) })
+		wg.Go(func() { results[i], errs[i] = Run(context.Background(), s.config(to, i, n)) })
 	}
 	wg.Wait()
-	var sum OutResult
+	var sum Result
 	for _, r := range results {
 		sum.Add(r)
 	}
@@ -101,17 +102,17 @@ func (s *scratch) outAll(t *testing.T, to string, n int) (OutResult, []error) {
 }
 
 func fillScratch(t *testing.T, s *scratch) (files, size int64) {
-	r := seed(t)
+	r := stageintest.Rand(t)
 	for d := range 4 {
 		dir := s.add(metadata.RootIno, fmt.Sprint("d", d), source.TypeDir|0o500, nil)
 		sub := s.add(dir, "sub", source.TypeDir|0o755, nil)
 		for f := range 20 {
 			n := r.IntN(3000)
-			s.add(sub, fmt.Sprint("f", f), source.TypeRegular|0o640, randBytes(r, n))
+			s.add(sub, fmt.Sprint("f", f), source.TypeRegular|0o640, stageintest.RandBytes(r, n))
 			files, size = files+1, size+int64(n)
 		}
 	}
-	big := append(make([]byte, 3<<20), randBytes(r, 1<<20+5)...)
+	big := append(make([]byte, 3<<20), stageintest.RandBytes(r, 1<<20+5)...)
 	s.add(metadata.RootIno, "holes", source.TypeRegular|0o444, append(big, make([]byte, 2<<20)...))
 	s.add(metadata.RootIno, strings.Repeat("n", 255), source.TypeRegular|0o600, []byte("longest"))
 	link := s.add(metadata.RootIno, "link", source.TypeSymlink|0o777, nil)
@@ -169,7 +170,7 @@ func TestOut(t *testing.T) {
 				t.Error(err)
 			}
 		}
-		if want := (OutResult{Files: files, Dirs: 8, Symlinks: 2, Bytes: size}); fmt.Sprint(sum) != fmt.Sprint(want) {
+		if want := (Result{Files: files, Dirs: 8, Symlinks: 2, Bytes: size}); fmt.Sprint(sum) != fmt.Sprint(want) {
 			t.Errorf("%d nodes: %+v, want %+v", n, sum, want)
 		}
 		s.checkOut(t, to, metadata.RootIno)
@@ -182,7 +183,7 @@ func TestOutFile(t *testing.T) {
 	to := t.TempDir()
 	cfg := s.config(to, 0, 1)
 	cfg.Root, cfg.Name = ino, "copy"
-	if r, err := Out(context.Background(), cfg); err != nil || r.Files != 1 {
+	if r, err := Run(context.Background(), cfg); err != nil || r.Files != 1 {
 		t.Fatalf("%+v, %v", r, err)
 	}
 	if b, _ := os.ReadFile(filepath.Join(to, "copy")); string(b) != "one" {
@@ -251,7 +252,7 @@ func TestOutToWhatCannotBeWritten(t *testing.T) {
 	if err := os.WriteFile(to, nil, 0o644); err != nil {
 		t.Fatal(err)
 	}
-	if r, err := Out(context.Background(), s.config(to, 0, 1)); !errors.Is(err, syscall.ENOTDIR) || r.Failed != 0 {
+	if r, err := Run(context.Background(), s.config(to, 0, 1)); !errors.Is(err, syscall.ENOTDIR) || r.Failed != 0 {
 		t.Errorf("%+v, %v, want ENOTDIR", r, err)
 	}
 	var mu sync.Mutex
@@ -259,7 +260,7 @@ func TestOutToWhatCannotBeWritten(t *testing.T) {
 	seen := make(map[string]bool)
 	for self := range 3 {
 		cfg := s.config(to, self, 3)
-		cfg.Failed = func(f OutFailure) {
+		cfg.Failed = func(f Failure) {
 			mu.Lock()
 			defer mu.Unlock()
 			if seen[f.Name] || !errors.Is(f.Err, syscall.ENOTDIR) {
@@ -267,7 +268,7 @@ func TestOutToWhatCannotBeWritten(t *testing.T) {
 			}
 			seen[f.Name], bytes = true, bytes+f.Bytes
 		}
-		if _, err := Out(context.Background(), cfg); !errors.Is(err, syscall.ENOTDIR) {
+		if _, err := Run(context.Background(), cfg); !errors.Is(err, syscall.ENOTDIR) {
 			t.Errorf("share %d: %v, want ENOTDIR", self, err)
 		}
 	}
@@ -284,8 +285,8 @@ func TestOutOfAFileThatChanges(t *testing.T) {
 		s.attrs[ino] = a
 		return nil
 	}
-	r, err := Out(context.Background(), s.config(t.TempDir(), 0, 1))
-	if !errorHas(err, "written to while") || r.Failed != 1 {
+	r, err := Run(context.Background(), s.config(t.TempDir(), 0, 1))
+	if !stageintest.ErrorHas(err, "written to while") || r.Failed != 1 {
 		t.Errorf("%+v, %v", r, err)
 	}
 }
@@ -295,11 +296,11 @@ func TestOutStops(t *testing.T) {
 	fillScratch(t, s)
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
-	if _, err := Out(ctx, s.config(t.TempDir(), 0, 1)); !errorHas(err, "stopped") {
+	if _, err := Run(ctx, s.config(t.TempDir(), 0, 1)); !stageintest.ErrorHas(err, "stopped") {
 		t.Errorf("%v", err)
 	}
 	for _, self := range []int{-1, 2} {
-		if _, err := Out(context.Background(), s.config(t.TempDir(), self, 2)); err == nil {
+		if _, err := Run(context.Background(), s.config(t.TempDir(), self, 2)); err == nil {
 			t.Errorf("share %d of 2 ran", self)
 		}
 	}

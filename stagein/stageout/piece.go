@@ -1,4 +1,4 @@
-package stagein
+package stageout
 
 import (
 	"context"
@@ -19,7 +19,7 @@ import (
 const DefaultPiece = 256 << 20
 
 // OutPiece is a range of a file that is being copied, for one of several nodes.
-type OutPiece struct {
+type Piece struct {
 	To   string        `json:"to"`  // the directory that gets the copies
 	Tmp  string        `json:"tmp"` // the file in it that is written; it is there and has its size
 	Attr metadata.Attr `json:"attr"`
@@ -32,7 +32,7 @@ type ReadFunc func(ctx context.Context, a metadata.Attr, p []byte, off int64) (i
 
 // CopyPiece copies a piece, makes it durable, and reads it again to see that
 // it is what was read.
-func CopyPiece(ctx context.Context, read ReadFunc, p OutPiece) error {
+func CopyPiece(ctx context.Context, read ReadFunc, p Piece) error {
 	if p.Off < 0 || p.Len < 0 || p.Off > p.Attr.Size-p.Len {
 		return fmt.Errorf("piece of %d bytes at %d of a file of %d: %w", p.Len, p.Off, p.Attr.Size, syscall.EINVAL)
 	}
@@ -106,9 +106,9 @@ func copyBytes(ctx context.Context, read ReadFunc, f *os.File, a metadata.Attr, 
 func (o *out) pieces(ctx context.Context, f *os.File, tmp, rel string, a metadata.Attr) error {
 	var g errgroup.Group
 	g.SetLimit(2 * o.cfg.N)
-	first := o.turn(rel)
+	first := o.owner(rel)
 	for i := int64(0); i*o.cfg.Piece < a.Size; i++ {
-		p := OutPiece{To: o.cfg.To, Tmp: tmp, Attr: a, Off: i * o.cfg.Piece}
+		p := Piece{To: o.cfg.To, Tmp: tmp, Attr: a, Off: i * o.cfg.Piece}
 		p.Len = min(o.cfg.Piece, a.Size-p.Off)
 		k := (first + int(i)) % o.cfg.N
 		g.Go(func() error {

@@ -1,4 +1,4 @@
-package stagein
+package stageout
 
 import (
 	"context"
@@ -34,7 +34,7 @@ func (o *out) symlink(ctx context.Context, rel string, a metadata.Attr) error {
 	}
 	o.changes(rel)
 	tmp := temporary(rel)
-	if err := o.clear(tmp); err != nil {
+	if err := o.removeStale(tmp); err != nil {
 		return err
 	}
 	if err := o.root.Symlink(target, tmp); err != nil {
@@ -77,14 +77,14 @@ func (o *out) rename(tmp, rel string) error {
 func (o *out) file(ctx context.Context, rel string, a metadata.Attr) error {
 	o.changes(rel)
 	tmp := temporary(rel)
-	if err := o.clear(tmp); err != nil {
+	if err := o.removeStale(tmp); err != nil {
 		return err
 	}
 	f, err := o.root.OpenFile(tmp, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
 		return err
 	}
-	err = o.fill(ctx, f, tmp, rel, a)
+	err = o.write(ctx, f, tmp, rel, a)
 	if e := f.Close(); err == nil {
 		err = e
 	}
@@ -96,7 +96,7 @@ func (o *out) file(ctx context.Context, rel string, a metadata.Attr) error {
 }
 
 // fill writes the content and makes it durable.
-func (o *out) fill(ctx context.Context, f *os.File, tmp, rel string, a metadata.Attr) error {
+func (o *out) write(ctx context.Context, f *os.File, tmp, rel string, a metadata.Attr) error {
 	if err := f.Truncate(a.Size); err != nil { // a hole at the end
 		return err
 	}

@@ -1,4 +1,4 @@
-package stagein
+package stageout
 
 import (
 	"context"
@@ -11,12 +11,13 @@ import (
 
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/stagein/source"
+	"github.com/bivouacfs/bivouac/stagein/stageintest"
 )
 
 // run is one share of one, which must not fail.
-func (s *scratch) run(t *testing.T, cfg OutConfig) OutResult {
+func (s *scratch) run(t *testing.T, cfg Config) Result {
 	t.Helper()
-	r, err := Out(context.Background(), cfg)
+	r, err := Run(context.Background(), cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -43,7 +44,7 @@ func TestOutAgain(t *testing.T) {
 	files, _ := fillScratch(t, s)
 	changed := s.add(metadata.RootIno, "changed", source.TypeRegular|0o600, []byte("old"))
 	to := t.TempDir()
-	for _, memory := range []*OutMemory{nil, new(OutMemory)} {
+	for _, memory := range []*Memory{nil, new(Memory)} {
 		cfg := s.config(to, 0, 1)
 		cfg.Memory = memory
 		s.run(t, cfg)
@@ -95,8 +96,8 @@ func TestOutDirTimes(t *testing.T) {
 			t.Errorf("%s: the target is of %v, %v, want %v", when, info.ModTime(), err, root.Mtime.Time())
 		}
 	}
-	var memory [nodes]OutMemory
-	all := func() (sum OutResult) {
+	var memory [nodes]Memory
+	all := func() (sum Result) {
 		t.Helper()
 		for self := range nodes {
 			cfg := s.config(to, self, nodes)
@@ -111,7 +112,7 @@ func TestOutDirTimes(t *testing.T) {
 	s.add(dir, "new", source.TypeRegular|0o600, []byte("new"))
 	all()
 	check("after one more file")
-	memory = [nodes]OutMemory{}
+	memory = [nodes]Memory{}
 	for _, rel := range []string{"", "d0", "d3/sub"} {
 		if err := os.Chtimes(filepath.Join(to, rel), time.Now(), time.Now()); err != nil {
 			t.Fatal(err)
@@ -146,7 +147,7 @@ func TestOutMemory(t *testing.T) {
 	s.add(metadata.RootIno, "f", source.TypeRegular|0o600, []byte("f"))
 	s.add(s.add(metadata.RootIno, "d", source.TypeDir|0o755, nil), "g", source.TypeRegular|0o600, []byte("g"))
 	cfg := s.config(t.TempDir(), 0, 1)
-	cfg.Memory = new(OutMemory)
+	cfg.Memory = new(Memory)
 	s.run(t, cfg)
 	for _, name := range []string{"f", "d"} {
 		if err := os.RemoveAll(filepath.Join(cfg.To, name)); err != nil {
@@ -175,7 +176,7 @@ func TestOutFresh(t *testing.T) {
 		fresh int64
 	}{{-time.Second, 1}, {0, 1}, {3*time.Second - 1, 1}, {3 * time.Second, 0}} {
 		cfg.Now = func() time.Time { return written.Add(tt.after) }
-		if r := s.run(t, cfg); r.Fresh != tt.fresh || r.Files != 1-tt.fresh {
+		if r := s.run(t, cfg); r.Unsettled != tt.fresh || r.Files != 1-tt.fresh {
 			t.Errorf("%v after the write = %+v, want %d left out", tt.after, r, tt.fresh)
 		}
 	}
@@ -186,15 +187,15 @@ func TestOutFresh(t *testing.T) {
 func TestOutPieces(t *testing.T) {
 	const nodes = 3
 	s := newScratch()
-	r := seed(t)
-	s.add(metadata.RootIno, "large", source.TypeRegular|0o640, randBytes(r, 10<<20+7))
-	s.add(metadata.RootIno, "small", source.TypeRegular|0o640, randBytes(r, 1<<20))
+	r := stageintest.Rand(t)
+	s.add(metadata.RootIno, "large", source.TypeRegular|0o640, stageintest.RandBytes(r, 10<<20+7))
+	s.add(metadata.RootIno, "small", source.TypeRegular|0o640, stageintest.RandBytes(r, 1<<20))
 	to := t.TempDir()
 	var helped, refused atomic.Int64
 	for self := range nodes {
 		cfg := s.config(to, self, nodes)
 		cfg.Piece = 1 << 20
-		cfg.Help = func(ctx context.Context, k int, p OutPiece) error {
+		cfg.Help = func(ctx context.Context, k int, p Piece) error {
 			if k == self || k >= nodes {
 				t.Errorf("node %d asks node %d", self, k)
 			}
@@ -217,14 +218,14 @@ func TestCopyPieceBad(t *testing.T) {
 	s := newScratch()
 	ino := s.add(metadata.RootIno, "f", source.TypeRegular|0o600, make([]byte, 100))
 	to := t.TempDir()
-	for _, p := range []OutPiece{{Off: -1, Len: 1}, {Off: 0, Len: -1}, {Off: 50, Len: 51}, {Off: 1 << 62, Len: 1 << 62}} {
+	for _, p := range []Piece{{Off: -1, Len: 1}, {Off: 0, Len: -1}, {Off: 50, Len: 51}, {Off: 1 << 62, Len: 1 << 62}} {
 		p.To, p.Tmp, p.Attr = to, "tmp", s.attrs[ino]
-		if err := CopyPiece(context.Background(), s.readAt, p); !errorHas(err, "invalid") {
+		if err := CopyPiece(context.Background(), s.readAt, p); !stageintest.ErrorHas(err, "invalid") {
 			t.Errorf("%+v = %v, want EINVAL", p, err)
 		}
 	}
 	for _, tmp := range []string{"../f", "/etc/passwd", "none"} {
-		p := OutPiece{To: to, Tmp: tmp, Attr: s.attrs[ino], Len: 1}
+		p := Piece{To: to, Tmp: tmp, Attr: s.attrs[ino], Len: 1}
 		if err := CopyPiece(context.Background(), s.readAt, p); err == nil {
 			t.Errorf("a piece was copied to %q", tmp)
 		}
@@ -234,7 +235,7 @@ func TestCopyPieceBad(t *testing.T) {
 // TestOutVerifies: bytes that are not those that were read are found.
 func TestOutVerifies(t *testing.T) {
 	s := newScratch()
-	ino := s.add(metadata.RootIno, "f", source.TypeRegular|0o600, randBytes(seed(t), 3<<20))
+	ino := s.add(metadata.RootIno, "f", source.TypeRegular|0o600, stageintest.RandBytes(stageintest.Rand(t), 3<<20))
 	to := t.TempDir()
 	reads := 0
 	s.read = func(metadata.Attr) error {
@@ -251,8 +252,8 @@ func TestOutVerifies(t *testing.T) {
 		}
 		return nil
 	}
-	r, err := Out(context.Background(), s.config(to, 0, 1))
-	if !errorHas(err, "other bytes") || r.Failed != 1 {
+	r, err := Run(context.Background(), s.config(to, 0, 1))
+	if !stageintest.ErrorHas(err, "other bytes") || r.Failed != 1 {
 		t.Errorf("%+v, %v, want a copy with other bytes", r, err)
 	}
 	if found, _ := os.ReadDir(to); len(found) != 0 {

@@ -1,4 +1,4 @@
-package stagein
+package stageout
 
 import (
 	"errors"
@@ -11,7 +11,7 @@ import (
 // OutMemory is what runs of Out with the same root and target have seen to be
 // in the target, so that the next one does not ask the target again. It holds
 // some 100 bytes for each name.
-type OutMemory struct {
+type Memory struct {
 	mu   sync.Mutex
 	have map[string]stamp // guarded by mu; by relative path
 }
@@ -28,7 +28,7 @@ func stampOf(a metadata.Attr) stamp { return stamp{a.Ino, a.Mode, a.Size, a.Mtim
 
 // has reports whether the thing is in the target as it is now. A nil memory
 // remembers nothing.
-func (m *OutMemory) has(rel string, s stamp) bool {
+func (m *Memory) has(rel string, s stamp) bool {
 	if m == nil {
 		return false
 	}
@@ -38,7 +38,7 @@ func (m *OutMemory) has(rel string, s stamp) bool {
 	return ok && old == s
 }
 
-func (m *OutMemory) add(rel string, s stamp) {
+func (m *Memory) add(rel string, s stamp) {
 	if m == nil {
 		return
 	}
@@ -67,7 +67,7 @@ func (o *out) kept(rel string, a metadata.Attr) bool {
 
 // fresh reports whether the file was changed so lately that whoever writes it
 // may not be done.
-func (o *out) fresh(a metadata.Attr) bool {
+func (o *out) unsettled(a metadata.Attr) bool {
 	return o.cfg.Settle > 0 && o.cfg.Now().Sub(a.Mtime.Time()) < o.cfg.Settle
 }
 
@@ -83,7 +83,7 @@ func (o *out) keptDir(rel string, ino metadata.Ino) bool {
 }
 
 // clear removes what an earlier run has left under a temporary name.
-func (o *out) clear(tmp string) error {
+func (o *out) removeStale(tmp string) error {
 	if err := o.root.Remove(tmp); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err
 	}

@@ -1,4 +1,4 @@
-package stagein
+package stageout
 
 import (
 	"context"
@@ -21,7 +21,7 @@ import (
 )
 
 // OutConfig describes one node's share of a stage-out.
-type OutConfig struct {
+type Config struct {
 	Store   metadata.Store // the namespace, as a client sees it
 	Root    metadata.Ino   // the directory, or the file, that is copied
 	Read    ReadFunc
@@ -36,24 +36,24 @@ type OutConfig struct {
 	Settle time.Duration
 	Now    func() time.Time // nil is time.Now
 	// Memory is of earlier runs with the same Root and To; nil is none.
-	Memory *OutMemory
+	Memory *Memory
 	// Help has the k-th of the N nodes do CopyPiece; nil is that nobody helps.
 	// Files of two pieces and more are then copied by all nodes.
-	Help  func(ctx context.Context, k int, p OutPiece) error
+	Help  func(ctx context.Context, k int, p Piece) error
 	Piece int64 // bytes of a piece; 0 is DefaultPiece
 	// Failed is told of everything that did not make it, by several goroutines,
 	// also if nothing can be written to To; nil is nobody.
-	Failed func(OutFailure)
+	Failed func(Failure)
 }
 
 // OutFailure is one thing that did not make it.
-type OutFailure struct {
+type Failure struct {
 	Name  string // relative to the root
 	Bytes int64  // of a file
 	Err   error
 }
 
-func (c *OutConfig) validate() error {
+func (c *Config) validate() error {
 	if c.N < 1 || c.Self < 0 || c.Self >= c.N || c.Store == nil || c.Read == nil {
 		return fmt.Errorf("stage-out: share %d of %d: %w", c.Self, c.N, syscall.EINVAL)
 	}
@@ -70,38 +70,38 @@ func (c *OutConfig) validate() error {
 }
 
 // OutResult is what a stage-out did.
-type OutResult struct {
-	Files    int64    `json:"files"`
-	Dirs     int64    `json:"dirs"`
-	Symlinks int64    `json:"symlinks"`
-	Bytes    int64    `json:"bytes"`
-	Kept     int64    `json:"kept"`             // files that were there already
-	Fresh    int64    `json:"fresh,omitempty"`  // files that were left out because they may not be done
-	Failed   int64    `json:"failed,omitempty"` // things that did not make it
-	Errors   []string `json:"errors,omitempty"` // of the first of them, one line each
+type Result struct {
+	Files     int64    `json:"files"`
+	Dirs      int64    `json:"dirs"`
+	Symlinks  int64    `json:"symlinks"`
+	Bytes     int64    `json:"bytes"`
+	Kept      int64    `json:"kept"`                // files that were there already
+	Unsettled int64    `json:"unsettled,omitempty"` // files that were left out because they may not be done
+	Failed    int64    `json:"failed,omitempty"`    // things that did not make it
+	Errors    []string `json:"errors,omitempty"`    // of the first of them, one line each
 }
 
 // maxErrors is how many errors are kept; all are counted.
 const maxErrors = 100
 
 // Add adds another node's result.
-func (r *OutResult) Add(o OutResult) {
+func (r *Result) Add(o Result) {
 	r.Files += o.Files
 	r.Dirs += o.Dirs
 	r.Symlinks += o.Symlinks
 	r.Bytes += o.Bytes
 	r.Kept += o.Kept
-	r.Fresh += o.Fresh
+	r.Unsettled += o.Unsettled
 	r.Failed += o.Failed
 	r.Errors = append(r.Errors, o.Errors...)
 	r.Errors = r.Errors[:min(len(r.Errors), maxErrors)]
 }
 
 // All is how many things there were, with those that failed.
-func (r *OutResult) All() int64 { return r.Failed + r.Files + r.Kept + r.Dirs + r.Symlinks }
+func (r *Result) All() int64 { return r.Failed + r.Files + r.Kept + r.Dirs + r.Symlinks }
 
 // Err is nil if everything was copied.
-func (r *OutResult) Err() error {
+func (r *Result) Err() error {
 	if r.Failed == 0 {
 		return nil
 	}
@@ -131,34 +131,34 @@ func (r *OutResult) Err() error {
 //
 // Nothing outside To is touched, also if someone puts symbolic links into it
 // meanwhile.
-func Out(ctx context.Context, cfg OutConfig) (OutResult, error) {
+func Run(ctx context.Context, cfg Config) (Result, error) {
 	if err := cfg.validate(); err != nil {
-		return OutResult{}, err
+		return Result{}, err
 	}
 	a, err := cfg.Store.Getattr(ctx, cfg.Root)
 	if err != nil {
-		return OutResult{}, fmt.Errorf("stage-out to %s: %w", cfg.To, err)
+		return Result{}, fmt.Errorf("stage-out to %s: %w", cfg.To, err)
 	}
-	o := &out{cfg: cfg, bufs: make(chan []byte, cfg.Workers), dirs: map[string]*outDir{}}
-	if o.root, o.bar = openTarget(cfg.To, a); o.bar == nil {
+	o := &out{cfg: cfg, bufs: make(chan []byte, cfg.Workers), dirs: map[string]*dirState{}}
+	if o.root, o.blocked = openTarget(cfg.To, a); o.blocked == nil {
 		defer o.root.Close() // nothing is written through it
 	} else if cfg.Failed == nil {
-		return OutResult{}, fmt.Errorf("stage-out: %w", o.bar)
+		return Result{}, fmt.Errorf("stage-out: %w", o.blocked)
 	}
 	o.g.SetLimit(cfg.Workers)
 	if a.Mode&source.TypeMask == source.TypeDir {
 		o.enter(".", cfg.Root, true)
 		o.dir(ctx, cfg.Root, "")
 	} else if o.mine(cfg.Name) {
-		o.thing(ctx, cfg.Name, a)
+		o.copyOne(ctx, cfg.Name, a)
 	}
 	_ = o.g.Wait() // failures are in the result
 	o.endDirs(ctx)
 	if err := ctx.Err(); err != nil {
 		return o.result, fmt.Errorf("stage-out to %s: stopped before its end: %w", cfg.To, err)
 	}
-	if o.bar != nil {
-		return o.result, fmt.Errorf("stage-out: %w", o.bar)
+	if o.blocked != nil {
+		return o.result, fmt.Errorf("stage-out: %w", o.blocked)
 	}
 	if err := o.result.Err(); err != nil {
 		return o.result, fmt.Errorf("stage-out to %s: %w", cfg.To, err)
@@ -196,15 +196,15 @@ func makeTarget(to string, a metadata.Attr) error {
 
 // out is a share of a stage-out that runs.
 type out struct {
-	cfg  OutConfig
-	root *os.Root
-	bar  error // why there is no root: nothing can be copied
-	g    errgroup.Group
-	bufs chan []byte // of files that are done; one for each worker
+	cfg     Config
+	root    *os.Root
+	blocked error // why there is no root: nothing can be copied
+	g       errgroup.Group
+	bufs    chan []byte // of files that are done; one for each worker
 
 	mu     sync.Mutex
-	result OutResult          // guarded by mu
-	dirs   map[string]*outDir // guarded by mu; by relative path
+	result Result               // guarded by mu
+	dirs   map[string]*dirState // guarded by mu; by relative path
 }
 
 func (o *out) fail(name string, size int64, err error) {
@@ -213,7 +213,7 @@ func (o *out) fail(name string, size int64, err error) {
 		err = p.Err // the name is said already
 	}
 	if o.cfg.Failed != nil {
-		o.cfg.Failed(OutFailure{Name: name, Bytes: size, Err: err})
+		o.cfg.Failed(Failure{Name: name, Bytes: size, Err: err})
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -223,21 +223,21 @@ func (o *out) fail(name string, size int64, err error) {
 	}
 }
 
-func (o *out) count(f func(*OutResult)) {
+func (o *out) count(f func(*Result)) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	f(&o.result)
 }
 
 // turn is the node that copies the thing at rel.
-func (o *out) turn(rel string) int {
+func (o *out) owner(rel string) int {
 	h := fnv.New64a()
 	_, _ = io.WriteString(h, rel) // cannot fail
 	x := h.Sum64()
 	return int((x ^ x>>32) * 0x9e3779b97f4a7c15 >> 33 % uint64(o.cfg.N))
 }
 
-func (o *out) mine(rel string) bool { return o.turn(rel) == o.cfg.Self }
+func (o *out) mine(rel string) bool { return o.owner(rel) == o.cfg.Self }
 
 // dirBatch is how many entries are asked for at a time.
 const dirBatch = 1024
@@ -280,7 +280,7 @@ func (o *out) entry(ctx context.Context, e metadata.Entry, rel string) {
 			o.fail(rel, 0, err)
 			return nil
 		}
-		o.thing(ctx, rel, a)
+		o.copyOne(ctx, rel, a)
 		return nil
 	})
 }
@@ -293,18 +293,18 @@ func (o *out) attr(ctx context.Context, e metadata.Entry) (metadata.Attr, error)
 }
 
 // thing copies what is no directory.
-func (o *out) thing(ctx context.Context, rel string, a metadata.Attr) {
+func (o *out) copyOne(ctx context.Context, rel string, a metadata.Attr) {
 	var err error
 	switch typ := a.Mode & source.TypeMask; {
-	case o.bar != nil:
+	case o.blocked != nil:
 		if !o.cfg.Memory.has(rel, stampOf(a)) {
-			err = o.bar
+			err = o.blocked
 		}
 	case typ == source.TypeRegular:
 		err = o.regular(ctx, rel, a)
 	case typ == source.TypeSymlink:
 		if err = o.symlink(ctx, rel, a); err == nil {
-			o.count(func(r *OutResult) { r.Symlinks++ })
+			o.count(func(r *Result) { r.Symlinks++ })
 		}
 	default:
 		err = fmt.Errorf("not a file, a directory or a link: %w", syscall.EINVAL)
@@ -318,16 +318,16 @@ func (o *out) thing(ctx context.Context, rel string, a metadata.Attr) {
 func (o *out) regular(ctx context.Context, rel string, a metadata.Attr) error {
 	switch {
 	case o.kept(rel, a):
-		o.count(func(r *OutResult) { r.Kept++ })
+		o.count(func(r *Result) { r.Kept++ })
 		return nil
-	case o.fresh(a):
-		o.count(func(r *OutResult) { r.Fresh++ })
+	case o.unsettled(a):
+		o.count(func(r *Result) { r.Unsettled++ })
 		return nil
 	}
 	if err := o.file(ctx, rel, a); err != nil {
 		return err
 	}
-	o.count(func(r *OutResult) { r.Files, r.Bytes = r.Files+1, r.Bytes+a.Size })
+	o.count(func(r *Result) { r.Files, r.Bytes = r.Files+1, r.Bytes+a.Size })
 	o.cfg.Memory.add(rel, stampOf(a))
 	return nil
 }

@@ -1,4 +1,4 @@
-package stagein
+package stageout
 
 import (
 	"context"
@@ -13,7 +13,7 @@ import (
 )
 
 // outDir is a directory that is copied.
-type outDir struct {
+type dirState struct {
 	ino     metadata.Ino // of the one in scratch; 0 is that only a file is copied, and this is where to
 	changed bool         // something in the copy was made, renamed or removed here, which gave it another time
 	look    bool         // it is for this node to see that its time is right, if nobody changes it
@@ -24,7 +24,7 @@ func (o *out) enter(rel string, ino metadata.Ino, look bool) {
 	look = look && o.mine(rel)
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.dirs[rel] = &outDir{ino: ino, look: look}
+	o.dirs[rel] = &dirState{ino: ino, look: look}
 }
 
 // changes takes note that something in the directory of rel is made, renamed or removed.
@@ -33,7 +33,7 @@ func (o *out) changes(rel string) {
 	defer o.mu.Unlock()
 	d := o.dirs[path.Dir(rel)]
 	if d == nil {
-		d = new(outDir)
+		d = new(dirState)
 		o.dirs[path.Dir(rel)] = d
 	}
 	d.changed = true
@@ -41,7 +41,7 @@ func (o *out) changes(rel string) {
 
 // makeDir makes a directory; every node does, one of them counts it.
 func (o *out) makeDir(ctx context.Context, e metadata.Entry, rel string) error {
-	if o.bar != nil {
+	if o.blocked != nil {
 		return nil
 	}
 	if o.keptDir(rel, e.Ino) {
@@ -67,7 +67,7 @@ func (o *out) makeDir(ctx context.Context, e metadata.Entry, rel string) error {
 		}
 	}
 	if o.mine(rel) {
-		o.count(func(r *OutResult) { r.Dirs++ })
+		o.count(func(r *Result) { r.Dirs++ })
 	}
 	o.enter(rel, e.Ino, true)
 	o.cfg.Memory.add(rel+"/", stamp{ino: e.Ino})
@@ -87,7 +87,7 @@ func (o *out) openDir(rel string, mode os.FileMode) error {
 // endDirs gives directories their times, and makes the renames in them durable, when nothing in them is
 // changed here any more.
 func (o *out) endDirs(ctx context.Context) {
-	if o.bar != nil {
+	if o.blocked != nil {
 		return
 	}
 	var g errgroup.Group
@@ -106,7 +106,7 @@ func (o *out) endDirs(ctx context.Context) {
 	_ = g.Wait() // failures are in the result
 }
 
-func (o *out) endDir(ctx context.Context, rel string, d *outDir) error {
+func (o *out) endDir(ctx context.Context, rel string, d *dirState) error {
 	set, err := false, error(nil)
 	if d.ino != 0 && ctx.Err() == nil { // who goes on later sees to it then
 		set, err = o.dirTimes(ctx, rel, d.ino)
