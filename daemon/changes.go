@@ -127,10 +127,10 @@ func (l *leasing) Link(ctx context.Context, ino, dir metadata.Ino, name string) 
 	return a, err
 }
 
-// ReportSection is metadata.Sections. What a section reports some client has
+// ReportShard is metadata.Sections. What a section reports some client has
 // done there, who may hold a promise of this home.
-func (l *leasing) ReportSection(ctx context.Context, by metadata.NodeID, r metadata.SectionReport) (metadata.SectionAnswer, error) {
-	a, err := l.home.ReportSection(ctx, by, r)
+func (l *leasing) ReportShard(ctx context.Context, by metadata.NodeID, r metadata.ShardReport) (metadata.ShardAnswer, error) {
+	a, err := l.home.ReportShard(ctx, by, r)
 	if done(err) {
 		l.changedBy(ctx, rpc.NoNode, attrKey(r.Dir))
 	}

@@ -78,7 +78,7 @@ func (d *Daemon) checkOnce(ctx context.Context) (CheckResult, []string, error) {
 	// The objects come first: an inode is there before its first object, so an
 	// object whose inode is not there later has none.
 	objects := make([][]metadata.Ino, len(nodes))
-	homes := make([]metadata.Census, len(nodes))
+	homes := make([]metadata.Inventory, len(nodes))
 	for _, get := range []func(context.Context, metadata.NodeID) error{
 		func(ctx context.Context, id metadata.NodeID) (err error) {
 			objects[id], err = d.objectsOf(ctx, id)
@@ -112,7 +112,7 @@ func (d *Daemon) checkOnce(ctx context.Context) (CheckResult, []string, error) {
 }
 
 // leaked is the objects on host without an inode.
-func leaked(objects []metadata.Ino, homes []metadata.Census, host string) []string {
+func leaked(objects []metadata.Ino, homes []metadata.Inventory, host string) []string {
 	var wrong []string
 	for _, ino := range objects {
 		if int(ino.Home()) < len(homes) {
@@ -125,7 +125,7 @@ func leaked(objects []metadata.Ino, homes []metadata.Census, host string) []stri
 	return wrong
 }
 
-func counted(homes []metadata.Census, objects [][]metadata.Ino) CheckResult {
+func counted(homes []metadata.Inventory, objects [][]metadata.Ino) CheckResult {
 	var r CheckResult
 	for _, h := range homes {
 		for _, k := range h.Inodes {
@@ -171,19 +171,19 @@ func (d *Daemon) onCensus(ctx context.Context, _ metadata.NodeID, q *censusReq) 
 }
 
 // censusOf is all that a home has.
-func (d *Daemon) censusOf(ctx context.Context, id metadata.NodeID) (metadata.Census, error) {
-	c := pebblestore.NewCounting(id)
+func (d *Daemon) censusOf(ctx context.Context, id metadata.NodeID) (metadata.Inventory, error) {
+	c := pebblestore.NewInventoryBuilder(id)
 	for q := (censusReq{}); ; {
 		var r censusReply
-		if err := d.askNode(ctx, id, wire.OpCensus, q, &r); err != nil || len(r.Records) == 0 {
-			return c.Census(), err
+		if err := d.askNode(ctx, id, wire.OpInventory, q, &r); err != nil || len(r.Records) == 0 {
+			return c.Inventory(), err
 		}
 		for _, rec := range r.Records {
 			if bytes.Compare(rec.Key, q.After) <= 0 {
-				return c.Census(), fmt.Errorf("key %x comes after %x: %w", rec.Key, q.After, syscall.EPROTO)
+				return c.Inventory(), fmt.Errorf("key %x comes after %x: %w", rec.Key, q.After, syscall.EPROTO)
 			}
 			if err := c.Add(rec); err != nil {
-				return c.Census(), err
+				return c.Inventory(), err
 			}
 			q.After = rec.Key
 		}

@@ -73,7 +73,7 @@ func (d *Daemon) Watch() (cluster.View, <-chan struct{}) {
 // longer.
 func (d *Daemon) setView(v cluster.View) {
 	for _, id := range d.changeView(v) {
-		d.peers.Cut(id)
+		d.peers.Disconnect(id)
 	}
 }
 
@@ -425,23 +425,23 @@ const maxErrorText = 16 << 10
 
 func (d *Daemon) controlHandlers() map[wire.Op]rpc.Handler {
 	return map[wire.Op]rpc.Handler{
-		wire.OpReport:     node.HandleJSON(d.onReport),
-		wire.OpPropose:    node.HandleJSON(d.onPropose),
-		wire.OpStage:      node.HandleJSON(d.onTask),
-		wire.OpStagePoll:  node.HandleJSON(d.onPoll),
-		wire.OpStageAbort: node.HandleJSON(d.onAbort),
-		wire.OpStageSeam:  node.HandleJSON(d.onSeam),
-		wire.OpEntrust:    node.HandleJSON(d.onEntrust),
-		wire.OpFillClaim:  node.HandleJSON(d.onFillClaim),
-		wire.OpFillLanded: node.HandleJSON(d.onFillLanded),
-		wire.OpManifest:   d.onBlob,
-		wire.OpStatus:     node.HandleJSON(d.onStatus),
-		wire.OpCensus:     node.HandleJSON(d.onCensus),
-		wire.OpObjects:    node.HandleJSON(d.onObjects),
-		wire.OpGone:       node.HandleJSON(d.onGone),
-		wire.OpNamed:      node.HandleJSON(d.onNamed),
-		wire.OpDropPages:  node.HandleJSON(d.onDropPages),
-		wire.OpLook:       node.HandleJSON(d.onLook),
+		wire.OpReport:           node.HandleJSON(d.onReport),
+		wire.OpPropose:          node.HandleJSON(d.onPropose),
+		wire.OpStage:            node.HandleJSON(d.onTask),
+		wire.OpStagePoll:        node.HandleJSON(d.onPoll),
+		wire.OpStageAbort:       node.HandleJSON(d.onAbort),
+		wire.OpStageBoundary:    node.HandleJSON(d.onSeam),
+		wire.OpStandbyReplicate: node.HandleJSON(d.onEntrust),
+		wire.OpFillOffer:        node.HandleJSON(d.onFillClaim),
+		wire.OpFillComplete:     node.HandleJSON(d.onFillLanded),
+		wire.OpManifest:         d.onBlob,
+		wire.OpStatus:           node.HandleJSON(d.onStatus),
+		wire.OpInventory:        node.HandleJSON(d.onCensus),
+		wire.OpObjects:          node.HandleJSON(d.onObjects),
+		wire.OpMissing:          node.HandleJSON(d.onGone),
+		wire.OpReferenced:       node.HandleJSON(d.onNamed),
+		wire.OpDropPages:        node.HandleJSON(d.onDropPages),
+		wire.OpScan:             node.HandleJSON(d.onLook),
 	}
 }
 

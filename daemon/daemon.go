@@ -105,7 +105,7 @@ type Config struct {
 	// Data makes the stub of another node's data.
 	Data func(rpc.Caller) datapath.Store
 	// Sections makes the stub of another node's sections of wide directories.
-	Sections func(rpc.Caller) metadata.Sections
+	Sections func(rpc.Caller) metadata.Shards
 	// WideAt is how many entries a directory has when it is spread over the
 	// nodes; 0 is 8192.
 	WideAt int
@@ -362,7 +362,7 @@ func (d *Daemon) openNetwork(l net.Listener) error {
 		return fmt.Errorf("peers: %w", err)
 	}
 	d.rpc, err = rpc.NewServer(rpc.ServerConfig{
-		Key: d.cfg.Key, Job: d.job.Name(), Self: d.job.Self, Handlers: d.handlers(), Inline: inline, Memory: d.cfg.Memory, Alone: alone,
+		Key: d.cfg.Key, Job: d.job.Name(), Self: d.job.Self, Handlers: d.handlers(), Inline: inline, Memory: d.cfg.Memory, InlineWhenIdle: alone,
 		Stream: d.raftStream, Epoch: d.epoch, NewerEpoch: d.newerEpoch, Log: log,
 	})
 	if err != nil {
@@ -444,7 +444,7 @@ func (d *Daemon) Peers() *rpc.Peers { return d.peers }
 // Caller is the node id for this node's client: its calls wait for a connection
 // that is made again, as long as the map has not given the node up.
 func (d *Daemon) Caller(id metadata.NodeID) rpc.Caller {
-	return rpc.NewPatient(d.peers.To(id), func() error {
+	return rpc.NewRetrier(d.peers.To(id), func() error {
 		if n, _ := d.View().Map.Node(id); n.State == cluster.Down {
 			return fmt.Errorf("node %s is down: %w", n.Host, syscall.EHOSTDOWN)
 		}

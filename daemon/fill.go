@@ -261,10 +261,10 @@ type ownData struct {
 }
 
 var (
-	_ datapath.Store      = ownData{}
-	_ datapath.Opener     = ownData{}
-	_ datapath.Piper      = ownData{}
-	_ datapath.HereReader = ownData{}
+	_ datapath.Store         = ownData{}
+	_ datapath.Opener        = ownData{}
+	_ datapath.Piper         = ownData{}
+	_ datapath.PresentReader = ownData{}
 )
 
 // ReadAt implements datapath.Reader.
@@ -288,8 +288,8 @@ func (o ownData) ReadAt(ctx context.Context, ino metadata.Ino, p []byte, off int
 	return o.Store.ReadAt(ctx, ino, p, off)
 }
 
-// ReadHere implements datapath.HereReader.
-func (o ownData) ReadHere(ctx context.Context, ino metadata.Ino, p []byte, off int64) (int, error) {
+// ReadIfPresent implements datapath.PresentReader.
+func (o ownData) ReadIfPresent(ctx context.Context, ino metadata.Ino, p []byte, off int64) (int, error) {
 	if !o.d.has(ino, off, int64(len(p))) {
 		return 0, fmt.Errorf("inode %v: is not here: %w", ino, syscall.EAGAIN)
 	}

@@ -39,7 +39,7 @@ type landingReq struct {
 // Claim implements stagein.Others.
 func (o others) Claim(ctx context.Context, to metadata.NodeID, c stagein.Claim) ([]bool, error) {
 	var r claimReply
-	err := o.insist(ctx, to, wire.OpFillClaim, claimReq{o.ds, c}, &r)
+	err := o.insist(ctx, to, wire.OpFillOffer, claimReq{o.ds, c}, &r)
 	return r.Granted, err
 }
 
@@ -50,7 +50,7 @@ func (o others) Put(ctx context.Context, to metadata.NodeID, ino metadata.Ino, p
 
 // Landed implements stagein.Others.
 func (o others) Landed(ctx context.Context, to metadata.NodeID, l stagein.Landing) error {
-	return o.insist(ctx, to, wire.OpFillLanded, landingReq{o.ds, l}, nil)
+	return o.insist(ctx, to, wire.OpFillComplete, landingReq{o.ds, l}, nil)
 }
 
 // insist makes a call again, also if the node does not know the dataset yet.

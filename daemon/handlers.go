@@ -131,11 +131,11 @@ func (d *Daemon) metaHandlers() map[wire.Op]rpc.Handler {
 func (d *Daemon) dataHandlers() map[wire.Op]rpc.Handler {
 	s := d.data
 	return map[wire.Op]rpc.Handler{
-		wire.OpRead:        d.handleRead,
-		wire.OpReadHere:    d.handleReadHere,
-		wire.OpReadSummed:  d.handleReadSummed,
-		wire.OpWriteSummed: d.handleWriteSummed,
-		wire.OpParcels:     d.handleParcels,
+		wire.OpRead:          d.handleRead,
+		wire.OpReadIfPresent: d.handleReadHere,
+		wire.OpReadSummed:    d.handleReadSummed,
+		wire.OpWriteSummed:   d.handleWriteSummed,
+		wire.OpPutPieces:     d.handleParcels,
 		wire.OpWrite: func(ctx context.Context, r *rpc.Request, _ *rpc.Response) error {
 			var q wire.WriteReq
 			if err := q.Parse(r.Body); err != nil {

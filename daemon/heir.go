@@ -29,7 +29,7 @@ func (in *intake) remind(ctx context.Context) error {
 	q := entrustReq{Dataset: in.ds.ID, Turn: in.ds.Turn, Names: []string{passFile}}
 	var errs []error
 	for _, id := range in.keep.heirs {
-		errs = append(errs, in.d.Call(ctx, id, wire.OpEntrust, q, nil))
+		errs = append(errs, in.d.Call(ctx, id, wire.OpStandbyReplicate, q, nil))
 	}
 	return errors.Join(errs...)
 }
@@ -58,7 +58,7 @@ func (in *intake) give(ctx context.Context, q entrustReq) (all []metadata.NodeID
 			break
 		}
 		err := in.d.Insist(ctx, id, 2*in.d.cfg.Timing.Down, mayLag, func() error {
-			return in.d.Call(ctx, id, wire.OpEntrust, q, nil)
+			return in.d.Call(ctx, id, wire.OpStandbyReplicate, q, nil)
 		})
 		if err == nil {
 			all = append(all, id)
@@ -85,7 +85,7 @@ func (in *intake) handOut(ctx context.Context, q entrustReq, has []metadata.Node
 		if id != in.d.job.Self && !slices.Contains(has, id) {
 			g.Go(func() error {
 				return in.d.Insist(ctx, id, 2*in.d.cfg.Timing.Down, mayLag, func() error {
-					return in.d.Call(ctx, id, wire.OpEntrust, q, nil)
+					return in.d.Call(ctx, id, wire.OpStandbyReplicate, q, nil)
 				})
 			})
 		}

@@ -8,8 +8,8 @@ import (
 	"github.com/bivouacfs/bivouac/metadata/locks"
 	"github.com/bivouacfs/bivouac/metadata/opens"
 	"github.com/bivouacfs/bivouac/metadata/pebblestore"
+	"github.com/bivouacfs/bivouac/metadata/shard"
 	"github.com/bivouacfs/bivouac/metadata/txn"
-	"github.com/bivouacfs/bivouac/metadata/wide"
 )
 
 // home is this node as the home of its inodes: the store of their records, and
@@ -22,7 +22,7 @@ type home struct {
 
 	files *opens.Files
 	locks *locks.Locks
-	wide  *wide.Directories
+	wide  *shard.Manager
 	tx    *txn.Coordinator
 }
 
@@ -36,7 +36,7 @@ func (d *Daemon) openHome() (*home, error) {
 	var err error
 	h.Store, err = pebblestore.Open(pebblestore.Config{
 		Dir: d.dir("meta"), Self: d.job.Self, UID: d.job.UID, GID: d.job.GID, RootMode: 0o700,
-		Now: time.Now, WideAt: d.cfg.WideAt, Room: d.room, Log: log,
+		Now: time.Now, ShardAt: d.cfg.WideAt, Room: d.room, Log: log,
 		Unnamed: func(ino metadata.Ino) { h.files.Unnamed(ino) },
 	})
 	if err != nil {

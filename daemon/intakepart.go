@@ -310,7 +310,7 @@ func (in *intake) passSeam(ctx context.Context, p stagein.Part) error {
 			q := seamReq{Dataset: in.ds.ID, Part: int(p.Index), Seam: s, Passed: true}
 			mayPass := func(err error) bool { return mayLag(err) || errors.Is(err, syscall.EBUSY) }
 			return in.d.Insist(ctx, p.Node, registryTime, mayPass, func() error {
-				return in.d.Call(ctx, p.Node, wire.OpStageSeam, q, nil)
+				return in.d.Call(ctx, p.Node, wire.OpStageBoundary, q, nil)
 			})
 		}
 		select {

@@ -76,7 +76,7 @@ func (l *leasing) LookupLease(ctx context.Context, dir metadata.Ino, name string
 		if e.Ino != was {
 			term = metadata.Lease{}
 		}
-		if l.Moving(dir) { // asked after the promise: see wide.Config.Leases
+		if l.Resharding(dir) { // asked after the promise: see shard.Config.Leases
 			term.Entry = 0
 		}
 	}

@@ -30,7 +30,7 @@ func (d *Daemon) lookers(ds metadata.DatasetID) (all []source.Looker) {
 		all = append(all, func(ctx context.Context, s source.Sight) (seen source.Seen, err error) {
 			ctx, cancel := context.WithTimeout(ctx, lookTime)
 			defer cancel()
-			err = d.Call(ctx, id, wire.OpLook, s, &seen)
+			err = d.Call(ctx, id, wire.OpScan, s, &seen)
 			return seen, err
 		})
 	}

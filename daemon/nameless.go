@@ -67,7 +67,7 @@ func (s *sweeper) nameless(ctx context.Context) error {
 func (s *sweeper) disown(suspects map[metadata.Ino]metadata.Time) error {
 	var errs []error
 	for ino, ctime := range suspects {
-		err := s.d.meta.Disown(ino, ctime)
+		err := s.d.meta.MarkOrphan(ino, ctime)
 		switch {
 		case err == nil:
 			s.found.Inodes++
@@ -93,7 +93,7 @@ func (s *sweeper) suspects(ctx context.Context) (map[metadata.Ino]metadata.Time,
 	if err := d.eachNamed(ctx, d.job.Self, here.add); err != nil {
 		return nil, err
 	}
-	found, err := d.meta.Suspects(ctx, here.has, maxSuspects)
+	found, err := d.meta.OrphanCandidates(ctx, here.has, maxSuspects)
 	for _, n := range nodes {
 		if err != nil || len(found) == 0 {
 			break
@@ -109,7 +109,7 @@ func (s *sweeper) suspects(ctx context.Context) (map[metadata.Ino]metadata.Time,
 func (d *Daemon) eachNamed(ctx context.Context, by metadata.NodeID, fn func(metadata.Ino)) error {
 	for q := (namedReq{}); ; {
 		var r namedReply
-		if err := d.askNode(ctx, by, wire.OpNamed, q, &r); err != nil {
+		if err := d.askNode(ctx, by, wire.OpReferenced, q, &r); err != nil {
 			return err
 		}
 		for _, ino := range r.Inos {
@@ -136,7 +136,7 @@ type namedReply struct {
 }
 
 func (d *Daemon) onNamed(ctx context.Context, peer metadata.NodeID, q *namedReq) (namedReply, error) {
-	inos, next, err := d.meta.Named(ctx, peer, q.After, namedAtOnce)
+	inos, next, err := d.meta.Referenced(ctx, peer, q.After, namedAtOnce)
 	return namedReply{inos, next}, err
 }
 

@@ -12,19 +12,19 @@ import (
 )
 
 // PutAll implements stagein.Others.
-func (o others) PutAll(ctx context.Context, to metadata.NodeID, ps []datapath.Parcel) ([]error, error) {
+func (o others) PutAll(ctx context.Context, to metadata.NodeID, ps []datapath.PiecePut) ([]error, error) {
 	return target{d: o.d}.PutAll(ctx, to, ps)
 }
 
 // handleParcels stores small pieces of datasets, each if it is what was sent. One
 // that is not, or for which there is no room, does not keep the others out.
 func (d *Daemon) handleParcels(ctx context.Context, r *rpc.Request, resp *rpc.Response) error {
-	var q wire.ParcelsReq
+	var q wire.PutPiecesReq
 	if err := q.Parse(r.Body); err != nil {
 		return err
 	}
 	status := make([]syscall.Errno, len(q.Heads))
-	err := q.Split(r.Data, func(i int, h *wire.ParcelHead, b []byte) {
+	err := q.Split(r.Data, func(i int, h *wire.PieceHeader, b []byte) {
 		if err := d.storeParcel(ctx, h, b); err != nil {
 			var known bool
 			if status[i], known = rpc.StatusOf(err); !known {
@@ -32,11 +32,11 @@ func (d *Daemon) handleParcels(ctx context.Context, r *rpc.Request, resp *rpc.Re
 			}
 		}
 	})
-	resp.Body = wire.ParcelsResp{Status: status}.Append(nil)
+	resp.Body = wire.PutPiecesResp{Status: status}.Append(nil)
 	return err
 }
 
-func (d *Daemon) storeParcel(ctx context.Context, h *wire.ParcelHead, b []byte) error {
+func (d *Daemon) storeParcel(ctx context.Context, h *wire.PieceHeader, b []byte) error {
 	if !h.Ino.Sealed() {
 		return fmt.Errorf("inode %v is of no dataset: %w", h.Ino, syscall.EINVAL)
 	}

@@ -241,7 +241,7 @@ func (s *share) seamIn(ctx context.Context) (stagein.Seam, error) {
 func (s *share) seamOut(ctx context.Context, seam stagein.Seam) error {
 	s.told.Store(&seam)
 	q := seamReq{Dataset: s.plan.Dataset, Part: s.part + 1, Seam: seam}
-	return s.toLeader(ctx, func(leader metadata.NodeID) error { return s.d.Call(ctx, leader, wire.OpStageSeam, q, nil) })
+	return s.toLeader(ctx, func(leader metadata.NodeID) error { return s.d.Call(ctx, leader, wire.OpStageBoundary, q, nil) })
 }
 
 // toLeader asks the node that leads the stage-in for something, which may be another
@@ -293,17 +293,17 @@ func (t target) Put(ctx context.Context, node metadata.NodeID, ino metadata.Ino,
 }
 
 // PutAll is Put for parcels.
-func (t target) PutAll(ctx context.Context, node metadata.NodeID, ps []datapath.Parcel) (errs []error, err error) {
+func (t target) PutAll(ctx context.Context, node metadata.NodeID, ps []datapath.PiecePut) (errs []error, err error) {
 	if node == t.d.job.Self {
 		return stagein.PutEach(ctx, ps, t.d.write), nil
 	}
-	w, ok := t.store(node).(datapath.ParcelWriter)
+	w, ok := t.store(node).(datapath.PiecePutter)
 	if !ok {
 		return nil, fmt.Errorf("parcels to node %d: %w", node, syscall.ENOTSUP)
 	}
 	errs = make([]error, len(ps)) // of a lost node
 	err = t.unlessLost(ctx, node, func() error {
-		got, err := w.WriteParcels(ctx, ps)
+		got, err := w.PutPieces(ctx, ps)
 		copy(errs, got)
 		return err
 	})

@@ -260,12 +260,12 @@ func (d *Daemon) gone(ctx context.Context, home metadata.NodeID, inos []metadata
 		return nil, fmt.Errorf("node %d: %w", home, syscall.EHOSTDOWN)
 	}
 	var r goneReply
-	err := d.askNode(ctx, home, wire.OpGone, goneReq{inos}, &r)
+	err := d.askNode(ctx, home, wire.OpMissing, goneReq{inos}, &r)
 	return r.Gone, err
 }
 
 func (d *Daemon) onGone(_ context.Context, _ metadata.NodeID, q *goneReq) (goneReply, error) {
-	gone, err := d.meta.Gone(q.Inos)
+	gone, err := d.meta.Missing(q.Inos)
 	return goneReply{gone}, err
 }
 

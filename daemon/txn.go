@@ -16,7 +16,9 @@ import (
 
 // Census is all that this node's part of the live realm has, for a check of
 // the whole (txn.Check).
-func (d *Daemon) Census(ctx context.Context) (metadata.Census, error) { return d.meta.Census(ctx) }
+func (d *Daemon) Census(ctx context.Context) (metadata.Inventory, error) {
+	return d.meta.Inventory(ctx)
+}
 
 // Transactions is what this home has done together with others.
 func (d *Daemon) Transactions() txn.Stats { return d.meta.tx.Stats() }
@@ -130,11 +132,11 @@ func (d *Daemon) txHandlers() map[wire.Op]rpc.Handler {
 		wire.OpAbort: coordinated(ofReq, func(ctx context.Context, q *wire.TxReq) (node.Appender, error) {
 			return nil, t.Abort(ctx, q.Tx)
 		}),
-		wire.OpMoves: coordinated(func(q *wire.MovesReq) metadata.TxID { return q.Tx }, func(ctx context.Context, q *wire.MovesReq) (node.Appender, error) {
+		wire.OpRenameLock: coordinated(func(q *wire.RenameLockReq) metadata.TxID { return q.Tx }, func(ctx context.Context, q *wire.RenameLockReq) (node.Appender, error) {
 			if q.Unlock {
-				return nil, t.UnlockMoves(ctx, q.Tx)
+				return nil, t.UnlockRename(ctx, q.Tx)
 			}
-			return nil, t.LockMoves(ctx, q.Tx)
+			return nil, t.LockRename(ctx, q.Tx)
 		}),
 		wire.OpOutcome: node.Handle(func(ctx context.Context, q *wire.TxReq) (node.Appender, error) {
 			o, err := t.Outcome(ctx, q.Tx)
@@ -143,8 +145,8 @@ func (d *Daemon) txHandlers() map[wire.Op]rpc.Handler {
 			}
 			return &wire.OutcomeResp{Outcome: o}, nil
 		}),
-		wire.OpClimb: node.Handle(func(ctx context.Context, q *wire.ClimbReq) (node.Appender, error) {
-			ino, err := t.Climb(ctx, q.From, q.Stop)
+		wire.OpAncestor: node.Handle(func(ctx context.Context, q *wire.AncestorReq) (node.Appender, error) {
+			ino, err := t.Ancestor(ctx, q.From, q.Stop)
 			if err != nil {
 				return nil, err
 			}

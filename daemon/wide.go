@@ -13,17 +13,17 @@ import (
 	"github.com/bivouacfs/bivouac/metadata/cluster"
 	"github.com/bivouacfs/bivouac/metadata/leases"
 	"github.com/bivouacfs/bivouac/metadata/pebblestore"
-	"github.com/bivouacfs/bivouac/metadata/wide"
+	"github.com/bivouacfs/bivouac/metadata/shard"
 )
 
 // defaultWideAt is how many entries a directory has when it is spread.
 const defaultWideAt = 8192
 
 // newWide is the wide directories of this node.
-func (d *Daemon) newWide(s *pebblestore.Store) *wide.Directories {
-	return wide.New(wide.Config{
+func (d *Daemon) newWide(s *pebblestore.Store) *shard.Manager {
+	return shard.New(shard.Config{
 		Self: d.job.Self, Store: s, Map: func() cluster.Map { return d.View().Map },
-		Peer: func(id metadata.NodeID) metadata.Sections { return d.cfg.Sections(d.peers.To(id)) },
+		Peer: func(id metadata.NodeID) metadata.Shards { return d.cfg.Sections(d.peers.To(id)) },
 		Log:  d.log.WithField("part", "wide"), Leases: leases.Term + slack,
 	})
 }
@@ -48,11 +48,11 @@ func (d *Daemon) nextMap(ctx context.Context, e metadata.Epoch) (cluster.Map, er
 // has been folded. What another one has put in again is ENOTEMPTY.
 func (h *home) unfolded(ctx context.Context, fn func() error) error {
 	err := fn()
-	var in *pebblestore.WideError
+	var in *pebblestore.ShardedError
 	if !errors.As(err, &in) {
 		return err
 	}
-	if err := h.wide.Fold(ctx, in.Dir); err != nil {
+	if err := h.wide.Merge(ctx, in.Dir); err != nil {
 		return err
 	}
 	if err = fn(); errors.As(err, &in) {
@@ -79,31 +79,31 @@ func (h *home) Setattr(ctx context.Context, ino metadata.Ino, c metadata.Change)
 func (d *Daemon) sectionHandlers() map[wire.Op]rpc.Handler {
 	m := d.leased
 	return map[wire.Op]rpc.Handler{
-		wire.OpSectionMake: ofHome(func(ctx context.Context, q *wire.SectionMakeReq) (metadata.Ino, func() error) {
-			return q.Dir, func() error { return m.MakeSection(ctx, q.NewSection) }
+		wire.OpShardCreate: ofHome(func(ctx context.Context, q *wire.ShardCreateReq) (metadata.Ino, func() error) {
+			return q.Dir, func() error { return m.CreateShard(ctx, q.NewShard) }
 		}),
-		wire.OpSectionFill: ofHome(func(ctx context.Context, q *wire.SectionFillReq) (metadata.Ino, func() error) {
-			return q.Dir, func() error { return m.FillSection(ctx, q.Section, q.Entries) }
+		wire.OpShardFill: ofHome(func(ctx context.Context, q *wire.ShardFillReq) (metadata.Ino, func() error) {
+			return q.Dir, func() error { return m.FillShard(ctx, q.Shard, q.Entries) }
 		}),
-		wire.OpSectionChange: ofHome(func(ctx context.Context, q *wire.SectionChangeReq) (metadata.Ino, func() error) {
-			return q.Dir, func() error { return m.ChangeSection(ctx, q.SectionChange) }
+		wire.OpShardChange: ofHome(func(ctx context.Context, q *wire.ShardChangeReq) (metadata.Ino, func() error) {
+			return q.Dir, func() error { return m.ChangeShard(ctx, q.ShardChange) }
 		}),
-		wire.OpSectionReport: func(ctx context.Context, r *rpc.Request, resp *rpc.Response) error {
-			var q wire.SectionReportReq
+		wire.OpShardReport: func(ctx context.Context, r *rpc.Request, resp *rpc.Response) error {
+			var q wire.ShardReportReq
 			if err := q.Parse(r.Body); err != nil {
 				return err
 			}
-			a, err := m.ReportSection(ctx, r.Peer, q.SectionReport)
+			a, err := m.ReportShard(ctx, r.Peer, q.ShardReport)
 			if err == nil {
-				resp.Body = wire.SectionReportResp{SectionAnswer: a}.Append(nil)
+				resp.Body = wire.ShardReportResp{ShardAnswer: a}.Append(nil)
 			}
 			return err
 		},
-		wire.OpNames: node.Handle(func(ctx context.Context, q *wire.NamesReq) (node.Appender, error) {
+		wire.OpShardRead: node.Handle(func(ctx context.Context, q *wire.ShardReadReq) (node.Appender, error) {
 			if q.Limit > wire.MaxEntries {
 				return nil, fmt.Errorf("read of %d entries: %w", q.Limit, syscall.EINVAL)
 			}
-			es, err := m.ReadNames(ctx, q.Dir, q.Epoch, q.After, int(q.Limit))
+			es, err := m.ReadShard(ctx, q.Dir, q.Epoch, q.After, int(q.Limit))
 			if err != nil {
 				return nil, err
 			}
@@ -131,9 +131,9 @@ func ofHome[T any, P node.Parser[T]](f func(ctx context.Context, q *T) (metadata
 func elsewhere(h rpc.Handler) rpc.Handler {
 	return func(ctx context.Context, r *rpc.Request, resp *rpc.Response) error {
 		err := h(ctx, r, resp)
-		var e *metadata.Elsewhere
+		var e *metadata.Redirect
 		if errors.As(err, &e) {
-			resp.Body = wire.ElsewhereResp{Elsewhere: *e}.Append(nil)
+			resp.Body = wire.RedirectResp{Redirect: *e}.Append(nil)
 		}
 		return err
 	}

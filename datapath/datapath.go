@@ -22,10 +22,10 @@ type SummedReader interface {
 	ReadSummed(ctx context.Context, ino metadata.Ino, p []byte, off int64) (int, error)
 }
 
-// HereReader is an optional power of a Store: reads of what it can give at once, for who is not waited for. EAGAIN
+// PresentReader is an optional power of a Store: reads of what it can give at once, for who is not waited for. EAGAIN
 // is that it cannot. What arrives was compared.
-type HereReader interface {
-	ReadHere(ctx context.Context, ino metadata.Ino, p []byte, off int64) (int, error)
+type PresentReader interface {
+	ReadIfPresent(ctx context.Context, ino metadata.Ino, p []byte, off int64) (int, error)
 }
 
 // Span is a piece of a file that lies in one piece on one node.

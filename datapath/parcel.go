@@ -6,8 +6,8 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// Parcel is bytes of a file of a dataset, on their way to the node that is to have them.
-type Parcel struct {
+// PiecePut is bytes of a file of a dataset, on their way to the node that is to have them.
+type PiecePut struct {
 	Ino  metadata.Ino
 	Off  int64    // in that node's object
 	Data [][]byte // its bytes, one behind the other
@@ -15,18 +15,18 @@ type Parcel struct {
 }
 
 // Len is how many bytes it has.
-func (p *Parcel) Len() (n int64) {
+func (p *PiecePut) Len() (n int64) {
 	for _, b := range p.Data {
 		n += int64(len(b))
 	}
 	return n
 }
 
-// ParcelWriter is an optional power of a Writer: many small pieces in one call.
-type ParcelWriter interface {
-	// WriteParcels writes all of each of ps, which are at most
-	// wire.MaxParcels with at most wire.MaxData bytes. Each is compared with its
+// PiecePutter is an optional power of a Writer: many small pieces in one call.
+type PiecePutter interface {
+	// PutPieces writes all of each of ps, which are at most
+	// wire.MaxPieces with at most wire.MaxData bytes. Each is compared with its
 	// sum where it arrives. errs has an error for each, nil for one that is
 	// written; with err it is not known which are. It keeps nothing of ps.
-	WriteParcels(ctx context.Context, ps []Parcel) (errs []error, err error)
+	PutPieces(ctx context.Context, ps []PiecePut) (errs []error, err error)
 }

@@ -95,7 +95,7 @@ type Client struct {
 	files  fileTable
 	tails  tails
 	locks  lockTable
-	wide   cluster.WideTable
+	wide   cluster.ShardTable
 	leases *leases.Cache
 	recent recentAttrs
 	forget atomic.Pointer[func([]metadata.Ino)]

@@ -95,7 +95,7 @@ func (l *Listing) readHome(ctx context.Context, after string, limit int) ([]meta
 	if l.attrs {
 		es, err = s.ReadDir(ctx, l.dir, after, limit)
 	} else {
-		es, err = s.ReadNames(ctx, l.dir, 0, after, limit)
+		es, err = s.ReadShard(ctx, l.dir, 0, after, limit)
 	}
 	if err != nil {
 		return nil, false, err
@@ -105,15 +105,15 @@ func (l *Listing) readHome(ctx context.Context, after string, limit int) ([]meta
 }
 
 // spread is where the entries of a directory are that was spread in the epoch e.
-func (c *Client) spread(ctx context.Context, e metadata.Epoch) (cluster.Spread, error) {
+func (c *Client) spread(ctx context.Context, e metadata.Epoch) (cluster.ShardMap, error) {
 	m := c.cfg.View().Map
 	if e > m.Epoch {
 		var err error
 		if m, err = c.awaitEpoch(ctx, e); err != nil {
-			return cluster.Spread{}, err
+			return cluster.ShardMap{}, err
 		}
 	}
-	return m.Spread(e), nil
+	return m.ShardMap(e), nil
 }
 
 // readNodes goes on in the section that after is in, and then in the next ones.
@@ -146,7 +146,7 @@ func (l *Listing) section(ctx context.Context, id metadata.NodeID, e metadata.Ep
 	s, err := l.c.metaOf(id)
 	var es []metadata.Entry
 	if err == nil {
-		es, err = s.ReadNames(ctx, l.dir, e, after, limit)
+		es, err = s.ReadShard(ctx, l.dir, e, after, limit)
 	}
 	if err == nil {
 		return es, nil
@@ -176,7 +176,7 @@ func (l *Listing) readMerged(ctx context.Context, e metadata.Epoch, after string
 
 // merge returns some entries that follow after, at most limit: it asks each
 // node for its share of them, and takes what is sure to be next.
-func (l *Listing) merge(ctx context.Context, sp cluster.Spread, after string, limit int) (all []metadata.Entry, end bool, err error) {
+func (l *Listing) merge(ctx context.Context, sp cluster.ShardMap, after string, limit int) (all []metadata.Entry, end bool, err error) {
 	share := limit/len(sp.Nodes) + mergeMore
 	var g errgroup.Group
 	var mu sync.Mutex

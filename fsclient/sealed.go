@@ -36,9 +36,9 @@ func (c *Client) readFileSealed(ctx context.Context, a metadata.Attr, order []me
 	})
 }
 
-// ReadHere fills p from offset off of a file of a dataset, if the nodes that have those bytes can give them at once:
+// ReadIfPresent fills p from offset off of a file of a dataset, if the nodes that have those bytes can give them at once:
 // EAGAIN is that one of them cannot.
-func (c *Client) ReadHere(ctx context.Context, a metadata.Attr, p []byte, off int64) error {
+func (c *Client) ReadIfPresent(ctx context.Context, a metadata.Attr, p []byte, off int64) error {
 	order, err := c.order(ctx, a.Ino, a.Layout)
 	if err != nil {
 		return err
@@ -115,8 +115,8 @@ func (s *sealedSpan) readAt(ctx context.Context, d datapath.Store, p []byte, off
 	if !s.here {
 		return s.c.readSealedAt(ctx, d, s.a.Ino, s.to, p, off)
 	}
-	if h, ok := d.(datapath.HereReader); ok {
-		return h.ReadHere(ctx, s.a.Ino, p, off)
+	if h, ok := d.(datapath.PresentReader); ok {
+		return h.ReadIfPresent(ctx, s.a.Ino, p, off)
 	}
 	return 0, fmt.Errorf("node %d does not say what it has: %w", s.Node, syscall.EAGAIN)
 }

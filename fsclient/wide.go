@@ -74,7 +74,7 @@ func (r *route) verdict(err error) error {
 
 // again says whether the call that failed with err is to be tried again now.
 func (c *Client) again(ctx context.Context, r *route, err error) bool {
-	var e *metadata.Elsewhere
+	var e *metadata.Redirect
 	switch {
 	case errors.As(err, &e):
 		c.wide.Learn(e)

@@ -33,7 +33,7 @@ var floors = map[string]int{
 	"datapath/wire":           2,
 	"datapath/chunkstore":     2,
 	"metadata/manifest":       3,
-	"metadata/wide":           3,
+	"metadata/shard":          3,
 	"datapath/rpc":            3,
 	"metadata/raftstore":      4,
 	"fsclient/remote":         4,

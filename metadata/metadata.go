@@ -16,9 +16,9 @@
 // The home of a live inode never changes. A directory's entries live on the
 // home of the directory; a file is created on the home of its directory, so
 // that a create is one call to one node. A directory with very many entries is
-// wide (Sections): then this holds for each entry instead. A new directory is
+// wide (Shards): then this holds for each entry instead. A new directory is
 // homed on the node that makes it while its parent has few, and by hash then,
-// which spreads the tree over the nodes (cluster.Map.NewDirHome).
+// which distributes the tree over the nodes (cluster.Map.NewDirHome).
 //
 // Numbers below FirstIno are reserved: RootIno is the root of the live realm,
 // and the mount uses the others for what it makes up itself (its own root,
@@ -112,11 +112,11 @@ func TimeOf(t time.Time) Time { return Time(t.UnixNano()) }
 // Time converts to the standard library.
 func (t Time) Time() time.Time { return time.Unix(0, int64(t)) }
 
-// LayoutKind says how a file's data is spread over the nodes.
+// LayoutKind says how a file's data is distributed over the nodes.
 type LayoutKind uint8
 
 const (
-	// Striped spreads chunks over all nodes that were up at Layout.Epoch.
+	// Striped distributes chunks over all nodes that were up at Layout.Epoch.
 	Striped LayoutKind = 0
 	// Local puts all chunks on Layout.Node.
 	Local LayoutKind = 1
@@ -128,7 +128,7 @@ const (
 // DefaultChunkSize is the chunk size of live files, in bytes.
 const DefaultChunkSize = 1 << 20
 
-// Layout is how the bytes of one file are spread. It is frozen with the first
+// Layout is how the bytes of one file are split. It is frozen with the first
 // byte, so that the place of a byte can be computed from it for ever.
 type Layout struct {
 	Kind      LayoutKind
@@ -311,6 +311,6 @@ type Store interface {
 // NodeStore is a home: what a daemon keeps of the live realm, for clients.
 type NodeStore interface {
 	Store
-	Namer
+	ShardReader
 	Xattrs
 }

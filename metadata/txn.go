@@ -114,18 +114,18 @@ func (o Outcome) String() string {
 	return fmt.Sprintf("outcome %d", uint8(o))
 }
 
-// Doubt is a transaction in which a home takes part and of whose end it has
+// InDoubt is a transaction in which a home takes part and of whose end it has
 // not heard.
-type Doubt struct {
+type InDoubt struct {
 	Tx    TxID
 	Since time.Time // when it was promised; zero if that was before the last start
 	Late  bool      // the home has given it up
 }
 
-// Census is all that a store has, at one moment.
-type Census struct {
+// Inventory is all that a store has, at one moment.
+type Inventory struct {
 	Self    NodeID
-	Inodes  map[Ino]Known
+	Inodes  map[Ino]InventoryInode
 	Entries map[Ino][]Entry // by directory; without Attrs
 	Orphans map[Ino]bool
 	// Open is the transactions that have not come to their end: those that are
@@ -133,9 +133,9 @@ type Census struct {
 	Open []TxID
 }
 
-// Known is an inode of a Census. Parent and Name are of a directory: the entry
+// InventoryInode is an inode of an Inventory. Parent and Name are of a directory: the entry
 // that it believes to be named by.
-type Known struct {
+type InventoryInode struct {
 	Attr   Attr
 	Parent Ino
 	Name   string
@@ -146,14 +146,14 @@ type TxPeer interface {
 	Participant
 	// Outcome is what became of a transaction that this home coordinates.
 	Outcome(ctx context.Context, tx TxID) (Outcome, error)
-	// LockMoves gives tx the lock under which directories move, which the home
-	// of RootIno has, until UnlockMoves or the end of its lease. EAGAIN if
+	// LockRename gives tx the lock under which directories move, which the home
+	// of RootIno has, until UnlockRename or the end of its lease. EAGAIN if
 	// another has it still, after a short wait.
-	LockMoves(ctx context.Context, tx TxID) error
-	// UnlockMoves gives the lock back, if tx has it.
-	UnlockMoves(ctx context.Context, tx TxID) error
+	LockRename(ctx context.Context, tx TxID) error
+	// UnlockRename gives the lock back, if tx has it.
+	UnlockRename(ctx context.Context, tx TxID) error
 	// Climb goes from the directory from to its parent, and so on, to the
 	// first that is stop, that is RootIno or that has another home, and
 	// returns it. EAGAIN if a transaction is about to move one of them.
-	Climb(ctx context.Context, from, stop Ino) (Ino, error)
+	Ancestor(ctx context.Context, from, stop Ino) (Ino, error)
 }

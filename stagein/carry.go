@@ -202,8 +202,8 @@ func (c *carrier) pack(x *parcel, p *source.Piece, b []byte) {
 		return
 	}
 	c.loads.add(x.node, freight{
-		Parcel: datapath.Parcel{Ino: x.ino, Off: x.off, Data: x.data, Sum: x.sum.sum128()},
-		held:   x.held,
+		PiecePut: datapath.PiecePut{Ino: x.ino, Off: x.off, Data: x.data, Sum: x.sum.sum128()},
+		held:     x.held,
 		done: func(err error) error {
 			if err != nil {
 				c.fail(x, err)
@@ -249,7 +249,7 @@ func (c *carrier) send(l *load) {
 }
 
 // putAll stores parcels on a node.
-func (f *Fill) putAll(ctx context.Context, to metadata.NodeID, ps []datapath.Parcel) ([]error, error) {
+func (f *Fill) putAll(ctx context.Context, to metadata.NodeID, ps []datapath.PiecePut) ([]error, error) {
 	if to != f.cfg.Self {
 		return f.cfg.Others.PutAll(ctx, to, ps)
 	}

@@ -19,7 +19,7 @@ type Others interface {
 	// Put writes all of p at off of the object of ino on a node.
 	Put(ctx context.Context, to metadata.NodeID, ino metadata.Ino, p []byte, off int64) error
 	// PutAll is that of Target.
-	PutAll(ctx context.Context, to metadata.NodeID, ps []datapath.Parcel) (errs []error, err error)
+	PutAll(ctx context.Context, to metadata.NodeID, ps []datapath.PiecePut) (errs []error, err error)
 	// Landed tells a node what has become of what it granted.
 	Landed(ctx context.Context, to metadata.NodeID, l Landing) error
 }

@@ -12,7 +12,7 @@ import (
 
 // freight is a parcel on its way, with the buffers that it lies in.
 type freight struct {
-	datapath.Parcel
+	datapath.PiecePut
 	held []*source.Piece
 	done func(error) error // is told what became of it, and says what is wrong with that
 }
@@ -27,10 +27,10 @@ type load struct {
 
 // bring has store take a load to its node, and is the first thing that is wrong with
 // what became of it.
-func (l *load) bring(ctx context.Context, store func(context.Context, metadata.NodeID, []datapath.Parcel) ([]error, error)) (first error) {
-	ps := make([]datapath.Parcel, len(l.all))
+func (l *load) bring(ctx context.Context, store func(context.Context, metadata.NodeID, []datapath.PiecePut) ([]error, error)) (first error) {
+	ps := make([]datapath.PiecePut, len(l.all))
 	for i := range l.all {
-		ps[i] = l.all[i].Parcel
+		ps[i] = l.all[i].PiecePut
 	}
 	errs, err := store(ctx, l.node, ps)
 	for i := range l.all {
@@ -63,7 +63,7 @@ func (q *loads) add(node metadata.NodeID, x freight) {
 	n := x.Len()
 	q.mu.Lock()
 	full := q.open[node]
-	if full != nil && full.bytes+n <= wire.MaxData && len(full.all) < wire.MaxParcels {
+	if full != nil && full.bytes+n <= wire.MaxData && len(full.all) < wire.MaxPieces {
 		full.all, full.bytes = append(full.all, x), full.bytes+n
 		full = nil
 	} else {
@@ -88,7 +88,7 @@ func (q *loads) flush() {
 }
 
 // PutEach has put store parcels one by one, a part of one after the other.
-func PutEach(ctx context.Context, ps []datapath.Parcel, put func(ctx context.Context, ino metadata.Ino, p []byte, off int64) error) []error {
+func PutEach(ctx context.Context, ps []datapath.PiecePut, put func(ctx context.Context, ino metadata.Ino, p []byte, off int64) error) []error {
 	errs := make([]error, len(ps))
 	for i := range ps {
 		off := ps[i].Off

@@ -28,7 +28,7 @@ func TestSmallTravelTogether(t *testing.T) {
 	var reads, messages, parcels atomic.Int64
 	var once sync.Once
 	j.order = func(int) { once.Do(func() { j.fs.OnRead = func(string, int64) { reads.Add(1) } }) }
-	j.camp.loads = func(ps []datapath.Parcel) {
+	j.camp.loads = func(ps []datapath.PiecePut) {
 		checkLoad(t, ps)
 		messages.Add(1)
 		parcels.Add(int64(len(ps)))
@@ -49,12 +49,12 @@ func TestSmallTravelTogether(t *testing.T) {
 }
 
 // checkLoad is whether parcels fit in a message.
-func checkLoad(t *testing.T, ps []datapath.Parcel) {
+func checkLoad(t *testing.T, ps []datapath.PiecePut) {
 	n := int64(0)
 	for i := range ps {
 		n += ps[i].Len()
 	}
-	if n > wire.MaxData || len(ps) > wire.MaxParcels || len(ps) == 0 {
+	if n > wire.MaxData || len(ps) > wire.MaxPieces || len(ps) == 0 {
 		t.Errorf("%d parcels of %d bytes in a message", len(ps), n)
 	}
 }
@@ -84,7 +84,7 @@ func TestReadTravelsTogether(t *testing.T) {
 		j := tarJob(c.archive, nodes)
 		j.lim.piece, j.memory = piece, 1<<20
 		var messages atomic.Int64
-		j.target = &stageintest.MemTarget{OnPutAll: func(ps []datapath.Parcel) {
+		j.target = &stageintest.MemTarget{OnPutAll: func(ps []datapath.PiecePut) {
 			checkLoad(t, ps)
 			messages.Add(1)
 		}}
@@ -112,7 +112,7 @@ func TestOneBadParcel(t *testing.T) {
 		j := runJob(archive, 3)
 		j.near = never
 		var n, bad atomic.Int64
-		j.camp.parcel = func(*datapath.Parcel) error {
+		j.camp.parcel = func(*datapath.PiecePut) error {
 			if n.Add(1)%3 == 0 {
 				bad.Add(1)
 				return no

@@ -61,9 +61,9 @@ func (p *pusher) put(o *object, b []byte, piece *source.Piece, pos int64) error 
 		gen := p.gens.hold()
 		p.s.count.to(sp.Node).Add(sp.Len)
 		p.loads.add(sp.Node, freight{
-			Parcel: datapath.Parcel{Ino: o.ino, Off: sp.Off, Data: [][]byte{part}, Sum: wire.ParcelSum(part)},
-			held:   []*source.Piece{piece.Hold()},
-			done:   func(err error) error { return p.stored(gen, err, o, sp) },
+			PiecePut: datapath.PiecePut{Ino: o.ino, Off: sp.Off, Data: [][]byte{part}, Sum: wire.PieceSum(part)},
+			held:     []*source.Piece{piece.Hold()},
+			done:     func(err error) error { return p.stored(gen, err, o, sp) },
 		})
 	}
 	return nil

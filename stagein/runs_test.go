@@ -30,9 +30,9 @@ type camp struct {
 	claims func(to metadata.NodeID, c Claim) error   // before a claim
 	landed func(to metadata.NodeID, l Landing) error // before a landing
 	sent   func(n int)                               // before n bytes go to another node
-	loads  func(ps []datapath.Parcel)                // before they go to another node together
+	loads  func(ps []datapath.PiecePut)              // before they go to another node together
 	alone  func()                                    // before something goes there alone
-	parcel func(p *datapath.Parcel) error            // what becomes of one of them there
+	parcel func(p *datapath.PiecePut) error          // what becomes of one of them there
 	lost   func() error                              // of all of them, on their way
 }
 
@@ -99,7 +99,7 @@ func (c *camp) put(ctx context.Context, to metadata.NodeID, ino metadata.Ino, p 
 	return c.j.target.Put(ctx, to, ino, p, off)
 }
 
-func (c *camp) PutAll(ctx context.Context, to metadata.NodeID, ps []datapath.Parcel) ([]error, error) {
+func (c *camp) PutAll(ctx context.Context, to metadata.NodeID, ps []datapath.PiecePut) ([]error, error) {
 	if c.loads != nil {
 		c.loads(ps)
 	}
@@ -121,13 +121,13 @@ func (c *camp) PutAll(ctx context.Context, to metadata.NodeID, ps []datapath.Par
 }
 
 // badParcel is what a node would say of a parcel that is not what was sent.
-func (c *camp) badParcel(p *datapath.Parcel) error {
+func (c *camp) badParcel(p *datapath.PiecePut) error {
 	if c.parcel != nil {
 		if err := c.parcel(p); err != nil {
 			return err
 		}
 	}
-	h := wire.ParcelHead{Ino: p.Ino, Off: p.Off, Len: uint32(p.Len()), Sum: p.Sum}
+	h := wire.PieceHeader{Ino: p.Ino, Off: p.Off, Len: uint32(p.Len()), Sum: p.Sum}
 	return h.Check(bytes.Join(p.Data, nil))
 }
 

@@ -30,7 +30,7 @@ func fakeServer(t *testing.T, purpose wire.Purpose, serve func(conn net.Conn)) s
 		}
 		defer conn.Close()
 		id := newIdentity(testKey, testJob, 3)
-		if hello, err := id.answer(conn, newNonceRing(1)); err != nil || hello.Purpose != purpose {
+		if hello, err := id.acceptHandshake(conn, newNonceRing(1)); err != nil || hello.Purpose != purpose {
 			t.Errorf("handshake: %+v, %v", hello, err)
 			return
 		}

@@ -17,28 +17,28 @@ import (
 // their requests themselves. Who has the reading, one at a time, reads replies and
 // alone ends calls: the goroutine of serve, or a caller (answers.go).
 type clientConn struct {
-	l     *lane
-	conn  net.Conn
-	nonce wire.Nonce // that of its Hello
-	r     frameReader
-	w     *frameWriter
-	slots chan struct{} // a token for each call under way, also those given up
-	gone  chan struct{} // closed when the connection has ended
+	pool     *connPool
+	conn     net.Conn
+	nonce    wire.Nonce // that of its Hello
+	r        frameReader
+	w        *frameWriter
+	inFlight chan struct{} // a token for each call under way, also those given up
+	gone     chan struct{} // closed when the connection has ended
 
-	newest   metadata.Epoch // held by the reading
-	answered bool           // held by the reading
-	rest     int            // held by the reading: answers that do not go into pipes
-	own      ownAnswer      // held by the reading
-	left     leftBehind     // held by the reading
-	baton    chan struct{}  // hands the reading to serve; one token, so that who has it never waits
+	newest    metadata.Epoch // held by the reading
+	answered  bool           // held by the reading
+	skipPipe  int            // held by the reading: answers that do not go into pipes
+	own       ownReply       // held by the reading
+	handover  handedOver     // held by the reading
+	readToken chan struct{}  // hands the reading to serve; one token, so that who has it never waits
 
-	mu      sync.Mutex
-	pending map[uint32]*waiter // guarded by mu: by tag; nil if the caller gave up
-	tag     uint32             // guarded by mu: the last one
-	dead    error              // guarded by mu: why no call can begin
-	silent  time.Time          // guarded by mu: since when an answer is due
-	free    bool               // guarded by mu: nobody has the reading
-	crowd   int                // guarded by mu: answers that serve reads before it leaves the reading
+	mu             sync.Mutex
+	pending        map[uint32]*waiter // guarded by mu: by tag; nil if the caller gave up
+	tag            uint32             // guarded by mu: the last one
+	dead           error              // guarded by mu: why no call can begin
+	lastReply      time.Time          // guarded by mu: since when an answer is due
+	tokenFree      bool               // guarded by mu: nobody has the reading
+	pendingReplies int                // guarded by mu: answers that serve reads before it leaves the reading
 }
 
 // The read buffer of a connection: small where bodies are large, because what
@@ -53,34 +53,34 @@ const (
 // all calls their connection.
 const grace = 500 * time.Millisecond
 
-func newClientConn(l *lane, conn net.Conn, nonce wire.Nonce) *clientConn {
+func newClientConn(l *connPool, conn net.Conn, nonce wire.Nonce) *clientConn {
 	cfg := &l.p.cfg
 	size := metaReadBuffer
 	if l.purpose == wire.PurposeBulk {
 		size = bulkReadBuffer
 	}
 	c := &clientConn{
-		l:       l,
-		conn:    conn,
-		nonce:   nonce,
-		r:       newFrameReader(conn, size, cfg.IdleTimeout, cfg.FrameTimeout, &l.p.stats.bytesIn),
-		w:       newFrameWriter(conn, cfg.FrameTimeout, &l.p.stats.bytesOut),
-		slots:   make(chan struct{}, cfg.MaxInFlight),
-		gone:    make(chan struct{}),
-		baton:   make(chan struct{}, 1),
-		pending: make(map[uint32]*waiter),
+		pool:      l,
+		conn:      conn,
+		nonce:     nonce,
+		r:         newFrameReader(conn, size, cfg.IdleTimeout, cfg.FrameTimeout, &l.p.stats.bytesIn),
+		w:         newFrameWriter(conn, cfg.FrameTimeout, &l.p.stats.bytesOut),
+		inFlight:  make(chan struct{}, cfg.MaxInFlight),
+		gone:      make(chan struct{}),
+		readToken: make(chan struct{}, 1),
+		pending:   make(map[uint32]*waiter),
 	}
 	c.r.stalled = c.stalled
-	c.free = c.watchable()
+	c.tokenFree = c.canPoll()
 	return c
 }
 
 // do makes the call of w. errUnsent means that nothing of it has left.
 func (c *clientConn) do(ctx context.Context, w *waiter) error {
 	select {
-	case c.slots <- struct{}{}:
+	case c.inFlight <- struct{}{}:
 	default:
-		if err := c.waitFor(ctx, w, c.slots); err != nil {
+		if err := c.waitFor(ctx, w, c.inFlight); err != nil {
 			return err
 		}
 	}
@@ -89,11 +89,11 @@ func (c *clientConn) do(ctx context.Context, w *waiter) error {
 		return err
 	}
 	switch {
-	case w.reads:
+	case w.hasReadToken:
 		if ended, err := c.readOwn(ctx, w, tag); ended {
 			return err
 		}
-	case w.soon():
+	case w.pollOnce():
 		return w.err
 	}
 	select {
@@ -116,7 +116,7 @@ func (c *clientConn) waitFor(ctx context.Context, w *waiter, room chan<- struct{
 	case <-ctx.Done():
 		return ctxErrno(ctx)
 	case <-w.timer.C:
-		c.suspect()
+		c.disconnectIfSilent()
 		return syscall.ETIMEDOUT
 	}
 }
@@ -134,10 +134,10 @@ func (c *clientConn) register(w *waiter) (uint32, error) {
 		_, taken = c.pending[c.tag]
 	}
 	if len(c.pending) == 0 {
-		c.silent = time.Now()
-		c.offer(w)
+		c.lastReply = time.Now()
+		c.assignReader(w)
 	} else {
-		c.crowd = loneAnswers
+		c.pendingReplies = readerReplies
 	}
 	c.pending[c.tag] = w
 	return c.tag, nil
@@ -147,24 +147,24 @@ func (c *clientConn) register(w *waiter) (uint32, error) {
 // it takes it out again.
 func (c *clientConn) request(ctx context.Context, w *waiter) (uint32, error) {
 	select {
-	case c.w.turn <- struct{}{}:
+	case c.w.token <- struct{}{}:
 	default:
-		if err := c.waitFor(ctx, w, c.w.turn); err != nil {
-			<-c.slots
+		if err := c.waitFor(ctx, w, c.w.token); err != nil {
+			<-c.inFlight
 			return 0, err
 		}
 	}
-	if c.ended() {
-		c.watch()
+	if c.peerClosed() {
+		c.wakeReader()
 		c.w.unlock()
-		<-c.slots
+		<-c.inFlight
 		<-c.gone
 		return 0, errUnsent
 	}
 	tag, err := c.register(w)
 	if err != nil {
 		c.w.unlock()
-		<-c.slots
+		<-c.inFlight
 		<-c.gone // so that the next try does not meet this connection again
 		return 0, err
 	}
@@ -175,8 +175,8 @@ func (c *clientConn) request(ctx context.Context, w *waiter) (uint32, error) {
 	}
 	// Part of the frame may be out: nothing can follow it.
 	c.cut(fmt.Errorf("write: %w", err))
-	if w.reads {
-		c.handOver(w)
+	if w.hasReadToken {
+		c.passToken(w)
 	}
 	<-w.done
 	if ctx.Err() != nil {
@@ -191,13 +191,13 @@ func (c *clientConn) request(ctx context.Context, w *waiter) (uint32, error) {
 // write writes the frame. It holds the turn.
 func (c *clientConn) write(ctx context.Context, w *waiter, tag uint32) error {
 	c.w.arm(max(w.left(), 0) + grace)
-	h := wire.Header{Op: w.call.Op, Tag: tag, Epoch: c.l.p.cfg.Epoch(), Wait: w.wait()}
+	h := wire.Header{Op: w.call.Op, Tag: tag, Epoch: c.pool.p.cfg.Epoch(), Wait: w.wait()}
 	rest, err := c.w.begin(h, w.call.Body, w.call.Data...)
 	if err != nil || len(rest) == 0 {
 		return err
 	}
 	if ctx.Done() != nil {
-		defer context.AfterFunc(ctx, c.w.hurry(grace))()
+		defer context.AfterFunc(ctx, c.w.shorten(grace))()
 	}
 	return c.w.finish(rest)
 }
@@ -211,7 +211,7 @@ func (c *clientConn) abandon(w *waiter, tag uint32, errno syscall.Errno) error {
 		c.pending[tag] = nil
 		c.mu.Unlock()
 		if errno == syscall.ETIMEDOUT {
-			c.suspect()
+			c.disconnectIfSilent()
 		}
 		return errno
 	}
@@ -232,13 +232,13 @@ func (c *clientConn) abandon(w *waiter, tag uint32, errno syscall.Errno) error {
 	return w.err
 }
 
-// suspect cuts the connection if answers have been due on it for most of a whole
+// disconnectIfSilent cuts the connection if answers have been due on it for most of a whole
 // call's time and nothing came: the peer or the way to it is gone, and the next
 // call should find out by a handshake.
-func (c *clientConn) suspect() {
-	limit := c.l.p.cfg.Timeout
+func (c *clientConn) disconnectIfSilent() {
+	limit := c.pool.p.cfg.Timeout
 	c.mu.Lock()
-	silent := len(c.pending) > 0 && time.Since(c.silent) > limit-limit/4
+	silent := len(c.pending) > 0 && time.Since(c.lastReply) > limit-limit/4
 	c.mu.Unlock()
 	if silent {
 		c.cut(errSilent)
@@ -253,7 +253,7 @@ func (c *clientConn) cut(err error) {
 	}
 	c.mu.Unlock()
 	_ = c.conn.Close()
-	c.watch()
+	c.wakeReader()
 }
 
 // serve reads replies, where no caller does, until the connection ends; then it
@@ -266,31 +266,31 @@ func (c *clientConn) serve() {
 	pending := c.pending
 	c.pending = nil
 	c.mu.Unlock()
-	c.l.drop(c, err, c.answered, len(pending) > 0)
+	c.pool.drop(c, err, c.answered, len(pending) > 0)
 	close(c.gone)
 	for tag, w := range pending {
 		if w != nil {
 			why := fmt.Errorf("connection to %v: %w", c.conn.RemoteAddr(), err)
-			w.err = &connectError{syscall.ECONNRESET, &lostCall{c.l.id, c.nonce, tag, why}}
+			w.err = &connectError{syscall.ECONNRESET, &lostCall{c.pool.id, c.nonce, tag, why}}
 			w.done <- struct{}{}
 		}
 	}
 	if !errors.Is(err, errIdle) && !errors.Is(err, errClosed) {
-		c.l.p.cfg.Log.WithField("peer", c.l.id).WithError(err).Debug("connection ended")
+		c.pool.p.cfg.Log.WithField("peer", c.pool.id).WithError(err).Debug("connection ended")
 	}
 }
 
 func (c *clientConn) readReplies() error {
-	for rests := c.watchable(); ; rests = c.rests() {
+	for rests := c.canPoll(); ; rests = c.idleToken() {
 		if rests {
-			if err := c.pause(); err != nil {
+			if err := c.awaitToken(); err != nil {
 				return err
 			}
 		}
 		var h wire.Header
 		err := c.r.next(&h)
 		if err == errIdle {
-			if c.retire() {
+			if c.closeIfIdle() {
 				return errIdle
 			}
 			continue
@@ -304,8 +304,8 @@ func (c *clientConn) readReplies() error {
 	}
 }
 
-// retire marks an idle connection as dead, unless a call waits on it.
-func (c *clientConn) retire() bool {
+// closeIfIdle marks an idle connection as dead, unless a call waits on it.
+func (c *clientConn) closeIfIdle() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if len(c.pending) > 0 {
@@ -319,18 +319,18 @@ func (c *clientConn) retire() bool {
 
 // receive reads the rest of a reply to where it belongs, and ends its call.
 func (c *clientConn) receive(h wire.Header) error {
-	w, err := c.claim(h.Tag)
+	w, err := c.find(h.Tag)
 	if err != nil {
 		return err
 	}
 	if !c.answered {
 		c.answered = true
-		c.l.answered()
+		c.pool.answered()
 	}
 	if h.Epoch > c.newest {
 		c.newest = h.Epoch
-		if h.Epoch > c.l.p.cfg.Epoch() {
-			c.l.p.cfg.NewerEpoch(c.l.id, h.Epoch)
+		if h.Epoch > c.pool.p.cfg.Epoch() {
+			c.pool.p.cfg.NewerEpoch(c.pool.id, h.Epoch)
 		}
 	}
 	if w == nil {
@@ -344,22 +344,22 @@ func (c *clientConn) receive(h wire.Header) error {
 	c.mu.Lock()
 	delete(c.pending, h.Tag)
 	c.mu.Unlock()
-	<-c.slots
+	<-c.inFlight
 	if w != nil {
 		w.done <- struct{}{}
 	}
 	return nil
 }
 
-// claim finds the call of a tag; nil if its caller gave up.
-func (c *clientConn) claim(tag uint32) (*waiter, error) {
+// find finds the call of a tag; nil if its caller gave up.
+func (c *clientConn) find(tag uint32) (*waiter, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	w, ok := c.pending[tag]
 	if !ok {
 		return nil, errTag
 	}
-	c.silent = time.Now()
+	c.lastReply = time.Now()
 	if w != nil {
 		w.receiving = true
 	}

@@ -19,7 +19,7 @@ func endless(cfg *PeersConfig) { cfg.Timeout, cfg.HandshakeTimeout = time.Hour, 
 // nothing sent.
 func wantCutOff(t *testing.T, p *Peers, call <-chan error) {
 	t.Helper()
-	p.Cut(3)
+	p.Disconnect(3)
 	patience := time.NewTimer(10 * time.Second)
 	defer patience.Stop()
 	select {
@@ -129,12 +129,12 @@ func TestCutEndsWhatIsUnsent(t *testing.T) {
 	}
 	l := p.To(3).(*peer).meta
 	w := newWaiter(context.Background(), time.Hour, &Call{Op: wire.OpLookup})
-	w.cuts = l.cuts.Load()
+	w.disconnects = l.disconnects.Load()
 	conn, err := l.conn(context.Background(), w)
 	if err != nil {
 		t.Fatal(err)
 	}
-	p.Cut(3)
+	p.Disconnect(3)
 	if err := conn.do(context.Background(), w); err != errUnsent {
 		t.Errorf("do on a connection that was cut = %v, want %v", err, errUnsent)
 	}

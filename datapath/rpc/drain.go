@@ -13,7 +13,7 @@ import (
 
 // drain has the peer end what is left of the connections that were lost, over
 // a new one, that of d, on which nothing else is under way. Without it none is used.
-func (l *lane) drain(d *dial, conn net.Conn) error {
+func (l *connPool) drain(d *dial, conn net.Conn) error {
 	l.mu.Lock()
 	lost := slices.Clone(l.lost[:min(len(l.lost), wire.MaxDrained)])
 	l.mu.Unlock()
@@ -32,7 +32,7 @@ func (l *lane) drain(d *dial, conn net.Conn) error {
 	return nil
 }
 
-func (l *lane) askToDrain(ctx context.Context, conn net.Conn, lost []wire.Nonce) error {
+func (l *connPool) askToDrain(ctx context.Context, conn net.Conn, lost []wire.Nonce) error {
 	cfg := &l.p.cfg
 	defer context.AfterFunc(ctx, func() { _ = conn.Close() })()
 	_ = conn.SetDeadline(time.Now().Add(cfg.Timeout)) // a dead connection says so when it is read
@@ -54,8 +54,8 @@ func (l *lane) askToDrain(ctx context.Context, conn net.Conn, lost []wire.Nonce)
 	return conn.SetDeadline(time.Time{})
 }
 
-// enlist begins to serve c; false if its peer has given it up already.
-func (s *Server) enlist(n wire.Nonce, c *serverConn) bool {
+// register begins to serve c; false if its peer has given it up already.
+func (s *Server) register(n wire.Nonce, c *serverConn) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.drained.has(n) {
@@ -65,15 +65,15 @@ func (s *Server) enlist(n wire.Nonce, c *serverConn) bool {
 	return true
 }
 
-// discharge says that nothing of c runs any more.
-func (s *Server) discharge(n wire.Nonce, c *serverConn) {
+// unregister says that nothing of c runs any more.
+func (s *Server) unregister(n wire.Nonce, c *serverConn) {
 	if c.room == nil { // on those for bulk data is nothing that is remembered
-		s.past.add(n, &c.replies)
+		s.closedReplies.add(n, &c.replies)
 	}
 	s.mu.Lock()
 	delete(s.serving, n)
 	s.mu.Unlock()
-	close(c.over)
+	close(c.ended)
 }
 
 // drain answers when nothing of the connections that its peer has lost runs
@@ -94,7 +94,7 @@ func (c *serverConn) drain(h wire.Header) error {
 	defer cancel()
 	status := syscall.Errno(0)
 	for _, n := range q.Conns {
-		if !c.s.end(ctx, n, c) {
+		if !c.s.endConn(ctx, n, c) {
 			status = syscall.ETIMEDOUT
 		}
 	}
@@ -104,9 +104,9 @@ func (c *serverConn) drain(h wire.Header) error {
 	return c.w.send(wire.Header{Op: h.Op, Tag: h.Tag, Status: status, Epoch: c.s.cfg.Epoch()}, nil)
 }
 
-// end ends the connection n of by's peer, also one that does not serve yet, and
+// endConn ends the connection n of by's peer, also one that does not serve yet, and
 // reports whether nothing of it runs any more.
-func (s *Server) end(ctx context.Context, n wire.Nonce, by *serverConn) bool {
+func (s *Server) endConn(ctx context.Context, n wire.Nonce, by *serverConn) bool {
 	s.mu.Lock()
 	old := s.serving[n]
 	if old == nil {
@@ -118,7 +118,7 @@ func (s *Server) end(ctx context.Context, n wire.Nonce, by *serverConn) bool {
 	}
 	old.cut()
 	select {
-	case <-old.over:
+	case <-old.ended:
 		return true
 	case <-ctx.Done():
 		return false

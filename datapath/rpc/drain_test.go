@@ -150,7 +150,7 @@ func TestDrainRequests(t *testing.T) {
 	shake := func(self metadata.NodeID, nonce wire.Nonce) net.Conn {
 		conn := dialRaw(t, addr)
 		id := newIdentity(testKey, testJob, self)
-		if err := id.offer(conn, 3, wire.PurposeBulk, nonce); err != nil {
+		if err := id.dialHandshake(conn, 3, wire.PurposeBulk, nonce); err != nil {
 			t.Fatal(err)
 		}
 		return conn

@@ -19,12 +19,12 @@ import (
 // frameReader reads frames under two deadlines: how long the line may be
 // silent between frames, and how long a frame that has begun may take.
 type frameReader struct {
-	conn  net.Conn
-	br    *bufio.Reader
-	idle  time.Duration
-	frame time.Duration
-	until time.Time // the deadline that is set
-	bytes *atomic.Int64
+	conn     net.Conn
+	br       *bufio.Reader
+	idle     time.Duration
+	frame    time.Duration
+	deadline time.Time // the deadline that is set
+	bytes    *atomic.Int64
 	// stalled, if set, is asked when a deadline is over within a frame after its
 	// header, and reports whether it has set another one.
 	stalled func() bool
@@ -38,11 +38,11 @@ func newFrameReader(conn net.Conn, size int, idle, frame time.Duration, bytes *a
 // quarter too early, because setting it costs as much as parsing a frame.
 func (r *frameReader) arm(d time.Duration) {
 	now := time.Now()
-	if left := r.until.Sub(now); left <= d && left > d-d/4 {
+	if left := r.deadline.Sub(now); left <= d && left > d-d/4 {
 		return
 	}
-	r.until = now.Add(d)
-	_ = r.conn.SetReadDeadline(r.until) // a dead connection says so when it is read
+	r.deadline = now.Add(d)
+	_ = r.conn.SetReadDeadline(r.deadline) // a dead connection says so when it is read
 }
 
 // next reads a header and sees to it that the deadline for the rest of the
@@ -53,7 +53,7 @@ func (r *frameReader) next(h *wire.Header) error {
 		r.arm(r.idle)
 		if _, err := r.br.Peek(1); err != nil {
 			if errors.Is(err, os.ErrDeadlineExceeded) {
-				r.until = time.Time{}
+				r.deadline = time.Time{}
 				return errIdle
 			}
 			return err
@@ -74,16 +74,16 @@ func (r *frameReader) next(h *wire.Header) error {
 	return nil
 }
 
-// soon reads a header that comes within d. errIdle means that not all of it has;
+// nextWithin reads a header that comes within d. errIdle means that not all of it has;
 // then next may be called. It sets no deadline for the rest of the frame.
-func (r *frameReader) soon(h *wire.Header, d time.Duration) error {
+func (r *frameReader) nextWithin(h *wire.Header, d time.Duration) error {
 	if r.br.Buffered() < wire.HeaderSize {
 		r.arm(d)
 	}
 	b, err := r.br.Peek(wire.HeaderSize)
 	switch {
 	case errors.Is(err, os.ErrDeadlineExceeded):
-		r.until = time.Time{}
+		r.deadline = time.Time{}
 		return errIdle
 	case err != nil && r.br.Buffered() == 0:
 		return err
@@ -99,7 +99,7 @@ func (r *frameReader) soon(h *wire.Header, d time.Duration) error {
 }
 
 // goOn reports whether what ended with err within a frame is to be gone on with.
-func (r *frameReader) goOn(err error) bool {
+func (r *frameReader) resume(err error) bool {
 	return r.stalled != nil && errors.Is(err, os.ErrDeadlineExceeded) && r.stalled()
 }
 
@@ -113,7 +113,7 @@ func (r *frameReader) expect(n int) {
 func (r *frameReader) full(p []byte) error {
 	for {
 		n, err := io.ReadFull(r.br, p)
-		if err == nil || !r.goOn(err) {
+		if err == nil || !r.resume(err) {
 			return broken(err)
 		}
 		p = p[n:]
@@ -158,50 +158,50 @@ type frameWriter struct {
 	timeout time.Duration
 	bytes   *atomic.Int64
 
-	turn  chan struct{} // one token: who has put it in may write
-	until time.Time     // held by turn: the deadline that is set
-	buf   []byte        // held by turn
-	vec   [][]byte      // held by turn
+	token    chan struct{} // one token: who has put it in may write
+	deadline time.Time     // held by turn: the deadline that is set
+	buf      []byte        // held by turn
+	vec      [][]byte      // held by turn
 
-	mu      sync.Mutex
-	frame   uint64 // guarded by mu: which frame is being written
-	hurried bool   // guarded by mu: its deadline is not until
+	mu        sync.Mutex
+	frame     uint64 // guarded by mu: which frame is being written
+	shortened bool   // guarded by mu: its deadline is not until
 }
 
 func newFrameWriter(conn net.Conn, timeout time.Duration, bytes *atomic.Int64) *frameWriter {
-	w := &frameWriter{conn: conn, timeout: timeout, bytes: bytes, turn: make(chan struct{}, 1)}
+	w := &frameWriter{conn: conn, timeout: timeout, bytes: bytes, token: make(chan struct{}, 1)}
 	if tcp, ok := conn.(*net.TCPConn); ok {
 		w.raw, _ = tcp.SyscallConn() // without it files are copied
 	}
 	return w
 }
 
-func (w *frameWriter) lock() { w.turn <- struct{}{} }
+func (w *frameWriter) lock() { w.token <- struct{}{} }
 
 func (w *frameWriter) unlock() {
 	w.mu.Lock()
 	w.frame++
-	if w.hurried {
-		w.hurried, w.until = false, time.Time{}
+	if w.shortened {
+		w.shortened, w.deadline = false, time.Time{}
 	}
 	w.mu.Unlock()
-	<-w.turn
+	<-w.token
 }
 
 // arm sets the write deadline to at most d from now, and at most the timeout.
 func (w *frameWriter) arm(d time.Duration) {
 	d = min(d, w.timeout)
 	now := time.Now()
-	if left := w.until.Sub(now); left <= d && left > d-d/4 {
+	if left := w.deadline.Sub(now); left <= d && left > d-d/4 {
 		return
 	}
-	w.until = now.Add(d)
-	_ = w.conn.SetWriteDeadline(w.until) // a dead connection says so when it is written
+	w.deadline = now.Add(d)
+	_ = w.conn.SetWriteDeadline(w.deadline) // a dead connection says so when it is written
 }
 
-// hurry returns a function that gives the frame that is being written now only
+// shorten returns a function that gives the frame that is being written now only
 // d more; it does nothing when that frame is done. Held by turn.
-func (w *frameWriter) hurry(d time.Duration) func() {
+func (w *frameWriter) shorten(d time.Duration) func() {
 	w.mu.Lock()
 	frame := w.frame
 	w.mu.Unlock()
@@ -209,7 +209,7 @@ func (w *frameWriter) hurry(d time.Duration) func() {
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		if w.frame == frame {
-			w.hurried = true
+			w.shortened = true
 			_ = w.conn.SetWriteDeadline(time.Now().Add(d))
 		}
 	}

@@ -36,11 +36,11 @@ func FuzzHandshake(f *testing.F) {
 	id := newIdentity(testKey, testJob, 3)
 	f.Fuzz(func(t *testing.T, b []byte) {
 		conn := &scriptConn{in: bytes.NewReader(b)}
-		if hello, err := id.answer(conn, newNonceRing(4)); err == nil {
+		if hello, err := id.acceptHandshake(conn, newNonceRing(4)); err == nil {
 			t.Fatalf("let in as %+v after %x", hello, b)
 		}
 		conn = &scriptConn{in: bytes.NewReader(b)}
-		if err := id.offer(conn, 3, wire.PurposeMeta, newNonce()); err == nil {
+		if err := id.dialHandshake(conn, 3, wire.PurposeMeta, newNonce()); err == nil {
 			t.Fatalf("believed in a server that said %x", b)
 		}
 	})
@@ -110,7 +110,7 @@ func FuzzReplies(f *testing.F) {
 		f.Fatal(err)
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
-		l := &lane{p: p, purpose: wire.PurposeBulk, most: 1}
+		l := &connPool{p: p, purpose: wire.PurposeBulk, max: 1}
 		c := newClientConn(l, &heldConn{scriptConn{in: bytes.NewReader(b)}, make(chan struct{})}, newNonce())
 		served := make(chan struct{})
 		go func() { defer close(served); c.serve() }()

@@ -46,9 +46,9 @@ func newNonce() (n wire.Nonce) {
 	return n
 }
 
-// offer is the dialling side of a handshake, with a nonce that was not used
+// dialHandshake is the dialling side of a handshake, with a nonce that was not used
 // before. The caller sets the deadline.
-func (id *identity) offer(conn net.Conn, to metadata.NodeID, purpose wire.Purpose, nonce wire.Nonce) error {
+func (id *identity) dialHandshake(conn net.Conn, to metadata.NodeID, purpose wire.Purpose, nonce wire.Nonce) error {
 	hello := wire.Hello{Purpose: purpose, From: id.self, To: to, Nonce: nonce}.Append(nil)
 	if _, err := conn.Write(hello); err != nil {
 		return err
@@ -87,8 +87,8 @@ func (id *identity) offer(conn net.Conn, to metadata.NodeID, purpose wire.Purpos
 	return nil
 }
 
-// answer is the accepting side of a handshake. The caller sets the deadline.
-func (id *identity) answer(conn net.Conn, seen *nonceRing) (wire.Hello, error) {
+// acceptHandshake is the accepting side of a handshake. The caller sets the deadline.
+func (id *identity) acceptHandshake(conn net.Conn, seen *nonceRing) (wire.Hello, error) {
 	var b [wire.HelloSize]byte
 	var hello wire.Hello
 	if _, err := io.ReadFull(conn, b[:]); err != nil {
@@ -111,7 +111,7 @@ func (id *identity) answer(conn net.Conn, seen *nonceRing) (wire.Hello, error) {
 	if _, err := conn.Write(ch.Append(nil)); err != nil {
 		return hello, err
 	}
-	if err := id.judge(conn, b[:], &ch.Nonce); err != nil {
+	if err := id.checkProof(conn, b[:], &ch.Nonce); err != nil {
 		return hello, err
 	}
 	seen.add(hello.Nonce)
@@ -120,9 +120,9 @@ func (id *identity) answer(conn net.Conn, seen *nonceRing) (wire.Hello, error) {
 	return hello, err
 }
 
-// judge reads the client's proof. A client that hangs up on our own proof is
+// checkProof reads the client's proof. A client that hangs up on our own proof is
 // one that has another key.
-func (id *identity) judge(conn net.Conn, hello []byte, server *wire.Nonce) error {
+func (id *identity) checkProof(conn net.Conn, hello []byte, server *wire.Nonce) error {
 	var b [wire.ProofSize]byte
 	if _, err := io.ReadFull(conn, b[:]); err != nil {
 		if err = hangup(err); errors.Is(err, errHangup) {

@@ -34,7 +34,7 @@ func dialShaken(t *testing.T, addr string, purpose wire.Purpose) net.Conn {
 	t.Helper()
 	conn := dialRaw(t, addr)
 	id := newIdentity(testKey, testJob, 1)
-	if err := id.offer(conn, 3, purpose, newNonce()); err != nil {
+	if err := id.dialHandshake(conn, 3, purpose, newNonce()); err != nil {
 		t.Fatal(err)
 	}
 	return conn
@@ -114,7 +114,7 @@ func TestReplayIsCut(t *testing.T) {
 			s, addr := startServer(t, echoes, nil)
 			rec := &recorder{Conn: dialRaw(t, addr)}
 			id := newIdentity(testKey, testJob, 1)
-			if err := id.offer(rec, 3, wire.PurposeMeta, newNonce()); err != nil {
+			if err := id.dialHandshake(rec, 3, wire.PurposeMeta, newNonce()); err != nil {
 				t.Fatal(err)
 			}
 			_, _ = rec.Write(lookup(1))
@@ -273,13 +273,13 @@ func TestHandshakeOverPipe(t *testing.T) {
 		client, server := newIdentity(key, testJob, NoNode), newIdentity(testKey, testJob, 3)
 		answered := make(chan error, 1)
 		go func() {
-			hello, err := server.answer(b, newNonceRing(1))
+			hello, err := server.acceptHandshake(b, newNonceRing(1))
 			if err == nil && (hello.From != NoNode || hello.Purpose != wire.PurposeBulk) {
 				err = fmt.Errorf("hello is %+v", hello)
 			}
 			answered <- err
 		}()
-		err := client.offer(a, 3, wire.PurposeBulk, newNonce())
+		err := client.dialHandshake(a, 3, wire.PurposeBulk, newNonce())
 		_ = a.Close()
 		serverErr := <-answered
 		_ = b.Close()

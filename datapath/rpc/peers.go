@@ -61,8 +61,8 @@ func (c *PeersConfig) validate() error {
 	if c.Conns < 0 || c.MaxInFlight < 0 {
 		errs = append(errs, errors.New("negative bound"))
 	}
-	if c.MaxInFlight > unheard {
-		errs = append(errs, fmt.Errorf("%d calls on a connection, of which a server remembers %d", c.MaxInFlight, unheard))
+	if c.MaxInFlight > replyCacheSize {
+		errs = append(errs, fmt.Errorf("%d calls on a connection, of which a server remembers %d", c.MaxInFlight, replyCacheSize))
 	}
 	for _, d := range []time.Duration{c.Timeout, c.HandshakeTimeout, c.IdleTimeout, c.FrameTimeout, c.Backoff, c.MaxBackoff} {
 		if d < 0 {
@@ -81,7 +81,7 @@ const bulkConns = 4
 func (c *PeersConfig) setDefaults() {
 	setDefault(&c.Conns, bulkConns)
 	setDefault(&c.Timeout, 30*time.Second)
-	setDefault(&c.MaxInFlight, unheard)
+	setDefault(&c.MaxInFlight, replyCacheSize)
 	setDefault(&c.HandshakeTimeout, 5*time.Second)
 	setDefault(&c.IdleTimeout, 2*time.Minute)
 	setDefault(&c.FrameTimeout, 15*time.Second)
@@ -136,9 +136,9 @@ func (p *Peers) To(id metadata.NodeID) Caller {
 	n := p.nodes[id]
 	if n == nil {
 		n = &peer{p: p, id: id}
-		n.meta = &lane{p: p, id: id, purpose: wire.PurposeMeta, most: 1}
-		n.bulk = &lane{p: p, id: id, purpose: wire.PurposeBulk, most: p.cfg.Conns}
-		n.homes = &lane{p: p, id: id, purpose: wire.PurposeHomes, most: 1}
+		n.meta = &connPool{p: p, id: id, purpose: wire.PurposeMeta, max: 1}
+		n.bulk = &connPool{p: p, id: id, purpose: wire.PurposeBulk, max: p.cfg.Conns}
+		n.homes = &connPool{p: p, id: id, purpose: wire.PurposePeer, max: 1}
 		p.nodes[id] = n
 	}
 	return n
@@ -161,15 +161,15 @@ func (p *Peers) Stream(ctx context.Context, id metadata.NodeID) (net.Conn, error
 	return conn, nil
 }
 
-// Cut breaks the connections with a node that was given up, and ends the calls
+// Disconnect breaks the connections with a node that was given up, and ends the calls
 // that wait for one, so that nobody waits for it as long as his call may take.
 // Calls that come later try as ever.
-func (p *Peers) Cut(id metadata.NodeID) {
+func (p *Peers) Disconnect(id metadata.NodeID) {
 	p.mu.Lock()
 	n := p.nodes[id]
 	p.mu.Unlock()
 	if n != nil {
-		n.cut(errGivenUp)
+		n.disconnect(errGivenUp)
 	}
 }
 
@@ -188,7 +188,7 @@ func (p *Peers) Close() {
 	}
 	p.mu.Unlock()
 	for _, n := range nodes {
-		n.cut(errClosed)
+		n.disconnect(errClosed)
 	}
 	p.wg.Wait()
 }
@@ -208,17 +208,17 @@ func (p *Peers) begin() bool {
 type peer struct {
 	p     *Peers
 	id    metadata.NodeID
-	meta  *lane
-	bulk  *lane
-	homes *lane
+	meta  *connPool
+	bulk  *connPool
+	homes *connPool
 }
 
 var _ Caller = (*peer)(nil)
 
-func (n *peer) cut(why error) {
-	n.meta.cut(why)
-	n.bulk.cut(why)
-	n.homes.cut(why)
+func (n *peer) disconnect(why error) {
+	n.meta.disconnect(why)
+	n.bulk.disconnect(why)
+	n.homes.disconnect(why)
 }
 
 // Do makes one call.
@@ -245,9 +245,9 @@ func (n *peer) do(ctx context.Context, c *Call) error {
 	if ended(ctx) {
 		return ctxErrno(ctx)
 	}
-	l := n.lane(c.Op)
+	l := n.pool(c.Op)
 	w := newWaiter(ctx, n.p.cfg.Timeout, c)
-	w.cuts = l.cuts.Load()
+	w.disconnects = l.disconnects.Load()
 	for {
 		conn, err := l.conn(ctx, w)
 		if err == nil {
@@ -261,12 +261,12 @@ func (n *peer) do(ctx context.Context, c *Call) error {
 	}
 }
 
-// lane is the connections that op goes over.
-func (n *peer) lane(op wire.Op) *lane {
+// pool is the connections that op goes over.
+func (n *peer) pool(op wire.Op) *connPool {
 	switch op.Purpose() {
 	case wire.PurposeBulk:
 		return n.bulk
-	case wire.PurposeHomes:
+	case wire.PurposePeer:
 		return n.homes
 	}
 	return n.meta
@@ -314,10 +314,10 @@ func (n *peer) explain(ctx context.Context, op wire.Op, err error) error {
 // waiter is a call that waits: its deadline and where its answer arrives. They
 // are used again: whoever gives up takes his out of the connection first.
 type waiter struct {
-	call   *Call
-	timer  *time.Timer
-	expiry time.Time
-	cuts   uint64 // of its lane, when it began
+	call        *Call
+	timer       *time.Timer
+	expiry      time.Time
+	disconnects uint64 // of its lane, when it began
 
 	done chan struct{} // one token, so that who answers never waits
 	err  error         // set before done
@@ -325,7 +325,7 @@ type waiter struct {
 	// the connection's mu.
 	receiving bool
 	// reads is set while its caller has the connection's reading. Its own.
-	reads bool
+	hasReadToken bool
 }
 
 var waiters = sync.Pool{New: func() any {
@@ -345,17 +345,17 @@ func newWaiter(ctx context.Context, timeout time.Duration, c *Call) *waiter {
 	return w
 }
 
-// patience is how long a call waits before it looks whether its context ends:
+// ctxPoll is how long a call waits before it looks whether its context ends:
 // most are answered sooner, and for them the contexts of requests, which make
 // what is waited on when it is asked for, have nothing to make.
-const patience = 10 * time.Millisecond
+const ctxPoll = 10 * time.Millisecond
 
 // soon waits for the answer for a moment, and reports whether it has come.
-func (w *waiter) soon() bool {
-	if w.left() <= patience {
+func (w *waiter) pollOnce() bool {
+	if w.left() <= ctxPoll {
 		return false
 	}
-	w.timer.Reset(patience)
+	w.timer.Reset(ctxPoll)
 	select {
 	case <-w.done:
 		return true
@@ -367,7 +367,7 @@ func (w *waiter) soon() bool {
 
 func (w *waiter) release() {
 	w.timer.Stop()
-	w.call, w.err, w.receiving, w.reads = nil, nil, false, false
+	w.call, w.err, w.receiving, w.hasReadToken = nil, nil, false, false
 	waiters.Put(w)
 }
 

@@ -104,7 +104,7 @@ func TestCancel(t *testing.T) {
 		l := p.To(3).(*peer).meta
 		l.mu.Lock()
 		defer l.mu.Unlock()
-		return len(l.conns) == 1 && len(l.conns[0].slots) == 0
+		return len(l.conns) == 1 && len(l.conns[0].inFlight) == 0
 	})
 }
 
@@ -272,7 +272,7 @@ func TestBulkConnections(t *testing.T) {
 	}
 	l.mu.Lock()
 	for _, c := range l.conns {
-		if n := len(c.slots); n != 5 {
+		if n := len(c.inFlight); n != 5 {
 			t.Errorf("%d calls on a connection, want 5 on each", n)
 		}
 	}

@@ -27,15 +27,15 @@ func (c *clientConn) toPipe(call *Call, n int) error {
 		return broken(err)
 	}
 	if full || to.Full() { // who takes it on has need of one place
-		c.l.p.stats.pipesFull.Add(1)
-		c.rest = restPipes
+		c.pool.p.stats.pipesFull.Add(1)
+		c.skipPipe = restPipes
 		to.N, to.Spoilt = done, false
 		if err := to.Take(call.Into); err != nil {
 			return err
 		}
 		return c.r.full(call.Into[done:n])
 	}
-	c.l.p.stats.piped.Add(int64(n))
+	c.pool.p.stats.piped.Add(int64(n))
 	to.N, to.Spoilt = n, false
 	return nil
 }
@@ -74,7 +74,7 @@ func (c *clientConn) splice(to *datapath.Pipe, n int) (done int, full bool, err 
 		return true
 	}
 	rerr := c.w.raw.Read(move)
-	for rerr != nil && err == nil && c.r.goOn(rerr) {
+	for rerr != nil && err == nil && c.r.resume(rerr) {
 		rerr = c.w.raw.Read(move)
 	}
 	if err == nil {
@@ -88,8 +88,8 @@ func (c *clientConn) mayPipe(call *Call, n int) bool {
 	if call.Pipe == nil || call.Pipe.Spoilt || n < pipeFrom || c.w.raw == nil {
 		return false
 	}
-	if c.rest > 0 {
-		c.rest--
+	if c.skipPipe > 0 {
+		c.skipPipe--
 		return false
 	}
 	return true

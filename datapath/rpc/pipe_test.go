@@ -116,7 +116,7 @@ func TestPipeOfAnAnswerThatBreaksOff(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, addr := startServer(t, map[wire.Op]Handler{wire.OpRead: readHandler(f)}, nil)
-	p := NewPatient(startPeers(t, relay(t, addr, 1<<40, 200_000), func(c *PeersConfig) { c.Conns = 1 }).To(3), func() error { return nil })
+	p := NewRetrier(startPeers(t, relay(t, addr, 1<<40, 200_000), func(c *PeersConfig) { c.Conns = 1 }).To(3), func() error { return nil })
 	q := wire.ReadReq{Len: size}
 	call := Call{Op: wire.OpRead, Body: q.Append(nil), Into: make([]byte, size), Pipe: testPipe(t, 1<<20)}
 	if err := p.Do(context.Background(), &call); err != nil {

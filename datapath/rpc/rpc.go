@@ -46,7 +46,7 @@
 // What may not be done twice (wire.Op.Remembered) goes on when its connection
 // breaks, and the server remembers its reply: the last 64 of a connection, as
 // many as its peer can have missed, for the last 256 connections that are not for
-// bulk data. A Patient asks for it (OpRecollect) after the drain. A call that is
+// bulk data. A Patient asks for it (OpCachedReply) after the drain. A call that is
 // not remembered there has not begun, and is made. A server that was started again
 // knows nothing of the connection: then the call is ECONNRESET, and says that it is
 // not known whether it took effect.

@@ -32,7 +32,7 @@ type ServerConfig struct {
 	// Alone says which ops are, too, while nothing else is under way on their
 	// connection: ones that may take as long as a disk does. Who asks for one
 	// thing at a time is spared the way to another goroutine and back.
-	Alone func(wire.Op) bool
+	InlineWhenIdle func(wire.Op) bool
 	// Stream gets the connections for streams, authenticated. Until it returns
 	// Close closes the connection; afterwards it is whoever's has it.
 	Stream func(conn net.Conn, peer metadata.NodeID)
@@ -125,22 +125,22 @@ func quietLog() *logrus.Entry {
 
 // Server answers the calls of the job's other nodes.
 type Server struct {
-	cfg      ServerConfig // without the key
-	id       identity
-	handlers [wire.MaxOp]Handler
-	inline   [wire.MaxOp]bool
-	alone    [wire.MaxOp]bool
-	seen     *nonceRing
-	past     past
-	stats    serverStats
-	memory   *memory
-	meta     *workers
-	bulk     *workers
-	homes    *workers
-	over     context.Context // that of inline ops: it has ended
-	ctx      context.Context // ends with Close
-	cancel   context.CancelFunc
-	wg       sync.WaitGroup // connections and workers
+	cfg            ServerConfig // without the key
+	id             identity
+	handlers       [wire.MaxOp]Handler
+	inline         [wire.MaxOp]bool
+	inlineWhenIdle [wire.MaxOp]bool
+	seen           *nonceRing
+	closedReplies  closedReplies
+	stats          serverStats
+	memory         *memory
+	meta           *workers
+	bulk           *workers
+	homes          *workers
+	endedCtx       context.Context // that of inline ops: it has ended
+	ctx            context.Context // ends with Close
+	cancel         context.CancelFunc
+	wg             sync.WaitGroup // connections and workers
 
 	mu        sync.Mutex
 	closed    bool                       // guarded by mu
@@ -167,7 +167,7 @@ func NewServer(cfg ServerConfig) (*Server, error) {
 	for op, h := range cfg.Handlers {
 		s.handlers[op] = h
 		s.inline[op] = cfg.Inline != nil && cfg.Inline(op)
-		s.alone[op] = cfg.Alone != nil && cfg.Alone(op)
+		s.inlineWhenIdle[op] = cfg.InlineWhenIdle != nil && cfg.InlineWhenIdle(op)
 	}
 	cfg.Key = Key{}
 	s.cfg = cfg
@@ -178,7 +178,7 @@ func NewServer(cfg ServerConfig) (*Server, error) {
 	s.homes = newWorkers(s, cfg.MaxWorkers)
 	over, end := context.WithCancel(context.Background())
 	end()
-	s.over = over
+	s.endedCtx = over
 	return s, nil
 }
 
@@ -297,7 +297,7 @@ func (s *Server) serveConn(conn net.Conn) {
 
 func (s *Server) handshake(conn net.Conn) (wire.Hello, error) {
 	_ = conn.SetDeadline(time.Now().Add(s.cfg.HandshakeTimeout)) // a dead connection says so when it is read
-	hello, err := s.id.answer(conn, s.seen)
+	hello, err := s.id.acceptHandshake(conn, s.seen)
 	if errors.Is(err, os.ErrDeadlineExceeded) {
 		err = errSlow
 	}

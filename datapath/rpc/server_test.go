@@ -71,7 +71,7 @@ func TestDamagedFrameIsCut(t *testing.T) {
 		wire.Header{Op: wire.OpLookup, Status: syscall.EIO}.Append(nil),
 		damaged(lookup(1)),
 		damaged(frame(wire.Header{Op: wire.OpDrain, Tag: 1}, string(wire.DrainReq{Conns: []wire.Nonce{{}}}.Append(nil)), "")),
-		damaged(frame(wire.Header{Op: wire.OpRecollect, Tag: 1}, string(wire.RecollectReq{Tag: 1}.Append(nil)), "")),
+		damaged(frame(wire.Header{Op: wire.OpCachedReply, Tag: 1}, string(wire.CachedReplyReq{Tag: 1}.Append(nil)), "")),
 	} {
 		conn := dialShaken(t, addr, wire.PurposeMeta)
 		_, _ = conn.Write(frame)
@@ -237,7 +237,7 @@ func TestAlone(t *testing.T) {
 			resp.Body = strconv.AppendBool(nil, inline)
 			return nil
 		},
-	}, func(c *ServerConfig) { c.Alone = func(op wire.Op) bool { return op == wire.OpRead } })
+	}, func(c *ServerConfig) { c.InlineWhenIdle = func(op wire.Op) bool { return op == wire.OpRead } })
 	to := startPeers(t, addr, func(c *PeersConfig) { c.Conns = 1 }).To(3)
 	where := func() string {
 		t.Helper()

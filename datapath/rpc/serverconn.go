@@ -28,11 +28,11 @@ type serverConn struct {
 	slots   chan struct{}       // a token for each request under way
 	room    *semaphore.Weighted // for bulk data; nil on other connections
 	newest  metadata.Epoch
-	replies replies
+	replies replyCache
 	ctx     context.Context // ends with the connection
 	cancel  context.CancelFunc
 	wg      sync.WaitGroup // requests under way
-	over    chan struct{}  // closed when none is, nor will be
+	ended   chan struct{}  // closed when none is, nor will be
 }
 
 // serverReadBuffer is enough for a hundred small requests in one read.
@@ -43,19 +43,19 @@ const serverReadBuffer = 16 << 10
 func (s *Server) serveFrames(conn net.Conn, hello wire.Hello) error {
 	ctx, cancel := context.WithCancel(s.ctx)
 	c := &serverConn{
-		s: s, conn: conn, peer: hello.From, workers: s.meta, ctx: ctx, cancel: cancel, over: make(chan struct{}),
+		s: s, conn: conn, peer: hello.From, workers: s.meta, ctx: ctx, cancel: cancel, ended: make(chan struct{}),
 		r:     newFrameReader(conn, serverReadBuffer, s.cfg.IdleTimeout, s.cfg.FrameTimeout, &s.stats.bytesIn),
 		w:     newFrameWriter(conn, s.cfg.FrameTimeout, &s.stats.bytesOut),
-		slots: make(chan struct{}, s.cfg.MaxInFlight), replies: replies{peer: hello.From},
+		slots: make(chan struct{}, s.cfg.MaxInFlight), replies: replyCache{peer: hello.From},
 	}
 	switch hello.Purpose {
 	case wire.PurposeBulk:
 		c.workers = s.bulk
 		c.room = semaphore.NewWeighted(min(connMemory, s.cfg.Memory))
-	case wire.PurposeHomes:
+	case wire.PurposePeer:
 		c.workers = s.homes
 	}
-	if !s.enlist(hello.Nonce, c) {
+	if !s.register(hello.Nonce, c) {
 		cancel()
 		_ = conn.Close()
 		return errDrained
@@ -63,7 +63,7 @@ func (s *Server) serveFrames(conn net.Conn, hello wire.Hello) error {
 	err := c.readRequests()
 	c.cut()
 	c.wg.Wait()
-	s.discharge(hello.Nonce, c)
+	s.unregister(hello.Nonce, c)
 	return err
 }
 
@@ -94,8 +94,8 @@ func (c *serverConn) readRequests() error {
 			}
 			continue
 		}
-		if h.Op == wire.OpRecollect {
-			if err := c.recollect(h); err != nil {
+		if h.Op == wire.OpCachedReply {
+			if err := c.cachedReply(h); err != nil {
 				return err
 			}
 			continue
@@ -153,7 +153,7 @@ func (c *serverConn) dispatch(h wire.Header) error {
 // inline reports whether the reading goroutine answers op, the request that it
 // has read last.
 func (c *serverConn) inline(op wire.Op) bool {
-	return c.s.inline[op] || c.s.alone[op] && len(c.slots) == 1 && c.r.br.Buffered() == 0
+	return c.s.inline[op] || c.s.inlineWhenIdle[op] && len(c.slots) == 1 && c.r.br.Buffered() == 0
 }
 
 // refuse answers a request for an op that has no handler here.
@@ -242,7 +242,7 @@ func (t *task) run() {
 	}
 	cancel()
 	if t.inline && errors.Is(err, context.Canceled) {
-		t.again()
+		t.requeue()
 		return
 	}
 	if err := t.reply(err); err != nil {
@@ -253,8 +253,8 @@ func (t *task) run() {
 	t.end()
 }
 
-// again has t answered by a worker, which may wait.
-func (t *task) again() {
+// requeue has t answered by a worker, which may wait.
+func (t *task) requeue() {
 	t.drop()
 	t.inline = false
 	if !t.c.workers.run(t) {
@@ -264,12 +264,12 @@ func (t *task) again() {
 
 func (t *task) context() (context.Context, context.CancelFunc) {
 	ctx := t.c.ctx
-	if t.h.Op.Remembered() {
+	if t.h.Op.ReplyCached() {
 		ctx = t.c.s.ctx // it goes on: the peer asks for its reply when it is back
 	}
 	switch {
 	case t.inline:
-		return t.c.s.over, func() {}
+		return t.c.s.endedCtx, func() {}
 	case t.h.Wait == 0:
 		return ctx, func() {}
 	}
@@ -303,8 +303,8 @@ func (t *task) reply(err error) error {
 	h := wire.Header{Op: t.h.Op, Tag: t.h.Tag, Status: status, Epoch: c.s.cfg.Epoch()}
 	c.w.lock()
 	defer c.w.unlock()
-	if t.h.Op.Remembered() {
-		c.replies.remember(t.h.Tag, status, resp.Body)
+	if t.h.Op.ReplyCached() {
+		c.replies.add(t.h.Tag, status, resp.Body)
 	}
 	c.w.arm(c.s.cfg.FrameTimeout)
 	switch {

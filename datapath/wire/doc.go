@@ -84,8 +84,8 @@
 //	commit        20   TxReq        -
 //	abort         21   TxReq        -
 //	outcome       22   TxReq        OutcomeResp
-//	moves         23   MovesReq     -
-//	climb         24   ClimbReq     InoReq: where it ended
+//	moves         23   RenameLockReq     -
+//	climb         24   AncestorReq     InoReq: where it ended
 //	open          25   OpenReq      AttrResp
 //	create-open   26   CreateOpenReq  AttrResp (also with EEXIST)
 //	closed        27   ClosedReq    -
@@ -109,11 +109,11 @@
 //	punch         46   RangeReq     -
 //	data          47   DataReq      ExtentResp
 //	allocated     48   InoReq       SizeResp
-//	section-make   49  SectionMakeReq    -
-//	section-fill   50  SectionFillReq    -
-//	section-change 51  SectionChangeReq  -
-//	section-report 52  SectionReportReq  SectionReportResp
-//	names          53  NamesReq          EntriesResp
+//	section-make   49  ShardCreateReq    -
+//	section-fill   50  ShardFillReq    -
+//	section-change 51  ShardChangeReq  -
+//	section-report 52  ShardReportReq  ShardReportResp
+//	names          53  ShardReadReq          EntriesResp
 //	read-here     54   ReadReq      SumResp + data
 //	lookup-lease  56   DirName      LeasedEntryResp
 //	getattr-lease 57   InoReq       LeasedAttrResp
@@ -121,8 +121,8 @@
 //	drain         59   DrainReq     -
 //	read-summed   60   ReadReq      SumResp + data
 //	write-summed  61   SummedWriteReq + data   -
-//	recollect     62   RecollectReq RecollectResp
-//	parcels       63   ParcelsReq + data   ParcelsResp
+//	recollect     62   CachedReplyReq CachedReplyResp
+//	parcels       63   PutPiecesReq + data   PutPiecesResp
 //	64 and above       JSON, and data where the op says so
 //
 // A reply to any op of the namespace whose status is EREMOTE has the body
@@ -159,8 +159,8 @@
 //	LinkReq      8 ino, 8 dir, string name
 //	PrepareReq   8 transaction, 1 count, Edit…
 //	TxReq        8 transaction
-//	MovesReq     8 transaction, bool unlock
-//	ClimbReq     8 from, 8 stop
+//	RenameLockReq     8 transaction, bool unlock
+//	AncestorReq     8 from, 8 stop
 //	AttrResp     Attr
 //	EntryResp    bool: an Entry follows, [Entry]
 //	EntriesResp  4 count, Entry…
@@ -168,18 +168,18 @@
 //	VoteResp     bool: an Entry follows, [Entry], bool: an Attr follows, [Attr]
 //	OutcomeResp  1 outcome: 0 undecided, 1 committed, 2 aborted
 //	Section      8 dir, 8 generation
-//	SectionMakeReq    Section, 8 epoch, 8 seed, Attr, 2 count, 2 node…
-//	SectionFillReq    Section, 4 count, Entry…
-//	SectionChangeReq  Section, 1 order, 8 freeze, Attr
-//	SectionReportReq  Section, 8 freeze, 4 subdirectories, 8 mtime
-//	SectionReportResp 1 state, Attr
-//	NamesReq          8 epoch, ReadDirReq
+//	ShardCreateReq    Section, 8 epoch, 8 seed, Attr, 2 count, 2 node…
+//	ShardFillReq    Section, 4 count, Entry…
+//	ShardChangeReq  Section, 1 order, 8 freeze, Attr
+//	ShardReportReq  Section, 8 freeze, 4 subdirectories, 8 mtime
+//	ShardReportResp 1 state, Attr
+//	ShardReadReq          8 epoch, ReadDirReq
 //	SpaceResp    8 capacity, 8 used, 8 free, 8 objects
 //	ReadReq      8 ino, 8 offset, 4 length
 //	WriteReq     8 ino, 8 offset
-//	ParcelsReq   4 count, (8 ino, 8 offset, 4 length, 16 xxh3-128)…: the
+//	PutPiecesReq   4 count, (8 ino, 8 offset, 4 length, 16 xxh3-128)…: the
 //	             bytes stand in the data one behind the other
-//	ParcelsResp  4 count, 2 status…
+//	PutPiecesResp  4 count, 2 status…
 //	TruncateReq  8 ino, 8 size
 //	OpenReq      8 run, 8 ticket, 8 ino
 //	CreateOpenReq  8 run, 8 ticket, CreateReq
@@ -200,8 +200,8 @@
 //	LeasedAttrResp   Attr, Lease
 //	RevokeReq    2 count, (8 ino, string name)…
 //	DrainReq     1 count, 32 nonce…: those of the Hellos of connections
-//	RecollectReq 32 nonce of a connection that was drained, 4 tag
-//	RecollectResp 1 fate: 0 unknown, 1 not begun, 2 answered; then
+//	CachedReplyReq 32 nonce of a connection that was drained, 4 tag
+//	CachedReplyResp 1 fate: 0 unknown, 1 not begun, 2 answered; then
 //	             2 status, bytes body
 //	AppendReq    8 run, 8 ino, 8 sequence, 8 length, 8 end, 8 wait,
 //	             bool unused, bool freeze, bool thaw

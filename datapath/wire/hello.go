@@ -16,7 +16,7 @@ const (
 	PurposeMeta   Purpose = 1
 	PurposeBulk   Purpose = 2
 	PurposeStream Purpose = 3
-	PurposeHomes  Purpose = 4
+	PurposePeer   Purpose = 4
 )
 
 // Sizes of the handshake's messages, in bytes. ChallengeHead is the part of a
@@ -82,7 +82,7 @@ func (m *Hello) Parse(b []byte) error {
 	}
 	d := decoder{b: b[6:]}
 	*m = Hello{Purpose: Purpose(d.u8())}
-	d.bad = d.u8() != 0 || m.Purpose < PurposeMeta || m.Purpose > PurposeHomes
+	d.bad = d.u8() != 0 || m.Purpose < PurposeMeta || m.Purpose > PurposePeer
 	m.From, m.To = metadata.NodeID(d.u16()), metadata.NodeID(d.u16())
 	copy(m.Nonce[:], d.take(NonceSize))
 	return d.done("hello")

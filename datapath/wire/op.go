@@ -26,12 +26,12 @@ const (
 
 // The ops of homes among themselves (metadata.TxPeer).
 const (
-	OpPrepare Op = 19
-	OpCommit  Op = 20
-	OpAbort   Op = 21
-	OpOutcome Op = 22
-	OpMoves   Op = 23
-	OpClimb   Op = 24
+	OpPrepare    Op = 19
+	OpCommit     Op = 20
+	OpAbort      Op = 21
+	OpOutcome    Op = 22
+	OpRenameLock Op = 23
+	OpAncestor   Op = 24
 )
 
 // The ops of a home for those who have its files open (metadata.Opens), and of
@@ -83,11 +83,11 @@ const (
 
 // The ops of wide directories (metadata.Sections).
 const (
-	OpSectionMake   Op = 49
-	OpSectionFill   Op = 50
-	OpSectionChange Op = 51
-	OpSectionReport Op = 52
-	OpNames         Op = 53
+	OpShardCreate Op = 49
+	OpShardFill   Op = 50
+	OpShardChange Op = 51
+	OpShardReport Op = 52
+	OpShardRead   Op = 53
 )
 
 // The ops of leases on directories (metadata.Leaser). OpRevoke goes from a home
@@ -105,18 +105,18 @@ const OpDrain Op = 59
 
 // The ops of file data that is compared when it has arrived.
 const (
-	// OpReadHere is EAGAIN if what it is of is not here yet.
-	OpReadHere    Op = 54
-	OpReadSummed  Op = 60
-	OpWriteSummed Op = 61
+	// OpReadIfPresent is EAGAIN if what it is of is not here yet.
+	OpReadIfPresent Op = 54
+	OpReadSummed    Op = 60
+	OpWriteSummed   Op = 61
 )
 
-// OpRecollect is of package rpc itself, too: it asks for the reply to a request
+// OpCachedReply is of package rpc itself, too: it asks for the reply to a request
 // that was lost with its connection, after that was drained.
-const OpRecollect Op = 62
+const OpCachedReply Op = 62
 
-// OpParcels writes many small pieces of datasets.
-const OpParcels Op = 63
+// OpPutPieces writes many small pieces of datasets.
+const OpPutPieces Op = 63
 
 // FirstControl is the first op whose body is JSON.
 const FirstControl Op = 64
@@ -133,8 +133,8 @@ const (
 	OpStagePoll Op = 67
 	// OpStagePart reads a share's records.
 	OpStagePart Op = 68
-	// OpStageSeam hands over the state at the end of a region.
-	OpStageSeam Op = 69
+	// OpStageBoundary hands over the state at the end of a region.
+	OpStageBoundary Op = 69
 	// OpManifest reads a piece of a manifest.
 	OpManifest Op = 70
 	// OpStageIn asks the coordinator to stage a source in.
@@ -145,24 +145,24 @@ const (
 	OpStatus Op = 73
 	// OpStageAbort ends a share early.
 	OpStageAbort Op = 74
-	// OpCensus reads a piece of a home's records, for a check of the whole tree.
-	OpCensus Op = 75
+	// OpInventory reads a piece of a home's records, for a check of the whole tree.
+	OpInventory Op = 75
 	// OpObjects lists some of the objects that a node has of live files.
 	OpObjects Op = 76
-	// OpFillClaim offers to bring pieces of a dataset to a node that is to have them.
-	OpFillClaim Op = 77
-	// OpFillLanded says what has become of them.
-	OpFillLanded Op = 78
-	// OpGone asks a home which of some inodes are not there any more.
-	OpGone Op = 79
-	// OpNamed asks which inodes of the asker a node names.
-	OpNamed Op = 80
+	// OpFillOffer offers to bring pieces of a dataset to a node that is to have them.
+	OpFillOffer Op = 77
+	// OpFillComplete says what has become of them.
+	OpFillComplete Op = 78
+	// OpMissing asks a home which of some inodes are not there any more.
+	OpMissing Op = 79
+	// OpReferenced asks which inodes of the asker a node names.
+	OpReferenced Op = 80
 	// OpDropPages has a node forget what its kernel has of sealed files.
 	OpDropPages Op = 81
-	// OpEntrust has a node keep files of a stage-in for the one who leads it.
-	OpEntrust Op = 82
-	// OpLook has a node look at some of a tree for the one who scans it.
-	OpLook Op = 83
+	// OpStandbyReplicate has a node keep files of a stage-in for the one who leads it.
+	OpStandbyReplicate Op = 82
+	// OpScan has a node look at some of a tree for the one who scans it.
+	OpScan Op = 83
 )
 
 // MaxOp is greater than every op, so that a table can be indexed by Op.
@@ -172,7 +172,7 @@ var opNames = [MaxOp]string{
 	OpLookup: "lookup", OpCreate: "create", OpUnlink: "unlink", OpRename: "rename", OpReadDir: "readdir",
 	OpGetattr: "getattr", OpSetattr: "setattr", OpReadlink: "readlink", OpReap: "reap", OpMkdir: "mkdir",
 	OpRmdir: "rmdir", OpLink: "link",
-	OpPrepare: "prepare", OpCommit: "commit", OpAbort: "abort", OpOutcome: "outcome", OpMoves: "moves", OpClimb: "climb",
+	OpPrepare: "prepare", OpCommit: "commit", OpAbort: "abort", OpOutcome: "outcome", OpRenameLock: "moves", OpAncestor: "climb",
 	OpOpen: "open", OpCreateOpen: "create-open", OpClosed: "closed", OpRecall: "recall",
 	OpRemoveObjects: "remove-objects", OpAppend: "append",
 	OpLock: "lock", OpTestLock: "test-lock", OpWake: "wake",
@@ -180,17 +180,17 @@ var opNames = [MaxOp]string{
 	OpSpace:    "space",
 	OpGetxattr: "getxattr", OpSetxattr: "setxattr", OpListxattr: "listxattr", OpRemovexattr: "removexattr",
 	OpAllocate: "allocate", OpPunch: "punch", OpData: "data", OpAllocated: "allocated",
-	OpSectionMake: "section-make", OpSectionFill: "section-fill", OpSectionChange: "section-change",
-	OpSectionReport: "section-report", OpNames: "names",
+	OpShardCreate: "section-make", OpShardFill: "section-fill", OpShardChange: "section-change",
+	OpShardReport: "section-report", OpShardRead: "names",
 	OpLookupLease: "lookup-lease", OpGetattrLease: "getattr-lease", OpRevoke: "revoke",
-	OpDrain: "drain", OpRecollect: "recollect", OpReadHere: "read-here", OpReadSummed: "read-summed", OpWriteSummed: "write-summed", OpParcels: "parcels",
+	OpDrain: "drain", OpCachedReply: "recollect", OpReadIfPresent: "read-here", OpReadSummed: "read-summed", OpWriteSummed: "write-summed", OpPutPieces: "parcels",
 	OpReport: "report", OpPropose: "propose", OpStage: "stage", OpStagePoll: "stage-poll",
-	OpStagePart: "stage-part", OpStageSeam: "stage-seam", OpManifest: "manifest", OpStageIn: "stage-in",
+	OpStagePart: "stage-part", OpStageBoundary: "stage-seam", OpManifest: "manifest", OpStageIn: "stage-in",
 	OpStageOut: "stage-out", OpStatus: "status", OpStageAbort: "stage-abort",
-	OpCensus: "census", OpObjects: "objects",
-	OpFillClaim: "fill-claim", OpFillLanded: "fill-landed",
-	OpGone: "gone", OpNamed: "named", OpDropPages: "drop-pages",
-	OpEntrust: "entrust", OpLook: "look",
+	OpInventory: "census", OpObjects: "objects",
+	OpFillOffer: "fill-claim", OpFillComplete: "fill-landed",
+	OpMissing: "gone", OpReferenced: "named", OpDropPages: "drop-pages",
+	OpStandbyReplicate: "entrust", OpScan: "look",
 }
 
 // Known reports whether o is an op of this version.
@@ -224,9 +224,9 @@ func (o *Op) UnmarshalText(b []byte) error {
 // one of them, because the disk tells an error once.
 func (o Op) Repeatable() bool {
 	switch o {
-	case OpLookup, OpReadDir, OpGetattr, OpReadlink, OpGetxattr, OpListxattr, OpNames, OpLookupLease, OpGetattrLease,
-		OpLock, OpTestLock, OpRecollect, OpRead, OpReadHere, OpReadSummed, OpSpace, OpData, OpAllocated,
-		OpSetattr, OpOpen, OpAppend, OpWrite, OpWriteSummed, OpParcels, OpTruncate, OpRemoveObject, OpAllocate, OpPunch:
+	case OpLookup, OpReadDir, OpGetattr, OpReadlink, OpGetxattr, OpListxattr, OpShardRead, OpLookupLease, OpGetattrLease,
+		OpLock, OpTestLock, OpCachedReply, OpRead, OpReadIfPresent, OpReadSummed, OpSpace, OpData, OpAllocated,
+		OpSetattr, OpOpen, OpAppend, OpWrite, OpWriteSummed, OpPutPieces, OpTruncate, OpRemoveObject, OpAllocate, OpPunch:
 		return true
 	}
 	return false
@@ -237,12 +237,12 @@ func (o Op) Repeatable() bool {
 // they wait for, nor a node's report that it lives.
 func (o Op) Purpose() Purpose {
 	switch o {
-	case OpRead, OpWrite, OpReadHere, OpReadSummed, OpWriteSummed, OpParcels, OpStage, OpStagePoll, OpStagePart, OpStageSeam, OpStageIn, OpStageOut, OpStageAbort, OpManifest,
-		OpCensus, OpObjects, OpGone, OpNamed, OpDropPages, OpEntrust, OpLook:
+	case OpRead, OpWrite, OpReadIfPresent, OpReadSummed, OpWriteSummed, OpPutPieces, OpStage, OpStagePoll, OpStagePart, OpStageBoundary, OpStageIn, OpStageOut, OpStageAbort, OpManifest,
+		OpInventory, OpObjects, OpMissing, OpReferenced, OpDropPages, OpStandbyReplicate, OpScan:
 		return PurposeBulk
-	case OpPrepare, OpCommit, OpAbort, OpOutcome, OpMoves, OpClimb,
-		OpSectionMake, OpSectionFill, OpSectionChange, OpSectionReport, OpRevoke, OpReport:
-		return PurposeHomes
+	case OpPrepare, OpCommit, OpAbort, OpOutcome, OpRenameLock, OpAncestor,
+		OpShardCreate, OpShardFill, OpShardChange, OpShardReport, OpRevoke, OpReport:
+		return PurposePeer
 	}
 	return PurposeMeta
 }

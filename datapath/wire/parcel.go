@@ -9,27 +9,27 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// parcelSize is what a ParcelHead takes, in bytes.
+// parcelSize is what a PieceHeader takes, in bytes.
 const parcelSize = 8 + 8 + 4 + 16
 
-// MaxParcels is the most pieces that one request has, so that with MaxData bytes it
+// MaxPieces is the most pieces that one request has, so that with MaxData bytes it
 // fits in a buffer for one write.
-const MaxParcels = 112
+const MaxPieces = 112
 
-// ParcelHead says where some of the frame's data goes.
-type ParcelHead struct {
+// PieceHeader says where some of the frame's data goes.
+type PieceHeader struct {
 	Ino metadata.Ino
 	Off int64
 	Len uint32
 	Sum [16]byte // xxh3-128 of these bytes
 }
 
-// ParcelsReq is bytes of files of datasets, which stand in the frame's data one
-// behind the other. It has at most MaxParcels.
-type ParcelsReq struct{ Heads []ParcelHead }
+// PutPiecesReq is bytes of files of datasets, which stand in the frame's data one
+// behind the other. It has at most MaxPieces.
+type PutPiecesReq struct{ Heads []PieceHeader }
 
 // Append appends the encoding of m to b.
-func (m ParcelsReq) Append(b []byte) []byte {
+func (m PutPiecesReq) Append(b []byte) []byte {
 	b = appendU32(b, uint32(len(m.Heads)))
 	for _, h := range m.Heads {
 		b = appendU32(appendI64(appendIno(b, h.Ino), h.Off), h.Len)
@@ -39,15 +39,15 @@ func (m ParcelsReq) Append(b []byte) []byte {
 }
 
 // Parse decodes b into m.
-func (m *ParcelsReq) Parse(b []byte) error {
+func (m *PutPiecesReq) Parse(b []byte) error {
 	d := decoder{b: b}
 	n := d.u32()
-	if n > MaxParcels || int(n)*parcelSize != len(d.b) {
+	if n > MaxPieces || int(n)*parcelSize != len(d.b) {
 		return fmt.Errorf("%d parcels in %d bytes: %w", n, len(b), ErrMalformed)
 	}
 	m.Heads = nil
 	if n > 0 {
-		m.Heads = make([]ParcelHead, n)
+		m.Heads = make([]PieceHeader, n)
 	}
 	for i := range m.Heads {
 		h := &m.Heads[i]
@@ -59,7 +59,7 @@ func (m *ParcelsReq) Parse(b []byte) error {
 
 // Split calls fn with each parcel and its bytes. The lengths must add up to all of
 // data.
-func (m *ParcelsReq) Split(data []byte, fn func(i int, h *ParcelHead, b []byte)) error {
+func (m *PutPiecesReq) Split(data []byte, fn func(i int, h *PieceHeader, b []byte)) error {
 	var all uint64
 	for _, h := range m.Heads {
 		all += uint64(h.Len)
@@ -75,22 +75,22 @@ func (m *ParcelsReq) Split(data []byte, fn func(i int, h *ParcelHead, b []byte))
 	return nil
 }
 
-// ParcelSum is the checksum of a parcel.
-func ParcelSum(b []byte) [16]byte { return xxh3.Hash128(b).Bytes() }
+// PieceSum is the checksum of a parcel.
+func PieceSum(b []byte) [16]byte { return xxh3.Hash128(b).Bytes() }
 
 // Check is EBADMSG if b is not what was sent.
-func (h *ParcelHead) Check(b []byte) error {
-	if got := ParcelSum(b); got != h.Sum {
+func (h *PieceHeader) Check(b []byte) error {
+	if got := PieceSum(b); got != h.Sum {
 		return fmt.Errorf("%d bytes with the checksum %x came, %x was sent: %w", len(b), got, h.Sum, syscall.EBADMSG)
 	}
 	return nil
 }
 
-// ParcelsResp has the errno of each parcel, 0 for one that is written.
-type ParcelsResp struct{ Status []syscall.Errno }
+// PutPiecesResp has the errno of each parcel, 0 for one that is written.
+type PutPiecesResp struct{ Status []syscall.Errno }
 
 // Append appends the encoding of m to b.
-func (m ParcelsResp) Append(b []byte) []byte {
+func (m PutPiecesResp) Append(b []byte) []byte {
 	b = appendU32(b, uint32(len(m.Status)))
 	for _, s := range m.Status {
 		b = appendU16(b, uint16(s))
@@ -99,10 +99,10 @@ func (m ParcelsResp) Append(b []byte) []byte {
 }
 
 // Parse decodes b into m.
-func (m *ParcelsResp) Parse(b []byte) error {
+func (m *PutPiecesResp) Parse(b []byte) error {
 	d := decoder{b: b}
 	n := d.u32()
-	if n > MaxParcels || int(n)*2 != len(d.b) {
+	if n > MaxPieces || int(n)*2 != len(d.b) {
 		return fmt.Errorf("%d parcels answered in %d bytes: %w", n, len(b), ErrMalformed)
 	}
 	m.Status = nil

@@ -5,19 +5,19 @@ import (
 	"syscall"
 )
 
-// RecollectReq asks what became of a request that was lost with its connection.
-type RecollectReq struct {
+// CachedReplyReq asks what became of a request that was lost with its connection.
+type CachedReplyReq struct {
 	Conn Nonce // that of its Hello
 	Tag  uint32
 }
 
 // Append appends the encoding of m to b.
-func (m RecollectReq) Append(b []byte) []byte {
+func (m CachedReplyReq) Append(b []byte) []byte {
 	return appendU32(append(b, m.Conn[:]...), m.Tag)
 }
 
 // Parse decodes b into m.
-func (m *RecollectReq) Parse(b []byte) error {
+func (m *CachedReplyReq) Parse(b []byte) error {
 	d := decoder{b: b}
 	copy(m.Conn[:], d.take(NonceSize))
 	m.Tag = d.u32()
@@ -29,20 +29,20 @@ type Fate uint8
 
 // The fates.
 const (
-	Unknown  Fate = 0 // the server knows nothing of the connection: it may be another process
-	NotBegun Fate = 1 // it has not run, nor will it
-	Answered Fate = 2 // the reply follows
+	Unknown    Fate = 0 // the server knows nothing of the connection: it may be another process
+	NotStarted Fate = 1 // it has not run, nor will it
+	Answered   Fate = 2 // the reply follows
 )
 
-// RecollectResp is what became of a request, and the reply to it.
-type RecollectResp struct {
+// CachedReplyResp is what became of a request, and the reply to it.
+type CachedReplyResp struct {
 	Fate   Fate
 	Status syscall.Errno
 	Body   []byte
 }
 
 // Append appends the encoding of m to b.
-func (m RecollectResp) Append(b []byte) []byte {
+func (m CachedReplyResp) Append(b []byte) []byte {
 	b = append(b, byte(m.Fate))
 	if m.Fate != Answered {
 		return b
@@ -51,9 +51,9 @@ func (m RecollectResp) Append(b []byte) []byte {
 }
 
 // Parse decodes b into m.
-func (m *RecollectResp) Parse(b []byte) error {
+func (m *CachedReplyResp) Parse(b []byte) error {
 	d := decoder{b: b}
-	*m = RecollectResp{Fate: Fate(d.u8())}
+	*m = CachedReplyResp{Fate: Fate(d.u8())}
 	if m.Fate > Answered {
 		return fmt.Errorf("fate %d of a request: %w", m.Fate, ErrMalformed)
 	}
@@ -64,9 +64,9 @@ func (m *RecollectResp) Parse(b []byte) error {
 	return d.done("recollect reply")
 }
 
-// Remembered reports whether a server remembers its reply to o until the peer
+// ReplyCached reports whether a server remembers its reply to o until the peer
 // must have it: o is not Repeatable, but a user waits for it.
-func (o Op) Remembered() bool {
+func (o Op) ReplyCached() bool {
 	switch o {
 	case OpCreate, OpCreateOpen, OpMkdir, OpLink, OpUnlink, OpRmdir, OpRename, OpReap, OpSync, OpSetxattr, OpRemovexattr:
 		return true

@@ -125,33 +125,35 @@ func (m *OutcomeResp) Parse(b []byte) error {
 	return d.done("outcome")
 }
 
-// MovesReq asks for the lock under which directories move, or gives it back.
-type MovesReq struct {
+// RenameLockReq asks for the lock under which directories move, or gives it back.
+type RenameLockReq struct {
 	Tx     metadata.TxID
 	Unlock bool
 }
 
 // Append appends the encoding of m to b.
-func (m MovesReq) Append(b []byte) []byte { return appendBool(appendU64(b, uint64(m.Tx)), m.Unlock) }
+func (m RenameLockReq) Append(b []byte) []byte {
+	return appendBool(appendU64(b, uint64(m.Tx)), m.Unlock)
+}
 
 // Parse decodes b into m.
-func (m *MovesReq) Parse(b []byte) error {
+func (m *RenameLockReq) Parse(b []byte) error {
 	d := decoder{b: b}
-	*m = MovesReq{Tx: metadata.TxID(d.u64()), Unlock: d.bool()}
+	*m = RenameLockReq{Tx: metadata.TxID(d.u64()), Unlock: d.bool()}
 	return d.done("moves request")
 }
 
-// ClimbReq asks for the way up from a directory.
-type ClimbReq struct {
+// AncestorReq asks for the way up from a directory.
+type AncestorReq struct {
 	From, Stop metadata.Ino
 }
 
 // Append appends the encoding of m to b.
-func (m ClimbReq) Append(b []byte) []byte { return appendIno(appendIno(b, m.From), m.Stop) }
+func (m AncestorReq) Append(b []byte) []byte { return appendIno(appendIno(b, m.From), m.Stop) }
 
 // Parse decodes b into m.
-func (m *ClimbReq) Parse(b []byte) error {
+func (m *AncestorReq) Parse(b []byte) error {
 	d := decoder{b: b}
-	*m = ClimbReq{From: d.ino(), Stop: d.ino()}
+	*m = AncestorReq{From: d.ino(), Stop: d.ino()}
 	return d.done("climb request")
 }

@@ -65,7 +65,7 @@ func openNode(job *job.File, start daemon.Start, log *logrus.Entry) (*node, erro
 		Job: job, Key: key, Listener: l, Log: log, Memory: n.memory.Serving,
 		Meta:     func(c rpc.Caller) metadata.TxPeer { return remote.NewStore(c) },
 		Data:     func(c rpc.Caller) datapath.Store { return remote.NewData(c) },
-		Sections: func(c rpc.Caller) metadata.Sections { return remote.NewStore(c) },
+		Sections: func(c rpc.Caller) metadata.Shards { return remote.NewStore(c) },
 	})
 	if err != nil {
 		return nil, err

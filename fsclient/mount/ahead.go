@@ -71,7 +71,7 @@ func (c *coverFS) store(ctx context.Context, server *fuse.Server, ino metadata.I
 	if err != nil || a.Mode&syscall.S_IFMT != syscall.S_IFREG || a.Size == 0 || a.Size > int64(len(buf)) {
 		return fuse.OK
 	}
-	switch err := c.s.client.ReadHere(ctx, a, buf[:a.Size], 0); {
+	switch err := c.s.client.ReadIfPresent(ctx, a, buf[:a.Size], 0); {
 	case errors.Is(err, syscall.EAGAIN):
 		return fuse.EAGAIN
 	case err != nil:

@@ -72,8 +72,8 @@ func (s slow) ReadAt(ctx context.Context, ino metadata.Ino, p []byte, off int64)
 	return s.Store.ReadAt(ctx, ino, p, off)
 }
 
-// ReadHere is datapath.HereReader.
-func (s slow) ReadHere(ctx context.Context, ino metadata.Ino, p []byte, off int64) (int, error) {
+// ReadIfPresent is datapath.PresentReader.
+func (s slow) ReadIfPresent(ctx context.Context, ino metadata.Ino, p []byte, off int64) (int, error) {
 	if s.j.away.Load() {
 		return 0, syscall.EAGAIN
 	}

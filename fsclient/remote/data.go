@@ -17,10 +17,10 @@ type Data struct {
 }
 
 var (
-	_ datapath.Store        = (*Data)(nil)
-	_ datapath.SummedReader = (*Data)(nil)
-	_ datapath.Piper        = (*Data)(nil)
-	_ datapath.HereReader   = (*Data)(nil)
+	_ datapath.Store         = (*Data)(nil)
+	_ datapath.SummedReader  = (*Data)(nil)
+	_ datapath.Piper         = (*Data)(nil)
+	_ datapath.PresentReader = (*Data)(nil)
 )
 
 // NewData is the data of the node that c calls.
@@ -36,9 +36,9 @@ func (d *Data) ReadSummed(ctx context.Context, ino metadata.Ino, p []byte, off i
 	return d.readAt(ctx, wire.OpReadSummed, ino, p, off)
 }
 
-// ReadHere is datapath.HereReader.
-func (d *Data) ReadHere(ctx context.Context, ino metadata.Ino, p []byte, off int64) (int, error) {
-	return d.readAt(ctx, wire.OpReadHere, ino, p, off)
+// ReadIfPresent is datapath.PresentReader.
+func (d *Data) ReadIfPresent(ctx context.Context, ino metadata.Ino, p []byte, off int64) (int, error) {
+	return d.readAt(ctx, wire.OpReadIfPresent, ino, p, off)
 }
 
 func (d *Data) readAt(ctx context.Context, op wire.Op, ino metadata.Ino, p []byte, off int64) (int, error) {

@@ -11,14 +11,14 @@ import (
 	"github.com/bivouacfs/bivouac/datapath/wire"
 )
 
-var _ datapath.ParcelWriter = (*Data)(nil)
+var _ datapath.PiecePutter = (*Data)(nil)
 
-// WriteParcels is datapath.ParcelWriter. What changes on the way is sent again.
-func (d *Data) WriteParcels(ctx context.Context, ps []datapath.Parcel) ([]error, error) {
+// PutPieces is datapath.PiecePutter. What changes on the way is sent again.
+func (d *Data) PutPieces(ctx context.Context, ps []datapath.PiecePut) ([]error, error) {
 	errs, err := d.writeParcels(ctx, ps)
 	for try := 1; try < summedTries && err == nil; try++ {
 		var bad []int
-		var again []datapath.Parcel
+		var again []datapath.PiecePut
 		for i, e := range errs {
 			if errors.Is(e, syscall.EBADMSG) {
 				bad, again = append(bad, i), append(again, ps[i])
@@ -37,19 +37,19 @@ func (d *Data) WriteParcels(ctx context.Context, ps []datapath.Parcel) ([]error,
 }
 
 // writeParcels makes the call once.
-func (d *Data) writeParcels(ctx context.Context, ps []datapath.Parcel) ([]error, error) {
-	q := wire.ParcelsReq{Heads: make([]wire.ParcelHead, len(ps))}
+func (d *Data) writeParcels(ctx context.Context, ps []datapath.PiecePut) ([]error, error) {
+	q := wire.PutPiecesReq{Heads: make([]wire.PieceHeader, len(ps))}
 	var data [][]byte
 	for i := range ps {
 		p := &ps[i]
-		q.Heads[i] = wire.ParcelHead{Ino: p.Ino, Off: p.Off, Len: uint32(p.Len()), Sum: p.Sum}
+		q.Heads[i] = wire.PieceHeader{Ino: p.Ino, Off: p.Off, Len: uint32(p.Len()), Sum: p.Sum}
 		data = append(data, p.Data...)
 	}
-	call := rpc.Call{Op: wire.OpParcels, Body: q.Append(nil), Data: data}
+	call := rpc.Call{Op: wire.OpPutPieces, Body: q.Append(nil), Data: data}
 	if err := d.c.Do(ctx, &call); err != nil {
 		return nil, err
 	}
-	var r wire.ParcelsResp
+	var r wire.PutPiecesResp
 	if err := r.Parse(call.Reply); err != nil {
 		return nil, err
 	}

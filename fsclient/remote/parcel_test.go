@@ -24,13 +24,13 @@ type parcelPeer struct {
 }
 
 func (p *parcelPeer) Do(_ context.Context, c *rpc.Call) error {
-	var q wire.ParcelsReq
-	if err := q.Parse(c.Body); err != nil || c.Op != wire.OpParcels {
+	var q wire.PutPiecesReq
+	if err := q.Parse(c.Body); err != nil || c.Op != wire.OpPutPieces {
 		p.t.Fatalf("%v: %v", c.Op, err)
 	}
 	p.calls++
 	status := make([]syscall.Errno, len(q.Heads))
-	err := q.Split(bytes.Join(c.Data, nil), func(i int, h *wire.ParcelHead, b []byte) {
+	err := q.Split(bytes.Join(c.Data, nil), func(i int, h *wire.PieceHeader, b []byte) {
 		if p.spoiled[h.Ino] > 0 {
 			p.spoiled[h.Ino]--
 			b = append(bytes.Clone(b), 'x')
@@ -44,21 +44,21 @@ func (p *parcelPeer) Do(_ context.Context, c *rpc.Call) error {
 	if p.short {
 		status = status[1:]
 	}
-	c.Reply = wire.ParcelsResp{Status: status}.Append(nil)
+	c.Reply = wire.PutPiecesResp{Status: status}.Append(nil)
 	return err
 }
 
 // TestParcels: what changes on the way is sent again, and nothing else; what
 // changes each time is an error of its own.
 func TestParcels(t *testing.T) {
-	var ps []datapath.Parcel
+	var ps []datapath.PiecePut
 	for i, text := range []string{"one", "two", "three", "four"} {
 		ino := metadata.SealedIno(3, 0, uint32(i+1))
 		h := [][]byte{[]byte(text[:1]), []byte(text[1:])}
-		ps = append(ps, datapath.Parcel{Ino: ino, Off: int64(i), Data: h, Sum: wire.ParcelSum([]byte(text))})
+		ps = append(ps, datapath.PiecePut{Ino: ino, Off: int64(i), Data: h, Sum: wire.PieceSum([]byte(text))})
 	}
 	p := &parcelPeer{t: t, got: map[metadata.Ino][]byte{}, spoiled: map[metadata.Ino]int{ps[1].Ino: 2, ps[3].Ino: 99}}
-	errs, err := remote.NewData(p).WriteParcels(context.Background(), ps)
+	errs, err := remote.NewData(p).PutPieces(context.Background(), ps)
 	if err != nil || len(errs) != len(ps) || p.calls != 3 {
 		t.Fatalf("%v, %v after %d calls, want 3", errs, err, p.calls)
 	}
@@ -71,7 +71,7 @@ func TestParcels(t *testing.T) {
 		t.Errorf("%q came, want two", b)
 	}
 	p.short = true
-	if _, err := remote.NewData(p).WriteParcels(context.Background(), ps[:2]); !errors.Is(err, syscall.EPROTO) {
+	if _, err := remote.NewData(p).PutPieces(context.Background(), ps[:2]); !errors.Is(err, syscall.EPROTO) {
 		t.Errorf("an answer for one of two: %v, want EPROTO", err)
 	}
 }

@@ -113,17 +113,17 @@ func (l *loop) Do(ctx context.Context, c *rpc.Call) error {
 		parse(&tx)
 		o, oerr := l.tx.Outcome(ctx, tx.Tx)
 		reply(wire.OutcomeResp{Outcome: o}, oerr)
-	case wire.OpMoves:
-		var q wire.MovesReq
+	case wire.OpRenameLock:
+		var q wire.RenameLockReq
 		parse(&q)
-		if err = l.tx.LockMoves(ctx, q.Tx); q.Unlock {
-			err = l.tx.UnlockMoves(ctx, q.Tx)
+		if err = l.tx.LockRename(ctx, q.Tx); q.Unlock {
+			err = l.tx.UnlockRename(ctx, q.Tx)
 		}
-	case wire.OpClimb:
-		var q wire.ClimbReq
+	case wire.OpAncestor:
+		var q wire.AncestorReq
 		parse(&q)
 		parse(&q)
-		up, cerr := l.tx.Climb(ctx, q.From, q.Stop)
+		up, cerr := l.tx.Ancestor(ctx, q.From, q.Stop)
 		reply(wire.InoReq{Ino: up}, cerr)
 	case wire.OpGetxattr:
 		var q wire.XattrReq
@@ -226,13 +226,13 @@ func TestPeer(t *testing.T) {
 	if _, err := s.Outcome(ctx, metadata.TxID(metadata.LiveIno(3, 5000))); !errors.Is(err, syscall.EINVAL) {
 		t.Errorf("Outcome of another home's transaction = %v, want EINVAL", err)
 	}
-	if err := s.LockMoves(ctx, 1); err != nil {
+	if err := s.LockRename(ctx, 1); err != nil {
 		t.Errorf("LockMoves = %v", err)
 	}
-	if err := s.LockMoves(ctx, 2); !errors.Is(err, syscall.EAGAIN) {
+	if err := s.LockRename(ctx, 2); !errors.Is(err, syscall.EAGAIN) {
 		t.Errorf("LockMoves while another has it = %v, want EAGAIN", err)
 	}
-	if err := errors.Join(s.UnlockMoves(ctx, 2), s.UnlockMoves(ctx, 1), s.LockMoves(ctx, 2)); err != nil {
+	if err := errors.Join(s.UnlockRename(ctx, 2), s.UnlockRename(ctx, 1), s.LockRename(ctx, 2)); err != nil {
 		t.Errorf("LockMoves after UnlockMoves = %v", err)
 	}
 	a, err := s.Mkdir(ctx, metadata.RootIno, "a", metadata.New{Mode: 0o755})
@@ -244,7 +244,7 @@ func TestPeer(t *testing.T) {
 		t.Fatal(err)
 	}
 	for stop, want := range map[metadata.Ino]metadata.Ino{a.Ino: a.Ino, 99: metadata.RootIno} {
-		if up, err := s.Climb(ctx, b.Ino, stop); err != nil || up != want {
+		if up, err := s.Ancestor(ctx, b.Ino, stop); err != nil || up != want {
 			t.Errorf("Climb(%v, %v) = %v, %v, want %v", b.Ino, stop, up, err, want)
 		}
 	}

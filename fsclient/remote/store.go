@@ -54,11 +54,11 @@ func do(ctx context.Context, c rpc.Caller, op wire.Op, q appender, reply parser)
 
 // elsewhere is the error of a reply that says where an entry is.
 func elsewhere(err error, reply []byte) error {
-	var r wire.ElsewhereResp
+	var r wire.RedirectResp
 	if r.Parse(reply) != nil {
 		return err
 	}
-	return &r.Elsewhere
+	return &r.Redirect
 }
 
 func (s *Store) attr(ctx context.Context, op wire.Op, q appender) (metadata.Attr, error) {

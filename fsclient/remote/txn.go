@@ -38,19 +38,19 @@ func (s *Store) Outcome(ctx context.Context, tx metadata.TxID) (metadata.Outcome
 	return r.Outcome, err
 }
 
-// LockMoves is metadata.TxPeer.
-func (s *Store) LockMoves(ctx context.Context, tx metadata.TxID) error {
-	return do(ctx, s.c, wire.OpMoves, wire.MovesReq{Tx: tx}, nil)
+// LockRename is metadata.TxPeer.
+func (s *Store) LockRename(ctx context.Context, tx metadata.TxID) error {
+	return do(ctx, s.c, wire.OpRenameLock, wire.RenameLockReq{Tx: tx}, nil)
 }
 
-// UnlockMoves is metadata.TxPeer.
-func (s *Store) UnlockMoves(ctx context.Context, tx metadata.TxID) error {
-	return do(ctx, s.c, wire.OpMoves, wire.MovesReq{Tx: tx, Unlock: true}, nil)
+// UnlockRename is metadata.TxPeer.
+func (s *Store) UnlockRename(ctx context.Context, tx metadata.TxID) error {
+	return do(ctx, s.c, wire.OpRenameLock, wire.RenameLockReq{Tx: tx, Unlock: true}, nil)
 }
 
-// Climb is metadata.TxPeer.
-func (s *Store) Climb(ctx context.Context, from, stop metadata.Ino) (metadata.Ino, error) {
+// Ancestor is metadata.TxPeer.
+func (s *Store) Ancestor(ctx context.Context, from, stop metadata.Ino) (metadata.Ino, error) {
 	var r wire.InoReq
-	err := do(ctx, s.c, wire.OpClimb, wire.ClimbReq{From: from, Stop: stop}, &r)
+	err := do(ctx, s.c, wire.OpAncestor, wire.AncestorReq{From: from, Stop: stop}, &r)
 	return r.Ino, err
 }

@@ -7,18 +7,18 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-var _ metadata.Sections = (*Store)(nil)
+var _ metadata.Shards = (*Store)(nil)
 
-// MakeSection is metadata.Sections.
-func (s *Store) MakeSection(ctx context.Context, n metadata.NewSection) error {
-	return do(ctx, s.c, wire.OpSectionMake, wire.SectionMakeReq{NewSection: n}, nil)
+// CreateShard is metadata.Sections.
+func (s *Store) CreateShard(ctx context.Context, n metadata.NewShard) error {
+	return do(ctx, s.c, wire.OpShardCreate, wire.ShardCreateReq{NewShard: n}, nil)
 }
 
-// FillSection is metadata.Sections. At most wire.MaxEntries go with one call.
-func (s *Store) FillSection(ctx context.Context, sec metadata.Section, es []metadata.Entry) error {
+// FillShard is metadata.Sections. At most wire.MaxEntries go with one call.
+func (s *Store) FillShard(ctx context.Context, sec metadata.Shard, es []metadata.Entry) error {
 	for len(es) > 0 {
 		n := min(len(es), wire.MaxEntries)
-		if err := do(ctx, s.c, wire.OpSectionFill, wire.SectionFillReq{Section: sec, Entries: es[:n]}, nil); err != nil {
+		if err := do(ctx, s.c, wire.OpShardFill, wire.ShardFillReq{Shard: sec, Entries: es[:n]}, nil); err != nil {
 			return err
 		}
 		es = es[n:]
@@ -26,24 +26,24 @@ func (s *Store) FillSection(ctx context.Context, sec metadata.Section, es []meta
 	return nil
 }
 
-// ChangeSection is metadata.Sections.
-func (s *Store) ChangeSection(ctx context.Context, c metadata.SectionChange) error {
-	return do(ctx, s.c, wire.OpSectionChange, wire.SectionChangeReq{SectionChange: c}, nil)
+// ChangeShard is metadata.Sections.
+func (s *Store) ChangeShard(ctx context.Context, c metadata.ShardChange) error {
+	return do(ctx, s.c, wire.OpShardChange, wire.ShardChangeReq{ShardChange: c}, nil)
 }
 
-// ReportSection is metadata.Sections. The peer knows who calls: by is not sent.
-func (s *Store) ReportSection(ctx context.Context, _ metadata.NodeID, r metadata.SectionReport) (metadata.SectionAnswer, error) {
-	var a wire.SectionReportResp
-	err := do(ctx, s.c, wire.OpSectionReport, wire.SectionReportReq{SectionReport: r}, &a)
-	return a.SectionAnswer, err
+// ReportShard is metadata.Sections. The peer knows who calls: by is not sent.
+func (s *Store) ReportShard(ctx context.Context, _ metadata.NodeID, r metadata.ShardReport) (metadata.ShardAnswer, error) {
+	var a wire.ShardReportResp
+	err := do(ctx, s.c, wire.OpShardReport, wire.ShardReportReq{ShardReport: r}, &a)
+	return a.ShardAnswer, err
 }
 
-// ReadNames is metadata.Sections. At most wire.MaxEntries come with one call.
-func (s *Store) ReadNames(ctx context.Context, dir metadata.Ino, epoch metadata.Epoch, after string, limit int) ([]metadata.Entry, error) {
+// ReadShard is metadata.Sections. At most wire.MaxEntries come with one call.
+func (s *Store) ReadShard(ctx context.Context, dir metadata.Ino, epoch metadata.Epoch, after string, limit int) ([]metadata.Entry, error) {
 	return pages(after, limit, func(after string, limit uint32) ([]metadata.Entry, error) {
 		var r wire.EntriesResp
-		q := wire.NamesReq{Epoch: epoch, ReadDirReq: wire.ReadDirReq{Dir: dir, After: after, Limit: limit}}
-		err := do(ctx, s.c, wire.OpNames, q, &r)
+		q := wire.ShardReadReq{Epoch: epoch, ReadDirReq: wire.ReadDirReq{Dir: dir, After: after, Limit: limit}}
+		err := do(ctx, s.c, wire.OpShardRead, q, &r)
 		return r.Entries, err
 	})
 }

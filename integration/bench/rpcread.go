@@ -101,8 +101,8 @@ func rpcServer(addr, dir string) error {
 	defer store.Close()
 	s, err := rpc.NewServer(rpc.ServerConfig{
 		Key: rpcKey, Job: rpcJob, Self: rpcSelf,
-		Handlers: map[wire.Op]rpc.Handler{wire.OpRead: lendFrom(store)},
-		Alone:    func(op wire.Op) bool { return op == wire.OpRead },
+		Handlers:       map[wire.Op]rpc.Handler{wire.OpRead: lendFrom(store)},
+		InlineWhenIdle: func(op wire.Op) bool { return op == wire.OpRead },
 	})
 	if err != nil {
 		return err

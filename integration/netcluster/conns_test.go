@@ -157,7 +157,7 @@ func connsServer(host, addr string) error {
 				return nil
 			},
 		},
-		Alone: func(op wire.Op) bool { return op == wire.OpRead },
+		InlineWhenIdle: func(op wire.Op) bool { return op == wire.OpRead },
 	})
 	if err != nil {
 		return err

@@ -36,7 +36,7 @@ func (c *Cluster) Check(t testing.TB) {
 // wrong is what is wrong with the tree now.
 func (c *Cluster) wrong(ctx context.Context, t testing.TB) []string {
 	t.Helper()
-	var all []metadata.Census
+	var all []metadata.Inventory
 	for _, n := range c.Nodes {
 		if err := n.ReportSections(ctx); err != nil {
 			return []string{err.Error()}

@@ -220,8 +220,8 @@ func TestShortCutOfNames(t *testing.T) {
 	close(stop)
 	wg.Wait()
 	s := c.Nodes[0].Peers().Stats()
-	if s.Lost == 0 || s.Calls[wire.OpRecollect] == 0 {
-		t.Errorf("%d calls were lost, %d were asked for: the cuts hit nothing", s.Lost, s.Calls[wire.OpRecollect])
+	if s.Lost == 0 || s.Calls[wire.OpCachedReply] == 0 {
+		t.Errorf("%d calls were lost, %d were asked for: the cuts hit nothing", s.Lost, s.Calls[wire.OpCachedReply])
 	}
 	c.Check(t)
 }

@@ -213,7 +213,7 @@ func TestReadHere(t *testing.T) {
 					t.Fatal(err)
 				}
 				p := make([]byte, a.Size)
-				err = n.Client.ReadHere(t.Context(), a, p, 0)
+				err = n.Client.ReadIfPresent(t.Context(), a, p, 0)
 				want(i, path, p, err)
 			}
 		}

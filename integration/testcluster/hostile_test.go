@@ -62,8 +62,8 @@ func TestBuggyPeer(t *testing.T) {
 		{wire.OpStageAbort, `{"dataset":0,"drop":true}`, syscall.EPERM},
 		{wire.OpStageAbort, fmt.Sprintf(`{"dataset":%d,"drop":true}`, ds.ID), syscall.EPERM},
 		{wire.OpStage, `{"task":"x","plan":{"dataset":9,"kind":"tar","map":{"nodes":[{"id":1}]},"parts":[{"index":0,"node":0}]}}`, syscall.EINVAL},
-		{wire.OpStageSeam, `{"dataset":9,"part":1}`, syscall.ESTALE}, // which the node does not lead
-		{wire.OpStageSeam, fmt.Sprintf(`{"dataset":%d,"part":1}`, ds.ID), syscall.ESTALE},
+		{wire.OpStageBoundary, `{"dataset":9,"part":1}`, syscall.ESTALE}, // which the node does not lead
+		{wire.OpStageBoundary, fmt.Sprintf(`{"dataset":%d,"part":1}`, ds.ID), syscall.ESTALE},
 		{wire.OpManifest, `{"dataset":1,"name":"../../meta/CURRENT"}`, syscall.EINVAL},
 		{wire.OpManifest, `{"dataset":1,"name":"/"}`, syscall.EINVAL},
 		{wire.OpManifest, `{"dataset":1,"name":".."}`, syscall.EINVAL},
@@ -93,7 +93,7 @@ func TestBuggyPeer(t *testing.T) {
 	}
 	for part := range 2000 { // seams of a dataset that nobody knows
 		body := fmt.Sprintf(`{"dataset":99,"part":%d,"passed":true,"seam":{"carry":"%s"}}`, part, strings.Repeat("AAAA", 1000))
-		if err := peers.To(1).Do(context.Background(), &rpc.Call{Op: wire.OpStageSeam, Body: []byte(body)}); err != nil {
+		if err := peers.To(1).Do(context.Background(), &rpc.Call{Op: wire.OpStageBoundary, Body: []byte(body)}); err != nil {
 			if !errors.Is(err, syscall.EBUSY) {
 				t.Errorf("seam %d: %v, want EBUSY", part, err)
 			}
@@ -124,17 +124,17 @@ func TestHostileParcels(t *testing.T) {
 	to := c.Nodes[1].Peers().To(0)
 	good, bad := []byte("what was sent"), []byte("what was not sent")
 	ino := func(seq uint32) metadata.Ino { return metadata.SealedIno(9, 0, seq) }
-	q := wire.ParcelsReq{Heads: []wire.ParcelHead{
-		{Ino: ino(1), Len: uint32(len(bad)), Sum: wire.ParcelSum(good)},
-		{Ino: metadata.LiveIno(0, 99), Len: uint32(len(good)), Sum: wire.ParcelSum(good)},
-		{Ino: ino(2), Off: -1, Len: uint32(len(good)), Sum: wire.ParcelSum(good)},
-		{Ino: ino(3), Off: 5, Len: uint32(len(good)), Sum: wire.ParcelSum(good)},
+	q := wire.PutPiecesReq{Heads: []wire.PieceHeader{
+		{Ino: ino(1), Len: uint32(len(bad)), Sum: wire.PieceSum(good)},
+		{Ino: metadata.LiveIno(0, 99), Len: uint32(len(good)), Sum: wire.PieceSum(good)},
+		{Ino: ino(2), Off: -1, Len: uint32(len(good)), Sum: wire.PieceSum(good)},
+		{Ino: ino(3), Off: 5, Len: uint32(len(good)), Sum: wire.PieceSum(good)},
 	}}
-	call := rpc.Call{Op: wire.OpParcels, Body: q.Append(nil), Data: [][]byte{bad, good, good, good}}
+	call := rpc.Call{Op: wire.OpPutPieces, Body: q.Append(nil), Data: [][]byte{bad, good, good, good}}
 	if err := to.Do(context.Background(), &call); err != nil {
 		t.Fatal(err)
 	}
-	var r wire.ParcelsResp
+	var r wire.PutPiecesResp
 	want := []syscall.Errno{syscall.EBADMSG, syscall.EINVAL, syscall.EINVAL, 0}
 	if err := r.Parse(call.Reply); err != nil || !slices.Equal(r.Status, want) {
 		t.Errorf("%v, %v, want %v", r.Status, err, want)

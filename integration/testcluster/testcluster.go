@@ -163,7 +163,7 @@ func (c *Cluster) start(t testing.TB, i int, dir string, l net.Listener) *Node {
 		Log: log.WithField("node", i), Timing: cfg.Timing,
 		Meta:     func(caller rpc.Caller) metadata.TxPeer { return remote.NewStore(caller) },
 		Data:     func(caller rpc.Caller) datapath.Store { return remote.NewData(caller) },
-		Sections: func(caller rpc.Caller) metadata.Sections { return remote.NewStore(caller) },
+		Sections: func(caller rpc.Caller) metadata.Shards { return remote.NewStore(caller) },
 		WideAt:   cfg.WideAt,
 	})
 	if err != nil {

@@ -203,7 +203,7 @@ func (c *Cluster) checkTree(t *testing.T) {
 	ctx := context.Background()
 	var problems []string
 	ok := func() bool {
-		homes := make([]metadata.Census, len(c.Nodes))
+		homes := make([]metadata.Inventory, len(c.Nodes))
 		for i, n := range c.Nodes {
 			var err error
 			if homes[i], err = n.Census(ctx); err == nil {

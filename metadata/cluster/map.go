@@ -10,7 +10,7 @@
 //	a striped file's chunks   Order       over the nodes Up in the layout's epoch: never moves
 //	a new directory           NewDirHome  the node that makes it, or by DirHome over the nodes Up now; the Ino
 //	                                      then says it for ever
-//	an entry of a directory   EntryHome   over the nodes Up when it was spread, if it is wide: never moves
+//	an entry of a directory   EntryHome   over the nodes Up when it was split, if it is sharded: never moves
 //	a sealed file             FileOwner   over the nodes Up now; the manifest then says it for ever
 //	what a lost node had of it  Holder    over the nodes Up now, while it is Down
 //

@@ -149,10 +149,10 @@ func (s *Store) Decisions() (map[metadata.TxID][]metadata.NodeID, error) {
 	return all, err
 }
 
-// Climb goes from the directory from to its parent, and so on, to the first
+// Ancestor goes from the directory from to its parent, and so on, to the first
 // that is stop, that is the root or that has another home. EAGAIN if a
 // transaction is about to move one of them.
-func (s *Store) Climb(_ context.Context, from, stop metadata.Ino) (metadata.Ino, error) {
+func (s *Store) Ancestor(_ context.Context, from, stop metadata.Ino) (metadata.Ino, error) {
 	err := s.once(func() error {
 		for range 1 << 16 {
 			if from == stop || from == metadata.RootIno || !s.here(from) {

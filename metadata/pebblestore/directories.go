@@ -63,8 +63,8 @@ func (t *step) dropDir(n *inode) error {
 	if n.Ino == metadata.RootIno {
 		return fmt.Errorf("root directory: %w", syscall.EBUSY)
 	}
-	if d, g := t.s.wide.get(n.Ino); d != nil || g != nil && g.shut {
-		return &WideError{Dir: n.Ino}
+	if d, g := t.s.sharded.get(n.Ino); d != nil || g != nil && g.shut {
+		return &ShardedError{Dir: n.Ino}
 	}
 	empty, err := t.s.empty(n.Ino)
 	if err != nil {

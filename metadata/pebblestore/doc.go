@@ -21,9 +21,9 @@
 //	04 ino(8)           an orphan: a live inode without a name, not yet reaped; value empty
 //	05 transaction(8)   an intent: edits that are promised to another node   value: intent, below
 //	06 transaction(8)   a decision of this node that is not known to all     value: who takes part, 2 bytes each
-//	07 dir(8)           a wide directory with a section here   value: spread, below
-//	08 dir(8)           its inode as the section here has it, if its home is elsewhere  value: inode
-//	09 dir(8) node(2)   at the home of a wide directory: what the section of node was
+//	07 dir(8)           a sharded directory with a shard here   value: split, below
+//	08 dir(8)           its inode as the shard here has it, if its home is elsewhere  value: inode
+//	09 dir(8) node(2)   at the home of a sharded directory: what the shard of node was
 //	                    last heard to have      value: subdirectories u
 //	0a ino(8) name      an extended attribute           value: raw
 //	10 dataset(2) key   the raw table of a dataset      value: raw; the table's owner knows what they mean
@@ -37,7 +37,7 @@
 //	        layout: kind 1 byte  copies 1 byte  node u  chunk size u  width u  epoch u
 //	        extended attributes u  parent u  length u  text
 //
-//	spread  01  state 1 byte (1 filling, 2 open, 3 frozen)  generation u  freeze u
+//	split  01  state 1 byte (1 filling, 2 open, 3 frozen)  generation u  freeze u
 //	        epoch u  seed 8 bytes big endian  nodes u  node u...
 //
 //	entry   ino 8 bytes big endian  mode u
@@ -71,23 +71,23 @@
 // one. Setattr does not wait, as what it changes no transaction reads; neither
 // do reads of a directory's attributes for the names in it.
 //
-// # Wide directories
+// # Sharded directories
 //
-// The entries of a directory that has a spread are in sections: here are those
-// whose name the spread's hash gives to this node, and what is asked for
-// another is answered with metadata.Elsewhere. The inode of the directory is at
-// its home; the section elsewhere has a record of its own, of which the mode,
+// The entries of a directory that has a split are in shards: here are those
+// whose name the split's hash gives to this node, and what is asked for
+// another is answered with metadata.Redirect. The inode of the directory is at
+// its home; the shard elsewhere has a record of its own, of which the mode,
 // the owner, the group and the layout are copies, the atime is the ctime of what
-// was copied, and the links and the mtime are those that are due to the section.
-// Spreading and Folding are the home's steps from one state to the other, the
-// methods of metadata.Sections those of the other nodes; package wide puts them
+// was copied, and the links and the mtime are those that are due to the shard.
+// Spreading and Merging are the home's steps from one state to the other, the
+// methods of metadata.Shards those of the other nodes; package shard puts them
 // in order. While they last, changes of the entries are answered with
-// metadata.Unsettled.
+// metadata.Resharding.
 //
 // How many entries a directory has is not kept: what comes and goes is counted
-// in memory, from 0 at a start, and at Config.WideAt the entries are counted.
+// in memory, from 0 at a start, and at Config.ShardAt the entries are counted.
 //
-// What is promised of the entries of a directory keeps it from being spread or
+// What is promised of the entries of a directory keeps it from being split or
 // folded until the transaction has ended; while that is about to happen, nothing
 // more is promised.
 //
@@ -110,6 +110,6 @@
 //	    Store.locks       striped by inode; all that an operation needs are taken at once, in stripe order
 //	      promises.mu     what transactions hold
 //	      counter.mu      the next inode number
-//	      wideDirs.mu     the table of wide directories, gates and counts
-//	      noted.mu        the directories that package wide should look at
+//	      shardedDirs.mu     the table of sharded directories, gates and counts
+//	      dirSet.mu       the directories that package shard should look at
 package pebblestore

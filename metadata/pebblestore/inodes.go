@@ -142,7 +142,7 @@ func change(n *inode, c metadata.Change, now metadata.Time) error {
 	return nil
 }
 
-// relayout changes what n's new files get, or how an empty file will be spread.
+// relayout changes what n's new files get, or how an empty file will be split.
 // The map epoch of a file's layout stays: it has one whatever its kind.
 func relayout(n *inode, c metadata.Change) error {
 	switch {

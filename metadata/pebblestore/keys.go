@@ -8,17 +8,17 @@ import (
 
 // The first byte of every key. See the package comment.
 const (
-	prefixMeta     = 0x01
-	prefixInode    = 0x02
-	prefixEntry    = 0x03
-	prefixOrphan   = 0x04
-	prefixIntent   = 0x05
-	prefixDecision = 0x06
-	prefixWide     = 0x07
-	prefixSection  = 0x08
-	prefixTold     = 0x09
-	prefixXattr    = 0x0a
-	prefixTable    = 0x10
+	prefixMeta       = 0x01
+	prefixInode      = 0x02
+	prefixEntry      = 0x03
+	prefixOrphan     = 0x04
+	prefixIntent     = 0x05
+	prefixDecision   = 0x06
+	prefixShard      = 0x07
+	prefixShardInode = 0x08
+	prefixTold       = 0x09
+	prefixXattr      = 0x0a
+	prefixTable      = 0x10
 )
 
 const schemaVersion = 1
@@ -35,7 +35,7 @@ func inoKey(prefix byte, ino metadata.Ino) []byte {
 }
 
 func inodeKey(ino metadata.Ino) []byte  { return inoKey(prefixInode, ino) }
-func wideKey(dir metadata.Ino) []byte   { return inoKey(prefixWide, dir) }
+func shardKey(dir metadata.Ino) []byte  { return inoKey(prefixShard, dir) }
 func orphanKey(ino metadata.Ino) []byte { return inoKey(prefixOrphan, ino) }
 
 func intentKey(tx metadata.TxID) []byte   { return inoKey(prefixIntent, metadata.Ino(tx)) }
@@ -58,19 +58,19 @@ func entriesEnd(dir metadata.Ino) []byte {
 }
 
 // dirKey is where a directory's inode is, or, if its home is elsewhere, that of
-// the section here.
+// the shard here.
 func (s *Store) dirKey(dir metadata.Ino) []byte {
 	if s.here(dir) {
 		return inodeKey(dir)
 	}
-	return inoKey(prefixSection, dir)
+	return inoKey(prefixShardInode, dir)
 }
 
-func toldKey(dir metadata.Ino, by metadata.NodeID) []byte {
+func shardReportKey(dir metadata.Ino, by metadata.NodeID) []byte {
 	return binary.BigEndian.AppendUint16(inoKey(prefixTold, dir), uint16(by))
 }
 
-func toldEnd(dir metadata.Ino) []byte { return inoKey(prefixTold, dir+1) }
+func shardReportEnd(dir metadata.Ino) []byte { return inoKey(prefixTold, dir+1) }
 
 const xattrNameAt = 9 // where the name begins in an attribute's key
 

@@ -329,15 +329,15 @@ func (s *Store) onEntryLocked(dir metadata.Ino, name string, seen entry, fn func
 // ReadDir is metadata.Namespace. The entries are those of one moment.
 func (s *Store) ReadDir(ctx context.Context, dir metadata.Ino, after string, limit int) ([]metadata.Entry, error) {
 	return s.readDir(ctx, page{dir, after, limit}, func(snap *pebble.Snapshot) error {
-		return s.notWide(dir, reader{snap})
+		return s.notSharded(dir, reader{snap})
 	}, s.fill)
 }
 
-// notWide is nil for a directory that was all here at r. One that is not wide
+// notSharded is nil for a directory that was all here at r. One that is not sharded
 // now was not when r was taken.
-func (s *Store) notWide(dir metadata.Ino, r reader) error {
-	if d, _ := s.wide.get(dir); d != nil || !s.here(dir) {
-		return &metadata.Elsewhere{Dir: dir, Epoch: s.Epoch(dir)}
+func (s *Store) notSharded(dir metadata.Ino, r reader) error {
+	if d, _ := s.sharded.get(dir); d != nil || !s.here(dir) {
+		return &metadata.Redirect{Dir: dir, Epoch: s.Epoch(dir)}
 	}
 	n, err := r.inode(dir)
 	if err != nil {

@@ -148,15 +148,15 @@ func (s *Store) Touched(tx metadata.TxID) []metadata.LeaseKey {
 }
 
 // InDoubt is the transactions of which this store has not heard the end.
-func (s *Store) InDoubt() []metadata.Doubt {
-	var all []metadata.Doubt
+func (s *Store) InDoubt() []metadata.InDoubt {
+	var all []metadata.InDoubt
 	for _, p := range s.promises.all() {
 		if p.tx.Home() == s.cfg.Self {
 			continue
 		}
 		p.mu.Lock()
 		if !p.over {
-			all = append(all, metadata.Doubt{Tx: p.tx, Since: p.since, Late: p.late})
+			all = append(all, metadata.InDoubt{Tx: p.tx, Since: p.since, Late: p.late})
 		}
 		p.mu.Unlock()
 	}

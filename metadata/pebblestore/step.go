@@ -144,10 +144,10 @@ func (t *step) inode(ino metadata.Ino) (*inode, error) {
 }
 
 // dir is inode for what must be a directory; if its home is elsewhere, it is
-// as the section here has it.
+// as the shard here has it.
 func (t *step) dir(ino metadata.Ino) (*inode, error) {
 	if !t.s.here(ino) {
-		return t.sectionInode(ino)
+		return t.shardInode(ino)
 	}
 	n, err := t.inode(ino)
 	if err != nil {
@@ -159,17 +159,17 @@ func (t *step) dir(ino metadata.Ino) (*inode, error) {
 	return n, nil
 }
 
-// sectionInode is the attributes of a directory whose home is elsewhere: what
-// new entries inherit, and the links and times that are due to the section here.
-func (t *step) sectionInode(dir metadata.Ino) (*inode, error) {
+// shardInode is the attributes of a directory whose home is elsewhere: what
+// new entries inherit, and the links and times that are due to the shard here.
+func (t *step) shardInode(dir metadata.Ino) (*inode, error) {
 	for _, n := range t.inodes {
 		if n.Ino == dir {
 			return n, nil
 		}
 	}
-	v, err := t.s.get(inoKey(prefixSection, dir))
+	v, err := t.s.get(inoKey(prefixShardInode, dir))
 	if errors.Is(err, syscall.ENOENT) {
-		return nil, &metadata.Elsewhere{Dir: dir}
+		return nil, &metadata.Redirect{Dir: dir}
 	}
 	if err != nil {
 		return nil, err
@@ -200,9 +200,9 @@ func (t *step) put(n *inode) {
 	t.note(t.b.Set(t.s.dirKey(n.Ino), n.append(make([]byte, 0, 96)), nil))
 }
 
-// putWide writes the record of a wide directory.
-func (t *step) putWide(dir metadata.Ino, d *wideDir) {
-	t.note(t.b.Set(wideKey(dir), d.append(nil), nil))
+// putShardMap writes the record of a sharded directory.
+func (t *step) putShardMap(dir metadata.Ino, d *shardedDir) {
+	t.note(t.b.Set(shardKey(dir), d.append(nil), nil))
 }
 
 // enter writes an entry and marks its directory changed, which is not yet put.
@@ -258,14 +258,14 @@ func (t *step) forget(n *inode) {
 	}
 }
 
-// commit applies the step. A section whose entries changed is to report.
+// commit applies the step. A shard whose entries changed is to report.
 func (t *step) commit() error {
 	if err := t.commitQuiet(); err != nil {
 		return err
 	}
 	for _, n := range t.inodes {
 		if !t.s.here(n.Ino) {
-			t.s.NoteSection(n.Ino)
+			t.s.MarkChanged(n.Ino)
 		}
 	}
 	return nil

@@ -31,7 +31,7 @@ type Config struct {
 	Log       *logrus.Entry    // nil is silence
 	Sync      bool             // every operation waits for the disk
 	CacheSize int64            // bytes of blocks kept in memory; 0 is 64 MiB
-	WideAt    int              // entries from which FullDirs names a directory; 0 is never
+	ShardAt   int              // entries from which FullDirs names a directory; 0 is never
 	// Unnamed is told each file that has lost its last name, when that is
 	// committed. It must not wait, nor call the store. nil is nobody.
 	Unnamed func(metadata.Ino)
@@ -94,7 +94,7 @@ type Store struct {
 	locks    locks
 	promises promises
 	counter  counter
-	wide     wideDirs
+	sharded  shardedDirs
 	tables   tableFiles
 }
 
@@ -107,7 +107,7 @@ func Open(cfg Config) (*Store, error) {
 		return nil, err
 	}
 	s := &Store{cfg: cfg, wal: newWALFS(cfg.FS, cfg.Sync)}
-	s.wide.init()
+	s.sharded.init()
 	s.promises.init()
 	if err := cfg.FS.MkdirAll(cfg.Dir, 0o700); err != nil {
 		return nil, fmt.Errorf("metadata store: %w", err)
@@ -164,7 +164,7 @@ func (s *Store) prepare() error {
 	if len(self) != 2 || metadata.NodeID(binary.BigEndian.Uint16(self)) != s.cfg.Self {
 		return fmt.Errorf("metadata store %s is that of node %x, not of node %d: %w", s.cfg.Dir, self, s.cfg.Self, syscall.EINVAL)
 	}
-	if err := s.loadWide(); err != nil {
+	if err := s.loadSharded(); err != nil {
 		return err
 	}
 	if err := s.counter.load(s); err != nil {

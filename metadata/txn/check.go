@@ -13,9 +13,9 @@ import (
 // a link count that is not the number of names, an inode without a name that
 // is no orphan, a directory that is named twice or believes to be elsewhere, or
 // that cannot be reached from the root, and transactions without an end.
-func Check(homes []metadata.Census) []string {
+func Check(homes []metadata.Inventory) []string {
 	k := checker{
-		inodes: make(map[metadata.Ino]metadata.Known), orphans: make(map[metadata.Ino]bool),
+		inodes: make(map[metadata.Ino]metadata.InventoryInode), orphans: make(map[metadata.Ino]bool),
 		names: make(map[metadata.Ino][]name), subs: make(map[metadata.Ino]int),
 	}
 	for _, h := range homes {
@@ -43,7 +43,7 @@ type name struct {
 }
 
 type checker struct {
-	inodes   map[metadata.Ino]metadata.Known
+	inodes   map[metadata.Ino]metadata.InventoryInode
 	orphans  map[metadata.Ino]bool
 	names    map[metadata.Ino][]name // by inode
 	subs     map[metadata.Ino]int    // directories in a directory
@@ -55,7 +55,7 @@ func (k *checker) wrong(format string, args ...any) {
 }
 
 // merge takes in what one home has.
-func (k *checker) merge(h metadata.Census) {
+func (k *checker) merge(h metadata.Inventory) {
 	for ino, known := range h.Inodes {
 		if ino.Home() != h.Self {
 			k.wrong("inode %v is kept by home %d", ino, h.Self)
@@ -108,7 +108,7 @@ func (k *checker) file(ino metadata.Ino, a metadata.Attr) {
 
 // directory looks at a directory: where it is, what is in it, and that the way
 // up from it ends at the root.
-func (k *checker) directory(ino metadata.Ino, known metadata.Known) {
+func (k *checker) directory(ino metadata.Ino, known metadata.InventoryInode) {
 	ns := k.names[ino]
 	if ino == metadata.RootIno {
 		if len(ns) != 0 {

@@ -36,11 +36,11 @@ type Store interface {
 	// Outcome is that of a transaction of this node.
 	Outcome(ctx context.Context, tx metadata.TxID) (metadata.Outcome, error)
 	// InDoubt is the transactions of other nodes that are prepared here.
-	InDoubt() []metadata.Doubt
+	InDoubt() []metadata.InDoubt
 	// GiveUp unlocks what a transaction in doubt holds.
 	GiveUp(tx metadata.TxID) error
 	// Climb is that of metadata.TxPeer.
-	Climb(ctx context.Context, from, stop metadata.Ino) (metadata.Ino, error)
+	Ancestor(ctx context.Context, from, stop metadata.Ino) (metadata.Ino, error)
 	// Fresh reports whether there was no earlier run of this store.
 	Fresh() bool
 }
@@ -119,11 +119,11 @@ func (c *Config) validate() error {
 // Coordinator does the operations of one home that may concern others, and is
 // this home to the coordinators of the others. Run has to run beside it.
 type Coordinator struct {
-	cfg   Config
-	store Store
-	moves moves
-	stats counters
-	turn  chan struct{} // room for the one move of a directory under way
+	cfg        Config
+	store      Store
+	renameLock renameLock
+	stats      counters
+	turn       chan struct{} // room for the one move of a directory under way
 
 	mu   sync.Mutex
 	left map[metadata.TxID][]metadata.NodeID // under mu: decisions, and who has not answered them
@@ -145,9 +145,9 @@ func New(cfg Config) (*Coordinator, error) {
 		return nil, fmt.Errorf("transactions: %w", err)
 	}
 	c := &Coordinator{cfg: cfg, store: cfg.Store, left: left, turn: make(chan struct{}, 1)}
-	c.moves.init(cfg.Timing.Lease, cfg.Now)
+	c.renameLock.init(cfg.Timing.Lease, cfg.Now)
 	if !cfg.Store.Fresh() {
-		c.moves.notBefore = cfg.Now().Add(cfg.Timing.Lease)
+		c.renameLock.notBefore = cfg.Now().Add(cfg.Timing.Lease)
 	}
 	return c, nil
 }
@@ -172,9 +172,9 @@ func (c *Coordinator) Outcome(ctx context.Context, tx metadata.TxID) (metadata.O
 	return c.store.Outcome(ctx, tx)
 }
 
-// Climb is metadata.TxPeer.
-func (c *Coordinator) Climb(ctx context.Context, from, stop metadata.Ino) (metadata.Ino, error) {
-	return c.store.Climb(ctx, from, stop)
+// Ancestor is metadata.TxPeer.
+func (c *Coordinator) Ancestor(ctx context.Context, from, stop metadata.Ino) (metadata.Ino, error) {
+	return c.store.Ancestor(ctx, from, stop)
 }
 
 // peer is the home id, which may be this one.

@@ -150,9 +150,9 @@ func (j *job) settle() {
 // what it names.
 func (j *job) check() string {
 	j.Helper()
-	var all []metadata.Census
+	var all []metadata.Inventory
 	for _, n := range j.homes() {
-		c, err := n.Census(ctx)
+		c, err := n.Inventory(ctx)
 		if err != nil {
 			j.Fatal(err)
 		}
@@ -168,7 +168,7 @@ func (j *job) check() string {
 
 // dump writes the tree below dir. What is new has no fixed number, so
 // directories are only known by their place.
-func dump(b *strings.Builder, all []metadata.Census, dir metadata.Ino, path string) {
+func dump(b *strings.Builder, all []metadata.Inventory, dir metadata.Ino, path string) {
 	for _, c := range all {
 		for _, e := range c.Entries[dir] {
 			if e.Mode&syscall.S_IFMT == syscall.S_IFDIR {
@@ -245,16 +245,16 @@ func (l link) Outcome(ctx context.Context, tx metadata.TxID) (o metadata.Outcome
 	return o, err
 }
 
-func (l link) LockMoves(ctx context.Context, tx metadata.TxID) error {
-	return l.call("lock", func(n *node) error { return n.LockMoves(ctx, tx) })
+func (l link) LockRename(ctx context.Context, tx metadata.TxID) error {
+	return l.call("lock", func(n *node) error { return n.LockRename(ctx, tx) })
 }
 
-func (l link) UnlockMoves(ctx context.Context, tx metadata.TxID) error {
-	return l.call("unlock", func(n *node) error { return n.UnlockMoves(ctx, tx) })
+func (l link) UnlockRename(ctx context.Context, tx metadata.TxID) error {
+	return l.call("unlock", func(n *node) error { return n.UnlockRename(ctx, tx) })
 }
 
-func (l link) Climb(ctx context.Context, from, stop metadata.Ino) (up metadata.Ino, err error) {
-	err = l.call("climb", func(n *node) error { up, err = n.Coordinator.Climb(ctx, from, stop); return err })
+func (l link) Ancestor(ctx context.Context, from, stop metadata.Ino) (up metadata.Ino, err error) {
+	err = l.call("climb", func(n *node) error { up, err = n.Coordinator.Ancestor(ctx, from, stop); return err })
 	return up, err
 }
 

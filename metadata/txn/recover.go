@@ -58,7 +58,7 @@ func (c *Coordinator) reachable(homes []metadata.NodeID) bool {
 // ask asks the coordinators of what has been in doubt for too long, each in
 // turn, all at once.
 func (c *Coordinator) ask(ctx context.Context) {
-	doubts := make(map[metadata.NodeID][]metadata.Doubt)
+	doubts := make(map[metadata.NodeID][]metadata.InDoubt)
 	for _, d := range c.store.InDoubt() {
 		if c.cfg.Now().Sub(d.Since) >= c.cfg.Timing.Doubt {
 			doubts[d.Tx.Home()] = append(doubts[d.Tx.Home()], d)
@@ -79,7 +79,7 @@ func (c *Coordinator) ask(ctx context.Context) {
 }
 
 // resolve does what the coordinator says.
-func (c *Coordinator) resolve(ctx context.Context, id metadata.NodeID, d metadata.Doubt) error {
+func (c *Coordinator) resolve(ctx context.Context, id metadata.NodeID, d metadata.InDoubt) error {
 	ctx, cancel := context.WithTimeout(ctx, c.cfg.Timing.Deliver)
 	defer cancel()
 	p, err := c.peer(id)

@@ -66,7 +66,7 @@ func (m *mover) attempt(ctx context.Context, a *attempt) error {
 // learn takes note of where the entries of the new directory are; that they
 // were looked for elsewhere is no error.
 func (m *mover) learn(err error) error {
-	var e *metadata.Elsewhere
+	var e *metadata.Redirect
 	if !errors.As(err, &e) || e.Dir != m.r.NewDir {
 		return err
 	}

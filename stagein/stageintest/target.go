@@ -33,8 +33,8 @@ type MemTarget struct {
 	Mu       sync.Mutex
 	Objects  map[ObjectKey][]byte
 	OnPut    func(node metadata.NodeID, ino metadata.Ino, n int) error
-	OnPutAll func(ps []datapath.Parcel) // called with each batch
-	Discard  bool                       // drops what is put, to measure
+	OnPutAll func(ps []datapath.PiecePut) // called with each batch
+	Discard  bool                         // drops what is put, to measure
 }
 
 // ObjectKey names the object of one file on one node.
@@ -69,13 +69,13 @@ func (m *MemTarget) Put(ctx context.Context, node metadata.NodeID, ino metadata.
 }
 
 // PutAll stores a batch after checking every checksum.
-func (m *MemTarget) PutAll(ctx context.Context, node metadata.NodeID, ps []datapath.Parcel) ([]error, error) {
+func (m *MemTarget) PutAll(ctx context.Context, node metadata.NodeID, ps []datapath.PiecePut) ([]error, error) {
 	if m.OnPutAll != nil {
 		m.OnPutAll(ps)
 	}
 	for i := range ps {
 		p := &ps[i]
-		h := wire.ParcelHead{Ino: p.Ino, Off: p.Off, Len: uint32(p.Len()), Sum: p.Sum}
+		h := wire.PieceHeader{Ino: p.Ino, Off: p.Off, Len: uint32(p.Len()), Sum: p.Sum}
 		if err := h.Check(bytes.Join(p.Data, nil)); err != nil {
 			return nil, err
 		}

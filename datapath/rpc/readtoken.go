@@ -19,24 +19,24 @@ import (
 
 const (
 	// unwatched is how long an unused connection is read by nobody.
-	unwatched = 10 * time.Millisecond
+	reclaimAfter = 10 * time.Millisecond
 	// unchecked is how long it is taken to be alive without a look at it.
-	unchecked = time.Millisecond
-	// loneAnswers is how many answers serve reads, each the only one that is due,
+	pollAfter = time.Millisecond
+	// readerReplies is how many answers serve reads, each the only one that is due,
 	// after several were.
-	loneAnswers = 8
+	readerReplies = 8
 )
 
-// ownAnswer is the answer that a caller is reading.
-type ownAnswer struct {
+// ownReply is the answer that a caller is reading.
+type ownReply struct {
 	w     *waiter // nil if serve reads
 	ctx   context.Context
 	until time.Time // when it has to be complete; set when it stalls
 	over  bool      // its caller has given up
 }
 
-// leftBehind is what a caller hands over with the reading.
-type leftBehind struct {
+// handedOver is what a caller hands over with the reading.
+type handedOver struct {
 	ahead bool        // a header was read
 	h     wire.Header // that of another's answer
 	err   error       // or the connection has ended
@@ -44,21 +44,21 @@ type leftBehind struct {
 
 // offer gives the reading to w, the only call, if nobody has it, or else to serve.
 // Called with mu.
-func (c *clientConn) offer(w *waiter) {
-	if !c.free {
+func (c *clientConn) assignReader(w *waiter) {
+	if !c.tokenFree {
 		return
 	}
-	c.free = false
-	if w.reads = w.left() > patience; !w.reads {
-		c.baton <- struct{}{}
+	c.tokenFree = false
+	if w.hasReadToken = w.left() > ctxPoll; !w.hasReadToken {
+		c.readToken <- struct{}{}
 	}
 }
 
-// ended reports whether the connection that nobody reads has ended: a call on it
+// peerClosed reports whether the connection that nobody reads has ended: a call on it
 // would be lost.
-func (c *clientConn) ended() bool {
+func (c *clientConn) peerClosed() bool {
 	c.mu.Lock()
-	look := c.free && time.Since(c.silent) > unchecked
+	look := c.tokenFree && time.Since(c.lastReply) > pollAfter
 	c.mu.Unlock()
 	if !look {
 		return false
@@ -71,49 +71,49 @@ func (c *clientConn) ended() bool {
 	return ended || err != nil
 }
 
-// watch gives the reading to serve if nobody has it.
-func (c *clientConn) watch() {
+// wakeReader gives the reading to serve if nobody has it.
+func (c *clientConn) wakeReader() {
 	c.mu.Lock()
-	free := c.free
-	c.free = false
+	free := c.tokenFree
+	c.tokenFree = false
 	c.mu.Unlock()
 	if free {
-		c.baton <- struct{}{}
+		c.readToken <- struct{}{}
 	}
 }
 
-// handOver gives the reading, which w has, to serve.
-func (c *clientConn) handOver(w *waiter) {
-	w.reads = false
-	c.baton <- struct{}{}
+// passToken gives the reading, which w has, to serve.
+func (c *clientConn) passToken(w *waiter) {
+	w.hasReadToken = false
+	c.readToken <- struct{}{}
 }
 
 // readOwn reads the answer to w, which has the reading. If that has not ended w, it
 // is to be waited for.
 func (c *clientConn) readOwn(ctx context.Context, w *waiter, tag uint32) (ended bool, err error) {
 	var h wire.Header
-	err = c.r.soon(&h, patience)
+	err = c.r.nextWithin(&h, ctxPoll)
 	switch {
 	case err == errIdle:
-		c.handOver(w)
+		c.passToken(w)
 		return false, nil
 	case err == nil && h.Tag != tag:
-		c.left = leftBehind{ahead: true, h: h}
-		c.handOver(w)
+		c.handover = handedOver{ahead: true, h: h}
+		c.passToken(w)
 		return false, nil
 	case err == nil:
-		c.own = ownAnswer{w: w, ctx: ctx}
+		c.own = ownReply{w: w, ctx: ctx}
 		err = c.receive(h)
 	}
 	over := c.own.over
-	c.own = ownAnswer{}
+	c.own = ownReply{}
 	if err == nil {
-		c.leave(w)
+		c.releaseToken(w)
 		<-w.done
 		return true, w.err
 	}
-	c.left = leftBehind{err: err}
-	c.handOver(w)
+	c.handover = handedOver{err: err}
+	c.passToken(w)
 	if !over {
 		return false, nil
 	}
@@ -124,15 +124,15 @@ func (c *clientConn) readOwn(ctx context.Context, w *waiter, tag uint32) (ended 
 	return true, syscall.ETIMEDOUT
 }
 
-// leave gives the reading, which w has, to nobody; to serve if there are other calls.
-func (c *clientConn) leave(w *waiter) {
-	w.reads = false
+// releaseToken gives the reading, which w has, to nobody; to serve if there are other calls.
+func (c *clientConn) releaseToken(w *waiter) {
+	w.hasReadToken = false
 	c.mu.Lock()
-	c.free = len(c.pending) == 0 && c.dead == nil
-	free := c.free
+	c.tokenFree = len(c.pending) == 0 && c.dead == nil
+	free := c.tokenFree
 	c.mu.Unlock()
 	if !free {
-		c.baton <- struct{}{}
+		c.readToken <- struct{}{}
 	}
 }
 
@@ -157,15 +157,15 @@ func (c *clientConn) stalled() bool {
 	if !now.Before(o.until) {
 		return false
 	}
-	c.r.until = now.Add(min(patience, o.until.Sub(now)))
-	return c.conn.SetReadDeadline(c.r.until) == nil
+	c.r.deadline = now.Add(min(ctxPoll, o.until.Sub(now)))
+	return c.conn.SetReadDeadline(c.r.deadline) == nil
 }
 
-// pause returns when serve has the reading again that it has left.
-func (c *clientConn) pause() error {
-	for c.await() {
-		left := c.left
-		c.left = leftBehind{}
+// awaitToken returns when serve has the reading again that it has left.
+func (c *clientConn) awaitToken() error {
+	for c.takeToken() {
+		left := c.handover
+		c.handover = handedOver{}
 		switch {
 		case left.err != nil:
 			return left.err
@@ -175,58 +175,58 @@ func (c *clientConn) pause() error {
 				return err
 			}
 		}
-		if !c.rests() {
+		if !c.idleToken() {
 			return nil
 		}
 	}
 	return nil
 }
 
-// watchable reports whether it is known how to look whether the connection has
+// canPoll reports whether it is known how to look whether the connection has
 // ended. Of others serve always has the reading.
-func (c *clientConn) watchable() bool { return c.w.raw != nil }
+func (c *clientConn) canPoll() bool { return c.w.raw != nil }
 
-// rests gives the reading, which serve has, to nobody, if the calls of late were
+// idleToken gives the reading, which serve has, to nobody, if the calls of late were
 // alone.
-func (c *clientConn) rests() bool {
+func (c *clientConn) idleToken() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if !c.watchable() || len(c.pending) > 0 || c.dead != nil {
+	if !c.canPoll() || len(c.pending) > 0 || c.dead != nil {
 		return false
 	}
-	if c.crowd > 0 {
-		c.crowd--
+	if c.pendingReplies > 0 {
+		c.pendingReplies--
 		return false
 	}
-	c.free = true
+	c.tokenFree = true
 	return true
 }
 
-// await returns when serve has the reading again; false if it has taken it back
+// takeToken returns when serve has the reading again; false if it has taken it back
 // from nobody.
-func (c *clientConn) await() bool {
-	t := time.NewTimer(unwatched)
+func (c *clientConn) takeToken() bool {
+	t := time.NewTimer(reclaimAfter)
 	defer t.Stop()
 	for {
 		select {
-		case <-c.baton:
+		case <-c.readToken:
 			return true
 		case <-t.C:
-			if c.takeBack() {
+			if c.reclaimToken() {
 				return false
 			}
-			t.Reset(unwatched)
+			t.Reset(reclaimAfter)
 		}
 	}
 }
 
-// takeBack gives serve the reading of a connection that was not used for a while.
-func (c *clientConn) takeBack() bool {
+// reclaimToken gives serve the reading of a connection that was not used for a while.
+func (c *clientConn) reclaimToken() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if !c.free || time.Since(c.silent) < unwatched {
+	if !c.tokenFree || time.Since(c.lastReply) < reclaimAfter {
 		return false
 	}
-	c.free = false
+	c.tokenFree = false
 	return true
 }

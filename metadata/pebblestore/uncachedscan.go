@@ -8,9 +8,9 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 )
 
-// longScan is the number of pairs after which a scan is long. What it reads from there on is not
+// cachedPairs is the number of pairs after which a scan is long. What it reads from there on is not
 // kept in the cache: it would push out what is read again, and fill memory that is never used.
-const longScan = 16 << 10
+const cachedPairs = 16 << 10
 
 // scan calls fn with the pairs of a table in the range of o.
 func (s *Store) scan(o *pebble.IterOptions, fn func(k, v []byte) bool) error {
@@ -19,7 +19,7 @@ func (s *Store) scan(o *pebble.IterOptions, fn func(k, v []byte) bool) error {
 		return err
 	}
 	more := it.First()
-	for n := 0; more && n < longScan; n++ {
+	for n := 0; more && n < cachedPairs; n++ {
 		more = fn(it.Key()[3:], it.Value()) && it.Next()
 	}
 	if more {

@@ -1,4 +1,4 @@
-package wide
+package shard
 
 import (
 	"context"
@@ -13,9 +13,9 @@ import (
 	"github.com/bivouacfs/bivouac/metadata/cluster"
 )
 
-// reportLoop tells homes of the sections here. What waits for its home asks at
+// reportLoop tells homes of the shards here. What waits for its home asks at
 // once; a change is told after a delay, together with those that follow it.
-func (d *Directories) reportLoop(ctx context.Context) {
+func (d *Manager) reportLoop(ctx context.Context) {
 	later := make(map[metadata.Ino]bool)
 	var due <-chan time.Time // when to tell of later; nil while that is empty
 	for {
@@ -30,8 +30,8 @@ func (d *Directories) reportLoop(ctx context.Context) {
 			}
 			clear(later)
 		case <-d.s.Changed():
-			for _, dir := range d.s.ChangedSections() {
-				if d.s.Unsettled(dir) && !later[dir] {
+			for _, dir := range d.s.ChangedShards() {
+				if d.s.ShardPending(dir) && !later[dir] {
 					now = append(now, dir)
 				} else {
 					later[dir] = true
@@ -48,7 +48,7 @@ func (d *Directories) reportLoop(ctx context.Context) {
 }
 
 // reportAll returns those that have to be told again.
-func (d *Directories) reportAll(ctx context.Context, dirs []metadata.Ino) []metadata.Ino {
+func (d *Manager) reportAll(ctx context.Context, dirs []metadata.Ino) []metadata.Ino {
 	again := make([]bool, len(dirs))
 	var g errgroup.Group
 	g.SetLimit(16)
@@ -68,40 +68,40 @@ func (d *Directories) reportAll(ctx context.Context, dirs []metadata.Ino) []meta
 	return left
 }
 
-// report tells the home of dir about the section here and applies its answer.
-func (d *Directories) report(ctx context.Context, dir metadata.Ino) (again bool) {
-	r, err := d.s.SectionReport(dir)
+// report tells the home of dir about the shard here and applies its answer.
+func (d *Manager) report(ctx context.Context, dir metadata.Ino) (again bool) {
+	r, err := d.s.ShardReport(dir)
 	if errors.Is(err, syscall.ENOENT) {
 		return false
 	}
-	var a metadata.SectionAnswer
+	var a metadata.ShardAnswer
 	if err == nil {
-		err = d.call(ctx, dir.Home(), func(ctx context.Context, s metadata.Sections, _ metadata.NodeID) (err error) {
-			a, err = s.ReportSection(ctx, d.cfg.Self, r)
+		err = d.call(ctx, dir.Home(), func(ctx context.Context, s metadata.Shards, _ metadata.NodeID) (err error) {
+			a, err = s.ReportShard(ctx, d.cfg.Self, r)
 			return err
 		})
 	}
 	if err == nil {
-		err = d.s.SettleSection(r, a)
+		err = d.s.ApplyAnswer(r, a)
 	}
 	if err != nil {
-		d.cfg.Log.WithError(err).WithField("dir", dir.String()).Debug("a section is not settled yet")
+		d.cfg.Log.WithError(err).WithField("dir", dir.String()).Debug("a shard is not settled yet")
 		return true
 	}
-	return a.State == metadata.SectionWait
+	return a.State == metadata.ShardWait
 }
 
-// Returned makes all sections here report: this node was away, and may have
+// Returned makes all shards here report: this node was away, and may have
 // missed what their homes wanted to tell it.
-func (d *Directories) Returned() {
-	for _, dir := range d.s.SectionDirs() {
-		d.s.NoteSection(dir)
+func (d *Manager) Returned() {
+	for _, dir := range d.s.ShardDirs() {
+		d.s.MarkChanged(dir)
 	}
 }
 
 // Follow calls Returned whenever this node comes back in the map, until ctx
 // ends. next waits for a map that is not the one it is given.
-func (d *Directories) Follow(ctx context.Context, next func(context.Context, metadata.Epoch) (cluster.Map, error)) {
+func (d *Manager) Follow(ctx context.Context, next func(context.Context, metadata.Epoch) (cluster.Map, error)) {
 	var since metadata.Epoch
 	for m := d.cfg.Map(); ; {
 		if n, ok := m.Node(d.cfg.Self); ok && n.State == cluster.Up && n.Since != since {
@@ -115,12 +115,12 @@ func (d *Directories) Follow(ctx context.Context, next func(context.Context, met
 	}
 }
 
-// Report tells the homes of all sections here how they are, now. What it
+// Report tells the homes of all shards here how they are, now. What it
 // returns nil after is counted in the attributes of the directories.
-func (d *Directories) Report(ctx context.Context) error {
-	left := d.reportAll(ctx, d.s.SectionDirs())
+func (d *Manager) Report(ctx context.Context) error {
+	left := d.reportAll(ctx, d.s.ShardDirs())
 	if len(left) > 0 {
-		return fmt.Errorf("sections of %d directories are not settled: %w", len(left), syscall.EAGAIN)
+		return fmt.Errorf("shards of %d directories are not settled: %w", len(left), syscall.EAGAIN)
 	}
 	return nil
 }

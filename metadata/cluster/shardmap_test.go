@@ -8,8 +8,8 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// TestEntryHome: names that look like those of applications are spread evenly
-// over the nodes of the epoch, for ever, and a Spread says the same as the Map.
+// TestEntryHome: names that look like those of applications are split evenly
+// over the nodes of the epoch, for ever, and a Split says the same as the Map.
 func TestEntryHome(t *testing.T) {
 	const n = 16
 	for _, seed := range []uint64{0, 7, 1 << 63} {
@@ -19,20 +19,20 @@ func TestEntryHome(t *testing.T) {
 		gone := later.Epoch
 		for _, dir := range []metadata.Ino{metadata.RootIno, metadata.LiveIno(7, 5000)} {
 			all, left := make([]int, n), make([]int, n)
-			s, rest := later.Spread(e), later.Spread(gone)
+			s, rest := later.ShardMap(e), later.ShardMap(gone)
 			for i := range 32000 {
 				name := fmt.Sprintf("rank%04d/ckpt-%06d.pt", i%64, i)
 				h := m.EntryHome(dir, name, e)
 				if got := later.EntryHome(dir, name, e); got != h || s.Home(dir, name) != h {
-					t.Fatalf("%s is at home on node %d, later on %d, by the spread on %d", name, h, got, s.Home(dir, name))
+					t.Fatalf("%s is at home on node %d, later on %d, by the split on %d", name, h, got, s.Home(dir, name))
 				}
 				all[h]++
 				if h = later.EntryHome(dir, name, gone); h == 3 || h == 5 || rest.Home(dir, name) != h {
-					t.Fatalf("%s is at home on node %d, by the spread on %d", name, h, rest.Home(dir, name))
+					t.Fatalf("%s is at home on node %d, by the split on %d", name, h, rest.Home(dir, name))
 				}
 				left[h]++
 				if home := m.EntryHome(dir, name, 0); home != dir.Home() {
-					t.Fatalf("an entry that is not spread is at home on node %d", home)
+					t.Fatalf("an entry that is not split is at home on node %d", home)
 				}
 			}
 			checkEven(t, "EntryHome", all)
@@ -41,8 +41,8 @@ func TestEntryHome(t *testing.T) {
 	}
 }
 
-func TestSpreadNext(t *testing.T) {
-	s := Spread{Nodes: []metadata.NodeID{1, 4, 9}}
+func TestShardMapNext(t *testing.T) {
+	s := ShardMap{Nodes: []metadata.NodeID{1, 4, 9}}
 	for _, tt := range []struct {
 		id, next metadata.NodeID
 		more     bool
@@ -53,23 +53,23 @@ func TestSpreadNext(t *testing.T) {
 	}
 }
 
-func TestWideTable(t *testing.T) {
-	var w WideTable
+func TestShardTable(t *testing.T) {
+	var w ShardTable
 	if w.Epoch(5) != 0 {
 		t.Error("an empty table knows a directory")
 	}
-	for i := range metadata.Ino(maxWide + 50) {
-		w.Learn(&metadata.Elsewhere{Dir: i + 1, Epoch: 3})
+	for i := range metadata.Ino(maxSharded + 50) {
+		w.Learn(&metadata.Redirect{Dir: i + 1, Epoch: 3})
 	}
-	if n := len(w.epochs); n != maxWide {
-		t.Errorf("%d directories are remembered, want %d", n, maxWide)
+	if n := len(w.epochs); n != maxSharded {
+		t.Errorf("%d directories are remembered, want %d", n, maxSharded)
 	}
-	w.Learn(&metadata.Elsewhere{Dir: 99999, Epoch: 4})
+	w.Learn(&metadata.Redirect{Dir: 99999, Epoch: 4})
 	if w.Epoch(99999) != 4 {
 		t.Error("the last one is not remembered")
 	}
-	w.Learn(&metadata.Elsewhere{Dir: 99999})
+	w.Learn(&metadata.Redirect{Dir: 99999})
 	if w.Epoch(99999) != 0 {
-		t.Error("what is not wide any more is remembered")
+		t.Error("what is not sharded any more is remembered")
 	}
 }

@@ -8,19 +8,19 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// Spread says where the entries of wide directories are that were spread in
+// ShardMap says where the entries of sharded directories are that were split in
 // one epoch. It is all that the answer depends on, so a node that keeps a
 // section needs no map.
-type Spread struct {
+type ShardMap struct {
 	Epoch metadata.Epoch
 	Seed  uint64
 	Nodes []metadata.NodeID // by id
 }
 
-// Spread is the placement of directories that are spread in the epoch e. It
+// ShardMap is the placement of directories that are split in the epoch e. It
 // is final once the epoch has begun.
-func (m Map) Spread(e metadata.Epoch) Spread {
-	return Spread{Epoch: e, Seed: m.Seed, Nodes: m.UpAt(e)}
+func (m Map) ShardMap(e metadata.Epoch) ShardMap {
+	return ShardMap{Epoch: e, Seed: m.Seed, Nodes: m.UpAt(e)}
 }
 
 // EntryHome is the node that keeps the entry name of a directory that was
@@ -37,7 +37,7 @@ func (m Map) EntryHome(dir metadata.Ino, name string, e metadata.Epoch) metadata
 }
 
 // Home is the node that keeps the entry name of dir.
-func (s Spread) Home(dir metadata.Ino, name string) metadata.NodeID {
+func (s ShardMap) Home(dir metadata.Ino, name string) metadata.NodeID {
 	h := Map{Seed: s.Seed}.hash(kindEntry, uint64(dir))
 	best, _ := heaviest(xxh3.HashStringSeed(name, h), len(s.Nodes), func(i int) (metadata.NodeID, bool) {
 		return s.Nodes[i], true
@@ -45,9 +45,9 @@ func (s Spread) Home(dir metadata.Ino, name string) metadata.NodeID {
 	return best
 }
 
-// Next is the node whose section is listed after that of id; false if id's is
+// Next is the node whose shard is listed after that of id; false if id's is
 // the last.
-func (s Spread) Next(id metadata.NodeID) (metadata.NodeID, bool) {
+func (s ShardMap) Next(id metadata.NodeID) (metadata.NodeID, bool) {
 	i, found := slices.BinarySearch(s.Nodes, id)
 	if found {
 		i++

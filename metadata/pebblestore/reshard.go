@@ -13,27 +13,27 @@ import (
 	"github.com/bivouacfs/bivouac/metadata/cluster"
 )
 
-// Spreading is a directory of this node on its way to be wide. While it lasts
+// Split is a directory of this node on its way to be sharded. While it lasts
 // the directory is in use, as far as Shut was not called.
-type Spreading struct {
+type Split struct {
 	s   *Store
 	dir metadata.Ino
-	to  *wideDir
+	to  *shardedDir
 	g   *gate
 }
 
-// Spread begins to spread dir, or returns nil if that is not due: it has too
-// few entries, or is wide, or somebody is at it.
-func (s *Store) Spread(dir metadata.Ino, to cluster.Spread) (*Spreading, error) {
+// Split begins to split dir, or returns nil if that is not due: it has too
+// few entries, or is sharded, or somebody is at it.
+func (s *Store) BeginSplit(dir metadata.Ino, to cluster.ShardMap) (*Split, error) {
 	if err := s.begin(); err != nil {
 		return nil, err
 	}
 	defer s.end()
 	defer s.locks.lock(dir).unlock()
-	if d, g := s.wide.get(dir); d != nil || g != nil || !s.here(dir) || len(to.Nodes) < 2 {
+	if d, g := s.sharded.get(dir); d != nil || g != nil || !s.here(dir) || len(to.Nodes) < 2 {
 		return nil, nil
 	}
-	due, err := s.wideEnough(dir)
+	due, err := s.largeEnough(dir)
 	if !due || err != nil {
 		return nil, err
 	}
@@ -42,12 +42,12 @@ func (s *Store) Spread(dir metadata.Ino, to cluster.Spread) (*Spreading, error) 
 		return nil, err
 	}
 	g := &gate{gen: gen.Counter(), dirty: make(map[string]struct{})}
-	s.wide.setGate(dir, g)
-	return &Spreading{s: s, dir: dir, g: g, to: &wideDir{Spread: to, gen: g.gen, state: sectionOpen}}, nil
+	s.sharded.setGate(dir, g)
+	return &Split{s: s, dir: dir, g: g, to: &shardedDir{ShardMap: to, gen: g.gen, state: shardActive}}, nil
 }
 
-// wideEnough counts the entries of dir, as far as it matters.
-func (s *Store) wideEnough(dir metadata.Ino) (bool, error) {
+// largeEnough counts the entries of dir, as far as it matters.
+func (s *Store) largeEnough(dir metadata.Ino) (bool, error) {
 	n, err := s.inode(dir)
 	if errors.Is(err, syscall.ENOENT) || err == nil && !n.isDir() {
 		return false, nil
@@ -58,15 +58,15 @@ func (s *Store) wideEnough(dir metadata.Ino) (bool, error) {
 	count := 0
 	err = s.eachEntry(dir, "", func(string, entry) bool {
 		count++
-		return count < s.cfg.WideAt
+		return count < s.cfg.ShardAt
 	})
-	if err == nil && count < s.cfg.WideAt {
-		s.wide.mu.Lock()
-		s.wide.roomFor(dir)
-		s.wide.counts[dir] = count
-		s.wide.mu.Unlock()
+	if err == nil && count < s.cfg.ShardAt {
+		s.sharded.mu.Lock()
+		s.sharded.roomFor(dir)
+		s.sharded.counts[dir] = count
+		s.sharded.mu.Unlock()
 	}
-	return count >= s.cfg.WideAt, err
+	return count >= s.cfg.ShardAt, err
 }
 
 // eachEntry calls fn with the entries of dir whose names sort after the name
@@ -93,22 +93,22 @@ func (s *Store) eachEntry(dir metadata.Ino, after string, fn func(name string, e
 	return errors.Join(err, ioError("metadata store", it.Close()))
 }
 
-// Section is what the node of one of its sections has to know.
-func (m *Spreading) Section() (metadata.NewSection, error) {
+// Shard is what the node of one of its shards has to know.
+func (m *Split) Shard() (metadata.NewShard, error) {
 	if err := m.s.begin(); err != nil {
-		return metadata.NewSection{}, err
+		return metadata.NewShard{}, err
 	}
 	defer m.s.end()
 	n, err := m.s.inode(m.dir)
-	return metadata.NewSection{
-		Section: metadata.Section{Dir: m.dir, Gen: m.to.gen},
-		Epoch:   m.to.Epoch, Seed: m.to.Seed, Nodes: m.to.Nodes, Attr: n.Attr,
+	return metadata.NewShard{
+		Shard: metadata.Shard{Dir: m.dir, Gen: m.to.gen},
+		Epoch: m.to.Epoch, Seed: m.to.Seed, Nodes: m.to.Nodes, Attr: n.Attr,
 	}, err
 }
 
 // Entries is those of at most limit entries after the name after that belong
 // to other nodes, by node, and the last name that was looked at; "" is the end.
-func (m *Spreading) Entries(after string, limit int) (map[metadata.NodeID][]metadata.Entry, string, error) {
+func (m *Split) Entries(after string, limit int) (map[metadata.NodeID][]metadata.Entry, string, error) {
 	if err := m.s.begin(); err != nil {
 		return nil, "", err
 	}
@@ -128,7 +128,7 @@ func (m *Spreading) Entries(after string, limit int) (map[metadata.NodeID][]meta
 	return out, last, err
 }
 
-func (m *Spreading) add(out map[metadata.NodeID][]metadata.Entry, name string, e entry) {
+func (m *Split) add(out map[metadata.NodeID][]metadata.Entry, name string, e entry) {
 	if id := m.to.Home(m.dir, name); id != m.s.cfg.Self {
 		out[id] = append(out[id], metadata.Entry{Name: name, Ino: e.ino, Mode: e.mode})
 	}
@@ -136,7 +136,7 @@ func (m *Spreading) add(out map[metadata.NodeID][]metadata.Entry, name string, e
 
 // Changed is like Entries for at most limit names that were changed since they
 // were last returned; one that is not there any more has no Ino.
-func (m *Spreading) Changed(limit int) (out map[metadata.NodeID][]metadata.Entry, more bool, err error) {
+func (m *Split) Changed(limit int) (out map[metadata.NodeID][]metadata.Entry, more bool, err error) {
 	if err := m.s.begin(); err != nil {
 		return nil, false, err
 	}
@@ -159,27 +159,27 @@ func (m *Spreading) Changed(limit int) (out map[metadata.NodeID][]metadata.Entry
 }
 
 // Shut ends all changes of the entries until Commit or Cancel: they are
-// answered Unsettled.
-func (m *Spreading) Shut() {
+// answered Resharding.
+func (m *Split) Shut() {
 	defer m.s.locks.lock(m.dir).unlock()
 	m.g.shut = true
 }
 
 // Promised waits, after Shut, until no transaction has a promise about entries
 // of the directory any more.
-func (m *Spreading) Promised(ctx context.Context) error { return m.s.settled(ctx, m.dir) }
+func (m *Split) Promised(ctx context.Context) error { return m.s.settled(ctx, m.dir) }
 
-// Commit makes the directory wide, in one batch. Its sections must have all
+// Commit makes the directory sharded, in one batch. Its shards must have all
 // that Entries and, after Shut, Changed have returned.
-func (m *Spreading) Commit() error {
+func (m *Split) Commit() error {
 	if err := m.s.begin(); err != nil {
 		return err
 	}
 	defer m.s.end()
 	defer m.s.locks.lock(m.dir).unlock()
-	defer m.s.wide.setGate(m.dir, nil)
+	defer m.s.sharded.setGate(m.dir, nil)
 	if !m.g.shut || len(m.g.dirty) > 0 || len(m.s.promises.in(m.dir)) > 0 {
-		return fmt.Errorf("directory %v was changed while it was spread: %w", m.dir, syscall.EBUSY)
+		return fmt.Errorf("directory %v was changed while it was split: %w", m.dir, syscall.EBUSY)
 	}
 	t := m.s.step()
 	defer t.close()
@@ -202,48 +202,48 @@ func (m *Spreading) Commit() error {
 		return err
 	}
 	for id, n := range subdirs {
-		t.note(t.b.Set(toldKey(m.dir, id), binary.AppendUvarint(nil, uint64(n)), nil))
+		t.note(t.b.Set(shardReportKey(m.dir, id), binary.AppendUvarint(nil, uint64(n)), nil))
 	}
-	t.putWide(m.dir, m.to)
-	// From here on who misses a name is sent on; what the sections ask is
+	t.putShardMap(m.dir, m.to)
+	// From here on who misses a name is sent on; what the shards ask is
 	// answered when the gate is gone.
-	m.s.wide.set(m.dir, m.to)
+	m.s.sharded.set(m.dir, m.to)
 	if err := t.commit(); err != nil {
-		m.s.wide.set(m.dir, nil)
+		m.s.sharded.set(m.dir, nil)
 		return err
 	}
 	return nil
 }
 
 // Cancel leaves the directory as it is.
-func (m *Spreading) Cancel() {
+func (m *Split) Cancel() {
 	defer m.s.locks.lock(m.dir).unlock()
-	m.s.wide.setGate(m.dir, nil)
+	m.s.sharded.setGate(m.dir, nil)
 }
 
-// Folding is a wide directory of this node on its way to be an empty one that
+// Merge is a sharded directory of this node on its way to be an empty one that
 // is all here. Nothing changes its entries meanwhile.
-type Folding struct {
+type Merge struct {
 	s   *Store
 	dir metadata.Ino
-	d   *wideDir
+	d   *shardedDir
 	g   *gate
 }
 
-// Fold begins to fold dir, or returns nil if it is not wide. ENOTEMPTY if there
-// are entries here; Unsettled if somebody is at it.
-func (s *Store) Fold(dir metadata.Ino) (*Folding, error) {
+// Merge begins to merge dir, or returns nil if it is not sharded. ENOTEMPTY if there
+// are entries here; Resharding if somebody is at it.
+func (s *Store) BeginMerge(dir metadata.Ino) (*Merge, error) {
 	if err := s.begin(); err != nil {
 		return nil, err
 	}
 	defer s.end()
 	defer s.locks.lock(dir).unlock()
-	d, g := s.wide.get(dir)
+	d, g := s.sharded.get(dir)
 	switch {
 	case !s.here(dir) || d == nil && g == nil:
 		return nil, nil
 	case g != nil || len(s.promises.in(dir)) > 0:
-		return nil, &metadata.Unsettled{Dir: dir}
+		return nil, &metadata.Resharding{Dir: dir}
 	}
 	empty, err := s.empty(dir)
 	if err != nil {
@@ -257,28 +257,28 @@ func (s *Store) Fold(dir metadata.Ino) (*Folding, error) {
 		return nil, err
 	}
 	g = &gate{gen: d.gen, shut: true, freeze: freeze.Counter()}
-	s.wide.setGate(dir, g)
-	return &Folding{s: s, dir: dir, d: d, g: g}, nil
+	s.sharded.setGate(dir, g)
+	return &Merge{s: s, dir: dir, d: d, g: g}, nil
 }
 
-// Nodes is the nodes of the sections.
-func (f *Folding) Nodes() []metadata.NodeID { return f.d.Nodes }
+// Nodes is the nodes of the shards.
+func (f *Merge) Nodes() []metadata.NodeID { return f.d.Nodes }
 
-// Order is an order to the sections under this fold.
-func (f *Folding) Order(o metadata.SectionOrder) metadata.SectionChange {
-	return metadata.SectionChange{
-		Section: metadata.Section{Dir: f.dir, Gen: f.d.gen}, Order: o, Freeze: f.g.freeze,
+// Order is an order to the shards under this merge.
+func (f *Merge) Order(o metadata.ShardOrder) metadata.ShardChange {
+	return metadata.ShardChange{
+		Shard: metadata.Shard{Dir: f.dir, Gen: f.d.gen}, Order: o, Freeze: f.g.freeze,
 	}
 }
 
-// Commit makes the directory one that is all here. Its sections must be frozen.
-func (f *Folding) Commit() error {
+// Commit makes the directory one that is all here. Its shards must be frozen.
+func (f *Merge) Commit() error {
 	if err := f.s.begin(); err != nil {
 		return err
 	}
 	defer f.s.end()
 	defer f.s.locks.lock(f.dir).unlock()
-	defer f.s.wide.setGate(f.dir, nil)
+	defer f.s.sharded.setGate(f.dir, nil)
 	t := f.s.step()
 	defer t.close()
 	n, err := t.dir(f.dir)
@@ -287,17 +287,17 @@ func (f *Folding) Commit() error {
 	}
 	n.Nlink = 2
 	t.put(n)
-	t.note(t.b.Delete(wideKey(f.dir), nil))
-	t.note(t.b.DeleteRange(toldKey(f.dir, 0), toldEnd(f.dir), nil))
+	t.note(t.b.Delete(shardKey(f.dir), nil))
+	t.note(t.b.DeleteRange(shardReportKey(f.dir, 0), shardReportEnd(f.dir), nil))
 	if err := t.commit(); err != nil {
 		return err
 	}
-	f.s.wide.set(f.dir, nil)
+	f.s.sharded.set(f.dir, nil)
 	return nil
 }
 
-// Cancel leaves the directory wide.
-func (f *Folding) Cancel() {
+// Cancel leaves the directory sharded.
+func (f *Merge) Cancel() {
 	defer f.s.locks.lock(f.dir).unlock()
-	f.s.wide.setGate(f.dir, nil)
+	f.s.sharded.setGate(f.dir, nil)
 }

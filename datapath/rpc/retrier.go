@@ -11,54 +11,54 @@ import (
 )
 
 const (
-	// patientFor is how long a Patient goes on after the first failure.
-	patientFor   = 30 * time.Second
+	// retryFor is how long a Patient goes on after the first failure.
+	retryFor     = 30 * time.Second
 	firstPause   = 5 * time.Millisecond
 	longestPause = 250 * time.Millisecond
 )
 
-// Patient is a Caller for those who have nobody else to ask. Where a call finds
+// Retrier is a Caller for those who have nobody else to ask. Where a call finds
 // no connection it waits for one; where its connection broke it is made again,
 // if it may be made twice (wire.Op.Repeatable), and else, if a server remembers
 // its reply (wire.Op.Remembered), that is asked for first. That goes on for half
 // a minute, unless the context ends or the node is given up.
-type Patient struct {
+type Retrier struct {
 	caller Caller
-	gone   func() error
-	most   time.Duration
+	dead   func() error
+	limit  time.Duration
 }
 
-var _ Caller = (*Patient)(nil)
+var _ Caller = (*Retrier)(nil)
 
-// NewPatient makes the calls of c patient. gone is why there is no more hope
+// NewRetrier makes the calls of c patient. gone is why there is no more hope
 // for the node, nil while there is.
-func NewPatient(c Caller, gone func() error) *Patient {
-	return &Patient{caller: c, gone: gone, most: patientFor}
+func NewRetrier(c Caller, gone func() error) *Retrier {
+	return &Retrier{caller: c, dead: gone, limit: retryFor}
 }
 
 // Do makes a call. Its error is ECONNRESET if the call may have taken effect at
 // any try.
-func (p *Patient) Do(ctx context.Context, c *Call) error {
+func (p *Retrier) Do(ctx context.Context, c *Call) error {
 	err := p.caller.Do(ctx, c)
-	if err == nil || !again(c, err) {
+	if err == nil || !retryable(c, err) {
 		return err
 	}
-	return p.goOn(ctx, c, err)
+	return p.retryLoop(ctx, c, err)
 }
 
-// goOn makes the call again until it succeeds or cannot.
-func (p *Patient) goOn(ctx context.Context, c *Call, err error) error {
+// retryLoop makes the call again until it succeeds or cannot.
+func (p *Retrier) retryLoop(ctx context.Context, c *Call, err error) error {
 	var lost error // a try that may have taken effect
-	until, cancel := context.WithTimeout(ctx, p.most)
+	until, cancel := context.WithTimeout(ctx, p.limit)
 	defer cancel()
-	for wait := firstPause; again(c, err); wait = min(2*wait, longestPause) {
-		if errors.Is(err, syscall.ECONNRESET) && !isQuestion(err) {
+	for wait := firstPause; retryable(c, err); wait = min(2*wait, longestPause) {
+		if errors.Is(err, syscall.ECONNRESET) && !isReplyLookup(err) {
 			lost = err
 		}
 		if !Pause(until, wait) {
 			break
 		}
-		if gone := p.gone(); gone != nil {
+		if gone := p.dead(); gone != nil {
 			err = gone
 			break
 		}
@@ -77,14 +77,14 @@ func (p *Patient) goOn(ctx context.Context, c *Call, err error) error {
 
 // retry makes the call once more. One that was lost and may not be made twice
 // has an answer instead, if its peer knows one.
-func (p *Patient) retry(ctx context.Context, c *Call, lost *error) error {
-	if what := lostIn(*lost); what != nil && c.Op.Remembered() {
-		r, err := p.recollect(ctx, what)
+func (p *Retrier) retry(ctx context.Context, c *Call, lost *error) error {
+	if what := lostIn(*lost); what != nil && c.Op.ReplyCached() {
+		r, err := p.fetchReply(ctx, what)
 		if err != nil {
 			return err
 		}
 		*lost = nil
-		if r.Fate != wire.NotBegun {
+		if r.Fate != wire.NotStarted {
 			return outcome(c, what, r)
 		}
 	}
@@ -94,7 +94,7 @@ func (p *Patient) retry(ctx context.Context, c *Call, lost *error) error {
 // again reports whether a call that failed with err may be made again: nothing
 // of it was sent, it may be made twice, or its peer can say what became of it.
 // What a handler said stands.
-func again(c *Call, err error) bool {
+func retryable(c *Call, err error) bool {
 	var e *callError
 	if !errors.As(err, &e) || e.cause == nil {
 		return false
@@ -103,7 +103,7 @@ func again(c *Call, err error) bool {
 	case syscall.EHOSTDOWN, syscall.EHOSTUNREACH:
 		return true
 	case syscall.ECONNRESET:
-		return isQuestion(err) || c.Op.Repeatable() || c.Op.Remembered() && lostIn(err) != nil
+		return isReplyLookup(err) || c.Op.Repeatable() || c.Op.ReplyCached() && lostIn(err) != nil
 	}
 	return false
 }

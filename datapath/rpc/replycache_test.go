@@ -78,7 +78,7 @@ func TestLostCallIsAnswered(t *testing.T) {
 			}, nil)
 			p := startPeers(t, relay(t, addr, c.requests, c.replies), nil)
 			call := Call{Op: c.op, Body: []byte("a name")}
-			if err := NewPatient(p.To(3), hopeful).Do(context.Background(), &call); !errors.Is(err, c.says) || string(call.Reply) != "re: a name" {
+			if err := NewRetrier(p.To(3), hopeful).Do(context.Background(), &call); !errors.Is(err, c.says) || string(call.Reply) != "re: a name" {
 				t.Errorf("Do = %v, %q, want %v", err, call.Reply, c.says)
 			}
 			if n := runs.Load(); n != 1 {
@@ -107,7 +107,7 @@ func TestLostCallGoesOn(t *testing.T) {
 	p := startPeers(t, addr, link.use)
 	call := Call{Op: wire.OpRename}
 	done := make(chan error, 1)
-	go func() { done <- NewPatient(p.To(3), hopeful).Do(context.Background(), &call) }()
+	go func() { done <- NewRetrier(p.To(3), hopeful).Do(context.Background(), &call) }()
 	<-began
 	link.cut()
 	eventually(t, "the loss", func() bool { return p.Stats().Lost == 1 })
@@ -135,7 +135,7 @@ func TestLostCallIsForgotten(t *testing.T) {
 		link.use(c)
 		c.Dial = func(ctx context.Context, _ string) (net.Conn, error) { return link.dial(ctx, *to.Swap(&second)) }
 	})
-	err := NewPatient(p.To(3), hopeful).Do(context.Background(), &Call{Op: wire.OpCreate})
+	err := NewRetrier(p.To(3), hopeful).Do(context.Background(), &Call{Op: wire.OpCreate})
 	var e *callError
 	if !errors.As(err, &e) || e.cause != errForgotten || !errors.Is(err, syscall.ECONNRESET) || runs.Load() != 1 {
 		t.Errorf("Do = %v after %d runs", err, runs.Load())
@@ -148,22 +148,22 @@ func TestLostCallIsForgotten(t *testing.T) {
 func TestRecollectRequests(t *testing.T) {
 	s, addr := startServer(t, echoes, nil)
 	nonce := wire.Nonce{7}
-	old := &replies{peer: 1}
-	old.remember(5, syscall.EEXIST, []byte("there"))
-	s.past.add(nonce, old)
-	ask := func(self metadata.NodeID, body []byte) (wire.RecollectResp, error) {
+	old := &replyCache{peer: 1}
+	old.add(5, syscall.EEXIST, []byte("there"))
+	s.closedReplies.add(nonce, old)
+	ask := func(self metadata.NodeID, body []byte) (wire.CachedReplyResp, error) {
 		conn := dialRaw(t, addr)
 		id := newIdentity(testKey, testJob, self)
-		if err := id.offer(conn, 3, wire.PurposeMeta, newNonce()); err != nil {
+		if err := id.dialHandshake(conn, 3, wire.PurposeMeta, newNonce()); err != nil {
 			t.Fatal(err)
 		}
-		h := wire.Header{Op: wire.OpRecollect, Tag: 9}
+		h := wire.Header{Op: wire.OpCachedReply, Tag: 9}
 		if _, err := conn.Write(frame(h, string(body), "")); err != nil {
 			t.Fatal(err)
 		}
 		var b [wire.HeaderSize]byte
 		if _, err := io.ReadFull(conn, b[:]); err != nil {
-			return wire.RecollectResp{}, err
+			return wire.CachedReplyResp{}, err
 		}
 		if err := h.Parse(b[:]); err != nil || h.Tag != 9 {
 			t.Fatalf("header %+v: %v", h, err)
@@ -172,10 +172,10 @@ func TestRecollectRequests(t *testing.T) {
 		if _, err := io.ReadFull(conn, p); err != nil {
 			t.Fatal(err)
 		}
-		var r wire.RecollectResp
+		var r wire.CachedReplyResp
 		return r, r.Parse(p)
 	}
-	q := wire.RecollectReq{Conn: nonce, Tag: 5}
+	q := wire.CachedReplyReq{Conn: nonce, Tag: 5}
 	if r, err := ask(1, q.Append(nil)); err != nil || r.Fate != wire.Answered || r.Status != syscall.EEXIST || string(r.Body) != "there" {
 		t.Errorf("its own: %+v, %v", r, err)
 	}
@@ -183,7 +183,7 @@ func TestRecollectRequests(t *testing.T) {
 		t.Errorf("another's: %+v, %v", r, err)
 	}
 	q.Tag = 6
-	if r, err := ask(1, q.Append(nil)); err != nil || r.Fate != wire.NotBegun {
+	if r, err := ask(1, q.Append(nil)); err != nil || r.Fate != wire.NotStarted {
 		t.Errorf("another tag: %+v, %v", r, err)
 	}
 	for _, b := range [][]byte{nil, q.Append(nil)[1:], append(q.Append(nil), 0), make([]byte, smallBuffer+1)} {
@@ -195,22 +195,22 @@ func TestRecollectRequests(t *testing.T) {
 
 // What is remembered is bounded: the last replies of a connection, the last connections.
 func TestRepliesAreBounded(t *testing.T) {
-	var r replies
-	for tag := range uint32(3 * unheard) {
-		r.remember(tag, 0, nil)
+	var r replyCache
+	for tag := range uint32(3 * replyCacheSize) {
+		r.add(tag, 0, nil)
 	}
-	for tag := range uint32(3 * unheard) {
-		if known := r.to(tag).Fate == wire.Answered; known != (tag >= 2*unheard) {
+	for tag := range uint32(3 * replyCacheSize) {
+		if known := r.find(tag).Fate == wire.Answered; known != (tag >= 2*replyCacheSize) {
 			t.Errorf("reply %d is known: %v", tag, known)
 		}
 	}
-	var p past
+	var p closedReplies
 	name := func(i int) wire.Nonce { return wire.Nonce{byte(i), byte(i >> 8)} }
-	for i := range 2 * pastConns {
+	for i := range 2 * replyCacheConns {
 		p.add(name(i), &r)
 	}
-	if len(p.conns) != pastConns || p.conns[name(pastConns-1)] != nil || p.conns[name(pastConns)] == nil {
-		t.Errorf("%d connections are remembered, want the last %d", len(p.conns), pastConns)
+	if len(p.conns) != replyCacheConns || p.conns[name(replyCacheConns-1)] != nil || p.conns[name(replyCacheConns)] == nil {
+		t.Errorf("%d connections are remembered, want the last %d", len(p.conns), replyCacheConns)
 	}
 }
 
@@ -219,15 +219,15 @@ func TestRepliesAreBounded(t *testing.T) {
 func TestBulkConnectionsAreNotRemembered(t *testing.T) {
 	s, _ := startServer(t, echoes, nil)
 	meta := newNonce()
-	s.discharge(meta, &serverConn{over: make(chan struct{}), replies: replies{peer: 1}})
-	for range pastConns {
-		s.discharge(newNonce(), &serverConn{over: make(chan struct{}), room: semaphore.NewWeighted(1)})
+	s.unregister(meta, &serverConn{ended: make(chan struct{}), replies: replyCache{peer: 1}})
+	for range replyCacheConns {
+		s.unregister(newNonce(), &serverConn{ended: make(chan struct{}), room: semaphore.NewWeighted(1)})
 	}
-	if r := s.past.recollect(1, wire.RecollectReq{Conn: meta, Tag: 1}); r.Fate != wire.NotBegun {
-		t.Errorf("fate of a call on a connection that has ended is %v, want %v", r.Fate, wire.NotBegun)
+	if r := s.closedReplies.find(1, wire.CachedReplyReq{Conn: meta, Tag: 1}); r.Fate != wire.NotStarted {
+		t.Errorf("fate of a call on a connection that has ended is %v, want %v", r.Fate, wire.NotStarted)
 	}
 	for o := range wire.MaxOp {
-		if o.Remembered() && o.Purpose() == wire.PurposeBulk {
+		if o.ReplyCached() && o.Purpose() == wire.PurposeBulk {
 			t.Errorf("%v is remembered, and goes over a connection for bulk data", o)
 		}
 	}

@@ -16,7 +16,7 @@ func allNamed(t *testing.T, s *Store, home metadata.NodeID, limit int) []metadat
 	var all []metadata.Ino
 	var after []byte
 	for pages := 0; ; pages++ {
-		inos, next, err := s.Named(ctx, home, after, limit)
+		inos, next, err := s.Referenced(ctx, home, after, limit)
 		if err != nil || pages > 1000 {
 			t.Fatalf("page %d: %v", pages, err)
 		}
@@ -86,7 +86,7 @@ func TestDisown(t *testing.T) {
 	}
 	suspects := func(named ...metadata.Ino) map[metadata.Ino]metadata.Time {
 		t.Helper()
-		m, err := s.Suspects(ctx, func(i metadata.Ino) bool { return slices.Contains(named, i) }, 10)
+		m, err := s.OrphanCandidates(ctx, func(i metadata.Ino) bool { return slices.Contains(named, i) }, 10)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -101,7 +101,7 @@ func TestDisown(t *testing.T) {
 	}
 	want := func(ino metadata.Ino, ctime metadata.Time, errno error) {
 		t.Helper()
-		if err := s.Disown(ino, ctime); !errors.Is(err, errno) {
+		if err := s.MarkOrphan(ino, ctime); !errors.Is(err, errno) {
 			t.Errorf("Disown(%v) = %v, want %v", ino, err, errno)
 		}
 	}

@@ -9,10 +9,10 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// Named is the inodes of home that entries here name, or that a transaction is
+// Referenced is the inodes of home that entries here name, or that a transaction is
 // promised to name here, as far as the next limit records behind the key after
 // tell. next is where to go on; nil is the end.
-func (s *Store) Named(ctx context.Context, home metadata.NodeID, after []byte, limit int) (inos []metadata.Ino, next []byte, err error) {
+func (s *Store) Referenced(ctx context.Context, home metadata.NodeID, after []byte, limit int) (inos []metadata.Ino, next []byte, err error) {
 	if len(after) == 0 {
 		after = []byte{prefixEntry}
 	}
@@ -31,13 +31,13 @@ func (s *Store) Named(ctx context.Context, home metadata.NodeID, after []byte, l
 		}
 		limit--
 		after = append(after[:0:0], r.Key...)
-		return true, namedBy(r, add)
+		return true, referencedBy(r, add)
 	})
 	return inos, next, err
 }
 
-// namedBy calls add with what a record names, or may be about to name.
-func namedBy(r Record, add func(metadata.Ino)) error {
+// referencedBy calls add with what a record names, or may be about to name.
+func referencedBy(r Record, add func(metadata.Ino)) error {
 	switch r.Key[0] {
 	case prefixEntry:
 		e, err := parseEntry(r.Value)
@@ -58,9 +58,9 @@ func namedBy(r Record, add func(metadata.Ino)) error {
 	return nil
 }
 
-// Suspects is at most limit inodes of this home that are no orphans, that no
+// OrphanCandidates is at most limit inodes of this home that are no orphans, that no
 // transaction holds here, and of which named says no; each with its ctime.
-func (s *Store) Suspects(ctx context.Context, named func(metadata.Ino) bool, limit int) (map[metadata.Ino]metadata.Time, error) {
+func (s *Store) OrphanCandidates(ctx context.Context, named func(metadata.Ino) bool, limit int) (map[metadata.Ino]metadata.Time, error) {
 	found := make(map[metadata.Ino]metadata.Time)
 	err := s.eachRecord(ctx, nil, func(r Record) (bool, error) {
 		if r.Key[0] != prefixInode || len(found) == limit {
@@ -84,10 +84,10 @@ func (s *Store) holds(ino metadata.Ino) bool {
 	return s.promises.blockedBy(nil, []want{wantAlone(ino)}) != nil
 }
 
-// Disown takes an inode that nothing names for what it is, if it has not changed
+// MarkOrphan takes an inode that nothing names for what it is, if it has not changed
 // since ctime and no transaction holds it: a file becomes an orphan, a directory
 // goes. ENOTEMPTY for one with something in it; EAGAIN if it has changed.
-func (s *Store) Disown(ino metadata.Ino, ctime metadata.Time) error {
+func (s *Store) MarkOrphan(ino metadata.Ino, ctime metadata.Time) error {
 	return s.once(func() error {
 		_, err := s.onInode(ino, func(t *step, n *inode) error {
 			if n.Ctime != ctime || n.Nlink == 0 || ino == metadata.RootIno || s.holds(ino) {
@@ -99,7 +99,7 @@ func (s *Store) Disown(ino metadata.Ino, ctime metadata.Time) error {
 				t.put(n)
 				return nil
 			}
-			d, g := s.wide.get(ino)
+			d, g := s.sharded.get(ino)
 			empty, err := s.empty(ino)
 			if err == nil && (!empty || d != nil || g != nil) {
 				err = fmt.Errorf("directory %v: %w", ino, syscall.ENOTEMPTY)

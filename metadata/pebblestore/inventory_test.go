@@ -10,8 +10,8 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// TestRecords: the census of records that come in pages, of whatever size, is
-// the census.
+// TestRecords: the inventory of records that come in pages, of whatever size, is
+// the inventory.
 func TestRecords(t *testing.T) {
 	s := open(t, Config{})
 	for i := range 50 {
@@ -29,12 +29,12 @@ func TestRecords(t *testing.T) {
 	if _, err := s.Prepare(ctx, other, []metadata.Edit{{Kind: metadata.EditEnter, Dir: metadata.RootIno, Name: "g", Ino: metadata.LiveIno(3, 2001), Mode: syscall.S_IFREG}}); err != nil {
 		t.Fatal(err)
 	}
-	want, err := s.Census(ctx)
+	want, err := s.Inventory(ctx)
 	if err != nil || len(want.Inodes) != 51 || len(want.Orphans) != 10 || len(want.Entries[metadata.RootIno]) != 40 || len(want.Open) != 1 {
-		t.Fatalf("census: %+v, %v", want, err)
+		t.Fatalf("inventory: %+v, %v", want, err)
 	}
 	for _, limit := range []int{1, 100, 1 << 20} {
-		c := NewCounting(0)
+		c := NewInventoryBuilder(0)
 		var after []byte
 		for pages := 0; ; pages++ {
 			rs, err := s.Records(ctx, after, limit)
@@ -51,28 +51,28 @@ func TestRecords(t *testing.T) {
 				after = r.Key
 			}
 		}
-		if got := c.Census(); !reflect.DeepEqual(got, want) {
+		if got := c.Inventory(); !reflect.DeepEqual(got, want) {
 			t.Errorf("with pages of %d bytes: %+v, want %+v", limit, got, want)
 		}
 	}
 }
 
-// TestCountingFilling: what a section has while it is filled does not count.
+// TestCountingFilling: what a shard has while it is filled does not count.
 func TestCountingFilling(t *testing.T) {
-	for state, want := range map[sectionState]int{sectionFilling: 0, sectionOpen: 1} {
-		c := NewCounting(2)
+	for state, want := range map[shardState]int{shardFilling: 0, shardActive: 1} {
+		c := NewInventoryBuilder(2)
 		d := *wideDirSamples[0]
 		d.state = state
 		for _, r := range []Record{
 			{entryKey(70, "a"), entry{71, syscall.S_IFREG}.append(nil)},
-			{wideKey(70), d.append(nil)},
+			{shardKey(70), d.append(nil)},
 		} {
 			if err := c.Add(r); err != nil {
 				t.Fatal(err)
 			}
 		}
-		if n := len(c.Census().Entries[70]); n != want {
-			t.Errorf("a section that is %v has %d entries, want %d", state, n, want)
+		if n := len(c.Inventory().Entries[70]); n != want {
+			t.Errorf("a shard that is %v has %d entries, want %d", state, n, want)
 		}
 	}
 }
@@ -81,13 +81,13 @@ func TestCountingFilling(t *testing.T) {
 func FuzzCounting(f *testing.F) {
 	f.Add(entryKey(70, "a"), entry{71, syscall.S_IFREG}.append(nil))
 	f.Add(inodeKey(70), inodes[0].append(nil))
-	f.Add(wideKey(70), wideDirSamples[0].append(nil))
+	f.Add(shardKey(70), wideDirSamples[0].append(nil))
 	f.Add([]byte{prefixIntent}, []byte{})
 	f.Fuzz(func(t *testing.T, k, v []byte) {
-		c := NewCounting(1)
+		c := NewInventoryBuilder(1)
 		if err := c.Add(Record{k, v}); err != nil && !errors.Is(err, syscall.EIO) {
 			t.Fatalf("record %x %x: %v, want EIO", k, v, err)
 		}
-		c.Census()
+		c.Inventory()
 	})
 }

@@ -1,4 +1,4 @@
-package wide_test
+package shard_test
 
 import (
 	"context"
@@ -40,26 +40,26 @@ func (j *job) fill(n int) []string {
 	return names
 }
 
-func (j *job) spread() error { return j.nodes[0].d.Spread(ctx, root) }
+func (j *job) split() error { return j.nodes[0].d.Split(ctx, root) }
 
-// mustSpread makes the root wide.
-func (j *job) mustSpread() {
+// mustSplit splits the root.
+func (j *job) mustSplit() {
 	j.Helper()
-	if err := j.spread(); err != nil || !j.wide(root) {
-		j.Fatalf("Spread: %v, wide %v", err, j.wide(root))
+	if err := j.split(); err != nil || !j.sharded(root) {
+		j.Fatalf("Split: %v, sharded %v", err, j.sharded(root))
 	}
 	j.settle()
 }
 
-// TestSpread: the entries are on their nodes, evenly, and are found and listed;
+// TestSplit: the entries are on their nodes, evenly, and are found and listed;
 // what comes and goes afterwards counts.
-func TestSpread(t *testing.T) {
+func TestSplit(t *testing.T) {
 	j := newJob(t, 4)
 	names := j.fill(400)
-	j.mustSpread()
+	j.mustSplit()
 	j.wantNames(root, names)
 	for i, n := range j.nodes {
-		es, err := n.s.ReadNames(ctx, root, j.view.Epoch, "", 1000)
+		es, err := n.s.ReadShard(ctx, root, j.view.Epoch, "", 1000)
 		if share := float64(len(names)) / 4; err != nil || math.Abs(float64(len(es))-share) > 6*math.Sqrt(share) {
 			t.Errorf("node %d has %d of %d entries, %v", i, len(es), len(names), err)
 		}
@@ -78,29 +78,29 @@ func TestSpread(t *testing.T) {
 		}
 	}
 	j.wantNames(root, names)
-	if err := j.spread(); err != nil {
-		t.Errorf("Spread of what is wide: %v", err)
+	if err := j.split(); err != nil {
+		t.Errorf("Split of what is sharded: %v", err)
 	}
 }
 
-// TestSpreadIsDue: what is small, of another node, or gone stays as it is, and
+// TestSplitIsDue: what is small, of another node, or gone stays as it is, and
 // so does all of a job of one node.
-func TestSpreadIsDue(t *testing.T) {
+func TestSplitIsDue(t *testing.T) {
 	j := newJob(t, 2)
-	j.fill(wideAt - 6)
+	j.fill(shardAt - 6)
 	for _, dir := range []metadata.Ino{root, metadata.LiveIno(1, 4711), metadata.LiveIno(0, 4711)} {
-		if err := j.nodes[0].d.Spread(ctx, dir); err != nil || j.wide(root) {
-			t.Errorf("Spread(%v) = %v", dir, err)
+		if err := j.nodes[0].d.Split(ctx, dir); err != nil || j.sharded(root) {
+			t.Errorf("Split(%v) = %v", dir, err)
 		}
 	}
 	one := newJob(t, 1)
-	one.fill(2 * wideAt)
-	if err := one.spread(); err != nil || one.wide(root) {
-		t.Errorf("a job of one node spread a directory: %v", err)
+	one.fill(2 * shardAt)
+	if err := one.split(); err != nil || one.sharded(root) {
+		t.Errorf("a job of one node split a directory: %v", err)
 	}
 }
 
-// TestRun: a directory is spread when it has the entries for it, without being
+// TestRun: a directory is split when it has the entries for it, without being
 // told to.
 func TestRun(t *testing.T) {
 	j := newJob(t, 3)
@@ -115,7 +115,7 @@ func TestRun(t *testing.T) {
 	var names []string
 	tick := time.NewTicker(time.Millisecond)
 	defer tick.Stop()
-	for end := time.Now().Add(time.Minute); !j.wide(root); {
+	for end := time.Now().Add(time.Minute); !j.sharded(root); {
 		name := fmt.Sprint("f", len(names))
 		switch err := j.create(root, name); {
 		case err == nil:
@@ -123,11 +123,11 @@ func TestRun(t *testing.T) {
 		case !errors.Is(err, syscall.EAGAIN):
 			t.Fatal(err)
 		}
-		if len(names) >= wideAt {
+		if len(names) >= shardAt {
 			<-tick.C
 		}
 		if time.Now().After(end) {
-			t.Fatalf("not wide with %d entries", len(names))
+			t.Fatalf("not sharded with %d entries", len(names))
 		}
 	}
 	cancel()
@@ -138,7 +138,7 @@ func TestRun(t *testing.T) {
 	j.wantNames(root, names)
 }
 
-// TestChangesMeanwhile: at each call of a spread something comes, something
+// TestChangesMeanwhile: at each call of a split something comes, something
 // goes and something is replaced.
 func TestChangesMeanwhile(t *testing.T) {
 	j := newJob(t, 3)
@@ -149,7 +149,7 @@ func TestChangesMeanwhile(t *testing.T) {
 	s := j.nodes[0].s
 	shut := 0
 	j.hook = func(call int) {
-		if call == 0 || j.wide(root) {
+		if call == 0 || j.sharded(root) {
 			return
 		}
 		name := fmt.Sprint("new", call)
@@ -173,7 +173,7 @@ func TestChangesMeanwhile(t *testing.T) {
 		want[over] = a.Ino
 		delete(want, name)
 	}
-	j.mustSpread()
+	j.mustSplit()
 	j.hook = nil
 	if shut == 0 {
 		t.Error("it was never shut")
@@ -188,42 +188,42 @@ func TestChangesMeanwhile(t *testing.T) {
 	j.wantNames(root, names)
 }
 
-// TestKilledWhileSpreading ends each node at each call of a spread, before and
-// after the call has worked. Then the directory is wide or it is not, all is
-// there once, and it can be spread.
-func TestKilledWhileSpreading(t *testing.T) {
+// TestKilledWhileSplitting ends each node at each call of a split, before and
+// after the call has worked. Then the directory is sharded or it is not, all is
+// there once, and it can be split.
+func TestKilledWhileSplitting(t *testing.T) {
 	for victim := range metadata.NodeID(3) {
 		for _, after := range []bool{false, true} {
 			name := fmt.Sprintf("node %d, after %v", victim, after)
 			t.Run(name, func(t *testing.T) {
-				for at := 1; killedWhileSpreading(t, victim, at, after); at++ {
+				for at := 1; killedWhileSplitting(t, victim, at, after); at++ {
 				}
 			})
 		}
 	}
 }
 
-func killedWhileSpreading(t *testing.T, victim metadata.NodeID, at int, after bool) (killed bool) {
+func killedWhileSplitting(t *testing.T, victim metadata.NodeID, at int, after bool) (killed bool) {
 	j := newJob(t, 3)
-	names := j.fill(wideAt)
+	names := j.fill(shardAt)
 	j.killAt(victim, at, after, &killed)
-	err := j.spread()
+	err := j.split()
 	j.hook = nil
 	if !killed {
 		return false
 	}
 	j.revive()
 	j.settle()
-	if err == nil && !j.wide(root) {
-		t.Fatalf("call %d: Spread is done, and the directory is not wide", at)
+	if err == nil && !j.sharded(root) {
+		t.Fatalf("call %d: Split is done, and the directory is not sharded", at)
 	}
 	for _, n := range j.nodes[1:] {
-		if dirs := n.s.SectionDirs(); len(dirs) != 0 != j.wide(root) {
-			t.Fatalf("call %d: wide is %v, and node %d has sections of %v", at, j.wide(root), n.id, dirs)
+		if dirs := n.s.ShardDirs(); len(dirs) != 0 != j.sharded(root) {
+			t.Fatalf("call %d: sharded is %v, and node %d has shards of %v", at, j.sharded(root), n.id, dirs)
 		}
 	}
 	j.wantNames(root, names)
-	j.mustSpread()
+	j.mustSplit()
 	j.wantNames(root, names)
 	if err := j.create(root, "new"); err != nil {
 		t.Fatal(err)
@@ -261,108 +261,108 @@ func (j *job) empty() {
 	}
 }
 
-// TestFold: a wide directory is folded when it is empty, and only then.
-func TestFold(t *testing.T) {
+// TestMerge: a sharded directory is merged when it is empty, and only then.
+func TestMerge(t *testing.T) {
 	j := newJob(t, 3)
-	j.fill(wideAt)
-	j.mustSpread()
+	j.fill(shardAt)
+	j.mustSplit()
 	d := j.nodes[0].d
 	names := j.names(root)
 	for i, name := range names {
 		if i%20 == 0 || i > len(names)-4 {
-			if err := d.Fold(ctx, root); !errors.Is(err, syscall.ENOTEMPTY) {
-				t.Fatalf("Fold with %d entries = %v", len(names)-i, err)
+			if err := d.Merge(ctx, root); !errors.Is(err, syscall.ENOTEMPTY) {
+				t.Fatalf("Merge with %d entries = %v", len(names)-i, err)
 			}
 		}
 		if err := j.unlink(root, name); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if err := d.Fold(ctx, root); err != nil || j.wide(root) {
-		t.Fatalf("Fold = %v", err)
+	if err := d.Merge(ctx, root); err != nil || j.sharded(root) {
+		t.Fatalf("Merge = %v", err)
 	}
-	if err := d.Fold(ctx, root); err != nil {
-		t.Errorf("Fold of what is not wide = %v", err)
+	if err := d.Merge(ctx, root); err != nil {
+		t.Errorf("Merge of what is not sharded = %v", err)
 	}
 	if a, err := j.nodes[0].s.Getattr(ctx, root); err != nil || a.Nlink != 2 {
 		t.Errorf("the directory has %d links, %v", a.Nlink, err)
 	}
 	j.settle()
 	for _, n := range j.nodes[1:] {
-		if dirs := n.s.SectionDirs(); len(dirs) != 0 {
-			t.Errorf("node %d has sections of %v", n.id, dirs)
+		if dirs := n.s.ShardDirs(); len(dirs) != 0 {
+			t.Errorf("node %d has shards of %v", n.id, dirs)
 		}
 	}
-	names = j.fill(wideAt)
-	j.mustSpread()
+	names = j.fill(shardAt)
+	j.mustSplit()
 	j.wantNames(root, names)
 }
 
-// TestFoldUnreached: a section that cannot be reached is not known to be empty.
-func TestFoldUnreached(t *testing.T) {
+// TestMergeUnreached: a shard that cannot be reached is not known to be empty.
+func TestMergeUnreached(t *testing.T) {
 	j := newJob(t, 3)
-	j.fill(wideAt)
-	j.mustSpread()
+	j.fill(shardAt)
+	j.mustSplit()
 	j.empty()
 	j.kill(2)
-	if err := j.nodes[0].d.Fold(ctx, root); !errors.Is(err, syscall.EIO) {
-		t.Fatalf("Fold = %v, want EIO", err)
+	if err := j.nodes[0].d.Merge(ctx, root); !errors.Is(err, syscall.EIO) {
+		t.Fatalf("Merge = %v, want EIO", err)
 	}
 	j.revive()
 	j.settle()
-	names := j.fill(20) // all sections have thawed
+	names := j.fill(20) // all shards have thawed
 	j.wantNames(root, names)
 }
 
-// TestKilledWhileFolding is TestKilledWhileSpreading the other way.
-func TestKilledWhileFolding(t *testing.T) {
+// TestKilledWhileMerging is TestKilledWhileSplitting the other way.
+func TestKilledWhileMerging(t *testing.T) {
 	for victim := range metadata.NodeID(3) {
 		for _, after := range []bool{false, true} {
 			t.Run(fmt.Sprintf("node %d, after %v", victim, after), func(t *testing.T) {
-				for at := 1; killedWhileFolding(t, victim, at, after); at++ {
+				for at := 1; killedWhileMerging(t, victim, at, after); at++ {
 				}
 			})
 		}
 	}
 }
 
-func killedWhileFolding(t *testing.T, victim metadata.NodeID, at int, after bool) (killed bool) {
+func killedWhileMerging(t *testing.T, victim metadata.NodeID, at int, after bool) (killed bool) {
 	j := newJob(t, 3)
-	j.fill(wideAt)
-	j.mustSpread()
+	j.fill(shardAt)
+	j.mustSplit()
 	j.empty()
 	j.settle()
 	j.killAt(victim, at, after, &killed)
-	err := j.nodes[0].d.Fold(ctx, root)
+	err := j.nodes[0].d.Merge(ctx, root)
 	j.hook = nil
 	if !killed {
 		return false
 	}
 	j.revive()
 	j.settle()
-	if err == nil && j.wide(root) {
-		t.Fatalf("call %d: Fold is done, and the directory is wide", at)
+	if err == nil && j.sharded(root) {
+		t.Fatalf("call %d: Merge is done, and the directory is sharded", at)
 	}
 	names := j.fill(20)
 	j.wantNames(root, names)
 	j.empty()
-	if err := j.nodes[0].d.Fold(ctx, root); err != nil || j.wide(root) {
-		t.Fatalf("call %d: Fold again = %v", at, err)
+	if err := j.nodes[0].d.Merge(ctx, root); err != nil || j.sharded(root) {
+		t.Fatalf("call %d: Merge again = %v", at, err)
 	}
 	return true
 }
 
-// TestLateOrders: what was meant for an earlier life of a wide directory, or an
+// TestLateOrders: what was meant for an earlier life of a sharded directory, or an
 // earlier freeze, does nothing.
 func TestLateOrders(t *testing.T) {
 	j := newJob(t, 2)
-	j.fill(wideAt)
-	j.mustSpread()
+	j.fill(shardAt)
+	j.mustSplit()
 	home, far := j.nodes[0].s, j.nodes[1].s
-	old, _ := home.Sections(root)
+	old, _ := home.Shards(root)
 	j.empty()
-	order := func(sec metadata.Section, o metadata.SectionOrder, freeze uint64) error {
-		return far.ChangeSection(ctx, metadata.SectionChange{Section: sec, Order: o, Freeze: freeze})
+	order := func(sec metadata.Shard, o metadata.ShardOrder, freeze uint64) error {
+		return far.ChangeShard(ctx, metadata.ShardChange{Shard: sec, Order: o, Freeze: freeze})
 	}
 	check := func(what string, err error, want error) {
 		t.Helper()
@@ -370,30 +370,30 @@ func TestLateOrders(t *testing.T) {
 			t.Errorf("%s = %v, want %v", what, err, want)
 		}
 	}
-	check("Freeze", order(old, metadata.SectionFreeze, 7), nil)
-	check("Thaw of another freeze", order(old, metadata.SectionThaw, 6), nil)
-	if !far.Unsettled(root) {
+	check("Freeze", order(old, metadata.ShardFreeze, 7), nil)
+	check("Thaw of another freeze", order(old, metadata.ShardThaw, 6), nil)
+	if !far.ShardPending(root) {
 		t.Error("a freeze was thawed by the order of another")
 	}
-	r, err := far.SectionReport(root)
+	r, err := far.ShardReport(root)
 	check("Report", err, nil)
-	check("Freeze again", order(old, metadata.SectionFreeze, 8), nil)
-	check("Answer to an older question", far.SettleSection(r, metadata.SectionAnswer{State: metadata.SectionInUse}), nil)
-	if !far.Unsettled(root) {
+	check("Freeze again", order(old, metadata.ShardFreeze, 8), nil)
+	check("Answer to an older question", far.ApplyAnswer(r, metadata.ShardAnswer{State: metadata.ShardActive}), nil)
+	if !far.ShardPending(root) {
 		t.Error("a freeze was thawed by an answer to an older question")
 	}
-	check("Thaw", order(old, metadata.SectionThaw, 8), nil)
-	check("Drop of a section in use", order(old, metadata.SectionDrop, 0), syscall.EBUSY)
-	check("Fold", j.nodes[0].d.Fold(ctx, root), nil)
-	names := j.fill(wideAt)
-	j.mustSpread()
-	check("Drop of a section that was", order(old, metadata.SectionDrop, 0), syscall.ESTALE)
-	check("Fill of a section that was", far.FillSection(ctx, old, []metadata.Entry{{Name: "x", Ino: 1, Mode: 1}}), syscall.ESTALE)
-	check("Make of a section that was", far.MakeSection(ctx, metadata.NewSection{
-		Section: old, Epoch: 1, Nodes: []metadata.NodeID{0, 1}, Attr: metadata.Attr{Mode: syscall.S_IFDIR},
+	check("Thaw", order(old, metadata.ShardThaw, 8), nil)
+	check("Drop of a shard in use", order(old, metadata.ShardDrop, 0), syscall.EBUSY)
+	check("Merge", j.nodes[0].d.Merge(ctx, root), nil)
+	names := j.fill(shardAt)
+	j.mustSplit()
+	check("Drop of a shard that was", order(old, metadata.ShardDrop, 0), syscall.ESTALE)
+	check("Fill of a shard that was", far.FillShard(ctx, old, []metadata.Entry{{Name: "x", Ino: 1, Mode: 1}}), syscall.ESTALE)
+	check("Make of a shard that was", far.CreateShard(ctx, metadata.NewShard{
+		Shard: old, Epoch: 1, Nodes: []metadata.NodeID{0, 1}, Attr: metadata.Attr{Mode: syscall.S_IFDIR},
 	}), syscall.ESTALE)
-	present, _ := home.Sections(root)
-	check("Fill of a section in use", far.FillSection(ctx, present, nil), syscall.EBUSY)
+	present, _ := home.Shards(root)
+	check("Fill of a shard in use", far.FillShard(ctx, present, nil), syscall.EBUSY)
 	j.wantNames(root, names)
 }
 
@@ -401,8 +401,8 @@ func TestLateOrders(t *testing.T) {
 // it was set.
 func TestInherit(t *testing.T) {
 	j := newJob(t, 3)
-	j.fill(wideAt)
-	j.mustSpread()
+	j.fill(shardAt)
+	j.mustSplit()
 	home := j.nodes[0]
 	for _, gid := range []uint32{7, 8} {
 		a, err := home.s.Setattr(ctx, root, metadata.Change{Set: metadata.SetMode | metadata.SetGID, Mode: syscall.S_ISGID | 0o770, GID: gid})
@@ -427,8 +427,8 @@ func TestInherit(t *testing.T) {
 // is back.
 func TestInheritMissed(t *testing.T) {
 	j := newJob(t, 2)
-	j.fill(wideAt)
-	j.mustSpread()
+	j.fill(shardAt)
+	j.mustSplit()
 	j.kill(1)
 	a, err := j.nodes[0].s.Setattr(ctx, root, metadata.Change{Set: metadata.SetMode | metadata.SetGID, Mode: syscall.S_ISGID | 0o770, GID: 9})
 	if err != nil {
@@ -449,12 +449,12 @@ func TestInheritMissed(t *testing.T) {
 	}
 }
 
-// TestAttributes: links and times of a wide directory are those of what was
+// TestAttributes: links and times of a sharded directory are those of what was
 // done on all nodes, and a time that was set later stays.
 func TestAttributes(t *testing.T) {
 	j := newJob(t, 3)
-	j.fill(wideAt)
-	j.mustSpread()
+	j.fill(shardAt)
+	j.mustSplit()
 	s := j.nodes[0].s
 	attr := func() metadata.Attr {
 		t.Helper()

@@ -11,12 +11,12 @@ import (
 )
 
 const (
-	movesWait    = 100 * time.Millisecond // how long one call waits for the lock of moves
-	movesWaiters = 64                     // how many calls wait at a time
+	renameLockWait    = 100 * time.Millisecond // how long one call waits for the lock of moves
+	renameLockWaiters = 64                     // how many calls wait at a time
 )
 
-// moves is the lock under which directories move, at the home of RootIno.
-type moves struct {
+// renameLock is the lock under which directories move, at the home of RootIno.
+type renameLock struct {
 	lease time.Duration
 	now   func() time.Time
 
@@ -28,12 +28,12 @@ type moves struct {
 	freed     chan struct{} // under mu; closed when the holder is done
 }
 
-func (m *moves) init(lease time.Duration, now func() time.Time) {
+func (m *renameLock) init(lease time.Duration, now func() time.Time) {
 	m.lease, m.now, m.freed = lease, now, make(chan struct{})
 }
 
 // grant gives the lock to tx, or says what to wait for and for how long at most.
-func (m *moves) grant(tx metadata.TxID) (freed chan struct{}, left time.Duration) {
+func (m *renameLock) grant(tx metadata.TxID) (freed chan struct{}, left time.Duration) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	now := m.now()
@@ -48,34 +48,34 @@ func (m *moves) grant(tx metadata.TxID) (freed chan struct{}, left time.Duration
 }
 
 // enter counts a call that waits; false if there are too many.
-func (m *moves) enter() bool {
+func (m *renameLock) enter() bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.waiters >= movesWaiters {
+	if m.waiters >= renameLockWaiters {
 		return false
 	}
 	m.waiters++
 	return true
 }
 
-func (m *moves) leave() {
+func (m *renameLock) leave() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.waiters--
 }
 
-// LockMoves is metadata.TxPeer. Only the home of RootIno has the lock.
-func (c *Coordinator) LockMoves(ctx context.Context, tx metadata.TxID) error {
+// LockRename is metadata.TxPeer. Only the home of RootIno has the lock.
+func (c *Coordinator) LockRename(ctx context.Context, tx metadata.TxID) error {
 	if c.cfg.Self != metadata.RootIno.Home() {
 		return fmt.Errorf("lock of moves: asked of node %d: %w", c.cfg.Self, syscall.EINVAL)
 	}
-	m := &c.moves
+	m := &c.renameLock
 	busy := fmt.Errorf("lock of moves: %w", syscall.EAGAIN)
 	if !m.enter() {
 		return busy
 	}
 	defer m.leave()
-	limit := time.NewTimer(movesWait)
+	limit := time.NewTimer(renameLockWait)
 	defer limit.Stop()
 	for {
 		freed, left := m.grant(tx)
@@ -89,7 +89,7 @@ func (c *Coordinator) LockMoves(ctx context.Context, tx metadata.TxID) error {
 }
 
 // wait returns nil when it is worth another look.
-func (m *moves) wait(ctx context.Context, freed <-chan struct{}, left time.Duration, limit <-chan time.Time) error {
+func (m *renameLock) wait(ctx context.Context, freed <-chan struct{}, left time.Duration, limit <-chan time.Time) error {
 	t := time.NewTimer(left)
 	defer t.Stop()
 	select {
@@ -104,9 +104,9 @@ func (m *moves) wait(ctx context.Context, freed <-chan struct{}, left time.Durat
 	}
 }
 
-// UnlockMoves is metadata.TxPeer.
-func (c *Coordinator) UnlockMoves(_ context.Context, tx metadata.TxID) error {
-	m := &c.moves
+// UnlockRename is metadata.TxPeer.
+func (c *Coordinator) UnlockRename(_ context.Context, tx metadata.TxID) error {
+	m := &c.renameLock
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.holder != tx {
@@ -134,7 +134,7 @@ func (a *attempt) lock(ctx context.Context) error {
 		}
 		// It has to be over a good while before the lease is.
 		a.until = a.c.cfg.Now().Add(a.c.cfg.Timing.Lease / 2)
-		err = a.c.away(metadata.RootIno.Home(), p.LockMoves(ctx, a.tx))
+		err = a.c.away(metadata.RootIno.Home(), p.LockRename(ctx, a.tx))
 		if !again(err) {
 			return err
 		}
@@ -155,7 +155,7 @@ func (a *attempt) unlock(ctx context.Context) {
 	defer cancel()
 	p, err := a.c.peer(metadata.RootIno.Home())
 	if err == nil {
-		err = p.UnlockMoves(ctx, a.tx)
+		err = p.UnlockRename(ctx, a.tx)
 	}
 	if err != nil {
 		a.c.cfg.Log.WithError(err).Debug("the lock of moves stays until its lease ends")
@@ -173,7 +173,7 @@ func (c *Coordinator) below(ctx context.Context, dir, top metadata.Ino) (bool, e
 		if err != nil {
 			return false, err
 		}
-		up, err := c.climb(ctx, p, dir, top)
+		up, err := c.ancestor(ctx, p, dir, top)
 		if err != nil {
 			return false, err
 		}
@@ -185,10 +185,10 @@ func (c *Coordinator) below(ctx context.Context, dir, top metadata.Ino) (bool, e
 	return false, fmt.Errorf("tree above directory %v: %w", dir, syscall.ELOOP)
 }
 
-func (c *Coordinator) climb(ctx context.Context, p metadata.TxPeer, from, stop metadata.Ino) (metadata.Ino, error) {
+func (c *Coordinator) ancestor(ctx context.Context, p metadata.TxPeer, from, stop metadata.Ino) (metadata.Ino, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.cfg.Timing.Call)
 	defer cancel()
 	c.stats.climbs.Add(1)
-	up, err := p.Climb(ctx, from, stop)
+	up, err := p.Ancestor(ctx, from, stop)
 	return up, c.away(from.Home(), err)
 }

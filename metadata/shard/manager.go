@@ -1,4 +1,4 @@
-package wide
+package shard
 
 import (
 	"context"
@@ -22,13 +22,13 @@ import (
 type Config struct {
 	Self  metadata.NodeID
 	Store *pebblestore.Store
-	Peer  func(metadata.NodeID) metadata.Sections
+	Peer  func(metadata.NodeID) metadata.Shards
 	Map   func() cluster.Map
 	Log   *logrus.Entry
-	Delay time.Duration // until a section reports a change; 100 ms
+	Delay time.Duration // until a shard reports a change; 100 ms
 	Call  time.Duration // bounds one call to another node; 5 s
 	// Leases is how long an entry may be leased by its node. While a directory
-	// is being spread none is, and it is shut when those of before are over,
+	// is being split none is, and it is shut when those of before are over,
 	// because the node that has the entry then knows nothing of them.
 	Leases time.Duration
 }
@@ -47,21 +47,21 @@ func (c *Config) setDefaults() {
 	}
 }
 
-// Directories is the wide directories of a node: those whose home it is, and
-// those of which it keeps a section.
-type Directories struct {
+// Manager is the sharded directories of a node: those whose home it is, and
+// those of which it keeps a shard.
+type Manager struct {
 	cfg Config
 	s   *pebblestore.Store
 }
 
-// New makes the wide directories of a node; Run makes them work.
-func New(cfg Config) *Directories {
+// New makes the sharded directories of a node; Run makes them work.
+func New(cfg Config) *Manager {
 	cfg.setDefaults()
-	return &Directories{cfg: cfg, s: cfg.Store}
+	return &Manager{cfg: cfg, s: cfg.Store}
 }
 
-// Run spreads what becomes large and reports what changes, until ctx ends.
-func (d *Directories) Run(ctx context.Context) {
+// Run splits what becomes large and reports what changes, until ctx ends.
+func (d *Manager) Run(ctx context.Context) {
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	wg.Go(func() { d.reportLoop(ctx) })
@@ -72,7 +72,7 @@ func (d *Directories) Run(ctx context.Context) {
 		case <-d.s.Full():
 		}
 		for _, dir := range d.s.FullDirs() {
-			if err := d.Spread(ctx, dir); err != nil && ctx.Err() == nil {
+			if err := d.Split(ctx, dir); err != nil && ctx.Err() == nil {
 				d.cfg.Log.WithError(err).WithField("dir", dir.String()).Warn("a large directory stays on its node for now")
 			}
 		}
@@ -85,19 +85,19 @@ const (
 	mostRounds    = 16   // of sending changes before the directory is shut all the same
 )
 
-// Spread makes dir wide, if that is due.
-func (d *Directories) Spread(ctx context.Context, dir metadata.Ino) error {
+// Split splits dir, if that is due.
+func (d *Manager) Split(ctx context.Context, dir metadata.Ino) error {
 	m := d.cfg.Map()
-	to := m.Spread(m.Epoch)
+	to := m.ShardMap(m.Epoch)
 	if len(to.Nodes) < 2 || !slices.Contains(to.Nodes, d.cfg.Self) {
 		return nil
 	}
-	sp, err := d.s.Spread(dir, to)
+	sp, err := d.s.BeginSplit(dir, to)
 	if sp == nil || err != nil {
 		return err
 	}
 	leased := time.After(d.cfg.Leases)
-	begin, err := sp.Section()
+	begin, err := sp.Shard()
 	if err == nil {
 		err = d.fillAll(ctx, sp, begin, leased)
 	}
@@ -106,27 +106,27 @@ func (d *Directories) Spread(ctx context.Context, dir metadata.Ino) error {
 	}
 	if err != nil {
 		sp.Cancel()
-		d.order(context.WithoutCancel(ctx), begin.Nodes, metadata.SectionChange{Section: begin.Section, Order: metadata.SectionDrop})
+		d.order(context.WithoutCancel(ctx), begin.Nodes, metadata.ShardChange{Shard: begin.Shard, Order: metadata.ShardDrop})
 		return err
 	}
-	d.cfg.Log.WithFields(logrus.Fields{"dir": dir.String(), "epoch": to.Epoch, "nodes": len(to.Nodes)}).Info("a directory is wide")
+	d.cfg.Log.WithFields(logrus.Fields{"dir": dir.String(), "epoch": to.Epoch, "nodes": len(to.Nodes)}).Info("a directory is sharded")
 	a, err := d.s.Getattr(ctx, dir)
 	if err == nil {
-		d.order(ctx, to.Nodes, metadata.SectionChange{Section: begin.Section, Order: metadata.SectionOpen, Attr: a})
+		d.order(ctx, to.Nodes, metadata.ShardChange{Shard: begin.Shard, Order: metadata.ShardActivate, Attr: a})
 	}
 	return nil // who does not hear of it will ask
 }
 
-// fillAll brings the sections to the state of the directory, and shuts it when
+// fillAll brings the shards to the state of the directory, and shuts it when
 // leased says so.
-func (d *Directories) fillAll(ctx context.Context, sp *pebblestore.Spreading, begin metadata.NewSection, leased <-chan time.Time) error {
-	err := d.each(ctx, begin.Nodes, func(ctx context.Context, s metadata.Sections, _ metadata.NodeID) error {
-		return s.MakeSection(ctx, begin)
+func (d *Manager) fillAll(ctx context.Context, sp *pebblestore.Split, begin metadata.NewShard, leased <-chan time.Time) error {
+	err := d.each(ctx, begin.Nodes, func(ctx context.Context, s metadata.Shards, _ metadata.NodeID) error {
+		return s.CreateShard(ctx, begin)
 	})
 	for after, more := "", true; err == nil && more; more = after != "" {
 		var part map[metadata.NodeID][]metadata.Entry
 		if part, after, err = sp.Entries(after, entriesAtOnce); err == nil {
-			err = d.fill(ctx, begin.Section, part)
+			err = d.fill(ctx, begin.Shard, part)
 		}
 	}
 	select {
@@ -135,34 +135,34 @@ func (d *Directories) fillAll(ctx context.Context, sp *pebblestore.Spreading, be
 		return ctx.Err()
 	}
 	for few, round := false, 0; err == nil && !few && round < mostRounds; round++ {
-		few, err = d.fillChanged(ctx, sp, begin.Section)
+		few, err = d.fillChanged(ctx, sp, begin.Shard)
 	}
 	if err != nil {
 		return err
 	}
 	sp.Shut()
-	if err := d.promised(ctx, sp); err != nil {
+	if err := d.awaitTransactions(ctx, sp); err != nil {
 		return err
 	}
 	for more := true; err == nil && more; {
 		var part map[metadata.NodeID][]metadata.Entry
 		if part, more, err = sp.Changed(entriesAtOnce); err == nil {
-			err = d.fill(ctx, begin.Section, part)
+			err = d.fill(ctx, begin.Shard, part)
 		}
 	}
 	return err
 }
 
-// promised waits for the transactions in a directory that was shut. One whose
+// awaitTransactions waits for the transactions in a directory that was shut. One whose
 // coordinator does not answer can take long: then it is tried another time.
-func (d *Directories) promised(ctx context.Context, sp *pebblestore.Spreading) error {
+func (d *Manager) awaitTransactions(ctx context.Context, sp *pebblestore.Split) error {
 	ctx, cancel := context.WithTimeout(ctx, d.cfg.Call)
 	defer cancel()
 	return sp.Promised(ctx)
 }
 
 // fillChanged sends what has changed; few means that it is time to shut.
-func (d *Directories) fillChanged(ctx context.Context, sp *pebblestore.Spreading, sec metadata.Section) (few bool, err error) {
+func (d *Manager) fillChanged(ctx context.Context, sp *pebblestore.Split, sec metadata.Shard) (few bool, err error) {
 	part, more, err := sp.Changed(entriesAtOnce)
 	if err != nil {
 		return false, err
@@ -174,19 +174,19 @@ func (d *Directories) fillChanged(ctx context.Context, sp *pebblestore.Spreading
 	return !more && n < fewChanges, d.fill(ctx, sec, part)
 }
 
-func (d *Directories) fill(ctx context.Context, sec metadata.Section, part map[metadata.NodeID][]metadata.Entry) error {
+func (d *Manager) fill(ctx context.Context, sec metadata.Shard, part map[metadata.NodeID][]metadata.Entry) error {
 	nodes := make([]metadata.NodeID, 0, len(part))
 	for id := range part {
 		nodes = append(nodes, id)
 	}
-	return d.each(ctx, nodes, func(ctx context.Context, s metadata.Sections, id metadata.NodeID) error {
-		return s.FillSection(ctx, sec, part[id])
+	return d.each(ctx, nodes, func(ctx context.Context, s metadata.Shards, id metadata.NodeID) error {
+		return s.FillShard(ctx, sec, part[id])
 	})
 }
 
 // each calls fn for the nodes but this one, some at once, and returns the first
 // error. A node that is Down is one.
-func (d *Directories) each(ctx context.Context, nodes []metadata.NodeID, fn func(context.Context, metadata.Sections, metadata.NodeID) error) error {
+func (d *Manager) each(ctx context.Context, nodes []metadata.NodeID, fn func(context.Context, metadata.Shards, metadata.NodeID) error) error {
 	var g errgroup.Group
 	g.SetLimit(16)
 	for _, id := range nodes {
@@ -197,7 +197,7 @@ func (d *Directories) each(ctx context.Context, nodes []metadata.NodeID, fn func
 	return g.Wait()
 }
 
-func (d *Directories) call(ctx context.Context, id metadata.NodeID, fn func(context.Context, metadata.Sections, metadata.NodeID) error) error {
+func (d *Manager) call(ctx context.Context, id metadata.NodeID, fn func(context.Context, metadata.Shards, metadata.NodeID) error) error {
 	n, ok := d.cfg.Map().Node(id)
 	if !ok || n.State == cluster.Down {
 		return fmt.Errorf("node %d is down: %w", id, syscall.EHOSTDOWN)
@@ -205,64 +205,64 @@ func (d *Directories) call(ctx context.Context, id metadata.NodeID, fn func(cont
 	ctx, cancel := context.WithTimeout(ctx, d.cfg.Call)
 	defer cancel()
 	if err := fn(ctx, d.cfg.Peer(id), id); err != nil {
-		return fmt.Errorf("section on node %d: %w", id, err)
+		return fmt.Errorf("shard on node %d: %w", id, err)
 	}
 	return nil
 }
 
 // order sends an order that nobody waits for: who misses it asks.
-func (d *Directories) order(ctx context.Context, nodes []metadata.NodeID, c metadata.SectionChange) {
+func (d *Manager) order(ctx context.Context, nodes []metadata.NodeID, c metadata.ShardChange) {
 	if err := d.change(ctx, nodes, c); err != nil {
-		d.cfg.Log.WithError(err).WithField("dir", c.Dir.String()).Debug("a section did not hear an order")
+		d.cfg.Log.WithError(err).WithField("dir", c.Dir.String()).Debug("a shard did not hear an order")
 	}
 }
 
-func (d *Directories) change(ctx context.Context, nodes []metadata.NodeID, c metadata.SectionChange) error {
-	return d.each(ctx, nodes, func(ctx context.Context, s metadata.Sections, _ metadata.NodeID) error {
-		return s.ChangeSection(ctx, c)
+func (d *Manager) change(ctx context.Context, nodes []metadata.NodeID, c metadata.ShardChange) error {
+	return d.each(ctx, nodes, func(ctx context.Context, s metadata.Shards, _ metadata.NodeID) error {
+		return s.ChangeShard(ctx, c)
 	})
 }
 
 const (
-	foldPatience = 10 * time.Second // for what is under way in the same directory
-	foldPause    = 10 * time.Millisecond
+	mergeTimeout = 10 * time.Second // for what is under way in the same directory
+	mergePause   = 10 * time.Millisecond
 )
 
-// Fold makes a wide directory of this node that is empty one that is not wide.
-// ENOTEMPTY if it is not, EIO if that cannot be found out. One that is not wide
+// Merge makes a sharded directory of this node that is empty one that is not sharded.
+// ENOTEMPTY if it is not, EIO if that cannot be found out. One that is not sharded
 // stays as it is.
-func (d *Directories) Fold(ctx context.Context, dir metadata.Ino) error {
-	ctx, cancel := context.WithTimeout(ctx, foldPatience)
+func (d *Manager) Merge(ctx context.Context, dir metadata.Ino) error {
+	ctx, cancel := context.WithTimeout(ctx, mergeTimeout)
 	defer cancel()
 	for {
-		err := d.fold(ctx, dir)
+		err := d.merge(ctx, dir)
 		if !errors.Is(err, syscall.EAGAIN) {
 			return err
 		}
 		select {
 		case <-ctx.Done():
 			return err
-		case <-time.After(foldPause):
+		case <-time.After(mergePause):
 		}
 	}
 }
 
-func (d *Directories) fold(ctx context.Context, dir metadata.Ino) error {
-	f, err := d.s.Fold(dir)
+func (d *Manager) merge(ctx context.Context, dir metadata.Ino) error {
+	f, err := d.s.BeginMerge(dir)
 	if f == nil || err != nil {
 		return err
 	}
 	nodes := f.Nodes()
-	err = d.change(ctx, nodes, f.Order(metadata.SectionFreeze))
+	err = d.change(ctx, nodes, f.Order(metadata.ShardFreeze))
 	if err == nil {
 		err = f.Commit()
 	}
 	rest := context.WithoutCancel(ctx)
 	if err != nil {
 		f.Cancel()
-		d.order(rest, nodes, f.Order(metadata.SectionThaw))
+		d.order(rest, nodes, f.Order(metadata.ShardThaw))
 	} else {
-		d.order(rest, nodes, f.Order(metadata.SectionDrop))
+		d.order(rest, nodes, f.Order(metadata.ShardDrop))
 	}
 	for _, e := range []error{syscall.ENOTEMPTY, syscall.EAGAIN} {
 		if errors.Is(err, e) {
@@ -275,9 +275,9 @@ func (d *Directories) fold(ctx context.Context, dir metadata.Ino) error {
 	return nil
 }
 
-// Inherit tells the sections of dir, whose home this is, its attributes.
-func (d *Directories) Inherit(ctx context.Context, dir metadata.Ino, a metadata.Attr) {
-	if sec, nodes := d.s.Sections(dir); len(nodes) > 0 {
-		d.order(ctx, nodes, metadata.SectionChange{Section: sec, Order: metadata.SectionAttr, Attr: a})
+// Inherit tells the shards of dir, whose home this is, its attributes.
+func (d *Manager) Inherit(ctx context.Context, dir metadata.Ino, a metadata.Attr) {
+	if sec, nodes := d.s.Shards(dir); len(nodes) > 0 {
+		d.order(ctx, nodes, metadata.ShardChange{Shard: sec, Order: metadata.ShardSetAttr, Attr: a})
 	}
 }

@@ -51,7 +51,7 @@ func bigPairs(n int) func(func(k, v []byte) error) error {
 
 // TestLongScan: a scan of a whole table does not fill the cache.
 func TestLongScan(t *testing.T) {
-	const n = 4 * longScan // of half a KiB each: three files
+	const n = 4 * cachedPairs // of half a KiB each: three files
 	s := open(t, Config{Dir: t.TempDir(), FS: vfs.Default})
 	tab := s.Table(1)
 	ingestAll(t, s.Table(2), "other", 100)
@@ -60,19 +60,19 @@ func TestLongScan(t *testing.T) {
 	}
 	for range 2 {
 		wantPairs(t, tab, 0, n)
-		wantPairs(t, tab, longScan/2, n)
+		wantPairs(t, tab, cachedPairs/2, n)
 	}
-	if got, most := s.db.Metrics().BlockCache.Size, int64(2*longScan*600); got > most {
+	if got, most := s.db.Metrics().BlockCache.Size, int64(2*cachedPairs*600); got > most {
 		t.Errorf("scans of %d MiB left %d MiB in the cache, want at most %d", n*512>>20, got>>20, most>>20)
 	}
-	for _, stop := range []int{longScan - 1, longScan, longScan + 1, 2*longScan + 7} {
+	for _, stop := range []int{cachedPairs - 1, cachedPairs, cachedPairs + 1, 2*cachedPairs + 7} {
 		got := 0
 		if err := tab.Scan(nil, nil, func(k, v []byte) bool { got++; return got < stop }); err != nil || got != stop {
 			t.Errorf("a scan that is ended at %d: %d, %v", stop, got, err)
 		}
 	}
-	to := fmt.Appendf(nil, "%06d", 3*longScan)
-	if got := keys(t, tab, nil, to); len(got) != 3*longScan {
+	to := fmt.Appendf(nil, "%06d", 3*cachedPairs)
+	if got := keys(t, tab, nil, to); len(got) != 3*cachedPairs {
 		t.Errorf("%d pairs before %s", len(got), to)
 	}
 }
@@ -93,7 +93,7 @@ func (f *lastOpens) Open(name string, o ...vfs.OpenOption) (vfs.File, error) {
 // TestLongScanWithoutFiles: what can't be read past the cache, as files that are gone since they
 // were listed, is read through it.
 func TestLongScanWithoutFiles(t *testing.T) {
-	const n = 4 * longScan
+	const n = 4 * cachedPairs
 	f := &lastOpens{FS: vfs.Default}
 	s := open(t, Config{Dir: t.TempDir(), FS: f})
 	if err := s.Table(1).Ingest(ctx, bigPairs(n)); err != nil {

@@ -14,49 +14,49 @@ import (
 	"github.com/bivouacfs/bivouac/metadata/cluster"
 )
 
-var wideDirSamples = []*wideDir{
-	{Spread: cluster.Spread{Epoch: 1, Seed: 7, Nodes: []metadata.NodeID{0}}, gen: 1, state: sectionOpen},
-	{Spread: cluster.Spread{Epoch: 1 << 40, Seed: 1 << 63, Nodes: []metadata.NodeID{0, 3, 300, 32767}}, gen: 1 << 47, state: sectionFrozen, freeze: 99},
+var wideDirSamples = []*shardedDir{
+	{ShardMap: cluster.ShardMap{Epoch: 1, Seed: 7, Nodes: []metadata.NodeID{0}}, gen: 1, state: shardActive},
+	{ShardMap: cluster.ShardMap{Epoch: 1 << 40, Seed: 1 << 63, Nodes: []metadata.NodeID{0, 3, 300, 32767}}, gen: 1 << 47, state: shardFrozen, freeze: 99},
 }
 
-func TestWideDirValue(t *testing.T) {
+func TestShardedDirValue(t *testing.T) {
 	for _, d := range wideDirSamples {
 		b := d.append(nil)
-		got, err := parseWideDir(b)
+		got, err := parseShardedDir(b)
 		if err != nil || !reflect.DeepEqual(got, d) {
 			t.Errorf("parse(append(%+v)) = %+v, %v", d, got, err)
 		}
 		for n := range b {
-			if _, err := parseWideDir(b[:n]); !errors.Is(err, syscall.EIO) {
+			if _, err := parseShardedDir(b[:n]); !errors.Is(err, syscall.EIO) {
 				t.Errorf("parse of %d bytes of %d = %v, want EIO", n, len(b), err)
 			}
 		}
-		if _, err := parseWideDir(append(b, 0)); !errors.Is(err, syscall.EIO) {
+		if _, err := parseShardedDir(append(b, 0)); !errors.Is(err, syscall.EIO) {
 			t.Errorf("parse with a byte too many = %v, want EIO", err)
 		}
 	}
 }
 
-func FuzzWideDirValue(f *testing.F) {
+func FuzzShardedDirValue(f *testing.F) {
 	for _, d := range wideDirSamples {
 		f.Add(d.append(nil))
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
-		d, err := parseWideDir(b)
+		d, err := parseShardedDir(b)
 		if err != nil {
 			return
 		}
-		again, err := parseWideDir(d.append(nil))
+		again, err := parseShardedDir(d.append(nil))
 		if err != nil || !reflect.DeepEqual(again, d) {
 			t.Fatalf("%x is %+v, and encoded again %+v, %v", b, d, again, err)
 		}
 	})
 }
 
-func TestWideKeysAreInOrder(t *testing.T) {
+func TestShardKeysAreInOrder(t *testing.T) {
 	keys := [][]byte{
-		orphanKey(9), wideKey(1), wideKey(2), inoKey(prefixSection, 1), toldKey(1, 0), toldKey(1, 1), toldKey(1, 0xffff), toldEnd(1),
-		toldKey(2, 0), tableKey(1, nil),
+		orphanKey(9), shardKey(1), shardKey(2), inoKey(prefixShardInode, 1), shardReportKey(1, 0), shardReportKey(1, 1), shardReportKey(1, 0xffff), shardReportEnd(1),
+		shardReportKey(2, 0), tableKey(1, nil),
 	}
 	for i := range keys[1:] {
 		if bytes.Compare(keys[i], keys[i+1]) > 0 {
@@ -70,7 +70,7 @@ func TestWideKeysAreInOrder(t *testing.T) {
 // many more have come.
 func TestFullDirs(t *testing.T) {
 	fs := vfs.NewMem()
-	s := open(t, Config{FS: fs, WideAt: 40})
+	s := open(t, Config{FS: fs, ShardAt: 40})
 	create := func(s *Store, dir metadata.Ino, n int, prefix string) {
 		t.Helper()
 		for i := range n {
@@ -115,84 +115,84 @@ func TestFullDirs(t *testing.T) {
 
 // TestCountsAreBounded: many directories do not cost memory without end.
 func TestCountsAreBounded(t *testing.T) {
-	s := open(t, Config{WideAt: 1000})
+	s := open(t, Config{ShardAt: 1000})
 	for range 900 {
 		s.count(metadata.RootIno, "x", 1)
 	}
 	for i := range maxCounts + 100 {
 		s.count(metadata.LiveIno(0, uint64(2000+i)), "x", 1)
 	}
-	if n := len(s.wide.counts); n > maxCounts {
+	if n := len(s.sharded.counts); n > maxCounts {
 		t.Errorf("%d directories are counted, want at most %d", n, maxCounts)
 	}
-	if n := s.wide.counts[metadata.RootIno]; n != 900 {
+	if n := s.sharded.counts[metadata.RootIno]; n != 900 {
 		t.Errorf("the largest directory counts %d, want 900", n)
 	}
 }
 
-// TestSectionRefuses: only what can be a section is made one.
-func TestSectionRefuses(t *testing.T) {
+// TestShardRefuses: only what can be a shard is made one.
+func TestShardRefuses(t *testing.T) {
 	s := open(t, Config{Self: 2})
-	good := metadata.NewSection{
-		Section: metadata.Section{Dir: metadata.RootIno, Gen: 5}, Epoch: 3,
+	good := metadata.NewShard{
+		Shard: metadata.Shard{Dir: metadata.RootIno, Gen: 5}, Epoch: 3,
 		Nodes: []metadata.NodeID{0, 2}, Attr: metadata.Attr{Mode: dir | 0o755},
 	}
-	for what, change := range map[string]func(*metadata.NewSection){
-		"a directory of this node":    func(n *metadata.NewSection) { n.Dir = metadata.LiveIno(2, 5000) },
-		"a sealed directory":          func(n *metadata.NewSection) { n.Dir = metadata.SealedIno(1, metadata.DirPart, 0) },
-		"a file":                      func(n *metadata.NewSection) { n.Attr.Mode = reg },
-		"nodes without this one":      func(n *metadata.NewSection) { n.Nodes = []metadata.NodeID{0, 1} },
-		"nodes that are not in order": func(n *metadata.NewSection) { n.Nodes = []metadata.NodeID{2, 0} },
+	for what, change := range map[string]func(*metadata.NewShard){
+		"a directory of this node":    func(n *metadata.NewShard) { n.Dir = metadata.LiveIno(2, 5000) },
+		"a sealed directory":          func(n *metadata.NewShard) { n.Dir = metadata.SealedIno(1, metadata.DirPart, 0) },
+		"a file":                      func(n *metadata.NewShard) { n.Attr.Mode = reg },
+		"nodes without this one":      func(n *metadata.NewShard) { n.Nodes = []metadata.NodeID{0, 1} },
+		"nodes that are not in order": func(n *metadata.NewShard) { n.Nodes = []metadata.NodeID{2, 0} },
 	} {
 		bad := good
 		change(&bad)
-		if err := s.MakeSection(ctx, bad); !errors.Is(err, syscall.EINVAL) {
-			t.Errorf("MakeSection of %s = %v, want EINVAL", what, err)
+		if err := s.CreateShard(ctx, bad); !errors.Is(err, syscall.EINVAL) {
+			t.Errorf("CreateShard of %s = %v, want EINVAL", what, err)
 		}
 	}
-	if err := s.MakeSection(ctx, good); err != nil {
+	if err := s.CreateShard(ctx, good); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := s.Lookup(ctx, good.Dir, "x"); !errors.Is(err, syscall.EAGAIN) {
-		t.Errorf("Lookup in a section that is not in force = %v, want EAGAIN", err)
+		t.Errorf("Lookup in a shard that is not in force = %v, want EAGAIN", err)
 	}
-	err := s.FillSection(ctx, good.Section, []metadata.Entry{{Name: "a/b", Ino: 4000, Mode: reg}})
+	err := s.FillShard(ctx, good.Shard, []metadata.Entry{{Name: "a/b", Ino: 4000, Mode: reg}})
 	if !errors.Is(err, syscall.EINVAL) {
-		t.Errorf("FillSection of a bad name = %v, want EINVAL", err)
+		t.Errorf("FillShard of a bad name = %v, want EINVAL", err)
 	}
-	if err := s.ChangeSection(ctx, metadata.SectionChange{Section: good.Section, Order: 99}); !errors.Is(err, syscall.EINVAL) {
-		t.Errorf("ChangeSection of order 99 = %v, want EINVAL", err)
+	if err := s.ChangeShard(ctx, metadata.ShardChange{Shard: good.Shard, Order: 99}); !errors.Is(err, syscall.EINVAL) {
+		t.Errorf("ChangeShard of order 99 = %v, want EINVAL", err)
 	}
-	if _, err := s.ReportSection(ctx, 0, metadata.SectionReport{Section: good.Section}); !errors.Is(err, syscall.EINVAL) {
-		t.Errorf("ReportSection at another node than the home = %v, want EINVAL", err)
+	if _, err := s.ReportShard(ctx, 0, metadata.ShardReport{Shard: good.Shard}); !errors.Is(err, syscall.EINVAL) {
+		t.Errorf("ReportShard at another node than the home = %v, want EINVAL", err)
 	}
 }
 
 // TestReadNamesWhileCommitted: while the store has not yet what the table in
-// memory says, a home's section is not listed: the entries of the others are
+// memory says, a home's shard is not listed: the entries of the others are
 // still in it.
 func TestReadNamesWhileCommitted(t *testing.T) {
 	const epoch = 3
-	s := open(t, Config{WideAt: 10})
+	s := open(t, Config{ShardAt: 10})
 	for i := range 100 {
 		if _, err := s.Create(ctx, metadata.RootIno, fmt.Sprint("f", i), metadata.New{}); err != nil {
 			t.Fatal(err)
 		}
 	}
-	m, err := s.Spread(metadata.RootIno, cluster.Spread{Epoch: epoch, Nodes: []metadata.NodeID{0, 1}})
+	m, err := s.BeginSplit(metadata.RootIno, cluster.ShardMap{Epoch: epoch, Nodes: []metadata.NodeID{0, 1}})
 	if err != nil || m == nil {
-		t.Fatal("not spread: ", err)
+		t.Fatal("not split: ", err)
 	}
-	s.wide.set(metadata.RootIno, m.to) // as Commit does before its batch
-	if es, err := s.ReadNames(ctx, metadata.RootIno, epoch, "", 200); !errors.Is(err, syscall.EAGAIN) {
-		t.Errorf("ReadNames before the store has the section = %d entries, %v, want EAGAIN", len(es), err)
+	s.sharded.set(metadata.RootIno, m.to) // as Commit does before its batch
+	if es, err := s.ReadShard(ctx, metadata.RootIno, epoch, "", 200); !errors.Is(err, syscall.EAGAIN) {
+		t.Errorf("ReadNames before the store has the shard = %d entries, %v, want EAGAIN", len(es), err)
 	}
 	m.Shut()
 	if err := m.Commit(); err != nil {
 		t.Fatal(err)
 	}
-	es, err := s.ReadNames(ctx, metadata.RootIno, epoch, "", 200)
+	es, err := s.ReadShard(ctx, metadata.RootIno, epoch, "", 200)
 	if err != nil || len(es) == 0 || len(es) == 100 {
-		t.Errorf("ReadNames of the section = %d entries, %v, want a part of 100", len(es), err)
+		t.Errorf("ReadNames of the shard = %d entries, %v, want a part of 100", len(es), err)
 	}
 }

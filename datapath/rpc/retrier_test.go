@@ -57,7 +57,7 @@ func TestPatient(t *testing.T) {
 	} {
 		t.Run(c.what, func(t *testing.T) {
 			s := &script{answers: c.answers}
-			err := NewPatient(s, hopeful).Do(context.Background(), &Call{Op: c.op})
+			err := NewRetrier(s, hopeful).Do(context.Background(), &Call{Op: c.op})
 			if !errors.Is(err, c.want) || s.calls != c.calls {
 				t.Errorf("Do = %v after %d calls, want %v after %d", err, s.calls, c.want, c.calls)
 			}
@@ -78,7 +78,7 @@ func TestPatientGivesUp(t *testing.T) {
 			}
 			return nil
 		}
-		wantErrno(t, NewPatient(s, gone).Do(context.Background(), &Call{Op: wire.OpWrite}), c.want)
+		wantErrno(t, NewRetrier(s, gone).Do(context.Background(), &Call{Op: wire.OpWrite}), c.want)
 		if s.calls != 3 {
 			t.Errorf("%d calls, want 3", s.calls)
 		}
@@ -87,17 +87,17 @@ func TestPatientGivesUp(t *testing.T) {
 
 func TestPatientEnds(t *testing.T) {
 	down := &script{answers: []error{unanswered(syscall.EHOSTDOWN)}}
-	p := NewPatient(down, hopeful)
-	p.most = 20 * time.Millisecond
+	p := NewRetrier(down, hopeful)
+	p.limit = 20 * time.Millisecond
 	wantErrno(t, p.Do(context.Background(), &Call{Op: wire.OpRead}), syscall.EHOSTDOWN)
 
 	ctx, cancel := context.WithCancel(context.Background())
-	p = NewPatient(down, func() error { cancel(); return nil })
+	p = NewRetrier(down, func() error { cancel(); return nil })
 	wantErrno(t, p.Do(ctx, &Call{Op: wire.OpRead}), syscall.EINTR)
 
 	ctx, cancel = context.WithTimeout(context.Background(), 20*time.Millisecond)
 	defer cancel()
-	wantErrno(t, NewPatient(down, hopeful).Do(ctx, &Call{Op: wire.OpRead}), syscall.ETIMEDOUT)
+	wantErrno(t, NewRetrier(down, hopeful).Do(ctx, &Call{Op: wire.OpRead}), syscall.ETIMEDOUT)
 }
 
 // A write whose connection breaks again and again is made again until it has an
@@ -119,7 +119,7 @@ func TestPatientWriter(t *testing.T) {
 	}, nil)
 	p := startPeers(t, addr, link.use)
 	for range 3 {
-		if err := NewPatient(p.To(3), hopeful).Do(context.Background(), &Call{Op: wire.OpWrite}); err != nil {
+		if err := NewRetrier(p.To(3), hopeful).Do(context.Background(), &Call{Op: wire.OpWrite}); err != nil {
 			t.Fatal(err)
 		}
 	}

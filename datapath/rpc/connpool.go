@@ -17,12 +17,12 @@ import (
 )
 
 // lane is the connections to one node for one purpose.
-type lane struct {
-	p       *Peers
-	id      metadata.NodeID
-	purpose wire.Purpose
-	most    int // connections
-	cuts    atomic.Uint64
+type connPool struct {
+	p           *Peers
+	id          metadata.NodeID
+	purpose     wire.Purpose
+	max         int // connections
+	disconnects atomic.Uint64
 
 	mu       sync.Mutex
 	conns    []*clientConn // guarded by mu
@@ -44,9 +44,9 @@ type dial struct {
 
 // conn returns the least loaded connection. It makes one if there is none, and
 // one more, without waiting for it, if all are in use.
-func (l *lane) conn(ctx context.Context, w *waiter) (*clientConn, error) {
+func (l *connPool) conn(ctx context.Context, w *waiter) (*clientConn, error) {
 	for {
-		c, d, err := l.pick(w.cuts)
+		c, d, err := l.pick(w.disconnects)
 		if c != nil || err != nil {
 			return c, err
 		}
@@ -65,14 +65,14 @@ func (l *lane) conn(ctx context.Context, w *waiter) (*clientConn, error) {
 
 // pick returns a connection, or an attempt to wait for, or why there is neither.
 // A call that began before the last cut has none.
-func (l *lane) pick(cuts uint64) (*clientConn, *dial, error) {
+func (l *connPool) pick(cuts uint64) (*clientConn, *dial, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if cuts != l.cuts.Load() {
+	if cuts != l.disconnects.Load() {
 		return nil, nil, errCutOff
 	}
 	best := l.best()
-	if best != nil && (len(best.slots) == 0 || len(l.conns) >= l.most) {
+	if best != nil && (len(best.inFlight) == 0 || len(l.conns) >= l.max) {
 		return best, nil, nil
 	}
 	if l.dialing == nil && l.failures > 0 && time.Now().Before(l.retryAt) {
@@ -90,13 +90,13 @@ func (l *lane) pick(cuts uint64) (*clientConn, *dial, error) {
 
 // best is the least loaded connection; nil if there is none, or none may be
 // used before lost ones are drained. Called with mu.
-func (l *lane) best() *clientConn {
+func (l *connPool) best() *clientConn {
 	if len(l.lost) > 0 {
 		return nil
 	}
 	var best *clientConn
 	for _, c := range l.conns {
-		if best == nil || len(c.slots) < len(best.slots) {
+		if best == nil || len(c.inFlight) < len(best.inFlight) {
 			best = c
 		}
 	}
@@ -104,7 +104,7 @@ func (l *lane) best() *clientConn {
 }
 
 // start begins an attempt. Called with mu; false after Close.
-func (l *lane) start() bool {
+func (l *connPool) start() bool {
 	if !l.p.begin() {
 		return false
 	}
@@ -120,18 +120,18 @@ func (l *lane) start() bool {
 }
 
 // dial makes the connection and then reads its replies.
-func (l *lane) dial(d *dial) {
+func (l *connPool) dial(d *dial) {
 	conn, nonce, err := l.p.connect(d.ctx, l.id, l.purpose)
 	if err == nil {
 		err = l.drain(d, conn)
 	}
-	if c := l.dialled(d, conn, nonce, err); c != nil {
+	if c := l.dialed(d, conn, nonce, err); c != nil {
 		c.serve()
 	}
 }
 
-// dialled ends d, unless a cut has.
-func (l *lane) dialled(d *dial, conn net.Conn, nonce wire.Nonce, err error) *clientConn {
+// dialed ends d, unless a cut has.
+func (l *connPool) dialed(d *dial, conn net.Conn, nonce wire.Nonce, err error) *clientConn {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	cut := l.dialing != d
@@ -156,7 +156,7 @@ func (l *lane) dialled(d *dial, conn net.Conn, nonce wire.Nonce, err error) *cli
 }
 
 // failed starts or lengthens the backoff. Called with mu.
-func (l *lane) failed(err error) {
+func (l *connPool) failed(err error) {
 	cfg := &l.p.cfg
 	wait := min(cfg.Backoff<<min(l.failures, 16), cfg.MaxBackoff)
 	l.failures++
@@ -165,7 +165,7 @@ func (l *lane) failed(err error) {
 }
 
 // answered ends the backoff: the node has done more than shake hands.
-func (l *lane) answered() {
+func (l *connPool) answered() {
 	l.mu.Lock()
 	l.failures = 0
 	l.mu.Unlock()
@@ -174,7 +174,7 @@ func (l *lane) answered() {
 // drop forgets a connection that has ended. One that never answered anything
 // counts as a failure to connect. Calls that were under way may still run at
 // the other end.
-func (l *lane) drop(c *clientConn, err error, answered, underWay bool) {
+func (l *connPool) drop(c *clientConn, err error, answered, underWay bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if underWay && l.purpose.Drains() && l.p.ctx.Err() == nil {
@@ -192,11 +192,11 @@ func (l *lane) drop(c *clientConn, err error, answered, underWay bool) {
 	}
 }
 
-// cut breaks all connections, also the one that is being made, and ends the calls
+// disconnect breaks all connections, also the one that is being made, and ends the calls
 // that wait for one.
-func (l *lane) cut(why error) {
+func (l *connPool) disconnect(why error) {
 	l.mu.Lock()
-	l.cuts.Add(1)
+	l.disconnects.Add(1)
 	if d := l.dialing; d != nil {
 		l.dialing = nil
 		d.err = &connectError{syscall.EHOSTDOWN, why}
@@ -257,7 +257,7 @@ func (p *Peers) try(ctx context.Context, addr string, id metadata.NodeID, purpos
 	deadline, _ := ctx.Deadline()
 	_ = conn.SetDeadline(deadline) // a dead connection says so when it is read
 	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
-	err = p.id.offer(conn, id, purpose, nonce)
+	err = p.id.dialHandshake(conn, id, purpose, nonce)
 	if !stop() && err == nil {
 		err = os.ErrDeadlineExceeded
 	}

@@ -1,4 +1,4 @@
-package wide_test
+package shard_test
 
 import (
 	"context"
@@ -17,10 +17,10 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/metadata/cluster"
 	"github.com/bivouacfs/bivouac/metadata/pebblestore"
-	"github.com/bivouacfs/bivouac/metadata/wide"
+	"github.com/bivouacfs/bivouac/metadata/shard"
 )
 
-const wideAt = 50
+const shardAt = 50
 
 var ctx = context.Background()
 
@@ -42,7 +42,7 @@ type node struct {
 	id   metadata.NodeID
 	fs   *vfs.MemFS
 	s    *pebblestore.Store
-	d    *wide.Directories
+	d    *shard.Manager
 	dead bool // under job.mu
 }
 
@@ -65,14 +65,14 @@ func (j *job) start(id metadata.NodeID, fs *vfs.MemFS) *node {
 	j.Helper()
 	n := &node{j: j, id: id, fs: fs}
 	var err error
-	n.s, err = pebblestore.Open(pebblestore.Config{Dir: "meta", FS: fs, Self: id, WideAt: wideAt})
+	n.s, err = pebblestore.Open(pebblestore.Config{Dir: "meta", FS: fs, Self: id, ShardAt: shardAt})
 	if err != nil {
 		j.Fatal(err)
 	}
 	j.Cleanup(func() { _ = n.s.Close() }) // memory only
-	n.d = wide.New(wide.Config{
+	n.d = shard.New(shard.Config{
 		Self: id, Store: n.s, Map: func() cluster.Map { return j.view }, Delay: time.Millisecond,
-		Peer: func(to metadata.NodeID) metadata.Sections { return link{n, to} },
+		Peer: func(to metadata.NodeID) metadata.Shards { return link{n, to} },
 	})
 	return n
 }
@@ -94,7 +94,7 @@ func (j *job) revive() {
 	}
 }
 
-// settle lets all sections report until nobody waits for anybody.
+// settle lets all shards report until nobody waits for anybody.
 func (j *job) settle() {
 	j.Helper()
 	for _, n := range j.nodes {
@@ -143,29 +143,29 @@ func (j *job) step(l link, one int) *node {
 	return to
 }
 
-func (l link) MakeSection(ctx context.Context, n metadata.NewSection) error {
-	return l.call(func(s *pebblestore.Store) error { return s.MakeSection(ctx, n) })
+func (l link) CreateShard(ctx context.Context, n metadata.NewShard) error {
+	return l.call(func(s *pebblestore.Store) error { return s.CreateShard(ctx, n) })
 }
 
-func (l link) FillSection(ctx context.Context, sec metadata.Section, es []metadata.Entry) error {
-	return l.call(func(s *pebblestore.Store) error { return s.FillSection(ctx, sec, es) })
+func (l link) FillShard(ctx context.Context, sec metadata.Shard, es []metadata.Entry) error {
+	return l.call(func(s *pebblestore.Store) error { return s.FillShard(ctx, sec, es) })
 }
 
-func (l link) ChangeSection(ctx context.Context, c metadata.SectionChange) error {
-	return l.call(func(s *pebblestore.Store) error { return s.ChangeSection(ctx, c) })
+func (l link) ChangeShard(ctx context.Context, c metadata.ShardChange) error {
+	return l.call(func(s *pebblestore.Store) error { return s.ChangeShard(ctx, c) })
 }
 
-func (l link) ReportSection(ctx context.Context, by metadata.NodeID, r metadata.SectionReport) (a metadata.SectionAnswer, err error) {
+func (l link) ReportShard(ctx context.Context, by metadata.NodeID, r metadata.ShardReport) (a metadata.ShardAnswer, err error) {
 	err = l.call(func(s *pebblestore.Store) (err error) {
-		a, err = s.ReportSection(ctx, by, r)
+		a, err = s.ReportShard(ctx, by, r)
 		return err
 	})
 	return a, err
 }
 
-func (l link) ReadNames(ctx context.Context, dir metadata.Ino, e metadata.Epoch, after string, limit int) (es []metadata.Entry, err error) {
+func (l link) ReadShard(ctx context.Context, dir metadata.Ino, e metadata.Epoch, after string, limit int) (es []metadata.Entry, err error) {
 	err = l.call(func(s *pebblestore.Store) (err error) {
-		es, err = s.ReadNames(ctx, dir, e, after, limit)
+		es, err = s.ReadShard(ctx, dir, e, after, limit)
 		return err
 	})
 	return es, err
@@ -177,7 +177,7 @@ func (j *job) on(dir metadata.Ino, name string, fn func(*pebblestore.Store) erro
 	at := dir.Home()
 	for range 2 * len(j.nodes) {
 		err := fn(j.nodes[at].s)
-		var e *metadata.Elsewhere
+		var e *metadata.Redirect
 		if !errors.As(err, &e) {
 			return err
 		}
@@ -236,10 +236,10 @@ func (j *job) names(dir metadata.Ino) []string {
 		}
 	}
 	es, err := j.nodes[dir.Home()].s.ReadDir(ctx, dir, "", 1<<20)
-	var e *metadata.Elsewhere
+	var e *metadata.Redirect
 	if errors.As(err, &e) {
 		for _, id := range j.view.UpAt(e.Epoch) {
-			add(j.nodes[id].s.ReadNames(ctx, dir, e.Epoch, "", 1<<20))
+			add(j.nodes[id].s.ReadShard(ctx, dir, e.Epoch, "", 1<<20))
 		}
 	} else {
 		add(es, err)
@@ -248,7 +248,7 @@ func (j *job) names(dir metadata.Ino) []string {
 	return names
 }
 
-func (j *job) wide(dir metadata.Ino) bool { return j.nodes[dir.Home()].s.Epoch(dir) != 0 }
+func (j *job) sharded(dir metadata.Ino) bool { return j.nodes[dir.Home()].s.Epoch(dir) != 0 }
 
 // wantNames fails unless dir has exactly these names, each with its inode.
 func (j *job) wantNames(dir metadata.Ino, want []string) {

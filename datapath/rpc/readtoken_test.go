@@ -61,7 +61,7 @@ func TestLoneCallerReadsItsAnswer(t *testing.T) {
 		if h := request(t, far); h.Tag != uint32(i+1) {
 			t.Fatalf("request %d has tag %d", i, h.Tag)
 		}
-		if len(c.baton) > 0 || !c.free {
+		if len(c.readToken) > 0 || !c.tokenFree {
 			t.Fatal("the reading was handed over")
 		}
 	}
@@ -91,7 +91,7 @@ func TestAnswersInPieces(t *testing.T) {
 				t.Fatal(err)
 			}
 			if cut%8 == 0 { // longer than a caller reads
-				Pause(t.Context(), 2*patience)
+				Pause(t.Context(), 2*ctxPoll)
 			}
 			if _, err := far.Write(b[cut:]); err != nil {
 				t.Fatal(err)
@@ -110,11 +110,11 @@ func TestAnswersInPieces(t *testing.T) {
 // A connection that ends while nobody reads it: no call is sent on it.
 func TestEndOfUnwatchedConnection(t *testing.T) {
 	c, far := unserved(t)
-	if c.ended() {
+	if c.peerClosed() {
 		t.Fatal("it ended too early")
 	}
 	_ = far.Close()
-	eventually(t, "the end", c.ended)
+	eventually(t, "the end", c.peerClosed)
 	served := make(chan struct{})
 	go func() {
 		defer close(served)

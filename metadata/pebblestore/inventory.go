@@ -20,12 +20,12 @@ type Record struct {
 	Value []byte `json:"v"`
 }
 
-// Census is all that the store has, for a check of the whole tree. It is as
+// Inventory is all that the store has, for a check of the whole tree. It is as
 // large as the store.
-func (s *Store) Census(ctx context.Context) (metadata.Census, error) {
-	c := NewCounting(s.cfg.Self)
+func (s *Store) Inventory(ctx context.Context) (metadata.Inventory, error) {
+	c := NewInventoryBuilder(s.cfg.Self)
 	err := s.eachRecord(ctx, nil, func(r Record) (bool, error) { return true, c.Add(r) })
-	return c.Census(), err
+	return c.Inventory(), err
 }
 
 // Records is the records of the live tree whose keys sort after after, as many
@@ -41,9 +41,9 @@ func (s *Store) Records(ctx context.Context, after []byte, limit int) ([]Record,
 	return out, err
 }
 
-// Gone is those of the inodes inos of this home that were there once and are no
+// Missing is those of the inodes inos of this home that were there once and are no
 // more. A number that it has not given out yet is none of them.
-func (s *Store) Gone(inos []metadata.Ino) ([]metadata.Ino, error) {
+func (s *Store) Missing(inos []metadata.Ino) ([]metadata.Ino, error) {
 	var gone []metadata.Ino
 	err := s.once(func() error {
 		for _, ino := range inos {
@@ -73,9 +73,9 @@ func (s *Store) eachRecord(ctx context.Context, after []byte, fn func(Record) (b
 	return s.once(func() error {
 		snap := s.db.NewSnapshot()
 		defer snap.Close()
-		it, err := snap.NewIter(&pebble.IterOptions{LowerBound: lower, UpperBound: []byte{prefixWide + 1}})
+		it, err := snap.NewIter(&pebble.IterOptions{LowerBound: lower, UpperBound: []byte{prefixShard + 1}})
 		if err != nil {
-			return ioError("census", err)
+			return ioError("inventory", err)
 		}
 		more := true
 		for ok := it.First(); ok && err == nil && more; ok = it.Next() {
@@ -83,27 +83,27 @@ func (s *Store) eachRecord(ctx context.Context, after []byte, fn func(Record) (b
 				err = interrupted(ctx)
 			}
 		}
-		return errors.Join(err, ioError("census", it.Close()))
+		return errors.Join(err, ioError("inventory", it.Close()))
 	})
 }
 
-// Counting makes a census of the records of a home, which may come from another
+// InventoryBuilder makes a inventory of the records of a home, which may come from another
 // node.
-type Counting struct {
-	c       metadata.Census
+type InventoryBuilder struct {
+	c       metadata.Inventory
 	filling []metadata.Ino
 }
 
-// NewCounting is the census of the home self without any record.
-func NewCounting(self metadata.NodeID) *Counting {
-	return &Counting{c: metadata.Census{
-		Self: self, Inodes: make(map[metadata.Ino]metadata.Known),
+// NewInventoryBuilder is the inventory of the home self without any record.
+func NewInventoryBuilder(self metadata.NodeID) *InventoryBuilder {
+	return &InventoryBuilder{c: metadata.Inventory{
+		Self: self, Inodes: make(map[metadata.Ino]metadata.InventoryInode),
 		Entries: make(map[metadata.Ino][]metadata.Entry), Orphans: make(map[metadata.Ino]bool),
 	}}
 }
 
 // Add adds a record; EIO if it is damaged.
-func (c *Counting) Add(r Record) error {
+func (c *InventoryBuilder) Add(r Record) error {
 	if len(r.Key) < entryNameAt {
 		return fmt.Errorf("key %x: %w", r.Key, syscall.EIO)
 	}
@@ -114,7 +114,7 @@ func (c *Counting) Add(r Record) error {
 		if err != nil {
 			return err
 		}
-		c.c.Inodes[ino] = metadata.Known{Attr: n.Attr, Parent: n.parent, Name: n.text}
+		c.c.Inodes[ino] = metadata.InventoryInode{Attr: n.Attr, Parent: n.parent, Name: n.text}
 	case prefixEntry:
 		e, err := parseEntry(r.Value)
 		if err != nil {
@@ -125,12 +125,12 @@ func (c *Counting) Add(r Record) error {
 		c.c.Orphans[ino] = true
 	case prefixIntent, prefixDecision:
 		c.c.Open = append(c.c.Open, metadata.TxID(ino))
-	case prefixWide:
-		d, err := parseWideDir(r.Value)
+	case prefixShard:
+		d, err := parseShardedDir(r.Value)
 		if err != nil {
-			return fmt.Errorf("record of wide directory %v: %w", ino, err)
+			return fmt.Errorf("record of sharded directory %v: %w", ino, err)
 		}
-		if d.state == sectionFilling {
+		if d.state == shardFilling {
 			c.filling = append(c.filling, ino)
 		}
 	default:
@@ -139,9 +139,9 @@ func (c *Counting) Add(r Record) error {
 	return nil
 }
 
-// Census is that of the records so far. What a section has while it is filled
+// Inventory is that of the records so far. What a shard has while it is filled
 // is at the home of its directory too, and does not count.
-func (c *Counting) Census() metadata.Census {
+func (c *InventoryBuilder) Inventory() metadata.Inventory {
 	for _, dir := range c.filling {
 		delete(c.c.Entries, dir)
 	}

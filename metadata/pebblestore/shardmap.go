@@ -1,0 +1,316 @@
+package pebblestore
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"sync"
+	"syscall"
+
+	"github.com/cockroachdb/pebble/v2"
+
+	"github.com/bivouacfs/bivouac/metadata"
+	"github.com/bivouacfs/bivouac/metadata/cluster"
+	"github.com/bivouacfs/bivouac/metadata/varint"
+)
+
+// shardedDir is a sharded directory of which this node keeps a shard. One that is
+// in the table is never changed, but replaced.
+type shardedDir struct {
+	cluster.ShardMap
+	gen    uint64
+	state  shardState
+	freeze uint64 // while frozen: by which freeze
+}
+
+// shardState is how the shard here is. At the directory's home it is
+// always open.
+type shardState byte
+
+const (
+	shardFilling shardState = 1 // its home still has the entries
+	shardActive  shardState = 2
+	shardFrozen  shardState = 3 // empty, and its home is about to take it back
+)
+
+// gate is an operation of the home on all entries of a directory: it is being
+// spread, or merged. It is changed with the directory locked.
+type gate struct {
+	gen    uint64
+	shut   bool                // nothing may change any more
+	freeze uint64              // of a merge
+	dirty  map[string]struct{} // names changed since they were last sent; nil in a merge
+}
+
+// shardedDirs is the directories that are not simply here, all of them in memory,
+// because every operation asks.
+type shardedDirs struct {
+	mu     sync.RWMutex
+	dirs   map[metadata.Ino]*shardedDir // under mu; as in the records
+	gates  map[metadata.Ino]*gate       // under mu
+	counts map[metadata.Ino]int         // under mu: entries that came less those that went, since it was looked
+
+	full    dirSet // directories to split
+	changed dirSet // shards that their homes should hear of
+}
+
+// dirSet is a set of directories, and a signal that there is something in it.
+type dirSet struct {
+	mu     sync.Mutex
+	dirs   map[metadata.Ino]struct{} // under mu
+	signal chan struct{}             // one is enough
+}
+
+func (n *dirSet) init() {
+	n.dirs = make(map[metadata.Ino]struct{})
+	n.signal = make(chan struct{}, 1)
+}
+
+func (n *dirSet) add(dir metadata.Ino) {
+	n.mu.Lock()
+	n.dirs[dir] = struct{}{}
+	n.mu.Unlock()
+	select {
+	case n.signal <- struct{}{}:
+	default:
+	}
+}
+
+func (n *dirSet) take() []metadata.Ino {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	all := make([]metadata.Ino, 0, len(n.dirs))
+	for dir := range n.dirs {
+		all = append(all, dir)
+	}
+	clear(n.dirs)
+	return all
+}
+
+func (w *shardedDirs) init() {
+	w.dirs = make(map[metadata.Ino]*shardedDir)
+	w.gates = make(map[metadata.Ino]*gate)
+	w.counts = make(map[metadata.Ino]int)
+	w.full.init()
+	w.changed.init()
+}
+
+func (w *shardedDirs) get(dir metadata.Ino) (*shardedDir, *gate) {
+	w.mu.RLock()
+	defer w.mu.RUnlock()
+	return w.dirs[dir], w.gates[dir]
+}
+
+// set replaces what is known of dir; nil forgets it.
+func (w *shardedDirs) set(dir metadata.Ino, d *shardedDir) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if d == nil {
+		delete(w.dirs, dir)
+		return
+	}
+	w.dirs[dir] = d
+	delete(w.counts, dir)
+}
+
+func (w *shardedDirs) setGate(dir metadata.Ino, g *gate) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if g == nil {
+		delete(w.gates, dir)
+		return
+	}
+	w.gates[dir] = g
+}
+
+// accepts says whether the entry name of dir may be changed here now. The
+// caller holds dir's lock.
+func (s *Store) accepts(dir metadata.Ino, name string) error {
+	d, g := s.sharded.get(dir)
+	if g != nil && g.shut {
+		return &metadata.Resharding{Dir: dir}
+	}
+	return s.keeps(d, dir, name)
+}
+
+// answers says whether the entry name of dir can be read here. At the
+// directory's home it is asked only about a name that is not there: an entry
+// that is has not left.
+func (s *Store) answers(dir metadata.Ino, name string) error {
+	d, _ := s.sharded.get(dir)
+	return s.keeps(d, dir, name)
+}
+
+func (s *Store) keeps(d *shardedDir, dir metadata.Ino, name string) error {
+	switch {
+	case d == nil && (dir.Sealed() || s.here(dir)):
+		return nil
+	case d == nil:
+		return &metadata.Redirect{Dir: dir}
+	case d.state != shardActive:
+		s.sharded.changed.add(dir)
+		return &metadata.Resharding{Dir: dir}
+	case d.Home(dir, name) != s.cfg.Self:
+		return &metadata.Redirect{Dir: dir, Epoch: d.Epoch}
+	}
+	return nil
+}
+
+// Resharding reports whether the entries of dir are just being split or merged.
+func (s *Store) Resharding(dir metadata.Ino) bool {
+	_, g := s.sharded.get(dir)
+	return g != nil
+}
+
+// Keeps says whether the entry name of dir is one of those that this node
+// keeps: an Redirect, an Resharding or nil. It may change at once.
+func (s *Store) Keeps(dir metadata.Ino, name string) error { return s.answers(dir, name) }
+
+// Epoch is the epoch in which dir was split, as far as this node knows; 0 if
+// it was not, or if this node has no shard of it.
+func (s *Store) Epoch(dir metadata.Ino) metadata.Epoch {
+	if d, _ := s.sharded.get(dir); d != nil {
+		return d.Epoch
+	}
+	return 0
+}
+
+// count takes note that entries of dir, which is locked, came or went.
+func (s *Store) count(dir metadata.Ino, name string, delta int) {
+	w := &s.sharded
+	w.mu.Lock()
+	if g := w.gates[dir]; g != nil && g.dirty != nil {
+		g.dirty[name] = struct{}{}
+	}
+	if w.dirs[dir] != nil || s.cfg.ShardAt <= 0 {
+		w.mu.Unlock()
+		return
+	}
+	n := w.counts[dir] + delta
+	if n <= 0 {
+		delete(w.counts, dir)
+	} else {
+		w.roomFor(dir)
+		w.counts[dir] = n
+	}
+	w.mu.Unlock()
+	if n >= s.cfg.ShardAt && n%s.countStep() == 0 {
+		w.full.add(dir)
+	}
+}
+
+// countStep is how many more entries come before a directory that could not be
+// spread is tried again.
+func (s *Store) countStep() int { return max(s.cfg.ShardAt/4, 1) }
+
+// maxCounts is how many directories are counted at once. What is forgotten
+// counts from 0 again, so such a directory is split later.
+const maxCounts = 4096
+
+// roomFor makes room in counts: of some directories the one with the fewest
+// entries is forgotten. w.mu is held.
+func (w *shardedDirs) roomFor(dir metadata.Ino) {
+	if _, ok := w.counts[dir]; ok || len(w.counts) < maxCounts {
+		return
+	}
+	var least metadata.Ino
+	seen := 0
+	for other, n := range w.counts {
+		if seen == 0 || n < w.counts[least] {
+			least = other
+		}
+		if seen++; seen == 16 {
+			break
+		}
+	}
+	delete(w.counts, least)
+}
+
+// Full is signalled when FullDirs has something.
+func (s *Store) Full() <-chan struct{} { return s.sharded.full.signal }
+
+// FullDirs takes the directories that may have as many entries as a sharded one.
+func (s *Store) FullDirs() []metadata.Ino { return s.sharded.full.take() }
+
+// Changed is signalled when ChangedShards has something.
+func (s *Store) Changed() <-chan struct{} { return s.sharded.changed.signal }
+
+// ChangedShards takes the directories whose shards here should report to
+// their homes.
+func (s *Store) ChangedShards() []metadata.Ino { return s.sharded.changed.take() }
+
+// MarkChanged makes ChangedShards return dir again.
+func (s *Store) MarkChanged(dir metadata.Ino) { s.sharded.changed.add(dir) }
+
+const shardVersion = 1
+
+// append is the record of a sharded directory.
+func (d *shardedDir) append(b []byte) []byte {
+	b = append(b, shardVersion, byte(d.state))
+	b = binary.AppendUvarint(b, d.gen)
+	b = binary.AppendUvarint(b, d.freeze)
+	b = binary.AppendUvarint(b, uint64(d.Epoch))
+	b = binary.BigEndian.AppendUint64(b, d.Seed)
+	b = binary.AppendUvarint(b, uint64(len(d.Nodes)))
+	for _, id := range d.Nodes {
+		b = binary.AppendUvarint(b, uint64(id))
+	}
+	return b
+}
+
+func parseShardedDir(b []byte) (*shardedDir, error) {
+	d := varint.Decoder{B: b}
+	if d.Byte() != shardVersion {
+		return nil, syscall.EIO
+	}
+	w := &shardedDir{state: shardState(d.Byte()), gen: d.Uvarint(), freeze: d.Uvarint()}
+	w.Epoch, w.Seed = metadata.Epoch(d.Uvarint()), d.Fixed64()
+	n := d.Bounded(metadata.MaxNodes)
+	if n > uint64(len(d.B)) {
+		return nil, syscall.EIO
+	}
+	for range n {
+		w.Nodes = append(w.Nodes, metadata.NodeID(d.Uint16()))
+	}
+	if !d.Whole() || len(w.Nodes) == 0 || w.state < shardFilling || w.state > shardFrozen {
+		return nil, syscall.EIO
+	}
+	return w, nil
+}
+
+// loadSharded reads the table at a start. Every shard reports then.
+func (s *Store) loadSharded() error {
+	it, err := s.db.NewIter(&pebble.IterOptions{LowerBound: []byte{prefixShard}, UpperBound: []byte{prefixShard + 1}})
+	if err != nil {
+		return ioError("sharded directories", err)
+	}
+	for ok := it.First(); ok && err == nil; ok = it.Next() {
+		var d *shardedDir
+		if len(it.Key()) != 9 {
+			err = fmt.Errorf("key of a sharded directory %x: %w", it.Key(), syscall.EIO)
+			break
+		}
+		dir := metadata.Ino(binary.BigEndian.Uint64(it.Key()[1:]))
+		if d, err = parseShardedDir(it.Value()); err != nil {
+			err = fmt.Errorf("record of sharded directory %v: %w", dir, err)
+			break
+		}
+		s.sharded.set(dir, d)
+		if !s.here(dir) {
+			s.MarkChanged(dir)
+		}
+	}
+	return errors.Join(err, ioError("sharded directories", it.Close()))
+}
+
+// ShardedError is the answer to the removal of a directory that is sharded: it has
+// to be merged before.
+type ShardedError struct{ Dir metadata.Ino }
+
+// Error is error.
+func (e *ShardedError) Error() string {
+	return fmt.Sprintf("directory %v is sharded: %v", e.Dir, syscall.EBUSY)
+}
+
+// Unwrap is the errno.
+func (e *ShardedError) Unwrap() error { return syscall.EBUSY }
