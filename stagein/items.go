@@ -72,7 +72,7 @@ func (l *itemList) add(it *source.Item, start int64) error {
 		if part.maps == nil {
 			part.maps = l.scratch.Spool()
 		}
-		if err := it.EachExtent(part.maps.Add); err != nil {
+		if err := source.EachExtent(it, part.maps.Add); err != nil {
 			return err
 		}
 	}
@@ -174,7 +174,7 @@ func (m *mapReader) read(it *source.Item) error {
 	end := it.Off + it.Sparse.Stored
 	for it.Sparse.Stored > 0 && m.next() && m.rec.From.Off < end {
 		if m.rec.From.Off >= it.Off {
-			it.Sparse.Extents = append(it.Sparse.Extents, it.ExtentOf(&m.rec))
+			it.Sparse.Extents = append(it.Sparse.Extents, source.ExtentOf(it, &m.rec))
 		}
 		m.rec = manifest.Record{}
 	}

@@ -45,7 +45,7 @@ func (z *unzipper) member(it *source.Item, next int64, stage func() error) error
 	if err != nil {
 		return err
 	}
-	n, extra, err := it.Local(b)
+	n, extra, err := source.Local(it, b)
 	if err != nil {
 		return err
 	}
@@ -54,7 +54,7 @@ func (z *unzipper) member(it *source.Item, next int64, stage func() error) error
 	}
 	name, err := z.bytes(n)
 	if err == nil {
-		err = it.LocalName(name)
+		err = source.LocalName(it, name)
 	}
 	if err == nil {
 		err = z.t.skip(extra)
@@ -69,7 +69,7 @@ func (z *unzipper) member(it *source.Item, next int64, stage func() error) error
 	if err != nil {
 		return err
 	}
-	return it.Descriptor(d)
+	return source.Descriptor(it, d)
 }
 
 // target reads where a symbolic link points to, which is its data.

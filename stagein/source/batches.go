@@ -4,15 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
-	"runtime"
 )
-
-// maxHelpers bounds what is unpacked at once, and so its memory.
-const maxHelpers = 8
-
-// helpers is how many batches may be unpacked at once beside one for each
-// archive.
-func helpers() int { return min(runtime.GOMAXPROCS(0), maxHelpers) }
 
 // format knows how a kind of compressed file falls into parts that can be
 // unpacked without those before them.

@@ -3,7 +3,6 @@ package source
 import (
 	"bytes"
 	"fmt"
-	"path/filepath"
 	"syscall"
 )
 
@@ -78,7 +77,7 @@ func (f *Found) checkHead() error {
 	switch {
 	case len(f.Head) < BlockSize && isTarStart(f.Head):
 		return fmt.Errorf("%s: the archive ends inside its first header: %w", f.Path, syscall.EBADMSG)
-	case len(f.Head) == BlockSize && isZero(f.Head):
+	case len(f.Head) == BlockSize && bytes.Count(f.Head, []byte{0}) == BlockSize:
 		return fmt.Errorf("%s: the archive has no members: %w", f.Path, syscall.EINVAL)
 	case !IsHeader(f.Head):
 		return fmt.Errorf("%s: is not a tar or zip archive (no header at offset 0), nor a directory: unpack=no stages a file as it is: %w", f.Path, syscall.EINVAL)
@@ -94,29 +93,3 @@ func isSkippable(b []byte) bool {
 
 // isTarStart reports whether a short piece has tar's mark.
 func isTarStart(b []byte) bool { return len(b) >= 262 && string(b[257:262]) == "ustar" }
-
-func typeName(mode uint32) string {
-	switch mode & TypeMask {
-	case TypeFIFO:
-		return "a FIFO"
-	case TypeSocket:
-		return "a socket"
-	case TypeChar, TypeBlock:
-		return "a device node"
-	case TypeDir:
-		return "a directory"
-	case TypeSymlink:
-		return "a symbolic link"
-	case TypeRegular:
-		return "a regular file"
-	}
-	return fmt.Sprintf("of type %#o", mode&TypeMask)
-}
-
-// join is filepath.Join for a clean base and a relative path.
-func join(base, rel string) string {
-	if rel == "" {
-		return base
-	}
-	return filepath.Clean(base) + "/" + rel
-}

@@ -11,7 +11,7 @@ import (
 
 // EachExtent gives fn the extents of a sparse item as records: where one begins in the
 // file, how long it is, and where it is in the archive.
-func (i *Item) EachExtent(fn func(manifest.Record) error) error {
+func EachExtent(i *Item, fn func(manifest.Record) error) error {
 	for _, e := range i.Sparse.Extents {
 		r := manifest.Record{Path: i.Path, From: manifest.Origin{Off: i.Off + e.At}}
 		r.Attr = metadata.Attr{Ino: metadata.Ino(e.Off), Nlink: 1, Size: e.Len}
@@ -23,7 +23,7 @@ func (i *Item) EachExtent(fn func(manifest.Record) error) error {
 }
 
 // ExtentOf is the extent of the item that a record of EachExtent has.
-func (i *Item) ExtentOf(r *manifest.Record) Extent {
+func ExtentOf(i *Item, r *manifest.Record) Extent {
 	return Extent{Off: int64(r.Attr.Ino), Len: r.Attr.Size, At: r.From.Off - i.Off}
 }
 
@@ -32,7 +32,7 @@ const leastPair = 4
 
 // readExtents takes the map of a sparse item, which has n extents, from r. The archive is of
 // size bytes.
-func (i *Item) readExtents(r *manifest.Reader, n uint64, size int64) error {
+func readExtents(i *Item, r *manifest.Reader, n uint64, size int64) error {
 	if n > uint64(i.Head/leastPair) {
 		return fmt.Errorf("%d extents in headers of %d bytes", n, i.Head)
 	}
@@ -45,7 +45,7 @@ func (i *Item) readExtents(r *manifest.Reader, n uint64, size int64) error {
 		if err != nil {
 			return err
 		}
-		e := i.ExtentOf(&rec)
+		e := ExtentOf(i, &rec)
 		if rec.Path != i.Path || e.Len < 1 || e.Len > size-i.Off-s.Stored {
 			return fmt.Errorf("an extent of %d bytes at %d", e.Len, rec.From.Off)
 		}
@@ -58,6 +58,6 @@ func (i *Item) readExtents(r *manifest.Reader, n uint64, size int64) error {
 		return err
 	}
 	i.Sparse = s
-	i.Check = i.Digest()
+	i.Check = Digest(i)
 	return nil
 }

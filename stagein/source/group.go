@@ -70,46 +70,6 @@ func (g *Group) Raw() []byte { return g.raw }
 // anything but a regular file.
 func (g *Group) Data() int64 { return g.Item.Stored() }
 
-// RefusedError is why a member cannot be staged whose headers are in order, so
-// that who reads can go over its data.
-type RefusedError struct {
-	Name string // as the archive has it
-	Size int64  // of its data in the archive, in bytes
-	Err  error
-}
-
-// advised is why something cannot be staged, with what can be done about it.
-type advised struct {
-	error
-	wayOut string
-}
-
-// Advise adds to err what can be done about it: before the kind of error, if that tells
-// a user nothing.
-func Advise(err error) error { return advised{err, ": leave it out by exclude= or on-error=skip"} }
-
-// AdviseExclude is Advise where what is bad cannot be left out just for that.
-func AdviseExclude(err error) error { return advised{err, ": leave it out by exclude="} }
-
-// Error implements error.
-func (e advised) Error() string {
-	for _, no := range []syscall.Errno{syscall.EINVAL, syscall.EBADMSG} {
-		if text, ok := strings.CutSuffix(e.error.Error(), ": "+no.Error()); ok {
-			return text + e.wayOut + ": " + no.Error()
-		}
-	}
-	return e.error.Error() + e.wayOut
-}
-
-// Unwrap is what is wrong.
-func (e advised) Unwrap() error { return e.error }
-
-// Error implements error.
-func (e *RefusedError) Error() string { return e.Err.Error() }
-
-// Unwrap is what is wrong.
-func (e *RefusedError) Unwrap() error { return e.Err }
-
 // Add takes the next block. An error names the member and its offset; a
 // RefusedError leaves the group at the member's data.
 func (g *Group) Add(b []byte) (Step, error) {
@@ -277,7 +237,7 @@ func (o *overrides) target(link string) string {
 func (g *Group) member(h header, m *Sparse) error {
 	name := g.o.name(h.name)
 	it := Item{
-		Mode: uint32(h.mode & 0o7777), UID: uint32(h.uid), GID: uint32(h.gid), Mtime: seconds(h.mtime, 0), Off: g.pos,
+		Mode: uint32(h.mode & 0o7777), UID: uint32(h.uid), GID: uint32(h.gid), Mtime: clampTime(h.mtime, 0), Off: g.pos,
 	}
 	switch {
 	case g.o.mtime != nil:
@@ -293,7 +253,7 @@ func (g *Group) member(h header, m *Sparse) error {
 		h.typ, size = typeRegular, m.Size
 		it.Sparse, it.Head = m, g.pos-g.start
 	}
-	if err := it.setType(h.typ, name, size, g.o.target(h.link)); err != nil {
+	if err := setType(&it, h.typ, name, size, g.o.target(h.link)); err != nil {
 		return err
 	}
 	path, err := CleanPath(name)
@@ -335,7 +295,7 @@ var refused = map[byte]string{
 	typeDump:  "a directory of an incremental archive",
 }
 
-func (i *Item) setType(typ byte, name string, size int64, link string) error {
+func setType(i *Item, typ byte, name string, size int64, link string) error {
 	switch typ {
 	case typeRegular, typeRegularOld, typeContiguous:
 		i.Mode, i.Size = i.Mode|TypeRegular, size

@@ -5,17 +5,8 @@ import (
 	"fmt"
 	"math"
 	"strconv"
-	"strings"
 	"syscall"
-
-	"github.com/bivouacfs/bivouac/metadata"
 )
-
-// BlockSize is the unit of a tar archive, in bytes.
-const BlockSize = 512
-
-// Padded is n rounded up to whole blocks.
-func Padded(n int64) int64 { return (n + BlockSize - 1) &^ (BlockSize - 1) }
 
 // The member types that are told apart, by their letter in the header.
 const (
@@ -69,14 +60,7 @@ func IsHeader(b []byte) bool {
 	return want == unsigned || want == signed
 }
 
-func isZero(b []byte) bool {
-	for _, c := range b {
-		if c != 0 {
-			return false
-		}
-	}
-	return true
-}
+func isZero(b []byte) bool { return bytes.Count(b, []byte{0}) == len(b) }
 
 // parseHeader reads a block of which IsHeader is true.
 func parseHeader(b []byte) (h header, err error) {
@@ -155,60 +139,4 @@ func octal(b []byte) (int64, error) {
 	}
 	x, err := strconv.ParseUint(s, 8, 63)
 	return int64(x), err
-}
-
-// The longest path of an item and the longest target of a link, in bytes.
-const (
-	MaxPath   = 1<<15 - 1
-	MaxTarget = 4095
-)
-
-// CleanPath makes the path of an item of a name in an archive: relative, with
-// nothing empty and no dot in it. "" is the root.
-func CleanPath(name string) (string, error) {
-	switch {
-	case strings.HasPrefix(name, "/"):
-		return "", fmt.Errorf("absolute path: %w", syscall.EINVAL)
-	case strings.ContainsRune(name, 0):
-		return "", fmt.Errorf("NUL in the name: %w", syscall.EINVAL)
-	case len(name) > MaxPath:
-		return "", fmt.Errorf("path of %d bytes: %w", len(name), syscall.ENAMETOOLONG)
-	}
-	clean := isClean(name)
-	var parts []string
-	for c := range strings.SplitSeq(name, "/") {
-		switch {
-		case c == "..":
-			return "", fmt.Errorf("path with ..: %w", syscall.EINVAL)
-		case len(c) > metadata.MaxName:
-			return "", fmt.Errorf("name of %d bytes: %w", len(c), syscall.ENAMETOOLONG)
-		case !clean && c != "" && c != ".":
-			parts = append(parts, c)
-		}
-	}
-	if clean {
-		return name, nil
-	}
-	return strings.Join(parts, "/"), nil
-}
-
-// isClean reports whether there is nothing to take out of a path.
-func isClean(name string) bool {
-	return name != "" && name != "." && !strings.HasSuffix(name, "/") && !strings.HasSuffix(name, "/.") &&
-		!strings.HasPrefix(name, "./") && !strings.Contains(name, "//") && !strings.Contains(name, "/./")
-}
-
-// maxSeconds is the latest time that is told, in the year 2262, and negated the earliest, in 1677:
-// a Time is nanoseconds.
-const maxSeconds = math.MaxInt64/1_000_000_000 - 1
-
-// seconds is a Time; what does not fit becomes the nearest that does.
-func seconds(s, ns int64) metadata.Time {
-	switch {
-	case s > maxSeconds:
-		s, ns = maxSeconds, 0
-	case s < -maxSeconds:
-		s, ns = -maxSeconds, 0
-	}
-	return metadata.Time(s*1_000_000_000 + ns)
 }

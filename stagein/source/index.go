@@ -44,6 +44,8 @@ const (
 	indexHead  = 48
 	indexEnd   = 16 << 10                     // bytes of each end of the archive that are in the key
 	maxHeaders = 2 * (MaxSpecial + BlockSize) // of one member
+
+	maxIndexWindow = 128 << 20 // bytes that the decoder remembers
 )
 
 // IndexKey is what an archive is known by.
@@ -100,7 +102,7 @@ func WriteIndex(w io.Writer, k IndexKey, each func(fn func(it *Item) error) erro
 		if err := m.Add(r); err != nil {
 			return err
 		}
-		return it.EachExtent(m.Add)
+		return EachExtent(it, m.Add)
 	})
 	if err == nil {
 		err = m.Close()
@@ -129,7 +131,7 @@ func ReadIndex(r io.Reader, n int64, k IndexKey, add func(it *Item) error) (err 
 	if err != nil {
 		return err
 	}
-	z, err := zstd.NewReader(r, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxWindow(MaxWindow))
+	z, err := zstd.NewReader(r, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxWindow(maxIndexWindow))
 	if err != nil {
 		return fmt.Errorf("%w: %w", syscall.EIO, err)
 	}
@@ -172,7 +174,7 @@ func (k *IndexKey) members(r *manifest.Reader, sparse bool, add func(it *Item) e
 			if !sparse {
 				return fmt.Errorf("member %q is sparse, of which this version knows nothing: %w", rec.Path, syscall.EIO)
 			}
-			err = it.readExtents(r, uint64(rec.Attr.Ino), k.Size)
+			err = readExtents(&it, r, uint64(rec.Attr.Ino), k.Size)
 		}
 		if err != nil {
 			return fmt.Errorf("member %q at offset %d: %w: %w", rec.Path, rec.From.Off, err, syscall.EIO)
@@ -203,12 +205,12 @@ func (k *IndexKey) item(r *manifest.Record, off int64) (Item, error) {
 	case it.Head < int64(len(it.Path)+len(it.Target)+len(it.Hardlink)):
 		return it, fmt.Errorf("headers of %d bytes, which cannot have its names", it.Head)
 	}
-	it.Check = it.Digest()
+	it.Check = Digest(&it)
 	return it, nil
 }
 
 // Digest is of what the headers of a member say of it.
-func (i *Item) Digest() uint64 {
+func Digest(i *Item) uint64 {
 	b := make([]byte, 0, 256)
 	for _, s := range []string{i.Path, i.Target, i.Hardlink} {
 		b = append(append(b, s...), 0)
@@ -233,7 +235,7 @@ func CheckHead(b []byte, off int64, digest uint64) error {
 		switch last := at+BlockSize == len(b); {
 		case err != nil:
 			return err
-		case step == Member && last && g.Item.Digest() == digest:
+		case step == Member && last && Digest(&g.Item) == digest:
 			return nil
 		case step == Member:
 			return fmt.Errorf("there is %q: %w", g.Item.Path, syscall.EBADMSG)

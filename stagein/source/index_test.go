@@ -102,15 +102,15 @@ func TestIndexRoundTrip(t *testing.T) {
 	}
 	for i := range got {
 		it := got[i]
-		items[i].UID, items[i].GID, items[i].Check = 0, 0, items[i].Digest()
+		items[i].UID, items[i].GID, items[i].Check = 0, 0, Digest(&items[i])
 		if !reflect.DeepEqual(it, items[i]) {
 			t.Errorf("item %d = %+v, want %+v", i, it, items[i])
 		}
-		if err := CheckHead(archive[it.Off-it.Head:it.Off], it.Off, it.Digest()); err != nil {
+		if err := CheckHead(archive[it.Off-it.Head:it.Off], it.Off, Digest(&it)); err != nil {
 			t.Errorf("CheckHead of %q = %v", it.Path, err)
 		}
 		it.Path += "x"
-		if err := CheckHead(archive[it.Off-it.Head:it.Off], it.Off, it.Digest()); !errors.Is(err, syscall.EBADMSG) {
+		if err := CheckHead(archive[it.Off-it.Head:it.Off], it.Off, Digest(&it)); !errors.Is(err, syscall.EBADMSG) {
 			t.Errorf("CheckHead of another name than %q = %v, want EBADMSG", items[i].Path, err)
 		}
 	}
@@ -179,7 +179,7 @@ func TestIndexProvesMaps(t *testing.T) {
 			t.Errorf("SparseIn of %q = %+v, %v, want %+v", it.Path, m, err, it.Sparse)
 		}
 		it.Sparse.Extents[0].Off--
-		if err := CheckHead(head, it.Off, it.Digest()); !errors.Is(err, syscall.EBADMSG) {
+		if err := CheckHead(head, it.Off, Digest(&it)); !errors.Is(err, syscall.EBADMSG) {
 			t.Errorf("CheckHead of another map than %q has = %v, want EBADMSG", it.Path, err)
 		}
 	}
@@ -267,7 +267,7 @@ func TestCheckHeadOfHidden(t *testing.T) {
 			continue
 		}
 		from := items[i-1].Off - items[i-1].Head
-		if err := CheckHead(archive[from:items[i].Off], items[i].Off, items[i].Digest()); !errors.Is(err, syscall.EBADMSG) {
+		if err := CheckHead(archive[from:items[i].Off], items[i].Off, Digest(&items[i])); !errors.Is(err, syscall.EBADMSG) {
 			t.Errorf("with %q before %q: %v, want EBADMSG", items[i-1].Path, items[i].Path, err)
 		}
 	}

@@ -110,5 +110,5 @@ func paxTime(s string) (metadata.Time, error) {
 	if strings.HasPrefix(whole, "-") {
 		ns = -ns
 	}
-	return seconds(sec, ns), nil
+	return clampTime(sec, ns), nil
 }

@@ -2,6 +2,7 @@ package source
 
 import (
 	"context"
+	"runtime"
 	"sync"
 	"sync/atomic"
 )
@@ -11,7 +12,8 @@ import (
 type Pool struct {
 	size int
 	room chan struct{} // a token for each buffer that may be out
-	help chan struct{} // a token for each batch that may be unpacked beside one for each archive
+	// Help has a token for each worker that unpacks beside the first one of each archive.
+	Help chan struct{}
 
 	// quick counts the reads in a row that came at once, from memory as it seems.
 	quick atomic.Int32
@@ -20,9 +22,12 @@ type Pool struct {
 	free [][]byte // guarded by mu
 }
 
+// maxHelpers bounds how many workers help to unpack, and so their memory.
+const maxHelpers = 8
+
 // NewPool makes a pool of n buffers of size bytes. They are made when needed.
 func NewPool(n, size int) *Pool {
-	return &Pool{size: size, room: make(chan struct{}, n), help: make(chan struct{}, helpers())} // one token each
+	return &Pool{size: size, room: make(chan struct{}, n), Help: make(chan struct{}, min(runtime.GOMAXPROCS(0), maxHelpers))} // one token each
 }
 
 // Size is the size of a buffer, in bytes.

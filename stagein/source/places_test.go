@@ -64,7 +64,7 @@ func TestStretch(t *testing.T) {
 			data := mixedBytes(r, size)
 			p := w.pack(t, data, r)
 			for _, help := range []int{1, 3} {
-				pool.help = make(chan struct{}, help)
+				pool.Help = make(chan struct{}, help)
 				places, way := placesOf(t, w.kind, p, pool, 1)
 				one := w.name == "zstd" || w.name == "xz" && len(places) == 1
 				if len(places) == 0 || len(places) == 1 != one || !one && way > int64(size/2) {

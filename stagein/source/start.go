@@ -80,7 +80,7 @@ func UnpackFrom(ctx context.Context, kind Kind, s Start, before Places, from *Re
 // decoderFrom makes the reader of what is packed from start on.
 func (u *Unpacked) decoderFrom(ctx context.Context) (io.ReadCloser, error) {
 	s := u.start
-	f, err := formatOf(u.kind, sizesFor(u.pool.Room()*u.pool.Size()), cap(u.pool.help)+1, &u.list.inside)
+	f, err := formatOf(u.kind, sizesFor(u.pool.Room()*u.pool.Size()), cap(u.pool.Help)+1, &u.list.inside)
 	if err == nil && f == nil {
 		err = fmt.Errorf("no start in the middle of %q: %w", u.kind, syscall.EINVAL)
 	}

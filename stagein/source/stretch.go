@@ -53,7 +53,7 @@ func (s *Stretch) Unpack(ctx context.Context, in, out *Pool) *Unpacked {
 func decoderAt(ctx context.Context, kind Kind, in *packed, pool *Pool, from Place) (io.ReadCloser, error) {
 	switch kind {
 	case TarXz:
-		d := newBatches(ctx, in, xzsAt(from), pool.help)
+		d := newBatches(ctx, in, xzsAt(from), pool.Help)
 		in.ahead = d.ahead
 		return d, nil
 	case TarZstd:

@@ -134,7 +134,7 @@ func (u *Unpacked) run(ctx context.Context) {
 			return
 		}
 		p.Off = off
-		if u.err = u.in.explain(p.fillFrom(d)); u.err != nil && u.err != io.EOF && u.from == nil {
+		if u.err = u.in.explain(fillFrom(p, d)); u.err != nil && u.err != io.EOF && u.from == nil {
 			p.B = p.B[:len(p.B)/BlockSize*BlockSize] // what is short would look like the end
 		}
 		off += int64(len(p.B))
@@ -151,9 +151,9 @@ func (u *Unpacked) run(ctx context.Context) {
 const maxNothing = 1000
 
 // fillFrom fills the piece.
-func (p *Piece) fillFrom(r io.Reader) error {
-	n, err := fill(p.buf, r)
-	p.B = p.buf[:n]
+func fillFrom(p *Piece, r io.Reader) error {
+	n, err := fill(p.Rest(), r)
+	p.Extend(n)
 	return err
 }
 
@@ -208,7 +208,7 @@ func unpacker(ctx context.Context, kind Kind, in *packed, pool *Pool, inside *at
 	if kind != TarXz && workers(kind, pool) < 2 && inside == nil {
 		return decoder(kind, in)
 	}
-	f, err := formatOf(kind, sizesFor(pool.Room()*pool.Size()), cap(pool.help)+1, inside)
+	f, err := formatOf(kind, sizesFor(pool.Room()*pool.Size()), cap(pool.Help)+1, inside)
 	if f == nil || err != nil {
 		return decoder(kind, in)
 	}
@@ -217,7 +217,7 @@ func unpacker(ctx context.Context, kind Kind, in *packed, pool *Pool, inside *at
 
 // inParts unpacks what a format cuts.
 func inParts(ctx context.Context, kind Kind, in *packed, f format, pool *Pool) *batches {
-	d := newBatches(ctx, in, f, pool.help)
+	d := newBatches(ctx, in, f, pool.Help)
 	in.ahead = d.ahead
 	if kind == TarXz {
 		d.most = min(d.most, xzMost)
@@ -228,12 +228,12 @@ func inParts(ctx context.Context, kind Kind, in *packed, f format, pool *Pool) *
 // workers is how many unpack a kind of file, with all the helpers of a pool.
 func workers(kind Kind, pool *Pool) int {
 	switch {
-	case cap(pool.help) < 2 || kind == TarBzip2:
+	case cap(pool.Help) < 2 || kind == TarBzip2:
 		return 1
 	case kind == TarXz:
-		return min(cap(pool.help), xzMost)
+		return min(cap(pool.Help), xzMost)
 	}
-	return cap(pool.help)
+	return cap(pool.Help)
 }
 
 // formatOf says how a kind of file falls into batches; nil is that it does not, as of bzip2. Where a batch

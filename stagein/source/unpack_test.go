@@ -422,13 +422,13 @@ func TestUnpackedAhead(t *testing.T) {
 		p := parted(100_000, pack)(t, data, r)
 		for _, take := range []int{0, 1, 7, -1} {
 			pool := NewPool(8, 256<<10)
-			pool.help = make(chan struct{}, 3)
+			pool.Help = make(chan struct{}, 3)
 			ctx := context.Background()
 			u := Unpack(ctx, name, nil, ReadRegion(ctx, bytes.NewReader(p), "f", 0, int64(len(p)), pool, 2), pool)
 			late := time.Now().Add(time.Minute)
-			for len(u.queue) < unpackAhead || len(pool.help) < cap(pool.help) {
+			for len(u.queue) < unpackAhead || len(pool.Help) < cap(pool.Help) {
 				if runtime.Gosched(); time.Now().After(late) {
-					t.Fatalf("%s: %d pieces and %d helpers after a minute", name, len(u.queue), len(pool.help))
+					t.Fatalf("%s: %d pieces and %d helpers after a minute", name, len(u.queue), len(pool.Help))
 				}
 			}
 			if off := u.Offset(); off > 12<<20 {
@@ -450,8 +450,8 @@ func TestUnpackedAhead(t *testing.T) {
 			if take < 0 && (err != io.EOF || !bytes.Equal(got, data)) || !bytes.HasPrefix(data, got) {
 				t.Errorf("%s: %d bytes, %v", name, len(got), err)
 			}
-			if pool.Out() != 0 || len(pool.help) != 0 {
-				t.Errorf("%s: %d buffers and %d helpers are out", name, pool.Out(), len(pool.help))
+			if pool.Out() != 0 || len(pool.Help) != 0 {
+				t.Errorf("%s: %d buffers and %d helpers are out", name, pool.Out(), len(pool.Help))
 			}
 		}
 	}
@@ -463,7 +463,7 @@ func TestUnpackedSourceFails(t *testing.T) {
 	for _, w := range append(slices.Clone(packedWays), packedWay{"bzip2", TarBzip2, program("bzip2", "-1")}) {
 		p := w.pack(t, mixedBytes(r, 50_000), r)
 		pool := NewPool(8, 1024)
-		pool.help = make(chan struct{}, 3)
+		pool.Help = make(chan struct{}, 3)
 		ctx := context.Background()
 		u := Unpack(ctx, w.kind, nil, ReadRegion(ctx, bytes.NewReader(p[:len(p)-1]), "f", 0, int64(len(p)), pool, 2), pool)
 		var err error
@@ -549,7 +549,7 @@ func TestUnpackedShares(t *testing.T) {
 func unpackAll(t testing.TB, kind Kind, p []byte, help int) (n int, sum uint32) {
 	t.Helper()
 	pool := NewPool(32, 1<<20)
-	pool.help = make(chan struct{}, help)
+	pool.Help = make(chan struct{}, help)
 	ctx := context.Background()
 	u := Unpack(ctx, kind, nil, ReadRegion(ctx, bytes.NewReader(p), "f", 0, int64(len(p)), pool, 4), pool)
 	defer u.Close()

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -326,4 +327,12 @@ func (w *walker) finish() []Item {
 		items[i] = f.Item
 	}
 	return items
+}
+
+// join is filepath.Join for a clean base and a relative path.
+func join(base, rel string) string {
+	if rel == "" {
+		return base
+	}
+	return filepath.Clean(base) + "/" + rel
 }

@@ -9,9 +9,9 @@ import (
 // TestWorkers: what cannot be cut has one.
 func TestWorkers(t *testing.T) {
 	large, little := NewPool(64, 1<<20), NewPool(64, 1<<10)
-	large.help, little.help = make(chan struct{}, 4), make(chan struct{}, 4)
+	large.Help, little.Help = make(chan struct{}, 4), make(chan struct{}, 4)
 	lone := NewPool(64, 1<<20)
-	lone.help = make(chan struct{}, 1)
+	lone.Help = make(chan struct{}, 1)
 	for _, c := range []struct {
 		kind Kind
 		pool *Pool

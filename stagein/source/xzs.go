@@ -92,7 +92,7 @@ func (z *xzs) cutHead(f *feed) (int, error) {
 		return 0, f.short()
 	}
 	n := 0
-	for z.at.began && n+xzPadding <= len(f.b) && isZero(f.b[n:n+xzPadding]) {
+	for z.at.began && n+xzPadding <= len(f.b) && zeros(f.b[n:n+xzPadding]) {
 		n += xzPadding
 	}
 	if n > 0 {
@@ -281,7 +281,7 @@ func xzTail(b []byte, at *xzState, blocks []xzRecord) error {
 		}
 		blocks = blocks[1:]
 	}
-	if !at.middle && !isZero(index) {
+	if !at.middle && !zeros(index) {
 		return errXzIndex
 	}
 	return nil

@@ -282,7 +282,7 @@ func (x *ZipIndex) drop(out map[*Item]bool) {
 
 // Local checks the local header b, of ZipLocalSize bytes, against the central
 // directory. It returns the lengths of the name and of the extra fields.
-func (i *Item) Local(b []byte) (name, extra int64, err error) {
+func Local(i *Item, b []byte) (name, extra int64, err error) {
 	switch {
 	case u32(b) != zipLocalMagic:
 		return 0, 0, fmt.Errorf("no local header where the central directory has one: the archive is damaged: %w", syscall.EBADMSG)
@@ -306,7 +306,7 @@ func (i *Item) Local(b []byte) (name, extra int64, err error) {
 func Described(b []byte) bool { return u16(b[6:])&zipDescribed != 0 }
 
 // LocalName checks the name in the local header.
-func (i *Item) LocalName(name []byte) error {
+func LocalName(i *Item, name []byte) error {
 	if crc32.ChecksumIEEE(name) != i.Zip.Name {
 		return fmt.Errorf("its local header names %q: %w", name, syscall.EBADMSG)
 	}
@@ -314,7 +314,7 @@ func (i *Item) LocalName(name []byte) error {
 }
 
 // Descriptor checks what follows the data of a member.
-func (i *Item) Descriptor(b []byte) error {
+func Descriptor(i *Item, b []byte) error {
 	if len(b) >= 8 && u32(b) == zipDataMagic && u32(b[4:]) == i.Zip.CRC || len(b) >= 4 && u32(b) == i.Zip.CRC {
 		return nil
 	}

@@ -147,14 +147,14 @@ func (e zipEntry) mtime() metadata.Time {
 	extras(e.extra(), func(id uint16, b []byte) bool {
 		switch {
 		case id == 0x5455 && len(b) >= 5 && b[0]&1 != 0: // extended timestamp
-			t = seconds(int64(int32(u32(b[1:]))), 0)
+			t = clampTime(int64(int32(u32(b[1:]))), 0)
 			return false
 		case id == 0x5855 && len(b) >= 8: // Info-ZIP's older one
-			t = seconds(int64(int32(u32(b[4:]))), 0)
+			t = clampTime(int64(int32(u32(b[4:]))), 0)
 		case id == 0x000a && len(b) >= 32 && u16(b[4:]) == 1: // NTFS
 			const since1601 = 11_644_473_600
 			ticks := int64(u64(b[8:]) & math.MaxInt64) // of 100 ns
-			t = seconds(ticks/1e7-since1601, ticks%1e7*100)
+			t = clampTime(ticks/1e7-since1601, ticks%1e7*100)
 		}
 		return true
 	})

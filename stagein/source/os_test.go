@@ -1,0 +1,46 @@
+package source
+
+import (
+	"errors"
+	"golang.org/x/sys/unix"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"testing"
+)
+
+// TestCloseOfRead: a descriptor is closed when the last read of it has ended, and not
+// used by any that comes later: its number may be another file's by then.
+func TestCloseOfRead(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(path, []byte("data"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	file, err := OS{}.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := file.(*osFile)
+	if err := f.use(); err != nil {
+		t.Fatal(err)
+	}
+	if err := f.Close(); err != nil {
+		t.Fatal(err)
+	}
+	var st unix.Stat_t
+	if err := unix.Fstat(f.fd, &st); err != nil {
+		t.Errorf("closed with a read under way, the descriptor is gone: %v", err)
+	}
+	if _, err := f.ReadAt(make([]byte, 4), 0); !errors.Is(err, fs.ErrClosed) {
+		t.Errorf("a read after Close: %v, want %v", err, fs.ErrClosed)
+	}
+	if _, err := f.Stat(); !errors.Is(err, fs.ErrClosed) {
+		t.Errorf("Stat after Close: %v, want %v", err, fs.ErrClosed)
+	}
+	if err := f.Close(); !errors.Is(err, fs.ErrClosed) {
+		t.Errorf("Close after Close: %v, want %v", err, fs.ErrClosed)
+	}
+	if err := f.done(); err != nil {
+		t.Errorf("the last read's end: %v", err)
+	}
+}
