@@ -23,9 +23,9 @@ func (cfg *PlanConfig) listZips(ctx context.Context, all []archiveScan) (bool, e
 		return a.end(h, a.directory(ctx, h))
 	})
 	for i := range all {
-		zip, _ := all[i].items.(itemSlice)
-		for k := range zip {
-			if it := &zip[k]; it.Zip != (source.ZipMember{}) && it.Size > cfg.Stripe {
+		members, _ := all[i].items.(itemSlice)
+		for k := range members {
+			if it := &members[k]; it.Zip != (source.ZipMember{}) && it.Size > cfg.Stripe {
 				return false, err
 			}
 		}

@@ -121,3 +121,13 @@ func (n *Name) UnmarshalJSON(b []byte) error {
 	*n = Name(s)
 	return err
 }
+
+// ZipMember is how an item lies in a zip archive. Item.Off is where its local
+// header begins.
+type ZipMember struct {
+	Size   int64  `json:"size,omitempty"` // of the data in the archive, in bytes
+	Method uint16 `json:"method,omitempty"`
+	CRC    uint32 `json:"crc,omitempty"`  // CRC-32 of what is unpacked
+	Name   uint32 `json:"name,omitempty"` // CRC-32 of the name as it is in both headers
+	Span   int64  `json:"span,omitempty"` // bytes behind the fixed part of its local header, to what follows at the most
+}

@@ -85,3 +85,22 @@ func TestReadList(t *testing.T) {
 		t.Errorf("no list: %v, want ENOENT", err)
 	}
 }
+
+func FuzzList(f *testing.F) {
+	f.Add("*.jpg", "a/b.jpg\n")
+	f.Add("[", "\x00")
+	f.Add("a/*/[b-", "//a")
+	f.Fuzz(func(t *testing.T, pattern, list string) {
+		if paths, err := parseList("list", list); err == nil {
+			for l := range paths {
+				if c, err := CleanPath(l); err != nil || c != l {
+					t.Errorf("listed %q is not clean", l)
+				}
+			}
+		}
+		IsPattern(pattern)
+		if len(pattern) < 64 {
+			expand(pattern, nil)
+		}
+	})
+}
