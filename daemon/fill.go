@@ -21,7 +21,7 @@ import (
 	"github.com/bivouacfs/bivouac/metadata/cluster"
 	"github.com/bivouacfs/bivouac/metadata/manifest"
 	"github.com/bivouacfs/bivouac/stagein"
-	"github.com/bivouacfs/bivouac/stagein/source"
+	"github.com/bivouacfs/bivouac/stagein/source/walk"
 )
 
 // What a node keeps of a dataset that is filled after it was published.
@@ -441,7 +441,7 @@ func (in *intake) scan(ctx context.Context, cfg *stagein.PlanConfig) error {
 func (in *intake) keepOrigins(o stagein.Origins) error {
 	var order []byte
 	if list := o.Order.List; list != "" {
-		lines, err := source.ReadLines(in.d.cfg.Source, list)
+		lines, err := walk.ReadLines(in.d.cfg.Source, list)
 		if err != nil {
 			return fmt.Errorf("stage-in of %s: %w", in.ds.Source, err)
 		}

@@ -7,7 +7,7 @@ import (
 	"github.com/bivouacfs/bivouac/daemon/node"
 	"github.com/bivouacfs/bivouac/datapath/wire"
 	"github.com/bivouacfs/bivouac/metadata"
-	"github.com/bivouacfs/bivouac/stagein/source"
+	"github.com/bivouacfs/bivouac/stagein/source/walk"
 )
 
 const (
@@ -20,14 +20,14 @@ const (
 
 // lookers is the nodes that help this one to walk a tree, not the same for every
 // dataset.
-func (d *Daemon) lookers(ds metadata.DatasetID) (all []source.Looker) {
+func (d *Daemon) lookers(ds metadata.DatasetID) (all []walk.Looker) {
 	nodes := node.Participants(d.View().Map)
 	for i := range nodes {
 		id := nodes[(i+int(ds)*maxLookers)%len(nodes)]
 		if id == d.job.Self || len(all) == maxLookers {
 			continue
 		}
-		all = append(all, func(ctx context.Context, s source.Sight) (seen source.Seen, err error) {
+		all = append(all, func(ctx context.Context, s walk.Sight) (seen walk.Seen, err error) {
 			ctx, cancel := context.WithTimeout(ctx, lookTime)
 			defer cancel()
 			err = d.Call(ctx, id, wire.OpScan, s, &seen)
@@ -37,6 +37,6 @@ func (d *Daemon) lookers(ds metadata.DatasetID) (all []source.Looker) {
 	return all
 }
 
-func (d *Daemon) onLook(ctx context.Context, _ metadata.NodeID, s *source.Sight) (source.Seen, error) {
+func (d *Daemon) onLook(ctx context.Context, _ metadata.NodeID, s *walk.Sight) (walk.Seen, error) {
 	return s.Look(ctx, d.cfg.Source)
 }

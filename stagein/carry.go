@@ -12,6 +12,7 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/metadata/manifest"
 	"github.com/bivouacfs/bivouac/stagein/source"
+	"github.com/bivouacfs/bivouac/stagein/source/tar"
 )
 
 // parcel is a part on its way.
@@ -154,7 +155,7 @@ func (c *carrier) look(x *parcel, b []byte) {
 	if int64(len(x.heads)) < x.head {
 		return
 	}
-	if err := source.CheckHead(x.heads, x.at, x.check); err != nil {
+	if err := tar.CheckHead(x.heads, x.at, x.check); err != nil {
 		c.fail(x, err) // who is to have it says what is wrong
 	}
 }

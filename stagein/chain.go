@@ -11,13 +11,14 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/metadata/manifest"
 	"github.com/bivouacfs/bivouac/stagein/source"
+	"github.com/bivouacfs/bivouac/stagein/source/tar"
 )
 
 // chain stages one member after another from a tape, to the end of the region.
 type chain struct {
 	r    *region
 	t    tape
-	g    source.Group
+	g    tar.Group
 	push *pusher
 	some bool    // there was a member, here or before
 	half *object // whose data is not whole yet
@@ -109,9 +110,9 @@ func (c *chain) run() error {
 			return source.Advise(err)
 		case err != nil:
 			return err
-		case step == source.End:
+		case step == tar.End:
 			return c.ended(c.t.pos)
-		case step == source.Skip:
+		case step == tar.Skip:
 			continue
 		case !c.r.wants(&c.g.Item):
 			if done, err := c.unwanted(c.g.Item.Stored()); done || err != nil {
@@ -165,16 +166,16 @@ func (c *chain) look() error {
 }
 
 // group reads a group of headers; io.EOF if the region ends before it does.
-func (c *chain) group() (source.Step, error) {
+func (c *chain) group() (tar.Step, error) {
 	for {
 		b, err := c.t.block()
 		if err != nil {
-			return source.More, err
+			return tar.More, err
 		}
 		if len(b) < source.BlockSize {
-			return source.More, c.r.truncated(&c.g)
+			return tar.More, c.r.truncated(&c.g)
 		}
-		if step, err := c.g.Add(b); err != nil || step != source.More {
+		if step, err := c.g.Add(b); err != nil || step != tar.More {
 			return step, err
 		}
 	}
@@ -205,7 +206,7 @@ func (c *chain) ended(at int64) error {
 		if err != nil {
 			return err
 		}
-		if source.IsHeader(b) {
+		if tar.IsHeader(b) {
 			return fmt.Errorf("the archive ends at offset %d and another begins after it (were they joined by cat?); stage them one by one: %w",
 				at, syscall.EBADMSG)
 		}

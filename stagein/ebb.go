@@ -40,7 +40,7 @@ type Ebb struct {
 // Access is how a part's compressed tars are read when they have been staged. It is JSON.
 type Access struct {
 	Spills bool              `json:"spills,omitempty"` // some of their files stay in them
-	Places map[uint32][]byte `json:"places,omitempty"` // source.Places, by the number of the tar
+	Places map[uint32][]byte `json:"places,omitempty"` // unpack.Places, by the number of the tar
 }
 
 // Admit takes over how a part's compressed tars are read.

@@ -14,6 +14,7 @@ import (
 	"github.com/bivouacfs/bivouac/metadata/cluster"
 	"github.com/bivouacfs/bivouac/metadata/manifest"
 	"github.com/bivouacfs/bivouac/stagein/source"
+	"github.com/bivouacfs/bivouac/stagein/source/unpack"
 )
 
 const (
@@ -113,7 +114,7 @@ func (f *Fill) unpackAll(m cluster.Map, p piece, n uint32) error {
 
 // legs cuts parts where what lies between two of them need not be unpacked, and where
 // there is so much that another may do the rest beside.
-func legs(places source.Places, parts []*parcel, size int64) []leg {
+func legs(places unpack.Places, parts []*parcel, size int64) []leg {
 	var all []leg
 	begin := int64(0)
 	for i, x := range parts {
@@ -142,18 +143,18 @@ func ends(parts []*parcel, i int) int64 {
 }
 
 // unpacker begins to unpack something that is read with ctx.
-type unpacker func(ctx context.Context) *source.Unpacked
+type unpacker func(ctx context.Context) *unpack.Unpacked
 
 func (f *Fill) unpackFrom(src *stretch, kind source.Kind) unpacker {
-	return func(ctx context.Context) *source.Unpacked {
+	return func(ctx context.Context) *unpack.Unpacked {
 		from := source.ReadRegion(ctx, src.file, src.name, 0, src.was.Size, f.bufs.in, readAhead)
-		return source.Unpack(ctx, kind, nil, from, f.bufs.out)
+		return unpack.Unpack(ctx, kind, nil, from, f.bufs.out)
 	}
 }
 
 func (f *Fill) unpackLeg(src *stretch, kind source.Kind, l *leg) unpacker {
-	return func(ctx context.Context) *source.Unpacked {
-		s := source.Stretch{File: src.file, Name: src.name, Kind: kind, Size: src.was.Size, Places: src.places, Off: l.parts[0].begin(), End: l.end}
+	return func(ctx context.Context) *unpack.Unpacked {
+		s := unpack.Stretch{File: src.file, Name: src.name, Kind: kind, Size: src.was.Size, Places: src.places, Off: l.parts[0].begin(), End: l.end}
 		if u := s.Unpack(ctx, f.bufs.in, f.bufs.out); u != nil {
 			return u
 		}

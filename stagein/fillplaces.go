@@ -7,13 +7,13 @@ import (
 	"io"
 	"syscall"
 
-	"github.com/bivouacfs/bivouac/stagein/source"
+	"github.com/bivouacfs/bivouac/stagein/source/unpack"
 )
 
 // fromPlace is each for a member of a compressed tar, of which some stay there: what
 // comes before it is unpacked from the next place on at which that can be begun.
 func (s *stretch) fromPlace(ctx context.Context, bufs pools, pos, n int64, do func(b []byte, pos int64) error) error {
-	part := source.Stretch{
+	part := unpack.Stretch{
 		File: s.file, Name: s.name, Kind: s.kind, Size: s.was.Size, Places: s.places, Off: s.base + pos, End: s.base + pos + n,
 	}
 	u := part.Unpack(ctx, bufs.in, bufs.out)

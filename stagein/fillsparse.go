@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"github.com/bivouacfs/bivouac/stagein/source"
+	"github.com/bivouacfs/bivouac/stagein/source/tar"
 )
 
 // filler gives do the stretch [pos, end) of a sparse file from its front to its
@@ -47,7 +48,7 @@ func (f *filler) idle(b []byte, pos int64) bool {
 
 // holey is each for a sparse member of a tar: its headers tell where its data is.
 func (s *stretch) holey(ctx context.Context, bufs pools, pos, n int64, do func(b []byte, pos int64) error) error {
-	head := make([]byte, min(s.head, source.MaxHeaders))
+	head := make([]byte, min(s.head, tar.MaxHeaders))
 	if err := source.ReadFull(s.file, s.name, head, s.base-int64(len(head))); err != nil {
 		return err
 	}
@@ -56,7 +57,7 @@ func (s *stretch) holey(ctx context.Context, bufs pools, pos, n int64, do func(b
 			return err
 		}
 	}
-	m, err := source.SparseIn(head, s.base-int64(len(head)))
+	m, err := tar.SparseIn(head, s.base-int64(len(head)))
 	if err != nil {
 		return err
 	}
@@ -111,7 +112,7 @@ func (f *Fill) keepSparse(x *parcel, p *source.Piece) (bool, error) {
 		if int64(len(x.heads)) < x.head {
 			return false, nil
 		}
-		m, err := source.SparseIn(x.heads, x.begin())
+		m, err := tar.SparseIn(x.heads, x.begin())
 		if err != nil {
 			return false, err
 		}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/stagein/source"
+	srczip "github.com/bivouacfs/bivouac/stagein/source/zip"
 	"github.com/bivouacfs/bivouac/stagein/stageintest"
 )
 
@@ -131,7 +132,7 @@ func TestZipPart(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	x, err := source.ReadZip(f, "/z.zip", info.Size, nil, nil)
+	x, err := srczip.ReadZip(f, "/z.zip", info.Size, nil, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

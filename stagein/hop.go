@@ -13,6 +13,7 @@ import (
 
 	"github.com/bivouacfs/bivouac/metadata/manifest"
 	"github.com/bivouacfs/bivouac/stagein/source"
+	"github.com/bivouacfs/bivouac/stagein/source/tar"
 )
 
 // hopper finds the members of a plain tar by reading headers alone: from one it
@@ -83,7 +84,7 @@ func (h *hopper) at(ctx context.Context, b []byte, off int64) error {
 }
 
 // block reads the next block of g, with what is behind it in its page.
-func (h *hopper) block(ctx context.Context, p *page, g *source.Group) ([]byte, error) {
+func (h *hopper) block(ctx context.Context, p *page, g *tar.Group) ([]byte, error) {
 	off := g.Pos()
 	p.blocks = max(p.blocks, (off-g.Start())/source.BlockSize+1)
 	if off < p.off || off+source.BlockSize > p.off+int64(len(p.b)) {
@@ -126,7 +127,7 @@ func (h *hopper) hop(ctx context.Context, off, end int64, n int) (*hopped, error
 
 // more is hop, from where s ends, for n members more.
 func (h *hopper) more(ctx context.Context, s *hopped, end int64, n int) error {
-	var g source.Group
+	var g tar.Group
 	var p page
 	for last := s.items.n + min(n, allMembers); s.end < end && s.items.n < last; {
 		g.Reset(s.end)
@@ -151,10 +152,10 @@ func (h *hopper) more(ctx context.Context, s *hopped, end int64, n int) error {
 		}
 		s.global = s.global || g.Mtime != nil
 		switch step {
-		case source.End:
+		case tar.End:
 			s.ended = true
 			return nil
-		case source.Skip:
+		case tar.Skip:
 			s.end = g.Pos()
 			continue
 		}
@@ -185,21 +186,21 @@ const allMembers = 1 << 62
 
 // group reads the headers of a member. At the very end of an archive that has no
 // end, or half of one, there are none.
-func (h *hopper) group(ctx context.Context, p *page, g *source.Group) (source.Step, error) {
+func (h *hopper) group(ctx context.Context, p *page, g *tar.Group) (tar.Step, error) {
 	for {
 		left := h.size - g.Pos()
 		switch {
 		case left <= 0 && (g.Fresh() || g.Lone()):
-			return source.End, nil
+			return tar.End, nil
 		case left < source.BlockSize:
-			return source.More, fmt.Errorf("the archive ends at offset %d, inside the headers at offset %d: it is truncated: copy it again: %w",
+			return tar.More, fmt.Errorf("the archive ends at offset %d, inside the headers at offset %d: it is truncated: copy it again: %w",
 				h.size, g.Start(), syscall.EBADMSG)
 		}
 		b, err := h.block(ctx, p, g)
 		if err != nil {
-			return source.More, err
+			return tar.More, err
 		}
-		if step, err := g.Add(b); err != nil || step != source.More {
+		if step, err := g.Add(b); err != nil || step != tar.More {
 			return step, err
 		}
 	}
@@ -378,7 +379,7 @@ func (h *hopper) rest(ctx context.Context, s *hopped) error {
 			return err
 		}
 		for i := 0; i+source.BlockSize <= len(b); i += source.BlockSize {
-			if source.IsHeader(b[i : i+source.BlockSize]) {
+			if tar.IsHeader(b[i : i+source.BlockSize]) {
 				return fmt.Errorf("%s: the archive ends at offset %d and another begins after it (were they joined by cat?); stage them one by one: %w",
 					h.name, s.end, syscall.EBADMSG)
 			}

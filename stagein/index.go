@@ -16,6 +16,7 @@ import (
 	"github.com/zeebo/xxh3"
 
 	"github.com/bivouacfs/bivouac/stagein/source"
+	"github.com/bivouacfs/bivouac/stagein/source/tar"
 )
 
 // Index says where the indexes of tars are kept: one of the words, or the path
@@ -157,9 +158,9 @@ func (a *archiveScan) load(cfg *PlanConfig, path string) (*itemList, error) {
 	}
 	items, end := newItemList(cfg.Scratch), int64(0)
 	archive := counted{h.f, &h.read}
-	key, err := source.KeyOf(archive, h.name, a.found.Info)
+	key, err := tar.KeyOf(archive, h.name, a.found.Info)
 	if err == nil {
-		err = source.ReadIndex(io.NewSectionReader(f, 0, size), size, key, func(it *source.Item) error {
+		err = tar.ReadIndex(io.NewSectionReader(f, 0, size), size, key, func(it *source.Item) error {
 			end = it.Off + source.Padded(it.Stored())
 			if isHollow(it) && !h.any {
 				return errHollow
@@ -214,7 +215,7 @@ type NewIndexes []newIndex
 
 type newIndex struct {
 	*index
-	key   source.IndexKey
+	key   tar.IndexKey
 	items *itemList
 }
 
@@ -253,7 +254,7 @@ func (n *newIndex) save() error {
 		return err
 	}
 	w := bufio.NewWriterSize(f, 1<<18)
-	if err = source.WriteIndex(w, n.key, n.items.eachWhole); err == nil {
+	if err = tar.WriteIndex(w, n.key, n.items.eachWhole); err == nil {
 		err = w.Flush()
 	}
 	if err == nil {

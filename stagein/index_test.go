@@ -16,6 +16,7 @@ import (
 
 	"github.com/bivouacfs/bivouac/metadata/manifest"
 	"github.com/bivouacfs/bivouac/stagein/source"
+	srctar "github.com/bivouacfs/bivouac/stagein/source/tar"
 	"github.com/bivouacfs/bivouac/stagein/stageintest"
 )
 
@@ -123,10 +124,10 @@ func TestIndexUnusable(t *testing.T) {
 			stageintest.NoError(t, os.Chown(path, 4321, 4321))
 		},
 		"short": func(t *testing.T, j *job, path string) { // without its last member
-			key, err := source.KeyOf(bytes.NewReader(archive), "", j.fs.Nodes[j.path].Info)
+			key, err := srctar.KeyOf(bytes.NewReader(archive), "", j.fs.Nodes[j.path].Info)
 			stageintest.NoError(t, err)
 			var b bytes.Buffer
-			stageintest.NoError(t, source.WriteIndex(&b, key, itemSlice(j.found[:1]).each), os.WriteFile(path, b.Bytes(), 0o600))
+			stageintest.NoError(t, srctar.WriteIndex(&b, key, itemSlice(j.found[:1]).each), os.WriteFile(path, b.Bytes(), 0o600))
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

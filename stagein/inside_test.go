@@ -5,7 +5,7 @@ import (
 	"testing"
 
 	"github.com/bivouacfs/bivouac/metadata"
-	"github.com/bivouacfs/bivouac/stagein/source"
+	"github.com/bivouacfs/bivouac/stagein/source/unpack"
 	"github.com/bivouacfs/bivouac/stagein/stageintest"
 )
 
@@ -27,7 +27,7 @@ func TestPlacesInsideWhereTight(t *testing.T) {
 		got, err := j.run(context.Background())
 		stageintest.NoError(t, err)
 		stageintest.CheckTree(t, got, want)
-		places, err := source.ParsePlaces(j.plan.Origins.Sources[0].Places)
+		places, err := unpack.ParsePlaces(j.plan.Origins.Sources[0].Places)
 		if n := len(places); err != nil || n < c.least || n > c.most {
 			t.Errorf("%d bytes of room a node: %d places of %d bytes, %v, want %d to %d", c.each, n, len(plain), err, c.least, c.most)
 		}

@@ -6,6 +6,7 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/metadata/manifest"
 	"github.com/bivouacfs/bivouac/stagein/source"
+	"github.com/bivouacfs/bivouac/stagein/source/tar"
 )
 
 // items is what a scan has found. It can be gone through more than once.
@@ -72,7 +73,7 @@ func (l *itemList) add(it *source.Item, start int64) error {
 		if part.maps == nil {
 			part.maps = l.scratch.Spool()
 		}
-		if err := source.EachExtent(it, part.maps.Add); err != nil {
+		if err := tar.EachExtent(it, part.maps.Add); err != nil {
 			return err
 		}
 	}
@@ -174,7 +175,7 @@ func (m *mapReader) read(it *source.Item) error {
 	end := it.Off + it.Sparse.Stored
 	for it.Sparse.Stored > 0 && m.next() && m.rec.From.Off < end {
 		if m.rec.From.Off >= it.Off {
-			it.Sparse.Extents = append(it.Sparse.Extents, source.ExtentOf(it, &m.rec))
+			it.Sparse.Extents = append(it.Sparse.Extents, tar.ExtentOf(it, &m.rec))
 		}
 		m.rec = manifest.Record{}
 	}

@@ -11,6 +11,7 @@ import (
 	"syscall"
 
 	"github.com/bivouacfs/bivouac/stagein/source"
+	"github.com/bivouacfs/bivouac/stagein/source/unpack"
 )
 
 const (
@@ -66,7 +67,7 @@ func (cfg *PlanConfig) roomFor(ctx context.Context, p *Plan, archives []Archive)
 }
 
 // lacksPlaces reports whether what an archive says of itself is that there is no place near each of its files.
-func lacksPlaces(n source.Fewest) bool { return n.Alone || n.Piece > farthest }
+func lacksPlaces(n unpack.Fewest) bool { return n.Alone || n.Piece > farthest }
 
 // mayStay sees whether what there is no room for of several archives, or of one of which only a
 // part is wanted, may stay there: if each of them may have places to begin at. Then it is
@@ -79,7 +80,7 @@ func (cfg *PlanConfig) mayStay(p *Plan, all []archiveScan, part bool) {
 	for i := range all {
 		a := &all[i]
 		alone := len(all) > 1 && lacksPlaces(a.least) && a.least.Bytes > placeless
-		if k := a.found.Kind; k != source.Tar && !source.HasPlaces(k) || alone {
+		if k := a.found.Kind; k != source.Tar && !unpack.HasPlaces(k) || alone {
 			return
 		}
 		p.Origins.Sources[a.Number].Kind = a.found.Kind
@@ -112,20 +113,20 @@ func whoSays(all []archiveScan) string {
 }
 
 // least is what an archive unpacks to at the least.
-func (cfg *PlanConfig) least(a *archiveScan, read *atomic.Int64) (source.Fewest, error) {
+func (cfg *PlanConfig) least(a *archiveScan, read *atomic.Int64) (unpack.Fewest, error) {
 	if !a.found.Kind.Packed() {
-		return source.Fewest{Bytes: a.Size, By: "its size"}, nil
+		return unpack.Fewest{Bytes: a.Size, By: "its size"}, nil
 	}
 	f, err := cfg.FS.Open(a.found.Path)
 	if err != nil {
-		return source.Fewest{}, fmt.Errorf("%s: %w", a.Path, err)
+		return unpack.Fewest{}, fmt.Errorf("%s: %w", a.Path, err)
 	}
 	defer f.Close() // read only
-	n, err := source.Least(counted{f, read}, a.found.Kind, a.Size, a.found.Head)
+	n, err := unpack.Least(counted{f, read}, a.found.Kind, a.Size, a.found.Head)
 	if err != nil {
 		return n, fmt.Errorf("%s: %w", a.Path, err)
 	}
-	if a.found.Kind == source.TarGzip && source.IsBGZF(a.found.Head) {
+	if a.found.Kind == source.TarGzip && unpack.IsBGZF(a.found.Head) {
 		n = cfg.leastBGZF(a, f, n, read)
 	}
 	return n, nil
@@ -133,15 +134,15 @@ func (cfg *PlanConfig) least(a *archiveScan, read *atomic.Int64) (source.Fewest,
 
 // leastBGZF is what the index beside f says, if there is one and that is more than n. One
 // that cannot be used is named in the log.
-func (cfg *PlanConfig) leastBGZF(a *archiveScan, f source.File, n source.Fewest, read *atomic.Int64) source.Fewest {
-	path := a.found.Path + source.GziSuffix
+func (cfg *PlanConfig) leastBGZF(a *archiveScan, f source.File, n unpack.Fewest, read *atomic.Int64) unpack.Fewest {
+	path := a.found.Path + unpack.GziSuffix
 	bytes, err := cfg.readGzi(path, counted{f, read}, a.Size, read)
 	switch {
 	case errors.Is(err, syscall.ENOENT):
 	case err != nil:
 		cfg.log().WithError(err).WithField("index", path).Warn("an index of blocks cannot be used: how large the archive is shows when it is unpacked; bgzip -r makes a new one")
 	case bytes > n.Bytes:
-		return source.Fewest{Bytes: bytes, By: path + " (remove that if it is not of this archive)"}
+		return unpack.Fewest{Bytes: bytes, By: path + " (remove that if it is not of this archive)"}
 	}
 	return n
 }
@@ -156,5 +157,5 @@ func (cfg *PlanConfig) readGzi(path string, f io.ReaderAt, n int64, read *atomic
 		return 0, err
 	}
 	defer gzi.Close() // read only
-	return source.LeastBGZF(f, n, counted{gzi, read}, info.Size)
+	return unpack.LeastBGZF(f, n, counted{gzi, read}, info.Size)
 }

@@ -11,6 +11,8 @@ import (
 
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/stagein/source"
+	"github.com/bivouacfs/bivouac/stagein/source/walk"
+	"github.com/bivouacfs/bivouac/stagein/source/zip"
 )
 
 // Archive is one of several that make a dataset.
@@ -138,7 +140,7 @@ func (s *Share) runMany(ctx context.Context) error {
 // its own that has the recorder, the counters and the buffers of s.
 func (s *Share) archive(ctx context.Context, i int, from *Spot) error {
 	a := &s.cfg.Part.Archives[i]
-	found, err := source.Detect(s.cfg.FS, string(a.Path))
+	found, err := walk.Detect(s.cfg.FS, string(a.Path))
 	if err != nil {
 		return err
 	}
@@ -179,7 +181,7 @@ func (s *Share) zipWhole(p *Plan) error {
 		return err
 	}
 	var failed error
-	x, err := source.ReadZip(f, string(p.Source), p.Size, p.Head, func(member string, err error) bool {
+	x, err := zip.ReadZip(f, string(p.Source), p.Size, p.Head, func(member string, err error) bool {
 		switch {
 		case s.sel.leaves(member):
 			return true

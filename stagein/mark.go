@@ -10,6 +10,7 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/metadata/manifest"
 	"github.com/bivouacfs/bivouac/stagein/source"
+	"github.com/bivouacfs/bivouac/stagein/source/unpack"
 )
 
 // Mark is a place in what is read once, before which all is stored and
@@ -36,7 +37,7 @@ type Spot struct {
 	At    int64          `json:"at"`              // offset of the next group of headers, in the tar; of the next member of a zip archive
 	Some  bool           `json:"some,omitempty"`  // Seam.Some
 	Mtime *metadata.Time `json:"mtime,omitempty"` // Seam.Mtime
-	From  *source.Start  `json:"from,omitempty"`  // where to begin to unpack to come there; nil is at the beginning
+	From  *unpack.Start  `json:"from,omitempty"`  // where to begin to unpack to come there; nil is at the beginning
 	// Ino is the inode of the next member, if that was begun; else 0. It is given to that again: some of
 	// its bytes may be stored, and they are the same.
 	Ino metadata.Ino `json:"ino,omitempty"`

@@ -10,6 +10,9 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/bivouacfs/bivouac/stagein/source"
+	"github.com/bivouacfs/bivouac/stagein/source/tar"
+	"github.com/bivouacfs/bivouac/stagein/source/unpack"
+	"github.com/bivouacfs/bivouac/stagein/source/walk"
 )
 
 // scansAtOnce is how many archives are scanned at a time; the stretches are for
@@ -19,10 +22,10 @@ const scansAtOnce = 16
 // archiveScan is an archive that is being scanned.
 type archiveScan struct {
 	Archive
-	found source.Found
+	found walk.Found
 	items items         // nil is not known yet
 	read  int64         // bytes
-	least source.Fewest // that it unpacks to, if that was looked for
+	least unpack.Fewest // that it unpacks to, if that was looked for
 	index *index        // nil is none
 	told  string        // path of the index that told the items
 	fresh *newIndex     // of the items; nil is none
@@ -112,7 +115,7 @@ func (cfg *PlanConfig) detectAll(ctx context.Context, archives []Archive) ([]arc
 	err := each(ctx, all, func(_ context.Context, a *archiveScan) (err error) {
 		if len(all) == 1 && cfg.found != nil {
 			a.found = *cfg.found
-		} else if a.found, err = source.Detect(cfg.FS, string(a.Path)); err != nil {
+		} else if a.found, err = walk.Detect(cfg.FS, string(a.Path)); err != nil {
 			return err
 		}
 		if was := (source.Info{Size: a.Size, Mtime: a.Mtime}); !was.Same(a.found.Info) {
@@ -192,7 +195,7 @@ func (a *archiveScan) hop(ctx context.Context, cfg *PlanConfig, mean, most int64
 	}
 	if err == nil && !global && !h.left.Load() && a.index.keeps() {
 		a.fresh = &newIndex{index: a.index, items: found}
-		a.fresh.key, err = source.KeyOf(counted{h.f, &h.read}, h.name, a.found.Info)
+		a.fresh.key, err = tar.KeyOf(counted{h.f, &h.read}, h.name, a.found.Info)
 	}
 	return a.end(h, err)
 }

@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/bivouacfs/bivouac/stagein/source"
+	"github.com/bivouacfs/bivouac/stagein/source/tar"
 )
 
 // innerStretches is in how many stretches a tar in a tar is hopped through at the
@@ -107,8 +108,8 @@ func (h *hopper) inner(ctx context.Context, it *source.Item) ([]source.Item, err
 	in := &hopper{f: section{h.f, it.Off}, name: h.name + ": member " + it.Path, size: it.Size, room: h.room, any: true, sel: h.sel, under: dir, nested: true, exact: h.exact}
 	defer func() { h.read.Add(in.read.Load()) }()
 	var head page
-	b, err := in.block(ctx, &head, new(source.Group))
-	if err != nil || !source.IsHeader(b) {
+	b, err := in.block(ctx, &head, new(tar.Group))
+	if err != nil || !tar.IsHeader(b) {
 		return nil, err
 	}
 	all := []source.Item{{Path: dir, Mode: source.TypeDir | 0o755, Mtime: it.Mtime}}

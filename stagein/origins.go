@@ -14,6 +14,9 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/metadata/manifest"
 	"github.com/bivouacfs/bivouac/stagein/source"
+	"github.com/bivouacfs/bivouac/stagein/source/tar"
+	"github.com/bivouacfs/bivouac/stagein/source/unpack"
+	"github.com/bivouacfs/bivouac/stagein/source/walk"
 )
 
 // Origins is what a dataset is made of, for those who fetch its files when its
@@ -42,7 +45,7 @@ type Origin struct {
 	Mtime metadata.Time `json:"mtime"` // likewise
 	// Index is the path of what told what is in an archive; "" if the archive did.
 	Index source.Name `json:"index,omitempty"`
-	// Places is where a compressed tar can be unpacked from, as source.Places, if that was
+	// Places is where a compressed tar can be unpacked from, as unpack.Places, if that was
 	// noted, since some of its files may have had to stay in it; the last one is its end, if
 	// that was seen.
 	Places []byte `json:"places,omitempty"`
@@ -61,7 +64,7 @@ type fetcher struct {
 	mu       sync.Mutex
 	archives map[uint32]source.File   // guarded by mu
 	kinds    map[uint32]source.Kind   // guarded by mu; of those that had to be looked at
-	places   map[uint32]source.Places // guarded by mu; of those that were wanted
+	places   map[uint32]unpack.Places // guarded by mu; of those that were wanted
 }
 
 // kindOf is of what kind the source is that has a file.
@@ -84,7 +87,7 @@ func (q *fetcher) kind(n uint32) (source.Kind, error) {
 	if ok {
 		return k, nil
 	}
-	found, err := source.Detect(q.fs, string(o.Path))
+	found, err := walk.Detect(q.fs, string(o.Path))
 	if err != nil {
 		return "", err
 	}
@@ -124,7 +127,7 @@ type stretch struct {
 	sparse bool         // in a tar
 
 	kind   source.Kind   // of the archive
-	places source.Places // of a compressed one
+	places unpack.Places // of a compressed one
 }
 
 // open finds the bytes of a file that has the attributes a.
@@ -199,18 +202,18 @@ func (q *fetcher) openArchive(o *Origin, from manifest.Origin) (*stretch, error)
 }
 
 // placesOf is where a source can be unpacked from.
-func (q *fetcher) placesOf(n uint32) (source.Places, error) {
+func (q *fetcher) placesOf(n uint32) (unpack.Places, error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if ps, ok := q.places[n]; ok {
 		return ps, nil
 	}
-	ps, err := source.ParsePlaces(q.origins.Sources[n].Places)
+	ps, err := unpack.ParsePlaces(q.origins.Sources[n].Places)
 	if err != nil {
 		return nil, err
 	}
 	if q.places == nil {
-		q.places = make(map[uint32]source.Places)
+		q.places = make(map[uint32]unpack.Places)
 	}
 	q.places[n] = ps
 	return ps, nil
@@ -332,7 +335,7 @@ func (s *stretch) each(ctx context.Context, bufs pools, pos, n int64, do func(b 
 // proved refuses what an index says of a file whose headers say something else,
 // and the index with it.
 func (s *stretch) proved(head []byte) error {
-	err := source.CheckHead(head, s.base, s.check)
+	err := tar.CheckHead(head, s.base, s.check)
 	if err == nil {
 		return nil
 	}

@@ -11,11 +11,13 @@ import (
 	"github.com/sirupsen/logrus"
 
 	"github.com/bivouacfs/bivouac/stagein/source"
+	"github.com/bivouacfs/bivouac/stagein/source/tar"
+	"github.com/bivouacfs/bivouac/stagein/source/unpack"
 )
 
 // packed is the compressed file that a tar comes out of, for its only reader.
 type packed struct {
-	from *source.Unpacked
+	from *unpack.Unpacked
 	room int64  // bytes that may be stored; 0 is not known
 	last string // member
 	end  int64  // of its data
@@ -68,14 +70,14 @@ func (s *Share) runPacked(ctx context.Context) error {
 
 // unpack begins to unpack a file, which gives what is from begin on, and finds where that can be begun again if some of
 // it may stay there, or there are marks.
-func (s *Share) unpack(ctx context.Context, f source.File) (u *source.Unpacked, begin int64) {
+func (s *Share) unpack(ctx context.Context, f source.File) (u *unpack.Unpacked, begin int64) {
 	p, off, start := s.cfg.Plan, s.cfg.Part.Off, s.start()
 	if start != nil {
 		off, begin = start.Byte(p.Kind), start.Begin()
 	}
 	from := source.ReadRegion(ctx, f, string(p.Source), off, s.cfg.Part.End, s.pool, readAhead)
 	marks := s.marker != nil || s.marks()
-	apart := source.Spacing{Apart: s.lim.apart, Inside: s.lim.inside, Windows: s.lim.windows, Starts: marks && source.HasPlaces(p.Kind)}
+	apart := unpack.Spacing{Apart: s.lim.apart, Inside: s.lim.inside, Windows: s.lim.windows, Starts: marks && unpack.HasPlaces(p.Kind)}
 	if s.spill == nil {
 		apart.Windows = 1 // nobody but marks wants those
 	} else {
@@ -83,16 +85,16 @@ func (s *Share) unpack(ctx context.Context, f source.File) (u *source.Unpacked, 
 	}
 	switch {
 	case start != nil:
-		return source.UnpackFrom(ctx, p.Kind, *start, s.spill.placesOf(p.Number), from, s.pool, apart), begin
+		return unpack.UnpackFrom(ctx, p.Kind, *start, s.spill.placesOf(p.Number), from, s.pool, apart), begin
 	case s.spill == nil && !apart.Starts:
-		return source.Unpack(ctx, p.Kind, p.Head, from, s.pool), begin
+		return unpack.Unpack(ctx, p.Kind, p.Head, from, s.pool), begin
 	}
-	return source.UnpackPlaces(ctx, p.Kind, p.Head, from, s.pool, apart), begin
+	return unpack.UnpackPlaces(ctx, p.Kind, p.Head, from, s.pool, apart), begin
 }
 
 // start is from where on a compressed tar is unpacked to go on from a mark; nil is from its beginning, as it is when
 // nothing says how to come to what stays before it.
-func (s *Share) start() *source.Start {
+func (s *Share) start() *unpack.Start {
 	if s.cfg.Resume == nil || s.spill != nil && len(s.spill.placesOf(s.cfg.Plan.Number)) == 0 {
 		return nil
 	}
@@ -126,7 +128,7 @@ func (r *region) fits(it *source.Item) error {
 }
 
 // truncated is for a tar that ends although what it was packed in is whole.
-func (k *packed) truncated(g *source.Group) error {
+func (k *packed) truncated(g *tar.Group) error {
 	if it := &g.Item; it.Off > 0 {
 		return fmt.Errorf("the tar inside ends in member %q, which is at offset %d of it: it was truncated before it was compressed: %w",
 			it.Path, g.Start(), syscall.EBADMSG)
@@ -136,7 +138,7 @@ func (k *packed) truncated(g *source.Group) error {
 
 // explain adds how far the reader came to an error that is the archive's.
 func (k *packed) explain(err error) error {
-	var damage *source.DamageError
+	var damage *unpack.DamageError
 	isDamage := errors.As(err, &damage)
 	switch {
 	case !isDamage && !errors.Is(err, syscall.EBADMSG) && !errors.Is(err, syscall.EINVAL) && !isFull(err):

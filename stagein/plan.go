@@ -13,6 +13,8 @@ import (
 	"github.com/bivouacfs/bivouac/metadata/cluster"
 	"github.com/bivouacfs/bivouac/metadata/manifest"
 	"github.com/bivouacfs/bivouac/stagein/source"
+	"github.com/bivouacfs/bivouac/stagein/source/unpack"
+	"github.com/bivouacfs/bivouac/stagein/source/walk"
 )
 
 // Plan says who reads what of a source. It is JSON on its way to the nodes.
@@ -131,17 +133,17 @@ type PlanConfig struct {
 	// Free tells what a node has left, in bytes; false if it is not known.
 	// nil is: nothing is known.
 	Free    func(metadata.NodeID) (int64, bool)
-	Stripe  int64           // files larger than this are striped; 0 is DefaultStripe
-	Region  int64           // the least bytes of a tar that are worth a node; 0 is 1 MiB
-	Workers int             // of the walk of a directory; 0 is 128
-	Others  []source.Looker // look at what it has, too
+	Stripe  int64         // files larger than this are striped; 0 is DefaultStripe
+	Region  int64         // the least bytes of a tar that are worth a node; 0 is 1 MiB
+	Workers int           // of the walk of a directory; 0 is 128
+	Others  []walk.Looker // look at what it has, too
 	Log     *logrus.Entry
 	// Scratch is where a scan keeps what it has found in tars; nil is the
 	// machine's directory for temporary files.
 	Scratch *manifest.Scratch
 
-	found *source.Found // by Scan
-	read  int64         // by Scan, to find that the source shall be read to be known
+	found *walk.Found // by Scan
+	read  int64       // by Scan, to find that the source shall be read to be known
 	// hollowToo is that nobody can read the archives in one go, as there is no room for all
 	// of them or they are to be unpacked further, so that those are scanned that have members
 	// which are little but holes.
@@ -152,9 +154,9 @@ type PlanConfig struct {
 }
 
 // detect looks at what is at path, once.
-func (cfg *PlanConfig) detect(path string) (source.Found, error) {
+func (cfg *PlanConfig) detect(path string) (walk.Found, error) {
 	if cfg.found == nil {
-		f, err := source.Detect(cfg.FS, path)
+		f, err := walk.Detect(cfg.FS, path)
 		if err != nil {
 			return f, err
 		}
@@ -177,7 +179,7 @@ const (
 // zip archive, and no data of a directory.
 // It refuses, before a byte is copied, what the nodes have no room for; of a
 // tar, whose members are not known yet, it knows only what each node may expect, of a
-// compressed one what that unpacks to at the least (source.Least), and stops it
+// compressed one what that unpacks to at the least (unpack.Least), and stops it
 // when it has unpacked to more than all have.
 func MakePlan(ctx context.Context, cfg *PlanConfig) (*Plan, error) {
 	if err := cfg.Request.Validate(); err != nil {
@@ -233,7 +235,7 @@ func (cfg *PlanConfig) plan(ctx context.Context) (*Plan, error) {
 	}
 	if p.Kind.Packed() {
 		p.Size, p.Room = found.Info.Size, cfg.sumFree(nodes)
-		p.Spills = cfg.Request.Spill == SpillPFS && p.Room > 0 && source.HasPlaces(p.Kind)
+		p.Spills = cfg.Request.Spill == SpillPFS && p.Room > 0 && unpack.HasPlaces(p.Kind)
 		if err := cfg.roomFor(ctx, p, []Archive{{Path: p.Source, Size: p.Size, Mtime: p.Mtime}}); err != nil {
 			return nil, err
 		}

@@ -4,6 +4,7 @@ import (
 	"io"
 
 	"github.com/bivouacfs/bivouac/stagein/source"
+	"github.com/bivouacfs/bivouac/stagein/source/tar"
 )
 
 // search holds what it reads until a header tells where a member may begin.
@@ -37,7 +38,7 @@ func (r *region) search(from *source.Region) (g *guess, held []*source.Piece, er
 type finder struct {
 	start, limit int64
 	in           bool // a group
-	g            source.Group
+	g            tar.Group
 	at           int64 // where a member may begin; 0 is not known
 }
 
@@ -45,16 +46,16 @@ func (f *finder) scan(p *source.Piece) {
 	for i := 0; i+source.BlockSize <= len(p.B) && f.at == 0; i += source.BlockSize {
 		b := p.B[i : i+source.BlockSize]
 		if !f.in {
-			if !source.IsHeader(b) {
+			if !tar.IsHeader(b) {
 				continue
 			}
 			f.in = true
 			f.g.Reset(p.Off + int64(i))
 		}
 		step, err := f.g.Add(b)
-		if err != nil || step == source.End {
+		if err != nil || step == tar.End {
 			f.in = false
-		} else if step != source.More {
+		} else if step != tar.More {
 			f.at = f.guess()
 		}
 	}
@@ -66,7 +67,7 @@ func (f *finder) scan(p *source.Piece) {
 // be, or the end is too far away to wait for: then it is the group.
 func (f *finder) guess() int64 {
 	end := f.g.Pos() + source.Padded(f.g.Data())
-	if f.g.Start()-f.start > source.MaxSpecial || end >= f.limit || end < f.g.Pos() {
+	if f.g.Start()-f.start > tar.MaxSpecial || end >= f.limit || end < f.g.Pos() {
 		return f.g.Start()
 	}
 	return end

@@ -7,6 +7,7 @@ import (
 
 	"github.com/bivouacfs/bivouac/metadata/manifest"
 	"github.com/bivouacfs/bivouac/stagein/source"
+	"github.com/bivouacfs/bivouac/stagein/source/walk"
 )
 
 // selection is what of the items of a share is wanted. A nil one is all.
@@ -30,7 +31,7 @@ func newSelection(fs source.FS, o Options) (*selection, error) {
 		return s, nil
 	}
 	var err error
-	if s.Paths, err = source.ReadList(fs, string(o.List)); err != nil {
+	if s.Paths, err = walk.ReadList(fs, string(o.List)); err != nil {
 		return nil, fmt.Errorf("list: %w", err)
 	}
 	s.list = s.NewMissing()

@@ -16,6 +16,7 @@ import (
 	"github.com/bivouacfs/bivouac/metadata/cluster"
 	"github.com/bivouacfs/bivouac/metadata/manifest"
 	"github.com/bivouacfs/bivouac/stagein/source"
+	"github.com/bivouacfs/bivouac/stagein/source/unpack"
 )
 
 // Target is where staged bytes go: the objects of all nodes.
@@ -121,7 +122,7 @@ func NewShare(cfg ShareConfig) (*Share, error) {
 		return nil, fmt.Errorf("share of a source of kind %q: %w", p.Kind, syscall.EINVAL)
 	case cfg.Resume != nil && (cfg.Before == nil || !p.Marks() || !cfg.Resume.in(p, cfg.Part)):
 		return nil, fmt.Errorf("share that goes on where no mark can be, or without its records: %w", syscall.EINVAL)
-	case p.Spills && !source.HasPlaces(p.Kind) && p.Kind != source.Many:
+	case p.Spills && !unpack.HasPlaces(p.Kind) && p.Kind != source.Many:
 		return nil, fmt.Errorf("share of a source of kind %q, of which nothing can stay there: %w", p.Kind, syscall.EINVAL)
 	case p.OnError == OnErrorSkip && cfg.Skipped == nil:
 		return nil, fmt.Errorf("share that skips, without a place to say what: %w", syscall.EINVAL)

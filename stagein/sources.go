@@ -10,6 +10,7 @@ import (
 
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/stagein/source"
+	"github.com/bivouacfs/bivouac/stagein/source/walk"
 )
 
 // paths is what the request's source stands for: itself, or what matches it if
@@ -17,10 +18,10 @@ import (
 func (cfg *PlanConfig) paths() ([]string, error) {
 	src := cfg.Request.Source
 	_, err := cfg.FS.Lstat(src)
-	if !errors.Is(err, syscall.ENOENT) || !source.IsPattern(src) {
+	if !errors.Is(err, syscall.ENOENT) || !walk.IsPattern(src) {
 		return []string{src}, nil // what is wrong with it is said by who reads it
 	}
-	return source.Glob(cfg.FS, src)
+	return walk.Glob(cfg.FS, src)
 }
 
 // alone reports whether every archive is read by one node from front to end: what
@@ -74,7 +75,7 @@ func (cfg *PlanConfig) tree(ctx context.Context, p *Plan, root string, below map
 	if err != nil {
 		return nil, err
 	}
-	w := source.WalkConfig{FS: cfg.FS, Root: root, Workers: cfg.Workers, Others: cfg.Others, Paths: below}
+	w := walk.WalkConfig{FS: cfg.FS, Root: root, Workers: cfg.Workers, Others: cfg.Others, Paths: below}
 	if sel != nil {
 		w.Select = &sel.Select
 	}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/stagein/source"
+	"github.com/bivouacfs/bivouac/stagein/source/walk"
 )
 
 // Request is what a user wants staged.
@@ -62,7 +63,7 @@ func ParseSpec(s, wd string) (Request, error) {
 var endings = []string{".tar", ".tar.gz", ".tgz", ".tar.zst", ".tar.xz", ".tar.bz2", ".zip"}
 
 func defaultName(src string) string {
-	for source.IsPattern(src) && src != "/" {
+	for walk.IsPattern(src) && src != "/" {
 		src = filepath.Dir(src)
 	}
 	base := filepath.Base(src)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/stagein/source"
+	"github.com/bivouacfs/bivouac/stagein/source/unpack"
 )
 
 // farthest is the most bytes that may have to be unpacked to come to a file that stays in
@@ -36,7 +37,7 @@ const placeless = 16 << 20
 type spiller struct {
 	s     *Share
 	push  *pusher
-	from  *source.Unpacked // nil is a plain tar
+	from  *unpack.Unpacked // nil is a plain tar
 	bars  Bars
 	was   Bars                      // of which all that is at or above them is gone
 	room  map[metadata.NodeID]int64 // for files of the tar
@@ -51,11 +52,11 @@ type spiller struct {
 	past    int64             // bytes of the compressed tars that were read before this one
 	looked  int64             // up to where in this one it was seen how close places are wanted
 	portion float64           // of the nodes' room: other parts have the rest
-	places  map[uint32][]byte // source.Places, by the number of the tar
+	places  map[uint32][]byte // unpack.Places, by the number of the tar
 	none    string            // a tar that was read and has no place to begin at; "" is none such
 
 	number uint32                   // of the tar from comes of
-	before map[uint32]source.Places // that an earlier try has found, by the number of the tar
+	before map[uint32]unpack.Places // that an earlier try has found, by the number of the tar
 	noted  int64                    // bytes that were written to ShareConfig.Places
 }
 
@@ -90,7 +91,7 @@ func newSpiller(s *Share) *spiller {
 		s: s, bars: make(Bars), was: make(Bars), wide: new(tops),
 		room: make(map[metadata.NodeID]int64), left: make(map[metadata.NodeID]int64), here: make(map[metadata.NodeID]*tops),
 		portion: s.cfg.Part.portion(s.cfg.Plan.Parts), places: make(map[uint32][]byte),
-		before: make(map[uint32]source.Places),
+		before: make(map[uint32]unpack.Places),
 	}
 	for _, id := range s.cfg.Map.Up() {
 		x.here[id] = new(tops)
@@ -251,7 +252,7 @@ func (x *spiller) reach(it *source.Item) error {
 }
 
 // use says where the tar of a number comes from, and who stores its members.
-func (x *spiller) use(push *pusher, from *source.Unpacked, number uint32) {
+func (x *spiller) use(push *pusher, from *unpack.Unpacked, number uint32) {
 	if x != nil {
 		x.push, x.from, x.number, x.looked = push, from, number, 0
 	}

@@ -17,6 +17,7 @@ import (
 
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/stagein/source"
+	"github.com/bivouacfs/bivouac/stagein/source/unpack"
 	"github.com/bivouacfs/bivouac/stagein/stageintest"
 )
 
@@ -86,7 +87,7 @@ func TestPackedSpills(t *testing.T) {
 				t.Fatal(err)
 			}
 			stageintest.CheckTree(t, got, want)
-			places, err := source.ParsePlaces(j.plan.Origins.Sources[0].Places)
+			places, err := unpack.ParsePlaces(j.plan.Origins.Sources[0].Places)
 			if n := len(places); err != nil || n < 3 || places[n-1].Off != int64(len(plain)) {
 				t.Errorf("places %v, %v, want the last at %d", places, err, len(plain))
 			}

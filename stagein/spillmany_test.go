@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/bivouacfs/bivouac/stagein/source"
+	"github.com/bivouacfs/bivouac/stagein/source/unpack"
 	"github.com/bivouacfs/bivouac/stagein/stageintest"
 )
 
@@ -97,7 +98,7 @@ func TestPackedSpillsInLittle(t *testing.T) {
 		s.check()
 		sum, inside := 0, 0
 		for _, o := range s.plan.Origins.Sources {
-			places, err := source.ParsePlaces(o.Places)
+			places, err := unpack.ParsePlaces(o.Places)
 			stageintest.NoError(t, err)
 			for _, p := range places {
 				if sum += len(p.Window); p.Window != "" {

@@ -8,11 +8,11 @@ import (
 	"syscall"
 
 	"github.com/bivouacfs/bivouac/metadata/varint"
-	"github.com/bivouacfs/bivouac/stagein/source"
+	"github.com/bivouacfs/bivouac/stagein/source/unpack"
 )
 
 // What ShareConfig.Places gets is for each note the number of a tar, times two, and one more if these are all
-// of its places; then how many bytes follow, each as an unsigned varint; then source.Places. A tar of which there
+// of its places; then how many bytes follow, each as an unsigned varint; then unpack.Places. A tar of which there
 // are not all is being read: its notes follow each other.
 
 // note writes down the places that were found since the last mark, and says in a mark how much was written.
@@ -30,7 +30,7 @@ func (x *spiller) note(m *Mark) error {
 }
 
 // write writes down places of the tar that is being read, or all of them.
-func (x *spiller) write(ps source.Places, all bool) error {
+func (x *spiller) write(ps unpack.Places, all bool) error {
 	if x.s.cfg.Places == nil || len(ps) == 0 {
 		return nil
 	}
@@ -87,7 +87,7 @@ func (x *spiller) parse(d *varint.Decoder) error {
 	head := d.Uvarint()
 	b := d.Bytes(d.Uvarint())
 	number := uint32(head >> 1)
-	ps, err := source.ParsePlaces(b)
+	ps, err := unpack.ParsePlaces(b)
 	if d.Bad || uint64(number) != head>>1 {
 		err = syscall.EPROTO
 	}
@@ -104,7 +104,7 @@ func (x *spiller) parse(d *varint.Decoder) error {
 }
 
 // placesOf is the places that an earlier try has found in a tar of which it has not found all.
-func (x *spiller) placesOf(number uint32) source.Places {
+func (x *spiller) placesOf(number uint32) unpack.Places {
 	if x == nil {
 		return nil
 	}

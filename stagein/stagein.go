@@ -80,7 +80,7 @@
 //
 // # The index of a tar
 //
-// What a scan found is kept as an index (Index, source.ReadIndex), and the next
+// What a scan found is kept as an index (Index, tar.ReadIndex), and the next
 // stage-in needs no scan. It says of sparse members where their data lies, too. The index belongs to an archive of that size, time of
 // modification, and first and last 16 KiB; one that does not fit, or is damaged, or
 // belongs to another user, is named in the log and not used. Nobody has then seen the
@@ -128,7 +128,7 @@
 // what it had. If it is the same node, since its daemon was killed, it goes on from its
 // last Mark, every 4 MiB of a tar, before which all is stored and recorded: then only what
 // was in flight is read again. Of a compressed tar so is what lies between the mark and the last place before it that can be
-// begun with (source.Start), which is 4 to 16 MiB of what it unpacks to; all before the mark is read again, and not stored,
+// begun with (unpack.Start), which is 4 to 16 MiB of what it unpacks to; all before the mark is read again, and not stored,
 // where the format has no such place. Who leads may
 // be lost, too: another goes on from the plan and the seams that the readers have told,
 // which is for package daemon to see to.
@@ -160,9 +160,9 @@
 // and the dataset appears when that has ended, with all its files. If the reader is
 // lost before, another begins anew. There is no way to a member but through all before
 // it, or from a place on that can be begun with; what does not fit and has none is refused. That is before it
-// is read if a few small reads say that it is too large (source.Least: xz of one block, or one of more than 64 MiB, zstd of one frame that says its
+// is read if a few small reads say that it is too large (unpack.Least: xz of one block, or one of more than 64 MiB, zstd of one frame that says its
 // size; with spill=fail also other xz, gzip, zstd whose frames
-// say their sizes or have a seek table; source.LeastBGZF: what bgzip has packed, if the
+// say their sizes or have a seek table; unpack.LeastBGZF: what bgzip has packed, if the
 // index of bgzip -r lies beside it), or if it is too large packed; else when the room is used
 // up, and names the node that is full, what it needs and had (Share.full). The message says who
 // says so, since that may be wrong. What a lost
@@ -175,7 +175,7 @@
 //
 // A frame of zstd, a member of gzip or a block of xz can be unpacked without what is
 // before it; a block of deflated data in the middle of a member of gzip, with what it uses of the 32 KiB
-// before it. Where these begin is found while the tar is unpacked (source.Places), every
+// before it. Where these begin is found while the tar is unpacked (unpack.Places), every
 // 4 MiB of what comes out, and is kept with the dataset (Origin.Places). To find those in the middle of members
 // costs a part of the time that unpacking takes: while all that is still to come seems to fit (outlook), they are
 // 16 MiB apart, for those who fetch again what a lost node had. What is used of the

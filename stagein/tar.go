@@ -8,6 +8,7 @@ import (
 
 	"github.com/bivouacfs/bivouac/metadata/manifest"
 	"github.com/bivouacfs/bivouac/stagein/source"
+	"github.com/bivouacfs/bivouac/stagein/source/tar"
 )
 
 // region is what the chains of a tar's region share.
@@ -151,7 +152,7 @@ func (r *region) record(rec manifest.Record) error {
 }
 
 // truncated names the member in which the archive ends.
-func (r *region) truncated(g *source.Group) error {
+func (r *region) truncated(g *tar.Group) error {
 	if r.packed != nil {
 		return r.packed.truncated(g)
 	}

@@ -7,7 +7,7 @@ import (
 	"syscall"
 
 	"github.com/bivouacfs/bivouac/metadata"
-	"github.com/bivouacfs/bivouac/stagein/source"
+	"github.com/bivouacfs/bivouac/stagein/source/unpack"
 )
 
 // Spilled reports whether a file is read through: it lies on no node.
@@ -171,7 +171,7 @@ func (e *wrongError) Unwrap() error { return e.err }
 // isWrong reports whether the source was read, and what came was not right.
 func isWrong(err error) bool {
 	var wrong *wrongError
-	var damage *source.DamageError
+	var damage *unpack.DamageError
 	return errors.As(err, &wrong) || errors.As(err, &damage) || errors.Is(err, syscall.EBADMSG)
 }
 

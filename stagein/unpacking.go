@@ -8,19 +8,21 @@ import (
 	"syscall"
 
 	"github.com/bivouacfs/bivouac/stagein/source"
+	"github.com/bivouacfs/bivouac/stagein/source/tar"
+	"github.com/bivouacfs/bivouac/stagein/source/unpack"
 )
 
 // unpacking is a compressed tar that is unpacked from a place in it on.
 type unpacking struct {
 	name string
-	u    *source.Unpacked
+	u    *unpack.Unpacked
 	p    *source.Piece // the last that came; nil is none that is held
 	pos  int64         // in what it unpacks to; what is before it was gone over
 }
 
 // unpacking begins at the place before off. What lies from end on need not be there.
 func (s *stretch) unpacking(ctx context.Context, bufs pools, off, end int64) (*unpacking, error) {
-	part := source.Stretch{File: s.file, Name: s.name, Kind: s.kind, Size: s.was.Size, Places: s.places, Off: off, End: end}
+	part := unpack.Stretch{File: s.file, Name: s.name, Kind: s.kind, Size: s.was.Size, Places: s.places, Off: off, End: end}
 	u := part.Unpack(ctx, bufs.in, bufs.out)
 	if u == nil {
 		return nil, fmt.Errorf("%s: nothing says where to begin to unpack what is at %d in it: %w", s.name, off, syscall.EIO)
@@ -76,12 +78,12 @@ func (s *stretch) contents(x *unpacking, size int64, do func(b []byte, pos int64
 
 // mapIn is where the data of a sparse file lies in it, by its headers, which come next in x.
 func (s *stretch) mapIn(x *unpacking) (*source.Sparse, error) {
-	at := s.base - min(s.head, source.MaxHeaders)
+	at := s.base - min(s.head, tar.MaxHeaders)
 	var head []byte
 	if err := x.read(at, s.base, func(b []byte, _ int64) error { head = append(head, b...); return nil }); err != nil {
 		return nil, err
 	}
-	m, err := source.SparseIn(head, at)
+	m, err := tar.SparseIn(head, at)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", s.name, err)
 	}

@@ -12,6 +12,7 @@ import (
 	"syscall"
 
 	"github.com/bivouacfs/bivouac/stagein/source"
+	"github.com/bivouacfs/bivouac/stagein/source/zip"
 )
 
 // unzipper unpacks members of a zip archive from a tape, one after another.
@@ -19,7 +20,7 @@ type unzipper struct {
 	ctx  context.Context
 	pool *source.Pool
 	t    tape
-	z    source.Inflater
+	z    zip.Inflater
 	out  *source.Piece // that is being filled with what is unpacked
 	bad  error         // of the tape, while the inflater reads it
 }
@@ -41,11 +42,11 @@ func (z *unzipper) member(it *source.Item, next int64, stage func() error) error
 	if err := z.t.skip(it.Off - z.t.pos); err != nil {
 		return err
 	}
-	b, err := z.bytes(source.ZipLocalSize)
+	b, err := z.bytes(zip.ZipLocalSize)
 	if err != nil {
 		return err
 	}
-	n, extra, err := source.Local(it, b)
+	n, extra, err := zip.Local(it, b)
 	if err != nil {
 		return err
 	}
@@ -54,7 +55,7 @@ func (z *unzipper) member(it *source.Item, next int64, stage func() error) error
 	}
 	name, err := z.bytes(n)
 	if err == nil {
-		err = source.LocalName(it, name)
+		err = zip.LocalName(it, name)
 	}
 	if err == nil {
 		err = z.t.skip(extra)
@@ -62,14 +63,14 @@ func (z *unzipper) member(it *source.Item, next int64, stage func() error) error
 	if err == nil {
 		err = stage()
 	}
-	if err != nil || !source.Described(b) {
+	if err != nil || !zip.Described(b) {
 		return err
 	}
 	d, err := z.bytes(min(8, next-z.t.pos))
 	if err != nil {
 		return err
 	}
-	return source.Descriptor(it, d)
+	return zip.Descriptor(it, d)
 }
 
 // target reads where a symbolic link points to, which is its data.
@@ -110,7 +111,7 @@ func (z *unzipper) data(it *source.Item, emit func([]byte, *source.Piece) error)
 		return emit(b, piece)
 	}
 	var err error
-	if it.Zip.Method == source.ZipStored {
+	if it.Zip.Method == zip.ZipStored {
 		err = z.stored(it.Size, each)
 	} else {
 		err = z.inflate(it, each)

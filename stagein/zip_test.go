@@ -22,6 +22,7 @@ import (
 
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/stagein/source"
+	srczip "github.com/bivouacfs/bivouac/stagein/source/zip"
 	"github.com/bivouacfs/bivouac/stagein/stageintest"
 )
 
@@ -349,7 +350,7 @@ func BenchmarkZip(b *testing.B) {
 		ms = append(ms, stageintest.ZipFile(fmt.Sprint("f", i), data))
 	}
 	archive := stageintest.WriteZip(b, "", ms...)
-	var d source.Inflater
+	var d srczip.Inflater
 	b.Run("bare", func(b *testing.B) {
 		perCore(b, size, func() error {
 			z, err := zip.NewReader(bytes.NewReader(archive), int64(len(archive)))

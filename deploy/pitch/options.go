@@ -14,6 +14,7 @@ import (
 	"github.com/bivouacfs/bivouac/daemon/job"
 	"github.com/bivouacfs/bivouac/stagein"
 	"github.com/bivouacfs/bivouac/stagein/source"
+	"github.com/bivouacfs/bivouac/stagein/source/walk"
 )
 
 // Access asks whether this user may use path in the ways of mode, as access(2).
@@ -140,8 +141,8 @@ func checkSource(d job.Dataset, access Access) error {
 	}
 	paths := []string{d.Source}
 	_, err := os.Lstat(d.Source)
-	if errors.Is(err, fs.ErrNotExist) && source.IsPattern(d.Source) {
-		if paths, err = source.Glob(source.OS{}, d.Source); err != nil {
+	if errors.Is(err, fs.ErrNotExist) && walk.IsPattern(d.Source) {
+		if paths, err = walk.Glob(source.OS{}, d.Source); err != nil {
 			return fmt.Errorf("stage-in: %w", err)
 		}
 	}
@@ -177,7 +178,7 @@ func checkPathOf(d job.Dataset, p string, access Access, look bool) error {
 	if d.Options.Unpack == stagein.UnpackNo || !look {
 		return nil
 	}
-	if _, err := source.Detect(source.OS{}, p); err != nil {
+	if _, err := walk.Detect(source.OS{}, p); err != nil {
 		return fmt.Errorf("stage-in: %w", err)
 	}
 	return nil

@@ -155,7 +155,7 @@ func (f *osFile) ReadAt(p []byte, off int64) (n int, err error) {
 func infoOf(st *unix.Statx_t) Info {
 	return Info{
 		Mode: uint32(st.Mode), UID: st.Uid, GID: st.Gid, Nlink: uint64(st.Nlink), Size: int64(st.Size),
-		Mtime: clampTime(st.Mtime.Sec, int64(st.Mtime.Nsec)), Dev: unix.Mkdev(st.Dev_major, st.Dev_minor), Ino: st.Ino,
+		Mtime: ClampTime(st.Mtime.Sec, int64(st.Mtime.Nsec)), Dev: unix.Mkdev(st.Dev_major, st.Dev_minor), Ino: st.Ino,
 	}
 }
 

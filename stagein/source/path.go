@@ -8,7 +8,7 @@ import (
 	"syscall"
 )
 
-func typeName(mode uint32) string {
+func TypeName(mode uint32) string {
 	switch mode & TypeMask {
 	case TypeFIFO:
 		return "a FIFO"
@@ -77,8 +77,8 @@ func isClean(name string) bool {
 // a Time is nanoseconds.
 const maxSeconds = math.MaxInt64/1_000_000_000 - 1
 
-// clampTime is a Time; what does not fit becomes the nearest that does.
-func clampTime(s, ns int64) metadata.Time {
+// ClampTime is a Time; what does not fit becomes the nearest that does.
+func ClampTime(s, ns int64) metadata.Time {
 	switch {
 	case s > maxSeconds:
 		s, ns = maxSeconds, 0

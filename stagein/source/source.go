@@ -1,34 +1,3 @@
-// Package source reads what datasets are made of: tar archives, plain or
-// compressed, zip archives, and directory trees. Its one idea is that an archive can be read from any 512-byte boundary
-// by anyone who is told, or guesses, what state the reader before was in;
-// therefore headers are parsed by a small machine that is given one block at a
-// time (Group), and never by a stream that only knows how to begin at zero.
-//
-// All bytes of a source are read through FS, so that a test, or a report, can
-// count them.
-//
-// Of tar it understands ustar, old V7, star's and GNU's headers with long names
-// and long links, and PAX extended headers; regular files, also sparse
-// ones, directories, hard and symbolic links. It refuses, naming the member and its
-// offset: device nodes and FIFOs, parts of multi-volume or incremental archives,
-// absolute paths and paths with "..", names that no filesystem takes.
-// A tar may be compressed by gzip, zstd, xz or bzip2, which their first bytes
-// tell and not their names. It is unpacked (Unpack) by one reader, and by several
-// workers where the format lets them begin in the middle: members of gzip and
-// frames of zstd that are not large, and blocks of xz. What the format allows to
-// follow an end (more gzip members, zstd frames, xz and bzip2 streams) goes on the
-// same tar, and anything else that follows, or that a checksum of the format finds,
-// is damage.
-//
-// Of zip and zip64 it understands what is stored or deflated, with the modes and
-// the symbolic links of unix; the central directory is the truth (ReadZip), and
-// a local header that says otherwise is damage. It refuses what is encrypted,
-// what overlaps, names that are there twice (of which the last stays if that is asked
-// for), and archives in several parts.
-//
-// It ignores owners, extended attributes, access and change times, and comments.
-//
-// It writes nothing and knows nothing of nodes.
 package source
 
 import (

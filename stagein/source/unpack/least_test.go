@@ -1,0 +1,202 @@
+package unpack
+
+import (
+	"bytes"
+	"compress/gzip"
+	"encoding/binary"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os/exec"
+	"testing"
+
+	"github.com/bivouacfs/bivouac/stagein/source"
+	"github.com/klauspost/compress/zstd"
+	"github.com/ulikunitz/xz"
+)
+
+// squeeze packs b by what open makes.
+func squeeze[W io.WriteCloser](t *testing.T, b []byte, open func(io.Writer) (W, error)) []byte {
+	t.Helper()
+	var out bytes.Buffer
+	w, err := open(&out)
+	if err == nil {
+		_, err = w.Write(b)
+	}
+	if err == nil {
+		err = w.Close()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out.Bytes()
+}
+
+func squeezeXz(t *testing.T, b []byte) []byte {
+	return squeeze(t, b, func(w io.Writer) (*xz.Writer, error) { return xz.NewWriter(w) })
+}
+
+func squeezeGzip(t *testing.T, b []byte) []byte {
+	return squeeze(t, b, func(w io.Writer) (*gzip.Writer, error) { return gzip.NewWriter(w), nil })
+}
+
+func squeezeZstd(t *testing.T, b []byte) []byte {
+	t.Helper()
+	z, err := zstd.NewWriter(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return z.EncodeAll(b, nil)
+}
+
+// seekable makes frames of b and the table of them.
+func seekable(t *testing.T, b []byte, each int, sums bool) []byte {
+	t.Helper()
+	var out, table []byte
+	descriptor, frames := byte(0), uint32(0)
+	for ; len(b) > 0; frames++ {
+		n := min(each, len(b))
+		frame := squeezeZstd(t, b[:n])
+		out, b = append(out, frame...), b[n:]
+		table = binary.LittleEndian.AppendUint32(table, uint32(len(frame)))
+		table = binary.LittleEndian.AppendUint32(table, uint32(n))
+		if sums {
+			descriptor, table = seekSums, append(table, 1, 2, 3, 4)
+		}
+	}
+	table = append(binary.LittleEndian.AppendUint32(table, frames), descriptor)
+	table = binary.LittleEndian.AppendUint32(table, seekMagic)
+	out = binary.LittleEndian.AppendUint32(out, 0x184d2a5e)
+	return append(binary.LittleEndian.AppendUint32(out, uint32(len(table))), table...)
+}
+
+// TestLeast: what an archive says of its size is found, and what it does not say is
+// never made up.
+func TestLeast(t *testing.T) {
+	text := bytes.Repeat([]byte("some text that packs well. "), 40_000)
+	n := int64(len(text))
+	join := func(all ...[]byte) []byte { return bytes.Join(all, nil) }
+	note := []byte("\x50\x2a\x4d\x18\x02\x00\x00\x00ab")
+	stream := squeeze(t, text, func(w io.Writer) (*zstd.Encoder, error) { return zstd.NewWriter(w) })
+	for name, x := range map[string]struct {
+		kind   source.Kind
+		packed []byte
+		want   int64 // 0 is that the packed size is all that is known
+	}{
+		"xz":                       {source.TarXz, squeezeXz(t, text), n},
+		"xz, two streams":          {source.TarXz, join(squeezeXz(t, text), squeezeXz(t, text[:n/2])), n + n/2},
+		"xz, padded":               {source.TarXz, join(squeezeXz(t, text), make([]byte, 8), squeezeXz(t, text), make([]byte, 4)), 2 * n},
+		"xz, with garbage":         {source.TarXz, join(squeezeXz(t, text), []byte("garbage")), 0},
+		"xz, a damaged index":      {source.TarXz, flipped(squeezeXz(t, text), 20), 0},
+		"zstd":                     {source.TarZstd, squeezeZstd(t, text), n},
+		"zstd after a note":        {source.TarZstd, join(note, squeezeZstd(t, text)), n},
+		"zstd of a stream":         {source.TarZstd, stream, 0},
+		"zstd, seekable":           {source.TarZstd, seekable(t, text, 1<<16, false), n},
+		"zstd, seekable, sums":     {source.TarZstd, seekable(t, text, 1<<16, true), n},
+		"zstd, a cut table":        {source.TarZstd, seekable(t, text, 1<<16, false)[100:], 0},
+		"zstd, of another file":    {source.TarZstd, join(squeezeZstd(t, text[:1000]), seekable(t, text, 1<<16, false)), 1000 + n},
+		"zstd, two frames":         {source.TarZstd, join(squeezeZstd(t, text), note, squeezeZstd(t, text[:n/2]), note), n + n/2},
+		"zstd, many frames":        {source.TarZstd, bytes.Repeat(join(note, squeezeZstd(t, text[:1000]), squeezeZstd(t, text[:100])), 900), 900_000},
+		"zstd, then a stream":      {source.TarZstd, join(squeezeZstd(t, text), stream, squeezeZstd(t, text)), n},
+		"zstd, with garbage":       {source.TarZstd, join(squeezeZstd(t, text), squeezeZstd(t, text), []byte("garbage")), 2 * n},
+		"zstd, cut":                {source.TarZstd, join(squeezeZstd(t, text), squeezeZstd(t, text)[:100]), 2 * n},
+		"zstd, of impossible size": {source.TarZstd, []byte("\x28\xb5\x2f\xfd\xe0\x00\x00\x00\x00\x00\x01\x00\x00\x01\x00\x00"), 0},
+		"zstd, of wrong size":      {source.TarZstd, append([]byte("\x28\xb5\x2f\xfd\xa0\x00\x00\x03\x00\x03\x00\x00x"), bytes.Repeat(note, 10)...), 0},
+		"gzip":                     {source.TarGzip, squeezeGzip(t, text), n},
+		"gzip, two members":        {source.TarGzip, join(squeezeGzip(t, text), squeezeGzip(t, text[:n/2])), n / 2},
+		"gzip, an empty end":       {source.TarGzip, join(squeezeGzip(t, text), squeezeGzip(t, nil)), 0},
+		"gzip, with garbage":       {source.TarGzip, join(squeezeGzip(t, text[:1000]), []byte("\xff\xff\xff\xff")), 0},
+		"gzip, cut":                {source.TarGzip, []byte("\x1f\x8b\x08\xff\xff\xff"), 0},
+		"bzip2":                    {source.TarBzip2, []byte("BZh91AY&SY whatever this is"), 0},
+	} {
+		got, err := Least(bytes.NewReader(x.packed), x.kind, int64(len(x.packed)), x.packed[:min(source.BlockSize, len(x.packed))])
+		if want := max(x.want, int64(len(x.packed)-len(x.packed)/stretch)); got.Bytes != want || got.By == "" || err != nil {
+			t.Errorf("%s: Least() = %+v, %v, want %d", name, got, err, want)
+		}
+	}
+}
+
+func flipped(b []byte, fromEnd int) []byte {
+	b[len(b)-fromEnd] ^= 1
+	return b
+}
+
+// TestLeastOfPrograms: what the programs that people use make of random bytes, which no
+// one can pack, is at most so much larger as Least believes, and what they say of the size
+// is right.
+func TestLeastOfPrograms(t *testing.T) {
+	const s = 42
+	t.Logf("seed %d", s)
+	b := make([]byte, 300_000)
+	r := rand.NewChaCha8([32]byte{s})
+	_, _ = r.Read(b) // cannot fail
+	for _, x := range []struct {
+		kind source.Kind
+		args []string
+	}{
+		{source.TarGzip, []string{"gzip", "-c"}}, {source.TarGzip, []string{"pigz", "-c", "-p2", "-R"}}, {source.TarGzip, []string{"bgzip", "-c"}},
+		{source.TarZstd, []string{"zstd", "-c"}}, {source.TarZstd, []string{"pzstd", "-c"}},
+		{source.TarXz, []string{"xz", "-c"}}, {source.TarXz, []string{"xz", "-c", "--block-size=10000"}},
+		{source.TarBzip2, []string{"bzip2", "-c"}}, {source.TarBzip2, []string{"bzip2", "-1", "-c"}}, {source.TarBzip2, []string{"pbzip2", "-c", "-b1"}},
+	} {
+		t.Run(fmt.Sprint(x.args), func(t *testing.T) {
+			path, err := exec.LookPath(x.args[0])
+			if err != nil {
+				t.Skipf("no %s program", x.args[0])
+			}
+			cmd := exec.Command(path, x.args[1:]...)
+			cmd.Stdin = bytes.NewReader(b)
+			out, err := cmd.Output()
+			if err != nil {
+				t.Fatal(err)
+			}
+			got, err := Least(bytes.NewReader(out), x.kind, int64(len(out)), out[:source.BlockSize])
+			if n := int64(len(b)); err != nil || got.Bytes > n || got.Bytes < n-n/stretch || x.kind == source.TarXz && got.Bytes != n {
+				t.Errorf("Least() = %+v, %v of %d bytes that are packed as %d", got, err, n, len(out))
+			}
+		})
+	}
+}
+
+// FuzzLeast: no end of an archive makes it fail, or say a size that cannot be.
+func FuzzLeast(f *testing.F) {
+	f.Add([]byte("YZ"), byte(0))
+	f.Add([]byte("\x28\xb5\x2f\xfd\x24\x05\x29\x00\x00hello\x00\x00\x00\x00\x28\xb5\x2f\xfd\x20\x01\x09\x00\x00x"), byte(1))
+	f.Fuzz(func(t *testing.T, b []byte, k byte) {
+		kind := []source.Kind{source.TarXz, source.TarZstd, source.TarGzip, source.TarBzip2}[k%4]
+		if n, err := Least(bytes.NewReader(b), kind, int64(len(b)), b[:min(source.BlockSize, len(b))]); err != nil || n.Bytes < 0 {
+			t.Errorf("Least() = %+v, %v", n, err)
+		}
+	})
+}
+
+// TestLeastReadsLittle: of frames, however many, no more is looked at than some; the
+// others count as they are packed.
+func TestLeastReadsLittle(t *testing.T) {
+	const frames = walkReads + 1000
+	data := make([]byte, 2000)
+	r := rand.NewChaCha8([32]byte{7})
+	_, _ = r.Read(data) // cannot fail
+	packed := bytes.Repeat(squeezeZstd(t, data), frames)
+	f := &countedReader{r: bytes.NewReader(packed)}
+	n, err := Least(f, source.TarZstd, int64(len(packed)), packed[:source.BlockSize])
+	all := int64(frames * len(data))
+	if err != nil || n.Bytes > all || n.Bytes < all-all/stretch || n.By != "the headers of its frames" {
+		t.Errorf("Least() = %+v, %v, want some less than %d", n, err, all)
+	}
+	if f.reads > walkReads+2 || f.bytes > (walkReads+2)*walkRead {
+		t.Errorf("%d reads of %d bytes", f.reads, f.bytes)
+	}
+}
+
+type countedReader struct {
+	r     io.ReaderAt
+	reads int
+	bytes int
+}
+
+func (c *countedReader) ReadAt(p []byte, off int64) (int, error) {
+	c.reads++
+	c.bytes += len(p)
+	return c.r.ReadAt(p, off)
+}

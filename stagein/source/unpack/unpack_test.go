@@ -1,0 +1,613 @@
+package unpack
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"io"
+	"math/rand/v2"
+	"os/exec"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/bivouacfs/bivouac/stagein/source"
+	"github.com/klauspost/compress/gzip"
+	"github.com/klauspost/compress/zstd"
+	"github.com/ulikunitz/xz"
+)
+
+// small makes every archive many batches.
+var small = sizes{raw: 700, full: 3000, in: 4000, out: 9000}
+
+// packedWay is a way to compress.
+type packedWay struct {
+	name string
+	kind source.Kind
+	pack func(t testing.TB, b []byte, r *rand.Rand) []byte
+}
+
+var packedWays = []packedWay{
+	{"gzip", source.TarGzip, parted(1<<30, gzipped)},
+	{"gzip members", source.TarGzip, parted(2500, gzipped)},
+	{"gzip tiny members", source.TarGzip, parted(30, gzipped)},
+	{"gzip large members", source.TarGzip, parted(30_000, gzipped)},
+	{"bgzf", source.TarGzip, func(t testing.TB, b []byte, r *rand.Rand) []byte {
+		return append(parted(1500, bgzf)(t, b, r), bgzf(t, nil, r)...) // its mark of the end
+	}},
+	{"zstd", source.TarZstd, parted(1<<30, zstded)},
+	{"zstd frames", source.TarZstd, parted(2500, zstded)},
+	{"zstd tiny frames", source.TarZstd, parted(30, zstded)},
+	{"zstd large frames", source.TarZstd, parted(30_000, zstded)},
+	{"pzstd", source.TarZstd, parted(2500, pzstded)},
+	{"xz", source.TarXz, parted(1<<30, xzed)},
+	{"xz blocks", source.TarXz, program("xz", "-0", "-T2", "--block-size=2500", "-c")},
+	{"xz large blocks", source.TarXz, program("xz", "-0", "-T2", "--block-size=30000", "-C", "sha256", "-c")},
+	{"xz blocks of unknown sizes", source.TarXz, program("xz", "-0", "-T1", "--block-size=2500", "-C", "crc32", "-c")},
+	{"xz streams", source.TarXz, func(t testing.TB, b []byte, r *rand.Rand) []byte {
+		return append(parted(2500, xzed)(t, b, r), make([]byte, 4*r.IntN(3))...)
+	}},
+	{"zstd seekable", source.TarZstd, func(t testing.TB, b []byte, r *rand.Rand) []byte {
+		return append(parted(2500, zstded)(t, b, r), skippable(randomBytes(r, 300))...) // where the format has its table
+	}},
+}
+
+// parted packs parts of about n bytes, some of them empty.
+func parted(n int, pack func(t testing.TB, b []byte, r *rand.Rand) []byte) func(testing.TB, []byte, *rand.Rand) []byte {
+	return func(t testing.TB, b []byte, r *rand.Rand) (out []byte) {
+		for first := true; first || len(b) > 0; first = false {
+			m := min(r.IntN(2*n), len(b))
+			if n >= 1<<30 {
+				m = len(b)
+			}
+			out = append(out, pack(t, b[:m], r)...)
+			b = b[m:]
+		}
+		return out
+	}
+}
+
+// program packs by a program, of a package that make installs.
+func program(args ...string) func(testing.TB, []byte, *rand.Rand) []byte {
+	return func(t testing.TB, b []byte, _ *rand.Rand) []byte {
+		t.Helper()
+		path, err := exec.LookPath(args[0])
+		if err != nil {
+			t.Skipf("no %s program", args[0])
+		}
+		cmd := exec.Command(path, args[1:]...)
+		cmd.Stdin = bytes.NewReader(b)
+		out, err := cmd.Output()
+		if err != nil {
+			t.Fatalf("%q: %v", args, err)
+		}
+		return out
+	}
+}
+
+// gzipWriters are costly to make.
+var gzipWriters [10]sync.Pool
+
+func gzipped(t testing.TB, b []byte, r *rand.Rand) []byte {
+	t.Helper()
+	var out bytes.Buffer
+	level := []int{0, 1, 6, 9}[r.IntN(4)]
+	w, ok := gzipWriters[level].Get().(*gzip.Writer)
+	if !ok {
+		var err error
+		if w, err = gzip.NewWriterLevel(nil, level); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w.Reset(&out)
+	defer gzipWriters[level].Put(w)
+	if r.IntN(3) == 0 {
+		w.Name, w.Comment = "name", "comment"
+	}
+	return closed(t, w, b, &out)
+}
+
+// bgzf is a member with its own size in an extra field.
+func bgzf(t testing.TB, b []byte, r *rand.Rand) []byte {
+	t.Helper()
+	var out bytes.Buffer
+	w := gzip.NewWriter(&out)
+	w.Extra = []byte("BC\x02\x00\x00\x00")
+	p := closed(t, w, b, &out)
+	binary.LittleEndian.PutUint16(p[16:], uint16(len(p)-1))
+	return p
+}
+
+func closed(t testing.TB, w io.WriteCloser, b []byte, out *bytes.Buffer) []byte {
+	t.Helper()
+	_, err := w.Write(b)
+	if err == nil {
+		err = w.Close()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out.Bytes()
+}
+
+// encoders of zstd, which are costly to make: with and without checksums, with
+// and without windows, fast and not.
+var encoders [8]sync.Pool
+
+func zstded(t testing.TB, b []byte, r *rand.Rand) []byte {
+	t.Helper()
+	i := r.IntN(len(encoders))
+	w, _ := encoders[i].Get().(*zstd.Encoder)
+	if w == nil {
+		var err error
+		w, err = zstd.NewWriter(nil, zstd.WithEncoderConcurrency(1), zstd.WithEncoderCRC(i&1 == 0), zstd.WithSingleSegment(i&2 == 0),
+			zstd.WithEncoderLevel(zstd.EncoderLevel(1+i>>2)), zstd.WithZeroFrames(true))
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	defer encoders[i].Put(w)
+	if r.IntN(2) == 0 {
+		return w.EncodeAll(b, nil)
+	}
+	var out bytes.Buffer // without its size
+	w.Reset(&out)
+	return closed(t, w, b, &out)
+}
+
+func skippable(b []byte) []byte {
+	return append(binary.LittleEndian.AppendUint32([]byte("\x5e\x2a\x4d\x18"), uint32(len(b))), b...)
+}
+
+// xzed is a stream of one block, or of some, with what fills up behind it or not.
+func xzed(t testing.TB, b []byte, r *rand.Rand) []byte {
+	t.Helper()
+	var out bytes.Buffer
+	c := xz.WriterConfig{CheckSum: []byte{xz.CRC32, xz.CRC64, xz.SHA256}[r.IntN(3)], NoCheckSum: r.IntN(4) == 0, DictCap: 1 << 20} // a small one it does not get right
+	if r.IntN(2) == 0 {
+		c.BlockSize = 1 + r.Int64N(5000)
+	}
+	w, err := c.NewWriter(&out)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return append(closed(t, w, b, &out), make([]byte, 4*(r.IntN(5)/4))...)
+}
+
+// twinOf is the usual way to unpack: of xz, which has none here, that of its library.
+func twinOf(kind source.Kind, in *packed) (io.ReadCloser, error) {
+	if kind != source.TarXz {
+		return decoder(kind, in)
+	}
+	buf := bufio.NewReader(in)
+	in.ahead = buf.Buffered
+	whole := &xzWhole{in: buf}
+	r, err := xz.NewReader(whole)
+	return io.NopCloser(xzTwin{r, whole}), err
+}
+
+// xzTwin is the library, but that it takes what ends where a block begins, or in its header, for whole.
+type xzTwin struct {
+	*xz.Reader
+	from *xzWhole
+}
+
+// Read implements io.Reader.
+func (x xzTwin) Read(p []byte) (int, error) {
+	n, err := x.Reader.Read(p)
+	if err == io.EOF && x.from.cut {
+		err = io.ErrUnexpectedEOF
+	}
+	return n, err
+}
+
+// xzWhole sees whether the file ended anywhere but where another stream would begin, of which the library reads four
+// bytes first; of nothing else it does.
+type xzWhole struct {
+	in  io.Reader
+	cut bool
+}
+
+// Read implements io.Reader.
+func (x *xzWhole) Read(p []byte) (int, error) {
+	n, err := io.ReadFull(x.in, p)
+	x.cut = x.cut || err == io.ErrUnexpectedEOF || err == io.EOF && len(p) != 4
+	if err == io.ErrUnexpectedEOF {
+		err = nil
+	}
+	return n, err
+}
+
+// pzstded is a frame after one that says how long it is.
+func pzstded(t testing.TB, b []byte, r *rand.Rand) []byte {
+	t.Helper()
+	p := zstded(t, b, r)
+	return append(skippable(binary.LittleEndian.AppendUint32(nil, uint32(len(p)))), p...)
+}
+
+func randomBytes(r *rand.Rand, n int) []byte {
+	b := make([]byte, n)
+	for i := range b {
+		b[i] = byte(r.Uint32())
+	}
+	return b
+}
+
+// mixedBytes is n bytes with runs of all kinds.
+func mixedBytes(r *rand.Rand, n int) (b []byte) {
+	for len(b) < n {
+		m := r.IntN(5000)
+		switch r.IntN(3) {
+		case 0:
+			b = append(b, randomBytes(r, m)...)
+		case 1:
+			b = append(b, make([]byte, m)...)
+		default:
+			for range m {
+				b = append(b, "etaoin shrdlu"[r.IntN(13)])
+			}
+		}
+	}
+	return b[:n]
+}
+
+// compressed is a packed that reads b in pieces.
+func compressed(ctx context.Context, b []byte, pool *source.Pool) *packed {
+	head := b[:min(len(b), source.BlockSize)]
+	return &packed{left: slices.Clone(head), from: source.ReadRegion(ctx, bytes.NewReader(b), "f", int64(len(head)), int64(len(b)), pool, 3)}
+}
+
+// all reads all of d as Unpacked.run does.
+func all(in *packed, d io.ReadCloser) ([]byte, error) {
+	var out []byte
+	buf := make([]byte, 1000)
+	for {
+		n, err := fill(buf, d)
+		out = append(out, buf[:n]...)
+		if err = in.explain(err); err != nil {
+			_ = d.Close() // has no error of its own
+			if err == io.EOF {
+				err = nil
+			}
+			return out, err
+		}
+	}
+}
+
+// bothWays unpacks by workers, without and with a look for places, and as the twin does. What is
+// given out without an error has to be what the twin has, and there is an error if the twin has one.
+func bothWays(t testing.TB, kind source.Kind, b []byte) (got []byte, err error) {
+	t.Helper()
+	_, _ = oneWay(t, kind, b, 1+int64(len(b))%5000) // compares
+	return oneWay(t, kind, b, 0)
+}
+
+// oneWay unpacks by workers; apart is 0, or how far places are that are looked for.
+func oneWay(t testing.TB, kind source.Kind, b []byte, apart int64) (got []byte, err error) {
+	t.Helper()
+	ctx := context.Background()
+	pool := source.NewPool(8, 1024)
+	in := compressed(ctx, b, pool)
+	var places *placeList
+	var inside *atomic.Int64
+	if apart > 0 {
+		places = newPlaceList(Spacing{Apart: apart})
+		inside = &places.inside
+	}
+	f, err := formatOf(kind, small, 4, inside)
+	if err != nil {
+		t.Fatal(err)
+	}
+	help := make(chan struct{}, 3)
+	d := newBatches(ctx, in, f, help)
+	d.places = places
+	in.ahead = d.ahead
+	got, err = all(in, d)
+	in.release()
+	in.from.Close()
+	if pool.Out() != 0 || len(help) != 0 {
+		t.Fatalf("%d buffers and %d helpers are out", pool.Out(), len(help))
+	}
+	var want []byte
+	in = compressed(ctx, b, pool)
+	twin, twinErr := twinOf(kind, in)
+	if twinErr == nil {
+		want, twinErr = all(in, twin)
+	}
+	twinErr = in.explain(twinErr)
+	in.release()
+	in.from.Close()
+	if (err == nil) != (twinErr == nil) {
+		t.Fatalf("%d bytes, %v; want %d, %v", len(got), err, len(want), twinErr)
+	}
+	if err == nil && !bytes.Equal(got, want) {
+		t.Fatalf("%d bytes, not the %d of the twin", len(got), len(want))
+	}
+	var mine, his *DamageError
+	if errors.As(err, &mine) != errors.As(twinErr, &his) {
+		t.Fatalf("%v; want %v", err, twinErr)
+	}
+	if mine != nil && (mine.Off < 0 || mine.Off > int64(len(b)) || mine.Cut && mine.Off != int64(len(b))) {
+		t.Fatalf("damage at %d of %d bytes: %v", mine.Off, len(b), mine)
+	}
+	return got, err
+}
+
+func TestBatchesEqualTwin(t *testing.T) {
+	for _, w := range packedWays {
+		t.Run(w.name, func(t *testing.T) {
+			t.Parallel()
+			r := rand.New(rand.NewPCG(7, 7))
+			for _, n := range []int{0, 1, 900, 10_000, 60_000} {
+				b := mixedBytes(r, n)
+				p := w.pack(t, b, r)
+				if got, err := bothWays(t, w.kind, p); err != nil || !bytes.Equal(got, b) {
+					t.Errorf("%d bytes as %d: %d, %v", n, len(p), len(got), err)
+				}
+				if n == 0 {
+					continue
+				}
+				for range 10 { // truncated
+					_, _ = bothWays(t, w.kind, p[:1+r.IntN(len(p)-1)]) // compares; may end between frames
+				}
+				for _, garbage := range []string{"x", "xy", "xyz", "garbage that is longer than a header", string(p[:5])} {
+					if _, err := bothWays(t, w.kind, append(slices.Clone(p), garbage...)); err == nil {
+						t.Errorf("%d bytes and %q: no error", n, garbage)
+					}
+				}
+			}
+		})
+	}
+}
+
+// TestBatchesOfArchives has data that looks like what it is packed in.
+func TestBatchesOfArchives(t *testing.T) {
+	r := rand.New(rand.NewPCG(8, 8))
+	for _, w := range packedWays {
+		b := mixedBytes(r, 50_000)
+		p := w.pack(t, b, r)
+		for range 2 {
+			b, p = p, w.pack(t, p, r)
+			if got, err := bothWays(t, w.kind, p); err != nil || !bytes.Equal(got, b) {
+				t.Errorf("%s: %d bytes as %d: %d, %v", w.name, len(b), len(p), len(got), err)
+			}
+		}
+	}
+}
+
+// FuzzBatches spoils archives.
+func FuzzBatches(f *testing.F) {
+	for i := range 40 {
+		f.Add(uint64(i), uint16(i*500), uint16(i*1000%20_000*(i%2)), uint8(i%4), uint8(i))
+	}
+	f.Fuzz(func(t *testing.T, seed uint64, n, cut uint16, flips, way uint8) {
+		r := rand.New(rand.NewPCG(seed, 9))
+		w := packedWays[int(way)%len(packedWays)]
+		p := w.pack(t, mixedBytes(r, int(n)), r)
+		for range flips % 8 {
+			p[r.IntN(len(p))] ^= 1 << r.IntN(8)
+		}
+		if cut > 0 {
+			p = p[:max(len(p)-int(cut)%len(p), 1)]
+		}
+		_, _ = bothWays(t, w.kind, p) // compares
+	})
+}
+
+// TestGzipEndsInName: Go's own reader takes it for the end of the file.
+func TestGzipEndsInName(t *testing.T) {
+	one := bgzf(t, []byte("data"), nil)
+	cut := append(slices.Clone(one), "\x1f\x8b\x08\x08\x00\x00\x00\x00\x00\x03na"...)
+	got, err := bothWays(t, source.TarGzip, cut)
+	var damage *DamageError
+	if !errors.As(err, &damage) || !damage.Cut || string(got) != "data" {
+		t.Errorf("%q, %v; want what is there, and that the rest is missing", got, err)
+	}
+}
+
+// TestUnpackedAhead: unpacking goes on until the buffers are full while nobody
+// takes what comes, and stops there; all of it can be closed at any time.
+func TestUnpackedAhead(t *testing.T) {
+	r := rand.New(rand.NewPCG(11, 11))
+	data := randomBytes(r, 20<<20)
+	for name, pack := range map[source.Kind]func(testing.TB, []byte, *rand.Rand) []byte{source.TarGzip: gzipped, source.TarZstd: pzstded} {
+		p := parted(100_000, pack)(t, data, r)
+		for _, take := range []int{0, 1, 7, -1} {
+			pool := source.NewPool(8, 256<<10)
+			pool.Help = make(chan struct{}, 3)
+			ctx := context.Background()
+			u := Unpack(ctx, name, nil, source.ReadRegion(ctx, bytes.NewReader(p), "f", 0, int64(len(p)), pool, 2), pool)
+			late := time.Now().Add(time.Minute)
+			for len(u.queue) < unpackAhead || len(pool.Help) < cap(pool.Help) {
+				if runtime.Gosched(); time.Now().After(late) {
+					t.Fatalf("%s: %d pieces and %d helpers after a minute", name, len(u.queue), len(pool.Help))
+				}
+			}
+			if off := u.Offset(); off > 12<<20 {
+				t.Errorf("%s: %d bytes were read for nobody", name, off)
+			}
+			var got []byte
+			var err error
+			for i := 0; i != take && err == nil; i++ {
+				var piece *source.Piece
+				if piece, err = u.Next(); err == nil {
+					if piece.Off != int64(len(got)) {
+						t.Fatalf("piece at %d, want %d", piece.Off, len(got))
+					}
+					got = append(got, piece.B...)
+					piece.Release()
+				}
+			}
+			u.Close()
+			if take < 0 && (err != io.EOF || !bytes.Equal(got, data)) || !bytes.HasPrefix(data, got) {
+				t.Errorf("%s: %d bytes, %v", name, len(got), err)
+			}
+			if pool.Out() != 0 || len(pool.Help) != 0 {
+				t.Errorf("%s: %d buffers and %d helpers are out", name, pool.Out(), len(pool.Help))
+			}
+		}
+	}
+}
+
+// TestUnpackedSourceFails: what the source says is what is said.
+func TestUnpackedSourceFails(t *testing.T) {
+	r := rand.New(rand.NewPCG(12, 12))
+	for _, w := range append(slices.Clone(packedWays), packedWay{"bzip2", source.TarBzip2, program("bzip2", "-1")}) {
+		p := w.pack(t, mixedBytes(r, 50_000), r)
+		pool := source.NewPool(8, 1024)
+		pool.Help = make(chan struct{}, 3)
+		ctx := context.Background()
+		u := Unpack(ctx, w.kind, nil, source.ReadRegion(ctx, bytes.NewReader(p[:len(p)-1]), "f", 0, int64(len(p)), pool, 2), pool)
+		var err error
+		for err == nil {
+			var piece *source.Piece
+			if piece, err = u.Next(); err == nil {
+				piece.Release()
+			}
+		}
+		if u.Close(); !errors.Is(err, syscall.ESTALE) || pool.Out() != 0 {
+			t.Errorf("%s: %v, want ESTALE; %d buffers out", w.name, err, pool.Out())
+		}
+	}
+}
+
+// TestBzip2Damage: bzip2 is unpacked by one reader, which tells truncation from damage and checks all checksums.
+func TestBzip2Damage(t *testing.T) {
+	r := rand.New(rand.NewPCG(14, 14))
+	data := mixedBytes(r, 250_000)
+	pack := program("bzip2", "-1")
+	p := append(pack(t, data, r), pack(t, data, r)...)
+	sum := slices.Clone(p)
+	sum[len(sum)-3] ^= 1 // of the checksum of all blocks, whatever bit it begins at
+	for _, c := range []struct {
+		name string
+		p    []byte
+		want string // of the error
+		cut  bool
+	}{
+		{"two streams", p, "", false},
+		{"truncated", p[:len(p)-20], "truncated", true},
+		{"cut in the middle", p[:len(p)/2+100], "truncated", true},
+		{"checksum", sum, "damaged", false},
+		{"garbage", append(slices.Clone(p), "garbage that follows"...), "something follows", false},
+	} {
+		in := compressed(context.Background(), c.p, source.NewPool(8, 1024))
+		d, err := decoder(source.TarBzip2, in)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := all(in, d)
+		in.release()
+		in.from.Close()
+		var damage *DamageError
+		switch {
+		case c.want == "":
+			if err != nil || !bytes.Equal(got, slices.Concat(data, data)) {
+				t.Errorf("%s: %d bytes, %v", c.name, len(got), err)
+			}
+		case !errors.As(err, &damage) || damage.Cut != c.cut || !strings.Contains(err.Error(), c.want):
+			t.Errorf("%s: %v, want %q", c.name, err, c.want)
+		}
+	}
+}
+
+// TestUnpackedShares: with no helper left an archive is unpacked one batch after
+// the other.
+func TestUnpackedShares(t *testing.T) {
+	r := rand.New(rand.NewPCG(13, 13))
+	data := mixedBytes(r, 100_000)
+	for _, w := range packedWays {
+		p := w.pack(t, data, r)
+		pool := source.NewPool(8, 1024)
+		in := compressed(context.Background(), p, pool)
+		f, err := formatOf(w.kind, small, 1, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		help := make(chan struct{}, 2)
+		help <- struct{}{}
+		help <- struct{}{}
+		d := newBatches(context.Background(), in, f, help)
+		in.ahead = d.ahead
+		if got, err := all(in, d); err != nil || !bytes.Equal(got, data) || len(help) != 2 {
+			t.Errorf("%s: %d bytes, %v; %d helpers of others", w.name, len(got), err, len(help))
+		}
+		in.release()
+		in.from.Close()
+	}
+}
+
+// unpackAll takes all that Unpack gives, with a pool and helpers of some number.
+func unpackAll(t testing.TB, kind source.Kind, p []byte, help int) (n int, sum uint32) {
+	t.Helper()
+	pool := source.NewPool(32, 1<<20)
+	pool.Help = make(chan struct{}, help)
+	ctx := context.Background()
+	u := Unpack(ctx, kind, nil, source.ReadRegion(ctx, bytes.NewReader(p), "f", 0, int64(len(p)), pool, 4), pool)
+	defer u.Close()
+	for {
+		piece, err := u.Next()
+		if err == io.EOF {
+			return n, sum
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		n += len(piece.B)
+		sum = crc32.Update(sum, crc32.IEEETable, piece.B)
+		piece.Release()
+	}
+}
+
+// TestUnpackPrograms unpacks what programs make, in batches of the usual size.
+func TestUnpackPrograms(t *testing.T) {
+	data := mixedBytes(rand.New(rand.NewPCG(18, 18)), 5<<19)
+	for _, w := range programWays {
+		p := w.pack(t, data, nil)
+		for _, help := range []int{0, 3} {
+			if n, sum := unpackAll(t, w.kind, p, help); n != len(data) || sum != crc32.ChecksumIEEE(data) {
+				t.Errorf("%s, %d helpers: %d bytes, want %d", w.name, help, n, len(data))
+			}
+		}
+	}
+}
+
+var programWays = []packedWay{
+	{"gzip", source.TarGzip, program("gzip", "-c")},
+	{"bgzip", source.TarGzip, program("bgzip", "-c")},
+	{"pigz", source.TarGzip, program("pigz", "-c", "-i", "-p2")},
+	{"zstd", source.TarZstd, program("zstd", "-c")},
+	{"pzstd", source.TarZstd, program("pzstd", "-c", "-1", "-p2")},
+	{"bzip2", source.TarBzip2, program("bzip2", "-c")},
+	{"xz", source.TarXz, program("xz", "-1", "-T2", "-c")},
+	{"lbzip2", source.TarBzip2, program("lbzip2", "-c", "-n2")},
+	{"pbzip2", source.TarBzip2, program("pbzip2", "-c", "-p2")},
+}
+
+// BenchmarkUnpack compares the usual way (1) with workers.
+func BenchmarkUnpack(b *testing.B) {
+	data := mixedBytes(rand.New(rand.NewPCG(19, 19)), 48<<20)
+	ways := append(slices.Clone(programWays), packedWay{"members", source.TarGzip, parted(500_000, gzipped)})
+	for _, w := range ways {
+		p := w.pack(b, data, rand.New(rand.NewPCG(20, 20)))
+		for _, help := range []int{1, 2, 4} {
+			b.Run(fmt.Sprintf("%s/%d", w.name, help), func(b *testing.B) {
+				b.SetBytes(int64(len(data)))
+				before := processor()
+				for b.Loop() {
+					unpackAll(b, w.kind, p, help)
+				}
+				b.ReportMetric(float64(len(data))*float64(b.N)/1e6/(processor()-before).Seconds(), "MB/cpu-s")
+			})
+		}
+	}
+}

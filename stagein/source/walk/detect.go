@@ -1,0 +1,97 @@
+package walk
+
+import (
+	"bytes"
+	"fmt"
+	"github.com/bivouacfs/bivouac/stagein/source"
+	"github.com/bivouacfs/bivouac/stagein/source/tar"
+	"syscall"
+)
+
+// Found is what Detect finds.
+type Found struct {
+	Kind source.Kind
+	Path string // with symbolic links followed
+	Info source.Info
+	Head []byte // the first block of an archive; no one has to read it again
+}
+
+// magics is how archives begin that are not plain tars.
+var magics = []struct {
+	magic string
+	kind  source.Kind // "" is not read
+	is    string      // for a message
+}{
+	{"\x1f\x8b", source.TarGzip, ""}, {"\x28\xb5\x2f\xfd", source.TarZstd, ""}, {"\xfd7zXZ\x00", source.TarXz, ""}, {"BZh", source.TarBzip2, ""},
+	{"PK\x03\x04", source.Zip, ""}, {"PK\x05\x06", source.Zip, ""}, {"PK\x07\x08", "", "a part of a multi-disk zip archive"},
+}
+
+// Detect says what path is, and refuses what cannot be a source.
+func Detect(fs source.FS, path string) (Found, error) {
+	path, info, err := source.Resolve(fs, path)
+	if err != nil {
+		return Found{}, err
+	}
+	f := Found{Path: path, Info: info}
+	switch {
+	case info.Is(source.TypeDir):
+		f.Kind = source.Dir
+		if _, err := fs.ReadDir(path); err != nil {
+			return f, fmt.Errorf("%s: %w", path, err)
+		}
+		return f, nil
+	case info.Is(source.TypeRegular):
+		f.Kind = source.Tar
+		return f, f.readHead(fs)
+	}
+	return f, fmt.Errorf("%s: is %s, not an archive or a directory: %w", path, source.TypeName(info.Mode), syscall.EINVAL)
+}
+
+func (f *Found) readHead(fs source.FS) error {
+	if f.Info.Size == 0 {
+		return fmt.Errorf("%s: is empty: %w", f.Path, syscall.EINVAL)
+	}
+	file, err := fs.Open(f.Path)
+	if err != nil {
+		return fmt.Errorf("%s: %w", f.Path, err)
+	}
+	f.Head = make([]byte, min(source.BlockSize, f.Info.Size))
+	err = source.ReadFull(file, f.Path, f.Head, 0)
+	if e := file.Close(); err == nil && e != nil {
+		err = fmt.Errorf("%s: %w", f.Path, e)
+	}
+	if err != nil {
+		return err
+	}
+	return f.checkHead()
+}
+
+func (f *Found) checkHead() error {
+	for _, m := range magics {
+		if !bytes.HasPrefix(f.Head, []byte(m.magic)) && !(m.kind == source.TarZstd && isSkippable(f.Head)) {
+			continue
+		}
+		if f.Kind = m.kind; f.Kind == "" {
+			return fmt.Errorf("%s: is %s, which is not read; give a tar, a zip archive or a directory: %w", f.Path, m.is, syscall.EINVAL)
+		}
+		return nil
+	}
+	switch {
+	case len(f.Head) < source.BlockSize && isTarStart(f.Head):
+		return fmt.Errorf("%s: the archive ends inside its first header: %w", f.Path, syscall.EBADMSG)
+	case len(f.Head) == source.BlockSize && bytes.Count(f.Head, []byte{0}) == source.BlockSize:
+		return fmt.Errorf("%s: the archive has no members: %w", f.Path, syscall.EINVAL)
+	case !tar.IsHeader(f.Head):
+		return fmt.Errorf("%s: is not a tar or zip archive (no header at offset 0), nor a directory: unpack=no stages a file as it is: %w", f.Path, syscall.EINVAL)
+	}
+	return nil
+}
+
+// isSkippable reports whether b begins with a frame of zstd that has no data;
+// pzstd writes them before others.
+func isSkippable(b []byte) bool {
+	return len(b) >= 4 && b[0]&0xf0 == 0x50 && string(b[1:4]) == "\x2a\x4d\x18"
+}
+
+// isTarStart reports whether a short piece has tar's mark.
+func isTarStart(b []byte) bool { return len(b) >= 262 && string(b[257:262]) == "ustar" }

@@ -1,0 +1,286 @@
+package walk
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"github.com/bivouacfs/bivouac/stagein/source"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// lookedTree is a tree with a large directory, deep ones, hard links over several of
+// them, and odd names.
+func lookedTree(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	write := func(rel string) {
+		p := filepath.Join(dir, rel)
+		if err := os.MkdirAll(filepath.Dir(p), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(p, []byte(rel), 0o640); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i := range maxLook + 100 {
+		write(fmt.Sprintf("large/%d", i))
+	}
+	for i := range 40 {
+		for j := range 20 {
+			write(fmt.Sprintf("deep/%d/%d/f", i, j))
+		}
+		if err := os.Link(filepath.Join(dir, "large/7"), filepath.Join(dir, fmt.Sprintf("deep/%d/same", i))); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Symlink("../large", filepath.Join(dir, fmt.Sprintf("deep/%d/link", i))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("deep/\xff\n/f")
+	return dir
+}
+
+// answers looks as another process does: what it is asked, and says, is JSON.
+func answers(asked *atomic.Int64) Looker {
+	return func(ctx context.Context, s Sight) (seen Seen, err error) {
+		asked.Add(1)
+		b, err := json.Marshal(s)
+		var q Sight
+		if err == nil {
+			err = json.Unmarshal(b, &q)
+		}
+		if err == nil {
+			seen, err = q.Look(ctx, source.OS{})
+		}
+		if err == nil {
+			b, err = json.Marshal(seen)
+		}
+		seen = Seen{}
+		if err == nil {
+			err = json.Unmarshal(b, &seen)
+		}
+		return seen, err
+	}
+}
+
+// TestWalkWithOthers: with the help of others a walk finds what it finds alone,
+// whatever they say.
+func TestWalkWithOthers(t *testing.T) {
+	dir := lookedTree(t)
+	want, err := Walk(context.Background(), source.OS{}, dir, 4)
+	if err != nil {
+		t.Fatal(err)
+	}
+	links := 0
+	for _, it := range want {
+		if it.Hardlink != "" {
+			links++
+		}
+	}
+	if links != 40 {
+		t.Fatalf("%d hard links of 40", links)
+	}
+	var asked atomic.Int64
+	for name, o := range map[string]Looker{
+		"helps": answers(&asked),
+		"is lost": func(context.Context, Sight) (Seen, error) {
+			asked.Add(1)
+			return Seen{}, syscall.ECONNRESET
+		},
+		"sees nothing": func(_ context.Context, s Sight) (Seen, error) {
+			asked.Add(1)
+			return Seen{Left: s.Names, Unread: len(s.Names) == 0}, nil
+		},
+		"forgets": func(ctx context.Context, s Sight) (Seen, error) {
+			seen, err := answers(&asked)(ctx, s)
+			if len(s.Names) > 0 {
+				seen.Items = seen.Items[:len(seen.Items)/2]
+			}
+			return seen, err
+		},
+		"lies": func(ctx context.Context, s Sight) (Seen, error) {
+			seen, err := answers(&asked)(ctx, s)
+			for i := range seen.Items {
+				seen.Items[i].Path = "large/../" + seen.Items[i].Path
+			}
+			return seen, err
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			asked.Store(0)
+			got, err := WalkConfig{FS: source.OS{}, Root: dir, Workers: 1, Others: []Looker{o, o}}.Walk(context.Background())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if asked.Load() == 0 {
+				t.Error("nobody was asked")
+			}
+			if !reflect.DeepEqual(got, want) {
+				t.Errorf("%d items of %d", len(got), len(want))
+			}
+		})
+	}
+}
+
+// TestWalkWithOthersNames: what is wrong is named as by one who walks alone.
+func TestWalkWithOthersNames(t *testing.T) {
+	dir := lookedTree(t)
+	if err := syscall.Mkfifo(filepath.Join(dir, "large/pipe"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var asked atomic.Int64
+	cfg := WalkConfig{FS: source.OS{}, Root: dir, Workers: 1, Others: []Looker{answers(&asked)}}
+	if _, err := cfg.Walk(context.Background()); err == nil || !strings.Contains(err.Error(), "large/pipe: is a FIFO") {
+		t.Errorf("%v, want the FIFO's name", err)
+	}
+	var skipped []string
+	cfg.Skip = func(path string, _ error) { skipped = append(skipped, path) }
+	items, err := cfg.Walk(context.Background())
+	if err != nil || len(skipped) != 1 || skipped[0] != filepath.Join(dir, "large/pipe") {
+		t.Errorf("left out %q, %v", skipped, err)
+	}
+	for _, it := range items {
+		if it.Path == "large/pipe" {
+			t.Error("it is among the items all the same")
+		}
+	}
+}
+
+// emptyFS has a directory that is empty, as where nothing is mounted.
+type emptyFS struct {
+	source.FS
+	dir string
+}
+
+func (f emptyFS) Lstat(path string) (source.Info, error) {
+	info, err := f.FS.Lstat(path)
+	if path == f.dir {
+		info.Mtime--
+	}
+	return info, err
+}
+
+func (f emptyFS) ReadDir(path string) ([]string, error) {
+	if path == f.dir {
+		return nil, nil
+	}
+	return f.FS.ReadDir(path)
+}
+
+// TestWalkWithOthersElsewhere: what another has in place of a directory is not taken
+// for it.
+func TestWalkWithOthersElsewhere(t *testing.T) {
+	dir := t.TempDir()
+	const n = 12
+	for i := range n * n {
+		p := filepath.Join(dir, fmt.Sprint(i/n), fmt.Sprint(i%n), "f")
+		if err := errors.Join(os.MkdirAll(filepath.Dir(p), 0o755), os.WriteFile(p, nil, 0o644)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	fs := emptyFS{source.OS{}, filepath.Join(dir, "7/3")}
+	var asked, wrong atomic.Int64
+	o := func(ctx context.Context, s Sight) (Seen, error) {
+		if string(s.Dir) == "7/3" {
+			wrong.Add(1)
+		}
+		return s.Look(ctx, fs)
+	}
+	cfg := WalkConfig{FS: source.OS{}, Root: dir, Workers: 1, Others: []Looker{answers(&asked), o, answers(&asked)}}
+	for wrong.Load() == 0 { // until it is asked for that
+		items, err := cfg.Walk(context.Background())
+		if want := 1 + n + n*n*2; err != nil || len(items) != want {
+			t.Fatalf("%d items of %d, %v", len(items), want, err)
+		}
+	}
+}
+
+// wideFS is a source with latency, of directories of directories that have a file
+// each. It counts who looks at a time.
+type wideFS struct {
+	source.FS
+	now, most atomic.Int64
+}
+
+func (f *wideFS) look() {
+	n := f.now.Add(1)
+	for m := f.most.Load(); n > m && !f.most.CompareAndSwap(m, n); m = f.most.Load() {
+	}
+	time.Sleep(time.Millisecond) // of a bubble's clock
+	f.now.Add(-1)
+}
+
+func (f *wideFS) Lstat(path string) (source.Info, error) {
+	f.look()
+	if strings.Count(path, "/") < 4 {
+		return source.Info{Mode: source.TypeDir | 0o755}, nil
+	}
+	return source.Info{Mode: source.TypeRegular | 0o644, Nlink: 1}, nil
+}
+
+func (f *wideFS) ReadDir(path string) ([]string, error) {
+	f.look()
+	names := make([]string, [...]int{1: 30, 2: 30, 3: 1}[strings.Count(path, "/")])
+	for i := range names {
+		names[i] = fmt.Sprint(i)
+	}
+	return names, nil
+}
+
+// TestWalkWithOthersIsBounded: who goes on with what others have seen is a worker.
+func TestWalkWithOthersIsBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var here, there wideFS
+		o := func(ctx context.Context, s Sight) (Seen, error) { return s.Look(ctx, &there) }
+		items, err := WalkConfig{FS: &here, Root: "/r", Workers: 4, Others: []Looker{o, o, o, o}}.Walk(t.Context())
+		if want := 1 + 30 + 30*30*2; err != nil || len(items) != want {
+			t.Fatalf("%d items of %d, %v", len(items), want, err)
+		}
+		if here.most.Load() > 4 {
+			t.Errorf("%d things are looked at at a time by 4 workers", here.most.Load())
+		}
+		if most := there.most.Load(); most > 4*farRequests*lookWorkers {
+			t.Errorf("%d things are looked at at a time by others", most)
+		}
+	})
+}
+
+// TestLookRefuses: what was never asked for is no answer.
+func TestLookRefuses(t *testing.T) {
+	file := func(p string) []source.Item { return []source.Item{{Path: p, Mode: source.TypeRegular | 0o600}} }
+	for name, n := range map[string]Seen{
+		"elsewhere":     {Items: file("b/f")},
+		"deeper":        {Items: file("a/b/f")},
+		"not clean":     {Items: file("a//f")},
+		"itself":        {Items: file("a")},
+		"of no type":    {Items: []source.Item{{Path: "a/f", Mode: 0o600}}},
+		"a FIFO":        {Items: []source.Item{{Path: "a/f", Mode: source.TypeFIFO}}},
+		"of no size":    {Items: []source.Item{{Path: "a/f", Mode: source.TypeRegular, Size: -1}}},
+		"one too many":  {Items: append(file("a/f"), file("a/g")...)},
+		"name of none":  {Left: []source.Name{""}},
+		"name of two":   {Left: []source.Name{"b/c"}},
+		"name for up":   {Left: []source.Name{".."}},
+		"name for here": {Left: []source.Name{"."}},
+	} {
+		if err := n.check(&Sight{Dir: "a", Names: []source.Name{"f"}}); err == nil {
+			t.Errorf("%s: %+v is taken", name, n)
+		}
+	}
+	for _, n := range []Seen{{Items: file("a/f")}, {Left: []source.Name{"f"}}, {Unread: true}} {
+		if err := n.check(&Sight{Dir: "a", Names: []source.Name{"f"}}); err != nil {
+			t.Errorf("%+v: %v", n, err)
+		}
+	}
+	if err := (&Seen{Items: file("f")}).check(&Sight{}); err != nil {
+		t.Errorf("in the root: %v", err)
+	}
+}
