@@ -4,11 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"strings"
 	"syscall"
 	"time"
 
 	"github.com/bivouacfs/bivouac/daemon/node"
+	"github.com/bivouacfs/bivouac/daemon/stageout"
 	"github.com/bivouacfs/bivouac/datapath"
 	"github.com/bivouacfs/bivouac/datapath/rpc"
 	"github.com/bivouacfs/bivouac/datapath/wire"
@@ -39,10 +41,10 @@ type report struct {
 	// Scanned is what the node has read for each scan that it leads, in bytes.
 	Scanned map[metadata.DatasetID]int64 `json:"scanned,omitempty"`
 	Space   datapath.Space               `json:"space"`
-	// Out is what of the stage-outs does not make it on the node; Tells that the
-	// node can tell the user, because the job's output is there.
-	Out   []outTrouble `json:"out,omitempty"`
-	Tells bool         `json:"tells,omitempty"`
+	// Out is what the node cannot copy out; HasOutput says that the job's output is
+	// there, so that the node can notify the user.
+	Out       []stageout.Failures `json:"out,omitempty"`
+	HasOutput bool                `json:"has_output,omitempty"`
 }
 
 // reportReply answers a report. Leader is the member to report to from now on.
@@ -50,8 +52,8 @@ type reportReply struct {
 	Leader metadata.NodeID `json:"leader"`
 	Known  bool            `json:"known"`
 	View   *cluster.View   `json:"view,omitempty"`
-	// Out is what of the stage-outs does not make it on any node, for one that tells.
-	Out []outTrouble `json:"out,omitempty"`
+	// Out is what cannot be copied out on any node, for the node that notifies the user.
+	Out []stageout.Failures `json:"out,omitempty"`
 }
 
 // View is what this node knows of what the job has agreed on. It must not be
@@ -201,8 +203,8 @@ func (d *Daemon) report() report {
 	r.Manifests, r.Trouble = d.table.report()
 	r.Inherited = d.inheritance()
 	r.Filled, r.Scanned = d.filled(), d.scanned()
-	r.Out = d.outward.troubles()
-	_, r.Tells = d.teller.output()
+	r.Out = d.out.Failures()
+	r.HasOutput = d.notifier.HasOutput()
 	r.Space, _ = d.data.Space(d.ctx) // a store that cannot say it reports zeros
 	if a := d.addrs(d.job.Self); len(a) > 0 {
 		r.Addr = a[0]
@@ -265,7 +267,7 @@ func (d *Daemon) reportOnce(ctx context.Context) bool {
 		return false
 	}
 	d.setLeader(r.Leader)
-	d.heardOut(r.Out)
+	d.notifier.Hear(r.Out)
 	if r.View != nil {
 		d.setView(*r.View)
 	}
@@ -313,8 +315,8 @@ func (d *Daemon) onReport(_ context.Context, peer metadata.NodeID, r *report) (r
 	reply.Leader, reply.Known = g.Leader()
 	if g.IsLeader() {
 		d.lead.hear(*r, time.Now())
-		if m := g.View().Map; d.lead.tells(m, r) {
-			reply.Out = d.lead.outTroubles(m)
+		if m := g.View().Map; d.lead.notifies(m, r) {
+			reply.Out = d.lead.outFailures(m)
 		}
 	}
 	if v := g.View(); v.Version > r.Version {
@@ -414,21 +416,16 @@ func checkProposal(from metadata.NodeID, c *raftstore.Command) error {
 		return stagein.Request{Source: ds.Source, Name: ds.Name}.Validate()
 	case ds.Phase != cluster.Publishing && ds.Phase != cluster.Failed && ds.Phase != cluster.Staging:
 		return fmt.Errorf("proposal that dataset %d be %v: %w", ds.ID, ds.Phase, syscall.EPERM)
-	case len(ds.Error) > maxErrorText || len(ds.Digest) > maxErrorText:
+	case len(ds.Error) > node.MaxErrorText || len(ds.Digest) > node.MaxErrorText:
 		return fmt.Errorf("proposal with an error of %d bytes: %w", len(ds.Error), syscall.EMSGSIZE)
 	}
 	return nil
 }
 
-// maxErrorText bounds why a dataset failed, in bytes.
-const maxErrorText = 16 << 10
-
 func (d *Daemon) controlHandlers() map[wire.Op]rpc.Handler {
-	return map[wire.Op]rpc.Handler{
+	h := map[wire.Op]rpc.Handler{
 		wire.OpReport:           node.HandleJSON(d.onReport),
 		wire.OpPropose:          node.HandleJSON(d.onPropose),
-		wire.OpStage:            node.HandleJSON(d.onTask),
-		wire.OpStagePoll:        node.HandleJSON(d.onPoll),
 		wire.OpStageAbort:       node.HandleJSON(d.onAbort),
 		wire.OpStageBoundary:    node.HandleJSON(d.onSeam),
 		wire.OpStandbyReplicate: node.HandleJSON(d.onEntrust),
@@ -443,6 +440,8 @@ func (d *Daemon) controlHandlers() map[wire.Op]rpc.Handler {
 		wire.OpDropPages:        node.HandleJSON(d.onDropPages),
 		wire.OpScan:             node.HandleJSON(d.onLook),
 	}
+	maps.Copy(h, d.tasks.Handlers())
+	return h
 }
 
 // Insist repeats fn, a call to node id, while retry accepts its error and the map

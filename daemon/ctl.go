@@ -15,12 +15,11 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus/promhttp"
-	"golang.org/x/sync/errgroup"
 
 	"github.com/bivouacfs/bivouac/daemon/job"
 	"github.com/bivouacfs/bivouac/daemon/node"
+	"github.com/bivouacfs/bivouac/daemon/stageout"
 	"github.com/bivouacfs/bivouac/metadata"
-	"github.com/bivouacfs/bivouac/stagein/stageout"
 )
 
 // ctlServer is the control socket: HTTP with JSON over a Unix socket of mode
@@ -152,7 +151,7 @@ func writeError(w http.ResponseWriter, err error) {
 	case errors.Is(err, syscall.EINVAL):
 		status = http.StatusBadRequest
 	}
-	writeJSON(w, status, CtlError{Error: errnoText(err)})
+	writeJSON(w, status, CtlError{Error: node.ErrorText(err)})
 }
 
 func readJSON(w http.ResponseWriter, r *http.Request, v any) bool {
@@ -194,7 +193,7 @@ func (d *Daemon) postStageOut(w http.ResponseWriter, r *http.Request) {
 		writeError(w, err)
 		return
 	}
-	res, err := d.StageOut(r.Context(), o)
+	res, err := d.out.All(r.Context(), o)
 	if err != nil {
 		writeError(w, err)
 		return
@@ -204,46 +203,13 @@ func (d *Daemon) postStageOut(w http.ResponseWriter, r *http.Request) {
 
 // postOutput takes note of where the job's output goes.
 func (d *Daemon) postOutput(w http.ResponseWriter, r *http.Request) {
-	var o JobOutput
+	var o stageout.Output
 	if !readJSON(w, r, &o) {
 		return
 	}
-	if err := d.setOutput(o); err != nil {
+	if err := d.notifier.SetOutput(o); err != nil {
 		writeError(w, err)
 		return
 	}
 	writeJSON(w, http.StatusOK, struct{}{})
-}
-
-// StageOut has all nodes copy a directory of scratch out in parallel, and waits
-// for all of them. What could not be copied is in the result; the error is of a
-// node that could not begin.
-func (d *Daemon) StageOut(ctx context.Context, o job.StageOut) (stageout.Result, error) {
-	nodes := node.Participants(d.View().Map)
-	results := make([]stageout.Result, len(nodes))
-	id := fmt.Sprintf("out-%d-%d", d.job.Self, time.Now().UnixNano())
-	var g errgroup.Group
-	for i, to := range nodes {
-		g.Go(func() error {
-			q := taskReq{Task: id, Out: &o, Crew: nodes}
-			err := d.runTask(ctx, to, q, func(s taskState) {
-				if s.Out != nil {
-					results[i] = *s.Out
-				}
-			})
-			if ctx.Err() != nil {
-				d.abandon(to, id)
-			}
-			if err != nil && results[i].Failed == 0 {
-				return fmt.Errorf("%s: %w", d.job.Hosts[to], err)
-			}
-			return nil
-		})
-	}
-	err := g.Wait()
-	var sum stageout.Result
-	for _, r := range results {
-		sum.Add(r)
-	}
-	return sum, err
 }

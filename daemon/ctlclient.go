@@ -14,8 +14,8 @@ import (
 	"syscall"
 
 	"github.com/bivouacfs/bivouac/daemon/job"
+	"github.com/bivouacfs/bivouac/daemon/stageout"
 	"github.com/bivouacfs/bivouac/stagein"
-	"github.com/bivouacfs/bivouac/stagein/stageout"
 )
 
 // Ctl asks a daemon over its control socket.
@@ -106,7 +106,7 @@ func (c *Ctl) StageOut(ctx context.Context, o job.StageOut) (stageout.Result, er
 }
 
 // SetOutput says where the job's output goes.
-func (c *Ctl) SetOutput(ctx context.Context, o JobOutput) error {
+func (c *Ctl) SetOutput(ctx context.Context, o stageout.Output) error {
 	return c.do(ctx, http.MethodPost, "/v1/output", o, &struct{}{})
 }
 

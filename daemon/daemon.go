@@ -48,15 +48,13 @@
 //
 //	viewMu     the view and its subscribers
 //	leadMu     the leader's memory of reports
-//	stageMu    tasks, seams, what this node coordinates
+//	stageMu    seams, what this node coordinates
 //	sealedMu   the datasets this node has ingested
 //	fillMu     the datasets that this node fills
 //	fence      writes to the objects of datasets, against their end
 //	placeMu    what a turn of a stage-in puts in its place, against a later turn
 //	meter.mu   the samples of the traffic
 //	intake.mu  how far a stage-in is that this node leads
-//	outward.mu how far the stage-out is
-//	teller.mu  what the job's output was told of it
 //	dirty.mu   what was staged and is not on the disk yet
 //	sweep.mu   the runs of the nodes, what the sweep has found
 //
@@ -71,7 +69,6 @@ import (
 	"net"
 	"os"
 	"path/filepath"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -80,6 +77,8 @@ import (
 	"github.com/sirupsen/logrus"
 
 	"github.com/bivouacfs/bivouac/daemon/job"
+	"github.com/bivouacfs/bivouac/daemon/stageout"
+	"github.com/bivouacfs/bivouac/daemon/tasks"
 	"github.com/bivouacfs/bivouac/datapath"
 	"github.com/bivouacfs/bivouac/datapath/chunkstore"
 	"github.com/bivouacfs/bivouac/datapath/rate"
@@ -168,9 +167,6 @@ type Daemon struct {
 	wg     sync.WaitGroup
 	ready  atomic.Bool // the mount is served
 	phases Phases
-	out    atomic.Pointer[OutFunc]
-	piece  atomic.Pointer[PieceFunc]
-	pieces atomic.Int64 // that others were asked to copy, for their names
 	client atomic.Pointer[Client]
 	run    metadata.Run
 	forget atomic.Pointer[RevokeFunc]
@@ -188,8 +184,9 @@ type Daemon struct {
 	dirty    dirty
 	meter    meter
 	metaRoom roomCache
-	outward  outward
-	teller   *teller
+	tasks    *tasks.Runner
+	out      *stageout.Copier
+	notifier *stageout.Notifier
 	sweep    sweeping
 
 	leave leaving
@@ -239,8 +236,12 @@ func Open(cfg Config) (*Daemon, error) {
 	d.table.init()
 	d.fill.init()
 	d.sweep.init()
-	d.teller = newTeller(ownOutput(d.job))
-	d.recallOutput()
+	d.tasks = tasks.New(d, 2*d.cfg.Timing.Down)
+	d.registerTasks()
+	d.out = stageout.New(stageout.Config{
+		Node: d, Tasks: d.tasks, Job: d.job, Every: d.cfg.Timing.Out, Settle: d.cfg.Timing.Settle, Ready: d.ready.Load,
+	})
+	d.notifier = stageout.NewNotifier(d, d.job)
 	if err := d.open(); err != nil {
 		_ = d.Close()
 		return nil, err
@@ -279,7 +280,7 @@ func (d *Daemon) open() error {
 	d.startWide()
 	d.Spawn(d.reportLoop)
 	d.Spawn(d.meterLoop)
-	d.startOutward()
+	d.out.Start()
 	d.Spawn(d.meta.tx.Run)
 	d.Spawn(d.ingestLoop)
 	d.Spawn(d.meta.files.Serve)
@@ -438,6 +439,9 @@ func (d *Daemon) Meta() metadata.NodeStore { return d.leased }
 // filled is fetched when it is read.
 func (d *Daemon) Data() datapath.Store { return ownData{d.data, d} }
 
+// Out is this node's part of the stage-outs.
+func (d *Daemon) Out() *stageout.Copier { return d.out }
+
 // Peers reaches the other nodes.
 func (d *Daemon) Peers() *rpc.Peers { return d.peers }
 
@@ -475,7 +479,6 @@ func (d *Daemon) Close() error {
 		d.peers.Close()
 	}
 	d.wg.Wait() // who leads a stage-in may still start a share here
-	d.stage.wait()
 	errs := []error{d.closeFills()}
 	if d.data != nil {
 		errs = append(errs, d.data.Close())
@@ -484,20 +487,4 @@ func (d *Daemon) Close() error {
 		errs = append(errs, d.meta.Close())
 	}
 	return errors.Join(errs...)
-}
-
-// errnoText is the text of err for a message to a user, without Go's wrapping
-// around a bare errno, and without the words of one that only says again that what
-// comes before them is wrong.
-func errnoText(err error) string {
-	text := err.Error()
-	var no syscall.Errno
-	if !errors.As(err, &no) || text == no.Error() {
-		return text
-	}
-	switch no {
-	case syscall.EBADMSG, syscall.EINVAL, syscall.ESTALE, syscall.EPROTO:
-		return strings.TrimSuffix(text, ": "+no.Error())
-	}
-	return text
 }

@@ -339,7 +339,7 @@ func (d *Daemon) filled() map[metadata.DatasetID]fillReport {
 			r.Whole = e
 		}
 		if err := f.Trouble(); err != nil {
-			r.Trouble = clip(errnoText(err))
+			r.Trouble = node.Clip(node.ErrorText(err))
 		}
 		r.Unreadable, r.More = d.unreadable(f)
 		all[id] = r

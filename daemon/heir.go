@@ -12,7 +12,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/bivouacfs/bivouac/daemon/node"
+	"github.com/bivouacfs/bivouac/daemon/tasks"
 	"github.com/bivouacfs/bivouac/datapath/wire"
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/metadata/cluster"
@@ -57,7 +57,7 @@ func (in *intake) give(ctx context.Context, q entrustReq) (all []metadata.NodeID
 		if len(all) == heirs || ctx.Err() != nil {
 			break
 		}
-		err := in.d.Insist(ctx, id, 2*in.d.cfg.Timing.Down, mayLag, func() error {
+		err := in.d.Insist(ctx, id, 2*in.d.cfg.Timing.Down, tasks.MayLag, func() error {
 			return in.d.Call(ctx, id, wire.OpStandbyReplicate, q, nil)
 		})
 		if err == nil {
@@ -84,7 +84,7 @@ func (in *intake) handOut(ctx context.Context, q entrustReq, has []metadata.Node
 	for _, id := range up {
 		if id != in.d.job.Self && !slices.Contains(has, id) {
 			g.Go(func() error {
-				return in.d.Insist(ctx, id, 2*in.d.cfg.Timing.Down, mayLag, func() error {
+				return in.d.Insist(ctx, id, 2*in.d.cfg.Timing.Down, tasks.MayLag, func() error {
 					return in.d.Call(ctx, id, wire.OpStandbyReplicate, q, nil)
 				})
 			})
@@ -113,10 +113,6 @@ func (in *intake) mayInherit() (all []metadata.NodeID) {
 	}
 	return all
 }
-
-// mayLag reports whether a call to a node may succeed a moment later: it cannot be
-// asked, or does not know yet who leads.
-func mayLag(err error) bool { return node.Unreachable(err) || errors.Is(err, syscall.EPERM) }
 
 // entrustReq has a node fetch files of a stage-in from the one who leads it.
 type entrustReq struct {

@@ -145,7 +145,7 @@ func (in *intake) finish(ctx context.Context, err error) error {
 		if ds.Reading && in.stillLeads() {
 			in.abort()
 		}
-		ds.Phase, ds.Error = cluster.Failed, clip(errnoText(err))
+		ds.Phase, ds.Error = cluster.Failed, node.Clip(node.ErrorText(err))
 	} else {
 		in.bequeath(ctx)
 		ds.Phase = cluster.Publishing
@@ -311,67 +311,6 @@ func (d *Daemon) freeSpace() func(metadata.NodeID) (int64, bool) {
 	return func(id metadata.NodeID) (int64, bool) { f, ok := free[id]; return f, ok }
 }
 
-// beginTask has a node begin q. A connection that was broken a moment ago is no
-// reason to give it up, as long as the map says that the node is there.
-func (d *Daemon) beginTask(ctx context.Context, node metadata.NodeID, q taskReq) error {
-	again := false
-	return d.Insist(ctx, node, 2*d.cfg.Timing.Down, mayLag, func() error {
-		err := d.Call(ctx, node, wire.OpStage, q, nil)
-		if again && errors.Is(err, syscall.EEXIST) {
-			return nil // it has begun, and its answer was lost
-		}
-		again = true
-		return err
-	})
-}
-
-// runTask has a node do q and watches it until it is over.
-func (d *Daemon) runTask(ctx context.Context, node metadata.NodeID, q taskReq, see func(taskState)) error {
-	if err := d.beginTask(ctx, node, q); err != nil {
-		return err
-	}
-	return d.watchTask(ctx, node, func() pollReq { return pollReq{Task: q.Task} }, see)
-}
-
-// watchTask watches a task that was begun until it is over, by what poll asks.
-func (d *Daemon) watchTask(ctx context.Context, id metadata.NodeID, poll func() pollReq, see func(taskState)) error {
-	t := time.NewTicker(pollEvery)
-	defer t.Stop()
-	for lost := (*patience)(nil); ; {
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-t.C:
-		}
-		var s taskState
-		switch err := d.Call(ctx, id, wire.OpStagePoll, poll(), &s); {
-		case err != nil && node.Unreachable(err):
-			if n, _ := d.View().Map.Node(id); n.State == cluster.Down {
-				return fmt.Errorf("%w: %w", errGivenUp, err)
-			}
-			if lost == nil {
-				lost = ptr(d.patience(2 * d.cfg.Timing.Down)) // the map will say if the node is gone
-			}
-			if lost.over() {
-				return err
-			}
-			continue
-		case errors.Is(err, syscall.ESRCH):
-			return fmt.Errorf("%w: %w", errStartedAgain, err)
-		case err != nil:
-			return err
-		}
-		lost = nil
-		see(s)
-		if s.Done && s.Error != "" {
-			return errors.New(s.Error)
-		}
-		if s.Done {
-			return nil
-		}
-	}
-}
-
 // abort stops every share, and when none runs any more has every node drop what
 // it stored: a share may still write to another node while it stops.
 func (in *intake) abort() {
@@ -468,9 +407,6 @@ func (in *intake) treeAdvice(err error) string {
 	}
 	return ""
 }
-
-// clip bounds a text that goes into the registry.
-func clip(s string) string { return s[:min(len(s), maxErrorText)] }
 
 // dirMode is S_IFDIR.
 const dirMode = 0o040000

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/bivouacfs/bivouac/daemon/node"
+	"github.com/bivouacfs/bivouac/daemon/tasks"
 	"github.com/bivouacfs/bivouac/datapath/wire"
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/stagein"
@@ -20,12 +21,6 @@ import (
 // maxTries is how often a part of a stage-in is begun: nodes that are lost again and
 // again have a cause.
 const maxTries = 8
-
-// Why a task's node does not know it any more.
-var (
-	errGivenUp      = errors.New("was given up")
-	errStartedAgain = errors.New("its daemon has started again")
-)
 
 // partState is how far a part is.
 type partState struct {
@@ -118,11 +113,11 @@ func (in *intake) share(ctx context.Context, i int) error {
 			return in.bringDone(i)
 		}
 		err = fmt.Errorf("%s: %w", in.d.job.Hosts[p.Node], err)
-		lost := errors.Is(err, errGivenUp) || errors.Is(err, errStartedAgain)
+		lost := errors.Is(err, tasks.ErrNodeLost) || errors.Is(err, tasks.ErrRestarted)
 		if !lost || p.Try+1 >= maxTries || ctx.Err() != nil {
 			return err
 		}
-		node, ok := in.next(i, p, errors.Is(err, errGivenUp))
+		node, ok := in.next(i, p, errors.Is(err, tasks.ErrNodeLost))
 		if !ok {
 			return err
 		}
@@ -205,7 +200,7 @@ func (in *intake) try(ctx context.Context, i int, begun bool) error {
 	p := plan.Parts[i]
 	var wg sync.WaitGroup
 	wg.Go(func() {
-		if err := in.passSeam(ctx, p); err != nil && !mayLag(err) {
+		if err := in.passSeam(ctx, p); err != nil && !tasks.MayLag(err) {
 			cancel(err) // without its seam a share does not end
 		}
 	})
@@ -221,14 +216,12 @@ func (in *intake) try(ctx context.Context, i int, begun bool) error {
 // read has the node of a part read it, and brings what that has recorded.
 func (in *intake) read(ctx context.Context, plan *stagein.Plan, i int, begun bool) error {
 	p := plan.Parts[i]
-	q := taskReq{Task: in.task(p), Plan: plan, Part: i}
-	var err error
-	if !begun {
-		err = in.d.beginTask(ctx, p.Node, q)
+	q, err := tasks.NewRequest(in.task(p), kindPart, partRequest{Plan: plan, Part: i})
+	if err == nil && !begun {
+		err = in.d.tasks.Start(ctx, p.Node, q)
 	}
 	if err == nil {
-		err = in.d.watchTask(ctx, p.Node, func() pollReq { return pollReq{Task: q.Task, Seam: in.lacksSeam(i + 1)} },
-			func(s taskState) { in.see(i, s) })
+		err = in.d.tasks.Watch(ctx, p.Node, q.ID, func() bool { return in.lacksSeam(i + 1) }, func(s tasks.State) { in.see(i, s) })
 	}
 	if err == nil {
 		err = in.bring(ctx, p.Node, recordsFile(i))
@@ -240,13 +233,18 @@ func (in *intake) read(ctx context.Context, plan *stagein.Plan, i int, begun boo
 		err = in.bring(ctx, p.Node, accessFile(i))
 	}
 	if n, _ := in.d.View().Map.Node(p.Node); err != nil && node.Unreachable(err) && !node.Serving(n) {
-		err = fmt.Errorf("%w: %w", errGivenUp, err)
+		err = fmt.Errorf("%w: %w", tasks.ErrNodeLost, err)
 	}
 	return err
 }
 
 // see takes note of how a part fares.
-func (in *intake) see(i int, s taskState) {
+func (in *intake) see(i int, t tasks.State) {
+	var s partReport
+	if _, err := t.Decode(&s); err != nil {
+		in.d.log.WithError(err).WithField("dataset", in.ds.Name).Warn("report of a part cannot be read")
+		return
+	}
 	in.mu.Lock()
 	x := &in.parts[i]
 	s.Progress.SourceBytes = max(s.Progress.SourceBytes, x.progress.SourceBytes) // what a node keeps of it lags
@@ -308,7 +306,7 @@ func (in *intake) passSeam(ctx context.Context, p stagein.Part) error {
 		in.mu.Unlock()
 		if ok {
 			q := seamReq{Dataset: in.ds.ID, Part: int(p.Index), Seam: s, Passed: true}
-			mayPass := func(err error) bool { return mayLag(err) || errors.Is(err, syscall.EBUSY) }
+			mayPass := func(err error) bool { return tasks.MayLag(err) || errors.Is(err, syscall.EBUSY) }
 			return in.d.Insist(ctx, p.Node, registryTime, mayPass, func() error {
 				return in.d.Call(ctx, p.Node, wire.OpStageBoundary, q, nil)
 			})

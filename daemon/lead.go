@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/bivouacfs/bivouac/daemon/node"
+	"github.com/bivouacfs/bivouac/daemon/stageout"
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/metadata/cluster"
 	"github.com/bivouacfs/bivouac/metadata/raftstore"
@@ -69,31 +70,31 @@ func (l *leadership) memory(leads bool, at time.Time) (time.Time, map[metadata.N
 	return l.since, m
 }
 
-// outTroubles is what of the stage-outs does not make it on the nodes that serve
-// in m; what another node had to copy is dealt out again.
-func (l *leadership) outTroubles(m cluster.Map) []outTrouble {
+// outFailures sums up what cannot be copied out on the nodes that serve in m. The shares
+// of other nodes have been reassigned.
+func (l *leadership) outFailures(m cluster.Map) []stageout.Failures {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	var all []outTrouble
+	var all []stageout.Failures
 	for _, n := range m.Nodes {
 		if node.Serving(n) {
 			all = append(all, l.reports[n.ID].Out...)
 		}
 	}
-	return mergeTroubles(all)
+	return stageout.Merge(all)
 }
 
-// tells reports whether the node of r tells the user what does not make it: the one that
-// has the job's output, or, if none has, the first that serves.
-func (l *leadership) tells(m cluster.Map, r *report) bool {
+// notifies reports whether the node of r notifies the user of failures: the one that has
+// the job's output or, if none has, the first that serves.
+func (l *leadership) notifies(m cluster.Map, r *report) bool {
 	ids := node.Participants(m)
-	if r.Tells || len(ids) == 0 || ids[0] != r.Node {
-		return r.Tells
+	if r.HasOutput || len(ids) == 0 || ids[0] != r.Node {
+		return r.HasOutput
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, id := range ids {
-		if h, known := l.reports[id]; !known || h.Tells {
+		if h, known := l.reports[id]; !known || h.HasOutput {
 			return false
 		}
 	}

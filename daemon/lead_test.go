@@ -139,3 +139,33 @@ func fillsAt(whole metadata.Epoch, trouble string) report {
 func has(digest string) report {
 	return report{Ready: true, Manifests: map[metadata.DatasetID]string{1: digest}}
 }
+
+// TestWhoNotifies: one node does; the one with the job's output comes first.
+func TestWhoNotifies(t *testing.T) {
+	t.Parallel()
+	m := cluster.NewMap(1, []string{"n0", "n1", "n2"})
+	for id, s := range map[metadata.NodeID]cluster.State{0: cluster.Down, 1: cluster.Up, 2: cluster.Leaving} {
+		m = m.WithState(id, cluster.Up, "").WithState(id, s, "")
+	}
+	for _, c := range []struct {
+		name   string
+		output []bool // by node; what is not there has not reported
+		want   []bool
+	}{
+		{"none has it", []bool{false, false, false}, []bool{false, true, false}},
+		{"one has it", []bool{false, false, true}, []bool{false, false, true}},
+		{"one that does not serve had it", []bool{true, false, false}, []bool{true, true, false}},
+		{"one has not reported", []bool{false, false}, []bool{false, false}},
+	} {
+		var l leadership
+		l.init()
+		for i, has := range c.output {
+			l.hear(report{Node: metadata.NodeID(i), HasOutput: has}, time.Unix(1, 0))
+		}
+		for i, want := range c.want {
+			if got := l.notifies(m, &report{Node: metadata.NodeID(i), HasOutput: c.output[i]}); got != want {
+				t.Errorf("%s: node %d notifies: %v, want %v", c.name, i, got, want)
+			}
+		}
+	}
+}

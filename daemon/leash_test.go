@@ -1,11 +1,8 @@
 package daemon
 
 import (
-	"errors"
-	"fmt"
 	"io"
 	"net"
-	"syscall"
 	"testing"
 )
 
@@ -30,24 +27,5 @@ func TestLeash(t *testing.T) {
 	}
 	if err := d.Receive(&s); err != io.EOF {
 		t.Errorf("a cut leash gives %v, want EOF", err)
-	}
-}
-
-// TestErrnoText: a user reads what is wrong, not that the message was bad.
-func TestErrnoText(t *testing.T) {
-	for _, c := range []struct {
-		err  error
-		want string
-	}{
-		{syscall.EBADMSG, "bad message"},
-		{fmt.Errorf("read: %w", syscall.EIO), "read: input/output error"},
-		{fmt.Errorf("a.tar: it is truncated: copy it again: %w", syscall.EBADMSG), "a.tar: it is truncated: copy it again"},
-		{fmt.Errorf("f: %w", fmt.Errorf("was changed: %w", syscall.ESTALE)), "f: was changed"},
-		{fmt.Errorf("%w; the last member is x", syscall.EBADMSG), "bad message; the last member is x"},
-		{errors.New("plain"), "plain"},
-	} {
-		if got := errnoText(c.err); got != c.want {
-			t.Errorf("errnoText(%v) = %q, want %q", c.err, got, c.want)
-		}
 	}
 }

@@ -10,8 +10,8 @@ import (
 	"time"
 
 	"github.com/bivouacfs/bivouac/daemon/node"
+	"github.com/bivouacfs/bivouac/daemon/stageout"
 	"github.com/bivouacfs/bivouac/metadata/cluster"
-	"github.com/bivouacfs/bivouac/stagein/stageout"
 )
 
 // leaving is how far this node's end has come.
@@ -42,7 +42,7 @@ const leaveTime = 5 * time.Minute
 // copies before every other has seen the last of what is written there, and none
 // goes before every other has copied. What could not be copied is in the error.
 func (d *Daemon) Leave(ctx context.Context) error {
-	d.stopOutward()
+	d.out.Stop()
 	if len(d.job.StageOut) == 0 {
 		d.leave.set(false, 0)
 		d.Nudge()
@@ -61,7 +61,7 @@ func (d *Daemon) Leave(ctx context.Context) error {
 	d.meet(work)
 	trouble = errors.Join(trouble, d.copyOut(work))
 	d.linger(work)
-	d.tell(d.teller.finals(d.outward.troubles()))
+	d.notifier.Final(d.out.Failures())
 	return trouble
 }
 
@@ -69,7 +69,7 @@ func (d *Daemon) Leave(ctx context.Context) error {
 // be told what did not make it.
 func (d *Daemon) leaveTimeToTell(ctx context.Context) (context.Context, context.CancelFunc) {
 	deadline, _ := ctx.Deadline() // Leave has set one
-	return context.WithDeadline(ctx, deadline.Add(-min(d.teller.patience, time.Until(deadline)/4)))
+	return context.WithDeadline(ctx, deadline.Add(-min(stageout.NotifyTime, time.Until(deadline)/4)))
 }
 
 // lastWrites waits for the end of writing on this node, but leaves time to meet
@@ -110,7 +110,7 @@ func (d *Daemon) copyOut(ctx context.Context) error {
 	for {
 		m := d.View().Map
 		crew := crewOf(m)
-		trouble := d.stageOutAll(ctx, m)
+		trouble := d.out.Final(ctx, m)
 		d.leave.set(true, crew)
 		d.Nudge()
 		err := d.Until(ctx, func(v cluster.View) bool { return v.Closing || crewOf(v.Map) != crew })
@@ -165,36 +165,4 @@ func (d *Daemon) linger(ctx context.Context) {
 		case <-t.C:
 		}
 	}
-}
-
-// stageOutAll copies this node's share of all that the job file wants copied.
-func (d *Daemon) stageOutAll(ctx context.Context, m cluster.Map) error {
-	var errs []error
-	for i, o := range d.job.StageOut {
-		s := OutShare{StageOut: o}
-		if !d.deal(&s, m) {
-			d.log.Warn("the others have given this node up, and copy its share")
-			return nil
-		}
-		r, err := d.finally(ctx, i, s)
-		for _, e := range r.Errors {
-			d.log.WithFields(map[string]any{"from": o.From, "to": o.To}).Error("not copied: " + e)
-		}
-		if err != nil {
-			errs = append(errs, fmt.Errorf("stage-out of %s to %s: %w%s", o.From, o.To, err, listed(r)))
-		}
-		d.log.WithFields(map[string]any{"from": o.From, "to": o.To, "files": r.Files, "bytes": r.Bytes, "kept": r.Kept, "failed": r.Failed}).Info("staged out")
-	}
-	return errors.Join(errs...)
-}
-
-// listed is the first few things that were not copied, a line each; the log
-// has more of them.
-func listed(r stageout.Result) string {
-	const most, long = 5, 500
-	s := ""
-	for _, e := range r.Errors[:min(len(r.Errors), most)] {
-		s += fmt.Sprintf("\n  not copied: %.*s", long, e)
-	}
-	return s
 }

@@ -3,13 +3,16 @@ package daemon
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"syscall"
 
 	"golang.org/x/sync/errgroup"
 
 	"github.com/bivouacfs/bivouac/daemon/node"
+	"github.com/bivouacfs/bivouac/daemon/tasks"
 	"github.com/bivouacfs/bivouac/datapath/wire"
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/metadata/cluster"
@@ -75,18 +78,31 @@ func (r *VerifyResult) mended(again VerifyResult, failed map[metadata.Ino]string
 func (d *Daemon) mendAll(ctx context.Context, ds metadata.DatasetID, inos []metadata.Ino) (map[metadata.Ino]string, error) {
 	failed := make(map[metadata.Ino]string)
 	var mu sync.Mutex
-	q := taskReq{Task: fmt.Sprintf("mend-%d-%d", d.job.Self, now()), Mend: &mendReq{ds, inos}}
-	err := d.onAll(ctx, q, func(t taskState) {
-		if t.Mended == nil {
-			return
-		}
-		mu.Lock()
-		defer mu.Unlock()
-		for ino, why := range t.Mended.Failed {
-			failed[ino] = why
+	q, err := tasks.NewRequest(fmt.Sprintf("repair-%d-%d", d.job.Self, now()), kindRepair, mendReq{ds, inos})
+	if err != nil {
+		return nil, err
+	}
+	err = d.tasks.RunAll(ctx, q, func(_ metadata.NodeID, s tasks.State) {
+		var r mendResult
+		if ok, err := s.Decode(&r); ok && err == nil {
+			mu.Lock()
+			defer mu.Unlock()
+			maps.Copy(failed, r.Failed)
 		}
 	})
 	return failed, err
+}
+
+func (d *Daemon) prepareRepair(_ metadata.NodeID, q *mendReq) (tasks.Task, error) {
+	var result atomic.Pointer[mendResult]
+	return tasks.Task{
+		Run: func(ctx context.Context) error {
+			r, err := d.mendShare(ctx, *q)
+			result.Store(r)
+			return err
+		},
+		Detail: func(bool) any { return result.Load() },
+	}, nil
 }
 
 func (d *Daemon) mendShare(ctx context.Context, q mendReq) (*mendResult, error) {
@@ -100,7 +116,7 @@ func (d *Daemon) mendShare(ctx context.Context, q mendReq) (*mendResult, error) 
 	failed, err := f.Again(ctx, q.Inos)
 	r := &mendResult{Failed: make(map[metadata.Ino]string, len(failed))}
 	for ino, e := range failed {
-		r.Failed[ino] = clip(errnoText(e))
+		r.Failed[ino] = node.Clip(node.ErrorText(e))
 	}
 	return r, err
 }

@@ -1,6 +1,8 @@
 package daemon
 
-import "sync/atomic"
+import (
+	"sync/atomic"
+)
 
 // metaReserve is what file data leaves free for the metadata on the disk that
 // both are on, unless the disk is so small that it is half of it. The last half

@@ -137,7 +137,7 @@ func (d *Daemon) follow(ctx context.Context, ds cluster.Dataset) bool {
 	}
 	x, ok := d.table.get(ds.ID)
 	if !ok || x.digest != ds.Digest {
-		d.stage.cancel(ds.ID) // a share that was begun again elsewhere
+		d.tasks.CancelGroup(ds.ID) // a share that was begun again elsewhere
 		d.stage.forgetSeams(ds.ID)
 		if d.ingest(ctx, ds) != nil {
 			return false
@@ -173,7 +173,7 @@ func (d *Daemon) ingest(ctx context.Context, ds cluster.Dataset) error {
 	case err == nil:
 		d.table.have[ds.ID] = x
 	case !node.Unreachable(err) && ctx.Err() == nil:
-		d.table.trouble[ds.ID] = errnoText(err)
+		d.table.trouble[ds.ID] = node.ErrorText(err)
 	}
 	d.table.mu.Unlock()
 	if err != nil {

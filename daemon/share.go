@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/bivouacfs/bivouac/daemon/node"
+	"github.com/bivouacfs/bivouac/daemon/tasks"
 	"github.com/bivouacfs/bivouac/datapath"
 	"github.com/bivouacfs/bivouac/datapath/wire"
 	"github.com/bivouacfs/bivouac/metadata"
@@ -33,6 +34,7 @@ type share struct {
 	told    atomic.Pointer[stagein.Seam] // to whoever leads
 	read    atomic.Int64                 // bytes of the source, by all tries of the part on this node
 	before  atomic.Int64                 // of them, by tries before this one
+	over    atomic.Bool
 }
 
 // progress is how far the share is. What of the source was read is that of all tries on
@@ -43,6 +45,18 @@ func (s *share) progress() (p stagein.Progress) {
 	}
 	p.SourceBytes += s.before.Load()
 	return p
+}
+
+// report is what a poll says of the share.
+func (s *share) report(full bool) any {
+	r := partReport{Progress: s.progress()}
+	if s.over.Load() {
+		r.Pieces, r.Kept = s.pieces()
+	}
+	if full {
+		r.Seam = s.told.Load()
+	}
+	return r
 }
 
 // pieces is what the share has read of members that others have read parts of, and
@@ -72,6 +86,7 @@ func recordsFile(part int) string { return "records-" + strconv.Itoa(part) }
 const manifestFile = "manifest"
 
 func (s *share) run(ctx context.Context) error {
+	defer s.over.Store(true)
 	d := s.d
 	// One that has just started again may know of no node that it is up: it would take
 	// them all for lost, and what is put on those goes nowhere.
@@ -188,7 +203,7 @@ func (d *Daemon) dropTries(ctx context.Context, p *stagein.Plan, part int, kept 
 	var g errgroup.Group
 	for _, id := range node.Participants(d.View().Map) {
 		g.Go(func() error {
-			return d.Insist(ctx, id, 2*d.cfg.Timing.Down, mayLag, func() error { return d.Call(ctx, id, wire.OpStageAbort, q, nil) })
+			return d.Insist(ctx, id, 2*d.cfg.Timing.Down, tasks.MayLag, func() error { return d.Call(ctx, id, wire.OpStageAbort, q, nil) })
 		})
 	}
 	if err := g.Wait(); err != nil {

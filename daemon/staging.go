@@ -1,7 +1,6 @@
 package daemon
 
 import (
-	"context"
 	"fmt"
 	"slices"
 	"sync"
@@ -10,7 +9,6 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/metadata/cluster"
 	"github.com/bivouacfs/bivouac/stagein"
-	"github.com/bivouacfs/bivouac/stagein/stageout"
 )
 
 // seamKey is a region of a dataset.
@@ -19,50 +17,14 @@ type seamKey struct {
 	part int
 }
 
-// task is a share that runs, or has run, on this node.
-type task struct {
-	dataset  metadata.DatasetID
-	cancel   context.CancelFunc
-	done     chan struct{} // closed when it is over
-	progress func() stagein.Progress
-	seam     func() *stagein.Seam // that it has told; nil if none
-
-	mu    sync.Mutex
-	state taskState // guarded by mu
-}
-
-func (t *task) snapshot() taskState {
-	t.mu.Lock()
-	s := t.state
-	t.mu.Unlock()
-	if t.progress != nil {
-		s.Progress = t.progress()
-	}
-	return s
-}
-
-func (t *task) finish(out *stageout.Result, err error) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.state.Done, t.state.Out = true, out
-	if err != nil {
-		t.state.Error = errnoText(err)
-	}
-	close(t.done)
-}
-
 // The bounds of what peers can make this node do at a time and remember.
 const (
-	maxRunning = 512  // shares that run
-	maxOver    = 1024 // shares that are over, for who led them to ask how they ended
-	maxSeams   = 256  // seams of up to some 2 MiB that wait for their share
+	maxSeams = 256 // seams of up to some 2 MiB that wait for their share
 )
 
 // staging is the shares that run on this node, and the seams that came for them.
 type staging struct {
-	mu    sync.Mutex // stageMu of the package comment
-	tasks map[string]*task
-	over  []string                      // guarded by mu; of tasks, those that have ended, the oldest first
+	mu    sync.Mutex                    // stageMu of the package comment
 	seams map[seamKey]chan stagein.Seam // one seam for each; buffered, so that it can come early
 	jobs  map[metadata.DatasetID]*intake
 	ended map[metadata.DatasetID]bool // failed: a share, a seam or a write that comes late is refused
@@ -73,7 +35,6 @@ type staging struct {
 	// asked counts, for each name, the stage-ins that this node is about to
 	// enter in the registry: what shows up there may not be in jobs yet.
 	asked map[string]int
-	wg    sync.WaitGroup
 	// fence is held for reading by writes to the objects of datasets, and
 	// for writing for a moment when one of them ends: what was written
 	// before is there to be removed, and what comes after is refused.
@@ -88,7 +49,6 @@ type staging struct {
 const maxIntakes = 4
 
 func (s *staging) init() {
-	s.tasks = make(map[string]*task)
 	s.seams = make(map[seamKey]chan stagein.Seam)
 	s.jobs = make(map[metadata.DatasetID]*intake)
 	s.ended = make(map[metadata.DatasetID]bool)
@@ -97,8 +57,6 @@ func (s *staging) init() {
 	s.asked = make(map[string]int)
 	s.slots = make(chan struct{}, maxIntakes)
 }
-
-func (s *staging) wait() { s.wg.Wait() }
 
 // seam is the mailbox of a region.
 func (s *staging) seam(k seamKey) (chan stagein.Seam, error) {
@@ -129,22 +87,15 @@ func (s *staging) forgetSeams(ds metadata.DatasetID) {
 	}
 }
 
-// end marks a dataset as failed, and returns its shares that are here. When it
-// returns, no write to an object of the dataset is under way, and none will be.
-func (s *staging) end(ds metadata.DatasetID) []*task {
+// end marks a dataset as failed. When it returns, no write to an object of the dataset is
+// under way, and none will be.
+func (s *staging) end(ds metadata.DatasetID) {
 	s.forgetSeams(ds)
 	s.fence.Lock()
 	defer s.fence.Unlock()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.ended[ds] = true
-	var ts []*task
-	for _, t := range s.tasks {
-		if t.dataset == ds {
-			ts = append(ts, t)
-		}
-	}
-	return ts
 }
 
 func (s *staging) hasEnded(ds metadata.DatasetID) bool {
@@ -229,17 +180,6 @@ func (s *staging) keepSeam(q *seamReq) error {
 	return in.keepSeam(q.Part, q.Seam)
 }
 
-// cancel ends what still runs of a dataset's shares, which nobody waits for.
-func (s *staging) cancel(ds metadata.DatasetID) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, t := range s.tasks {
-		if t.dataset == ds {
-			t.cancel()
-		}
-	}
-}
-
 // unlead forgets a stage-in, but no later turn of it.
 func (s *staging) unlead(in *intake) {
 	s.mu.Lock()
@@ -261,47 +201,4 @@ func (s *staging) leads(ds cluster.Dataset) (leads, maybe bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.jobs[ds.ID] != nil, s.asked[ds.Name] > 0
-}
-
-// running counts the shares that are not over.
-func (s *staging) running() int {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return len(s.tasks) - len(s.over)
-}
-
-func (s *staging) task(id string) (*task, bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	t, ok := s.tasks[id]
-	return t, ok
-}
-
-func (s *staging) add(id string, t *task) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if _, ok := s.tasks[id]; ok {
-		return fmt.Errorf("task %s: %w", id, syscall.EEXIST)
-	}
-	if t.dataset != 0 && s.ended[t.dataset] {
-		return fmt.Errorf("task %s: %w", id, syscall.ECANCELED)
-	}
-	if len(s.tasks)-len(s.over) >= maxRunning {
-		return fmt.Errorf("task %s: %d run: %w", id, maxRunning, syscall.EBUSY)
-	}
-	s.tasks[id] = t
-	s.wg.Add(1)
-	return nil
-}
-
-// finish records how a task ended, and forgets the one that ended longest ago.
-func (s *staging) finish(id string, t *task, out *stageout.Result, err error) {
-	t.finish(out, err)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.over = append(s.over, id)
-	if len(s.over) > maxOver {
-		delete(s.tasks, s.over[0])
-		s.over = s.over[1:]
-	}
 }

@@ -5,6 +5,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/bivouacfs/bivouac/daemon/stageout"
 	"github.com/bivouacfs/bivouac/datapath"
 	"github.com/bivouacfs/bivouac/datapath/rpc"
 	"github.com/bivouacfs/bivouac/datapath/wire"
@@ -71,7 +72,7 @@ type Status struct {
 	// Swept is what the node that answers has removed because nobody needs it.
 	Swept Sweep `json:"swept"`
 	// StageOut is how far the node that answers is with its part of each.
-	StageOut []OutStatus `json:"stage_out,omitempty"`
+	StageOut []stageout.Status `json:"stage_out,omitempty"`
 }
 
 // NodeStatus is a node of the job.
@@ -173,10 +174,10 @@ func (d *Daemon) Status(ctx context.Context) Status {
 	for _, ds := range v.Datasets {
 		s.Datasets = append(s.Datasets, d.datasetStatus(ctx, ds))
 	}
-	s.Shares, s.RPC = d.stage.running(), d.rpc.Stats()
+	s.Shares, s.RPC = d.tasks.Running(), d.rpc.Stats()
 	s.Traffic, s.Rates = d.meter.read(time.Now())
 	s.Paces = Paces{d.stageRate.Stats(), d.serveRate.Stats()}
-	s.StageOut, s.Swept = d.outward.read(), d.sweep.read()
+	s.StageOut, s.Swept = d.out.Status(), d.sweep.read()
 	return s
 }
 

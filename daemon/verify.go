@@ -14,12 +14,14 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 
 	"github.com/bivouacfs/bivouac/daemon/node"
+	"github.com/bivouacfs/bivouac/daemon/tasks"
 	"github.com/bivouacfs/bivouac/datapath"
 	"github.com/bivouacfs/bivouac/datapath/wire"
 	"github.com/bivouacfs/bivouac/metadata"
@@ -121,11 +123,16 @@ func (d *Daemon) verifyAll(ctx context.Context, x dataset, q verifyReq) (VerifyR
 			sum.BadFiles = append(sum.BadFiles, BadFile{Host: n.Host, Error: fmt.Sprintf("%d files are on this node, which is %v", files, n.State)})
 		}
 	}
-	err := d.onAll(ctx, taskReq{Task: fmt.Sprintf("verify-%d-%d", d.job.Self, now()), Verify: &q}, func(t taskState) {
-		if t.Verify != nil {
+	t, err := tasks.NewRequest(fmt.Sprintf("verify-%d-%d", d.job.Self, now()), kindVerify, q)
+	if err != nil {
+		return sum, err
+	}
+	err = d.tasks.RunAll(ctx, t, func(_ metadata.NodeID, s tasks.State) {
+		var r VerifyResult
+		if ok, err := s.Decode(&r); ok && err == nil {
 			mu.Lock()
 			defer mu.Unlock()
-			sum.add(*t.Verify)
+			sum.add(r)
 		}
 	})
 	return sum, err
@@ -156,6 +163,18 @@ type verifier struct {
 
 // verifyAtOnce is how many files a node reads at a time.
 const verifyAtOnce = 4
+
+func (d *Daemon) prepareVerify(_ metadata.NodeID, q *verifyReq) (tasks.Task, error) {
+	var result atomic.Pointer[VerifyResult]
+	return tasks.Task{
+		Run: func(ctx context.Context) error {
+			r, err := d.verifyShare(ctx, *q)
+			result.Store(r)
+			return err
+		},
+		Detail: func(bool) any { return result.Load() },
+	}, nil
+}
 
 func (d *Daemon) verifyShare(ctx context.Context, q verifyReq) (*VerifyResult, error) {
 	x, ok := d.table.get(q.Dataset)

@@ -49,6 +49,8 @@ var floors = map[string]int{
 	"fsclient/clienttest":     5,
 	"fsclient/mount":          6,
 	"daemon/job":              16,
+	"daemon/tasks":            17,
+	"daemon/stageout":         18,
 	"daemon/node":             16,
 	"daemon/node/nodetest":    17,
 	"daemon":                  20,

@@ -127,23 +127,19 @@ const (
 	OpReport Op = 64
 	// OpPropose forwards a registry command to the leader.
 	OpPropose Op = 65
-	// OpStage makes a node run a share; from the coordinator.
-	OpStage Op = 66
-	// OpStagePoll asks a node how its share fares.
-	OpStagePoll Op = 67
-	// OpStagePart reads a share's records.
-	OpStagePart Op = 68
+	// OpTask starts a task on a node.
+	OpTask Op = 66
+	// OpTaskPoll asks a node how far a task is.
+	OpTaskPoll Op = 67
+	// OpTaskCancel ends a task early.
+	OpTaskCancel Op = 68
 	// OpStageBoundary hands over the state at the end of a region.
 	OpStageBoundary Op = 69
 	// OpManifest reads a piece of a manifest.
 	OpManifest Op = 70
-	// OpStageIn asks the coordinator to stage a source in.
-	OpStageIn Op = 71
-	// OpStageOut asks for a copy to the source's side.
-	OpStageOut Op = 72
 	// OpStatus asks a node for its status.
 	OpStatus Op = 73
-	// OpStageAbort ends a share early.
+	// OpStageAbort ends the stage-in of a dataset that failed.
 	OpStageAbort Op = 74
 	// OpInventory reads a piece of a home's records, for a check of the whole tree.
 	OpInventory Op = 75
@@ -159,7 +155,7 @@ const (
 	OpReferenced Op = 80
 	// OpDropPages has a node forget what its kernel has of sealed files.
 	OpDropPages Op = 81
-	// OpStandbyReplicate has a node keep files of a stage-in for the one who leads it.
+	// OpStandbyReplicate has a node keep files of a stage-in that it may take over.
 	OpStandbyReplicate Op = 82
 	// OpScan has a node look at some of a tree for the one who scans it.
 	OpScan Op = 83
@@ -184,9 +180,9 @@ var opNames = [MaxOp]string{
 	OpShardReport: "section-report", OpShardRead: "names",
 	OpLookupLease: "lookup-lease", OpGetattrLease: "getattr-lease", OpRevoke: "revoke",
 	OpDrain: "drain", OpCachedReply: "recollect", OpReadIfPresent: "read-here", OpReadSummed: "read-summed", OpWriteSummed: "write-summed", OpPutPieces: "parcels",
-	OpReport: "report", OpPropose: "propose", OpStage: "stage", OpStagePoll: "stage-poll",
-	OpStagePart: "stage-part", OpStageBoundary: "stage-seam", OpManifest: "manifest", OpStageIn: "stage-in",
-	OpStageOut: "stage-out", OpStatus: "status", OpStageAbort: "stage-abort",
+	OpReport: "report", OpPropose: "propose", OpTask: "task", OpTaskPoll: "task-poll",
+	OpTaskCancel: "task-cancel", OpStageBoundary: "stage-boundary", OpManifest: "manifest",
+	OpStatus: "status", OpStageAbort: "stage-abort",
 	OpInventory: "census", OpObjects: "objects",
 	OpFillOffer: "fill-claim", OpFillComplete: "fill-landed",
 	OpMissing: "gone", OpReferenced: "named", OpDropPages: "drop-pages",
@@ -237,7 +233,7 @@ func (o Op) Repeatable() bool {
 // they wait for, nor a node's report that it lives.
 func (o Op) Purpose() Purpose {
 	switch o {
-	case OpRead, OpWrite, OpReadIfPresent, OpReadSummed, OpWriteSummed, OpPutPieces, OpStage, OpStagePoll, OpStagePart, OpStageBoundary, OpStageIn, OpStageOut, OpStageAbort, OpManifest,
+	case OpRead, OpWrite, OpReadIfPresent, OpReadSummed, OpWriteSummed, OpPutPieces, OpTask, OpTaskPoll, OpTaskCancel, OpStageBoundary, OpStageAbort, OpManifest,
 		OpInventory, OpObjects, OpMissing, OpReferenced, OpDropPages, OpStandbyReplicate, OpScan:
 		return PurposeBulk
 	case OpPrepare, OpCommit, OpAbort, OpOutcome, OpRenameLock, OpAncestor,

@@ -17,6 +17,7 @@ import (
 
 	"github.com/bivouacfs/bivouac/daemon"
 	"github.com/bivouacfs/bivouac/daemon/job"
+	daemonout "github.com/bivouacfs/bivouac/daemon/stageout"
 	"github.com/bivouacfs/bivouac/datapath"
 	"github.com/bivouacfs/bivouac/datapath/rpc"
 	"github.com/bivouacfs/bivouac/fsclient"
@@ -92,7 +93,7 @@ func (n *node) openMount(start daemon.Start) error {
 	if err != nil {
 		return err
 	}
-	d.SetOut(n.stageOut, n.copyPiece)
+	d.Out().SetCopy(n.stageOut, n.copyPiece)
 	d.SetClient(n.client)
 	d.SetRevoke(n.client.Revoke)
 	dir := n.job.Dirs.Mount
@@ -198,7 +199,7 @@ func indented(v any) ([]byte, error) {
 	return append(b, '\n'), err
 }
 
-func (n *node) stageOut(ctx context.Context, s daemon.OutShare) (stageout.Result, error) {
+func (n *node) stageOut(ctx context.Context, s daemonout.Share) (stageout.Result, error) {
 	root, err := n.client.Resolve(ctx, metadata.RootIno, s.From)
 	var no syscall.Errno
 	if errors.As(err, &no) {

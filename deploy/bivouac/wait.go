@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/bivouacfs/bivouac/daemon"
+	"github.com/bivouacfs/bivouac/daemon/stageout"
 	"github.com/bivouacfs/bivouac/deploy/show"
 	"github.com/bivouacfs/bivouac/metadata/cluster"
 )
@@ -62,7 +63,7 @@ failed.`,
 // is not worth failing the job: a daemon that cannot be asked fails the wait.
 func noteOutput(ctx context.Context, ctl *daemon.Ctl) {
 	for _, f := range []*os.File{os.Stderr, os.Stdout} {
-		if o, ok := daemon.OutputOf(f); ok {
+		if o, ok := stageout.OutputOf(f); ok {
 			_ = ctl.SetOutput(ctx, o)
 			return
 		}

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/bivouacfs/bivouac/daemon"
+	"github.com/bivouacfs/bivouac/daemon/stageout"
 	"github.com/bivouacfs/bivouac/datapath/rate"
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/metadata/cluster"
@@ -105,10 +106,10 @@ func lost(w io.Writer, nodes []daemon.NodeStatus) {
 }
 
 // stageOut says how far the node that answered is with its part.
-func stageOut(w io.Writer, o daemon.OutStatus) {
+func stageOut(w io.Writer, o stageout.Status) {
 	fmt.Fprintf(w, "\nstage-out of %s to %s: %d files, %s copied by this node", o.From, o.To, o.Files, Bytes(o.Bytes))
-	if o.Fresh > 0 {
-		fmt.Fprintf(w, ", %d just written", o.Fresh)
+	if o.Unsettled > 0 {
+		fmt.Fprintf(w, ", %d just written", o.Unsettled)
 	}
 	if o.Failed > 0 || o.Error != "" {
 		fmt.Fprintf(w, ", %d failed: %s", o.Failed, o.Error)

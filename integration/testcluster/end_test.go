@@ -12,6 +12,7 @@ import (
 
 	"github.com/bivouacfs/bivouac/daemon"
 	"github.com/bivouacfs/bivouac/daemon/job"
+	daemonout "github.com/bivouacfs/bivouac/daemon/stageout"
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/metadata/cluster"
 	"github.com/bivouacfs/bivouac/stagein/stageout"
@@ -88,7 +89,7 @@ func TestCtlMisuse(t *testing.T) {
 func TestStageOutGivenUp(t *testing.T) {
 	c := Start(t, Config{})
 	for _, n := range c.Nodes {
-		n.SetOut(func(ctx context.Context, _ daemon.OutShare) (r stageout.Result, err error) {
+		n.Out().SetCopy(func(ctx context.Context, _ daemonout.Share) (r stageout.Result, err error) {
 			<-ctx.Done()
 			return r, ctx.Err()
 		}, nil)

@@ -16,6 +16,7 @@ import (
 
 	"github.com/bivouacfs/bivouac/daemon"
 	"github.com/bivouacfs/bivouac/daemon/job"
+	daemonout "github.com/bivouacfs/bivouac/daemon/stageout"
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/stagein/stageout"
 )
@@ -122,7 +123,7 @@ func TestOutTriesAgain(t *testing.T) {
 		t.Fatal(err)
 	}
 	var tries atomic.Int64
-	n.SetOut(func(ctx context.Context, s daemon.OutShare) (stageout.Result, error) {
+	n.Out().SetCopy(func(ctx context.Context, s daemonout.Share) (stageout.Result, error) {
 		if s.Settle != 0 { // while the job runs
 			return stageout.Result{}, nil
 		}
@@ -159,7 +160,7 @@ func TestOutwardAtOnce(t *testing.T) {
 	var g errgroup.Group
 	for i := range 6 {
 		g.Go(func() error {
-			r, err := c.Nodes[i%4].StageOut(ctx, job.StageOut{From: "ckpt", To: to})
+			r, err := c.Nodes[i%4].Out().All(ctx, job.StageOut{From: "ckpt", To: to})
 			if err == nil && r.Failed > 0 {
 				err = fmt.Errorf("%d files failed: %q", r.Failed, r.Errors)
 			}
@@ -188,7 +189,7 @@ func TestOutTold(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer f.Close()
-	o, ok := daemon.OutputOf(f)
+	o, ok := daemonout.OutputOf(f)
 	if !ok {
 		t.Fatal("the output is no file")
 	}
@@ -241,7 +242,7 @@ func TestOutToldByAnotherLife(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer f.Close()
-	o, _ := daemon.OutputOf(f)
+	o, _ := daemonout.OutputOf(f)
 	c, ckpt, to := outwardCluster(t, Config{Nodes: 1})
 	put(t, c.Nodes[0], ckpt, "f", []byte("f"), metadata.Layout{})
 	if err := daemon.NewCtl(c.Nodes[0].Job.CtlSocket()).SetOutput(context.Background(), o); err != nil {

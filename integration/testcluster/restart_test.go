@@ -13,6 +13,7 @@ import (
 
 	"github.com/bivouacfs/bivouac/daemon"
 	"github.com/bivouacfs/bivouac/daemon/job"
+	daemonout "github.com/bivouacfs/bivouac/daemon/stageout"
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/metadata/cluster"
 	"github.com/bivouacfs/bivouac/stagein"
@@ -294,7 +295,7 @@ func leaveAll(t *testing.T, c *Cluster, wait time.Duration, nodes ...int) []erro
 func leaveButOne(t *testing.T, c *Cluster, dead int) []error {
 	t.Helper()
 	stuck := make(chan struct{})
-	c.Nodes[dead].SetOut(func(ctx context.Context, _ daemon.OutShare) (r stageout.Result, err error) {
+	c.Nodes[dead].Out().SetCopy(func(ctx context.Context, _ daemonout.Share) (r stageout.Result, err error) {
 		close(stuck)
 		<-ctx.Done()
 		return r, ctx.Err()

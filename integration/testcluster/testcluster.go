@@ -25,6 +25,7 @@ import (
 
 	"github.com/bivouacfs/bivouac/daemon"
 	"github.com/bivouacfs/bivouac/daemon/job"
+	daemonout "github.com/bivouacfs/bivouac/daemon/stageout"
 	"github.com/bivouacfs/bivouac/datapath"
 	"github.com/bivouacfs/bivouac/datapath/chunkstore"
 	"github.com/bivouacfs/bivouac/datapath/rpc"
@@ -182,7 +183,7 @@ func (c *Cluster) start(t testing.TB, i int, dir string, l net.Listener) *Node {
 	}
 	n.SetClient(n.Client)
 	n.SetRevoke(n.Client.Revoke)
-	n.SetOut(func(ctx context.Context, s daemon.OutShare) (stageout.Result, error) {
+	n.Out().SetCopy(func(ctx context.Context, s daemonout.Share) (stageout.Result, error) {
 		root, err := n.Client.Resolve(ctx, metadata.RootIno, s.From)
 		if err != nil {
 			return stageout.Result{}, err

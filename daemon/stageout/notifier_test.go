@@ -1,4 +1,4 @@
-package daemon
+package stageout
 
 import (
 	"errors"
@@ -11,8 +11,7 @@ import (
 	"time"
 
 	"github.com/bivouacfs/bivouac/daemon/job"
-	"github.com/bivouacfs/bivouac/metadata"
-	"github.com/bivouacfs/bivouac/metadata/cluster"
+	"github.com/bivouacfs/bivouac/daemon/node/nodetest"
 	"github.com/bivouacfs/bivouac/stagein/stageout"
 )
 
@@ -27,9 +26,9 @@ func openOutput(t *testing.T, flags int) (*os.File, string) {
 	return f, path
 }
 
-// TestJobOutput: a line is added to the very file that the output went to, and
-// to no other thing that has its name.
-func TestJobOutput(t *testing.T) {
+// TestOutput: a line is added to the file of the output, and to nothing else that has
+// its name now.
+func TestOutput(t *testing.T) {
 	t.Parallel()
 	f, path := openOutput(t, os.O_APPEND)
 	o, ok := OutputOf(f)
@@ -96,81 +95,87 @@ func TestOutputOfWhatIsNoFile(t *testing.T) {
 	}
 }
 
-// TestTellerIsPatientForAMoment: a dead file system does not hold the end up.
-func TestTellerIsPatientForAMoment(t *testing.T) {
+// TestNotifierTimesOut: a dead file system does not delay the end.
+func TestNotifierTimesOut(t *testing.T) {
 	t.Parallel()
 	hang := make(chan struct{})
 	defer close(hang)
-	tell := newTeller(nil)
-	tell.patience = time.Millisecond
-	tell.add = func(JobOutput, string) error { <-hang; return nil }
-	tell.set(JobOutput{Path: "/dead/slurm-7.out"})
-	if err := tell.tell([]outTrouble{trouble(true, syscall.ENOSPC)}); !errors.Is(err, syscall.ETIMEDOUT) {
+	x := newTestNotifier(t)
+	x.patience = time.Millisecond
+	x.add = func(Output, string) error { <-hang; return nil }
+	x.set(Output{Path: "/dead/slurm-7.out"})
+	if err := x.write([]Failures{failures(true, syscall.ENOSPC)}); !errors.Is(err, syscall.ETIMEDOUT) {
 		t.Errorf("tell = %v, want ETIMEDOUT", err)
 	}
 }
 
-func trouble(final bool, errs ...error) outTrouble {
-	x := outTrouble{StageOut: job.StageOut{From: "ckpt", To: "/lustre/run7"}, Final: final}
+// newTestNotifier is a notifier without an output.
+func newTestNotifier(t *testing.T) *Notifier {
+	t.Helper()
+	return NewNotifier(nodetest.NewProcess(t), &job.File{Dirs: job.Dirs{Run: t.TempDir()}})
+}
+
+func failures(final bool, errs ...error) Failures {
+	x := Failures{StageOut: job.StageOut{From: "ckpt", To: "/lustre/run7"}, Final: final}
 	for i, err := range errs {
-		x.addFailure(stageout.Failure{Name: string(rune('a' + i)), Bytes: 3 << 20, Err: err})
+		x.addFile(stageout.Failure{Name: string(rune('a' + i)), Bytes: 3 << 20, Err: err})
 	}
 	return x
 }
 
-// TestTellerTellsOnce: what fails while the job runs is told once for each
-// target, and only where a line stays; what failed in the end always.
-func TestTellerTellsOnce(t *testing.T) {
+// TestNotifierNotifiesOnce: a failure while the job runs is written once for each
+// target, and only where a line stays; a final failure always.
+func TestNotifierNotifiesOnce(t *testing.T) {
 	t.Parallel()
 	var lines atomic.Int64
-	tell := newTeller(nil)
-	tell.add = func(JobOutput, string) error { lines.Add(1); return nil }
-	running := []outTrouble{trouble(false, syscall.ENOSPC)}
-	if n := tell.hear(running); n != nil {
+	x := newTestNotifier(t)
+	x.add = func(Output, string) error { lines.Add(1); return nil }
+	running := []Failures{failures(false, syscall.ENOSPC)}
+	if n := x.hear(running); n != nil {
 		t.Errorf("news %+v without an output", n)
 	}
-	tell.set(JobOutput{Path: "/o"})
-	if n := tell.hear(running); n != nil {
+	x.set(Output{Path: "/o"})
+	if n := x.hear(running); n != nil {
 		t.Errorf("news %+v for an output that is written over", n)
 	}
-	tell.set(JobOutput{Path: "/o", Append: true})
-	if n := tell.hear(running); len(n) != 1 {
+	x.set(Output{Path: "/o", Append: true})
+	if n := x.hear(running); len(n) != 1 {
 		t.Errorf("news %+v, want one", n)
 	}
-	if n := tell.hear(running); n != nil {
+	if n := x.hear(running); n != nil {
 		t.Errorf("news %+v for the second time", n)
 	}
-	if f := tell.finals(nil); f != nil {
+	if f := x.final(nil); f != nil {
 		t.Errorf("%+v in the end, want nothing", f)
 	}
-	own := []outTrouble{trouble(true, syscall.EACCES)}
-	if f := tell.finals(own); len(f) != 1 {
+	own := []Failures{failures(true, syscall.EACCES)}
+	if f := x.final(own); len(f) != 1 {
 		t.Errorf("%+v in the end, want what this node knows", f)
 	}
-	if err := tell.tell(own); err != nil || lines.Load() != 1 {
+	if err := x.write(own); err != nil || lines.Load() != 1 {
 		t.Errorf("%d lines, %v", lines.Load(), err)
 	}
-	if err := tell.tell(nil); err != nil || lines.Load() != 1 {
+	if err := x.write(nil); err != nil || lines.Load() != 1 {
 		t.Errorf("%d lines after nothing was told, %v", lines.Load(), err)
 	}
 }
 
-// TestTellerWithoutOutput: where no node has the job's output, the first one that serves
-// tells in a file of our own, what it hears and nothing else.
-func TestTellerWithoutOutput(t *testing.T) {
+// TestNotifierWithoutOutput: if no node has the job's output, failures that the leader
+// reports go to a file of our own.
+func TestNotifierWithoutOutput(t *testing.T) {
 	t.Parallel()
-	j := &job.File{ID: "7", WorkDir: t.TempDir()}
-	tell := newTeller(ownOutput(j))
-	if n := tell.hear([]outTrouble{trouble(false, syscall.ENOSPC)}); len(n) != 1 {
+	j := &job.File{ID: "7", WorkDir: t.TempDir(), Dirs: job.Dirs{Run: t.TempDir()}}
+	x := NewNotifier(nodetest.NewProcess(t), j)
+	if n := x.hear([]Failures{failures(false, syscall.ENOSPC)}); len(n) != 1 {
 		t.Errorf("news %+v, want one", n)
-	} else if err := tell.tell(n); err != nil {
+	} else if err := x.write(n); err != nil {
 		t.Error(err)
 	}
-	if f := tell.finals([]outTrouble{trouble(true, syscall.EACCES)}); f != nil {
+	if f := x.final([]Failures{failures(true, syscall.EACCES)}); f != nil {
 		t.Errorf("%+v in the end, want what was heard", f)
 	}
-	tell.hear([]outTrouble{trouble(true, syscall.ENOSPC)})
-	if err := tell.tell(tell.finals(nil)); err != nil {
+	x.hear([]Failures{failures(true, syscall.ENOSPC)})
+	if err := x.write(x.final(nil)); err != nil {
 		t.Error(err)
 	}
 	b, err := os.ReadFile(filepath.Join(j.WorkDir, "bivouac-7.out"))
@@ -188,55 +193,25 @@ func TestTellerWithoutOutput(t *testing.T) {
 	}
 }
 
-// TestWhoTells: one node does, that with the output before all others.
-func TestWhoTells(t *testing.T) {
+func TestFailuresLine(t *testing.T) {
 	t.Parallel()
-	m := cluster.NewMap(1, []string{"n0", "n1", "n2"})
-	for id, s := range map[metadata.NodeID]cluster.State{0: cluster.Down, 1: cluster.Up, 2: cluster.Leaving} {
-		m = m.WithState(id, cluster.Up, "").WithState(id, s, "")
-	}
-	for _, c := range []struct {
-		name  string
-		tells []bool // by node; what is not there has not reported
-		want  []bool
-	}{
-		{"none has it", []bool{false, false, false}, []bool{false, true, false}},
-		{"one has it", []bool{false, false, true}, []bool{false, false, true}},
-		{"one that does not serve had it", []bool{true, false, false}, []bool{true, true, false}},
-		{"one has not reported", []bool{false, false}, []bool{false, false}},
-	} {
-		var l leadership
-		l.init()
-		for i, tells := range c.tells {
-			l.hear(report{Node: metadata.NodeID(i), Tells: tells}, time.Unix(1, 0))
-		}
-		for i, want := range c.want {
-			if got := l.tells(m, &report{Node: metadata.NodeID(i), Tells: c.tells[i]}); got != want {
-				t.Errorf("%s: node %d tells: %v, want %v", c.name, i, got, want)
-			}
-		}
-	}
-}
-
-func TestTroubleLine(t *testing.T) {
-	t.Parallel()
-	several := mergeTroubles([]outTrouble{
-		trouble(true, syscall.ENOSPC, syscall.ENOSPC), trouble(false, syscall.EIO), trouble(true, syscall.ENOSPC, syscall.EACCES),
+	several := Merge([]Failures{
+		failures(true, syscall.ENOSPC, syscall.ENOSPC), failures(false, syscall.EIO), failures(true, syscall.ENOSPC, syscall.EACCES),
 	})
 	if len(several) != 1 {
-		t.Fatalf("one target gives %d troubles", len(several))
+		t.Fatalf("one target gives %d failures", len(several))
 	}
 	several[0].List, several[0].Lists = "/home/me/bivouac-7-n1.not-copied", 2
-	barred := outTrouble{StageOut: job.StageOut{From: "ckpt", To: "/x\ny"}, Final: true}
-	barred.add(kindOf(syscall.ENOENT))
+	denied := Failures{StageOut: job.StageOut{From: "ckpt", To: "/x\ny"}, Final: true}
+	denied.add(causeOf(syscall.ENOENT))
 	for _, c := range []struct {
-		of   outTrouble
+		of   Failures
 		want []string
 	}{
 		{several[0], []string{"bivouac: stage-out of ckpt to /lustre/run7 failed: not copied, and lost with the job, 4 files of 12.0 MiB: ",
 			`no space left on device (3, such as "a"), permission denied (1, such as "b")`, "2 nodes have a list, such as /home/me/bivouac-7-n1.not-copied", "make room there"}},
-		{trouble(false, syscall.EACCES), []string{"fails so far: permission denied", "tried again until the job ends", "that you may write to"}},
-		{barred, []string{"to /x y failed: no such file or directory; before the next run, see whether the job writes"}},
+		{failures(false, syscall.EACCES), []string{"fails so far: permission denied", "tried again until the job ends", "that you may write to"}},
+		{denied, []string{"to /x y failed: no such file or directory; before the next run, see whether the job writes"}},
 	} {
 		got := c.of.line()
 		if strings.Count(got, "\n") != 1 || !strings.HasSuffix(got, "\n") {
@@ -250,21 +225,21 @@ func TestTroubleLine(t *testing.T) {
 	}
 }
 
-// TestTroubleIsBounded: a report stays small, whatever fails.
-func TestTroubleIsBounded(t *testing.T) {
+// TestFailuresAreBounded: a report stays small, whatever fails.
+func TestFailuresAreBounded(t *testing.T) {
 	t.Parallel()
-	x := outTrouble{}
+	x := Failures{}
 	for i := range 1000 {
-		x.addFailure(stageout.Failure{Name: strings.Repeat("n", 5000), Bytes: 1, Err: errors.New(strings.Repeat("e", i+1))})
+		x.addFile(stageout.Failure{Name: strings.Repeat("n", 5000), Bytes: 1, Err: errors.New(strings.Repeat("e", i+1))})
 	}
 	var things int64
-	for _, k := range x.Kinds {
-		if len(k.Why) > maxWhy+3 || len(k.First) > maxWhy+3 {
-			t.Errorf("a reason of %d bytes, a name of %d", len(k.Why), len(k.First))
+	for _, k := range x.Causes {
+		if len(k.Reason) > maxText+3 || len(k.First) > maxText+3 {
+			t.Errorf("a reason of %d bytes, a name of %d", len(k.Reason), len(k.First))
 		}
 		things += k.Files
 	}
-	if len(x.Kinds) > maxKinds || things != 1000 {
-		t.Errorf("%d kinds of %d things", len(x.Kinds), things)
+	if len(x.Causes) > maxCauses || things != 1000 {
+		t.Errorf("%d causes of %d files", len(x.Causes), things)
 	}
 }

@@ -1,0 +1,39 @@
+package node_test
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/bivouacfs/bivouac/daemon/node"
+)
+
+// TestErrorText: a user reads what is wrong, not that the message was bad.
+func TestErrorText(t *testing.T) {
+	for _, c := range []struct {
+		err  error
+		want string
+	}{
+		{syscall.EBADMSG, "bad message"},
+		{fmt.Errorf("read: %w", syscall.EIO), "read: input/output error"},
+		{fmt.Errorf("a.tar: it is truncated: copy it again: %w", syscall.EBADMSG), "a.tar: it is truncated: copy it again"},
+		{fmt.Errorf("f: %w", fmt.Errorf("was changed: %w", syscall.ESTALE)), "f: was changed"},
+		{fmt.Errorf("%w; the last member is x", syscall.EBADMSG), "bad message; the last member is x"},
+		{errors.New("plain"), "plain"},
+	} {
+		if got := node.ErrorText(c.err); got != c.want {
+			t.Errorf("node.ErrorText(%v) = %q, want %q", c.err, got, c.want)
+		}
+	}
+}
+
+func TestClip(t *testing.T) {
+	if got := node.Clip(strings.Repeat("x", node.MaxErrorText+1)); len(got) != node.MaxErrorText {
+		t.Errorf("Clip leaves %d bytes, want %d", len(got), node.MaxErrorText)
+	}
+	if got := node.Clip("short"); got != "short" {
+		t.Errorf("Clip of a short text = %q", got)
+	}
+}

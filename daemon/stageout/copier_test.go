@@ -1,0 +1,331 @@
+package stageout
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/bivouacfs/bivouac/daemon/job"
+	"github.com/bivouacfs/bivouac/daemon/node/nodetest"
+	"github.com/bivouacfs/bivouac/daemon/tasks"
+	"github.com/bivouacfs/bivouac/datapath/wire"
+	"github.com/bivouacfs/bivouac/metadata"
+	"github.com/bivouacfs/bivouac/metadata/cluster"
+	"github.com/bivouacfs/bivouac/stagein/stageout"
+)
+
+// fakeJob is n nodes that copy ckpt to /target, and a directory for lists.
+type fakeJob struct {
+	copiers  []*Copier
+	registry *nodetest.Registry
+	net      *nodetest.Network
+	work     string
+}
+
+func startJob(t *testing.T, n int) *fakeJob {
+	t.Helper()
+	f := &fakeJob{registry: nodetest.NewRegistry(nodetest.View(n)), net: nodetest.NewNetwork(), work: t.TempDir()}
+	for i := range n {
+		x := nodetest.Join(t, metadata.NodeID(i), f.registry, f.net)
+		run := tasks.New(x, time.Second)
+		j := &job.File{
+			ID: "7", Self: metadata.NodeID(i), Hosts: nodetest.Hosts(n), WorkDir: f.work,
+			StageOut: []job.StageOut{{From: "ckpt", To: "/target"}},
+		}
+		f.copiers = append(f.copiers, New(Config{
+			Node: x, Tasks: run, Job: j, Every: time.Millisecond, Settle: 3 * time.Second, Ready: func() bool { return true },
+		}))
+		x.Serve(run.Handlers())
+	}
+	return f
+}
+
+// noPiece refuses to copy a piece.
+func noPiece(context.Context, stageout.Piece) error { return syscall.ENOTSUP }
+
+func eventually(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	for end := time.Now().Add(10 * time.Second); !ok(); time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("%s: not within 10 s", what)
+		}
+	}
+}
+
+// TestBackground: scans count what they copied, and report a failure from the second
+// time on.
+func TestBackground(t *testing.T) {
+	f := startJob(t, 2)
+	c := f.copiers[1]
+	var fails, scans atomic.Int64
+	c.SetCopy(func(_ context.Context, s Share) (stageout.Result, error) {
+		if s.Self != 1 || s.N != 2 || s.Settle != 3*time.Second || s.Memory == nil {
+			t.Errorf("share %+v", s)
+		}
+		scans.Add(1)
+		r := stageout.Result{Files: 1, Bytes: 10, Unsettled: 2}
+		if fails.Load() > 0 {
+			fails.Add(1)
+			s.Failed(stageout.Failure{Name: "big", Bytes: 5, Err: syscall.ENOSPC})
+			r.Failed, r.Errors = 1, []string{"big: no space left on device"}
+		}
+		return r, r.Err()
+	}, noPiece)
+	c.Start()
+	eventually(t, "three scans", func() bool { return scans.Load() >= 3 })
+	if st := c.Status()[0]; st.Files < 2 || st.Bytes != 10*st.Files || st.Unsettled != 2 || st.Error != "" {
+		t.Errorf("status %+v", st)
+	}
+	if all := c.Failures(); all != nil {
+		t.Errorf("failures %+v, want none", all)
+	}
+	fails.Store(1)
+	eventually(t, "a failure", func() bool { return len(c.Failures()) == 1 })
+	if fails.Load() < 3 {
+		t.Errorf("a failure is reported after the first scan")
+	}
+	x := c.Failures()[0]
+	if x.Final || x.Causes[0].Errno != syscall.ENOSPC || x.Causes[0].First != "big" {
+		t.Errorf("failures %+v", x)
+	}
+	c.Stop()
+	if all := c.Failures(); all != nil {
+		t.Errorf("failures %+v after the end of the background scans", all)
+	}
+	n := scans.Load()
+	time.Sleep(10 * time.Millisecond)
+	if scans.Load() != n {
+		t.Error("scans go on after Stop")
+	}
+}
+
+// TestBackgroundWaits: nothing is copied before the mount is ready or by a node that is
+// down; a directory that is not there yet is no failure.
+func TestBackgroundWaits(t *testing.T) {
+	f := startJob(t, 2)
+	c := f.copiers[0]
+	var ready atomic.Bool
+	var scans atomic.Int64
+	c.cfg.Ready = ready.Load
+	c.SetCopy(func(context.Context, Share) (stageout.Result, error) {
+		scans.Add(1)
+		return stageout.Result{}, fmt.Errorf("ckpt: %w", syscall.ENOENT)
+	}, noPiece)
+	share := Share{StageOut: c.cfg.Job.StageOut[0]}
+	c.scan(t.Context(), 0, share)
+	ready.Store(true)
+	f.registry.SetState(0, cluster.Down)
+	c.scan(t.Context(), 0, share)
+	if scans.Load() != 0 {
+		t.Errorf("%d scans before the node serves", scans.Load())
+	}
+	f.registry.SetState(0, cluster.Up)
+	c.scan(t.Context(), 0, share)
+	if st := c.Status()[0]; scans.Load() != 1 || st.Error != "" || st.At != 0 {
+		t.Errorf("%d scans, status %+v", scans.Load(), st)
+	}
+}
+
+// TestFinalRetries: temporary failures are retried while there is time, the others are
+// listed.
+func TestFinalRetries(t *testing.T) {
+	f := startJob(t, 1)
+	c := f.copiers[0]
+	var tries int
+	c.SetCopy(func(_ context.Context, s Share) (stageout.Result, error) {
+		tries++
+		s.Failed(stageout.Failure{Name: "pipe", Err: syscall.ENOTSUP})
+		r := stageout.Result{Failed: 1, Errors: []string{"pipe: operation not supported"}}
+		if tries < 3 {
+			s.Failed(stageout.Failure{Name: "f", Bytes: 1, Err: syscall.ENOSPC})
+			r.Failed++
+		}
+		return r, r.Err()
+	}, noPiece)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+	defer cancel()
+	err := c.Final(ctx, f.registry.View().Map)
+	if tries != 3 || err == nil || !strings.Contains(err.Error(), "pipe") || !strings.Contains(err.Error(), "stage-out of ckpt to /target") {
+		t.Errorf("after %d tries: %v", tries, err)
+	}
+	path := filepath.Join(f.work, "bivouac-7-node0.not-copied")
+	list, _ := os.ReadFile(path)
+	if string(list) != "\"ckpt/pipe\": operation not supported\n" {
+		t.Errorf("the list is %q", list)
+	}
+	all := c.Failures()
+	if len(all) != 1 || !all[0].Final || all[0].List != path || all[0].Lists != 1 {
+		t.Errorf("failures %+v", all)
+	}
+}
+
+// TestFinalGivesUp: without a deadline nothing is retried, and a share that has failed as
+// a whole is a failure too.
+func TestFinalGivesUp(t *testing.T) {
+	f := startJob(t, 2)
+	c := f.copiers[0]
+	if err := c.Final(t.Context(), f.registry.View().Map); !errors.Is(err, syscall.EAGAIN) {
+		t.Errorf("without a mount: %v, want EAGAIN", err)
+	}
+	c.SetCopy(func(context.Context, Share) (stageout.Result, error) {
+		return stageout.Result{}, context.DeadlineExceeded
+	}, noPiece)
+	if err := c.Final(t.Context(), f.registry.View().Map); err == nil {
+		t.Error("a share that ran out of time: no error")
+	}
+	if all := c.Failures(); len(all) != 1 || all[0].Causes[0].Errno != syscall.ETIME {
+		t.Errorf("failures %+v", all)
+	}
+	f.registry.SetState(0, cluster.Down)
+	if err := c.Final(t.Context(), f.registry.View().Map); err != nil {
+		t.Errorf("a node that was declared down: %v", err)
+	}
+	c.cfg.Job.WorkDir = ""
+	if p := c.listPath(); p != "" {
+		t.Errorf("a list at %q for a job without a directory", p)
+	}
+}
+
+// TestAll: every node copies its share, and pieces of large files for the others.
+func TestAll(t *testing.T) {
+	f := startJob(t, 3)
+	f.registry.SetState(1, cluster.Down)
+	var mu sync.Mutex
+	pieces := make(map[metadata.NodeID]int)
+	for i, c := range f.copiers {
+		c.SetCopy(func(ctx context.Context, s Share) (stageout.Result, error) {
+			if s.N != 2 {
+				t.Errorf("share of %d nodes, want 2", s.N)
+			}
+			for k := range s.N {
+				if err := s.Help(ctx, k, stageout.Piece{To: "/target", Tmp: "f.tmp"}); err != nil {
+					t.Errorf("node %d asks node %d: %v", i, k, err)
+				}
+			}
+			if err := s.Help(ctx, 2, stageout.Piece{}); !errors.Is(err, syscall.EINVAL) {
+				t.Errorf("help of a node that is not there: %v", err)
+			}
+			return stageout.Result{Files: int64(i) + 1}, nil
+		}, func(context.Context, stageout.Piece) error {
+			mu.Lock()
+			defer mu.Unlock()
+			pieces[metadata.NodeID(i)]++
+			return nil
+		})
+	}
+	r, err := f.copiers[0].All(t.Context(), f.copiers[0].cfg.Job.StageOut[0])
+	if err != nil || r.Files != 4 {
+		t.Errorf("All = %+v, %v, want 4 files", r, err)
+	}
+	if pieces[0] != 2 || pieces[1] != 0 || pieces[2] != 2 {
+		t.Errorf("pieces by node %v, want 2 by 0 and 2", pieces)
+	}
+	f.copiers[2].SetCopy(func(context.Context, Share) (stageout.Result, error) {
+		return stageout.Result{}, syscall.EIO
+	}, func(context.Context, stageout.Piece) error { return nil })
+	if _, err = f.copiers[0].All(t.Context(), f.copiers[0].cfg.Job.StageOut[0]); err == nil || !strings.HasPrefix(err.Error(), "node2: ") {
+		t.Errorf("All with a node that fails: %v", err)
+	}
+}
+
+// TestRequestsAreChecked: nothing depends on a peer being right.
+func TestRequestsAreChecked(t *testing.T) {
+	f := startJob(t, 2)
+	x := nodetest.Join(t, 1, f.registry, f.net)
+	for name, q := range map[string]tasks.Request{
+		"relative target": {ID: "a", Kind: kindShare, Body: []byte(`{"from":"a","to":"b","nodes":[0]}`)},
+		"escapes":         {ID: "a", Kind: kindShare, Body: []byte(`{"from":"../a","to":"/b","nodes":[0]}`)},
+		"not asked":       {ID: "a", Kind: kindShare, Body: []byte(`{"from":"a","to":"/b","nodes":[1]}`)},
+		"too many nodes":  {ID: "a", Kind: kindShare, Body: []byte(`{"from":"a","to":"/b","nodes":[0,1,2]}`)},
+		"no mount":        {ID: "a", Kind: kindPiece, Body: []byte(`{"to":"/b","tmp":"x"}`)},
+	} {
+		if err := x.Call(t.Context(), 0, wire.OpTask, q, nil); !errors.Is(err, syscall.EINVAL) {
+			t.Errorf("%s: %v, want EINVAL", name, err)
+		}
+	}
+	f.copiers[0].SetCopy(nil, noPiece)
+	for name, body := range map[string]string{"relative": `{"to":"b","tmp":"x"}`, "escapes": `{"to":"/b","tmp":"../x"}`} {
+		if err := x.Call(t.Context(), 0, wire.OpTask, tasks.Request{ID: "a", Kind: kindPiece, Body: []byte(body)}, nil); !errors.Is(err, syscall.EINVAL) {
+			t.Errorf("piece, %s: %v, want EINVAL", name, err)
+		}
+	}
+}
+
+// TestOneCopyForEachTarget: two copies to one directory do not overlap.
+func TestOneCopyForEachTarget(t *testing.T) {
+	c := startJob(t, 1).copiers[0]
+	var busy, most atomic.Int64
+	c.SetCopy(func(context.Context, Share) (stageout.Result, error) {
+		most.Store(max(most.Load(), busy.Add(1)))
+		time.Sleep(time.Millisecond)
+		busy.Add(-1)
+		return stageout.Result{}, nil
+	}, noPiece)
+	var wg sync.WaitGroup
+	for i := range 8 {
+		wg.Go(func() {
+			to := "/target" + strings.Repeat("/", i)
+			if _, err := c.copyShare(t.Context(), Share{StageOut: job.StageOut{From: "a", To: to}}); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	if most.Load() != 1 {
+		t.Errorf("%d copies at a time, want 1", most.Load())
+	}
+	c.copy.Store(ptr(CopyFunc(func(ctx context.Context, _ Share) (stageout.Result, error) {
+		<-ctx.Done()
+		return stageout.Result{}, ctx.Err()
+	})))
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+	defer cancel()
+	wg.Go(func() { _, _ = c.copyShare(ctx, Share{StageOut: job.StageOut{To: "/x"}}) })
+	if _, err := c.copyShare(ctx, Share{StageOut: job.StageOut{To: "/x"}}); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("a copy that waits too long: %v", err)
+	}
+	wg.Wait()
+}
+
+func ptr[T any](v T) *T { return &v }
+
+// TestNotifierRemembers: a daemon that starts again finds the job's output.
+func TestNotifierRemembers(t *testing.T) {
+	f, path := openOutput(t, os.O_APPEND)
+	o, _ := OutputOf(f)
+	j := &job.File{Dirs: job.Dirs{Run: t.TempDir()}}
+	x := NewNotifier(nodetest.NewProcess(t), j)
+	if x.HasOutput() {
+		t.Error("an output that nobody has set")
+	}
+	if err := x.SetOutput(Output{Path: "relative"}); !errors.Is(err, syscall.EINVAL) {
+		t.Errorf("a relative path: %v", err)
+	}
+	if err := x.SetOutput(o); err != nil {
+		t.Fatal(err)
+	}
+	x = NewNotifier(nodetest.NewProcess(t), j)
+	if !x.HasOutput() {
+		t.Fatal("the output is forgotten")
+	}
+	x.Hear([]Failures{failures(false, syscall.ENOSPC)})
+	eventually(t, "a line", func() bool { b, _ := os.ReadFile(path); return strings.Contains(string(b), "fails so far") })
+	x.Final([]Failures{failures(true, syscall.ENOSPC)})
+	if b, _ := os.ReadFile(path); !strings.Contains(string(b), "lost with the job") {
+		t.Errorf("the output is %q", b)
+	}
+	if err := os.WriteFile(filepath.Join(j.Dirs.Run, "output.json"), []byte("nonsense"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if NewNotifier(nodetest.NewProcess(t), j).HasOutput() {
+		t.Error("nonsense is an output")
+	}
+}

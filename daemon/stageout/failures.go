@@ -1,0 +1,255 @@
+package stageout
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+
+	"github.com/bivouacfs/bivouac/daemon/job"
+	"github.com/bivouacfs/bivouac/stagein/stageout"
+)
+
+// Failures is what could not be copied of one stage-out, by one node or by all.
+type Failures struct {
+	job.StageOut
+	Causes []Cause `json:"causes"`
+	List   string  `json:"list,omitempty"`  // a file that lists all of it
+	Lists  int     `json:"lists,omitempty"` // how many nodes have such a file
+	Final  bool    `json:"final,omitempty"` // it is not retried
+}
+
+// Cause is the files, links and other things that failed for one reason.
+type Cause struct {
+	Errno  syscall.Errno `json:"errno,omitempty"`
+	Reason string        `json:"reason"`
+	Files  int64         `json:"files,omitempty"`
+	Bytes  int64         `json:"bytes,omitempty"`
+	First  string        `json:"first,omitempty"` // one of them
+}
+
+const (
+	// maxCauses bounds the causes of one stage-out; the rest counts with the last.
+	maxCauses = 5
+	maxText   = 160 // bytes of a reason or a name
+)
+
+// causeOf is the cause err, without files.
+func causeOf(err error) Cause {
+	c := Cause{Reason: err.Error()}
+	switch {
+	case errors.As(err, &c.Errno):
+	case errors.Is(err, context.DeadlineExceeded):
+		c.Errno, c.Reason = syscall.ETIME, "time ran out"
+	}
+	c.Reason = short(c.Reason)
+	return c
+}
+
+// short makes s fit in a line.
+func short(s string) string {
+	s = strings.ToValidUTF8(s, "?")
+	if len(s) > maxText {
+		s = strings.ToValidUTF8(s[:maxText], "") + "…"
+	}
+	return strings.Map(func(r rune) rune {
+		if r < ' ' || r == 0x7f {
+			return ' '
+		}
+		return r
+	}, s)
+}
+
+// add adds c to the cause with the same reason.
+func (f *Failures) add(c Cause) {
+	i := slices.IndexFunc(f.Causes, func(o Cause) bool { return o.Errno == c.Errno && (c.Errno != 0 || o.Reason == c.Reason) })
+	if i < 0 && len(f.Causes) < maxCauses {
+		f.Causes = append(f.Causes, c)
+		return
+	}
+	if i < 0 {
+		i = len(f.Causes) - 1
+	}
+	o := &f.Causes[i]
+	o.Files, o.Bytes = o.Files+c.Files, o.Bytes+c.Bytes
+	if o.First == "" {
+		o.First = c.First
+	}
+}
+
+func (f *Failures) addFile(x stageout.Failure) {
+	c := causeOf(x.Err)
+	c.Files, c.Bytes, c.First = 1, x.Bytes, short(x.Name)
+	f.add(c)
+}
+
+// Merge sums up what several nodes report, each stage-out once. Where some nodes have
+// given up, what others still retry does not count.
+func Merge(all []Failures) []Failures {
+	var sum []Failures
+	for _, f := range all {
+		i := slices.IndexFunc(sum, func(o Failures) bool { return o.StageOut == f.StageOut })
+		switch {
+		case i < 0:
+			f.Causes = slices.Clone(f.Causes)
+			sum = append(sum, f)
+		case f.Final && !sum[i].Final:
+			f.Causes = slices.Clone(f.Causes)
+			sum[i] = f
+		case f.Final == sum[i].Final:
+			sum[i].merge(f)
+		}
+	}
+	return sum
+}
+
+func (f *Failures) merge(o Failures) {
+	for _, c := range o.Causes {
+		f.add(c)
+	}
+	f.Lists += o.Lists
+	if f.List == "" {
+		f.List = o.List
+	}
+}
+
+// line is f as the job's output has it: what failed, why, how much, where the list is,
+// and what to do.
+func (f *Failures) line() string {
+	causes := slices.Clone(f.Causes)
+	slices.SortStableFunc(causes, func(a, b Cause) int { return cmp.Compare(b.Files, a.Files) })
+	var files, bytes int64
+	var why []string
+	for _, c := range causes {
+		files, bytes = files+c.Files, bytes+c.Bytes
+		why = append(why, c.text())
+	}
+	s := fmt.Sprintf("bivouac: stage-out of %s to %s ", short(f.From), short(f.To))
+	switch {
+	case !f.Final:
+		s += "fails so far: " + strings.Join(why, ", ")
+	case files == 0:
+		s += "failed: " + strings.Join(why, ", ")
+	default:
+		s += fmt.Sprintf("failed: not copied, and lost with the job, %s of %s: %s", count(files), size(bytes), strings.Join(why, ", "))
+	}
+	switch {
+	case f.Lists == 1:
+		s += "; the list is " + f.List
+	case f.Lists > 1:
+		s += fmt.Sprintf("; %d nodes have a list, such as %s", f.Lists, f.List)
+	}
+	if !f.Final {
+		return s + "; it is tried again until the job ends: " + causes[0].advice() + "\n"
+	}
+	return s + "; before the next run, " + causes[0].advice() + "\n"
+}
+
+func (c Cause) text() string {
+	if c.Files == 0 {
+		return c.Reason
+	}
+	return fmt.Sprintf("%s (%d, such as %q)", c.Reason, c.Files, c.First)
+}
+
+// advice is what the user can do about it.
+func (c Cause) advice() string {
+	switch c.Errno {
+	case syscall.ENOSPC, syscall.EDQUOT:
+		return "make room there, or have your quota raised"
+	case syscall.EACCES, syscall.EPERM, syscall.EROFS:
+		return "name a directory that you may write to"
+	case syscall.ENOENT:
+		return "see whether the job writes to that directory of its scratch"
+	case syscall.ENOTDIR, syscall.EISDIR, syscall.EEXIST, syscall.ENOTEMPTY, syscall.ELOOP:
+		return "move away what is in its place"
+	case syscall.ETIME:
+		return "leave less for the end, or ask the administrator for a longer epilog_timeout"
+	case syscall.EIO, syscall.ESTALE, syscall.ETIMEDOUT, syscall.EHOSTDOWN, syscall.EHOSTUNREACH, syscall.ENOTCONN, syscall.ECONNRESET:
+		return "ask the administrators of that file system, or of the nodes, what happened"
+	}
+	return "look at the files that are listed"
+}
+
+func count(files int64) string {
+	if files == 1 {
+		return "1 file"
+	}
+	return fmt.Sprintf("%d files", files)
+}
+
+// size is n bytes for a person to read.
+func size(n int64) string {
+	if n < 1<<10 {
+		return fmt.Sprintf("%d B", n)
+	}
+	x, unit := float64(n)/(1<<10), 0
+	for ; x >= 1<<10 && unit < 4; unit++ {
+		x /= 1 << 10
+	}
+	return fmt.Sprintf("%.1f %ciB", x, "KMGTP"[unit])
+}
+
+// failureList collects everything that a run of the copy could not copy.
+type failureList struct {
+	path, from string
+
+	mu    sync.Mutex
+	lines strings.Builder // guarded by mu
+	retry bool            // guarded by mu; some failures may be temporary
+	sum   Failures        // guarded by mu
+}
+
+func (l *failureList) add(f stageout.Failure) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.retry = l.retry || temporary(f.Err)
+	l.sum.addFile(f)
+	if l.path != "" {
+		fmt.Fprintf(&l.lines, "%q: %v\n", filepath.Join(l.from, f.Name), f.Err)
+	}
+}
+
+// end is the sum of a run that ended with err; nil if it succeeded.
+func (l *failureList) end(err error) *Failures {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if err == nil {
+		return nil
+	}
+	if len(l.sum.Causes) == 0 || errors.Is(err, context.DeadlineExceeded) {
+		l.sum.add(causeOf(err))
+	}
+	return &l.sum
+}
+
+func (l *failureList) temporary() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.retry
+}
+
+// write appends the list to its file; false if the list is empty.
+func (l *failureList) write() (bool, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.lines.Len() == 0 {
+		return false, nil
+	}
+	f, err := os.OpenFile(l.path, os.O_CREATE|os.O_APPEND|os.O_WRONLY|syscall.O_NOFOLLOW, 0o600)
+	if err == nil {
+		_, err = f.WriteString(l.lines.String())
+		err = errors.Join(err, f.Close())
+	}
+	if err != nil {
+		return false, err
+	}
+	l.sum.List, l.sum.Lists = l.path, 1
+	return true, nil
+}

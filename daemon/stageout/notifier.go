@@ -1,0 +1,173 @@
+package stageout
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/bivouacfs/bivouac/daemon/job"
+	"github.com/bivouacfs/bivouac/daemon/node"
+)
+
+// NotifyTime is how long a write to the job's output may take.
+const NotifyTime = 4 * time.Second
+
+// Notifier tells the user in the job's output what could not be copied out.
+type Notifier struct {
+	n        node.Process
+	saved    string                     // where the output's path is kept for a restart of the daemon
+	add      func(Output, string) error // Output.add, except in tests
+	patience time.Duration              // with the file system of the output
+	own      *Output                    // used if no node has the job's output; nil if there is none
+
+	mu       sync.Mutex
+	to       *Output               // guarded by mu; nil if the output is not on this node, or no file
+	notified map[job.StageOut]bool // guarded by mu; failures that the user has heard of while the job runs
+	heard    []Failures            // guarded by mu; of all nodes, as the leader last said
+}
+
+// NewNotifier makes a notifier. It remembers where the job's output goes if an earlier
+// run of this daemon knew.
+func NewNotifier(n node.Process, j *job.File) *Notifier {
+	t := &Notifier{
+		n: n, saved: filepath.Join(j.Dirs.Run, "output.json"), add: Output.add, patience: NotifyTime,
+		own: ownOutput(j), notified: make(map[job.StageOut]bool),
+	}
+	t.recall()
+	return t
+}
+
+func (t *Notifier) recall() {
+	b, err := os.ReadFile(t.saved)
+	if errors.Is(err, fs.ErrNotExist) {
+		return
+	}
+	var o Output
+	if err == nil {
+		err = errors.Join(json.Unmarshal(b, &o), o.validate())
+	}
+	if err != nil {
+		t.n.Log().WithError(err).WithField("file", t.saved).Warn("path of the job's output is lost: failures of the stage-out are only in this log")
+		return
+	}
+	t.set(o)
+}
+
+// SetOutput notes where the job's output goes, also for a restart of the daemon.
+func (t *Notifier) SetOutput(o Output) error {
+	if err := o.validate(); err != nil {
+		return err
+	}
+	t.set(o)
+	b, err := json.Marshal(o)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(t.saved, b, 0o600)
+}
+
+// HasOutput reports whether the job's output is on this node.
+func (t *Notifier) HasOutput() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.to != nil
+}
+
+func (t *Notifier) set(o Output) {
+	t.mu.Lock()
+	t.to = &o
+	t.mu.Unlock()
+}
+
+// placeLocked is the file to write to; nil if there is none.
+func (t *Notifier) placeLocked() *Output {
+	if t.to == nil {
+		return t.own
+	}
+	return t.to
+}
+
+// Hear takes the failures of all nodes, if this node is the one that notifies, and
+// writes those that are new.
+func (t *Notifier) Hear(all []Failures) {
+	if fresh := t.hear(all); len(fresh) > 0 {
+		t.n.Spawn(func(context.Context) { t.notify(fresh) })
+	}
+}
+
+// hear returns the failures that the user has not heard of while the job runs.
+func (t *Notifier) hear(all []Failures) (fresh []Failures) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.heard = all
+	o := t.placeLocked()
+	for _, f := range all {
+		if !f.Final && !t.notified[f.StageOut] && o != nil && o.Append {
+			t.notified[f.StageOut] = true
+			fresh = append(fresh, f)
+		}
+	}
+	return fresh
+}
+
+// Final writes what could not be copied in the end. own is what this node knows: it
+// counts on the node with the job's output if the leader has said nothing.
+func (t *Notifier) Final(own []Failures) { t.notify(t.final(own)) }
+
+func (t *Notifier) final(own []Failures) []Failures {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.to == nil {
+		own = nil
+	}
+	var last []Failures
+	for _, all := range [][]Failures{t.heard, own} {
+		for _, f := range all {
+			if f.Final && len(f.Causes) > 0 {
+				last = append(last, f)
+			}
+		}
+		if len(last) > 0 {
+			return last
+		}
+	}
+	return nil
+}
+
+func (t *Notifier) notify(all []Failures) {
+	if err := t.write(all); err != nil {
+		t.n.Log().WithError(err).Warn("job output not written: failures of the stage-out are only in this log")
+	}
+}
+
+// write adds a line for each failure. A file system that does not answer is not waited
+// for: the goroutine stays behind with it.
+func (t *Notifier) write(all []Failures) error {
+	t.mu.Lock()
+	o := t.placeLocked()
+	t.mu.Unlock()
+	text := ""
+	for _, f := range all {
+		if len(f.Causes) > 0 {
+			text += f.line()
+		}
+	}
+	if o == nil || text == "" {
+		return nil
+	}
+	done := make(chan error, 1)
+	go func() { done <- t.add(*o, text) }()
+	select {
+	case err := <-done:
+		return err
+	case <-time.After(t.patience):
+		return fmt.Errorf("%s: no answer for %v: %w", o.Path, t.patience, syscall.ETIMEDOUT)
+	}
+}
