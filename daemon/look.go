@@ -20,14 +20,14 @@ const (
 
 // lookers is the nodes that help this one to walk a tree, not the same for every
 // dataset.
-func (d *Daemon) lookers(ds metadata.DatasetID) (all []walk.Looker) {
+func (d *Daemon) lookers(ds metadata.DatasetID) (all []walk.Remote) {
 	nodes := node.Participants(d.View().Map)
 	for i := range nodes {
 		id := nodes[(i+int(ds)*maxLookers)%len(nodes)]
 		if id == d.job.Self || len(all) == maxLookers {
 			continue
 		}
-		all = append(all, func(ctx context.Context, s walk.Sight) (seen walk.Seen, err error) {
+		all = append(all, func(ctx context.Context, s walk.Request) (seen walk.Reply, err error) {
 			ctx, cancel := context.WithTimeout(ctx, lookTime)
 			defer cancel()
 			err = d.Call(ctx, id, wire.OpScan, s, &seen)
@@ -37,6 +37,6 @@ func (d *Daemon) lookers(ds metadata.DatasetID) (all []walk.Looker) {
 	return all
 }
 
-func (d *Daemon) onLook(ctx context.Context, _ metadata.NodeID, s *walk.Sight) (walk.Seen, error) {
-	return s.Look(ctx, d.cfg.Source)
+func (d *Daemon) onLook(ctx context.Context, _ metadata.NodeID, s *walk.Request) (walk.Reply, error) {
+	return s.Serve(ctx, d.cfg.Source)
 }

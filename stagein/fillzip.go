@@ -38,7 +38,7 @@ func (cfg *PlanConfig) listZips(ctx context.Context, all []archiveScan) (bool, e
 // point to.
 func (a *archiveScan) directory(ctx context.Context, h *hopper) error {
 	file := counted{h.f, &h.read}
-	x, err := zip.ReadZip(file, h.name, h.size, a.found.Head, func(member string, _ error) bool { return h.sel.Leaves(member) })
+	x, err := zip.Read(file, h.name, h.size, a.found.Head, func(member string, _ error) bool { return h.sel.Leaves(member) })
 	if err != nil {
 		return err
 	}
@@ -59,14 +59,14 @@ func (a *archiveScan) directory(ctx context.Context, h *hopper) error {
 // zipOrigin is where an item of the zip archive n is.
 func zipOrigin(it *source.Item, n uint32) manifest.Origin {
 	return manifest.Origin{
-		Source: n, Off: it.Off + zip.ZipLocalSize, Head: zip.ZipLocalSize, Check: uint64(it.Zip.CRC)<<32 | uint64(it.Zip.Name),
+		Source: n, Off: it.Off + zip.LocalSize, Head: zip.LocalSize, Check: uint64(it.Zip.CRC)<<32 | uint64(it.Zip.Name),
 		Zip: manifest.Zip{Span: it.Zip.Span, Packed: it.Zip.Size, Method: it.Zip.Method},
 	}
 }
 
 // zipItem is the item that is there, of a file of size bytes.
 func zipItem(from *manifest.Origin, size int64) *source.Item {
-	return &source.Item{Mode: source.TypeRegular, Size: size, Off: from.Off - zip.ZipLocalSize, Zip: source.ZipMember{
+	return &source.Item{Mode: source.TypeRegular, Size: size, Off: from.Off - zip.LocalSize, Zip: source.ZipMember{
 		Size: from.Zip.Packed, Method: from.Zip.Method, CRC: uint32(from.Check >> 32), Name: uint32(from.Check), Span: from.Zip.Span,
 	}}
 }
@@ -81,7 +81,7 @@ func newPools(n, size int) pools {
 
 // unzip has do read the data of a member of the archive.
 func (s *stretch) unzip(ctx context.Context, p pools, it *source.Item, do func(z *unzipper) error) error {
-	end := it.Off + zip.ZipLocalSize + it.Zip.Span
+	end := it.Off + zip.LocalSize + it.Zip.Span
 	from := source.ReadRegion(ctx, s.file, s.name, it.Off, end, p.in, readAhead)
 	defer from.Close()
 	z := &unzipper{ctx: ctx, pool: p.out, t: tape{pos: it.Off, more: from.Next}}

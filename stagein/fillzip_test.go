@@ -132,7 +132,7 @@ func TestZipPart(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	x, err := srczip.ReadZip(f, "/z.zip", info.Size, nil, nil)
+	x, err := srczip.Read(f, "/z.zip", info.Size, nil, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -181,7 +181,7 @@ func (s *Share) zipWhole(p *Plan) error {
 		return err
 	}
 	var failed error
-	x, err := zip.ReadZip(f, string(p.Source), p.Size, p.Head, func(member string, err error) bool {
+	x, err := zip.Read(f, string(p.Source), p.Size, p.Head, func(member string, err error) bool {
 		switch {
 		case s.sel.leaves(member):
 			return true

@@ -136,7 +136,7 @@ type PlanConfig struct {
 	Stripe  int64         // files larger than this are striped; 0 is DefaultStripe
 	Region  int64         // the least bytes of a tar that are worth a node; 0 is 1 MiB
 	Workers int           // of the walk of a directory; 0 is 128
-	Others  []walk.Looker // look at what it has, too
+	Others  []walk.Remote // look at what it has, too
 	Log     *logrus.Entry
 	// Scratch is where a scan keeps what it has found in tars; nil is the
 	// machine's directory for temporary files.

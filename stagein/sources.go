@@ -75,7 +75,7 @@ func (cfg *PlanConfig) tree(ctx context.Context, p *Plan, root string, below map
 	if err != nil {
 		return nil, err
 	}
-	w := walk.WalkConfig{FS: cfg.FS, Root: root, Workers: cfg.Workers, Others: cfg.Others, Paths: below}
+	w := walk.Config{FS: cfg.FS, Root: root, Workers: cfg.Workers, Remotes: cfg.Others, Paths: below}
 	if sel != nil {
 		w.Select = &sel.Select
 	}
@@ -85,7 +85,7 @@ func (cfg *PlanConfig) tree(ctx context.Context, p *Plan, root string, below map
 	if cfg.Request.OnError == OnErrorSkip {
 		w.Skip = func(path string, err error) { p.Skips = append(p.Skips, Skip{source.Name(path), err.Error()}) }
 	}
-	items, err := w.Walk(ctx)
+	items, err := w.Run(ctx)
 	if err != nil {
 		return nil, err
 	}

@@ -42,11 +42,11 @@ func (z *unzipper) member(it *source.Item, next int64, stage func() error) error
 	if err := z.t.skip(it.Off - z.t.pos); err != nil {
 		return err
 	}
-	b, err := z.bytes(zip.ZipLocalSize)
+	b, err := z.bytes(zip.LocalSize)
 	if err != nil {
 		return err
 	}
-	n, extra, err := zip.Local(it, b)
+	n, extra, err := zip.CheckLocal(it, b)
 	if err != nil {
 		return err
 	}
@@ -55,7 +55,7 @@ func (z *unzipper) member(it *source.Item, next int64, stage func() error) error
 	}
 	name, err := z.bytes(n)
 	if err == nil {
-		err = zip.LocalName(it, name)
+		err = zip.CheckName(it, name)
 	}
 	if err == nil {
 		err = z.t.skip(extra)
@@ -63,14 +63,14 @@ func (z *unzipper) member(it *source.Item, next int64, stage func() error) error
 	if err == nil {
 		err = stage()
 	}
-	if err != nil || !zip.Described(b) {
+	if err != nil || !zip.HasDescriptor(b) {
 		return err
 	}
 	d, err := z.bytes(min(8, next-z.t.pos))
 	if err != nil {
 		return err
 	}
-	return zip.Descriptor(it, d)
+	return zip.CheckDescriptor(it, d)
 }
 
 // target reads where a symbolic link points to, which is its data.
@@ -111,7 +111,7 @@ func (z *unzipper) data(it *source.Item, emit func([]byte, *source.Piece) error)
 		return emit(b, piece)
 	}
 	var err error
-	if it.Zip.Method == zip.ZipStored {
+	if it.Zip.Method == zip.Stored {
 		err = z.stored(it.Size, each)
 	} else {
 		err = z.inflate(it, each)

@@ -17,7 +17,7 @@ func (cfg *PlanConfig) planZip(p *Plan, info source.Info, nodes []metadata.NodeI
 	if err != nil {
 		return fmt.Errorf("%s: %w", p.Source, err)
 	}
-	x, err := zip.ReadZip(f, string(p.Source), info.Size, p.Head, nil)
+	x, err := zip.Read(f, string(p.Source), info.Size, p.Head, nil)
 	if e := f.Close(); err == nil && e != nil {
 		err = fmt.Errorf("%s: %w", p.Source, e)
 	}
@@ -49,7 +49,7 @@ func (cfg *PlanConfig) planZip(p *Plan, info source.Info, nodes []metadata.NodeI
 
 // zipParts cuts an archive into at most n ranges of about as many bytes; a cut
 // is where a member begins, and not before least.
-func zipParts(x *zip.ZipIndex, n, least int64) []Part {
+func zipParts(x *zip.Index, n, least int64) []Part {
 	var parts []Part
 	first, off := 0, int64(0)
 	cut := func(last int, end int64) {

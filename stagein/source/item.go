@@ -2,8 +2,9 @@ package source
 
 import (
 	"encoding/json"
-	"github.com/bivouacfs/bivouac/metadata"
 	"unicode/utf8"
+
+	"github.com/bivouacfs/bivouac/metadata"
 )
 
 // Item is one thing in a source: a file, a directory, or a link.

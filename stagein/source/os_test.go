@@ -2,11 +2,12 @@ package source
 
 import (
 	"errors"
-	"golang.org/x/sys/unix"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"testing"
+
+	"golang.org/x/sys/unix"
 )
 
 // TestCloseOfRead: a descriptor is closed when the last read of it has ended, and not

@@ -2,10 +2,11 @@ package source
 
 import (
 	"fmt"
-	"github.com/bivouacfs/bivouac/metadata"
 	"math"
 	"strings"
 	"syscall"
+
+	"github.com/bivouacfs/bivouac/metadata"
 )
 
 func TypeName(mode uint32) string {

@@ -5,14 +5,15 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"github.com/bivouacfs/bivouac/metadata"
-	"github.com/bivouacfs/bivouac/stagein/source"
 	"math"
 	"slices"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/bivouacfs/bivouac/metadata"
+	"github.com/bivouacfs/bivouac/stagein/source"
 )
 
 func TestNumeric(t *testing.T) {

@@ -3,10 +3,11 @@ package tar
 import (
 	"bytes"
 	"fmt"
-	"github.com/bivouacfs/bivouac/stagein/source"
 	"math"
 	"strconv"
 	"syscall"
+
+	"github.com/bivouacfs/bivouac/stagein/source"
 )
 
 // The member types that are told apart, by their letter in the header.

@@ -5,7 +5,6 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"github.com/bivouacfs/bivouac/stagein/source"
 	"math/rand/v2"
 	"reflect"
 	"slices"
@@ -13,6 +12,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/bivouacfs/bivouac/stagein/source"
 )
 
 // indexed is an archive with its members as its headers have them.

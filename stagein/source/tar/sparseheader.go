@@ -3,10 +3,11 @@ package tar
 import (
 	"bytes"
 	"fmt"
-	"github.com/bivouacfs/bivouac/stagein/source"
 	"strconv"
 	"strings"
 	"syscall"
+
+	"github.com/bivouacfs/bivouac/stagein/source"
 )
 
 // Where the maps lie in the headers of old GNU tars and of star's.

@@ -4,10 +4,11 @@ import (
 	"bytes"
 	"encoding/binary"
 	"fmt"
-	"github.com/bivouacfs/bivouac/stagein/source"
 	"io"
 	"math"
 	"syscall"
+
+	"github.com/bivouacfs/bivouac/stagein/source"
 )
 
 // GziSuffix is what bgzip -r adds to the name of a file for that of its index.

@@ -7,12 +7,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"github.com/bivouacfs/bivouac/stagein/source"
 	"io"
 	"math/rand/v2"
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/bivouacfs/bivouac/stagein/source"
 )
 
 // memberWays make members of gzip as programs do; what is packed is in one, or in some.

@@ -3,10 +3,11 @@ package unpack
 import (
 	"bytes"
 	"encoding/binary"
-	"github.com/bivouacfs/bivouac/stagein/source"
 	"hash/crc32"
 	"io"
 	"math"
+
+	"github.com/bivouacfs/bivouac/stagein/source"
 )
 
 // Fewest is what an archive unpacks to at the least.

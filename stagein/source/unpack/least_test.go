@@ -10,9 +10,10 @@ import (
 	"os/exec"
 	"testing"
 
-	"github.com/bivouacfs/bivouac/stagein/source"
 	"github.com/klauspost/compress/zstd"
 	"github.com/ulikunitz/xz"
+
+	"github.com/bivouacfs/bivouac/stagein/source"
 )
 
 // squeeze packs b by what open makes.

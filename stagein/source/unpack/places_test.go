@@ -3,11 +3,12 @@ package unpack
 import (
 	"bytes"
 	"context"
-	"github.com/bivouacfs/bivouac/stagein/source"
 	"io"
 	"math/rand/v2"
 	"slices"
 	"testing"
+
+	"github.com/bivouacfs/bivouac/stagein/source"
 )
 
 // placesOf unpacks all of p and is where it can be begun with.

@@ -4,9 +4,10 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"github.com/bivouacfs/bivouac/stagein/source"
 	"io"
 	"syscall"
+
+	"github.com/bivouacfs/bivouac/stagein/source"
 )
 
 // Start is a place from which a compressed file is unpacked to its very end, with what is known there of

@@ -5,11 +5,12 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"github.com/bivouacfs/bivouac/stagein/source"
 	"io"
 	"math/rand/v2"
 	"slices"
 	"testing"
+
+	"github.com/bivouacfs/bivouac/stagein/source"
 )
 
 // startsOf unpacks all of p, and is the starts that there are on the way, each before the piece behind which

@@ -5,8 +5,9 @@ import (
 	"context"
 	"io"
 
-	"github.com/bivouacfs/bivouac/stagein/source"
 	"github.com/klauspost/compress/zstd"
+
+	"github.com/bivouacfs/bivouac/stagein/source"
 )
 
 // Stretch is what a compressed file of some size has at [Off, End) of what it unpacks to.

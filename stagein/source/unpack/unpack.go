@@ -11,8 +11,9 @@ import (
 	"sync/atomic"
 	"syscall"
 
-	"github.com/bivouacfs/bivouac/stagein/source"
 	"github.com/klauspost/compress/zstd"
+
+	"github.com/bivouacfs/bivouac/stagein/source"
 )
 
 // MaxWindow is the most memory that a compressed tar may want its reader to

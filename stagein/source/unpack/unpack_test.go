@@ -20,10 +20,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/bivouacfs/bivouac/stagein/source"
 	"github.com/klauspost/compress/gzip"
 	"github.com/klauspost/compress/zstd"
 	"github.com/ulikunitz/xz"
+
+	"github.com/bivouacfs/bivouac/stagein/source"
 )
 
 // small makes every archive many batches.

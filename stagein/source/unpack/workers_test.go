@@ -1,10 +1,11 @@
 package unpack
 
 import (
-	"github.com/bivouacfs/bivouac/stagein/source"
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/bivouacfs/bivouac/stagein/source"
 )
 
 // TestWorkers: what cannot be cut has one.

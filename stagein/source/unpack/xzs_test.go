@@ -11,8 +11,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/bivouacfs/bivouac/stagein/source"
 	"github.com/ulikunitz/xz"
+
+	"github.com/bivouacfs/bivouac/stagein/source"
 )
 
 // xzBlocks packs b in blocks of n bytes; starts is where each of them begins, and after the last their index.

@@ -3,30 +3,31 @@ package walk
 import (
 	"bytes"
 	"fmt"
+	"syscall"
+
 	"github.com/bivouacfs/bivouac/stagein/source"
 	"github.com/bivouacfs/bivouac/stagein/source/tar"
-	"syscall"
 )
 
-// Found is what Detect finds.
+// Found is the result of Detect.
 type Found struct {
 	Kind source.Kind
-	Path string // with symbolic links followed
+	Path string // symbolic links resolved
 	Info source.Info
-	Head []byte // the first block of an archive; no one has to read it again
+	Head []byte // the first block of an archive, so that it is not read again
 }
 
-// magics is how archives begin that are not plain tars.
+// magics are the first bytes of archives other than plain tars.
 var magics = []struct {
 	magic string
-	kind  source.Kind // "" is not read
-	is    string      // for a message
+	kind  source.Kind // "" is not supported
+	is    string      // for the message
 }{
 	{"\x1f\x8b", source.TarGzip, ""}, {"\x28\xb5\x2f\xfd", source.TarZstd, ""}, {"\xfd7zXZ\x00", source.TarXz, ""}, {"BZh", source.TarBzip2, ""},
 	{"PK\x03\x04", source.Zip, ""}, {"PK\x05\x06", source.Zip, ""}, {"PK\x07\x08", "", "a part of a multi-disk zip archive"},
 }
 
-// Detect says what path is, and refuses what cannot be a source.
+// Detect determines the kind of source at path, and refuses what cannot be one.
 func Detect(fs source.FS, path string) (Found, error) {
 	path, info, err := source.Resolve(fs, path)
 	if err != nil {
@@ -72,13 +73,13 @@ func (f *Found) checkHead() error {
 			continue
 		}
 		if f.Kind = m.kind; f.Kind == "" {
-			return fmt.Errorf("%s: is %s, which is not read; give a tar, a zip archive or a directory: %w", f.Path, m.is, syscall.EINVAL)
+			return fmt.Errorf("%s: is %s, which is not supported: give a tar, a zip archive or a directory: %w", f.Path, m.is, syscall.EINVAL)
 		}
 		return nil
 	}
 	switch {
 	case len(f.Head) < source.BlockSize && isTarStart(f.Head):
-		return fmt.Errorf("%s: the archive ends inside its first header: %w", f.Path, syscall.EBADMSG)
+		return fmt.Errorf("%s: the archive ends inside its first header: copy it again: %w", f.Path, syscall.EBADMSG)
 	case len(f.Head) == source.BlockSize && bytes.Count(f.Head, []byte{0}) == source.BlockSize:
 		return fmt.Errorf("%s: the archive has no members: %w", f.Path, syscall.EINVAL)
 	case !tar.IsHeader(f.Head):
@@ -87,11 +88,10 @@ func (f *Found) checkHead() error {
 	return nil
 }
 
-// isSkippable reports whether b begins with a frame of zstd that has no data;
-// pzstd writes them before others.
+// isSkippable reports whether b begins with a skippable zstd frame, which pzstd writes first.
 func isSkippable(b []byte) bool {
 	return len(b) >= 4 && b[0]&0xf0 == 0x50 && string(b[1:4]) == "\x2a\x4d\x18"
 }
 
-// isTarStart reports whether a short piece has tar's mark.
+// isTarStart reports whether a short head has tar's magic.
 func isTarStart(b []byte) bool { return len(b) >= 262 && string(b[257:262]) == "ustar" }

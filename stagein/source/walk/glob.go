@@ -3,27 +3,26 @@ package walk
 import (
 	"errors"
 	"fmt"
-	"github.com/bivouacfs/bivouac/stagein/source"
 	"path"
 	"slices"
 	"strconv"
 	"strings"
 	"syscall"
+
+	"github.com/bivouacfs/bivouac/stagein/source"
 )
 
-// MaxGlob is how many names a pattern may stand for.
+// MaxGlob is how many paths a pattern may match.
 const MaxGlob = 100_000
 
-// IsPattern reports whether p may stand for several paths: it has a character
-// of a pattern, or a range {00..99}.
+// IsPattern reports whether p may match several paths: it contains a wildcard or a range {00..99}.
 func IsPattern(p string) bool {
 	_, _, _, ok := cutRange(p)
 	return ok || strings.ContainsAny(p, "*?[")
 }
 
-// Glob returns the paths that a pattern stands for, sorted: "*", "?" and "[…]"
-// within a name as in path.Match, where a leading dot has to be written, and
-// ranges {000..127}, every number of which has to be there.
+// Glob returns the paths that a pattern matches, sorted: "*", "?" and "[…]" within a name as in path.Match, where
+// a leading dot must be explicit, and ranges {000..127}, each number of which must exist.
 func Glob(fs source.FS, pattern string) ([]string, error) {
 	var all []string
 	for _, p := range expand(pattern, nil) {
@@ -43,7 +42,7 @@ func Glob(fs source.FS, pattern string) ([]string, error) {
 	return slices.Compact(all), nil
 }
 
-// expand writes out the ranges of a pattern.
+// expand expands the ranges of a pattern.
 func expand(p string, to []string) []string {
 	before, nums, after, ok := cutRange(p)
 	if !ok {
@@ -57,8 +56,7 @@ func expand(p string, to []string) []string {
 	return to
 }
 
-// cutRange cuts the first {A..B} out of p, and writes its numbers out, as wide
-// as A.
+// cutRange cuts the first {A..B} out of p and expands it to numbers that are as wide as A.
 func cutRange(p string) (before string, nums []string, after string, ok bool) {
 	for at := 0; ; {
 		i := strings.IndexByte(p[at:], '{')
@@ -80,10 +78,10 @@ func cutRange(p string) (before string, nums []string, after string, ok bool) {
 	}
 }
 
-// glob matches one name after another.
+// glob matches one path component after another.
 func glob(fs source.FS, p string) ([]string, error) {
 	if _, err := path.Match(p, ""); err != nil {
-		return nil, fmt.Errorf("is no pattern: %w", syscall.EINVAL)
+		return nil, fmt.Errorf("is not a valid pattern: %w", syscall.EINVAL)
 	}
 	at := []string{"/"}
 	for _, part := range strings.Split(strings.Trim(p, "/"), "/") {
@@ -100,7 +98,7 @@ func glob(fs source.FS, p string) ([]string, error) {
 	return at, nil
 }
 
-// matching is the paths in dir that match one part of a pattern.
+// matching returns the paths in dir that match one component of a pattern.
 func matching(fs source.FS, dir, part string) ([]string, error) {
 	if !strings.ContainsAny(part, "*?[") {
 		full := path.Join(dir, part)
@@ -124,7 +122,7 @@ func matching(fs source.FS, dir, part string) ([]string, error) {
 		if strings.HasPrefix(n, ".") && !strings.HasPrefix(part, ".") {
 			continue
 		}
-		if ok, _ := path.Match(part, n); ok { // glob has seen that it is a pattern
+		if ok, _ := path.Match(part, n); ok { // glob has validated the pattern
 			all = append(all, path.Join(dir, n))
 		}
 	}

@@ -3,17 +3,17 @@ package walk
 import (
 	"errors"
 	"fmt"
-	"github.com/bivouacfs/bivouac/stagein/source"
 	"strings"
 	"syscall"
+
+	"github.com/bivouacfs/bivouac/stagein/source"
 )
 
-// maxList is the most bytes of a file that lists paths.
+// maxList is the size limit of a file that lists paths, in bytes.
 const maxList = 1 << 30
 
-// ReadList reads a file that lists paths, one to a line, or each ended by a NUL
-// if there is any. Empty lines are none; "./" in front and a slash at the end
-// are left out.
+// ReadList reads a file that lists paths, one per line, or NUL-terminated if it contains a NUL. Empty lines are
+// ignored, as are a leading "./" and a trailing slash.
 func ReadList(fs source.FS, name string) (map[string]bool, error) {
 	text, err := readText(fs, name)
 	if err != nil {
@@ -22,7 +22,7 @@ func ReadList(fs source.FS, name string) (map[string]bool, error) {
 	return parseList(name, text)
 }
 
-// ReadLines is what ReadList reads, in its order.
+// ReadLines is ReadList that keeps the order.
 func ReadLines(fs source.FS, name string) ([]string, error) {
 	text, err := readText(fs, name)
 	if err != nil {
@@ -37,7 +37,7 @@ func readText(fs source.FS, name string) (string, error) {
 		return "", err
 	}
 	if info.Size > maxList {
-		return "", fmt.Errorf("%s: a list of %d bytes, %d is the most: %w", name, info.Size, maxList, syscall.EFBIG)
+		return "", fmt.Errorf("%s: a list of %d bytes, at most %d are supported: split it: %w", name, info.Size, maxList, syscall.EFBIG)
 	}
 	f, err := fs.Open(at)
 	if err != nil {
@@ -82,7 +82,7 @@ func parseLines(name, text string) ([]string, error) {
 		paths = append(paths, p)
 	}
 	if len(paths) == 0 {
-		return nil, fmt.Errorf("%s: lists nothing: %w", name, syscall.EINVAL)
+		return nil, fmt.Errorf("%s: the list is empty: %w", name, syscall.EINVAL)
 	}
 	return paths, nil
 }

@@ -2,13 +2,14 @@ package walk
 
 import (
 	"errors"
-	"github.com/bivouacfs/bivouac/stagein/source"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/bivouacfs/bivouac/stagein/source"
 )
 
 func touch(t *testing.T, paths ...string) {

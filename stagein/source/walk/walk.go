@@ -12,54 +12,54 @@ import (
 	"sync"
 	"syscall"
 
-	"github.com/bivouacfs/bivouac/stagein/source"
 	"golang.org/x/sync/errgroup"
+
+	"github.com/bivouacfs/bivouac/stagein/source"
 )
 
-// statBatch is how many names one worker looks at before another may help; it
-// keeps a directory from being one worker's, for whom each name is a round trip.
+// statBatch is how many names a worker looks at in a row. It bounds how long a directory belongs to one worker, for
+// which each name is a round trip.
 const statBatch = 16
 
-// Walk lists the tree under root, the root itself as "", sorted by path. It
-// looks at workers things at a time. Symbolic links are items, never followed;
-// further names of a file are hard links to the first. What is no file,
+// Tree lists the tree under root, the root itself as "", sorted by path, with a number of workers. Symbolic links
+// are items and are never followed; further names of a file become hard links to the first. Anything but a file,
 // directory or link is refused by name.
-func Walk(ctx context.Context, fs source.FS, root string, workers int) ([]source.Item, error) {
-	return WalkConfig{FS: fs, Root: root, Workers: workers}.Walk(ctx)
+func Tree(ctx context.Context, fs source.FS, root string, workers int) ([]source.Item, error) {
+	return Config{FS: fs, Root: root, Workers: workers}.Run(ctx)
 }
 
-// WalkConfig is what is walked, and how.
-type WalkConfig struct {
+// Config configures a walk.
+type Config struct {
 	FS      source.FS
 	Root    string
 	Workers int
-	// Paths is what is looked at, with what lies below it; nil is all. What is
-	// not there is left out.
+	// Paths limits the walk to these paths and what lies below them; nil is everything. Paths that do not exist are
+	// left out.
 	Paths map[string]bool
-	// Select is what is wanted, nil for all: what it excludes is not looked at, nor
-	// what lies below it, and what cannot be staged and is not wanted is left out.
+	// Select limits the walk; nil is everything. Excluded directories are not entered, and what cannot be staged is
+	// ignored unless it is selected.
 	Select *source.Select
-	// Skip is told of what cannot be read or staged, which is left out; nil
-	// makes the walk fail. It is called by one goroutine at a time.
+	// Skip receives what cannot be read or staged and is left out; with a nil Skip the walk fails. It is called by
+	// one goroutine at a time.
 	Skip func(path string, err error)
-	// Others look at something when all workers do, each at several things at a time.
-	Others []Looker
+	// Remotes look at names while all workers of this node are busy.
+	Remotes []Remote
 }
 
-// Walk lists as the function Walk does.
-func (c WalkConfig) Walk(ctx context.Context) ([]source.Item, error) {
-	w := &walker{fs: c.FS, root: c.Root, sel: c.Select, skip: c.Skip, near: make(chan struct{}, max(c.Workers, 1)), far: make(chan other, len(c.Others)*farRequests)}
+// Run lists the tree as Tree does.
+func (c Config) Run(ctx context.Context) ([]source.Item, error) {
+	w := &walker{fs: c.FS, root: c.Root, sel: c.Select, skip: c.Skip, local: make(chan struct{}, max(c.Workers, 1)), remotes: make(chan remote, len(c.Remotes)*requestsPerRemote)}
 	w.g, w.ctx = errgroup.WithContext(ctx)
-	for range farRequests {
-		for i, o := range c.Others {
-			w.far <- other{o, i}
+	for range requestsPerRemote {
+		for i, o := range c.Remotes {
+			w.remotes <- remote{o, i}
 		}
 	}
 	info, err := c.FS.Lstat(c.Root)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", c.Root, err)
 	}
-	w.items = append(w.items, found{Item: itemOf("", info)})
+	w.items = append(w.items, entry{Item: itemOf("", info)})
 	begin := func() error { return w.list(c.Paths) }
 	if c.Paths == nil || c.Paths[""] {
 		begin = func() error { return w.dir("") }
@@ -76,7 +76,7 @@ func (c WalkConfig) Walk(ctx context.Context) ([]source.Item, error) {
 	return w.finish(), nil
 }
 
-// list looks at paths, and at the directories that they lie in.
+// list looks at paths and at their parent directories.
 func (w *walker) list(paths map[string]bool) error {
 	looked := make(map[string]bool)
 	var want []string
@@ -111,7 +111,7 @@ func (w *walker) list(paths map[string]bool) error {
 	return nil
 }
 
-// one looks at a path that was listed, and if it is wanted whole at all below it.
+// one looks at a listed path, and below it if whole is set.
 func (w *walker) one(rel string, whole bool) error {
 	if err := w.ctx.Err(); err != nil {
 		return err
@@ -121,7 +121,7 @@ func (w *walker) one(rel string, whole bool) error {
 		return nil
 	}
 	if err != nil {
-		return w.leave(rel, err)
+		return w.skipOrFail(rel, err)
 	}
 	w.mu.Lock()
 	w.items = append(w.items, it)
@@ -132,8 +132,8 @@ func (w *walker) one(rel string, whole bool) error {
 	return nil
 }
 
-// leave leaves something out because of err, or returns it.
-func (w *walker) leave(rel string, err error) error {
+// skipOrFail leaves an item out because of err, or returns the error.
+func (w *walker) skipOrFail(rel string, err error) error {
 	var refused *source.RefusedError
 	if w.sel != nil && errors.As(err, &refused) && !w.sel.Wants(rel) {
 		return nil
@@ -150,7 +150,7 @@ func (w *walker) leave(rel string, err error) error {
 	return nil
 }
 
-// bare is err without the path that package os has put before it.
+// bare is err without the path that package os adds.
 func bare(err error) error {
 	var p *os.PathError
 	if errors.As(err, &p) {
@@ -159,45 +159,45 @@ func bare(err error) error {
 	return err
 }
 
-type found struct {
+type entry struct {
 	source.Item
-	id   fileID
-	many bool // has other names
+	id       fileID
+	multiple bool // has several names
 }
 
 type fileID struct{ dev, ino uint64 }
 
 type walker struct {
-	fs   source.FS
-	root string
-	sel  *source.Select // nil is all
-	g    *errgroup.Group
-	ctx  context.Context
-	skip func(path string, err error) // nil, or called with mu held
-	near chan struct{}                // one for each worker that is at work
-	far  chan other                   // those who may be asked now
+	fs      source.FS
+	root    string
+	sel     *source.Select // nil is everything
+	g       *errgroup.Group
+	ctx     context.Context
+	skip    func(path string, err error) // may be nil; called with mu held
+	local   chan struct{}                // a token for each busy worker of this node
+	remotes chan remote                  // remotes that are free, once for each request that they may have
 
 	mu    sync.Mutex
-	items []found // guarded by mu
+	items []entry // guarded by mu
 }
 
-// tryNear does f on another worker, if one is free.
-func (w *walker) tryNear(f func() error) bool {
+// tryLocal runs f on another worker of this node if one is free.
+func (w *walker) tryLocal(f func() error) bool {
 	select {
-	case w.near <- struct{}{}:
+	case w.local <- struct{}{}:
 	default:
 		return false
 	}
 	w.g.Go(func() error {
-		defer func() { <-w.near }()
+		defer func() { <-w.local }()
 		return f()
 	})
 	return true
 }
 
-// try does f on another worker if one is free, else here.
+// try runs f on another worker if one is free, else right here.
 func (w *walker) try(f func() error) error {
-	if w.tryNear(f) {
+	if w.tryLocal(f) {
 		return nil
 	}
 	return f()
@@ -209,13 +209,13 @@ func (w *walker) dir(rel string) error {
 	}
 	names, err := w.fs.ReadDir(join(w.root, rel))
 	if err != nil {
-		return w.leave(rel, fmt.Errorf("%s: %w", join(w.root, rel), bare(err)))
+		return w.skipOrFail(rel, fmt.Errorf("%s: %w", join(w.root, rel), bare(err)))
 	}
 	return w.names(rel, names, true)
 }
 
-// names looks at names in a directory, and below them; others do, too, if they may.
-func (w *walker) names(dir string, names []string, far bool) error {
+// names looks at names in a directory and below them, on this node or, if mayAsk is set, on a remote.
+func (w *walker) names(dir string, names []string, mayAsk bool) error {
 	if w.sel != nil {
 		names = slices.DeleteFunc(names, func(name string) bool { return w.sel.Excludes(below(dir, name)) })
 	}
@@ -223,9 +223,9 @@ func (w *walker) names(dir string, names []string, far bool) error {
 		n := min(len(names), statBatch)
 		batch := names[:n]
 		switch {
-		case w.tryNear(func() error { return w.batch(dir, batch) }):
-		case far && len(w.far) > 0 && w.tryFar(sightOf(w.root, dir, names[:min(len(names), farBatch)]), self):
-			n = min(len(names), farBatch)
+		case w.tryLocal(func() error { return w.batch(dir, batch) }):
+		case mayAsk && len(w.remotes) > 0 && w.tryRemote(requestFor(w.root, dir, names[:min(len(names), remoteBatch)]), thisNode):
+			n = min(len(names), remoteBatch)
 		default:
 			if err := w.batch(dir, batch); err != nil {
 				return err
@@ -236,9 +236,9 @@ func (w *walker) names(dir string, names []string, far bool) error {
 	return nil
 }
 
-// batch looks at names in a directory, and below them.
+// batch looks at names in a directory and below them.
 func (w *walker) batch(dir string, names []string) error {
-	items := make([]found, 0, len(names))
+	items := make([]entry, 0, len(names))
 	for _, name := range names {
 		if err := w.ctx.Err(); err != nil {
 			return err
@@ -246,20 +246,20 @@ func (w *walker) batch(dir string, names []string) error {
 		rel := below(dir, name)
 		it, err := look(w.fs, w.root, rel)
 		if err != nil {
-			if err := w.leave(rel, err); err != nil {
+			if err := w.skipOrFail(rel, err); err != nil {
 				return err
 			}
 			continue
 		}
 		items = append(items, it)
 	}
-	return w.add(items, self)
+	return w.add(items, thisNode)
 }
 
-// add takes note of what was seen by one, and goes on in the directories among it.
-func (w *walker) add(items []found, by int) error {
-	if w.sel != nil { // another has told what is in a directory
-		items = slices.DeleteFunc(items, func(f found) bool { return w.sel.Excludes(f.Path) })
+// add records what node by saw, and continues in the directories among it.
+func (w *walker) add(items []entry, by int) error {
+	if w.sel != nil { // a remote lists a directory whole
+		items = slices.DeleteFunc(items, func(f entry) bool { return w.sel.Excludes(f.Path) })
 	}
 	w.mu.Lock()
 	w.items = append(w.items, items...)
@@ -269,8 +269,8 @@ func (w *walker) add(items []found, by int) error {
 			continue
 		}
 		d := items[i].Path
-		s := Sight{Root: source.Name(w.root), Dir: source.Name(d), Mtime: items[i].Mtime}
-		if w.tryNear(func() error { return w.dir(d) }) || w.tryFar(s, by) {
+		s := Request{Root: source.Name(w.root), Dir: source.Name(d), Mtime: items[i].Mtime}
+		if w.tryLocal(func() error { return w.dir(d) }) || w.tryRemote(s, by) {
 			continue
 		}
 		if err := w.dir(d); err != nil {
@@ -280,30 +280,30 @@ func (w *walker) add(items []found, by int) error {
 	return nil
 }
 
-// below is the path of what has a name in a directory.
+// below is the path of a name in a directory.
 func below(dir, name string) string { return strings.TrimPrefix(dir+"/"+name, "/") }
 
-// look looks at what is at rel below root.
-func look(fs source.FS, root, rel string) (found, error) {
+// look reads the attributes of rel below root.
+func look(fs source.FS, root, rel string) (entry, error) {
 	full := join(root, rel)
 	info, err := fs.Lstat(full)
 	if err != nil {
-		return found{}, fmt.Errorf("%s: %w", full, err)
+		return entry{}, fmt.Errorf("%s: %w", full, err)
 	}
 	if _, err := source.CleanPath(rel); err != nil {
-		return found{}, fmt.Errorf("%s: %w", full, err)
+		return entry{}, fmt.Errorf("%s: %w", full, err)
 	}
-	it := found{Item: itemOf(rel, info), id: fileID{info.Dev, info.Ino}}
+	it := entry{Item: itemOf(rel, info), id: fileID{info.Dev, info.Ino}}
 	switch {
 	case info.Is(source.TypeRegular):
-		it.Size, it.many = info.Size, info.Nlink > 1
+		it.Size, it.multiple = info.Size, info.Nlink > 1
 	case info.Is(source.TypeSymlink):
 		if it.Target, err = fs.Readlink(full); err != nil {
-			return found{}, fmt.Errorf("%s: %w", full, err)
+			return entry{}, fmt.Errorf("%s: %w", full, err)
 		}
 	case info.Is(source.TypeDir):
 	default:
-		return found{}, &source.RefusedError{Name: rel, Err: fmt.Errorf("%s: is %s, which cannot be staged: %w", full, source.TypeName(info.Mode), syscall.EINVAL)}
+		return entry{}, &source.RefusedError{Name: rel, Err: fmt.Errorf("%s: is %s, which cannot be staged: %w", full, source.TypeName(info.Mode), syscall.EINVAL)}
 	}
 	return it, nil
 }
@@ -312,13 +312,13 @@ func itemOf(rel string, info source.Info) source.Item {
 	return source.Item{Path: rel, Mode: info.Mode, UID: info.UID, GID: info.GID, Mtime: info.Mtime}
 }
 
-// finish sorts, and makes hard links of the further names of a file.
+// finish sorts, and turns further names of a file into hard links.
 func (w *walker) finish() []source.Item {
-	slices.SortFunc(w.items, func(a, b found) int { return strings.Compare(a.Path, b.Path) })
+	slices.SortFunc(w.items, func(a, b entry) int { return strings.Compare(a.Path, b.Path) })
 	first := make(map[fileID]string)
 	items := make([]source.Item, len(w.items))
 	for i, f := range w.items {
-		if f.many {
+		if f.multiple {
 			if p, ok := first[f.id]; ok {
 				f.Hardlink, f.Size = p, 0
 			} else {

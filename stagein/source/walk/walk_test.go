@@ -4,13 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"github.com/bivouacfs/bivouac/stagein/source"
 	"os"
 	"path/filepath"
 	"reflect"
 	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/bivouacfs/bivouac/stagein/source"
 )
 
 func TestOSWalk(t *testing.T) {
@@ -33,7 +34,7 @@ func TestOSWalk(t *testing.T) {
 	}
 	var first []source.Item
 	for _, workers := range []int{1, 2, 16} {
-		items, err := Walk(context.Background(), source.OS{}, dir, workers)
+		items, err := Tree(context.Background(), source.OS{}, dir, workers)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -61,12 +62,12 @@ func TestOSWalk(t *testing.T) {
 	if _, err := (source.OS{}).Open(filepath.Join(dir, "a/pipe")); !errors.Is(err, syscall.EINVAL) {
 		t.Errorf("open of a FIFO: %v", err)
 	}
-	if _, err := Walk(context.Background(), source.OS{}, dir, 4); err == nil || !strings.Contains(err.Error(), "a/pipe: is a FIFO") {
+	if _, err := Tree(context.Background(), source.OS{}, dir, 4); err == nil || !strings.Contains(err.Error(), "a/pipe: is a FIFO") {
 		t.Errorf("%v", err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
-	if _, err := Walk(ctx, source.OS{}, dir, 4); err == nil {
-		t.Error("a walk that was cancelled ended well")
+	if _, err := Tree(ctx, source.OS{}, dir, 4); err == nil {
+		t.Error("a walk that was cancelled succeeded")
 	}
 }

@@ -6,11 +6,10 @@ import (
 	"github.com/klauspost/compress/flate"
 )
 
-// Inflater unpacks deflated data of one member after another.
+// Inflater decompresses one deflated member after another.
 type Inflater struct{ r io.ReadCloser }
 
-// Reset begins with what in has. It reads no byte after the end of the data, if
-// in is an io.ByteReader.
+// Reset starts on the data of in. It reads nothing beyond the end of the data if in is an io.ByteReader.
 func (d *Inflater) Reset(in io.Reader) error {
 	if d.r == nil {
 		d.r = flate.NewReader(in)

@@ -14,35 +14,35 @@ import (
 
 // Flags of a member.
 const (
-	zipEncrypted = 1 | 1<<6 | 1<<13
-	zipDescribed = 1 << 3
-	zipPatch     = 1 << 5
+	flagEncrypted  = 1 | 1<<6 | 1<<13
+	flagDescriptor = 1 << 3
+	flagPatch      = 1 << 5
 )
 
-// zipEntry is a member in the central directory, of which the fixed part is there.
-type zipEntry struct{ b []byte }
+// entry is a member's entry in the central directory. Its fixed part is complete.
+type entry struct{ b []byte }
 
-func (e zipEntry) nameEnd() int  { return zipEntrySize + int(u16(e.b[28:])) }
-func (e zipEntry) extraEnd() int { return e.nameEnd() + int(u16(e.b[30:])) }
-func (e zipEntry) end() int      { return e.extraEnd() + int(u16(e.b[32:])) }
-func (e zipEntry) raw() []byte   { return e.b[zipEntrySize:e.nameEnd()] }
-func (e zipEntry) extra() []byte { return e.b[e.nameEnd():e.extraEnd()] }
-func (e zipEntry) name() string  { return zipName(e.raw(), e.extra()) }
+func (e entry) nameEnd() int  { return entrySize + int(u16(e.b[28:])) }
+func (e entry) extraEnd() int { return e.nameEnd() + int(u16(e.b[30:])) }
+func (e entry) end() int      { return e.extraEnd() + int(u16(e.b[32:])) }
+func (e entry) raw() []byte   { return e.b[entrySize:e.nameEnd()] }
+func (e entry) extra() []byte { return e.b[e.nameEnd():e.extraEnd()] }
+func (e entry) name() string  { return memberName(e.raw(), e.extra()) }
 
-// item makes the item. With an error, as much of it as a message needs.
-func (e zipEntry) item() (it source.Item, err error) {
+// item makes the item. With an error, it has what a message needs.
+func (e entry) item() (it source.Item, err error) {
 	b := e.b
 	it.Zip = source.ZipMember{Method: u16(b[10:]), CRC: u32(b[16:]), Name: crc32.ChecksumIEEE(e.raw())}
 	if err = e.sizes(&it); err != nil {
 		return it, err
 	}
 	switch flags := u16(b[8:]); {
-	case flags&zipEncrypted != 0:
+	case flags&flagEncrypted != 0:
 		return it, fmt.Errorf("is encrypted: %w", syscall.EINVAL)
-	case flags&zipPatch != 0:
+	case flags&flagPatch != 0:
 		return it, fmt.Errorf("is a patch: %w", syscall.EINVAL)
-	case it.Zip.Method != ZipStored && it.Zip.Method != ZipDeflated:
-		return it, fmt.Errorf("is compressed by method %d, only 0 (stored) and 8 (deflate) are read: %w", it.Zip.Method, syscall.EINVAL)
+	case it.Zip.Method != Stored && it.Zip.Method != Deflated:
+		return it, fmt.Errorf("is compressed by method %d; only 0 (stored) and 8 (deflate) are supported: %w", it.Zip.Method, syscall.EINVAL)
 	}
 	name := e.name()
 	e.setMode(&it, strings.HasSuffix(name, "/"))
@@ -53,8 +53,8 @@ func (e zipEntry) item() (it source.Item, err error) {
 	return it, e.check(&it, name)
 }
 
-// sizes reads what zip64 may have in an extra field.
-func (e zipEntry) sizes(it *source.Item) error {
+// sizes reads the sizes and the offset, from the zip64 extra field if they are there.
+func (e entry) sizes(it *source.Item) error {
 	b := e.b
 	disk := uint64(u16(b[34:]))
 	fields := []struct {
@@ -97,8 +97,8 @@ func (e zipEntry) sizes(it *source.Item) error {
 	return nil
 }
 
-// setMode takes the mode of a system that has one.
-func (e zipEntry) setMode(it *source.Item, slash bool) {
+// setMode sets the mode if the archive was made on a system that has modes.
+func (e entry) setMode(it *source.Item, slash bool) {
 	const unix, darwin = 3, 19
 	attr := u32(e.b[38:])
 	if host := e.b[5]; host == unix || host == darwin {
@@ -119,30 +119,29 @@ func (e zipEntry) setMode(it *source.Item, slash bool) {
 	}
 }
 
-// maxDeflate is the most that deflate makes of a byte.
+// maxDeflate is the largest ratio of unpacked to deflated bytes.
 const maxDeflate = 1032
 
-func (e zipEntry) check(it *source.Item, name string) error {
-	lie := it.Zip.Method == ZipStored && it.Size != it.Zip.Size || it.Size/maxDeflate > it.Zip.Size
+func (e entry) check(it *source.Item, name string) error {
+	lie := it.Zip.Method == Stored && it.Size != it.Zip.Size || it.Size/maxDeflate > it.Zip.Size
 	slash := strings.HasSuffix(name, "/")
 	switch {
 	case lie:
-		return fmt.Errorf("%d bytes cannot become %d: its sizes are wrong: %w", it.Zip.Size, it.Size, syscall.EBADMSG)
+		return fmt.Errorf("%d bytes cannot unpack to %d: its sizes are wrong: the archive is damaged: %w", it.Zip.Size, it.Size, syscall.EBADMSG)
 	case it.Is(source.TypeDir) && it.Size != 0:
 		return fmt.Errorf("a directory with %d bytes of data: %w", it.Size, syscall.EBADMSG)
 	case !it.Is(source.TypeDir) && (it.Path == "" || slash):
 		return fmt.Errorf("no name: %w", syscall.EINVAL)
 	case it.Is(source.TypeSymlink) && (it.Size == 0 || it.Size > source.MaxTarget):
-		return fmt.Errorf("a symbolic link to %d bytes: %w", it.Size, syscall.EINVAL)
+		return fmt.Errorf("a symbolic link with a target of %d bytes: %w", it.Size, syscall.EINVAL)
 	case !it.Is(source.TypeDir) && !it.Is(source.TypeRegular) && !it.Is(source.TypeSymlink):
 		return fmt.Errorf("is %s: %w", source.TypeName(it.Mode), syscall.EINVAL)
 	}
 	return nil
 }
 
-// mtime is the time of the best field there is. What has only a time of MS-DOS,
-// which has no zone, is taken as of UTC.
-func (e zipEntry) mtime() metadata.Time {
+// mtime is the time from the most precise field. An MS-DOS time, which has no zone, is taken as UTC.
+func (e entry) mtime() metadata.Time {
 	date, clock := u16(e.b[14:]), u16(e.b[12:])
 	t := metadata.TimeOf(time.Date(int(date>>9)+1980, time.Month(date>>5&0xf), int(date&0x1f), int(clock>>11), int(clock>>5&0x3f), int(clock&0x1f)*2, 0, time.UTC))
 	extras(e.extra(), func(id uint16, b []byte) bool {
@@ -150,11 +149,11 @@ func (e zipEntry) mtime() metadata.Time {
 		case id == 0x5455 && len(b) >= 5 && b[0]&1 != 0: // extended timestamp
 			t = source.ClampTime(int64(int32(u32(b[1:]))), 0)
 			return false
-		case id == 0x5855 && len(b) >= 8: // Info-ZIP's older one
+		case id == 0x5855 && len(b) >= 8: // Info-ZIP's older field
 			t = source.ClampTime(int64(int32(u32(b[4:]))), 0)
 		case id == 0x000a && len(b) >= 32 && u16(b[4:]) == 1: // NTFS
 			const since1601 = 11_644_473_600
-			ticks := int64(u64(b[8:]) & math.MaxInt64) // of 100 ns
+			ticks := int64(u64(b[8:]) & math.MaxInt64) // 100 ns each
 			t = source.ClampTime(ticks/1e7-since1601, ticks%1e7*100)
 		}
 		return true

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"github.com/bivouacfs/bivouac/stagein/source"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -15,10 +14,11 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/bivouacfs/bivouac/stagein/source"
 )
 
-// lookedTree is a tree with a large directory, deep ones, hard links over several of
-// them, and odd names.
+// lookedTree is a tree with a large directory, deep ones, hard links across several of them, and odd names.
 func lookedTree(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -31,7 +31,7 @@ func lookedTree(t *testing.T) string {
 			t.Fatal(err)
 		}
 	}
-	for i := range maxLook + 100 {
+	for i := range maxServed + 100 {
 		write(fmt.Sprintf("large/%d", i))
 	}
 	for i := range 40 {
@@ -49,22 +49,22 @@ func lookedTree(t *testing.T) string {
 	return dir
 }
 
-// answers looks as another process does: what it is asked, and says, is JSON.
-func answers(asked *atomic.Int64) Looker {
-	return func(ctx context.Context, s Sight) (seen Seen, err error) {
+// answers is a remote like another process: requests and replies pass through JSON.
+func answers(asked *atomic.Int64) Remote {
+	return func(ctx context.Context, s Request) (seen Reply, err error) {
 		asked.Add(1)
 		b, err := json.Marshal(s)
-		var q Sight
+		var q Request
 		if err == nil {
 			err = json.Unmarshal(b, &q)
 		}
 		if err == nil {
-			seen, err = q.Look(ctx, source.OS{})
+			seen, err = q.Serve(ctx, source.OS{})
 		}
 		if err == nil {
 			b, err = json.Marshal(seen)
 		}
-		seen = Seen{}
+		seen = Reply{}
 		if err == nil {
 			err = json.Unmarshal(b, &seen)
 		}
@@ -72,11 +72,10 @@ func answers(asked *atomic.Int64) Looker {
 	}
 }
 
-// TestWalkWithOthers: with the help of others a walk finds what it finds alone,
-// whatever they say.
-func TestWalkWithOthers(t *testing.T) {
+// TestWalkWithRemotes: with the help of remotes a walk finds what it finds alone, whatever they answer.
+func TestWalkWithRemotes(t *testing.T) {
 	dir := lookedTree(t)
-	want, err := Walk(context.Background(), source.OS{}, dir, 4)
+	want, err := Tree(context.Background(), source.OS{}, dir, 4)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -90,24 +89,24 @@ func TestWalkWithOthers(t *testing.T) {
 		t.Fatalf("%d hard links of 40", links)
 	}
 	var asked atomic.Int64
-	for name, o := range map[string]Looker{
+	for name, o := range map[string]Remote{
 		"helps": answers(&asked),
-		"is lost": func(context.Context, Sight) (Seen, error) {
+		"is lost": func(context.Context, Request) (Reply, error) {
 			asked.Add(1)
-			return Seen{}, syscall.ECONNRESET
+			return Reply{}, syscall.ECONNRESET
 		},
-		"sees nothing": func(_ context.Context, s Sight) (Seen, error) {
+		"sees nothing": func(_ context.Context, s Request) (Reply, error) {
 			asked.Add(1)
-			return Seen{Left: s.Names, Unread: len(s.Names) == 0}, nil
+			return Reply{Left: s.Names, Unread: len(s.Names) == 0}, nil
 		},
-		"forgets": func(ctx context.Context, s Sight) (Seen, error) {
+		"forgets": func(ctx context.Context, s Request) (Reply, error) {
 			seen, err := answers(&asked)(ctx, s)
 			if len(s.Names) > 0 {
 				seen.Items = seen.Items[:len(seen.Items)/2]
 			}
 			return seen, err
 		},
-		"lies": func(ctx context.Context, s Sight) (Seen, error) {
+		"lies": func(ctx context.Context, s Request) (Reply, error) {
 			seen, err := answers(&asked)(ctx, s)
 			for i := range seen.Items {
 				seen.Items[i].Path = "large/../" + seen.Items[i].Path
@@ -117,12 +116,12 @@ func TestWalkWithOthers(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			asked.Store(0)
-			got, err := WalkConfig{FS: source.OS{}, Root: dir, Workers: 1, Others: []Looker{o, o}}.Walk(context.Background())
+			got, err := Config{FS: source.OS{}, Root: dir, Workers: 1, Remotes: []Remote{o, o}}.Run(context.Background())
 			if err != nil {
 				t.Fatal(err)
 			}
 			if asked.Load() == 0 {
-				t.Error("nobody was asked")
+				t.Error("no remote was asked")
 			}
 			if !reflect.DeepEqual(got, want) {
 				t.Errorf("%d items of %d", len(got), len(want))
@@ -131,31 +130,31 @@ func TestWalkWithOthers(t *testing.T) {
 	}
 }
 
-// TestWalkWithOthersNames: what is wrong is named as by one who walks alone.
-func TestWalkWithOthersNames(t *testing.T) {
+// TestWalkWithRemotesNames: errors name the same path as in a walk without remotes.
+func TestWalkWithRemotesNames(t *testing.T) {
 	dir := lookedTree(t)
 	if err := syscall.Mkfifo(filepath.Join(dir, "large/pipe"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	var asked atomic.Int64
-	cfg := WalkConfig{FS: source.OS{}, Root: dir, Workers: 1, Others: []Looker{answers(&asked)}}
-	if _, err := cfg.Walk(context.Background()); err == nil || !strings.Contains(err.Error(), "large/pipe: is a FIFO") {
+	cfg := Config{FS: source.OS{}, Root: dir, Workers: 1, Remotes: []Remote{answers(&asked)}}
+	if _, err := cfg.Run(context.Background()); err == nil || !strings.Contains(err.Error(), "large/pipe: is a FIFO") {
 		t.Errorf("%v, want the FIFO's name", err)
 	}
 	var skipped []string
 	cfg.Skip = func(path string, _ error) { skipped = append(skipped, path) }
-	items, err := cfg.Walk(context.Background())
+	items, err := cfg.Run(context.Background())
 	if err != nil || len(skipped) != 1 || skipped[0] != filepath.Join(dir, "large/pipe") {
 		t.Errorf("left out %q, %v", skipped, err)
 	}
 	for _, it := range items {
 		if it.Path == "large/pipe" {
-			t.Error("it is among the items all the same")
+			t.Error("it is among the items nevertheless")
 		}
 	}
 }
 
-// emptyFS has a directory that is empty, as where nothing is mounted.
+// emptyFS has a directory that is empty, as if a filesystem were not mounted.
 type emptyFS struct {
 	source.FS
 	dir string
@@ -176,9 +175,8 @@ func (f emptyFS) ReadDir(path string) ([]string, error) {
 	return f.FS.ReadDir(path)
 }
 
-// TestWalkWithOthersElsewhere: what another has in place of a directory is not taken
-// for it.
-func TestWalkWithOthersElsewhere(t *testing.T) {
+// TestWalkWithRemotesElsewhere: a remote's different directory is not taken for the local one.
+func TestWalkWithRemotesElsewhere(t *testing.T) {
 	dir := t.TempDir()
 	const n = 12
 	for i := range n * n {
@@ -189,23 +187,22 @@ func TestWalkWithOthersElsewhere(t *testing.T) {
 	}
 	fs := emptyFS{source.OS{}, filepath.Join(dir, "7/3")}
 	var asked, wrong atomic.Int64
-	o := func(ctx context.Context, s Sight) (Seen, error) {
+	o := func(ctx context.Context, s Request) (Reply, error) {
 		if string(s.Dir) == "7/3" {
 			wrong.Add(1)
 		}
-		return s.Look(ctx, fs)
+		return s.Serve(ctx, fs)
 	}
-	cfg := WalkConfig{FS: source.OS{}, Root: dir, Workers: 1, Others: []Looker{answers(&asked), o, answers(&asked)}}
-	for wrong.Load() == 0 { // until it is asked for that
-		items, err := cfg.Walk(context.Background())
+	cfg := Config{FS: source.OS{}, Root: dir, Workers: 1, Remotes: []Remote{answers(&asked), o, answers(&asked)}}
+	for wrong.Load() == 0 { // until it is requested
+		items, err := cfg.Run(context.Background())
 		if want := 1 + n + n*n*2; err != nil || len(items) != want {
 			t.Fatalf("%d items of %d, %v", len(items), want, err)
 		}
 	}
 }
 
-// wideFS is a source with latency, of directories of directories that have a file
-// each. It counts who looks at a time.
+// wideFS is a source with latency, with directories of directories of one file each. It counts concurrent lookups.
 type wideFS struct {
 	source.FS
 	now, most atomic.Int64
@@ -215,7 +212,7 @@ func (f *wideFS) look() {
 	n := f.now.Add(1)
 	for m := f.most.Load(); n > m && !f.most.CompareAndSwap(m, n); m = f.most.Load() {
 	}
-	time.Sleep(time.Millisecond) // of a bubble's clock
+	time.Sleep(time.Millisecond) // on a bubble's clock
 	f.now.Add(-1)
 }
 
@@ -236,28 +233,28 @@ func (f *wideFS) ReadDir(path string) ([]string, error) {
 	return names, nil
 }
 
-// TestWalkWithOthersIsBounded: who goes on with what others have seen is a worker.
-func TestWalkWithOthersIsBounded(t *testing.T) {
+// TestWalkWithRemotesIsBounded: whatever continues with a remote's reply is one of the local workers.
+func TestWalkWithRemotesIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var here, there wideFS
-		o := func(ctx context.Context, s Sight) (Seen, error) { return s.Look(ctx, &there) }
-		items, err := WalkConfig{FS: &here, Root: "/r", Workers: 4, Others: []Looker{o, o, o, o}}.Walk(t.Context())
+		o := func(ctx context.Context, s Request) (Reply, error) { return s.Serve(ctx, &there) }
+		items, err := Config{FS: &here, Root: "/r", Workers: 4, Remotes: []Remote{o, o, o, o}}.Run(t.Context())
 		if want := 1 + 30 + 30*30*2; err != nil || len(items) != want {
 			t.Fatalf("%d items of %d, %v", len(items), want, err)
 		}
 		if here.most.Load() > 4 {
-			t.Errorf("%d things are looked at at a time by 4 workers", here.most.Load())
+			t.Errorf("%d concurrent lookups by 4 workers", here.most.Load())
 		}
-		if most := there.most.Load(); most > 4*farRequests*lookWorkers {
-			t.Errorf("%d things are looked at at a time by others", most)
+		if most := there.most.Load(); most > 4*requestsPerRemote*serveWorkers {
+			t.Errorf("%d concurrent lookups by remotes", most)
 		}
 	})
 }
 
-// TestLookRefuses: what was never asked for is no answer.
-func TestLookRefuses(t *testing.T) {
+// TestReplyCheck: what was not requested is no answer.
+func TestReplyCheck(t *testing.T) {
 	file := func(p string) []source.Item { return []source.Item{{Path: p, Mode: source.TypeRegular | 0o600}} }
-	for name, n := range map[string]Seen{
+	for name, n := range map[string]Reply{
 		"elsewhere":     {Items: file("b/f")},
 		"deeper":        {Items: file("a/b/f")},
 		"not clean":     {Items: file("a//f")},
@@ -271,16 +268,16 @@ func TestLookRefuses(t *testing.T) {
 		"name for up":   {Left: []source.Name{".."}},
 		"name for here": {Left: []source.Name{"."}},
 	} {
-		if err := n.check(&Sight{Dir: "a", Names: []source.Name{"f"}}); err == nil {
-			t.Errorf("%s: %+v is taken", name, n)
+		if err := n.check(&Request{Dir: "a", Names: []source.Name{"f"}}); err == nil {
+			t.Errorf("%s: %+v is accepted", name, n)
 		}
 	}
-	for _, n := range []Seen{{Items: file("a/f")}, {Left: []source.Name{"f"}}, {Unread: true}} {
-		if err := n.check(&Sight{Dir: "a", Names: []source.Name{"f"}}); err != nil {
+	for _, n := range []Reply{{Items: file("a/f")}, {Left: []source.Name{"f"}}, {Unread: true}} {
+		if err := n.check(&Request{Dir: "a", Names: []source.Name{"f"}}); err != nil {
 			t.Errorf("%+v: %v", n, err)
 		}
 	}
-	if err := (&Seen{Items: file("f")}).check(&Sight{}); err != nil {
+	if err := (&Reply{Items: file("f")}).check(&Request{}); err != nil {
 		t.Errorf("in the root: %v", err)
 	}
 }
