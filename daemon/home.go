@@ -50,7 +50,7 @@ func (d *Daemon) openHome() (*home, error) {
 	})
 	h.Locks = h.locks
 	h.files = opens.New(opens.Config{
-		Store: h, Places: d.places, Remove: d.removeObjects, Locks: h.locks, Log: d.log.WithField("part", "open files"),
+		Store: h, Places: d.places, Remove: d.removeObjects, Run: d.run, Locks: h.locks, Log: d.log.WithField("part", "open files"),
 	})
 	h.Opens = h.files
 	h.wide = d.newWide(h.Store)

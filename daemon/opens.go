@@ -52,7 +52,7 @@ func (d *Daemon) oldOrphans() error {
 	}
 	for id := range d.job.Hosts {
 		if metadata.NodeID(id) != d.job.Self {
-			d.meta.files.Await(metadata.NodeID(id))
+			d.meta.files.Recover(metadata.NodeID(id))
 		}
 	}
 	n := 0
@@ -122,10 +122,11 @@ func (d *Daemon) followHolders(ctx context.Context) {
 			asked[n.ID] = 0 // nothing of it was open before
 		}
 	}
+	current := d.followsLeader(ctx)
 	for {
 		v, changed := d.Watch()
 		wait := confirmTime
-		if d.askHolders(ctx, v, asked) {
+		if d.askHolders(ctx, v, asked, current) {
 			wait = recallPause
 		}
 		d.meta.files.Retry()
@@ -133,6 +134,8 @@ func (d *Daemon) followHolders(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 		case <-changed:
+		case <-current:
+			current = nil
 		case <-pause.C:
 			if wait == confirmTime {
 				d.confirmHolders(ctx)
@@ -158,9 +161,24 @@ func (d *Daemon) retryRemovals(ctx context.Context) {
 	}
 }
 
+// followsLeader is closed when this node has a view that the leader confirms. A
+// member of the group that starts again first has a view of some time ago, by
+// which a node that is back since may be down.
+func (d *Daemon) followsLeader(ctx context.Context) <-chan struct{} {
+	c := make(chan struct{})
+	d.Spawn(func(ctx context.Context) {
+		for d.refresh(ctx) != nil && node.Pause(ctx, recallPause) == nil {
+			d.log.Debug("no leader confirms the view yet")
+		}
+		close(c)
+	})
+	return c
+}
+
 // askHolders asks the nodes that are Up and have not answered since they are;
-// true if some have not answered yet.
-func (d *Daemon) askHolders(ctx context.Context, v cluster.View, asked map[metadata.NodeID]metadata.Epoch) (missing bool) {
+// true if some have not answered yet. Until the view is known to be current (nil),
+// no node counts as lost.
+func (d *Daemon) askHolders(ctx context.Context, v cluster.View, asked map[metadata.NodeID]metadata.Epoch, current <-chan struct{}) (missing bool) {
 	if v.Version == 0 {
 		return false // the next view wakes us
 	}
@@ -177,7 +195,7 @@ func (d *Daemon) askHolders(ctx context.Context, v cluster.View, asked map[metad
 				return nil
 			})
 			asked[n.ID] = n.Since
-		case n.State == cluster.Joining:
+		case n.State == cluster.Joining || current != nil:
 		default:
 			d.meta.files.Lost(n.ID)
 			delete(asked, n.ID)

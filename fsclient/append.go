@@ -4,32 +4,27 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"syscall"
 	"time"
 
 	"github.com/bivouacfs/bivouac/datapath/rpc"
 	"github.com/bivouacfs/bivouac/metadata"
+	"github.com/bivouacfs/bivouac/metadata/appends"
 )
 
-// settleAfter is how soon the home hears that an append is complete, if
-// no other append tells it.
+// syncPatience bounds how long fsync waits for the appends of other nodes that
+// come before. It is longer than it takes to give up a node that hangs.
+const syncPatience = 45 * time.Second
+
+// settleAfter is how soon the home hears that an append is complete, if no other
+// append says so.
 const settleAfter = 10 * time.Millisecond
 
-// appending is what a File knows of the appends of this node.
+// appending is the appends of this node to a File.
 type appending struct {
-	turn chan struct{} // has room for the one append, or truncate, under way
-
-	// The rest is under File.mu.
-	seq    uint64            // of the last one
-	flying bool              // it is not complete
-	flight metadata.Flight   // what is under way, if its Len is not 0
-	unused bool              // it was not written
-	placed []metadata.Extent // what was appended here that not everybody sees yet
-	untold bool              // the home does not know that the last one is complete
-	alone  bool              // no other node had the file open as the home said last
-	seen   int64             // how long the file is by appends, for those on this node
-	last   time.Time         // when the last one was complete
+	turn           chan struct{} // has room for the one append, or truncate, under way
+	appends.Client               // under File.mu
+	last           time.Time     // under File.mu: when the last one was complete
 }
 
 // Append writes p at the end of the file, wherever that is: no other append, on
@@ -62,7 +57,7 @@ func (f *File) appendNow(ctx context.Context, p []byte) (n int, err error) {
 	a, order := f.attr, f.order
 	f.mu.Unlock()
 	n, nodes, err := f.c.write(ctx, a, order, p, off)
-	f.landed(nodes, n, off, err)
+	f.appended(nodes, n, err)
 	f.c.settleSoon(ctx, f)
 	return n, err
 }
@@ -75,41 +70,32 @@ func (f *File) Refresh(ctx context.Context) error {
 
 // reserve gets n bytes their place.
 func (f *File) reserve(ctx context.Context, n int64) (off int64, err error) {
-	seq := f.c.files.nextSeq()
 	f.mu.Lock()
-	f.app.seq = seq
-	f.app.flying = true
-	f.app.flight = metadata.Flight{Seq: seq, Extent: metadata.Extent{Off: -1, Len: n}}
-	q := metadata.Append{Ino: f.ino, Seq: f.app.seq, Len: n, End: f.written(), Unused: f.app.unused}
+	q := f.app.Reserve(f.ino, f.c.files.nextSeq(), n, f.written())
 	f.mu.Unlock()
-	pl, err := f.place(ctx, q)
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if err != nil { // it may have a place, but nobody will write there
-		f.app.flying, f.app.untold, f.app.unused = false, true, true
-		f.app.flight = metadata.Flight{}
-		return 0, err
+	for {
+		pl, err := f.place(ctx, q)
+		f.mu.Lock()
+		switch {
+		case err != nil:
+			f.app.Failed()
+		case f.app.Placed(pl): // the home has started again since
+			f.mu.Unlock()
+			continue
+		default:
+			f.learn(pl.Attr)
+		}
+		f.mu.Unlock()
+		return pl.Off, err
 	}
-	f.heard(pl)
-	f.app.flight.Off = pl.Off
-	return pl.Off, nil
 }
 
-// isAlone reports whether no other node had the file open when last heard of.
+// isAlone reports whether no other node had the file open at the home's last
+// word.
 func (f *File) isAlone() bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.app.alone
-}
-
-// heard takes the answer of a home that knows of all appends but the one that
-// is about to begin; f.mu is held.
-func (f *File) heard(pl metadata.Place) {
-	f.app.untold, f.app.unused, f.app.seen, f.app.alone = false, false, 0, pl.Alone
-	f.app.placed = slices.DeleteFunc(f.app.placed, func(e metadata.Extent) bool {
-		return e.End() <= pl.Attr.Size || e.End() > pl.Tail // everybody sees it, or it was cut off
-	})
-	f.learn(pl.Attr)
+	return f.app.Alone()
 }
 
 // learn takes attributes of an answer that another may have overtaken; f.mu is
@@ -128,21 +114,14 @@ func (f *File) written() int64 {
 	return 0
 }
 
-// landed takes note of an append that was written, or not.
-func (f *File) landed(nodes []metadata.NodeID, n int, off int64, err error) {
+// appended ends an append of which n bytes were written at its place.
+func (f *File) appended(nodes []metadata.NodeID, n int, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.touch(nodes)
 	f.failed = f.failed || err != nil
-	f.app.unused = n == 0 && surely(err)
-	if !f.app.unused {
-		f.app.placed = append(f.app.placed, f.app.flight.Extent)
-	}
-	f.app.flying, f.app.untold, f.app.flight = false, true, metadata.Flight{}
+	f.app.Written(n, n == 0 && surely(err), f.known().Size)
 	f.app.last = f.c.cfg.Now()
-	if off <= f.known().Size { // what is before it is there
-		f.app.seen = max(f.app.seen, off+int64(n))
-	}
 	f.gen++
 }
 
@@ -151,55 +130,68 @@ func surely(err error) bool {
 	return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EHOSTDOWN)
 }
 
-// settle tells the home that the appends of this node are complete, and waits
-// until everybody sees them.
+// settleAppends tells the home that the appends of this node are complete, and
+// gives the appends of others that come before a moment to be.
 func (f *File) settleAppends(ctx context.Context) error {
 	f.mu.Lock()
-	if !f.app.untold {
+	if !f.app.Unsettled() {
 		f.mu.Unlock()
 		return nil
 	}
-	q := f.settlement()
+	q := f.app.Settlement(f.ino, f.written())
 	f.mu.Unlock()
-	return f.settled(ctx, q)
+	_, err := f.settled(ctx, q)
+	return err
 }
 
-// settlement is what tells the home which appends are complete; f.mu is held.
-func (f *File) settlement() metadata.Append {
-	q := metadata.Append{Ino: f.ino, Seq: f.app.seq + 1, End: f.written(), Unused: f.app.unused}
-	for _, e := range f.app.placed {
-		q.Wait = max(q.Wait, e.End())
+// awaitVisible waits until the stored size covers the appends of this node: a
+// home that starts again knows nothing else of those whose node is dead too. A
+// node that hangs in an append before them holds it up until it is given up.
+func (f *File) awaitVisible(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, syncPatience)
+	defer cancel()
+	for {
+		f.mu.Lock()
+		if !f.app.Invisible() {
+			f.mu.Unlock()
+			return nil
+		}
+		q := f.app.Settlement(f.ino, f.written())
+		f.mu.Unlock()
+		pl, err := f.settled(ctx, q)
+		if err != nil {
+			return fmt.Errorf("sync of inode %v: %w", f.ino, err)
+		}
+		if appends.Covered(q, pl) {
+			return nil
+		}
 	}
-	if f.app.flying {
-		q.Seq, q.Unused = f.app.seq, false
-	}
-	return q
 }
 
 // settled makes the call, and takes its answer.
-func (f *File) settled(ctx context.Context, q metadata.Append) error {
+func (f *File) settled(ctx context.Context, q metadata.Append) (metadata.Place, error) {
 	pl, err := f.place(ctx, q)
 	if err != nil {
-		return err
+		return pl, err
 	}
 	f.mu.Lock()
-	last := f.app.seq+1 == q.Seq && !f.app.flying
+	last := f.app.Settled(q, pl)
 	if last {
-		f.heard(pl)
+		f.learn(pl.Attr)
 	}
 	drop := last && f.drops && metadata.SetIDs(pl.Attr.Mode) != 0
 	f.mu.Unlock()
 	if drop {
-		return f.dropSetIDs(ctx)
+		err = f.dropSetIDs(ctx)
 	}
-	return nil
+	return pl, err
 }
 
-// cutOff forgets the appends of before a size was set.
+// cutOff forgets the appends of before a truncation.
 func (f *File) cutOff() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.app.untold, f.app.unused, f.app.seen, f.app.placed = false, false, 0, nil
+	f.app.Truncated()
 }
 
 // place asks the home.
@@ -220,9 +212,10 @@ func (f *File) place(ctx context.Context, q metadata.Append) (pl metadata.Place,
 func (c *Client) settleSoon(ctx context.Context, f *File) {
 	if f.ino.Home() == c.cfg.Self {
 		f.mu.Lock()
-		q := f.settlement()
+		q := f.app.Settlement(f.ino, f.written())
 		f.mu.Unlock()
-		_ = f.settled(ctx, q) // Flush will say so
+		q.Wait = 0               // the next append need not wait for those of others
+		_, _ = f.settled(ctx, q) // Flush will say so
 		return
 	}
 	c.files.mu.Lock()
@@ -245,7 +238,7 @@ func (c *Client) settleAll() {
 	files := c.files.takeUnsettled(func(f *File) bool {
 		f.mu.Lock()
 		defer f.mu.Unlock()
-		return !f.app.flying && (!f.app.untold || c.cfg.Now().Sub(f.app.last) >= settleAfter/2)
+		return !f.app.Busy() && (!f.app.Unsettled() || c.cfg.Now().Sub(f.app.last) >= settleAfter/2)
 	})
 	for _, f := range files {
 		c.wg.Go(func() {

@@ -144,7 +144,7 @@ func (f *File) Changed(a metadata.Attr) bool {
 // known is Attr; f.mu is held.
 func (f *File) known() metadata.Attr {
 	a := f.attr
-	a.Size = max(a.Size, f.end, f.app.seen)
+	a.Size = max(a.Size, f.end, f.app.Seen())
 	return a
 }
 
@@ -236,7 +236,10 @@ func (f *File) Sync(ctx context.Context) error {
 	if err := f.harden(ctx); err != nil {
 		return fmt.Errorf("sync of inode %v: %w", f.ino, err)
 	}
-	return f.Flush(ctx)
+	if err := f.Flush(ctx); err != nil {
+		return err
+	}
+	return f.awaitVisible(ctx)
 }
 
 // harden has the nodes make durable what has arrived there.
@@ -295,7 +298,7 @@ func (f *File) refresh(ctx context.Context) (metadata.Attr, error) {
 		return metadata.Attr{}, err
 	}
 	f.mu.Lock()
-	dirty, untold, gen := f.dirty, f.app.untold, f.gen
+	dirty, untold, gen := f.dirty, f.app.Unsettled(), f.gen
 	f.mu.Unlock()
 	switch {
 	case untold: // the answer has the attributes

@@ -122,7 +122,7 @@ func (c *Client) freeze(ctx context.Context, s metadata.NodeStore, f *File, ino 
 	q := metadata.Append{Ino: ino, Freeze: true}
 	if f != nil {
 		f.mu.Lock()
-		q = f.settlement()
+		q = f.app.Settlement(ino, f.written())
 		q.Freeze = true
 		f.mu.Unlock()
 	}

@@ -144,9 +144,9 @@ func (c *Client) Recall(q metadata.Recall) metadata.Recalled {
 	add := func(ino metadata.Ino) {
 		if f := t.open[ino]; f != nil {
 			f.mu.Lock()
+			flight, placed := f.app.Report(q.Run)
 			r.Files = append(r.Files, metadata.Opened{
-				Ino: ino, Ticket: f.ticket, Unsure: f.unsure, Flight: f.app.flight, Placed: slices.Clone(f.app.placed),
-				Locks: c.locks.of(ino),
+				Ino: ino, Ticket: f.ticket, Unsure: f.unsure, Flight: flight, Placed: placed, Locks: c.locks.of(ino),
 			})
 			f.mu.Unlock()
 		}

@@ -23,6 +23,7 @@ var floors = map[string]int{
 	"datapath":                1,
 	"datapath/rate":           1,
 	"metadata/leases":         1,
+	"metadata/appends":        1,
 	"metadata/varint":         1,
 	"metadata/metadatatest":   2,
 	"metadata/pebblestore":    2,

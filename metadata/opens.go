@@ -23,9 +23,9 @@ type Opened struct {
 	// Unsure says that some node may have bytes of the file of which its home
 	// was never told.
 	Unsure bool
-	// Flight is the append that the client has under way, if its Len is not
-	// 0, and Placed what it has appended that not everybody sees yet. They
-	// are for a Recalled.
+	// Flight is the append that the client has under way, and with Len 0 only
+	// the number of its last one. Placed is what it has appended that not
+	// everybody sees yet. They are for a Recalled.
 	Flight Flight
 	Placed []Extent
 	Locks  []Lock // that it has on the file; for a Recalled too
@@ -61,8 +61,10 @@ type Append struct {
 	// Wait has the answer wait until the file has Wait bytes for everybody,
 	// that is, until the appends before that are complete; not for ever.
 	Wait int64
-	// Unused says that the place of the last one before Seq was not used.
-	Unused bool
+	// Unused is the first of the reservations before Seq at whose places nothing
+	// was written; 0 is none. It names them because the home may never have heard
+	// of the last one: then the place before it belongs to bytes that were written.
+	Unused uint64
 	// Freeze has the answer wait until no append is under way, and other
 	// nodes wait until the size is set, or this one thaws the file, or a while.
 	Freeze bool
@@ -72,6 +74,7 @@ type Append struct {
 // Place is the answer to an Append: where the bytes go, and the attributes.
 // The size is that which everybody sees; no append under way is below it.
 type Place struct {
+	Run  Run // of the home that answers
 	Off  int64
 	Tail int64 // behind all places that were given
 	Attr Attr

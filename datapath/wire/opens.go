@@ -133,7 +133,7 @@ func (m AppendReq) Append(b []byte) []byte {
 	q := &m.Req
 	b = appendU64(appendIno(appendU64(b, uint64(m.Run)), q.Ino), q.Seq)
 	b = appendI64(appendI64(appendI64(b, q.Len), q.End), q.Wait)
-	return appendBool(appendBool(appendBool(b, q.Unused), q.Freeze), q.Thaw)
+	return appendBool(appendBool(appendU64(b, q.Unused), q.Freeze), q.Thaw)
 }
 
 // Parse decodes b into m.
@@ -141,7 +141,7 @@ func (m *AppendReq) Parse(b []byte) error {
 	d := decoder{b: b}
 	*m = AppendReq{Run: metadata.Run(d.u64()), Req: metadata.Append{
 		Ino: d.ino(), Seq: d.u64(), Len: d.i64(), End: d.i64(), Wait: d.i64(),
-		Unused: d.bool(), Freeze: d.bool(), Thaw: d.bool(),
+		Unused: d.u64(), Freeze: d.bool(), Thaw: d.bool(),
 	}}
 	return d.done("append request")
 }
@@ -153,13 +153,14 @@ type PlaceResp struct {
 
 // Append appends the encoding of m to b.
 func (m PlaceResp) Append(b []byte) []byte {
-	return appendBool(appendAttr(appendI64(appendI64(b, m.Place.Off), m.Place.Tail), &m.Place.Attr), m.Place.Alone)
+	b = appendI64(appendI64(appendU64(b, uint64(m.Place.Run)), m.Place.Off), m.Place.Tail)
+	return appendBool(appendAttr(b, &m.Place.Attr), m.Place.Alone)
 }
 
 // Parse decodes b into m.
 func (m *PlaceResp) Parse(b []byte) error {
 	d := decoder{b: b}
-	m.Place = metadata.Place{Off: d.i64(), Tail: d.i64(), Attr: d.attr(), Alone: d.bool()}
+	m.Place = metadata.Place{Run: metadata.Run(d.u64()), Off: d.i64(), Tail: d.i64(), Attr: d.attr(), Alone: d.bool()}
 	return d.done("place of an append")
 }
 

@@ -118,7 +118,7 @@ func messages() []Message {
 		&BytesResp{B: []byte{0, 1}},
 		&NamesResp{},
 		&NamesResp{Names: []string{"user.a", "user.b"}},
-		&AppendReq{Run: 1, Req: metadata.Append{Ino: 5, Seq: 6, Len: 7, End: 8, Wait: 9, Unused: true, Thaw: true}},
+		&AppendReq{Run: 1, Req: metadata.Append{Ino: 5, Seq: 6, Len: 7, End: 8, Wait: 9, Unused: 4, Thaw: true}},
 		&LockReq{Run: 1, Req: metadata.LockReq{Ino: 5, Lock: sampleLock, Waiter: 6, Cancel: true}},
 		&LockResp{metadata.LockAnswer{Granted: true, Version: 7}},
 		&HeldLockResp{Node: 3, Lock: sampleLock},

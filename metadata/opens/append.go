@@ -10,8 +10,8 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// waitTime bounds how long an answer waits for the appends of others. One that
-// hangs longer does so because a node does.
+// waitTime bounds how long one answer waits for the appends of other nodes. A
+// client that has to know more asks again.
 const waitTime = 5 * time.Second
 
 // Append is metadata.Opens.
@@ -50,30 +50,31 @@ func (f *Files) Append(ctx context.Context, by metadata.Holder, q metadata.Appen
 			return metadata.Place{}, err
 		}
 		if q.Wait > end || q.Freeze {
-			f.others(ctx, q)
+			f.awaitOthers(ctx, q)
 		}
+		p.Run = f.cfg.Run
 		p.Attr, err = f.publish(ctx, a, was)
 		return p, err
 	}
 }
 
-// others waits for the appends of others that q wants to be complete, but not
-// for ever.
-func (f *Files) others(ctx context.Context, q metadata.Append) {
+// awaitOthers waits for the appends of others that q wants to be complete, but
+// no longer than waitTime.
+func (f *Files) awaitOthers(ctx context.Context, q metadata.Append) {
 	ctx, cancel := context.WithTimeout(ctx, waitTime)
 	defer cancel()
-	for wait := f.Until(q); wait != nil && await(ctx, wait, 0) == nil; {
-		wait = f.Until(q)
+	for wait := f.Incomplete(q); wait != nil && await(ctx, wait, 0) == nil; {
+		wait = f.Incomplete(q)
 	}
 }
 
-// publish has the store know how long the file is for everybody.
+// publish stores the size that everybody may see.
 func (f *Files) publish(ctx context.Context, a metadata.Attr, was round) (metadata.Attr, error) {
-	end, ok := f.BeginGrow(a.Ino, was)
+	end, ok := f.BeginPublish(a.Ino, was)
 	if !ok {
-		return f.cfg.Store.Getattr(ctx, a.Ino) // a size was set meanwhile, and is the truth
+		return f.cfg.Store.Getattr(ctx, a.Ino) // truncated meanwhile: that is the size
 	}
-	defer f.EndGrow(a.Ino)
+	defer f.EndPublish(a.Ino)
 	if end <= a.Size {
 		return a, nil
 	}
@@ -100,17 +101,17 @@ func await(ctx context.Context, c <-chan struct{}, limit time.Duration) error {
 	return nil
 }
 
-// Cut has set make the size of a file exactly size, while no append is given a
-// place by the old one.
-func (f *Files) Cut(ino metadata.Ino, size int64, set func() (metadata.Attr, error)) (metadata.Attr, error) {
-	f.BeginCut(ino)
-	for wait := f.Growing(ino); wait != nil; wait = f.Growing(ino) {
+// Truncate has set make the size of a file exactly size, while no append gets a
+// place by the old size.
+func (f *Files) Truncate(ino metadata.Ino, size int64, set func() (metadata.Attr, error)) (metadata.Attr, error) {
+	f.BeginTruncate(ino)
+	for wait := f.Publishing(ino); wait != nil; wait = f.Publishing(ino) {
 		<-wait // for one change of the store
 	}
 	a, err := set()
 	if err != nil {
 		size = -1
 	}
-	f.EndCut(ino, size)
+	f.EndTruncate(ino, size)
 	return a, err
 }

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/bivouacfs/bivouac/metadata"
+	"github.com/bivouacfs/bivouac/metadata/appends"
 )
 
 // appender is a node's client, as far as it appends.
@@ -69,7 +70,7 @@ func TestPlaces(t *testing.T) {
 		t.Errorf("one that comes late = %v, want ESTALE", err)
 	}
 	q = a.next(7)
-	q.Unused = true
+	q.Unused = 2
 	wantPlace(t, "the place before was not used", place(t, f, a.by, q), 100, 100)
 	wantPlace(t, "a word that comes late", place(t, f, a.by, late), 0, 100)
 	if s := f.Stats(); s.Open != 0 {
@@ -125,8 +126,8 @@ func TestFlightOfDeadNode(t *testing.T) {
 func TestRestartedHome(t *testing.T) {
 	w, f := one(t)
 	w.attrs[1000] = metadata.Attr{Ino: 1000, Mode: syscall.S_IFREG, Nlink: 1, Size: 50}
-	f.Await(1)
-	f.Await(2)
+	f.Recover(1)
+	f.Recover(2)
 	a := &appender{by: on(1), seq: 4}
 	again := a.next(10)
 	ctx, cancel := context.WithCancel(context.Background())
@@ -172,7 +173,8 @@ func TestCutAndAppend(t *testing.T) {
 	eventually(t, "somebody waits for the flight", func() bool {
 		f.Registry.mu.Lock()
 		defer f.Registry.mu.Unlock()
-		return !f.files[1000].appends.frozen.IsZero()
+		wait, _ := f.files[1000].appends.Blocked(a.by.Node, metadata.Append{Len: 1}, time.Now())
+		return wait != nil
 	})
 	place(t, f, a.by, a.done())
 	<-frozen
@@ -183,7 +185,7 @@ func TestCutAndAppend(t *testing.T) {
 	}
 	set := func(size int64) {
 		t.Helper()
-		_, err := f.Cut(1000, size, func() (metadata.Attr, error) {
+		_, err := f.Truncate(1000, size, func() (metadata.Attr, error) {
 			return w.Setattr(ctx, 1000, metadata.Change{Set: metadata.SetSize, Size: size})
 		})
 		if err != nil {
@@ -198,7 +200,7 @@ func TestCutAndAppend(t *testing.T) {
 	wantPlace(t, "after the thaw", place(t, f, a.by, a.next(5)), 8, 8)
 	set(1000)
 	wantPlace(t, "behind the new end", place(t, f, a.by, a.next(5)), 1000, 1000)
-	if _, err := f.Cut(1000, 0, func() (metadata.Attr, error) { return metadata.Attr{}, syscall.EIO }); !errors.Is(err, syscall.EIO) {
+	if _, err := f.Truncate(1000, 0, func() (metadata.Attr, error) { return metadata.Attr{}, syscall.EIO }); !errors.Is(err, syscall.EIO) {
 		t.Errorf("Cut = %v", err)
 	}
 	wantPlace(t, "after a cut that failed", place(t, f, a.by, a.next(5)), 1005, 1005)
@@ -218,7 +220,7 @@ func TestFreezeEnds(t *testing.T) {
 	}})
 	place(t, f, on(2), metadata.Append{Ino: 1000, Freeze: true})
 	mu.Lock()
-	now = now.Add(freezeTime)
+	now = now.Add(appends.FreezeTime)
 	mu.Unlock()
 	wantPlace(t, "later", place(t, f, on(1), metadata.Append{Ino: 1000, Seq: 1, Len: 3}), 0, 0)
 	place(t, f, on(2), metadata.Append{Ino: 1000, Seq: 0, Freeze: false, Thaw: true})
@@ -273,7 +275,7 @@ func TestAppendsAgainstBytes(t *testing.T) {
 				continue // the cut would wait for them
 			}
 			size := rng.Int64N(int64(len(written)) + 1)
-			if _, err := f.Cut(1000, size, func() (metadata.Attr, error) {
+			if _, err := f.Truncate(1000, size, func() (metadata.Attr, error) {
 				return w.Setattr(context.Background(), 1000, metadata.Change{Set: metadata.SetSize, Size: size})
 			}); err != nil {
 				t.Fatal(err)
@@ -299,70 +301,5 @@ func TestAppendsAgainstBytes(t *testing.T) {
 	}
 	if len(f.files) != 0 && !f.files[1000].unsure {
 		t.Errorf("%d files are remembered", len(f.files))
-	}
-}
-
-func TestGaps(t *testing.T) {
-	ext := func(off, n int64) metadata.Extent { return metadata.Extent{Off: off, Len: n} }
-	for _, c := range []struct {
-		placed []metadata.Extent
-		size   int64
-		want   []metadata.Extent
-	}{
-		{nil, 10, nil},
-		{[]metadata.Extent{ext(10, 5)}, 10, nil},
-		{[]metadata.Extent{ext(0, 5)}, 10, nil},
-		{[]metadata.Extent{ext(20, 5), ext(12, 3)}, 10, []metadata.Extent{ext(10, 2), ext(15, 5)}},
-		{[]metadata.Extent{ext(12, 9), ext(14, 1), ext(30, 1)}, 10, []metadata.Extent{ext(10, 2), ext(21, 9)}},
-	} {
-		if got := gaps(c.placed, c.size); !slices.Equal(got, c.want) {
-			t.Errorf("gaps(%v, %d) = %v, want %v", c.placed, c.size, got, c.want)
-		}
-	}
-}
-
-// TestFitAll: whatever had a place and does not know it gets one again that
-// fills the gaps, if that can be.
-func TestFitAll(t *testing.T) {
-	seed := uint64(time.Now().UnixNano())
-	t.Logf("seed %d", seed)
-	rng := rand.New(rand.NewPCG(seed, 0))
-	for range 300 {
-		var placed []metadata.Extent
-		var all []pending
-		tail := int64(0)
-		for id := range rng.IntN(7) {
-			e := metadata.Extent{Off: tail, Len: rng.Int64N(5) + 1}
-			switch rng.IntN(3) {
-			case 0: // it knows its place
-				placed = append(placed, e)
-				tail = e.End()
-			case 1: // it has one, and does not know it
-				tail = e.End()
-				fallthrough
-			case 2: // it has none
-				all = append(all, pending{metadata.NodeID(id), metadata.Flight{Seq: 1, Extent: metadata.Extent{Off: -1, Len: e.Len}}})
-			}
-		}
-		free := gaps(placed, 0)
-		want := int64(0)
-		for _, e := range free {
-			want += e.Len
-		}
-		got := int64(0)
-		for _, p := range fitAll(free, all) {
-			placed = append(placed, p.flight.Extent)
-			got += p.flight.Len
-		}
-		if got != want || len(gaps(placed, 0)) != 0 {
-			t.Fatalf("%d of %d bytes of %v are filled from %v", got, want, free, all)
-		}
-	}
-	many := make([]pending, 200)
-	for i := range many {
-		many[i].flight.Len = 2
-	}
-	if got := fitAll([]metadata.Extent{{Off: 0, Len: 101}}, many); len(got) != 50 {
-		t.Errorf("%d appends in a gap that cannot be filled, want 50", len(got))
 	}
 }

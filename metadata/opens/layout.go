@@ -17,7 +17,7 @@ func (f *Files) Set(ctx context.Context, ino metadata.Ino, c metadata.Change, se
 	if c.Set&metadata.SetSize == 0 {
 		return layOut()
 	}
-	return f.Cut(ino, c.Size, layOut)
+	return f.Truncate(ino, c.Size, layOut)
 }
 
 // layOut is set; opens pass together, a change of a file's layout alone.

@@ -30,17 +30,11 @@
 //
 // # Appends
 //
-// A file's home gives the places at its end away, one after the other; each
-// node has at most one under way for a file (a flight). What everybody sees of
-// the file ends before the first flight, so that nobody sees zeros where an
-// append is under way. A client says with its next append, or soon after, that
-// the one before is complete; whoever wants to see a size waits for the
-// flights before it. The flight of a node that is lost counts as complete:
-// what it has not written is zeros.
-//
-// While a size is set nothing is given away; then the end is that size. The
-// client that sets it freezes the file before it cuts the data, so that no
-// append that was placed by the old end is written after the cut.
+// Package appends is the protocol; the Registry keeps a Home for each file that
+// is appended to. A node that is lost, or has a new run, has no append under
+// way any more. A home that starts again asks every node for its appends before
+// it gives a place (Recover); a node that comes back to a running home is asked
+// only for what it has open (Await).
 //
 // # Locks
 //
@@ -79,6 +73,7 @@ type Config struct {
 	Places func(ctx context.Context, a metadata.Attr, all bool) ([]metadata.NodeID, error)
 	// Remove removes objects on a node; those that are not there are no error.
 	Remove func(ctx context.Context, id metadata.NodeID, inos []metadata.Ino) error
+	Run    metadata.Run     // of this home; clients tell its lives apart by it
 	Locks  Locker           // nil is none
 	Now    func() time.Time // nil is time.Now
 	Log    *logrus.Entry

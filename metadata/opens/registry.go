@@ -7,6 +7,7 @@ import (
 	"syscall"
 
 	"github.com/bivouacfs/bivouac/metadata"
+	"github.com/bivouacfs/bivouac/metadata/appends"
 )
 
 // Registry is who has which file of one home open, and which files without a
@@ -33,7 +34,7 @@ type file struct {
 	removing bool      // nobody can open it any more
 	taken    bool      // somebody is removing it now
 	unsure   bool
-	appends  *appends // nil until somebody appends
+	appends  *appends.Home // nil until somebody appends
 }
 
 type holding struct {
@@ -45,6 +46,9 @@ type holding struct {
 type node struct {
 	run     metadata.Run
 	awaited bool // it has not said yet what it has open
+	// recovering says that its appends began before this home did, so that its
+	// report has to tell of them.
+	recovering bool
 }
 
 type waiting struct {
@@ -181,6 +185,16 @@ func (r *Registry) Await(id metadata.NodeID) {
 	}
 }
 
+// Recover is Await after a restart of the home: what the node answers tells of
+// its appends too. A home that has known the node all along does not listen to
+// that, because its own memory is newer.
+func (r *Registry) Recover(id metadata.NodeID) {
+	r.Await(id)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.node(id).recovering = true
+}
+
 // Add takes a part of a node's answer.
 func (r *Registry) Add(by metadata.Holder, files []metadata.Opened) {
 	r.mu.Lock()
@@ -192,7 +206,9 @@ func (r *Registry) Add(by metadata.Holder, files []metadata.Opened) {
 		f := r.file(o.Ino)
 		f.unsure = f.unsure || o.Unsure
 		f.hold(by.Node, o.Ticket)
-		f.resume(by.Node, o)
+		if r.node(by.Node).recovering {
+			f.report(by.Node, o)
+		}
 		if r.locks != nil && len(o.Locks) > 0 {
 			r.locks.Resume(by.Node, o.Ino, o.Locks)
 		}
@@ -211,7 +227,7 @@ func (r *Registry) Lost(id metadata.NodeID) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.answered(r.node(id))
-	r.closeAll(id)
+	r.closeAll(id, (*appends.Home).Abandon)
 }
 
 // Confirm closes, of the files that a node was asked for, those that it has
@@ -344,11 +360,12 @@ func (r *Registry) meet(by metadata.Holder) bool {
 		return false
 	}
 	n.run = by.Run
-	r.closeAll(by.Node)
+	r.closeAll(by.Node, (*appends.Home).Restarted)
 	return true
 }
 
 func (r *Registry) answered(n *node) {
+	n.recovering = false
 	if n.awaited {
 		n.awaited = false
 		if r.awaited--; r.awaited == 0 {
@@ -358,11 +375,11 @@ func (r *Registry) answered(n *node) {
 	}
 }
 
-// closeAll closes the files of a client that has died. It may have written
-// what nobody was told of.
-func (r *Registry) closeAll(id metadata.NodeID) {
+// closeAll closes the files of a client that has died, and ends its appends. It
+// may have written bytes that no home knows of.
+func (r *Registry) closeAll(id metadata.NodeID, end func(*appends.Home, metadata.NodeID)) {
 	for ino, f := range r.files {
-		f.appends.land(id)
+		end(f.appends, id)
 		if r.drop(ino, f, id, ^metadata.Ticket(0)) {
 			f.unsure = true
 		}
@@ -377,7 +394,7 @@ func (r *Registry) settle(ino metadata.Ino, f *file) {
 		r.moment++
 		r.queue = append(r.queue, waiting{ino, r.moment})
 		r.wake()
-	case len(f.holders) == 0 && !f.orphan && !f.unsure && f.appends.idle():
+	case len(f.holders) == 0 && !f.orphan && !f.unsure && f.appends.Idle():
 		delete(r.files, ino)
 	}
 }
@@ -420,7 +437,7 @@ func (f *file) drop(id metadata.NodeID, t metadata.Ticket) bool {
 	for i, h := range f.holders {
 		if h.node == id && h.ticket <= t {
 			f.holders = slices.Delete(f.holders, i, i+1)
-			f.appends.land(id)
+			f.appends.Abandon(id)
 			return true
 		}
 	}

@@ -1,4 +1,4 @@
-package opens
+package appends
 
 import (
 	"cmp"
@@ -7,7 +7,14 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// gaps is what is free between size and the last of the extents.
+// pending is a reservation whose client does not know its place: an earlier run
+// of the home may have given one.
+type pending struct {
+	node   metadata.NodeID
+	flight metadata.Flight
+}
+
+// gaps is the free extents between size and the last of placed.
 func gaps(placed []metadata.Extent, size int64) []metadata.Extent {
 	placed = slices.Clone(placed)
 	slices.SortFunc(placed, func(a, b metadata.Extent) int { return cmp.Compare(a.Off, b.Off) })
@@ -21,15 +28,15 @@ func gaps(placed []metadata.Extent, size int64) []metadata.Extent {
 	return free
 }
 
-// fitTries bounds the search of fitAll.
-const fitTries = 10_000
+// fillTries bounds the search of fillGaps.
+const fillTries = 10_000
 
-// fitAll puts pending appends into the gaps. A gap is the places of some of
-// them, one behind the other, or of one whose client is lost, and an append
-// that had no place yet is in none: so it looks for some that fill the gaps to
-// the last byte, and if there are none, for the most that it can fill. What is
-// not in the result gets a place at the end.
-func fitAll(free []metadata.Extent, all []pending) []pending {
+// fillGaps puts pending reservations into the gaps. A gap is the places of some
+// of them, one behind the other, or of one whose client is dead. A reservation
+// that has no place yet belongs to no gap. So fillGaps looks for a choice that
+// fills the gaps to the last byte, and otherwise for one that fills the most.
+// What is not in the result gets a place at the end.
+func fillGaps(free []metadata.Extent, all []pending) []pending {
 	f := fit{free: slices.Clone(free), all: all, used: make([]bool, len(all))}
 	for _, e := range free {
 		f.total += e.Len
@@ -40,10 +47,10 @@ func fitAll(free []metadata.Extent, all []pending) []pending {
 
 // fit is a search with backtracking.
 type fit struct {
-	free   []metadata.Extent // what is left of the gaps
+	free   []metadata.Extent // the rest of the gaps
 	all    []pending
 	used   []bool
-	now    []pending // with their places
+	now    []pending // placed so far
 	best   []pending
 	most   int64 // bytes that best fills
 	total  int64
@@ -51,13 +58,13 @@ type fit struct {
 	filled bool
 }
 
-// search fills the gaps from the one numbered gap on; sum bytes are filled.
+// search fills the gaps from number gap on; sum bytes are filled already.
 func (f *fit) search(gap int, sum int64) {
 	if sum > f.most {
 		f.most, f.best = sum, slices.Clone(f.now)
 		f.filled = sum == f.total
 	}
-	if f.tries++; f.tries > fitTries {
+	if f.tries++; f.tries > fillTries {
 		return
 	}
 	for ; gap < len(f.free); gap++ {

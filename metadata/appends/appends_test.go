@@ -1,0 +1,81 @@
+package appends
+
+import (
+	"errors"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/bivouacfs/bivouac/metadata"
+)
+
+const node = metadata.NodeID(1)
+
+// ask sends a request to the home and its answer back.
+func ask(t *testing.T, h *Home, q metadata.Append, size int64) metadata.Place {
+	t.Helper()
+	off, err := h.Place(node, q, size, time.Time{})
+	if err != nil {
+		t.Fatalf("Place(%+v) = %v", q, err)
+	}
+	return metadata.Place{Run: 1, Off: off, Tail: h.Tail(), Attr: metadata.Attr{Size: max(size, h.End())}}
+}
+
+// TestLostRequestKeepsTheBytesBefore: a request that the home never saw says
+// nothing of the place before it, where bytes were written.
+func TestLostRequestKeepsTheBytesBefore(t *testing.T) {
+	h, c := NewHome(), &Client{}
+	c.Placed(ask(t, h, c.Reserve(1000, 1, 10, 0), 0))
+	c.Written(10, false, 0)
+	c.Reserve(1000, 2, 5, 0) // the home is not reached
+	c.Failed()
+	q := c.Reserve(1000, 3, 7, 0)
+	if p := ask(t, h, q, 0); p.Off != 10 || p.Attr.Size != 10 {
+		t.Errorf("the third append is at %d, size %d, want at 10 behind the first, size 10", p.Off, p.Attr.Size)
+	}
+}
+
+// TestUnusedPlaceIsGivenAgain: of several reservations in a row that came to
+// nothing, the home takes back the one that it has given.
+func TestUnusedPlaceIsGivenAgain(t *testing.T) {
+	h, c := NewHome(), &Client{}
+	c.Placed(ask(t, h, c.Reserve(1000, 1, 10, 0), 0))
+	c.Written(0, true, 0)
+	c.Reserve(1000, 2, 5, 0)
+	c.Failed()
+	if p := ask(t, h, c.Reserve(1000, 3, 7, 0), 0); p.Off != 0 {
+		t.Errorf("the place of the first is not given again: %+v", p)
+	}
+}
+
+// TestNewRunCountsAnew: a client that starts again may use the numbers of the
+// one before it.
+func TestNewRunCountsAnew(t *testing.T) {
+	h := NewHome()
+	for seq := range uint64(17) {
+		ask(t, h, metadata.Append{Ino: 1000, Seq: seq + 1, Len: 1}, 0)
+	}
+	if _, err := h.Place(node, metadata.Append{Ino: 1000, Seq: 3, Len: 1}, 0, time.Time{}); !errors.Is(err, syscall.ESTALE) {
+		t.Errorf("a late copy = %v, want ESTALE", err)
+	}
+	h.Restarted(node)
+	if p := ask(t, h, metadata.Append{Ino: 1000, Seq: 1, Len: 1}, 0); p.Off != 17 {
+		t.Errorf("the first append of the new run is at %d, want 17", p.Off)
+	}
+}
+
+// TestPlaceOfAnEarlierHome: after its report a client takes no place from the
+// home's earlier run.
+func TestPlaceOfAnEarlierHome(t *testing.T) {
+	c := &Client{}
+	c.Reserve(1000, 1, 10, 0)
+	if fl, _ := c.Report(2); fl.Off >= 0 || fl.Len != 10 {
+		t.Errorf("Report = %+v, want a reservation without a place", fl)
+	}
+	if !c.Placed(metadata.Place{Run: 1, Off: 50}) {
+		t.Error("a place of run 1 was taken after the report to run 2")
+	}
+	if c.Placed(metadata.Place{Run: 2, Off: 60}) {
+		t.Error("the place of run 2 was refused")
+	}
+}

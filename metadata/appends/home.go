@@ -1,0 +1,248 @@
+package appends
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"syscall"
+	"time"
+
+	"github.com/bivouacfs/bivouac/metadata"
+)
+
+// FreezeTime is how long the appends of a file wait for a truncation that was
+// announced and did not come.
+const FreezeTime = 10 * time.Second
+
+// Home orders the appends of one file at its home. The caller's lock guards it.
+type Home struct {
+	tail        int64 // end of all places that were given away
+	outstanding map[metadata.NodeID]metadata.Flight
+	lastSeq     map[metadata.NodeID]uint64 // no place for a request of the node up to this one
+	truncating  int                        // truncations under way, or about to begin
+	publishing  int                        // sizes on their way to the store
+	truncations uint64                     // truncations so far
+	frozenUntil time.Time
+	freezer     metadata.NodeID
+	changed     chan struct{} // closed at the next change that somebody may wait for
+
+	// reports is what nodes know, from the restart of the home to the first
+	// place that it gives away.
+	reports map[metadata.NodeID]report
+}
+
+// report is what one node knows of its appends.
+type report struct {
+	written     []metadata.Extent
+	outstanding metadata.Flight
+}
+
+// NewHome is the home of a file that nobody appends to.
+func NewHome() *Home {
+	return &Home{
+		outstanding: make(map[metadata.NodeID]metadata.Flight), lastSeq: make(map[metadata.NodeID]uint64),
+		changed: make(chan struct{}),
+	}
+}
+
+// Idle reports whether nothing is under way; a nil Home is idle.
+func (h *Home) Idle() bool {
+	return h == nil || len(h.outstanding)+len(h.reports)+h.truncating+h.publishing == 0 && h.frozenUntil.IsZero()
+}
+
+// End is the size that everybody may see.
+func (h *Home) End() int64 {
+	end := h.tail
+	for _, fl := range h.outstanding {
+		end = min(end, fl.Off)
+	}
+	return end
+}
+
+// Tail is the end of all places that were given away.
+func (h *Home) Tail() int64 { return h.tail }
+
+func (h *Home) change() {
+	close(h.changed)
+	h.changed = make(chan struct{})
+}
+
+// Abandon ends what a node has under way. h may be nil.
+func (h *Home) Abandon(id metadata.NodeID) {
+	if h == nil {
+		return
+	}
+	delete(h.reports, id)
+	if _, ok := h.outstanding[id]; ok {
+		delete(h.outstanding, id)
+		h.change()
+	}
+	if h.freezer == id && !h.frozenUntil.IsZero() {
+		h.frozenUntil = time.Time{}
+		h.change()
+	}
+}
+
+// Restarted is Abandon for a node whose client has a new run, which numbers its
+// appends anew. h may be nil.
+func (h *Home) Restarted(id metadata.NodeID) {
+	h.Abandon(id)
+	if h != nil {
+		delete(h.lastSeq, id)
+	}
+}
+
+// Report takes what a node knows of its appends after a restart of the home. A
+// later report of the node replaces an earlier one.
+func (h *Home) Report(id metadata.NodeID, outstanding metadata.Flight, written []metadata.Extent) {
+	if h.reports == nil {
+		h.reports = make(map[metadata.NodeID]report)
+	}
+	h.reports[id] = report{written, outstanding}
+}
+
+// recover rebuilds the state from the reports. size is the stored size of the
+// file.
+func (h *Home) recover(size int64) {
+	if len(h.reports) == 0 {
+		return
+	}
+	var placed []metadata.Extent
+	var lost []pending
+	for _, id := range slices.Sorted(maps.Keys(h.reports)) {
+		r := h.reports[id]
+		placed = append(placed, r.written...)
+		switch fl := r.outstanding; {
+		case fl.Len == 0:
+			h.lastSeq[id] = max(h.lastSeq[id], fl.Seq)
+		case fl.Off < 0:
+			h.lastSeq[id] = max(h.lastSeq[id], fl.Seq-1)
+			lost = append(lost, pending{id, fl})
+		default:
+			placed = append(placed, fl.Extent)
+			h.give(id, fl)
+		}
+	}
+	h.reports = nil
+	for _, e := range placed {
+		h.tail = max(h.tail, e.End())
+	}
+	for _, p := range fillGaps(gaps(placed, size), lost) {
+		h.give(p.node, p.flight)
+	}
+}
+
+func (h *Home) give(id metadata.NodeID, fl metadata.Flight) {
+	h.outstanding[id] = fl
+	h.lastSeq[id] = max(h.lastSeq[id], fl.Seq)
+}
+
+// Complete ends the reservation of a node that is older than q. No late copy of
+// an older request gets a place any more.
+func (h *Home) Complete(id metadata.NodeID, q metadata.Append) {
+	if q.Seq > 0 {
+		h.lastSeq[id] = max(h.lastSeq[id], q.Seq-1)
+	}
+	fl, ok := h.outstanding[id]
+	if !ok || fl.Seq >= q.Seq {
+		return
+	}
+	delete(h.outstanding, id)
+	if 0 < q.Unused && q.Unused <= fl.Seq && fl.End() == h.tail {
+		h.tail = fl.Off
+	}
+	h.change()
+}
+
+// Blocked is what q has to wait for before it can have a place: a change, and,
+// if till is not zero, no longer than till. nil is nothing.
+func (h *Home) Blocked(id metadata.NodeID, q metadata.Append, now time.Time) (wait <-chan struct{}, till time.Time) {
+	switch {
+	case h.truncating > 0:
+		return h.changed, till
+	case !h.frozenUntil.IsZero() && h.freezer != id && (q.Len > 0 || q.Freeze) && now.Before(h.frozenUntil):
+		return h.changed, h.frozenUntil
+	}
+	return nil, till
+}
+
+// Truncations counts the truncations so far. ok is false while one is under
+// way.
+func (h *Home) Truncations() (n uint64, ok bool) { return h.truncations, h.truncating == 0 }
+
+// Place gives an append its place in a file whose stored size is size. ESTALE
+// is a late copy of a request: its client has asked for another place since.
+func (h *Home) Place(id metadata.NodeID, q metadata.Append, size int64, now time.Time) (off int64, err error) {
+	h.recover(size)
+	h.Complete(id, q)
+	h.tail = max(h.tail, size, q.End)
+	h.freeze(id, q, now)
+	if q.Len == 0 {
+		return 0, nil
+	}
+	if fl, ok := h.outstanding[id]; ok && fl.Seq == q.Seq {
+		return fl.Off, nil
+	}
+	if last := h.lastSeq[id]; q.Seq <= last {
+		return 0, fmt.Errorf("append %d to %v, after %d: %w", q.Seq, q.Ino, last, syscall.ESTALE)
+	}
+	off = h.tail
+	h.tail += q.Len
+	h.give(id, metadata.Flight{Seq: q.Seq, Extent: metadata.Extent{Off: off, Len: q.Len}})
+	return off, nil
+}
+
+// freeze stops the appends of other nodes, or lets them go on, as q says.
+func (h *Home) freeze(id metadata.NodeID, q metadata.Append, now time.Time) {
+	switch {
+	case q.Freeze:
+		h.frozenUntil, h.freezer = now.Add(FreezeTime), id
+	case q.Thaw && h.freezer == id && !h.frozenUntil.IsZero():
+		h.frozenUntil = time.Time{}
+		h.change()
+	}
+}
+
+// Incomplete is what q still waits for after it was placed; nil is nothing.
+func (h *Home) Incomplete(q metadata.Append) <-chan struct{} {
+	if h.End() < min(q.Wait, h.tail) || q.Freeze && len(h.outstanding) > 0 {
+		return h.changed
+	}
+	return nil
+}
+
+// BeginPublish says that a size is on its way to the store: no truncation
+// begins before EndPublish.
+func (h *Home) BeginPublish() { h.publishing++ }
+
+// EndPublish ends what BeginPublish began.
+func (h *Home) EndPublish() {
+	if h.publishing--; h.publishing == 0 && h.truncating > 0 {
+		h.change()
+	}
+}
+
+// BeginTruncate has appends wait for a truncation.
+func (h *Home) BeginTruncate() { h.truncating++ }
+
+// Publishing is what a truncation waits for; nil is nothing.
+func (h *Home) Publishing() <-chan struct{} {
+	if h.publishing > 0 {
+		return h.changed
+	}
+	return nil
+}
+
+// EndTruncate ends a truncation that has set the size, or, with a negative
+// size, has failed.
+func (h *Home) EndTruncate(size int64) {
+	h.truncating--
+	if size >= 0 {
+		h.truncations++
+		h.tail = size
+		clear(h.outstanding)
+		h.reports = nil
+		h.frozenUntil = time.Time{}
+	}
+	h.change()
+}
