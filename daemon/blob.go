@@ -2,7 +2,6 @@ package daemon
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -95,11 +94,7 @@ func (d *Daemon) fetchTo(ctx context.Context, from metadata.NodeID, q blobReq, w
 	buf := make([]byte, wire.MaxData)
 	c := d.peers.To(from)
 	for {
-		body, err := json.Marshal(q)
-		if err != nil {
-			return err
-		}
-		call := rpc.Call{Op: wire.OpManifest, Body: body, Into: buf}
+		call := rpc.Call{Op: wire.OpManifest, Body: &wire.JSON{V: q}, Into: buf}
 		if err := c.Do(ctx, &call); err != nil {
 			return err
 		}

@@ -138,7 +138,7 @@ func (d *Daemon) dataHandlers() map[wire.Op]rpc.Handler {
 		wire.OpPutPieces:     d.handleParcels,
 		wire.OpWrite: func(ctx context.Context, r *rpc.Request, _ *rpc.Response) error {
 			var q wire.WriteReq
-			if err := q.Parse(r.Body); err != nil {
+			if err := wire.Parse(r.Body, &q); err != nil {
 				return err
 			}
 			return d.write(ctx, q.Ino, r.Data, q.Off)
@@ -155,7 +155,7 @@ func (d *Daemon) dataHandlers() map[wire.Op]rpc.Handler {
 		wire.OpSpace: func(ctx context.Context, _ *rpc.Request, resp *rpc.Response) error {
 			sp, err := s.Space(ctx)
 			if err == nil {
-				resp.Body = (&wire.SpaceResp{Space: sp}).Append(nil)
+				resp.Body = &wire.SpaceResp{Space: sp}
 			}
 			return err
 		},
@@ -164,7 +164,7 @@ func (d *Daemon) dataHandlers() map[wire.Op]rpc.Handler {
 
 // readable is the read that r asks for, when what it is of is here and may be sent.
 func (d *Daemon) readable(ctx context.Context, r *rpc.Request) (q wire.ReadReq, err error) {
-	if err := q.Parse(r.Body); err != nil {
+	if err := wire.Parse(r.Body, &q); err != nil {
 		return q, err
 	}
 	if q.Len > wire.MaxData {

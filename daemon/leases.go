@@ -156,12 +156,9 @@ func (d *Daemon) openLeases(after time.Time) *leasing {
 			if err := ctx.Err(); err != nil {
 				return metadata.Attr{}, err // an inline op, which must not wait
 			}
-			call := rpc.Call{Op: wire.OpGetattr, Body: wire.InoReq{Ino: ino}.Append(nil)}
-			if err := d.peers.To(ino.Home()).Do(ctx, &call); err != nil {
-				return metadata.Attr{}, err
-			}
 			var r wire.AttrResp
-			err := r.Parse(call.Reply)
+			call := rpc.Call{Op: wire.OpGetattr, Body: &wire.InoReq{Ino: ino}, Reply: &r}
+			err := d.peers.To(ino.Home()).Do(ctx, &call)
 			return r.Attr, err
 		},
 	}
@@ -171,7 +168,7 @@ func (d *Daemon) openLeases(after time.Time) *leasing {
 func (d *Daemon) revoke(ctx context.Context, c rpc.Caller, keys []metadata.LeaseKey) error {
 	for len(keys) > 0 {
 		n := min(len(keys), wire.MaxRevoked)
-		call := rpc.Call{Op: wire.OpRevoke, Body: wire.RevokeReq{Keys: keys[:n]}.Append(nil)}
+		call := rpc.Call{Op: wire.OpRevoke, Body: &wire.RevokeReq{Keys: keys[:n]}}
 		if err := c.Do(ctx, &call); err != nil {
 			return err
 		}
@@ -191,23 +188,23 @@ func (d *Daemon) leaseHandlers() map[wire.Op]rpc.Handler {
 	return map[wire.Op]rpc.Handler{
 		wire.OpLookupLease: func(ctx context.Context, r *rpc.Request, resp *rpc.Response) error {
 			var q wire.DirName
-			if err := q.Parse(r.Body); err != nil {
+			if err := wire.Parse(r.Body, &q); err != nil {
 				return err
 			}
 			e, t, err := m.LookupLease(ctx, q.Dir, q.Name, r.Peer)
 			if err == nil {
-				resp.Body = wire.LeasedEntryResp{Entry: e, Lease: t}.Append(nil)
+				resp.Body = &wire.LeasedEntryResp{Entry: e, Lease: t}
 			}
 			return err
 		},
 		wire.OpGetattrLease: func(ctx context.Context, r *rpc.Request, resp *rpc.Response) error {
 			var q wire.InoReq
-			if err := q.Parse(r.Body); err != nil {
+			if err := wire.Parse(r.Body, &q); err != nil {
 				return err
 			}
 			a, t, err := m.GetattrLease(ctx, q.Ino, r.Peer)
 			if err == nil {
-				resp.Body = wire.LeasedAttrResp{Attr: a, Lease: t}.Append(nil)
+				resp.Body = &wire.LeasedAttrResp{Attr: a, Lease: t}
 			}
 			return err
 		},

@@ -16,7 +16,7 @@ func (d *Daemon) wake(ctx context.Context, id metadata.NodeID, waiters []uint64)
 		d.wakeHere(waiters)
 		return nil
 	}
-	c := rpc.Call{Op: wire.OpWake, Body: wire.WakeReq{Waiters: waiters}.Append(nil)}
+	c := rpc.Call{Op: wire.OpWake, Body: &wire.WakeReq{Waiters: waiters}}
 	return d.peers.To(id).Do(ctx, &c)
 }
 

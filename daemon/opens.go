@@ -98,7 +98,7 @@ func (d *Daemon) removeObjects(ctx context.Context, id metadata.NodeID, inos []m
 	if n, ok := d.View().Map.Node(id); !ok || n.State == cluster.Down {
 		return fmt.Errorf("node %d: %w", id, syscall.EHOSTDOWN)
 	}
-	c := rpc.Call{Op: wire.OpRemoveObjects, Body: wire.InosReq{Inos: inos}.Append(nil)}
+	c := rpc.Call{Op: wire.OpRemoveObjects, Body: &wire.InosReq{Inos: inos}}
 	return d.peers.To(id).Do(ctx, &c)
 }
 
@@ -253,12 +253,9 @@ func (d *Daemon) recall(ctx context.Context, id metadata.NodeID, q metadata.Reca
 	}
 	ctx, cancel := context.WithTimeout(ctx, recallTime)
 	defer cancel()
-	c := rpc.Call{Op: wire.OpRecall, Body: wire.RecallReq{Run: q.Run, After: q.After, Only: q.Only}.Append(nil)}
-	if err := d.peers.To(id).Do(ctx, &c); err != nil {
-		return metadata.Recalled{}, err
-	}
 	var r wire.RecallResp
-	err := r.Parse(c.Reply)
+	c := rpc.Call{Op: wire.OpRecall, Body: &wire.RecallReq{Run: q.Run, After: q.After, Only: q.Only}, Reply: &r}
+	err := d.peers.To(id).Do(ctx, &c)
 	return r.Recalled, err
 }
 

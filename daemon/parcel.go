@@ -20,7 +20,7 @@ func (o others) PutAll(ctx context.Context, to metadata.NodeID, ps []datapath.Pi
 // that is not, or for which there is no room, does not keep the others out.
 func (d *Daemon) handleParcels(ctx context.Context, r *rpc.Request, resp *rpc.Response) error {
 	var q wire.PutPiecesReq
-	if err := q.Parse(r.Body); err != nil {
+	if err := wire.Parse(r.Body, &q); err != nil {
 		return err
 	}
 	status := make([]syscall.Errno, len(q.Heads))
@@ -32,7 +32,7 @@ func (d *Daemon) handleParcels(ctx context.Context, r *rpc.Request, resp *rpc.Re
 			}
 		}
 	})
-	resp.Body = wire.PutPiecesResp{Status: status}.Append(nil)
+	resp.Body = &wire.PutPiecesResp{Status: status}
 	return err
 }
 

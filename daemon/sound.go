@@ -116,14 +116,14 @@ func (d *Daemon) handleReadSummed(ctx context.Context, r *rpc.Request, resp *rpc
 	if err != nil {
 		return err
 	}
-	resp.Body = wire.SumResp{Sum: wire.Sum(resp.Data)}.Append(nil)
+	resp.Body = &wire.SumResp{Sum: wire.Sum(resp.Data)}
 	return nil
 }
 
 // handleReadHere is handleReadSummed of what nobody has to wait for.
 func (d *Daemon) handleReadHere(ctx context.Context, r *rpc.Request, resp *rpc.Response) error {
 	var q wire.ReadReq
-	if err := q.Parse(r.Body); err != nil {
+	if err := wire.Parse(r.Body, &q); err != nil {
 		return err
 	}
 	if !d.has(q.Ino, q.Off, int64(q.Len)) {
@@ -143,7 +143,7 @@ func (d *Daemon) sendSound(ctx context.Context, q *wire.ReadReq, resp *rpc.Respo
 
 func (d *Daemon) handleWriteSummed(ctx context.Context, r *rpc.Request, _ *rpc.Response) error {
 	var q wire.SummedWriteReq
-	if err := q.Parse(r.Body); err != nil {
+	if err := wire.Parse(r.Body, &q); err != nil {
 		return err
 	}
 	if err := wire.CheckSum(r.Data, q.Sum); err != nil {

@@ -90,12 +90,12 @@ func (d *Daemon) sectionHandlers() map[wire.Op]rpc.Handler {
 		}),
 		wire.OpShardReport: func(ctx context.Context, r *rpc.Request, resp *rpc.Response) error {
 			var q wire.ShardReportReq
-			if err := q.Parse(r.Body); err != nil {
+			if err := wire.Parse(r.Body, &q); err != nil {
 				return err
 			}
 			a, err := m.ReportShard(ctx, r.Peer, q.ShardReport)
 			if err == nil {
-				resp.Body = wire.ShardReportResp{ShardAnswer: a}.Append(nil)
+				resp.Body = &wire.ShardReportResp{ShardAnswer: a}
 			}
 			return err
 		},
@@ -116,7 +116,7 @@ func (d *Daemon) sectionHandlers() map[wire.Op]rpc.Handler {
 func ofHome[T any, P node.Parser[T]](f func(ctx context.Context, q *T) (metadata.Ino, func() error)) rpc.Handler {
 	return func(ctx context.Context, r *rpc.Request, _ *rpc.Response) error {
 		var q T
-		if err := P(&q).Parse(r.Body); err != nil {
+		if err := wire.Parse(r.Body, P(&q)); err != nil {
 			return err
 		}
 		dir, do := f(ctx, &q)
@@ -133,7 +133,7 @@ func elsewhere(h rpc.Handler) rpc.Handler {
 		err := h(ctx, r, resp)
 		var e *metadata.Redirect
 		if errors.As(err, &e) {
-			resp.Body = wire.RedirectResp{Redirect: *e}.Append(nil)
+			resp.Body = &wire.RedirectResp{Redirect: *e}
 		}
 		return err
 	}

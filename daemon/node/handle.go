@@ -17,11 +17,11 @@ type Handlers = map[wire.Op]rpc.Handler
 // Parser is a pointer to a T that can be read from a frame.
 type Parser[T any] interface {
 	*T
-	Parse([]byte) error
+	wire.Message
 }
 
 // Appender is a message that can be written to a frame.
-type Appender interface{ Append([]byte) []byte }
+type Appender = wire.Message
 
 // Handle makes a handler of a function on messages. A reply is sent with an error
 // too: Create's EEXIST carries the existing entry. The function's context names
@@ -35,13 +35,11 @@ func Handle[T any, P Parser[T]](f func(ctx context.Context, q *T) (Appender, err
 func HandleFrom[T any, P Parser[T]](f func(ctx context.Context, r *rpc.Request, q *T) (Appender, error)) rpc.Handler {
 	return func(ctx context.Context, r *rpc.Request, resp *rpc.Response) error {
 		var q T
-		if err := P(&q).Parse(r.Body); err != nil {
+		if err := wire.Parse(r.Body, P(&q)); err != nil {
 			return err
 		}
-		a, err := f(&asker{ctx, r.Peer}, r, &q)
-		if a != nil {
-			resp.Body = a.Append(nil)
-		}
+		var err error
+		resp.Body, err = f(&asker{ctx, r.Peer}, r, &q)
 		return err
 	}
 }
@@ -57,32 +55,14 @@ func HandleJSON[Q, R any](f func(ctx context.Context, peer metadata.NodeID, q *Q
 		if err != nil {
 			return err
 		}
-		b, err := json.Marshal(a)
-		if err != nil {
-			return fmt.Errorf("%v: %v: %w", r.Op, err, syscall.EIO)
-		}
-		resp.Body = b
+		resp.Body = &wire.JSON{V: a}
 		return nil
 	}
 }
 
 // CallJSON makes a call to a handler of HandleJSON. A nil reply is not decoded.
 func CallJSON(ctx context.Context, c rpc.Caller, op wire.Op, q, reply any) error {
-	b, err := json.Marshal(q)
-	if err != nil {
-		return fmt.Errorf("%v: %w", op, err)
-	}
-	call := rpc.Call{Op: op, Body: b}
-	if err := c.Do(ctx, &call); err != nil {
-		return err
-	}
-	if reply == nil {
-		return nil
-	}
-	if err := DecodeJSON(call.Reply, reply); err != nil {
-		return fmt.Errorf("%v: %w", op, err)
-	}
-	return nil
+	return c.Do(ctx, jsonCall(op, q, reply))
 }
 
 // CallHere makes the same call to a handler of this node.
@@ -91,15 +71,15 @@ func CallHere(ctx context.Context, self metadata.NodeID, table Handlers, op wire
 	if !ok {
 		return fmt.Errorf("%v: %w", op, syscall.ENOSYS)
 	}
-	b, err := json.Marshal(q)
-	if err != nil {
-		return fmt.Errorf("%v: %w", op, err)
+	return rpc.Local(ctx, h, self, 0, jsonCall(op, q, reply))
+}
+
+func jsonCall(op wire.Op, q, reply any) *rpc.Call {
+	c := &rpc.Call{Op: op, Body: &wire.JSON{V: q}}
+	if reply != nil {
+		c.Reply = &wire.JSON{V: reply}
 	}
-	var resp rpc.Response
-	if err := h(ctx, &rpc.Request{Op: op, Peer: self, Body: b}, &resp); err != nil || reply == nil {
-		return err
-	}
-	return DecodeJSON(resp.Body, reply)
+	return c
 }
 
 // DecodeJSON is json.Unmarshal with an errno: EPROTO.

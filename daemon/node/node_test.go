@@ -63,22 +63,19 @@ func TestHandle(t *testing.T) {
 			return &wire.InoReq{Ino: metadata.Ino(r.Peer)}, nil
 		}),
 	})
-	c := rpc.Call{Op: wire.OpGetattr, Body: wire.InoReq{Ino: 7}.Append(nil)}
+	var got wire.InoReq
+	c := rpc.Call{Op: wire.OpGetattr, Body: &wire.InoReq{Ino: 7}, Reply: &got}
 	if err := n.To(1).Do(context.Background(), &c); !errors.Is(err, syscall.EEXIST) {
 		t.Errorf("Do = %v, want %v", err, syscall.EEXIST)
 	}
-	var got wire.InoReq
-	if err := got.Parse(c.Reply); err != nil || got.Ino != 8 {
+	if err := wire.Parse(c.ErrBody, &got); err != nil || got.Ino != 8 {
 		t.Errorf("reply %v, %v, want inode 8", got.Ino, err)
 	}
-	c = rpc.Call{Op: wire.OpReap, Body: wire.InoReq{Ino: 7}.Append(nil)}
-	if err := n.To(1).Do(context.Background(), &c); err != nil {
-		t.Error(err)
-	}
-	if err := got.Parse(c.Reply); err != nil || got.Ino != 1 {
+	c = rpc.Call{Op: wire.OpReap, Body: &wire.InoReq{Ino: 7}, Reply: &got}
+	if err := n.To(1).Do(context.Background(), &c); err != nil || got.Ino != 1 {
 		t.Errorf("sender %v, %v, want 1", got.Ino, err)
 	}
-	c.Body = []byte{1}
+	c.Body = &wire.Raw{1}
 	if err := n.To(1).Do(context.Background(), &c); err == nil {
 		t.Error("a request that cannot be parsed was answered")
 	}

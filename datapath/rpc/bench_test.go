@@ -56,10 +56,10 @@ func BenchmarkSmall(b *testing.B) {
 	attr := wire.AttrResp{Attr: metadata.Attr{Ino: 1, Mode: 0o100644, Size: 1}}
 	getattr := func(_ context.Context, req *Request, resp *Response) error {
 		var m wire.InoReq
-		if err := m.Parse(req.Body); err != nil {
+		if err := wire.Parse(req.Body, &m); err != nil {
 			return err
 		}
-		resp.Body = attr.Append(nil)
+		resp.Body = &attr
 		return nil
 	}
 	for _, inline := range []bool{true, false} {
@@ -71,12 +71,7 @@ func BenchmarkSmall(b *testing.B) {
 				ctx, cancel := context.WithCancel(context.Background())
 				defer cancel()
 				benchmark(b, callers, func(int) error {
-					c := Call{Op: wire.OpGetattr, Body: wire.InoReq{Ino: 5}.Append(nil)}
-					if err := to.Do(ctx, &c); err != nil {
-						return err
-					}
-					var m wire.AttrResp
-					return m.Parse(c.Reply)
+					return to.Do(ctx, &Call{Op: wire.OpGetattr, Body: &wire.InoReq{Ino: 5}, Reply: new(wire.AttrResp)})
 				})
 			})
 		}
@@ -107,7 +102,7 @@ func BenchmarkRead(b *testing.B) {
 					_, addr := startServer(b, map[wire.Op]Handler{wire.OpRead: handlers[how]},
 						func(c *ServerConfig) { c.Inline = func(wire.Op) bool { return inline } })
 					to := startPeers(b, addr, nil).To(3)
-					body := wire.ReadReq{Ino: 5, Len: sampleSize}.Append(nil)
+					body := &wire.ReadReq{Ino: 5, Len: sampleSize}
 					into := make([][]byte, callers)
 					for i := range into {
 						into[i] = make([]byte, sampleSize)
@@ -132,7 +127,7 @@ func BenchmarkWrite(b *testing.B) {
 			_, addr := startServer(b, map[wire.Op]Handler{wire.OpWrite: taken}, nil)
 			to := startPeers(b, addr, nil).To(3)
 			data := [][]byte{make([]byte, wire.MaxData)}
-			body := wire.WriteReq{Ino: 5}.Append(nil)
+			body := &wire.WriteReq{Ino: 5}
 			b.SetBytes(wire.MaxData)
 			benchmark(b, callers, func(int) error {
 				return to.Do(context.Background(), &Call{Op: wire.OpWrite, Body: body, Data: data})

@@ -192,7 +192,7 @@ func (c *clientConn) request(ctx context.Context, w *waiter) (uint32, error) {
 func (c *clientConn) write(ctx context.Context, w *waiter, tag uint32) error {
 	c.w.arm(max(w.left(), 0) + grace)
 	h := wire.Header{Op: w.call.Op, Tag: tag, Epoch: c.pool.p.cfg.Epoch(), Wait: w.wait()}
-	rest, err := c.w.begin(h, w.call.Body, w.call.Data...)
+	rest, err := c.w.begin(h, w.body, w.call.Data...)
 	if err != nil || len(rest) == 0 {
 		return err
 	}
@@ -375,21 +375,20 @@ func (c *clientConn) fill(w *waiter, h wire.Header) error {
 	if int(h.Data) > len(call.Into) {
 		return errTooMuch
 	}
-	if h.Body > 0 {
-		reply := make([]byte, h.Body)
-		if err := c.r.body(&h, reply); err != nil {
-			return err
-		}
-		call.Reply = reply
-	}
-	if n := int(h.Data); c.mayPipe(call, n) {
-		if err := c.toPipe(call, n); err != nil {
-			return err
-		}
-	} else if err := c.r.full(call.Into[:n]); err != nil {
+	body, err := readBody(&c.r, &h)
+	if err != nil {
 		return err
 	}
-	call.N = int(h.Data)
+	if n := int(h.Data); c.mayPipe(call, n) {
+		err = c.toPipe(call, n)
+	} else {
+		err = c.r.full(call.Into[:n])
+	}
+	if err != nil {
+		bodies.Put(body)
+		return err
+	}
+	w.reply, call.N = body, int(h.Data)
 	w.err = nil
 	if h.Status != 0 {
 		w.err = h.Status

@@ -38,7 +38,7 @@ func (l *connPool) askToDrain(ctx context.Context, conn net.Conn, lost []wire.No
 	_ = conn.SetDeadline(time.Now().Add(cfg.Timeout)) // a dead connection says so when it is read
 	w := newFrameWriter(conn, cfg.FrameTimeout, &l.p.stats.bytesOut)
 	h := wire.Header{Op: wire.OpDrain, Epoch: cfg.Epoch(), Wait: uint32(cfg.Timeout.Milliseconds())}
-	if err := w.send(h, wire.DrainReq{Conns: lost}.Append(nil)); err != nil {
+	if err := w.send(h, wire.Append(nil, &wire.DrainReq{Conns: lost})); err != nil {
 		return err
 	}
 	r := newFrameReader(conn, wire.HeaderSize, cfg.Timeout, cfg.FrameTimeout, &l.p.stats.bytesIn)
@@ -79,15 +79,8 @@ func (s *Server) unregister(n wire.Nonce, c *serverConn) {
 // drain answers when nothing of the connections that its peer has lost runs
 // any more, on the reading goroutine: the peer sends nothing else meanwhile.
 func (c *serverConn) drain(h wire.Header) error {
-	if h.Data > 0 || h.Body > wire.MaxDrainReq {
-		return fmt.Errorf("drain request of %d bytes: %w", h.Body+h.Data, wire.ErrTooLarge)
-	}
-	b := make([]byte, h.Body)
-	if err := c.r.body(&h, b); err != nil {
-		return err
-	}
 	var q wire.DrainReq
-	if err := q.Parse(b); err != nil {
+	if err := c.readSmall(h, wire.MaxDrainReq, &q); err != nil {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(c.ctx, time.Duration(h.Wait)*time.Millisecond)
@@ -98,10 +91,7 @@ func (c *serverConn) drain(h wire.Header) error {
 			status = syscall.ETIMEDOUT
 		}
 	}
-	c.w.lock()
-	defer c.w.unlock()
-	c.w.arm(c.s.cfg.FrameTimeout)
-	return c.w.send(wire.Header{Op: h.Op, Tag: h.Tag, Status: status, Epoch: c.s.cfg.Epoch()}, nil)
+	return c.answer(h, status, nil)
 }
 
 // endConn ends the connection n of by's peer, also one that does not serve yet, and

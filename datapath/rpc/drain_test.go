@@ -62,11 +62,11 @@ func TestLostCallIsDrained(t *testing.T) {
 			var link cutter
 			p := startPeers(t, addr, link.use)
 			first, second := make(chan error, 1), make(chan error, 1)
-			go func() { first <- p.To(3).Do(context.Background(), &Call{Op: op, Body: []byte("first")}) }()
+			go func() { first <- p.To(3).Do(context.Background(), &Call{Op: op, Body: raw("first")}) }()
 			<-began
 			link.cut()
 			wantErrno(t, <-first, syscall.ECONNRESET)
-			go func() { second <- p.To(3).Do(context.Background(), &Call{Op: op, Body: []byte("second")}) }()
+			go func() { second <- p.To(3).Do(context.Background(), &Call{Op: op, Body: raw("second")}) }()
 			eventually(t, "the second connection", func() bool { return s.Stats().Accepted == 2 })
 			select {
 			case which := <-began:
@@ -134,7 +134,7 @@ func TestNotDrained(t *testing.T) {
 // drain sends a request to drain conns over conn and returns the status.
 func drain(t *testing.T, conn net.Conn, conns ...wire.Nonce) syscall.Errno {
 	t.Helper()
-	body := wire.DrainReq{Conns: conns}.Append(nil)
+	body := wire.Append(nil, &wire.DrainReq{Conns: conns})
 	if _, err := conn.Write(frame(wire.Header{Op: wire.OpDrain, Tag: 9, Wait: 50}, string(body), "")); err != nil {
 		t.Fatal(err)
 	}

@@ -80,11 +80,13 @@ func ctxErrno(ctx context.Context) syscall.Errno {
 
 // StatusOf is the errno of a handler's error; ok is false where it has none.
 func StatusOf(err error) (status syscall.Errno, ok bool) {
+	if err == nil {
+		return 0, true // without the allocation of errors.As
+	}
+	var errno syscall.Errno
 	switch {
-	case err == nil:
-		return 0, true
-	case errors.As(err, &status) && status > 0 && status < 1<<12:
-		return status, true
+	case errors.As(err, &errno) && errno > 0 && errno < 1<<12:
+		return errno, true
 	case errors.Is(err, context.DeadlineExceeded):
 		return syscall.ETIMEDOUT, true
 	case errors.Is(err, context.Canceled):

@@ -30,9 +30,9 @@ func (c *scriptConn) SetWriteDeadline(time.Time) error { return nil }
 
 // FuzzHandshake lets a stranger say anything: he is never let in.
 func FuzzHandshake(f *testing.F) {
-	hello := wire.Hello{Purpose: wire.PurposeMeta, From: 1, To: 3}.Append(nil)
+	hello := wire.Append(nil, &wire.Hello{Purpose: wire.PurposeMeta, From: 1, To: 3})
 	f.Add(hello)
-	f.Add(wire.Proof{}.Append(hello))
+	f.Add(wire.Append(hello, &wire.Proof{}))
 	id := newIdentity(testKey, testJob, 3)
 	f.Fuzz(func(t *testing.T, b []byte) {
 		conn := &scriptConn{in: bytes.NewReader(b)}

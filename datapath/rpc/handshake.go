@@ -49,7 +49,7 @@ func newNonce() (n wire.Nonce) {
 // dialHandshake is the dialling side of a handshake, with a nonce that was not used
 // before. The caller sets the deadline.
 func (id *identity) dialHandshake(conn net.Conn, to metadata.NodeID, purpose wire.Purpose, nonce wire.Nonce) error {
-	hello := wire.Hello{Purpose: purpose, From: id.self, To: to, Nonce: nonce}.Append(nil)
+	hello := wire.Append(nil, &wire.Hello{Purpose: purpose, From: id.self, To: to, Nonce: nonce})
 	if _, err := conn.Write(hello); err != nil {
 		return err
 	}
@@ -64,21 +64,21 @@ func (id *identity) dialHandshake(conn net.Conn, to metadata.NodeID, purpose wir
 		return hangup(err)
 	}
 	var ch wire.Challenge
-	if err := ch.Parse(b[:]); err != nil {
+	if err := wire.Parse(b[:], &ch); err != nil {
 		return err
 	}
 	if !sameMAC(ch.MAC, id.mac(wire.LabelServer, hello, &ch.Nonce)) {
 		return errKey
 	}
 	proof := wire.Proof{MAC: id.mac(wire.LabelClient, hello, &ch.Nonce)}
-	if _, err := conn.Write(proof.Append(nil)); err != nil {
+	if _, err := conn.Write(wire.Append(nil, &proof)); err != nil {
 		return err
 	}
 	if _, err := io.ReadFull(conn, b[:wire.VerdictSize]); err != nil {
 		return hangup(err)
 	}
 	var v wire.Verdict
-	if err := v.Parse(b[:wire.VerdictSize]); err != nil {
+	if err := wire.Parse(b[:wire.VerdictSize], &v); err != nil {
 		return err
 	}
 	if !sameMAC(v.MAC, id.mac(wire.LabelAccept, hello, &ch.Nonce)) {
@@ -94,9 +94,9 @@ func (id *identity) acceptHandshake(conn net.Conn, seen *nonceRing) (wire.Hello,
 	if _, err := io.ReadFull(conn, b[:]); err != nil {
 		return hello, hangup(err)
 	}
-	if err := hello.Parse(b[:]); err != nil {
+	if err := wire.Parse(b[:], &hello); err != nil {
 		if errors.Is(err, wire.ErrVersion) {
-			_, _ = conn.Write(wire.Challenge{}.Append(nil)[:wire.ChallengeHead]) // a courtesy
+			_, _ = conn.Write(wire.Append(nil, &wire.Challenge{})[:wire.ChallengeHead]) // a courtesy
 		}
 		return hello, err
 	}
@@ -108,7 +108,7 @@ func (id *identity) acceptHandshake(conn net.Conn, seen *nonceRing) (wire.Hello,
 	}
 	ch := wire.Challenge{Nonce: newNonce()}
 	ch.MAC = id.mac(wire.LabelServer, b[:], &ch.Nonce)
-	if _, err := conn.Write(ch.Append(nil)); err != nil {
+	if _, err := conn.Write(wire.Append(nil, &ch)); err != nil {
 		return hello, err
 	}
 	if err := id.checkProof(conn, b[:], &ch.Nonce); err != nil {
@@ -116,7 +116,7 @@ func (id *identity) acceptHandshake(conn net.Conn, seen *nonceRing) (wire.Hello,
 	}
 	seen.add(hello.Nonce)
 	v := wire.Verdict{MAC: id.mac(wire.LabelAccept, b[:], &ch.Nonce)}
-	_, err := conn.Write(v.Append(nil))
+	_, err := conn.Write(wire.Append(nil, &v))
 	return hello, err
 }
 
@@ -131,7 +131,7 @@ func (id *identity) checkProof(conn net.Conn, hello []byte, server *wire.Nonce) 
 		return err
 	}
 	var p wire.Proof
-	if err := p.Parse(b[:]); err != nil {
+	if err := wire.Parse(b[:], &p); err != nil {
 		return err
 	}
 	if !sameMAC(p.MAC, id.mac(wire.LabelClient, hello, server)) {

@@ -75,7 +75,7 @@ func TestWrongKeyIsCut(t *testing.T) {
 func TestWrongProofIsCut(t *testing.T) {
 	s, addr := startServer(t, echoes, nil)
 	conn := dialRaw(t, addr)
-	hello := wire.Hello{Purpose: wire.PurposeMeta, From: 1, To: 3, Nonce: newNonce()}.Append(nil)
+	hello := wire.Append(nil, &wire.Hello{Purpose: wire.PurposeMeta, From: 1, To: 3, Nonce: newNonce()})
 	var ch [wire.ChallengeSize]byte
 	if _, err := conn.Write(hello); err != nil {
 		t.Fatal(err)
@@ -86,7 +86,7 @@ func TestWrongProofIsCut(t *testing.T) {
 	// The server's own proof, sent back to it, is the cleverest guess.
 	var m wire.MAC
 	copy(m[:], ch[wire.ChallengeSize-wire.MACSize:])
-	if _, err := conn.Write(wire.Proof{MAC: m}.Append(nil)); err != nil {
+	if _, err := conn.Write(wire.Append(nil, &wire.Proof{MAC: m})); err != nil {
 		t.Fatal(err)
 	}
 	_, _ = conn.Write(lookup(1)) // a request that must not be read
@@ -159,7 +159,7 @@ func TestNonceRingForgets(t *testing.T) {
 
 func TestSlowHandshakeIsCut(t *testing.T) {
 	s, addr := startServer(t, echoes, func(c *ServerConfig) { c.HandshakeTimeout = 50 * time.Millisecond })
-	hello := wire.Hello{Purpose: wire.PurposeMeta, From: 1, To: 3}.Append(nil)
+	hello := wire.Append(nil, &wire.Hello{Purpose: wire.PurposeMeta, From: 1, To: 3})
 	for i, n := range []int{0, 1, wire.HelloSize} {
 		conn := dialRaw(t, addr)
 		if _, err := conn.Write(hello[:n]); err != nil {
@@ -173,7 +173,7 @@ func TestSlowHandshakeIsCut(t *testing.T) {
 func TestVersionIsCut(t *testing.T) {
 	s, addr := startServer(t, echoes, nil)
 	conn := dialRaw(t, addr)
-	hello := wire.Hello{Purpose: wire.PurposeMeta, From: 1, To: 3}.Append(nil)
+	hello := wire.Append(nil, &wire.Hello{Purpose: wire.PurposeMeta, From: 1, To: 3})
 	hello[4]++
 	if _, err := conn.Write(hello); err != nil {
 		t.Fatal(err)
@@ -200,7 +200,7 @@ func TestServerOfAnotherVersion(t *testing.T) {
 		}
 		defer conn.Close()
 		_, _ = io.ReadFull(conn, make([]byte, wire.HelloSize))
-		head := wire.Challenge{}.Append(nil)[:wire.ChallengeHead]
+		head := wire.Append(nil, &wire.Challenge{})[:wire.ChallengeHead]
 		head[4] = 9
 		_, _ = conn.Write(head)
 	}()

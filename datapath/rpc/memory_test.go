@@ -41,7 +41,7 @@ func TestMemoryIsBounded(t *testing.T) {
 			for _, c := range []Call{
 				{Op: wire.OpWrite, Data: [][]byte{make([]byte, wire.MaxData)}, Into: make([]byte, wire.MaxData)},
 				{Op: wire.OpRead, Into: make([]byte, wire.MaxData)},
-				{Op: wire.OpWrite, Body: make([]byte, wire.MaxFrame)},
+				{Op: wire.OpWrite, Body: raw(make([]byte, wire.MaxFrame))},
 			} {
 				if err := p.To(3).Do(context.Background(), &c); err != nil {
 					t.Error(err)
@@ -73,7 +73,7 @@ func TestMemoryIsShared(t *testing.T) {
 		if err := p.To(3).Do(context.Background(), &Call{Op: wire.OpRead, Into: make([]byte, wire.MaxData)}); err != nil {
 			t.Fatal(err)
 		}
-		if err := p.To(3).Do(context.Background(), &Call{Op: wire.OpLookup, Body: make([]byte, wire.MaxFrame)}); err != nil {
+		if err := p.To(3).Do(context.Background(), &Call{Op: wire.OpLookup, Body: raw(make([]byte, wire.MaxFrame))}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -141,7 +141,7 @@ func TestAllocMisused(t *testing.T) {
 	}, nil)
 	p := startPeers(t, addr, nil)
 	for _, how := range []string{"negative", "too large", "twice"} {
-		wantErrno(t, p.To(3).Do(context.Background(), &Call{Op: wire.OpRead, Body: []byte(how)}), syscall.EINVAL)
+		wantErrno(t, p.To(3).Do(context.Background(), &Call{Op: wire.OpRead, Body: raw(how)}), syscall.EINVAL)
 	}
 	wantNoBuffers(t, s)
 	if _, err := NewServer(ServerConfig{Key: testKey, Job: testJob, Handlers: echoes, Memory: wire.MaxFrame - 1}); err == nil {

@@ -1,6 +1,7 @@
 package rpc
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -11,6 +12,7 @@ import (
 	"time"
 
 	"github.com/sirupsen/logrus"
+	"github.com/valyala/bytebufferpool"
 
 	"github.com/bivouacfs/bivouac/datapath/wire"
 	"github.com/bivouacfs/bivouac/metadata"
@@ -223,7 +225,7 @@ func (n *peer) disconnect(why error) {
 
 // Do makes one call.
 func (n *peer) Do(ctx context.Context, c *Call) error {
-	c.Reply, c.N = nil, 0
+	c.ErrBody, c.N = nil, 0
 	err := n.do(ctx, c)
 	s := &n.p.stats
 	if c.Op < wire.MaxOp {
@@ -239,7 +241,12 @@ func (n *peer) Do(ctx context.Context, c *Call) error {
 }
 
 func (n *peer) do(ctx context.Context, c *Call) error {
-	if err := checkSize(c); err != nil {
+	body, err := encode(c.Body)
+	if err != nil {
+		return err
+	}
+	defer bodies.Put(body)
+	if err := checkSize(body.B, c.Data); err != nil {
 		return err
 	}
 	if ended(ctx) {
@@ -247,6 +254,8 @@ func (n *peer) do(ctx context.Context, c *Call) error {
 	}
 	l := n.pool(c.Op)
 	w := newWaiter(ctx, n.p.cfg.Timeout, c)
+	defer w.release()
+	w.body = body.B
 	w.disconnects = l.disconnects.Load()
 	for {
 		conn, err := l.conn(ctx, w)
@@ -256,8 +265,11 @@ func (n *peer) do(ctx context.Context, c *Call) error {
 		if err == errUnsent {
 			continue // a connection that had just ended; the deadline bounds this
 		}
-		w.release()
-		return err
+		if w.reply == nil {
+			return err
+		}
+		status, _ := err.(syscall.Errno)
+		return cmp.Or(c.accept(status, w.reply.B), err)
 	}
 }
 
@@ -278,13 +290,13 @@ func ended(ctx context.Context) bool {
 	return ctx.Err() != nil || ok && !time.Now().Before(d)
 }
 
-func checkSize(c *Call) error {
-	data := 0
-	for _, p := range c.Data {
-		data += len(p)
+func checkSize(body []byte, data [][]byte) error {
+	n := 0
+	for _, p := range data {
+		n += len(p)
 	}
-	if data > wire.MaxData || len(c.Body) > wire.MaxFrame-data {
-		return &connectError{syscall.EMSGSIZE, fmt.Errorf("request of %d and %d bytes", len(c.Body), data)}
+	if n > wire.MaxData || len(body) > wire.MaxFrame-n {
+		return &connectError{syscall.EMSGSIZE, fmt.Errorf("request of %d and %d bytes", len(body), n)}
 	}
 	return nil
 }
@@ -315,12 +327,15 @@ func (n *peer) explain(ctx context.Context, op wire.Op, err error) error {
 // are used again: whoever gives up takes his out of the connection first.
 type waiter struct {
 	call        *Call
+	body        []byte // the encoded request
 	timer       *time.Timer
 	expiry      time.Time
 	disconnects uint64 // of its lane, when it began
 
 	done chan struct{} // one token, so that who answers never waits
 	err  error         // set before done
+	// reply is the body of the reply, set before done.
+	reply *bytebufferpool.ByteBuffer
 	// receiving is set while the answer is being read into call. Guarded by
 	// the connection's mu.
 	receiving bool
@@ -367,7 +382,11 @@ func (w *waiter) pollOnce() bool {
 
 func (w *waiter) release() {
 	w.timer.Stop()
-	w.call, w.err, w.receiving, w.hasReadToken = nil, nil, false, false
+	if w.reply != nil {
+		bodies.Put(w.reply)
+	}
+	w.call, w.body, w.reply = nil, nil, nil
+	w.err, w.receiving, w.hasReadToken = nil, false, false
 	waiters.Put(w)
 }
 

@@ -93,9 +93,9 @@ func TestCancel(t *testing.T) {
 	wantErrno(t, p.To(3).Do(ctx, &Call{Op: wire.OpLookup}), syscall.EINTR)
 	wantErrno(t, p.To(3).Do(ctx, &Call{Op: wire.OpLookup}), syscall.EINTR)
 	close(release) // the late reply has nobody; the connection goes on
-	c := Call{Op: wire.OpGetattr, Body: []byte("x")}
-	if err := p.To(3).Do(context.Background(), &c); err != nil || string(c.Reply) != "x" {
-		t.Fatalf("after the cancelled call: %q, %v", c.Reply, err)
+	c := Call{Op: wire.OpGetattr, Body: raw("x"), Reply: raw("")}
+	if err := p.To(3).Do(context.Background(), &c); err != nil || reply(&c) != "x" {
+		t.Fatalf("after the cancelled call: %q, %v", reply(&c), err)
 	}
 	if st := p.Stats(); st.Conns != 1 || st.Dials != 1 || st.Interrupted != 2 {
 		t.Errorf("stats are %+v, want one connection and two interrupted calls", st)
@@ -139,8 +139,8 @@ func TestCallTooLarge(t *testing.T) {
 	p := startPeers(t, "unused", nil)
 	for _, c := range []Call{
 		{Op: wire.OpWrite, Data: [][]byte{make([]byte, wire.MaxData), {1}}},
-		{Op: wire.OpWrite, Body: make([]byte, wire.MaxFrame+1)},
-		{Op: wire.OpWrite, Body: make([]byte, wire.MaxFrame), Data: [][]byte{{1}}},
+		{Op: wire.OpWrite, Body: raw(make([]byte, wire.MaxFrame+1))},
+		{Op: wire.OpWrite, Body: raw(make([]byte, wire.MaxFrame)), Data: [][]byte{{1}}},
 	} {
 		wantErrno(t, p.To(3).Do(context.Background(), &c), syscall.EMSGSIZE)
 	}
@@ -154,11 +154,11 @@ func TestLargestFrames(t *testing.T) {
 	p := startPeers(t, addr, nil)
 	body, data := make([]byte, wire.MaxFrame-wire.MaxData), make([]byte, wire.MaxData)
 	body[len(body)-1], data[len(data)-1] = 1, 2
-	c := Call{Op: wire.OpWrite, Body: body, Data: [][]byte{data[:10], data[10:]}, Into: make([]byte, wire.MaxData)}
+	c := Call{Op: wire.OpWrite, Body: raw(body), Reply: raw(""), Data: [][]byte{data[:10], data[10:]}, Into: make([]byte, wire.MaxData)}
 	if err := p.To(3).Do(context.Background(), &c); err != nil {
 		t.Fatal(err)
 	}
-	if !bytes.Equal(c.Reply, body) || !bytes.Equal(c.Into[:c.N], data) {
+	if reply(&c) != string(body) || !bytes.Equal(c.Into[:c.N], data) {
 		t.Error("the largest frame came back changed")
 	}
 }

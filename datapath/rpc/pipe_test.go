@@ -52,7 +52,7 @@ func TestReadIntoPipe(t *testing.T) {
 	}
 	memory := func(ctx context.Context, r *Request, resp *Response) error {
 		var q wire.ReadReq
-		if err := q.Parse(r.Body); err != nil {
+		if err := wire.Parse(r.Body, &q); err != nil {
 			return err
 		}
 		b, err := resp.Alloc(ctx, int(q.Len))
@@ -87,7 +87,7 @@ func TestReadIntoPipe(t *testing.T) {
 				p = startPeers(t, addr, nil)
 			}
 			for range 3 { // what one leaves behind would be in the way of the next
-				call := Call{Op: wire.OpRead, Body: c.read.Append(nil), Into: make([]byte, c.read.Len), Pipe: testPipe(t, c.pipe)}
+				call := Call{Op: wire.OpRead, Body: &c.read, Into: make([]byte, c.read.Len), Pipe: testPipe(t, c.pipe)}
 				if err := p.To(3).Do(context.Background(), &call); err != nil {
 					t.Fatal(err)
 				}
@@ -118,7 +118,7 @@ func TestPipeOfAnAnswerThatBreaksOff(t *testing.T) {
 	_, addr := startServer(t, map[wire.Op]Handler{wire.OpRead: readHandler(f)}, nil)
 	p := NewRetrier(startPeers(t, relay(t, addr, 1<<40, 200_000), func(c *PeersConfig) { c.Conns = 1 }).To(3), func() error { return nil })
 	q := wire.ReadReq{Len: size}
-	call := Call{Op: wire.OpRead, Body: q.Append(nil), Into: make([]byte, size), Pipe: testPipe(t, 1<<20)}
+	call := Call{Op: wire.OpRead, Body: &q, Into: make([]byte, size), Pipe: testPipe(t, 1<<20)}
 	if err := p.Do(context.Background(), &call); err != nil {
 		t.Fatal(err)
 	}

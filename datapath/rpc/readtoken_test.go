@@ -38,10 +38,10 @@ func unserved(t *testing.T) (*clientConn, net.Conn) {
 func lookupOn(c *clientConn, want string) error {
 	call := Call{Op: wire.OpLookup}
 	w := newWaiter(context.Background(), time.Minute, &call)
+	defer w.release()
 	err := c.do(context.Background(), w)
-	w.release()
-	if err == nil && string(call.Reply) != want {
-		err = fmt.Errorf("the answer is %q, want %q", call.Reply, want)
+	if err == nil && string(w.reply.B) != want {
+		err = fmt.Errorf("the answer is %q, want %q", w.reply.B, want)
 	}
 	return err
 }

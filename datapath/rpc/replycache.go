@@ -3,7 +3,6 @@ package rpc
 import (
 	"context"
 	"errors"
-	"fmt"
 	"sync"
 	"syscall"
 
@@ -23,11 +22,12 @@ const (
 // twice. While the connection serves it is its writer's, by turn.
 type replyCache struct {
 	peer metadata.NodeID
-	ring [replyCacheSize]*cachedReply
+	ring [replyCacheSize]cachedReply
 	next int
 }
 
 type cachedReply struct {
+	set    bool
 	tag    uint32
 	status syscall.Errno
 	body   []byte
@@ -35,14 +35,15 @@ type cachedReply struct {
 
 // add keeps a reply; body may be changed afterwards.
 func (r *replyCache) add(tag uint32, status syscall.Errno, body []byte) {
-	r.ring[r.next%replyCacheSize] = &cachedReply{tag, status, append([]byte(nil), body...)}
+	slot := &r.ring[r.next%replyCacheSize]
+	*slot = cachedReply{true, tag, status, append(slot.body[:0], body...)}
 	r.next++
 }
 
 // find is what became of the request with that tag.
 func (r *replyCache) find(tag uint32) wire.CachedReplyResp {
-	for _, g := range r.ring {
-		if g != nil && g.tag == tag {
+	for i := range r.ring {
+		if g := &r.ring[i]; g.set && g.tag == tag {
 			return wire.CachedReplyResp{Fate: wire.Answered, Status: g.status, Body: g.body}
 		}
 	}
@@ -81,22 +82,12 @@ func (p *closedReplies) find(peer metadata.NodeID, q wire.CachedReplyReq) wire.C
 
 // recollect answers OpCachedReply, on the reading goroutine.
 func (c *serverConn) cachedReply(h wire.Header) error {
-	if h.Data > 0 || h.Body > smallBuffer {
-		return fmt.Errorf("recollect request of %d bytes: %w", h.Body+h.Data, wire.ErrTooLarge)
-	}
-	b := make([]byte, h.Body)
-	if err := c.r.body(&h, b); err != nil {
-		return err
-	}
 	var q wire.CachedReplyReq
-	if err := q.Parse(b); err != nil {
+	if err := c.readSmall(h, smallBuffer, &q); err != nil {
 		return err
 	}
-	c.w.lock()
-	defer c.w.unlock()
-	c.w.arm(c.s.cfg.FrameTimeout)
-	body := c.s.closedReplies.find(c.peer, q).Append(nil)
-	return c.w.send(wire.Header{Op: h.Op, Tag: h.Tag, Epoch: c.s.cfg.Epoch()}, body)
+	r := c.s.closedReplies.find(c.peer, q)
+	return c.answer(h, 0, &r)
 }
 
 // lostCall is the cause of a call that was lost with its connection: the name
@@ -135,14 +126,9 @@ var errForgotten = errors.New("the node was started again before it answered, an
 
 // fetchReply has the peer say what became of a call that was lost.
 func (p *Retrier) fetchReply(ctx context.Context, what *lostCall) (r wire.CachedReplyResp, err error) {
-	ask := Call{Op: wire.OpCachedReply, Body: wire.CachedReplyReq{Conn: what.conn, Tag: what.tag}.Append(nil)}
-	if err := p.caller.Do(ctx, &ask); err != nil {
-		return r, err
-	}
-	if err := r.Parse(ask.Reply); err != nil {
-		return r, fmt.Errorf("%v: %w", err, syscall.EPROTO)
-	}
-	return r, nil
+	ask := Call{Op: wire.OpCachedReply, Body: &wire.CachedReplyReq{Conn: what.conn, Tag: what.tag}, Reply: &r}
+	err = p.caller.Do(ctx, &ask)
+	return r, err
 }
 
 // outcome gives c the reply that its peer remembers, if it does.
@@ -150,7 +136,10 @@ func outcome(c *Call, what *lostCall, r wire.CachedReplyResp) error {
 	if r.Fate == wire.Unknown {
 		return &callError{op: c.Op, peer: what.peer, errno: syscall.ECONNRESET, cause: errForgotten}
 	}
-	if c.Reply = r.Body; r.Status != 0 {
+	if err := c.accept(r.Status, r.Body); err != nil {
+		return &callError{op: c.Op, peer: what.peer, errno: syscall.EBADMSG, cause: err}
+	}
+	if r.Status != 0 {
 		return &callError{op: c.Op, peer: what.peer, errno: r.Status}
 	}
 	return nil

@@ -72,14 +72,14 @@ func TestLostCallIsAnswered(t *testing.T) {
 			_, addr := startServer(t, map[wire.Op]Handler{
 				c.op: func(_ context.Context, req *Request, resp *Response) error {
 					runs.Add(1)
-					resp.Body = append([]byte("re: "), req.Body...)
+					resp.Body = raw(append([]byte("re: "), req.Body...))
 					return c.says
 				},
 			}, nil)
 			p := startPeers(t, relay(t, addr, c.requests, c.replies), nil)
-			call := Call{Op: c.op, Body: []byte("a name")}
-			if err := NewRetrier(p.To(3), hopeful).Do(context.Background(), &call); !errors.Is(err, c.says) || string(call.Reply) != "re: a name" {
-				t.Errorf("Do = %v, %q, want %v", err, call.Reply, c.says)
+			call := Call{Op: c.op, Body: raw("a name"), Reply: raw("")}
+			if err := NewRetrier(p.To(3), hopeful).Do(context.Background(), &call); !errors.Is(err, c.says) || reply(&call) != "re: a name" {
+				t.Errorf("Do = %v, %q, want %v", err, reply(&call), c.says)
 			}
 			if n := runs.Load(); n != 1 {
 				t.Errorf("it was done %d times", n)
@@ -99,21 +99,21 @@ func TestLostCallGoesOn(t *testing.T) {
 		wire.OpRename: func(ctx context.Context, _ *Request, resp *Response) error {
 			began <- struct{}{}
 			<-release
-			resp.Body = []byte("done")
+			resp.Body = raw("done")
 			return ctx.Err()
 		},
 	}, nil)
 	var link cutter
 	p := startPeers(t, addr, link.use)
-	call := Call{Op: wire.OpRename}
+	call := Call{Op: wire.OpRename, Reply: raw("")}
 	done := make(chan error, 1)
 	go func() { done <- NewRetrier(p.To(3), hopeful).Do(context.Background(), &call) }()
 	<-began
 	link.cut()
 	eventually(t, "the loss", func() bool { return p.Stats().Lost == 1 })
 	close(release)
-	if err := <-done; err != nil || string(call.Reply) != "done" || len(began) > 0 {
-		t.Errorf("Do = %v, %q; begun again: %v", err, call.Reply, len(began) > 0)
+	if err := <-done; err != nil || reply(&call) != "done" || len(began) > 0 {
+		t.Errorf("Do = %v, %q; begun again: %v", err, reply(&call), len(began) > 0)
 	}
 }
 
@@ -173,20 +173,20 @@ func TestRecollectRequests(t *testing.T) {
 			t.Fatal(err)
 		}
 		var r wire.CachedReplyResp
-		return r, r.Parse(p)
+		return r, wire.Parse(p, &r)
 	}
 	q := wire.CachedReplyReq{Conn: nonce, Tag: 5}
-	if r, err := ask(1, q.Append(nil)); err != nil || r.Fate != wire.Answered || r.Status != syscall.EEXIST || string(r.Body) != "there" {
+	if r, err := ask(1, wire.Append(nil, &q)); err != nil || r.Fate != wire.Answered || r.Status != syscall.EEXIST || string(r.Body) != "there" {
 		t.Errorf("its own: %+v, %v", r, err)
 	}
-	if r, err := ask(0, q.Append(nil)); err != nil || r.Fate != wire.Unknown {
+	if r, err := ask(0, wire.Append(nil, &q)); err != nil || r.Fate != wire.Unknown {
 		t.Errorf("another's: %+v, %v", r, err)
 	}
 	q.Tag = 6
-	if r, err := ask(1, q.Append(nil)); err != nil || r.Fate != wire.NotStarted {
+	if r, err := ask(1, wire.Append(nil, &q)); err != nil || r.Fate != wire.NotStarted {
 		t.Errorf("another tag: %+v, %v", r, err)
 	}
-	for _, b := range [][]byte{nil, q.Append(nil)[1:], append(q.Append(nil), 0), make([]byte, smallBuffer+1)} {
+	for _, b := range [][]byte{nil, wire.Append(nil, &q)[1:], append(wire.Append(nil, &q), 0), make([]byte, smallBuffer+1)} {
 		if r, err := ask(1, b); err == nil {
 			t.Errorf("a request of %d bytes: %+v", len(b), r)
 		}

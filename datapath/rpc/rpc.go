@@ -87,10 +87,12 @@
 package rpc
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"io"
 	"net"
+	"syscall"
 
 	"github.com/bivouacfs/bivouac/datapath"
 	"github.com/bivouacfs/bivouac/datapath/wire"
@@ -131,9 +133,9 @@ type Request struct {
 	Data  []byte
 }
 
-// Response is what a handler fills in. With an error only Body is sent.
+// Response is filled in by a handler. With an error only Body is sent.
 type Response struct {
-	Body []byte
+	Body wire.Message // encoded when the handler has returned
 	// Data is at most wire.MaxData bytes. Or the data comes from a file:
 	Data []byte
 	// File, if set, gives the data: Len bytes from Off, fewer where the file
@@ -168,14 +170,26 @@ type Handler func(ctx context.Context, req *Request, resp *Response) error
 // Call is one call and its results.
 type Call struct {
 	Op   wire.Op
-	Body []byte
-	Data [][]byte // sent one behind the other; at most wire.MaxData bytes
-	Into []byte   // where the response's data goes; more than fits cuts the connection
-	// Pipe, if set, may have the data instead, all of it, if there is much.
+	Body wire.Message // of the request
+	Data [][]byte     // sent one behind the other; at most wire.MaxData bytes
+	Into []byte       // receives the reply's data; more than fits breaks the connection
+	// Pipe, if set, may receive all of the data instead, if there is much.
 	Pipe *datapath.Pipe
 
-	Reply []byte // result: the response's body, the caller's own; also with an error
-	N     int    // result: bytes in Into
+	Reply   wire.Message // result: the reply's body is parsed into it, if it is set
+	ErrBody []byte       // result: the body of a reply with an error
+	N       int          // result: bytes in Into
+}
+
+// accept takes the body of a reply.
+func (c *Call) accept(status syscall.Errno, body []byte) error {
+	switch {
+	case status == 0 && c.Reply != nil:
+		return wire.Parse(body, c.Reply)
+	case status != 0 && len(body) > 0:
+		c.ErrBody = bytes.Clone(body)
+	}
+	return nil
 }
 
 // Caller makes calls to one node. Do does not touch the Call, its Data or its

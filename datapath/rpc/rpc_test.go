@@ -83,8 +83,21 @@ func eventually(t *testing.T, what string, ok func() bool) {
 	}
 }
 
+func raw[T ~string | ~[]byte](b T) *wire.Raw {
+	r := wire.Raw(b)
+	return &r
+}
+
+// reply is the body that c was answered with.
+func reply(c *Call) string {
+	if c.ErrBody != nil {
+		return string(c.ErrBody)
+	}
+	return string(*c.Reply.(*wire.Raw))
+}
+
 func echo(_ context.Context, req *Request, resp *Response) error {
-	resp.Body, resp.Data = req.Body, req.Data
+	resp.Body, resp.Data = raw(req.Body), req.Data
 	return nil
 }
 
@@ -101,12 +114,12 @@ func TestEcho(t *testing.T) {
 		func(c *ServerConfig) { c.Inline = func(op wire.Op) bool { return op == wire.OpLookup } })
 	p := startPeers(t, addr, nil)
 	for _, op := range []wire.Op{wire.OpLookup, wire.OpWrite} {
-		c := Call{Op: op, Body: []byte("hello"), Data: [][]byte{[]byte("to "), []byte("you")}, Into: make([]byte, 10)}
+		c := Call{Op: op, Body: raw("hello"), Reply: raw(""), Data: [][]byte{[]byte("to "), []byte("you")}, Into: make([]byte, 10)}
 		if err := p.To(3).Do(context.Background(), &c); err != nil {
 			t.Fatal(err)
 		}
-		if string(c.Reply) != "hello" || string(c.Into[:c.N]) != "to you" {
-			t.Fatalf("%v answered %q and %q", op, c.Reply, c.Into[:c.N])
+		if reply(&c) != "hello" || string(c.Into[:c.N]) != "to you" {
+			t.Fatalf("%v answered %q and %q", op, reply(&c), c.Into[:c.N])
 		}
 	}
 	if st := s.Stats(); st.Accepted != 2 || st.Requests[wire.OpWrite] != 1 {

@@ -31,7 +31,7 @@ func TestReadFromFile(t *testing.T) {
 			{Off: 0, Len: size}, {Off: 1, Len: 1}, {Off: size - 5, Len: 100}, {Off: size, Len: 7}, {Off: 2 * size, Len: 7},
 			{Off: 4097, Len: 110_000}, {Off: 0, Len: 0}, {Off: 0, Len: wire.MaxData},
 		} {
-			call := Call{Op: wire.OpRead, Body: r.Append(nil), Into: make([]byte, r.Len)}
+			call := Call{Op: wire.OpRead, Body: &r, Into: make([]byte, r.Len)}
 			if err := p.To(3).Do(context.Background(), &call); err != nil {
 				t.Fatalf("pipe %v, %+v: %v", pipe, r, err)
 			}
@@ -99,11 +99,11 @@ func TestShrunkFileThroughServer(t *testing.T) {
 	p := startPeers(t, addr, func(c *PeersConfig) { c.Conns = 1 })
 	truncating(t, f, func() error {
 		return p.To(3).Do(context.Background(), &Call{
-			Op: wire.OpRead, Body: wire.ReadReq{Len: wire.MaxData}.Append(nil), Into: make([]byte, wire.MaxData),
+			Op: wire.OpRead, Body: &wire.ReadReq{Len: wire.MaxData}, Into: make([]byte, wire.MaxData),
 		})
 	})
 	eventually(t, "no request under way", func() bool { return s.Stats().InFlight == 0 })
-	call := Call{Op: wire.OpRead, Body: wire.ReadReq{Len: 10}.Append(nil), Into: make([]byte, 10)}
+	call := Call{Op: wire.OpRead, Body: &wire.ReadReq{Len: 10}, Into: make([]byte, 10)}
 	if err := p.To(3).Do(context.Background(), &call); err != nil {
 		t.Fatalf("after the cuts: %v", err)
 	}

@@ -70,8 +70,8 @@ func TestDamagedFrameIsCut(t *testing.T) {
 		bytes.Repeat([]byte{0}, wire.HeaderSize),
 		wire.Header{Op: wire.OpLookup, Status: syscall.EIO}.Append(nil),
 		damaged(lookup(1)),
-		damaged(frame(wire.Header{Op: wire.OpDrain, Tag: 1}, string(wire.DrainReq{Conns: []wire.Nonce{{}}}.Append(nil)), "")),
-		damaged(frame(wire.Header{Op: wire.OpCachedReply, Tag: 1}, string(wire.CachedReplyReq{Tag: 1}.Append(nil)), "")),
+		damaged(frame(wire.Header{Op: wire.OpDrain, Tag: 1}, string(wire.Append(nil, &wire.DrainReq{Conns: []wire.Nonce{{}}})), "")),
+		damaged(frame(wire.Header{Op: wire.OpCachedReply, Tag: 1}, string(wire.Append(nil, &wire.CachedReplyReq{Tag: 1})), "")),
 	} {
 		conn := dialShaken(t, addr, wire.PurposeMeta)
 		_, _ = conn.Write(frame)
@@ -122,7 +122,7 @@ func TestUnknownOp(t *testing.T) {
 	_, addr := startServer(t, echoes, nil)
 	p := startPeers(t, addr, nil)
 	for _, op := range []wire.Op{wire.OpGetattr, 1000, 0xffff} {
-		err := p.To(3).Do(context.Background(), &Call{Op: op, Body: []byte("x"), Data: [][]byte{{1}}})
+		err := p.To(3).Do(context.Background(), &Call{Op: op, Body: raw("x"), Data: [][]byte{{1}}})
 		wantErrno(t, err, syscall.EBADRQC)
 	}
 	if err := p.To(3).Do(context.Background(), &Call{Op: wire.OpLookup}); err != nil {
@@ -146,15 +146,15 @@ func TestHandlerErrors(t *testing.T) {
 		t.Run(c.what, func(t *testing.T) {
 			_, addr := startServer(t, map[wire.Op]Handler{
 				wire.OpCreate: func(_ context.Context, _ *Request, resp *Response) error {
-					resp.Body, resp.Data = []byte("the one that is there"), []byte("not sent")
+					resp.Body, resp.Data = raw("the one that is there"), []byte("not sent")
 					return c.err
 				},
 			}, nil)
 			p := startPeers(t, addr, nil)
 			call := Call{Op: wire.OpCreate, Into: make([]byte, 100)}
 			wantErrno(t, p.To(3).Do(context.Background(), &call), c.want)
-			if string(call.Reply) != "the one that is there" || call.N != 0 {
-				t.Errorf("reply is %q with %d bytes of data", call.Reply, call.N)
+			if string(call.ErrBody) != "the one that is there" || call.N != 0 {
+				t.Errorf("reply is %q with %d bytes of data", call.ErrBody, call.N)
 			}
 		})
 	}
@@ -175,7 +175,7 @@ func TestHandlerPanic(t *testing.T) {
 		p := startPeers(t, addr, nil)
 		wantErrno(t, p.To(3).Do(context.Background(), &Call{Op: wire.OpLookup}), syscall.EIO)
 		<-done
-		if err := p.To(3).Do(context.Background(), &Call{Op: wire.OpLookup, Body: []byte{1}}); err != nil {
+		if err := p.To(3).Do(context.Background(), &Call{Op: wire.OpLookup, Body: raw([]byte{1})}); err != nil {
 			t.Fatalf("after the panic: %v", err)
 		}
 		if n := s.Stats().Panics; n != 1 {
@@ -195,7 +195,7 @@ func TestInlineThatWaits(t *testing.T) {
 				return nil
 			}
 			tries.Add(1)
-			resp.Body, resp.Done = req.Body, func() { undone.Add(1) }
+			resp.Body, resp.Done = raw(req.Body), func() { undone.Add(1) }
 			select {
 			case <-free:
 				return nil
@@ -205,7 +205,7 @@ func TestInlineThatWaits(t *testing.T) {
 		},
 	}, func(c *ServerConfig) { c.Inline = func(wire.Op) bool { return true } })
 	to := startPeers(t, addr, nil).To(3)
-	call := Call{Op: wire.OpLookup, Body: []byte("wait")}
+	call := Call{Op: wire.OpLookup, Body: raw("wait"), Reply: raw("")}
 	first := make(chan error, 1)
 	go func() { first <- to.Do(context.Background(), &call) }()
 	eventually(t, "the first call waits", func() bool { return tries.Load() == 2 })
@@ -213,8 +213,8 @@ func TestInlineThatWaits(t *testing.T) {
 		t.Fatal(err)
 	}
 	close(free)
-	if err := <-first; err != nil || string(call.Reply) != "wait" {
-		t.Errorf("the call that waited = %q, %v", call.Reply, err)
+	if err := <-first; err != nil || reply(&call) != "wait" {
+		t.Errorf("the call that waited = %q, %v", reply(&call), err)
 	}
 	eventually(t, "both responses are done", func() bool { return undone.Load() == 2 })
 }
@@ -234,24 +234,24 @@ func TestAlone(t *testing.T) {
 				waiting.Add(1)
 				<-free
 			}
-			resp.Body = strconv.AppendBool(nil, inline)
+			resp.Body = raw(strconv.AppendBool(nil, inline))
 			return nil
 		},
 	}, func(c *ServerConfig) { c.InlineWhenIdle = func(op wire.Op) bool { return op == wire.OpRead } })
 	to := startPeers(t, addr, func(c *PeersConfig) { c.Conns = 1 }).To(3)
 	where := func() string {
 		t.Helper()
-		c := Call{Op: wire.OpRead}
+		c := Call{Op: wire.OpRead, Reply: raw("")}
 		if err := to.Do(context.Background(), &c); err != nil {
 			t.Fatal(err)
 		}
-		return string(c.Reply)
+		return reply(&c)
 	}
 	if got := where(); got != "true" {
 		t.Errorf("alone, inline = %s, want true", got)
 	}
 	first := make(chan error, 1)
-	go func() { first <- to.Do(context.Background(), &Call{Op: wire.OpRead, Body: []byte{1}}) }()
+	go func() { first <- to.Do(context.Background(), &Call{Op: wire.OpRead, Body: raw([]byte{1})}) }()
 	eventually(t, "the first call waits", func() bool { return waiting.Load() == 1 })
 	if got := where(); got != "false" {
 		t.Errorf("beside another, inline = %s, want false", got)
@@ -265,7 +265,7 @@ func TestAlone(t *testing.T) {
 func TestResponseTooLarge(t *testing.T) {
 	f := tempFile(t, 10)
 	for _, resp := range []Response{
-		{Body: make([]byte, wire.MaxFrame+1)},
+		{Body: raw(make([]byte, wire.MaxFrame+1))},
 		{Data: make([]byte, wire.MaxData+1)},
 		{File: f, Len: wire.MaxData + 1},
 		{File: f, Len: -1},
@@ -304,7 +304,7 @@ func tempFile(t testing.TB, n int) *os.File {
 func readHandler(f *os.File) Handler {
 	return func(_ context.Context, req *Request, resp *Response) error {
 		var r wire.ReadReq
-		if err := r.Parse(req.Body); err != nil {
+		if err := wire.Parse(req.Body, &r); err != nil {
 			return err
 		}
 		resp.File, resp.Off, resp.Len = f, r.Off, int64(r.Len)

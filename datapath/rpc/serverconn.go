@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/sirupsen/logrus"
+	"github.com/valyala/bytebufferpool"
 	"golang.org/x/sync/semaphore"
 
 	"github.com/bivouacfs/bivouac/datapath/wire"
@@ -159,18 +160,42 @@ func (c *serverConn) inline(op wire.Op) bool {
 // refuse answers a request for an op that has no handler here.
 func (c *serverConn) refuse(h wire.Header) error {
 	c.s.cfg.Log.WithFields(logrus.Fields{"peer": c.peer, "op": h.Op.String()}).Warn("no handler for the op")
+	return c.answer(h, syscall.EBADRQC, nil)
+}
+
+// readSmall reads a request that this package answers itself, of at most limit bytes.
+func (c *serverConn) readSmall(h wire.Header, limit uint32, m wire.Message) error {
+	if h.Data > 0 || h.Body > limit {
+		return fmt.Errorf("%v of %d bytes: %w", h.Op, h.Body+h.Data, wire.ErrTooLarge)
+	}
+	body, err := readBody(&c.r, &h)
+	if err != nil {
+		return err
+	}
+	defer bodies.Put(body)
+	return wire.Parse(body.B, m)
+}
+
+// answer sends a reply of this package itself.
+func (c *serverConn) answer(h wire.Header, status syscall.Errno, m wire.Message) error {
+	body, err := encode(m)
+	if err != nil {
+		return err
+	}
+	defer bodies.Put(body)
 	c.w.lock()
 	defer c.w.unlock()
 	c.w.arm(c.s.cfg.FrameTimeout)
-	return c.w.send(wire.Header{Op: h.Op, Tag: h.Tag, Status: syscall.EBADRQC, Epoch: c.s.cfg.Epoch()}, nil)
+	return c.w.send(wire.Header{Op: h.Op, Tag: h.Tag, Status: status, Epoch: c.s.cfg.Epoch()}, body.B)
 }
 
 // task is one request on its way through.
 type task struct {
 	c    *serverConn
 	h    wire.Header
-	buf  *buffer // of req
-	out  *buffer // of resp; nil if it asked for none
+	buf  *buffer                    // of req
+	out  *buffer                    // of resp; nil if it asked for none
+	body *bytebufferpool.ByteBuffer // resp.Body; nil until the handler has returned
 	req  Request
 	resp Response
 	// inline is set while the reading goroutine runs it; what would have to
@@ -209,7 +234,10 @@ func (t *task) drop() {
 	if t.out != nil {
 		t.out.put()
 	}
-	t.out, t.resp = nil, Response{task: t}
+	if t.body != nil {
+		bodies.Put(t.body)
+	}
+	t.out, t.body, t.resp = nil, nil, Response{task: t}
 }
 
 // alloc is Response.Alloc.
@@ -237,6 +265,11 @@ func (t *task) end() {
 func (t *task) run() {
 	ctx, cancel := t.context()
 	err := t.handle(ctx)
+	if body, eerr := encode(t.resp.Body); eerr == nil {
+		t.body = body
+	} else if err == nil {
+		err = fmt.Errorf("%v: %v: %w", t.h.Op, eerr, syscall.EIO)
+	}
 	if err == nil {
 		err = t.settle(ctx)
 	}
@@ -297,27 +330,28 @@ func (t *task) reply(err error) error {
 		c.s.cfg.Log.WithFields(logrus.Fields{"peer": c.peer, "op": t.h.Op.String()}).WithError(err).
 			Warn("error without an errno")
 	}
-	if len(resp.Body) > wire.MaxFrame {
-		resp.Body = nil
+	var body []byte
+	if t.body != nil && len(t.body.B) <= wire.MaxFrame {
+		body = t.body.B
 	}
 	h := wire.Header{Op: t.h.Op, Tag: t.h.Tag, Status: status, Epoch: c.s.cfg.Epoch()}
 	c.w.lock()
 	defer c.w.unlock()
 	if t.h.Op.ReplyCached() {
-		c.replies.add(t.h.Tag, status, resp.Body)
+		c.replies.add(t.h.Tag, status, body)
 	}
 	c.w.arm(c.s.cfg.FrameTimeout)
 	switch {
 	case status != 0:
 		c.s.stats.errors[t.h.Op].Add(1)
-		err = c.w.send(h, resp.Body)
+		err = c.w.send(h, body)
 	case resp.File != nil:
 		c.s.stats.fileOut.Add(resp.Len)
-		err = c.w.sendFile(h, resp.Body, resp.File, resp.Off, resp.Len)
+		err = c.w.sendFile(h, body, resp.File, resp.Off, resp.Len)
 	case len(resp.Data) > 0:
-		err = c.w.send(h, resp.Body, resp.Data)
+		err = c.w.send(h, body, resp.Data)
 	default:
-		err = c.w.send(h, resp.Body)
+		err = c.w.send(h, body)
 	}
 	if isTimeout(err) {
 		c.s.stats.slow.Add(1)
@@ -345,13 +379,16 @@ func (t *task) settle(ctx context.Context) error {
 			}
 		}
 	}
-	if len(resp.Data) > wire.MaxData || len(resp.Body)+len(resp.Data)+int(resp.Len) > wire.MaxFrame {
-		return fmt.Errorf("response of %d and %d bytes is too large", len(resp.Body), len(resp.Data))
+	if len(resp.Data) > wire.MaxData || len(t.body.B)+len(resp.Data)+int(resp.Len) > wire.MaxFrame {
+		return fmt.Errorf("response of %d and %d bytes is too large", len(t.body.B), len(resp.Data))
 	}
 	return nil
 }
 
 func isTimeout(err error) bool {
+	if err == nil {
+		return false
+	}
 	var ne net.Error
 	return errors.As(err, &ne) && ne.Timeout()
 }

@@ -5,28 +5,20 @@ import (
 	"hash/crc32"
 	"syscall"
 
+	"github.com/zeebo/xxh3"
+
 	"github.com/bivouacfs/bivouac/datapath"
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
 // SpaceResp answers how full a node is.
-type SpaceResp struct {
-	Space datapath.Space
-}
+type SpaceResp struct{ Space datapath.Space }
 
-// Append appends the encoding of m to b.
-func (m SpaceResp) Append(b []byte) []byte {
-	b = appendI64(b, m.Space.Capacity)
-	b = appendI64(b, m.Space.Used)
-	b = appendI64(b, m.Space.Free)
-	return appendI64(b, m.Space.Objects)
-}
-
-// Parse decodes b into m.
-func (m *SpaceResp) Parse(b []byte) error {
-	d := decoder{b: b}
-	m.Space = datapath.Space{Capacity: d.i64(), Used: d.i64(), Free: d.i64(), Objects: d.i64()}
-	return d.done("space")
+func (m *SpaceResp) fields(c *codec) {
+	u64(c, &m.Space.Capacity)
+	u64(c, &m.Space.Used)
+	u64(c, &m.Space.Free)
+	u64(c, &m.Space.Objects)
 }
 
 // ReadReq asks for Len bytes of an object, at most MaxData.
@@ -36,16 +28,10 @@ type ReadReq struct {
 	Len uint32
 }
 
-// Append appends the encoding of m to b.
-func (m ReadReq) Append(b []byte) []byte {
-	return appendU32(appendI64(appendIno(b, m.Ino), m.Off), m.Len)
-}
-
-// Parse decodes b into m.
-func (m *ReadReq) Parse(b []byte) error {
-	d := decoder{b: b}
-	*m = ReadReq{Ino: d.ino(), Off: d.i64(), Len: d.u32()}
-	return d.done("read request")
+func (m *ReadReq) fields(c *codec) {
+	u64(c, &m.Ino)
+	u64(c, &m.Off)
+	u32(c, &m.Len)
 }
 
 // WriteReq says where the frame's data goes.
@@ -54,14 +40,9 @@ type WriteReq struct {
 	Off int64
 }
 
-// Append appends the encoding of m to b.
-func (m WriteReq) Append(b []byte) []byte { return appendI64(appendIno(b, m.Ino), m.Off) }
-
-// Parse decodes b into m.
-func (m *WriteReq) Parse(b []byte) error {
-	d := decoder{b: b}
-	*m = WriteReq{Ino: d.ino(), Off: d.i64()}
-	return d.done("write request")
+func (m *WriteReq) fields(c *codec) {
+	u64(c, &m.Ino)
+	u64(c, &m.Off)
 }
 
 // SummedWriteReq is a WriteReq with the Sum of the data.
@@ -70,33 +51,20 @@ type SummedWriteReq struct {
 	Sum uint32
 }
 
-// Append appends the encoding of m to b.
-func (m SummedWriteReq) Append(b []byte) []byte { return appendU32(m.WriteReq.Append(b), m.Sum) }
-
-// Parse decodes b into m.
-func (m *SummedWriteReq) Parse(b []byte) error {
-	d := decoder{b: b}
-	*m = SummedWriteReq{WriteReq{Ino: d.ino(), Off: d.i64()}, d.u32()}
-	return d.done("summed write request")
+func (m *SummedWriteReq) fields(c *codec) {
+	m.WriteReq.fields(c)
+	u32(c, &m.Sum)
 }
 
 // SumResp is the Sum of the data in the frame.
 type SumResp struct{ Sum uint32 }
 
-// Append appends the encoding of m to b.
-func (m SumResp) Append(b []byte) []byte { return appendU32(b, m.Sum) }
-
-// Parse decodes b into m.
-func (m *SumResp) Parse(b []byte) error {
-	d := decoder{b: b}
-	*m = SumResp{d.u32()}
-	return d.done("sum")
-}
+func (m *SumResp) fields(c *codec) { u32(c, &m.Sum) }
 
 // Sum is the CRC-32C of data.
 func Sum(data []byte) uint32 { return crc32.Checksum(data, castagnoli) }
 
-// CheckSum is EBADMSG if data is not what has the sum want.
+// CheckSum returns EBADMSG unless the sum of data is want.
 func CheckSum(data []byte, want uint32) error {
 	if got := Sum(data); got != want {
 		return fmt.Errorf("%d bytes with the checksum %08x came, %08x was sent: %w", len(data), got, want, syscall.EBADMSG)
@@ -110,12 +78,108 @@ type TruncateReq struct {
 	Size int64
 }
 
-// Append appends the encoding of m to b.
-func (m TruncateReq) Append(b []byte) []byte { return appendI64(appendIno(b, m.Ino), m.Size) }
+func (m *TruncateReq) fields(c *codec) {
+	u64(c, &m.Ino)
+	u64(c, &m.Size)
+}
 
-// Parse decodes b into m.
-func (m *TruncateReq) Parse(b []byte) error {
-	d := decoder{b: b}
-	*m = TruncateReq{Ino: d.ino(), Size: d.i64()}
-	return d.done("truncate request")
+// RangeReq names a range of an object: allocate, punch.
+type RangeReq struct {
+	Ino metadata.Ino
+	Off int64
+	Len int64
+}
+
+func (m *RangeReq) fields(c *codec) {
+	u64(c, &m.Ino)
+	u64(c, &m.Off)
+	u64(c, &m.Len)
+}
+
+// DataReq asks for the next stretch with data, from Off on.
+type DataReq struct {
+	Ino metadata.Ino
+	Off int64
+}
+
+func (m *DataReq) fields(c *codec) {
+	u64(c, &m.Ino)
+	u64(c, &m.Off)
+}
+
+// ExtentResp answers with a stretch of an object.
+type ExtentResp struct{ Extent datapath.Extent }
+
+func (m *ExtentResp) fields(c *codec) {
+	u64(c, &m.Extent.From)
+	u64(c, &m.Extent.To)
+}
+
+// SizeResp answers with a number of bytes: allocated.
+type SizeResp struct{ Bytes int64 }
+
+func (m *SizeResp) fields(c *codec) { u64(c, &m.Bytes) }
+
+// pieceSize is the size of a PieceHeader, in bytes.
+const pieceSize = 8 + 8 + 4 + 16
+
+// MaxPieces is the most pieces in one request: with MaxData bytes they fit in a
+// buffer for one write.
+const MaxPieces = 112
+
+// PieceHeader says where some of the frame's data goes.
+type PieceHeader struct {
+	Ino metadata.Ino
+	Off int64
+	Len uint32
+	Sum [16]byte // xxh3-128 of these bytes
+}
+
+// PutPiecesReq writes pieces of dataset files, which stand in the frame's data one
+// behind the other.
+type PutPiecesReq struct{ Heads []PieceHeader } // at most MaxPieces
+
+func (m *PutPiecesReq) fields(c *codec) {
+	list(c, &m.Heads, MaxPieces, pieceSize, func(c *codec, h *PieceHeader) {
+		u64(c, &h.Ino)
+		u64(c, &h.Off)
+		u32(c, &h.Len)
+		c.fixed(h.Sum[:])
+	})
+}
+
+// Split calls fn with each piece and its bytes. The lengths must add up to all of
+// data.
+func (m *PutPiecesReq) Split(data []byte, fn func(i int, h *PieceHeader, b []byte)) error {
+	var all uint64
+	for _, h := range m.Heads {
+		all += uint64(h.Len)
+	}
+	if all != uint64(len(data)) {
+		return fmt.Errorf("pieces of %d bytes in %d bytes of data: %w", all, len(data), syscall.EPROTO)
+	}
+	for i := range m.Heads {
+		h := &m.Heads[i]
+		fn(i, h, data[:h.Len:h.Len])
+		data = data[h.Len:]
+	}
+	return nil
+}
+
+// PieceSum is the checksum of a piece.
+func PieceSum(b []byte) [16]byte { return xxh3.Hash128(b).Bytes() }
+
+// Check returns EBADMSG unless b is what was sent.
+func (h *PieceHeader) Check(b []byte) error {
+	if got := PieceSum(b); got != h.Sum {
+		return fmt.Errorf("%d bytes with the checksum %x came, %x was sent: %w", len(b), got, h.Sum, syscall.EBADMSG)
+	}
+	return nil
+}
+
+// PutPiecesResp has the errno of each piece, 0 for one that is written.
+type PutPiecesResp struct{ Status []syscall.Errno }
+
+func (m *PutPiecesResp) fields(c *codec) {
+	list(c, &m.Status, MaxPieces, 2, u16[syscall.Errno])
 }

@@ -1,8 +1,10 @@
-// Package wire is the protocol between the nodes of a job: the handshake's
-// messages, the frame, the op numbers and the encoding of every message. Its
-// one idea is that this comment is the specification and the code is checked
-// against it. It opens no sockets, keeps no state, and trusts no length: every
-// Parse is bounds-checked, refuses what is left over, and is fuzzed.
+// Package wire is the protocol between the nodes of a job: the handshake, the
+// frame, the op numbers and the encoding of every message. This comment is the
+// specification; the code is checked against it. The package opens no sockets,
+// keeps no state, and trusts no length: Parse checks bounds, refuses trailing
+// bytes, and is fuzzed with every message.
+//
+// A message names its fields once (Message.fields); one codec encodes and decodes.
 //
 // All integers are little-endian. Op numbers, field orders and error numbers
 // (Linux errnos) are append-only; any other change raises Version.
@@ -15,10 +17,10 @@
 //	C → S  Hello      44 bytes
 //	     0   4  "BVhi"
 //	     4   2  version
-//	     6   1  purpose: 1 metadata, 2 bulk, 3 stream, 4 homes among themselves,
-//	           and reports
+//	     6   1  purpose: 1 metadata, 2 bulk, 3 stream, 4 between homes, and
+//	           heartbeats
 //	     7   1  zero
-//	     8   2  node id of C; 0xffff: a client without a share
+//	     8   2  node id of C; 0xffff: a client outside the job
 //	    10   2  node id of the S that C wants
 //	    12  32  nonce of C, random
 //	S → C  Challenge  72 bytes
@@ -36,12 +38,12 @@
 //
 // mac(label) is HMAC-SHA-256 under the job key over label (16 bytes), the
 // Hello as it was sent (44), the nonce of S (32) and the job's name (the
-// rest). Either side cuts the connection at the first thing it does not like.
+// rest). Either side closes the connection at the first violation.
 // An S that speaks another version sends only the first 8 bytes of its
-// Challenge, so that C can say which, and cuts.
+// Challenge, so that C can report it, and closes.
 //
-// After a Verdict on purpose 3 the connection belongs to its users on both
-// sides. On the others C sends requests and S sends replies, as frames.
+// After a Verdict on purpose 3 another protocol (Raft) uses the connection. On
+// the others C sends requests and S sends replies, as frames.
 //
 // # Frame
 //
@@ -58,9 +60,8 @@
 //	32   4  CRC-32C of bytes 0 to 31
 //	36   …  body, then data
 //
-// A message whose body is not what was sent ends the connection, as a damaged
-// header does. Data has a checksum where an op says so (read-summed,
-// write-summed).
+// A wrong checksum of header or body ends the connection. Data has a checksum
+// where an op says so (read-summed, write-summed, put-pieces).
 //
 // Replies come in any order. A reply whose status is not 0 has no data, but
 // may have a body.
@@ -84,8 +85,8 @@
 //	commit        20   TxReq        -
 //	abort         21   TxReq        -
 //	outcome       22   TxReq        OutcomeResp
-//	moves         23   RenameLockReq     -
-//	climb         24   AncestorReq     InoReq: where it ended
+//	rename-lock   23   RenameLockReq  -
+//	ancestor      24   AncestorReq  InoReq: where the walk ended
 //	open          25   OpenReq      AttrResp
 //	create-open   26   CreateOpenReq  AttrResp (also with EEXIST)
 //	closed        27   ClosedReq    -
@@ -109,25 +110,25 @@
 //	punch         46   RangeReq     -
 //	data          47   DataReq      ExtentResp
 //	allocated     48   InoReq       SizeResp
-//	section-make   49  ShardCreateReq    -
-//	section-fill   50  ShardFillReq    -
-//	section-change 51  ShardChangeReq  -
-//	section-report 52  ShardReportReq  ShardReportResp
-//	names          53  ShardReadReq          EntriesResp
-//	read-here     54   ReadReq      SumResp + data
+//	shard-create  49   ShardCreateReq  -
+//	shard-fill    50   ShardFillReq   -
+//	shard-change  51   ShardChangeReq  -
+//	shard-report  52   ShardReportReq  ShardReportResp
+//	shard-read    53   ShardReadReq  EntriesResp
+//	read-if-present  54  ReadReq      SumResp + data
 //	lookup-lease  56   DirName      LeasedEntryResp
 //	getattr-lease 57   InoReq       LeasedAttrResp
 //	revoke        58   RevokeReq    -
 //	drain         59   DrainReq     -
 //	read-summed   60   ReadReq      SumResp + data
 //	write-summed  61   SummedWriteReq + data   -
-//	recollect     62   CachedReplyReq CachedReplyResp
-//	parcels       63   PutPiecesReq + data   PutPiecesResp
+//	cached-reply  62   CachedReplyReq  CachedReplyResp
+//	put-pieces    63   PutPiecesReq + data   PutPiecesResp
 //	64 and above       JSON, and data where the op says so
 //
 // A reply to any op of the namespace whose status is EREMOTE has the body
-// ElsewhereResp: 8 dir, 8 epoch. It says that the entry is not here: dir is
-// spread since that epoch, or, with epoch 0, its home knows.
+// RedirectResp: another node has the entry. The directory is sharded since that
+// epoch; with epoch 0 its home knows.
 //
 // # Encodings
 //
@@ -136,18 +137,20 @@
 //	string       4 length, then the bytes
 //	bytes        the same
 //	bool         1: 0 or 1
+//	T…           a list: 4 count, then that many T
+//	[T]          an optional: bool, then a T if it is 1
 //	Layout       1 kind, 1 copies, 2 node, 4 chunk size, 2 width, 8 epoch
 //	Attr         8 ino, 4 mode, 4 nlink, 4 uid, 4 gid, 4 rdev, 8 size,
 //	             8 atime, 8 mtime, 8 ctime, Layout
-//	Entry        8 ino, 4 mode, bool: an Attr follows, [Attr], string name
+//	Entry        8 ino, 4 mode, [Attr], string name
 //	New          4 mode, 4 uid, 4 gid, 4 rdev, string target, Layout
 //	Change       4 set, 4 mode, 4 uid, 4 gid, 8 size, 8 atime, 8 mtime, Layout
 //
 //	Edit         1 kind, 8 dir, string name, 8 ino, 4 mode, 8 to dir,
-//	             string to name, bool: a New follows, [New]
+//	             string to name, [New]
 //	Extent       8 offset, 8 length
 //	Opened       8 ino, 8 ticket, bool unsure, and of appends: 8 sequence,
-//	             Extent, 4 count, Extent…; 4 count, Lock…
+//	             Extent, Extent…; Lock…
 //	Lock         1 kind, 1 type, 8 owner, 8 start, 8 end, 4 pid
 //
 //	DirName      8 dir, string name
@@ -157,40 +160,40 @@
 //	InoReq       8 ino
 //	SetattrReq   8 ino, Change
 //	LinkReq      8 ino, 8 dir, string name
-//	PrepareReq   8 transaction, 1 count, Edit…
+//	PrepareReq   8 transaction, Edit…
 //	TxReq        8 transaction
-//	RenameLockReq     8 transaction, bool unlock
-//	AncestorReq     8 from, 8 stop
+//	RenameLockReq  8 transaction, bool unlock
+//	AncestorReq  8 from, 8 stop
 //	AttrResp     Attr
-//	EntryResp    bool: an Entry follows, [Entry]
-//	EntriesResp  4 count, Entry…
+//	EntryResp    [Entry]
+//	EntriesResp  Entry…
 //	StringResp   string
-//	VoteResp     bool: an Entry follows, [Entry], bool: an Attr follows, [Attr]
+//	VoteResp     [Entry], [Attr]
 //	OutcomeResp  1 outcome: 0 undecided, 1 committed, 2 aborted
-//	Section      8 dir, 8 generation
-//	ShardCreateReq    Section, 8 epoch, 8 seed, Attr, 2 count, 2 node…
-//	ShardFillReq    Section, 4 count, Entry…
-//	ShardChangeReq  Section, 1 order, 8 freeze, Attr
-//	ShardReportReq  Section, 8 freeze, 4 subdirectories, 8 mtime
-//	ShardReportResp 1 state, Attr
-//	ShardReadReq          8 epoch, ReadDirReq
+//	Shard        8 dir, 8 generation
+//	ShardCreateReq   Shard, 8 epoch, 8 seed, Attr, 2 node…
+//	ShardFillReq     Shard, Entry…
+//	ShardChangeReq   Shard, 1 order, 8 freeze, Attr
+//	ShardReportReq   Shard, 8 freeze, 4 subdirectories, 8 mtime
+//	ShardReportResp  1 state, Attr
+//	ShardReadReq     8 epoch, ReadDirReq
 //	SpaceResp    8 capacity, 8 used, 8 free, 8 objects
 //	ReadReq      8 ino, 8 offset, 4 length
 //	WriteReq     8 ino, 8 offset
-//	PutPiecesReq   4 count, (8 ino, 8 offset, 4 length, 16 xxh3-128)…: the
+//	PutPiecesReq  (8 ino, 8 offset, 4 length, 16 xxh3-128)…: the
 //	             bytes stand in the data one behind the other
-//	PutPiecesResp  4 count, 2 status…
+//	PutPiecesResp  2 status…
 //	TruncateReq  8 ino, 8 size
 //	OpenReq      8 run, 8 ticket, 8 ino
 //	CreateOpenReq  8 run, 8 ticket, CreateReq
-//	ClosedReq    8 run, 4 count, Opened…
-//	RecallReq    8 run, 8 after, 4 count, 8 ino…
-//	RecallResp   8 run, 8 floor, bool more, 4 count, Opened…
-//	InosReq      4 count, 8 ino…
+//	ClosedReq    8 run, Opened…
+//	RecallReq    8 run, 8 after, 8 ino…
+//	RecallResp   8 run, 8 floor, bool more, Opened…
+//	InosReq      8 ino…
 //	XattrReq     8 ino, string name
 //	SetxattrReq  8 ino, 1 mode: 0 any, 1 create, 2 replace; string name, bytes value
 //	BytesResp    bytes
-//	NamesResp    4 count, string…
+//	NamesResp    string…
 //	RangeReq     8 ino, 8 offset, 8 length
 //	DataReq      8 ino, 8 offset
 //	ExtentResp   8 from, 8 to
@@ -198,10 +201,10 @@
 //	Lease        4 entry, 4 attributes: milliseconds
 //	LeasedEntryResp  Entry, Lease
 //	LeasedAttrResp   Attr, Lease
-//	RevokeReq    2 count, (8 ino, string name)…
-//	DrainReq     1 count, 32 nonce…: those of the Hellos of connections
-//	CachedReplyReq 32 nonce of a connection that was drained, 4 tag
-//	CachedReplyResp 1 fate: 0 unknown, 1 not begun, 2 answered; then
+//	RevokeReq    (8 ino, string name)…
+//	DrainReq     32 nonce…: those of the Hellos of connections
+//	CachedReplyReq  32 nonce of a connection that was drained, 4 tag
+//	CachedReplyResp  1 fate: 0 unknown, 1 not started, 2 answered; then
 //	             2 status, bytes body
 //	AppendReq    8 run, 8 ino, 8 sequence, 8 length, 8 end, 8 wait,
 //	             8 unused, bool freeze, bool thaw
@@ -209,7 +212,8 @@
 //	LockReq      8 run, 8 ino, Lock, 8 waiter, bool cancel
 //	LockResp     bool granted, 8 version
 //	HeldLockResp 2 node, Lock
-//	WakeReq      4 count, 8 waiter…
+//	WakeReq      8 waiter…
+//	RedirectResp  8 dir, 8 epoch
 //
 // A message has one encoding only: what Parse accepts, Append gives back byte
 // for byte.

@@ -10,7 +10,7 @@ import (
 )
 
 // Version is the version of the protocol.
-const Version = 2 // 1 had no checksum of bodies
+const Version = 3 // 2 had counts of other sizes, 1 no checksum of bodies
 
 // The bounds of a frame, in bytes.
 const (
@@ -19,18 +19,18 @@ const (
 	MaxData    = 1 << 20 // payload of one read or write
 )
 
-// MaxEntries is the most entries that are sure to fit in one EntriesResp.
+// MaxEntries is how many entries always fit in one EntriesResp.
 const MaxEntries = MaxFrame / (metadata.MaxName + entrySize + attrSize + 1)
 
-// ErrTooLarge is the cause of a Header.Parse that met a length out of bounds.
+// ErrTooLarge wraps the error of a Header.Parse that met a length out of bounds.
 var ErrTooLarge = fmt.Errorf("frame is too large: %w", syscall.EMSGSIZE)
 
-// ErrMalformed is the cause of every other Parse that failed.
+// ErrMalformed wraps the error of every other Parse that failed.
 var ErrMalformed = fmt.Errorf("malformed message: %w", syscall.EBADMSG)
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// Header is what a frame starts with.
+// Header is the start of a frame.
 type Header struct {
 	Body   uint32 // bytes of body
 	Data   uint32 // bytes of data after the body
@@ -84,7 +84,7 @@ func (h *Header) Parse(b []byte) error {
 	return nil
 }
 
-// CheckBody is ErrMalformed if body is not what was sent behind h.
+// CheckBody returns ErrMalformed unless body has the checksum in h.
 func (h *Header) CheckBody(body []byte) error {
 	if got := Sum(body); got != h.Sum {
 		return fmt.Errorf("body of %v, %d bytes with the checksum %08x, want %08x: %w", h.Op, len(body), got, h.Sum, ErrMalformed)

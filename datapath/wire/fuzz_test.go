@@ -13,19 +13,19 @@ import (
 func FuzzMessages(f *testing.F) {
 	kinds := messages()
 	for i, m := range kinds {
-		f.Add(uint8(i), m.Append(nil))
+		f.Add(uint8(i), Append(nil, m))
 	}
 	f.Fuzz(func(t *testing.T, kind uint8, b []byte) {
 		m := fresh(kinds[int(kind)%len(kinds)])
 		before := bytes.Clone(b)
-		err := m.Parse(b)
+		err := Parse(b, m)
 		if !bytes.Equal(b, before) {
 			t.Fatalf("%T: Parse changed its input", m)
 		}
 		if err != nil {
 			return
 		}
-		if got := m.Append(nil); !bytes.Equal(got, b) {
+		if got := Append(nil, m); !bytes.Equal(got, b) {
 			t.Fatalf("%T: Append(Parse(%x)) = %x", m, b, got)
 		}
 	})
@@ -76,11 +76,11 @@ func makeHeader(body, data uint32, op, status uint16, tag uint32, epoch uint64, 
 
 // FuzzChallengeHead must not accept what a whole Challenge refuses.
 func FuzzChallengeHead(f *testing.F) {
-	f.Add(Challenge{}.Append(nil)[:ChallengeHead])
+	f.Add(Append(nil, &Challenge{})[:ChallengeHead])
 	f.Fuzz(func(t *testing.T, b []byte) {
 		err := CheckChallengeHead(b)
 		rest := make([]byte, ChallengeSize-ChallengeHead)
-		if whole := new(Challenge).Parse(append(bytes.Clone(b), rest...)); (whole == nil) != (err == nil) {
+		if whole := Parse(append(bytes.Clone(b), rest...), new(Challenge)); (whole == nil) != (err == nil) {
 			t.Fatalf("head %x: %v, whole: %v", b, err, whole)
 		}
 	})

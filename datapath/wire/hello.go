@@ -1,7 +1,6 @@
 package wire
 
 import (
-	"encoding/binary"
 	"fmt"
 	"syscall"
 
@@ -62,30 +61,24 @@ type Hello struct {
 	Nonce   Nonce
 }
 
-// Append appends the encoding of m to b.
-func (m Hello) Append(b []byte) []byte {
-	b = append(b, magicHello...)
-	b = appendU16(b, Version)
-	b = append(b, byte(m.Purpose), 0)
-	b = appendU16(b, uint16(m.From))
-	b = appendU16(b, uint16(m.To))
-	return append(b, m.Nonce[:]...)
+func (m *Hello) fields(c *codec) {
+	c.literal(magicHello)
+	c.version()
+	u8(c, &m.Purpose)
+	c.fail(c.encoding || m.Purpose >= PurposeMeta && m.Purpose <= PurposePeer)
+	c.literal("\x00")
+	u16(c, &m.From)
+	u16(c, &m.To)
+	c.fixed(m.Nonce[:])
 }
 
-// Parse decodes b into m: ErrVersion or ErrMalformed.
-func (m *Hello) Parse(b []byte) error {
-	if len(b) != HelloSize || string(b[:4]) != magicHello {
-		return fmt.Errorf("hello: %w", ErrMalformed)
+// version is that of the sender. Another one than ours is ErrVersion.
+func (c *codec) version() {
+	v := uint16(Version)
+	u16(c, &v)
+	if !c.bad && c.err == nil && v != Version {
+		c.err = fmt.Errorf("version %d, this is %d: %w", v, Version, ErrVersion)
 	}
-	if v := binary.LittleEndian.Uint16(b[4:]); v != Version {
-		return fmt.Errorf("hello of version %d, this is %d: %w", v, Version, ErrVersion)
-	}
-	d := decoder{b: b[6:]}
-	*m = Hello{Purpose: Purpose(d.u8())}
-	d.bad = d.u8() != 0 || m.Purpose < PurposeMeta || m.Purpose > PurposePeer
-	m.From, m.To = metadata.NodeID(d.u16()), metadata.NodeID(d.u16())
-	copy(m.Nonce[:], d.take(NonceSize))
-	return d.done("hello")
 }
 
 // Challenge is the answer to a Hello.
@@ -94,70 +87,36 @@ type Challenge struct {
 	MAC   MAC
 }
 
-// Append appends the encoding of m to b.
-func (m Challenge) Append(b []byte) []byte {
-	b = append(b, magicChallenge...)
-	b = appendU16(b, Version)
-	b = appendU16(b, 0)
-	b = append(b, m.Nonce[:]...)
-	return append(b, m.MAC[:]...)
+func (m *Challenge) fields(c *codec) {
+	challengeHead{}.fields(c)
+	c.fixed(m.Nonce[:])
+	c.fixed(m.MAC[:])
 }
 
-// CheckChallengeHead looks at the first ChallengeHead bytes of a Challenge:
+type challengeHead struct{}
+
+func (challengeHead) fields(c *codec) {
+	c.literal(magicChallenge)
+	c.version()
+	c.literal("\x00\x00")
+}
+
+// CheckChallengeHead checks the first ChallengeHead bytes of a Challenge:
 // ErrVersion or ErrMalformed.
-func CheckChallengeHead(b []byte) error {
-	if len(b) != ChallengeHead || string(b[:4]) != magicChallenge {
-		return fmt.Errorf("challenge: %w", ErrMalformed)
-	}
-	if v := binary.LittleEndian.Uint16(b[4:]); v != Version {
-		return fmt.Errorf("challenge of version %d, this is %d: %w", v, Version, ErrVersion)
-	}
-	if b[6] != 0 || b[7] != 0 {
-		return fmt.Errorf("challenge: %w", ErrMalformed)
-	}
-	return nil
-}
-
-// Parse decodes b into m: ErrVersion or ErrMalformed.
-func (m *Challenge) Parse(b []byte) error {
-	if len(b) != ChallengeSize {
-		return fmt.Errorf("challenge of %d bytes: %w", len(b), ErrMalformed)
-	}
-	if err := CheckChallengeHead(b[:ChallengeHead]); err != nil {
-		return err
-	}
-	d := decoder{b: b[ChallengeHead:]}
-	copy(m.Nonce[:], d.take(NonceSize))
-	copy(m.MAC[:], d.take(MACSize))
-	return d.done("challenge")
-}
+func CheckChallengeHead(b []byte) error { return Parse(b, challengeHead{}) }
 
 // Proof is the client's proof that it has the key.
-type Proof struct {
-	MAC MAC
+type Proof struct{ MAC MAC }
+
+func (m *Proof) fields(c *codec) {
+	c.literal(magicProof)
+	c.fixed(m.MAC[:])
 }
-
-// Append appends the encoding of m to b.
-func (m Proof) Append(b []byte) []byte { return append(append(b, magicProof...), m.MAC[:]...) }
-
-// Parse decodes b into m.
-func (m *Proof) Parse(b []byte) error { return parseMAC(&m.MAC, b, magicProof, "proof") }
 
 // Verdict is the server's word that requests may follow.
-type Verdict struct {
-	MAC MAC
-}
+type Verdict struct{ MAC MAC }
 
-// Append appends the encoding of m to b.
-func (m Verdict) Append(b []byte) []byte { return append(append(b, magicVerdict...), m.MAC[:]...) }
-
-// Parse decodes b into m.
-func (m *Verdict) Parse(b []byte) error { return parseMAC(&m.MAC, b, magicVerdict, "verdict") }
-
-func parseMAC(mac *MAC, b []byte, magic, what string) error {
-	if len(b) != 4+MACSize || string(b[:4]) != magic {
-		return fmt.Errorf("%s: %w", what, ErrMalformed)
-	}
-	copy(mac[:], b[4:])
-	return nil
+func (m *Verdict) fields(c *codec) {
+	c.literal(magicVerdict)
+	c.fixed(m.MAC[:])
 }

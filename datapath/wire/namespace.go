@@ -1,14 +1,11 @@
 package wire
 
-import "github.com/bivouacfs/bivouac/metadata"
+import (
+	"math"
+	"time"
 
-// Message is what every request and reply of the hot ops is. Append appends
-// the encoding to b; Parse decodes all of b, keeps nothing of it, and fails
-// with ErrMalformed, after which the message's fields mean nothing.
-type Message interface {
-	Append(b []byte) []byte
-	Parse(b []byte) error
-}
+	"github.com/bivouacfs/bivouac/metadata"
+)
 
 // DirName asks for a name in a directory: lookup, unlink, rmdir.
 type DirName struct {
@@ -16,14 +13,9 @@ type DirName struct {
 	Name string
 }
 
-// Append appends the encoding of m to b.
-func (m DirName) Append(b []byte) []byte { return appendString(appendIno(b, m.Dir), m.Name) }
-
-// Parse decodes b into m.
-func (m *DirName) Parse(b []byte) error {
-	d := decoder{b: b}
-	*m = DirName{Dir: d.ino(), Name: d.string()}
-	return d.done("directory and name")
+func (m *DirName) fields(c *codec) {
+	u64(c, &m.Dir)
+	c.string(&m.Name)
 }
 
 // CreateReq asks for a new inode under a name: create, mkdir.
@@ -33,75 +25,40 @@ type CreateReq struct {
 	New  metadata.New
 }
 
-// Append appends the encoding of m to b.
-func (m CreateReq) Append(b []byte) []byte {
-	return appendNew(appendString(appendIno(b, m.Dir), m.Name), &m.New)
-}
-
-// Parse decodes b into m.
-func (m *CreateReq) Parse(b []byte) error {
-	d := decoder{b: b}
-	*m = CreateReq{Dir: d.ino(), Name: d.string(), New: d.new()}
-	return d.done("create request")
+func (m *CreateReq) fields(c *codec) {
+	u64(c, &m.Dir)
+	c.string(&m.Name)
+	c.newInode(&m.New)
 }
 
 // RenameReq asks for a rename.
-type RenameReq struct {
-	metadata.Rename
+type RenameReq struct{ metadata.Rename }
+
+func (m *RenameReq) fields(c *codec) {
+	u64(c, &m.Dir)
+	c.string(&m.Name)
+	u64(c, &m.NewDir)
+	c.string(&m.NewName)
+	u32(c, &m.Flags)
 }
 
-// Append appends the encoding of m to b.
-func (m RenameReq) Append(b []byte) []byte {
-	b = appendString(appendIno(b, m.Dir), m.Name)
-	b = appendString(appendIno(b, m.NewDir), m.NewName)
-	return appendU32(b, uint32(m.Flags))
-}
-
-// Parse decodes b into m.
-func (m *RenameReq) Parse(b []byte) error {
-	d := decoder{b: b}
-	m.Rename = metadata.Rename{
-		Dir: d.ino(), Name: d.string(),
-		NewDir: d.ino(), NewName: d.string(),
-		Flags: metadata.RenameFlags(d.u32()),
-	}
-	return d.done("rename request")
-}
-
-// ReadDirReq asks for entries of a directory. Who answers cuts Limit to
-// MaxEntries.
+// ReadDirReq asks for at most Limit entries of a directory, itself at most MaxEntries.
 type ReadDirReq struct {
 	Dir   metadata.Ino
 	After string
 	Limit uint32
 }
 
-// Append appends the encoding of m to b.
-func (m ReadDirReq) Append(b []byte) []byte {
-	return appendU32(appendString(appendIno(b, m.Dir), m.After), m.Limit)
-}
-
-// Parse decodes b into m.
-func (m *ReadDirReq) Parse(b []byte) error {
-	d := decoder{b: b}
-	*m = ReadDirReq{Dir: d.ino(), After: d.string(), Limit: d.u32()}
-	return d.done("readdir request")
+func (m *ReadDirReq) fields(c *codec) {
+	u64(c, &m.Dir)
+	c.string(&m.After)
+	u32(c, &m.Limit)
 }
 
 // InoReq names an inode: getattr, readlink, reap, sync, remove-object.
-type InoReq struct {
-	Ino metadata.Ino
-}
+type InoReq struct{ Ino metadata.Ino }
 
-// Append appends the encoding of m to b.
-func (m InoReq) Append(b []byte) []byte { return appendIno(b, m.Ino) }
-
-// Parse decodes b into m.
-func (m *InoReq) Parse(b []byte) error {
-	d := decoder{b: b}
-	m.Ino = d.ino()
-	return d.done("inode request")
-}
+func (m *InoReq) fields(c *codec) { u64(c, &m.Ino) }
 
 // SetattrReq asks for a change of attributes.
 type SetattrReq struct {
@@ -109,14 +66,9 @@ type SetattrReq struct {
 	Change metadata.Change
 }
 
-// Append appends the encoding of m to b.
-func (m SetattrReq) Append(b []byte) []byte { return appendChange(appendIno(b, m.Ino), &m.Change) }
-
-// Parse decodes b into m.
-func (m *SetattrReq) Parse(b []byte) error {
-	d := decoder{b: b}
-	*m = SetattrReq{Ino: d.ino(), Change: d.change()}
-	return d.done("setattr request")
+func (m *SetattrReq) fields(c *codec) {
+	u64(c, &m.Ino)
+	c.change(&m.Change)
 }
 
 // LinkReq asks for one more name of an inode.
@@ -126,14 +78,122 @@ type LinkReq struct {
 	Name string
 }
 
-// Append appends the encoding of m to b.
-func (m LinkReq) Append(b []byte) []byte {
-	return appendString(appendIno(appendIno(b, m.Ino), m.Dir), m.Name)
+func (m *LinkReq) fields(c *codec) {
+	u64(c, &m.Ino)
+	u64(c, &m.Dir)
+	c.string(&m.Name)
 }
 
-// Parse decodes b into m.
-func (m *LinkReq) Parse(b []byte) error {
-	d := decoder{b: b}
-	*m = LinkReq{Ino: d.ino(), Dir: d.ino(), Name: d.string()}
-	return d.done("link request")
+// AttrResp answers with attributes.
+type AttrResp struct{ Attr metadata.Attr }
+
+func (m *AttrResp) fields(c *codec) { c.attr(&m.Attr) }
+
+// EntryResp answers with an entry, or with none.
+type EntryResp struct{ Entry *metadata.Entry }
+
+func (m *EntryResp) fields(c *codec) { optional(c, &m.Entry, (*codec).entry) }
+
+// EntriesResp answers with the entries of a directory, at most MaxEntries.
+type EntriesResp struct{ Entries []metadata.Entry }
+
+func (m *EntriesResp) fields(c *codec) {
+	list(c, &m.Entries, unlimited, entrySize, (*codec).entry)
+}
+
+// StringResp answers with a string: readlink.
+type StringResp struct{ S string }
+
+func (m *StringResp) fields(c *codec) { c.string(&m.S) }
+
+// XattrReq names an extended attribute: getxattr, removexattr.
+type XattrReq struct {
+	Ino  metadata.Ino
+	Name string
+}
+
+func (m *XattrReq) fields(c *codec) {
+	u64(c, &m.Ino)
+	c.string(&m.Name)
+}
+
+// SetxattrReq asks for an extended attribute to be set.
+type SetxattrReq struct {
+	Ino   metadata.Ino
+	Xattr metadata.Xattr
+}
+
+func (m *SetxattrReq) fields(c *codec) {
+	u64(c, &m.Ino)
+	u8(c, &m.Xattr.Mode)
+	c.string(&m.Xattr.Name)
+	c.bytes(&m.Xattr.Value)
+}
+
+// BytesResp answers with bytes: getxattr.
+type BytesResp struct{ B []byte }
+
+func (m *BytesResp) fields(c *codec) { c.bytes(&m.B) }
+
+// NamesResp answers with names: listxattr.
+type NamesResp struct{ Names []string }
+
+func (m *NamesResp) fields(c *codec) { list(c, &m.Names, unlimited, 4, (*codec).string) }
+
+// RedirectResp is the body of a reply whose status is EREMOTE.
+type RedirectResp struct{ metadata.Redirect }
+
+func (m *RedirectResp) fields(c *codec) {
+	u64(c, &m.Dir)
+	u64(c, &m.Epoch)
+}
+
+// MaxRevoked is the most keys in one RevokeReq.
+const MaxRevoked = 1024
+
+// LeasedEntryResp answers with an entry and for how long it may be kept.
+type LeasedEntryResp struct {
+	Entry metadata.Entry
+	Lease metadata.Lease
+}
+
+func (m *LeasedEntryResp) fields(c *codec) {
+	c.entry(&m.Entry)
+	c.lease(&m.Lease)
+}
+
+// LeasedAttrResp answers with attributes and for how long they may be kept.
+type LeasedAttrResp struct {
+	Attr  metadata.Attr
+	Lease metadata.Lease
+}
+
+func (m *LeasedAttrResp) fields(c *codec) {
+	c.attr(&m.Attr)
+	c.lease(&m.Lease)
+}
+
+// RevokeReq recalls at most MaxRevoked leases.
+type RevokeReq struct{ Keys []metadata.LeaseKey }
+
+func (m *RevokeReq) fields(c *codec) {
+	list(c, &m.Keys, MaxRevoked, 8+4, func(c *codec, k *metadata.LeaseKey) {
+		u64(c, &k.Ino)
+		c.string(&k.Name)
+	})
+}
+
+func (c *codec) lease(l *metadata.Lease) {
+	c.millis(&l.Entry)
+	c.millis(&l.Attr)
+}
+
+// millis cuts to whole milliseconds, so that a lease gets shorter on its way,
+// never longer.
+func (c *codec) millis(d *time.Duration) {
+	n := uint32(min(max(*d/time.Millisecond, 0), math.MaxUint32))
+	u32(c, &n)
+	if !c.encoding {
+		*d = time.Duration(n) * time.Millisecond
+	}
 }

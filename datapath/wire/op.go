@@ -24,7 +24,7 @@ const (
 	OpLink     Op = 13
 )
 
-// The ops of homes among themselves (metadata.TxPeer).
+// The ops of transactions between homes (metadata.TxPeer).
 const (
 	OpPrepare    Op = 19
 	OpCommit     Op = 20
@@ -34,15 +34,15 @@ const (
 	OpAncestor   Op = 24
 )
 
-// The ops of a home for those who have its files open (metadata.Opens), and of
-// a client for the homes (metadata.Recaller).
+// The ops of open files: of a home (metadata.Opens), and of a client that a home
+// asks (metadata.Recaller).
 const (
 	OpOpen       Op = 25
 	OpCreateOpen Op = 26
 	OpClosed     Op = 27
 	// OpRecall asks a client what it has open.
 	OpRecall Op = 28
-	// OpRemoveObjects removes many objects; from the home of their files.
+	// OpRemoveObjects removes many objects for the home of their files.
 	OpRemoveObjects Op = 29
 	OpAppend        Op = 30
 )
@@ -81,7 +81,7 @@ const (
 	OpAllocated Op = 48
 )
 
-// The ops of wide directories (metadata.Sections).
+// The ops of sharded directories (metadata.Shards).
 const (
 	OpShardCreate Op = 49
 	OpShardFill   Op = 50
@@ -98,24 +98,24 @@ const (
 	OpRevoke       Op = 58
 )
 
-// OpDrain is of package rpc itself: it is the first request on a connection
-// that follows others that broke. It is answered when no request of those runs
-// any more, nor will.
+// OpDrain is answered by package rpc itself. It is the first request on a
+// connection that replaces broken ones, and is answered when no request of those
+// runs any more, nor will.
 const OpDrain Op = 59
 
-// The ops of file data that is compared when it has arrived.
+// The ops of file data with a checksum.
 const (
-	// OpReadIfPresent is EAGAIN if what it is of is not here yet.
+	// OpReadIfPresent fails with EAGAIN if the node has not got the data yet.
 	OpReadIfPresent Op = 54
 	OpReadSummed    Op = 60
 	OpWriteSummed   Op = 61
 )
 
-// OpCachedReply is of package rpc itself, too: it asks for the reply to a request
-// that was lost with its connection, after that was drained.
+// OpCachedReply is answered by package rpc itself, too. It asks for the reply to a
+// request that was lost with its connection, after that was drained.
 const OpCachedReply Op = 62
 
-// OpPutPieces writes many small pieces of datasets.
+// OpPutPieces writes many small pieces of dataset files.
 const OpPutPieces Op = 63
 
 // FirstControl is the first op whose body is JSON.
@@ -123,13 +123,13 @@ const FirstControl Op = 64
 
 // The control ops.
 const (
-	// OpReport is a node's heartbeat to the control group; the answer has the View.
+	// OpReport is a node's heartbeat to the control group; the reply has the View.
 	OpReport Op = 64
 	// OpPropose forwards a registry command to the leader.
 	OpPropose Op = 65
 	// OpTask starts a task on a node.
 	OpTask Op = 66
-	// OpTaskPoll asks a node how far a task is.
+	// OpTaskPoll asks a node for the progress of a task.
 	OpTaskPoll Op = 67
 	// OpTaskCancel ends a task early.
 	OpTaskCancel Op = 68
@@ -141,23 +141,23 @@ const (
 	OpStatus Op = 73
 	// OpStageAbort ends the stage-in of a dataset that failed.
 	OpStageAbort Op = 74
-	// OpInventory reads a piece of a home's records, for a check of the whole tree.
+	// OpInventory reads some of a home's records, for a check of the whole tree.
 	OpInventory Op = 75
-	// OpObjects lists some of the objects that a node has of live files.
+	// OpObjects lists some of the objects of live files on a node.
 	OpObjects Op = 76
-	// OpFillOffer offers to bring pieces of a dataset to a node that is to have them.
+	// OpFillOffer offers to fetch pieces of a dataset for the node that owns them.
 	OpFillOffer Op = 77
-	// OpFillComplete says what has become of them.
+	// OpFillComplete reports the result of an offer.
 	OpFillComplete Op = 78
-	// OpMissing asks a home which of some inodes are not there any more.
+	// OpMissing asks a home which of some inodes no longer exist.
 	OpMissing Op = 79
-	// OpReferenced asks which inodes of the asker a node names.
+	// OpReferenced asks a node which of the sender's inodes its entries refer to.
 	OpReferenced Op = 80
-	// OpDropPages has a node forget what its kernel has of sealed files.
+	// OpDropPages makes a node drop the page cache of sealed files.
 	OpDropPages Op = 81
-	// OpStandbyReplicate has a node keep files of a stage-in that it may take over.
+	// OpStandbyReplicate stores files of a stage-in on the standby of its coordinator.
 	OpStandbyReplicate Op = 82
-	// OpScan has a node look at some of a tree for the one who scans it.
+	// OpScan makes a node scan some directories for the coordinator.
 	OpScan Op = 83
 )
 
@@ -168,7 +168,7 @@ var opNames = [MaxOp]string{
 	OpLookup: "lookup", OpCreate: "create", OpUnlink: "unlink", OpRename: "rename", OpReadDir: "readdir",
 	OpGetattr: "getattr", OpSetattr: "setattr", OpReadlink: "readlink", OpReap: "reap", OpMkdir: "mkdir",
 	OpRmdir: "rmdir", OpLink: "link",
-	OpPrepare: "prepare", OpCommit: "commit", OpAbort: "abort", OpOutcome: "outcome", OpRenameLock: "moves", OpAncestor: "climb",
+	OpPrepare: "prepare", OpCommit: "commit", OpAbort: "abort", OpOutcome: "outcome", OpRenameLock: "rename-lock", OpAncestor: "ancestor",
 	OpOpen: "open", OpCreateOpen: "create-open", OpClosed: "closed", OpRecall: "recall",
 	OpRemoveObjects: "remove-objects", OpAppend: "append",
 	OpLock: "lock", OpTestLock: "test-lock", OpWake: "wake",
@@ -176,17 +176,17 @@ var opNames = [MaxOp]string{
 	OpSpace:    "space",
 	OpGetxattr: "getxattr", OpSetxattr: "setxattr", OpListxattr: "listxattr", OpRemovexattr: "removexattr",
 	OpAllocate: "allocate", OpPunch: "punch", OpData: "data", OpAllocated: "allocated",
-	OpShardCreate: "section-make", OpShardFill: "section-fill", OpShardChange: "section-change",
-	OpShardReport: "section-report", OpShardRead: "names",
+	OpShardCreate: "shard-create", OpShardFill: "shard-fill", OpShardChange: "shard-change",
+	OpShardReport: "shard-report", OpShardRead: "shard-read",
 	OpLookupLease: "lookup-lease", OpGetattrLease: "getattr-lease", OpRevoke: "revoke",
-	OpDrain: "drain", OpCachedReply: "recollect", OpReadIfPresent: "read-here", OpReadSummed: "read-summed", OpWriteSummed: "write-summed", OpPutPieces: "parcels",
+	OpDrain: "drain", OpCachedReply: "cached-reply", OpReadIfPresent: "read-if-present", OpReadSummed: "read-summed", OpWriteSummed: "write-summed", OpPutPieces: "put-pieces",
 	OpReport: "report", OpPropose: "propose", OpTask: "task", OpTaskPoll: "task-poll",
 	OpTaskCancel: "task-cancel", OpStageBoundary: "stage-boundary", OpManifest: "manifest",
 	OpStatus: "status", OpStageAbort: "stage-abort",
-	OpInventory: "census", OpObjects: "objects",
-	OpFillOffer: "fill-claim", OpFillComplete: "fill-landed",
-	OpMissing: "gone", OpReferenced: "named", OpDropPages: "drop-pages",
-	OpStandbyReplicate: "entrust", OpScan: "look",
+	OpInventory: "inventory", OpObjects: "objects",
+	OpFillOffer: "fill-offer", OpFillComplete: "fill-complete",
+	OpMissing: "missing", OpReferenced: "referenced", OpDropPages: "drop-pages",
+	OpStandbyReplicate: "standby-replicate", OpScan: "scan",
 }
 
 // Known reports whether o is an op of this version.
@@ -214,10 +214,9 @@ func (o *Op) UnmarshalText(b []byte) error {
 	return fmt.Errorf("%q is no operation", b)
 }
 
-// Repeatable reports whether a request may be made again when its answer was
-// lost, by who then knows that nothing of the first runs any more: one that
-// only reads, or says what is to be rather than what is to change. Sync is not
-// one of them, because the disk tells an error once.
+// Repeatable reports whether a request whose reply was lost may be made again once
+// the first one runs no more: it only reads, or is idempotent. Sync is not
+// repeatable, because the disk reports an error only once.
 func (o Op) Repeatable() bool {
 	switch o {
 	case OpLookup, OpReadDir, OpGetattr, OpReadlink, OpGetxattr, OpListxattr, OpShardRead, OpLookupLease, OpGetattrLease,
@@ -228,9 +227,9 @@ func (o Op) Repeatable() bool {
 	return false
 }
 
-// Purpose is that of the connection that the op goes over: large bodies cannot
-// delay small calls there, and calls that may wait cannot delay those that
-// they wait for, nor a node's report that it lives.
+// Purpose returns which connections carry the op. Large bodies then cannot delay
+// small calls, and calls that may wait cannot delay those that they wait for, nor
+// heartbeats.
 func (o Op) Purpose() Purpose {
 	switch o {
 	case OpRead, OpWrite, OpReadIfPresent, OpReadSummed, OpWriteSummed, OpPutPieces, OpTask, OpTaskPoll, OpTaskCancel, OpStageBoundary, OpStageAbort, OpManifest,

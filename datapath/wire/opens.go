@@ -2,9 +2,6 @@ package wire
 
 import "github.com/bivouacfs/bivouac/metadata"
 
-// openedSize is that of an Opened without its lists, in bytes.
-const openedSize = 8 + 8 + 1 + 3*8 + 4 + 4
-
 // MaxOpened is the most files that one ClosedReq, RecallReq, RecallResp or
 // InosReq is made to hold.
 const MaxOpened = 4096
@@ -16,16 +13,10 @@ type OpenReq struct {
 	Ino    metadata.Ino
 }
 
-// Append appends the encoding of m to b.
-func (m OpenReq) Append(b []byte) []byte {
-	return appendIno(appendU64(appendU64(b, uint64(m.Run)), uint64(m.Ticket)), m.Ino)
-}
-
-// Parse decodes b into m.
-func (m *OpenReq) Parse(b []byte) error {
-	d := decoder{b: b}
-	*m = OpenReq{Run: metadata.Run(d.u64()), Ticket: metadata.Ticket(d.u64()), Ino: d.ino()}
-	return d.done("open request")
+func (m *OpenReq) fields(c *codec) {
+	u64(c, &m.Run)
+	u64(c, &m.Ticket)
+	u64(c, &m.Ino)
 }
 
 // CreateOpenReq asks for a new file that its client has open.
@@ -35,19 +26,10 @@ type CreateOpenReq struct {
 	CreateReq
 }
 
-// Append appends the encoding of m to b.
-func (m CreateOpenReq) Append(b []byte) []byte {
-	return m.CreateReq.Append(appendU64(appendU64(b, uint64(m.Run)), uint64(m.Ticket)))
-}
-
-// Parse decodes b into m.
-func (m *CreateOpenReq) Parse(b []byte) error {
-	d := decoder{b: b}
-	m.Run, m.Ticket = metadata.Run(d.u64()), metadata.Ticket(d.u64())
-	if d.bad {
-		return d.done("create and open request")
-	}
-	return m.CreateReq.Parse(d.b)
+func (m *CreateOpenReq) fields(c *codec) {
+	u64(c, &m.Run)
+	u64(c, &m.Ticket)
+	m.CreateReq.fields(c)
 }
 
 // ClosedReq says what a client has closed.
@@ -56,16 +38,9 @@ type ClosedReq struct {
 	Files []metadata.Opened
 }
 
-// Append appends the encoding of m to b.
-func (m ClosedReq) Append(b []byte) []byte {
-	return appendOpened(appendU64(b, uint64(m.Run)), m.Files)
-}
-
-// Parse decodes b into m.
-func (m *ClosedReq) Parse(b []byte) error {
-	d := decoder{b: b}
-	*m = ClosedReq{Run: metadata.Run(d.u64()), Files: d.opened()}
-	return d.done("closed files")
+func (m *ClosedReq) fields(c *codec) {
+	u64(c, &m.Run)
+	list(c, &m.Files, unlimited, openedSize, (*codec).opened)
 }
 
 // RecallReq asks a client what it has open of the sender's files.
@@ -75,52 +50,26 @@ type RecallReq struct {
 	Only  []metadata.Ino
 }
 
-// Append appends the encoding of m to b.
-func (m RecallReq) Append(b []byte) []byte {
-	return appendInos(appendIno(appendU64(b, uint64(m.Run)), m.After), m.Only)
-}
-
-// Parse decodes b into m.
-func (m *RecallReq) Parse(b []byte) error {
-	d := decoder{b: b}
-	*m = RecallReq{Run: metadata.Run(d.u64()), After: d.ino(), Only: d.inos()}
-	return d.done("recall request")
+func (m *RecallReq) fields(c *codec) {
+	u64(c, &m.Run)
+	u64(c, &m.After)
+	list(c, &m.Only, unlimited, 8, u64[metadata.Ino])
 }
 
 // RecallResp answers a RecallReq.
-type RecallResp struct {
-	metadata.Recalled
-}
+type RecallResp struct{ metadata.Recalled }
 
-// Append appends the encoding of m to b.
-func (m RecallResp) Append(b []byte) []byte {
-	b = appendU64(appendU64(b, uint64(m.Run)), uint64(m.Floor))
-	return appendOpened(appendBool(b, m.More), m.Files)
-}
-
-// Parse decodes b into m.
-func (m *RecallResp) Parse(b []byte) error {
-	d := decoder{b: b}
-	m.Recalled = metadata.Recalled{
-		Run: metadata.Run(d.u64()), Floor: metadata.Ticket(d.u64()), More: d.bool(), Files: d.opened(),
-	}
-	return d.done("recalled files")
+func (m *RecallResp) fields(c *codec) {
+	u64(c, &m.Run)
+	u64(c, &m.Floor)
+	c.bool(&m.More)
+	list(c, &m.Files, unlimited, openedSize, (*codec).opened)
 }
 
 // InosReq names inodes: remove-objects.
-type InosReq struct {
-	Inos []metadata.Ino
-}
+type InosReq struct{ Inos []metadata.Ino }
 
-// Append appends the encoding of m to b.
-func (m InosReq) Append(b []byte) []byte { return appendInos(b, m.Inos) }
-
-// Parse decodes b into m.
-func (m *InosReq) Parse(b []byte) error {
-	d := decoder{b: b}
-	m.Inos = d.inos()
-	return d.done("inode numbers")
-}
+func (m *InosReq) fields(c *codec) { list(c, &m.Inos, unlimited, 8, u64[metadata.Ino]) }
 
 // AppendReq asks for a place at the end of a file.
 type AppendReq struct {
@@ -128,114 +77,87 @@ type AppendReq struct {
 	Req metadata.Append
 }
 
-// Append appends the encoding of m to b.
-func (m AppendReq) Append(b []byte) []byte {
-	q := &m.Req
-	b = appendU64(appendIno(appendU64(b, uint64(m.Run)), q.Ino), q.Seq)
-	b = appendI64(appendI64(appendI64(b, q.Len), q.End), q.Wait)
-	return appendBool(appendBool(appendU64(b, q.Unused), q.Freeze), q.Thaw)
-}
-
-// Parse decodes b into m.
-func (m *AppendReq) Parse(b []byte) error {
-	d := decoder{b: b}
-	*m = AppendReq{Run: metadata.Run(d.u64()), Req: metadata.Append{
-		Ino: d.ino(), Seq: d.u64(), Len: d.i64(), End: d.i64(), Wait: d.i64(),
-		Unused: d.u64(), Freeze: d.bool(), Thaw: d.bool(),
-	}}
-	return d.done("append request")
+func (m *AppendReq) fields(c *codec) {
+	u64(c, &m.Run)
+	u64(c, &m.Req.Ino)
+	u64(c, &m.Req.Seq)
+	u64(c, &m.Req.Len)
+	u64(c, &m.Req.End)
+	u64(c, &m.Req.Wait)
+	u64(c, &m.Req.Unused)
+	c.bool(&m.Req.Freeze)
+	c.bool(&m.Req.Thaw)
 }
 
 // PlaceResp answers an AppendReq.
-type PlaceResp struct {
-	Place metadata.Place
+type PlaceResp struct{ Place metadata.Place }
+
+func (m *PlaceResp) fields(c *codec) {
+	u64(c, &m.Place.Run)
+	u64(c, &m.Place.Off)
+	u64(c, &m.Place.Tail)
+	c.attr(&m.Place.Attr)
+	c.bool(&m.Place.Alone)
 }
 
-// Append appends the encoding of m to b.
-func (m PlaceResp) Append(b []byte) []byte {
-	b = appendI64(appendI64(appendU64(b, uint64(m.Place.Run)), m.Place.Off), m.Place.Tail)
-	return appendBool(appendAttr(b, &m.Place.Attr), m.Place.Alone)
+// LockReq asks for a byte-range lock, or for its end.
+type LockReq struct {
+	Run metadata.Run
+	Req metadata.LockReq
 }
 
-// Parse decodes b into m.
-func (m *PlaceResp) Parse(b []byte) error {
-	d := decoder{b: b}
-	m.Place = metadata.Place{Run: metadata.Run(d.u64()), Off: d.i64(), Tail: d.i64(), Attr: d.attr(), Alone: d.bool()}
-	return d.done("place of an append")
+func (m *LockReq) fields(c *codec) {
+	u64(c, &m.Run)
+	u64(c, &m.Req.Ino)
+	c.lock(&m.Req.Lock)
+	u64(c, &m.Req.Waiter)
+	c.bool(&m.Req.Cancel)
 }
 
-func appendInos(b []byte, inos []metadata.Ino) []byte {
-	b = appendU32(b, uint32(len(inos)))
-	for _, i := range inos {
-		b = appendIno(b, i)
-	}
-	return b
+// LockResp answers a LockReq.
+type LockResp struct{ Answer metadata.LockAnswer }
+
+func (m *LockResp) fields(c *codec) {
+	c.bool(&m.Answer.Granted)
+	u64(c, &m.Answer.Version)
 }
 
-func (d *decoder) inos() []metadata.Ino {
-	n := d.count(8)
-	if n == 0 {
-		return nil
-	}
-	inos := make([]metadata.Ino, n)
-	for i := range inos {
-		inos[i] = d.ino()
-	}
-	return inos
+// HeldLockResp answers which lock conflicts: test-lock.
+type HeldLockResp struct {
+	Node metadata.NodeID
+	Lock metadata.Lock
 }
 
-func appendOpened(b []byte, files []metadata.Opened) []byte {
-	b = appendU32(b, uint32(len(files)))
-	for _, o := range files {
-		b = appendBool(appendU64(appendIno(b, o.Ino), uint64(o.Ticket)), o.Unsure)
-		b = appendI64(appendI64(appendU64(b, o.Flight.Seq), o.Flight.Off), o.Flight.Len)
-		b = appendU32(b, uint32(len(o.Placed)))
-		for _, e := range o.Placed {
-			b = appendI64(appendI64(b, e.Off), e.Len)
-		}
-		b = appendU32(b, uint32(len(o.Locks)))
-		for _, l := range o.Locks {
-			b = appendLock(b, l)
-		}
-	}
-	return b
+func (m *HeldLockResp) fields(c *codec) {
+	u16(c, &m.Node)
+	c.lock(&m.Lock)
 }
 
-func (d *decoder) opened() []metadata.Opened {
-	n := d.count(openedSize)
-	if n == 0 {
-		return nil
-	}
-	files := make([]metadata.Opened, n)
-	for i := range files {
-		files[i] = metadata.Opened{
-			Ino: d.ino(), Ticket: metadata.Ticket(d.u64()), Unsure: d.bool(),
-			Flight: metadata.Flight{Seq: d.u64(), Extent: d.extent()}, Placed: d.extents(), Locks: d.locks(),
-		}
-	}
-	return files
+// WakeReq has waiters ask for their locks again.
+type WakeReq struct{ Waiters []uint64 }
+
+func (m *WakeReq) fields(c *codec) { list(c, &m.Waiters, unlimited, 8, u64[uint64]) }
+
+func (c *codec) opened(o *metadata.Opened) {
+	u64(c, &o.Ino)
+	u64(c, &o.Ticket)
+	c.bool(&o.Unsure)
+	u64(c, &o.Flight.Seq)
+	c.extent(&o.Flight.Extent)
+	list(c, &o.Placed, unlimited, 16, (*codec).extent)
+	list(c, &o.Locks, unlimited, lockSize, (*codec).lock)
 }
 
-func (d *decoder) extent() metadata.Extent { return metadata.Extent{Off: d.i64(), Len: d.i64()} }
-
-func (d *decoder) extents() []metadata.Extent {
-	n := d.count(16)
-	if n == 0 {
-		return nil
-	}
-	es := make([]metadata.Extent, n)
-	for i := range es {
-		es[i] = d.extent()
-	}
-	return es
+func (c *codec) extent(e *metadata.Extent) {
+	u64(c, &e.Off)
+	u64(c, &e.Len)
 }
 
-// count is how many things of size bytes follow; no more than there is room for.
-func (d *decoder) count(size int) int {
-	n := d.u32()
-	if uint64(n)*uint64(size) > uint64(len(d.b)) {
-		d.bad = true
-		return 0
-	}
-	return int(n)
+func (c *codec) lock(l *metadata.Lock) {
+	u8(c, &l.Kind)
+	u8(c, &l.Type)
+	u64(c, &l.Owner)
+	u64(c, &l.Start)
+	u64(c, &l.End)
+	u32(c, &l.PID)
 }

@@ -81,7 +81,7 @@ func messages() []Message {
 		&LeasedAttrResp{Attr: sampleAttr, Lease: metadata.Lease{Attr: time.Millisecond}},
 		&RevokeReq{},
 		&RevokeReq{Keys: []metadata.LeaseKey{{Ino: 16}, {Ino: 17, Name: "d"}}},
-		&DrainReq{Conns: []Nonce{}},
+		&DrainReq{},
 		&DrainReq{Conns: []Nonce{{1, 2}, {3}}},
 		&CachedReplyReq{Conn: Nonce{1, 2}, Tag: 7},
 		&CachedReplyResp{},
@@ -137,9 +137,9 @@ func fresh(m Message) Message {
 
 func TestMessagesRoundTrip(t *testing.T) {
 	for _, m := range messages() {
-		b := m.Append([]byte("before"))
+		b := Append([]byte("before"), m)
 		got := fresh(m)
-		if err := got.Parse(b[6:]); err != nil {
+		if err := Parse(b[6:], got); err != nil {
 			t.Errorf("%T: Parse(Append) = %v", m, err)
 			continue
 		}
@@ -149,16 +149,22 @@ func TestMessagesRoundTrip(t *testing.T) {
 	}
 }
 
+func encoded[T any](field func(*codec, *T), v *T) []byte {
+	c := codec{encoding: true}
+	field(&c, v)
+	return c.b
+}
+
 // A message that is cut anywhere, or has a byte too many, is refused.
 func TestMessagesCutShort(t *testing.T) {
 	for _, m := range messages() {
-		b := m.Append(nil)
+		b := Append(nil, m)
 		for n := range b {
-			if err := fresh(m).Parse(b[:n]); !errors.Is(err, syscall.EBADMSG) {
+			if err := Parse(b[:n], fresh(m)); !errors.Is(err, syscall.EBADMSG) {
 				t.Fatalf("%T of %d bytes: Parse of %d = %v, want EBADMSG", m, len(b), n, err)
 			}
 		}
-		if err := fresh(m).Parse(append(b, 0)); !errors.Is(err, ErrMalformed) {
+		if err := Parse(append(b, 0), fresh(m)); !errors.Is(err, ErrMalformed) {
 			t.Errorf("%T: Parse with a byte too many = %v, want ErrMalformed", m, err)
 		}
 	}
@@ -166,9 +172,9 @@ func TestMessagesCutShort(t *testing.T) {
 
 func TestParseKeepsNothing(t *testing.T) {
 	for _, m := range messages() {
-		b := m.Append(nil)
+		b := Append(nil, m)
 		got := fresh(m)
-		if err := got.Parse(b); err != nil {
+		if err := Parse(b, got); err != nil {
 			t.Fatal(err)
 		}
 		clear(b)
@@ -197,27 +203,27 @@ func TestGolden(t *testing.T) {
 			"0100000000000000" + "01000000" + "02000000" + "03000000" + "04000000" + "0500000000000000" + "0600000000000000" +
 				"0700000000000000" + layout},
 		{&PrepareReq{Tx: 2, Edits: []metadata.Edit{{Kind: metadata.EditSwap, Dir: 3, Name: "a", Ino: 4, Mode: 5, ToDir: 6, ToName: "b"}}},
-			"0200000000000000" + "01" + "04" + "0300000000000000" + "01000000" + "61" + "0400000000000000" + "05000000" +
+			"0200000000000000" + "01000000" + "04" + "0300000000000000" + "01000000" + "61" + "0400000000000000" + "05000000" +
 				"0600000000000000" + "01000000" + "62" + "00"},
 		{&ReadReq{Ino: 2, Off: 3, Len: 4}, "0200000000000000" + "0300000000000000" + "04000000"},
 		{&EntriesResp{}, "00000000"},
 		{&LeasedAttrResp{Attr: sampleAttr, Lease: metadata.Lease{Entry: 1500 * time.Microsecond, Attr: time.Second}}, attr + "01000000" + "e8030000"},
-		{&RevokeReq{Keys: []metadata.LeaseKey{{Ino: 16, Name: "d"}}}, "0100" + "1000000000000000" + "01000000" + "64"},
+		{&RevokeReq{Keys: []metadata.LeaseKey{{Ino: 16, Name: "d"}}}, "01000000" + "1000000000000000" + "01000000" + "64"},
 		{&Hello{Purpose: PurposeStream, From: 1, To: 2, Nonce: Nonce{9}},
-			hex.EncodeToString([]byte("BVhi")) + "0200" + "03" + "00" + "0100" + "0200" + "09" + strings.Repeat("00", 31)},
+			hex.EncodeToString([]byte("BVhi")) + "0300" + "03" + "00" + "0100" + "0200" + "09" + strings.Repeat("00", 31)},
 	} {
-		if got := hex.EncodeToString(c.m.Append(nil)); got != c.want {
+		if got := hex.EncodeToString(Append(nil, c.m)); got != c.want {
 			t.Errorf("%T = %s, want %s", c.m, got, c.want)
 		}
 	}
 	sizes := map[string][2]int{
-		"layout":    {len(appendLayout(nil, sampleLayout)), layoutSize},
-		"attr":      {len(appendAttr(nil, &sampleAttr)), attrSize},
-		"entry":     {len(appendEntry(nil, &metadata.Entry{})), entrySize},
-		"hello":     {len(Hello{}.Append(nil)), HelloSize},
-		"challenge": {len(Challenge{}.Append(nil)), ChallengeSize},
-		"proof":     {len(Proof{}.Append(nil)), ProofSize},
-		"verdict":   {len(Verdict{}.Append(nil)), VerdictSize},
+		"layout":    {len(encoded((*codec).layout, &sampleLayout)), layoutSize},
+		"attr":      {len(encoded((*codec).attr, &sampleAttr)), attrSize},
+		"entry":     {len(encoded((*codec).entry, &metadata.Entry{})), entrySize},
+		"hello":     {len(Append(nil, &Hello{})), HelloSize},
+		"challenge": {len(Append(nil, &Challenge{})), ChallengeSize},
+		"proof":     {len(Append(nil, &Proof{})), ProofSize},
+		"verdict":   {len(Append(nil, &Verdict{})), VerdictSize},
 		"header":    {len(Header{}.Append(nil)), HeaderSize},
 	}
 	for what, s := range sizes {
@@ -238,7 +244,7 @@ func TestMaxEntriesFit(t *testing.T) {
 	for i := range m.Entries {
 		m.Entries[i] = e
 	}
-	if n := len(m.Append(nil)); n > MaxFrame {
+	if n := len(Append(nil, &m)); n > MaxFrame {
 		t.Fatalf("MaxEntries entries are %d bytes, want at most %d", n, MaxFrame)
 	}
 }
@@ -249,7 +255,7 @@ func TestEntriesCountIsNotTrusted(t *testing.T) {
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
 	var m EntriesResp
-	if err := m.Parse(b); err == nil || m.Entries != nil {
+	if err := Parse(b, &m); err == nil || m.Entries != nil {
 		t.Fatalf("Parse = %v with %d entries, want an error", err, len(m.Entries))
 	}
 	runtime.ReadMemStats(&after)
@@ -259,7 +265,7 @@ func TestEntriesCountIsNotTrusted(t *testing.T) {
 }
 
 func TestBoolsAreZeroOrOne(t *testing.T) {
-	if err := new(EntryResp).Parse([]byte{2}); !errors.Is(err, ErrMalformed) {
+	if err := Parse([]byte{2}, new(EntryResp)); !errors.Is(err, ErrMalformed) {
 		t.Errorf("Parse of 2 as a bool = %v, want ErrMalformed", err)
 	}
 }
@@ -314,19 +320,19 @@ func TestHeaderBounds(t *testing.T) {
 }
 
 func TestHandshakeVersion(t *testing.T) {
-	b := Hello{Purpose: PurposeMeta}.Append(nil)
+	b := Append(nil, &Hello{Purpose: PurposeMeta})
 	b[4]++
-	if err := new(Hello).Parse(b); !errors.Is(err, ErrVersion) {
+	if err := Parse(b, new(Hello)); !errors.Is(err, ErrVersion) {
 		t.Errorf("Parse = %v, want ErrVersion", err)
 	}
-	b = Challenge{}.Append(nil)
+	b = Append(nil, &Challenge{})
 	b[4]++
-	if err := new(Challenge).Parse(b); !errors.Is(err, ErrVersion) {
+	if err := Parse(b, new(Challenge)); !errors.Is(err, ErrVersion) {
 		t.Errorf("Parse = %v, want ErrVersion", err)
 	}
 	for _, purpose := range []Purpose{0, 5} {
-		b := Hello{Purpose: purpose}.Append(nil)
-		if err := new(Hello).Parse(b); !errors.Is(err, ErrMalformed) {
+		b := Append(nil, &Hello{Purpose: purpose})
+		if err := Parse(b, new(Hello)); !errors.Is(err, ErrMalformed) {
 			t.Errorf("Parse of purpose %d = %v, want ErrMalformed", purpose, err)
 		}
 	}
@@ -364,5 +370,20 @@ func TestOpNames(t *testing.T) {
 	b, err := json.Marshal(map[Op]int{OpRead: 1})
 	if err != nil || string(b) != `{"read":1}` {
 		t.Errorf("as a key: %s, %v", b, err)
+	}
+}
+
+func TestJSON(t *testing.T) {
+	type q struct{ A, B int }
+	b := Append([]byte("x"), &JSON{V: q{1, 2}})
+	var got q
+	if err := Parse(b[1:], &JSON{V: &got}); err != nil || got != (q{1, 2}) {
+		t.Errorf("Parse(Append) = %+v, %v", got, err)
+	}
+	if err := Parse([]byte("{"), &JSON{V: &got}); !errors.Is(err, syscall.EPROTO) {
+		t.Errorf("Parse of a cut message = %v, want EPROTO", err)
+	}
+	if _, err := Encode(nil, &JSON{V: func() {}}); err == nil {
+		t.Error("a function is encoded")
 	}
 }

@@ -45,13 +45,16 @@ func (d *Data) readAt(ctx context.Context, op wire.Op, ino metadata.Ino, p []byt
 	n := 0
 	for n < len(p) {
 		part := p[n:min(len(p), n+wire.MaxData)]
-		q := wire.ReadReq{Ino: ino, Off: off + int64(n), Len: uint32(len(part))}
-		call := rpc.Call{Op: op, Body: q.Append(make([]byte, 0, 32)), Into: part}
+		call := rpc.Call{Op: op, Body: &wire.ReadReq{Ino: ino, Off: off + int64(n), Len: uint32(len(part))}, Into: part}
+		var sum wire.SumResp
+		if op != wire.OpRead {
+			call.Reply = &sum
+		}
 		if err := d.c.Do(ctx, &call); err != nil {
 			return 0, err
 		}
 		if op != wire.OpRead {
-			if err := checkSum(part[:call.N], call.Reply); err != nil {
+			if err := wire.CheckSum(part[:call.N], sum.Sum); err != nil {
 				return 0, err
 			}
 		}
@@ -63,21 +66,12 @@ func (d *Data) readAt(ctx context.Context, op wire.Op, ino metadata.Ino, p []byt
 	return n, nil
 }
 
-func checkSum(data, reply []byte) error {
-	var r wire.SumResp
-	if err := r.Parse(reply); err != nil {
-		return err
-	}
-	return wire.CheckSum(data, r.Sum)
-}
-
 // ReadPipe is datapath.Piper.
 func (d *Data) ReadPipe(ctx context.Context, ino metadata.Ino, to *datapath.Pipe, p []byte, off int64) (int, error) {
 	if len(p) > wire.MaxData {
 		return d.ReadAt(ctx, ino, p, off)
 	}
-	q := wire.ReadReq{Ino: ino, Off: off, Len: uint32(len(p))}
-	call := rpc.Call{Op: wire.OpRead, Body: q.Append(make([]byte, 0, 32)), Into: p, Pipe: to}
+	call := rpc.Call{Op: wire.OpRead, Body: &wire.ReadReq{Ino: ino, Off: off, Len: uint32(len(p))}, Into: p, Pipe: to}
 	if err := d.c.Do(ctx, &call); err != nil {
 		return 0, err
 	}
@@ -97,11 +91,11 @@ func (d *Data) WriteAt(ctx context.Context, ino metadata.Ino, p []byte, off int6
 }
 
 func (d *Data) write(ctx context.Context, q wire.WriteReq, p []byte) error {
-	call := rpc.Call{Op: wire.OpWrite, Body: q.Append(make([]byte, 0, 32)), Data: [][]byte{p}}
+	call := rpc.Call{Op: wire.OpWrite, Body: &q, Data: [][]byte{p}}
 	if !q.Ino.Sealed() {
 		return d.c.Do(ctx, &call)
 	}
-	call.Op, call.Body = wire.OpWriteSummed, wire.SummedWriteReq{WriteReq: q, Sum: wire.Sum(p)}.Append(call.Body[:0])
+	call.Op, call.Body = wire.OpWriteSummed, &wire.SummedWriteReq{WriteReq: q, Sum: wire.Sum(p)}
 	err := d.c.Do(ctx, &call)
 	for try := 1; try < summedTries && errors.Is(err, syscall.EBADMSG); try++ {
 		err = d.c.Do(ctx, &call)
@@ -114,17 +108,17 @@ const summedTries = 3
 
 // Sync is datapath.Writer.
 func (d *Data) Sync(ctx context.Context, ino metadata.Ino) error {
-	return do(ctx, d.c, wire.OpSync, wire.InoReq{Ino: ino}, nil)
+	return do(ctx, d.c, wire.OpSync, &wire.InoReq{Ino: ino}, nil)
 }
 
 // Truncate is datapath.Remover.
 func (d *Data) Truncate(ctx context.Context, ino metadata.Ino, size int64) error {
-	return do(ctx, d.c, wire.OpTruncate, wire.TruncateReq{Ino: ino, Size: size}, nil)
+	return do(ctx, d.c, wire.OpTruncate, &wire.TruncateReq{Ino: ino, Size: size}, nil)
 }
 
 // Remove is datapath.Remover.
 func (d *Data) Remove(ctx context.Context, ino metadata.Ino) error {
-	return do(ctx, d.c, wire.OpRemoveObject, wire.InoReq{Ino: ino}, nil)
+	return do(ctx, d.c, wire.OpRemoveObject, &wire.InoReq{Ino: ino}, nil)
 }
 
 // Space is datapath.Meter.

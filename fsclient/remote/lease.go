@@ -14,14 +14,14 @@ var _ metadata.Leaser = (*Store)(nil)
 // connection.
 func (s *Store) LookupLease(ctx context.Context, dir metadata.Ino, name string, _ metadata.NodeID) (metadata.Entry, metadata.Lease, error) {
 	var r wire.LeasedEntryResp
-	err := do(ctx, s.c, wire.OpLookupLease, wire.DirName{Dir: dir, Name: name}, &r)
+	err := do(ctx, s.c, wire.OpLookupLease, &wire.DirName{Dir: dir, Name: name}, &r)
 	return r.Entry, r.Lease, err
 }
 
 // GetattrLease is metadata.Leaser.
 func (s *Store) GetattrLease(ctx context.Context, ino metadata.Ino, _ metadata.NodeID) (metadata.Attr, metadata.Lease, error) {
 	var r wire.LeasedAttrResp
-	err := do(ctx, s.c, wire.OpGetattrLease, wire.InoReq{Ino: ino}, &r)
+	err := do(ctx, s.c, wire.OpGetattrLease, &wire.InoReq{Ino: ino}, &r)
 	return r.Attr, r.Lease, err
 }
 
@@ -29,7 +29,7 @@ func (s *Store) GetattrLease(ctx context.Context, ino metadata.Ino, _ metadata.N
 func Revoke(ctx context.Context, c rpc.Caller, keys []metadata.LeaseKey) error {
 	for len(keys) > 0 {
 		n := min(len(keys), wire.MaxRevoked)
-		if err := do(ctx, c, wire.OpRevoke, wire.RevokeReq{Keys: keys[:n]}, nil); err != nil {
+		if err := do(ctx, c, wire.OpRevoke, &wire.RevokeReq{Keys: keys[:n]}, nil); err != nil {
 			return err
 		}
 		keys = keys[n:]

@@ -45,12 +45,9 @@ func (d *Data) writeParcels(ctx context.Context, ps []datapath.PiecePut) ([]erro
 		q.Heads[i] = wire.PieceHeader{Ino: p.Ino, Off: p.Off, Len: uint32(p.Len()), Sum: p.Sum}
 		data = append(data, p.Data...)
 	}
-	call := rpc.Call{Op: wire.OpPutPieces, Body: q.Append(nil), Data: data}
-	if err := d.c.Do(ctx, &call); err != nil {
-		return nil, err
-	}
 	var r wire.PutPiecesResp
-	if err := r.Parse(call.Reply); err != nil {
+	call := rpc.Call{Op: wire.OpPutPieces, Body: &q, Reply: &r, Data: data}
+	if err := d.c.Do(ctx, &call); err != nil {
 		return nil, err
 	}
 	if len(r.Status) != len(ps) {

@@ -25,7 +25,7 @@ type parcelPeer struct {
 
 func (p *parcelPeer) Do(_ context.Context, c *rpc.Call) error {
 	var q wire.PutPiecesReq
-	if err := q.Parse(c.Body); err != nil || c.Op != wire.OpPutPieces {
+	if err := wire.Parse(wire.Append(nil, c.Body), &q); err != nil || c.Op != wire.OpPutPieces {
 		p.t.Fatalf("%v: %v", c.Op, err)
 	}
 	p.calls++
@@ -44,8 +44,7 @@ func (p *parcelPeer) Do(_ context.Context, c *rpc.Call) error {
 	if p.short {
 		status = status[1:]
 	}
-	c.Reply = wire.PutPiecesResp{Status: status}.Append(nil)
-	return err
+	return errors.Join(err, answer(c, &wire.PutPiecesResp{Status: status}))
 }
 
 // TestParcels: what changes on the way is sent again, and nothing else; what

@@ -26,26 +26,27 @@ type loop struct {
 	data datapath.Store
 }
 
-type message interface {
-	Append([]byte) []byte
-}
+// answer has c answered with m, through the encodings.
+func answer(c *rpc.Call, m wire.Message) error { return wire.Parse(wire.Append(nil, m), c.Reply) }
 
 func (l *loop) Do(ctx context.Context, c *rpc.Call) error {
 	m, d := l.meta, l.data
 	var err error
-	parse := func(p interface{ Parse([]byte) error }) {
-		if perr := p.Parse(c.Body); perr != nil {
+	parse := func(q wire.Message) {
+		if perr := wire.Parse(wire.Append(nil, c.Body), q); perr != nil {
 			panic(perr) // the stub has made it
 		}
 	}
 	attr := func(a metadata.Attr, aerr error) {
-		if err = aerr; err == nil || a.Ino != 0 {
-			c.Reply = wire.AttrResp{Attr: a}.Append(nil)
+		if err = aerr; err == nil {
+			err = answer(c, &wire.AttrResp{Attr: a})
+		} else if a.Ino != 0 {
+			c.ErrBody = wire.Append(nil, &wire.AttrResp{Attr: a})
 		}
 	}
-	reply := func(r message, rerr error) {
+	reply := func(r wire.Message, rerr error) {
 		if err = rerr; err == nil {
-			c.Reply = r.Append(nil)
+			err = answer(c, r)
 		}
 	}
 	var name wire.DirName
@@ -56,24 +57,24 @@ func (l *loop) Do(ctx context.Context, c *rpc.Call) error {
 	case wire.OpLookup:
 		parse(&name)
 		e, lerr := m.Lookup(ctx, name.Dir, name.Name)
-		reply(wire.EntryResp{Entry: &e}, lerr)
+		reply(&wire.EntryResp{Entry: &e}, lerr)
 	case wire.OpCreate:
 		parse(&create)
 		attr(m.Create(ctx, create.Dir, create.Name, create.New))
 	case wire.OpUnlink:
 		parse(&name)
 		e, uerr := m.Unlink(ctx, name.Dir, name.Name)
-		reply(wire.EntryResp{Entry: &e}, uerr)
+		reply(&wire.EntryResp{Entry: &e}, uerr)
 	case wire.OpRename:
 		var q wire.RenameReq
 		parse(&q)
 		e, rerr := m.Rename(ctx, q.Rename)
-		reply(wire.EntryResp{Entry: e}, rerr)
+		reply(&wire.EntryResp{Entry: e}, rerr)
 	case wire.OpReadDir:
 		var q wire.ReadDirReq
 		parse(&q)
 		es, rerr := m.ReadDir(ctx, q.Dir, q.After, int(min(q.Limit, wire.MaxEntries)))
-		reply(wire.EntriesResp{Entries: es}, rerr)
+		reply(&wire.EntriesResp{Entries: es}, rerr)
 	case wire.OpGetattr:
 		parse(&ino)
 		attr(m.Getattr(ctx, ino.Ino))
@@ -84,7 +85,7 @@ func (l *loop) Do(ctx context.Context, c *rpc.Call) error {
 	case wire.OpReadlink:
 		parse(&ino)
 		s, rerr := m.Readlink(ctx, ino.Ino)
-		reply(wire.StringResp{S: s}, rerr)
+		reply(&wire.StringResp{S: s}, rerr)
 	case wire.OpReap:
 		parse(&ino)
 		err = m.Reap(ctx, ino.Ino)
@@ -102,7 +103,7 @@ func (l *loop) Do(ctx context.Context, c *rpc.Call) error {
 		var q wire.PrepareReq
 		parse(&q)
 		v, perr := l.tx.Prepare(ctx, q.Tx, q.Edits)
-		reply(wire.VoteResp{Vote: v}, perr)
+		reply(&wire.VoteResp{Vote: v}, perr)
 	case wire.OpCommit:
 		parse(&tx)
 		err = l.tx.Commit(ctx, tx.Tx)
@@ -112,7 +113,7 @@ func (l *loop) Do(ctx context.Context, c *rpc.Call) error {
 	case wire.OpOutcome:
 		parse(&tx)
 		o, oerr := l.tx.Outcome(ctx, tx.Tx)
-		reply(wire.OutcomeResp{Outcome: o}, oerr)
+		reply(&wire.OutcomeResp{Outcome: o}, oerr)
 	case wire.OpRenameLock:
 		var q wire.RenameLockReq
 		parse(&q)
@@ -124,12 +125,12 @@ func (l *loop) Do(ctx context.Context, c *rpc.Call) error {
 		parse(&q)
 		parse(&q)
 		up, cerr := l.tx.Ancestor(ctx, q.From, q.Stop)
-		reply(wire.InoReq{Ino: up}, cerr)
+		reply(&wire.InoReq{Ino: up}, cerr)
 	case wire.OpGetxattr:
 		var q wire.XattrReq
 		parse(&q)
 		v, xerr := m.Getxattr(ctx, q.Ino, q.Name)
-		reply(wire.BytesResp{B: v}, xerr)
+		reply(&wire.BytesResp{B: v}, xerr)
 	case wire.OpSetxattr:
 		var q wire.SetxattrReq
 		parse(&q)
@@ -137,7 +138,7 @@ func (l *loop) Do(ctx context.Context, c *rpc.Call) error {
 	case wire.OpListxattr:
 		parse(&ino)
 		names, xerr := m.Listxattr(ctx, ino.Ino)
-		reply(wire.NamesResp{Names: names}, xerr)
+		reply(&wire.NamesResp{Names: names}, xerr)
 	case wire.OpRemovexattr:
 		var q wire.XattrReq
 		parse(&q)
@@ -187,14 +188,14 @@ func (l *loop) Do(ctx context.Context, c *rpc.Call) error {
 		var q wire.DataReq
 		parse(&q)
 		e, derr := d.Data(ctx, q.Ino, q.Off)
-		reply(wire.ExtentResp{Extent: e}, derr)
+		reply(&wire.ExtentResp{Extent: e}, derr)
 	case wire.OpAllocated:
 		parse(&ino)
 		n, aerr := d.Allocated(ctx, ino.Ino)
-		reply(wire.SizeResp{Bytes: n}, aerr)
+		reply(&wire.SizeResp{Bytes: n}, aerr)
 	case wire.OpSpace:
 		sp, serr := d.Space(ctx)
-		reply(wire.SpaceResp{Space: sp}, serr)
+		reply(&wire.SpaceResp{Space: sp}, serr)
 	default:
 		err = syscall.EBADRQC
 	}
@@ -291,8 +292,7 @@ func TestLongDirectory(t *testing.T) {
 type badPeer struct{}
 
 func (badPeer) Do(_ context.Context, c *rpc.Call) error {
-	c.Reply = []byte{0}
-	return nil
+	return wire.Parse([]byte{0}, c.Reply)
 }
 
 func TestBadPeer(t *testing.T) {

@@ -29,52 +29,37 @@ var _ metadata.NodeStore = (*Store)(nil)
 // NewStore is the metadata of the node that c calls.
 func NewStore(c rpc.Caller) *Store { return &Store{c: c} }
 
-type appender interface{ Append([]byte) []byte }
-
-type parser interface{ Parse([]byte) error }
-
-// do makes one call; reply may be nil.
-func do(ctx context.Context, c rpc.Caller, op wire.Op, q appender, reply parser) error {
-	call := rpc.Call{Op: op}
-	if q != nil {
-		call.Body = q.Append(make([]byte, 0, 128))
-	}
+// do makes one call; reply may be nil. A reply is parsed with an error too: that of
+// Create, for EEXIST, has the inode that is there.
+func do(ctx context.Context, c rpc.Caller, op wire.Op, q, reply wire.Message) error {
+	call := rpc.Call{Op: op, Body: q, Reply: reply}
 	err := c.Do(ctx, &call)
-	if errors.Is(err, syscall.EREMOTE) {
-		return elsewhere(err, call.Reply)
-	}
-	if err != nil && len(call.Reply) == 0 || reply == nil {
-		return err
-	}
-	if perr := reply.Parse(call.Reply); perr != nil && err == nil {
-		return fmt.Errorf("reply to %v: %w", op, perr)
+	switch {
+	case errors.Is(err, syscall.EREMOTE):
+		var r wire.RedirectResp
+		if wire.Parse(call.ErrBody, &r) == nil {
+			return &r.Redirect
+		}
+	case err != nil && len(call.ErrBody) > 0 && reply != nil:
+		_ = wire.Parse(call.ErrBody, reply) // the call's own error counts
 	}
 	return err
 }
 
-// elsewhere is the error of a reply that says where an entry is.
-func elsewhere(err error, reply []byte) error {
-	var r wire.RedirectResp
-	if r.Parse(reply) != nil {
-		return err
-	}
-	return &r.Redirect
-}
-
-func (s *Store) attr(ctx context.Context, op wire.Op, q appender) (metadata.Attr, error) {
+func (s *Store) attr(ctx context.Context, op wire.Op, q wire.Message) (metadata.Attr, error) {
 	var r wire.AttrResp
 	err := do(ctx, s.c, op, q, &r)
 	return r.Attr, err
 }
 
-func (s *Store) entry(ctx context.Context, op wire.Op, q appender) (*metadata.Entry, error) {
+func (s *Store) entry(ctx context.Context, op wire.Op, q wire.Message) (*metadata.Entry, error) {
 	var r wire.EntryResp
 	err := do(ctx, s.c, op, q, &r)
 	return r.Entry, err
 }
 
 // someEntry is entry where the peer has to have one.
-func (s *Store) someEntry(ctx context.Context, op wire.Op, q appender) (metadata.Entry, error) {
+func (s *Store) someEntry(ctx context.Context, op wire.Op, q wire.Message) (metadata.Entry, error) {
 	e, err := s.entry(ctx, op, q)
 	if err != nil {
 		return metadata.Entry{}, err
@@ -87,12 +72,12 @@ func (s *Store) someEntry(ctx context.Context, op wire.Op, q appender) (metadata
 
 // Lookup is metadata.Namespace.
 func (s *Store) Lookup(ctx context.Context, dir metadata.Ino, name string) (metadata.Entry, error) {
-	return s.someEntry(ctx, wire.OpLookup, wire.DirName{Dir: dir, Name: name})
+	return s.someEntry(ctx, wire.OpLookup, &wire.DirName{Dir: dir, Name: name})
 }
 
 // Create is metadata.Namespace.
 func (s *Store) Create(ctx context.Context, dir metadata.Ino, name string, n metadata.New) (metadata.Attr, error) {
-	a, err := s.attr(ctx, wire.OpCreate, wire.CreateReq{Dir: dir, Name: name, New: n})
+	a, err := s.attr(ctx, wire.OpCreate, &wire.CreateReq{Dir: dir, Name: name, New: n})
 	if err != nil && !errors.Is(err, syscall.EEXIST) {
 		return metadata.Attr{}, err
 	}
@@ -101,56 +86,56 @@ func (s *Store) Create(ctx context.Context, dir metadata.Ino, name string, n met
 
 // Unlink is metadata.Namespace.
 func (s *Store) Unlink(ctx context.Context, dir metadata.Ino, name string) (metadata.Entry, error) {
-	return s.someEntry(ctx, wire.OpUnlink, wire.DirName{Dir: dir, Name: name})
+	return s.someEntry(ctx, wire.OpUnlink, &wire.DirName{Dir: dir, Name: name})
 }
 
 // Rename is metadata.Namespace.
 func (s *Store) Rename(ctx context.Context, r metadata.Rename) (*metadata.Entry, error) {
-	return s.entry(ctx, wire.OpRename, wire.RenameReq{Rename: r})
+	return s.entry(ctx, wire.OpRename, &wire.RenameReq{Rename: r})
 }
 
 // ReadDir is metadata.Namespace. At most wire.MaxEntries come with one call.
 func (s *Store) ReadDir(ctx context.Context, dir metadata.Ino, after string, limit int) ([]metadata.Entry, error) {
 	return pages(after, limit, func(after string, limit uint32) ([]metadata.Entry, error) {
 		var r wire.EntriesResp
-		err := do(ctx, s.c, wire.OpReadDir, wire.ReadDirReq{Dir: dir, After: after, Limit: limit}, &r)
+		err := do(ctx, s.c, wire.OpReadDir, &wire.ReadDirReq{Dir: dir, After: after, Limit: limit}, &r)
 		return r.Entries, err
 	})
 }
 
 // Getattr is metadata.Inodes.
 func (s *Store) Getattr(ctx context.Context, ino metadata.Ino) (metadata.Attr, error) {
-	return s.attr(ctx, wire.OpGetattr, wire.InoReq{Ino: ino})
+	return s.attr(ctx, wire.OpGetattr, &wire.InoReq{Ino: ino})
 }
 
 // Setattr is metadata.Inodes.
 func (s *Store) Setattr(ctx context.Context, ino metadata.Ino, c metadata.Change) (metadata.Attr, error) {
-	return s.attr(ctx, wire.OpSetattr, wire.SetattrReq{Ino: ino, Change: c})
+	return s.attr(ctx, wire.OpSetattr, &wire.SetattrReq{Ino: ino, Change: c})
 }
 
 // Readlink is metadata.Inodes.
 func (s *Store) Readlink(ctx context.Context, ino metadata.Ino) (string, error) {
 	var r wire.StringResp
-	err := do(ctx, s.c, wire.OpReadlink, wire.InoReq{Ino: ino}, &r)
+	err := do(ctx, s.c, wire.OpReadlink, &wire.InoReq{Ino: ino}, &r)
 	return r.S, err
 }
 
 // Reap is metadata.Inodes.
 func (s *Store) Reap(ctx context.Context, ino metadata.Ino) error {
-	return do(ctx, s.c, wire.OpReap, wire.InoReq{Ino: ino}, nil)
+	return do(ctx, s.c, wire.OpReap, &wire.InoReq{Ino: ino}, nil)
 }
 
 // Mkdir is metadata.Directories.
 func (s *Store) Mkdir(ctx context.Context, dir metadata.Ino, name string, n metadata.New) (metadata.Attr, error) {
-	return s.attr(ctx, wire.OpMkdir, wire.CreateReq{Dir: dir, Name: name, New: n})
+	return s.attr(ctx, wire.OpMkdir, &wire.CreateReq{Dir: dir, Name: name, New: n})
 }
 
 // Rmdir is metadata.Directories.
 func (s *Store) Rmdir(ctx context.Context, dir metadata.Ino, name string) error {
-	return do(ctx, s.c, wire.OpRmdir, wire.DirName{Dir: dir, Name: name}, nil)
+	return do(ctx, s.c, wire.OpRmdir, &wire.DirName{Dir: dir, Name: name}, nil)
 }
 
 // Link is metadata.Directories.
 func (s *Store) Link(ctx context.Context, ino, dir metadata.Ino, name string) (metadata.Attr, error) {
-	return s.attr(ctx, wire.OpLink, wire.LinkReq{Ino: ino, Dir: dir, Name: name})
+	return s.attr(ctx, wire.OpLink, &wire.LinkReq{Ino: ino, Dir: dir, Name: name})
 }

@@ -11,14 +11,14 @@ var _ metadata.Shards = (*Store)(nil)
 
 // CreateShard is metadata.Sections.
 func (s *Store) CreateShard(ctx context.Context, n metadata.NewShard) error {
-	return do(ctx, s.c, wire.OpShardCreate, wire.ShardCreateReq{NewShard: n}, nil)
+	return do(ctx, s.c, wire.OpShardCreate, &wire.ShardCreateReq{NewShard: n}, nil)
 }
 
 // FillShard is metadata.Sections. At most wire.MaxEntries go with one call.
 func (s *Store) FillShard(ctx context.Context, sec metadata.Shard, es []metadata.Entry) error {
 	for len(es) > 0 {
 		n := min(len(es), wire.MaxEntries)
-		if err := do(ctx, s.c, wire.OpShardFill, wire.ShardFillReq{Shard: sec, Entries: es[:n]}, nil); err != nil {
+		if err := do(ctx, s.c, wire.OpShardFill, &wire.ShardFillReq{Shard: sec, Entries: es[:n]}, nil); err != nil {
 			return err
 		}
 		es = es[n:]
@@ -28,13 +28,13 @@ func (s *Store) FillShard(ctx context.Context, sec metadata.Shard, es []metadata
 
 // ChangeShard is metadata.Sections.
 func (s *Store) ChangeShard(ctx context.Context, c metadata.ShardChange) error {
-	return do(ctx, s.c, wire.OpShardChange, wire.ShardChangeReq{ShardChange: c}, nil)
+	return do(ctx, s.c, wire.OpShardChange, &wire.ShardChangeReq{ShardChange: c}, nil)
 }
 
 // ReportShard is metadata.Sections. The peer knows who calls: by is not sent.
 func (s *Store) ReportShard(ctx context.Context, _ metadata.NodeID, r metadata.ShardReport) (metadata.ShardAnswer, error) {
 	var a wire.ShardReportResp
-	err := do(ctx, s.c, wire.OpShardReport, wire.ShardReportReq{ShardReport: r}, &a)
+	err := do(ctx, s.c, wire.OpShardReport, &wire.ShardReportReq{ShardReport: r}, &a)
 	return a.ShardAnswer, err
 }
 
@@ -43,7 +43,7 @@ func (s *Store) ReadShard(ctx context.Context, dir metadata.Ino, epoch metadata.
 	return pages(after, limit, func(after string, limit uint32) ([]metadata.Entry, error) {
 		var r wire.EntriesResp
 		q := wire.ShardReadReq{Epoch: epoch, ReadDirReq: wire.ReadDirReq{Dir: dir, After: after, Limit: limit}}
-		err := do(ctx, s.c, wire.OpShardRead, q, &r)
+		err := do(ctx, s.c, wire.OpShardRead, &q, &r)
 		return r.Entries, err
 	})
 }

@@ -127,7 +127,7 @@ func rpcServer(addr, dir string) error {
 func lendFrom(store *chunkstore.Store) rpc.Handler {
 	return func(ctx context.Context, r *rpc.Request, resp *rpc.Response) error {
 		var q wire.ReadReq
-		if err := q.Parse(r.Body); err != nil {
+		if err := wire.Parse(r.Body, &q); err != nil {
 			return err
 		}
 		f, done, err := store.Lend(context.WithoutCancel(ctx), q.Ino)

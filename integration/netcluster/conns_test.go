@@ -10,7 +10,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strconv"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -153,7 +152,8 @@ func connsServer(host, addr string) error {
 				return nil
 			},
 			wire.OpReport: func(_ context.Context, _ *rpc.Request, resp *rpc.Response) error {
-				resp.Body = []byte(processorTime().String())
+				own := wire.StringResp{S: processorTime().String()}
+				resp.Body = &own
 				return nil
 			},
 		},
@@ -218,11 +218,12 @@ func connsClient(to, conns, reads string) error {
 }
 
 func bothEnds(caller rpc.Caller) (time.Duration, error) {
-	c := rpc.Call{Op: wire.OpReport}
+	var r wire.StringResp
+	c := rpc.Call{Op: wire.OpReport, Reply: &r}
 	if err := caller.Do(context.Background(), &c); err != nil {
 		return 0, err
 	}
-	far, err := time.ParseDuration(strings.TrimSpace(string(c.Reply)))
+	far, err := time.ParseDuration(r.S)
 	return far + processorTime(), err
 }
 
@@ -235,7 +236,7 @@ func connsRead(caller rpc.Caller, n int64) error {
 	for range connsReaders {
 		wg.Go(func() {
 			into := make([]byte, connsSample)
-			body := wire.ReadReq{Ino: 5, Len: connsSample}.Append(nil)
+			body := &wire.ReadReq{Ino: 5, Len: connsSample}
 			for left.Add(-1) >= 0 {
 				c := rpc.Call{Op: wire.OpRead, Body: body, Into: into}
 				if err := caller.Do(context.Background(), &c); err != nil {

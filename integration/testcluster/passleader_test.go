@@ -344,11 +344,7 @@ func TestPassHasOneLeader(t *testing.T) {
 	for i := range p.Nodes {
 		plan.Parts = append(plan.Parts, stagein.Part{Index: uint16(i), Node: metadata.NodeID(i), Try: 1})
 	}
-	body, err := json.Marshal(map[string]any{"id": "of another", "kind": "stage-in", "body": map[string]any{"plan": plan, "part": not[1]}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	call := rpc.Call{Op: wire.OpTask, Body: body}
+	call := rpc.Call{Op: wire.OpTask, Body: &wire.JSON{V: map[string]any{"id": "of another", "kind": "stage-in", "body": map[string]any{"plan": plan, "part": not[1]}}}}
 	if err := p.Nodes[not[0]].Peers().To(metadata.NodeID(not[1])).Do(context.Background(), &call); !errors.Is(err, syscall.EPERM) {
 		t.Errorf("it is told %v, want EPERM", err)
 	}

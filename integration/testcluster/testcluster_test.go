@@ -261,7 +261,7 @@ func TestStranger(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		call := rpc.Call{Op: wire.OpGetattr, Body: wire.InoReq{Ino: metadata.RootIno}.Append(nil)}
+		call := rpc.Call{Op: wire.OpGetattr, Body: &wire.InoReq{Ino: metadata.RootIno}}
 		if err := p.To(0).Do(context.Background(), &call); err == nil {
 			t.Errorf("%s: got an answer", name)
 		}

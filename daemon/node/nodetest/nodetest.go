@@ -234,20 +234,7 @@ func (l link) Do(ctx context.Context, c *rpc.Call) error {
 	if err != nil {
 		return err
 	}
-	var data []byte
-	for _, b := range c.Data {
-		data = append(data, b...)
-	}
-	var resp rpc.Response
-	err = h(ctx, &rpc.Request{Op: c.Op, Peer: l.from.self, Epoch: l.from.registry.View().Map.Epoch, Body: c.Body, Data: data}, &resp)
-	c.Reply = resp.Body
-	if err == nil {
-		c.N = copy(c.Into, resp.Data)
-	}
-	if resp.Done != nil {
-		resp.Done()
-	}
-	return err
+	return rpc.Local(ctx, h, l.from.self, l.from.registry.View().Map.Epoch, c)
 }
 
 // Process is a node.Process that lives as long as a test.

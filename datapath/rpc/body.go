@@ -1,0 +1,67 @@
+package rpc
+
+import (
+	"bytes"
+	"context"
+	"slices"
+
+	"github.com/valyala/bytebufferpool"
+
+	"github.com/bivouacfs/bivouac/datapath/wire"
+	"github.com/bivouacfs/bivouac/metadata"
+)
+
+// bodies holds encoded messages: a request until its frame is written, a reply until
+// it is written or parsed. Bulk data has buffers of its own (memory.go).
+var bodies bytebufferpool.Pool
+
+// encode returns the encoding of m, which may be nil; the caller puts it back.
+func encode(m wire.Message) (*bytebufferpool.ByteBuffer, error) {
+	b := bodies.Get()
+	if m == nil {
+		return b, nil
+	}
+	var err error
+	if b.B, err = wire.Encode(b.B, m); err != nil {
+		bodies.Put(b)
+		return nil, err
+	}
+	return b, nil
+}
+
+// readBody reads the body of a frame; the caller puts it back.
+func readBody(r *frameReader, h *wire.Header) (*bytebufferpool.ByteBuffer, error) {
+	b := bodies.Get()
+	b.B = slices.Grow(b.B[:0], int(h.Body))[:h.Body]
+	if err := r.body(h, b.B); err != nil {
+		bodies.Put(b)
+		return nil, err
+	}
+	return b, nil
+}
+
+// Local answers c by h in this process, through the encodings, as a request of peer.
+func Local(ctx context.Context, h Handler, peer metadata.NodeID, epoch metadata.Epoch, c *Call) error {
+	body, err := encode(c.Body)
+	if err != nil {
+		return err
+	}
+	defer bodies.Put(body)
+	var resp Response
+	err = h(ctx, &Request{Op: c.Op, Peer: peer, Epoch: epoch, Body: body.B, Data: bytes.Join(c.Data, nil)}, &resp)
+	if resp.Done != nil {
+		defer resp.Done()
+	}
+	reply, eerr := encode(resp.Body)
+	if eerr != nil {
+		return eerr
+	}
+	defer bodies.Put(reply)
+	c.ErrBody = nil
+	if err != nil {
+		c.ErrBody = bytes.Clone(reply.B)
+		return err
+	}
+	c.N = copy(c.Into, resp.Data)
+	return c.accept(0, reply.B)
+}
