@@ -62,7 +62,7 @@ func blobName(name string) bool {
 	}
 	kind, part, _ := strings.Cut(name, "-")
 	_, err := strconv.ParseUint(part, 10, 16)
-	return err == nil && (kind == "part" || kind == "records" || kind == "skips" || kind == "access" || kind == "sums")
+	return err == nil && (kind == "part" || kind == "records" || kind == "skips" || kind == "points" || kind == "sums")
 }
 
 // fetch copies a blob of node from into the file path, which appears whole or

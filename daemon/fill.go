@@ -110,11 +110,6 @@ func (d *Daemon) beginFill(ds cluster.Dataset, table *manifest.Table) error {
 	if err := d.dropVoid(ds.ID, o.Void); err != nil {
 		return fmt.Errorf("fill of %s: %w", ds.Name, err)
 	}
-	for _, ino := range o.Gone {
-		if err := d.data.Remove(d.ctx, ino); err != nil {
-			return fmt.Errorf("fill of %s: %w", ds.Name, err)
-		}
-	}
 	f, err := stagein.NewFill(stagein.FillConfig{
 		Self: d.job.Self, Files: table, Origins: o, List: list, FS: d.cfg.Source, Put: d.write, Others: others{d, ds.ID},
 		Watch: func() (cluster.Map, <-chan struct{}) { v, changed := d.Watch(); return v.Map, changed },

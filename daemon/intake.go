@@ -42,9 +42,7 @@ type intake struct {
 	taken  bool         // it goes on where another run, or another node, has left it
 	// scanned is that what is in the source was found without reading it.
 	scanned bool
-	// forsaken is that what lost nodes had stays in the source.
-	forsaken bool
-	keep     keeping
+	keep    keeping
 
 	mu    sync.Mutex
 	now   statusReply // guarded by mu; the sum over the nodes
@@ -222,10 +220,7 @@ func (in *intake) pass(ctx context.Context) error {
 	if err := in.shares(ctx); err != nil {
 		return err
 	}
-	if err := in.gatherAccess(); err != nil {
-		return err
-	}
-	if err := in.forsake(); err != nil {
+	if err := in.gatherRestartPoints(); err != nil {
 		return err
 	}
 	in.plan.Origins.Void = in.plan.Void(in.kept())
@@ -235,19 +230,15 @@ func (in *intake) pass(ctx context.Context) error {
 	return in.build(ctx)
 }
 
-// gatherAccess has the nodes know how what was left in compressed tars is read.
-func (in *intake) gatherAccess() error {
-	if !in.plan.Spills {
+// gatherRestartPoints takes over the restart points that the parts have found in compressed tars.
+func (in *intake) gatherRestartPoints() error {
+	if !in.plan.WholeArchives() {
 		return nil
 	}
 	for i := range in.plan.Parts {
-		b, err := os.ReadFile(in.brings(in.plan.Parts[i].Node, accessFile(i)))
-		var a stagein.Access
-		if err == nil {
-			err = node.DecodeJSON(b, &a)
-		}
-		if err == nil {
-			err = in.plan.Origins.Admit(a)
+		all, err := readRestartPoints(in.brings(in.plan.Parts[i].Node, pointsFile(i)))
+		for _, p := range all {
+			err = errors.Join(err, in.plan.Origins.SetRestartPoints(p.Source, p.Points))
 		}
 		if err != nil {
 			return fmt.Errorf("stage-in: %w", err)
@@ -341,7 +332,7 @@ func (in *intake) build(ctx context.Context) error {
 		return fmt.Errorf("manifest: %w", err)
 	}
 	for i := range in.plan.Parts { // whose records have been brought here
-		f, err := os.Open(in.recorded(i))
+		f, err := os.Open(in.brings(in.plan.Parts[i].Node, recordsFile(i)))
 		if err != nil {
 			return fmt.Errorf("manifest: %w", err)
 		}

@@ -124,8 +124,8 @@ func (in *intake) share(ctx context.Context, i int) error {
 		in.d.log.WithError(err).WithFields(map[string]any{"dataset": in.ds.Name, "part": i, "now": in.d.job.Hosts[node]}).
 			Warn("a part of a stage-in is read again")
 		in.again(i, node)
-		if plan := in.planNow(); plan.Spills && (node != p.Node || !plan.Marks()) {
-			in.d.dropTries(ctx, plan, i, nil) // its next reader does not know of what it had kept
+		if plan := in.planNow(); plan.WholeArchives() && (node != p.Node || !plan.Marks()) {
+			in.d.dropTries(ctx, plan, i, nil) // the next attempt begins anew and needs their room
 		}
 		if err := in.entrust(ctx); err != nil {
 			return err
@@ -229,8 +229,8 @@ func (in *intake) read(ctx context.Context, plan *stagein.Plan, i int, begun boo
 	if err == nil && in.req.OnError == stagein.OnErrorSkip {
 		err = in.bring(ctx, p.Node, skipsFile(i))
 	}
-	if err == nil && plan.Spills {
-		err = in.bring(ctx, p.Node, accessFile(i))
+	if err == nil && plan.WholeArchives() {
+		err = in.bring(ctx, p.Node, pointsFile(i))
 	}
 	if n, _ := in.d.View().Map.Node(p.Node); err != nil && node.Unreachable(err) && !node.Serving(n) {
 		err = fmt.Errorf("%w: %w", tasks.ErrNodeLost, err)

@@ -39,42 +39,15 @@ func (s *share) mark(part stagein.Part) func(stagein.Mark) {
 	}
 }
 
-// ebbFile says how far what is stored of a compressed tar has gone back, as JSON. It
-// belongs to the marks that come after it.
-func (d *Daemon) ebbFile(ds metadata.DatasetID, part int) string {
-	return filepath.Join(d.stageDir(ds), "ebb-"+strconv.Itoa(part))
-}
-
-// ebb keeps how far what is stored goes back, before it does.
-func (s *share) ebb() func(stagein.Ebb) error {
-	path := s.d.ebbFile(s.plan.Dataset, s.part)
-	return func(e stagein.Ebb) error { return writeJSONFile(path, e) }
-}
-
-// lastEbb is what was kept before a share that goes on from a mark; nil if nothing was.
-func (s *share) lastEbb() (*stagein.Ebb, error) {
-	b, err := os.ReadFile(s.d.ebbFile(s.plan.Dataset, s.part))
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
-	}
-	e := new(stagein.Ebb)
-	if err == nil {
-		err = node.DecodeJSON(b, e)
-	}
-	return e, err
-}
-
-// placesFile is where a try of a part writes how what stays in compressed tars is come to.
-func (d *Daemon) placesFile(ds metadata.DatasetID, part int) string {
-	return filepath.Join(d.stageDir(ds), "places-"+strconv.Itoa(part))
+func (d *Daemon) pointsPath(ds metadata.DatasetID, part int) string {
+	return filepath.Join(d.stageDir(ds), pointsFile(part))
 }
 
 // earlier is what an earlier try of a part has left on this node. The zero one is nothing.
 type earlier struct {
-	mark            *stagein.Mark
-	ebb             *stagein.Ebb // how far what it stored had gone back
-	records, places io.Reader
-	files           []*os.File
+	mark    *stagein.Mark
+	records io.Reader
+	files   []*os.File
 }
 
 // kept is the tries whose inodes were recorded.
@@ -101,10 +74,10 @@ func (e *earlier) open(path string, try uint16) (io.Reader, error) {
 	return bufio.NewReaderSize(f, 1<<20), nil
 }
 
-// anew begins a part from its beginning: no mark counts, and nothing has gone back.
+// anew begins a part from its beginning: no mark counts.
 func (s *share) anew() earlier {
-	for _, path := range []string{s.d.markFile(s.plan.Dataset, s.part), s.d.ebbFile(s.plan.Dataset, s.part)} {
-		_ = os.Remove(path) // which belong together; there may be none
+	for _, path := range []string{s.d.markFile(s.plan.Dataset, s.part), s.d.pointsPath(s.plan.Dataset, s.part)} {
+		_ = os.Remove(path) // there may be none
 	}
 	return earlier{}
 }
@@ -123,7 +96,7 @@ func (s *share) lastTry(part stagein.Part) earlier {
 		}
 		return s.anew()
 	}
-	log.WithFields(map[string]any{"part": s.part, "at": e.mark.At, "archives": e.mark.Next, "open": len(e.mark.Open)}).Info("a part of a stage-in goes on")
+	log.WithFields(map[string]any{"part": s.part, "at": e.mark.At, "archives": e.mark.Next}).Info("a part of the stage-in goes on from its last mark")
 	return e
 }
 
@@ -137,13 +110,7 @@ func (s *share) earlier(part stagein.Part) (e earlier, err error) {
 		err = fs.ErrNotExist
 	}
 	if e.mark = &m.Mark; err == nil {
-		e.ebb, err = s.lastEbb()
-	}
-	if err == nil {
 		e.records, err = e.open(filepath.Join(s.d.stageDir(s.plan.Dataset), recordsFile(s.part)), m.Try)
-	}
-	if err == nil {
-		e.places, err = e.open(s.d.placesFile(s.plan.Dataset, s.part), m.Try)
 	}
 	return e, err
 }

@@ -225,7 +225,7 @@ func (d *Daemon) load(ctx context.Context, ds cluster.Dataset) (dataset, error) 
 // dropShares removes the lists and records of the shares of a dataset whose
 // manifest has been made of them.
 func (d *Daemon) dropShares(id metadata.DatasetID) {
-	for _, pattern := range []string{"part-*", "records-*", "skips-*", "read-*", "access-*", "mark-*", "ebb-*", "turn-*", passFile + "*", heirFile} {
+	for _, pattern := range []string{"part-*", "records-*", "skips-*", "read-*", "points-*", "mark-*", "turn-*", passFile + "*", heirFile} {
 		files, _ := filepath.Glob(filepath.Join(d.stageDir(id), pattern)) // the pattern is good
 		for _, f := range files {
 			if err := os.RemoveAll(f); err != nil {

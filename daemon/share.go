@@ -2,13 +2,17 @@ package daemon
 
 import (
 	"bufio"
+	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -78,8 +82,8 @@ func (d *Daemon) readFile(ds metadata.DatasetID, part int) string {
 	return filepath.Join(d.stageDir(ds), "read-"+strconv.Itoa(part))
 }
 
-// accessFile says how what a part has left in compressed tars is read: a stagein.Access.
-func accessFile(part int) string { return "access-" + strconv.Itoa(part) }
+// pointsFile has the restart points of a part's compressed tars: a line of JSON, restartPoints, for each.
+func pointsFile(part int) string { return "points-" + strconv.Itoa(part) }
 
 func recordsFile(part int) string { return "records-" + strconv.Itoa(part) }
 
@@ -116,47 +120,52 @@ func (s *share) run(ctx context.Context) error {
 	if err == nil {
 		err = w.Flush()
 	}
-	if err == nil && s.plan.Spills {
-		err = s.settle(f, records)
-	}
 	for _, f := range []*os.File{f, skips} {
 		if e := f.Close(); err == nil {
 			err = e
 		}
 	}
-	if err == nil && !s.plan.Spills {
+	if err == nil {
 		err = os.Rename(tryFile(records, part.Try), records)
 	}
 	return err
 }
 
-// settle makes the records of what the share has written to f, where some of it has gone
-// back to the source, and writes how that is read. f stays, for the next try if who leads
-// has not heard of the end.
-func (s *share) settle(f *os.File, records string) error {
-	sh := s.running.Load()
-	if _, err := f.Seek(0, io.SeekStart); err != nil {
-		return fmt.Errorf("stage-in: %w", err)
-	}
-	to, err := os.Create(records + ".new")
+// restartPoints is those of one compressed tar, by its number among the sources.
+type restartPoints struct {
+	Source uint32 `json:"source"`
+	Points []byte `json:"points"` // as stagein.ShareConfig.RestartPoints gets them
+}
+
+// readRestartPoints reads a pointsFile. A line that a killed daemon has left unfinished is passed over: its archive
+// is read again.
+func readRestartPoints(path string) (all []restartPoints, err error) {
+	b, err := os.ReadFile(path)
 	if err != nil {
-		return fmt.Errorf("stage-in: %w", err)
+		return nil, err
 	}
-	w := bufio.NewWriterSize(to, 1<<20)
-	err = sh.Settle(bufio.NewReaderSize(f, 1<<20), w)
-	if err == nil {
-		err = w.Flush()
+	for line := range bytes.SplitSeq(b, []byte("\n")) {
+		var p restartPoints
+		if json.Unmarshal(line, &p) == nil {
+			all = append(all, p)
+		}
 	}
-	if e := to.Close(); err == nil {
-		err = e
+	return all, nil
+}
+
+// keepRestartPoints appends to a pointsFile.
+func keepRestartPoints(w io.Writer) func(source uint32, points []byte) error {
+	var mu sync.Mutex
+	return func(source uint32, points []byte) error {
+		b, err := json.Marshal(restartPoints{source, points})
+		if err != nil {
+			return err
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		_, err = w.Write(slices.Concat([]byte("\n"), b, []byte("\n")))
+		return err
 	}
-	if err == nil {
-		err = writeJSONFile(filepath.Join(filepath.Dir(records), accessFile(s.part)), sh.Access())
-	}
-	if err == nil {
-		err = os.Rename(records+".new", records)
-	}
-	return err
 }
 
 // tryFile is where a try writes its records until it has all of them.
@@ -174,18 +183,16 @@ func (s *share) stage(ctx context.Context, part stagein.Part, w, skips io.Writer
 	defer c.close()
 	was := s.lastTry(part)
 	defer was.close()
-	var free func(metadata.NodeID) (int64, bool) // as it was planned
-	if s.plan.Spills && part.Try > 0 {
+	if s.plan.WholeArchives() && part.Try > 0 {
 		d.dropTries(ctx, s.plan, s.part, was.kept())
-		free = d.freeSpace()
 	}
-	places, err := os.Create(tryFile(d.placesFile(s.plan.Dataset, s.part), part.Try))
+	points, err := os.OpenFile(d.pointsPath(s.plan.Dataset, s.part), os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
 	if err != nil {
 		return fmt.Errorf("stage-in: %w", err)
 	}
-	defer places.Close() // what counts was written
+	defer points.Close() // what counts was written
 	sh, err := stagein.NewShare(stagein.ShareConfig{
-		Marked: s.mark(part), Resume: was.mark, Before: was.records, Places: places, PlacesBefore: was.places, Ebbed: s.ebb(), Ebb: was.ebb, Free: free,
+		Marked: s.mark(part), Resume: was.mark, Before: was.records, RestartPoints: keepRestartPoints(points),
 		Plan: s.plan, Part: part, FS: c.of(d.cfg.Source), Map: s.plan.Map, Target: target{d, s.plan.Map.Epoch},
 		SeamIn: s.seamIn, SeamOut: s.seamOut, Records: w, Skipped: skips, Scratch: d.scratch(s.plan.Dataset), Log: d.log.WithField("dataset", s.plan.Name),
 	})
@@ -196,8 +203,8 @@ func (s *share) stage(ctx context.Context, part stagein.Part, w, skips io.Writer
 	return sh.Run(ctx)
 }
 
-// dropTries has the nodes remove what was stored by tries of a part with which nobody goes on, but for what is kept of
-// them: who reads after them needs the room.
+// dropTries has the nodes remove what earlier tries of a part have stored, but for what is kept of them: the next try
+// needs the room.
 func (d *Daemon) dropTries(ctx context.Context, p *stagein.Plan, part int, kept []stagein.Try) {
 	q := abortReq{Dataset: p.Dataset, Void: p.VoidOf(part, kept)}
 	var g errgroup.Group
@@ -207,7 +214,7 @@ func (d *Daemon) dropTries(ctx context.Context, p *stagein.Plan, part int, kept 
 		})
 	}
 	if err := g.Wait(); err != nil {
-		d.log.WithError(err).WithField("dataset", p.Name).Warn("more of a dataset stays in its source than has to")
+		d.log.WithError(err).WithField("dataset", p.Name).Warn("data stored by an earlier attempt was not removed everywhere; the stage-in may run out of room")
 	}
 }
 

@@ -8,7 +8,6 @@ import (
 	"io"
 	"syscall"
 
-	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/metadata/manifest"
 	"github.com/bivouacfs/bivouac/stagein/source"
 	"github.com/bivouacfs/bivouac/stagein/source/tar"
@@ -55,7 +54,6 @@ func (c *chain) end(err error) error {
 		return e
 	}
 	if c.half != nil && c.r.cfg.Plan.OnError == OnErrorSkip && skippable(err) {
-		c.r.spill.lost(c.half)
 		return errors.Join(err, c.r.takeBack(c.r.ctx, c.half)) // what came before it stays
 	}
 	return err
@@ -248,9 +246,6 @@ func (c *chain) member(it *source.Item) (done bool, err error) {
 	if err != nil {
 		return true, err
 	}
-	if err := c.r.spill.admit(it, o); err != nil {
-		return true, err
-	}
 	if c.unproved() && it.Size > 0 {
 		c.guess.last = o
 	}
@@ -373,9 +368,7 @@ func (c *chain) part(m *SeamMember, n int64, o *object, chunks *chunkSums) (Piec
 		})
 	})
 	p.CRC = sum.upTo(end)
-	if o.layout.Kind != metadata.Spilled {
-		c.push.count(p.Len - n) // holes
-	}
+	c.push.count(p.Len - n) // holes
 	return p, err
 }
 
@@ -428,9 +421,6 @@ func (c *chain) goOn(m *SeamMember) error {
 func (c *chain) record(rec manifest.Record) error {
 	if c.unproved() {
 		return c.guess.keep(rec)
-	}
-	if c.r.marker != nil {
-		return c.passWith(rec)
 	}
 	return c.r.record(rec)
 }

@@ -15,10 +15,9 @@ type chunkSums struct {
 	sums  []byte // manifest.CRCs
 }
 
-// newChunkSums is for a file of size bytes; nil if there are to be none: it is not striped, nor would be if
-// it had not stayed in the source, or has too many chunks.
+// newChunkSums is for a file of size bytes; nil if there are to be none: it is not striped, or has too many chunks.
 func newChunkSums(l metadata.Layout, size int64) *chunkSums {
-	if l.Kind == metadata.Local || l.Kind == metadata.Spilled && l.ChunkSize == 0 || (size-1)/l.Chunk() >= manifest.MaxChunks {
+	if l.Kind != metadata.Striped || (size-1)/l.Chunk() >= manifest.MaxChunks {
 		return nil
 	}
 	return &chunkSums{chunk: l.Chunk()}

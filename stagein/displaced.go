@@ -159,10 +159,18 @@ func (f *Fill) displace(p piece) bool {
 	return true
 }
 
-// reached reports whether a file can be come to in its source without all that is before it.
+// maxUnpackedFor is the most bytes that are unpacked to read one file of a compressed tar through.
+const maxUnpackedFor = 64 << 20
+
+// reached reports whether a file can be read in its source without unpacking all that is before it.
 func (f *Fill) reached(from manifest.Origin) bool {
 	kind, err := f.src.kindOf(from)
-	return err == nil && from.Known() && (!kind.Packed() || len(f.cfg.Origins.Sources[from.Source].Places) > 0)
+	if err != nil || !from.Known() || !kind.Packed() {
+		return err == nil && from.Known()
+	}
+	points, err := f.src.pointsOf(from.Source)
+	at, ok := points.Before(from.Off)
+	return err == nil && ok && from.Off-at <= maxUnpackedFor
 }
 
 // stretched is what of this node's object lies in one piece.

@@ -92,10 +92,10 @@ func (f *Fill) unpackAll(m cluster.Map, p piece, n uint32) error {
 	if err != nil {
 		return err
 	}
-	if len(src.places) < 2 {
+	if len(src.points) < 2 {
 		return src.end(f.unpack(src, f.unpackFrom(src, kind), parts))
 	}
-	all := legs(src.places, parts, f.legSize)
+	all := legs(src.points, parts, f.legSize)
 	first := max(slices.IndexFunc(all, func(l leg) bool {
 		return slices.ContainsFunc(l.parts, func(x *parcel) bool { return x.piece == p })
 	}), 0)
@@ -114,11 +114,11 @@ func (f *Fill) unpackAll(m cluster.Map, p piece, n uint32) error {
 
 // legs cuts parts where what lies between two of them need not be unpacked, and where
 // there is so much that another may do the rest beside.
-func legs(places unpack.Places, parts []*parcel, size int64) []leg {
+func legs(points unpack.RestartPoints, parts []*parcel, size int64) []leg {
 	var all []leg
 	begin := int64(0)
 	for i, x := range parts {
-		from, ok := places.Before(x.begin())
+		from, ok := points.Before(x.begin())
 		if n := len(all); n == 0 || ok && (from >= all[n-1].end || x.begin()-begin >= size) {
 			all, begin = append(all, leg{}), x.begin()
 		}
@@ -154,7 +154,7 @@ func (f *Fill) unpackFrom(src *stretch, kind source.Kind) unpacker {
 
 func (f *Fill) unpackLeg(src *stretch, kind source.Kind, l *leg) unpacker {
 	return func(ctx context.Context) *unpack.Unpacked {
-		s := unpack.Stretch{File: src.file, Name: src.name, Kind: kind, Size: src.was.Size, Places: src.places, Off: l.parts[0].begin(), End: l.end}
+		s := unpack.Stretch{File: src.file, Name: src.name, Kind: kind, Size: src.was.Size, Points: src.points, Off: l.parts[0].begin(), End: l.end}
 		if u := s.Unpack(ctx, f.bufs.in, f.bufs.out); u != nil {
 			return u
 		}

@@ -14,11 +14,11 @@ import (
 // comes before it is unpacked from the next place on at which that can be begun.
 func (s *stretch) fromPlace(ctx context.Context, bufs pools, pos, n int64, do func(b []byte, pos int64) error) error {
 	part := unpack.Stretch{
-		File: s.file, Name: s.name, Kind: s.kind, Size: s.was.Size, Places: s.places, Off: s.base + pos, End: s.base + pos + n,
+		File: s.file, Name: s.name, Kind: s.kind, Size: s.was.Size, Points: s.points, Off: s.base + pos, End: s.base + pos + n,
 	}
 	u := part.Unpack(ctx, bufs.in, bufs.out)
 	if u == nil {
-		return fmt.Errorf("%s: nothing says where to begin to unpack what is at %d in it: %w", s.name, part.Off, syscall.EIO)
+		return fmt.Errorf("%s: it has no restart point before offset %d: %w", s.name, part.Off, syscall.EIO)
 	}
 	defer u.Close()
 	for at := part.Off; at < part.End; {

@@ -81,7 +81,7 @@ func (s *stretch) holeyIn(ctx context.Context, bufs pools, pos, n int64, do func
 	if err != nil {
 		return err
 	}
-	if from, to := m.Within(pos, pos+n); s.base+from-x.pos > placesApart { // there is a nearer place
+	if from, to := m.Within(pos, pos+n); s.base+from-x.pos > pointsApart { // there is a nearer restart point
 		y, err := s.unpacking(ctx, bufs, s.base+from, s.base+to)
 		if err != nil {
 			return err

@@ -128,9 +128,9 @@ func TestStagedIsFetchedAgain(t *testing.T) {
 	}
 }
 
-// TestPackedFromPlaces: what a lost node had of a compressed tar that has places to begin at is
-// unpacked from the place before it on, in several legs.
-func TestPackedFromPlaces(t *testing.T) {
+// TestRefetchFromRestartPoints: what a lost node had of a compressed tar is unpacked from the restart points before it on,
+// in several legs.
+func TestRefetchFromRestartPoints(t *testing.T) {
 	r := stageintest.Rand(t)
 	m := stageintest.ClusterMap(2)
 	for _, c := range stageintest.SeekableCodecs[:4] {
@@ -143,7 +143,7 @@ func TestPackedFromPlaces(t *testing.T) {
 			}
 			const before = 150 // what the lost node had comes late, and at the end
 			all := slices.Concat(members[0][:before], members[1][:15], members[0][before:], members[1][15:30])
-			j := spillJob(c.Pack(t, stageintest.WriteTar(t, tar.FormatGNU, all)), 1<<30)
+			j := seekableJob(c.Pack(t, stageintest.WriteTar(t, tar.FormatGNU, all)), 1<<30)
 			j.nodes, j.memory, j.legSize = 2, 4<<20, 100_000
 			want, err := j.run(context.Background())
 			stageintest.NoError(t, err)

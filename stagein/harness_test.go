@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"sync"
 
 	"github.com/sirupsen/logrus"
 	"golang.org/x/sync/errgroup"
@@ -42,7 +43,6 @@ type job struct {
 	// its part is begun again. Its records are w.
 	config  func(part int, cfg *ShareConfig)
 	again   func(part int, w *bytes.Buffer) bool
-	settled func() // called when all shares are done
 	log     *logrus.Entry
 	skips   []Skip                    // what was left out
 	sums    map[metadata.Ino][16]byte // of members that were read in pieces
@@ -54,9 +54,8 @@ type job struct {
 	found   []source.Item // by the scan, of the only index that it made
 	// discard keeps nothing, to measure.
 	discard bool
-	quota   Target // in front of target; nil is none
-	spilled int    // files that are read from a compressed tar
-	named   int64  // how often fills looked at all names
+	mu      sync.Mutex
+	named   int64 // how often fills looked at all names
 }
 
 const (
@@ -92,9 +91,6 @@ func (j *job) run(ctx context.Context) (map[string]stageintest.Entry, error) {
 	if err != nil {
 		return nil, err
 	}
-	if j.settled != nil {
-		j.settled()
-	}
 	for _, p := range parts {
 		j.records = append(j.records, bytes.Clone(p.Bytes()))
 	}
@@ -114,7 +110,6 @@ func (j *job) shares(ctx context.Context, m cluster.Map) ([]*bytes.Buffer, error
 	skips := make([]bytes.Buffer, len(parts))
 	states := make([]Progress, len(parts))
 	pieces := make([][]Piece, len(parts))
-	accesses := make([]Access, len(parts))
 	g, ctx := errgroup.WithContext(ctx)
 	for i := range parts {
 		parts[i] = &bytes.Buffer{}
@@ -133,9 +128,6 @@ func (j *job) shares(ctx context.Context, m cluster.Map) ([]*bytes.Buffer, error
 				goto begin
 			}
 			states[i], pieces[i] = s.Progress(), s.Pieces()
-			if err == nil && j.plan.Spills {
-				accesses[i], err = s.Access(), settled(s, parts[i])
-			}
 			if out := s.pool.Out(); err == nil && out != 0 {
 				return fmt.Errorf("%d buffers were not released", out)
 			}
@@ -144,9 +136,6 @@ func (j *job) shares(ctx context.Context, m cluster.Map) ([]*bytes.Buffer, error
 	}
 	err := g.Wait()
 	j.sum = Sum(states)
-	for _, a := range accesses {
-		err = errors.Join(err, j.plan.Origins.Admit(a))
-	}
 	if err == nil {
 		j.sums, err = JoinPieces(slices.Concat(pieces...))
 	}
@@ -158,16 +147,6 @@ func (j *job) shares(ctx context.Context, m cluster.Map) ([]*bytes.Buffer, error
 		}
 	}
 	return parts, err
-}
-
-// settled has the records be as they are where some of what was stored has gone back.
-func settled(s *Share, records *bytes.Buffer) error {
-	var all bytes.Buffer
-	if err := s.Settle(bytes.NewReader(records.Bytes()), &all); err != nil {
-		return err
-	}
-	*records = all
-	return nil
 }
 
 // through reads a file that has stayed in the source.
@@ -199,6 +178,11 @@ func (j *job) share(m cluster.Map, i int, w, skips io.Writer, seams []chan []byt
 	}
 	cfg := ShareConfig{
 		Plan: &plan, Part: plan.Parts[i], FS: j.fs, Map: m, Target: j.target, Records: w, Skipped: skips, Workers: 4, Memory: j.memory, Scratch: &manifest.Scratch{},
+		RestartPoints: func(n uint32, points []byte) error {
+			j.mu.Lock()
+			defer j.mu.Unlock()
+			return j.plan.Origins.SetRestartPoints(n, points)
+		},
 		SeamIn: func(ctx context.Context) (seam Seam, err error) {
 			select {
 			case b := <-seams[i]:
@@ -223,9 +207,6 @@ func (j *job) share(m cluster.Map, i int, w, skips io.Writer, seams []chan []byt
 			}
 		},
 	}
-	if j.quota != nil {
-		cfg.Target = j.quota
-	}
 	if j.config != nil {
 		j.config(i, &cfg)
 	}
@@ -235,9 +216,7 @@ func (j *job) share(m cluster.Map, i int, w, skips io.Writer, seams []chan []byt
 	}
 	if j.lim.piece != 0 {
 		s.lim = j.lim
-		s.lim.farthest, s.lim.apart = cmp.Or(j.lim.farthest, farthest), cmp.Or(j.lim.apart, placesApart)
-		s.lim.inside = cmp.Or(j.lim.inside, insideApart)
-		s.lim.small, s.lim.windows = cmp.Or(j.lim.small, placeless), cmp.Or(j.lim.windows, windowsMost)
+		s.lim.apart = cmp.Or(j.lim.apart, pointsApart)
 	}
 	return s, nil
 }
@@ -294,14 +273,6 @@ func (j *job) entry(m cluster.Map, rec manifest.Record, used map[stageintest.Obj
 		return e, nil
 	}
 	e.Size = a.Size
-	if Spilled(&a) && j.plan != nil && j.plan.Spills {
-		j.spilled++
-		var err error
-		if e.Data, err = j.through(rec); err == nil {
-			err = sumsUp(&rec, e.Data)
-		}
-		return e, err
-	}
 	if want := a.Size > j.stripe; want != (a.Layout.Kind == metadata.Striped) {
 		return e, fmt.Errorf("%q of %d bytes has layout %+v", rec.Path, a.Size, a.Layout)
 	}

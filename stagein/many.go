@@ -94,52 +94,77 @@ func (cfg *PlanConfig) archives(ctx context.Context, paths []string) ([]Archive,
 // processor's work. Buffers are for all together, and each needs some.
 const manyAtOnce = 3
 
-// runMany stages a part's archives.
+// roundMarks is how many marks of one archive a round of several is worth: 256 MiB of source.
+const roundMarks = 64
+
+// runMany stages a part's archives: in rounds, after each of which there is a mark, or all in one if there are no marks.
 func (s *Share) runMany(ctx context.Context) error {
 	if s.cfg.Part.Index == 0 {
 		s.count.source.Add(s.cfg.Plan.Read) // by Scan, for all
 	}
+	next := 0
+	if m := s.cfg.Resume; m != nil {
+		next = m.Next
+	}
+	for next < len(s.cfg.Part.Archives) {
+		end := s.round(next)
+		if err := s.runArchives(ctx, next, end); err != nil {
+			return err
+		}
+		if next = end; s.marks() {
+			if err := s.markArchives(next); err != nil {
+				return err
+			}
+		}
+	}
+	return s.listed()
+}
+
+// round is the end of the round that begins with archive i.
+func (s *Share) round(i int) int {
+	all, bytes := s.cfg.Part.Archives, int64(0)
+	if !s.marks() {
+		return len(all)
+	}
+	end := i
+	for end < len(all) && (end-i < manyAtOnce || bytes < roundMarks*s.lim.mark) {
+		bytes += all[end].Size
+		end++
+	}
+	return end
+}
+
+// runArchives stages the archives [i, end) of the part. When it returns, all of them is stored.
+func (s *Share) runArchives(ctx context.Context, i, end int) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(max(min(manyAtOnce, s.pool.Room()/minPieces), 1))
-	if s.cfg.Plan.Limit > 0 || s.spill != nil { // who says what goes back knows of all that is here
+	if s.cfg.Plan.Limit > 0 {
 		g.SetLimit(1)
 	}
-	read := func(i int, from *Spot) {
+	for ; i < end; i++ {
 		a := &s.cfg.Part.Archives[i]
 		g.Go(func() error {
 			if ctx.Err() != nil || s.sel.full() {
 				return ctx.Err()
 			}
-			if err := s.archive(ctx, i, from); err != nil {
-				return s.skip(string(a.Path), err)
-			}
-			return s.marker.done(i)
+			return s.skip(string(a.Path), s.archive(ctx, a))
 		})
 	}
-	next := 0
-	if m := s.cfg.Resume; m != nil {
-		for _, b := range m.Open {
-			read(b.Archive, &b.Spot)
-		}
-		next = m.Next
-	}
-	for i := next; i < len(s.cfg.Part.Archives); i++ {
-		s.marker.begin(i)
-		read(i, nil)
-	}
-	if err := g.Wait(); err != nil {
-		return err
-	}
-	if err := s.spill.end(); err != nil {
-		return err
-	}
-	return s.listed()
+	return g.Wait()
 }
 
-// archive stages the archive i of the part, from where an earlier try has come to if that is not nil, as a share of
-// its own that has the recorder, the counters and the buffers of s.
-func (s *Share) archive(ctx context.Context, i int, from *Spot) error {
-	a := &s.cfg.Part.Archives[i]
+// markArchives makes a mark before archive next. All before it is stored and recorded.
+func (s *Share) markArchives(next int) error {
+	m := Mark{Next: next, Files: s.count.files.Load(), Bytes: s.count.bytes.Load(), Need: s.count.need.Load()}
+	err := s.recorded(&m)
+	if err == nil {
+		s.cfg.Marked(m)
+	}
+	return err
+}
+
+// archive stages one archive of the part, as a share of its own that has the recorder, the counters and the buffers of s.
+func (s *Share) archive(ctx context.Context, a *Archive) error {
 	found, err := walk.Detect(s.cfg.FS, string(a.Path))
 	if err != nil {
 		return err
@@ -158,17 +183,29 @@ func (s *Share) archive(ctx context.Context, i int, from *Spot) error {
 			return err
 		}
 	}
-	sub := &Share{cfg: s.cfg, lim: s.lim, count: s.count, pool: s.pool, rec: s.rec, ctx: ctx, sel: s.sel, spill: s.spill, marker: s.marker, nth: i}
-	sub.cfg.Plan, sub.cfg.Part, sub.cfg.Marked, sub.cfg.Resume = p, p.Parts[0], nil, nil // marks are of all archives together
-	if from != nil && *from != (Spot{}) {
-		if !from.in(p) {
-			return fmt.Errorf("%s: cannot go on from %d: %w", a.Path, from.At, syscall.EINVAL)
-		}
-		sub.cfg.Resume = &Mark{Spot: *from}
+	sub := &Share{cfg: s.cfg, lim: s.lim, count: s.count, pool: s.pool, rec: s.rec, ctx: ctx, sel: s.sel}
+	sub.cfg.Plan, sub.cfg.Part = p, p.Parts[0]
+	if err := sub.marksOf(s); err != nil {
+		return fmt.Errorf("%s: %w", a.Path, err)
 	}
-	sub.lim.windows = max(int64(float64(s.lim.windows)*float64(a.Size)/float64(max(all.Size, 1))), 1)
 	if err := sub.run(ctx); err != nil {
 		return fmt.Errorf("%s: %w", a.Path, err)
+	}
+	return nil
+}
+
+// marksOf lets the share of the only archive of a part make marks inside it, and go on from one. Others do neither.
+func (s *Share) marksOf(part *Share) error {
+	m := s.cfg.Resume
+	inside := len(part.cfg.Part.Archives) == 1 && part.marks() && s.cfg.Plan.Kind != source.Zip
+	switch {
+	case !inside || m != nil && m.At == 0:
+		s.cfg.Resume = nil
+	case m != nil && !m.in(s.cfg.Plan, s.cfg.Part):
+		return fmt.Errorf("cannot go on from %d: %w", m.At, syscall.EINVAL)
+	}
+	if !inside {
+		s.cfg.Marked = nil
 	}
 	return nil
 }

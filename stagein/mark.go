@@ -1,7 +1,6 @@
 package stagein
 
 import (
-	"context"
 	"fmt"
 	"math"
 	"sync"
@@ -13,40 +12,26 @@ import (
 	"github.com/bivouacfs/bivouac/stagein/source/unpack"
 )
 
-// Mark is a place in what is read once, before which all is stored and
-// recorded: a reader whose daemon starts again goes on there. Of several archives it is a place
-// in each of those that are being read. It is JSON.
+// Mark is a point in the single pass of a part before which all is stored and recorded: a reader whose
+// daemon starts again goes on there. In a part of several archives it lies between two of them; inside
+// an archive only if that is the only one. It is JSON.
 type Mark struct {
 	Spot
+	Next    int     `json:"next,omitempty"`   // of several archives, the first that is not whole
 	Records uint64  `json:"records"`          // that were written before
 	Need    int64   `json:"need,omitempty"`   // bytes of members of compressed tars
 	Files   int64   `json:"files,omitempty"`  // Progress.Files
-	Bytes   int64   `json:"bytes,omitempty"`  // Progress.Bytes, of a tar
+	Bytes   int64   `json:"bytes,omitempty"`  // Progress.Bytes
 	Pieces  []Piece `json:"pieces,omitempty"` // Share.Pieces
 	Kept    []Try   `json:"kept,omitempty"`   // whose inodes are recorded, this one's among them
-
-	Next int     `json:"next,omitempty"` // of several archives, the first that was not begun
-	Open []Begun `json:"open,omitempty"` // those before it that are not whole, in their order
-
-	Places int64  `json:"places,omitempty"` // bytes that were written to ShareConfig.Places before
-	None   string `json:"none,omitempty"`   // spiller.none
 }
 
-// Spot is where the reading of an archive has come to.
+// Spot is a point in an archive, between two members.
 type Spot struct {
-	At    int64          `json:"at"`              // offset of the next group of headers, in the tar; of the next member of a zip archive
-	Some  bool           `json:"some,omitempty"`  // Seam.Some
-	Mtime *metadata.Time `json:"mtime,omitempty"` // Seam.Mtime
-	From  *unpack.Start  `json:"from,omitempty"`  // where to begin to unpack to come there; nil is at the beginning
-	// Ino is the inode of the next member, if that was begun; else 0. It is given to that again: some of
-	// its bytes may be stored, and they are the same.
-	Ino metadata.Ino `json:"ino,omitempty"`
-}
-
-// Begun is an archive of several that is being read.
-type Begun struct {
-	Archive int `json:"archive"` // its index in the part
-	Spot
+	At    int64                `json:"at"`              // offset of the next group of headers, in the tar
+	Some  bool                 `json:"some,omitempty"`  // Seam.Some
+	Mtime *metadata.Time       `json:"mtime,omitempty"` // Seam.Mtime
+	From  *unpack.RestartPoint `json:"from,omitempty"`  // from which a compressed tar is unpacked again; nil is its beginning
 }
 
 // Try is one beginning of a part: of the inodes that have its number, those up to Kept
@@ -65,34 +50,21 @@ func (p *Plan) Marks() bool {
 // in reports whether m can be a mark in that part.
 func (m *Mark) in(p *Plan, x Part) bool {
 	switch {
-	case len(m.Kept) == 0 || m.Places < 0:
+	case len(m.Kept) == 0:
 		return false
 	case p.Kind == source.Many:
-		next := 0
-		for _, b := range m.Open {
-			if b.Archive < next {
-				return false
-			}
-			next = b.Archive + 1
-		}
-		return next <= m.Next && m.Next <= len(x.Archives)
-	case !m.Spot.in(p):
+		return m.Next >= 0 && m.Next <= len(x.Archives) && (m.At == 0 || len(x.Archives) == 1)
+	case m.At < 0 || m.At%source.BlockSize != 0:
 		return false
+	case m.From != nil:
+		return m.From.Check(p.Kind, p.Size) == nil && m.From.Begin() <= m.At
 	}
 	return p.Kind.Packed() || m.At >= x.Off && m.At <= x.End
 }
 
-// in reports whether s can be in the archive of a plan.
-func (s *Spot) in(p *Plan) bool {
-	if s.At < 0 || s.At%source.BlockSize != 0 && p.Kind != source.Zip {
-		return false
-	}
-	return s.From == nil || s.From.Check(p.Kind, p.Size) == nil && s.From.Begin() <= s.At
-}
-
-// marks reports whether the share makes marks: where those need places that were found, these can be kept.
+// marks reports whether the share makes marks.
 func (s *Share) marks() bool {
-	return s.cfg.Marked != nil && s.cfg.Plan.Marks() && (s.spill == nil || s.cfg.Places != nil)
+	return s.cfg.Marked != nil && s.cfg.Plan.Marks()
 }
 
 // markEvery is how many bytes of a tar are read between two marks.
@@ -102,9 +74,6 @@ const markEvery = 4 << 20
 // is stored. What is not proved has none.
 func (c *chain) mark() error {
 	s := c.r.Share
-	if s.marker != nil {
-		return c.pass()
-	}
 	if !s.marks() || c.unproved() || c.landing != 0 || c.t.pos-c.marked < s.lim.mark {
 		return nil
 	}
@@ -127,16 +96,13 @@ func (c *chain) mark() error {
 func (c *chain) spot() Spot {
 	s := Spot{At: c.t.pos, Some: c.some, Mtime: c.g.Mtime}
 	if k := c.r.packed; k != nil {
-		s.From = k.from.Start(s.At)
+		s.From = k.from.Restart(s.At)
 	}
 	return s
 }
 
 // recorded says in a mark what was recorded before it.
 func (s *Share) recorded(m *Mark) error {
-	if err := s.spill.note(m); err != nil {
-		return err
-	}
 	records, seq, err := s.rec.mark()
 	m.Records, m.Kept = records, append(s.kept(), Try{s.rec.part, seq})
 	return err
@@ -154,46 +120,27 @@ func (s *Share) kept() []Try {
 func (s *Share) Kept() []Try { return s.kept() }
 
 // restore takes over what was recorded before the mark that this share goes on from.
-func (s *Share) restore(ctx context.Context) error {
-	if s.cfg.Plan.Spills {
-		s.spill = newSpiller(s)
-	}
-	if s.cfg.Plan.Kind == source.Many && s.marks() {
-		s.marker = newMarker(s)
-	}
+func (s *Share) restore() error {
 	m := s.cfg.Resume
 	if m == nil {
-		return s.spill.begin(ctx)
+		return nil
 	}
 	from := manifest.NewReader(s.cfg.Before)
-	bytes := int64(0)
 	for range m.Records {
 		rec, err := from.Next()
 		if err == nil {
 			err = s.rec.add(rec)
 		}
-		if err == nil {
-			err = s.spill.restored(&rec)
-		}
 		if err != nil {
 			return fmt.Errorf("records up to the mark at %d: %w", m.At, err)
 		}
 		s.sel.restored(&rec)
-		if hasData(&rec) {
-			bytes += rec.Attr.Size
-		}
-	}
-	if s.cfg.Plan.Kind != source.Many {
-		bytes = m.Bytes
 	}
 	s.pieces = m.Pieces
 	s.count.files.Store(m.Files)
-	s.count.bytes.Store(bytes)
+	s.count.bytes.Store(m.Bytes)
 	s.count.need.Store(m.Need)
-	if err := s.spill.recall(m, s.cfg.PlacesBefore); err != nil {
-		return fmt.Errorf("places up to the mark at %d: %w", m.At, err)
-	}
-	return s.spill.begin(ctx)
+	return nil
 }
 
 // resume stages what comes after a mark. c is at its place.
@@ -212,19 +159,6 @@ func (r *recorder) mark() (records uint64, seq uint32, err error) {
 		err = f.Flush()
 	}
 	return r.n, uint32(min(r.seq, math.MaxUint32)), err
-}
-
-// settled returns when all that was put until now is stored.
-func (p *pusher) settled() error {
-	all := make(chan struct{})
-	p.gens.mark(func() { close(all) })
-	p.flush()
-	select {
-	case <-all:
-		return nil
-	case <-p.ctx.Done():
-		return p.ctx.Err()
-	}
 }
 
 // generation is what is put between two marks. It has a reference for each that has not

@@ -26,6 +26,7 @@ type mortal struct {
 	left  int         // guarded by mu; puts until a share dies, which one is left to chance
 	parts []mortalOne // guarded by mu
 	went  int         // guarded by mu; tries that went on from a mark
+	grow  int         // guarded by mu; puts that each life has more than the one before
 	// forgets is asked whether a mark comes too late, so that the one before it counts; nil is never.
 	forgets func() bool // guarded by mu
 }
@@ -37,21 +38,19 @@ type mortalOne struct {
 	seam  []byte    // that it has told
 	heard chan Seam // the one that it was told, for the next try
 	tries map[uint16]*bytes.Buffer
-	// places is what each try has written of those.
-	places map[uint16]*bytes.Buffer
 }
 
 func newMortal(t *testing.T, j *job, lives int) *mortal {
 	m := &mortal{job: j, t: t, parts: make([]mortalOne, 16), left: lives}
 	for i := range m.parts {
 		m.parts[i].tries, m.parts[i].heard = make(map[uint16]*bytes.Buffer), make(chan Seam, 1)
-		m.parts[i].places = make(map[uint16]*bytes.Buffer)
 	}
 	j.config, j.again = m.begin, m.die
 	j.target = &stageintest.MemTarget{OnPut: func(metadata.NodeID, metadata.Ino, int) error {
 		m.mu.Lock()
 		defer m.mu.Unlock()
 		if m.left--; m.left == 0 {
+			lives += m.grow
 			m.left = lives
 			return syscall.EHOSTDOWN
 		}
@@ -67,8 +66,6 @@ func (m *mortal) begin(i int, cfg *ShareConfig) {
 	p := &m.parts[i]
 	cfg.Part.Try = p.try
 	try := p.try
-	p.places[try] = new(bytes.Buffer)
-	cfg.Places = p.places[try]
 	cfg.Marked = func(k Mark) {
 		b, err := json.Marshal(k)
 		m.mu.Lock()
@@ -86,7 +83,6 @@ func (m *mortal) begin(i int, cfg *ShareConfig) {
 			m.t.Error(err)
 		}
 		cfg.Before = bytes.NewReader(p.tries[p.of].Bytes())
-		cfg.PlacesBefore = bytes.NewReader(bytes.Clone(p.places[p.of].Bytes()))
 		m.went++
 	}
 	hear := cfg.SeamIn

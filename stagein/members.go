@@ -11,7 +11,6 @@ import (
 
 	"github.com/bivouacfs/bivouac/stagein/source"
 	"github.com/bivouacfs/bivouac/stagein/source/tar"
-	"github.com/bivouacfs/bivouac/stagein/source/unpack"
 	"github.com/bivouacfs/bivouac/stagein/source/walk"
 )
 
@@ -23,12 +22,13 @@ const scansAtOnce = 16
 type archiveScan struct {
 	Archive
 	found walk.Found
-	items items         // nil is not known yet
-	read  int64         // bytes
-	least unpack.Fewest // that it unpacks to, if that was looked for
-	index *index        // nil is none
-	told  string        // path of the index that told the items
-	fresh *newIndex     // of the items; nil is none
+	items items     // nil is not known yet
+	read  int64     // bytes
+	least int64     // bytes that it unpacks to at the least, if that was looked for
+	by    string    // what states that
+	index *index    // nil is none
+	told  string    // path of the index that told the items
+	fresh *newIndex // of the items; nil is none
 }
 
 // inArchives finds the members of archives; nil if they have to be read to be

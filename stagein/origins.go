@@ -32,9 +32,15 @@ type Origins struct {
 	// Void is the tries whose inodes are nobody's, after those that were kept: a node that
 	// was lost had begun with them.
 	Void []Try `json:"void,omitempty"`
-	// Gone is files that stay in the source, though nodes had stored something of them: others
-	// that had were lost. A node removes what it has when the manifest is agreed on.
-	Gone []metadata.Ino `json:"gone,omitempty"`
+}
+
+// SetRestartPoints takes over the restart points of a source.
+func (o *Origins) SetRestartPoints(number uint32, points []byte) error {
+	if int(number) >= len(o.Sources) {
+		return fmt.Errorf("restart points of source %d of %d: %w", number, len(o.Sources), syscall.EPROTO)
+	}
+	o.Sources[number].RestartPoints = points
+	return nil
 }
 
 // Origin is one source: an archive, or a directory.
@@ -45,10 +51,8 @@ type Origin struct {
 	Mtime metadata.Time `json:"mtime"` // likewise
 	// Index is the path of what told what is in an archive; "" if the archive did.
 	Index source.Name `json:"index,omitempty"`
-	// Places is where a compressed tar can be unpacked from, as unpack.Places, if that was
-	// noted, since some of its files may have had to stay in it; the last one is its end, if
-	// that was seen.
-	Places []byte `json:"places,omitempty"`
+	// RestartPoints is those of a compressed tar, as unpack.RestartPoints; empty if it has none but its beginning.
+	RestartPoints []byte `json:"restart_points,omitempty"`
 }
 
 // keptOpen is how many archives a dataset has at the most for each to stay open
@@ -62,9 +66,9 @@ type fetcher struct {
 	read    atomic.Int64 // bytes
 
 	mu       sync.Mutex
-	archives map[uint32]source.File   // guarded by mu
-	kinds    map[uint32]source.Kind   // guarded by mu; of those that had to be looked at
-	places   map[uint32]unpack.Places // guarded by mu; of those that were wanted
+	archives map[uint32]source.File          // guarded by mu
+	kinds    map[uint32]source.Kind          // guarded by mu; of those that had to be looked at
+	points   map[uint32]unpack.RestartPoints // guarded by mu; of those that were wanted
 }
 
 // kindOf is of what kind the source is that has a file.
@@ -126,8 +130,8 @@ type stretch struct {
 	member *source.Item // of a zip archive; nil is no such
 	sparse bool         // in a tar
 
-	kind   source.Kind   // of the archive
-	places unpack.Places // of a compressed one
+	kind   source.Kind          // of the archive
+	points unpack.RestartPoints // of a compressed one
 }
 
 // open finds the bytes of a file that has the attributes a.
@@ -182,8 +186,8 @@ func (q *fetcher) openArchive(o *Origin, from manifest.Origin) (*stretch, error)
 		head: from.Head, check: from.Check, index: string(o.Index), sparse: from.Sparse, kind: o.Kind,
 	}
 	var err error
-	if len(o.Places) > 0 {
-		if s.places, err = q.placesOf(from.Source); err != nil {
+	if len(o.RestartPoints) > 0 {
+		if s.points, err = q.pointsOf(from.Source); err != nil {
 			return nil, fmt.Errorf("%s: %w", s.name, err)
 		}
 	}
@@ -201,21 +205,21 @@ func (q *fetcher) openArchive(o *Origin, from manifest.Origin) (*stretch, error)
 	return s, nil
 }
 
-// placesOf is where a source can be unpacked from.
-func (q *fetcher) placesOf(n uint32) (unpack.Places, error) {
+// pointsOf is the restart points of a source.
+func (q *fetcher) pointsOf(n uint32) (unpack.RestartPoints, error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if ps, ok := q.places[n]; ok {
+	if ps, ok := q.points[n]; ok {
 		return ps, nil
 	}
-	ps, err := unpack.ParsePlaces(q.origins.Sources[n].Places)
+	ps, err := unpack.ParseRestartPoints(q.origins.Sources[n].RestartPoints)
 	if err != nil {
 		return nil, err
 	}
-	if q.places == nil {
-		q.places = make(map[uint32]unpack.Places)
+	if q.points == nil {
+		q.points = make(map[uint32]unpack.RestartPoints)
 	}
-	q.places[n] = ps
+	q.points[n] = ps
 	return ps, nil
 }
 

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"math"
 	"syscall"
 
@@ -20,8 +19,6 @@ type packed struct {
 	from *unpack.Unpacked
 	room int64  // bytes that may be stored; 0 is not known
 	last string // member
-	end  int64  // of its data
-	all  int64  // bytes that it unpacks to; 0 is not known
 	some bool   // there was a member
 }
 
@@ -48,19 +45,13 @@ func (s *Share) runPacked(ctx context.Context) error {
 	r := &region{Share: s, part: Part{End: endless}, size: endless, file: f, packed: k}
 	c := r.chain(ctx, begin)
 	c.t.more = u.Next
-	s.spill.use(c.push, u, p.Number)
 	stage := func() error { return c.stage(&Seam{}) }
 	if m := s.cfg.Resume; m != nil {
 		stage = func() error { return c.again(m) }
 	}
 	err = stage()
-	if c.t.bad == io.EOF {
-		k.all = c.t.pos
-	}
 	if err == nil || p.OnError == OnErrorSkip && skippable(err) { // what came before the damage stays
-		if e := s.spill.ended(p, k); e != nil {
-			err = e
-		}
+		err = errors.Join(err, s.keepPoints(u))
 	}
 	if err != nil {
 		return k.explain(err)
@@ -68,40 +59,34 @@ func (s *Share) runPacked(ctx context.Context) error {
 	return unchanged(f, string(p.Source), was)
 }
 
-// unpack begins to unpack a file, which gives what is from begin on, and finds where that can be begun again if some of
-// it may stay there, or there are marks.
-func (s *Share) unpack(ctx context.Context, f source.File) (u *unpack.Unpacked, begin int64) {
-	p, off, start := s.cfg.Plan, s.cfg.Part.Off, s.start()
-	if start != nil {
-		off, begin = start.Byte(p.Kind), start.Begin()
-	}
-	from := source.ReadRegion(ctx, f, string(p.Source), off, s.cfg.Part.End, s.pool, readAhead)
-	marks := s.marker != nil || s.marks()
-	apart := unpack.Spacing{Apart: s.lim.apart, Inside: s.lim.inside, Windows: s.lim.windows, Starts: marks && unpack.HasPlaces(p.Kind)}
-	if s.spill == nil {
-		apart.Windows = 1 // nobody but marks wants those
-	} else {
-		apart.Inside = s.spill.inside(0, 0)
-	}
-	switch {
-	case start != nil:
-		return unpack.UnpackFrom(ctx, p.Kind, *start, s.spill.placesOf(p.Number), from, s.pool, apart), begin
-	case s.spill == nil && !apart.Starts:
-		return unpack.Unpack(ctx, p.Kind, p.Head, from, s.pool), begin
-	}
-	return unpack.UnpackPlaces(ctx, p.Kind, p.Head, from, s.pool, apart), begin
-}
-
-// start is from where on a compressed tar is unpacked to go on from a mark; nil is from its beginning, as it is when
-// nothing says how to come to what stays before it.
-func (s *Share) start() *unpack.Start {
-	if s.cfg.Resume == nil || s.spill != nil && len(s.spill.placesOf(s.cfg.Plan.Number)) == 0 {
+// keepPoints keeps the restart points of a file, if there are any but its beginning.
+func (s *Share) keepPoints(u *unpack.Unpacked) error {
+	points := u.RestartPoints()
+	if s.cfg.RestartPoints == nil || len(points) < 2 {
 		return nil
 	}
-	return s.cfg.Resume.From
+	return s.cfg.RestartPoints(s.cfg.Plan.Number, points.Append(nil))
 }
 
-// again unpacks what comes before a mark once more, from the last place before it on, and stages what comes after it.
+// unpack begins to unpack a file, from the restart point of the mark on if there is one, and collects restart points.
+// What u returns begins at begin.
+func (s *Share) unpack(ctx context.Context, f source.File) (u *unpack.Unpacked, begin int64) {
+	p, off := s.cfg.Plan, s.cfg.Part.Off
+	var start *unpack.RestartPoint
+	if m := s.cfg.Resume; m != nil && m.From != nil {
+		start, off, begin = m.From, m.From.Byte(p.Kind), m.From.Begin()
+	}
+	from := source.ReadRegion(ctx, f, string(p.Source), off, s.cfg.Part.End, s.pool, readAhead)
+	switch {
+	case start != nil:
+		return unpack.UnpackFrom(ctx, p.Kind, *start, p.Head, from, s.pool, s.lim.apart), begin
+	case unpack.HasRestartPoints(p.Kind):
+		return unpack.UnpackPoints(ctx, p.Kind, p.Head, from, s.pool, s.lim.apart), begin
+	}
+	return unpack.Unpack(ctx, p.Kind, p.Head, from, s.pool), begin
+}
+
+// again unpacks what comes before a mark once more, from the last restart point before it on, and stages what comes after it.
 func (c *chain) again(m *Mark) error {
 	if err := c.t.skip(m.At - c.t.pos); err != nil {
 		return c.end(err)
@@ -117,9 +102,9 @@ func (r *region) fits(it *source.Item) error {
 	if k == nil {
 		return nil
 	}
-	k.last, k.end, k.some = it.Path, it.Off+it.Stored(), true
+	k.last, k.some = it.Path, true
 	need := r.count.need.Add(it.Stored()) - it.Stored()
-	if k.room == 0 || r.spill != nil || it.Stored() <= k.room-need {
+	if k.room == 0 || it.Stored() <= k.room-need {
 		return nil
 	}
 	node, given := r.fullest()

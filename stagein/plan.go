@@ -13,7 +13,6 @@ import (
 	"github.com/bivouacfs/bivouac/metadata/cluster"
 	"github.com/bivouacfs/bivouac/metadata/manifest"
 	"github.com/bivouacfs/bivouac/stagein/source"
-	"github.com/bivouacfs/bivouac/stagein/source/unpack"
 	"github.com/bivouacfs/bivouac/stagein/source/walk"
 )
 
@@ -25,11 +24,10 @@ type Plan struct {
 	Kind    source.Kind        `json:"kind"`
 	Size    int64              `json:"size"` // bytes that have to be read
 	Mtime   metadata.Time      `json:"mtime"`
-	Head    []byte             `json:"head,omitempty"`   // the first block of an archive, read already
-	Room    int64              `json:"room,omitempty"`   // bytes that a compressed tar may unpack to; 0 is not known
-	Read    int64              `json:"read,omitempty"`   // bytes of an archive that were read already: the head is not among a tar's
-	Spills  bool               `json:"spills,omitempty"` // what there is no room for of compressed tars may stay in them
-	UID     uint32             `json:"uid"`              // who owns what is staged
+	Head    []byte             `json:"head,omitempty"` // the first block of an archive, read already
+	Room    int64              `json:"room,omitempty"` // bytes that a compressed tar may unpack to; 0 is not known
+	Read    int64              `json:"read,omitempty"` // bytes of an archive that were read already: the head is not among a tar's
+	UID     uint32             `json:"uid"`            // who owns what is staged
 	GID     uint32             `json:"gid"`
 	Stripe  int64              `json:"stripe"`          // files larger than this are striped
 	Under   source.Name        `json:"under,omitempty"` // the directory of the dataset that all of it is in
@@ -60,6 +58,9 @@ func (p *Plan) Itemized() bool {
 	return p.Kind == source.Dir || p.Kind == source.Zip || p.Kind == source.Many
 }
 
+// WholeArchives reports whether each archive is read by one node from front to end.
+func (p *Plan) WholeArchives() bool { return p.Kind.Packed() || p.Kind == source.Many }
+
 // Part is what one node reads.
 type Part struct {
 	Index uint16          `json:"index"`
@@ -71,10 +72,6 @@ type Part struct {
 	Items []source.Item   `json:"items,omitempty"` // of a directory or a zip archive
 	// Archives is what a part of several archives has, each read by this node alone.
 	Archives []Archive `json:"archives,omitempty"`
-	// Least is what its compressed tars unpack to at the least, if that was looked for.
-	Least int64 `json:"least,omitempty"`
-	// Weight is what it is to have of the nodes' room, beside that of the other parts.
-	Weight int64 `json:"weight,omitempty"`
 }
 
 // number is that of the inodes that the part makes: another one for each try, so
@@ -179,7 +176,7 @@ const (
 // zip archive, and no data of a directory.
 // It refuses, before a byte is copied, what the nodes have no room for; of a
 // tar, whose members are not known yet, it knows only what each node may expect, of a
-// compressed one what that unpacks to at the least (unpack.Least), and stops it
+// compressed one what that unpacks to at the least (unpack.MinUnpacked), and stops it
 // when it has unpacked to more than all have.
 func MakePlan(ctx context.Context, cfg *PlanConfig) (*Plan, error) {
 	if err := cfg.Request.Validate(); err != nil {
@@ -235,11 +232,10 @@ func (cfg *PlanConfig) plan(ctx context.Context) (*Plan, error) {
 	}
 	if p.Kind.Packed() {
 		p.Size, p.Room = found.Info.Size, cfg.sumFree(nodes)
-		p.Spills = cfg.Request.Spill == SpillPFS && p.Room > 0 && unpack.HasPlaces(p.Kind)
 		if err := cfg.roomFor(ctx, p, []Archive{{Path: p.Source, Size: p.Size, Mtime: p.Mtime}}); err != nil {
 			return nil, err
 		}
-		p.Parts = []Part{{Node: cfg.Map.FileOwner(found.Path), Off: int64(len(p.Head)), End: p.Size, Bytes: p.Size + p.Read, Least: p.Least}}
+		p.Parts = []Part{{Node: cfg.Map.FileOwner(found.Path), Off: int64(len(p.Head)), End: p.Size, Bytes: p.Size + p.Read}}
 		return p, nil
 	}
 	if p.Kind == source.Zip {
@@ -377,13 +373,13 @@ func (p *Plan) saidBy() string {
 
 const (
 	moreRoom  = "give the job more nodes or more capacity="
-	plainRoom = moreRoom + ", or keep it as a plain tar, or one packed by gzip, pzstd or xz -T0 --block-size=16MiB, of which a part can stay in the source (one block of xz, or one frame of zstd, has no place in the middle to begin at, and is to be of 64 MiB at the most), or stage it as it is with unpack=no"
+	plainRoom = moreRoom + ", or pack it as a plain tar or a zip archive, of which files that do not fit are read from the source, or keep it as one file with unpack=no"
 )
 
 // wayOut is what can be done about something for which there is no room.
 func (cfg *PlanConfig) wayOut(p *Plan) string {
 	switch {
-	case cfg.Request.Spill != SpillFail && (p.Kind.Packed() || p.Kind == source.Many):
+	case p.Kind.Packed() || p.Kind == source.Many:
 		return plainRoom
 	case cfg.Request.Spill == SpillFail:
 		return moreRoom + ", or leave spill=fail out"

@@ -37,9 +37,6 @@ type pusher struct {
 
 func (s *Share) newPusher(ctx context.Context) *pusher {
 	p := &pusher{s: s, parent: ctx, gens: newGenerations()}
-	if s.marker != nil {
-		p.gens = s.marker.gens
-	}
 	p.loads = newLoads(p.send)
 	ctx, p.cancel = context.WithCancel(ctx)
 	p.g, p.ctx = errgroup.WithContext(ctx)
@@ -50,9 +47,6 @@ func (s *Share) newPusher(ctx context.Context) *pusher {
 // put packs b, which lies in piece, for pos of the file, to be stored when there is
 // more for the same nodes, or at flush; wait tells how that ended.
 func (p *pusher) put(o *object, b []byte, piece *source.Piece, pos int64) error {
-	if o.layout.Kind == metadata.Spilled {
-		return p.ctx.Err() // it stays where it is
-	}
 	for _, sp := range datapath.Spans(o.layout.Chunk(), o.order, pos, int64(len(b))) {
 		if err := p.ctx.Err(); err != nil {
 			return err // others may still be putting; wait tells what it was

@@ -85,9 +85,8 @@ type sourceReader struct {
 	last *stretch // whose file x reads
 }
 
-// farAhead is from how many bytes on that nobody wants a compressed tar is rather begun at
-// a later place.
-const farAhead = 2 * placesApart
+// farAhead is how many unwanted bytes of a compressed tar are worth a new start at a later restart point.
+const farAhead = 2 * pointsApart
 
 func (r *sourceReader) read(ctx context.Context, x *located, w io.Writer) error {
 	s, err := r.f.src.open(x.from, &x.a)

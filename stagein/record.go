@@ -111,13 +111,14 @@ func (s *Share) origin(it *source.Item) manifest.Origin {
 	return manifest.Origin{Source: it.Source + p.Number, Off: it.Off, Head: it.Head, Check: it.Check, Sparse: it.Sparse != nil}
 }
 
+// hasData reports whether a record is of a file that takes room.
+func hasData(rec *manifest.Record) bool {
+	return rec.Hardlink == "" && rec.Attr.Mode&source.TypeMask == source.TypeRegular && rec.Attr.Size > 0
+}
+
 // place numbers an item and says where its bytes go.
 func (s *Share) place(it *source.Item) (*object, error) {
-	next := s.rec.ino
-	if s.marker != nil {
-		next = func() (metadata.Ino, error) { return s.marker.ino(s.nth) }
-	}
-	ino, err := next()
+	ino, err := s.rec.ino()
 	if err != nil {
 		return nil, err
 	}

@@ -16,7 +16,6 @@ import (
 	"github.com/bivouacfs/bivouac/metadata/cluster"
 	"github.com/bivouacfs/bivouac/metadata/manifest"
 	"github.com/bivouacfs/bivouac/stagein/source"
-	"github.com/bivouacfs/bivouac/stagein/source/unpack"
 )
 
 // Target is where staged bytes go: the objects of all nodes.
@@ -54,18 +53,9 @@ type ShareConfig struct {
 	// Before has the records; nil is at the beginning.
 	Resume *Mark
 	Before io.Reader
-	// Places, if it is not nil, gets how what stays in compressed tars is come to, as far as that is known at marks;
-	// PlacesBefore has what an earlier try has written. Without it there are no marks where something may stay.
-	Places       io.Writer
-	PlacesBefore io.Reader
-
-	// Free tells what a node has left now; nil is what it had when the plan was made.
-	Free func(metadata.NodeID) (int64, bool)
-	// Ebbed, if it is not nil, keeps how far what is stored of a compressed tar goes back,
-	// before that is taken from the nodes; with Resume, Ebb is what it has kept last, nil if
-	// that is nothing.
-	Ebbed func(Ebb) error
-	Ebb   *Ebb
+	// RestartPoints, if it is not nil, keeps the restart points of a compressed tar, as unpack.RestartPoints.Append
+	// encodes them, when all of it is staged. number is that of the source among several.
+	RestartPoints func(number uint32, points []byte) error
 }
 
 // limits are the bounds that tests make small.
@@ -73,12 +63,7 @@ type limits struct {
 	piece int   // bytes of a read
 	carry int   // bytes of a cut member that travel in the seam
 	mark  int64 // bytes between two marks
-
-	farthest int64 // bytes that may have to be unpacked to come to a file that stays in a compressed tar
-	apart    int64 // bytes between two places of one that are kept, at the least
-	inside   int64 // bytes between two that are looked for in members of gzip where all seems to fit
-	small    int64 // bytes that one of several may unpack to without a place in its middle
-	windows  int64 // bytes that are kept of what is before places in compressed tars, at the most
+	apart int64 // bytes between two restart points of a compressed tar, at the least
 }
 
 const (
@@ -87,6 +72,7 @@ const (
 	defaultCarry   = 256 << 10
 	minPieces      = 8 // half can be kept by the search, and the rest must do to go on
 	readAhead      = 4 // reads in flight
+	pointsApart    = 4 << 20
 )
 
 // Share is one node's part of a stage-in.
@@ -100,10 +86,6 @@ type Share struct {
 	rec  *recorder
 	ctx  context.Context // of Run
 	sel  *selection      // nil is all
-
-	spill  *spiller // nil is that nothing may stay in the source
-	marker *marker  // of several archives; nil is that there are no marks
-	nth    int      // of a share of one of them, which archive of the part that is
 
 	pieces []Piece // of members that are cut; written by Run
 }
@@ -122,8 +104,6 @@ func NewShare(cfg ShareConfig) (*Share, error) {
 		return nil, fmt.Errorf("share of a source of kind %q: %w", p.Kind, syscall.EINVAL)
 	case cfg.Resume != nil && (cfg.Before == nil || !p.Marks() || !cfg.Resume.in(p, cfg.Part)):
 		return nil, fmt.Errorf("share that goes on where no mark can be, or without its records: %w", syscall.EINVAL)
-	case p.Spills && !unpack.HasPlaces(p.Kind) && p.Kind != source.Many:
-		return nil, fmt.Errorf("share of a source of kind %q, of which nothing can stay there: %w", p.Kind, syscall.EINVAL)
 	case p.OnError == OnErrorSkip && cfg.Skipped == nil:
 		return nil, fmt.Errorf("share that skips, without a place to say what: %w", syscall.EINVAL)
 	case p.Kind == source.Dir, p.Kind == source.Many:
@@ -146,7 +126,7 @@ func NewShare(cfg ShareConfig) (*Share, error) {
 	if cfg.Workers <= 0 {
 		cfg.Workers = defaultWorkers
 	}
-	return &Share{cfg: cfg, count: new(counters), lim: limits{piece: wire.MaxData, carry: defaultCarry, mark: markEvery, farthest: farthest, apart: placesApart, inside: insideApart, small: placeless, windows: windowsMost}}, nil
+	return &Share{cfg: cfg, count: new(counters), lim: limits{piece: wire.MaxData, carry: defaultCarry, mark: markEvery, apart: pointsApart}}, nil
 }
 
 // Run stages the part. When it returns, all that it stored is stored and all
@@ -162,7 +142,7 @@ func (s *Share) Run(ctx context.Context) error {
 	s.rec = newRecorder(s, s.cfg.Records)
 	var err error
 	if s.sel, err = newSelection(s.cfg.FS, s.cfg.Plan.Options); err == nil {
-		err = s.restore(ctx)
+		err = s.restore()
 	}
 	if err == nil {
 		err = s.run(ctx)

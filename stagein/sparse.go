@@ -43,7 +43,7 @@ func zerosCRC(n int64) (crc uint32) {
 // ends makes the objects of a sparse file as long as they are to be: where a
 // hole is last, a byte of it is written.
 func (p *pusher) ends(o *object, m *source.Sparse) error {
-	if m == nil || m.Size == 0 || o.layout.Kind == metadata.Spilled {
+	if m == nil || m.Size == 0 {
 		return nil
 	}
 	for _, pos := range lastBytes(o.layout, len(o.order), m.Size) {

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"syscall"
 
+	"github.com/zeebo/xxh3"
+
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/stagein/source"
 )
@@ -87,6 +89,9 @@ type spillable struct {
 	wide  bool  // it is striped
 	owner metadata.NodeID
 }
+
+// spillHash is what chooses whether a file stays in the source.
+func spillHash(seed uint64, path string) uint64 { return xxh3.HashStringSeed(path, seed^0x7370696c6c) }
 
 // byHash is the files among items, in an order that is made of their paths.
 func (cfg *PlanConfig) byHash(items items) ([]spillable, error) {

@@ -110,7 +110,6 @@ func (r *region) run() error {
 	}
 	c := r.chain(r.ctx, r.part.Off)
 	c.t.queue, c.t.more = held, from.Next
-	r.spill.use(c.push, nil, 0)
 	return c.stage(seam)
 }
 
@@ -120,7 +119,6 @@ func (r *region) resume(m *Mark) error {
 	defer from.Close()
 	c := r.chain(r.ctx, m.At)
 	c.t.more = from.Next
-	r.spill.use(c.push, nil, 0)
 	return c.resume(m)
 }
 

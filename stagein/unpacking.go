@@ -12,7 +12,7 @@ import (
 	"github.com/bivouacfs/bivouac/stagein/source/unpack"
 )
 
-// unpacking is a compressed tar that is unpacked from a place in it on.
+// unpacking is a compressed tar that is unpacked from a restart point on.
 type unpacking struct {
 	name string
 	u    *unpack.Unpacked
@@ -20,12 +20,12 @@ type unpacking struct {
 	pos  int64         // in what it unpacks to; what is before it was gone over
 }
 
-// unpacking begins at the place before off. What lies from end on need not be there.
+// unpacking begins at the restart point before off. What lies from end on need not be there.
 func (s *stretch) unpacking(ctx context.Context, bufs pools, off, end int64) (*unpacking, error) {
-	part := unpack.Stretch{File: s.file, Name: s.name, Kind: s.kind, Size: s.was.Size, Places: s.places, Off: off, End: end}
+	part := unpack.Stretch{File: s.file, Name: s.name, Kind: s.kind, Size: s.was.Size, Points: s.points, Off: off, End: end}
 	u := part.Unpack(ctx, bufs.in, bufs.out)
 	if u == nil {
-		return nil, fmt.Errorf("%s: nothing says where to begin to unpack what is at %d in it: %w", s.name, off, syscall.EIO)
+		return nil, fmt.Errorf("%s: it has no restart point before offset %d: %w", s.name, off, syscall.EIO)
 	}
 	return &unpacking{name: s.name, u: u, pos: off}, nil
 }

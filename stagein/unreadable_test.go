@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -52,44 +53,45 @@ func (f flipFile) ReadAt(p []byte, off int64) (int, error) {
 	return n, err
 }
 
-// spilt is a fill of a compressed tar of which some has stayed in the source, and that.
-func spilt(t *testing.T, archive []byte, fsys *flipFS, log *logrus.Entry) (f *Fill, stays []manifest.Record) {
+// overflowing is a fill of a compressed tar on the only node, which was lost and has come back, and has room for
+// nothing, and all files of it.
+func overflowing(t *testing.T, archive []byte, fsys *flipFS, log *logrus.Entry) (f *Fill, all []manifest.Record) {
 	t.Helper()
-	j := spillJob(archive, 512<<10)
-	j.stripe = 1 << 20
-	q := newQuota(512 << 10)
-	j.quota, j.target = q, q.MemTarget
+	j := seekableJob(archive, 1<<30)
+	j.nodes, j.stripe = 1, 1<<20
 	_, err := j.run(context.Background())
 	stageintest.NoError(t, err)
 	files, err := stageintest.FilesOf(j.records[0])
 	stageintest.NoError(t, err)
 	for _, rec := range files.Records {
-		if Spilled(&rec.Attr) {
-			stays = append(stays, rec)
+		if hasData(&rec) {
+			all = append(all, rec)
 		}
 	}
 	b, err := json.Marshal(j.plan.Origins)
 	stageintest.NoError(t, err)
 	fsys.MemFS = j.fs
-	m := stageintest.ClusterMap(4)
+	m := stageintest.ClusterMap(1)
+	m = m.WithState(0, cluster.Down, "").WithState(0, cluster.Up, "n0:1")
 	cfg := FillConfig{
 		Files: files, FS: fsys, Log: log, Journal: filepath.Join(t.TempDir(), "journal"),
 		Watch: func() (cluster.Map, <-chan struct{}) { return m, nil },
+		Room:  func(metadata.Ino, int64) bool { return false },
 	}
 	stageintest.NoError(t, json.Unmarshal(b, &cfg.Origins))
 	f, err = NewFill(cfg)
 	stageintest.NoError(t, err)
 	t.Cleanup(func() { stageintest.NoError(t, f.Close()) })
-	return f, stays
+	return f, all
 }
 
-// readWindow reads a file by way of the window.
-func readWindow(f *Fill, ino metadata.Ino, size int64) (string, error) {
+// readWindow reads from off on of a file that has no room, by way of the window.
+func readWindow(f *Fill, ino metadata.Ino, off, size int64) (string, error) {
 	p := make([]byte, size)
-	n, through, err := f.ReadThrough(context.Background(), ino, p, 0)
-	if err == nil && !through {
-		err = errors.New("it is on a node")
+	if err := f.Need(context.Background(), ino, off, size); !errors.Is(err, ErrDisplaced) {
+		return "", fmt.Errorf("need: %w", err)
 	}
+	n, err := f.ReadDisplaced(context.Background(), ino, p, off, nil)
 	return string(p[:n]), err
 }
 
@@ -110,7 +112,7 @@ func TestReadThroughIsCompared(t *testing.T) {
 	log.SetOutput(&lines)
 	fsys := new(flipFS)
 	archive := stageintest.ZstdUncheckedFrames(t, plain, 50_000)
-	f, stays := spilt(t, archive, fsys, logrus.NewEntry(log))
+	f, stays := overflowing(t, archive, fsys, logrus.NewEntry(log))
 	var x manifest.Record
 	for _, x = range stays {
 		if fsys.at = int64(bytes.Index(archive, []byte(want[x.Path].Data[500:600]))); fsys.at >= 0 {
@@ -123,7 +125,7 @@ func TestReadThroughIsCompared(t *testing.T) {
 	for range 2 {
 		fsys.flips.Store(1 << 30)
 		fsys.read.Store(0)
-		if _, err := readWindow(f, x.Attr.Ino, x.Attr.Size); !errors.Is(err, syscall.EIO) || fsys.read.Load() != 2 {
+		if _, err := readWindow(f, x.Attr.Ino, 0, x.Attr.Size); !errors.Is(err, syscall.EIO) || fsys.read.Load() != 2 {
 			t.Errorf("what is wrong in the source was read %d times, and is %v; want 2 times, and EIO", fsys.read.Load(), err)
 		}
 	}
@@ -137,7 +139,7 @@ func TestReadThroughIsCompared(t *testing.T) {
 	}
 	check := func(what string) {
 		t.Helper()
-		if got, err := readWindow(f, x.Attr.Ino, x.Attr.Size); err != nil || got != want[x.Path].Data {
+		if got, err := readWindow(f, x.Attr.Ino, 0, x.Attr.Size); err != nil || got != want[x.Path].Data {
 			t.Errorf("%s: %d bytes, %v", what, len(got), err)
 		}
 		if all, more := f.Unreadable(); len(all)+int(more) > 0 {
@@ -152,7 +154,7 @@ func TestReadThroughIsCompared(t *testing.T) {
 		y = stays[1]
 	}
 	fsys.Nodes["/src/a.tar"].Info.Mtime++
-	_, err = readWindow(f, y.Attr.Ino, y.Attr.Size)
+	_, err = readWindow(f, y.Attr.Ino, 0, y.Attr.Size)
 	all, _ = f.Unreadable()
 	if !errors.Is(err, syscall.EIO) || len(all) != 1 || !stageintest.ErrorHas(errors.New(all[0].String()), "was changed since the stage-in began", "put it back as it was") {
 		t.Errorf("a source that has changed: %v, unreadable are %+v", err, all)
@@ -167,17 +169,18 @@ func TestChunkReadThroughIsCompared(t *testing.T) {
 	plain := stageintest.WriteTar(t, tar.FormatGNU, []stageintest.Member{stageintest.TarFile("small", stageintest.RandBytes(r, 5000)), stageintest.TarFile("large", large)})
 	fsys := new(flipFS)
 	archive := stageintest.ZstdUncheckedFrames(t, plain, 50_000)
-	f, stays := spilt(t, archive, fsys, stageintest.QuietLog())
+	f, stays := overflowing(t, archive, fsys, stageintest.QuietLog())
 	const chunk = 3 * stripeChunk
 	fsys.at = int64(bytes.Index(archive, large[chunk+500:chunk+600]))
-	if len(stays) == 0 || stays[0].Path != "large" || fsys.at < 0 {
-		t.Fatalf("%d files stay; none can be spoilt", len(stays))
+	i := slices.IndexFunc(stays, func(r manifest.Record) bool { return r.Path == "large" })
+	if i < 0 || fsys.at < 0 {
+		t.Fatalf("none of %d files can be spoilt", len(stays))
 	}
 	read := func(off int64) error {
 		p := make([]byte, 70_000)
-		n, _, err := f.ReadThrough(context.Background(), stays[0].Attr.Ino, p, off)
-		if want := large[off:min(off+int64(len(p)), int64(len(large)))]; err == nil && !bytes.Equal(p[:n], want) {
-			err = fmt.Errorf("%d bytes at %d are not those of %d", n, off, len(want))
+		got, err := readWindow(f, stays[i].Attr.Ino, off, min(int64(len(p)), int64(len(large))-off))
+		if want := large[off:min(off+int64(len(p)), int64(len(large)))]; err == nil && got != string(want) {
+			err = fmt.Errorf("%d bytes at %d are not those of %d", len(got), off, len(want))
 		}
 		return err
 	}
@@ -189,41 +192,6 @@ func TestChunkReadThroughIsCompared(t *testing.T) {
 	stageintest.NoError(t, read(int64(len(large))-50_000))
 	fsys.flips.Store(0)
 	stageintest.NoError(t, read(chunk+100))
-}
-
-// TestReadThroughOneMember: of a gzip of one member, which is damaged after it was staged, what is read from a
-// place in its middle is what it was, or EIO: the member's own checksum says nothing there.
-func TestReadThroughOneMember(t *testing.T) {
-	r := stageintest.Rand(t)
-	plain := stageintest.ManySmall(t, r, 300, 12_000)
-	want, err := stageintest.TwinTar(plain)
-	stageintest.NoError(t, err)
-	for range 10 {
-		fsys := new(flipFS)
-		archive := stageintest.GzipOneMember.Pack(t, plain)
-		f, stays := spilt(t, archive, fsys, stageintest.QuietLog())
-		fsys.at = r.Int64N(int64(len(archive)))
-		fsys.flips.Store(1 << 30)
-		bad := 0
-		for _, x := range stays {
-			got, err := readWindow(f, x.Attr.Ino, x.Attr.Size)
-			switch {
-			case errors.Is(err, syscall.EIO):
-				bad++
-			case err != nil || got != want[x.Path].Data:
-				t.Errorf("%q: %d bytes, %v, want %d or EIO", x.Path, len(got), err, x.Attr.Size)
-			}
-		}
-		if bad > len(stays)/4 {
-			t.Errorf("one wrong byte in %d has %d files of %d be EIO", len(archive), bad, len(stays))
-		}
-		fsys.flips.Store(0)
-		for _, x := range stays {
-			if got, err := readWindow(f, x.Attr.Ino, x.Attr.Size); err != nil || got != want[x.Path].Data {
-				t.Errorf("%q is right again: %d bytes, %v, want %d", x.Path, len(got), err, x.Attr.Size)
-			}
-		}
-	}
 }
 
 // TestUnreadableAreFew: a source that is wrong in many places is told of in few words.
@@ -255,7 +223,7 @@ func TestReadSource(t *testing.T) {
 	stageintest.NoError(t, err)
 	fsys := new(flipFS)
 	archive := stageintest.ZstdUncheckedFrames(t, plain, 50_000)
-	f, stays := spilt(t, archive, fsys, stageintest.QuietLog())
+	f, stays := overflowing(t, archive, fsys, stageintest.QuietLog())
 	paths := map[metadata.Ino]string{}
 	var inos []metadata.Ino
 	for _, x := range stays {

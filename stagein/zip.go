@@ -3,7 +3,6 @@ package stagein
 import (
 	"context"
 	"fmt"
-	"slices"
 
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/metadata/manifest"
@@ -88,9 +87,6 @@ func (s *Share) runZip(ctx context.Context) error {
 	if head {
 		s.count.source.Add(p.Read) // by MakePlan, for all
 	}
-	if m := s.cfg.Resume; m != nil {
-		head = part.goOn(m.At) && head
-	}
 	was := source.Info{Size: p.Size, Mtime: p.Mtime}
 	f, err := s.open(string(p.Source), was)
 	if err != nil {
@@ -117,19 +113,6 @@ func (s *Share) runZip(ctx context.Context) error {
 		return err
 	}
 	return unchanged(f, string(p.Source), was)
-}
-
-// goOn leaves of a range what is from a member on, and reports whether it begins where it did.
-func (p *Part) goOn(at int64) (same bool) {
-	i := slices.IndexFunc(p.Items, func(it source.Item) bool { return it.Off >= at })
-	if i < 0 {
-		i = len(p.Items)
-	}
-	p.Items = p.Items[i:]
-	if same = at <= p.Off; !same {
-		p.Off = min(at, p.End)
-	}
-	return same
 }
 
 func (z *zipReader) run() error {
@@ -187,16 +170,10 @@ func (z *zipReader) member(it *source.Item, next int64) error {
 	if err := z.unzipper.member(it, next, func() error { return z.stage(it) }); err != nil {
 		return err
 	}
-	add := func() error {
-		if it.Is(source.TypeRegular) {
-			z.s.count.files.Add(1)
-		}
-		return z.s.rec.add(*z.rec)
+	if it.Is(source.TypeRegular) {
+		z.s.count.files.Add(1)
 	}
-	if m := z.s.marker; m != nil {
-		return m.record(z.s.nth, Spot{At: next}, next-it.Off, 0, add)
-	}
-	return add()
+	return z.s.rec.add(*z.rec)
 }
 
 // stage stages the member whose data is next.

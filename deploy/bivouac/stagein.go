@@ -41,13 +41,11 @@ The options behind SRC are one word with it, as in #SBATCH lines:
     limit=N         at most N files, to try something out
     spill=fail      fail if the nodes have no room for all of it. Else (spill=pfs) a
                     part, chosen by hash, stays where it is and is read through,
-                    if SRC is a directory, a tar, a large zip archive, or compressed
-                    tars that have places in their middle to begin at: by gzip (as
-                    tar czf), pigz, bgzip, pzstd, xz -T0, or any that makes many
-                    frames of zstd or blocks of xz. Anything else (bzip2, xz or zstd as
-                    one piece, or in pieces of more than 64 MiB, also one of
-                    several) has to fit. What a lost node had and the others have no
-                    room for is read through whatever is said here, but of such a one
+                    if SRC is a directory, a tar, or a large zip archive. A
+                    compressed tar has to fit. What a lost node had and the others
+                    have no room for is read through whatever is said here, but of
+                    a compressed tar only near a restart point (a gzip member, a
+                    zstd frame, an xz block)
     order=ORDER     in which files are fetched while the tree can be read already:
                     shuffled (default), source, seed:S as PyTorch's
                     DistributedSampler(seed=S) has them in epoch 0, list:FILE

@@ -12,14 +12,12 @@ type batch struct {
 	off  int64     // of raw in the compressed file
 	raw  []byte    // compressed
 	hint int       // how many bytes come out of it, if it tells the truth
-	most int64     // of them, of one part that has no place in its middle but what is found there
 	out  []byte    // what came out
 	rest io.Reader // goes on where out ends; nil is that out is all
 	err  error     // why it cannot be unpacked
 	done chan struct{}
 
-	given int     // bytes that were given out
-	found []Start // in the middle of its parts, whose Off counts from its beginning
+	given int // bytes that were given out
 
 	xz xzPart // of xz
 }
@@ -83,9 +81,6 @@ func (b *batch) Read(p []byte) (n int, err error) {
 		return 0, io.EOF
 	default:
 		n, err = b.rest.Read(p)
-		if f, ok := b.rest.(finder); ok {
-			b.found = append(b.found, f.take()...)
-		}
 	}
 	b.given += n
 	return n, err

@@ -27,10 +27,10 @@ type format interface {
 	serial(f *feed, rejected *batch) (io.Reader, error)
 }
 
-// placer is a format of which places are told by more than where bytes are: that of a batch whose bytes are
-// at off, or if the batch is nil of what is unpacked there in the usual way; false is that none is there.
-type placer interface {
-	place(off int64, b *batch) (at int64, ok bool)
+// restarter is a format whose restart points need more than an offset: restartAt encodes the point of a batch at off,
+// or with a nil batch of what is unpacked serially from there on; false if there is none.
+type restarter interface {
+	restartAt(off int64, b *batch) (at int64, ok bool)
 }
 
 // errSerial says that what is next is not unpacked as a batch.
@@ -53,10 +53,9 @@ type batches struct {
 	made   int
 	stop   error     // why there are no more batches
 	usual  io.Reader // that is in use now, or nil
-	began  int64     // pos of its first byte
 	skip   int       // bytes to come that were given out before
 
-	places *placeList // gets where what can be begun with begins; nil is nobody
+	points *pointList // collects restart points; nil: none are wanted
 	pos    int64      // in what comes out, of the next byte of a batch, or of usual
 }
 
@@ -84,9 +83,6 @@ func (d *batches) read(p []byte) (int, error) {
 	if d.usual != nil {
 		n, err := d.usual.Read(p)
 		d.pos += int64(n)
-		if f, ok := d.usual.(finder); ok {
-			d.inside(f.take(), d.began)
-		}
 		if err == io.EOF {
 			d.usual, err = nil, nil
 		}
@@ -105,8 +101,6 @@ func (d *batches) read(p []byte) (int, error) {
 	}
 	n, err := b.Read(p)
 	d.pos += int64(n)
-	d.inside(b.found, d.pos-int64(b.given))
-	b.found = nil
 	switch {
 	case err == io.EOF:
 		d.under = d.under[1:]
@@ -127,18 +121,10 @@ func (d *batches) goOn(rejected *batch) (err error) {
 	d.stop = nil
 	at := d.feed.offset()
 	d.usual, err = d.format.serial(d.feed, rejected)
-	if d.began = d.pos; d.usual != nil {
+	if d.usual != nil {
 		d.seen(at, nil)
 	}
 	return err
-}
-
-// inside takes note of places in the middle of what begins at began.
-func (d *batches) inside(all []Start, began int64) {
-	for _, s := range all {
-		s.Off += began
-		d.places.see(s)
-	}
 }
 
 // begins takes note of where a batch does. What was before it was right, so that it, or what
@@ -147,11 +133,11 @@ func (d *batches) begins(b *batch) { d.seen(b.off, b) }
 
 func (d *batches) seen(at int64, b *batch) {
 	ok := true
-	if f, is := d.format.(placer); is {
-		at, ok = f.place(at, b)
+	if f, is := d.format.(restarter); is {
+		at, ok = f.restartAt(at, b)
 	}
-	if ok && d.places != nil {
-		d.places.see(Start{Place: Place{At: at, Off: d.pos}})
+	if ok && d.points != nil {
+		d.points.see(RestartPoint{At: at, Off: d.pos})
 	}
 }
 

@@ -6,7 +6,6 @@ import (
 	"context"
 	"encoding/binary"
 	"io"
-	"sync/atomic"
 
 	"github.com/klauspost/compress/gzip"
 )
@@ -16,9 +15,8 @@ import (
 // like its header is taken for one.
 type gzips struct {
 	sizes
-	readers chan *gunzip  // that nobody uses
-	wrong   int           // guesses
-	inside  *atomic.Int64 // bytes between two places that are looked for in members, at the least; nil is none
+	readers chan *gunzip // that nobody uses
+	wrong   int          // guesses
 }
 
 // maxWrong is how many wrong guesses are enough: there are headers in the data,
@@ -29,8 +27,8 @@ const maxWrong = 3
 // follows the data: its checksum and its size.
 const gzipHead, gzipTail = 10, 8
 
-func newGzips(s sizes, most int, inside *atomic.Int64) *gzips {
-	return &gzips{sizes: s, readers: make(chan *gunzip, most), inside: inside}
+func newGzips(s sizes, most int) *gzips {
+	return &gzips{sizes: s, readers: make(chan *gunzip, most)}
 }
 
 // cut implements format.
@@ -47,12 +45,10 @@ func (z *gzips) cut(f *feed, b *batch) error {
 		if at < 0 {
 			break // too large
 		}
-		one := int64(memberSize(f.b[:at]))
-		size := int64(b.hint) + one
+		size := int64(b.hint) + int64(memberSize(f.b[:at]))
 		if n > 0 && size > int64(z.out) {
 			break
 		}
-		b.most = max(b.most, one)
 		n, b.hint = at, int(min(size, int64(z.out)+1))
 		if n == len(f.b) || n >= z.raw || b.hint >= z.full {
 			break
@@ -117,22 +113,11 @@ func (z *gzips) decode(ctx context.Context, b *batch) error {
 	default:
 		r = new(gunzip)
 	}
-	in := bytes.NewReader(b.raw)
-	r.in, r.inner = in, nil
-	if z.inside != nil && b.most > z.inside.Load() {
-		r.inner = &inner{
-			apart: z.inside,
-			at:    func() int64 { return b.off + int64(len(b.raw)-in.Len()) },
-			since: (&tape{off: b.off, b: b.raw}).since,
-		}
-	}
+	r.in = bytes.NewReader(b.raw)
 	if err := b.read(ctx, r, z.out); err != nil {
 		return err
 	}
-	if b.found = r.take(); b.rest != nil {
-		if z.inside != nil && r.inner == nil {
-			return errSerial // it says that it is small
-		}
+	if b.rest != nil {
 		return nil
 	}
 	select {
@@ -151,32 +136,8 @@ func (z *gzips) serial(f *feed, rejected *batch) (io.Reader, error) {
 	if rejected != nil {
 		z.wrong++
 	}
-	one := z.wrong < maxWrong
-	if z.inside == nil {
-		buf := bufio.NewReaderSize(f, feedStep)
-		return &gzipMember{Reader: buf, z: gunzip{in: buf, one: one}, feed: f}, nil
-	}
-	m := z.finding(f)
-	m.z.one = one
-	return m, nil
-}
-
-// finding is what unpacks the next bytes of the feed and finds places in them.
-func (z *gzips) finding(f *feed) *gzipMember {
-	t := &tape{in: f, off: f.offset()}
-	buf := bufio.NewReaderSize(t, feedStep)
-	at := func() int64 { return f.offset() - int64(buf.Buffered()) }
-	x := &inner{apart: z.inside, at: at, since: t.since}
-	t.near = x.near
-	return &gzipMember{Reader: buf, z: gunzip{in: buf, inner: x}, feed: f}
-}
-
-// goOn is what unpacks the rest of the member in the middle of which the feed begins.
-func (z *gzips) goOn(f *feed, s Start) (io.Reader, error) {
-	m := z.finding(f)
-	rest, err := m.z.inner.goOn(m.Reader, s)
-	m.z.one, m.z.inOne, m.z.r = true, true, rest
-	return m, err
+	buf := bufio.NewReaderSize(f, feedStep)
+	return &gzipMember{Reader: buf, z: gunzip{in: buf, one: z.wrong < maxWrong}, feed: f}, nil
 }
 
 // gzipMember unpacks a member and leaves what follows in the feed.
@@ -196,9 +157,6 @@ func (m *gzipMember) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// take implements finder.
-func (m *gzipMember) take() []Start { return m.z.take() }
-
 // byteSource is what gzip reads from without a buffer of its own.
 type byteSource interface {
 	io.Reader
@@ -210,10 +168,8 @@ type byteSource interface {
 type gunzip struct {
 	in    byteSource
 	z     gzip.Reader
-	r     io.Reader // of the member that it is in
 	inOne bool
-	one   bool   // stop after one
-	inner *inner // finds places in members; nil is that nobody wants them
+	one   bool // stop after one
 }
 
 // Read implements io.Reader.
@@ -224,7 +180,7 @@ func (g *gunzip) Read(p []byte) (n int, err error) {
 				return 0, err
 			}
 		}
-		if n, err = g.r.Read(p); err == io.EOF {
+		if n, err = g.z.Read(p); err == io.EOF {
 			if g.inOne = false; !g.one {
 				err = nil
 			}
@@ -241,25 +197,11 @@ func (g *gunzip) begin() error {
 	if err := g.in.UnreadByte(); err != nil {
 		return err
 	}
-	if g.inner != nil {
-		g.inner.members()
-	}
 	err := g.z.Reset(g.in)
 	if err == io.EOF {
 		return io.ErrUnexpectedEOF
 	}
 	g.z.Multistream(false)
-	g.r, g.inOne = &g.z, true
-	if g.inner != nil && err == nil {
-		g.r = g.inner.member(g.in)
-	}
+	g.inOne = true
 	return err
-}
-
-// take implements finder.
-func (g *gunzip) take() []Start {
-	if g.inner == nil {
-		return nil
-	}
-	return g.inner.take()
 }

@@ -7,60 +7,39 @@ import (
 	"io"
 	"math"
 
+	"github.com/klauspost/compress/zstd"
+
 	"github.com/bivouacfs/bivouac/stagein/source"
 )
 
-// Fewest is what an archive unpacks to at the least.
-type Fewest struct {
-	Bytes int64
-	By    string // what says so
-	// Alone says that all of that is one piece, in whose middle nothing can be begun with.
-	// Of gzip that is never so.
-	Alone bool
-	// Piece is how large the largest such piece is, if that is said: of xz.
-	Piece int64
-	// Modulo says that it may be many times 4 GiB more, as nothing says how often.
-	Modulo bool
-}
-
-// Least is the fewest bytes that an archive of size bytes unpacks to, if it is
-// whole, as far as a few small reads tell; head is its first block. What it
-// returns is less than the truth where a format does not say it:
+// MinUnpacked is the fewest bytes that a compressed file of size bytes unpacks to, as its format states it, and what
+// states it; head is its first block. It makes a few small reads:
 //
 //	xz     exact: the indexes at the ends of its streams; of very many, the last ones
-//	zstd   exact if there is a seek table; else what its frames say, one after the other, the
-//	       first walkReads blocks of them: nothing if pzstd has written them, or zstd in a pipe
-//	gzip   what the last member says, which is the truth modulo 4 GiB of that member
-//	       alone: of BGZF, whose last one is empty, nothing (but see LeastBGZF)
-//	bzip2  nothing
+//	zstd   exact if there is a seek table; else what the first frame states
+//	gzip   what the last member states, which is the truth modulo 4 GiB
 //
-// and then the packed size: no program in use makes a tar larger than stretch of it.
-func Least(f io.ReaderAt, kind source.Kind, size int64, head []byte) (Fewest, error) {
-	var n Fewest
-	var err error
-	switch r := (&tail{f: f, size: size}); kind {
+// Where that is less than the packed size, or nothing is stated, it is the packed size: no program in use
+// makes a tar larger than stretch of it.
+func MinUnpacked(f io.ReaderAt, kind source.Kind, size int64, head []byte) (bytes int64, by string, err error) {
+	t := &tail{f: f, size: size}
+	switch kind {
 	case source.TarXz:
-		n, err = leastXz(r)
+		by = "its index"
+		bytes, err = minXz(t)
 	case source.TarZstd:
-		n, err = leastZstd(r, head)
+		bytes, by, err = minZstd(t, head)
 	case source.TarGzip:
-		if IsBGZF(head) {
-			break // if the last one is not empty, something is wrong with it
-		}
-		n.By = "its last member"
-		n.Bytes, err = leastGzip(r)
+		by = "its last member"
+		bytes, err = minGzip(t)
 	}
-	if packed := size - size/stretch; n.Bytes <= packed {
-		n = Fewest{Bytes: packed, By: "its packed size", Alone: kind == source.TarXz && n.Alone, Piece: n.Piece}
+	if packed := size - size/stretch; bytes <= packed {
+		bytes, by = packed, "its packed size"
 	}
-	n.Modulo = kind == source.TarGzip && size >= wraps && !IsBGZF(head)
-	return n, err
+	return bytes, by, err
 }
 
-// wraps is the bytes of a gzip that may unpack to 4 GiB, of which the last member says nothing: few things pack better.
-const wraps = 4 << 30 / 8
-
-// stretch is of what part packing can make a thing larger: bzip2, the worst, a hundredth.
+// stretch is the part of a tar by which packing can make it larger: bzip2, the worst, a hundredth.
 const stretch = 32
 
 // tail reads a file from behind.
@@ -87,11 +66,9 @@ const (
 	xzPadding = 4  // what may follow a stream: zeros, so many at a time
 )
 
-// leastXz adds up the indexes of a file of xz, from its end on. If not even one is there to be read, it
-// is taken for one piece.
-func leastXz(t *tail) (Fewest, error) {
-	sum, end := Fewest{By: "its index", Alone: true}, t.size
-	blocks := 0
+// minXz adds up the indexes of an xz file, from its end on.
+func minXz(t *tail) (sum int64, err error) {
+	end := t.size
 	for range xzStreams {
 		foot, err := t.before(end, xzFooter)
 		if err != nil || foot == nil {
@@ -102,38 +79,27 @@ func leastXz(t *tail) (Fewest, error) {
 			continue
 		}
 		if string(foot[10:]) != "YZ" || crc32.ChecksumIEEE(foot[4:10]) != binary.LittleEndian.Uint32(foot) {
-			return sum, nil // damaged, which is for the decoder to say
+			return sum, nil // damaged: the decoder reports it
 		}
 		index, err := t.before(end-xzFooter, (int64(binary.LittleEndian.Uint32(foot[4:]))+1)*4)
-		if err == nil && index == nil && sum.Bytes == 0 {
-			sum.Alone = false // it has very many
-		}
 		if err != nil || index == nil {
 			return sum, err
 		}
-		s, ok := xzIndex(index)
-		if !ok || s.unpacked > math.MaxInt64/2-sum.Bytes {
+		packed, unpacked, ok := xzIndex(index)
+		if !ok || unpacked > math.MaxInt64/2-sum {
 			return sum, nil
 		}
-		blocks += s.blocks
-		sum.Bytes, sum.Alone, sum.Piece = sum.Bytes+s.unpacked, blocks < 2, max(sum.Piece, s.largest)
-		end -= xzFooter + int64(len(index)) + s.packed + xzFooter // a header is as long as a footer
+		sum += unpacked
+		end -= xzFooter + int64(len(index)) + packed + xzFooter // a header is as long as a footer
 	}
-	sum.Alone = false // there may be more
 	return sum, nil
 }
 
-// xzStream is how long the blocks of a stream are, and what they unpack to.
-type xzStream struct {
-	blocks           int
-	packed, unpacked int64
-	largest          int64 // unpacked
-}
-
-func xzIndex(b []byte) (s xzStream, ok bool) {
+// xzIndex is how long the blocks of a stream are, and what they unpack to.
+func xzIndex(b []byte) (packed, unpacked int64, ok bool) {
 	at := len(b) - crc32.Size
 	if at < 1 || b[0] != 0 || crc32.ChecksumIEEE(b[:at]) != binary.LittleEndian.Uint32(b[at:]) {
-		return s, false
+		return 0, 0, false
 	}
 	b = b[1:at]
 	records, n := binary.Uvarint(b)
@@ -141,20 +107,64 @@ func xzIndex(b []byte) (s xzStream, ok bool) {
 		b = b[n:]
 		in, i := binary.Uvarint(b)
 		out, o := binary.Uvarint(b[max(i, 0):])
-		if i <= 0 || o <= 0 || in > math.MaxInt64/4-uint64(s.packed) || out > math.MaxInt64/4-uint64(s.unpacked) {
-			return s, false
+		if i <= 0 || o <= 0 || in > math.MaxInt64/4-uint64(packed) || out > math.MaxInt64/4-uint64(unpacked) {
+			return 0, 0, false
 		}
-		s.packed, s.unpacked, n = s.packed+int64(in+3)&^3, s.unpacked+int64(out), i+o
-		s.blocks, s.largest = s.blocks+1, max(s.largest, int64(out))
+		packed, unpacked, n = packed+int64(in+3)&^3, unpacked+int64(out), i+o
 	}
-	return s, n > 0
+	return packed, unpacked, n > 0
+}
+
+const (
+	seekFooter = 9
+	seekMagic  = 0x8f92eab1
+	seekSums   = 0x80 // in the descriptor: entries have checksums
+	seekHead   = 8    // of the skippable frame that the table is
+	blockLeast = blockHead + 1
+)
+
+// minZstd is what the seek table states, or else the first frame.
+func minZstd(t *tail, head []byte) (n int64, by string, err error) {
+	foot, err := t.before(t.size, seekFooter)
+	if err != nil {
+		return 0, "", err
+	}
+	if foot != nil && binary.LittleEndian.Uint32(foot[5:]) == seekMagic {
+		if sum, ok, err := seekTable(t, foot); ok || err != nil {
+			return sum, "its seek table", err
+		}
+	}
+	var h zstd.Header
+	if h.Decode(head) != nil || !h.HasFCS || h.FrameContentSize/maxBlock > uint64(t.size)/blockLeast {
+		return 0, "", nil // nothing is stated, or what cannot be
+	}
+	return int64(h.FrameContentSize), "its first frame", nil
+}
+
+// seekTable adds up the frames of a seek table; ok is false if they are not all of the file.
+func seekTable(t *tail, foot []byte) (sum int64, ok bool, err error) {
+	entry := 8
+	if foot[4]&seekSums != 0 {
+		entry += 4
+	}
+	n := int64(entry)*int64(binary.LittleEndian.Uint32(foot)) + seekFooter
+	table, err := t.before(t.size, n)
+	if err != nil || table == nil {
+		return 0, false, err
+	}
+	packed := n + seekHead
+	for b := table[:n-seekFooter]; len(b) > 0; b = b[entry:] {
+		packed += int64(binary.LittleEndian.Uint32(b))
+		sum += int64(binary.LittleEndian.Uint32(b[4:]))
+	}
+	return sum, packed == t.size, nil
 }
 
 // deflated is the most that a byte of gzip unpacks to.
 const deflated = 1032
 
-// leastGzip is what the last member says of its size, if that can be.
-func leastGzip(t *tail) (int64, error) {
+// minGzip is the size that the last member states, if that can be.
+func minGzip(t *tail) (int64, error) {
 	b, err := t.before(t.size, gzipTail)
 	n := int64(memberSize(b))
 	if n/deflated > t.size {

@@ -1,7 +1,6 @@
 package unpack
 
 import (
-	"bufio"
 	"context"
 	"io"
 
@@ -16,31 +15,20 @@ type Stretch struct {
 	Name     string
 	Kind     source.Kind
 	Size     int64
-	Places   Places
+	Points   RestartPoints
 	Off, End int64
 }
 
-// innerPast is how much a block of deflated data that is not the last one may be read ahead of its end, in bytes, at
-// the most: it is followed by ten bits at the least, which are read with its longest symbols.
-const innerPast = 8
-
-// Unpack begins to unpack the stretch, from the place before it on; nil if there is none.
-// What it gives begins there and may go on behind the end. Close must be called.
+// Unpack begins to unpack the stretch, from the last restart point before it on; nil if there is none.
+// The pieces begin there and may go on behind the end. Close must be called.
 func (s *Stretch) Unpack(ctx context.Context, in, out *source.Pool) *Unpacked {
-	from, to, ok, more := s.Places.around(s.Off, s.End)
+	from, to, ok, more := s.Points.around(s.Off, s.End)
 	if !ok {
 		return nil
 	}
-	begin, next, end := from.At, to.At, s.Size
-	if s.Kind == source.TarXz {
-		begin, _ = from.xz()
-		next, _ = to.xz()
-	}
-	if to.Window != "" {
-		next += innerPast
-	}
+	begin, end := from.Byte(s.Kind), s.Size
 	if more {
-		end = min(end, next)
+		end = min(end, to.Byte(s.Kind))
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	u := &Unpacked{kind: s.Kind, pool: out, cancel: cancel, queue: make(chan *source.Piece, unpackAhead), from: &from}
@@ -51,8 +39,8 @@ func (s *Stretch) Unpack(ctx context.Context, in, out *source.Pool) *Unpacked {
 	return u
 }
 
-// decoderAt makes the reader of what is packed from a place on.
-func decoderAt(ctx context.Context, kind source.Kind, in *packed, pool *source.Pool, from Place) (io.ReadCloser, error) {
+// decoderAt makes the decoder of what follows a restart point.
+func decoderAt(ctx context.Context, kind source.Kind, in *packed, pool *source.Pool, from RestartPoint) (io.ReadCloser, error) {
 	switch kind {
 	case source.TarXz:
 		d := newBatches(ctx, in, xzsAt(from), pool.Help)
@@ -64,14 +52,6 @@ func decoderAt(ctx context.Context, kind source.Kind, in *packed, pool *source.P
 			return nil, err
 		}
 		return z.IOReadCloser(), nil
-	case source.TarGzip:
-		if from.Window == "" {
-			break
-		}
-		buf := bufio.NewReaderSize(in, 64<<10)
-		in.ahead = buf.Buffered
-		z, err := gunzipAt(buf, from)
-		return io.NopCloser(z), err
 	}
 	return decoder(kind, in)
 }

@@ -48,9 +48,9 @@ type Unpacked struct {
 	wg     sync.WaitGroup
 	queue  chan *source.Piece // closed at the end
 	err    error              // why it ended; set before queue is closed
-	list   *placeList         // nil is not wanted
-	from   *Place             // where a stretch of it begins; nil is that it is unpacked to its end
-	start  *Start             // where it begins, to be unpacked to its end; nil is at the beginning
+	list   *pointList         // collects restart points; nil: none are wanted
+	from   *RestartPoint      // of a stretch; nil: the file is unpacked to its end
+	start  *RestartPoint      // from which it is unpacked to its end; nil: the beginning
 }
 
 // unpackAhead is how many pieces wait to be taken: while one is stored the
@@ -63,12 +63,7 @@ func Unpack(ctx context.Context, kind source.Kind, head []byte, from *source.Reg
 	return unpack(ctx, kind, head, from, pool, nil)
 }
 
-// UnpackPlaces is Unpack that finds places.
-func UnpackPlaces(ctx context.Context, kind source.Kind, head []byte, from *source.Region, pool *source.Pool, s Spacing) *Unpacked {
-	return unpack(ctx, kind, head, from, pool, newPlaceList(s))
-}
-
-func unpack(ctx context.Context, kind source.Kind, head []byte, from *source.Region, pool *source.Pool, list *placeList) *Unpacked {
+func unpack(ctx context.Context, kind source.Kind, head []byte, from *source.Region, pool *source.Pool, list *pointList) *Unpacked {
 	ctx, cancel := context.WithCancel(ctx)
 	u := &Unpacked{kind: kind, pool: pool, cancel: cancel, queue: make(chan *source.Piece, unpackAhead), list: list}
 	u.in = &packed{left: head, from: from}
@@ -85,7 +80,7 @@ func (u *Unpacked) begin(ctx context.Context) {
 // when the whole file has been read and its checksums were right.
 func (u *Unpacked) Next() (*source.Piece, error) {
 	if p, ok := <-u.queue; ok {
-		u.passed(p.Off)
+		u.Restart(p.Off) // no earlier one is wanted any more
 		return p, nil
 	}
 	return nil, u.err
@@ -192,25 +187,20 @@ func (u *Unpacked) decoder(ctx context.Context) (io.ReadCloser, error) {
 	case u.start != nil:
 		return u.decoderFrom(ctx)
 	}
-	var inside *atomic.Int64
-	if u.list != nil {
-		inside = &u.list.inside
-	}
-	d, err := unpacker(ctx, u.kind, u.in, u.pool, inside)
+	d, err := unpacker(ctx, u.kind, u.in, u.pool, u.list != nil)
 	if b, ok := d.(*batches); ok {
-		b.places = u.list
+		b.points = u.list
 	}
 	return d, err
 }
 
 // unpacker makes the reader of what is packed in a kind of file: by several
-// workers, if the format allows it and there is more than one, or it is to be found where
-// batches begin, and what else there is to begin at every so many bytes.
-func unpacker(ctx context.Context, kind source.Kind, in *packed, pool *source.Pool, inside *atomic.Int64) (io.ReadCloser, error) {
-	if kind != source.TarXz && workers(kind, pool) < 2 && inside == nil {
+// workers, if the format allows it and there is more than one; or in batches, if restart points are wanted.
+func unpacker(ctx context.Context, kind source.Kind, in *packed, pool *source.Pool, points bool) (io.ReadCloser, error) {
+	if kind != source.TarXz && workers(kind, pool) < 2 && !points {
 		return decoder(kind, in)
 	}
-	f, err := formatOf(kind, sizesFor(pool.Room()*pool.Size()), cap(pool.Help)+1, inside)
+	f, err := formatOf(kind, sizesFor(pool.Room()*pool.Size()), cap(pool.Help)+1)
 	if f == nil || err != nil {
 		return decoder(kind, in)
 	}
@@ -238,12 +228,11 @@ func workers(kind source.Kind, pool *source.Pool) int {
 	return cap(pool.Help)
 }
 
-// formatOf says how a kind of file falls into batches; nil is that it does not, as of bzip2. Where a batch
-// has places in its middle, one is looked for every inside bytes, or none if that is nil.
-func formatOf(kind source.Kind, s sizes, most int, inside *atomic.Int64) (format, error) {
+// formatOf says how a kind of file falls into batches; nil is that it does not, as of bzip2.
+func formatOf(kind source.Kind, s sizes, most int) (format, error) {
 	switch kind {
 	case source.TarGzip:
-		return newGzips(s, most, inside), nil
+		return newGzips(s, most), nil
 	case source.TarZstd:
 		return newZstds(s, most)
 	case source.TarXz:

@@ -15,7 +15,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -284,33 +283,31 @@ func all(in *packed, d io.ReadCloser) ([]byte, error) {
 	}
 }
 
-// bothWays unpacks by workers, without and with a look for places, and as the twin does. What is
-// given out without an error has to be what the twin has, and there is an error if the twin has one.
+// bothWays unpacks by workers, with restart points and without, and as the twin does. What comes
+// without an error has to be what the twin has, and there is an error if the twin has one.
 func bothWays(t testing.TB, kind source.Kind, b []byte) (got []byte, err error) {
 	t.Helper()
 	_, _ = oneWay(t, kind, b, 1+int64(len(b))%5000) // compares
 	return oneWay(t, kind, b, 0)
 }
 
-// oneWay unpacks by workers; apart is 0, or how far places are that are looked for.
+// oneWay unpacks by workers; apart is the spacing of restart points, or 0 for none.
 func oneWay(t testing.TB, kind source.Kind, b []byte, apart int64) (got []byte, err error) {
 	t.Helper()
 	ctx := context.Background()
 	pool := source.NewPool(8, 1024)
 	in := compressed(ctx, b, pool)
-	var places *placeList
-	var inside *atomic.Int64
+	var points *pointList
 	if apart > 0 {
-		places = newPlaceList(Spacing{Apart: apart})
-		inside = &places.inside
+		points = newPointList(apart)
 	}
-	f, err := formatOf(kind, small, 4, inside)
+	f, err := formatOf(kind, small, 4)
 	if err != nil {
 		t.Fatal(err)
 	}
 	help := make(chan struct{}, 3)
 	d := newBatches(ctx, in, f, help)
-	d.places = places
+	d.points = points
 	in.ahead = d.ahead
 	got, err = all(in, d)
 	in.release()
@@ -530,7 +527,7 @@ func TestUnpackedShares(t *testing.T) {
 		p := w.pack(t, data, r)
 		pool := source.NewPool(8, 1024)
 		in := compressed(context.Background(), p, pool)
-		f, err := formatOf(w.kind, small, 1, nil)
+		f, err := formatOf(w.kind, small, 1)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -55,8 +55,8 @@ func newXzs(s sizes) *xzs {
 	return &xzs{sizes: s}
 }
 
-// xzsAt begins at a place. Who does wants what comes soon, and not all of a block.
-func xzsAt(p Place) *xzs {
+// xzsAt begins at a restart point. Its reader wants the first bytes soon, not a whole block at once.
+func xzsAt(p RestartPoint) *xzs {
 	_, check := p.xz()
 	return &xzs{at: xzState{began: true, in: true, middle: true, check: check}}
 }
@@ -287,8 +287,8 @@ func xzTail(b []byte, at *xzState, blocks []xzRecord) error {
 	return nil
 }
 
-// place implements placer.
-func (z *xzs) place(off int64, b *batch) (int64, bool) {
+// restartAt implements restarter.
+func (z *xzs) restartAt(off int64, b *batch) (int64, bool) {
 	if b == nil {
 		return xzAt(off, z.at.check), true
 	}

@@ -159,7 +159,7 @@ func TestXzIndexIsBounded(t *testing.T) {
 		defer in.from.Close()
 		return z.cut(&feed{in: in}, new(batch))
 	}
-	if err := cut(xzsAt(Place{At: xzAt(0, 1)}), bad[end:]); err != errXzMany {
+	if err := cut(xzsAt(RestartPoint{At: xzAt(0, 1)}), bad[end:]); err != errXzMany {
 		t.Errorf("behind a place: %v, want %v", err, errXzMany)
 	}
 	z := newXzs(small)
@@ -167,30 +167,6 @@ func TestXzIndexIsBounded(t *testing.T) {
 		many := z.at.n == xzBlockMost
 		if err := cut(z, p[xzHead:]); (err == errXzMany) != many || !many && err != nil {
 			t.Errorf("one more block: %v", err)
-		}
-	}
-}
-
-// TestLeastOfXzBlocks: the end of a file says whether it is of one block, and how large the largest is.
-func TestLeastOfXzBlocks(t *testing.T) {
-	data := bytes.Repeat([]byte("data"), 2500)
-	some, _ := xzBlocks(t, data, 3000)
-	one, _ := xzBlocks(t, data, 20_000)
-	for name, x := range map[string]struct {
-		packed []byte
-		alone  bool
-		piece  int64
-	}{
-		"one":               {one, true, 10_000},
-		"some":              {some, false, 3000},
-		"two streams":       {slices.Concat(one, some), false, 10_000},
-		"padded":            {append(slices.Clone(one), 0, 0, 0, 0), true, 10_000},
-		"padded for a tape": {append(slices.Clone(some), make([]byte, 10_240)...), false, 0},
-		"cut":               {some[:len(some)-1], true, 0},
-	} {
-		n, err := Least(bytes.NewReader(x.packed), source.TarXz, int64(len(x.packed)), x.packed[:min(source.BlockSize, len(x.packed))])
-		if n.Alone != x.alone || n.Piece != x.piece || err != nil {
-			t.Errorf("%s: %+v, %v, want alone %v, and %d", name, n, err, x.alone, x.piece)
 		}
 	}
 }
