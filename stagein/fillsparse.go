@@ -52,11 +52,6 @@ func (s *stretch) holey(ctx context.Context, bufs pools, pos, n int64, do func(b
 	if err := source.ReadFull(s.file, s.name, head, s.base-int64(len(head))); err != nil {
 		return err
 	}
-	if s.check != 0 {
-		if err := s.proved(head); err != nil {
-			return err
-		}
-	}
 	m, err := tar.SparseIn(head, s.base-int64(len(head)))
 	if err != nil {
 		return err
@@ -76,18 +71,10 @@ func (s *stretch) holeyIn(ctx context.Context, bufs pools, pos, n int64, do func
 	if err != nil {
 		return err
 	}
-	defer func() { x.close() }()
+	defer x.close()
 	m, err := s.mapIn(x)
 	if err != nil {
 		return err
-	}
-	if from, to := m.Within(pos, pos+n); s.base+from-x.pos > pointsApart { // there is a nearer restart point
-		y, err := s.unpacking(ctx, bufs, s.base+from, s.base+to)
-		if err != nil {
-			return err
-		}
-		x.close()
-		x = y
 	}
 	if err := s.pour(x, m, pos, n, do); err != nil {
 		return err

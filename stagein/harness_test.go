@@ -149,24 +149,6 @@ func (j *job) shares(ctx context.Context, m cluster.Map) ([]*bytes.Buffer, error
 	return parts, err
 }
 
-// through reads a file that has stayed in the source.
-func (j *job) through(rec manifest.Record) (string, error) {
-	q := &fetcher{fs: j.fs, origins: j.plan.Origins}
-	src, err := q.open(rec.From, &rec.Attr)
-	if err != nil {
-		return "", err
-	}
-	var data []byte
-	err = src.end(src.each(context.Background(), newPools(16, 4096), 0, rec.Attr.Size, func(b []byte, pos int64) error {
-		if pos != int64(len(data)) {
-			return fmt.Errorf("%q: bytes of %d, want those of %d", rec.Path, pos, len(data))
-		}
-		data = append(data, b...)
-		return nil
-	}))
-	return string(data), errors.Join(err, q.close())
-}
-
 func (j *job) share(m cluster.Map, i int, w, skips io.Writer, seams []chan []byte) (*Share, error) {
 	b, err := json.Marshal(j.plan)
 	if err != nil {

@@ -27,8 +27,6 @@ type hopper struct {
 	name   string
 	size   int64
 	room   *manifest.Scratch
-	any    bool           // also hollow members: nobody can read this in one go
-	maps   bool           // where the data of sparse members lies is kept
 	exact  bool           // a read fetches what it asks for, not whole pages
 	read   atomic.Int64   // bytes
 	hops   atomic.Int64   // reads for headers
@@ -117,7 +115,6 @@ func (h *hopper) mean(ctx context.Context, n int) (int64, error) {
 // it, or to the nth member.
 func (h *hopper) hop(ctx context.Context, off, end int64, n int) (*hopped, error) {
 	s := &hopped{items: newItemList(h.room), end: off}
-	s.items.maps = h.maps
 	if err := h.more(ctx, s, end, n); err != nil {
 		s.items.close()
 		return nil, err
@@ -160,8 +157,8 @@ func (h *hopper) more(ctx context.Context, s *hopped, end int64, n int) error {
 			continue
 		}
 		it := g.Item
-		if isHollow(&it) && !h.any {
-			return fmt.Errorf("%s: member %q at offset %d: %w", h.name, it.Path, g.Start(), errHollow)
+		if it.Sparse != nil {
+			return fmt.Errorf("%s: member %q at offset %d: %w", h.name, it.Path, g.Start(), errSparse)
 		}
 		if it.Stored() > h.size || it.Off+source.Padded(it.Stored()) > h.size {
 			return h.truncated(it.Path, g.Start())

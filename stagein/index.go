@@ -128,7 +128,7 @@ func (cfg *PlanConfig) lookUpOne(a *archiveScan, several bool) {
 			a.items, a.told = items, path
 			return
 		}
-		if !errors.Is(err, syscall.ENOENT) && !errors.Is(err, errHollow) {
+		if !errors.Is(err, syscall.ENOENT) {
 			cfg.log().WithError(err).WithField("index", path).Warn("an index cannot be used; the archive is scanned")
 		}
 	}
@@ -162,9 +162,6 @@ func (a *archiveScan) load(cfg *PlanConfig, path string) (*itemList, error) {
 	if err == nil {
 		err = tar.ReadIndex(io.NewSectionReader(f, 0, size), size, key, func(it *source.Item) error {
 			end = it.Off + source.Padded(it.Stored())
-			if isHollow(it) && !h.any {
-				return errHollow
-			}
 			return items.add(it, 0)
 		})
 	}
@@ -254,7 +251,7 @@ func (n *newIndex) save() error {
 		return err
 	}
 	w := bufio.NewWriterSize(f, 1<<18)
-	if err = tar.WriteIndex(w, n.key, n.items.eachWhole); err == nil {
+	if err = tar.WriteIndex(w, n.key, n.items.each); err == nil {
 		err = w.Flush()
 	}
 	if err == nil {

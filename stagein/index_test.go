@@ -153,7 +153,6 @@ func TestIndexUnusable(t *testing.T) {
 func itemsOf(t *testing.T, items []source.Item) *itemList {
 	t.Helper()
 	l := newItemList(&manifest.Scratch{})
-	l.maps = true
 	for i := range items {
 		stageintest.NoError(t, l.add(&items[i], 0))
 	}

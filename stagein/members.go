@@ -44,7 +44,6 @@ func (cfg *PlanConfig) inArchives(ctx context.Context, paths []string) (*content
 	}
 	nested, crowded := cfg.Request.Unpack == UnpackNested, cfg.crowded(c.size)
 	asked := nested || crowded || cfg.Request.Fill.Kind != "" || cfg.Request.Index.asked()
-	cfg.hollowToo = nested || crowded
 	if !asked && c.size < worthScan && !cfg.tight(mostPages(c.size)) {
 		return nil, nil
 	}
@@ -82,13 +81,24 @@ func (cfg *PlanConfig) inArchives(ctx context.Context, paths []string) (*content
 		c.read += all[i].read
 	}
 	cfg.read = c.read
-	if errors.Is(err, errHollow) {
-		return nil, nil // it is read to be known
+	if errors.Is(err, errSparse) {
+		return nil, cfg.refuseSparse(err, crowded)
 	}
 	if err != nil || !worth {
 		return nil, err
 	}
 	return c, cfg.join(c, all)
+}
+
+// refuseSparse is why a tar with a sparse member cannot be staged in a single pass; nil if it can.
+func (cfg *PlanConfig) refuseSparse(err error, crowded bool) error {
+	switch {
+	case cfg.Request.Unpack == UnpackNested:
+		return fmt.Errorf("%w, and unpack=nested takes none: pack it again without --sparse: %w", err, syscall.EINVAL)
+	case crowded && !cfg.Request.selects():
+		return fmt.Errorf("%w, and such a tar has to fit as a whole: %s, or pack it again without --sparse: %w", err, moreRoom, syscall.ENOSPC)
+	}
+	return nil
 }
 
 // each does something with archives, some at a time.
@@ -160,7 +170,7 @@ func (a *archiveScan) open(cfg *PlanConfig) (*hopper, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", a.Path, err)
 	}
-	h := &hopper{f: f, name: string(a.Path), size: a.Size, room: cfg.Scratch, any: cfg.hollowToo, nested: cfg.Request.Unpack == UnpackNested, exact: source.Exact(f)}
+	h := &hopper{f: f, name: string(a.Path), size: a.Size, room: cfg.Scratch, nested: cfg.Request.Unpack == UnpackNested, exact: source.Exact(f)}
 	if cfg.sel != nil {
 		h.sel = &cfg.sel.Select
 	}
@@ -188,7 +198,6 @@ func (a *archiveScan) hop(ctx context.Context, cfg *PlanConfig, mean, most int64
 		return err
 	}
 	// What a global header says is in no member's own.
-	h.maps = a.index.keeps()
 	found, global, err := h.scan(ctx, h.stretches(mean, most))
 	if err == nil {
 		a.items = found

@@ -2,9 +2,7 @@ package stagein
 
 import (
 	"context"
-	"fmt"
 	"strings"
-	"syscall"
 
 	"golang.org/x/sync/errgroup"
 
@@ -39,10 +37,6 @@ func (a *archiveScan) unnest(ctx context.Context, cfg *PlanConfig) error {
 	g.Go(func() error {
 		defer close(next)
 		return a.items.each(func(it *source.Item) error {
-			if isNested(it) && it.Sparse != nil {
-				return fmt.Errorf("%s: member %q at offset %d is stored with holes, and cannot be unpacked where it lies: make the archive without --sparse, or leave unpack=nested out: %w",
-					h.name, it.Path, it.Off, syscall.EINVAL)
-			}
 			n := &nesting{it: *it, done: make(chan struct{})}
 			select {
 			case next <- n:
@@ -105,7 +99,7 @@ func isNested(it *source.Item) bool {
 // inner is what is in a member that is a tar, with its directory; nil if it is none.
 func (h *hopper) inner(ctx context.Context, it *source.Item) ([]source.Item, error) {
 	dir := strings.TrimSuffix(it.Path, ".tar")
-	in := &hopper{f: section{h.f, it.Off}, name: h.name + ": member " + it.Path, size: it.Size, room: h.room, any: true, sel: h.sel, under: dir, nested: true, exact: h.exact}
+	in := &hopper{f: section{h.f, it.Off}, name: h.name + ": member " + it.Path, size: it.Size, room: h.room, sel: h.sel, under: dir, nested: true, exact: h.exact}
 	defer func() { h.read.Add(in.read.Load()) }()
 	var head page
 	b, err := in.block(ctx, &head, new(tar.Group))

@@ -141,10 +141,6 @@ type PlanConfig struct {
 
 	found *walk.Found // by Scan
 	read  int64       // by Scan, to find that the source shall be read to be known
-	// hollowToo is that nobody can read the archives in one go, as there is no room for all
-	// of them or they are to be unpacked further, so that those are scanned that have members
-	// which are little but holes.
-	hollowToo bool
 	// stored is about what the source takes on the nodes' disks, by Scan; 0 is not known.
 	stored int64
 	sel    *selection // by Scan: what is wanted of archives

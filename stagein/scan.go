@@ -205,11 +205,11 @@ func (cfg *PlanConfig) record(p *Plan, items items, w io.Writer) (spills bool, e
 // need adds what the nodes will hold of an item.
 func (cfg *PlanConfig) need(need map[metadata.NodeID]int64, it *source.Item, nodes []metadata.NodeID) {
 	if it.Size <= cfg.Stripe {
-		need[cfg.Map.FileOwner(it.Path)] += pages(takesUp(it))
+		need[cfg.Map.FileOwner(it.Path)] += pages(it.Size)
 		return
 	}
 	for _, id := range nodes {
-		need[id] += takesUp(it) / int64(len(nodes))
+		need[id] += it.Size / int64(len(nodes))
 	}
 }
 

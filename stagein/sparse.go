@@ -72,23 +72,5 @@ func lastBytes(l metadata.Layout, width int, size int64) []int64 {
 	return all
 }
 
-// isHollow reports whether a file is little but holes, which cost the one who reads
-// the archive in one go nothing, and who fills a file by itself the time to sum them up.
-func isHollow(it *source.Item) bool {
-	return it.Sparse != nil && it.Size/hollow > it.Stored()+pageSize
-}
-
-// hollow is what part of a file is data at the least, if it is not.
-const hollow = 16
-
-// errHollow says that a tar is better read to be known.
-var errHollow = errors.New("a member is little but holes")
-
-// takesUp is about what a file takes on a disk, in bytes: of one with holes each
-// extent ends in a page.
-func takesUp(it *source.Item) int64 {
-	if it.Sparse == nil {
-		return it.Size
-	}
-	return min(it.Size, 2*pages(it.Stored())+pageSize)
-}
+// errSparse says that a tar has a sparse member, so that it is staged in a single pass.
+var errSparse = errors.New("the member is sparse")

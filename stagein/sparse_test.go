@@ -7,8 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"hash/crc32"
-	"io"
-	"os"
 	"path/filepath"
 	"strings"
 	"sync/atomic"
@@ -16,7 +14,6 @@ import (
 
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/metadata/cluster"
-	"github.com/bivouacfs/bivouac/metadata/manifest"
 	"github.com/bivouacfs/bivouac/stagein/source"
 	"github.com/bivouacfs/bivouac/stagein/stageintest"
 )
@@ -268,209 +265,48 @@ func TestSparseIsFetchedAgain(t *testing.T) {
 	})
 }
 
-// TestSparseScanned: a tar with sparse members is scanned as any other, so that its tree is
-// there before its files; what is read is every byte once, and headers twice.
-func TestSparseScanned(t *testing.T) {
+// TestSparseIsReadOnce: a tar with a sparse member is staged in a single pass, whatever is asked for, and has no index.
+func TestSparseIsReadOnce(t *testing.T) {
 	r := stageintest.Rand(t)
 	stageintest.SparseTar(t, stageintest.HoleyFiles(r), func(t *testing.T, archive []byte) {
 		want, err := stageintest.TwinTar(archive)
-		if err != nil {
-			t.Fatal(err)
-		}
+		stageintest.NoError(t, err)
 		for _, stripe := range []int64{1 << 20, 4096} {
-			for _, nodes := range []int{1, 3} {
-				s := newRack(t, nodes, "/src/set.tar", Options{Fill: Order{Kind: OrderSource}, Index: IndexBeside})
-				s.stripe, s.camp = stripe, newCamp(s.job)
-				s.fs.Add(s.path, source.TypeRegular|0o644, archive)
-				got := s.staged()
-				stageintest.CheckTree(t, got, want)
-				if s.scanned == nil {
-					t.Fatal("it was not scanned")
-				}
-				if len(s.scanned.Indexes) != 1 {
-					t.Error("no index is made")
-				}
-				if read := s.fs.Read.Load(); read != s.sum.SourceBytes {
-					t.Errorf("%d bytes were read, %d counted", read, s.sum.SourceBytes)
-				}
-			}
-		}
-	})
-}
-
-// TestSparseIndex: the next job has the tree of a tar with sparse members without a scan, and
-// every file is right; what its index says wrongly of a map is found when the file is read.
-func TestSparseIndex(t *testing.T) {
-	r := stageintest.Rand(t)
-	stageintest.SparseTar(t, stageintest.HoleyFiles(r), func(t *testing.T, archive []byte) {
-		want, err := stageintest.TwinTar(archive)
-		stageintest.NoError(t, err)
-		for i, stripe := range []int64{1 << 20, 4096, 4096} {
-			j, log := indexJob(t, archive)
-			if j.stripe = stripe; i == 2 {
-				j.camp = newCamp(j)
-			}
-			j.staged(t, want)
-			if j.scanned == nil || len(j.scanned.Indexes) != 1 {
-				t.Fatal("the scan made no index")
-			}
-			made := j.scanned.Indexes
-			var whole []source.Item
-			stageintest.NoError(t, made[0].items.eachWhole(func(it *source.Item) error {
-				whole = append(whole, *it)
-				return nil
-			}))
-			made.Save(j.log)
-			j.staged(t, want)
-			if j.scanned == nil || len(j.scanned.Indexes) != 0 || !strings.Contains(log.String(), "not scanned: the index") {
-				t.Fatalf("the index was not used: %s", log)
-			}
-			if most := int64(2*16<<10 + 2*source.BlockSize); j.scanned.Read > most {
-				t.Errorf("with an index %d bytes were read before the manifest, want %d", j.scanned.Read, most)
-			}
-			for k := range whole {
-				if m := whole[k].Sparse; m != nil && len(m.Extents) > 1 {
-					m.Extents[1].Off--
-					break
-				}
-			}
-			made[0].items = itemsOf(t, whole)
-			made.Save(j.log)
-			path := indexFile(t, j)
-			if _, err := j.run(context.Background()); !stageintest.ErrorHas(err, j.path, path, "it is removed: stage in again") {
-				t.Errorf("the job says %v of a wrong map", err)
-			}
-			j.staged(t, want)
-		}
-	})
-}
-
-// TestSparseIndexOfHollow: where an index tells of a file that is little but holes, the
-// archive is read to be known all the same.
-func TestSparseIndexOfHollow(t *testing.T) {
-	r := stageintest.Rand(t)
-	made := func(dir string) error { return stageintest.HoleyFile(filepath.Join(dir, "huge"), r, 1<<25, 5<<20) }
-	stageintest.SparseTar(t, made, func(t *testing.T, archive []byte) {
-		want, err := stageintest.TwinTar(archive)
-		stageintest.NoError(t, err)
-		j, log := indexJob(t, archive)
-		j.opts.Unpack = UnpackNested
-		j.staged(t, want)
-		if j.scanned == nil || len(j.scanned.Indexes) != 1 {
-			t.Fatal("the scan made no index")
-		}
-		j.scanned.Indexes.Save(j.log)
-		j.opts.Unpack = ""
-		j.staged(t, want)
-		if j.scanned != nil || strings.Contains(log.String(), "cannot be used") {
-			t.Errorf("scanned %+v: %s", j.scanned, log)
-		}
-	})
-}
-
-// TestSparseTakesItsData: of sparse files for which there is no room some stay in the source;
-// what counts is what they take on a disk.
-func TestSparseTakesItsData(t *testing.T) {
-	r := stageintest.Rand(t)
-	stageintest.SparseTar(t, stageintest.HoleyFiles(r), func(t *testing.T, archive []byte) {
-		for _, c := range []struct {
-			free   int64
-			spills bool
-		}{{leastSpare + 250<<10, false}, {leastSpare + 30<<10, true}} {
-			s := newRack(t, 2, "/src/set.tar", Options{Fill: Order{Kind: OrderSource}})
-			s.free = func(metadata.NodeID) (int64, bool) { return c.free, true }
-			s.fs.Add(s.path, source.TypeRegular|0o644, archive)
-			var w bytes.Buffer
-			scanned, err := Scan(context.Background(), &PlanConfig{
-				FS: s.fs, Request: Request{Source: s.path, Name: "ds", Options: s.opts}, Dataset: 3, Map: stageintest.ClusterMap(2), Stripe: s.stripe, Free: s.free,
-			}, &w)
-			if err != nil || scanned == nil || scanned.Origins.Spills != c.spills {
-				t.Errorf("%d bytes free: %+v, %v, want spills %v", c.free, scanned, err, c.spills)
-			}
-		}
-	})
-}
-
-// TestHollowIsReadOnce: of files that are little but holes nobody sums up each hole by
-// itself: such an archive is read to be known.
-func TestHollowIsReadOnce(t *testing.T) {
-	r := stageintest.Rand(t)
-	huge := func(dir string) error { return stageintest.HoleyFile(filepath.Join(dir, "huge"), r, 1<<30, 5<<20) }
-	stageintest.SparseTar(t, huge, func(t *testing.T, archive []byte) {
-		j := tarJob(archive, 2)
-		j.opts.Fill, j.discard, j.stripe = Order{Kind: OrderSource}, true, 64<<20
-		if _, err := j.run(context.Background()); err != nil || j.scanned != nil {
-			t.Errorf("scanned %+v, %v", j.scanned, err)
-		}
-	})
-}
-
-// TestHollowSpills: where there is no room for all of an archive that has files that are little
-// but holes, it is scanned all the same, so that some of it stays in the source.
-func TestHollowSpills(t *testing.T) {
-	r := stageintest.Rand(t)
-	made := func(dir string) error {
-		errs := []error{stageintest.HoleyFile(filepath.Join(dir, "hollow"), r, 1<<24, 5<<20)}
-		for i := range 40 {
-			errs = append(errs, os.WriteFile(filepath.Join(dir, fmt.Sprint("plain", i)), stageintest.RandBytes(r, 30_000), 0o644))
-		}
-		return errors.Join(errs...)
-	}
-	stageintest.SparseTar(t, made, func(t *testing.T, archive []byte) {
-		want, err := stageintest.TwinTar(archive)
-		stageintest.NoError(t, err)
-		s := newRack(t, 2, "/src/set.tar", Options{})
-		s.free = func(metadata.NodeID) (int64, bool) { return leastSpare + 400<<10, true }
-		s.fs.Add(s.path, source.TypeRegular|0o644, archive)
-		var w bytes.Buffer
-		scanned, err := Scan(context.Background(), &PlanConfig{
-			FS: s.fs, Request: Request{Source: s.path, Name: "ds"}, Dataset: 3, Map: stageintest.ClusterMap(2), Stripe: 64 << 20, Free: s.free,
-		}, &w)
-		if err != nil || scanned == nil || !scanned.Origins.Spills {
-			t.Fatalf("scanned %+v, %v, want some to stay in the source", scanned, err)
-		}
-		s.plan = &Plan{Origins: scanned.Origins}
-		for from := manifest.NewReader(&w); ; {
-			rec, err := from.Next()
-			if err == io.EOF {
-				break
-			}
+			j := tarJob(archive, 3)
+			j.opts, j.stripe = Options{Fill: Order{Kind: OrderSource}, Index: IndexBeside}, stripe
+			got, err := j.run(context.Background())
 			stageintest.NoError(t, err)
-			if !rec.From.Known() {
-				continue
+			stageintest.CheckTree(t, got, want)
+			if j.scanned != nil || j.fs.Nodes[j.path+beside] != nil {
+				t.Errorf("scanned %+v", j.scanned)
 			}
-			if got, err := s.through(rec); err != nil || got != want[rec.Path].Data {
-				t.Errorf("%q: %d bytes, %v", rec.Path, len(got), err)
+			if read := j.fs.Read.Load(); read != j.sum.SourceBytes {
+				t.Errorf("%d bytes were read, %d counted", read, j.sum.SourceBytes)
 			}
 		}
 	})
 }
 
-// TestNestedSparse: sparse members of tars in a tar, and beside them, are as those of any;
-// a tar that is itself stored with holes is refused.
-func TestNestedSparse(t *testing.T) {
+// TestSparseHasToFit: where there is no room for all of a tar with a sparse member, or tars in it are to be unpacked,
+// it is refused with what to do.
+func TestSparseHasToFit(t *testing.T) {
 	r := stageintest.Rand(t)
 	stageintest.SparseTar(t, stageintest.HoleyFiles(r), func(t *testing.T, archive []byte) {
-		want, err := stageintest.TwinTar(archive)
-		if err != nil {
-			t.Fatal(err)
+		j := tarJob(archive, 2)
+		j.free = func(metadata.NodeID) (int64, bool) { return leastSpare + 10<<10, true }
+		if _, err := j.run(context.Background()); !stageintest.ErrorHas(err, j.path, "capacity=", "without --sparse", "no space left") {
+			t.Errorf("%v, want a refusal", err)
 		}
-		outer := bytes.TrimRight(archive, "\x00")
-		outer = append(outer, make([]byte, -len(outer)&(source.BlockSize-1))...)
-		outer = append(outer, stageintest.WriteTar(t, tar.FormatPAX, []stageintest.Member{stageintest.TarFile("inner.tar", archive)})...)
-		s := newRack(t, 3, "/src/set.tar", Options{Unpack: UnpackNested})
-		s.stripe = 4096
-		s.fs.Add(s.path, source.TypeRegular|0o644, outer)
-		got := s.staged()
-		for path, e := range want {
-			for _, p := range []string{path, "inner/" + path} {
-				if e.Mode&source.TypeMask == source.TypeRegular && got[p].Data != e.Data {
-					t.Errorf("%q has %d bytes, which are not those of %d", p, len(got[p].Data), len(e.Data))
-				}
-			}
+		j = tarJob(archive, 2)
+		j.opts.Unpack = UnpackNested
+		if _, err := j.run(context.Background()); !stageintest.ErrorHas(err, j.path, "unpack=nested", "without --sparse") {
+			t.Errorf("%v, want a refusal", err)
 		}
 		stored := stageintest.AsSparse(stageintest.WriteTar(t, tar.FormatPAX, []stageintest.Member{stageintest.SparseMember(r, "inner.tar")}))
-		s.fs.Add(s.path, source.TypeRegular|0o644, stored)
-		s.fails("/src/set.tar", `"inner.tar"`, "stored with holes", "without --sparse")
+		j = tarJob(stored, 2)
+		j.opts.Unpack = UnpackNested
+		if _, err := j.run(context.Background()); !stageintest.ErrorHas(err, j.path, `"inner.tar"`, "without --sparse") {
+			t.Errorf("a tar that is stored with holes: %v, want a refusal", err)
+		}
 	})
 }

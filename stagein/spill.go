@@ -99,7 +99,7 @@ func (cfg *PlanConfig) byHash(items items) ([]spillable, error) {
 	i := 0
 	err := items.each(func(it *source.Item) error {
 		if it.Hardlink == "" && it.Is(source.TypeRegular) && it.Size > 0 {
-			all = append(all, spillable{spillHash(cfg.Map.Seed, it.Path), i, takesUp(it), it.Size > cfg.Stripe, cfg.Map.FileOwner(it.Path)})
+			all = append(all, spillable{spillHash(cfg.Map.Seed, it.Path), i, it.Size, it.Size > cfg.Stripe, cfg.Map.FileOwner(it.Path)})
 		}
 		i++
 		return nil

@@ -18,28 +18,22 @@ import (
 // The index of a tar is its members, so that who has it need not look for them.
 // Its file is
 //
-//	magic    8 bytes  "BIVIDX" 00 02
+//	magic    8 bytes  "BIVIDX" 00 03
 //	size     8 bytes  of the archive
 //	mtime    8 bytes  of the archive, in nanoseconds
 //	ends    16 bytes  xxh3-128 of the archive's first and last 16 KiB
 //	sum      8 bytes  xxh3 of what stands before
 //	members           a stream of manifest records (metadata/manifest) without
 //	                  owners, packed by zstd: in the order of the archive, each
-//	                  with the offset of its data; behind a sparse one, as
-//	                  many records as its ino says, each an extent of its data:
-//	                  ino is where that begins in the file, size how long it is,
-//	                  and the offset where it is in the archive
+//	                  with the offset of its data
 //
-// Version 1, which is read, too, is the same without sparse members.
+// A tar with sparse members has no index.
 //
 // Numbers are big endian. What lies between the end of one member's data and the
 // beginning of the next one's is the headers of the latter; so nothing is between
 // members that the index does not know of, and who fetches a member can see
 // whether its headers say what the index says (CheckHead).
-const (
-	indexMagic  = "BIVIDX\x00\x02"
-	indexMagic1 = "BIVIDX\x00\x01"
-)
+const indexMagic = "BIVIDX\x00\x03"
 
 const (
 	indexHead  = 48
@@ -73,8 +67,8 @@ func KeyOf(f io.ReaderAt, name string, info source.Info) (IndexKey, error) {
 	return k, nil
 }
 
-func (k *IndexKey) append(b []byte, magic string) []byte {
-	b = append(b, magic...)
+func (k *IndexKey) append(b []byte) []byte {
+	b = append(b, indexMagic...)
 	b = binary.BigEndian.AppendUint64(b, uint64(k.Size))
 	b = binary.BigEndian.AppendUint64(b, uint64(k.Mtime))
 	b = append(b, k.Ends[:]...)
@@ -84,7 +78,7 @@ func (k *IndexKey) append(b []byte, magic string) []byte {
 // WriteIndex writes the index of an archive that has all items that each hands out, in
 // its order.
 func WriteIndex(w io.Writer, k IndexKey, each func(fn func(it *source.Item) error) error) error {
-	if _, err := w.Write(k.append(nil, indexMagic)); err != nil {
+	if _, err := w.Write(k.append(nil)); err != nil {
 		return err
 	}
 	z, err := zstd.NewWriter(w, zstd.WithEncoderConcurrency(1))
@@ -95,15 +89,7 @@ func WriteIndex(w io.Writer, k IndexKey, each func(fn func(it *source.Item) erro
 	err = each(func(it *source.Item) error {
 		r := manifest.Record{Path: it.Path, Target: it.Target, Hardlink: it.Hardlink, From: manifest.Origin{Off: it.Off}}
 		r.Attr = metadata.Attr{Mode: it.Mode, Nlink: 1, Size: it.Size, Atime: it.Mtime, Mtime: it.Mtime, Ctime: it.Mtime}
-		if it.Sparse == nil {
-			return m.Add(r)
-		}
-		r.From.Sparse, r.From.Head = true, it.Head
-		r.Attr.Ino = metadata.Ino(len(it.Sparse.Extents))
-		if err := m.Add(r); err != nil {
-			return err
-		}
-		return EachExtent(it, m.Add)
+		return m.Add(r)
 	})
 	if err == nil {
 		err = m.Close()
@@ -128,8 +114,7 @@ func ReadIndex(r io.Reader, n int64, k IndexKey, add func(it *source.Item) error
 	if _, err := io.ReadFull(r, head[:]); err != nil {
 		return fmt.Errorf("is cut short: %w: %w", syscall.EIO, err)
 	}
-	magic, err := k.check(head[:])
-	if err != nil {
+	if err := k.check(head[:]); err != nil {
 		return err
 	}
 	z, err := zstd.NewReader(r, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxWindow(maxIndexWindow))
@@ -137,27 +122,27 @@ func ReadIndex(r io.Reader, n int64, k IndexKey, add func(it *source.Item) error
 		return fmt.Errorf("%w: %w", syscall.EIO, err)
 	}
 	defer z.Close()
-	return k.members(manifest.NewReader(z), magic != indexMagic1, add)
+	return k.members(manifest.NewReader(z), add)
 }
 
-// check compares the head of an index with what it should be, and returns its magic.
-func (k *IndexKey) check(head []byte) (magic string, err error) {
+// check compares the head of an index with what it should be.
+func (k *IndexKey) check(head []byte) error {
 	at := indexHead - 8
-	magic = string(head[:8])
+	magic := string(head[:8])
 	switch was := xxh3.Hash(head[:at]); {
 	case magic[:6] != indexMagic[:6]:
-		return "", fmt.Errorf("is no index: %w", syscall.EIO)
-	case magic != indexMagic && magic != indexMagic1:
-		return "", fmt.Errorf("is of another version of this program: %w", syscall.ESTALE)
+		return fmt.Errorf("is no index: %w", syscall.EIO)
+	case magic != indexMagic:
+		return fmt.Errorf("is of another version of this program: %w", syscall.ESTALE)
 	case binary.BigEndian.Uint64(head[at:]) != was:
-		return "", fmt.Errorf("is damaged: %w", syscall.EIO)
-	case string(k.append(nil, magic)) != string(head):
-		return "", fmt.Errorf("is of another archive, or of what this one was before: %w", syscall.ESTALE)
+		return fmt.Errorf("is damaged: %w", syscall.EIO)
+	case string(k.append(nil)) != string(head):
+		return fmt.Errorf("is of another archive, or of what this one was before: %w", syscall.ESTALE)
 	}
-	return magic, nil
+	return nil
 }
 
-func (k *IndexKey) members(r *manifest.Reader, sparse bool, add func(it *source.Item) error) error {
+func (k *IndexKey) members(r *manifest.Reader, add func(it *source.Item) error) error {
 	for end := int64(0); ; {
 		rec, err := r.Next()
 		switch {
@@ -171,12 +156,6 @@ func (k *IndexKey) members(r *manifest.Reader, sparse bool, add func(it *source.
 			return fmt.Errorf("%w: %w", syscall.EIO, err)
 		}
 		it, err := k.item(&rec, end)
-		if err == nil && rec.From.Sparse {
-			if !sparse {
-				return fmt.Errorf("member %q is sparse, of which this version knows nothing: %w", rec.Path, syscall.EIO)
-			}
-			err = readExtents(&it, r, uint64(rec.Attr.Ino), k.Size)
-		}
 		if err != nil {
 			return fmt.Errorf("member %q at offset %d: %w: %w", rec.Path, rec.From.Off, err, syscall.EIO)
 		}
@@ -200,8 +179,8 @@ func (k *IndexKey) item(r *manifest.Record, off int64) (source.Item, error) {
 	case it.Is(source.TypeSymlink) != (it.Target != ""), it.Hardlink != "" && !it.Is(source.TypeRegular), !data && it.Size != 0,
 		it.Path == "" && !it.Is(source.TypeDir):
 		return it, errors.New("is of no kind that there is")
-	case it.Head < source.BlockSize, it.Head%source.BlockSize != 0, it.Off > k.Size, r.From.Sparse && (it.Head > MaxHeaders || !data),
-		!r.From.Sparse && (it.Head > maxHeaders || it.Size > k.Size || it.Off+source.Padded(it.Size) > k.Size):
+	case it.Head < source.BlockSize, it.Head%source.BlockSize != 0, it.Off > k.Size,
+		r.From.Sparse || it.Head > maxHeaders || it.Size > k.Size || it.Off+source.Padded(it.Size) > k.Size:
 		return it, fmt.Errorf("headers of %d bytes and data of %d", it.Head, it.Size)
 	case it.Head < int64(len(it.Path)+len(it.Target)+len(it.Hardlink)):
 		return it, fmt.Errorf("headers of %d bytes, which cannot have its names", it.Head)
@@ -218,11 +197,6 @@ func Digest(i *source.Item) uint64 {
 	}
 	b = binary.BigEndian.AppendUint32(b, i.Mode)
 	b = binary.BigEndian.AppendUint64(b, uint64(i.Size))
-	if i.Sparse != nil {
-		for _, e := range i.Sparse.Extents {
-			b = binary.BigEndian.AppendUint64(binary.BigEndian.AppendUint64(b, uint64(e.Off)), uint64(e.Len))
-		}
-	}
 	return xxh3.Hash(binary.BigEndian.AppendUint64(b, uint64(i.Mtime)))
 }
 

@@ -31,10 +31,6 @@ func indexed(t testing.TB, n int) (archive []byte, items []source.Item, key Inde
 			h.Typeflag, h.Linkname = tar.TypeSymlink, "to"
 		case 2:
 			h.Typeflag, h.Linkname = tar.TypeLink, "d/other"
-		case 3:
-			n := 1 + r.Int64N(900)
-			h.Size = 2 * n
-			h.PAXRecords = map[string]string{"XNU.sparse.size": fmt.Sprint(5000 + n), "XNU.sparse.numblocks": "3", "XNU.sparse.map": fmt.Sprintf("0,0,100,%d,4000,%d", n, n)}
 		default:
 			h.Size = int64(r.IntN(3000))
 		}
@@ -48,7 +44,7 @@ func indexed(t testing.TB, n int) (archive []byte, items []source.Item, key Inde
 	if err := w.Close(); err != nil {
 		t.Fatal(err)
 	}
-	archive = bytes.ReplaceAll(b.Bytes(), []byte("XNU.sparse."), []byte("GNU.sparse.")) // which archive/tar does not write
+	archive = b.Bytes()
 	var g Group
 	for at, end := 0, int64(0); ; at += source.BlockSize {
 		step, err := g.Add(archive[at : at+source.BlockSize])
@@ -145,48 +141,6 @@ func TestIndexKey(t *testing.T) {
 	}
 }
 
-// version1 makes an index of version 1 of one.
-func version1(b []byte, k IndexKey) []byte {
-	return append(k.append(nil, indexMagic1), b[indexHead:]...)
-}
-
-// TestIndexVersion1: an index that has no sparse members is read as it was written before
-// there were any; one that has is damaged.
-func TestIndexVersion1(t *testing.T) {
-	_, items, k := indexed(t, 100)
-	some := slices.IndexFunc(items, func(it source.Item) bool { return it.Sparse != nil })
-	got, err := readIndex(version1(indexOf(t, k, items[:some]), k), k)
-	if err != nil || len(got) != some {
-		t.Errorf("%d items, %v, want %d", len(got), err, some)
-	}
-	if _, err := readIndex(version1(indexOf(t, k, items[:some+1]), k), k); !errors.Is(err, syscall.EIO) {
-		t.Errorf("with a sparse member: %v, want EIO", err)
-	}
-}
-
-// TestIndexProvesMaps: the headers of a sparse member prove where its data lies.
-func TestIndexProvesMaps(t *testing.T) {
-	archive, items, k := indexed(t, 100)
-	got, err := readIndex(indexOf(t, k, items), k)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, it := range got {
-		if it.Sparse == nil {
-			continue
-		}
-		head := archive[it.Off-it.Head : it.Off]
-		m, err := SparseIn(head, it.Off-it.Head)
-		if err != nil || !reflect.DeepEqual(m, it.Sparse) {
-			t.Errorf("SparseIn of %q = %+v, %v, want %+v", it.Path, m, err, it.Sparse)
-		}
-		it.Sparse.Extents[0].Off--
-		if err := CheckHead(head, it.Off, Digest(&it)); !errors.Is(err, syscall.EBADMSG) {
-			t.Errorf("CheckHead of another map than %q has = %v, want EBADMSG", it.Path, err)
-		}
-	}
-}
-
 // TestIndexDamaged: an index that is cut or changed at any byte is refused.
 func TestIndexDamaged(t *testing.T) {
 	_, items, k := indexed(t, 40)
@@ -219,15 +173,7 @@ func must(items []source.Item, err error) []source.Item {
 // TestIndexHostile: what no archive can have is refused, though all sums are right.
 func TestIndexHostile(t *testing.T) {
 	_, items, k := indexed(t, 40)
-	regular := slices.IndexFunc(items, func(it source.Item) bool { return it.Is(source.TypeRegular) && it.Size > 600 && it.Sparse == nil })
-	holey := slices.IndexFunc(items, func(it source.Item) bool { return it.Sparse != nil })
-	sparse := func(all []source.Item, change func(s *source.Sparse)) []source.Item {
-		s := *all[holey].Sparse
-		s.Extents = slices.Clone(s.Extents)
-		change(&s)
-		all[holey].Sparse = &s
-		return all
-	}
+	regular := slices.IndexFunc(items, func(it source.Item) bool { return it.Is(source.TypeRegular) && it.Size > 600 })
 	for name, change := range map[string]func(all []source.Item) []source.Item{
 		"none":   func([]source.Item) []source.Item { return nil },
 		"device": func(all []source.Item) []source.Item { all[3].Mode = source.TypeBlock | 0o644; return all },
@@ -244,31 +190,7 @@ func TestIndexHostile(t *testing.T) {
 			return all
 		},
 		"huge offset": func(all []source.Item) []source.Item { all[len(all)-1].Off = 1<<63 - 512; return all },
-		"extents that overlap": func(all []source.Item) []source.Item {
-			return sparse(all, func(s *source.Sparse) { s.Extents[1].Off = s.Extents[0].Off })
-		},
-		"extents in another order": func(all []source.Item) []source.Item {
-			return sparse(all, func(s *source.Sparse) { slices.Reverse(s.Extents) })
-		},
-		"an extent of nothing": func(all []source.Item) []source.Item {
-			return sparse(all, func(s *source.Sparse) { s.Extents[0].Len = 0 })
-		},
-		"an extent of much": func(all []source.Item) []source.Item {
-			return sparse(all, func(s *source.Sparse) { s.Extents[1].Len = 1 << 62 })
-		},
-		"an extent far off": func(all []source.Item) []source.Item {
-			return sparse(all, func(s *source.Sparse) { s.Extents[1].Off = 1 << 62 })
-		},
-		"an extent elsewhere": func(all []source.Item) []source.Item {
-			return sparse(all, func(s *source.Sparse) { s.Extents[1].At += 512 })
-		},
-		"many extents": func(all []source.Item) []source.Item {
-			return sparse(all, func(s *source.Sparse) { s.Extents = make([]source.Extent, 1<<17) })
-		},
-		"a large sparse file": func(all []source.Item) []source.Item { all[holey].Size = source.MaxSparse + 1; return all },
-		"a sparse directory":  func(all []source.Item) []source.Item { all[holey].Mode = source.TypeDir | 0o755; return all },
-		"a sparse link":       func(all []source.Item) []source.Item { all[holey].Hardlink = "x"; return all },
-		"long name":           func(all []source.Item) []source.Item { all[3].Path = strings.Repeat("x/", 5000) + "x"; return all },
+		"long name":   func(all []source.Item) []source.Item { all[3].Path = strings.Repeat("x/", 5000) + "x"; return all },
 	} {
 		if _, err := readIndex(indexOf(t, k, change(slices.Clone(items))), k); !errors.Is(err, syscall.EIO) {
 			t.Errorf("%s: %v, want EIO", name, err)
@@ -296,8 +218,7 @@ func FuzzReadIndex(f *testing.F) {
 	archive, items, k := indexed(f, 40)
 	f.Add(indexOf(f, k, items))
 	f.Add(indexOf(f, k, items[:1]))
-	f.Add(k.append(nil, indexMagic))
-	f.Add(version1(indexOf(f, k, items[:1]), k))
+	f.Add(k.append(nil))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		got, err := readIndex(b, k)
 		if err != nil {
@@ -307,9 +228,6 @@ func FuzzReadIndex(f *testing.F) {
 		for _, it := range got {
 			if it.Off-it.Head != end || it.Head < source.BlockSize || it.Size < 0 {
 				t.Fatalf("%+v begins where %d is the end", it, end)
-			}
-			if it.Sparse != nil && (it.Sparse.Check() != nil || it.Sparse.Size != it.Size) {
-				t.Fatalf("%+v with %+v", it, it.Sparse)
 			}
 			end = it.Off + source.Padded(it.Stored())
 			if path, err := source.CleanPath(it.Path); err != nil || path != it.Path {
