@@ -67,7 +67,7 @@ func blobName(name string) bool {
 
 // fetch copies a blob of node from into the file path, which appears whole or
 // not at all, also if others fetch it at the same time. Until then its name ends as
-// removeHalves wants it.
+// removePartials wants it.
 func (d *Daemon) fetch(ctx context.Context, from metadata.NodeID, q blobReq, path string) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return err
@@ -84,7 +84,7 @@ func (d *Daemon) fetch(ctx context.Context, from metadata.NodeID, q blobReq, pat
 		err = os.Rename(f.Name(), path)
 	}
 	if err != nil {
-		_ = os.Remove(f.Name()) // removeHalves would
+		_ = os.Remove(f.Name()) // removePartials would
 		return fmt.Errorf("%s from node %d: %w", q.Name, from, err)
 	}
 	return nil

@@ -433,10 +433,6 @@ func (d *Daemon) controlHandlers() map[wire.Op]rpc.Handler {
 		wire.OpFillComplete:     node.HandleJSON(d.onFillLanded),
 		wire.OpManifest:         d.onBlob,
 		wire.OpStatus:           node.HandleJSON(d.onStatus),
-		wire.OpInventory:        node.HandleJSON(d.onCensus),
-		wire.OpObjects:          node.HandleJSON(d.onObjects),
-		wire.OpMissing:          node.HandleJSON(d.onGone),
-		wire.OpReferenced:       node.HandleJSON(d.onNamed),
 		wire.OpDropPages:        node.HandleJSON(d.onDropPages),
 		wire.OpScan:             node.HandleJSON(d.onLook),
 	}

@@ -213,3 +213,13 @@ func (d *Daemon) postOutput(w http.ResponseWriter, r *http.Request) {
 	}
 	writeJSON(w, http.StatusOK, struct{}{})
 }
+
+// postCheck checks the live realm, and waits.
+func (d *Daemon) postCheck(w http.ResponseWriter, r *http.Request) {
+	res, err := d.meta.Check(r.Context())
+	if err != nil {
+		writeError(w, err)
+		return
+	}
+	writeJSON(w, http.StatusOK, res)
+}

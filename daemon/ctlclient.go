@@ -13,6 +13,7 @@ import (
 	"net/url"
 	"syscall"
 
+	"github.com/bivouacfs/bivouac/daemon/home"
 	"github.com/bivouacfs/bivouac/daemon/job"
 	"github.com/bivouacfs/bivouac/daemon/stageout"
 	"github.com/bivouacfs/bivouac/stagein"
@@ -153,4 +154,10 @@ func (c *Ctl) do(ctx context.Context, method, path string, q, reply any) error {
 		return refusal(dec, resp)
 	}
 	return dec.Decode(reply)
+}
+
+// Check compares what all nodes have of the live realm, and waits.
+func (c *Ctl) Check(ctx context.Context) (home.CheckResult, error) {
+	var r home.CheckResult
+	return r, c.do(ctx, http.MethodPost, "/v1/check", nil, &r)
 }

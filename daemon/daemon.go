@@ -76,7 +76,9 @@ import (
 
 	"github.com/sirupsen/logrus"
 
+	"github.com/bivouacfs/bivouac/daemon/home"
 	"github.com/bivouacfs/bivouac/daemon/job"
+	"github.com/bivouacfs/bivouac/daemon/node"
 	"github.com/bivouacfs/bivouac/daemon/stageout"
 	"github.com/bivouacfs/bivouac/daemon/tasks"
 	"github.com/bivouacfs/bivouac/datapath"
@@ -85,7 +87,6 @@ import (
 	"github.com/bivouacfs/bivouac/datapath/rpc"
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/metadata/cluster"
-	"github.com/bivouacfs/bivouac/metadata/leases"
 	"github.com/bivouacfs/bivouac/metadata/raftstore"
 	"github.com/bivouacfs/bivouac/stagein/source"
 )
@@ -154,11 +155,12 @@ type Daemon struct {
 	cfg    Config
 	job    *job.File
 	log    *logrus.Entry
-	meta   *home
-	leased *leasing // meta, as all others see it
+	meta   interimHome
+	leased interimHome
 	data   *chunkstore.Store
 	peers  *rpc.Peers
 	rpc    *rpc.Server
+	calls  node.Handlers    // what this node answers
 	group  *raftstore.Group // nil where this node is no member
 	http   *ctlServer
 
@@ -169,7 +171,6 @@ type Daemon struct {
 	phases Phases
 	client atomic.Pointer[Client]
 	run    metadata.Run
-	forget atomic.Pointer[RevokeFunc]
 	tree   atomic.Pointer[TreeFunc]
 	pages  atomic.Pointer[DropPagesFunc]
 	kick   chan struct{} // report at once; one is enough
@@ -183,11 +184,11 @@ type Daemon struct {
 
 	dirty    dirty
 	meter    meter
-	metaRoom roomCache
 	tasks    *tasks.Runner
 	out      *stageout.Copier
 	notifier *stageout.Notifier
-	sweep    sweeping
+	sweep    interimSweep
+	partials int64 // half-written files that were removed at the start
 
 	leave leaving
 	lead  leadership
@@ -219,9 +220,6 @@ func Open(cfg Config) (*Daemon, error) {
 		return nil, fmt.Errorf("daemon: %w", err)
 	}
 	d.cfg.Timing.setDefaults(len(d.job.Hosts))
-	if d.cfg.WideAt == 0 {
-		d.cfg.WideAt = defaultWideAt
-	}
 	if d.cfg.Source == nil {
 		d.cfg.Source = source.OS{}
 	}
@@ -235,7 +233,6 @@ func Open(cfg Config) (*Daemon, error) {
 	d.stage.init()
 	d.table.init()
 	d.fill.init()
-	d.sweep.init()
 	d.tasks = tasks.New(d, 2*d.cfg.Timing.Down)
 	d.registerTasks()
 	d.out = stageout.New(stageout.Config{
@@ -253,9 +250,6 @@ func now() metadata.Time { return metadata.TimeOf(time.Now()) }
 
 func (d *Daemon) open() error {
 	if err := d.openStores(); err != nil {
-		return err
-	}
-	if err := d.oldOrphans(); err != nil {
 		return err
 	}
 	l := d.cfg.Listener
@@ -277,17 +271,13 @@ func (d *Daemon) open() error {
 		return err
 	}
 	d.http = h
-	d.startWide()
+	d.meta.Start()
 	d.Spawn(d.reportLoop)
 	d.Spawn(d.meterLoop)
 	d.out.Start()
-	d.Spawn(d.meta.tx.Run)
 	d.Spawn(d.ingestLoop)
-	d.Spawn(d.meta.files.Serve)
-	d.Spawn(d.meta.locks.Serve)
 	d.Spawn(d.followHolders)
 	d.Spawn(d.retryRemovals)
-	d.Spawn(d.sweepLoop)
 	return nil
 }
 
@@ -316,23 +306,15 @@ func (d *Daemon) openStores() error {
 			return fmt.Errorf("store: %w", err)
 		}
 	}
-	d.removeHalves()
+	d.removePartials()
 	var err error
-	if d.meta, err = d.openHome(); err != nil {
-		return fmt.Errorf("metadata store %s: %w", d.dir("meta"), err)
-	}
-	var promised time.Time // by a run before this one
-	if !d.meta.Fresh() {
-		promised = time.Now().Add(leases.Term + slack)
-	}
-	d.leased = d.openLeases(promised)
 	d.data, err = chunkstore.Open(chunkstore.Config{
-		Dirs: d.job.Dirs.Store, Capacity: d.job.Capacity, Reserve: metaReserve, FS: d.cfg.Disk, Log: d.log.WithField("part", "data"),
+		Dirs: d.job.Dirs.Store, Capacity: d.job.Capacity, Reserve: home.Reserve, FS: d.cfg.Disk, Log: d.log.WithField("part", "data"),
 	})
 	if err != nil {
 		return fmt.Errorf("data store: %w", err)
 	}
-	return nil
+	return d.openHome()
 }
 
 // listen binds the first address that is free.
@@ -354,6 +336,7 @@ func listen(addrs []string) (net.Listener, error) {
 
 func (d *Daemon) openNetwork(l net.Listener) error {
 	log := d.log.WithField("part", "rpc")
+	d.calls = d.handlers()
 	var err error
 	d.peers, err = rpc.NewPeers(rpc.PeersConfig{
 		Key: d.cfg.Key, Job: d.job.Name(), Self: d.job.Self, Dial: d.cfg.Dial,
@@ -363,7 +346,7 @@ func (d *Daemon) openNetwork(l net.Listener) error {
 		return fmt.Errorf("peers: %w", err)
 	}
 	d.rpc, err = rpc.NewServer(rpc.ServerConfig{
-		Key: d.cfg.Key, Job: d.job.Name(), Self: d.job.Self, Handlers: d.handlers(), Inline: inline, Memory: d.cfg.Memory, InlineWhenIdle: alone,
+		Key: d.cfg.Key, Job: d.job.Name(), Self: d.job.Self, Handlers: d.calls, Inline: inline, Memory: d.cfg.Memory, InlineWhenIdle: alone,
 		Stream: d.raftStream, Epoch: d.epoch, NewerEpoch: d.newerEpoch, Log: log,
 	})
 	if err != nil {
@@ -483,7 +466,7 @@ func (d *Daemon) Close() error {
 	if d.data != nil {
 		errs = append(errs, d.data.Close())
 	}
-	if d.meta != nil {
+	if d.meta.Server != nil {
 		errs = append(errs, d.meta.Close())
 	}
 	return errors.Join(errs...)

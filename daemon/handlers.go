@@ -4,12 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"syscall"
 
+	"github.com/bivouacfs/bivouac/daemon/home"
 	"github.com/bivouacfs/bivouac/daemon/node"
 	"github.com/bivouacfs/bivouac/datapath/rpc"
 	"github.com/bivouacfs/bivouac/datapath/wire"
-	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/stagein"
 )
 
@@ -27,105 +28,13 @@ func inline(op wire.Op) bool {
 // connection: the next one waits no longer than for one read of the disk.
 func alone(op wire.Op) bool { return op == wire.OpRead }
 
-func (d *Daemon) handlers() map[wire.Op]rpc.Handler {
-	h := d.metaHandlers()
-	for op, f := range d.leaseHandlers() {
-		h[op] = f
-	}
-	for op, f := range d.openHandlers() {
-		h[op] = f
-	}
-	for op, f := range d.lockHandlers() {
-		h[op] = f
-	}
-	for op, f := range d.sectionHandlers() {
-		h[op] = f
-	}
-	for op, f := range d.txHandlers() {
-		h[op] = f
-	}
-	for op, f := range h {
-		h[op] = elsewhere(f)
-	}
-	for op, f := range d.dataHandlers() {
-		h[op] = f
-	}
-	for op, f := range d.shapeHandlers() {
-		h[op] = f
-	}
-	for op, f := range d.xattrHandlers() {
-		h[op] = f
-	}
-	for op, f := range d.controlHandlers() {
-		h[op] = f
+// handlers is what this node answers.
+func (d *Daemon) handlers() node.Handlers {
+	h := d.meta.Handlers()
+	for _, part := range []node.Handlers{home.Redirects(d.openHandlers()), d.dataHandlers(), d.controlHandlers()} {
+		maps.Copy(h, part)
 	}
 	return h
-}
-
-func attrReply(a metadata.Attr, err error) (node.Appender, error) {
-	if err != nil && a.Ino == 0 {
-		return nil, err
-	}
-	return &wire.AttrResp{Attr: a}, err
-}
-
-func entryReply(e *metadata.Entry, err error) (node.Appender, error) {
-	if err != nil {
-		return nil, err
-	}
-	return &wire.EntryResp{Entry: e}, nil
-}
-
-func (d *Daemon) metaHandlers() map[wire.Op]rpc.Handler {
-	m := d.leased
-	return map[wire.Op]rpc.Handler{
-		wire.OpLookup: node.Handle(func(ctx context.Context, q *wire.DirName) (node.Appender, error) {
-			e, err := m.Lookup(ctx, q.Dir, q.Name)
-			return entryReply(&e, err)
-		}),
-		wire.OpCreate: node.Handle(func(ctx context.Context, q *wire.CreateReq) (node.Appender, error) {
-			return attrReply(m.Create(ctx, q.Dir, q.Name, q.New))
-		}),
-		wire.OpUnlink: node.Handle(func(ctx context.Context, q *wire.DirName) (node.Appender, error) {
-			e, err := m.Unlink(ctx, q.Dir, q.Name)
-			return entryReply(&e, err)
-		}),
-		wire.OpRename: node.Handle(func(ctx context.Context, q *wire.RenameReq) (node.Appender, error) {
-			return entryReply(m.Rename(ctx, q.Rename))
-		}),
-		wire.OpReadDir: node.Handle(func(ctx context.Context, q *wire.ReadDirReq) (node.Appender, error) {
-			if q.Limit > wire.MaxEntries { // more may not fit in a reply
-				return nil, fmt.Errorf("read of %d entries: %w", q.Limit, syscall.EINVAL)
-			}
-			es, err := m.ReadDir(ctx, q.Dir, q.After, int(q.Limit))
-			if err != nil {
-				return nil, err
-			}
-			return &wire.EntriesResp{Entries: es}, nil
-		}),
-		wire.OpGetattr: node.Handle(func(ctx context.Context, q *wire.InoReq) (node.Appender, error) {
-			return attrReply(m.Getattr(ctx, q.Ino))
-		}),
-		wire.OpSetattr: node.Handle(func(ctx context.Context, q *wire.SetattrReq) (node.Appender, error) {
-			return attrReply(m.Setattr(ctx, q.Ino, q.Change))
-		}),
-		wire.OpReadlink: node.Handle(func(ctx context.Context, q *wire.InoReq) (node.Appender, error) {
-			s, err := m.Readlink(ctx, q.Ino)
-			return &wire.StringResp{S: s}, err
-		}),
-		wire.OpReap: node.Handle(func(ctx context.Context, q *wire.InoReq) (node.Appender, error) {
-			return nil, m.Reap(ctx, q.Ino)
-		}),
-		wire.OpMkdir: node.Handle(func(ctx context.Context, q *wire.CreateReq) (node.Appender, error) {
-			return attrReply(m.Mkdir(ctx, q.Dir, q.Name, q.New))
-		}),
-		wire.OpRmdir: node.Handle(func(ctx context.Context, q *wire.DirName) (node.Appender, error) {
-			return nil, m.Rmdir(ctx, q.Dir, q.Name)
-		}),
-		wire.OpLink: node.Handle(func(ctx context.Context, q *wire.LinkReq) (node.Appender, error) {
-			return attrReply(m.Link(ctx, q.Ino, q.Dir, q.Name))
-		}),
-	}
 }
 
 func (d *Daemon) dataHandlers() map[wire.Op]rpc.Handler {

@@ -25,7 +25,7 @@ func (d *Daemon) Log() *logrus.Entry { return d.log }
 // Call is node.Caller.
 func (d *Daemon) Call(ctx context.Context, id metadata.NodeID, op wire.Op, q, reply any) error {
 	if id == d.job.Self {
-		return node.CallHere(ctx, id, d.controlHandlers(), op, q, reply)
+		return node.CallHere(ctx, id, d.calls, op, q, reply)
 	}
 	return node.CallJSON(ctx, d.peers.To(id), op, q, reply)
 }

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"syscall"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 
@@ -128,6 +129,9 @@ type DropPagesFunc func([]metadata.Ino)
 // SetDropPages gives the daemon its way to this node's mount.
 func (d *Daemon) SetDropPages(f DropPagesFunc) { d.pages.Store(&f) }
 
+// dropPagesTime bounds how long a node may take to drop pages.
+const dropPagesTime = 30 * time.Second
+
 type dropPagesReq struct {
 	Inos []metadata.Ino `json:"inos"`
 }
@@ -137,7 +141,9 @@ func (d *Daemon) dropPagesEverywhere(ctx context.Context, inos []metadata.Ino) {
 	var g errgroup.Group
 	for _, id := range node.Participants(d.View().Map) {
 		g.Go(func() error {
-			if err := d.askNode(ctx, id, wire.OpDropPages, dropPagesReq{inos}, nil); err != nil {
+			ctx, cancel := context.WithTimeout(ctx, dropPagesTime)
+			defer cancel()
+			if err := d.Call(ctx, id, wire.OpDropPages, dropPagesReq{inos}, nil); err != nil {
 				d.log.WithError(err).WithField("node", d.job.Hosts[id]).Warn("what was read of files that were bad is kept there")
 			}
 			return nil

@@ -5,6 +5,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/bivouacfs/bivouac/daemon/home"
 	"github.com/bivouacfs/bivouac/daemon/stageout"
 	"github.com/bivouacfs/bivouac/datapath"
 	"github.com/bivouacfs/bivouac/datapath/rpc"
@@ -70,7 +71,7 @@ type Status struct {
 	// Paces is the bounds of the node that answers.
 	Paces Paces `json:"paces,omitzero"`
 	// Swept is what the node that answers has removed because nobody needs it.
-	Swept Sweep `json:"swept"`
+	Swept home.Sweep `json:"swept"`
 	// StageOut is how far the node that answers is with its part of each.
 	StageOut []stageout.Status `json:"stage_out,omitempty"`
 }
@@ -177,7 +178,8 @@ func (d *Daemon) Status(ctx context.Context) Status {
 	s.Shares, s.RPC = d.tasks.Running(), d.rpc.Stats()
 	s.Traffic, s.Rates = d.meter.read(time.Now())
 	s.Paces = Paces{d.stageRate.Stats(), d.serveRate.Stats()}
-	s.StageOut, s.Swept = d.out.Status(), d.sweep.read()
+	s.StageOut, s.Swept = d.out.Status(), d.meta.Swept()
+	s.Swept.Files = d.partials
 	return s
 }
 

@@ -54,6 +54,7 @@ var floors = map[string]int{
 	"daemon/stageout":         18,
 	"daemon/node":             16,
 	"daemon/node/nodetest":    17,
+	"daemon/home":             17,
 	"daemon":                  20,
 	"deploy/mounts":           6,
 	"deploy/show":             21,

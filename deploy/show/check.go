@@ -4,11 +4,11 @@ import (
 	"fmt"
 	"io"
 
-	"github.com/bivouacfs/bivouac/daemon"
+	"github.com/bivouacfs/bivouac/daemon/home"
 )
 
 // Check writes what a check of the live realm has found.
-func Check(w io.Writer, r daemon.CheckResult) error {
+func Check(w io.Writer, r home.CheckResult) error {
 	for _, p := range r.Problems {
 		fmt.Fprintln(w, p)
 	}

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/bivouacfs/bivouac/daemon"
+	"github.com/bivouacfs/bivouac/daemon/home"
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/metadata/cluster"
 	"github.com/bivouacfs/bivouac/stagein"
@@ -95,7 +96,7 @@ func TestProgress(t *testing.T) {
 
 func TestCheck(t *testing.T) {
 	var b strings.Builder
-	r := daemon.CheckResult{Directories: 2, Files: 3, Names: 4, Orphans: 1, Objects: 5, Wrong: 3, Problems: []string{"one", "two"}}
+	r := home.CheckResult{Directories: 2, Files: 3, Names: 4, Orphans: 1, Objects: 5, Wrong: 3, Problems: []string{"one", "two"}}
 	if err := Check(&b, r); err != nil {
 		t.Fatal(err)
 	}

@@ -16,7 +16,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/bivouacfs/bivouac/daemon"
+	"github.com/bivouacfs/bivouac/daemon/home"
 )
 
 var (
@@ -50,12 +50,12 @@ func TestKills(t *testing.T) {
 		kills += j.storm(ws, rng)
 		j.settle()
 		at := rng.IntN(len(j.nodes))
-		j.whole(at, func(daemon.CheckResult) error { return nil })
+		j.whole(at, func(home.CheckResult) error { return nil })
 		for _, w := range ws {
 			unanswered += len(w.doubts)
 			w.verify(rng.IntN(len(j.nodes)))
 		}
-		j.whole(at, func(r daemon.CheckResult) error { return expected(r, ws) })
+		j.whole(at, func(r home.CheckResult) error { return expected(r, ws) })
 	}
 	done := 0
 	for _, w := range ws {
@@ -73,7 +73,7 @@ func TestKills(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	j.whole(0, func(r daemon.CheckResult) error { return expected(r, nil) })
+	j.whole(0, func(r home.CheckResult) error { return expected(r, nil) })
 	j.clean()
 }
 
@@ -105,7 +105,7 @@ func (j *testJob) storm(ws []*worker, rng *rand.Rand) (kills int) {
 }
 
 // expected compares what a check has counted with what the workers know.
-func expected(r daemon.CheckResult, ws []*worker) error {
+func expected(r home.CheckResult, ws []*worker) error {
 	dirs, names, files := int64(1), int64(0), int64(0)
 	for _, w := range ws {
 		seen := make(map[*file]bool)

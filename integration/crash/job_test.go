@@ -30,6 +30,7 @@ import (
 	"time"
 
 	"github.com/bivouacfs/bivouac/daemon"
+	"github.com/bivouacfs/bivouac/daemon/home"
 	"github.com/bivouacfs/bivouac/daemon/job"
 	"github.com/bivouacfs/bivouac/integration/netcluster"
 	"github.com/bivouacfs/bivouac/metadata"
@@ -255,7 +256,7 @@ func (j *testJob) settle() {
 
 // whole waits until a check of scratch by node i finds nothing wrong and ok is
 // content.
-func (j *testJob) whole(i int, ok func(daemon.CheckResult) error) {
+func (j *testJob) whole(i int, ok func(home.CheckResult) error) {
 	j.t.Helper()
 	j.eventually("scratch is whole", func() error {
 		r, err := j.ctl(i).Check(context.Background())

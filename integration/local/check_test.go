@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/bivouacfs/bivouac/daemon"
+	"github.com/bivouacfs/bivouac/daemon/home"
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
@@ -55,9 +55,9 @@ func TestCheck(t *testing.T) {
 }
 
 // check checks scratch, which has to be whole.
-func (c *camp) check() daemon.CheckResult {
+func (c *camp) check() home.CheckResult {
 	c.t.Helper()
-	var r daemon.CheckResult
+	var r home.CheckResult
 	if err := json.Unmarshal([]byte(c.ok("check", "--json", "--dir", c.dir)), &r); err != nil {
 		c.t.Fatal(err)
 	}

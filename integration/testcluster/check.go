@@ -38,10 +38,10 @@ func (c *Cluster) wrong(ctx context.Context, t testing.TB) []string {
 	t.Helper()
 	var all []metadata.Inventory
 	for _, n := range c.Nodes {
-		if err := n.ReportSections(ctx); err != nil {
+		if err := n.Home().ReportShards(ctx); err != nil {
 			return []string{err.Error()}
 		}
-		census, err := n.Census(ctx)
+		census, err := n.Home().Inventory(ctx)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -303,7 +303,7 @@ func TestKilledInWrite(t *testing.T) {
 		}
 		_ = cmd.Wait() // it was killed
 		Eventually(t, "nothing is open", func() bool {
-			return c.Nodes[1].Client.Stats().Open == 0 && c.Nodes[0].OpenFiles().Open == 0
+			return c.Nodes[1].Client.Stats().Open == 0 && c.Nodes[0].Home().OpenFiles().Open == 0
 		})
 		if err := os.Remove(path); err != nil {
 			t.Error(err)

@@ -50,7 +50,7 @@ func within(t *testing.T, what string, done <-chan error) error {
 
 func waiters(t *testing.T, home *Node, n int) {
 	t.Helper()
-	Eventually(t, fmt.Sprint(n, " wait"), func() bool { return home.FileLocks().Waiters == n })
+	Eventually(t, fmt.Sprint(n, " wait"), func() bool { return home.Home().FileLocks().Waiters == n })
 }
 
 // lockFile is a file that all nodes have open.
@@ -130,7 +130,7 @@ func TestLocksOutliveHome(t *testing.T) {
 		wantLock(t, "after", lock(c.Nodes[3], ino, lockOf(metadata.WriteLock, 1, 12, 1)), nil)
 		wantLock(t, "after", lock(c.Nodes[3], ino, lockOf(metadata.Unlocked, 1, 12, 1)), nil)
 		wantLock(t, "after", lock(c.Nodes[1], ino, lockOf(metadata.WriteLock, 1, 100, 1)), syscall.EAGAIN)
-		if s := home.FileLocks(); s.Locks != 5 {
+		if s := home.Home().FileLocks(); s.Locks != 5 {
 			t.Errorf("%+v, want 5 locks", s)
 		}
 		waiters(t, home, 1)
@@ -188,7 +188,7 @@ func TestManyWaiters(t *testing.T) {
 	if turns.Load() != 4*each {
 		t.Errorf("%d turns, want %d", turns.Load(), 4*each)
 	}
-	if s := c.Nodes[0].FileLocks(); s.Locks != 0 || s.Waiters != 0 {
+	if s := c.Nodes[0].Home().FileLocks(); s.Locks != 0 || s.Waiters != 0 {
 		t.Errorf("at the end: %+v", s)
 	}
 }

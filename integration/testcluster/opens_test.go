@@ -189,7 +189,7 @@ func TestWriterAndHomeDie(t *testing.T) {
 	}
 	c.Kill(t, 3)
 	c.Revive(t, 3)
-	Eventually(t, "the home knows that the file is closed", func() bool { return c.Nodes[0].OpenFiles().Open == 0 })
+	Eventually(t, "the home knows that the file is closed", func() bool { return c.Nodes[0].Home().OpenFiles().Open == 0 })
 	c.Kill(t, 0)
 	c.Revive(t, 0)
 	Eventually(t, "the file is unlinked", func() bool {
@@ -213,7 +213,7 @@ func TestHolderIsBack(t *testing.T) {
 	c.Mend(3)
 	Eventually(t, "node 3 is back", func() bool { return len(c.Nodes[0].View().Map.Up()) == 4 })
 	Eventually(t, "its home knows that it has the file open", func() bool {
-		return c.Nodes[0].OpenFiles().Open == 1 && c.Nodes[0].OpenFiles().Awaited == 0
+		return c.Nodes[0].Home().OpenFiles().Open == 1 && c.Nodes[0].Home().OpenFiles().Awaited == 0
 	})
 	unlink(t, c.Nodes[1], "f")
 	readsAll(t, "the file", f, []byte("kept"))
@@ -245,13 +245,13 @@ func TestManyOpen(t *testing.T) {
 		}
 		unlink(t, c.Nodes[1], name)
 	}
-	if s := c.Nodes[0].OpenFiles(); s.Open != n || s.Orphans != n {
+	if s := c.Nodes[0].Home().OpenFiles(); s.Open != n || s.Orphans != n {
 		t.Errorf("%+v, want %d open", s, n)
 	}
 	c.Kill(t, 1)
 	c.Revive(t, 1)
 	Eventually(t, "all is gone", func() bool {
-		s := c.Nodes[0].OpenFiles()
+		s := c.Nodes[0].Home().OpenFiles()
 		return s.Open == 0 && s.Orphans == 0
 	})
 	c.spaceBack(t)

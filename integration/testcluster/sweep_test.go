@@ -164,7 +164,7 @@ func TestSweepNameless(t *testing.T) {
 	empty := half(2, metadata.Edit{Kind: metadata.EditMake, ToDir: dirs[0].Ino, ToName: "x", New: made}).Attr
 	full := half(3, metadata.Edit{Kind: metadata.EditMake, ToDir: dirs[0].Ino, ToName: "y", New: made}).Attr
 	put(t, c.Nodes[1], full.Ino, "f", []byte("f"), metadata.Layout{})
-	if r, err := c.Nodes[2].Check(ctx); err != nil || r.Wrong == 0 {
+	if r, err := c.Nodes[2].Home().Check(ctx); err != nil || r.Wrong == 0 {
 		t.Fatalf("check before: %+v, %v", r, err)
 	}
 	c.Kill(t, 1)
@@ -180,7 +180,7 @@ func TestSweepNameless(t *testing.T) {
 	Eventually(t, "its data is gone", func() bool {
 		return !c.has(0, lost.Ino) && !c.has(1, lost.Ino) && !c.has(2, lost.Ino) && !c.has(3, lost.Ino)
 	})
-	r, err := c.Nodes[2].Check(ctx)
+	r, err := c.Nodes[2].Home().Check(ctx)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -40,7 +40,7 @@ func TestRenameBetweenHomes(t *testing.T) {
 		if n := c.total() - before; n > want {
 			t.Errorf("a rename by node %d took %d calls, want %d", user, n, want)
 		}
-		if s := c.Nodes[1].Transactions(); s.Prepares != int64(user)+1 || s.Commits != s.Prepares {
+		if s := c.Nodes[1].Home().Transactions(); s.Prepares != int64(user)+1 || s.Commits != s.Prepares {
 			t.Errorf("the coordinator counts %+v", s)
 		}
 	}

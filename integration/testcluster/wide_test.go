@@ -51,7 +51,7 @@ func (s told) Rename(ctx context.Context, r metadata.Rename) (*metadata.Entry, e
 func (s told) Getattr(ctx context.Context, ino metadata.Ino) (metadata.Attr, error) {
 	s.t.Helper()
 	for _, n := range s.c.Nodes {
-		Eventually(s.t, "sections are settled", func() bool { return n.ReportSections(ctx) == nil })
+		Eventually(s.t, "sections are settled", func() bool { return n.Home().ReportShards(ctx) == nil })
 	}
 	return s.Client.Getattr(ctx, ino)
 }

@@ -206,8 +206,8 @@ func (c *Cluster) checkTree(t *testing.T) {
 		homes := make([]metadata.Inventory, len(c.Nodes))
 		for i, n := range c.Nodes {
 			var err error
-			if homes[i], err = n.Census(ctx); err == nil {
-				err = n.ReportSections(ctx)
+			if homes[i], err = n.Home().Inventory(ctx); err == nil {
+				err = n.Home().ReportShards(ctx)
 			}
 			if err != nil {
 				problems = []string{err.Error()}

@@ -1,4 +1,4 @@
-package daemon
+package home
 
 import (
 	"context"
@@ -6,35 +6,35 @@ import (
 	"syscall"
 
 	"github.com/bivouacfs/bivouac/daemon/node"
-	"github.com/bivouacfs/bivouac/datapath/rpc"
 	"github.com/bivouacfs/bivouac/datapath/wire"
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-func (d *Daemon) shapeHandlers() map[wire.Op]rpc.Handler {
-	s := d.data
-	return map[wire.Op]rpc.Handler{
+// extentHandlers allocate and free ranges of objects, and tell which have data.
+func (s *Server) extentHandlers() node.Handlers {
+	data := s.cfg.Data
+	return node.Handlers{
 		wire.OpAllocate: node.Handle(func(ctx context.Context, q *wire.RangeReq) (node.Appender, error) {
-			if err := live(q.Ino); err != nil {
+			if err := refuseSealed(q.Ino); err != nil {
 				return nil, err
 			}
-			return nil, s.Allocate(ctx, q.Ino, q.Off, q.Len)
+			return nil, data.Allocate(ctx, q.Ino, q.Off, q.Len)
 		}),
 		wire.OpPunch: node.Handle(func(ctx context.Context, q *wire.RangeReq) (node.Appender, error) {
-			if err := live(q.Ino); err != nil {
+			if err := refuseSealed(q.Ino); err != nil {
 				return nil, err
 			}
-			return nil, s.Punch(ctx, q.Ino, q.Off, q.Len)
+			return nil, data.Punch(ctx, q.Ino, q.Off, q.Len)
 		}),
 		wire.OpData: node.Handle(func(ctx context.Context, q *wire.DataReq) (node.Appender, error) {
-			e, err := s.Data(ctx, q.Ino, q.Off)
+			e, err := data.Data(ctx, q.Ino, q.Off)
 			if err != nil {
 				return nil, err
 			}
 			return &wire.ExtentResp{Extent: e}, nil
 		}),
 		wire.OpAllocated: node.Handle(func(ctx context.Context, q *wire.InoReq) (node.Appender, error) {
-			n, err := s.Allocated(ctx, q.Ino)
+			n, err := data.Allocated(ctx, q.Ino)
 			if err != nil {
 				return nil, err
 			}
@@ -43,8 +43,8 @@ func (d *Daemon) shapeHandlers() map[wire.Op]rpc.Handler {
 	}
 }
 
-// live is EROFS for an object of a dataset.
-func live(ino metadata.Ino) error {
+// refuseSealed is EROFS for an object of a dataset.
+func refuseSealed(ino metadata.Ino) error {
 	if ino.Sealed() {
 		return fmt.Errorf("object %v: %w", ino, syscall.EROFS)
 	}

@@ -1,0 +1,137 @@
+package home
+
+import (
+	"context"
+	"errors"
+	"syscall"
+
+	"github.com/bivouacfs/bivouac/datapath/rpc"
+	"github.com/bivouacfs/bivouac/metadata"
+)
+
+// The methods of leased that change directories. Each revokes the leases on what it
+// has changed, unless its error says that nothing was changed.
+
+// Create is metadata.Namespace.
+func (l *leased) Create(ctx context.Context, dir metadata.Ino, name string, n metadata.New) (metadata.Attr, error) {
+	a, err := l.store.Create(ctx, dir, name, n)
+	if mayHaveChanged(err) {
+		l.revoke(ctx, attrKey(dir))
+	}
+	return a, err
+}
+
+// CreateOpen is metadata.Opens.
+func (l *leased) CreateOpen(ctx context.Context, by metadata.Holder, t metadata.Ticket, dir metadata.Ino, name string, n metadata.New) (metadata.Attr, error) {
+	a, err := l.store.CreateOpen(ctx, by, t, dir, name, n)
+	if mayHaveChanged(err) {
+		l.revoke(ctx, attrKey(dir))
+	}
+	return a, err
+}
+
+// Unlink is metadata.Namespace.
+func (l *leased) Unlink(ctx context.Context, dir metadata.Ino, name string) (metadata.Entry, error) {
+	e, err := l.store.Unlink(ctx, dir, name)
+	if mayHaveChanged(err) {
+		l.revoke(ctx, attrKey(dir))
+	}
+	return e, err
+}
+
+// Rename is metadata.Namespace.
+func (l *leased) Rename(ctx context.Context, r metadata.Rename) (*metadata.Entry, error) {
+	moved := l.dirsOf(ctx, entryKey(r.Dir, r.Name), entryKey(r.NewDir, r.NewName))
+	old, err := l.store.Rename(ctx, r)
+	if mayHaveChanged(err) {
+		l.revoke(ctx, append(moved, attrKey(r.Dir), attrKey(r.NewDir), entryKey(r.Dir, r.Name), entryKey(r.NewDir, r.NewName))...)
+	}
+	return old, err
+}
+
+// dirsOf is the keys of the directories among the entries names.
+func (l *leased) dirsOf(ctx context.Context, names ...metadata.LeaseKey) []metadata.LeaseKey {
+	var keys []metadata.LeaseKey
+	for _, k := range names {
+		if e, err := l.Lookup(ctx, k.Ino, k.Name); err == nil && isDir(e.Mode) {
+			keys = append(keys, attrKey(e.Ino))
+		}
+	}
+	return keys
+}
+
+// mayHaveChanged reports whether an operation that ended with err may have
+// changed something.
+func mayHaveChanged(err error) bool {
+	for _, e := range []syscall.Errno{syscall.ENOENT, syscall.EEXIST, syscall.ENOTDIR, syscall.EISDIR, syscall.ENOTEMPTY, syscall.EINVAL, syscall.EXDEV} {
+		if errors.Is(err, e) {
+			return false
+		}
+	}
+	return true
+}
+
+// Setattr is metadata.Inodes.
+func (l *leased) Setattr(ctx context.Context, ino metadata.Ino, c metadata.Change) (metadata.Attr, error) {
+	a, err := l.store.Setattr(ctx, ino, c)
+	if mayHaveChanged(err) && (err != nil || isDir(a.Mode)) {
+		l.revoke(ctx, attrKey(ino))
+	}
+	return a, err
+}
+
+// Setxattr is metadata.Xattrs.
+func (l *leased) Setxattr(ctx context.Context, ino metadata.Ino, x metadata.Xattr) error {
+	err := l.store.Setxattr(ctx, ino, x)
+	if mayHaveChanged(err) {
+		l.revoke(ctx, attrKey(ino))
+	}
+	return err
+}
+
+// Removexattr is metadata.Xattrs.
+func (l *leased) Removexattr(ctx context.Context, ino metadata.Ino, name string) error {
+	err := l.store.Removexattr(ctx, ino, name)
+	if mayHaveChanged(err) {
+		l.revoke(ctx, attrKey(ino))
+	}
+	return err
+}
+
+// Mkdir is metadata.Directories.
+func (l *leased) Mkdir(ctx context.Context, dir metadata.Ino, name string, n metadata.New) (metadata.Attr, error) {
+	a, err := l.store.Mkdir(ctx, dir, name, n)
+	if mayHaveChanged(err) {
+		l.revoke(ctx, attrKey(dir))
+	}
+	return a, err
+}
+
+// Rmdir is metadata.Directories.
+func (l *leased) Rmdir(ctx context.Context, dir metadata.Ino, name string) error {
+	gone := l.dirsOf(ctx, entryKey(dir, name))
+	err := l.store.Rmdir(ctx, dir, name)
+	if mayHaveChanged(err) {
+		l.revoke(ctx, append(gone, attrKey(dir), entryKey(dir, name))...)
+	}
+	return err
+}
+
+// Link is metadata.Directories.
+func (l *leased) Link(ctx context.Context, ino, dir metadata.Ino, name string) (metadata.Attr, error) {
+	a, err := l.store.Link(ctx, ino, dir, name)
+	if mayHaveChanged(err) {
+		l.revoke(ctx, attrKey(dir))
+	}
+	return a, err
+}
+
+// ReportShard is metadata.Shards. The client that made the change at the shard
+// may hold a lease of this home, so no holder is exempt.
+func (l *leased) ReportShard(ctx context.Context, by metadata.NodeID, r metadata.ShardReport) (metadata.ShardAnswer, error) {
+	a, err := l.store.ReportShard(ctx, by, r)
+	if mayHaveChanged(err) {
+		l.revokeFor(ctx, rpc.NoNode, attrKey(r.Dir))
+	}
+	return a, err
+}

@@ -1,0 +1,44 @@
+// Package home is a node's server for its part of the live realm: the inodes and
+// directory entries whose home the node is. The node's own client calls it
+// directly, the other nodes by the handlers; both see the same Server.
+//
+//	        own client                     other nodes
+//	            │ direct calls                  │ RPC (Handlers)
+//	┌───────────▼───────────────────────────────▼──────────┐
+//	│ leased    grants leases on directories; revokes them │  leases.go changes.go
+//	│           before a change is acknowledged            │
+//	├──────────────────────────────────────────────────────┤
+//	│ store     open files and locks       metadata/opens  │  opens.go locks.go
+//	│           transactions over homes    metadata/txn    │  txn.go
+//	│           shards of wide directories metadata/wide   │  wide.go
+//	├──────────────────────────────────────────────────────┤
+//	│ records   metadata/pebblestore       extents of data │  xattr.go extents.go
+//	└──────────────────────────────────────────────────────┘
+//	  in the background: sweep (leftovers of killed daemons), orphans, check
+//
+// # Invariants
+//
+//   - A directory changes only by a method of leased. When the method returns, no
+//     other node holds a lease on what it changed.
+//   - An inode is there before its first object, and its number is never used again:
+//     an object whose home does not know the inode belongs to nobody.
+//   - A file without a name is removed when no node has it open, and all nodes that
+//     were there when the home started have said what they have open.
+//   - A wide directory in the way of a transaction or a removal is merged first.
+//
+// # Leftovers
+//
+// A daemon that is killed, or whose node is lost, leaves things behind that nobody
+// needs. Most have a record by which they are found again: an orphan its own, a
+// transaction its intent or its decision, a shard its home. The rest is swept
+// when a daemon starts on an old store, and after another one has started again:
+// objects of files that are gone, and inodes that no node has a name of.
+//
+// # Locks
+//
+//	Server.mu  the runs of the nodes' clients, what the sweep has removed
+//
+// It is not held while another lock is taken, nor across a remote call.
+//
+// The package must not know datasets, stage-in, mounts, or the control socket.
+package home

@@ -1,0 +1,216 @@
+package home
+
+import (
+	"context"
+	"errors"
+	"syscall"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/bivouacfs/bivouac/daemon/node"
+	"github.com/bivouacfs/bivouac/datapath/rpc"
+	"github.com/bivouacfs/bivouac/datapath/wire"
+	"github.com/bivouacfs/bivouac/metadata"
+	"github.com/bivouacfs/bivouac/metadata/leases"
+)
+
+// leased is a store that grants leases on its answers about directories, and
+// revokes them from all other nodes before a change is acknowledged.
+//
+// A directory changes only by a method of leased. The context names the node that
+// asks (node.Asker); a context without one is of this node's own client.
+type leased struct {
+	*store
+	self  metadata.NodeID
+	table *leases.Table
+	// forget has a node forget what keys name.
+	forget func(ctx context.Context, id metadata.NodeID, keys []metadata.LeaseKey) error
+	// fetch asks another home for the attributes of an inode.
+	fetch func(ctx context.Context, ino metadata.Ino) (metadata.Attr, error)
+	now   func() time.Time
+}
+
+var (
+	_ metadata.NodeStore = (*leased)(nil)
+	_ metadata.Leaser    = (*leased)(nil)
+)
+
+// slack is how much longer than a lease's term a kernel may keep an answer: it
+// counts in clock ticks, from when the answer reaches it.
+const slack = 100 * time.Millisecond
+
+func (s *Server) newLeased(st *store) *leased {
+	var granted time.Time // the end of leases that a run before this one may have granted
+	if !st.Fresh() {
+		granted = s.cfg.Now().Add(leases.Term + slack)
+	}
+	return &leased{
+		store: st, self: s.node.Self(), table: leases.NewTable(s.cfg.Now, granted), now: s.cfg.Now,
+		forget: func(ctx context.Context, id metadata.NodeID, keys []metadata.LeaseKey) error {
+			if id == s.node.Self() {
+				s.forgetHere(keys)
+				return nil
+			}
+			return sendRevoke(ctx, s.node.To(id), keys)
+		},
+		fetch: func(ctx context.Context, ino metadata.Ino) (metadata.Attr, error) {
+			if err := ctx.Err(); err != nil {
+				return metadata.Attr{}, err // an inline op, which must not wait
+			}
+			var r wire.AttrResp
+			call := rpc.Call{Op: wire.OpGetattr, Body: &wire.InoReq{Ino: ino}, Reply: &r}
+			err := s.node.To(ino.Home()).Do(ctx, &call)
+			return r.Attr, err
+		},
+	}
+}
+
+// asker is the node that asks.
+func (l *leased) asker(ctx context.Context) metadata.NodeID {
+	if id, ok := node.Asker(ctx); ok {
+		return id
+	}
+	return l.self
+}
+
+func attrKey(dir metadata.Ino) metadata.LeaseKey { return metadata.LeaseKey{Ino: dir} }
+
+func entryKey(dir metadata.Ino, name string) metadata.LeaseKey {
+	return metadata.LeaseKey{Ino: dir, Name: name}
+}
+
+func isDir(mode uint32) bool { return mode&syscall.S_IFMT == syscall.S_IFDIR }
+
+// LookupLease is metadata.Leaser. The entry always has its Attr; attributes of an
+// inode with another home are fetched from there, and are not leased.
+func (l *leased) LookupLease(ctx context.Context, dir metadata.Ino, name string, by metadata.NodeID) (metadata.Entry, metadata.Lease, error) {
+	e, err := l.Lookup(ctx, dir, name)
+	if err != nil {
+		return e, metadata.Lease{}, err
+	}
+	var term metadata.Lease
+	if isDir(e.Mode) {
+		if e, term, err = l.grantEntry(ctx, dir, name, e, by); err != nil {
+			return e, metadata.Lease{}, err
+		}
+	}
+	if e.Attr != nil {
+		return e, term, nil
+	}
+	a, err := l.fetch(ctx, e.Ino)
+	if errors.Is(err, syscall.ENOENT) {
+		return e, metadata.Lease{}, nil // the caller handles a missing Attr
+	}
+	if err != nil {
+		return e, metadata.Lease{}, err
+	}
+	e.Mode, e.Attr = a.Mode, &a
+	return e, term, nil
+}
+
+// grantEntry grants leases on e, the entry name of dir that is a directory, and looks it up
+// again: a change since the first lookup did not know of the leases.
+func (l *leased) grantEntry(ctx context.Context, dir metadata.Ino, name string, e metadata.Entry, by metadata.NodeID) (metadata.Entry, metadata.Lease, error) {
+	term := metadata.Lease{Entry: l.table.Grant(entryKey(dir, name), by)}
+	if e.Attr != nil {
+		term.Attr = l.table.Grant(attrKey(e.Ino), by)
+	}
+	now, err := l.Lookup(ctx, dir, name)
+	if err != nil {
+		return now, metadata.Lease{}, err
+	}
+	if now.Ino != e.Ino {
+		term = metadata.Lease{}
+	}
+	if l.Resharding(dir) { // must be asked after the grant: see shard.Config.Leases
+		term.Entry = 0
+	}
+	return now, term, nil
+}
+
+// GetattrLease is metadata.Leaser.
+func (l *leased) GetattrLease(ctx context.Context, ino metadata.Ino, by metadata.NodeID) (metadata.Attr, metadata.Lease, error) {
+	a, err := l.Getattr(ctx, ino)
+	if err != nil || !isDir(a.Mode) {
+		return a, metadata.Lease{}, err
+	}
+	term := metadata.Lease{Attr: l.table.Grant(attrKey(ino), by)}
+	a, err = l.Getattr(ctx, ino)
+	return a, term, err
+}
+
+// revoke revokes the leases on keys, after the asker has changed what they name.
+// It returns when no other node holds the old answers any more.
+func (l *leased) revoke(ctx context.Context, keys ...metadata.LeaseKey) {
+	l.revokeFor(ctx, l.asker(ctx), keys...)
+}
+
+// revokeFor is revoke for a change by node by.
+func (l *leased) revokeFor(ctx context.Context, by metadata.NodeID, keys ...metadata.LeaseKey) {
+	holders, after := l.table.Change(by, keys...)
+	ctx = context.WithoutCancel(ctx) // the change has happened
+	if len(holders) > 0 {
+		var g errgroup.Group
+		for h, keys := range holders {
+			g.Go(func() error { l.revokeFrom(ctx, h, keys); return nil })
+		}
+		_ = g.Wait() // none returns an error
+	}
+	if d := after.Sub(l.now()); !after.IsZero() && d > 0 {
+		<-time.After(d)
+	}
+}
+
+// revokeFrom revokes one holder's leases, or waits for their end if the holder
+// does not answer.
+func (l *leased) revokeFrom(ctx context.Context, h leases.Holder, keys []metadata.LeaseKey) {
+	left := h.Until.Sub(l.now()) + slack
+	ctx, cancel := context.WithTimeout(ctx, left)
+	defer cancel()
+	if err := l.forget(ctx, h.Node, keys); err != nil {
+		<-ctx.Done()
+	}
+}
+
+// sendRevoke has a holder forget keys.
+func sendRevoke(ctx context.Context, c rpc.Caller, keys []metadata.LeaseKey) error {
+	for len(keys) > 0 {
+		n := min(len(keys), wire.MaxRevoked)
+		call := rpc.Call{Op: wire.OpRevoke, Body: &wire.RevokeReq{Keys: keys[:n]}}
+		if err := c.Do(ctx, &call); err != nil {
+			return err
+		}
+		keys = keys[n:]
+	}
+	return nil
+}
+
+func (s *Server) forgetHere(keys []metadata.LeaseKey) {
+	if f := s.forget.Load(); f != nil {
+		(*f)(keys)
+	}
+}
+
+func (s *Server) leaseHandlers() node.Handlers {
+	return node.Handlers{
+		wire.OpLookupLease: node.HandleFrom(func(ctx context.Context, r *rpc.Request, q *wire.DirName) (node.Appender, error) {
+			e, t, err := s.LookupLease(ctx, q.Dir, q.Name, r.Peer)
+			if err != nil {
+				return nil, err
+			}
+			return &wire.LeasedEntryResp{Entry: e, Lease: t}, nil
+		}),
+		wire.OpGetattrLease: node.HandleFrom(func(ctx context.Context, r *rpc.Request, q *wire.InoReq) (node.Appender, error) {
+			a, t, err := s.GetattrLease(ctx, q.Ino, r.Peer)
+			if err != nil {
+				return nil, err
+			}
+			return &wire.LeasedAttrResp{Attr: a, Lease: t}, nil
+		}),
+		wire.OpRevoke: node.Handle(func(_ context.Context, q *wire.RevokeReq) (node.Appender, error) {
+			s.forgetHere(q.Keys)
+			return nil, nil
+		}),
+	}
+}

@@ -1,0 +1,172 @@
+package home
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/sirupsen/logrus"
+
+	"github.com/bivouacfs/bivouac/daemon/node"
+	"github.com/bivouacfs/bivouac/datapath"
+	"github.com/bivouacfs/bivouac/datapath/wire"
+	"github.com/bivouacfs/bivouac/metadata"
+	"github.com/bivouacfs/bivouac/metadata/locks"
+	"github.com/bivouacfs/bivouac/metadata/opens"
+	"github.com/bivouacfs/bivouac/metadata/txn"
+)
+
+// Config is what a Server needs.
+type Config struct {
+	Node node.Node
+	Data Data
+	// Dir is where the records are kept. Root belongs to UID and GID.
+	Dir      string
+	UID, GID uint32
+	// Run is that of this node's client: it starts and ends with the daemon.
+	Run metadata.Run
+	// Home and Shards make the stubs of another home, and of another node's shards
+	// of wide directories.
+	Home   func(metadata.NodeID) metadata.TxPeer
+	Shards func(metadata.NodeID) metadata.Shards
+	// WideAt is how many entries a directory has when it is split over the
+	// nodes; 0 is 8192.
+	WideAt int
+	// SweepDelay is how long a sweep waits before it begins; 0 is 5 s.
+	SweepDelay time.Duration
+	Now        func() time.Time // nil is time.Now
+	Interim
+}
+
+func (c *Config) setDefaults() {
+	if c.WideAt == 0 {
+		c.WideAt = defaultWideAt
+	}
+	if c.SweepDelay == 0 {
+		c.SweepDelay = 5 * time.Second
+	}
+	if c.Now == nil {
+		c.Now = time.Now
+	}
+}
+
+// Data is the node's data store, as far as the home needs it.
+type Data interface {
+	datapath.Remover
+	datapath.Shaper
+	// List is the objects of a part of the store that match.
+	List(part uint8, match func(metadata.Ino) bool) ([]metadata.Ino, error)
+	// Room reports whether the disk has space for more metadata.
+	Room() bool
+}
+
+// Client is this node's client, as the homes of what it has open know it.
+type Client interface {
+	metadata.Recaller
+	metadata.Woken
+}
+
+// RevokeFunc forgets what this node's client and mount have cached of keys.
+type RevokeFunc func(keys []metadata.LeaseKey)
+
+// Server is this node as the home of its part of the live realm. Its methods that
+// change directories are those of leased.
+type Server struct {
+	*leased
+	cfg    Config
+	node   node.Node
+	log    *logrus.Entry
+	client atomic.Pointer[Client]
+	forget atomic.Pointer[RevokeFunc]
+	space  spaceCheck
+	kick   chan struct{} // another daemon has started again; one is enough
+
+	mu    sync.Mutex
+	runs  map[metadata.NodeID]metadata.Run // guarded by mu; of the nodes' clients, as last heard
+	swept Sweep                            // guarded by mu
+}
+
+var (
+	_ metadata.NodeStore = (*Server)(nil)
+	_ metadata.Leaser    = (*Server)(nil)
+)
+
+// Open opens the store of the home. It serves nothing before its handlers are
+// registered, and does nothing in the background before Start.
+func Open(cfg Config) (*Server, error) {
+	cfg.setDefaults()
+	s := &Server{cfg: cfg, node: cfg.Node, log: cfg.Node.Log(), kick: make(chan struct{}, 1), runs: make(map[metadata.NodeID]metadata.Run)}
+	st, err := s.openStore()
+	if err != nil {
+		return nil, fmt.Errorf("metadata store %s: %w", cfg.Dir, err)
+	}
+	s.leased = s.newLeased(st)
+	return s, nil
+}
+
+// Start begins the work in the background: recovery, removal, sweep, splits.
+func (s *Server) Start() {
+	s.startWide()
+	s.node.Spawn(s.tx.Run)
+	s.node.Spawn(s.files.Serve)
+	s.node.Spawn(s.locks.Serve)
+	s.node.Spawn(s.sweepLoop)
+}
+
+// Close closes the store. All that Start began must have ended.
+func (s *Server) Close() error { return s.leased.Close() }
+
+// SetClient sets the client of this node, which is asked what it has open.
+func (s *Server) SetClient(c Client) { s.client.Store(&c) }
+
+// SetRevoke sets how this node's client and mount forget what they have cached.
+func (s *Server) SetRevoke(f RevokeFunc) { s.forget.Store(&f) }
+
+// Transactions is what this home has done together with others.
+func (s *Server) Transactions() txn.Stats { return s.tx.Stats() }
+
+// OpenFiles is what the home knows of who has its files open.
+func (s *Server) OpenFiles() opens.Stats { return s.files.Stats() }
+
+// FileLocks is the locks on files of the home.
+func (s *Server) FileLocks() locks.Stats { return s.locks.Stats() }
+
+// Handlers is what the home answers.
+func (s *Server) Handlers() node.Handlers {
+	h := make(node.Handlers)
+	for _, part := range []node.Handlers{
+		s.namespaceHandlers(), s.leaseHandlers(), s.lockHandlers(), s.shardHandlers(), s.txHandlers(),
+	} {
+		for op, f := range part {
+			h[op] = redirects(f)
+		}
+	}
+	for _, part := range []node.Handlers{s.xattrHandlers(), s.extentHandlers(), s.checkHandlers()} {
+		maps.Copy(h, part)
+	}
+	return h
+}
+
+// askTime bounds one answer of a node to the sweep or to a check.
+const askTime = 30 * time.Second
+
+// ask asks a node, which may be this one, for a part of what it has.
+func (s *Server) ask(ctx context.Context, id metadata.NodeID, op wire.Op, q, reply any) error {
+	ctx, cancel := context.WithTimeout(ctx, askTime)
+	defer cancel()
+	return s.node.Call(ctx, id, op, q, reply)
+}
+
+// allServe is an error that names a node that does not serve, if there is one.
+func (s *Server) allServe() error {
+	for _, n := range s.node.View().Map.Nodes {
+		if !node.Serving(n) {
+			return fmt.Errorf("%s is %v: %w", n.Host, n.State, syscall.EHOSTDOWN)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,31 @@
+package home
+
+import "sync/atomic"
+
+// Reserve is how many bytes file data leaves free on a disk that it shares with
+// the metadata, unless the disk is so small that this is half of it. The last
+// half of it is for removals.
+const Reserve = 512 << 20
+
+// spaceEvery is how many records are added between two looks at the disk. A disk
+// that was found full is looked at each time.
+const spaceEvery = 64
+
+// spaceCheck is the last look at the metadata's disk.
+type spaceCheck struct {
+	asked atomic.Int64
+	full  atomic.Bool
+}
+
+// hasSpace reports whether the disk has space for another record.
+func (s *Server) hasSpace() bool {
+	c := &s.space
+	if c.asked.Add(1)%spaceEvery != 1 && !c.full.Load() {
+		return true
+	}
+	full := !s.cfg.Data.Room()
+	if was := c.full.Swap(full); full && !was {
+		s.log.WithField("dir", s.cfg.Dir).Warn("disk is full: creating files on this node fails until some are removed")
+	}
+	return !full
+}

@@ -1,0 +1,94 @@
+package home
+
+import (
+	"context"
+
+	"github.com/bivouacfs/bivouac/metadata"
+	"github.com/bivouacfs/bivouac/metadata/locks"
+	"github.com/bivouacfs/bivouac/metadata/opens"
+	"github.com/bivouacfs/bivouac/metadata/pebblestore"
+	"github.com/bivouacfs/bivouac/metadata/shard"
+	"github.com/bivouacfs/bivouac/metadata/txn"
+)
+
+// store is the records of the home together with all that only the home of an
+// inode can decide: open files, locks, transactions, wide directories.
+type store struct {
+	*pebblestore.Store
+	metadata.Opens // files
+	metadata.Locks // locks
+
+	files *opens.Files
+	locks *locks.Locks
+	wide  *shard.Manager
+	tx    *txn.Coordinator
+}
+
+var _ metadata.NodeStore = (*store)(nil)
+
+// openStore opens the records and puts the rest of the home upon them. The store
+// of open files is the home itself.
+func (s *Server) openStore() (*store, error) {
+	st := &store{}
+	log := s.log.WithField("part", "metadata")
+	var err error
+	st.Store, err = pebblestore.Open(pebblestore.Config{
+		Dir: s.cfg.Dir, Self: s.node.Self(), UID: s.cfg.UID, GID: s.cfg.GID, RootMode: 0o700,
+		Now: s.cfg.Now, ShardAt: s.cfg.WideAt, Room: s.hasSpace, Log: log,
+		Unnamed: func(ino metadata.Ino) { st.files.Unnamed(ino) },
+	})
+	if err != nil {
+		return nil, err
+	}
+	st.locks = locks.New(locks.Config{
+		Wake: s.wake,
+		Ready: func(ctx context.Context, by metadata.Holder, ino metadata.Ino) error {
+			return st.files.Holds(ctx, by, ino)
+		},
+	})
+	st.Locks = st.locks
+	st.files = opens.New(opens.Config{
+		Store: st, Places: s.cfg.Places, Remove: s.cfg.Remove, Run: s.cfg.Run, Locks: st.locks, Log: s.log.WithField("part", "open files"),
+	})
+	st.Opens = st.files
+	st.wide = s.newWide(st.Store)
+	st.tx, err = txn.New(txn.Config{
+		Self: s.node.Self(), Store: txStore{st.Store, st, s}, Peer: s.cfg.Home, Down: s.down,
+		EntryHome: s.entryHome, DirHome: s.dirHome, Log: log,
+	})
+	if err != nil {
+		_ = st.Close() // what failed comes first
+		return nil, err
+	}
+	return st, nil
+}
+
+// setHere is Setattr without the shards of a wide directory.
+func (st *store) setHere(ctx context.Context, ino metadata.Ino, c metadata.Change) (metadata.Attr, error) {
+	return st.files.Set(ctx, ino, c, func() (metadata.Attr, error) { return st.Store.Setattr(ctx, ino, c) })
+}
+
+// Unlink is metadata.Namespace.
+func (st *store) Unlink(ctx context.Context, dir metadata.Ino, name string) (metadata.Entry, error) {
+	return st.tx.Unlink(ctx, dir, name)
+}
+
+// Rename is metadata.Namespace.
+func (st *store) Rename(ctx context.Context, r metadata.Rename) (*metadata.Entry, error) {
+	return st.tx.Rename(ctx, r)
+}
+
+// Mkdir is metadata.Directories.
+func (st *store) Mkdir(ctx context.Context, dir metadata.Ino, name string, n metadata.New) (metadata.Attr, error) {
+	return st.tx.Mkdir(ctx, dir, name, n)
+}
+
+// Rmdir is metadata.Directories.
+func (st *store) Rmdir(ctx context.Context, dir metadata.Ino, name string) error {
+	return st.tx.Rmdir(ctx, dir, name)
+}
+
+// Link is metadata.Directories.
+func (st *store) Link(ctx context.Context, ino, dir metadata.Ino, name string) (metadata.Attr, error) {
+	return st.tx.Link(ctx, ino, dir, name)
+}

@@ -1,0 +1,253 @@
+package home
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"syscall"
+	"time"
+
+	"github.com/bivouacfs/bivouac/daemon/node"
+	"github.com/bivouacfs/bivouac/datapath/chunkstore"
+	"github.com/bivouacfs/bivouac/datapath/wire"
+	"github.com/bivouacfs/bivouac/metadata"
+	"github.com/bivouacfs/bivouac/metadata/cluster"
+)
+
+// Sweep counts what this node has removed since its daemon started: leftovers of
+// daemons that were killed, here or on other nodes.
+type Sweep struct {
+	Runs    int   `json:"runs"`    // how often all objects were examined
+	Objects int64 `json:"objects"` // of files that are gone
+	Inodes  int64 `json:"inodes"`  // without a name on any node
+	Files   int64 `json:"files"`   // half-written: manifests, records of a stage-in
+	// Waiting is the objects whose home did not answer in the last run. They stay
+	// until the next one.
+	Waiting int64 `json:"waiting"`
+	// Undone says that the last run could not look for inodes without a name,
+	// for which all nodes must answer. Another run will.
+	Undone bool `json:"undone,omitempty"`
+}
+
+// Swept is what was removed so far.
+func (s *Server) Swept() Sweep {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.swept
+}
+
+func (s *Server) addSwept(found Sweep) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.swept.Runs += found.Runs
+	s.swept.Objects += found.Objects
+	s.swept.Inodes += found.Inodes
+	s.swept.Waiting, s.swept.Undone = found.Waiting, found.Undone
+}
+
+// heardRun notes the run of a node's client, which asks what this node has open of
+// its files: so it is not the node's first run. Writes of an earlier run may have
+// reached this node after their file was removed, so a new run triggers a sweep.
+func (s *Server) heardRun(by metadata.Holder) {
+	s.mu.Lock()
+	was := s.runs[by.Node]
+	s.runs[by.Node] = max(was, by.Run)
+	s.mu.Unlock()
+	if was >= by.Run {
+		return
+	}
+	select {
+	case s.kick <- struct{}{}:
+	default:
+	}
+}
+
+// maxSweepWait is the longest time between two tries at what a sweep left undone.
+const maxSweepWait = 10 * time.Minute
+
+// sweepLoop sweeps once if this daemon has started on an old store, and after
+// another daemon has started again. It retries, more and more rarely, while a
+// sweep is incomplete.
+func (s *Server) sweepLoop(ctx context.Context) {
+	first := !s.Fresh()
+	names := first // look for inodes without a name, too
+	for seen, wait := 0, time.Duration(0); first || s.sweepDue(ctx, seen, wait); first = false {
+		if node.Pause(ctx, s.sweepPause()) != nil || s.node.Until(ctx, s.serves) != nil {
+			return
+		}
+		now := rejoins(s.node.View().Map)
+		names = names || now != seen
+		found, err := s.sweepOnce(ctx, names)
+		if ctx.Err() != nil {
+			return
+		}
+		seen, names = now, names && (err != nil || found.Undone)
+		s.addSwept(found)
+		s.logSweep(found, err, first)
+		if err == nil && found.Waiting == 0 && !found.Undone {
+			wait = 0
+		} else {
+			wait = min(max(2*wait, 6*s.cfg.SweepDelay), maxSweepWait)
+		}
+	}
+}
+
+// sweepDue waits until there may be leftovers: a daemon has started again, more
+// nodes have rejoined than were seen, or wait, if not 0, is over. It is false when
+// ctx ends.
+func (s *Server) sweepDue(ctx context.Context, seen int, wait time.Duration) bool {
+	var over <-chan time.Time
+	if wait > 0 {
+		t := time.NewTimer(wait)
+		defer t.Stop()
+		over = t.C
+	}
+	for {
+		v, changed := s.node.Watch()
+		if rejoins(v.Map) != seen {
+			return true
+		}
+		select {
+		case <-ctx.Done():
+			return false
+		case <-s.kick:
+			return true
+		case <-over:
+			return true
+		case <-changed:
+		}
+	}
+}
+
+// rejoins is how often nodes that were given up have come back.
+func rejoins(m cluster.Map) int {
+	n := 0
+	for _, x := range m.Nodes {
+		n += max(len(x.Terms)-1, 0)
+	}
+	return n
+}
+
+// serves reports whether this node serves in v.
+func (s *Server) serves(v cluster.View) bool {
+	n, ok := v.Map.Node(s.node.Self())
+	return v.Version > 0 && ok && node.Serving(n)
+}
+
+// sweepPause is how long a sweep waits before it begins, so that requests in flight
+// arrive. The random part spreads the nodes of a large job.
+func (s *Server) sweepPause() time.Duration {
+	nodes := int64(len(s.node.View().Map.Nodes))
+	return s.cfg.SweepDelay + time.Duration(rand.Int64N(nodes*int64(50*time.Millisecond)))
+}
+
+func (s *Server) logSweep(found Sweep, err error, first bool) {
+	log := s.log.WithFields(map[string]any{"objects": found.Objects, "inodes": found.Inodes, "waiting": found.Waiting})
+	switch {
+	case err != nil:
+		log.WithError(err).Warn("sweep of leftovers is incomplete and will be repeated")
+	case first || found.Objects+found.Inodes > 0:
+		log.Info("leftovers of earlier daemons swept")
+	}
+}
+
+// sweepOnce is one run. It looks for inodes without a name only if names is set:
+// they are left only where nodes were given up, and all nodes must be asked for
+// all their names.
+func (s *Server) sweepOnce(ctx context.Context, names bool) (Sweep, error) {
+	w := sweeper{s: s, batch: make(map[metadata.NodeID][]metadata.Ino), found: Sweep{Runs: 1}}
+	err := w.objects(ctx)
+	if names {
+		err = errors.Join(err, w.orphans(ctx))
+	}
+	return w.found, err
+}
+
+// sweeper is one run.
+type sweeper struct {
+	s     *Server
+	batch map[metadata.NodeID][]metadata.Ino // to ask their homes about
+	found Sweep
+}
+
+// sweepBatch is about how many inodes a home is asked about at a time.
+const sweepBatch = 4096
+
+// objects removes the objects of live files that their homes do not know any more.
+// An object whose home does not answer stays. It works no more than half of the
+// time.
+func (w *sweeper) objects(ctx context.Context) error {
+	var errs []error
+	for part := range chunkstore.Parts {
+		begun := time.Now()
+		inos, err := w.s.liveObjects(uint8(part))
+		errs = append(errs, err)
+		for _, ino := range inos {
+			home := ino.Home()
+			w.batch[home] = append(w.batch[home], ino)
+			if len(w.batch[home]) >= sweepBatch {
+				errs = append(errs, w.removeGone(ctx, home))
+			}
+		}
+		if err := node.Pause(ctx, time.Since(begun)); err != nil {
+			return err
+		}
+	}
+	for home := range w.batch {
+		errs = append(errs, w.removeGone(ctx, home))
+	}
+	return errors.Join(errs...)
+}
+
+// removeGone asks home about the batch collected for it, and removes the objects
+// of files that are gone.
+func (w *sweeper) removeGone(ctx context.Context, home metadata.NodeID) error {
+	inos := w.batch[home]
+	delete(w.batch, home)
+	gone, err := w.s.gone(ctx, home, inos)
+	if err != nil {
+		w.found.Waiting += int64(len(inos))
+		w.s.log.WithError(err).WithField("home", home).Debug("sweep keeps objects whose home does not answer")
+		return nil
+	}
+	asked := make(map[metadata.Ino]bool, len(inos))
+	for _, ino := range inos {
+		asked[ino] = true
+	}
+	var errs []error
+	for _, ino := range gone {
+		if !asked[ino] {
+			return fmt.Errorf("node %d was not asked about inode %v: %w", home, ino, syscall.EPROTO)
+		}
+		err := w.s.cfg.Data.Remove(ctx, ino)
+		errs = append(errs, err)
+		if err == nil {
+			w.found.Objects++
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// goneReq asks a home which of these inodes it once had and has no more.
+type goneReq struct {
+	Inos []metadata.Ino `json:"inos"`
+}
+
+type goneReply struct {
+	Gone []metadata.Ino `json:"gone"`
+}
+
+func (s *Server) gone(ctx context.Context, home metadata.NodeID, inos []metadata.Ino) ([]metadata.Ino, error) {
+	if n, ok := s.node.View().Map.Node(home); !ok || !node.Serving(n) {
+		return nil, fmt.Errorf("node %d: %w", home, syscall.EHOSTDOWN)
+	}
+	var r goneReply
+	err := s.ask(ctx, home, wire.OpMissing, goneReq{inos}, &r)
+	return r.Gone, err
+}
+
+func (s *Server) onGone(_ context.Context, _ metadata.NodeID, q *goneReq) (goneReply, error) {
+	gone, err := s.Missing(q.Inos)
+	return goneReply{gone}, err
+}

@@ -1,0 +1,133 @@
+package home
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"syscall"
+
+	"github.com/bivouacfs/bivouac/daemon/node"
+	"github.com/bivouacfs/bivouac/datapath/rpc"
+	"github.com/bivouacfs/bivouac/datapath/wire"
+	"github.com/bivouacfs/bivouac/metadata"
+	"github.com/bivouacfs/bivouac/metadata/cluster"
+	"github.com/bivouacfs/bivouac/metadata/leases"
+	"github.com/bivouacfs/bivouac/metadata/pebblestore"
+	"github.com/bivouacfs/bivouac/metadata/shard"
+)
+
+// defaultWideAt is how many entries a directory has when it is split.
+const defaultWideAt = 8192
+
+func (s *Server) newWide(st *pebblestore.Store) *shard.Manager {
+	return shard.New(shard.Config{
+		Self: s.node.Self(), Store: st, Map: func() cluster.Map { return s.node.View().Map },
+		Peer: s.cfg.Shards, Log: s.log.WithField("part", "wide"), Leases: leases.Term + slack,
+	})
+}
+
+// startWide begins to split the node's large directories.
+func (s *Server) startWide() {
+	s.node.Spawn(s.wide.Run)
+	s.node.Spawn(func(ctx context.Context) { s.wide.Follow(ctx, s.nextMap) })
+}
+
+// nextMap waits for a map of another epoch than e.
+func (s *Server) nextMap(ctx context.Context, e metadata.Epoch) (cluster.Map, error) {
+	var m cluster.Map
+	err := s.node.Until(ctx, func(v cluster.View) bool {
+		m = v.Map
+		return m.Epoch != e
+	})
+	return m, err
+}
+
+// merging runs fn. If a wide directory is in its way, merging merges that and
+// runs fn again; a directory that was filled meanwhile is ENOTEMPTY.
+func (st *store) merging(ctx context.Context, fn func() error) error {
+	err := fn()
+	var in *pebblestore.ShardedError
+	if !errors.As(err, &in) {
+		return err
+	}
+	if err := st.wide.Merge(ctx, in.Dir); err != nil {
+		return err
+	}
+	if err = fn(); errors.As(err, &in) {
+		return fmt.Errorf("directory %v: %w", in.Dir, syscall.ENOTEMPTY)
+	}
+	return err
+}
+
+// inherited is the attributes that the entries of a directory inherit.
+const inherited = metadata.SetMode | metadata.SetUID | metadata.SetGID |
+	metadata.SetLayout | metadata.SetLayoutKind | metadata.SetChunkSize
+
+// Setattr is metadata.Inodes. When it returns, the shards of a wide directory know
+// of a change of what their entries inherit.
+func (st *store) Setattr(ctx context.Context, ino metadata.Ino, c metadata.Change) (metadata.Attr, error) {
+	a, err := st.setHere(ctx, ino, c)
+	if err == nil && c.Set&inherited != 0 && isDir(a.Mode) {
+		st.wide.Inherit(ctx, ino, a)
+	}
+	return a, err
+}
+
+// ReportShards reports the changes of shards here to the homes of their
+// directories at once, which would happen a moment later anyway.
+func (s *Server) ReportShards(ctx context.Context) error { return s.wide.Report(ctx) }
+
+// shardHandlers are what the nodes of wide directories do for each other.
+func (s *Server) shardHandlers() node.Handlers {
+	return node.Handlers{
+		wire.OpShardCreate: ofHome(func(ctx context.Context, q *wire.ShardCreateReq) (metadata.Ino, func() error) {
+			return q.Dir, func() error { return s.CreateShard(ctx, q.NewShard) }
+		}),
+		wire.OpShardFill: ofHome(func(ctx context.Context, q *wire.ShardFillReq) (metadata.Ino, func() error) {
+			return q.Dir, func() error { return s.FillShard(ctx, q.Shard, q.Entries) }
+		}),
+		wire.OpShardChange: ofHome(func(ctx context.Context, q *wire.ShardChangeReq) (metadata.Ino, func() error) {
+			return q.Dir, func() error { return s.ChangeShard(ctx, q.ShardChange) }
+		}),
+		wire.OpShardReport: node.HandleFrom(func(ctx context.Context, r *rpc.Request, q *wire.ShardReportReq) (node.Appender, error) {
+			a, err := s.ReportShard(ctx, r.Peer, q.ShardReport)
+			if err != nil {
+				return nil, err
+			}
+			return &wire.ShardReportResp{ShardAnswer: a}, nil
+		}),
+		wire.OpShardRead: node.Handle(func(ctx context.Context, q *wire.ShardReadReq) (node.Appender, error) {
+			if err := tooMany(q.Limit); err != nil {
+				return nil, err
+			}
+			es, err := s.ReadShard(ctx, q.Dir, q.Epoch, q.After, int(q.Limit))
+			if err != nil {
+				return nil, err
+			}
+			return &wire.EntriesResp{Entries: es}, nil
+		}),
+	}
+}
+
+// ofHome makes a handler of a request that only the home of a directory may send.
+func ofHome[T any, P node.Parser[T]](f func(ctx context.Context, q *T) (metadata.Ino, func() error)) rpc.Handler {
+	return node.HandleFrom[T, P](func(ctx context.Context, r *rpc.Request, q *T) (node.Appender, error) {
+		dir, do := f(ctx, q)
+		if dir.Home() != r.Peer {
+			return nil, fmt.Errorf("directory %v: node %d is not its home: %w", dir, r.Peer, syscall.EPERM)
+		}
+		return nil, do()
+	})
+}
+
+// redirects makes an error that says where an entry is the body of the reply.
+func redirects(h rpc.Handler) rpc.Handler {
+	return func(ctx context.Context, r *rpc.Request, resp *rpc.Response) error {
+		err := h(ctx, r, resp)
+		var e *metadata.Redirect
+		if errors.As(err, &e) {
+			resp.Body = &wire.RedirectResp{Redirect: *e}
+		}
+		return err
+	}
+}
