@@ -106,7 +106,7 @@ func TestFloors(t *testing.T) {
 	for _, f := range sources(t) {
 		floor, ok := floors[f.pkg]
 		if !ok {
-			t.Errorf("%s: package %s has no floor: give it one here and a line in README.md", f.path, f.pkg)
+			t.Errorf("%s: package %s has no floor: give it one here and a line in ARCHITECTURE.md", f.path, f.pkg)
 			continue
 		}
 		documented[f.pkg] = documented[f.pkg] || f.doc
