@@ -11,6 +11,7 @@ import (
 
 	"github.com/bivouacfs/bivouac/daemon/node"
 	"github.com/bivouacfs/bivouac/datapath"
+	"github.com/bivouacfs/bivouac/datapath/retry"
 	"github.com/bivouacfs/bivouac/datapath/rpc"
 	"github.com/bivouacfs/bivouac/datapath/wire"
 	"github.com/bivouacfs/bivouac/metadata"
@@ -152,12 +153,10 @@ func (d *Daemon) followHolders(ctx context.Context) {
 // did not answer: soon, as a daemon that died is soon there again, and then more
 // and more seldom.
 func (d *Daemon) retryRemovals(ctx context.Context) {
-	for wait := recallPause; node.Pause(ctx, wait) == nil; {
+	for b := retry.New(recallPause, confirmTime, 0); b.Wait(ctx); {
 		if d.meta.files.Retry() == 0 {
-			wait = recallPause
-			continue
+			b.Reset()
 		}
-		wait = min(2*wait, confirmTime)
 	}
 }
 

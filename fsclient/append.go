@@ -7,7 +7,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/bivouacfs/bivouac/datapath/rpc"
+	"github.com/bivouacfs/bivouac/datapath/retry"
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/metadata/appends"
 )
@@ -247,7 +247,7 @@ func (c *Client) settleAll() {
 				c.cfg.Log.WithError(err).Debug("a home was not told of an append")
 			}
 			// Until it is, nobody sees what others have appended behind that.
-			again := err != nil && c.mayReturn(f.ino.Home(), err) && rpc.Pause(c.ctx, againAfter)
+			again := err != nil && c.mayReturn(f.ino.Home(), err) && retry.Pause(c.ctx, againAfter)
 			if c.files.settledOnce(f, again); again {
 				nudge(c.appended)
 			}

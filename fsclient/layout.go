@@ -9,7 +9,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/bivouacfs/bivouac/datapath/rpc"
+	"github.com/bivouacfs/bivouac/datapath/retry"
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
@@ -105,7 +105,7 @@ func (c *Client) closedSoon(ctx context.Context, ino metadata.Ino) bool {
 	if a, err := c.Getattr(ctx, ino); err != nil || a.Size > 0 {
 		return false
 	}
-	return rpc.Pause(ctx, closePoll)
+	return retry.Pause(ctx, closePoll)
 }
 
 // layoutChange is what setting an attribute of ours means.

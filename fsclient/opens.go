@@ -8,7 +8,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/bivouacfs/bivouac/datapath/rpc"
+	"github.com/bivouacfs/bivouac/datapath/retry"
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/metadata/cluster"
 )
@@ -93,7 +93,7 @@ func (c *Client) closing() {
 		for home, files := range c.files.takeAllClosed() {
 			c.wg.Go(func() {
 				if !c.tellOf(c.ctx, home, files) {
-					rpc.Pause(c.ctx, againAfter)
+					retry.Pause(c.ctx, againAfter)
 				}
 				c.files.toldOnce(home)
 				nudge(c.kick) // of what was closed meanwhile

@@ -4,7 +4,7 @@ import (
 	"context"
 	"time"
 
-	"github.com/bivouacfs/bivouac/datapath/rpc"
+	"github.com/bivouacfs/bivouac/datapath/retry"
 )
 
 // nudge wakes who waits on c, which has room for one.
@@ -26,7 +26,7 @@ func (c *Client) linger(kick <-chan struct{}, first time.Duration, pending func(
 		case <-kick:
 		}
 		for wait := first; pending(); wait = tell() {
-			if !rpc.Pause(c.ctx, wait) {
+			if !retry.Pause(c.ctx, wait) {
 				return
 			}
 		}

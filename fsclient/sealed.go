@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/bivouacfs/bivouac/datapath"
+	"github.com/bivouacfs/bivouac/datapath/retry"
 	"github.com/bivouacfs/bivouac/datapath/rpc"
 	"github.com/bivouacfs/bivouac/metadata"
 )
@@ -68,7 +69,7 @@ type sealedSpan struct {
 const badTries = 3
 
 func (s *sealedSpan) read(ctx context.Context, p []byte) error {
-	for wait := firstPause; ; wait = min(2*wait, longestPause) {
+	for b := retry.New(firstPause, longestPause, 0); ; {
 		err := s.try(ctx, p)
 		switch {
 		case err == nil:
@@ -79,7 +80,7 @@ func (s *sealedSpan) read(ctx context.Context, p []byte) error {
 			}
 			return err
 		}
-		if !rpc.Pause(ctx, wait) {
+		if !b.Wait(ctx) {
 			return ctxErrno(ctx)
 		}
 	}

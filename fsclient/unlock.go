@@ -7,7 +7,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/bivouacfs/bivouac/datapath/rpc"
+	"github.com/bivouacfs/bivouac/datapath/retry"
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
@@ -138,7 +138,7 @@ func (c *Client) goOn(q metadata.LockReq, once func(ctx context.Context) error) 
 			}
 			return
 		}
-		rpc.Pause(c.ctx, unlockAgain)
+		retry.Pause(c.ctx, unlockAgain)
 	}
 }
 

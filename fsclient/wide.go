@@ -7,7 +7,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/bivouacfs/bivouac/datapath/rpc"
+	"github.com/bivouacfs/bivouac/datapath/retry"
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
@@ -48,7 +48,7 @@ const (
 // the node each time. It goes on at once where it is told to go elsewhere, and
 // after a pause where entries are just moving.
 func routed[T any](ctx context.Context, c *Client, fn func() (T, error)) (T, error) {
-	var r route
+	r := route{backoff: retry.New(settlePause, settleMost, 0)}
 	for {
 		v, err := fn()
 		if err == nil || !c.again(ctx, &r, err) {
@@ -59,9 +59,9 @@ func routed[T any](ctx context.Context, c *Client, fn func() (T, error)) (T, err
 
 // route is how a call has fared so far.
 type route struct {
-	turns  int
-	pause  time.Duration
-	waited time.Duration
+	turns   int
+	backoff retry.Backoff
+	waited  time.Duration
 }
 
 // verdict is the error for the caller: an application is not told to try again.
@@ -84,9 +84,9 @@ func (c *Client) again(ctx context.Context, r *route, err error) bool {
 	case !errors.Is(err, syscall.EAGAIN):
 		return false
 	}
-	r.pause = min(max(2*r.pause, settlePause), settleMost)
-	if r.waited += r.pause; r.waited > settlePatience {
+	pause := r.backoff.Next()
+	if r.waited += pause; r.waited > settlePatience {
 		return false
 	}
-	return rpc.Pause(ctx, r.pause)
+	return retry.Pause(ctx, pause)
 }

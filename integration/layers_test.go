@@ -18,6 +18,7 @@ const module = "github.com/bivouacfs/bivouac"
 // floors is the house. A package imports only packages on lower floors.
 var floors = map[string]int{
 	"metadata":                0,
+	"datapath/retry":          0,
 	"metadata/cluster":        1,
 	"metadata/erofs":          1,
 	"datapath":                1,

@@ -13,6 +13,7 @@ import (
 
 	"github.com/bivouacfs/bivouac/daemon/node"
 	"github.com/bivouacfs/bivouac/datapath/chunkstore"
+	"github.com/bivouacfs/bivouac/datapath/retry"
 	"github.com/bivouacfs/bivouac/datapath/wire"
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/metadata/pebblestore"
@@ -47,6 +48,7 @@ const (
 func (s *Server) Check(ctx context.Context) (CheckResult, error) {
 	var r CheckResult
 	var wrong []string
+	pauses := retry.New(checkPause, time.Minute, 0)
 	for pass := 1; ; pass++ {
 		now, problems, err := s.checkOnce(ctx)
 		if err != nil {
@@ -60,8 +62,8 @@ func (s *Server) Check(ctx context.Context) (CheckResult, error) {
 		if len(wrong) == 0 || pass == checkPasses {
 			return r, nil
 		}
-		if err := node.Pause(ctx, checkPause<<(pass-1)); err != nil {
-			return r, err
+		if !pauses.Wait(ctx) {
+			return r, ctx.Err()
 		}
 	}
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/bivouacfs/bivouac/daemon/node"
 	"github.com/bivouacfs/bivouac/datapath/chunkstore"
+	"github.com/bivouacfs/bivouac/datapath/retry"
 	"github.com/bivouacfs/bivouac/datapath/wire"
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/metadata/cluster"
@@ -72,6 +73,7 @@ const maxSweepWait = 10 * time.Minute
 func (s *Server) sweepLoop(ctx context.Context) {
 	first := !s.Fresh()
 	names := first // look for inodes without a name, too
+	again := retry.New(6*s.cfg.SweepDelay, maxSweepWait, 0)
 	for seen, wait := 0, time.Duration(0); first || s.sweepDue(ctx, seen, wait); first = false {
 		if node.Pause(ctx, s.sweepPause()) != nil || s.node.Until(ctx, s.serves) != nil {
 			return
@@ -87,8 +89,9 @@ func (s *Server) sweepLoop(ctx context.Context) {
 		s.logSweep(found, err, first)
 		if err == nil && found.Waiting == 0 && !found.Undone {
 			wait = 0
+			again.Reset()
 		} else {
-			wait = min(max(2*wait, 6*s.cfg.SweepDelay), maxSweepWait)
+			wait = again.Next()
 		}
 	}
 }

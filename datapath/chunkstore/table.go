@@ -1,12 +1,14 @@
 package chunkstore
 
 import (
-	"container/list"
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"sync"
 	"syscall"
+
+	"github.com/hashicorp/golang-lru/v2/simplelru"
 
 	"github.com/bivouacfs/bivouac/metadata"
 )
@@ -16,10 +18,9 @@ import (
 type object struct {
 	ino metadata.Ino
 
-	refs     int           // guarded by table.mu
-	detached bool          // no longer in the table; guarded by table.mu
-	idle     *list.Element // in table.idle while refs is 0; guarded by table.mu
-	victims  []*object     // to be closed before this is opened; guarded by table.mu
+	refs     int       // guarded by table.mu
+	detached bool      // no longer in the table; guarded by table.mu
+	victims  []*object // to be closed before this is opened; guarded by table.mu
 
 	openMu sync.Mutex
 	file   File   // guarded by openMu until it is set, then constant
@@ -38,14 +39,15 @@ type table struct {
 	slots chan struct{} // one for each call in progress; as many as descriptors, so that there is always one to evict
 
 	mu      sync.Mutex
-	objects map[metadata.Ino]*object // guarded by mu
-	idle    list.List                // *object, the one used longest ago first; guarded by mu
-	lost    int                      // objects in use that are no longer in the map; guarded by mu
-	closed  bool                     // guarded by mu
+	objects map[metadata.Ino]*object              // guarded by mu
+	idle    *simplelru.LRU[metadata.Ino, *object] // those of objects without refs; guarded by mu
+	lost    int                                   // objects in use that are no longer in the map; guarded by mu
+	closed  bool                                  // guarded by mu
 }
 
 func newTable(limit int, open func(*object, bool) error) *table {
-	return &table{open: open, slots: make(chan struct{}, limit), objects: map[metadata.Ino]*object{}}
+	idle, _ := simplelru.NewLRU[metadata.Ino, *object](math.MaxInt, nil) // ref evicts
+	return &table{open: open, slots: make(chan struct{}, limit), objects: map[metadata.Ino]*object{}, idle: idle}
 }
 
 // acquire returns the object with its descriptor; release gives it back. With
@@ -106,16 +108,14 @@ func (t *table) ref(ino metadata.Ino) (*object, error) {
 		o = &object{ino: ino}
 		t.objects[ino] = o
 	}
-	if o.idle != nil {
-		t.idle.Remove(o.idle)
-		o.idle = nil
-	}
+	t.idle.Remove(ino)
 	o.refs++
-	if len(t.objects)+t.lost > cap(t.slots) && t.idle.Len() > 0 {
-		v := t.idle.Remove(t.idle.Front()).(*object)
-		v.idle, v.detached = nil, true
-		delete(t.objects, v.ino)
-		o.victims = append(o.victims, v)
+	if len(t.objects)+t.lost > cap(t.slots) {
+		if _, v, ok := t.idle.RemoveOldest(); ok {
+			v.detached = true
+			delete(t.objects, v.ino)
+			o.victims = append(o.victims, v)
+		}
 	}
 	return o, nil
 }
@@ -141,7 +141,7 @@ func (t *table) release(o *object) {
 		}
 		switch {
 		case !o.detached:
-			o.idle = t.idle.PushBack(o)
+			t.idle.Add(o.ino, o)
 		case o.file == nil:
 			t.lost--
 		default:
@@ -189,10 +189,10 @@ func (t *table) close() error {
 	var errs []error
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	for e := t.idle.Front(); e != nil; e = e.Next() {
-		errs = append(errs, e.Value.(*object).file.Close())
+	for _, o := range t.idle.Values() {
+		errs = append(errs, o.file.Close())
 	}
-	t.idle.Init()
+	t.idle.Purge()
 	clear(t.objects)
 	for range cap(t.slots) {
 		<-t.slots

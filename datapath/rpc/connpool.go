@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"net"
 	"os"
 	"sync"
@@ -12,6 +11,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/bivouacfs/bivouac/datapath/retry"
 	"github.com/bivouacfs/bivouac/datapath/wire"
 	"github.com/bivouacfs/bivouac/metadata"
 )
@@ -24,13 +24,17 @@ type connPool struct {
 	max         int // connections
 	disconnects atomic.Uint64
 
-	mu       sync.Mutex
-	conns    []*clientConn // guarded by mu
-	dialing  *dial         // guarded by mu: at most one at a time
-	failures int           // guarded by mu: in a row
-	retryAt  time.Time     // guarded by mu: until then calls fail fast
-	lastErr  error         // guarded by mu: why
-	lost     []wire.Nonce  // guarded by mu: connections to drain before the next call
+	mu      sync.Mutex
+	conns   []*clientConn // guarded by mu
+	dialing *dial         // guarded by mu: at most one at a time
+	backoff retry.Backoff // guarded by mu: between attempts that fail
+	retryAt time.Time     // guarded by mu: until then calls fail fast
+	lastErr error         // guarded by mu: why
+	lost    []wire.Nonce  // guarded by mu: connections to drain before the next call
+}
+
+func newConnPool(p *Peers, id metadata.NodeID, purpose wire.Purpose, most int) *connPool {
+	return &connPool{p: p, id: id, purpose: purpose, max: most, backoff: retry.New(p.cfg.Backoff, p.cfg.MaxBackoff, 0.25)}
 }
 
 // dial is an attempt to make a connection, for all who wait for one. Who takes it
@@ -75,7 +79,7 @@ func (l *connPool) pick(cuts uint64) (*clientConn, *dial, error) {
 	if best != nil && (len(best.inFlight) == 0 || len(l.conns) >= l.max) {
 		return best, nil, nil
 	}
-	if l.dialing == nil && l.failures > 0 && time.Now().Before(l.retryAt) {
+	if l.dialing == nil && time.Now().Before(l.retryAt) {
 		if best != nil {
 			return best, nil, nil
 		}
@@ -157,17 +161,15 @@ func (l *connPool) dialed(d *dial, conn net.Conn, nonce wire.Nonce, err error) *
 
 // failed starts or lengthens the backoff. Called with mu.
 func (l *connPool) failed(err error) {
-	cfg := &l.p.cfg
-	wait := min(cfg.Backoff<<min(l.failures, 16), cfg.MaxBackoff)
-	l.failures++
 	l.lastErr = err
-	l.retryAt = time.Now().Add(wait - wait/4 + rand.N(wait/2+1))
+	l.retryAt = time.Now().Add(l.backoff.Next())
 }
 
 // answered ends the backoff: the node has done more than shake hands.
 func (l *connPool) answered() {
 	l.mu.Lock()
-	l.failures = 0
+	l.retryAt = time.Time{}
+	l.backoff.Reset()
 	l.mu.Unlock()
 }
 

@@ -110,7 +110,7 @@ func FuzzReplies(f *testing.F) {
 		f.Fatal(err)
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
-		l := &connPool{p: p, purpose: wire.PurposeBulk, max: 1}
+		l := newConnPool(p, 0, wire.PurposeBulk, 1)
 		c := newClientConn(l, &heldConn{scriptConn{in: bytes.NewReader(b)}, make(chan struct{})}, newNonce())
 		served := make(chan struct{})
 		go func() { defer close(served); c.serve() }()

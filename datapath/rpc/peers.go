@@ -138,9 +138,9 @@ func (p *Peers) To(id metadata.NodeID) Caller {
 	n := p.nodes[id]
 	if n == nil {
 		n = &peer{p: p, id: id}
-		n.meta = &connPool{p: p, id: id, purpose: wire.PurposeMeta, max: 1}
-		n.bulk = &connPool{p: p, id: id, purpose: wire.PurposeBulk, max: p.cfg.Conns}
-		n.homes = &connPool{p: p, id: id, purpose: wire.PurposePeer, max: 1}
+		n.meta = newConnPool(p, id, wire.PurposeMeta, 1)
+		n.bulk = newConnPool(p, id, wire.PurposeBulk, p.cfg.Conns)
+		n.homes = newConnPool(p, id, wire.PurposePeer, 1)
 		p.nodes[id] = n
 	}
 	return n

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/bivouacfs/bivouac/datapath/retry"
 	"github.com/bivouacfs/bivouac/datapath/wire"
 )
 
@@ -91,7 +92,7 @@ func TestAnswersInPieces(t *testing.T) {
 				t.Fatal(err)
 			}
 			if cut%8 == 0 { // longer than a caller reads
-				Pause(t.Context(), 2*ctxPoll)
+				retry.Pause(t.Context(), 2*ctxPoll)
 			}
 			if _, err := far.Write(b[cut:]); err != nil {
 				t.Fatal(err)

@@ -39,8 +39,8 @@ func TestBackoffFailsFast(t *testing.T) {
 	}
 	down.Store(0)
 	eventually(t, "a connection", func() bool { return to.Do(context.Background(), &Call{Op: wire.OpLookup}) == nil })
-	if l := to.(*peer).meta; l.failures != 0 {
-		t.Errorf("%d failures are remembered after a reply", l.failures)
+	if l := to.(*peer).meta; !l.retryAt.IsZero() {
+		t.Errorf("a reply leaves a back-off until %v", l.retryAt)
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/bivouacfs/bivouac/datapath/retry"
 	"github.com/bivouacfs/bivouac/datapath/wire"
 )
 
@@ -51,11 +52,11 @@ func (p *Retrier) retryLoop(ctx context.Context, c *Call, err error) error {
 	var lost error // a try that may have taken effect
 	until, cancel := context.WithTimeout(ctx, p.limit)
 	defer cancel()
-	for wait := firstPause; retryable(c, err); wait = min(2*wait, longestPause) {
+	for b := retry.New(firstPause, longestPause, 0); retryable(c, err); {
 		if errors.Is(err, syscall.ECONNRESET) && !isReplyLookup(err) {
 			lost = err
 		}
-		if !Pause(until, wait) {
+		if !b.Wait(until) {
 			break
 		}
 		if gone := p.dead(); gone != nil {
@@ -106,16 +107,4 @@ func retryable(c *Call, err error) bool {
 		return isReplyLookup(err) || c.Op.Repeatable() || c.Op.ReplyCached() && lostIn(err) != nil
 	}
 	return false
-}
-
-// Pause waits for d, before a call is tried again; false if ctx ended first.
-func Pause(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-t.C:
-		return true
-	}
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/sirupsen/logrus"
 
+	"github.com/bivouacfs/bivouac/datapath/retry"
 	"github.com/bivouacfs/bivouac/datapath/wire"
 	"github.com/bivouacfs/bivouac/metadata"
 )
@@ -234,12 +235,7 @@ func (s *Server) canWait(err error) bool {
 		return false
 	}
 	s.cfg.Log.WithError(err).Warn("accept: waiting")
-	t := time.NewTimer(50 * time.Millisecond)
-	defer t.Stop()
-	select {
-	case <-t.C:
-	case <-s.ctx.Done():
-	}
+	retry.Pause(s.ctx, 50*time.Millisecond)
 	return true
 }
 

@@ -9,7 +9,7 @@ import (
 
 	"github.com/hanwen/go-fuse/v2/fuse"
 
-	"github.com/bivouacfs/bivouac/datapath/rpc"
+	"github.com/bivouacfs/bivouac/datapath/retry"
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
@@ -52,7 +52,7 @@ func (c *coverFS) storeAhead(server *fuse.Server) (end func()) {
 				case fuse.EAGAIN:
 					c.next.Later(ino)
 				case fuse.ENOENT:
-					rpc.Pause(ctx, unknownRest) // Next says if ctx has ended
+					retry.Pause(ctx, unknownRest) // Next says if ctx has ended
 				}
 			}
 		})

@@ -1,15 +1,16 @@
 package mount
 
 import (
-	"container/list"
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"sync"
 	"sync/atomic"
 	"syscall"
 
 	"github.com/hanwen/go-fuse/v2/fuse"
+	"github.com/hashicorp/golang-lru/v2/simplelru"
 	"golang.org/x/sys/unix"
 
 	"github.com/bivouacfs/bivouac/fsclient"
@@ -58,8 +59,7 @@ func (b ownBacker) Drop(id int32) error {
 // decided by the first.
 type backing struct {
 	ino  metadata.Ino
-	refs int           // under backings.mu: opens
-	idle *list.Element // under backings.mu: in backings.idle while refs is 0
+	refs int // under backings.mu: opens
 
 	once sync.Once
 	id   atomic.Int32 // set by once; 0 is through the page cache of the mount
@@ -71,14 +71,15 @@ type backings struct {
 	limit  int
 
 	mu     sync.Mutex
-	byIno  map[metadata.Ino]*backing // under mu
-	idle   list.List                 // under mu: *backing, the one that was closed longest ago first
-	failed error                     // under mu: why there are no more of them
+	byIno  map[metadata.Ino]*backing              // under mu
+	idle   *simplelru.LRU[metadata.Ino, *backing] // under mu: those of byIno without refs
+	failed error                                  // under mu: why there are no more of them
 }
 
 func (t *backings) init(backer Backer, limit int) {
 	t.backer, t.limit = backer, limit
 	t.byIno = make(map[metadata.Ino]*backing)
+	t.idle, _ = simplelru.NewLRU[metadata.Ino, *backing](math.MaxInt, nil) // ref evicts
 }
 
 // startPassthrough decides whether the kernel reads local files of datasets by
@@ -168,10 +169,7 @@ func (t *backings) again(ino metadata.Ino) *backing {
 	if b == nil || b.id.Load() == 0 {
 		return nil
 	}
-	if b.idle != nil {
-		t.idle.Remove(b.idle)
-		b.idle = nil
-	}
+	t.idle.Remove(ino)
 	b.refs++
 	return b
 }
@@ -185,14 +183,13 @@ func (t *backings) ref(ino metadata.Ino) (b, evicted *backing) {
 		b = &backing{ino: ino}
 		t.byIno[ino] = b
 	}
-	if b.idle != nil {
-		t.idle.Remove(b.idle)
-		b.idle = nil
-	}
+	t.idle.Remove(ino)
 	b.refs++
-	if len(t.byIno) > t.limit && t.idle.Len() > 0 {
-		evicted = t.idle.Remove(t.idle.Front()).(*backing)
-		delete(t.byIno, evicted.ino)
+	if len(t.byIno) > t.limit {
+		if _, v, ok := t.idle.RemoveOldest(); ok {
+			evicted = v
+			delete(t.byIno, v.ino)
+		}
 	}
 	return b, evicted
 }
@@ -246,6 +243,6 @@ func (t *backings) close(b *backing) {
 	case b.id.Load() == 0:
 		delete(t.byIno, b.ino)
 	default:
-		b.idle = t.idle.PushBack(b)
+		t.idle.Add(b.ino, b)
 	}
 }

@@ -1,11 +1,12 @@
 package mount
 
 import (
-	"container/list"
 	"context"
 	"sort"
 	"sync"
 	"syscall"
+
+	"github.com/hashicorp/golang-lru/v2/simplelru"
 
 	"github.com/bivouacfs/bivouac/metadata"
 )
@@ -109,30 +110,20 @@ const maxCursors = 16
 // all who list it. A directory whose cursor was dropped is read again from its
 // beginning to where it is asked for.
 type cursors struct {
-	mu   sync.Mutex
-	of   map[metadata.Ino]*list.Element // under mu
-	used list.List                      // under mu: *dirCursor, the one that was used longest ago first
-}
-
-type dirCursor struct {
-	dir metadata.Ino
-	*cursor
+	mu sync.Mutex
+	of *simplelru.LRU[metadata.Ino, *cursor] // under mu; nil until the first
 }
 
 func (t *cursors) get(dir metadata.Ino, begin func() *cursor) *cursor {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if e := t.of[dir]; e != nil {
-		t.used.MoveToBack(e)
-		return e.Value.(*dirCursor).cursor
-	}
 	if t.of == nil {
-		t.of = make(map[metadata.Ino]*list.Element)
+		t.of, _ = simplelru.NewLRU[metadata.Ino, *cursor](maxCursors, nil)
 	}
-	if t.used.Len() >= maxCursors {
-		delete(t.of, t.used.Remove(t.used.Front()).(*dirCursor).dir)
+	if c, ok := t.of.Get(dir); ok {
+		return c
 	}
 	c := begin()
-	t.of[dir] = t.used.PushBack(&dirCursor{dir, c})
+	t.of.Add(dir, c)
 	return c
 }

@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/bivouacfs/bivouac/datapath/retry"
 	"github.com/bivouacfs/bivouac/datapath/rpc"
 	"github.com/bivouacfs/bivouac/datapath/wire"
 	"github.com/bivouacfs/bivouac/metadata"
@@ -103,7 +104,7 @@ func awaitFile(b *testing.B, path string) string {
 		if s, err := os.ReadFile(path); err == nil && len(s) > 0 {
 			return string(s)
 		}
-		if !rpc.Pause(ctx, 5*time.Millisecond) {
+		if !retry.Pause(ctx, 5*time.Millisecond) {
 			b.Fatalf("the server did not begin within %v", patience)
 		}
 	}

@@ -61,7 +61,7 @@ func TestShardTable(t *testing.T) {
 	for i := range metadata.Ino(maxSharded + 50) {
 		w.Learn(&metadata.Redirect{Dir: i + 1, Epoch: 3})
 	}
-	if n := len(w.epochs); n != maxSharded {
+	if n := w.epochs.Len(); n != maxSharded {
 		t.Errorf("%d directories are remembered, want %d", n, maxSharded)
 	}
 	w.Learn(&metadata.Redirect{Dir: 99999, Epoch: 4})

@@ -3,45 +3,44 @@ package cluster
 import (
 	"sync"
 
+	"github.com/hashicorp/golang-lru/v2/simplelru"
+
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// ShardTable is in which epoch directories were split, as far as its owner has
-// been told. A directory that is not in it is asked for at its home, which
-// says so if it is sharded. The zero ShardTable is empty; it may be used at once
-// from any number of goroutines.
+// ShardTable remembers in which epoch directories were split. For a directory that
+// is not in it the home is asked, which redirects if it is sharded. The zero
+// ShardTable is empty; it is safe for concurrent use.
 type ShardTable struct {
 	mu     sync.RWMutex
-	epochs map[metadata.Ino]metadata.Epoch // under mu
+	epochs *simplelru.LRU[metadata.Ino, metadata.Epoch] // guarded by mu; nil while empty
 }
 
-// maxSharded is how many sharded directories are remembered. To have forgotten one
-// costs a call.
+// maxSharded is how many sharded directories are remembered. A forgotten one costs a
+// call.
 const maxSharded = 4096
 
-// Epoch is the epoch in which dir was split; 0 if its home is to be asked.
+// Epoch returns the epoch in which dir was split; 0 if its home has to be asked.
 func (t *ShardTable) Epoch(dir metadata.Ino) metadata.Epoch {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
-	return t.epochs[dir]
+	if t.epochs == nil {
+		return 0
+	}
+	e, _ := t.epochs.Peek(dir) // Get would need the lock for writing
+	return e
 }
 
-// Learn takes note of what a node has said.
+// Learn records the redirect of a node.
 func (t *ShardTable) Learn(e *metadata.Redirect) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if e.Epoch == 0 {
-		delete(t.epochs, e.Dir)
-		return
-	}
 	if t.epochs == nil {
-		t.epochs = make(map[metadata.Ino]metadata.Epoch)
+		t.epochs, _ = simplelru.NewLRU[metadata.Ino, metadata.Epoch](maxSharded, nil)
 	}
-	if _, ok := t.epochs[e.Dir]; !ok && len(t.epochs) >= maxSharded {
-		for dir := range t.epochs {
-			delete(t.epochs, dir)
-			break
-		}
+	if e.Epoch == 0 {
+		t.epochs.Remove(e.Dir)
+	} else {
+		t.epochs.Add(e.Dir, e.Epoch)
 	}
-	t.epochs[e.Dir] = e.Epoch
 }

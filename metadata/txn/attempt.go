@@ -4,11 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"sync"
 	"syscall"
 	"time"
 
+	"github.com/bivouacfs/bivouac/datapath/retry"
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
@@ -30,7 +30,7 @@ func (c *Coordinator) run(ctx context.Context, do func(context.Context, *attempt
 	defer cancel()
 	c.stats.shared.Add(1)
 	var away time.Time // since when a home is; zero is none
-	for n := 0; ; n++ {
+	for b := pauses(); ; {
 		err := c.try(ctx, do)
 		if errors.Is(err, errNothing) {
 			return nil
@@ -39,8 +39,8 @@ func (c *Coordinator) run(ctx context.Context, do func(context.Context, *attempt
 			return err
 		}
 		c.stats.again.Add(1)
-		if err := pause(ctx, n); err != nil {
-			return err
+		if !b.Wait(ctx) {
+			return gaveUp(ctx)
 		}
 	}
 }
@@ -83,18 +83,8 @@ const (
 	maxPause = 64 * time.Millisecond
 )
 
-// pause waits for a random time, so that of two who met one is first.
-func pause(ctx context.Context, n int) error {
-	most := min(minPause<<min(n, 10), maxPause)
-	t := time.NewTimer(rand.N(most))
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return nil
-	case <-ctx.Done():
-		return gaveUp(ctx)
-	}
-}
+// pauses are random down to zero, so that two transactions that met do not meet again.
+func pauses() retry.Backoff { return retry.New(minPause/2, maxPause/2, 1) }
 
 // gaveUp is the error of a context that ended.
 func gaveUp(ctx context.Context) error {

@@ -127,7 +127,7 @@ func (a *attempt) lock(ctx context.Context) error {
 	}
 	a.moves = true // from here on unlock is due
 	a.c.stats.moves.Add(1)
-	for n := 0; ; n++ {
+	for b := pauses(); ; {
 		p, err := a.c.peer(metadata.RootIno.Home())
 		if err != nil {
 			return err
@@ -138,8 +138,8 @@ func (a *attempt) lock(ctx context.Context) error {
 		if !again(err) {
 			return err
 		}
-		if err := pause(ctx, n); err != nil {
-			return err
+		if !b.Wait(ctx) {
+			return gaveUp(ctx)
 		}
 	}
 }
