@@ -19,27 +19,27 @@ import (
 )
 
 const (
-	// maxCovers is how many datasets have a cover, a view or both at a time, each
-	// of which takes mount.CoverMemory.
+	// maxCovers bounds the datasets with a cover, a view or both, each of which takes
+	// mount.CoverMemory.
 	maxCovers = 4
-	// coverMean is the mean size of a file, in bytes, up to which a dataset gets a
-	// cover: what one request brings.
+	// coverMean is the largest mean file size, in bytes, of a dataset that gets a cover: one
+	// read request.
 	coverMean = 512 << 10
-	// coverEnd is how long covers that are in use are waited for at the end.
+	// coverEnd bounds the wait for covers that are still in use at the end.
 	coverEnd = time.Second
-	// visitAfter is how long a dataset with a cover is on its way before the kernel is to know its
-	// names: those of one that comes sooner are known by its view, or cost little.
-	visitAfter = time.Second
+	// warmAfter is how long a covered dataset is staged before the kernel's name cache is
+	// warmed. A dataset that is ready sooner gets a view, which needs no warming.
+	warmAfter = time.Second
 )
 
-// coverer mounts over a dataset of this node. What it returns has to be served;
-// end waits for what goes on after that. Who mounts has the far end of a talk.
+// coverer mounts over a dataset of this node. The caller serves the returned connection; end
+// waits for the helper, which has the far end of a talk.
 type coverer interface {
 	cover(ctx context.Context, name string, talk *os.File) (dev *os.File, end func() error, err error)
 	view(ctx context.Context, name string, talk *os.File) (dev *os.File, end func() error, err error)
 }
 
-// byKeeper has the keeper mount.
+// byKeeper mounts through the keeper.
 type byKeeper struct{ keeper *daemon.Backing }
 
 func (k byKeeper) cover(_ context.Context, name string, talk *os.File) (*os.File, func() error, error) {
@@ -52,10 +52,10 @@ func (k byKeeper) view(_ context.Context, name string, talk *os.File) (*os.File,
 	return dev, ended, err
 }
 
-// ended is for what somebody else waits for.
+// ended is the end of a helper for which the keeper waits.
 func ended() error { return nil }
 
-// byUs mounts, as root.
+// byUs mounts as root, without a keeper.
 type byUs struct{ job *job.File }
 
 // self is this program.
@@ -73,32 +73,31 @@ func (u byUs) view(ctx context.Context, name string, talk *os.File) (*os.File, f
 	return mounts.View{Cover: u.over(name), Stores: u.job.Dirs.Store}.Mount(ctx, self, talk)
 }
 
-// covers gives the datasets of small files connections of their own, and kernel
-// views when all is in its place. They only make reading faster, so that what goes
-// wrong with one is logged and no more.
+// covers gives datasets of small files FUSE connections of their own, and kernel views once
+// they are ready. Both only make reading faster, so a failure is logged and nothing more.
 type covers struct {
 	node   *node
-	by     coverer // nil is that nobody may mount
+	by     coverer // nil: this process may not mount
 	ctx    context.Context
 	cancel context.CancelFunc
 	memory int64          // of this machine, in bytes
-	wg     sync.WaitGroup // of what is being mounted
+	wg     sync.WaitGroup // helpers and waits for them
 
 	mu   sync.Mutex
 	seen map[metadata.DatasetID]*covered // under mu
 }
 
-// covered is what lies over a dataset. All of it is under covers.mu.
+// covered is the state of the mounts over a dataset. covers.mu guards it.
 type covered struct {
 	ds      cluster.Dataset
 	sum     manifest.Summary
-	mounts  bool     // something is being mounted
-	covered bool     // a cover was tried
-	viewed  bool     // a view was tried
-	view    bool     // a view is there
-	stale   bool     // the view that is being made is not to stay
-	showing *helping // of the view
-	waiting *helping // of the cover, which may be listed
+	mounts  bool         // something is being mounted
+	covered bool         // a cover was tried
+	viewed  bool         // a view was tried
+	view    bool         // a view is there
+	stale   bool         // the view that is being made must be made again
+	showing *mountHelper // of the view
+	waiting *mountHelper // of the cover; it may be asked to warm the names
 	served  []*mount.Cover
 }
 
@@ -108,7 +107,7 @@ func newCovers(n *node, by coverer) *covers {
 	return c
 }
 
-// covererOf is nil where nobody may mount.
+// covererOf returns nil where this node may not mount.
 func (n *node) covererOf(start daemon.Start) coverer {
 	switch keeper, ok := n.backer.(*daemon.Backing); {
 	case ok:
@@ -119,23 +118,20 @@ func (n *node) covererOf(start daemon.Start) coverer {
 	return byUs{n.job}
 }
 
-// coverable reports whether a dataset is better off with a cover: one of small
-// files that fits in half of the memory, so that the kernel can have all of it.
-// What it has is read twice as fast as by passthrough, and what it has not, of
-// files that are whole on this node, half as fast. So where files are read over
-// and over from the drive, passthrough is better.
+// coverable reports whether a dataset is read faster through a cover: one of small files that
+// fits in half of the memory, so that the kernel can cache it. Cached files are read twice as
+// fast as by passthrough, uncached ones, if they are whole on this node, half as fast.
 func coverable(sum manifest.Summary, memory int64) bool {
 	return viewable(sum) && sum.Bytes <= memory/2
 }
 
-// viewable reports whether a dataset is better off with a kernel view: one of small
-// files, whatever it has in all. Of large ones most are striped, and those are read
-// better by the mount of all.
+// viewable reports whether a dataset is read faster through a kernel view: one of small files,
+// of any total size. Large files are mostly striped, and the main mount reads them better.
 func viewable(sum manifest.Summary) bool {
 	return sum.Files > 0 && sum.Bytes/sum.Files <= coverMean
 }
 
-// see is told of every dataset that can be read, more than once.
+// see is called for every readable dataset, more than once.
 func (c *covers) see(ds cluster.Dataset, sum manifest.Summary) {
 	if c.by == nil || !viewable(sum) {
 		return
@@ -154,8 +150,8 @@ func (c *covers) see(ds cluster.Dataset, sum manifest.Summary) {
 	c.next(x)
 }
 
-// next mounts over a dataset what it is time for: first the cover, which the view
-// then lies upon. mu is held.
+// next starts the next mount over a dataset: first the cover, then the view upon it. mu is
+// held.
 func (c *covers) next(x *covered) {
 	var do func(cluster.Dataset, manifest.Summary) *mount.Cover
 	switch {
@@ -166,7 +162,7 @@ func (c *covers) next(x *covered) {
 	case !x.viewed && x.ds.Phase == cluster.Sealed && c.node.job.KernelView != job.KernelViewOff:
 		x.viewed, do = true, c.view
 		if x.waiting != nil {
-			_ = x.waiting.near.CloseWrite() // a view knows all names
+			_ = x.waiting.near.CloseWrite() // a view needs no warming
 		}
 	default:
 		return
@@ -175,12 +171,12 @@ func (c *covers) next(x *covered) {
 	viewed, ds, sum := x.viewed, x.ds, x.sum
 	c.wg.Go(func() {
 		if c.done(x, do(ds, sum), viewed) {
-			c.again(x)
+			c.remake(x)
 		}
 	})
 }
 
-// done takes note of what was mounted, if it was, and reports whether it is stale.
+// done records the result of a mount, and reports whether it is stale.
 func (c *covers) done(x *covered, m *mount.Cover, viewed bool) (stale bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -198,29 +194,29 @@ func (c *covers) done(x *covered, m *mount.Cover, viewed bool) (stale bool) {
 	return false
 }
 
-// cover is nil if there is none. It waits until the cover is shown, so that a view
-// comes after it.
+// cover makes a cover and waits until it is attached, so that the view comes after it. It
+// returns nil if there is none.
 func (c *covers) cover(ds cluster.Dataset, sum manifest.Summary) *mount.Cover {
 	log := c.node.log.WithField("dataset", ds.Name)
 	h, m, err := c.begin(ds, c.by.cover, func(dev *os.File) (*mount.Cover, error) {
 		return c.node.mount.Cover(dev, metadata.SealedIno(ds.ID, metadata.DirPart, 0), c.node.daemon.Forecast(ds.ID))
 	})
 	if err == nil {
-		_ = mounts.TellDeep(h.near, sum.Depth > mounts.MaxRing) // placed says why not
-		if err = h.placed(m); err != nil {
+		_ = mounts.TellDeep(h.near, sum.Depth > mounts.MaxRing) // made has the error
+		if err = h.made(m); err != nil {
 			h.close()
 		}
 	}
 	if err != nil {
-		log.WithError(err).Info("the dataset is read through the mount of all")
+		log.WithError(err).Warn("no cover for the dataset; it is read through the main mount, which is slower")
 		return nil
 	}
-	if err := h.shown(); err != nil {
+	if err := h.attached(); err != nil {
 		h.close()
-		log.WithError(err).Info("the dataset has a connection of its own that is not shown")
+		log.WithError(err).Warn("the dataset's cover was made but not attached; it is read through the main mount, which is slower")
 		return m
 	}
-	log.Info("the dataset has a connection of its own")
+	log.Info("the dataset has a cover")
 	if sum.Names() > mounts.MostNames(c.memory) {
 		h.close()
 		return m
@@ -230,16 +226,16 @@ func (c *covers) cover(ds cluster.Dataset, sum manifest.Summary) *mount.Cover {
 	c.mu.Unlock()
 	c.wg.Go(func() {
 		defer h.close()
-		c.visit(ds, h, uint32(sum.Names()))
+		c.warm(ds, h, uint32(sum.Names()))
 	})
 	return m
 }
 
-// visit has the helper of a cover list it, if the dataset is on its way for a while: until it is here, who opens a
-// file for the first time waits for its bytes, and need not wait for its name, too.
-func (c *covers) visit(ds cluster.Dataset, h *helping, names uint32) {
-	if !h.silent(visitAfter) {
-		return // it has ended, or is to
+// warm has the helper of a cover list all names, if staging takes longer than warmAfter: then
+// the first open of a file waits for its bytes only.
+func (c *covers) warm(ds cluster.Dataset, h *mountHelper, names uint32) {
+	if !h.running(warmAfter) {
+		return
 	}
 	c.mu.Lock()
 	whole := c.seen[ds.ID].ds.Phase == cluster.Sealed
@@ -248,22 +244,21 @@ func (c *covers) visit(ds cluster.Dataset, h *helping, names uint32) {
 		return
 	}
 	began := time.Now()
-	if err := errors.Join(mounts.AskVisit(h.near, names), mounts.AwaitEnd(h.said)); err == nil {
+	if err := errors.Join(mounts.AskWarm(h.near, names), mounts.AwaitEnd(h.said)); err == nil {
 		c.node.log.WithFields(logrus.Fields{"dataset": ds.Name, "names": names, "took": time.Since(began).Round(time.Millisecond)}).
-			Debug("the kernel knows the names")
+			Debug("the kernel has cached the names of the cover")
 	}
 }
 
-// stop ends the making of covers and views.
+// stop ends the mounting of covers and views.
 func (c *covers) stop() {
 	c.mu.Lock()
-	c.cancel() // under mu: then nothing more is begun
+	c.cancel() // under mu: nothing is started afterwards
 	c.mu.Unlock()
 	c.wg.Wait()
 }
 
-// wait waits for the covers after they were taken away, but not long for those
-// who use them.
+// wait waits, after the unmount, until no process uses the covers, up to coverEnd.
 func (c *covers) wait() {
 	t := time.NewTimer(coverEnd)
 	defer t.Stop()
@@ -274,7 +269,7 @@ func (c *covers) wait() {
 			select {
 			case <-m.Served():
 			case <-t.C:
-				c.node.log.Warn("a dataset was in use and is detached")
+				c.node.log.Warn("a dataset was still in use at the end of the job; its mount was detached")
 				return
 			}
 		}

@@ -11,7 +11,7 @@ import (
 func coverCmd() *cobra.Command {
 	return &cobra.Command{
 		Use:    "cover MOUNT NAME UID GID",
-		Short:  "Mount a connection of its own over a dataset (started by the daemon or its keeper)",
+		Short:  "Mount a cover over a dataset (started by the daemon or its keeper)",
 		Hidden: true,
 		Args:   cobra.ExactArgs(4),
 		RunE: func(_ *cobra.Command, args []string) error {

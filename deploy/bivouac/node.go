@@ -111,7 +111,7 @@ func (n *node) openMount(start daemon.Start) error {
 	d.SetActivity(n.activity)
 	d.SetDropPages(func(inos []metadata.Ino) {
 		n.mount.DropPages(inos)
-		n.covers.lost(inos)
+		n.covers.invalidate(inos)
 	})
 	d.SetTrace(n.trace)
 	n.trace(nil)

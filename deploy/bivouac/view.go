@@ -19,41 +19,40 @@ import (
 	"github.com/bivouacfs/bivouac/metadata/manifest"
 )
 
-// view has a kernel view of a dataset made; nil is that there is none. It is shown
-// later.
+// view makes a kernel view, which is attached later. It returns nil if there is none.
 func (c *covers) view(ds cluster.Dataset, sum manifest.Summary) *mount.Cover {
 	log, began := c.node.log.WithField("dataset", ds.Name), time.Now()
-	v := viewing{node: c.node, ds: ds, sum: sum}
+	v := viewBuild{node: c.node, ds: ds, sum: sum}
 	h, m, err := v.make(c)
 	if err != nil {
-		log.WithError(err).Info("the dataset has no kernel view")
+		log.WithError(err).Info("no kernel view for the dataset; it is read through FUSE")
 		return nil
 	}
-	log.WithFields(logrus.Fields{"files": sum.Files, "here": v.here, "took": time.Since(began).Round(time.Millisecond)}).
-		Info("a kernel view is made; it is shown when no process is in a directory of the dataset but to rest")
+	log.WithFields(logrus.Fields{"files": sum.Files, "local": v.here, "took": time.Since(began).Round(time.Millisecond)}).
+		Info("kernel view made; it is attached when no process walks the dataset")
 	c.mu.Lock()
 	c.seen[ds.ID].showing = h
 	c.mu.Unlock()
 	c.wg.Go(func() {
 		defer h.close()
-		if err := h.shown(); err != nil {
-			log.WithError(err).Debug("the kernel view is not shown")
+		if err := h.attached(); err != nil {
+			log.WithError(err).Debug("kernel view not attached")
 			return
 		}
-		log.WithField("took", time.Since(began).Round(time.Millisecond)).Info("the kernel reads what is here of the dataset by itself")
+		log.WithField("took", time.Since(began).Round(time.Millisecond)).Info("kernel view attached; the kernel reads the dataset's local files directly")
 	})
 	return m
 }
 
-// viewing is a view that is being made.
-type viewing struct {
+// viewBuild is a view that is being made.
+type viewBuild struct {
 	node *node
 	ds   cluster.Dataset
 	sum  manifest.Summary
-	here int64 // names of files that are whole in objects of this node
+	here int64 // files that are whole on this node
 }
 
-func (v *viewing) make(c *covers) (*helping, *mount.Cover, error) {
+func (v *viewBuild) make(c *covers) (*mountHelper, *mount.Cover, error) {
 	h, m, err := c.begin(v.ds, c.by.view, func(dev *os.File) (*mount.Cover, error) {
 		return v.node.mount.Objects(dev, v.ds.ID)
 	})
@@ -61,17 +60,17 @@ func (v *viewing) make(c *covers) (*helping, *mount.Cover, error) {
 		return nil, nil, err
 	}
 	if err = v.tell(c.ctx, h.near); err != nil {
-		_ = h.near.CloseWrite() // who makes the view is to fail
+		_ = h.near.CloseWrite() // the helper is to fail
 	}
-	if e := h.placed(m); e != nil {
+	if e := h.made(m); e != nil {
 		h.close()
 		return nil, nil, errors.Join(e, err)
 	}
 	return h, m, nil
 }
 
-// tell says what is in the dataset.
-func (v *viewing) tell(ctx context.Context, to net.Conn) error {
+// tell sends the tree of the dataset to the helper.
+func (v *viewBuild) tell(ctx context.Context, to net.Conn) error {
 	store, ok := v.node.daemon.Table(v.ds.ID)
 	table, is := store.(*manifest.Table)
 	if !ok || !is {
@@ -99,8 +98,8 @@ func (v *viewing) tell(ctx context.Context, to net.Conn) error {
 	return w.End()
 }
 
-// complete adds what the name's entry does not have.
-func (v *viewing) complete(ctx context.Context, table *manifest.Table, n *mounts.Named) (err error) {
+// complete adds the target of a link, or the location of a file.
+func (v *viewBuild) complete(ctx context.Context, table *manifest.Table, n *mounts.Named) (err error) {
 	switch n.Attr.Mode & syscall.S_IFMT {
 	case syscall.S_IFLNK:
 		n.Target, err = table.Readlink(ctx, n.Attr.Ino)
@@ -120,12 +119,12 @@ func (v *viewing) complete(ctx context.Context, table *manifest.Table, n *mounts
 	return err
 }
 
-// lost takes away the views of datasets in which a file is no more what this node
-// is to have, so that the kernel does not read that by itself, and has others made.
-func (c *covers) lost(inos []metadata.Ino) {
+// invalidate remakes the views of the datasets in which a local file is damaged or missing,
+// so that the kernel does not read it directly.
+func (c *covers) invalidate(inos []metadata.Ino) {
 	bad := make(map[metadata.DatasetID]bool)
 	for _, ino := range inos {
-		if !bad[ino.Dataset()] && !c.sound(ino) {
+		if !bad[ino.Dataset()] && !c.intact(ino) {
 			bad[ino.Dataset()] = true
 		}
 	}
@@ -134,36 +133,36 @@ func (c *covers) lost(inos []metadata.Ino) {
 		x := c.seen[ds]
 		there := x != nil && x.view
 		if x != nil {
-			x.stale = x.viewed && x.mounts // it may have been told of the file as it was
+			x.stale = x.viewed && x.mounts // its tree may describe the file as it was
 		}
 		if there {
 			x.view = false
 		}
 		c.mu.Unlock()
 		if there {
-			c.again(x)
+			c.remake(x)
 		}
 	}
 }
 
-// again takes away all that lies over a dataset, and makes it once more.
-func (c *covers) again(x *covered) {
+// remake unmounts cover and view of a dataset and makes them again.
+func (c *covers) remake(x *covered) {
 	c.mu.Lock()
 	name, showing := x.ds.Name, x.showing
 	c.mu.Unlock()
 	if showing != nil {
-		showing.cancel() // else it could show what is mounted next
+		showing.cancel() // it must not attach the old view
 	}
 	c.node.mount.Uncover(name)
-	c.node.log.WithField("dataset", name).Info("the kernel view has gone with a file that is bad")
+	c.node.log.WithField("dataset", name).Warn("a local file of the dataset is damaged or missing; its kernel view is made again without it")
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	x.covered, x.viewed = false, false
 	c.next(x)
 }
 
-// sound reports whether a file is here, or is not to be.
-func (c *covers) sound(ino metadata.Ino) bool {
+// intact reports whether a file is on this node as placed: here if it belongs here.
+func (c *covers) intact(ino metadata.Ino) bool {
 	a, err := c.node.client.Getattr(c.ctx, ino)
 	if err != nil {
 		return false

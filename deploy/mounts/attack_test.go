@@ -18,19 +18,19 @@ import (
 
 const nobody = 65534
 
-// attack is what a user puts in the place of an object of his.
+// attack replaces an object of the user.
 type attack struct {
 	name string
 	do   func(object, secrets string) error
-	want string // what is read then; "" is that nothing can be
+	want string // content that is read then; "" is an error
 }
 
 const (
-	theSecret = "what only root may read"
-	hisOwn    = "what the user may read"
+	theSecret = "only root may read this"
+	hisOwn    = "the user may read this"
 )
 
-// attacks are done by root, which could leave the user more than he can do himself.
+// attacks are done by root, so they include more than the user can do.
 var attacks = []attack{
 	{"nothing", func(string, string) error { return nil }, hisOwn},
 	{"another file of his", func(o, _ string) error {
@@ -60,12 +60,11 @@ var attacks = []attack{
 	}, ""},
 }
 
-// object is the inode whose object attack i is for, each in a directory of its own.
+// object is the inode that attack i is on; each has a directory of its own.
 func object(i int) metadata.Ino { return metadata.SealedIno(1, 0, uint32(i)) }
 
-// TestViewAttacked: what the user puts in the place of his objects, before a file is
-// read for the first time or after that, leads nobody to what the user cannot read by
-// himself, root neither.
+// TestViewAttacked: a replaced object, before or after the first read of its file, gives
+// nobody, not even root, access to data that the user cannot read.
 func TestViewAttacked(t *testing.T) {
 	needViews(t)
 	for i, a := range attacks {
@@ -77,7 +76,7 @@ func TestViewAttacked(t *testing.T) {
 
 func attacked(t *testing.T, i int, a attack, known bool) {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "attack") // that of a test is root's alone
+	dir, err := os.MkdirTemp("", "attack") // t.TempDir is closed to other users
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -97,7 +96,7 @@ func attacked(t *testing.T, i int, a attack, known bool) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		runtime.LockOSThread() // for ever: the thread has left the others
+		runtime.LockOSThread() // for good: the thread has its own namespace
 		view, err := viewOf(object(i), store)
 		if err != nil {
 			t.Error(err)
@@ -117,14 +116,14 @@ func attacked(t *testing.T, i int, a attack, known bool) {
 	<-done
 }
 
-// own makes a tree the user's.
+// own gives a tree to the user.
 func own(dir string) error {
 	return filepath.WalkDir(dir, func(path string, _ os.DirEntry, err error) error {
 		return errors.Join(err, os.Lchown(path, nobody, nobody))
 	})
 }
 
-// viewOf is a view of one file, in a mount namespace of this thread's own.
+// viewOf makes a view of one file, in a mount namespace of this thread.
 func viewOf(ino metadata.Ino, stores ...string) (int, error) {
 	if err := ownNamespace(); err != nil {
 		return -1, err
@@ -159,7 +158,7 @@ func viewOf(ino metadata.Ino, stores ...string) (int, error) {
 	return v.overlay()
 }
 
-// readAt reads the one file.
+// readAt reads the file of viewOf.
 func readAt(view int) (string, error) {
 	fd, err := unix.Openat(view, "file", unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -178,7 +177,7 @@ func wantReads(t *testing.T, view int, a attack, known bool) {
 		restore := func() error { return nil }
 		if uid != 0 {
 			var err error
-			if restore, err = become(uid, uid); err != nil {
+			if restore, err = dropCredentials(uid, uid); err != nil {
 				t.Error(err)
 				return
 			}
@@ -190,7 +189,7 @@ func wantReads(t *testing.T, view int, a attack, known bool) {
 		switch {
 		case strings.Contains(got, theSecret):
 			t.Errorf("%s, read before: %v: user %d reads what is root's", a.name, known, uid)
-		case known && err == nil && got == hisOwn: // the kernel has it still
+		case known && err == nil && got == hisOwn: // still in the page cache
 		case a.want != "" && (err != nil || got != a.want):
 			t.Errorf("%s, read before: %v: user %d reads %q, %v, want %q", a.name, known, uid, got, err, a.want)
 		case a.want == "" && err == nil:
@@ -199,11 +198,10 @@ func wantReads(t *testing.T, view int, a attack, known bool) {
 	}
 }
 
-// TestViewStores: a view has the objects of every store directory, however many there
-// are and wherever the object is.
+// TestViewStores: a view finds objects in every store directory of many.
 func TestViewStores(t *testing.T) {
 	needViews(t)
-	dir, err := os.MkdirTemp("", "stores") // that of a test is root's alone
+	dir, err := os.MkdirTemp("", "stores") // t.TempDir is closed to other users
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -222,7 +220,7 @@ func TestViewStores(t *testing.T) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		runtime.LockOSThread() // for ever: the thread has left the others
+		runtime.LockOSThread() // for good: the thread has its own namespace
 		view, err := viewOf(object(1), stores...)
 		if err != nil {
 			t.Error(err)
@@ -236,8 +234,8 @@ func TestViewStores(t *testing.T) {
 	<-done
 }
 
-// TestViewImage: the image of a view is written in the user's store, and not where a link
-// in its place leads.
+// TestViewImage: the image of a view is written in the user's store; a link in its place is
+// not followed.
 func TestViewImage(t *testing.T) {
 	store, elsewhere := filepath.Join(t.TempDir(), "store"), t.TempDir()
 	v := View{Stores: []string{store}}
@@ -253,7 +251,7 @@ func TestViewImage(t *testing.T) {
 	}
 	f, err := v.imageFile()
 	if errors.Is(err, syscall.EOPNOTSUPP) {
-		t.Skip("the filesystem of this directory has no files without a name")
+		t.Skip("the filesystem of the temporary directory has no O_TMPFILE")
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -266,7 +264,17 @@ func needViews(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root, to mount")
 	}
-	if _, err := os.Stat("/dev/loop-control"); err != nil || !canScreen() {
-		t.Skip("needs Linux 6.5 with loop devices")
+	if _, err := os.Stat("/dev/loop-control"); err != nil || !strings.Contains(filesystems(t), "\terofs\n") {
+		t.Skip("needs loop devices and EROFS")
 	}
+}
+
+// filesystems is the kernel's list of filesystem types.
+func filesystems(t *testing.T) string {
+	t.Helper()
+	b, err := os.ReadFile("/proc/filesystems")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(b)
 }

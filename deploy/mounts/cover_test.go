@@ -8,34 +8,33 @@ import (
 	"testing"
 )
 
-// TestCoverRefuses: a helper mounts in our mounts only, under a plain name.
+// TestCoverRefuses: a helper mounts only below our mounts, and only over plain names.
 func TestCoverRefuses(t *testing.T) {
 	for _, name := range []string{"", ".", "..", "a/b", "../x", "a\x00", strings.Repeat("n", 256)} {
 		c := Cover{Base: t.TempDir(), Name: name}
 		if _, _, err := c.Mount(t.Context(), "/bin/false", devNull(t)); !errors.Is(err, syscall.EINVAL) {
 			t.Errorf("Mount over %q = %v, want EINVAL", name, err)
 		}
-		if _, err := c.make(); !errors.Is(err, syscall.EINVAL) {
+		if _, _, err := c.make(); !errors.Is(err, syscall.EINVAL) {
 			t.Errorf("make for %q = %v, want EINVAL", name, err)
 		}
 	}
 	for _, base := range []string{t.TempDir(), "/proc", "/nothing/is/here"} {
 		c := Cover{Base: base, Name: "x"}
-		if _, err := c.make(); !errors.Is(err, syscall.EINVAL) {
+		if _, _, err := c.make(); !errors.Is(err, syscall.EINVAL) {
 			t.Errorf("make in %s = %v, want EINVAL", base, err)
 		}
 	}
 }
 
-// TestCoverHelperFails: a helper that mounts nothing is an error, with what it
-// has said.
+// TestCoverHelperFails: a helper that mounts nothing is an error.
 func TestCoverHelperFails(t *testing.T) {
 	c := Cover{Base: t.TempDir(), Name: "x"}
 	if _, _, err := c.Mount(t.Context(), "/bin/false", devNull(t)); err == nil {
-		t.Error("a helper that does nothing has mounted")
+		t.Error("a helper that does nothing is no error")
 	}
 	if _, _, err := c.Mount(t.Context(), "/nothing/is/here", devNull(t)); err == nil {
-		t.Error("a helper that is not there has mounted")
+		t.Error("a missing helper is no error")
 	}
 }
 

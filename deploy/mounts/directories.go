@@ -1,48 +1,30 @@
 package mounts
 
 import (
-	"bytes"
 	"errors"
 	"io/fs"
 	"path/filepath"
 	"slices"
-	"strings"
-	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// directories is those of a dataset, as mounts of one filesystem show them.
+// MaxRing is the number of directories above the current one that GNU find and du keep
+// open. A walk that goes deeper returns by "..", which must lead to the directory from
+// which it came.
+const MaxRing = 4
+
+// directories finds the processes that use directories of a dataset.
 type directories struct {
 	dev     string // of the filesystem, major:minor
 	dataset metadata.DatasetID
 	root    metadata.Ino // what the kernel calls the root, where that is not its inode
-	deep    bool         // the dataset may have directories deeper than MaxRing
+	deep    bool         // the dataset may have directories more than MaxRing levels deep
 	proc    proc
-	now     func() time.Time
-	last    string          // the process that had one open when they were looked for last
-	stays   map[string]stay // of processes, by number and start, when they were looked for last
+	last    string // the process that the last look found, which the next one visits first
 }
-
-// MaxRing is how many levels below the dataset's directory who walks from there (GNU
-// find, du) never needs "..": he keeps so many of the directories above him open. Who
-// walks deeper goes back to where he began by "..", and if something was mounted upon
-// that since, he finds another directory and ends with ENOENT.
-const MaxRing = 4
-
-// restTime is how long a process has to have the same working directory to rest.
-const restTime = 10 * time.Second
-
-// use is what processes do in the directories.
-type use int
-
-const (
-	unused use = iota // nobody is there
-	rested            // who is there only rests; see the package comment
-	busy              // somebody may walk there
-)
 
 // place is a directory of a mount.
 type place struct {
@@ -50,54 +32,45 @@ type place struct {
 	ino   metadata.Ino
 }
 
-// stay is how long a process is where it is.
-type stay struct {
-	at    place
-	since time.Time
-}
-
-// have reports whether an inode of the filesystem is one of them.
+// have reports whether an inode of the filesystem is a directory of the dataset.
 func (d *directories) have(ino metadata.Ino) bool {
 	return ino == d.root || ino.Sealed() && ino.Dataset() == d.dataset && ino.Part() == metadata.DirPart
 }
 
-// isRoot reports whether one of them is the dataset's own.
+// isRoot reports whether a directory of the dataset is its top one.
 func (d *directories) isRoot(ino metadata.Ino) bool {
 	return ino == d.root || ino == metadata.SealedIno(d.dataset, metadata.DirPart, 0)
 }
 
-// look is what the processes of this machine do there: who has a directory open, as his
-// working directory or as his root. What was open and is on its way through a socket
-// is not seen. No filesystem is asked for anything but /proc, and that for no more than
-// it takes: first where each process is, which is little, then what it has open, and
-// nothing more once somebody is found to be busy. He is looked at first the next time.
-// stop is asked now and then; it says that somebody is.
-func (d *directories) look(stop func() bool) (use, error) {
+// busy reports whether a process has a directory of the dataset open, or, if the dataset is
+// deep, works in its top directory: a walk that starts there would return to another one.
+// It asks nothing but /proc. A process that it may not be able to judge counts as busy.
+// stop is called between processes; if it returns true, the dataset is busy.
+func (d *directories) busy(stop func() bool) bool {
 	all, err := d.processes()
 	if err != nil {
-		return busy, err
+		return true
 	}
 	ids, err := d.mounts(all)
 	if err != nil {
-		return busy, err
-	}
-	u, err := d.workIn(all, ids)
-	if err != nil || u == busy {
-		return busy, err
+		return true
 	}
 	for _, p := range all {
-		used, err := d.openIn(p, ids)
+		used := d.deep && d.worksAtRoot(p, ids)
+		if !used {
+			used, err = d.openIn(p, ids)
+		}
 		if used {
 			d.last = p
 		}
 		if used || stop() || err != nil && !elsewhere(err) {
-			return busy, err
+			return true
 		}
 	}
-	return u, nil
+	return false
 }
 
-// processes is the directories of all in /proc, the last user's before the others.
+// processes lists the directories of all processes in /proc, with the last user first.
 func (d *directories) processes() ([]string, error) {
 	names, err := d.proc.list("/proc")
 	var all []string
@@ -113,14 +86,14 @@ func (d *directories) processes() ([]string, error) {
 	return all, err
 }
 
-// elsewhere reports whether a process, or a descriptor of it, has gone meanwhile, or
-// is none that root may look at: then it is outside of the container in which we are.
+// elsewhere reports whether a process or a descriptor has gone meanwhile, or belongs to a
+// process outside of our container, which root may not inspect.
 func elsewhere(err error) bool {
 	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ESRCH) || errors.Is(err, fs.ErrPermission)
 }
 
-// mounts is the numbers of the filesystem's mounts in the namespaces of processes. A
-// process can have a directory open that is in another's.
+// mounts returns the IDs of the filesystem's mounts in the namespaces of all processes. A
+// process can have a directory open that is mounted in another namespace.
 func (d *directories) mounts(procs []string) (map[string]bool, error) {
 	seen, ids := make(map[string]bool), make(map[string]bool)
 	for _, p := range procs {
@@ -145,95 +118,38 @@ func (d *directories) mounts(procs []string) (map[string]bool, error) {
 	return ids, nil
 }
 
-// workIn looks at where processes are. Those rest that are where one of them has been
-// since restTime: who was started by it is there as well.
-func (d *directories) workIn(procs []string, ids map[string]bool) (use, error) {
-	stays, now := make(map[string]stay), d.now()
-	rest := make(map[place]bool)
-	for _, p := range procs {
-		at, jailed, err := d.worksIn(p, ids)
-		if jailed || err != nil && !elsewhere(err) {
-			return busy, err
-		}
-		if at == (place{}) {
-			continue
-		}
-		id, s, err := d.stay(p, stay{at, now})
-		if err != nil && !elsewhere(err) {
-			return busy, err
-		}
-		if err == nil {
-			stays[id] = s
+// worksAtRoot reports whether the working or root directory of a process is the dataset's
+// top directory.
+func (d *directories) worksAtRoot(p string, ids map[string]bool) bool {
+	for _, link := range []string{"/cwd", "/root"} {
+		at, err := d.proc.place(p + link)
+		if err != nil && !elsewhere(err) || err == nil && ids[at.mount] && d.isRoot(at.ino) {
+			return true
 		}
 	}
-	d.stays = stays
-	for _, s := range stays {
-		if now.Sub(s.since) >= restTime && !(d.deep && d.isRoot(s.at.ino)) {
-			rest[s.at] = true
-		}
-	}
-	u := unused
-	for _, s := range stays {
-		if u = rested; !rest[s.at] {
-			return busy, nil
-		}
-	}
-	return u, nil
+	return false
 }
 
-// worksIn is the directory in which a process works, if it is one of them, and whether
-// its root is one.
-func (d *directories) worksIn(p string, ids map[string]bool) (at place, jailed bool, err error) {
-	if at, err = d.proc.place(p + "/cwd"); err != nil {
-		return place{}, false, err
-	}
-	root, err := d.proc.place(p + "/root")
-	if !ids[at.mount] || !d.have(at.ino) {
-		at = place{}
-	}
-	return at, err == nil && ids[root.mount] && d.have(root.ino), err
-}
-
-// stay is where a process was, and since when, if it is there still.
-func (d *directories) stay(p string, now stay) (id string, s stay, err error) {
-	b, err := d.proc.read(p + "/stat")
-	if err != nil {
-		return "", now, err
-	}
-	_, rest, _ := strings.Cut(string(b[max(bytes.LastIndexByte(b, ')'), 0):]), " ")
-	if f := strings.Fields(rest); len(f) > startField {
-		id = p + " " + f[startField]
-	}
-	if was, ok := d.stays[id]; ok && was.at == now.at {
-		now.since = was.since
-	}
-	return id, now, nil
-}
-
-// startField is where /proc/PID/stat has when the process began, behind its name.
-const startField = 22 - 3
-
-// maxLooks is how often the descriptors of a process are looked at that become others
-// meanwhile, and maxAsked after how many that are asked for it ends sooner, but not before they
-// were looked at twice. Who walks a tree has one of a directory at all times, though not the same,
-// and does not escape that often; who opens files all the time would never be done.
+// maxRelists bounds how often the descriptors of a process are listed again because they
+// changed meanwhile: a walk always has one directory open, though not the same. After
+// maxAsked descriptors two lists suffice, else a process that keeps opening files would
+// never be finished.
 const (
-	maxLooks = 20
-	maxAsked = 4000
+	maxRelists = 20
+	maxAsked   = 4000
 )
 
-// openIn reports whether a process has a directory open. Whether a descriptor can be
-// written by is least to ask for, and none of a directory can; what it is called
-// is little. Where it is, is asked for only if it may be a directory, and
-// again only if it is called otherwise. A daemon has a thousand files open that it writes.
+// openIn reports whether a process has a directory of the dataset open. The cheap checks
+// come first: a writable descriptor is no directory, a name that is no path neither, and a
+// descriptor is asked for its place again only if its name has changed.
 func (d *directories) openIn(p string, ids map[string]bool) (bool, error) {
 	dir := p + "/fdinfo"
 	fds, err := d.proc.list(dir)
 	if err != nil {
 		return false, err
 	}
-	called := make(map[string]string) // the descriptors that have been looked at
-	for looks, asked := 0, 0; looks < maxLooks && (looks < 2 || asked < maxAsked); looks++ {
+	called := make(map[string]string) // names of the descriptors that have been looked at
+	for lists, asked := 0, 0; lists < maxRelists && (lists < 2 || asked < maxAsked); lists++ {
 		for _, fd := range fds {
 			link := p + "/fd/" + fd
 			if writes, err := d.proc.writes(link); err == nil && writes {

@@ -14,44 +14,51 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// usedIn looks for who uses a directory.
-func usedIn(t *testing.T, dir string) *directories {
+// directoriesOf finds the users of a directory.
+func directoriesOf(t *testing.T, dir string) *directories {
 	t.Helper()
 	var st unix.Statx_t
 	if err := unix.Statx(unix.AT_FDCWD, dir, 0, unix.STATX_INO, &st); err != nil {
 		t.Fatal(err)
 	}
-	return &directories{dev: fmt.Sprintf("%d:%d", st.Dev_major, st.Dev_minor), root: metadata.Ino(st.Ino), proc: procfs{}, now: time.Now}
+	return &directories{dev: fmt.Sprintf("%d:%d", st.Dev_major, st.Dev_minor), root: metadata.Ino(st.Ino), proc: procfs{}}
 }
 
-// TestUsed: a directory is in use by who has it open and by who works in it, and a
-// file in it uses it not.
-func TestUsed(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("needs root, to look at other processes")
-	}
+// TestBusy: a dataset is busy while a process has its directory open, or, if it is deep,
+// works in it; open files do not count.
+func TestBusy(t *testing.T) {
+	needRoot(t)
 	dir := t.TempDir()
-	d := usedIn(t, dir)
-	wantUse(t, d, "nobody's directory", unused)
+	d := directoriesOf(t, dir)
+	wantBusy(t, d, "an unused directory", false)
 	f, err := os.Create(filepath.Join(dir, "file"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer f.Close()
-	wantUse(t, d, "that of an open file", unused)
+	wantBusy(t, d, "an open file", false)
 	open, err := os.Open(dir)
 	if err != nil {
 		t.Fatal(err)
 	}
-	wantUse(t, d, "an open directory", busy)
+	wantBusy(t, d, "an open directory", true)
 	_ = open.Close() // read only
 	leave := worker(t, dir)
-	wantUse(t, d, "a working directory", busy)
+	wantBusy(t, d, "a working directory", false)
+	d.deep = true
+	wantBusy(t, d, "a working directory of a deep dataset", true)
 	leave()
-	wantUse(t, d, "what was left", unused)
+	wantBusy(t, d, "a directory that the process has left", false)
 }
 
-// worker is a process that works in a directory until it leaves.
+func needRoot(t *testing.T) {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("needs root, to look at other processes")
+	}
+}
+
+// worker is a process that works in a directory until leave.
 func worker(t *testing.T, dir string) (leave func()) {
 	t.Helper()
 	user := exec.Command("sleep", "1000")
@@ -67,60 +74,23 @@ func worker(t *testing.T, dir string) (leave func()) {
 	return leave
 }
 
-// TestUsedRested: who has been in a directory for long rests, and so does whom he starts
-// there; not who has come meanwhile, and nobody who has a directory open. In
-// the dataset's own directory nobody rests if what is below is deep.
-func TestUsedRested(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("needs root, to look at other processes")
-	}
-	dir := t.TempDir()
-	d := usedIn(t, dir)
-	at := time.Now()
-	d.now = func() time.Time { return at }
-	leave := worker(t, dir)
-	wantUse(t, d, "who has just come", busy)
-	at = at.Add(restTime - 1)
-	wantUse(t, d, "who has come a little before", busy)
-	at = at.Add(1)
-	wantUse(t, d, "who has come long before", rested)
-	worker(t, dir)
-	wantUse(t, d, "who was started there", rested)
-	d.deep = true
-	wantUse(t, d, "who may walk deep and back", busy)
-	d.deep = false
-	open, err := os.Open(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	wantUse(t, d, "who has it open besides", busy)
-	_ = open.Close() // read only
-	leave()
-	wantUse(t, d, "who is left and came late", busy)
-	at = at.Add(restTime)
-	wantUse(t, d, "who is left", rested)
-}
-
-// TestUsedReader: who opens and closes files all the time, in many threads, uses no
+// TestBusyReader: a process that keeps opening and closing files, in many threads, uses no
 // directory.
-func TestUsedReader(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("needs root, to look at other processes")
-	}
+func TestBusyReader(t *testing.T) {
+	needRoot(t)
 	dir := t.TempDir()
-	d := usedIn(t, dir)
+	d := directoriesOf(t, dir)
 	d.proc = restless{}
-	wantUse(t, d, "a reader", unused)
+	wantBusy(t, d, "a reader of files", false)
 	open, err := os.Open(dir)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer open.Close()
-	wantUse(t, d, "who has a directory open besides", busy)
+	wantBusy(t, d, "a reader that has a directory open, too", true)
 }
 
-// restless is a /proc in which every process has other descriptors whenever it is looked
-// at.
+// restless is a /proc in which every list of descriptors differs from the last one.
 type restless struct{ procfs }
 
 func (r restless) list(dir string) ([]string, error) {
@@ -131,10 +101,10 @@ func (r restless) list(dir string) ([]string, error) {
 	return names, err
 }
 
-// counted is a /proc that counts what is asked of it.
+// counted is a /proc that counts the accesses to it.
 type counted struct {
 	proc
-	lists, reads, links map[string]int // of what, whosever it is
+	lists, reads, links map[string]int // by the last or last but one part of the path
 }
 
 func count(p proc) counted {
@@ -156,49 +126,38 @@ func (c counted) read(file string) ([]byte, error) {
 	return c.proc.read(file)
 }
 
-// TestUsedLittle: /proc is listed once for a look. Who has his working directory in the
-// dataset is found before any descriptor is looked at, and who had a directory open the
-// last time is looked at before all others.
-func TestUsedLittle(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("needs root, to look at other processes")
-	}
+// TestBusyOrder: a look lists /proc once, and begins with the process that the last look found.
+func TestBusyOrder(t *testing.T) {
+	needRoot(t)
 	dir := t.TempDir()
-	d := usedIn(t, dir)
-	look := func(what string) counted {
-		t.Helper()
-		c := count(procfs{})
-		d.proc = c
-		wantUse(t, d, what, busy)
-		if n := c.lists["proc"]; n != 1 {
-			t.Errorf("%s: /proc is listed %d times, want once", what, n)
-		}
-		return c
-	}
-	leave := worker(t, dir)
-	if c := look("a working directory"); c.lists["fdinfo"] != 0 || c.reads["fdinfo"] != 0 {
-		t.Errorf("descriptors are looked at: %v, %v", c.lists, c.reads)
-	}
-	leave()
+	d := directoriesOf(t, dir)
 	open, err := os.Open(dir)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer open.Close()
-	look("an open directory")
-	if c := look("an open directory once more"); c.lists["fdinfo"] != 1 {
-		t.Errorf("the descriptors of %d processes are looked at, want those of the last user", c.lists["fdinfo"])
+	look := func() counted {
+		t.Helper()
+		c := count(procfs{})
+		d.proc = c
+		wantBusy(t, d, "an open directory", true)
+		if n := c.lists["proc"]; n != 1 {
+			t.Errorf("/proc was listed %d times, want once", n)
+		}
+		return c
+	}
+	look()
+	if c := look(); c.lists["fdinfo"] != 1 {
+		t.Errorf("the second look listed descriptors of %d processes, want those of the last user only", c.lists["fdinfo"])
 	}
 }
 
-// TestUsedOnce: of descriptors that are no files, or of files that are written, it is not
-// asked where they are, of the latter not even what they are called, and of
-// files once, though others come and go.
-func TestUsedOnce(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("needs root, to look at other processes")
-	}
-	d := usedIn(t, t.TempDir())
+// TestBusyCost: a look asks where a descriptor is only if it is of a file that is read, and
+// only once, however other descriptors come and go. It does not even ask for the name of a
+// descriptor that is written.
+func TestBusyCost(t *testing.T) {
+	needRoot(t)
+	d := directoriesOf(t, t.TempDir())
 	for range 40 {
 		r, w, err := os.Pipe()
 		if err != nil {
@@ -224,23 +183,21 @@ func TestUsedOnce(t *testing.T) {
 	if used || err != nil {
 		t.Fatal(used, err)
 	}
-	if n := c.lists["fdinfo"]; n != maxLooks+1 {
-		t.Errorf("the descriptors are listed %d times, want %d", n, maxLooks+1)
+	if n := c.lists["fdinfo"]; n != maxRelists+1 {
+		t.Errorf("descriptors were listed %d times, want %d", n, maxRelists+1)
 	}
 	if n := c.reads["fdinfo"]; n < 40 || n > 120 {
-		t.Errorf("%d descriptors are looked at, want some 80: each file that is only read, once, and those that come and go", n)
+		t.Errorf("%d descriptors were asked for their place, want some 80: each file that is read, once, and those that come and go", n)
 	}
-	if n := c.links["fd"]; n < 80*maxLooks || n > 120*maxLooks {
-		t.Errorf("%d descriptors are asked for their names, want some %d: those that are only read, and ends of pipes", n, 80*maxLooks)
+	if n := c.links["fd"]; n < 80*maxRelists || n > 120*maxRelists {
+		t.Errorf("%d descriptors were asked for their names, want some %d: files that are read, and ends of pipes", n, 80*maxRelists)
 	}
 }
 
-// TestUsedMany: very many descriptors are looked at twice, however they change.
-func TestUsedMany(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("needs root, to look at other processes")
-	}
-	d := usedIn(t, t.TempDir())
+// TestBusyCostBound: a process with thousands of descriptors is listed twice, however they change.
+func TestBusyCostBound(t *testing.T) {
+	needRoot(t)
+	d := directoriesOf(t, t.TempDir())
 	c := count(crowded{})
 	d.proc = c
 	used, err := d.openIn(fmt.Sprint("/proc/", os.Getpid()), nil)
@@ -248,11 +205,11 @@ func TestUsedMany(t *testing.T) {
 		t.Fatal(used, err)
 	}
 	if n := c.lists["fdinfo"]; n != 3 {
-		t.Errorf("the descriptors are listed %d times, want 3: before two looks, and behind them", n)
+		t.Errorf("descriptors were listed %d times, want 3: before two passes, and after them", n)
 	}
 }
 
-// crowded is a restless /proc in which every process has had very many descriptors.
+// crowded is a restless /proc in which every process has thousands of descriptors.
 type crowded struct{ restless }
 
 func (c crowded) list(dir string) ([]string, error) {
@@ -263,15 +220,15 @@ func (c crowded) list(dir string) ([]string, error) {
 	return names, err
 }
 
-func wantUse(t *testing.T, d *directories, what string, want use) {
+func wantBusy(t *testing.T, d *directories, what string, want bool) {
 	t.Helper()
-	if u, err := d.look(func() bool { return false }); err != nil || u != want {
-		t.Errorf("%s: use %v, %v, want %v", what, u, err, want)
+	if got := d.busy(never); got != want {
+		t.Errorf("%s: busy %v, want %v", what, got, want)
 	}
 }
 
-// TestDirectories: those of the dataset are told from its files, from others' and from
-// what the kernel calls the root.
+// TestDirectories: have distinguishes the directories of the dataset from its files and from
+// those of others, and knows the kernel's name of the root.
 func TestDirectories(t *testing.T) {
 	d := directories{dataset: 3, root: 1}
 	for ino, want := range map[metadata.Ino]bool{

@@ -8,11 +8,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// loopTries bounds how often others are faster to take a free loop device.
+// loopTries bounds the attempts to take a free loop device before another process does.
 const loopTries = 100
 
-// loop makes a file a read-only block device, which is gone when nobody uses it
-// any more: who has mounted it closes what is returned.
+// loop makes a file a read-only block device. The kernel removes the device after its last
+// use, so the caller closes it once it is mounted.
 func loop(image *os.File) (*os.File, error) {
 	ctl, err := os.OpenFile("/dev/loop-control", os.O_RDWR, 0)
 	if err != nil {
@@ -22,7 +22,7 @@ func loop(image *os.File) (*os.File, error) {
 	for range loopTries {
 		n, err := unix.IoctlRetInt(int(ctl.Fd()), unix.LOOP_CTL_GET_FREE)
 		if err != nil {
-			return nil, fmt.Errorf("a free loop device: %w", err)
+			return nil, fmt.Errorf("no free loop device: %w", err)
 		}
 		dev, err := os.OpenFile(fmt.Sprintf("/dev/loop%d", n), os.O_RDONLY, 0)
 		if err != nil {
@@ -35,10 +35,10 @@ func loop(image *os.File) (*os.File, error) {
 		if err == nil {
 			return dev, nil
 		}
-		_ = dev.Close() // nothing was made of it
+		_ = dev.Close() // it was not configured
 		if !errors.Is(err, unix.EBUSY) {
 			return nil, fmt.Errorf("%s: %w", dev.Name(), err)
 		}
 	}
-	return nil, fmt.Errorf("a free loop device: %w", unix.EBUSY)
+	return nil, fmt.Errorf("no free loop device: %w", unix.EBUSY)
 }

@@ -1,81 +1,55 @@
-// Package mounts reads the mount table of this namespace. Unlike a stat it
-// never asks a mount itself, so a dead one cannot hold who reads. What has to ask
-// one, because it is to be mounted in it (Cover, View), is done by a process of its
-// own, the helper.
+// Package mounts reads the mount table of this namespace and mounts over datasets.
 //
-// # Screens
+// Reading the table never asks a mount itself, unlike stat(2), so a dead mount cannot block
+// the reader. A process of its own, the helper, does what has to ask one: mounting a Cover
+// or a View.
 //
-// Who walks a tree (find, du) goes back up by "..", and ends with ENOENT where that is
-// not the directory from which it came down: a cover or a view that is put over a
-// directory in use has another st_dev. So they are put where nobody sees them, and shown
-// when nobody can notice:
+// # When a mount is attached
 //
-//   - A screen, a copy of the mount that is seen, is laid upon it. It is the same
-//     filesystem, so that it makes no difference in which of the two somebody is, and
-//     ".." leads from one to the other. From then on nobody new gets below the screen.
-//   - The new mount is put beneath the screen (MOVE_MOUNT_BENEATH, Linux 6.5).
-//   - The screen is lifted when no process has a directory of the dataset open, as its
-//     working directory or as its root, but for those that rest (below). /proc says that
-//     of what lies below the screen.
-//     It is looked at twice, because who walks can escape one look, and then left alone
-//     for 49 times as long as a look took. Of the screen itself
-//     the kernel knows, if the unmount is a plain one: it fails while somebody is there,
-//     in another mount namespace, too.
-//   - Files that are open, and mappings of them, do no harm, but keep the screen. So if
-//     nothing else does for 12 s, the screen is detached: those files stay open.
+// Covers and views are mounted upon a dataset's directory while a job uses it. Processes
+// that are below the directory stay in the mount in which they are: open files, working
+// directories and their paths go on as before, and every new path lookup finds the new mount.
 //
-// Who rests: a script that did cd into the dataset, and all that it runs, would keep the
-// new mount away for ever. What is mounted upon his directory does him no harm: "."
-// and what is below, also by "..", is what it was, only slower, and ".." of the dataset's
-// directory, and his path, are too. So who has no directory open rests in his working
-// directory if it has been the same for 10 s, and so does who was started by one that
-// rests and is there as well: who walks by chdir is soon elsewhere. There are two limits:
+// One thing breaks: a tree walk that goes up by "..". GNU find and du compare the
+// directory with the one from which they came down, and end with ENOENT if it is another,
+// as it is if a mount was attached meanwhile. So the helper attaches a mount when no
+// process walks the dataset (directories, attachIdle):
 //
-//   - From the dataset's own directory nobody may walk down so far that he comes back to it
-//     by "..", which then leads to the new mount. GNU find and du have the four
-//     directories above them open. So in that of a dataset with more levels (MaxRing)
-//     nobody rests.
-//   - Who rests in the screen itself would have no path any more if it were detached. So
-//     it stays then, and a copy of the new mount is put upon it.
+//   - No process has a directory of the dataset open, in two looks at /proc in a row. One
+//     look is not enough, because a walk opens and closes directories all the time.
+//   - No directory was opened in the dataset's top directory since the last look began;
+//     inotify tells.
+//   - If the dataset is deeper than MaxRing levels, no process works in its top directory.
+//     find and du keep the MaxRing directories above them open and need ".." only
+//     beyond those; a later walk from a working directory below the new mount would fail.
 //
-// What remains: who enters a directory within the microseconds between the last look and
-// that detach or copy, and then goes up above the dataset, or to its directory, by "..",
-// is disturbed; opens of the
-// dataset's own directory are watched for. Who compares what a path was before and
-// after (os.fwalk of Python does for the root of its walk) can meet the change whatever
-// is done; and so does who rests, walks by chdir without a directory open, and compares.
-// A directory that is only in a message of a socket, or that only a thread with
-// descriptors or a directory of its own has, is not seen; nor is one that is among
-// descriptors which others open and close all the time, if it escapes 20 readings of
-// the list, of several thousand descriptors fewer. Before Linux 6.5 a cover, which
-// comes a moment after the dataset, is put over its directory as that is.
+// Looking takes at most a fiftieth of a processor, because a pause is 49 times as long as the
+// look before it. A helper gives up when its talk with the daemon ends.
 //
-// A helper ends when its talk does, and with it the wait; the screen stays then and does
-// no harm.
+// What remains: a walk that enters within microseconds after the last look; a walk by
+// chdir(2) without an open directory that compares; a directory that is only in a message of
+// a socket, or that only a thread with its own descriptor table has.
 //
 // # Views
 //
-// The helper of a view is root and works for a user. What keeps the two apart:
+// The helper of a view is root and works for a user. These rules keep the two apart:
 //
-//   - The image that is mounted is written by the helper, record for record, of what
-//     the user says of the tree (package erofs, which checks all of it). It lies in a
-//     file without a name, and is read through a loop device that only root can open,
-//     so that nobody can write to what the kernel parses.
-//   - Where the data of a file is follows from its inode number alone (ObjectPath), in
-//     directories that overlayfs never leaves: it follows no symbolic link in layers of
-//     data, and crosses no mount.
-//   - Those layers are opened, and the overlayfs is made, by a thread that is the user
-//     to all filesystems and has no right that overrules modes (become). Overlayfs
-//     keeps these rights, and looks for data with them: an object, or a directory of
-//     them, that was replaced leads to nothing that its user could not read anyhow, and
-//     to plain files only: of links, devices and FIFOs the file is an error, root's reads
-//     included. What it leads to in his own files is what the dataset then says.
-//   - The tree is bounded in names and bytes, the helper in time.
+//   - The helper writes the EROFS image itself, record by record, from the user's
+//     description of the tree, which package erofs checks. The image is a file without a
+//     name, and is read through a loop device that only root can open: the user cannot write
+//     to what the kernel parses.
+//   - The path of a file's data follows from its inode number alone (ObjectPath), in
+//     directories that overlayfs never leaves: in data layers it follows no symbolic link and
+//     crosses no mount.
+//   - A thread with the user's credentials, and no capability that overrides file modes
+//     (dropCredentials), opens those layers and makes the overlayfs, which keeps the
+//     credentials for its own lookups. A replaced object leads only to plain files
+//     that the user could read anyway; a link, device or FIFO is an error, for root too.
+//   - Names and bytes of the tree are bounded, and so is the helper's time.
 //
-// Image and connection are mounted in a mount namespace that the helper leaves; then
-// the view alone holds them. So whoever takes the view away, or what it lies
-// upon, takes all: overlayfs, image, loop device and connection. A helper that fails
-// or is killed leaves nothing.
+// Image and connection are mounted in a mount namespace that the helper leaves; after that
+// only the view holds them. So unmounting the view, or what it lies upon, removes all:
+// overlayfs, image, loop device and connection. A helper that fails or is killed leaves nothing.
 package mounts
 
 import (
@@ -92,13 +66,13 @@ type Entry struct {
 	ID     string
 	Parent string // the ID of the mount in which it is
 	Dev    string // major:minor
-	Root   string // what of the filesystem it shows
+	Root   string // directory of the filesystem that is mounted
 	Path   string
 	Shared bool // it propagates to other namespaces
 	FSType string
 }
 
-// Table is all mounts.
+// Table returns all mounts.
 func Table() ([]Entry, error) {
 	b, err := os.ReadFile("/proc/self/mountinfo")
 	return parse(string(b)), err
@@ -122,16 +96,16 @@ func parse(text string) []Entry {
 	return table
 }
 
-// At is the mounts at path, the topmost last.
+// At returns the mounts at path, the topmost last.
 func At(path string) ([]Entry, error) {
 	table, err := Table()
 	return upon(table, path), err
 }
 
-// upon is the mounts at path, each after that upon which it lies. The age of mounts
-// does not tell that: one can be put beneath another.
+// upon returns the mounts at path, each after the one upon which it lies. The age of mounts
+// does not tell the order: a mount can be put beneath another.
 func upon(table []Entry, path string) (at []Entry) {
-	there := make(map[string]Entry) // by the mount upon which it lies
+	there := make(map[string]Entry) // by the mount below
 	ids := make(map[string]bool)
 	for _, m := range table {
 		if m.Path == path {
@@ -149,12 +123,12 @@ func upon(table []Entry, path string) (at []Entry) {
 	return at
 }
 
-// Abort has the kernel answer all that waits for the FUSE mounts at path.
-// Whose mounts they are may do so, where the control filesystem is mounted.
+// Abort has the kernel fail all requests to the FUSE mounts at path. Their owner may do that
+// where the FUSE control filesystem is mounted.
 func Abort(path string) {
 	at, err := At(path)
 	if err != nil {
-		return // then without it
+		return // it is only a shortcut
 	}
 	for _, m := range at {
 		if _, minor, ok := strings.Cut(m.Dev, ":"); ok {

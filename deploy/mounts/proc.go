@@ -13,19 +13,18 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// proc is what is asked of /proc. Each method takes a path there, and does not wait
-// for another filesystem.
+// proc reads /proc. Each method takes a path there and does not wait for another filesystem.
 type proc interface {
 	list(dir string) ([]string, error)
 	read(file string) ([]byte, error)
 	link(path string) (string, error)
-	// writes reports whether a process can write by the descriptor that a link is.
+	// writes reports whether the descriptor behind a link is writable.
 	writes(link string) (bool, error)
-	// place is the mount and the inode to which a link of a process leads.
+	// place returns the mount and the inode behind a link.
 	place(link string) (place, error)
 }
 
-// procfs is that of this machine.
+// procfs is the /proc of this machine.
 type procfs struct{}
 
 var _ proc = procfs{}
@@ -39,13 +38,13 @@ func (procfs) list(dir string) ([]string, error) {
 	return f.Readdirnames(-1)
 }
 
-// read does not make an os.File: a look reads very many files that are small.
+// read makes no os.File: a look reads thousands of small files.
 func (procfs) read(file string) (b []byte, err error) {
 	fd, err := unix.Open(file, unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", file, err)
 	}
-	defer unix.Close(fd) // it was only read
+	defer unix.Close(fd) // read only
 	b = make([]byte, 0, 512)
 	for {
 		n, err := unix.Read(fd, b[len(b):cap(b)])
@@ -65,7 +64,7 @@ func (procfs) read(file string) (b []byte, err error) {
 
 func (procfs) link(path string) (string, error) { return os.Readlink(path) }
 
-// writes looks at the link, whose permissions say how the descriptor was opened.
+// writes checks the permissions of the link, which tell how the descriptor was opened.
 func (procfs) writes(link string) (bool, error) {
 	var st unix.Stat_t
 	if err := unix.Lstat(link, &st); err != nil {
@@ -79,17 +78,17 @@ func (procfs) place(link string) (place, error) {
 	if err != nil {
 		return place{}, fmt.Errorf("%s: %w", link, err)
 	}
-	defer unix.Close(fd) // nothing is done with it
+	defer unix.Close(fd) // it was only a handle
 	return placeOf(fd)
 }
 
-// placeOf is where a descriptor of ours is.
+// placeOf returns the mount and inode of our descriptor.
 func placeOf(fd int) (place, error) {
 	b, err := os.ReadFile("/proc/self/fdinfo/" + strconv.Itoa(fd))
 	return descriptor(b), err
 }
 
-// descriptor is where an open file is, as its fdinfo says; 0 is no inode.
+// descriptor parses fdinfo for the mount and the inode of an open file; 0 is no inode.
 func descriptor(fdinfo []byte) (at place) {
 	for line := range strings.Lines(string(fdinfo)) {
 		switch key, value, _ := strings.Cut(line, ":"); key {

@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestMain lets the test binary be a helper that is stuck in what it has mounted.
+// TestMain lets the test binary be a helper that hangs in its own mount.
 func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && os.Args[1] == "stuck" {
 		os.Exit(stuckHelper())
@@ -22,7 +22,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// stuckHelper asks its connection for what nobody answers.
+// stuckHelper sends its connection a request that is never answered.
 func stuckHelper() int {
 	m, dev, err := (&Cover{}).connection()
 	if err != nil {
@@ -38,8 +38,8 @@ const (
 	fuseStatx   = 52
 )
 
-// takeUp reads from a connection until it has what the helper asks for, and gives no
-// answer but that it is there.
+// takeUp reads from a connection until the helper's request comes. It answers only the
+// initialization.
 func takeUp(dev *os.File) error {
 	b := make([]byte, 1<<20)
 	for {
@@ -64,8 +64,8 @@ func takeUp(dev *os.File) error {
 	}
 }
 
-// TestHelperIsStuck: a helper that waits for an answer which the daemon does not give,
-// where not even a kill ends that, is not waited for for ever, and said to be there.
+// TestHelperIsStuck: the wait for a helper that hangs in its mount, so that not even a kill
+// ends it, is bounded, and the error names the process.
 func TestHelperIsStuck(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root, to mount")
@@ -86,20 +86,20 @@ func TestHelperIsStuck(t *testing.T) {
 	select {
 	case err := <-ended:
 		if !errors.Is(err, syscall.EBUSY) {
-			t.Fatalf("the helper has ended, or nobody says that it has not: %v", err)
+			t.Fatalf("the end of a hanging helper is %v, want EBUSY", err)
 		}
 		_, pid, _ := strings.Cut(err.Error(), "process ")
 		pid, _, _ = strings.Cut(pid, ",")
 		if n, e := strconv.Atoi(pid); e != nil || unix.Kill(n, 0) != nil {
-			t.Errorf("%v: no process is named that is there", err)
+			t.Errorf("%v names no running process", err)
 		}
 	case <-time.After(time.Minute):
-		t.Error("the helper is waited for")
+		t.Error("still waiting for the helper")
 	}
 	if err := dev.Close(); err != nil { // ends the connection
 		t.Error(err)
 	}
 	if err := end(); err != nil {
-		t.Errorf("when the connection has ended: %v", err)
+		t.Errorf("after the connection has ended: %v", err)
 	}
 }

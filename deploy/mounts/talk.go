@@ -13,25 +13,25 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// talkFD is where a helper has its end of a talk.
+// talkFD is the helper's descriptor of its end of a talk.
 const talkFD = coverFD + 1
 
-// What a helper says when its mount is in its place, and when that is what is seen.
+// The lines of a helper: its mount is made, and its mount is attached.
 const (
-	saidPlaced = "ok"
-	saidShown  = "shown"
+	saidMade     = "ok"
+	saidAttached = "attached"
 )
 
-// Talk is two ends of a socket between who wants a cover or a view and the helper,
-// whose is far. By it comes the tree of a view, or of a cover that it is deep, and then what AwaitPlaced and
-// AwaitShown wait for. The helper shows nothing any more once near does not write. Who shows a cover then waits for
-// AskVisit, or for the end of the talk.
+// Talk returns both ends of a socket between the daemon (near) and a helper (far). The
+// daemon sends the tree of a view, or of a cover whether it is deep; the helper answers with
+// the lines that AwaitMade and AwaitAttached wait for. Closing near for writing has the
+// helper give up. The helper of an attached cover then waits for AskWarm or the end.
 func Talk() (near *net.UnixConn, far *os.File, err error) {
 	return socketpair(unix.SOCK_STREAM, "talk")
 }
 
-// TellDeep says of a dataset that is to have a cover whether it is deep: whether it has
-// directories more than MaxRing levels below its own. The helper waits for that.
+// TellDeep sends whether the dataset of a cover has directories more than MaxRing levels
+// deep. The helper waits for it.
 func TellDeep(to net.Conn, deep bool) error {
 	b := []byte{0}
 	if deep {
@@ -41,30 +41,29 @@ func TellDeep(to net.Conn, deep bool) error {
 	return err
 }
 
-// hearDeep is what TellDeep says. Who says nothing wants no cover any more.
+// hearDeep receives what TellDeep sends. At the end of the talk it is true.
 func hearDeep(talk *os.File) bool {
 	var b [1]byte
 	n, err := talk.Read(b[:])
 	return err != nil || n != 1 || b[0] != 0
 }
 
-// AwaitPlaced waits until the mount is in its place, where nobody sees it yet; an
-// error is why it will not be.
-func AwaitPlaced(from *bufio.Reader) error { return await(from, saidPlaced) }
+// AwaitMade waits until the helper has made its mount, which is not attached yet. The error
+// is the helper's.
+func AwaitMade(from *bufio.Reader) error { return await(from, saidMade) }
 
-// AwaitShown waits, after AwaitPlaced, until the mount is what is seen at the
-// dataset's directory. An error is that it will not be.
-func AwaitShown(from *bufio.Reader) error { return await(from, saidShown) }
+// AwaitAttached waits, after AwaitMade, until the mount is attached to the dataset's directory.
+func AwaitAttached(from *bufio.Reader) error { return await(from, saidAttached) }
 
-// AskVisit has the helper whose cover is shown list its directories, once, and end. names is how
-// many names there are.
-func AskVisit(to net.Conn, names uint32) error {
+// AskWarm has the helper of an attached cover list its directories, which have that many
+// names, and end.
+func AskWarm(to net.Conn, names uint32) error {
 	_, err := to.Write(binary.BigEndian.AppendUint32(nil, names))
 	return err
 }
 
-// askedToVisit waits for AskVisit, and returns its names; an error is that the talk has ended.
-func askedToVisit(talk io.Reader) (names int, err error) {
+// askedToWarm waits for AskWarm and returns its names; the end of the talk is an error.
+func askedToWarm(talk io.Reader) (names int, err error) {
 	var b [4]byte
 	if _, err := io.ReadFull(talk, b[:]); err != nil {
 		return 0, err
@@ -72,10 +71,10 @@ func askedToVisit(talk io.Reader) (names int, err error) {
 	return int(binary.BigEndian.Uint32(b[:])), nil
 }
 
-// AwaitEnd waits, after AwaitShown, until the helper has ended.
+// AwaitEnd waits, after AwaitAttached, until the helper has ended.
 func AwaitEnd(from *bufio.Reader) error {
 	if _, err := from.ReadByte(); !errors.Is(err, io.EOF) {
-		return errors.Join(err, fmt.Errorf("who mounts says more: %w", unix.EPROTO))
+		return errors.Join(err, fmt.Errorf("unexpected output of the mount helper: %w", unix.EPROTO))
 	}
 	return nil
 }
@@ -89,23 +88,32 @@ func await(from *bufio.Reader, want string) error {
 	case said != "":
 		return fmt.Errorf("%s: %w", said, unix.EIO)
 	}
-	return fmt.Errorf("who mounts has gone: %w", err)
+	return fmt.Errorf("the mount helper has ended: %w", err)
 }
 
-// show says whether a helper's mount is in its place beneath the screen, which it then lifts, and reports whether
-// it is what is seen. Without a screen it is already.
-func show(talk *os.File, s *screen, failed error) (shown bool, err error) {
+// attach reports the mount m, or why it failed, to the daemon, attaches it when the dataset
+// is idle, and returns whether it is attached.
+func attach(talk *os.File, p *point, m int, failed error) (attached bool, err error) {
 	if failed != nil {
-		_, err := talk.WriteString(strings.ReplaceAll(failed.Error(), "\n", "; ") + "\n") // who listens may be gone
-		return false, errors.Join(failed, err)
+		return false, errors.Join(failed, tellFailure(talk, failed))
 	}
-	_, err = talk.WriteString(saidPlaced + "\n")
-	if err = errors.Join(err, placed()); err != nil {
+	_, err = talk.WriteString(saidMade + "\n")
+	if err = errors.Join(err, tellMade()); err != nil {
 		return false, err
 	}
-	if s != nil && !s.lift(int(talk.Fd())) {
+	attached, err = p.attachIdle(m, talk)
+	switch {
+	case err != nil:
+		return false, errors.Join(err, tellFailure(talk, err))
+	case !attached:
 		return false, nil
 	}
-	_, err = talk.WriteString(saidShown + "\n")
+	_, err = talk.WriteString(saidAttached + "\n")
 	return err == nil, err
+}
+
+// tellFailure sends an error as one line.
+func tellFailure(talk *os.File, failed error) error {
+	_, err := talk.WriteString(strings.ReplaceAll(failed.Error(), "\n", "; ") + "\n")
+	return err
 }

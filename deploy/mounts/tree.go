@@ -12,31 +12,31 @@ import (
 	"github.com/bivouacfs/bivouac/metadata/erofs"
 )
 
-// A tree is what a daemon says of a dataset to who makes a view of it. It comes
-// from the user, so nothing in it is believed.
+// A tree is the daemon's description of a dataset for the helper of a view. It comes from
+// the user, so everything in it is checked.
 //
 //	magic    8 bytes   "BIVVIEW" 01
 //	dirs     4 bytes   directories, the root among them
-//	records            of the root, and of every name: directory by directory by number, by name
+//	records            the root, then every name, ordered by directory number and name
 //	length   2 bytes   0: the end
 //
-//	length   2 bytes   of what follows, with 0 for the end
+//	length   2 bytes   of the rest of the record
 //	dir      4 bytes   number of the directory that has the name; 0 for the root
 //	ino      8 bytes
 //	mode, nlink, uid, gid   4 bytes each
 //	size, mtime             8 bytes each; nanoseconds
-//	here     1 byte    1: all of the file is in an object of this node
-//	name     1 byte and so many; none for the root
-//	node     1 byte and so many: the nodes that have the file
+//	here     1 byte    1: the whole file is in an object of this node
+//	name     1 byte length, then the bytes; none for the root
+//	node     1 byte length, then the bytes: the nodes that have the file
 //	target   the rest, of a symbolic link
 //
 // Numbers are little endian. A directory's number is its inode's in its part.
 const treeMagic = "BIVVIEW\x01"
 
-// recordHead is what every record has, in bytes.
+// recordHead is the size of a record's fixed part, in bytes.
 const recordHead = 4 + 8 + 4*4 + 2*8 + 1
 
-// maxLinked is how many inodes with several names a view can have.
+// maxLinked bounds the inodes with several names in a view.
 const maxLinked = 1 << 20
 
 // Named is a name of a dataset.
@@ -45,18 +45,17 @@ type Named struct {
 	Name   string
 	Attr   metadata.Attr
 	Target string // of a symbolic link
-	Node   string // what user.bivouac.node shall be, of a file
-	Here   bool   // all of the file is in an object of this node
+	Node   string // value of user.bivouac.node, of a file
+	Here   bool   // the whole file is in an object of this node
 }
 
-// TreeWriter says what is in a dataset.
+// TreeWriter writes the description of a dataset.
 type TreeWriter struct {
 	w   *bufio.Writer
 	buf []byte
 }
 
-// NewTree begins with the number of directories, the root among them, and the
-// root.
+// NewTree writes the number of directories, including the root, and the root.
 func NewTree(w io.Writer, dirs uint32, root metadata.Attr) (*TreeWriter, error) {
 	t := &TreeWriter{w: bufio.NewWriterSize(w, 64<<10)}
 	if _, err := t.w.Write(binary.LittleEndian.AppendUint32([]byte(treeMagic), dirs)); err != nil {
@@ -65,7 +64,7 @@ func NewTree(w io.Writer, dirs uint32, root metadata.Attr) (*TreeWriter, error) 
 	return t, t.Add(Named{Attr: root})
 }
 
-// Add says one name.
+// Add writes one name.
 func (t *TreeWriter) Add(n Named) error {
 	if len(n.Name) > metadata.MaxName || len(n.Target) > erofs.MaxTarget {
 		return fmt.Errorf("name %.300q: %w", n.Name, syscall.ENAMETOOLONG)
@@ -93,7 +92,7 @@ func (t *TreeWriter) Add(n Named) error {
 	return err
 }
 
-// End says that this is all.
+// End ends the tree.
 func (t *TreeWriter) End() error {
 	if _, err := t.w.Write([]byte{0, 0}); err != nil {
 		return err
@@ -101,7 +100,7 @@ func (t *TreeWriter) End() error {
 	return t.w.Flush()
 }
 
-// treeReader reads what a TreeWriter writes.
+// treeReader reads the output of a TreeWriter.
 type treeReader struct {
 	r   *bufio.Reader
 	buf []byte
@@ -109,7 +108,7 @@ type treeReader struct {
 
 func badTree(what string) error { return fmt.Errorf("tree of a view: %s: %w", what, syscall.EBADMSG) }
 
-// begin is the number of directories, and the root.
+// begin reads the number of directories, and the root.
 func (t *treeReader) begin(r io.Reader) (dirs uint32, root Named, err error) {
 	t.r = bufio.NewReaderSize(r, 256<<10)
 	var head [len(treeMagic) + 4]byte
@@ -117,16 +116,16 @@ func (t *treeReader) begin(r io.Reader) (dirs uint32, root Named, err error) {
 		return 0, root, fmt.Errorf("tree of a view: %w", err)
 	}
 	if string(head[:len(treeMagic)]) != treeMagic {
-		return 0, root, badTree("it is none")
+		return 0, root, badTree("bad magic")
 	}
 	root, more, err := t.next()
 	if err == nil && !more {
-		err = badTree("it has no root")
+		err = badTree("no root")
 	}
 	return binary.LittleEndian.Uint32(head[len(treeMagic):]), root, err
 }
 
-// next is the next name; more is false at the end.
+// next reads the next name; more is false at the end.
 func (t *treeReader) next() (n Named, more bool, err error) {
 	var length [2]byte
 	if _, err := io.ReadFull(t.r, length[:]); err != nil {
@@ -144,16 +143,16 @@ func (t *treeReader) next() (n Named, more bool, err error) {
 		return n, false, fmt.Errorf("tree of a view: %w", err)
 	}
 	if size < recordHead+2 {
-		return n, false, badTree("a record is short")
+		return n, false, badTree("short record")
 	}
 	n, ok := parseNamed(b)
 	if !ok {
-		return n, false, badTree("a record is damaged")
+		return n, false, badTree("damaged record")
 	}
 	return n, true, nil
 }
 
-// parseNamed reads a record, which has its head.
+// parseNamed parses a record, which is at least recordHead long.
 func parseNamed(b []byte) (n Named, ok bool) {
 	le, a := binary.LittleEndian, &n.Attr
 	n.Dir, a.Ino = le.Uint32(b), metadata.Ino(le.Uint64(b[4:]))
@@ -170,7 +169,7 @@ func parseNamed(b []byte) (n Named, ok bool) {
 	return n, ok
 }
 
-// text takes a length and so many bytes off the front.
+// text takes a length and that many bytes off the front.
 func text(b []byte) (s string, rest []byte, ok bool) {
 	if len(b) == 0 || len(b)-1 < int(b[0]) {
 		return "", nil, false
@@ -179,8 +178,8 @@ func text(b []byte) (s string, rest []byte, ok bool) {
 	return string(b[1:n]), b[n:], true
 }
 
-// writeImage writes the image of the tree that r says to f, and returns its size, and
-// whether it has directories deeper than MaxRing.
+// writeImage writes the image of the tree in r to f. It returns the size, and whether the
+// tree has directories deeper than MaxRing.
 func writeImage(f io.WriterAt, r io.Reader) (size int64, deep bool, err error) {
 	var t treeReader
 	dirs, root, err := t.begin(r)
@@ -207,10 +206,10 @@ func writeImage(f io.WriterAt, r io.Reader) (size int64, deep bool, err error) {
 	}
 }
 
-// image is one that is being written.
+// image is an image that is being written.
 type image struct {
 	w      *erofs.Writer
-	linked map[metadata.Ino]erofs.NodeID // what has several names
+	linked map[metadata.Ino]erofs.NodeID // files with several names
 }
 
 func (im *image) add(n *Named) error {
@@ -242,7 +241,7 @@ func (im *image) put(n *Named) (erofs.NodeID, error) {
 	return id, err
 }
 
-// nodeOf is n in an image. The path of its data is made of nothing but its number.
+// nodeOf makes the node of n. The path of the data depends on the inode number alone.
 func nodeOf(n *Named) erofs.Node {
 	a := &n.Attr
 	node := erofs.Node{Mode: a.Mode, Nlink: a.Nlink, UID: a.UID, GID: a.GID, Mtime: int64(a.Mtime), Target: n.Target}
@@ -258,12 +257,12 @@ func nodeOf(n *Named) erofs.Node {
 	return node
 }
 
-// ElsewhereDir is the directory, in the layer that the daemon serves, of files
-// that are not looked for among this node's objects.
+// ElsewhereDir is the directory of the FUSE layer for files that are not among this node's
+// objects.
 const ElsewhereDir = "f"
 
-// ObjectPath is where the data of a file is in the layers of a view: that of
-// package chunkstore, if it is to be looked for among this node's objects.
+// ObjectPath is the path of a file's data in the layers of a view. If the file is here, it
+// is the path of package chunkstore.
 func ObjectPath(ino metadata.Ino, here bool) string {
 	if here {
 		return fmt.Sprintf("/%02x/%016x", uint8(ino), uint64(ino))

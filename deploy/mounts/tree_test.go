@@ -15,7 +15,7 @@ const set = 3 // a dataset
 
 func dirIno(n uint32) metadata.Ino { return metadata.SealedIno(set, metadata.DirPart, n) }
 
-// someNames is a dataset of two directories, but for its root.
+// someNames is a dataset with a directory below its root.
 func someNames() []Named {
 	file := metadata.Attr{Ino: metadata.SealedIno(set, 2, 9), Mode: syscall.S_IFREG | 0o644, Nlink: 1, UID: 5, GID: 6, Size: 7, Mtime: -8}
 	linked := metadata.Attr{Ino: metadata.SealedIno(set, 2, 10), Mode: syscall.S_IFREG | 0o600, Nlink: 2}
@@ -41,12 +41,12 @@ func treeOf(t testing.TB, dirs uint32, names []Named) []byte {
 	return b.Bytes()
 }
 
-// nowhere takes what is written, up to a place.
+// nowhere discards what is written.
 type nowhere struct{}
 
 func (nowhere) WriteAt(p []byte, _ int64) (int, error) { return len(p), nil }
 
-// TestTree: what is said comes to the other side, whole.
+// TestTree: a tree that is written is read back, and a truncated one is an error.
 func TestTree(t *testing.T) {
 	want := someNames()
 	b := treeOf(t, 2, want)
@@ -62,7 +62,7 @@ func TestTree(t *testing.T) {
 		}
 	}
 	if _, more, err := r.next(); more || err != nil {
-		t.Errorf("behind the end: %v, %v", more, err)
+		t.Errorf("after the end: %v, %v", more, err)
 	}
 	if size, _, err := writeImage(nowhere{}, bytes.NewReader(b)); err != nil || size%4096 != 0 {
 		t.Errorf("writeImage = %d, %v", size, err)
@@ -83,7 +83,7 @@ func TestTree(t *testing.T) {
 	}
 }
 
-// TestTreeRefuses: a tree that does not hang together makes no image.
+// TestTreeRefuses: an inconsistent tree makes no image.
 func TestTreeRefuses(t *testing.T) {
 	live := metadata.Attr{Ino: metadata.LiveIno(1, 2000), Mode: syscall.S_IFREG | 0o644}
 	file := metadata.Attr{Ino: metadata.SealedIno(set, 1, 1), Mode: syscall.S_IFREG | 0o644, Nlink: 1}
@@ -107,7 +107,7 @@ func TestTreeRefuses(t *testing.T) {
 		"a target of a file":          {1, []Named{{Name: "a", Attr: file, Target: "/etc"}}},
 	} {
 		if _, _, err := writeImage(nowhere{}, bytes.NewReader(treeOf(t, c.dirs, c.names))); err == nil {
-			t.Errorf("%s is taken", what)
+			t.Errorf("%s is accepted", what)
 		}
 	}
 	if _, _, err := writeImage(nowhere{}, strings.NewReader("BIVVIEW\x02....")); !errors.Is(err, syscall.EBADMSG) {
@@ -115,7 +115,7 @@ func TestTreeRefuses(t *testing.T) {
 	}
 }
 
-// TestTreeDeep: a tree is deep if who walks it may have to go back up to where he began.
+// TestTreeDeep: a tree with more than MaxRing levels of directories is deep.
 func TestTreeDeep(t *testing.T) {
 	for levels := range uint32(MaxRing + 3) {
 		var names []Named
@@ -129,7 +129,7 @@ func TestTreeDeep(t *testing.T) {
 	}
 }
 
-// FuzzTree: whatever a user says, an image is made or refused.
+// FuzzTree: any input gives an image or an error.
 func FuzzTree(f *testing.F) {
 	f.Add(treeOf(f, 2, someNames()))
 	f.Add(treeOf(f, 1, nil))
@@ -140,7 +140,7 @@ func FuzzTree(f *testing.F) {
 	})
 }
 
-// TestObjectPath: the path of a file's data is made of its number alone.
+// TestObjectPath: the path of a file's data depends on its inode number alone.
 func TestObjectPath(t *testing.T) {
 	ino := metadata.SealedIno(1, 2, 0xabcd)
 	for here, want := range map[bool]string{true: "/cd/800100020000abcd", false: "/f/800100020000abcd"} {
@@ -150,8 +150,7 @@ func TestObjectPath(t *testing.T) {
 	}
 }
 
-// TestViewRefuses: a view is made in our mounts only, of store directories with
-// absolute paths.
+// TestViewRefuses: a view is made only below our mounts, with absolute store directories.
 func TestViewRefuses(t *testing.T) {
 	tree := devNull(t)
 	for _, v := range []View{
@@ -164,9 +163,9 @@ func TestViewRefuses(t *testing.T) {
 	}
 	v := View{Cover: Cover{Base: t.TempDir(), Name: "x"}, Stores: []string{t.TempDir()}}
 	if _, _, err := v.Mount(t.Context(), "/bin/false", tree); err == nil {
-		t.Error("a helper that does nothing has made a view")
+		t.Error("a helper that does nothing is no error")
 	}
-	if _, err := v.make(tree); !errors.Is(err, syscall.EINVAL) {
-		t.Errorf("a view in no mount of ours: %v, want EINVAL", err)
+	if _, _, err := v.make(tree); !errors.Is(err, syscall.EINVAL) {
+		t.Errorf("a view outside of our mounts: %v, want EINVAL", err)
 	}
 }

@@ -20,19 +20,18 @@ const OverlayType = "overlay"
 // viewTime bounds the making of a view: some millions of names.
 const viewTime = 2 * time.Minute
 
-// privateDir is hidden in the helper's own mount namespace by what it mounts.
+// privateDir is where the helper mounts the layers, in its own mount namespace.
 const privateDir = "/sys"
 
-// View is a kernel view of a dataset: a read-only overlayfs that is to lie over the
-// directory data/Name, upon the cover if it has one. Its layers are an image of
-// the tree without data, the objects of this node, and a FUSE connection of its
-// own for all other files; see the package comment.
+// View is a kernel view of a dataset: a read-only overlayfs over the directory data/Name,
+// upon the cover if there is one. Its layers are an image of the tree without data, the
+// objects of this node, and a FUSE connection for all other files; see the package comment.
 type View struct {
 	Cover
-	Stores []string // the user's store directories, with absolute paths
+	Stores []string // the user's store directories; absolute paths
 }
 
-// objectsDir is where a store directory has its objects.
+// objectsDir is the directory of the objects in a store directory.
 const objectsDir = "objects"
 
 func (v *View) validate() error {
@@ -48,9 +47,9 @@ func (v *View) validate() error {
 	return err
 }
 
-// Mount has a helper, which is program's command view, make v of the tree that
-// comes in talk, which stays the caller's. It returns the descriptor of /dev/fuse
-// that has to be served then, and end, which waits for the helper.
+// Mount starts a helper, program's command view, that makes v from the tree that comes in
+// talk, which the caller keeps. It returns the descriptor of /dev/fuse, which the caller
+// has to serve, and end, which waits for the helper.
 func (v View) Mount(ctx context.Context, program string, talk *os.File) (dev *os.File, end func() error, err error) {
 	if err := v.validate(); err != nil {
 		return nil, nil, err
@@ -62,79 +61,74 @@ func (v View) Mount(ctx context.Context, program string, talk *os.File) (dev *os
 	return dev, end, nil
 }
 
-// Help is the helper's work: it makes the view, and then shows it.
+// Help is the work of the helper: it makes the view and attaches it when the dataset is idle.
 func (v View) Help() error {
 	talk := os.NewFile(talkFD, "talk")
 	defer talk.Close()
-	s, err := v.make(talk)
+	p, view, err := v.make(talk)
 	if err == nil {
-		defer s.close()
+		defer p.close()
+		defer unix.Close(view) // by then it is attached, or not wanted
 	}
-	_, err = show(talk, s, err)
+	_, err = attach(talk, p, view, err)
 	return err
 }
 
-// make makes the view, behind a screen.
-func (v *View) make(tree *os.File) (*screen, error) {
+// make makes the view, not attached anywhere yet, and opens its mountpoint.
+func (v *View) make(tree *os.File) (p *point, view int, err error) {
 	if err := v.validate(); err != nil {
-		return nil, err
+		return nil, -1, err
 	}
-	s, err := v.screen()
-	if err != nil {
-		return nil, fmt.Errorf("view of %s: %w", v.Name, err)
+	if p, err = v.point(); err != nil {
+		return nil, -1, fmt.Errorf("view of %s: %w", v.Name, err)
 	}
-	if err := v.makeIn(s, tree); err != nil {
-		s.close()
-		return nil, err
+	if view, p.dirs.deep, err = v.assemble(tree); err != nil {
+		p.close()
+		return nil, -1, err
 	}
-	return s, nil
+	return p, view, nil
 }
 
-// makeIn makes the layers in a mount namespace of its own, where nobody else
-// sees them, and puts the view that keeps them in ours. What is left undone goes
-// with the process.
-func (v *View) makeIn(s *screen, tree *os.File) error {
-	runtime.LockOSThread() // for ever: the thread has left the others
+// assemble makes the layers in a mount namespace of its own, where no other process sees
+// them, and the view that keeps them, and returns to our namespace. If it fails, its
+// remains go with the process.
+func (v *View) assemble(tree *os.File) (view int, deep bool, err error) {
+	runtime.LockOSThread() // for good: the thread has its own namespace
 	home, err := os.Open("/proc/thread-self/ns/mnt")
 	if err != nil {
-		return err
+		return -1, false, err
 	}
 	defer home.Close()
 	image, err := v.imageFile()
 	if err != nil {
-		return fmt.Errorf("image of %s: %w", v.Name, err)
+		return -1, false, fmt.Errorf("image of %s: %w", v.Name, err)
 	}
 	defer image.Close()
 	if err := ownNamespace(); err != nil {
-		return fmt.Errorf("a mount namespace: %w", err)
+		return -1, false, fmt.Errorf("a mount namespace: %w", err)
 	}
 	objects, deep, err := v.layers(tree, image)
 	if err != nil {
-		return err
+		return -1, false, err
 	}
-	s.dirs.deep = deep
-	view, err := v.overlay()
-	if err != nil {
-		return fmt.Errorf("overlay: %w", err)
+	if view, err = v.overlay(); err != nil {
+		return -1, false, fmt.Errorf("overlay: %w", err)
 	}
-	defer unix.Close(view)
 	if err := unix.Setns(int(home.Fd()), unix.CLONE_NEWNS); err != nil {
-		return fmt.Errorf("back to our mount namespace: %w", err)
+		_ = unix.Close(view) // it is of no use
+		return -1, false, fmt.Errorf("back to our mount namespace: %w", err)
 	}
-	if err := s.hide(view); err != nil {
-		return fmt.Errorf("view of %s: %w", v.Name, err)
-	}
-	_ = setReadAhead(objects) // it is only slower
-	return nil
+	_ = setReadAhead(objects) // reads are only slower
+	return view, deep, nil
 }
 
-// imageFile is a file without a name in the user's first store. Where a site has stores
-// in a directory that everybody can write to, he can put a link in the place of his.
+// imageFile is a file without a name in the user's first store. It follows no link: where
+// stores are in a directory that all can write to, the user can replace his by one.
 func (v *View) imageFile() (*os.File, error) {
 	return os.OpenFile(v.Stores[0], unix.O_TMPFILE|unix.O_RDWR|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0o600)
 }
 
-// ownNamespace gives this thread a mount namespace from which nothing gets out.
+// ownNamespace gives this thread a mount namespace from which no mount propagates.
 func ownNamespace() error {
 	if err := unix.Unshare(unix.CLONE_NEWNS); err != nil {
 		return err
@@ -145,18 +139,18 @@ func ownNamespace() error {
 		unix.Mkdir(imageLayer, 0o755), unix.Mkdir(objectsLayer, 0o755))
 }
 
-// Where the layers are mounted that nobody else sees.
+// Mountpoints of the layers.
 const (
 	imageLayer   = privateDir + "/image"
 	objectsLayer = privateDir + "/objects"
 )
 
-// layers mounts the connection, which it hands over, and the image of the tree. It
-// returns the connection's device, and whether the tree is deep.
+// layers mounts the connection, which it hands over, and the image of the tree. It returns
+// the connection's device, and whether the tree is deep.
 func (v *View) layers(tree, image *os.File) (device string, deep bool, err error) {
 	dev, err := v.mountAt(objectsLayer)
 	if err != nil {
-		return "", false, fmt.Errorf("a connection for %s: %w", v.Name, err)
+		return "", false, fmt.Errorf("FUSE connection for %s: %w", v.Name, err)
 	}
 	var st unix.Statx_t
 	err = unix.Statx(unix.AT_FDCWD, objectsLayer, unix.AT_STATX_DONT_SYNC, unix.STATX_TYPE, &st)
@@ -181,10 +175,10 @@ func (v *View) layers(tree, image *os.File) (device string, deep bool, err error
 	return fmt.Sprintf("%d:%d", st.Dev_major, st.Dev_minor), deep, nil
 }
 
-// overlay makes the view, which is nowhere yet, with the rights of the user: by
-// those overlayfs looks for the data of files, and opens it.
+// overlay makes the view, not attached yet, with the user's credentials. Overlayfs keeps
+// them to look up and open the data of files.
 func (v *View) overlay() (fd int, err error) {
-	restore, err := become(v.UID, v.GID)
+	restore, err := dropCredentials(v.UID, v.GID)
 	if err != nil {
 		return -1, err
 	}
@@ -201,9 +195,8 @@ func (v *View) overlay() (fd int, err error) {
 	return newOverlay(append(layers, objectsLayer))
 }
 
-// newOverlay makes a view of layers, the second and later of which have only data. It
-// names them one by one, as many as there are; before Linux 6.8 all of them have to fit
-// in 255 bytes.
+// newOverlay makes an overlayfs of layers, of which all but the first hold only data. Linux
+// 6.8 takes them one by one; before, all have to fit in 255 bytes.
 func newOverlay(layers []string) (int, error) {
 	options := [][2]string{{"source", "bivouac"}, {"metacopy", "on"}, {"redirect_dir", "follow"}, {"index", "off"}, {"xino", "on"}, {"ro", ""}}
 	single := append(options, [2]string{"lowerdir+", layers[0]})
@@ -217,7 +210,7 @@ func newOverlay(layers []string) (int, error) {
 	return fd, err
 }
 
-// newMount makes a mount that is nowhere yet. An option without a value is a flag.
+// newMount makes a mount that is not attached yet. An option without a value is a flag.
 func newMount(kind string, options [][2]string) (int, error) {
 	fs, err := unix.Fsopen(kind, unix.FSOPEN_CLOEXEC)
 	if err != nil {
@@ -240,7 +233,7 @@ func newMount(kind string, options [][2]string) (int, error) {
 	return unix.Fsmount(fs, unix.FSMOUNT_CLOEXEC, unix.MOUNT_ATTR_RDONLY|unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NODEV)
 }
 
-// complaint adds what the kernel has to say of a mount to err.
+// complaint adds the kernel's message about a mount to err.
 func complaint(fs int, err error) error {
 	b := make([]byte, 512)
 	n, rerr := unix.Read(fs, b)

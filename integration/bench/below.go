@@ -53,12 +53,12 @@ func awaitMount(ctx context.Context, path, kind string) error {
 	}
 }
 
-// mountedOn reports whether a mount of that type is at path: a cover, whatever lies
-// upon it, or a view that is shown. What has not its own root is a screen.
+// mountedOn reports whether a mount of that type is at path: a cover, perhaps below a view,
+// or a view on top.
 func mountedOn(path, kind string) (bool, error) {
 	at, err := mounts.At(path)
 	for i, m := range at {
-		if m.FSType == kind && m.Root == "/" && (kind != mounts.OverlayType || i == len(at)-1) {
+		if m.FSType == kind && (kind != mounts.OverlayType || i == len(at)-1) {
 			return true, nil
 		}
 	}

@@ -151,7 +151,7 @@ func TestViewOfOption(t *testing.T) {
 	c.ok("stage-in", c.smallTree("plain", 20, 3000)+":-x", "--dir", c.dir)
 	c.awaitViews("-x", "2")
 	c.wantTree("-x", 20, 3000)
-	if n := c.said("the dataset has a connection of its own"); n != 2 {
+	if n := c.said("the dataset has a cover"); n != 2 {
 		t.Errorf("%d covers, want 2", n)
 	}
 	c.struck()

@@ -239,7 +239,7 @@ func TestViewHeld(t *testing.T) {
 		}
 		defer leave()
 		c.ok("wait", "--dir", c.dir)
-		eventually(t, "the views are made", func() bool { return c.said("a kernel view is made") == 2 })
+		eventually(t, "the views are made", func() bool { return c.said("kernel view made") == 2 })
 		c.ok("stage-in", c.smallTree("later", 20, 3000), "--dir", c.dir)
 		c.awaitViews("later", "2")
 		c.awaitViews("filled", "1") // that of the other node
@@ -268,7 +268,7 @@ func TestViewFilesOpen(t *testing.T) {
 		}
 		defer f.Close()
 		c.ok("wait", "--dir", c.dir)
-		eventually(t, "the views are made", func() bool { return c.said("a kernel view is made") == 2 })
+		eventually(t, "the views are made", func() bool { return c.said("kernel view made") == 2 })
 		g, err := os.Open(c.node("0", "data", "filled", "008"))
 		if err != nil {
 			t.Fatal(err)

@@ -8,16 +8,16 @@ import (
 	"testing"
 )
 
-// script is a shell that works in a directory of a dataset. It does something again
-// and again until it is told to end, and then something else.
+// script is a shell that works in a directory of a dataset. It repeats one command until it
+// is told to end, and then runs another.
 type script struct {
 	t    *testing.T
 	cmd  *exec.Cmd
-	told string // the file that ends it
+	told string // the file that ends the loop
 	said strings.Builder
 }
 
-// working starts one.
+// working starts a script.
 func (c *camp) working(dir, meanwhile, then string) *script {
 	c.t.Helper()
 	s := &script{t: c.t, told: filepath.Join(c.t.TempDir(), "end")}
@@ -35,7 +35,7 @@ func (c *camp) working(dir, meanwhile, then string) *script {
 	return s
 }
 
-// end has it end, and returns what it said.
+// end ends the script and returns its output.
 func (s *script) end() string {
 	s.t.Helper()
 	write(s.t, s.told, nil)
@@ -45,18 +45,17 @@ func (s *script) end() string {
 	return s.said.String()
 }
 
-// TestViewOverRest: a script that works in the dataset's directory from before it is all
-// there, and reads files all the time, does not keep the view away, and what it finds
-// afterwards is what it was, where it is, too. So it is with one that comes when
-// the screen is there.
-func TestViewOverRest(t *testing.T) {
+// TestViewOverWorkingDirectory: scripts that work in the dataset's directory and read files all
+// the time, from before the view or from the moment it was made, do not delay the view.
+// Afterwards they find the same files and the same path.
+func TestViewOverWorkingDirectory(t *testing.T) {
 	t.Parallel()
 	c := filling(t)
 	const then = "/bin/pwd -P; find . -type f | wc -l; du -a . >/dev/null; head -c 3 ../filled/008"
 	at := c.node("0", "data", "filled")
 	scripts := []*script{c.working(at, "cat 007 >/dev/null", then)}
 	c.ok("wait", "--dir", c.dir)
-	eventually(t, "the views are made", func() bool { return c.said("a kernel view is made") == 2 })
+	eventually(t, "both views are made", func() bool { return c.said("kernel view made") == 2 })
 	scripts = append(scripts, c.working(at, "cat 009 ../filled/010 >/dev/null", then))
 	c.awaitViews("filled", "2")
 	for _, s := range scripts {
@@ -68,10 +67,10 @@ func TestViewOverRest(t *testing.T) {
 	c.struck()
 }
 
-// TestViewOverRestDeep: who is in a directory within a deep dataset does not keep its
-// view away, and walks there as before; who is in that of the dataset could not go back
-// up to it, and does.
-func TestViewOverRestDeep(t *testing.T) {
+// TestViewOverWorkingDirectoryDeep: a script that works below the top directory of a deep
+// dataset does not delay its view, and walks on as before. One in the top directory does
+// delay it: a walk from there could not return by "..".
+func TestViewOverWorkingDirectoryDeep(t *testing.T) {
 	t.Parallel()
 	needRoot(t)
 	needViews(t)
@@ -85,7 +84,7 @@ func TestViewOverRestDeep(t *testing.T) {
 	begin("other")
 	other := c.node("0", "data", "other")
 	above := c.working(other, "cat a/0/f >/dev/null", walk)
-	for _, name := range []string{"deep", "later"} { // one after the other, so that the view of other has time for both
+	for _, name := range []string{"deep", "later"} { // in turn, so that the view of other has time for both
 		begin(name)
 		deep := c.node("0", "data", name, "a")
 		in := c.working(deep, "cat 0/f >/dev/null", "head -c 3 ../b/0/f; echo; "+walk)
@@ -97,7 +96,7 @@ func TestViewOverRestDeep(t *testing.T) {
 	}
 	eventually(t, "the other node has its view", func() bool { return c.views("other") > 0 })
 	if n := c.views("other"); n != 1 {
-		t.Errorf("%d views of a dataset in whose directory somebody is", n)
+		t.Errorf("%d views of a dataset in whose top directory a script works, want only the other node's", n)
 	}
 	if got, want := above.end(), "36\n"+other+"\n"; got != want {
 		t.Errorf("a script in the dataset's directory says %q, want %q", got, want)

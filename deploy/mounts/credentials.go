@@ -8,14 +8,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// viewCaps is what a view is mounted with: the right to mount, and to enter a
-// namespace afterwards. None of those that overrule the modes of files is among
-// them.
+// viewCaps are the capabilities with which a view is mounted: to mount, and to enter a
+// namespace afterwards. None of them overrides file modes.
 const viewCaps = 1<<unix.CAP_SYS_ADMIN | 1<<unix.CAP_SYS_CHROOT
 
-// become makes this thread, which is locked, the user to all filesystems, but for
-// viewCaps. restore undoes it but for the groups.
-func become(uid, gid uint32) (restore func() error, err error) {
+// dropCredentials gives this thread, which must be locked, the user's filesystem IDs, one
+// group and viewCaps. restore undoes all but the groups.
+func dropCredentials(uid, gid uint32) (restore func() error, err error) {
 	head := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 	var was [2]unix.CapUserData
 	if err := unix.Capget(&head, &was[0]); err != nil {
@@ -29,13 +28,13 @@ func become(uid, gid uint32) (restore func() error, err error) {
 	}
 	restore = func() error { return errors.Join(setFS(0, 0), unix.Capset(&head, &was[0])) }
 	if err := errors.Join(setFS(uid, gid), unix.Capset(&head, &only[0])); err != nil {
-		return nil, errors.Join(fmt.Errorf("rights of user %d: %w", uid, err), restore())
+		return nil, errors.Join(fmt.Errorf("credentials of user %d: %w", uid, err), restore())
 	}
 	return restore, nil
 }
 
-// setFS makes this thread a user to all filesystems. The calls say only who it was
-// before, so they are asked once more.
+// setFS sets the thread's filesystem user and group. The calls return only the previous
+// IDs, so a second round checks the first.
 func setFS(uid, gid uint32) error {
 	for range 2 {
 		u, _, _ := unix.RawSyscall(unix.SYS_SETFSUID, uintptr(uid), 0, 0)

@@ -11,13 +11,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestBecome: who makes a view can open what its user can, and nothing else, until
-// it is itself again.
-func TestBecome(t *testing.T) {
+// TestDropCredentials: the thread that makes a view can open what its user can, and nothing
+// else, until its credentials are restored.
+func TestDropCredentials(t *testing.T) {
 	if os.Geteuid() != 0 {
-		t.Skip("needs root, to be somebody else")
+		t.Skip("needs root, to change credentials")
 	}
-	dir, err := os.MkdirTemp("", "become") // that of a test is root's alone
+	dir, err := os.MkdirTemp("", "credentials") // t.TempDir is closed to other users
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -31,8 +31,8 @@ func TestBecome(t *testing.T) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		runtime.LockOSThread() // for ever: it has other groups
-		restore, err := become(nobody, nobody)
+		runtime.LockOSThread() // for good: it has other groups
+		restore, err := dropCredentials(nobody, nobody)
 		if err != nil {
 			t.Error(err)
 			return

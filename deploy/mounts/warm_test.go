@@ -10,9 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestVisit: a tree is visited as far as it has no more names than it should have, and
-// no link out of it or back into it is followed.
-func TestVisit(t *testing.T) {
+// TestList: a tree is listed up to the announced number of names, and no link is followed.
+func TestList(t *testing.T) {
 	dir := t.TempDir()
 	names := 0
 	for i := range 3 {
@@ -21,7 +20,7 @@ func TestVisit(t *testing.T) {
 			t.Fatal(err)
 		}
 		names += 2
-		for k := range visitAtOnce + 10 {
+		for k := range namesAtOnce + 10 {
 			if err := os.WriteFile(filepath.Join(sub, fmt.Sprint(k)), nil, 0o644); err != nil {
 				t.Fatal(err)
 			}
@@ -39,15 +38,15 @@ func TestVisit(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer root.Close()
-	if err := visit(root, names, visitMemory); err != nil {
+	if err := list(root, names, pathMemory); err != nil {
 		t.Errorf("a tree of %d names: %v", names, err)
 	}
 	for _, n := range []int{0, names - 1} {
-		if err := visit(root, n, visitMemory); !errors.Is(err, unix.E2BIG) {
-			t.Errorf("a tree of %d names that should have %d: %v, want E2BIG", names, n, err)
+		if err := list(root, n, pathMemory); !errors.Is(err, unix.E2BIG) {
+			t.Errorf("a tree of %d names of which %d were announced: %v, want E2BIG", names, n, err)
 		}
 	}
-	if err := visit(root, names, 10); !errors.Is(err, unix.E2BIG) {
+	if err := list(root, names, 10); !errors.Is(err, unix.E2BIG) {
 		t.Errorf("paths of more than 10 bytes: %v, want E2BIG", err)
 	}
 }
