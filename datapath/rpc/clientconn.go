@@ -13,16 +13,16 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// clientConn is one connection on which many calls are under way. Callers write
-// their requests themselves. Who has the reading, one at a time, reads replies and
-// alone ends calls: the goroutine of serve, or a caller (answers.go).
+// clientConn is one connection with many outstanding calls. Callers write their requests
+// themselves. The holder of the read token reads replies and completes calls: the reader goroutine
+// (serve), or a caller (readtoken.go).
 type clientConn struct {
 	pool     *connPool
 	conn     net.Conn
-	nonce    wire.Nonce // that of its Hello
+	nonce    wire.Nonce // of its Hello
 	r        frameReader
 	w        *frameWriter
-	inFlight chan struct{} // a token for each call under way, also those given up
+	inFlight chan struct{} // a token for each outstanding call, abandoned ones included
 	gone     chan struct{} // closed when the connection has ended
 
 	newest    metadata.Epoch // held by the reading
@@ -30,27 +30,26 @@ type clientConn struct {
 	skipPipe  int            // held by the reading: answers that do not go into pipes
 	own       ownReply       // held by the reading
 	handover  handedOver     // held by the reading
-	readToken chan struct{}  // hands the reading to serve; one token, so that who has it never waits
+	readToken chan struct{}  // passes the read token to serve; buffered, so that passing never blocks
 
 	mu             sync.Mutex
 	pending        map[uint32]*waiter // guarded by mu: by tag; nil if the caller gave up
 	tag            uint32             // guarded by mu: the last one
-	dead           error              // guarded by mu: why no call can begin
-	lastReply      time.Time          // guarded by mu: since when an answer is due
-	tokenFree      bool               // guarded by mu: nobody has the reading
-	pendingReplies int                // guarded by mu: answers that serve reads before it leaves the reading
+	dead           error              // guarded by mu: why no call can start
+	lastReply      time.Time          // guarded by mu: when a reply last came, or became due
+	tokenFree      bool               // guarded by mu: the read token is unused
+	pendingReplies int                // guarded by mu: replies that serve reads before it releases the token
 }
 
-// The read buffer of a connection: small where bodies are large, because what
-// goes through it is copied once more.
+// The read buffer of a connection is small where bodies are large, because what goes through it is
+// copied once more.
 const (
 	metaReadBuffer = 16 << 10
 	bulkReadBuffer = wire.HeaderSize
 )
 
-// grace is what a frame that is under way gets to become complete when its
-// caller gives up. Without it every signal to a process that reads would cost
-// all calls their connection.
+// grace is how long a frame in progress may take to complete when its caller gives up. Without it
+// every signal to a reading process would cost all calls their connection.
 const grace = 500 * time.Millisecond
 
 func newClientConn(l *connPool, conn net.Conn, nonce wire.Nonce) *clientConn {
@@ -75,7 +74,7 @@ func newClientConn(l *connPool, conn net.Conn, nonce wire.Nonce) *clientConn {
 	return c
 }
 
-// do makes the call of w. errUnsent means that nothing of it has left.
+// do makes the call of w. errUnsent means that nothing of it was sent.
 func (c *clientConn) do(ctx context.Context, w *waiter) error {
 	select {
 	case c.inFlight <- struct{}{}:
@@ -121,8 +120,8 @@ func (c *clientConn) waitFor(ctx context.Context, w *waiter, room chan<- struct{
 	}
 }
 
-// register gives w a tag. From now on who has the reading ends it, and that may be
-// w's caller. It holds the turn, so that no tag is known that is not about to be sent.
+// register gives w a tag. From now on the holder of the read token completes it, possibly w itself.
+// Called with the write token, so that every known tag is about to be sent.
 func (c *clientConn) register(w *waiter) (uint32, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -143,8 +142,7 @@ func (c *clientConn) register(w *waiter) (uint32, error) {
 	return c.tag, nil
 }
 
-// request sends the call's frame. It has a token in slots; if nothing was sent
-// it takes it out again.
+// request sends the call's frame. It holds a token in inFlight, and returns it if nothing was sent.
 func (c *clientConn) request(ctx context.Context, w *waiter) (uint32, error) {
 	select {
 	case c.w.token <- struct{}{}:
@@ -165,7 +163,7 @@ func (c *clientConn) request(ctx context.Context, w *waiter) (uint32, error) {
 	if err != nil {
 		c.w.unlock()
 		<-c.inFlight
-		<-c.gone // so that the next try does not meet this connection again
+		<-c.gone // so that the next try gets another connection
 		return 0, err
 	}
 	err = c.write(ctx, w, tag)
@@ -173,7 +171,7 @@ func (c *clientConn) request(ctx context.Context, w *waiter) (uint32, error) {
 	if err == nil {
 		return tag, nil
 	}
-	// Part of the frame may be out: nothing can follow it.
+	// Part of the frame may have been sent: nothing can follow it.
 	c.cut(fmt.Errorf("write: %w", err))
 	if w.hasReadToken {
 		c.passToken(w)
@@ -188,7 +186,7 @@ func (c *clientConn) request(ctx context.Context, w *waiter) (uint32, error) {
 	return 0, w.err
 }
 
-// write writes the frame. It holds the turn.
+// write writes the frame. Called with the write token.
 func (c *clientConn) write(ctx context.Context, w *waiter, tag uint32) error {
 	c.w.arm(max(w.left(), 0) + grace)
 	h := wire.Header{Op: w.call.Op, Tag: tag, Epoch: c.pool.p.cfg.Epoch(), Wait: w.wait()}
@@ -202,8 +200,8 @@ func (c *clientConn) write(ctx context.Context, w *waiter, tag uint32) error {
 	return c.w.finish(rest)
 }
 
-// abandon ends the wait of a caller that gives up, and returns only when
-// nobody touches its Call any more. An answer that is here already wins.
+// abandon ends the wait of a caller that gives up. It returns when nothing uses its Call any more.
+// A reply that has arrived wins.
 func (c *clientConn) abandon(w *waiter, tag uint32, errno syscall.Errno) error {
 	c.mu.Lock()
 	_, ok := c.pending[tag]
@@ -232,9 +230,8 @@ func (c *clientConn) abandon(w *waiter, tag uint32, errno syscall.Errno) error {
 	return w.err
 }
 
-// disconnectIfSilent cuts the connection if answers have been due on it for most of a whole
-// call's time and nothing came: the peer or the way to it is gone, and the next
-// call should find out by a handshake.
+// disconnectIfSilent closes the connection if no reply has come for most of a whole call's time:
+// the peer or the network is gone, and the next call should find out by a handshake.
 func (c *clientConn) disconnectIfSilent() {
 	limit := c.pool.p.cfg.Timeout
 	c.mu.Lock()
@@ -245,7 +242,7 @@ func (c *clientConn) disconnectIfSilent() {
 	}
 }
 
-// cut closes the connection; serve does the rest.
+// cut closes the connection; serve cleans up.
 func (c *clientConn) cut(err error) {
 	c.mu.Lock()
 	if c.dead == nil {
@@ -256,8 +253,7 @@ func (c *clientConn) cut(err error) {
 	c.wakeReader()
 }
 
-// serve reads replies, where no caller does, until the connection ends; then it
-// ends all calls.
+// serve reads replies, while no caller does, until the connection ends; then it ends all calls.
 func (c *clientConn) serve() {
 	err := c.readReplies()
 	c.cut(err)
@@ -304,7 +300,7 @@ func (c *clientConn) readReplies() error {
 	}
 }
 
-// closeIfIdle marks an idle connection as dead, unless a call waits on it.
+// closeIfIdle marks an idle connection as dead, unless a call is outstanding.
 func (c *clientConn) closeIfIdle() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -317,7 +313,7 @@ func (c *clientConn) closeIfIdle() bool {
 	return true
 }
 
-// receive reads the rest of a reply to where it belongs, and ends its call.
+// receive reads the rest of a reply into its call, and completes the call.
 func (c *clientConn) receive(h wire.Header) error {
 	w, err := c.find(h.Tag)
 	if err != nil {
@@ -351,7 +347,7 @@ func (c *clientConn) receive(h wire.Header) error {
 	return nil
 }
 
-// find finds the call of a tag; nil if its caller gave up.
+// find returns the call of a tag; nil if its caller gave up.
 func (c *clientConn) find(tag uint32) (*waiter, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -16,7 +16,7 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// lane is the connections to one node for one purpose.
+// connPool is the connections to one node for one purpose.
 type connPool struct {
 	p           *Peers
 	id          metadata.NodeID
@@ -37,17 +37,18 @@ func newConnPool(p *Peers, id metadata.NodeID, purpose wire.Purpose, most int) *
 	return &connPool{p: p, id: id, purpose: purpose, max: most, backoff: retry.New(p.cfg.Backoff, p.cfg.MaxBackoff, 0.25)}
 }
 
-// dial is an attempt to make a connection, for all who wait for one. Who takes it
-// out of its lane, with the lane's mu, ends it: the attempt itself, or a cut.
+// dial is an attempt to connect, shared by all calls that wait for a connection. It is
+// ended by whoever removes it from its pool under mu: the attempt itself or a
+// disconnect.
 type dial struct {
-	ctx    context.Context // ends with a cut
+	ctx    context.Context // ends with a disconnect
 	cancel context.CancelFunc
 	done   chan struct{} // closed when over
 	err    error         // set before done
 }
 
-// conn returns the least loaded connection. It makes one if there is none, and
-// one more, without waiting for it, if all are in use.
+// conn returns the least loaded connection. It makes one if there is none, and, without
+// waiting for it, one more if all are in use.
 func (l *connPool) conn(ctx context.Context, w *waiter) (*clientConn, error) {
 	for {
 		c, d, err := l.pick(w.disconnects)
@@ -67,8 +68,8 @@ func (l *connPool) conn(ctx context.Context, w *waiter) (*clientConn, error) {
 	}
 }
 
-// pick returns a connection, or an attempt to wait for, or why there is neither.
-// A call that began before the last cut has none.
+// pick returns a connection, or an attempt to wait for, or why there is neither, as
+// for a call that began before the last disconnect.
 func (l *connPool) pick(cuts uint64) (*clientConn, *dial, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -92,8 +93,8 @@ func (l *connPool) pick(cuts uint64) (*clientConn, *dial, error) {
 	return best, l.dialing, nil
 }
 
-// best is the least loaded connection; nil if there is none, or none may be
-// used before lost ones are drained. Called with mu.
+// best returns the least loaded connection; nil if there is none, or lost ones must be
+// drained first. Called with mu.
 func (l *connPool) best() *clientConn {
 	if len(l.lost) > 0 {
 		return nil
@@ -107,7 +108,7 @@ func (l *connPool) best() *clientConn {
 	return best
 }
 
-// start begins an attempt. Called with mu; false after Close.
+// start starts an attempt. Called with mu; false after Close.
 func (l *connPool) start() bool {
 	if !l.p.begin() {
 		return false
@@ -123,7 +124,7 @@ func (l *connPool) start() bool {
 	return true
 }
 
-// dial makes the connection and then reads its replies.
+// dial makes the connection and then runs its reader.
 func (l *connPool) dial(d *dial) {
 	conn, nonce, err := l.p.connect(d.ctx, l.id, l.purpose)
 	if err == nil {
@@ -134,7 +135,7 @@ func (l *connPool) dial(d *dial) {
 	}
 }
 
-// dialed ends d, unless a cut has.
+// dialed ends d, unless a disconnect has.
 func (l *connPool) dialed(d *dial, conn net.Conn, nonce wire.Nonce, err error) *clientConn {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -159,13 +160,13 @@ func (l *connPool) dialed(d *dial, conn net.Conn, nonce wire.Nonce, err error) *
 	return c
 }
 
-// failed starts or lengthens the backoff. Called with mu.
+// failed starts or lengthens the back-off. Called with mu.
 func (l *connPool) failed(err error) {
 	l.lastErr = err
 	l.retryAt = time.Now().Add(l.backoff.Next())
 }
 
-// answered ends the backoff: the node has done more than shake hands.
+// answered ends the back-off: the node has done more than shake hands.
 func (l *connPool) answered() {
 	l.mu.Lock()
 	l.retryAt = time.Time{}
@@ -173,9 +174,8 @@ func (l *connPool) answered() {
 	l.mu.Unlock()
 }
 
-// drop forgets a connection that has ended. One that never answered anything
-// counts as a failure to connect. Calls that were under way may still run at
-// the other end.
+// drop removes a connection that has ended. One without any reply counts as a failed
+// attempt. Calls that were outstanding may still run on the peer.
 func (l *connPool) drop(c *clientConn, err error, answered, underWay bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -190,12 +190,12 @@ func (l *connPool) drop(c *clientConn, err error, answered, underWay bool) {
 		}
 	}
 	if !answered && !errors.Is(err, errIdle) && l.p.ctx.Err() == nil {
-		l.failed(&connectError{syscall.EHOSTDOWN, fmt.Errorf("connection ended unused: %w", err)})
+		l.failed(&connectError{syscall.EHOSTDOWN, fmt.Errorf("connection closed before its first reply: %w", err)})
 	}
 }
 
-// disconnect breaks all connections, also the one that is being made, and ends the calls
-// that wait for one.
+// disconnect closes all connections, also the one that is being made, and ends the
+// calls that wait for it.
 func (l *connPool) disconnect(why error) {
 	l.mu.Lock()
 	l.disconnects.Add(1)
@@ -220,7 +220,7 @@ func (p *Peers) connect(ctx context.Context, id metadata.NodeID, purpose wire.Pu
 	addrs := p.cfg.Addrs(id)
 	if len(addrs) == 0 {
 		p.stats.dialsFailed.Add(1)
-		return nil, nonce, &connectError{syscall.EHOSTUNREACH, errors.New("no address is known")}
+		return nil, nonce, &connectError{syscall.EHOSTUNREACH, errors.New("no address known")}
 	}
 	var errs []error
 	for _, addr := range addrs {
@@ -236,7 +236,7 @@ func (p *Peers) connect(ctx context.Context, id metadata.NodeID, purpose wire.Pu
 	}
 	p.stats.dialsFailed.Add(1)
 	err := errors.Join(errs...)
-	p.cfg.Log.WithField("peer", id).WithError(err).Debug("no connection")
+	p.cfg.Log.WithField("peer", id).WithError(err).Debug("peer not reached; retry after back-off")
 	return nil, nonce, &connectError{connectErrno(err), err}
 }
 
@@ -247,7 +247,7 @@ func connectErrno(err error) syscall.Errno {
 	return syscall.EHOSTDOWN
 }
 
-// try dials one address and shakes hands.
+// try dials one address and does the handshake.
 func (p *Peers) try(ctx context.Context, addr string, id metadata.NodeID, purpose wire.Purpose, nonce wire.Nonce) (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, p.cfg.HandshakeTimeout)
 	defer cancel()

@@ -6,17 +6,16 @@ import (
 	"time"
 )
 
-// deadline is the context of one request: it ends with the connection, when
-// its caller gives up, or when it is answered. Most handlers never wait; who
-// does not look at Done pays for no timer.
+// deadline is the context of one request: it ends with the connection, when the caller gives up, or
+// with the reply. Its timer is made by the first call of Done, because most handlers never wait.
 type deadline struct {
 	conn context.Context
 	at   time.Time
 
 	mu     sync.Mutex
-	ctx    context.Context    // under mu; nil until somebody waits
+	ctx    context.Context    // guarded by mu; nil until Done is called
 	cancel context.CancelFunc // under mu
-	over   bool               // under mu: end was called
+	over   bool               // guarded by mu: end was called
 }
 
 var _ context.Context = (*deadline)(nil)
@@ -48,7 +47,7 @@ func (d *deadline) Err() error {
 	return nil
 }
 
-// real is the context of those who wait.
+// real returns the context with a timer.
 func (d *deadline) real() context.Context {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -61,7 +60,7 @@ func (d *deadline) real() context.Context {
 	return d.ctx
 }
 
-// end is called when the request is answered.
+// end is called with the reply.
 func (d *deadline) end() {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -11,8 +11,8 @@ import (
 	"github.com/bivouacfs/bivouac/datapath/wire"
 )
 
-// drain has the peer end what is left of the connections that were lost, over
-// a new one, that of d, on which nothing else is under way. Without it none is used.
+// drain makes the peer finish the requests of lost connections, over the new one of d, which
+// carries nothing else yet. Without it no connection is used.
 func (l *connPool) drain(d *dial, conn net.Conn) error {
 	l.mu.Lock()
 	lost := slices.Clone(l.lost[:min(len(l.lost), wire.MaxDrained)])
@@ -26,7 +26,7 @@ func (l *connPool) drain(d *dial, conn net.Conn) error {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.dialing == d { // else it was cut, and another attempt may drain the same
+	if l.dialing == d { // else a disconnect ended it, and another attempt may drain the same
 		l.lost = slices.Delete(l.lost, 0, len(lost)) // others may have been appended
 	}
 	return nil
@@ -54,7 +54,7 @@ func (l *connPool) askToDrain(ctx context.Context, conn net.Conn, lost []wire.No
 	return conn.SetDeadline(time.Time{})
 }
 
-// register begins to serve c; false if its peer has given it up already.
+// register starts to serve c; false if the peer has drained it already.
 func (s *Server) register(n wire.Nonce, c *serverConn) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -65,7 +65,7 @@ func (s *Server) register(n wire.Nonce, c *serverConn) bool {
 	return true
 }
 
-// unregister says that nothing of c runs any more.
+// unregister records that nothing of c runs any more.
 func (s *Server) unregister(n wire.Nonce, c *serverConn) {
 	if c.room == nil { // on those for bulk data is nothing that is remembered
 		s.closedReplies.add(n, &c.replies)
@@ -76,8 +76,8 @@ func (s *Server) unregister(n wire.Nonce, c *serverConn) {
 	close(c.ended)
 }
 
-// drain answers when nothing of the connections that its peer has lost runs
-// any more, on the reading goroutine: the peer sends nothing else meanwhile.
+// drain replies when nothing of the lost connections runs any more. It runs on the reading
+// goroutine: the peer sends nothing else meanwhile.
 func (c *serverConn) drain(h wire.Header) error {
 	var q wire.DrainReq
 	if err := c.readSmall(h, wire.MaxDrainReq, &q); err != nil {
@@ -94,8 +94,8 @@ func (c *serverConn) drain(h wire.Header) error {
 	return c.answer(h, status, nil)
 }
 
-// endConn ends the connection n of by's peer, also one that does not serve yet, and
-// reports whether nothing of it runs any more.
+// endConn closes connection n of by's peer, which may not be served yet, and reports whether
+// nothing of it runs any more.
 func (s *Server) endConn(ctx context.Context, n wire.Nonce, by *serverConn) bool {
 	s.mu.Lock()
 	old := s.serving[n]
@@ -104,7 +104,7 @@ func (s *Server) endConn(ctx context.Context, n wire.Nonce, by *serverConn) bool
 	}
 	s.mu.Unlock()
 	if old == nil || old == by || old.peer != by.peer {
-		return true // there is none, or it is not the peer's to end
+		return true // there is none, or it is another peer's
 	}
 	old.cut()
 	select {

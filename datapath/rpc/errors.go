@@ -10,34 +10,34 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// The causes for which a connection is cut.
+// The causes for which a connection is closed.
 var (
-	errKey       = errors.New("the peer does not have this job's key")
+	errKey       = errors.New("the peer does not have the key of this job")
 	errReplay    = errors.New("replayed handshake")
-	errSlow      = errors.New("the peer is too slow with a frame")
+	errSlow      = errors.New("frame not complete in time")
 	errIdle      = errors.New("idle")
-	errOtherNode = errors.New("the peer wants another node")
-	errHangup    = errors.New("the peer hung up in the handshake")
-	errTag       = errors.New("reply to a call that was not made")
-	errTooMuch   = errors.New("reply with more data than was asked for")
+	errOtherNode = errors.New("handshake for another node")
+	errHangup    = errors.New("connection closed during the handshake")
+	errTag       = errors.New("reply without a call")
+	errTooMuch   = errors.New("reply with more data than requested")
 	errNotAsked  = errors.New("request with a status")
-	errSilent    = errors.New("the peer answers nothing")
+	errSilent    = errors.New("no replies")
 	errClosed    = errors.New("closed")
-	errGivenUp   = errors.New("the node is given up")
-	errDrained   = errors.New("the peer has given this connection up")
-	errUnsent    = errors.New("the connection broke before the request was sent")
+	errGivenUp   = errors.New("node given up")
+	errDrained   = errors.New("connection drained by the peer")
+	errUnsent    = errors.New("connection broken before the request was sent")
 )
 
-// errCutOff is a call of which nothing was sent before its node was given up.
+// errCutOff ends a call of which nothing was sent before its node was given up.
 var errCutOff = &connectError{syscall.EHOSTDOWN, errGivenUp}
 
-// callError is an error of a call: it says which op on which node, and wraps
-// the errno. It is formatted only when somebody looks.
+// callError is the error of a call. It wraps the errno, and is formatted only on
+// demand.
 type callError struct {
 	op    wire.Op
 	peer  metadata.NodeID
 	errno syscall.Errno
-	cause error // what made errno, if it was not the peer's handler
+	cause error // of errno, if it was not the peer's handler
 }
 
 func (e *callError) Error() string {
@@ -49,7 +49,7 @@ func (e *callError) Error() string {
 
 func (e *callError) Unwrap() error { return e.errno }
 
-// connectError is a node to which no connection could be made.
+// connectError says that no connection could be made.
 type connectError struct {
 	errno syscall.Errno
 	cause error
@@ -58,8 +58,8 @@ type connectError struct {
 func (e *connectError) Error() string { return e.cause.Error() }
 func (e *connectError) Unwrap() error { return e.errno }
 
-// Unanswered reports whether err says that a node could not be asked, or that its
-// answer has not come. The call may have taken effect.
+// Unanswered reports whether err says that a node was not reached or did not reply.
+// The call may have taken effect.
 func Unanswered(err error) bool {
 	for _, no := range []syscall.Errno{syscall.EHOSTDOWN, syscall.EHOSTUNREACH, syscall.ETIMEDOUT, syscall.ECONNREFUSED,
 		syscall.ECONNRESET, syscall.EPIPE, syscall.ESHUTDOWN} {
@@ -70,7 +70,7 @@ func Unanswered(err error) bool {
 	return false
 }
 
-// ctxErrno is the errno of a context that ended.
+// ctxErrno returns the errno of a context that ended.
 func ctxErrno(ctx context.Context) syscall.Errno {
 	if errors.Is(ctx.Err(), context.Canceled) {
 		return syscall.EINTR
@@ -78,7 +78,7 @@ func ctxErrno(ctx context.Context) syscall.Errno {
 	return syscall.ETIMEDOUT
 }
 
-// StatusOf is the errno of a handler's error; ok is false where it has none.
+// StatusOf returns the errno of a handler's error; ok is false if it has none.
 func StatusOf(err error) (status syscall.Errno, ok bool) {
 	if err == nil {
 		return 0, true // without the allocation of errors.As

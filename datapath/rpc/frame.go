@@ -17,8 +17,8 @@ import (
 	"github.com/bivouacfs/bivouac/datapath/wire"
 )
 
-// frameReader reads frames under two deadlines: how long the line may be
-// silent between frames, and how long a frame that has begun may take.
+// frameReader reads frames under two deadlines: one for the silence between frames, one from the
+// start of a frame to its end.
 type frameReader struct {
 	conn     net.Conn
 	br       *bufio.Reader
@@ -26,8 +26,8 @@ type frameReader struct {
 	frame    time.Duration
 	deadline time.Time // the deadline that is set
 	bytes    *atomic.Int64
-	// stalled, if set, is asked when a deadline is over within a frame after its
-	// header, and reports whether it has set another one.
+	// stalled, if set, is called when a deadline passes within a frame after its header, and
+	// reports whether it has set another one.
 	stalled func() bool
 }
 
@@ -35,8 +35,8 @@ func newFrameReader(conn net.Conn, size int, idle, frame time.Duration, bytes *a
 	return frameReader{conn: conn, br: bufio.NewReaderSize(conn, size), idle: idle, frame: frame, bytes: bytes}
 }
 
-// arm sets the deadline to d from now. It leaves one alone that is up to a
-// quarter too early, because setting it costs as much as parsing a frame.
+// arm sets the deadline to d from now. It keeps one that is up to a quarter too early, because
+// setting a deadline costs as much as parsing a frame.
 func (r *frameReader) arm(d time.Duration) {
 	now := time.Now()
 	if left := r.deadline.Sub(now); left <= d && left > d-d/4 {
@@ -46,9 +46,8 @@ func (r *frameReader) arm(d time.Duration) {
 	_ = r.conn.SetReadDeadline(r.deadline) // a dead connection says so when it is read
 }
 
-// next reads a header and sees to it that the deadline for the rest of the
-// frame is set. errIdle means that nothing of a frame had come; then next may
-// be called again.
+// next reads a header and sets the deadline for the rest of the frame. After errIdle, nothing of a
+// frame had come, it may be called again.
 func (r *frameReader) next(h *wire.Header) error {
 	if r.br.Buffered() == 0 {
 		r.arm(r.idle)
@@ -75,8 +74,8 @@ func (r *frameReader) next(h *wire.Header) error {
 	return nil
 }
 
-// nextWithin reads a header that comes within d. errIdle means that not all of it has;
-// then next may be called. It sets no deadline for the rest of the frame.
+// nextWithin reads a header that comes within d. After errIdle next may be called. It sets no
+// deadline for the rest of the frame.
 func (r *frameReader) nextWithin(h *wire.Header, d time.Duration) error {
 	if r.br.Buffered() < wire.HeaderSize {
 		r.arm(d)
@@ -99,7 +98,7 @@ func (r *frameReader) nextWithin(h *wire.Header, d time.Duration) error {
 	return nil
 }
 
-// goOn reports whether what ended with err within a frame is to be gone on with.
+// resume reports whether to go on after err within a frame.
 func (r *frameReader) resume(err error) bool {
 	return r.stalled != nil && errors.Is(err, os.ErrDeadlineExceeded) && r.stalled()
 }
@@ -134,7 +133,7 @@ func (r *frameReader) discard(n int) error {
 	return broken(err)
 }
 
-// broken names the error of a read within a frame.
+// broken translates the error of a read within a frame.
 func broken(err error) error {
 	switch {
 	case err == nil:
@@ -147,19 +146,18 @@ func broken(err error) error {
 	return err
 }
 
-// joinedBody is the largest body that is copied behind its header so that both
-// leave in one write.
+// joinedBody is the largest body that is copied behind its header, so that both take one write.
 const joinedBody = 16 << 10
 
-// frameWriter writes frames, one at a time. Who wants to write takes the turn,
-// a channel so that a wait for it can be given up.
+// frameWriter writes frames, one at a time. A writer takes the token, a channel so that waiting for
+// it can be given up.
 type frameWriter struct {
 	conn    net.Conn
 	raw     syscall.RawConn // of a TCP connection, for sendfile; else nil
 	timeout time.Duration
 	bytes   *atomic.Int64
 
-	token    chan struct{} // one token: who has put it in may write
+	token    chan struct{} // buffered by one: whoever has put a token in may write
 	deadline time.Time     // held by token: the deadline that is set
 	buf      []byte        // held by token
 	vec      [][]byte      // held by token
@@ -206,8 +204,8 @@ func (w *frameWriter) arm(d time.Duration) {
 	_ = w.conn.SetWriteDeadline(w.deadline) // a dead connection says so when it is written
 }
 
-// shorten returns a function that gives the frame that is being written now only
-// d more; it does nothing when that frame is done. Held by turn.
+// shorten returns a function that leaves the current frame only d more; it does nothing when that
+// frame is done. Held by token.
 func (w *frameWriter) shorten(d time.Duration) func() {
 	w.mu.Lock()
 	frame := w.frame
@@ -222,7 +220,7 @@ func (w *frameWriter) shorten(d time.Duration) func() {
 	}
 }
 
-// send writes a whole frame. Held by turn. h's lengths are set here.
+// send writes a whole frame and sets the lengths in h. Held by token.
 func (w *frameWriter) send(h wire.Header, body []byte, data ...[]byte) error {
 	rest, err := w.begin(h, body, data...)
 	if err != nil || len(rest) == 0 {
@@ -231,8 +229,8 @@ func (w *frameWriter) send(h wire.Header, body []byte, data ...[]byte) error {
 	return w.finish(rest)
 }
 
-// begin is the part of send that does not wait: of a small frame, what the
-// connection takes at once. finish writes the rest.
+// begin is the part of send that does not block: it writes as much of a small frame as the socket
+// takes at once. finish writes the rest.
 func (w *frameWriter) begin(h wire.Header, body []byte, data ...[]byte) (rest net.Buffers, err error) {
 	h.Body, h.Sum = uint32(len(body)), wire.Sum(body)
 	for _, p := range data {
@@ -260,15 +258,15 @@ func (w *frameWriter) begin(h wire.Header, body []byte, data ...[]byte) (rest ne
 	return w.vec, nil
 }
 
-// finish writes what begin has left.
+// finish writes the rest of a frame after begin.
 func (w *frameWriter) finish(rest net.Buffers) error {
 	_, err := rest.WriteTo(w.conn)
-	clear(w.vec) // keep nobody's memory
+	clear(w.vec) // keep no memory of callers
 	return err
 }
 
-// try writes as much of p as a TCP connection takes without a wait. The function
-// for the RawConn is made once, because one that captures costs five allocations.
+// try writes as much of p as a TCP socket takes without blocking. The function for the RawConn is
+// made once: one that captures costs five allocations.
 func (w *frameWriter) try(p []byte) (n int, err error) {
 	if w.raw == nil {
 		return 0, nil
@@ -279,7 +277,7 @@ func (w *frameWriter) try(p []byte) (n int, err error) {
 	return w.taken, cmp.Or(w.failed, err)
 }
 
-// sendmsg is what try does on the descriptor.
+// sendmsg is the part of try with the descriptor.
 func (w *frameWriter) sendmsg(fd uintptr) bool {
 	for {
 		n, err := unix.SendmsgN(int(fd), w.trying, nil, nil, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL)

@@ -14,9 +14,8 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// identity is what one side of a handshake has: the key, the job's name, its
-// own id. The key is behind a function so that no format of anything that has
-// an identity can show it.
+// identity is one side of a handshake: the key, the name of the job, its own id. The key is behind
+// a function so that no format shows it.
 type identity struct {
 	key  func() Key
 	job  string
@@ -27,7 +26,7 @@ func newIdentity(key Key, job string, self metadata.NodeID) identity {
 	return identity{key: func() Key { return key }, job: job, self: self}
 }
 
-// mac is the proof that wire's comment defines.
+// mac is the proof defined by package wire.
 func (id *identity) mac(label string, hello []byte, server *wire.Nonce) (m wire.MAC) {
 	key := id.key()
 	h := hmac.New(sha256.New, key[:])
@@ -42,12 +41,12 @@ func (id *identity) mac(label string, hello []byte, server *wire.Nonce) (m wire.
 func sameMAC(a, b wire.MAC) bool { return hmac.Equal(a[:], b[:]) }
 
 func newNonce() (n wire.Nonce) {
-	_, _ = rand.Read(n[:]) // it never fails
+	_, _ = rand.Read(n[:]) // never fails
 	return n
 }
 
-// dialHandshake is the dialling side of a handshake, with a nonce that was not used
-// before. The caller sets the deadline.
+// dialHandshake is the dialing side of a handshake, with an unused nonce. The caller sets the
+// deadline.
 func (id *identity) dialHandshake(conn net.Conn, to metadata.NodeID, purpose wire.Purpose, nonce wire.Nonce) error {
 	hello := wire.Append(nil, &wire.Hello{Purpose: purpose, From: id.self, To: to, Nonce: nonce})
 	if _, err := conn.Write(hello); err != nil {
@@ -96,7 +95,7 @@ func (id *identity) acceptHandshake(conn net.Conn, seen *nonceRing) (wire.Hello,
 	}
 	if err := wire.Parse(b[:], &hello); err != nil {
 		if errors.Is(err, wire.ErrVersion) {
-			_, _ = conn.Write(wire.Append(nil, &wire.Challenge{})[:wire.ChallengeHead]) // a courtesy
+			_, _ = conn.Write(wire.Append(nil, &wire.Challenge{})[:wire.ChallengeHead]) // so that the client can report it
 		}
 		return hello, err
 	}
@@ -120,8 +119,7 @@ func (id *identity) acceptHandshake(conn net.Conn, seen *nonceRing) (wire.Hello,
 	return hello, err
 }
 
-// checkProof reads the client's proof. A client that hangs up on our own proof is
-// one that has another key.
+// checkProof reads the client's proof. A client that hangs up on our proof has another key.
 func (id *identity) checkProof(conn net.Conn, hello []byte, server *wire.Nonce) error {
 	var b [wire.ProofSize]byte
 	if _, err := io.ReadFull(conn, b[:]); err != nil {
@@ -147,9 +145,8 @@ func hangup(err error) error {
 	return err
 }
 
-// nonceRing remembers the client nonces of the last handshakes that succeeded.
-// A replay fails without it, because the server's nonce is new each time; with
-// it, a replay is known for what it is and gets no answer.
+// nonceRing holds the client nonces of the latest handshakes. A replay fails anyway, because the
+// server's nonce is new each time; with the ring it is recognised and gets no reply.
 type nonceRing struct {
 	mu   sync.Mutex
 	set  map[wire.Nonce]struct{} // guarded by mu
@@ -157,7 +154,7 @@ type nonceRing struct {
 	next int                     // guarded by mu
 }
 
-// remembered is how many nonces a server remembers: 32 bytes each.
+// remembered is the size of a nonceRing: 32 bytes each.
 const remembered = 8192
 
 func newNonceRing(n int) *nonceRing {

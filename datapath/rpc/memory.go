@@ -10,24 +10,23 @@ import (
 	"github.com/bivouacfs/bivouac/datapath/wire"
 )
 
-// Sizes of the buffers. The smallest is for requests without data, the next to
-// largest for a full piece of data with its message.
+// The size classes of buffers: requests without data; the last but one holds a full piece of data
+// with its message.
 var bufferSizes = [...]int{smallBuffer, 64 << 10, 256 << 10, wire.MaxData + smallBuffer, wire.MaxFrame}
 
 const smallBuffer = 4 << 10
 
 var bufferPools [len(bufferSizes)]sync.Pool // of *buffer
 
-// connMemory is the most that one connection for bulk data may have of a
-// server's memory, so that a peer that is slow to take its answers does not
-// have it all with its connections.
+// connMemory limits the server memory of one bulk connection, so that a peer that is slow to take
+// its replies cannot hold all of it.
 const connMemory = 32 << 20 / bulkConns
 
-// PeerMemory is the most that the connections with one other node take besides,
-// both ends of them: the buffers of six each, and of what waits for a worker.
+// PeerMemory bounds the other memory of the connections with one node, both ends: the buffers of
+// six connections, and requests that wait for a worker.
 const PeerMemory = (2 + bulkConns) * (80<<10 + smallBuffer)
 
-// buffer is pooled memory.
+// buffer is pooled memory of one size class.
 type buffer struct {
 	b    []byte // whole
 	size int    // index in bufferSizes
@@ -35,9 +34,8 @@ type buffer struct {
 	room *semaphore.Weighted // of its connection; nil is none
 }
 
-// memory hands out buffers: for bulk data no more than a bound at a time, in
-// the order in which they are asked for. Small requests and those of metadata
-// do not wait: they are bounded by the number of workers and connections.
+// memory hands out buffers: for bulk data up to a limit, first come, first served. Small requests
+// and metadata do not wait: the numbers of workers and connections bound them.
 type memory struct {
 	most int64
 	room *semaphore.Weighted
@@ -49,8 +47,8 @@ func newMemory(most int64) *memory {
 	return &memory{most: most, room: semaphore.NewWeighted(most)}
 }
 
-// get returns a buffer of at least n bytes, which is at most wire.MaxFrame. With
-// conn, the room of a connection, it waits until there is memory, or for ctx.
+// get returns a buffer of at least n bytes, at most wire.MaxFrame. With conn, the limit of a
+// connection, it waits for memory, or for ctx.
 func (m *memory) get(ctx context.Context, n int, conn *semaphore.Weighted) (*buffer, error) {
 	size := 0
 	for n > bufferSizes[size] {
@@ -89,7 +87,7 @@ func (m *memory) reserve(ctx context.Context, n int64, conn *semaphore.Weighted)
 	return nil
 }
 
-// acquire asks for ctx only when it has to wait: an inline request's has ended.
+// acquire looks at ctx only if it has to wait: that of an inline request has ended.
 func acquire(ctx context.Context, s *semaphore.Weighted, n int64) error {
 	if s.TryAcquire(n) {
 		return nil
@@ -97,7 +95,7 @@ func acquire(ctx context.Context, s *semaphore.Weighted, n int64) error {
 	return s.Acquire(ctx, n)
 }
 
-// put gives the buffer back.
+// put returns the buffer to its pool.
 func (b *buffer) put() {
 	m, n := b.of, int64(len(b.b))
 	m.out.Add(-1)
@@ -110,7 +108,7 @@ func (b *buffer) put() {
 	bufferPools[b.size].Put(b)
 }
 
-// MemoryStats is what a server has of buffers.
+// MemoryStats counts the buffers of a server.
 type MemoryStats struct {
 	Most  int64 `json:"most"`   // bytes of bulk data at a time
 	InUse int64 `json:"in_use"` // bytes, those of metadata included

@@ -18,28 +18,28 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// PeersConfig says how to reach the other nodes. Key, Job and Addrs are needed;
-// zero values of the rest are the defaults.
+// PeersConfig configures Peers. Key, Job and Addrs are required; zero values of the
+// rest are the defaults.
 type PeersConfig struct {
 	Key  Key
 	Job  string          // as the servers have it
 	Self metadata.NodeID // or NoNode
 
 	Dial Dialer // TCP
-	// Addrs is the candidate addresses of a node. They are tried in order
-	// until a handshake with that very node succeeds.
+	// Addrs returns the candidate addresses of a node. They are tried in order until
+	// a handshake with that node succeeds.
 	Addrs func(metadata.NodeID) []string
 
 	// Epoch is the epoch of this node's map, sent with every request.
 	Epoch func() metadata.Epoch
-	// NewerEpoch is told when a peer's map is newer, once for each epoch and
-	// connection. It must not wait.
+	// NewerEpoch is called when a peer's map is newer, once for each epoch and
+	// connection. It must not block.
 	NewerEpoch func(peer metadata.NodeID, e metadata.Epoch)
 
-	Conns   int           // connections to a node for bulk data; 4. For the others it is one
-	Timeout time.Duration // of a call whose context has no tighter deadline; 30 s
+	Conns   int           // connections to a node for bulk data; 4. The other purposes have one
+	Timeout time.Duration // of a call whose context has no earlier deadline; 30 s
 
-	MaxInFlight      int           // calls under way on one connection, more wait; 64
+	MaxInFlight      int           // calls outstanding on one connection, more wait; 64
 	HandshakeTimeout time.Duration // to dial one address and shake hands; 5 s
 	IdleTimeout      time.Duration // after which an unused connection is closed; 2 min
 	FrameTimeout     time.Duration // from a frame's first byte to its last, either way; 15 s
@@ -64,7 +64,7 @@ func (c *PeersConfig) validate() error {
 		errs = append(errs, errors.New("negative bound"))
 	}
 	if c.MaxInFlight > replyCacheSize {
-		errs = append(errs, fmt.Errorf("%d calls on a connection, of which a server remembers %d", c.MaxInFlight, replyCacheSize))
+		errs = append(errs, fmt.Errorf("%d calls on a connection: a server caches the replies of %d", c.MaxInFlight, replyCacheSize))
 	}
 	for _, d := range []time.Duration{c.Timeout, c.HandshakeTimeout, c.IdleTimeout, c.FrameTimeout, c.Backoff, c.MaxBackoff} {
 		if d < 0 {
@@ -77,7 +77,8 @@ func (c *PeersConfig) validate() error {
 	return nil
 }
 
-// bulkConns is the connections to a node for bulk data; the package comment says why.
+// bulkConns is the number of connections to a node for bulk data. More than four were
+// not faster for 16 readers of 110 KiB.
 const bulkConns = 4
 
 func (c *PeersConfig) setDefaults() {
@@ -104,7 +105,7 @@ func (c *PeersConfig) setDefaults() {
 	}
 }
 
-// Peers is the connections to the job's other nodes.
+// Peers holds the connections to the other nodes of the job.
 type Peers struct {
 	cfg    PeersConfig // without the key
 	id     identity
@@ -118,7 +119,7 @@ type Peers struct {
 	nodes  map[metadata.NodeID]*peer // guarded by mu
 }
 
-// NewPeers makes a pool without connections.
+// NewPeers returns a Peers without connections.
 func NewPeers(cfg PeersConfig) (*Peers, error) {
 	if err := cfg.validate(); err != nil {
 		return nil, err
@@ -146,8 +147,8 @@ func (p *Peers) To(id metadata.NodeID) Caller {
 	return n
 }
 
-// Stream makes a connection of its own to a node, authenticated, for another
-// protocol. It is the caller's to close; Close does not know it.
+// Stream makes an authenticated connection to a node for another protocol. The caller
+// closes it.
 func (p *Peers) Stream(ctx context.Context, id metadata.NodeID) (net.Conn, error) {
 	if !p.begin() {
 		return nil, fmt.Errorf("stream to node %d: %w", id, syscall.ESHUTDOWN)
@@ -163,9 +164,9 @@ func (p *Peers) Stream(ctx context.Context, id metadata.NodeID) (net.Conn, error
 	return conn, nil
 }
 
-// Disconnect breaks the connections with a node that was given up, and ends the calls
-// that wait for one, so that nobody waits for it as long as his call may take.
-// Calls that come later try as ever.
+// Disconnect closes the connections to a node that was given up, and ends the calls
+// that wait for one, so that they do not run into their deadlines. Later calls
+// connect again.
 func (p *Peers) Disconnect(id metadata.NodeID) {
 	p.mu.Lock()
 	n := p.nodes[id]
@@ -175,11 +176,10 @@ func (p *Peers) Disconnect(id metadata.NodeID) {
 	}
 }
 
-// Stats returns the counts so far.
+// Stats returns the counters.
 func (p *Peers) Stats() PeersStats { return p.stats.snapshot() }
 
-// Close breaks all calls off, closes all connections and waits for their
-// goroutines.
+// Close ends all calls, closes all connections and waits for their goroutines.
 func (p *Peers) Close() {
 	p.cancel()
 	p.mu.Lock()
@@ -195,7 +195,7 @@ func (p *Peers) Close() {
 	p.wg.Wait()
 }
 
-// begin counts a goroutine that Close waits for; false after Close.
+// begin registers a goroutine that Close waits for; false after Close.
 func (p *Peers) begin() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -273,7 +273,7 @@ func (n *peer) do(ctx context.Context, c *Call) error {
 	}
 }
 
-// pool is the connections that op goes over.
+// pool returns the connections that carry op.
 func (n *peer) pool(op wire.Op) *connPool {
 	switch op.Purpose() {
 	case wire.PurposeBulk:
@@ -284,7 +284,7 @@ func (n *peer) pool(op wire.Op) *connPool {
 	return n.meta
 }
 
-// ended reports whether ctx is over; its own timer may be a moment late.
+// ended reports whether ctx has ended; its own timer may be a moment late.
 func ended(ctx context.Context) bool {
 	d, ok := ctx.Deadline()
 	return ctx.Err() != nil || ok && !time.Now().Before(d)
@@ -301,7 +301,7 @@ func checkSize(body []byte, data [][]byte) error {
 	return nil
 }
 
-// explain gives an error its op and node, and counts it.
+// explain adds op and node to an error, and counts it.
 func (n *peer) explain(ctx context.Context, op wire.Op, err error) error {
 	e := &callError{op: op, peer: n.id}
 	if errno, ok := err.(syscall.Errno); ok {
@@ -323,23 +323,24 @@ func (n *peer) explain(ctx context.Context, op wire.Op, err error) error {
 	return e
 }
 
-// waiter is a call that waits: its deadline and where its answer arrives. They
-// are used again: whoever gives up takes his out of the connection first.
+// waiter is an outstanding call: its deadline and its result. Waiters are pooled: a
+// caller that gives up removes its own from the connection first.
 type waiter struct {
 	call        *Call
 	body        []byte // the encoded request
 	timer       *time.Timer
 	expiry      time.Time
-	disconnects uint64 // of its lane, when it began
+	disconnects uint64 // of its pool, when it began
 
-	done chan struct{} // one token, so that who answers never waits
+	done chan struct{} // one token, so that completing a call never blocks
 	err  error         // set before done
 	// reply is the body of the reply, set before done.
 	reply *bytebufferpool.ByteBuffer
-	// receiving is set while the answer is being read into call. Guarded by
-	// the connection's mu.
+	// receiving is set while the reply is being read into call. Guarded by the
+	// connection's mu.
 	receiving bool
-	// reads is set while its caller has the connection's reading. Its own.
+	// hasReadToken is set while its caller has the connection's read token; only the
+	// caller uses it.
 	hasReadToken bool
 }
 
@@ -360,12 +361,11 @@ func newWaiter(ctx context.Context, timeout time.Duration, c *Call) *waiter {
 	return w
 }
 
-// ctxPoll is how long a call waits before it looks whether its context ends:
-// most are answered sooner, and for them the contexts of requests, which make
-// what is waited on when it is asked for, have nothing to make.
+// ctxPoll is how long a call waits before it looks at its context. Most are answered
+// sooner; they spare the lazily made Done channels of request contexts.
 const ctxPoll = 10 * time.Millisecond
 
-// soon waits for the answer for a moment, and reports whether it has come.
+// pollOnce waits ctxPoll for the reply, and reports whether it has come.
 func (w *waiter) pollOnce() bool {
 	if w.left() <= ctxPoll {
 		return false
@@ -392,7 +392,7 @@ func (w *waiter) release() {
 
 func (w *waiter) left() time.Duration { return time.Until(w.expiry) }
 
-// wait is what the request's header says.
+// wait is the value for the request's header.
 func (w *waiter) wait() uint32 {
 	return uint32(min(max(w.left().Milliseconds()+1, 1), math.MaxUint32))
 }

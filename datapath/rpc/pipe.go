@@ -10,23 +10,23 @@ import (
 )
 
 const (
-	// pipeFrom is from how many bytes on a pipe is worth its system calls.
+	// pipeFrom is the number of bytes from which a pipe is worth its system calls.
 	pipeFrom = 128 << 10
-	// restPipes is how many answers go by after one that did not fit in a pipe:
-	// where the network cuts data in small pieces, none does.
+	// restPipes is how many replies skip the pipe after one that did not fit: where the network
+	// delivers small segments, none does.
 	restPipes = 64
 )
 
-// toPipe moves n bytes of data into the pipe of a call. If it has no room for as
-// many pieces as the network has made of them, they are copied.
+// toPipe moves n bytes of data into the pipe of a call. If it cannot hold as many segments as the
+// network delivered, they are copied.
 func (c *clientConn) toPipe(call *Call, n int) error {
 	to := call.Pipe
-	to.Spoilt = true // until all is there
+	to.Spoilt = true // until all has arrived
 	done, full, err := c.splice(to, n)
 	if err != nil {
 		return broken(err)
 	}
-	if full || to.Full() { // who takes it on has need of one place
+	if full || to.Full() { // the reader of the pipe needs one free slot
 		c.pool.p.stats.pipesFull.Add(1)
 		c.skipPipe = restPipes
 		to.N, to.Spoilt = done, false
@@ -40,8 +40,8 @@ func (c *clientConn) toPipe(call *Call, n int) error {
 	return nil
 }
 
-// splice moves n bytes, of which the first are in the read buffer. full says
-// that the pipe took only done of them.
+// splice moves n bytes, the first of them from the read buffer. full says that the pipe took only
+// done of them.
 func (c *clientConn) splice(to *datapath.Pipe, n int) (done int, full bool, err error) {
 	b, _ := c.r.br.Peek(min(c.r.br.Buffered(), n))
 	if len(b) > 0 {

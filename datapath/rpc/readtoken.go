@@ -10,40 +10,38 @@ import (
 	"github.com/bivouacfs/bivouac/datapath/wire"
 )
 
-// A caller that is alone on a connection reads its own answer, which spares it the
-// way over another goroutine. For that serve leaves the reading when nothing is
-// under way; the next call takes it, and leaves it again with its answer. What is
-// not its own answer, or does not come soon, it hands over to serve, which has the
-// reading until calls have been alone for a while. Of a connection that nobody
-// reads serve takes the reading back after a moment, to see it end.
+// With one call outstanding the caller reads the socket itself, which saves the switch to another
+// goroutine; with more, serve demultiplexes. serve releases the read token when nothing is
+// outstanding; the next call takes it and releases it with its reply. If the reply is not its own
+// or does not come soon, the caller passes the token to serve, which keeps it until calls have been
+// alone for a while. serve takes the token back from an unused connection, to notice when it is
+// closed.
 
 const (
-	// unwatched is how long an unused connection is read by nobody.
+	// reclaimAfter is how long an unused connection is read by no goroutine.
 	reclaimAfter = 10 * time.Millisecond
-	// unchecked is how long it is taken to be alive without a look at it.
+	// pollAfter is how long an unused connection is taken to be open without a check.
 	pollAfter = time.Millisecond
-	// readerReplies is how many answers serve reads, each the only one that is due,
-	// after several were.
+	// readerReplies is how many lone replies serve reads after several were outstanding.
 	readerReplies = 8
 )
 
-// ownReply is the answer that a caller is reading.
+// ownReply is the reply that a caller is reading.
 type ownReply struct {
 	w     *waiter // nil if serve reads
 	ctx   context.Context
-	until time.Time // when it has to be complete; set when it stalls
-	over  bool      // its caller has given up
+	until time.Time // its deadline; set when it stalls
+	over  bool      // the caller has given up
 }
 
-// handedOver is what a caller hands over with the reading.
+// handedOver goes with the read token from a caller to serve.
 type handedOver struct {
 	ahead bool        // a header was read
-	h     wire.Header // that of another's answer
-	err   error       // or the connection has ended
+	h     wire.Header // of another call's reply
+	err   error       // why the connection has ended
 }
 
-// offer gives the reading to w, the only call, if nobody has it, or else to serve.
-// Called with mu.
+// assignReader gives the unused read token to w, the only call, or to serve. Called with mu.
 func (c *clientConn) assignReader(w *waiter) {
 	if !c.tokenFree {
 		return
@@ -54,8 +52,7 @@ func (c *clientConn) assignReader(w *waiter) {
 	}
 }
 
-// peerClosed reports whether the connection that nobody reads has ended: a call on it
-// would be lost.
+// peerClosed reports whether the peer has closed an unused connection: a call on it would be lost.
 func (c *clientConn) peerClosed() bool {
 	c.mu.Lock()
 	look := c.tokenFree && time.Since(c.lastReply) > pollAfter
@@ -71,7 +68,7 @@ func (c *clientConn) peerClosed() bool {
 	return ended || err != nil
 }
 
-// wakeReader gives the reading to serve if nobody has it.
+// wakeReader gives the read token to serve if it is unused.
 func (c *clientConn) wakeReader() {
 	c.mu.Lock()
 	free := c.tokenFree
@@ -82,14 +79,14 @@ func (c *clientConn) wakeReader() {
 	}
 }
 
-// passToken gives the reading, which w has, to serve.
+// passToken passes the read token of w to serve.
 func (c *clientConn) passToken(w *waiter) {
 	w.hasReadToken = false
 	c.readToken <- struct{}{}
 }
 
-// readOwn reads the answer to w, which has the reading. If that has not ended w, it
-// is to be waited for.
+// readOwn reads the reply to w, which holds the read token. Unless that has ended w, the caller has
+// to wait.
 func (c *clientConn) readOwn(ctx context.Context, w *waiter, tag uint32) (ended bool, err error) {
 	var h wire.Header
 	err = c.r.nextWithin(&h, ctxPoll)
@@ -124,7 +121,7 @@ func (c *clientConn) readOwn(ctx context.Context, w *waiter, tag uint32) (ended 
 	return true, syscall.ETIMEDOUT
 }
 
-// releaseToken gives the reading, which w has, to nobody; to serve if there are other calls.
+// releaseToken releases the read token of w; if other calls are outstanding, serve gets it.
 func (c *clientConn) releaseToken(w *waiter) {
 	w.hasReadToken = false
 	c.mu.Lock()
@@ -136,9 +133,8 @@ func (c *clientConn) releaseToken(w *waiter) {
 	}
 }
 
-// stalled is asked when no more has come of an answer for a moment. A caller goes on
-// with its own, until it is over with the frame's time, or with a grace after it
-// has given up. It has the reading.
+// stalled is called when a reply makes no progress. A caller goes on with its own until the frame
+// times out, or for grace after it has given up. Called with the read token.
 func (c *clientConn) stalled() bool {
 	o := &c.own
 	if o.w == nil {
@@ -161,7 +157,7 @@ func (c *clientConn) stalled() bool {
 	return c.conn.SetReadDeadline(c.r.deadline) == nil
 }
 
-// awaitToken returns when serve has the reading again that it has left.
+// awaitToken returns when serve has the read token again.
 func (c *clientConn) awaitToken() error {
 	for c.takeToken() {
 		left := c.handover
@@ -182,12 +178,11 @@ func (c *clientConn) awaitToken() error {
 	return nil
 }
 
-// canPoll reports whether it is known how to look whether the connection has
-// ended. Of others serve always has the reading.
+// canPoll reports whether the connection can be polled for its end. Of others serve always has the
+// read token.
 func (c *clientConn) canPoll() bool { return c.w.raw != nil }
 
-// idleToken gives the reading, which serve has, to nobody, if the calls of late were
-// alone.
+// idleToken releases the read token of serve if the latest calls were alone.
 func (c *clientConn) idleToken() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -202,8 +197,7 @@ func (c *clientConn) idleToken() bool {
 	return true
 }
 
-// takeToken returns when serve has the reading again; false if it has taken it back
-// from nobody.
+// takeToken returns when serve has the read token again; false if it was unused.
 func (c *clientConn) takeToken() bool {
 	t := time.NewTimer(reclaimAfter)
 	defer t.Stop()
@@ -220,7 +214,7 @@ func (c *clientConn) takeToken() bool {
 	}
 }
 
-// reclaimToken gives serve the reading of a connection that was not used for a while.
+// reclaimToken takes the read token of an unused connection for serve.
 func (c *clientConn) reclaimToken() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -11,15 +11,15 @@ import (
 )
 
 const (
-	// unheard is the most replies of a connection that its peer can have missed:
-	// as many as it has calls under way.
+	// replyCacheSize is how many replies of a connection its peer can have missed: as many as it
+	// has calls outstanding.
 	replyCacheSize = 64
-	// replyCacheConns is how many connections that have ended are remembered.
+	// replyCacheConns is how many closed connections have their replies cached.
 	replyCacheConns = 256
 )
 
-// replyCache is the last replies on a connection to ops that are not to be done
-// twice. While the connection serves it is its writer's, by turn.
+// replyCache is the latest replies on a connection to ops that must not run twice. While the
+// connection is served it belongs to the holder of the write token.
 type replyCache struct {
 	peer metadata.NodeID
 	ring [replyCacheSize]cachedReply
@@ -33,14 +33,14 @@ type cachedReply struct {
 	body   []byte
 }
 
-// add keeps a reply; body may be changed afterwards.
+// add caches a reply; body may be changed afterwards.
 func (r *replyCache) add(tag uint32, status syscall.Errno, body []byte) {
 	slot := &r.ring[r.next%replyCacheSize]
 	*slot = cachedReply{true, tag, status, append(slot.body[:0], body...)}
 	r.next++
 }
 
-// find is what became of the request with that tag.
+// find returns the fate of the request with that tag.
 func (r *replyCache) find(tag uint32) wire.CachedReplyResp {
 	for i := range r.ring {
 		if g := &r.ring[i]; g.set && g.tag == tag {
@@ -50,7 +50,7 @@ func (r *replyCache) find(tag uint32) wire.CachedReplyResp {
 	return wire.CachedReplyResp{Fate: wire.NotStarted}
 }
 
-// past is the replies on connections that have ended, the newest ones.
+// closedReplies is the reply caches of the latest closed connections.
 type closedReplies struct {
 	mu    sync.Mutex
 	conns map[wire.Nonce]*replyCache  // guarded by mu
@@ -70,7 +70,7 @@ func (p *closedReplies) add(n wire.Nonce, r *replyCache) {
 	p.next++
 }
 
-// recollect is what became of a request of peer's on a connection that has ended.
+// find returns the fate of a request of peer on a closed connection.
 func (p *closedReplies) find(peer metadata.NodeID, q wire.CachedReplyReq) wire.CachedReplyResp {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -80,7 +80,7 @@ func (p *closedReplies) find(peer metadata.NodeID, q wire.CachedReplyReq) wire.C
 	return wire.CachedReplyResp{}
 }
 
-// recollect answers OpCachedReply, on the reading goroutine.
+// cachedReply answers OpCachedReply, on the reading goroutine.
 func (c *serverConn) cachedReply(h wire.Header) error {
 	var q wire.CachedReplyReq
 	if err := c.readSmall(h, smallBuffer, &q); err != nil {
@@ -90,8 +90,7 @@ func (c *serverConn) cachedReply(h wire.Header) error {
 	return c.answer(h, 0, &r)
 }
 
-// lostCall is the cause of a call that was lost with its connection: the name
-// by which the peer knows it.
+// lostCall is the cause of a call that was lost with its connection: its name on the peer.
 type lostCall struct {
 	peer  metadata.NodeID
 	conn  wire.Nonce
@@ -101,7 +100,7 @@ type lostCall struct {
 
 func (e *lostCall) Error() string { return e.cause.Error() }
 
-// lostIn is the call that err says was lost; nil if it says something else.
+// lostIn returns the lost call in err, if any.
 func lostIn(err error) *lostCall {
 	var e *callError
 	if !errors.As(err, &e) {
@@ -115,23 +114,23 @@ func lostIn(err error) *lostCall {
 	return l
 }
 
-// isReplyLookup reports whether err is of a question for a lost call.
+// isReplyLookup reports whether err comes from a lookup in the reply cache.
 func isReplyLookup(err error) bool {
 	var e *callError
 	return errors.As(err, &e) && e.op == wire.OpCachedReply
 }
 
-// errForgotten says that it cannot be known whether a call took effect.
-var errForgotten = errors.New("the node was started again before it answered, and does not know what became of the call: look whether it took effect")
+// errForgotten says that the effect of a call is unknown.
+var errForgotten = errors.New("the node restarted before it replied: check whether the operation took effect")
 
-// fetchReply has the peer say what became of a call that was lost.
+// fetchReply asks the peer for the fate of a lost call.
 func (p *Retrier) fetchReply(ctx context.Context, what *lostCall) (r wire.CachedReplyResp, err error) {
 	ask := Call{Op: wire.OpCachedReply, Body: &wire.CachedReplyReq{Conn: what.conn, Tag: what.tag}, Reply: &r}
 	err = p.caller.Do(ctx, &ask)
 	return r, err
 }
 
-// outcome gives c the reply that its peer remembers, if it does.
+// outcome completes c with the cached reply.
 func outcome(c *Call, what *lostCall, r wire.CachedReplyResp) error {
 	if r.Fate == wire.Unknown {
 		return &callError{op: c.Op, peer: what.peer, errno: syscall.ECONNRESET, cause: errForgotten}

@@ -12,17 +12,16 @@ import (
 )
 
 const (
-	// retryFor is how long a Patient goes on after the first failure.
+	// retryFor is how long a Retrier goes on after the first failure.
 	retryFor     = 30 * time.Second
 	firstPause   = 5 * time.Millisecond
 	longestPause = 250 * time.Millisecond
 )
 
-// Retrier is a Caller for those who have nobody else to ask. Where a call finds
-// no connection it waits for one; where its connection broke it is made again,
-// if it may be made twice (wire.Op.Repeatable), and else, if a server remembers
-// its reply (wire.Op.Remembered), that is asked for first. That goes on for half
-// a minute, unless the context ends or the node is given up.
+// Retrier is a Caller for data that only one node has. If a call finds no connection it waits for
+// one. If its connection broke it is repeated, if it is wire.Op.Repeatable; else, if the server
+// caches its reply (wire.Op.ReplyCached), that is fetched first. This goes on for half a minute,
+// unless the context ends or the node is given up.
 type Retrier struct {
 	caller Caller
 	dead   func() error
@@ -31,14 +30,13 @@ type Retrier struct {
 
 var _ Caller = (*Retrier)(nil)
 
-// NewRetrier makes the calls of c patient. gone is why there is no more hope
-// for the node, nil while there is.
+// NewRetrier returns a Retrier of the calls of c. dead returns why the node is given up, nil while
+// it is not.
 func NewRetrier(c Caller, gone func() error) *Retrier {
 	return &Retrier{caller: c, dead: gone, limit: retryFor}
 }
 
-// Do makes a call. Its error is ECONNRESET if the call may have taken effect at
-// any try.
+// Do makes a call. Its error is ECONNRESET if the call may have taken effect in any attempt.
 func (p *Retrier) Do(ctx context.Context, c *Call) error {
 	err := p.caller.Do(ctx, c)
 	if err == nil || !retryable(c, err) {
@@ -47,9 +45,9 @@ func (p *Retrier) Do(ctx context.Context, c *Call) error {
 	return p.retryLoop(ctx, c, err)
 }
 
-// retryLoop makes the call again until it succeeds or cannot.
+// retryLoop repeats the call until it succeeds or must not be repeated.
 func (p *Retrier) retryLoop(ctx context.Context, c *Call, err error) error {
-	var lost error // a try that may have taken effect
+	var lost error // an attempt that may have taken effect
 	until, cancel := context.WithTimeout(ctx, p.limit)
 	defer cancel()
 	for b := retry.New(firstPause, longestPause, 0); retryable(c, err); {
@@ -76,8 +74,8 @@ func (p *Retrier) retryLoop(ctx context.Context, c *Call, err error) error {
 	return err
 }
 
-// retry makes the call once more. One that was lost and may not be made twice
-// has an answer instead, if its peer knows one.
+// retry repeats the call once. For a lost call that is not repeatable it takes the cached reply, if
+// the peer has one.
 func (p *Retrier) retry(ctx context.Context, c *Call, lost *error) error {
 	if what := lostIn(*lost); what != nil && c.Op.ReplyCached() {
 		r, err := p.fetchReply(ctx, what)
@@ -92,9 +90,8 @@ func (p *Retrier) retry(ctx context.Context, c *Call, lost *error) error {
 	return p.caller.Do(ctx, c)
 }
 
-// again reports whether a call that failed with err may be made again: nothing
-// of it was sent, it may be made twice, or its peer can say what became of it.
-// What a handler said stands.
+// retryable reports whether a call that failed with err may be repeated: nothing of it was sent, it
+// is repeatable, or the peer may have its reply. The error of a handler is final.
 func retryable(c *Call, err error) bool {
 	var e *callError
 	if !errors.As(err, &e) || e.cause == nil {

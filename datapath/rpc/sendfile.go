@@ -12,7 +12,7 @@ import (
 	"github.com/bivouacfs/bivouac/datapath/wire"
 )
 
-// clamp cuts n to what f has behind off now.
+// clamp clips n to the size of f behind off.
 func clamp(f datapath.Descriptor, off, n int64) (int64, error) {
 	var st unix.Stat_t
 	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
@@ -21,7 +21,7 @@ func clamp(f datapath.Descriptor, off, n int64) (int64, error) {
 	return max(min(n, st.Size-off), 0), nil
 }
 
-// readFile puts the file's range into memory.
+// readFile reads the file's range into memory.
 func (t *task) readFile(ctx context.Context) error {
 	resp := &t.resp
 	data, err := t.alloc(ctx, int(resp.Len))
@@ -36,11 +36,10 @@ func (t *task) readFile(ctx context.Context) error {
 	return nil
 }
 
-// sendFile writes a frame whose data is n bytes of f from off, without a copy
-// through this process. It gives sendfile the offset rather than use the
-// file's own, so that one file can serve many replies at once. Once the
-// header is out nothing but n bytes can follow: if f yields fewer, the error
-// means that the connection must be cut. Held by turn.
+// sendFile writes a frame whose data is n bytes of f from off, without a copy through this process.
+// It passes the offset instead of using the file's own, so that one file serves many replies at
+// once. If f yields fewer bytes than the header promised, the error means that the connection must
+// be closed. Held by token.
 func (w *frameWriter) sendFile(h wire.Header, body []byte, f datapath.Descriptor, off, n int64) error {
 	h.Body, h.Sum, h.Data = uint32(len(body)), wire.Sum(body), uint32(n)
 	w.buf = append(h.Append(w.buf[:0]), body...)
@@ -73,8 +72,8 @@ func (w *frameWriter) sendFile(h wire.Header, body []byte, f datapath.Descriptor
 	return err
 }
 
-// settle says whether a system call's error ends a RawConn.Write's function,
-// and with which result: false waits until the socket has room.
+// settle translates a system call's error into the end of a RawConn.Write function: done false
+// waits until the socket has room.
 func settle(err error, failed *error) (done, stop bool) {
 	switch err {
 	case nil, syscall.EINTR:

@@ -17,39 +17,37 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// ServerConfig says what a Server is. Key, Job and Handlers are needed; zero
-// values of the rest are the defaults.
+// ServerConfig configures a Server. Key, Job and Handlers are required; zero values of the rest are
+// the defaults.
 type ServerConfig struct {
 	Key  Key
-	Job  string // job id, restart count and component: whoever differs in it is a stranger
+	Job  string // job id, restart count and component: peers with another one are refused
 	Self metadata.NodeID
 
 	Handlers map[wire.Op]Handler
-	// Inline says which ops are answered on the reading goroutine: small ones
-	// that seldom wait. Their ctx is cancelled before they begin: a handler
-	// that would have to wait returns its error, context.Canceled, and is
-	// called again on a goroutine where it may.
+	// Inline reports which ops the reading goroutine answers: small ones that seldom block. Their
+	// ctx is cancelled beforehand: a handler that would block returns context.Canceled, and is
+	// called again on a worker.
 	Inline func(wire.Op) bool
-	// Alone says which ops are, too, while nothing else is under way on their
-	// connection: ones that may take as long as a disk does. Who asks for one
-	// thing at a time is spared the way to another goroutine and back.
+	// InlineWhenIdle reports which ops it answers, too, while nothing else is outstanding on the
+	// connection: ones that may take as long as a disk access.
 	InlineWhenIdle func(wire.Op) bool
-	// Stream gets the connections for streams, authenticated. Until it returns
-	// Close closes the connection; afterwards it is whoever's has it.
+	// Stream receives the authenticated connections for streams. Until it returns, Close closes the
+	// connection; afterwards its new owner must.
 	Stream func(conn net.Conn, peer metadata.NodeID)
 
 	// Epoch is the epoch of this node's map, sent with every reply.
 	Epoch func() metadata.Epoch
-	// NewerEpoch is told when a peer's map is newer, once for each epoch and
-	// connection. It must not wait.
+	// NewerEpoch is called when a peer's map is newer, once for each epoch and connection. It must
+	// not block.
 	NewerEpoch func(peer metadata.NodeID, e metadata.Epoch)
 
 	Log *logrus.Entry
 
 	MaxConns    int // connections at a time; 8192
 	MaxInFlight int // requests under way on one connection; 64
-	// Memory is the most bytes of requests and replies with bulk data at a time;
-	// 256 MiB. It has to hold the largest frame.
+	// Memory limits the bytes of requests and replies with bulk data; 256 MiB. It has to hold the
+	// largest frame.
 	Memory     int64
 	MaxWorkers int // handlers running at a time that are not inline, for each purpose; 256
 
@@ -89,7 +87,7 @@ func (c *ServerConfig) validate() error {
 	return nil
 }
 
-// DefaultMemory is that of a server which is not told another bound.
+// DefaultMemory is the default of ServerConfig.Memory.
 const DefaultMemory = 256 << 20
 
 func (c *ServerConfig) setDefaults() {
@@ -124,7 +122,7 @@ func quietLog() *logrus.Entry {
 	return logrus.NewEntry(l)
 }
 
-// Server answers the calls of the job's other nodes.
+// Server answers the calls of other nodes.
 type Server struct {
 	cfg            ServerConfig // without the key
 	id             identity
@@ -138,7 +136,7 @@ type Server struct {
 	meta           *workers
 	bulk           *workers
 	homes          *workers
-	endedCtx       context.Context // that of inline ops: it has ended
+	endedCtx       context.Context // the context of inline ops; it has ended
 	ctx            context.Context // ends with Close
 	cancel         context.CancelFunc
 	wg             sync.WaitGroup // connections and workers
@@ -148,10 +146,10 @@ type Server struct {
 	listeners map[net.Listener]struct{}  // guarded by mu
 	conns     map[net.Conn]struct{}      // guarded by mu
 	serving   map[wire.Nonce]*serverConn // guarded by mu
-	drained   *nonceRing                 // connections that may not begin to be served
+	drained   *nonceRing                 // nonces of connections that must not be served any more
 }
 
-// NewServer makes a server; Serve makes it answer.
+// NewServer returns a server; Serve starts it.
 func NewServer(cfg ServerConfig) (*Server, error) {
 	if err := cfg.validate(); err != nil {
 		return nil, err
@@ -227,20 +225,19 @@ func (s *Server) leave(l net.Listener) {
 	s.wg.Done()
 }
 
-// canWait reports whether accept may work again later (no descriptors, no
-// memory), after having waited a little.
+// canWait reports whether accept may work again later (no descriptors, no memory), after a short
+// pause.
 func (s *Server) canWait(err error) bool {
 	var ne interface{ Temporary() bool }
 	if errors.Is(err, net.ErrClosed) || !errors.As(err, &ne) || !ne.Temporary() {
 		return false
 	}
-	s.cfg.Log.WithError(err).Warn("accept: waiting")
+	s.cfg.Log.WithError(err).Warn("accept failed, retried in 50 ms; raise the limit of open files if this repeats")
 	retry.Pause(s.ctx, 50*time.Millisecond)
 	return true
 }
 
-// admit starts the goroutine of a new connection, or cuts it if there are too
-// many.
+// admit starts the goroutine of a new connection, or closes it if there are too many.
 func (s *Server) admit(conn net.Conn) {
 	s.mu.Lock()
 	full := len(s.conns) >= s.cfg.MaxConns
@@ -269,7 +266,7 @@ func (s *Server) forget(conn net.Conn) {
 	s.mu.Unlock()
 }
 
-// serveConn is a connection's life.
+// serveConn serves a connection until it ends.
 func (s *Server) serveConn(conn net.Conn) {
 	defer s.forget(conn)
 	keepAlive(conn)
@@ -308,14 +305,13 @@ func (s *Server) handshake(conn net.Conn) (wire.Hello, error) {
 func (s *Server) logCut(conn net.Conn, peer metadata.NodeID, what string, err error) {
 	log := s.cfg.Log.WithFields(logrus.Fields{"peer": peer, "addr": conn.RemoteAddr().String()}).WithError(err)
 	if s.ctx.Err() == nil && s.stats.reject(err) {
-		log.Warn(what + " cut")
+		log.Warn(what + " refused")
 		return
 	}
 	log.Debug(what + " ended")
 }
 
-// Close cuts all connections and waits until every handler has returned and
-// every goroutine of the server has ended.
+// Close closes all connections and waits for every handler and goroutine.
 func (s *Server) Close() error {
 	s.cancel()
 	s.mu.Lock()
@@ -331,17 +327,17 @@ func (s *Server) Close() error {
 	return nil
 }
 
-// Stats returns the counts so far.
+// Stats returns the counters.
 func (s *Server) Stats() ServerStats {
 	st := s.stats.snapshot()
 	st.Memory = s.memory.stats()
 	return st
 }
 
-// keepAlive makes the kernel notice a peer whose machine is gone.
+// keepAlive makes the kernel detect a peer whose machine is gone.
 func keepAlive(conn net.Conn) {
 	if tcp, ok := conn.(*net.TCPConn); ok {
 		cfg := net.KeepAliveConfig{Enable: true, Idle: 15 * time.Second, Interval: 5 * time.Second, Count: 4}
-		_ = tcp.SetKeepAliveConfig(cfg) // a help, not a need
+		_ = tcp.SetKeepAliveConfig(cfg) // only a help
 	}
 }

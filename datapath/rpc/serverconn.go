@@ -36,11 +36,11 @@ type serverConn struct {
 	ended   chan struct{}  // closed when none is, nor will be
 }
 
-// serverReadBuffer is enough for a hundred small requests in one read.
+// serverReadBuffer holds about a hundred small requests.
 const serverReadBuffer = 16 << 10
 
-// serveFrames answers requests until the connection breaks, and returns why.
-// It waits for the handlers.
+// serveFrames answers requests until the connection breaks, and returns why, after all handlers
+// have returned.
 func (s *Server) serveFrames(conn net.Conn, hello wire.Hello) error {
 	ctx, cancel := context.WithCancel(s.ctx)
 	c := &serverConn{
@@ -68,7 +68,7 @@ func (s *Server) serveFrames(conn net.Conn, hello wire.Hello) error {
 	return err
 }
 
-// cut ends the connection as soon as it can.
+// cut closes the connection and cancels its requests.
 func (c *serverConn) cut() {
 	c.cancel()
 	_ = c.conn.Close()
@@ -112,7 +112,7 @@ func (c *serverConn) readRequests() error {
 	}
 }
 
-// dispatch reads the rest of a request and has it answered.
+// dispatch reads the rest of a request and runs its handler.
 func (c *serverConn) dispatch(h wire.Header) error {
 	if h.Op >= wire.MaxOp || c.s.handlers[h.Op] == nil {
 		err := c.r.discard(int(h.Body + h.Data))
@@ -127,7 +127,7 @@ func (c *serverConn) dispatch(h wire.Header) error {
 		<-c.slots
 		return err
 	}
-	c.r.expect(int(h.Body + h.Data)) // again: there may have been a wait for memory
+	c.r.expect(int(h.Body + h.Data)) // again, after a wait for memory
 	err = c.r.full(t.buf.b[:h.Body+h.Data])
 	if err == nil {
 		err = h.CheckBody(t.req.Body)
@@ -151,15 +151,14 @@ func (c *serverConn) dispatch(h wire.Header) error {
 	return nil
 }
 
-// inline reports whether the reading goroutine answers op, the request that it
-// has read last.
+// inline reports whether the reading goroutine answers op, the request that it read last.
 func (c *serverConn) inline(op wire.Op) bool {
 	return c.s.inline[op] || c.s.inlineWhenIdle[op] && len(c.slots) == 1 && c.r.br.Buffered() == 0
 }
 
 // refuse answers a request for an op that has no handler here.
 func (c *serverConn) refuse(h wire.Header) error {
-	c.s.cfg.Log.WithFields(logrus.Fields{"peer": c.peer, "op": h.Op.String()}).Warn("no handler for the op")
+	c.s.cfg.Log.WithFields(logrus.Fields{"peer": c.peer, "op": h.Op.String()}).Warn("request refused: no handler for this op")
 	return c.answer(h, syscall.EBADRQC, nil)
 }
 
@@ -189,7 +188,7 @@ func (c *serverConn) answer(h wire.Header, status syscall.Errno, m wire.Message)
 	return c.w.send(wire.Header{Op: h.Op, Tag: h.Tag, Status: status, Epoch: c.s.cfg.Epoch()}, body.B)
 }
 
-// task is one request on its way through.
+// task is one request in progress.
 type task struct {
 	c    *serverConn
 	h    wire.Header
@@ -198,14 +197,13 @@ type task struct {
 	body *bytebufferpool.ByteBuffer // resp.Body; nil until the handler has returned
 	req  Request
 	resp Response
-	// inline is set while the reading goroutine runs it; what would have to
-	// wait there is given to a worker.
+	// inline is set while the reading goroutine runs it. If it would block it is given to a worker.
 	inline bool
 }
 
 var tasks = sync.Pool{New: func() any { return new(task) }}
 
-// newTask has memory for the rest of the request; it waits for it.
+// newTask waits for memory for the rest of the request.
 func newTask(c *serverConn, h wire.Header) (*task, error) {
 	n := int(h.Body + h.Data)
 	buf, err := c.s.memory.get(c.ctx, n, c.room)
@@ -226,7 +224,7 @@ func (t *task) release() {
 	tasks.Put(t)
 }
 
-// drop gives up what was made for a reply.
+// drop releases what was made for a reply.
 func (t *task) drop() {
 	if t.resp.Done != nil {
 		t.resp.Done()
@@ -240,7 +238,7 @@ func (t *task) drop() {
 	t.out, t.body, t.resp = nil, nil, Response{task: t}
 }
 
-// alloc is Response.Alloc.
+// alloc implements Response.Alloc.
 func (t *task) alloc(ctx context.Context, n int) ([]byte, error) {
 	if t.out != nil || n < 0 || n > wire.MaxFrame {
 		return nil, fmt.Errorf("memory for a response of %d bytes: %w", n, syscall.EINVAL)
@@ -252,7 +250,7 @@ func (t *task) alloc(ctx context.Context, n int) ([]byte, error) {
 	return t.out.b[:n], nil
 }
 
-// end gives back all that a request that was counted holds.
+// end releases a counted request.
 func (t *task) end() {
 	c := t.c
 	t.release()
@@ -281,12 +279,12 @@ func (t *task) run() {
 	if err := t.reply(err); err != nil {
 		_ = t.c.conn.Close() // part of a frame may be out: nothing can follow it
 		t.c.s.cfg.Log.WithFields(logrus.Fields{"peer": t.c.peer, "op": t.h.Op.String()}).WithError(err).
-			Debug("reply not sent, connection cut")
+			Debug("reply not sent, connection closed")
 	}
 	t.end()
 }
 
-// requeue has t answered by a worker, which may wait.
+// requeue gives t to a worker, which may block.
 func (t *task) requeue() {
 	t.drop()
 	t.inline = false
@@ -298,7 +296,7 @@ func (t *task) requeue() {
 func (t *task) context() (context.Context, context.CancelFunc) {
 	ctx := t.c.ctx
 	if t.h.Op.ReplyCached() {
-		ctx = t.c.s.ctx // it goes on: the peer asks for its reply when it is back
+		ctx = t.c.s.ctx // it goes on; the peer asks the reply cache after reconnecting
 	}
 	switch {
 	case t.inline:
@@ -322,13 +320,13 @@ func (t *task) handle(ctx context.Context) (err error) {
 	return t.c.s.handlers[t.h.Op](ctx, &t.req, &t.resp)
 }
 
-// reply sends what the handler made of the request.
+// reply sends the handler's result.
 func (t *task) reply(err error) error {
 	c, resp := t.c, &t.resp
 	status, ok := StatusOf(err)
 	if !ok {
 		c.s.cfg.Log.WithFields(logrus.Fields{"peer": c.peer, "op": t.h.Op.String()}).WithError(err).
-			Warn("error without an errno")
+			Warn("handler error without an errno, sent as EIO")
 	}
 	var body []byte
 	if t.body != nil && len(t.body.B) <= wire.MaxFrame {
@@ -359,8 +357,8 @@ func (t *task) reply(err error) error {
 	return err
 }
 
-// settle checks that the response fits in a frame, and cuts a file's range to
-// what the file has. Where sendfile is not to be had it reads the range.
+// settle checks that the response fits in a frame, and clips a file's range to its size. Without
+// sendfile it reads the range.
 func (t *task) settle(ctx context.Context) error {
 	resp := &t.resp
 	if resp.File == nil {

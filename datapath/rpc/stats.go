@@ -7,7 +7,7 @@ import (
 	"github.com/bivouacfs/bivouac/datapath/wire"
 )
 
-// ServerStats is what a server has counted.
+// ServerStats is the counters of a server.
 type ServerStats struct {
 	Conns    int64             `json:"conns"`    // open now, those in the handshake included
 	Accepted int64             `json:"accepted"` // handshakes that succeeded
@@ -22,7 +22,7 @@ type ServerStats struct {
 	Rejected Rejected          `json:"rejected"`
 }
 
-// Rejected counts the connections that a server cut, by cause.
+// Rejected counts the connections that a server closed, by cause.
 type Rejected struct {
 	Key       int64 `json:"key"`       // the peer has not the job's key, or another job's name
 	Replay    int64 `json:"replay"`    // a handshake that was seen before
@@ -44,8 +44,8 @@ type serverStats struct {
 	full, hangup                      atomic.Int64
 }
 
-// reject counts a connection that was cut for err; false if err is no reason
-// to be counted: the peer went away, or we did.
+// reject counts a connection that was closed for err; false if err is no violation: either side
+// just left.
 func (s *serverStats) reject(err error) bool {
 	switch {
 	case errors.Is(err, errKey):
@@ -98,21 +98,21 @@ func (s *serverStats) snapshot() ServerStats {
 	return out
 }
 
-// PeersStats is what the client side has counted.
+// PeersStats is the counters of the client side.
 type PeersStats struct {
 	Conns       int64             `json:"conns"` // open now
-	Dials       int64             `json:"dials"` // rounds through a node's addresses
+	Dials       int64             `json:"dials"` // attempts, each over all of a node's addresses
 	DialsFailed int64             `json:"dials_failed"`
 	Calls       map[wire.Op]int64 `json:"calls"`
-	Errors      map[wire.Op]int64 `json:"errors"` // calls that failed, in whatever way
+	Errors      map[wire.Op]int64 `json:"errors"` // failed calls
 	TimedOut    int64             `json:"timed_out"`
 	Interrupted int64             `json:"interrupted"`
-	Lost        int64             `json:"lost"`      // broken off with their connection
-	FailFast    int64             `json:"fail_fast"` // refused in backoff
+	Lost        int64             `json:"lost"`      // lost with their connection
+	FailFast    int64             `json:"fail_fast"` // refused during back-off
 	BytesIn     int64             `json:"bytes_in"`
 	BytesOut    int64             `json:"bytes_out"`
 	Piped       int64             `json:"piped"`      // of BytesIn: data that went into pipes
-	PipesFull   int64             `json:"pipes_full"` // answers that had no room there
+	PipesFull   int64             `json:"pipes_full"` // replies that did not fit there
 }
 
 type peersStats struct {

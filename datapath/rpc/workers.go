@@ -2,12 +2,11 @@ package rpc
 
 import "sync"
 
-// workers runs handlers on a bounded number of goroutines, which are started
-// when they are needed and stay until the server closes: a warm goroutine is
-// cheaper than a new one with its stack to grow.
+// workers runs handlers on a bounded number of goroutines, which start on demand and stay until the
+// server closes: a warm goroutine is cheaper than a new one with its stack to grow.
 type workers struct {
 	s    *Server
-	work chan *task // unbuffered: what is in it has a goroutine that has it
+	work chan *task // unbuffered: every task in it has a goroutine
 	max  int
 
 	mu sync.Mutex
@@ -18,8 +17,8 @@ func newWorkers(s *Server, most int) *workers {
 	return &workers{s: s, work: make(chan *task), max: most}
 }
 
-// run hands t to a goroutine; it waits while all are busy. It returns false if
-// the connection or the server ended first.
+// run gives t to a goroutine; it waits while all are busy. False if the connection or the server
+// ended first.
 func (p *workers) run(t *task) bool {
 	select {
 	case p.work <- t:
@@ -37,8 +36,8 @@ func (p *workers) run(t *task) bool {
 	}
 }
 
-// grow starts one more goroutine with t as its first work. The connection that
-// read t is counted in the server's WaitGroup, so Add cannot meet Wait.
+// grow starts one more goroutine with t as its first task. The connection of t is counted in the
+// server's WaitGroup, so Add cannot race with Wait.
 func (p *workers) grow(t *task) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
