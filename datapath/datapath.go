@@ -1,10 +1,10 @@
-// Package datapath is the vocabulary of file data: where the bytes of a file
-// are (Spans), and the small interfaces of what keeps them. Its one idea is
-// that all that one node holds of one inode is one local object, in which the
-// node's chunks of the file stand one behind the other; a range of the file is
-// therefore at most one range on each node for each row of the stripe.
+// Package datapath is the vocabulary of file data: how the bytes of a file map to nodes (Spans),
+// and the small interfaces of a data store. All chunks of one inode on one node form one local
+// object, in the order of the file; so a range of a file is at most one range per node and stripe
+// row.
 //
-// It does no I/O, but that a Pipe can be emptied.
+// It must not know RPC, layouts in the tree, or how objects are stored. It does no I/O except for
+// draining a Pipe.
 package datapath
 
 import (
@@ -15,20 +15,20 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// SummedReader is a Reader whose bytes can be compared when they arrive: with
-// what was read where they come from, and there with what was stored. EBADMSG is
-// bytes that have changed on the way.
+// SummedReader is a Reader with end-to-end checksums: the bytes are compared with what was staged
+// where they are read, and with what was sent where they arrive. EBADMSG means that they changed on
+// the way.
 type SummedReader interface {
 	ReadSummed(ctx context.Context, ino metadata.Ino, p []byte, off int64) (int, error)
 }
 
-// PresentReader is an optional power of a Store: reads of what it can give at once, for who is not waited for. EAGAIN
-// is that it cannot. What arrives was compared.
+// PresentReader is an optional power of a Store: checksummed reads of data that the node can return
+// at once; EAGAIN if it cannot.
 type PresentReader interface {
 	ReadIfPresent(ctx context.Context, ino metadata.Ino, p []byte, off int64) (int, error)
 }
 
-// Span is a piece of a file that lies in one piece on one node.
+// Span is a range of a file that is contiguous on one node.
 type Span struct {
 	Node metadata.NodeID
 	Pos  int64 // offset in the file
@@ -36,9 +36,8 @@ type Span struct {
 	Len  int64
 }
 
-// Spans cuts the range [pos, pos+n) of a file into the spans that hold it, in
-// the order of the file. order is the nodes of the file's stripe (from
-// cluster.Map.Order): chunk i lies on order[i%len(order)], in slot
+// Spans splits the range [pos, pos+n) of a file into its spans, in the order of the file. order is
+// the nodes of the file's stripe (cluster.Map.Order): chunk i is on order[i%len(order)], in slot
 // i/len(order) of that node's object.
 func Spans(chunk int64, order []metadata.NodeID, pos, n int64) []Span {
 	w := int64(len(order))
@@ -58,8 +57,8 @@ func Spans(chunk int64, order []metadata.NodeID, pos, n int64) []Span {
 	return spans
 }
 
-// ObjectSize is the length of the object that the node at place k of a stripe
-// of width w holds of a file of size bytes.
+// ObjectSize returns the size of the object on the node at position k of a stripe of width w, for a
+// file of size bytes.
 func ObjectSize(chunk int64, w, k int, size int64) int64 {
 	if w <= 1 {
 		return size
@@ -69,9 +68,9 @@ func ObjectSize(chunk int64, w, k int, size int64) int64 {
 	return full*chunk + min(max(rest-int64(k)*chunk, 0), chunk)
 }
 
-// StandIn is where a node that stands in for the one at place k of a stripe of
-// width w keeps what that one has at off of its object: behind all that it can
-// have of the file by its own place, so that one object holds both.
+// StandIn returns where a substitute for the node at position k of a stripe of width w stores the
+// byte at off of that node's object: behind all that it can hold for its own position, so that one
+// object holds both.
 func StandIn(chunk int64, w, k int, size, off int64) int64 {
 	if w <= 1 {
 		return off
@@ -79,8 +78,8 @@ func StandIn(chunk int64, w, k int, size, off int64) int64 {
 	return int64(k+1)*rows(chunk, w, size) + off
 }
 
-// Place is the inverse of StandIn: the place in the stripe that the offset off
-// of an object belongs to, and the offset there; -1 is the node's own.
+// Place is the inverse of StandIn: the position in the stripe of the offset off of an object, and
+// the offset there; -1 is the node's own.
 func Place(chunk int64, w int, size, off int64) (k int, own int64) {
 	if w <= 1 || size == 0 {
 		return -1, off
@@ -89,7 +88,7 @@ func Place(chunk int64, w int, size, off int64) (k int, own int64) {
 	return int(off/r) - 1, off % r
 }
 
-// rows is the most bytes that one node has of a file.
+// rows returns the most bytes that one node has of a file.
 func rows(chunk int64, w int, size int64) int64 {
 	row := chunk * int64(w)
 	return (size + row - 1) / row * chunk
@@ -97,44 +96,44 @@ func rows(chunk int64, w int, size int64) int64 {
 
 // Reader reads objects.
 type Reader interface {
-	// ReadAt fills p from offset off of the object. It returns fewer bytes
-	// than len(p) only at the object's end, without an error: what is
-	// missing, or an object that was never written (n = 0), is zeros if the
-	// inode's size says so. An error is an errno; then nothing in p counts.
+	// ReadAt fills p from offset off of the object. It returns fewer bytes than len(p) only at the
+	// end of the object, without an error: missing bytes, or a whole object that was never written
+	// (n = 0), are zeros up to the size of the inode. Errors are errnos; then the content of p is
+	// undefined.
 	ReadAt(ctx context.Context, ino metadata.Ino, p []byte, off int64) (int, error)
 }
 
 // Writer writes objects.
 type Writer interface {
-	// WriteAt writes all of p or fails: ENOSPC when the node's capacity or
-	// the disk is full, EIO, EFBIG. The object is made if it is not there.
+	// WriteAt writes all of p or fails: ENOSPC if the node's quota or the disk is full, EIO, EFBIG.
+	// It creates the object if necessary.
 	WriteAt(ctx context.Context, ino metadata.Ino, p []byte, off int64) error
-	// Sync makes what was written durable on the node's disk.
+	// Sync makes completed writes durable on the node's disk.
 	Sync(ctx context.Context, ino metadata.Ino) error
 }
 
-// Remover takes space back.
+// Remover frees space.
 type Remover interface {
-	// Truncate cuts the object to size bytes; a shorter one is left alone.
+	// Truncate cuts the object to size bytes; a shorter one stays as it is.
 	Truncate(ctx context.Context, ino metadata.Ino, size int64) error
-	// Remove removes the object; it is no error if there is none.
+	// Remove removes the object, if there is one.
 	Remove(ctx context.Context, ino metadata.Ino) error
 }
 
-// Space is what a node has, in bytes of file data.
+// Space is the capacity of a node, in bytes of file data.
 type Space struct {
 	Capacity int64 `json:"capacity"` // the job's quota on this node
 	Used     int64 `json:"used"`
-	Free     int64 `json:"free"` // what can still be written: the quota's rest or the disk's, whichever is less
+	Free     int64 `json:"free"` // the rest of the quota or of the disk, whichever is less
 	Objects  int64 `json:"objects"`
 }
 
-// Meter tells how full a store is.
+// Meter reports how full a store is.
 type Meter interface {
 	Space(ctx context.Context) (Space, error)
 }
 
-// Store is one node's data, here or through an RPC stub.
+// Store is one node's data, local or through an RPC stub.
 type Store interface {
 	Reader
 	Writer
@@ -143,14 +142,14 @@ type Store interface {
 	Shaper
 }
 
-// Descriptor is an open file that the kernel can read by itself.
+// Descriptor is an open file that the kernel can read.
 type Descriptor interface {
 	io.ReaderAt
 	Fd() uintptr
 }
 
-// Opener is an optional power of a store on this machine: the file behind an
-// object, for sendfile and for FUSE passthrough. The caller closes it.
+// Opener is an optional power of a local store: the file behind an object, for sendfile and for
+// FUSE passthrough. The caller closes it.
 type Opener interface {
 	Open(ino metadata.Ino) (*os.File, error)
 }

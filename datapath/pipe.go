@@ -9,24 +9,24 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// Pipe is a pipe of the kernel's that takes what is read, so that it does not go
-// through the memory of this process. It is empty when a read begins.
+// Pipe is a kernel pipe that receives data without a copy through this process's memory. It is
+// empty when a read starts.
 type Pipe struct {
-	R, W int // descriptors; both ends do not block
-	N    int // bytes in it that count
-	// Spoilt is set by a read that failed and may have left something in it:
-	// it takes nothing more.
+	R, W int // descriptors; both are non-blocking
+	N    int // valid bytes in it
+	// Spoilt is set by a failed read that may have left bytes in the pipe: it must not be used any
+	// more.
 	Spoilt bool
 }
 
-// Spoil gives up what is in the pipe, and the pipe; t may be nil.
+// Spoil marks the pipe and its content as unusable; t may be nil.
 func (t *Pipe) Spoil() {
 	if t != nil {
 		t.N, t.Spoilt = 0, true
 	}
 }
 
-// Take reads what counts in the pipe into p, which has room for it.
+// Take reads the valid bytes of the pipe into p, which is large enough.
 func (t *Pipe) Take(p []byte) error {
 	p, t.N = p[:t.N], 0
 	t.Spoilt = t.Spoilt || len(p) > 0
@@ -47,8 +47,8 @@ func (t *Pipe) Take(p []byte) error {
 	return nil
 }
 
-// Full reports whether there is no place left in t, which may hold few bytes: a
-// piece of any length takes one.
+// Full reports whether the pipe has no free slot. It may hold few bytes: each segment takes a slot,
+// whatever its length.
 func (t *Pipe) Full() bool {
 	fds := []unix.PollFd{{Fd: int32(t.W), Events: unix.POLLOUT}}
 	n, err := unix.Poll(fds, 0)
@@ -57,7 +57,7 @@ func (t *Pipe) Full() bool {
 
 // Piper is an optional power of a Reader.
 type Piper interface {
-	// ReadPipe is ReadAt, but that what it has read may be in the pipe to, all
-	// of it, rather than in p: to.N says.
+	// ReadPipe is ReadAt, except that all of the data may be in the pipe to instead of in p: to.N
+	// says so.
 	ReadPipe(ctx context.Context, ino metadata.Ino, to *Pipe, p []byte, off int64) (int, error)
 }

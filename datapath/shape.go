@@ -7,39 +7,38 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// Extent is the bytes of an object, or of a file, from From up to To.
+// Extent is the range [From, To) of an object or a file.
 type Extent struct {
 	From, To int64
 }
 
-// NoData is the Extent behind the last byte of data.
+// NoData is the Extent behind the last data.
 var NoData = Extent{math.MaxInt64, math.MaxInt64}
 
-// Shaper tells where objects have space on the disk, and changes that.
+// Shaper allocates and punches ranges of objects.
 type Shaper interface {
-	// Allocate sees to it that writes to the n bytes at off cannot fail for
-	// want of space, or is ENOSPC itself. What is there stays; a shorter
-	// object becomes off+n bytes long. EOPNOTSUPP if the disk cannot.
+	// Allocate reserves space for the n bytes at off, so that writes there cannot fail with ENOSPC;
+	// or fails with it. Data stays; a shorter object grows to off+n bytes. EOPNOTSUPP if the disk
+	// cannot.
 	Allocate(ctx context.Context, ino metadata.Ino, off, n int64) error
-	// Punch makes the n bytes at off zeros and gives their space back; the
-	// object's length stays. It is no error if there is no object.
+	// Punch zeros the n bytes at off and frees their space; the size of the object, if there is
+	// one, stays.
 	Punch(ctx context.Context, ino metadata.Ino, off, n int64) error
-	// Data returns the first stretch of data that ends behind off, which
-	// begins at off or later; NoData if there is none. What was allocated and
-	// never written is no data.
+	// Data returns the first range of data that ends behind off and starts at off or later; NoData
+	// if there is none. Allocated but unwritten space is no data.
 	Data(ctx context.Context, ino metadata.Ino, off int64) (Extent, error)
-	// Allocated is the space that the object takes, in bytes.
+	// Allocated returns the space that the object takes, in bytes.
 	Allocated(ctx context.Context, ino metadata.Ino) (int64, error)
 }
 
-// Stripe is how the bytes of a file lie in the objects of its nodes.
+// Stripe maps the bytes of a file to the objects of its nodes.
 type Stripe struct {
 	Chunk int64
-	Width int // nodes; their places are 0 to Width-1
+	Width int // nodes; their positions are 0 to Width-1
 }
 
-// ObjectOffset is the first offset in the object at place k that has a byte of
-// the file at or behind pos.
+// ObjectOffset returns the first offset in the object at position k with a byte of the file at or
+// behind pos.
 func (s Stripe) ObjectOffset(k int, pos int64) int64 {
 	if s.Width <= 1 {
 		return pos
@@ -56,8 +55,8 @@ func (s Stripe) ObjectOffset(k int, pos int64) int64 {
 	return row + s.Chunk
 }
 
-// FileOffset is where in the file the byte at off of the object at place k is,
-// or the greatest number, if no file goes so far.
+// FileOffset returns the offset in the file of the byte at off of the object at position k;
+// MaxInt64 if it overflows.
 func (s Stripe) FileOffset(k int, off int64) int64 {
 	if s.Width <= 1 {
 		return off

@@ -2,8 +2,8 @@ package datapath
 
 import "testing"
 
-// TestStandIn: what a node has by its own place and what it keeps for others lie
-// apart in its object, and each offset tells whose it is.
+// TestStandIn: a node's own data and its data for others do not overlap in its object, and each
+// offset tells which it is.
 func TestStandIn(t *testing.T) {
 	const chunk = 4
 	for w := 2; w < 6; w++ {

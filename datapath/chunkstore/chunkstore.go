@@ -1,33 +1,3 @@
-// Package chunkstore keeps one node's share of all file data on its local
-// disks. Its one idea is that an object is one plain file under a name that is
-// computed from the inode number, so that a restart needs no index, a file
-// descriptor can be handed to the kernel (sendfile, FUSE passthrough), and
-// removing is unlink.
-//
-//	<store directory>/objects/<last byte of the ino, in hex>/<ino, in 16 hex digits>
-//
-// Of several store directories (disks), a new object is put in the one with the
-// fewest bytes whose disk has room, and stays there; who looks for an object
-// tries one after the other, from one that a hash of the inode number picks.
-// An object cannot be larger than its disk. Holes stay sparse; a hole and what lies behind the end read as zeros and
-// nothing. At most Config.MaxOpen descriptors are open, whatever the users
-// hold open.
-//
-// The quota is counted in bytes that are allocated on the disk, holes left
-// out; see usage. What was there before a restart is found by a scan. On the
-// disk of the first directory, on which others keep their records, some bytes
-// are left free for those (Config.Reserve), so that removing always works.
-//
-// It does not know files, layouts or other nodes, and it does not check
-// content: checksums are the business of stage-in.
-//
-// Locks, in the order in which they are taken:
-//
-//	object.mu
-//	    object.countMu
-//	object.openMu
-//	    table.mu
-//	    disk.mu
 package chunkstore
 
 import (
@@ -46,10 +16,10 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// Config says where and how much a Store keeps.
+// Config configures a Store.
 type Config struct {
 	Dirs     []string // store directories, one for each disk
-	Capacity int64    // bytes, the quota of all directories together; 0 is what the disks have
+	Capacity int64    // bytes, the quota of all directories together; 0 is the size of the disks
 	Reserve  int64    // bytes that stay free on the disk of the first directory, but for at most half of it
 	MaxOpen  int      // descriptors; 0 is 1024
 	FS       FS       // nil is the machine's own
@@ -81,7 +51,7 @@ func (c *Config) validate() error {
 	return errors.Join(errs...)
 }
 
-// Store is a node's objects.
+// Store is the objects of a node.
 type Store struct {
 	cfg    Config
 	places []*place
@@ -94,7 +64,7 @@ var (
 	_ datapath.Opener = (*Store)(nil)
 )
 
-// Open makes the directories where they are missing and counts what is there.
+// Open creates missing directories and counts the objects that are there.
 func Open(cfg Config) (*Store, error) {
 	if err := cfg.validate(); err != nil {
 		return nil, err
@@ -113,7 +83,7 @@ func Open(cfg Config) (*Store, error) {
 	return s, nil
 }
 
-// Close waits for the calls in progress. Later ones get ESHUTDOWN.
+// Close waits for calls in progress. Later calls get ESHUTDOWN.
 func (s *Store) Close() error { return s.table.close() }
 
 // openObject sets o.file, o.place and o.alloc; o.openMu is held.
@@ -138,19 +108,19 @@ func (s *Store) openObject(o *object, create bool) error {
 			_ = f.Close() // nothing was written by it
 			return err
 		}
-		o.alloc = st.Alloc // nobody else has o yet
+		o.alloc = st.Alloc // o is not shared yet
 	}
 	o.file, o.place = f, p
 	return nil
 }
 
-// count counts objects that were made or removed.
+// count counts objects that were created or removed.
 func (s *Store) count(p *place, n int64) {
 	s.usage.objects.Add(n)
 	p.objects.Add(n)
 }
 
-// settle gives a reservation of n bytes back and counts what was taken.
+// settle returns a reservation of n bytes and counts what was taken.
 func (s *Store) settle(p *place, n, taken int64) {
 	s.usage.settle(n, taken)
 	p.used.Add(taken)
@@ -169,7 +139,7 @@ func (s *Store) use(ctx context.Context, ino metadata.Ino, create bool, fn func(
 	})
 }
 
-// useAlone calls fn with ino's object while nobody else uses it.
+// useAlone calls fn with exclusive use of ino's object.
 func (s *Store) useAlone(ctx context.Context, ino metadata.Ino, fn func(*object) error) error {
 	return s.with(ctx, ino, false, func(o *object) (bool, error) {
 		o.mu.Lock()
@@ -181,7 +151,7 @@ func (s *Store) useAlone(ctx context.Context, ino metadata.Ino, fn func(*object)
 	})
 }
 
-// with calls try with ino's object, again with a fresh one if it was removed meanwhile.
+// with calls try with ino's object, and again with a fresh one if it was removed meanwhile.
 func (s *Store) with(ctx context.Context, ino metadata.Ino, create bool, try func(*object) (bool, error)) error {
 	for {
 		o, err := s.table.acquire(ctx, ino, create)
@@ -245,9 +215,9 @@ func (s *Store) writeAt(ctx context.Context, ino metadata.Ino, p []byte, off int
 	return s.spend(ctx, ino, off, need, func(o *object) error { return writeAll(o.file, p, off) })
 }
 
-// spend runs fn, which takes at most most bytes of space in the pages from off
-// on, with ino's object, which is made if there is room for all of that. Where
-// quota or disk have less, it may still be enough for the holes in the range.
+// spend runs fn, which takes at most most bytes of space in the pages from off on, with ino's
+// object, which is created if there is room for all of that. Even if quota or disk have less, it
+// may be enough for the holes in the range.
 func (s *Store) spend(ctx context.Context, ino metadata.Ino, off, most int64, fn func(*object) error) error {
 	room := s.usage.reserve(most) == nil
 	reserved := room
@@ -289,8 +259,8 @@ func (s *Store) fill(o *object, off, most int64, fn func(*object) error) error {
 	return s.grow(o, need, fn)
 }
 
-// lacks is how much space the n bytes at off may still take. What was allocated
-// and never written looks like a hole, but has its space.
+// lacks returns how much space the n bytes at off may still take. Allocated but unwritten space
+// looks like a hole, but is counted already.
 func (o *object) lacks(off, n int64) (int64, error) {
 	holes, err := o.file.Holes(off, n)
 	if err != nil || holes == 0 {
@@ -322,7 +292,7 @@ func (s *Store) grow(o *object, reserved int64, fn func(*object) error) error {
 	return errors.Join(err, serr)
 }
 
-// writeAll goes on after a short write; one that gets nowhere is EIO.
+// writeAll continues after a short write; one without progress is EIO.
 func writeAll(f File, p []byte, off int64) error {
 	for len(p) > 0 {
 		n, err := f.WriteAt(p, off)
@@ -343,7 +313,7 @@ func (s *Store) Sync(ctx context.Context, ino metadata.Ino) error {
 	return wrap("sync", ino, err)
 }
 
-// Truncate cuts ino's object to size bytes; a shorter one is left alone.
+// Truncate cuts ino's object to size bytes; a shorter one stays as it is.
 func (s *Store) Truncate(ctx context.Context, ino metadata.Ino, size int64) error {
 	if size < 0 {
 		return wrap("truncate", ino, syscall.EINVAL)
@@ -361,7 +331,7 @@ func (s *Store) Truncate(ctx context.Context, ino metadata.Ino, size int64) erro
 	return wrap("truncate", ino, err)
 }
 
-// recount counts what o takes now.
+// recount updates the space that o takes.
 func (s *Store) recount(o *object) error {
 	st, err := o.file.Stat()
 	if err != nil {
@@ -374,7 +344,7 @@ func (s *Store) recount(o *object) error {
 	return nil
 }
 
-// Remove removes ino's object; it is no error if there is none.
+// Remove removes ino's object, if there is one.
 func (s *Store) Remove(ctx context.Context, ino metadata.Ino) error {
 	err := s.useAlone(ctx, ino, func(o *object) error {
 		if err := s.cfg.FS.Remove(o.place.path(ino)); err != nil {
@@ -391,7 +361,7 @@ func (s *Store) Remove(ctx context.Context, ino metadata.Ino) error {
 	return wrap("remove", ino, err)
 }
 
-// wrap says what err, if any, happened to; an object that is not there is fine.
+// wrap adds the inode to err; a missing object is no error.
 func wrap(op string, ino metadata.Ino, err error) error {
 	if err == nil || errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -399,8 +369,8 @@ func wrap(op string, ino metadata.Ino, err error) error {
 	return fmt.Errorf("object %v: %s: %w", ino, op, err)
 }
 
-// Open opens the file of ino's object for reading: what is written must go
-// through WriteAt, which counts it. The caller closes it.
+// Open opens the file of ino's object for reading: writes must go through WriteAt, which counts
+// them. The caller closes it.
 func (s *Store) Open(ino metadata.Ino) (*os.File, error) {
 	var f *os.File
 	err := s.inOrder(ino, func(p *place) error {

@@ -70,7 +70,7 @@ func wantErr(t *testing.T, what string, err error, want syscall.Errno) {
 	}
 }
 
-// wantSpace checks what the store thinks is used, and that nothing is reserved.
+// wantSpace checks the counted use, and that nothing is reserved.
 func wantSpace(t *testing.T, s *Store, used, objects int64) {
 	t.Helper()
 	sp, err := s.Space(t.Context())
@@ -91,7 +91,7 @@ func wantSpace(t *testing.T, s *Store, used, objects int64) {
 	}
 }
 
-// onDisk is what the objects really take.
+// onDisk returns the space that the objects really take.
 func onDisk(t *testing.T, s *Store) (used, objects int64) {
 	t.Helper()
 	for _, d := range s.cfg.Dirs {
@@ -184,8 +184,7 @@ func TestQuota(t *testing.T) {
 	wantSpace(t, s, 64<<10, 2)
 }
 
-// TestAllocateKeepsItsPromise: where space was taken, writes do not fail, however
-// full the store is by then; elsewhere they do.
+// TestAllocateKeepsItsPromise: writes to allocated space succeed on a full store; others fail.
 func TestAllocateKeepsItsPromise(t *testing.T) {
 	s := open(t, Config{Capacity: 64 << 10})
 	if err := s.Allocate(t.Context(), ino, 8<<10, 32<<10); err != nil {
@@ -210,9 +209,8 @@ func TestAllocateKeepsItsPromise(t *testing.T) {
 	wantSpace(t, s, 64<<10, 2)
 }
 
-// TestQuotaTogether has more writers than there is room, for new objects and
-// the same ones, and removals between. The quota must hold, and the books must
-// agree with the disk.
+// TestQuotaTogether has more writers than room, to new and shared objects, with removals between.
+// The quota must hold, and the counters agree with the disk.
 func TestQuotaTogether(t *testing.T) {
 	const quota = 1 << 20
 	s := open(t, Config{Capacity: quota, MaxOpen: 5})

@@ -15,24 +15,24 @@ import (
 	"github.com/bivouacfs/bivouac/datapath"
 )
 
-// FS is what the store needs of a file system. It is the seam at which tests
-// inject faults; Machine is the real one. Errors hold errnos.
+// FS is the file system that the store needs. Tests inject faults here; Machine is the real one.
+// Errors hold errnos.
 type FS interface {
 	// Open opens the file at path for reading and writing, with the flags
 	// of open(2) that are added.
 	Open(path string, flags int) (File, error)
 	Remove(path string) error
 	Mkdir(path string) error // and its parents; no error if it is there
-	// MkdirApart is Mkdir of a directory that will have very many files. They are
-	// to lie where no others were removed a moment ago, if the file system cares.
+	// MkdirApart is Mkdir for a directory of very many files, placed where no files were removed
+	// lately, if the file system cares.
 	MkdirApart(path string) error
 	// ReadDir calls fn for each file in dir.
 	ReadDir(dir string, fn func(name string, st Stat)) error
-	// Disk tells of the disk that holds dir.
+	// Disk returns the disk that holds dir.
 	Disk(dir string) (Disk, error)
 }
 
-// File is an open object. Its methods may be called at the same time.
+// File is an open object. Its methods may be called concurrently.
 type File interface {
 	ReadAt(p []byte, off int64) (int, error) // as io.ReaderAt
 	WriteAt(p []byte, off int64) (int, error)
@@ -43,15 +43,15 @@ type File interface {
 	// the other leaves its length.
 	Allocate(off, n int64) error
 	Punch(off, n int64) error
-	// Data is the first stretch of data that ends behind off.
+	// Data returns the first range of data that ends behind off.
 	Data(off int64) (datapath.Extent, error)
-	// Holes is how many of the n bytes from off on have no space on the
-	// disk, or a greater number if the file system cannot tell.
+	// Holes returns how many of the n bytes from off on have no space on the disk, or more if the
+	// file system cannot tell.
 	Holes(off, n int64) (int64, error)
 	Close() error
 }
 
-// Stat is the size of a file and what it takes on the disk, in bytes.
+// Stat is the size of a file and its space on the disk, in bytes.
 type Stat struct {
 	Size  int64
 	Alloc int64
@@ -67,12 +67,10 @@ type Disk struct {
 // osFS is the machine's own file system.
 type osFS struct{}
 
-// Machine is the file system of this machine, for those who put something
-// before it.
+// Machine is the file system of this machine.
 var Machine FS = osFS{}
 
-// Open makes no os.File: what that does so that it is closed when it is forgotten
-// took as long for a small file as its lookup.
+// Open makes no os.File, whose finalizer costs as much as the lookup of a small file.
 func (osFS) Open(path string, flags int) (File, error) {
 	fd, err := openFile(path, os.O_RDWR|flags)
 	if err != nil {
@@ -81,8 +79,8 @@ func (osFS) Open(path string, flags int) (File, error) {
 	return &osFile{fd, path}, nil
 }
 
-// openFile leaves out what os.OpenFile does so that a file can be polled, which one
-// on a disk cannot be: five system calls for each file.
+// openFile skips the polling setup of os.OpenFile, which is of no use for a file on a disk: five
+// system calls per file.
 func openFile(path string, flags int) (fd int, err error) {
 	for {
 		fd, err = unix.Open(path, unix.O_CLOEXEC|flags, 0o600)
@@ -107,21 +105,20 @@ func (osFS) Mkdir(path string) error {
 }
 
 const (
-	// topDir marks a directory of ext4 as one whose directories are spread over the disk,
-	// by their names (chattr +T).
+	// topDir marks a directory of ext4 as a top directory: its subdirectories are distributed over
+	// the disk by name (chattr +T).
 	topDir = 0x20000
-	// apartTries is how many places on the disk are tried for a directory that is to lie
-	// apart, until a file is made there within quickMake, and probes how many files in each.
+	// apartTries is how many directories are tried until creating a file there takes less than
+	// quickMake; probes is how many files are created in each.
 	apartTries = 8
 	quickMake  = 100 * time.Microsecond
 	probes     = 3
 )
 
-// MkdirApart implements FS. For minutes after files of ext4 were removed, each that is
-// made near them has all of their inodes looked at (recently_deleted): of a job that
-// follows another on its node, making a file took 0.75 ms instead of 0.02. Where a
-// directory of a marked one lies, and so the files below it, depends on the name that it
-// is made with. It gets the best of some names that nobody else has had.
+// MkdirApart implements FS. For minutes after a removal, ext4 checks all recently removed inodes
+// near each new one (recently_deleted): after the previous job of a node had removed its files,
+// creating one took 0.75 ms instead of 0.02. The place of a directory below a top directory depends
+// on its name; the fastest of some unused names wins.
 func (m osFS) MkdirApart(path string) error {
 	parent := filepath.Dir(path)
 	if err := m.Mkdir(parent); err != nil {
@@ -160,8 +157,7 @@ func removeIf(dir string) error {
 	return os.Remove(dir)
 }
 
-// makeTime is the least time in which one of some files is made in dir, which has none
-// then.
+// makeTime returns the least time in which one of some files is created in dir.
 func makeTime(dir string) (least time.Duration, err error) {
 	least = math.MaxInt64
 	var names []string
@@ -230,14 +226,13 @@ func (osFS) Disk(dir string) (Disk, error) {
 	return Disk{ID: st.Dev, Size: int64(s.Blocks) * s.Bsize, Free: int64(s.Bavail) * s.Bsize}, nil
 }
 
-// osFile is a descriptor. It is the table that closes none that is in use.
+// osFile is a descriptor. The table guarantees that none in use is closed.
 type osFile struct {
 	fd   int
 	path string // for errors
 }
 
-// do makes a system call, again when a signal ended it: Go's scheduler interrupts what
-// takes long.
+// do repeats a system call that a signal interrupted: Go's scheduler interrupts long ones.
 func (f *osFile) do(op string, call func() error) error {
 	for {
 		switch err := call(); err {
@@ -283,7 +278,7 @@ func (f *osFile) Truncate(size int64) error {
 
 func (f *osFile) Sync() error { return f.do("sync", func() error { return unix.Fsync(f.fd) }) }
 
-// Close is not tried again: the descriptor may be another's by then.
+// Close is not repeated: the descriptor may be in use again by then.
 func (f *osFile) Close() error {
 	if err := unix.Close(f.fd); err != nil && err != unix.EINTR {
 		return &fs.PathError{Op: "close", Path: f.path, Err: err}
@@ -299,8 +294,8 @@ func (f *osFile) Stat() (Stat, error) {
 	return statOf(&st), nil
 }
 
-// statOf leaves out what a file system has put aside behind the file's end
-// (XFS does while a file grows): it comes back when the file is closed.
+// statOf excludes what a file system has preallocated behind the file's end (XFS, while a file
+// grows): it is freed when the file is closed.
 func statOf(st *unix.Stat_t) Stat {
 	return Stat{Size: st.Size, Alloc: min(pages(st.Size), st.Blocks*512)}
 }
@@ -315,7 +310,7 @@ func (f *osFile) fallocate(mode uint32, off, n int64) error {
 	return f.do("allocate", func() error { return unix.Fallocate(f.fd, mode, off, n) })
 }
 
-// Data moves the descriptor's offset, which nothing here uses.
+// Data moves the offset of the descriptor, which nothing uses.
 func (f *osFile) Data(off int64) (datapath.Extent, error) {
 	from, err := f.seek(off, unix.SEEK_DATA, math.MaxInt64)
 	if err != nil || from == math.MaxInt64 {
@@ -325,7 +320,7 @@ func (f *osFile) Data(off int64) (datapath.Extent, error) {
 	return datapath.Extent{From: from, To: to}, err
 }
 
-// Holes moves the descriptor's offset, which nothing here uses.
+// Holes moves the offset of the descriptor, which nothing uses.
 func (f *osFile) Holes(off, n int64) (int64, error) {
 	holes, end := int64(0), off+n
 	for off < end {

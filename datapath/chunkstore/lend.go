@@ -10,10 +10,10 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// Lend lends the descriptor of ino's object for sendfile, until done is called.
-// It is one of Config.MaxOpen, and its own offset is nobody's. The file is nil
-// where there is no object or no descriptor. An object that is lent can be
-// removed, and cut: who lends one has to know that nobody does.
+// Lend lends the descriptor of ino's object for sendfile, until done is called. It counts against
+// Config.MaxOpen; its own offset must not be used. The file is nil if there is no object or no
+// descriptor. A lent object can still be removed or truncated: the caller must know that this does
+// not happen.
 func (s *Store) Lend(ctx context.Context, ino metadata.Ino) (f datapath.Descriptor, done func(), err error) {
 	o, err := s.table.acquire(ctx, ino, false)
 	if errors.Is(err, fs.ErrNotExist) {

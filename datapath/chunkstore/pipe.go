@@ -10,8 +10,8 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// ReadPipe implements datapath.Piper: the pipe has the pages of the object
-// themselves. If it is cut before they are read from there, that fails.
+// ReadPipe implements datapath.Piper: the pipe refers to the page cache of the object. Truncation
+// before the pipe is read makes the read fail.
 func (s *Store) ReadPipe(ctx context.Context, ino metadata.Ino, to *datapath.Pipe, p []byte, off int64) (int, error) {
 	if to.Spoilt || off < 0 {
 		return s.ReadAt(ctx, ino, p, off)
@@ -31,7 +31,7 @@ func (s *Store) ReadPipe(ctx context.Context, ino metadata.Ino, to *datapath.Pip
 			continue
 		}
 		if err != nil || k == 0 {
-			break // it is full, or at the end, or ReadAt will say what is wrong
+			break // the pipe is full, the object ends, or ReadAt will report the error
 		}
 		n += int(k)
 	}

@@ -10,7 +10,7 @@ import (
 	"github.com/bivouacfs/bivouac/datapath"
 )
 
-// TestReadPipe: what fits in the pipe is there, all of it; else it is in memory.
+// TestReadPipe: data that fits is in the pipe, all of it; else it is in memory.
 func TestReadPipe(t *testing.T) {
 	const size = 1 << 20
 	s := open(t, Config{})

@@ -24,25 +24,23 @@ type place struct {
 	objects atomic.Int64
 }
 
-// disk is what can still be written to one disk. How much that is it asks now
-// and then; in between it counts.
+// disk is the free space of one disk. It asks the disk now and then, and counts in between.
 type disk struct {
 	fs   FS
-	dir  string // somewhere on it
-	keep int64  // bytes that are not for objects
+	dir  string // a directory on it
+	keep int64  // bytes reserved for other uses
 
-	left    atomic.Int64 // bytes that may be taken before it has to look again
-	pending atomic.Int64 // taken for writes that are under way
+	left    atomic.Int64 // bytes that may be taken before the next look
+	pending atomic.Int64 // taken for writes in progress
 
-	mu sync.Mutex // one looks at a time
+	mu sync.Mutex // one look at a time
 }
 
-// stride is the most that is taken between two looks at a disk: others write
-// to it too.
+// stride is the most that is taken between two looks at a disk: other programs write to it, too.
 const stride = 64 << 20
 
-// take is ENOSPC if there is no room for n bytes more. What was taken is given
-// back when it is written and counted on the disk, or not.
+// take takes n bytes, or returns ENOSPC. They are returned when the write is done and counted on
+// the disk.
 func (d *disk) take(n int64) error {
 	if n == 0 {
 		return nil
@@ -68,7 +66,7 @@ func (d *disk) take(n int64) error {
 
 func (d *disk) gave(n int64) { d.pending.Add(-n) }
 
-// free is what can be written now, beside what is being written.
+// free returns what can be written now, beside the writes in progress.
 func (d *disk) free() (int64, error) {
 	now, err := d.fs.Disk(d.dir)
 	if err != nil {
@@ -77,8 +75,8 @@ func (d *disk) free() (int64, error) {
 	return max(now.Free-d.keep-d.pending.Load(), 0), nil
 }
 
-// openPlaces makes the store directories. reserve is kept free on the disk of
-// the first, as far as it is not more than half of it.
+// openPlaces creates the store directories. reserve, or half of the disk if that is less, stays
+// free on the disk of the first.
 func openPlaces(f FS, dirs []string, reserve int64) ([]*place, error) {
 	disks := map[uint64]*disk{}
 	var places []*place
@@ -103,11 +101,10 @@ func openPlaces(f FS, dirs []string, reserve int64) ([]*place, error) {
 	return places, nil
 }
 
-// part is the directory of the objects whose last byte is i.
+// part returns the directory of the objects whose last byte is i.
 func (p *place) part(i int) string { return filepath.Join(p.dir, objectsDir, fmt.Sprintf("%02x", i)) }
 
-// path is where ino's object is. Every read of a file that was not read lately
-// makes one.
+// path returns the path of ino's object.
 func (p *place) path(ino metadata.Ino) string {
 	var b [8]byte
 	binary.BigEndian.PutUint64(b[:], uint64(ino))
@@ -115,8 +112,8 @@ func (p *place) path(ino metadata.Ino) string {
 	return p.dir + "/" + objectsDir + "/" + name[len(name)-2:] + "/" + name
 }
 
-// inOrder calls fn with the places where ino's object may be, until it returns
-// another error than that there is none.
+// inOrder calls fn with the places where ino's object may be, until it returns another error than
+// ErrNotExist.
 func (s *Store) inOrder(ino metadata.Ino, fn func(*place) error) error {
 	n := uint64(len(s.places))
 	first := uint64(ino) * 0x9e3779b97f4a7c15 >> 32 % n
@@ -139,8 +136,8 @@ func (s *Store) find(ino metadata.Ino) (file File, at *place, err error) {
 	return file, at, err
 }
 
-// choose is the place for a new object: of those whose disks have room, the one
-// with the fewest bytes, and of several such the one with the fewest objects.
+// choose picks the place for a new object: among those whose disks have room, the one with the
+// fewest bytes, then with the fewest objects.
 func (s *Store) choose(ino metadata.Ino) (*place, error) {
 	var best *place
 	err := s.inOrder(ino, func(p *place) error {
@@ -165,7 +162,7 @@ func (s *Store) choose(ino metadata.Ino) (*place, error) {
 	return nil, err
 }
 
-// minRoom is what a disk needs to be given new objects, if there are others.
+// minRoom is the free space of a disk below which new objects go to others.
 const minRoom = 1 << 20
 
 func (p *place) before(q *place) bool {
@@ -175,7 +172,7 @@ func (p *place) before(q *place) bool {
 	return p.objects.Load() < q.objects.Load()
 }
 
-// openOrMake opens ino's object, or makes it; made tells which.
+// openOrMake opens or creates ino's object; made tells which.
 func (s *Store) openOrMake(ino metadata.Ino) (file File, at *place, made bool, err error) {
 	if len(s.places) > 1 {
 		if file, at, err = s.find(ino); !errors.Is(err, fs.ErrNotExist) {
@@ -189,7 +186,7 @@ func (s *Store) openOrMake(ino metadata.Ino) (file File, at *place, made bool, e
 	return file, at, made, err
 }
 
-// makeFile opens or makes a file and the directory that it is in.
+// makeFile opens or creates a file and its directory.
 func makeFile(f FS, path string) (file File, made bool, err error) {
 	file, err = f.Open(path, os.O_CREATE|os.O_EXCL)
 	if errors.Is(err, fs.ErrNotExist) { // the first object of its directory

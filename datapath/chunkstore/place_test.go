@@ -11,7 +11,7 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// spreadOf is how many bytes and objects each directory has.
+// spreadOf returns the bytes and objects of each directory.
 func spreadOf(s *Store) (used, objects []int64) {
 	for _, p := range s.places {
 		used, objects = append(used, p.used.Load()), append(objects, p.objects.Load())
@@ -30,8 +30,8 @@ func even(t *testing.T, what string, n []int64, slack int64) {
 	}
 }
 
-// TestDirsAreUsedEvenly: by number where files are made at once, by bytes where
-// some are large; and after a restart everything is found and counted again.
+// TestDirsAreUsedEvenly: new objects are balanced by number at first and by bytes later; after a
+// restart all are found and counted.
 func TestDirsAreUsedEvenly(t *testing.T) {
 	dirs := []string{t.TempDir(), t.TempDir(), t.TempDir()}
 	s := open(t, Config{Dirs: dirs})
@@ -104,8 +104,8 @@ func TestOneDirFull(t *testing.T) {
 	}
 }
 
-// TestReserve: objects leave the first disk the bytes that others need, also if
-// many write at once, and the store can still overwrite and remove.
+// TestReserve: objects leave the reserved bytes of the first disk free, also with concurrent
+// writers, and overwriting and removing still work.
 func TestReserve(t *testing.T) {
 	dir := smallDisk(t, "32m")
 	s := open(t, Config{Dirs: []string{dir}, Reserve: 8 << 20, Capacity: 1 << 30})
@@ -155,7 +155,7 @@ func TestReserve(t *testing.T) {
 	write(t, s, ino, 1<<20, 0)
 }
 
-// TestReserveOfSmallDisk: never more than half of a disk is kept.
+// TestReserveOfSmallDisk: at most half of a disk is reserved.
 func TestReserveOfSmallDisk(t *testing.T) {
 	s := open(t, Config{Dirs: []string{smallDisk(t, "4m")}, Reserve: 1 << 30})
 	if sp, err := s.Space(t.Context()); err != nil || sp.Free != 2<<20 {
@@ -163,8 +163,7 @@ func TestReserveOfSmallDisk(t *testing.T) {
 	}
 }
 
-// TestPlaceFaults: a disk that cannot be asked is an error of the write, and
-// nothing stays reserved.
+// TestPlaceFaults: a disk that cannot be examined fails the write, and nothing stays reserved.
 func TestPlaceFaults(t *testing.T) {
 	for dirs := 1; dirs <= 2; dirs++ {
 		t.Run(fmt.Sprint(dirs, " directories"), func(t *testing.T) {
@@ -180,8 +179,7 @@ func TestPlaceFaults(t *testing.T) {
 	}
 }
 
-// TestPath: where an object lies is what the package comment says, whatever the
-// directory is written like.
+// TestPath: objects have the paths of the package comment, however the directory is spelled.
 func TestPath(t *testing.T) {
 	dir := t.TempDir()
 	s, err := Open(Config{Dirs: []string{dir + "/./x//"}})

@@ -16,8 +16,7 @@ import (
 
 const objectsDir = "objects"
 
-// eachDir calls fn for the 256 directories that every store directory can have,
-// several at a time.
+// eachDir calls fn for the 256 subdirectories of the store directories, several at a time.
 func (s *Store) eachDir(fn func(p *place, dir string) error) error {
 	var g errgroup.Group
 	g.SetLimit(8)
@@ -29,8 +28,8 @@ func (s *Store) eachDir(fn func(p *place, dir string) error) error {
 	return g.Wait()
 }
 
-// list calls fn for the objects in dir, which need not be there. Files that are
-// no objects of this store are counted and left alone.
+// list calls fn for the objects in dir, which may be missing. Other files are counted and left
+// alone.
 func (s *Store) list(p *place, dir string, fn func(metadata.Ino, Stat)) (strangers int64, err error) {
 	err = s.cfg.FS.ReadDir(dir, func(name string, st Stat) {
 		n, err := strconv.ParseUint(name, 16, 64)
@@ -46,7 +45,7 @@ func (s *Store) list(p *place, dir string, fn func(metadata.Ino, Stat)) (strange
 	return strangers, err
 }
 
-// scan counts the objects that are there.
+// scan counts the existing objects.
 func (s *Store) scan() error {
 	var strangers atomic.Int64
 	err := s.eachDir(func(p *place, dir string) error {
@@ -63,11 +62,11 @@ func (s *Store) scan() error {
 	return err
 }
 
-// Parts is how many parts the objects are listed in.
+// Parts is the number of parts in which objects are listed.
 const Parts = 256
 
-// List is the inodes of the objects of one part that match: those whose last
-// byte is part, on all disks. Objects that are made meanwhile may be missing.
+// List returns the inodes of the objects of one part that match. Part is the last byte of the inode
+// number. Objects created meanwhile may be missing.
 func (s *Store) List(part uint8, match func(metadata.Ino) bool) ([]metadata.Ino, error) {
 	var inos []metadata.Ino
 	var errs []error
@@ -82,8 +81,8 @@ func (s *Store) List(part uint8, match func(metadata.Ino) bool) ([]metadata.Ino,
 	return inos, errors.Join(errs...)
 }
 
-// RemoveAll removes the objects that match, and returns how many they were.
-// It goes on after an error. Objects that are made meanwhile may stay.
+// RemoveAll removes the objects that match, and returns their number. It goes on after an error.
+// Objects created meanwhile may stay.
 func (s *Store) RemoveAll(match func(metadata.Ino) bool) (int, error) {
 	var removed atomic.Int64
 	err := s.eachDir(func(p *place, dir string) error {
@@ -105,8 +104,7 @@ func (s *Store) RemoveAll(match func(metadata.Ino) bool) (int, error) {
 	return int(removed.Load()), err
 }
 
-// Space is the quota, as far as the disks have it, what is used of it, and what
-// can still be written.
+// Space returns the quota as far as the disks have it, its use, and what can still be written.
 func (s *Store) Space(context.Context) (datapath.Space, error) {
 	sp := datapath.Space{Capacity: s.cfg.Capacity, Used: max(s.usage.used.Load(), 0), Objects: s.usage.objects.Load()}
 	free, err := s.diskFree()
@@ -123,7 +121,7 @@ func (s *Store) Space(context.Context) (datapath.Space, error) {
 	return sp, nil
 }
 
-// diskFree sums the disks below the directories, each one once.
+// diskFree sums the free space of the disks, each one once.
 func (s *Store) diskFree() (int64, error) {
 	var errs []error
 	free, seen := int64(0), map[*disk]bool{}
@@ -138,8 +136,8 @@ func (s *Store) diskFree() (int64, error) {
 	return free, errors.Join(errs...)
 }
 
-// Room reports whether the disk of the first store directory still has half of
-// what Config.Reserve keeps free there.
+// Room reports whether the disk of the first store directory has at least half of Config.Reserve
+// free.
 func (s *Store) Room() bool {
 	d := s.places[0].disk
 	now, err := s.cfg.FS.Disk(d.dir)

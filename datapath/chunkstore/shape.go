@@ -12,8 +12,7 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// checkRange is EINVAL for what is no range and EFBIG for one that no object
-// can have.
+// checkRange returns EINVAL for an invalid range and EFBIG for one beyond the largest object.
 func checkRange(off, n int64) error {
 	switch {
 	case off < 0 || n <= 0:
@@ -24,8 +23,8 @@ func checkRange(off, n int64) error {
 	return nil
 }
 
-// Allocate is datapath.Shaper. Where the quota has no room for all of the range
-// once more, only its holes are counted.
+// Allocate is datapath.Shaper. If the quota has no room for the whole range, only its holes are
+// counted.
 func (s *Store) Allocate(ctx context.Context, ino metadata.Ino, off, n int64) error {
 	err := checkRange(off, n)
 	if err == nil {

@@ -13,8 +13,7 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// object is an object in use or lately used. Its descriptor is opened by the
-// first who needs it.
+// object is an object in use, or used lately. Its descriptor is opened on demand.
 type object struct {
 	ino metadata.Ino
 
@@ -33,10 +32,10 @@ type object struct {
 	alloc   int64 // bytes of usage.used that are this object's; guarded by countMu
 }
 
-// table keeps the descriptors: at most max of them, the ones used last.
+// table keeps at most max descriptors, the most recently used.
 type table struct {
 	open  func(o *object, create bool) error
-	slots chan struct{} // one for each call in progress; as many as descriptors, so that there is always one to evict
+	slots chan struct{} // one for each call in progress; as many as descriptors, so that one can always be evicted
 
 	mu      sync.Mutex
 	objects map[metadata.Ino]*object              // guarded by mu
@@ -50,8 +49,8 @@ func newTable(limit int, open func(*object, bool) error) *table {
 	return &table{open: open, slots: make(chan struct{}, limit), objects: map[metadata.Ino]*object{}, idle: idle}
 }
 
-// acquire returns the object with its descriptor; release gives it back. With
-// create it is made if it is not there, else that is ENOENT.
+// acquire returns the object with its descriptor; release returns it. With create a missing object
+// is created, else it is ENOENT.
 func (t *table) acquire(ctx context.Context, ino metadata.Ino, create bool) (*object, error) {
 	if err := t.enter(ctx); err != nil {
 		return nil, err
@@ -96,7 +95,7 @@ func (t *table) enter(ctx context.Context) error {
 	return syscall.EINTR
 }
 
-// ref counts a use of ino's object, and picks one to close if there are too many.
+// ref counts a use of ino's object, and picks one to evict if there are too many.
 func (t *table) ref(ino metadata.Ino) (*object, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -120,8 +119,8 @@ func (t *table) ref(ino metadata.Ino) (*object, error) {
 	return o, nil
 }
 
-// victims takes out those that make room for o. Whoever is about to open o has
-// to close them first, also if another has picked them.
+// victims takes the evicted objects that make room for o. Whoever opens o closes them first, also
+// those that another call has picked.
 func (t *table) victims(o *object) []*object {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -130,13 +129,13 @@ func (t *table) victims(o *object) []*object {
 	return v
 }
 
-// release gives back what acquire returned.
+// release returns an object.
 func (t *table) release(o *object) {
 	t.mu.Lock()
 	o.refs--
 	var closing File
 	if o.refs == 0 {
-		if o.file == nil { // it never opened; nobody else has it, so it is not being opened
+		if o.file == nil { // it never opened, and is not being opened: there are no other refs
 			t.drop(o)
 		}
 		switch {
@@ -152,7 +151,7 @@ func (t *table) release(o *object) {
 	if closing != nil {
 		_ = closing.Close() // of a removed object
 		t.mu.Lock()
-		t.lost-- // now somebody else may have its descriptor
+		t.lost-- // its descriptor is free now
 		t.mu.Unlock()
 	}
 	<-t.slots

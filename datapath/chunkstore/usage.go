@@ -6,7 +6,7 @@ import (
 	"syscall"
 )
 
-// pageSize is the unit in which file systems give space out.
+// pageSize is the allocation unit of file systems.
 const pageSize = 4096
 
 // pages rounds up to whole pages.
@@ -17,29 +17,27 @@ func pages(n int64) int64 {
 	return (n + pageSize - 1) &^ (pageSize - 1)
 }
 
-// spread is the most that a write of n bytes at off can allocate.
+// spread returns the most that a write of n bytes at off can allocate.
 func spread(off, n int64) int64 {
 	return pages(off+n) - off&^(pageSize-1)
 }
 
-// usage counts the store's bytes against its quota. A write reserves the most
-// it can need before it touches the disk, and settles on what it took after;
-// so the quota holds at every moment, and a write that fails leaves nothing
-// behind but what is really on the disk. Reservations are generous, so close to
-// the quota two writes at once may be refused where one after the other would
-// not be.
+// usage counts the bytes of the store against its quota. A write reserves the most it can need
+// before it touches the disk, and settles the real amount afterwards: the quota holds at every
+// moment, and a failed write leaves nothing reserved. Reservations are generous: near the quota, of
+// two concurrent writes one may be refused that would have fitted.
 //
-// It relies on a file system that says what it has allocated at once, as ext4,
-// XFS and tmpfs do; ZFS says it seconds later.
+// It relies on a file system that reports allocations at once, as ext4, XFS and tmpfs do; ZFS
+// reports them seconds later.
 type usage struct {
 	quota    int64 // 0 is none
 	used     atomic.Int64
 	reserved atomic.Int64
-	held     atomic.Int64 // used + reserved, what the quota bounds
+	held     atomic.Int64 // used + reserved, limited by the quota
 	objects  atomic.Int64
 }
 
-// reserve takes n bytes of the quota, or returns ENOSPC and takes nothing.
+// reserve takes n bytes of the quota, or returns ENOSPC.
 func (u *usage) reserve(n int64) error {
 	for {
 		held := u.held.Load()
@@ -53,7 +51,7 @@ func (u *usage) reserve(n int64) error {
 	}
 }
 
-// settle gives a reservation of n bytes back and counts what was taken.
+// settle replaces a reservation of n bytes by what was taken.
 func (u *usage) settle(n, taken int64) {
 	u.used.Add(taken)
 	u.reserved.Add(-n)

@@ -8,10 +8,10 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// writeBacker is a File whose cached writes can be sent to the disk by stretches.
+// writeBacker is a File whose cached writes can be flushed by range.
 type writeBacker interface {
-	// StartWriteBack begins to send [off, off+n) to the disk; AwaitWriteBack
-	// returns when it is there. Neither makes anything durable.
+	// StartWriteBack starts to flush [off, off+n) to the disk; AwaitWriteBack waits for that.
+	// Neither makes anything durable.
 	StartWriteBack(off, n int64) error
 	AwaitWriteBack(off, n int64) error
 }
@@ -40,14 +40,13 @@ func (f *osFile) syncRange(off, n int64, flags int) error {
 	}
 }
 
-// StartWriteBack begins to send what is cached of [off, off+n) of ino's object to
-// the disk, so that little of it waits there. It is no error if there is none.
+// StartWriteBack starts to flush [off, off+n) of ino's object, so that little dirty data builds up.
+// A missing object is no error.
 func (s *Store) StartWriteBack(ctx context.Context, ino metadata.Ino, off, n int64) error {
 	return s.writeBack(ctx, ino, func(w writeBacker) error { return w.StartWriteBack(off, n) })
 }
 
-// AwaitWriteBack returns when what is cached of [off, off+n) of ino's object is on
-// the disk.
+// AwaitWriteBack returns when [off, off+n) of ino's object is flushed.
 func (s *Store) AwaitWriteBack(ctx context.Context, ino metadata.Ino, off, n int64) error {
 	return s.writeBack(ctx, ino, func(w writeBacker) error { return w.AwaitWriteBack(off, n) })
 }

@@ -6,8 +6,7 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// TestWriteBack: what is written can be sent to the disk; of what is not there
-// nothing is.
+// TestWriteBack: written data can be flushed; flushing a missing object does nothing.
 func TestWriteBack(t *testing.T) {
 	s := open(t, Config{})
 	if err := s.WriteAt(ctx, 7, make([]byte, 100_000), 0); err != nil {

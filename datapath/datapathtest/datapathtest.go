@@ -1,6 +1,5 @@
-// Package datapathtest is the suite that every datapath.Store passes, on the
-// local disk or through a connection: what the interface's comments promise is
-// tested here, once.
+// Package datapathtest is the test suite for every datapath.Store, local or remote: it tests the
+// promises of the interface comments.
 package datapathtest
 
 import (
@@ -18,7 +17,7 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// Run runs the suite. open gives an empty store, for one test alone.
+// Run runs the suite. open returns an empty store for one test.
 func Run(t *testing.T, open func(t *testing.T) datapath.Store) {
 	for _, c := range []struct {
 		name string

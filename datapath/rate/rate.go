@@ -1,10 +1,8 @@
-// Package rate bounds how many bytes pass in a second. Its one idea is that what
-// is taken is paid for in time before it passes: who takes n bytes waits until the
-// rate has had the time for them and for all that was taken before. So over any
-// number of seconds no more passes than the rate allows for them and for a burst of
-// a tenth of a second, and no less while somebody waits.
+// Package rate limits bytes per second. A caller that takes n bytes waits until the rate has had
+// time for these and for all taken before: over any period no more passes than the rate and a burst
+// of a tenth of a second allow, and no less while a caller waits.
 //
-// It counts nothing but bytes, and knows neither what they are nor whose.
+// It must not know what the bytes are or whose.
 package rate
 
 import (
@@ -16,11 +14,10 @@ import (
 	"time"
 )
 
-// burst is how much that was not taken can be taken at once later.
+// burst is how much unused rate may be taken at once later.
 const burst = 100 * time.Millisecond
 
-// Bucket is a bound; nil is none. It may be used by several goroutines, who are
-// served in the order in which they come.
+// Bucket is a limit; nil is none. It is safe for concurrent use and serves callers in order.
 type Bucket struct {
 	perSecond int64
 	now       func() time.Time
@@ -28,11 +25,11 @@ type Bucket struct {
 	mu     sync.Mutex
 	paid   time.Time     // guarded by mu; when all that was taken has been paid for
 	passed int64         // guarded by mu; bytes
-	held   time.Duration // guarded by mu; that takers were told to wait
+	held   time.Duration // guarded by mu; total wait of all takers
 }
 
-// New makes a bucket of perSecond bytes; nil if that is 0. now is the clock; nil
-// is the machine's.
+// New returns a bucket of perSecond bytes; nil if that is 0. now is the clock; nil is the
+// machine's.
 func New(perSecond int64, now func() time.Time) *Bucket {
 	if perSecond <= 0 {
 		return nil
@@ -43,8 +40,7 @@ func New(perSecond int64, now func() time.Time) *Bucket {
 	return &Bucket{perSecond: perSecond, now: now, paid: now()}
 }
 
-// Take returns when n bytes may pass, or with EAGAIN when ctx ends before; then
-// they are not to pass.
+// Take returns when n bytes may pass, or with EAGAIN when ctx ends before; then they must not pass.
 func (b *Bucket) Take(ctx context.Context, n int64) error {
 	if b == nil || n <= 0 {
 		return nil
@@ -64,7 +60,7 @@ func (b *Bucket) Take(ctx context.Context, n int64) error {
 	}
 }
 
-// reserve takes n bytes, and says how long they have to wait.
+// reserve takes n bytes, and returns how long they have to wait.
 func (b *Bucket) reserve(n int64) time.Duration {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -79,7 +75,7 @@ func (b *Bucket) reserve(n int64) time.Duration {
 	return wait
 }
 
-// giveBack lets others have what was taken and will not pass.
+// giveBack returns bytes that were taken and will not pass.
 func (b *Bucket) giveBack(n int64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -87,7 +83,7 @@ func (b *Bucket) giveBack(n int64) {
 	b.passed -= n
 }
 
-// cost is the time that n bytes take, rounded up.
+// cost returns the time for n bytes, rounded up.
 func (b *Bucket) cost(n int64) time.Duration {
 	hi, lo := bits.Mul64(uint64(n), uint64(time.Second))
 	if hi >= uint64(b.perSecond) {
@@ -103,14 +99,14 @@ func (b *Bucket) cost(n int64) time.Duration {
 	return time.Duration(d)
 }
 
-// Stats is what a bucket has done.
+// Stats is the counters of a bucket.
 type Stats struct {
 	Limit  int64   `json:"limit"`  // bytes per second
-	Bytes  int64   `json:"bytes"`  // that passed or are about to
-	Waited float64 `json:"waited"` // seconds, of all who took
+	Bytes  int64   `json:"bytes"`  // passed, or about to
+	Waited float64 `json:"waited"` // seconds, of all callers
 }
 
-// Stats returns what the bucket has done; nil if there is no bound.
+// Stats returns the counters; nil if there is no limit.
 func (b *Bucket) Stats() *Stats {
 	if b == nil {
 		return nil

@@ -14,7 +14,7 @@ import (
 	"github.com/bivouacfs/bivouac/datapath/wire"
 )
 
-// fakeServer shakes hands on one connection and then does as it is told.
+// fakeServer does the handshake on one connection and then runs a script.
 func fakeServer(t *testing.T, purpose wire.Purpose, serve func(conn net.Conn)) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -58,8 +58,8 @@ func request(t *testing.T, conn net.Conn) wire.Header {
 	return h
 }
 
-// A server that breaks the rules loses the connection, and the caller's memory
-// beyond Into stays as it is.
+// A server that violates the protocol loses the connection, and the caller's memory beyond Into is
+// untouched.
 func TestServerThatBreaksTheRules(t *testing.T) {
 	for what, answer := range map[string]func(h wire.Header) []byte{
 		"more data than asked": func(h wire.Header) []byte {
@@ -100,8 +100,8 @@ func TestServerThatBreaksTheRules(t *testing.T) {
 	}
 }
 
-// A reply that begins and does not become complete: the caller leaves by its
-// deadline, and nobody writes into its memory afterwards.
+// A reply that never completes: the caller returns at its deadline, and its memory is not written
+// afterwards.
 func TestReplyThatStalls(t *testing.T) {
 	gaveUp := make(chan struct{})
 	addr := fakeServer(t, wire.PurposeBulk, func(conn net.Conn) {
@@ -129,8 +129,7 @@ func TestReplyThatStalls(t *testing.T) {
 	}
 }
 
-// The same where the rest comes within the grace: the answer counts and the
-// connection stays.
+// The same with the rest within the grace: the reply counts and the connection stays.
 func TestReplyThatIsNearlyHere(t *testing.T) {
 	begun := make(chan struct{})
 	ctx, cancel := context.WithCancel(context.Background())
@@ -164,8 +163,7 @@ func TestReplyThatIsNearlyHere(t *testing.T) {
 	}
 }
 
-// A peer that takes no bytes: a write does not outlive its deadline by more
-// than the grace.
+// A peer that reads nothing: a write ends at most grace after its deadline.
 func TestRequestThatStalls(t *testing.T) {
 	release := make(chan struct{})
 	addr := fakeServer(t, wire.PurposeBulk, func(net.Conn) { <-release })
@@ -195,8 +193,8 @@ func TestRequestThatStalls(t *testing.T) {
 	}
 }
 
-// A peer that answers nothing for the time of a whole call loses its
-// connection, so that the next call finds out by a handshake.
+// A peer that does not reply for the time of a whole call loses its connection, so that the next
+// call finds out by a handshake.
 func TestSilentPeerIsSuspected(t *testing.T) {
 	release := make(chan struct{})
 	addr := fakeServer(t, wire.PurposeMeta, func(net.Conn) { <-release })

@@ -30,9 +30,8 @@ func (c *brittleConn) Read(p []byte) (int, error) {
 	return c.Conn.Read(p)
 }
 
-// Many callers on connections that break all the time, with deadlines and
-// cancelled contexts: every call that succeeds has its own answer, and
-// afterwards nothing is left.
+// Many callers on breaking connections, with deadlines and cancelled contexts: every successful
+// call has its own reply, and nothing is left afterwards.
 func TestManyCallersOnBrittleConnections(t *testing.T) {
 	before := runtime.NumGoroutine()
 	seed := uint64(time.Now().UnixNano())
@@ -58,8 +57,7 @@ func TestManyCallersOnBrittleConnections(t *testing.T) {
 	eventually(t, "no goroutine left", func() bool { return runtime.NumGoroutine() <= before+1 }) // Serve's own may linger
 }
 
-// hammerBy has callers make n calls each, of which not all may fail; it returns how many
-// succeeded.
+// hammerBy runs callers with n calls each, which must not all fail; it returns how many succeeded.
 func hammerBy(t *testing.T, p *Peers, seed uint64, callers, n int) int64 {
 	var good atomic.Int64
 	var wg sync.WaitGroup
@@ -73,7 +71,7 @@ func hammerBy(t *testing.T, p *Peers, seed uint64, callers, n int) int64 {
 	return good.Load()
 }
 
-// hammer makes n calls and checks what comes back; it returns how many succeeded.
+// hammer makes n calls and checks the replies; it returns how many succeeded.
 func hammer(t *testing.T, p *Peers, r *rand.Rand, n int) (good int64) {
 	for i := range n {
 		body := fmt.Appendf(nil, "%d %d", r.Uint64(), i)

@@ -12,11 +12,10 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// endless makes nothing end by itself: not a call, not a dial, not a handshake.
+// endless sets timeouts under which nothing ends by itself.
 func endless(cfg *PeersConfig) { cfg.Timeout, cfg.HandshakeTimeout = time.Hour, time.Hour }
 
-// wantCutOff cuts node 3 off and sees to it that its call ends by that, with
-// nothing sent.
+// wantCutOff disconnects node 3 and checks that this ends its call, with nothing sent.
 func wantCutOff(t *testing.T, p *Peers, call <-chan error) {
 	t.Helper()
 	p.Disconnect(3)
@@ -45,8 +44,8 @@ func begin(p *Peers, op wire.Op) <-chan error {
 	return err
 }
 
-// Who waits until lost calls are drained on a node that is given up waits no
-// longer. What is to be drained still is, and calls that come later try as ever.
+// Disconnect ends calls that wait for a drain. The drain still happens, and later calls connect
+// again.
 func TestCutEndsDrain(t *testing.T) {
 	asked := make(chan struct{})
 	silent := fakeServer(t, wire.PurposeBulk, func(conn net.Conn) {
@@ -79,8 +78,7 @@ func TestCutEndsDrain(t *testing.T) {
 	}
 }
 
-// The same while it is dialled, or shakes hands; also where dialling does not heed
-// that it is to end.
+// The same during the dial or the handshake, also if the dial ignores its context.
 func TestCutEndsDial(t *testing.T) {
 	for what, hang := range map[string]func(ctx context.Context, release <-chan struct{}) (net.Conn, error){
 		"dial": func(ctx context.Context, _ <-chan struct{}) (net.Conn, error) {
@@ -119,8 +117,7 @@ func TestCutEndsDial(t *testing.T) {
 	}
 }
 
-// Who began before the cut and has sent nothing, because the connection that he was
-// to have was cut, does not look for another one.
+// A call from before a disconnect that has sent nothing does not look for another connection.
 func TestCutEndsWhatIsUnsent(t *testing.T) {
 	_, addr := startServer(t, echoes, nil)
 	p := startPeers(t, addr, nil)

@@ -7,8 +7,7 @@ import (
 	"time"
 )
 
-// TestLazyDeadline compares with the standard library's context: whoever asks, and
-// whenever, is told the same.
+// TestLazyDeadline compares with the context of the standard library, whatever is called when.
 func TestLazyDeadline(t *testing.T) {
 	for _, c := range []struct {
 		name   string

@@ -13,7 +13,7 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// cutter dials, and breaks what it has dialled.
+// cutter dials, and closes what it has dialed.
 type cutter struct {
 	mu    sync.Mutex
 	conns []net.Conn // guarded by mu
@@ -29,7 +29,7 @@ func (c *cutter) dial(ctx context.Context, addr string) (net.Conn, error) {
 	return conn, err
 }
 
-// use makes peers dial so, again at once after a failure.
+// use makes peers dial through it, and again at once after a failure.
 func (c *cutter) use(cfg *PeersConfig) { cfg.Dial, cfg.Backoff, cfg.MaxBackoff = c.dial, 1, 1 }
 
 func (c *cutter) cut() {
@@ -41,8 +41,7 @@ func (c *cutter) cut() {
 	c.conns = nil
 }
 
-// begun is a handler that says that it has begun and then, deaf to its
-// context, waits for release.
+// begun is a handler that signals its start and then waits for release, whatever its context.
 func begun(began chan<- string, release <-chan struct{}) Handler {
 	return func(_ context.Context, req *Request, _ *Response) error {
 		began <- string(req.Body)
@@ -51,8 +50,7 @@ func begun(began chan<- string, release <-chan struct{}) Handler {
 	}
 }
 
-// A call that was lost with its connection still runs: the next one does not
-// begin before it has ended.
+// A call that was lost with its connection still runs: the next one starts after it has ended.
 func TestLostCallIsDrained(t *testing.T) {
 	for _, op := range []wire.Op{wire.OpWrite, wire.OpSetattr} {
 		t.Run(op.String(), func(t *testing.T) {
@@ -87,7 +85,7 @@ func TestLostCallIsDrained(t *testing.T) {
 	}
 }
 
-// What heeds its context is ended, and does not keep the next one waiting.
+// A handler that heeds its context is ended, and does not delay the next one.
 func TestDrainEndsHandlers(t *testing.T) {
 	began := make(chan struct{}, 1)
 	_, addr := startServer(t, map[wire.Op]Handler{
@@ -110,8 +108,7 @@ func TestDrainEndsHandlers(t *testing.T) {
 	}
 }
 
-// While the lost call does not end, others fail as with a node that is down,
-// and nothing of them is sent.
+// While the lost call runs, others fail as with a node that is down, and nothing of them is sent.
 func TestNotDrained(t *testing.T) {
 	began, release := make(chan string, 9), make(chan struct{})
 	defer close(release)
@@ -131,7 +128,7 @@ func TestNotDrained(t *testing.T) {
 	}
 }
 
-// drain sends a request to drain conns over conn and returns the status.
+// drain asks over conn to drain conns and returns the status.
 func drain(t *testing.T, conn net.Conn, conns ...wire.Nonce) syscall.Errno {
 	t.Helper()
 	body := wire.Append(nil, &wire.DrainReq{Conns: conns})
@@ -185,7 +182,7 @@ func TestDrainRequests(t *testing.T) {
 	}
 }
 
-// A peer that cannot drain is one to which there is no connection.
+// A peer that cannot drain counts as unreachable.
 func TestPeerThatDoesNotDrain(t *testing.T) {
 	for what, answer := range map[string]func(h wire.Header) []byte{
 		"another tag": func(h wire.Header) []byte { return wire.Header{Op: h.Op, Tag: h.Tag + 1}.Append(nil) },
@@ -206,7 +203,7 @@ func TestPeerThatDoesNotDrain(t *testing.T) {
 	}
 }
 
-// That a node lives can be said while calls that it has lost still run.
+// Heartbeats get through while lost calls still run.
 func TestReportsDoNotDrain(t *testing.T) {
 	began, release := make(chan string, 2), make(chan struct{})
 	_, addr := startServer(t, map[wire.Op]Handler{wire.OpSetattr: begun(began, release), wire.OpWrite: begun(began, release), wire.OpReport: echo}, nil)

@@ -13,7 +13,7 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// scriptConn is a connection whose peer has said all it will ever say.
+// scriptConn is a connection whose peer has sent everything already.
 type scriptConn struct {
 	net.Conn
 	in  *bytes.Reader
@@ -28,7 +28,7 @@ func (c *scriptConn) SetDeadline(time.Time) error      { return nil }
 func (c *scriptConn) SetReadDeadline(time.Time) error  { return nil }
 func (c *scriptConn) SetWriteDeadline(time.Time) error { return nil }
 
-// FuzzHandshake lets a stranger say anything: he is never let in.
+// FuzzHandshake sends anything as a stranger: the handshake never succeeds.
 func FuzzHandshake(f *testing.F) {
 	hello := wire.Append(nil, &wire.Hello{Purpose: wire.PurposeMeta, From: 1, To: 3})
 	f.Add(hello)
@@ -46,8 +46,8 @@ func FuzzHandshake(f *testing.F) {
 	})
 }
 
-// FuzzRequests lets an authenticated peer send anything: the server answers
-// whole frames, and only to what is one.
+// FuzzRequests sends anything as an authenticated peer: the server replies with whole frames, and
+// only to whole frames.
 func FuzzRequests(f *testing.F) {
 	f.Add(append(lookup(1), lookup(2)...))
 	f.Add(frame(wire.Header{Op: wire.OpWrite, Tag: 7}, "bo", "dat"))
@@ -83,7 +83,7 @@ func checkFrames(t *testing.T, b []byte) {
 	}
 }
 
-// heldConn says nothing until it has been written to.
+// heldConn delivers nothing until it has been written to.
 type heldConn struct {
 	scriptConn
 	written chan struct{}
@@ -99,8 +99,7 @@ func (c *heldConn) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// FuzzReplies lets a server answer anything: the call ends, and nothing is
-// written beyond Into.
+// FuzzReplies sends anything as a server: the call ends, and memory beyond Into is untouched.
 func FuzzReplies(f *testing.F) {
 	f.Add(frame(wire.Header{Op: wire.OpRead, Tag: 1}, "bo", "dat"))
 	f.Add(append(wire.Header{Op: wire.OpRead, Tag: 1, Data: 9}.Append(nil), "too  much"...))

@@ -17,7 +17,7 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// dialRaw connects to addr without shaking hands.
+// dialRaw connects to addr without a handshake.
 func dialRaw(t *testing.T, addr string) net.Conn {
 	t.Helper()
 	conn, err := net.Dial("tcp", addr)
@@ -29,7 +29,7 @@ func dialRaw(t *testing.T, addr string) net.Conn {
 	return conn
 }
 
-// dialShaken connects and shakes hands.
+// dialShaken connects with a handshake.
 func dialShaken(t *testing.T, addr string, purpose wire.Purpose) net.Conn {
 	t.Helper()
 	conn := dialRaw(t, addr)
@@ -185,7 +185,7 @@ func TestVersionIsCut(t *testing.T) {
 	eventually(t, "count of versions", func() bool { return s.Stats().Rejected.Version == 1 })
 }
 
-// A client is told which version the server has.
+// A client learns the version of the server.
 func TestServerOfAnotherVersion(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -238,8 +238,8 @@ func TestTooManyConnections(t *testing.T) {
 	dialShaken(t, addr, wire.PurposeMeta)
 }
 
-// Candidates are tried in order: nobody listens on the first, another node on
-// the second, another job on the third.
+// Candidates are tried in order: the first does not listen, the second is another node, the third
+// another job.
 func TestCandidatesInOrder(t *testing.T) {
 	nobody, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

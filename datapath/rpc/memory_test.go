@@ -10,7 +10,7 @@ import (
 	"github.com/bivouacfs/bivouac/datapath/wire"
 )
 
-// wantNoBuffers waits until the server has given all its memory back.
+// wantNoBuffers waits until all memory of the server is free.
 func wantNoBuffers(t *testing.T, s *Server) {
 	t.Helper()
 	eventually(t, "all buffers are given back", func() bool {
@@ -19,7 +19,7 @@ func wantNoBuffers(t *testing.T, s *Server) {
 	})
 }
 
-// filled is a handler that reads n bytes, as of a disk.
+// filled is a handler that reads n bytes, as from a disk.
 func filled(n int) Handler {
 	return func(ctx context.Context, _ *Request, resp *Response) (err error) {
 		resp.Data, err = resp.Alloc(ctx, n)
@@ -27,7 +27,7 @@ func filled(n int) Handler {
 	}
 }
 
-// Many readers and writers share the memory that there is, and all are served.
+// Many readers and writers share the memory, and all are served.
 func TestMemoryIsBounded(t *testing.T) {
 	const most = 3 * wire.MaxFrame
 	s, addr := startServer(t, map[wire.Op]Handler{wire.OpWrite: echo, wire.OpRead: filled(wire.MaxData)},
@@ -58,8 +58,8 @@ func TestMemoryIsBounded(t *testing.T) {
 	}
 }
 
-// A peer that does not take its answers has only a part of the memory; and
-// requests of metadata do not wait for that of data.
+// A peer that does not read its replies holds only a part of the memory, and metadata does not wait
+// for bulk data.
 func TestMemoryIsShared(t *testing.T) {
 	s, addr := startServer(t, map[wire.Op]Handler{wire.OpLookup: echo, wire.OpRead: filled(wire.MaxData)},
 		func(c *ServerConfig) { c.Memory = connMemory + 2*wire.MaxFrame })
@@ -91,7 +91,7 @@ func bufferBytes(n int) int64 {
 	return 0
 }
 
-// Who waits for memory leaves when his caller does, and holds nothing.
+// A request that waits for memory ends with its caller, and holds nothing.
 func TestWaitForMemoryEnds(t *testing.T) {
 	release := make(chan struct{})
 	var held sync.WaitGroup

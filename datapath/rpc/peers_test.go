@@ -108,7 +108,7 @@ func TestCancel(t *testing.T) {
 	})
 }
 
-// asked counts how often somebody wants to know when it ends.
+// asked counts the calls of Done.
 type asked struct {
 	context.Context
 	n atomic.Int32
@@ -119,8 +119,8 @@ func (a *asked) Done() <-chan struct{} {
 	return a.Context.Done()
 }
 
-// TestQuickCallAsksNoContext: the contexts of requests make something to wait
-// on when they are asked for it; a call that is answered soon does not ask.
+// TestQuickCallAsksNoContext: a call that is answered soon does not call Done of its context, which
+// would make a timer.
 func TestQuickCallAsksNoContext(t *testing.T) {
 	_, addr := startServer(t, map[wire.Op]Handler{wire.OpGetattr: echo}, nil)
 	to := startPeers(t, addr, nil).To(3)
@@ -217,8 +217,7 @@ func TestEpochs(t *testing.T) {
 	}
 }
 
-// A small call does not wait behind large ones, because it has another
-// connection.
+// A small call does not wait behind large ones: it has another connection.
 func TestMetadataDoesNotWaitForBulk(t *testing.T) {
 	release := make(chan struct{})
 	_, addr := startServer(t, map[wire.Op]Handler{wire.OpWrite: stuck(release), wire.OpLookup: echo},
@@ -242,7 +241,7 @@ func TestMetadataDoesNotWaitForBulk(t *testing.T) {
 	wg.Wait()
 }
 
-// Connections for bulk data are made when they are wanted, and no more than four.
+// Connections for bulk data are made on demand, at most four.
 func TestBulkConnections(t *testing.T) {
 	release := make(chan struct{})
 	s, addr := startServer(t, map[wire.Op]Handler{wire.OpRead: stuck(release), wire.OpWrite: echo}, nil)

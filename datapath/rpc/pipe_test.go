@@ -26,7 +26,7 @@ func testPipe(t *testing.T, size int) *datapath.Pipe {
 	return &datapath.Pipe{R: fds[0], W: fds[1]}
 }
 
-// got is what a call with a pipe has read, wherever it is.
+// got is the data of a call with a pipe, wherever it is.
 func got(t *testing.T, call *Call) []byte {
 	t.Helper()
 	p := call.Into[:call.N]
@@ -106,8 +106,8 @@ func TestReadIntoPipe(t *testing.T) {
 	}
 }
 
-// TestPipeOfAnAnswerThatBreaksOff: what came of it does not count, and the pipe
-// takes nothing more; a new try has it in memory.
+// TestPipeOfAnAnswerThatBreaksOff: a partial reply does not count and spoils the pipe; the next try
+// uses memory.
 func TestPipeOfAnAnswerThatBreaksOff(t *testing.T) {
 	const size = 512 << 10
 	f := tempFile(t, size)

@@ -12,7 +12,7 @@ import (
 	"github.com/bivouacfs/bivouac/datapath/wire"
 )
 
-// unserved is a connection that nobody serves, and the peer's end.
+// unserved is a connection without a reader goroutine, and the peer's end.
 func unserved(t *testing.T) (*clientConn, net.Conn) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -35,7 +35,7 @@ func unserved(t *testing.T) (*clientConn, net.Conn) {
 	return newClientConn(startPeers(t, "", nil).To(3).(*peer).meta, conn, newNonce()), far
 }
 
-// lookupOn makes a call on c that is to be answered with want.
+// lookupOn makes a call on c and wants this reply.
 func lookupOn(c *clientConn, want string) error {
 	call := Call{Op: wire.OpLookup}
 	w := newWaiter(context.Background(), time.Minute, &call)
@@ -47,8 +47,7 @@ func lookupOn(c *clientConn, want string) error {
 	return err
 }
 
-// Who is alone needs no other goroutine for his answer, and leaves the reading to
-// the next one.
+// A lone call needs no other goroutine for its reply, and releases the read token for the next one.
 func TestLoneCallerReadsItsAnswer(t *testing.T) {
 	c, far := unserved(t)
 	for i := range 20 {
@@ -68,8 +67,8 @@ func TestLoneCallerReadsItsAnswer(t *testing.T) {
 	}
 }
 
-// Two callers, of whom the first has the reading: however the answers come, and
-// wherever they are torn, each has his own, and the reading is handed on.
+// Two callers, the first with the read token: in whatever order and pieces the replies come, each
+// caller gets its own, and the token is passed on.
 func TestAnswersInPieces(t *testing.T) {
 	c, far := unserved(t)
 	served := make(chan struct{})
@@ -108,7 +107,7 @@ func TestAnswersInPieces(t *testing.T) {
 	<-served
 }
 
-// A connection that ends while nobody reads it: no call is sent on it.
+// A connection that ends while unused: no call is sent on it.
 func TestEndOfUnwatchedConnection(t *testing.T) {
 	c, far := unserved(t)
 	if c.peerClosed() {
@@ -127,7 +126,7 @@ func TestEndOfUnwatchedConnection(t *testing.T) {
 	<-served
 }
 
-// Also without a call it is noticed that a peer has closed a connection.
+// The end of a connection is noticed without a call, too.
 func TestUnusedConnectionIsWatched(t *testing.T) {
 	s, addr := startServer(t, echoes, nil)
 	p := startPeers(t, addr, nil)
@@ -140,8 +139,8 @@ func TestUnusedConnectionIsWatched(t *testing.T) {
 	eventually(t, "no connection", func() bool { return p.Stats().Conns == 0 })
 }
 
-// Callers that give up all the time, on connections that break: nobody has
-// another's answer, nobody waits for ever, and nothing is left.
+// Callers that give up all the time, on breaking connections: no caller gets another's reply or
+// waits for ever, and nothing is left.
 func TestReadingIsHandedOn(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)

@@ -58,8 +58,7 @@ func TestUnreachable(t *testing.T) {
 	}
 }
 
-// A dial that hangs delays nobody longer than his own deadline, and Close ends
-// it.
+// A dial that hangs delays a call no longer than its deadline, and Close ends it.
 func TestDialThatHangs(t *testing.T) {
 	p := startPeers(t, "far", func(c *PeersConfig) {
 		c.HandshakeTimeout = time.Hour

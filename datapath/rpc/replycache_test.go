@@ -15,8 +15,8 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// relay stands before a server, and ends its first connection when so many bytes
-// went one way; it returns its address.
+// relay is a proxy that ends its first connection when so many bytes went one way; it returns its
+// address.
 func relay(t *testing.T, to string, requests, replies int64) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -52,7 +52,7 @@ const (
 	replyBytes = wire.ChallengeSize + wire.VerdictSize
 )
 
-// What is not to be done twice is not, and has the answer of the one time.
+// An op that must not run twice runs once, and its reply arrives.
 func TestLostCallIsAnswered(t *testing.T) {
 	for _, c := range []struct {
 		what              string
@@ -91,8 +91,7 @@ func TestLostCallIsAnswered(t *testing.T) {
 	}
 }
 
-// A call that still runs when its connection breaks goes on, and its answer is
-// waited for.
+// A call that still runs when its connection breaks goes on, and its reply arrives.
 func TestLostCallGoesOn(t *testing.T) {
 	began, release := make(chan struct{}, 1), make(chan struct{})
 	_, addr := startServer(t, map[wire.Op]Handler{
@@ -117,8 +116,7 @@ func TestLostCallGoesOn(t *testing.T) {
 	}
 }
 
-// A server that was started again knows nothing: then the call is not made
-// twice, and its error says so.
+// A restarted server has an empty cache: the call is not repeated, and its error says so.
 func TestLostCallIsForgotten(t *testing.T) {
 	var runs atomic.Int64
 	var link cutter
@@ -143,8 +141,7 @@ func TestLostCallIsForgotten(t *testing.T) {
 	_ = first.Close()
 }
 
-// A peer is told nothing of another's calls, and what is not a question cuts the
-// connection.
+// A peer learns nothing of another's calls, and a malformed lookup closes the connection.
 func TestRecollectRequests(t *testing.T) {
 	s, addr := startServer(t, echoes, nil)
 	nonce := wire.Nonce{7}
@@ -193,7 +190,7 @@ func TestRecollectRequests(t *testing.T) {
 	}
 }
 
-// What is remembered is bounded: the last replies of a connection, the last connections.
+// The cache is bounded: the last replies of a connection, the last connections.
 func TestRepliesAreBounded(t *testing.T) {
 	var r replyCache
 	for tag := range uint32(3 * replyCacheSize) {
@@ -214,8 +211,7 @@ func TestRepliesAreBounded(t *testing.T) {
 	}
 }
 
-// Connections for bulk data, of which there are many, push none out of memory on
-// which something is remembered.
+// Connections for bulk data, of which there are many, evict no others from the cache.
 func TestBulkConnectionsAreNotRemembered(t *testing.T) {
 	s, _ := startServer(t, echoes, nil)
 	meta := newNonce()

@@ -11,8 +11,7 @@ import (
 	"github.com/bivouacfs/bivouac/datapath/wire"
 )
 
-// script is a Caller that gives its answers one after the other, and the last
-// one for ever.
+// script is a Caller with a list of results; the last one repeats.
 type script struct {
 	answers []error
 	calls   int
@@ -26,12 +25,12 @@ func (s *script) Do(context.Context, *Call) error {
 
 func hopeful() error { return nil }
 
-// unanswered is the error of a call that got no answer.
+// unanswered is the error of a call without a reply.
 func unanswered(errno syscall.Errno) error {
 	return &callError{op: wire.OpWrite, peer: 3, errno: errno, cause: errors.New("the wire")}
 }
 
-// said is the error of a call that a handler answered so.
+// said is the error of a handler.
 func said(errno syscall.Errno) error { return &callError{op: wire.OpWrite, peer: 3, errno: errno} }
 
 func TestPatient(t *testing.T) {
@@ -65,8 +64,8 @@ func TestPatient(t *testing.T) {
 	}
 }
 
-// A node that is given up is not waited for. Whether a try may have taken effect
-// is not forgotten over it.
+// Retries end when the node is given up. The error still says whether an attempt may have taken
+// effect.
 func TestPatientGivesUp(t *testing.T) {
 	for _, c := range []struct {
 		first, want syscall.Errno
@@ -100,8 +99,8 @@ func TestPatientEnds(t *testing.T) {
 	wantErrno(t, NewRetrier(down, hopeful).Do(ctx, &Call{Op: wire.OpRead}), syscall.ETIMEDOUT)
 }
 
-// A write whose connection breaks again and again is made again until it has an
-// answer, and no try of it runs beside another.
+// A write whose connection keeps breaking is repeated until it has a reply, and its attempts never
+// run concurrently.
 func TestPatientWriter(t *testing.T) {
 	var running, tries atomic.Int64
 	var link cutter

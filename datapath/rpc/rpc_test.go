@@ -16,8 +16,8 @@ var testKey = Key{1, 2, 3}
 
 const testJob = "77.0 test"
 
-// startServer runs a server on the loopback until the test ends; then it has to
-// have all its memory back. change may be nil.
+// startServer runs a server on the loopback until the test ends; by then all its memory must be
+// free. change may be nil.
 func startServer(t testing.TB, handlers map[wire.Op]Handler, change func(*ServerConfig)) (*Server, string) {
 	t.Helper()
 	cfg := ServerConfig{Key: testKey, Job: testJob, Self: 3, Handlers: handlers}
@@ -48,7 +48,7 @@ func startServer(t testing.TB, handlers map[wire.Op]Handler, change func(*Server
 	return s, l.Addr().String()
 }
 
-// startPeers makes a client whose every node is at addr.
+// startPeers makes a client for which every node is at addr.
 func startPeers(t testing.TB, addr string, change func(*PeersConfig)) *Peers {
 	t.Helper()
 	cfg := PeersConfig{
@@ -88,7 +88,7 @@ func raw[T ~string | ~[]byte](b T) *wire.Raw {
 	return &r
 }
 
-// reply is the body that c was answered with.
+// reply returns the body of the reply to c.
 func reply(c *Call) string {
 	if c.ErrBody != nil {
 		return string(c.ErrBody)

@@ -60,8 +60,8 @@ func pipePeers(t *testing.T, handlers map[wire.Op]Handler) *Peers {
 	})
 }
 
-// A file that shrinks after its length was promised: the rest of the stream
-// must not be taken for its bytes.
+// A file that shrinks after its length was sent: the rest of the stream must not be taken for its
+// bytes.
 func TestFileThatShrinksCutsTheConnection(t *testing.T) {
 	f := tempFile(t, 1000)
 	a, b := tcpPair(t)
@@ -84,8 +84,7 @@ func TestFileThatShrinksCutsTheConnection(t *testing.T) {
 	}
 }
 
-// The same through a server: the client sees the connection end and makes a
-// new one.
+// The same through a server: the client sees the connection end and makes a new one.
 func TestShrunkFileThroughServer(t *testing.T) {
 	f := tempFile(t, 1<<20)
 	handlers := map[wire.Op]Handler{

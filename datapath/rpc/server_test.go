@@ -19,13 +19,13 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// frame is h with what follows it.
+// frame is h with body and data.
 func frame(h wire.Header, body, data string) []byte {
 	h.Body, h.Data, h.Sum = uint32(len(body)), uint32(len(data)), wire.Sum([]byte(body))
 	return append(h.Append(nil), body+data...)
 }
 
-// damaged is a frame whose last byte has changed on the way.
+// damaged is a frame with its last byte changed.
 func damaged(frame []byte) []byte {
 	frame[len(frame)-1] ^= 0x10
 	return frame
@@ -80,7 +80,7 @@ func TestDamagedFrameIsCut(t *testing.T) {
 	}
 }
 
-// A frame that begins must become complete; between frames there is time.
+// A started frame must complete in time; between frames there is no hurry.
 func TestSlowFrameIsCut(t *testing.T) {
 	s, addr := startServer(t, echoes, func(c *ServerConfig) { c.FrameTimeout = 50 * time.Millisecond })
 	for i, n := range []int{1, wire.HeaderSize - 1, wire.HeaderSize, wire.HeaderSize + 3} {
@@ -94,7 +94,7 @@ func TestSlowFrameIsCut(t *testing.T) {
 	}
 }
 
-// A peer that asks and does not take the answers is cut.
+// A peer that requests and does not read the replies is disconnected.
 func TestPeerThatDoesNotReadIsCut(t *testing.T) {
 	big := make([]byte, wire.MaxData)
 	handlers := map[wire.Op]Handler{wire.OpRead: func(_ context.Context, _ *Request, resp *Response) error {
@@ -184,8 +184,8 @@ func TestHandlerPanic(t *testing.T) {
 	}
 }
 
-// TestInlineThatWaits: what cannot be answered at once is answered on another
-// goroutine, so that it does not delay what comes behind it on its connection.
+// TestInlineThatWaits: an inline op that would block goes to another goroutine, so that it does not
+// delay the next requests on its connection.
 func TestInlineThatWaits(t *testing.T) {
 	free := make(chan struct{})
 	var tries, undone atomic.Int32
@@ -219,9 +219,9 @@ func TestInlineThatWaits(t *testing.T) {
 	eventually(t, "both responses are done", func() bool { return undone.Load() == 2 })
 }
 
-// TestAlone: a request is answered where it was read while it is the only one
-// of its connection, and else where it delays no other.
-func TestAlone(t *testing.T) {
+// TestInlineWhenIdle: a request is answered by the reading goroutine while it is the only one on
+// its connection.
+func TestInlineWhenIdle(t *testing.T) {
 	free := make(chan struct{})
 	var waiting atomic.Int32
 	_, addr := startServer(t, map[wire.Op]Handler{
@@ -281,7 +281,7 @@ func TestResponseTooLarge(t *testing.T) {
 	}
 }
 
-// tempFile makes a file of n bytes that are told apart.
+// tempFile makes a file of n distinct bytes.
 func tempFile(t testing.TB, n int) *os.File {
 	t.Helper()
 	b := make([]byte, n)
@@ -312,8 +312,7 @@ func readHandler(f *os.File) Handler {
 	}
 }
 
-// At most MaxInFlight requests of a connection are under way: the next one is
-// not even read.
+// At most MaxInFlight requests of a connection are outstanding: the next one is not even read.
 func TestInFlightIsBounded(t *testing.T) {
 	release := make(chan struct{})
 	handlers := map[wire.Op]Handler{wire.OpLookup: func(ctx context.Context, _ *Request, _ *Response) error {
@@ -430,7 +429,7 @@ func TestServeAfterClose(t *testing.T) {
 	}
 }
 
-// tiredListener has no descriptors left at first, and at last breaks.
+// tiredListener is out of descriptors at first, and breaks at last.
 type tiredListener struct {
 	net.Listener
 	errs chan error

@@ -155,7 +155,7 @@ func encoded[T any](field func(*codec, *T), v *T) []byte {
 	return c.b
 }
 
-// A message that is cut anywhere, or has a byte too many, is refused.
+// A truncated message, or one with a byte too many, is refused.
 func TestMessagesCutShort(t *testing.T) {
 	for _, m := range messages() {
 		b := Append(nil, m)
@@ -184,7 +184,7 @@ func TestParseKeepsNothing(t *testing.T) {
 	}
 }
 
-// The bytes are those that the package comment promises.
+// The encodings are those of the package comment.
 func TestGolden(t *testing.T) {
 	layout := "0102" + "0403" + "00001000" + "0900" + "4d00000000000000"
 	attr := "1104000000000300" + "a4810000" + "02000000" + "e8030000" + "e9030000" + "05000000" +

@@ -1,0 +1,28 @@
+// Package chunkstore keeps one node's share of all file data on its local disks. An
+// object is one plain file whose name is computed from the inode number: a restart
+// needs no index, the kernel can use the descriptor (sendfile, FUSE passthrough), and
+// removal is unlink.
+//
+//	<store directory>/objects/<last byte of the ino, in hex>/<ino, in 16 hex digits>
+//
+// A new object goes to the store directory (disk) with the fewest bytes among those
+// with room, and stays there; a lookup tries the directories in an order given by a
+// hash of the inode number. An object cannot be larger than its disk. Holes stay sparse
+// and read as zeros; a read ends at the end of the object. At most Config.MaxOpen
+// descriptors are open; the least recently used are closed.
+//
+// The quota counts allocated bytes, without holes; see usage. A scan counts what is
+// there after a restart. On the disk of the first directory, where the metadata lies,
+// some bytes stay free (Config.Reserve), so that removing always works.
+//
+// It must not know files, layouts or other nodes, and it does not check content:
+// checksums belong to stage-in.
+//
+// Lock order:
+//
+//	object.mu
+//	    object.countMu
+//	object.openMu
+//	    table.mu
+//	    disk.mu
+package chunkstore
