@@ -35,8 +35,7 @@ type parcel struct {
 type carrier struct {
 	f       *Fill
 	parcels []*parcel
-	own     bool // that of its run
-	next    int  // the first that was not all read
+	next    int // the first that was not all read
 	puts    errgroup.Group
 	loads   *loads
 
@@ -49,7 +48,7 @@ func (c *carrier) bring(n uint32) error {
 	if err != nil {
 		return err
 	}
-	src.file = ahead{File: c.manner(src.file), ctx: c.f.ctx, g: c.f.gate}
+	src.file = ahead{File: source.Background(src.file), ctx: c.f.ctx, g: c.f.gate}
 	from, end := c.parcels[0].begin(), int64(0)
 	for _, x := range c.parcels {
 		end = max(end, x.end())
@@ -59,8 +58,6 @@ func (c *carrier) bring(n uint32) error {
 	switch {
 	case c.parcels[0].zip != (manifest.Zip{}):
 		err = c.unzip(src, from, end)
-	case c.own:
-		err = c.readEach(src)
 	default:
 		err = c.read(src, from, end)
 	}
@@ -94,40 +91,6 @@ func (c *carrier) read(src *stretch, from, end int64) error {
 			return err
 		}
 	}
-}
-
-// readEach reads the parcels one by one, while the source is at hand. One that cannot
-// be read does not keep the others out.
-func (c *carrier) readEach(src *stretch) error {
-	for i, x := range c.parcels {
-		c.next = i
-		if err := c.readOne(src, x); err != nil {
-			c.fail(x, err)
-		}
-		c.loads.flush()
-		c.rest(x)
-		if c.f.ctx.Err() != nil || !c.f.near() {
-			break
-		}
-	}
-	return src.same()
-}
-
-// readOne reads a parcel, into the buffer that was used last if it fits.
-func (c *carrier) readOne(src *stretch, x *parcel) error {
-	pool, n := c.f.bufs.in, x.end()-x.begin()
-	if n > int64(pool.Size()) {
-		return c.read(src, x.begin(), x.end())
-	}
-	p, err := pool.Get(c.f.ctx)
-	if err != nil {
-		return err
-	}
-	defer p.Release()
-	if err := p.Fill(src.file, src.name, x.begin(), n); err != nil {
-		return err
-	}
-	return c.take(p)
 }
 
 // take hands what was read to those who are to have it.
@@ -240,12 +203,8 @@ func (c *carrier) rest(x *parcel) {
 	x.data, x.held = nil, nil
 }
 
-// send brings a load, or has it brought.
+// send has a load brought.
 func (c *carrier) send(l *load) {
-	if c.own {
-		_ = l.bring(c.f.ctx, c.f.putAll) // its bytes are in this processor's cache
-		return
-	}
 	c.puts.Go(func() error { return l.bring(c.f.ctx, c.f.putAll) })
 }
 

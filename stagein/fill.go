@@ -62,12 +62,9 @@ type Fill struct {
 	slots     chan struct{} // one for each piece that is fetched because it was asked for
 	reads     seats         // one for each other that is being read: Workers
 	gate      *gate
-	early     *gate // of files of a directory
-	first     far   // in the reads that probe makes, and on while those are quick
-	far       far
-	near      func() bool // atHand, but in tests
-	forecast  *Forecast   // nil is that nobody knows what is read next
-	birth     uint64      // tells this fill from those that this node has begun before
+	early     *gate     // of files of a directory
+	forecast  *Forecast // nil is that nobody knows what is read next
+	birth     uint64    // tells this fill from those that this node has begun before
 	runSize   int64
 	legSize   int64
 
@@ -137,9 +134,6 @@ func NewFill(cfg FillConfig) (*Fill, error) {
 		birth: rand.Uint64(), runSize: defaultRunSize, legSize: defaultLegSize, births: make(map[metadata.NodeID]uint64),
 		unpacks: make(map[uint32]*flight),
 	}
-	f.first.left.Store(probePatience)
-	f.far.left.Store(patience)
-	f.near = f.atHand
 	if cfg.Origins.Order.foretold() && !cfg.Origins.Spills && !cfg.Origins.Staged {
 		f.forecast = newForecast(f.have.has, f.early.hold)
 	}

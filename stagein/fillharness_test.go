@@ -49,9 +49,6 @@ func (j *job) filler(m cluster.Map, node metadata.NodeID, s *Scanned, files File
 	if j.legSize != 0 {
 		f.legSize = j.legSize
 	}
-	if j.near != nil {
-		f.near = j.near
-	}
 	if j.camp != nil {
 		j.camp.pitch(node, f)
 	}

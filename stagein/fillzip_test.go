@@ -37,7 +37,6 @@ func TestZipScanned(t *testing.T) {
 		for _, nodes := range []int{1, 2, 5} {
 			for _, together := range []bool{false, true} {
 				j := zipFillJob(archive, nodes, together)
-				j.near = fickle(r)
 				got, err := j.run(context.Background())
 				if err != nil {
 					t.Fatalf("%d nodes, together %v: %v", nodes, together, err)

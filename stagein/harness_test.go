@@ -50,7 +50,6 @@ type job struct {
 	camp    *camp                     // the nodes read for each other
 	runSize int64
 	legSize int64
-	near    func() bool   // whether the source is at hand; nil is as it seems
 	found   []source.Item // by the scan, of the only index that it made
 	// discard keeps nothing, to measure.
 	discard bool

@@ -24,7 +24,7 @@ func TestSmallTravelTogether(t *testing.T) {
 		t.Fatal(err)
 	}
 	j := runJob(archive, nodes)
-	j.lim.piece, j.runSize, j.memory, j.near = 64<<10, 256<<10, 1<<20, never
+	j.lim.piece, j.runSize, j.memory = 64<<10, 256<<10, 1<<20
 	var reads, messages, parcels atomic.Int64
 	var once sync.Once
 	j.order = func(int) { once.Do(func() { j.fs.OnRead = func(string, int64) { reads.Add(1) } }) }
@@ -110,7 +110,6 @@ func TestOneBadParcel(t *testing.T) {
 	}
 	for _, no := range []error{syscall.EBADMSG, syscall.ENOSPC} {
 		j := runJob(archive, 3)
-		j.near = never
 		var n, bad atomic.Int64
 		j.camp.parcel = func(*datapath.PiecePut) error {
 			if n.Add(1)%3 == 0 {
@@ -138,7 +137,6 @@ func TestWholeLoadLost(t *testing.T) {
 		t.Fatal(err)
 	}
 	j := runJob(archive, 3)
-	j.near = never
 	var n atomic.Int64
 	j.camp.lost = func() error {
 		if n.Add(1)%2 == 0 {

@@ -45,7 +45,6 @@ type run struct {
 	runID
 	turn  uint64
 	parts []part
-	own   bool // they are all this node's, and read one by one
 }
 
 // sort puts the parts in the order in which they are read.
@@ -91,43 +90,23 @@ func (f *Fill) allInRuns() bool {
 func inRuns(k source.Kind) bool { return k == source.Tar || k == source.Zip }
 
 // runAll reads the runs that m gives this node, for whoever is to have what lies in
-// them, or while the source is at hand what is its own of all runs. After those it
-// reads the ones that have something of its own and that nobody has begun. It reports
-// whether all that this node is to have, and has a place in the source, is here then.
+// them, and then the ones that have something of its own and that nobody has begun. It
+// reports whether all that this node is to have, and has a place in the source, is here then.
 func (f *Fill) runAll(m cluster.Map) (whole bool, err error) {
 	nodes := m.Up()
 	if !f.together() || len(nodes) == 0 {
 		return false, nil
 	}
-	near := func() bool { return len(nodes) > 1 && f.near() }
-	if near() {
-		if err := f.probe(m); err != nil {
-			return false, err
-		}
+	rs, mine, err := f.gather(m, func(id runID) bool { return id.reader(nodes) == f.cfg.Self })
+	if err != nil {
+		return false, err
 	}
-	var mine holding
-	for own, through := near(), false; !through; own = !own {
-		var rs []*run
-		rs, mine, err = f.gather(m, func(id runID, p part) bool {
-			if own {
-				return p.node == f.cfg.Self && !f.have.has(p.piece)
-			}
-			return id.reader(nodes) == f.cfg.Self
-		})
-		if err != nil {
-			return false, err
-		}
-		if f.allInRuns() {
-			f.total.Store(mine.bytes)
-		}
-		if len(mine.missing) == 0 {
-			break
-		}
-		for _, r := range rs {
-			r.own = own
-		}
+	if f.allInRuns() {
+		f.total.Store(mine.bytes)
+	}
+	if len(mine.missing) > 0 {
 		f.inTurn(rs, f.cfg.Origins.Order.Seed)
-		through = f.readRuns(rs, func() bool { return own == near() })
+		f.readRuns(rs)
 	}
 	if slices.ContainsFunc(mine.missing, f.lacks) {
 		err = f.runRest(m)
@@ -148,12 +127,12 @@ func (f *Fill) runRest(m cluster.Map) error {
 	if err != nil || len(left) == 0 {
 		return err
 	}
-	rs, _, err := f.gather(m, func(id runID, _ part) bool { return left[id] })
+	rs, _, err := f.gather(m, func(id runID) bool { return left[id] })
 	if err != nil {
 		return err
 	}
 	f.inTurn(rs, uint64(f.cfg.Self)+1) // not in the turn of who reads them first
-	f.readRuns(rs, func() bool { return true })
+	f.readRuns(rs)
 	return nil
 }
 
@@ -204,8 +183,8 @@ type holding struct {
 	missing []piece
 }
 
-// gather makes runs of the pieces that are wanted, and finds what this node is to have.
-func (f *Fill) gather(m cluster.Map, wanted func(runID, part) bool) ([]*run, holding, error) {
+// gather makes those runs that are wanted, and finds what this node is to have.
+func (f *Fill) gather(m cluster.Map, wanted func(runID) bool) ([]*run, holding, error) {
 	byID := make(map[runID]*run)
 	var mine holding
 	err := f.each(m, func(id runID, p part, alone bool) bool {
@@ -215,7 +194,7 @@ func (f *Fill) gather(m cluster.Map, wanted func(runID, part) bool) ([]*run, hol
 				mine.missing = append(mine.missing, p.piece)
 			}
 		}
-		if alone || !wanted(id, p) {
+		if alone || !wanted(id) {
 			return true
 		}
 		r := byID[id]
@@ -260,9 +239,8 @@ func (f *Fill) inTurn(rs []*run, seed uint64) {
 	})
 }
 
-// readRuns reads runs, some at a time, while goOn says so. It reports whether it went
-// through all, or was ended.
-func (f *Fill) readRuns(rs []*run, goOn func() bool) (through bool) {
+// readRuns reads runs, some at a time.
+func (f *Fill) readRuns(rs []*run) {
 	left := make(chan *run, len(rs)) // what is not taken is still another's to claim
 	for _, r := range rs {
 		left <- r
@@ -278,11 +256,8 @@ func (f *Fill) readRuns(rs []*run, goOn func() bool) (through bool) {
 				if i > 0 {
 					f.gate.calm(over)
 				}
-				if !goOn() || f.ctx.Err() != nil {
-					return
-				}
 				r, more := <-left
-				if !more {
+				if !more || f.ctx.Err() != nil {
 					return
 				}
 				f.readRun(r)
@@ -290,33 +265,27 @@ func (f *Fill) readRuns(rs []*run, goOn func() bool) (through bool) {
 		})
 	}
 	wg.Wait()
-	return len(left) == 0 || f.ctx.Err() != nil
 }
 
 // readRun claims what nobody has of a run, reads it, and brings it to those who
-// are to have it. What cannot be read is left to them, and so is what would have been
-// read one by one of a source that is no longer at hand.
+// are to have it. What cannot be read is left to them.
 func (f *Fill) readRun(r *run) {
 	all := f.claim(r.parts)
-	for rest := all; len(rest) > 0 && (!r.own || f.near()); {
-		n := r.together(rest)
-		c := &carrier{f: f, parcels: rest[:n], own: r.own}
+	for rest := all; len(rest) > 0; {
+		n := together(rest)
+		c := &carrier{f: f, parcels: rest[:n]}
 		if err := c.bring(r.source); err != nil && f.ctx.Err() == nil {
-			f.cfg.Log.WithError(err).Debug("neighbours could not be brought")
+			f.cfg.Log.WithError(err).WithField("files", n).Debug("neighbouring files could not be read; their owners fetch them")
 		}
 		rest = rest[n:]
 	}
 	f.tell(all)
 }
 
-// together is how many of what is left of a run one carrier brings: those that are
-// read in one go, or all that are read one by one.
-func (r *run) together(rest []*parcel) int {
-	if r.own && rest[0].zip == (manifest.Zip{}) {
-		return len(rest)
-	}
+// together is how many of what is left of a run are read in one go.
+func together(rest []*parcel) int {
 	n := 1
-	for n < len(rest) && !r.own && rest[n].follows(rest[n-1]) {
+	for n < len(rest) && rest[n].follows(rest[n-1]) {
 		n++
 	}
 	return n

@@ -166,7 +166,7 @@ func TestRunsEqualTwin(t *testing.T) {
 			}
 			for _, nodes := range []int{1, 2, 5} {
 				j := runJob(archive, nodes)
-				j.stripe, j.near = 3000, fickle(r)
+				j.stripe = 3000
 				got, err := j.run(context.Background())
 				if err != nil {
 					t.Fatalf("%d nodes: %v", nodes, err)
@@ -191,31 +191,30 @@ func large(t *testing.T, n int) []byte {
 }
 
 // TestRunsAreLarge: neighbours are read in one go, not one by one.
-func TestRunsAreLarge(t *testing.T) { checkLarge(t, 4, never, nil, 0) }
+func TestRunsAreLarge(t *testing.T) { checkLarge(t, 4) }
 
-// checkLarge has nodes read an archive, with the given wait in each read, and at the most
-// so many small ones.
-func checkLarge(t *testing.T, nodes int, near func() bool, wait func(), small int) {
+// TestRunsAreLargeOnOneNode: so it is on a node that is alone.
+func TestRunsAreLargeOnOneNode(t *testing.T) { checkLarge(t, 1) }
+
+// checkLarge has nodes read an archive, and wants few reads.
+func checkLarge(t *testing.T, nodes int) {
 	t.Helper()
 	archive := large(t, 1000)
 	j := runJob(archive, nodes)
-	j.lim.piece, j.runSize, j.memory, j.near = 64<<10, 256<<10, 1<<20, near
+	j.lim.piece, j.runSize, j.memory = 64<<10, 256<<10, 1<<20
 	var reads atomic.Int64
 	var once sync.Once
 	j.order = func(int) {
 		once.Do(func() {
 			j.fs.OnRead = func(string, int64) {
 				reads.Add(1)
-				if wait != nil {
-					wait()
-				}
 			}
 		})
 	}
 	if _, err := j.run(context.Background()); err != nil {
 		t.Fatal(err)
 	}
-	if most := int64(6*len(archive)/j.lim.piece + small); reads.Load() > most {
+	if most := int64(6 * len(archive) / j.lim.piece); reads.Load() > most {
 		t.Errorf("%d reads of 1000 members in %d bytes, want %d at the most", reads.Load(), len(archive), most)
 	}
 }
