@@ -9,6 +9,8 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/bivouacfs/bivouac/daemon/dataset"
+	"github.com/bivouacfs/bivouac/daemon/ingest"
 	"github.com/bivouacfs/bivouac/daemon/node"
 	"github.com/bivouacfs/bivouac/daemon/stageout"
 	"github.com/bivouacfs/bivouac/datapath"
@@ -33,12 +35,12 @@ type report struct {
 	// ingested; Trouble is why it could not.
 	Manifests map[metadata.DatasetID]string `json:"manifests,omitempty"`
 	Trouble   map[metadata.DatasetID]string `json:"trouble,omitempty"`
-	// Inherited is the digest of each manifest that the node is an heir of, and has yet
-	// to ingest.
-	Inherited map[metadata.DatasetID]string `json:"inherited,omitempty"`
-	// Filled is how far the node is with each dataset that it fills.
-	Filled map[metadata.DatasetID]fillReport `json:"filled,omitempty"`
-	// Scanned is what the node has read for each scan that it leads, in bytes.
+	// Standby is the digest of each manifest that the node has as a standby, and not yet
+	// loaded.
+	Standby map[metadata.DatasetID]string `json:"standby,omitempty"`
+	// Filled is how far the node is with each dataset whose files it fetches.
+	Filled map[metadata.DatasetID]dataset.FillReport `json:"filled,omitempty"`
+	// Scanned is the bytes that the node has read for each scan that it coordinates.
 	Scanned map[metadata.DatasetID]int64 `json:"scanned,omitempty"`
 	Space   datapath.Space               `json:"space"`
 	// Out is what the node cannot copy out; HasOutput says that the job's output is
@@ -200,9 +202,9 @@ func (d *Daemon) silent(v cluster.View) string {
 func (d *Daemon) report() report {
 	r := report{Node: d.job.Self, Version: d.View().Version, Ready: d.ready.Load()}
 	r.Leaving, r.Done, r.Crew = d.leave.state()
-	r.Manifests, r.Trouble = d.table.report()
-	r.Inherited = d.inheritance()
-	r.Filled, r.Scanned = d.filled(), d.scanned()
+	r.Manifests, r.Trouble = d.datasets.Tables.Report()
+	r.Standby = d.stager.Standby()
+	r.Filled, r.Scanned = d.datasets.Fills.Report(), d.stager.Scanned()
 	r.Out = d.out.Failures()
 	r.HasOutput = d.notifier.HasOutput()
 	r.Space, _ = d.data.Space(d.ctx) // a store that cannot say it reports zeros
@@ -410,7 +412,7 @@ func checkProposal(from metadata.NodeID, c *raftstore.Command) error {
 		return fmt.Errorf("proposal of %.32q by node %d: %w", c.Kind, from, syscall.EPERM)
 	case ds.Coordinator != from:
 		return fmt.Errorf("proposal by node %d for a dataset of node %d: %w", from, ds.Coordinator, syscall.EPERM)
-	case len(ds.Spec) > maxSpec:
+	case len(ds.Spec) > ingest.MaxSpec:
 		return fmt.Errorf("proposal with a spec of %d bytes: %w", len(ds.Spec), syscall.EMSGSIZE)
 	case c.Kind == raftstore.KindAddDataset:
 		return stagein.Request{Source: ds.Source, Name: ds.Name}.Validate()
@@ -424,19 +426,14 @@ func checkProposal(from metadata.NodeID, c *raftstore.Command) error {
 
 func (d *Daemon) controlHandlers() map[wire.Op]rpc.Handler {
 	h := map[wire.Op]rpc.Handler{
-		wire.OpReport:           node.HandleJSON(d.onReport),
-		wire.OpPropose:          node.HandleJSON(d.onPropose),
-		wire.OpStageAbort:       node.HandleJSON(d.onAbort),
-		wire.OpStageBoundary:    node.HandleJSON(d.onSeam),
-		wire.OpStandbyReplicate: node.HandleJSON(d.onEntrust),
-		wire.OpFillOffer:        node.HandleJSON(d.onFillClaim),
-		wire.OpFillComplete:     node.HandleJSON(d.onFillLanded),
-		wire.OpManifest:         d.onBlob,
-		wire.OpStatus:           node.HandleJSON(d.onStatus),
-		wire.OpDropPages:        node.HandleJSON(d.onDropPages),
-		wire.OpScan:             node.HandleJSON(d.onLook),
+		wire.OpReport:  node.HandleJSON(d.onReport),
+		wire.OpPropose: node.HandleJSON(d.onPropose),
+		wire.OpStatus:  node.HandleJSON(d.onStatus),
 	}
 	maps.Copy(h, d.tasks.Handlers())
+	maps.Copy(h, d.datasets.Fills.Handlers())
+	maps.Copy(h, d.datasets.Verifier.Handlers())
+	maps.Copy(h, d.stager.Handlers())
 	return h
 }
 
@@ -449,11 +446,14 @@ func (d *Daemon) Insist(ctx context.Context, id metadata.NodeID, most time.Durat
 		if n, _ := d.View().Map.Node(id); err == nil || !retry(err) || !node.Serving(n) {
 			return err
 		}
-		if patience.over() || node.Pause(ctx, pollEvery) != nil {
+		if patience.over() || node.Pause(ctx, insistPause) != nil {
 			return err
 		}
 	}
 }
+
+// insistPause is the pause between two tries of Insist.
+const insistPause = 100 * time.Millisecond
 
 // patience is how long a node is asked again that does not answer: for as long as the
 // leader of the group may take to give it up. Who is elected meanwhile has heard nobody's

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"net"
 	"net/http"
@@ -16,6 +17,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
+	"github.com/bivouacfs/bivouac/daemon/dataset"
 	"github.com/bivouacfs/bivouac/daemon/job"
 	"github.com/bivouacfs/bivouac/daemon/node"
 	"github.com/bivouacfs/bivouac/daemon/stageout"
@@ -170,17 +172,82 @@ func (d *Daemon) postStageIn(w http.ResponseWriter, r *http.Request) {
 	if !readJSON(w, r, &s) {
 		return
 	}
-	in, err := d.register(r.Context(), s)
+	c, err := d.stager.Begin(r.Context(), s)
 	if err != nil {
 		writeError(w, err)
 		return
 	}
 	d.Spawn(func(ctx context.Context) {
-		if err := in.finish(ctx, in.run(ctx)); err != nil {
-			d.log.WithError(err).WithField("dataset", s.Name).Error("stage-in")
+		if err := c.Run(ctx); err != nil {
+			d.log.WithError(err).WithField("dataset", s.Name).Error("stage-in failed")
 		}
 	})
-	writeJSON(w, http.StatusOK, StageInReply{Dataset: in.ds.ID, Name: in.ds.Name})
+	ds := c.Dataset()
+	writeJSON(w, http.StatusOK, StageInReply{Dataset: ds.ID, Name: ds.Name})
+}
+
+// getSkips answers GET /v1/skips?name=N with what the dataset N lacks, a line of JSON for
+// each file.
+func (d *Daemon) getSkips(w http.ResponseWriter, r *http.Request) {
+	ds, ok := dataset.Active(d.View(), r.FormValue("name"))
+	if !ok {
+		writeError(w, fmt.Errorf("no dataset is named %q: %w", r.FormValue("name"), syscall.EINVAL))
+		return
+	}
+	path, err := d.datasets.Files.Skips(r.Context(), ds)
+	if err != nil {
+		writeError(w, err)
+		return
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		writeError(w, err)
+		return
+	}
+	defer f.Close() // read only
+	w.Header().Set("Content-Type", "application/jsonl")
+	_, _ = io.Copy(w, f) // the caller has gone away
+}
+
+// postVerify has all nodes verify a dataset, and waits.
+func (d *Daemon) postVerify(w http.ResponseWriter, r *http.Request) {
+	var s dataset.VerifySpec
+	if !readJSON(w, r, &s) {
+		return
+	}
+	res, err := d.datasets.Verifier.Verify(r.Context(), s)
+	if err != nil {
+		writeError(w, err)
+		return
+	}
+	writeJSON(w, http.StatusOK, res)
+}
+
+// getSums answers GET /v1/sums?name=N with the SHA-256 of the files of N, node after node,
+// as the last verification that listed them has written them.
+func (d *Daemon) getSums(w http.ResponseWriter, r *http.Request) {
+	paths, err := d.datasets.Verifier.Sums(r.Context(), r.FormValue("name"))
+	if err != nil {
+		writeError(w, err)
+		return
+	}
+	w.Header().Set("Content-Type", "text/plain")
+	for _, path := range paths {
+		if err := copyFile(w, path); err != nil {
+			d.log.WithError(err).Warn("list of checksums cannot be read: the reply is cut off")
+			panic(http.ErrAbortHandler) // half a list must not look complete
+		}
+	}
+}
+
+func copyFile(w io.Writer, path string) error {
+	f, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	defer f.Close() // read only
+	_, err = io.Copy(w, f)
+	return err
 }
 
 // postStageOut has all nodes copy a directory of scratch out, and waits.

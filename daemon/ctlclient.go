@@ -13,6 +13,7 @@ import (
 	"net/url"
 	"syscall"
 
+	"github.com/bivouacfs/bivouac/daemon/dataset"
 	"github.com/bivouacfs/bivouac/daemon/home"
 	"github.com/bivouacfs/bivouac/daemon/job"
 	"github.com/bivouacfs/bivouac/daemon/stageout"
@@ -160,4 +161,16 @@ func (c *Ctl) do(ctx context.Context, method, path string, q, reply any) error {
 func (c *Ctl) Check(ctx context.Context) (home.CheckResult, error) {
 	var r home.CheckResult
 	return r, c.do(ctx, http.MethodPost, "/v1/check", nil, &r)
+}
+
+// Verify has all nodes verify a dataset, and waits.
+func (c *Ctl) Verify(ctx context.Context, s dataset.VerifySpec) (dataset.VerifyResult, error) {
+	var r dataset.VerifyResult
+	return r, c.do(ctx, http.MethodPost, "/v1/verify", s, &r)
+}
+
+// Sums writes the SHA-256 of every file of the dataset name to w, as the last Verify that
+// listed them found them.
+func (c *Ctl) Sums(ctx context.Context, name string, w io.Writer) error {
+	return c.copy(ctx, "/v1/sums?name="+url.QueryEscape(name), w)
 }

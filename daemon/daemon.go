@@ -48,18 +48,11 @@
 //
 //	viewMu     the view and its subscribers
 //	leadMu     the leader's memory of reports
-//	stageMu    seams, what this node coordinates
-//	sealedMu   the datasets this node has ingested
-//	fillMu     the datasets that this node fills
-//	fence      writes to the objects of datasets, against their end
-//	placeMu    what a turn of a stage-in puts in its place, against a later turn
 //	meter.mu   the samples of the traffic
-//	intake.mu  how far a stage-in is that this node leads
-//	dirty.mu   what was staged and is not on the disk yet
 //	sweep.mu   the runs of the nodes, what the sweep has found
 //
-// None is held while another is taken, but stageMu under fence and viewMu under
-// placeMu, nor across a remote call.
+// None is held while another is taken, nor across a remote call. The parts have locks of
+// their own; see their package comments.
 package daemon
 
 import (
@@ -76,7 +69,9 @@ import (
 
 	"github.com/sirupsen/logrus"
 
+	"github.com/bivouacfs/bivouac/daemon/dataset"
 	"github.com/bivouacfs/bivouac/daemon/home"
+	"github.com/bivouacfs/bivouac/daemon/ingest"
 	"github.com/bivouacfs/bivouac/daemon/job"
 	"github.com/bivouacfs/bivouac/daemon/node"
 	"github.com/bivouacfs/bivouac/daemon/stageout"
@@ -171,8 +166,6 @@ type Daemon struct {
 	phases Phases
 	client atomic.Pointer[Client]
 	run    metadata.Run
-	tree   atomic.Pointer[TreeFunc]
-	pages  atomic.Pointer[DropPagesFunc]
 	kick   chan struct{} // report at once; one is enough
 
 	viewMu  sync.Mutex
@@ -182,7 +175,6 @@ type Daemon struct {
 
 	stageRate, serveRate *rate.Bucket // of what is read from sources, and sent to others; nil is no bound
 
-	dirty    dirty
 	meter    meter
 	tasks    *tasks.Runner
 	out      *stageout.Copier
@@ -190,15 +182,12 @@ type Daemon struct {
 	sweep    interimSweep
 	partials int64 // half-written files that were removed at the start
 
-	leave leaving
-	lead  leadership
-	stage staging
-	table sealed
-	fill  fills
+	leave    leaving
+	lead     leadership
+	datasets *dataset.Datasets
+	stager   *ingest.Stager
 
-	sounds sounds
 	traces traces
-	passed atomic.Int64 // bytes that readers here were given from the source
 }
 
 // members is the hosts that form the Raft group.
@@ -230,11 +219,7 @@ func Open(cfg Config) (*Daemon, error) {
 	d.view = cluster.View{Map: cluster.NewMap(d.job.Seed, d.job.Hosts)}
 	d.leader.node = members(len(d.job.Hosts))[0]
 	d.lead.init()
-	d.stage.init()
-	d.table.init()
-	d.fill.init()
 	d.tasks = tasks.New(d, 2*d.cfg.Timing.Down)
-	d.registerTasks()
 	d.out = stageout.New(stageout.Config{
 		Node: d, Tasks: d.tasks, Job: d.job, Every: d.cfg.Timing.Out, Settle: d.cfg.Timing.Settle, Ready: d.ready.Load,
 	})
@@ -275,7 +260,7 @@ func (d *Daemon) open() error {
 	d.Spawn(d.reportLoop)
 	d.Spawn(d.meterLoop)
 	d.out.Start()
-	d.Spawn(d.ingestLoop)
+	d.Spawn(d.datasets.Follower.Run)
 	d.Spawn(d.followHolders)
 	d.Spawn(d.retryRemovals)
 	return nil
@@ -314,7 +299,26 @@ func (d *Daemon) openStores() error {
 	if err != nil {
 		return fmt.Errorf("data store: %w", err)
 	}
-	return d.openHome()
+	if err := d.openHome(); err != nil {
+		return err
+	}
+	d.openDatasets()
+	return nil
+}
+
+// openDatasets makes the parts that deal with datasets.
+func (d *Daemon) openDatasets() {
+	patience := 2 * d.cfg.Timing.Down
+	d.datasets = dataset.New(dataset.Config{
+		Ctx: d.ctx, Node: d, Tasks: d.tasks, Job: d.job, Dir: d.dir("stage"), Store: d.data,
+		KV:     func(id metadata.DatasetID) dataset.KV { return d.meta.Table(id) },
+		Remote: d.cfg.Data, Source: d.cfg.Source, Window: d.cfg.Window, Rate: d.serveRate,
+		Patience: patience, Retry: 4 * d.cfg.Timing.Report,
+	})
+	d.stager = ingest.New(ingest.Config{
+		Ctx: d.ctx, Node: d, Tasks: d.tasks, Job: d.job, Data: d.datasets, Source: d.cfg.Source,
+		Report: d.cfg.Timing.Report, Patience: patience,
+	})
 }
 
 // listen binds the first address that is free.
@@ -420,10 +424,37 @@ func (d *Daemon) Meta() metadata.NodeStore { return d.leased }
 
 // Data is this node's file data. What is not here yet of a dataset that is being
 // filled is fetched when it is read.
-func (d *Daemon) Data() datapath.Store { return ownData{d.data, d} }
+func (d *Daemon) Data() datapath.Store { return d.datasets.Local }
 
 // Out is this node's part of the stage-outs.
 func (d *Daemon) Out() *stageout.Copier { return d.out }
+
+// Datasets is the datasets whose tree can be read on this node.
+func (d *Daemon) Datasets() []cluster.Dataset { return d.datasets.Tables.Readable() }
+
+// Table answers metadata of a dataset without the network.
+func (d *Daemon) Table(id metadata.DatasetID) (metadata.Store, bool) {
+	return d.datasets.Tables.Table(id)
+}
+
+// SetTree gives the daemon somebody to tell of datasets.
+func (d *Daemon) SetTree(f dataset.TreeFunc) { d.datasets.Follower.SetTree(f) }
+
+// SetDropPages gives the daemon its way to the page cache of this node's mount.
+func (d *Daemon) SetDropPages(f dataset.DropPagesFunc) { d.datasets.Verifier.SetDropPages(f) }
+
+// Prefetch predicts the reads of a dataset.
+func (d *Daemon) Prefetch(id metadata.DatasetID) dataset.Prefetch {
+	return d.datasets.Fills.Prefetch(id)
+}
+
+// StageIn stages a dataset in and returns when its manifest is agreed on.
+func (d *Daemon) StageIn(ctx context.Context, s job.Dataset) error { return d.stager.StageIn(ctx, s) }
+
+// Verify has all nodes verify a dataset, and waits.
+func (d *Daemon) Verify(ctx context.Context, s dataset.VerifySpec) (dataset.VerifyResult, error) {
+	return d.datasets.Verifier.Verify(ctx, s)
+}
 
 // Peers reaches the other nodes.
 func (d *Daemon) Peers() *rpc.Peers { return d.peers }
@@ -462,7 +493,10 @@ func (d *Daemon) Close() error {
 		d.peers.Close()
 	}
 	d.wg.Wait() // who leads a stage-in may still start a share here
-	errs := []error{d.closeFills()}
+	var errs []error
+	if d.datasets != nil {
+		errs = append(errs, d.datasets.Fills.Close())
+	}
 	if d.data != nil {
 		errs = append(errs, d.data.Close())
 	}

@@ -6,11 +6,13 @@ import (
 	"sync"
 	"time"
 
+	"github.com/bivouacfs/bivouac/daemon/ingest"
 	"github.com/bivouacfs/bivouac/daemon/node"
 	"github.com/bivouacfs/bivouac/daemon/stageout"
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/metadata/cluster"
 	"github.com/bivouacfs/bivouac/metadata/raftstore"
+	"github.com/bivouacfs/bivouac/stagein"
 )
 
 // heard is the newest report of a node and when it came.
@@ -206,8 +208,8 @@ func datasetDuties(v cluster.View, reports map[metadata.NodeID]heard) []raftstor
 	for _, ds := range v.Datasets {
 		c, _ := v.Map.Node(ds.Coordinator)
 		switch {
-		case ds.Phase == cluster.Staging && c.State == cluster.Down && again(ds) && len(v.Map.Up()) > 0:
-			if !ds.Reading { // else the heirs know
+		case ds.Phase == cluster.Staging && c.State == cluster.Down && ingest.CanRestart(ds) && len(v.Map.Up()) > 0:
+			if !ds.Reading { // else the standbys know
 				ds.SourceBytes += reports[ds.Coordinator].Scanned[ds.ID]
 			}
 			ds.Coordinator = v.Map.Up()[0]
@@ -233,7 +235,7 @@ func datasetDuties(v cluster.View, reports map[metadata.NodeID]heard) []raftstor
 				continue
 			}
 			ds.Phase, ds.Error, ds.Sealed = p, trouble, now()
-			ds.SourceBytes += fillOf(ds.ID, reports).SourceBytes
+			ds.SourceBytes += fillProgress(ds.ID, reports).SourceBytes
 		default:
 			continue
 		}
@@ -259,11 +261,11 @@ func published(ds cluster.Dataset, m cluster.Map, reports map[metadata.NodeID]he
 	return cluster.Sealed, ""
 }
 
-// lost reports whether no node that serves has the manifest of ds, or is an heir of it.
+// lost reports whether no node that serves has the manifest of ds, or is a standby for it.
 func lost(ds cluster.Dataset, m cluster.Map, reports map[metadata.NodeID]heard) bool {
 	for _, n := range m.Nodes {
 		r, known := reports[n.ID]
-		if node.Serving(n) && (!known || r.Manifests[ds.ID] == ds.Digest || r.Inherited[ds.ID] == ds.Digest) {
+		if node.Serving(n) && (!known || r.Manifests[ds.ID] == ds.Digest || r.Standby[ds.ID] == ds.Digest) {
 			return false
 		}
 	}
@@ -297,14 +299,14 @@ func (d *Daemon) beginDatasets(v cluster.View) {
 			continue
 		}
 		d.Spawn(func(ctx context.Context) {
-			in, err := d.register(ctx, s)
+			c, err := d.stager.Begin(ctx, s)
 			if err != nil {
 				d.lead.again(s.Name)
 			} else {
-				err = in.finish(ctx, in.run(ctx))
+				err = c.Run(ctx)
 			}
 			if err != nil {
-				d.log.WithError(err).WithField("dataset", s.Name).Error("stage-in")
+				d.log.WithError(err).WithField("dataset", s.Name).Error("stage-in failed")
 			}
 		})
 	}
@@ -317,4 +319,37 @@ func registered(v cluster.View, name string) bool {
 		}
 	}
 	return false
+}
+
+// sealing says how far the fetch of the files of ds is.
+func sealing(ds cluster.Dataset, m cluster.Map, reports map[metadata.NodeID]heard) (cluster.Phase, string) {
+	for _, n := range m.Nodes {
+		if !node.Serving(n) {
+			continue
+		}
+		switch r := reports[n.ID].Filled[ds.ID]; {
+		case r.Error != "":
+			return cluster.Failed, fmt.Sprintf("%s: %s", n.Host, r.Error)
+		case r.Complete < m.Epoch || r.Complete == 0:
+			return cluster.Filling, ""
+		}
+	}
+	return cluster.Sealed, ""
+}
+
+// fillProgress is the sum of what the nodes have reported to this one, which leads.
+func (l *leadership) fillProgress(id metadata.DatasetID) stagein.Progress {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return fillProgress(id, l.reports)
+}
+
+func fillProgress(id metadata.DatasetID, reports map[metadata.NodeID]heard) stagein.Progress {
+	var all []stagein.Progress
+	for _, r := range reports {
+		if x, ok := r.Filled[id]; ok {
+			all = append(all, x.Progress)
+		}
+	}
+	return stagein.Sum(all)
 }

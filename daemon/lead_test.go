@@ -8,6 +8,8 @@ import (
 
 	"github.com/sirupsen/logrus"
 
+	"github.com/bivouacfs/bivouac/daemon/dataset"
+	"github.com/bivouacfs/bivouac/daemon/ingest"
 	"github.com/bivouacfs/bivouac/daemon/job"
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/metadata/cluster"
@@ -76,18 +78,18 @@ func TestDuties(t *testing.T) {
 			[]cluster.Dataset{{ID: 1, Phase: cluster.Staging, Coordinator: 1, Spec: "{}", Reading: true}}, []report{{Ready: true}, {}, {Ready: true}},
 			[]time.Duration{seen, 0, seen}, time.Hour, "dataset 1 staging"},
 		{"many coordinators were lost", []cluster.State{cluster.Up, cluster.Down, cluster.Up},
-			[]cluster.Dataset{{ID: 1, Phase: cluster.Staging, Coordinator: 1, Spec: "{}", Turn: maxTurns}}, []report{{Ready: true}, {}, {Ready: true}},
+			[]cluster.Dataset{{ID: 1, Phase: cluster.Staging, Coordinator: 1, Spec: "{}", Turn: ingest.MaxAttempts}}, []report{{Ready: true}, {}, {Ready: true}},
 			[]time.Duration{seen, 0, seen}, time.Hour, "dataset 1 failed: n1, which led the stage-in, does not answer"},
 		{"a coordinator is lost with the only manifest", []cluster.State{cluster.Up, cluster.Down, cluster.Up},
 			[]cluster.Dataset{{ID: 1, Phase: cluster.Publishing, Digest: "d", Coordinator: 1}}, []report{{Ready: true}, {}, {Ready: true}},
 			[]time.Duration{seen, 0, seen}, time.Hour, "dataset 1 failed: n1 does not answer, and nobody else has the manifest: stage it in again"},
 		{"a coordinator is lost, an heir has the manifest", []cluster.State{cluster.Up, cluster.Down, cluster.Up},
 			[]cluster.Dataset{{ID: 1, Phase: cluster.Publishing, Digest: "d", Coordinator: 1}},
-			[]report{{Ready: true}, {}, {Ready: true, Inherited: map[metadata.DatasetID]string{1: "d"}}},
+			[]report{{Ready: true}, {}, {Ready: true, Standby: map[metadata.DatasetID]string{1: "d"}}},
 			[]time.Duration{seen, 0, seen}, time.Hour, ""},
 		{"a coordinator is lost, an heir has another manifest", []cluster.State{cluster.Up, cluster.Down, cluster.Up},
 			[]cluster.Dataset{{ID: 1, Phase: cluster.Publishing, Digest: "d", Coordinator: 1}},
-			[]report{{Ready: true}, {}, {Ready: true, Inherited: map[metadata.DatasetID]string{1: "e"}}},
+			[]report{{Ready: true}, {}, {Ready: true, Standby: map[metadata.DatasetID]string{1: "e"}}},
 			[]time.Duration{seen, 0, seen}, time.Hour, "dataset 1 failed: n1 does not answer, and nobody else has the manifest: stage it in again"},
 		{"a coordinator is lost, another has the manifest", []cluster.State{cluster.Up, cluster.Down, cluster.Up},
 			[]cluster.Dataset{{ID: 1, Phase: cluster.Publishing, Digest: "d", Coordinator: 1}}, []report{has("d"), {}, {Ready: true}},
@@ -133,7 +135,7 @@ func TestDuties(t *testing.T) {
 }
 
 func fillsAt(whole metadata.Epoch, trouble string) report {
-	return report{Ready: true, Filled: map[metadata.DatasetID]fillReport{1: {Whole: whole, Trouble: trouble}}}
+	return report{Ready: true, Filled: map[metadata.DatasetID]dataset.FillReport{1: {Complete: whole, Error: trouble}}}
 }
 
 func has(digest string) report {

@@ -7,6 +7,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/bivouacfs/bivouac/daemon/dataset"
 	"github.com/bivouacfs/bivouac/daemon/node"
 	"github.com/bivouacfs/bivouac/datapath/wire"
 	"github.com/bivouacfs/bivouac/metadata"
@@ -19,7 +20,7 @@ import (
 
 // differs reports whether r says something else than was does of what is a leader's duty.
 func (r *report) differs(was *report) bool {
-	same := func(a, b fillReport) bool { return a.Whole == b.Whole && a.Trouble == b.Trouble }
+	same := func(a, b dataset.FillReport) bool { return a.Complete == b.Complete && a.Error == b.Error }
 	return r.Ready != was.Ready || r.Leaving != was.Leaving || r.Done != was.Done || r.Crew != was.Crew ||
 		!maps.Equal(r.Manifests, was.Manifests) || !maps.Equal(r.Trouble, was.Trouble) || !maps.EqualFunc(r.Filled, was.Filled, same)
 }

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/bivouacfs/bivouac/daemon/dataset"
 	"github.com/bivouacfs/bivouac/daemon/job"
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/metadata/cluster"
@@ -17,7 +18,7 @@ func TestNewsWakesTheLeader(t *testing.T) {
 	var l leadership
 	l.init()
 	filling := fillsAt(0, "")
-	filling.Filled[1] = fillReport{Progress: stagein.Progress{Bytes: 7}}
+	filling.Filled[1] = dataset.FillReport{Progress: stagein.Progress{Bytes: 7}}
 	for _, c := range []struct {
 		name string
 		r    report

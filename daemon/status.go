@@ -94,18 +94,17 @@ type DatasetStatus struct {
 	// Readable says that its whole tree can be read on all nodes, although
 	// some files may have to be fetched first.
 	Readable bool              `json:"readable"`
-	Total    int64             `json:"total,omitempty"`    // bytes of the source, while it is staged
-	Progress *stagein.Progress `json:"progress,omitempty"` // while it is staged
-	PerNode  []NodeShare       `json:"per_node,omitempty"` // once it is published
-	Striped  *NodeShare        `json:"striped,omitempty"`  // what all nodes have parts of
-	Spilled  *NodeShare        `json:"spilled,omitempty"`  // what is on no node, and is read through
+	Total    int64             `json:"total,omitempty"`     // bytes of the source, while it is staged
+	Progress *stagein.Progress `json:"progress,omitempty"`  // while it is staged
+	PerNode  []NodeShare       `json:"per_node,omitempty"`  // once it is published
+	Striped  *NodeShare        `json:"striped,omitempty"`   // what all nodes have parts of
+	InSource *NodeShare        `json:"in_source,omitempty"` // what is on no node, and is read through
 	// Unreadable is files of that which some node could not have from the source as they
 	// were, the first of each node; MoreUnreadable is how many are not named.
 	Unreadable     []UnreadableFile `json:"unreadable,omitempty"`
 	MoreUnreadable int64            `json:"more_unreadable,omitempty"`
-	// Displaced is what nodes are to have and have not: those of which some was read through, or
-	// could not be fetched, since nodes were lost.
-	Displaced []Displaced `json:"displaced,omitempty"`
+	// Overflow is what nodes own and do not store.
+	Overflow []Overflow `json:"overflow,omitempty"`
 }
 
 // NodeShare is what one node holds of a dataset.
@@ -118,9 +117,9 @@ type NodeShare struct {
 type statusReq struct {
 	Dataset metadata.DatasetID `json:"dataset,omitempty"`
 	Fill    bool               `json:"fill,omitempty"` // how far the nodes are with fetching its files
-	// Unreadable asks which files the nodes could not have from the source, and what they have
-	// no room for.
-	Unreadable bool `json:"unreadable,omitempty"`
+	// Incomplete asks which files the nodes could not read from the source, and what they do
+	// not store.
+	Incomplete bool `json:"incomplete,omitempty"`
 }
 
 // statusReply is how far a stage-in is.
@@ -130,22 +129,22 @@ type statusReply struct {
 
 	Unreadable []UnreadableFile `json:"unreadable,omitempty"`
 	More       int64            `json:"more,omitempty"` // that are not named
-	Displaced  []Displaced      `json:"displaced,omitempty"`
+	Overflow   []Overflow       `json:"overflow,omitempty"`
 }
 
 // onStatus is a node's answer on how far a stage-in is that it leads.
 func (d *Daemon) onStatus(_ context.Context, _ metadata.NodeID, q *statusReq) (statusReply, error) {
-	in := d.stage.leader(q.Dataset)
 	var r statusReply
 	switch {
-	case q.Unreadable:
-		r.Unreadable, r.More = d.lead.unreadableAs(d, q.Dataset)
-		r.Displaced = d.lead.displacedAs(d, q.Dataset)
+	case q.Incomplete:
+		m := d.View().Map
+		r.Unreadable, r.More = d.lead.unreadable(m, q.Dataset)
+		r.Overflow = d.lead.overflow(m, q.Dataset)
 	case q.Fill:
-		r.Progress = d.lead.filledAs(q.Dataset)
+		r.Progress = d.lead.fillProgress(q.Dataset)
 		r.Total = r.Progress.SourceTotal
-	case in != nil:
-		r = in.status()
+	default:
+		r.Progress, r.Total = d.stager.Progress(q.Dataset)
 	}
 	return r, nil
 }
@@ -197,24 +196,23 @@ func (d *Daemon) datasetStatus(ctx context.Context, ds cluster.Dataset) DatasetS
 	case cluster.Filling:
 		ask(d.leaderID(), statusReq{Dataset: ds.ID, Fill: true})
 	}
-	x, ok := d.table.get(ds.ID)
+	sum, here, ok := d.datasets.Tables.Summary(ds)
 	if !ok {
 		return s
 	}
-	here := x.digest == ds.Digest
 	s.Readable = here && (ds.Phase == cluster.Filling || ds.Phase == cluster.Sealed)
 	s.Ready = here && ds.Phase == cluster.Sealed
-	if st := x.summary.Striped; st.Files > 0 {
+	if st := sum.Striped; st.Files > 0 {
 		s.Striped = &NodeShare{Host: "all nodes", Files: st.Files, Bytes: st.Bytes}
 	}
-	if sp := x.summary.Spilled; sp.Files > 0 {
-		s.Spilled = &NodeShare{Host: "source", Files: sp.Files, Bytes: sp.Bytes}
+	if sp := sum.Spilled; sp.Files > 0 {
+		s.InSource = &NodeShare{Host: "source", Files: sp.Files, Bytes: sp.Bytes}
 	}
-	if ds.Fill || s.Spilled != nil {
-		d.unreadableOf(ctx, &s)
+	if ds.Fill || s.InSource != nil {
+		d.addIncomplete(ctx, &s)
 	}
 	for _, n := range d.View().Map.Nodes {
-		sh := x.summary.PerNode[n.ID]
+		sh := sum.PerNode[n.ID]
 		s.PerNode = append(s.PerNode, NodeShare{Host: n.Host, Files: sh.Files, Bytes: sh.Bytes})
 	}
 	return s

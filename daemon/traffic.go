@@ -62,15 +62,19 @@ type sample struct {
 	Traffic
 }
 
-// SetActivity gives the daemon its way to know what the mount does. The program
-// wires it to a client.
-func (d *Daemon) SetActivity(f func() Activity) {
-	d.meter.mu.Lock()
-	defer d.meter.mu.Unlock()
-	d.meter.now = func() Activity {
+// SetActivity gives the daemon its way to know what the mount does. The program wires it
+// to a client.
+func (d *Daemon) SetActivity(f func() Activity) { d.meter.set(f, d.datasets.Fills.PassedThrough) }
+
+// set has the meter measure f. through is the bytes that f counts as read from this node's
+// drives although they came from the source.
+func (m *meter) set(f func() Activity, through func() int64) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.now = func() Activity {
 		a := f()
-		a.ReadSource = d.passed.Load()
-		a.ReadLocal = max(a.ReadLocal-a.ReadSource, 0) // for the client it came from this node
+		a.ReadSource = through()
+		a.ReadLocal = max(a.ReadLocal-a.ReadSource, 0)
 		return a
 	}
 }

@@ -36,10 +36,9 @@ func TestMeter(t *testing.T) {
 
 // TestTrafficFromSource: what is read through is no read of this node's drives.
 func TestTrafficFromSource(t *testing.T) {
-	d := &Daemon{}
-	d.SetActivity(func() Activity { return Activity{Traffic: Traffic{ReadLocal: 12, ReadRemote: 3}} })
-	d.passed.Add(5)
-	got, _ := d.meter.read(time.Now())
+	var m meter
+	m.set(func() Activity { return Activity{Traffic: Traffic{ReadLocal: 12, ReadRemote: 3}} }, func() int64 { return 5 })
+	got, _ := m.read(time.Now())
 	if want := (Traffic{ReadLocal: 7, ReadRemote: 3, ReadSource: 5}); got != want {
 		t.Errorf("traffic %+v, want %+v", got, want)
 	}

@@ -53,6 +53,8 @@ var floors = map[string]int{
 	"daemon/job":              16,
 	"daemon/tasks":            17,
 	"daemon/stageout":         18,
+	"daemon/dataset":          18,
+	"daemon/ingest":           19,
 	"daemon/node":             16,
 	"daemon/node/nodetest":    17,
 	"daemon/home":             17,

@@ -3,6 +3,7 @@ package rpc
 import (
 	"bytes"
 	"context"
+	"io"
 	"slices"
 
 	"github.com/valyala/bytebufferpool"
@@ -63,5 +64,10 @@ func Local(ctx context.Context, h Handler, peer metadata.NodeID, epoch metadata.
 		return err
 	}
 	c.N = copy(c.Into, resp.Data)
+	if resp.File != nil {
+		if c.N, err = resp.File.ReadAt(c.Into[:min(int64(len(c.Into)), resp.Len)], resp.Off); err != nil && err != io.EOF {
+			return err
+		}
+	}
 	return c.accept(0, reply.B)
 }

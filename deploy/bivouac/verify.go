@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/bivouacfs/bivouac/daemon"
+	"github.com/bivouacfs/bivouac/daemon/dataset"
 	"github.com/bivouacfs/bivouac/deploy/show"
 )
 
@@ -49,9 +50,9 @@ dataset has to be named.`,
 			if names, err = sealedNames(c, ctl, names); err != nil {
 				return err
 			}
-			bad, results := int64(0), make(map[string]daemon.VerifyResult)
+			bad, results := int64(0), make(map[string]dataset.VerifyResult)
 			for _, n := range names {
-				r, err := ctl.Verify(c.Context(), daemon.VerifySpec{Name: n, SHA256: sums, Keep: keep, Source: src})
+				r, err := ctl.Verify(c.Context(), dataset.VerifySpec{Name: n, SHA256: sums, Keep: keep, Source: src})
 				if err != nil {
 					return err
 				}
@@ -103,9 +104,9 @@ func sealedNames(c *cobra.Command, ctl *daemon.Ctl, names []string) ([]string, e
 	return names, nil
 }
 
-func tellVerified(w io.Writer, name string, r daemon.VerifyResult) {
+func tellVerified(w io.Writer, name string, r dataset.VerifyResult) {
 	for _, f := range r.BadFiles {
-		if f.Mended {
+		if f.Repaired {
 			f.Error += "; it was fetched again and is right now"
 		}
 		if f.Path == "" {
@@ -118,18 +119,18 @@ func tellVerified(w io.Writer, name string, r daemon.VerifyResult) {
 		}
 		fmt.Fprintf(w, "bivouac: %s: %q %s%s: %s\n", name, f.Path, where, f.Host, f.Error)
 	}
-	if more := r.Bad + r.Mended - int64(len(r.BadFiles)); more > 0 {
+	if more := r.Bad + r.Repaired - int64(len(r.BadFiles)); more > 0 {
 		fmt.Fprintf(w, "bivouac: %s: and %d more: run verify again for them\n", name, more)
 	}
 	fmt.Fprintf(w, "bivouac: %s: %d files, %s read, %d bad", name, r.Files, show.Bytes(r.Bytes), r.Bad)
-	if r.Mended > 0 {
-		fmt.Fprintf(w, ", %d fetched again", r.Mended)
+	if r.Repaired > 0 {
+		fmt.Fprintf(w, ", %d fetched again", r.Repaired)
 	}
 	fmt.Fprintln(w)
 	if r.Unsummed > 0 {
 		fmt.Fprintf(w, "bivouac: %s: %d of them have no checksum to compare with\n", name, r.Unsummed)
 	}
-	if r.Spilled > 0 {
-		fmt.Fprintf(w, "bivouac: %s: %d files more are in the source alone and were not checked: verify --source %s reads them\n", name, r.Spilled, name)
+	if r.Overflow > 0 {
+		fmt.Fprintf(w, "bivouac: %s: %d files more are in the source alone and were not checked: verify --source %s reads them\n", name, r.Overflow, name)
 	}
 }

@@ -4,13 +4,13 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/bivouacfs/bivouac/daemon"
+	"github.com/bivouacfs/bivouac/daemon/dataset"
 )
 
 // TestTellVerified: verify says what it has not looked at, and how that is done.
 func TestTellVerified(t *testing.T) {
 	var w strings.Builder
-	tellVerified(&w, "set", daemon.VerifyResult{Files: 3, Bytes: 10, Bad: 1, Spilled: 7, BadFiles: []daemon.BadFile{
+	tellVerified(&w, "set", dataset.VerifyResult{Files: 3, Bytes: 10, Bad: 1, Overflow: 7, BadFiles: []dataset.BadFile{
 		{Path: "a/b", Host: "n1", Source: true, Error: "/src/set.tar.zst at offset 5: is wrong"},
 	}})
 	const want = `bivouac: set: "a/b" read by n1: /src/set.tar.zst at offset 5: is wrong

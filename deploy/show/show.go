@@ -129,14 +129,14 @@ func unreadable(w io.Writer, ds daemon.DatasetStatus) {
 
 // displaced says which files of a dataset are not on the nodes that are to have them.
 func displaced(w io.Writer, ds daemon.DatasetStatus) {
-	for _, x := range ds.Displaced {
+	for _, x := range ds.Overflow {
 		if x.Files > 0 {
 			fmt.Fprintf(w, "%s: %s has no room for %d files, %s, which lost nodes had, or whose room scratch has taken: they are read from the source each time\n",
 				ds.Name, x.Host, x.Files, Bytes(x.Bytes))
 		}
-		if x.Lacking > 0 {
+		if x.Missing > 0 {
 			fmt.Fprintf(w, "%s: %s could not fetch %d files that it is to have: %s: put right what is wrong and read them again (each read tries), or stage it in again\n",
-				ds.Name, x.Host, x.Lacking, x.Error)
+				ds.Name, x.Host, x.Missing, x.Error)
 		}
 	}
 }
@@ -215,7 +215,7 @@ func perNode(w io.Writer, ds daemon.DatasetStatus) {
 	if s := ds.Striped; s != nil {
 		fmt.Fprintf(w, "  %-24s %d files, %s, in stripes\n", s.Host, s.Files, Bytes(s.Bytes))
 	}
-	if s := ds.Spilled; s != nil {
+	if s := ds.InSource; s != nil {
 		fmt.Fprintf(w, "  %-24s %d files, %s, for which there is no room\n", s.Host, s.Files, Bytes(s.Bytes))
 	}
 	unreadable(w, ds)

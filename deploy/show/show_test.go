@@ -110,7 +110,7 @@ func TestCheck(t *testing.T) {
 func TestStatusOfLostNodes(t *testing.T) {
 	s := job()
 	s.Nodes = []daemon.NodeStatus{{ID: 0, Host: "a", Lost: true}, {ID: 1, Host: "b", Lost: true}, {ID: 2, Host: "c", State: cluster.Down}}
-	s.Datasets[0].Displaced = []daemon.Displaced{{Host: "d", Files: 3, Bytes: 3 << 10}, {Host: "e", Lacking: 2, Error: "no such file"}}
+	s.Datasets[0].Overflow = []daemon.Overflow{{Host: "d", Files: 3, Bytes: 3 << 10}, {Host: "e", Missing: 2, Error: "no such file"}}
 	var b strings.Builder
 	if err := Status(&b, s); err != nil {
 		t.Fatal(err)

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/bivouacfs/bivouac/daemon"
+	"github.com/bivouacfs/bivouac/daemon/dataset"
 )
 
 // TestVerify: what is staged is what it was, until a bit of it flips; then it is fetched again.
@@ -38,11 +38,11 @@ func TestVerify(t *testing.T) {
 	if r.status != 1 || !strings.Contains(r.err, `"big" on `+node) || !strings.Contains(r.err, "1 bad") {
 		t.Errorf("a bit of big flipped on %s; status %d:\n%s", node, r.status, r.err)
 	}
-	var found map[string]daemon.VerifyResult
+	var found map[string]dataset.VerifyResult
 	if err := json.Unmarshal([]byte(c.ok("verify", "--json", "--dir", c.dir)), &found); err != nil {
 		t.Fatal(err)
 	}
-	if f := found["src"]; f.Bad != 0 || f.Mended != 1 || len(f.BadFiles) != 1 || f.BadFiles[0].Path != "big" {
+	if f := found["src"]; f.Bad != 0 || f.Repaired != 1 || len(f.BadFiles) != 1 || f.BadFiles[0].Path != "big" {
 		t.Errorf("fetched again: %+v", f)
 	}
 	if r := c.run("verify", "--dir", c.dir); r.status != 0 || !strings.Contains(r.err, " 0 bad\n") {

@@ -15,6 +15,7 @@ import (
 	"testing"
 
 	"github.com/bivouacfs/bivouac/daemon"
+	"github.com/bivouacfs/bivouac/daemon/dataset"
 	"github.com/bivouacfs/bivouac/daemon/job"
 	"github.com/bivouacfs/bivouac/deploy/show"
 	"github.com/bivouacfs/bivouac/metadata"
@@ -84,8 +85,8 @@ func (c *Cluster) loses(t *testing.T, i int, ds metadata.DatasetID, m map[string
 func (c *Cluster) displaced(t *testing.T) (s daemon.DatasetStatus, files, lacking int64) {
 	t.Helper()
 	s = c.Nodes[0].Status(context.Background()).Datasets[0]
-	for _, x := range s.Displaced {
-		files, lacking = files+x.Files, lacking+x.Lacking
+	for _, x := range s.Overflow {
+		files, lacking = files+x.Files, lacking+x.Missing
 	}
 	return s, files, lacking
 }
@@ -139,7 +140,7 @@ func TestLostNodeFindsNoRoom(t *testing.T) {
 				fsys := newCounted()
 				c := Start(t, Config{Source: fsys, Capacity: capacity, VerifyReads: sums, Datasets: []job.Dataset{{Source: src, Name: "set"}}})
 				ds := c.Dataset(t, 0, "set")
-				if s, _, _ := c.displaced(t); ds.Phase != cluster.Sealed || s.Spilled != nil || len(s.Displaced) > 0 {
+				if s, _, _ := c.displaced(t); ds.Phase != cluster.Sealed || s.InSource != nil || len(s.Overflow) > 0 {
 					t.Fatalf("dataset: %+v", s)
 				}
 				c.fillUp(t, 0)
@@ -165,10 +166,10 @@ func TestLostNodeFindsNoRoom(t *testing.T) {
 					}
 				}
 				whole := int64(len(had) - min(len(had["large"]), 1))
-				if r := c.verify(t, daemon.VerifySpec{Name: "set"}); r.Bad != 0 || r.Spilled != whole || r.Files != int64(len(m))-whole {
+				if r := c.verify(t, dataset.VerifySpec{Name: "set"}); r.Bad != 0 || r.Overflow != whole || r.Files != int64(len(m))-whole {
 					t.Errorf("verify: %+v, want %d in the source alone", r, whole)
 				}
-				if r := c.verify(t, daemon.VerifySpec{Name: "set", Source: true}); r.Bad != 0 || r.Files != int64(len(m)) {
+				if r := c.verify(t, dataset.VerifySpec{Name: "set", Source: true}); r.Bad != 0 || r.Files != int64(len(m)) {
 					t.Errorf("verify with the source: %+v", r)
 				}
 			})
@@ -189,14 +190,14 @@ func (c *Cluster) wantDisplaced(t *testing.T, want int64) {
 		t.Errorf("dataset: %+v", s)
 	}
 	b, err := json.Marshal(s)
-	if err != nil || !bytes.Contains(b, []byte(`"displaced":[{"host":"host`)) {
+	if err != nil || !bytes.Contains(b, []byte(`"overflow":[{"host":"host`)) {
 		t.Errorf("JSON: %s, %v", b, err)
 	}
 	var text bytes.Buffer
 	if err := show.Status(&text, c.Nodes[0].Status(context.Background())); err != nil {
 		t.Fatal(err)
 	}
-	if want := "set: " + s.Displaced[0].Host + " has no room for "; !strings.Contains(text.String(), want) {
+	if want := "set: " + s.Overflow[0].Host + " has no room for "; !strings.Contains(text.String(), want) {
 		t.Errorf("status says nothing of %q:\n%s", want, &text)
 	}
 }
@@ -226,7 +227,7 @@ func TestLostNodeFindsSomeRoom(t *testing.T) {
 			if files < int64(len(had)/5) || files > int64(len(had)*4/5) {
 				t.Errorf("of %d files %d are displaced, want about half", len(had), files)
 			}
-			if r := c.verify(t, daemon.VerifySpec{Name: "set", Source: true}); r.Bad != 0 || r.Files != int64(len(m)) {
+			if r := c.verify(t, dataset.VerifySpec{Name: "set", Source: true}); r.Bad != 0 || r.Files != int64(len(m)) {
 				t.Errorf("verify with the source: %+v", r)
 			}
 		})

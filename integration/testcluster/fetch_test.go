@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/bivouacfs/bivouac/daemon"
+	"github.com/bivouacfs/bivouac/daemon/dataset"
 	"github.com/bivouacfs/bivouac/daemon/job"
 	"github.com/bivouacfs/bivouac/metadata/cluster"
 )
@@ -28,7 +29,7 @@ func TestFetchAtOnce(t *testing.T) {
 	if ds := c.Dataset(t, leads, "set"); ds.Phase != cluster.Sealed {
 		t.Fatalf("dataset: %+v", ds)
 	}
-	if _, err := ctl.Verify(ctx, daemon.VerifySpec{Name: "set", SHA256: true}); err != nil {
+	if _, err := ctl.Verify(ctx, dataset.VerifySpec{Name: "set", SHA256: true}); err != nil {
 		t.Fatal(err)
 	}
 	var want bytes.Buffer

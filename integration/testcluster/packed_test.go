@@ -110,16 +110,16 @@ func wantHalf(t *testing.T, c *Cluster, name string, m map[string][]byte) {
 		if ds.Name != name {
 			continue
 		}
-		if ds.Spilled == nil || ds.Spilled.Files < int64(len(m)/5) || ds.Spilled.Files > int64(len(m)*4/5) {
-			t.Errorf("of %d files there stay in the source: %+v", len(m), ds.Spilled)
+		if ds.InSource == nil || ds.InSource.Files < int64(len(m)/5) || ds.InSource.Files > int64(len(m)*4/5) {
+			t.Errorf("of %d files there stay in the source: %+v", len(m), ds.InSource)
 			return
 		}
 		sum := int64(0)
 		for _, n := range c.Nodes {
 			sum += objects(n)
 		}
-		if sum != int64(len(m))-ds.Spilled.Files {
-			t.Errorf("%d files are on the nodes, and %d in the source, of %d", sum, ds.Spilled.Files, len(m))
+		if sum != int64(len(m))-ds.InSource.Files {
+			t.Errorf("%d files are on the nodes, and %d in the source, of %d", sum, ds.InSource.Files, len(m))
 		}
 	}
 }

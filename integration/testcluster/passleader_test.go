@@ -254,8 +254,8 @@ func TestPassLeaderRestartsWhenDone(t *testing.T) {
 	p := beginLedBy(t, 0, plainTar, files(200, 60_000))
 	p.done(t, 0)
 	Eventually(t, "what it recorded is there", func() bool {
-		b, err := os.ReadFile(filepath.Join(p.Nodes[0].Job.Dirs.Store[0], "stage", "1", "pass"))
-		return err == nil && bytes.Contains(b, []byte(`"brought":true`))
+		b, err := os.ReadFile(filepath.Join(p.Nodes[0].Job.Dirs.Store[0], "stage", "1", "state"))
+		return err == nil && bytes.Contains(b, []byte(`"fetched":true`))
 	})
 	p.restart(t, 0)
 	p.came(t, 0, 0, 1, 2, 3)
@@ -389,7 +389,7 @@ func TestPassLeaderAndReaderRestart(t *testing.T) {
 // kept is how many bytes an heir knows to have been read.
 func (p *led) kept(t *testing.T, i int) (sum int64) {
 	t.Helper()
-	b, err := os.ReadFile(filepath.Join(p.Nodes[i].Job.Dirs.Store[0], "stage", "1", "pass"))
+	b, err := os.ReadFile(filepath.Join(p.Nodes[i].Job.Dirs.Store[0], "stage", "1", "state"))
 	if os.IsNotExist(err) {
 		return 0
 	}

@@ -220,7 +220,7 @@ func stuckScan(t *testing.T) (p *led, dir string, free func()) {
 		}
 		return len(found) == 1
 	})
-	dir = filepath.Join(stage, "turn-0")
+	dir = filepath.Join(stage, "attempt-0")
 	if _, err := os.Stat(dir); err != nil {
 		t.Fatal(err)
 	}

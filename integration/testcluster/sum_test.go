@@ -11,7 +11,7 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"github.com/bivouacfs/bivouac/daemon"
+	"github.com/bivouacfs/bivouac/daemon/dataset"
 	"github.com/bivouacfs/bivouac/daemon/job"
 	"github.com/bivouacfs/bivouac/datapath/wire"
 	"github.com/bivouacfs/bivouac/metadata/cluster"
@@ -126,7 +126,7 @@ func TestNoisyStageIn(t *testing.T) {
 		t.Error("no bit has flipped")
 	}
 	readAll(t, c, ds.ID, m, 1)
-	if r := c.verify(t, daemon.VerifySpec{Name: "set", Keep: true}); r.Bad != 0 || r.Files != int64(len(m)) {
+	if r := c.verify(t, dataset.VerifySpec{Name: "set", Keep: true}); r.Bad != 0 || r.Files != int64(len(m)) {
 		t.Errorf("verify: %+v", r)
 	}
 }

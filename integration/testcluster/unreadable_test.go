@@ -17,6 +17,7 @@ import (
 	"github.com/klauspost/compress/zstd"
 
 	"github.com/bivouacfs/bivouac/daemon"
+	"github.com/bivouacfs/bivouac/daemon/dataset"
 	"github.com/bivouacfs/bivouac/daemon/job"
 	"github.com/bivouacfs/bivouac/deploy/show"
 )
@@ -101,10 +102,10 @@ func TestSourceIsWrong(t *testing.T) {
 	had := c.loses(t, 2, ds.ID, m)
 	readAll(t, c, ds.ID, had, 1)
 	c.wantDisplaced(t, int64(len(had)))
-	if r := c.verify(t, daemon.VerifySpec{Name: "set"}); r.Bad != 0 || r.Spilled != int64(len(had)) || r.Files != int64(len(m)-len(had)) {
+	if r := c.verify(t, dataset.VerifySpec{Name: "set"}); r.Bad != 0 || r.Overflow != int64(len(had)) || r.Files != int64(len(m)-len(had)) {
 		t.Errorf("verify: %+v, want %d in the source alone", r, len(had))
 	}
-	if r := c.verify(t, daemon.VerifySpec{Name: "set", Source: true}); r.Bad != 0 || r.Spilled != 0 || r.Files != int64(len(m)) || r.Bytes != bytesOf(m) || r.Unsummed != 0 {
+	if r := c.verify(t, dataset.VerifySpec{Name: "set", Source: true}); r.Bad != 0 || r.Overflow != 0 || r.Files != int64(len(m)) || r.Bytes != bytesOf(m) || r.Unsummed != 0 {
 		t.Errorf("verify with the source: %+v, want %d files", r, len(m))
 	}
 	bad, at := "", -1
@@ -140,8 +141,8 @@ func TestSourceIsWrong(t *testing.T) {
 			t.Errorf("status says nothing of %q:\n%s", want, &text)
 		}
 	}
-	r := c.verify(t, daemon.VerifySpec{Name: "set", Source: true})
-	if r.Bad != 1 || r.Mended != 0 || len(r.BadFiles) != 1 || string(r.BadFiles[0].Path) != bad || !r.BadFiles[0].Source || !strings.Contains(r.BadFiles[0].Error, src+" at offset ") {
+	r := c.verify(t, dataset.VerifySpec{Name: "set", Source: true})
+	if r.Bad != 1 || r.Repaired != 0 || len(r.BadFiles) != 1 || string(r.BadFiles[0].Path) != bad || !r.BadFiles[0].Source || !strings.Contains(r.BadFiles[0].Error, src+" at offset ") {
 		t.Errorf("verify with the source: %+v", r)
 	}
 	flipSource(t, src, at)

@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/bivouacfs/bivouac/daemon"
+	"github.com/bivouacfs/bivouac/daemon/dataset"
 	"github.com/bivouacfs/bivouac/daemon/job"
 	"github.com/bivouacfs/bivouac/metadata/cluster"
 )
@@ -67,7 +67,7 @@ func (n *Node) objectFiles(t *testing.T) []string {
 	return all
 }
 
-func (c *Cluster) verify(t *testing.T, s daemon.VerifySpec) daemon.VerifyResult {
+func (c *Cluster) verify(t *testing.T, s dataset.VerifySpec) dataset.VerifyResult {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
@@ -105,7 +105,7 @@ func TestVerifyMends(t *testing.T) {
 		if ds.Phase != cluster.Sealed {
 			t.Fatalf("dataset: %+v", ds)
 		}
-		if r := c.verify(t, daemon.VerifySpec{Name: s.Name}); r.Bad != 0 || r.Mended != 0 || r.Files != int64(len(want[s.Name])) {
+		if r := c.verify(t, dataset.VerifySpec{Name: s.Name}); r.Bad != 0 || r.Repaired != 0 || r.Files != int64(len(want[s.Name])) {
 			t.Fatalf("%s before: %+v", s.Name, r)
 		}
 	}
@@ -121,13 +121,13 @@ func TestVerifyMends(t *testing.T) {
 				t.Fatalf("%s of %s was not spoilt, or %v", p, s.Name, err)
 			}
 		}
-		if r := c.verify(t, daemon.VerifySpec{Name: s.Name, Keep: true}); r.Bad != int64(len(bad)) || !slices.Equal(named(r), bad) {
+		if r := c.verify(t, dataset.VerifySpec{Name: s.Name, Keep: true}); r.Bad != int64(len(bad)) || !slices.Equal(named(r), bad) {
 			t.Errorf("%s is only looked at: %+v", s.Name, r)
 		}
-		if r := c.verify(t, daemon.VerifySpec{Name: s.Name}); r.Bad != 0 || r.Mended != int64(len(bad)) || !slices.Equal(named(r), bad) {
+		if r := c.verify(t, dataset.VerifySpec{Name: s.Name}); r.Bad != 0 || r.Repaired != int64(len(bad)) || !slices.Equal(named(r), bad) {
 			t.Errorf("%s is mended: %+v", s.Name, r)
 		}
-		if r := c.verify(t, daemon.VerifySpec{Name: s.Name}); r.Bad != 0 || r.Mended != 0 {
+		if r := c.verify(t, dataset.VerifySpec{Name: s.Name}); r.Bad != 0 || r.Repaired != 0 {
 			t.Errorf("%s afterwards: %+v", s.Name, r)
 		}
 		for _, p := range bad {
@@ -151,28 +151,28 @@ func TestVerifyStripedOfPacked(t *testing.T) {
 	packTar(t, filepath.Join(dir, "a.tar"), filepath.Join(dir, "a.tar.gz"))
 	c := Start(t, Config{Datasets: []job.Dataset{{Source: filepath.Join(dir, "a.tar.gz"), Name: "set"}}})
 	ds := c.Dataset(t, 0, "set")
-	if r := c.verify(t, daemon.VerifySpec{Name: "set"}); r.Bad != 0 || r.Unsummed != 0 || r.Files != int64(len(m)) {
+	if r := c.verify(t, dataset.VerifySpec{Name: "set"}); r.Bad != 0 || r.Unsummed != 0 || r.Files != int64(len(m)) {
 		t.Fatalf("before: %+v", r)
 	}
 	for i, n := range c.Nodes {
 		(&Cluster{Nodes: c.Nodes[i : i+1]}).mustSpoil(t, m["striped"])
-		r := c.verify(t, daemon.VerifySpec{Name: "set", Keep: true})
+		r := c.verify(t, dataset.VerifySpec{Name: "set", Keep: true})
 		if r.Bad != 1 || !slices.Equal(named(r), []string{"striped"}) || r.BadFiles[0].Host != n.Job.Hosts[n.Job.Self] ||
 			!strings.Contains(r.BadFiles[0].Error, " of the object: has checksum") {
 			t.Errorf("node %d has a flipped bit: %+v", i, r)
 		}
-		if r := c.verify(t, daemon.VerifySpec{Name: "set"}); r.Bad != 0 || r.Mended != 1 {
+		if r := c.verify(t, dataset.VerifySpec{Name: "set"}); r.Bad != 0 || r.Repaired != 1 {
 			t.Errorf("node %d is mended: %+v", i, r)
 		}
 	}
-	if r := c.verify(t, daemon.VerifySpec{Name: "set"}); r.Bad != 0 || r.Mended != 0 {
+	if r := c.verify(t, dataset.VerifySpec{Name: "set"}); r.Bad != 0 || r.Repaired != 0 {
 		t.Errorf("afterwards: %+v", r)
 	}
 	readAll(t, c, ds.ID, m, 1)
 }
 
 // named is the files that were bad, by name.
-func named(r daemon.VerifyResult) (names []string) {
+func named(r dataset.VerifyResult) (names []string) {
 	for _, f := range r.BadFiles {
 		names = append(names, string(f.Path))
 	}
@@ -194,8 +194,8 @@ func TestVerifyWithoutSource(t *testing.T) {
 	if err := os.Remove(filepath.Join(src, "whole")); err != nil {
 		t.Fatal(err)
 	}
-	r := c.verify(t, daemon.VerifySpec{Name: "set"})
-	if r.Bad != 1 || r.Mended != 0 || len(r.BadFiles) != 1 || !strings.Contains(r.BadFiles[0].Error, "cannot be fetched again") {
+	r := c.verify(t, dataset.VerifySpec{Name: "set"})
+	if r.Bad != 1 || r.Repaired != 0 || len(r.BadFiles) != 1 || !strings.Contains(r.BadFiles[0].Error, "cannot be fetched again") {
 		t.Errorf("verify: %+v", r)
 	}
 	for i, n := range c.Nodes {
@@ -223,11 +223,11 @@ func TestVerifyLostNode(t *testing.T) {
 	c.Kill(t, 2)
 	c.Nodes = slices.Delete(c.Nodes, 2, 3)
 	readAll(t, c, ds.ID, m, 1)
-	if r := c.verify(t, daemon.VerifySpec{Name: "set"}); r.Bad != 0 || r.Files != int64(len(m)) {
+	if r := c.verify(t, dataset.VerifySpec{Name: "set"}); r.Bad != 0 || r.Files != int64(len(m)) {
 		t.Errorf("verify: %+v", r)
 	}
 	c.mustSpoil(t, m["striped"])
-	if r := c.verify(t, daemon.VerifySpec{Name: "set"}); r.Bad != 0 || r.Mended != 1 {
+	if r := c.verify(t, dataset.VerifySpec{Name: "set"}); r.Bad != 0 || r.Repaired != 1 {
 		t.Errorf("verify of what was spoilt: %+v", r)
 	}
 	readAll(t, c, ds.ID, m, 1)

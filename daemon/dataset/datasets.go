@@ -1,0 +1,81 @@
+package dataset
+
+import (
+	"context"
+	"time"
+
+	"github.com/bivouacfs/bivouac/daemon/job"
+	"github.com/bivouacfs/bivouac/daemon/node"
+	"github.com/bivouacfs/bivouac/daemon/tasks"
+	"github.com/bivouacfs/bivouac/datapath"
+	"github.com/bivouacfs/bivouac/datapath/chunkstore"
+	"github.com/bivouacfs/bivouac/datapath/rate"
+	"github.com/bivouacfs/bivouac/datapath/rpc"
+	"github.com/bivouacfs/bivouac/metadata"
+	"github.com/bivouacfs/bivouac/stagein/source"
+)
+
+// Config is what Datasets needs.
+type Config struct {
+	Ctx      context.Context // ends when the daemon stops
+	Node     node.Node
+	Tasks    *tasks.Runner
+	Job      *job.File
+	Dir      string // of the staging directories
+	Store    *chunkstore.Store
+	KV       func(metadata.DatasetID) KV     // where a manifest is kept
+	Remote   func(rpc.Caller) datapath.Store // the store of another node
+	Source   source.FS                       // where datasets come from
+	Window   int64                           // see FillsConfig
+	Rate     *rate.Bucket                    // limits what other nodes are sent; nil is unlimited
+	Patience time.Duration                   // with a node that does not answer
+	Retry    time.Duration                   // before a dataset that could not be loaded is tried again
+}
+
+// Datasets is all parts of a node that deal with datasets.
+type Datasets struct {
+	Files    *Files
+	Fence    *Fence
+	Stores   *Stores
+	Tables   *Tables
+	Fills    *Fills
+	Local    Local
+	Server   *Server
+	Verifier *Verifier
+	Follower *Follower
+}
+
+// New makes the parts and registers their tasks.
+func New(cfg Config) *Datasets {
+	n := cfg.Node
+	files, fence := NewFiles(cfg.Dir, n), NewFence(cfg.Ctx, cfg.Store)
+	stores := &Stores{n: n, fence: fence, own: cfg.Store, remote: cfg.Remote, patience: cfg.Patience}
+	tables := NewTables(n, files, cfg.KV)
+	fills := NewFills(FillsConfig{
+		Ctx: cfg.Ctx, Node: n, Store: cfg.Store, Fence: fence, Files: files, Stores: stores,
+		Source: cfg.Source, Window: cfg.Window, Sums: cfg.Job.VerifyReads,
+	})
+	local := Local{cfg.Store, fills}
+	v := &Verifier{
+		n: n, tasks: cfg.Tasks, hosts: cfg.Job.Hosts, files: files, tables: tables, fills: fills,
+		store: cfg.Store, local: local, stores: stores,
+	}
+	v.register()
+	check := &readCheck{n: n, store: cfg.Store, tables: tables, fills: fills, dropPages: v.DropPages}
+	return &Datasets{
+		Files: files, Fence: fence, Stores: stores, Tables: tables, Fills: fills, Local: local, Verifier: v,
+		Server:   &Server{ctx: cfg.Ctx, log: n, store: cfg.Store, fence: fence, fills: fills, check: check, rate: cfg.Rate},
+		Follower: &Follower{n: n, tasks: cfg.Tasks, retry: cfg.Retry, files: files, fence: fence, tables: tables, fills: fills},
+	}
+}
+
+// Handlers serves the other nodes.
+func (d *Datasets) Handlers() node.Handlers {
+	h := node.Handlers{}
+	for _, part := range []node.Handlers{d.Files.Handlers(), d.Fills.Handlers(), d.Server.Handlers(), d.Verifier.Handlers()} {
+		for op, f := range part {
+			h[op] = f
+		}
+	}
+	return h
+}

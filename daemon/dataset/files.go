@@ -1,0 +1,232 @@
+package dataset
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"github.com/bivouacfs/bivouac/daemon/node"
+	"github.com/bivouacfs/bivouac/datapath/rpc"
+	"github.com/bivouacfs/bivouac/datapath/wire"
+	"github.com/bivouacfs/bivouac/metadata"
+	"github.com/bivouacfs/bivouac/metadata/cluster"
+	"github.com/bivouacfs/bivouac/metadata/manifest"
+)
+
+// The files in a dataset's staging directory that other nodes may fetch.
+const (
+	Manifest = "manifest"
+	Origins  = "origins" // where the files of the dataset come from
+	Order    = "order"   // in which order they are read, if the user gave a list
+	AllSkips = "skips"   // what the dataset lacks, a stagein.Skip in JSON on each line
+	State    = "state"   // how far the coordinator of a single pass is
+
+	journal = "journal" // which files are complete on this node; never fetched
+)
+
+// Files of one part of a stage-in, which other nodes may fetch.
+func PartFile(part int) string    { return "part-" + strconv.Itoa(part) }    // its items
+func RecordsFile(part int) string { return "records-" + strconv.Itoa(part) } // what it found
+func SkipsFile(part int) string   { return "skips-" + strconv.Itoa(part) }   // what it left out
+func PointsFile(part int) string  { return "points-" + strconv.Itoa(part) }  // restart points of its compressed tars
+
+// SumsFile has the SHA-256 of the files that a node has verified.
+func SumsFile(id metadata.NodeID) string { return "sums-" + strconv.Itoa(int(id)) }
+
+// served reports whether other nodes may fetch the file name.
+func served(name string) bool {
+	switch name {
+	case Manifest, Origins, Order, AllSkips, State:
+		return true
+	}
+	kind, part, _ := strings.Cut(name, "-")
+	_, err := strconv.ParseUint(part, 10, 16)
+	return err == nil && (kind == "part" || kind == "records" || kind == "skips" || kind == "points" || kind == "sums")
+}
+
+// newSuffix ends the name of a file that is not complete yet.
+const newSuffix = ".new"
+
+// Files is the staging directories of this node: one for each dataset, with the files
+// of its stage-in, its manifest and its journal.
+type Files struct {
+	root string
+	n    node.Node
+}
+
+// NewFiles keeps the staging directories below root.
+func NewFiles(root string, n node.Node) *Files { return &Files{root, n} }
+
+// Dir is the staging directory of a dataset.
+func (f *Files) Dir(id metadata.DatasetID) string {
+	return filepath.Join(f.root, strconv.Itoa(int(id)))
+}
+
+// Path is a file in the staging directory of a dataset.
+func (f *Files) Path(id metadata.DatasetID, name string) string {
+	return filepath.Join(f.Dir(id), name)
+}
+
+// Scratch is room to sort the records of a dataset in.
+func (f *Files) Scratch(id metadata.DatasetID) *manifest.Scratch {
+	return &manifest.Scratch{Dir: f.Dir(id)}
+}
+
+// Remove removes the files that match the patterns from a staging directory.
+func (f *Files) Remove(id metadata.DatasetID, patterns ...string) {
+	for _, pattern := range patterns {
+		paths, _ := filepath.Glob(f.Path(id, pattern)) // the pattern is good
+		for _, path := range paths {
+			if err := os.RemoveAll(path); err != nil {
+				f.n.Log().WithError(err).Debug("file of a stage-in not removed")
+			}
+		}
+	}
+}
+
+// Handlers serves the other nodes.
+func (f *Files) Handlers() node.Handlers { return node.Handlers{wire.OpManifest: f.onBlob} }
+
+// blobRequest asks for a piece of a file in a staging directory.
+type blobRequest struct {
+	Dataset metadata.DatasetID `json:"dataset"`
+	Name    string             `json:"name"`
+	Off     int64              `json:"off"`
+}
+
+// onBlob answers wire.OpManifest with at most wire.MaxData bytes; none is the end.
+func (f *Files) onBlob(ctx context.Context, r *rpc.Request, resp *rpc.Response) error {
+	var q blobRequest
+	if err := node.DecodeJSON(r.Body, &q); err != nil {
+		return err
+	}
+	if !served(q.Name) || q.Off < 0 {
+		return fmt.Errorf("file %.200q: %w", q.Name, syscall.EINVAL)
+	}
+	file, err := os.Open(f.Path(q.Dataset, q.Name))
+	if errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("file %d/%s: %w", q.Dataset, q.Name, syscall.ENOENT)
+	}
+	if err != nil {
+		return err
+	}
+	defer file.Close() // read only
+	b, err := resp.Alloc(ctx, wire.MaxData)
+	if err != nil {
+		return fmt.Errorf("file %d/%s: %w", q.Dataset, q.Name, err)
+	}
+	n, err := file.ReadAt(b, q.Off)
+	if err != nil && err != io.EOF {
+		return fmt.Errorf("file %d/%s: %w", q.Dataset, q.Name, err)
+	}
+	resp.Data = b[:n]
+	return nil
+}
+
+// Fetch copies the file name of a dataset from a node to path. It appears whole or not
+// at all, also if several fetch it at the same time.
+func (f *Files) Fetch(ctx context.Context, from metadata.NodeID, id metadata.DatasetID, name, path string) error {
+	if !served(name) {
+		return fmt.Errorf("file %.200q: %w", name, syscall.EINVAL)
+	}
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		return err
+	}
+	tmp, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".*"+newSuffix)
+	if err != nil {
+		return err
+	}
+	err = f.copyTo(ctx, from, blobRequest{Dataset: id, Name: name}, tmp)
+	if e := tmp.Close(); err == nil {
+		err = e
+	}
+	if err == nil {
+		err = os.Rename(tmp.Name(), path)
+	}
+	if err != nil {
+		_ = os.Remove(tmp.Name()) // nobody reads it
+		return fmt.Errorf("%s from node %d: %w", name, from, err)
+	}
+	return nil
+}
+
+func (f *Files) copyTo(ctx context.Context, from metadata.NodeID, q blobRequest, w io.Writer) error {
+	buf := make([]byte, wire.MaxData)
+	c := f.n.To(from)
+	for {
+		call := rpc.Call{Op: wire.OpManifest, Body: &wire.JSON{V: q}, Into: buf}
+		if err := c.Do(ctx, &call); err != nil {
+			return err
+		}
+		if call.N == 0 {
+			return nil
+		}
+		if _, err := w.Write(buf[:call.N]); err != nil {
+			return err
+		}
+		q.Off += int64(call.N)
+	}
+}
+
+// FetchAny brings a file of ds to its place from the coordinator or, failing that, from
+// any other node. The error says whether a node that may have it could not be asked.
+func (f *Files) FetchAny(ctx context.Context, ds cluster.Dataset, name string) error {
+	path := f.Path(ds.ID, name)
+	var err error
+	if ds.Coordinator == f.n.Self() {
+		_, err = os.Stat(path) // it was made here; an empty store gets it from the others
+	} else {
+		err = f.Fetch(ctx, ds.Coordinator, ds.ID, name, path)
+	}
+	if err == nil {
+		return nil
+	}
+	for _, id := range f.n.View().Map.Up() {
+		if id == ds.Coordinator || id == f.n.Self() {
+			continue
+		}
+		e := f.Fetch(ctx, id, ds.ID, name, path)
+		if e == nil {
+			return nil
+		}
+		if node.Unreachable(e) {
+			err = e
+		}
+	}
+	return err
+}
+
+// Skips is the path of the list of what ds lacks, which is fetched first if need be.
+func (f *Files) Skips(ctx context.Context, ds cluster.Dataset) (string, error) {
+	path := f.Path(ds.ID, AllSkips)
+	if _, err := os.Stat(path); !errors.Is(err, fs.ErrNotExist) {
+		return path, err
+	}
+	if ds.Skipped == 0 || ds.Coordinator == f.n.Self() {
+		return os.DevNull, nil
+	}
+	return path, f.FetchAny(ctx, ds, AllSkips)
+}
+
+// Active is the dataset name that has not failed.
+func Active(v cluster.View, name string) (cluster.Dataset, bool) {
+	for _, ds := range v.Datasets {
+		if ds.Name == name && ds.Phase != cluster.Failed {
+			return ds, true
+		}
+	}
+	return cluster.Dataset{}, false
+}
+
+// BootID tells one boot of this machine from another; "" if it cannot be read.
+func BootID() string {
+	b, _ := os.ReadFile("/proc/sys/kernel/random/boot_id") // without it every boot is the same
+	return strings.TrimSpace(string(b))
+}

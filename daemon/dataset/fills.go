@@ -1,0 +1,262 @@
+package dataset
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/bivouacfs/bivouac/daemon/node"
+	"github.com/bivouacfs/bivouac/datapath/chunkstore"
+	"github.com/bivouacfs/bivouac/metadata"
+	"github.com/bivouacfs/bivouac/metadata/cluster"
+	"github.com/bivouacfs/bivouac/metadata/manifest"
+	"github.com/bivouacfs/bivouac/stagein"
+	"github.com/bivouacfs/bivouac/stagein/source"
+)
+
+// Limits on reads of other nodes that wait for a file to be fetched. The reader asks
+// again, so no handler is held for long.
+const (
+	maxWaits = 128
+	waitTime = 10 * time.Second
+)
+
+// FillsConfig is what Fills needs.
+type FillsConfig struct {
+	Ctx    context.Context // ends when the daemon stops
+	Node   node.Node
+	Store  *chunkstore.Store
+	Fence  *Fence
+	Files  *Files
+	Stores *Stores
+	Source source.FS
+	Window int64 // bytes of memory for files that are read through, for each dataset; 0 is the default
+	Sums   bool  // keep the checksums that verified reads need
+}
+
+// Fills is the datasets whose missing files this node fetches, or has fetched.
+type Fills struct {
+	cfg    FillsConfig
+	passed atomic.Int64  // bytes that readers here were given straight from the source
+	waits  chan struct{} // a token for each read of another node that waits
+
+	mu    sync.Mutex
+	have  map[metadata.DatasetID]*stagein.Fill // guarded by mu
+	begun chan struct{}                        // guarded by mu; closed when another fill begins
+}
+
+// NewFills makes Fills without a dataset.
+func NewFills(cfg FillsConfig) *Fills {
+	return &Fills{
+		cfg: cfg, waits: make(chan struct{}, maxWaits),
+		have: make(map[metadata.DatasetID]*stagein.Fill), begun: make(chan struct{}),
+	}
+}
+
+// PassedThrough is the bytes that readers here were given straight from the source.
+func (f *Fills) PassedThrough() int64 { return f.passed.Load() }
+
+// get is the fill of a dataset, nil if there is none, and a channel that is closed when
+// another fill begins.
+func (f *Fills) get(id metadata.DatasetID) (*stagein.Fill, <-chan struct{}) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.have[id], f.begun
+}
+
+func (f *Fills) add(id metadata.DatasetID, x *stagein.Fill) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.have[id] = x
+	close(f.begun)
+	f.begun = make(chan struct{})
+}
+
+// take removes the fill of a dataset; nil if there is none.
+func (f *Fills) take(id metadata.DatasetID) *stagein.Fill {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	x := f.have[id]
+	delete(f.have, id)
+	return x
+}
+
+func (f *Fills) all() map[metadata.DatasetID]*stagein.Fill {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	all := make(map[metadata.DatasetID]*stagein.Fill, len(f.have))
+	for id, x := range f.have {
+		all[id] = x
+	}
+	return all
+}
+
+// Begin starts to fetch the files of a dataset whose manifest is here, unless that was
+// started before or there is nothing to fetch.
+func (f *Fills) Begin(ds cluster.Dataset, table *manifest.Table) error {
+	if x, _ := f.get(ds.ID); x != nil || !ds.Fill || f.cfg.Fence.Ended(ds.ID) {
+		return nil
+	}
+	o, list, err := f.readOrigins(ds.ID)
+	if err != nil {
+		return fmt.Errorf("origins of %s: %w", ds.Name, err)
+	}
+	if err := f.cfg.Fence.Exclude(ds.ID, o.Void); err != nil {
+		return fmt.Errorf("fill of %s: %w", ds.Name, err)
+	}
+	n := f.cfg.Node
+	x, err := stagein.NewFill(stagein.FillConfig{
+		Self: n.Self(), Files: table, Origins: o, List: list, FS: f.cfg.Source, Put: f.cfg.Fence.Write, Others: peers{f, ds.ID},
+		Watch: func() (cluster.Map, <-chan struct{}) { v, changed := n.Watch(); return v.Map, changed },
+		Room:  f.hasRoom, Drop: f.cfg.Store.Remove,
+		Journal: f.cfg.Files.Path(ds.ID, journal), Digest: ds.Digest, Boot: BootID(), Window: f.cfg.Window, Sums: f.cfg.Sums,
+		Log: n.Log().WithField("dataset", ds.Name),
+	})
+	if err != nil {
+		return fmt.Errorf("fill of %s: %w", ds.Name, err)
+	}
+	f.add(ds.ID, x)
+	n.Spawn(func(ctx context.Context) { x.Run(ctx, n.Nudge) })
+	return nil
+}
+
+// readOrigins reads where the files of a dataset come from, and the user's list.
+func (f *Fills) readOrigins(id metadata.DatasetID) (o stagein.Origins, list []string, err error) {
+	b, err := os.ReadFile(f.cfg.Files.Path(id, Origins))
+	if err == nil {
+		err = node.DecodeJSON(b, &o)
+	}
+	if err == nil && o.Order.List != "" {
+		b, err = os.ReadFile(f.cfg.Files.Path(id, Order))
+		list = strings.Split(string(b), "\x00")
+	}
+	return o, list, err
+}
+
+// End ends the fill of a dataset that failed.
+func (f *Fills) End(id metadata.DatasetID) {
+	if x := f.take(id); x != nil {
+		if err := x.Close(); err != nil {
+			f.cfg.Node.Log().WithError(err).Debug("fill of a failed dataset")
+		}
+	}
+}
+
+// Close ends all fills.
+func (f *Fills) Close() error {
+	var errs []error
+	for id := range f.all() {
+		if x := f.take(id); x != nil {
+			errs = append(errs, x.Close())
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// of is the fill of the dataset of ino, which it waits for; nil if the dataset was staged
+// completely, or if ino belongs to no dataset.
+func (f *Fills) of(ctx context.Context, ino metadata.Ino) (*stagein.Fill, error) {
+	if !ino.Sealed() {
+		return nil, nil
+	}
+	for {
+		x, begun := f.get(ino.Dataset())
+		if x != nil {
+			return x, nil
+		}
+		v, changed := f.cfg.Node.Watch()
+		ds, known := v.Dataset(ino.Dataset())
+		switch {
+		case known && ds.Phase == cluster.Failed:
+			return nil, fmt.Errorf("inode %v: dataset %s has failed: %s: %w", ino, ds.Name, ds.Error, syscall.EIO)
+		case known && complete(ds):
+			return nil, nil
+		}
+		select { // this node does not know yet what the reader knows
+		case <-begun:
+		case <-changed:
+		case <-f.cfg.Ctx.Done():
+			return nil, fmt.Errorf("inode %v: the daemon stops: %w", ino, syscall.ESHUTDOWN)
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+}
+
+// complete reports whether all files of a dataset without a fill were stored.
+func complete(ds cluster.Dataset) bool {
+	return !ds.Fill && ds.Phase != cluster.Staging && ds.Phase != cluster.Failed
+}
+
+// present reports whether [off, off+n) of this node's object of ino can be read without
+// a fetch.
+func (f *Fills) present(ino metadata.Ino, off, n int64) bool {
+	if !ino.Sealed() {
+		return true
+	}
+	if x, _ := f.get(ino.Dataset()); x != nil {
+		return x.Has(ino, off, n)
+	}
+	ds, known := f.cfg.Node.View().Dataset(ino.Dataset())
+	return known && complete(ds)
+}
+
+// need returns when [off, off+n) of this node's object of ino can be read, for another
+// node: EAGAIN if that takes long.
+func (f *Fills) need(ctx context.Context, ino metadata.Ino, off, n int64) error {
+	if f.present(ino, off, n) {
+		return nil
+	}
+	return f.waited(ctx, ino, func(ctx context.Context) error {
+		x, err := f.of(ctx, ino)
+		if x == nil {
+			return err
+		}
+		return x.Need(ctx, ino, off, n)
+	})
+}
+
+// waited runs do, which waits for a file, for another node: EAGAIN if it takes long, or
+// if many wait.
+func (f *Fills) waited(ctx context.Context, ino metadata.Ino, do func(context.Context) error) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	select {
+	case f.waits <- struct{}{}:
+		defer func() { <-f.waits }()
+	default:
+		return fmt.Errorf("inode %v: %d reads wait: %w", ino, maxWaits, syscall.EAGAIN)
+	}
+	ctx, cancel := context.WithTimeout(ctx, waitTime)
+	defer cancel()
+	err := do(ctx)
+	if errors.Is(err, context.DeadlineExceeded) {
+		return fmt.Errorf("inode %v: is being fetched: %w", ino, syscall.EAGAIN)
+	}
+	return err
+}
+
+// hasRoom reports whether n more bytes of an object find room here. Bytes that are there
+// already are overwritten.
+func (f *Fills) hasRoom(ino metadata.Ino, n int64) bool {
+	s, err := f.cfg.Store.Space(f.cfg.Ctx)
+	if err != nil || s.Free >= n {
+		return true // the writer will hear of the error
+	}
+	took, err := f.cfg.Store.Allocated(f.cfg.Ctx, ino)
+	return err != nil || took > 0
+}
+
+// readOverflow reads from this node's object of ino what is overflow, as Need has said.
+func (f *Fills) readOverflow(ctx context.Context, x *stagein.Fill, ino metadata.Ino, p []byte, off int64) (int, error) {
+	n, err := x.ReadDisplaced(ctx, ino, p, off, func(p []byte, off int64) (int, error) { return f.cfg.Store.ReadAt(ctx, ino, p, off) })
+	f.passed.Add(int64(n))
+	return n, err
+}

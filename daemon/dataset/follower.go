@@ -1,0 +1,187 @@
+package dataset
+
+import (
+	"context"
+	"os"
+	"sync/atomic"
+	"time"
+
+	"github.com/bivouacfs/bivouac/daemon/node"
+	"github.com/bivouacfs/bivouac/daemon/tasks"
+	"github.com/bivouacfs/bivouac/metadata"
+	"github.com/bivouacfs/bivouac/metadata/cluster"
+	"github.com/bivouacfs/bivouac/metadata/manifest"
+)
+
+// Stager is the stage-ins of this node, as the follower sees them; package ingest.
+type Stager interface {
+	// Supersede ends attempts of this node's coordinator that are older than ds.
+	Supersede(ds cluster.Dataset)
+	// Adopt takes up a stage-in that this node coordinates but does not run. It
+	// reports whether there is nothing left to do.
+	Adopt(ctx context.Context, ds cluster.Dataset) bool
+	// Discard forgets what came for parts of a dataset that is no longer staged.
+	Discard(id metadata.DatasetID)
+	// TakeStandby reports whether this node holds the manifest of ds as a standby. It
+	// removes one that is out of date.
+	TakeStandby(ds cluster.Dataset) (bool, error)
+	// Published removes the files of a stage-in that nobody needs any more.
+	Published(id metadata.DatasetID)
+}
+
+// TreeFunc hears of a dataset whose tree can be read on this node, more than once. It must
+// not wait.
+type TreeFunc func(ds cluster.Dataset, sum manifest.Summary)
+
+// Follower does what the registry asks of every node for each dataset.
+type Follower struct {
+	n      node.Node
+	tasks  *tasks.Runner
+	retry  time.Duration
+	files  *Files
+	fence  *Fence
+	tables *Tables
+	fills  *Fills
+	stager Stager
+	tree   atomic.Pointer[TreeFunc]
+}
+
+// SetStager must be called before Run.
+func (f *Follower) SetStager(s Stager) { f.stager = s }
+
+// SetTree has t hear of datasets, those that are there already too.
+func (f *Follower) SetTree(t TreeFunc) {
+	f.tree.Store(&t)
+	f.announce()
+}
+
+func (f *Follower) announce() {
+	t := f.tree.Load()
+	if t == nil {
+		return
+	}
+	for _, ds := range f.tables.Readable() {
+		if x, ok := f.tables.get(ds.ID); ok {
+			(*t)(ds, x.summary)
+		}
+	}
+}
+
+// Run follows the registry until ctx ends.
+func (f *Follower) Run(ctx context.Context) {
+	for {
+		v, changed := f.n.Watch()
+		again := false
+		for _, ds := range v.Datasets {
+			again = !f.follow(ctx, ds) || again
+		}
+		f.announce()
+		var retry <-chan time.Time
+		if again {
+			retry = time.After(f.retry)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-changed:
+		case <-retry:
+		}
+	}
+}
+
+// follow does what the phase of ds asks of this node, and reports whether there is nothing
+// left to do.
+func (f *Follower) follow(ctx context.Context, ds cluster.Dataset) bool {
+	f.stager.Supersede(ds)
+	switch ds.Phase {
+	case cluster.Staging:
+		return ds.Coordinator != f.n.Self() || f.stager.Adopt(ctx, ds)
+	case cluster.Failed:
+		f.discard(ds.ID)
+		return true
+	}
+	x, ok := f.tables.get(ds.ID)
+	if !ok || x.digest != ds.Digest {
+		f.tasks.CancelGroup(ds.ID) // a part that another node has read again
+		f.stager.Discard(ds.ID)
+		if f.load(ctx, ds) != nil {
+			return false
+		}
+		x, _ = f.tables.get(ds.ID)
+	}
+	if err := f.fills.Begin(ds, x.table); err != nil {
+		f.n.Log().WithError(err).WithField("dataset", ds.Name).Warn("fetch of the dataset's files not started: retrying")
+		return false
+	}
+	return true
+}
+
+func (f *Follower) load(ctx context.Context, ds cluster.Dataset) error {
+	x, err := f.tables.load(ctx, ds, func() error { return f.fetch(ctx, ds) })
+	f.tables.set(ctx, ds.ID, x, err)
+	log := f.n.Log().WithField("dataset", ds.Name)
+	if err != nil {
+		log.WithError(err).Warn("manifest not loaded: retrying")
+		return err
+	}
+	f.stager.Published(ds.ID)
+	log.WithField("files", ds.Files).Info("manifest loaded")
+	f.n.Nudge()
+	return nil
+}
+
+// fetch brings the manifest, and what a fill needs, unless this node is a standby that has
+// both.
+func (f *Follower) fetch(ctx context.Context, ds cluster.Dataset) error {
+	if has, err := f.stager.TakeStandby(ds); has || err != nil {
+		return err
+	}
+	if ds.Fill {
+		for _, name := range []string{Origins, Order} {
+			if _, err := os.Stat(f.files.Path(ds.ID, name)); err == nil {
+				continue
+			}
+			if err := f.files.FetchAny(ctx, ds, name); err != nil {
+				return err
+			}
+		}
+	}
+	return f.files.FetchAny(ctx, ds, Manifest)
+}
+
+// discard ends what this node does for a dataset that failed, and removes what it has of
+// it. The coordinator may be gone, so nobody waits for its word.
+func (f *Follower) discard(id metadata.DatasetID) {
+	if !f.fence.ClaimRemoval(id) {
+		return
+	}
+	f.n.Spawn(func(ctx context.Context) {
+		if f.StopTasks(ctx, id) == nil {
+			f.Drop(id)
+		}
+	})
+}
+
+// StopTasks ends this node's parts of a dataset that failed, and waits for them.
+func (f *Follower) StopTasks(ctx context.Context, id metadata.DatasetID) error {
+	f.stager.Discard(id)
+	f.fence.End(id)
+	return f.tasks.CloseGroup(ctx, id)
+}
+
+// Drop removes what this node has of a dataset that failed.
+func (f *Follower) Drop(id metadata.DatasetID) {
+	f.fills.End(id)
+	log := f.n.Log().WithField("dataset", id)
+	n, err := f.fence.RemoveObjects(id)
+	if err != nil {
+		log.WithError(err).Warn("objects of a failed dataset not removed: they take space until the job ends")
+	}
+	if err := os.RemoveAll(f.files.Dir(id)); err != nil {
+		log.WithError(err).Warn("staging directory of a failed dataset not removed: it takes space until the job ends")
+	}
+	if err := f.tables.drop(id); err != nil {
+		log.WithError(err).Warn("manifest of a failed dataset not removed: it takes space until the job ends")
+	}
+	log.WithField("objects", n).Debug("failed dataset removed")
+}

@@ -1,0 +1,94 @@
+package dataset
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"syscall"
+
+	"github.com/bivouacfs/bivouac/datapath"
+	"github.com/bivouacfs/bivouac/datapath/chunkstore"
+	"github.com/bivouacfs/bivouac/metadata"
+	"github.com/bivouacfs/bivouac/stagein"
+)
+
+// Local is this node's file data for its own client: a file that is not fetched yet is
+// fetched when it is read.
+type Local struct {
+	*chunkstore.Store
+	fills *Fills
+}
+
+var (
+	_ datapath.Store         = Local{}
+	_ datapath.Opener        = Local{}
+	_ datapath.Piper         = Local{}
+	_ datapath.PresentReader = Local{}
+)
+
+// ReadAt implements datapath.Reader.
+func (l Local) ReadAt(ctx context.Context, ino metadata.Ino, p []byte, off int64) (int, error) {
+	x, err := l.fills.of(ctx, ino)
+	if err != nil {
+		return 0, err
+	}
+	if x != nil {
+		if n, through, err := x.ReadThrough(ctx, ino, p, off); through || err != nil {
+			l.fills.passed.Add(int64(n))
+			return n, err
+		}
+		if n, overflow, err := l.need(ctx, x, ino, p, off); overflow || err != nil {
+			return n, err
+		}
+	}
+	return l.Store.ReadAt(ctx, ino, p, off)
+}
+
+// need waits until a read can be answered from the store. Overflow is read here.
+func (l Local) need(ctx context.Context, x *stagein.Fill, ino metadata.Ino, p []byte, off int64) (n int, overflow bool, err error) {
+	err = x.Need(ctx, ino, off, int64(len(p)))
+	if errors.Is(err, stagein.ErrDisplaced) {
+		n, err = l.fills.readOverflow(ctx, x, ino, p, off)
+		return n, true, err
+	}
+	return 0, false, err
+}
+
+// ReadIfPresent implements datapath.PresentReader.
+func (l Local) ReadIfPresent(ctx context.Context, ino metadata.Ino, p []byte, off int64) (int, error) {
+	if !l.fills.present(ino, off, int64(len(p))) {
+		return 0, fmt.Errorf("inode %v is not fetched yet: %w", ino, syscall.EAGAIN)
+	}
+	return l.ReadAt(ctx, ino, p, off)
+}
+
+// ReadPipe implements datapath.Piper for datasets: of other files the bytes in the pipe
+// could change.
+func (l Local) ReadPipe(ctx context.Context, ino metadata.Ino, to *datapath.Pipe, p []byte, off int64) (int, error) {
+	x, err := l.fills.of(ctx, ino)
+	if err != nil {
+		return 0, err
+	}
+	if !ino.Sealed() || x != nil && !x.Here(ino) {
+		return l.ReadAt(ctx, ino, p, off)
+	}
+	if x != nil {
+		if n, overflow, err := l.need(ctx, x, ino, p, off); overflow || err != nil {
+			return n, err
+		}
+	}
+	return l.Store.ReadPipe(ctx, ino, to, p, off)
+}
+
+// Open implements datapath.Opener. A file that is not fetched yet has no object.
+func (l Local) Open(ino metadata.Ino) (*os.File, error) {
+	if ino.Sealed() {
+		x, _ := l.fills.get(ino.Dataset())
+		if ds, _ := l.fills.cfg.Node.View().Dataset(ino.Dataset()); x == nil && ds.Fill || x != nil && !x.Here(ino) {
+			return nil, fmt.Errorf("object %v: %w", ino, fs.ErrNotExist)
+		}
+	}
+	return l.Store.Open(ino)
+}

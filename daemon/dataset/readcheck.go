@@ -1,0 +1,149 @@
+package dataset
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"sync"
+	"syscall"
+
+	"github.com/sirupsen/logrus"
+	"golang.org/x/sys/unix"
+
+	"github.com/bivouacfs/bivouac/daemon/node"
+	"github.com/bivouacfs/bivouac/datapath/chunkstore"
+	"github.com/bivouacfs/bivouac/metadata"
+	"github.com/bivouacfs/bivouac/stagein"
+)
+
+// readCheck verifies pieces of datasets before other nodes get them, with verify=reads:
+// each once since this daemon started, when it is first asked for.
+type readCheck struct {
+	n         node.Process
+	store     *chunkstore.Store
+	tables    *Tables
+	fills     *Fills
+	dropPages func(ctx context.Context, inos []metadata.Ino) // on all nodes
+
+	mu       sync.Mutex
+	verified map[pieceKey]struct{} // guarded by mu
+}
+
+type pieceKey struct {
+	ino metadata.Ino
+	off int64 // of the piece, in this node's object
+}
+
+func (c *readCheck) isVerified(p stagein.PieceSum) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	_, ok := c.verified[pieceKey{p.Ino, p.Off}]
+	return ok
+}
+
+func (c *readCheck) setVerified(p stagein.PieceSum) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.verified == nil {
+		c.verified = make(map[pieceKey]struct{})
+	}
+	c.verified[pieceKey{p.Ino, p.Off}] = struct{}{}
+}
+
+// verify compares the pieces of [off, off+n) of this node's object of ino with their
+// checksums, and refetches those that differ; EIO if that does not help. Pieces of a
+// striped file that several nodes staged while they read it, or of more than
+// manifest.MaxChunks chunks, have no checksum.
+func (c *readCheck) verify(ctx context.Context, ino metadata.Ino, off, n int64) error {
+	x, _ := c.fills.get(ino.Dataset())
+	t, ok := c.tables.get(ino.Dataset())
+	if x == nil || !ok {
+		return nil
+	}
+	ps, err := x.Touched(ino, off, n)
+	if err != nil {
+		return err
+	}
+	for _, p := range ps {
+		if c.isVerified(p) {
+			continue
+		}
+		if p.Sum == ([16]byte{}) && p.Whole {
+			if p.Sum, _, err = t.table.Record(ino); err != nil {
+				return err
+			}
+		}
+		if err := c.piece(ctx, x, p); err != nil {
+			return err
+		}
+		c.setVerified(p)
+	}
+	return nil
+}
+
+// refetcher fetches files again; *stagein.Fill.
+type refetcher interface {
+	Again(ctx context.Context, inos []metadata.Ino) (map[metadata.Ino]error, error)
+}
+
+func (c *readCheck) piece(ctx context.Context, x refetcher, p stagein.PieceSum) error {
+	bad := comparePiece(ctx, c.store, p)
+	if bad == nil || ctx.Err() != nil {
+		return ctx.Err()
+	}
+	failed, err := x.Again(ctx, []metadata.Ino{p.Ino})
+	if err == nil {
+		err = failed[p.Ino]
+	}
+	if err == nil {
+		err = comparePiece(ctx, c.store, p)
+	}
+	log := c.n.Log().WithFields(logrus.Fields{"inode": p.Ino.String(), "offset": p.Off, "mismatch": bad.Error()})
+	if err != nil {
+		log.WithError(err).Error("object differs from what was staged, and the refetch failed: run bivouac verify to see which file it is")
+		return fmt.Errorf("inode %v differs from what was staged: %w", p.Ino, syscall.EIO)
+	}
+	c.n.Spawn(func(ctx context.Context) { c.dropPages(ctx, []metadata.Ino{p.Ino}) }) // may wait for this read
+	log.Warn("object differed from what was staged: it was refetched")
+	return nil
+}
+
+// comparePiece reads a piece of an object of this node and compares it.
+func comparePiece(ctx context.Context, store *chunkstore.Store, p stagein.PieceSum) error {
+	c := stagein.NewChecker(p.Sum, p.Len)
+	if err := readObject(ctx, store, p.Ino, p.Off, p.Len, c); err != nil {
+		return err
+	}
+	return c.Check()
+}
+
+// readObject reads from an object of this node, and from the drive: the page cache may
+// hold better bytes than the drive.
+func readObject(ctx context.Context, store *chunkstore.Store, ino metadata.Ino, off, n int64, w io.Writer) error {
+	f, err := store.Open(ino)
+	if err != nil {
+		return err
+	}
+	defer f.Close() // read only
+	fd := int(f.Fd())
+	_ = unix.Fdatasync(fd)                           // dirty pages would stay in the cache
+	_ = unix.Fadvise(fd, off, n, unix.FADV_DONTNEED) // advice
+	got, err := io.Copy(w, &ctxReader{ctx, io.NewSectionReader(f, off, n)})
+	if err == nil && got != n {
+		err = fmt.Errorf("%d bytes of %d are there: %w", got, n, syscall.EIO)
+	}
+	return err
+}
+
+// ctxReader reads r until ctx ends.
+type ctxReader struct {
+	ctx context.Context
+	r   io.Reader
+}
+
+func (r *ctxReader) Read(p []byte) (int, error) {
+	if err := r.ctx.Err(); err != nil {
+		return 0, err
+	}
+	return r.r.Read(p)
+}

@@ -1,0 +1,62 @@
+package dataset
+
+import (
+	"github.com/bivouacfs/bivouac/daemon/node"
+	"github.com/bivouacfs/bivouac/metadata"
+	"github.com/bivouacfs/bivouac/stagein"
+)
+
+// FillReport is how far a node is with fetching the files of a dataset.
+type FillReport struct {
+	Complete metadata.Epoch   `json:"complete,omitempty"` // the node has all that the map of this epoch assigns to it
+	Error    string           `json:"error,omitempty"`    // why that will not be
+	Progress stagein.Progress `json:"progress"`
+	// Unreadable is files that stay in the source and cannot be read there by this node;
+	// More is how many of them are not named.
+	Unreadable []stagein.Unreadable `json:"unreadable,omitempty"`
+	More       int64                `json:"more,omitempty"`
+	// Overflow is the files that the node owns and reads through; Missing is how many
+	// more it could not fetch.
+	Overflow stagein.NoRoom `json:"overflow,omitzero"`
+	Missing  int64          `json:"missing,omitempty"`
+}
+
+// Report is how far this node is with each dataset.
+func (f *Fills) Report() map[metadata.DatasetID]FillReport {
+	all := make(map[metadata.DatasetID]FillReport)
+	for id, x := range f.all() {
+		e, whole := x.Whole()
+		r := FillReport{Progress: x.Progress(), Overflow: x.NoRoom(), Missing: x.Lacking()}
+		if whole {
+			r.Complete = e
+		}
+		if err := x.Trouble(); err != nil {
+			r.Error = node.Clip(node.ErrorText(err))
+		}
+		r.Unreadable, r.More = unreadable(x)
+		all[id] = r
+	}
+	return all
+}
+
+// maxUnreadableText bounds what is reported of an unreadable file, in bytes.
+const maxUnreadableText = 1 << 10
+
+func unreadable(x *stagein.Fill) (all []stagein.Unreadable, more int64) {
+	all, more = x.Unreadable()
+	for i := range all {
+		all[i].Error = all[i].Error[:min(len(all[i].Error), maxUnreadableText)]
+	}
+	return all, more
+}
+
+// Unreadable is the files of a dataset that this node cannot read from the source, and
+// how many more are not named. It reports false if the node does not fetch the dataset.
+func (f *Fills) Unreadable(id metadata.DatasetID) (all []stagein.Unreadable, more int64, ok bool) {
+	x, _ := f.get(id)
+	if x == nil {
+		return nil, 0, false
+	}
+	all, more = unreadable(x)
+	return all, more, true
+}

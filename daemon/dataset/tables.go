@@ -1,0 +1,159 @@
+package dataset
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"maps"
+	"os"
+	"strings"
+	"sync"
+
+	"github.com/bivouacfs/bivouac/daemon/node"
+	"github.com/bivouacfs/bivouac/metadata"
+	"github.com/bivouacfs/bivouac/metadata/cluster"
+	"github.com/bivouacfs/bivouac/metadata/manifest"
+)
+
+// table is a dataset that this node can answer for.
+type table struct {
+	digest  string
+	table   *manifest.Table
+	summary manifest.Summary
+}
+
+// KV is where a manifest is kept.
+type KV interface {
+	manifest.KV
+	Drop() error
+}
+
+// Tables is the manifests that this node has loaded.
+type Tables struct {
+	n     node.Node
+	files *Files
+	open  func(metadata.DatasetID) KV
+
+	mu     sync.Mutex
+	have   map[metadata.DatasetID]table  // guarded by mu
+	errors map[metadata.DatasetID]string // guarded by mu; why a manifest cannot be loaded
+}
+
+// NewTables keeps no manifest yet.
+func NewTables(n node.Node, files *Files, open func(metadata.DatasetID) KV) *Tables {
+	return &Tables{n: n, files: files, open: open, have: make(map[metadata.DatasetID]table), errors: make(map[metadata.DatasetID]string)}
+}
+
+// Report is the digests of the manifests that are here, and why others are not.
+func (t *Tables) Report() (have, errors map[metadata.DatasetID]string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	have = make(map[metadata.DatasetID]string, len(t.have))
+	for id, x := range t.have {
+		have[id] = x.digest
+	}
+	return have, maps.Clone(t.errors)
+}
+
+func (t *Tables) get(id metadata.DatasetID) (table, bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	x, ok := t.have[id]
+	return x, ok
+}
+
+// Table answers metadata of a dataset without the network.
+func (t *Tables) Table(id metadata.DatasetID) (metadata.Store, bool) {
+	x, ok := t.get(id)
+	if !ok {
+		return nil, false
+	}
+	return x.table, true
+}
+
+// Summary is the summary of the manifest of ds, if it is here.
+func (t *Tables) Summary(ds cluster.Dataset) (sum manifest.Summary, current, ok bool) {
+	x, ok := t.get(ds.ID)
+	return x.summary, ok && x.digest == ds.Digest, ok
+}
+
+// Readable is the datasets whose tree can be read on this node: those whose manifest is
+// here. All nodes have it before the dataset is published.
+func (t *Tables) Readable() []cluster.Dataset {
+	var all []cluster.Dataset
+	for _, ds := range t.n.View().Datasets {
+		if ds.Phase == cluster.Staging || ds.Phase == cluster.Failed {
+			continue
+		}
+		if x, ok := t.get(ds.ID); ok && x.digest == ds.Digest {
+			all = append(all, ds)
+		}
+	}
+	return all
+}
+
+// set takes a loaded table, or the error of one that cannot be loaded. An error that may
+// pass is not kept.
+func (t *Tables) set(ctx context.Context, id metadata.DatasetID, x table, err error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	delete(t.errors, id)
+	switch {
+	case err == nil:
+		t.have[id] = x
+	case !node.Unreachable(err) && ctx.Err() == nil:
+		t.errors[id] = node.ErrorText(err)
+	}
+}
+
+// ingestedFile marks a manifest that is in the KV store completely.
+const ingestedFile = Manifest + ".ingested"
+
+// load makes the table of ds: from the KV store if an earlier run of this daemon has
+// ingested the manifest, else from the manifest, which fetch brings.
+func (t *Tables) load(ctx context.Context, ds cluster.Dataset, fetch func() error) (table, error) {
+	kv := t.open(ds.ID)
+	x := table{digest: ds.Digest}
+	mark := t.files.Path(ds.ID, ingestedFile)
+	if b, err := os.ReadFile(mark); err == nil && strings.TrimSpace(string(b)) == ds.Digest {
+		if x.table, err = manifest.Open(kv, ds.ID); err == nil {
+			x.summary = x.table.Summary()
+			return x, nil
+		}
+		t.n.Log().WithError(err).WithField("dataset", ds.Name).Warn("stored manifest is damaged: fetching it again")
+	}
+	if err := fetch(); err != nil {
+		return x, err
+	}
+	sum, err := ingest(ctx, kv, t.files.Path(ds.ID, Manifest), t.files.Scratch(ds.ID))
+	if err != nil {
+		return x, err
+	}
+	if sum.Digest != ds.Digest {
+		_ = kv.Drop()
+		return x, fmt.Errorf("manifest of %s: digest is %s, want %s", ds.Name, sum.Digest, ds.Digest)
+	}
+	x.summary = sum
+	if x.table, err = manifest.Open(kv, ds.ID); err != nil {
+		return x, err
+	}
+	return x, os.WriteFile(mark, []byte(ds.Digest), 0o600)
+}
+
+func ingest(ctx context.Context, kv manifest.KV, path string, scratch *manifest.Scratch) (manifest.Summary, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return manifest.Summary{}, err
+	}
+	defer f.Close() // read only
+	return manifest.Ingest(ctx, kv, manifest.NewReader(bufio.NewReaderSize(f, 1<<20)), scratch)
+}
+
+// drop forgets a dataset that failed.
+func (t *Tables) drop(id metadata.DatasetID) error {
+	t.mu.Lock()
+	delete(t.have, id)
+	delete(t.errors, id)
+	t.mu.Unlock()
+	return t.open(id).Drop()
+}

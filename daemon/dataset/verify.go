@@ -1,0 +1,168 @@
+package dataset
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/bivouacfs/bivouac/daemon/node"
+	"github.com/bivouacfs/bivouac/daemon/tasks"
+	"github.com/bivouacfs/bivouac/datapath"
+	"github.com/bivouacfs/bivouac/datapath/chunkstore"
+	"github.com/bivouacfs/bivouac/metadata"
+	"github.com/bivouacfs/bivouac/metadata/cluster"
+	"github.com/bivouacfs/bivouac/stagein/source"
+)
+
+// The kinds of tasks.
+const (
+	kindVerify = "verify"
+	kindRepair = "repair"
+)
+
+// VerifySpec says which dataset is verified, and how. It is the body of POST /v1/verify.
+type VerifySpec struct {
+	Name   string `json:"name"`
+	SHA256 bool   `json:"sha256,omitempty"` // also list the SHA-256 of every file
+	Keep   bool   `json:"keep,omitempty"`   // do not repair what is bad
+	Source bool   `json:"source,omitempty"` // also read the overflow from the source
+}
+
+// VerifyResult is what was found.
+type VerifyResult struct {
+	Files    int64     `json:"files"` // that were read
+	Bytes    int64     `json:"bytes"`
+	Unsummed int64     `json:"unsummed"`  // files that were read and have no checksum
+	Bad      int64     `json:"bad"`       // files that differ from what was staged, or cannot be read
+	Repaired int64     `json:"repaired"`  // files that were bad and are right since they were refetched
+	Overflow int64     `json:"overflow"`  // files that are in the source only, and were not read
+	BadFiles []BadFile `json:"bad_files"` // the first that were bad or repaired
+}
+
+// BadFile is a file that differs from what was staged.
+type BadFile struct {
+	Path     source.Name  `json:"path"` // in the dataset
+	Ino      metadata.Ino `json:"ino,omitempty"`
+	Host     string       `json:"host"`
+	Error    string       `json:"error"`
+	Repaired bool         `json:"repaired,omitempty"` // it was refetched, and is right
+	Source   bool         `json:"source,omitempty"`   // it is in the source only
+}
+
+// maxBadFiles is how many files a node names; only those are repaired.
+const maxBadFiles = 1000
+
+// add adds what a node has found. A file of which several nodes have a bad piece counts
+// once.
+func (r *VerifyResult) add(o VerifyResult) {
+	r.Files, r.Bytes, r.Unsummed, r.Bad = r.Files+o.Files, r.Bytes+o.Bytes, r.Unsummed+o.Unsummed, r.Bad+o.Bad
+	r.Overflow += o.Overflow
+	for _, f := range o.BadFiles {
+		if slices.ContainsFunc(r.BadFiles, func(was BadFile) bool { return was.Ino == f.Ino }) {
+			r.Bad--
+			continue
+		}
+		r.BadFiles = append(r.BadFiles, f)
+	}
+}
+
+// verifyRequest asks a node to verify what it has of a dataset.
+type verifyRequest struct {
+	Dataset metadata.DatasetID `json:"dataset"`
+	SHA256  bool               `json:"sha256,omitempty"`
+	Source  bool               `json:"source,omitempty"`
+	Only    []metadata.Ino     `json:"only,omitempty"` // empty is all
+}
+
+// Verifier verifies and repairs datasets.
+type Verifier struct {
+	n      node.Node
+	tasks  *tasks.Runner
+	hosts  []string
+	files  *Files
+	tables *Tables
+	fills  *Fills
+	store  *chunkstore.Store
+	local  datapath.Store // this node's data, what is missing fetched
+	stores *Stores
+	drop   atomic.Pointer[DropPagesFunc]
+}
+
+func (v *Verifier) host() string { return v.hosts[v.n.Self()] }
+
+func (v *Verifier) register() {
+	v.tasks.Register(kindVerify, tasks.KindOf(v.prepareVerify))
+	v.tasks.Register(kindRepair, tasks.KindOf(v.prepareRepair))
+}
+
+// Verify has all nodes read what they have of a dataset, in parallel, and compare it with
+// the checksums that were taken when it was staged. Of a striped file whose chunks have no
+// checksums the first node of the stripe reads everything; the files of a lost node are
+// read by those that stand in for it. Bad files are refetched from the source, unless s
+// says not to. Overflow is read only if s asks for it.
+func (v *Verifier) Verify(ctx context.Context, s VerifySpec) (VerifyResult, error) {
+	ds, ok := Active(v.n.View(), s.Name)
+	x, here := v.tables.get(ds.ID)
+	if !ok || !here || ds.Phase != cluster.Sealed {
+		return VerifyResult{}, fmt.Errorf("no dataset named %q is ready: run bivouac status to see the datasets: %w", s.Name, syscall.EINVAL)
+	}
+	q := verifyRequest{Dataset: ds.ID, SHA256: s.SHA256, Source: s.Source}
+	res, err := v.all(ctx, x, q)
+	if !s.Source {
+		res.Overflow += x.summary.Spilled.Files
+	}
+	if err != nil || res.Bad == 0 || s.Keep {
+		return res, err
+	}
+	err = v.repair(ctx, x, q, &res)
+	if err == nil && s.SHA256 && res.Repaired > 0 {
+		_, err = v.all(ctx, x, q) // lists repaired files too
+	}
+	return res, err
+}
+
+func (v *Verifier) all(ctx context.Context, x table, q verifyRequest) (VerifyResult, error) {
+	var mu sync.Mutex
+	var sum VerifyResult // guarded by mu
+	for _, n := range v.n.View().Map.Nodes {
+		// The files of a node that is Down are with others.
+		if files := x.summary.PerNode[n.ID].Files; files > 0 && !node.Serving(n) && n.State != cluster.Down {
+			sum.Bad += files
+			sum.BadFiles = append(sum.BadFiles, BadFile{Host: n.Host, Error: fmt.Sprintf("%d files are on this node, which is %v", files, n.State)})
+		}
+	}
+	t, err := tasks.NewRequest(v.taskID(kindVerify), kindVerify, q)
+	if err != nil {
+		return sum, err
+	}
+	err = v.tasks.RunAll(ctx, t, func(_ metadata.NodeID, s tasks.State) {
+		var r VerifyResult
+		if ok, err := s.Decode(&r); ok && err == nil {
+			mu.Lock()
+			defer mu.Unlock()
+			sum.add(r)
+		}
+	})
+	return sum, err
+}
+
+func (v *Verifier) taskID(kind string) string {
+	return kind + "-" + strconv.Itoa(int(v.n.Self())) + "-" + strconv.FormatInt(time.Now().UnixNano(), 10)
+}
+
+func (v *Verifier) prepareVerify(_ metadata.NodeID, q *verifyRequest) (tasks.Task, error) {
+	var result atomic.Pointer[VerifyResult]
+	return tasks.Task{
+		Run: func(ctx context.Context) error {
+			r, err := v.run(ctx, q)
+			result.Store(r)
+			return err
+		},
+		Detail: func(bool) any { return result.Load() },
+	}, nil
+}

@@ -1,0 +1,246 @@
+package ingest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/sirupsen/logrus"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/bivouacfs/bivouac/daemon/node"
+	"github.com/bivouacfs/bivouac/datapath/wire"
+	"github.com/bivouacfs/bivouac/metadata"
+	"github.com/bivouacfs/bivouac/metadata/cluster"
+	"github.com/bivouacfs/bivouac/metadata/raftstore"
+	"github.com/bivouacfs/bivouac/stagein"
+)
+
+// Coordinator is one attempt of a stage-in that this node coordinates.
+type Coordinator struct {
+	s    *Stager
+	ds   cluster.Dataset
+	req  stagein.Request
+	plan *stagein.Plan // guarded by mu while parts are read: currentPlan
+
+	superseded context.Context // ends when another attempt has begun
+	supersede  context.CancelFunc
+	before     int64        // bytes of the source that earlier attempts have read
+	scans      atomic.Int64 // bytes that the scan has read so far
+	resumed    bool         // it goes on from the state of an earlier attempt
+	scanned    bool         // the source was scanned, not read
+
+	saving  chan struct{}     // a token for the one who saves and replicates the state
+	version int               // guarded by saving; of the state
+	standby []metadata.NodeID // guarded by saving
+
+	mu         sync.Mutex
+	total      int64                // guarded by mu; bytes of the source
+	sum        stagein.Progress     // guarded by mu; over all parts
+	parts      []partState          // guarded by mu; in the order of the plan
+	boundaries map[int]stagein.Seam // guarded by mu; by the part that begins there
+	arrived    chan struct{}        // guarded by mu; closed when another boundary is known
+}
+
+func (s *Stager) newCoordinator(ds cluster.Dataset, req stagein.Request) *Coordinator {
+	c := &Coordinator{s: s, ds: ds, req: req, before: ds.SourceBytes, saving: make(chan struct{}, 1)}
+	c.superseded, c.supersede = context.WithCancel(context.Background())
+	return c
+}
+
+// Dataset is the dataset as this attempt has entered it in the registry.
+func (c *Coordinator) Dataset() cluster.Dataset { return c.ds }
+
+func (c *Coordinator) log() *logrus.Entry { return c.s.cfg.Node.Log().WithField("dataset", c.ds.Name) }
+
+func (c *Coordinator) progress() (stagein.Progress, int64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.sum, c.total
+}
+
+// Run stages the dataset in, and records in the registry how that ended.
+func (c *Coordinator) Run(ctx context.Context) error { return c.finish(ctx, c.run(ctx)) }
+
+func (c *Coordinator) run(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(c.superseded, cancel)()
+	select {
+	case c.s.slots <- struct{}{}:
+		release := sync.OnceFunc(func() { <-c.s.slots })
+		defer release()
+		defer context.AfterFunc(c.superseded, release)() // the source may be stuck: nobody waits for it
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	if err := os.MkdirAll(c.dir(), 0o700); err != nil {
+		return fmt.Errorf("stage-in: %w", err)
+	}
+	if !c.resumed {
+		if err := c.look(ctx); err != nil {
+			return err
+		}
+	}
+	if c.scanned {
+		return c.build(ctx)
+	}
+	return c.singlePass(ctx)
+}
+
+// look scans the source or, if it has to be read to be known, plans how.
+func (c *Coordinator) look(ctx context.Context) error {
+	cfg := c.planConfig()
+	if err := c.scan(ctx, cfg); err != nil || c.scanned {
+		return err
+	}
+	plan, err := c.makePlan(ctx, cfg)
+	if err != nil {
+		return err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.plan, c.total = plan, plan.Size
+	c.initPartsLocked(len(plan.Parts))
+	return nil
+}
+
+// singlePass has the nodes read the source, and builds the manifest of what they found.
+func (c *Coordinator) singlePass(ctx context.Context) error {
+	if err := c.replicate(ctx); err != nil {
+		return err
+	}
+	if err := c.setReading(ctx); err != nil {
+		return err
+	}
+	if err := c.runParts(ctx); err != nil {
+		return err
+	}
+	if err := c.gatherRestartPoints(); err != nil {
+		return err
+	}
+	c.plan.Origins.Void = c.plan.Void(c.kept())
+	if err := c.keepOrigins(c.plan.Origins); err != nil {
+		return err
+	}
+	return c.build(ctx)
+}
+
+// setReading records that the nodes read files from now on: the next attempt takes over
+// instead of starting from nothing.
+func (c *Coordinator) setReading(ctx context.Context) error {
+	c.ds.Reading = true
+	return c.set(ctx, c.ds)
+}
+
+// set enters ds in the registry.
+func (c *Coordinator) set(ctx context.Context, ds cluster.Dataset) error {
+	ctx, cancel := context.WithTimeout(ctx, registryTime)
+	defer cancel()
+	_, err := c.s.cfg.Node.Propose(ctx, raftstore.Command{Kind: raftstore.KindSetDataset, Dataset: ds})
+	return err
+}
+
+// finish records how the stage-in ended.
+func (c *Coordinator) finish(ctx context.Context, err error) error {
+	if c.superseded.Err() != nil {
+		return c.yield()
+	}
+	ds := c.ds
+	if err != nil {
+		if ds.Reading && c.stillCoordinates() {
+			c.abort()
+		}
+		ds.Phase, ds.Error = cluster.Failed, node.Clip(node.ErrorText(err))
+	} else {
+		c.handOver(ctx)
+		ds = c.ds
+		ds.Phase = cluster.Publishing
+	}
+	// The job's end must not leave the registry believing in a stage-in.
+	e := c.set(context.WithoutCancel(ctx), ds)
+	if errors.Is(e, syscall.ESTALE) {
+		return c.yield()
+	}
+	if e != nil {
+		c.s.remove(c) // so that this node reports the failure when it can
+		c.s.cfg.Node.Nudge()
+	}
+	if err == nil {
+		err = e
+	}
+	return err
+}
+
+// stillCoordinates reports whether this attempt is the newest, as far as the registry can
+// be asked.
+func (c *Coordinator) stillCoordinates() bool { return c.set(c.s.cfg.Ctx, c.ds) == nil }
+
+// yield ends an attempt that was superseded. It may notice late: this node may be a
+// participant or a standby of the next attempt by then, or have the dataset, so only the
+// attempt's own directory is removed.
+func (c *Coordinator) yield() error {
+	err := os.RemoveAll(c.dir())
+	c.s.remove(c)
+	c.s.cfg.Node.Nudge()
+	if err != nil {
+		return fmt.Errorf("stage-in of %s: %w", c.ds.Source, err)
+	}
+	return fmt.Errorf("stage-in of %s: another node has taken over: %w", c.ds.Source, syscall.ECANCELED)
+}
+
+// abortTime bounds one step of the clean-up after a failure.
+const abortTime = 20 * time.Second
+
+// abort stops every part, and then has every node drop what it stored: a part may write to
+// other nodes while it stops.
+func (c *Coordinator) abort() {
+	n := c.s.cfg.Node
+	for _, q := range []abortRequest{{Dataset: c.ds.ID}, {Dataset: c.ds.ID, Drop: true}} {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(c.s.cfg.Ctx), abortTime)
+		var g errgroup.Group
+		for _, id := range node.Participants(n.View().Map) {
+			g.Go(func() error { return n.Call(ctx, id, wire.OpStageAbort, q, nil) })
+		}
+		if err := g.Wait(); err != nil {
+			c.log().WithError(err).Warn("clean-up after a failed stage-in is incomplete: a node's objects take space until it hears of the failure")
+		}
+		cancel()
+	}
+}
+
+// attemptDir is where this node works for an attempt. A late one, whose source was stuck
+// while another began, writes there and over nothing that this node has from its successor.
+func (s *Stager) attemptDir(ds cluster.Dataset) string {
+	return s.cfg.Data.Files.Path(ds.ID, fmt.Sprintf("attempt-%d", ds.Turn))
+}
+
+func (c *Coordinator) dir() string { return c.s.attemptDir(c.ds) }
+
+// put moves files of the attempt to the directory of the dataset, unless there is a later
+// attempt.
+func (c *Coordinator) put(names ...string) error {
+	c.s.placeMu.Lock()
+	defer c.s.placeMu.Unlock()
+	if ds, known := c.s.cfg.Node.View().Dataset(c.ds.ID); known && ds.Turn > c.ds.Turn {
+		return fmt.Errorf("stage-in of %s: attempt %d has begun, this is %d: %w", c.ds.Source, ds.Turn, c.ds.Turn, syscall.ESTALE)
+	}
+	for _, name := range names {
+		if err := os.Rename(c.path(name), c.s.cfg.Data.Files.Path(c.ds.ID, name)); err != nil {
+			return fmt.Errorf("stage-in: %w", err)
+		}
+	}
+	return nil
+}
+
+// settle returns when no attempt before the one that this node knows puts files in their
+// place any more.
+func (s *Stager) settle() {
+	s.placeMu.Lock()
+	defer s.placeMu.Unlock()
+}

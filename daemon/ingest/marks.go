@@ -1,0 +1,163 @@
+package ingest
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"slices"
+	"strconv"
+	"sync"
+
+	"github.com/bivouacfs/bivouac/daemon/dataset"
+	"github.com/bivouacfs/bivouac/daemon/node"
+	"github.com/bivouacfs/bivouac/stagein"
+)
+
+// A participant that reads a tar saves marks, so that the next try of the part on the same
+// node goes on from the last one after the daemon was killed. Like the journal of a fill a
+// mark is not synced: it counts until the machine reboots.
+
+// savedMark is a mark of a part, as JSON in markFile.
+type savedMark struct {
+	Boot string       `json:"boot"`
+	Try  uint16       `json:"try"` // whose records belong to it
+	Mark stagein.Mark `json:"mark"`
+}
+
+func (p *participant) markFile() string { return p.path("mark-" + strconv.Itoa(p.part)) }
+
+// saveMark saves the marks of a try.
+func (p *participant) saveMark(part stagein.Part) func(stagein.Mark) {
+	path, boot := p.markFile(), dataset.BootID()
+	return func(m stagein.Mark) {
+		if err := writeJSONFile(path, savedMark{boot, part.Try, m}); err != nil {
+			p.log().WithError(err).Warn("mark of a part not saved: if this daemon is killed, more is read again")
+		}
+	}
+}
+
+// earlier is what an earlier try of a part has left on this node. The zero value is
+// nothing.
+type earlier struct {
+	mark    *stagein.Mark
+	records io.Reader
+	file    *os.File
+}
+
+// kept is the tries whose inodes were recorded.
+func (e *earlier) kept() []stagein.Try {
+	if e.mark == nil {
+		return nil
+	}
+	return e.mark.Kept
+}
+
+func (e *earlier) close() {
+	if e.file != nil {
+		_ = e.file.Close() // read only
+	}
+}
+
+// fromStart starts a part from its beginning: no mark counts.
+func (p *participant) fromStart() earlier {
+	for _, path := range []string{p.markFile(), p.path(dataset.PointsFile(p.part))} {
+		_ = os.Remove(path) // there may be none
+	}
+	return earlier{}
+}
+
+// lastTry is how far an earlier try of the part has come on this node.
+func (p *participant) lastTry(part stagein.Part) earlier {
+	if part.Try == 0 {
+		return p.fromStart()
+	}
+	e, err := p.earlier(part)
+	if err != nil {
+		e.close()
+		if !errors.Is(err, fs.ErrNotExist) {
+			p.log().WithError(err).Warn("mark of a part is damaged: reading the part from its beginning")
+		}
+		return p.fromStart()
+	}
+	p.log().WithFields(map[string]any{"part": p.part, "at": e.mark.At, "archives": e.mark.Next}).Info("part of a stage-in goes on from its last mark")
+	return e
+}
+
+func (p *participant) earlier(part stagein.Part) (e earlier, err error) {
+	b, err := os.ReadFile(p.markFile())
+	var m savedMark
+	if err == nil {
+		err = node.DecodeJSON(b, &m)
+	}
+	if err == nil && (m.Boot != dataset.BootID() || m.Try >= part.Try) {
+		err = fs.ErrNotExist
+	}
+	if err == nil {
+		e.file, err = os.Open(p.tryFile(m.Try))
+	}
+	if err != nil {
+		return e, err
+	}
+	e.mark, e.records = &m.Mark, bufio.NewReaderSize(e.file, 1<<20)
+	return e, nil
+}
+
+// restartPoints is those of one compressed tar, a line of JSON in dataset.PointsFile.
+type restartPoints struct {
+	Source uint32 `json:"source"` // the tar's number among the sources
+	Points []byte `json:"points"` // as stagein.ShareConfig.RestartPoints gets them
+}
+
+// readRestartPoints reads a points file. A line that a killed daemon has left unfinished is
+// ignored: its archive is read again.
+func readRestartPoints(path string) (all []restartPoints, err error) {
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return nil, err
+	}
+	for line := range bytes.SplitSeq(b, []byte("\n")) {
+		var p restartPoints
+		if json.Unmarshal(line, &p) == nil {
+			all = append(all, p)
+		}
+	}
+	return all, nil
+}
+
+// appendRestartPoints appends to a points file.
+func appendRestartPoints(w io.Writer) func(source uint32, points []byte) error {
+	var mu sync.Mutex
+	return func(source uint32, points []byte) error {
+		b, err := json.Marshal(restartPoints{source, points})
+		if err != nil {
+			return err
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		_, err = w.Write(slices.Concat([]byte("\n"), b, []byte("\n")))
+		return err
+	}
+}
+
+// gatherRestartPoints takes over the restart points that the parts have found in
+// compressed tars.
+func (c *Coordinator) gatherRestartPoints() error {
+	if !c.plan.WholeArchives() {
+		return nil
+	}
+	for i := range c.plan.Parts {
+		all, err := readRestartPoints(c.partPath(c.plan.Parts[i].Node, dataset.PointsFile(i)))
+		for _, p := range all {
+			err = errors.Join(err, c.plan.Origins.SetRestartPoints(p.Source, p.Points))
+		}
+		if err != nil {
+			return fmt.Errorf("stage-in: %w", err)
+		}
+	}
+	return nil
+}

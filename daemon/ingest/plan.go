@@ -1,0 +1,185 @@
+package ingest
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/bivouacfs/bivouac/daemon/dataset"
+	"github.com/bivouacfs/bivouac/daemon/node"
+	"github.com/bivouacfs/bivouac/datapath/wire"
+	"github.com/bivouacfs/bivouac/metadata"
+	"github.com/bivouacfs/bivouac/stagein"
+	"github.com/bivouacfs/bivouac/stagein/source/walk"
+)
+
+// path is a file in the directory of the attempt.
+func (c *Coordinator) path(name string) string { return filepath.Join(c.dir(), name) }
+
+func (c *Coordinator) planConfig() *stagein.PlanConfig {
+	s := c.s
+	return &stagein.PlanConfig{
+		FS: s.cfg.Source, Request: c.req,
+		Dataset: c.ds.ID, Map: s.cfg.Node.View().Map, UID: s.cfg.Job.UID, GID: s.cfg.Job.GID,
+		Others: s.scanHelpers(c.ds.ID), Free: s.freeSpace(), Log: c.log(), Scratch: s.cfg.Data.Files.Scratch(c.ds.ID),
+	}
+}
+
+// makePlan plans a single pass, and writes the items of each part to a file that its node
+// fetches.
+func (c *Coordinator) makePlan(ctx context.Context, cfg *stagein.PlanConfig) (*stagein.Plan, error) {
+	plan, err := stagein.MakePlan(ctx, cfg)
+	if err != nil {
+		return nil, err
+	}
+	for i := range plan.Parts {
+		if !plan.Itemized() {
+			continue
+		}
+		b, err := json.Marshal(plan.Parts[i])
+		if err != nil {
+			return nil, fmt.Errorf("stage-in: %w", err)
+		}
+		if err := os.WriteFile(c.path(dataset.PartFile(i)), b, 0o600); err != nil {
+			return nil, fmt.Errorf("stage-in: %w", err)
+		}
+		if err := c.put(dataset.PartFile(i)); err != nil {
+			return nil, err
+		}
+		plan.Parts[i] = plan.Parts[i].Bare() // the node that needs the items fetches them
+	}
+	return plan, nil
+}
+
+// scan finds what the source has without reading its files, and records it, if the source
+// allows that.
+func (c *Coordinator) scan(ctx context.Context, cfg *stagein.PlanConfig) error {
+	f, err := os.Create(c.path(dataset.RecordsFile(0)))
+	if err != nil {
+		return fmt.Errorf("stage-in: %w", err)
+	}
+	count, err := newCounter(c.s.countFile(c.ds), &c.scans)
+	if err != nil {
+		return errors.Join(err, f.Close())
+	}
+	defer count.close()
+	was := cfg.FS
+	cfg.FS = count.of(was)
+	defer func() { cfg.FS = was }()
+	w := bufio.NewWriterSize(f, 1<<20)
+	found, err := stagein.Scan(ctx, cfg, w)
+	if err == nil {
+		err = w.Flush()
+	}
+	if e := f.Close(); err == nil && e != nil {
+		err = fmt.Errorf("stage-in: %w", e)
+	}
+	if err != nil || found == nil {
+		return err
+	}
+	if err := c.keepOrigins(found.Origins); err != nil {
+		return err
+	}
+	if len(found.Indexes) > 0 {
+		c.s.cfg.Node.Spawn(func(context.Context) { found.Indexes.Save(cfg.Log) })
+	}
+	c.plan = &stagein.Plan{Dataset: c.ds.ID, Size: found.Size, Parts: []stagein.Part{{Node: c.s.cfg.Node.Self()}}}
+	c.scanned = true
+	c.mu.Lock()
+	c.total, c.sum.SourceBytes = found.Size, found.Read
+	c.mu.Unlock()
+	return nil
+}
+
+// keepOrigins writes where the files of the dataset come from, for the nodes' fills: what
+// a lost node had is refetched by it, also of a dataset that was staged in a single pass.
+func (c *Coordinator) keepOrigins(o stagein.Origins) error {
+	var order []byte
+	if list := o.Order.List; list != "" {
+		lines, err := walk.ReadLines(c.s.cfg.Source, list)
+		if err != nil {
+			return fmt.Errorf("stage-in of %s: %w", c.ds.Source, err)
+		}
+		order = []byte(strings.Join(lines, "\x00"))
+	}
+	b, err := json.Marshal(o)
+	if err == nil {
+		err = os.WriteFile(c.path(dataset.Order), order, 0o600)
+	}
+	if err == nil {
+		err = os.WriteFile(c.path(dataset.Origins), b, 0o600)
+	}
+	if err != nil {
+		return fmt.Errorf("stage-in: %w", err)
+	}
+	if err := c.put(dataset.Order, dataset.Origins); err != nil {
+		return err
+	}
+	c.ds.Fill = true
+	return nil
+}
+
+// freeSpaceTime bounds the questions of freeSpace.
+const freeSpaceTime = 5 * time.Second
+
+// freeSpace is what each node that serves has left; false for one that did not answer.
+func (s *Stager) freeSpace() func(metadata.NodeID) (int64, bool) {
+	ctx, cancel := context.WithTimeout(s.cfg.Ctx, freeSpaceTime)
+	defer cancel()
+	var mu sync.Mutex
+	free := make(map[metadata.NodeID]int64) // guarded by mu
+	var g errgroup.Group
+	g.SetLimit(32)
+	for _, id := range node.Participants(s.cfg.Node.View().Map) {
+		g.Go(func() error {
+			if x, err := s.cfg.Data.Stores.Of(id).Space(ctx); err == nil {
+				mu.Lock()
+				free[id] = x.Free
+				mu.Unlock()
+			}
+			return nil
+		})
+	}
+	_ = g.Wait() // no function fails
+	return func(id metadata.NodeID) (int64, bool) { f, ok := free[id]; return f, ok }
+}
+
+const (
+	// maxScanHelpers is how many nodes help to scan a tree: with more, the servers of the
+	// source are the bottleneck.
+	maxScanHelpers = 16
+	// scanHelpTime is how long a helper may take before the coordinator does it itself.
+	scanHelpTime = 30 * time.Second
+)
+
+// scanHelpers is the nodes that help this one to scan a tree, others for each dataset.
+func (s *Stager) scanHelpers(ds metadata.DatasetID) (all []walk.Remote) {
+	n := s.cfg.Node
+	nodes := node.Participants(n.View().Map)
+	for i := range nodes {
+		id := nodes[(i+int(ds)*maxScanHelpers)%len(nodes)]
+		if id == n.Self() || len(all) == maxScanHelpers {
+			continue
+		}
+		all = append(all, func(ctx context.Context, q walk.Request) (seen walk.Reply, err error) {
+			ctx, cancel := context.WithTimeout(ctx, scanHelpTime)
+			defer cancel()
+			err = n.Call(ctx, id, wire.OpScan, q, &seen)
+			return seen, err
+		})
+	}
+	return all
+}
+
+func (s *Stager) onScan(ctx context.Context, _ metadata.NodeID, q *walk.Request) (walk.Reply, error) {
+	return q.Serve(ctx, s.cfg.Source)
+}

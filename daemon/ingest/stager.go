@@ -1,0 +1,247 @@
+package ingest
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/bivouacfs/bivouac/daemon/dataset"
+	"github.com/bivouacfs/bivouac/daemon/job"
+	"github.com/bivouacfs/bivouac/daemon/node"
+	"github.com/bivouacfs/bivouac/daemon/tasks"
+	"github.com/bivouacfs/bivouac/datapath/wire"
+	"github.com/bivouacfs/bivouac/metadata"
+	"github.com/bivouacfs/bivouac/metadata/cluster"
+	"github.com/bivouacfs/bivouac/metadata/raftstore"
+	"github.com/bivouacfs/bivouac/stagein"
+	"github.com/bivouacfs/bivouac/stagein/source"
+)
+
+const (
+	// maxCoordinated is how many stage-ins a node coordinates at a time: each has buffers
+	// on every node.
+	maxCoordinated = 4
+	// maxBoundaries is how many boundaries, of up to 2 MiB, wait for the part they belong to.
+	maxBoundaries = 256
+	// registryTime is how long a stage-in waits for the registry.
+	registryTime = 30 * time.Second
+	// proposeTime is how long one proposal of the follower may take.
+	proposeTime = 5 * time.Second
+	// pollEvery is the pause between two questions to a coordinator that does not answer.
+	pollEvery = 100 * time.Millisecond
+	// MaxSpec bounds a stage-in's request in the registry, in bytes. A longer one is not
+	// kept: it has to be repeated by hand if its coordinator is lost while it scans.
+	MaxSpec = 32 << 10
+)
+
+// Config is what a Stager needs.
+type Config struct {
+	Ctx      context.Context // ends when the daemon stops
+	Node     node.Node
+	Tasks    *tasks.Runner
+	Job      *job.File
+	Data     *dataset.Datasets
+	Source   source.FS
+	Report   time.Duration // between two reports of a node
+	Patience time.Duration // with a node that does not answer
+}
+
+// boundaryKey is a part of a dataset.
+type boundaryKey struct {
+	ds   metadata.DatasetID
+	part int
+}
+
+// Stager is the stage-ins of this node: those that it coordinates, and those in which it
+// participates.
+type Stager struct {
+	cfg   Config
+	slots chan struct{} // a token for each stage-in that this node coordinates now
+
+	placeMu sync.Mutex // held while an attempt puts files in their place
+
+	mu           sync.Mutex
+	coordinators map[metadata.DatasetID]*Coordinator // guarded by mu
+	boundaries   map[boundaryKey]chan stagein.Seam   // guarded by mu; one value each, which may come before its part
+	proposed     map[string]int                      // guarded by mu; by name, the stage-ins that this node is entering in the registry
+}
+
+var _ dataset.Stager = (*Stager)(nil)
+
+// New makes a stager and registers its tasks.
+func New(cfg Config) *Stager {
+	s := &Stager{
+		cfg: cfg, slots: make(chan struct{}, maxCoordinated),
+		coordinators: make(map[metadata.DatasetID]*Coordinator), boundaries: make(map[boundaryKey]chan stagein.Seam),
+		proposed: make(map[string]int),
+	}
+	cfg.Tasks.Register(kindPart, tasks.KindOf(s.preparePart))
+	cfg.Data.Follower.SetStager(s)
+	return s
+}
+
+// Handlers serves the other nodes.
+func (s *Stager) Handlers() node.Handlers {
+	return node.Handlers{
+		wire.OpStageAbort:       node.HandleJSON(s.onAbort),
+		wire.OpStageBoundary:    node.HandleJSON(s.onBoundary),
+		wire.OpStandbyReplicate: node.HandleJSON(s.onReplicate),
+		wire.OpScan:             node.HandleJSON(s.onScan),
+	}
+}
+
+// Begin enters a dataset in the registry, or refuses it. Run must follow.
+func (s *Stager) Begin(ctx context.Context, d job.Dataset) (*Coordinator, error) {
+	req := d.Request(s.cfg.Job.Seed)
+	if err := req.Validate(); err != nil {
+		return nil, err
+	}
+	spec, err := specText(d)
+	if err != nil {
+		return nil, err
+	}
+	ds := cluster.Dataset{
+		Name: d.Name, Source: d.Source, Coordinator: s.cfg.Node.Self(), Phase: cluster.Staging, Started: now(), Spec: spec,
+	}
+	defer s.propose(d.Name)()
+	// The caller may go away; what was proposed may be agreed on all the same.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), registryTime)
+	defer cancel()
+	v, err := s.cfg.Node.Propose(ctx, raftstore.Command{Kind: raftstore.KindAddDataset, Dataset: ds})
+	taken := errors.Is(err, syscall.EEXIST)
+	if taken {
+		v = s.viewWith(ctx, d.Name)
+	} else if err != nil {
+		return nil, fmt.Errorf("stage-in of %s: %w", d.Source, err)
+	}
+	// A proposal whose answer was lost was repeated: then it is this dataset that is there.
+	found, ok := dataset.Active(v, d.Name)
+	if !ok || found.Coordinator != ds.Coordinator || found.Started != ds.Started {
+		return nil, fmt.Errorf("stage-in of %s: a dataset named %q is there already: give another name as SRC:NAME: %w", d.Source, d.Name, syscall.EEXIST)
+	}
+	c := s.newCoordinator(found, req)
+	s.add(c)
+	return c, nil
+}
+
+// StageIn stages a dataset in and returns when its manifest is agreed on.
+func (s *Stager) StageIn(ctx context.Context, d job.Dataset) error {
+	c, err := s.Begin(ctx, d)
+	if err != nil {
+		return err
+	}
+	return c.Run(ctx)
+}
+
+func now() metadata.Time { return metadata.TimeOf(time.Now()) }
+
+// specText is a request as it is in the registry; "" if it is too long for that.
+func specText(d job.Dataset) (string, error) {
+	b, err := json.Marshal(d)
+	if err != nil {
+		return "", fmt.Errorf("stage-in of %s: %v: %w", d.Source, err, syscall.EINVAL)
+	}
+	if len(b) > MaxSpec {
+		return "", nil
+	}
+	return string(b), nil
+}
+
+// viewWith is the view once it has the dataset name, which is agreed on.
+func (s *Stager) viewWith(ctx context.Context, name string) cluster.View {
+	s.cfg.Node.Nudge()
+	_ = s.cfg.Node.Until(ctx, func(v cluster.View) bool { // without it, the caller finds nothing
+		_, ok := dataset.Active(v, name)
+		return ok
+	})
+	return s.cfg.Node.View()
+}
+
+// propose says that this node is entering the dataset name in the registry; the function
+// that it returns says that it has.
+func (s *Stager) propose(name string) (done func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.proposed[name]++
+	return func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if s.proposed[name]--; s.proposed[name] == 0 {
+			delete(s.proposed, name)
+		}
+	}
+}
+
+func (s *Stager) add(c *Coordinator) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.coordinators[c.ds.ID] = c
+}
+
+// remove forgets a coordinator, but not one of a later attempt.
+func (s *Stager) remove(c *Coordinator) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.coordinators[c.ds.ID] == c {
+		delete(s.coordinators, c.ds.ID)
+	}
+}
+
+// coordinator is the coordinator of a dataset on this node, also one that is done; nil if
+// there is none.
+func (s *Stager) coordinator(id metadata.DatasetID) *Coordinator {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.coordinators[id]
+}
+
+// coordinates reports whether this node coordinates ds, or may be about to.
+func (s *Stager) coordinates(ds cluster.Dataset) (yes, maybe bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.coordinators[ds.ID] != nil, s.proposed[ds.Name] > 0
+}
+
+// Progress is how far a stage-in is that this node coordinates.
+func (s *Stager) Progress(id metadata.DatasetID) (p stagein.Progress, total int64) {
+	c := s.coordinator(id)
+	if c == nil {
+		return p, 0
+	}
+	return c.progress()
+}
+
+// Scanned is the bytes that this node has read for the scans that it coordinates. They are
+// read again if the node is lost.
+func (s *Stager) Scanned() map[metadata.DatasetID]int64 {
+	var all map[metadata.DatasetID]int64
+	for _, ds := range s.cfg.Node.View().Datasets {
+		c := s.coordinator(ds.ID)
+		if ds.Phase != cluster.Staging || ds.Reading || c == nil {
+			continue
+		}
+		if all == nil {
+			all = make(map[metadata.DatasetID]int64)
+		}
+		all[ds.ID] = c.scans.Load()
+	}
+	return all
+}
+
+// Discard implements dataset.Stager: it drops boundaries of a dataset that is no longer
+// staged.
+func (s *Stager) Discard(id metadata.DatasetID) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	maps.DeleteFunc(s.boundaries, func(k boundaryKey, _ chan stagein.Seam) bool { return k.ds == id })
+}
+
+// Published implements dataset.Stager.
+func (s *Stager) Published(id metadata.DatasetID) {
+	s.cfg.Data.Files.Remove(id, "part-*", "records-*", "skips-*", "read-*", "points-*", "mark-*", "attempt-*", dataset.State+"*", standbyFile)
+}
