@@ -82,7 +82,7 @@ func (d *Daemon) lastWrites(ctx context.Context) error {
 	deadline, _ := ctx.Deadline() // Leave has set one
 	ctx, cancel := context.WithTimeout(ctx, time.Until(deadline)/4)
 	defer cancel()
-	open, err := (*client).LastWrites(ctx)
+	open, err := (*client).Quiesce(ctx)
 	if open > 0 {
 		d.log.WithField("files", open).Warn("still open to write: what is written from now on is not copied out")
 	}

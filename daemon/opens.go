@@ -24,10 +24,10 @@ import (
 type Client interface {
 	metadata.Recaller
 	metadata.Woken
-	// LastWrites waits until what is written on the node is known to the homes,
+	// Quiesce waits until what is written on the node is known to the homes,
 	// also what the kernel has still to write and to close of processes that are
 	// gone, and returns how many files are open to write all the same.
-	LastWrites(ctx context.Context) (open int, err error)
+	Quiesce(ctx context.Context) (open int, err error)
 }
 
 // SetClient gives the daemon the client of this node.

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/bivouacfs/bivouac/datapath/retry"
+	"github.com/bivouacfs/bivouac/fsclient/wait"
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/metadata/appends"
 )
@@ -22,9 +23,9 @@ const settleAfter = 10 * time.Millisecond
 
 // appending is the appends of this node to a File.
 type appending struct {
-	turn           chan struct{} // has room for the one append, or truncate, under way
-	appends.Client               // under File.mu
-	last           time.Time     // under File.mu: when the last one was complete
+	turn           wait.Mutex // has room for the one append, or truncate, under way
+	appends.Client            // under File.mu
+	last           time.Time  // under File.mu: when the last one was complete
 }
 
 // Append writes p at the end of the file, wherever that is: no other append, on
@@ -37,7 +38,7 @@ func (f *File) Append(ctx context.Context, p []byte) (n int, err error) {
 	if len(p) == 0 {
 		return 0, nil
 	}
-	if err := f.arrive(ctx); err != nil {
+	if err := f.drain(ctx); err != nil {
 		return 0, err
 	}
 	return f.appendNow(ctx, p)
@@ -45,10 +46,10 @@ func (f *File) Append(ctx context.Context, p []byte) (n int, err error) {
 
 // appendNow is Append of what was gathered before all that is gathered now.
 func (f *File) appendNow(ctx context.Context, p []byte) (n int, err error) {
-	if err := take(ctx, f.app.turn); err != nil {
+	if err := f.app.turn.Lock(ctx); err != nil {
 		return 0, fmt.Errorf("append to %v: %w", f.ino, err)
 	}
-	defer func() { <-f.app.turn }()
+	defer f.app.turn.Unlock()
 	off, err := f.reserve(ctx, int64(len(p)))
 	if err != nil {
 		return 0, err
@@ -56,7 +57,7 @@ func (f *File) appendNow(ctx context.Context, p []byte) (n int, err error) {
 	f.mu.Lock()
 	a, order := f.attr, f.order
 	f.mu.Unlock()
-	n, nodes, err := f.c.write(ctx, a, order, p, off)
+	n, nodes, err := f.c.data.Write(ctx, &a, order, p, off)
 	f.appended(nodes, n, err)
 	f.c.settleSoon(ctx, f)
 	return n, err
@@ -70,8 +71,9 @@ func (f *File) Refresh(ctx context.Context) error {
 
 // reserve gets n bytes their place.
 func (f *File) reserve(ctx context.Context, n int64) (off int64, err error) {
+	seq := f.c.files.nextSeq() // before f.mu: see the lock order
 	f.mu.Lock()
-	q := f.app.Reserve(f.ino, f.c.files.nextSeq(), n, f.written())
+	q := f.app.Reserve(f.ino, seq, n, f.written())
 	f.mu.Unlock()
 	for {
 		pl, err := f.place(ctx, q)
@@ -196,7 +198,7 @@ func (f *File) cutOff() {
 
 // place asks the home.
 func (f *File) place(ctx context.Context, q metadata.Append) (pl metadata.Place, err error) {
-	s, err := f.c.homeOf(f.ino)
+	s, err := f.c.nodes.Home(f.ino)
 	if err != nil {
 		return pl, err
 	}
@@ -221,12 +223,12 @@ func (c *Client) settleSoon(ctx context.Context, f *File) {
 	c.files.mu.Lock()
 	c.files.settle[f] = struct{}{}
 	c.files.mu.Unlock()
-	nudge(c.appended)
+	c.appended.Set()
 }
 
 // settling tells homes of complete appends, until the client is closed.
 func (c *Client) settling() {
-	c.linger(c.appended, settleAfter, c.files.unsettled, func() time.Duration {
+	wait.Batches(c.ctx, c.appended, settleAfter, c.files.unsettled, func() time.Duration {
 		c.settleAll()
 		return settleAfter
 	})
@@ -249,7 +251,7 @@ func (c *Client) settleAll() {
 			// Until it is, nobody sees what others have appended behind that.
 			again := err != nil && c.mayReturn(f.ino.Home(), err) && retry.Pause(c.ctx, againAfter)
 			if c.files.settledOnce(f, again); again {
-				nudge(c.appended)
+				c.appended.Set()
 			}
 		})
 	}

@@ -11,42 +11,40 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// Backing opens the object on this node's disk that holds all of a sealed
-// file, byte for byte, so that the kernel can read it by itself. It is nil
-// where there is no such object: the file is live, empty, on another node, or
-// striped. The caller closes it.
+// Backing opens the object on this node's disk that holds all of a file of a dataset,
+// byte for byte, so that the kernel can read it. It is nil if there is no such object:
+// the file is live, empty, on another node, or striped. The caller closes it.
 func (f *File) Backing() (*os.File, error) {
-	opener, ok := f.c.cfg.LocalData.(datapath.Opener)
-	if !ok || !f.ino.Sealed() {
+	if !f.ino.Sealed() {
 		return nil, nil
 	}
 	f.mu.Lock()
 	size, order := f.attr.Size, f.order
 	f.mu.Unlock()
-	return f.c.backing(opener, f.ino, size, order)
+	return f.c.backing(f.ino, size, order)
 }
 
-// WholeHere reports whether this node is to have all of the sealed file a in one
-// object (mine), and whether it has, byte for byte, as Backing does.
+// WholeHere reports whether this node owns all of the file a of a dataset as one
+// object (mine), and whether it has all of it, byte for byte (here).
 func (c *Client) WholeHere(ctx context.Context, a *metadata.Attr) (mine, here bool, err error) {
-	opener, ok := c.cfg.LocalData.(datapath.Opener)
-	if !ok || !a.Ino.Sealed() || a.Size == 0 || a.Layout.Kind == metadata.Spilled {
+	if _, ok := c.cfg.LocalData.(datapath.Opener); !ok || !a.Ino.Sealed() || a.Size == 0 || a.Layout.Kind == metadata.Spilled {
 		return false, false, nil
 	}
-	order, err := c.order(ctx, a.Ino, a.Layout)
+	order, err := c.nodes.Order(ctx, a.Ino, a.Layout)
 	if err != nil || len(order) != 1 || order[0] != c.cfg.Self {
 		return false, false, err
 	}
-	o, err := c.backing(opener, a.Ino, a.Size, order)
+	o, err := c.backing(a.Ino, a.Size, order)
 	if o != nil {
 		_ = o.Close() // nothing was read
 	}
 	return true, o != nil, err
 }
 
-// backing opens the object that has all of a sealed file; nil is that none has.
-func (c *Client) backing(opener datapath.Opener, ino metadata.Ino, size int64, order []metadata.NodeID) (*os.File, error) {
-	if size == 0 || len(order) != 1 || order[0] != c.cfg.Self {
+// backing opens the object that has all of a file of a dataset; nil if none has.
+func (c *Client) backing(ino metadata.Ino, size int64, order []metadata.NodeID) (*os.File, error) {
+	opener, ok := c.cfg.LocalData.(datapath.Opener)
+	if !ok || size == 0 || len(order) != 1 || order[0] != c.cfg.Self {
 		return nil, nil
 	}
 	o, err := opener.Open(ino)

@@ -13,16 +13,22 @@ import (
 	"github.com/sirupsen/logrus"
 
 	"github.com/bivouacfs/bivouac/datapath"
+	"github.com/bivouacfs/bivouac/fsclient/cache"
+	"github.com/bivouacfs/bivouac/fsclient/locks"
+	"github.com/bivouacfs/bivouac/fsclient/route"
+	"github.com/bivouacfs/bivouac/fsclient/stripe"
+	"github.com/bivouacfs/bivouac/fsclient/wait"
+	"github.com/bivouacfs/bivouac/fsclient/writeback"
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/metadata/cluster"
 	"github.com/bivouacfs/bivouac/metadata/leases"
 )
 
-// Sealed answers for the sealed realm on this node, without the network.
+// Sealed has the sealed realm on this node, without the network.
 type Sealed interface {
 	// Datasets is the datasets that can be seen.
 	Datasets() []cluster.Dataset
-	// Table is the namespace of one of them.
+	// Table is the namespace of a dataset.
 	Table(ds metadata.DatasetID) (metadata.Store, bool)
 }
 
@@ -34,24 +40,22 @@ type Config struct {
 	Local     metadata.NodeStore
 	LocalData datapath.Store
 
-	// Run is this life of the client, as the homes of what it has open know
-	// it; later ones of the same node have greater numbers. 0 is made of Now.
+	// Run is this run of the client, as the homes of its open files know it; later
+	// ones of the same node have greater numbers. 0 is made of Now.
 	Run metadata.Run
 
-	// Meta and Data are the stubs of the other nodes. They are asked for
-	// once for each node.
+	// Meta and Data make the stubs of the other nodes, once for each node.
 	Meta func(metadata.NodeID) metadata.NodeStore
 	Data func(metadata.NodeID) datapath.Store
 
 	View   func() cluster.View
 	Sealed Sealed // nil is no datasets
 
-	// UID and GID own everything in the sealed realm, whatever the source
-	// said, as if the job's user had unpacked it.
+	// UID and GID own all files of datasets, whatever the source said, as if the
+	// job's user had unpacked them.
 	UID, GID uint32
 
-	// VerifyReads is that what other nodes send of datasets is compared with what
-	// was staged, by them and by this one.
+	// VerifyReads compares what other nodes send of datasets with what was staged.
 	VerifyReads bool
 
 	Log *logrus.Entry
@@ -61,7 +65,7 @@ type Config struct {
 func (c *Config) validate() error {
 	var errs []error
 	if c.Meta == nil || c.Data == nil {
-		errs = append(errs, errors.New("no way to the other nodes"))
+		errs = append(errs, errors.New("no stubs of other nodes"))
 	}
 	if c.View == nil {
 		errs = append(errs, errors.New("no cluster view"))
@@ -88,74 +92,69 @@ func (c *Config) validate() error {
 
 // Client is the whole filesystem as one node sees it.
 type Client struct {
-	cfg    Config
-	stats  counters
-	space  spaceCache
-	rooms  rooms
-	files  fileTable
-	tails  tails
-	locks  lockTable
-	wide   cluster.ShardTable
-	leases *leases.Cache
-	recent recentAttrs
-	forget atomic.Pointer[func([]metadata.Ino)]
+	cfg   Config
+	nodes *route.Router
+	data  *stripe.Data
+	attrs cache.Attrs // of files of datasets
+	space *cache.Space
+	pool  *writeback.Pool
+	locks *locks.Locker
 
-	ctx    context.Context // ends with Close
-	cancel context.CancelFunc
-	kick   chan struct{}  // something was closed; one is enough
-	wg     sync.WaitGroup // of what the client does by itself
-	// appended gets a value when a home should hear of an append; one is enough.
-	appended chan struct{}
+	files    fileTable
+	leases   *leases.Cache
+	onRevoke atomic.Pointer[func([]metadata.Ino)]
 
-	stubMu sync.RWMutex
-	meta   map[metadata.NodeID]metadata.NodeStore // under stubMu
-	data   map[metadata.NodeID]datapath.Store     // under stubMu
+	metaSealed, published atomic.Int64
+
+	ctx      context.Context // ends with Close
+	cancel   context.CancelFunc
+	wg       sync.WaitGroup // of the client's own goroutines
+	closed   wait.Signal    // a home must hear of closes
+	appended wait.Signal    // a home must hear of appends
 }
 
-var _ metadata.Store = (*Client)(nil)
+var (
+	_ metadata.Store = (*Client)(nil)
+	_ metadata.Woken = (*Client)(nil)
+)
 
-// New makes a client. It opens nothing.
+// New makes a client. It connects to nothing.
 func New(cfg Config) (*Client, error) {
 	if err := cfg.validate(); err != nil {
 		return nil, err
 	}
-	c := &Client{
-		cfg:  cfg,
-		meta: make(map[metadata.NodeID]metadata.NodeStore),
-		data: make(map[metadata.NodeID]datapath.Store),
-	}
-	if cfg.Local != nil {
-		c.meta[cfg.Self] = cfg.Local
-		c.data[cfg.Self] = cfg.LocalData
-	}
-	c.leases = leases.NewCache(cfg.Now)
+	c := &Client{cfg: cfg, leases: leases.NewCache(cfg.Now), closed: wait.NewSignal(), appended: wait.NewSignal()}
+	c.nodes = route.New(route.Config{
+		Self: cfg.Self, Local: cfg.Local, LocalData: cfg.LocalData, Meta: cfg.Meta, Data: cfg.Data, View: cfg.View,
+	})
+	c.data = stripe.New(stripe.Config{
+		Self: cfg.Self, Nodes: dataNodes{c.nodes}, VerifyReads: cfg.VerifyReads, Log: cfg.Log, Now: cfg.Now,
+	})
+	c.space = cache.NewSpace(dataNodes{c.nodes}, cfg.Now)
+	c.pool = writeback.NewPool(bufferedClient{c}, cfg.Log, cfg.Now)
+	c.locks = locks.New(locks.Config{Holder: c.holder(), Files: lockedFiles{c}, Log: cfg.Log})
 	c.files.init()
-	c.locks.init(uint64(cfg.Run)) // so that those of an earlier life are other ones
-	c.space.init()
-	c.rooms.init()
-	c.tails.init()
 	c.ctx, c.cancel = context.WithCancel(context.Background())
-	c.kick, c.appended = make(chan struct{}, 1), make(chan struct{}, 1)
-	c.wg.Go(c.closing)
+	c.wg.Go(c.reportCloses)
 	c.wg.Go(c.settling)
-	c.wg.Go(c.ageing)
-	c.wg.Go(func() { c.locks.sealed.Serve(c.ctx) })
 	return c, nil
 }
 
 // Self is the node whose client it is.
 func (c *Client) Self() metadata.NodeID { return c.cfg.Self }
 
-// Close sends what was gathered of files that are open, as far as their nodes
-// answer, and ends what the client does by itself. What is open stays open for the
-// homes until they hear of another life of this node's client.
+// Close sends what is buffered as far as the nodes answer, and stops the client's
+// goroutines. Open files stay open for their homes until these learn of a later run
+// of this node's client.
 func (c *Client) Close() {
-	c.settleLast()
-	c.locks.stop()
+	c.pool.Close()
+	c.locks.Close()
 	c.cancel()
 	c.wg.Wait()
-	c.tails.wg.Wait()
 }
+
+// holder is this client, as the homes of its open files know it.
+func (c *Client) holder() metadata.Holder { return metadata.Holder{Node: c.cfg.Self, Run: c.cfg.Run} }
 
 // Datasets is the datasets that can be seen.
 func (c *Client) Datasets() []cluster.Dataset {
@@ -165,64 +164,7 @@ func (c *Client) Datasets() []cluster.Dataset {
 	return c.cfg.Sealed.Datasets()
 }
 
-// homeOf is the store that keeps the live inode ino.
-func (c *Client) homeOf(ino metadata.Ino) (metadata.NodeStore, error) {
-	s, err := c.metaOf(ino.Home())
-	if err != nil {
-		return nil, fmt.Errorf("inode %v: %w", ino, err)
-	}
-	return s, nil
-}
-
-func (c *Client) metaOf(id metadata.NodeID) (metadata.NodeStore, error) {
-	if err := c.alive(id); err != nil {
-		return nil, err
-	}
-	c.countMeta(id)
-	return stub(&c.stubMu, c.meta, id, c.cfg.Meta), nil
-}
-
-func (c *Client) dataOf(id metadata.NodeID) (datapath.Store, error) {
-	if err := c.alive(id); err != nil {
-		return nil, err
-	}
-	return stub(&c.stubMu, c.data, id, c.cfg.Data), nil
-}
-
-// alive is EHOSTDOWN for a node that the map has given up, so that nobody
-// waits for it.
-func (c *Client) alive(id metadata.NodeID) error {
-	if id == c.cfg.Self {
-		return nil
-	}
-	n, ok := c.cfg.View().Map.Node(id)
-	if !ok {
-		return fmt.Errorf("node %d is not in the map: %w", id, syscall.ESTALE)
-	}
-	if n.State == cluster.Down {
-		return fmt.Errorf("node %s is down: %w", n.Host, syscall.EHOSTDOWN)
-	}
-	return nil
-}
-
-// stub is the one stub of the node id, made at its first use.
-func stub[S any](mu *sync.RWMutex, have map[metadata.NodeID]S, id metadata.NodeID, make func(metadata.NodeID) S) S {
-	mu.RLock()
-	s, ok := have[id]
-	mu.RUnlock()
-	if ok {
-		return s
-	}
-	mu.Lock()
-	defer mu.Unlock()
-	if s, ok = have[id]; !ok {
-		s = make(id)
-		have[id] = s
-	}
-	return s
-}
-
-// sealed is the table of the dataset that ino belongs to.
+// sealed is the namespace of the dataset that ino belongs to.
 func (c *Client) sealed(ino metadata.Ino) (metadata.Store, error) {
 	if c.cfg.Sealed != nil {
 		if t, ok := c.cfg.Sealed.Table(ino.Dataset()); ok {
@@ -242,53 +184,17 @@ func readOnly(ino metadata.Ino) error {
 	return fmt.Errorf("inode %v: %w", ino, syscall.EROFS)
 }
 
-// epochWait is how long a client waits for a map that somebody else has.
-const (
-	epochWait = 5 * time.Second
-	epochPoll = 5 * time.Millisecond
-)
+// Statfs is the space of the whole job: the sum over the nodes that are up. A node
+// that does not answer in time counts with its last answer, as full.
+func (c *Client) Statfs(ctx context.Context) (datapath.Space, error) { return c.space.Total(ctx) }
 
-// order is the nodes of a file's stripe. A file that was made under a newer
-// map than this node has waits for that map: the order is made of it.
-func (c *Client) order(ctx context.Context, ino metadata.Ino, l metadata.Layout) ([]metadata.NodeID, error) {
-	if l.Kind == metadata.Spilled {
-		return []metadata.NodeID{c.cfg.Self}, nil // who reads fetches it
-	}
-	m := c.cfg.View().Map
-	if l.Epoch > m.Epoch && l.Kind != metadata.Local {
-		var err error
-		if m, err = c.awaitEpoch(ctx, l.Epoch); err != nil {
-			return nil, fmt.Errorf("inode %v: %w", ino, err)
+// StatDataset is the size of the dataset that ino is in, which is full; its Objects
+// are its files and directories.
+func (c *Client) StatDataset(ino metadata.Ino) (datapath.Space, error) {
+	for _, ds := range c.Datasets() {
+		if ds.ID == ino.Dataset() {
+			return datapath.Space{Capacity: ds.Bytes, Used: ds.Bytes, Objects: ds.Files + ds.Dirs}, nil
 		}
 	}
-	order := m.Order(ino, l)
-	if len(order) == 0 {
-		return nil, fmt.Errorf("inode %v: no node was up in epoch %d: %w", ino, l.Epoch, syscall.EIO)
-	}
-	return order, nil
-}
-
-func (c *Client) awaitEpoch(ctx context.Context, e metadata.Epoch) (cluster.Map, error) {
-	ctx, cancel := context.WithTimeout(ctx, epochWait)
-	defer cancel()
-	t := time.NewTicker(epochPoll)
-	defer t.Stop()
-	for {
-		if m := c.cfg.View().Map; m.Epoch >= e {
-			return m, nil
-		}
-		select {
-		case <-ctx.Done():
-			return cluster.Map{}, fmt.Errorf("map of epoch %d: %w", e, ctxErrno(ctx))
-		case <-t.C:
-		}
-	}
-}
-
-// ctxErrno is the errno of a context that ended.
-func ctxErrno(ctx context.Context) syscall.Errno {
-	if errors.Is(ctx.Err(), context.Canceled) {
-		return syscall.EINTR
-	}
-	return syscall.ETIMEDOUT
+	return datapath.Space{}, fmt.Errorf("inode %v: its dataset does not exist: %w", ino, syscall.ESTALE)
 }

@@ -78,7 +78,7 @@ func TestFileAgainstBytes(t *testing.T) {
 			}
 		}
 		p := make([]byte, 1<<20)
-		n, err := f.ReadAt(ctx, p, int64(off))
+		n, err := f.Read(ctx, p, int64(off), fsclient.ReadOpts{})
 		if w := want[min(off, len(want)):min(off+len(p), len(want))]; err != nil || !bytes.Equal(p[:n], w) {
 			t.Fatalf("ReadAt(%d) = %d bytes, %v, want %d, or other bytes", off, n, err, len(w))
 		}
@@ -123,7 +123,7 @@ func TestUnlinkedOpenFile(t *testing.T) {
 		t.Errorf("Getattr without a name = %+v, %v", got, err)
 	}
 	p := make([]byte, 4<<20)
-	if n, err := g.ReadAt(ctx, p, 0); err != nil || !bytes.Equal(p[:n], append(pattern(3<<20), "more"...)) {
+	if n, err := g.Read(ctx, p, 0, fsclient.ReadOpts{}); err != nil || !bytes.Equal(p[:n], append(pattern(3<<20), "more"...)) {
 		t.Errorf("ReadAt without a name = %d, %v", n, err)
 	}
 	closed(t, g)
@@ -155,7 +155,7 @@ func TestUnlinkedElsewhere(t *testing.T) {
 		t.Errorf("Getattr = %+v, %v", got, err)
 	}
 	p := make([]byte, 6<<20)
-	if n, err := g.ReadAt(ctx, p, 0); err != nil || !bytes.Equal(p[:n], pattern(5<<20)) {
+	if n, err := g.Read(ctx, p, 0, fsclient.ReadOpts{}); err != nil || !bytes.Equal(p[:n], pattern(5<<20)) {
 		t.Errorf("ReadAt without a name = %d, %v", n, err)
 	}
 	if _, err := j.clients[2].Truncate(ctx, a.Ino, 100); err != nil {

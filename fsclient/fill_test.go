@@ -92,7 +92,7 @@ func TestWritersFill(t *testing.T) {
 				if got := full.of(f.Ino()); got != acked[i] {
 					t.Errorf("node %d: %d bytes are there, %d were acknowledged", i, got, acked[i])
 				}
-				if s := cs[i].Stats(); s.Gathered == 0 {
+				if s := cs[i].Stats(); s.Buffered == 0 {
 					t.Errorf("node %d has gathered nothing", i)
 				}
 			}

@@ -9,24 +9,24 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// Getattr is metadata.Inodes. What this node has written of an open file is
-// told to its home first, so that the answer is true.
+// Getattr is metadata.Inodes. The home of an open file is told first what this node
+// has written.
 func (c *Client) Getattr(ctx context.Context, ino metadata.Ino) (metadata.Attr, error) {
-	a, _, err := c.GetattrKept(ctx, ino)
+	a, _, err := c.GetattrLeased(ctx, ino)
 	return a, err
 }
 
-// getattr asks whoever knows.
+// getattr asks the manifest, the open file or the home.
 func (c *Client) getattr(ctx context.Context, ino metadata.Ino) (metadata.Attr, error) {
 	if ino.Sealed() {
 		t, err := c.sealed(ino)
 		if err != nil {
 			return metadata.Attr{}, err
 		}
-		if a := c.recent.get(ino); a != nil {
+		if a := c.attrs.Get(ino); a != nil {
 			return *a, nil
 		}
-		c.stats.metaSealed.Add(1)
+		c.metaSealed.Add(1)
 		a, err := t.Getattr(ctx, ino)
 		return c.own(a), err
 	}
@@ -41,7 +41,7 @@ func (c *Client) Setattr(ctx context.Context, ino metadata.Ino, ch metadata.Chan
 	if ino.Sealed() {
 		return metadata.Attr{}, readOnly(ino)
 	}
-	s, err := c.homeOf(ino)
+	s, err := c.nodes.Home(ino)
 	if err != nil {
 		return metadata.Attr{}, err
 	}
@@ -60,74 +60,9 @@ func (c *Client) Setattr(ctx context.Context, ino metadata.Ino, ch metadata.Chan
 	return a, err
 }
 
-// resize cuts the data first and sets the size then, so that a crash between
-// them leaves zeros and never old bytes behind the end.
-func (c *Client) resize(ctx context.Context, s metadata.NodeStore, f *File, ino metadata.Ino, ch metadata.Change) (metadata.Attr, error) {
-	if ch.Size < 0 {
-		return metadata.Attr{}, fmt.Errorf("inode %v: size %d: %w", ino, ch.Size, syscall.EINVAL)
-	}
-	if f != nil {
-		if err := f.arrive(ctx); err != nil {
-			return metadata.Attr{}, err
-		}
-		if err := f.take(ctx); err != nil {
-			return metadata.Attr{}, err
-		}
-		defer f.give()
-		if err := take(ctx, f.app.turn); err != nil {
-			return metadata.Attr{}, err
-		}
-		defer func() { <-f.app.turn }()
-	}
-	a, err := c.freeze(ctx, s, f, ino)
-	if err != nil {
-		return metadata.Attr{}, err
-	}
-	defer func() {
-		if err != nil {
-			c.thaw(context.WithoutCancel(ctx), s, ino)
-		} else if f != nil {
-			f.cutOff()
-		}
-	}()
-	if a.Mode&syscall.S_IFMT == syscall.S_IFREG {
-		gen := f.widen(&a)
-		if err = c.cut(ctx, a, ch.Size); err != nil {
-			return metadata.Attr{}, err
-		}
-		defer func() { f.settle(a, gen, err) }()
-	}
-	a, err = s.Setattr(context.WithoutCancel(ctx), ino, ch)
-	return a, err
-}
-
-// thaw ends what freeze began, where no size was set.
-func (c *Client) thaw(ctx context.Context, s metadata.NodeStore, ino metadata.Ino) {
-	o, err := opensOf(s)
-	if err == nil {
-		_, err = o.Append(ctx, c.holder(), metadata.Append{Ino: ino, Thaw: true})
-	}
-	if err != nil {
-		c.cfg.Log.WithError(err).Debug("appends to a file that was not cut wait for a while")
-	}
-}
-
-// freeze has the appends of all nodes wait until the size is set, and returns
-// the attributes. f may be nil.
-func (c *Client) freeze(ctx context.Context, s metadata.NodeStore, f *File, ino metadata.Ino) (metadata.Attr, error) {
-	o, err := opensOf(s)
-	if err != nil {
-		return metadata.Attr{}, err
-	}
-	q := metadata.Append{Ino: ino, Freeze: true}
-	if f != nil {
-		f.mu.Lock()
-		q = f.app.Settlement(ino, f.written())
-		q.Freeze = true
-		f.mu.Unlock()
-	}
-	pl, err := o.Append(ctx, c.holder(), q)
-	return pl.Attr, err
+// Truncate sets the size of a live file.
+func (c *Client) Truncate(ctx context.Context, ino metadata.Ino, size int64) (metadata.Attr, error) {
+	return c.Setattr(ctx, ino, metadata.Change{Set: metadata.SetSize, Size: size})
 }
 
 // Readlink is metadata.Inodes.
@@ -137,10 +72,10 @@ func (c *Client) Readlink(ctx context.Context, ino metadata.Ino) (string, error)
 		if err != nil {
 			return "", err
 		}
-		c.stats.metaSealed.Add(1)
+		c.metaSealed.Add(1)
 		return t.Readlink(ctx, ino)
 	}
-	s, err := c.homeOf(ino)
+	s, err := c.nodes.Home(ino)
 	if err != nil {
 		return "", err
 	}
@@ -152,15 +87,53 @@ func (c *Client) Reap(ctx context.Context, ino metadata.Ino) error {
 	if ino.Sealed() {
 		return readOnly(ino)
 	}
-	s, err := c.homeOf(ino)
+	s, err := c.nodes.Home(ino)
 	if err != nil {
 		return err
 	}
 	return s.Reap(ctx, ino)
 }
 
-// stale turns ENOENT for an inode that somebody holds into ESTALE: the file
-// was there and is gone.
+// ReadFile is Read without options.
+func (c *Client) ReadFile(ctx context.Context, a metadata.Attr, p []byte, off int64) (int, error) {
+	return c.Read(ctx, a, p, off, ReadOpts{})
+}
+
+// Read fills p from offset off of the file that a describes, which need not be open.
+// Fewer bytes than len(p) mean the end of the file, at a.Size; holes are zeros.
+func (c *Client) Read(ctx context.Context, a metadata.Attr, p []byte, off int64, o ReadOpts) (int, error) {
+	order, err := c.nodes.Order(ctx, a.Ino, a.Layout)
+	if err != nil {
+		return 0, err
+	}
+	return c.data.Read(ctx, &a, order, p, off, o)
+}
+
+// WriteFile writes p at offset off of a live file that is not open here, and tells
+// its home the size.
+func (c *Client) WriteFile(ctx context.Context, a metadata.Attr, p []byte, off int64) error {
+	if a.Ino.Sealed() {
+		return readOnly(a.Ino)
+	}
+	order, err := c.nodes.Order(ctx, a.Ino, a.Layout)
+	if err != nil {
+		return err
+	}
+	if _, _, err := c.data.Write(ctx, &a, order, p, off); err != nil {
+		return err
+	}
+	_, err = c.Setattr(ctx, a.Ino, metadata.Change{Set: metadata.GrowSize | metadata.MtimeNow, Size: off + int64(len(p))})
+	return err
+}
+
+// Hosts is the names of the nodes that hold the data of the file a, in the order of its
+// stripe; "source" for a file that is read through from the source.
+func (c *Client) Hosts(ctx context.Context, a metadata.Attr) ([]string, error) {
+	return c.nodes.Hosts(ctx, a)
+}
+
+// stale turns ENOENT for an inode that the caller holds into ESTALE: the file
+// existed and was removed.
 func stale(err error) error {
 	if errors.Is(err, syscall.ENOENT) {
 		return fmt.Errorf("%w: %w", syscall.ESTALE, err)

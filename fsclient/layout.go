@@ -13,16 +13,16 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// ReservedXattr begins the names of the attributes that are Bivouac's own:
+// ReservedXattr is the prefix of the extended attributes that are Bivouac's own:
 //
 //	user.bivouac.layout   local or stripe
-//	user.bivouac.chunk    bytes; K, M and G may follow the number that is set
-//	user.bivouac.copies   1; more is not built
+//	user.bivouac.chunk    bytes; a number that is set may end with K, M or G
+//	user.bivouac.copies   1; more are not supported
 //	user.bivouac.node     the nodes that hold the file's data; cannot be set
 //
-// Those of a directory say what its new files and directories get, and can
-// always be set. Those of a file can be set as long as it is empty and open on
-// no node. Setting an empty value, or removing, is the default.
+// Those of a directory are inherited by its new files and directories, and can always
+// be set. Those of a file can be set while it is empty and open on no node. An empty
+// value, or none, is the default.
 const ReservedXattr = "user.bivouac."
 
 const (
@@ -54,19 +54,19 @@ func (c *Client) ownXattr(ctx context.Context, ino metadata.Ino, name string) ([
 	case name == xattrCopies:
 		return strconv.AppendUint(nil, uint64(max(a.Layout.Copies, 1)), 10), nil
 	case name == xattrNode && file:
-		hosts, err := c.Hosts(ctx, a)
+		hosts, err := c.nodes.Hosts(ctx, a)
 		return []byte(strings.Join(hosts, ",")), err
 	}
 	return nil, fmt.Errorf("inode %v: attribute %q: %w", ino, name, syscall.ENODATA)
 }
 
-// setOwnXattr changes the layout of a directory or of an empty file. Who has
-// the file open has its layout in mind, so an open file is EBUSY.
+// setOwnXattr changes the layout of a directory or of an empty file. An open file is
+// EBUSY: its users have cached the layout.
 func (c *Client) setOwnXattr(ctx context.Context, ino metadata.Ino, x metadata.Xattr) error {
 	if x.Mode == metadata.XattrCreate {
 		return fmt.Errorf("inode %v: attribute %q: %w", ino, x.Name, syscall.EEXIST)
 	}
-	ch, err := c.layoutChange(x.Name, string(x.Value))
+	ch, err := layoutChange(c.writer(), x.Name, string(x.Value))
 	if err != nil {
 		return fmt.Errorf("inode %v: %w", ino, err)
 	}
@@ -84,23 +84,23 @@ func (c *Client) setOwnXattr(ctx context.Context, ino metadata.Ino, x metadata.X
 }
 
 const (
-	// closeWait is how long a change of layout waits for closes that are on
-	// their way: the kernel's to us, and those of other nodes to the home.
+	// closeWait is how long a change of layout waits for closes in flight: from the
+	// kernel to this node, and from other nodes to the home.
 	closeWait = time.Second
 	closePoll = 20 * time.Millisecond
 )
 
 func (c *Client) setLayout(ctx context.Context, ino metadata.Ino, ch metadata.Change) error {
 	if c.files.get(ino) != nil {
-		return fmt.Errorf("inode %v: layout of an open file: set it before, or that of the directory: %w", ino, syscall.EBUSY)
+		return fmt.Errorf("inode %v: the layout of an open file cannot be changed: set it before opening, or on the directory: %w", ino, syscall.EBUSY)
 	}
-	c.tellClosed(ctx, ino.Home())
+	c.reportClosed(ctx, ino.Home())
 	_, err := c.Setattr(ctx, ino, ch)
 	return err
 }
 
-// closedSoon waits a little; false if the time is over, or if the file has data,
-// which no close changes.
+// closedSoon pauses; false if the time is over, or if the file has data, which no
+// close changes.
 func (c *Client) closedSoon(ctx context.Context, ino metadata.Ino) bool {
 	if a, err := c.Getattr(ctx, ino); err != nil || a.Size > 0 {
 		return false
@@ -108,8 +108,9 @@ func (c *Client) closedSoon(ctx context.Context, ino metadata.Ino) bool {
 	return retry.Pause(ctx, closePoll)
 }
 
-// layoutChange is what setting an attribute of ours means.
-func (c *Client) layoutChange(name, value string) (metadata.Change, error) {
+// layoutChange is what setting an attribute of ours changes. writer is the node of a
+// local layout.
+func layoutChange(writer metadata.NodeID, name, value string) (metadata.Change, error) {
 	bad := func(err error, want string) error {
 		return fmt.Errorf("%s=%q: %s: %w", name, value, want, err)
 	}
@@ -119,7 +120,7 @@ func (c *Client) layoutChange(name, value string) (metadata.Change, error) {
 		switch value {
 		case "", layoutStripe:
 		case layoutLocal:
-			ch.Layout = metadata.Layout{Kind: metadata.Local, Node: c.writer()}
+			ch.Layout = metadata.Layout{Kind: metadata.Local, Node: writer}
 		default:
 			return ch, bad(syscall.EINVAL, "want local or stripe")
 		}
@@ -134,12 +135,12 @@ func (c *Client) layoutChange(name, value string) (metadata.Change, error) {
 		if value == "" || value == "1" {
 			return metadata.Change{}, nil
 		}
-		return metadata.Change{}, bad(syscall.EOPNOTSUPP, "a file has one copy: more are not built; stage checkpoints out instead")
+		return metadata.Change{}, bad(syscall.EOPNOTSUPP, "only one copy is supported: stage checkpoints out instead")
 	}
-	return metadata.Change{}, bad(syscall.EPERM, "cannot be set")
+	return metadata.Change{}, bad(syscall.EPERM, "this attribute cannot be set")
 }
 
-// writer is the node that keeps what is written here with a local layout.
+// writer is the node that owns local files which are written here.
 func (c *Client) writer() metadata.NodeID {
 	if c.cfg.Local != nil {
 		return c.cfg.Self

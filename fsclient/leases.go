@@ -10,25 +10,25 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// What is kept of directories, for as long as their homes have promised to say
-// when it changes. Of files nothing is kept.
+// Directories are cached for as long as their homes have leased them. Files are not
+// cached.
 
-// Revoke forgets what keys name, because another node has changed it, and has
-// the mount do so.
+// Revoke drops cached directories and entries, because another node is changing them,
+// here and in the kernel.
 func (c *Client) Revoke(keys []metadata.LeaseKey) {
 	dirs := c.leases.Revoke(keys...)
-	if f := c.forget.Load(); f != nil {
+	if f := c.onRevoke.Load(); f != nil {
 		(*f)(dirs)
 	}
 }
 
-// OnRevoke has f called with the directories whose attributes must not be kept
-// any longer. It must not wait for an operation of this client.
-func (c *Client) OnRevoke(f func(dirs []metadata.Ino)) { c.forget.Store(&f) }
+// OnRevoke calls f with directories whose attributes must not be cached any longer. f
+// must not wait for an operation of this client.
+func (c *Client) OnRevoke(f func(dirs []metadata.Ino)) { c.onRevoke.Store(&f) }
 
-// LookupKept is Lookup that also says for how long the attributes may be kept:
-// longer than not at all only if they had been asked for before.
-func (c *Client) LookupKept(ctx context.Context, dir metadata.Ino, name string) (metadata.Entry, time.Duration, error) {
+// LookupLeased is Lookup that also returns for how long the attributes are leased: 0
+// unless they had been asked for before.
+func (c *Client) LookupLeased(ctx context.Context, dir metadata.Ino, name string) (metadata.Entry, time.Duration, error) {
 	if dir.Sealed() {
 		e, err := c.lookupSealed(ctx, dir, name)
 		return e, 0, err
@@ -38,7 +38,7 @@ func (c *Client) LookupKept(ctx context.Context, dir metadata.Ino, name string) 
 		e, err := c.lookupNow(ctx, dir, name)
 		return e, 0, err
 	}
-	a, left, err := c.GetattrKept(ctx, e.Ino)
+	a, left, err := c.GetattrLeased(ctx, e.Ino)
 	if errors.Is(err, syscall.ENOENT) {
 		c.leases.Revoke(metadata.LeaseKey{Ino: dir, Name: name})
 		e, err := c.lookupNow(ctx, dir, name)
@@ -51,8 +51,8 @@ func (c *Client) LookupKept(ctx context.Context, dir metadata.Ino, name string) 
 	return e, left, nil
 }
 
-// lookupNow asks the node that keeps the entry, and again if its inode is gone
-// when it is asked for: then the name has been given to another one, or removed.
+// lookupNow asks the node that keeps the entry, and again if the inode is gone by the
+// time it is asked for: the name was given to another inode, or removed.
 func (c *Client) lookupNow(ctx context.Context, dir metadata.Ino, name string) (metadata.Entry, error) {
 	for was := metadata.Ino(0); ; {
 		e, err := c.lookupOnce(ctx, dir, name)
@@ -68,16 +68,13 @@ func (c *Client) lookupNow(ctx context.Context, dir metadata.Ino, name string) (
 	}
 }
 
-// lookupOnce asks once. An entry whose inode was gone has no Attr.
+// lookupOnce asks once. An entry whose inode is gone has no Attr.
 func (c *Client) lookupOnce(ctx context.Context, dir metadata.Ino, name string) (metadata.Entry, error) {
 	f := c.leases.Fetch()
 	defer f.End()
 	var term metadata.Lease
-	e, err := routed(ctx, c, func() (e metadata.Entry, err error) {
-		s, err := c.at(ctx, dir, name)
-		if err == nil {
-			e, term, err = lookupLease(ctx, s, dir, name, c.cfg.Self)
-		}
+	e, err := at(ctx, c, dir, name, func(s metadata.NodeStore) (e metadata.Entry, err error) {
+		e, term, err = lookupLease(ctx, s, dir, name, c.cfg.Self)
 		return e, err
 	})
 	if err != nil {
@@ -112,8 +109,8 @@ func lookupLease(ctx context.Context, s metadata.NodeStore, dir metadata.Ino, na
 	return e, metadata.Lease{}, err
 }
 
-// GetattrKept is Getattr that also says for how long the answer may be kept.
-func (c *Client) GetattrKept(ctx context.Context, ino metadata.Ino) (metadata.Attr, time.Duration, error) {
+// GetattrLeased is Getattr that also returns for how long the answer is leased.
+func (c *Client) GetattrLeased(ctx context.Context, ino metadata.Ino) (metadata.Attr, time.Duration, error) {
 	if !ino.Sealed() {
 		if a, left := c.leases.Attr(ino); left > 0 {
 			return a, left, nil
@@ -123,12 +120,12 @@ func (c *Client) GetattrKept(ctx context.Context, ino metadata.Ino) (metadata.At
 	return a, 0, err
 }
 
-// Removed is the attributes of a directory that was there and is gone.
+// Removed is the last attributes of a directory that was removed.
 func (c *Client) Removed(ino metadata.Ino) (metadata.Attr, bool) { return c.leases.Removed(ino) }
 
 // getattrLive asks the home of ino.
 func (c *Client) getattrLive(ctx context.Context, ino metadata.Ino) (metadata.Attr, error) {
-	s, err := c.homeOf(ino)
+	s, err := c.nodes.Home(ino)
 	if err != nil {
 		return metadata.Attr{}, err
 	}
@@ -145,10 +142,10 @@ func (c *Client) getattrLive(ctx context.Context, ino metadata.Ino) (metadata.At
 	return a, err
 }
 
-// entered notes that this node has made or removed an entry of dir. At, the
-// inode that it names, was changed by the same step; its time is dir's if their
-// home is one. Without At nothing is known but that.
-func (c *Client) entered(dir metadata.Ino, at *metadata.Attr) {
+// entryChanged notes that this node has made or removed an entry of dir that names no
+// directory. at is the inode, changed by the same transaction: its st_ctime is that of
+// dir if they have one home. at may be nil.
+func (c *Client) entryChanged(dir metadata.Ino, at *metadata.Attr) {
 	if at == nil || at.Ino.Home() != dir.Home() {
 		c.leases.Revoke(metadata.LeaseKey{Ino: dir})
 		return
@@ -156,9 +153,9 @@ func (c *Client) entered(dir metadata.Ino, at *metadata.Attr) {
 	c.leases.Touch(dir, at.Ctime)
 }
 
-// rearranged notes that this node has changed which directory an entry of dir
-// leads to, or may have.
-func (c *Client) rearranged(dir metadata.Ino, name string) {
+// subdirChanged notes that this node has changed which directory an entry of dir
+// names, or may have.
+func (c *Client) subdirChanged(dir metadata.Ino, name string) {
 	c.leases.Revoke(metadata.LeaseKey{Ino: dir}, metadata.LeaseKey{Ino: dir, Name: name})
 }
 

@@ -10,48 +10,49 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/bivouacfs/bivouac/datapath/rpc"
+	"github.com/bivouacfs/bivouac/fsclient/route"
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/metadata/cluster"
 )
 
-// Listing is a directory that is being listed. An entry that is there all the
-// time is listed once, also if the directory becomes wide meanwhile: a listing
-// goes on in the order in which it began.
+// Listing lists a directory. An entry that exists all the time is listed once, also
+// if the directory is split or merged meanwhile: a listing keeps the order in which it
+// began.
 //
 //	began       now         order
-//	at home     at home     by name, at the home
-//	wide        wide        node by node, on each by name
-//	at home     wide        by name, merged from all nodes
+//	one home    one home    by name, from the home
+//	split       split       shard by shard, by name in each
+//	one home    split       by name, merged from all shards
 //
-// A wide directory of which a section cannot be reached is listed as far as it
-// can be; then the error comes. One Listing is used by one caller at a time.
+// If a shard cannot be reached, the others are listed; then the error is returned.
+// A Listing is used by one caller at a time.
 type Listing struct {
 	c     *Client
 	dir   metadata.Ino
 	mode  listMode
-	lost  error // of a section that was left out
-	attrs bool  // are wanted with the entries, where they are at hand
+	lost  error // of a shard that was left out
+	attrs bool  // return attributes with the entries, where they cost no call
 }
 
 type listMode uint8
 
 const (
-	listNew    listMode = iota
-	listByName          // it began at the home
-	listByNode          // it began wide
+	listNew     listMode = iota
+	listByName           // it began with one home
+	listByShard          // it began split
 )
 
-// List begins a listing of dir.
+// List returns a Listing of dir.
 func (c *Client) List(dir metadata.Ino) *Listing { return &Listing{c: c, dir: dir} }
 
-// Read returns at most limit entries that follow the entry after in the order
-// of the listing; "" begins again. end says that there are no more.
+// Read returns at most limit entries behind the entry after, in the order of the
+// listing; "" begins again. end reports that there are no more.
 func (l *Listing) Read(ctx context.Context, after string, limit int) (es []metadata.Entry, end bool, err error) {
 	if after == "" {
 		l.mode, l.lost = listNew, nil
 	}
 	if l.dir.Sealed() {
-		es, err = l.c.readSealed(ctx, l.dir, after, limit)
+		es, err = l.c.readDirSealed(ctx, l.dir, after, limit)
 		return es, len(es) < limit, err
 	}
 	es, end, err = l.from(ctx, after, limit)
@@ -65,7 +66,7 @@ func (l *Listing) Read(ctx context.Context, after string, limit int) (es []metad
 }
 
 func (l *Listing) from(ctx context.Context, after string, limit int) (es []metadata.Entry, end bool, err error) {
-	end, err = routed(ctx, l.c, func() (end bool, err error) {
+	end, err = route.Do(ctx, l.c.nodes, func() (end bool, err error) {
 		es, end, err = l.read(ctx, after, limit)
 		return end, err
 	})
@@ -73,21 +74,21 @@ func (l *Listing) from(ctx context.Context, after string, limit int) (es []metad
 }
 
 func (l *Listing) read(ctx context.Context, after string, limit int) (es []metadata.Entry, end bool, err error) {
-	e := l.c.wide.Epoch(l.dir)
+	e := l.c.nodes.Split(l.dir)
 	switch {
 	case e == 0:
 		return l.readHome(ctx, after, limit)
 	case l.mode == listByName:
 		return l.readMerged(ctx, e, after, limit)
 	}
-	l.mode = listByNode
-	return l.readNodes(ctx, e, after, limit)
+	l.mode = listByShard
+	return l.readShards(ctx, e, after, limit)
 }
 
-// readHome lists a directory that is not wide. If it was when this began, it
-// was empty since: whatever is in it is new.
+// readHome lists a directory that is not split. If it was when the listing began, it
+// has been empty since: all that it has is new.
 func (l *Listing) readHome(ctx context.Context, after string, limit int) ([]metadata.Entry, bool, error) {
-	s, err := l.c.homeOf(l.dir)
+	s, err := l.c.nodes.Home(l.dir)
 	if err != nil {
 		return nil, false, err
 	}
@@ -104,21 +105,9 @@ func (l *Listing) readHome(ctx context.Context, after string, limit int) ([]meta
 	return es, len(es) < limit, nil
 }
 
-// spread is where the entries of a directory are that was spread in the epoch e.
-func (c *Client) spread(ctx context.Context, e metadata.Epoch) (cluster.ShardMap, error) {
-	m := c.cfg.View().Map
-	if e > m.Epoch {
-		var err error
-		if m, err = c.awaitEpoch(ctx, e); err != nil {
-			return cluster.ShardMap{}, err
-		}
-	}
-	return m.ShardMap(e), nil
-}
-
-// readNodes goes on in the section that after is in, and then in the next ones.
-func (l *Listing) readNodes(ctx context.Context, e metadata.Epoch, after string, limit int) ([]metadata.Entry, bool, error) {
-	sp, err := l.c.spread(ctx, e)
+// readShards continues in the shard that has the entry after, and then in the next.
+func (l *Listing) readShards(ctx context.Context, e metadata.Epoch, after string, limit int) ([]metadata.Entry, bool, error) {
+	sp, err := l.c.nodes.Shards(ctx, e)
 	if err != nil {
 		return nil, false, err
 	}
@@ -128,7 +117,7 @@ func (l *Listing) readNodes(ctx context.Context, e metadata.Epoch, after string,
 	}
 	var all []metadata.Entry
 	for ; more && len(all) < limit; id, more = sp.Next(id) {
-		es, err := l.section(ctx, id, e, after, limit-len(all))
+		es, err := l.readShard(ctx, id, e, after, limit-len(all))
 		if err != nil {
 			return nil, false, err
 		}
@@ -140,10 +129,10 @@ func (l *Listing) readNodes(ctx context.Context, e metadata.Epoch, after string,
 	return all, true, nil
 }
 
-// section reads from the section of the node id. One that cannot be reached is
-// empty, and kept in mind.
-func (l *Listing) section(ctx context.Context, id metadata.NodeID, e metadata.Epoch, after string, limit int) ([]metadata.Entry, error) {
-	s, err := l.c.metaOf(id)
+// readShard reads from the shard of the node id. One that cannot be reached is empty,
+// and remembered in l.lost.
+func (l *Listing) readShard(ctx context.Context, id metadata.NodeID, e metadata.Epoch, after string, limit int) ([]metadata.Entry, error) {
+	s, err := l.c.nodes.Meta(id)
 	var es []metadata.Entry
 	if err == nil {
 		es, err = s.ReadShard(ctx, l.dir, e, after, limit)
@@ -151,7 +140,7 @@ func (l *Listing) section(ctx context.Context, id metadata.NodeID, e metadata.Ep
 	if err == nil {
 		return es, nil
 	}
-	err = fmt.Errorf("directory %v: section of node %d: %w", l.dir, id, err)
+	err = fmt.Errorf("directory %v: shard of node %d: %w", l.dir, id, err)
 	if rpc.Unanswered(err) && ctx.Err() == nil {
 		l.lost = err
 		return nil, nil
@@ -159,9 +148,9 @@ func (l *Listing) section(ctx context.Context, id metadata.NodeID, e metadata.Ep
 	return nil, err
 }
 
-// readMerged lists by name what began so.
+// readMerged lists a split directory by name.
 func (l *Listing) readMerged(ctx context.Context, e metadata.Epoch, after string, limit int) (all []metadata.Entry, end bool, err error) {
-	sp, err := l.c.spread(ctx, e)
+	sp, err := l.c.nodes.Shards(ctx, e)
 	for err == nil && !end && len(all) < limit {
 		var es []metadata.Entry
 		if es, end, err = l.merge(ctx, sp, after, limit-len(all)); len(es) > 0 {
@@ -174,17 +163,17 @@ func (l *Listing) readMerged(ctx context.Context, e metadata.Epoch, after string
 	return all, end, nil
 }
 
-// merge returns some entries that follow after, at most limit: it asks each
-// node for its share of them, and takes what is sure to be next.
+// merge returns at most limit entries behind after: it asks each shard for some of
+// them, and takes those up to which every shard has answered in full.
 func (l *Listing) merge(ctx context.Context, sp cluster.ShardMap, after string, limit int) (all []metadata.Entry, end bool, err error) {
 	share := limit/len(sp.Nodes) + mergeMore
 	var g errgroup.Group
 	var mu sync.Mutex
-	until := "" // under mu, as all: no node has left anything out before; "" is no bound
+	until := "" // under mu, as all: up to here the answers are complete; "" is no bound
 	for _, id := range sp.Nodes {
 		g.Go(func() error {
 			part := Listing{c: l.c, dir: l.dir}
-			es, err := part.section(ctx, id, sp.Epoch, after, share)
+			es, err := part.readShard(ctx, id, sp.Epoch, after, share)
 			mu.Lock()
 			defer mu.Unlock()
 			all = append(all, es...)
@@ -208,5 +197,5 @@ func (l *Listing) merge(ctx context.Context, sp cluster.ShardMap, after string, 
 	return all, until == "", nil
 }
 
-// mergeMore is how many entries more than its even share a node is asked for.
+// mergeMore is how many entries a shard is asked for beyond an even share.
 const mergeMore = 16

@@ -3,32 +3,37 @@ package fsclient
 import (
 	"context"
 	"errors"
+	"fmt"
+	"strings"
 	"syscall"
 
+	"github.com/bivouacfs/bivouac/fsclient/route"
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// Lookup is metadata.Namespace. The entry always has its Attr, also if the
-// inode's home is another node than the directory's.
+// Each change of the namespace is one call to the node that keeps the (source) entry,
+// which does all that concerns other nodes.
+
+// at calls fn with the store that keeps the entry name of dir.
+func at[T any](ctx context.Context, c *Client, dir metadata.Ino, name string, fn func(metadata.NodeStore) (T, error)) (T, error) {
+	return route.At(ctx, c.nodes, dir, name, fn)
+}
+
+// Lookup is metadata.Namespace. The entry always has its Attr, also if the inode's
+// home is another node than the directory's.
 func (c *Client) Lookup(ctx context.Context, dir metadata.Ino, name string) (metadata.Entry, error) {
-	e, _, err := c.LookupKept(ctx, dir, name)
+	e, _, err := c.LookupLeased(ctx, dir, name)
 	return e, err
 }
 
-// Lost is the entry name of dir, if that is there and its inode was lost with its home, so
-// that nothing is known of it but of what kind it is. It is for who removes the name.
-func (c *Client) Lost(ctx context.Context, dir metadata.Ino, name string) (metadata.Entry, bool) {
+// LostEntry returns the entry name of dir if its inode was lost with its home: only
+// its type is known, and the name can be removed.
+func (c *Client) LostEntry(ctx context.Context, dir metadata.Ino, name string) (metadata.Entry, bool) {
 	if dir.Sealed() {
 		return metadata.Entry{}, false
 	}
-	e, err := routed(ctx, c, func() (metadata.Entry, error) {
-		s, err := c.at(ctx, dir, name)
-		if err != nil {
-			return metadata.Entry{}, err
-		}
-		return s.Lookup(ctx, dir, name)
-	})
-	return e, err == nil && errors.Is(c.alive(e.Ino.Home()), syscall.EHOSTDOWN)
+	e, err := at(ctx, c, dir, name, func(s metadata.NodeStore) (metadata.Entry, error) { return s.Lookup(ctx, dir, name) })
+	return e, err == nil && errors.Is(c.nodes.Alive(e.Ino.Home()), syscall.EHOSTDOWN)
 }
 
 func (c *Client) lookupSealed(ctx context.Context, dir metadata.Ino, name string) (metadata.Entry, error) {
@@ -36,7 +41,7 @@ func (c *Client) lookupSealed(ctx context.Context, dir metadata.Ino, name string
 	if err != nil {
 		return metadata.Entry{}, err
 	}
-	c.stats.metaSealed.Add(1)
+	c.metaSealed.Add(1)
 	e, err := t.Lookup(ctx, dir, name)
 	if err != nil {
 		return metadata.Entry{}, err
@@ -51,40 +56,34 @@ func (c *Client) lookupSealed(ctx context.Context, dir metadata.Ino, name string
 	}
 	owned := c.own(*a)
 	e.Attr = &owned
-	c.recent.put(&owned)
+	c.attrs.Put(&owned)
 	return e, nil
 }
 
-// Create is metadata.Namespace. A regular file without a layout gets that of
-// its directory, of the epoch of this node's map and with this node as writer.
+// Create is metadata.Namespace. A regular file without a layout gets that of its
+// directory, of the epoch of this node's map and with this node as writer.
 func (c *Client) Create(ctx context.Context, dir metadata.Ino, name string, n metadata.New) (metadata.Attr, error) {
 	if dir.Sealed() {
 		return metadata.Attr{}, readOnly(dir)
 	}
-	c.layOut(&n)
-	a, err := routed(ctx, c, func() (metadata.Attr, error) {
-		s, err := c.at(ctx, dir, name)
-		if err != nil {
-			return metadata.Attr{}, err
-		}
-		return s.Create(ctx, dir, name, n)
-	})
+	c.setNewLayout(&n)
+	a, err := at(ctx, c, dir, name, func(s metadata.NodeStore) (metadata.Attr, error) { return s.Create(ctx, dir, name, n) })
 	if err == nil {
-		c.entered(dir, &a)
+		c.entryChanged(dir, &a)
 	}
 	return a, err
 }
 
-// layOut fills in the layout of a file that is to be made.
-func (c *Client) layOut(n *metadata.New) {
+// setNewLayout fills in the layout of a file that is to be created.
+func (c *Client) setNewLayout(n *metadata.New) {
 	if t := n.Mode & syscall.S_IFMT; (t == 0 || t == syscall.S_IFREG) && n.Layout == (metadata.Layout{}) {
-		n.Layout.Epoch, n.Layout.Node = c.cfg.View().Map.Epoch, c.writer()
+		n.Layout.Epoch, n.Layout.Node = c.nodes.Map().Epoch, c.writer()
 	}
 }
 
-// ReadDir is metadata.Namespace, but that the entries of a wide directory come
-// by name from all nodes for every call: who lists one uses a Listing. An entry
-// has no Attr if the directory is wide, or its inode's home is another node.
+// ReadDir is metadata.Namespace. The entries of a split directory are merged by name
+// from all nodes at every call: to list one, use a Listing. An entry has no Attr if the
+// directory is split, or its inode's home is another node.
 func (c *Client) ReadDir(ctx context.Context, dir metadata.Ino, after string, limit int) ([]metadata.Entry, error) {
 	l := Listing{c: c, dir: dir, mode: listByName, attrs: true}
 	es, end, err := l.from(ctx, after, limit)
@@ -94,12 +93,12 @@ func (c *Client) ReadDir(ctx context.Context, dir metadata.Ino, after string, li
 	return es, err
 }
 
-func (c *Client) readSealed(ctx context.Context, dir metadata.Ino, after string, limit int) ([]metadata.Entry, error) {
+func (c *Client) readDirSealed(ctx context.Context, dir metadata.Ino, after string, limit int) ([]metadata.Entry, error) {
 	t, err := c.sealed(dir)
 	if err != nil {
 		return nil, err
 	}
-	c.stats.metaSealed.Add(1)
+	c.metaSealed.Add(1)
 	es, err := t.ReadDir(ctx, dir, after, limit)
 	for i := range es {
 		if es[i].Attr != nil {
@@ -115,16 +114,80 @@ func (c *Client) Unlink(ctx context.Context, dir metadata.Ino, name string) (met
 	if dir.Sealed() {
 		return metadata.Entry{}, readOnly(dir)
 	}
-	e, err := routed(ctx, c, func() (metadata.Entry, error) {
-		s, err := c.at(ctx, dir, name)
-		if err != nil {
-			return metadata.Entry{}, err
-		}
-		return s.Unlink(ctx, dir, name)
-	})
+	e, err := at(ctx, c, dir, name, func(s metadata.NodeStore) (metadata.Entry, error) { return s.Unlink(ctx, dir, name) })
 	if err != nil {
 		return metadata.Entry{}, err
 	}
-	c.entered(dir, e.Attr)
+	c.entryChanged(dir, e.Attr)
 	return e, nil
+}
+
+// Mkdir is metadata.Directories. The node that keeps the entry chooses where the new
+// directory is homed.
+func (c *Client) Mkdir(ctx context.Context, dir metadata.Ino, name string, n metadata.New) (metadata.Attr, error) {
+	if dir.Sealed() {
+		return metadata.Attr{}, readOnly(dir)
+	}
+	defer c.subdirChanged(dir, name)
+	return at(ctx, c, dir, name, func(s metadata.NodeStore) (metadata.Attr, error) { return s.Mkdir(ctx, dir, name, n) })
+}
+
+// Rmdir is metadata.Directories.
+func (c *Client) Rmdir(ctx context.Context, dir metadata.Ino, name string) error {
+	if dir.Sealed() {
+		return readOnly(dir)
+	}
+	defer c.subdirChanged(dir, name)
+	_, err := at(ctx, c, dir, name, func(s metadata.NodeStore) (struct{}, error) { return struct{}{}, s.Rmdir(ctx, dir, name) })
+	return err
+}
+
+// Link is metadata.Directories. It flushes the file first: a smaller size in the
+// answer would make the kernel cut off pages that it has.
+func (c *Client) Link(ctx context.Context, ino, dir metadata.Ino, name string) (metadata.Attr, error) {
+	switch {
+	case dir.Sealed():
+		return metadata.Attr{}, readOnly(dir)
+	case ino.Sealed():
+		return metadata.Attr{}, fmt.Errorf("link of inode %v into scratch: %w", ino, syscall.EXDEV)
+	}
+	if err := c.flushOpen(ctx, ino); err != nil {
+		return metadata.Attr{}, err
+	}
+	defer c.entryChanged(dir, nil)
+	return at(ctx, c, dir, name, func(s metadata.NodeStore) (metadata.Attr, error) { return s.Link(ctx, ino, dir, name) })
+}
+
+// Rename is metadata.Namespace.
+func (c *Client) Rename(ctx context.Context, r metadata.Rename) (*metadata.Entry, error) {
+	if r.Dir.Sealed() || r.NewDir.Sealed() {
+		return nil, readOnly(max(r.Dir, r.NewDir))
+	}
+	defer c.subdirChanged(r.Dir, r.Name)
+	defer c.subdirChanged(r.NewDir, r.NewName)
+	return at(ctx, c, r.Dir, r.Name, func(s metadata.NodeStore) (*metadata.Entry, error) { return s.Rename(ctx, r) })
+}
+
+// Resolve follows path, slash-separated, from the directory root. It follows no
+// symbolic link, so that no path leads out of the filesystem: a path through one is
+// ELOOP.
+func (c *Client) Resolve(ctx context.Context, root metadata.Ino, path string) (metadata.Ino, error) {
+	ino := root
+	for name := range strings.SplitSeq(path, "/") {
+		switch name {
+		case "", ".":
+			continue
+		case "..":
+			return 0, fmt.Errorf("%s: %w", path, syscall.EINVAL)
+		}
+		e, err := c.Lookup(ctx, ino, name)
+		if err != nil {
+			return 0, fmt.Errorf("%s: %w", path, err)
+		}
+		if e.Mode&syscall.S_IFMT == syscall.S_IFLNK {
+			return 0, fmt.Errorf("%s: %s is a symbolic link: %w", path, name, syscall.ELOOP)
+		}
+		ino = e.Ino
+	}
+	return ino, nil
 }

@@ -1,21 +1,9 @@
 package fsclient
 
-import (
-	"sync/atomic"
+import "github.com/bivouacfs/bivouac/fsclient/writeback"
 
-	"github.com/bivouacfs/bivouac/metadata"
-)
-
-// counters are what a client has done.
-type counters struct {
-	metaLocal, metaRemote   atomic.Int64
-	metaSealed              atomic.Int64
-	readLocal, readRemote   atomic.Int64
-	writeLocal, writeRemote atomic.Int64
-	published               atomic.Int64
-	gathered, parcels       atomic.Int64
-	writing                 atomic.Int64 // writes under way
-}
+// WriteMemory is the most that a client buffers of what is written, in bytes.
+const WriteMemory = writeback.Memory
 
 // Stats is what a client has done since its start. Bytes are of file data.
 type Stats struct {
@@ -27,45 +15,22 @@ type Stats struct {
 	WriteLocal  int64 `json:"write_local"`
 	WriteRemote int64 `json:"write_remote"`
 	Published   int64 `json:"published"` // sizes told to an inode's home
-	Gathered    int64 `json:"gathered"`  // bytes that were acknowledged before they were sent
-	Parcels     int64 `json:"parcels"`   // in which they were sent
-	Gathering   int64 `json:"gathering"` // buffers with what has not arrived
+	Buffered    int64 `json:"buffered"`  // bytes acknowledged before they were sent
+	Batches     int64 `json:"batches"`   // in which they were sent
+	Buffers     int64 `json:"buffers"`   // write-back buffers in use
 	Open        int64 `json:"open"`      // live files that are open now
 }
 
-// Stats is what the client has done since its start.
+// Stats returns what the client has done since its start.
 func (c *Client) Stats() Stats {
-	s := &c.stats
+	data, pool := c.data.Stats(), c.pool.Stats()
+	local, remote := c.nodes.Calls()
 	return Stats{
-		MetaLocal: s.metaLocal.Load(), MetaRemote: s.metaRemote.Load(), MetaSealed: s.metaSealed.Load(),
-		ReadLocal: s.readLocal.Load(), ReadRemote: s.readRemote.Load(),
-		WriteLocal: s.writeLocal.Load(), WriteRemote: s.writeRemote.Load(),
-		Published: s.published.Load(),
-		Gathered:  s.gathered.Load(), Parcels: s.parcels.Load(), Gathering: int64(len(c.tails.slots)),
+		MetaLocal: local, MetaRemote: remote, MetaSealed: c.metaSealed.Load(),
+		ReadLocal: data.ReadLocal, ReadRemote: data.ReadRemote,
+		WriteLocal: data.WriteLocal, WriteRemote: data.WriteRemote,
+		Published: c.published.Load(),
+		Buffered:  pool.Buffered, Batches: pool.Batches, Buffers: pool.Buffers,
 		Open: int64(c.files.len()),
 	}
-}
-
-func (c *Client) countMeta(id metadata.NodeID) {
-	if id == c.cfg.Self {
-		c.stats.metaLocal.Add(1)
-		return
-	}
-	c.stats.metaRemote.Add(1)
-}
-
-func (c *Client) countRead(id metadata.NodeID, n int) {
-	if id == c.cfg.Self {
-		c.stats.readLocal.Add(int64(n))
-		return
-	}
-	c.stats.readRemote.Add(int64(n))
-}
-
-func (c *Client) countWrite(id metadata.NodeID, n int) {
-	if id == c.cfg.Self {
-		c.stats.writeLocal.Add(int64(n))
-		return
-	}
-	c.stats.writeRemote.Add(int64(n))
 }

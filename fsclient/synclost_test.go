@@ -16,7 +16,7 @@ func lostWrite(t *testing.T, ms []*meteredStore, f *fsclient.File, w *fsclient.W
 	must(t, 10)(w.WriteAt(ctx, pattern(10), off))
 	ms[1].set(syscall.EIO, nil)
 	must(t, 10)(w.WriteAt(ctx, pattern(10), off+10))
-	if _, err := f.ReadAt(ctx, make([]byte, 1), 0); err != nil {
+	if _, err := f.Read(ctx, make([]byte, 1), 0, fsclient.ReadOpts{}); err != nil {
 		t.Fatal(err)
 	}
 	ms[1].set(nil, nil)
@@ -112,7 +112,10 @@ func TestSyncThatFailsOnce(t *testing.T) {
 // again by what follows, as in TestErrorIsHeard, if that part may not be the first.
 func TestSyncErrorIsHeard(t *testing.T) {
 	const part = 512 << 10
-	through := func(w *fsclient.Writer, off int64) error { _, err := w.Through(ctx, pattern(part), off); return err }
+	through := func(w *fsclient.Writer, off int64) error {
+		_, err := w.WriteThrough(ctx, pattern(part), off)
+		return err
+	}
 	at := func(w *fsclient.Writer, off int64) error {
 		if err := through(w, off); err != nil {
 			return err

@@ -8,21 +8,21 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// fileTable is the live files that are open on this node, and what their homes
-// have not been told about that.
+// fileTable is the live files that are open on this node, and the closes that their
+// homes have not been told of.
 type fileTable struct {
 	mu       sync.Mutex
-	ticket   metadata.Ticket              // under mu: the last one
+	ticket   metadata.Ticket              // under mu: the last ticket
 	seq      uint64                       // under mu: of the last append
 	open     map[metadata.Ino]*File       // under mu
-	closed   map[metadata.NodeID]closes   // under mu: not open any more, but for their homes
-	telling  map[metadata.NodeID]struct{} // under mu: homes that are being told what is closed
-	creating map[metadata.Ticket]struct{} // under mu: creates that are not answered yet
-	settle   map[*File]struct{}           // under mu: files whose home has to hear of appends
-	writing  int                          // under mu: Writers that write and are not closed
+	closed   map[metadata.NodeID]closes   // under mu: to be told to their homes
+	telling  map[metadata.NodeID]struct{} // under mu: homes that are being told of closes
+	creating map[metadata.Ticket]struct{} // under mu: creates in flight
+	settle   map[*File]struct{}           // under mu: files whose home must hear of appends
+	writing  int                          // under mu: Writers that are open for writing
 }
 
-// closes is files of one home that were closed.
+// closes is the closed files of one home.
 type closes map[metadata.Ino]metadata.Opened
 
 func (t *fileTable) init() {
@@ -39,8 +39,8 @@ func (t *fileTable) acquire(c *Client, ino metadata.Ino) *File {
 	return t.ref(c, ino, 0)
 }
 
-// ref counts a use of ino's file, which is made if it is not there. Its home
-// may know the ticket already; 0 is none.
+// ref counts a use of ino's file, which is made if it is not open. ticket is the one
+// that its home knows; 0 if it knows none.
 func (t *fileTable) ref(c *Client, ino metadata.Ino, ticket metadata.Ticket) *File {
 	f := t.open[ino]
 	if f == nil {
@@ -67,7 +67,7 @@ func (t *fileTable) nextSeq() uint64 {
 	return t.seq
 }
 
-// create is the ticket of a create that begins.
+// create returns the ticket of a create that begins.
 func (t *fileTable) create() metadata.Ticket {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -76,7 +76,7 @@ func (t *fileTable) create() metadata.Ticket {
 	return t.ticket
 }
 
-// created is the file that the create with that ticket has made.
+// created returns the file that the create with that ticket has made.
 func (t *fileTable) created(c *Client, ino metadata.Ino, ticket metadata.Ticket) *File {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -84,7 +84,7 @@ func (t *fileTable) created(c *Client, ino metadata.Ino, ticket metadata.Ticket)
 	return t.ref(c, ino, ticket)
 }
 
-// notCreated ends a create that has made nothing.
+// notCreated ends a create that has failed.
 func (t *fileTable) notCreated(ticket metadata.Ticket) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -97,7 +97,7 @@ func (t *fileTable) get(ino metadata.Ino) *File {
 	return t.open[ino]
 }
 
-// hold counts another use of f; false if it is not open any more.
+// hold counts one more use of f; false if it is not open any more.
 func (t *fileTable) hold(f *File) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -108,7 +108,7 @@ func (t *fileTable) hold(f *File) bool {
 	return true
 }
 
-// holdIno counts another use of ino's file; nil if it is not open.
+// holdIno counts one more use of ino's file; nil if it is not open.
 func (t *fileTable) holdIno(ino metadata.Ino) *File {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -119,7 +119,7 @@ func (t *fileTable) holdIno(ino metadata.Ino) *File {
 	return f
 }
 
-// release reports whether that was the last use of f. Its home has to be told.
+// release ends a use of f. It reports whether it was the last: its home has to be told.
 func (t *fileTable) release(f *File, unsure bool) (last bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -133,8 +133,8 @@ func (t *fileTable) release(f *File, unsure bool) (last bool) {
 	return true
 }
 
-// floor is the first ticket that may be that of a create under way. A close
-// with a later one has to wait: it could end what that create has opened.
+// floor is the first ticket that may be that of a create in flight. A close with a
+// later one has to wait: it could close what that create has opened. t.mu is held.
 func (t *fileTable) floor() metadata.Ticket {
 	floor := t.ticket + 1
 	for c := range t.creating {
@@ -143,7 +143,7 @@ func (t *fileTable) floor() metadata.Ticket {
 	return floor
 }
 
-// close keeps a close for its home; t.mu is held.
+// close keeps a close until its home is told; t.mu is held.
 func (t *fileTable) close(o metadata.Opened) {
 	home := o.Ino.Home()
 	if t.closed[home] == nil {
@@ -152,7 +152,7 @@ func (t *fileTable) close(o metadata.Opened) {
 	t.closed[home][o.Ino] = o
 }
 
-// takeClosed takes out the closes that can be told to a home.
+// takeClosed takes the closes that a home can be told of.
 func (t *fileTable) takeClosed(home metadata.NodeID) []metadata.Opened {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -174,14 +174,14 @@ func (t *fileTable) takeClosedLocked(home metadata.NodeID) (files []metadata.Ope
 	return files
 }
 
-// takeAllClosed is takeClosed of all homes, but for those of which it was done before,
-// until toldOnce.
+// takeAllClosed is takeClosed of all homes that are not being told. They are then,
+// until reported.
 func (t *fileTable) takeAllClosed() map[metadata.NodeID][]metadata.Opened {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	homes := make(map[metadata.NodeID][]metadata.Opened)
 	for home := range t.closed {
-		if _, told := t.telling[home]; told {
+		if _, telling := t.telling[home]; telling {
 			continue
 		}
 		if files := t.takeClosedLocked(home); len(files) > 0 {
@@ -192,33 +192,34 @@ func (t *fileTable) takeAllClosed() map[metadata.NodeID][]metadata.Opened {
 	return homes
 }
 
-func (t *fileTable) toldOnce(home metadata.NodeID) {
+// reported ends the call to a home.
+func (t *fileTable) reported(home metadata.NodeID) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	delete(t.telling, home)
 }
 
-// untold puts closes back that could not be told.
-func (t *fileTable) untold(files []metadata.Opened) {
+// putBack puts back closes that could not be delivered.
+func (t *fileTable) putBack(files []metadata.Opened) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for _, o := range files {
-		f, again := t.open[o.Ino], t.closed[o.Ino.Home()][o.Ino]
+		f, newer := t.open[o.Ino], t.closed[o.Ino.Home()][o.Ino]
 		switch {
-		case f != nil: // its own close will do
+		case f != nil: // its own close tells the home
 			f.unsure = f.unsure || o.Unsure
-		case again.Ticket < o.Ticket:
+		case newer.Ticket < o.Ticket:
 			t.close(o)
 		}
 	}
 }
 
-// pending reports whether a home that is not being told has to hear of closes.
+// pending reports whether a home that is not being told must hear of closes.
 func (t *fileTable) pending() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for home, of := range t.closed {
-		if _, told := t.telling[home]; !told && len(of) > 0 {
+		if _, telling := t.telling[home]; !telling && len(of) > 0 {
 			return true
 		}
 	}
@@ -231,8 +232,8 @@ func (t *fileTable) unsettled() bool {
 	return len(t.settle) > 0
 }
 
-// takeUnsettled takes out the files that ok likes, but for those that were taken
-// out before, until settledOnce.
+// takeUnsettled takes the files that satisfy ok and are not being settled. They are
+// then, until settledOnce.
 func (t *fileTable) takeUnsettled(ok func(*File) bool) (files []*File) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -246,7 +247,7 @@ func (t *fileTable) takeUnsettled(ok func(*File) bool) (files []*File) {
 	return files
 }
 
-// settledOnce has f taken out again, if it has to be and is open.
+// settledOnce ends a settlement of f. With again f is taken once more if it is open.
 func (t *fileTable) settledOnce(f *File, again bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -256,7 +257,7 @@ func (t *fileTable) settledOnce(f *File, again bool) {
 	}
 }
 
-// writer counts n more Writers that write.
+// writer counts n more Writers that are open for writing.
 func (t *fileTable) writer(n int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

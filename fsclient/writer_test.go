@@ -145,7 +145,7 @@ func TestSmallWritesAreGathered(t *testing.T) {
 	if got := read(t, cs[1], a.Ino); !bytes.Equal(got, want) {
 		t.Error("another node reads other bytes")
 	}
-	if s := cs[0].Stats(); s.Gathering != 0 || s.Gathered < n*size*9/10 {
+	if s := cs[0].Stats(); s.Buffers != 0 || s.Buffered < n*size*9/10 {
 		t.Errorf("%+v", s)
 	}
 }
@@ -192,8 +192,8 @@ func TestAppendsOfTwoNodes(t *testing.T) {
 		want = append(want, p...)
 	}
 	for _, c := range cs {
-		if s := c.Stats(); s.Gathered != 0 {
-			t.Errorf("%d bytes were gathered", s.Gathered)
+		if s := c.Stats(); s.Buffered != 0 {
+			t.Errorf("%d bytes were gathered", s.Buffered)
 		}
 	}
 	for _, w := range ws {
@@ -217,7 +217,7 @@ func TestWhatSendsGathered(t *testing.T) {
 			return f.Writer().Flush(ctx)
 		},
 		"read": func(_ *fsclient.Client, f *fsclient.File, _ *fsclient.Writer) error {
-			return fail(f.ReadAt(ctx, make([]byte, 10), 500))
+			return fail(f.Read(ctx, make([]byte, 10), 500, fsclient.ReadOpts{}))
 		},
 		"getattr": func(c *fsclient.Client, f *fsclient.File, _ *fsclient.Writer) error {
 			return fail(c.Getattr(ctx, f.Ino()))
@@ -238,7 +238,7 @@ func TestWhatSendsGathered(t *testing.T) {
 			return fail(w.WriteAt(ctx, []byte("x"), 9000))
 		},
 		"write through": func(_ *fsclient.Client, _ *fsclient.File, w *fsclient.Writer) error {
-			return fail(w.Through(ctx, []byte("x"), 1000))
+			return fail(w.WriteThrough(ctx, []byte("x"), 1000))
 		},
 		"append": func(_ *fsclient.Client, _ *fsclient.File, w *fsclient.Writer) error {
 			return fail(w.Append(ctx, []byte("x")))
@@ -254,7 +254,7 @@ func TestWhatSendsGathered(t *testing.T) {
 			}
 			return c.UnlockAll(ctx, g.Ino(), metadata.FlockLock, 7)
 		},
-		"settle": func(c *fsclient.Client, _ *fsclient.File, _ *fsclient.Writer) error { return c.Settle(ctx) },
+		"settle": func(c *fsclient.Client, _ *fsclient.File, _ *fsclient.Writer) error { return c.Drain(ctx) },
 		"the end of the client": func(c *fsclient.Client, _ *fsclient.File, _ *fsclient.Writer) error {
 			c.Close()
 			return nil
@@ -321,7 +321,7 @@ func TestGatheredOfUnlinkedFile(t *testing.T) {
 	}
 	must(t, 10)(w.WriteAt(ctx, pattern(10), 10))
 	p := make([]byte, 100)
-	if n, err := f.ReadAt(ctx, p, 0); n != 20 || err != nil {
+	if n, err := f.Read(ctx, p, 0, fsclient.ReadOpts{}); n != 20 || err != nil {
 		t.Errorf("read %d, %v", n, err)
 	}
 	must(t, 10)(w.WriteAt(ctx, pattern(10), 20))
@@ -444,7 +444,7 @@ func TestWritersAgainstBytes(t *testing.T) {
 		case k < 80:
 			next = rng.IntN(4 << 20)
 		case k < 83:
-			must(t, len(p))(w.Through(ctx, p, int64(next)))
+			must(t, len(p))(w.WriteThrough(ctx, p, int64(next)))
 			put(p, next)
 			next += len(p)
 		case k < 86:
@@ -456,7 +456,7 @@ func TestWritersAgainstBytes(t *testing.T) {
 		case k < 92:
 			off := rng.IntN(len(want) + 1)
 			q := make([]byte, 100<<10)
-			n, err := f.ReadAt(ctx, q, int64(off))
+			n, err := f.Read(ctx, q, int64(off), fsclient.ReadOpts{})
 			if err != nil || !bytes.Equal(q[:n], want[off:min(len(want), off+len(q))]) {
 				t.Fatalf("step %d: %d bytes at %d of %d, %v, or other ones", step, n, off, len(want), err)
 			}

@@ -16,7 +16,7 @@ import (
 func TestGatheredThatFails(t *testing.T) {
 	for name, next := range map[string]func(w *fsclient.Writer) error{
 		"write":   func(w *fsclient.Writer) error { _, err := w.WriteAt(ctx, []byte("x"), 1000); return err },
-		"through": func(w *fsclient.Writer) error { _, err := w.Through(ctx, []byte("x"), 1000); return err },
+		"through": func(w *fsclient.Writer) error { _, err := w.WriteThrough(ctx, []byte("x"), 1000); return err },
 		"append":  func(w *fsclient.Writer) error { _, err := w.Append(ctx, []byte("x")); return err },
 		"flush":   func(w *fsclient.Writer) error { return w.Flush(ctx) },
 		"sync":    func(w *fsclient.Writer) error { return w.Sync(ctx) },
@@ -31,7 +31,7 @@ func TestGatheredThatFails(t *testing.T) {
 			ms[1].set(syscall.EIO, nil)
 			must(t, 300)(a.WriteAt(ctx, pattern(300), 400))
 			must(t, 300)(b.WriteAt(ctx, pattern(300), 700))
-			if n, err := f.ReadAt(ctx, make([]byte, 1000), 0); n != 400 || err != nil {
+			if n, err := f.Read(ctx, make([]byte, 1000), 0, fsclient.ReadOpts{}); n != 400 || err != nil {
 				t.Errorf("a reader gets %d, %v, want the 400 that are there", n, err)
 			}
 			ms[1].set(nil, nil)
@@ -80,7 +80,7 @@ func TestErrorIsHeard(t *testing.T) {
 			if err := c.write(w, part); err != nil {
 				t.Fatalf("what is gathered: %v", err)
 			}
-			if _, err := f.ReadAt(ctx, make([]byte, 1), 0); err != nil { // it has not arrived
+			if _, err := f.Read(ctx, make([]byte, 1), 0, fsclient.ReadOpts{}); err != nil { // it has not arrived
 				t.Fatal(err)
 			}
 			ms[1].set(nil, nil)
@@ -112,8 +112,8 @@ func TestGatheredWithoutRoom(t *testing.T) {
 	if n, err := w.Append(ctx, pattern(100)); n != 0 || !errors.Is(err, syscall.ENOSPC) {
 		t.Errorf("appended %d, %v, want ENOSPC", n, err)
 	}
-	if s := cs[0].Stats(); s.Gathered != 0 {
-		t.Errorf("%d bytes were gathered", s.Gathered)
+	if s := cs[0].Stats(); s.Buffered != 0 {
+		t.Errorf("%d bytes were gathered", s.Buffered)
 	}
 	closed(t, f)
 }
@@ -161,11 +161,11 @@ func TestSettleWaitsForTheClock(t *testing.T) {
 	eventually(t, "the clock has it sent", func() bool { return ms[1].writes.Load() > before })
 	canceled, cancel := context.WithCancel(ctx)
 	cancel()
-	if err := cs[0].Settle(canceled); !errors.Is(err, syscall.EINTR) {
+	if err := cs[0].Drain(canceled); !errors.Is(err, syscall.EINTR) {
 		t.Errorf("%v, want EINTR", err)
 	}
 	close(gate)
-	if err := errors.Join(cs[0].Settle(ctx), w.Close(ctx)); err != nil {
+	if err := errors.Join(cs[0].Drain(ctx), w.Close(ctx)); err != nil {
 		t.Error(err)
 	}
 }
@@ -200,7 +200,7 @@ func TestGatheredIsBounded(t *testing.T) {
 		for _, w := range ws {
 			must(t, 100)(w.WriteAt(ctx, pattern(500)[k*100:][:100], int64(k*100)))
 		}
-		most = max(most, cs[0].Stats().Gathering)
+		most = max(most, cs[0].Stats().Buffers)
 	}
 	if most == 0 || most*(512<<10) > fsclient.WriteMemory {
 		t.Errorf("%d buffers", most)
@@ -213,7 +213,7 @@ func TestGatheredIsBounded(t *testing.T) {
 			t.Fatalf("file %d: %d bytes", k, len(got))
 		}
 	}
-	if s := cs[0].Stats(); s.Gathering != 0 {
+	if s := cs[0].Stats(); s.Buffers != 0 {
 		t.Errorf("%+v", s)
 	}
 }

@@ -11,7 +11,7 @@ import (
 
 var _ metadata.Xattrs = (*Client)(nil)
 
-// Getxattr is metadata.Xattrs. What begins with ReservedXattr is made here.
+// Getxattr is metadata.Xattrs. Attributes with ReservedXattr are made here.
 func (c *Client) Getxattr(ctx context.Context, ino metadata.Ino, name string) ([]byte, error) {
 	if strings.HasPrefix(name, ReservedXattr) {
 		return c.ownXattr(ctx, ino, name)
@@ -19,7 +19,7 @@ func (c *Client) Getxattr(ctx context.Context, ino metadata.Ino, name string) ([
 	if ino.Sealed() {
 		return nil, fmt.Errorf("inode %v: attribute %q: %w", ino, name, syscall.ENODATA)
 	}
-	s, err := c.homeOf(ino)
+	s, err := c.nodes.Home(ino)
 	if err != nil {
 		return nil, err
 	}
@@ -34,7 +34,7 @@ func (c *Client) Setxattr(ctx context.Context, ino metadata.Ino, x metadata.Xatt
 	if strings.HasPrefix(x.Name, ReservedXattr) {
 		return c.setOwnXattr(ctx, ino, x)
 	}
-	s, err := c.homeOf(ino)
+	s, err := c.nodes.Home(ino)
 	if err != nil {
 		return err
 	}
@@ -42,20 +42,20 @@ func (c *Client) Setxattr(ctx context.Context, ino metadata.Ino, x metadata.Xatt
 	return s.Setxattr(ctx, ino, x)
 }
 
-// Listxattr is metadata.Xattrs. What begins with ReservedXattr is not listed,
-// so that nobody tries to copy it.
+// Listxattr is metadata.Xattrs. Attributes with ReservedXattr are not listed, so that
+// programs do not copy them.
 func (c *Client) Listxattr(ctx context.Context, ino metadata.Ino) ([]string, error) {
 	if ino.Sealed() {
 		return nil, nil
 	}
-	s, err := c.homeOf(ino)
+	s, err := c.nodes.Home(ino)
 	if err != nil {
 		return nil, err
 	}
 	return s.Listxattr(ctx, ino)
 }
 
-// Removexattr is metadata.Xattrs. A layout that is removed is the default again.
+// Removexattr is metadata.Xattrs. Removing a layout sets the default.
 func (c *Client) Removexattr(ctx context.Context, ino metadata.Ino, name string) error {
 	if ino.Sealed() {
 		return readOnly(ino)
@@ -63,7 +63,7 @@ func (c *Client) Removexattr(ctx context.Context, ino metadata.Ino, name string)
 	if strings.HasPrefix(name, ReservedXattr) {
 		return c.setOwnXattr(ctx, ino, metadata.Xattr{Name: name})
 	}
-	s, err := c.homeOf(ino)
+	s, err := c.nodes.Home(ino)
 	if err != nil {
 		return err
 	}

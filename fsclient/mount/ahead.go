@@ -10,6 +10,7 @@ import (
 	"github.com/hanwen/go-fuse/v2/fuse"
 
 	"github.com/bivouacfs/bivouac/datapath/retry"
+	"github.com/bivouacfs/bivouac/fsclient"
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
@@ -71,7 +72,7 @@ func (c *coverFS) store(ctx context.Context, server *fuse.Server, ino metadata.I
 	if err != nil || a.Mode&syscall.S_IFMT != syscall.S_IFREG || a.Size == 0 || a.Size > int64(len(buf)) {
 		return fuse.OK
 	}
-	switch err := c.s.client.ReadIfPresent(ctx, a, buf[:a.Size], 0); {
+	switch _, err := c.s.client.Read(ctx, a, buf[:a.Size], 0, fsclient.ReadOpts{NoWait: true}); {
 	case errors.Is(err, syscall.EAGAIN):
 		return fuse.EAGAIN
 	case err != nil:

@@ -115,13 +115,13 @@ func (s *fsys) Lookup(cancel <-chan struct{}, h *fuse.InHeader, name string, out
 		if virtual(dir) {
 			return s.lookupVirtual(ctx, dir, name, out)
 		}
-		e, left, err := s.client.LookupKept(ctx, dir, name)
+		e, left, err := s.client.LookupLeased(ctx, dir, name)
 		if err != nil && dir.Sealed() && errnoOf(err) == syscall.ENOENT {
 			out.SetEntryTimeout(forEver) // no node id: the kernel keeps that there is no such name
 			return nil
 		}
 		if errors.Is(err, syscall.EHOSTDOWN) {
-			if lost, ok := s.client.Lost(ctx, dir, name); ok {
+			if lost, ok := s.client.LostEntry(ctx, dir, name); ok {
 				s.fillLost(out, &lost)
 				return nil
 			}
@@ -174,7 +174,7 @@ func (s *fsys) attr(ctx context.Context, ino metadata.Ino) (metadata.Attr, time.
 	if virtual(ino) {
 		return s.virtualAttr(ino), 0, nil
 	}
-	return s.client.GetattrKept(ctx, ino)
+	return s.client.GetattrLeased(ctx, ino)
 }
 
 // forget has the kernel drop the attributes of directories.

@@ -12,7 +12,6 @@ import (
 	"github.com/hanwen/go-fuse/v2/fuse"
 	"golang.org/x/sys/unix"
 
-	"github.com/bivouacfs/bivouac/datapath"
 	"github.com/bivouacfs/bivouac/fsclient"
 	"github.com/bivouacfs/bivouac/metadata"
 )
@@ -197,9 +196,9 @@ type unopened struct {
 	attr   metadata.Attr
 }
 
-// ReadPipe reads from the file.
-func (u unopened) ReadPipe(ctx context.Context, to *datapath.Pipe, p []byte, off int64) (int, error) {
-	return u.client.ReadFilePipe(ctx, u.attr, to, p, off)
+// Read reads from the file.
+func (u unopened) Read(ctx context.Context, p []byte, off int64, o fsclient.ReadOpts) (int, error) {
+	return u.client.Read(ctx, u.attr, p, off, o)
 }
 
 // Read reads from a file that the kernel has opened by itself.

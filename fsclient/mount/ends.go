@@ -7,7 +7,6 @@ import (
 
 	"github.com/hanwen/go-fuse/v2/fuse"
 
-	"github.com/bivouacfs/bivouac/datapath"
 	"github.com/bivouacfs/bivouac/fsclient"
 	"github.com/bivouacfs/bivouac/metadata"
 )
@@ -92,9 +91,9 @@ type ended struct {
 	open bool  // there is one
 }
 
-// ReadPipe is reader.
-func (r *ended) ReadPipe(ctx context.Context, to *datapath.Pipe, p []byte, off int64) (int, error) {
-	n, err := r.File.ReadPipe(ctx, to, p, off)
+// Read is reader.
+func (r *ended) Read(ctx context.Context, p []byte, off int64, o fsclient.ReadOpts) (int, error) {
+	n, err := r.File.Read(ctx, p, off, o)
 	for again := 0; err == nil && n < len(p); again++ {
 		told, ok := r.ends.give(off + int64(n))
 		if ok {
@@ -104,8 +103,8 @@ func (r *ended) ReadPipe(ctx context.Context, to *datapath.Pipe, p []byte, off i
 		if again == readAgains {
 			break
 		}
-		if n > 0 && to != nil && to.N > 0 {
-			if err := to.Take(p[:n]); err != nil {
+		if n > 0 && o.Pipe != nil && o.Pipe.N > 0 {
+			if err := o.Pipe.Take(p[:n]); err != nil {
 				return 0, err
 			}
 		}
@@ -116,7 +115,7 @@ func (r *ended) ReadPipe(ctx context.Context, to *datapath.Pipe, p []byte, off i
 			r.ends.cut(told, size)
 		}
 		var m int
-		m, err = r.File.ReadAt(ctx, p[n:], off+int64(n))
+		m, err = r.File.Read(ctx, p[n:], off+int64(n), fsclient.ReadOpts{})
 		n += m
 	}
 	return n, err

@@ -52,7 +52,7 @@ func (s *fsys) opened(f *fsclient.File, flags uint32, out *fuse.OpenOut) {
 	h := &handle{file: f, syncer: f.Writer()}
 	if flags&syscall.O_ACCMODE != syscall.O_RDONLY {
 		h.writer = h.syncer
-		h.writer.Writes()
+		h.writer.ForWriting()
 	}
 	h.appends = h.writer != nil && flags&syscall.O_APPEND != 0
 	switch {
@@ -203,7 +203,7 @@ func (s *fsys) Write(cancel <-chan struct{}, in *fuse.WriteIn, data []byte) (wri
 		}
 		s.newborns.drop(h.file.Ino())
 		if mayNotKeep(h, in) {
-			h.file.DropsSetIDs()
+			h.file.DropSetIDsOnWrite()
 			if err := s.dropSetIDs(ctx, h.file); err != nil {
 				return held(err)
 			}
@@ -258,7 +258,7 @@ func (s *fsys) write(ctx context.Context, h *handle, in *fuse.WriteIn, data []by
 		}
 		return n, err
 	case through:
-		return h.writer.Through(ctx, data, int64(in.Offset))
+		return h.writer.WriteThrough(ctx, data, int64(in.Offset))
 	}
 	return h.writer.WriteAt(ctx, data, int64(in.Offset))
 }

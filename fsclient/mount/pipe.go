@@ -8,6 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/bivouacfs/bivouac/datapath"
+	"github.com/bivouacfs/bivouac/fsclient"
 )
 
 const (
@@ -104,9 +105,9 @@ func (p *pipe) close() {
 	_ = unix.Close(p.W)
 }
 
-// reader is a file (fsclient.File); the pipe may be nil.
+// reader is a file that can be read (fsclient.File).
 type reader interface {
-	ReadPipe(ctx context.Context, to *datapath.Pipe, p []byte, off int64) (int, error)
+	Read(ctx context.Context, p []byte, off int64, o fsclient.ReadOpts) (int, error)
 }
 
 // read fills buf or a pipe, and returns what has the bytes.
@@ -135,10 +136,10 @@ func (s *fsys) fill(ctx context.Context, f reader, buf []byte, off int64) (p *pi
 		p = s.pipes.get()
 	}
 	if p == nil {
-		n, err = f.ReadPipe(ctx, nil, buf, off)
+		n, err = f.Read(ctx, buf, off, fsclient.ReadOpts{})
 		return nil, n, err
 	}
-	n, err = f.ReadPipe(ctx, &p.Pipe, buf, off)
+	n, err = f.Read(ctx, buf, off, fsclient.ReadOpts{Pipe: &p.Pipe})
 	if err == nil && p.N == pipedRead {
 		return p, n, nil
 	}

@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/bivouacfs/bivouac/fsclient"
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
@@ -113,7 +114,7 @@ func TestAppends(t *testing.T) {
 				}
 				seen = got.Size
 				b := make([]byte, seen)
-				m, err := f.ReadAt(ctx, b, 0)
+				m, err := f.Read(ctx, b, 0, fsclient.ReadOpts{})
 				if err == nil {
 					_, err = records(b[:m], false)
 				}

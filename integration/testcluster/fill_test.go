@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/bivouacfs/bivouac/daemon/job"
+	"github.com/bivouacfs/bivouac/fsclient"
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/metadata/cluster"
 	"github.com/bivouacfs/bivouac/stagein"
@@ -193,8 +194,8 @@ func attr(n *Node, ds metadata.DatasetID, path string) (metadata.Attr, error) {
 	return n.Client.Getattr(ctx, ino)
 }
 
-// TestReadHere: who asks for what is here is told at once when it is not, on this node and on another.
-func TestReadHere(t *testing.T) {
+// TestReadNoWait: a read that does not wait fails at once if the bytes are not staged, on this node and on another.
+func TestReadNoWait(t *testing.T) {
 	t.Parallel()
 	m := files(20, 60_000)
 	src := filepath.Join(t.TempDir(), "src")
@@ -213,7 +214,7 @@ func TestReadHere(t *testing.T) {
 					t.Fatal(err)
 				}
 				p := make([]byte, a.Size)
-				err = n.Client.ReadIfPresent(t.Context(), a, p, 0)
+				_, err = n.Client.Read(t.Context(), a, p, 0, fsclient.ReadOpts{NoWait: true})
 				want(i, path, p, err)
 			}
 		}

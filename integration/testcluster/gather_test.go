@@ -48,8 +48,8 @@ func TestMountGathersWrites(t *testing.T) {
 			t.Fatal(err)
 		}
 		s := c.Nodes[0].Client.Stats()
-		through := n - int(s.Gathered-before.Gathered)/how.size
-		if calls := through + int(s.Parcels-before.Parcels); calls > n/10 {
+		through := n - int(s.Buffered-before.Buffered)/how.size
+		if calls := through + int(s.Batches-before.Batches); calls > n/10 {
 			t.Errorf("%s: %d calls for data", name, calls)
 		}
 		if calls := s.MetaRemote + s.MetaLocal - before.MetaRemote - before.MetaLocal; calls > n/10 {
@@ -89,11 +89,11 @@ func TestMountTellsLostWrites(t *testing.T) {
 				t.Fatal(err)
 			}
 			disk.fault.Store(&diskFault{write: no})
-			gathered := c.Nodes[0].Client.Stats().Gathered
+			gathered := c.Nodes[0].Client.Stats().Buffered
 			if _, err := f.WriteString(" later"); err != nil {
 				t.Fatalf("%s: a write that is gathered: %v", name, err)
 			}
-			if c.Nodes[0].Client.Stats().Gathered == gathered {
+			if c.Nodes[0].Client.Stats().Buffered == gathered {
 				t.Fatalf("%s: the write was not gathered", name)
 			}
 			if b, err := os.ReadFile(path); err != nil || !bytes.HasPrefix(b, []byte("at the start, and")) {
@@ -143,7 +143,7 @@ func TestGatheredForLostNode(t *testing.T) {
 			t.Errorf("close = %v, want EIO", cerr)
 		}
 	}
-	if s := c.Nodes[0].Client.Stats(); s.Gathering != 0 {
+	if s := c.Nodes[0].Client.Stats(); s.Buffers != 0 {
 		t.Errorf("%+v", s)
 	}
 }
@@ -189,7 +189,7 @@ func TestAppendsMeet(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if s := c.Nodes[1].Client.Stats(); s.Gathered == 0 {
+	if s := c.Nodes[1].Client.Stats(); s.Buffered == 0 {
 		t.Error("nothing was gathered")
 	}
 	second := openFile(t, c.Nodes[2], a.Ino).Writer()

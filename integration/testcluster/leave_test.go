@@ -64,7 +64,7 @@ func TestLeaveWithOpenFiles(t *testing.T) {
 	ckpt := filepath.Join(c.Mount(t, 2)[0].Scratch, "ckpt")
 	t.Cleanup(letGo) // before the unmount
 	want := bytes.Repeat([]byte("checkpoint, "), piece*pieces/12+1)[:piece*pieces]
-	gathered := func() int64 { return c.Nodes[2].Client.Stats().Gathered }
+	gathered := func() int64 { return c.Nodes[2].Client.Stats().Buffered }
 
 	dd := exec.Command("dd", "of="+filepath.Join(ckpt, "killed"), fmt.Sprint("bs=", piece), "iflag=fullblock", "conv=notrunc")
 	in, err := dd.StdinPipe()

@@ -43,7 +43,7 @@ func readsAll(t *testing.T, what string, f *fsclient.File, want []byte) {
 	n := 0
 	Eventually(t, what+" is read", func() (ok bool) {
 		var err error
-		n, err = f.ReadAt(context.Background(), b, 0)
+		n, err = f.Read(context.Background(), b, 0, fsclient.ReadOpts{})
 		return err == nil
 	})
 	if !bytes.Equal(b[:n], want) {

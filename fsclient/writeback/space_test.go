@@ -1,4 +1,4 @@
-package fsclient
+package writeback
 
 import (
 	"testing"
@@ -21,14 +21,14 @@ func TestClaim(t *testing.T) {
 		{"plenty", 1 << 40, 0, 0, granted},
 		{"the last of an answer", 1 << 40, 30, 0, granted},
 		{"more than of an answer", 1 << 40, 31, 0, ask},
-		{"an old answer", 1 << 40, 0, roomFresh, ask},
+		{"an old answer", 1 << 40, 0, spaceFresh, ask},
 		{"less than must stay", least - 1, 0, 0, refused},
 		{"as much as must stay", least, 0, 0, refused},
 		{"just enough", least + n, 0, 0, granted},
 		{"enough for what was claimed", least + 2*n, 2, 0, ask},
-		{"an old answer of too little", 0, 0, roomFresh, ask},
+		{"an old answer of too little", 0, 0, spaceFresh, ask},
 	} {
-		var r rooms
+		var r freeSpace
 		r.init()
 		_, known, number := r.claim(1, n, least, now)
 		if known {
@@ -50,7 +50,7 @@ func TestClaim(t *testing.T) {
 // TestClaimOfTwoAnswers: of two that were asked for at once, one counts.
 func TestClaimOfTwoAnswers(t *testing.T) {
 	now := time.Unix(1e9, 0)
-	var r rooms
+	var r freeSpace
 	r.init()
 	_, _, a := r.claim(1, mayClaim, 0, now)
 	_, _, b := r.claim(1, mayClaim, 0, now)

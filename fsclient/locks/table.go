@@ -1,0 +1,279 @@
+package locks
+
+import (
+	"cmp"
+	"slices"
+	"sync"
+
+	"github.com/bivouacfs/bivouac/metadata"
+	metalocks "github.com/bivouacfs/bivouac/metadata/locks"
+)
+
+// table is the locks that homes have granted to this node, the requests that wait,
+// and the retries.
+type table struct {
+	mu       sync.Mutex
+	waiter   uint64                       // under mu: the last number of a waiter
+	waiting  map[uint64]chan struct{}     // under mu: closed by wake
+	files    map[metadata.Ino]*mirror     // under mu
+	holders  map[fileKind]map[uint64]bool // under mu: owners that may have locks
+	requests map[owner]int                // under mu: requests in flight
+	retrying map[owner]*retries           // under mu
+	closed   bool                         // under mu: no retry begins
+}
+
+type fileKind struct {
+	ino  metadata.Ino
+	kind metadata.LockKind
+}
+
+type owner struct {
+	fileKind
+	id uint64
+}
+
+func ownerOf(q metadata.LockReq) owner { return owner{fileKind{q.Ino, q.Kind}, q.Owner} }
+
+// retries counts the retries of one owner.
+type retries struct {
+	n    int
+	done chan struct{} // closed with the last one
+}
+
+// mirror is the locks of this node on a file. Answers of the home can overtake
+// each other: they are applied in the order of their versions when no request is
+// in flight.
+type mirror struct {
+	set      metalocks.Set
+	answers  []answer // not applied yet
+	inFlight int
+}
+
+type answer struct {
+	version uint64
+	lock    metadata.Lock
+}
+
+// init numbers waiters from first on, so that those of an earlier run differ.
+func (t *table) init(first uint64) {
+	t.waiter = first
+	t.waiting = make(map[uint64]chan struct{})
+	t.files = make(map[metadata.Ino]*mirror)
+	t.holders = make(map[fileKind]map[uint64]bool)
+	t.requests = make(map[owner]int)
+	t.retrying = make(map[owner]*retries)
+}
+
+func (t *table) wake(waiters []uint64) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, w := range waiters {
+		if ch, ok := t.waiting[w]; ok {
+			select {
+			case <-ch:
+			default:
+				close(ch)
+			}
+		}
+	}
+}
+
+// enqueue gives q a number to wait under.
+func (t *table) enqueue(q *metadata.LockReq) <-chan struct{} {
+	t.mu.Lock()
+	t.waiter++
+	q.Waiter = t.waiter
+	t.mu.Unlock()
+	return t.await(q.Waiter)
+}
+
+// await returns a channel that the next wake of the waiter closes.
+func (t *table) await(waiter uint64) <-chan struct{} {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.waiting[waiter] = make(chan struct{})
+	return t.waiting[waiter]
+}
+
+func (t *table) dequeue(waiter uint64) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	delete(t.waiting, waiter)
+}
+
+// begin notes that a request is in flight.
+func (t *table) begin(q metadata.LockReq) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	m := t.files[q.Ino]
+	if m == nil {
+		m = &mirror{}
+		t.files[q.Ino] = m
+	}
+	m.inFlight++
+	t.requests[ownerOf(q)]++
+	t.addHolder(q)
+}
+
+// addHolder notes that the owner of q may have a lock; t.mu is held.
+func (t *table) addHolder(q metadata.LockReq) {
+	if q.Type == metadata.Unlocked {
+		return
+	}
+	k := fileKind{q.Ino, q.Kind}
+	if t.holders[k] == nil {
+		t.holders[k] = make(map[uint64]bool)
+	}
+	t.holders[k][q.Owner] = true
+}
+
+// granted mirrors an answer of the home.
+func (t *table) granted(q metadata.LockReq, version uint64) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if m := t.files[q.Ino]; m != nil {
+		m.answers = append(m.answers, answer{version, q.Lock})
+	}
+	t.addHolder(q) // an UnlockAll may have removed the owner meanwhile
+}
+
+// end is the end of a request that begin began.
+func (t *table) end(q metadata.LockReq) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if k := ownerOf(q); t.requests[k] > 1 {
+		t.requests[k]--
+	} else {
+		delete(t.requests, k)
+	}
+	m := t.files[q.Ino]
+	if m == nil {
+		return
+	}
+	if m.inFlight--; m.inFlight > 0 {
+		return
+	}
+	if m.apply(); len(m.set) == 0 {
+		delete(t.files, q.Ino)
+	}
+}
+
+// apply applies the answers in the order of their versions.
+func (m *mirror) apply() {
+	slices.SortStableFunc(m.answers, func(a, b answer) int { return cmp.Compare(a.version, b.version) })
+	for _, a := range m.answers {
+		m.set = m.set.With(a.lock)
+	}
+	m.answers = nil
+}
+
+func (t *table) held(ino metadata.Ino) []metadata.Lock {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	m := t.files[ino]
+	if m == nil {
+		return nil
+	}
+	m.apply()
+	return slices.Clone(m.set)
+}
+
+// mayHold reports whether the owner may have locks on the file.
+func (t *table) mayHold(ino metadata.Ino, kind metadata.LockKind, owner uint64) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.holders[fileKind{ino, kind}][owner]
+}
+
+// holdsNothingElse reports whether the owner of q has no lock on any of q's bytes,
+// as far as is known, and no other request in flight.
+func (t *table) holdsNothingElse(q metadata.LockReq) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.requests[ownerOf(q)] > 1 {
+		return false
+	}
+	m := t.files[q.Ino]
+	if m == nil {
+		return true
+	}
+	m.apply()
+	return !slices.ContainsFunc(m.set, func(l metadata.Lock) bool {
+		return l.Kind == q.Kind && l.Owner == q.Owner && l.Start <= q.End && q.Start <= l.End
+	})
+}
+
+// unlocked notes that a lock has ended, or that its home will never be told because
+// of err: a home that comes back must not get the lock back.
+func (t *table) unlocked(q metadata.LockReq, err error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if m := t.files[q.Ino]; m != nil && err != nil {
+		m.apply()
+		m.set = m.set.With(q.Lock)
+	}
+	if q.Start != 0 || q.End != metadata.MaxLockEnd {
+		return
+	}
+	k := fileKind{q.Ino, q.Kind}
+	if delete(t.holders[k], q.Owner); len(t.holders[k]) == 0 {
+		delete(t.holders, k)
+	}
+}
+
+func (t *table) fileClosed(ino metadata.Ino) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if m := t.files[ino]; m != nil && m.inFlight == 0 {
+		delete(t.files, ino)
+	}
+	for _, kind := range []metadata.LockKind{metadata.PosixLock, metadata.FlockLock} {
+		delete(t.holders, fileKind{ino, kind})
+	}
+}
+
+// beginRetry notes a retry for q's owner and calls start; false if the table is
+// closed.
+func (t *table) beginRetry(q metadata.LockReq, start func()) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.closed {
+		return false
+	}
+	r := t.retrying[ownerOf(q)]
+	if r == nil {
+		r = &retries{done: make(chan struct{})}
+		t.retrying[ownerOf(q)] = r
+	}
+	r.n++
+	start()
+	return true
+}
+
+// endRetry is the end of a retry that beginRetry began.
+func (t *table) endRetry(q metadata.LockReq) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	r := t.retrying[ownerOf(q)]
+	if r.n--; r.n == 0 {
+		delete(t.retrying, ownerOf(q))
+		close(r.done)
+	}
+}
+
+// retries is closed when the retries of q's owner have ended; nil if there are none.
+func (t *table) retries(q metadata.LockReq) <-chan struct{} {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if r := t.retrying[ownerOf(q)]; r != nil {
+		return r.done
+	}
+	return nil
+}
+
+// close lets no more retries begin.
+func (t *table) close() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.closed = true
+}

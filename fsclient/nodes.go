@@ -1,0 +1,144 @@
+package fsclient
+
+import (
+	"context"
+	"fmt"
+	"syscall"
+
+	"github.com/bivouacfs/bivouac/datapath"
+	"github.com/bivouacfs/bivouac/datapath/rpc"
+	"github.com/bivouacfs/bivouac/fsclient/cache"
+	"github.com/bivouacfs/bivouac/fsclient/locks"
+	"github.com/bivouacfs/bivouac/fsclient/route"
+	"github.com/bivouacfs/bivouac/fsclient/stripe"
+	"github.com/bivouacfs/bivouac/fsclient/writeback"
+	"github.com/bivouacfs/bivouac/metadata"
+)
+
+// What the rooms of a client see of each other.
+var (
+	_ stripe.Nodes     = dataNodes{}
+	_ cache.Nodes      = dataNodes{}
+	_ locks.Files      = lockedFiles{}
+	_ writeback.Client = bufferedClient{}
+	_ writeback.File   = bufferedFile{}
+)
+
+// dataNodes is the nodes, for what asks them for data or space.
+type dataNodes struct{ *route.Router }
+
+func (n dataNodes) Holder(ino metadata.Ino, owner metadata.NodeID) metadata.NodeID {
+	m := n.Map()
+	return m.Holder(ino, owner)
+}
+
+func (n dataNodes) Up() []metadata.NodeID {
+	m := n.Map()
+	if up := m.Up(); len(up) > 0 {
+		return up
+	}
+	return m.UpAt(0)
+}
+
+func (n dataNodes) Space(ctx context.Context, id metadata.NodeID) (datapath.Space, error) {
+	d, err := n.Data(id)
+	if err != nil {
+		return datapath.Space{}, err
+	}
+	return d.Space(ctx)
+}
+
+// lockedFiles is the files of a client, for its locks.
+type lockedFiles struct{ c *Client }
+
+func (l lockedFiles) Locks(ino metadata.Ino) (metadata.Locks, error) {
+	s, err := l.c.nodes.Home(ino)
+	if err != nil {
+		return nil, err
+	}
+	h, ok := s.(metadata.Locks)
+	if !ok {
+		return nil, fmt.Errorf("a home without locks: %w", syscall.ENOLCK)
+	}
+	return h, nil
+}
+
+func (l lockedFiles) Alive(home metadata.NodeID) error { return l.c.nodes.Alive(home) }
+
+func (l lockedFiles) Hold(ino metadata.Ino) (release func()) {
+	f := l.c.files.holdIno(ino)
+	if f == nil {
+		return nil
+	}
+	return func() { l.c.release(f) }
+}
+
+func (l lockedFiles) Flush(ctx context.Context, ino metadata.Ino) error {
+	return l.c.flushOpen(ctx, ino)
+}
+
+func (l lockedFiles) Drain(ctx context.Context) error { return l.c.pool.Drain(ctx) }
+
+// bufferedClient is a client, for its write-back buffers.
+type bufferedClient struct{ c *Client }
+
+func (b bufferedClient) Flush(ctx context.Context, wf writeback.File) (again bool) {
+	f := wf.(bufferedFile).f
+	if !b.c.files.hold(f) {
+		return false // the last close has flushed it
+	}
+	defer b.c.release(f)
+	err := f.Flush(ctx)
+	if err != nil { // the file stays dirty, and its close reports the error
+		b.c.cfg.Log.WithError(err).WithField("inode", f.ino.String()).Debug("size of a written file not delivered to its home")
+	}
+	return b.c.mayReturn(f.ino.Home(), err)
+}
+
+func (b bufferedClient) Free(ctx context.Context, id metadata.NodeID) (int64, error) {
+	sp, err := dataNodes{b.c.nodes}.Space(ctx, id)
+	return sp.Free, err
+}
+
+func (b bufferedClient) Nodes() int { return len(b.c.nodes.Map().Nodes) }
+
+// bufferedFile is a file, for its write-back buffer.
+type bufferedFile struct{ f *File }
+
+func (b bufferedFile) Ino() metadata.Ino { return b.f.ino }
+
+func (b bufferedFile) WriteThrough(ctx context.Context, p []byte, off int64) (int, error) {
+	n, _, err := b.f.writeNow(ctx, p, off)
+	return n, err
+}
+
+func (b bufferedFile) AppendThrough(ctx context.Context, p []byte) (int, error) {
+	return b.f.appendNow(ctx, p)
+}
+
+func (b bufferedFile) Alone() bool { return b.f.isAlone() }
+
+func (b bufferedFile) Spans(off, pending, n int64) []datapath.Span {
+	b.f.mu.Lock()
+	a, order := b.f.known(), b.f.order
+	b.f.mu.Unlock()
+	if off == writeback.AtEnd {
+		off = a.Size + pending
+	}
+	return datapath.Spans(a.Layout.Chunk(), order, off, n)
+}
+
+// mayReturn reports whether err means that a live home did not answer: it is worth
+// trying again.
+func (c *Client) mayReturn(home metadata.NodeID, err error) bool {
+	return rpc.Unanswered(err) && c.nodes.Alive(home) == nil
+}
+
+// opensOf is what a home does for clients that have its files open.
+func opensOf(s metadata.NodeStore) (metadata.Opens, error) {
+	o, ok := s.(metadata.Opens)
+	if !ok {
+		return nil, fmt.Errorf("a home that does not track open files: %w", syscall.EOPNOTSUPP)
+	}
+	return o, nil
+}

@@ -1,0 +1,165 @@
+package route
+
+import (
+	"context"
+	"fmt"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/bivouacfs/bivouac/datapath"
+	"github.com/bivouacfs/bivouac/fsclient/cache"
+	"github.com/bivouacfs/bivouac/fsclient/wait"
+	"github.com/bivouacfs/bivouac/metadata"
+	"github.com/bivouacfs/bivouac/metadata/cluster"
+)
+
+// Config says what a Router routes between.
+type Config struct {
+	Self metadata.NodeID // rpc.NoNode without a share
+	// Local and LocalData are the share of this node; nil without one.
+	Local     metadata.NodeStore
+	LocalData datapath.Store
+	// Meta and Data make the stubs of the other nodes, once for each node.
+	Meta func(metadata.NodeID) metadata.NodeStore
+	Data func(metadata.NodeID) datapath.Store
+	View func() cluster.View
+}
+
+// Router finds the node for a call.
+type Router struct {
+	cfg    Config
+	meta   *cache.Stubs[metadata.NodeStore]
+	data   *cache.Stubs[datapath.Store]
+	shards cluster.ShardTable
+
+	local, remote atomic.Int64 // metadata calls
+}
+
+// New returns a Router. It connects to nothing.
+func New(cfg Config) *Router {
+	r := &Router{cfg: cfg, meta: cache.NewStubs(cfg.Meta), data: cache.NewStubs(cfg.Data)}
+	if cfg.Local != nil {
+		r.meta.Put(cfg.Self, cfg.Local)
+		r.data.Put(cfg.Self, cfg.LocalData)
+	}
+	return r
+}
+
+// Calls is how many metadata calls were routed to this node and to others.
+func (r *Router) Calls() (local, remote int64) { return r.local.Load(), r.remote.Load() }
+
+// Map is the cluster map of now.
+func (r *Router) Map() cluster.Map { return r.cfg.View().Map }
+
+// Home is the store that keeps the live inode ino.
+func (r *Router) Home(ino metadata.Ino) (metadata.NodeStore, error) {
+	s, err := r.Meta(ino.Home())
+	if err != nil {
+		return nil, fmt.Errorf("inode %v: %w", ino, err)
+	}
+	return s, nil
+}
+
+// Meta is the metadata of a node.
+func (r *Router) Meta(id metadata.NodeID) (metadata.NodeStore, error) {
+	if err := r.Alive(id); err != nil {
+		return nil, err
+	}
+	if id == r.cfg.Self {
+		r.local.Add(1)
+	} else {
+		r.remote.Add(1)
+	}
+	return r.meta.Get(id), nil
+}
+
+// Data is the file data of a node.
+func (r *Router) Data(id metadata.NodeID) (datapath.Store, error) {
+	if err := r.Alive(id); err != nil {
+		return nil, err
+	}
+	return r.data.Get(id), nil
+}
+
+// Alive is EHOSTDOWN for a node that the cluster map has given up.
+func (r *Router) Alive(id metadata.NodeID) error {
+	if id == r.cfg.Self {
+		return nil
+	}
+	n, ok := r.Map().Node(id)
+	if !ok {
+		return fmt.Errorf("node %d is not in the cluster map: %w", id, syscall.ESTALE)
+	}
+	if n.State == cluster.Down {
+		return fmt.Errorf("node %s is down: %w", n.Host, syscall.EHOSTDOWN)
+	}
+	return nil
+}
+
+const (
+	epochWait = 5 * time.Second // for a cluster map that another node has already
+	epochPoll = 5 * time.Millisecond
+)
+
+// MapOf is the cluster map of the epoch e or a later one. It waits for one that
+// another node has and this one has not.
+func (r *Router) MapOf(ctx context.Context, e metadata.Epoch) (cluster.Map, error) {
+	m := r.Map()
+	if e <= m.Epoch {
+		return m, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, epochWait)
+	defer cancel()
+	t := time.NewTicker(epochPoll)
+	defer t.Stop()
+	for {
+		if m := r.Map(); m.Epoch >= e {
+			return m, nil
+		}
+		select {
+		case <-ctx.Done():
+			return cluster.Map{}, fmt.Errorf("map of epoch %d: %w", e, wait.Errno(ctx))
+		case <-t.C:
+		}
+	}
+}
+
+// Order is the nodes of a file's stripe, by the map of the epoch in which it was
+// made.
+func (r *Router) Order(ctx context.Context, ino metadata.Ino, l metadata.Layout) ([]metadata.NodeID, error) {
+	if l.Kind == metadata.Spilled {
+		return []metadata.NodeID{r.cfg.Self}, nil // the reader fetches it from the source
+	}
+	m := r.Map()
+	if l.Epoch > m.Epoch && l.Kind != metadata.Local {
+		var err error
+		if m, err = r.MapOf(ctx, l.Epoch); err != nil {
+			return nil, fmt.Errorf("inode %v: %w", ino, err)
+		}
+	}
+	order := m.Order(ino, l)
+	if len(order) == 0 {
+		return nil, fmt.Errorf("inode %v: no node was up in epoch %d: %w", ino, l.Epoch, syscall.EIO)
+	}
+	return order, nil
+}
+
+// Hosts is the names of the nodes that hold the data of the file a, in the order of
+// its stripe; "source" for a file that is read through from the source.
+func (r *Router) Hosts(ctx context.Context, a metadata.Attr) ([]string, error) {
+	if a.Layout.Kind == metadata.Spilled {
+		return []string{"source"}, nil
+	}
+	order, err := r.Order(ctx, a.Ino, a.Layout)
+	if err != nil {
+		return nil, err
+	}
+	m := r.Map()
+	hosts := make([]string, len(order))
+	for i, id := range order {
+		n, _ := m.Node(id)
+		hosts[i] = n.Host
+	}
+	return hosts, nil
+}

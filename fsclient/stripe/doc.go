@@ -1,0 +1,15 @@
+// Package stripe reads and writes the data of files on the nodes that own it: several
+// nodes at once, each one object of the file. Its one idea is that everything follows
+// from a file's attributes and the order of its nodes (package route); it keeps no
+// state.
+//
+// A read of a dataset waits for bytes that its owner is fetching, and for an owner that
+// is away for a moment, and it goes to the stand-in of an owner that is lost. Bytes that
+// are missing are an error there, never zeros; in scratch they are a hole.
+//
+// After a write that failed, each byte of its range is the old one or the new one.
+// Nothing of it can arrive later.
+//
+// It does not know sizes that are not in the attributes, what is buffered, nor who has
+// a file open.
+package stripe

@@ -1,0 +1,116 @@
+package stripe
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"slices"
+	"syscall"
+
+	"github.com/bivouacfs/bivouac/datapath"
+	"github.com/bivouacfs/bivouac/fsclient/wait"
+	"github.com/bivouacfs/bivouac/metadata"
+)
+
+// Part is the bytes of one node's object that a range of a file has there.
+type Part struct {
+	Node   metadata.NodeID
+	Off, N int64
+}
+
+// parts is where a range is; on each node it is in one piece.
+func parts(a *metadata.Attr, order []metadata.NodeID, off, n int64) []Part {
+	s := datapath.Stripe{Chunk: a.Layout.Chunk(), Width: len(order)}
+	var ps []Part
+	for k, id := range order {
+		if from, to := s.ObjectOffset(k, off), s.ObjectOffset(k, off+n); from < to {
+			ps = append(ps, Part{id, from, to - from})
+		}
+	}
+	return ps
+}
+
+// Shape calls fn for each node's part of the n bytes at off, and returns the nodes.
+func (d *Data) Shape(ctx context.Context, a *metadata.Attr, order []metadata.NodeID, off, n int64, fn func(context.Context, datapath.Store, Part) error) ([]metadata.NodeID, error) {
+	switch {
+	case off < 0 || n <= 0:
+		return nil, fmt.Errorf("inode %v: %d bytes at %d: %w", a.Ino, n, off, syscall.EINVAL)
+	case off > math.MaxInt64-n:
+		return nil, fmt.Errorf("inode %v: %d bytes at %d: %w", a.Ino, n, off, syscall.EFBIG)
+	}
+	ps := parts(a, order, off, n)
+	nodes := make([]metadata.NodeID, len(ps))
+	for i, p := range ps {
+		nodes[i] = p.Node
+	}
+	return nodes, wait.Each(ctx, ps, func(ctx context.Context, p Part) error {
+		node, err := d.cfg.Nodes.Data(p.Node)
+		if err == nil {
+			err = fn(ctx, node, p)
+		}
+		if err != nil {
+			return fmt.Errorf("inode %v: %d bytes at %d: %w", a.Ino, n, off, err)
+		}
+		return nil
+	})
+}
+
+// holeUnit is the alignment of holes, as on a disk. What an object lacks up to the
+// next multiple is zeros all the same.
+const holeUnit = 4096
+
+// NextData is the first offset from off on that has data; ENXIO if there is none
+// before the end of the file.
+func (d *Data) NextData(ctx context.Context, a *metadata.Attr, order []metadata.NodeID, off int64) (int64, error) {
+	at, err := d.seek(ctx, a, order, off, func(_ int64, e datapath.Extent) int64 { return e.From })
+	if err == nil && at >= a.Size {
+		err = fmt.Errorf("inode %v: data behind %d: %w", a.Ino, off, syscall.ENXIO)
+	}
+	return at, err
+}
+
+// NextHole is the first offset from off on that has none; the end of the file is a
+// hole. ENXIO if off is not before the end.
+func (d *Data) NextHole(ctx context.Context, a *metadata.Attr, order []metadata.NodeID, off int64) (int64, error) {
+	at, err := d.seek(ctx, a, order, off, func(from int64, e datapath.Extent) int64 {
+		if e.From > from {
+			return from
+		}
+		return (e.To + holeUnit - 1) / holeUnit * holeUnit
+	})
+	return min(at, a.Size), err
+}
+
+// seek is the first offset of the file that pick finds in one of its objects. pick
+// gets the offset in the object to begin at, and the first data from there.
+func (d *Data) seek(ctx context.Context, a *metadata.Attr, order []metadata.NodeID, off int64, pick func(from int64, e datapath.Extent) int64) (int64, error) {
+	switch {
+	case off < 0 || off >= a.Size:
+		return 0, fmt.Errorf("inode %v: seek at %d: %w", a.Ino, off, syscall.ENXIO)
+	case a.Ino.Sealed(): // has no holes
+		return pick(off, datapath.Extent{From: off, To: a.Size}), nil
+	}
+	s := datapath.Stripe{Chunk: a.Layout.Chunk(), Width: len(order)}
+	found := make([]int64, len(order))
+	objects := make([]int, len(order))
+	for k := range objects {
+		objects[k] = k
+	}
+	err := wait.Each(ctx, objects, func(ctx context.Context, k int) error {
+		from := s.ObjectOffset(k, off)
+		node, err := d.cfg.Nodes.Data(order[k])
+		var e datapath.Extent
+		if err == nil {
+			e, err = node.Data(ctx, a.Ino, from)
+		}
+		if err != nil {
+			return fmt.Errorf("inode %v: seek at %d: %w", a.Ino, off, err)
+		}
+		found[k] = s.FileOffset(k, pick(from, e))
+		return nil
+	})
+	if err != nil {
+		return 0, err
+	}
+	return slices.Min(found), nil
+}

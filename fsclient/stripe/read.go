@@ -1,0 +1,159 @@
+package stripe
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/sirupsen/logrus"
+
+	"github.com/bivouacfs/bivouac/datapath"
+	"github.com/bivouacfs/bivouac/fsclient/wait"
+	"github.com/bivouacfs/bivouac/metadata"
+)
+
+// Nodes is what a Data needs to know of the nodes.
+type Nodes interface {
+	// Data is the file data of a node.
+	Data(id metadata.NodeID) (datapath.Store, error)
+	// Holder is the node that holds what is owner's of the file ino now: its
+	// stand-in, if the owner was lost.
+	Holder(ino metadata.Ino, owner metadata.NodeID) metadata.NodeID
+}
+
+// Config says where the data is.
+type Config struct {
+	Self  metadata.NodeID
+	Nodes Nodes
+	// VerifyReads compares what other nodes send of datasets with what was staged.
+	VerifyReads bool
+	Log         *logrus.Entry
+	Now         func() time.Time
+}
+
+// Data is the data of all files.
+type Data struct {
+	cfg Config
+
+	readLocal, readRemote   atomic.Int64
+	writeLocal, writeRemote atomic.Int64
+	writing                 atomic.Int64
+}
+
+// New returns the data of all files.
+func New(cfg Config) *Data { return &Data{cfg: cfg} }
+
+// Stats is what was read and written, in bytes.
+type Stats struct {
+	ReadLocal, ReadRemote   int64
+	WriteLocal, WriteRemote int64
+	Writing                 int64 // writes in flight
+}
+
+// Stats returns what was read and written since the start.
+func (d *Data) Stats() Stats {
+	return Stats{
+		ReadLocal: d.readLocal.Load(), ReadRemote: d.readRemote.Load(),
+		WriteLocal: d.writeLocal.Load(), WriteRemote: d.writeRemote.Load(), Writing: d.writing.Load(),
+	}
+}
+
+func (d *Data) count(local, remote *atomic.Int64, id metadata.NodeID, n int) {
+	if id == d.cfg.Self {
+		local.Add(int64(n))
+		return
+	}
+	remote.Add(int64(n))
+}
+
+// ReadOpts says how to read. The zero value reads into the caller's buffer and waits
+// for bytes that are being staged.
+type ReadOpts struct {
+	// Pipe may get the bytes instead of the buffer, all of them (Pipe.N); nil is none.
+	Pipe *datapath.Pipe
+	// NoWait reads of a dataset only what the owners can give at once; EAGAIN if one
+	// cannot. For bytes that no reader waits for.
+	NoWait bool
+}
+
+// Read fills p from offset off of the file that a describes, which lies on the nodes
+// order. Fewer bytes than len(p) mean the end of the file, at a.Size; holes are zeros.
+func (d *Data) Read(ctx context.Context, a *metadata.Attr, order []metadata.NodeID, p []byte, off int64, o ReadOpts) (int, error) {
+	if off < 0 {
+		return 0, fmt.Errorf("inode %v: read at %d: %w", a.Ino, off, syscall.EINVAL)
+	}
+	if off >= a.Size {
+		return 0, nil
+	}
+	p = p[:min(int64(len(p)), a.Size-off)]
+	spans := datapath.Spans(a.Layout.Chunk(), order, off, int64(len(p)))
+	if len(spans) != 1 {
+		o.Pipe = nil // its bytes could not be put in order
+	}
+	err := wait.Each(ctx, spans, func(ctx context.Context, s datapath.Span) error {
+		part := p[s.Pos-off:][:s.Len]
+		var err error
+		if a.Ino.Sealed() {
+			r := sealedRead{d: d, a: a, order: order, opts: o, Span: s}
+			err = r.read(ctx, part)
+		} else {
+			err = d.readLive(ctx, a.Ino, s, o, part)
+		}
+		if err != nil {
+			return fmt.Errorf("inode %v: bytes at %d: %w", a.Ino, s.Pos, err)
+		}
+		return nil
+	})
+	if err != nil {
+		return 0, err
+	}
+	return len(p), nil
+}
+
+// readLive reads a span of a live file, where what is missing is a hole.
+func (d *Data) readLive(ctx context.Context, ino metadata.Ino, s datapath.Span, o ReadOpts, p []byte) error {
+	node, err := d.cfg.Nodes.Data(s.Node)
+	var n int
+	if err == nil {
+		n, err = readObject(ctx, node, ino, p, s.Off, o)
+	}
+	if err == nil && o.Pipe != nil && n < len(p) {
+		err = o.Pipe.Take(p[:n])
+	}
+	if err != nil {
+		return err
+	}
+	clear(p[n:])
+	d.count(&d.readLocal, &d.readRemote, s.Node, n)
+	return nil
+}
+
+// readObject reads from a node's object by the call that o wants.
+func readObject(ctx context.Context, node datapath.Store, ino metadata.Ino, p []byte, off int64, o ReadOpts) (int, error) {
+	if o.NoWait {
+		if h, ok := node.(datapath.PresentReader); ok {
+			return h.ReadIfPresent(ctx, ino, p, off)
+		}
+		return 0, fmt.Errorf("the node cannot read without waiting: %w", syscall.EAGAIN)
+	}
+	if dp, ok := node.(datapath.Piper); ok && o.Pipe != nil {
+		return dp.ReadPipe(ctx, ino, o.Pipe, p, off)
+	}
+	return node.ReadAt(ctx, ino, p, off)
+}
+
+// readVerified is readObject that compares the bytes that arrive, if that is wanted.
+func (d *Data) readVerified(ctx context.Context, node datapath.Store, ino metadata.Ino, p []byte, off int64, o ReadOpts) (int, error) {
+	s, ok := node.(datapath.SummedReader)
+	if !ok || !d.cfg.VerifyReads || o.NoWait {
+		return readObject(ctx, node, ino, p, off, o)
+	}
+	n, err := s.ReadSummed(ctx, ino, p, off)
+	if errors.Is(err, syscall.EBADMSG) {
+		d.cfg.Log.WithError(err).WithField("inode", ino.String()).Warn("checksum mismatch in bytes from another node: reading them again")
+	}
+	return n, err
+}

@@ -1,0 +1,242 @@
+package fsclient
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"syscall"
+	"time"
+
+	"github.com/bivouacfs/bivouac/metadata"
+)
+
+// publishEvery is how old the size that the home knows may become while a writer
+// goes on writing.
+const publishEvery = time.Second
+
+// drain waits until all buffered writes of the file have arrived.
+func (f *File) drain(ctx context.Context) error { return f.buffer.Drain(ctx) }
+
+// WriteAt writes p at offset off, through to the nodes that own it. With an error,
+// the first n bytes are written and the others may be.
+func (f *File) WriteAt(ctx context.Context, p []byte, off int64) (n int, err error) {
+	if f.ino.Sealed() {
+		return 0, readOnly(f.ino)
+	}
+	if err := f.drain(ctx); err != nil {
+		return 0, err
+	}
+	n, publish, err := f.writeNow(ctx, p, off)
+	if publish {
+		_, _ = f.publish(ctx) // after an error the file stays dirty, and Flush reports it
+	}
+	return n, err
+}
+
+// writeNow is WriteAt beside what is buffered. It reports whether the home should
+// hear of the write.
+func (f *File) writeNow(ctx context.Context, p []byte, off int64) (n int, publish bool, err error) {
+	f.mu.Lock()
+	a, order := f.attr, f.order
+	f.mu.Unlock()
+	n, nodes, err := f.c.data.Write(ctx, &a, order, p, off)
+	return n, f.wrote(nodes, n, off, err), err
+}
+
+// wrote notes a write, and reports whether the home should hear of it.
+func (f *File) wrote(nodes []metadata.NodeID, n int, off int64, err error) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.failed = f.failed || err != nil
+	f.touch(nodes)
+	if n == 0 {
+		return false
+	}
+	f.gen++
+	now := f.c.cfg.Now()
+	if !f.dirty {
+		f.dirty = true
+		f.published = now
+	}
+	f.end = max(f.end, off+int64(n))
+	return now.Sub(f.published) > publishEvery
+}
+
+// touch notes that nodes have what is not durable; f.mu is held.
+func (f *File) touch(nodes []metadata.NodeID) {
+	if f.unsynced == nil {
+		f.unsynced = make(map[metadata.NodeID]struct{})
+	}
+	for _, id := range nodes {
+		f.unsynced[id] = struct{}{}
+	}
+}
+
+// DropSetIDsOnWrite makes writes drop setuid and setgid from now on. The home does
+// that when it hears of the writes: another node can have set the bits meanwhile.
+func (f *File) DropSetIDsOnWrite() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.drops = true
+}
+
+// dropSetIDs drops setuid and setgid now.
+func (f *File) dropSetIDs(ctx context.Context) error {
+	s, err := f.c.nodes.Home(f.ino)
+	if err != nil {
+		return err
+	}
+	a, err := s.Setattr(ctx, f.ino, metadata.Change{Set: metadata.DropSetIDs})
+	if err != nil {
+		return f.missed(err)
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.learn(a)
+	return nil
+}
+
+// Flush sends what is buffered and tells the file's home what was written.
+func (f *File) Flush(ctx context.Context) error {
+	if err := f.drain(ctx); err != nil {
+		return err
+	}
+	if err := f.settleAppends(ctx); err != nil {
+		return err
+	}
+	if !f.isDirty() {
+		return nil
+	}
+	_, err := f.publish(ctx)
+	return err
+}
+
+// flushOpen flushes a file that may be open here.
+func (c *Client) flushOpen(ctx context.Context, ino metadata.Ino) error {
+	f := c.files.holdIno(ino)
+	if f == nil {
+		return nil
+	}
+	defer c.release(f)
+	return f.Flush(ctx)
+}
+
+// Sync makes what was written from this node durable, and flushes. A Writer also
+// reports what was lost before.
+func (f *File) Sync(ctx context.Context) error {
+	if err := f.drain(ctx); err != nil {
+		return err
+	}
+	if err := f.syncNodes(ctx); err != nil {
+		return fmt.Errorf("sync of inode %v: %w", f.ino, err)
+	}
+	if err := f.Flush(ctx); err != nil {
+		return err
+	}
+	return f.awaitVisible(ctx)
+}
+
+// syncNodes makes durable what has arrived at the nodes.
+func (f *File) syncNodes(ctx context.Context) error {
+	if err := f.syncTurn.Lock(ctx); err != nil {
+		return err
+	}
+	defer f.syncTurn.Unlock()
+	f.mu.Lock()
+	nodes := slices.Collect(maps.Keys(f.unsynced))
+	f.unsynced = nil
+	f.mu.Unlock()
+	err := f.c.data.Sync(ctx, f.ino, nodes)
+	if err == nil {
+		return nil
+	}
+	f.mu.Lock()
+	f.touch(nodes)
+	f.mu.Unlock()
+	if reportedOnce(err) {
+		f.buffer.Lost(err)
+	}
+	return err
+}
+
+// reportedOnce reports whether err is of a disk that has lost what it had taken, and
+// will not report that again.
+func reportedOnce(err error) bool {
+	return errors.Is(err, syscall.EIO) || errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT)
+}
+
+func (f *File) isDirty() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.dirty
+}
+
+// publish tells the home of all writes so far.
+func (f *File) publish(ctx context.Context) (metadata.Attr, error) {
+	s, err := f.c.nodes.Home(f.ino)
+	if err != nil {
+		return metadata.Attr{}, err
+	}
+	return f.change(ctx, s, metadata.Change{})
+}
+
+// change applies ch at the home, together with the writes that it does not know of.
+// A time of modification in ch wins over theirs.
+func (f *File) change(ctx context.Context, s metadata.NodeStore, ch metadata.Change) (metadata.Attr, error) {
+	if err := f.drain(ctx); err != nil {
+		return metadata.Attr{}, err
+	}
+	if err := f.lockSize(ctx); err != nil {
+		return metadata.Attr{}, err
+	}
+	defer f.sizeTurn.Unlock()
+	if err := f.settleAppends(ctx); err != nil {
+		return metadata.Attr{}, err
+	}
+	f.mu.Lock()
+	gen, dirty, a := f.gen, f.dirty, f.known()
+	if dirty {
+		ch.Set |= metadata.GrowSize
+		ch.Size = max(ch.Size, f.end)
+		if f.drops {
+			ch.Set |= metadata.DropSetIDs
+		}
+		if ch.Set&(metadata.SetMtime|metadata.MtimeNow) == 0 {
+			ch.Set |= metadata.MtimeNow
+		}
+	}
+	f.mu.Unlock()
+	if ch.Set == 0 {
+		return a, nil // another call has published meanwhile
+	}
+	a, err := s.Setattr(ctx, f.ino, ch)
+	if err != nil {
+		return metadata.Attr{}, f.missed(err)
+	}
+	if dirty {
+		f.c.published.Add(1)
+	}
+	f.settle(a, gen)
+	return f.Attr(), nil
+}
+
+func (f *File) lockSize(ctx context.Context) error {
+	if err := f.sizeTurn.Lock(ctx); err != nil {
+		return fmt.Errorf("inode %v: %w", f.ino, err)
+	}
+	return nil
+}
+
+// settle takes a, the home's answer to a change that had all writes up to gen.
+func (f *File) settle(a metadata.Attr, gen uint64) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.attr = a
+	f.published = f.c.cfg.Now()
+	if f.gen == gen {
+		f.dirty, f.end = false, 0
+		f.gen++
+	}
+}

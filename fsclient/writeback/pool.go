@@ -1,0 +1,196 @@
+package writeback
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/sirupsen/logrus"
+
+	"github.com/bivouacfs/bivouac/fsclient/wait"
+	"github.com/bivouacfs/bivouac/metadata"
+)
+
+const (
+	// maxBuffers is how many buffers all files have together.
+	maxBuffers = 64
+	// keptBuffers is how many are kept for reuse while none is needed.
+	keptBuffers = 8
+	// maxAge is about how long buffered bytes wait for more.
+	maxAge = 500 * time.Millisecond
+	// closeTime bounds how long Close waits for what is buffered.
+	closeTime = 5 * time.Second
+)
+
+// Memory is the most that a client buffers, in bytes.
+const Memory = maxBuffers * bufferSize
+
+// Client is what a Pool needs of the client whose files it buffers.
+type Client interface {
+	// Flush drains a file's buffer and tells its home the size. It reports whether
+	// that has to be done again, because the home is away for a moment.
+	Flush(ctx context.Context, f File) (again bool)
+	// Free is how many bytes a node has free.
+	Free(ctx context.Context, id metadata.NodeID) (int64, error)
+	// Nodes is how many nodes the job has.
+	Nodes() int
+}
+
+// Pool is the buffers of all files of a client.
+type Pool struct {
+	client Client
+	log    *logrus.Entry
+	now    func() time.Time
+	space  freeSpace
+
+	slots   chan struct{} // one for each buffer in use
+	changed wait.Signal   // something is buffered
+	ctx     context.Context
+	cancel  context.CancelFunc
+	wg      sync.WaitGroup
+
+	buffered, batches atomic.Int64
+
+	mu     sync.Mutex
+	free   [][]byte         // under mu: for reuse
+	files  map[*Buffer]bool // under mu: all with bytes that have not arrived, and some whose home must hear of them; true is being flushed
+	closed bool             // under mu: everything is written through
+}
+
+// NewPool returns a Pool for client.
+func NewPool(client Client, log *logrus.Entry, now func() time.Time) *Pool {
+	p := &Pool{
+		client: client, log: log, now: now,
+		slots: make(chan struct{}, maxBuffers), changed: wait.NewSignal(), files: make(map[*Buffer]bool),
+	}
+	p.space.init()
+	p.ctx, p.cancel = context.WithCancel(context.Background())
+	p.wg.Go(p.flushOld)
+	return p
+}
+
+// Close sends what is buffered as far as the nodes answer, and stops the Pool.
+// Writes go through from now on.
+func (p *Pool) Close() {
+	p.mu.Lock()
+	p.closed = true
+	p.mu.Unlock()
+	ctx, cancel := context.WithTimeout(context.Background(), closeTime)
+	defer cancel()
+	if err := p.Drain(ctx); err != nil {
+		p.log.WithError(err).Error("writes to files that were not closed may be lost")
+	}
+	p.cancel()
+	p.wg.Wait()
+}
+
+// Drain waits until all bytes that are buffered now have arrived or have failed.
+func (p *Pool) Drain(ctx context.Context) error {
+	return wait.Each(ctx, p.list(), func(ctx context.Context, b *Buffer) error { return b.Drain(ctx) })
+}
+
+// Stats is what a Pool has done.
+type Stats struct {
+	Buffered int64 // bytes
+	Batches  int64
+	Buffers  int64 // in use
+}
+
+// Stats returns what the Pool has done since its start.
+func (p *Pool) Stats() Stats {
+	return Stats{Buffered: p.buffered.Load(), Batches: p.batches.Load(), Buffers: int64(len(p.slots))}
+}
+
+// get returns empty memory for a batch; nil if all of it is in use.
+func (p *Pool) get() []byte {
+	select {
+	case p.slots <- struct{}{}:
+	default:
+		return nil
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if n := len(p.free); n > 0 {
+		b := p.free[n-1]
+		p.free = p.free[:n-1]
+		return b
+	}
+	return make([]byte, 0, bufferSize)
+}
+
+// put takes memory back. It is kept because making it costs as much as filling it.
+func (p *Pool) put(b []byte) {
+	p.mu.Lock()
+	if len(p.free) < keptBuffers {
+		p.free = append(p.free, b[:0])
+	}
+	p.mu.Unlock()
+	<-p.slots
+}
+
+// add notes that b has buffered bytes; false if the Pool is closed. b.mu is held, so
+// that whoever finds b here finds its bytes.
+func (p *Pool) add(b *Buffer) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed {
+		return false
+	}
+	if _, had := p.files[b]; !had {
+		p.files[b] = false
+		p.changed.Set()
+	}
+	return true
+}
+
+func (p *Pool) pending() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return len(p.files) > 0
+}
+
+func (p *Pool) list() []*Buffer {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return slices.Collect(maps.Keys(p.files))
+}
+
+// flushOld flushes files whose buffered bytes have waited long enough, until the
+// Pool is closed. No file waits for the nodes of another one.
+func (p *Pool) flushOld() {
+	wait.Batches(p.ctx, p.changed, maxAge, p.pending, func() time.Duration {
+		for _, b := range p.takeOld() {
+			p.wg.Go(func() { p.flushed(b, p.client.Flush(p.ctx, b.file)) })
+		}
+		return maxAge
+	})
+}
+
+// takeOld takes the files that are not being flushed.
+func (p *Pool) takeOld() (all []*Buffer) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for b, flushing := range p.files {
+		if !flushing {
+			p.files[b] = true
+			all = append(all, b)
+		}
+	}
+	return all
+}
+
+// flushed removes b, unless it has bytes that have not arrived or has to be flushed
+// again.
+func (p *Pool) flushed(b *Buffer, again bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	arrived := b.data == nil && len(b.sending) == 0
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.files[b] = false; arrived && !again {
+		delete(p.files, b)
+	}
+}

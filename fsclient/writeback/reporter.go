@@ -1,0 +1,86 @@
+package writeback
+
+// Reporter reports what became of the buffered writes of one descriptor. Each error
+// is reported once, by a later call of the descriptor, but for two cases in which the
+// kernel may not pass it on (BeforeWrite, TakeAll).
+type Reporter struct {
+	b     *Buffer
+	err   error  // under b.mu: to be reported
+	part  int64  // under b.mu: where the rest of the last write begins, if it may have been the first part of a larger one; nowhere if not
+	rest  bool   // under b.mu: the last write began there
+	known uint64 // under b.mu: how many losses were reported, or are err
+}
+
+// Reporter returns a reporter for one more descriptor. It reports losses from now on.
+func (b *Buffer) Reporter() *Reporter {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return &Reporter{b: b, part: nowhere, known: b.losses}
+}
+
+// largePart is the least length of a write that may be the first part of a larger
+// one: the kernel cuts large writes into parts of the greatest possible length.
+const largePart = 64 << 10
+
+// BeforeWrite takes the error to report before a write of n bytes at off. If that
+// write may be the rest of one whose first part was written, the kernel returns the
+// length of the first part and drops the error: the error is then reported again.
+func (r *Reporter) BeforeWrite(off int64, n int) error {
+	r.b.mu.Lock()
+	defer r.b.mu.Unlock()
+	err, rest := r.err, r.part == off
+	if err != nil && rest {
+		r.part = nowhere
+		return err
+	}
+	r.err, r.part, r.rest = nil, nowhere, rest
+	if err == nil && n >= largePart {
+		r.part = behind(off, n)
+	}
+	return err
+}
+
+// Take takes the error to report.
+func (r *Reporter) Take() error {
+	r.b.mu.Lock()
+	defer r.b.mu.Unlock()
+	err := r.err
+	r.err = nil
+	return err
+}
+
+// TakeAll takes the error to report when everything must be durable: also that of a
+// loss of another descriptor. With write it is reported by a write, and again if that
+// may be the rest of a larger one; see BeforeWrite.
+func (r *Reporter) TakeAll(write bool) error {
+	r.b.mu.Lock()
+	defer r.b.mu.Unlock()
+	err := r.err
+	if err == nil && r.known < r.b.losses {
+		err = r.b.lost
+	}
+	r.err, r.known = nil, r.b.losses
+	if err != nil && write && r.rest {
+		r.err, r.part = err, nowhere
+	}
+	return err
+}
+
+// Lost notes a loss that Sync reports to every descriptor.
+func (b *Buffer) Lost(err error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.lose(err, nil)
+}
+
+// lose notes that acknowledged bytes of the descriptors by are lost; b.mu is held. A
+// Reporter reports the first of several errors.
+func (b *Buffer) lose(err error, by []*Reporter) {
+	b.losses++
+	b.lost = err
+	for _, r := range by {
+		if r.known++; r.err == nil {
+			r.err = err
+		}
+	}
+}
