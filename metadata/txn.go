@@ -117,9 +117,9 @@ func (o Outcome) String() string {
 // InDoubt is a transaction in which a home takes part and of whose end it has
 // not heard.
 type InDoubt struct {
-	Tx    TxID
-	Since time.Time // when it was promised; zero if that was before the last start
-	Late  bool      // the home has given it up
+	Tx     TxID
+	Since  time.Time // when it was promised; zero if that was before the last start
+	GaveUp bool      // the home has given it up
 }
 
 // Inventory is all that a store has, at one moment.

@@ -35,7 +35,7 @@ func (s *Server) openStore() (*store, error) {
 	st.Store, err = pebblestore.Open(pebblestore.Config{
 		Dir: s.cfg.Dir, Self: s.node.Self(), UID: s.cfg.UID, GID: s.cfg.GID, RootMode: 0o700,
 		Now: s.cfg.Now, ShardAt: s.cfg.WideAt, Room: s.hasSpace, Log: log,
-		Unnamed: func(ino metadata.Ino) { st.files.Unnamed(ino) },
+		Orphaned: func(ino metadata.Ino) { st.files.Unnamed(ino) },
 	})
 	if err != nil {
 		return nil, err

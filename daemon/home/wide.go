@@ -22,7 +22,7 @@ const defaultWideAt = 8192
 func (s *Server) newWide(st *pebblestore.Store) *shard.Manager {
 	return shard.New(shard.Config{
 		Self: s.node.Self(), Store: st, Map: func() cluster.Map { return s.node.View().Map },
-		Peer: s.cfg.Shards, Log: s.log.WithField("part", "wide"), Leases: leases.Term + slack,
+		Peer: s.cfg.Shards, Log: s.log.WithField("part", "wide"), LeaseTerm: leases.Term + slack,
 	})
 }
 
@@ -68,7 +68,7 @@ const inherited = metadata.SetMode | metadata.SetUID | metadata.SetGID |
 func (st *store) Setattr(ctx context.Context, ino metadata.Ino, c metadata.Change) (metadata.Attr, error) {
 	a, err := st.setHere(ctx, ino, c)
 	if err == nil && c.Set&inherited != 0 && isDir(a.Mode) {
-		st.wide.Inherit(ctx, ino, a)
+		st.wide.SetAttr(ctx, ino, a)
 	}
 	return a, err
 }

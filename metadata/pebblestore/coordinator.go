@@ -21,7 +21,7 @@ func (s *Store) Begin() (metadata.TxID, error) {
 			return err
 		}
 		tx = metadata.TxID(ino)
-		s.promises.add(newPromise(tx, s.cfg.Now()))
+		s.txLocks.add(newPreparedTx(tx, s.cfg.Now()))
 		return nil
 	})
 	return tx, err
@@ -32,7 +32,7 @@ func (s *Store) Begin() (metadata.TxID, error) {
 // are in its way; the later ones, for which others could wait in turn, are
 // EAGAIN instead. ESTALE if an entry is not what an edit says.
 func (s *Store) Hold(ctx context.Context, tx metadata.TxID, asked []metadata.Edit) (metadata.Vote, error) {
-	p := s.promises.get(tx)
+	p := s.txLocks.get(tx)
 	if p == nil || tx.Home() != s.cfg.Self {
 		return metadata.Vote{}, fmt.Errorf("transaction %v has ended: %w", tx, syscall.EINVAL)
 	}
@@ -43,7 +43,7 @@ func (s *Store) Hold(ctx context.Context, tx metadata.TxID, asked []metadata.Edi
 	var v metadata.Vote
 	attempt := func() error {
 		return s.withEdits(edits, func() (err error) {
-			v, err = s.promise(p, edits)
+			v, err = s.prepareEdits(p, edits)
 			return err
 		})
 	}
@@ -69,7 +69,7 @@ func (s *Store) Hold(ctx context.Context, tx metadata.TxID, asked []metadata.Edi
 // error the transaction is still undecided.
 func (s *Store) Decide(tx metadata.TxID, others []metadata.NodeID) error {
 	return s.once(func() error {
-		p := s.promises.get(tx)
+		p := s.txLocks.get(tx)
 		if p == nil || tx.Home() != s.cfg.Self {
 			return fmt.Errorf("transaction %v has ended: %w", tx, syscall.EINVAL)
 		}
@@ -87,8 +87,8 @@ func (s *Store) Decide(tx metadata.TxID, others []metadata.NodeID) error {
 			return t.commit()
 		})
 		if err == nil {
-			p.over = true
-			s.promises.end(p)
+			p.ended = true
+			s.txLocks.end(p)
 		}
 		return err
 	})
@@ -96,8 +96,8 @@ func (s *Store) Decide(tx metadata.TxID, others []metadata.NodeID) error {
 
 // Release aborts the transaction, if it is undecided.
 func (s *Store) Release(tx metadata.TxID) {
-	if p := s.promises.get(tx); p != nil && tx.Home() == s.cfg.Self {
-		s.promises.end(p)
+	if p := s.txLocks.get(tx); p != nil && tx.Home() == s.cfg.Self {
+		s.txLocks.end(p)
 	}
 }
 
@@ -108,7 +108,7 @@ func (s *Store) Outcome(_ context.Context, tx metadata.TxID) (metadata.Outcome, 
 	}
 	var o metadata.Outcome
 	err := s.once(func() error {
-		if s.promises.get(tx) != nil {
+		if s.txLocks.get(tx) != nil {
 			o = metadata.Undecided
 			return nil
 		}
@@ -158,7 +158,7 @@ func (s *Store) Ancestor(_ context.Context, from, stop metadata.Ino) (metadata.I
 			if from == stop || from == metadata.RootIno || !s.here(from) {
 				return nil
 			}
-			if err := s.promises.free(from, ""); err != nil {
+			if err := s.txLocks.checkFree(from, ""); err != nil {
 				return err
 			}
 			n, err := s.inode(from)

@@ -63,7 +63,7 @@ func (t *step) dropDir(n *inode) error {
 	if n.Ino == metadata.RootIno {
 		return fmt.Errorf("root directory: %w", syscall.EBUSY)
 	}
-	if d, g := t.s.sharded.get(n.Ino); d != nil || g != nil && g.shut {
+	if d, g := t.s.sharded.get(n.Ino); d != nil || g != nil && g.frozen {
 		return &ShardedError{Dir: n.Ino}
 	}
 	empty, err := t.s.empty(n.Ino)
@@ -98,7 +98,7 @@ func (s *Store) Link(ctx context.Context, ino, dir metadata.Ino, name string) (m
 
 func (s *Store) linkLocked(ino, dir metadata.Ino, name string) (metadata.Attr, error) {
 	defer s.locks.lock(ino, dir).unlock()
-	if err := s.promises.free(dir, name, ino); err != nil {
+	if err := s.txLocks.checkFree(dir, name, ino); err != nil {
 		return metadata.Attr{}, err
 	}
 	t := s.step()

@@ -109,17 +109,17 @@ func (s *Store) withEditsLocked(edits []edit, seen []entry, fn func() error) (ag
 // apply does the edits in the step, and returns what the store has to leave
 // alone so that it can be done again. It fills in the Ino of an EditMake and
 // what the entries name; again is that this was done before.
-func (t *step) apply(edits []edit, again bool) (metadata.Vote, []want, error) {
+func (t *step) apply(edits []edit, again bool) (metadata.Vote, []txLock, error) {
 	a := applied{step: t, again: again}
 	for i := range edits {
 		if !again {
 			edits[i].at = t.now
 		}
 		if err := a.edit(&edits[i]); err != nil {
-			return metadata.Vote{}, a.wants, err
+			return metadata.Vote{}, a.locks, err
 		}
 	}
-	return a.vote, a.wants, nil
+	return a.vote, a.locks, nil
 }
 
 // applied is edits as they are done.
@@ -127,7 +127,7 @@ type applied struct {
 	*step
 	again bool
 	vote  metadata.Vote
-	wants []want
+	locks []txLock
 }
 
 func (a *applied) edit(e *edit) error {
@@ -137,7 +137,7 @@ func (a *applied) edit(e *edit) error {
 	case metadata.EditDrop, metadata.EditLink, metadata.EditUnlink, metadata.EditMoved:
 		return a.editInode(e)
 	}
-	a.wants = append(a.wants, wantDir(e.Dir))
+	a.locks = append(a.locks, lockDir(e.Dir))
 	d, err := a.entryDir(e)
 	if err != nil {
 		return err
@@ -146,7 +146,7 @@ func (a *applied) edit(e *edit) error {
 	if err != nil {
 		return err
 	}
-	a.wants = append(a.wants, wantName(e.Dir, e.Name))
+	a.locks = append(a.locks, lockName(e.Dir, e.Name))
 	if a.again && e.old != old.ino {
 		return named(e.Dir, e.Name, changed(*e, old))
 	}
@@ -181,7 +181,7 @@ func (a *applied) editEntry(e *edit, d *inode, old entry) error {
 		}
 		a.enter(d, e.Name, entry{e.Ino, e.Mode})
 	case metadata.EditReplace, metadata.EditSwap:
-		if err := a.displace(e, d, old); err != nil || old.ino == e.Ino {
+		if err := a.replace(e, d, old); err != nil || old.ino == e.Ino {
 			return err
 		}
 		a.enter(d, e.Name, entry{e.Ino, e.Mode})
@@ -208,7 +208,7 @@ func keep(want metadata.Ino, old entry) error {
 }
 
 // displace does what an EditReplace or an EditSwap does to what was there.
-func (a *applied) displace(e *edit, d *inode, old entry) error {
+func (a *applied) replace(e *edit, d *inode, old entry) error {
 	if old.ino == 0 {
 		if e.Kind == metadata.EditSwap {
 			return syscall.ENOENT
@@ -239,15 +239,15 @@ func (a *applied) displace(e *edit, d *inode, old entry) error {
 		return err
 	}
 	was.Attr = &n.Attr
-	return a.displaceInode(e, n)
+	return a.replaceInode(e, n)
 }
 
-func (a *applied) displaceInode(e *edit, n *inode) error {
+func (a *applied) replaceInode(e *edit, n *inode) error {
 	defer a.asOf(e.at, n)()
 	if e.Kind == metadata.EditSwap {
 		return a.editMoved(n, e.ToDir, e.ToName)
 	}
-	a.wants = append(a.wants, wantAlone(n.Ino))
+	a.locks = append(a.locks, lockInode(n.Ino))
 	if n.isDir() {
 		return a.dropDir(n)
 	}
@@ -272,7 +272,7 @@ func (a *applied) editInode(e *edit) error {
 		return nil
 	}
 	if err != nil {
-		a.wants = append(a.wants, wantAlone(e.Ino)) // it may be about to be made
+		a.locks = append(a.locks, lockInode(e.Ino)) // it may be about to be made
 		return err
 	}
 	defer a.asOf(e.at, n)()
@@ -283,14 +283,14 @@ func (a *applied) editInode(e *edit) error {
 		if !n.isDir() {
 			return fmt.Errorf("inode %v: %w", e.Ino, syscall.ENOTDIR)
 		}
-		a.wants = append(a.wants, wantAlone(e.Ino))
+		a.locks = append(a.locks, lockInode(e.Ino))
 		return a.dropDir(n)
 	}
 	delta := 1
 	if e.Kind == metadata.EditUnlink {
 		delta = -1
 	}
-	a.wants = append(a.wants, wantAlone(e.Ino))
+	a.locks = append(a.locks, lockInode(e.Ino))
 	a.vote.Attr = &n.Attr
 	return a.relink(n, delta)
 }
@@ -303,7 +303,7 @@ func (a *applied) gone(err error) bool { return a.again && errors.Is(err, syscal
 // directory has to wait for it; where a file is named is not kept.
 func (a *applied) editMoved(n *inode, dir metadata.Ino, name string) error {
 	if n.isDir() {
-		a.wants = append(a.wants, wantAlone(n.Ino))
+		a.locks = append(a.locks, lockInode(n.Ino))
 	}
 	return a.moved(n.Ino, dir, name)
 }
@@ -324,7 +324,7 @@ func (a *applied) makeDir(e *edit) error {
 			return err
 		}
 	}
-	a.wants = append(a.wants, wantAlone(e.Ino))
+	a.locks = append(a.locks, lockInode(e.Ino))
 	c := &inode{Attr: metadata.Attr{Ino: e.Ino}}
 	defer a.asOf(e.at, c)()
 	*c = *a.fresh(e.Ino, n)
@@ -344,7 +344,7 @@ func (a *applied) asOf(at metadata.Time, n *inode) func() {
 
 // rehearse does edits, and undoes them. With an error it tells what they want
 // too, as far as they came.
-func (s *Store) rehearse(edits []edit, again bool) (metadata.Vote, []want, error) {
+func (s *Store) dryRun(edits []edit, again bool) (metadata.Vote, []txLock, error) {
 	t := s.step()
 	defer t.close()
 	t.dry = true

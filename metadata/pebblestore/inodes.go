@@ -32,7 +32,7 @@ func (s *Store) getattr(ino metadata.Ino) (metadata.Attr, error) {
 		return metadata.Attr{}, err
 	}
 	defer s.end()
-	if err := s.promises.free(ino, ""); err != nil {
+	if err := s.txLocks.checkFree(ino, ""); err != nil {
 		return metadata.Attr{}, err
 	}
 	n, err := s.inode(ino)
@@ -184,7 +184,7 @@ func resize(n *inode, c metadata.Change, now metadata.Time) error {
 func (s *Store) Reap(ctx context.Context, ino metadata.Ino) error {
 	err := s.retry(ctx, func() error {
 		_, err := s.onInode(ino, func(t *step, n *inode) error {
-			if err := s.promises.free(ino, ""); err != nil {
+			if err := s.txLocks.checkFree(ino, ""); err != nil {
 				return err
 			}
 			if n.isDir() || n.Nlink > 0 {

@@ -12,14 +12,14 @@ import (
 
 const (
 	intentVersion = 1
-	intentLate    = 1 // flag
+	intentGaveUp  = 1 // flag
 )
 
 // appendIntent appends the value of an intent to b.
 func appendIntent(b []byte, edits []edit, late bool) []byte {
 	b = append(b, intentVersion, 0)
 	if late {
-		b[len(b)-1] |= intentLate
+		b[len(b)-1] |= intentGaveUp
 	}
 	b = binary.AppendUvarint(b, uint64(len(edits)))
 	for i := range edits {
@@ -54,7 +54,7 @@ func appendText(b []byte, s string) []byte {
 func parseIntent(b []byte) (edits []edit, late bool, err error) {
 	d := varint.Decoder{B: b}
 	version, flags, n := d.Byte(), d.Byte(), d.Bounded(metadata.MaxEdits)
-	if version != intentVersion || flags > intentLate {
+	if version != intentVersion || flags > intentGaveUp {
 		return nil, false, fmt.Errorf("record of an intent: %w", syscall.EIO)
 	}
 	for range n {
@@ -63,7 +63,7 @@ func parseIntent(b []byte) (edits []edit, late bool, err error) {
 	if !d.Whole() || n == 0 {
 		return nil, false, fmt.Errorf("record of an intent: %w", syscall.EIO)
 	}
-	return edits, flags == intentLate, nil
+	return edits, flags == intentGaveUp, nil
 }
 
 func takeEdit(d *varint.Decoder) edit {

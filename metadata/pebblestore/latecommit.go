@@ -11,15 +11,15 @@ import (
 // to have been committed, one by one, as far as they are possible after what
 // was done meanwhile. An entry whose name is no longer as it was promised gets
 // another name beside it, so that no inode is without one. Called with p.mu.
-func (s *Store) commitLate(p *promise) error {
+func (s *Store) commitLate(p *preparedTx) error {
 	log := s.cfg.Log.WithField("transaction", p.tx.String())
 	for len(p.edits) > 0 {
 		e := p.edits[0]
 		rest := p.edits[1:]
 		err := s.editLate(p, e, rest)
-		for n := 0; err != nil && e.names() && n < maxLateNames; n++ {
+		for n := 0; err != nil && e.names() && n < maxConflictNames; n++ {
 			log.WithError(err).WithField("name", e.Name).Warn("an entry that comes late gets another name")
-			other := edit{Edit: metadata.Edit{Kind: metadata.EditEnter, Dir: e.Dir, Name: lateName(e.Name, n), Ino: e.Ino, Mode: e.Mode}, at: e.at}
+			other := edit{Edit: metadata.Edit{Kind: metadata.EditEnter, Dir: e.Dir, Name: conflictName(e.Name, n), Ino: e.Ino, Mode: e.Mode}, at: e.at}
 			err = s.editLate(p, other, rest)
 		}
 		if err != nil {
@@ -31,7 +31,7 @@ func (s *Store) commitLate(p *promise) error {
 }
 
 // editLate does one edit, in the same step as it is forgotten.
-func (s *Store) editLate(p *promise, e edit, rest []edit) error {
+func (s *Store) editLate(p *preparedTx, e edit, rest []edit) error {
 	edits := []edit{e}
 	return s.withEdits(edits, func() error {
 		t := s.step()
@@ -56,10 +56,10 @@ func (e edit) names() bool {
 }
 
 // maxLateNames is how many other names are tried for an entry.
-const maxLateNames = 100
+const maxConflictNames = 100
 
 // lateName is another name for an entry.
-func lateName(name string, n int) string {
+func conflictName(name string, n int) string {
 	suffix := fmt.Sprintf(".late%d", n)
 	return name[:min(len(name), metadata.MaxName-len(suffix))] + suffix
 }

@@ -21,7 +21,7 @@ func (s *Store) Lookup(ctx context.Context, dir metadata.Ino, name string) (meta
 		return metadata.Entry{}, err
 	}
 	if !s.here(dir) {
-		if err := s.answers(dir, name); err != nil {
+		if err := s.checkReadable(dir, name); err != nil {
 			return metadata.Entry{}, err
 		}
 	}
@@ -43,7 +43,7 @@ func (s *Store) lookup(dir metadata.Ino, name string) (metadata.Entry, error) {
 	}
 	defer s.end()
 	for {
-		if err := s.promises.free(dir, name); err != nil {
+		if err := s.txLocks.checkFree(dir, name); err != nil {
 			return metadata.Entry{}, err
 		}
 		e, err := s.entry(dir, name)
@@ -56,7 +56,7 @@ func (s *Store) lookup(dir metadata.Ino, name string) (metadata.Entry, error) {
 		if !s.here(e.ino) {
 			return metadata.Entry{Name: name, Ino: e.ino, Mode: e.mode}, nil
 		}
-		if err := s.promises.free(e.ino, ""); err != nil {
+		if err := s.txLocks.checkFree(e.ino, ""); err != nil {
 			return metadata.Entry{}, err
 		}
 		n, err := s.inode(e.ino)
@@ -74,7 +74,7 @@ func (s *Store) lookup(dir metadata.Ino, name string) (metadata.Entry, error) {
 
 // missing tells a name that is not there from a directory that is not one.
 func (s *Store) missing(dir metadata.Ino, name string) error {
-	if err := s.answers(dir, name); err != nil {
+	if err := s.checkReadable(dir, name); err != nil {
 		return err
 	}
 	if !s.here(dir) {
@@ -155,7 +155,7 @@ func (s *Store) create1(ctx context.Context, dir metadata.Ino, name string, n me
 
 func (s *Store) create1Locked(dir metadata.Ino, name string, n metadata.New) (metadata.Attr, error) {
 	defer s.locks.lock(dir).unlock()
-	if err := s.promises.free(dir, name); err != nil {
+	if err := s.txLocks.checkFree(dir, name); err != nil {
 		return metadata.Attr{}, err
 	}
 	t := s.step()
@@ -223,7 +223,7 @@ func (t *step) fresh(ino metadata.Ino, n metadata.New) *inode {
 func (s *Store) Parent(_ context.Context, dir metadata.Ino, name string) (metadata.Attr, error) {
 	var a metadata.Attr
 	err := s.once(func() error {
-		if err := s.answers(dir, name); err != nil {
+		if err := s.checkReadable(dir, name); err != nil {
 			return err
 		}
 		t := s.step()
@@ -302,7 +302,7 @@ func (s *Store) onEntry(ctx context.Context, dir metadata.Ino, name string, fn f
 // before the locks were taken.
 func (s *Store) onEntryLocked(dir metadata.Ino, name string, seen entry, fn func(*step, *inode, entry) error) (again bool, err error) {
 	defer s.locks.lock(dir, seen.ino).unlock()
-	if err := s.promises.free(dir, name, seen.ino); err != nil {
+	if err := s.txLocks.checkFree(dir, name, seen.ino); err != nil {
 		return false, err
 	}
 	t := s.step()
@@ -359,7 +359,7 @@ type page struct {
 // readDir lists entries that are here, which make makes of their records, if
 // may says at a snapshot that it is to be done here.
 func (s *Store) readDir(ctx context.Context, p page, may func(*pebble.Snapshot) error, make makeEntry) ([]metadata.Entry, error) {
-	if err := s.settled(ctx, p.dir); err != nil {
+	if err := s.awaitTransactions(ctx, p.dir); err != nil {
 		return nil, err
 	}
 	if err := s.begin(); err != nil {

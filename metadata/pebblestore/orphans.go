@@ -81,7 +81,7 @@ func (s *Store) OrphanCandidates(ctx context.Context, named func(metadata.Ino) b
 
 // holds reports whether a transaction holds ino here.
 func (s *Store) holds(ino metadata.Ino) bool {
-	return s.promises.blockedBy(nil, []want{wantAlone(ino)}) != nil
+	return s.txLocks.blockedBy(nil, []txLock{lockInode(ino)}) != nil
 }
 
 // MarkOrphan takes an inode that nothing names for what it is, if it has not changed

@@ -20,7 +20,7 @@ func (s *Store) Prepare(_ context.Context, tx metadata.TxID, edits []metadata.Ed
 	if tx.Home() == s.cfg.Self {
 		return metadata.Vote{}, fmt.Errorf("transaction %v is this node's own: %w", tx, syscall.EINVAL)
 	}
-	p := newPromise(tx, s.cfg.Now())
+	p := newPreparedTx(tx, s.cfg.Now())
 	var err error
 	if p.edits, err = s.takeEdits(edits); err != nil {
 		return metadata.Vote{}, err
@@ -28,11 +28,11 @@ func (s *Store) Prepare(_ context.Context, tx metadata.TxID, edits []metadata.Ed
 	var v metadata.Vote
 	err = s.once(func() error {
 		return s.withEdits(p.edits, func() (err error) {
-			if v, err = s.promise(p, p.edits); err != nil {
+			if v, err = s.prepareEdits(p, p.edits); err != nil {
 				return err
 			}
 			if err = s.db.Set(intentKey(tx), appendIntent(nil, p.edits, false), commitOptions); err != nil {
-				s.promises.end(p)
+				s.txLocks.end(p)
 			}
 			return ioError("intent", err)
 		})
@@ -42,23 +42,23 @@ func (s *Store) Prepare(_ context.Context, tx metadata.TxID, edits []metadata.Ed
 
 // promise rehearses edits for p and holds what they need. Called with their
 // stripes.
-func (s *Store) promise(p *promise, edits []edit) (metadata.Vote, error) {
-	v, wants, err := s.rehearse(edits, false)
+func (s *Store) prepareEdits(p *preparedTx, edits []edit) (metadata.Vote, error) {
+	v, wants, err := s.dryRun(edits, false)
 	if err != nil {
 		// What another transaction is about to change may be why.
-		if by := s.promises.blockedBy(p, wants); by != nil {
+		if by := s.txLocks.blockedBy(p, wants); by != nil {
 			return metadata.Vote{}, &blocked{by}
 		}
 		return metadata.Vote{}, err
 	}
-	return v, s.promises.hold(p, wants)
+	return v, s.txLocks.acquire(p, wants)
 }
 
 // Commit is metadata.Participant. What was given up is done as far as it still
 // can be, see late.go.
 func (s *Store) Commit(_ context.Context, tx metadata.TxID) error {
-	return s.finish(tx, func(p *promise) error {
-		if p.late {
+	return s.finish(tx, func(p *preparedTx) error {
+		if p.gaveUp {
 			return s.commitLate(p)
 		}
 		return s.withEdits(p.edits, func() error {
@@ -75,7 +75,7 @@ func (s *Store) Commit(_ context.Context, tx metadata.TxID) error {
 
 // Abort is metadata.Participant.
 func (s *Store) Abort(_ context.Context, tx metadata.TxID) error {
-	return s.finish(tx, func(*promise) error {
+	return s.finish(tx, func(*preparedTx) error {
 		return ioError("intent", s.db.Delete(intentKey(tx), commitOptions))
 	})
 }
@@ -85,41 +85,41 @@ func (s *Store) Abort(_ context.Context, tx metadata.TxID) error {
 // and has committed it, Commit does what is still possible.
 func (s *Store) GiveUp(tx metadata.TxID) error {
 	return s.once(func() error {
-		p := s.promises.get(tx)
+		p := s.txLocks.get(tx)
 		if p == nil {
 			return nil
 		}
 		p.mu.Lock()
 		defer p.mu.Unlock()
-		if p.over || p.late {
+		if p.ended || p.gaveUp {
 			return nil
 		}
 		if err := s.db.Set(intentKey(tx), appendIntent(nil, p.edits, true), commitOptions); err != nil {
 			return ioError("intent", err)
 		}
-		p.late = true
-		s.promises.release(p)
+		p.gaveUp = true
+		s.txLocks.release(p)
 		return nil
 	})
 }
 
 // finish ends a transaction in which this store takes part by do, once.
-func (s *Store) finish(tx metadata.TxID, do func(*promise) error) error {
+func (s *Store) finish(tx metadata.TxID, do func(*preparedTx) error) error {
 	return s.once(func() error {
-		p := s.promises.get(tx)
+		p := s.txLocks.get(tx)
 		if p == nil || tx.Home() == s.cfg.Self {
 			return nil
 		}
 		p.mu.Lock()
 		defer p.mu.Unlock()
-		if p.over {
+		if p.ended {
 			return nil
 		}
 		if err := do(p); err != nil {
 			return fmt.Errorf("transaction %v: %w", tx, err)
 		}
-		p.over = true
-		s.promises.end(p)
+		p.ended = true
+		s.txLocks.end(p)
 		return nil
 	})
 }
@@ -127,7 +127,7 @@ func (s *Store) finish(tx metadata.TxID, do func(*promise) error) error {
 // Touched is what changes here when tx is committed, of that which a node may
 // have been promised to keep: directories, and their entries.
 func (s *Store) Touched(tx metadata.TxID) []metadata.LeaseKey {
-	p := s.promises.get(tx)
+	p := s.txLocks.get(tx)
 	if p == nil {
 		return nil
 	}
@@ -150,13 +150,13 @@ func (s *Store) Touched(tx metadata.TxID) []metadata.LeaseKey {
 // InDoubt is the transactions of which this store has not heard the end.
 func (s *Store) InDoubt() []metadata.InDoubt {
 	var all []metadata.InDoubt
-	for _, p := range s.promises.all() {
+	for _, p := range s.txLocks.all() {
 		if p.tx.Home() == s.cfg.Self {
 			continue
 		}
 		p.mu.Lock()
-		if !p.over {
-			all = append(all, metadata.InDoubt{Tx: p.tx, Since: p.since, Late: p.late})
+		if !p.ended {
+			all = append(all, metadata.InDoubt{Tx: p.tx, Since: p.since, GaveUp: p.gaveUp})
 		}
 		p.mu.Unlock()
 	}
@@ -170,16 +170,16 @@ func (s *Store) loadIntents() error {
 		if err != nil {
 			return fmt.Errorf("transaction %v: %w", tx, err)
 		}
-		p := newPromise(tx, time.Time{})
-		p.edits, p.late = edits, late
-		s.promises.add(p)
+		p := newPreparedTx(tx, time.Time{})
+		p.edits, p.gaveUp = edits, late
+		s.txLocks.add(p)
 		if late {
-			s.promises.release(p)
+			s.txLocks.release(p)
 			return nil
 		}
-		_, wants, err := s.rehearse(edits, true)
+		_, wants, err := s.dryRun(edits, true)
 		if err == nil {
-			err = s.promises.hold(p, wants)
+			err = s.txLocks.acquire(p, wants)
 		}
 		if err != nil { // it is tried at its Commit again
 			s.cfg.Log.WithError(err).WithField("transaction", tx.String()).Error("a promise of the last run cannot be kept")

@@ -42,21 +42,21 @@ func (s *Store) rename1(r metadata.Rename) (*metadata.Entry, error) {
 }
 
 // freeAll is free of all that a rename concerns.
-func (p *promises) freeAll(r metadata.Rename, src, dst entry) error {
-	err := p.free(r.Dir, r.Name)
+func (p *txLocks) checkAllFree(r metadata.Rename, src, dst entry) error {
+	err := p.checkFree(r.Dir, r.Name)
 	if err == nil {
-		err = p.free(src.ino, "")
+		err = p.checkFree(src.ino, "")
 	}
 	if err == nil {
-		err = p.free(r.NewDir, r.NewName)
+		err = p.checkFree(r.NewDir, r.NewName)
 	}
 	switch {
 	case err != nil:
 		return err
 	case r.Flags == metadata.RenameExchange:
-		return p.free(dst.ino, "")
+		return p.checkFree(dst.ino, "")
 	}
-	return p.free(r.NewDir, "", dst.ino)
+	return p.checkFree(r.NewDir, "", dst.ino)
 }
 
 func (s *Store) checkRename(r metadata.Rename) error {
@@ -71,10 +71,10 @@ func (s *Store) checkRename(r metadata.Rename) error {
 	default:
 		return fmt.Errorf("rename flags %#x: %w", uint32(r.Flags), syscall.EINVAL)
 	}
-	if err := s.answers(r.Dir, r.Name); err != nil {
+	if err := s.checkReadable(r.Dir, r.Name); err != nil {
 		return err
 	}
-	err := s.answers(r.NewDir, r.NewName)
+	err := s.checkReadable(r.NewDir, r.NewName)
 	if errors.Is(err, syscall.EREMOTE) {
 		return fmt.Errorf("rename: %v: %w", err, syscall.EXDEV)
 	}
@@ -85,7 +85,7 @@ func (s *Store) checkRename(r metadata.Rename) error {
 // before the locks were taken.
 func (s *Store) renameLocked(r metadata.Rename, src, dst entry) (replaced *metadata.Entry, again bool, err error) {
 	defer s.locks.lock(r.Dir, r.NewDir, src.ino, dst.ino).unlock()
-	if err := s.promises.freeAll(r, src, dst); err != nil {
+	if err := s.txLocks.checkAllFree(r, src, dst); err != nil {
 		return nil, false, err
 	}
 	t := s.step()

@@ -19,7 +19,7 @@ type Split struct {
 	s   *Store
 	dir metadata.Ino
 	to  *shardedDir
-	g   *gate
+	g   *reshardState
 }
 
 // Split begins to split dir, or returns nil if that is not due: it has too
@@ -41,8 +41,8 @@ func (s *Store) BeginSplit(dir metadata.Ino, to cluster.ShardMap) (*Split, error
 	if err != nil {
 		return nil, err
 	}
-	g := &gate{gen: gen.Counter(), dirty: make(map[string]struct{})}
-	s.sharded.setGate(dir, g)
+	g := &reshardState{gen: gen.Counter(), dirty: make(map[string]struct{})}
+	s.sharded.setResharding(dir, g)
 	return &Split{s: s, dir: dir, g: g, to: &shardedDir{ShardMap: to, gen: g.gen, state: shardActive}}, nil
 }
 
@@ -160,14 +160,16 @@ func (m *Split) Changed(limit int) (out map[metadata.NodeID][]metadata.Entry, mo
 
 // Shut ends all changes of the entries until Commit or Cancel: they are
 // answered Resharding.
-func (m *Split) Shut() {
+func (m *Split) Freeze() {
 	defer m.s.locks.lock(m.dir).unlock()
-	m.g.shut = true
+	m.g.frozen = true
 }
 
 // Promised waits, after Shut, until no transaction has a promise about entries
 // of the directory any more.
-func (m *Split) Promised(ctx context.Context) error { return m.s.settled(ctx, m.dir) }
+func (m *Split) AwaitTransactions(ctx context.Context) error {
+	return m.s.awaitTransactions(ctx, m.dir)
+}
 
 // Commit makes the directory sharded, in one batch. Its shards must have all
 // that Entries and, after Shut, Changed have returned.
@@ -177,8 +179,8 @@ func (m *Split) Commit() error {
 	}
 	defer m.s.end()
 	defer m.s.locks.lock(m.dir).unlock()
-	defer m.s.sharded.setGate(m.dir, nil)
-	if !m.g.shut || len(m.g.dirty) > 0 || len(m.s.promises.in(m.dir)) > 0 {
+	defer m.s.sharded.setResharding(m.dir, nil)
+	if !m.g.frozen || len(m.g.dirty) > 0 || len(m.s.txLocks.in(m.dir)) > 0 {
 		return fmt.Errorf("directory %v was changed while it was split: %w", m.dir, syscall.EBUSY)
 	}
 	t := m.s.step()
@@ -218,7 +220,7 @@ func (m *Split) Commit() error {
 // Cancel leaves the directory as it is.
 func (m *Split) Cancel() {
 	defer m.s.locks.lock(m.dir).unlock()
-	m.s.sharded.setGate(m.dir, nil)
+	m.s.sharded.setResharding(m.dir, nil)
 }
 
 // Merge is a sharded directory of this node on its way to be an empty one that
@@ -227,7 +229,7 @@ type Merge struct {
 	s   *Store
 	dir metadata.Ino
 	d   *shardedDir
-	g   *gate
+	g   *reshardState
 }
 
 // Merge begins to merge dir, or returns nil if it is not sharded. ENOTEMPTY if there
@@ -242,7 +244,7 @@ func (s *Store) BeginMerge(dir metadata.Ino) (*Merge, error) {
 	switch {
 	case !s.here(dir) || d == nil && g == nil:
 		return nil, nil
-	case g != nil || len(s.promises.in(dir)) > 0:
+	case g != nil || len(s.txLocks.in(dir)) > 0:
 		return nil, &metadata.Resharding{Dir: dir}
 	}
 	empty, err := s.empty(dir)
@@ -256,8 +258,8 @@ func (s *Store) BeginMerge(dir metadata.Ino) (*Merge, error) {
 	if err != nil {
 		return nil, err
 	}
-	g = &gate{gen: d.gen, shut: true, freeze: freeze.Counter()}
-	s.sharded.setGate(dir, g)
+	g = &reshardState{gen: d.gen, frozen: true, freeze: freeze.Counter()}
+	s.sharded.setResharding(dir, g)
 	return &Merge{s: s, dir: dir, d: d, g: g}, nil
 }
 
@@ -278,7 +280,7 @@ func (f *Merge) Commit() error {
 	}
 	defer f.s.end()
 	defer f.s.locks.lock(f.dir).unlock()
-	defer f.s.sharded.setGate(f.dir, nil)
+	defer f.s.sharded.setResharding(f.dir, nil)
 	t := f.s.step()
 	defer t.close()
 	n, err := t.dir(f.dir)
@@ -299,5 +301,5 @@ func (f *Merge) Commit() error {
 // Cancel leaves the directory sharded.
 func (f *Merge) Cancel() {
 	defer f.s.locks.lock(f.dir).unlock()
-	f.s.sharded.setGate(f.dir, nil)
+	f.s.sharded.setResharding(f.dir, nil)
 }

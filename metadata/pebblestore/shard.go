@@ -177,7 +177,7 @@ func (s *Store) activateShard(dir metadata.Ino, d *shardedDir, do bool) error {
 }
 
 func (s *Store) freezeShard(dir metadata.Ino, d *shardedDir, freeze uint64) error {
-	if d.state == shardFilling || len(s.promises.in(dir)) > 0 {
+	if d.state == shardFilling || len(s.txLocks.in(dir)) > 0 {
 		return &metadata.Resharding{Dir: dir}
 	}
 	empty, err := s.empty(dir)

@@ -35,9 +35,9 @@ const (
 
 // gate is an operation of the home on all entries of a directory: it is being
 // spread, or merged. It is changed with the directory locked.
-type gate struct {
+type reshardState struct {
 	gen    uint64
-	shut   bool                // nothing may change any more
+	frozen bool                // nothing may change any more
 	freeze uint64              // of a merge
 	dirty  map[string]struct{} // names changed since they were last sent; nil in a merge
 }
@@ -45,10 +45,10 @@ type gate struct {
 // shardedDirs is the directories that are not simply here, all of them in memory,
 // because every operation asks.
 type shardedDirs struct {
-	mu     sync.RWMutex
-	dirs   map[metadata.Ino]*shardedDir // under mu; as in the records
-	gates  map[metadata.Ino]*gate       // under mu
-	counts map[metadata.Ino]int         // under mu: entries that came less those that went, since it was looked
+	mu         sync.RWMutex
+	dirs       map[metadata.Ino]*shardedDir   // under mu; as in the records
+	resharding map[metadata.Ino]*reshardState // under mu
+	counts     map[metadata.Ino]int           // under mu: entries that came less those that went, since it was looked
 
 	full    dirSet // directories to split
 	changed dirSet // shards that their homes should hear of
@@ -89,16 +89,16 @@ func (n *dirSet) take() []metadata.Ino {
 
 func (w *shardedDirs) init() {
 	w.dirs = make(map[metadata.Ino]*shardedDir)
-	w.gates = make(map[metadata.Ino]*gate)
+	w.resharding = make(map[metadata.Ino]*reshardState)
 	w.counts = make(map[metadata.Ino]int)
 	w.full.init()
 	w.changed.init()
 }
 
-func (w *shardedDirs) get(dir metadata.Ino) (*shardedDir, *gate) {
+func (w *shardedDirs) get(dir metadata.Ino) (*shardedDir, *reshardState) {
 	w.mu.RLock()
 	defer w.mu.RUnlock()
-	return w.dirs[dir], w.gates[dir]
+	return w.dirs[dir], w.resharding[dir]
 }
 
 // set replaces what is known of dir; nil forgets it.
@@ -113,35 +113,35 @@ func (w *shardedDirs) set(dir metadata.Ino, d *shardedDir) {
 	delete(w.counts, dir)
 }
 
-func (w *shardedDirs) setGate(dir metadata.Ino, g *gate) {
+func (w *shardedDirs) setResharding(dir metadata.Ino, g *reshardState) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if g == nil {
-		delete(w.gates, dir)
+		delete(w.resharding, dir)
 		return
 	}
-	w.gates[dir] = g
+	w.resharding[dir] = g
 }
 
 // accepts says whether the entry name of dir may be changed here now. The
 // caller holds dir's lock.
-func (s *Store) accepts(dir metadata.Ino, name string) error {
+func (s *Store) checkWritable(dir metadata.Ino, name string) error {
 	d, g := s.sharded.get(dir)
-	if g != nil && g.shut {
+	if g != nil && g.frozen {
 		return &metadata.Resharding{Dir: dir}
 	}
-	return s.keeps(d, dir, name)
+	return s.checkEntryHome(d, dir, name)
 }
 
 // answers says whether the entry name of dir can be read here. At the
 // directory's home it is asked only about a name that is not there: an entry
 // that is has not left.
-func (s *Store) answers(dir metadata.Ino, name string) error {
+func (s *Store) checkReadable(dir metadata.Ino, name string) error {
 	d, _ := s.sharded.get(dir)
-	return s.keeps(d, dir, name)
+	return s.checkEntryHome(d, dir, name)
 }
 
-func (s *Store) keeps(d *shardedDir, dir metadata.Ino, name string) error {
+func (s *Store) checkEntryHome(d *shardedDir, dir metadata.Ino, name string) error {
 	switch {
 	case d == nil && (dir.Sealed() || s.here(dir)):
 		return nil
@@ -164,7 +164,9 @@ func (s *Store) Resharding(dir metadata.Ino) bool {
 
 // Keeps says whether the entry name of dir is one of those that this node
 // keeps: an Redirect, an Resharding or nil. It may change at once.
-func (s *Store) Keeps(dir metadata.Ino, name string) error { return s.answers(dir, name) }
+func (s *Store) CheckEntryHome(dir metadata.Ino, name string) error {
+	return s.checkReadable(dir, name)
+}
 
 // Epoch is the epoch in which dir was split, as far as this node knows; 0 if
 // it was not, or if this node has no shard of it.
@@ -179,7 +181,7 @@ func (s *Store) Epoch(dir metadata.Ino) metadata.Epoch {
 func (s *Store) count(dir metadata.Ino, name string, delta int) {
 	w := &s.sharded
 	w.mu.Lock()
-	if g := w.gates[dir]; g != nil && g.dirty != nil {
+	if g := w.resharding[dir]; g != nil && g.dirty != nil {
 		g.dirty[name] = struct{}{}
 	}
 	if w.dirs[dir] != nil || s.cfg.ShardAt <= 0 {

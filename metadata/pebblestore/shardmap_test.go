@@ -187,7 +187,7 @@ func TestReadNamesWhileCommitted(t *testing.T) {
 	if es, err := s.ReadShard(ctx, metadata.RootIno, epoch, "", 200); !errors.Is(err, syscall.EAGAIN) {
 		t.Errorf("ReadNames before the store has the shard = %d entries, %v, want EAGAIN", len(es), err)
 	}
-	m.Shut()
+	m.Freeze()
 	if err := m.Commit(); err != nil {
 		t.Fatal(err)
 	}

@@ -113,13 +113,13 @@ func (e *nameError) Unwrap() error { return e.err }
 // step is one atomic change: the inodes it has read, each once, and the batch
 // of what it writes. Its owner holds the locks of the inodes.
 type step struct {
-	s       *Store
-	b       *pebble.Batch
-	now     metadata.Time
-	inodes  []*inode
-	unnamed []metadata.Ino // files that lose their last name
-	dry     bool           // it will not be committed
-	err     error          // the first of the batch
+	s        *Store
+	b        *pebble.Batch
+	now      metadata.Time
+	inodes   []*inode
+	orphaned []metadata.Ino // files that lose their last name
+	dry      bool           // it will not be committed
+	err      error          // the first of the batch
 }
 
 func (s *Store) step() *step {
@@ -184,7 +184,7 @@ func (t *step) shardInode(dir metadata.Ino) (*inode, error) {
 
 // dirOf is dir where the entry name of it is about to change, here and now.
 func (t *step) dirOf(ino metadata.Ino, name string) (*inode, error) {
-	if err := t.s.accepts(ino, name); err != nil {
+	if err := t.s.checkWritable(ino, name); err != nil {
 		return nil, err
 	}
 	return t.dir(ino)
@@ -241,7 +241,7 @@ func (t *step) unlink(n *inode) {
 // orphan notes that a file has no name any more.
 func (t *step) orphan(n *inode) {
 	t.note(t.b.Set(orphanKey(n.Ino), nil, nil))
-	t.unnamed = append(t.unnamed, n.Ino)
+	t.orphaned = append(t.orphaned, n.Ino)
 }
 
 // drop removes the inode of an empty directory.
@@ -278,8 +278,8 @@ func (t *step) commitQuiet() error {
 	if err := t.s.commit(t.b); err != nil {
 		return ioError("metadata store", err)
 	}
-	for _, ino := range t.unnamed {
-		t.s.cfg.Unnamed(ino)
+	for _, ino := range t.orphaned {
+		t.s.cfg.Orphaned(ino)
 	}
 	return nil
 }

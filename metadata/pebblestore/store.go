@@ -34,7 +34,7 @@ type Config struct {
 	ShardAt   int              // entries from which FullDirs names a directory; 0 is never
 	// Unnamed is told each file that has lost its last name, when that is
 	// committed. It must not wait, nor call the store. nil is nobody.
-	Unnamed func(metadata.Ino)
+	Orphaned func(metadata.Ino)
 	// Room reports whether there is room for more: without it what adds a
 	// record is ENOSPC, and what removes one goes on. nil is always.
 	Room func() bool
@@ -68,8 +68,8 @@ func (c *Config) setDefaults() error {
 	if c.CacheSize == 0 {
 		c.CacheSize = defaultCacheSize
 	}
-	if c.Unnamed == nil {
-		c.Unnamed = func(metadata.Ino) {}
+	if c.Orphaned == nil {
+		c.Orphaned = func(metadata.Ino) {}
 	}
 	if c.Log == nil {
 		l := logrus.New()
@@ -91,11 +91,11 @@ type Store struct {
 	closeMu sync.RWMutex
 	closed  bool // under closeMu
 
-	locks    locks
-	promises promises
-	counter  counter
-	sharded  shardedDirs
-	tables   tableFiles
+	locks   locks
+	txLocks txLocks
+	counter counter
+	sharded shardedDirs
+	tables  tableFiles
 }
 
 var _ metadata.Store = (*Store)(nil)
@@ -108,7 +108,7 @@ func Open(cfg Config) (*Store, error) {
 	}
 	s := &Store{cfg: cfg, wal: newWALFS(cfg.FS, cfg.Sync)}
 	s.sharded.init()
-	s.promises.init()
+	s.txLocks.init()
 	if err := cfg.FS.MkdirAll(cfg.Dir, 0o700); err != nil {
 		return nil, fmt.Errorf("metadata store: %w", err)
 	}

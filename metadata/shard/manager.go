@@ -30,7 +30,7 @@ type Config struct {
 	// Leases is how long an entry may be leased by its node. While a directory
 	// is being split none is, and it is shut when those of before are over,
 	// because the node that has the entry then knows nothing of them.
-	Leases time.Duration
+	LeaseTerm time.Duration
 }
 
 func (c *Config) setDefaults() {
@@ -80,9 +80,9 @@ func (d *Manager) Run(ctx context.Context) {
 }
 
 const (
-	entriesAtOnce = 2048 // that are looked at for one message to each node
-	fewChanges    = 64   // that are left for the time when the directory is shut
-	mostRounds    = 16   // of sending changes before the directory is shut all the same
+	batchEntries = 2048 // that are looked at for one message to each node
+	fewChanges   = 64   // that are left for the time when the directory is shut
+	maxRounds    = 16   // of sending changes before the directory is shut all the same
 )
 
 // Split splits dir, if that is due.
@@ -96,10 +96,10 @@ func (d *Manager) Split(ctx context.Context, dir metadata.Ino) error {
 	if sp == nil || err != nil {
 		return err
 	}
-	leased := time.After(d.cfg.Leases)
+	leased := time.After(d.cfg.LeaseTerm)
 	begin, err := sp.Shard()
 	if err == nil {
-		err = d.fillAll(ctx, sp, begin, leased)
+		err = d.copyAll(ctx, sp, begin, leased)
 	}
 	if err == nil {
 		err = sp.Commit()
@@ -119,14 +119,14 @@ func (d *Manager) Split(ctx context.Context, dir metadata.Ino) error {
 
 // fillAll brings the shards to the state of the directory, and shuts it when
 // leased says so.
-func (d *Manager) fillAll(ctx context.Context, sp *pebblestore.Split, begin metadata.NewShard, leased <-chan time.Time) error {
+func (d *Manager) copyAll(ctx context.Context, sp *pebblestore.Split, begin metadata.NewShard, leased <-chan time.Time) error {
 	err := d.each(ctx, begin.Nodes, func(ctx context.Context, s metadata.Shards, _ metadata.NodeID) error {
 		return s.CreateShard(ctx, begin)
 	})
 	for after, more := "", true; err == nil && more; more = after != "" {
 		var part map[metadata.NodeID][]metadata.Entry
-		if part, after, err = sp.Entries(after, entriesAtOnce); err == nil {
-			err = d.fill(ctx, begin.Shard, part)
+		if part, after, err = sp.Entries(after, batchEntries); err == nil {
+			err = d.copyEntries(ctx, begin.Shard, part)
 		}
 	}
 	select {
@@ -134,20 +134,20 @@ func (d *Manager) fillAll(ctx context.Context, sp *pebblestore.Split, begin meta
 	case <-ctx.Done():
 		return ctx.Err()
 	}
-	for few, round := false, 0; err == nil && !few && round < mostRounds; round++ {
-		few, err = d.fillChanged(ctx, sp, begin.Shard)
+	for few, round := false, 0; err == nil && !few && round < maxRounds; round++ {
+		few, err = d.copyChanged(ctx, sp, begin.Shard)
 	}
 	if err != nil {
 		return err
 	}
-	sp.Shut()
+	sp.Freeze()
 	if err := d.awaitTransactions(ctx, sp); err != nil {
 		return err
 	}
 	for more := true; err == nil && more; {
 		var part map[metadata.NodeID][]metadata.Entry
-		if part, more, err = sp.Changed(entriesAtOnce); err == nil {
-			err = d.fill(ctx, begin.Shard, part)
+		if part, more, err = sp.Changed(batchEntries); err == nil {
+			err = d.copyEntries(ctx, begin.Shard, part)
 		}
 	}
 	return err
@@ -158,12 +158,12 @@ func (d *Manager) fillAll(ctx context.Context, sp *pebblestore.Split, begin meta
 func (d *Manager) awaitTransactions(ctx context.Context, sp *pebblestore.Split) error {
 	ctx, cancel := context.WithTimeout(ctx, d.cfg.Call)
 	defer cancel()
-	return sp.Promised(ctx)
+	return sp.AwaitTransactions(ctx)
 }
 
 // fillChanged sends what has changed; few means that it is time to shut.
-func (d *Manager) fillChanged(ctx context.Context, sp *pebblestore.Split, sec metadata.Shard) (few bool, err error) {
-	part, more, err := sp.Changed(entriesAtOnce)
+func (d *Manager) copyChanged(ctx context.Context, sp *pebblestore.Split, sec metadata.Shard) (few bool, err error) {
+	part, more, err := sp.Changed(batchEntries)
 	if err != nil {
 		return false, err
 	}
@@ -171,10 +171,10 @@ func (d *Manager) fillChanged(ctx context.Context, sp *pebblestore.Split, sec me
 	for _, es := range part {
 		n += len(es)
 	}
-	return !more && n < fewChanges, d.fill(ctx, sec, part)
+	return !more && n < fewChanges, d.copyEntries(ctx, sec, part)
 }
 
-func (d *Manager) fill(ctx context.Context, sec metadata.Shard, part map[metadata.NodeID][]metadata.Entry) error {
+func (d *Manager) copyEntries(ctx context.Context, sec metadata.Shard, part map[metadata.NodeID][]metadata.Entry) error {
 	nodes := make([]metadata.NodeID, 0, len(part))
 	for id := range part {
 		nodes = append(nodes, id)
@@ -276,7 +276,7 @@ func (d *Manager) merge(ctx context.Context, dir metadata.Ino) error {
 }
 
 // Inherit tells the shards of dir, whose home this is, its attributes.
-func (d *Manager) Inherit(ctx context.Context, dir metadata.Ino, a metadata.Attr) {
+func (d *Manager) SetAttr(ctx context.Context, dir metadata.Ino, a metadata.Attr) {
 	if sec, nodes := d.s.Shards(dir); len(nodes) > 0 {
 		d.order(ctx, nodes, metadata.ShardChange{Shard: sec, Order: metadata.ShardSetAttr, Attr: a})
 	}

@@ -93,7 +93,7 @@ func (d *Manager) report(ctx context.Context, dir metadata.Ino) (again bool) {
 
 // Returned makes all shards here report: this node was away, and may have
 // missed what their homes wanted to tell it.
-func (d *Manager) Returned() {
+func (d *Manager) ReportAll() {
 	for _, dir := range d.s.ShardDirs() {
 		d.s.MarkChanged(dir)
 	}
@@ -106,7 +106,7 @@ func (d *Manager) Follow(ctx context.Context, next func(context.Context, metadat
 	for m := d.cfg.Map(); ; {
 		if n, ok := m.Node(d.cfg.Self); ok && n.State == cluster.Up && n.Since != since {
 			since = n.Since
-			d.Returned()
+			d.ReportAll()
 		}
 		var err error
 		if m, err = next(ctx, m.Epoch); err != nil {

@@ -409,7 +409,7 @@ func TestInherit(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		home.d.Inherit(ctx, root, a)
+		home.d.SetAttr(ctx, root, a)
 		for i := range 30 {
 			name := fmt.Sprintf("g%d.%d", gid, i)
 			if err := j.create(root, name); err != nil {
@@ -434,7 +434,7 @@ func TestInheritMissed(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	j.nodes[0].d.Inherit(ctx, root, a)
+	j.nodes[0].d.SetAttr(ctx, root, a)
 	j.revive()
 	j.settle()
 	for i := range 20 {

@@ -17,11 +17,11 @@ var errNothing = errors.New("nothing to do")
 
 // attempt is one try to do an operation as a transaction.
 type attempt struct {
-	c      *Coordinator
-	tx     metadata.TxID
-	others []metadata.NodeID // who have promised their part
-	moves  bool              // it has the lock of moves
-	until  time.Time         // it has to be decided by then, if it has
+	c            *Coordinator
+	tx           metadata.TxID
+	others       []metadata.NodeID // who have promised their part
+	renameLocked bool              // it has the lock of moves
+	until        time.Time         // it has to be decided by then, if it has
 }
 
 // run makes attempts at an operation until one meets nobody else.
@@ -35,7 +35,7 @@ func (c *Coordinator) run(ctx context.Context, do func(context.Context, *attempt
 		if errors.Is(err, errNothing) {
 			return nil
 		}
-		if !again(err) && !c.mayReturn(err, &away) {
+		if !retryable(err) && !c.mayReturn(err, &away) {
 			return err
 		}
 		c.stats.again.Add(1)
@@ -46,7 +46,7 @@ func (c *Coordinator) run(ctx context.Context, do func(context.Context, *attempt
 }
 
 // again reports whether err says that somebody else was in the way.
-func again(err error) bool {
+func retryable(err error) bool {
 	return errors.Is(err, syscall.EAGAIN) || errors.Is(err, syscall.ESTALE)
 }
 
@@ -166,7 +166,7 @@ func (a *attempt) decide(ctx context.Context) error {
 	if ctx.Err() != nil {
 		return gaveUp(ctx)
 	}
-	if a.moves && a.c.cfg.Now().After(a.until) {
+	if a.renameLocked && a.c.cfg.Now().After(a.until) {
 		return fmt.Errorf("the lock of moves has ended: %w", syscall.EAGAIN)
 	}
 	return a.c.store.Decide(a.tx, a.others)
@@ -197,12 +197,12 @@ func (a *attempt) abort(ctx context.Context) {
 func (a *attempt) deliver(ctx context.Context) {
 	a.c.stats.committed.Add(1)
 	if len(a.others) > 0 {
-		a.c.tell(ctx, a.tx, a.others)
+		a.c.deliverOutcome(ctx, a.tx, a.others)
 	}
 }
 
 // tell tells homes that tx is committed, and forgets it when all know.
-func (c *Coordinator) tell(ctx context.Context, tx metadata.TxID, homes []metadata.NodeID) {
+func (c *Coordinator) deliverOutcome(ctx context.Context, tx metadata.TxID, homes []metadata.NodeID) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), c.cfg.Timing.Deliver)
 	defer cancel()
 	done := make([]bool, len(homes))
@@ -226,11 +226,11 @@ func (c *Coordinator) tell(ctx context.Context, tx metadata.TxID, homes []metada
 			rest = append(rest, home)
 		}
 	}
-	c.told(tx, rest)
+	c.delivered(tx, rest)
 }
 
 // told notes who does not know a decision yet.
-func (c *Coordinator) told(tx metadata.TxID, rest []metadata.NodeID) {
+func (c *Coordinator) delivered(tx metadata.TxID, rest []metadata.NodeID) {
 	c.mu.Lock()
 	if len(rest) > 0 {
 		c.left[tx] = rest

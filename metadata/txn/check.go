@@ -50,7 +50,7 @@ type checker struct {
 	problems []string
 }
 
-func (k *checker) wrong(format string, args ...any) {
+func (k *checker) report(format string, args ...any) {
 	k.problems = append(k.problems, fmt.Sprintf(format, args...))
 }
 
@@ -58,14 +58,14 @@ func (k *checker) wrong(format string, args ...any) {
 func (k *checker) merge(h metadata.Inventory) {
 	for ino, known := range h.Inodes {
 		if ino.Home() != h.Self {
-			k.wrong("inode %v is kept by home %d", ino, h.Self)
+			k.report("inode %v is kept by home %d", ino, h.Self)
 		}
 		k.inodes[ino] = known
 	}
 	for ino := range h.Orphans {
 		k.orphans[ino] = true
 		if _, ok := h.Inodes[ino]; !ok {
-			k.wrong("orphan %v has no inode", ino)
+			k.report("orphan %v has no inode", ino)
 		}
 	}
 	for dir, es := range h.Entries {
@@ -77,7 +77,7 @@ func (k *checker) merge(h metadata.Inventory) {
 		}
 	}
 	for _, tx := range h.Open {
-		k.wrong("home %d has transaction %v without an end", h.Self, tx)
+		k.report("home %d has transaction %v without an end", h.Self, tx)
 	}
 }
 
@@ -86,12 +86,12 @@ func (k *checker) entries(ino metadata.Ino, ns []name) {
 	known, ok := k.inodes[ino]
 	for _, n := range ns {
 		if _, there := k.inodes[n.dir]; !there {
-			k.wrong("entry %q is in %v, which is not there", n.name, n.dir)
+			k.report("entry %q is in %v, which is not there", n.name, n.dir)
 		}
 		if !ok {
-			k.wrong("entry %q of %v names %v, which is not there", n.name, n.dir, ino)
+			k.report("entry %q of %v names %v, which is not there", n.name, n.dir, ino)
 		} else if n.mode&syscall.S_IFMT != known.Attr.Mode&syscall.S_IFMT {
-			k.wrong("entry %q of %v says mode %o, inode %v has %o", n.name, n.dir, n.mode, ino, known.Attr.Mode)
+			k.report("entry %q of %v says mode %o, inode %v has %o", n.name, n.dir, n.mode, ino, known.Attr.Mode)
 		}
 	}
 }
@@ -99,10 +99,10 @@ func (k *checker) entries(ino metadata.Ino, ns []name) {
 // file looks at an inode that is no directory.
 func (k *checker) file(ino metadata.Ino, a metadata.Attr) {
 	if n := len(k.names[ino]); int(a.Nlink) != n {
-		k.wrong("inode %v has %d links and %d names: %v", ino, a.Nlink, n, k.names[ino])
+		k.report("inode %v has %d links and %d names: %v", ino, a.Nlink, n, k.names[ino])
 	}
 	if (a.Nlink == 0) != k.orphans[ino] {
-		k.wrong("inode %v has %d links, an orphan: %v", ino, a.Nlink, k.orphans[ino])
+		k.report("inode %v has %d links, an orphan: %v", ino, a.Nlink, k.orphans[ino])
 	}
 }
 
@@ -112,18 +112,18 @@ func (k *checker) directory(ino metadata.Ino, known metadata.InventoryInode) {
 	ns := k.names[ino]
 	if ino == metadata.RootIno {
 		if len(ns) != 0 {
-			k.wrong("the root is named: %v", ns)
+			k.report("the root is named: %v", ns)
 		}
 	} else if len(ns) != 1 {
-		k.wrong("directory %v has %d names: %v", ino, len(ns), ns)
+		k.report("directory %v has %d names: %v", ino, len(ns), ns)
 	} else if ns[0].dir != known.Parent || ns[0].name != known.Name {
-		k.wrong("directory %v is %q in %v, and believes to be %q in %v", ino, ns[0].name, ns[0].dir, known.Name, known.Parent)
+		k.report("directory %v is %q in %v, and believes to be %q in %v", ino, ns[0].name, ns[0].dir, known.Name, known.Parent)
 	}
 	if int(known.Attr.Nlink) != 2+k.subs[ino] {
-		k.wrong("directory %v has %d links and %d directories", ino, known.Attr.Nlink, k.subs[ino])
+		k.report("directory %v has %d links and %d directories", ino, known.Attr.Nlink, k.subs[ino])
 	}
 	if !k.rooted(ino) {
-		k.wrong("directory %v is not below the root", ino)
+		k.report("directory %v is not below the root", ino)
 	}
 }
 

@@ -47,7 +47,7 @@ type Store interface {
 
 // Timing is how patient a coordinator is. The zero value is the default.
 type Timing struct {
-	Doubt   time.Duration // before a participant asks for the end of a transaction; 1 s
+	InDoubt time.Duration // before a participant asks for the end of a transaction; 1 s
 	Retry   time.Duration // between two tries to end what is left over; 250 ms
 	Lease   time.Duration // of the lock of moves; 3 s
 	Call    time.Duration // for an answer of another home; 10 s
@@ -62,7 +62,7 @@ func (t *Timing) setDefaults() {
 			*d = def
 		}
 	}
-	set(&t.Doubt, time.Second)
+	set(&t.InDoubt, time.Second)
 	set(&t.Retry, 250*time.Millisecond)
 	set(&t.Lease, 3*time.Second)
 	set(&t.Call, 10*time.Second)

@@ -82,7 +82,7 @@ func (j *job) start(id metadata.NodeID, fs vfs.FS, dir string) *node {
 			}
 			return id
 		},
-		Timing: txn.Timing{Doubt: time.Nanosecond, Retry: time.Millisecond, Lease: time.Second, Away: j.away},
+		Timing: txn.Timing{InDoubt: time.Nanosecond, Retry: time.Millisecond, Lease: time.Second, Away: j.away},
 	})
 	if err != nil {
 		j.Fatal(err)

@@ -13,7 +13,7 @@ func isDir(mode uint32) bool { return mode&syscall.S_IFMT == syscall.S_IFDIR }
 
 // alone reports whether the store has answered for itself: with EXDEV it says
 // that other homes have a part in it.
-func (c *Coordinator) alone(err error) bool {
+func (c *Coordinator) localOnly(err error) bool {
 	if errors.Is(err, syscall.EXDEV) {
 		return false
 	}
@@ -24,7 +24,7 @@ func (c *Coordinator) alone(err error) bool {
 // Unlink is metadata.Namespace.
 func (c *Coordinator) Unlink(ctx context.Context, dir metadata.Ino, name string) (metadata.Entry, error) {
 	gone, err := c.store.Unlink(ctx, dir, name)
-	if c.alone(err) {
+	if c.localOnly(err) {
 		return gone, err
 	}
 	err = c.run(ctx, func(ctx context.Context, a *attempt) error {
@@ -48,7 +48,7 @@ func (c *Coordinator) Unlink(ctx context.Context, dir metadata.Ino, name string)
 // Rmdir is metadata.Directories.
 func (c *Coordinator) Rmdir(ctx context.Context, dir metadata.Ino, name string) error {
 	err := c.store.Rmdir(ctx, dir, name)
-	if c.alone(err) {
+	if c.localOnly(err) {
 		return err
 	}
 	return c.run(ctx, func(ctx context.Context, a *attempt) error {
@@ -84,7 +84,7 @@ func (a *attempt) take(ctx context.Context, dir metadata.Ino, e metadata.Entry, 
 // Link is metadata.Directories.
 func (c *Coordinator) Link(ctx context.Context, ino, dir metadata.Ino, name string) (metadata.Attr, error) {
 	at, err := c.store.Link(ctx, ino, dir, name)
-	if c.alone(err) {
+	if c.localOnly(err) {
 		return at, err
 	}
 	err = c.run(ctx, func(ctx context.Context, a *attempt) (err error) {

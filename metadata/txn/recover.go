@@ -27,12 +27,12 @@ func (c *Coordinator) Run(ctx context.Context) {
 
 // Settle is one round of Run.
 func (c *Coordinator) Settle(ctx context.Context) {
-	c.tellAgain(ctx)
-	c.ask(ctx)
+	c.redeliver(ctx)
+	c.resolveInDoubt(ctx)
 }
 
 // tellAgain tells decisions to those who have not answered.
-func (c *Coordinator) tellAgain(ctx context.Context) {
+func (c *Coordinator) redeliver(ctx context.Context) {
 	c.mu.Lock()
 	left := maps.Clone(c.left)
 	c.mu.Unlock()
@@ -41,7 +41,7 @@ func (c *Coordinator) tellAgain(ctx context.Context) {
 			return
 		}
 		if c.reachable(homes) {
-			c.tell(ctx, tx, homes)
+			c.deliverOutcome(ctx, tx, homes)
 		}
 	}
 }
@@ -57,10 +57,10 @@ func (c *Coordinator) reachable(homes []metadata.NodeID) bool {
 
 // ask asks the coordinators of what has been in doubt for too long, each in
 // turn, all at once.
-func (c *Coordinator) ask(ctx context.Context) {
+func (c *Coordinator) resolveInDoubt(ctx context.Context) {
 	doubts := make(map[metadata.NodeID][]metadata.InDoubt)
 	for _, d := range c.store.InDoubt() {
-		if c.cfg.Now().Sub(d.Since) >= c.cfg.Timing.Doubt {
+		if c.cfg.Now().Sub(d.Since) >= c.cfg.Timing.InDoubt {
 			doubts[d.Tx.Home()] = append(doubts[d.Tx.Home()], d)
 		}
 	}
@@ -84,7 +84,7 @@ func (c *Coordinator) resolve(ctx context.Context, id metadata.NodeID, d metadat
 	defer cancel()
 	p, err := c.peer(id)
 	if err != nil { // it is down
-		if d.Late {
+		if d.GaveUp {
 			return nil
 		}
 		c.stats.gaveUp.Add(1)

@@ -12,7 +12,7 @@ import (
 // Rename is metadata.Namespace.
 func (c *Coordinator) Rename(ctx context.Context, r metadata.Rename) (*metadata.Entry, error) {
 	replaced, err := c.store.Rename(ctx, r)
-	if c.alone(err) {
+	if c.localOnly(err) {
 		return replaced, err
 	}
 	m := mover{c: c, r: r, exchange: r.Flags == metadata.RenameExchange}
@@ -87,10 +87,10 @@ func (m *mover) checkLoops(ctx context.Context, a *attempt) error {
 	loop := false
 	var err error
 	if up {
-		loop, err = m.c.below(ctx, m.r.NewDir, m.src.Ino)
+		loop, err = m.c.isBelow(ctx, m.r.NewDir, m.src.Ino)
 	}
 	if err == nil && !loop && m.down != 0 {
-		loop, err = m.c.below(ctx, m.r.Dir, m.down)
+		loop, err = m.c.isBelow(ctx, m.r.Dir, m.down)
 	}
 	if err == nil && loop {
 		err = m.refuse(ctx, a)

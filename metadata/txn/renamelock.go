@@ -125,7 +125,7 @@ func (a *attempt) lock(ctx context.Context) error {
 	case <-ctx.Done():
 		return gaveUp(ctx)
 	}
-	a.moves = true // from here on unlock is due
+	a.renameLocked = true // from here on unlock is due
 	a.c.stats.moves.Add(1)
 	for b := pauses(); ; {
 		p, err := a.c.peer(metadata.RootIno.Home())
@@ -135,7 +135,7 @@ func (a *attempt) lock(ctx context.Context) error {
 		// It has to be over a good while before the lease is.
 		a.until = a.c.cfg.Now().Add(a.c.cfg.Timing.Lease / 2)
 		err = a.c.away(metadata.RootIno.Home(), p.LockRename(ctx, a.tx))
-		if !again(err) {
+		if !retryable(err) {
 			return err
 		}
 		if !b.Wait(ctx) {
@@ -147,7 +147,7 @@ func (a *attempt) lock(ctx context.Context) error {
 // unlock gives the lock of moves back, if the attempt has it. If that does not
 // succeed its lease ends.
 func (a *attempt) unlock(ctx context.Context) {
-	if !a.moves {
+	if !a.renameLocked {
 		return
 	}
 	<-a.c.turn
@@ -164,7 +164,7 @@ func (a *attempt) unlock(ctx context.Context) {
 
 // below reports whether dir is top or below it. It has to be asked under the
 // lock of moves.
-func (c *Coordinator) below(ctx context.Context, dir, top metadata.Ino) (bool, error) {
+func (c *Coordinator) isBelow(ctx context.Context, dir, top metadata.Ino) (bool, error) {
 	for range metadata.MaxNodes * 16 {
 		if dir == top || dir == metadata.RootIno {
 			return dir == top, nil

@@ -18,41 +18,41 @@ import (
 // transaction promises to leave as it is: a name, if key is set, or an inode.
 // An inode that is not exclusive stays, but may change: others can want that
 // at the same time.
-type want struct {
+type txLock struct {
 	key       string // an entry's key
 	ino       metadata.Ino
 	exclusive bool // always, for a name
 }
 
-func wantName(dir metadata.Ino, name string) want { return want{key: string(entryKey(dir, name))} }
+func lockName(dir metadata.Ino, name string) txLock { return txLock{key: string(entryKey(dir, name))} }
 
 // wantDir is a directory whose entries change.
-func wantDir(ino metadata.Ino) want { return want{ino: ino} }
+func lockDir(ino metadata.Ino) txLock { return txLock{ino: ino} }
 
 // wantAlone is an inode whose links change, or that goes.
-func wantAlone(ino metadata.Ino) want { return want{ino: ino, exclusive: true} }
+func lockInode(ino metadata.Ino) txLock { return txLock{ino: ino, exclusive: true} }
 
 // promise is a transaction under way, on the side of its coordinator or of a
 // participant, with what it holds.
-type promise struct {
+type preparedTx struct {
 	tx    metadata.TxID
 	since time.Time     // when it was made here
 	done  chan struct{} // closed when it holds nothing any more
-	held  []want        // under promises.mu
+	held  []txLock      // under promises.mu
 
-	mu    sync.Mutex
-	edits []edit // under mu
-	late  bool   // under mu: given up, but not forgotten
-	over  bool   // under mu: committed or aborted
+	mu     sync.Mutex
+	edits  []edit // under mu
+	gaveUp bool   // under mu: given up, but not forgotten
+	ended  bool   // under mu: committed or aborted
 }
 
-func newPromise(tx metadata.TxID, since time.Time) *promise {
-	return &promise{tx: tx, since: since, done: make(chan struct{})}
+func newPreparedTx(tx metadata.TxID, since time.Time) *preparedTx {
+	return &preparedTx{tx: tx, since: since, done: make(chan struct{})}
 }
 
 // blocked is the error of an attempt that met a transaction: it is made again
 // when that has ended.
-type blocked struct{ by *promise }
+type blocked struct{ by *preparedTx }
 
 func (b *blocked) Error() string { return fmt.Sprintf("transaction %v is under way", b.by.tx) }
 
@@ -61,27 +61,27 @@ func (b *blocked) Unwrap() error { return syscall.EAGAIN }
 
 // promises is what transactions hold of the store. Who registers or asks in
 // order to write has the inodes' stripes.
-type promises struct {
+type txLocks struct {
 	n atomic.Int32 // how many hold something; who reads it as 0 need not look further
 
-	mu    sync.Mutex
-	txs   map[metadata.TxID]*promise  // under mu
-	names map[string]*promise         // under mu: by entry key
-	alone map[metadata.Ino]*promise   // under mu
-	dirs  map[metadata.Ino][]*promise // under mu
-	waits atomic.Int64                // operations that had to wait
+	mu     sync.Mutex
+	txs    map[metadata.TxID]*preparedTx  // under mu
+	names  map[string]*preparedTx         // under mu: by entry key
+	inodes map[metadata.Ino]*preparedTx   // under mu
+	dirs   map[metadata.Ino][]*preparedTx // under mu
+	waits  atomic.Int64                   // operations that had to wait
 }
 
-func (p *promises) init() {
-	p.txs = make(map[metadata.TxID]*promise)
-	p.names = make(map[string]*promise)
-	p.alone = make(map[metadata.Ino]*promise)
-	p.dirs = make(map[metadata.Ino][]*promise)
+func (p *txLocks) init() {
+	p.txs = make(map[metadata.TxID]*preparedTx)
+	p.names = make(map[string]*preparedTx)
+	p.inodes = make(map[metadata.Ino]*preparedTx)
+	p.dirs = make(map[metadata.Ino][]*preparedTx)
 }
 
 // blocker is a transaction, other than me, that holds one of wants. Called
 // with mu.
-func (p *promises) blocker(me *promise, wants []want) *promise {
+func (p *txLocks) blocker(me *preparedTx, wants []txLock) *preparedTx {
 	for _, w := range wants {
 		if w.key != "" {
 			if by := p.names[w.key]; by != nil && by != me {
@@ -89,7 +89,7 @@ func (p *promises) blocker(me *promise, wants []want) *promise {
 			}
 			continue
 		}
-		if by := p.alone[w.ino]; by != nil && by != me {
+		if by := p.inodes[w.ino]; by != nil && by != me {
 			return by
 		}
 		if !w.exclusive {
@@ -106,16 +106,16 @@ func (p *promises) blocker(me *promise, wants []want) *promise {
 
 // free is nil if no transaction holds the entry name of dir (none, if it is
 // ""), nor keeps dir or those alone from what a local operation does.
-func (p *promises) free(dir metadata.Ino, name string, alone ...metadata.Ino) error {
+func (p *txLocks) checkFree(dir metadata.Ino, name string, alone ...metadata.Ino) error {
 	if p.n.Load() == 0 {
 		return nil
 	}
-	wants := []want{wantDir(dir)}
+	wants := []txLock{lockDir(dir)}
 	if name != "" {
-		wants = append(wants, wantName(dir, name))
+		wants = append(wants, lockName(dir, name))
 	}
 	for _, ino := range alone {
-		wants = append(wants, wantAlone(ino))
+		wants = append(wants, lockInode(ino))
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -126,35 +126,35 @@ func (p *promises) free(dir metadata.Ino, name string, alone ...metadata.Ino) er
 }
 
 // in is the transactions that change entries of dir, or dir itself.
-func (p *promises) in(dir metadata.Ino) []*promise {
+func (p *txLocks) in(dir metadata.Ino) []*preparedTx {
 	if p.n.Load() == 0 {
 		return nil
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	all := slices.Clone(p.dirs[dir])
-	if by := p.alone[dir]; by != nil {
+	if by := p.inodes[dir]; by != nil {
 		all = append(all, by)
 	}
 	return all
 }
 
 // get is the transaction tx, if it is under way here.
-func (p *promises) get(tx metadata.TxID) *promise {
+func (p *txLocks) get(tx metadata.TxID) *preparedTx {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.txs[tx]
 }
 
 // all is all transactions that are under way here.
-func (p *promises) all() []*promise {
+func (p *txLocks) all() []*preparedTx {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return slices.Collect(maps.Values(p.txs))
 }
 
 // add makes me known before it holds anything.
-func (p *promises) add(me *promise) {
+func (p *txLocks) add(me *preparedTx) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.txs[me.tx] = me
@@ -162,14 +162,14 @@ func (p *promises) add(me *promise) {
 
 // blockedBy is the transaction, other than me, that holds one of wants; nil if
 // none does.
-func (p *promises) blockedBy(me *promise, wants []want) *promise {
+func (p *txLocks) blockedBy(me *preparedTx, wants []txLock) *preparedTx {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.blocker(me, wants)
 }
 
 // hold gives me what it wants, or the transaction that is in the way.
-func (p *promises) hold(me *promise, wants []want) error {
+func (p *txLocks) acquire(me *preparedTx, wants []txLock) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if known := p.txs[me.tx]; known != nil && known != me {
@@ -189,7 +189,7 @@ func (p *promises) hold(me *promise, wants []want) error {
 		case w.key != "":
 			p.names[w.key] = me
 		case w.exclusive:
-			p.alone[w.ino] = me
+			p.inodes[w.ino] = me
 		default:
 			p.dirs[w.ino] = append(p.dirs[w.ino], me)
 		}
@@ -199,7 +199,7 @@ func (p *promises) hold(me *promise, wants []want) error {
 }
 
 // release ends what me holds and wakes who waits for it.
-func (p *promises) release(me *promise) {
+func (p *txLocks) release(me *preparedTx) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, w := range me.held {
@@ -207,9 +207,9 @@ func (p *promises) release(me *promise) {
 		case w.key != "":
 			delete(p.names, w.key)
 		case w.exclusive:
-			delete(p.alone, w.ino)
+			delete(p.inodes, w.ino)
 		default:
-			rest := slices.DeleteFunc(p.dirs[w.ino], func(by *promise) bool { return by == me })
+			rest := slices.DeleteFunc(p.dirs[w.ino], func(by *preparedTx) bool { return by == me })
 			if p.dirs[w.ino] = rest; len(rest) == 0 {
 				delete(p.dirs, w.ino)
 			}
@@ -227,7 +227,7 @@ func (p *promises) release(me *promise) {
 }
 
 // end is release of what is not under way any more.
-func (p *promises) end(me *promise) {
+func (p *txLocks) end(me *preparedTx) {
 	p.release(me)
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -247,7 +247,7 @@ func (s *Store) await(ctx context.Context, err error) error {
 	default:
 	}
 	if ctx.Err() == nil {
-		s.promises.waits.Add(1)
+		s.txLocks.waits.Add(1)
 	}
 	select {
 	case <-b.by.done:
@@ -285,8 +285,8 @@ func (s *Store) once(attempt func() error) error {
 
 // settled waits until the transactions that change entries of dir now, or dir
 // itself, have ended. It does not wait for those that come after them.
-func (s *Store) settled(ctx context.Context, dir metadata.Ino) error {
-	for _, by := range s.promises.in(dir) {
+func (s *Store) awaitTransactions(ctx context.Context, dir metadata.Ino) error {
+	for _, by := range s.txLocks.in(dir) {
 		if err := s.await(ctx, &blocked{by}); err != nil {
 			return err
 		}
