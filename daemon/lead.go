@@ -213,7 +213,7 @@ func datasetDuties(v cluster.View, reports map[metadata.NodeID]heard) []raftstor
 				ds.SourceBytes += reports[ds.Coordinator].Scanned[ds.ID]
 			}
 			ds.Coordinator = v.Map.Up()[0]
-			ds.Turn++
+			ds.Attempt++
 		case ds.Phase == cluster.Staging && c.State == cluster.Down:
 			ds.Phase, ds.Error = cluster.Failed, fmt.Sprintf("%s, which led the stage-in, does not answer", c.Host)
 		case ds.Phase == cluster.Publishing && c.State == cluster.Down && lost(ds, v.Map, reports):

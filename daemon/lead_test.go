@@ -78,7 +78,7 @@ func TestDuties(t *testing.T) {
 			[]cluster.Dataset{{ID: 1, Phase: cluster.Staging, Coordinator: 1, Spec: "{}", Reading: true}}, []report{{Ready: true}, {}, {Ready: true}},
 			[]time.Duration{seen, 0, seen}, time.Hour, "dataset 1 staging"},
 		{"many coordinators were lost", []cluster.State{cluster.Up, cluster.Down, cluster.Up},
-			[]cluster.Dataset{{ID: 1, Phase: cluster.Staging, Coordinator: 1, Spec: "{}", Turn: ingest.MaxAttempts}}, []report{{Ready: true}, {}, {Ready: true}},
+			[]cluster.Dataset{{ID: 1, Phase: cluster.Staging, Coordinator: 1, Spec: "{}", Attempt: ingest.MaxAttempts}}, []report{{Ready: true}, {}, {Ready: true}},
 			[]time.Duration{seen, 0, seen}, time.Hour, "dataset 1 failed: n1, which led the stage-in, does not answer"},
 		{"a coordinator is lost with the only manifest", []cluster.State{cluster.Up, cluster.Down, cluster.Up},
 			[]cluster.Dataset{{ID: 1, Phase: cluster.Publishing, Digest: "d", Coordinator: 1}}, []report{{Ready: true}, {}, {Ready: true}},

@@ -28,7 +28,7 @@ func (r *report) differs(was *report) bool {
 // moved reports whether a dataset is in another phase than it was, or is new.
 func moved(was, now []cluster.Dataset) bool {
 	return !slices.EqualFunc(was, now, func(a, b cluster.Dataset) bool {
-		return a.ID == b.ID && a.Phase == b.Phase && a.Digest == b.Digest && a.Turn == b.Turn
+		return a.ID == b.ID && a.Phase == b.Phase && a.Digest == b.Digest && a.Attempt == b.Attempt
 	})
 }
 

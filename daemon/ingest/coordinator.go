@@ -217,7 +217,7 @@ func (c *Coordinator) abort() {
 // attemptDir is where this node works for an attempt. A late one, whose source was stuck
 // while another began, writes there and over nothing that this node has from its successor.
 func (s *Stager) attemptDir(ds cluster.Dataset) string {
-	return s.cfg.Data.Files.Path(ds.ID, fmt.Sprintf("attempt-%d", ds.Turn))
+	return s.cfg.Data.Files.Path(ds.ID, fmt.Sprintf("attempt-%d", ds.Attempt))
 }
 
 func (c *Coordinator) dir() string { return c.s.attemptDir(c.ds) }
@@ -227,8 +227,8 @@ func (c *Coordinator) dir() string { return c.s.attemptDir(c.ds) }
 func (c *Coordinator) put(names ...string) error {
 	c.s.placeMu.Lock()
 	defer c.s.placeMu.Unlock()
-	if ds, known := c.s.cfg.Node.View().Dataset(c.ds.ID); known && ds.Turn > c.ds.Turn {
-		return fmt.Errorf("stage-in of %s: attempt %d has begun, this is %d: %w", c.ds.Source, ds.Turn, c.ds.Turn, syscall.ESTALE)
+	if ds, known := c.s.cfg.Node.View().Dataset(c.ds.ID); known && ds.Attempt > c.ds.Attempt {
+		return fmt.Errorf("stage-in of %s: attempt %d has begun, this is %d: %w", c.ds.Source, ds.Attempt, c.ds.Attempt, syscall.ESTALE)
 	}
 	for _, name := range names {
 		if err := os.Rename(c.path(name), c.s.cfg.Data.Files.Path(c.ds.ID, name)); err != nil {

@@ -191,8 +191,11 @@ func (f *fakeJob) lead(ctx context.Context) {
 // next moves ds on, if that is due.
 func (f *fakeJob) next(v cluster.View, ds *cluster.Dataset) bool {
 	if c, _ := v.Map.Node(ds.Coordinator); ds.Phase == cluster.Staging && c.State == cluster.Down {
-		ds.Coordinator, ds.Turn = v.Map.Up()[0], ds.Turn+1
+		ds.Coordinator, ds.Attempt = v.Map.Up()[0], ds.Attempt+1
 		return true
+	}
+	if ds.Phase != cluster.Publishing && ds.Phase != cluster.Filling {
+		return false
 	}
 	for _, x := range f.nodes {
 		if n, _ := v.Map.Node(x.Self()); !node.Serving(n) {
@@ -201,7 +204,7 @@ func (f *fakeJob) next(v cluster.View, ds *cluster.Dataset) bool {
 		have, trouble := x.data.Tables.Report()
 		r := x.data.Fills.Report()[ds.ID]
 		switch {
-		case trouble[ds.ID] != "" || r.Error != "":
+		case ds.Phase == cluster.Publishing && trouble[ds.ID] != "", ds.Phase == cluster.Filling && r.Error != "":
 			ds.Phase, ds.Error = cluster.Failed, trouble[ds.ID]+r.Error
 			return true
 		case ds.Phase == cluster.Publishing && have[ds.ID] != ds.Digest:
@@ -210,13 +213,10 @@ func (f *fakeJob) next(v cluster.View, ds *cluster.Dataset) bool {
 			return false
 		}
 	}
-	switch {
-	case ds.Phase == cluster.Publishing && ds.Fill:
+	if ds.Phase == cluster.Publishing && ds.Fill {
 		ds.Phase = cluster.Filling
-	case ds.Phase == cluster.Publishing || ds.Phase == cluster.Filling:
+	} else {
 		ds.Phase = cluster.Sealed
-	default:
-		return false
 	}
 	return true
 }

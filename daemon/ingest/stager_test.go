@@ -178,7 +178,7 @@ func TestTakeover(t *testing.T) {
 	<-h.reached
 	f.net.Cut(2, syscall.EHOSTDOWN)
 	f.registry.SetState(2, cluster.Down)
-	f.eventually("another coordinates", func() bool { return f.dataset().Coordinator == 0 && f.dataset().Turn == 2 })
+	f.eventually("another coordinates", func() bool { return f.dataset().Coordinator == 0 && f.dataset().Attempt == 2 })
 	close(h.release)
 	ds := f.sealed()
 	f.wantFiles(ds.ID, want)
@@ -216,7 +216,7 @@ func TestRequestsAreChecked(t *testing.T) {
 	f := newJob(t, 2)
 	from := f.nodes[1]
 	f.registry.Change(func(v cluster.View) cluster.View {
-		v.Datasets = []cluster.Dataset{{ID: 1, Name: "a", Phase: cluster.Sealed}, {ID: 2, Name: "b", Phase: cluster.Staging, Coordinator: 0, Turn: 1}}
+		v.Datasets = []cluster.Dataset{{ID: 1, Name: "a", Phase: cluster.Sealed}, {ID: 2, Name: "b", Phase: cluster.Staging, Coordinator: 0, Attempt: 1}}
 		return v
 	})
 	m := f.registry.View().Map
@@ -297,7 +297,7 @@ func TestAdopt(t *testing.T) {
 		"a scan":                    {cluster.Dataset{Spec: `{"source":"/src","name":"set"}`}, cluster.Publishing, ""},
 		"no request":                {cluster.Dataset{}, cluster.Failed, "stage it in again"},
 		"a damaged request":         {cluster.Dataset{Spec: "{"}, cluster.Failed, "was interrupted"},
-		"too many attempts":         {cluster.Dataset{Spec: "{}", Turn: MaxAttempts}, cluster.Failed, "was interrupted"},
+		"too many attempts":         {cluster.Dataset{Spec: "{}", Attempt: MaxAttempts}, cluster.Failed, "was interrupted"},
 		"a state that nobody has":   {cluster.Dataset{Spec: `{"source":"/src","name":"set"}`, Reading: true}, cluster.Failed, "was interrupted"},
 		"a source that is not here": {cluster.Dataset{Spec: `{"source":"/other","name":"set"}`}, cluster.Failed, "/other"},
 	} {

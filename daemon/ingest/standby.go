@@ -47,7 +47,7 @@ func (c *Coordinator) replicate(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	c.standby = c.replicateTo(ctx, replicateRequest{Dataset: c.ds.ID, Attempt: c.ds.Turn, Names: append(p.files(), dataset.State)})
+	c.standby = c.replicateTo(ctx, replicateRequest{Dataset: c.ds.ID, Attempt: c.ds.Attempt, Names: append(p.files(), dataset.State)})
 	return nil
 }
 
@@ -58,7 +58,7 @@ func (c *Coordinator) replicateState(ctx context.Context) error {
 	if _, err := c.saveState(); err != nil {
 		return err
 	}
-	q := replicateRequest{Dataset: c.ds.ID, Attempt: c.ds.Turn, Names: []string{dataset.State}}
+	q := replicateRequest{Dataset: c.ds.ID, Attempt: c.ds.Attempt, Names: []string{dataset.State}}
 	var errs []error
 	for _, id := range c.standby {
 		errs = append(errs, c.s.cfg.Node.Call(ctx, id, wire.OpStandbyReplicate, q, nil))
@@ -78,7 +78,7 @@ func (c *Coordinator) handOver(ctx context.Context) {
 	if c.req.OnError == stagein.OnErrorSkip {
 		names = append(names, dataset.AllSkips)
 	}
-	q := replicateRequest{Dataset: c.ds.ID, Attempt: c.ds.Turn, Names: names, Digest: c.ds.Digest}
+	q := replicateRequest{Dataset: c.ds.ID, Attempt: c.ds.Attempt, Names: names, Digest: c.ds.Digest}
 	c.spread(ctx, q, c.replicateTo(ctx, q))
 }
 
@@ -199,7 +199,7 @@ func (s *Stager) dropStandby(id metadata.DatasetID) error {
 
 func (s *Stager) onReplicate(ctx context.Context, from metadata.NodeID, q *replicateRequest) (struct{}, error) {
 	ds, known := s.cfg.Node.View().Dataset(q.Dataset)
-	if !known || ds.Coordinator != from || ds.Turn != q.Attempt || ds.Phase != cluster.Staging {
+	if !known || ds.Coordinator != from || ds.Attempt != q.Attempt || ds.Phase != cluster.Staging {
 		return struct{}{}, fmt.Errorf("dataset %d, which node %d does not coordinate: %w", q.Dataset, from, syscall.EPERM)
 	}
 	if from == s.cfg.Node.Self() {

@@ -77,7 +77,7 @@ func (c *Coordinator) nextState() *state {
 	defer c.mu.Unlock()
 	c.version++
 	p := &state{
-		Attempt: c.ds.Turn, Version: c.version, Coordinator: c.s.cfg.Node.Self(), Boot: dataset.BootID(),
+		Attempt: c.ds.Attempt, Version: c.version, Coordinator: c.s.cfg.Node.Self(), Boot: dataset.BootID(),
 		Plan: c.plan, Origins: c.plan.Origins, Skips: c.plan.Skips,
 	}
 	for _, x := range c.parts {
@@ -158,7 +158,7 @@ func (s *Stager) findState(ctx context.Context, ds cluster.Dataset) (*state, err
 		n.Log().WithError(err).WithField("dataset", ds.Name).Warn("saved state of a stage-in is damaged: asking the other nodes")
 		own = nil
 	}
-	if own != nil && own.Coordinator == n.Self() && own.Attempt == ds.Turn {
+	if own != nil && own.Coordinator == n.Self() && own.Attempt == ds.Attempt {
 		return own, nil
 	}
 	others := slices.DeleteFunc(n.View().Map.Up(), func(id metadata.NodeID) bool { return id == n.Self() })
@@ -248,7 +248,7 @@ func (c *Coordinator) hasRecords(i int) bool {
 // inheritAttempt takes over the directory of an earlier attempt on this node.
 func (c *Coordinator) inheritAttempt(attempt int) {
 	was := c.ds
-	was.Turn = attempt
+	was.Attempt = attempt
 	if err := os.Rename(c.s.attemptDir(was), c.dir()); err != nil {
 		c.log().WithError(err).Debug("files of the last attempt are fetched again")
 	}

@@ -38,7 +38,7 @@ func stagerOf(t testing.TB, n int) (*Stager, *nodetest.Registry) {
 func savedState(t testing.TB) (*Stager, []byte) {
 	t.Helper()
 	s, _ := stagerOf(t, 3)
-	c := s.newCoordinator(cluster.Dataset{ID: 7, Turn: 3, Name: "set", Coordinator: 1}, stagein.Request{})
+	c := s.newCoordinator(cluster.Dataset{ID: 7, Attempt: 3, Name: "set", Coordinator: 1}, stagein.Request{})
 	c.plan = &stagein.Plan{
 		Dataset: 7, Map: cluster.NewMap(1, nodetest.Hosts(3)), Parts: []stagein.Part{{Node: 0}, {Index: 1, Node: 1}},
 		Origins: stagein.Origins{Since: 5}, Skips: []stagein.Skip{{Path: "x", Error: "y"}},
@@ -80,7 +80,7 @@ func TestResume(t *testing.T) {
 			t.Fatal(err)
 		}
 		c.change(p)
-		x := s.newCoordinator(cluster.Dataset{ID: 7, Turn: 4, Reading: true}, stagein.Request{})
+		x := s.newCoordinator(cluster.Dataset{ID: 7, Attempt: 4, Reading: true}, stagein.Request{})
 		x.resume(p)
 		if !x.resumed || x.plan.Origins.Since != 5 || len(x.plan.Skips) != 1 || x.parts[1].wasted != 13 || len(x.parts[1].lost) != 1 {
 			t.Errorf("%s: %+v of %+v", c.name, x.parts, x.plan)
@@ -177,9 +177,9 @@ func TestNewestState(t *testing.T) {
 func lateAttempt(t *testing.T, attempt int) (c *Coordinator, files map[string][]byte) {
 	t.Helper()
 	s, r := stagerOf(t, 2)
-	ds := cluster.Dataset{ID: 7, Turn: 3, Name: "set", Coordinator: 1, Phase: cluster.Staging}
+	ds := cluster.Dataset{ID: 7, Attempt: 3, Name: "set", Coordinator: 1, Phase: cluster.Staging}
 	c = s.newCoordinator(ds, stagein.Request{Options: stagein.Options{OnError: stagein.OnErrorSkip}})
-	ds.Turn = attempt
+	ds.Attempt = attempt
 	r.Change(func(v cluster.View) cluster.View { v.Datasets = []cluster.Dataset{ds}; return v })
 	if err := os.MkdirAll(s.cfg.Data.Files.Dir(7), 0o700); err != nil {
 		t.Fatal(err)
@@ -213,7 +213,7 @@ func emptyFile(t *testing.T, name string) []byte {
 func TestLateAttempt(t *testing.T) {
 	for _, attempt := range []int{3, 4} {
 		c, files := lateAttempt(t, attempt)
-		late := attempt > c.ds.Turn
+		late := attempt > c.ds.Attempt
 		if err := os.MkdirAll(c.dir(), 0o700); err != nil {
 			t.Fatal(err)
 		}

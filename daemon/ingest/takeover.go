@@ -18,7 +18,7 @@ const MaxAttempts = 8
 // CanRestart reports whether ds, whose coordinator is lost, can be started again or taken
 // over.
 func CanRestart(ds cluster.Dataset) bool {
-	return ds.Phase == cluster.Staging && ds.Spec != "" && ds.Turn < MaxAttempts
+	return ds.Phase == cluster.Staging && ds.Spec != "" && ds.Attempt < MaxAttempts
 }
 
 // Adopt implements dataset.Stager: it takes up a stage-in that an earlier run of this
@@ -50,7 +50,7 @@ func (s *Stager) Adopt(ctx context.Context, ds cluster.Dataset) bool {
 	} else {
 		ds.SourceBytes += readCount(s.countFile(ds))
 	}
-	ds.Turn++
+	ds.Attempt++
 	if err := s.proposeDataset(ctx, ds); err != nil {
 		log.WithError(err).Warn("takeover of an interrupted stage-in not recorded yet: retrying")
 		return false
@@ -63,7 +63,7 @@ func (s *Stager) Adopt(ctx context.Context, ds cluster.Dataset) bool {
 // nil for a scan, which starts from nothing.
 func (s *Stager) takeOver(ds cluster.Dataset, spec job.Dataset, left *state) *Coordinator {
 	c := s.newCoordinator(ds, spec.Request(s.cfg.Job.Seed))
-	log := c.log().WithField("attempt", ds.Turn)
+	log := c.log().WithField("attempt", ds.Attempt)
 	if left != nil {
 		c.resume(left)
 		log.Info("interrupted stage-in taken over: reading goes on")
@@ -107,7 +107,7 @@ func (s *Stager) disown(ctx context.Context, ds cluster.Dataset) bool {
 // Supersede implements dataset.Stager. The source of an older attempt may be stuck, so
 // nobody waits for it.
 func (s *Stager) Supersede(ds cluster.Dataset) {
-	if c := s.coordinator(ds.ID); c != nil && c.ds.Turn < ds.Turn {
+	if c := s.coordinator(ds.ID); c != nil && c.ds.Attempt < ds.Attempt {
 		c.supersede()
 		s.remove(c)
 	}

@@ -160,7 +160,7 @@ func (p *led) came(t *testing.T, again int64, on ...int) cluster.Dataset {
 		return sum == int64(len(p.m))
 	})
 	got := p.bytes.Load()
-	t.Logf("%d bytes of %d were read (%.2f), %d counted, turn %d", got, p.size, float64(got)/float64(p.size), ds.SourceBytes, ds.Turn)
+	t.Logf("%d bytes of %d were read (%.2f), %d counted, turn %d", got, p.size, float64(got)/float64(p.size), ds.SourceBytes, ds.Attempt)
 	if got < p.size || got > p.size+again {
 		t.Errorf("%d bytes read of %d, want at most %d again", got, p.size, again)
 	}
@@ -241,7 +241,7 @@ func TestPassLeaderRestartsLate(t *testing.T) {
 	p := beginLed(t, plainTar)
 	p.done(t, 0, 1)
 	p.restart(t, leads)
-	Eventually(t, "it goes on", func() bool { return p.Nodes[0].View().Datasets[0].Turn == 1 })
+	Eventually(t, "it goes on", func() bool { return p.Nodes[0].View().Datasets[0].Attempt == 1 })
 	p.done(t, 2)
 	p.restart(t, leads)
 	p.counted(t, p.came(t, p.again(2, false), 0, 1, 2, 3), 2) // in the same turn, if it starts before it knows of that one

@@ -90,7 +90,7 @@ func scanCluster(t *testing.T) (c *Cluster, m map[string][]byte, size int64, rea
 func came(t *testing.T, c *Cluster, m map[string][]byte, size int64, read *atomic.Int64) {
 	t.Helper()
 	ds := c.Dataset(t, 0, "set")
-	if ds.Phase != cluster.Sealed || ds.Turn == 0 || ds.Files != int64(len(m)) {
+	if ds.Phase != cluster.Sealed || ds.Attempt == 0 || ds.Files != int64(len(m)) {
 		t.Fatalf("dataset: %+v", ds)
 	}
 	for i, n := range c.Nodes {

@@ -20,9 +20,9 @@ type Dataset struct {
 	Skipped     int64              `json:"skipped,omitempty"`      // things of the source that could not be read and were left out, as the user wanted
 	Error       string             `json:"error,omitempty"`        // why it Failed
 	Started     metadata.Time      `json:"started,omitempty"`
-	Spec        string             `json:"spec,omitempty"`    // what was asked for, as the daemons write it, for whoever begins anew; "" is not known
-	Turn        int                `json:"turn,omitempty"`    // how often the stage-in has begun anew, or was gone on with
-	Reading     bool               `json:"reading,omitempty"` // files are read, or were: it goes on, and does not begin anew
+	Spec        string             `json:"spec,omitempty"`    // the request, as the daemons write it, for a takeover; "" is not known
+	Attempt     int                `json:"attempt,omitempty"` // how often the stage-in was started again, or taken over
+	Reading     bool               `json:"reading,omitempty"` // files are being read, or were: it is taken over, not started again
 	Sealed      metadata.Time      `json:"sealed,omitempty"`
 }
 

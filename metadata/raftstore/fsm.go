@@ -25,9 +25,10 @@ const (
 	// KindSetDataset brings the dataset Dataset.ID to Dataset's phase,
 	// digest, counts, error and time of sealing. ENOENT if there is none,
 	// ESTALE if it is further already: a phase never goes back, and a
-	// dataset that is Sealed or Failed does not change. With the next Turn it gets a
-	// Coordinator, too, as long as it is Staging, from one who knows whether it is Reading;
-	// what is of another turn, or names another Coordinator of this one, is ESTALE.
+	// dataset that is Sealed or Failed does not change. The next Attempt may
+	// name another Coordinator while the dataset is Staging, if it knows whether that is
+	// Reading. A proposal of another attempt, or of another coordinator of this one, is
+	// ESTALE.
 	KindSetDataset = "dataset-set"
 	// KindClosing says that the job ends.
 	KindClosing = "closing"
@@ -113,15 +114,15 @@ func setDataset(v cluster.View, d cluster.Dataset) (cluster.View, error) {
 	n.Files, n.Dirs, n.Bytes, n.SourceSize, n.SourceBytes, n.Skipped = d.Files, d.Dirs, d.Bytes, d.SourceSize, d.SourceBytes, d.Skipped
 	n.Reading = n.Reading || d.Reading
 	was := v.Datasets[i]
-	anew := d.Turn == was.Turn+1 && was.Phase == cluster.Staging && d.Phase == cluster.Staging && d.Reading == was.Reading
-	if anew {
-		n.Turn, n.Coordinator = d.Turn, d.Coordinator
+	again := d.Attempt == was.Attempt+1 && was.Phase == cluster.Staging && d.Phase == cluster.Staging && d.Reading == was.Reading
+	if again {
+		n.Attempt, n.Coordinator = d.Attempt, d.Coordinator
 	}
 	switch {
-	case d.Turn != n.Turn:
-		return v, fmt.Errorf("dataset %s is in turn %d, not %d: %w", was.Name, was.Turn, d.Turn, syscall.ESTALE)
+	case d.Attempt != n.Attempt:
+		return v, fmt.Errorf("dataset %s is in attempt %d, not %d: %w", was.Name, was.Attempt, d.Attempt, syscall.ESTALE)
 	case d.Coordinator != n.Coordinator:
-		return v, fmt.Errorf("dataset %s is led by node %d in turn %d, not by %d: %w", was.Name, was.Coordinator, was.Turn, d.Coordinator, syscall.ESTALE)
+		return v, fmt.Errorf("dataset %s is coordinated by node %d in attempt %d, not by %d: %w", was.Name, was.Coordinator, was.Attempt, d.Coordinator, syscall.ESTALE)
 	case n == was:
 		return v, nil
 	case was.Phase >= cluster.Sealed || n.Phase < was.Phase:

@@ -119,7 +119,7 @@ func TestTooManyDatasets(t *testing.T) {
 }
 
 // TestTurns: a stage-in begins anew, or goes on when files are read, which who goes on has
-// to know; a turn has one coordinator; and what is of another turn, or of one who does not
+// to know; an attempt has one coordinator; and what is of another attempt, or of one who does not
 // lead this one, does not count.
 func TestTurns(t *testing.T) {
 	v := initialView()
@@ -132,33 +132,33 @@ func TestTurns(t *testing.T) {
 		return err
 	}
 	for _, s := range []struct {
-		name string
-		d    cluster.Dataset
-		want error
-		turn int
-		by   metadata.NodeID
+		name    string
+		d       cluster.Dataset
+		want    error
+		attempt int
+		by      metadata.NodeID
 	}{
-		{"another node", cluster.Dataset{Phase: cluster.Staging, Turn: 1, Coordinator: 2}, nil, 1, 2},
-		{"once more, the answer was lost", cluster.Dataset{Phase: cluster.Staging, Turn: 1, Coordinator: 2}, nil, 1, 2},
-		{"a third takes the same turn", cluster.Dataset{Phase: cluster.Staging, Turn: 1, Coordinator: 1}, syscall.ESTALE, 1, 2},
-		{"it says that it is done", cluster.Dataset{Phase: cluster.Publishing, Turn: 1, Coordinator: 1, Digest: "old"}, syscall.ESTALE, 1, 2},
+		{"another node", cluster.Dataset{Phase: cluster.Staging, Attempt: 1, Coordinator: 2}, nil, 1, 2},
+		{"once more, the answer was lost", cluster.Dataset{Phase: cluster.Staging, Attempt: 1, Coordinator: 2}, nil, 1, 2},
+		{"a third takes the same attempt", cluster.Dataset{Phase: cluster.Staging, Attempt: 1, Coordinator: 1}, syscall.ESTALE, 1, 2},
+		{"it says that it is done", cluster.Dataset{Phase: cluster.Publishing, Attempt: 1, Coordinator: 1, Digest: "old"}, syscall.ESTALE, 1, 2},
 		{"the first is done", cluster.Dataset{Phase: cluster.Publishing, Coordinator: 1, Digest: "old"}, syscall.ESTALE, 1, 2},
 		{"the first has failed", cluster.Dataset{Phase: cluster.Failed, Coordinator: 1}, syscall.ESTALE, 1, 2},
-		{"a turn is left out", cluster.Dataset{Phase: cluster.Staging, Turn: 3, Coordinator: 1}, syscall.ESTALE, 1, 2},
-		{"a turn cannot end as it begins", cluster.Dataset{Phase: cluster.Publishing, Turn: 2, Coordinator: 1}, syscall.ESTALE, 1, 2},
-		{"files are read", cluster.Dataset{Phase: cluster.Staging, Turn: 1, Coordinator: 2, Reading: true}, nil, 1, 2},
-		{"anew, not knowing that", cluster.Dataset{Phase: cluster.Staging, Turn: 2, Coordinator: 1}, syscall.ESTALE, 1, 2},
-		{"on with it", cluster.Dataset{Phase: cluster.Staging, Turn: 2, Coordinator: 1, Reading: true}, nil, 2, 1},
-		{"on with it at the same time", cluster.Dataset{Phase: cluster.Staging, Turn: 2, Coordinator: 2, Reading: true}, syscall.ESTALE, 2, 1},
-		{"the one before is done", cluster.Dataset{Phase: cluster.Publishing, Turn: 1, Coordinator: 2, Digest: "old"}, syscall.ESTALE, 2, 1},
-		{"done", cluster.Dataset{Phase: cluster.Publishing, Turn: 2, Coordinator: 1, Digest: "d"}, nil, 2, 1},
-		{"too late", cluster.Dataset{Phase: cluster.Staging, Turn: 3, Coordinator: 2, Reading: true}, syscall.ESTALE, 2, 1},
+		{"an attempt is left out", cluster.Dataset{Phase: cluster.Staging, Attempt: 3, Coordinator: 1}, syscall.ESTALE, 1, 2},
+		{"an attempt cannot end as it begins", cluster.Dataset{Phase: cluster.Publishing, Attempt: 2, Coordinator: 1}, syscall.ESTALE, 1, 2},
+		{"files are read", cluster.Dataset{Phase: cluster.Staging, Attempt: 1, Coordinator: 2, Reading: true}, nil, 1, 2},
+		{"anew, not knowing that", cluster.Dataset{Phase: cluster.Staging, Attempt: 2, Coordinator: 1}, syscall.ESTALE, 1, 2},
+		{"on with it", cluster.Dataset{Phase: cluster.Staging, Attempt: 2, Coordinator: 1, Reading: true}, nil, 2, 1},
+		{"on with it at the same time", cluster.Dataset{Phase: cluster.Staging, Attempt: 2, Coordinator: 2, Reading: true}, syscall.ESTALE, 2, 1},
+		{"the one before is done", cluster.Dataset{Phase: cluster.Publishing, Attempt: 1, Coordinator: 2, Digest: "old"}, syscall.ESTALE, 2, 1},
+		{"done", cluster.Dataset{Phase: cluster.Publishing, Attempt: 2, Coordinator: 1, Digest: "d"}, nil, 2, 1},
+		{"too late", cluster.Dataset{Phase: cluster.Staging, Attempt: 3, Coordinator: 2, Reading: true}, syscall.ESTALE, 2, 1},
 	} {
 		if err := set(s.d); !errors.Is(err, s.want) {
 			t.Errorf("%s: %v, want %v", s.name, err, s.want)
 		}
-		if d := v.Datasets[0]; d.Turn != s.turn || d.Coordinator != s.by {
-			t.Errorf("%s: turn %d by node %d, want %d by %d", s.name, d.Turn, d.Coordinator, s.turn, s.by)
+		if d := v.Datasets[0]; d.Attempt != s.attempt || d.Coordinator != s.by {
+			t.Errorf("%s: attempt %d by node %d, want %d by %d", s.name, d.Attempt, d.Coordinator, s.attempt, s.by)
 		}
 	}
 	if d := v.Datasets[0]; d.Phase != cluster.Publishing || d.Digest != "d" || !d.Reading {

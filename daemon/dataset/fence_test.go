@@ -1,0 +1,93 @@
+package dataset
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"syscall"
+	"testing"
+
+	"github.com/bivouacfs/bivouac/metadata"
+	"github.com/bivouacfs/bivouac/stagein"
+)
+
+func ino(ds metadata.DatasetID, part uint16, seq uint32) metadata.Ino {
+	return metadata.SealedIno(ds, part, seq)
+}
+
+// TestFence: writes that come too late are refused, and what they stored is removed.
+func TestFence(t *testing.T) {
+	f := NewFence(t.Context(), newStore(t))
+	write := func(i metadata.Ino) error { return f.Write(t.Context(), i, []byte("x"), 0) }
+	has := func(i metadata.Ino) bool {
+		n, err := f.store.ReadAt(t.Context(), i, make([]byte, 1), 0)
+		return err == nil && n == 1
+	}
+	kept, late, shared, other := ino(7, 3, 10), ino(7, 3, 11), ino(7, 0, 5), ino(8, 3, 11)
+	live := metadata.Ino(metadata.RootIno + 1)
+	for _, i := range []metadata.Ino{kept, late, shared, other, live} {
+		if err := write(i); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := f.Exclude(7, nil); err != nil {
+		t.Fatal(err)
+	}
+	if err := f.Exclude(7, []stagein.Try{{Number: 3, Kept: 10}}); err != nil {
+		t.Fatal(err)
+	}
+	if !has(kept) || has(late) || !has(shared) || !has(other) {
+		t.Error("what is removed is not what was excluded")
+	}
+	if err := write(late); !errors.Is(err, syscall.ECANCELED) {
+		t.Errorf("a write of an excluded try: %v, want ECANCELED", err)
+	}
+	for _, i := range []metadata.Ino{kept, shared, other} {
+		if err := write(i); err != nil {
+			t.Errorf("a write of %v: %v", i, err)
+		}
+	}
+	// What was excluded once stays excluded.
+	if err := f.Exclude(7, []stagein.Try{{Number: 3, Kept: 20}, {Number: 4}}); err != nil {
+		t.Fatal(err)
+	}
+	if err := write(late); !errors.Is(err, syscall.ECANCELED) {
+		t.Errorf("a write of a try that was excluded before: %v", err)
+	}
+	f.End(7)
+	if err := write(kept); !errors.Is(err, syscall.ECANCELED) || !f.Ended(7) || f.Ended(8) {
+		t.Errorf("a write to a dataset that failed: %v", err)
+	}
+	if !f.ClaimRemoval(7) || f.ClaimRemoval(7) {
+		t.Error("not exactly one may remove the dataset")
+	}
+	if n, err := f.RemoveObjects(7); n != 2 || err != nil || has(kept) || !has(other) || !has(live) {
+		t.Errorf("%d objects were removed, %v, want 2", n, err)
+	}
+}
+
+// TestFenceWaits: when End returns no write is under way.
+func TestFenceWaits(t *testing.T) {
+	f := NewFence(t.Context(), newStore(t))
+	ctx, cancel := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	for k := range 4 {
+		wg.Go(func() {
+			for ctx.Err() == nil {
+				if f.Write(t.Context(), ino(7, 1, uint32(k+1)), []byte("x"), 0) != nil {
+					return
+				}
+			}
+		})
+	}
+	f.End(7)
+	if _, err := f.RemoveObjects(7); err != nil {
+		t.Fatal(err)
+	}
+	s, err := f.store.Space(t.Context())
+	cancel()
+	wg.Wait()
+	if after, e := f.store.Space(t.Context()); err != nil || e != nil || s.Used != 0 || after.Used != 0 {
+		t.Errorf("%d and %d bytes are used after the end, %v, %v", s.Used, after.Used, err, e)
+	}
+}
