@@ -11,6 +11,7 @@ import (
 	"github.com/bivouacfs/bivouac/datapath"
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/metadata/manifest"
+	"github.com/bivouacfs/bivouac/stagein/archive"
 	"github.com/bivouacfs/bivouac/stagein/source"
 	"github.com/bivouacfs/bivouac/stagein/source/tar"
 )
@@ -21,7 +22,7 @@ type parcel struct {
 	place int // among the parts of its run
 	heads []byte
 	holes *holes // of a sparse one
-	sum   summer
+	sum   archive.Hasher
 	read  bool // all of it
 	there bool // all of it is put
 
@@ -37,23 +38,23 @@ type carrier struct {
 	parcels []*parcel
 	next    int // the first that was not all read
 	puts    errgroup.Group
-	loads   *loads
+	batches *archive.Batcher
 
 	mu  sync.Mutex
 	bad map[*parcel]error // guarded by mu
 }
 
 func (c *carrier) bring(n uint32) error {
-	src, err := c.f.src.archive(n)
+	src, err := c.f.src.OpenArchive(n)
 	if err != nil {
 		return err
 	}
-	src.file = ahead{File: source.Background(src.file), ctx: c.f.ctx, g: c.f.gate}
+	src.Src = ahead{File: source.Background(src.Src), ctx: c.f.ctx, g: c.f.gate}
 	from, end := c.parcels[0].begin(), int64(0)
 	for _, x := range c.parcels {
 		end = max(end, x.end())
 	}
-	c.bad, c.loads = make(map[*parcel]error), newLoads(c.send)
+	c.bad, c.batches = make(map[*parcel]error), archive.NewBatcher(c.send)
 	c.puts.SetLimit(max(c.f.cfg.Workers/2, 1))
 	switch {
 	case c.parcels[0].zip != (manifest.Zip{}):
@@ -67,12 +68,12 @@ func (c *carrier) bring(n uint32) error {
 		x.there = err == nil && x.read && c.bad[x] == nil
 		err = errors.Join(err, c.bad[x])
 	}
-	return src.end(err)
+	return src.Close(err)
 }
 
 // read reads the bytes [from, end) of an archive.
-func (c *carrier) read(src *stretch, from, end int64) error {
-	r := source.ReadRegionNear(c.f.ctx, src.file, src.name, from, end, c.f.bufs.in, readAhead)
+func (c *carrier) read(src *archive.Content, from, end int64) error {
+	r := source.ReadRegionNear(c.f.ctx, src.Src, src.Name, from, end, c.f.bufs.In, archive.ReadAhead)
 	defer r.Close()
 	for {
 		if !r.Ready() {
@@ -80,7 +81,7 @@ func (c *carrier) read(src *stretch, from, end int64) error {
 		}
 		p, err := r.Next()
 		if err == io.EOF {
-			return src.same()
+			return src.Unchanged()
 		}
 		if err != nil {
 			return err
@@ -135,7 +136,7 @@ func (c *carrier) put(x *parcel, p *source.Piece, at int64, b []byte) {
 		c.pack(x, p, b)
 		return
 	}
-	x.sum.write(b)
+	x.sum.Write(b)
 	c.putAlone(x, p, at, b)
 }
 
@@ -160,15 +161,15 @@ func (c *carrier) putAlone(x *parcel, p *source.Piece, at int64, b []byte) {
 // pack puts b, which lies in p and is what x has next, with what there is of x. The
 // parcel goes when it is whole, with others.
 func (c *carrier) pack(x *parcel, p *source.Piece, b []byte) {
-	x.sum.write(b)
+	x.sum.Write(b)
 	x.data, x.held = append(x.data, b), append(x.held, p.Hold())
 	if x.packed += int64(len(b)); x.packed < x.n {
 		return
 	}
-	c.loads.add(x.node, freight{
-		PiecePut: datapath.PiecePut{Ino: x.ino, Off: x.off, Data: x.data, Sum: x.sum.sum128()},
-		held:     x.held,
-		done: func(err error) error {
+	c.batches.Add(x.node, archive.BatchedPut{
+		PiecePut: datapath.PiecePut{Ino: x.ino, Off: x.off, Data: x.data, Sum: x.sum.Sum128()},
+		Held:     x.held,
+		Done: func(err error) error {
 			if err != nil {
 				c.fail(x, err)
 			}
@@ -181,7 +182,7 @@ func (c *carrier) pack(x *parcel, p *source.Piece, b []byte) {
 // flush sends all that is packed. What there is of a parcel that is not whole goes
 // alone, and so does its rest.
 func (c *carrier) flush() {
-	c.loads.flush()
+	c.batches.Flush()
 	for _, x := range c.parcels[c.next:] {
 		c.rest(x)
 	}
@@ -199,13 +200,13 @@ func (c *carrier) rest(x *parcel) {
 		c.putAlone(x, x.held[i], at, b)
 		at += int64(len(b))
 	}
-	release(x.held)
+	archive.ReleaseAll(x.held)
 	x.data, x.held = nil, nil
 }
 
 // send has a load brought.
-func (c *carrier) send(l *load) {
-	c.puts.Go(func() error { return l.bring(c.f.ctx, c.f.putAll) })
+func (c *carrier) send(l *archive.Batch) {
+	c.puts.Go(func() error { return l.Deliver(c.f.ctx, c.f.putAll) })
 }
 
 // putAll stores parcels on a node.

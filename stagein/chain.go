@@ -9,6 +9,7 @@ import (
 	"syscall"
 
 	"github.com/bivouacfs/bivouac/metadata/manifest"
+	"github.com/bivouacfs/bivouac/stagein/archive"
 	"github.com/bivouacfs/bivouac/stagein/source"
 	"github.com/bivouacfs/bivouac/stagein/source/tar"
 )
@@ -16,7 +17,7 @@ import (
 // chain stages one member after another from a tape, to the end of the region.
 type chain struct {
 	r    *region
-	t    tape
+	t    archive.BlockReader
 	g    tar.Group
 	push *pusher
 	some bool    // there was a member, here or before
@@ -38,15 +39,15 @@ var errLanded = errors.New("landed")
 // stage runs the chain from a seam on and waits for what it stores.
 func (c *chain) stage(seam *Seam) error {
 	if len(seam.Carry) > 0 {
-		c.t.queue = append([]*source.Piece{source.Bytes(seam.Carry, seam.At)}, c.t.queue...)
-		c.t.pos = seam.At
+		c.t.Queue = append([]*source.Piece{source.Bytes(seam.Carry, seam.At)}, c.t.Queue...)
+		c.t.Pos = seam.At
 	}
 	return c.end(c.begin(seam))
 }
 
 // end waits until all is stored of a chain that has ended with err.
 func (c *chain) end(err error) error {
-	c.t.close()
+	c.t.Close()
 	if err != nil && !errors.Is(err, errLanded) {
 		c.push.cancel()
 	}
@@ -79,7 +80,7 @@ func (c *chain) begin(s *Seam) error {
 // run stages members until the region ends.
 func (c *chain) run() error {
 	for {
-		if c.landing != 0 && c.t.pos == c.landing {
+		if c.landing != 0 && c.t.Pos == c.landing {
 			return errLanded
 		}
 		if err := c.look(); err != nil {
@@ -88,7 +89,7 @@ func (c *chain) run() error {
 		if err := c.mark(); err != nil {
 			return err
 		}
-		c.g.Reset(c.t.pos)
+		c.g.Reset(c.t.Pos)
 		step, err := c.group()
 		var refused *source.RefusedError
 		switch {
@@ -109,7 +110,7 @@ func (c *chain) run() error {
 		case err != nil:
 			return err
 		case step == tar.End:
-			return c.ended(c.t.pos)
+			return c.ended(c.t.Pos)
 		case step == tar.Skip:
 			continue
 		case !c.r.wants(&c.g.Item):
@@ -145,10 +146,10 @@ func (c *chain) unwanted(size int64) (done bool, err error) {
 
 // over goes over a member's data.
 func (c *chain) over(size int64) error {
-	if size > c.r.size || c.t.pos+source.Padded(size) > c.r.size {
+	if size > c.r.size || c.t.Pos+source.Padded(size) > c.r.size {
 		return c.r.truncated(&c.g)
 	}
-	err := c.t.skip(source.Padded(size))
+	err := c.t.Skip(source.Padded(size))
 	if err == io.ErrUnexpectedEOF {
 		return c.r.truncated(&c.g)
 	}
@@ -166,7 +167,7 @@ func (c *chain) look() error {
 // group reads a group of headers; io.EOF if the region ends before it does.
 func (c *chain) group() (tar.Step, error) {
 	for {
-		b, err := c.t.block()
+		b, err := c.t.Block()
 		if err != nil {
 			return tar.More, err
 		}
@@ -197,7 +198,7 @@ func (c *chain) ended(at int64) error {
 		return err
 	}
 	for {
-		b, err := c.t.block()
+		b, err := c.t.Block()
 		if err == io.EOF {
 			return c.finish()
 		}
@@ -278,7 +279,7 @@ func (c *chain) place(it *source.Item, over bool) (*object, error) {
 func (c *chain) carry() error {
 	at, b := c.g.Start(), c.g.Carry()
 	for {
-		p, _, err := c.t.take(int64(c.r.lim.piece))
+		p, _, err := c.t.Take(int64(c.r.lim.piece))
 		if err == io.EOF {
 			return c.out(Seam{At: at, Carry: b})
 		}
@@ -298,7 +299,7 @@ func (c *chain) whole(it *source.Item, o *object) error {
 		if rec.Sum, rec.Chunks, err = c.content(it, o); err != nil {
 			return err
 		}
-		if err := c.t.skip(source.Padded(it.Stored()) - it.Stored()); err == io.ErrUnexpectedEOF {
+		if err := c.t.Skip(source.Padded(it.Stored()) - it.Stored()); err == io.ErrUnexpectedEOF {
 			return c.r.truncated(&c.g)
 		} else if err != nil {
 			return err
@@ -311,22 +312,22 @@ func (c *chain) whole(it *source.Item, o *object) error {
 // content pushes all data of a member, and is its checksum, and those of the chunks of a
 // striped file.
 func (c *chain) content(it *source.Item, o *object) ([16]byte, manifest.CRCs, error) {
-	chunks := newChunkSums(o.layout, it.Size)
+	chunks := archive.NewChunkCRCs(o.layout, it.Size)
 	if it.Sparse != nil {
 		m := &SeamMember{Off: it.Off, Size: it.Size, Sparse: it.Sparse}
 		p, err := c.part(m, it.Stored(), o, chunks)
 		if err == nil {
 			err = c.push.ends(o, it.Sparse)
 		}
-		return crcSum(p.CRC), chunks.end(it.Size), err
+		return crcSum(p.CRC), chunks.End(it.Size), err
 	}
-	sum := summer{size: it.Size}
+	sum := archive.Hasher{Size: it.Size}
 	err := c.data(it.Off, it.Size, func(b []byte, piece *source.Piece, at int64) error {
-		sum.write(b)
-		chunks.write(b, at)
+		sum.Write(b)
+		chunks.Write(b, at)
 		return c.push.put(o, b, piece, at)
 	})
-	return sum.sum128(), chunks.end(it.Size), err
+	return sum.Sum128(), chunks.End(it.Size), err
 }
 
 // piece pushes the next n bytes of a member that lies in several regions, and
@@ -348,26 +349,26 @@ func (c *chain) piece(m *SeamMember, n int64, o *object) error {
 }
 
 // part pushes the next n bytes of a member, and is what they are of the file.
-func (c *chain) part(m *SeamMember, n int64, o *object, chunks *chunkSums) (Piece, error) {
-	at := c.t.pos - m.Off
+func (c *chain) part(m *SeamMember, n int64, o *object, chunks *archive.ChunkCRCs) (Piece, error) {
+	at := c.t.Pos - m.Off
 	p := Piece{Ino: m.Ino, Size: m.Size, Off: at, Len: n}
 	if m.Sparse == nil {
 		return p, c.data(m.Off, n, func(b []byte, piece *source.Piece, at int64) error {
-			p.CRC = crc32.Update(p.CRC, castagnoli, b)
+			p.CRC = crc32.Update(p.CRC, archive.Castagnoli, b)
 			return c.push.put(o, b, piece, at)
 		})
 	}
 	from, end := m.Sparse.Span(at, n)
 	p.Off, p.Len = from, end-from
-	sum := holeSum{pos: from}
+	sum := archive.HoleSum{Pos: from}
 	err := c.data(m.Off, n, func(b []byte, piece *source.Piece, at int64) error {
 		return m.Sparse.Pour(at, b, func(b []byte, pos int64) error {
-			sum.write(b, pos)
-			chunks.write(b, pos)
+			sum.Write(b, pos)
+			chunks.Write(b, pos)
 			return c.push.put(o, b, piece, pos)
 		})
 	})
-	p.CRC = sum.upTo(end)
+	p.CRC = sum.UpTo(end)
 	c.push.count(p.Len - n) // holes
 	return p, err
 }
@@ -379,14 +380,14 @@ func (c *chain) data(off, n int64, do func(b []byte, piece *source.Piece, at int
 		if err := c.look(); err != nil {
 			return err
 		}
-		b, piece, err := c.t.take(n)
+		b, piece, err := c.t.Take(n)
 		if err == io.EOF {
 			return c.r.truncated(&c.g)
 		}
 		if err != nil {
 			return err
 		}
-		if err := do(b, piece, c.t.pos-int64(len(b))-off); err != nil {
+		if err := do(b, piece, c.t.Pos-int64(len(b))-off); err != nil {
 			return err
 		}
 		n -= int64(len(b))
@@ -415,7 +416,7 @@ func (c *chain) goOn(m *SeamMember) error {
 	if err := c.piece(m, end-r.part.Off, o); err != nil {
 		return err
 	}
-	return c.t.skip(min(m.end(), r.part.End) - c.t.pos)
+	return c.t.Skip(min(m.end(), r.part.End) - c.t.Pos)
 }
 
 func (c *chain) record(rec manifest.Record) error {

@@ -8,6 +8,7 @@ import (
 	"hash/crc32"
 	"syscall"
 
+	"github.com/bivouacfs/bivouac/stagein/archive"
 	"github.com/zeebo/xxh3"
 )
 
@@ -33,7 +34,7 @@ type Checker struct {
 func NewChecker(want [16]byte, size int64) *Checker {
 	c := &Checker{want: want, left: size}
 	if string(want[:len(crcMark)]) == crcMark {
-		c.crc = crc32.New(castagnoli)
+		c.crc = crc32.New(archive.Castagnoli)
 	} else {
 		c.xxh = xxh3.New128()
 	}

@@ -8,14 +8,15 @@ import (
 
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/metadata/manifest"
+	"github.com/bivouacfs/bivouac/stagein/archive"
 	"github.com/bivouacfs/bivouac/stagein/source"
 	"github.com/bivouacfs/bivouac/stagein/stageintest"
 )
 
 // chunkCRCs is the dumb twin of chunkSums.
-func chunkCRCs(b []byte, chunk int) (sums []uint32) {
+func wantCRCs(b []byte, chunk int) (sums []uint32) {
 	for ; len(b) > 0; b = b[min(chunk, len(b)):] {
-		sums = append(sums, crc32.Checksum(b[:min(chunk, len(b))], castagnoli))
+		sums = append(sums, crc32.Checksum(b[:min(chunk, len(b))], archive.Castagnoli))
 	}
 	return sums
 }
@@ -40,24 +41,24 @@ func TestChunkSums(t *testing.T) {
 			size = size >> 16 << 16
 		}
 		file := make([]byte, size)
-		c := newChunkSums(l, int64(size))
+		c := archive.NewChunkCRCs(l, int64(size))
 		for pos := 0; pos < size; {
 			n := min(1+r.IntN(200_000), size-pos)
 			if r.IntN(3) > 0 {
 				copy(file[pos:], stageintest.RandBytes(r, n))
-				c.write(file[pos:pos+n], int64(pos))
+				c.Write(file[pos:pos+n], int64(pos))
 			}
 			pos += n
 		}
-		if got, want := c.end(int64(size)), chunkCRCs(file, 64<<10); !sameCRCs(got, want) {
+		if got, want := c.End(int64(size)), wantCRCs(file, 64<<10); !sameCRCs(got, want) {
 			t.Fatalf("%d bytes: %x, want %x", size, got, want)
 		}
 	}
-	if c := newChunkSums(l, 64<<10*manifest.MaxChunks); c == nil {
+	if c := archive.NewChunkCRCs(l, 64<<10*manifest.MaxChunks); c == nil {
 		t.Error("there are no sums of as many chunks as there may be")
 	}
-	for _, c := range []*chunkSums{newChunkSums(l, 64<<10*manifest.MaxChunks+1), newChunkSums(metadata.Layout{Kind: metadata.Local}, 5)} {
-		if c.write([]byte("x"), 0); c != nil || c.end(5) != "" {
+	for _, c := range []*archive.ChunkCRCs{archive.NewChunkCRCs(l, 64<<10*manifest.MaxChunks+1), archive.NewChunkCRCs(metadata.Layout{Kind: metadata.Local}, 5)} {
+		if c.Write([]byte("x"), 0); c != nil || c.End(5) != "" {
 			t.Error("there are sums")
 		}
 	}
@@ -82,7 +83,7 @@ func TestPackedChunkSums(t *testing.T) {
 	for _, rec := range files.Records {
 		var sums []uint32
 		if rec.Attr.Layout.Kind == metadata.Striped && rec.Attr.Mode&source.TypeMask == source.TypeRegular {
-			sums = chunkCRCs([]byte(want[rec.Path].Data), stripeChunk)
+			sums = wantCRCs([]byte(want[rec.Path].Data), stripeChunk)
 			seen++
 		}
 		if !sameCRCs(rec.Chunks, sums) {

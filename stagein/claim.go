@@ -110,7 +110,7 @@ func (f *Fill) landedHere(ps []*parcel) error {
 		case !x.there:
 			f.land(x.piece, fl, errReleased)
 		default:
-			all = append(all, arrival{piece: x.piece, sum: x.sum.sum128(), n: x.n, fl: fl})
+			all = append(all, arrival{piece: x.piece, sum: x.sum.Sum128(), n: x.n, fl: fl})
 		}
 	}
 	return f.arrive(all)

@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/bivouacfs/bivouac/stagein/archive"
 	"github.com/bivouacfs/bivouac/stagein/source"
 )
 
@@ -87,19 +88,19 @@ func (s *Share) copyFile(ctx context.Context, push *pusher, it *source.Item, o *
 		return sum, err
 	}
 	defer f.Close() // read only
-	m := summer{size: it.Size}
+	m := archive.Hasher{Size: it.Size}
 	if err := s.copyBytes(ctx, f, path, it.Size, func(p *source.Piece) error {
-		m.write(p.B)
+		m.Write(p.B)
 		err := push.put(o, p.B, p, p.Off)
 		push.flush() // a buffer has no more than one file
 		return err
 	}); err != nil {
 		return sum, err
 	}
-	if err := unchanged(f, path, was); err != nil {
+	if err := archive.CheckUnchanged(f, path, was); err != nil {
 		return sum, fmt.Errorf("while it was read: %w", err)
 	}
-	return m.sum128(), nil
+	return m.Sum128(), nil
 }
 
 // copyBytes gives the size bytes of f to each, in order; of a large file some
@@ -119,7 +120,7 @@ func (s *Share) copyBytes(ctx context.Context, f source.File, path string, size 
 		}
 		return each(p)
 	}
-	from := source.ReadRegion(ctx, f, path, 0, size, s.pool, readAhead)
+	from := source.ReadRegion(ctx, f, path, 0, size, s.pool, archive.ReadAhead)
 	defer from.Close()
 	for {
 		p, err := from.Next()

@@ -164,11 +164,11 @@ const maxUnpackedFor = 64 << 20
 
 // reached reports whether a file can be read in its source without unpacking all that is before it.
 func (f *Fill) reached(from manifest.Origin) bool {
-	kind, err := f.src.kindOf(from)
+	kind, err := f.src.KindOf(from)
 	if err != nil || !from.Known() || !kind.Packed() {
 		return err == nil && from.Known()
 	}
-	points, err := f.src.pointsOf(from.Source)
+	points, err := f.src.RestartPoints(from.Source)
 	at, ok := points.Before(from.Off)
 	return err == nil && ok && from.Off-at <= maxUnpackedFor
 }

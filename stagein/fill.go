@@ -18,6 +18,7 @@ import (
 	"github.com/bivouacfs/bivouac/datapath/wire"
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/metadata/cluster"
+	"github.com/bivouacfs/bivouac/stagein/archive"
 	"github.com/bivouacfs/bivouac/stagein/source"
 )
 
@@ -52,8 +53,8 @@ type FillConfig struct {
 // one of them is read.
 type Fill struct {
 	cfg       FillConfig
-	src       fetcher
-	bufs      pools
+	src       archive.Fetcher
+	bufs      archive.Buffers
 	have      *residents
 	journal   *journal
 	window    *window
@@ -128,8 +129,8 @@ func NewFill(cfg FillConfig) (*Fill, error) {
 	}
 	f := &Fill{
 		window: newWindow(cfg.Window), bad: newUnreadables(), displaced: newDisplaced(),
-		cfg: cfg, src: fetcher{fs: cfg.FS, origins: cfg.Origins}, have: newResidents(),
-		bufs:    newPools(int(max(cfg.Memory/wire.MaxData, minPieces)), wire.MaxData),
+		cfg: cfg, src: archive.Fetcher{Fsys: cfg.FS, Sources: cfg.Origins.Sources}, have: newResidents(),
+		bufs:    archive.NewBuffers(int(max(cfg.Memory/wire.MaxData, archive.MinPieces)), wire.MaxData),
 		flights: make(map[piece]*flight), slots: make(chan struct{}, demandSlots), reads: seats{free: cfg.Workers}, calm: closedChan(), gate: newGate(), early: newGate(),
 		birth: rand.Uint64(), runSize: defaultRunSize, legSize: defaultLegSize, births: make(map[metadata.NodeID]uint64),
 		unpacks: make(map[uint32]*flight),
@@ -171,7 +172,7 @@ func (f *Fill) resume(p piece) {
 	}
 	n := min(s.chunk, a.Size-int64(p.chunk)*s.chunk)
 	if !f.cfg.Origins.Staged {
-		f.src.read.Add(n)
+		f.src.Read.Add(n)
 	}
 	f.got(p, n)
 }
@@ -203,7 +204,7 @@ func (f *Fill) Close() error {
 	f.release(func(metadata.NodeID) bool { return true })
 	f.cancel()
 	f.wg.Wait()
-	return errors.Join(f.journal.close(), f.src.close())
+	return errors.Join(f.journal.close(), f.src.Close())
 }
 
 // spread is how the pieces of a file lie on the nodes.
@@ -278,7 +279,7 @@ func (f *Fill) Trouble() error {
 // Progress is how far this node is.
 func (f *Fill) Progress() Progress {
 	return Progress{
-		SourceBytes: f.src.read.Load(), SourceTotal: f.total.Load() - f.NoRoom().Bytes, Bytes: f.bytes.Load(), Files: f.files.Load(),
+		SourceBytes: f.src.Read.Load(), SourceTotal: f.total.Load() - f.NoRoom().Bytes, Bytes: f.bytes.Load(), Files: f.files.Load(),
 		Demand: f.demand.Load(), Through: f.passed.Load(), Done: f.whole.Load(),
 	}
 }
@@ -518,29 +519,29 @@ func (f *Fill) bringOnce(p piece, fl *flight) error {
 	if !from.Sparse && !f.room(p.ino, n) {
 		return errNoRoom
 	}
-	if kind, err := f.src.kindOf(from); err != nil || kind.Packed() {
+	if kind, err := f.src.KindOf(from); err != nil || kind.Packed() {
 		if err == nil {
 			err = f.bringPacked(m, p, from.Source)
 		}
 		return err
 	}
-	src, err := f.src.open(from, &a)
+	src, err := f.src.Open(from, &a)
 	if err != nil {
 		return err
 	}
 	sum := xxh3.New128()
 	of, over := f.turn(fl)
-	src.file = of(src.file)
-	all := filler{end: pos + n}
-	err = src.each(f.ctx, f.bufs, pos, n, func(b []byte, at int64) error {
+	src.Src = of(src.Src)
+	all := archive.HoleFiller{End: pos + n}
+	err = src.Read(f.ctx, f.bufs, pos, n, func(b []byte, at int64) error {
 		_, _ = sum.Write(b) // cannot fail
-		if all.idle(b, at) {
+		if all.Idle(b, at) {
 			return nil
 		}
 		return f.put(f.ctx, p.ino, b, off+at-pos)
 	})
 	over()
-	err = src.end(err)
+	err = src.Close(err)
 	if err == nil {
 		err = f.journal.add(p, sum.Sum128().Bytes())
 	}

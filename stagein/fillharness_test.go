@@ -13,6 +13,7 @@ import (
 
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/metadata/cluster"
+	"github.com/bivouacfs/bivouac/stagein/archive"
 	"github.com/bivouacfs/bivouac/stagein/stageintest"
 )
 
@@ -41,7 +42,7 @@ func (j *job) filler(m cluster.Map, node metadata.NodeID, s *Scanned, files File
 		return nil, err
 	}
 	if j.lim.piece != 0 {
-		f.bufs = newPools(minPieces, j.lim.piece)
+		f.bufs = archive.NewBuffers(archive.MinPieces, j.lim.piece)
 	}
 	if j.runSize != 0 {
 		f.runSize = j.runSize
@@ -107,7 +108,7 @@ func (j *job) runFill(ctx context.Context, f *Fill) error {
 	if err := f.Trouble(); err != nil {
 		return err
 	}
-	if out := f.bufs.in.Out() + f.bufs.out.Out(); out != 0 {
+	if out := f.bufs.In.Out() + f.bufs.Out.Out(); out != 0 {
 		return fmt.Errorf("%d buffers were not released", out)
 	}
 	if _, whole := f.Whole(); !whole {

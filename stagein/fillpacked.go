@@ -13,6 +13,7 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/metadata/cluster"
 	"github.com/bivouacfs/bivouac/metadata/manifest"
+	"github.com/bivouacfs/bivouac/stagein/archive"
 	"github.com/bivouacfs/bivouac/stagein/source"
 	"github.com/bivouacfs/bivouac/stagein/source/unpack"
 )
@@ -74,7 +75,7 @@ func (f *Fill) unpackAll(m cluster.Map, p piece, n uint32) error {
 		}
 		f.parts(m, from, a, func(p part) {
 			if p.node == f.cfg.Self && !f.have.has(p.piece) {
-				parts = append(parts, &parcel{part: p, sum: summer{size: p.n}})
+				parts = append(parts, &parcel{part: p, sum: archive.Hasher{Size: p.n}})
 			}
 		})
 		return true
@@ -84,18 +85,18 @@ func (f *Fill) unpackAll(m cluster.Map, p piece, n uint32) error {
 	}
 	slices.SortFunc(parts, func(a, b *parcel) int { return cmp.Or(cmp.Compare(a.at, b.at), cmp.Compare(a.chunk, b.chunk)) })
 	parts = f.roomy(parts, p)
-	kind, err := f.src.kind(n)
+	kind, err := f.src.Kind(n)
 	if err != nil {
 		return err
 	}
-	src, err := f.src.archive(n)
+	src, err := f.src.OpenArchive(n)
 	if err != nil {
 		return err
 	}
-	if len(src.points) < 2 {
-		return src.end(f.unpack(src, f.unpackFrom(src, kind), parts))
+	if len(src.Points) < 2 {
+		return src.Close(f.unpack(src, f.unpackFrom(src, kind), parts))
 	}
-	all := legs(src.points, parts, f.legSize)
+	all := legs(src.Points, parts, f.legSize)
 	first := max(slices.IndexFunc(all, func(l leg) bool {
 		return slices.ContainsFunc(l.parts, func(x *parcel) bool { return x.piece == p })
 	}), 0)
@@ -109,7 +110,7 @@ func (f *Fill) unpackAll(m cluster.Map, p piece, n uint32) error {
 			return f.unpack(src, f.unpackLeg(src, kind, &l), l.parts)
 		})
 	}
-	return src.end(g.Wait())
+	return src.Close(g.Wait())
 }
 
 // legs cuts parts where what lies between two of them need not be unpacked, and where
@@ -145,17 +146,17 @@ func ends(parts []*parcel, i int) int64 {
 // unpacker begins to unpack something that is read with ctx.
 type unpacker func(ctx context.Context) *unpack.Unpacked
 
-func (f *Fill) unpackFrom(src *stretch, kind source.Kind) unpacker {
+func (f *Fill) unpackFrom(src *archive.Content, kind source.Kind) unpacker {
 	return func(ctx context.Context) *unpack.Unpacked {
-		from := source.ReadRegion(ctx, src.file, src.name, 0, src.was.Size, f.bufs.in, readAhead)
-		return unpack.Unpack(ctx, kind, nil, from, f.bufs.out)
+		from := source.ReadRegion(ctx, src.Src, src.Name, 0, src.Was.Size, f.bufs.In, archive.ReadAhead)
+		return unpack.Unpack(ctx, kind, nil, from, f.bufs.Out)
 	}
 }
 
-func (f *Fill) unpackLeg(src *stretch, kind source.Kind, l *leg) unpacker {
+func (f *Fill) unpackLeg(src *archive.Content, kind source.Kind, l *leg) unpacker {
 	return func(ctx context.Context) *unpack.Unpacked {
-		s := unpack.Stretch{File: src.file, Name: src.name, Kind: kind, Size: src.was.Size, Points: src.points, Off: l.parts[0].begin(), End: l.end}
-		if u := s.Unpack(ctx, f.bufs.in, f.bufs.out); u != nil {
+		s := unpack.Stretch{File: src.Src, Name: src.Name, Kind: kind, Size: src.Was.Size, Points: src.Points, Off: l.parts[0].begin(), End: l.end}
+		if u := s.Unpack(ctx, f.bufs.In, f.bufs.Out); u != nil {
 			return u
 		}
 		return f.unpackFrom(src, kind)(ctx)

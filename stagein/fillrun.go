@@ -8,6 +8,7 @@ import (
 
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/metadata/cluster"
+	"github.com/bivouacfs/bivouac/stagein/archive"
 	"github.com/bivouacfs/bivouac/stagein/source"
 )
 
@@ -130,7 +131,7 @@ func (f *Fill) note(err error) {
 // time, since to open a file is several round trips to the source, in which nothing is
 // read.
 func (f *Fill) workers() int {
-	if slices.ContainsFunc(f.cfg.Origins.Sources, func(o Origin) bool { return o.Kind == source.Dir }) {
+	if slices.ContainsFunc(f.cfg.Origins.Sources, func(o archive.Origin) bool { return o.Kind == source.Dir }) {
 		return (1 + opening) * f.cfg.Workers
 	}
 	return f.cfg.Workers

@@ -12,6 +12,7 @@ import (
 
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/metadata/manifest"
+	"github.com/bivouacfs/bivouac/stagein/archive"
 	"github.com/bivouacfs/bivouac/stagein/source"
 )
 
@@ -63,7 +64,7 @@ func (f *Fill) adopted(file io.Writer) error {
 }
 
 // unpack reads a compressed tar up to the last of parts, and stores them here.
-func (f *Fill) unpack(src *stretch, begin unpacker, parts []*parcel) error {
+func (f *Fill) unpack(src *archive.Content, begin unpacker, parts []*parcel) error {
 	ctx, cancel := context.WithCancel(f.ctx)
 	defer cancel()
 	u := begin(ctx)
@@ -71,10 +72,10 @@ func (f *Fill) unpack(src *stretch, begin unpacker, parts []*parcel) error {
 	for next := 0; next < len(parts); {
 		p, err := u.Next()
 		if errors.Is(err, io.EOF) {
-			return fmt.Errorf("%s: unpacks to less than it did: %w", src.name, syscall.ESTALE)
+			return fmt.Errorf("%s: unpacks to less than it did: %w", src.Name, syscall.ESTALE)
 		}
 		if err != nil {
-			return fmt.Errorf("%s: %w", src.name, err)
+			return fmt.Errorf("%s: %w", src.Name, err)
 		}
 		next, err = f.keep(parts, next, p)
 		p.Release()
@@ -82,7 +83,7 @@ func (f *Fill) unpack(src *stretch, begin unpacker, parts []*parcel) error {
 			return err
 		}
 	}
-	return src.same()
+	return src.Unchanged()
 }
 
 // keep stores what p has of parts, from the first one on that is not whole, and
@@ -98,7 +99,7 @@ func (f *Fill) keep(parts []*parcel, next int, p *source.Piece) (int, error) {
 			}
 		} else if from, end := max(x.at, p.Off), min(x.end(), p.End()); from < end {
 			b := p.B[from-p.Off : end-p.Off]
-			x.sum.write(b)
+			x.sum.Write(b)
 			if err := f.put(f.ctx, x.ino, b, x.off+from-x.at); err != nil {
 				return next, err
 			}
@@ -119,7 +120,7 @@ func (f *Fill) arrived(x *parcel) error {
 	if f.have.has(x.piece) {
 		return nil
 	}
-	if err := f.journal.add(x.piece, x.sum.sum128()); err != nil {
+	if err := f.journal.add(x.piece, x.sum.Sum128()); err != nil {
 		return err
 	}
 	f.got(x.piece, x.n)

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/bivouacfs/bivouac/metadata"
+	"github.com/bivouacfs/bivouac/stagein/archive"
 	"github.com/bivouacfs/bivouac/stagein/source"
 	srczip "github.com/bivouacfs/bivouac/stagein/source/zip"
 	"github.com/bivouacfs/bivouac/stagein/stageintest"
@@ -135,17 +136,17 @@ func TestZipPart(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	from := zipOrigin(&x.Items[0], 0)
-	q := &fetcher{fs: fs, origins: Origins{Sources: []Origin{{Path: "/z.zip", Kind: source.Zip, Size: info.Size, Mtime: info.Mtime}}}}
+	from := archive.ZipOrigin(&x.Items[0], 0)
+	q := &archive.Fetcher{Fsys: fs, Sources: []archive.Origin{{Path: "/z.zip", Kind: source.Zip, Size: info.Size, Mtime: info.Mtime}}}
 	for range 50 {
 		pos := r.IntN(len(data))
 		n := 1 + r.IntN(len(data)-pos)
-		s, err := q.open(from, &metadata.Attr{Size: int64(len(data))})
+		s, err := q.Open(from, &metadata.Attr{Size: int64(len(data))})
 		if err != nil {
 			t.Fatal(err)
 		}
 		var got []byte
-		err = s.end(s.each(context.Background(), newPools(minPieces, 1000), int64(pos), int64(n), func(b []byte, at int64) error {
+		err = s.Close(s.Read(context.Background(), archive.NewBuffers(archive.MinPieces, 1000), int64(pos), int64(n), func(b []byte, at int64) error {
 			if at != int64(pos+len(got)) {
 				return fmt.Errorf("bytes at %d after %d", at, pos+len(got))
 			}

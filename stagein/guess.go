@@ -7,6 +7,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/bivouacfs/bivouac/metadata/manifest"
+	"github.com/bivouacfs/bivouac/stagein/archive"
 	"github.com/bivouacfs/bivouac/stagein/source"
 )
 
@@ -40,10 +41,10 @@ func (g *guess) run(held []*source.Piece) error {
 	c := g.r.chain(g.r.ctx, g.at)
 	c.guess, g.push = g, c.push
 	c.some = true // the header that was found
-	c.t.more = g.from.Next
+	c.t.More = g.from.Next
 	for _, p := range held {
 		if p.End() > g.at {
-			c.t.queue = append(c.t.queue, p.Hold())
+			c.t.Queue = append(c.t.Queue, p.Hold())
 		}
 		if p.Off < g.at {
 			g.held = append(g.held, p.View(g.at))
@@ -57,7 +58,7 @@ func (g *guess) run(held []*source.Piece) error {
 			err = e
 		}
 	}
-	release(g.held)
+	archive.ReleaseAll(g.held)
 	err = c.end(err)
 	if errors.Is(err, errReplaced) || g.wrong {
 		return g.err
@@ -101,9 +102,9 @@ func (g *guess) look(wait bool) error {
 func (g *guess) verify(seam *Seam) error {
 	c := g.r.chain(g.r.ctx, g.r.part.Off)
 	c.landing = g.at
-	c.t.queue, g.held = g.held, nil
+	c.t.Queue, g.held = g.held, nil
 	var again *source.Region
-	c.t.more = func() (*source.Piece, error) {
+	c.t.More = func() (*source.Piece, error) {
 		if again == nil {
 			if err := g.undo(); err != nil {
 				return nil, err
@@ -135,7 +136,7 @@ func (g *guess) restart(c *chain) error {
 	again := g.r.read(g.at)
 	defer again.Close()
 	next := g.r.chain(g.r.ctx, g.at)
-	next.t.more = again.Next
+	next.t.More = again.Next
 	return next.stage(&Seam{At: g.at, Some: c.some, Mtime: c.g.Mtime})
 }
 

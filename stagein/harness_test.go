@@ -18,6 +18,7 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/metadata/cluster"
 	"github.com/bivouacfs/bivouac/metadata/manifest"
+	"github.com/bivouacfs/bivouac/stagein/archive"
 	"github.com/bivouacfs/bivouac/stagein/source"
 	"github.com/bivouacfs/bivouac/stagein/stageintest"
 )
@@ -197,7 +198,7 @@ func (j *job) share(m cluster.Map, i int, w, skips io.Writer, seams []chan []byt
 	}
 	if j.lim.piece != 0 {
 		s.lim = j.lim
-		s.lim.apart = cmp.Or(j.lim.apart, pointsApart)
+		s.lim.apart = cmp.Or(j.lim.apart, archive.PointsApart)
 	}
 	return s, nil
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/sirupsen/logrus"
 	"github.com/zeebo/xxh3"
 
+	"github.com/bivouacfs/bivouac/stagein/archive"
 	"github.com/bivouacfs/bivouac/stagein/source"
 	"github.com/bivouacfs/bivouac/stagein/source/tar"
 )
@@ -157,7 +158,7 @@ func (a *archiveScan) load(cfg *PlanConfig, path string) (*itemList, error) {
 		return nil, err
 	}
 	items, end := newItemList(cfg.Scratch), int64(0)
-	archive := counted{h.f, &h.read}
+	archive := archive.CountReads(h.f, &h.read)
 	key, err := tar.KeyOf(archive, h.name, a.found.Info)
 	if err == nil {
 		err = tar.ReadIndex(io.NewSectionReader(f, 0, size), size, key, func(it *source.Item) error {

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"sync/atomic"
 
+	"github.com/bivouacfs/bivouac/stagein/archive"
 	"github.com/bivouacfs/bivouac/stagein/source"
 	"github.com/bivouacfs/bivouac/stagein/source/unpack"
 )
@@ -68,7 +69,7 @@ func (a *archiveScan) findLeast(fsys source.FS, read *atomic.Int64) error {
 		return fmt.Errorf("%s: %w", a.Path, err)
 	}
 	defer f.Close() // read only
-	if a.least, a.by, err = unpack.MinUnpacked(counted{f, read}, a.found.Kind, a.Size, a.found.Head); err != nil {
+	if a.least, a.by, err = unpack.MinUnpacked(archive.CountReads(f, read), a.found.Kind, a.Size, a.found.Head); err != nil {
 		return fmt.Errorf("%s: %w", a.Path, err)
 	}
 	return nil

@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/bivouacfs/bivouac/metadata"
+	"github.com/bivouacfs/bivouac/stagein/archive"
 	"github.com/bivouacfs/bivouac/stagein/source"
 	"github.com/bivouacfs/bivouac/stagein/source/walk"
 	"github.com/bivouacfs/bivouac/stagein/source/zip"
@@ -35,7 +36,7 @@ func (cfg *PlanConfig) planMany(ctx context.Context, p *Plan, paths []string, no
 	}
 	p.Kind, p.Options, p.Room, p.Read = source.Many, cfg.Request.Options, cfg.sumFree(nodes), cfg.read
 	for _, a := range archives { // who reads one finds out of what kind it is
-		p.Origins.Sources = append(p.Origins.Sources, Origin{Path: a.Path, Kind: source.Many, Size: a.Size, Mtime: a.Mtime})
+		p.Origins.Sources = append(p.Origins.Sources, archive.Origin{Path: a.Path, Kind: source.Many, Size: a.Size, Mtime: a.Mtime})
 	}
 	if cfg.Request.Limit > 0 || cfg.Request.List != "" {
 		nodes = nodes[:1]
@@ -137,7 +138,7 @@ func (s *Share) round(i int) int {
 // runArchives stages the archives [i, end) of the part. When it returns, all of them is stored.
 func (s *Share) runArchives(ctx context.Context, i, end int) error {
 	g, ctx := errgroup.WithContext(ctx)
-	g.SetLimit(max(min(manyAtOnce, s.pool.Room()/minPieces), 1))
+	g.SetLimit(max(min(manyAtOnce, s.pool.Room()/archive.MinPieces), 1))
 	if s.cfg.Plan.Limit > 0 {
 		g.SetLimit(1)
 	}

@@ -74,10 +74,10 @@ const markEvery = 4 << 20
 // is stored. What is not proved has none.
 func (c *chain) mark() error {
 	s := c.r.Share
-	if !s.marks() || c.unproved() || c.landing != 0 || c.t.pos-c.marked < s.lim.mark {
+	if !s.marks() || c.unproved() || c.landing != 0 || c.t.Pos-c.marked < s.lim.mark {
 		return nil
 	}
-	c.marked = c.t.pos
+	c.marked = c.t.Pos
 	m := Mark{Spot: c.spot(), Files: s.count.files.Load(), Pieces: s.pieces[:len(s.pieces):len(s.pieces)]}
 	if c.r.packed != nil {
 		m.Need = s.count.need.Load()
@@ -94,7 +94,7 @@ func (c *chain) mark() error {
 
 // spot is where the chain is, between two groups.
 func (c *chain) spot() Spot {
-	s := Spot{At: c.t.pos, Some: c.some, Mtime: c.g.Mtime}
+	s := Spot{At: c.t.Pos, Some: c.some, Mtime: c.g.Mtime}
 	if k := c.r.packed; k != nil {
 		s.From = k.from.Restart(s.At)
 	}

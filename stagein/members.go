@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/bivouacfs/bivouac/stagein/archive"
 	"github.com/bivouacfs/bivouac/stagein/source"
 	"github.com/bivouacfs/bivouac/stagein/source/tar"
 	"github.com/bivouacfs/bivouac/stagein/source/walk"
@@ -180,7 +181,7 @@ func (a *archiveScan) open(cfg *PlanConfig) (*hopper, error) {
 func (a *archiveScan) end(h *hopper, err error) error {
 	a.read += h.read.Load()
 	if err == nil {
-		err = unchanged(h.f, h.name, a.found.Info)
+		err = archive.CheckUnchanged(h.f, h.name, a.found.Info)
 	}
 	if e := h.f.Close(); err == nil && e != nil {
 		err = fmt.Errorf("%s: %w", a.Path, e)
@@ -204,7 +205,7 @@ func (a *archiveScan) hop(ctx context.Context, cfg *PlanConfig, mean, most int64
 	}
 	if err == nil && !global && !h.left.Load() && a.index.keeps() {
 		a.fresh = &newIndex{index: a.index, items: found}
-		a.fresh.key, err = tar.KeyOf(counted{h.f, &h.read}, h.name, a.found.Info)
+		a.fresh.key, err = tar.KeyOf(archive.CountReads(h.f, &h.read), h.name, a.found.Info)
 	}
 	return a.end(h, err)
 }
@@ -225,7 +226,7 @@ func (cfg *PlanConfig) join(c *contents, all []archiveScan) error {
 	var found joined
 	for i := range all {
 		a := &all[i]
-		c.sources = append(c.sources, Origin{Path: a.Path, Kind: a.found.Kind, Size: a.Size, Mtime: a.Mtime, Index: source.Name(a.told)})
+		c.sources = append(c.sources, archive.Origin{Path: a.Path, Kind: a.found.Kind, Size: a.Size, Mtime: a.Mtime, Index: source.Name(a.told)})
 		if a.fresh != nil {
 			c.fresh = append(c.fresh, *a.fresh)
 		}

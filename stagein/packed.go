@@ -9,6 +9,7 @@ import (
 
 	"github.com/sirupsen/logrus"
 
+	"github.com/bivouacfs/bivouac/stagein/archive"
 	"github.com/bivouacfs/bivouac/stagein/source"
 	"github.com/bivouacfs/bivouac/stagein/source/tar"
 	"github.com/bivouacfs/bivouac/stagein/source/unpack"
@@ -44,7 +45,7 @@ func (s *Share) runPacked(ctx context.Context) error {
 	k := &packed{from: u, room: p.Room}
 	r := &region{Share: s, part: Part{End: endless}, size: endless, file: f, packed: k}
 	c := r.chain(ctx, begin)
-	c.t.more = u.Next
+	c.t.More = u.Next
 	stage := func() error { return c.stage(&Seam{}) }
 	if m := s.cfg.Resume; m != nil {
 		stage = func() error { return c.again(m) }
@@ -56,7 +57,7 @@ func (s *Share) runPacked(ctx context.Context) error {
 	if err != nil {
 		return k.explain(err)
 	}
-	return unchanged(f, string(p.Source), was)
+	return archive.CheckUnchanged(f, string(p.Source), was)
 }
 
 // keepPoints keeps the restart points of a file, if there are any but its beginning.
@@ -76,7 +77,7 @@ func (s *Share) unpack(ctx context.Context, f source.File) (u *unpack.Unpacked, 
 	if m := s.cfg.Resume; m != nil && m.From != nil {
 		start, off, begin = m.From, m.From.Byte(p.Kind), m.From.Begin()
 	}
-	from := source.ReadRegion(ctx, f, string(p.Source), off, s.cfg.Part.End, s.pool, readAhead)
+	from := source.ReadRegion(ctx, f, string(p.Source), off, s.cfg.Part.End, s.pool, archive.ReadAhead)
 	switch {
 	case start != nil:
 		return unpack.UnpackFrom(ctx, p.Kind, *start, p.Head, from, s.pool, s.lim.apart), begin
@@ -88,7 +89,7 @@ func (s *Share) unpack(ctx context.Context, f source.File) (u *unpack.Unpacked, 
 
 // again unpacks what comes before a mark once more, from the last restart point before it on, and stages what comes after it.
 func (c *chain) again(m *Mark) error {
-	if err := c.t.skip(m.At - c.t.pos); err != nil {
+	if err := c.t.Skip(m.At - c.t.Pos); err != nil {
 		return c.end(err)
 	}
 	c.r.packed.some = m.Some

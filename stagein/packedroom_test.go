@@ -8,6 +8,7 @@ import (
 
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/metadata/manifest"
+	"github.com/bivouacfs/bivouac/stagein/archive"
 	"github.com/bivouacfs/bivouac/stagein/source"
 	"github.com/bivouacfs/bivouac/stagein/source/unpack"
 	"github.com/bivouacfs/bivouac/stagein/stageintest"
@@ -94,7 +95,7 @@ func TestPackedReadThroughIsBounded(t *testing.T) {
 		}
 	}
 	points := unpack.RestartPoints{{}, {At: 5, Off: 100}}
-	f := &Fill{src: fetcher{origins: Origins{Sources: []Origin{{Kind: source.TarZstd, RestartPoints: points.Append(nil)}}}}}
+	f := &Fill{src: archive.Fetcher{Sources: []archive.Origin{{Kind: source.TarZstd, RestartPoints: points.Append(nil)}}}}
 	for off, want := range map[int64]bool{99: true, 100 + maxUnpackedFor: true, 101 + maxUnpackedFor: false} {
 		if got := f.reached(manifest.Origin{Off: off}); got != want {
 			t.Errorf("what lies at %d can be read through: %v, want %v", off, got, want)

@@ -3,11 +3,11 @@ package stagein
 import (
 	"cmp"
 	"fmt"
-	"hash/crc32"
 	"slices"
 	"syscall"
 
 	"github.com/bivouacfs/bivouac/metadata"
+	"github.com/bivouacfs/bivouac/stagein/archive"
 )
 
 // Piece is what one node has read of a member that the end of a region cuts. The
@@ -36,7 +36,7 @@ func JoinPieces(all []Piece) (map[metadata.Ino][16]byte, error) {
 				return nil, fmt.Errorf("checksum of inode %v: piece [%d, %d) of %d bytes does not follow %d: %w",
 					p.Ino, p.Off, p.Off+p.Len, p.Size, off, syscall.EPROTO)
 			}
-			crc, off = joinCRC(crc, p.CRC, p.Len), off+p.Len
+			crc, off = archive.JoinCRC(crc, p.CRC, p.Len), off+p.Len
 		}
 		if off != first.Size {
 			return nil, fmt.Errorf("checksum of inode %v: pieces of %d bytes of %d: %w", first.Ino, off, first.Size, syscall.EPROTO)
@@ -44,36 +44,4 @@ func JoinPieces(all []Piece) (map[metadata.Ino][16]byte, error) {
 		sums[first.Ino] = crcSum(crc)
 	}
 	return sums, nil
-}
-
-// joinCRC is the CRC-32C of what has the CRC a with n bytes behind it that have
-// the CRC b. A CRC is the remainder of a polynomial over GF(2): a is multiplied by
-// x to the power of 8n, and added to b.
-func joinCRC(a, b uint32, n int64) uint32 {
-	power := uint32(1) << 30 // x, with the bits as they lie in a CRC
-	for range 3 {
-		power = multiply(power, power) // x^8
-	}
-	for ; n > 0; n >>= 1 {
-		if n&1 == 1 {
-			a = multiply(a, power)
-		}
-		power = multiply(power, power)
-	}
-	return a ^ b
-}
-
-// multiply multiplies polynomials modulo Castagnoli's; the highest bit is x^0.
-func multiply(a, b uint32) (p uint32) {
-	for bit := uint32(1) << 31; bit != 0; bit >>= 1 {
-		if a&bit != 0 {
-			p ^= b
-		}
-		carry := b & 1
-		b >>= 1
-		if carry != 0 {
-			b ^= crc32.Castagnoli
-		}
-	}
-	return p
 }

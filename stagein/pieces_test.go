@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/bivouacfs/bivouac/metadata"
+	"github.com/bivouacfs/bivouac/stagein/archive"
 	"github.com/bivouacfs/bivouac/stagein/stageintest"
 )
 
@@ -19,7 +20,7 @@ func TestJoinPieces(t *testing.T) {
 		var all []Piece
 		for off := 0; off < len(b) || off == 0; {
 			n := min(r.IntN(len(b)+1), len(b)-off)
-			all = append(all, Piece{ino, int64(len(b)), int64(off), int64(n), crc32.Checksum(b[off:off+n], castagnoli)})
+			all = append(all, Piece{ino, int64(len(b)), int64(off), int64(n), crc32.Checksum(b[off:off+n], archive.Castagnoli)})
 			if off += n; len(b) == 0 {
 				break
 			}

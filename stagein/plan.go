@@ -12,6 +12,7 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/metadata/cluster"
 	"github.com/bivouacfs/bivouac/metadata/manifest"
+	"github.com/bivouacfs/bivouac/stagein/archive"
 	"github.com/bivouacfs/bivouac/stagein/source"
 	"github.com/bivouacfs/bivouac/stagein/source/walk"
 )
@@ -185,7 +186,7 @@ func MakePlan(ctx context.Context, cfg *PlanConfig) (*Plan, error) {
 	p.Free, p.WayOut = cfg.allFree(), cfg.wayOut(p)
 	p.Origins.Staged, p.Origins.Order, p.Origins.Since = true, cfg.order(), cfg.Map.Epoch
 	if len(p.Origins.Sources) == 0 {
-		p.Origins.Sources = []Origin{{Path: p.Source, Kind: p.Kind, Size: p.Size, Mtime: p.Mtime}}
+		p.Origins.Sources = []archive.Origin{{Path: p.Source, Kind: p.Kind, Size: p.Size, Mtime: p.Mtime}}
 	}
 	return p, nil
 }

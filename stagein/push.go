@@ -11,6 +11,7 @@ import (
 	"github.com/bivouacfs/bivouac/datapath"
 	"github.com/bivouacfs/bivouac/datapath/wire"
 	"github.com/bivouacfs/bivouac/metadata"
+	"github.com/bivouacfs/bivouac/stagein/archive"
 	"github.com/bivouacfs/bivouac/stagein/source"
 )
 
@@ -25,19 +26,19 @@ type object struct {
 // pusher stores pieces, several at a time: what is put to one node until flush is
 // called goes there together, as far as it is small.
 type pusher struct {
-	s      *Share
-	g      *errgroup.Group
-	parent context.Context
-	ctx    context.Context // ends with parent, with cancel, or with the first failure
-	cancel context.CancelFunc
-	bytes  atomic.Int64
-	loads  *loads
-	gens   *generations // of what is put
+	s       *Share
+	g       *errgroup.Group
+	parent  context.Context
+	ctx     context.Context // ends with parent, with cancel, or with the first failure
+	cancel  context.CancelFunc
+	bytes   atomic.Int64
+	batches *archive.Batcher
+	gens    *generations // of what is put
 }
 
 func (s *Share) newPusher(ctx context.Context) *pusher {
 	p := &pusher{s: s, parent: ctx, gens: newGenerations()}
-	p.loads = newLoads(p.send)
+	p.batches = archive.NewBatcher(p.send)
 	ctx, p.cancel = context.WithCancel(ctx)
 	p.g, p.ctx = errgroup.WithContext(ctx)
 	p.g.SetLimit(s.cfg.Workers)
@@ -54,10 +55,10 @@ func (p *pusher) put(o *object, b []byte, piece *source.Piece, pos int64) error 
 		part := b[sp.Pos-pos:][:sp.Len]
 		gen := p.gens.hold()
 		p.s.count.to(sp.Node).Add(sp.Len)
-		p.loads.add(sp.Node, freight{
+		p.batches.Add(sp.Node, archive.BatchedPut{
 			PiecePut: datapath.PiecePut{Ino: o.ino, Off: sp.Off, Data: [][]byte{part}, Sum: wire.PieceSum(part)},
-			held:     []*source.Piece{piece.Hold()},
-			done:     func(err error) error { return p.stored(gen, err, o, sp) },
+			Held:     []*source.Piece{piece.Hold()},
+			Done:     func(err error) error { return p.stored(gen, err, o, sp) },
 		})
 	}
 	return nil
@@ -75,11 +76,11 @@ func (p *pusher) stored(gen *generation, err error, o *object, sp datapath.Span)
 
 // flush has all stored that was put. It is to be called before somebody waits for a
 // buffer of the share's.
-func (p *pusher) flush() { p.loads.flush() }
+func (p *pusher) flush() { p.batches.Flush() }
 
 // send has a load brought.
-func (p *pusher) send(l *load) {
-	p.g.Go(func() error { return l.bring(p.ctx, p.s.cfg.Target.PutAll) })
+func (p *pusher) send(l *archive.Batch) {
+	p.g.Go(func() error { return l.Deliver(p.ctx, p.s.cfg.Target.PutAll) })
 }
 
 // count takes note of n bytes of a file that are there.

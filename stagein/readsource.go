@@ -9,6 +9,7 @@ import (
 
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/metadata/manifest"
+	"github.com/bivouacfs/bivouac/stagein/archive"
 	"github.com/bivouacfs/bivouac/stagein/source"
 )
 
@@ -19,7 +20,7 @@ func (f *Fill) PackedIn(ino metadata.Ino) (n uint32, packed bool, err error) {
 	if err != nil {
 		return 0, false, err
 	}
-	kind, err := f.src.kindOf(from)
+	kind, err := f.src.KindOf(from)
 	return from.Source, kind.Packed(), err
 }
 
@@ -48,7 +49,7 @@ func (f *Fill) ReadSource(ctx context.Context, inos []metadata.Ino, to func(meta
 func (f *Fill) Complaint(ino metadata.Ino, err error) string {
 	x := Unreadable{Ino: ino, Error: err.Error() + ": " + remedy(err)}
 	if from, _, e := f.cfg.Files.Origin(ino); e == nil {
-		x.Source, x.Off = f.src.where(from)
+		x.Source, x.Off = f.where(from)
 	}
 	return x.said()
 }
@@ -81,38 +82,38 @@ func (f *Fill) asTheyLie(inos []metadata.Ino) []located {
 type sourceReader struct {
 	f    *Fill
 	n    uint32 // the source of x
-	x    *unpacking
-	last *stretch // whose file x reads
+	x    *archive.Unpacking
+	last *archive.Content // whose file x reads
 }
 
 // farAhead is how many unwanted bytes of a compressed tar are worth a new start at a later restart point.
-const farAhead = 2 * pointsApart
+const farAhead = 2 * archive.PointsApart
 
 func (r *sourceReader) read(ctx context.Context, x *located, w io.Writer) error {
-	s, err := r.f.src.open(x.from, &x.a)
+	s, err := r.f.src.Open(x.from, &x.a)
 	if err != nil {
 		return err
 	}
-	s.file = source.Background(s.file)
+	s.Src = source.Background(s.Src)
 	to := func(b []byte, _ int64) error { _, err := w.Write(b); return err }
-	if !s.kind.Packed() {
-		return s.end(s.why(s.each(ctx, r.f.bufs, 0, x.a.Size, to)))
+	if !s.Kind.Packed() {
+		return s.Close(s.Explain(s.Read(ctx, r.f.bufs, 0, x.a.Size, to)))
 	}
-	begin := s.base - s.head
-	if r.x == nil || r.n != x.from.Source || begin < r.x.pos || begin-r.x.pos > farAhead {
+	begin := s.Base - s.Head
+	if r.x == nil || r.n != x.from.Source || begin < r.x.Pos || begin-r.x.Pos > farAhead {
 		r.close()
-		if r.x, err = s.unpacking(ctx, r.f.bufs, begin, math.MaxInt64); err != nil {
-			return s.end(err)
+		if r.x, err = s.UnpackFrom(ctx, r.f.bufs, begin, math.MaxInt64); err != nil {
+			return s.Close(err)
 		}
 		r.n, r.last = x.from.Source, s
 	} else {
-		defer s.end(nil) // read only
+		defer s.Close(nil) // read only
 	}
-	if err = s.contents(r.x, x.a.Size, to); err == nil {
-		err = s.same()
+	if err = s.ReadFile(r.x, x.a.Size, to); err == nil {
+		err = s.Unchanged()
 	}
 	if err != nil {
-		err = s.why(err)
+		err = s.Explain(err)
 		r.close()
 	}
 	return err
@@ -121,8 +122,8 @@ func (r *sourceReader) read(ctx context.Context, x *located, w io.Writer) error 
 // close ends what is being unpacked.
 func (r *sourceReader) close() {
 	if r.x != nil {
-		r.x.close()
-		_ = r.last.end(nil) // read only
+		r.x.Close()
+		_ = r.last.Close(nil) // read only
 		r.x = nil
 	}
 }

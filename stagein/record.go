@@ -7,10 +7,9 @@ import (
 	"sync"
 	"syscall"
 
-	"github.com/zeebo/xxh3"
-
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/metadata/manifest"
+	"github.com/bivouacfs/bivouac/stagein/archive"
 	"github.com/bivouacfs/bivouac/stagein/source"
 )
 
@@ -106,7 +105,7 @@ func (s *Share) origin(it *source.Item) manifest.Origin {
 	case p.Kind == source.Dir:
 		return manifest.Origin{Path: it.Path}
 	case it.Zip != (source.ZipMember{}):
-		return zipOrigin(it, it.Source+p.Number)
+		return archive.ZipOrigin(it, it.Source+p.Number)
 	}
 	return manifest.Origin{Source: it.Source + p.Number, Off: it.Off, Head: it.Head, Check: it.Check, Sparse: it.Sparse != nil}
 }
@@ -154,32 +153,4 @@ func (s *Share) order(o *object) error {
 		return fmt.Errorf("%q: no node to put it on: %w", o.path, syscall.EHOSTDOWN)
 	}
 	return nil
-}
-
-// summer makes the sum of a file's bytes as they come.
-type summer struct {
-	size int64
-	sum  [16]byte
-	h    *xxh3.Hasher128
-}
-
-func (m *summer) write(b []byte) {
-	if m.h == nil && int64(len(b)) == m.size {
-		m.sum = xxh3.Hash128(b).Bytes()
-		return
-	}
-	if m.h == nil {
-		m.h = xxh3.New128()
-	}
-	_, _ = m.h.Write(b) // cannot fail
-}
-
-func (m *summer) sum128() [16]byte {
-	switch {
-	case m.size == 0:
-		return xxh3.Hash128(nil).Bytes()
-	case m.h != nil:
-		return m.h.Sum128().Bytes()
-	}
-	return m.sum
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/zeebo/xxh3"
 
 	"github.com/bivouacfs/bivouac/metadata"
+	"github.com/bivouacfs/bivouac/stagein/archive"
 )
 
 // piece is what is fetched at once: all of a file that is whole on one node, or
@@ -105,8 +106,6 @@ const (
 	journalEntry = 32
 )
 
-var castagnoli = crc32.MakeTable(crc32.Castagnoli)
-
 // journalFile is the part of an os.File that is written.
 type journalFile interface {
 	io.WriterAt
@@ -178,13 +177,13 @@ func cut(err error) bool { return errors.Is(err, io.EOF) || errors.Is(err, io.Er
 func parseEntry(e []byte) (p piece, sum [16]byte, ok bool) {
 	copy(sum[:], e[12:28])
 	p = piece{metadata.Ino(binary.BigEndian.Uint64(e)), binary.BigEndian.Uint32(e[8:])}
-	return p, sum, crc32.Checksum(e[:28], castagnoli) == binary.BigEndian.Uint32(e[28:])
+	return p, sum, crc32.Checksum(e[:28], archive.Castagnoli) == binary.BigEndian.Uint32(e[28:])
 }
 
 func entryOf(p piece, sum [16]byte) []byte {
 	e := binary.BigEndian.AppendUint64(make([]byte, 0, journalEntry), uint64(p.ino))
 	e = append(binary.BigEndian.AppendUint32(e, p.chunk), sum[:]...)
-	return binary.BigEndian.AppendUint32(e, crc32.Checksum(e, castagnoli))
+	return binary.BigEndian.AppendUint32(e, crc32.Checksum(e, archive.Castagnoli))
 }
 
 func (j *journal) add(p piece, sum [16]byte) error {

@@ -11,6 +11,7 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/metadata/cluster"
 	"github.com/bivouacfs/bivouac/metadata/manifest"
+	"github.com/bivouacfs/bivouac/stagein/archive"
 	"github.com/bivouacfs/bivouac/stagein/source"
 )
 
@@ -70,7 +71,7 @@ type part struct {
 
 // item is the member of a zip archive that the part is.
 func (p *part) item() *source.Item {
-	return zipItem(&manifest.Origin{Off: p.at, Check: p.check, Zip: p.zip}, p.n)
+	return archive.ZipItem(&manifest.Origin{Off: p.at, Check: p.check, Zip: p.zip}, p.n)
 }
 
 // together reports whether the nodes read for each other: where nobody asked for
@@ -78,12 +79,12 @@ func (p *part) item() *source.Item {
 func (f *Fill) together() bool {
 	kind := f.cfg.Origins.Order.Kind
 	return f.cfg.Others != nil && (kind == OrderShuffled || kind == OrderSource) &&
-		slices.ContainsFunc(f.cfg.Origins.Sources, func(o Origin) bool { return inRuns(o.Kind) || o.Kind == source.Many })
+		slices.ContainsFunc(f.cfg.Origins.Sources, func(o archive.Origin) bool { return inRuns(o.Kind) || o.Kind == source.Many })
 }
 
 // allInRuns reports whether every file has a place in a source that is read in runs.
 func (f *Fill) allInRuns() bool {
-	return !slices.ContainsFunc(f.cfg.Origins.Sources, func(o Origin) bool { return !inRuns(o.Kind) })
+	return !slices.ContainsFunc(f.cfg.Origins.Sources, func(o archive.Origin) bool { return !inRuns(o.Kind) })
 }
 
 // inRuns reports whether files of such a source are read in runs.
@@ -144,7 +145,7 @@ func (f *Fill) each(m cluster.Map, fn func(id runID, p part, alone bool) (more b
 	more := true
 	err := f.cfg.Files.Located(func(from manifest.Origin, a metadata.Attr) bool {
 		var kind source.Kind
-		kind, bad = f.src.kindOf(from)
+		kind, bad = f.src.KindOf(from)
 		alone := !inRuns(kind) || kind != source.Tar && a.Layout.Kind != metadata.Local
 		f.parts(m, from, a, func(p part) {
 			more = more && fn(runID{from.Source, p.at / f.runSize}, p, alone || p.raw >= largePiece || p.sparse)
@@ -327,7 +328,7 @@ func (f *Fill) claim(parts []part) []*parcel {
 	var all []*parcel
 	for i, p := range parts {
 		if mine[i] {
-			all = append(all, &parcel{part: p, place: i, sum: summer{size: p.n}})
+			all = append(all, &parcel{part: p, place: i, sum: archive.Hasher{Size: p.n}})
 		}
 	}
 	return all
@@ -370,7 +371,7 @@ func (f *Fill) tell(all []*parcel) {
 		}
 		var sum []byte
 		if x.there {
-			b := x.sum.sum128()
+			b := x.sum.Sum128()
 			sum = b[:]
 		}
 		l.Pieces, l.Sums = append(l.Pieces, idOf(x.piece)), append(l.Sums, sum)

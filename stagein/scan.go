@@ -7,6 +7,7 @@ import (
 	"syscall"
 
 	"github.com/bivouacfs/bivouac/metadata"
+	"github.com/bivouacfs/bivouac/stagein/archive"
 	"github.com/bivouacfs/bivouac/stagein/source"
 )
 
@@ -81,7 +82,7 @@ func (cfg *PlanConfig) order() Order {
 // contents is what is in a source, as far as that is known without reading its files.
 type contents struct {
 	items   items
-	sources []Origin
+	sources []archive.Origin
 	size    int64 // bytes
 	read    int64 // of them, to know all this
 	fresh   NewIndexes
@@ -130,7 +131,7 @@ func (cfg *PlanConfig) inTree(ctx context.Context, p *Plan, root string, below m
 	if err != nil {
 		return nil, err
 	}
-	c := &contents{items: itemSlice(items), sources: []Origin{{Path: p.Source, Kind: source.Dir}}}
+	c := &contents{items: itemSlice(items), sources: []archive.Origin{{Path: p.Source, Kind: source.Dir}}}
 	for i := range items {
 		c.size += items[i].Size
 	}

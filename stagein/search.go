@@ -3,6 +3,7 @@ package stagein
 import (
 	"io"
 
+	"github.com/bivouacfs/bivouac/stagein/archive"
 	"github.com/bivouacfs/bivouac/stagein/source"
 	"github.com/bivouacfs/bivouac/stagein/source/tar"
 )
@@ -11,7 +12,7 @@ import (
 // It returns nil if the seam came first, or if none was found in time.
 func (r *region) search(from *source.Region) (g *guess, held []*source.Piece, err error) {
 	var f finder
-	limit := r.part.Off + int64(max(int(r.cfg.Memory)/r.lim.piece, minPieces)/2*r.lim.piece)
+	limit := r.part.Off + int64(max(int(r.cfg.Memory)/r.lim.piece, archive.MinPieces)/2*r.lim.piece)
 	f.start, f.limit = r.part.Off, limit
 	for {
 		p, err := from.Next()

@@ -10,21 +10,13 @@ import (
 
 	"github.com/sirupsen/logrus"
 
-	"github.com/bivouacfs/bivouac/datapath"
 	"github.com/bivouacfs/bivouac/datapath/wire"
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/metadata/cluster"
 	"github.com/bivouacfs/bivouac/metadata/manifest"
+	"github.com/bivouacfs/bivouac/stagein/archive"
 	"github.com/bivouacfs/bivouac/stagein/source"
 )
-
-// Target is where staged bytes go: the objects of all nodes.
-type Target interface {
-	// PutAll stores parcels on a node, as datapath.PiecePutter has it.
-	PutAll(ctx context.Context, node metadata.NodeID, ps []datapath.PiecePut) (errs []error, err error)
-	// Remove takes an object away; it is no error if there is none.
-	Remove(ctx context.Context, node metadata.NodeID, ino metadata.Ino) error
-}
 
 // ShareConfig is what a share needs.
 type ShareConfig struct {
@@ -70,9 +62,6 @@ const (
 	defaultMemory  = 64 << 20
 	defaultWorkers = 16
 	defaultCarry   = 256 << 10
-	minPieces      = 8 // half can be kept by the search, and the rest must do to go on
-	readAhead      = 4 // reads in flight
-	pointsApart    = 4 << 20
 )
 
 // Share is one node's part of a stage-in.
@@ -126,7 +115,7 @@ func NewShare(cfg ShareConfig) (*Share, error) {
 	if cfg.Workers <= 0 {
 		cfg.Workers = defaultWorkers
 	}
-	return &Share{cfg: cfg, count: new(counters), lim: limits{piece: wire.MaxData, carry: defaultCarry, mark: markEvery, apart: pointsApart}}, nil
+	return &Share{cfg: cfg, count: new(counters), lim: limits{piece: wire.MaxData, carry: defaultCarry, mark: markEvery, apart: archive.PointsApart}}, nil
 }
 
 // Run stages the part. When it returns, all that it stored is stored and all
@@ -138,7 +127,7 @@ func (s *Share) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	s.ctx = ctx
-	s.pool = source.NewPool(int(max(s.cfg.Memory/int64(s.lim.piece), minPieces)), s.lim.piece)
+	s.pool = source.NewPool(int(max(s.cfg.Memory/int64(s.lim.piece), archive.MinPieces)), s.lim.piece)
 	s.rec = newRecorder(s, s.cfg.Records)
 	var err error
 	if s.sel, err = newSelection(s.cfg.FS, s.cfg.Plan.Options); err == nil {
@@ -191,50 +180,14 @@ func (s *Share) host(id metadata.NodeID) string {
 	return fmt.Sprintf("node %d", id)
 }
 
-// counted counts the bytes that are read of a file.
-type counted struct {
-	source.File
-	n *atomic.Int64
-}
-
-// ReadAt implements io.ReaderAt.
-func (c counted) ReadAt(p []byte, off int64) (int, error) {
-	n, err := c.File.ReadAt(p, off)
-	c.n.Add(int64(n))
-	return n, err
-}
-
-// Unwrap implements source.Wrapper.
-func (c counted) Unwrap() source.File { return c.File }
-
 // open opens a file of the source and checks that it is what was planned.
 func (s *Share) open(path string, was source.Info) (source.File, error) {
 	f, err := s.cfg.FS.Open(path)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
-	if err := unchanged(f, path, was); err != nil {
+	if err := archive.CheckUnchanged(f, path, was); err != nil {
 		return nil, errors.Join(err, f.Close())
 	}
-	return counted{source.Background(f), &s.count.source}, nil
-}
-
-// unchanged refuses a file that is no longer what was planned.
-func unchanged(f source.File, path string, was source.Info) error {
-	now, err := f.Stat()
-	return changed(now, err, path, was)
-}
-
-// changed refuses a file that is now, or of which only err is known, if it was
-// something else.
-func changed(now source.Info, err error, path string, was source.Info) error {
-	switch {
-	case err != nil:
-		return fmt.Errorf("%s: %w", path, err)
-	case now.Size != was.Size:
-		return fmt.Errorf("%s: had %d bytes when the stage-in began, has %d now: %w", path, was.Size, now.Size, syscall.ESTALE)
-	case !was.Same(now):
-		return fmt.Errorf("%s: was changed since the stage-in began: %w", path, syscall.ESTALE)
-	}
-	return nil
+	return archive.CountReads(source.Background(f), &s.count.source), nil
 }

@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/bivouacfs/bivouac/stagein/archive"
 	"github.com/bivouacfs/bivouac/stagein/source"
 	"github.com/bivouacfs/bivouac/stagein/stageintest"
 )
@@ -196,11 +197,11 @@ func TestScannedArchives(t *testing.T) {
 // TestManyKeptOpen: a dataset of very many archives does not hold all of them open.
 func TestManyKeptOpen(t *testing.T) {
 	s := newRack(t, 2, "/src/*.tar", Options{Fill: Order{Kind: OrderSource}})
-	for i := range 2 * keptOpen {
+	for i := range 2 * archive.KeptOpen {
 		s.archive(fmt.Sprintf("%02d.tar", i), fmt.Sprintf("m%02d-", i), 3, "")
 	}
 	s.check()
-	if most, open := s.fs.Most.Load(), s.fs.Opened.Load(); most >= 2*keptOpen || open != 0 {
+	if most, open := s.fs.Most.Load(), s.fs.Opened.Load(); most >= 2*archive.KeptOpen || open != 0 {
 		t.Errorf("%d archives were open at a time, %d are in the end", most, open)
 	}
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/metadata/cluster"
+	"github.com/bivouacfs/bivouac/stagein/archive"
 	"github.com/bivouacfs/bivouac/stagein/source"
 	"github.com/bivouacfs/bivouac/stagein/stageintest"
 )
@@ -164,7 +165,7 @@ func TestTarSparseTruncated(t *testing.T) {
 
 func TestZerosCRC(t *testing.T) {
 	for _, n := range []int{0, 1, 2, 3, 511, 4096, 100_001} {
-		if got, want := zerosCRC(int64(n)), crc32.Checksum(make([]byte, n), castagnoli); got != want {
+		if got, want := archive.ZerosCRC(int64(n)), crc32.Checksum(make([]byte, n), archive.Castagnoli); got != want {
 			t.Errorf("zerosCRC(%d) = %08x, want %08x", n, got, want)
 		}
 	}

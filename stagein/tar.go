@@ -7,6 +7,7 @@ import (
 	"syscall"
 
 	"github.com/bivouacfs/bivouac/metadata/manifest"
+	"github.com/bivouacfs/bivouac/stagein/archive"
 	"github.com/bivouacfs/bivouac/stagein/source"
 	"github.com/bivouacfs/bivouac/stagein/source/tar"
 )
@@ -52,7 +53,7 @@ func (s *Share) runTar(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return unchanged(f, string(p.Source), was)
+	return archive.CheckUnchanged(f, string(p.Source), was)
 }
 
 // await waits for the seam of the region before.
@@ -85,7 +86,7 @@ func (r *region) seam(wait bool) (*Seam, error) {
 
 // read begins to read the region from off on.
 func (r *region) read(off int64) *source.Region {
-	return source.ReadRegion(r.ctx, r.file, string(r.cfg.Plan.Source), off, r.part.End, r.pool, readAhead)
+	return source.ReadRegion(r.ctx, r.file, string(r.cfg.Plan.Source), off, r.part.End, r.pool, archive.ReadAhead)
 }
 
 func (r *region) run() error {
@@ -96,7 +97,7 @@ func (r *region) run() error {
 	var err error
 	if r.part.Index > 0 {
 		if g, held, err = r.search(from); err != nil {
-			release(held)
+			archive.ReleaseAll(held)
 			return err
 		}
 	}
@@ -105,11 +106,11 @@ func (r *region) run() error {
 	}
 	seam, err := r.seam(true)
 	if err != nil {
-		release(held)
+		archive.ReleaseAll(held)
 		return err
 	}
 	c := r.chain(r.ctx, r.part.Off)
-	c.t.queue, c.t.more = held, from.Next
+	c.t.Queue, c.t.More = held, from.Next
 	return c.stage(seam)
 }
 
@@ -118,14 +119,8 @@ func (r *region) resume(m *Mark) error {
 	from := r.read(m.At)
 	defer from.Close()
 	c := r.chain(r.ctx, m.At)
-	c.t.more = from.Next
+	c.t.More = from.Next
 	return c.resume(m)
-}
-
-func release(held []*source.Piece) {
-	for _, p := range held {
-		p.Release()
-	}
 }
 
 func (r *region) last() bool { return int(r.part.Index) == len(r.cfg.Plan.Parts)-1 }
@@ -165,5 +160,5 @@ func (r *region) truncated(g *tar.Group) error {
 // chain makes a chain that reads on from pos.
 func (r *region) chain(ctx context.Context, pos int64) *chain {
 	push := r.newPusher(ctx)
-	return &chain{r: r, t: tape{pos: pos, waits: push.flush}, marked: pos, push: push}
+	return &chain{r: r, t: archive.BlockReader{Pos: pos, Waits: push.flush}, marked: pos, push: push}
 }

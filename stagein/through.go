@@ -100,16 +100,16 @@ func (f *Fill) fromSource(x piece, a *metadata.Attr, b []byte) error {
 		if err != nil {
 			return err
 		}
-		src, err := f.src.open(from, a)
+		src, err := f.src.Open(from, a)
 		if err != nil {
 			return err
 		}
 		pos := int64(x.chunk) * stripeChunk
-		err = src.each(f.ctx, f.bufs, pos, int64(len(b)), func(p []byte, at int64) error {
+		err = src.Read(f.ctx, f.bufs, pos, int64(len(b)), func(p []byte, at int64) error {
 			copy(b[at-pos:], p)
 			return nil
 		})
-		return src.end(src.why(err))
+		return src.Close(src.Explain(err))
 	})
 	switch {
 	case err != nil:
@@ -173,15 +173,4 @@ func isWrong(err error) bool {
 	var wrong *wrongError
 	var damage *unpack.DamageError
 	return errors.As(err, &wrong) || errors.As(err, &damage) || errors.Is(err, syscall.EBADMSG)
-}
-
-// why is what made reading a source fail with err: that it was changed, if it was.
-func (s *stretch) why(err error) error {
-	if err == nil {
-		return nil
-	}
-	if now := s.same(); errors.Is(now, syscall.ESTALE) {
-		return now
-	}
-	return err
 }

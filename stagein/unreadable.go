@@ -130,7 +130,7 @@ func (f *Fill) unreadable(a *metadata.Attr, err error) Unreadable {
 	}
 	x.Ino, x.Error = a.Ino, err.Error()+": "+remedy(err)
 	if from, _, e := f.cfg.Files.Origin(a.Ino); e == nil {
-		x.Source, x.Off = f.src.where(from)
+		x.Source, x.Off = f.where(from)
 	}
 	return x
 }
@@ -149,11 +149,11 @@ func (f *Fill) pathOf(ino metadata.Ino) (name source.Name) {
 }
 
 // where is the file of a source that has what from says, and where in it.
-func (q *fetcher) where(from manifest.Origin) (source.Name, int64) {
-	if int(from.Source) >= len(q.origins.Sources) {
+func (f *Fill) where(from manifest.Origin) (source.Name, int64) {
+	if int(from.Source) >= len(f.cfg.Origins.Sources) {
 		return "", 0
 	}
-	o := &q.origins.Sources[from.Source]
+	o := &f.cfg.Origins.Sources[from.Source]
 	if from.Path != "" {
 		return source.Name(strings.TrimSuffix(string(o.Path), "/") + "/" + from.Path), 0
 	}

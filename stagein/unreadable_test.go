@@ -246,7 +246,7 @@ func TestReadSource(t *testing.T) {
 	if n := fsys.MemFS.Read.Load(); n > int64(len(archive))*3/2 {
 		t.Errorf("%d bytes were read of %d", n, len(archive))
 	}
-	if out := f.bufs.in.Out() + f.bufs.out.Out(); out != 0 {
+	if out := f.bufs.In.Out() + f.bufs.Out.Out(); out != 0 {
 		t.Errorf("%d buffers were not released", out)
 	}
 }

@@ -6,6 +6,7 @@ import (
 
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/metadata/manifest"
+	"github.com/bivouacfs/bivouac/stagein/archive"
 	"github.com/bivouacfs/bivouac/stagein/source"
 	"github.com/bivouacfs/bivouac/stagein/source/zip"
 )
@@ -73,7 +74,7 @@ func zipParts(x *zip.Index, n, least int64) []Part {
 
 // zipReader stages the members in a range of a zip archive, one after another.
 type zipReader struct {
-	unzipper
+	archive.Unzipper
 	s    *Share
 	push *pusher
 	half *object          // of the present member, once it has one
@@ -93,16 +94,16 @@ func (s *Share) runZip(ctx context.Context) error {
 		return err
 	}
 	defer f.Close() // read only
-	from := source.ReadRegion(ctx, f, string(p.Source), part.Off, part.End, s.pool, readAhead)
+	from := source.ReadRegion(ctx, f, string(p.Source), part.Off, part.End, s.pool, archive.ReadAhead)
 	defer from.Close()
-	z := &zipReader{unzipper: unzipper{ctx: ctx, pool: s.pool, t: tape{pos: part.Off, more: from.Next}}, s: s, push: s.newPusher(ctx)}
-	z.t.waits = func() { z.push.flush() }
+	z := &zipReader{Unzipper: archive.Unzipper{Ctx: ctx, Pool: s.pool, From: archive.BlockReader{Pos: part.Off, More: from.Next}}, s: s, push: s.newPusher(ctx)}
+	z.From.Waits = func() { z.push.flush() }
 	if head {
-		z.t.pos = 0
-		z.t.queue = []*source.Piece{source.Bytes(p.Head[:part.Off], 0)}
+		z.From.Pos = 0
+		z.From.Queue = []*source.Piece{source.Bytes(p.Head[:part.Off], 0)}
 	}
 	err = z.run()
-	z.close()
+	z.Close()
 	if err != nil {
 		z.push.cancel()
 	}
@@ -112,7 +113,7 @@ func (s *Share) runZip(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return unchanged(f, string(p.Source), was)
+	return archive.CheckUnchanged(f, string(p.Source), was)
 }
 
 func (z *zipReader) run() error {
@@ -130,7 +131,7 @@ func (z *zipReader) run() error {
 			return err
 		}
 	}
-	return z.t.skip(end - z.t.pos) // nothing that counts; it is read all the same
+	return z.From.Skip(end - z.From.Pos) // nothing that counts; it is read all the same
 }
 
 // try stages a member, or leaves it out if it cannot be read and that is asked
@@ -146,7 +147,7 @@ func (z *zipReader) try(it *source.Item, next int64) error {
 		return nil
 	}
 	all := z.push
-	z.push = z.s.newPusher(z.ctx)
+	z.push = z.s.newPusher(z.Ctx)
 	err := z.member(it, next)
 	if err != nil {
 		z.push.cancel()
@@ -161,13 +162,13 @@ func (z *zipReader) try(it *source.Item, next int64) error {
 	if err := z.s.skip(it.Path, named(err)); err != nil || z.half == nil {
 		return err
 	}
-	return z.s.takeBack(z.ctx, z.half)
+	return z.s.takeBack(z.Ctx, z.half)
 }
 
 // member stages one, of which all lies before offset next.
 func (z *zipReader) member(it *source.Item, next int64) error {
 	z.half, z.rec = nil, nil
-	if err := z.unzipper.member(it, next, func() error { return z.stage(it) }); err != nil {
+	if err := z.Unzipper.Member(it, next, func() error { return z.stage(it) }); err != nil {
 		return err
 	}
 	if it.Is(source.TypeRegular) {
@@ -189,10 +190,10 @@ func (z *zipReader) stage(it *source.Item) error {
 		return err
 	}
 	z.half = o
-	sum := summer{size: it.Size}
+	sum := archive.Hasher{Size: it.Size}
 	pos := int64(0)
-	err = z.data(it, func(b []byte, piece *source.Piece) error {
-		sum.write(b)
+	err = z.Data(it, func(b []byte, piece *source.Piece) error {
+		sum.Write(b)
 		at := pos
 		pos += int64(len(b))
 		return z.push.put(o, b, piece, at)
@@ -200,7 +201,7 @@ func (z *zipReader) stage(it *source.Item) error {
 	if err != nil {
 		return err
 	}
-	return z.record(it, o, sum.sum128())
+	return z.record(it, o, sum.Sum128())
 }
 
 // record makes the record of a member, which counts when what stands behind its data is right.
@@ -219,7 +220,7 @@ func (z *zipReader) record(it *source.Item, o *object, sum [16]byte) error {
 
 func (z *zipReader) symlink(it *source.Item) error {
 	link := *it
-	if err := z.target(&link); err != nil {
+	if err := z.Target(&link); err != nil {
 		return err
 	}
 	return z.record(&link, nil, [16]byte{})

@@ -1,4 +1,4 @@
-package stagein
+package archive
 
 import (
 	"bufio"
@@ -15,31 +15,31 @@ import (
 	"github.com/bivouacfs/bivouac/stagein/source/zip"
 )
 
-// unzipper unpacks members of a zip archive from a tape, one after another.
-type unzipper struct {
-	ctx  context.Context
-	pool *source.Pool
-	t    tape
+// Unzipper unpacks members of a zip archive from a tape, one after another.
+type Unzipper struct {
+	Ctx  context.Context
+	Pool *source.Pool
+	From BlockReader
 	z    zip.Inflater
 	out  *source.Piece // that is being filled with what is unpacked
 	bad  error         // of the tape, while the inflater reads it
 }
 
-func (z *unzipper) close() {
-	z.t.close()
+func (z *Unzipper) Close() {
+	z.From.Close()
 	if z.out != nil {
 		z.out.Release()
 		z.out = nil
 	}
 }
 
-// member goes to a member, of which all lies before offset next, and checks what
+// Member goes to a member, of which all lies before offset next, and checks what
 // stands around its data, which stage reads.
-func (z *unzipper) member(it *source.Item, next int64, stage func() error) error {
-	if err := z.ctx.Err(); err != nil {
+func (z *Unzipper) Member(it *source.Item, next int64, stage func() error) error {
+	if err := z.Ctx.Err(); err != nil {
 		return err
 	}
-	if err := z.t.skip(it.Off - z.t.pos); err != nil {
+	if err := z.From.Skip(it.Off - z.From.Pos); err != nil {
 		return err
 	}
 	b, err := z.bytes(zip.LocalSize)
@@ -50,7 +50,7 @@ func (z *unzipper) member(it *source.Item, next int64, stage func() error) error
 	if err != nil {
 		return err
 	}
-	if z.t.pos+n+extra+it.Zip.Size > next {
+	if z.From.Pos+n+extra+it.Zip.Size > next {
 		return fmt.Errorf("it overlaps what begins at offset %d: %w", next, syscall.EBADMSG)
 	}
 	name, err := z.bytes(n)
@@ -58,7 +58,7 @@ func (z *unzipper) member(it *source.Item, next int64, stage func() error) error
 		err = zip.CheckName(it, name)
 	}
 	if err == nil {
-		err = z.t.skip(extra)
+		err = z.From.Skip(extra)
 	}
 	if err == nil {
 		err = stage()
@@ -66,17 +66,17 @@ func (z *unzipper) member(it *source.Item, next int64, stage func() error) error
 	if err != nil || !zip.HasDescriptor(b) {
 		return err
 	}
-	d, err := z.bytes(min(8, next-z.t.pos))
+	d, err := z.bytes(min(8, next-z.From.Pos))
 	if err != nil {
 		return err
 	}
 	return zip.CheckDescriptor(it, d)
 }
 
-// target reads where a symbolic link points to, which is its data.
-func (z *unzipper) target(link *source.Item) error {
+// Target reads where a symbolic link points to, which is its data.
+func (z *Unzipper) Target(link *source.Item) error {
 	var target strings.Builder
-	err := z.data(link, func(b []byte, _ *source.Piece) error {
+	err := z.Data(link, func(b []byte, _ *source.Piece) error {
 		_, err := target.Write(b)
 		return err
 	})
@@ -91,10 +91,10 @@ func (z *unzipper) target(link *source.Item) error {
 }
 
 // bytes is a copy of the next n bytes.
-func (z *unzipper) bytes(n int64) ([]byte, error) {
+func (z *Unzipper) bytes(n int64) ([]byte, error) {
 	b := make([]byte, 0, n)
 	for int64(len(b)) < n {
-		p, _, err := z.t.take(n - int64(len(b)))
+		p, _, err := z.From.Take(n - int64(len(b)))
 		if err != nil {
 			return nil, err
 		}
@@ -103,8 +103,8 @@ func (z *unzipper) bytes(n int64) ([]byte, error) {
 	return b, nil
 }
 
-// data gives all data of a member to emit, in order, and checks it.
-func (z *unzipper) data(it *source.Item, emit func([]byte, *source.Piece) error) error {
+// Data gives all data of a member to emit, in order, and checks it.
+func (z *Unzipper) Data(it *source.Item, emit func([]byte, *source.Piece) error) error {
 	crc := uint32(0)
 	each := func(b []byte, piece *source.Piece) error {
 		crc = crc32.Update(crc, crc32.IEEETable, b)
@@ -122,9 +122,9 @@ func (z *unzipper) data(it *source.Item, emit func([]byte, *source.Piece) error)
 	return err
 }
 
-func (z *unzipper) stored(n int64, each func([]byte, *source.Piece) error) error {
+func (z *Unzipper) stored(n int64, each func([]byte, *source.Piece) error) error {
 	for n > 0 {
-		b, piece, err := z.t.take(n)
+		b, piece, err := z.From.Take(n)
 		if err != nil {
 			return err
 		}
@@ -138,7 +138,7 @@ func (z *unzipper) stored(n int64, each func([]byte, *source.Piece) error) error
 
 // inflate unpacks to exactly the size that the directory says, from exactly
 // the bytes that it says.
-func (z *unzipper) inflate(it *source.Item, each func([]byte, *source.Piece) error) error {
+func (z *Unzipper) inflate(it *source.Item, each func([]byte, *source.Piece) error) error {
 	left, err := z.deflated(it.Zip.Size)
 	if err != nil {
 		return err
@@ -169,14 +169,14 @@ func (z *unzipper) inflate(it *source.Item, each func([]byte, *source.Piece) err
 const leastRest = 64 << 10
 
 // fill unpacks the next bytes, at most n, into the piece that is being filled.
-func (z *unzipper) fill(n int64) ([]byte, error) {
+func (z *Unzipper) fill(n int64) ([]byte, error) {
 	if z.out != nil && int64(len(z.out.Rest())) < min(n, leastRest) {
 		z.out.Release()
 		z.out = nil
 	}
 	if z.out == nil {
-		z.t.wait()
-		p, err := z.pool.Get(z.ctx)
+		z.From.wait()
+		p, err := z.Pool.Get(z.Ctx)
 		if err != nil {
 			z.bad = err
 			return nil, err
@@ -193,7 +193,7 @@ func (z *unzipper) fill(n int64) ([]byte, error) {
 }
 
 // damaged is what an error of the inflater means.
-func (z *unzipper) damaged(err error) error {
+func (z *Unzipper) damaged(err error) error {
 	if z.bad != nil {
 		return z.bad
 	}
@@ -205,16 +205,16 @@ func (z *unzipper) damaged(err error) error {
 
 // deflated has the inflater read the next n bytes; left is how many of them it
 // has not.
-func (z *unzipper) deflated(n int64) (left func() int64, err error) {
+func (z *Unzipper) deflated(n int64) (left func() int64, err error) {
 	if n > 0 {
-		if err := z.t.fill(); err != nil {
+		if err := z.From.fill(); err != nil {
 			return nil, err
 		}
 	}
-	if n == 0 || int64(len(z.t.cur.B)-z.t.at) >= n {
+	if n == 0 || int64(len(z.From.cur.B)-z.From.at) >= n {
 		var b []byte
 		if n > 0 {
-			b, _, _ = z.t.take(n) // of what is there
+			b, _, _ = z.From.Take(n) // of what is there
 		}
 		r := bytes.NewReader(b)
 		return func() int64 { return int64(r.Len()) }, z.z.Reset(r)
@@ -225,8 +225,8 @@ func (z *unzipper) deflated(n int64) (left func() int64, err error) {
 }
 
 // Read gives the inflater what the tape has.
-func (z *unzipper) Read(b []byte) (int, error) {
-	p, _, err := z.t.take(int64(len(b)))
+func (z *Unzipper) Read(b []byte) (int, error) {
+	p, _, err := z.From.Take(int64(len(b)))
 	if err != nil {
 		z.bad = err
 	}

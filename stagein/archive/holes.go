@@ -1,0 +1,87 @@
+package archive
+
+import (
+	"context"
+	"github.com/bivouacfs/bivouac/stagein/source"
+	"github.com/bivouacfs/bivouac/stagein/source/tar"
+)
+
+// HoleFiller gives do the stretch [pos, end) of a sparse file from its front to its
+// back, holes as zeros.
+type HoleFiller struct {
+	pos, End int64
+	do       func(b []byte, pos int64) error
+}
+
+// noBytes is what holes are read as.
+var noBytes = make([]byte, 64<<10)
+
+// isHole reports whether b came out of a hole.
+func isHole(b []byte) bool { return len(b) > 0 && &b[0] == &noBytes[0] }
+
+// NewHoleFiller is for the stretch [pos, end) of a file.
+func NewHoleFiller(pos, end int64, do func(b []byte, pos int64) error) HoleFiller {
+	return HoleFiller{pos, end, do}
+}
+
+func (f *HoleFiller) Data(b []byte, pos int64) error {
+	if err := f.Zeros(pos); err != nil {
+		return err
+	}
+	f.pos = pos + int64(len(b))
+	return f.do(b, pos)
+}
+
+// Zeros gives the hole up to pos.
+func (f *HoleFiller) Zeros(pos int64) error {
+	for f.pos < pos {
+		b := noBytes[:min(int64(len(noBytes)), pos-f.pos)]
+		if err := f.do(b, f.pos); err != nil {
+			return err
+		}
+		f.pos += int64(len(b))
+	}
+	return nil
+}
+
+// Idle reports whether b, which lies at pos, need not be stored: it is of a hole
+// that ends before the stretch does.
+func (f *HoleFiller) Idle(b []byte, pos int64) bool {
+	return isHole(b) && pos+int64(len(b)) < f.End
+}
+
+// readSparse is each for a sparse member of a tar: its headers tell where its data is.
+func (s *Content) readSparse(ctx context.Context, bufs Buffers, pos, n int64, do func(b []byte, pos int64) error) error {
+	head := make([]byte, min(s.Head, tar.MaxHeaders))
+	if err := source.ReadFull(s.Src, s.Name, head, s.Base-int64(len(head))); err != nil {
+		return err
+	}
+	m, err := tar.SparseIn(head, s.Base-int64(len(head)))
+	if err != nil {
+		return err
+	}
+	fill := HoleFiller{pos, pos + n, do}
+	from, to := m.Within(pos, pos+n)
+	err = s.readPieces(ctx, bufs.In, from, to-from, func(p *source.Piece) error { return m.Pour(p.Off-s.Base, p.B, fill.Data) })
+	if err != nil {
+		return err
+	}
+	return fill.Zeros(pos + n)
+}
+
+// readPackedSparse is holey for a member of a compressed tar.
+func (s *Content) readPackedSparse(ctx context.Context, bufs Buffers, pos, n int64, do func(b []byte, pos int64) error) error {
+	x, err := s.UnpackFrom(ctx, bufs, s.Base-s.Head, s.Base+pos+n)
+	if err != nil {
+		return err
+	}
+	defer x.Close()
+	m, err := s.mapOf(x)
+	if err != nil {
+		return err
+	}
+	if err := s.pour(x, m, pos, n, do); err != nil {
+		return err
+	}
+	return s.Unchanged()
+}

@@ -1,0 +1,114 @@
+package archive
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"syscall"
+
+	"github.com/bivouacfs/bivouac/stagein/source"
+	"github.com/bivouacfs/bivouac/stagein/source/tar"
+	"github.com/bivouacfs/bivouac/stagein/source/unpack"
+)
+
+// Unpacking is a compressed tar that is unpacked from a restart point on.
+type Unpacking struct {
+	name string
+	u    *unpack.Unpacked
+	p    *source.Piece // the last that came; nil is none that is held
+	Pos  int64         // in what it unpacks to; what is before it was gone over
+}
+
+// UnpackFrom begins at the restart point before off. What lies from end on need not be there.
+func (s *Content) UnpackFrom(ctx context.Context, bufs Buffers, off, end int64) (*Unpacking, error) {
+	part := unpack.Stretch{File: s.Src, Name: s.Name, Kind: s.Kind, Size: s.Was.Size, Points: s.Points, Off: off, End: end}
+	u := part.Unpack(ctx, bufs.In, bufs.Out)
+	if u == nil {
+		return nil, fmt.Errorf("%s: it has no restart point before offset %d: %w", s.Name, off, syscall.EIO)
+	}
+	return &Unpacking{name: s.Name, u: u, Pos: off}, nil
+}
+
+func (x *Unpacking) Close() {
+	if x.p != nil {
+		x.p.Release()
+	}
+	x.u.Close()
+}
+
+// read gives do the bytes [off, end), which are not before pos, with where they lie.
+func (x *Unpacking) read(off, end int64, do func(b []byte, at int64) error) error {
+	for off < end {
+		if x.p != nil && x.p.End() <= off {
+			x.p.Release()
+			x.p = nil
+		}
+		if x.p == nil {
+			p, err := x.u.Next()
+			if errors.Is(err, io.EOF) {
+				return fmt.Errorf("%s: unpacks to less than it did: %w", x.name, syscall.ESTALE)
+			}
+			if err != nil {
+				return fmt.Errorf("%s: %w", x.name, err)
+			}
+			x.p = p
+			continue
+		}
+		to := min(x.p.End(), end)
+		if err := do(x.p.B[off-x.p.Off:to-x.p.Off], off); err != nil {
+			return err
+		}
+		off, x.Pos = to, to
+	}
+	return nil
+}
+
+// readPacked is each for a member of a compressed tar: what lies before it is unpacked from a restart point on.
+func (s *Content) readPacked(ctx context.Context, bufs Buffers, pos, n int64, do func(b []byte, pos int64) error) error {
+	x, err := s.UnpackFrom(ctx, bufs, s.Base+pos, s.Base+pos+n)
+	if err != nil {
+		return err
+	}
+	defer x.Close()
+	if err := x.read(s.Base+pos, s.Base+pos+n, func(b []byte, at int64) error { return do(b, at-s.Base) }); err != nil {
+		return err
+	}
+	return s.Unchanged()
+}
+
+// ReadFile gives do all bytes of the file that s is, of size bytes, which lies in x.
+func (s *Content) ReadFile(x *Unpacking, size int64, do func(b []byte, pos int64) error) error {
+	if !s.sparse {
+		return x.read(s.Base, s.Base+size, func(b []byte, at int64) error { return do(b, at-s.Base) })
+	}
+	m, err := s.mapOf(x)
+	if err != nil {
+		return err
+	}
+	return s.pour(x, m, 0, size, do)
+}
+
+// mapOf is where the data of a sparse file lies in it, by its headers, which come next in x.
+func (s *Content) mapOf(x *Unpacking) (*source.Sparse, error) {
+	at := s.Base - min(s.Head, tar.MaxHeaders)
+	var head []byte
+	if err := x.read(at, s.Base, func(b []byte, _ int64) error { head = append(head, b...); return nil }); err != nil {
+		return nil, err
+	}
+	m, err := tar.SparseIn(head, at)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", s.Name, err)
+	}
+	return m, nil
+}
+
+// pour gives do the bytes [pos, pos+n) of a sparse file, holes as zeros.
+func (s *Content) pour(x *Unpacking, m *source.Sparse, pos, n int64, do func(b []byte, pos int64) error) error {
+	fill := HoleFiller{pos, pos + n, do}
+	from, to := m.Within(pos, pos+n)
+	if err := x.read(s.Base+from, s.Base+to, func(b []byte, at int64) error { return m.Pour(at-s.Base, b, fill.Data) }); err != nil {
+		return err
+	}
+	return fill.Zeros(pos + n)
+}

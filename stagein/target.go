@@ -1,0 +1,31 @@
+package stagein
+
+import (
+	"context"
+
+	"github.com/bivouacfs/bivouac/datapath"
+	"github.com/bivouacfs/bivouac/metadata"
+)
+
+// Target is where staged bytes go: the objects of all nodes.
+type Target interface {
+	// PutAll stores parcels on a node, as datapath.PiecePutter has it.
+	PutAll(ctx context.Context, node metadata.NodeID, ps []datapath.PiecePut) (errs []error, err error)
+	// Remove takes an object away; it is no error if there is none.
+	Remove(ctx context.Context, node metadata.NodeID, ino metadata.Ino) error
+}
+
+// PutEach stores pieces one by one with put.
+func PutEach(ctx context.Context, ps []datapath.PiecePut, put func(ctx context.Context, ino metadata.Ino, p []byte, off int64) error) []error {
+	errs := make([]error, len(ps))
+	for i := range ps {
+		off := ps[i].Off
+		for _, b := range ps[i].Data {
+			if errs[i] = put(ctx, ps[i].Ino, b, off); errs[i] != nil {
+				break
+			}
+			off += int64(len(b))
+		}
+	}
+	return errs
+}
