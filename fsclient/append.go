@@ -23,14 +23,14 @@ const settleAfter = 10 * time.Millisecond
 
 // appending is the appends of this node to a File.
 type appending struct {
-	turn           wait.Mutex // has room for the one append, or truncate, under way
+	turn           wait.Mutex // of the append or truncate in flight
 	appends.Client            // under File.mu
 	last           time.Time  // under File.mu: when the last one was complete
 }
 
-// Append writes p at the end of the file, wherever that is: no other append, on
-// any node, gets any of that place, and nobody sees zeros there meanwhile. With
-// an error the first n bytes are written.
+// Append writes p at the end of the file, wherever that is: no other append, on any
+// node, gets any of that place, and no reader sees zeros there meanwhile. With an error
+// the first n bytes are written.
 func (f *File) Append(ctx context.Context, p []byte) (n int, err error) {
 	if f.ino.Sealed() {
 		return 0, readOnly(f.ino)
@@ -44,7 +44,7 @@ func (f *File) Append(ctx context.Context, p []byte) (n int, err error) {
 	return f.appendNow(ctx, p)
 }
 
-// appendNow is Append of what was gathered before all that is gathered now.
+// appendNow is Append beside what is buffered.
 func (f *File) appendNow(ctx context.Context, p []byte) (n int, err error) {
 	if err := f.app.turn.Lock(ctx); err != nil {
 		return 0, fmt.Errorf("append to %v: %w", f.ino, err)
@@ -63,15 +63,15 @@ func (f *File) appendNow(ctx context.Context, p []byte) (n int, err error) {
 	return n, err
 }
 
-// Refresh has ReadAt know how long the file is for everybody now.
+// Refresh asks the home for the attributes, so that Read knows the size of now.
 func (f *File) Refresh(ctx context.Context) error {
 	_, err := f.refresh(ctx)
 	return err
 }
 
-// reserve gets n bytes their place.
+// reserve asks the home for the place of n bytes.
 func (f *File) reserve(ctx context.Context, n int64) (off int64, err error) {
-	seq := f.c.files.nextSeq() // before f.mu: see the lock order
+	seq := f.c.files.nextSeq() // takes fileTable.mu, never under f.mu
 	f.mu.Lock()
 	q := f.app.Reserve(f.ino, seq, n, f.written())
 	f.mu.Unlock()
@@ -81,7 +81,7 @@ func (f *File) reserve(ctx context.Context, n int64) (off int64, err error) {
 		switch {
 		case err != nil:
 			f.app.Failed()
-		case f.app.Placed(pl): // the home has started again since
+		case f.app.Placed(pl): // the home has restarted since
 			f.mu.Unlock()
 			continue
 		default:
@@ -92,16 +92,15 @@ func (f *File) reserve(ctx context.Context, n int64) (off int64, err error) {
 	}
 }
 
-// isAlone reports whether no other node had the file open at the home's last
-// word.
+// isAlone reports whether no other node had the file open, as the home said last.
 func (f *File) isAlone() bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.app.Alone()
 }
 
-// learn takes attributes of an answer that another may have overtaken; f.mu is
-// held. What is younger, or longer by the appends of others, is the later one.
+// learn takes attributes from an answer, unless a later answer has overtaken it: that
+// has a later st_ctime, or is longer by appends of other nodes. f.mu is held.
 func (f *File) learn(a metadata.Attr) {
 	if a.Ctime >= f.attr.Ctime || a.Size > f.attr.Size {
 		f.attr = a
@@ -122,18 +121,18 @@ func (f *File) appended(nodes []metadata.NodeID, n int, err error) {
 	defer f.mu.Unlock()
 	f.touch(nodes)
 	f.failed = f.failed || err != nil
-	f.app.Written(n, n == 0 && surely(err), f.known().Size)
+	f.app.Written(n, n == 0 && neverWritten(err), f.known().Size)
 	f.app.last = f.c.cfg.Now()
 	f.gen++
 }
 
-// surely reports whether err says that nothing was written, nor will be.
-func surely(err error) bool {
+// neverWritten reports whether err means that nothing was written, nor will be.
+func neverWritten(err error) bool {
 	return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EHOSTDOWN)
 }
 
-// settleAppends tells the home that the appends of this node are complete, and
-// gives the appends of others that come before a moment to be.
+// settleAppends tells the home that the appends of this node are complete, and waits a
+// moment for the appends of other nodes that come before them.
 func (f *File) settleAppends(ctx context.Context) error {
 	f.mu.Lock()
 	if !f.app.Unsettled() {
@@ -146,9 +145,9 @@ func (f *File) settleAppends(ctx context.Context) error {
 	return err
 }
 
-// awaitVisible waits until the stored size covers the appends of this node: a
-// home that starts again knows nothing else of those whose node is dead too. A
-// node that hangs in an append before them holds it up until it is given up.
+// awaitVisible waits until the stored size covers the appends of this node: a restarted
+// home knows only that of the appends of a dead node. A node that hangs in an earlier
+// append delays it until the node is given up.
 func (f *File) awaitVisible(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, syncPatience)
 	defer cancel()
@@ -170,7 +169,7 @@ func (f *File) awaitVisible(ctx context.Context) error {
 	}
 }
 
-// settled makes the call, and takes its answer.
+// settled makes the call and takes its answer.
 func (f *File) settled(ctx context.Context, q metadata.Append) (metadata.Place, error) {
 	pl, err := f.place(ctx, q)
 	if err != nil {
@@ -189,14 +188,14 @@ func (f *File) settled(ctx context.Context, q metadata.Append) (metadata.Place, 
 	return pl, err
 }
 
-// cutOff forgets the appends of before a truncation.
+// cutOff forgets the appends before a truncate.
 func (f *File) cutOff() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.app.Truncated()
 }
 
-// place asks the home.
+// place makes one call to the home.
 func (f *File) place(ctx context.Context, q metadata.Append) (pl metadata.Place, err error) {
 	s, err := f.c.nodes.Home(f.ino)
 	if err != nil {
@@ -209,15 +208,15 @@ func (f *File) place(ctx context.Context, q metadata.Append) (pl metadata.Place,
 	return pl, f.missed(err)
 }
 
-// settleSoon has the home know soon that an append is complete. On this node
-// that costs nothing and is done at once.
+// settleSoon makes the home learn soon that an append is complete; at once if the home
+// is this node, where that costs no call.
 func (c *Client) settleSoon(ctx context.Context, f *File) {
 	if f.ino.Home() == c.cfg.Self {
 		f.mu.Lock()
 		q := f.app.Settlement(f.ino, f.written())
 		f.mu.Unlock()
-		q.Wait = 0               // the next append need not wait for those of others
-		_, _ = f.settled(ctx, q) // Flush will say so
+		q.Wait = 0               // the next append need not wait for other nodes
+		_, _ = f.settled(ctx, q) // Flush reports an error
 		return
 	}
 	c.files.mu.Lock()
@@ -234,8 +233,8 @@ func (c *Client) settling() {
 	})
 }
 
-// settleAll tells of the files that nobody appends to just now. No file waits for
-// the home of another one.
+// settleAll settles the files without an append in flight. No file waits for the home
+// of another one.
 func (c *Client) settleAll() {
 	files := c.files.takeUnsettled(func(f *File) bool {
 		f.mu.Lock()
@@ -246,9 +245,9 @@ func (c *Client) settleAll() {
 		c.wg.Go(func() {
 			err := f.settleAppends(c.ctx)
 			if err != nil {
-				c.cfg.Log.WithError(err).Debug("a home was not told of an append")
+				c.cfg.Log.WithError(err).WithField("inode", f.ino.String()).Debug("end of an append not delivered to the file's home: retrying")
 			}
-			// Until it is, nobody sees what others have appended behind that.
+			// Until it is delivered, later appends of other nodes stay invisible.
 			again := err != nil && c.mayReturn(f.ino.Home(), err) && retry.Pause(c.ctx, againAfter)
 			if c.files.settledOnce(f, again); again {
 				c.appended.Set()

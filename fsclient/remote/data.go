@@ -79,7 +79,7 @@ func (d *Data) ReadPipe(ctx context.Context, ino metadata.Ino, to *datapath.Pipe
 }
 
 // WriteAt is datapath.Writer. If it fails, any part of p may have been written.
-// What is staged is compared when it arrives, and sent again if it has changed.
+// The peer checks the checksum of staged data; after a mismatch it is sent again.
 func (d *Data) WriteAt(ctx context.Context, ino metadata.Ino, p []byte, off int64) error {
 	for n := 0; n < len(p); n += wire.MaxData {
 		part := p[n:min(len(p), n+wire.MaxData)]
@@ -103,7 +103,7 @@ func (d *Data) write(ctx context.Context, q wire.WriteReq, p []byte) error {
 	return err
 }
 
-// summedTries is how often bytes are sent that change on the way.
+// summedTries is how often bytes are sent whose checksum does not match.
 const summedTries = 3
 
 // Sync is datapath.Writer.

@@ -10,8 +10,7 @@ import (
 
 var _ metadata.Leaser = (*Store)(nil)
 
-// LookupLease is metadata.Leaser. Who asks is known to the home from the
-// connection.
+// LookupLease is metadata.Leaser. The home knows from the connection which node asks.
 func (s *Store) LookupLease(ctx context.Context, dir metadata.Ino, name string, _ metadata.NodeID) (metadata.Entry, metadata.Lease, error) {
 	var r wire.LeasedEntryResp
 	err := do(ctx, s.c, wire.OpLookupLease, &wire.DirName{Dir: dir, Name: name}, &r)
@@ -25,7 +24,7 @@ func (s *Store) GetattrLease(ctx context.Context, ino metadata.Ino, _ metadata.N
 	return r.Attr, r.Lease, err
 }
 
-// Revoke tells the node that c calls what it must not keep any longer.
+// Revoke revokes leases of the node that c calls.
 func Revoke(ctx context.Context, c rpc.Caller, keys []metadata.LeaseKey) error {
 	for len(keys) > 0 {
 		n := min(len(keys), wire.MaxRevoked)

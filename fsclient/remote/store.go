@@ -1,11 +1,10 @@
-// Package remote makes another node's stores look like local ones: Store is
-// its metadata.NodeStore and Data its datapath.Store, each method one call.
-// Its one idea is that a stub adds nothing: no cache, no retry, no routing.
-// Those are the client's, which has the same interfaces above it.
+// Package remote has the stubs of another node's stores: Store is its
+// metadata.NodeStore and Data its datapath.Store, each method one call. Its one idea is
+// that a stub adds nothing: no cache, no retry, no routing. The client above has those,
+// behind the same interfaces.
 //
-// Errors are the peer's errnos, or those of package rpc where there was no
-// answer. Reads and writes that are longer than a frame are cut in several
-// calls, one after the other.
+// Errors are the peer's errnos, or those of package rpc without an answer. Reads and
+// writes that are longer than a frame are cut into several calls, one after the other.
 package remote
 
 import (
@@ -29,8 +28,8 @@ var _ metadata.NodeStore = (*Store)(nil)
 // NewStore is the metadata of the node that c calls.
 func NewStore(c rpc.Caller) *Store { return &Store{c: c} }
 
-// do makes one call; reply may be nil. A reply is parsed with an error too: that of
-// Create, for EEXIST, has the inode that is there.
+// do makes one call; reply may be nil. A reply is parsed after an error too: that of
+// Create, for EEXIST, has the inode that exists.
 func do(ctx context.Context, c rpc.Caller, op wire.Op, q, reply wire.Message) error {
 	call := rpc.Call{Op: op, Body: q, Reply: reply}
 	err := c.Do(ctx, &call)
@@ -58,7 +57,7 @@ func (s *Store) entry(ctx context.Context, op wire.Op, q wire.Message) (*metadat
 	return r.Entry, err
 }
 
-// someEntry is entry where the peer has to have one.
+// someEntry is entry that must not be nil.
 func (s *Store) someEntry(ctx context.Context, op wire.Op, q wire.Message) (metadata.Entry, error) {
 	e, err := s.entry(ctx, op, q)
 	if err != nil {
@@ -94,7 +93,7 @@ func (s *Store) Rename(ctx context.Context, r metadata.Rename) (*metadata.Entry,
 	return s.entry(ctx, wire.OpRename, &wire.RenameReq{Rename: r})
 }
 
-// ReadDir is metadata.Namespace. At most wire.MaxEntries come with one call.
+// ReadDir is metadata.Namespace. One call returns at most wire.MaxEntries.
 func (s *Store) ReadDir(ctx context.Context, dir metadata.Ino, after string, limit int) ([]metadata.Entry, error) {
 	return pages(after, limit, func(after string, limit uint32) ([]metadata.Entry, error) {
 		var r wire.EntriesResp

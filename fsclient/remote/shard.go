@@ -14,7 +14,7 @@ func (s *Store) CreateShard(ctx context.Context, n metadata.NewShard) error {
 	return do(ctx, s.c, wire.OpShardCreate, &wire.ShardCreateReq{NewShard: n}, nil)
 }
 
-// FillShard is metadata.Sections. At most wire.MaxEntries go with one call.
+// FillShard is metadata.Sections. One call takes at most wire.MaxEntries.
 func (s *Store) FillShard(ctx context.Context, sec metadata.Shard, es []metadata.Entry) error {
 	for len(es) > 0 {
 		n := min(len(es), wire.MaxEntries)
@@ -38,7 +38,7 @@ func (s *Store) ReportShard(ctx context.Context, _ metadata.NodeID, r metadata.S
 	return a.ShardAnswer, err
 }
 
-// ReadShard is metadata.Sections. At most wire.MaxEntries come with one call.
+// ReadShard is metadata.Sections. One call returns at most wire.MaxEntries.
 func (s *Store) ReadShard(ctx context.Context, dir metadata.Ino, epoch metadata.Epoch, after string, limit int) ([]metadata.Entry, error) {
 	return pages(after, limit, func(after string, limit uint32) ([]metadata.Entry, error) {
 		var r wire.EntriesResp
@@ -48,8 +48,7 @@ func (s *Store) ReadShard(ctx context.Context, dir metadata.Ino, epoch metadata.
 	})
 }
 
-// pages makes one listing of several calls, where limit is more than comes with
-// one.
+// pages makes one listing of several calls, if limit is more than one returns.
 func pages(after string, limit int, read func(after string, limit uint32) ([]metadata.Entry, error)) ([]metadata.Entry, error) {
 	var all []metadata.Entry
 	for len(all) < limit || limit <= 0 {

@@ -13,9 +13,9 @@ import (
 
 var _ datapath.PiecePutter = (*Data)(nil)
 
-// PutPieces is datapath.PiecePutter. What changes on the way is sent again.
+// PutPieces is datapath.PiecePutter. Pieces whose checksum does not match are sent again.
 func (d *Data) PutPieces(ctx context.Context, ps []datapath.PiecePut) ([]error, error) {
-	errs, err := d.writeParcels(ctx, ps)
+	errs, err := d.putPieces(ctx, ps)
 	for try := 1; try < summedTries && err == nil; try++ {
 		var bad []int
 		var again []datapath.PiecePut
@@ -28,7 +28,7 @@ func (d *Data) PutPieces(ctx context.Context, ps []datapath.PiecePut) ([]error, 
 			break
 		}
 		var es []error
-		es, err = d.writeParcels(ctx, again)
+		es, err = d.putPieces(ctx, again)
 		for k, e := range es {
 			errs[bad[k]] = e
 		}
@@ -36,8 +36,8 @@ func (d *Data) PutPieces(ctx context.Context, ps []datapath.PiecePut) ([]error, 
 	return errs, err
 }
 
-// writeParcels makes the call once.
-func (d *Data) writeParcels(ctx context.Context, ps []datapath.PiecePut) ([]error, error) {
+// putPieces makes the call once.
+func (d *Data) putPieces(ctx context.Context, ps []datapath.PiecePut) ([]error, error) {
 	q := wire.PutPiecesReq{Heads: make([]wire.PieceHeader, len(ps))}
 	var data [][]byte
 	for i := range ps {
