@@ -14,39 +14,38 @@ import (
 )
 
 const (
-	// forEver is how long the kernel may keep what cannot change.
-	forEver = 365 * 24 * time.Hour
-	// dirFresh is how long the kernel may keep the attributes of a live
-	// directory without a lease: long enough for the permission check that
-	// follows a lookup. The kernel rounds it up to its clock tick.
+	// forever is how long the kernel may cache what cannot change.
+	forever = 365 * 24 * time.Hour
+	// dirFresh is how long the kernel may cache the attributes of a live directory
+	// without a lease: long enough for the permission check after a lookup. The
+	// kernel rounds it up to its clock tick.
 	dirFresh = time.Millisecond
-	// tickSlack is how much the kernel may round up what it keeps.
+	// tickSlack is how much the kernel may round up a time.
 	tickSlack = 25 * time.Millisecond
-	// setFresh is how long it may keep the name of a dataset, which can fail
-	// after it was seen.
-	setFresh = time.Second
-	// lostFresh is how long it may keep those of a directory of which nothing is known.
+	// datasetFresh is how long the kernel may cache the name of a dataset, which can
+	// fail after it was seen.
+	datasetFresh = time.Second
+	// lostFresh is how long it may cache the attributes of a lost directory.
 	lostFresh = time.Second
-	// blockSize is what programs are advised to read and write at once.
+	// blockSize is the I/O size that programs are advised to use.
 	blockSize = 64 << 10
 )
 
-// freshness is how long the kernel may keep a name and the attributes of a, if
-// they are leased for left. A name that can change is never kept: to take it
-// back from the kernel needs the lock of its directory, which may be held by
-// who waits for just that.
+// freshness is how long the kernel may cache a name and the attributes of a, which are
+// leased for left. Names that can change are never cached: to invalidate one takes the
+// kernel's lock of its directory, whose holder may be waiting for that change.
 func freshness(a *metadata.Attr, left time.Duration) (entry, attr time.Duration) {
 	switch {
 	case a.Ino == inoData:
-		return forEver, setFresh
+		return forever, datasetFresh
 	case a.Ino == metadata.RootIno:
-		return forEver, max(dirFresh, left-tickSlack)
+		return forever, max(dirFresh, left-tickSlack)
 	case virtual(a.Ino):
-		return forEver, forEver
+		return forever, forever
 	case a.Ino.Sealed() && a.Ino.Part() == metadata.DirPart && a.Ino.Seq() == 0:
-		return setFresh, forEver
+		return datasetFresh, forever
 	case a.Ino.Sealed():
-		return forEver, forEver
+		return forever, forever
 	case a.Mode&syscall.S_IFMT == syscall.S_IFDIR:
 		return 0, max(dirFresh, left-tickSlack)
 	}
@@ -68,8 +67,7 @@ func fillAttr(out *fuse.Attr, a *metadata.Attr) {
 	out.Blksize = blockSize
 }
 
-// split is t in seconds and nanoseconds; before 1970 the seconds are negative
-// and the nanoseconds are not.
+// split is t in seconds and nanoseconds; before 1970 only the seconds are negative.
 func split(t metadata.Time) (sec uint64, nsec uint32) {
 	s, n := int64(t)/1e9, int64(t)%1e9
 	if n < 0 {
@@ -78,17 +76,17 @@ func split(t metadata.Time) (sec uint64, nsec uint32) {
 	return uint64(s), uint32(n)
 }
 
-// joined is the other way. What does not fit in nanoseconds is cut.
+// joined is the inverse of split. Times out of range are clamped.
 func joined(sec uint64, nsec uint32) metadata.Time {
 	const most = int64(1<<63-1) / 1e9
 	s := min(max(int64(sec), -most), most-1)
 	return metadata.Time(s*1e9 + int64(nsec))
 }
 
-func fillEntry(out *fuse.EntryOut, a *metadata.Attr) { fillKept(out, a, 0) }
+func fillEntry(out *fuse.EntryOut, a *metadata.Attr) { fillLeased(out, a, 0) }
 
-// fillKept is fillEntry for attributes that are leased for left.
-func fillKept(out *fuse.EntryOut, a *metadata.Attr, left time.Duration) {
+// fillLeased is fillEntry for attributes that are leased for left.
+func fillLeased(out *fuse.EntryOut, a *metadata.Attr, left time.Duration) {
 	out.NodeId = uint64(a.Ino)
 	entry, attr := freshness(a, left)
 	out.SetEntryTimeout(entry)
@@ -117,7 +115,7 @@ func (s *fsys) Lookup(cancel <-chan struct{}, h *fuse.InHeader, name string, out
 		}
 		e, left, err := s.client.LookupLeased(ctx, dir, name)
 		if err != nil && dir.Sealed() && errnoOf(err) == syscall.ENOENT {
-			out.SetEntryTimeout(forEver) // no node id: the kernel keeps that there is no such name
+			out.SetEntryTimeout(forever) // without a node id: a negative entry
 			return nil
 		}
 		if errors.Is(err, syscall.EHOSTDOWN) {
@@ -129,18 +127,18 @@ func (s *fsys) Lookup(cancel <-chan struct{}, h *fuse.InHeader, name string, out
 		if err != nil {
 			return err
 		}
-		s.telling(e.Attr)
-		fillKept(out, e.Attr, left)
+		s.announce(e.Attr)
+		fillLeased(out, e.Attr, left)
 		s.fillBlocks(ctx, &out.Attr, e.Attr)
 		return nil
 	})
 }
 
-// fillLost answers for a name whose inode was lost with its home: the kernel has to know it to
-// have the name removed. Whoever wants more of a file, and be it the attributes, is told EIO when he asks for
-// that. A directory has some: who does not know that it is one does not try rmdir.
+// fillLost answers for a name whose inode was lost with its home: the kernel needs an
+// entry to remove the name. Any use of a file, even stat, returns EIO. A directory has
+// attributes: programs that cannot stat it would not try rmdir.
 func (s *fsys) fillLost(out *fuse.EntryOut, e *metadata.Entry) {
-	s.complain(s.log.WithField("inode", e.Ino.String()), "a name in scratch leads to what was lost with a node: it can only be removed")
+	s.warn(s.log.WithField("inode", e.Ino.String()), "a file in scratch was lost with its node: only its name can be removed")
 	a := metadata.Attr{Ino: e.Ino, Mode: e.Mode&syscall.S_IFMT | 0o600, Nlink: 1, UID: s.cfg.UID, GID: s.cfg.GID}
 	if a.Mode&syscall.S_IFMT == syscall.S_IFDIR {
 		a.Mode, a.Nlink = syscall.S_IFDIR|0o700, 2
@@ -163,7 +161,7 @@ func (s *fsys) lookupVirtual(ctx context.Context, dir metadata.Ino, name string,
 		if err != nil {
 			return err
 		}
-		fillKept(out, &a, left)
+		fillLeased(out, &a, left)
 		return nil
 	}
 	return syscall.ENOENT
@@ -177,29 +175,28 @@ func (s *fsys) attr(ctx context.Context, ino metadata.Ino) (metadata.Attr, time.
 	return s.client.GetattrLeased(ctx, ino)
 }
 
-// forget has the kernel drop the attributes of directories.
+// forget makes the kernel drop cached attributes of directories.
 func (s *fsys) forget(dirs []metadata.Ino) {
 	server := s.server.Load()
 	if server == nil {
-		return // nothing was answered yet
+		return // nothing is cached yet
 	}
 	for _, d := range dirs {
-		// A negative offset leaves pages alone. What the kernel does not know
-		// is no error.
+		// A negative offset leaves pages alone. An unknown inode is no error.
 		_ = server.InodeNotify(uint64(d), -1, 0)
 	}
 }
 
-// dropPages has the kernel drop what it has read of files.
+// dropPages makes the kernel drop cached pages of files.
 func (s *fsys) dropPages(files []metadata.Ino) {
 	s.drops.Add(1)
 	servers := s.covers.servers()
-	if server := s.server.Load(); server != nil { // else nothing was read yet
+	if server := s.server.Load(); server != nil { // else nothing is cached yet
 		servers = append(servers, server)
 	}
 	for _, server := range servers {
 		for _, f := range files {
-			_ = server.InodeNotify(uint64(f), 0, 0) // what the kernel does not know is no error
+			_ = server.InodeNotify(uint64(f), 0, 0) // an unknown inode is no error
 		}
 	}
 }
@@ -207,86 +204,82 @@ func (s *fsys) dropPages(files []metadata.Ino) {
 // Forget has nothing to do: the kernel's node ids are inode numbers.
 func (s *fsys) Forget(_, _ uint64) { s.stats.calls[opForget].Add(1) }
 
-// GetAttr is stat, and the question before a read whether the pages are good.
+// GetAttr serves stat, and the check before a read whether cached pages are valid.
 func (s *fsys) GetAttr(cancel <-chan struct{}, in *fuse.GetAttrIn, out *fuse.AttrOut) fuse.Status {
 	return s.call(opGetattr, cancel, &in.InHeader, func(ctx context.Context) error {
 		ino := metadata.Ino(in.NodeId)
-		if a, ok := s.newborns.take(in.Pid, ino); ok {
+		if a, ok := s.creations.take(in.Pid, ino); ok {
 			fillAttrOut(out, &a, 0)
 			return nil
 		}
 		a, left, err := s.attr(ctx, ino)
 		if errors.Is(err, syscall.ENOENT) {
-			if was, ok := s.client.Removed(ino); ok { // the kernel has it still, as its directory or ours
+			if was, ok := s.client.Removed(ino); ok { // it is still open, or a working directory
 				fillAttrOut(out, &was, 0)
 				return nil
 			}
 		}
 		if err != nil {
-			return held(err)
+			return stale(err)
 		}
-		s.telling(&a)
+		s.announce(&a)
 		fillAttrOut(out, &a, left)
 		s.fillBlocks(ctx, &out.Attr, &a)
 		if in.Flags()&fuse.FUSE_GETATTR_FH != 0 {
-			s.dated(in.Fh(), &a, &out.Attr)
+			s.markChanged(in.Fh(), &a, &out.Attr)
 		}
 		return nil
 	})
 }
 
-// dated makes the answer to who reads from a file tell by its time of modification
-// whether the file has changed: the kernel drops its pages when that is another one
-// than before, but who has written can set it back (cp -p, rsync --inplace -t,
-// touch -r). So it is that of the last change of anything, of a file that has changed
-// since it was opened here; the pages of before that were dropped by the open.
-// Nobody is told the times of this answer. Who asks for them gets the true ones, by
-// a question without a handle; if they differ, the kernel drops its pages once more.
-func (s *fsys) dated(fh uint64, a *metadata.Attr, out *fuse.Attr) {
+// markChanged makes the kernel drop its pages if the file has changed since it was opened
+// here. The kernel drops them when st_mtime changes, but writers can set that back (cp -p,
+// rsync --inplace -t, touch -r): so the answer to a reader has st_ctime in its place. No
+// process sees these times: stat asks without a handle and gets the true ones; if they
+// differ, the kernel drops the pages once more.
+func (s *fsys) markChanged(fh uint64, a *metadata.Attr, out *fuse.Attr) {
 	h, err := s.handles.get(fh)
 	if err == nil && h.file != nil && !a.Ino.Sealed() && h.file.Changed(*a) {
 		out.Mtime, out.Mtimensec = out.Ctime, out.Ctimensec
 	}
 }
 
-// SetAttr is chmod, chown, utimens and truncate.
+// SetAttr serves chmod, chown, utimens and truncate.
 func (s *fsys) SetAttr(cancel <-chan struct{}, in *fuse.SetAttrIn, out *fuse.AttrOut) fuse.Status {
 	return s.call(opSetattr, cancel, &in.InHeader, func(ctx context.Context) error {
 		ino := metadata.Ino(in.NodeId)
 		if err := writable(ino); err != nil {
 			return err
 		}
-		s.newborns.drop(ino)
+		s.creations.drop(ino)
 		ch, err := change(in)
 		if err != nil {
 			return err
 		}
 		a, err := s.set(ctx, ino, ch)
 		if err != nil {
-			return held(err)
+			return stale(err)
 		}
-		if e := s.handles.endsOf(ino); e != nil {
-			e.tell(a.Size)
+		if k := s.handles.kernelSizeOf(ino); k != nil {
+			k.announce(a.Size)
 		}
 		fillAttrOut(out, &a, 0)
-		untimely(&out.Attr)
+		perturbMtime(&out.Attr)
 		return nil
 	})
 }
 
-// untimely makes the time of modification in an answer to SETATTR one that the
-// file does not have. The kernel drops its pages of a file when it hears of a
-// new size or time, but takes the time of this answer, alone of all, and keeps
-// them, although they can be older: another node may have written meanwhile, or
-// the change itself have set the time. What it hears next, which is before
-// anybody reads or is told the time, as it may not keep this, is new to it then.
-func untimely(out *fuse.Attr) {
+// perturbMtime puts a wrong st_mtime into an answer to SETATTR. The kernel drops cached
+// pages when an answer has a new size or time, except for this one: it takes the time and
+// keeps the pages, although another node may have written meanwhile. It may not cache the
+// answer, so it asks again before any read or stat, and the true time is new to it.
+func perturbMtime(out *fuse.Attr) {
 	if out.Mode&syscall.S_IFMT == syscall.S_IFREG {
 		out.Mtimensec ^= 1
 	}
 }
 
-// set applies ch; if there is nothing in it, it only asks.
+// set applies ch; an empty one only asks.
 func (s *fsys) set(ctx context.Context, ino metadata.Ino, ch metadata.Change) (metadata.Attr, error) {
 	if ch.Set == 0 {
 		return s.client.Getattr(ctx, ino)
@@ -294,7 +287,7 @@ func (s *fsys) set(ctx context.Context, ino metadata.Ino, ch metadata.Change) (m
 	return s.client.Setattr(ctx, ino, ch)
 }
 
-// change translates what the kernel wants.
+// change translates a request.
 func change(in *fuse.SetAttrIn) (metadata.Change, error) {
 	var c metadata.Change
 	has := func(bit uint32) bool { return in.Valid&bit != 0 }
@@ -337,8 +330,7 @@ func change(in *fuse.SetAttrIn) (metadata.Change, error) {
 	return c, nil
 }
 
-// dropSetIDsOf is dropSetIDs that asks which the file has: the home has not said so since
-// the change, nor will hear of it.
+// dropSetIDsOf is dropSetIDs that asks the home for the mode first.
 func (s *fsys) dropSetIDsOf(ctx context.Context, f *fsclient.File) error {
 	if err := f.Refresh(ctx); err != nil {
 		return err
@@ -346,8 +338,7 @@ func (s *fsys) dropSetIDsOf(ctx context.Context, f *fsclient.File) error {
 	return s.dropSetIDs(ctx, f)
 }
 
-// dropSetIDs takes setuid and setgid off a file that was changed, or is about to be, by
-// who may not keep them.
+// dropSetIDs drops setuid and setgid of a file that an unprivileged process changes.
 func (s *fsys) dropSetIDs(ctx context.Context, f *fsclient.File) error {
 	if metadata.SetIDs(f.Attr().Mode) == 0 {
 		return nil

@@ -17,24 +17,31 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// Backer makes the kernel read files by itself (FUSE passthrough), which wants
-// a privilege that a daemon may not have.
+// Passthrough: where kernel (6.9 and later) and privileges allow, the kernel reads a file
+// of a dataset that is whole on this node without the mount. The first open registers the
+// node's object (Backer), later ones use the same id. At most Config.MaxBackings files are
+// registered, those opened last. Reads, mappings and O_DIRECT then use the page cache of
+// the disk, and no second one. A file that could not be registered is read through the
+// mount until its last close.
+
+// Backer registers files for FUSE passthrough, which needs a privilege that a daemon may
+// lack.
 type Backer interface {
-	// Back registers f with the connection of the mount and returns its id.
-	// f may be closed then.
+	// Back registers f with the connection of the mount and returns its id. f may be
+	// closed afterwards.
 	Back(f *os.File) (id int32, err error)
-	// Drop forgets an id. Files that are open go on to be read by it.
+	// Drop unregisters an id. Open files keep it.
 	Drop(id int32) error
 }
 
-// maxBackings is how many files stay registered by default. Each pins an open
-// file in the kernel, about 1.5 KiB.
+// maxBackings is how many files stay registered by default. Each pins an open file in
+// the kernel, about 1.5 KiB.
 const maxBackings = 1 << 16
 
-// ownBacker asks the kernel on the mount's own connection.
-type ownBacker struct{ server *fuse.Server }
+// serverBacker registers files on the mount's own connection.
+type serverBacker struct{ server *fuse.Server }
 
-func (b ownBacker) Back(f *os.File) (id int32, err error) {
+func (b serverBacker) Back(f *os.File) (id int32, err error) {
 	raw, err := f.SyscallConn()
 	if err != nil {
 		return 0, err
@@ -47,33 +54,32 @@ func (b ownBacker) Back(f *os.File) (id int32, err error) {
 	return id, err
 }
 
-func (b ownBacker) Drop(id int32) error {
+func (b serverBacker) Drop(id int32) error {
 	if no := b.server.UnregisterBackingFd(id); no != 0 {
 		return no
 	}
 	return nil
 }
 
-// backing is a sealed file that is open, or was lately. What the kernel does
-// with the opens of one inode must not differ while one is open, so that is
-// decided by the first.
+// backing is a file of a dataset that is open, or was lately. All opens of one inode must
+// be passed through, or none, so the first decides.
 type backing struct {
 	ino  metadata.Ino
 	refs int // under backings.mu: opens
 
 	once sync.Once
-	id   atomic.Int32 // set by once; 0 is through the page cache of the mount
+	id   atomic.Int32 // set by once; 0 is no passthrough
 }
 
-// backings is the files that the kernel reads by itself.
+// backings is the files with passthrough.
 type backings struct {
-	backer Backer // nil is none; set before the first open
+	backer Backer // nil is no passthrough; set before the first open
 	limit  int
 
 	mu     sync.Mutex
 	byIno  map[metadata.Ino]*backing              // under mu
 	idle   *simplelru.LRU[metadata.Ino, *backing] // under mu: those of byIno without refs
-	failed error                                  // under mu: why there are no more of them
+	failed error                                  // under mu: why no more files are registered
 }
 
 func (t *backings) init(backer Backer, limit int) {
@@ -82,31 +88,30 @@ func (t *backings) init(backer Backer, limit int) {
 	t.idle, _ = simplelru.NewLRU[metadata.Ino, *backing](math.MaxInt, nil) // ref evicts
 }
 
-// startPassthrough decides whether the kernel reads local files of datasets by
-// itself, and says so for the log.
+// startPassthrough enables passthrough if it is possible, and returns a line for the
+// log.
 func (s *fsys) startPassthrough(server *fuse.Server, kernelHasIt bool) string {
 	backer := s.cfg.Backer
 	switch {
 	case !kernelHasIt:
-		return "no: the kernel has none"
+		return "no: the kernel does not support it"
 	case s.cfg.MaxBackings < 0:
-		return "no: not wanted"
-	case backer == nil && !mayBack():
+		return "no: disabled"
+	case backer == nil && !canRegister():
 		return "no: needs CAP_SYS_ADMIN"
 	case backer == nil:
-		backer = ownBacker{server}
+		backer = serverBacker{server}
 	}
 	s.backings.init(backer, s.cfg.MaxBackings)
 	return "yes"
 }
 
-// openAgain opens a sealed file that the kernel reads by itself already; false
-// if it is none.
-func (s *fsys) openAgain(ino metadata.Ino, out *fuse.OpenOut) bool {
+// openRegistered opens a file that is registered already; false if it is not.
+func (s *fsys) openRegistered(ino metadata.Ino, out *fuse.OpenOut) bool {
 	if !ino.Sealed() {
 		return false
 	}
-	b := s.backings.again(ino)
+	b := s.backings.reopen(ino)
 	if b == nil {
 		return false
 	}
@@ -116,8 +121,8 @@ func (s *fsys) openAgain(ino metadata.Ino, out *fuse.OpenOut) bool {
 	return true
 }
 
-// openSealed has the kernel read a file that is whole on this node by itself,
-// and otherwise keep what it has read for ever.
+// openSealed passes a file through if it is whole on this node. Otherwise the kernel
+// caches its pages for ever.
 func (s *fsys) openSealed(h *handle, out *fuse.OpenOut) {
 	h.backing = s.backings.open(h.file)
 	if h.backing == nil || h.backing.id.Load() == 0 {
@@ -133,8 +138,8 @@ func (s *fsys) passThrough(b *backing, out *fuse.OpenOut) {
 	out.BackingID = b.id.Load()
 }
 
-// mayBack reports whether this process may register files with the kernel.
-func mayBack() bool {
+// canRegister reports whether this process has the privilege to register files.
+func canRegister() bool {
 	h := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 	var data [2]unix.CapUserData
 	if err := unix.Capget(&h, &data[0]); err != nil {
@@ -143,23 +148,23 @@ func mayBack() bool {
 	return data[0].Effective&(1<<unix.CAP_SYS_ADMIN) != 0
 }
 
-// open returns how the kernel shall read f; nil is in the usual way. Every
-// open that is not nil needs a close.
+// open registers f; nil if there is no passthrough for it. A backing that is not nil
+// needs a close.
 func (t *backings) open(f *fsclient.File) *backing {
 	if t.backer == nil || !f.Ino().Sealed() {
 		return nil
 	}
 	b, evicted := t.ref(f.Ino())
 	if evicted != nil {
-		_ = t.backer.Drop(evicted.id.Load()) // if the kernel keeps it, it keeps a file open
+		_ = t.backer.Drop(evicted.id.Load()) // after an error the kernel keeps one file open
 	}
 	b.once.Do(func() { b.id.Store(t.register(f)) })
 	return b
 }
 
-// again is open for a file that is registered already; nil if it is not. It
-// asks nobody for anything.
-func (t *backings) again(ino metadata.Ino) *backing {
+// reopen is open for a file that is registered already; nil if it is not. It makes no
+// call.
+func (t *backings) reopen(ino metadata.Ino) *backing {
 	if t.backer == nil {
 		return nil
 	}
@@ -174,7 +179,7 @@ func (t *backings) again(ino metadata.Ino) *backing {
 	return b
 }
 
-// ref counts an open, and picks one to forget if there are too many.
+// ref counts an open, and evicts a backing if there are too many.
 func (t *backings) ref(ino metadata.Ino) (b, evicted *backing) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -194,35 +199,35 @@ func (t *backings) ref(ino metadata.Ino) (b, evicted *backing) {
 	return b, evicted
 }
 
-// register returns the id of f's object; 0 if it has none that the kernel can
-// read. After a refusal that holds for all files it asks no more.
+// register returns the id of f's object; 0 if there is none. After an error that holds
+// for all files it registers no more.
 func (t *backings) register(f *fsclient.File) int32 {
-	if t.refusal() != nil {
+	if t.disabled() != nil {
 		return 0
 	}
 	o, err := f.Backing()
 	if o == nil || err != nil {
-		return 0 // reading by the usual way will say what is wrong
+		return 0 // a read through the mount reports the error
 	}
 	defer o.Close()
 	id, err := t.backer.Back(o)
 	if err != nil {
-		t.refused(fmt.Errorf("passthrough: %w", err))
+		t.disable(fmt.Errorf("passthrough: %w", err))
 		return 0
 	}
 	return id
 }
 
-func (t *backings) refusal() error {
+func (t *backings) disabled() error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.failed
 }
 
-func (t *backings) refused(err error) {
+func (t *backings) disable(err error) {
 	for _, e := range []syscall.Errno{syscall.ENOMEM, syscall.EMFILE, syscall.ENFILE, syscall.ENOSPC} {
 		if errors.Is(err, e) {
-			return // it may be had later
+			return // it may succeed later
 		}
 	}
 	t.mu.Lock()
@@ -230,7 +235,7 @@ func (t *backings) refused(err error) {
 	t.failed = err
 }
 
-// close ends an open. A file with an id stays registered for the next one.
+// close ends an open. The file stays registered for the next one.
 func (t *backings) close(b *backing) {
 	if b == nil {
 		return

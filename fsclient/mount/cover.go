@@ -16,16 +16,36 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// coverBackground is how many requests that nobody waits for a cover has under
-// way: its files are small, and each is one request.
+// A dataset of small files can have a connection of its own, mounted read-only over its
+// directory (Mount.Cover). On it the kernel opens and closes files and directories without
+// a request, which it learns for a whole connection at once: cached files cost no request,
+// and a small file that is not cached one lookup and one read. Large files are better off
+// below, as passthrough needs an open that is answered. A cover only makes reads faster:
+// the mount below has the same files under the same inode numbers, and serves them before
+// and after. What differs:
+//
+//	st_dev          is not that of the mount below
+//	rename, link    out of a cover are EXDEV, as between any two mounts
+//	rmdir, rename   of its directory are EBUSY for users who may write data/
+//	locks           are the kernel's, on this node only
+//
+// When the dataset's name goes, or comes to mean another dataset, the kernel finds that
+// out by the next lookup of the name in the mount below, and detaches the cover. So that
+// name must not be invalidated while the dataset exists.
+//
+// Pages of a covered file that is whole on this node can be cached twice, as the file's
+// and as its object's. The object's stay after a read: other nodes read the same object by
+// sendfile, and the kernel drops pages that were used once first.
+
+// coverBackground is how many background requests a cover has in flight: its files are
+// small, and each is one request.
 const coverBackground = 16
 
 // CoverMemory is the most that the requests of one cover take, as Memory is for
 // the mount below it.
-const CoverMemory = (coverBackground + idleReaders + storers) * maxWrite
+const CoverMemory = (coverBackground + idleReaders + prefetchers) * maxWrite
 
-// Cover is a dataset's own connection to the kernel; see Covers in the package
-// comment.
+// Cover is a dataset's own connection to the kernel.
 type Cover struct {
 	server *fuse.Server
 	fs     *coverFS
@@ -33,7 +53,7 @@ type Cover struct {
 	all    *covers
 }
 
-// covers is those that are served.
+// covers is the covers that are served.
 type covers struct {
 	mu  sync.Mutex
 	all map[*Cover]struct{} // guarded by mu
@@ -64,16 +84,16 @@ func (c *covers) servers() (all []*fuse.Server) {
 	return all
 }
 
-// Cover answers for the dataset whose root directory is root, on dev: that is a
-// descriptor of /dev/fuse, which somebody has mounted read-only over the
-// directory. Who uses it waits until Serve runs. dev is the caller's to close.
-// Unmount takes covers away, too. The kernel is given what next tells, if it is not nil.
-func (m *Mount) Cover(dev *os.File, root metadata.Ino, next Forecast) (*Cover, error) {
+// Cover returns a server for the dataset whose root directory is root. dev is a descriptor
+// of /dev/fuse that is mounted read-only over that directory; the caller closes it. Uses of
+// the mount wait until Serve runs. Unmount detaches covers, too. The files that next
+// predicts are put into the page cache; next may be nil.
+func (m *Mount) Cover(dev *os.File, root metadata.Ino, next Prefetch) (*Cover, error) {
 	fs := &coverFS{RawFileSystem: fuse.NewDefaultRawFileSystem(), s: m.fs, root: root, next: next}
 	return m.adopt(dev, fs, fs)
 }
 
-// adopt makes a server of fs, which is or has of, on dev.
+// adopt makes a server for fs, which is or embeds of, on dev.
 func (m *Mount) adopt(dev *os.File, fs fuse.RawFileSystem, of *coverFS) (*Cover, error) {
 	root := of.root
 	fd, err := unix.FcntlInt(dev.Fd(), unix.F_DUPFD_CLOEXEC, 0)
@@ -83,7 +103,7 @@ func (m *Mount) adopt(dev *os.File, fs fuse.RawFileSystem, of *coverFS) (*Cover,
 	server, err := fuse.NewServer(fs, fmt.Sprint(fdPrefix, fd), &fuse.MountOptions{
 		Options:       []string{"default_permissions"},
 		MaxBackground: coverBackground,
-		MaxWrite:      maxWrite, // bounds reads, too
+		MaxWrite:      maxWrite, // also of reads
 		FsName:        fsName,
 		Name:          fsName,
 		Logger:        log.New(&logWriter{m.cfg.Log}, "", 0),
@@ -97,36 +117,35 @@ func (m *Mount) adopt(dev *os.File, fs fuse.RawFileSystem, of *coverFS) (*Cover,
 	return &Cover{server: server, fs: of, served: make(chan struct{}), all: &m.fs.covers}, nil
 }
 
-// Serve answers the kernel until the cover is taken away and nobody uses it any
-// more. It is called once.
+// Serve answers the kernel until the cover is detached and not used any more. It is
+// called once.
 func (c *Cover) Serve() {
 	defer close(c.served)
 	c.all.add(c)
 	defer c.all.remove(c)
-	defer c.fs.storeAhead(c.server)()
+	defer c.fs.storePrefetched(c.server)()
 	c.server.Serve()
 }
 
 // Served is closed when Serve has returned.
 func (c *Cover) Served() <-chan struct{} { return c.served }
 
-// coverFS is one dataset of a file system, as the root of a connection. What is
-// not answered here is ENOSYS, after which the kernel does it by itself and
-// never asks again: open, release, opendir and releasedir, flush, locks, lseek.
-// What would change something does not get here, because the mount is read-only.
+// coverFS is one dataset as the root of a connection. Other requests are ENOSYS, after
+// which the kernel does without and never asks again: open, release, opendir, releasedir,
+// flush, locks, lseek. Changes do not get here, because the mount is read-only.
 type coverFS struct {
 	fuse.RawFileSystem
 
 	s       *fsys
 	root    metadata.Ino
-	next    Forecast // may be nil
+	next    Prefetch // may be nil
 	cursors cursors
 }
 
 // String is the name of the file system.
 func (c *coverFS) String() string { return fsName }
 
-// at makes the root of the connection the inode that it is.
+// at translates the root of the connection to its inode.
 func (c *coverFS) at(h *fuse.InHeader) {
 	if h.NodeId == fuse.FUSE_ROOT_ID {
 		h.NodeId = uint64(c.root)
@@ -142,7 +161,7 @@ func (c *coverFS) Lookup(cancel <-chan struct{}, h *fuse.InHeader, name string, 
 // Forget has nothing to do.
 func (c *coverFS) Forget(node, n uint64) { c.s.Forget(node, n) }
 
-// GetAttr is stat.
+// GetAttr serves stat.
 func (c *coverFS) GetAttr(cancel <-chan struct{}, in *fuse.GetAttrIn, out *fuse.AttrOut) fuse.Status {
 	c.at(&in.InHeader)
 	return c.s.GetAttr(cancel, in, out)
@@ -153,13 +172,13 @@ func (c *coverFS) Readlink(cancel <-chan struct{}, h *fuse.InHeader) ([]byte, fu
 	return c.s.Readlink(cancel, h)
 }
 
-// GetXAttr reads an attribute.
+// GetXAttr reads an extended attribute.
 func (c *coverFS) GetXAttr(cancel <-chan struct{}, h *fuse.InHeader, name string, dest []byte) (uint32, fuse.Status) {
 	c.at(h)
 	return c.s.GetXAttr(cancel, h, name, dest)
 }
 
-// ListXAttr lists the attributes that a store keeps.
+// ListXAttr lists the extended attributes.
 func (c *coverFS) ListXAttr(cancel <-chan struct{}, h *fuse.InHeader, dest []byte) (uint32, fuse.Status) {
 	c.at(h)
 	return c.s.ListXAttr(cancel, h, dest)
@@ -171,37 +190,36 @@ func (c *coverFS) StatFs(cancel <-chan struct{}, h *fuse.InHeader, out *fuse.Sta
 	return c.s.StatFs(cancel, h, out)
 }
 
-// Open has the kernel open all files by itself.
+// Open makes the kernel open files without asking.
 func (c *coverFS) Open(_ <-chan struct{}, _ *fuse.OpenIn, _ *fuse.OpenOut) fuse.Status {
 	c.s.stats.calls[opOpen].Add(1)
 	return fuse.ENOSYS
 }
 
-// OpenDir has the kernel open all directories by itself, and keep what it has
-// read of them.
+// OpenDir makes the kernel open directories without asking, and cache their entries.
 func (c *coverFS) OpenDir(_ <-chan struct{}, _ *fuse.OpenIn, _ *fuse.OpenOut) fuse.Status {
 	c.s.stats.calls[opOpendir].Add(1)
 	return fuse.ENOSYS
 }
 
-// Flush has nothing to say of files that nobody writes.
+// Flush has nothing to do: no file is written here.
 func (c *coverFS) Flush(_ <-chan struct{}, _ *fuse.FlushIn) fuse.Status {
 	c.s.stats.calls[opFlush].Add(1)
 	return fuse.ENOSYS
 }
 
-// unopened is a file that nobody has opened here.
-type unopened struct {
+// closedFile is a file that is read without an open.
+type closedFile struct {
 	client *fsclient.Client
 	attr   metadata.Attr
 }
 
 // Read reads from the file.
-func (u unopened) Read(ctx context.Context, p []byte, off int64, o fsclient.ReadOpts) (int, error) {
+func (u closedFile) Read(ctx context.Context, p []byte, off int64, o fsclient.ReadOpts) (int, error) {
 	return u.client.Read(ctx, u.attr, p, off, o)
 }
 
-// Read reads from a file that the kernel has opened by itself.
+// Read reads from a file that the kernel has opened without asking.
 func (c *coverFS) Read(cancel <-chan struct{}, in *fuse.ReadIn, buf []byte) (res fuse.ReadResult, code fuse.Status) {
 	code = c.s.call(opRead, cancel, &in.InHeader, func(ctx context.Context) error {
 		if r := traced(ctx); r != nil {
@@ -214,10 +232,10 @@ func (c *coverFS) Read(cancel <-chan struct{}, in *fuse.ReadIn, buf []byte) (res
 		}
 		a, err := c.s.client.Getattr(ctx, metadata.Ino(in.NodeId))
 		if err != nil {
-			return held(err)
+			return stale(err)
 		}
-		res, err = c.s.read(ctx, unopened{c.s.client, a}, buf[:min(len(buf), int(in.Size))], int64(in.Offset))
-		return held(err)
+		res, err = c.s.read(ctx, closedFile{c.s.client, a}, buf[:min(len(buf), int(in.Size))], int64(in.Offset))
+		return stale(err)
 	})
 	if code != fuse.OK {
 		return nil, code

@@ -32,7 +32,7 @@ func (j *job) cover(t *testing.T, i int) {
 	set := filepath.Join(j.dirs[i], "data", "set")
 	data := fmt.Sprintf("fd=%d,rootmode=40000,user_id=%d,group_id=%d,allow_other,default_permissions,max_read=1048576", dev.Fd(), j.uid, j.uid)
 	check(t, unix.Mount("bivouac", set, "fuse.bivouac", unix.MS_RDONLY|unix.MS_NOSUID|unix.MS_NODEV, data))
-	var next mount.Forecast
+	var next mount.Prefetch
 	if i == 0 {
 		next = j.next
 	}

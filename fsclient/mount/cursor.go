@@ -11,23 +11,23 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// pageSize is how many entries are asked for at once.
+// pageSize is how many entries are read at once.
 const pageSize = 1024
 
-// cursor is the state of one open directory. Places in it are numbers: how
-// many entries were listed before. The two pages that were read last are kept,
-// so that a place in them stays what it was, whatever happens to the
-// directory; of earlier pages only the names before them are.
+// cursor is the state of one open directory. A position in it is the number of entries
+// listed before. The two pages that were read last are kept, so that positions in them
+// stay valid whatever happens to the directory; of earlier pages only the name before the
+// first entry is.
 type cursor struct {
 	read readFunc
 
-	turn  chan struct{} // room for the one who moves the cursor
-	pages [2]page       // under turn: the last one that was read is the first
-	marks []mark        // under turn: where each page that was read begins, in order
+	turn  chan struct{} // of the call that moves the cursor
+	pages [2]page       // under turn: the last read first
+	marks []mark        // under turn: where each page begins, in order
 }
 
-// readFunc reads at most limit entries behind the entry after; "" begins again.
-// end says that there are no more.
+// readFunc reads at most limit entries behind the entry after; "" begins again. end
+// reports that there are no more.
 type readFunc func(ctx context.Context, after string, limit int) (es []metadata.Entry, end bool, err error)
 
 type page struct {
@@ -36,7 +36,7 @@ type page struct {
 	end     bool // there are no more
 }
 
-// mark says that the entries from place first on follow the name after.
+// mark: the entries from position first on follow the name after.
 type mark struct {
 	first int
 	after string
@@ -46,8 +46,8 @@ func newCursor(read readFunc) *cursor {
 	return &cursor{read: read, turn: make(chan struct{}, 1)}
 }
 
-// at returns some of the entries from the place i on; none means the end. With
-// fresh the directory is read again.
+// at returns entries from position i on; none at the end. With fresh the directory is
+// read again.
 func (c *cursor) at(ctx context.Context, i int, fresh bool) ([]metadata.Entry, error) {
 	select {
 	case c.turn <- struct{}{}:
@@ -78,7 +78,7 @@ func (c *cursor) at(ctx context.Context, i int, fresh bool) ([]metadata.Entry, e
 	}
 }
 
-// nearest is the last mark that is not behind the place i.
+// nearest is the last mark at or before position i.
 func (c *cursor) nearest(i int) mark {
 	k := sort.Search(len(c.marks), func(k int) bool { return c.marks[k].first > i })
 	if k == 0 {
@@ -103,12 +103,12 @@ func (c *cursor) load(ctx context.Context, m mark) error {
 	return nil
 }
 
-// maxCursors is how many directories a cover has cursors of: two pages each.
+// maxCursors is how many cursors a cover keeps, of two pages each.
 const maxCursors = 16
 
-// cursors is those of directories that the kernel has opened by itself: one for
-// all who list it. A directory whose cursor was dropped is read again from its
-// beginning to where it is asked for.
+// cursors is the cursors of directories that the kernel has opened without asking: one
+// for all processes that list it. A directory whose cursor was evicted is read again from
+// its beginning.
 type cursors struct {
 	mu sync.Mutex
 	of *simplelru.LRU[metadata.Ino, *cursor] // under mu; nil until the first

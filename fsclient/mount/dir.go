@@ -38,12 +38,11 @@ func (s *fsys) ReadDir(cancel <-chan struct{}, in *fuse.ReadIn, out *fuse.DirEnt
 	})
 }
 
-// ReadDirPlus lists names with attributes where the kernel may keep them, that
-// is, in the sealed realm. In the live realm the attributes of a file are out
-// of date when the kernel has them: measured, ls -l and find -size then ask for
-// each entry exactly as often as without. The kernel may not choose by itself
-// (READDIRPLUS_AUTO): while find reads names before it looks at any, it would
-// get names only, and then ask for each entry of a dataset.
+// ReadDirPlus lists names with attributes where the kernel may cache them, that is, in
+// the sealed realm. In the live realm they would be out of date at once: measured, ls -l
+// and find -size then ask for each entry as often as without. The kernel does not choose
+// (READDIRPLUS_AUTO): find reads names before it looks at any, so it would get names
+// only, and then ask for each entry of a dataset.
 func (s *fsys) ReadDirPlus(cancel <-chan struct{}, in *fuse.ReadIn, out *fuse.DirEntryList) fuse.Status {
 	return s.call(opReaddirplus, cancel, &in.InHeader, func(ctx context.Context) error {
 		return s.list(ctx, in, func(e *metadata.Entry, off uint64) bool { return addPlus(out, e, off) })
@@ -78,14 +77,14 @@ func (s *fsys) list(ctx context.Context, in *fuse.ReadIn, add func(e *metadata.E
 	return listFrom(ctx, h.dir, in, in.Offset == 0, add)
 }
 
-// listFrom adds entries from the place in.Offset on until add wants no more. The
-// kernel asks again where it stopped; only an empty answer is the end. With
-// fresh the directory is read again.
+// listFrom adds entries from position in.Offset on until add has no room. The kernel
+// continues there; only an empty answer is the end. With fresh the directory is read
+// again.
 func listFrom(ctx context.Context, dir *cursor, in *fuse.ReadIn, fresh bool, add func(e *metadata.Entry, off uint64) bool) error {
 	off := in.Offset
 	dots := []metadata.Entry{
 		{Name: ".", Ino: metadata.Ino(in.NodeId), Mode: syscall.S_IFDIR},
-		{Name: "..", Mode: syscall.S_IFDIR}, // whose number nobody needs
+		{Name: "..", Mode: syscall.S_IFDIR}, // its number is not used
 	}
 	for ; off < uint64(len(dots)); off++ {
 		if !add(&dots[off], off+1) {
@@ -111,8 +110,8 @@ func (s *fsys) ReleaseDir(in *fuse.ReleaseIn) {
 	s.handles.remove(in.Fh)
 }
 
-// FsyncDir has nothing to do: a change of a directory is acknowledged when its
-// home has it.
+// FsyncDir has nothing to do: a change of a directory is acknowledged when its home has
+// it.
 func (s *fsys) FsyncDir(<-chan struct{}, *fuse.FsyncIn) fuse.Status {
 	s.stats.calls[opFsyncdir].Add(1)
 	return fuse.OK

@@ -13,16 +13,16 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// maxErrno is the greatest number that the kernel takes for an error.
+// maxErrno is the greatest errno that the kernel accepts.
 const maxErrno = 511
 
-// notSupported answers what the mount does not have. It does not go through
-// errnoOf, which would take it for an accident.
+// notSupported answers what the mount does not support. It bypasses errnoOf, which turns
+// ENOTSUP into EIO.
 const notSupported = fuse.Status(syscall.EOPNOTSUPP)
 
-// errnoOf is the errno of an error, as the application gets it. An error that
-// has none, or one that only says how a node could not be reached, is EIO; and
-// so are ENOSYS and ENOTSUP, because the kernel would never ask again.
+// errnoOf is the errno of an error, as the application gets it. An error without one, or
+// with one of a failed connection, is EIO. So are ENOSYS and ENOTSUP: after these the
+// kernel would never ask again.
 func errnoOf(err error) syscall.Errno {
 	var e syscall.Errno
 	switch {
@@ -48,9 +48,9 @@ func errnoOf(err error) syscall.Errno {
 	return e
 }
 
-// failed is the status of an error. Those that somebody must look at are
-// logged, one a second as a warning.
-func (s *fsys) failed(o op, node uint64, err error) fuse.Status {
+// fail is the status of an error. EIO, ETIMEDOUT and ENOSPC are logged, one a second as a
+// warning.
+func (s *fsys) fail(o op, node uint64, err error) fuse.Status {
 	e := errnoOf(err)
 	if o == opLookup && e == syscall.ENOENT || e == syscall.ENODATA || e == syscall.ERANGE {
 		return fuse.Status(e) // an answer rather than an error
@@ -61,12 +61,12 @@ func (s *fsys) failed(o op, node uint64, err error) fuse.Status {
 	default:
 		return fuse.Status(e)
 	}
-	s.complain(s.log.WithError(err).WithField("operation", o.String()).WithField("inode", metadata.Ino(node).String()), "a request failed")
+	s.warn(s.log.WithError(err).WithField("operation", o.String()).WithField("inode", metadata.Ino(node).String()), "file operation failed")
 	return fuse.Status(e)
 }
 
-// complain logs one line a second as a warning.
-func (s *fsys) complain(l *logrus.Entry, what string) {
+// warn logs one line a second as a warning, the others at debug level.
+func (s *fsys) warn(l *logrus.Entry, what string) {
 	now := time.Now().Unix()
 	if was := s.warned.Load(); was != now && s.warned.CompareAndSwap(was, now) {
 		l.Warn(what)
@@ -75,10 +75,9 @@ func (s *fsys) complain(l *logrus.Entry, what string) {
 	}
 }
 
-// held turns ENOENT for an inode that the kernel has into ESTALE: then the
-// kernel looks the name up again, and who has only a descriptor learns that
-// the file is gone.
-func held(err error) error {
+// stale turns ENOENT for an inode that the kernel has into ESTALE: the kernel then looks
+// the name up again, and a process with only a descriptor learns that the file is gone.
+func stale(err error) error {
 	if errors.Is(err, syscall.ENOENT) && !errors.Is(err, syscall.ESTALE) {
 		return fmt.Errorf("%w: %w", syscall.ESTALE, err)
 	}

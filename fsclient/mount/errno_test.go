@@ -28,9 +28,9 @@ func TestErrnoOf(t *testing.T) {
 		{syscall.ECONNRESET, syscall.EIO},
 		{syscall.Errno(512), syscall.EIO},
 		{syscall.Errno(0), syscall.EIO},
-		{held(fmt.Errorf("inode: %w", syscall.ENOENT)), syscall.ESTALE},
-		{held(syscall.EROFS), syscall.EROFS},
-		{held(nil), 0},
+		{stale(fmt.Errorf("inode: %w", syscall.ENOENT)), syscall.ESTALE},
+		{stale(syscall.EROFS), syscall.EROFS},
+		{stale(nil), 0},
 	}
 	for _, tt := range tests {
 		if got := errnoOf(tt.err); got != tt.want {

@@ -12,7 +12,7 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// Open opens a file that is there.
+// Open opens an existing file.
 func (s *fsys) Open(cancel <-chan struct{}, in *fuse.OpenIn, out *fuse.OpenOut) fuse.Status {
 	return s.call(opOpen, cancel, &in.InHeader, func(ctx context.Context) error {
 		ino := metadata.Ino(in.NodeId)
@@ -24,10 +24,10 @@ func (s *fsys) Open(cancel <-chan struct{}, in *fuse.OpenIn, out *fuse.OpenOut) 
 		if virtual(ino) {
 			return s.openVirtual(ino, out)
 		}
-		if s.openAgain(ino, out) {
+		if s.openRegistered(ino, out) {
 			return nil
 		}
-		s.newborns.drop(ino)
+		s.creations.drop(ino)
 		f, err := s.client.Open(ctx, ino)
 		if err != nil {
 			return err
@@ -37,7 +37,7 @@ func (s *fsys) Open(cancel <-chan struct{}, in *fuse.OpenIn, out *fuse.OpenOut) 
 	})
 }
 
-// openVirtual takes the content as it is now, for all reads of this open.
+// openVirtual takes the content once, for all reads of this open.
 func (s *fsys) openVirtual(ino metadata.Ino, out *fuse.OpenOut) error {
 	b, err := s.virtualContent(ino)
 	if err != nil {
@@ -59,34 +59,34 @@ func (s *fsys) opened(f *fsclient.File, flags uint32, out *fuse.OpenOut) {
 	case f.Ino().Sealed():
 		s.openSealed(h, out)
 	case h.appends || h.writer == nil && s.mapsDirect && s.handles.growing(f.Ino()):
-		// The kernel does not know where what is appended goes, and believes
-		// that the file is as much longer at once. Of a reader's pages those that
-		// have its end would be taken for data, until they are dropped; so they would
-		// when one thread hears of a larger size while another one reads, whatever
-		// is answered: the kernel takes the size first, and drops the pages then.
+		// The kernel does not know where appended bytes go, and extends the file at
+		// once. It would show the zeros behind the end in a reader's cached pages as
+		// data until it drops them, and likewise when one thread learns of a larger
+		// size while another reads: the kernel takes the size first and drops the
+		// pages afterwards. So such files are not cached.
 		h.direct = true
 		out.OpenFlags |= fuse.FOPEN_DIRECT_IO
 	case flags&syscall.O_ACCMODE == syscall.O_WRONLY && s.mapsDirect:
-		// Nothing reads or maps through it. A copy to the kernel's pages is saved,
-		// and before Linux 5.11 the question for security.capability before each write.
-		// Pages that readers have are dropped before the write.
+		// No read or mapping uses this descriptor. Writing past the page cache saves
+		// a copy and, before Linux 5.11, a request for security.capability before each
+		// write. The kernel drops the pages of readers before the write.
 		out.OpenFlags |= fuse.FOPEN_DIRECT_IO
 	}
 	if h.writer == nil && f.Ino().Sealed() {
-		out.OpenFlags |= fuse.FOPEN_NOFLUSH // of others the kernel tells by FLUSH whose locks end
+		out.OpenFlags |= fuse.FOPEN_NOFLUSH // FLUSH of other files ends locks
 	}
 	out.Fh = s.handles.add(h)
 }
 
-// Create makes a file and opens it. The kernel asks for it when it has found no
-// such name; another node may have been faster.
+// Create creates a file and opens it. The kernel has found no such name, but another
+// node may have been faster.
 func (s *fsys) Create(cancel <-chan struct{}, in *fuse.CreateIn, name string, out *fuse.CreateOut) fuse.Status {
 	return s.call(opCreate, cancel, &in.InHeader, func(ctx context.Context) error {
 		if r := traced(ctx); r != nil {
 			r.what = name
 		}
 		dir := metadata.Ino(in.NodeId)
-		if err := named([]string{name}, dir); err != nil {
+		if err := checkNames([]string{name}, dir); err != nil {
 			return err
 		}
 		n := metadata.New{Mode: syscall.S_IFREG | in.Mode&0o7777, UID: in.Uid, GID: in.Gid}
@@ -98,15 +98,15 @@ func (s *fsys) Create(cancel <-chan struct{}, in *fuse.CreateIn, name string, ou
 			return err
 		}
 		fillEntry(&out.EntryOut, &a)
-		s.newborns.add(in.Pid, a)
+		s.creations.add(in.Pid, a)
 		s.opened(f, in.Flags, &out.OpenOut)
 		return nil
 	})
 }
 
-// openExisting opens what Create found, if the caller owns it. In all other
-// cases ESTALE makes the kernel look the name up again and check the
-// permissions, which it does not do for a file that it believes is new.
+// openExisting opens the file that Create has found, if the caller owns it. Otherwise
+// ESTALE makes the kernel look the name up again and check the permissions, which it
+// does not do for a new file.
 func (s *fsys) openExisting(ctx context.Context, in *fuse.CreateIn, ino metadata.Ino, out *fuse.CreateOut) error {
 	a, err := s.client.Getattr(ctx, ino)
 	if err != nil || a.Mode&syscall.S_IFMT != syscall.S_IFREG || !ownerMay(&in.InHeader, &a, in.Flags) {
@@ -116,23 +116,23 @@ func (s *fsys) openExisting(ctx context.Context, in *fuse.CreateIn, ino metadata
 	if err != nil {
 		return err
 	}
-	a = f.Attr() // the kernel takes its size, whatever it knows of the file
+	a = f.Attr() // the kernel takes its size
 	if in.Flags&syscall.O_TRUNC != 0 {
 		ch := metadata.Change{Set: metadata.SetSize}
 		if in.Uid != 0 {
 			ch.Set |= metadata.DropSetIDs
 		}
 		if a, err = s.client.Setattr(ctx, ino, ch); err != nil {
-			return errors.Join(held(err), f.Close(ctx))
+			return errors.Join(stale(err), f.Close(ctx))
 		}
 	}
-	s.telling(&a)
+	s.announce(&a)
 	fillEntry(&out.EntryOut, &a)
 	s.opened(f, in.Flags, &out.OpenOut)
 	return nil
 }
 
-// ownerMay reports whether the caller owns the file and may open it so.
+// ownerMay reports whether the caller owns the file and may open it with flags.
 func ownerMay(h *fuse.InHeader, a *metadata.Attr, flags uint32) bool {
 	want := uint32(0o600)
 	switch flags & syscall.O_ACCMODE {
@@ -160,19 +160,19 @@ func (s *fsys) Read(cancel <-chan struct{}, in *fuse.ReadIn, buf []byte) (res fu
 		buf = buf[:min(len(buf), int(in.Size))]
 		if h.direct {
 			if err := h.file.Refresh(ctx); err != nil {
-				return held(err)
+				return stale(err)
 			}
 		}
 		switch {
 		case h.file != nil:
 			res, err = s.readFile(ctx, h, buf, int64(in.Offset))
 		case h.backing != nil:
-			err = fmt.Errorf("inode %v is read by the kernel: %w", h.backing.ino, syscall.EIO)
+			err = fmt.Errorf("inode %v has passthrough: %w", h.backing.ino, syscall.EIO)
 		default:
 			rest := h.content[min(in.Offset, uint64(len(h.content))):]
-			res = inMemory(rest[:min(len(rest), len(buf))])
+			res = memoryOf(rest[:min(len(rest), len(buf))])
 		}
-		return held(err)
+		return stale(err)
 	})
 	if code != fuse.OK {
 		return nil, code
@@ -182,10 +182,10 @@ func (s *fsys) Read(cancel <-chan struct{}, in *fuse.ReadIn, buf []byte) (res fu
 
 // readFile reads from the file of h.
 func (s *fsys) readFile(ctx context.Context, h *handle, buf []byte, off int64) (fuse.ReadResult, error) {
-	if h.ends == nil || h.direct {
+	if h.kernelSize == nil || h.direct {
 		return s.read(ctx, h.file, buf, off)
 	}
-	return s.readKept(ctx, h, buf, off)
+	return s.readCached(ctx, h, buf, off)
 }
 
 // Write writes to an open file.
@@ -201,39 +201,38 @@ func (s *fsys) Write(cancel <-chan struct{}, in *fuse.WriteIn, data []byte) (wri
 		if h.writer == nil {
 			return syscall.EBADF
 		}
-		s.newborns.drop(h.file.Ino())
-		if mayNotKeep(h, in) {
+		s.creations.drop(h.file.Ino())
+		if dropsSetIDs(h, in) {
 			h.file.DropSetIDsOnWrite()
 			if err := s.dropSetIDs(ctx, h.file); err != nil {
-				return held(err)
+				return stale(err)
 			}
 		}
-		n, err := s.written(ctx, h, in, data)
+		n, err := s.writeDurable(ctx, h, in, data)
 		if n > 0 && in.WriteFlags&fuse.WRITE_CACHE == 0 {
-			err = nil // a short write; the next one says why
+			err = nil // a short write; the next one returns the error
 		}
 		if n > 0 {
-			h.ends.tell(int64(in.Offset) + int64(n)) // so long it is now, as the kernel has it
+			h.kernelSize.announce(int64(in.Offset) + int64(n)) // what the kernel takes for the size now
 		}
 		written = uint32(n)
-		return held(err)
+		return stale(err)
 	})
 	return written, code
 }
 
-// mayNotKeep reports whether setuid and setgid go with a write. The kernel says so; before
-// Linux 5.2 it does not of a write past its pages.
-func mayNotKeep(h *handle, in *fuse.WriteIn) bool {
+// dropsSetIDs reports whether a write drops setuid and setgid. The kernel has a flag for
+// that; before Linux 5.2 not in writes past the page cache.
+func dropsSetIDs(h *handle, in *fuse.WriteIn) bool {
 	return in.WriteFlags&fuse.WRITE_KILL_SUIDGID != 0 || h.appends && in.WriteFlags&fuse.WRITE_CACHE == 0 && in.Uid != 0
 }
 
-// passCache is the flags of a descriptor whose writes return when they have
-// arrived.
-const passCache = syscall.O_SYNC | syscall.O_DSYNC | syscall.O_DIRECT
+// throughFlags are the flags of descriptors whose writes are not buffered.
+const throughFlags = syscall.O_SYNC | syscall.O_DSYNC | syscall.O_DIRECT
 
-// written is write that makes what O_SYNC wants durable. The kernel asks for
-// that by itself only where it has written to its pages.
-func (s *fsys) written(ctx context.Context, h *handle, in *fuse.WriteIn, data []byte) (int, error) {
+// writeDurable is write that syncs for O_SYNC. The kernel asks for that itself only if
+// it has written to its pages.
+func (s *fsys) writeDurable(ctx context.Context, h *handle, in *fuse.WriteIn, data []byte) (int, error) {
 	n, err := s.write(ctx, h, in, data)
 	if n > 0 && in.Flags&syscall.O_DSYNC != 0 && in.WriteFlags&fuse.WRITE_CACHE == 0 {
 		if err := h.writer.SyncWrite(ctx); err != nil {
@@ -243,17 +242,17 @@ func (s *fsys) written(ctx context.Context, h *handle, in *fuse.WriteIn, data []
 	return n, err
 }
 
-// write puts data where the kernel says or, with O_APPEND, which a descriptor
-// can get later too, at the end of the file. What comes from a mapping has its
-// place, and may be another descriptor's.
+// write writes at the kernel's offset or, with O_APPEND, at the end of the file. A
+// descriptor can get that flag later, so the request's counts. Write-back of a mapping has
+// its offset, and may be for another descriptor.
 func (s *fsys) write(ctx context.Context, h *handle, in *fuse.WriteIn, data []byte) (int, error) {
-	through := in.Flags&passCache != 0
+	through := in.Flags&throughFlags != 0
 	switch {
 	case in.WriteFlags&fuse.WRITE_CACHE != 0:
 		return h.file.WriteAt(ctx, data, int64(in.Offset))
 	case in.Flags&syscall.O_APPEND != 0:
 		n, err := appendTo(ctx, h.writer, data, through)
-		if n > 0 && h.appends && in.Uid != 0 { // as the answer to the write has them
+		if n > 0 && h.appends && in.Uid != 0 { // as the answer to the append has the mode
 			err = errors.Join(err, s.dropSetIDs(ctx, h.file))
 		}
 		return n, err
@@ -270,18 +269,18 @@ func appendTo(ctx context.Context, w *fsclient.Writer, data []byte, through bool
 	return w.Append(ctx, data)
 }
 
-// Flush is called by every close: it tells the file's home what was written,
-// so that the next open on any node sees it.
+// Flush serves every close: it tells the file's home what was written, so that the next
+// open on any node sees it.
 func (s *fsys) Flush(cancel <-chan struct{}, in *fuse.FlushIn) fuse.Status {
 	return s.call(opFlush, cancel, &in.InHeader, func(ctx context.Context) error {
 		h, err := s.handles.get(in.Fh)
 		if err != nil || h.file == nil {
 			return err
 		}
-		if h.writer != nil { // who gets the lock next has to see it
+		if h.writer != nil { // the next holder of a lock must see it
 			err = h.writer.Flush(ctx)
 		}
-		// A process that closes any descriptor of a file has no fcntl locks on it.
+		// A process that closes any descriptor of a file loses its fcntl locks on it.
 		h.locks.remove(lockOwner{metadata.PosixLock, in.LockOwner})
 		return errors.Join(err, s.client.UnlockAll(ctx, h.file.Ino(), metadata.PosixLock, in.LockOwner))
 	})
@@ -298,8 +297,8 @@ func (s *fsys) Fsync(cancel <-chan struct{}, in *fuse.FsyncIn) fuse.Status {
 	})
 }
 
-// Release is called when the last descriptor is gone. Nobody hears of an error
-// any more, so it is logged.
+// Release is called after the last descriptor is closed. No process gets an error any
+// more, so it is logged.
 func (s *fsys) Release(_ <-chan struct{}, in *fuse.ReleaseIn) {
 	s.stats.calls[opRelease].Add(1)
 	h := s.handles.remove(in.Fh)
@@ -311,8 +310,8 @@ func (s *fsys) Release(_ <-chan struct{}, in *fuse.ReleaseIn) {
 	if h.file == nil {
 		return
 	}
-	s.newborns.drop(h.file.Ino())
+	s.creations.drop(h.file.Ino())
 	if err := h.close(context.Background()); err != nil {
-		s.failed(opRelease, in.NodeId, err)
+		s.fail(opRelease, in.NodeId, err)
 	}
 }

@@ -14,27 +14,26 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// fsys answers the kernel. It keeps no table of inodes: a node id is an Ino,
-// so Forget has nothing to do.
+// fsys answers the kernel.
 type fsys struct {
-	fuse.RawFileSystem // what is not answered here is ENOSYS
+	fuse.RawFileSystem // other requests are ENOSYS
 
-	cfg      Config
-	client   *fsclient.Client
-	log      *logrus.Entry
-	born     metadata.Time // of what the mount makes up
-	handles  handles
-	pipes    pipes
-	reads    reads
-	newborns newborns
-	stats    opCounters
+	cfg       Config
+	client    *fsclient.Client
+	log       *logrus.Entry
+	born      metadata.Time // the times of virtual files
+	handles   handles
+	pipes     pipes
+	reads     reads
+	creations creations
+	stats     opCounters
 
 	server     atomic.Pointer[fuse.Server] // since Init
-	mapsDirect bool                        // since Init: what is not kept in pages can be mapped shared all the same
+	mapsDirect bool                        // since Init: files with FOPEN_DIRECT_IO can be mapped shared
 	backings   backings
 	covers     covers
 	drops      atomic.Int64                  // how often pages were dropped
-	trace      atomic.Pointer[func(Request)] // nil is nobody
+	trace      atomic.Pointer[func(Request)] // nil is no trace
 	warned     atomic.Int64                  // when the last error was logged as a warning, Unix seconds
 }
 
@@ -54,7 +53,7 @@ func newFS(cfg Config, now time.Time) *fsys {
 // String is the name of the file system.
 func (s *fsys) String() string { return fsName }
 
-// Init logs what the kernel offers and what is used of it.
+// Init logs the features of the kernel.
 func (s *fsys) Init(server *fuse.Server) {
 	s.server.Store(server)
 	s.client.OnRevoke(s.forget)
@@ -73,8 +72,8 @@ func (s *fsys) Init(server *fuse.Server) {
 	}).Info("mounted")
 }
 
-// call is the frame of every request: it counts, takes the time, makes the
-// context, and turns the error into a status.
+// call runs a request: it counts and times it, makes its context, and turns the error
+// into a status.
 func (s *fsys) call(o op, cancel <-chan struct{}, h *fuse.InHeader, fn func(ctx context.Context) error) fuse.Status {
 	s.stats.calls[o].Add(1)
 	start := time.Now()
@@ -85,12 +84,12 @@ func (s *fsys) call(o op, cancel <-chan struct{}, h *fuse.InHeader, fn func(ctx 
 	ctx.traced = trace != nil
 	err := fn(ctx)
 	if trace != nil {
-		ctx.told(trace, o, h, start, err)
+		ctx.report(trace, o, h, start, err)
 	}
 	if err == nil {
 		return fuse.OK
 	}
-	return s.failed(o, h.NodeId, err)
+	return s.fail(o, h.NodeId, err)
 }
 
 // StatFs is the space of the whole job; in a dataset, that one's size.

@@ -12,19 +12,19 @@ import (
 
 // handle is an open file or directory: one of file, content and dir is set.
 type handle struct {
-	file    *fsclient.File
-	writer  *fsclient.Writer // of file; nil if it is only read
-	syncer  *fsclient.Writer // of file: writer, or what learns of losses for who reads
-	appends bool             // of file: it was opened to append
-	direct  bool             // of file: the kernel keeps no pages of it, and asks no attributes before a read
-	ends    *ends            // of file: where the kernel believes that it ends; nil in a dataset
-	backing *backing         // of file, if the kernel may read it by itself
-	locks   lockOwners
-	content []byte
-	dir     *cursor
+	file       *fsclient.File
+	writer     *fsclient.Writer // of file; nil if it is only read
+	syncer     *fsclient.Writer // of file: writer, or one for fsync of a reader
+	appends    bool             // of file: opened with O_APPEND
+	direct     bool             // of file: the kernel caches no pages, and checks no attributes before a read
+	kernelSize *kernelSize      // of file: nil in a dataset
+	backing    *backing         // of file, if it has passthrough
+	locks      lockOwners
+	content    []byte
+	dir        *cursor
 }
 
-// close closes the file, and returns what nobody was told yet.
+// close closes the file, and returns errors that were not reported yet.
 func (h *handle) close(ctx context.Context) error {
 	if h.writer != nil {
 		return h.writer.Close(ctx)
@@ -32,33 +32,33 @@ func (h *handle) close(ctx context.Context) error {
 	return h.file.Close(ctx)
 }
 
-// handles numbers what is open.
+// handles is the open files and directories.
 type handles struct {
 	now func() time.Time // time.Now, but in tests
 
 	mu    sync.RWMutex
 	next  uint64                       // under mu
 	open  map[uint64]*handle           // under mu
-	files map[metadata.Ino]*openedFile // under mu: the live ones
-	// lately is some files that have grown. Those of one place take each other's.
-	lately [64]grownFile // under mu
+	files map[metadata.Ino]*openedFile // under mu: live files
+	grown [64]grownFile                // under mu: files that have grown lately, direct-mapped
 }
 
-// stillGrowing is how long a file counts as growing after its last handle to append was
-// closed, or the kernel has heard of writes there: who appends line by line (echo >>) has none open in between.
+// stillGrowing is how long a file counts as growing after its last appending handle was
+// closed, or the kernel has learned of writes of other nodes: a script that appends line
+// by line (echo >>) has no handle in between.
 const stillGrowing = time.Second
 
-// grownFile is a file that has grown.
+// grownFile is a file that counts as growing.
 type grownFile struct {
 	ino  metadata.Ino
 	till time.Time
 }
 
-// openedFile is what the handles of a live file have together.
+// openedFile is shared by the handles of a live file.
 type openedFile struct {
-	handles   int // under handles.mu
-	appending int // under handles.mu: of them append
-	ends      *ends
+	handles    int // under handles.mu
+	appending  int // under handles.mu: handles with O_APPEND
+	kernelSize *kernelSize
 }
 
 func (t *handles) init() {
@@ -80,21 +80,21 @@ func (t *handles) add(h *handle) uint64 {
 	return fh
 }
 
-// join counts h among those of its file; t.mu is held.
+// join adds h to the handles of its file; t.mu is held.
 func (t *handles) join(h *handle) {
 	f := t.files[h.file.Ino()]
 	if f == nil {
-		f = &openedFile{ends: newEnds()}
+		f = &openedFile{kernelSize: newKernelSize()}
 		t.files[h.file.Ino()] = f
 	}
 	f.handles++
 	if h.appends {
 		f.appending++
 	}
-	h.ends = f.ends
+	h.kernelSize = f.kernelSize
 }
 
-// leave ends what join began; t.mu is held.
+// leave removes h from the handles of its file; t.mu is held.
 func (t *handles) leave(h *handle) {
 	f := t.files[h.file.Ino()]
 	if f.handles--; f.handles == 0 {
@@ -102,46 +102,46 @@ func (t *handles) leave(h *handle) {
 	}
 	if h.appends {
 		f.appending--
-		t.grewLate(h.file.Ino())
+		t.noteGrown(h.file.Ino())
 	}
 }
 
-// late is the place of ino among those that have grown lately; t.mu is held.
-func (t *handles) late(ino metadata.Ino) *grownFile {
-	return &t.lately[uint64(ino)%uint64(len(t.lately))]
+// grownSlot is the slot of ino; t.mu is held.
+func (t *handles) grownSlot(ino metadata.Ino) *grownFile {
+	return &t.grown[uint64(ino)%uint64(len(t.grown))]
 }
 
-// grewLate notes that ino has grown; t.mu is held.
-func (t *handles) grewLate(ino metadata.Ino) {
-	*t.late(ino) = grownFile{ino, t.now().Add(stillGrowing)}
+// noteGrown notes that ino has grown; t.mu is held.
+func (t *handles) noteGrown(ino metadata.Ino) {
+	*t.grownSlot(ino) = grownFile{ino, t.now().Add(stillGrowing)}
 }
 
-// grew notes that ino has grown by what others write.
+// grew notes that ino has grown by writes of other nodes.
 func (t *handles) grew(ino metadata.Ino) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.grewLate(ino)
+	t.noteGrown(ino)
 }
 
-// endsOf is where the kernel believes that ino ends; nil if it is not open here.
-func (t *handles) endsOf(ino metadata.Ino) *ends {
+// kernelSizeOf is the size of ino as the kernel knows it; nil if it is not open here.
+func (t *handles) kernelSizeOf(ino metadata.Ino) *kernelSize {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
 	if f := t.files[ino]; f != nil {
-		return f.ends
+		return f.kernelSize
 	}
 	return nil
 }
 
-// growing reports whether some handle appends to ino, or did a moment ago, or the kernel
-// has heard then that others have made it longer.
+// growing reports whether ino has an appending handle, or had one a moment ago, or has
+// grown by writes of other nodes then.
 func (t *handles) growing(ino metadata.Ino) bool {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
 	if f := t.files[ino]; f != nil && f.appending > 0 {
 		return true
 	}
-	l := t.late(ino)
+	l := t.grownSlot(ino)
 	return l.ino == ino && t.now().Before(l.till)
 }
 
@@ -160,7 +160,7 @@ func (t *handles) remove(fh uint64) *handle {
 	defer t.mu.Unlock()
 	h := t.open[fh]
 	delete(t.open, fh)
-	if h != nil && h.ends != nil {
+	if h != nil && h.kernelSize != nil {
 		t.leave(h)
 	}
 	return h

@@ -7,10 +7,10 @@ import (
 )
 
 const (
-	// firstBound is the upper bound of the shortest times, in nanoseconds; each
-	// bound is twice the one before.
+	// firstBound is the upper bound of the first bucket, in nanoseconds; each bound is
+	// twice the one before.
 	firstBound = 8192
-	bounds     = 20 // the longest is 4.3 s; what is longer is in one more bucket
+	bounds     = 20 // the last is 4.3 s; longer times are in one more bucket
 )
 
 // latency counts how long the requests of one kind took.
@@ -49,8 +49,8 @@ func (l *latency) read() Latency {
 	return r
 }
 
-// quantile is the bound below which the fraction q of the requests lies; the
-// longest bound for what is longer.
+// quantile is the bound below which the fraction q of the requests lies; the last bound
+// for longer ones.
 func (l *Latency) quantile(q float64) float64 {
 	if l.Count == 0 {
 		return 0
@@ -67,8 +67,8 @@ func (l *Latency) quantile(q float64) float64 {
 // bound is the upper bound of the bucket i, in seconds.
 func bound(i int) float64 { return float64(int64(firstBound)<<i) / 1e9 }
 
-// Histogram is the count and the sum in seconds of all requests, and how many
-// took no longer than each bound, as Prometheus wants it.
+// Histogram is a Prometheus histogram: the count and the sum in seconds of all requests,
+// and how many took no longer than each bound.
 func (l *Latency) Histogram() (count uint64, sum float64, upTo map[float64]uint64) {
 	upTo = make(map[float64]uint64, bounds)
 	n := int64(0)

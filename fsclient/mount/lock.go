@@ -12,10 +12,22 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// lockOwners is whose locks were made through a handle. When it is released they
-// end: those of open file descriptions are the handle's. Those of a process have
-// ended when it closed the handle, and it may have locked again through another
-// one since: they are not here any more.
+// flock and fcntl, with byte ranges and open file descriptions, hold between nodes: the
+// home of the file grants the locks (package locks of the client). They end when the
+// process closes the file or dies, when its node is given up, or when its daemon restarts;
+// they survive a restart of the home. The next holder sees all that was written here before
+// the unlock, also if a signal has interrupted the close or the unlock, or the home was
+// away: then the unlock is retried in the background. Waiters are served in order; a signal
+// ends a wait in less than a second. F_GETLK returns the pid of the process, or for one on
+// another node that of this mount. EDEADLK is found among the files of one home only. A
+// node that was given up and comes back has lost its locks if others took them meanwhile,
+// and its processes are not notified. Files of a dataset and directories are locked on this
+// node only.
+
+// lockOwners is the owners of locks that were made through a handle. When it is released
+// these end: locks of open file descriptions belong to the handle. Those of a process ended
+// when it closed the handle, and it may have locked again through another one: Flush has
+// removed it here.
 type lockOwners struct {
 	mu  sync.Mutex
 	all map[lockOwner]struct{} // under mu
@@ -41,7 +53,7 @@ func (o *lockOwners) remove(who lockOwner) {
 	delete(o.all, who)
 }
 
-// take is all of them, and there are none any more.
+// take removes and returns all owners.
 func (o *lockOwners) take() map[lockOwner]struct{} {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -50,9 +62,9 @@ func (o *lockOwners) take() map[lockOwner]struct{} {
 	return all
 }
 
-// lockOf translates what the kernel wants. A lock of flock is the handle's: the
-// kernel's own number of it is that of another handle as soon as this one is
-// closed, and its release may be answered after the other one has locked.
+// lockOf translates a request. The owner of a flock is the handle: the kernel reuses its
+// own number for the next handle as soon as this one is closed, and the release may be
+// answered after the next one has locked.
 func lockOf(in *fuse.LkIn) (metadata.Lock, error) {
 	l := metadata.Lock{Owner: in.Owner, Start: in.Lk.Start, End: in.Lk.End, PID: in.Lk.Pid}
 	if in.LkFlags&fuse.FUSE_LK_FLOCK != 0 {
@@ -70,8 +82,8 @@ func lockOf(in *fuse.LkIn) (metadata.Lock, error) {
 	return l, nil
 }
 
-// GetLk is fcntl's F_GETLK. The process of another node has no number here:
-// then it is that of the process which has the mount.
+// GetLk is fcntl's F_GETLK. A process of another node has no pid here: the answer then
+// has that of this process.
 func (s *fsys) GetLk(cancel <-chan struct{}, in *fuse.LkIn, out *fuse.LkOut) fuse.Status {
 	return s.call(opGetlk, cancel, &in.InHeader, func(ctx context.Context) error {
 		ino := metadata.Ino(in.NodeId)
@@ -84,7 +96,7 @@ func (s *fsys) GetLk(cancel <-chan struct{}, in *fuse.LkIn, out *fuse.LkOut) fus
 		}
 		node, h, err := s.client.TestLock(ctx, ino, l)
 		if err != nil {
-			return held(err)
+			return stale(err)
 		}
 		out.Lk = fuse.FileLock{Start: h.Start, End: h.End, Pid: h.PID, Typ: syscall.F_UNLCK}
 		switch h.Type {
@@ -127,16 +139,15 @@ func (s *fsys) lock(o op, cancel <-chan struct{}, in *fuse.LkIn, wait bool) fuse
 		if l.Type != metadata.Unlocked {
 			h.locks.add(l)
 		}
-		return held(s.client.Lock(ctx, ino, l, wait))
+		return stale(s.client.Lock(ctx, ino, l, wait))
 	})
 }
 
-// unlock ends the locks that were made through a handle, which nobody uses any
-// more.
+// unlock ends the locks of a handle that is released.
 func (s *fsys) unlock(ctx context.Context, ino metadata.Ino, h *handle) {
 	for o := range h.locks.take() {
 		if err := s.client.UnlockAll(ctx, ino, o.kind, o.id); err != nil {
-			s.failed(opSetlk, uint64(ino), err) // the home ends them when it hears that the file is closed
+			s.fail(opSetlk, uint64(ino), err) // the home ends them when it learns of the close
 		}
 	}
 }

@@ -13,31 +13,30 @@ import (
 )
 
 const (
-	maxReads  = maxBackground + directReads // with bytes in memory, at a time
-	maxWrites = directWrites + idleReaders  // requests whose bytes are in memory, at a time, and readers for more
+	maxReads  = maxBackground + directReads // that use their memory at once
+	maxWrites = directWrites + idleReaders  // requests in memory at once, with the readers of the next ones
 	// smallRead is a read whose memory is not counted.
 	smallRead = 32 << 10
 )
 
-// Memory is the most that the requests of the kernel take: maxWrite bytes each.
-// Those of the page cache are bounded by maxBackground, for any number of
-// readers. A thread that writes, or reads with O_DIRECT, has one beside; when
-// there are many of them, those that come last wait.
+// Memory is the most that the requests of the kernel take: maxWrite bytes each. Requests
+// of the page cache are bounded by maxBackground, for any number of readers. Each thread
+// that writes, or reads with O_DIRECT, has one more; beyond the limit they wait.
 //
-// Of writes the FUSE library reads no more from the kernel, nor anything else,
-// until one of them is answered. Of reads more are read, but their memory is
-// not touched before it is their turn, and given back to the kernel afterwards.
+// With too many writes the FUSE library reads no request at all until one is answered. It
+// reads more read requests, but their memory is not touched before they are admitted, and
+// is given back to the kernel afterwards.
 const Memory = (maxReads + maxWrites) * maxWrite
 
-// reads bounds the memory of reads.
+// reads is the admission of reads: it bounds their memory.
 type reads struct {
-	slots chan struct{} // one for each whose memory is in use
-	begun atomic.Int64  // also those that wait
+	slots chan struct{} // one for each admitted read
+	begun atomic.Int64  // with those that wait
 }
 
 func (r *reads) init() { r.slots = make(chan struct{}, maxReads) }
 
-// enter waits until a read of n bytes may use its memory.
+// enter waits until a read of n bytes is admitted.
 func (r *reads) enter(ctx context.Context, n int) error {
 	if n < smallRead {
 		return nil
@@ -57,7 +56,7 @@ func (r *reads) enter(ctx context.Context, n int) error {
 	}
 }
 
-// leave is the end of a read that has entered, with its memory.
+// leave ends an admitted read.
 func (r *reads) leave(buf []byte) {
 	if len(buf) < smallRead {
 		return
@@ -68,41 +67,41 @@ func (r *reads) leave(buf []byte) {
 	<-r.slots
 }
 
-// forgetPages gives the pages of p back to the kernel, which has zeros there then.
+// forgetPages gives the pages of p back to the kernel. They are zeros afterwards.
 func forgetPages(p []byte) {
 	page := os.Getpagesize()
 	first := -int(uintptr(unsafe.Pointer(unsafe.SliceData(p)))) & (page - 1)
 	if n := (len(p) - first) &^ (page - 1); n > 0 {
-		_ = unix.Madvise(p[first:first+n], unix.MADV_DONTNEED) // else they stay
+		_ = unix.Madvise(p[first:first+n], unix.MADV_DONTNEED) // after an error they stay
 	}
 }
 
-// filled is bytes in memory, which go to the kernel from where they are.
-type filled struct {
+// memoryResult is an answer to a read from memory.
+type memoryResult struct {
 	bytes [1][]byte
-	buf   []byte // to leave with; nil is none
+	buf   []byte // of an admitted read; nil if there is none
 	of    *reads
-	ended *ended // what wants to know when they are there; nil is nothing
+	sized *sizedRead // to be told when the answer is given; may be nil
 }
 
-var _ fuse.ReadResult = (*filled)(nil)
+var _ fuse.ReadResult = (*memoryResult)(nil)
 
-// inMemory is an answer of bytes that nobody changes.
-func inMemory(p []byte) fuse.ReadResult { return &filled{bytes: [1][]byte{p}} }
+// memoryOf is an answer of bytes that do not change.
+func memoryOf(p []byte) fuse.ReadResult { return &memoryResult{bytes: [1][]byte{p}} }
 
-// Slices is what the FUSE library writes, without a copy.
-func (r *filled) Slices() ([][]byte, fuse.Status) { return r.bytes[:], fuse.OK }
+// Slices lets the FUSE library write without a copy.
+func (r *memoryResult) Slices() ([][]byte, fuse.Status) { return r.bytes[:], fuse.OK }
 
 // Bytes is fuse.ReadResult.
-func (r *filled) Bytes([]byte) ([]byte, fuse.Status) { return r.bytes[0], fuse.OK }
+func (r *memoryResult) Bytes([]byte) ([]byte, fuse.Status) { return r.bytes[0], fuse.OK }
 
 // Size is fuse.ReadResult.
-func (r *filled) Size() int { return len(r.bytes[0]) }
+func (r *memoryResult) Size() int { return len(r.bytes[0]) }
 
 // Done is fuse.ReadResult.
-func (r *filled) Done() {
-	if r.ended != nil {
-		r.ended.done()
+func (r *memoryResult) Done() {
+	if r.sized != nil {
+		r.sized.done()
 	}
 	if r.buf != nil {
 		r.of.leave(r.buf)

@@ -43,7 +43,7 @@ type job struct {
 	backer   mount.Backer
 	backings int            // mount.Config.MaxBackings
 	covered  bool           // the dataset has a connection of its own
-	next     mount.Forecast // of that on mount 0; may be nil
+	next     mount.Prefetch // of that on mount 0; may be nil
 
 	hang atomic.Pointer[chan struct{}] // while set, reads of data wait until it is closed
 	hung atomic.Int64                  // reads that did

@@ -9,8 +9,8 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// named checks what a change of names needs: live directories, names that fit.
-func named(names []string, dirs ...metadata.Ino) error {
+// checkNames checks a change of names: live directories, names that are not too long.
+func checkNames(names []string, dirs ...metadata.Ino) error {
 	if err := writable(dirs...); err != nil {
 		return err
 	}
@@ -22,14 +22,14 @@ func named(names []string, dirs ...metadata.Ino) error {
 	return nil
 }
 
-// Mknod makes what is neither a directory nor a symbolic link.
+// Mknod makes a file, fifo, socket or device.
 func (s *fsys) Mknod(cancel <-chan struct{}, in *fuse.MknodIn, name string, out *fuse.EntryOut) fuse.Status {
 	return s.call(opMknod, cancel, &in.InHeader, func(ctx context.Context) error {
 		if r := traced(ctx); r != nil {
 			r.what = name
 		}
 		n := metadata.New{Mode: in.Mode, UID: in.Uid, GID: in.Gid, Rdev: in.Rdev}
-		return s.make(ctx, metadata.Ino(in.NodeId), name, n, out)
+		return s.create(ctx, metadata.Ino(in.NodeId), name, n, out)
 	})
 }
 
@@ -40,12 +40,12 @@ func (s *fsys) Symlink(cancel <-chan struct{}, h *fuse.InHeader, target, name st
 			r.what = name + " -> " + target
 		}
 		n := metadata.New{Mode: syscall.S_IFLNK | 0o777, UID: h.Uid, GID: h.Gid, Target: target}
-		return s.make(ctx, metadata.Ino(h.NodeId), name, n, out)
+		return s.create(ctx, metadata.Ino(h.NodeId), name, n, out)
 	})
 }
 
-func (s *fsys) make(ctx context.Context, dir metadata.Ino, name string, n metadata.New, out *fuse.EntryOut) error {
-	if err := named([]string{name}, dir); err != nil {
+func (s *fsys) create(ctx context.Context, dir metadata.Ino, name string, n metadata.New, out *fuse.EntryOut) error {
+	if err := checkNames([]string{name}, dir); err != nil {
 		return err
 	}
 	a, err := s.client.Create(ctx, dir, name, n)
@@ -63,7 +63,7 @@ func (s *fsys) Mkdir(cancel <-chan struct{}, in *fuse.MkdirIn, name string, out 
 			r.what = name
 		}
 		dir := metadata.Ino(in.NodeId)
-		if err := named([]string{name}, dir); err != nil {
+		if err := checkNames([]string{name}, dir); err != nil {
 			return err
 		}
 		n := metadata.New{Mode: syscall.S_IFDIR | in.Mode&0o7777, UID: in.Uid, GID: in.Gid}
@@ -76,14 +76,14 @@ func (s *fsys) Mkdir(cancel <-chan struct{}, in *fuse.MkdirIn, name string, out 
 	})
 }
 
-// Unlink removes a name that is no directory's.
+// Unlink removes a name that is not of a directory.
 func (s *fsys) Unlink(cancel <-chan struct{}, h *fuse.InHeader, name string) fuse.Status {
 	return s.call(opUnlink, cancel, h, func(ctx context.Context) error {
 		if r := traced(ctx); r != nil {
 			r.what = name
 		}
 		dir := metadata.Ino(h.NodeId)
-		if err := named([]string{name}, dir); err != nil {
+		if err := checkNames([]string{name}, dir); err != nil {
 			return err
 		}
 		_, err := s.client.Unlink(ctx, dir, name)
@@ -98,7 +98,7 @@ func (s *fsys) Rmdir(cancel <-chan struct{}, h *fuse.InHeader, name string) fuse
 			r.what = name
 		}
 		dir := metadata.Ino(h.NodeId)
-		if err := named([]string{name}, dir); err != nil {
+		if err := checkNames([]string{name}, dir); err != nil {
 			return err
 		}
 		return s.client.Rmdir(ctx, dir, name)
@@ -116,7 +116,7 @@ func (s *fsys) Rename(cancel <-chan struct{}, in *fuse.RenameIn, oldName, newNam
 			NewDir: metadata.Ino(in.Newdir), NewName: newName,
 			Flags: metadata.RenameFlags(in.Flags),
 		}
-		if err := named([]string{oldName, newName}, r.Dir, r.NewDir); err != nil {
+		if err := checkNames([]string{oldName, newName}, r.Dir, r.NewDir); err != nil {
 			return err
 		}
 		_, err := s.client.Rename(ctx, r)
@@ -131,7 +131,7 @@ func (s *fsys) Link(cancel <-chan struct{}, in *fuse.LinkIn, name string, out *f
 			r.what = name
 		}
 		dir := metadata.Ino(in.NodeId)
-		if err := named([]string{name}, dir); err != nil {
+		if err := checkNames([]string{name}, dir); err != nil {
 			return err
 		}
 		ino := metadata.Ino(in.Oldnodeid)
@@ -142,7 +142,7 @@ func (s *fsys) Link(cancel <-chan struct{}, in *fuse.LinkIn, name string, out *f
 		if err != nil {
 			return err
 		}
-		s.telling(&a)
+		s.announce(&a)
 		fillEntry(out, &a)
 		return nil
 	})
@@ -153,7 +153,7 @@ func (s *fsys) Readlink(cancel <-chan struct{}, h *fuse.InHeader) (out []byte, c
 	code = s.call(opReadlink, cancel, h, func(ctx context.Context) error {
 		target, err := s.client.Readlink(ctx, metadata.Ino(h.NodeId))
 		out = []byte(target)
-		return held(err)
+		return stale(err)
 	})
 	return out, code
 }

@@ -12,10 +12,31 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// Objects answers for the data of the files of a dataset, by inode number, on dev:
-// that is a descriptor of /dev/fuse, mounted read-only as the lowest layer of the
-// dataset's kernel view. There is nothing to list. See Kernel views in the package
-// comment; for the rest it is like Cover.
+// Kernel views: when a dataset of small files is staged, the node can mount a kernel view
+// over its directory, on top of its cover, while no process is in a directory of the
+// dataset (package mounts). It is a read-only overlayfs of an image of the tree, the
+// objects of this node, and below those a connection of the mount (Mount.Objects) with every
+// file of the dataset under its number. An object is looked for at the first open of its
+// file. Files that were whole here when the view was made are read by the kernel alone; all
+// others through the connection, as through a cover. Open files stay where they were
+// opened, and the layers below serve after the view has gone. What differs from a cover:
+//
+//	st_dev, st_ino  are the view's own, and others after it is made again: a tree walk sees no
+//	                change, two lookups of one path may
+//	st_atime, ctime are the st_mtime
+//	st_blocks       as if the file had no holes
+//	xattr           a file has user.bivouac.node alone, as of when the view was made, and
+//	                lists it; directories have none
+//	requests        reads by the kernel alone are not counted
+//	node lost       files of this node are still read, also while its daemon is away
+//	verify          repairs an object in place; if it cannot, the view is detached at once,
+//	                also under processes that use it, and made again without the file
+//	                (Mount.Uncover)
+//	job's end       open objects of this node are read until they are closed
+
+// Objects returns a server for the data of the files of a dataset by inode number. dev is
+// a descriptor of /dev/fuse, mounted read-only as the lowest layer of the dataset's kernel
+// view. Its directories list nothing.
 //
 //	/ab/<ino>   ab is the last byte of the number, in hex
 //	/f/<ino>    the same file
@@ -25,16 +46,16 @@ func (m *Mount) Objects(dev *os.File, ds metadata.DatasetID) (*Cover, error) {
 	return m.adopt(dev, fs, &fs.coverFS)
 }
 
-// The node ids of the directories: the root's, that of f, and from objectsDir on
-// those of the last bytes. No number of a dataset's inode is among them.
+// The node ids of the directories: the root, f, and from objectsDir on those of the last
+// bytes. No inode of a dataset has one of these numbers.
 const (
 	elsewhereDir = fuse.FUSE_ROOT_ID + 1
 	objectsDir   = elsewhereDir + 1
 	objectsEnd   = objectsDir + 256
 )
 
-// objectsFS is the files of a dataset by number. They belong to the job's user, who
-// alone can read them here: whether somebody may is decided above.
+// objectsFS is the files of a dataset by number. Only the job's user can read them here:
+// the view above checks permissions.
 type objectsFS struct {
 	coverFS
 }
@@ -51,8 +72,8 @@ func (o *objectsFS) Lookup(cancel <-chan struct{}, h *fuse.InHeader, name string
 				o.fillDir(id, &out.Attr)
 				out.NodeId = id
 			}
-			out.SetEntryTimeout(forEver) // also of what there is not
-			out.SetAttrTimeout(forEver)
+			out.SetEntryTimeout(forever) // negative entries, too
+			out.SetAttrTimeout(forever)
 			return nil
 		}
 		ino, err := strconv.ParseUint(name, 16, 64)
@@ -67,7 +88,7 @@ func (o *objectsFS) Lookup(cancel <-chan struct{}, h *fuse.InHeader, name string
 	})
 }
 
-// objectsNode is the node of a directory's name.
+// objectsNode is the node id of a directory.
 func objectsNode(name string) (uint64, bool) {
 	if name == "f" {
 		return elsewhereDir, true
@@ -76,32 +97,32 @@ func objectsNode(name string) (uint64, bool) {
 	return objectsDir + b, err == nil && len(name) == 2
 }
 
-// attr is what a file looks like here.
+// attr is the attributes of a file here.
 func (o *objectsFS) attr(ctx context.Context, ino metadata.Ino) (metadata.Attr, error) {
 	if !ino.Sealed() || ino.Dataset() != o.root.Dataset() {
-		return metadata.Attr{}, fmt.Errorf("inode %v, not of dataset %d: %w", ino, o.root.Dataset(), syscall.ENOENT)
+		return metadata.Attr{}, fmt.Errorf("inode %v is not in dataset %d: %w", ino, o.root.Dataset(), syscall.ENOENT)
 	}
 	a, err := o.s.client.Getattr(ctx, ino)
 	if err != nil {
-		return a, held(err)
+		return a, stale(err)
 	}
 	if a.Mode&syscall.S_IFMT != syscall.S_IFREG {
-		return a, fmt.Errorf("inode %v is no file: %w", ino, syscall.ENOENT)
+		return a, fmt.Errorf("inode %v is not a regular file: %w", ino, syscall.ENOENT)
 	}
 	a.Mode, a.UID, a.GID = syscall.S_IFREG|0o400, o.s.cfg.UID, o.s.cfg.GID
 	return a, nil
 }
 
-// fillDir is what the directories look like.
+// fillDir fills in the attributes of a directory.
 func (o *objectsFS) fillDir(id uint64, out *fuse.Attr) {
 	fillAttr(out, &metadata.Attr{Ino: metadata.Ino(id), Mode: syscall.S_IFDIR | 0o500, Nlink: 2, UID: o.s.cfg.UID, GID: o.s.cfg.GID})
 }
 
-// GetAttr is stat.
+// GetAttr serves stat.
 func (o *objectsFS) GetAttr(cancel <-chan struct{}, in *fuse.GetAttrIn, out *fuse.AttrOut) fuse.Status {
 	return o.s.call(opGetattr, cancel, &in.InHeader, func(ctx context.Context) error {
 		if in.NodeId < objectsEnd {
-			out.SetTimeout(forEver)
+			out.SetTimeout(forever)
 			o.fillDir(in.NodeId, &out.Attr)
 			return nil
 		}

@@ -12,31 +12,30 @@ import (
 )
 
 const (
-	// maxPipes is how many reads have pipes at a time, two each: ours, and the
-	// FUSE library's for all of it with the header. The kernel bounds those of
-	// a user, and then gives him only small ones.
+	// maxPipes is how many reads have pipes at once, two each: ours, and the FUSE
+	// library's for the answer with its header. The kernel limits the large pipes of a
+	// user.
 	maxPipes = 16
-	// pipeSize is the largest that any user may have. It has a place for each
-	// 4 KiB, which a piece of any length takes: twice as many as a read has pages.
+	// pipeSize is the largest that any user may have. It has a slot for each 4 KiB,
+	// which a piece of any length takes: twice as many as a read has pages.
 	pipeSize = 2 * maxWrite
-	// pipedRead is the bytes of a read that goes through a pipe. For fewer the
-	// library may have a pipe with fewer places than ours, and would answer with
-	// what fits.
+	// pipedRead is the length of a read that goes through a pipe. For shorter ones the
+	// library may have a pipe with fewer slots than ours, and would cut the answer.
 	pipedRead = maxWrite
 )
 
-// pipes is the pipes of reads whose bytes go from a socket or an object to the
-// kernel without a copy in this process.
+// pipes is the pipes of reads whose bytes go from a socket or an object to the kernel
+// without a copy in this process.
 type pipes struct {
 	mu   sync.Mutex
 	free []*pipe // under mu
 	used int     // under mu
-	over bool    // under mu: the mount is gone
+	over bool    // under mu: the mount was unmounted
 }
 
 type pipe struct{ datapath.Pipe }
 
-// get is an empty pipe, or nil where there is none to be had.
+// get is an empty pipe; nil if there is none.
 func (t *pipes) get() *pipe {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -56,7 +55,7 @@ func (t *pipes) get() *pipe {
 	return p
 }
 
-// newPipe is nil where this user has so many pipes that a large one is refused.
+// newPipe is nil if the kernel refuses this user another large pipe.
 func newPipe() *pipe {
 	var fds [2]int
 	if err := unix.Pipe2(fds[:], unix.O_CLOEXEC|unix.O_NONBLOCK); err != nil {
@@ -70,7 +69,7 @@ func newPipe() *pipe {
 	return p
 }
 
-// put takes a pipe back. One in which there may be something is closed.
+// put takes a pipe back. One that may not be empty is closed.
 func (t *pipes) put(p *pipe) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -82,14 +81,14 @@ func (t *pipes) put(p *pipe) {
 	t.free = append(t.free, p)
 }
 
-// inUse counts the pipes that reads have.
+// inUse counts the pipes in use.
 func (t *pipes) inUse() int {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.used
 }
 
-// close is for the end of the mount.
+// close closes all pipes.
 func (t *pipes) close() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -101,7 +100,7 @@ func (t *pipes) close() {
 }
 
 func (p *pipe) close() {
-	_ = unix.Close(p.R) // nobody wants what is in it
+	_ = unix.Close(p.R) // its content is not needed
 	_ = unix.Close(p.W)
 }
 
@@ -116,18 +115,18 @@ func (s *fsys) read(ctx context.Context, f reader, buf []byte, off int64) (fuse.
 		return nil, err
 	}
 	p, n, err := s.fill(ctx, f, buf, off)
-	if n == 0 && err == nil { // of which the library is done without Done
+	if n == 0 && err == nil { // the library does not call Done of empty results
 		s.reads.leave(buf)
-		return inMemory(nil), nil
+		return memoryOf(nil), nil
 	}
 	if p == nil && err == nil {
-		return &filled{bytes: [1][]byte{buf[:n]}, buf: buf, of: &s.reads}, nil
+		return &memoryResult{bytes: [1][]byte{buf[:n]}, buf: buf, of: &s.reads}, nil
 	}
 	s.reads.leave(buf)
 	if err != nil {
 		return nil, err
 	}
-	return &piped{of: &s.pipes, pipe: p}, nil
+	return &pipeResult{of: &s.pipes, pipe: p}, nil
 }
 
 // fill reads n bytes into buf, unless they are in the pipe that it returns.
@@ -150,27 +149,27 @@ func (s *fsys) fill(ctx context.Context, f reader, buf []byte, off int64) (p *pi
 	return nil, n, err
 }
 
-// piped is the bytes in a pipe, which go to the kernel from there.
-type piped struct {
-	of   *pipes
-	pipe *pipe
-	lent bool // the library has taken them out, or some of them
+// pipeResult is an answer to a read from a pipe.
+type pipeResult struct {
+	of    *pipes
+	pipe  *pipe
+	taken bool // the library may have emptied the pipe
 }
 
-var _ fuse.ReadResult = (*piped)(nil)
+var _ fuse.ReadResult = (*pipeResult)(nil)
 
 // Stateful is the pipe, for the FUSE library.
-func (r *piped) Stateful() (fd uintptr, n int) {
-	r.lent = true
+func (r *pipeResult) Stateful() (fd uintptr, n int) {
+	r.taken = true
 	return uintptr(r.pipe.R), r.pipe.N
 }
 
 // Size is fuse.ReadResult.
-func (r *piped) Size() int { return r.pipe.N }
+func (r *pipeResult) Size() int { return r.pipe.N }
 
-// Bytes is fuse.ReadResult. It is called where the kernel could not be given the
-// pipe. What was taken out of it by then is lost.
-func (r *piped) Bytes(buf []byte) ([]byte, fuse.Status) {
+// Bytes is fuse.ReadResult. It is called if the kernel did not take the pipe. Bytes that
+// were taken by then are lost.
+func (r *pipeResult) Bytes(buf []byte) ([]byte, fuse.Status) {
 	n := r.pipe.N
 	if len(buf) < n || r.pipe.Take(buf) != nil {
 		return nil, fuse.EIO
@@ -179,9 +178,9 @@ func (r *piped) Bytes(buf []byte) ([]byte, fuse.Status) {
 }
 
 // Done is fuse.ReadResult.
-func (r *piped) Done() {
-	if r.lent {
-		r.pipe.N = 0 // else it is what the library has looked for in vain
+func (r *pipeResult) Done() {
+	if r.taken {
+		r.pipe.N = 0 // else the bytes are still in it
 	}
 	r.of.put(r.pipe)
 }

@@ -6,21 +6,20 @@ import (
 	"time"
 )
 
-// grace is how long an interrupted request may go on. A process that gets a
-// signal that it handles does not expect EINTR from a file, as it never gets
-// it from a disk; only what hangs is interrupted.
+// grace is how long an interrupted request may go on. A process that handles a signal
+// does not expect EINTR from a file, as it never gets it from a disk: only a request that
+// hangs is interrupted.
 const grace = 300 * time.Millisecond
 
-// request is the context of one request of the kernel. It is done when the
-// request was interrupted and the grace has passed. Who never waits on it pays
-// nothing for that.
+// request is the context of one request of the kernel. It is done when the request was
+// interrupted and the grace has passed. It costs nothing unless Done is called.
 type request struct {
 	cancel <-chan struct{} // closed by the FUSE library when the request is interrupted
-	traced bool            // somebody wants to know what it is about
-	what   string          // what it is about
+	traced bool            // what is wanted
+	what   string          // the name or the range, for the trace
 
 	mu    sync.Mutex
-	done  chan struct{} // under mu; nil until somebody wants it
+	done  chan struct{} // under mu; nil until Done is called
 	ended chan struct{} // under mu; closed by end
 	over  bool          // under mu: end was called
 }
@@ -29,7 +28,7 @@ var _ context.Context = (*request)(nil)
 
 func newRequest(cancel <-chan struct{}) *request { return &request{cancel: cancel} }
 
-// Deadline is context.Context. Deadlines are those of the calls.
+// Deadline is context.Context. Calls have their own deadlines.
 func (r *request) Deadline() (time.Time, bool) { return time.Time{}, false }
 
 // Value is context.Context.

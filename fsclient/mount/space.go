@@ -13,9 +13,9 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// Fallocate takes space for a range of an open file, or gives it back. Of its
-// modes there are none, KEEP_SIZE, PUNCH_HOLE and ZERO_RANGE; where the disk of
-// a node has none of them, and for all others, it is EOPNOTSUPP.
+// Fallocate allocates or frees space of an open file. It supports the default mode,
+// KEEP_SIZE, PUNCH_HOLE and ZERO_RANGE; other modes, and disks without them, are
+// EOPNOTSUPP.
 func (s *fsys) Fallocate(cancel <-chan struct{}, in *fuse.FallocateIn) fuse.Status {
 	var err error
 	code := s.call(opFallocate, cancel, &in.InHeader, func(ctx context.Context) error {
@@ -27,10 +27,10 @@ func (s *fsys) Fallocate(cancel <-chan struct{}, in *fuse.FallocateIn) fuse.Stat
 			return syscall.EFBIG
 		}
 		err = fallocate(ctx, f, in.Mode, int64(in.Offset), int64(in.Length))
-		if err == nil && in.Uid != 0 { // the kernel does not say who may not keep them
+		if err == nil && in.Uid != 0 { // the kernel has no flag for that
 			err = s.dropSetIDsOf(ctx, f)
 		}
-		return held(err)
+		return stale(err)
 	})
 	if errors.Is(err, syscall.EOPNOTSUPP) {
 		return notSupported
@@ -38,28 +38,28 @@ func (s *fsys) Fallocate(cancel <-chan struct{}, in *fuse.FallocateIn) fuse.Stat
 	return code
 }
 
-// fallocate does what one mode of fallocate(2) means. Zeros are a hole that has
-// its space.
+// fallocate performs one mode of fallocate(2). ZERO_RANGE is a hole with its space
+// allocated.
 func fallocate(ctx context.Context, f *fsclient.File, mode uint32, off, n int64) error {
-	take := f.Allocate
+	allocate := f.Allocate
 	if mode&unix.FALLOC_FL_KEEP_SIZE != 0 {
-		take = f.Reserve
+		allocate = f.Reserve
 	}
 	switch mode &^ unix.FALLOC_FL_KEEP_SIZE {
 	case 0:
-		return take(ctx, off, n)
+		return allocate(ctx, off, n)
 	case unix.FALLOC_FL_PUNCH_HOLE:
 		return f.Punch(ctx, off, n)
 	case unix.FALLOC_FL_ZERO_RANGE:
 		if err := f.Punch(ctx, off, n); err != nil {
 			return err
 		}
-		return take(ctx, off, n)
+		return allocate(ctx, off, n)
 	}
 	return fmt.Errorf("fallocate mode %#x: %w", mode, syscall.EOPNOTSUPP)
 }
 
-// liveFile is the open file of scratch behind a handle.
+// liveFile is the open file of a handle.
 func (s *fsys) liveFile(fh uint64) (*fsclient.File, error) {
 	h, err := s.handles.get(fh)
 	if err != nil {
@@ -71,7 +71,7 @@ func (s *fsys) liveFile(fh uint64) (*fsclient.File, error) {
 	return h.file, nil
 }
 
-// Lseek finds data and holes; all other seeks are the kernel's.
+// Lseek finds data and holes; the kernel does all other seeks.
 func (s *fsys) Lseek(cancel <-chan struct{}, in *fuse.LseekIn, out *fuse.LseekOut) fuse.Status {
 	return s.call(opLseek, cancel, &in.InHeader, func(ctx context.Context) error {
 		h, err := s.handles.get(in.Fh)
@@ -93,11 +93,11 @@ func (s *fsys) Lseek(cancel <-chan struct{}, in *fuse.LseekIn, out *fuse.LseekOu
 			at, err = h.file.NextHole(ctx, int64(in.Offset))
 		}
 		out.Offset = uint64(at)
-		return held(err)
+		return stale(err)
 	})
 }
 
-// seekWhole seeks in a file that has no holes, whose handle has no client's file.
+// seekWhole seeks in a virtual file, or one with passthrough: it has no holes.
 func (s *fsys) seekWhole(ctx context.Context, in *fuse.LseekIn) (int64, error) {
 	a, _, err := s.attr(ctx, metadata.Ino(in.NodeId))
 	switch {
@@ -111,7 +111,7 @@ func (s *fsys) seekWhole(ctx context.Context, in *fuse.LseekIn) (int64, error) {
 	return int64(in.Offset), nil
 }
 
-// fillBlocks corrects the space that a file takes, where that is known here.
+// fillBlocks sets st_blocks if this node knows it.
 func (s *fsys) fillBlocks(ctx context.Context, out *fuse.Attr, a *metadata.Attr) {
 	if n, ok := s.client.Blocks(ctx, a); ok {
 		out.Blocks = uint64(n / 512)

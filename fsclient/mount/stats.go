@@ -59,25 +59,25 @@ type opCounters struct {
 	panics atomic.Int64
 
 	passthrough atomic.Int64
-	ahead       atomic.Int64
+	prefetched  atomic.Int64
 }
 
 // Stats counts the requests of the kernel.
 type Stats struct {
-	Calls map[string]int64 `json:"calls"` // by operation; those that never came are left out
-	// Latency is by operation, of those whose time is taken.
+	Calls map[string]int64 `json:"calls"` // by operation; without those that never came
+	// Latency is by operation, of those that are timed.
 	Latency map[string]Latency `json:"latency"`
-	Errors  int64              `json:"errors"` // answered with an error, but for what is not there
+	Errors  int64              `json:"errors"` // answers with an error, without lookups of missing names
 	Panics  int64              `json:"panics"`
-	// Passthrough counts the opens of files that the kernel reads by itself.
+	// Passthrough counts the opens with passthrough.
 	Passthrough int64 `json:"passthrough"`
-	// Ahead counts the files that the kernel was given before they were read.
-	Ahead int64 `json:"ahead"`
-	Pipes int   `json:"pipes"` // that reads have now
+	// Prefetched counts the files that were put into the page cache before a read.
+	Prefetched int64 `json:"prefetched"`
+	Pipes      int   `json:"pipes"` // in use now
 }
 
 func (c *opCounters) stats() Stats {
-	s := Stats{Calls: make(map[string]int64), Latency: make(map[string]Latency), Errors: c.errors.Load(), Panics: c.panics.Load(), Passthrough: c.passthrough.Load(), Ahead: c.ahead.Load()}
+	s := Stats{Calls: make(map[string]int64), Latency: make(map[string]Latency), Errors: c.errors.Load(), Panics: c.panics.Load(), Passthrough: c.passthrough.Load(), Prefetched: c.prefetched.Load()}
 	for o := range opCount {
 		if n := c.calls[o].Load(); n > 0 {
 			s.Calls[o.String()] = n

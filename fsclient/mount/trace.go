@@ -12,19 +12,18 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// Request is a request of the kernel that was answered.
+// Request is an answered request of the kernel.
 type Request struct {
 	At    time.Time
 	Op    string
-	Ino   metadata.Ino // of a name: its directory
-	Pid   uint32       // 0 if the kernel asked by itself
-	What  string       // the name, or which bytes
+	Ino   metadata.Ino // for a name its directory
+	Pid   uint32       // 0 for requests of the kernel itself
+	What  string       // the name or the range
 	Took  time.Duration
 	Error error
 }
 
-// Trace has f told of every request from now on; nil ends that. Who asks waits
-// for f.
+// Trace calls f after every request from now on, before the answer; nil ends that.
 func (m *Mount) Trace(f func(Request)) {
 	if f == nil {
 		m.fs.trace.Store(nil)
@@ -33,7 +32,7 @@ func (m *Mount) Trace(f func(Request)) {
 	m.fs.trace.Store(&f)
 }
 
-// traced is ctx if somebody wants to know what the request is about.
+// traced is ctx if requests are traced, else nil.
 func traced(ctx context.Context) *request {
 	if r, ok := ctx.(*request); ok && r.traced {
 		return r
@@ -41,14 +40,14 @@ func traced(ctx context.Context) *request {
 	return nil
 }
 
-func (r *request) told(f *func(Request), o op, h *fuse.InHeader, start time.Time, err error) {
+func (r *request) report(f *func(Request), o op, h *fuse.InHeader, start time.Time, err error) {
 	(*f)(Request{At: start, Op: o.String(), Ino: metadata.Ino(h.NodeId), Pid: h.Pid, What: r.what, Took: time.Since(start), Error: errnoOnly(err)})
 }
 
-// span is bytes of a file, for people.
+// span formats a range of a file.
 func span(off, n uint64) string { return strconv.FormatUint(off, 10) + "+" + strconv.FormatUint(n, 10) }
 
-// errnoOnly is the errno in err, whose text says the rest of the line again.
+// errnoOnly is the errno in err: its text would repeat the rest of the line.
 func errnoOnly(err error) error {
 	var e syscall.Errno
 	if errors.As(err, &e) {

@@ -8,7 +8,7 @@ import (
 	"github.com/bivouacfs/bivouac/metadata/cluster"
 )
 
-// The inodes that the mount makes up; all are below metadata.FirstIno.
+// The virtual inodes of the mount; all are below metadata.FirstIno.
 const (
 	inoRoot   metadata.Ino = 1 // by the protocol
 	inoData   metadata.Ino = 2
@@ -36,10 +36,10 @@ var rootEntries = []metadata.Entry{
 	{Name: nameScratch, Ino: metadata.RootIno, Mode: syscall.S_IFDIR},
 }
 
-// virtual reports whether the mount makes ino up.
+// virtual reports whether ino is one of the mount itself.
 func virtual(ino metadata.Ino) bool { return ino >= inoRoot && ino <= inoMap }
 
-// writable is EROFS for a directory in which nothing can be changed.
+// writable is EROFS for an inode that cannot be changed.
 func writable(dirs ...metadata.Ino) error {
 	for _, d := range dirs {
 		if virtual(d) || d.Sealed() {
@@ -70,7 +70,7 @@ func (s *fsys) virtualAttr(ino metadata.Ino) metadata.Attr {
 	return a
 }
 
-// virtualEntries is what a made up directory has, sorted by name.
+// virtualEntries is the entries of a virtual directory, sorted by name.
 func (s *fsys) virtualEntries(dir metadata.Ino) ([]metadata.Entry, error) {
 	switch dir {
 	case inoRoot:
@@ -92,7 +92,7 @@ func rootOf(d cluster.Dataset) metadata.Ino {
 	return metadata.SealedIno(d.ID, metadata.DirPart, 0)
 }
 
-// virtualContent is what a made up file has now.
+// virtualContent is the content of a virtual file now.
 func (s *fsys) virtualContent(ino metadata.Ino) ([]byte, error) {
 	for _, e := range virtualFiles {
 		if e.Ino == ino {

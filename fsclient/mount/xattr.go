@@ -12,22 +12,22 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// xattrKind is what the mount does with the name of an extended attribute.
+// xattrKind is how the mount treats an extended attribute.
 type xattrKind uint8
 
 const (
-	xattrRefused  xattrKind = iota // there is no such kind of attribute here
-	xattrSecurity                  // nothing has one, and none can be set
-	xattrUser                      // a store keeps it
-	xattrBare                      // a kind without a name
+	xattrRefused  xattrKind = iota // this kind of attribute is not supported
+	xattrSecurity                  // no file has one, and none can be set
+	xattrUser                      // kept by the store
+	xattrBare                      // a prefix without a name
 )
 
-// labelXattr is what ls -l asks for at every file, unless it was told once that
-// a file system does not have it.
+// labelXattr is what ls -l asks for at every file, until a file system has answered once
+// that it does not support it.
 const labelXattr = "security.selinux"
 
-// kindOf needs no store, so that what the kernel asks at writes, before Linux 5.11 at
-// each (security.capability), and ls at every file, costs no call to another node.
+// kindOf needs no call, so that requests of the kernel at writes (security.capability,
+// before Linux 5.11 at each) and of ls at every file cost none.
 func kindOf(name string) xattrKind {
 	switch {
 	case name == "user.", name == "security.":
@@ -37,10 +37,10 @@ func kindOf(name string) xattrKind {
 	case strings.HasPrefix(name, "security."):
 		return xattrSecurity
 	}
-	return xattrRefused // trusted., POSIX ACLs, and what Linux does not know
+	return xattrRefused // trusted., POSIX ACLs, and unknown ones
 }
 
-// GetXAttr reads an attribute.
+// GetXAttr reads an extended attribute.
 func (s *fsys) GetXAttr(cancel <-chan struct{}, h *fuse.InHeader, name string, dest []byte) (n uint32, code fuse.Status) {
 	kind := kindOf(name)
 	switch {
@@ -59,13 +59,13 @@ func (s *fsys) GetXAttr(cancel <-chan struct{}, h *fuse.InHeader, name string, d
 		if err == nil {
 			n, err = put(dest, v)
 		}
-		return held(err)
+		return stale(err)
 	})
 	return n, code
 }
 
-// put copies v to dest. It returns the length of v with ERANGE too: the kernel
-// asks for it with no room at all.
+// put copies v to dest. It returns the length of v with ERANGE too: the kernel asks for
+// it with an empty dest.
 func put(dest, v []byte) (uint32, error) {
 	if len(v) > len(dest) {
 		return uint32(len(v)), syscall.ERANGE
@@ -73,7 +73,7 @@ func put(dest, v []byte) (uint32, error) {
 	return uint32(copy(dest, v)), nil
 }
 
-// ListXAttr lists the attributes that a store keeps.
+// ListXAttr lists the extended attributes.
 func (s *fsys) ListXAttr(cancel <-chan struct{}, h *fuse.InHeader, dest []byte) (n uint32, code fuse.Status) {
 	code = s.call(opListxattr, cancel, h, func(ctx context.Context) error {
 		ino := metadata.Ino(h.NodeId)
@@ -82,7 +82,7 @@ func (s *fsys) ListXAttr(cancel <-chan struct{}, h *fuse.InHeader, dest []byte) 
 		}
 		names, err := s.client.Listxattr(ctx, ino)
 		if err != nil {
-			return held(err)
+			return stale(err)
 		}
 		var list []byte
 		for _, name := range names {
@@ -94,7 +94,7 @@ func (s *fsys) ListXAttr(cancel <-chan struct{}, h *fuse.InHeader, dest []byte) 
 	return n, code
 }
 
-// SetXAttr sets an attribute.
+// SetXAttr sets an extended attribute.
 func (s *fsys) SetXAttr(cancel <-chan struct{}, in *fuse.SetXAttrIn, name string, value []byte) fuse.Status {
 	if kind := kindOf(name); kind != xattrUser && writable(metadata.Ino(in.NodeId)) == nil {
 		s.stats.calls[opSetxattr].Add(1)
@@ -113,10 +113,10 @@ func (s *fsys) SetXAttr(cancel <-chan struct{}, in *fuse.SetXAttrIn, name string
 			return syscall.EINVAL
 		}
 		err = s.client.Setxattr(ctx, ino, metadata.Xattr{Name: name, Value: value, Mode: metadata.XattrMode(in.Flags)})
-		return held(err)
+		return stale(err)
 	})
 	if code != fuse.OK && strings.HasPrefix(name, fsclient.ReservedXattr) {
-		s.complain(s.log.WithError(err), "an attribute cannot be set so")
+		s.warn(s.log.WithError(err), "layout attribute not set")
 	}
 	if errors.Is(err, syscall.EOPNOTSUPP) {
 		return notSupported
@@ -124,7 +124,7 @@ func (s *fsys) SetXAttr(cancel <-chan struct{}, in *fuse.SetXAttrIn, name string
 	return code
 }
 
-// RemoveXAttr removes an attribute.
+// RemoveXAttr removes an extended attribute.
 func (s *fsys) RemoveXAttr(cancel <-chan struct{}, h *fuse.InHeader, name string) fuse.Status {
 	if kind := kindOf(name); kind != xattrUser && writable(metadata.Ino(h.NodeId)) == nil {
 		s.stats.calls[opRemovexattr].Add(1)
@@ -141,6 +141,6 @@ func (s *fsys) RemoveXAttr(cancel <-chan struct{}, h *fuse.InHeader, name string
 		if err := writable(ino); err != nil {
 			return err
 		}
-		return held(s.client.Removexattr(ctx, ino, name))
+		return stale(s.client.Removexattr(ctx, ino, name))
 	})
 }

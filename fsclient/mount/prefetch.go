@@ -14,31 +14,32 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// Forecast tells which files of a dataset are read soon.
-type Forecast interface {
-	// Read takes note that somebody begins to read a file that the kernel does not have.
+// Prefetch predicts which files of a dataset are read next.
+type Prefetch interface {
+	// Read notes that a process begins to read a file that the kernel has not cached.
 	Read(ino metadata.Ino)
-	// Waited takes note that its reader has waited so long for it.
+	// Waited notes how long the reader of a file has waited for it.
 	Waited(ino metadata.Ino, took time.Duration)
-	// Next is a file that is read soon. It waits until there is one; an error is that there will be none.
+	// Next waits for a file to prefetch. After an error there will be none.
 	Next(ctx context.Context) (metadata.Ino, error)
-	// Later has a file told again, which cannot be had yet.
+	// Later returns a file that is not staged yet: Next returns it again.
 	Later(ino metadata.Ino)
 }
 
 const (
-	storers     = 4           // files that are read ahead at a time
-	unknownRest = time.Second // after a file that the kernel does not know: others it may not know, either
+	prefetchers  = 4           // files that are prefetched at once
+	unknownPause = time.Second // after a file that the kernel has not looked up: it may lack the next ones, too
 )
 
-// storeAhead gives the kernel the files that are read soon (FUSE_NOTIFY_STORE), until what it returns is called.
-func (c *coverFS) storeAhead(server *fuse.Server) (end func()) {
+// storePrefetched puts predicted files into the kernel's page cache
+// (FUSE_NOTIFY_STORE), until end is called.
+func (c *coverFS) storePrefetched(server *fuse.Server) (end func()) {
 	if c.next == nil {
 		return func() {}
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
-	for range storers {
+	for range prefetchers {
 		wg.Go(func() {
 			var buf []byte
 			for {
@@ -53,7 +54,7 @@ func (c *coverFS) storeAhead(server *fuse.Server) (end func()) {
 				case fuse.EAGAIN:
 					c.next.Later(ino)
 				case fuse.ENOENT:
-					retry.Pause(ctx, unknownRest) // Next says if ctx has ended
+					retry.Pause(ctx, unknownPause) // Next returns an error if ctx has ended
 				}
 			}
 		})
@@ -64,8 +65,9 @@ func (c *coverFS) storeAhead(server *fuse.Server) (end func()) {
 	}
 }
 
-// store gives the kernel a file that has room in buf. EAGAIN is that nobody has it yet, ENOENT that the kernel does not
-// know it; whatever else fails here is told to who reads the file.
+// store puts a file that fits in buf into the page cache. EAGAIN means that the file is
+// not staged yet, ENOENT that the kernel has not looked it up. Other errors are left to
+// the readers of the file.
 func (c *coverFS) store(ctx context.Context, server *fuse.Server, ino metadata.Ino, buf []byte) fuse.Status {
 	drops := c.s.drops.Load()
 	a, err := c.s.client.Getattr(ctx, ino)
@@ -80,11 +82,11 @@ func (c *coverFS) store(ctx context.Context, server *fuse.Server, ino metadata.I
 	}
 	code := server.InodeNotifyStoreCache(uint64(ino), 0, buf[:a.Size])
 	if c.s.drops.Load() != drops {
-		// What was read may be of before that, and the kernel have dropped what it had before it got this.
+		// The bytes may have been read before the pages were dropped, and stored after.
 		_ = server.InodeNotify(uint64(ino), 0, 0)
 	}
 	if code == fuse.OK {
-		c.s.stats.ahead.Add(1)
+		c.s.stats.prefetched.Add(1)
 	}
 	return code
 }

@@ -45,7 +45,7 @@ func foretold(t *testing.T) (*job, *oracle) {
 func (j *job) stored(t *testing.T, n int64) {
 	t.Helper()
 	for deadline := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
-		got := j.mounts[0].Stats().Ahead
+		got := j.mounts[0].Stats().Prefetched
 		switch {
 		case got == n:
 			return

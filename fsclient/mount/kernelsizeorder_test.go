@@ -8,44 +8,44 @@ import (
 // TestEnds: a larger size is told when the shorter answers are given, and an answer
 // that is shorter than what was told is not given.
 func TestEnds(t *testing.T) {
-	e := newEnds()
+	e := newKernelSize()
 	for _, end := range []int64{10, 20, 10} {
-		if _, ok := e.give(end); !ok {
+		if _, ok := e.beginReply(end); !ok {
 			t.Fatalf("an answer up to %d is not given", end)
 		}
 	}
 	told := make(chan struct{})
 	go func() {
 		defer close(told)
-		e.tell(20)
+		e.announce(20)
 	}()
-	e.tell(10) // nobody waits for this
-	e.given(10)
+	e.announce(10) // nobody waits for this
+	e.endReply(10)
 	select {
 	case <-told:
 		t.Error("20 bytes are told while an answer with 10 is given")
 	case <-time.After(10 * time.Millisecond):
 	}
-	e.given(10)
+	e.endReply(10)
 	<-told
-	e.given(20)
-	if told, ok := e.give(19); ok || told != 20 {
+	e.endReply(20)
+	if told, ok := e.beginReply(19); ok || told != 20 {
 		t.Errorf("an answer up to 19 after 20 were told: %v, %d", ok, told)
 	}
 	e.cut(21, 5) // somebody has told more meanwhile
-	if _, ok := e.give(19); ok {
+	if _, ok := e.beginReply(19); ok {
 		t.Error("an answer up to 19 after a truncate that was too early")
 	}
 	e.cut(20, 5)
-	if _, ok := e.give(5); !ok {
+	if _, ok := e.beginReply(5); !ok {
 		t.Error("an answer up to 5 after a truncate is not given")
 	}
 }
 
 func BenchmarkEnds(b *testing.B) {
-	e := newEnds()
+	e := newKernelSize()
 	for b.Loop() {
-		e.give(10)
-		e.given(10)
+		e.beginReply(10)
+		e.endReply(10)
 	}
 }

@@ -1,0 +1,52 @@
+package mount
+
+import (
+	"sync"
+
+	"github.com/bivouacfs/bivouac/metadata"
+)
+
+// creations is the files whose creating open has not returned yet. After CREATE the kernel
+// asks for the attributes to check permissions, as it may not cache those of CREATE's
+// answer. It asks within the same open, in the same thread, before anything else about the
+// file. CREATE's answer is still right, unless another process of this node has opened or
+// changed the file: the kernel must not see an older size again. Later requests go to the
+// file's home.
+type creations struct {
+	mu    sync.Mutex
+	files map[metadata.Ino]creation // under mu
+}
+
+type creation struct {
+	pid  uint32
+	attr metadata.Attr
+}
+
+// add notes a creation by the thread pid; 0 is a thread of another pid namespace.
+func (n *creations) add(pid uint32, a metadata.Attr) {
+	if pid == 0 {
+		return
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.files == nil {
+		n.files = make(map[metadata.Ino]creation)
+	}
+	n.files[a.Ino] = creation{pid, a}
+}
+
+// take returns the answer of CREATE, once, to the thread that created the file.
+func (n *creations) take(pid uint32, ino metadata.Ino) (metadata.Attr, bool) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	b, ok := n.files[ino]
+	delete(n.files, ino)
+	return b.attr, ok && b.pid == pid
+}
+
+// drop forgets a file.
+func (n *creations) drop(ino metadata.Ino) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	delete(n.files, ino)
+}
