@@ -5,24 +5,22 @@ import (
 	"time"
 )
 
-// LeaseKey is what a lease is on: the attributes of the directory Ino if Name
-// is empty, and else its entry Name, if that is a directory's.
+// LeaseKey names the object of a lease: the attributes of the directory Ino if Name is empty, else
+// its entry Name, if that is a directory.
 type LeaseKey struct {
 	Ino  Ino
 	Name string
 }
 
-// Lease is for how long the node that asked may keep an answer about a
-// directory, counted from the moment it asked. Zero is not at all. Until then
-// the home tells the node of every change by another before that change is
-// acknowledged.
+// Lease is how long the requesting node may cache an answer about a directory, from the moment of
+// its request. Zero is not at all. Until then the home recalls it before it acknowledges a change
+// by another node.
 type Lease struct {
-	Entry time.Duration // that the name leads to this directory
-	Attr  time.Duration // the attributes of the directory
+	Entry time.Duration // for the entry
+	Attr  time.Duration // for the attributes of the directory
 }
 
-// Leaser is the power of a node's store to promise that an answer about a
-// directory stays true. What is no directory is answered without a promise.
+// Leaser grants leases on directories. Answers about other inodes come without a lease.
 type Leaser interface {
 	// LookupLease is Lookup for the node by.
 	LookupLease(ctx context.Context, dir Ino, name string, by NodeID) (Entry, Lease, error)

@@ -2,7 +2,7 @@ package metadata
 
 import "context"
 
-// LockKind says which locks meet: those of flock(2) do not see those of fcntl(2).
+// LockKind separates the locks of flock(2) from those of fcntl(2), which do not conflict.
 type LockKind uint8
 
 // The kinds of locks.
@@ -11,7 +11,7 @@ const (
 	FlockLock LockKind = 1
 )
 
-// LockType is what a lock allows others.
+// LockType is the mode of a lock.
 type LockType uint8
 
 // The types of locks.
@@ -21,52 +21,50 @@ const (
 	WriteLock LockType = 2
 )
 
-// MaxLockEnd is the last byte of a lock that goes on for ever.
+// MaxLockEnd is the last byte of a lock without an end.
 const MaxLockEnd = 1<<63 - 1
 
-// Lock is a lock on bytes of a file, or on the whole of it.
+// Lock is a lock on a range of a file.
 type Lock struct {
 	Kind  LockKind
 	Type  LockType
-	Owner uint64 // of the client's node; its kernel knows who that is
+	Owner uint64 // of the client's node, as its kernel numbers it
 	Start uint64
 	End   uint64 // the last byte
-	PID   uint32 // who to name, on the client's node
+	PID   uint32 // to report, on the client's node
 }
 
-// LockReq asks for a lock, or with the type Unlocked for its end.
+// LockReq requests a lock, or, with the type Unlocked, its release.
 type LockReq struct {
 	Ino Ino
 	Lock
-	// Waiter is the number, which no other one of the node has or had, under which
-	// the request waits if it cannot be granted; 0 does not wait. To ask again with the
-	// same number keeps the place in the queue.
+	// Waiter numbers the queued request if it cannot be granted at once; 0 does not wait. A node
+	// never reuses a number. A request that is repeated with its number keeps its place in the
+	// queue.
 	Waiter uint64
-	// Cancel takes the waiter out of the queue. It may be granted already. A request
-	// with its number that comes later is refused.
+	// Cancel removes the waiter from the queue. It may be granted already. A later request with its
+	// number is refused.
 	Cancel bool
 }
 
 // LockAnswer answers a LockReq.
 type LockAnswer struct {
 	Granted bool
-	Version uint64 // in the order of which a home has granted
+	Version uint64 // order of grants of a home
 }
 
-// Locks is the locks of a home's files. They are advisory, and go with the last
-// close of the file on a node, or with the node.
+// Locks is the advisory locks of a home. They end with the last close of the file on a node, or
+// with the node.
 type Locks interface {
-	// Lock grants q, or says that it waits: its client is woken when it may
-	// have been granted. EAGAIN if it does not want to wait, EDEADLK if that
-	// would be for ever.
+	// Lock grants q, or queues it: the client is woken when it may have been granted. EAGAIN if q
+	// does not wait, EDEADLK for a deadlock.
 	Lock(ctx context.Context, by Holder, q LockReq) (LockAnswer, error)
-	// TestLock returns a lock that stands in the way of l, and whose it is;
-	// Unlocked if there is none.
+	// TestLock returns a lock that conflicts with l, and its node; Unlocked if there is none.
 	TestLock(ctx context.Context, by Holder, ino Ino, l Lock) (NodeID, Lock, error)
 }
 
-// Woken is a client that waits for locks.
+// Woken is a client with queued lock requests.
 type Woken interface {
-	// Wake has the waiters ask again. Those that are not known are no error.
+	// Wake makes the waiters repeat their requests. Unknown ones are no error.
 	Wake(waiters []uint64)
 }

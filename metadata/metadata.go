@@ -32,12 +32,10 @@ import (
 	"time"
 )
 
-// NodeID is a node's index in the job's host list. It never changes while the
-// job lives.
+// NodeID is a node's index in the job's host list. It never changes during the job.
 type NodeID uint16
 
-// MaxNodes is the most nodes a job can have; it follows from the bits an Ino
-// has for its home.
+// MaxNodes is the most nodes of a job, by the bits of an Ino for its home.
 const MaxNodes = 1 << 15
 
 // Epoch counts the versions of the cluster map. Zero is "no map yet".
@@ -49,7 +47,7 @@ type Ino uint64
 const (
 	// RootIno is the root directory of the live realm; its home is node 0.
 	RootIno Ino = 16
-	// FirstIno is the first counter value that a node's store hands out.
+	// FirstIno is the first counter value that a store hands out.
 	FirstIno Ino = 1024
 
 	sealedBit Ino = 1 << 63
@@ -67,12 +65,12 @@ func LiveIno(home NodeID, counter uint64) Ino {
 // DatasetID numbers the datasets of a job from 1.
 type DatasetID uint16
 
-// DirPart is the part number that holds the directories of a dataset; its
-// sequence 0 is the dataset's root directory.
+// DirPart is the part number of the directories of a dataset; its sequence 0 is the root of the
+// dataset.
 const DirPart = 1<<16 - 1
 
-// SealedIno builds the number of a sealed inode. A part is what one node
-// numbers by itself while staging, so that no number needs to be agreed on.
+// SealedIno builds the number of a sealed inode. A part is numbered by one node during staging, so
+// that no number needs agreement.
 func SealedIno(ds DatasetID, part uint16, seq uint32) Ino {
 	return sealedBit | Ino(ds)<<homeShift | Ino(part)<<32 | Ino(seq)
 }
@@ -80,22 +78,22 @@ func SealedIno(ds DatasetID, part uint16, seq uint32) Ino {
 // Sealed reports whether i belongs to a sealed dataset.
 func (i Ino) Sealed() bool { return i&sealedBit != 0 }
 
-// Home is the node that keeps the record of a live inode.
+// Home returns the node that keeps the record of a live inode.
 func (i Ino) Home() NodeID { return NodeID(i >> homeShift & (MaxNodes - 1)) }
 
-// Counter is the number of a live inode on its home.
+// Counter returns the number of a live inode on its home.
 func (i Ino) Counter() uint64 { return uint64(i & MaxCounter) }
 
-// Dataset is the dataset of a sealed inode.
+// Dataset returns the dataset of a sealed inode.
 func (i Ino) Dataset() DatasetID { return DatasetID(i >> homeShift & (MaxNodes - 1)) }
 
-// Part is the part of a sealed inode.
+// Part returns the part of a sealed inode.
 func (i Ino) Part() uint16 { return uint16(i >> 32) }
 
-// Seq is the sequence number of a sealed inode within its part.
+// Seq returns the sequence number of a sealed inode within its part.
 func (i Ino) Seq() uint32 { return uint32(i) }
 
-// String formats i so that its parts can be read: "live 3/1041", "sealed 1/0/17".
+// String formats i as "live 3/1041" or "sealed 1/0/17".
 func (i Ino) String() string {
 	if i.Sealed() {
 		return fmt.Sprintf("sealed %d/%d/%d", i.Dataset(), i.Part(), i.Seq())
@@ -112,7 +110,7 @@ func TimeOf(t time.Time) Time { return Time(t.UnixNano()) }
 // Time converts to the standard library.
 func (t Time) Time() time.Time { return time.Unix(0, int64(t)) }
 
-// LayoutKind says how a file's data is distributed over the nodes.
+// LayoutKind is how a file's data is distributed over nodes.
 type LayoutKind uint8
 
 const (
@@ -128,18 +126,18 @@ const (
 // DefaultChunkSize is the chunk size of live files, in bytes.
 const DefaultChunkSize = 1 << 20
 
-// Layout is how the bytes of one file are split. It is frozen with the first
-// byte, so that the place of a byte can be computed from it for ever.
+// Layout is how the bytes of a file are distributed. It is frozen by the first write, so that the
+// place of a byte can always be computed from it.
 type Layout struct {
 	Kind      LayoutKind
 	Copies    uint8  // 0 and 1 mean one copy
 	Node      NodeID // Local only
 	ChunkSize uint32 // bytes, a power of two; 0 is DefaultChunkSize
 	Width     uint16 // nodes that hold chunks of the file; 0 is all
-	Epoch     Epoch  // the map epoch whose Up nodes the order is made of
+	Epoch     Epoch  // the map epoch whose Up nodes form the stripe
 }
 
-// Chunk is the chunk size in force, in bytes.
+// Chunk returns the chunk size in force, in bytes.
 func (l Layout) Chunk() int64 {
 	if l.ChunkSize == 0 {
 		return DefaultChunkSize
@@ -147,8 +145,7 @@ func (l Layout) Chunk() int64 {
 	return int64(l.ChunkSize)
 }
 
-// Attr is what the kernel wants to know about an inode. Mode holds the file
-// type and the permission bits as in stat(2).
+// Attr is the attributes of an inode. Mode has the file type and the permission bits as in stat(2).
 type Attr struct {
 	Ino    Ino
 	Mode   uint32
@@ -160,12 +157,11 @@ type Attr struct {
 	Atime  Time
 	Mtime  Time
 	Ctime  Time
-	Layout Layout // of a directory: what its new files get
+	Layout Layout // of a directory: inherited by new files
 }
 
-// Entry is a name in a directory. Mode holds at least the file type. Attr is
-// present where the store had the inode at hand, that is, when the inode's
-// home is the directory's.
+// Entry is a name in a directory. Mode has at least the file type. Attr is set if the home of the
+// inode is that of the directory.
 type Entry struct {
 	Name string
 	Ino  Ino
@@ -176,17 +172,17 @@ type Entry struct {
 // MaxName is the longest name of an entry, in bytes.
 const MaxName = 255
 
-// New describes an inode to be made. Mode holds the type and the permissions.
+// New describes an inode to be created. Mode has the type and the permissions.
 type New struct {
 	Mode   uint32
 	UID    uint32
 	GID    uint32
 	Rdev   uint32
 	Target string // of a symbolic link
-	Layout Layout // what it leaves open the directory says: Layout.Under
+	Layout Layout // unset fields are inherited: Layout.Under
 }
 
-// Set says which fields of a Change hold.
+// Set says which fields of a Change are valid.
 type Set uint32
 
 // The fields of a Change.
@@ -203,11 +199,11 @@ const (
 	SetLayout     // all of Layout, of a directory
 	SetLayoutKind // Layout.Kind and Layout.Node; also of an empty file
 	SetChunkSize  // Layout.ChunkSize; also of an empty file
-	DropSetIDs    // takes off setuid, and setgid where the group may execute, of no directory; before SetMode
+	DropSetIDs    // clears setuid, and setgid if the group may execute; not of directories; before SetMode
 )
 
-// SetIDs is the bits of mode that DropSetIDs takes off: setgid of a file that its group
-// may not execute is a mark for locks, and that of a directory is inherited.
+// SetIDs returns the bits of mode that DropSetIDs clears. setgid of a file that its group may not
+// execute marks mandatory locks, and that of a directory is inherited: they stay.
 func SetIDs(mode uint32) uint32 {
 	drop := uint32(syscall.S_ISUID)
 	if mode&syscall.S_IXGRP != 0 {
@@ -219,9 +215,8 @@ func SetIDs(mode uint32) uint32 {
 	return mode & drop
 }
 
-// Change is a request to change attributes; only the fields named in Set count.
-// Ctime always becomes the store's now. The layout of a file that has had data
-// is frozen: EBUSY.
+// Change is a request to change attributes; only the fields in Set are valid. Ctime always becomes
+// the store's time. The layout of a file that has had data is frozen: EBUSY.
 type Change struct {
 	Set    Set
 	Mode   uint32 // permission bits; the type cannot change
@@ -233,10 +228,10 @@ type Change struct {
 	Layout Layout
 }
 
-// RenameFlags are those of renameat2(2).
+// RenameFlags is the flags of renameat2(2).
 type RenameFlags uint32
 
-// The flags a store knows; any other is EINVAL.
+// The supported flags; any other is EINVAL.
 const (
 	RenameNoReplace RenameFlags = 1
 	RenameExchange  RenameFlags = 2
@@ -251,28 +246,23 @@ type Rename struct {
 	Flags   RenameFlags
 }
 
-// Namespace is the entries of directories. Errors are errnos (found with
-// errors.As): ENOENT, EEXIST, ENOTDIR, EISDIR, ENOTEMPTY, ENAMETOOLONG, EINVAL
-// for a bad name, EROFS in a sealed dataset, EIO for a damaged record, and
-// EHOSTDOWN where the home of an inode is Down.
+// Namespace is the entries of directories. Errors are errnos (errors.As): ENOENT, EEXIST, ENOTDIR,
+// EISDIR, ENOTEMPTY, ENAMETOOLONG, EINVAL for an invalid name, EROFS in a sealed dataset, EIO for a
+// damaged record, and EHOSTDOWN if the home of an inode is Down.
 type Namespace interface {
 	// Lookup returns the entry name of dir.
 	Lookup(ctx context.Context, dir Ino, name string) (Entry, error)
-	// Create makes an inode that is not a directory, and enters it in dir.
-	// EEXIST if the name is taken; then the Attr (or at least its Ino and
-	// Mode) is the existing inode's, so that an open needs no second call.
+	// Create creates an inode that is no directory, and enters it in dir. With EEXIST, the Attr (or
+	// at least its Ino and Mode) is the existing inode's, so that an open needs no second call.
 	Create(ctx context.Context, dir Ino, name string, n New) (Attr, error)
-	// Unlink removes the entry name of dir if it is no directory. The
-	// inode's Nlink falls; at zero it becomes an orphan: still readable by
-	// number, until Reap. The entry that is returned has the Attr after the
-	// change, if the inode's home is here.
+	// Unlink removes the entry name of dir, which is no directory. Without links the inode becomes
+	// an orphan: readable by number until Reap. The returned entry has the Attr after the change,
+	// if the home of the inode is here.
 	Unlink(ctx context.Context, dir Ino, name string) (Entry, error)
-	// Rename moves an entry. The entry that was replaced, if any, is
-	// returned as Unlink does.
+	// Rename moves an entry, and returns the replaced entry, if any, as Unlink does.
 	Rename(ctx context.Context, r Rename) (replaced *Entry, err error)
-	// ReadDir returns at most limit entries whose names sort after the name
-	// after ("" is the start), in byte order of the names. Fewer than limit
-	// means the end. "." and ".." are not among them.
+	// ReadDir returns at most limit entries whose names sort behind after ("" is the start), in
+	// byte order. Fewer than limit means the end. "." and ".." are not included.
 	ReadDir(ctx context.Context, dir Ino, after string, limit int) ([]Entry, error)
 }
 
@@ -280,35 +270,33 @@ type Namespace interface {
 type Inodes interface {
 	// Getattr returns the attributes of ino; ENOENT when there is no such inode.
 	Getattr(ctx context.Context, ino Ino) (Attr, error)
-	// Setattr applies c and returns the attributes after it.
+	// Setattr applies c and returns the new attributes.
 	Setattr(ctx context.Context, ino Ino, c Change) (Attr, error)
 	// Readlink returns the target of a symbolic link; EINVAL for anything else.
 	Readlink(ctx context.Context, ino Ino) (string, error)
-	// Reap forgets an orphan. It is not an error if ino is gone or not an
-	// orphan: then nothing happens. The caller removes the data first.
+	// Reap removes an orphan, after the caller has removed its data. Nothing happens if ino is gone
+	// or no orphan.
 	Reap(ctx context.Context, ino Ino) error
 }
 
-// Directories makes and removes directories, and links files.
+// Directories creates and removes directories, and links files.
 type Directories interface {
-	// Mkdir makes a directory and enters it in dir.
+	// Mkdir creates a directory and enters it in dir.
 	Mkdir(ctx context.Context, dir Ino, name string, n New) (Attr, error)
 	// Rmdir removes an empty directory; ENOTEMPTY, ENOTDIR.
 	Rmdir(ctx context.Context, dir Ino, name string) error
-	// Link enters the existing inode ino, not a directory, as name in dir,
-	// and raises its Nlink. EPERM for a directory, EEXIST.
+	// Link enters the existing inode ino as name in dir. EPERM for a directory, EEXIST.
 	Link(ctx context.Context, ino Ino, dir Ino, name string) (Attr, error)
 }
 
-// Store is a whole namespace: one node's part of it, or all of it through a
-// client.
+// Store is a namespace: one node's part, or all of it through a client.
 type Store interface {
 	Namespace
 	Inodes
 	Directories
 }
 
-// NodeStore is a home: what a daemon keeps of the live realm, for clients.
+// NodeStore is a home: the part of the live realm on one node, as clients see it.
 type NodeStore interface {
 	Store
 	ShardReader

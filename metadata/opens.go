@@ -2,18 +2,17 @@ package metadata
 
 import "context"
 
-// Run tells one life of a node's client from another: a later one has a
-// greater number. What an earlier run had open is not open any more.
+// Run numbers the lives of a node's client: a later one is greater. Files that an earlier run had
+// open are closed.
 type Run uint64
 
-// Holder is who has files open: the client of a node.
+// Holder is the client of a node that has files open.
 type Holder struct {
 	Node NodeID
 	Run  Run
 }
 
-// Ticket numbers the times that a client has opened files, so that a close
-// that arrives late does not end a later open.
+// Ticket numbers the opens of a client, so that a late close does not end a later open.
 type Ticket uint64
 
 // Opened is a file that a client has, or had, open.

@@ -6,19 +6,18 @@ import (
 	"syscall"
 )
 
-// A directory with very many entries is sharded: its entries are in shards, one
-// on each node that was Up in the epoch in which it was split, and the hash of
-// a name says which (cluster.ShardMap). Its inode stays at its home.
+// A directory with very many entries is sharded: its entries are in shards, one on each node that
+// was Up in the epoch of the split, and the hash of a name says which (cluster.ShardMap). Its inode
+// stays at its home.
 
-// Redirect is the answer of a node that does not keep the entry it was asked
-// for. The caller knows now where to ask: the directory Dir is split over the
-// nodes of Epoch, or, with Epoch 0, its home knows.
+// Redirect is the answer of a node that does not keep the requested entry: Dir is sharded over the
+// nodes of Epoch; with Epoch 0 its home knows.
 type Redirect struct {
 	Dir   Ino
 	Epoch Epoch
 }
 
-// Error is error.
+// Error implements error.
 func (e *Redirect) Error() string {
 	if e.Epoch == 0 {
 		return fmt.Sprintf("directory %v has no shard here: %v", e.Dir, syscall.EREMOTE)
@@ -26,11 +25,11 @@ func (e *Redirect) Error() string {
 	return fmt.Sprintf("directory %v is split in epoch %d: %v", e.Dir, e.Epoch, syscall.EREMOTE)
 }
 
-// Unwrap is the errno, by which it is known on the wire.
+// Unwrap returns the errno that crosses the wire.
 func (e *Redirect) Unwrap() error { return syscall.EREMOTE }
 
-// Resharding is the answer of a node where the entries of a directory are just
-// arriving or leaving: the same call works in a moment, here or elsewhere.
+// Resharding is the answer of a node while the entries of a directory move: the same call works in
+// a moment, here or at another node.
 type Resharding struct{ Dir Ino }
 
 // Error is error.
@@ -41,15 +40,15 @@ func (e *Resharding) Error() string {
 // Unwrap is the errno, by which it is known on the wire.
 func (e *Resharding) Unwrap() error { return syscall.EAGAIN }
 
-// Shard names one node's shard of a sharded directory. Gen tells one life of
-// the directory as a sharded one from another; a later one is greater.
+// Shard names one shard of a directory. Gen numbers the splits of the directory; a later one is
+// greater.
 type Shard struct {
 	Dir Ino
 	Gen uint64
 }
 
-// NewShard is what a node has to know to keep a shard: the nodes of all
-// shards, in order, the seed of the hash, and what new entries inherit.
+// NewShard describes a shard to be created: the nodes of all shards, in order, the seed of the
+// hash, and the attributes that new entries inherit.
 type NewShard struct {
 	Shard
 	Epoch Epoch
@@ -58,33 +57,32 @@ type NewShard struct {
 	Attr  Attr
 }
 
-// ShardOrder is what a home tells a shard to become.
+// ShardOrder is an order of a home to a shard.
 type ShardOrder uint8
 
 // The orders of a home.
 const (
-	ShardActivate ShardOrder = 1 // it is in force: its entries are the directory's
-	ShardDrop     ShardOrder = 2 // it is of no use: forget it and what it has
-	ShardFreeze   ShardOrder = 3 // accept nothing, if it is empty; ENOTEMPTY
-	ShardThaw     ShardOrder = 4 // undo that freeze
+	ShardActivate ShardOrder = 1 // its entries are the directory's from now on
+	ShardDrop     ShardOrder = 2 // delete the shard with its entries
+	ShardFreeze   ShardOrder = 3 // accept no changes; ENOTEMPTY unless it is empty
+	ShardThaw     ShardOrder = 4 // undo the freeze
 	ShardSetAttr  ShardOrder = 5 // new entries inherit from these attributes
 )
 
-// ShardChange is an order with what belongs to it.
+// ShardChange is an order with its arguments.
 type ShardChange struct {
 	Shard
 	Order  ShardOrder
-	Freeze uint64 // which freeze: of ShardFreeze and ShardThaw
+	Freeze uint64 // number of the freeze: of
 	Attr   Attr   // of ShardSetAttr and ShardActivate
 }
 
-// ShardReport is what a shard tells its home: how it is, and what has
-// changed in the directory's attributes by what was done here.
+// ShardReport reports a shard's state and its changes of the directory's attributes to the home.
 type ShardReport struct {
 	Shard
-	Freeze  uint64 // the freeze under which it is; 0 is none
-	Subdirs uint32 // directories entered here
-	Mtime   Time   // the last change of an entry here
+	Freeze  uint64 // number of the freeze; 0 is none
+	Subdirs uint32 // subdirectories in this shard
+	Mtime   Time   // last change of an entry
 }
 
 // ShardState is what a home knows of a shard.
@@ -92,9 +90,9 @@ type ShardState uint8
 
 // The answers to a report.
 const (
-	ShardWait   ShardState = 1 // it is not decided: ask again
-	ShardActive ShardState = 2 // it is in force, and under no freeze
-	ShardUnused ShardState = 3 // it never was, or is no more
+	ShardWait   ShardState = 1 // undecided: report again
+	ShardActive ShardState = 2 // active, not frozen
+	ShardUnused ShardState = 3 // not part of the directory: drop it
 )
 
 // ShardAnswer is a home's answer to a report. Attr is what new entries inherit.
@@ -103,27 +101,23 @@ type ShardAnswer struct {
 	Attr  Attr
 }
 
-// Shards is what the nodes of a sharded directory do for each other. Filling,
-// orders and reports may come twice; a Gen that is not the present one is
-// ESTALE, or nothing where nothing is to be done.
+// Shards is the operations between the nodes of a sharded directory. All may be repeated; an
+// outdated Gen is ESTALE, or ignored.
 type Shards interface {
-	// CreateShard begins an empty shard that is not yet in force.
+	// CreateShard creates an empty, inactive shard.
 	CreateShard(ctx context.Context, n NewShard) error
-	// FillShard enters es into a shard that is not yet in force; one
-	// with Ino 0 is taken out.
+	// FillShard enters es into an inactive shard; an entry with Ino 0 is removed.
 	FillShard(ctx context.Context, s Shard, es []Entry) error
-	// ChangeShard carries an order out.
+	// ChangeShard executes an order.
 	ChangeShard(ctx context.Context, c ShardChange) error
-	// ReportShard tells the home of the directory about the shard of the
-	// node by.
+	// ReportShard reports the shard of node by to the home of the directory.
 	ReportShard(ctx context.Context, by NodeID, r ShardReport) (ShardAnswer, error)
 	ShardReader
 }
 
-// ShardReader lists what a node has of a directory.
+// ShardReader lists the entries of a directory on one node.
 type ShardReader interface {
-	// ReadShard is ReadDir of the entries that this node keeps, without their
-	// Attrs, for a caller that knows dir to be split in epoch; with epoch 0,
-	// not to be sharded. Redirect if that is not so.
+	// ReadShard is ReadDir of the entries on this node, without their Attrs, for a caller that
+	// knows dir to be split in epoch, or, with epoch 0, not sharded. Redirect if that is wrong.
 	ReadShard(ctx context.Context, dir Ino, epoch Epoch, after string, limit int) ([]Entry, error)
 }

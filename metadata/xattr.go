@@ -10,19 +10,18 @@ import (
 const (
 	MaxXattrName  = 255
 	MaxXattrValue = 64 << 10
-	// MaxXattrList is the most that the names of one inode take, each with a
-	// byte that ends it.
+	// MaxXattrList is the most that the names of one inode take, each with its terminating byte.
 	MaxXattrList = 64 << 10
 )
 
-// XattrMode says what a Setxattr expects; the numbers are those of setxattr(2).
+// XattrMode is the flag of a Setxattr; the numbers are those of setxattr(2).
 type XattrMode uint8
 
 // The modes.
 const (
 	XattrAny     XattrMode = 0
-	XattrCreate  XattrMode = 1 // EEXIST if the attribute is there
-	XattrReplace XattrMode = 2 // ENODATA if it is not
+	XattrCreate  XattrMode = 1 // EEXIST if the attribute exists
+	XattrReplace XattrMode = 2 // ENODATA if it does not
 )
 
 // Xattr is an extended attribute to be set.
@@ -32,8 +31,7 @@ type Xattr struct {
 	Mode  XattrMode
 }
 
-// Check says whether x can be set at all: EINVAL, ERANGE for the name and
-// E2BIG for the value.
+// Check returns EINVAL or ERANGE for an invalid name and E2BIG for too long a value.
 func (x Xattr) Check() error {
 	if x.Mode > XattrReplace {
 		return fmt.Errorf("attribute %q: mode %d: %w", x.Name, x.Mode, syscall.EINVAL)
@@ -44,8 +42,7 @@ func (x Xattr) Check() error {
 	return CheckXattrName(x.Name)
 }
 
-// CheckXattrName is ERANGE for a name that is empty or too long, and EINVAL for
-// one with a zero byte.
+// CheckXattrName returns ERANGE for an empty or too long name, and EINVAL for one with a zero byte.
 func CheckXattrName(name string) error {
 	if name == "" || len(name) > MaxXattrName {
 		return fmt.Errorf("name of an attribute of %d bytes %.32q: %w", len(name), name, syscall.ERANGE)
@@ -58,8 +55,8 @@ func CheckXattrName(name string) error {
 	return nil
 }
 
-// Xattrs is the extended attributes of inodes, which go with the inode. Which
-// names an inode may have is for the layers above to say.
+// Xattrs is the extended attributes of inodes, removed with the inode. Upper layers decide which
+// names are allowed.
 type Xattrs interface {
 	// Getxattr returns a value that is the caller's; ENODATA if there is no
 	// such attribute, ENOENT if there is no such inode.

@@ -11,8 +11,8 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// Begin starts a transaction of which this node is the coordinator. It ends by
-// Decide or Release, or with the daemon.
+// Begin starts a transaction that this node coordinates. It ends by Decide or Release, or with the
+// daemon.
 func (s *Store) Begin() (metadata.TxID, error) {
 	var tx metadata.TxID
 	err := s.once(func() error {
@@ -27,10 +27,9 @@ func (s *Store) Begin() (metadata.TxID, error) {
 	return tx, err
 }
 
-// Hold is Prepare on the coordinator's own side: the promise is in memory only,
-// and may be made in several calls. The first waits for the transactions that
-// are in its way; the later ones, for which others could wait in turn, are
-// EAGAIN instead. ESTALE if an entry is not what an edit says.
+// Hold is Prepare on the coordinator's side: the locks are in memory only, and may be taken in
+// several calls. The first waits for transactions in its way; later ones return EAGAIN instead,
+// because others could be waiting for this one. ESTALE if an entry is not as an edit expects.
 func (s *Store) Hold(ctx context.Context, tx metadata.TxID, asked []metadata.Edit) (metadata.Vote, error) {
 	p := s.txLocks.get(tx)
 	if p == nil || tx.Home() != s.cfg.Self {
@@ -64,9 +63,8 @@ func (s *Store) Hold(ctx context.Context, tx metadata.TxID, asked []metadata.Edi
 	return v, nil
 }
 
-// Decide commits the transaction: what Hold has promised happens and, in the
-// same step, that the others have to do their part is written down. After an
-// error the transaction is still undecided.
+// Decide commits the transaction: in one batch the held edits are applied and the decision for the
+// other participants is recorded. After an error the transaction is still undecided.
 func (s *Store) Decide(tx metadata.TxID, others []metadata.NodeID) error {
 	return s.once(func() error {
 		p := s.txLocks.get(tx)
@@ -101,7 +99,7 @@ func (s *Store) Release(tx metadata.TxID) {
 	}
 }
 
-// Outcome is what became of a transaction of which this node is the coordinator.
+// Outcome returns the outcome of a transaction that this node coordinates.
 func (s *Store) Outcome(_ context.Context, tx metadata.TxID) (metadata.Outcome, error) {
 	if tx.Home() != s.cfg.Self {
 		return 0, fmt.Errorf("transaction %v is that of another node: %w", tx, syscall.EINVAL)
@@ -124,16 +122,15 @@ func (s *Store) Outcome(_ context.Context, tx metadata.TxID) (metadata.Outcome, 
 	return o, err
 }
 
-// Forget is told when all others have done their part of a decision. That it
-// may come back after a crash does not matter.
+// Forget removes a decision that all participants have executed. It may come back after a crash,
+// which does no harm.
 func (s *Store) Forget(tx metadata.TxID) error {
 	return s.once(func() error {
 		return ioError("decision", s.db.Delete(decisionKey(tx), pebble.NoSync))
 	})
 }
 
-// Decisions is the decisions that are not forgotten: for each transaction, who
-// takes part.
+// Decisions returns the recorded decisions with their participants.
 func (s *Store) Decisions() (map[metadata.TxID][]metadata.NodeID, error) {
 	all := make(map[metadata.TxID][]metadata.NodeID)
 	err := s.once(func() error {
@@ -149,9 +146,8 @@ func (s *Store) Decisions() (map[metadata.TxID][]metadata.NodeID, error) {
 	return all, err
 }
 
-// Ancestor goes from the directory from to its parent, and so on, to the first
-// that is stop, that is the root or that has another home. EAGAIN if a
-// transaction is about to move one of them.
+// Ancestor walks up from the directory from to the first directory that is stop, is the root or has
+// another home. EAGAIN if a prepared transaction moves one of them.
 func (s *Store) Ancestor(_ context.Context, from, stop metadata.Ino) (metadata.Ino, error) {
 	err := s.once(func() error {
 		for range 1 << 16 {

@@ -10,8 +10,8 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// reserve is how many inode numbers are reserved on the disk at once; a crash
-// wastes at most so many.
+// reserve is the number of inode numbers reserved on the disk at once; a crash wastes at most so
+// many.
 const reserve = 1 << 14
 
 // counter hands out inode numbers from a block whose end is on the disk.
@@ -21,7 +21,7 @@ type counter struct {
 	first       uint64 // of this run; constant after Open
 }
 
-// load continues behind whatever an earlier run may have handed out.
+// load continues behind all numbers that an earlier run may have handed out.
 func (c *counter) load(s *Store) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -40,8 +40,8 @@ func (c *counter) load(s *Store) error {
 	return nil
 }
 
-// Earlier reports whether the inode number ino of this home was given out before
-// the store was opened.
+// Earlier reports whether the inode number ino of this home was handed out before the store was
+// opened.
 func (s *Store) Earlier(ino metadata.Ino) bool { return s.here(ino) && ino.Counter() < s.counter.first }
 
 func (s *Store) newIno() (metadata.Ino, error) {
@@ -58,7 +58,7 @@ func (s *Store) newIno() (metadata.Ino, error) {
 	return metadata.LiveIno(s.cfg.Self, n), nil
 }
 
-// peek is the counter of the next inode.
+// peek returns the counter of the next inode.
 func (c *counter) peek() uint64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -9,8 +9,7 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// Mkdir is metadata.Directories. The new directory is homed here, whatever
-// the map says: placing it elsewhere takes a transaction.
+// Mkdir is metadata.Directories. The new directory is homed here: another home takes a transaction.
 func (s *Store) Mkdir(ctx context.Context, dir metadata.Ino, name string, n metadata.New) (metadata.Attr, error) {
 	if err := checkDir(&n); err != nil {
 		return metadata.Attr{}, named(dir, name, err)
@@ -27,7 +26,7 @@ func checkDir(n *metadata.New) error {
 	return nil
 }
 
-// Rmdir is metadata.Directories. A directory that is homed elsewhere is EXDEV.
+// Rmdir is metadata.Directories. EXDEV for a directory with another home.
 func (s *Store) Rmdir(ctx context.Context, dir metadata.Ino, name string) error {
 	if err := checkName(name); err != nil {
 		return err
@@ -46,8 +45,7 @@ func (s *Store) Rmdir(ctx context.Context, dir metadata.Ino, name string) error 
 	})
 }
 
-// dropEntryDir removes the directory that an entry names, if it is homed here
-// and empty.
+// dropEntryDir removes the directory of an entry, if it is homed here and empty.
 func (t *step) dropEntryDir(e entry) (*inode, error) {
 	if !t.s.here(e.ino) {
 		return nil, elsewhere(e.ino)
@@ -77,7 +75,7 @@ func (t *step) dropDir(n *inode) error {
 	return nil
 }
 
-// Link is metadata.Directories. An inode that is homed elsewhere is EXDEV.
+// Link is metadata.Directories. EXDEV for an inode with another home.
 func (s *Store) Link(ctx context.Context, ino, dir metadata.Ino, name string) (metadata.Attr, error) {
 	if err := checkName(name); err != nil {
 		return metadata.Attr{}, err
@@ -124,8 +122,8 @@ func (s *Store) linkLocked(ino, dir metadata.Ino, name string) (metadata.Attr, e
 	return n.Attr, t.commit()
 }
 
-// relink adds delta to the links of a file and puts it. An orphan stays one:
-// its data may be gone already.
+// relink adds delta to the links of a file and writes it. An orphan stays one: its data may be gone
+// already.
 func (t *step) relink(n *inode, delta int) error {
 	links := int64(n.Nlink) + int64(delta)
 	switch {

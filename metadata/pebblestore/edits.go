@@ -8,14 +8,14 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// edit is an edit of a transaction under way.
+// edit is an edit of a transaction in progress.
 type edit struct {
 	metadata.Edit
-	old metadata.Ino  // what the entry named when it was promised
-	at  metadata.Time // when that was; the inodes of the vote have it
+	old metadata.Ino  // inode of the entry when it was prepared
+	at  metadata.Time // time of the prepare, which the inodes of the vote have
 }
 
-// takeEdits says whether edits can be those of this store, and takes them over.
+// takeEdits validates edits for this store, and copies them.
 func (s *Store) takeEdits(edits []metadata.Edit) ([]edit, error) {
 	if len(edits) == 0 || len(edits) > metadata.MaxEdits {
 		return nil, fmt.Errorf("%d edits: %w", len(edits), syscall.EINVAL)
@@ -58,8 +58,7 @@ func (s *Store) checkEntryEdit(e metadata.Edit) error {
 	return nil
 }
 
-// withEdits runs fn with the stripes of all that the edits concern, entries
-// that they replace included.
+// withEdits runs fn with the stripes of all inodes of the edits, replaced ones included.
 func (s *Store) withEdits(edits []edit, fn func() error) error {
 	for {
 		seen, err := s.targets(edits)
@@ -73,7 +72,7 @@ func (s *Store) withEdits(edits []edit, fn func() error) error {
 	}
 }
 
-// targets is what the entries of the edits name now.
+// targets returns the current inodes of the entries.
 func (s *Store) targets(edits []edit) ([]entry, error) {
 	seen := make([]entry, len(edits))
 	for i, e := range edits {
@@ -106,9 +105,8 @@ func (s *Store) withEditsLocked(edits []edit, seen []entry, fn func() error) (ag
 	return false, fn()
 }
 
-// apply does the edits in the step, and returns what the store has to leave
-// alone so that it can be done again. It fills in the Ino of an EditMake and
-// what the entries name; again is that this was done before.
+// apply applies the edits in the step, and returns the locks that they need. It sets the Ino of an
+// EditMake and the old inodes of entries; again says that it has been done before.
 func (t *step) apply(edits []edit, again bool) (metadata.Vote, []txLock, error) {
 	a := applied{step: t, again: again}
 	for i := range edits {
@@ -122,7 +120,7 @@ func (t *step) apply(edits []edit, again bool) (metadata.Vote, []txLock, error) 
 	return a.vote, a.locks, nil
 }
 
-// applied is edits as they are done.
+// applied is the state while edits are applied.
 type applied struct {
 	*step
 	again bool
@@ -157,8 +155,8 @@ func (a *applied) edit(e *edit) error {
 	return nil
 }
 
-// entryDir is the directory of an edit's entry, which has to be one of those
-// that are kept here. What is promised is not kept from being done.
+// entryDir returns the directory of an edit's entry, which must be in this node's shard. Prepared
+// edits may always be applied.
 func (a *applied) entryDir(e *edit) (*inode, error) {
 	if a.again {
 		return a.dir(e.Dir)
@@ -196,7 +194,7 @@ func (a *applied) editEntry(e *edit, d *inode, old entry) error {
 	return nil
 }
 
-// keep compares an entry with what it has to be.
+// keep compares an entry with its expected inode.
 func keep(want metadata.Ino, old entry) error {
 	switch {
 	case old.ino == want:
@@ -207,7 +205,7 @@ func keep(want metadata.Ino, old entry) error {
 	return syscall.ESTALE
 }
 
-// displace does what an EditReplace or an EditSwap does to what was there.
+// replace removes the old inode of an EditReplace or EditSwap from its entry.
 func (a *applied) replace(e *edit, d *inode, old entry) error {
 	if old.ino == 0 {
 		if e.Kind == metadata.EditSwap {
@@ -254,8 +252,7 @@ func (a *applied) replaceInode(e *edit, n *inode) error {
 	return a.relink(n, -1)
 }
 
-// replaceable says whether an entry of the type of mode can be entered over
-// one of the type of old.
+// replaceable reports whether an entry with the type of mode may replace one with the type of old.
 func replaceable(old, mode uint32) error {
 	switch {
 	case isDir(old) && !isDir(mode):
@@ -272,7 +269,7 @@ func (a *applied) editInode(e *edit) error {
 		return nil
 	}
 	if err != nil {
-		a.locks = append(a.locks, lockInode(e.Ino)) // it may be about to be made
+		a.locks = append(a.locks, lockInode(e.Ino)) // a transaction may be about to make it
 		return err
 	}
 	defer a.asOf(e.at, n)()
@@ -295,12 +292,12 @@ func (a *applied) editInode(e *edit) error {
 	return a.relink(n, delta)
 }
 
-// gone reports whether err says of a file that is moved, which nothing keeps, that it
-// was removed by the name that it has got, whose home has heard of the end before.
+// gone reports whether err is that of a moved file, which no lock protects and which was removed by
+// its new name, whose home learned of the commit first.
 func (a *applied) gone(err error) bool { return a.again && errors.Is(err, syscall.ENOENT) }
 
-// editMoved gives n its new place. Whoever asks for the way up from a
-// directory has to wait for it; where a file is named is not kept.
+// editMoved sets the new parent of n. Walks up from a directory wait for that; files do not record
+// their parents.
 func (a *applied) editMoved(n *inode, dir metadata.Ino, name string) error {
 	if n.isDir() {
 		a.locks = append(a.locks, lockInode(n.Ino))
@@ -308,8 +305,8 @@ func (a *applied) editMoved(n *inode, dir metadata.Ino, name string) error {
 	return a.moved(n.Ino, dir, name)
 }
 
-// makeDir makes the directory of an EditMake. What it inherits of the
-// directory that will name it, its coordinator has put into New.
+// makeDir creates the directory of an EditMake. Its coordinator has set the inherited attributes in
+// New.
 func (a *applied) makeDir(e *edit) error {
 	n := *e.New
 	if err := checkDir(&n); err != nil {
@@ -334,16 +331,15 @@ func (a *applied) makeDir(e *edit) error {
 	return nil
 }
 
-// asOf has what follows happen at the time at, which the vote has told, until
-// the function that it returns is called. What has changed n since stays.
+// asOf sets the clock of the step to at, the time in the vote, until the returned function is
+// called. Changes of n since then stay.
 func (a *applied) asOf(at metadata.Time, n *inode) func() {
 	now := a.now
 	a.now = max(at, n.Ctime)
 	return func() { a.now = now }
 }
 
-// rehearse does edits, and undoes them. With an error it tells what they want
-// too, as far as they came.
+// dryRun applies edits and discards the result. With an error it returns the locks found so far.
 func (s *Store) dryRun(edits []edit, again bool) (metadata.Vote, []txLock, error) {
 	t := s.step()
 	defer t.close()

@@ -73,8 +73,8 @@ func (s *Store) Setattr(_ context.Context, ino metadata.Ino, c metadata.Change) 
 	})
 }
 
-// later is now, or behind was if the clock stands or was set back a little: who keeps
-// anything of a file sees by its times that it has changed.
+// later returns now, or a moment after was if the clock has not advanced: caches detect a change by
+// the times.
 func later(now, was metadata.Time) metadata.Time {
 	if now <= was && was-now < metadata.Time(time.Second) {
 		return was + 1
@@ -82,7 +82,7 @@ func later(now, was metadata.Time) metadata.Time {
 	return now
 }
 
-// onInode runs one step on an inode that is locked, and commits it.
+// onInode runs one step on a locked inode, and commits it.
 func (s *Store) onInode(ino metadata.Ino, fn func(*step, *inode) error) (metadata.Attr, error) {
 	defer s.locks.lock(ino).unlock()
 	t := s.step()
@@ -101,7 +101,7 @@ const knownSet = metadata.SetMode | metadata.SetUID | metadata.SetGID | metadata
 	metadata.SetAtime | metadata.SetMtime | metadata.AtimeNow | metadata.MtimeNow |
 	metadata.SetLayout | metadata.SetLayoutKind | metadata.SetChunkSize | metadata.DropSetIDs
 
-// change applies c to n; on an error nothing of n counts.
+// change applies c to n; after an error n is invalid.
 func change(n *inode, c metadata.Change, now metadata.Time) error {
 	has := func(f metadata.Set) bool { return c.Set&f != 0 }
 	if c.Set&^knownSet != 0 {
@@ -142,8 +142,8 @@ func change(n *inode, c metadata.Change, now metadata.Time) error {
 	return nil
 }
 
-// relayout changes what n's new files get, or how an empty file will be split.
-// The map epoch of a file's layout stays: it has one whatever its kind.
+// relayout changes the layout that new files inherit, or that of an empty file. The map epoch of a
+// file's layout stays.
 func relayout(n *inode, c metadata.Change) error {
 	switch {
 	case c.Set&metadata.SetLayout != 0 && !n.isDir(), !n.isDir() && n.Mode&syscall.S_IFMT != syscall.S_IFREG:
@@ -202,8 +202,8 @@ func (s *Store) Reap(ctx context.Context, ino metadata.Ino) error {
 	return err
 }
 
-// Orphans calls fn with each orphan until fn returns false. It is for a start
-// after a crash, to finish what was under way. fn may call Reap.
+// Orphans calls fn with each orphan until fn returns false, to finish removals after a crash. fn
+// may call Reap.
 func (s *Store) Orphans(ctx context.Context, fn func(metadata.Attr) bool) error {
 	all, err := s.orphans(ctx)
 	if err != nil {

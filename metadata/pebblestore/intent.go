@@ -84,7 +84,7 @@ func takeEdit(d *varint.Decoder) edit {
 	return e
 }
 
-// appendDecision appends the value of a decision to b: who takes part.
+// appendDecision appends the value of a decision: the participants.
 func appendDecision(b []byte, others []metadata.NodeID) []byte {
 	for _, id := range others {
 		b = binary.BigEndian.AppendUint16(b, uint16(id))

@@ -14,23 +14,21 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// Record is a record of the live tree as it is in the store.
+// Record is a raw record of the live tree.
 type Record struct {
 	Key   []byte `json:"k"`
 	Value []byte `json:"v"`
 }
 
-// Inventory is all that the store has, for a check of the whole tree. It is as
-// large as the store.
+// Inventory returns all records, for a check of the whole tree. It is as large as the store.
 func (s *Store) Inventory(ctx context.Context) (metadata.Inventory, error) {
 	c := NewInventoryBuilder(s.cfg.Self)
 	err := s.eachRecord(ctx, nil, func(r Record) (bool, error) { return true, c.Add(r) })
 	return c.Inventory(), err
 }
 
-// Records is the records of the live tree whose keys sort after after, as many
-// as have limit bytes or a little more; none is the end. One that is changed
-// meanwhile is as it was before or after.
+// Records returns the records of the live tree with keys behind after, up to limit bytes or a
+// little more; none is the end. Concurrent changes may be missing.
 func (s *Store) Records(ctx context.Context, after []byte, limit int) ([]Record, error) {
 	var out []Record
 	err := s.eachRecord(ctx, after, func(r Record) (bool, error) {
@@ -41,8 +39,8 @@ func (s *Store) Records(ctx context.Context, after []byte, limit int) ([]Record,
 	return out, err
 }
 
-// Missing is those of the inodes inos of this home that were there once and are no
-// more. A number that it has not given out yet is none of them.
+// Missing returns those of the inodes inos of this home that existed once and no longer do. Numbers
+// not handed out yet are not among them.
 func (s *Store) Missing(inos []metadata.Ino) ([]metadata.Ino, error) {
 	var gone []metadata.Ino
 	err := s.once(func() error {
@@ -63,8 +61,8 @@ func (s *Store) Missing(inos []metadata.Ino) ([]metadata.Ino, error) {
 	return gone, err
 }
 
-// eachRecord calls fn with the records of the live tree at one moment, until it
-// returns false. They are fn's only until it returns.
+// eachRecord calls fn with the records of the live tree in one snapshot, until it returns false. A
+// record is valid until fn returns.
 func (s *Store) eachRecord(ctx context.Context, after []byte, fn func(Record) (bool, error)) error {
 	lower := []byte{prefixInode}
 	if bytes.Compare(after, lower) > 0 {
@@ -87,14 +85,13 @@ func (s *Store) eachRecord(ctx context.Context, after []byte, fn func(Record) (b
 	})
 }
 
-// InventoryBuilder makes a inventory of the records of a home, which may come from another
-// node.
+// InventoryBuilder makes an inventory of the records of a home, which may come from another node.
 type InventoryBuilder struct {
 	c       metadata.Inventory
 	filling []metadata.Ino
 }
 
-// NewInventoryBuilder is the inventory of the home self without any record.
+// NewInventoryBuilder returns an empty inventory of the home self.
 func NewInventoryBuilder(self metadata.NodeID) *InventoryBuilder {
 	return &InventoryBuilder{c: metadata.Inventory{
 		Self: self, Inodes: make(map[metadata.Ino]metadata.InventoryInode),
@@ -139,8 +136,8 @@ func (c *InventoryBuilder) Add(r Record) error {
 	return nil
 }
 
-// Inventory is that of the records so far. What a shard has while it is filled
-// is at the home of its directory too, and does not count.
+// Inventory returns the inventory of the records so far. The entries of a shard that is being
+// filled are at its directory's home, too, and are left out.
 func (c *InventoryBuilder) Inventory() metadata.Inventory {
 	for _, dir := range c.filling {
 		delete(c.c.Entries, dir)

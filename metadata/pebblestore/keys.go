@@ -49,7 +49,7 @@ func entryKey(dir metadata.Ino, name string) []byte {
 	return append(k, name...)
 }
 
-// entriesEnd is the first key behind the entries of dir.
+// entriesEnd returns the first key behind the entries of dir.
 func entriesEnd(dir metadata.Ino) []byte {
 	if dir+1 == 0 {
 		return []byte{prefixEntry + 1}
@@ -57,8 +57,8 @@ func entriesEnd(dir metadata.Ino) []byte {
 	return inoKey(prefixEntry, dir+1)
 }
 
-// dirKey is where a directory's inode is, or, if its home is elsewhere, that of
-// the shard here.
+// dirKey returns the key of a directory's inode; that of the shard's copy if its home is another
+// node.
 func (s *Store) dirKey(dir metadata.Ino) []byte {
 	if s.here(dir) {
 		return inodeKey(dir)
@@ -80,7 +80,7 @@ func xattrKey(ino metadata.Ino, name string) []byte {
 	return append(k, name...)
 }
 
-// xattrsEnd is the first key behind the attributes of the live inode ino.
+// xattrsEnd returns the first key behind the attributes of the live inode ino.
 func xattrsEnd(ino metadata.Ino) []byte { return inoKey(prefixXattr, ino+1) }
 
 func tableKey(ds metadata.DatasetID, k []byte) []byte {

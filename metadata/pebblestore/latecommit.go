@@ -7,10 +7,9 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// commitLate does the edits of a transaction that was given up and turns out
-// to have been committed, one by one, as far as they are possible after what
-// was done meanwhile. An entry whose name is no longer as it was promised gets
-// another name beside it, so that no inode is without one. Called with p.mu.
+// commitLate applies the edits of a transaction whose locks were released and which was committed
+// after all: one by one, as far as later changes permit. If the name of an entry has changed, the
+// inode gets a similar name, so that it never is without one. Called with p.mu.
 func (s *Store) commitLate(p *preparedTx) error {
 	log := s.cfg.Log.WithField("transaction", p.tx.String())
 	for len(p.edits) > 0 {
@@ -18,19 +17,19 @@ func (s *Store) commitLate(p *preparedTx) error {
 		rest := p.edits[1:]
 		err := s.editLate(p, e, rest)
 		for n := 0; err != nil && e.names() && n < maxConflictNames; n++ {
-			log.WithError(err).WithField("name", e.Name).Warn("an entry that comes late gets another name")
+			log.WithError(err).WithField("name", e.Name).Warn("late commit: the name is taken, the entry gets another one")
 			other := edit{Edit: metadata.Edit{Kind: metadata.EditEnter, Dir: e.Dir, Name: conflictName(e.Name, n), Ino: e.Ino, Mode: e.Mode}, at: e.at}
 			err = s.editLate(p, other, rest)
 		}
 		if err != nil {
-			log.WithError(err).WithField("inode", e.Ino.String()).Error("a change that comes late is impossible")
+			log.WithError(err).WithField("inode", e.Ino.String()).Error("late commit: an edit is impossible and is dropped; check the tree")
 		}
 		p.edits = rest
 	}
 	return ioError("intent", s.db.Delete(intentKey(p.tx), commitOptions))
 }
 
-// editLate does one edit, in the same step as it is forgotten.
+// editLate applies one edit and removes it from the intent in one batch.
 func (s *Store) editLate(p *preparedTx, e edit, rest []edit) error {
 	edits := []edit{e}
 	return s.withEdits(edits, func() error {
@@ -46,7 +45,7 @@ func (s *Store) editLate(p *preparedTx, e edit, rest []edit) error {
 	})
 }
 
-// names reports whether e gives its inode a name.
+// names reports whether e names its inode.
 func (e edit) names() bool {
 	switch e.Kind {
 	case metadata.EditEnter, metadata.EditReplace, metadata.EditSwap:
@@ -55,16 +54,16 @@ func (e edit) names() bool {
 	return false
 }
 
-// maxLateNames is how many other names are tried for an entry.
+// maxConflictNames is how many names are tried for an entry.
 const maxConflictNames = 100
 
-// lateName is another name for an entry.
+// conflictName returns the n-th alternative name of an entry.
 func conflictName(name string, n int) string {
 	suffix := fmt.Sprintf(".late%d", n)
 	return name[:min(len(name), metadata.MaxName-len(suffix))] + suffix
 }
 
-// changed is the error of an edit whose entry is not as it was promised.
+// changed is the error of an edit whose entry is not as it was prepared.
 func changed(e edit, now entry) error {
 	return fmt.Errorf("names %v, %v was promised: %w", now.ino, e.old, syscall.ESTALE)
 }

@@ -7,24 +7,24 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// stripes is a power of two that is large against the operations in flight.
+// stripes is a power of two, large against the number of concurrent operations.
 const stripes = 512
 
-// maxLocked is the most inodes one operation locks: a directory, its entry's
-// inode and what that replaces, for each edit of a transaction.
+// maxLocked is the most inodes of one operation: for each edit of a transaction the directory, its
+// entry's inode and a replaced one.
 const maxLocked = 3 * metadata.MaxEdits
 
-// locks is a mutex for every inode, shared by those that fall on one stripe.
+// locks is a striped mutex for inodes.
 type locks [stripes]sync.Mutex
 
-// held is the stripes that one operation holds.
+// held is the stripes of one operation.
 type held struct {
 	l   *locks
 	idx [maxLocked]int
 	n   int
 }
 
-// lock takes the stripes of inos in stripe order, each once; 0 is no inode.
+// lock takes the stripes of inos in order, each once; 0 is no inode.
 func (l *locks) lock(inos ...metadata.Ino) held {
 	h := held{l: l}
 	for _, ino := range inos {

@@ -72,7 +72,7 @@ func (s *Store) lookup(dir metadata.Ino, name string) (metadata.Entry, error) {
 	}
 }
 
-// missing tells a name that is not there from a directory that is not one.
+// missing returns ENOENT for a missing name, or why dir has no names.
 func (s *Store) missing(dir metadata.Ino, name string) error {
 	if err := s.checkReadable(dir, name); err != nil {
 		return err
@@ -90,8 +90,8 @@ func (s *Store) missing(dir metadata.Ino, name string) error {
 	return named(dir, name, syscall.ENOENT)
 }
 
-// dangling is nil if the entry, whose inode was not found, has changed since:
-// then it lost a race. If not, a record is lost.
+// dangling returns nil if the entry, whose inode was not found, has changed since: it lost a race.
+// Else a record is lost.
 func (s *Store) dangling(dir metadata.Ino, name string, was entry) error {
 	e, err := s.entry(dir, name)
 	if err != nil {
@@ -111,7 +111,7 @@ func (s *Store) Create(ctx context.Context, dir metadata.Ino, name string, n met
 	return s.create1(ctx, dir, name, n)
 }
 
-// checkFile says whether n can be the inode of a Create.
+// checkFile validates n for Create.
 func checkFile(n *metadata.New) error {
 	if n.Mode&syscall.S_IFMT == 0 {
 		n.Mode |= syscall.S_IFREG
@@ -140,7 +140,7 @@ func checkTarget(target string) error {
 	return nil
 }
 
-// create1 makes an inode of any type and enters it in dir, in one step.
+// create1 creates an inode of any type and enters it in dir, in one step.
 func (s *Store) create1(ctx context.Context, dir metadata.Ino, name string, n metadata.New) (metadata.Attr, error) {
 	if err := checkName(name); err != nil {
 		return metadata.Attr{}, err
@@ -183,7 +183,7 @@ func (s *Store) create1Locked(dir metadata.Ino, name string, n metadata.New) (me
 	return c.Attr, t.commit()
 }
 
-// make fills a new inode that parent will name.
+// make fills in a new inode in parent.
 func (t *step) make(parent *inode, n metadata.New) (*inode, error) {
 	if err := t.s.room(); err != nil {
 		return nil, err
@@ -203,7 +203,7 @@ func (t *step) make(parent *inode, n metadata.New) (*inode, error) {
 	return c, nil
 }
 
-// fresh is the inode that n describes.
+// fresh returns the inode described by n.
 func (t *step) fresh(ino metadata.Ino, n metadata.New) *inode {
 	c := &inode{
 		Attr: metadata.Attr{
@@ -218,8 +218,8 @@ func (t *step) fresh(ino metadata.Ino, n metadata.New) *inode {
 	return c
 }
 
-// Parent is the attributes of dir that a new entry name of it inherits from,
-// where that entry is kept.
+// Parent returns the attributes of dir that a new entry name inherits, on the node that keeps that
+// entry.
 func (s *Store) Parent(_ context.Context, dir metadata.Ino, name string) (metadata.Attr, error) {
 	var a metadata.Attr
 	err := s.once(func() error {
@@ -237,7 +237,7 @@ func (s *Store) Parent(_ context.Context, dir metadata.Ino, name string) (metada
 	return a, err
 }
 
-// existing is what Create tells of a name that is taken.
+// existing returns the result of Create for a taken name.
 func (s *Store) existing(e entry) metadata.Attr {
 	if s.here(e.ino) {
 		if n, err := s.inode(e.ino); err == nil {
@@ -247,7 +247,7 @@ func (s *Store) existing(e entry) metadata.Attr {
 	return metadata.Attr{Ino: e.ino, Mode: e.mode}
 }
 
-// Unlink is metadata.Namespace. It is EXDEV if the inode is on another node.
+// Unlink is metadata.Namespace. EXDEV if the inode is on another node.
 func (s *Store) Unlink(ctx context.Context, dir metadata.Ino, name string) (metadata.Entry, error) {
 	if err := checkName(name); err != nil {
 		return metadata.Entry{}, err
@@ -276,13 +276,13 @@ func (s *Store) Unlink(ctx context.Context, dir metadata.Ino, name string) (meta
 	return gone, nil
 }
 
-// elsewhere is the error of what needs ino, which is not here.
+// elsewhere returns the error for an inode of another node.
 func elsewhere(ino metadata.Ino) error {
 	return fmt.Errorf("inode %v is on node %d: %w", ino, ino.Home(), syscall.EXDEV)
 }
 
-// onEntry runs one step on an existing entry, with its directory and its inode
-// locked, and commits it.
+// onEntry runs one step on an existing entry, with its directory and its inode locked, and commits
+// it.
 func (s *Store) onEntry(ctx context.Context, dir metadata.Ino, name string, fn func(*step, *inode, entry) error) error {
 	return s.retry(ctx, func() error {
 		for {
@@ -298,8 +298,7 @@ func (s *Store) onEntry(ctx context.Context, dir metadata.Ino, name string, fn f
 	})
 }
 
-// onEntryLocked asks for another round if the entry is not what was seen
-// before the locks were taken.
+// onEntryLocked returns again if the entry has changed before the locks were taken.
 func (s *Store) onEntryLocked(dir metadata.Ino, name string, seen entry, fn func(*step, *inode, entry) error) (again bool, err error) {
 	defer s.locks.lock(dir, seen.ino).unlock()
 	if err := s.txLocks.checkFree(dir, name, seen.ino); err != nil {
@@ -326,15 +325,14 @@ func (s *Store) onEntryLocked(dir metadata.Ino, name string, seen entry, fn func
 	return false, t.commit()
 }
 
-// ReadDir is metadata.Namespace. The entries are those of one moment.
+// ReadDir is metadata.Namespace. The entries are from one snapshot.
 func (s *Store) ReadDir(ctx context.Context, dir metadata.Ino, after string, limit int) ([]metadata.Entry, error) {
 	return s.readDir(ctx, page{dir, after, limit}, func(snap *pebble.Snapshot) error {
 		return s.notSharded(dir, reader{snap})
 	}, s.fill)
 }
 
-// notSharded is nil for a directory that was all here at r. One that is not sharded
-// now was not when r was taken.
+// notSharded returns nil for a directory that was not sharded at snapshot r.
 func (s *Store) notSharded(dir metadata.Ino, r reader) error {
 	if d, _ := s.sharded.get(dir); d != nil || !s.here(dir) {
 		return &metadata.Redirect{Dir: dir, Epoch: s.Epoch(dir)}
@@ -349,15 +347,15 @@ func (s *Store) notSharded(dir metadata.Ino, r reader) error {
 	return nil
 }
 
-// page is what of a directory is to be listed.
+// page is a request to list a part of a directory.
 type page struct {
 	dir   metadata.Ino
 	after string
 	limit int
 }
 
-// readDir lists entries that are here, which make makes of their records, if
-// may says at a snapshot that it is to be done here.
+// readDir lists entries on this node. may checks at the snapshot whether they are to be listed
+// here; make decodes them.
 func (s *Store) readDir(ctx context.Context, p page, may func(*pebble.Snapshot) error, make makeEntry) ([]metadata.Entry, error) {
 	if err := s.awaitTransactions(ctx, p.dir); err != nil {
 		return nil, err
@@ -377,7 +375,7 @@ func (s *Store) readDir(ctx context.Context, p page, may func(*pebble.Snapshot) 
 	return entries(ctx, reader{snap}, p, make)
 }
 
-// makeEntry makes the entry name of its value.
+// makeEntry decodes the value of the entry name.
 type makeEntry func(r reader, name string, value []byte) (metadata.Entry, error)
 
 func checkRead(p page) error {
@@ -387,7 +385,7 @@ func checkRead(p page) error {
 	return nil
 }
 
-// entries collects what ReadDir returns.
+// entries collects the result of ReadDir.
 func entries(ctx context.Context, r reader, p page, make makeEntry) ([]metadata.Entry, error) {
 	lower := entryKey(p.dir, p.after)
 	if p.after != "" {
@@ -414,7 +412,7 @@ func entries(ctx context.Context, r reader, p page, make makeEntry) ([]metadata.
 	return all, nil
 }
 
-// entryOnly makes an entry without an Attr.
+// entryOnly decodes an entry without an Attr.
 func entryOnly(_ reader, name string, value []byte) (metadata.Entry, error) {
 	e, err := parseEntry(value)
 	if err != nil {
@@ -423,8 +421,8 @@ func entryOnly(_ reader, name string, value []byte) (metadata.Entry, error) {
 	return metadata.Entry{Name: name, Ino: e.ino, Mode: e.mode}, nil
 }
 
-// fill makes an entry with its Attr. An inode that is not there does not spoil
-// the whole listing: it is as if it were elsewhere.
+// fill decodes an entry with its Attr. A missing inode does not fail the listing: the entry has no
+// Attr, like that of another home.
 func (s *Store) fill(r reader, name string, value []byte) (metadata.Entry, error) {
 	out, err := entryOnly(r, name, value)
 	if err != nil || !s.here(out.Ino) {

@@ -9,9 +9,8 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// Referenced is the inodes of home that entries here name, or that a transaction is
-// promised to name here, as far as the next limit records behind the key after
-// tell. next is where to go on; nil is the end.
+// Referenced returns the inodes of home that entries here, or prepared edits, refer to, in the next
+// limit records behind the key after. next is where to continue; nil is the end.
 func (s *Store) Referenced(ctx context.Context, home metadata.NodeID, after []byte, limit int) (inos []metadata.Ino, next []byte, err error) {
 	if len(after) == 0 {
 		after = []byte{prefixEntry}
@@ -36,7 +35,7 @@ func (s *Store) Referenced(ctx context.Context, home metadata.NodeID, after []by
 	return inos, next, err
 }
 
-// referencedBy calls add with what a record names, or may be about to name.
+// referencedBy calls add with the inodes that a record refers to, or may refer to.
 func referencedBy(r Record, add func(metadata.Ino)) error {
 	switch r.Key[0] {
 	case prefixEntry:
@@ -58,8 +57,8 @@ func referencedBy(r Record, add func(metadata.Ino)) error {
 	return nil
 }
 
-// OrphanCandidates is at most limit inodes of this home that are no orphans, that no
-// transaction holds here, and of which named says no; each with its ctime.
+// OrphanCandidates returns at most limit inodes of this home that are linked, not locked by a
+// transaction, and not referenced according to named; each with its ctime.
 func (s *Store) OrphanCandidates(ctx context.Context, named func(metadata.Ino) bool, limit int) (map[metadata.Ino]metadata.Time, error) {
 	found := make(map[metadata.Ino]metadata.Time)
 	err := s.eachRecord(ctx, nil, func(r Record) (bool, error) {
@@ -79,14 +78,14 @@ func (s *Store) OrphanCandidates(ctx context.Context, named func(metadata.Ino) b
 	return found, err
 }
 
-// holds reports whether a transaction holds ino here.
+// holds reports whether a transaction locks ino here.
 func (s *Store) holds(ino metadata.Ino) bool {
 	return s.txLocks.blockedBy(nil, []txLock{lockInode(ino)}) != nil
 }
 
-// MarkOrphan takes an inode that nothing names for what it is, if it has not changed
-// since ctime and no transaction holds it: a file becomes an orphan, a directory
-// goes. ENOTEMPTY for one with something in it; EAGAIN if it has changed.
+// MarkOrphan turns an unreferenced file into an orphan and removes an unreferenced directory, if it
+// has not changed since ctime and no transaction locks it. ENOTEMPTY for a directory with entries;
+// EAGAIN for a changed inode.
 func (s *Store) MarkOrphan(ino metadata.Ino, ctime metadata.Time) error {
 	return s.once(func() error {
 		_, err := s.onInode(ino, func(t *step, n *inode) error {

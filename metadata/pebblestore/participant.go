@@ -40,12 +40,11 @@ func (s *Store) Prepare(_ context.Context, tx metadata.TxID, edits []metadata.Ed
 	return v, err
 }
 
-// promise rehearses edits for p and holds what they need. Called with their
-// stripes.
+// prepareEdits does a dry run of the edits for p and takes their locks. Called with their stripes.
 func (s *Store) prepareEdits(p *preparedTx, edits []edit) (metadata.Vote, error) {
 	v, wants, err := s.dryRun(edits, false)
 	if err != nil {
-		// What another transaction is about to change may be why.
+		// The cause may be a change that another transaction is about to make.
 		if by := s.txLocks.blockedBy(p, wants); by != nil {
 			return metadata.Vote{}, &blocked{by}
 		}
@@ -54,8 +53,7 @@ func (s *Store) prepareEdits(p *preparedTx, edits []edit) (metadata.Vote, error)
 	return v, s.txLocks.acquire(p, wants)
 }
 
-// Commit is metadata.Participant. What was given up is done as far as it still
-// can be, see late.go.
+// Commit is metadata.Participant. See latecommit.go for a transaction that was given up.
 func (s *Store) Commit(_ context.Context, tx metadata.TxID) error {
 	return s.finish(tx, func(p *preparedTx) error {
 		if p.gaveUp {
@@ -80,9 +78,8 @@ func (s *Store) Abort(_ context.Context, tx metadata.TxID) error {
 	})
 }
 
-// GiveUp takes back what tx holds here, because its coordinator is not to be
-// expected back, but keeps its edits: if the coordinator is back after all,
-// and has committed it, Commit does what is still possible.
+// GiveUp releases the locks of tx, because its coordinator is not expected back, but keeps its
+// edits: if the coordinator returns and has committed, Commit applies what is still possible.
 func (s *Store) GiveUp(tx metadata.TxID) error {
 	return s.once(func() error {
 		p := s.txLocks.get(tx)
@@ -103,7 +100,7 @@ func (s *Store) GiveUp(tx metadata.TxID) error {
 	})
 }
 
-// finish ends a transaction in which this store takes part by do, once.
+// finish ends a transaction of which this store is a participant, by do, once.
 func (s *Store) finish(tx metadata.TxID, do func(*preparedTx) error) error {
 	return s.once(func() error {
 		p := s.txLocks.get(tx)
@@ -124,8 +121,8 @@ func (s *Store) finish(tx metadata.TxID, do func(*preparedTx) error) error {
 	})
 }
 
-// Touched is what changes here when tx is committed, of that which a node may
-// have been promised to keep: directories, and their entries.
+// Touched returns the leased objects that change here when tx is committed: directories and their
+// entries.
 func (s *Store) Touched(tx metadata.TxID) []metadata.LeaseKey {
 	p := s.txLocks.get(tx)
 	if p == nil {
@@ -147,7 +144,7 @@ func (s *Store) Touched(tx metadata.TxID) []metadata.LeaseKey {
 	return keys
 }
 
-// InDoubt is the transactions of which this store has not heard the end.
+// InDoubt returns the prepared transactions whose outcome is unknown.
 func (s *Store) InDoubt() []metadata.InDoubt {
 	var all []metadata.InDoubt
 	for _, p := range s.txLocks.all() {
@@ -163,7 +160,7 @@ func (s *Store) InDoubt() []metadata.InDoubt {
 	return all
 }
 
-// loadIntents makes the promises of an earlier run good.
+// loadIntents takes the locks of the intents of an earlier run.
 func (s *Store) loadIntents() error {
 	return s.scanTx(prefixIntent, func(tx metadata.TxID, v []byte) error {
 		edits, late, err := parseIntent(v)
@@ -181,14 +178,14 @@ func (s *Store) loadIntents() error {
 		if err == nil {
 			err = s.txLocks.acquire(p, wants)
 		}
-		if err != nil { // it is tried at its Commit again
-			s.cfg.Log.WithError(err).WithField("transaction", tx.String()).Error("a promise of the last run cannot be kept")
+		if err != nil { // retried at its Commit
+			s.cfg.Log.WithError(err).WithField("transaction", tx.String()).Error("a prepared transaction of the last run cannot take its locks")
 		}
 		return nil
 	})
 }
 
-// scanTx calls fn with each record of transactions under prefix.
+// scanTx calls fn with each transaction record under prefix.
 func (s *Store) scanTx(prefix byte, fn func(metadata.TxID, []byte) error) error {
 	it, err := s.db.NewIter(&pebble.IterOptions{LowerBound: []byte{prefix}, UpperBound: []byte{prefix + 1}})
 	if err != nil {

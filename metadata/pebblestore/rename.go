@@ -9,9 +9,8 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// Rename is metadata.Namespace. It is EXDEV unless both directories are homed
-// here and so is what they name. Where a directory moves to another parent it
-// is EXDEV too: whether that makes a loop, one node cannot know.
+// Rename is metadata.Namespace. EXDEV unless both directories and their entries are homed here.
+// Moving a directory to another parent is EXDEV, too: one node cannot rule out a loop.
 func (s *Store) Rename(ctx context.Context, r metadata.Rename) (replaced *metadata.Entry, err error) {
 	if err := s.checkRename(r); err != nil {
 		return nil, err
@@ -41,7 +40,7 @@ func (s *Store) rename1(r metadata.Rename) (*metadata.Entry, error) {
 	}
 }
 
-// freeAll is free of all that a rename concerns.
+// checkAllFree is checkFree for all that a rename changes.
 func (p *txLocks) checkAllFree(r metadata.Rename, src, dst entry) error {
 	err := p.checkFree(r.Dir, r.Name)
 	if err == nil {
@@ -81,8 +80,7 @@ func (s *Store) checkRename(r metadata.Rename) error {
 	return err
 }
 
-// renameLocked asks for another round if the entries are not what was seen
-// before the locks were taken.
+// renameLocked returns again if the entries have changed before the locks were taken.
 func (s *Store) renameLocked(r metadata.Rename, src, dst entry) (replaced *metadata.Entry, again bool, err error) {
 	defer s.locks.lock(r.Dir, r.NewDir, src.ino, dst.ino).unlock()
 	if err := s.txLocks.checkAllFree(r, src, dst); err != nil {
@@ -122,7 +120,7 @@ func (s *Store) renameLocked(r metadata.Rename, src, dst entry) (replaced *metad
 	return replaced, false, nil
 }
 
-// mover is one rename under way.
+// mover is one rename in progress.
 type mover struct {
 	*step
 	r        metadata.Rename
@@ -139,7 +137,7 @@ func (m *mover) changed() (bool, error) {
 	return src != m.src || dst != m.dst, err
 }
 
-// check says whether the rename is allowed, and whether there is anything to do.
+// check reports whether the rename is allowed, and whether it changes anything.
 func (m *mover) check() (move bool, err error) {
 	r, src, dst := m.r, m.src, m.dst
 	switch {
@@ -161,7 +159,7 @@ func (m *mover) check() (move bool, err error) {
 	return err == nil, err
 }
 
-// local is EXDEV for what concerns other nodes.
+// local returns EXDEV for a rename that concerns other nodes.
 func (m *mover) local() error {
 	moves := isDir(m.src.mode) || m.r.Flags == metadata.RenameExchange && isDir(m.dst.mode)
 	switch {
@@ -175,7 +173,7 @@ func (m *mover) local() error {
 	return nil
 }
 
-// move enters src in its new place, over dst if there is one.
+// move enters src at its new place, and replaces dst if it exists.
 func (m *mover) move() (replaced *metadata.Entry, err error) {
 	if m.dst.ino != 0 {
 		if replaced, err = m.replace(); err != nil {
@@ -191,7 +189,7 @@ func (m *mover) move() (replaced *metadata.Entry, err error) {
 	return replaced, m.moved(m.src.ino, m.r.NewDir, m.r.NewName)
 }
 
-// replace takes the links of what dst names.
+// replace removes a link of the inode of dst.
 func (m *mover) replace() (*metadata.Entry, error) {
 	e := &metadata.Entry{Name: m.r.NewName, Ino: m.dst.ino, Mode: m.dst.mode}
 	if isDir(m.dst.mode) {
@@ -229,7 +227,7 @@ func (m *mover) exchange() error {
 	return m.moved(m.dst.ino, m.r.Dir, m.r.Name)
 }
 
-// moved marks an inode that got a new name.
+// moved records the new name of an inode.
 func (t *step) moved(ino, dir metadata.Ino, name string) error {
 	n, err := t.inode(ino)
 	if err != nil {

@@ -13,8 +13,7 @@ import (
 	"github.com/bivouacfs/bivouac/metadata/cluster"
 )
 
-// Split is a directory of this node on its way to be sharded. While it lasts
-// the directory is in use, as far as Shut was not called.
+// Split is a directory of this node that is being split. It stays in use until Freeze.
 type Split struct {
 	s   *Store
 	dir metadata.Ino
@@ -22,8 +21,7 @@ type Split struct {
 	g   *reshardState
 }
 
-// Split begins to split dir, or returns nil if that is not due: it has too
-// few entries, or is sharded, or somebody is at it.
+// BeginSplit starts to split dir; nil if it is too small, sharded, or being resharded.
 func (s *Store) BeginSplit(dir metadata.Ino, to cluster.ShardMap) (*Split, error) {
 	if err := s.begin(); err != nil {
 		return nil, err
@@ -37,7 +35,7 @@ func (s *Store) BeginSplit(dir metadata.Ino, to cluster.ShardMap) (*Split, error
 	if !due || err != nil {
 		return nil, err
 	}
-	gen, err := s.newIno() // a number that is never used again
+	gen, err := s.newIno() // never used again
 	if err != nil {
 		return nil, err
 	}
@@ -46,7 +44,7 @@ func (s *Store) BeginSplit(dir metadata.Ino, to cluster.ShardMap) (*Split, error
 	return &Split{s: s, dir: dir, g: g, to: &shardedDir{ShardMap: to, gen: g.gen, state: shardActive}}, nil
 }
 
-// largeEnough counts the entries of dir, as far as it matters.
+// largeEnough counts the entries of dir up to the limit.
 func (s *Store) largeEnough(dir metadata.Ino) (bool, error) {
 	n, err := s.inode(dir)
 	if errors.Is(err, syscall.ENOENT) || err == nil && !n.isDir() {
@@ -69,8 +67,7 @@ func (s *Store) largeEnough(dir metadata.Ino) (bool, error) {
 	return count >= s.cfg.ShardAt, err
 }
 
-// eachEntry calls fn with the entries of dir whose names sort after the name
-// after, until it returns false.
+// eachEntry calls fn with the entries of dir behind the name after, until it returns false.
 func (s *Store) eachEntry(dir metadata.Ino, after string, fn func(name string, e entry) bool) error {
 	lower := entryKey(dir, after)
 	if after != "" {
@@ -93,7 +90,7 @@ func (s *Store) eachEntry(dir metadata.Ino, after string, fn func(name string, e
 	return errors.Join(err, ioError("metadata store", it.Close()))
 }
 
-// Shard is what the node of one of its shards has to know.
+// Shard returns the description of a shard for its node.
 func (m *Split) Shard() (metadata.NewShard, error) {
 	if err := m.s.begin(); err != nil {
 		return metadata.NewShard{}, err
@@ -106,8 +103,8 @@ func (m *Split) Shard() (metadata.NewShard, error) {
 	}, err
 }
 
-// Entries is those of at most limit entries after the name after that belong
-// to other nodes, by node, and the last name that was looked at; "" is the end.
+// Entries returns, of at most limit entries behind the name after, those of other nodes, by node,
+// and the last name; "" is the end.
 func (m *Split) Entries(after string, limit int) (map[metadata.NodeID][]metadata.Entry, string, error) {
 	if err := m.s.begin(); err != nil {
 		return nil, "", err
@@ -134,14 +131,14 @@ func (m *Split) add(out map[metadata.NodeID][]metadata.Entry, name string, e ent
 	}
 }
 
-// Changed is like Entries for at most limit names that were changed since they
-// were last returned; one that is not there any more has no Ino.
+// Changed is Entries for at most limit names that have changed since they were last returned; a
+// removed one has no Ino.
 func (m *Split) Changed(limit int) (out map[metadata.NodeID][]metadata.Entry, more bool, err error) {
 	if err := m.s.begin(); err != nil {
 		return nil, false, err
 	}
 	defer m.s.end()
-	defer m.s.locks.lock(m.dir).unlock() // so that nobody is between a change and its commit
+	defer m.s.locks.lock(m.dir).unlock() // no operation is between a change and its commit
 	out = make(map[metadata.NodeID][]metadata.Entry)
 	for name := range m.g.dirty {
 		if limit == 0 {
@@ -158,21 +155,19 @@ func (m *Split) Changed(limit int) (out map[metadata.NodeID][]metadata.Entry, mo
 	return out, false, nil
 }
 
-// Shut ends all changes of the entries until Commit or Cancel: they are
-// answered Resharding.
+// Freeze stops changes of the entries until Commit or Cancel: they are answered with Resharding.
 func (m *Split) Freeze() {
 	defer m.s.locks.lock(m.dir).unlock()
 	m.g.frozen = true
 }
 
-// Promised waits, after Shut, until no transaction has a promise about entries
-// of the directory any more.
+// AwaitTransactions waits, after Freeze, for the transactions on entries of the directory.
 func (m *Split) AwaitTransactions(ctx context.Context) error {
 	return m.s.awaitTransactions(ctx, m.dir)
 }
 
-// Commit makes the directory sharded, in one batch. Its shards must have all
-// that Entries and, after Shut, Changed have returned.
+// Commit makes the directory sharded, in one batch. The shards must have all that Entries and,
+// after Freeze, Changed have returned.
 func (m *Split) Commit() error {
 	if err := m.s.begin(); err != nil {
 		return err
@@ -207,8 +202,8 @@ func (m *Split) Commit() error {
 		t.note(t.b.Set(shardReportKey(m.dir, id), binary.AppendUvarint(nil, uint64(n)), nil))
 	}
 	t.putShardMap(m.dir, m.to)
-	// From here on who misses a name is sent on; what the shards ask is
-	// answered when the gate is gone.
+	// From here on lookups of missing names are redirected; reports of shards are answered when the
+	// state is cleared.
 	m.s.sharded.set(m.dir, m.to)
 	if err := t.commit(); err != nil {
 		m.s.sharded.set(m.dir, nil)
@@ -223,8 +218,8 @@ func (m *Split) Cancel() {
 	m.s.sharded.setResharding(m.dir, nil)
 }
 
-// Merge is a sharded directory of this node on its way to be an empty one that
-// is all here. Nothing changes its entries meanwhile.
+// Merge is a sharded directory of this node that is being merged. Its entries do not change
+// meanwhile.
 type Merge struct {
 	s   *Store
 	dir metadata.Ino
@@ -232,8 +227,8 @@ type Merge struct {
 	g   *reshardState
 }
 
-// Merge begins to merge dir, or returns nil if it is not sharded. ENOTEMPTY if there
-// are entries here; Resharding if somebody is at it.
+// BeginMerge starts to merge dir; nil if it is not sharded. ENOTEMPTY if there are entries here;
+// Resharding if it is being resharded.
 func (s *Store) BeginMerge(dir metadata.Ino) (*Merge, error) {
 	if err := s.begin(); err != nil {
 		return nil, err
@@ -263,17 +258,17 @@ func (s *Store) BeginMerge(dir metadata.Ino) (*Merge, error) {
 	return &Merge{s: s, dir: dir, d: d, g: g}, nil
 }
 
-// Nodes is the nodes of the shards.
+// Nodes returns the nodes of the shards.
 func (f *Merge) Nodes() []metadata.NodeID { return f.d.Nodes }
 
-// Order is an order to the shards under this merge.
+// Order returns an order to the shards in this merge.
 func (f *Merge) Order(o metadata.ShardOrder) metadata.ShardChange {
 	return metadata.ShardChange{
 		Shard: metadata.Shard{Dir: f.dir, Gen: f.d.gen}, Order: o, Freeze: f.g.freeze,
 	}
 }
 
-// Commit makes the directory one that is all here. Its shards must be frozen.
+// Commit makes the directory an ordinary one. Its shards must be frozen.
 func (f *Merge) Commit() error {
 	if err := f.s.begin(); err != nil {
 		return err

@@ -48,8 +48,8 @@ func (s *Store) CreateShard(_ context.Context, n metadata.NewShard) error {
 	return nil
 }
 
-// shard is the shard of that life; ESTALE if it is not the present one.
-// The caller holds the lock of its directory.
+// shard returns the shard of that split; ESTALE if it is not the current one. Called with the lock
+// of its directory.
 func (s *Store) shard(sec metadata.Shard) (*shardedDir, error) {
 	d, _ := s.sharded.get(sec.Dir)
 	if d == nil || d.gen != sec.Gen || s.here(sec.Dir) {
@@ -87,7 +87,7 @@ func (s *Store) FillShard(_ context.Context, sec metadata.Shard, es []metadata.E
 	return t.commit()
 }
 
-// fill enters e into a shard, or takes it out, and counts directories.
+// fill enters or removes e, and counts subdirectories.
 func (t *step) fill(n *inode, e metadata.Entry) error {
 	if err := checkName(e.Name); err != nil {
 		return err
@@ -139,7 +139,7 @@ func (s *Store) ChangeShard(_ context.Context, c metadata.ShardChange) error {
 	return fmt.Errorf("order %d to a shard: %w", c.Order, syscall.EINVAL)
 }
 
-// ApplyAnswer applies what a home has answered to the report r.
+// ApplyAnswer applies the answer of a home to the report r.
 func (s *Store) ApplyAnswer(r metadata.ShardReport, a metadata.ShardAnswer) error {
 	if err := s.begin(); err != nil {
 		return err
@@ -148,7 +148,7 @@ func (s *Store) ApplyAnswer(r metadata.ShardReport, a metadata.ShardAnswer) erro
 	defer s.locks.lock(r.Dir).unlock()
 	d, err := s.shard(r.Shard)
 	if err != nil {
-		return nil // there is another one since
+		return nil // the shard was replaced
 	}
 	switch a.State {
 	case metadata.ShardActive:
@@ -158,7 +158,7 @@ func (s *Store) ApplyAnswer(r metadata.ShardReport, a metadata.ShardAnswer) erro
 		return s.activateShard(r.Dir, d, d.state == shardFilling || d.freeze == r.Freeze && r.Freeze != 0)
 	case metadata.ShardUnused:
 		if d.state == shardActive {
-			s.cfg.Log.WithField("dir", r.Dir.String()).Error("a home does not know of a shard that is in use: its names are lost")
+			s.cfg.Log.WithField("dir", r.Dir.String()).Error("the home does not know this active shard: its entries are unreachable")
 			return nil
 		}
 		return s.dropShard(r.Dir, d)
@@ -166,7 +166,7 @@ func (s *Store) ApplyAnswer(r metadata.ShardReport, a metadata.ShardAnswer) erro
 	return nil
 }
 
-// activateShard puts the shard d in force if it is to be.
+// activateShard activates the shard d if do is set.
 func (s *Store) activateShard(dir metadata.Ino, d *shardedDir, do bool) error {
 	if !do {
 		return nil
@@ -207,8 +207,8 @@ func (s *Store) replaceShardMap(dir metadata.Ino, d *shardedDir) error {
 	return nil
 }
 
-// dropShard forgets a shard. One that is in force has entries that are
-// nowhere else: a home that does not want it is wrong.
+// dropShard removes a shard. An active one has the only copy of its entries: then the home is
+// wrong.
 func (s *Store) dropShard(dir metadata.Ino, d *shardedDir) error {
 	if d.state == shardActive {
 		return fmt.Errorf("shard of directory %v is in use: %w", dir, syscall.EBUSY)
@@ -225,8 +225,8 @@ func (s *Store) dropShard(dir metadata.Ino, d *shardedDir) error {
 	return nil
 }
 
-// setShardAttr makes new entries inherit from a, if that is not older than
-// what they inherit from now. Its times and links are not this node's business.
+// setShardAttr makes new entries inherit from a, unless that is older. Times and links are not
+// copied.
 func (s *Store) setShardAttr(dir metadata.Ino, a metadata.Attr) error {
 	t := s.step()
 	defer t.close()
@@ -242,8 +242,7 @@ func (s *Store) setShardAttr(dir metadata.Ino, a metadata.Attr) error {
 	return t.commitQuiet()
 }
 
-// ShardReport is what the shard of dir here has to tell; ENOENT if there
-// is none.
+// ShardReport returns the report of the shard of dir here; ENOENT if there is none.
 func (s *Store) ShardReport(dir metadata.Ino) (metadata.ShardReport, error) {
 	if err := s.begin(); err != nil {
 		return metadata.ShardReport{}, err
@@ -271,9 +270,8 @@ func (s *Store) ShardPending(dir metadata.Ino) bool {
 	return d != nil && d.state != shardActive
 }
 
-// ReadShard is metadata.Namer. Of a shard it lists what the store has: the
-// table in memory knows of a change before the store has it, and the entries
-// of all others are at the home until then.
+// ReadShard is metadata.ShardReader. It lists the snapshot: the table in memory changes before the
+// store does, and until then the home lists the entries of all shards.
 func (s *Store) ReadShard(ctx context.Context, dir metadata.Ino, epoch metadata.Epoch, after string, limit int) ([]metadata.Entry, error) {
 	return s.readDir(ctx, page{dir, after, limit}, func(snap *pebble.Snapshot) error {
 		if epoch == 0 {
@@ -295,7 +293,7 @@ func (s *Store) ReadShard(ctx context.Context, dir metadata.Ino, epoch metadata.
 	}, entryOnly)
 }
 
-// shardedDir is the record of a sharded directory; nil if there is none.
+// shardedDir returns the record of a sharded directory; nil if there is none.
 func (r reader) shardedDir(dir metadata.Ino) (*shardedDir, error) {
 	v, closer, err := r.r.Get(shardKey(dir))
 	if errors.Is(err, pebble.ErrNotFound) {

@@ -14,47 +14,43 @@ import (
 	"github.com/bivouacfs/bivouac/metadata/varint"
 )
 
-// shardedDir is a sharded directory of which this node keeps a shard. One that is
-// in the table is never changed, but replaced.
+// shardedDir is a sharded directory with a shard on this node. Values in the table are immutable.
 type shardedDir struct {
 	cluster.ShardMap
 	gen    uint64
 	state  shardState
-	freeze uint64 // while frozen: by which freeze
+	freeze uint64 // number of the freeze, while frozen
 }
 
-// shardState is how the shard here is. At the directory's home it is
-// always open.
+// shardState is the state of this node's shard. At the directory's home it is always active.
 type shardState byte
 
 const (
-	shardFilling shardState = 1 // its home still has the entries
+	shardFilling shardState = 1 // the home still has the entries
 	shardActive  shardState = 2
-	shardFrozen  shardState = 3 // empty, and its home is about to take it back
+	shardFrozen  shardState = 3 // empty, and being merged
 )
 
-// gate is an operation of the home on all entries of a directory: it is being
-// spread, or merged. It is changed with the directory locked.
+// reshardState is a split or merge in progress at the home. It changes with the directory locked.
 type reshardState struct {
 	gen    uint64
-	frozen bool                // nothing may change any more
-	freeze uint64              // of a merge
-	dirty  map[string]struct{} // names changed since they were last sent; nil in a merge
+	frozen bool                // no changes are accepted
+	freeze uint64              // number of the freeze of a merge
+	dirty  map[string]struct{} // names changed since they were sent; nil in a merge
 }
 
-// shardedDirs is the directories that are not simply here, all of them in memory,
-// because every operation asks.
+// shardedDirs is all sharded directories, in memory, because every operation asks.
 type shardedDirs struct {
 	mu         sync.RWMutex
 	dirs       map[metadata.Ino]*shardedDir   // under mu; as in the records
 	resharding map[metadata.Ino]*reshardState // under mu
-	counts     map[metadata.Ino]int           // under mu: entries that came less those that went, since it was looked
+	counts     map[metadata.Ino]int           // guarded by mu: entries created minus removed, since the last count
 
 	full    dirSet // directories to split
-	changed dirSet // shards that their homes should hear of
+	changed dirSet // shards that have to report to their homes
 }
 
-// dirSet is a set of directories, and a signal that there is something in it.
+// dirSet is a set of directories with a signal that it is not empty.
 type dirSet struct {
 	mu     sync.Mutex
 	dirs   map[metadata.Ino]struct{} // under mu
@@ -101,7 +97,7 @@ func (w *shardedDirs) get(dir metadata.Ino) (*shardedDir, *reshardState) {
 	return w.dirs[dir], w.resharding[dir]
 }
 
-// set replaces what is known of dir; nil forgets it.
+// set replaces the state of dir; nil removes it.
 func (w *shardedDirs) set(dir metadata.Ino, d *shardedDir) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -123,8 +119,8 @@ func (w *shardedDirs) setResharding(dir metadata.Ino, g *reshardState) {
 	w.resharding[dir] = g
 }
 
-// accepts says whether the entry name of dir may be changed here now. The
-// caller holds dir's lock.
+// checkWritable returns nil if the entry name of dir may be changed here now. Called with the lock
+// of dir.
 func (s *Store) checkWritable(dir metadata.Ino, name string) error {
 	d, g := s.sharded.get(dir)
 	if g != nil && g.frozen {
@@ -133,9 +129,8 @@ func (s *Store) checkWritable(dir metadata.Ino, name string) error {
 	return s.checkEntryHome(d, dir, name)
 }
 
-// answers says whether the entry name of dir can be read here. At the
-// directory's home it is asked only about a name that is not there: an entry
-// that is has not left.
+// checkReadable returns nil if the entry name of dir can be read here. At the directory's home it
+// is called only for missing names: an existing entry has not moved.
 func (s *Store) checkReadable(dir metadata.Ino, name string) error {
 	d, _ := s.sharded.get(dir)
 	return s.checkEntryHome(d, dir, name)
@@ -156,20 +151,19 @@ func (s *Store) checkEntryHome(d *shardedDir, dir metadata.Ino, name string) err
 	return nil
 }
 
-// Resharding reports whether the entries of dir are just being split or merged.
+// Resharding reports whether dir is being split or merged.
 func (s *Store) Resharding(dir metadata.Ino) bool {
 	_, g := s.sharded.get(dir)
 	return g != nil
 }
 
-// Keeps says whether the entry name of dir is one of those that this node
-// keeps: an Redirect, an Resharding or nil. It may change at once.
+// CheckEntryHome returns nil if this node keeps the entry name of dir, else a Redirect or a
+// Resharding. The answer may change at once.
 func (s *Store) CheckEntryHome(dir metadata.Ino, name string) error {
 	return s.checkReadable(dir, name)
 }
 
-// Epoch is the epoch in which dir was split, as far as this node knows; 0 if
-// it was not, or if this node has no shard of it.
+// Epoch returns the epoch of the split of dir; 0 if it is not sharded, or has no shard here.
 func (s *Store) Epoch(dir metadata.Ino) metadata.Epoch {
 	if d, _ := s.sharded.get(dir); d != nil {
 		return d.Epoch
@@ -177,7 +171,7 @@ func (s *Store) Epoch(dir metadata.Ino) metadata.Epoch {
 	return 0
 }
 
-// count takes note that entries of dir, which is locked, came or went.
+// count counts created or removed entries of dir, which is locked.
 func (s *Store) count(dir metadata.Ino, name string, delta int) {
 	w := &s.sharded
 	w.mu.Lock()
@@ -201,16 +195,15 @@ func (s *Store) count(dir metadata.Ino, name string, delta int) {
 	}
 }
 
-// countStep is how many more entries come before a directory that could not be
-// spread is tried again.
+// countStep is how many more entries come before the next attempt to split a directory.
 func (s *Store) countStep() int { return max(s.cfg.ShardAt/4, 1) }
 
-// maxCounts is how many directories are counted at once. What is forgotten
-// counts from 0 again, so such a directory is split later.
+// maxCounts is how many directories are counted at once. A forgotten one starts at 0 again, and is
+// split later.
 const maxCounts = 4096
 
-// roomFor makes room in counts: of some directories the one with the fewest
-// entries is forgotten. w.mu is held.
+// roomFor makes room in counts: of some directories the one with the fewest entries is forgotten.
+// w.mu is held.
 func (w *shardedDirs) roomFor(dir metadata.Ino) {
 	if _, ok := w.counts[dir]; ok || len(w.counts) < maxCounts {
 		return
@@ -228,17 +221,16 @@ func (w *shardedDirs) roomFor(dir metadata.Ino) {
 	delete(w.counts, least)
 }
 
-// Full is signalled when FullDirs has something.
+// Full is signalled when FullDirs is not empty.
 func (s *Store) Full() <-chan struct{} { return s.sharded.full.signal }
 
-// FullDirs takes the directories that may have as many entries as a sharded one.
+// FullDirs returns and clears the directories that may be large enough to be split.
 func (s *Store) FullDirs() []metadata.Ino { return s.sharded.full.take() }
 
-// Changed is signalled when ChangedShards has something.
+// Changed is signalled when ChangedShards is not empty.
 func (s *Store) Changed() <-chan struct{} { return s.sharded.changed.signal }
 
-// ChangedShards takes the directories whose shards here should report to
-// their homes.
+// ChangedShards returns and clears the directories whose shards here should report to their homes.
 func (s *Store) ChangedShards() []metadata.Ino { return s.sharded.changed.take() }
 
 // MarkChanged makes ChangedShards return dir again.
@@ -246,7 +238,7 @@ func (s *Store) MarkChanged(dir metadata.Ino) { s.sharded.changed.add(dir) }
 
 const shardVersion = 1
 
-// append is the record of a sharded directory.
+// append appends the record of a sharded directory.
 func (d *shardedDir) append(b []byte) []byte {
 	b = append(b, shardVersion, byte(d.state))
 	b = binary.AppendUvarint(b, d.gen)
@@ -280,7 +272,7 @@ func parseShardedDir(b []byte) (*shardedDir, error) {
 	return w, nil
 }
 
-// loadSharded reads the table at a start. Every shard reports then.
+// loadSharded reads the table at a start. Then every shard reports.
 func (s *Store) loadSharded() error {
 	it, err := s.db.NewIter(&pebble.IterOptions{LowerBound: []byte{prefixShard}, UpperBound: []byte{prefixShard + 1}})
 	if err != nil {
@@ -305,8 +297,7 @@ func (s *Store) loadSharded() error {
 	return errors.Join(err, ioError("sharded directories", it.Close()))
 }
 
-// ShardedError is the answer to the removal of a directory that is sharded: it has
-// to be merged before.
+// ShardedError is the answer to the removal of a sharded directory, which has to be merged first.
 type ShardedError struct{ Dir metadata.Ino }
 
 // Error is error.

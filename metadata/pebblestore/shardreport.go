@@ -32,9 +32,8 @@ func (s *Store) ReportShard(_ context.Context, by metadata.NodeID, r metadata.Sh
 	return metadata.ShardAnswer{State: metadata.ShardActive, Attr: a}, err
 }
 
-// applyReport takes what a shard in use reports over into its directory. A change
-// there that is older than the last one here, which may have set the time, does
-// not count.
+// applyReport applies the report of an active shard to its directory. Times older than the last
+// change here do not count, because that may have set them.
 func (s *Store) applyReport(by metadata.NodeID, r metadata.ShardReport) (metadata.Attr, error) {
 	t := s.step()
 	defer t.close()
@@ -60,8 +59,7 @@ func (s *Store) applyReport(by metadata.NodeID, r metadata.ShardReport) (metadat
 	return n.Attr, t.commit()
 }
 
-// subdirs is how many directories the shard of node by had when it was last
-// heard of.
+// subdirs returns the number of subdirectories in the last report of node by.
 func (s *Store) subdirs(dir metadata.Ino, by metadata.NodeID) (uint32, error) {
 	v, err := s.get(shardReportKey(dir, by))
 	if errors.Is(err, syscall.ENOENT) {
@@ -78,8 +76,8 @@ func (s *Store) subdirs(dir metadata.Ino, by metadata.NodeID) (uint32, error) {
 	return n, nil
 }
 
-// Shards is the shard of dir, whose home this is, and the nodes of all of
-// them; no nodes if it is not sharded.
+// Shards returns the shard of dir on this node, its home, and the nodes of all shards; no nodes if
+// it is not sharded.
 func (s *Store) Shards(dir metadata.Ino) (metadata.Shard, []metadata.NodeID) {
 	d, _ := s.sharded.get(dir)
 	if d == nil || !s.here(dir) {
@@ -88,7 +86,7 @@ func (s *Store) Shards(dir metadata.Ino) (metadata.Shard, []metadata.NodeID) {
 	return metadata.Shard{Dir: dir, Gen: d.gen}, d.Nodes
 }
 
-// ShardDirs is the directories of other nodes of which there is a shard here.
+// ShardDirs returns the directories of other homes with a shard here.
 func (s *Store) ShardDirs() []metadata.Ino {
 	s.sharded.mu.RLock()
 	defer s.sharded.mu.RUnlock()

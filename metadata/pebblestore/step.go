@@ -11,7 +11,7 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// commitOptions makes a commit wait for the log's write; see walFS.
+// commitOptions make a commit wait for the write of the log; see walFS.
 var commitOptions = pebble.Sync
 
 func (s *Store) commit(b *pebble.Batch) error { return s.db.Apply(b, commitOptions) }
@@ -29,7 +29,7 @@ func (s *Store) get(key []byte) ([]byte, error) {
 	return append(make([]byte, 0, len(v)), v...), nil
 }
 
-// reader reads records from the store as it is, or as it was at a snapshot.
+// reader reads records from the store or from a snapshot.
 type reader struct{ r pebble.Reader }
 
 func (s *Store) inode(ino metadata.Ino) (inode, error) { return reader{s.db}.inode(ino) }
@@ -80,7 +80,7 @@ func (r reader) empty(dir metadata.Ino) (bool, error) {
 	return !found, ioError("metadata store", it.Close())
 }
 
-// checkName says whether name can be that of an entry.
+// checkName validates the name of an entry.
 func checkName(name string) error {
 	switch {
 	case len(name) > metadata.MaxName:
@@ -91,13 +91,13 @@ func checkName(name string) error {
 	return nil
 }
 
-// named adds the object to an error.
+// named adds directory and name to an error.
 func named(dir metadata.Ino, name string, errno error) error {
 	return &nameError{dir, name, errno}
 }
 
-// nameError is an error with its object. Its text is made when somebody reads
-// it: that a name is not there is the answer to every create.
+// nameError is an error with its entry. Its text is formatted on demand: ENOENT for a name precedes
+// every create.
 type nameError struct {
 	dir  metadata.Ino
 	name string
@@ -110,15 +110,15 @@ func (e *nameError) Error() string { return fmt.Sprintf("%q in %v: %v", e.name, 
 // Unwrap is the errno.
 func (e *nameError) Unwrap() error { return e.err }
 
-// step is one atomic change: the inodes it has read, each once, and the batch
-// of what it writes. Its owner holds the locks of the inodes.
+// step is one atomic change: the inodes it has read, each once, and the batch of its writes. Its
+// owner holds the locks of the inodes.
 type step struct {
 	s        *Store
 	b        *pebble.Batch
 	now      metadata.Time
 	inodes   []*inode
-	orphaned []metadata.Ino // files that lose their last name
-	dry      bool           // it will not be committed
+	orphaned []metadata.Ino // files without links now
+	dry      bool           // not to be committed
 	err      error          // the first of the batch
 }
 
@@ -143,8 +143,7 @@ func (t *step) inode(ino metadata.Ino) (*inode, error) {
 	return &n, nil
 }
 
-// dir is inode for what must be a directory; if its home is elsewhere, it is
-// as the shard here has it.
+// dir is inode for a directory; for one with another home it is the shard's copy.
 func (t *step) dir(ino metadata.Ino) (*inode, error) {
 	if !t.s.here(ino) {
 		return t.shardInode(ino)
@@ -159,8 +158,8 @@ func (t *step) dir(ino metadata.Ino) (*inode, error) {
 	return n, nil
 }
 
-// shardInode is the attributes of a directory whose home is elsewhere: what
-// new entries inherit, and the links and times that are due to the shard here.
+// shardInode returns the attributes of a directory with another home: what new entries inherit, and
+// the links and times due to this shard.
 func (t *step) shardInode(dir metadata.Ino) (*inode, error) {
 	for _, n := range t.inodes {
 		if n.Ino == dir {
@@ -182,7 +181,7 @@ func (t *step) shardInode(dir metadata.Ino) (*inode, error) {
 	return &n, nil
 }
 
-// dirOf is dir where the entry name of it is about to change, here and now.
+// dirOf is dir for a change of the entry name.
 func (t *step) dirOf(ino metadata.Ino, name string) (*inode, error) {
 	if err := t.s.checkWritable(ino, name); err != nil {
 		return nil, err
@@ -205,28 +204,28 @@ func (t *step) putShardMap(dir metadata.Ino, d *shardedDir) {
 	t.note(t.b.Set(shardKey(dir), d.append(nil), nil))
 }
 
-// enter writes an entry and marks its directory changed, which is not yet put.
+// enter writes an entry and updates its directory, which is not yet written.
 func (t *step) enter(dir *inode, name string, e entry) {
 	t.note(t.b.Set(entryKey(dir.Ino, name), e.append(make([]byte, 0, 12)), nil))
 	t.count(dir.Ino, name, 1)
 	dir.Mtime, dir.Ctime = t.now, t.now
 }
 
-// count takes note that an entry comes or goes.
+// count counts a created or removed entry.
 func (t *step) count(dir metadata.Ino, name string, delta int) {
 	if !t.dry {
 		t.s.count(dir, name, delta)
 	}
 }
 
-// leave removes an entry and marks its directory changed, which is not yet put.
+// leave removes an entry and updates its directory, which is not yet written.
 func (t *step) leave(dir *inode, name string) {
 	t.note(t.b.Delete(entryKey(dir.Ino, name), nil))
 	t.count(dir.Ino, name, -1)
 	dir.Mtime, dir.Ctime = t.now, t.now
 }
 
-// unlink lowers the links of a file and puts it.
+// unlink removes a link of a file and writes it.
 func (t *step) unlink(n *inode) {
 	if n.Nlink > 0 {
 		n.Nlink--
@@ -238,7 +237,7 @@ func (t *step) unlink(n *inode) {
 	t.put(n)
 }
 
-// orphan notes that a file has no name any more.
+// orphan records that a file has no links.
 func (t *step) orphan(n *inode) {
 	t.note(t.b.Set(orphanKey(n.Ino), nil, nil))
 	t.orphaned = append(t.orphaned, n.Ino)
@@ -250,7 +249,7 @@ func (t *step) drop(n *inode) {
 	t.forget(n)
 }
 
-// forget removes the record of an inode, and what belongs to it.
+// forget removes an inode and its attributes.
 func (t *step) forget(n *inode) {
 	t.note(t.b.Delete(inodeKey(n.Ino), nil))
 	if n.xattrs > 0 {
@@ -258,7 +257,7 @@ func (t *step) forget(n *inode) {
 	}
 }
 
-// commit applies the step. A shard whose entries changed is to report.
+// commit applies the step. A shard whose entries have changed will report.
 func (t *step) commit() error {
 	if err := t.commitQuiet(); err != nil {
 		return err

@@ -18,25 +18,24 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// Config says where the store is and what its root looks like. Dir is
-// required; every other zero value is its default.
+// Config configures a Store. Dir is required; the zero values of the rest are the defaults.
 type Config struct {
-	Dir       string           // directory of the store; made if it is not there
+	Dir       string           // directory of the store; created if missing
 	FS        vfs.FS           // nil is the disk
 	Self      metadata.NodeID  // the node whose records these are
 	UID       uint32           // owner of the live root, which node 0 has
 	GID       uint32           // group of the live root
 	RootMode  uint32           // permissions of the live root; 0 is 0700
 	Now       func() time.Time // clock of all inode times; nil is time.Now
-	Log       *logrus.Entry    // nil is silence
+	Log       *logrus.Entry    // nil discards
 	Sync      bool             // every operation waits for the disk
 	CacheSize int64            // bytes of blocks kept in memory; 0 is 64 MiB
-	ShardAt   int              // entries from which FullDirs names a directory; 0 is never
-	// Unnamed is told each file that has lost its last name, when that is
-	// committed. It must not wait, nor call the store. nil is nobody.
+	ShardAt   int              // entries from which a directory is split; 0 is never
+	// Orphaned is called with each file that has lost its last link, after the commit. It must not
+	// block, nor call the store. nil is none.
 	Orphaned func(metadata.Ino)
-	// Room reports whether there is room for more: without it what adds a
-	// record is ENOSPC, and what removes one goes on. nil is always.
+	// Room reports whether records may be added; without room that is ENOSPC, while removals go on.
+	// nil is always.
 	Room func() bool
 }
 
@@ -45,8 +44,8 @@ const (
 	memTableSize     = 16 << 20
 )
 
-// Memory is the most that a store with the default cache keeps of its records:
-// the cache, and two tables of what was written last.
+// Memory bounds the memory of a store with the default cache: the cache, and two tables of recent
+// writes.
 const Memory = defaultCacheSize + 2*memTableSize
 
 func (c *Config) setDefaults() error {
@@ -79,14 +78,13 @@ func (c *Config) setDefaults() error {
 	return nil
 }
 
-// Store is one node's metadata.Store, of what concerns no other node, and a
-// metadata.Participant in what does. Its methods may be called at once
-// from any number of goroutines.
+// Store is one node's metadata.Store for operations on this node alone, and a metadata.Participant
+// in others. It is safe for concurrent use.
 type Store struct {
 	cfg   Config
 	db    *pebble.DB
 	wal   *walFS
-	fresh bool // Open has made it
+	fresh bool // created by Open
 
 	closeMu sync.RWMutex
 	closed  bool // under closeMu
@@ -100,8 +98,8 @@ type Store struct {
 
 var _ metadata.Store = (*Store)(nil)
 
-// Open opens the store in cfg.Dir and makes it if there is none. A store that
-// belongs to another node is EINVAL.
+// Open opens the store in cfg.Dir and creates it if there is none. EINVAL for the store of another
+// node.
 func Open(cfg Config) (*Store, error) {
 	if err := cfg.setDefaults(); err != nil {
 		return nil, err
@@ -123,10 +121,9 @@ func Open(cfg Config) (*Store, error) {
 	return s, nil
 }
 
-// options are those of the Pebble store. The format is pinned: to what is on
-// the disk, and below FormatWALSyncChunks, with which the log would state that
-// it was synced where walFS did not, so that a store that lost power would be
-// taken for a corrupt one.
+// options returns the options of the Pebble store. The format is pinned below FormatWALSyncChunks,
+// with which the log would record syncs that walFS skips, so that after a power loss the store
+// would look corrupt.
 func (s *Store) options() *pebble.Options {
 	o := &pebble.Options{
 		FS:                 s.wal,
@@ -141,7 +138,7 @@ func (s *Store) options() *pebble.Options {
 	return o
 }
 
-// prepare checks whose store it is and, in a new one, makes the live root.
+// prepare checks whose store it is and creates the live root of a new one.
 func (s *Store) prepare() error {
 	if err := s.tables.clean(s); err != nil {
 		return err
@@ -199,11 +196,10 @@ func (s *Store) create() error {
 	return s.counter.load(s)
 }
 
-// Fresh reports whether Open has made the store: nobody can know of anything in
-// it from before.
+// Fresh reports whether Open has created the store.
 func (s *Store) Fresh() bool { return s.fresh }
 
-// Sync makes all operations that were acknowledged durable on the disk.
+// Sync makes all acknowledged operations durable on the disk.
 func (s *Store) Sync(_ context.Context) error {
 	if err := s.begin(); err != nil {
 		return err
@@ -212,8 +208,7 @@ func (s *Store) Sync(_ context.Context) error {
 	return ioError("sync of the metadata", s.wal.flush(s.db))
 }
 
-// Close waits for the operations in flight and closes the store. What comes
-// after it is ESHUTDOWN.
+// Close waits for operations in progress and closes the store. Later operations get ESHUTDOWN.
 func (s *Store) Close() error {
 	s.closeMu.Lock()
 	defer s.closeMu.Unlock()
@@ -224,7 +219,7 @@ func (s *Store) Close() error {
 	return ioError("close of the metadata", s.db.Close())
 }
 
-// begin must stand at the start of every exported operation, and end at its end.
+// begin starts every exported operation, and end ends it.
 func (s *Store) begin() error {
 	s.closeMu.RLock()
 	if s.closed {
@@ -238,7 +233,7 @@ func (s *Store) end() { s.closeMu.RUnlock() }
 
 func (s *Store) now() metadata.Time { return metadata.TimeOf(s.cfg.Now()) }
 
-// room is ENOSPC where nothing can be added.
+// room returns ENOSPC if nothing can be added.
 func (s *Store) room() error {
 	if s.cfg.Room == nil || s.cfg.Room() {
 		return nil
@@ -251,7 +246,7 @@ func (s *Store) here(ino metadata.Ino) bool {
 	return !ino.Sealed() && ino.Home() == s.cfg.Self
 }
 
-// ioError gives an error of Pebble its errno.
+// ioError adds an errno to an error of Pebble.
 func ioError(what string, err error) error {
 	if err == nil {
 		return nil
@@ -264,8 +259,8 @@ func ioError(what string, err error) error {
 	return fmt.Errorf("%s: %w: %w", what, syscall.EIO, err)
 }
 
-// logger hands Pebble's own messages on. Pebble calls Fatalf when it could not
-// write its log, and cannot go on then.
+// logger passes on the messages of Pebble. Pebble calls Fatalf when it could not write its log, and
+// cannot go on.
 type logger struct{ log *logrus.Entry }
 
 func (l logger) Infof(format string, args ...any)  { l.log.Debugf(format, args...) }

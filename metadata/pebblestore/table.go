@@ -16,8 +16,7 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// Table is a raw sorted table, one for each dataset. It is filled at once and
-// read from then on.
+// Table is the raw sorted table of a dataset. It is filled once and read-only afterwards.
 type Table struct {
 	s  *Store
 	ds metadata.DatasetID
@@ -26,7 +25,7 @@ type Table struct {
 // Table returns the table of a dataset; it is empty if nothing was ingested.
 func (s *Store) Table(ds metadata.DatasetID) *Table { return &Table{s: s, ds: ds} }
 
-// Get returns the value of k, which is the caller's; ENOENT if there is none.
+// Get returns a copy of the value of k; ENOENT if there is none.
 func (t *Table) Get(k []byte) ([]byte, error) {
 	if err := t.s.begin(); err != nil {
 		return nil, err
@@ -35,9 +34,8 @@ func (t *Table) Get(k []byte) ([]byte, error) {
 	return t.s.get(tableKey(t.ds, k))
 }
 
-// Scan calls fn with the pairs of [from, to) in order until fn returns false;
-// a nil to is the end of the table. The pairs are valid until fn returns. fn
-// must not call the store.
+// Scan calls fn with the pairs of [from, to) in order until it returns false; a nil to is the end
+// of the table. The pairs are valid until fn returns. fn must not call the store.
 func (t *Table) Scan(from, to []byte, fn func(k, v []byte) bool) error {
 	if err := t.s.begin(); err != nil {
 		return err
@@ -53,7 +51,7 @@ func (t *Table) Scan(from, to []byte, fn func(k, v []byte) bool) error {
 	return ioError("table", t.s.scan(o, fn))
 }
 
-// Drop empties the table and gives its space back.
+// Drop empties the table and frees its space.
 func (t *Table) Drop() error {
 	if err := t.s.begin(); err != nil {
 		return err
@@ -66,10 +64,8 @@ func (t *Table) span() pebble.KeyRange {
 	return pebble.KeyRange{Start: tableKey(t.ds, nil), End: tableEnd(t.ds)}
 }
 
-// Ingest replaces the whole table by the pairs that src yields, whose keys must
-// ascend (EINVAL). It is all there when Ingest returns nil; otherwise the table
-// is as it was. An error of yield is to be returned by src. src must not call
-// the store.
+// Ingest replaces the whole table atomically by the pairs that src yields, whose keys must ascend
+// (EINVAL). src must return an error of yield, and must not call the store.
 func (t *Table) Ingest(ctx context.Context, src func(yield func(k, v []byte) error) error) error {
 	if err := t.s.begin(); err != nil {
 		return err
@@ -78,7 +74,7 @@ func (t *Table) Ingest(ctx context.Context, src func(yield func(k, v []byte) err
 	in := &ingest{t: t, ctx: ctx}
 	err := src(in.add)
 	if err == nil {
-		err = in.err // src must not swallow it
+		err = in.err // in case src ignored it
 	}
 	if e := in.finishFile(); err == nil {
 		err = e
@@ -90,7 +86,7 @@ func (t *Table) Ingest(ctx context.Context, src func(yield func(k, v []byte) err
 		err = in.link()
 	}
 	for _, f := range in.files {
-		_ = t.s.cfg.FS.Remove(f) // gone already if it was ingested; if not, Open cleans
+		_ = t.s.cfg.FS.Remove(f) // gone if it was ingested; else Open cleans up
 	}
 	if err != nil {
 		return fmt.Errorf("table of dataset %d: %w", t.ds, err)
@@ -98,8 +94,8 @@ func (t *Table) Ingest(ctx context.Context, src func(yield func(k, v []byte) err
 	return nil
 }
 
-// ingestFileSize is where a table's file ends and the next begins, in bytes. While one
-// is written, its index and the hashes of its keys are in memory.
+// ingestFileSize is the size of a file of a table, in bytes. While it is written, its index and key
+// hashes are in memory.
 const ingestFileSize = 16 << 20
 
 // ingest writes the files of one Ingest.
@@ -169,7 +165,7 @@ func (in *ingest) finishFile() error {
 	return ioError("table", err)
 }
 
-// link makes the files the table, in one step.
+// link turns the files into the table, in one step.
 func (in *ingest) link() error {
 	db := in.t.s.db
 	if len(in.files) == 0 {
@@ -179,7 +175,7 @@ func (in *ingest) link() error {
 	return ioError("table", err)
 }
 
-// tableFiles names the files that are being written for tables.
+// tableFiles names the files in progress.
 type tableFiles struct {
 	mu sync.Mutex
 	n  int // under mu
@@ -194,7 +190,7 @@ func (f *tableFiles) next(s *Store) string {
 	return s.cfg.FS.PathJoin(f.dir(s), fmt.Sprintf("%d.sst", f.n))
 }
 
-// clean removes what an earlier run left unfinished.
+// clean removes unfinished files of an earlier run.
 func (f *tableFiles) clean(s *Store) error {
 	dir := f.dir(s)
 	err := s.cfg.FS.RemoveAll(dir)

@@ -14,55 +14,51 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// want is what an operation needs to be left alone by transactions, or what a
-// transaction promises to leave as it is: a name, if key is set, or an inode.
-// An inode that is not exclusive stays, but may change: others can want that
-// at the same time.
+// txLock is what a transaction locks, or an operation needs unlocked: a name, if key is set, or an
+// inode. An inode that is not exclusive stays, but may change: locks on it can be shared.
 type txLock struct {
-	key       string // an entry's key
+	key       string // of an entry
 	ino       metadata.Ino
-	exclusive bool // always, for a name
+	exclusive bool // always for a name
 }
 
 func lockName(dir metadata.Ino, name string) txLock { return txLock{key: string(entryKey(dir, name))} }
 
-// wantDir is a directory whose entries change.
+// lockDir is the lock of a directory whose entries change.
 func lockDir(ino metadata.Ino) txLock { return txLock{ino: ino} }
 
 // wantAlone is an inode whose links change, or that goes.
 func lockInode(ino metadata.Ino) txLock { return txLock{ino: ino, exclusive: true} }
 
-// promise is a transaction under way, on the side of its coordinator or of a
-// participant, with what it holds.
+// preparedTx is a transaction in progress, on its coordinator or a participant, with its locks.
 type preparedTx struct {
 	tx    metadata.TxID
-	since time.Time     // when it was made here
-	done  chan struct{} // closed when it holds nothing any more
-	held  []txLock      // under promises.mu
+	since time.Time     // when it was prepared here
+	done  chan struct{} // closed when it holds no locks
+	held  []txLock      // guarded by txLocks.mu
 
 	mu     sync.Mutex
 	edits  []edit // under mu
-	gaveUp bool   // under mu: given up, but not forgotten
-	ended  bool   // under mu: committed or aborted
+	gaveUp bool   // guarded by mu: locks released, intent kept
+	ended  bool   // guarded by mu: committed or aborted
 }
 
 func newPreparedTx(tx metadata.TxID, since time.Time) *preparedTx {
 	return &preparedTx{tx: tx, since: since, done: make(chan struct{})}
 }
 
-// blocked is the error of an attempt that met a transaction: it is made again
-// when that has ended.
+// blocked is the error of an attempt that met a lock: it is repeated when that is released.
 type blocked struct{ by *preparedTx }
 
 func (b *blocked) Error() string { return fmt.Sprintf("transaction %v is under way", b.by.tx) }
 
-// Unwrap makes it EAGAIN for who does not wait.
+// Unwrap makes it EAGAIN for callers that do not wait.
 func (b *blocked) Unwrap() error { return syscall.EAGAIN }
 
-// promises is what transactions hold of the store. Who registers or asks in
-// order to write has the inodes' stripes.
+// txLocks is the locks of transactions. To take one, or to check before a write, the inodes'
+// stripes must be held.
 type txLocks struct {
-	n atomic.Int32 // how many hold something; who reads it as 0 need not look further
+	n atomic.Int32 // transactions with locks; at 0 there is nothing to check
 
 	mu     sync.Mutex
 	txs    map[metadata.TxID]*preparedTx  // under mu
@@ -79,8 +75,7 @@ func (p *txLocks) init() {
 	p.dirs = make(map[metadata.Ino][]*preparedTx)
 }
 
-// blocker is a transaction, other than me, that holds one of wants. Called
-// with mu.
+// blocker returns a transaction, other than me, that holds one of wants. Called with mu.
 func (p *txLocks) blocker(me *preparedTx, wants []txLock) *preparedTx {
 	for _, w := range wants {
 		if w.key != "" {
@@ -104,8 +99,8 @@ func (p *txLocks) blocker(me *preparedTx, wants []txLock) *preparedTx {
 	return nil
 }
 
-// free is nil if no transaction holds the entry name of dir (none, if it is
-// ""), nor keeps dir or those alone from what a local operation does.
+// checkFree returns nil if no transaction locks the entry name of dir (none, if it is ""), or
+// prevents a local operation on dir or the inodes alone.
 func (p *txLocks) checkFree(dir metadata.Ino, name string, alone ...metadata.Ino) error {
 	if p.n.Load() == 0 {
 		return nil
@@ -125,7 +120,7 @@ func (p *txLocks) checkFree(dir metadata.Ino, name string, alone ...metadata.Ino
 	return nil
 }
 
-// in is the transactions that change entries of dir, or dir itself.
+// in returns the transactions that change dir or its entries.
 func (p *txLocks) in(dir metadata.Ino) []*preparedTx {
 	if p.n.Load() == 0 {
 		return nil
@@ -139,36 +134,35 @@ func (p *txLocks) in(dir metadata.Ino) []*preparedTx {
 	return all
 }
 
-// get is the transaction tx, if it is under way here.
+// get returns the transaction tx, if it is in progress here.
 func (p *txLocks) get(tx metadata.TxID) *preparedTx {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.txs[tx]
 }
 
-// all is all transactions that are under way here.
+// all returns all transactions in progress here.
 func (p *txLocks) all() []*preparedTx {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return slices.Collect(maps.Values(p.txs))
 }
 
-// add makes me known before it holds anything.
+// add registers me before it holds a lock.
 func (p *txLocks) add(me *preparedTx) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.txs[me.tx] = me
 }
 
-// blockedBy is the transaction, other than me, that holds one of wants; nil if
-// none does.
+// blockedBy returns a transaction, other than me, that holds one of wants; nil if there is none.
 func (p *txLocks) blockedBy(me *preparedTx, wants []txLock) *preparedTx {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.blocker(me, wants)
 }
 
-// hold gives me what it wants, or the transaction that is in the way.
+// acquire takes the locks wants for me, or returns the transaction in the way.
 func (p *txLocks) acquire(me *preparedTx, wants []txLock) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -198,7 +192,7 @@ func (p *txLocks) acquire(me *preparedTx, wants []txLock) error {
 	return nil
 }
 
-// release ends what me holds and wakes who waits for it.
+// release releases the locks of me and wakes waiters.
 func (p *txLocks) release(me *preparedTx) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -226,7 +220,7 @@ func (p *txLocks) release(me *preparedTx) {
 	}
 }
 
-// end is release of what is not under way any more.
+// end releases the locks of me and forgets it.
 func (p *txLocks) end(me *preparedTx) {
 	p.release(me)
 	p.mu.Lock()
@@ -234,8 +228,7 @@ func (p *txLocks) end(me *preparedTx) {
 	delete(p.txs, me.tx)
 }
 
-// await returns when the transaction that err tells of holds nothing any more.
-// Any other error is returned as it is.
+// await returns when the transaction in err holds no locks any more. Any other error is returned.
 func (s *Store) await(ctx context.Context, err error) error {
 	b, ok := err.(*blocked) // never wrapped
 	if !ok {
@@ -261,8 +254,7 @@ func (s *Store) await(ctx context.Context, err error) error {
 	}
 }
 
-// retry makes attempts until one does not meet a transaction. It waits without
-// keeping Close from closing.
+// retry repeats an attempt until it meets no lock. It does not delay Close while it waits.
 func (s *Store) retry(ctx context.Context, attempt func() error) error {
 	for {
 		err := s.once(attempt)
@@ -283,8 +275,8 @@ func (s *Store) once(attempt func() error) error {
 	return attempt()
 }
 
-// settled waits until the transactions that change entries of dir now, or dir
-// itself, have ended. It does not wait for those that come after them.
+// awaitTransactions waits for the transactions that change dir or its entries now; not for later
+// ones.
 func (s *Store) awaitTransactions(ctx context.Context, dir metadata.Ino) error {
 	for _, by := range s.txLocks.in(dir) {
 		if err := s.await(ctx, &blocked{by}); err != nil {

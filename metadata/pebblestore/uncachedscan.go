@@ -8,8 +8,8 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 )
 
-// cachedPairs is the number of pairs after which a scan is long. What it reads from there on is not
-// kept in the cache: it would push out what is read again, and fill memory that is never used.
+// cachedPairs is how many pairs of a scan go through the block cache. The rest of a long scan
+// bypasses it, so as not to evict blocks that are read again.
 const cachedPairs = 16 << 10
 
 // scan calls fn with the pairs of a table in the range of o.
@@ -31,9 +31,9 @@ func (s *Store) scan(o *pebble.IterOptions, fn func(k, v []byte) bool) error {
 	return it.Close()
 }
 
-// scanFiles calls fn with the pairs from it to upper, read from the files that have them, past the cache. It
-// reports whether fn wants more, and has not had those from it on: so it is where files can't be read by
-// themselves, or are gone since they were listed.
+// scanFiles calls fn with the pairs from it to upper, read from their files without the cache. True
+// means that fn wants more, and that it is positioned at the next pair: the files cannot be read,
+// or are gone since they were listed.
 func (s *Store) scanFiles(it *pebble.Iterator, upper []byte, fn func(k, v []byte) bool) bool {
 	next := bytes.Clone(it.Key())
 	for _, path := range s.filesOf(it, upper) {
@@ -52,8 +52,8 @@ func (s *Store) scanFiles(it *pebble.Iterator, upper []byte, fn func(k, v []byte
 	return it.SeekGE(next)
 }
 
-// filesOf lists the files, in order, that alone have all pairs from it to upper; none if it is not sure of
-// that.
+// filesOf lists the files, in order, that have all pairs from it to upper; none if that is
+// uncertain.
 func (s *Store) filesOf(it *pebble.Iterator, upper []byte) []string {
 	from := bytes.Clone(it.Key())
 	levels, err := s.db.SSTables(pebble.WithKeyRangeFilter(from, upper))
@@ -63,13 +63,13 @@ func (s *Store) filesOf(it *pebble.Iterator, upper []byte) []string {
 	var files []pebble.SSTableInfo
 	for _, level := range levels {
 		if len(files) > 0 && len(level) > 0 {
-			return nil // one may hide what the other has
+			return nil // pairs of one level may hide those of the other
 		}
 		files = append(files, level...)
 	}
 	var paths []string
 	for i, f := range files {
-		if f.Virtual || f.BackingType != pebble.BackingTypeLocal || // it has more than what is to be seen of it, or is elsewhere
+		if f.Virtual || f.BackingType != pebble.BackingTypeLocal || // virtual: only a part of the file is valid
 			i > 0 && bytes.Compare(files[i-1].Largest.UserKey, f.Smallest.UserKey) >= 0 {
 			return nil
 		}
@@ -78,8 +78,8 @@ func (s *Store) filesOf(it *pebble.Iterator, upper []byte) []string {
 	return paths
 }
 
-// scanFile calls fn with what a file has in the range of o, and reports whether fn wants more, also if
-// it fails.
+// scanFile calls fn with the pairs of a file in the range of o, and reports whether fn wants more,
+// also with an error.
 func (s *Store) scanFile(path string, o *pebble.IterOptions, fn func(k, v []byte) bool) (bool, error) {
 	f, err := s.cfg.FS.Open(path, vfs.SequentialReadsOption)
 	if err != nil {

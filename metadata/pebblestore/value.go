@@ -9,13 +9,13 @@ import (
 	"github.com/bivouacfs/bivouac/metadata/varint"
 )
 
-// inode is a record under an inode key. text is the target of a symbolic link;
-// parent and text are the entry that names a directory.
+// inode is the record of an inode. text is the target of a symbolic link; parent and text are the
+// entry of a directory.
 type inode struct {
 	metadata.Attr
 	parent metadata.Ino
 	text   string
-	xattrs uint32 // bytes that the names of its extended attributes take in a list
+	xattrs uint32 // bytes of the names of its extended attributes in a list
 }
 
 func (n *inode) isDir() bool { return isDir(n.Mode) }
@@ -88,7 +88,7 @@ func parseInode(ino metadata.Ino, b []byte) (inode, error) {
 	return n, nil
 }
 
-// entry is what a name leads to; the zero entry is "no such name".
+// entry is the value of a name; the zero entry is a missing name.
 type entry struct {
 	ino  metadata.Ino
 	mode uint32

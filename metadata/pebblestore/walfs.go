@@ -8,19 +8,18 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 )
 
-// walFS makes a commit wait for the write of the log, but not for the disk.
-// Pebble itself knows only two kinds of commit: one that waits for the disk,
-// and one that leaves up to 32 KiB of acknowledged operations in the daemon's
-// own memory, which are lost if it is killed.
+// walFS makes a commit wait for the write of the log, but not for the disk. Pebble itself has only
+// two kinds of commit: one waits for the disk, the other leaves up to 32 KiB of acknowledged
+// operations in the daemon's memory, which are lost if it is killed.
 type walFS struct {
 	vfs.FS
-	always  bool         // sync when Pebble says so
-	flushes atomic.Int32 // explicit flushes under way
+	always  bool         // sync on request of Pebble
+	flushes atomic.Int32 // explicit flushes in progress
 }
 
 func newWALFS(fs vfs.FS, always bool) *walFS { return &walFS{FS: fs, always: always} }
 
-// flush makes everything that was committed to db durable.
+// flush makes all commits to db durable.
 func (f *walFS) flush(db *pebble.DB) error {
 	f.flushes.Add(1)
 	defer f.flushes.Add(-1)
@@ -51,14 +50,14 @@ func (f *walFS) wrap(name string, file vfs.File, err error) (vfs.File, error) {
 	return &walFile{File: file, fs: f}, nil
 }
 
-// walFile is a log. What it skipped is made good by the next flush, or when
-// the log is closed, so that a flush never has to look at older logs.
+// walFile is a log. The next flush, or its Close, makes up for skipped syncs, so that a flush never
+// has to sync older logs.
 type walFile struct {
 	vfs.File
 	fs *walFS
 }
 
-// Sync waits for the disk if a flush is under way.
+// Sync waits for the disk during a flush.
 func (f *walFile) Sync() error {
 	if f.fs.lazy() {
 		return nil
@@ -66,7 +65,7 @@ func (f *walFile) Sync() error {
 	return f.File.Sync()
 }
 
-// SyncData waits for the disk if a flush is under way.
+// SyncData waits for the disk during a flush.
 func (f *walFile) SyncData() error {
 	if f.fs.lazy() {
 		return nil

@@ -59,7 +59,7 @@ func (s *Store) Setxattr(_ context.Context, ino metadata.Ino, x metadata.Xattr) 
 	return err
 }
 
-// Listxattr is metadata.Xattrs. The names are those of one moment.
+// Listxattr is metadata.Xattrs. The names are from one snapshot.
 func (s *Store) Listxattr(_ context.Context, ino metadata.Ino) ([]string, error) {
 	if err := s.begin(); err != nil {
 		return nil, err
