@@ -1,21 +1,3 @@
-// Package cluster knows which nodes a job has, in which state they are, and
-// where things are placed on them. Its one idea is that the Map is a value:
-// the same Map gives the same answer on every node, so placement needs no
-// table and no call. It does no I/O.
-//
-// Four things are placed, all by rendezvous hashing (the node whose hash
-// with the thing is greatest wins), so that a node that goes Down moves only
-// what it had:
-//
-//	a striped file's chunks   Order       over the nodes Up in the layout's epoch: never moves
-//	a new directory           NewDirHome  the node that makes it, or by DirHome over the nodes Up now; the Ino
-//	                                      then says it for ever
-//	an entry of a directory   EntryHome   over the nodes Up when it was split, if it is sharded: never moves
-//	a sealed file             FileOwner   over the nodes Up now; the manifest then says it for ever
-//	what a lost node had of it  Holder    over the nodes Up now, while it is Down
-//
-// A Map also remembers in which epochs each node was Up, so that Order can
-// answer for layouts of any earlier epoch.
 package cluster
 
 import (
@@ -24,10 +6,10 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// Term is a run of epochs in which a node was Up.
+// Term is a range of epochs in which a node was Up.
 type Term struct {
 	From metadata.Epoch `json:"from"`
-	To   metadata.Epoch `json:"to,omitempty"` // the first epoch that is no longer in it; 0 while it lasts
+	To   metadata.Epoch `json:"to,omitempty"` // the first epoch after it; 0 while it lasts
 }
 
 func (t Term) has(e metadata.Epoch) bool { return t.From <= e && (t.To == 0 || e < t.To) }
@@ -59,8 +41,7 @@ type Map struct {
 	Nodes []Node         `json:"nodes"` // by ID
 }
 
-// NewMap is the map before anyone has reported: epoch 0, every host Joining,
-// numbered in the order of the list.
+// NewMap returns the first map: epoch 0, every host Joining, numbered in the order of the list.
 func NewMap(seed uint64, hosts []string) Map {
 	m := Map{Seed: seed, Nodes: make([]Node, len(hosts))}
 	for i, h := range hosts {
@@ -69,9 +50,8 @@ func NewMap(seed uint64, hosts []string) Map {
 	return m
 }
 
-// WithState is the map of the next epoch, in which the node id has the state s
-// and answers at addr. Nothing that m shares is changed. An id that is not in
-// the map gives m itself.
+// WithState returns the map of the next epoch, in which the node id has the state s and the address
+// addr. m does not change; an unknown id returns m.
 func (m Map) WithState(id metadata.NodeID, s State, addr string) Map {
 	if int(id) >= len(m.Nodes) {
 		return m
@@ -94,7 +74,7 @@ func (m Map) WithState(id metadata.NodeID, s State, addr string) Map {
 	return m
 }
 
-// Node is the node with that id.
+// Node returns the node with that id.
 func (m Map) Node(id metadata.NodeID) (Node, bool) {
 	if int(id) >= len(m.Nodes) {
 		return Node{}, false
@@ -102,14 +82,13 @@ func (m Map) Node(id metadata.NodeID) (Node, bool) {
 	return m.Nodes[id], true
 }
 
-// Up is the nodes that are Up, by id.
+// Up returns the nodes that are Up, by id.
 func (m Map) Up() []metadata.NodeID {
 	return m.filter(func(n Node) bool { return n.State == Up })
 }
 
-// UpAt is the nodes that were Up in the epoch e, by id. Epoch 0 is before any
-// map: there it is all nodes. Of an epoch later than the map's own nothing is
-// known yet; the answer is as if nothing changed until then.
+// UpAt returns the nodes that were Up in the epoch e, by id: all nodes for epoch 0; for an epoch
+// later than that of the map, those of now.
 func (m Map) UpAt(e metadata.Epoch) []metadata.NodeID {
 	return m.filter(func(n Node) bool { return e == 0 || n.upAt(e) })
 }
@@ -124,8 +103,8 @@ func (m Map) filter(want func(Node) bool) []metadata.NodeID {
 	return ids
 }
 
-// Throughout reports whether the node id is Up, and was in every epoch from since
-// on. Of epoch 0, which is before any map, it asks nothing.
+// Throughout reports whether the node id is Up, and was in every epoch from since on. Epoch 0,
+// before any map, requires nothing.
 func (m Map) Throughout(id metadata.NodeID, since metadata.Epoch) bool {
 	n, ok := m.Node(id)
 	if !ok || n.State != Up || len(n.Terms) == 0 {

@@ -9,8 +9,7 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// The hash of a thing is of its own kind, so that a file and a directory with
-// equal bits do not follow each other.
+// Hashes differ by kind, so that a file and a directory with equal bits are placed independently.
 const (
 	kindStripe uint64 = 0x737472697065 + iota
 	kindDir
@@ -19,8 +18,8 @@ const (
 	kindHolder
 )
 
-// mix is the finalizer of splitmix64: every bit of x counts in every bit of
-// the result, and different x give different results.
+// mix is the finalizer of splitmix64, a bijection in which every bit of x affects every bit of the
+// result.
 func mix(x uint64) uint64 {
 	x ^= x >> 30
 	x *= 0xbf58476d1ce4e5b9
@@ -29,18 +28,17 @@ func mix(x uint64) uint64 {
 	return x ^ x>>31
 }
 
-// weight is the rendezvous weight of the node id for a thing with the hash h.
+// weight returns the rendezvous weight of the node id for an object with the hash h.
 func weight(h uint64, id metadata.NodeID) uint64 {
 	return mix(h ^ mix((uint64(id)+1)*0x9e3779b97f4a7c15))
 }
 
 func (m Map) hash(kind, x uint64) uint64 { return mix(x ^ mix(kind^mix(m.Seed))) }
 
-// Order is the nodes of a file's stripe, in the order of its chunks: chunk i
-// lies on Order[i%len(Order)]. It follows from the inode number and the layout
-// alone once the layout's epoch has begun: later epochs do not change it, so
-// a node of it may be Down. It is empty if no node was Up then, and for what
-// lies on no node.
+// Order returns the nodes of a file's stripe: chunk i is on Order[i%len(Order)]. It depends only on
+// the inode number and the layout once the layout's epoch has begun: later epochs do not change it,
+// so a node of it may be Down. It is empty if no node was Up then, and for files that are stored
+// nowhere.
 func (m Map) Order(ino metadata.Ino, l metadata.Layout) []metadata.NodeID {
 	if l.Kind == metadata.Local {
 		return []metadata.NodeID{l.Node}
@@ -72,20 +70,18 @@ func (m Map) Order(ino metadata.Ino, l metadata.Layout) []metadata.NodeID {
 	return order
 }
 
-// DirHome is the node that shall keep a new directory name of parent: one of
-// those that are Up, by hash.
+// DirHome returns the home for a new directory name of parent: an Up node, by hash.
 func (m Map) DirHome(parent metadata.Ino, name string) metadata.NodeID {
 	return m.best(xxh3.HashStringSeed(name, m.hash(kindDir, uint64(parent))))
 }
 
-// nearDirs is how many directories of one parent are kept where they are made.
+// nearDirs is how many directories of one parent are homed where they are created.
 const nearDirs = 8
 
-// NewDirHome is the node that shall keep a new directory name of parent, which
-// has nlink links, made by the node maker: maker itself as long as parent has
-// few directories, so that who makes a directory for his own use calls nobody
-// to work in it; then DirHome, so that a tree is spread. A maker that is not Up,
-// or has no share, keeps none.
+// NewDirHome returns the home for a new directory name of parent, which has nlink links, created by
+// the node maker: maker itself while parent has few directories, so that work in a private
+// directory needs no calls; then DirHome, to distribute the tree. A maker that is not Up, or
+// outside the job, is no home.
 func (m Map) NewDirHome(parent metadata.Ino, nlink uint32, name string, maker metadata.NodeID) metadata.NodeID {
 	if n, ok := m.Node(maker); ok && n.State == Up && nlink < 2+nearDirs {
 		return maker
@@ -93,16 +89,14 @@ func (m Map) NewDirHome(parent metadata.Ino, nlink uint32, name string, maker me
 	return m.DirHome(parent, name)
 }
 
-// FileOwner is the node that shall hold the sealed file at path, relative to
-// its dataset: one of those that are Up, by hash. Each node gets an unbiased
-// random sample of the paths, of about equal size.
+// FileOwner returns the owner of the sealed file at path, relative to its dataset: an Up node, by
+// hash. Each node gets an unbiased random sample of the paths, of about equal size.
 func (m Map) FileOwner(path string) metadata.NodeID {
 	return m.best(xxh3.HashStringSeed(path, m.hash(kindFile, 0)))
 }
 
-// Holder is the node that is to have what the node id has of a sealed file:
-// id itself, or while id is Down one of those that are Up, by hash, so that what
-// a lost node had is spread over all others.
+// Holder returns the node for id's part of a sealed file: id itself, or, while id is Down, an Up
+// node, by hash, so that the part of a lost node is distributed over all others.
 func (m Map) Holder(ino metadata.Ino, id metadata.NodeID) metadata.NodeID {
 	if n, ok := m.Node(id); ok && n.State != Down {
 		return id
@@ -110,8 +104,7 @@ func (m Map) Holder(ino metadata.Ino, id metadata.NodeID) metadata.NodeID {
 	return m.best(m.hash(kindHolder, uint64(ino)^mix(uint64(id)+1)))
 }
 
-// best is the Up node of the greatest weight; where no node is Up, the one of
-// all nodes, so that there always is an answer.
+// best returns the Up node with the greatest weight; if none is Up, that of all nodes.
 func (m Map) best(h uint64) metadata.NodeID {
 	of := func(want func(Node) bool) (metadata.NodeID, bool) {
 		return heaviest(h, len(m.Nodes), func(i int) (metadata.NodeID, bool) { return m.Nodes[i].ID, want(m.Nodes[i]) })

@@ -2,8 +2,7 @@ package cluster
 
 import "fmt"
 
-// State is what the cluster believes of a node. As text, and so in JSON, it is
-// its name in lower case.
+// State is the state of a node. Its text and JSON forms are its name in lower case.
 type State uint8
 
 const (
@@ -11,10 +10,10 @@ const (
 	Joining State = iota
 	// Up is a node that serves.
 	Up
-	// Down is a node that was given up: nothing is placed on it, and what
-	// only it has cannot be read.
+	// Down is a node that was given up: no new data is placed on it, and data that only it has
+	// cannot be read.
 	Down
-	// Leaving is a node that has finished its part of the job's end.
+	// Leaving is a node that has done its part of the end of the job.
 	Leaving
 )
 
@@ -31,21 +30,20 @@ func (s *State) UnmarshalText(b []byte) error {
 	return valueOf(stateNames, "state", string(b), (*uint8)(s))
 }
 
-// Phase is how far a dataset is. As text, and so in JSON, it is its name in
-// lower case.
+// Phase is the phase of a dataset. Its text and JSON forms are its name in lower case.
 type Phase uint8
 
 const (
 	// Staging is a dataset whose files are being read from the source.
 	Staging Phase = iota
-	// Publishing is a dataset whose manifest is being taken in by the nodes.
+	// Publishing is a dataset whose manifest is being ingested by the nodes.
 	Publishing
-	// Filling is a dataset whose tree every node has, and whose files are
-	// being fetched: what is read before it is there is fetched first.
+	// Filling is a dataset whose tree is on every node, and whose files are being fetched; reads
+	// fetch missing data first.
 	Filling
-	// Sealed is a dataset that every node can read the whole of.
+	// Sealed is a dataset that every node can read completely.
 	Sealed
-	// Failed is a dataset that will not be; Dataset.Error says why.
+	// Failed is a dataset that could not be staged; Dataset.Error says why.
 	Failed
 )
 

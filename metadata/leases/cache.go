@@ -7,26 +7,26 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// maxPast bounds what is remembered of revocations while answers are under way.
+// maxPast bounds the recalls that are remembered during fetches.
 const maxPast = 4096
 
-// maxSeen is how many directories are remembered, at least, as they were last.
+// maxSeen is how many directories are remembered, at least, with their last attributes.
 const maxSeen = 8192
 
-// Cache is what one node may keep, and until when.
+// Cache is the leased answers of one node.
 type Cache struct {
 	now func() time.Time
 
 	mu      sync.Mutex
 	entries map[metadata.LeaseKey]kept[metadata.Entry] // under mu; without Attr
 	attrs   map[metadata.Ino]kept[metadata.Attr]       // under mu
-	seen    [2]map[metadata.Ino]metadata.Attr          // under mu: directories, the newer ones first
-	swept   time.Time                                  // under mu: when what is over was dropped
-	flights int                                        // under mu: fetches under way
-	seq     uint64                                     // under mu: counts what has happened
-	past    map[metadata.LeaseKey]uint64               // under mu: when each was revoked last, while fetches are under way
-	floors  map[metadata.Ino]floor                     // under mu: own changes, while fetches are under way
-	barren  uint64                                     // under mu: fetches that began before keep nothing
+	seen    [2]map[metadata.Ino]metadata.Attr          // guarded by mu: directories, newer ones first
+	swept   time.Time                                  // guarded by mu: last removal of expired answers
+	flights int                                        // guarded by mu: fetches in progress
+	seq     uint64                                     // guarded by mu: counts events
+	past    map[metadata.LeaseKey]uint64               // guarded by mu: seq of each recall, during fetches
+	floors  map[metadata.Ino]floor                     // guarded by mu: own changes, during fetches
+	barren  uint64                                     // guarded by mu: earlier fetches cache nothing
 }
 
 type kept[T any] struct {
@@ -34,13 +34,13 @@ type kept[T any] struct {
 	until time.Time
 }
 
-// floor is the least time of modification a directory can have.
+// floor is a lower bound of the mtime of a directory.
 type floor struct {
 	seq  uint64
 	time metadata.Time
 }
 
-// NewCache makes an empty cache.
+// NewCache returns an empty cache.
 func NewCache(now func() time.Time) *Cache {
 	return &Cache{
 		now: now, swept: now(),
@@ -50,8 +50,7 @@ func NewCache(now func() time.Time) *Cache {
 	}
 }
 
-// Entry is the entry name of dir, if it is a directory's and may be kept. It has
-// no Attr.
+// Entry returns the leased entry name of dir, without an Attr, if it is that of a directory.
 func (c *Cache) Entry(dir metadata.Ino, name string) (metadata.Entry, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -59,8 +58,8 @@ func (c *Cache) Entry(dir metadata.Ino, name string) (metadata.Entry, bool) {
 	return e.value, ok && e.until.After(c.now())
 }
 
-// Attr is the attributes of the directory ino and how long they may be kept
-// still; zero if they may not.
+// Attr returns the leased attributes of the directory ino and for how long; zero if there is no
+// lease.
 func (c *Cache) Attr(ino metadata.Ino) (metadata.Attr, time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -71,15 +70,15 @@ func (c *Cache) Attr(ino metadata.Ino) (metadata.Attr, time.Duration) {
 	return a.value, max(a.until.Sub(c.now()), 0)
 }
 
-// Fetch is a question that is under way to a home.
+// Fetch is a request to a home in progress.
 type Fetch struct {
 	c     *Cache
 	began time.Time
 	seq   uint64
 }
 
-// Fetch must be called before a home is asked, and End of what it returns when
-// the answer was dealt with.
+// Fetch must be called before a request to a home, and End of its result after the reply was
+// handled.
 func (c *Cache) Fetch() Fetch {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -89,7 +88,7 @@ func (c *Cache) Fetch() Fetch {
 	return Fetch{c: c, began: now, seq: c.seq}
 }
 
-// End forgets the question.
+// End ends the request.
 func (f Fetch) End() {
 	c := f.c
 	c.mu.Lock()
@@ -101,9 +100,8 @@ func (f Fetch) End() {
 	}
 }
 
-// Entry keeps an entry of dir for the term that its home has granted, unless it
-// was revoked since the question. Without a term it only serves Revoke, which
-// wants to know where an entry led to.
+// Entry caches an entry of dir for the term of its lease, unless that was recalled since the
+// request. Without a term it only tells Revoke the target of the entry.
 func (f Fetch) Entry(dir metadata.Ino, e metadata.Entry, term time.Duration) {
 	c := f.c
 	k := metadata.LeaseKey{Ino: dir, Name: e.Name}
@@ -116,8 +114,8 @@ func (f Fetch) Entry(dir metadata.Ino, e metadata.Entry, term time.Duration) {
 	c.entries[k] = kept[metadata.Entry]{e, f.began.Add(max(term, 0))}
 }
 
-// Attr is Entry for the attributes of a directory. It returns them as they are
-// known now, after what this node itself has changed since the question.
+// Attr is Entry for the attributes of a directory. It returns them with the changes of this node
+// since the request.
 func (f Fetch) Attr(a metadata.Attr, term time.Duration) metadata.Attr {
 	c := f.c
 	c.mu.Lock()
@@ -136,7 +134,7 @@ func (f Fetch) Attr(a metadata.Attr, term time.Duration) metadata.Attr {
 	return a
 }
 
-// See notes that a directory is so now.
+// See records the current attributes of a directory.
 func (c *Cache) See(a metadata.Attr) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -151,9 +149,8 @@ func (c *Cache) see(a metadata.Attr) {
 	c.seen[0][a.Ino] = a
 }
 
-// Removed is the attributes of the directory ino, whose home says that there is
-// none, for who has it open still: as they were last, without a link. False if
-// it is not remembered, or was no directory.
+// Removed returns the last attributes of the removed directory ino, without links, for processes
+// that have it open. False if unknown, or no directory.
 func (c *Cache) Removed(ino metadata.Ino) (metadata.Attr, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -166,9 +163,8 @@ func (c *Cache) Removed(ino metadata.Ino) (metadata.Attr, bool) {
 	return metadata.Attr{}, false
 }
 
-// Revoke forgets what keys name, because it has changed. With an entry go the
-// attributes of the directory that it led to last. It returns the directories
-// whose attributes must not be kept any longer.
+// Revoke drops recalled answers. An entry takes the attributes of its directory with it. It returns
+// the directories whose attributes must not be cached any longer.
 func (c *Cache) Revoke(keys ...metadata.LeaseKey) (dirs []metadata.Ino) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -187,8 +183,7 @@ func (c *Cache) Revoke(keys ...metadata.LeaseKey) (dirs []metadata.Ino) {
 	return dirs
 }
 
-// forget drops what k names, and remembers that for the answers under way; c.mu
-// is held.
+// forget drops k, also for fetches in progress; c.mu is held.
 func (c *Cache) forget(k metadata.LeaseKey) {
 	if k.Name == "" {
 		delete(c.attrs, k.Ino)
@@ -204,8 +199,7 @@ func (c *Cache) forget(k metadata.LeaseKey) {
 	c.past[k] = c.seq
 }
 
-// Touch notes that this node has made or removed an entry of dir at the time t
-// of its home.
+// Touch records that this node has created or removed an entry of dir at the time t of its home.
 func (c *Cache) Touch(dir metadata.Ino, t metadata.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -224,7 +218,7 @@ func (c *Cache) Touch(dir metadata.Ino, t metadata.Time) {
 	c.floors[dir] = floor{c.seq, max(c.floors[dir].time, t)}
 }
 
-// sweep drops, once a term, what is over.
+// sweep drops expired answers, once a term.
 func (c *Cache) sweep(now time.Time) {
 	if now.Sub(c.swept) < Term {
 		return
@@ -242,7 +236,7 @@ func (c *Cache) sweep(now time.Time) {
 	}
 }
 
-// Len is how many answers are kept.
+// Len returns the number of cached answers.
 func (c *Cache) Len() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -1,31 +1,28 @@
-// Package leases is the promises by which a node may keep what it knows of a
-// directory: a Table at the home remembers who was promised what, and a Cache
-// at the holder keeps the answers. Its one idea is that the home tells only
-// those who hold something, so that a change costs nobody a message who has not
-// asked within the last second, and that a lease ends by itself.
+// Package leases lets a node cache what it knows of directories: a Table at the home
+// records who was granted what, and a Cache at the holder keeps the answers. The home
+// recalls leases only from holders, so that a change costs no message to nodes that have
+// not asked within the last second, and a lease ends by itself.
 //
-// It does no I/O: who calls the holders is the home's daemon, and the clock is a
-// parameter. It keeps nothing of files, no absence of a name, and grants nothing
-// on what another node has changed a moment ago, so that a directory in which
-// several nodes work costs no messages.
+// It does no I/O: the home's daemon calls the holders, and the clock is a parameter. It
+// must not cache files or missing names. It grants nothing on a directory that another
+// node has just changed, so that a directory shared by writers costs no recalls.
 //
 // # Order
 //
-// A home grants before it reads, and takes the holders after it has written:
+// A home grants before it reads, and collects the holders after it has written:
 //
-//	lookup   1 Table.Grant   2 read the record   3 answer
-//	change   1 write         2 Table.Change      3 tell the holders   4 acknowledge
+//	lookup   1 Table.Grant   2 read the record   3 reply
+//	change   1 write         2 Table.Change      3 recall from the holders   4 acknowledge
 //
-// So whoever was answered with the record of before is among the holders. His
-// answer may still be under way when he is told; therefore a holder opens a
-// Fetch before he asks, and what he is told in the meantime is not kept.
+// So every node that got the old record is among the holders. Its reply may still be on the
+// way during the recall; therefore a holder starts a Fetch before it asks, and answers that
+// are recalled meanwhile are not cached.
 //
-// A term is counted by the holder from before he asked, by the home from when
-// it granted: the holder's ends first. A holder that cannot be told is waited
-// for until his term is over. A home that has just been restarted does not know
-// what it has promised before, and acknowledges changes only after one term.
+// The holder counts a term from before its request, the home from the grant: the holder's
+// ends first. For a holder that cannot be reached the home waits until its term ends. A
+// restarted home does not know its grants, and acknowledges changes only after a term.
 //
 // # Locks
 //
-// Table.mu and Cache.mu are never held together, nor while anybody is called.
+// Table.mu and Cache.mu are never held together, nor during a call.
 package leases

@@ -7,43 +7,41 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// Term is how long a lease holds, and how long a directory that was changed by
-// one node is not leased to others.
+// Term is the length of a lease, and how long a directory changed by one node is not leased to
+// others.
 const Term = time.Second
 
-// Table is the promises that one home has made.
+// Table is the leases granted by one home.
 type Table struct {
 	now func() time.Time
 
 	mu     sync.Mutex
 	known  map[metadata.LeaseKey]*record // under mu
-	swept  time.Time                     // under mu: when what is over was dropped
-	strict time.Time                     // under mu: until then, a run before this one may have made promises
+	swept  time.Time                     // guarded by mu: last removal of expired leases
+	strict time.Time                     // guarded by mu: until then leases of an earlier run may be valid
 }
 
-// record is what is known of one key: who was promised it, and who has changed
-// it.
+// record is the holders and the last changes of one key.
 type record struct {
 	holders []Holder
-	by      metadata.NodeID // who has changed it last
-	at      time.Time       // when; zero is never
-	others  time.Time       // when anybody but him has changed it last
+	by      metadata.NodeID // author of the last change
+	at      time.Time       // time of the last change; zero is never
+	others  time.Time       // time of the last change by another node
 }
 
-// Holder is a node that was promised something.
+// Holder is a node with a lease.
 type Holder struct {
 	Node  metadata.NodeID
 	Until time.Time
 }
 
-// NewTable makes an empty table. After is when promises of an earlier run of
-// this home are over; the zero time if there was none.
+// NewTable returns an empty table. Leases of an earlier run of this home end at after; zero if
+// there was none.
 func NewTable(now func() time.Time, after time.Time) *Table {
 	return &Table{now: now, known: make(map[metadata.LeaseKey]*record), swept: now(), strict: after}
 }
 
-// Grant promises the node to that it will be told before k is changed by
-// another, and for how long. Zero is no promise.
+// Grant grants a lease on k to the node to, and returns its term. Zero is no lease.
 func (t *Table) Grant(k metadata.LeaseKey, to metadata.NodeID) time.Duration {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -72,10 +70,9 @@ func (t *Table) Grant(k metadata.LeaseKey, to metadata.NodeID) time.Duration {
 	return Term
 }
 
-// Change notes that the node by has changed what keys name. It returns the
-// promises that were in force, without those of the node itself, and forgets
-// them: they must be told, or waited for, before the change is acknowledged.
-// Nothing is acknowledged before the time after, either.
+// Change records that the node by has changed keys. It returns and removes the leases of other
+// nodes: they must be recalled, or have ended, before the change is acknowledged; and the time
+// after must have come.
 func (t *Table) Change(by metadata.NodeID, keys ...metadata.LeaseKey) (tell map[Holder][]metadata.LeaseKey, after time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -111,7 +108,7 @@ func (t *Table) Change(by metadata.NodeID, keys ...metadata.LeaseKey) (tell map[
 	return tell, after
 }
 
-// sweep drops, once a term, what is over.
+// sweep drops expired records, once a term.
 func (t *Table) sweep(now time.Time) {
 	if now.Sub(t.swept) < Term {
 		return
@@ -131,7 +128,7 @@ func (t *Table) sweep(now time.Time) {
 	}
 }
 
-// Len is how many keys are known.
+// Len returns the number of known keys.
 func (t *Table) Len() int {
 	t.mu.Lock()
 	defer t.mu.Unlock()

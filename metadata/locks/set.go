@@ -4,13 +4,13 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// held is a lock with the node whose it is.
+// held is a lock with its node.
 type held struct {
 	node metadata.NodeID
 	metadata.Lock
 }
 
-// owner is who holds locks or waits for them.
+// owner holds locks or waits for them.
 type owner struct {
 	node metadata.NodeID
 	kind metadata.LockKind
@@ -28,8 +28,8 @@ func conflict(a, b held) bool {
 		overlap(a.Lock, b.Lock) && a.owner() != b.owner()
 }
 
-// put is set with l in force: what its owner had of its bytes is replaced, in
-// part where it is larger; and what touches it and is alike becomes one.
+// put returns set with l in force: it replaces the owner's locks on its bytes, and merges with
+// equal neighbours.
 func put(set []held, l held) []held {
 	out := make([]held, 0, len(set)+2)
 	for _, h := range set {
@@ -49,12 +49,12 @@ func put(set []held, l held) []held {
 	return append(out, l)
 }
 
-// touches reports whether two locks overlap or stand side by side.
+// touches reports whether two locks overlap or are adjacent.
 func touches(a, b metadata.Lock) bool {
 	return overlap(a, b) || a.End < b.Start && a.End+1 == b.Start || b.End < a.Start && b.End+1 == a.Start
 }
 
-// without is what is left of h where l is not.
+// without returns the parts of h outside of l.
 func without(h held, l metadata.Lock) []held {
 	if !overlap(h.Lock, l) {
 		return []held{h}
@@ -76,7 +76,7 @@ func without(h held, l metadata.Lock) []held {
 // Set is the locks of one node on a file.
 type Set []metadata.Lock
 
-// With is s with l in force.
+// With returns s with l in force.
 func (s Set) With(l metadata.Lock) Set {
 	all := make([]held, len(s))
 	for i := range s {

@@ -11,28 +11,27 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// staleAfter is how long a waiter that does not ask again keeps its place.
+// staleAfter is how long a waiter that does not repeat its request keeps its place.
 const staleAfter = 20 * time.Second
 
-// lateFor is longer than a request can be under way.
+// lateFor is longer than a request can be in transit.
 const lateFor = 2 * time.Minute
 
-// Table is the locks of one home's files and who waits for them. It does no
-// I/O; the time is told to it.
+// Table is the locks on the files of one home, and their queues. It does no I/O and has no clock.
 type Table struct {
-	wake func(node metadata.NodeID, waiter uint64) // must not wait, nor call the table
+	wake func(node metadata.NodeID, waiter uint64) // must not block, nor call the table
 
 	mu      sync.Mutex
 	files   map[metadata.Ino]*file
-	waits   map[owner][]*waiter // all that wait, by owner
+	waits   map[owner][]*waiter // waiters by owner
 	holds   map[owner]int       // locks of each owner
 	version uint64
 	over    withdrawn
 }
 
-// withdrawn is who does not wait any more. A request of his can be behind that, where
-// calls wait until it is known which locks there are, and must not wait again or be granted:
-// nobody would know. The numbers of a node's clients, earlier ones too, are all different.
+// withdrawn is the cancelled waiters. A delayed request of one may still arrive, and must be
+// neither queued nor granted. The waiter numbers of all clients of a node, earlier ones included,
+// differ.
 type withdrawn struct {
 	since map[numbered]time.Time
 	swept time.Time
@@ -43,7 +42,7 @@ type numbered struct {
 	id   uint64
 }
 
-// add notes one, and forgets those of which no request can come any more.
+// add adds a waiter, and drops those whose requests cannot arrive any more.
 func (o *withdrawn) add(n numbered, now time.Time) {
 	if now.Sub(o.swept) > lateFor {
 		maps.DeleteFunc(o.since, func(_ numbered, at time.Time) bool { return now.Sub(at) > lateFor })
@@ -65,7 +64,7 @@ type file struct {
 	queue []*waiter // first come, first served
 }
 
-// waiter is a request that waits.
+// waiter is a queued request.
 type waiter struct {
 	held
 	ino   metadata.Ino
@@ -73,8 +72,8 @@ type waiter struct {
 	asked time.Time
 }
 
-// NewTable is a table of no locks. Its versions begin behind first. It calls
-// wake when a waiter has been granted.
+// NewTable returns an empty table. Its versions start behind first. It calls wake when a waiter was
+// granted.
 func NewTable(first uint64, wake func(metadata.NodeID, uint64)) *Table {
 	return &Table{
 		wake: wake, version: first,
@@ -120,8 +119,7 @@ func (t *Table) Lock(node metadata.NodeID, q metadata.LockReq, now time.Time) (m
 	return metadata.LockAnswer{}, nil
 }
 
-// Test returns the first lock, by its place in the file, that stands in the way
-// of l.
+// Test returns the first conflicting lock, by position in the file.
 func (t *Table) Test(node metadata.NodeID, ino metadata.Ino, l metadata.Lock) (metadata.NodeID, metadata.Lock) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -136,8 +134,8 @@ func (t *Table) Test(node metadata.NodeID, ino metadata.Ino, l metadata.Lock) (m
 	return first.node, first.Lock
 }
 
-// Resume gives a node the locks that it had in an earlier life of the home. It
-// returns those that somebody else has meanwhile.
+// Resume restores a node's locks after a restart of the home. It returns those that conflict with
+// locks granted meanwhile.
 func (t *Table) Resume(node metadata.NodeID, ino metadata.Ino, locks []metadata.Lock) (lost []metadata.Lock) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -153,7 +151,8 @@ func (t *Table) Resume(node metadata.NodeID, ino metadata.Ino, locks []metadata.
 	return lost
 }
 
-// Closed ends all that a node has on a file: it has closed it, or is lost.
+// Closed releases all locks and requests of a node on a file, which it has closed, or which is
+// lost.
 func (t *Table) Closed(node metadata.NodeID, ino metadata.Ino, now time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -176,14 +175,14 @@ func (t *Table) Closed(node metadata.NodeID, ino metadata.Ino, now time.Time) {
 	t.tidy(ino, f)
 }
 
-// Stats is what a table has.
+// Stats is the size of a table.
 type Stats struct {
 	Files   int `json:"files"` // with locks or waiters
 	Locks   int `json:"locks"`
 	Waiters int `json:"waiters"`
 }
 
-// Stats counts what the table has.
+// Stats returns the size of the table.
 func (t *Table) Stats() Stats {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -210,18 +209,18 @@ func (t *Table) tidy(ino metadata.Ino, f *file) {
 	}
 }
 
-// blocked reports whether somebody else's lock stands in l's way.
+// blocked reports whether another owner's lock conflicts with l.
 func (f *file) blocked(l held) bool {
 	return slices.ContainsFunc(f.held, func(h held) bool { return conflict(h, l) })
 }
 
-// shouldQueue reports whether l has to let those go first that have waited for
-// what it wants. Who has a lock need not: it may be what they wait for.
+// shouldQueue reports whether l has to wait behind queued requests. An owner with a lock need not:
+// they may wait for it.
 func (t *Table) shouldQueue(f *file, l held) bool {
 	return t.holds[l.owner()] == 0 && slices.ContainsFunc(f.queue, func(w *waiter) bool { return conflict(w.held, l) })
 }
 
-// grant puts l in force, and serves whom that lets go on.
+// grant puts l in force, and serves the queue.
 func (t *Table) grant(ino metadata.Ino, f *file, l held, w *waiter, now time.Time) metadata.LockAnswer {
 	t.unwait(f, w)
 	t.set(f, l)
@@ -229,7 +228,7 @@ func (t *Table) grant(ino metadata.Ino, f *file, l held, w *waiter, now time.Tim
 	return metadata.LockAnswer{Granted: true, Version: t.version}
 }
 
-// set is put, with the counts.
+// set is put with counting.
 func (t *Table) set(f *file, l held) {
 	count := func() (n int) {
 		for _, h := range f.held {
@@ -251,8 +250,7 @@ func (t *Table) count(o owner, n int) {
 	}
 }
 
-// serve grants what can be, in the order of the queue: nobody passes who wants
-// what one before him waits for.
+// serve grants requests in the order of the queue: none overtakes a conflicting one.
 func (t *Table) serve(f *file, now time.Time) {
 	var passed []held
 	for _, w := range slices.Clone(f.queue) {
@@ -269,7 +267,7 @@ func (t *Table) serve(f *file, now time.Time) {
 	}
 }
 
-// cancel takes a waiter out. If it was granted before, it stays so.
+// cancel removes a waiter. A lock granted before stays.
 func (t *Table) cancel(f *file, l held, w *waiter) metadata.LockAnswer {
 	if w != nil {
 		t.unwait(f, w)
@@ -279,7 +277,7 @@ func (t *Table) cancel(f *file, l held, w *waiter) metadata.LockAnswer {
 	return metadata.LockAnswer{Granted: covered(f.held, l), Version: t.version}
 }
 
-// covered reports whether l's owner has all of l.
+// covered reports whether l's owner holds all of l.
 func covered(set []held, l held) bool {
 	for _, h := range set {
 		if h.owner() == l.owner() && h.Type == l.Type && h.Start <= l.Start && l.End <= h.End {
@@ -289,7 +287,7 @@ func covered(set []held, l held) bool {
 	return false
 }
 
-// find is the waiter of that number; nil if it does not wait.
+// find returns the waiter with that number; nil if it does not wait.
 func (t *Table) find(f *file, node metadata.NodeID, id uint64) *waiter {
 	for _, w := range f.queue {
 		if w.node == node && w.id == id {
@@ -299,7 +297,7 @@ func (t *Table) find(f *file, node metadata.NodeID, id uint64) *waiter {
 	return nil
 }
 
-// unwait takes w, if it is not nil, out of the queue.
+// unwait removes w, which may be nil, from the queue.
 func (t *Table) unwait(f *file, w *waiter) {
 	if w == nil {
 		return
@@ -312,8 +310,8 @@ func (t *Table) unwait(f *file, w *waiter) {
 	}
 }
 
-// deadlock reports whether somebody who has what l wants waits, by way of
-// others perhaps, for l's owner.
+// deadlock reports whether an owner of a conflicting lock waits, directly or through others, for
+// l's owner.
 func (t *Table) deadlock(f *file, l held) bool {
 	seen := make(map[owner]bool)
 	var waitsFor func(f *file, l held, last owner) bool

@@ -39,8 +39,8 @@ func testLayout(f *fixture) {
 	}
 }
 
-// testLayoutInherited: what is made in a directory gets its layout, as far as
-// the maker does not say another; the node is the maker's.
+// testLayoutInherited: new inodes inherit the layout of their directory, except for what the
+// request sets; the node is the creator's.
 func testLayoutInherited(f *fixture) {
 	d := f.mkdir(root, "d").Ino
 	f.setLayout(d, metadata.SetLayoutKind|metadata.SetChunkSize, metadata.Layout{Kind: metadata.Local, Node: 9, ChunkSize: 1 << 16})

@@ -12,7 +12,7 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// node is an inode of the model, the dumb twin of a store.
+// node is an inode of the model.
 type node struct {
 	ino     metadata.Ino
 	dir     bool
@@ -37,10 +37,10 @@ type player struct {
 	*fixture
 	rng  *rand.Rand
 	top  *node
-	dirs []*node // that have a name
+	dirs []*node // linked ones
 }
 
-// testModel: after any history of operations the store has what the model has.
+// testModel: after any history of operations the store equals the model.
 func testModel(f *fixture) {
 	seed := uint64(time.Now().UnixNano())
 	f.Logf("seed %d", seed)

@@ -11,20 +11,20 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// far are numbers of inodes whose home is another node.
+// far is inodes with another home.
 var (
 	farFile = metadata.LiveIno(7, 5000)
 	farDir  = metadata.LiveIno(7, 5001)
 )
 
-// Participant is a store that takes part in transactions.
+// Participant is a store that is a participant in transactions.
 type Participant interface {
 	metadata.Store
 	metadata.Participant
 }
 
-// RunParticipant tests the part that the stores that open returns have in
-// transactions of others: each is that of node 0, with an empty live realm.
+// RunParticipant tests the stores that open returns as participants: each is that of node 0, with
+// an empty live realm.
 func RunParticipant(t *testing.T, open func(t *testing.T) Participant) {
 	tests := []struct {
 		name string
@@ -167,7 +167,7 @@ func testEditLeave(f *partner) {
 	before := f.attr(root).Ctime
 	f.done(onName(metadata.EditLeave, root, "f", a.Ino, 0), onName(metadata.EditLeave, root, "d", farDir, 0))
 	f.touched(before, root)
-	f.nlink(a.Ino, 1) // no inode changes but the directory's
+	f.nlink(a.Ino, 1) // only the directory's inode changes
 	f.nlink(root, 2)
 	f.names(root, "f", 0)
 	f.names(root, "d", 0)
@@ -213,7 +213,7 @@ func testEditReplaceRefuses(f *partner) {
 	f.refused(syscall.ENOTEMPTY, from)
 	f.names(root, "full", full)
 	f.nlink(root, 4)
-	f.create(full, "y") // a refusal leaves nothing in the way
+	f.create(full, "y") // a refusal leaves no locks
 }
 
 func testEditSwap(f *partner) {
@@ -261,8 +261,7 @@ func testEditMake(f *partner) {
 	f.refused(syscall.EINVAL, e)
 }
 
-// testDropWhileMade: who has found the name of a directory whose making is not
-// heard of everywhere yet waits for that.
+// testDropWhileMade: removing a directory waits for the transaction that creates it.
 func testDropWhileMade(f *partner) {
 	made, v := f.prepare(metadata.Edit{Kind: metadata.EditMake, ToDir: farDir, ToName: "d", New: &metadata.New{Mode: 0o700}})
 	for _, kind := range []metadata.EditKind{metadata.EditDrop, metadata.EditMoved} {
@@ -383,8 +382,8 @@ func testTxBusy(f *partner) {
 	f.refused(syscall.ENOENT, onName(metadata.EditEnter, d, "x", farFile, reg))
 }
 
-// testTxTogether: transactions that do not concern the same names go on at
-// once, also in one directory, whose links add up.
+// testTxTogether: transactions on different names run concurrently, also in one directory, whose
+// links add up.
 func testTxTogether(f *partner) {
 	tx1, _ := f.prepare(onName(metadata.EditEnter, root, "a", farDir, dir))
 	tx2, _ := f.prepare(onName(metadata.EditEnter, root, "b", farDir+1, dir))
@@ -401,8 +400,8 @@ func testTxTogether(f *partner) {
 	}
 }
 
-// testTxWaits: operations and reads of what is promised wait for the end, and
-// see it; all else goes on.
+// testTxWaits: operations that meet a lock wait for the end of the transaction, and see its result;
+// others go on.
 func testTxWaits(f *partner) {
 	a, d := f.create(root, "f"), f.mkdir(root, "d").Ino
 	f.create(root, "other")

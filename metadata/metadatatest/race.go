@@ -21,7 +21,7 @@ func together(fn func(i int)) {
 	wg.Wait()
 }
 
-// expect notes an error that is none of those expected.
+// expect records an unexpected error.
 func (f *fixture) expect(err error, allowed ...error) {
 	f.Helper()
 	for _, a := range allowed {
@@ -34,8 +34,7 @@ func (f *fixture) expect(err error, allowed ...error) {
 	}
 }
 
-// testCreateRace: of many that create one name, one wins, and the others are
-// told of its inode.
+// testCreateRace: of many creates of one name one wins, and the others get its inode.
 func testCreateRace(f *fixture) {
 	for round := range 20 {
 		name := fmt.Sprint("n", round)
@@ -58,8 +57,8 @@ func testCreateRace(f *fixture) {
 	}
 }
 
-// testDirectoryRace: directories are made, filled and removed at once; nothing
-// is left in a directory that is gone, and the links add up.
+// testDirectoryRace: directories are created, filled and removed at once; a removed directory is
+// empty, and the links add up.
 func testDirectoryRace(f *fixture) {
 	together(func(i int) {
 		for range 30 {
@@ -90,8 +89,8 @@ func testDirectoryRace(f *fixture) {
 	}
 }
 
-// testRenameRace: files move between two directories in both directions at
-// once; none is lost, none is doubled, and nothing waits for ever.
+// testRenameRace: files move between two directories both ways at once; none is lost or doubled,
+// and nothing waits for ever.
 func testRenameRace(f *fixture) {
 	dirs := [2]metadata.Ino{f.mkdir(root, "a").Ino, f.mkdir(root, "b").Ino}
 	for i := range racers {

@@ -1,11 +1,9 @@
-// Package metadatatest is the conformance suite of metadata.Store: what one
-// node's store, a stub of a remote one and a client that routes between many
-// all have in common. Its one idea is that a promise of the interfaces in
-// package metadata is one test here, and is tested nowhere else.
+// Package metadatatest is the conformance suite of metadata.Store, for the store of one node, the
+// stub of a remote one and a client that routes between many: each promise of the interfaces in
+// package metadata has one test here, and only here.
 //
-// It refuses to know an implementation: it sees only the interfaces, starts
-// from an empty live realm with its root, and accepts every freedom that the
-// interfaces give (an Entry without an Attr, a directory homed on any node).
+// It must not know an implementation: it starts from an empty live realm, and accepts every freedom
+// that the interfaces give (an Entry without an Attr, a directory homed on any node).
 package metadatatest
 
 import (
@@ -18,8 +16,7 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// Run tests the stores that open returns, each an empty live realm of its own
-// that open closes by t.Cleanup.
+// Run tests the stores that open returns, each an empty live realm that open closes by t.Cleanup.
 func Run(t *testing.T, open func(t *testing.T) metadata.Store) {
 	tests := []struct {
 		name string
@@ -74,8 +71,7 @@ const (
 	fmtM = syscall.S_IFMT
 )
 
-// fixture is a store under test. Its short methods fail the test if the store
-// does.
+// fixture is a store under test. Its short methods fail the test if the store fails.
 type fixture struct {
 	*testing.T
 	s metadata.Store
@@ -194,7 +190,7 @@ func (f *fixture) listNames(dir metadata.Ino) []string {
 	return names
 }
 
-// old sets the times of ino to long ago, so that a change shows.
+// old sets the times of ino to long ago, so that changes show.
 func (f *fixture) old(inos ...metadata.Ino) {
 	f.Helper()
 	for _, ino := range inos {

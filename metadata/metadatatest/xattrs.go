@@ -11,14 +11,13 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// XattrStore is a store that keeps extended attributes.
+// XattrStore is a store with extended attributes.
 type XattrStore interface {
 	metadata.Store
 	metadata.Xattrs
 }
 
-// RunXattrs tests the extended attributes of the stores that open returns, as
-// Run does.
+// RunXattrs tests the extended attributes of the stores that open returns, as Run does.
 func RunXattrs(t *testing.T, open func(t *testing.T) XattrStore) {
 	tests := []struct {
 		name string
@@ -126,8 +125,7 @@ func testXattrBounds(f *xattrFixture) {
 	f.has(ino, nil)
 }
 
-// testXattrListBound: there are never more names than a list can show, and what
-// is removed makes room.
+// testXattrListBound: there are never more names than a list can return, and a removal makes room.
 func testXattrListBound(f *xattrFixture) {
 	ino := f.create(root, "f").Ino
 	name := func(i int) string { return fmt.Sprintf("user.%0*d", metadata.MaxXattrName-5, i) }
@@ -159,8 +157,8 @@ func testXattrNoSuchInode(f *xattrFixture) {
 	f.want(f.x.Removexattr(ctx, ino, "user.a"), syscall.ENOENT, "Removexattr")
 }
 
-// testXattrTypes: a store keeps attributes of all types; which may have some is
-// the kernel's to say.
+// testXattrTypes: a store accepts attributes of inodes of all types; the kernel decides which may
+// have some.
 func testXattrTypes(f *xattrFixture) {
 	sym, err := f.s.Create(ctx, root, "s", metadata.New{Mode: lnk | 0o777, Target: "t"})
 	f.want(err, nil, "Create of a symbolic link")

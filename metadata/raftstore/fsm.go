@@ -16,11 +16,10 @@ import (
 
 // The kinds of a Command.
 const (
-	// KindNode gives the node Node the state State and the address Addr. If
-	// it has them, nothing changes.
+	// KindNode sets the state and the address of Node, unless it has them.
 	KindNode = "node"
-	// KindAddDataset registers Dataset in the phase Staging under a new ID.
-	// EEXIST if a dataset of that name is there and has not Failed.
+	// KindAddDataset registers Dataset in the phase Staging under a new ID. EEXIST if a dataset of
+	// that name has not Failed.
 	KindAddDataset = "dataset-add"
 	// KindSetDataset brings the dataset Dataset.ID to Dataset's phase,
 	// digest, counts, error and time of sealing. ENOENT if there is none,
@@ -34,7 +33,7 @@ const (
 	KindClosing = "closing"
 )
 
-// Command is a change of the View, to be agreed on.
+// Command is a change of the View to be agreed on.
 type Command struct {
 	Kind    string          `json:"kind"`
 	Node    metadata.NodeID `json:"node,omitempty"`
@@ -101,7 +100,7 @@ func addDataset(v cluster.View, d cluster.Dataset) (cluster.View, error) {
 	return next(v), nil
 }
 
-// maxDatasets follows from the bits that an Ino has for its dataset.
+// maxDatasets follows from the bits of an Ino for its dataset.
 const maxDatasets = metadata.MaxNodes - 1
 
 func setDataset(v cluster.View, d cluster.Dataset) (cluster.View, error) {
@@ -133,7 +132,7 @@ func setDataset(v cluster.View, d cluster.Dataset) (cluster.View, error) {
 	return next(v), nil
 }
 
-// result is what the FSM answers to an applied command.
+// result is the answer of the FSM to a command.
 type result struct {
 	view cluster.View
 	err  error
@@ -157,7 +156,7 @@ func (f fsm) Apply(l *raft.Log) any {
 	return result{v, err}
 }
 
-// Snapshot returns the View, which nobody changes.
+// Snapshot returns the View, which is immutable.
 func (f fsm) Snapshot() (raft.FSMSnapshot, error) { return snapshot(f.board.get()), nil }
 
 // Restore replaces the View.
@@ -185,7 +184,7 @@ func (s snapshot) Persist(sink raft.SnapshotSink) error {
 // Release has nothing to release.
 func (s snapshot) Release() {}
 
-// board shows the View to everyone, and tells of changes.
+// board publishes the View and its changes.
 type board struct {
 	mu      sync.Mutex
 	view    cluster.View  // guarded by mu

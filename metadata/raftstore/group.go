@@ -18,27 +18,26 @@ import (
 	"github.com/bivouacfs/bivouac/metadata/cluster"
 )
 
-// Config says who agrees, on what at first, and how they talk. Members and
-// Initial must be the same on all members, and after a restart.
+// Config configures a member. Members and Initial must be the same on all members, and after a
+// restart.
 type Config struct {
 	Dir     string            // of the store
 	FS      vfs.FS            // nil is the disk
 	Self    metadata.NodeID   // one of Members
 	Members []metadata.NodeID // all that vote
 	Initial cluster.View      // before anything is agreed on
-	// Dial opens an authenticated stream to a member, which gets it by
-	// Accept. It must heed ctx.
+	// Dial opens an authenticated stream to a member, whose Accept receives it. It must heed ctx.
 	Dial   func(ctx context.Context, id metadata.NodeID) (net.Conn, error)
 	Timing Timing
 	Log    *logrus.Entry
 }
 
-// Timing is how patient a member is. Zero values are the defaults, for a local
-// network and hosts that are busy with something else.
+// Timing is the timeouts of a member. Zero values are the defaults, for a local network and busy
+// hosts.
 type Timing struct {
-	Heartbeat time.Duration // silence after which a leader is doubted; 250 ms, 20 ms in a group of one
+	Heartbeat time.Duration // silence after which followers suspect the leader; 250 ms, 20 ms in a group of one
 	Election  time.Duration // how long a candidate waits for votes; 500 ms, 20 ms in a group of one
-	Commit    time.Duration // after which a follower hears at the latest of what was agreed on; half of Heartbeat, but 50 ms at most
+	Commit    time.Duration // after which a follower learns of a commit at the latest; half of Heartbeat, but 50 ms at most
 	Call      time.Duration // bound of a dial, and of a message with its answer; 2 s
 	Close     time.Duration // bound of Close; 10 s
 }
@@ -68,7 +67,7 @@ func (c *Config) validate() error {
 
 func (t *Timing) setDefaults(members int) {
 	heartbeat, election := 250*time.Millisecond, 500*time.Millisecond
-	if members == 1 { // nobody to wait for
+	if members == 1 { // no other members
 		heartbeat, election = 20*time.Millisecond, 20*time.Millisecond
 	}
 	for _, d := range []struct {
@@ -93,7 +92,7 @@ type Group struct {
 	raft    *raft.Raft
 	trans   *raft.NetworkTransport
 
-	observations chan raft.Observation // a few; who reads them asks Raft for the state anyway
+	observations chan raft.Observation // a few; the reader asks Raft for the state anyway
 	observer     *raft.Observer
 	watching     sync.WaitGroup
 	proposals    sync.WaitGroup
@@ -104,8 +103,8 @@ type Group struct {
 	leadings chan struct{} // closed when the leader changes; guarded by mu
 }
 
-// Open takes part in the group. If the store is empty, it begins with the
-// members of the Config, which every member does alike.
+// Open joins the group. With an empty store it starts with the members of the Config, as every
+// member does.
 func Open(cfg Config) (*Group, error) {
 	if err := cfg.validate(); err != nil {
 		return nil, fmt.Errorf("raft group: %w", err)
@@ -180,7 +179,7 @@ func (g *Group) bootstrap(conf *raft.Config, snaps raft.SnapshotStore, trans raf
 	return raft.BootstrapCluster(conf, g.store, g.store, snaps, trans, members)
 }
 
-// watch tells of changes of the leader.
+// watch publishes changes of the leader.
 func (g *Group) watch() {
 	for {
 		select {
@@ -195,24 +194,24 @@ func (g *Group) watch() {
 	}
 }
 
-// Accept takes a stream that another member opened by its Dial.
+// Accept takes a stream that another member has dialed.
 func (g *Group) Accept(conn net.Conn) { g.streams.put(conn) }
 
-// View is what is agreed on, as far as this member knows.
+// View returns the agreed View, as far as this member knows.
 func (g *Group) View() cluster.View { return g.board.get() }
 
 // Changed returns a channel that is closed when View changes next.
 func (g *Group) Changed() <-chan struct{} { return g.board.wait() }
 
-// Leader is the member that leads the group, as far as this member knows.
+// Leader returns the leader, as far as this member knows.
 func (g *Group) Leader() (metadata.NodeID, bool) {
 	_, id := g.raft.LeaderWithID()
 	n, err := idOf(string(id))
 	return n, err == nil
 }
 
-// IsLeader reports whether this member leads the group. It may not yet have
-// applied all that was agreed on before; what it proposes is applied after.
+// IsLeader reports whether this member leads the group. It may not yet have applied earlier
+// commands; its proposals are applied after them.
 func (g *Group) IsLeader() bool { return g.raft.State() == raft.Leader }
 
 // LeaderChanged returns a channel that is closed when Leader or IsLeader may
@@ -223,9 +222,8 @@ func (g *Group) LeaderChanged() <-chan struct{} {
 	return g.leadings
 }
 
-// Close leaves the group: what this member was asked for is answered, its
-// streams are closed, its store is written. It returns an error if that takes
-// too long; then the store stays open until the process ends.
+// Close leaves the group: proposals are answered, streams and store closed. It returns an error if
+// that takes too long; then the store stays open until the process ends.
 func (g *Group) Close() error {
 	g.mu.Lock()
 	was := g.closed
@@ -234,7 +232,7 @@ func (g *Group) Close() error {
 	if was {
 		return nil
 	}
-	result := make(chan error, 1) // so that a late end is no leak
+	result := make(chan error, 1) // so that a late end leaks no goroutine
 	go func() { result <- g.shutdown() }()
 	select {
 	case err := <-result:

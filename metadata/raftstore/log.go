@@ -8,8 +8,7 @@ import (
 	"github.com/sirupsen/logrus"
 )
 
-// raftLogger passes what Raft says on to log, all of it at debug level: Raft
-// warns of every vote and every retry, which are no news to anyone but us.
+// raftLogger logs messages of Raft at debug level: Raft warns of every vote and retry.
 func raftLogger(log *logrus.Entry) hclog.Logger {
 	l := hclog.NewInterceptLogger(&hclog.LoggerOptions{Name: "raft", Output: io.Discard})
 	l.RegisterSink(logSink{log})
@@ -30,8 +29,8 @@ func (s logSink) Accept(_ string, level hclog.Level, msg string, args ...any) {
 	s.log.WithFields(fields).Debug(msg)
 }
 
-// pebbleLogger passes what Pebble says on. Fatalf ends the program: Pebble
-// calls it when a write to its log failed, and must not go on.
+// pebbleLogger logs messages of Pebble. Fatalf ends the program: Pebble calls it after a failed
+// write to its log.
 type pebbleLogger struct{ log *logrus.Entry }
 
 func (l pebbleLogger) Infof(format string, args ...any)  { l.log.Debugf(format, args...) }

@@ -24,7 +24,7 @@ const (
 	logHeader  = 1 + 8 + 1 + 8 + 4
 )
 
-// errNotFound has the text by which hashicorp/raft knows a missing key.
+// errNotFound has the text that hashicorp/raft expects for a missing key.
 var errNotFound = errors.New("not found")
 
 const (
@@ -32,7 +32,7 @@ const (
 	memTableSize = 1 << 20
 )
 
-// Memory is the most that a group's store keeps of its records.
+// Memory bounds the memory of a group's store.
 const Memory = cacheSize + 2*memTableSize
 
 // store is Raft's log, stable store and snapshots.
@@ -67,7 +67,7 @@ func numKey(prefix byte, n uint64) []byte {
 	return binary.BigEndian.AppendUint64([]byte{prefix}, n)
 }
 
-// keyAfter is the first key behind numKey(prefix, n).
+// keyAfter returns the first key behind numKey(prefix, n).
 func keyAfter(prefix byte, n uint64) []byte {
 	if n == math.MaxUint64 {
 		return []byte{prefix + 1}
@@ -88,10 +88,10 @@ func (s *store) get(key []byte) ([]byte, error) {
 	return v, closer.Close()
 }
 
-// FirstIndex is the index of the oldest log entry, 0 for none.
+// FirstIndex returns the index of the oldest log entry, 0 if there is none.
 func (s *store) FirstIndex() (uint64, error) { return s.edge((*pebble.Iterator).First) }
 
-// LastIndex is the index of the newest log entry, 0 for none.
+// LastIndex returns the index of the newest log entry, 0 if there is none.
 func (s *store) LastIndex() (uint64, error) { return s.edge((*pebble.Iterator).Last) }
 
 func (s *store) edge(move func(*pebble.Iterator) bool) (uint64, error) {
@@ -155,7 +155,7 @@ func appendLog(b []byte, l *raft.Log) []byte {
 	return append(b, l.Data...)
 }
 
-// parseLog reads the entry in b into l, which keeps parts of b.
+// parseLog decodes the entry b into l, which refers to b.
 func parseLog(b []byte, index uint64, l *raft.Log) error {
 	if len(b) < logHeader || b[0] != logVersion {
 		return fmt.Errorf("log entry %d: %d bytes that are none", index, len(b))

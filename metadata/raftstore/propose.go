@@ -14,16 +14,15 @@ import (
 	"github.com/bivouacfs/bivouac/metadata/cluster"
 )
 
-// NotLeaderError is the answer of a member that cannot propose because it does
-// not lead, or no longer. In the second case what was proposed may still come
-// to pass: every Command but KindAddDataset can be proposed once more, and that
-// one is then EEXIST. It is an EAGAIN.
+// NotLeaderError says that this member does not lead, or no longer; in the latter case the proposal
+// may still be committed: every Command but KindAddDataset can be repeated, and that one then
+// returns EEXIST. It wraps EAGAIN.
 type NotLeaderError struct {
 	Leader metadata.NodeID // who leads
 	Known  bool            // whether Leader is known
 }
 
-// Error says who leads.
+// Error implements error.
 func (e *NotLeaderError) Error() string {
 	if !e.Known {
 		return "not the leader of the control group, which has none now"
@@ -31,17 +30,15 @@ func (e *NotLeaderError) Error() string {
 	return fmt.Sprintf("not the leader of the control group, which is node %d", e.Leader)
 }
 
-// Unwrap is EAGAIN.
+// Unwrap returns EAGAIN.
 func (e *NotLeaderError) Unwrap() error { return syscall.EAGAIN }
 
-// enqueueTimeout bounds how long a proposal without a deadline waits for Raft
-// to look at it.
+// enqueueTimeout bounds how long a proposal without a deadline is queued.
 const enqueueTimeout = 10 * time.Second
 
-// Propose has the group agree on c, and returns the View that it led to. Only
-// the leader can; on others it is a *NotLeaderError. A Command that does not
-// apply returns its errno, with the View as it is. When ctx ends first, the
-// Command may still come to pass.
+// Propose makes the group agree on c, and returns the resulting View. Only the leader can; others
+// return a *NotLeaderError. A Command that does not apply returns its errno with the current View.
+// If ctx ends first, the Command may still be committed.
 func (g *Group) Propose(ctx context.Context, c Command) (cluster.View, error) {
 	data, err := json.Marshal(c)
 	if err != nil {
@@ -50,7 +47,7 @@ func (g *Group) Propose(ctx context.Context, c Command) (cluster.View, error) {
 	if ctx.Err() != nil {
 		return cluster.View{}, ctxErrno(ctx)
 	}
-	answer := make(chan result, 1) // so that the goroutine ends when nobody waits any more
+	answer := make(chan result, 1) // so that the goroutine ends without a reader
 	if !g.begin() {
 		return cluster.View{}, fmt.Errorf("control group is closed: %w", syscall.ESHUTDOWN)
 	}
@@ -80,8 +77,8 @@ func (g *Group) begin() bool {
 	return !g.closed
 }
 
-// agree waits until Raft has an answer. Raft always has one while it runs:
-// the entry is committed, or the leader steps down.
+// agree waits for the answer of Raft, which always comes: the entry is committed, or the leader
+// steps down.
 func (g *Group) agree(data []byte, timeout time.Duration) result {
 	f := g.raft.Apply(data, timeout)
 	err := f.Error()
@@ -92,18 +89,18 @@ func (g *Group) agree(data []byte, timeout time.Duration) result {
 		err = fmt.Errorf("%v: %w", err, syscall.ETIMEDOUT)
 	case errors.Is(err, raft.ErrRaftShutdown):
 		err = fmt.Errorf("%v: %w", err, syscall.ESHUTDOWN)
-	default: // not the leader, or not one any more
+	default: // not the leader, or no longer
 		id, known := g.Leader()
 		err = &NotLeaderError{Leader: id, Known: known && id != g.cfg.Self}
 	}
 	return result{g.View(), err}
 }
 
-// confirm has the other members hear that what was proposed last is agreed on, by an entry
-// that says nothing else: they hear of it with the next one, or after Timing.Commit.
+// confirm makes the other members learn of the last commit by an empty entry; otherwise they learn
+// of it with the next one, or after Timing.Commit.
 func (g *Group) confirm() {
 	if len(g.cfg.Members) > 1 {
-		g.raft.Barrier(g.cfg.Timing.Heartbeat) // nobody waits for it
+		g.raft.Barrier(g.cfg.Timing.Heartbeat) // the result does not matter
 	}
 }
 

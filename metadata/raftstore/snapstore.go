@@ -23,7 +23,7 @@ const (
 type snapStore struct {
 	*store
 	mu  sync.Mutex
-	seq uint64 // of the last snapshot that was begun; guarded by mu
+	seq uint64 // of the last snapshot started; guarded by mu
 }
 
 var _ raft.SnapshotStore = (*snapStore)(nil)
@@ -52,7 +52,7 @@ func (s *snapStore) each(fn func(seq uint64, m *raft.SnapshotMeta)) error {
 	return it.Close()
 }
 
-// Create begins a snapshot; it is there when the sink is closed.
+// Create starts a snapshot, which exists when the sink is closed.
 func (s *snapStore) Create(version raft.SnapshotVersion, index, term uint64, c raft.Configuration, ci uint64, _ raft.Transport) (raft.SnapshotSink, error) {
 	if version != raft.SnapshotVersionMax {
 		return nil, fmt.Errorf("snapshot version %d", version)
@@ -96,7 +96,7 @@ func (s *snapStore) Open(id string) (*raft.SnapshotMeta, io.ReadCloser, error) {
 	return &m, io.NopCloser(bytes.NewReader(view)), nil
 }
 
-// sink collects a snapshot, which is small.
+// sink buffers a snapshot, which is small.
 type sink struct {
 	store *snapStore
 	seq   uint64
@@ -114,13 +114,13 @@ func (s *sink) Write(p []byte) (int, error) {
 	return s.buf.Write(p)
 }
 
-// Cancel forgets the snapshot.
+// Cancel drops the snapshot.
 func (s *sink) Cancel() error {
 	s.done = true
 	return nil
 }
 
-// Close makes the snapshot durable and forgets the oldest ones, in one batch.
+// Close makes the snapshot durable and removes the oldest ones, in one batch.
 func (s *sink) Close() error {
 	if s.done {
 		return nil
@@ -145,7 +145,7 @@ func (s *sink) Close() error {
 	return b.Commit(pebble.Sync)
 }
 
-// dropOld deletes all but the latest snapshots that are there.
+// dropOld deletes all but the latest snapshots.
 func (s *sink) dropOld(b *pebble.Batch) error {
 	all, err := s.store.List()
 	if err != nil {

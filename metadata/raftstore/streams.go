@@ -13,7 +13,7 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// address is a member's address for Raft: its id in decimal.
+// address returns a member's address for Raft: its id in decimal.
 func address(id metadata.NodeID) raft.ServerAddress {
 	return raft.ServerAddress(strconv.Itoa(int(id)))
 }
@@ -23,14 +23,14 @@ func idOf(a string) (metadata.NodeID, error) {
 	return metadata.NodeID(n), err
 }
 
-// streams is the raft.StreamLayer: it makes streams by dial, and accepts those
-// that are given to it. It knows all that are open, so that its end ends them.
+// streams is the raft.StreamLayer: it dials streams, and accepts those given to put. Close ends all
+// open ones.
 type streams struct {
 	self   metadata.NodeID
 	dial   func(context.Context, metadata.NodeID) (net.Conn, error)
 	ctx    context.Context // ends with close
 	cancel context.CancelFunc
-	queue  chan net.Conn // a few, so that the one who brings one need not wait for the transport's loop
+	queue  chan net.Conn // a few, so that put does not wait for the transport's loop
 
 	mu     sync.Mutex
 	open   map[*stream]bool // guarded by mu
@@ -45,7 +45,7 @@ func newStreams(self metadata.NodeID, dial func(context.Context, metadata.NodeID
 	return &streams{self: self, dial: dial, ctx: ctx, cancel: cancel, queue: make(chan net.Conn, 16), open: map[*stream]bool{}}
 }
 
-// stream is a stream in the hands of Raft's transport.
+// stream is a stream used by Raft's transport.
 type stream struct {
 	net.Conn
 	owner    *streams
@@ -53,7 +53,7 @@ type stream struct {
 	once     sync.Once
 }
 
-// Close is the transport's word that it is done with the stream.
+// Close is called by the transport when it is done with the stream.
 func (s *stream) Close() error {
 	err := s.Conn.Close()
 	s.once.Do(func() {
@@ -67,7 +67,7 @@ func (s *stream) Close() error {
 	return err
 }
 
-// keep registers c, or closes it if it is too late.
+// keep registers c, or closes it after Close.
 func (s *streams) keep(c net.Conn, accepted bool) (net.Conn, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -83,7 +83,7 @@ func (s *streams) keep(c net.Conn, accepted bool) (net.Conn, error) {
 	return st, nil
 }
 
-// put queues a stream that another member opened.
+// put queues a stream that another member has dialed.
 func (s *streams) put(c net.Conn) {
 	select {
 	case s.queue <- c:
@@ -96,7 +96,7 @@ func (s *streams) put(c net.Conn) {
 	}
 }
 
-// drain closes what is queued.
+// drain closes queued streams.
 func (s *streams) drain() {
 	for {
 		select {
@@ -139,14 +139,14 @@ func (s *streams) Close() error {
 	s.mu.Lock()
 	s.closed = true
 	for st := range s.open {
-		_ = st.Conn.Close() // who uses it sees an error, and calls stream.Close
+		_ = st.Conn.Close() // its user sees an error, and calls stream.Close
 	}
 	s.mu.Unlock()
 	s.drain()
 	return nil
 }
 
-// Addr is this member's address.
+// Addr returns this member's address.
 func (s *streams) Addr() net.Addr { return memberAddr(s.self) }
 
 type memberAddr metadata.NodeID

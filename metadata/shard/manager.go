@@ -18,7 +18,7 @@ import (
 	"github.com/bivouacfs/bivouac/metadata/pebblestore"
 )
 
-// Config says whose directories these are. Store, Peer and Map are required.
+// Config configures a Manager. Store, Peer and Map are required.
 type Config struct {
 	Self  metadata.NodeID
 	Store *pebblestore.Store
@@ -27,9 +27,9 @@ type Config struct {
 	Log   *logrus.Entry
 	Delay time.Duration // until a shard reports a change; 100 ms
 	Call  time.Duration // bounds one call to another node; 5 s
-	// Leases is how long an entry may be leased by its node. While a directory
-	// is being split none is, and it is shut when those of before are over,
-	// because the node that has the entry then knows nothing of them.
+	// LeaseTerm is the longest lease on an entry by its node. During a split none is granted, and
+	// the directory freezes when the earlier ones have ended, because the new node of an entry does
+	// not know them.
 	LeaseTerm time.Duration
 }
 
@@ -47,20 +47,19 @@ func (c *Config) setDefaults() {
 	}
 }
 
-// Manager is the sharded directories of a node: those whose home it is, and
-// those of which it keeps a shard.
+// Manager splits and merges the directories of a node, and reports its shards.
 type Manager struct {
 	cfg Config
 	s   *pebblestore.Store
 }
 
-// New makes the sharded directories of a node; Run makes them work.
+// New returns the manager of a node; Run starts it.
 func New(cfg Config) *Manager {
 	cfg.setDefaults()
 	return &Manager{cfg: cfg, s: cfg.Store}
 }
 
-// Run splits what becomes large and reports what changes, until ctx ends.
+// Run splits directories that become large and reports changed shards, until ctx ends.
 func (d *Manager) Run(ctx context.Context) {
 	var wg sync.WaitGroup
 	defer wg.Wait()
@@ -73,19 +72,19 @@ func (d *Manager) Run(ctx context.Context) {
 		}
 		for _, dir := range d.s.FullDirs() {
 			if err := d.Split(ctx, dir); err != nil && ctx.Err() == nil {
-				d.cfg.Log.WithError(err).WithField("dir", dir.String()).Warn("a large directory stays on its node for now")
+				d.cfg.Log.WithError(err).WithField("dir", dir.String()).Warn("large directory not split; it stays on its home and is retried as it grows")
 			}
 		}
 	}
 }
 
 const (
-	batchEntries = 2048 // that are looked at for one message to each node
-	fewChanges   = 64   // that are left for the time when the directory is shut
-	maxRounds    = 16   // of sending changes before the directory is shut all the same
+	batchEntries = 2048 // entries of one batch
+	fewChanges   = 64   // changes left for the freeze
+	maxRounds    = 16   // rounds of copying changes before the freeze
 )
 
-// Split splits dir, if that is due.
+// Split splits dir, if it is large enough.
 func (d *Manager) Split(ctx context.Context, dir metadata.Ino) error {
 	m := d.cfg.Map()
 	to := m.ShardMap(m.Epoch)
@@ -109,16 +108,15 @@ func (d *Manager) Split(ctx context.Context, dir metadata.Ino) error {
 		d.order(context.WithoutCancel(ctx), begin.Nodes, metadata.ShardChange{Shard: begin.Shard, Order: metadata.ShardDrop})
 		return err
 	}
-	d.cfg.Log.WithFields(logrus.Fields{"dir": dir.String(), "epoch": to.Epoch, "nodes": len(to.Nodes)}).Info("a directory is sharded")
+	d.cfg.Log.WithFields(logrus.Fields{"dir": dir.String(), "epoch": to.Epoch, "nodes": len(to.Nodes)}).Info("directory split over nodes")
 	a, err := d.s.Getattr(ctx, dir)
 	if err == nil {
 		d.order(ctx, to.Nodes, metadata.ShardChange{Shard: begin.Shard, Order: metadata.ShardActivate, Attr: a})
 	}
-	return nil // who does not hear of it will ask
+	return nil // a shard that misses it asks
 }
 
-// fillAll brings the shards to the state of the directory, and shuts it when
-// leased says so.
+// copyAll copies the entries to the shards, and freezes the directory when leased fires.
 func (d *Manager) copyAll(ctx context.Context, sp *pebblestore.Split, begin metadata.NewShard, leased <-chan time.Time) error {
 	err := d.each(ctx, begin.Nodes, func(ctx context.Context, s metadata.Shards, _ metadata.NodeID) error {
 		return s.CreateShard(ctx, begin)
@@ -153,15 +151,15 @@ func (d *Manager) copyAll(ctx context.Context, sp *pebblestore.Split, begin meta
 	return err
 }
 
-// awaitTransactions waits for the transactions in a directory that was shut. One whose
-// coordinator does not answer can take long: then it is tried another time.
+// awaitTransactions waits for the transactions on a frozen directory. If one takes too long,
+// because its coordinator does not reply, the split is retried later.
 func (d *Manager) awaitTransactions(ctx context.Context, sp *pebblestore.Split) error {
 	ctx, cancel := context.WithTimeout(ctx, d.cfg.Call)
 	defer cancel()
 	return sp.AwaitTransactions(ctx)
 }
 
-// fillChanged sends what has changed; few means that it is time to shut.
+// copyChanged copies changed entries; few means that it is time to freeze.
 func (d *Manager) copyChanged(ctx context.Context, sp *pebblestore.Split, sec metadata.Shard) (few bool, err error) {
 	part, more, err := sp.Changed(batchEntries)
 	if err != nil {
@@ -184,8 +182,8 @@ func (d *Manager) copyEntries(ctx context.Context, sec metadata.Shard, part map[
 	})
 }
 
-// each calls fn for the nodes but this one, some at once, and returns the first
-// error. A node that is Down is one.
+// each calls fn for the other nodes, some at once, and returns the first error. A node that is Down
+// is an error.
 func (d *Manager) each(ctx context.Context, nodes []metadata.NodeID, fn func(context.Context, metadata.Shards, metadata.NodeID) error) error {
 	var g errgroup.Group
 	g.SetLimit(16)
@@ -210,10 +208,10 @@ func (d *Manager) call(ctx context.Context, id metadata.NodeID, fn func(context.
 	return nil
 }
 
-// order sends an order that nobody waits for: who misses it asks.
+// order sends an order; a shard that misses it asks.
 func (d *Manager) order(ctx context.Context, nodes []metadata.NodeID, c metadata.ShardChange) {
 	if err := d.change(ctx, nodes, c); err != nil {
-		d.cfg.Log.WithError(err).WithField("dir", c.Dir.String()).Debug("a shard did not hear an order")
+		d.cfg.Log.WithError(err).WithField("dir", c.Dir.String()).Debug("order not delivered to a shard; it will ask")
 	}
 }
 
@@ -224,13 +222,12 @@ func (d *Manager) change(ctx context.Context, nodes []metadata.NodeID, c metadat
 }
 
 const (
-	mergeTimeout = 10 * time.Second // for what is under way in the same directory
+	mergeTimeout = 10 * time.Second // for operations in progress in the directory
 	mergePause   = 10 * time.Millisecond
 )
 
-// Merge makes a sharded directory of this node that is empty one that is not sharded.
-// ENOTEMPTY if it is not, EIO if that cannot be found out. One that is not sharded
-// stays as it is.
+// Merge makes an empty sharded directory of this node an ordinary one. ENOTEMPTY if it has entries,
+// EIO if that is unknown. An ordinary one stays.
 func (d *Manager) Merge(ctx context.Context, dir metadata.Ino) error {
 	ctx, cancel := context.WithTimeout(ctx, mergeTimeout)
 	defer cancel()
@@ -275,7 +272,7 @@ func (d *Manager) merge(ctx context.Context, dir metadata.Ino) error {
 	return nil
 }
 
-// Inherit tells the shards of dir, whose home this is, its attributes.
+// SetAttr sends the attributes of dir, whose home this is, to its shards.
 func (d *Manager) SetAttr(ctx context.Context, dir metadata.Ino, a metadata.Attr) {
 	if sec, nodes := d.s.Shards(dir); len(nodes) > 0 {
 		d.order(ctx, nodes, metadata.ShardChange{Shard: sec, Order: metadata.ShardSetAttr, Attr: a})

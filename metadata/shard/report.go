@@ -13,11 +13,11 @@ import (
 	"github.com/bivouacfs/bivouac/metadata/cluster"
 )
 
-// reportLoop tells homes of the shards here. What waits for its home asks at
-// once; a change is told after a delay, together with those that follow it.
+// reportLoop reports the shards here to their homes: inactive ones at once, changes after a delay,
+// several together.
 func (d *Manager) reportLoop(ctx context.Context) {
 	later := make(map[metadata.Ino]bool)
-	var due <-chan time.Time // when to tell of later; nil while that is empty
+	var due <-chan time.Time // when to report later; nil while that is empty
 	for {
 		var now []metadata.Ino
 		select {
@@ -47,7 +47,7 @@ func (d *Manager) reportLoop(ctx context.Context) {
 	}
 }
 
-// reportAll returns those that have to be told again.
+// reportAll returns the directories whose reports have to be repeated.
 func (d *Manager) reportAll(ctx context.Context, dirs []metadata.Ino) []metadata.Ino {
 	again := make([]bool, len(dirs))
 	var g errgroup.Group
@@ -58,7 +58,7 @@ func (d *Manager) reportAll(ctx context.Context, dirs []metadata.Ino) []metadata
 			return nil
 		})
 	}
-	_ = g.Wait() // what failed is to be done again
+	_ = g.Wait() // failed reports are repeated
 	var left []metadata.Ino
 	for i, dir := range dirs {
 		if again[i] {
@@ -68,7 +68,7 @@ func (d *Manager) reportAll(ctx context.Context, dirs []metadata.Ino) []metadata
 	return left
 }
 
-// report tells the home of dir about the shard here and applies its answer.
+// report reports the shard of dir here and applies the answer.
 func (d *Manager) report(ctx context.Context, dir metadata.Ino) (again bool) {
 	r, err := d.s.ShardReport(dir)
 	if errors.Is(err, syscall.ENOENT) {
@@ -85,22 +85,21 @@ func (d *Manager) report(ctx context.Context, dir metadata.Ino) (again bool) {
 		err = d.s.ApplyAnswer(r, a)
 	}
 	if err != nil {
-		d.cfg.Log.WithError(err).WithField("dir", dir.String()).Debug("a shard is not settled yet")
+		d.cfg.Log.WithError(err).WithField("dir", dir.String()).Debug("shard report failed; it is repeated")
 		return true
 	}
 	return a.State == metadata.ShardWait
 }
 
-// Returned makes all shards here report: this node was away, and may have
-// missed what their homes wanted to tell it.
+// ReportAll makes all shards here report: this node was away, and may have missed orders.
 func (d *Manager) ReportAll() {
 	for _, dir := range d.s.ShardDirs() {
 		d.s.MarkChanged(dir)
 	}
 }
 
-// Follow calls Returned whenever this node comes back in the map, until ctx
-// ends. next waits for a map that is not the one it is given.
+// Follow calls ReportAll whenever this node comes back in the map, until ctx ends. next waits for a
+// newer map than the given one.
 func (d *Manager) Follow(ctx context.Context, next func(context.Context, metadata.Epoch) (cluster.Map, error)) {
 	var since metadata.Epoch
 	for m := d.cfg.Map(); ; {
@@ -115,12 +114,12 @@ func (d *Manager) Follow(ctx context.Context, next func(context.Context, metadat
 	}
 }
 
-// Report tells the homes of all shards here how they are, now. What it
-// returns nil after is counted in the attributes of the directories.
+// Report reports all shards here now. When it returns nil, their changes are in the attributes of
+// the directories.
 func (d *Manager) Report(ctx context.Context) error {
 	left := d.reportAll(ctx, d.s.ShardDirs())
 	if len(left) > 0 {
-		return fmt.Errorf("shards of %d directories are not settled: %w", len(left), syscall.EAGAIN)
+		return fmt.Errorf("shards of %d directories wait for their homes: %w", len(left), syscall.EAGAIN)
 	}
 	return nil
 }

@@ -12,19 +12,19 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// errNothing ends an attempt that has nothing to do: it is a success.
+// errNothing ends an attempt without anything to do, as a success.
 var errNothing = errors.New("nothing to do")
 
 // attempt is one try to do an operation as a transaction.
 type attempt struct {
 	c            *Coordinator
 	tx           metadata.TxID
-	others       []metadata.NodeID // who have promised their part
-	renameLocked bool              // it has the lock of moves
-	until        time.Time         // it has to be decided by then, if it has
+	others       []metadata.NodeID // prepared participants
+	renameLocked bool              // it holds the rename lock
+	until        time.Time         // deadline of the decision, if it holds the rename lock
 }
 
-// run makes attempts at an operation until one meets nobody else.
+// run repeats attempts at an operation until one meets no other transaction.
 func (c *Coordinator) run(ctx context.Context, do func(context.Context, *attempt) error) error {
 	ctx, cancel := context.WithTimeout(ctx, c.cfg.Timing.Total)
 	defer cancel()
@@ -45,13 +45,13 @@ func (c *Coordinator) run(ctx context.Context, do func(context.Context, *attempt
 	}
 }
 
-// again reports whether err says that somebody else was in the way.
+// retryable reports whether err says that another operation was in the way.
 func retryable(err error) bool {
 	return errors.Is(err, syscall.EAGAIN) || errors.Is(err, syscall.ESTALE)
 }
 
-// errAway says that a home was not reached that is not given up, or that its
-// answer was lost: it may be one that starts again.
+// errAway says that a home was not reached, or its reply lost, though it is not Down: it may be
+// restarting.
 var errAway = errors.New("a home does not answer")
 
 // away marks such an error of a call to the home id.
@@ -64,8 +64,8 @@ func (c *Coordinator) away(id metadata.NodeID, err error) error {
 	return err
 }
 
-// mayReturn reports whether err is of a home that is away, since not too long.
-// What was tried is aborted, and nobody waits for its locks meanwhile.
+// mayReturn reports whether err is that of an unreachable home, for not too long. The attempt was
+// aborted, so its locks are free meanwhile.
 func (c *Coordinator) mayReturn(err error, since *time.Time) bool {
 	if !errors.Is(err, errAway) {
 		return false
@@ -86,7 +86,7 @@ const (
 // pauses are random down to zero, so that two transactions that met do not meet again.
 func pauses() retry.Backoff { return retry.New(minPause/2, maxPause/2, 1) }
 
-// gaveUp is the error of a context that ended.
+// gaveUp returns the error of a context that ended.
 func gaveUp(ctx context.Context) error {
 	errno := syscall.EINTR
 	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
@@ -167,7 +167,7 @@ func (a *attempt) decide(ctx context.Context) error {
 		return gaveUp(ctx)
 	}
 	if a.renameLocked && a.c.cfg.Now().After(a.until) {
-		return fmt.Errorf("the lock of moves has ended: %w", syscall.EAGAIN)
+		return fmt.Errorf("the rename lock has ended: %w", syscall.EAGAIN)
 	}
 	return a.c.store.Decide(a.tx, a.others)
 }

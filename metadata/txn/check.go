@@ -35,7 +35,7 @@ func Check(homes []metadata.Inventory) []string {
 	return k.problems
 }
 
-// name is an entry that names an inode.
+// name is an entry of an inode.
 type name struct {
 	dir  metadata.Ino
 	name string
@@ -54,7 +54,7 @@ func (k *checker) report(format string, args ...any) {
 	k.problems = append(k.problems, fmt.Sprintf(format, args...))
 }
 
-// merge takes in what one home has.
+// merge adds the inventory of one home.
 func (k *checker) merge(h metadata.Inventory) {
 	for ino, known := range h.Inodes {
 		if ino.Home() != h.Self {
@@ -81,7 +81,7 @@ func (k *checker) merge(h metadata.Inventory) {
 	}
 }
 
-// entries looks at all entries that name ino.
+// entries checks all entries of ino.
 func (k *checker) entries(ino metadata.Ino, ns []name) {
 	known, ok := k.inodes[ino]
 	for _, n := range ns {
@@ -96,7 +96,7 @@ func (k *checker) entries(ino metadata.Ino, ns []name) {
 	}
 }
 
-// file looks at an inode that is no directory.
+// file checks an inode that is no directory.
 func (k *checker) file(ino metadata.Ino, a metadata.Attr) {
 	if n := len(k.names[ino]); int(a.Nlink) != n {
 		k.report("inode %v has %d links and %d names: %v", ino, a.Nlink, n, k.names[ino])
@@ -106,8 +106,8 @@ func (k *checker) file(ino metadata.Ino, a metadata.Attr) {
 	}
 }
 
-// directory looks at a directory: where it is, what is in it, and that the way
-// up from it ends at the root.
+// directory checks a directory: its entry, its links, and that the path up from it ends at the
+// root.
 func (k *checker) directory(ino metadata.Ino, known metadata.InventoryInode) {
 	ns := k.names[ino]
 	if ino == metadata.RootIno {
@@ -127,7 +127,7 @@ func (k *checker) directory(ino metadata.Ino, known metadata.InventoryInode) {
 	}
 }
 
-// rooted reports whether the way up from the directory ino ends at the root.
+// rooted reports whether the path up from the directory ino ends at the root.
 func (k *checker) rooted(ino metadata.Ino) bool {
 	for range k.inodes {
 		if ino == metadata.RootIno {

@@ -13,47 +13,47 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// Store is what a coordinator needs of its own node's store.
+// Store is the coordinator's view of its own store.
 type Store interface {
 	metadata.Store
 	metadata.Participant
 
-	// Parent is what a new entry name of dir inherits from.
+	// Parent returns the attributes that a new entry name of dir inherits.
 	Parent(ctx context.Context, dir metadata.Ino, name string) (metadata.Attr, error)
-	// Begin starts a transaction. It ends by Decide or Release.
+	// Begin starts a transaction, which ends by Decide or Release.
 	Begin() (metadata.TxID, error)
-	// Hold is Prepare for this node's own part, in several calls. The first
-	// waits for other transactions; ESTALE if an entry is not as an edit says.
+	// Hold is Prepare for this node's edits, in several calls. The first waits for other
+	// transactions; ESTALE if an entry is not as an edit expects.
 	Hold(ctx context.Context, tx metadata.TxID, edits []metadata.Edit) (metadata.Vote, error)
-	// Decide does the own part and writes down that others have to do theirs.
+	// Decide applies the own edits and records the decision for the others.
 	Decide(tx metadata.TxID, others []metadata.NodeID) error
-	// Release aborts what is not decided.
+	// Release aborts an undecided transaction.
 	Release(tx metadata.TxID)
-	// Forget is told when the others have done their part of a decision.
+	// Forget removes a decision that all others have executed.
 	Forget(tx metadata.TxID) error
-	// Decisions is what is not forgotten, and the others of each.
+	// Decisions returns the recorded decisions with their participants.
 	Decisions() (map[metadata.TxID][]metadata.NodeID, error)
-	// Outcome is that of a transaction of this node.
+	// Outcome returns the outcome of a transaction of this node.
 	Outcome(ctx context.Context, tx metadata.TxID) (metadata.Outcome, error)
-	// InDoubt is the transactions of other nodes that are prepared here.
+	// InDoubt returns the prepared transactions of other nodes.
 	InDoubt() []metadata.InDoubt
-	// GiveUp unlocks what a transaction in doubt holds.
+	// GiveUp releases the locks of a transaction in doubt.
 	GiveUp(tx metadata.TxID) error
-	// Climb is that of metadata.TxPeer.
+	// Ancestor is metadata.TxPeer.
 	Ancestor(ctx context.Context, from, stop metadata.Ino) (metadata.Ino, error)
-	// Fresh reports whether there was no earlier run of this store.
+	// Fresh reports whether the store is new.
 	Fresh() bool
 }
 
-// Timing is how patient a coordinator is. The zero value is the default.
+// Timing is the timeouts of a coordinator. Zero values are the defaults.
 type Timing struct {
-	InDoubt time.Duration // before a participant asks for the end of a transaction; 1 s
-	Retry   time.Duration // between two tries to end what is left over; 250 ms
-	Lease   time.Duration // of the lock of moves; 3 s
-	Call    time.Duration // for an answer of another home; 10 s
-	Deliver time.Duration // for the answer to a decision, before the user gets his; 2 s
-	Away    time.Duration // for a home that cannot be reached, but is not Down, to be back; 10 s
-	Total   time.Duration // for an operation with all its tries; 30 s
+	InDoubt time.Duration // before a participant asks for the outcome; 1 s
+	Retry   time.Duration // between two rounds of recovery; 250 ms
+	Lease   time.Duration // of the rename lock; 3 s
+	Call    time.Duration // for the reply of another home; 10 s
+	Deliver time.Duration // for the reply to a decision, before the caller gets its own; 2 s
+	Away    time.Duration // for an unreachable home that is not Down; 10 s
+	Total   time.Duration // for an operation with all attempts; 30 s
 }
 
 func (t *Timing) setDefaults() {
@@ -71,24 +71,23 @@ func (t *Timing) setDefaults() {
 	set(&t.Total, 30*time.Second)
 }
 
-// Config says what a Coordinator works with. Store is required.
+// Config configures a Coordinator. Store is required.
 type Config struct {
 	Self  metadata.NodeID
 	Store Store
-	// Peer is another home; nil is that there are none.
+	// Peer returns another home; nil if there are none.
 	Peer func(metadata.NodeID) metadata.TxPeer
 	// Down reports whether a node was given up; nil is never.
 	Down func(metadata.NodeID) bool
-	// EntryHome is the home of an entry of a directory of which was said that
-	// it is spread in epoch, 0 if nothing was; nil is that of its directory.
+	// EntryHome returns the home of an entry of a directory that was split in epoch, 0 if it is not
+	// known to be; nil is the home of the directory.
 	EntryHome func(dir metadata.Ino, name string, epoch metadata.Epoch) (metadata.NodeID, error)
-	// DirHome is where the new directory name of parent shall be homed; nil is
-	// here.
+	// DirHome returns the home for the new directory name of parent; nil is this node.
 	DirHome func(ctx context.Context, parent metadata.Attr, name string) metadata.NodeID
 
 	Timing Timing
 	Now    func() time.Time // nil is time.Now
-	Log    *logrus.Entry    // nil is silence
+	Log    *logrus.Entry    // nil discards
 }
 
 func (c *Config) validate() error {
@@ -116,17 +115,17 @@ func (c *Config) validate() error {
 	return nil
 }
 
-// Coordinator does the operations of one home that may concern others, and is
-// this home to the coordinators of the others. Run has to run beside it.
+// Coordinator does the operations of one home that may involve others, and is this home for other
+// coordinators. Run must run beside it.
 type Coordinator struct {
 	cfg        Config
 	store      Store
 	renameLock renameLock
 	stats      counters
-	turn       chan struct{} // room for the one move of a directory under way
+	turn       chan struct{} // one move of a directory at a time
 
 	mu   sync.Mutex
-	left map[metadata.TxID][]metadata.NodeID // under mu: decisions, and who has not answered them
+	left map[metadata.TxID][]metadata.NodeID // guarded by mu: decisions with the participants that have not replied
 }
 
 var (
@@ -134,8 +133,8 @@ var (
 	_ metadata.Directories = (*Coordinator)(nil)
 )
 
-// New makes a coordinator. It has to be there before the store is used, so that
-// what an earlier run has decided comes to its end.
+// New returns a coordinator. It must exist before the store is used, so that decisions of an
+// earlier run are delivered.
 func New(cfg Config) (*Coordinator, error) {
 	if err := cfg.validate(); err != nil {
 		return nil, err
@@ -177,7 +176,7 @@ func (c *Coordinator) Ancestor(ctx context.Context, from, stop metadata.Ino) (me
 	return c.store.Ancestor(ctx, from, stop)
 }
 
-// peer is the home id, which may be this one.
+// peer returns the home id, which may be this one.
 func (c *Coordinator) peer(id metadata.NodeID) (metadata.TxPeer, error) {
 	if id == c.cfg.Self {
 		return c, nil

@@ -1,87 +1,68 @@
-// Package txn makes the operations that change records of several homes
-// atomic: mkdir, rmdir, link, unlink and rename. Its one idea is two-phase
-// commit with presumed abort, run by the daemon of the home that has the
-// (source) entry: what it has not written down as committed has not happened.
+// Package txn makes operations that change records of several homes atomic: mkdir, rmdir,
+// link, unlink and rename. It is two-phase commit with presumed abort, run by the daemon
+// of the home that has the (source) entry: what that has not recorded as committed has not
+// happened.
 //
-// It knows no sockets: the store, the peers and the clock are parameters. What
-// concerns this node alone it leaves to the store, which does it in one step.
+// It must not know sockets: the store, the peers and the clock are parameters. Operations
+// of one home alone are left to its store, which does them in one step.
 //
 // # The protocol
 //
-// C is the coordinator, P each other home that has a part.
+// C is the coordinator, P each other participant.
 //
-//	C  Hold        checks and locks what it changes itself; in memory
-//	P  Prepare     the same, and writes an intent: it can now do its edits whatever happens
-//	C  Decide      in one step does its edits and writes a decision with the names of all P
-//	P  Commit      in one step does its edits and forgets the intent
-//	C  Forget      when all P have answered
+//	C  Hold        checks and locks its own changes, in memory
+//	P  Prepare     the same, and records an intent: it can now commit whatever happens
+//	C  Decide      in one step applies its edits and records the decision with all P
+//	P  Commit      in one step applies its edits and removes the intent
+//	C  Forget      when all P have replied
 //
-// The answer to the user is given after Commit, or when a P cannot be reached
-// for it: then it is told again until it answers. What is locked stays locked
-// on each side until that side is done, and reads of it wait, so that nobody
-// sees one side without the other.
+// The caller gets its reply after Commit, or when a P cannot be reached for it: that is
+// retried until it replies. Locks are held on each side until that side is done, and reads
+// wait for them, so that no reader sees half of an operation.
 //
-// C waits for locks only before it has any; where a lock is taken at P, and
-// also where one more is needed at C, it takes everything back, waits for a
-// random moment and tries again. So there is no deadlock between homes.
+// C waits for locks only while it has none. If one at P, or another one at C, is taken, it
+// aborts, waits for a random time and retries: there is no deadlock between homes.
 //
 // # Crashes
 //
-// A P that has not heard of the end for a while asks C. C answers from its
-// memory that it is not decided yet, from its decisions that it is committed,
-// and without either that it is aborted. When C restarts it tells its decisions
-// again. So after a crash at any instant, on any side, and a restart, an
-// operation has happened on all sides or on none.
+// A P in doubt asks C after a while. C replies undecided from its memory, committed from
+// its decisions, and aborted otherwise. A restarted C delivers its decisions again. So
+// after a crash of any side at any moment, and its restart, an operation has happened on
+// all sides or on none.
 //
-// A C that the map says is Down is not waited for: P gives the transaction up,
-// that is, unlocks and keeps the intent. If C is back after all and says that
-// it was committed, P does what is still possible; a name that was taken
-// meanwhile gets ".late0" and so on added. Until then the operation is half
-// done, with its other half on a node that nobody can reach.
+// If C is Down, P gives the transaction up: it releases the locks and keeps the intent. If
+// C returns and has committed, P applies what is still possible; a taken name gets a suffix
+// (".late0"). Until then the other half is on a node that cannot be reached.
 //
-// An inode's home that is Down cannot take part: the operation is EHOSTDOWN. One
-// that cannot be reached, or whose promise is lost, is asked again in new
-// attempts for some seconds, while the map says that it is Up.
-// Only that a file was renamed, which changes no more than its ctime, is not
-// told to it then. A new directory for which the chosen home cannot be reached
-// is made here. And a name goes alone whose inode was lost with its home, a
-// directory's with all that is in it, so that users can clear away what nobody can read. If the home is back after
-// all, it has an inode that nothing names, which package daemon looks for: a file goes, a
-// directory with something in it is told of.
+// A home that is Down cannot take part: EHOSTDOWN. One that is unreachable but Up is retried
+// for some seconds. Exceptions: a renamed file's home need not learn of it, as only its
+// ctime changes; a new directory is made here if the chosen home is unreachable; and a name
+// whose inode was lost with its home is removed alone, so that users can clean up. If that
+// home returns, the inode is an orphan (package daemon/home).
 //
-// # What a caller is promised
+// # Promises
 //
-// A call is never done twice. One whose connection breaks goes on, and who asked
-// has its answer from the coordinator's memory (package rpc). A caller whose
-// answer is lost all the same (ECONNRESET, because the coordinator crashed;
-// ETIMEDOUT; EINTR after the grace of package mount) knows that
-// the operation has happened as a whole or not at all, or will have when the
-// coordinator, if it crashed, is back; it does not know which, and has to look.
-// A caller that gives up before the decision aborts.
+// No operation runs twice: if its connection breaks it goes on, and the caller fetches the
+// reply (package rpc). After ECONNRESET, ETIMEDOUT or EINTR the operation has happened as a
+// whole or not at all, perhaps only when the coordinator is back. A caller that gives up
+// before the decision aborts.
 //
-// # Moves of directories
+// # Moving directories
 //
-// A directory that gets another parent moves under a lock of the whole job,
-// which the home of RootIno gives out, so that the way up from its new parent,
-// which is asked for home by home, cannot change meanwhile; if it leads through
-// the directory itself the move is EINVAL. The lock is a lease: who has it
-// stops before the lease ends, and a home of RootIno that restarts gives out
-// none for as long as a lease lasts.
+// A directory gets another parent under the job-wide rename lock of the home of RootIno, so
+// that the path above the new parent, which is walked home by home, cannot change; EINVAL
+// if it leads through the directory. The lock is a lease: its holder stops before that ends,
+// and a restarted home grants none for the length of a lease.
 //
-// # What it costs
-//
-// Calls between nodes, for an operation that a client asks of another node's
-// home (of its own, one less): 1 for what concerns that home alone, 3 with a
-// second home, 2 more for each further home (a file whose inode is neither
-// with its old nor with its new name). The move of a directory to another
-// parent adds the lock and its return, if RootIno is homed elsewhere, and a
-// call for each change of home on the way up.
+// Calls between nodes for a client's operation on another node's home (of its own, one
+// less): 1 for that home alone, 3 with a second home, 2 for each further one. Moving a
+// directory adds the lock and its release, and a call per change of home on the path.
 //
 // # Locks
 //
 //	Coordinator.turn   one move of a directory at a time; held across calls, a context ends the wait
-//	Coordinator.mu     what is to be told again
-//	moves.mu           who has the lock of moves
+//	Coordinator.mu     undelivered decisions
+//	renameLock.mu      the holder of the rename lock
 //
-// None is held while another of the last two is taken.
+// The last two are never held together.
 package txn

@@ -11,8 +11,8 @@ import (
 
 func isDir(mode uint32) bool { return mode&syscall.S_IFMT == syscall.S_IFDIR }
 
-// alone reports whether the store has answered for itself: with EXDEV it says
-// that other homes have a part in it.
+// localOnly reports whether the store has done the operation; EXDEV means that other homes are
+// involved.
 func (c *Coordinator) localOnly(err error) bool {
 	if errors.Is(err, syscall.EXDEV) {
 		return false
@@ -64,7 +64,8 @@ func (c *Coordinator) Rmdir(ctx context.Context, dir metadata.Ino, name string) 
 	})
 }
 
-// take removes the entry e of dir, and does kind to its inode, unless that was lost with its home.
+// take removes the entry e of dir, and applies kind to its inode, unless that was lost with its
+// home.
 func (a *attempt) take(ctx context.Context, dir metadata.Ino, e metadata.Entry, kind metadata.EditKind) (metadata.Vote, error) {
 	if _, err := a.part(ctx, a.c.cfg.Self, metadata.Edit{Kind: metadata.EditLeave, Dir: dir, Name: e.Name, Ino: e.Ino}); err != nil {
 		return metadata.Vote{}, err
@@ -72,7 +73,7 @@ func (a *attempt) take(ctx context.Context, dir metadata.Ino, e metadata.Entry, 
 	home := e.Ino.Home()
 	v, err := a.part(ctx, home, metadata.Edit{Kind: kind, Ino: e.Ino})
 	if errors.Is(err, syscall.EHOSTDOWN) && a.c.cfg.Down(home) {
-		a.c.cfg.Log.WithField("inode", e.Ino.String()).WithField("home", home).Warn("a name is removed whose inode was lost with its home")
+		a.c.cfg.Log.WithField("inode", e.Ino.String()).WithField("home", home).Warn("removed an entry whose inode was lost with its home")
 		return metadata.Vote{}, nil
 	}
 	if err != nil {
@@ -94,11 +95,11 @@ func (c *Coordinator) Link(ctx context.Context, ino, dir metadata.Ino, name stri
 	return at, err
 }
 
-// errHere ends the attempts to make a directory in a home that cannot be reached.
+// errHere ends the attempts to make a directory at an unreachable home.
 var errHere = errors.New("it is made here")
 
-// Mkdir is metadata.Directories. The new directory is homed where DirHome says,
-// or here if that home cannot be reached.
+// Mkdir is metadata.Directories. The home of the new directory is chosen by DirHome; it is this
+// node if that is unreachable.
 func (c *Coordinator) Mkdir(ctx context.Context, dir metadata.Ino, name string, n metadata.New) (metadata.Attr, error) {
 	parent, err := c.store.Parent(ctx, dir, name)
 	if err != nil {
@@ -124,7 +125,7 @@ func (c *Coordinator) Mkdir(ctx context.Context, dir metadata.Ino, name string, 
 		return err
 	})
 	if errors.Is(err, errHere) {
-		return c.store.Mkdir(ctx, dir, name, n) // where it is homed is only to spread the load
+		return c.store.Mkdir(ctx, dir, name, n) // another home only balances the load
 	}
 	if err != nil {
 		return metadata.Attr{}, err
@@ -132,8 +133,7 @@ func (c *Coordinator) Mkdir(ctx context.Context, dir metadata.Ino, name string, 
 	return at, nil
 }
 
-// give enters name in dir for the inode that home makes, or adds a link to, by
-// edit.
+// give enters name in dir for the inode that home creates, or adds a link to, by edit.
 func (a *attempt) give(ctx context.Context, dir metadata.Ino, name string, home metadata.NodeID, edit metadata.Edit) (metadata.Attr, error) {
 	self := a.c.cfg.Self
 	if _, err := a.part(ctx, self, metadata.Edit{Kind: metadata.EditKeep, Dir: dir, Name: name}); err != nil {
@@ -151,7 +151,7 @@ func (a *attempt) give(ctx context.Context, dir metadata.Ino, name string, home 
 	return *v.Attr, err
 }
 
-// named adds the object to an error.
+// named adds directory and name to an error.
 func named(dir metadata.Ino, name string, err error) error {
 	return fmt.Errorf("%q in %v: %w", name, dir, err)
 }

@@ -9,8 +9,7 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// Run brings to an end what is left over: decisions that a home does not know
-// yet, and transactions of others of whose end this home has not heard. It
+// Run finishes what is left over: it delivers decisions and resolves transactions in doubt. It
 // returns when ctx is done.
 func (c *Coordinator) Run(ctx context.Context) {
 	t := time.NewTicker(c.cfg.Timing.Retry)
@@ -31,7 +30,7 @@ func (c *Coordinator) Settle(ctx context.Context) {
 	c.resolveInDoubt(ctx)
 }
 
-// tellAgain tells decisions to those who have not answered.
+// redeliver sends decisions to participants that have not replied.
 func (c *Coordinator) redeliver(ctx context.Context) {
 	c.mu.Lock()
 	left := maps.Clone(c.left)
@@ -55,8 +54,8 @@ func (c *Coordinator) reachable(homes []metadata.NodeID) bool {
 	return false
 }
 
-// ask asks the coordinators of what has been in doubt for too long, each in
-// turn, all at once.
+// resolveInDoubt asks the coordinators of transactions that are in doubt for too long: each
+// coordinator one after the other, all coordinators at once.
 func (c *Coordinator) resolveInDoubt(ctx context.Context) {
 	doubts := make(map[metadata.NodeID][]metadata.InDoubt)
 	for _, d := range c.store.InDoubt() {
@@ -69,7 +68,7 @@ func (c *Coordinator) resolveInDoubt(ctx context.Context) {
 		wg.Go(func() {
 			for _, d := range ds {
 				if err := c.resolve(ctx, id, d); err != nil {
-					c.cfg.Log.WithError(err).WithField("transaction", d.Tx.String()).Debug("a transaction stays in doubt")
+					c.cfg.Log.WithError(err).WithField("transaction", d.Tx.String()).Debug("transaction stays in doubt; asked again")
 					return
 				}
 			}
@@ -78,17 +77,17 @@ func (c *Coordinator) resolveInDoubt(ctx context.Context) {
 	wg.Wait()
 }
 
-// resolve does what the coordinator says.
+// resolve applies the outcome of a transaction.
 func (c *Coordinator) resolve(ctx context.Context, id metadata.NodeID, d metadata.InDoubt) error {
 	ctx, cancel := context.WithTimeout(ctx, c.cfg.Timing.Deliver)
 	defer cancel()
 	p, err := c.peer(id)
-	if err != nil { // it is down
+	if err != nil { // the coordinator is down
 		if d.GaveUp {
 			return nil
 		}
 		c.stats.gaveUp.Add(1)
-		c.cfg.Log.WithField("transaction", d.Tx.String()).Warn("the coordinator of a transaction is down: it is given up")
+		c.cfg.Log.WithField("transaction", d.Tx.String()).Warn("coordinator is down: prepared transaction given up")
 		return c.store.GiveUp(d.Tx)
 	}
 	o, err := p.Outcome(ctx, d.Tx)

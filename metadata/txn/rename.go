@@ -23,19 +23,18 @@ func (c *Coordinator) Rename(ctx context.Context, r metadata.Rename) (*metadata.
 	return m.replaced, nil
 }
 
-// mover is a rename under way, over all its attempts. This home has the old
-// name, the home to has the new one.
+// mover is a rename over all its attempts. This home has the old name, the home to has the new one.
 type mover struct {
 	c        *Coordinator
 	r        metadata.Rename
 	exchange bool
 	to       metadata.NodeID
-	epoch    metadata.Epoch // in which the new directory was spread, as far as was heard
-	down     metadata.Ino   // a directory that is to be exchanged down to r.Dir: it needs the lock of moves
+	epoch    metadata.Epoch // of the split of the new directory, as far as known
+	down     metadata.Ino   // a directory that is exchanged down to r.Dir, which needs the rename lock
 
 	// of one attempt
 	src      metadata.Entry
-	rest     map[metadata.NodeID][]metadata.Edit // what other homes have to do beside
+	rest     map[metadata.NodeID][]metadata.Edit // edits of other homes
 	replaced *metadata.Entry
 }
 
@@ -63,8 +62,7 @@ func (m *mover) attempt(ctx context.Context, a *attempt) error {
 	return m.finish(ctx, a)
 }
 
-// learn takes note of where the entries of the new directory are; that they
-// were looked for elsewhere is no error.
+// learn records where the entries of the new directory are; a redirect is then no error.
 func (m *mover) learn(err error) error {
 	var e *metadata.Redirect
 	if !errors.As(err, &e) || e.Dir != m.r.NewDir {
@@ -74,8 +72,8 @@ func (m *mover) learn(err error) error {
 	return fmt.Errorf("%v: %w", err, syscall.EAGAIN)
 }
 
-// checkLoops takes the lock of moves, if a directory is to get another parent,
-// and looks whether that is below it.
+// checkLoops takes the rename lock if a directory gets another parent, and checks that this is not
+// below it.
 func (m *mover) checkLoops(ctx context.Context, a *attempt) error {
 	up := isDir(m.src.Mode)
 	if m.r.Dir == m.r.NewDir || !up && m.down == 0 {
@@ -98,8 +96,8 @@ func (m *mover) checkLoops(ctx context.Context, a *attempt) error {
 	return err
 }
 
-// refuse finds the errno of a move of a directory below itself: what is wrong
-// with its new name counts before.
+// refuse returns the errno of a move of a directory below itself: errors of its new name come
+// first.
 func (m *mover) refuse(ctx context.Context, a *attempt) error {
 	edit := metadata.Edit{Kind: metadata.EditReplace, Dir: m.r.NewDir, Name: m.r.NewName, Ino: m.src.Ino, Mode: m.src.Mode}
 	switch {
@@ -118,7 +116,7 @@ func (m *mover) refuse(ctx context.Context, a *attempt) error {
 	return fmt.Errorf("move of a directory below itself: %w", syscall.EINVAL)
 }
 
-// move has the old name removed and the new one entered.
+// move removes the old name and enters the new one.
 func (m *mover) move(ctx context.Context, a *attempt) error {
 	self := m.c.cfg.Self
 	leave := metadata.Edit{Kind: metadata.EditLeave, Dir: m.r.Dir, Name: m.r.Name, Ino: m.src.Ino}
@@ -141,7 +139,7 @@ func (m *mover) move(ctx context.Context, a *attempt) error {
 	return m.displace(v.Old)
 }
 
-// displace sees to it that what the new name named loses it.
+// displace removes a link of the inode that the new name had.
 func (m *mover) displace(old *metadata.Entry) error {
 	switch {
 	case old == nil:
@@ -150,7 +148,7 @@ func (m *mover) displace(old *metadata.Entry) error {
 		return errNothing
 	}
 	m.replaced = old
-	if old.Attr != nil { // the home of the name has seen to it
+	if old.Attr != nil { // the home of the name has done it
 		return nil
 	}
 	kind := metadata.EditUnlink
@@ -161,7 +159,7 @@ func (m *mover) displace(old *metadata.Entry) error {
 	return nil
 }
 
-// swap has both names changed.
+// swap exchanges both names.
 func (m *mover) swap(ctx context.Context, a *attempt) error {
 	self := m.c.cfg.Self
 	m.later(m.src, m.r.NewDir, m.r.NewName)
@@ -195,8 +193,8 @@ func (m *mover) swap(ctx context.Context, a *attempt) error {
 	return nil
 }
 
-// later notes that the home of e has to be told where it is now. That of a
-// file, which only changes its ctime, is left out if it is down.
+// later adds the new name of e to the edits of its home. A file, whose ctime alone would change, is
+// skipped if its home is down.
 func (m *mover) later(e metadata.Entry, dir metadata.Ino, name string) {
 	if home := e.Ino.Home(); isDir(e.Mode) || !m.c.cfg.Down(home) {
 		m.add(home, metadata.Edit{Kind: metadata.EditMoved, Ino: e.Ino, ToDir: dir, ToName: name})
@@ -205,14 +203,14 @@ func (m *mover) later(e metadata.Entry, dir metadata.Ino, name string) {
 
 func (m *mover) add(home metadata.NodeID, e metadata.Edit) { m.rest[home] = append(m.rest[home], e) }
 
-// now is what home has to do beside, and is asked for at once.
+// now returns and removes the edits of home, which are prepared at once.
 func (m *mover) now(home metadata.NodeID) []metadata.Edit {
 	edits := m.rest[home]
 	delete(m.rest, home)
 	return edits
 }
 
-// finish asks for all that is left over.
+// finish prepares all remaining edits.
 func (m *mover) finish(ctx context.Context, a *attempt) error {
 	homes := make([]metadata.NodeID, 0, len(m.rest))
 	for home := range m.rest {

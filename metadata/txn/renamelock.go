@@ -11,7 +11,7 @@ import (
 )
 
 const (
-	renameLockWait    = 100 * time.Millisecond // how long one call waits for the lock of moves
+	renameLockWait    = 100 * time.Millisecond // how long one call waits for the lock
 	renameLockWaiters = 64                     // how many calls wait at a time
 )
 
@@ -21,9 +21,9 @@ type renameLock struct {
 	now   func() time.Time
 
 	mu        sync.Mutex
-	holder    metadata.TxID // under mu; 0 is nobody
+	holder    metadata.TxID // guarded by mu; 0 is none
 	until     time.Time     // under mu: the end of the holder's lease
-	notBefore time.Time     // under mu: until then a holder of an earlier run may be at work
+	notBefore time.Time     // guarded by mu: until then a holder of an earlier run may be active
 	waiters   int           // under mu
 	freed     chan struct{} // under mu; closed when the holder is done
 }
@@ -32,7 +32,7 @@ func (m *renameLock) init(lease time.Duration, now func() time.Time) {
 	m.lease, m.now, m.freed = lease, now, make(chan struct{})
 }
 
-// grant gives the lock to tx, or says what to wait for and for how long at most.
+// grant gives the lock to tx, or returns what to wait for and for how long at most.
 func (m *renameLock) grant(tx metadata.TxID) (freed chan struct{}, left time.Duration) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -47,7 +47,7 @@ func (m *renameLock) grant(tx metadata.TxID) (freed chan struct{}, left time.Dur
 	return nil, 0
 }
 
-// enter counts a call that waits; false if there are too many.
+// enter counts a waiting call; false if there are too many.
 func (m *renameLock) enter() bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -67,10 +67,10 @@ func (m *renameLock) leave() {
 // LockRename is metadata.TxPeer. Only the home of RootIno has the lock.
 func (c *Coordinator) LockRename(ctx context.Context, tx metadata.TxID) error {
 	if c.cfg.Self != metadata.RootIno.Home() {
-		return fmt.Errorf("lock of moves: asked of node %d: %w", c.cfg.Self, syscall.EINVAL)
+		return fmt.Errorf("rename lock: asked of node %d: %w", c.cfg.Self, syscall.EINVAL)
 	}
 	m := &c.renameLock
-	busy := fmt.Errorf("lock of moves: %w", syscall.EAGAIN)
+	busy := fmt.Errorf("rename lock: %w", syscall.EAGAIN)
 	if !m.enter() {
 		return busy
 	}
@@ -88,7 +88,7 @@ func (c *Coordinator) LockRename(ctx context.Context, tx metadata.TxID) error {
 	}
 }
 
-// wait returns nil when it is worth another look.
+// wait returns nil when the lock may be free.
 func (m *renameLock) wait(ctx context.Context, freed <-chan struct{}, left time.Duration, limit <-chan time.Time) error {
 	t := time.NewTimer(left)
 	defer t.Stop()
@@ -118,7 +118,7 @@ func (c *Coordinator) UnlockRename(_ context.Context, tx metadata.TxID) error {
 	return nil
 }
 
-// lock takes the lock of moves for the attempt.
+// lock takes the rename lock for the attempt.
 func (a *attempt) lock(ctx context.Context) error {
 	select {
 	case a.c.turn <- struct{}{}:
@@ -132,7 +132,7 @@ func (a *attempt) lock(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		// It has to be over a good while before the lease is.
+		// The attempt must end well before the lease.
 		a.until = a.c.cfg.Now().Add(a.c.cfg.Timing.Lease / 2)
 		err = a.c.away(metadata.RootIno.Home(), p.LockRename(ctx, a.tx))
 		if !retryable(err) {
@@ -144,8 +144,7 @@ func (a *attempt) lock(ctx context.Context) error {
 	}
 }
 
-// unlock gives the lock of moves back, if the attempt has it. If that does not
-// succeed its lease ends.
+// unlock releases the rename lock, if the attempt has it. If that fails, its lease ends.
 func (a *attempt) unlock(ctx context.Context) {
 	if !a.renameLocked {
 		return
@@ -158,12 +157,11 @@ func (a *attempt) unlock(ctx context.Context) {
 		err = p.UnlockRename(ctx, a.tx)
 	}
 	if err != nil {
-		a.c.cfg.Log.WithError(err).Debug("the lock of moves stays until its lease ends")
+		a.c.cfg.Log.WithError(err).Debug("rename lock not released; its lease ends it")
 	}
 }
 
-// below reports whether dir is top or below it. It has to be asked under the
-// lock of moves.
+// isBelow reports whether dir is top or below it. Called with the rename lock.
 func (c *Coordinator) isBelow(ctx context.Context, dir, top metadata.Ino) (bool, error) {
 	for range metadata.MaxNodes * 16 {
 		if dir == top || dir == metadata.RootIno {

@@ -10,24 +10,24 @@ type counters struct {
 	recovered, gaveUp    atomic.Int64
 }
 
-// Stats is what a coordinator has done since its start.
+// Stats is the counters of a coordinator.
 type Stats struct {
-	Alone     int64 `json:"alone"`     // operations that concerned this home only
-	Shared    int64 `json:"shared"`    // operations that were made transactions
-	Again     int64 `json:"again"`     // attempts that met others and were repeated
+	Alone     int64 `json:"alone"`     // operations of this home alone
+	Shared    int64 `json:"shared"`    // operations done as transactions
+	Again     int64 `json:"again"`     // attempts repeated after a conflict
 	Committed int64 `json:"committed"` // attempts
-	Aborted   int64 `json:"aborted"`   // attempts, those included that were refused or had nothing to do
+	Aborted   int64 `json:"aborted"`   // attempts, including refused ones and those without anything to do
 	Prepares  int64 `json:"prepares"`  // calls to other homes
 	Commits   int64 `json:"commits"`   // calls to other homes
-	Moves     int64 `json:"moves"`     // times that the lock of moves was taken
-	Climbs    int64 `json:"climbs"`    // steps from home to home on a way up
-	Recovered int64 `json:"recovered"` // transactions of others that were asked for
+	Moves     int64 `json:"moves"`     // rename locks taken
+	Climbs    int64 `json:"climbs"`    // calls for paths up to the root
+	Recovered int64 `json:"recovered"` // outcomes asked for
 	GaveUp    int64 `json:"gave_up"`   // transactions of coordinators that are down
 	InDoubt   int64 `json:"in_doubt"`  // now: transactions of others that are prepared here
-	Untold    int64 `json:"untold"`    // now: decisions that a home does not know
+	Untold    int64 `json:"untold"`    // now: undelivered decisions
 }
 
-// Stats is what the coordinator has done since its start.
+// Stats returns the counters.
 func (c *Coordinator) Stats() Stats {
 	s := &c.stats
 	c.mu.Lock()

@@ -1,6 +1,5 @@
-// Package varint takes values off the front of a record: integers of variable
-// length, as encoding/binary appends them, and bytes. A Decoder can be asked for all
-// that a record has, and then once whether that was there.
+// Package varint decodes records: variable-length integers, as encoding/binary appends them, and
+// bytes. A Decoder reads all fields of a record; afterwards Whole says whether they were there.
 package varint
 
 import (
@@ -8,14 +7,14 @@ import (
 	"math"
 )
 
-// Decoder takes values off the front of B. Bad stays set after the first that is cut
-// short or out of range; what is taken then is zero.
+// Decoder takes values off the front of B. Bad is set by the first value that is cut short or out
+// of range; later values are zero.
 type Decoder struct {
 	B   []byte
 	Bad bool
 }
 
-// Whole reports whether all was there, and nothing else.
+// Whole reports whether all values were there, and nothing else.
 func (d *Decoder) Whole() bool { return !d.Bad && len(d.B) == 0 }
 
 // Byte takes one byte.
@@ -26,7 +25,7 @@ func (d *Decoder) Byte() byte {
 	return 0
 }
 
-// Bytes takes n bytes, which stay part of the input; nil if there are fewer.
+// Bytes takes n bytes, which refer to the input; nil if there are fewer.
 func (d *Decoder) Bytes(n uint64) []byte {
 	if n > uint64(len(d.B)) {
 		d.Bad, d.B = true, nil
@@ -83,8 +82,8 @@ func (d *Decoder) Uint32() uint32 { return uint32(d.Bounded(math.MaxUint32)) }
 // Uint16 takes an unsigned integer of 16 bits.
 func (d *Decoder) Uint16() uint16 { return uint16(d.Bounded(math.MaxUint16)) }
 
-// Size takes a number of bytes, or a place among them.
+// Size takes a number of bytes or an offset.
 func (d *Decoder) Size() int64 { return int64(d.Bounded(math.MaxInt64)) }
 
-// Text takes a string with its length before it.
+// Text takes a string with its length.
 func (d *Decoder) Text() string { return string(d.Bytes(d.Uvarint())) }

@@ -1,0 +1,25 @@
+// Package locks is the file locks of a home, flock(2) and fcntl(2), across the nodes of the
+// job. A request never waits in a call: it is queued, its node is woken when it was
+// granted, and repeats it. So a waiter costs a few bytes, and a lost wake-up is repaired
+// by the next repetition. A waiter that gives up cancels its request; a delayed copy of
+// that is refused.
+//
+// Table is the state machine without I/O; Locks adds clock, wake-ups and recovery.
+//
+// # Rules
+//
+// An owner is what a kernel calls one: a process (fcntl), or an open file (flock, OFD
+// locks). Locks of one owner replace each other byte by byte. Waiters are served in order;
+// a request that does not wait may overtake them if no lock conflicts, and so may one of an
+// owner with a lock. EDEADLK, for fcntl only, if a wait closes a cycle of owners in this
+// home; cycles over two homes are not found.
+//
+// A node has no locks on a file that it has closed, and none at all when it is lost or its
+// client restarts. After a restart of the home the nodes report their locks
+// (metadata.Recall), and nothing is granted before all have.
+//
+// # Locks
+//
+//	Table.mu    held for a few steps in memory
+//	  Locks.mu  clients to wake
+package locks
