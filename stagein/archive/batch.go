@@ -10,23 +10,22 @@ import (
 	"github.com/bivouacfs/bivouac/stagein/source"
 )
 
-// BatchedPut is a parcel on its way, with the buffers that it lies in.
+// BatchedPut is a put of one piece, with the buffers that hold its bytes.
 type BatchedPut struct {
 	datapath.PiecePut
 	Held []*source.Piece
-	Done func(error) error // is told what became of it, and says what is wrong with that
+	Done func(error) error // called with the result of the put; its error is what Deliver returns
 }
 
-// Batch is the freight that goes to one node together: a message for each parcel
-// would cost both ends more than its bytes do.
+// Batch is puts to one node that go in one message: a message for each would cost both ends
+// more than its bytes do.
 type Batch struct {
 	node  metadata.NodeID
 	all   []BatchedPut
 	bytes int64
 }
 
-// Deliver has store take a load to its node, and is the first thing that is wrong with
-// what became of it.
+// Deliver sends the batch with store, and returns the first error of its puts.
 func (l *Batch) Deliver(ctx context.Context, store func(context.Context, metadata.NodeID, []datapath.PiecePut) ([]error, error)) (first error) {
 	ps := make([]datapath.PiecePut, len(l.all))
 	for i := range l.all {
@@ -46,19 +45,20 @@ func (l *Batch) Deliver(ctx context.Context, store func(context.Context, metadat
 	return first
 }
 
-// Batcher is what is being packed.
+// Batcher collects puts into a batch for each node.
 type Batcher struct {
-	send func(*Batch) // has it brought
+	send func(*Batch) // has a full batch delivered
 
 	mu   sync.Mutex
 	open map[metadata.NodeID]*Batch // guarded by mu
 }
 
+// NewBatcher makes a Batcher whose batches send has delivered.
 func NewBatcher(send func(*Batch)) *Batcher {
 	return &Batcher{send: send, open: make(map[metadata.NodeID]*Batch)}
 }
 
-// Add puts x on the load for its node, and sends the one that has no room for it.
+// Add appends x to its node's batch. If that has no room for it, the batch is sent and x begins the next.
 func (q *Batcher) Add(node metadata.NodeID, x BatchedPut) {
 	n := x.Len()
 	q.mu.Lock()
@@ -75,8 +75,8 @@ func (q *Batcher) Add(node metadata.NodeID, x BatchedPut) {
 	}
 }
 
-// Flush sends all that is packed. Who waits for a buffer has to do so before: others
-// could wait for those that the loads hold.
+// Flush sends all batches. It must be called before waiting for a buffer: the batches hold buffers, so that
+// the wait could never end.
 func (q *Batcher) Flush() {
 	q.mu.Lock()
 	open := q.open

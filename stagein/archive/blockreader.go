@@ -7,19 +7,19 @@ import (
 	"github.com/bivouacfs/bivouac/stagein/source"
 )
 
-// BlockReader is consecutive pieces of an archive as one stream. No block lies in two
-// pieces, but for the last of the archive, which may be short.
+// BlockReader reads consecutive pieces of an archive as one stream. No block lies in two pieces; the last one of the
+// archive may be short.
 type BlockReader struct {
-	Queue []*source.Piece // what comes before more
+	Queue []*source.Piece // read before More
 	More  func() (*source.Piece, error)
-	Waits func()        // if not nil, is called before more
+	Waits func()        // called before More, if not nil
 	cur   *source.Piece // held; nil at the start
-	at    int           // of cur
+	at    int           // in cur
 	Pos   int64         // in the archive
-	bad   error         // of more
+	bad   error         // of More
 }
 
-// fill makes sure that there is a byte in cur; io.EOF at the end.
+// fill makes sure that cur has a byte left; io.EOF at the end.
 func (t *BlockReader) fill() error {
 	for t.cur == nil || t.at == len(t.cur.B) {
 		next, err := t.pull()
@@ -28,7 +28,7 @@ func (t *BlockReader) fill() error {
 		}
 		t.drop()
 		if next.End() <= t.Pos {
-			next.Release() // lies before the start
+			next.Release() // ends before Pos
 			continue
 		}
 		t.cur, t.at = next, int(max(t.Pos-next.Off, 0))
@@ -39,7 +39,7 @@ func (t *BlockReader) fill() error {
 func (t *BlockReader) pull() (*source.Piece, error) {
 	if len(t.Queue) == 0 {
 		if t.bad != nil {
-			return nil, t.bad // what comes behind a gap is not what comes next
+			return nil, t.bad // what follows a gap must not be taken for the next bytes
 		}
 		t.wait()
 		p, err := t.More()
@@ -51,7 +51,7 @@ func (t *BlockReader) pull() (*source.Piece, error) {
 	return p, nil
 }
 
-// wait is for who is about to wait for what comes, or for a buffer.
+// wait must be called before waiting for a piece or a buffer.
 func (t *BlockReader) wait() {
 	if t.Waits != nil {
 		t.Waits()
@@ -65,7 +65,7 @@ func (t *BlockReader) drop() {
 	}
 }
 
-// Close releases all that the tape holds.
+// Close releases the pieces that are held.
 func (t *BlockReader) Close() {
 	t.drop()
 	for _, p := range t.Queue {
@@ -74,7 +74,7 @@ func (t *BlockReader) Close() {
 	t.Queue = nil
 }
 
-// Take returns at most n bytes, and the piece that they are in.
+// Take returns at most n bytes and the piece that holds them.
 func (t *BlockReader) Take(n int64) ([]byte, *source.Piece, error) {
 	if err := t.fill(); err != nil {
 		return nil, nil, err
@@ -92,7 +92,7 @@ func (t *BlockReader) Block() ([]byte, error) {
 	return b, err
 }
 
-// Skip goes over n bytes.
+// Skip discards n bytes.
 func (t *BlockReader) Skip(n int64) error {
 	for n > 0 {
 		b, _, err := t.Take(n)
@@ -107,6 +107,7 @@ func (t *BlockReader) Skip(n int64) error {
 	return nil
 }
 
+// ReleaseAll releases pieces.
 func ReleaseAll(held []*source.Piece) {
 	for _, p := range held {
 		p.Release()

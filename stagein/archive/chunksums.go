@@ -7,15 +7,14 @@ import (
 	"github.com/bivouacfs/bivouac/metadata/manifest"
 )
 
-// ChunkCRCs makes the CRC-32C of each chunk of a striped file of its bytes, in their
-// order; what is left out are holes.
+// ChunkCRCs makes the CRC-32C of each chunk of a striped file, whose bytes come in their order. Gaps are holes.
 type ChunkCRCs struct {
 	chunk int64 // bytes
 	cur   HoleSum
 	sums  []byte // manifest.CRCs
 }
 
-// NewChunkCRCs is for a file of size bytes; nil if there are to be none: it is not striped, or has too many chunks.
+// NewChunkCRCs is for a file of size bytes. It is nil, which is valid, if the file is not striped or has too many chunks.
 func NewChunkCRCs(l metadata.Layout, size int64) *ChunkCRCs {
 	if l.Kind != metadata.Striped || (size-1)/l.Chunk() >= manifest.MaxChunks {
 		return nil
@@ -32,10 +31,10 @@ func (c *ChunkCRCs) Write(b []byte, pos int64) {
 	}
 }
 
-// next is where the chunk ends that is being summed up.
+// next returns the end of the current chunk.
 func (c *ChunkCRCs) next() int64 { return int64(len(c.sums)/4+1) * c.chunk }
 
-// upTo ends the chunks that end at pos or before it.
+// upTo closes the chunks that end at or before pos.
 func (c *ChunkCRCs) upTo(pos int64) {
 	for end := c.next(); end <= pos; end = c.next() {
 		c.sums = binary.BigEndian.AppendUint32(c.sums, c.cur.UpTo(end))
@@ -43,7 +42,7 @@ func (c *ChunkCRCs) upTo(pos int64) {
 	}
 }
 
-// End is the sums of a file of size bytes.
+// End returns the sums of a file of size bytes.
 func (c *ChunkCRCs) End(size int64) manifest.CRCs {
 	if c == nil || size == 0 {
 		return ""

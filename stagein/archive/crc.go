@@ -4,8 +4,7 @@ import (
 	"hash/crc32"
 )
 
-// JoinCRC is the CRC-32C of what has the CRC a with n bytes behind it that have
-// the CRC b. A CRC is the remainder of a polynomial over GF(2): a is multiplied by
+// JoinCRC returns the CRC-32C of bytes with the CRC a followed by n bytes with the CRC b. A CRC is the remainder of a polynomial over GF(2): a is multiplied by
 // x to the power of 8n, and added to b.
 func JoinCRC(a, b uint32, n int64) uint32 {
 	power := uint32(1) << 30 // x, with the bits as they lie in a CRC
@@ -38,11 +37,10 @@ func multiply(a, b uint32) (p uint32) {
 
 var Castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// HoleSum is the CRC-32C of a stretch of a file with holes, which cost nothing
-// however large they are.
+// HoleSum makes the CRC-32C of a part of a sparse file. A hole costs the same whatever its size.
 type HoleSum struct {
 	crc uint32
-	Pos int64 // of what is summed up already
+	Pos int64 // up to which the bytes are summed up
 }
 
 func (h *HoleSum) Write(b []byte, pos int64) {
@@ -50,7 +48,7 @@ func (h *HoleSum) Write(b []byte, pos int64) {
 	h.crc, h.Pos = crc32.Update(h.crc, Castagnoli, b), pos+int64(len(b))
 }
 
-// UpTo is the sum up to pos, before which nothing but a hole is left.
+// UpTo returns the sum up to pos; the bytes from Pos to pos are a hole.
 func (h *HoleSum) UpTo(pos int64) uint32 {
 	if n := pos - h.Pos; n > 0 {
 		h.crc, h.Pos = JoinCRC(h.crc, ZerosCRC(n), n), pos
@@ -58,7 +56,7 @@ func (h *HoleSum) UpTo(pos int64) uint32 {
 	return h.crc
 }
 
-// ZerosCRC is the CRC-32C of n zeros.
+// ZerosCRC returns the CRC-32C of n zeros.
 func ZerosCRC(n int64) (crc uint32) {
 	power, length := crc32.Checksum([]byte{0}, Castagnoli), int64(1)
 	for ; n > 0; n >>= 1 {

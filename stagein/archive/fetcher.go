@@ -19,44 +19,44 @@ import (
 	"github.com/bivouacfs/bivouac/stagein/source/walk"
 )
 
-// Origin is one source: an archive, or a directory.
+// Origin is one source of a dataset: an archive or a directory. It is JSON.
 type Origin struct {
 	Path  source.Name   `json:"path"`  // with symbolic links followed
-	Kind  source.Kind   `json:"kind"`  // Many is not known yet
+	Kind  source.Kind   `json:"kind"`  // Many: not detected yet
 	Size  int64         `json:"size"`  // of an archive, when it was scanned
 	Mtime metadata.Time `json:"mtime"` // likewise
-	// Index is the path of what told what is in an archive; "" if the archive did.
+	// Index is the path of the index from which an archive's members are known; "" if it was scanned.
 	Index source.Name `json:"index,omitempty"`
-	// RestartPoints is those of a compressed tar, as unpack.RestartPoints; empty if it has none but its beginning.
+	// RestartPoints has those of a compressed tar, as unpack.RestartPoints encodes them; empty if it has only its beginning.
 	RestartPoints []byte `json:"restart_points,omitempty"`
 }
 
 const (
-	// minPieces is the fewest pieces of a pool: half can be kept by the search, and the rest must do to go on.
+	// MinPieces is the fewest pieces of a pool: the search for a header may hold half of them while reading goes on.
 	MinPieces = 8
-	// readAhead is how many reads of one region are in flight.
+	// ReadAhead is how many reads of one region are in flight.
 	ReadAhead = 4
-	// pointsApart is how many bytes there are between two restart points of a compressed tar, at the least.
+	// PointsApart is the least distance between two restart points of a compressed tar, in unpacked bytes.
 	PointsApart = 4 << 20
 )
 
-// KeptOpen is how many archives a dataset has at the most for each to stay open
-// when it was opened.
+// KeptOpen is the largest number of archives of a dataset that stay open once they were opened. Archives of a dataset
+// with more are opened for each read.
 const KeptOpen = 16
 
-// Fetcher reads files' bytes from their origins.
+// Fetcher opens files in their origins.
 type Fetcher struct {
 	Fsys    source.FS
 	Sources []Origin
-	Read    atomic.Int64 // bytes
+	Read    atomic.Int64 // bytes that were read
 
 	mu       sync.Mutex
 	archives map[uint32]source.File          // guarded by mu
-	kinds    map[uint32]source.Kind          // guarded by mu; of those that had to be looked at
-	points   map[uint32]unpack.RestartPoints // guarded by mu; of those that were wanted
+	kinds    map[uint32]source.Kind          // guarded by mu; of origins whose kind had to be detected
+	points   map[uint32]unpack.RestartPoints // guarded by mu; parsed so far
 }
 
-// KindOf is of what kind the source is that has a file.
+// KindOf returns the kind of the source that holds a file.
 func (q *Fetcher) KindOf(from manifest.Origin) (source.Kind, error) {
 	if int(from.Source) >= len(q.Sources) {
 		return "", fmt.Errorf("source %d of %d: %w", from.Source, len(q.Sources), syscall.EIO)
@@ -64,7 +64,7 @@ func (q *Fetcher) KindOf(from manifest.Origin) (source.Kind, error) {
 	return q.Kind(from.Source)
 }
 
-// Kind is of what kind a source is.
+// Kind returns the kind of source n. It detects it if that is not known yet.
 func (q *Fetcher) Kind(n uint32) (source.Kind, error) {
 	o := &q.Sources[n]
 	if o.Kind != source.Many {
@@ -90,6 +90,7 @@ func (q *Fetcher) Kind(n uint32) (source.Kind, error) {
 	return found.Kind, nil
 }
 
+// Close closes the archives that are open.
 func (q *Fetcher) Close() error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -101,25 +102,25 @@ func (q *Fetcher) Close() error {
 	return errors.Join(errs...)
 }
 
-// Content is a file's bytes in a source.
+// Content is one file's bytes in its origin, or a whole archive.
 type Content struct {
 	Src   source.File
 	Name  string // for messages
-	Base  int64  // offset of the first
+	Base  int64  // offset of its first byte in the source, or in what that unpacks to
 	Was   source.Info
-	owned bool  // the file is the stretch's to close
-	Head  int64 // bytes before base that have to be headers of the digest check
+	owned bool  // Close closes Src
+	Head  int64 // bytes of headers before Base; their digest must be check, if that is not 0
 	check uint64
-	index string // that says so
+	index string // path of the index that check comes from
 
-	member *source.Item // of a zip archive; nil is no such
-	sparse bool         // in a tar
+	member *source.Item // nil: not a member of a zip archive
+	sparse bool         // a sparse member of a tar
 
 	Kind   source.Kind          // of the archive
-	Points unpack.RestartPoints // of a compressed one
+	Points unpack.RestartPoints // of a compressed tar
 }
 
-// Open finds the bytes of a file that has the attributes a.
+// Open opens a file with the attributes a at its origin. The source must be what was scanned.
 func (q *Fetcher) Open(from manifest.Origin, a *metadata.Attr) (*Content, error) {
 	if !from.Known() || int(from.Source) >= len(q.Sources) {
 		return nil, fmt.Errorf("inode %v: its place in the source is not known: %w", a.Ino, syscall.EIO)
@@ -190,7 +191,7 @@ func (q *Fetcher) openIn(o *Origin, from manifest.Origin) (*Content, error) {
 	return s, nil
 }
 
-// RestartPoints is the restart points of a source.
+// RestartPoints returns the restart points of source n.
 func (q *Fetcher) RestartPoints(n uint32) (unpack.RestartPoints, error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -208,7 +209,7 @@ func (q *Fetcher) RestartPoints(n uint32) (unpack.RestartPoints, error) {
 	return ps, nil
 }
 
-// openKept is an archive that stays open.
+// openKept opens an archive that then stays open.
 func (q *Fetcher) openKept(n uint32) (source.File, error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -226,13 +227,13 @@ func (q *Fetcher) openKept(n uint32) (source.File, error) {
 	return f, nil
 }
 
-// Unchanged refuses a source that is no longer what was scanned.
+// Unchanged returns ESTALE if the source is no longer what was scanned.
 func (s *Content) Unchanged() error {
 	now, err := s.Src.Stat()
 	return checkInfo(now, err, s.Name, s.Was)
 }
 
-// Close closes what was read, with the error that its reading had.
+// Close ends the reading, which had the error err, and returns that or the error of closing.
 func (s *Content) Close(err error) error {
 	if !s.owned {
 		return err
@@ -243,8 +244,8 @@ func (s *Content) Close(err error) error {
 	return err
 }
 
-// readPieces reads the bytes [pos, pos+n), some pieces ahead of do, which holds what it
-// keeps. Their offsets are those of the source.
+// readPieces calls do with the pieces of [pos, pos+n), some of which are read ahead. Their offsets are those in the
+// source. do must hold the pieces that it keeps.
 func (s *Content) readPieces(ctx context.Context, pool *source.Pool, pos, n int64, do func(p *source.Piece) error) error {
 	if n <= int64(pool.Size()) {
 		return s.readPiece(ctx, pool, pos, n, do)
@@ -267,7 +268,7 @@ func (s *Content) readPieces(ctx context.Context, pool *source.Pool, pos, n int6
 	}
 }
 
-// readPiece is pieces for what is read at once: nobody has to be woken for it.
+// readPiece is readPieces of a single piece, read by the caller's goroutine.
 func (s *Content) readPiece(ctx context.Context, pool *source.Pool, pos, n int64, do func(p *source.Piece) error) error {
 	p, err := pool.Get(ctx)
 	if err != nil {
@@ -283,8 +284,8 @@ func (s *Content) readPiece(ctx context.Context, pool *source.Pool, pos, n int64
 	return s.Unchanged()
 }
 
-// Read reads the bytes [pos, pos+n) of the file, some pieces ahead of do. The
-// headers that nobody has looked at yet are read with the first.
+// Read calls do with the bytes [pos, pos+n) of the file in their order, some of which are read ahead. Headers that
+// are known only from an index are read and checked with the first bytes.
 func (s *Content) Read(ctx context.Context, bufs Buffers, pos, n int64, do func(b []byte, pos int64) error) error {
 	if s.member != nil {
 		return s.readZip(ctx, bufs, pos, n, do)
@@ -321,15 +322,14 @@ func (s *Content) Read(ctx context.Context, bufs Buffers, pos, n int64, do func(
 	})
 }
 
-// checkHead refuses what an index says of a file whose headers say something else,
-// and the index with it.
+// checkHead compares the headers of a file with what the index says of it. An index that is wrong is removed.
 func (s *Content) checkHead(head []byte) error {
 	err := tar.CheckHead(head, s.Base, s.check)
 	if err == nil {
 		return nil
 	}
 	if e := s.Unchanged(); e != nil {
-		return e // it was right, then
+		return e // the source has changed; the index was right
 	}
 	then := "it is removed: stage in again"
 	if e := os.Remove(s.index); e != nil && !errors.Is(e, os.ErrNotExist) {
@@ -344,7 +344,7 @@ type countedFile struct {
 	n *atomic.Int64
 }
 
-// CountReads is f, and adds to n the bytes that are read of it.
+// CountReads returns f such that the bytes read of it are added to n.
 func CountReads(f source.File, n *atomic.Int64) source.File { return countedFile{f, n} }
 
 // ReadAt implements io.ReaderAt.
@@ -357,14 +357,13 @@ func (c countedFile) ReadAt(p []byte, off int64) (int, error) {
 // Unwrap implements source.Wrapper.
 func (c countedFile) Unwrap() source.File { return c.File }
 
-// CheckUnchanged refuses a file that is no longer what was planned.
+// CheckUnchanged returns ESTALE if f is no longer what it was.
 func CheckUnchanged(f source.File, path string, was source.Info) error {
 	now, err := f.Stat()
 	return checkInfo(now, err, path, was)
 }
 
-// checkInfo refuses a file that is now, or of which only err is known, if it was
-// something else.
+// checkInfo is CheckUnchanged for what Stat has returned.
 func checkInfo(now source.Info, err error, path string, was source.Info) error {
 	switch {
 	case err != nil:
@@ -377,7 +376,7 @@ func checkInfo(now source.Info, err error, path string, was source.Info) error {
 	return nil
 }
 
-// Explain is what made reading a source fail with err: that it was changed, if it was.
+// Explain returns why a read failed with err: ESTALE if the source has changed, else err.
 func (s *Content) Explain(err error) error {
 	if err == nil {
 		return nil

@@ -4,7 +4,7 @@ import (
 	"github.com/zeebo/xxh3"
 )
 
-// Hasher makes the sum of a file's bytes as they come.
+// Hasher makes the xxh3-128 of a file as its bytes come.
 type Hasher struct {
 	Size  int64
 	whole [16]byte

@@ -6,20 +6,19 @@ import (
 	"github.com/bivouacfs/bivouac/stagein/source/tar"
 )
 
-// HoleFiller gives do the stretch [pos, end) of a sparse file from its front to its
-// back, holes as zeros.
+// HoleFiller calls do with the bytes [pos, end) of a sparse file in their order, holes as zeros.
 type HoleFiller struct {
 	pos, End int64
 	do       func(b []byte, pos int64) error
 }
 
-// noBytes is what holes are read as.
+// noBytes is the zeros that do gets for holes. isHole knows them by their address.
 var noBytes = make([]byte, 64<<10)
 
-// isHole reports whether b came out of a hole.
+// isHole reports whether b is bytes of a hole.
 func isHole(b []byte) bool { return len(b) > 0 && &b[0] == &noBytes[0] }
 
-// NewHoleFiller is for the stretch [pos, end) of a file.
+// NewHoleFiller makes a HoleFiller for [pos, end) of a file.
 func NewHoleFiller(pos, end int64, do func(b []byte, pos int64) error) HoleFiller {
 	return HoleFiller{pos, end, do}
 }
@@ -32,7 +31,7 @@ func (f *HoleFiller) Data(b []byte, pos int64) error {
 	return f.do(b, pos)
 }
 
-// Zeros gives the hole up to pos.
+// Zeros emits the hole up to pos.
 func (f *HoleFiller) Zeros(pos int64) error {
 	for f.pos < pos {
 		b := noBytes[:min(int64(len(noBytes)), pos-f.pos)]
@@ -44,13 +43,12 @@ func (f *HoleFiller) Zeros(pos int64) error {
 	return nil
 }
 
-// Idle reports whether b, which lies at pos, need not be stored: it is of a hole
-// that ends before the stretch does.
+// Idle reports whether b, which lies at pos, need not be stored: it is in a hole that is not the end of the range.
 func (f *HoleFiller) Idle(b []byte, pos int64) bool {
 	return isHole(b) && pos+int64(len(b)) < f.End
 }
 
-// readSparse is each for a sparse member of a tar: its headers tell where its data is.
+// readSparse is Read for a sparse member of a tar. Its headers say where its data is.
 func (s *Content) readSparse(ctx context.Context, bufs Buffers, pos, n int64, do func(b []byte, pos int64) error) error {
 	head := make([]byte, min(s.Head, tar.MaxHeaders))
 	if err := source.ReadFull(s.Src, s.Name, head, s.Base-int64(len(head))); err != nil {
@@ -69,7 +67,7 @@ func (s *Content) readSparse(ctx context.Context, bufs Buffers, pos, n int64, do
 	return fill.Zeros(pos + n)
 }
 
-// readPackedSparse is holey for a member of a compressed tar.
+// readPackedSparse is readSparse for a compressed tar.
 func (s *Content) readPackedSparse(ctx context.Context, bufs Buffers, pos, n int64, do func(b []byte, pos int64) error) error {
 	x, err := s.UnpackFrom(ctx, bufs, s.Base-s.Head, s.Base+pos+n)
 	if err != nil {

@@ -16,11 +16,11 @@ import (
 type Unpacking struct {
 	name string
 	u    *unpack.Unpacked
-	p    *source.Piece // the last that came; nil is none that is held
-	Pos  int64         // in what it unpacks to; what is before it was gone over
+	p    *source.Piece // the current piece, held; nil: none
+	Pos  int64         // unpacked offset of the next byte that read may return
 }
 
-// UnpackFrom begins at the restart point before off. What lies from end on need not be there.
+// UnpackFrom begins to unpack at the restart point before off. Nothing behind end is needed.
 func (s *Content) UnpackFrom(ctx context.Context, bufs Buffers, off, end int64) (*Unpacking, error) {
 	part := unpack.Stretch{File: s.Src, Name: s.Name, Kind: s.Kind, Size: s.Was.Size, Points: s.Points, Off: off, End: end}
 	u := part.Unpack(ctx, bufs.In, bufs.Out)
@@ -37,7 +37,7 @@ func (x *Unpacking) Close() {
 	x.u.Close()
 }
 
-// read gives do the bytes [off, end), which are not before pos, with where they lie.
+// read calls do with the bytes [off, end) and their offsets. off must not be before Pos.
 func (x *Unpacking) read(off, end int64, do func(b []byte, at int64) error) error {
 	for off < end {
 		if x.p != nil && x.p.End() <= off {
@@ -64,7 +64,7 @@ func (x *Unpacking) read(off, end int64, do func(b []byte, at int64) error) erro
 	return nil
 }
 
-// readPacked is each for a member of a compressed tar: what lies before it is unpacked from a restart point on.
+// readPacked is Read for a member of a compressed tar. It unpacks from the last restart point before it.
 func (s *Content) readPacked(ctx context.Context, bufs Buffers, pos, n int64, do func(b []byte, pos int64) error) error {
 	x, err := s.UnpackFrom(ctx, bufs, s.Base+pos, s.Base+pos+n)
 	if err != nil {
@@ -77,7 +77,7 @@ func (s *Content) readPacked(ctx context.Context, bufs Buffers, pos, n int64, do
 	return s.Unchanged()
 }
 
-// ReadFile gives do all bytes of the file that s is, of size bytes, which lies in x.
+// ReadFile calls do with all bytes of the file s, which has size bytes and lies in x.
 func (s *Content) ReadFile(x *Unpacking, size int64, do func(b []byte, pos int64) error) error {
 	if !s.sparse {
 		return x.read(s.Base, s.Base+size, func(b []byte, at int64) error { return do(b, at-s.Base) })
@@ -89,7 +89,7 @@ func (s *Content) ReadFile(x *Unpacking, size int64, do func(b []byte, pos int64
 	return s.pour(x, m, 0, size, do)
 }
 
-// mapOf is where the data of a sparse file lies in it, by its headers, which come next in x.
+// mapOf reads the headers of a sparse file, which come next in x, and returns where its data lies.
 func (s *Content) mapOf(x *Unpacking) (*source.Sparse, error) {
 	at := s.Base - min(s.Head, tar.MaxHeaders)
 	var head []byte
@@ -103,7 +103,7 @@ func (s *Content) mapOf(x *Unpacking) (*source.Sparse, error) {
 	return m, nil
 }
 
-// pour gives do the bytes [pos, pos+n) of a sparse file, holes as zeros.
+// pour calls do with the bytes [pos, pos+n) of a sparse file, holes as zeros.
 func (s *Content) pour(x *Unpacking, m *source.Sparse, pos, n int64, do func(b []byte, pos int64) error) error {
 	fill := HoleFiller{pos, pos + n, do}
 	from, to := m.Within(pos, pos+n)

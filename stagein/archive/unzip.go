@@ -15,14 +15,14 @@ import (
 	"github.com/bivouacfs/bivouac/stagein/source/zip"
 )
 
-// Unzipper unpacks members of a zip archive from a tape, one after another.
+// Unzipper unpacks members of a zip archive, one after another, from a BlockReader.
 type Unzipper struct {
 	Ctx  context.Context
 	Pool *source.Pool
 	From BlockReader
 	z    zip.Inflater
-	out  *source.Piece // that is being filled with what is unpacked
-	bad  error         // of the tape, while the inflater reads it
+	out  *source.Piece // being filled with unpacked bytes
+	bad  error         // of From, while the inflater reads it
 }
 
 func (z *Unzipper) Close() {
@@ -33,8 +33,8 @@ func (z *Unzipper) Close() {
 	}
 }
 
-// Member goes to a member, of which all lies before offset next, and checks what
-// stands around its data, which stage reads.
+// Member goes to a member, all of which lies before offset next, checks what is around its data, and calls stage to
+// read that.
 func (z *Unzipper) Member(it *source.Item, next int64, stage func() error) error {
 	if err := z.Ctx.Err(); err != nil {
 		return err
@@ -73,7 +73,7 @@ func (z *Unzipper) Member(it *source.Item, next int64, stage func() error) error
 	return zip.CheckDescriptor(it, d)
 }
 
-// Target reads where a symbolic link points to, which is its data.
+// Target reads the target of a symbolic link, which is its data.
 func (z *Unzipper) Target(link *source.Item) error {
 	var target strings.Builder
 	err := z.Data(link, func(b []byte, _ *source.Piece) error {
@@ -90,7 +90,7 @@ func (z *Unzipper) Target(link *source.Item) error {
 	return nil
 }
 
-// bytes is a copy of the next n bytes.
+// bytes returns a copy of the next n bytes.
 func (z *Unzipper) bytes(n int64) ([]byte, error) {
 	b := make([]byte, 0, n)
 	for int64(len(b)) < n {
@@ -103,7 +103,7 @@ func (z *Unzipper) bytes(n int64) ([]byte, error) {
 	return b, nil
 }
 
-// Data gives all data of a member to emit, in order, and checks it.
+// Data calls emit with all data of a member, in order, and checks its size and CRC-32.
 func (z *Unzipper) Data(it *source.Item, emit func([]byte, *source.Piece) error) error {
 	crc := uint32(0)
 	each := func(b []byte, piece *source.Piece) error {
@@ -165,7 +165,7 @@ func (z *Unzipper) inflate(it *source.Item, each func([]byte, *source.Piece) err
 	return nil
 }
 
-// leastRest is how much of a buffer is worth to be filled, in bytes.
+// leastRest is the least room in a buffer, in bytes, for which it is filled further.
 const leastRest = 64 << 10
 
 // fill unpacks the next bytes, at most n, into the piece that is being filled.
@@ -192,7 +192,7 @@ func (z *Unzipper) fill(n int64) ([]byte, error) {
 	return b, nil
 }
 
-// damaged is what an error of the inflater means.
+// damaged returns the error to report for one of the inflater.
 func (z *Unzipper) damaged(err error) error {
 	if z.bad != nil {
 		return z.bad
@@ -224,7 +224,7 @@ func (z *Unzipper) deflated(n int64) (left func() int64, err error) {
 	return func() int64 { return rest.N + int64(r.Buffered()) }, z.z.Reset(r)
 }
 
-// Read gives the inflater what the tape has.
+// Read implements io.Reader for the inflater.
 func (z *Unzipper) Read(b []byte) (int, error) {
 	p, _, err := z.From.Take(int64(len(b)))
 	if err != nil {

@@ -8,7 +8,7 @@ import (
 	"github.com/bivouacfs/bivouac/stagein/source/zip"
 )
 
-// ZipOrigin is where an item of the zip archive n is.
+// ZipOrigin returns the origin of an item of the zip archive with the number n.
 func ZipOrigin(it *source.Item, n uint32) manifest.Origin {
 	return manifest.Origin{
 		Source: n, Off: it.Off + zip.LocalSize, Head: zip.LocalSize, Check: uint64(it.Zip.CRC)<<32 | uint64(it.Zip.Name),
@@ -16,22 +16,22 @@ func ZipOrigin(it *source.Item, n uint32) manifest.Origin {
 	}
 }
 
-// ZipItem is the item that is there, of a file of size bytes.
+// ZipItem returns the item of a file of size bytes at an origin in a zip archive.
 func ZipItem(from *manifest.Origin, size int64) *source.Item {
 	return &source.Item{Mode: source.TypeRegular, Size: size, Off: from.Off - zip.LocalSize, Zip: source.ZipMember{
 		Size: from.Zip.Packed, Method: from.Zip.Method, CRC: uint32(from.Check >> 32), Name: uint32(from.Check), Span: from.Zip.Span,
 	}}
 }
 
-// Buffers is the buffers for what is read, and those for what is unpacked. They are
-// apart, since who unpacks holds some of one while it waits for the other.
+// Buffers is a pool for reads and one for unpacked bytes. They are separate, since a decoder holds buffers of one while it
+// waits for the other.
 type Buffers struct{ In, Out *source.Pool }
 
 func NewBuffers(n, size int) Buffers {
 	return Buffers{source.NewPool(n, size), source.NewPool(max(n/2, MinPieces), size)}
 }
 
-// Unzip has do read the data of a member of the archive.
+// Unzip calls do to read the data of a member of the archive.
 func (s *Content) Unzip(ctx context.Context, p Buffers, it *source.Item, do func(z *Unzipper) error) error {
 	end := it.Off + zip.LocalSize + it.Zip.Span
 	from := source.ReadRegion(ctx, s.Src, s.Name, it.Off, end, p.In, ReadAhead)
@@ -41,7 +41,7 @@ func (s *Content) Unzip(ctx context.Context, p Buffers, it *source.Item, do func
 	return z.Member(it, end, func() error { return do(z) })
 }
 
-// readZip gives the bytes [pos, pos+n) of a member to do.
+// readZip is Read for a member of a zip archive. All of it is unpacked.
 func (s *Content) readZip(ctx context.Context, p Buffers, pos, n int64, do func(b []byte, pos int64) error) error {
 	at := int64(0)
 	err := s.Unzip(ctx, p, s.member, func(z *Unzipper) error {
