@@ -9,11 +9,10 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/bivouacfs/bivouac/daemon/dataset"
 	"github.com/bivouacfs/bivouac/daemon/ingest"
+	"github.com/bivouacfs/bivouac/daemon/leader"
 	"github.com/bivouacfs/bivouac/daemon/node"
 	"github.com/bivouacfs/bivouac/daemon/stageout"
-	"github.com/bivouacfs/bivouac/datapath"
 	"github.com/bivouacfs/bivouac/datapath/rpc"
 	"github.com/bivouacfs/bivouac/datapath/wire"
 	"github.com/bivouacfs/bivouac/metadata"
@@ -21,33 +20,6 @@ import (
 	"github.com/bivouacfs/bivouac/metadata/raftstore"
 	"github.com/bivouacfs/bivouac/stagein"
 )
-
-// report is the body of wire.OpReport: what a node says of itself.
-type report struct {
-	Node    metadata.NodeID `json:"node"`
-	Addr    string          `json:"addr"`
-	Version uint64          `json:"version"` // of the view that the node has
-	Ready   bool            `json:"ready,omitempty"`
-	Leaving bool            `json:"leaving,omitempty"` // asked to leave; waits for the others
-	Done    bool            `json:"done,omitempty"`    // its part of the stage-out is over
-	Crew    uint64          `json:"crew,omitempty"`    // crewOf the map by which it knew its part
-	// Manifests is the digest of each dataset's manifest that the node has
-	// ingested; Trouble is why it could not.
-	Manifests map[metadata.DatasetID]string `json:"manifests,omitempty"`
-	Trouble   map[metadata.DatasetID]string `json:"trouble,omitempty"`
-	// Standby is the digest of each manifest that the node has as a standby, and not yet
-	// loaded.
-	Standby map[metadata.DatasetID]string `json:"standby,omitempty"`
-	// Filled is how far the node is with each dataset whose files it fetches.
-	Filled map[metadata.DatasetID]dataset.FillReport `json:"filled,omitempty"`
-	// Scanned is the bytes that the node has read for each scan that it coordinates.
-	Scanned map[metadata.DatasetID]int64 `json:"scanned,omitempty"`
-	Space   datapath.Space               `json:"space"`
-	// Out is what the node cannot copy out; HasOutput says that the job's output is
-	// there, so that the node can notify the user.
-	Out       []stageout.Failures `json:"out,omitempty"`
-	HasOutput bool                `json:"has_output,omitempty"`
-}
 
 // reportReply answers a report. Leader is the member to report to from now on.
 type reportReply struct {
@@ -129,7 +101,7 @@ func (d *Daemon) WaitUp(ctx context.Context) error {
 	defer cancel()
 	err := d.Until(ctx, func(v cluster.View) bool {
 		self, _ := v.Map.Node(d.job.Self)
-		return v.Version > 0 && !joining(v.Map) && (node.Serving(self) || len(absent(v.Map)) > 0)
+		return v.Version > 0 && !leader.Joining(v.Map) && (node.Serving(self) || len(leader.Absent(v.Map)) > 0)
 	})
 	v := d.View()
 	if err != nil {
@@ -139,7 +111,7 @@ func (d *Daemon) WaitUp(ctx context.Context) error {
 		}
 		return err
 	}
-	if missing := absent(v.Map); len(missing) > 0 {
+	if missing := leader.Absent(v.Map); len(missing) > 0 {
 		return fmt.Errorf("did not answer within %v: %s: is bivouac installed there, and are the ports open?",
 			d.job.StartLimit(), strings.Join(missing, ","))
 	}
@@ -147,45 +119,14 @@ func (d *Daemon) WaitUp(ctx context.Context) error {
 	return nil
 }
 
-func joining(m cluster.Map) bool {
-	for _, n := range m.Nodes {
-		if n.State == cluster.Joining {
-			return true
-		}
-	}
-	return false
-}
-
-// absent is the hosts that were given up before they ever served. A host that
-// was lost later is no reason for another not to start again.
-func absent(m cluster.Map) []string {
-	var hosts []string
-	for _, n := range m.Nodes {
-		if n.State == cluster.Down && len(n.Terms) == 0 {
-			hosts = append(hosts, n.Host)
-		}
-	}
-	return hosts
-}
-
-func hostsIn(m cluster.Map, s cluster.State) []string {
-	var hosts []string
-	for _, n := range m.Nodes {
-		if n.State == s {
-			hosts = append(hosts, n.Host)
-		}
-	}
-	return hosts
-}
-
 // silent names the members of the control plane that cannot be reached, for
 // the message of a start that failed.
 func (d *Daemon) silent(v cluster.View) string {
 	if v.Version > 0 {
-		return "waiting for " + strings.Join(hostsIn(v.Map, cluster.Joining), ",")
+		return "waiting for " + strings.Join(leader.HostsIn(v.Map, cluster.Joining), ",")
 	}
 	var bad []string
-	for _, id := range members(len(d.job.Hosts)) {
+	for _, id := range leader.Members(len(d.job.Hosts)) {
 		ctx, cancel := context.WithTimeout(d.ctx, time.Second/2)
 		var r reportReply
 		if id != d.job.Self && node.CallJSON(ctx, d.peers.To(id), wire.OpReport, d.report(), &r) != nil {
@@ -199,9 +140,9 @@ func (d *Daemon) silent(v cluster.View) string {
 	return strings.Join(bad, ",") + " does not answer"
 }
 
-func (d *Daemon) report() report {
-	r := report{Node: d.job.Self, Version: d.View().Version, Ready: d.ready.Load()}
-	r.Leaving, r.Done, r.Crew = d.leave.state()
+func (d *Daemon) report() leader.Report {
+	r := leader.Report{Node: d.job.Self, Version: d.View().Version, Ready: d.ready.Load()}
+	r.Leaving, r.Done, r.Copied = d.leave.state()
 	r.Manifests, r.Trouble = d.datasets.Tables.Report()
 	r.Standby = d.stager.Standby()
 	r.Filled, r.Scanned = d.datasets.Fills.Report(), d.stager.Scanned()
@@ -220,7 +161,7 @@ func (d *Daemon) reportLoop(ctx context.Context) {
 	defer t.Stop()
 	for next := 0; ; {
 		if !d.reportOnce(ctx) { // ask the next member who leads
-			m := members(len(d.job.Hosts))
+			m := leader.Members(len(d.job.Hosts))
 			next = (next + 1) % len(m)
 			d.setLeader(m[next])
 		}
@@ -233,8 +174,8 @@ func (d *Daemon) reportLoop(ctx context.Context) {
 	}
 }
 
-// leader is who leads the control group, and since when, as far as is known here.
-type leader struct {
+// leading is who leads the control group, and since when, as far as is known here.
+type leading struct {
 	node  metadata.NodeID
 	since time.Time
 }
@@ -242,15 +183,15 @@ type leader struct {
 func (d *Daemon) setLeader(id metadata.NodeID) {
 	d.viewMu.Lock()
 	defer d.viewMu.Unlock()
-	if d.leader.node != id {
-		d.leader = leader{id, time.Now()}
+	if d.leading.node != id {
+		d.leading = leading{id, time.Now()}
 	}
 }
 
 func (d *Daemon) leaderID() metadata.NodeID {
 	d.viewMu.Lock()
 	defer d.viewMu.Unlock()
-	return d.leader.node
+	return d.leading.node
 }
 
 // reportOnce reports whether the member it turned to knew the leader.
@@ -302,7 +243,7 @@ func ptr[T any](v T) *T { return &v }
 
 // onReport is a member's answer to a report. Another node is told by it that there is
 // something new, and reports itself.
-func (d *Daemon) onReport(_ context.Context, peer metadata.NodeID, r *report) (reportReply, error) {
+func (d *Daemon) onReport(_ context.Context, peer metadata.NodeID, r *leader.Report) (reportReply, error) {
 	var reply reportReply
 	g := d.raftGroup()
 	if peer != r.Node || int(peer) >= len(d.job.Hosts) {
@@ -316,9 +257,9 @@ func (d *Daemon) onReport(_ context.Context, peer metadata.NodeID, r *report) (r
 	}
 	reply.Leader, reply.Known = g.Leader()
 	if g.IsLeader() {
-		d.lead.hear(*r, time.Now())
-		if m := g.View().Map; d.lead.notifies(m, r) {
-			reply.Out = d.lead.outFailures(m)
+		d.lead.Record(*r, time.Now())
+		if m := g.View().Map; d.lead.Notifies(m, r) {
+			reply.Out = d.lead.OutFailures(m)
 		}
 	}
 	if v := g.View(); v.Version > r.Version {
@@ -471,7 +412,7 @@ func (d *Daemon) patience(most time.Duration) patience { return patience{d, time
 
 func (p patience) over() bool {
 	p.d.viewMu.Lock()
-	since := p.d.leader.since
+	since := p.d.leading.since
 	p.d.viewMu.Unlock()
 	return p.overAt(time.Now(), since)
 }

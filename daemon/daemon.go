@@ -47,7 +47,6 @@
 // # Locks
 //
 //	viewMu     the view and its subscribers
-//	leadMu     the leader's memory of reports
 //	meter.mu   the samples of the traffic
 //	sweep.mu   the runs of the nodes, what the sweep has found
 //
@@ -73,6 +72,7 @@ import (
 	"github.com/bivouacfs/bivouac/daemon/home"
 	"github.com/bivouacfs/bivouac/daemon/ingest"
 	"github.com/bivouacfs/bivouac/daemon/job"
+	"github.com/bivouacfs/bivouac/daemon/leader"
 	"github.com/bivouacfs/bivouac/daemon/node"
 	"github.com/bivouacfs/bivouac/daemon/stageout"
 	"github.com/bivouacfs/bivouac/daemon/tasks"
@@ -171,7 +171,7 @@ type Daemon struct {
 	viewMu  sync.Mutex
 	view    cluster.View  // guarded by viewMu
 	changed chan struct{} // guarded by viewMu; closed when view changes
-	leader  leader        // guarded by viewMu
+	leading leading       // guarded by viewMu
 
 	stageRate, serveRate *rate.Bucket // of what is read from sources, and sent to others; nil is no bound
 
@@ -183,19 +183,11 @@ type Daemon struct {
 	partials int64 // half-written files that were removed at the start
 
 	leave    leaving
-	lead     leadership
+	lead     *leader.Leader
 	datasets *dataset.Datasets
 	stager   *ingest.Stager
 
 	traces traces
-}
-
-// members is the hosts that form the Raft group.
-func members(hosts int) []metadata.NodeID {
-	if hosts < 3 {
-		return []metadata.NodeID{0}
-	}
-	return []metadata.NodeID{0, 1, 2}
 }
 
 // Open starts a daemon: when it returns, the node answers the others and
@@ -217,13 +209,16 @@ func Open(cfg Config) (*Daemon, error) {
 	d.phases.Created, d.phases.Started = d.job.Created, now()
 	d.run = metadata.Run(d.phases.Started)
 	d.view = cluster.View{Map: cluster.NewMap(d.job.Seed, d.job.Hosts)}
-	d.leader.node = members(len(d.job.Hosts))[0]
-	d.lead.init()
+	d.leading.node = leader.Members(len(d.job.Hosts))[0]
 	d.tasks = tasks.New(d, 2*d.cfg.Timing.Down)
 	d.out = stageout.New(stageout.Config{
 		Node: d, Tasks: d.tasks, Job: d.job, Every: d.cfg.Timing.Out, Settle: d.cfg.Timing.Settle, Ready: d.ready.Load,
 	})
 	d.notifier = stageout.NewNotifier(d, d.job)
+	d.lead = leader.New(leader.Config{
+		Node: d, Job: d.job, Every: d.cfg.Timing.Report, Down: d.cfg.Timing.Down, Started: d.phases.started(),
+		SetView: d.setView, Report: d.report, StageIn: d.beginStageIn,
+	})
 	if err := d.open(); err != nil {
 		_ = d.Close()
 		return nil, err
@@ -365,7 +360,7 @@ func (d *Daemon) openNetwork(l net.Listener) error {
 }
 
 func (d *Daemon) openControl() error {
-	m := members(len(d.job.Hosts))
+	m := leader.Members(len(d.job.Hosts))
 	if int(d.job.Self) >= len(m) {
 		return nil
 	}
@@ -381,8 +376,8 @@ func (d *Daemon) openControl() error {
 	d.group = g
 	d.viewMu.Unlock()
 	d.Spawn(d.followGroup)
-	d.Spawn(d.leadLoop)
-	d.Spawn(d.newsLoop)
+	d.Spawn(func(ctx context.Context) { d.lead.Run(ctx, g) })
+	d.Spawn(func(ctx context.Context) { d.lead.Broadcast(ctx, g) })
 	return nil
 }
 
@@ -450,6 +445,15 @@ func (d *Daemon) Prefetch(id metadata.DatasetID) dataset.Prefetch {
 
 // StageIn stages a dataset in and returns when its manifest is agreed on.
 func (d *Daemon) StageIn(ctx context.Context, s job.Dataset) error { return d.stager.StageIn(ctx, s) }
+
+// beginStageIn enters a dataset in the registry; the function that it returns stages it in.
+func (d *Daemon) beginStageIn(ctx context.Context, s job.Dataset) (func(context.Context) error, error) {
+	c, err := d.stager.Begin(ctx, s)
+	if err != nil {
+		return nil, err
+	}
+	return c.Run, nil
+}
 
 // Verify has all nodes verify a dataset, and waits.
 func (d *Daemon) Verify(ctx context.Context, s dataset.VerifySpec) (dataset.VerifyResult, error) {

@@ -2,14 +2,12 @@ package daemon
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
-	"hash/fnv"
 	"sync"
 	"time"
 
-	"github.com/bivouacfs/bivouac/daemon/node"
+	"github.com/bivouacfs/bivouac/daemon/leader"
 	"github.com/bivouacfs/bivouac/daemon/stageout"
 	"github.com/bivouacfs/bivouac/metadata/cluster"
 )
@@ -97,9 +95,9 @@ func (d *Daemon) meet(ctx context.Context) {
 	deadline, _ := ctx.Deadline() // Leave has set one
 	ctx, cancel := context.WithTimeout(ctx, time.Until(deadline)/3)
 	defer cancel()
-	err := d.Until(ctx, func(v cluster.View) bool { return len(hostsIn(v.Map, cluster.Up)) == 0 && v.Version > 0 })
+	err := d.Until(ctx, func(v cluster.View) bool { return len(leader.HostsIn(v.Map, cluster.Up)) == 0 && v.Version > 0 })
 	if err != nil {
-		d.log.WithField("hosts", hostsIn(d.View().Map, cluster.Up)).Warn("still running while this node stages out")
+		d.log.WithField("hosts", leader.HostsIn(d.View().Map, cluster.Up)).Warn("still running while this node stages out")
 	}
 }
 
@@ -109,11 +107,11 @@ func (d *Daemon) meet(ctx context.Context) {
 func (d *Daemon) copyOut(ctx context.Context) error {
 	for {
 		m := d.View().Map
-		crew := crewOf(m)
+		participants := leader.Participants(m)
 		trouble := d.out.Final(ctx, m)
-		d.leave.set(true, crew)
+		d.leave.set(true, participants)
 		d.Nudge()
-		err := d.Until(ctx, func(v cluster.View) bool { return v.Closing || crewOf(v.Map) != crew })
+		err := d.Until(ctx, func(v cluster.View) bool { return v.Closing || leader.Participants(v.Map) != participants })
 		if err != nil {
 			d.log.Warn("left before the others were done")
 			return trouble
@@ -122,17 +120,8 @@ func (d *Daemon) copyOut(ctx context.Context) error {
 			return trouble
 		}
 		d.leave.set(false, 0)
-		d.log.WithField("down", hostsIn(d.View().Map, cluster.Down)).Warn("a node was lost or is back: its share is dealt out again")
+		d.log.WithField("down", leader.HostsIn(d.View().Map, cluster.Down)).Warn("a node was lost or is back: its share is dealt out again")
 	}
-}
-
-// crewOf stands for the set of nodes that serve in m: those that copy.
-func crewOf(m cluster.Map) uint64 {
-	h := fnv.New64a()
-	for _, id := range node.Participants(m) {
-		_, _ = h.Write(binary.LittleEndian.AppendUint16(nil, uint16(id))) // never fails
-	}
-	return h.Sum64()
 }
 
 // linger lets a leader tell the others that the job is closing before it goes;
@@ -146,15 +135,7 @@ func (d *Daemon) linger(ctx context.Context) {
 	defer t.Stop()
 	end := time.After(8 * d.cfg.Timing.Report)
 	for {
-		v := d.View()
-		_, reports := d.lead.memory(true, time.Now())
-		told := true
-		for _, n := range v.Map.Nodes {
-			if r, ok := reports[n.ID]; ok && n.ID != d.job.Self && node.Serving(n) && r.Version < v.Version {
-				told = false
-			}
-		}
-		if told {
+		if d.lead.AllHave(d.View()) {
 			return
 		}
 		select {

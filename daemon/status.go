@@ -2,10 +2,12 @@ package daemon
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"time"
 
 	"github.com/bivouacfs/bivouac/daemon/home"
+	"github.com/bivouacfs/bivouac/daemon/leader"
 	"github.com/bivouacfs/bivouac/daemon/stageout"
 	"github.com/bivouacfs/bivouac/datapath"
 	"github.com/bivouacfs/bivouac/datapath/rpc"
@@ -101,10 +103,10 @@ type DatasetStatus struct {
 	InSource *NodeShare        `json:"in_source,omitempty"` // what is on no node, and is read through
 	// Unreadable is files of that which some node could not have from the source as they
 	// were, the first of each node; MoreUnreadable is how many are not named.
-	Unreadable     []UnreadableFile `json:"unreadable,omitempty"`
-	MoreUnreadable int64            `json:"more_unreadable,omitempty"`
+	Unreadable     []leader.UnreadableFile `json:"unreadable,omitempty"`
+	MoreUnreadable int64                   `json:"more_unreadable,omitempty"`
 	// Overflow is what nodes own and do not store.
-	Overflow []Overflow `json:"overflow,omitempty"`
+	Overflow []leader.Overflow `json:"overflow,omitempty"`
 }
 
 // NodeShare is what one node holds of a dataset.
@@ -127,9 +129,9 @@ type statusReply struct {
 	Progress stagein.Progress `json:"progress"`
 	Total    int64            `json:"total"`
 
-	Unreadable []UnreadableFile `json:"unreadable,omitempty"`
-	More       int64            `json:"more,omitempty"` // that are not named
-	Overflow   []Overflow       `json:"overflow,omitempty"`
+	Unreadable []leader.UnreadableFile `json:"unreadable,omitempty"`
+	More       int64                   `json:"more,omitempty"` // that are not named
+	Overflow   []leader.Overflow       `json:"overflow,omitempty"`
 }
 
 // onStatus is a node's answer on how far a stage-in is that it leads.
@@ -138,10 +140,10 @@ func (d *Daemon) onStatus(_ context.Context, _ metadata.NodeID, q *statusReq) (s
 	switch {
 	case q.Incomplete:
 		m := d.View().Map
-		r.Unreadable, r.More = d.lead.unreadable(m, q.Dataset)
-		r.Overflow = d.lead.overflow(m, q.Dataset)
+		r.Unreadable, r.More = d.lead.Unreadable(m, q.Dataset)
+		r.Overflow = d.lead.Overflow(m, q.Dataset)
 	case q.Fill:
-		r.Progress = d.lead.fillProgress(q.Dataset)
+		r.Progress = d.lead.FillProgress(q.Dataset)
 		r.Total = r.Progress.SourceTotal
 	default:
 		r.Progress, r.Total = d.stager.Progress(q.Dataset)
@@ -159,7 +161,7 @@ func (d *Daemon) Status(ctx context.Context) Status {
 	s := Status{
 		Job: d.job.ID, Restart: d.job.Restart, Self: d.job.Self, Host: d.job.Hosts[d.job.Self],
 		Mount: d.job.Dirs.Mount, Wait: d.job.Wait, Epoch: v.Map.Epoch, Leader: d.leaderID(), Closing: v.Closing,
-		Ready:  d.ready.Load() && v.Version > 0 && !joining(v.Map),
+		Ready:  d.ready.Load() && v.Version > 0 && !leader.Joining(v.Map),
 		Phases: d.phases.times(),
 	}
 	s.Space, _ = d.data.Space(ctx) // zeros say that it could not be had
@@ -216,4 +218,24 @@ func (d *Daemon) datasetStatus(ctx context.Context, ds cluster.Dataset) DatasetS
 		s.PerNode = append(s.PerNode, NodeShare{Host: n.Host, Files: sh.Files, Bytes: sh.Bytes})
 	}
 	return s
+}
+
+// addIncomplete adds the files that are not as they should be: those of other nodes as the
+// leader has heard, those of this node as they are now.
+func (d *Daemon) addIncomplete(ctx context.Context, s *DatasetStatus) {
+	var r statusReply
+	if d.Call(ctx, d.leaderID(), wire.OpStatus, statusReq{Dataset: s.ID, Incomplete: true}, &r) != nil {
+		r = statusReply{} // there is no leader just now
+	}
+	self := d.job.Hosts[d.job.Self]
+	s.Unreadable = slices.DeleteFunc(r.Unreadable, func(u leader.UnreadableFile) bool { return u.Host == self })
+	s.MoreUnreadable, s.Overflow = r.More, r.Overflow
+	all, more, ok := d.datasets.Fills.Unreadable(s.ID)
+	if !ok {
+		return
+	}
+	for _, u := range all {
+		s.Unreadable = append(s.Unreadable, leader.UnreadableFile{Host: self, Unreadable: u})
+	}
+	s.MoreUnreadable = max(s.MoreUnreadable, more)
 }

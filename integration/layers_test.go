@@ -62,6 +62,7 @@ var floors = map[string]int{
 	"daemon/stageout":         18,
 	"daemon/dataset":          18,
 	"daemon/ingest":           19,
+	"daemon/leader":           19,
 	"daemon/node":             16,
 	"daemon/node/nodetest":    17,
 	"daemon/home":             17,

@@ -297,7 +297,7 @@ func TestAdopt(t *testing.T) {
 		"a scan":                    {cluster.Dataset{Spec: `{"source":"/src","name":"set"}`}, cluster.Publishing, ""},
 		"no request":                {cluster.Dataset{}, cluster.Failed, "stage it in again"},
 		"a damaged request":         {cluster.Dataset{Spec: "{"}, cluster.Failed, "was interrupted"},
-		"too many attempts":         {cluster.Dataset{Spec: "{}", Attempt: MaxAttempts}, cluster.Failed, "was interrupted"},
+		"too many attempts":         {cluster.Dataset{Spec: "{}", Attempt: cluster.MaxAttempts}, cluster.Failed, "was interrupted"},
 		"a state that nobody has":   {cluster.Dataset{Spec: `{"source":"/src","name":"set"}`, Reading: true}, cluster.Failed, "was interrupted"},
 		"a source that is not here": {cluster.Dataset{Spec: `{"source":"/other","name":"set"}`}, cluster.Failed, "/other"},
 	} {

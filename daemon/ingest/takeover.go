@@ -11,16 +11,6 @@ import (
 	"github.com/bivouacfs/bivouac/metadata/raftstore"
 )
 
-// MaxAttempts is how often a stage-in is started at most: its source may be what kills the
-// coordinators.
-const MaxAttempts = 8
-
-// CanRestart reports whether ds, whose coordinator is lost, can be started again or taken
-// over.
-func CanRestart(ds cluster.Dataset) bool {
-	return ds.Phase == cluster.Staging && ds.Spec != "" && ds.Attempt < MaxAttempts
-}
-
 // Adopt implements dataset.Stager: it takes up a stage-in that an earlier run of this
 // daemon, or a node that is lost, coordinated.
 func (s *Stager) Adopt(ctx context.Context, ds cluster.Dataset) bool {
@@ -29,7 +19,7 @@ func (s *Stager) Adopt(ctx context.Context, ds cluster.Dataset) bool {
 		return yes
 	}
 	log := s.cfg.Node.Log().WithField("dataset", ds.Name)
-	if !CanRestart(ds) {
+	if !ds.CanRestart() {
 		return s.disown(ctx, ds)
 	}
 	var spec job.Dataset

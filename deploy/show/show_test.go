@@ -7,6 +7,7 @@ import (
 
 	"github.com/bivouacfs/bivouac/daemon"
 	"github.com/bivouacfs/bivouac/daemon/home"
+	"github.com/bivouacfs/bivouac/daemon/leader"
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/metadata/cluster"
 	"github.com/bivouacfs/bivouac/stagein"
@@ -110,7 +111,7 @@ func TestCheck(t *testing.T) {
 func TestStatusOfLostNodes(t *testing.T) {
 	s := job()
 	s.Nodes = []daemon.NodeStatus{{ID: 0, Host: "a", Lost: true}, {ID: 1, Host: "b", Lost: true}, {ID: 2, Host: "c", State: cluster.Down}}
-	s.Datasets[0].Overflow = []daemon.Overflow{{Host: "d", Files: 3, Bytes: 3 << 10}, {Host: "e", Missing: 2, Error: "no such file"}}
+	s.Datasets[0].Overflow = []leader.Overflow{{Host: "d", Files: 3, Bytes: 3 << 10}, {Host: "e", Missing: 2, Error: "no such file"}}
 	var b strings.Builder
 	if err := Status(&b, s); err != nil {
 		t.Fatal(err)

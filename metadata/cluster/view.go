@@ -26,6 +26,16 @@ type Dataset struct {
 	Sealed      metadata.Time      `json:"sealed,omitempty"`
 }
 
+// MaxAttempts is how often a stage-in is started at most: its source may be what kills the
+// coordinators.
+const MaxAttempts = 8
+
+// CanRestart reports whether d, whose coordinator is lost, can be started again or taken
+// over.
+func (d Dataset) CanRestart() bool {
+	return d.Phase == Staging && d.Spec != "" && d.Attempt < MaxAttempts
+}
+
 // View is what the job's control group agrees on. Like a Map it is a value:
 // whoever changes one makes a new one, with a higher Version.
 type View struct {

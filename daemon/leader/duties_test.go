@@ -1,4 +1,4 @@
-package daemon
+package leader
 
 import (
 	"fmt"
@@ -6,11 +6,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sirupsen/logrus"
-
 	"github.com/bivouacfs/bivouac/daemon/dataset"
-	"github.com/bivouacfs/bivouac/daemon/ingest"
 	"github.com/bivouacfs/bivouac/daemon/job"
+	"github.com/bivouacfs/bivouac/daemon/node/nodetest"
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/metadata/cluster"
 )
@@ -24,81 +22,79 @@ func TestDuties(t *testing.T) {
 		name     string
 		states   []cluster.State
 		datasets []cluster.Dataset
-		reports  []report        // of nodes 0, 1, …
+		reports  []Report        // of nodes 0, 1, …
 		ago      []time.Duration // since each report; 0 is none
 		leads    time.Duration   // since when this node leads
 		want     string
 	}{
 		{"nobody has reported", []cluster.State{0, 0, 0}, nil, nil, nil, seen, ""},
-		{"ready nodes come up", []cluster.State{0, 0, 0}, nil, []report{{Ready: true}, {}, {Node: 2, Ready: true}},
+		{"ready nodes come up", []cluster.State{0, 0, 0}, nil, []Report{{Ready: true}, {}, {Node: 2, Ready: true}},
 			[]time.Duration{seen, seen, seen}, seen, "node 0 up; node 2 up"},
 		{"a missing host is given up after the start timeout", []cluster.State{cluster.Up, 0, cluster.Up}, nil,
-			[]report{{Ready: true}, {}, {Ready: true}}, []time.Duration{seen, 0, seen}, 2 * time.Minute, "node 1 down"},
-		{"silence", all, nil, []report{{Ready: true}, {Ready: true}, {Ready: true}},
+			[]Report{{Ready: true}, {}, {Ready: true}}, []time.Duration{seen, 0, seen}, 2 * time.Minute, "node 1 down"},
+		{"silence", all, nil, []Report{{Ready: true}, {Ready: true}, {Ready: true}},
 			[]time.Duration{seen, silent, seen}, time.Hour, "node 1 down"},
-		{"a new leader does not judge at once", all, nil, []report{{Ready: true}}, []time.Duration{seen}, seen, ""},
-		{"back again", []cluster.State{cluster.Up, cluster.Down, cluster.Up}, nil, []report{{Ready: true}, {Ready: true}, {Ready: true}},
+		{"a new leader does not judge at once", all, nil, []Report{{Ready: true}}, []time.Duration{seen}, seen, ""},
+		{"back again", []cluster.State{cluster.Up, cluster.Down, cluster.Up}, nil, []Report{{Ready: true}, {Ready: true}, {Ready: true}},
 			[]time.Duration{seen, seen, seen}, time.Hour, "node 1 up"},
-		{"one leaves", all, nil, []report{{Ready: true}, {Ready: true, Leaving: true}, {Ready: true}},
+		{"one leaves", all, nil, []Report{{Ready: true}, {Ready: true, Leaving: true}, {Ready: true}},
 			[]time.Duration{seen, seen, seen}, time.Hour, "node 1 leaving"},
 		{"all are done", []cluster.State{cluster.Leaving, cluster.Down, cluster.Leaving}, nil,
-			[]report{{Leaving: true, Done: true}, {}, {Leaving: true, Done: true}}, []time.Duration{seen, 0, seen}, time.Hour, "closing"},
+			[]Report{{Leaving: true, Done: true}, {}, {Leaving: true, Done: true}}, []time.Duration{seen, 0, seen}, time.Hour, "closing"},
 		{"all are done, but one with the share it had before another was lost", []cluster.State{cluster.Leaving, cluster.Down, cluster.Leaving}, nil,
-			[]report{{Leaving: true, Done: true}, {}, {Leaving: true, Done: true, Crew: 1}}, []time.Duration{seen, 0, seen}, time.Hour, ""},
+			[]Report{{Leaving: true, Done: true}, {}, {Leaving: true, Done: true, Copied: 1}}, []time.Duration{seen, 0, seen}, time.Hour, ""},
 		{"back again to leave", []cluster.State{cluster.Leaving, cluster.Down, cluster.Leaving}, nil,
-			[]report{{Ready: true, Leaving: true}, {Ready: true, Leaving: true}, {Ready: true, Leaving: true}},
+			[]Report{{Ready: true, Leaving: true}, {Ready: true, Leaving: true}, {Ready: true, Leaving: true}},
 			[]time.Duration{seen, seen, seen}, time.Hour, "node 1 leaving"},
 		{"not all are done", []cluster.State{cluster.Leaving, cluster.Up, cluster.Leaving}, nil,
-			[]report{{Leaving: true, Done: true}, {Ready: true}, {Leaving: true, Done: true}}, []time.Duration{seen, seen, seen}, time.Hour, ""},
+			[]Report{{Leaving: true, Done: true}, {Ready: true}, {Leaving: true, Done: true}}, []time.Duration{seen, seen, seen}, time.Hour, ""},
 		{"a manifest is everywhere", all, []cluster.Dataset{{ID: 1, Phase: cluster.Publishing, Digest: "d"}},
-			[]report{has("d"), has("d"), has("d")}, []time.Duration{seen, seen, seen}, time.Hour, "dataset 1 sealed"},
+			[]Report{has("d"), has("d"), has("d")}, []time.Duration{seen, seen, seen}, time.Hour, "dataset 1 sealed"},
 		{"a manifest is everywhere, the files are not", all, []cluster.Dataset{{ID: 1, Phase: cluster.Publishing, Digest: "d", Fill: true}},
-			[]report{has("d"), has("d"), has("d")}, []time.Duration{seen, seen, seen}, time.Hour, "dataset 1 filling"},
+			[]Report{has("d"), has("d"), has("d")}, []time.Duration{seen, seen, seen}, time.Hour, "dataset 1 filling"},
 		{"the files are everywhere", all, []cluster.Dataset{{ID: 1, Phase: cluster.Filling, Digest: "d", Fill: true}},
-			[]report{fillsAt(3, ""), fillsAt(3, ""), fillsAt(3, "")}, []time.Duration{seen, seen, seen}, time.Hour, "dataset 1 sealed"},
+			[]Report{fillsAt(3, ""), fillsAt(3, ""), fillsAt(3, "")}, []time.Duration{seen, seen, seen}, time.Hour, "dataset 1 sealed"},
 		{"one still fetches", all, []cluster.Dataset{{ID: 1, Phase: cluster.Filling, Digest: "d", Fill: true}},
-			[]report{fillsAt(3, ""), fillsAt(0, ""), fillsAt(3, "")}, []time.Duration{seen, seen, seen}, time.Hour, ""},
+			[]Report{fillsAt(3, ""), fillsAt(0, ""), fillsAt(3, "")}, []time.Duration{seen, seen, seen}, time.Hour, ""},
 		{"one has all of an older map", all, []cluster.Dataset{{ID: 1, Phase: cluster.Filling, Digest: "d", Fill: true}},
-			[]report{fillsAt(3, ""), fillsAt(2, ""), fillsAt(3, "")}, []time.Duration{seen, seen, seen}, time.Hour, ""},
+			[]Report{fillsAt(3, ""), fillsAt(2, ""), fillsAt(3, "")}, []time.Duration{seen, seen, seen}, time.Hour, ""},
 		{"a file cannot be fetched", all, []cluster.Dataset{{ID: 1, Phase: cluster.Filling, Digest: "d", Fill: true}},
-			[]report{fillsAt(3, ""), fillsAt(0, "/src/x: gone"), fillsAt(3, "")}, []time.Duration{seen, seen, seen}, time.Hour,
+			[]Report{fillsAt(3, ""), fillsAt(0, "/src/x: gone"), fillsAt(3, "")}, []time.Duration{seen, seen, seen}, time.Hour,
 			"dataset 1 failed: n1: /src/x: gone"},
 		{"a manifest is not everywhere", all, []cluster.Dataset{{ID: 1, Phase: cluster.Publishing, Digest: "d"}},
-			[]report{has("d"), has("old"), has("d")}, []time.Duration{seen, seen, seen}, time.Hour, ""},
+			[]Report{has("d"), has("old"), has("d")}, []time.Duration{seen, seen, seen}, time.Hour, ""},
 		{"a manifest that a node cannot take", all, []cluster.Dataset{{ID: 1, Phase: cluster.Publishing, Digest: "d"}},
-			[]report{has("d"), {Ready: true, Trouble: map[metadata.DatasetID]string{1: "disk full"}}, has("d")},
+			[]Report{has("d"), {Ready: true, Trouble: map[metadata.DatasetID]string{1: "disk full"}}, has("d")},
 			[]time.Duration{seen, seen, seen}, time.Hour, "dataset 1 failed: manifest on n1: disk full"},
 		{"a coordinator is lost", []cluster.State{cluster.Up, cluster.Down, cluster.Up},
-			[]cluster.Dataset{{ID: 1, Phase: cluster.Staging, Coordinator: 1}}, []report{{Ready: true}, {}, {Ready: true}},
-			[]time.Duration{seen, 0, seen}, time.Hour, "dataset 1 failed: n1, which led the stage-in, does not answer"},
+			[]cluster.Dataset{{ID: 1, Phase: cluster.Staging, Coordinator: 1}}, []Report{{Ready: true}, {}, {Ready: true}},
+			[]time.Duration{seen, 0, seen}, time.Hour, "dataset 1 failed: n1, which coordinated the stage-in, does not answer: stage it in again"},
 		{"a coordinator is lost while it scans", []cluster.State{cluster.Up, cluster.Down, cluster.Up},
-			[]cluster.Dataset{{ID: 1, Phase: cluster.Staging, Coordinator: 1, Spec: "{}"}}, []report{{Ready: true}, {}, {Ready: true}},
+			[]cluster.Dataset{{ID: 1, Phase: cluster.Staging, Coordinator: 1, Spec: "{}"}}, []Report{{Ready: true}, {}, {Ready: true}},
 			[]time.Duration{seen, 0, seen}, time.Hour, "dataset 1 staging"},
 		{"a coordinator is lost when files are read", []cluster.State{cluster.Up, cluster.Down, cluster.Up},
-			[]cluster.Dataset{{ID: 1, Phase: cluster.Staging, Coordinator: 1, Spec: "{}", Reading: true}}, []report{{Ready: true}, {}, {Ready: true}},
+			[]cluster.Dataset{{ID: 1, Phase: cluster.Staging, Coordinator: 1, Spec: "{}", Reading: true}}, []Report{{Ready: true}, {}, {Ready: true}},
 			[]time.Duration{seen, 0, seen}, time.Hour, "dataset 1 staging"},
 		{"many coordinators were lost", []cluster.State{cluster.Up, cluster.Down, cluster.Up},
-			[]cluster.Dataset{{ID: 1, Phase: cluster.Staging, Coordinator: 1, Spec: "{}", Attempt: ingest.MaxAttempts}}, []report{{Ready: true}, {}, {Ready: true}},
-			[]time.Duration{seen, 0, seen}, time.Hour, "dataset 1 failed: n1, which led the stage-in, does not answer"},
+			[]cluster.Dataset{{ID: 1, Phase: cluster.Staging, Coordinator: 1, Spec: "{}", Attempt: cluster.MaxAttempts}}, []Report{{Ready: true}, {}, {Ready: true}},
+			[]time.Duration{seen, 0, seen}, time.Hour, "dataset 1 failed: n1, which coordinated the stage-in, does not answer: stage it in again"},
 		{"a coordinator is lost with the only manifest", []cluster.State{cluster.Up, cluster.Down, cluster.Up},
-			[]cluster.Dataset{{ID: 1, Phase: cluster.Publishing, Digest: "d", Coordinator: 1}}, []report{{Ready: true}, {}, {Ready: true}},
-			[]time.Duration{seen, 0, seen}, time.Hour, "dataset 1 failed: n1 does not answer, and nobody else has the manifest: stage it in again"},
+			[]cluster.Dataset{{ID: 1, Phase: cluster.Publishing, Digest: "d", Coordinator: 1}}, []Report{{Ready: true}, {}, {Ready: true}},
+			[]time.Duration{seen, 0, seen}, time.Hour, "dataset 1 failed: n1 does not answer, and no other node has the manifest: stage it in again"},
 		{"a coordinator is lost, an heir has the manifest", []cluster.State{cluster.Up, cluster.Down, cluster.Up},
 			[]cluster.Dataset{{ID: 1, Phase: cluster.Publishing, Digest: "d", Coordinator: 1}},
-			[]report{{Ready: true}, {}, {Ready: true, Standby: map[metadata.DatasetID]string{1: "d"}}},
+			[]Report{{Ready: true}, {}, {Ready: true, Standby: map[metadata.DatasetID]string{1: "d"}}},
 			[]time.Duration{seen, 0, seen}, time.Hour, ""},
 		{"a coordinator is lost, an heir has another manifest", []cluster.State{cluster.Up, cluster.Down, cluster.Up},
 			[]cluster.Dataset{{ID: 1, Phase: cluster.Publishing, Digest: "d", Coordinator: 1}},
-			[]report{{Ready: true}, {}, {Ready: true, Standby: map[metadata.DatasetID]string{1: "e"}}},
-			[]time.Duration{seen, 0, seen}, time.Hour, "dataset 1 failed: n1 does not answer, and nobody else has the manifest: stage it in again"},
+			[]Report{{Ready: true}, {}, {Ready: true, Standby: map[metadata.DatasetID]string{1: "e"}}},
+			[]time.Duration{seen, 0, seen}, time.Hour, "dataset 1 failed: n1 does not answer, and no other node has the manifest: stage it in again"},
 		{"a coordinator is lost, another has the manifest", []cluster.State{cluster.Up, cluster.Down, cluster.Up},
-			[]cluster.Dataset{{ID: 1, Phase: cluster.Publishing, Digest: "d", Coordinator: 1}}, []report{has("d"), {}, {Ready: true}},
+			[]cluster.Dataset{{ID: 1, Phase: cluster.Publishing, Digest: "d", Coordinator: 1}}, []Report{has("d"), {}, {Ready: true}},
 			[]time.Duration{seen, 0, seen}, time.Hour, ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			d := &Daemon{job: &job.File{}, log: logrus.NewEntry(logrus.New())}
-			d.log.Logger.SetOutput(t.Output())
-			d.cfg.Timing.setDefaults(3)
+			l := New(Config{Node: nodetest.New(t, 0, 3), Job: &job.File{}, Every: 250 * time.Millisecond, Down: 15 * time.Second})
 			v := cluster.View{Map: cluster.NewMap(1, []string{"n0", "n1", "n2"}), Datasets: c.datasets}
 			for i, s := range c.states {
 				if s == cluster.Down || s == cluster.Leaving {
@@ -110,14 +106,14 @@ func TestDuties(t *testing.T) {
 			for i, r := range c.reports {
 				if c.ago[i] > 0 {
 					r.Node = metadata.NodeID(i)
-					if r.Crew == 0 {
-						r.Crew = crewOf(v.Map)
+					if r.Copied == 0 {
+						r.Copied = Participants(v.Map)
 					}
 					heardOf[r.Node] = heard{r, t0.Add(-c.ago[i])}
 				}
 			}
 			var got []string
-			for _, cmd := range d.duties(v, t0.Add(-c.leads), heardOf, t0) {
+			for _, cmd := range l.duties(v, t0.Add(-c.leads), heardOf, t0) {
 				switch cmd.Kind {
 				case "node":
 					got = append(got, fmt.Sprintf("node %d %v", cmd.Node, cmd.State))
@@ -134,12 +130,12 @@ func TestDuties(t *testing.T) {
 	}
 }
 
-func fillsAt(whole metadata.Epoch, trouble string) report {
-	return report{Ready: true, Filled: map[metadata.DatasetID]dataset.FillReport{1: {Complete: whole, Error: trouble}}}
+func fillsAt(whole metadata.Epoch, trouble string) Report {
+	return Report{Ready: true, Filled: map[metadata.DatasetID]dataset.FillReport{1: {Complete: whole, Error: trouble}}}
 }
 
-func has(digest string) report {
-	return report{Ready: true, Manifests: map[metadata.DatasetID]string{1: digest}}
+func has(digest string) Report {
+	return Report{Ready: true, Manifests: map[metadata.DatasetID]string{1: digest}}
 }
 
 // TestWhoNotifies: one node does; the one with the job's output comes first.
@@ -159,13 +155,12 @@ func TestWhoNotifies(t *testing.T) {
 		{"one that does not serve had it", []bool{true, false, false}, []bool{true, true, false}},
 		{"one has not reported", []bool{false, false}, []bool{false, false}},
 	} {
-		var l leadership
-		l.init()
+		l := New(Config{})
 		for i, has := range c.output {
-			l.hear(report{Node: metadata.NodeID(i), HasOutput: has}, time.Unix(1, 0))
+			l.Record(Report{Node: metadata.NodeID(i), HasOutput: has}, time.Unix(1, 0))
 		}
 		for i, want := range c.want {
-			if got := l.notifies(m, &report{Node: metadata.NodeID(i), HasOutput: c.output[i]}); got != want {
+			if got := l.Notifies(m, &Report{Node: metadata.NodeID(i), HasOutput: c.output[i]}); got != want {
 				t.Errorf("%s: node %d notifies: %v, want %v", c.name, i, got, want)
 			}
 		}

@@ -1,0 +1,169 @@
+package leader
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/bivouacfs/bivouac/daemon/node"
+	"github.com/bivouacfs/bivouac/metadata"
+	"github.com/bivouacfs/bivouac/metadata/cluster"
+	"github.com/bivouacfs/bivouac/metadata/raftstore"
+)
+
+// duties is what a leader that heard these reports proposes about v. It is a function of
+// its arguments and of the job alone.
+func (l *Leader) duties(v cluster.View, since time.Time, reports map[metadata.NodeID]heard, at time.Time) []raftstore.Command {
+	cs := l.nodeDuties(v, since, reports, at)
+	cs = append(cs, datasetDuties(v, reports, metadata.TimeOf(at))...)
+	if !v.Closing && allDone(v.Map, reports) {
+		cs = append(cs, raftstore.Command{Kind: raftstore.KindClosing})
+	}
+	return cs
+}
+
+func (l *Leader) nodeDuties(v cluster.View, since time.Time, reports map[metadata.NodeID]heard, at time.Time) []raftstore.Command {
+	var cs []raftstore.Command
+	set := func(n cluster.Node, s cluster.State, addr string) {
+		cs = append(cs, raftstore.Command{Kind: raftstore.KindNode, Node: n.ID, State: s, Addr: addr})
+	}
+	for _, n := range v.Map.Nodes {
+		h, known := reports[n.ID]
+		silence := at.Sub(since)
+		if known {
+			silence = at.Sub(h.at)
+		}
+		fresh := known && silence < l.cfg.Down
+		switch {
+		case n.State == cluster.Joining && fresh && h.Ready, n.State == cluster.Down && fresh && h.Ready && !h.Leaving:
+			set(n, cluster.Up, h.Addr)
+		case n.State == cluster.Joining && l.startOver(since, at):
+			set(n, cluster.Down, "")
+		case n.State == cluster.Up && fresh && h.Leaving, n.State == cluster.Down && fresh && h.Ready && len(n.Terms) > 0:
+			// A node that was down and is back while it leaves has data to copy out.
+			set(n, cluster.Leaving, h.Addr)
+		case (n.State == cluster.Up || n.State == cluster.Leaving) && !fresh && !v.Closing && at.Sub(since) > l.cfg.Down:
+			l.cfg.Node.Log().WithField("host", n.Host).WithField("silence", silence.Round(time.Millisecond)).
+				Warn("node does not report: declared down, the others take over")
+			set(n, cluster.Down, "")
+		}
+	}
+	return cs
+}
+
+// startOver reports whether a host that has not come up by now is not waited for any
+// longer. The time counts from this daemon's own start, however late it was elected, so
+// that every node hears the name of the missing host before its keeper gives up; but hosts
+// that have come up get the time to report to a new leader.
+func (l *Leader) startOver(since, at time.Time) bool {
+	return at.Sub(l.cfg.Started) > l.cfg.Job.StartLimit() && at.Sub(since) > 8*l.cfg.Every
+}
+
+func datasetDuties(v cluster.View, reports map[metadata.NodeID]heard, now metadata.Time) []raftstore.Command {
+	var cs []raftstore.Command
+	for _, ds := range v.Datasets {
+		if nextPhase(&ds, v.Map, reports, now) {
+			cs = append(cs, raftstore.Command{Kind: raftstore.KindSetDataset, Dataset: ds})
+		}
+	}
+	return cs
+}
+
+// nextPhase moves a dataset on, if that is due.
+func nextPhase(ds *cluster.Dataset, m cluster.Map, reports map[metadata.NodeID]heard, now metadata.Time) bool {
+	c, _ := m.Node(ds.Coordinator)
+	up := m.Up()
+	switch {
+	case ds.Phase == cluster.Staging && c.State == cluster.Down && ds.CanRestart() && len(up) > 0:
+		if !ds.Reading { // else the standbys know
+			ds.SourceBytes += reports[ds.Coordinator].Scanned[ds.ID]
+		}
+		ds.Coordinator = up[0]
+		ds.Attempt++
+	case ds.Phase == cluster.Staging && c.State == cluster.Down:
+		ds.Phase, ds.Error = cluster.Failed, fmt.Sprintf("%s, which coordinated the stage-in, does not answer: stage it in again", c.Host)
+	case ds.Phase == cluster.Publishing && c.State == cluster.Down && manifestLost(*ds, m, reports):
+		ds.Phase, ds.Error = cluster.Failed, fmt.Sprintf("%s does not answer, and no other node has the manifest: stage it in again", c.Host)
+	case ds.Phase == cluster.Publishing:
+		p, trouble := published(*ds, m, reports)
+		if p == cluster.Publishing {
+			return false
+		}
+		ds.Phase, ds.Error = p, trouble
+		if p == cluster.Sealed && ds.Fill {
+			ds.Phase = cluster.Filling
+		} else {
+			ds.Sealed = now
+		}
+	case ds.Phase == cluster.Filling:
+		p, trouble := filled(*ds, m, reports)
+		if p == cluster.Filling {
+			return false
+		}
+		ds.Phase, ds.Error, ds.Sealed = p, trouble, now
+		ds.SourceBytes += fillProgress(ds.ID, reports).SourceBytes
+	default:
+		return false
+	}
+	return true
+}
+
+// published is the phase of a dataset whose manifest the nodes load: Sealed if all have.
+func published(ds cluster.Dataset, m cluster.Map, reports map[metadata.NodeID]heard) (cluster.Phase, string) {
+	for _, n := range m.Nodes {
+		if !node.Serving(n) {
+			continue
+		}
+		r := reports[n.ID]
+		if t := r.Trouble[ds.ID]; t != "" {
+			return cluster.Failed, fmt.Sprintf("manifest on %s: %.500s", n.Host, t)
+		}
+		if r.Manifests[ds.ID] != ds.Digest {
+			return cluster.Publishing, ""
+		}
+	}
+	return cluster.Sealed, ""
+}
+
+// filled is the phase of a dataset whose files the nodes fetch: Sealed if all have theirs.
+func filled(ds cluster.Dataset, m cluster.Map, reports map[metadata.NodeID]heard) (cluster.Phase, string) {
+	for _, n := range m.Nodes {
+		if !node.Serving(n) {
+			continue
+		}
+		switch r := reports[n.ID].Filled[ds.ID]; {
+		case r.Error != "":
+			return cluster.Failed, fmt.Sprintf("%s: %s", n.Host, r.Error)
+		case r.Complete < m.Epoch || r.Complete == 0:
+			return cluster.Filling, ""
+		}
+	}
+	return cluster.Sealed, ""
+}
+
+// manifestLost reports whether no node that serves has the manifest of ds, not even as a
+// standby.
+func manifestLost(ds cluster.Dataset, m cluster.Map, reports map[metadata.NodeID]heard) bool {
+	for _, n := range m.Nodes {
+		r, known := reports[n.ID]
+		if node.Serving(n) && (!known || r.Manifests[ds.ID] == ds.Digest || r.Standby[ds.ID] == ds.Digest) {
+			return false
+		}
+	}
+	return true
+}
+
+// allDone reports whether every node that serves has copied the share that it has now: when
+// a node is lost, all shares change.
+func allDone(m cluster.Map, reports map[metadata.NodeID]heard) bool {
+	n, participants := 0, Participants(m)
+	for _, x := range m.Nodes {
+		if !node.Serving(x) {
+			continue
+		}
+		if r := reports[x.ID]; !r.Done || r.Copied != participants {
+			return false
+		}
+		n++
+	}
+	return n > 0
+}

@@ -1,0 +1,246 @@
+package leader
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/bivouacfs/bivouac/daemon/job"
+	"github.com/bivouacfs/bivouac/daemon/node"
+	"github.com/bivouacfs/bivouac/datapath/wire"
+	"github.com/bivouacfs/bivouac/metadata"
+	"github.com/bivouacfs/bivouac/metadata/cluster"
+	"github.com/bivouacfs/bivouac/metadata/raftstore"
+)
+
+// Group is the control group, as a member sees it; *raftstore.Group.
+type Group interface {
+	IsLeader() bool
+	View() cluster.View
+	Propose(ctx context.Context, c raftstore.Command) (cluster.View, error)
+}
+
+// Config is what a Leader needs.
+type Config struct {
+	Node    node.Node
+	Job     *job.File
+	Every   time.Duration                                                                   // between two reports of a node
+	Down    time.Duration                                                                   // silence after which a node is declared down
+	Started time.Time                                                                       // when this daemon started
+	SetView func(cluster.View)                                                              // gives this node a newer view
+	Report  func() Report                                                                   // this node's own
+	StageIn func(context.Context, job.Dataset) (run func(context.Context) error, err error) // enters a dataset of the job file in the registry
+}
+
+// heard is the newest report of a node and when it came.
+type heard struct {
+	Report
+	at time.Time
+}
+
+// Leader hears reports, and acts upon them while this node leads the group.
+type Leader struct {
+	cfg  Config
+	wake chan struct{} // a report has a relevant change; one token is enough
+
+	mu      sync.Mutex
+	since   time.Time                 // guarded by mu; when this node began to lead; zero while another does
+	reports map[metadata.NodeID]heard // guarded by mu
+	started map[string]bool           // guarded by mu; datasets of the job file that this leader has started
+}
+
+// New makes a leader that has heard nothing.
+func New(cfg Config) *Leader {
+	return &Leader{cfg: cfg, wake: make(chan struct{}, 1), reports: make(map[metadata.NodeID]heard), started: make(map[string]bool)}
+}
+
+// Record takes a report that came at a time.
+func (l *Leader) Record(r Report, at time.Time) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	was := l.reports[r.Node].Report
+	l.reports[r.Node] = heard{r, at}
+	if !r.differs(&was) {
+		return
+	}
+	select {
+	case l.wake <- struct{}{}:
+	default: // it is awake
+	}
+}
+
+// memory is since when this node leads, and a copy of the reports.
+func (l *Leader) memory(leads bool, at time.Time) (time.Time, map[metadata.NodeID]heard) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !leads {
+		l.since = time.Time{}
+		clear(l.reports)
+		return l.since, nil
+	}
+	if l.since.IsZero() {
+		l.since = at
+	}
+	m := make(map[metadata.NodeID]heard, len(l.reports))
+	for id, h := range l.reports {
+		m[id] = h
+	}
+	return l.since, m
+}
+
+// AllHave reports whether all other nodes that serve in v, and have reported, have v.
+func (l *Leader) AllHave(v cluster.View) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, n := range v.Map.Nodes {
+		if r, ok := l.reports[n.ID]; ok && n.ID != l.cfg.Node.Self() && node.Serving(n) && r.Version < v.Version {
+			return false
+		}
+	}
+	return true
+}
+
+// Run does the duties while this node leads g, until ctx ends.
+func (l *Leader) Run(ctx context.Context, g Group) {
+	t := time.NewTicker(l.cfg.Every)
+	defer t.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-t.C:
+		case <-l.wake:
+		}
+		leads := g.IsLeader()
+		since, reports := l.memory(leads, time.Now())
+		if leads {
+			l.act(ctx, g, since, reports)
+		}
+	}
+}
+
+// proposeTime bounds one proposal.
+const proposeTime = 5 * time.Second
+
+func (l *Leader) act(ctx context.Context, g Group, since time.Time, reports map[metadata.NodeID]heard) {
+	v := g.View()
+	l.cfg.SetView(v) // a stage-in that starts below must not plan with an older one
+	for _, c := range l.duties(v, since, reports, time.Now()) {
+		if err := propose(ctx, g, c); err != nil {
+			l.cfg.Node.Log().WithError(err).Debug("proposal refused")
+			break
+		}
+	}
+	l.startDatasets(v)
+}
+
+func propose(ctx context.Context, g Group, c raftstore.Command) error {
+	ctx, cancel := context.WithTimeout(ctx, proposeTime)
+	defer cancel()
+	_, err := g.Propose(ctx, c)
+	return err
+}
+
+// claim reports whether the caller is to start the dataset name.
+func (l *Leader) claim(name string) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.started[name] {
+		return false
+	}
+	l.started[name] = true
+	return true
+}
+
+// release undoes claim: the dataset is not in the registry.
+func (l *Leader) release(name string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.started, name)
+}
+
+// startDatasets starts the datasets of the job file once the map is complete. A leader
+// that takes over finds those of its predecessor in the registry.
+func (l *Leader) startDatasets(v cluster.View) {
+	if Joining(v.Map) || len(Absent(v.Map)) > 0 || v.Closing {
+		return
+	}
+	for _, d := range l.cfg.Job.Datasets {
+		known := slices.ContainsFunc(v.Datasets, func(ds cluster.Dataset) bool { return ds.Name == d.Name })
+		if known || !l.claim(d.Name) {
+			continue
+		}
+		l.cfg.Node.Spawn(func(ctx context.Context) {
+			run, err := l.cfg.StageIn(ctx, d)
+			if err != nil {
+				l.release(d.Name)
+			} else {
+				err = run(ctx)
+			}
+			if err != nil {
+				l.cfg.Node.Log().WithError(err).WithField("dataset", d.Name).Error("stage-in failed")
+			}
+		})
+	}
+}
+
+// fanout is how many nodes a change is broadcast to at a time.
+const fanout = 32
+
+// Broadcast sends this node's report to the nodes outside the group when a dataset has
+// changed and this node leads, so that they ask for the new view.
+func (l *Leader) Broadcast(ctx context.Context, g Group) {
+	var lastSent []cluster.Dataset
+	for {
+		v, changed := l.cfg.Node.Watch()
+		if advanced(lastSent, v.Datasets) {
+			lastSent = v.Datasets
+			if g.IsLeader() {
+				l.broadcast(ctx, v)
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-changed:
+		}
+	}
+}
+
+func (l *Leader) broadcast(ctx context.Context, v cluster.View) {
+	ctx, cancel := context.WithTimeout(ctx, l.cfg.Every) // then they report anyway
+	defer cancel()
+	r := l.cfg.Report()
+	var g errgroup.Group
+	g.SetLimit(fanout)
+	for _, id := range l.outdated(v) {
+		g.Go(func() error { return l.cfg.Node.Call(ctx, id, wire.OpReport, r, nil) })
+	}
+	if err := g.Wait(); err != nil {
+		l.cfg.Node.Log().WithError(err).Debug("change of a dataset not broadcast to all nodes: they learn of it with their next report")
+	}
+}
+
+// advanced reports whether a dataset is in another phase or attempt than it was, or is new.
+func advanced(was, now []cluster.Dataset) bool {
+	return !slices.EqualFunc(was, now, func(a, b cluster.Dataset) bool {
+		return a.ID == b.ID && a.Phase == b.Phase && a.Digest == b.Digest && a.Attempt == b.Attempt
+	})
+}
+
+// outdated is the nodes outside the group that did not have v when they reported last.
+func (l *Leader) outdated(v cluster.View) []metadata.NodeID {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	members := Members(len(l.cfg.Job.Hosts))
+	var ids []metadata.NodeID
+	for _, n := range v.Map.Nodes {
+		if r, known := l.reports[n.ID]; known && node.Serving(n) && r.Version < v.Version && !slices.Contains(members, n.ID) {
+			ids = append(ids, n.ID)
+		}
+	}
+	return ids
+}

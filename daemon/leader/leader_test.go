@@ -1,0 +1,88 @@
+package leader
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/bivouacfs/bivouac/daemon/dataset"
+	"github.com/bivouacfs/bivouac/daemon/job"
+	"github.com/bivouacfs/bivouac/metadata"
+	"github.com/bivouacfs/bivouac/metadata/cluster"
+	"github.com/bivouacfs/bivouac/stagein"
+)
+
+// TestReportsWakeTheLeader: a report with a relevant change wakes the leader, others do
+// not.
+func TestReportsWakeTheLeader(t *testing.T) {
+	l := New(Config{Job: &job.File{Hosts: make([]string, 7)}})
+	filling := fillsAt(0, "")
+	filling.Filled[1] = dataset.FillReport{Progress: stagein.Progress{Bytes: 7}}
+	for _, c := range []struct {
+		name string
+		r    Report
+		want bool
+	}{
+		{"the first one", Report{Ready: true}, true},
+		{"the same again", Report{Ready: true}, false},
+		{"a newer view", Report{Ready: true, Version: 9}, false},
+		{"a manifest", has("d"), true},
+		{"the same manifest", has("d"), false},
+		{"another manifest", has("e"), true},
+		{"a fill has begun", fillsAt(0, ""), true},
+		{"it gets on", filling, false},
+		{"it is over", fillsAt(3, ""), true},
+		{"trouble", fillsAt(3, "gone"), true},
+		{"it leaves", Report{Ready: true, Leaving: true}, true},
+		{"its part is done", Report{Ready: true, Leaving: true, Done: true}, true},
+		{"of another share", Report{Ready: true, Leaving: true, Done: true, Copied: 1}, true},
+	} {
+		l.Record(c.r, time.Unix(1, 0))
+		got := false
+		select {
+		case <-l.wake:
+			got = true
+		default:
+		}
+		if got != c.want {
+			t.Errorf("%s: the leader is woken: %v, want %v", c.name, got, c.want)
+		}
+	}
+}
+
+// TestOutdated: a change is broadcast to the nodes that serve, are outside the group and do
+// not have it.
+func TestOutdated(t *testing.T) {
+	l := New(Config{Job: &job.File{Hosts: make([]string, 7)}})
+	v := cluster.View{Version: 5, Map: cluster.NewMap(1, []string{"n0", "n1", "n2", "n3", "n4", "n5", "n6"})}
+	for i, version := range []uint64{4, 5, 4, 4, 5, 4} {
+		id := metadata.NodeID(i)
+		v.Map = v.Map.WithState(id, cluster.Up, "")
+		l.Record(Report{Node: id, Version: version}, time.Unix(1, 0))
+	}
+	v.Map = v.Map.WithState(5, cluster.Down, "")
+	if got := l.outdated(v); !slices.Equal(got, []metadata.NodeID{3}) {
+		t.Errorf("outdated are %v, want node 3", got)
+	}
+}
+
+// TestAdvanced: the phase of a dataset counts, not its progress.
+func TestAdvanced(t *testing.T) {
+	a := cluster.Dataset{ID: 1, Phase: cluster.Publishing, Digest: "d"}
+	b, more := a, a
+	b.Phase = cluster.Filling
+	more.SourceBytes = 7
+	for _, c := range []struct {
+		name     string
+		was, now []cluster.Dataset
+		want     bool
+	}{
+		{"nothing", nil, nil, false}, {"the same", []cluster.Dataset{a}, []cluster.Dataset{a}, false},
+		{"a new one", nil, []cluster.Dataset{a}, true}, {"another phase", []cluster.Dataset{a}, []cluster.Dataset{b}, true},
+		{"a count", []cluster.Dataset{a}, []cluster.Dataset{more}, false}, {"it has gone", []cluster.Dataset{a}, nil, true},
+	} {
+		if got := advanced(c.was, c.now); got != c.want {
+			t.Errorf("%s: advanced = %v, want %v", c.name, got, c.want)
+		}
+	}
+}

@@ -1,0 +1,92 @@
+package leader
+
+import (
+	"encoding/binary"
+	"hash/fnv"
+	"maps"
+
+	"github.com/bivouacfs/bivouac/daemon/dataset"
+	"github.com/bivouacfs/bivouac/daemon/node"
+	"github.com/bivouacfs/bivouac/daemon/stageout"
+	"github.com/bivouacfs/bivouac/datapath"
+	"github.com/bivouacfs/bivouac/metadata"
+	"github.com/bivouacfs/bivouac/metadata/cluster"
+)
+
+// Report is the body of wire.OpReport: what a node says of itself.
+type Report struct {
+	Node    metadata.NodeID `json:"node"`
+	Addr    string          `json:"addr"`
+	Version uint64          `json:"version"` // of the view that the node has
+	Ready   bool            `json:"ready,omitempty"`
+	Leaving bool            `json:"leaving,omitempty"` // asked to leave; waits for the others
+	Done    bool            `json:"done,omitempty"`    // its part of the stage-out is over
+	Copied  uint64          `json:"copied,omitempty"`  // Participants of the map by which that part was assigned
+	// Manifests is the digest of each dataset's manifest that the node has loaded; Trouble
+	// is why it could not.
+	Manifests map[metadata.DatasetID]string `json:"manifests,omitempty"`
+	Trouble   map[metadata.DatasetID]string `json:"trouble,omitempty"`
+	// Standby is the digest of each manifest that the node has as a standby, and not yet
+	// loaded.
+	Standby map[metadata.DatasetID]string `json:"standby,omitempty"`
+	// Filled is how far the node is with each dataset whose files it fetches.
+	Filled map[metadata.DatasetID]dataset.FillReport `json:"filled,omitempty"`
+	// Scanned is the bytes that the node has read for each scan that it coordinates.
+	Scanned map[metadata.DatasetID]int64 `json:"scanned,omitempty"`
+	Space   datapath.Space               `json:"space"`
+	// Out is what the node cannot copy out; HasOutput says that the job's output is
+	// there, so that the node can notify the user.
+	Out       []stageout.Failures `json:"out,omitempty"`
+	HasOutput bool                `json:"has_output,omitempty"`
+}
+
+// differs reports whether r says something that the leader has to act upon, and was did
+// not.
+func (r *Report) differs(was *Report) bool {
+	same := func(a, b dataset.FillReport) bool { return a.Complete == b.Complete && a.Error == b.Error }
+	return r.Ready != was.Ready || r.Leaving != was.Leaving || r.Done != was.Done || r.Copied != was.Copied ||
+		!maps.Equal(r.Manifests, was.Manifests) || !maps.Equal(r.Trouble, was.Trouble) || !maps.EqualFunc(r.Filled, was.Filled, same)
+}
+
+// Participants is a hash of the set of nodes that serve in m.
+func Participants(m cluster.Map) uint64 {
+	h := fnv.New64a()
+	for _, id := range node.Participants(m) {
+		_, _ = h.Write(binary.LittleEndian.AppendUint16(nil, uint16(id))) // never fails
+	}
+	return h.Sum64()
+}
+
+// Members is the nodes of a job that form the control group: the first three, or one.
+func Members(hosts int) []metadata.NodeID {
+	if hosts < 3 {
+		return []metadata.NodeID{0}
+	}
+	return []metadata.NodeID{0, 1, 2}
+}
+
+// Joining reports whether a node has neither come up nor been declared down.
+func Joining(m cluster.Map) bool { return len(HostsIn(m, cluster.Joining)) > 0 }
+
+// Absent is the hosts that were declared down before they ever served. A host that was
+// lost later is no reason for another not to start again.
+func Absent(m cluster.Map) []string {
+	var hosts []string
+	for _, n := range m.Nodes {
+		if n.State == cluster.Down && len(n.Terms) == 0 {
+			hosts = append(hosts, n.Host)
+		}
+	}
+	return hosts
+}
+
+// HostsIn is the hosts that are in state s.
+func HostsIn(m cluster.Map, s cluster.State) []string {
+	var hosts []string
+	for _, n := range m.Nodes {
+		if n.State == s {
+			hosts = append(hosts, n.Host)
+		}
+	}
+	return hosts
+}
