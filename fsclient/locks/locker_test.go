@@ -1,0 +1,216 @@
+package locks
+
+import (
+	"context"
+	"errors"
+	"io"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+
+	"github.com/sirupsen/logrus"
+
+	"github.com/bivouacfs/bivouac/metadata"
+	metalocks "github.com/bivouacfs/bivouac/metadata/locks"
+)
+
+var (
+	ctx  = context.Background()
+	live = metadata.LiveIno(3, 5000)
+)
+
+// fakeHome is the home of all live files, and the files themselves.
+type fakeHome struct {
+	*metalocks.Locks
+	away  atomic.Bool // it does not answer
+	dead  atomic.Bool // the cluster map has given it up
+	calls atomic.Int64
+	held  atomic.Int64 // uses that keep the file open
+
+	mu    sync.Mutex
+	steps []string // under mu
+}
+
+func (h *fakeHome) Lock(ctx context.Context, by metadata.Holder, q metadata.LockReq) (metadata.LockAnswer, error) {
+	h.calls.Add(1)
+	if h.away.Load() {
+		return metadata.LockAnswer{}, syscall.EHOSTUNREACH
+	}
+	if q.Type == metadata.Unlocked {
+		h.step("unlock")
+	}
+	return h.Locks.Lock(ctx, by, q)
+}
+
+func (h *fakeHome) step(s string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.steps = append(h.steps, s)
+}
+
+type fakeFiles struct{ home *fakeHome }
+
+func (f fakeFiles) Locks(metadata.Ino) (metadata.Locks, error) { return f.home, nil }
+func (f fakeFiles) Flush(context.Context, metadata.Ino) error  { f.home.step("flush"); return nil }
+func (f fakeFiles) Drain(context.Context) error                { f.home.step("drain"); return nil }
+func (f fakeFiles) Hold(metadata.Ino) func() {
+	f.home.held.Add(1)
+	return func() { f.home.held.Add(-1) }
+}
+func (f fakeFiles) Alive(metadata.NodeID) error {
+	if f.home.dead.Load() {
+		return syscall.EHOSTDOWN
+	}
+	return nil
+}
+
+// newLockers returns Lockers of two nodes with one home.
+func newLockers(t *testing.T) (*fakeHome, [2]*Locker) {
+	t.Helper()
+	l := logrus.New()
+	l.SetOutput(io.Discard)
+	var ls [2]*Locker
+	h := &fakeHome{}
+	h.Locks = metalocks.New(metalocks.Config{
+		Ready: func(context.Context, metadata.Holder, metadata.Ino) error { return nil },
+		Wake: func(_ context.Context, id metadata.NodeID, ws []uint64) error {
+			ls[id].Wake(ws)
+			return nil
+		},
+	})
+	serving, cancel := context.WithCancel(ctx)
+	var wg sync.WaitGroup
+	wg.Go(func() { h.Serve(serving) })
+	for i := range ls {
+		ls[i] = New(Config{Holder: metadata.Holder{Node: metadata.NodeID(i), Run: 1}, Files: fakeFiles{h}, Log: logrus.NewEntry(l)})
+	}
+	t.Cleanup(func() {
+		for _, l := range ls {
+			l.Close()
+		}
+		cancel()
+		wg.Wait()
+		if n := h.held.Load(); n != 0 {
+			t.Errorf("%d uses of the file are left", n)
+		}
+	})
+	return h, ls
+}
+
+func lockOf(typ metadata.LockType, owner uint64) metadata.Lock {
+	return metadata.Lock{Kind: metadata.PosixLock, Type: typ, Owner: owner, End: metadata.MaxLockEnd}
+}
+
+// TestWait: a waiter gets the lock after the unlock, which follows the writes.
+func TestWait(t *testing.T) {
+	h, ls := newLockers(t)
+	if err := ls[0].Lock(ctx, live, lockOf(metadata.WriteLock, 7), false); err != nil {
+		t.Fatal(err)
+	}
+	if err := ls[1].Lock(ctx, live, lockOf(metadata.WriteLock, 9), false); !errors.Is(err, syscall.EAGAIN) {
+		t.Errorf("a second lock = %v, want EAGAIN", err)
+	}
+	got := make(chan error, 1)
+	go func() { got <- ls[1].Lock(ctx, live, lockOf(metadata.WriteLock, 9), true) }()
+	if err := ls[0].UnlockAll(ctx, live, metadata.PosixLock, 7); err != nil {
+		t.Error(err)
+	}
+	if err := <-got; err != nil {
+		t.Errorf("the waiter gets %v", err)
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if len(h.steps) < 3 || h.steps[0] != "flush" || h.steps[1] != "drain" || h.steps[2] != "unlock" {
+		t.Errorf("steps of the unlock: %v", h.steps)
+	}
+	if n := len(ls[0].Held(live)); n != 0 {
+		t.Errorf("%d locks are mirrored after the unlock", n)
+	}
+	if n := len(ls[1].Held(live)); n != 1 {
+		t.Errorf("%d locks of the new holder are mirrored, want 1", n)
+	}
+}
+
+// TestUnlockIsRetried: an unlock that the home does not answer is no error, and is
+// retried before the owner gets a new lock.
+func TestUnlockIsRetried(t *testing.T) {
+	h, ls := newLockers(t)
+	if err := ls[0].Lock(ctx, live, lockOf(metadata.WriteLock, 7), false); err != nil {
+		t.Fatal(err)
+	}
+	h.away.Store(true)
+	if err := ls[0].UnlockAll(ctx, live, metadata.PosixLock, 7); err != nil {
+		t.Errorf("UnlockAll = %v, want nil", err)
+	}
+	again := make(chan error, 1)
+	go func() { again <- ls[0].Lock(ctx, live, lockOf(metadata.WriteLock, 7), false) }()
+	h.away.Store(false)
+	if err := <-again; err != nil {
+		t.Errorf("the owner gets %v", err)
+	}
+	if err := ls[1].Lock(ctx, live, lockOf(metadata.WriteLock, 9), false); !errors.Is(err, syscall.EAGAIN) {
+		t.Errorf("the retry has ended the new lock: another node gets %v", err)
+	}
+}
+
+// TestHomeIsGivenUp: retries end, and a home that comes back does not get the lock.
+func TestHomeIsGivenUp(t *testing.T) {
+	h, ls := newLockers(t)
+	if err := ls[0].Lock(ctx, live, lockOf(metadata.WriteLock, 7), false); err != nil {
+		t.Fatal(err)
+	}
+	h.away.Store(true)
+	if err := ls[0].UnlockAll(ctx, live, metadata.PosixLock, 7); err != nil {
+		t.Error(err)
+	}
+	h.dead.Store(true)
+	if done := ls[0].table.retries(metadata.LockReq{Ino: live, Lock: lockOf(metadata.Unlocked, 7)}); done != nil {
+		<-done
+	}
+	if got := ls[0].Held(live); len(got) != 0 {
+		t.Errorf("a home that comes back gets %v", got)
+	}
+}
+
+// TestInterruptedWait: a signal ends the wait with EINTR, and the home forgets it.
+func TestInterruptedWait(t *testing.T) {
+	h, ls := newLockers(t)
+	if err := ls[0].Lock(ctx, live, lockOf(metadata.WriteLock, 7), false); err != nil {
+		t.Fatal(err)
+	}
+	short, cancel := context.WithCancel(ctx)
+	cancel()
+	if err := ls[1].Lock(short, live, lockOf(metadata.WriteLock, 9), true); !errors.Is(err, syscall.EINTR) {
+		t.Errorf("an interrupted wait = %v, want EINTR", err)
+	}
+	if n := h.Stats().Waiters; n != 0 {
+		t.Errorf("%d wait at the home", n)
+	}
+}
+
+// TestUnlockWithoutLocks makes no call.
+func TestUnlockWithoutLocks(t *testing.T) {
+	h, ls := newLockers(t)
+	if err := ls[0].UnlockAll(ctx, live, metadata.FlockLock, 7); err != nil || h.calls.Load() != 0 {
+		t.Errorf("UnlockAll = %v after %d calls, want none", err, h.calls.Load())
+	}
+}
+
+// TestSealedFiles: files of datasets are locked on this node, without a home.
+func TestSealedFiles(t *testing.T) {
+	h, ls := newLockers(t)
+	ino := metadata.SealedIno(1, 0, 9)
+	if err := ls[0].Lock(ctx, ino, lockOf(metadata.WriteLock, 7), false); err != nil {
+		t.Fatal(err)
+	}
+	if err := ls[0].Lock(ctx, ino, lockOf(metadata.WriteLock, 9), false); !errors.Is(err, syscall.EAGAIN) {
+		t.Errorf("a second owner on this node = %v, want EAGAIN", err)
+	}
+	if _, held, err := ls[0].Test(ctx, ino, lockOf(metadata.ReadLock, 9)); err != nil || held.Owner != 7 {
+		t.Errorf("Test = %+v, %v, want the lock of owner 7", held, err)
+	}
+	if err := ls[1].Lock(ctx, ino, lockOf(metadata.WriteLock, 9), false); err != nil || h.calls.Load() != 0 {
+		t.Errorf("another node gets %v, the home %d calls", err, h.calls.Load())
+	}
+}

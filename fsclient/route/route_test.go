@@ -1,0 +1,118 @@
+package route
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"syscall"
+	"testing"
+
+	"github.com/bivouacfs/bivouac/datapath"
+	"github.com/bivouacfs/bivouac/metadata"
+	"github.com/bivouacfs/bivouac/metadata/cluster"
+)
+
+// fakeStore is a node's metadata that says which node it is.
+type fakeStore struct {
+	metadata.NodeStore
+	id metadata.NodeID
+}
+
+func newRouter(t *testing.T) (*Router, *atomic.Pointer[cluster.View]) {
+	t.Helper()
+	m := cluster.NewMap(7, []string{"n0", "n1", "n2"})
+	for i, addr := range []string{"n0:1", "n1:1", "n2:1"} {
+		m = m.WithState(metadata.NodeID(i), cluster.Up, addr)
+	}
+	var view atomic.Pointer[cluster.View]
+	view.Store(&cluster.View{Map: m})
+	return New(Config{
+		Self: 0, View: func() cluster.View { return *view.Load() },
+		Meta: func(id metadata.NodeID) metadata.NodeStore { return fakeStore{id: id} },
+		Data: func(metadata.NodeID) datapath.Store { return nil },
+	}), &view
+}
+
+func idOf(s metadata.NodeStore) metadata.NodeID { return s.(fakeStore).id }
+
+func TestHome(t *testing.T) {
+	r, view := newRouter(t)
+	s, err := r.Home(metadata.LiveIno(2, 9))
+	if err != nil || idOf(s) != 2 {
+		t.Errorf("Home = %v, %v, want node 2", s, err)
+	}
+	down := view.Load().Map.WithState(2, cluster.Down, "")
+	view.Store(&cluster.View{Map: down})
+	if _, err := r.Home(metadata.LiveIno(2, 9)); !errors.Is(err, syscall.EHOSTDOWN) {
+		t.Errorf("Home on a node that is down = %v, want EHOSTDOWN", err)
+	}
+	if _, err := r.Meta(99); !errors.Is(err, syscall.ESTALE) {
+		t.Errorf("a node that does not exist = %v, want ESTALE", err)
+	}
+	if local, remote := r.Calls(); local != 0 || remote != 1 {
+		t.Errorf("%d local and %d remote calls, want 0 and 1", local, remote)
+	}
+}
+
+// TestRedirect: a call follows a redirect to the shards, and the next one goes there at
+// once.
+func TestRedirect(t *testing.T) {
+	r, view := newRouter(t)
+	dir := metadata.LiveIno(1, 9)
+	e := view.Load().Map.Epoch
+	want := view.Load().Map.EntryHome(dir, "x", e)
+	calls := 0
+	try := func(s metadata.NodeStore) (metadata.NodeID, error) {
+		calls++
+		if idOf(s) != want || calls == 1 {
+			return 0, &metadata.Redirect{Dir: dir, Epoch: e}
+		}
+		return idOf(s), nil
+	}
+	for range 2 {
+		if id, err := At(context.Background(), r, dir, "x", try); err != nil || id != want {
+			t.Errorf("At = %d, %v, want %d", id, err, want)
+		}
+	}
+	if calls != 3 || r.Split(dir) != e {
+		t.Errorf("%d calls, split in epoch %d, want 3 and %d", calls, r.Split(dir), e)
+	}
+}
+
+// TestFinalError: an application is not told to retry, and a signal ends the retries.
+func TestFinalError(t *testing.T) {
+	r, _ := newRouter(t)
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	_, err := Do(ctx, r, func() (int, error) { return 0, syscall.EAGAIN })
+	if !errors.Is(err, syscall.EIO) || errors.Is(err, syscall.EAGAIN) {
+		t.Errorf("entries that move for ever = %v, want EIO", err)
+	}
+	if _, err := Do(ctx, r, func() (int, error) { return 0, syscall.ENOENT }); err != syscall.ENOENT {
+		t.Errorf("Do = %v, want ENOENT unchanged", err)
+	}
+}
+
+// TestNewerMap: a layout of a newer epoch waits for the map.
+func TestNewerMap(t *testing.T) {
+	r, view := newRouter(t)
+	newer := view.Load().Map.WithState(2, cluster.Down, "")
+	l := metadata.Layout{Epoch: newer.Epoch, ChunkSize: 1 << 20}
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	if _, err := r.Order(ctx, 5000, l); !errors.Is(err, syscall.EINTR) {
+		t.Errorf("Order without the map = %v, want EINTR", err)
+	}
+	got := make(chan []metadata.NodeID, 1)
+	go func() {
+		order, err := r.Order(context.Background(), 5000, l)
+		if err != nil {
+			t.Error(err)
+		}
+		got <- order
+	}()
+	view.Store(&cluster.View{Map: newer})
+	if order := <-got; len(order) != 2 {
+		t.Errorf("Order = %v, want the two nodes that are up", order)
+	}
+}
