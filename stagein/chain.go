@@ -18,7 +18,7 @@ import (
 type chain struct {
 	r    *region
 	t    archive.BlockReader
-	g    tar.Group
+	g    tar.Parser
 	push *pusher
 	some bool    // there was a member, here or before
 	half *object // whose data is not whole yet

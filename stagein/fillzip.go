@@ -38,7 +38,7 @@ func (cfg *PlanConfig) listZips(ctx context.Context, all []archiveScan) (bool, e
 // point to.
 func (a *archiveScan) directory(ctx context.Context, h *hopper) error {
 	file := archive.CountReads(h.f, &h.read)
-	x, err := zip.Read(file, h.name, h.size, a.found.Head, func(member string, _ error) bool { return h.sel.Leaves(member) })
+	x, err := zip.Read(file, h.name, h.size, a.found.Head, func(member string, _ error) bool { return h.sel.Ignores(member) })
 	if err != nil {
 		return err
 	}

@@ -82,7 +82,7 @@ func (h *hopper) at(ctx context.Context, b []byte, off int64) error {
 }
 
 // block reads the next block of g, with what is behind it in its page.
-func (h *hopper) block(ctx context.Context, p *page, g *tar.Group) ([]byte, error) {
+func (h *hopper) block(ctx context.Context, p *page, g *tar.Parser) ([]byte, error) {
 	off := g.Pos()
 	p.blocks = max(p.blocks, (off-g.Start())/source.BlockSize+1)
 	if off < p.off || off+source.BlockSize > p.off+int64(len(p.b)) {
@@ -124,13 +124,13 @@ func (h *hopper) hop(ctx context.Context, off, end int64, n int) (*hopped, error
 
 // more is hop, from where s ends, for n members more.
 func (h *hopper) more(ctx context.Context, s *hopped, end int64, n int) error {
-	var g tar.Group
+	var g tar.Parser
 	var p page
 	for last := s.items.n + min(n, allMembers); s.end < end && s.items.n < last; {
 		g.Reset(s.end)
 		step, err := h.group(ctx, &p, &g)
 		var refused *source.RefusedError
-		if errors.As(err, &refused) && h.sel.Leaves(h.under+"/"+refused.Name) {
+		if errors.As(err, &refused) && h.sel.Ignores(h.under+"/"+refused.Name) {
 			h.left.Store(true)
 			if refused.Size > h.size || g.Pos()+source.Padded(refused.Size) > h.size {
 				return h.truncated(refused.Name, g.Start())
@@ -183,7 +183,7 @@ const allMembers = 1 << 62
 
 // group reads the headers of a member. At the very end of an archive that has no
 // end, or half of one, there are none.
-func (h *hopper) group(ctx context.Context, p *page, g *tar.Group) (tar.Step, error) {
+func (h *hopper) group(ctx context.Context, p *page, g *tar.Parser) (tar.Step, error) {
 	for {
 		left := h.size - g.Pos()
 		switch {

@@ -102,7 +102,7 @@ func (h *hopper) inner(ctx context.Context, it *source.Item) ([]source.Item, err
 	in := &hopper{f: section{h.f, it.Off}, name: h.name + ": member " + it.Path, size: it.Size, room: h.room, sel: h.sel, under: dir, nested: true, exact: h.exact}
 	defer func() { h.read.Add(in.read.Load()) }()
 	var head page
-	b, err := in.block(ctx, &head, new(tar.Group))
+	b, err := in.block(ctx, &head, new(tar.Parser))
 	if err != nil || !tar.IsHeader(b) {
 		return nil, err
 	}

@@ -114,7 +114,7 @@ func (r *region) fits(it *source.Item) error {
 }
 
 // truncated is for a tar that ends although what it was packed in is whole.
-func (k *packed) truncated(g *tar.Group) error {
+func (k *packed) truncated(g *tar.Parser) error {
 	if it := &g.Item; it.Off > 0 {
 		return fmt.Errorf("the tar inside ends in member %q, which is at offset %d of it: it was truncated before it was compressed: %w",
 			it.Path, g.Start(), syscall.EBADMSG)

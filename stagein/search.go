@@ -39,7 +39,7 @@ func (r *region) search(from *source.Region) (g *guess, held []*source.Piece, er
 type finder struct {
 	start, limit int64
 	in           bool // a group
-	g            tar.Group
+	g            tar.Parser
 	at           int64 // where a member may begin; 0 is not known
 }
 
@@ -68,7 +68,7 @@ func (f *finder) scan(p *source.Piece) {
 // be, or the end is too far away to wait for: then it is the group.
 func (f *finder) guess() int64 {
 	end := f.g.Pos() + source.Padded(f.g.Data())
-	if f.g.Start()-f.start > tar.MaxSpecial || end >= f.limit || end < f.g.Pos() {
+	if f.g.Start()-f.start > tar.MaxExtended || end >= f.limit || end < f.g.Pos() {
 		return f.g.Start()
 	}
 	return end

@@ -70,7 +70,7 @@ func (s *selection) restored(rec *manifest.Record) {
 // leaves reports whether the member with that name, which cannot be staged, need not
 // be: it is not wanted, or nothing more is.
 func (s *selection) leaves(name string) bool {
-	return s != nil && (s.full() || s.Leaves(name))
+	return s != nil && (s.full() || s.Ignores(name))
 }
 
 func (s *selection) see(path string) {

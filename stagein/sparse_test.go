@@ -96,7 +96,7 @@ func TestTarSparseRefuses(t *testing.T) {
 		"outside":  {map[string]string{"size": "100", "map": "95,10"}, "0123456789", "leaves the file"},
 		"overflow": {map[string]string{"size": "100", "map": "9223372036854775807,10"}, "0123456789", "leaves the file"},
 		"odd":      {map[string]string{"size": "100", "map": "95"}, "01234", "without a length"},
-		"less":     {map[string]string{"size": "100", "map": "0,5"}, "0123456789", "tells of 5 bytes"},
+		"less":     {map[string]string{"size": "100", "map": "0,5"}, "0123456789", "describes 5 bytes"},
 		"bomb":     {map[string]string{"size": "9223372036854775807", "map": "0,10"}, "0123456789", "is the most"},
 		"negative": {map[string]string{"size": "-1", "map": "0,10"}, "0123456789", "GNU.sparse.size"},
 		"version":  {map[string]string{"major": "7", "minor": "0", "size": "10"}, "0123456789", "not known"},

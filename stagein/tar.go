@@ -145,7 +145,7 @@ func (r *region) record(rec manifest.Record) error {
 }
 
 // truncated names the member in which the archive ends.
-func (r *region) truncated(g *tar.Group) error {
+func (r *region) truncated(g *tar.Parser) error {
 	if r.packed != nil {
 		return r.packed.truncated(g)
 	}

@@ -6,13 +6,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// exactly are the filesystems that take a read of any size past the page cache
-// (O_DIRECT): FUSE and NFS. Others want whole pages then, or would read a disk for
-// what the cache has.
-var exactly = []int64{unix.FUSE_SUPER_MAGIC, unix.NFS_SUPER_MAGIC}
+// directAnySize are the filesystems that accept direct I/O (O_DIRECT) of any size: FUSE and NFS. Others require
+// whole pages, or would read from disk what the page cache has.
+var directAnySize = []int64{unix.FUSE_SUPER_MAGIC, unix.NFS_SUPER_MAGIC}
 
-// Exact has reads of f fetch what they ask for, and not the whole pages that it lies
-// in, where the filesystem can do that. It reports whether they do.
+// Exact makes reads of f fetch just the bytes asked for, past the page cache, where the filesystem allows that. It
+// reports whether they do.
 func Exact(f File) bool {
 	for {
 		switch v := f.(type) {
@@ -30,9 +29,9 @@ func (f *osFile) setExact() bool {
 	if f.use() != nil {
 		return false // it is closed
 	}
-	defer f.done() // it was only read
+	defer f.done() // read only
 	var st unix.Statfs_t
-	if err := unix.Fstatfs(f.fd, &st); err != nil || !slices.Contains(exactly, st.Type) {
+	if err := unix.Fstatfs(f.fd, &st); err != nil || !slices.Contains(directAnySize, st.Type) {
 		return false
 	}
 	flags, err := unix.FcntlInt(uintptr(f.fd), unix.F_GETFL, 0)
@@ -44,10 +43,10 @@ func (f *osFile) setExact() bool {
 	return err == nil
 }
 
-// inexact undoes Exact, for all reads: a server may refuse what its client allows.
+// inexact undoes Exact for all later reads: a server may reject what its client accepts.
 func (f *osFile) inexact() {
 	if flags, err := unix.FcntlInt(uintptr(f.fd), unix.F_GETFL, 0); err == nil {
-		_, _ = unix.FcntlInt(uintptr(f.fd), unix.F_SETFL, flags&^unix.O_DIRECT) // else the next read fails
+		_, _ = unix.FcntlInt(uintptr(f.fd), unix.F_SETFL, flags&^unix.O_DIRECT) // if not, the next read fails
 	}
 	f.exact.Store(false)
 }

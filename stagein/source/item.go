@@ -11,25 +11,25 @@ import (
 type Item struct {
 	Path     string // relative to the dataset's root, clean; "" is the root
 	Mode     uint32 // type and permissions
-	UID      uint32 // in the source; who owns it when staged is the plan's business
+	UID      uint32 // in the source; the plan decides who owns it when it is staged
 	GID      uint32
 	Size     int64 // bytes of data
 	Mtime    metadata.Time
 	Target   string // of a symbolic link
-	Hardlink string // the path of the item that this is another name of
-	Off      int64  // where the data begins in a tar, or the header in a zip archive
-	Source   uint32 // which of several archives it is in
-	// Head is how many bytes before Off nobody has read yet: the headers, of which
-	// an index told. Check is the digest of what they have to say.
+	Hardlink string // path of the item of which this is another name
+	Off      int64  // offset of the data in a tar, or of the local header in a zip archive
+	Source   uint32 // index of its archive if there are several
+	// Head is the size of the headers before Off if they have not been read, because the item came from an index.
+	// Check is the digest of what they must say.
 	Head  int64
 	Check uint64
 	Zip   ZipMember
-	// Sparse is where the data lies in a sparse file; nil is in one piece. Head is
-	// then how long the headers before Off are, which tell it.
+	// Sparse is the data map of a sparse file, nil for any other. Head is then the size of the headers, which
+	// contain the map.
 	Sparse *Sparse
 }
 
-// Stored is how many bytes of data an item has in a tar.
+// Stored is the number of bytes of data that a tar has of the item.
 func (i *Item) Stored() int64 {
 	if i.Sparse != nil {
 		return i.Sparse.Stored
@@ -37,12 +37,10 @@ func (i *Item) Stored() int64 {
 	return i.Size
 }
 
-// Is reports whether the item has the given type. A hard link has none that
-// counts: ask for Hardlink first.
+// Is reports whether the item has the given type. It is meaningless for a hard link: check Hardlink first.
 func (i *Item) Is(typ uint32) bool { return i.Mode&TypeMask == typ }
 
-// itemJSON is Item in JSON. Names are bytes, which JSON strings are not: what
-// is not UTF-8 travels as base64 beside it.
+// itemJSON is the JSON form of Item. Names are bytes: a name that is not UTF-8 is encoded as base64.
 type itemJSON struct {
 	Path     *Name         `json:"path,omitempty"`
 	Mode     uint32        `json:"mode"`
@@ -57,7 +55,7 @@ type itemJSON struct {
 	Zip      ZipMember     `json:"zip,omitzero"`
 }
 
-// MarshalJSON keeps names that are not UTF-8.
+// MarshalJSON implements json.Marshaler. It preserves names that are not UTF-8.
 func (i Item) MarshalJSON() ([]byte, error) {
 	return json.Marshal(itemJSON{
 		Path: nameOf(i.Path), Mode: i.Mode, UID: i.UID, GID: i.GID, Size: i.Size, Mtime: i.Mtime,
@@ -65,7 +63,7 @@ func (i Item) MarshalJSON() ([]byte, error) {
 	})
 }
 
-// UnmarshalJSON is the inverse of MarshalJSON.
+// UnmarshalJSON implements json.Unmarshaler.
 func (i *Item) UnmarshalJSON(b []byte) error {
 	var j itemJSON
 	if err := json.Unmarshal(b, &j); err != nil {
@@ -78,8 +76,7 @@ func (i *Item) UnmarshalJSON(b []byte) error {
 	return nil
 }
 
-// Name is a path or a name that survives JSON even if it is not UTF-8: then it
-// is an object with the bytes in base64, else a plain string.
+// Name is a path or name that survives JSON: a string if it is UTF-8, else an object with the bytes in base64.
 type Name string
 
 func nameOf(s string) *Name {
@@ -101,7 +98,7 @@ type rawName struct {
 	Bytes []byte `json:"bytes"`
 }
 
-// MarshalJSON makes a string, or an object if n is not UTF-8.
+// MarshalJSON implements json.Marshaler.
 func (n Name) MarshalJSON() ([]byte, error) {
 	if utf8.ValidString(string(n)) {
 		return json.Marshal(string(n))
@@ -109,7 +106,7 @@ func (n Name) MarshalJSON() ([]byte, error) {
 	return json.Marshal(rawName{[]byte(n)})
 }
 
-// UnmarshalJSON is the inverse of MarshalJSON.
+// UnmarshalJSON implements json.Unmarshaler.
 func (n *Name) UnmarshalJSON(b []byte) error {
 	if len(b) > 0 && b[0] == '{' {
 		var r rawName
@@ -123,12 +120,11 @@ func (n *Name) UnmarshalJSON(b []byte) error {
 	return err
 }
 
-// ZipMember is how an item lies in a zip archive. Item.Off is where its local
-// header begins.
+// ZipMember describes an item in a zip archive. Item.Off is the offset of its local header.
 type ZipMember struct {
 	Size   int64  `json:"size,omitempty"` // of the data in the archive, in bytes
 	Method uint16 `json:"method,omitempty"`
-	CRC    uint32 `json:"crc,omitempty"`  // CRC-32 of what is unpacked
-	Name   uint32 `json:"name,omitempty"` // CRC-32 of the name as it is in both headers
-	Span   int64  `json:"span,omitempty"` // bytes behind the fixed part of its local header, to what follows at the most
+	CRC    uint32 `json:"crc,omitempty"`  // CRC-32 of the unpacked data
+	Name   uint32 `json:"name,omitempty"` // CRC-32 of the raw name, which both headers have
+	Span   int64  `json:"span,omitempty"` // at most this many bytes from the fixed part of the local header to whatever follows the member
 }

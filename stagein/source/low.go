@@ -8,9 +8,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The priorities of ioprio_set(2): a class and a level of it.
+// I/O priorities as in ioprio_set(2): a class and a level within it.
 const (
-	ioProcess    = 1 // who: a thread; 0 is this one
+	ioProcess    = 1 // target: a thread; 0 is the calling one
 	ioClassShift = 13
 	ioBestEffort = 2
 	ioIdle       = 3
@@ -23,14 +23,13 @@ var ioOwn = sync.OnceValue(ioPriority)
 func ioPriority() uintptr {
 	own, _, errno := unix.Syscall(unix.SYS_IOPRIO_GET, ioProcess, 0, 0)
 	if errno != 0 {
-		return ioLowest // then none is set
+		return ioLowest // so that none is ever set
 	}
 	return own
 }
 
-// Low does do with the lowest priority among what the disks do as best they can,
-// where they have priorities: what is read or written there gives way to the
-// job's own. One that is idle stays so.
+// Low runs do with the lowest best-effort I/O priority, so that its I/O gives way to the job's own on disks that
+// have priorities. A process in the idle class stays there.
 func Low(do func() error) error {
 	if own := ioOwn(); own == ioLowest || own>>ioClassShift == ioIdle {
 		return do()
@@ -38,12 +37,12 @@ func Low(do func() error) error {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	if _, _, errno := unix.Syscall(unix.SYS_IOPRIO_SET, ioProcess, 0, ioLowest); errno == 0 {
-		defer func() { _, _, _ = unix.Syscall(unix.SYS_IOPRIO_SET, ioProcess, 0, ioOwn()) }() // it had that
+		defer func() { _, _, _ = unix.Syscall(unix.SYS_IOPRIO_SET, ioProcess, 0, ioOwn()) }() // it had that before
 	}
 	return do()
 }
 
-// Background is f with reads that give way to others, if priorities matter where it is.
+// Background returns f with reads of low priority, if it lies on a disk that has priorities.
 func Background(f File) File {
 	if !ranked(f) {
 		return f
@@ -51,10 +50,10 @@ func Background(f File) File {
 	return lowFile{f}
 }
 
-// Wrapper is a File that is another's, with something added.
+// Wrapper is a File that wraps another one.
 type Wrapper interface{ Unwrap() File }
 
-// ranked reports whether reads of f may be those of a disk of this machine.
+// ranked reports whether reads of f may go to a local disk.
 func ranked(f File) bool {
 	for {
 		switch v := f.(type) {
@@ -68,13 +67,11 @@ func ranked(f File) bool {
 	}
 }
 
-// disks has, for devices without a number of their own, whether they are on disks of
-// this machine.
+// disks records, for devices without a device number of their own, whether they are on local disks.
 var disks sync.Map // uint64 -> bool
 
-// onDisk reports whether a file on the device may be read from a disk of this machine.
-// The others are memory, or behind a network: a client of a parallel filesystem knows no
-// priorities, and to set one for each read takes as long as a small read.
+// onDisk reports whether a file on the device may be read from a local disk. Other files are in memory or on a
+// network filesystem, whose client has no priorities; and setting one takes as long as a small read.
 func onDisk(fd int, dev uint64) bool {
 	if unix.Major(dev) != 0 {
 		return true
@@ -91,7 +88,7 @@ func onDisk(fd int, dev uint64) bool {
 	return is
 }
 
-// zfsMagic is what statfs(2) says of ZFS.
+// zfsMagic is the magic number of ZFS in statfs(2).
 const zfsMagic = 0x2fc12fc1
 
 type lowFile struct{ File }

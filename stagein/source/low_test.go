@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ioWitness notes the priority of the thread that reads.
+// ioWitness records the priority of the reading thread.
 type ioWitness struct {
 	File
 	saw *uintptr
@@ -22,18 +22,18 @@ func (w ioWitness) ReadAt(p []byte, _ int64) (int, error) {
 	return len(p) / 2, syscall.ESTALE
 }
 
-// TestBackground: reads have the lowest priority, and the thread its own again.
+// TestBackground: reads have the lowest priority, and the thread gets its own back.
 func TestBackground(t *testing.T) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	own := ioPriority()
 	if own == ioLowest || own>>ioClassShift == ioIdle {
-		t.Skip("this process has no higher priority than what is read in the background")
+		t.Skip("this process already has the lowest priority")
 	}
 	var saw uintptr
 	n, err := Background(ioWitness{saw: &saw}).ReadAt(make([]byte, 10), 0)
 	if n != 5 || !errors.Is(err, syscall.ESTALE) {
-		t.Errorf("ReadAt = %d, %v, want what the file said", n, err)
+		t.Errorf("ReadAt = %d, %v, want the result of the file", n, err)
 	}
 	if saw != ioLowest {
 		t.Errorf("the read has priority %#x, want %#x", saw, uintptr(ioLowest))
@@ -47,7 +47,7 @@ type wrapped struct{ File }
 
 func (w wrapped) Unwrap() File { return w.File }
 
-// TestBackgroundWithoutDisk: where no disk is read, no priority is set.
+// TestBackgroundWithoutDisk: no priority is set for a file that is not on a disk.
 func TestBackgroundWithoutDisk(t *testing.T) {
 	var st unix.Statfs_t
 	if err := unix.Statfs("/dev/shm", &st); err != nil || st.Type != unix.TMPFS_MAGIC {
@@ -68,9 +68,9 @@ func TestBackgroundWithoutDisk(t *testing.T) {
 	}
 	defer f.Close()
 	if _, low := Background(wrapped{f}).(lowFile); low {
-		t.Error("a file in memory is read with a priority")
+		t.Error("a file in memory is read with a low priority")
 	}
 	if _, low := Background(wrapped{ioWitness{}}).(lowFile); !low {
-		t.Error("a file of which nothing is known is read without a priority")
+		t.Error("an unknown file is read without a low priority")
 	}
 }

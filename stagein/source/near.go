@@ -6,19 +6,18 @@ import (
 	"time"
 )
 
-// The reads of a source that seems to be in memory: so many in a row, each faster
-// than a disk or a network is.
+// A source counts as cached if quickReads reads in a row were each faster than a disk or a network.
 const (
 	quickReads = 8
 	quickCall  = 20 * time.Microsecond // for each read
-	quickRate  = 2 * time.Millisecond  // for a MiB
+	quickRate  = 2 * time.Millisecond  // for each MiB
 )
 
-// Quick reports whether a read of n bytes that took d is from memory, as it seems.
+// Quick reports whether a read of n bytes that took d was probably served from memory.
 func Quick(n int, d time.Duration) bool { return (d-quickCall)*(1<<20) <= quickRate*time.Duration(n) }
 
-// took takes note of how long a read of n bytes has taken.
-func (p *Pool) took(n int, d time.Duration) {
+// observe records the latency of one read of n bytes.
+func (p *Pool) observe(n int, d time.Duration) {
 	if !Quick(n, d) {
 		p.quick.Store(0)
 		return
@@ -26,19 +25,17 @@ func (p *Pool) took(n int, d time.Duration) {
 	p.quick.Add(1)
 }
 
-// AtOnce reports whether what is read comes at once, so that nothing is won by reading
-// it ahead.
+// AtOnce reports whether reads are served from memory, so that read-ahead gains nothing.
 func (p *Pool) AtOnce() bool { return p.quick.Load() >= quickReads }
 
-// ReadRegionNear is ReadRegion for who uses each piece when he has it. While the
-// reads into the pool's buffers come at once, nothing is read ahead, but by Next
-// itself, into the buffer that was used last: then the bytes are in the cache of the
-// processor that goes on with them.
+// ReadRegionNear is ReadRegion for a caller that uses each piece at once. While reads are served from memory there
+// is no read-ahead: Next itself reads, into the buffer that was released last, so that the bytes are in this
+// processor's cache.
 func ReadRegionNear(ctx context.Context, f io.ReaderAt, name string, off, end int64, pool *Pool, depth int) *Region {
 	return readRegion(ctx, f, name, off, end, pool, depth, true)
 }
 
-// here fills a piece that was left to Next.
+// here reads a piece that was left to Next.
 func (r *Region) here(a *ahead) {
 	if a.piece == nil {
 		a.piece, a.err = r.pool.Get(r.ctx)
@@ -49,11 +46,11 @@ func (r *Region) here(a *ahead) {
 	}
 }
 
-// read fills a piece, and takes note of how long that takes.
+// read fills a piece and records the latency.
 func (r *Region) read(a *ahead) {
 	began := time.Now()
 	a.err = ReadFull(r.f, r.name, a.piece.B, a.piece.Off)
 	if r.near {
-		r.pool.took(len(a.piece.B), time.Since(began))
+		r.pool.observe(len(a.piece.B), time.Since(began))
 	}
 }

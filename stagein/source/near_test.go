@@ -9,8 +9,7 @@ import (
 	"testing"
 )
 
-// TestRegionNear: while reads come at once none is made before Next asks, and all go
-// into one buffer.
+// TestRegionNear: while reads are served from memory, none is made before Next, and all use one buffer.
 func TestRegionNear(t *testing.T) {
 	data := bytes.Repeat([]byte("0123456789abcdef"), 1000)
 	pool := NewPool(8, 1024)
@@ -19,13 +18,13 @@ func TestRegionNear(t *testing.T) {
 		reads++
 		return bytes.NewReader(data).ReadAt(p, off)
 	})
-	pool.quick.Store(1 << 20) // whatever the clock says
+	pool.quick.Store(1 << 20) // regardless of the clock
 	r := ReadRegionNear(context.Background(), f, "f", 512, int64(len(data)), pool, 40)
-	r.wg.Wait() // all are in the queue
+	r.wg.Wait() // all are queued
 	var got []byte
 	for n := 0; ; n++ {
 		if r.Ready(); reads != n {
-			t.Fatalf("%d reads before piece %d was asked for", reads, n)
+			t.Fatalf("%d reads before piece %d was requested", reads, n)
 		}
 		p, err := r.Next()
 		if err == io.EOF {
@@ -43,8 +42,7 @@ func TestRegionNear(t *testing.T) {
 	}
 }
 
-// TestRegionNearEnds: one that is closed, whose pool is empty, or whose file is too
-// short gives all its buffers back.
+// TestRegionNearEnds: a region that is closed, has no buffers, or whose file is too short returns all its buffers.
 func TestRegionNearEnds(t *testing.T) {
 	data := make([]byte, 4096)
 	pool := NewPool(1, 1024)
@@ -60,11 +58,11 @@ func TestRegionNearEnds(t *testing.T) {
 		t.Fatal(err)
 	}
 	if r.Ready() {
-		t.Error("there is a buffer, though all are out")
+		t.Error("tryGet returned a buffer of an exhausted pool")
 	}
 	p.Release()
 	if !r.Ready() {
-		t.Error("there is no buffer, though none is out")
+		t.Error("tryGet returned no buffer of a full pool")
 	}
 	r.Close()
 	r = near(data[:100], 200)
@@ -77,16 +75,16 @@ func TestRegionNearEnds(t *testing.T) {
 	}
 }
 
-// TestQuick: one slow read is enough to read ahead, several quick ones to stop that.
+// TestQuick: one slow read starts read-ahead, several quick ones stop it.
 func TestQuick(t *testing.T) {
 	p := NewPool(1, 1<<20)
 	for i := range 2 * quickReads {
 		if got, want := p.AtOnce(), i >= quickReads; got != want {
 			t.Errorf("after %d quick reads: at once %v, want %v", i, got, want)
 		}
-		p.took(1<<20, quickCall+quickRate)
+		p.observe(1<<20, quickCall+quickRate)
 	}
-	if p.took(1<<19, quickCall+quickRate/2+1); p.AtOnce() {
-		t.Error("a slow read comes at once")
+	if p.observe(1<<19, quickCall+quickRate/2+1); p.AtOnce() {
+		t.Error("AtOnce after a slow read")
 	}
 }

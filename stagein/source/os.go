@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// OS is this machine's filesystem, with the rights of this process.
+// OS is the filesystem of this machine, accessed as this process.
 type OS struct{}
 
 var _ FS = OS{}
@@ -36,9 +36,9 @@ func (OS) Open(path string) (File, error) {
 		return nil, err
 	}
 	f.disk = onDisk(fd, info.Dev)
-	// Who reads here reads large pieces, and some ahead of himself (Region). What
-	// the kernel would read ahead is often another node's, and would be read twice.
-	_ = unix.Fadvise(fd, 0, 0, unix.FADV_RANDOM) // advice
+	// Callers read large pieces and have their own read-ahead (Region). What the kernel would read ahead is often
+	// another node's part, and would be read twice.
+	_ = unix.Fadvise(fd, 0, 0, unix.FADV_RANDOM) // best effort
 	return f, nil
 }
 
@@ -47,8 +47,8 @@ func (OS) Lstat(path string) (Info, error) {
 	return stat(unix.AT_FDCWD, path, unix.AT_SYMLINK_NOFOLLOW)
 }
 
-// wanted is what Info has. The time of access is not in it: a client's kernel that has
-// read of a file does not know that any more, and would ask the server.
+// wanted are the fields of Info. It omits the access time: a client that has read from the file would have to ask
+// the server for it.
 const wanted = unix.STATX_TYPE | unix.STATX_MODE | unix.STATX_NLINK | unix.STATX_UID | unix.STATX_GID |
 	unix.STATX_MTIME | unix.STATX_INO | unix.STATX_SIZE
 
@@ -79,20 +79,20 @@ func (OS) ReadDir(path string) ([]string, error) {
 	return names, err
 }
 
-// osFile is a descriptor and who uses it. An os.File takes six system calls more, to
-// find out that a file cannot be polled.
+// osFile is a reference-counted descriptor. An os.File takes six more system calls, to find out that a file cannot
+// be polled.
 type osFile struct {
 	fd     int
 	path   string
 	disk   bool        // see onDisk
 	exact  atomic.Bool // see Exact
 	closed atomic.Bool
-	uses   atomic.Int64 // reads under way, and one until it is closed
+	uses   atomic.Int64 // reads in progress, plus one until it is closed
 }
 
 var _ File = (*osFile)(nil)
 
-// use has the descriptor stay open until done.
+// use keeps the descriptor open until done.
 func (f *osFile) use() error {
 	for {
 		n := f.uses.Load()
@@ -112,7 +112,7 @@ func (f *osFile) done() error {
 	return unix.Close(f.fd)
 }
 
-// Close lets reads that are under way end.
+// Close does not interrupt reads in progress; the last one closes the descriptor.
 func (f *osFile) Close() error {
 	if f.closed.Swap(true) {
 		return &fs.PathError{Op: "close", Path: f.path, Err: fs.ErrClosed}
@@ -125,7 +125,7 @@ func (f *osFile) Stat() (Info, error) {
 	if err := f.use(); err != nil {
 		return Info{}, err
 	}
-	defer f.done() // it was only read
+	defer f.done() // read only
 	return stat(f.fd, "", unix.AT_EMPTY_PATH)
 }
 
@@ -134,7 +134,7 @@ func (f *osFile) ReadAt(p []byte, off int64) (n int, err error) {
 	if err := f.use(); err != nil {
 		return 0, err
 	}
-	defer f.done() // it was only read
+	defer f.done() // read only
 	for n < len(p) {
 		exact := f.exact.Load()
 		k, err := unix.Pread(f.fd, p[n:], off+int64(n))
@@ -159,11 +159,10 @@ func infoOf(st *unix.Statx_t) Info {
 	}
 }
 
-// maxLinks is how many symbolic links Resolve follows, as in the kernel.
+// maxLinks is the limit of symbolic links that Resolve follows, as in the kernel.
 const maxLinks = 40
 
-// Resolve follows the symbolic links that path itself is, so that Open takes
-// the result. Links in the middle of a path are the filesystem's business.
+// Resolve follows symbolic links in the last component of path, so that Open accepts the result.
 func Resolve(fs FS, path string) (string, Info, error) {
 	for range maxLinks {
 		info, err := fs.Lstat(path)
@@ -178,7 +177,7 @@ func Resolve(fs FS, path string) (string, Info, error) {
 			return "", Info{}, fmt.Errorf("%s: %w", path, err)
 		}
 		if !filepath.IsAbs(target) {
-			// Not Join, which would cut "link/.." where the kernel goes through the link.
+			// Not Join, which would shorten "link/.." where the kernel follows the link.
 			target = strings.TrimSuffix(filepath.Dir(path), "/") + "/" + target
 		}
 		path = target

@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestCloseOfRead: a descriptor is closed when the last read of it has ended, and not
-// used by any that comes later: its number may be another file's by then.
+// TestCloseOfRead: the descriptor is closed when its last read ends, and never used afterwards: its number may be
+// another file's by then.
 func TestCloseOfRead(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "file")
 	if err := os.WriteFile(path, []byte("data"), 0o600); err != nil {
@@ -30,7 +30,7 @@ func TestCloseOfRead(t *testing.T) {
 	}
 	var st unix.Stat_t
 	if err := unix.Fstat(f.fd, &st); err != nil {
-		t.Errorf("closed with a read under way, the descriptor is gone: %v", err)
+		t.Errorf("the descriptor was closed during a read: %v", err)
 	}
 	if _, err := f.ReadAt(make([]byte, 4), 0); !errors.Is(err, fs.ErrClosed) {
 		t.Errorf("a read after Close: %v, want %v", err, fs.ErrClosed)
@@ -42,6 +42,6 @@ func TestCloseOfRead(t *testing.T) {
 		t.Errorf("Close after Close: %v, want %v", err, fs.ErrClosed)
 	}
 	if err := f.done(); err != nil {
-		t.Errorf("the last read's end: %v", err)
+		t.Errorf("the end of the last read: %v", err)
 	}
 }

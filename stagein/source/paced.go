@@ -1,6 +1,6 @@
 package source
 
-// Paced is fs with reads of files that wait for take to let their bytes pass.
+// Paced returns fs with reads that call take with their size, and wait for it, first.
 func Paced(fs FS, take func(n int64) error) FS { return paced{fs, take} }
 
 type paced struct {

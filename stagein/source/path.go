@@ -39,8 +39,8 @@ const (
 	MaxTarget = 4095
 )
 
-// CleanPath makes the path of an item of a name in an archive: relative, with
-// nothing empty and no dot in it. "" is the root.
+// CleanPath returns a name from an archive as a clean relative path, without empty or dot components. "" is the
+// root.
 func CleanPath(name string) (string, error) {
 	switch {
 	case strings.HasPrefix(name, "/"):
@@ -68,17 +68,16 @@ func CleanPath(name string) (string, error) {
 	return strings.Join(parts, "/"), nil
 }
 
-// isClean reports whether there is nothing to take out of a path.
+// isClean reports whether CleanPath has nothing to remove.
 func isClean(name string) bool {
 	return name != "" && name != "." && !strings.HasSuffix(name, "/") && !strings.HasSuffix(name, "/.") &&
 		!strings.HasPrefix(name, "./") && !strings.Contains(name, "//") && !strings.Contains(name, "/./")
 }
 
-// maxSeconds is the latest time that is told, in the year 2262, and negated the earliest, in 1677:
-// a Time is nanoseconds.
+// maxSeconds is the latest time that a Time can hold, in the year 2262, and negated the earliest, in 1677.
 const maxSeconds = math.MaxInt64/1_000_000_000 - 1
 
-// ClampTime is a Time; what does not fit becomes the nearest that does.
+// ClampTime makes a Time of seconds and nanoseconds; beyond the range of Time it is the nearest one.
 func ClampTime(s, ns int64) metadata.Time {
 	switch {
 	case s > maxSeconds:

@@ -7,25 +7,25 @@ import (
 	"sync/atomic"
 )
 
-// Pool bounds the memory of everything that reads: a buffer is taken before
-// bytes are read into it, and whoever wants one waits until there is one.
+// Pool bounds the memory of all reads: a buffer is taken before bytes are read into it, and Get waits while none is
+// free.
 type Pool struct {
 	size int
-	room chan struct{} // a token for each buffer that may be out
-	// Help has a token for each worker that unpacks beside the first one of each archive.
+	room chan struct{} // a token for each buffer that is out
+	// Help has a token for each decoder besides the first one of each archive.
 	Help chan struct{}
 
-	// quick counts the reads in a row that came at once, from memory as it seems.
+	// quick counts consecutive reads that were served from memory.
 	quick atomic.Int32
 
 	mu   sync.Mutex
 	free [][]byte // guarded by mu
 }
 
-// maxHelpers bounds how many workers help to unpack, and so their memory.
+// maxHelpers bounds concurrent decoders, and thereby their memory.
 const maxHelpers = 8
 
-// NewPool makes a pool of n buffers of size bytes. They are made when needed.
+// NewPool makes a pool of n buffers of size bytes, which are allocated when needed.
 func NewPool(n, size int) *Pool {
 	return &Pool{size: size, room: make(chan struct{}, n), Help: make(chan struct{}, min(runtime.GOMAXPROCS(0), maxHelpers))} // one token each
 }
@@ -33,7 +33,7 @@ func NewPool(n, size int) *Pool {
 // Size is the size of a buffer, in bytes.
 func (p *Pool) Size() int { return p.size }
 
-// Get takes a buffer out; it waits while all are out.
+// Get takes a buffer; it waits while all are out.
 func (p *Pool) Get(ctx context.Context) (*Piece, error) {
 	select {
 	case p.room <- struct{}{}:
@@ -43,7 +43,7 @@ func (p *Pool) Get(ctx context.Context) (*Piece, error) {
 	return p.piece(), nil
 }
 
-// tryGet is Get for who does not wait; nil if all are out.
+// tryGet is Get that returns nil instead of waiting.
 func (p *Pool) tryGet() *Piece {
 	select {
 	case p.room <- struct{}{}:
@@ -53,7 +53,7 @@ func (p *Pool) tryGet() *Piece {
 	}
 }
 
-// piece makes one with the buffer that was used last, for which there is room.
+// piece takes the buffer that was released last. The caller holds a token.
 func (p *Pool) piece() *Piece {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -67,47 +67,46 @@ func (p *Pool) piece() *Piece {
 	return q
 }
 
-// Room is how many buffers there may be.
+// Room is the number of buffers in the pool.
 func (p *Pool) Room() int { return cap(p.room) }
 
-// Out is how many buffers are out.
+// Out is the number of buffers that are out.
 func (p *Pool) Out() int { return len(p.room) }
 
-// Piece is a stretch of a source in a pool's buffer. It goes back to the pool
-// when every holder has released it.
+// Piece is a range of a source in a buffer of a pool. The buffer returns to the pool with the last Release.
 type Piece struct {
-	Off  int64  // in the source
-	B    []byte // the bytes
+	Off  int64 // offset in the source
+	B    []byte
 	buf  []byte
-	pool *Pool  // nil for bytes that are not a pool's
-	of   *Piece // that this is a view of
+	pool *Pool  // nil if the bytes do not belong to a pool
+	of   *Piece // the piece that this is a view of
 	refs atomic.Int32
 }
 
-// View is the part of p before offset end, as a piece of its own; it holds p.
+// View returns the part of p before offset end as a piece of its own, which holds p.
 func (p *Piece) View(end int64) *Piece {
 	v := Bytes(p.B[:min(max(end-p.Off, 0), int64(len(p.B)))], p.Off)
 	v.of = p.Hold()
 	return v
 }
 
-// Bytes makes a piece of bytes that no pool has.
+// Bytes makes a piece of bytes that do not belong to a pool.
 func Bytes(b []byte, off int64) *Piece {
 	p := &Piece{Off: off, B: b}
 	p.refs.Store(1)
 	return p
 }
 
-// End is the offset in the source after the piece.
+// End is the offset in the source behind the piece.
 func (p *Piece) End() int64 { return p.Off + int64(len(p.B)) }
 
-// Hold says that one more will release the piece.
+// Hold adds a reference.
 func (p *Piece) Hold() *Piece {
 	p.refs.Add(1)
 	return p
 }
 
-// Release gives up a hold.
+// Release drops a reference.
 func (p *Piece) Release() {
 	if p.refs.Add(-1) != 0 {
 		return
@@ -125,9 +124,8 @@ func (p *Piece) Release() {
 	<-p.pool.room
 }
 
-// Rest is the part of the buffer after B; Extend makes the first n bytes of it
-// a part of B. Who holds other parts of B is not disturbed.
+// Rest is the unused part of the buffer behind B. Writing to it does not disturb holders of B.
 func (p *Piece) Rest() []byte { return p.buf[len(p.B):] }
 
-// Extend makes B longer by n bytes, which were written to Rest.
+// Extend appends to B the n bytes that were written to Rest.
 func (p *Piece) Extend(n int) { p.B = p.buf[:len(p.B)+n] }

@@ -5,25 +5,23 @@ import (
 	"syscall"
 )
 
-// RefusedError is why a member cannot be staged whose headers are in order, so
-// that who reads can go over its data.
+// RefusedError is why a member with valid headers cannot be staged. The reader can skip its data and continue.
 type RefusedError struct {
-	Name string // as the archive has it
+	Name string // as in the archive
 	Size int64  // of its data in the archive, in bytes
 	Err  error
 }
 
-// advised is why something cannot be staged, with what can be done about it.
+// advised is an error with advice.
 type advised struct {
 	error
 	wayOut string
 }
 
-// Advise adds to err what can be done about it: before the kind of error, if that tells
-// a user nothing.
+// Advise adds to err what the user can do about it, in front of an errno that tells a user nothing.
 func Advise(err error) error { return advised{err, ": leave it out by exclude= or on-error=skip"} }
 
-// AdviseExclude is Advise where what is bad cannot be left out just for that.
+// AdviseExclude is Advise for errors to which on-error=skip does not apply.
 func AdviseExclude(err error) error { return advised{err, ": leave it out by exclude="} }
 
 // Error implements error.
@@ -36,11 +34,11 @@ func (e advised) Error() string {
 	return e.error.Error() + e.wayOut
 }
 
-// Unwrap is what is wrong.
+// Unwrap returns the error without the advice.
 func (e advised) Unwrap() error { return e.error }
 
 // Error implements error.
 func (e *RefusedError) Error() string { return e.Err.Error() }
 
-// Unwrap is what is wrong.
+// Unwrap returns the reason.
 func (e *RefusedError) Unwrap() error { return e.Err }

@@ -10,31 +10,30 @@ import (
 	"syscall"
 )
 
-// Region reads a stretch of a file once, in large sequential reads, some of
-// them ahead of whoever takes the pieces.
+// Region reads a range of a file once, in large sequential reads with read-ahead.
 type Region struct {
 	f      io.ReaderAt
 	name   string
 	pool   *Pool
 	near   bool            // see ReadRegionNear
-	ctx    context.Context // ends with Close
+	ctx    context.Context // cancelled by Close
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
-	queue  chan *ahead           // closed at the end of the region; as long as it may read ahead
-	first  atomic.Pointer[ahead] // that Ready has taken out of queue; nil if none
+	queue  chan *ahead           // its capacity is the read-ahead; closed at the end of the region
+	first  atomic.Pointer[ahead] // taken from queue by Ready; may be nil
 }
 
-// ahead is a read that is under way.
+// ahead is one read.
 type ahead struct {
 	piece *Piece
 	err   error
-	done  chan struct{} // nil if it is left to Next
-	off   int64         // then: where, and how much
+	done  chan struct{} // nil if Next is to do it
+	off   int64         // in that case, the range
 	n     int
 }
 
-// ReadRegion begins to read [off, end) of f; at most depth reads are under way
-// or waiting to be taken. Close must be called.
+// ReadRegion starts to read [off, end) of f; at most depth reads are in progress or complete and not taken. Close
+// must be called.
 func ReadRegion(ctx context.Context, f io.ReaderAt, name string, off, end int64, pool *Pool, depth int) *Region {
 	return readRegion(ctx, f, name, off, end, pool, depth, false)
 }
@@ -89,8 +88,7 @@ func (r *Region) drop(a *ahead) {
 	}
 }
 
-// Next returns the next piece, which the caller releases; io.EOF at the end of
-// the region.
+// Next returns the next piece, which the caller must release; io.EOF at the end of the region.
 func (r *Region) Next() (*Piece, error) {
 	a := r.first.Swap(nil)
 	if a == nil {
@@ -113,7 +111,7 @@ func (r *Region) Next() (*Piece, error) {
 	return a.piece, nil
 }
 
-// Ready reports whether Next has nothing to wait for, but a read that comes at once.
+// Ready reports whether Next will not block, except for a read from memory.
 func (r *Region) Ready() bool {
 	a := r.first.Load()
 	if a == nil {
@@ -142,8 +140,7 @@ func (r *Region) Ready() bool {
 	}
 }
 
-// Close stops reading and waits until no read is under way. A Next may be in
-// progress, a Ready not.
+// Close stops reading and waits for reads in progress. It may be called during a Next, but not during a Ready.
 func (r *Region) Close() {
 	r.cancel()
 	if a := r.first.Swap(nil); a != nil {
@@ -155,21 +152,20 @@ func (r *Region) Close() {
 	r.wg.Wait()
 }
 
-// Fill reads up to n bytes at off of f into the piece, no more than its buffer
-// takes.
+// Fill reads up to n bytes at off of f into the piece, at most its buffer.
 func (p *Piece) Fill(f io.ReaderAt, name string, off, n int64) error {
 	p.Off, p.B = off, p.buf[:min(int64(len(p.buf)), n)]
 	return ReadFull(f, name, p.B, off)
 }
 
-// ReadFull fills p from off of f. A file that ends before has shrunk.
+// ReadFull fills p from off of f. It fails with ESTALE if the file is too short.
 func ReadFull(f io.ReaderAt, name string, p []byte, off int64) error {
 	n, err := f.ReadAt(p, off)
 	if n == len(p) {
 		return nil
 	}
 	if err == nil || errors.Is(err, io.EOF) {
-		return fmt.Errorf("%s: ends at offset %d, it has become shorter: %w", name, off+int64(n), syscall.ESTALE)
+		return fmt.Errorf("%s: ends at offset %d, the file became shorter: %w", name, off+int64(n), syscall.ESTALE)
 	}
 	return fmt.Errorf("%s at offset %d: %w", name, off+int64(n), err)
 }

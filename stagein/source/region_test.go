@@ -17,7 +17,7 @@ func TestRegionReadsOnce(t *testing.T) {
 		got := []byte{}
 		for {
 			for n := len(got) % 3; n > 0; n-- {
-				_ = r.Ready() // or not: who asks changes nothing
+				_ = r.Ready() // or not: calling Ready changes nothing
 			}
 			p, err := r.Next()
 			if err == io.EOF {
@@ -52,8 +52,7 @@ func TestRegionReadsOnce(t *testing.T) {
 	}
 }
 
-// TestRegionReady: a read that is over, and the end, are not to be waited for; a
-// read that goes on is.
+// TestRegionReady: Ready is true for a read that is complete and at the end, and false for one in progress.
 func TestRegionReady(t *testing.T) {
 	let, began := make(chan struct{}), make(chan struct{}, 8)
 	f := readerFunc(func(p []byte, off int64) (int, error) {
@@ -65,7 +64,7 @@ func TestRegionReady(t *testing.T) {
 	defer r.Close()
 	<-began
 	if r.Ready() {
-		t.Error("a read that goes on is said to be over")
+		t.Error("Ready during a read")
 	}
 	close(let)
 	p, err := r.Next()

@@ -8,44 +8,40 @@ import (
 	"syscall"
 )
 
-// Select says which items of a source are wanted. The zero value is all.
+// Select says which items of a source are wanted. The zero value selects all.
 type Select struct {
-	// Paths is the files that are wanted, and the directories of which all
-	// is; nil is no list.
+	// Paths are the wanted files, and directories with all that they contain; nil means no list.
 	Paths map[string]bool
-	// Include and Exclude are patterns as in path.Match. One without a slash
-	// is for names, one with a slash for paths; what matches a directory
-	// counts for all below it.
+	// Include and Exclude are patterns as in path.Match. One without a slash matches names, one with a slash
+	// matches paths; a match of a directory includes all below it.
 	Include []string
 	Exclude []string
 }
 
-// All reports whether nothing is left out.
+// All reports whether everything is selected.
 func (s *Select) All() bool { return s.Paths == nil && len(s.Include)+len(s.Exclude) == 0 }
 
-// Check refuses what is no pattern.
+// Check reports invalid patterns.
 func (s *Select) Check() error {
 	for _, p := range slices.Concat(s.Include, s.Exclude) {
 		if _, err := path.Match(p, ""); err != nil || p == "" {
-			return fmt.Errorf("%q is no pattern: %w", p, syscall.EINVAL)
+			return fmt.Errorf("%q is not a valid pattern: %w", p, syscall.EINVAL)
 		}
 	}
 	return nil
 }
 
-// Wants reports whether the item with the given path is wanted for its own sake;
-// a directory may be there for what is in it.
+// Wants reports whether the item at p itself is selected. A directory that is not may still be needed as a parent.
 func (s *Select) Wants(p string) bool {
 	return (s.Paths == nil || s.listed(p)) && (len(s.Include) == 0 || matches(s.Include, p)) && !matches(s.Exclude, p)
 }
 
-// Excludes reports whether nothing at a path or below it is wanted, whatever is
-// there; false for a nil s.
+// Excludes reports whether everything at and below p is excluded; false for a nil s.
 func (s *Select) Excludes(p string) bool { return s != nil && matches(s.Exclude, p) }
 
-// Leaves reports whether the member of an archive with that name, which cannot be
-// staged, is not wanted; false for a nil s. Slashes in front, and what does not count in a path, are ignored.
-func (s *Select) Leaves(name string) bool {
+// Ignores reports whether a member with that raw name, which cannot be staged, is not selected; false for a nil s.
+// Leading slashes and empty or dot components are ignored.
+func (s *Select) Ignores(name string) bool {
 	if s == nil {
 		return false
 	}
@@ -87,9 +83,8 @@ func matches(patterns []string, p string) bool {
 	})
 }
 
-// Filter keeps the items that are wanted, at most limit files of them (0 is all
-// of them), and the directories that those are in. A hard link to what is not
-// there becomes the file, or a link to another that is.
+// Filter keeps the selected items, at most limit files (0 is no limit), and their parent directories. A hard link
+// to a file that is dropped becomes the file, or a link to another kept name of it.
 func (s *Select) Filter(items []Item, limit int64) []Item {
 	if s.All() && limit <= 0 {
 		return items
@@ -124,14 +119,13 @@ func (s *Select) Filter(items []Item, limit int64) []Item {
 	return kept
 }
 
-// named is a file that hard links name, and the first of its names that is kept.
+// named is a file with hard links, and its first name that is kept.
 type named struct {
 	file Item
 	path string
 }
 
-// firstNames finds, for each file that a kept item is a link to, which of the
-// kept names is first.
+// firstNames finds, for each file that a kept item links to, its first kept name.
 func firstNames(items []Item, keep []bool) map[string]named {
 	targets := make(map[string]named)
 	for i := range items {
@@ -161,8 +155,7 @@ func firstNames(items []Item, keep []bool) map[string]named {
 	return targets
 }
 
-// relink makes a kept link name what is kept. One to a file that nobody has
-// found stays as it is, and fails later.
+// relink makes a kept link refer to a kept item. A link to an unknown file stays as it is, and fails later.
 func relink(it Item, first map[string]named) Item {
 	to := first[it.Hardlink]
 	if to.file.Path == "" {
@@ -177,7 +170,7 @@ func relink(it Item, first map[string]named) Item {
 	return f
 }
 
-// Missing is the listed paths that none of items is, or lies below, sorted.
+// Missing returns the listed paths that do not occur in items, nor have any item below them, sorted.
 func (s *Select) Missing(items []Item) []string {
 	m := s.NewMissing()
 	for i := range items {
@@ -186,16 +179,16 @@ func (s *Select) Missing(items []Item) []string {
 	return m.Left()
 }
 
-// Missing finds what of a list is not there.
+// Missing collects listed paths that do not occur.
 type Missing struct {
 	sel  *Select
 	seen map[string]bool
 }
 
-// NewMissing begins with all that s lists and does not exclude.
+// NewMissing starts with all paths that s lists and does not exclude.
 func (s *Select) NewMissing() *Missing { return &Missing{s, make(map[string]bool)} }
 
-// See takes note of an item.
+// See records an item.
 func (m *Missing) See(p string) {
 	for at := p; m.sel.Paths != nil && at != "" && at != "."; at = path.Dir(at) {
 		if m.sel.Paths[at] {
@@ -204,7 +197,7 @@ func (m *Missing) See(p string) {
 	}
 }
 
-// Left is the listed paths that no item was, or lay below, sorted.
+// Left returns the listed paths that were not seen, nor anything below them, sorted.
 func (m *Missing) Left() []string {
 	var all []string
 	for p := range m.sel.Paths {

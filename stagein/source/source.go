@@ -6,7 +6,7 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// Kind is what sort of thing a source is.
+// Kind is a kind of source.
 type Kind string
 
 // The kinds of source.
@@ -18,11 +18,10 @@ const (
 	TarBzip2 Kind = "tar.bz2"
 	Zip      Kind = "zip"
 	Dir      Kind = "dir"
-	Many     Kind = "many" // several archives, each of any kind but these two
+	Many     Kind = "many" // several archives, each of any kind except Many and Dir
 )
 
-// Packed reports whether a source is a compressed tar, which can only be read
-// from its beginning on.
+// Packed reports whether a source is a compressed tar.
 func (k Kind) Packed() bool {
 	return k == TarGzip || k == TarZstd || k == TarXz || k == TarBzip2
 }
@@ -39,7 +38,7 @@ const (
 	TypeFIFO    = 0o010000
 )
 
-// Info is what a file is, as in stat(2).
+// Info is the attributes of a file, as in stat(2).
 type Info struct {
 	Mode  uint32 // type and permissions
 	UID   uint32
@@ -54,8 +53,7 @@ type Info struct {
 // Is reports whether the file has the given type.
 func (i Info) Is(typ uint32) bool { return i.Mode&TypeMask == typ }
 
-// Same reports whether a file that was i is still what it was, as far as its
-// size and its time of modification tell.
+// Same reports whether the file is unchanged, judging by size and modification time.
 func (i Info) Same(now Info) bool { return i.Size == now.Size && i.Mtime == now.Mtime }
 
 // File is an open regular file.
@@ -65,12 +63,12 @@ type File interface {
 	Close() error
 }
 
-// FS is a filesystem that sources are in. Errors are errnos.
+// FS is a filesystem that contains sources. Errors are errnos.
 type FS interface {
-	// Open opens a regular file for reading. It never follows a symbolic
-	// link in the last component (ELOOP) and never waits for a FIFO.
+	// Open opens a regular file for reading. It does not follow a symbolic link in the last component (ELOOP) and
+	// does not block on a FIFO.
 	Open(path string) (File, error)
-	// Lstat describes what path names; a symbolic link is not followed.
+	// Lstat returns the attributes of path without following a symbolic link.
 	Lstat(path string) (Info, error)
 	// Readlink returns the target of a symbolic link.
 	Readlink(path string) (string, error)

@@ -7,29 +7,28 @@ import (
 	"syscall"
 )
 
-// Sparse says where the data of a sparse file lies in it. In the archive the
-// extents follow each other; what is between them in the file is holes.
+// Sparse is the data map of a sparse file. In the archive the extents follow each other; between them the file has
+// holes.
 type Sparse struct {
 	Size    int64    `json:"size"`   // of the file
 	Stored  int64    `json:"stored"` // bytes of data in the archive
 	Extents []Extent `json:"extents,omitempty"`
 }
 
-// Extent is a stretch of a sparse file that has data.
+// Extent is a range of a sparse file that has data.
 type Extent struct {
 	Off int64 `json:"off"` // in the file
 	Len int64 `json:"len"` // at least 1
-	At  int64 `json:"at"`  // in the data that the archive has
+	At  int64 `json:"at"`  // in the data in the archive
 }
 
-// MaxSparse is the size of the largest sparse file that is staged, in bytes: a
-// few bytes of an archive can claim any size.
+// MaxSparse is the size limit of a sparse file, in bytes: a few bytes of an archive can claim any size.
 const MaxSparse = 1 << 44
 
-// NewSparse makes the map of a file of size bytes of pairs of offset and length,
-// of which stored bytes are in the archive.
+// NewSparse makes the map of a file of size bytes from pairs of offset and length. The archive has stored bytes of
+// data.
 func NewSparse(pairs []int64, size, stored int64) (*Sparse, error) {
-	bad := func(why string) error { return fmt.Errorf("its map of holes %s: %w", why, syscall.EBADMSG) }
+	bad := func(why string) error { return fmt.Errorf("its sparse map %s: %w", why, syscall.EBADMSG) }
 	if len(pairs)%2 != 0 {
 		return nil, bad("has an offset without a length")
 	}
@@ -41,7 +40,7 @@ func NewSparse(pairs []int64, size, stored int64) (*Sparse, error) {
 	for i := 0; i < len(pairs); i += 2 {
 		off, n := pairs[i], pairs[i+1]
 		if off < end || n < 0 || off > size || n > size-off {
-			return nil, bad("is not in order, or leaves the file")
+			return nil, bad("is not sorted, or exceeds the file")
 		}
 		if n > 0 {
 			s.Extents = append(s.Extents, Extent{off, n, at})
@@ -49,12 +48,12 @@ func NewSparse(pairs []int64, size, stored int64) (*Sparse, error) {
 		end, at = off+n, at+n
 	}
 	if at != stored {
-		return nil, bad(fmt.Sprintf("tells of %d bytes, the archive has %d", at, stored))
+		return nil, bad(fmt.Sprintf("describes %d bytes, the archive has %d", at, stored))
 	}
 	return s, nil
 }
 
-// Check refuses a map that no archive has.
+// Check rejects a map that NewSparse would not make.
 func (s *Sparse) Check() error {
 	var pairs []int64
 	for _, e := range s.Extents {
@@ -62,12 +61,12 @@ func (s *Sparse) Check() error {
 	}
 	same, err := NewSparse(pairs, s.Size, s.Stored)
 	if err == nil && !slices.Equal(same.Extents, s.Extents) {
-		err = fmt.Errorf("a map of holes that does not add up: %w", syscall.EBADMSG)
+		err = fmt.Errorf("a sparse map that does not add up: %w", syscall.EBADMSG)
 	}
 	return err
 }
 
-// from is the first extent with bytes at or behind the offset at of the data.
+// from is the index of the first extent with bytes at or behind offset at of the data.
 func (s *Sparse) from(at int64) int {
 	i, _ := slices.BinarySearchFunc(s.Extents, at, func(e Extent, at int64) int {
 		return cmp.Compare(e.At+e.Len-1, at)
@@ -75,12 +74,11 @@ func (s *Sparse) from(at int64) int {
 	return i
 }
 
-// Pour gives do the bytes b, which lie at the offset at of the data, with where
-// they lie in the file.
+// Pour calls do for the parts of b, which lies at offset at of the data, with their positions in the file.
 func (s *Sparse) Pour(at int64, b []byte, do func(b []byte, pos int64) error) error {
 	for i := s.from(at); len(b) > 0; i++ {
 		if i == len(s.Extents) {
-			return fmt.Errorf("more data than the map of holes tells of: %w", syscall.EBADMSG)
+			return fmt.Errorf("more data than the sparse map describes: %w", syscall.EBADMSG)
 		}
 		e := s.Extents[i]
 		in := at - e.At
@@ -93,9 +91,8 @@ func (s *Sparse) Pour(at int64, b []byte, do func(b []byte, pos int64) error) er
 	return nil
 }
 
-// Span is the stretch [pos, end) of the file that the bytes [at, at+n) of the data
-// stand for: the spans of all of the data make the file. A hole belongs to what is
-// behind it, but for the last.
+// Span is the range [pos, end) of the file that the bytes [at, at+n) of the data represent; consecutive ranges of
+// the data cover the whole file. A hole belongs to the data behind it, the last hole to the data before it.
 func (s *Sparse) Span(at, n int64) (pos, end int64) {
 	pos, end = s.after(at), s.Size
 	if at+n < s.Stored {
@@ -104,7 +101,7 @@ func (s *Sparse) Span(at, n int64) (pos, end int64) {
 	return pos, end
 }
 
-// after is where the first at bytes of the data end in the file.
+// after is the position in the file behind the first at bytes of data.
 func (s *Sparse) after(at int64) int64 {
 	if at <= 0 {
 		return 0
@@ -116,7 +113,7 @@ func (s *Sparse) after(at int64) int64 {
 	return s.Extents[i].Off + at - s.Extents[i].At
 }
 
-// Within is the stretch of the data that lies in [pos, end) of the file.
+// Within is the range of the data that lies in [pos, end) of the file.
 func (s *Sparse) Within(pos, end int64) (from, to int64) {
 	from, to = s.Stored, s.Stored
 	for i := len(s.Extents) - 1; i >= 0; i-- {

@@ -5,13 +5,12 @@ import (
 	"testing"
 )
 
-// TestSparseMap: the bytes of the data and those of the file are told from each
-// other wherever one looks; compared with a map of single bytes.
+// TestSparseMap compares the map, at every position, with a map of single bytes.
 func TestSparseMap(t *testing.T) {
 	for _, pairs := range [][]int64{nil, {0, 3}, {4, 2}, {0, 2, 5, 1, 6, 3, 12, 1}, {3, 0, 3, 4, 10, 0}, {14, 1}} {
 		const size = 15
 		var stored int64
-		var at []int64 // of each byte of the data, in the file
+		var at []int64 // position in the file of each byte of data
 		for i := 0; i < len(pairs); i += 2 {
 			stored += pairs[i+1]
 			for k := range pairs[i+1] {

@@ -10,7 +10,7 @@ import (
 	"github.com/bivouacfs/bivouac/stagein/source"
 )
 
-// The member types that are told apart, by their letter in the header.
+// Member types, by their letter in the header.
 const (
 	typeRegular    = '0'
 	typeRegularOld = 0
@@ -31,7 +31,7 @@ const (
 	typeDump       = 'D'
 )
 
-// header is the fields of a header block that count.
+// header is the parsed fields of a header block.
 type header struct {
 	name, link string
 	mode       int64
@@ -41,8 +41,8 @@ type header struct {
 	typ        byte
 }
 
-// IsHeader reports whether b, one block, has a header's checksum. A block of
-// data has it by chance once in some 10^9, and on purpose in a tar in a tar.
+// IsHeader reports whether b, one block, has a valid header checksum. A block of data has one by chance once in
+// some 10^9, and always if it is a header of a tar within the tar.
 func IsHeader(b []byte) bool {
 	if len(b) != source.BlockSize || b[148] == 0 && b[149] == 0 {
 		return false
@@ -64,12 +64,12 @@ func IsHeader(b []byte) bool {
 
 func isZero(b []byte) bool { return bytes.Count(b, []byte{0}) == len(b) }
 
-// parseHeader reads a block of which IsHeader is true.
+// parseHeader parses a block for which IsHeader is true.
 func parseHeader(b []byte) (h header, err error) {
 	number := func(what string, from, to int) int64 {
 		n, e := numeric(b[from:to])
 		if e != nil && err == nil {
-			err = fmt.Errorf("%s in the header is no number: %w", what, syscall.EBADMSG)
+			err = fmt.Errorf("%s in the header is not a number: %w", what, syscall.EBADMSG)
 		}
 		return n
 	}
@@ -86,7 +86,7 @@ func parseHeader(b []byte) (h header, err error) {
 	return h, err
 }
 
-// prefixOf is the front of a long name. GNU's headers have other things there.
+// prefixOf is the first part of a long name. GNU headers have other fields there.
 func prefixOf(b []byte) string {
 	if string(b[257:263]) != "ustar\x00" {
 		return ""
@@ -104,7 +104,7 @@ func cstring(b []byte) string {
 	return string(b)
 }
 
-// numeric reads octal digits, or GNU's base 256 for what octal has no room for.
+// numeric parses octal digits, or GNU's base 256 for larger numbers.
 func numeric(b []byte) (int64, error) {
 	if len(b) == 0 || b[0]&0x80 == 0 {
 		return octal(b)

@@ -15,42 +15,40 @@ import (
 	"github.com/bivouacfs/bivouac/stagein/source"
 )
 
-// The index of a tar is its members, so that who has it need not look for them.
-// Its file is
+// The index of a tar lists its members, so that the next job need not search for them. The file format:
 //
 //	magic    8 bytes  "BIVIDX" 00 03
 //	size     8 bytes  of the archive
 //	mtime    8 bytes  of the archive, in nanoseconds
 //	ends    16 bytes  xxh3-128 of the archive's first and last 16 KiB
-//	sum      8 bytes  xxh3 of what stands before
-//	members           a stream of manifest records (metadata/manifest) without
-//	                  owners, packed by zstd: in the order of the archive, each
-//	                  with the offset of its data
+//	sum      8 bytes  xxh3 of all of the above
+//	members           a zstd stream of manifest records (metadata/manifest)
+//	                  without owners, in the order of the archive, each with the
+//	                  offset of its data
 //
 // A tar with sparse members has no index.
 //
-// Numbers are big endian. What lies between the end of one member's data and the
-// beginning of the next one's is the headers of the latter; so nothing is between
-// members that the index does not know of, and who fetches a member can see
-// whether its headers say what the index says (CheckHead).
+// Numbers are big endian. The bytes between the data of one member and that of the next are the latter's headers. So
+// there is nothing between members that the index does not know, and a reader of a member can compare its headers with
+// the index (CheckHead).
 const indexMagic = "BIVIDX\x00\x03"
 
 const (
 	indexHead  = 48
-	indexEnd   = 16 << 10                            // bytes of each end of the archive that are in the key
-	maxHeaders = 2 * (MaxSpecial + source.BlockSize) // of one member
+	indexEnd   = 16 << 10                             // bytes at each end of the archive that are hashed
+	maxHeaders = 2 * (MaxExtended + source.BlockSize) // of one member
 
-	maxIndexWindow = 128 << 20 // bytes that the decoder remembers
+	maxIndexWindow = 128 << 20 // window limit of the decoder, in bytes
 )
 
-// IndexKey is what an archive is known by.
+// IndexKey identifies the state of an archive.
 type IndexKey struct {
 	Size  int64 // bytes
 	Mtime metadata.Time
 	Ends  [16]byte
 }
 
-// KeyOf reads the ends of an archive that is what info says.
+// KeyOf computes the key of an archive from its attributes and both ends.
 func KeyOf(f io.ReaderAt, name string, info source.Info) (IndexKey, error) {
 	k := IndexKey{Size: info.Size, Mtime: info.Mtime}
 	h := xxh3.New128()
@@ -75,8 +73,7 @@ func (k *IndexKey) append(b []byte) []byte {
 	return binary.BigEndian.AppendUint64(b, xxh3.Hash(b))
 }
 
-// WriteIndex writes the index of an archive that has all items that each hands out, in
-// its order.
+// WriteIndex writes the index of an archive from the items that each yields in their order.
 func WriteIndex(w io.Writer, k IndexKey, each func(fn func(it *source.Item) error) error) error {
 	if _, err := w.Write(k.append(nil)); err != nil {
 		return err
@@ -97,22 +94,21 @@ func WriteIndex(w io.Writer, k IndexKey, each func(fn func(it *source.Item) erro
 	return errors.Join(err, z.Close())
 }
 
-// ReadIndex reads the index, of n bytes, of the archive that is known by k, and gives
-// its items to add, with Head and Check set; what it has given counts for nothing if there
-// is an error. An index of another archive, or of what this one was
-// before, is ESTALE; one that is damaged, or that no archive can have, EIO.
+// ReadIndex reads the index, of n bytes, of the archive with key k, and passes its items to add, with Head and
+// Check set. After an error the items passed so far are void. The error is ESTALE if the index belongs to another
+// archive or an earlier state of it, EIO if it is damaged or impossible.
 func ReadIndex(r io.Reader, n int64, k IndexKey, add func(it *source.Item) error) (err error) {
 	defer func() {
-		if bug := recover(); bug != nil { // of the decoder, which is not ours
-			err = fmt.Errorf("the decoder gave up: %v: %w", bug, syscall.EIO)
+		if bug := recover(); bug != nil { // in the decoder library
+			err = fmt.Errorf("the decoder panicked: %v: %w", bug, syscall.EIO)
 		}
 	}()
-	if n > k.Size+indexEnd { // a record is no longer than the headers that it is of
+	if n > k.Size+indexEnd { // a record is never longer than the headers that it describes
 		return fmt.Errorf("%d bytes of index for an archive of %d: %w", n, k.Size, syscall.EIO)
 	}
 	var head [indexHead]byte
 	if _, err := io.ReadFull(r, head[:]); err != nil {
-		return fmt.Errorf("is cut short: %w: %w", syscall.EIO, err)
+		return fmt.Errorf("is truncated: %w: %w", syscall.EIO, err)
 	}
 	if err := k.check(head[:]); err != nil {
 		return err
@@ -125,19 +121,18 @@ func ReadIndex(r io.Reader, n int64, k IndexKey, add func(it *source.Item) error
 	return k.members(manifest.NewReader(z), add)
 }
 
-// check compares the head of an index with what it should be.
+// check compares the head of an index with the key.
 func (k *IndexKey) check(head []byte) error {
 	at := indexHead - 8
-	magic := string(head[:8])
-	switch was := xxh3.Hash(head[:at]); {
+	switch magic := string(head[:8]); {
 	case magic[:6] != indexMagic[:6]:
-		return fmt.Errorf("is no index: %w", syscall.EIO)
+		return fmt.Errorf("is not an index: %w", syscall.EIO)
 	case magic != indexMagic:
-		return fmt.Errorf("is of another version of this program: %w", syscall.ESTALE)
-	case binary.BigEndian.Uint64(head[at:]) != was:
+		return fmt.Errorf("has the format of another version of this program: %w", syscall.ESTALE)
+	case binary.BigEndian.Uint64(head[at:]) != xxh3.Hash(head[:at]):
 		return fmt.Errorf("is damaged: %w", syscall.EIO)
 	case string(k.append(nil)) != string(head):
-		return fmt.Errorf("is of another archive, or of what this one was before: %w", syscall.ESTALE)
+		return fmt.Errorf("is of another archive, or of an earlier state of it: %w", syscall.ESTALE)
 	}
 	return nil
 }
@@ -166,7 +161,7 @@ func (k *IndexKey) members(r *manifest.Reader, add func(it *source.Item) error) 
 	}
 }
 
-// item is the member of a record, whose headers begin at off.
+// item converts the record of a member whose headers begin at off.
 func (k *IndexKey) item(r *manifest.Record, off int64) (source.Item, error) {
 	it := source.Item{
 		Path: r.Path, Mode: r.Attr.Mode, Size: r.Attr.Size, Mtime: r.Attr.Mtime,
@@ -178,18 +173,18 @@ func (k *IndexKey) item(r *manifest.Record, off int64) (source.Item, error) {
 		return it, fmt.Errorf("a mode of %o", it.Mode)
 	case it.Is(source.TypeSymlink) != (it.Target != ""), it.Hardlink != "" && !it.Is(source.TypeRegular), !data && it.Size != 0,
 		it.Path == "" && !it.Is(source.TypeDir):
-		return it, errors.New("is of no kind that there is")
+		return it, errors.New("has an impossible type")
 	case it.Head < source.BlockSize, it.Head%source.BlockSize != 0, it.Off > k.Size,
 		r.From.Sparse || it.Head > maxHeaders || it.Size > k.Size || it.Off+source.Padded(it.Size) > k.Size:
 		return it, fmt.Errorf("headers of %d bytes and data of %d", it.Head, it.Size)
 	case it.Head < int64(len(it.Path)+len(it.Target)+len(it.Hardlink)):
-		return it, fmt.Errorf("headers of %d bytes, which cannot have its names", it.Head)
+		return it, fmt.Errorf("headers of %d bytes, too short for its names", it.Head)
 	}
 	it.Check = Digest(&it)
 	return it, nil
 }
 
-// Digest is of what the headers of a member say of it.
+// Digest is a hash of everything that a member's headers say of it.
 func Digest(i *source.Item) uint64 {
 	b := make([]byte, 0, 256)
 	for _, s := range []string{i.Path, i.Target, i.Hardlink} {
@@ -200,10 +195,10 @@ func Digest(i *source.Item) uint64 {
 	return xxh3.Hash(binary.BigEndian.AppendUint64(b, uint64(i.Mtime)))
 }
 
-// CheckHead sees whether b, which stands before a member's data at off, is the
-// headers of one member of that digest.
+// CheckHead checks that b, which precedes a member's data at off, is the headers of a single member with that
+// digest.
 func CheckHead(b []byte, off int64, digest uint64) error {
-	var g Group
+	var g Parser
 	g.Reset(off - int64(len(b)))
 	for at := 0; at+source.BlockSize <= len(b); at += source.BlockSize {
 		step, err := g.Add(b[at : at+source.BlockSize])
@@ -213,12 +208,12 @@ func CheckHead(b []byte, off int64, digest uint64) error {
 		case step == Member && last && Digest(&g.Item) == digest:
 			return nil
 		case step == Member:
-			return fmt.Errorf("there is %q: %w", g.Item.Path, syscall.EBADMSG)
+			return fmt.Errorf("the headers are those of %q: %w", g.Item.Path, syscall.EBADMSG)
 		case step == End:
 			return fmt.Errorf("the archive ends at offset %d: %w", g.Start(), syscall.EBADMSG)
 		case step == Skip:
 			g.Reset(g.Pos())
 		}
 	}
-	return fmt.Errorf("there are no headers at offset %d: %w", off-int64(len(b)), syscall.EBADMSG)
+	return fmt.Errorf("no headers at offset %d: %w", off-int64(len(b)), syscall.EBADMSG)
 }

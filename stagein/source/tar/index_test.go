@@ -16,7 +16,7 @@ import (
 	"github.com/bivouacfs/bivouac/stagein/source"
 )
 
-// indexed is an archive with its members as its headers have them.
+// indexed is an archive and its members as parsed from the headers.
 func indexed(t testing.TB, n int) (archive []byte, items []source.Item, key IndexKey) {
 	t.Helper()
 	r := rand.New(rand.NewPCG(uint64(n), 5))
@@ -45,7 +45,7 @@ func indexed(t testing.TB, n int) (archive []byte, items []source.Item, key Inde
 		t.Fatal(err)
 	}
 	archive = b.Bytes()
-	var g Group
+	var g Parser
 	for at, end := 0, int64(0); ; at += source.BlockSize {
 		step, err := g.Add(archive[at : at+source.BlockSize])
 		if err != nil {
@@ -91,7 +91,7 @@ func readIndex(b []byte, k IndexKey) ([]source.Item, error) {
 	return items, nil
 }
 
-// TestIndexRoundTrip: what was written is read, and every member's headers prove it.
+// TestIndexRoundTrip: an index is read as it was written, and agrees with every member's headers.
 func TestIndexRoundTrip(t *testing.T) {
 	archive, items, k := indexed(t, 300)
 	got, err := readIndex(indexOf(t, k, items), k)
@@ -114,7 +114,7 @@ func TestIndexRoundTrip(t *testing.T) {
 	}
 }
 
-// TestIndexKey: an index of anything but the archive as it is now is refused.
+// TestIndexKey: an index of anything but the current state of the archive is rejected.
 func TestIndexKey(t *testing.T) {
 	archive, items, k := indexed(t, 200)
 	b := indexOf(t, k, items)
@@ -141,7 +141,7 @@ func TestIndexKey(t *testing.T) {
 	}
 }
 
-// TestIndexDamaged: an index that is cut or changed at any byte is refused.
+// TestIndexDamaged: an index that is truncated or changed at any byte is rejected.
 func TestIndexDamaged(t *testing.T) {
 	_, items, k := indexed(t, 40)
 	b := indexOf(t, k, items)
@@ -153,7 +153,7 @@ func TestIndexDamaged(t *testing.T) {
 		bad[i] ^= 1 << (i % 8)
 		if _, err := readIndex(bad, k); err == nil {
 			if got, _ := readIndex(bad, k); reflect.DeepEqual(got, must(readIndex(b, k))) {
-				continue // a bit of zstd's own that means nothing
+				continue // an unused bit of the zstd format
 			}
 			t.Fatalf("changed at %d of %d: no error", i, len(b))
 		}
@@ -170,7 +170,7 @@ func must(items []source.Item, err error) []source.Item {
 	return items
 }
 
-// TestIndexHostile: what no archive can have is refused, though all sums are right.
+// TestIndexHostile: what no archive can contain is rejected even with valid checksums.
 func TestIndexHostile(t *testing.T) {
 	_, items, k := indexed(t, 40)
 	regular := slices.IndexFunc(items, func(it source.Item) bool { return it.Is(source.TypeRegular) && it.Size > 600 })
@@ -198,8 +198,7 @@ func TestIndexHostile(t *testing.T) {
 	}
 }
 
-// TestCheckHeadOfHidden: headers that have a member in them which the index left
-// out prove nothing.
+// TestCheckHeadOfHidden: headers that contain a member which the index omits are rejected.
 func TestCheckHeadOfHidden(t *testing.T) {
 	archive, items, _ := indexed(t, 60)
 	for i := 1; i < len(items); i++ {
@@ -213,7 +212,7 @@ func TestCheckHeadOfHidden(t *testing.T) {
 	}
 }
 
-// FuzzReadIndex: no bytes make it panic, or give members that overlap or lie outside.
+// FuzzReadIndex: no input causes a panic, or members that overlap or lie outside the archive.
 func FuzzReadIndex(f *testing.F) {
 	archive, items, k := indexed(f, 40)
 	f.Add(indexOf(f, k, items))
@@ -227,7 +226,7 @@ func FuzzReadIndex(f *testing.F) {
 		end := int64(0)
 		for _, it := range got {
 			if it.Off-it.Head != end || it.Head < source.BlockSize || it.Size < 0 {
-				t.Fatalf("%+v begins where %d is the end", it, end)
+				t.Fatalf("%+v begins before %d, the end of the previous one", it, end)
 			}
 			end = it.Off + source.Padded(it.Stored())
 			if path, err := source.CleanPath(it.Path); err != nil || path != it.Path {

@@ -11,16 +11,17 @@ import (
 	"github.com/bivouacfs/bivouac/stagein/source"
 )
 
-// overrides is what PAX and GNU's long names say about the member to come.
+// overrides are the values from PAX and GNU extensions for the member that follows.
 type overrides struct {
 	path, link         string // PAX
-	longName, longLink string // GNU; they win
+	longName, longLink string // GNU; these take precedence
 	size               *int64
 	mtime              *metadata.Time
-	sparse             *sparsePAX // nil: it is not sparse
+	sparse             *sparsePAX // nil if not sparse
 }
 
-// paxRecords calls f for every record "LEN KEY=VALUE\n" of data.
+// paxRecords calls f for each record "LEN KEY=VALUE
+// " of data.
 func paxRecords(data []byte, f func(key, value string) error) error {
 	for len(data) > 0 {
 		digits, rest, ok := bytes.Cut(data, []byte{' '})
@@ -44,8 +45,7 @@ func paxRecords(data []byte, f func(key, value string) error) error {
 	return nil
 }
 
-// pax takes a record of an extended header. An empty value takes back what an
-// earlier one said.
+// pax applies a record of an extended header. An empty value undoes an earlier one.
 func (o *overrides) pax(key, value string) error {
 	switch key {
 	case "path", "linkpath":
@@ -89,25 +89,25 @@ func setTime(to **metadata.Time, value string) error {
 	return err
 }
 
-// global takes a record of a global header: all members after it get it.
-func (g *Group) global(key, value string) error {
+// global applies a record of a global header to all following members.
+func (g *Parser) global(key, value string) error {
 	switch {
 	case key == "mtime":
 		return setTime(&g.Mtime, value)
 	case key == "path", key == "linkpath", key == "size", strings.HasPrefix(key, "GNU.sparse."):
-		return fmt.Errorf("for all members: %w", syscall.EINVAL)
+		return fmt.Errorf("in a global header: %w", syscall.EINVAL)
 	}
 	return nil
 }
 
-// paxTime reads decimal seconds with any number of decimals.
+// paxTime parses decimal seconds with any number of decimals.
 func paxTime(s string) (metadata.Time, error) {
 	whole, frac, _ := strings.Cut(s, ".")
 	sec, err := strconv.ParseInt(whole, 10, 64)
 	if err != nil || strings.Trim(frac, "0123456789") != "" {
 		return 0, syscall.EBADMSG
 	}
-	ns, _ := strconv.ParseInt((frac + "000000000")[:9], 10, 64) // only digits
+	ns, _ := strconv.ParseInt((frac + "000000000")[:9], 10, 64) // digits only
 	if strings.HasPrefix(whole, "-") {
 		ns = -ns
 	}

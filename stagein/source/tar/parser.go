@@ -10,70 +10,67 @@ import (
 	"github.com/bivouacfs/bivouac/stagein/source"
 )
 
-// MaxSpecial is the most data that the extended headers of one member can
-// have, in bytes; it bounds what a Group remembers.
-const MaxSpecial = 1 << 20
+// MaxExtended is the limit of the extended headers of one member, in bytes; it bounds the memory of a Parser.
+const MaxExtended = 1 << 20
 
-// Step is what a Group makes of a block.
+// Step is the result of parsing a block.
 type Step uint8
 
 // The steps.
 const (
-	More   Step = iota // the group goes on: give it the next block
-	Member             // Item is whole; its data begins at the next block
-	Skip               // a header that stands for nothing, without data
-	End                // the end of the archive
+	More   Step = iota // the headers continue in the next block
+	Member             // Item is complete; its data begins at the next block
+	Skip               // a header without effect and without data
+	End                // end of the archive
 )
 
-// Group reads the headers of one member: PAX and GNU extensions, then the
-// member's own. It is given the blocks one after another, and remembers them
-// all, so that another reader can be given what is there of a group that is
-// not whole. The zero value is ready for a group at offset 0.
-type Group struct {
-	// Item is the member, after Member.
+// Parser parses the headers of one member: PAX and GNU extensions, then the member's own. It is fed one block after
+// another and keeps them all, so that another reader can take over incomplete headers. The zero value is ready for
+// headers at offset 0.
+type Parser struct {
+	// Item is the member, after step Member.
 	Item source.Item
-	// Mtime is the time that a PAX global header gave to all members.
+	// Mtime is the time that a PAX global header sets for all members.
 	Mtime *metadata.Time
 
 	start, pos int64
 	raw        []byte
 	o          overrides
-	special    byte          // the extension whose data comes; 0 is none
-	want       int64         // of its data, still to come
-	data       []byte        // of it, so far
-	total      int64         // of the data of all extensions
-	lone       bool          // the block before was zeros
-	holes      *sparseReader // a sparse member's map comes; nil is not
+	extType    byte          // type of the extended header whose data is being read; 0 is none
+	want       int64         // bytes of it that are missing
+	data       []byte        // what was read of it
+	total      int64         // bytes of data of all extended headers
+	zeroBlock  bool          // the last block was all zeros
+	sparseMap  *sparseReader // reads the map of a sparse member; nil otherwise
 }
 
-// Reset begins a new group at offset pos. A global header stays in force.
-func (g *Group) Reset(pos int64) {
-	*g = Group{Mtime: g.Mtime, start: pos, pos: pos, raw: g.raw[:0], data: g.data[:0]}
+// Reset starts at the headers at offset pos. A global header stays in force.
+func (g *Parser) Reset(pos int64) {
+	*g = Parser{Mtime: g.Mtime, start: pos, pos: pos, raw: g.raw[:0], data: g.data[:0]}
 }
 
-// Start is the offset of the group's first block, Pos that of the next one.
-func (g *Group) Start() int64 { return g.start }
+// Start is the offset of the first block.
+func (g *Parser) Start() int64 { return g.start }
 
 // Pos is the offset of the block that Add wants next.
-func (g *Group) Pos() int64 { return g.pos }
+func (g *Parser) Pos() int64 { return g.pos }
 
-// Fresh reports whether no block was given since Reset.
-func (g *Group) Fresh() bool { return g.pos == g.start }
+// Fresh reports whether no block was added since Reset.
+func (g *Parser) Fresh() bool { return g.pos == g.start }
 
-// Lone reports whether the last block was the first of zeros, which may be
-// what is left of an archive's end.
-func (g *Group) Lone() bool { return g.lone }
+// Lone reports whether the last block was a first block of zeros, which may be all that is left of an archive's
+// end.
+func (g *Parser) Lone() bool { return g.zeroBlock }
 
-// Raw is the blocks of the group so far, valid until the next Reset or Add.
-func (g *Group) Raw() []byte { return g.raw }
+// Raw is the blocks so far, valid until the next Reset or Add.
+func (g *Parser) Raw() []byte { return g.raw }
 
-// Data is how many bytes of data the member has in the archive: none if it is
-// anything but a regular file.
-func (g *Group) Data() int64 { return g.Item.Stored() }
+// Data is the number of bytes of data of the member in the archive; 0 unless it is a regular file.
+func (g *Parser) Data() int64 { return g.Item.Stored() }
 
-// Add takes the next block. An error names the member and its offset; a
-// RefusedError leaves the group at the member's data.
-func (g *Group) Add(b []byte) (Step, error) {
+// Add parses the next block. An error names the member and its offset; after a RefusedError the parser is at the
+// member's data.
+func (g *Parser) Add(b []byte) (Step, error) {
 	step, err := g.add(b)
 	if err != nil {
 		return step, g.wrap(err)
@@ -81,7 +78,7 @@ func (g *Group) Add(b []byte) (Step, error) {
 	return step, nil
 }
 
-func (g *Group) wrap(err error) error {
+func (g *Parser) wrap(err error) error {
 	name := g.o.name(g.Item.Path)
 	if name == "" {
 		return fmt.Errorf("at offset %d: %w", g.start, err)
@@ -89,7 +86,7 @@ func (g *Group) wrap(err error) error {
 	return fmt.Errorf("member %q at offset %d: %w", name, g.start, err)
 }
 
-func (g *Group) add(b []byte) (Step, error) {
+func (g *Parser) add(b []byte) (Step, error) {
 	if len(b) != source.BlockSize {
 		return More, fmt.Errorf("block of %d bytes: %w", len(b), syscall.EBADMSG)
 	}
@@ -98,20 +95,20 @@ func (g *Group) add(b []byte) (Step, error) {
 	if g.want > 0 {
 		return g.addData(b)
 	}
-	if g.holes != nil {
-		return g.addHoles(b)
+	if g.sparseMap != nil {
+		return g.addMap(b)
 	}
 	if isZero(b) {
 		return g.zero()
 	}
-	if g.lone {
-		return More, fmt.Errorf("goes on after a block of zeros: the archive is damaged: %w", syscall.EBADMSG)
+	if g.zeroBlock {
+		return More, fmt.Errorf("continues after a block of zeros: the archive is damaged: copy it again: %w", syscall.EBADMSG)
 	}
 	if !IsHeader(b) {
-		return More, fmt.Errorf("no header where one should be: the archive is damaged: %w", syscall.EBADMSG)
+		return More, fmt.Errorf("no header where one should be: the archive is damaged: copy it again: %w", syscall.EBADMSG)
 	}
 	h, err := parseHeader(b)
-	g.Item.Path = h.name // for a message; replaced at the end
+	g.Item.Path = h.name // for error messages; replaced in member
 	if err != nil {
 		return More, err
 	}
@@ -123,7 +120,7 @@ func (g *Group) add(b []byte) (Step, error) {
 	}
 	m, r, ok, err := g.sparse(h, b)
 	if err != nil || r != nil {
-		g.holes = r
+		g.sparseMap = r
 		return More, err
 	}
 	if ok && h.typ != typeSparse && h.typ != typeRegular && h.typ != typeRegularOld {
@@ -132,17 +129,17 @@ func (g *Group) add(b []byte) (Step, error) {
 	return g.end(h, m)
 }
 
-// end has all headers of a member.
-func (g *Group) end(h header, m *source.Sparse) (Step, error) {
+// end completes the member whose header is h.
+func (g *Parser) end(h header, m *source.Sparse) (Step, error) {
 	if err := g.member(h, m); err != nil {
 		return Member, g.refuse(h, m, err)
 	}
 	return Member, nil
 }
 
-// addHoles takes a block of the map that follows a sparse member's header.
-func (g *Group) addHoles(b []byte) (Step, error) {
-	r := g.holes
+// addMap parses a block of the map that follows a sparse member's header.
+func (g *Parser) addMap(b []byte) (Step, error) {
+	r := g.sparseMap
 	done, err := r.add(b)
 	if err != nil || !done {
 		return More, err
@@ -155,34 +152,34 @@ func (g *Group) addHoles(b []byte) (Step, error) {
 	if err != nil {
 		return More, err
 	}
-	g.holes = nil
+	g.sparseMap = nil
 	return g.end(r.h, m)
 }
 
-func (g *Group) zero() (Step, error) {
-	if g.lone {
+func (g *Parser) zero() (Step, error) {
+	if g.zeroBlock {
 		return End, nil
 	}
 	if len(g.raw) > source.BlockSize {
 		return More, fmt.Errorf("the archive ends after an extended header: %w", syscall.EBADMSG)
 	}
-	g.lone = true
+	g.zeroBlock = true
 	return More, nil
 }
 
-// extend begins an extended header.
-func (g *Group) extend(h header) (Step, error) {
-	if g.total += h.size; h.size > MaxSpecial || g.total > MaxSpecial {
-		return More, fmt.Errorf("extended header of %d bytes, %d is the most: %w", h.size, MaxSpecial, syscall.EBADMSG)
+// extend starts an extended header.
+func (g *Parser) extend(h header) (Step, error) {
+	if g.total += h.size; h.size > MaxExtended || g.total > MaxExtended {
+		return More, fmt.Errorf("extended header of %d bytes, %d is the most: %w", h.size, MaxExtended, syscall.EBADMSG)
 	}
-	g.special, g.want, g.data = h.typ, h.size, g.data[:0]
+	g.extType, g.want, g.data = h.typ, h.size, g.data[:0]
 	if g.want == 0 {
 		return g.extended()
 	}
 	return More, nil
 }
 
-func (g *Group) addData(b []byte) (Step, error) {
+func (g *Parser) addData(b []byte) (Step, error) {
 	n := min(g.want, source.BlockSize)
 	g.data = append(g.data, b[:n]...)
 	if g.want -= n; g.want > 0 {
@@ -191,17 +188,17 @@ func (g *Group) addData(b []byte) (Step, error) {
 	return g.extended()
 }
 
-// extended has all data of an extended header.
-func (g *Group) extended() (Step, error) {
-	switch g.special {
+// extended completes an extended header.
+func (g *Parser) extended() (Step, error) {
+	switch g.extType {
 	case typePAX:
-		// A second one replaces the first.
+		// A later header replaces an earlier one.
 		g.o = overrides{longName: g.o.longName, longLink: g.o.longLink}
 		return More, paxRecords(g.data, g.o.pax)
 	case typePAXGlobal:
 		step := More
 		if g.o == (overrides{}) {
-			step = Skip // of no member: a group of its own
+			step = Skip // applies to no member
 		}
 		return step, paxRecords(g.data, g.global)
 	case typeLongName:
@@ -234,8 +231,8 @@ func (o *overrides) target(link string) string {
 	return link
 }
 
-// member has the header that ends the group, and the map of a sparse file.
-func (g *Group) member(h header, m *source.Sparse) error {
+// member makes the item from the header that ends the sequence and the map of a sparse file.
+func (g *Parser) member(h header, m *source.Sparse) error {
 	name := g.o.name(h.name)
 	it := source.Item{
 		Mode: uint32(h.mode & 0o7777), UID: uint32(h.uid), GID: uint32(h.gid), Mtime: source.ClampTime(h.mtime, 0), Off: g.pos,
@@ -266,13 +263,13 @@ func (g *Group) member(h header, m *source.Sparse) error {
 	}
 	it.Path = path
 	g.Item = it
-	// What a message could name is now the item's.
+	// From here on messages name the item.
 	g.o = overrides{}
 	return nil
 }
 
-// refuse makes a RefusedError of what is wrong with a member.
-func (g *Group) refuse(h header, m *source.Sparse, err error) error {
+// refuse makes a RefusedError for a member.
+func (g *Parser) refuse(h header, m *source.Sparse, err error) error {
 	size := h.size
 	if g.o.size != nil {
 		size = *g.o.size
@@ -287,12 +284,12 @@ func (g *Group) refuse(h header, m *source.Sparse, err error) error {
 	return &source.RefusedError{Name: g.o.name(h.name), Size: size, Err: err}
 }
 
-// refused says why members of some types cannot be staged.
+// refused explains member types that cannot be staged.
 var refused = map[byte]string{
 	typeChar:  "a device node",
 	typeBlock: "a device node",
 	typeFIFO:  "a FIFO",
-	typeMulti: "a piece of a multi-volume archive",
+	typeMulti: "a part of a multi-volume archive",
 	typeDump:  "a directory of an incremental archive",
 }
 
@@ -300,7 +297,7 @@ func setType(i *source.Item, typ byte, name string, size int64, link string) err
 	switch typ {
 	case typeRegular, typeRegularOld, typeContiguous:
 		i.Mode, i.Size = i.Mode|source.TypeRegular, size
-		if strings.HasSuffix(name, "/") { // how V7 writes a directory
+		if strings.HasSuffix(name, "/") { // a directory in V7 archives
 			i.Mode = i.Mode&^source.TypeMask | source.TypeDir
 			if size != 0 {
 				return fmt.Errorf("a directory with %d bytes of data: %w", size, syscall.EBADMSG)
@@ -311,24 +308,24 @@ func setType(i *source.Item, typ byte, name string, size int64, link string) err
 	case typeSym:
 		i.Mode |= source.TypeSymlink
 		if link == "" || len(link) > source.MaxTarget || strings.ContainsRune(link, 0) {
-			return fmt.Errorf("a symbolic link to %d bytes: %w", len(link), syscall.EINVAL)
+			return fmt.Errorf("a symbolic link with a target of %d bytes: %w", len(link), syscall.EINVAL)
 		}
 		i.Target = link
 	case typeHard:
 		i.Mode |= source.TypeRegular
 		to, err := source.CleanPath(link)
 		if err != nil || to == "" {
-			return fmt.Errorf("a hard link to %q, which is outside: %w", link, syscall.EINVAL)
+			return fmt.Errorf("a hard link to %q, which is outside the archive: %w", link, syscall.EINVAL)
 		}
 		i.Hardlink = to
 	default:
 		if why, ok := refused[typ]; ok {
 			return fmt.Errorf("is %s: %w", why, syscall.EINVAL)
 		}
-		return fmt.Errorf("is of a type that is not known (%q): %w", typ, syscall.EINVAL)
+		return fmt.Errorf("is of an unknown type (%q): %w", typ, syscall.EINVAL)
 	}
 	return nil
 }
 
-// Carry is a copy of Raw.
-func (g *Group) Carry() []byte { return slices.Clone(g.raw) }
+// Carry is a copy of Raw, for another reader.
+func (g *Parser) Carry() []byte { return slices.Clone(g.raw) }

@@ -56,7 +56,7 @@ func TestPAXRecords(t *testing.T) {
 	keep := func(string, string) error { return nil }
 	for _, bad := range []string{"x", "5 a=b", "6 a=b\n\n", "4 =\n", "99 a=b\n", "-1 a=b\n", "8 noeq\n", "6 \x00=b\n", "0 a=b\n", "12", "3 \n"} {
 		if err := paxRecords([]byte(bad), keep); err == nil {
-			t.Errorf("paxRecords(%q) is taken", bad)
+			t.Errorf("paxRecords(%q) is accepted", bad)
 		}
 	}
 	var o overrides
@@ -65,8 +65,8 @@ func TestPAXRecords(t *testing.T) {
 	}
 }
 
-// TestGroupBigSize is a member whose size octal digits have no room for.
-func TestGroupBigSize(t *testing.T) {
+// TestParserBigSize is a member with a size that octal digits cannot hold.
+func TestParserBigSize(t *testing.T) {
 	for _, format := range []tar.Format{tar.FormatGNU, tar.FormatPAX} {
 		var b bytes.Buffer
 		w := tar.NewWriter(&b)
@@ -74,7 +74,7 @@ func TestGroupBigSize(t *testing.T) {
 		if err := w.WriteHeader(h); err != nil {
 			t.Fatal(err)
 		}
-		var g Group
+		var g Parser
 		for block := range slices.Chunk(b.Bytes(), source.BlockSize) {
 			step, err := g.Add(block)
 			if err != nil {
@@ -88,13 +88,13 @@ func TestGroupBigSize(t *testing.T) {
 			t.Errorf("%v: %+v", format, g.Item)
 		}
 		if !bytes.Equal(g.Raw(), b.Bytes()) {
-			t.Errorf("%v: the group remembers other bytes", format)
+			t.Errorf("%v: Raw returns other bytes", format)
 		}
 	}
 }
 
-func TestGroupBoundsExtensions(t *testing.T) {
-	var g Group
+func TestParserBoundsExtensions(t *testing.T) {
+	var g Parser
 	b := make([]byte, source.BlockSize)
 	copy(b, "name")
 	copy(b[257:], "ustar\x0000")
@@ -111,7 +111,7 @@ func TestGroupBoundsExtensions(t *testing.T) {
 	}
 }
 
-func FuzzGroup(f *testing.F) {
+func FuzzParser(f *testing.F) {
 	for _, format := range []tar.Format{tar.FormatUSTAR, tar.FormatGNU, tar.FormatPAX} {
 		var b bytes.Buffer
 		w := tar.NewWriter(&b)
@@ -123,9 +123,9 @@ func FuzzGroup(f *testing.F) {
 		f.Add(sparseHeader(more, true))
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
-		var g Group
+		var g Parser
 		for len(b) >= source.BlockSize {
-			// The sum is made right, or nothing would get past it.
+			// A wrong checksum would be rejected at once.
 			block := bytes.Clone(b[:source.BlockSize])
 			copy(block[148:], "        ")
 			sum := 0
@@ -153,8 +153,7 @@ func FuzzGroup(f *testing.F) {
 	})
 }
 
-// sparseHeader is the header of a sparse file as GNU tar or star writes it, with
-// a block of more entries behind it.
+// sparseHeader is the header of a sparse file as written by GNU tar or star, followed by a block of more entries.
 func sparseHeader(more, star bool) []byte {
 	b := make([]byte, 2*source.BlockSize)
 	copy(b, "holes")

@@ -10,37 +10,37 @@ import (
 	"github.com/bivouacfs/bivouac/stagein/source"
 )
 
-// Where the maps lie in the headers of old GNU tars and of star's.
+// Positions of the sparse maps in headers of old GNU tar and star.
 const (
-	gnuSparse   = 386 // in the header: 4 entries, whether there are more, the size
+	gnuSparse   = 386 // in the header: 4 entries, a flag for more, the size
 	gnuMore     = 482
 	gnuSize     = 483
 	starMore    = 355 // likewise
 	starSparse  = 356
 	starSize    = 452
 	headerPairs = 4
-	extPairs    = 21 // in a block that follows
+	extPairs    = 21 // in a following block
 	extMore     = 504
 	pairSize    = 24
 )
 
-// sparseReader reads the map that stands behind a member's header: in blocks of
-// entries, or (PAX 1.0) as text at the front of the data.
+// sparseReader parses the map that follows a member's header: blocks of entries, or (PAX 1.0) text at the front of
+// the data.
 type sparseReader struct {
 	h     header
 	size  int64 // of the file
 	text  bool
-	lines []byte // of the text, that are not read yet
-	want  int64  // numbers, in the text; -1 is not known yet
-	used  int64  // bytes of the text's blocks
+	lines []byte // text that is not parsed yet
+	want  int64  // numbers that are missing in the text; -1 is unknown
+	used  int64  // bytes of the text, in whole blocks
 	total int64  // of all blocks
 	pairs []int64
 }
 
-// sparsePAX is what the records GNU.sparse.* say.
+// sparsePAX are the values of the records GNU.sparse.*.
 type sparsePAX struct {
 	name         string
-	size         int64 // of the file; -1 is not said
+	size         int64 // of the file; -1 is unknown
 	major, minor string
 	pairs        []int64
 }
@@ -88,9 +88,9 @@ func (o *overrides) sparsePAX(key, value string) error {
 	return err
 }
 
-// sparse begins to read a sparse member's map. ok is false if h is of none; the
-// reader is nil if all of it was in the headers.
-func (g *Group) sparse(h header, b []byte) (m *source.Sparse, r *sparseReader, ok bool, err error) {
+// sparse starts to parse the map of a sparse member. ok is false if h is not sparse; the reader is nil if the
+// headers contained the whole map.
+func (g *Parser) sparse(h header, b []byte) (m *source.Sparse, r *sparseReader, ok bool, err error) {
 	stored := h.size
 	if g.o.size != nil {
 		stored = *g.o.size
@@ -103,7 +103,7 @@ func (g *Group) sparse(h header, b []byte) (m *source.Sparse, r *sparseReader, o
 		m, err = source.NewSparse(p.pairs, p.size, stored)
 		return m, nil, true, err
 	case p != nil:
-		return nil, nil, true, fmt.Errorf("is sparse in a format %q.%q that is not known; make the archive without --sparse: %w", p.major, p.minor, syscall.EINVAL)
+		return nil, nil, true, fmt.Errorf("is sparse in an unknown format %q.%q; make the archive without --sparse: %w", p.major, p.minor, syscall.EINVAL)
 	case h.typ != typeSparse:
 		return nil, nil, false, nil
 	default:
@@ -114,9 +114,9 @@ func (g *Group) sparse(h header, b []byte) (m *source.Sparse, r *sparseReader, o
 			at, sized, more = starSparse, b[starSize:starSize+12], starMore
 		}
 		if r.size, err = numeric(sized); err != nil {
-			return nil, nil, true, fmt.Errorf("the size of a sparse file is no number: %w", syscall.EBADMSG)
+			return nil, nil, true, fmt.Errorf("the size of a sparse file is not a number: %w", syscall.EBADMSG)
 		}
-		// star has the whole map behind the header if there is nothing in it.
+		// star puts the whole map behind the header if the header has no entries.
 		if err = r.entries(b[at:], headerPairs); err == nil && b[more] == 0 && (more == gnuMore || len(r.pairs) > 0) {
 			m, err = source.NewSparse(r.pairs, r.size, stored)
 			return m, nil, true, err
@@ -128,26 +128,26 @@ func (g *Group) sparse(h header, b []byte) (m *source.Sparse, r *sparseReader, o
 	return nil, r, true, err
 }
 
-// entries reads n pairs of offset and length, up to one that is empty.
+// entries parses up to n pairs of offset and length, ending at an empty one.
 func (r *sparseReader) entries(b []byte, n int) error {
 	for ; n > 0 && b[0] != 0; n, b = n-1, b[pairSize:] {
 		off, err := numeric(b[:12])
 		if err != nil {
-			return fmt.Errorf("an offset in its map of holes is no number: %w", syscall.EBADMSG)
+			return fmt.Errorf("an offset in its sparse map is not a number: %w", syscall.EBADMSG)
 		}
 		size, err := numeric(b[12:pairSize])
 		if err != nil {
-			return fmt.Errorf("a length in its map of holes is no number: %w", syscall.EBADMSG)
+			return fmt.Errorf("a length in its sparse map is not a number: %w", syscall.EBADMSG)
 		}
 		r.pairs = append(r.pairs, off, size)
 	}
 	return nil
 }
 
-// add takes the next block of the map; done if that was the last.
+// add parses the next block of the map; done is true after the last one.
 func (r *sparseReader) add(b []byte) (done bool, err error) {
-	if r.total += source.BlockSize; r.total > MaxSpecial {
-		return false, fmt.Errorf("a map of holes of more than %d bytes; make the archive without --sparse: %w", MaxSpecial, syscall.EFBIG)
+	if r.total += source.BlockSize; r.total > MaxExtended {
+		return false, fmt.Errorf("a sparse map of more than %d bytes; make the archive without --sparse: %w", MaxExtended, syscall.EFBIG)
 	}
 	if !r.text {
 		return b[extMore] == 0, r.entries(b, extPairs)
@@ -158,18 +158,18 @@ func (r *sparseReader) add(b []byte) (done bool, err error) {
 		line, rest, ok := bytes.Cut(r.lines, []byte{'\n'})
 		if !ok {
 			if len(r.lines) > source.BlockSize+20 {
-				return false, fmt.Errorf("no number in its map of holes: %w", syscall.EBADMSG)
+				return false, fmt.Errorf("no number in its sparse map: %w", syscall.EBADMSG)
 			}
 			return false, nil
 		}
 		n, err := strconv.ParseInt(string(line), 10, 64)
 		if err != nil || n < 0 {
-			return false, fmt.Errorf("no number in its map of holes: %w", syscall.EBADMSG)
+			return false, fmt.Errorf("no number in its sparse map: %w", syscall.EBADMSG)
 		}
 		r.lines = rest
 		if r.want < 0 {
-			if r.want = 2 * n; n > MaxSpecial {
-				return false, fmt.Errorf("a map of %d extents: %w", n, syscall.EFBIG)
+			if r.want = 2 * n; n > MaxExtended {
+				return false, fmt.Errorf("a sparse map of %d extents: make the archive without --sparse: %w", n, syscall.EFBIG)
 			}
 			continue
 		}
@@ -178,13 +178,13 @@ func (r *sparseReader) add(b []byte) (done bool, err error) {
 	return true, nil
 }
 
-// MaxHeaders is the most that the headers of one member can have, in bytes.
-const MaxHeaders = 3*MaxSpecial + 64*source.BlockSize
+// MaxHeaders is the limit of all headers of one member, in bytes.
+const MaxHeaders = 3*MaxExtended + 64*source.BlockSize
 
-// SparseIn is the map of the sparse member whose headers, which begin at offset at,
-// are head; headers that stand for nothing may come first.
+// SparseIn parses the map of the sparse member whose headers are head, at offset at. Headers without effect may
+// precede them.
 func SparseIn(head []byte, at int64) (*source.Sparse, error) {
-	var g Group
+	var g Parser
 	g.Reset(at)
 	for rest := head; len(rest) >= source.BlockSize; rest = rest[source.BlockSize:] {
 		step, err := g.Add(rest[:source.BlockSize])
@@ -200,5 +200,5 @@ func SparseIn(head []byte, at int64) (*source.Sparse, error) {
 			break
 		}
 	}
-	return nil, fmt.Errorf("at offset %d: no headers of a sparse member: %w", at, syscall.EBADMSG)
+	return nil, fmt.Errorf("at offset %d: not the headers of a sparse member: %w", at, syscall.EBADMSG)
 }
