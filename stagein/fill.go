@@ -13,6 +13,7 @@ import (
 
 	"github.com/sirupsen/logrus"
 	"github.com/zeebo/xxh3"
+	"golang.org/x/sync/singleflight"
 
 	"github.com/bivouacfs/bivouac/datapath"
 	"github.com/bivouacfs/bivouac/datapath/wire"
@@ -89,7 +90,7 @@ type Fill struct {
 	epoch   metadata.Epoch    // guarded by mu; of the map for which whole was found
 	closed  bool              // guarded by mu
 
-	unpacks map[uint32]*flight // guarded by mu; of compressed archives that are read
+	unpacks singleflight.Group // by number: readings of compressed archives
 
 	births map[metadata.NodeID]uint64 // guarded by mu; of the fills that have claimed something
 }
@@ -133,7 +134,6 @@ func NewFill(cfg FillConfig) (*Fill, error) {
 		bufs:    archive.NewBuffers(int(max(cfg.Memory/wire.MaxData, archive.MinPieces)), wire.MaxData),
 		flights: make(map[piece]*flight), slots: make(chan struct{}, demandSlots), reads: seats{free: cfg.Workers}, calm: closedChan(), gate: newGate(), early: newGate(),
 		birth: rand.Uint64(), runSize: defaultRunSize, legSize: defaultLegSize, births: make(map[metadata.NodeID]uint64),
-		unpacks: make(map[uint32]*flight),
 	}
 	if cfg.Origins.Order.foretold() && !cfg.Origins.Spills && !cfg.Origins.Staged {
 		f.forecast = newForecast(f.have.has, f.early.hold)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strconv"
 	"syscall"
 
 	"golang.org/x/sync/errgroup"
@@ -29,39 +30,21 @@ type leg struct {
 	end   int64 // of them, at the most
 }
 
-// bringPacked brings a piece that is in a compressed tar, with all others that this
-// node lacks of it: there is no way to one but through those before, as far as no place
-// is known between them. Who asks meanwhile waits for the same reading.
+// bringPacked fetches a piece of a compressed tar, with all others of it that this node
+// lacks: without restart points a piece is reached only through those before it.
+// Concurrent callers share one reading (single-flight), which ends with the fill.
 func (f *Fill) bringPacked(m cluster.Map, p piece, n uint32) error {
-	f.mu.Lock()
-	if f.have.has(p) { // since a reading that ended before this one would begin
-		f.mu.Unlock()
-		return nil
-	}
-	u := f.unpacks[n]
-	mine := u == nil
-	if mine {
-		u = &flight{done: make(chan struct{})}
-		f.unpacks[n] = u
-	}
-	f.mu.Unlock()
-	if mine {
-		u.err = f.unpackAll(m, p, n)
-		f.mu.Lock()
-		delete(f.unpacks, n)
-		f.mu.Unlock()
-		close(u.done)
-	}
-	select {
-	case <-u.done:
-	case <-f.ctx.Done():
-		return f.ctx.Err()
-	}
+	_, err, _ := f.unpacks.Do(strconv.FormatUint(uint64(n), 10), func() (any, error) {
+		if f.have.has(p) { // read since the caller looked
+			return nil, nil
+		}
+		return nil, f.unpackAll(m, p, n)
+	})
 	switch {
 	case f.have.has(p):
 		return nil
-	case u.err != nil:
-		return u.err
+	case err != nil:
+		return err
 	}
 	return fmt.Errorf("inode %v: was not looked for: %w", p.ino, syscall.EAGAIN)
 }
