@@ -44,7 +44,7 @@ func (f *File) Append(ctx context.Context, p []byte) (n int, err error) {
 	return f.appendNow(ctx, p)
 }
 
-// appendNow is Append beside what is buffered.
+// appendNow is Append without a drain of the buffer.
 func (f *File) appendNow(ctx context.Context, p []byte) (n int, err error) {
 	if err := f.app.turn.Lock(ctx); err != nil {
 		return 0, fmt.Errorf("append to %v: %w", f.ino, err)

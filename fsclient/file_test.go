@@ -42,8 +42,8 @@ func write(t *testing.T, f *fsclient.File, p []byte, off int64) {
 	}
 }
 
-// TestFileAgainstBytes: random writes, reads and truncates of a striped file
-// are those of a slice of bytes, also when another node looks.
+// TestFileAgainstBytes: random writes, reads and truncates of a striped file match those
+// of a slice of bytes, also as another node reads it.
 func TestFileAgainstBytes(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
@@ -86,7 +86,7 @@ func TestFileAgainstBytes(t *testing.T) {
 	closed(t, f)
 }
 
-// TestTruncateRemovesBytes: what was cut off does not come back, on no node.
+// TestTruncateRemovesBytes: bytes that were cut off come back on no node.
 func TestTruncateRemovesBytes(t *testing.T) {
 	j := newJob(t, 3)
 	a := create(t, j.clients[0], metadata.RootIno, "f", 7<<20)
@@ -107,8 +107,7 @@ func TestTruncateRemovesBytes(t *testing.T) {
 	}
 }
 
-// TestUnlinkedOpenFile: an open file keeps its data without a name, until the
-// last Close.
+// TestUnlinkedOpenFile: an unlinked file keeps its data until the last Close.
 func TestUnlinkedOpenFile(t *testing.T) {
 	j := newJob(t, 3)
 	c := j.clients[2]
@@ -130,15 +129,15 @@ func TestUnlinkedOpenFile(t *testing.T) {
 	j.gone(t, a.Ino)
 	j.noObjects(t)
 	if _, err := c.Open(ctx, a.Ino); !errors.Is(err, syscall.ESTALE) {
-		t.Errorf("Open of what is gone = %v, want ESTALE", err)
+		t.Errorf("Open of a removed file = %v, want ESTALE", err)
 	}
 	if s := c.Stats(); s.Open != 0 {
 		t.Errorf("Stats = %+v", s)
 	}
 }
 
-// TestUnlinkedElsewhere: a file that another node has unlinked stays what it is
-// for who has it open, and goes with the last of them.
+// TestUnlinkedElsewhere: a file that another node has unlinked stays usable on the nodes
+// that have it open, and is removed after the last close.
 func TestUnlinkedElsewhere(t *testing.T) {
 	j := newJob(t, 3)
 	a := create(t, j.clients[0], metadata.RootIno, "f", 10)
@@ -166,9 +165,9 @@ func TestUnlinkedElsewhere(t *testing.T) {
 	j.noObjects(t)
 }
 
-// TestClosesAreTold: a home hears of closes, also of those that it did not
-// answer at first, and a file that is opened again meanwhile stays open.
-func TestClosesAreTold(t *testing.T) {
+// TestClosesAreReported: the home learns of all closes, and a file that is opened again
+// meanwhile stays open.
+func TestClosesAreReported(t *testing.T) {
 	j := newJob(t, 2)
 	c := j.clients[1]
 	home := j.meta[0].(*clienttest.Home)
@@ -193,7 +192,7 @@ func TestClosesAreTold(t *testing.T) {
 	if _, err := c.Unlink(ctx, metadata.RootIno, "f7"); err != nil {
 		t.Fatal(err)
 	}
-	for range 100 { // each close is told late, each open at once
+	for range 100 { // closes are reported late, opens at once
 		g := f
 		f = open(t, c, f.Ino())
 		closed(t, g)
@@ -206,8 +205,7 @@ func TestClosesAreTold(t *testing.T) {
 	}
 }
 
-// TestRecall: a client tells a home what it has open of that home's files, in
-// pieces.
+// TestRecall: a client lists the files that it has open for their home, in pieces.
 func TestRecall(t *testing.T) {
 	j := newJob(t, 2)
 	c := j.clients[1]
@@ -244,15 +242,14 @@ func TestRecall(t *testing.T) {
 		}
 	}
 	if len(all) != 0 {
-		t.Errorf("Recall has not %d files", len(all))
+		t.Errorf("Recall lacks %d files", len(all))
 	}
 	for _, f := range files {
 		closed(t, f)
 	}
 }
 
-// mutedHome is a home that hears that appends are complete only when its gate is
-// open.
+// mutedHome answers the settlement of appends only after its gate is open.
 type mutedHome struct {
 	*clienttest.Home
 	told atomic.Int64
@@ -267,9 +264,9 @@ func (h *mutedHome) Append(ctx context.Context, by metadata.Holder, q metadata.A
 	return h.Home.Append(ctx, by, q)
 }
 
-// TestAppendsAreToldBesideOthers: a home that hangs keeps appends to its own files
-// from being seen, and to no others.
-func TestAppendsAreToldBesideOthers(t *testing.T) {
+// TestSettlementsAreIndependent: a home that hangs delays the appends to its own files
+// only.
+func TestSettlementsAreIndependent(t *testing.T) {
 	j := newJob(t, 3)
 	muted := &mutedHome{Home: j.homes[1], gate: make(chan struct{})}
 	unmute := sync.OnceFunc(func() { close(muted.gate) })
@@ -285,9 +282,9 @@ func TestAppendsAreToldBesideOthers(t *testing.T) {
 		fs = append(fs, f)
 	}
 	must(t, 10)(fs[0].Append(ctx, pattern(10)))
-	eventually(t, "the one home is told", func() bool { return muted.told.Load() > 0 })
+	eventually(t, "the home that hangs is called", func() bool { return muted.told.Load() > 0 })
 	must(t, 10)(fs[1].Append(ctx, pattern(10)))
-	eventually(t, "the other one is", func() bool {
+	eventually(t, "the other home learns of the append", func() bool {
 		a, err := j.homes[2].Getattr(ctx, fs[1].Ino())
 		return err == nil && a.Size == 10
 	})
@@ -296,7 +293,7 @@ func TestAppendsAreToldBesideOthers(t *testing.T) {
 	closed(t, fs[1])
 }
 
-// deafHome is a home that hears of closes only when its gate is open.
+// deafHome answers reports of closes only after its gate is open.
 type deafHome struct {
 	*clienttest.Home
 	told atomic.Int64 // calls that have come
@@ -309,9 +306,9 @@ func (h *deafHome) Closed(ctx context.Context, by metadata.Holder, files []metad
 	return h.Home.Closed(ctx, by, files)
 }
 
-// TestClosesAreToldBesideOthers: a home that hangs does not keep others from hearing of
-// closes, and is not called once more meanwhile. Then it hears of all.
-func TestClosesAreToldBesideOthers(t *testing.T) {
+// TestCloseReportsAreIndependent: a home that hangs delays reports to no other home, and
+// is not called again meanwhile. Afterwards it learns of all closes.
+func TestCloseReportsAreIndependent(t *testing.T) {
 	j := newJob(t, 3)
 	deaf := &deafHome{Home: j.homes[1], gate: make(chan struct{})}
 	cure := sync.OnceFunc(func() { close(deaf.gate) })
@@ -332,21 +329,21 @@ func TestClosesAreToldBesideOthers(t *testing.T) {
 		return func() bool { return !j.homes[home].Files.Held(ino) }
 	}
 	late := []metadata.Ino{closeOne(1, "a")}
-	eventually(t, "the one home is told", func() bool { return deaf.told.Load() > 0 })
+	eventually(t, "the home that hangs is called", func() bool { return deaf.told.Load() > 0 })
 	for _, name := range []string{"b", "c"} {
 		late = append(late, closeOne(1, name))
-		eventually(t, "the other one knows of "+name, free(2, closeOne(2, name)))
+		eventually(t, "the other home knows of "+name, free(2, closeOne(2, name)))
 	}
 	if n := deaf.told.Load(); n != 1 {
 		t.Errorf("a home that has not answered was called %d times", n)
 	}
 	cure()
 	for _, ino := range late {
-		eventually(t, "the one home knows", free(1, ino))
+		eventually(t, "the home knows", free(1, ino))
 	}
 }
 
-// TestTimesOfWriter: a time that is set after a write is the last word.
+// TestTimesOfWriter: a time that is set after a write wins.
 func TestTimesOfWriter(t *testing.T) {
 	j := newJob(t, 2)
 	c := j.clients[0]
@@ -362,7 +359,7 @@ func TestTimesOfWriter(t *testing.T) {
 	}
 }
 
-// fullStore has no room behind a limit.
+// fullStore has no space behind a limit.
 type fullStore struct {
 	datapath.Store
 	limit int64
@@ -375,7 +372,7 @@ func (s fullStore) WriteAt(ctx context.Context, ino metadata.Ino, p []byte, off 
 	return s.Store.WriteAt(ctx, ino, p, off)
 }
 
-func TestWriteThatDoesNotFit(t *testing.T) {
+func TestShortWriteOnFullNode(t *testing.T) {
 	j := newJob(t, 2)
 	a := create(t, j.clients[0], metadata.RootIno, "f", 0)
 	order := j.view.Load().Map.Order(a.Ino, a.Layout)
@@ -392,7 +389,7 @@ func TestWriteThatDoesNotFit(t *testing.T) {
 	}
 }
 
-func TestNodeThatIsDown(t *testing.T) {
+func TestNodeDown(t *testing.T) {
 	j := newJob(t, 3)
 	c := j.clients[0]
 	a := create(t, c, metadata.RootIno, "f", 6<<20)
@@ -440,6 +437,6 @@ func TestNewerLayout(t *testing.T) {
 	v.Map = v.Map.WithState(1, cluster.Down, "")
 	j.view.Store(&v)
 	if err := <-done; err != nil {
-		t.Errorf("ReadFile when the map is there = %v", err)
+		t.Errorf("ReadFile under the new map = %v", err)
 	}
 }

@@ -15,7 +15,7 @@ import (
 	"github.com/bivouacfs/bivouac/metadata/cluster"
 )
 
-// countingStore has some room, and counts what arrives rather than keep it.
+// countingStore has some space, and counts bytes instead of keeping them.
 type countingStore struct {
 	datapath.Store
 
@@ -47,9 +47,8 @@ func (s *countingStore) of(ino metadata.Ino) int64 {
 	return s.arrived[ino]
 }
 
-// TestWritersFill: clients of several nodes write to one with little room, in turn,
-// until there is none. That is told by the write that finds none: all that was
-// acknowledged is there.
+// TestWritersFill: clients of several nodes fill up one node. The write that finds no
+// space returns ENOSPC: all acknowledged bytes are stored.
 func TestWritersFill(t *testing.T) {
 	const nodes, room, size = 8, 1280 << 20, 256 << 10
 	for name, put := range map[string]func(w *fsclient.Writer, p []byte, off int64) (int, error){
@@ -90,18 +89,18 @@ func TestWritersFill(t *testing.T) {
 					t.Error(err)
 				}
 				if got := full.of(f.Ino()); got != acked[i] {
-					t.Errorf("node %d: %d bytes are there, %d were acknowledged", i, got, acked[i])
+					t.Errorf("node %d: %d bytes are stored, %d were acknowledged", i, got, acked[i])
 				}
 				if s := cs[i].Stats(); s.Buffered == 0 {
-					t.Errorf("node %d has gathered nothing", i)
+					t.Errorf("node %d has buffered nothing", i)
 				}
 			}
 		})
 	}
 }
 
-// fillers is a client on each node, for which no time passes: only claims have
-// nodes asked for their room again.
+// fillers returns a client on each node with a stopped clock: nodes are asked for their
+// space again only when it is claimed.
 func fillers(t *testing.T, j *job) (cs []*fsclient.Client) {
 	t.Helper()
 	start := time.Now()

@@ -18,7 +18,7 @@ import (
 
 var ctx = context.Background()
 
-// job is the stores of a job's nodes in this process, and a client on each.
+// job is the stores of a job's nodes in this process, with a client on each.
 type job struct {
 	view    atomic.Pointer[cluster.View]
 	homes   []*clienttest.Home
@@ -32,7 +32,7 @@ func newJob(t *testing.T, nodes int) *job {
 	return startJob(t, nodes, false)
 }
 
-// startJob can keep files without a name, for the suite.
+// startJob can keep orphans, for the suite.
 func startJob(t *testing.T, nodes int, keep bool) *job {
 	t.Helper()
 	j := &job{}
@@ -59,7 +59,7 @@ func startJob(t *testing.T, nodes int, keep bool) *job {
 	return j
 }
 
-// client is one more client on the node id.
+// client returns one more client on the node id.
 func (j *job) client(t *testing.T, id metadata.NodeID, sealed fsclient.Sealed) *fsclient.Client {
 	t.Helper()
 	c, err := fsclient.New(fsclient.Config{
@@ -76,7 +76,7 @@ func (j *job) client(t *testing.T, id metadata.NodeID, sealed fsclient.Sealed) *
 	return c
 }
 
-// eventually waits until ok.
+// eventually waits until ok returns true.
 func eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
 	tick := time.NewTicker(5 * time.Millisecond)
@@ -94,7 +94,7 @@ func (j *job) noObjects(t *testing.T) {
 	eventually(t, "no object is left", func() bool { return j.objects(t) == 0 })
 }
 
-// gone waits until ino's home has removed it.
+// gone waits until the home of ino has removed it.
 func (j *job) gone(t *testing.T, ino metadata.Ino) {
 	t.Helper()
 	eventually(t, "the inode is gone", func() bool {
@@ -116,7 +116,7 @@ func (j *job) objects(t *testing.T) (n int64) {
 	return n
 }
 
-// create makes a file of size bytes that no two of are alike in a row.
+// create makes a file of size bytes.
 func create(t *testing.T, c *fsclient.Client, dir metadata.Ino, name string, size int) metadata.Attr {
 	t.Helper()
 	a, err := c.Create(ctx, dir, name, metadata.New{Mode: syscall.S_IFREG | 0o644})

@@ -8,8 +8,8 @@ import (
 	"github.com/bivouacfs/bivouac/metadata/metadatatest"
 )
 
-// TestStore runs the suite on one node, where nothing concerns another, and on
-// several, where most operations do.
+// TestStore runs the suite on one node, and on several, where most operations involve
+// another node.
 func TestStore(t *testing.T) {
 	for _, nodes := range []int{1, 3, 4} {
 		t.Run(fmt.Sprint(nodes), func(t *testing.T) {

@@ -15,14 +15,13 @@ import (
 	"github.com/bivouacfs/bivouac/metadata/cluster"
 )
 
-// silentHome is a home that can leave calls without an answer, as if the
-// connection were broken.
+// silentHome is a home that can fail to answer calls, as if the connection were broken.
 type silentHome struct {
 	*clienttest.Home
 	away      atomic.Bool
-	awayAfter atomic.Bool  // it is away when it has given the next append its place
-	mute      atomic.Bool  // the answer about the next lock is lost
-	asked     atomic.Int64 // while it was away
+	awayAfter atomic.Bool  // away after it has placed the next append
+	mute      atomic.Bool  // the answer to the next lock is lost
+	asked     atomic.Int64 // calls while it was away
 
 	mu     sync.Mutex
 	answer func() // under mu: called once between a lock and its answer
@@ -72,8 +71,8 @@ func (h *silentHome) Append(ctx context.Context, by metadata.Holder, q metadata.
 	return pl, err
 }
 
-// lockJob is two nodes; the file is open on both, and lies on node 1, its home, which
-// can be away for node 0. That one has locked it, for the owner 7.
+// lockJob is two nodes with a file that is open on both. Node 1 is its home and has its
+// data, and can be away for node 0. The owner 7 of node 0 has locked it.
 type lockJob struct {
 	*job
 	ms   []*meteredStore
@@ -107,12 +106,12 @@ func locked(t *testing.T, kind metadata.LockKind) *lockJob {
 	return l
 }
 
-// lock has the owner of a node lock the file, if nobody else has.
+// lock locks the file for an owner of a node, without waiting.
 func (l *lockJob) lock(node int, kind metadata.LockKind, owner uint64) error {
 	return l.cs[node].Lock(ctx, l.f.Ino(), metadata.Lock{Kind: kind, Type: metadata.WriteLock, Owner: owner, End: metadata.MaxLockEnd}, false)
 }
 
-// held has the file be locked by node 0.
+// held checks that node 0 has the file locked.
 func (l *lockJob) held(t *testing.T, when string) {
 	t.Helper()
 	if err := l.lock(1, metadata.PosixLock, 9); !errors.Is(err, syscall.EAGAIN) {
@@ -130,43 +129,43 @@ func (l *lockJob) unlockAll(ctx context.Context) error {
 	return l.cs[0].UnlockAll(ctx, l.f.Ino(), metadata.PosixLock, 7)
 }
 
-// TestLocksEndLater: the end of a lock that is interrupted, or finds no home, is
-// made up for, behind what was written, and never meets a later lock.
-func TestLocksEndLater(t *testing.T) {
+// TestUnlocksAreRetried: the an unlock that is interrupted or not answered is retried, after
+// the writes, and never ends a later lock.
+func TestUnlocksAreRetried(t *testing.T) {
 	canceled, cancel := context.WithCancel(ctx)
 	cancel()
 	t.Run("an interrupted close", func(t *testing.T) {
 		t.Parallel()
 		l := locked(t, metadata.PosixLock)
 		w := l.f.Writer()
-		want := gathered(t, w)
+		want := buffered(t, w)
 		gate := make(chan struct{})
 		l.ms[1].set(nil, gate)
 		if err := w.Flush(canceled); !errors.Is(err, syscall.EINTR) {
-			t.Errorf("flush is told %v, want EINTR", err)
+			t.Errorf("Flush = %v, want EINTR", err)
 		}
 		if err := l.unlockAll(canceled); err != nil {
-			t.Errorf("who closes is told %v", err)
+			t.Errorf("unlock in a close = %v", err)
 		}
 		if err := l.f.Close(canceled); !errors.Is(err, syscall.EINTR) {
-			t.Errorf("close is told %v, want EINTR", err)
+			t.Errorf("Close = %v, want EINTR", err)
 		}
 		l.held(t, "before the data has arrived")
 		close(gate)
 		l.handedOn(t)
 		if got := read(t, l.cs[1], l.f.Ino()); !bytes.Equal(got, want) {
-			t.Errorf("who has it next reads %d bytes, want %d, or other ones", len(got), len(want))
+			t.Errorf("the next holder reads %d bytes, want %d, or other ones", len(got), len(want))
 		}
 	})
-	t.Run("gathered of another file", func(t *testing.T) {
+	t.Run("buffered writes of another file", func(t *testing.T) {
 		t.Parallel()
 		l := locked(t, metadata.PosixLock)
 		g := onNode(t, l.cs[0], "g", 1)
-		want := gathered(t, g.Writer())
+		want := buffered(t, g.Writer())
 		gate := make(chan struct{})
 		l.ms[1].set(nil, gate)
 		if err := errors.Join(l.unlockAll(canceled), l.f.Close(ctx)); err != nil {
-			t.Errorf("who closes is told %v", err)
+			t.Errorf("unlock in a close = %v", err)
 		}
 		l.held(t, "before the data has arrived")
 		close(gate)
@@ -178,13 +177,13 @@ func TestLocksEndLater(t *testing.T) {
 	t.Run("written through another descriptor", func(t *testing.T) {
 		t.Parallel()
 		l := locked(t, metadata.PosixLock)
-		want := gathered(t, l.f.Writer())
+		want := buffered(t, l.f.Writer())
 		if err := l.unlockAll(ctx); err != nil { // a descriptor that only reads is closed
 			t.Error(err)
 		}
 		l.handedOn(t)
 		if got := read(t, l.cs[1], l.f.Ino()); !bytes.Equal(got, want) {
-			t.Errorf("who has it next reads %d bytes, want %d, or other ones", len(got), len(want))
+			t.Errorf("the next holder reads %d bytes, want %d, or other ones", len(got), len(want))
 		}
 	})
 	t.Run("a home that is away", func(t *testing.T) {
@@ -192,9 +191,9 @@ func TestLocksEndLater(t *testing.T) {
 		l := locked(t, metadata.PosixLock)
 		l.home.away.Store(true)
 		if err := l.unlockAll(ctx); err != nil {
-			t.Errorf("who closes is told %v", err)
+			t.Errorf("unlock in a close = %v", err)
 		}
-		eventually(t, "it is asked again", func() bool { return l.home.asked.Load() > 2 })
+		eventually(t, "the home is called again", func() bool { return l.home.asked.Load() > 2 })
 		l.home.away.Store(false)
 		l.handedOn(t)
 	})
@@ -203,11 +202,11 @@ func TestLocksEndLater(t *testing.T) {
 		l := locked(t, metadata.FlockLock)
 		l.home.away.Store(true)
 		if err := l.cs[0].UnlockAll(ctx, l.f.Ino(), metadata.FlockLock, 7); err != nil {
-			t.Errorf("who closes is told %v", err)
+			t.Errorf("unlock in a close = %v", err)
 		}
 		m := l.view.Load().Map.WithState(l.f.Ino().Home(), cluster.Down, "")
 		l.view.Store(&cluster.View{Version: 2, Map: m})
-		eventually(t, "a home that comes back has no lock of it", func() bool {
+		eventually(t, "a home that comes back gets no lock", func() bool {
 			r := l.cs[0].Recall(metadata.Recall{Home: l.f.Ino().Home(), Only: []metadata.Ino{l.f.Ino()}})
 			return len(r.Files) == 1 && len(r.Files[0].Locks) == 0
 		})
@@ -217,18 +216,18 @@ func TestLocksEndLater(t *testing.T) {
 		l := locked(t, metadata.PosixLock)
 		l.home.away.Store(true)
 		if err := l.unlockAll(ctx); err != nil {
-			t.Errorf("who closes is told %v", err)
+			t.Errorf("unlock in a close = %v", err)
 		}
 		again := make(chan error, 1)
 		go func() { again <- l.lock(0, metadata.PosixLock, 7) }()
-		eventually(t, "it is asked again", func() bool { return l.home.asked.Load() > 2 })
+		eventually(t, "the home is called again", func() bool { return l.home.asked.Load() > 2 })
 		l.home.away.Store(false)
 		if err := <-again; err != nil {
 			t.Errorf("the owner gets %v", err)
 		}
-		l.held(t, "after the old one has ended")
+		l.held(t, "after the retry")
 	})
-	t.Run("granted behind the end", func(t *testing.T) {
+	t.Run("granted after an unlock of all", func(t *testing.T) {
 		t.Parallel()
 		l := locked(t, metadata.PosixLock)
 		l.home.mu.Lock()
@@ -246,7 +245,7 @@ func TestLocksEndLater(t *testing.T) {
 		if err := l.lock(0, metadata.PosixLock, 7); err != nil {
 			t.Fatal(err)
 		}
-		l.held(t, "the owner has one")
+		l.held(t, "the owner has a lock")
 		if err := l.unlockAll(ctx); err != nil {
 			t.Error(err)
 		}

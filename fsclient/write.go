@@ -35,7 +35,7 @@ func (f *File) WriteAt(ctx context.Context, p []byte, off int64) (n int, err err
 	return n, err
 }
 
-// writeNow is WriteAt beside what is buffered. It reports whether the home should
+// writeNow is WriteAt without a drain of the buffer. It reports whether the home should
 // hear of the write.
 func (f *File) writeNow(ctx context.Context, p []byte, off int64) (n int, publish bool, err error) {
 	f.mu.Lock()
@@ -64,7 +64,7 @@ func (f *File) wrote(nodes []metadata.NodeID, n int, off int64, err error) bool 
 	return now.Sub(f.published) > publishEvery
 }
 
-// touch notes that nodes have what is not durable; f.mu is held.
+// touch notes that nodes have bytes that are not durable; f.mu is held.
 func (f *File) touch(nodes []metadata.NodeID) {
 	if f.unsynced == nil {
 		f.unsynced = make(map[metadata.NodeID]struct{})

@@ -17,8 +17,8 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// meteredStore counts the writes to a node, and can hold them up, fail them, and
-// have little space.
+// meteredStore counts the writes to a node, and can delay them, fail them, and have
+// little space.
 type meteredStore struct {
 	datapath.Store
 	writes atomic.Int64
@@ -59,7 +59,7 @@ func (s *meteredStore) set(fail error, gate chan struct{}) {
 	s.fail, s.gate = fail, gate
 }
 
-// metered is a job whose nodes' stores are metered, with the clients to use.
+// metered returns a job with metered stores, and clients that use them.
 func metered(t *testing.T, nodes int) (*job, []*meteredStore, []*fsclient.Client) {
 	t.Helper()
 	j := newJob(t, nodes)
@@ -75,7 +75,7 @@ func metered(t *testing.T, nodes int) (*job, []*meteredStore, []*fsclient.Client
 	return j, ms, cs
 }
 
-// must has a write of a Writer succeed.
+// must checks that a write is complete.
 func must(t *testing.T, want int) func(n int, err error) {
 	t.Helper()
 	return func(n int, err error) {
@@ -86,9 +86,9 @@ func must(t *testing.T, want int) func(n int, err error) {
 	}
 }
 
-// gathered has w write 1,000 bytes at the start of its file, the last ones of
-// which are gathered, and returns them.
-func gathered(t *testing.T, w *fsclient.Writer) []byte {
+// buffered makes w write 1,000 bytes at the start of its file, the last 600 of which are
+// buffered, and returns them.
+func buffered(t *testing.T, w *fsclient.Writer) []byte {
 	t.Helper()
 	p := pattern(1000)
 	must(t, 400)(w.WriteAt(ctx, p[:400], 0))
@@ -96,7 +96,7 @@ func gathered(t *testing.T, w *fsclient.Writer) []byte {
 	return p
 }
 
-// onNode is a file that lies on node id, through client c.
+// onNode creates a file whose data is on the node id.
 func onNode(t *testing.T, c *fsclient.Client, name string, id metadata.NodeID) *fsclient.File {
 	t.Helper()
 	f, _, err := c.CreateOpen(ctx, metadata.RootIno, name, metadata.New{
@@ -119,9 +119,8 @@ func (j *job) object(t *testing.T, id metadata.NodeID, ino metadata.Ino, n int) 
 	return p[:m]
 }
 
-// TestSmallWritesAreGathered: 10,000 small writes in sequence are few calls to
-// the nodes that have the file.
-func TestSmallWritesAreGathered(t *testing.T) {
+// TestSmallWritesAreBuffered: 10,000 small sequential writes are few calls to the owners.
+func TestSmallWritesAreBuffered(t *testing.T) {
 	_, ms, cs := metered(t, 3)
 	a := create(t, cs[0], metadata.RootIno, "f", 0)
 	f := open(t, cs[0], a.Ino)
@@ -138,7 +137,7 @@ func TestSmallWritesAreGathered(t *testing.T) {
 	for _, m := range ms {
 		writes += m.writes.Load()
 	}
-	// One for each buffer; the clock may have sent some early on a slow machine.
+	// One for each buffer; on a slow machine some are sent early for their age.
 	if least := int64(n*size) / (512 << 10); writes < least || writes > n/10 {
 		t.Errorf("%d calls for %d writes, want about %d", writes, n, least)
 	}
@@ -150,9 +149,9 @@ func TestSmallWritesAreGathered(t *testing.T) {
 	}
 }
 
-// TestAppendsAreGathered: so are appends of one node alone, also for the home
-// that gives them their places.
-func TestAppendsAreGathered(t *testing.T) {
+// TestAppendsAreBuffered: appends of one node alone are few calls to the owners and to the
+// home.
+func TestAppendsAreBuffered(t *testing.T) {
 	j, ms, cs := metered(t, 2)
 	f := onNode(t, cs[1], "log", 1)
 	ino := f.Ino()
@@ -179,8 +178,8 @@ func TestAppendsAreGathered(t *testing.T) {
 	}
 }
 
-// TestAppendsOfTwoNodes: where another node has the file open, each append has
-// arrived when it returns, and all of them are whole.
+// TestAppendsOfTwoNodes: if another node has the file open, each append has arrived when
+// it returns, and none is torn.
 func TestAppendsOfTwoNodes(t *testing.T) {
 	_, _, cs := metered(t, 2)
 	f := onNode(t, cs[0], "log", 1)
@@ -193,7 +192,7 @@ func TestAppendsOfTwoNodes(t *testing.T) {
 	}
 	for _, c := range cs {
 		if s := c.Stats(); s.Buffered != 0 {
-			t.Errorf("%d bytes were gathered", s.Buffered)
+			t.Errorf("%d bytes were buffered", s.Buffered)
 		}
 	}
 	for _, w := range ws {
@@ -206,9 +205,8 @@ func TestAppendsOfTwoNodes(t *testing.T) {
 	}
 }
 
-// TestWhatSendsGathered: everything that depends on what was gathered has it
-// sent before.
-func TestWhatSendsGathered(t *testing.T) {
+// TestWhatDrainsBuffers: every operation that depends on buffered writes drains them first.
+func TestWhatDrainsBuffers(t *testing.T) {
 	fail := func(_ any, err error) error { return err }
 	for name, trigger := range map[string]func(c *fsclient.Client, f *fsclient.File, w *fsclient.Writer) error{
 		"flush": func(_ *fsclient.Client, _ *fsclient.File, w *fsclient.Writer) error { return w.Flush(ctx) },
@@ -255,7 +253,7 @@ func TestWhatSendsGathered(t *testing.T) {
 			return c.UnlockAll(ctx, g.Ino(), metadata.FlockLock, 7)
 		},
 		"settle": func(c *fsclient.Client, _ *fsclient.File, _ *fsclient.Writer) error { return c.Drain(ctx) },
-		"the end of the client": func(c *fsclient.Client, _ *fsclient.File, _ *fsclient.Writer) error {
+		"close of the client": func(c *fsclient.Client, _ *fsclient.File, _ *fsclient.Writer) error {
 			c.Close()
 			return nil
 		},
@@ -265,7 +263,7 @@ func TestWhatSendsGathered(t *testing.T) {
 			j, _, cs := metered(t, 2)
 			f := onNode(t, cs[0], "f", 1)
 			w := f.Writer()
-			want := gathered(t, w)
+			want := buffered(t, w)
 			if err := trigger(cs[0], f, w); err != nil {
 				t.Fatal(err)
 			}
@@ -276,19 +274,18 @@ func TestWhatSendsGathered(t *testing.T) {
 	}
 }
 
-// TestGatheredGetsOld: what is gathered is sent, and its home hears of it, when
-// nobody writes any more.
-func TestGatheredGetsOld(t *testing.T) {
+// TestOldBuffersAreFlushed: buffered writes are sent, and the home learns of them, when
+// no process writes any more.
+func TestOldBuffersAreFlushed(t *testing.T) {
 	_, _, cs := metered(t, 2)
 	f := onNode(t, cs[0], "f", 0)
-	want := gathered(t, f.Writer())
+	want := buffered(t, f.Writer())
 	eventually(t, "another node sees it", func() bool { return bytes.Equal(read(t, cs[1], f.Ino()), want) })
 	closed(t, f)
 }
 
-// TestGatheredGetsOldBesideOthers: a node that hangs keeps what was written to it
-// from arriving, and nothing else.
-func TestGatheredGetsOldBesideOthers(t *testing.T) {
+// TestOldBuffersAreIndependent: a node that hangs delays only the buffers for it.
+func TestOldBuffersAreIndependent(t *testing.T) {
 	j, ms, cs := metered(t, 2)
 	stuck, f := onNode(t, cs[0], "stuck", 1), onNode(t, cs[0], "f", 0)
 	v := stuck.Writer()
@@ -299,19 +296,18 @@ func TestGatheredGetsOldBesideOthers(t *testing.T) {
 	t.Cleanup(open)
 	ms[1].set(nil, gate)
 	must(t, 10)(v.WriteAt(ctx, pattern(10), 10))
-	eventually(t, "the clock has it sent", func() bool { return ms[1].writes.Load() > before })
+	eventually(t, "the old buffer is sent", func() bool { return ms[1].writes.Load() > before })
 	w := f.Writer()
-	want := gathered(t, w)
-	eventually(t, "the other one has arrived", func() bool { return bytes.Equal(j.object(t, 0, f.Ino(), 1000), want) })
+	want := buffered(t, w)
+	eventually(t, "the other buffer has arrived", func() bool { return bytes.Equal(j.object(t, 0, f.Ino(), 1000), want) })
 	open()
 	if err := errors.Join(v.Close(ctx), w.Close(ctx)); err != nil {
 		t.Error(err)
 	}
 }
 
-// TestGatheredOfUnlinkedFile: a file without a name is written as any other, and
-// nothing of it is left.
-func TestGatheredOfUnlinkedFile(t *testing.T) {
+// TestBufferOfUnlinkedFile: an unlinked file is written as any other, and leaves nothing.
+func TestBufferOfUnlinkedFile(t *testing.T) {
 	j, _, cs := metered(t, 2)
 	f := onNode(t, cs[0], "f", 1)
 	w := f.Writer()
@@ -332,8 +328,8 @@ func TestGatheredOfUnlinkedFile(t *testing.T) {
 	j.noObjects(t)
 }
 
-// TestWritesOverlap: who writes in sequence, a little or much at a time, waits
-// for no node until as much is under way as may be.
+// TestWritesOverlap: a sequential writer, of small or large writes, does not wait for a
+// node until the limit of batches in flight is reached.
 func TestWritesOverlap(t *testing.T) {
 	for _, size := range []int{64 << 10, 512 << 10, 1 << 20} {
 		t.Run(fmt.Sprint(size), func(t *testing.T) {
@@ -341,8 +337,8 @@ func TestWritesOverlap(t *testing.T) {
 			_, ms, cs := metered(t, 2)
 			f := onNode(t, cs[0], "f", 1)
 			w := f.Writer()
-			const parcel, most = 512 << 10, 4
-			want := pattern(8 * parcel)
+			const batch, most = 512 << 10, 4
+			want := pattern(8 * batch)
 			put := func(from, to int) {
 				for off := from; off < to; off += size {
 					must(t, size)(w.WriteAt(ctx, want[off:][:size], int64(off)))
@@ -352,14 +348,14 @@ func TestWritesOverlap(t *testing.T) {
 			gate := make(chan struct{})
 			ms[1].set(nil, gate)
 			before := ms[1].writes.Load()
-			full := size/parcel*parcel + most*parcel
+			full := size/batch*batch + most*batch
 			put(size, full)
 			canceled, cancel := context.WithCancel(ctx)
 			cancel()
 			if n, err := w.WriteAt(canceled, want[full:][:size], int64(full)); n != 0 || !errors.Is(err, syscall.EINTR) {
-				t.Errorf("with %d under way: %d, %v, want EINTR", most, n, err)
+				t.Errorf("with %d batches in flight: %d, %v, want EINTR", most, n, err)
 			}
-			eventually(t, "all are on their way", func() bool { return ms[1].writes.Load() == before+most })
+			eventually(t, "all batches are in flight", func() bool { return ms[1].writes.Load() == before+most })
 			if err := w.Flush(canceled); !errors.Is(err, syscall.EINTR) {
 				t.Errorf("an interrupted flush: %v, want EINTR", err)
 			}
@@ -375,8 +371,8 @@ func TestWritesOverlap(t *testing.T) {
 	}
 }
 
-// TestLaterWriteWins: what would be written over something that is on its way
-// waits for that, also where it is in sequence with a write in between.
+// TestLaterWriteWins: a write over bytes in flight waits for them, also if it continues a
+// write in between.
 func TestLaterWriteWins(t *testing.T) {
 	_, ms, cs := metered(t, 2)
 	f := onNode(t, cs[0], "f", 1)
@@ -385,7 +381,7 @@ func TestLaterWriteWins(t *testing.T) {
 	must(t, size)(a.WriteAt(ctx, make([]byte, size), 0))
 	gate := make(chan struct{})
 	ms[1].set(nil, gate)
-	for off := size; off < 512<<10; off += size { // one parcel is on its way, and nothing else
+	for off := size; off < 512<<10; off += size { // one batch is in flight, and nothing else
 		must(t, size)(a.WriteAt(ctx, make([]byte, size), int64(off)))
 	}
 	canceled, cancel := context.WithCancel(ctx)
@@ -402,12 +398,12 @@ func TestLaterWriteWins(t *testing.T) {
 		t.Error(err)
 	}
 	if got := read(t, cs[1], f.Ino())[200<<10:][:size]; !bytes.Equal(got, pattern(size)) {
-		t.Error("an earlier write stands")
+		t.Error("an earlier write has won")
 	}
 }
 
-// TestWritersAgainstBytes: whatever several writers of a node do with a file, in
-// turn, is what a slice of bytes has; now and then another node looks.
+// TestWritersAgainstBytes: random operations of several writers of a node match those on a
+// slice of bytes, also as another node reads the file.
 func TestWritersAgainstBytes(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)

@@ -14,16 +14,16 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// parcelPeer keeps parcels. It sees those of spoiled as changed, some times.
-type parcelPeer struct {
+// piecePeer keeps pieces. It sees those of spoiled as corrupt, some times.
+type piecePeer struct {
 	t       *testing.T
 	spoiled map[metadata.Ino]int
 	calls   int
 	got     map[metadata.Ino][]byte
-	short   bool // it answers for fewer than there are
+	short   bool // it answers for fewer pieces than were sent
 }
 
-func (p *parcelPeer) Do(_ context.Context, c *rpc.Call) error {
+func (p *piecePeer) Do(_ context.Context, c *rpc.Call) error {
 	var q wire.PutPiecesReq
 	if err := wire.Parse(wire.Append(nil, c.Body), &q); err != nil || c.Op != wire.OpPutPieces {
 		p.t.Fatalf("%v: %v", c.Op, err)
@@ -47,23 +47,22 @@ func (p *parcelPeer) Do(_ context.Context, c *rpc.Call) error {
 	return errors.Join(err, answer(c, &wire.PutPiecesResp{Status: status}))
 }
 
-// TestParcels: what changes on the way is sent again, and nothing else; what
-// changes each time is an error of its own.
-func TestParcels(t *testing.T) {
+// TestPutPieces: only corrupt pieces are sent again; one that stays corrupt fails alone.
+func TestPutPieces(t *testing.T) {
 	var ps []datapath.PiecePut
 	for i, text := range []string{"one", "two", "three", "four"} {
 		ino := metadata.SealedIno(3, 0, uint32(i+1))
 		h := [][]byte{[]byte(text[:1]), []byte(text[1:])}
 		ps = append(ps, datapath.PiecePut{Ino: ino, Off: int64(i), Data: h, Sum: wire.PieceSum([]byte(text))})
 	}
-	p := &parcelPeer{t: t, got: map[metadata.Ino][]byte{}, spoiled: map[metadata.Ino]int{ps[1].Ino: 2, ps[3].Ino: 99}}
+	p := &piecePeer{t: t, got: map[metadata.Ino][]byte{}, spoiled: map[metadata.Ino]int{ps[1].Ino: 2, ps[3].Ino: 99}}
 	errs, err := remote.NewData(p).PutPieces(context.Background(), ps)
 	if err != nil || len(errs) != len(ps) || p.calls != 3 {
 		t.Fatalf("%v, %v after %d calls, want 3", errs, err, p.calls)
 	}
 	for i := range ps {
 		if bad := i == 3; bad != errors.Is(errs[i], syscall.EBADMSG) || bad != (p.got[ps[i].Ino] == nil) {
-			t.Errorf("parcel %d: %v, there is %q", i, errs[i], p.got[ps[i].Ino])
+			t.Errorf("piece %d: %v, stored %q", i, errs[i], p.got[ps[i].Ino])
 		}
 	}
 	if b := p.got[ps[1].Ino]; string(b) != "two" {

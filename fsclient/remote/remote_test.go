@@ -19,14 +19,14 @@ import (
 	"github.com/bivouacfs/bivouac/metadata/metadatatest"
 )
 
-// loop is a Caller that answers in this process, through the encodings.
+// loop is a Caller that answers in this process, through the wire encodings.
 type loop struct {
 	meta metadata.NodeStore
 	tx   metadata.TxPeer
 	data datapath.Store
 }
 
-// answer has c answered with m, through the encodings.
+// answer answers c with m, through the wire encodings.
 func answer(c *rpc.Call, m wire.Message) error { return wire.Parse(wire.Append(nil, m), c.Reply) }
 
 func (l *loop) Do(ctx context.Context, c *rpc.Call) error {
@@ -217,24 +217,24 @@ func TestParticipant(t *testing.T) {
 	metadatatest.RunParticipant(t, func(t *testing.T) metadatatest.Participant { return openMeta(t, 0) })
 }
 
-// TestPeer: what homes ask each other beside is answered as it was meant.
+// TestPeer: calls between homes have their answers.
 func TestPeer(t *testing.T) {
 	s := openMeta(t, 0)
 	ctx := context.Background()
 	if o, err := s.Outcome(ctx, 5000); err != nil || o != metadata.Aborted {
-		t.Errorf("Outcome of what is not known = %v, %v, want aborted", o, err)
+		t.Errorf("Outcome of an unknown transaction = %v, %v, want aborted", o, err)
 	}
 	if _, err := s.Outcome(ctx, metadata.TxID(metadata.LiveIno(3, 5000))); !errors.Is(err, syscall.EINVAL) {
 		t.Errorf("Outcome of another home's transaction = %v, want EINVAL", err)
 	}
 	if err := s.LockRename(ctx, 1); err != nil {
-		t.Errorf("LockMoves = %v", err)
+		t.Errorf("LockRename = %v", err)
 	}
 	if err := s.LockRename(ctx, 2); !errors.Is(err, syscall.EAGAIN) {
-		t.Errorf("LockMoves while another has it = %v, want EAGAIN", err)
+		t.Errorf("LockRename while another has it = %v, want EAGAIN", err)
 	}
 	if err := errors.Join(s.UnlockRename(ctx, 2), s.UnlockRename(ctx, 1), s.LockRename(ctx, 2)); err != nil {
-		t.Errorf("LockMoves after UnlockMoves = %v", err)
+		t.Errorf("LockRename after UnlockRename = %v", err)
 	}
 	a, err := s.Mkdir(ctx, metadata.RootIno, "a", metadata.New{Mode: 0o755})
 	if err != nil {
@@ -246,7 +246,7 @@ func TestPeer(t *testing.T) {
 	}
 	for stop, want := range map[metadata.Ino]metadata.Ino{a.Ino: a.Ino, 99: metadata.RootIno} {
 		if up, err := s.Ancestor(ctx, b.Ino, stop); err != nil || up != want {
-			t.Errorf("Climb(%v, %v) = %v, %v, want %v", b.Ino, stop, up, err, want)
+			t.Errorf("Ancestor(%v, %v) = %v, %v, want %v", b.Ino, stop, up, err, want)
 		}
 	}
 }
@@ -270,7 +270,7 @@ func TestData(t *testing.T) {
 	})
 }
 
-// TestLongDirectory: a listing that is longer than a frame comes in pieces.
+// TestLongDirectory: a listing that is longer than a frame takes several calls.
 func TestLongDirectory(t *testing.T) {
 	s := openMeta(t, 0)
 	ctx := context.Background()
@@ -288,7 +288,7 @@ func TestLongDirectory(t *testing.T) {
 	}
 }
 
-// badPeer answers without an error and with a body that is no message.
+// badPeer answers without an error, with an invalid body.
 type badPeer struct{}
 
 func (badPeer) Do(_ context.Context, c *rpc.Call) error {

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// TestClaim: of an answer only so much is claimed, and nothing of what must stay.
+// TestClaim: a client claims a bounded part of an answer, and nothing of what must stay free.
 func TestClaim(t *testing.T) {
 	now := time.Unix(1e9, 0)
 	const n, least = 1 << 20, 100 << 20
@@ -13,8 +13,8 @@ func TestClaim(t *testing.T) {
 	granted, refused, ask := answer{true, true}, answer{false, true}, answer{}
 	for _, tt := range []struct {
 		name    string
-		free    int64 // as it was told
-		claimed int   // times n before
+		free    int64 // as the node answered
+		claimed int   // times n, before
 		later   time.Duration
 		want    answer
 	}{
@@ -32,7 +32,7 @@ func TestClaim(t *testing.T) {
 		r.init()
 		_, known, number := r.claim(1, n, least, now)
 		if known {
-			t.Errorf("%s: what nobody said is known", tt.name)
+			t.Errorf("%s: space is known without an answer", tt.name)
 		}
 		r.set(1, number, tt.free, now)
 		for k := range tt.claimed {
@@ -47,7 +47,7 @@ func TestClaim(t *testing.T) {
 	}
 }
 
-// TestClaimOfTwoAnswers: of two that were asked for at once, one counts.
+// TestClaimOfTwoAnswers: of two concurrent answers one counts.
 func TestClaimOfTwoAnswers(t *testing.T) {
 	now := time.Unix(1e9, 0)
 	var r freeSpace
@@ -60,11 +60,11 @@ func TestClaimOfTwoAnswers(t *testing.T) {
 	}
 	r.set(1, b, 1<<40, now)
 	if ok, _, _ := r.claim(1, 1, 0, now); ok {
-		t.Error("more is claimed of an answer that was on its way with the first one")
+		t.Error("more is claimed of an answer that was in flight with the first one")
 	}
 	_, _, c := r.claim(1, 1, 0, now)
 	r.set(1, c, 1<<40, now)
 	if ok, _, _ := r.claim(1, 1, 0, now); !ok {
-		t.Error("the next answer counts for nothing")
+		t.Error("the next answer does not count")
 	}
 }

@@ -7,16 +7,15 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// TestHomesAreToldAgain: a home that was away when it should have heard of what was
-// written, or that an append is complete, hears of it when it is back, also if
-// nobody writes any more.
-func TestHomesAreToldAgain(t *testing.T) {
-	t.Run("what was gathered", func(t *testing.T) {
+// TestUpdatesAreRetried: a home that was away learns of writes and of complete appends
+// when it is back, also if no process writes any more.
+func TestUpdatesAreRetried(t *testing.T) {
+	t.Run("buffered writes", func(t *testing.T) {
 		t.Parallel()
 		l := locked(t, metadata.PosixLock)
 		l.home.away.Store(true)
-		want := gathered(t, l.f.Writer())
-		eventually(t, "the home is to be told", func() bool { return l.home.asked.Load() > 0 })
+		want := buffered(t, l.f.Writer())
+		eventually(t, "the home is called", func() bool { return l.home.asked.Load() > 0 })
 		l.home.away.Store(false)
 		eventually(t, "another node sees it", func() bool { return bytes.Equal(read(t, l.cs[1], l.f.Ino()), want) })
 	})
@@ -28,11 +27,11 @@ func TestHomesAreToldAgain(t *testing.T) {
 		must(t, 10)(w.Append(ctx, pattern(10)))
 		l.home.awayAfter.Store(true) // it gives the next one its place
 		must(t, 10)(w.Append(ctx, pattern(20)[10:]))
-		eventually(t, "the home is to be told", func() bool { return l.home.asked.Load() > 0 })
+		eventually(t, "the home is called", func() bool { return l.home.asked.Load() > 0 })
 		l.home.away.Store(false)
 		eventually(t, "another node sees it", func() bool { return bytes.Equal(read(t, l.cs[1], l.f.Ino()), pattern(20)) })
 		must(t, 10)(g.Writer().Append(ctx, pattern(10)))
-		eventually(t, "and what it has appended itself", func() bool { return len(read(t, l.cs[1], l.f.Ino())) == 30 })
+		eventually(t, "its own append is visible, too", func() bool { return len(read(t, l.cs[1], l.f.Ino())) == 30 })
 		closed(t, g)
 	})
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// dirOn makes a directory of the root that is homed on the node id.
+// dirOn makes a directory whose home is the node id.
 func dirOn(t *testing.T, c *fsclient.Client, id metadata.NodeID) metadata.Ino {
 	t.Helper()
 	for i := range 1000 {
@@ -22,7 +22,7 @@ func dirOn(t *testing.T, c *fsclient.Client, id metadata.NodeID) metadata.Ino {
 			return a.Ino
 		}
 	}
-	t.Fatalf("no directory was homed on node %d", id)
+	t.Fatalf("no directory with its home on node %d", id)
 	return 0
 }
 
@@ -53,7 +53,7 @@ func TestRenameAcrossHomes(t *testing.T) {
 		t.Errorf("Lookup of the old name = %v, want ENOENT", err)
 	}
 	if _, err := c.Getattr(ctx, old.Ino); !errors.Is(err, syscall.ENOENT) {
-		t.Errorf("Getattr of what was replaced = %v, want ENOENT", err)
+		t.Errorf("Getattr of the replaced file = %v, want ENOENT", err)
 	}
 }
 
@@ -75,8 +75,7 @@ func TestRenameToOtherNameOfTheFile(t *testing.T) {
 	}
 }
 
-// TestLinksOnOtherNodes: an inode keeps its data as long as a directory of any
-// node names it.
+// TestLinksOnOtherNodes: an inode keeps its data while a directory on any node names it.
 func TestLinksOnOtherNodes(t *testing.T) {
 	j := newJob(t, 3)
 	c := j.clients[0]
@@ -105,9 +104,8 @@ func TestLinksOnOtherNodes(t *testing.T) {
 	}
 }
 
-// TestLinkOfWritten: the answer to a link has the size that the file has for who has
-// written to it on this node.
-func TestLinkOfWritten(t *testing.T) {
+// TestLinkOfWrittenFile: the answer to a link has the size with the writes of this node.
+func TestLinkOfWrittenFile(t *testing.T) {
 	j := newJob(t, 3)
 	c := j.clients[1]
 	for on := range metadata.NodeID(3) {
@@ -115,7 +113,7 @@ func TestLinkOfWritten(t *testing.T) {
 		dir := dirOn(t, c, on)
 		w := f.Writer()
 		for i := range int64(3) {
-			if _, err := w.WriteAt(ctx, pattern(1000), i*1000); err != nil { // the second is gathered
+			if _, err := w.WriteAt(ctx, pattern(1000), i*1000); err != nil { // the second is buffered
 				t.Fatal(err)
 			}
 			a, err := c.Link(ctx, f.Ino(), dir, fmt.Sprint("g", i))

@@ -10,7 +10,7 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// lostWrite has w gather bytes behind its first one, which are lost on node 1.
+// lostWrite makes w buffer bytes behind its first write, which are lost on node 1.
 func lostWrite(t *testing.T, ms []*meteredStore, f *fsclient.File, w *fsclient.Writer, off int64) {
 	t.Helper()
 	must(t, 10)(w.WriteAt(ctx, pattern(10), off))
@@ -22,52 +22,51 @@ func lostWrite(t *testing.T, ms []*meteredStore, f *fsclient.File, w *fsclient.W
 	ms[1].set(nil, nil)
 }
 
-// TestSyncOfOthers: what was acknowledged and lost fails one fsync of each
-// descriptor that was open then, whoever wrote it, and nothing else of those who
-// did not.
-func TestSyncOfOthers(t *testing.T) {
+// TestLossFailsEverySync: lost bytes that were acknowledged fail one fsync of each
+// descriptor that was open then, and no other call of descriptors that did not write them.
+func TestLossFailsEverySync(t *testing.T) {
 	_, ms, cs := metered(t, 2)
 	f := onNode(t, cs[0], "f", 1)
 	a, b, told, reader := f.Writer(), f.Writer(), f.Writer(), f.Writer()
 	lostWrite(t, ms, f, a, 0)
 	late := f.Writer()
-	for range 2 { // neither tells, nor takes it from Sync
+	for range 2 { // neither reports it, nor takes it from Sync
 		if err := b.Flush(ctx); err != nil {
-			t.Errorf("who wrote nothing is told %v by Flush", err)
+			t.Errorf("a descriptor that wrote nothing gets %v from Flush", err)
 		}
 		if _, err := b.WriteAt(ctx, []byte("x"), 5000); err != nil {
-			t.Errorf("who wrote nothing is told %v by a write", err)
+			t.Errorf("a descriptor that wrote nothing gets %v from a write", err)
 		}
 	}
 	if err := told.Sync(ctx); !errors.Is(err, syscall.EIO) {
-		t.Errorf("a first sync of another is told %v, want EIO", err)
+		t.Errorf("the first sync of another descriptor = %v, want EIO", err)
 	}
 	if _, err := a.WriteAt(ctx, []byte("x"), 6000); !errors.Is(err, syscall.EIO) {
-		t.Errorf("who wrote it is told %v, want EIO", err)
+		t.Errorf("the next write of the writer = %v, want EIO", err)
 	}
 	for name, w := range map[string]struct {
 		w    *fsclient.Writer
 		want error
 	}{
-		"another that writes":        {b, syscall.EIO},
-		"one that reads":             {reader, syscall.EIO},
-		"one that was told":          {told, nil},
-		"who was told by his write":  {a, nil},
-		"one that was opened later":  {late, nil},
-		"another that has not begun": {f.Writer(), nil},
+		"another writer":    {b, syscall.EIO},
+		"a reader":          {reader, syscall.EIO},
+		"reported by sync":  {told, nil},
+		"reported by write": {a, nil},
+		"opened later":      {late, nil},
+		"opened last":       {f.Writer(), nil},
 	} {
 		if err := w.w.Sync(ctx); !errors.Is(err, w.want) {
-			t.Errorf("%s is told %v, want %v", name, err, w.want)
+			t.Errorf("%s: Sync = %v, want %v", name, err, w.want)
 		}
 		if err := w.w.Sync(ctx); err != nil {
-			t.Errorf("%s is told again: %v", name, err)
+			t.Errorf("%s: the next Sync = %v", name, err)
 		}
 	}
 	closed(t, f)
 }
 
-// TestSyncOfSeveralLosses: the losses of others count also for those who have
-// some themselves.
+// TestSyncOfSeveralLosses: Sync also reports losses of other descriptors to one that has
+// reported its own.
 func TestSyncOfSeveralLosses(t *testing.T) {
 	_, ms, cs := metered(t, 2)
 	f := onNode(t, cs[0], "f", 1)
@@ -75,20 +74,20 @@ func TestSyncOfSeveralLosses(t *testing.T) {
 	lostWrite(t, ms, f, a, 0)
 	lostWrite(t, ms, f, b, 1000)
 	if err := b.Flush(ctx); !errors.Is(err, syscall.EIO) {
-		t.Errorf("its own loss: %v, want EIO", err)
+		t.Errorf("Flush after its own loss = %v, want EIO", err)
 	}
 	for _, w := range []*fsclient.Writer{a, b} {
 		if err := w.Sync(ctx); !errors.Is(err, syscall.EIO) {
-			t.Errorf("that of the other one: %v, want EIO", err)
+			t.Errorf("Sync after the loss of the other = %v, want EIO", err)
 		}
 		if err := errors.Join(w.Sync(ctx), w.Flush(ctx)); err != nil {
-			t.Errorf("and again: %v", err)
+			t.Errorf("the next calls = %v", err)
 		}
 	}
 	closed(t, f)
 }
 
-// TestSyncThatFailsOnce: what a disk says once fails the syncs of all.
+// TestSyncThatFailsOnce: an error that a disk reports once fails a sync of every descriptor.
 func TestSyncThatFailsOnce(t *testing.T) {
 	_, ms, cs := metered(t, 2)
 	f := onNode(t, cs[0], "f", 1)
@@ -96,21 +95,21 @@ func TestSyncThatFailsOnce(t *testing.T) {
 	must(t, 10)(a.WriteAt(ctx, pattern(10), 0))
 	ms[1].onSync(func(context.Context) error { return syscall.EIO })
 	if err := a.Sync(ctx); !errors.Is(err, syscall.EIO) {
-		t.Errorf("the first one is told %v, want EIO", err)
+		t.Errorf("the first Sync = %v, want EIO", err)
 	}
 	ms[1].onSync(nil)
 	if err := b.Sync(ctx); !errors.Is(err, syscall.EIO) {
-		t.Errorf("the other one is told %v, want EIO", err)
+		t.Errorf("Sync of the other = %v, want EIO", err)
 	}
 	if err := errors.Join(a.Sync(ctx), b.Sync(ctx)); err != nil {
-		t.Errorf("and again: %v", err)
+		t.Errorf("the next calls = %v", err)
 	}
 	closed(t, f)
 }
 
-// TestSyncErrorIsHeard: what a disk says once after a part of a write with O_SYNC is told
-// again by what follows, as in TestErrorIsHeard, if that part may not be the first.
-func TestSyncErrorIsHeard(t *testing.T) {
+// TestSyncErrorIsRepeated: an error of a part of a write with O_SYNC is returned again by
+// the next call, as in TestErrorIsRepeated, if that part may not be the first.
+func TestSyncErrorIsRepeated(t *testing.T) {
 	const part = 512 << 10
 	through := func(w *fsclient.Writer, off int64) error {
 		_, err := w.WriteThrough(ctx, pattern(part), off)
@@ -133,7 +132,7 @@ func TestSyncErrorIsHeard(t *testing.T) {
 	synced := func(w *fsclient.Writer, _ int64) error { return w.Sync(ctx) }
 	type doing func(w *fsclient.Writer, off int64) error
 	for name, c := range map[string]struct {
-		write []doing // the last one meets it
+		write []doing // the last one fails
 		next  doing
 		again bool
 	}{
@@ -158,22 +157,22 @@ func TestSyncErrorIsHeard(t *testing.T) {
 			}
 			ms[1].onSync(func(context.Context) error { return syscall.EIO })
 			if err := c.write[last](w, int64(last*part)); !errors.Is(err, syscall.EIO) {
-				t.Errorf("the part itself: %v, want EIO", err)
+				t.Errorf("the part itself = %v, want EIO", err)
 			}
 			ms[1].onSync(nil)
 			if err := c.next(w, int64(last*part)); errors.Is(err, syscall.EIO) != c.again {
-				t.Errorf("what follows is told %v", err)
+				t.Errorf("the next call = %v", err)
 			}
 			if err := errors.Join(c.next(w, int64(last*part)), w.Close(ctx)); err != nil {
-				t.Errorf("told once more: %v", err)
+				t.Errorf("reported once more: %v", err)
 			}
 		})
 	}
 }
 
-// TestSyncBesideAnother: a sync does not return before what another one has sent
-// to the disks is there, and does it itself if that one was interrupted.
-func TestSyncBesideAnother(t *testing.T) {
+// TestConcurrentSyncs: a sync waits for the bytes that another sync is making durable, and
+// syncs them itself if that one was interrupted.
+func TestConcurrentSyncs(t *testing.T) {
 	_, ms, cs := metered(t, 2)
 	f := onNode(t, cs[0], "f", 1)
 	a, b := f.Writer(), f.Writer()
@@ -193,11 +192,11 @@ func TestSyncBesideAnother(t *testing.T) {
 	canceled, cancel := context.WithCancel(ctx)
 	cancel()
 	if err := b.Sync(canceled); !errors.Is(err, syscall.EINTR) {
-		t.Errorf("while another one waits for the disk: %v, want EINTR", err)
+		t.Errorf("while another sync waits for the disk: %v, want EINTR", err)
 	}
 	interrupt()
 	if err := <-first; !errors.Is(err, syscall.EINTR) {
-		t.Errorf("one that was interrupted: %v, want EINTR", err)
+		t.Errorf("the interrupted sync = %v, want EINTR", err)
 	}
 	if err := b.Sync(ctx); err != nil || synced != 1 {
 		t.Errorf("%d syncs, %v, want 1", synced, err)
@@ -205,7 +204,7 @@ func TestSyncBesideAnother(t *testing.T) {
 	closed(t, f)
 }
 
-// onSync has fn answer for the disk; nil is the disk.
+// onSync makes fn answer syncs in place of the disk; nil is the disk.
 func (s *meteredStore) onSync(fn func(context.Context) error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

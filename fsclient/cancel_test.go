@@ -10,13 +10,13 @@ import (
 	"github.com/bivouacfs/bivouac/metadata/locks"
 )
 
-// on has the owner of a node lock ten bytes of the file.
+// on locks or unlocks ten bytes of the file for an owner of a node.
 func (l *lockJob) on(ctx context.Context, node int, typ metadata.LockType, owner, off uint64, wait bool) error {
 	return l.cs[node].Lock(ctx, l.f.Ino(), metadata.Lock{Type: typ, Owner: owner, Start: off, End: off + 9}, wait)
 }
 
-// givenUp has the owner 7 of node 0 wait for a lock, and a signal end that when the home is away.
-func (l *lockJob) givenUp(t *testing.T) {
+// interruptedWait makes the owner 7 of node 0 wait for a lock until a signal comes, while the home is away.
+func (l *lockJob) interruptedWait(t *testing.T) {
 	t.Helper()
 	short, cancel := context.WithCancel(ctx)
 	done := make(chan error, 1)
@@ -25,20 +25,20 @@ func (l *lockJob) givenUp(t *testing.T) {
 	l.home.away.Store(true)
 	cancel()
 	if err := <-done; !errors.Is(err, syscall.EINTR) {
-		t.Fatalf("who is interrupted is told %v, want EINTR", err)
+		t.Fatalf("the interrupted wait = %v, want EINTR", err)
 	}
 }
 
 func (l *lockJob) waiters(t *testing.T, n int) {
 	t.Helper()
-	eventually(t, "some wait", func() bool {
+	eventually(t, "the waiters at the home", func() bool {
 		return l.home.Locks.(interface{ Stats() locks.Stats }).Stats().Waiters == n
 	})
 }
 
-// TestLocksWithdrawn: nobody has a lock of which his call has said that he has not got it,
-// also if the home heard of the end of the wait late.
-func TestLocksWithdrawn(t *testing.T) {
+// TestCancelsAreRetried: an owner whose call failed has no lock in the end, also if the
+// home learned late that the request was given up.
+func TestCancelsAreRetried(t *testing.T) {
 	unlocked := func(t *testing.T) *lockJob {
 		t.Helper()
 		l := locked(t, metadata.PosixLock)
@@ -53,21 +53,21 @@ func TestLocksWithdrawn(t *testing.T) {
 			t.Fatalf("%s: %v", what, err)
 		}
 	}
-	t.Run("it waits", func(t *testing.T) {
+	t.Run("still queued", func(t *testing.T) {
 		t.Parallel()
 		l := unlocked(t)
-		must(t, "the first", l.on(ctx, 1, metadata.WriteLock, 9, 0, false))
-		l.givenUp(t)
+		must(t, "the first lock", l.on(ctx, 1, metadata.WriteLock, 9, 0, false))
+		l.interruptedWait(t)
 		l.home.away.Store(false)
 		l.waiters(t, 0)
 	})
 	t.Run("granted meanwhile", func(t *testing.T) {
 		t.Parallel()
 		l := unlocked(t)
-		must(t, "the first", l.on(ctx, 1, metadata.WriteLock, 9, 0, false))
-		l.givenUp(t)
-		must(t, "its end", l.on(ctx, 1, metadata.Unlocked, 9, 0, false))
-		l.held(t, "nobody has told the home")
+		must(t, "the first lock", l.on(ctx, 1, metadata.WriteLock, 9, 0, false))
+		l.interruptedWait(t)
+		must(t, "unlock", l.on(ctx, 1, metadata.Unlocked, 9, 0, false))
+		l.held(t, "before the cancel has arrived")
 		l.home.away.Store(false)
 		l.handedOn(t)
 	})
@@ -76,39 +76,39 @@ func TestLocksWithdrawn(t *testing.T) {
 		l := unlocked(t)
 		l.home.mute.Store(true)
 		if err := l.on(ctx, 0, metadata.WriteLock, 7, 0, false); !errors.Is(err, syscall.EHOSTUNREACH) {
-			t.Errorf("who has no answer is told %v", err)
+			t.Errorf("a lock without an answer = %v", err)
 		}
 		l.handedOn(t)
 	})
 	t.Run("the owner locks again", func(t *testing.T) {
 		t.Parallel()
 		l := unlocked(t)
-		must(t, "the first", l.on(ctx, 1, metadata.WriteLock, 9, 0, false))
-		l.givenUp(t)
-		must(t, "its end", l.on(ctx, 1, metadata.Unlocked, 9, 0, false))
+		must(t, "the first lock", l.on(ctx, 1, metadata.WriteLock, 9, 0, false))
+		l.interruptedWait(t)
+		must(t, "unlock", l.on(ctx, 1, metadata.Unlocked, 9, 0, false))
 		again := make(chan error, 1)
 		go func() { again <- l.on(ctx, 0, metadata.WriteLock, 7, 0, true) }()
 		asked := l.home.asked.Load()
-		eventually(t, "the home is told again", func() bool { return l.home.asked.Load() > asked+1 })
+		eventually(t, "the cancel is retried", func() bool { return l.home.asked.Load() > asked+1 })
 		l.home.away.Store(false)
 		must(t, "the owner", <-again)
 		l.held(t, "the owner has it")
-		must(t, "its end", l.unlockAll(ctx))
+		must(t, "unlock", l.unlockAll(ctx))
 		l.handedOn(t)
 	})
-	t.Run("the owner has another one", func(t *testing.T) {
+	t.Run("the owner has another lock", func(t *testing.T) {
 		t.Parallel()
 		l := unlocked(t)
-		must(t, "the first", l.on(ctx, 1, metadata.ReadLock, 9, 0, false))
-		must(t, "the owner's", l.on(ctx, 0, metadata.ReadLock, 7, 0, false))
-		l.givenUp(t)
-		must(t, "the end of the first", l.on(ctx, 1, metadata.Unlocked, 9, 0, false))
+		must(t, "the first lock", l.on(ctx, 1, metadata.ReadLock, 9, 0, false))
+		must(t, "the owner's lock", l.on(ctx, 0, metadata.ReadLock, 7, 0, false))
+		l.interruptedWait(t)
+		must(t, "unlock of the first", l.on(ctx, 1, metadata.Unlocked, 9, 0, false))
 		l.home.away.Store(false)
-		must(t, "the owner's next", l.on(ctx, 0, metadata.ReadLock, 7, 20, false)) // when the home has answered
+		must(t, "the owner's next lock", l.on(ctx, 0, metadata.ReadLock, 7, 20, false)) // when the home has answered
 		if err := l.on(ctx, 1, metadata.WriteLock, 9, 0, false); !errors.Is(err, syscall.EAGAIN) {
-			t.Errorf("what the owner had has ended: another node gets %v", err)
+			t.Errorf("the owner's other lock has ended: another node gets %v", err)
 		}
-		must(t, "the end of all", l.unlockAll(ctx))
+		must(t, "unlock of all", l.unlockAll(ctx))
 		l.handedOn(t)
 	})
 }

@@ -11,9 +11,9 @@ import (
 	"github.com/bivouacfs/bivouac/fsclient"
 )
 
-// TestGatheredThatFails: each of those who wrote what could not be written is
-// told once, by whatever he calls next; nobody else is.
-func TestGatheredThatFails(t *testing.T) {
+// TestBufferedWriteFails: each descriptor that wrote to a failed batch gets the error
+// once, from its next call; no other one does.
+func TestBufferedWriteFails(t *testing.T) {
 	for name, next := range map[string]func(w *fsclient.Writer) error{
 		"write":   func(w *fsclient.Writer) error { _, err := w.WriteAt(ctx, []byte("x"), 1000); return err },
 		"through": func(w *fsclient.Writer) error { _, err := w.WriteThrough(ctx, []byte("x"), 1000); return err },
@@ -32,28 +32,28 @@ func TestGatheredThatFails(t *testing.T) {
 			must(t, 300)(a.WriteAt(ctx, pattern(300), 400))
 			must(t, 300)(b.WriteAt(ctx, pattern(300), 700))
 			if n, err := f.Read(ctx, make([]byte, 1000), 0, fsclient.ReadOpts{}); n != 400 || err != nil {
-				t.Errorf("a reader gets %d, %v, want the 400 that are there", n, err)
+				t.Errorf("a read = %d, %v, want the 400 bytes that have arrived", n, err)
 			}
 			ms[1].set(nil, nil)
 			if err := other.Flush(ctx); err != nil {
-				t.Errorf("who wrote nothing is told %v", err)
+				t.Errorf("a descriptor that wrote nothing gets %v", err)
 			}
 			for _, w := range []*fsclient.Writer{a, b} {
 				if err := next(w); !errors.Is(err, syscall.EIO) {
-					t.Errorf("a writer is told %v, want EIO", err)
+					t.Errorf("the next call of a writer = %v, want EIO", err)
 				}
 				if err := w.Flush(ctx); err != nil {
-					t.Errorf("and again %v", err)
+					t.Errorf("the call after it = %v", err)
 				}
 			}
 		})
 	}
 }
 
-// TestErrorIsHeard: the kernel makes parts of a large write. If what was written before is lost, and
-// that is told to another part than the first, the kernel says that so much was written, and nobody
-// hears of it: who goes on is told, too. Who writes elsewhere is told once.
-func TestErrorIsHeard(t *testing.T) {
+// TestErrorIsRepeated: the kernel cuts a large write into parts. If a part other than the
+// first returns the error of an earlier write, the kernel returns the length of the parts
+// before and drops the error. So it is returned again to a writer that continues.
+func TestErrorIsRepeated(t *testing.T) {
 	const part = 512 << 10
 	at := func(w *fsclient.Writer, off int64) error { _, err := w.WriteAt(ctx, pattern(part), off); return err }
 	appended := func(w *fsclient.Writer, _ int64) error { _, err := w.Append(ctx, pattern(part)); return err }
@@ -78,7 +78,7 @@ func TestErrorIsHeard(t *testing.T) {
 			}
 			ms[1].set(syscall.ENOSPC, nil)
 			if err := c.write(w, part); err != nil {
-				t.Fatalf("what is gathered: %v", err)
+				t.Fatalf("the buffered write = %v", err)
 			}
 			if _, err := f.Read(ctx, make([]byte, 1), 0, fsclient.ReadOpts{}); err != nil { // it has not arrived
 				t.Fatal(err)
@@ -86,19 +86,19 @@ func TestErrorIsHeard(t *testing.T) {
 			ms[1].set(nil, nil)
 			for i := range c.times {
 				if err := c.next(w, 2*part); !errors.Is(err, syscall.ENOSPC) {
-					t.Errorf("call %d is told %v, want ENOSPC", i, err)
+					t.Errorf("call %d = %v, want ENOSPC", i, err)
 				}
 			}
 			if err := errors.Join(c.next(w, 2*part), w.Close(ctx)); err != nil {
-				t.Errorf("told once more: %v", err)
+				t.Errorf("reported once more: %v", err)
 			}
 		})
 	}
 }
 
-// TestGatheredWithoutRoom: a node with little space is written to as it comes, so
-// that the write itself says when there is none.
-func TestGatheredWithoutRoom(t *testing.T) {
+// TestNoBufferOnFullNode: writes to a node with little space go through, so that the write
+// itself returns ENOSPC.
+func TestNoBufferOnFullNode(t *testing.T) {
 	_, ms, cs := metered(t, 2)
 	f := onNode(t, cs[0], "f", 1)
 	w := f.Writer()
@@ -113,24 +113,24 @@ func TestGatheredWithoutRoom(t *testing.T) {
 		t.Errorf("appended %d, %v, want ENOSPC", n, err)
 	}
 	if s := cs[0].Stats(); s.Buffered != 0 {
-		t.Errorf("%d bytes were gathered", s.Buffered)
+		t.Errorf("%d bytes were buffered", s.Buffered)
 	}
 	closed(t, f)
 }
 
-// TestAppendThatIsInterrupted: an append that waits for others that are under way,
-// and is interrupted, is not said to be written.
-func TestAppendThatIsInterrupted(t *testing.T) {
+// TestInterruptedAppend: an append that is interrupted while it waits for batches in
+// flight is not written.
+func TestInterruptedAppend(t *testing.T) {
 	j, ms, cs := metered(t, 2)
 	f := onNode(t, cs[0], "log", 1)
 	w := f.Writer()
 	const size = 64 << 10
 	p := pattern(size)
-	must(t, size)(w.Append(ctx, p)) // from now on it is known that this node is alone
+	must(t, size)(w.Append(ctx, p)) // from now on this node knows that it is alone
 	gate := make(chan struct{})
 	ms[1].set(nil, gate)
 	n := 1
-	for ; n < 1+4*512/64; n++ { // four parcels
+	for ; n < 1+4*512/64; n++ { // four batches
 		must(t, size)(w.Append(ctx, p))
 	}
 	canceled, cancel := context.WithCancel(ctx)
@@ -147,9 +147,8 @@ func TestAppendThatIsInterrupted(t *testing.T) {
 	}
 }
 
-// TestSettleWaitsForTheClock: what is on its way since it has waited long enough
-// has not arrived.
-func TestSettleWaitsForTheClock(t *testing.T) {
+// TestDrainWaitsForOldBuffers: Drain waits for batches that were sent for their age.
+func TestDrainWaitsForOldBuffers(t *testing.T) {
 	_, ms, cs := metered(t, 2)
 	f := onNode(t, cs[0], "f", 1)
 	w := f.Writer()
@@ -158,7 +157,7 @@ func TestSettleWaitsForTheClock(t *testing.T) {
 	gate := make(chan struct{})
 	ms[1].set(nil, gate)
 	must(t, 10)(w.WriteAt(ctx, pattern(10), 10))
-	eventually(t, "the clock has it sent", func() bool { return ms[1].writes.Load() > before })
+	eventually(t, "the old buffer is sent", func() bool { return ms[1].writes.Load() > before })
 	canceled, cancel := context.WithCancel(ctx)
 	cancel()
 	if err := cs[0].Drain(canceled); !errors.Is(err, syscall.EINTR) {
@@ -170,13 +169,12 @@ func TestSettleWaitsForTheClock(t *testing.T) {
 	}
 }
 
-// TestWriteAfterTheEnd: what the kernel still writes when the client was closed
-// has arrived when it returns, since nobody would send it later.
-func TestWriteAfterTheEnd(t *testing.T) {
+// TestWriteAfterClose: writes of the kernel after the client was closed go through.
+func TestWriteAfterClose(t *testing.T) {
 	j, _, cs := metered(t, 2)
 	f := onNode(t, cs[0], "f", 1)
 	w := f.Writer()
-	want := gathered(t, w)
+	want := buffered(t, w)
 	cs[0].Close()
 	must(t, 100)(w.WriteAt(ctx, pattern(100), 1000))
 	if got := j.object(t, 1, f.Ino(), 2000); !bytes.Equal(got, append(want, pattern(100)...)) {
@@ -184,9 +182,9 @@ func TestWriteAfterTheEnd(t *testing.T) {
 	}
 }
 
-// TestGatheredIsBounded: many files that are written in sequence take as many
-// buffers as there are, and the others are written all the same.
-func TestGatheredIsBounded(t *testing.T) {
+// TestBuffersAreBounded: many files that are written in sequence use at most all buffers;
+// other writes go through.
+func TestBuffersAreBounded(t *testing.T) {
 	_, _, cs := metered(t, 1)
 	const files = 200
 	var fs []*fsclient.File
@@ -203,7 +201,7 @@ func TestGatheredIsBounded(t *testing.T) {
 		most = max(most, cs[0].Stats().Buffers)
 	}
 	if most == 0 || most*(512<<10) > fsclient.WriteMemory {
-		t.Errorf("%d buffers", most)
+		t.Errorf("%d buffers in use", most)
 	}
 	for k, w := range ws {
 		if err := w.Close(ctx); err != nil {
