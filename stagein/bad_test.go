@@ -192,20 +192,20 @@ func TestTarFailureStopsAll(t *testing.T) {
 	}
 }
 
-func TestSeamIsChecked(t *testing.T) {
+func TestBoundaryIsChecked(t *testing.T) {
 	p := Part{Index: 2, Off: 4096, End: 8192}
-	for _, s := range []Seam{
+	for _, s := range []Boundary{
 		{At: -512}, {At: 4096 + 512}, {At: 3584}, {At: 4095, Carry: []byte{0}},
-		{Member: &SeamMember{Off: 5000, Size: 10}}, {Member: &SeamMember{Off: 512, Size: 100}},
-		{Member: &SeamMember{Off: 512, Size: 1 << 40}}, {Member: &SeamMember{Off: 512, Size: -1}},
-		{Member: &SeamMember{Off: 512, Size: 6000}, Ended: true},
+		{Member: &CutMember{Off: 5000, Size: 10}}, {Member: &CutMember{Off: 512, Size: 100}},
+		{Member: &CutMember{Off: 512, Size: 1 << 40}}, {Member: &CutMember{Off: 512, Size: -1}},
+		{Member: &CutMember{Off: 512, Size: 6000}, Ended: true},
 	} {
 		if err := s.check(p, 10_000); err == nil {
 			t.Errorf("seam %+v was taken", s)
 		}
 	}
-	for _, s := range []Seam{
-		{At: 4096}, {At: 3584, Carry: make([]byte, 512)}, {At: 100 * 0, Ended: true}, {Member: &SeamMember{Off: 512, Size: 6000}},
+	for _, s := range []Boundary{
+		{At: 4096}, {At: 3584, Carry: make([]byte, 512)}, {At: 100 * 0, Ended: true}, {Member: &CutMember{Off: 512, Size: 6000}},
 	} {
 		if err := s.check(p, 10_000); err != nil {
 			t.Errorf("seam %+v: %v", s, err)

@@ -14,30 +14,30 @@ import (
 	"github.com/bivouacfs/bivouac/stagein/source/tar"
 )
 
-// chain stages one member after another from a tape, to the end of the region.
+// chain stages one member after another from a block reader, to the end of the region.
 type chain struct {
-	r    *region
-	t    archive.BlockReader
-	g    tar.Parser
-	push *pusher
-	some bool    // there was a member, here or before
-	half *object // whose data is not whole yet
-	// marked is where the last mark is, or the chain begins.
-	marked int64
+	r       *region
+	t       archive.BlockReader
+	g       tar.Parser
+	push    *pusher
+	some    bool    // there was a member, here or before
+	partial *object // whose data is not whole yet
+	// marked is where the last checkpoint is, or the chain begins.
+	checkpointed int64
 
-	// guess makes this the chain of a speculation: its records and its seam
-	// wait in guess, which is asked to look for the seam now and then.
-	guess *guess
-	// landing is where this chain may stop between two groups, because a
+	// speculation makes this the chain of a speculation: its records and its boundary
+	// wait in speculation, which is asked to look for the boundary now and then.
+	spec *speculation
+	// stopAt is where this chain may stop between two groups, because a
 	// speculation began there; 0 is nowhere.
-	landing int64
+	stopAt int64
 }
 
-// errLanded says that a chain has come to its landing.
-var errLanded = errors.New("landed")
+// errStopped says that a chain has come to its stopAt.
+var errStopped = errors.New("landed")
 
-// stage runs the chain from a seam on and waits for what it stores.
-func (c *chain) stage(seam *Seam) error {
+// stage runs the chain from a boundary on and waits for what it stores.
+func (c *chain) stage(seam *Boundary) error {
 	if len(seam.Carry) > 0 {
 		c.t.Queue = append([]*source.Piece{source.Bytes(seam.Carry, seam.At)}, c.t.Queue...)
 		c.t.Pos = seam.At
@@ -48,20 +48,20 @@ func (c *chain) stage(seam *Seam) error {
 // end waits until all is stored of a chain that has ended with err.
 func (c *chain) end(err error) error {
 	c.t.Close()
-	if err != nil && !errors.Is(err, errLanded) {
+	if err != nil && !errors.Is(err, errStopped) {
 		c.push.cancel()
 	}
-	if e := c.push.wait(); e != nil && (err == nil || errors.Is(err, errLanded) || errors.Is(err, context.Canceled)) {
+	if e := c.push.wait(); e != nil && (err == nil || errors.Is(err, errStopped) || errors.Is(err, context.Canceled)) {
 		return e
 	}
-	if c.half != nil && c.r.cfg.Plan.OnError == OnErrorSkip && skippable(err) {
-		return errors.Join(err, c.r.takeBack(c.r.ctx, c.half)) // what came before it stays
+	if c.partial != nil && c.r.cfg.Plan.OnError == OnErrorSkip && skippable(err) {
+		return errors.Join(err, c.r.takeBack(c.r.ctx, c.partial)) // what came before it stays
 	}
 	return err
 }
 
-// begin continues from the seam of the region before.
-func (c *chain) begin(s *Seam) error {
+// begin continues from the boundary of the region before.
+func (c *chain) begin(s *Boundary) error {
 	c.some, c.g.Mtime = s.Some, s.Mtime
 	switch {
 	case s.Ended:
@@ -80,13 +80,13 @@ func (c *chain) begin(s *Seam) error {
 // run stages members until the region ends.
 func (c *chain) run() error {
 	for {
-		if c.landing != 0 && c.t.Pos == c.landing {
-			return errLanded
+		if c.stopAt != 0 && c.t.Pos == c.stopAt {
+			return errStopped
 		}
-		if err := c.look(); err != nil {
+		if err := c.poll(); err != nil {
 			return err
 		}
-		if err := c.mark(); err != nil {
+		if err := c.checkpoint(); err != nil {
 			return err
 		}
 		c.g.Reset(c.t.Pos)
@@ -156,12 +156,12 @@ func (c *chain) over(size int64) error {
 	return err
 }
 
-// look has a speculation see whether its seam is there.
-func (c *chain) look() error {
-	if c.guess == nil {
+// look has a speculation see whether its boundary is there.
+func (c *chain) poll() error {
+	if c.spec == nil {
 		return c.r.ctx.Err()
 	}
-	return c.guess.look(false)
+	return c.spec.poll(false)
 }
 
 // group reads a group of headers; io.EOF if the region ends before it does.
@@ -183,7 +183,7 @@ func (c *chain) group() (tar.Step, error) {
 // cut is the end of the region before the end of a group.
 func (c *chain) cut() error {
 	if !c.r.last() {
-		return c.out(Seam{At: c.g.Start(), Carry: c.g.Carry()})
+		return c.out(Boundary{At: c.g.Start(), Carry: c.g.Carry()})
 	}
 	if !c.g.Fresh() && !c.g.Lone() {
 		return c.r.truncated(&c.g)
@@ -194,7 +194,7 @@ func (c *chain) cut() error {
 // ended is after the archive's end at offset at, which may lie in an earlier
 // region. What follows must not be another archive.
 func (c *chain) ended(at int64) error {
-	if err := c.out(Seam{At: at, Ended: true}); err != nil {
+	if err := c.out(Boundary{At: at, Ended: true}); err != nil {
 		return err
 	}
 	for {
@@ -220,11 +220,11 @@ func (c *chain) finish() error {
 	return nil
 }
 
-// out gives the seam to the next region.
-func (c *chain) out(s Seam) error {
+// out gives the boundary to the next region.
+func (c *chain) out(s Boundary) error {
 	s.Some, s.Mtime = c.some, c.g.Mtime
 	if c.unproved() {
-		c.guess.seam = &s
+		c.spec.boundary = &s
 		return nil
 	}
 	return c.r.out(&s)
@@ -248,14 +248,14 @@ func (c *chain) member(it *source.Item) (done bool, err error) {
 		return true, err
 	}
 	if c.unproved() && it.Size > 0 {
-		c.guess.last = o
+		c.spec.last = o
 	}
 	if !over {
 		return false, c.whole(it, o)
 	}
 	// The other regions' readers can begin before this one has read its part.
-	m := &SeamMember{Path: source.Name(it.Path), Ino: o.ino, Layout: o.layout, Off: it.Off, Size: it.Size, Sparse: it.Sparse}
-	if err := c.out(Seam{At: it.Off, Member: m}); err != nil {
+	m := &CutMember{Path: source.Name(it.Path), Ino: o.ino, Layout: o.layout, Off: it.Off, Size: it.Size, Sparse: it.Sparse}
+	if err := c.out(Boundary{At: it.Off, Member: m}); err != nil {
 		return true, err
 	}
 	if err := c.piece(m, c.r.part.End-it.Off, o); err != nil {
@@ -275,13 +275,13 @@ func (c *chain) place(it *source.Item, over bool) (*object, error) {
 	return c.r.place(it)
 }
 
-// carry puts what there is of a small member into the seam.
+// carry puts what there is of a small member into the boundary.
 func (c *chain) carry() error {
 	at, b := c.g.Start(), c.g.Carry()
 	for {
 		p, _, err := c.t.Take(int64(c.r.lim.piece))
 		if err == io.EOF {
-			return c.out(Seam{At: at, Carry: b})
+			return c.out(Boundary{At: at, Carry: b})
 		}
 		if err != nil {
 			return err
@@ -293,7 +293,7 @@ func (c *chain) carry() error {
 // whole stages a member that ends in this region.
 func (c *chain) whole(it *source.Item, o *object) error {
 	rec := c.r.recordOf(it, o)
-	c.half = o
+	c.partial = o
 	if it.Is(source.TypeRegular) && it.Hardlink == "" {
 		var err error
 		if rec.Sum, rec.Chunks, err = c.content(it, o); err != nil {
@@ -305,7 +305,7 @@ func (c *chain) whole(it *source.Item, o *object) error {
 			return err
 		}
 	}
-	c.half = nil
+	c.partial = nil
 	return c.record(rec)
 }
 
@@ -314,7 +314,7 @@ func (c *chain) whole(it *source.Item, o *object) error {
 func (c *chain) content(it *source.Item, o *object) ([16]byte, manifest.CRCs, error) {
 	chunks := archive.NewChunkCRCs(o.layout, it.Size)
 	if it.Sparse != nil {
-		m := &SeamMember{Off: it.Off, Size: it.Size, Sparse: it.Sparse}
+		m := &CutMember{Off: it.Off, Size: it.Size, Sparse: it.Sparse}
 		p, err := c.part(m, it.Stored(), o, chunks)
 		if err == nil {
 			err = c.push.ends(o, it.Sparse)
@@ -332,7 +332,7 @@ func (c *chain) content(it *source.Item, o *object) ([16]byte, manifest.CRCs, er
 
 // piece pushes the next n bytes of a member that lies in several regions, and
 // keeps their checksum.
-func (c *chain) piece(m *SeamMember, n int64, o *object) error {
+func (c *chain) piece(m *CutMember, n int64, o *object) error {
 	if n <= 0 {
 		return nil
 	}
@@ -341,7 +341,7 @@ func (c *chain) piece(m *SeamMember, n int64, o *object) error {
 		return err
 	}
 	if c.unproved() {
-		c.guess.pieces = append(c.guess.pieces, p)
+		c.spec.pieces = append(c.spec.pieces, p)
 	} else {
 		c.r.pieces = append(c.r.pieces, p)
 	}
@@ -349,7 +349,7 @@ func (c *chain) piece(m *SeamMember, n int64, o *object) error {
 }
 
 // part pushes the next n bytes of a member, and is what they are of the file.
-func (c *chain) part(m *SeamMember, n int64, o *object, chunks *archive.ChunkCRCs) (Piece, error) {
+func (c *chain) part(m *CutMember, n int64, o *object, chunks *archive.ChunkCRCs) (Piece, error) {
 	at := c.t.Pos - m.Off
 	p := Piece{Ino: m.Ino, Size: m.Size, Off: at, Len: n}
 	if m.Sparse == nil {
@@ -377,7 +377,7 @@ func (c *chain) part(m *SeamMember, n int64, o *object, chunks *archive.ChunkCRC
 // piece that they are in and where they lie in the data.
 func (c *chain) data(off, n int64, do func(b []byte, piece *source.Piece, at int64) error) error {
 	for n > 0 {
-		if err := c.look(); err != nil {
+		if err := c.poll(); err != nil {
 			return err
 		}
 		b, piece, err := c.t.Take(n)
@@ -396,7 +396,7 @@ func (c *chain) data(off, n int64, do func(b []byte, piece *source.Piece, at int
 }
 
 // goOn stages what this region has of a member that began in an earlier one.
-func (c *chain) goOn(m *SeamMember) error {
+func (c *chain) goOn(m *CutMember) error {
 	r := c.r
 	o := &object{path: string(m.Path), ino: m.Ino, layout: m.Layout}
 	if err := r.order(o); err != nil {
@@ -406,10 +406,10 @@ func (c *chain) goOn(m *SeamMember) error {
 	end := min(m.Off+m.stored(), r.part.End)
 	if m.end() >= r.part.End && !r.last() {
 		if m.end() > r.part.End {
-			if err := c.out(Seam{At: m.Off, Member: m}); err != nil {
+			if err := c.out(Boundary{At: m.Off, Member: m}); err != nil {
 				return err
 			}
-		} else if err := c.out(Seam{At: r.part.End}); err != nil {
+		} else if err := c.out(Boundary{At: r.part.End}); err != nil {
 			return err
 		}
 	}
@@ -421,10 +421,10 @@ func (c *chain) goOn(m *SeamMember) error {
 
 func (c *chain) record(rec manifest.Record) error {
 	if c.unproved() {
-		return c.guess.keep(rec)
+		return c.spec.keep(rec)
 	}
 	return c.r.record(rec)
 }
 
 // unproved reports whether what the chain does may have to be taken back.
-func (c *chain) unproved() bool { return c.guess != nil && !c.guess.right }
+func (c *chain) unproved() bool { return c.spec != nil && !c.spec.proved }

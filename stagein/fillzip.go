@@ -36,7 +36,7 @@ func (cfg *PlanConfig) listZips(ctx context.Context, all []archiveScan) (bool, e
 
 // directory lists the members of a zip archive, with where its symbolic links
 // point to.
-func (a *archiveScan) directory(ctx context.Context, h *hopper) error {
+func (a *archiveScan) directory(ctx context.Context, h *headerScanner) error {
 	file := archive.CountReads(h.f, &h.read)
 	x, err := zip.Read(file, h.name, h.size, a.found.Head, func(member string, _ error) bool { return h.sel.Ignores(member) })
 	if err != nil {

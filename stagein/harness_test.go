@@ -37,7 +37,7 @@ type job struct {
 	scanned *Scanned // nil if it was read to be known
 	sum     Progress
 	order   func(part int) // called before a share starts, or a fill
-	sent    func(part int) // called when a part has given out its seam
+	sent    func(part int) // called when a part has given out its boundary
 	free    func(metadata.NodeID) (int64, bool)
 	opts    Options
 	// config changes what a share is made of; again is asked, when one has failed, whether
@@ -165,7 +165,7 @@ func (j *job) share(m cluster.Map, i int, w, skips io.Writer, seams []chan []byt
 			defer j.mu.Unlock()
 			return j.plan.Origins.SetRestartPoints(n, points)
 		},
-		SeamIn: func(ctx context.Context) (seam Seam, err error) {
+		BoundaryIn: func(ctx context.Context) (seam Boundary, err error) {
 			select {
 			case b := <-seams[i]:
 				return seam, json.Unmarshal(b, &seam)
@@ -173,7 +173,7 @@ func (j *job) share(m cluster.Map, i int, w, skips io.Writer, seams []chan []byt
 				return seam, ctx.Err()
 			}
 		},
-		SeamOut: func(ctx context.Context, seam Seam) error {
+		BoundaryOut: func(ctx context.Context, seam Boundary) error {
 			b, err := json.Marshal(seam)
 			if err != nil {
 				return err
@@ -185,7 +185,7 @@ func (j *job) share(m cluster.Map, i int, w, skips io.Writer, seams []chan []byt
 				}
 				return nil
 			default:
-				return errors.New("two seams")
+				return errors.New("two boundaries")
 			}
 		},
 	}
@@ -286,7 +286,7 @@ func sumsUp(rec *manifest.Record, data string) error {
 }
 
 // tarJob makes a job of an archive with small limits, so that small archives
-// meet every kind of seam.
+// meet every kind of boundary.
 func tarJob(archive []byte, nodes int) *job {
 	j := &job{fs: stageintest.NewFS(), nodes: nodes, path: "/src/a.tar", region: 1024, stripe: 1 << 20}
 	j.lim = limits{piece: 2048, carry: 1024}

@@ -106,7 +106,7 @@ func (cfg *PlanConfig) lookUp(ctx context.Context, all []archiveScan) error {
 	})
 	archives, members := 0, 0
 	for i := range all {
-		if all[i].told != "" {
+		if all[i].indexPath != "" {
 			archives, members = archives+1, members+all[i].items.count()
 		}
 	}
@@ -126,7 +126,7 @@ func (cfg *PlanConfig) lookUpOne(a *archiveScan, several bool) {
 	for _, path := range x.paths {
 		items, err := a.load(cfg, path)
 		if err == nil {
-			a.items, a.told = items, path
+			a.items, a.indexPath = items, path
 			return
 		}
 		if !errors.Is(err, syscall.ENOENT) {

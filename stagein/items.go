@@ -109,7 +109,7 @@ func (l *itemList) each(fn func(it *source.Item) error) error {
 // take appends what s, which then is empty, has from its nth record on.
 func (l *itemList) take(s *itemList, n int) {
 	for _, p := range s.parts {
-		l.parts = append(l.parts, listPart{p.spool, p.skip + n}) // s is a stretch, of one part
+		l.parts = append(l.parts, listPart{p.spool, p.skip + n}) // s is a segment, of one part
 	}
 	l.n += s.n - n
 	l.closed = true

@@ -25,7 +25,7 @@ const (
 // a few small reads at the ends of those that are compressed. Where only some members
 // are wanted, or damaged ones are left out, the size of an archive says nothing.
 func (cfg *PlanConfig) roomFor(ctx context.Context, p *Plan, archives []Archive) error {
-	if cfg.Request.selects() || cfg.Request.OnError != OnErrorFail || !cfg.tight(p.Size*likely) {
+	if cfg.Request.selects() || cfg.Request.OnError != OnErrorFail || !cfg.exceeds(p.Size*likely) {
 		return nil
 	}
 	all, err := cfg.detectAll(ctx, archives)

@@ -95,10 +95,10 @@ func (cfg *PlanConfig) archives(ctx context.Context, paths []string) ([]Archive,
 // processor's work. Buffers are for all together, and each needs some.
 const manyAtOnce = 3
 
-// roundMarks is how many marks of one archive a round of several is worth: 256 MiB of source.
-const roundMarks = 64
+// roundCheckpoints is how many checkpoints of one archive a round of several is worth: 256 MiB of source.
+const roundCheckpoints = 64
 
-// runMany stages a part's archives: in rounds, after each of which there is a mark, or all in one if there are no marks.
+// runMany stages a part's archives: in rounds, after each of which there is a checkpoint, or all in one if there are no checkpoints.
 func (s *Share) runMany(ctx context.Context) error {
 	if s.cfg.Part.Index == 0 {
 		s.count.source.Add(s.cfg.Plan.Read) // by Scan, for all
@@ -112,8 +112,8 @@ func (s *Share) runMany(ctx context.Context) error {
 		if err := s.runArchives(ctx, next, end); err != nil {
 			return err
 		}
-		if next = end; s.marks() {
-			if err := s.markArchives(next); err != nil {
+		if next = end; s.checkpoints() {
+			if err := s.checkpointArchives(next); err != nil {
 				return err
 			}
 		}
@@ -124,11 +124,11 @@ func (s *Share) runMany(ctx context.Context) error {
 // round is the end of the round that begins with archive i.
 func (s *Share) round(i int) int {
 	all, bytes := s.cfg.Part.Archives, int64(0)
-	if !s.marks() {
+	if !s.checkpoints() {
 		return len(all)
 	}
 	end := i
-	for end < len(all) && (end-i < manyAtOnce || bytes < roundMarks*s.lim.mark) {
+	for end < len(all) && (end-i < manyAtOnce || bytes < roundCheckpoints*s.lim.checkpoint) {
 		bytes += all[end].Size
 		end++
 	}
@@ -154,12 +154,12 @@ func (s *Share) runArchives(ctx context.Context, i, end int) error {
 	return g.Wait()
 }
 
-// markArchives makes a mark before archive next. All before it is stored and recorded.
-func (s *Share) markArchives(next int) error {
-	m := Mark{Next: next, Files: s.count.files.Load(), Bytes: s.count.bytes.Load(), Need: s.count.need.Load()}
+// checkpointArchives makes a checkpoint before archive next. All before it is stored and recorded.
+func (s *Share) checkpointArchives(next int) error {
+	m := Checkpoint{Next: next, Files: s.count.files.Load(), Bytes: s.count.bytes.Load(), Need: s.count.need.Load()}
 	err := s.recorded(&m)
 	if err == nil {
-		s.cfg.Marked(m)
+		s.cfg.Checkpointed(m)
 	}
 	return err
 }
@@ -186,7 +186,7 @@ func (s *Share) archive(ctx context.Context, a *Archive) error {
 	}
 	sub := &Share{cfg: s.cfg, lim: s.lim, count: s.count, pool: s.pool, rec: s.rec, ctx: ctx, sel: s.sel}
 	sub.cfg.Plan, sub.cfg.Part = p, p.Parts[0]
-	if err := sub.marksOf(s); err != nil {
+	if err := sub.checkpointsOf(s); err != nil {
 		return fmt.Errorf("%s: %w", a.Path, err)
 	}
 	if err := sub.run(ctx); err != nil {
@@ -195,18 +195,18 @@ func (s *Share) archive(ctx context.Context, a *Archive) error {
 	return nil
 }
 
-// marksOf lets the share of the only archive of a part make marks inside it, and go on from one. Others do neither.
-func (s *Share) marksOf(part *Share) error {
+// checkpointsOf lets the share of the only archive of a part make checkpoints inside it, and go on from one. Others do neither.
+func (s *Share) checkpointsOf(part *Share) error {
 	m := s.cfg.Resume
-	inside := len(part.cfg.Part.Archives) == 1 && part.marks() && s.cfg.Plan.Kind != source.Zip
+	inside := len(part.cfg.Part.Archives) == 1 && part.checkpoints() && s.cfg.Plan.Kind != source.Zip
 	switch {
 	case !inside || m != nil && m.At == 0:
 		s.cfg.Resume = nil
-	case m != nil && !m.in(s.cfg.Plan, s.cfg.Part):
+	case m != nil && !m.validIn(s.cfg.Plan, s.cfg.Part):
 		return fmt.Errorf("cannot go on from %d: %w", m.At, syscall.EINVAL)
 	}
 	if !inside {
-		s.cfg.Marked = nil
+		s.cfg.Checkpointed = nil
 	}
 	return nil
 }

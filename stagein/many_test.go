@@ -32,7 +32,7 @@ func newShelf(t *testing.T, o Options) *shelf {
 	t.Helper()
 	s := &shelf{job: seekableJob(nil, 1<<30), t: t, r: stageintest.Rand(t), want: make(map[string]stageintest.Entry)}
 	s.fs, s.path, s.opts = stageintest.NewFS(), "/src/*", o
-	s.memory, s.lim.piece, s.lim.mark, s.lim.apart = 512<<10, 16<<10, 1<<10, 40_000
+	s.memory, s.lim.piece, s.lim.checkpoint, s.lim.apart = 512<<10, 16<<10, 1<<10, 40_000
 	for _, d := range []string{"/", "/src"} {
 		s.fs.Add(d, source.TypeDir|0o755, nil)
 	}
@@ -127,9 +127,9 @@ func zipOf(t *testing.T, plain []byte) (packed []byte, want map[string]stageinte
 	return stageintest.WriteZip(t, "", members...), all
 }
 
-// TestMarksOfSeveral: shares that die again and again while they read several archives go on from their marks, which
-// are between archives: no byte of one before a mark is read again, and what comes of it is what there would be otherwise.
-func TestMarksOfSeveral(t *testing.T) {
+// TestCheckpointsOfSeveral: shares that die again and again while they read several archives go on from their checkpoints, which
+// are between archives: no byte of one before a checkpoint is read again, and what comes of it is what there would be otherwise.
+func TestCheckpointsOfSeveral(t *testing.T) {
 	var went atomic.Int64
 	t.Run("seeds", func(t *testing.T) {
 		for k := range uint64(10) {
@@ -157,12 +157,12 @@ func TestMarksOfSeveral(t *testing.T) {
 		}
 	})
 	if went.Load() == 0 {
-		t.Error("no share went on from a mark")
+		t.Error("no share went on from a checkpoint")
 	}
 }
 
-// TestMarksOfOne: a part that has only one archive, of which some is wanted, goes on inside it.
-func TestMarksOfOne(t *testing.T) {
+// TestCheckpointsOfOne: a part that has only one archive, of which some is wanted, goes on inside it.
+func TestCheckpointsOfOne(t *testing.T) {
 	for _, c := range []stageintest.Codec{stageintest.SeekableCodecs[1], stageintest.GzipOneMember, asIs} {
 		t.Run(c.Name, func(t *testing.T) {
 			whole := newShelf(t, Options{Exclude: []source.Name{"*7"}})
@@ -177,15 +177,15 @@ func TestMarksOfOne(t *testing.T) {
 			d := newDeadly(s, 40)
 			d.check()
 			if d.m.went == 0 {
-				t.Error("no share went on from a mark")
+				t.Error("no share went on from a checkpoint")
 			}
 		})
 	}
 }
 
-// TestMarksAnywhere: wherever a share dies that reads several archives, after each thing that it stores, what
+// TestCheckpointsAnywhere: wherever a share dies that reads several archives, after each thing that it stores, what
 // comes of it is right.
-func TestMarksAnywhere(t *testing.T) {
+func TestCheckpointsAnywhere(t *testing.T) {
 	r := stageintest.Rand(t)
 	var archives [][]byte
 	want := make(map[string]stageintest.Entry)
@@ -205,7 +205,7 @@ func TestMarksAnywhere(t *testing.T) {
 	}
 	for lives := 12; lives < 60; lives++ {
 		s := newShelf(t, Options{})
-		s.lim.mark, s.lim.apart, s.lim.piece = 1, 4096, 4096
+		s.lim.checkpoint, s.lim.apart, s.lim.piece = 1, 4096, 4096
 		s.nodes, s.want, s.stripe = 1, want, 20_000
 		for i, b := range archives {
 			s.fs.Add(fmt.Sprint("/src/s", i, ".tar"), source.TypeRegular|0o644, b)
@@ -218,8 +218,8 @@ func TestMarksAnywhere(t *testing.T) {
 	}
 }
 
-// TestMarksOfSome: so it is with what is wanted of archives, up to a number of files.
-func TestMarksOfSome(t *testing.T) {
+// TestCheckpointsOfSome: so it is with what is wanted of archives, up to a number of files.
+func TestCheckpointsOfSome(t *testing.T) {
 	for name, o := range map[string]Options{
 		"without some": {Exclude: []source.Name{"*7"}},
 		"apart":        {Unpack: UnpackApart},

@@ -10,9 +10,9 @@ import (
 	"github.com/bivouacfs/bivouac/stagein/source/tar"
 )
 
-// innerStretches is in how many stretches a tar in a tar is hopped through at the
+// innerStretches is in how many segments a tar in a tar is scanned at the
 // most; many such tars are, at a time.
-const innerStretches = 4
+const innerSegments = 4
 
 // section is a member of an archive as a file.
 type section struct {
@@ -69,7 +69,7 @@ func (a *archiveScan) unnest(ctx context.Context, cfg *PlanConfig) error {
 		all.close()
 		return err
 	}
-	if was, ok := a.items.(*itemList); ok && a.fresh == nil {
+	if was, ok := a.items.(*itemList); ok && a.newIndex == nil {
 		was.close()
 	}
 	a.items = all
@@ -97,9 +97,9 @@ func isNested(it *source.Item) bool {
 }
 
 // inner is what is in a member that is a tar, with its directory; nil if it is none.
-func (h *hopper) inner(ctx context.Context, it *source.Item) ([]source.Item, error) {
+func (h *headerScanner) inner(ctx context.Context, it *source.Item) ([]source.Item, error) {
 	dir := strings.TrimSuffix(it.Path, ".tar")
-	in := &hopper{f: section{h.f, it.Off}, name: h.name + ": member " + it.Path, size: it.Size, room: h.room, sel: h.sel, under: dir, nested: true, exact: h.exact}
+	in := &headerScanner{f: section{h.f, it.Off}, name: h.name + ": member " + it.Path, size: it.Size, room: h.room, sel: h.sel, under: dir, nested: true, exact: h.exact}
 	defer func() { h.read.Add(in.read.Load()) }()
 	var head page
 	b, err := in.block(ctx, &head, new(tar.Parser))
@@ -110,7 +110,7 @@ func (h *hopper) inner(ctx context.Context, it *source.Item) ([]source.Item, err
 	if h.sel.Excludes(dir) {
 		return all, nil
 	}
-	found, _, err := in.scan(ctx, in.stretches(worthHops, innerStretches))
+	found, _, err := in.scan(ctx, in.segments(worthHops, innerSegments))
 	if err != nil {
 		return nil, err
 	}

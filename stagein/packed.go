@@ -23,8 +23,8 @@ type packed struct {
 	some bool   // there was a member
 }
 
-// endless is the size of a tar of which nobody knows the size before its end.
-const endless = math.MaxInt64 / 2
+// unknownSize is the size of a tar of which nobody knows the size before its end.
+const unknownSize = math.MaxInt64 / 2
 
 // runPacked stages a compressed tar: one goroutine reads, one unpacks, this one
 // parses, and several store.
@@ -43,10 +43,10 @@ func (s *Share) runPacked(ctx context.Context) error {
 		s.cfg.Log.WithFields(logrus.Fields{"archive": string(p.Source), "workers": u.Workers()}).Debug("unpacking a compressed tar") // there may be thousands
 	}
 	k := &packed{from: u, room: p.Room}
-	r := &region{Share: s, part: Part{End: endless}, size: endless, file: f, packed: k}
+	r := &region{Share: s, part: Part{End: unknownSize}, size: unknownSize, file: f, packed: k}
 	c := r.chain(ctx, begin)
 	c.t.More = u.Next
-	stage := func() error { return c.stage(&Seam{}) }
+	stage := func() error { return c.stage(&Boundary{}) }
 	if m := s.cfg.Resume; m != nil {
 		stage = func() error { return c.again(m) }
 	}
@@ -69,7 +69,7 @@ func (s *Share) keepPoints(u *unpack.Unpacked) error {
 	return s.cfg.RestartPoints(s.cfg.Plan.Number, points.Append(nil))
 }
 
-// unpack begins to unpack a file, from the restart point of the mark on if there is one, and collects restart points.
+// unpack begins to unpack a file, from the restart point of the checkpoint on if there is one, and collects restart points.
 // What u returns begins at begin.
 func (s *Share) unpack(ctx context.Context, f source.File) (u *unpack.Unpacked, begin int64) {
 	p, off := s.cfg.Plan, s.cfg.Part.Off
@@ -87,8 +87,8 @@ func (s *Share) unpack(ctx context.Context, f source.File) (u *unpack.Unpacked, 
 	return unpack.Unpack(ctx, p.Kind, p.Head, from, s.pool), begin
 }
 
-// again unpacks what comes before a mark once more, from the last restart point before it on, and stages what comes after it.
-func (c *chain) again(m *Mark) error {
+// again unpacks what comes before a checkpoint once more, from the last restart point before it on, and stages what comes after it.
+func (c *chain) again(m *Checkpoint) error {
 	if err := c.t.Skip(m.At - c.t.Pos); err != nil {
 		return c.end(err)
 	}

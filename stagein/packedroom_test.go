@@ -19,7 +19,7 @@ import (
 func seekableJob(archive []byte, each int64) *job {
 	j := tarJob(archive, 4)
 	j.memory, j.stripe = 32<<20, 40_000
-	j.lim = limits{piece: 64 << 10, carry: 1024, mark: 64 << 10, apart: 60_000}
+	j.lim = limits{piece: 64 << 10, carry: 1024, checkpoint: 64 << 10, apart: 60_000}
 	j.free = func(metadata.NodeID) (int64, bool) { return each, true }
 	return j
 }
@@ -30,7 +30,7 @@ func TestPackedKeepsRestartPoints(t *testing.T) {
 	r := stageintest.Rand(t)
 	for _, c := range append(stageintest.SeekableCodecs[:len(stageintest.SeekableCodecs):len(stageintest.SeekableCodecs)], stageintest.GzipOneMember, stageintest.Codecs[1]) {
 		t.Run(c.Name, func(t *testing.T) {
-			archive := c.Pack(t, stageintest.ManySmall(t, r, 130, 18_000))
+			archive := c.Pack(t, stageintest.ManySmall(t, r, 300, 18_000))
 			want, err := stageintest.TwinPacked(c, archive)
 			stageintest.NoError(t, err)
 			j := seekableJob(archive, 1<<30)

@@ -81,7 +81,7 @@ func (p Part) number(parts int) int { return int(p.Index) + int(p.Try)*parts }
 
 // Again is the plan with a part that was begun in vain, by a node that was lost,
 // and is begun again by node.
-func (p *Plan) Again(part int, node metadata.NodeID) *Plan {
+func (p *Plan) Retry(part int, node metadata.NodeID) *Plan {
 	q := *p
 	q.Parts = slices.Clone(p.Parts)
 	q.Parts[part].Node = node

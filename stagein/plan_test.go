@@ -17,7 +17,7 @@ import (
 // that were in vain are known.
 func TestPlanAgain(t *testing.T) {
 	p := &Plan{Parts: []Part{{Index: 0, Node: 4}, {Index: 1, Node: 5}, {Index: 2, Node: 6}}}
-	q := p.Again(1, 7).Again(1, 8).Again(2, 4)
+	q := p.Retry(1, 7).Retry(1, 8).Retry(2, 4)
 	if p.Parts[1].Try != 0 || p.Parts[1].Node != 5 {
 		t.Errorf("the first plan has become %+v", p.Parts[1])
 	}

@@ -78,7 +78,7 @@ func (p *pusher) stored(gen *generation, err error, o *object, sp datapath.Span)
 // buffer of the share's.
 func (p *pusher) flush() { p.batches.Flush() }
 
-// send has a load brought.
+// send has a batch delivered.
 func (p *pusher) send(l *archive.Batch) {
 	p.g.Go(func() error { return l.Deliver(p.ctx, p.s.cfg.Target.PutAll) })
 }

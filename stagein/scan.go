@@ -20,7 +20,7 @@ type Scanned struct {
 }
 
 // worthHops is the least mean size of a tar's members, in bytes, for which it is
-// scanned before it is read: a hop from header to header costs a round trip to
+// scanned before it is read: a read of headers from header to header costs a round trip to
 // the source, and so does each member's own read, of which several hundred go at
 // a time over the nodes. Smaller members are cheaper to read in passing.
 const worthHops = 64 << 10
@@ -138,14 +138,14 @@ func (cfg *PlanConfig) inTree(ctx context.Context, p *Plan, root string, below m
 	return c, nil
 }
 
-// crowded reports whether an archive of that size does not fit, so that some of
+// overflows reports whether an archive of that size does not fit, so that some of
 // it has to stay where it is.
-func (cfg *PlanConfig) crowded(size int64) bool {
-	return cfg.Request.Spill != SpillFail && cfg.tight(size)
+func (cfg *PlanConfig) overflows(size int64) bool {
+	return cfg.Request.Spill != SpillFail && cfg.exceeds(size)
 }
 
-// tight reports whether so many bytes do not fit.
-func (cfg *PlanConfig) tight(size int64) bool {
+// exceeds reports whether so many bytes do not fit.
+func (cfg *PlanConfig) exceeds(size int64) bool {
 	return cfg.Free != nil && !cfg.fits(evenly(size, cfg.Map.Up()))
 }
 
@@ -182,7 +182,7 @@ func (cfg *PlanConfig) record(p *Plan, items items, w io.Writer) (spills bool, e
 	}); err != nil {
 		return false, err
 	}
-	stays, err := cfg.spill(items, need)
+	stays, err := cfg.chooseOverflow(items, need)
 	if err != nil {
 		return false, err
 	}

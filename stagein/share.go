@@ -25,25 +25,25 @@ type ShareConfig struct {
 	FS     source.FS
 	Map    cluster.Map
 	Target Target
-	// SeamIn waits for the seam of the region before; SeamOut gives this
-	// region's to the next. Neither is called for a directory, SeamIn not
-	// for the first region, SeamOut not for the last; each at most once.
-	SeamIn  func(ctx context.Context) (Seam, error)
-	SeamOut func(ctx context.Context, s Seam) error
-	Records io.Writer // gets the records of the part, as manifest.Writer encodes them
-	Skipped io.Writer // gets a line of JSON, a Skip, for each thing that is left out; nil with OnErrorFail
-	Memory  int64     // bytes of buffers; 0 is 64 MiB
-	Workers int       // PutAlls in flight; 0 is 16
+	// BoundaryIn waits for the boundary of the region before; BoundaryOut gives this
+	// region's to the next. Neither is called for a directory, BoundaryIn not
+	// for the first region, BoundaryOut not for the last; each at most once.
+	BoundaryIn  func(ctx context.Context) (Boundary, error)
+	BoundaryOut func(ctx context.Context, s Boundary) error
+	Records     io.Writer // gets the records of the part, as manifest.Writer encodes them
+	Skipped     io.Writer // gets a line of JSON, a Skip, for each thing that is left out; nil with OnErrorFail
+	Memory      int64     // bytes of buffers; 0 is 64 MiB
+	Workers     int       // PutAlls in flight; 0 is 16
 	// Scratch is where records of a tar wait until it is known that they are right.
 	Scratch *manifest.Scratch
 	Log     *logrus.Entry
 
-	// Marked, if it is not nil, is told of marks, one after the other, when
+	// Checkpointed, if it is not nil, is told of checkpoints, one after the other, when
 	// the records before them have been written to Records, and flushed if that can be.
-	Marked func(Mark)
+	Checkpointed func(Checkpoint)
 	// Resume is where an earlier try of this part has come to, on this node, of which
 	// Before has the records; nil is at the beginning.
-	Resume *Mark
+	Resume *Checkpoint
 	Before io.Reader
 	// RestartPoints, if it is not nil, keeps the restart points of a compressed tar, as unpack.RestartPoints.Append
 	// encodes them, when all of it is staged. number is that of the source among several.
@@ -52,10 +52,10 @@ type ShareConfig struct {
 
 // limits are the bounds that tests make small.
 type limits struct {
-	piece int   // bytes of a read
-	carry int   // bytes of a cut member that travel in the seam
-	mark  int64 // bytes between two marks
-	apart int64 // bytes between two restart points of a compressed tar, at the least
+	piece      int   // bytes of a read
+	carry      int   // bytes of a cut member that travel in the boundary
+	checkpoint int64 // bytes between two checkpoints
+	apart      int64 // bytes between two restart points of a compressed tar, at the least
 }
 
 const (
@@ -91,8 +91,8 @@ func NewShare(cfg ShareConfig) (*Share, error) {
 		return nil, fmt.Errorf("share of part %d of %d, try %d: %w", cfg.Part.Index, len(p.Parts), cfg.Part.Try, syscall.EOVERFLOW)
 	case p.Kind != source.Tar && p.Kind != source.Many && !p.Itemized() && !p.Kind.Packed():
 		return nil, fmt.Errorf("share of a source of kind %q: %w", p.Kind, syscall.EINVAL)
-	case cfg.Resume != nil && (cfg.Before == nil || !p.Marks() || !cfg.Resume.in(p, cfg.Part)):
-		return nil, fmt.Errorf("share that goes on where no mark can be, or without its records: %w", syscall.EINVAL)
+	case cfg.Resume != nil && (cfg.Before == nil || !p.Checkpoints() || !cfg.Resume.validIn(p, cfg.Part)):
+		return nil, fmt.Errorf("share that goes on where no checkpoint can be, or without its records: %w", syscall.EINVAL)
 	case p.OnError == OnErrorSkip && cfg.Skipped == nil:
 		return nil, fmt.Errorf("share that skips, without a place to say what: %w", syscall.EINVAL)
 	case p.Kind == source.Dir, p.Kind == source.Many:
@@ -106,8 +106,8 @@ func NewShare(cfg ShareConfig) (*Share, error) {
 		}
 	case int(cfg.Part.Index) >= len(p.Parts) || cfg.Part.Off%source.BlockSize != 0 || cfg.Part.Off > cfg.Part.End:
 		return nil, fmt.Errorf("share of region %d [%d, %d): %w", cfg.Part.Index, cfg.Part.Off, cfg.Part.End, syscall.EINVAL)
-	case cfg.Part.Index > 0 && cfg.SeamIn == nil, !last && cfg.SeamOut == nil:
-		return nil, fmt.Errorf("share of region %d without seams: %w", cfg.Part.Index, syscall.EINVAL)
+	case cfg.Part.Index > 0 && cfg.BoundaryIn == nil, !last && cfg.BoundaryOut == nil:
+		return nil, fmt.Errorf("share of region %d without boundaries: %w", cfg.Part.Index, syscall.EINVAL)
 	}
 	if cfg.Memory <= 0 {
 		cfg.Memory = defaultMemory
@@ -115,7 +115,7 @@ func NewShare(cfg ShareConfig) (*Share, error) {
 	if cfg.Workers <= 0 {
 		cfg.Workers = defaultWorkers
 	}
-	return &Share{cfg: cfg, count: new(counters), lim: limits{piece: wire.MaxData, carry: defaultCarry, mark: markEvery, apart: archive.PointsApart}}, nil
+	return &Share{cfg: cfg, count: new(counters), lim: limits{piece: wire.MaxData, carry: defaultCarry, checkpoint: checkpointEvery, apart: archive.PointsApart}}, nil
 }
 
 // Run stages the part. When it returns, all that it stored is stored and all

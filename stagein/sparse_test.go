@@ -188,20 +188,20 @@ func TestLastBytes(t *testing.T) {
 	}
 }
 
-func TestSeamOfSparseIsChecked(t *testing.T) {
+func TestBoundaryOfSparseIsChecked(t *testing.T) {
 	m, err := source.NewSparse([]int64{0, 5000, 1 << 30, 1000}, 1<<40, 6000)
 	if err != nil {
 		t.Fatal(err)
 	}
 	p := Part{Index: 2, Off: 4096, End: 8192}
-	good := Seam{Member: &SeamMember{Off: 512, Size: 1 << 40, Sparse: m}}
+	good := Boundary{Member: &CutMember{Off: 512, Size: 1 << 40, Sparse: m}}
 	if err := good.check(p, 10_000); err != nil {
 		t.Error(err)
 	}
 	lie := *m
 	lie.Stored++
-	for _, bad := range []SeamMember{{Off: 512, Size: 7, Sparse: m}, {Off: 512, Size: 1 << 40, Sparse: &lie}, {Off: 512, Size: -1, Sparse: &source.Sparse{Size: -1}}} {
-		s := Seam{Member: &bad}
+	for _, bad := range []CutMember{{Off: 512, Size: 7, Sparse: m}, {Off: 512, Size: 1 << 40, Sparse: &lie}, {Off: 512, Size: -1, Sparse: &source.Sparse{Size: -1}}} {
+		s := Boundary{Member: &bad}
 		if err := s.check(p, 10_000); err == nil {
 			t.Errorf("%+v was taken", bad)
 		}

@@ -15,17 +15,17 @@ import (
 // region is what the chains of a tar's region share.
 type region struct {
 	*Share
-	part   Part
-	size   int64 // of the archive
-	file   source.File
-	seamIn chan seamOrError // gets one; as long as that
-	got    *seamOrError     // what came
-	sent   bool             // the seam, to the next region
-	packed *packed          // what the tar is unpacked from; nil for a plain one
+	part       Part
+	size       int64 // of the archive
+	file       source.File
+	boundaryIn chan boundaryOrError // gets one; as long as that
+	got        *boundaryOrError     // what came
+	sent       bool                 // the boundary, to the next region
+	packed     *packed              // what the tar is unpacked from; nil for a plain one
 }
 
-type seamOrError struct {
-	seam Seam
+type boundaryOrError struct {
+	seam Boundary
 	err  error
 }
 
@@ -40,7 +40,7 @@ func (s *Share) runTar(ctx context.Context) error {
 	defer f.Close() // read only
 	ctx, cancel := context.WithCancel(ctx)
 	s.ctx = ctx
-	r := &region{Share: s, part: s.cfg.Part, size: p.Size, file: f, seamIn: make(chan seamOrError, 1)}
+	r := &region{Share: s, part: s.cfg.Part, size: p.Size, file: f, boundaryIn: make(chan boundaryOrError, 1)}
 	var wg sync.WaitGroup
 	if s.cfg.Resume == nil {
 		wg.Go(func() { r.await(ctx) })
@@ -56,26 +56,26 @@ func (s *Share) runTar(ctx context.Context) error {
 	return archive.CheckUnchanged(f, string(p.Source), was)
 }
 
-// await waits for the seam of the region before.
+// await waits for the boundary of the region before.
 func (r *region) await(ctx context.Context) {
 	if r.part.Index == 0 {
 		r.count.source.Add(int64(len(r.cfg.Plan.Head)) + r.cfg.Plan.Read) // for all, by Scan and MakePlan
-		r.seamIn <- seamOrError{seam: Seam{Carry: r.cfg.Plan.Head}}
+		r.boundaryIn <- boundaryOrError{seam: Boundary{Carry: r.cfg.Plan.Head}}
 		return
 	}
-	s, err := r.cfg.SeamIn(ctx)
+	s, err := r.cfg.BoundaryIn(ctx)
 	if err == nil {
 		err = s.check(r.part, r.size)
 	} else {
-		err = fmt.Errorf("seam of region %d: %w", r.part.Index, err)
+		err = fmt.Errorf("boundary of region %d: %w", r.part.Index, err)
 	}
-	r.seamIn <- seamOrError{s, err}
+	r.boundaryIn <- boundaryOrError{s, err}
 }
 
-// seam is the seam of the region before; nil if it is not there and wait is false.
-func (r *region) seam(wait bool) (*Seam, error) {
-	if r.got == nil && (wait || len(r.seamIn) > 0) {
-		s := <-r.seamIn // await ends with ctx
+// boundary is the boundary of the region before; nil if it is not there and wait is false.
+func (r *region) boundary(wait bool) (*Boundary, error) {
+	if r.got == nil && (wait || len(r.boundaryIn) > 0) {
+		s := <-r.boundaryIn // await ends with ctx
 		r.got = &s
 	}
 	if r.got == nil {
@@ -93,7 +93,7 @@ func (r *region) run() error {
 	from := r.read(r.part.Off)
 	defer from.Close()
 	var held []*source.Piece
-	var g *guess
+	var g *speculation
 	var err error
 	if r.part.Index > 0 {
 		if g, held, err = r.search(from); err != nil {
@@ -104,7 +104,7 @@ func (r *region) run() error {
 	if g != nil {
 		return g.run(held)
 	}
-	seam, err := r.seam(true)
+	seam, err := r.boundary(true)
 	if err != nil {
 		archive.ReleaseAll(held)
 		return err
@@ -114,8 +114,8 @@ func (r *region) run() error {
 	return c.stage(seam)
 }
 
-// resume stages what the region has after a mark.
-func (r *region) resume(m *Mark) error {
+// resume stages what the region has after a checkpoint.
+func (r *region) resume(m *Checkpoint) error {
 	from := r.read(m.At)
 	defer from.Close()
 	c := r.chain(r.ctx, m.At)
@@ -125,14 +125,14 @@ func (r *region) resume(m *Mark) error {
 
 func (r *region) last() bool { return int(r.part.Index) == len(r.cfg.Plan.Parts)-1 }
 
-// out gives the next region its seam; there is one.
-func (r *region) out(s *Seam) error {
+// out gives the next region its boundary; there is one.
+func (r *region) out(s *Boundary) error {
 	if r.last() || r.sent {
 		return nil
 	}
 	r.sent = true
-	if err := r.cfg.SeamOut(r.ctx, *s); err != nil {
-		return fmt.Errorf("seam to region %d: %w", r.part.Index+1, err)
+	if err := r.cfg.BoundaryOut(r.ctx, *s); err != nil {
+		return fmt.Errorf("boundary to region %d: %w", r.part.Index+1, err)
 	}
 	return nil
 }
@@ -160,5 +160,5 @@ func (r *region) truncated(g *tar.Parser) error {
 // chain makes a chain that reads on from pos.
 func (r *region) chain(ctx context.Context, pos int64) *chain {
 	push := r.newPusher(ctx)
-	return &chain{r: r, t: archive.BlockReader{Pos: pos, Waits: push.flush}, marked: pos, push: push}
+	return &chain{r: r, t: archive.BlockReader{Pos: pos, Waits: push.flush}, checkpointed: pos, push: push}
 }

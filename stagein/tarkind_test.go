@@ -143,7 +143,7 @@ func TestTarInTar(t *testing.T) {
 		}, stageintest.TarFile("before", stageintest.RandBytes(r, 100)), stageintest.TarFile("nested.tar", nested), stageintest.TarFile("after", stageintest.RandBytes(r, 3000)))
 	}
 	if wrong == 0 {
-		t.Error("no guess was wrong: this tests nothing")
+		t.Error("no speculation was wrong: this tests nothing")
 	}
 }
 
@@ -236,7 +236,7 @@ func TestTarProgram(t *testing.T) {
 	}
 }
 
-// TestTarSlowNeighbour has nodes read their whole regions before a seam comes.
+// TestTarSlowNeighbour has nodes read their whole regions before a boundary comes.
 func TestTarSlowNeighbour(t *testing.T) {
 	r := stageintest.Rand(t)
 	archive := stageintest.WriteTar(t, tar.FormatPAX, stageintest.RandomMembers(r, tar.FormatPAX, 100))

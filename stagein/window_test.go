@@ -126,7 +126,7 @@ func TestSpill(t *testing.T) {
 	}
 	room := total / 4 * 56 / 100
 	cfg, need := roomFor(items, func() int64 { return room })
-	stays, err := cfg.spill(itemSlice(items), need)
+	stays, err := cfg.chooseOverflow(itemSlice(items), need)
 	stageintest.NoError(t, err)
 	has := map[metadata.NodeID]int64{}
 	class, classStays := map[byte]float64{}, map[byte]float64{}
@@ -149,11 +149,11 @@ func TestSpill(t *testing.T) {
 		}
 	}
 	cfg.Request.Spill = SpillFail
-	if got, err := cfg.spill(itemSlice(items), need); got != nil || err != nil {
+	if got, err := cfg.chooseOverflow(itemSlice(items), need); got != nil || err != nil {
 		t.Errorf("with spill=fail, %d stay, %v", len(got), err)
 	}
 	cfg.Request.Spill, room = SpillPFS, total
-	if got, err := cfg.spill(itemSlice(items), need); got != nil || err != nil {
+	if got, err := cfg.chooseOverflow(itemSlice(items), need); got != nil || err != nil {
 		t.Errorf("with room for all, %d stay, %v", len(got), err)
 	}
 }
@@ -167,7 +167,7 @@ func TestSpillOfLarge(t *testing.T) {
 		items = append(items, source.Item{Path: fmt.Sprint("small", i), Mode: source.TypeRegular, Size: small})
 	}
 	cfg, need := roomFor(items, func() int64 { return room })
-	stays, err := cfg.spill(itemSlice(items), need)
+	stays, err := cfg.chooseOverflow(itemSlice(items), need)
 	stageintest.NoError(t, err)
 	if !stays[0] || !stays[1] {
 		t.Errorf("striped stays: %v, whole: %v", stays[0], stays[1])

@@ -75,10 +75,10 @@ func zipParts(x *zip.Index, n, least int64) []Part {
 // zipReader stages the members in a range of a zip archive, one after another.
 type zipReader struct {
 	archive.Unzipper
-	s    *Share
-	push *pusher
-	half *object          // of the present member, once it has one
-	rec  *manifest.Record // of the present member, once all of its data is read
+	s       *Share
+	push    *pusher
+	partial *object          // of the present member, once it has one
+	rec     *manifest.Record // of the present member, once all of its data is read
 }
 
 // runZip stages a range of a zip archive.
@@ -159,15 +159,15 @@ func (z *zipReader) try(it *source.Item, next int64) error {
 	if err == nil {
 		return nil
 	}
-	if err := z.s.skip(it.Path, named(err)); err != nil || z.half == nil {
+	if err := z.s.skip(it.Path, named(err)); err != nil || z.partial == nil {
 		return err
 	}
-	return z.s.takeBack(z.Ctx, z.half)
+	return z.s.takeBack(z.Ctx, z.partial)
 }
 
 // member stages one, of which all lies before offset next.
 func (z *zipReader) member(it *source.Item, next int64) error {
-	z.half, z.rec = nil, nil
+	z.partial, z.rec = nil, nil
 	if err := z.Unzipper.Member(it, next, func() error { return z.stage(it) }); err != nil {
 		return err
 	}
@@ -189,7 +189,7 @@ func (z *zipReader) stage(it *source.Item) error {
 	if err != nil {
 		return err
 	}
-	z.half = o
+	z.partial = o
 	sum := archive.Hasher{Size: it.Size}
 	pos := int64(0)
 	err = z.Data(it, func(b []byte, piece *source.Piece) error {

@@ -40,11 +40,11 @@ type Coordinator struct {
 	standby []metadata.NodeID // guarded by saving
 
 	mu         sync.Mutex
-	total      int64                // guarded by mu; bytes of the source
-	sum        stagein.Progress     // guarded by mu; over all parts
-	parts      []partState          // guarded by mu; in the order of the plan
-	boundaries map[int]stagein.Seam // guarded by mu; by the part that begins there
-	arrived    chan struct{}        // guarded by mu; closed when another boundary is known
+	total      int64                    // guarded by mu; bytes of the source
+	sum        stagein.Progress         // guarded by mu; over all parts
+	parts      []partState              // guarded by mu; in the order of the plan
+	boundaries map[int]stagein.Boundary // guarded by mu; by the part that begins there
+	arrived    chan struct{}            // guarded by mu; closed when another boundary is known
 }
 
 func (s *Stager) newCoordinator(ds cluster.Dataset, req stagein.Request) *Coordinator {

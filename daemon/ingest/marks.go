@@ -24,17 +24,17 @@ import (
 
 // savedMark is a mark of a part, as JSON in markFile.
 type savedMark struct {
-	Boot string       `json:"boot"`
-	Try  uint16       `json:"try"` // whose records belong to it
-	Mark stagein.Mark `json:"mark"`
+	Boot string             `json:"boot"`
+	Try  uint16             `json:"try"` // whose records belong to it
+	Mark stagein.Checkpoint `json:"mark"`
 }
 
 func (p *participant) markFile() string { return p.path("mark-" + strconv.Itoa(p.part)) }
 
 // saveMark saves the marks of a try.
-func (p *participant) saveMark(part stagein.Part) func(stagein.Mark) {
+func (p *participant) saveMark(part stagein.Part) func(stagein.Checkpoint) {
 	path, boot := p.markFile(), dataset.BootID()
-	return func(m stagein.Mark) {
+	return func(m stagein.Checkpoint) {
 		if err := writeJSONFile(path, savedMark{boot, part.Try, m}); err != nil {
 			p.log().WithError(err).Warn("mark of a part not saved: if this daemon is killed, more is read again")
 		}
@@ -44,7 +44,7 @@ func (p *participant) saveMark(part stagein.Part) func(stagein.Mark) {
 // earlier is what an earlier try of a part has left on this node. The zero value is
 // nothing.
 type earlier struct {
-	mark    *stagein.Mark
+	mark    *stagein.Checkpoint
 	records io.Reader
 	file    *os.File
 }

@@ -32,9 +32,9 @@ type participant struct {
 	part     int
 	from     metadata.NodeID // the coordinator that started it
 	share    atomic.Pointer[stagein.Share]
-	boundary atomic.Pointer[stagein.Seam] // where the next part begins
-	read     atomic.Int64                 // bytes of the source, by all tries of the part on this node
-	before   atomic.Int64                 // of them, by earlier tries
+	boundary atomic.Pointer[stagein.Boundary] // where the next part begins
+	read     atomic.Int64                     // bytes of the source, by all tries of the part on this node
+	before   atomic.Int64                     // of them, by earlier tries
 	over     atomic.Bool
 }
 
@@ -131,9 +131,9 @@ func (p *participant) stage(ctx context.Context, part stagein.Part, w, skips io.
 	}
 	defer points.Close() // every write was checked
 	x, err := stagein.NewShare(stagein.ShareConfig{
-		Marked: p.saveMark(part), Resume: was.mark, Before: was.records, RestartPoints: appendRestartPoints(points),
+		Checkpointed: p.saveMark(part), Resume: was.mark, Before: was.records, RestartPoints: appendRestartPoints(points),
 		Plan: p.plan, Part: part, FS: count.of(s.cfg.Source), Map: p.plan.Map, Target: s.cfg.Data.Stores.Since(p.plan.Map.Epoch),
-		SeamIn: p.boundaryIn, SeamOut: p.boundaryOut, Records: w, Skipped: skips,
+		BoundaryIn: p.boundaryIn, BoundaryOut: p.boundaryOut, Records: w, Skipped: skips,
 		Scratch: s.cfg.Data.Files.Scratch(p.plan.Dataset), Log: p.log(),
 	})
 	if err != nil {
@@ -187,22 +187,22 @@ func (p *participant) fetchItems(ctx context.Context, part *stagein.Part) error 
 }
 
 // boundaryIn waits for the boundary where the part begins.
-func (p *participant) boundaryIn(ctx context.Context) (stagein.Seam, error) {
+func (p *participant) boundaryIn(ctx context.Context) (stagein.Boundary, error) {
 	c, err := p.s.mailbox(boundaryKey{p.plan.Dataset, p.part})
 	if err != nil {
-		return stagein.Seam{}, err
+		return stagein.Boundary{}, err
 	}
 	select {
 	case b := <-c:
 		return b, nil
 	case <-ctx.Done():
-		return stagein.Seam{}, ctx.Err()
+		return stagein.Boundary{}, ctx.Err()
 	}
 }
 
 // boundaryOut reports where the part ends to the coordinator, which knows the reader of the
 // next part, also if that is started again. A later coordinator asks for it (partReport).
-func (p *participant) boundaryOut(ctx context.Context, b stagein.Seam) error {
+func (p *participant) boundaryOut(ctx context.Context, b stagein.Boundary) error {
 	p.boundary.Store(&b)
 	q := boundaryRequest{Dataset: p.plan.Dataset, Part: p.part + 1, Boundary: b}
 	return p.askCoordinator(ctx, func(c metadata.NodeID) error { return p.s.cfg.Node.Call(ctx, c, wire.OpStageBoundary, q, nil) })

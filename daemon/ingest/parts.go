@@ -96,7 +96,7 @@ func (c *Coordinator) updateStandbys(ctx context.Context) {
 }
 
 func (c *Coordinator) initPartsLocked(n int) {
-	c.parts, c.boundaries, c.arrived = make([]partState, n), make(map[int]stagein.Seam), make(chan struct{})
+	c.parts, c.boundaries, c.arrived = make([]partState, n), make(map[int]stagein.Boundary), make(chan struct{})
 }
 
 // runPart runs a part to its end: again on another node if its node is lost, or if its
@@ -123,7 +123,7 @@ func (c *Coordinator) runPart(ctx context.Context, i int) error {
 		}
 		c.log().WithError(err).WithFields(map[string]any{"part": i, "now": hosts[id]}).Warn("part of a stage-in lost: reading it again")
 		c.restartPart(i, id)
-		if plan := c.currentPlan(); plan.WholeArchives() && (id != p.Node || !plan.Marks()) {
+		if plan := c.currentPlan(); plan.WholeArchives() && (id != p.Node || !plan.Checkpoints()) {
 			c.s.excludeTries(ctx, plan, i, nil) // the next try starts from nothing and needs the room
 		}
 		if err := c.replicate(ctx); err != nil {
@@ -167,7 +167,7 @@ func (c *Coordinator) restartPart(i int, id metadata.NodeID) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	from := c.plan.Parts[i].Node
-	c.plan = c.plan.Again(i, id)
+	c.plan = c.plan.Retry(i, id)
 	x := &c.parts[i]
 	was := x.progress.SourceBytes
 	x.progress = stagein.Progress{}
@@ -290,7 +290,7 @@ func (c *Coordinator) lacksBoundary(part int) bool {
 
 // keepBoundary records where a part begins. A part before it that is read again reports
 // the same.
-func (c *Coordinator) keepBoundary(part int, b stagein.Seam) error {
+func (c *Coordinator) keepBoundary(part int, b stagein.Boundary) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.parts == nil {

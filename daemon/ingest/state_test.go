@@ -254,7 +254,7 @@ func TestRestartPart(t *testing.T) {
 	c.plan = &stagein.Plan{Dataset: 7, Parts: []stagein.Part{{Node: 0}, {Index: 1, Node: 2}}}
 	c.initPartsLocked(2)
 	report := func(i int, n int64) {
-		b, err := json.Marshal(partReport{Progress: stagein.Progress{SourceBytes: n}, Boundary: new(stagein.Seam)})
+		b, err := json.Marshal(partReport{Progress: stagein.Progress{SourceBytes: n}, Boundary: new(stagein.Boundary)})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -348,8 +348,8 @@ func TestStandbyManifest(t *testing.T) {
 }
 
 // testMark is a mark at an offset.
-func testMark(at int64) stagein.Mark {
-	var m stagein.Mark
+func testMark(at int64) stagein.Checkpoint {
+	var m stagein.Checkpoint
 	m.At, m.Kept = at, []stagein.Try{{Number: 3}}
 	return m
 }

@@ -15,21 +15,21 @@ import (
 	"github.com/bivouacfs/bivouac/stagein/source/walk"
 )
 
-// scansAtOnce is how many archives are scanned at a time; the stretches are for
+// scansAtOnce is how many archives are scanned at a time; the segments are for
 // all of them together.
 const scansAtOnce = 16
 
 // archiveScan is an archive that is being scanned.
 type archiveScan struct {
 	Archive
-	found walk.Found
-	items items     // nil is not known yet
-	read  int64     // bytes
-	least int64     // bytes that it unpacks to at the least, if that was looked for
-	by    string    // what states that
-	index *index    // nil is none
-	told  string    // path of the index that told the items
-	fresh *newIndex // of the items; nil is none
+	found     walk.Found
+	items     items     // nil is not known yet
+	read      int64     // bytes
+	least     int64     // bytes that it unpacks to at the least, if that was looked for
+	by        string    // what states that
+	index     *index    // nil is none
+	indexPath string    // path of the index that told the items
+	newIndex  *newIndex // of the items; nil is none
 }
 
 // inArchives finds the members of archives; nil if they have to be read to be
@@ -43,9 +43,9 @@ func (cfg *PlanConfig) inArchives(ctx context.Context, paths []string) (*content
 	for _, a := range archives {
 		c.size += a.Size
 	}
-	nested, crowded := cfg.Request.Unpack == UnpackNested, cfg.crowded(c.size)
+	nested, crowded := cfg.Request.Unpack == UnpackNested, cfg.overflows(c.size)
 	asked := nested || crowded || cfg.Request.Fill.Kind != "" || cfg.Request.Index.asked()
-	if !asked && c.size < worthScan && !cfg.tight(mostPages(c.size)) {
+	if !asked && c.size < worthScan && !cfg.exceeds(mostPages(c.size)) {
 		return nil, nil
 	}
 	all, err := cfg.detectAll(ctx, archives)
@@ -60,7 +60,7 @@ func (cfg *PlanConfig) inArchives(ctx context.Context, paths []string) (*content
 			return nil, fmt.Errorf("%s: is a %s, and only in plain tars are tars unpacked: unpack it once before, or leave unpack=nested out: %w", all[i].Path, k, syscall.EINVAL)
 		}
 	}
-	most := max(maxStretches/int64(len(all)), maxStretches/scansAtOnce)
+	most := max(maxSegments/int64(len(all)), maxSegments/scansAtOnce)
 	if err := cfg.lookUp(ctx, all); err != nil {
 		return nil, err
 	}
@@ -71,9 +71,9 @@ func (cfg *PlanConfig) inArchives(ctx context.Context, paths []string) (*content
 		return nil, err
 	}
 	mean, err := cfg.mean(ctx, all)
-	worth := mean > 0 && (asked || mean >= worthHops || cfg.crowded(cfg.stored))
+	worth := mean > 0 && (asked || mean >= worthHops || cfg.overflows(cfg.stored))
 	if err == nil && worth {
-		err = each(ctx, all, func(ctx context.Context, a *archiveScan) error { return a.hop(ctx, cfg, mean, most) })
+		err = each(ctx, all, func(ctx context.Context, a *archiveScan) error { return a.scanHeaders(ctx, cfg, mean, most) })
 	}
 	if err == nil && nested {
 		err = each(ctx, all, func(ctx context.Context, a *archiveScan) error { return a.unnest(ctx, cfg) })
@@ -138,7 +138,7 @@ func (cfg *PlanConfig) detectAll(ctx context.Context, archives []Archive) ([]arc
 	return all, err
 }
 
-// mean is how many bytes of the largest tar a hop goes over; 0 if there is a
+// mean is how many bytes of the largest tar a read of headers goes over; 0 if there is a
 // compressed one among them.
 func (cfg *PlanConfig) mean(ctx context.Context, all []archiveScan) (int64, error) {
 	var largest *archiveScan
@@ -165,20 +165,20 @@ func (cfg *PlanConfig) mean(ctx context.Context, all []archiveScan) (int64, erro
 	return mean, largest.end(h, err)
 }
 
-// open opens an archive for hops; end closes it.
-func (a *archiveScan) open(cfg *PlanConfig) (*hopper, error) {
+// open opens an archive for reads of headers; end closes it.
+func (a *archiveScan) open(cfg *PlanConfig) (*headerScanner, error) {
 	f, err := cfg.FS.Open(string(a.Path))
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", a.Path, err)
 	}
-	h := &hopper{f: f, name: string(a.Path), size: a.Size, room: cfg.Scratch, nested: cfg.Request.Unpack == UnpackNested, exact: source.Exact(f)}
+	h := &headerScanner{f: f, name: string(a.Path), size: a.Size, room: cfg.Scratch, nested: cfg.Request.Unpack == UnpackNested, exact: source.Exact(f)}
 	if cfg.sel != nil {
 		h.sel = &cfg.sel.Select
 	}
 	return h, nil
 }
 
-func (a *archiveScan) end(h *hopper, err error) error {
+func (a *archiveScan) end(h *headerScanner, err error) error {
 	a.read += h.read.Load()
 	if err == nil {
 		err = archive.CheckUnchanged(h.f, h.name, a.found.Info)
@@ -189,8 +189,8 @@ func (a *archiveScan) end(h *hopper, err error) error {
 	return err
 }
 
-// hop finds the members that no index told, in most stretches at the most.
-func (a *archiveScan) hop(ctx context.Context, cfg *PlanConfig, mean, most int64) error {
+// follow finds the members that no index told, in most segments at the most.
+func (a *archiveScan) scanHeaders(ctx context.Context, cfg *PlanConfig, mean, most int64) error {
 	if a.items != nil {
 		return nil
 	}
@@ -199,13 +199,13 @@ func (a *archiveScan) hop(ctx context.Context, cfg *PlanConfig, mean, most int64
 		return err
 	}
 	// What a global header says is in no member's own.
-	found, global, err := h.scan(ctx, h.stretches(mean, most))
+	found, global, err := h.scan(ctx, h.segments(mean, most))
 	if err == nil {
 		a.items = found
 	}
 	if err == nil && !global && !h.left.Load() && a.index.keeps() {
-		a.fresh = &newIndex{index: a.index, items: found}
-		a.fresh.key, err = tar.KeyOf(archive.CountReads(h.f, &h.read), h.name, a.found.Info)
+		a.newIndex = &newIndex{index: a.index, items: found}
+		a.newIndex.key, err = tar.KeyOf(archive.CountReads(h.f, &h.read), h.name, a.found.Info)
 	}
 	return a.end(h, err)
 }
@@ -226,9 +226,9 @@ func (cfg *PlanConfig) join(c *contents, all []archiveScan) error {
 	var found joined
 	for i := range all {
 		a := &all[i]
-		c.sources = append(c.sources, archive.Origin{Path: a.Path, Kind: a.found.Kind, Size: a.Size, Mtime: a.Mtime, Index: source.Name(a.told)})
-		if a.fresh != nil {
-			c.fresh = append(c.fresh, *a.fresh)
+		c.sources = append(c.sources, archive.Origin{Path: a.Path, Kind: a.found.Kind, Size: a.Size, Mtime: a.Mtime, Index: source.Name(a.indexPath)})
+		if a.newIndex != nil {
+			c.fresh = append(c.fresh, *a.newIndex)
 		}
 		wanted, err := sel.filter(a.items)
 		if err != nil {

@@ -25,7 +25,7 @@ func hopsOf(t *testing.T, archive []byte, n int64, exact bool) (map[string]stage
 	if err != nil {
 		t.Fatal(err)
 	}
-	h := &hopper{f: f, name: "/a.tar", size: int64(len(archive)), room: &manifest.Scratch{}, exact: exact}
+	h := &headerScanner{f: f, name: "/a.tar", size: int64(len(archive)), room: &manifest.Scratch{}, exact: exact}
 	found, _, err := h.scan(context.Background(), n)
 	if err != nil {
 		return nil, 0, err
@@ -184,7 +184,7 @@ func TestHopsBound(t *testing.T) {
 		fs.Add("/a.tar", source.TypeRegular|0o644, b.Bytes())
 		f, err := fs.Open("/a.tar")
 		stageintest.NoError(t, err)
-		h := &hopper{f: f, name: "/a.tar", size: int64(b.Len()), room: room}
+		h := &headerScanner{f: f, name: "/a.tar", size: int64(b.Len()), room: room}
 		found, _, err := h.scan(context.Background(), stretches)
 		stageintest.NoError(t, err)
 		i := 0

@@ -12,11 +12,11 @@ import (
 	"github.com/bivouacfs/bivouac/stagein/source/unpack"
 )
 
-// Mark is a point in the single pass of a part before which all is stored and recorded: a reader whose
+// Checkpoint is a point in the single pass of a part before which all is stored and recorded: a reader whose
 // daemon starts again goes on there. In a part of several archives it lies between two of them; inside
 // an archive only if that is the only one. It is JSON.
-type Mark struct {
-	Spot
+type Checkpoint struct {
+	Position
 	Next    int     `json:"next,omitempty"`   // of several archives, the first that is not whole
 	Records uint64  `json:"records"`          // that were written before
 	Need    int64   `json:"need,omitempty"`   // bytes of members of compressed tars
@@ -26,11 +26,11 @@ type Mark struct {
 	Kept    []Try   `json:"kept,omitempty"`   // whose inodes are recorded, this one's among them
 }
 
-// Spot is a point in an archive, between two members.
-type Spot struct {
+// Position is a point in an archive, between two members.
+type Position struct {
 	At    int64                `json:"at"`              // offset of the next group of headers, in the tar
-	Some  bool                 `json:"some,omitempty"`  // Seam.Some
-	Mtime *metadata.Time       `json:"mtime,omitempty"` // Seam.Mtime
+	Some  bool                 `json:"some,omitempty"`  // Boundary.Some
+	Mtime *metadata.Time       `json:"mtime,omitempty"` // Boundary.Mtime
 	From  *unpack.RestartPoint `json:"from,omitempty"`  // from which a compressed tar is unpacked again; nil is its beginning
 }
 
@@ -41,14 +41,14 @@ type Try struct {
 	Kept   uint32 `json:"kept,omitempty"`
 }
 
-// Marks reports whether shares of the plan have marks: not those who have to say in the end what of a
+// Checkpoints reports whether shares of the plan have checkpoints: not those who have to say in the end what of a
 // list they have not seen, or what they left out.
-func (p *Plan) Marks() bool {
+func (p *Plan) Checkpoints() bool {
 	return p.OnError == OnErrorFail && (p.Kind == source.Tar || p.Kind.Packed() || p.Kind == source.Many && p.List == "")
 }
 
-// in reports whether m can be a mark in that part.
-func (m *Mark) in(p *Plan, x Part) bool {
+// in reports whether m can be a checkpoint in that part.
+func (m *Checkpoint) validIn(p *Plan, x Part) bool {
 	switch {
 	case len(m.Kept) == 0:
 		return false
@@ -62,48 +62,48 @@ func (m *Mark) in(p *Plan, x Part) bool {
 	return p.Kind.Packed() || m.At >= x.Off && m.At <= x.End
 }
 
-// marks reports whether the share makes marks.
-func (s *Share) marks() bool {
-	return s.cfg.Marked != nil && s.cfg.Plan.Marks()
+// checkpoints reports whether the share makes checkpoints.
+func (s *Share) checkpoints() bool {
+	return s.cfg.Checkpointed != nil && s.cfg.Plan.Checkpoints()
 }
 
-// markEvery is how many bytes of a tar are read between two marks.
-const markEvery = 4 << 20
+// checkpointEvery is how many bytes of a tar are read between two checkpoints.
+const checkpointEvery = 4 << 20
 
-// mark makes a mark here, if it is time, that is told when all that was put before it
+// checkpoint makes a checkpoint here, if it is time, that is told when all that was put before it
 // is stored. What is not proved has none.
-func (c *chain) mark() error {
+func (c *chain) checkpoint() error {
 	s := c.r.Share
-	if !s.marks() || c.unproved() || c.landing != 0 || c.t.Pos-c.marked < s.lim.mark {
+	if !s.checkpoints() || c.unproved() || c.stopAt != 0 || c.t.Pos-c.checkpointed < s.lim.checkpoint {
 		return nil
 	}
-	c.marked = c.t.Pos
-	m := Mark{Spot: c.spot(), Files: s.count.files.Load(), Pieces: s.pieces[:len(s.pieces):len(s.pieces)]}
+	c.checkpointed = c.t.Pos
+	m := Checkpoint{Position: c.position(), Files: s.count.files.Load(), Pieces: s.pieces[:len(s.pieces):len(s.pieces)]}
 	if c.r.packed != nil {
 		m.Need = s.count.need.Load()
 	}
 	if err := s.recorded(&m); err != nil {
 		return err
 	}
-	c.push.gens.mark(func() {
+	c.push.gens.barrier(func() {
 		m.Bytes = s.count.bytes.Load()
-		s.cfg.Marked(m)
+		s.cfg.Checkpointed(m)
 	})
 	return nil
 }
 
-// spot is where the chain is, between two groups.
-func (c *chain) spot() Spot {
-	s := Spot{At: c.t.Pos, Some: c.some, Mtime: c.g.Mtime}
+// position is where the chain is, between two groups.
+func (c *chain) position() Position {
+	s := Position{At: c.t.Pos, Some: c.some, Mtime: c.g.Mtime}
 	if k := c.r.packed; k != nil {
 		s.From = k.from.Restart(s.At)
 	}
 	return s
 }
 
-// recorded says in a mark what was recorded before it.
-func (s *Share) recorded(m *Mark) error {
-	records, seq, err := s.rec.mark()
+// recorded says in a checkpoint what was recorded before it.
+func (s *Share) recorded(m *Checkpoint) error {
+	records, seq, err := s.rec.flush()
 	m.Records, m.Kept = records, append(s.kept(), Try{s.rec.part, seq})
 	return err
 }
@@ -119,7 +119,7 @@ func (s *Share) kept() []Try {
 // Kept is the tries before this one whose inodes are recorded.
 func (s *Share) Kept() []Try { return s.kept() }
 
-// restore takes over what was recorded before the mark that this share goes on from.
+// restore takes over what was recorded before the checkpoint that this share goes on from.
 func (s *Share) restore() error {
 	m := s.cfg.Resume
 	if m == nil {
@@ -132,7 +132,7 @@ func (s *Share) restore() error {
 			err = s.rec.add(rec)
 		}
 		if err != nil {
-			return fmt.Errorf("records up to the mark at %d: %w", m.At, err)
+			return fmt.Errorf("records up to the checkpoint at %d: %w", m.At, err)
 		}
 		s.sel.restored(&rec)
 	}
@@ -143,15 +143,15 @@ func (s *Share) restore() error {
 	return nil
 }
 
-// resume stages what comes after a mark. c is at its place.
-func (c *chain) resume(m *Mark) error {
-	c.some, c.g.Mtime, c.marked = m.Some, m.Mtime, m.At
+// resume stages what comes after a checkpoint. c is at its place.
+func (c *chain) resume(m *Checkpoint) error {
+	c.some, c.g.Mtime, c.checkpointed = m.Some, m.Mtime, m.At
 	return c.end(c.run())
 }
 
-// mark is how many records there are, which are all on their way to the file, and the
+// checkpoint is how many records there are, which are all on their way to the file, and the
 // number that was given last.
-func (r *recorder) mark() (records uint64, seq uint32, err error) {
+func (r *recorder) flush() (records uint64, seq uint32, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	err = r.w.Flush()
@@ -161,7 +161,7 @@ func (r *recorder) mark() (records uint64, seq uint32, err error) {
 	return r.n, uint32(min(r.seq, math.MaxUint32)), err
 }
 
-// generation is what is put between two marks. It has a reference for each that has not
+// generation is what is put between two checkpoints. It has a reference for each that has not
 // succeeded, for the one before it, and as long as there may be more.
 type generation struct {
 	refs atomic.Int64
@@ -196,9 +196,9 @@ func (x *generations) hold() *generation {
 	return x.now
 }
 
-// mark has then called when all that was put until now is stored; never, if something
+// checkpoint has then called when all that was put until now is stored; never, if something
 // of it is not.
-func (x *generations) mark(then func()) {
+func (x *generations) barrier(then func()) {
 	next := newGeneration()
 	next.refs.Add(1)
 	x.mu.Lock()

@@ -16,20 +16,20 @@ import (
 	"github.com/bivouacfs/bivouac/stagein/source/tar"
 )
 
-// hopper finds the members of a plain tar by reading headers alone: from one it
-// follows where the next is. Since each hop waits for the one before, the
-// archive is cut into stretches that are hopped through at a time, each from the
-// first block on that looks like a header. A stretch that began at none (a tar in
-// a tar has headers in its data) is not met by the one before it, and is hopped
+// headerScanner finds the members of a plain tar by reading headers alone: from one it
+// follows where the next is. Since each read waits for the one before, the
+// archive is cut into segments that are scanned at a time, each from the
+// first block on that looks like a header. A segment that began at none (a tar in
+// a tar has headers in its data) is not met by the one before it, and is segment
 // through again from where that one came out.
-type hopper struct {
+type headerScanner struct {
 	f      source.File
 	name   string
 	size   int64
 	room   *manifest.Scratch
 	exact  bool           // a read fetches what it asks for, not whole pages
 	read   atomic.Int64   // bytes
-	hops   atomic.Int64   // reads for headers
+	reads  atomic.Int64   // reads for headers
 	sel    *source.Select // what is wanted; nil is all
 	under  string         // the directory that the members are in
 	nested bool           // tars in the archive are to be unpacked, too, or it is one of these
@@ -56,16 +56,16 @@ func (p *page) read(off, size int64, exact bool) int64 {
 	return min(end, size) - off
 }
 
-// The bounds of the stretches of a scan.
+// The bounds of the segments of a scan.
 const (
-	maxStretches = 256     // requests that are under way: a source answers each after some milliseconds
-	leastMembers = 256     // in a stretch, about: the search for its first costs half a member
+	maxSegments  = 256     // requests that are under way: a source answers each after some milliseconds
+	leastMembers = 256     // in a segment, about: the search for its first costs half a member
 	searchStep   = 4 << 10 // bytes of a read of the search
-	maxSearch    = 1 << 20 // bytes of a search: then the stretch before goes on
+	maxSearch    = 1 << 20 // bytes of a search: then the segment before goes on
 )
 
-// hopped is what lies in a stretch.
-type hopped struct {
+// segment is what lies in a segment.
+type segment struct {
 	items  *itemList
 	end    int64 // where the next headers begin
 	ended  bool  // the archive ended, at end
@@ -73,7 +73,7 @@ type hopped struct {
 }
 
 // at reads a block.
-func (h *hopper) at(ctx context.Context, b []byte, off int64) error {
+func (h *headerScanner) at(ctx context.Context, b []byte, off int64) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
@@ -82,12 +82,12 @@ func (h *hopper) at(ctx context.Context, b []byte, off int64) error {
 }
 
 // block reads the next block of g, with what is behind it in its page.
-func (h *hopper) block(ctx context.Context, p *page, g *tar.Parser) ([]byte, error) {
+func (h *headerScanner) block(ctx context.Context, p *page, g *tar.Parser) ([]byte, error) {
 	off := g.Pos()
 	p.blocks = max(p.blocks, (off-g.Start())/source.BlockSize+1)
 	if off < p.off || off+source.BlockSize > p.off+int64(len(p.b)) {
 		p.off, p.b = off, append(p.b[:0], make([]byte, p.read(off, h.size, h.exact))...)
-		h.hops.Add(1)
+		h.reads.Add(1)
 		if err := h.at(ctx, p.b, off); err != nil {
 			p.b = nil
 			return nil, err
@@ -98,8 +98,8 @@ func (h *hopper) block(ctx context.Context, p *page, g *tar.Parser) ([]byte, err
 
 // mean is the mean of the bytes that a read for headers goes over, of the first n
 // members.
-func (h *hopper) mean(ctx context.Context, n int) (int64, error) {
-	s, err := h.hop(ctx, 0, h.size, n)
+func (h *headerScanner) mean(ctx context.Context, n int) (int64, error) {
+	s, err := h.follow(ctx, 0, h.size, n)
 	if err != nil {
 		return 0, err
 	}
@@ -108,22 +108,22 @@ func (h *hopper) mean(ctx context.Context, n int) (int64, error) {
 		return 0, fmt.Errorf("%s: the archive has no members: %w", h.name, syscall.EINVAL)
 	}
 	h.member = s.end / int64(s.items.n)
-	return s.end / max(h.hops.Load(), 1), nil
+	return s.end / max(h.reads.Load(), 1), nil
 }
 
-// hop follows the headers from off on, to the first that begin at end or behind
+// follow follows the headers from off on, to the first that begin at end or behind
 // it, or to the nth member.
-func (h *hopper) hop(ctx context.Context, off, end int64, n int) (*hopped, error) {
-	s := &hopped{items: newItemList(h.room), end: off}
-	if err := h.more(ctx, s, end, n); err != nil {
+func (h *headerScanner) follow(ctx context.Context, off, end int64, n int) (*segment, error) {
+	s := &segment{items: newItemList(h.room), end: off}
+	if err := h.extend(ctx, s, end, n); err != nil {
 		s.items.close()
 		return nil, err
 	}
 	return s, nil
 }
 
-// more is hop, from where s ends, for n members more.
-func (h *hopper) more(ctx context.Context, s *hopped, end int64, n int) error {
+// more is follow, from where s ends, for n members more.
+func (h *headerScanner) extend(ctx context.Context, s *segment, end int64, n int) error {
 	var g tar.Parser
 	var p page
 	for last := s.items.n + min(n, allMembers); s.end < end && s.items.n < last; {
@@ -173,7 +173,7 @@ func (h *hopper) more(ctx context.Context, s *hopped, end int64, n int) error {
 }
 
 // truncated says that the archive ends inside a member.
-func (h *hopper) truncated(member string, off int64) error {
+func (h *headerScanner) truncated(member string, off int64) error {
 	return fmt.Errorf("%s: the archive ends at offset %d, inside member %q at offset %d: it is truncated: copy it again: %w",
 		h.name, h.size, member, off, syscall.EBADMSG)
 }
@@ -183,7 +183,7 @@ const allMembers = 1 << 62
 
 // group reads the headers of a member. At the very end of an archive that has no
 // end, or half of one, there are none.
-func (h *hopper) group(ctx context.Context, p *page, g *tar.Parser) (tar.Step, error) {
+func (h *headerScanner) group(ctx context.Context, p *page, g *tar.Parser) (tar.Step, error) {
 	for {
 		left := h.size - g.Pos()
 		switch {
@@ -205,7 +205,7 @@ func (h *hopper) group(ctx context.Context, p *page, g *tar.Parser) (tar.Step, e
 
 // search looks for the first header from off on, and is where a member surely
 // begins if that is one; 0 if none was found.
-func (h *hopper) search(ctx context.Context, off, end int64) (int64, error) {
+func (h *headerScanner) search(ctx context.Context, off, end int64) (int64, error) {
 	f := finder{start: off, limit: min(off+maxSearch, end)}
 	for pos := off; pos < f.limit; pos += searchStep {
 		b := make([]byte, min(searchStep, h.size-pos)&^(source.BlockSize-1))
@@ -219,21 +219,21 @@ func (h *hopper) search(ctx context.Context, off, end int64) (int64, error) {
 	return 0, nil
 }
 
-// stretches is how many to make of an archive of members of that mean size, most at
+// segments is how many to make of an archive of members of that mean size, most at
 // the most.
-func (h *hopper) stretches(mean, most int64) int64 {
+func (h *headerScanner) segments(mean, most int64) int64 {
 	return max(min(h.size/(mean*leastMembers), most), 1)
 }
 
-// scan finds all members, in n stretches. global is that there was a header that
+// scan finds all members, in n segments. global is that there was a header that
 // counts for all of them.
-func (h *hopper) scan(ctx context.Context, n int64) (found *itemList, global bool, err error) {
+func (h *headerScanner) scan(ctx context.Context, n int64) (found *itemList, global bool, err error) {
 	cuts := make([]int64, n+1)
 	for i := range cuts {
 		cuts[i] = h.size / n * int64(i) &^ (source.BlockSize - 1)
 	}
 	cuts[n] = h.size
-	all := make([]*hopped, n)
+	all := make([]*segment, n)
 	defer func() {
 		for _, s := range all {
 			if s != nil && s.items != found {
@@ -244,15 +244,15 @@ func (h *hopper) scan(ctx context.Context, n int64) (found *itemList, global boo
 	g, gctx := errgroup.WithContext(ctx)
 	for i := range all {
 		g.Go(func() (err error) {
-			all[i], err = h.stretch(gctx, cuts[i], cuts[i+1])
+			all[i], err = h.segment(gctx, cuts[i], cuts[i+1])
 			return err
 		})
 	}
 	if err := g.Wait(); err != nil {
 		return nil, false, err
 	}
-	if i := slices.IndexFunc(all, func(s *hopped) bool { return s != nil && s.global }); i >= 0 {
-		s, err := h.hop(ctx, 0, h.size, allMembers) // what it says counts for all that follows
+	if i := slices.IndexFunc(all, func(s *segment) bool { return s != nil && s.global }); i >= 0 {
+		s, err := h.follow(ctx, 0, h.size, allMembers) // what it says counts for all that follows
 		if err != nil {
 			return nil, false, err
 		}
@@ -268,9 +268,9 @@ func (h *hopper) scan(ctx context.Context, n int64) (found *itemList, global boo
 	return all[0].items, false, nil
 }
 
-// stretch hops through [off, end); nil if there is nothing to begin with. What
+// segment scans [off, end); nil if there is nothing to begin with. What
 // looks wrong there may be no header at all, so it is for join to say.
-func (h *hopper) stretch(ctx context.Context, off, end int64) (*hopped, error) {
+func (h *headerScanner) segment(ctx context.Context, off, end int64) (*segment, error) {
 	if off > 0 {
 		at, err := h.search(ctx, off, end)
 		if err != nil || at == 0 || at >= end {
@@ -278,16 +278,16 @@ func (h *hopper) stretch(ctx context.Context, off, end int64) (*hopped, error) {
 		}
 		off = at
 	}
-	s, err := h.hop(ctx, off, end, allMembers)
+	s, err := h.follow(ctx, off, end, allMembers)
 	if err != nil && off > 0 && ctx.Err() == nil {
 		return nil, nil
 	}
 	return s, err
 }
 
-// join puts the stretches together in the first, and hops again through those that
+// join puts the segments together in the first, and scans again those that
 // began where the ones before did not come out.
-func (h *hopper) join(ctx context.Context, all []*hopped, cuts []int64) error {
+func (h *headerScanner) join(ctx context.Context, all []*segment, cuts []int64) error {
 	sum := all[0]
 	for i, s := range all[1:] {
 		end := cuts[i+2]
@@ -303,7 +303,7 @@ func (h *hopper) join(ctx context.Context, all []*hopped, cuts []int64) error {
 			if met, err = m.at(sum.end); err != nil || met {
 				break
 			}
-			err = h.more(ctx, sum, end, 1)
+			err = h.extend(ctx, sum, end, 1)
 		}
 		if err != nil {
 			return err
@@ -313,17 +313,17 @@ func (h *hopper) join(ctx context.Context, all []*hopped, cuts []int64) error {
 	return h.rest(ctx, sum)
 }
 
-// meeting looks for the member of a stretch that begins where the stretch before has
+// meeting looks for the member of a segment that begins where the segment before has
 // come out.
 type meeting struct {
-	s     *hopped // nil is no such stretch
+	s     *segment // nil is no such segment
 	r     *manifest.Reader
 	n     int   // members before the one that is looked at
 	start int64 // where that begins
 	met   bool
 }
 
-func (s *hopped) meeting() (*meeting, error) {
+func (s *segment) meeting() (*meeting, error) {
 	m := &meeting{s: s, n: -1, start: -1}
 	if s == nil || s.items.n == 0 {
 		m.s = nil
@@ -353,7 +353,7 @@ func (m *meeting) at(off int64) (bool, error) {
 }
 
 // goOn appends to sum what begins where they have met.
-func (m *meeting) goOn(sum *hopped) {
+func (m *meeting) goOn(sum *segment) {
 	if !m.met {
 		return
 	}
@@ -362,7 +362,7 @@ func (m *meeting) goOn(sum *hopped) {
 }
 
 // rest makes sure that nothing follows the end of the archive.
-func (h *hopper) rest(ctx context.Context, s *hopped) error {
+func (h *headerScanner) rest(ctx context.Context, s *segment) error {
 	if s.items.n == 0 {
 		return fmt.Errorf("%s: the archive has no members: %w", h.name, syscall.EINVAL)
 	}

@@ -11,23 +11,23 @@ import (
 	"github.com/bivouacfs/bivouac/stagein/source"
 )
 
-// guess is a speculation: what was staged from an offset on, at which a member
-// is believed to begin, until the seam proves or refutes it.
-type guess struct {
+// speculation is a speculation: what was staged from an offset on, at which a member
+// is believed to begin, until the boundary proves or refutes it.
+type speculation struct {
 	r    *region
 	at   int64           // where the member begins
 	held []*source.Piece // from the region's start to at
 	from *source.Region  // what the speculation reads
 	push *pusher
 
-	pending *manifest.Spool
-	last    *object // that something was put to, and whose record is not in pending
-	pieces  []Piece // of the member at the end
-	seam    *Seam   // for the next region
+	pending  *manifest.Spool
+	last     *object   // that something was put to, and whose record is not in pending
+	pieces   []Piece   // of the member at the end
+	boundary *Boundary // for the next region
 
-	right bool
-	wrong bool
-	err   error // of the chain that replaced the speculation
+	proved  bool
+	refuted bool
+	err     error // of the chain that replaced the speculation
 }
 
 // errReplaced stops the chain of a speculation that was wrong; another one has
@@ -35,11 +35,11 @@ type guess struct {
 var errReplaced = errors.New("replaced")
 
 // run speculates, and makes good for it if that was wrong.
-func (g *guess) run(held []*source.Piece) error {
+func (g *speculation) run(held []*source.Piece) error {
 	g.pending = g.r.cfg.Scratch.Spool()
 	defer g.pending.Close()
 	c := g.r.chain(g.r.ctx, g.at)
-	c.guess, g.push = g, c.push
+	c.spec, g.push = g, c.push
 	c.some = true // the header that was found
 	c.t.More = g.from.Next
 	for _, p := range held {
@@ -52,56 +52,56 @@ func (g *guess) run(held []*source.Piece) error {
 		p.Release()
 	}
 	err := c.run()
-	if !g.right && !g.wrong {
-		// Whatever stopped it counts only if the guess was right.
-		if e := g.look(true); e != nil {
+	if !g.proved && !g.refuted {
+		// Whatever stopped it counts only if the speculation was right.
+		if e := g.poll(true); e != nil {
 			err = e
 		}
 	}
 	archive.ReleaseAll(g.held)
 	err = c.end(err)
-	if errors.Is(err, errReplaced) || g.wrong {
+	if errors.Is(err, errReplaced) || g.refuted {
 		return g.err
 	}
 	return err
 }
 
 // keep remembers what is not known to be true yet.
-func (g *guess) keep(rec manifest.Record) error {
+func (g *speculation) keep(rec manifest.Record) error {
 	g.last = nil
 	return g.pending.Add(rec)
 }
 
-// look verifies the guess if the seam is there; it waits for it if wait.
-func (g *guess) look(wait bool) error {
-	if g.right {
+// look verifies the speculation if the boundary is there; it waits for it if wait.
+func (g *speculation) poll(wait bool) error {
+	if g.proved {
 		return g.r.ctx.Err()
 	}
-	seam, err := g.r.seam(wait)
+	seam, err := g.r.boundary(wait)
 	if err != nil || seam == nil {
 		return err
 	}
 	if err := g.verify(seam); err != nil {
 		return err
 	}
-	g.right = true
+	g.proved = true
 	if err := g.pending.Each(g.r.record); err != nil {
 		return err
 	}
 	g.pending.Close()
 	g.r.pieces = append(g.r.pieces, g.pieces...)
 	g.last, g.pieces = nil, nil
-	if g.seam != nil {
-		return g.r.out(g.seam)
+	if g.boundary != nil {
+		return g.r.out(g.boundary)
 	}
 	return nil
 }
 
 // verify stages what was held. It is errReplaced if that did not end where the
 // speculation began; then the whole region has been staged.
-func (g *guess) verify(seam *Seam) error {
+func (g *speculation) verify(seam *Boundary) error {
 	c := g.r.chain(g.r.ctx, g.r.part.Off)
-	c.landing = g.at
+	c.stopAt = g.at
 	c.t.Queue, g.held = g.held, nil
 	var again *source.Region
 	c.t.More = func() (*source.Piece, error) {
@@ -117,19 +117,19 @@ func (g *guess) verify(seam *Seam) error {
 	if again != nil {
 		again.Close()
 	}
-	if errors.Is(err, errLanded) && c.g.Mtime == nil {
+	if errors.Is(err, errStopped) && c.g.Mtime == nil {
 		return nil
 	}
-	if errors.Is(err, errLanded) {
+	if errors.Is(err, errStopped) {
 		err = g.restart(c)
 	}
-	g.wrong, g.err = true, err
+	g.refuted, g.err = true, err
 	return errReplaced
 }
 
-// restart goes on from the landing although it is right: a global header, of
+// restart goes on from the stopAt although it is right: a global header, of
 // which the speculation knew nothing, changes what it staged.
-func (g *guess) restart(c *chain) error {
+func (g *speculation) restart(c *chain) error {
 	if err := g.undo(); err != nil {
 		return err
 	}
@@ -137,11 +137,11 @@ func (g *guess) restart(c *chain) error {
 	defer again.Close()
 	next := g.r.chain(g.r.ctx, g.at)
 	next.t.More = again.Next
-	return next.stage(&Seam{At: g.at, Some: c.some, Mtime: c.g.Mtime})
+	return next.stage(&Boundary{At: g.at, Some: c.some, Mtime: c.g.Mtime})
 }
 
 // undo takes back what the speculation stored.
-func (g *guess) undo() error {
+func (g *speculation) undo() error {
 	g.from.Close()
 	g.push.cancel()
 	_ = g.push.wait() // what failed does not count any more
@@ -174,7 +174,7 @@ func (g *guess) undo() error {
 		return ctx.Err()
 	})
 	g.pending.Close()
-	g.last, g.pieces, g.seam = nil, nil, nil
+	g.last, g.pieces, g.boundary = nil, nil, nil
 	if e := rm.Wait(); e != nil {
 		return e
 	}

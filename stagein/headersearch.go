@@ -9,8 +9,8 @@ import (
 )
 
 // search holds what it reads until a header tells where a member may begin.
-// It returns nil if the seam came first, or if none was found in time.
-func (r *region) search(from *source.Region) (g *guess, held []*source.Piece, err error) {
+// It returns nil if the boundary came first, or if none was found in time.
+func (r *region) search(from *source.Region) (g *speculation, held []*source.Piece, err error) {
 	var f finder
 	limit := r.part.Off + int64(max(int(r.cfg.Memory)/r.lim.piece, archive.MinPieces)/2*r.lim.piece)
 	f.start, f.limit = r.part.Off, limit
@@ -27,9 +27,9 @@ func (r *region) search(from *source.Region) (g *guess, held []*source.Piece, er
 			f.scan(p)
 		}
 		if f.at != 0 && f.at < p.End() {
-			return &guess{r: r, at: f.at, from: from}, held, nil
+			return &speculation{r: r, at: f.at, from: from}, held, nil
 		}
-		if p.End() >= limit || len(r.seamIn) > 0 {
+		if p.End() >= limit || len(r.boundaryIn) > 0 {
 			return nil, held, nil
 		}
 	}
@@ -62,7 +62,7 @@ func (f *finder) scan(p *source.Piece) {
 	}
 }
 
-// guess is where a member surely begins if the header that was found is one.
+// speculation is where a member surely begins if the header that was found is one.
 // The header may be in the middle of its group, so that only the end of the
 // member is sure; unless what came before was more than extended headers can
 // be, or the end is too far away to wait for: then it is the group.

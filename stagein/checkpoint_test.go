@@ -18,32 +18,32 @@ import (
 )
 
 // mortal is a job whose shares die when they have put something so many times, and are
-// begun again from their last mark.
+// begun again from their last checkpoint.
 type mortal struct {
 	*job
 	t     *testing.T
 	mu    sync.Mutex
 	left  int         // guarded by mu; puts until a share dies, which one is left to chance
 	parts []mortalOne // guarded by mu
-	went  int         // guarded by mu; tries that went on from a mark
+	went  int         // guarded by mu; tries that went on from a checkpoint
 	grow  int         // guarded by mu; puts that each life has more than the one before
-	// forgets is asked whether a mark comes too late, so that the one before it counts; nil is never.
+	// forgets is asked whether a checkpoint comes too late, so that the one before it counts; nil is never.
 	forgets func() bool // guarded by mu
 }
 
 type mortalOne struct {
 	try   uint16
-	mark  []byte    // the last, as JSON
-	of    uint16    // the try that it is of
-	seam  []byte    // that it has told
-	heard chan Seam // the one that it was told, for the next try
+	mark  []byte        // the last, as JSON
+	of    uint16        // the try that it is of
+	seam  []byte        // that it has told
+	heard chan Boundary // the one that it was told, for the next try
 	tries map[uint16]*bytes.Buffer
 }
 
 func newMortal(t *testing.T, j *job, lives int) *mortal {
 	m := &mortal{job: j, t: t, parts: make([]mortalOne, 16), left: lives}
 	for i := range m.parts {
-		m.parts[i].tries, m.parts[i].heard = make(map[uint16]*bytes.Buffer), make(chan Seam, 1)
+		m.parts[i].tries, m.parts[i].heard = make(map[uint16]*bytes.Buffer), make(chan Boundary, 1)
 	}
 	j.config, j.again = m.begin, m.die
 	j.target = &stageintest.MemTarget{OnPut: func(metadata.NodeID, metadata.Ino, int) error {
@@ -66,7 +66,7 @@ func (m *mortal) begin(i int, cfg *ShareConfig) {
 	p := &m.parts[i]
 	cfg.Part.Try = p.try
 	try := p.try
-	cfg.Marked = func(k Mark) {
+	cfg.Checkpointed = func(k Checkpoint) {
 		b, err := json.Marshal(k)
 		m.mu.Lock()
 		defer m.mu.Unlock()
@@ -78,15 +78,15 @@ func (m *mortal) begin(i int, cfg *ShareConfig) {
 		}
 	}
 	if p.mark != nil {
-		cfg.Resume = new(Mark)
+		cfg.Resume = new(Checkpoint)
 		if err := json.Unmarshal(p.mark, cfg.Resume); err != nil {
 			m.t.Error(err)
 		}
 		cfg.Before = bytes.NewReader(p.tries[p.of].Bytes())
 		m.went++
 	}
-	hear := cfg.SeamIn
-	cfg.SeamIn = func(ctx context.Context) (Seam, error) {
+	hear := cfg.BoundaryIn
+	cfg.BoundaryIn = func(ctx context.Context) (Boundary, error) {
 		select {
 		case s := <-p.heard:
 			p.heard <- s
@@ -99,21 +99,21 @@ func (m *mortal) begin(i int, cfg *ShareConfig) {
 		}
 		return s, err
 	}
-	tell := cfg.SeamOut
-	cfg.SeamOut = func(ctx context.Context, s Seam) error {
+	tell := cfg.BoundaryOut
+	cfg.BoundaryOut = func(ctx context.Context, s Boundary) error {
 		b, err := json.Marshal(s)
 		if err != nil || p.seam == nil {
 			p.seam = b
 			return errors.Join(err, tell(ctx, s))
 		}
 		if !bytes.Equal(b, p.seam) {
-			return fmt.Errorf("seam %s, was %s", b, p.seam)
+			return fmt.Errorf("boundary %s, was %s", b, p.seam)
 		}
 		return nil
 	}
 }
 
-// die is the end of a try: what it has stored after its mark is nobody's.
+// die is the end of a try: what it has stored after its checkpoint is nobody's.
 func (m *mortal) die(i int, w *bytes.Buffer) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -122,7 +122,7 @@ func (m *mortal) die(i int, w *bytes.Buffer) bool {
 	p.try++
 	var kept []Try
 	if p.mark != nil {
-		var k Mark
+		var k Checkpoint
 		if err := json.Unmarshal(p.mark, &k); err != nil {
 			m.t.Error(err)
 		}
@@ -149,13 +149,13 @@ func (m *mortal) die(i int, w *bytes.Buffer) bool {
 	return p.try < 60
 }
 
-// FuzzMark: whatever a mark says, a share that is to go on from it ends.
-func FuzzMark(f *testing.F) {
+// FuzzCheckpoint: whatever a checkpoint says, a share that is to go on from it ends.
+func FuzzCheckpoint(f *testing.F) {
 	archive := stageintest.WriteTar(f, tar.FormatPAX, stageintest.RandomMembers(rand.New(rand.NewPCG(1, 5)), tar.FormatPAX, 10))
 	f.Add([]byte(`{"at":1024,"records":1,"some":true,"kept":[{"number":0,"kept":7}]}`))
 	f.Add([]byte(`{"at":512,"mtime":5,"need":-1,"kept":[{}]}`))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		var m Mark
+		var m Checkpoint
 		if json.Unmarshal(b, &m) != nil {
 			return
 		}
@@ -167,9 +167,9 @@ func FuzzMark(f *testing.F) {
 	})
 }
 
-// TestMarks: shares that die again and again go on from their marks, and what comes of
+// TestCheckpoints: shares that die again and again go on from their checkpoints, and what comes of
 // it is what there would be otherwise.
-func TestMarks(t *testing.T) {
+func TestCheckpoints(t *testing.T) {
 	went := 0
 	for seed := range uint64(24) {
 		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
@@ -183,7 +183,7 @@ func TestMarks(t *testing.T) {
 			if seed%4 == 3 {
 				j = tarJob(stageintest.PackGzip(t, archive), 1)
 			}
-			j.region, j.lim = 4096, limits{piece: 2048, carry: 1024, mark: 4096}
+			j.region, j.lim = 4096, limits{piece: 2048, carry: 1024, checkpoint: 4096}
 			m := newMortal(t, j, 40+int(seed)*5)
 			got, err := j.run(context.Background())
 			if err != nil {
@@ -194,20 +194,20 @@ func TestMarks(t *testing.T) {
 		})
 	}
 	if went == 0 {
-		t.Error("no share went on from a mark")
+		t.Error("no share went on from a checkpoint")
 	}
 }
 
-// TestMarkThatIsNone: a share goes on only from what can be a mark in its part, and
+// TestCheckpointThatIsNone: a share goes on only from what can be a checkpoint in its part, and
 // with all records that come before it.
-func TestMarkThatIsNone(t *testing.T) {
+func TestCheckpointThatIsNone(t *testing.T) {
 	archive := stageintest.WriteTar(t, tar.FormatPAX, stageintest.RandomMembers(rand.New(rand.NewPCG(1, 5)), tar.FormatPAX, 40))
-	for name, m := range map[string]Mark{
-		"no tries":     {Spot: Spot{At: 512}},
-		"not aligned":  {Spot: Spot{At: 513}, Kept: []Try{{}}},
-		"negative":     {Spot: Spot{At: -512}, Kept: []Try{{}}},
-		"behind":       {Spot: Spot{At: int64(len(archive)) + 512}, Kept: []Try{{}}},
-		"more records": {Spot: Spot{At: 512}, Records: 3, Kept: []Try{{}}},
+	for name, m := range map[string]Checkpoint{
+		"no tries":     {Position: Position{At: 512}},
+		"not aligned":  {Position: Position{At: 513}, Kept: []Try{{}}},
+		"negative":     {Position: Position{At: -512}, Kept: []Try{{}}},
+		"behind":       {Position: Position{At: int64(len(archive)) + 512}, Kept: []Try{{}}},
+		"more records": {Position: Position{At: 512}, Records: 3, Kept: []Try{{}}},
 	} {
 		j := tarJob(archive, 1)
 		j.config = func(_ int, cfg *ShareConfig) { cfg.Resume, cfg.Before = &m, bytes.NewReader(nil) }

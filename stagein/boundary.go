@@ -8,17 +8,17 @@ import (
 	"github.com/bivouacfs/bivouac/stagein/source"
 )
 
-// Seam is the state of the archive's reader at the end of a region, so that
+// Boundary is the state of the archive's reader at the end of a region, so that
 // the reader of the next can go on. It is JSON of at most some 2 MiB, mostly
 // of a few hundred bytes.
-type Seam struct {
+type Boundary struct {
 	// At is the offset of the first group of headers that is not staged,
 	// and Carry the archive's bytes from there to the end of the region.
 	At    int64  `json:"at"`
 	Carry []byte `json:"carry,omitempty"`
 	// Member is, if not nil, a member whose headers are dealt with and whose
 	// data goes on in the next region; there is no Carry.
-	Member *SeamMember `json:"member,omitempty"`
+	Member *CutMember `json:"member,omitempty"`
 	// Ended says that the archive has ended, at At; what comes must be nothing.
 	Ended bool `json:"ended,omitempty"`
 	// Some says that there was a member at all.
@@ -27,8 +27,8 @@ type Seam struct {
 	Mtime *metadata.Time `json:"mtime,omitempty"`
 }
 
-// SeamMember is a member whose data lies in several regions.
-type SeamMember struct {
+// CutMember is a member whose data lies in several regions.
+type CutMember struct {
 	Path   source.Name     `json:"path"`
 	Ino    metadata.Ino    `json:"ino"`
 	Layout metadata.Layout `json:"layout"`
@@ -39,7 +39,7 @@ type SeamMember struct {
 }
 
 // stored is how many bytes of data the archive has.
-func (m *SeamMember) stored() int64 {
+func (m *CutMember) stored() int64 {
 	if m.Sparse != nil {
 		return m.Sparse.Stored
 	}
@@ -47,11 +47,13 @@ func (m *SeamMember) stored() int64 {
 }
 
 // end is the offset after the data and its padding.
-func (m *SeamMember) end() int64 { return m.Off + source.Padded(m.stored()) }
+func (m *CutMember) end() int64 { return m.Off + source.Padded(m.stored()) }
 
-// check refuses a seam that cannot be of the region before p.
-func (s *Seam) check(p Part, size int64) error {
-	bad := func(why string) error { return fmt.Errorf("seam of region %d: %s: %w", p.Index, why, syscall.EPROTO) }
+// check refuses a boundary that cannot be of the region before p.
+func (s *Boundary) check(p Part, size int64) error {
+	bad := func(why string) error {
+		return fmt.Errorf("boundary of region %d: %s: %w", p.Index, why, syscall.EPROTO)
+	}
 	if m := s.Member; m != nil {
 		switch {
 		case len(s.Carry) > 0 || s.Ended:

@@ -40,7 +40,7 @@ const (
 // the order, and which files they are says nothing about what is in them. But a file
 // that takes a large part of a node is only left out itself: its turn may come
 // when there is room for many others.
-func (cfg *PlanConfig) spill(items items, need map[metadata.NodeID]int64) (map[int]bool, error) {
+func (cfg *PlanConfig) chooseOverflow(items items, need map[metadata.NodeID]int64) (map[int]bool, error) {
 	nodes := cfg.Map.Up()
 	if cfg.Request.Spill == SpillFail || cfg.Free == nil || cfg.fits(need) {
 		return nil, nil
@@ -81,8 +81,8 @@ func (cfg *PlanConfig) spill(items items, need map[metadata.NodeID]int64) (map[i
 	return stays, nil
 }
 
-// spillable is a file that may stay in the source: all of it that is in memory.
-type spillable struct {
+// candidate is a file that may stay in the source: all of it that is in memory.
+type candidate struct {
 	h     uint64
 	i     int   // among the items
 	takes int64 // on disks, about, in bytes
@@ -90,26 +90,28 @@ type spillable struct {
 	owner metadata.NodeID
 }
 
-// spillHash is what chooses whether a file stays in the source.
-func spillHash(seed uint64, path string) uint64 { return xxh3.HashStringSeed(path, seed^0x7370696c6c) }
+// overflowHash is what chooses whether a file stays in the source.
+func overflowHash(seed uint64, path string) uint64 {
+	return xxh3.HashStringSeed(path, seed^0x7370696c6c)
+}
 
 // byHash is the files among items, in an order that is made of their paths.
-func (cfg *PlanConfig) byHash(items items) ([]spillable, error) {
-	var all []spillable
+func (cfg *PlanConfig) byHash(items items) ([]candidate, error) {
+	var all []candidate
 	i := 0
 	err := items.each(func(it *source.Item) error {
 		if it.Hardlink == "" && it.Is(source.TypeRegular) && it.Size > 0 {
-			all = append(all, spillable{spillHash(cfg.Map.Seed, it.Path), i, it.Size, it.Size > cfg.Stripe, cfg.Map.FileOwner(it.Path)})
+			all = append(all, candidate{overflowHash(cfg.Map.Seed, it.Path), i, it.Size, it.Size > cfg.Stripe, cfg.Map.FileOwner(it.Path)})
 		}
 		i++
 		return nil
 	})
-	slices.SortFunc(all, func(a, b spillable) int { return cmp.Or(cmp.Compare(a.h, b.h), cmp.Compare(a.i, b.i)) })
+	slices.SortFunc(all, func(a, b candidate) int { return cmp.Or(cmp.Compare(a.h, b.h), cmp.Compare(a.i, b.i)) })
 	return all, err
 }
 
 // takes is what the nodes need for a file, in whole pages and chunks.
-func (cfg *PlanConfig) takes(f *spillable, nodes []metadata.NodeID) map[metadata.NodeID]int64 {
+func (cfg *PlanConfig) takes(f *candidate, nodes []metadata.NodeID) map[metadata.NodeID]int64 {
 	if !f.wide {
 		return map[metadata.NodeID]int64{f.owner: pages(f.takes)}
 	}
