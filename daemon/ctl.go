@@ -25,18 +25,19 @@ import (
 )
 
 // ctlServer is the control socket: HTTP with JSON over a Unix socket of mode
-// 0600 in the job user's own directory. Who can open it may ask.
+// 0600 in the job user's own directory: whoever can open it may use it.
 type ctlServer struct {
+	d    *Daemon
 	srv  *http.Server
 	done chan struct{}
-	busy sync.WaitGroup // requests that are answered
+	busy sync.WaitGroup // requests that are being answered
 
 	mu     sync.Mutex
 	closed bool // guarded by mu
 }
 
-// close returns when no request is being answered any more; http.Server.Close
-// alone does not wait for them.
+// close returns when no request is being answered any more. http.Server.Close does not
+// wait for them.
 func (c *ctlServer) close() {
 	c.mu.Lock()
 	c.closed = true
@@ -59,7 +60,7 @@ func (c *ctlServer) begin() bool {
 func (c *ctlServer) counted(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if !c.begin() {
-			writeJSON(w, http.StatusServiceUnavailable, CtlError{Error: "the daemon stops"})
+			writeJSON(w, http.StatusServiceUnavailable, CtlError{Error: "the daemon is stopping"})
 			return
 		}
 		defer c.busy.Done()
@@ -99,40 +100,40 @@ func (d *Daemon) serveCtl() (*ctlServer, error) {
 		_ = l.Close()
 		return nil, fmt.Errorf("control socket: %w", err)
 	}
-	c := &ctlServer{done: make(chan struct{})}
+	c := &ctlServer{d: d, done: make(chan struct{})}
 	c.srv = &http.Server{
-		Handler: c.counted(d.routes()), ReadHeaderTimeout: 10 * time.Second,
+		Handler: c.counted(c.routes()), ReadHeaderTimeout: 10 * time.Second,
 		BaseContext: func(net.Listener) context.Context { return d.ctx }, // a request ends with the daemon
 	}
 	go func() {
 		defer close(c.done)
 		if err := c.srv.Serve(l); !errors.Is(err, http.ErrServerClosed) {
-			d.log.WithError(err).Error("control socket")
+			d.log.WithError(err).Error("control socket failed: bivouac commands cannot reach this daemon")
 		}
 	}()
 	return c, nil
 }
 
-func (d *Daemon) routes() *http.ServeMux {
+func (c *ctlServer) routes() *http.ServeMux {
 	m := http.NewServeMux()
 	m.HandleFunc("GET /v1/status", func(w http.ResponseWriter, r *http.Request) {
 		if r.FormValue("fresh") != "" {
-			if err := d.refresh(r.Context()); err != nil {
+			if err := c.d.refresh(r.Context()); err != nil {
 				writeError(w, err)
 				return
 			}
 		}
-		writeJSON(w, http.StatusOK, d.Status(r.Context()))
+		writeJSON(w, http.StatusOK, c.d.Status(r.Context()))
 	})
-	m.HandleFunc("POST /v1/stage-in", d.postStageIn)
-	m.HandleFunc("GET /v1/skips", d.getSkips)
-	m.HandleFunc("POST /v1/verify", d.postVerify)
-	m.HandleFunc("GET /v1/sums", d.getSums)
-	m.HandleFunc("POST /v1/check", d.postCheck)
-	m.HandleFunc("POST /v1/stage-out", d.postStageOut)
-	m.HandleFunc("POST /v1/output", d.postOutput)
-	m.HandleFunc("GET /v1/trace", d.getTrace)
-	m.Handle("GET /metrics", promhttp.HandlerFor(d.registry(), promhttp.HandlerOpts{}))
+	m.HandleFunc("POST /v1/stage-in", c.postStageIn)
+	m.HandleFunc("GET /v1/skips", c.getSkips)
+	m.HandleFunc("POST /v1/verify", c.postVerify)
+	m.HandleFunc("GET /v1/sums", c.getSums)
+	m.HandleFunc("POST /v1/check", c.postCheck)
+	m.HandleFunc("POST /v1/stage-out", c.postStageOut)
+	m.HandleFunc("POST /v1/output", c.postOutput)
+	m.HandleFunc("GET /v1/trace", c.getTrace)
+	m.Handle("GET /metrics", promhttp.HandlerFor(c.d.registry(), promhttp.HandlerOpts{}))
 	m.HandleFunc("GET /debug/pprof/", pprof.Index)
 	m.HandleFunc("GET /debug/pprof/profile", pprof.Profile)
 	m.HandleFunc("GET /debug/pprof/trace", pprof.Trace)
@@ -167,34 +168,34 @@ func readJSON(w http.ResponseWriter, r *http.Request, v any) bool {
 }
 
 // postStageIn registers a dataset and begins to stage it in; it does not wait.
-func (d *Daemon) postStageIn(w http.ResponseWriter, r *http.Request) {
+func (c *ctlServer) postStageIn(w http.ResponseWriter, r *http.Request) {
 	var s job.Dataset
 	if !readJSON(w, r, &s) {
 		return
 	}
-	c, err := d.stager.Begin(r.Context(), s)
+	x, err := c.d.stager.Begin(r.Context(), s)
 	if err != nil {
 		writeError(w, err)
 		return
 	}
-	d.Spawn(func(ctx context.Context) {
-		if err := c.Run(ctx); err != nil {
-			d.log.WithError(err).WithField("dataset", s.Name).Error("stage-in failed")
+	c.d.Spawn(func(ctx context.Context) {
+		if err := x.Run(ctx); err != nil {
+			c.d.log.WithError(err).WithField("dataset", s.Name).Error("stage-in failed")
 		}
 	})
-	ds := c.Dataset()
+	ds := x.Dataset()
 	writeJSON(w, http.StatusOK, StageInReply{Dataset: ds.ID, Name: ds.Name})
 }
 
 // getSkips answers GET /v1/skips?name=N with what the dataset N lacks, a line of JSON for
 // each file.
-func (d *Daemon) getSkips(w http.ResponseWriter, r *http.Request) {
-	ds, ok := dataset.Active(d.View(), r.FormValue("name"))
+func (c *ctlServer) getSkips(w http.ResponseWriter, r *http.Request) {
+	ds, ok := dataset.Active(c.d.View(), r.FormValue("name"))
 	if !ok {
 		writeError(w, fmt.Errorf("no dataset is named %q: %w", r.FormValue("name"), syscall.EINVAL))
 		return
 	}
-	path, err := d.datasets.Files.Skips(r.Context(), ds)
+	path, err := c.d.datasets.Files.Skips(r.Context(), ds)
 	if err != nil {
 		writeError(w, err)
 		return
@@ -210,12 +211,12 @@ func (d *Daemon) getSkips(w http.ResponseWriter, r *http.Request) {
 }
 
 // postVerify has all nodes verify a dataset, and waits.
-func (d *Daemon) postVerify(w http.ResponseWriter, r *http.Request) {
+func (c *ctlServer) postVerify(w http.ResponseWriter, r *http.Request) {
 	var s dataset.VerifySpec
 	if !readJSON(w, r, &s) {
 		return
 	}
-	res, err := d.datasets.Verifier.Verify(r.Context(), s)
+	res, err := c.d.datasets.Verifier.Verify(r.Context(), s)
 	if err != nil {
 		writeError(w, err)
 		return
@@ -225,8 +226,8 @@ func (d *Daemon) postVerify(w http.ResponseWriter, r *http.Request) {
 
 // getSums answers GET /v1/sums?name=N with the SHA-256 of the files of N, node after node,
 // as the last verification that listed them has written them.
-func (d *Daemon) getSums(w http.ResponseWriter, r *http.Request) {
-	paths, err := d.datasets.Verifier.Sums(r.Context(), r.FormValue("name"))
+func (c *ctlServer) getSums(w http.ResponseWriter, r *http.Request) {
+	paths, err := c.d.datasets.Verifier.Sums(r.Context(), r.FormValue("name"))
 	if err != nil {
 		writeError(w, err)
 		return
@@ -234,7 +235,7 @@ func (d *Daemon) getSums(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "text/plain")
 	for _, path := range paths {
 		if err := copyFile(w, path); err != nil {
-			d.log.WithError(err).Warn("list of checksums cannot be read: the reply is cut off")
+			c.d.log.WithError(err).Warn("list of checksums cannot be read: the reply is cut off")
 			panic(http.ErrAbortHandler) // half a list must not look complete
 		}
 	}
@@ -251,7 +252,7 @@ func copyFile(w io.Writer, path string) error {
 }
 
 // postStageOut has all nodes copy a directory of scratch out, and waits.
-func (d *Daemon) postStageOut(w http.ResponseWriter, r *http.Request) {
+func (c *ctlServer) postStageOut(w http.ResponseWriter, r *http.Request) {
 	var o job.StageOut
 	if !readJSON(w, r, &o) {
 		return
@@ -260,7 +261,7 @@ func (d *Daemon) postStageOut(w http.ResponseWriter, r *http.Request) {
 		writeError(w, err)
 		return
 	}
-	res, err := d.out.All(r.Context(), o)
+	res, err := c.d.out.All(r.Context(), o)
 	if err != nil {
 		writeError(w, err)
 		return
@@ -268,13 +269,13 @@ func (d *Daemon) postStageOut(w http.ResponseWriter, r *http.Request) {
 	writeJSON(w, http.StatusOK, StageOutReply{Result: res})
 }
 
-// postOutput takes note of where the job's output goes.
-func (d *Daemon) postOutput(w http.ResponseWriter, r *http.Request) {
+// postOutput notes where the job's output goes.
+func (c *ctlServer) postOutput(w http.ResponseWriter, r *http.Request) {
 	var o stageout.Output
 	if !readJSON(w, r, &o) {
 		return
 	}
-	if err := d.notifier.SetOutput(o); err != nil {
+	if err := c.d.notifier.SetOutput(o); err != nil {
 		writeError(w, err)
 		return
 	}
@@ -282,8 +283,8 @@ func (d *Daemon) postOutput(w http.ResponseWriter, r *http.Request) {
 }
 
 // postCheck checks the live realm, and waits.
-func (d *Daemon) postCheck(w http.ResponseWriter, r *http.Request) {
-	res, err := d.meta.Check(r.Context())
+func (c *ctlServer) postCheck(w http.ResponseWriter, r *http.Request) {
+	res, err := c.d.meta.Check(r.Context())
 	if err != nil {
 		writeError(w, err)
 		return

@@ -12,7 +12,7 @@ import (
 	"github.com/bivouacfs/bivouac/metadata/cluster"
 )
 
-// leaving is how far this node's end has come.
+// leaving is how far this node is with leaving the job.
 type leaving struct {
 	mu      sync.Mutex
 	leaving bool   // guarded by mu
@@ -32,13 +32,12 @@ func (l *leaving) set(done bool, crew uint64) {
 	l.mu.Unlock()
 }
 
-// leaveTime is how long Leave takes at most if nobody says.
+// leaveTime is the deadline of Leave if its caller sets none.
 const leaveTime = 5 * time.Minute
 
-// Leave ends this node's part in the job. Without a stage-out nobody needs the
-// node any more, and it goes at once. With one, all nodes meet twice: none
-// copies before every other has seen the last of what is written there, and none
-// goes before every other has copied. What could not be copied is in the error.
+// Leave ends this node's part in the job. Without a stage-out the node goes at once. With
+// one, all nodes meet twice: none copies before every other one has finished writing, and
+// none goes before every other one has copied. The error says what could not be copied.
 func (d *Daemon) Leave(ctx context.Context) error {
 	d.out.Stop()
 	if len(d.job.StageOut) == 0 {
@@ -51,7 +50,7 @@ func (d *Daemon) Leave(ctx context.Context) error {
 		ctx, cancel = context.WithTimeout(ctx, leaveTime)
 		defer cancel()
 	}
-	work, cancel := d.leaveTimeToTell(ctx)
+	work, cancel := d.leaveTimeToNotify(ctx)
 	defer cancel()
 	trouble := d.lastWrites(work)
 	d.leave.set(false, 0)
@@ -63,9 +62,9 @@ func (d *Daemon) Leave(ctx context.Context) error {
 	return trouble
 }
 
-// leaveTimeToTell is a context that ends so much before ctx that the user can
-// be told what did not make it.
-func (d *Daemon) leaveTimeToTell(ctx context.Context) (context.Context, context.CancelFunc) {
+// leaveTimeToNotify is a context that ends early enough before ctx to notify the user of
+// failures.
+func (d *Daemon) leaveTimeToNotify(ctx context.Context) (context.Context, context.CancelFunc) {
 	deadline, _ := ctx.Deadline() // Leave has set one
 	return context.WithDeadline(ctx, deadline.Add(-min(stageout.NotifyTime, time.Until(deadline)/4)))
 }
@@ -82,10 +81,10 @@ func (d *Daemon) lastWrites(ctx context.Context) error {
 	defer cancel()
 	open, err := (*client).Quiesce(ctx)
 	if open > 0 {
-		d.log.WithField("files", open).Warn("still open to write: what is written from now on is not copied out")
+		d.log.WithField("files", open).Warn("files are still open for writing: what is written from now on is not copied out")
 	}
 	if err != nil {
-		return fmt.Errorf("what was written last may not be copied: %w", err)
+		return fmt.Errorf("the last writes may not be copied: %w", err)
 	}
 	return nil
 }
@@ -97,13 +96,13 @@ func (d *Daemon) meet(ctx context.Context) {
 	defer cancel()
 	err := d.Until(ctx, func(v cluster.View) bool { return len(leader.HostsIn(v.Map, cluster.Up)) == 0 && v.Version > 0 })
 	if err != nil {
-		d.log.WithField("hosts", leader.HostsIn(d.View().Map, cluster.Up)).Warn("still running while this node stages out")
+		d.log.WithField("hosts", leader.HostsIn(d.View().Map, cluster.Up)).Warn("other nodes still run the job: what they write from now on may not be copied out")
 	}
 }
 
-// copyOut copies this node's share and waits until all have. When a node is
-// lost, or is back, the shares change, and it copies its new one: a file is the
-// same if it is copied twice.
+// copyOut copies this node's share and waits until all nodes have copied theirs. When a
+// node is lost, or comes back, the shares change and it copies its new one: a file that is
+// copied twice is the same.
 func (d *Daemon) copyOut(ctx context.Context) error {
 	for {
 		m := d.View().Map
@@ -113,19 +112,19 @@ func (d *Daemon) copyOut(ctx context.Context) error {
 		d.Nudge()
 		err := d.Until(ctx, func(v cluster.View) bool { return v.Closing || leader.Participants(v.Map) != participants })
 		if err != nil {
-			d.log.Warn("left before the others were done")
+			d.log.Warn("deadline reached before the other nodes had copied their shares: leaving")
 			return trouble
 		}
 		if d.View().Closing {
 			return trouble
 		}
 		d.leave.set(false, 0)
-		d.log.WithField("down", leader.HostsIn(d.View().Map, cluster.Down)).Warn("a node was lost or is back: its share is dealt out again")
+		d.log.WithField("down", leader.HostsIn(d.View().Map, cluster.Down)).Warn("a node was lost or came back: shares of the stage-out are reassigned")
 	}
 }
 
-// linger lets a leader tell the others that the job is closing before it goes;
-// the others tell the leader that they know.
+// linger keeps a leader until the other nodes have reported that they know that the job is
+// closing, for a few reports.
 func (d *Daemon) linger(ctx context.Context) {
 	d.reportOnce(ctx)
 	if g := d.raftGroup(); g == nil || !g.IsLeader() {

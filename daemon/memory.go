@@ -16,21 +16,21 @@ import (
 	"github.com/bivouacfs/bivouac/stagein"
 )
 
-// Memory is the most that a daemon takes, in bytes, by what takes it. The
-// package comment has the formula.
+// Memory is the upper bound of a daemon's memory, in bytes, by use. The package comment has
+// the formula.
 type Memory struct {
 	Program  int64 `json:"program"`
 	Metadata int64 `json:"metadata"`
 	Serving  int64 `json:"serving"`
 	Peers    int64 `json:"peers"`
 	Staging  int64 `json:"staging"`
-	Mount    int64 `json:"mount"` // of the mount, which who wires the program adds
+	Mount    int64 `json:"mount"` // of the mount; the program adds it
 }
 
-// programMemory is for code, stacks, workers, what is open, and garbage.
+// programMemory is for code, stacks, workers, open files and garbage.
 const programMemory = 128 << 20
 
-// MemoryOf is what the daemon of j takes. serving is Config.Memory.
+// MemoryOf is the bound for the daemon of j. serving is Config.Memory.
 func MemoryOf(j *job.File, serving int64) Memory {
 	if serving == 0 {
 		serving = rpc.DefaultMemory
@@ -49,15 +49,14 @@ func (m Memory) Total() int64 {
 	return m.Program + m.Metadata + m.Serving + m.Peers + m.Staging + m.Mount
 }
 
-// ServingIn is Config.Memory for a daemon whose whole memory is limited: a
-// quarter of that, between 16 MiB and what it takes without a limit.
+// ServingIn is Config.Memory for a daemon whose total memory is limited: a quarter of the
+// limit, at least 16 MiB and at most the default.
 func ServingIn(limit int64) int64 {
 	return min(max(limit/4, 16<<20), rpc.DefaultMemory)
 }
 
-// CgroupLimit is the memory that the groups of this process allow it, of
-// cgroup v1 or v2, where root is the machine's root directory; false if they
-// do not limit it.
+// CgroupLimit is the memory limit of this process's cgroups, v1 or v2; false if there is
+// none. root is the machine's root directory.
 func CgroupLimit(root fs.FS) (int64, bool) {
 	b, err := fs.ReadFile(root, "proc/self/cgroup")
 	if err != nil {
@@ -78,11 +77,11 @@ func CgroupLimit(root fs.FS) (int64, bool) {
 	return limit, limit < unlimited
 }
 
-// unlimited is what no machine has: cgroup v1 says so of a group without a limit.
+// unlimited is what cgroup v1 reports for a group without a limit, at least.
 const unlimited = 1 << 60
 
-// limitOf is the least limit of group and those above it. What cannot be read,
-// as of groups outside a container, or is no number, as "max", limits nothing.
+// limitOf is the lowest limit of group and its ancestors. A file that cannot be read, such as
+// outside a container, or holds no number, such as "max", limits nothing.
 func limitOf(root fs.FS, mount, group, file string) int64 {
 	limit := int64(math.MaxInt64)
 	for dir := path.Clean("/" + group); ; dir = path.Dir(dir) {

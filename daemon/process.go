@@ -9,18 +9,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// timerSlack is how late the kernel may wake a thread of a daemon that sleeps for
-// a time. Go's runtime sleeps for some microseconds again and again: a thread
-// that looks for work waits so before it takes a goroutine that its own thread is
-// about to run, and another one looks after all of them. Of a daemon whose
-// goroutines wait for each other, for the kernel and for the network, that is a
-// fifth of the processor time, without any use. What waits in earnest here, waits
-// for longer.
+// timerSlack is how late the kernel may wake a sleeping thread of a daemon. Go's scheduler
+// sleeps for a few microseconds again and again, in threads that look for work and in its
+// monitor. In a daemon, whose goroutines mostly wait for each other, the kernel and the
+// network, that costs a fifth of the processor time for nothing. Real waits are longer.
 const timerSlack = time.Millisecond
 
-// StartProcess starts the process of a daemon, cmd. It inherits the slack of its
-// timers from the thread that starts it, as its first threads begin before
-// anything of ours runs there.
+// StartProcess starts a daemon's process with timerSlack. A process inherits the slack from
+// the thread that starts it; its own code would run too late to set it for its first threads.
 func StartProcess(cmd *exec.Cmd) error {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()

@@ -61,20 +61,19 @@ type Status struct {
 	Space    datapath.Space  `json:"space"` // of this node
 	Nodes    []NodeStatus    `json:"nodes"`
 	Datasets []DatasetStatus `json:"datasets"`
-	// Wanted is the names of the job file's datasets; one that is not yet in
-	// Datasets has not been begun.
+	// Wanted is the names of the job file's datasets; one that is not in Datasets yet has
+	// not been started.
 	Wanted []string        `json:"wanted,omitempty"`
-	Shares int             `json:"shares,omitempty"` // parts of stage-ins and stage-outs that run on this node now
+	Shares int             `json:"shares,omitempty"` // tasks that run on this node now
 	RPC    rpc.ServerStats `json:"rpc"`
-	// Traffic is what the mount of the node that answers has moved, and Rates
-	// how much of it a second lately.
+	// Traffic is what the mount of this node has moved, and Rates how much per second lately.
 	Traffic Traffic `json:"traffic"`
 	Rates   Rates   `json:"rates"`
-	// Paces is the bounds of the node that answers.
+	// Paces is the rate limits of this node.
 	Paces Paces `json:"paces,omitzero"`
-	// Swept is what the node that answers has removed because nobody needs it.
+	// Swept is the orphans that this node has removed.
 	Swept home.Sweep `json:"swept"`
-	// StageOut is how far the node that answers is with its part of each.
+	// StageOut is how far this node is with its part of each stage-out.
 	StageOut []stageout.Status `json:"stage_out,omitempty"`
 }
 
@@ -84,25 +83,25 @@ type NodeStatus struct {
 	Host  string          `json:"host"`
 	State cluster.State   `json:"state"`
 	Addr  string          `json:"addr,omitempty"`
-	Lost  bool            `json:"lost,omitempty"` // it was up, and is given up: what scratch had there alone is gone with it
+	Lost  bool            `json:"lost,omitempty"` // it was up, and is down now: files of scratch that were only there are lost with it
 }
 
 // DatasetStatus is a dataset and how far it is.
 type DatasetStatus struct {
 	cluster.Dataset
-	// Ready says that it is sealed, and that the node that answers can read
-	// it: one that was away while it was sealed has to get its manifest first.
+	// Ready says that it is sealed and that this node can read it: a node that was away
+	// has to fetch the manifest first.
 	Ready bool `json:"ready"`
-	// Readable says that its whole tree can be read on all nodes, although
-	// some files may have to be fetched first.
+	// Readable says that its whole tree can be read on all nodes, although some files may
+	// have to be fetched first.
 	Readable bool              `json:"readable"`
 	Total    int64             `json:"total,omitempty"`     // bytes of the source, while it is staged
 	Progress *stagein.Progress `json:"progress,omitempty"`  // while it is staged
 	PerNode  []NodeShare       `json:"per_node,omitempty"`  // once it is published
-	Striped  *NodeShare        `json:"striped,omitempty"`   // what all nodes have parts of
-	InSource *NodeShare        `json:"in_source,omitempty"` // what is on no node, and is read through
-	// Unreadable is files of that which some node could not have from the source as they
-	// were, the first of each node; MoreUnreadable is how many are not named.
+	Striped  *NodeShare        `json:"striped,omitempty"`   // files of which several nodes have stripes
+	InSource *NodeShare        `json:"in_source,omitempty"` // overflow from the start: on no node, read through
+	// Unreadable is overflow that some node could not read from the source, the first files
+	// of each node; MoreUnreadable is how many are not named.
 	Unreadable     []leader.UnreadableFile `json:"unreadable,omitempty"`
 	MoreUnreadable int64                   `json:"more_unreadable,omitempty"`
 	// Overflow is what nodes own and do not store.

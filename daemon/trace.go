@@ -20,13 +20,13 @@ type TraceLine struct {
 	Op      string        `json:"op,omitempty"`
 	Ino     metadata.Ino  `json:"ino,omitempty"`
 	Pid     uint32        `json:"pid,omitempty"`
-	What    string        `json:"what,omitempty"` // the name, or which bytes
+	What    string        `json:"what,omitempty"` // the name, or the byte range
 	Took    time.Duration `json:"took_ns,omitempty"`
 	Error   string        `json:"error,omitempty"`
-	Dropped int64         `json:"dropped,omitempty"` // lines before this one, because nobody took them
+	Dropped int64         `json:"dropped,omitempty"` // lines before this one that were dropped, because the listener was too slow
 }
 
-// TraceFunc has the mount tell to of every request; nil ends that.
+// TraceFunc has the mount pass every request to a function; nil ends that.
 type TraceFunc func(to func(TraceLine))
 
 // SetTrace gives the daemon its way to the requests of the mount.
@@ -36,20 +36,20 @@ func (d *Daemon) SetTrace(f TraceFunc) {
 	d.traces.from = f
 }
 
-// maxTraces is how many listen at once; traceAhead is how many lines may wait for each.
+// maxTraces is how many listeners there may be; traceAhead is how many lines may wait for each.
 const (
 	maxTraces  = 8
 	traceAhead = 8192
 )
 
-// traces is who listens. Nothing is made while nobody does.
+// traces is the listeners. Without one, no line is made.
 type traces struct {
 	mu   sync.Mutex
 	from TraceFunc             // guarded by mu; nil before there is a mount
 	to   map[*traceTo]struct{} // guarded by mu
 }
 
-// traceTo is one who listens.
+// traceTo is a listener.
 type traceTo struct {
 	lines chan TraceLine
 	lost  int64 // guarded by traces.mu
@@ -84,7 +84,7 @@ func (t *traces) remove(x *traceTo) {
 	}
 }
 
-// tell gives a line to all who listen. Who is too slow misses it.
+// tell gives a line to all listeners. One that is too slow misses it.
 func (t *traces) tell(l TraceLine) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -101,13 +101,13 @@ func (t *traces) tell(l TraceLine) {
 
 // getTrace answers with a line of JSON for every request of the mount, until the
 // caller goes away.
-func (d *Daemon) getTrace(w http.ResponseWriter, r *http.Request) {
-	x, err := d.traces.add()
+func (c *ctlServer) getTrace(w http.ResponseWriter, r *http.Request) {
+	x, err := c.d.traces.add()
 	if err != nil {
 		writeError(w, err)
 		return
 	}
-	defer d.traces.remove(x)
+	defer c.d.traces.remove(x)
 	w.Header().Set("Content-Type", "application/x-ndjson")
 	w.WriteHeader(http.StatusOK)
 	flush := http.NewResponseController(w)
@@ -127,7 +127,7 @@ func (d *Daemon) getTrace(w http.ResponseWriter, r *http.Request) {
 }
 
 // Trace calls see with every request to the mount from now on, until ctx ends.
-// begun is called when the first can come.
+// begun is called before the first can come.
 func (c *Ctl) Trace(ctx context.Context, begun func(), see func(TraceLine) error) error {
 	resp, err := c.send(ctx, http.MethodGet, "/v1/trace", nil)
 	if err != nil {

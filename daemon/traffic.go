@@ -6,17 +6,17 @@ import (
 	"time"
 )
 
-// Traffic is the file data that the mount of this node has moved since its
-// start, in bytes, by where it came from or went to. What the kernel reads
-// from its page cache, or by passthrough, nobody counts but itself.
+// Traffic is the file data that the mount of this node has moved since its start, in bytes,
+// by where it came from or went to. Reads from the kernel's page cache or by passthrough are
+// not counted.
 type Traffic struct {
 	ReadLocal   int64 `json:"read_local"`
 	ReadRemote  int64 `json:"read_remote"`
-	ReadSource  int64 `json:"read_source"` // read through: what there was no room for
+	ReadSource  int64 `json:"read_source"` // overflow, read through from the source
 	WriteLocal  int64 `json:"write_local"`
 	WriteRemote int64 `json:"write_remote"`
-	Passthrough int64 `json:"passthrough"` // files opened that the kernel reads by itself
-	Ahead       int64 `json:"ahead"`       // files of datasets that the kernel was given before they were read
+	Passthrough int64 `json:"passthrough"` // files opened for passthrough
+	Ahead       int64 `json:"ahead"`       // files of datasets that were read ahead into the page cache
 }
 
 // Rates is Traffic per second.
@@ -30,11 +30,10 @@ type Rates struct {
 	Ahead       float64 `json:"ahead"`
 }
 
-// Activity is what the mount of this node and its client have done since
-// their start.
+// Activity is what the mount of this node and its client have done since their start.
 type Activity struct {
 	Traffic
-	MetaLocal, MetaRemote, MetaSealed int64            // metadata calls, by who answered
+	MetaLocal, MetaRemote, MetaSealed int64            // metadata calls, by where they were answered
 	Times                             map[string]Times // of the kernel's requests, by operation
 }
 
@@ -42,12 +41,12 @@ type Activity struct {
 type Times struct {
 	Count   uint64
 	Seconds float64            // of all together
-	UpTo    map[float64]uint64 // how many took no longer than so many seconds
+	UpTo    map[float64]uint64 // how many took at most so many seconds
 }
 
 const (
 	sampleEvery = time.Second
-	samples     = 10 // rates are means over so many
+	samples     = 10 // rates are means over this many
 )
 
 // meter remembers the traffic of the last seconds.
@@ -105,7 +104,7 @@ func (m *meter) take(at time.Time) {
 	}
 }
 
-// activity is false before there is a mount.
+// activity is what the mount has done; false before there is a mount.
 func (m *meter) activity() (Activity, bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
