@@ -97,6 +97,19 @@ func TestVerifyAndRepair(t *testing.T) {
 	if r := verify(dataset.VerifySpec{}); r.Bad != 1 || r.Repaired != 0 || !strings.Contains(r.BadFiles[0].Error, "cannot be fetched again") {
 		t.Errorf("a bad file whose source is gone: %+v", r)
 	}
+	delete(want, "d1/f4")
+	for i, x := range f.nodes {
+		var from datapath.Reader = x.data.Local
+		if id := f.holder(bad); id != x.Self() {
+			from = x.data.Stores.Of(id)
+		}
+		if n, err := from.ReadAt(t.Context(), bad.Ino, make([]byte, bad.Size), 0); err == nil {
+			t.Errorf("node %d reads %d bytes of it", i, n)
+		}
+	}
+	if p := f.dataset().Phase; p != cluster.Sealed {
+		t.Errorf("one bad file makes the dataset %v", p)
+	}
 	if _, err := f.nodes[0].data.Verifier.Verify(t.Context(), dataset.VerifySpec{Name: "other"}); !errors.Is(err, syscall.EINVAL) {
 		t.Errorf("a dataset that is not there: %v", err)
 	}

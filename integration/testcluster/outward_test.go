@@ -7,8 +7,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"sync/atomic"
-	"syscall"
 	"testing"
 	"time"
 
@@ -18,7 +16,6 @@ import (
 	"github.com/bivouacfs/bivouac/daemon/job"
 	daemonout "github.com/bivouacfs/bivouac/daemon/stageout"
 	"github.com/bivouacfs/bivouac/metadata"
-	"github.com/bivouacfs/bivouac/stagein/stageout"
 )
 
 // outwardCluster is a job that copies ckpt out while it runs.
@@ -112,41 +109,6 @@ func TestOutwardPieces(t *testing.T) {
 	}
 }
 
-// TestOutTriesAgain: what fails at the end for a reason that may pass is tried
-// until it succeeds; what cannot be copied is listed beside the job's output.
-func TestOutTriesAgain(t *testing.T) {
-	work := t.TempDir()
-	c, ckpt, to := outwardCluster(t, Config{Nodes: 1, WorkDir: work})
-	n := c.Nodes[0]
-	put(t, n, ckpt, "f", []byte("f"), metadata.Layout{})
-	if _, err := n.Client.Create(context.Background(), ckpt, "pipe", metadata.New{Mode: syscall.S_IFIFO | 0o600}); err != nil {
-		t.Fatal(err)
-	}
-	var tries atomic.Int64
-	n.Out().SetCopy(func(ctx context.Context, s daemonout.Share) (stageout.Result, error) {
-		if s.Settle != 0 { // while the job runs
-			return stageout.Result{}, nil
-		}
-		if tries.Add(1) < 3 {
-			s.Failed(stageout.Failure{Name: "f", Bytes: 1, Err: syscall.ENOSPC})
-			r := stageout.Result{Failed: 1, Errors: []string{"f: no space left on device"}}
-			return r, r.Err()
-		}
-		return stageout.Run(ctx, stageout.Config{Store: n.Client, Read: n.Client.ReadFile, Root: ckpt, To: s.To, Self: s.Self, N: s.N, Failed: s.Failed})
-	}, nil)
-	err := leaveAll(t, c, Patience, 0)[0]
-	if err == nil || !strings.Contains(err.Error(), "pipe") || tries.Load() != 3 {
-		t.Errorf("after %d tries: %v, want the pipe to fail in the third", tries.Load(), err)
-	}
-	if !has(to, "f", []byte("f")) {
-		t.Error("what failed for want of space was not copied in the end")
-	}
-	list, err := os.ReadFile(filepath.Join(work, "bivouac-test-host0.not-copied"))
-	if err != nil || !strings.HasPrefix(string(list), `"ckpt/pipe": `) || strings.Count(string(list), "\n") != 1 {
-		t.Errorf("the list is %q, %v, want the pipe alone", list, err)
-	}
-}
-
 // TestOutwardAtOnce: who asks for a stage-out that goes on anyway, several
 // times at once, gets all files without a failure.
 func TestOutwardAtOnce(t *testing.T) {
@@ -231,35 +193,5 @@ func TestOutTold(t *testing.T) {
 		if !strings.Contains(lines[1], want) {
 			t.Errorf("the last line lacks %q:\n%s", want, lines[1])
 		}
-	}
-}
-
-// TestOutToldByAnotherLife: a daemon that starts again knows where the output goes.
-func TestOutToldByAnotherLife(t *testing.T) {
-	output := filepath.Join(t.TempDir(), "slurm-test.out")
-	f, err := os.Create(output)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	o, _ := daemonout.OutputOf(f)
-	c, ckpt, to := outwardCluster(t, Config{Nodes: 1})
-	put(t, c.Nodes[0], ckpt, "f", []byte("f"), metadata.Layout{})
-	if err := daemon.NewCtl(c.Nodes[0].Job.CtlSocket()).SetOutput(context.Background(), o); err != nil {
-		t.Fatal(err)
-	}
-	c.Revive(t, 0)
-	Eventually(t, "it is copied", func() bool { return has(to, "f", []byte("f")) })
-	if err := os.RemoveAll(to); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(to, nil, 0o644); err != nil {
-		t.Fatal(err)
-	}
-	if err := leaveAll(t, c, Patience, 0)[0]; err == nil {
-		t.Error("it copied to a file")
-	}
-	if b, err := os.ReadFile(output); err != nil || !strings.Contains(string(b), "1 file of 1 B: not a directory") {
-		t.Errorf("the output is %q, %v", b, err)
 	}
 }

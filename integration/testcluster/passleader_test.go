@@ -4,13 +4,11 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"math"
 	"os"
 	"path/filepath"
 	"slices"
-	"syscall"
 	"testing"
 	"time"
 
@@ -18,11 +16,8 @@ import (
 
 	"github.com/bivouacfs/bivouac/daemon"
 	"github.com/bivouacfs/bivouac/daemon/job"
-	"github.com/bivouacfs/bivouac/datapath/rpc"
-	"github.com/bivouacfs/bivouac/datapath/wire"
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/metadata/cluster"
-	"github.com/bivouacfs/bivouac/stagein"
 	"github.com/bivouacfs/bivouac/stagein/source"
 )
 
@@ -331,24 +326,6 @@ func TestPassLeaderComesBack(t *testing.T) {
 	p.Mend(leads)
 	Eventually(t, "the node is back", func() bool { return len(p.Nodes[0].View().Map.Up()) == 4 })
 	p.came(t, p.size+slack, 0, 1, 2, 3)
-}
-
-// TestPassHasOneLeader: a node that does not lead a pass has nobody begin a part of it,
-// as one may try that led it and has not heard that another does.
-func TestPassHasOneLeader(t *testing.T) {
-	t.Parallel()
-	p := beginLed(t, plainTar)
-	not := others(leads)
-	v := p.Nodes[not[1]].View()
-	plan := stagein.Plan{Dataset: v.Datasets[0].ID, Kind: source.Tar, Map: v.Map}
-	for i := range p.Nodes {
-		plan.Parts = append(plan.Parts, stagein.Part{Index: uint16(i), Node: metadata.NodeID(i), Try: 1})
-	}
-	call := rpc.Call{Op: wire.OpTask, Body: &wire.JSON{V: map[string]any{"id": "of another", "kind": "stage-in", "body": map[string]any{"plan": plan, "part": not[1]}}}}
-	if err := p.Nodes[not[0]].Peers().To(metadata.NodeID(not[1])).Do(context.Background(), &call); !errors.Is(err, syscall.EPERM) {
-		t.Errorf("it is told %v, want EPERM", err)
-	}
-	p.came(t, 0, 0, 1, 2, 3)
 }
 
 // TestPassTwoLeadersAreLost: the node that leads a pass is lost, and so is the one that

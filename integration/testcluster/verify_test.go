@@ -180,36 +180,6 @@ func named(r dataset.VerifyResult) (names []string) {
 	return names
 }
 
-// TestVerifyWithoutSource: what cannot be fetched again is said to be bad, and
-// nobody reads it as if it were not.
-func TestVerifyWithoutSource(t *testing.T) {
-	t.Parallel()
-	m := files(20, 30_000)
-	m["whole"] = bytes.Repeat([]byte("what is on one node."), 2000)
-	src := filepath.Join(t.TempDir(), "src")
-	writeTree(t, src, m)
-	c := Start(t, Config{Datasets: []job.Dataset{{Source: src, Name: "set"}}})
-	ds := c.Dataset(t, 0, "set")
-	c.mustSpoil(t, m["whole"])
-	if err := os.Remove(filepath.Join(src, "whole")); err != nil {
-		t.Fatal(err)
-	}
-	r := c.verify(t, dataset.VerifySpec{Name: "set"})
-	if r.Bad != 1 || r.Repaired != 0 || len(r.BadFiles) != 1 || !strings.Contains(r.BadFiles[0].Error, "cannot be fetched again") {
-		t.Errorf("verify: %+v", r)
-	}
-	for i, n := range c.Nodes {
-		if b, err := read(context.Background(), n, ds.ID, "whole"); err == nil {
-			t.Errorf("node %d reads %d bytes of it", i, len(b))
-		}
-	}
-	if ds := c.Dataset(t, 0, "set"); ds.Phase != cluster.Sealed {
-		t.Errorf("one bad file ends the dataset: %+v", ds)
-	}
-	delete(m, "whole")
-	readAll(t, c, ds.ID, m, 1)
-}
-
 // TestVerifyLostNode: what others have fetched again of what a lost node had is
 // compared, and nothing else is bad.
 func TestVerifyLostNode(t *testing.T) {
