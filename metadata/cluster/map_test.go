@@ -12,7 +12,7 @@ import (
 
 func itoa(n int) string { return strconv.Itoa(n) }
 
-// upMap is a map of n nodes that are all Up.
+// upMap is a map of n nodes, all Up.
 func upMap(n int, seed uint64) Map {
 	hosts := make([]string, n)
 	for i := range hosts {
@@ -58,8 +58,7 @@ func TestWithState(t *testing.T) {
 	check("WithState of no node", m5.WithState(9, Up, ""), m5)
 }
 
-// TestMapsShareNothing makes two successors of one map, which must not write
-// over each other.
+// TestMapsShareNothing makes two successors of one map, which must not overwrite each other.
 func TestMapsShareNothing(t *testing.T) {
 	m := upMap(3, 1)
 	for range 5 {
@@ -128,8 +127,8 @@ func TestNodesOfMap(t *testing.T) {
 	}
 }
 
-// TestThroughout: who was Up all the time since an epoch, and who was lost, came later
-// or is not there.
+// TestThroughout: nodes that were Up all the time since an epoch, were lost, came later or do not
+// exist.
 func TestThroughout(t *testing.T) {
 	m := NewMap(1, []string{"stays", "lost", "back", "late", "never"})
 	for id := range metadata.NodeID(3) {

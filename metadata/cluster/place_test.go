@@ -36,8 +36,8 @@ func checkEven(t *testing.T, what string, counts []int) {
 	}
 }
 
-// TestPlacementIsUnbiased places names that look like datasets do, which a
-// weak hash would place in patterns.
+// TestPlacementIsUnbiased places names like those of datasets, which a weak hash would place in
+// patterns.
 func TestPlacementIsUnbiased(t *testing.T) {
 	const n = 16
 	for _, seed := range []uint64{0, 1, 2, 42, 1 << 63} {
@@ -155,8 +155,8 @@ func TestOrder(t *testing.T) {
 	}
 }
 
-// TestPlacementIsPinned holds answers of an earlier build: nodes of one job
-// that run different builds must agree, and so must a restarted one.
+// TestPlacementIsPinned holds answers of an earlier build: nodes of one job with different builds
+// must agree, and so must a restarted one.
 func TestPlacementIsPinned(t *testing.T) {
 	m := upMap(8, 42)
 	got := fmt.Sprint(m.FileOwner("a/b"), m.FileOwner("train/0.jpg"), m.DirHome(16, "ckpt"), m.Order(1024, metadata.Layout{Epoch: 8}))
@@ -179,8 +179,8 @@ func BenchmarkOrder(b *testing.B) {
 	}
 }
 
-// TestHolder: what a lost node had goes to all others alike, what the others
-// have stays, and all is as it was when the node is back.
+// TestHolder: a lost node's part is distributed evenly, the parts of others stay, and all is as
+// before when the node is back.
 func TestHolder(t *testing.T) {
 	m := upMap(5, 3)
 	down := m.WithState(4, Down, "")
@@ -212,9 +212,9 @@ func TestHolder(t *testing.T) {
 	}
 }
 
-// TestFileOwnerUnbiased: every node has an unbiased sample of a dataset: its
-// classes are spread as chance would spread them (chi-square), and of 100,000
-// files of different sizes each node has its share of the bytes, to 5 %.
+// TestFileOwnerUnbiased: every node has an unbiased sample of a dataset: its classes are
+// distributed at random (chi-square), and of 100,000 files of different sizes each node has its
+// share of the bytes, to 5 %.
 func TestFileOwnerUnbiased(t *testing.T) {
 	const classes, files = 100, 100_000
 	for _, nodes := range []int{2, 4, 7, 16} {
@@ -246,8 +246,7 @@ func TestFileOwnerUnbiased(t *testing.T) {
 	}
 }
 
-// chiTable is how far counts by node and class are from what is the same on
-// every node.
+// chiTable returns the chi-square statistic of counts by node and class.
 func chiTable(count [][]float64) (x float64) {
 	classes := make([]float64, len(count[0]))
 	for _, c := range count {
@@ -264,16 +263,16 @@ func chiTable(count [][]float64) (x float64) {
 	return x
 }
 
-// chiBound is what chi-square with so many degrees of freedom exceeds once in
-// 10,000 (Wilson and Hilferty).
+// chiBound returns what chi-square with so many degrees of freedom exceeds once in 10,000 (Wilson
+// and Hilferty).
 func chiBound(freedom int) float64 {
 	const z = 3.72
 	k := 2 / (9 * float64(freedom))
 	return float64(freedom) * math.Pow(1-k+z*math.Sqrt(k), 3)
 }
 
-// A directory is kept where it is made, until its parent has many; by hash then,
-// and where the maker cannot keep it.
+// A directory is homed where it is created, until its parent has many or if its creator cannot keep
+// it; then by hash.
 func TestNewDirHome(t *testing.T) {
 	m := upMap(8, 3)
 	down := m.WithState(5, Down, "")

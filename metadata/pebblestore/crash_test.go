@@ -22,8 +22,8 @@ const (
 
 var ctx = context.Background()
 
-// check walks a store after a crash: every entry that is homed here has its
-// inode, links are as many as names, and orphans are those without one.
+// check walks a store after a crash: every entry homed here has its inode, links equal entries, and
+// orphans have none.
 func check(t *testing.T, s *Store) (names map[string]metadata.Ino) {
 	t.Helper()
 	names = make(map[string]metadata.Ino)
@@ -69,8 +69,8 @@ func check(t *testing.T, s *Store) (names map[string]metadata.Ino) {
 	return names
 }
 
-// TestCrash stops the machine in the middle of work: what Sync has confirmed is
-// there, nothing is there by half, and no inode number is handed out twice.
+// TestCrash stops the machine during work: what Sync has confirmed is there, nothing is there in
+// part, and no inode number is reused.
 func TestCrash(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
@@ -98,8 +98,8 @@ func TestCrash(t *testing.T) {
 	}
 }
 
-// work does operations of all kinds, syncs, and does more of them. It returns
-// the names that were synced and not touched since.
+// work does operations of all kinds, syncs, and does more. It returns the names that were synced
+// and not changed since.
 func work(t *testing.T, s *Store, used map[metadata.Ino]bool) map[string]metadata.Ino {
 	t.Helper()
 	synced := map[string]metadata.Ino{}
@@ -138,8 +138,7 @@ func work(t *testing.T, s *Store, used map[metadata.Ino]bool) map[string]metadat
 	return synced
 }
 
-// TestKill kills the daemon, not the machine: what the files have is all there,
-// and that is every operation that was acknowledged.
+// TestKill kills the daemon, not the machine: every acknowledged operation is there.
 func TestKill(t *testing.T) {
 	fs := vfs.NewCrashableMem()
 	s := open(t, Config{FS: fs})
@@ -157,7 +156,7 @@ func TestKill(t *testing.T) {
 	}
 }
 
-// TestSyncEveryOperation: with Config.Sync there is nothing to lose.
+// TestSyncEveryOperation: with Config.Sync nothing is lost.
 func TestSyncEveryOperation(t *testing.T) {
 	fs := vfs.NewCrashableMem()
 	s := open(t, Config{FS: fs, Sync: true})
@@ -169,7 +168,7 @@ func TestSyncEveryOperation(t *testing.T) {
 	}
 }
 
-// TestCrashWhileWorking takes clones while operations are under way.
+// TestCrashWhileWorking takes clones during operations.
 func TestCrashWhileWorking(t *testing.T) {
 	fs := vfs.NewCrashableMem()
 	s := open(t, Config{FS: fs})
@@ -224,8 +223,8 @@ func churnOne(t *testing.T, s *Store, name string) {
 	}
 }
 
-// TestCounterAfterReopen: a clean restart wastes a block at most and repeats
-// no number; neither does one that never used its block.
+// TestCounterAfterReopen: a clean restart wastes at most a block and repeats no number; nor does
+// one that never used its block.
 func TestCounterAfterReopen(t *testing.T) {
 	fs := vfs.NewMem()
 	seen := map[metadata.Ino]bool{}

@@ -10,8 +10,7 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// TestRecords: the inventory of records that come in pages, of whatever size, is
-// the inventory.
+// TestRecords: the inventory of records fetched in pages, of any size, is the same.
 func TestRecords(t *testing.T) {
 	s := open(t, Config{})
 	for i := range 50 {
@@ -57,8 +56,8 @@ func TestRecords(t *testing.T) {
 	}
 }
 
-// TestCountingFilling: what a shard has while it is filled does not count.
-func TestCountingFilling(t *testing.T) {
+// TestInventoryOfFillingShard: the entries of a shard that is being filled do not count.
+func TestInventoryOfFillingShard(t *testing.T) {
 	for state, want := range map[shardState]int{shardFilling: 0, shardActive: 1} {
 		c := NewInventoryBuilder(2)
 		d := *wideDirSamples[0]
@@ -77,8 +76,8 @@ func TestCountingFilling(t *testing.T) {
 	}
 }
 
-// FuzzCounting: records of another node are damaged or counted.
-func FuzzCounting(f *testing.F) {
+// FuzzInventory: a record of another node is rejected or counted.
+func FuzzInventory(f *testing.F) {
 	f.Add(entryKey(70, "a"), entry{71, syscall.S_IFREG}.append(nil))
 	f.Add(inodeKey(70), inodes[0].append(nil))
 	f.Add(shardKey(70), wideDirSamples[0].append(nil))

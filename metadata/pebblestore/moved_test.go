@@ -9,9 +9,8 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// TestMovedAndGone: a file that is moved by a transaction of several homes can be
-// removed by its new name before this one, which has its inode, hears of the end. The
-// rest of the transaction is done all the same, also after a start.
+// TestMovedAndGone: a file that a transaction moves can be removed by its new name before the home
+// of its inode learns of the commit. The rest of the transaction is applied, also after a restart.
 func TestMovedAndGone(t *testing.T) {
 	tx, other := metadata.TxID(metadata.LiveIno(7, 2000)), metadata.LiveIno(7, 2001)
 	for name, of := range map[string]func(file metadata.Ino) metadata.Edit{

@@ -10,9 +10,9 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// TestUnnamed: whoever wants to know is told of each file that loses its last
-// name, once, whatever took it, and of no other.
-func TestUnnamed(t *testing.T) {
+// TestOrphaned: Config.Orphaned is called once for each file that loses its last link, whatever
+// removed it, and for no other.
+func TestOrphaned(t *testing.T) {
 	ctx := context.Background()
 	fs := vfs.NewMem()
 	var told []metadata.Ino

@@ -10,8 +10,8 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// allNamed is what s names of a home, in pages of limit records.
-func allNamed(t *testing.T, s *Store, home metadata.NodeID, limit int) []metadata.Ino {
+// allReferenced returns all references of s to a home, in pages of limit records.
+func allReferenced(t *testing.T, s *Store, home metadata.NodeID, limit int) []metadata.Ino {
 	t.Helper()
 	var all []metadata.Ino
 	var after []byte
@@ -28,8 +28,8 @@ func allNamed(t *testing.T, s *Store, home metadata.NodeID, limit int) []metadat
 	}
 }
 
-// TestNamed: what entries name, and what is promised to be named, here or not.
-func TestNamed(t *testing.T) {
+// TestReferenced: references of entries and of prepared edits, to inodes of this home or another.
+func TestReferenced(t *testing.T) {
 	s := open(t, Config{})
 	var own []metadata.Ino
 	for i := range 20 {
@@ -47,27 +47,26 @@ func TestNamed(t *testing.T) {
 	}
 	slices.Sort(own)
 	for _, limit := range []int{1, 7, 1 << 20} {
-		if got := allNamed(t, s, 3, limit); !slices.Equal(got, []metadata.Ino{far}) {
+		if got := allReferenced(t, s, 3, limit); !slices.Equal(got, []metadata.Ino{far}) {
 			t.Errorf("named of home 3, by %d: %v, want %v", limit, got, far)
 		}
-		if got := slices.Compact(allNamed(t, s, 0, limit)); !slices.Equal(got, own) {
+		if got := slices.Compact(allReferenced(t, s, 0, limit)); !slices.Equal(got, own) {
 			t.Errorf("named of home 0, by %d: %v, want %v", limit, got, own)
 		}
 	}
 	if err := s.Commit(ctx, tx); err != nil {
 		t.Fatal(err)
 	}
-	if got := allNamed(t, s, 3, 4); !slices.Equal(got, []metadata.Ino{far}) {
+	if got := allReferenced(t, s, 3, 4); !slices.Equal(got, []metadata.Ino{far}) {
 		t.Errorf("named of home 3 after the commit: %v, want %v", got, far)
 	}
-	if slices.Contains(allNamed(t, s, 0, 4), old) {
+	if slices.Contains(allReferenced(t, s, 0, 4), old) {
 		t.Error("what was replaced is named")
 	}
 }
 
-// TestDisown: an inode without a name goes, unless it changes, is held or has
-// something in it.
-func TestDisown(t *testing.T) {
+// TestMarkOrphan: an unreferenced inode is removed, unless it changes, is locked or has entries.
+func TestMarkOrphan(t *testing.T) {
 	var unnamed []metadata.Ino
 	s := open(t, Config{Orphaned: func(ino metadata.Ino) { unnamed = append(unnamed, ino) }})
 	tx := func(n uint64) metadata.TxID { return metadata.TxID(metadata.LiveIno(3, n)) }

@@ -65,9 +65,8 @@ func TestShardKeysAreInOrder(t *testing.T) {
 	}
 }
 
-// TestFullDirs: a directory is named when it has the entries for it, neither
-// for entries that went nor because they came before this start, and again when
-// many more have come.
+// TestFullDirs: a directory is reported when it has enough entries, not counting removed ones or
+// those of before this start, and again after many more.
 func TestFullDirs(t *testing.T) {
 	fs := vfs.NewMem()
 	s := open(t, Config{FS: fs, ShardAt: 40})
@@ -113,7 +112,7 @@ func TestFullDirs(t *testing.T) {
 	}
 }
 
-// TestCountsAreBounded: many directories do not cost memory without end.
+// TestCountsAreBounded: counting many directories takes bounded memory.
 func TestCountsAreBounded(t *testing.T) {
 	s := open(t, Config{ShardAt: 1000})
 	for range 900 {
@@ -130,7 +129,7 @@ func TestCountsAreBounded(t *testing.T) {
 	}
 }
 
-// TestShardRefuses: only what can be a shard is made one.
+// TestShardRefuses: invalid shards are refused.
 func TestShardRefuses(t *testing.T) {
 	s := open(t, Config{Self: 2})
 	good := metadata.NewShard{
@@ -168,10 +167,9 @@ func TestShardRefuses(t *testing.T) {
 	}
 }
 
-// TestReadNamesWhileCommitted: while the store has not yet what the table in
-// memory says, a home's shard is not listed: the entries of the others are
-// still in it.
-func TestReadNamesWhileCommitted(t *testing.T) {
+// TestReadShardWhileCommitted: until the store has what the table in memory says, a home's shard is
+// not listed: it still has the entries of the others.
+func TestReadShardWhileCommitted(t *testing.T) {
 	const epoch = 3
 	s := open(t, Config{ShardAt: 10})
 	for i := range 100 {

@@ -33,7 +33,7 @@ func open(t testing.TB, cfg Config) *Store {
 	return s
 }
 
-// whole is a store as the whole of a job of one node.
+// whole is the store of a job of one node.
 type whole struct {
 	*txn.Coordinator // what it does is not what the store does alone
 	stored
@@ -125,7 +125,7 @@ func TestClosed(t *testing.T) {
 	}
 }
 
-// enter has a transaction enter an inode of another node.
+// enter commits a transaction that enters an inode of another node.
 func enter(t testing.TB, s *Store, d metadata.Ino, name string, ino metadata.Ino, mode uint32) {
 	t.Helper()
 	tx := metadata.TxID(metadata.LiveIno(7, uint64(ino.Counter())))
@@ -138,8 +138,8 @@ func enter(t testing.TB, s *Store, d metadata.Ino, name string, ino metadata.Ino
 	}
 }
 
-// TestElsewhere: what would need another node is EXDEV, and changes nothing.
-func TestElsewhere(t *testing.T) {
+// TestOtherHome: an operation that involves another home is EXDEV, and changes nothing.
+func TestOtherHome(t *testing.T) {
 	s := open(t, Config{})
 	root, far := metadata.RootIno, metadata.LiveIno(2, 4000)
 	if _, err := s.Create(ctx, root, "f", metadata.New{}); err != nil {
@@ -182,8 +182,8 @@ func TestElsewhere(t *testing.T) {
 	}
 }
 
-// TestRenameBelowItself: a loop is refused, also through directories that have
-// moved, and a directory that moved out of the way is no loop.
+// TestRenameBelowItself: a loop is refused, also through directories that have moved; a directory
+// that moved away is no loop.
 func TestRenameBelowItself(t *testing.T) {
 	s := openWhole(t, Config{})
 	mk := func(d metadata.Ino, name string) metadata.Ino {
@@ -297,8 +297,8 @@ func BenchmarkCreate(b *testing.B) {
 	}
 }
 
-// TestClockThatStands: each change of an inode has another time than the one before, also
-// of writes between which the clock has not moved on.
+// TestClockThatStands: each change of an inode has a later time than the one before, also of writes
+// between which the clock stands.
 func TestClockThatStands(t *testing.T) {
 	at := time.Unix(1000, 0)
 	s := open(t, Config{Now: func() time.Time { return at }})

@@ -132,7 +132,7 @@ func TestIngestAllOrNothing(t *testing.T) {
 	}
 }
 
-// TestIngestCrash: whenever the machine stops, the table is the old or the new.
+// TestIngestCrash: after a crash at any moment the table is the old or the new.
 func TestIngestCrash(t *testing.T) {
 	fs := vfs.NewCrashableMem()
 	s := open(t, Config{FS: fs})
@@ -162,7 +162,7 @@ func TestIngestCrash(t *testing.T) {
 	}
 }
 
-// BenchmarkGet is the cost of a look-up in a table that is in memory.
+// BenchmarkGet measures a look-up in a cached table.
 func BenchmarkGet(b *testing.B) {
 	tab := open(b, Config{Dir: b.TempDir(), FS: vfs.Default}).Table(1)
 	if err := tab.Ingest(ctx, pairs("", 200_000)); err != nil {

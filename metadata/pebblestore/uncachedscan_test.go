@@ -32,7 +32,7 @@ func wantPairs(t *testing.T, tab *Table, i, n int) {
 	}
 }
 
-// bigPairs yields n pairs of some hundreds of bytes that do not get smaller.
+// bigPairs yields n incompressible pairs of some hundreds of bytes.
 func bigPairs(n int) func(func(k, v []byte) error) error {
 	return func(yield func(k, v []byte) error) error {
 		for i := range n {
@@ -49,8 +49,8 @@ func bigPairs(n int) func(func(k, v []byte) error) error {
 	}
 }
 
-// TestLongScan: a scan of a whole table does not fill the cache.
-func TestLongScan(t *testing.T) {
+// TestUncachedScan: a scan of a whole table does not fill the cache.
+func TestUncachedScan(t *testing.T) {
 	const n = 4 * cachedPairs // of half a KiB each: three files
 	s := open(t, Config{Dir: t.TempDir(), FS: vfs.Default})
 	tab := s.Table(1)
@@ -77,7 +77,7 @@ func TestLongScan(t *testing.T) {
 	}
 }
 
-// lastOpens fails the opening of tables past Pebble after the first few.
+// lastOpens fails to open tables outside Pebble after the first few.
 type lastOpens struct {
 	vfs.FS
 	left atomic.Int64
@@ -90,9 +90,9 @@ func (f *lastOpens) Open(name string, o ...vfs.OpenOption) (vfs.File, error) {
 	return f.FS.Open(name, o...)
 }
 
-// TestLongScanWithoutFiles: what can't be read past the cache, as files that are gone since they
-// were listed, is read through it.
-func TestLongScanWithoutFiles(t *testing.T) {
+// TestUncachedScanWithoutFiles: pairs whose files cannot be read, or are gone, are read through the
+// cache.
+func TestUncachedScanWithoutFiles(t *testing.T) {
 	const n = 4 * cachedPairs
 	f := &lastOpens{FS: vfs.Default}
 	s := open(t, Config{Dir: t.TempDir(), FS: f})

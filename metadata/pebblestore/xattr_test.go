@@ -8,8 +8,7 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// TestXattrsLeaveNothing: when an inode goes, so do the keys of its attributes,
-// and no others.
+// TestXattrsLeaveNothing: the keys of the attributes of a removed inode are removed, and no others.
 func TestXattrsLeaveNothing(t *testing.T) {
 	s := open(t, Config{})
 	kept := mustCreate(t, s, "kept")

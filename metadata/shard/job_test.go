@@ -24,8 +24,7 @@ const shardAt = 50
 
 var ctx = context.Background()
 
-// job is some nodes that call each other directly, and can lose their
-// processes in the middle of that.
+// job is nodes that call each other directly, and can be killed during that.
 type job struct {
 	*testing.T
 	view  cluster.Map
@@ -77,14 +76,14 @@ func (j *job) start(id metadata.NodeID, fs *vfs.MemFS) *node {
 	return n
 }
 
-// kill ends the process of a node; what it goes on doing has no effect.
+// kill kills the process of a node; what it does afterwards has no effect.
 func (j *job) kill(id metadata.NodeID) {
 	n := j.nodes[id]
 	n.dead = true
 	n.fs = n.fs.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: 100, RNG: rand.New(rand.NewPCG(1, 2))})
 }
 
-// revive starts the nodes again that were killed.
+// revive restarts the killed nodes.
 func (j *job) revive() {
 	j.Helper()
 	for i, n := range j.nodes {
@@ -94,7 +93,7 @@ func (j *job) revive() {
 	}
 }
 
-// settle lets all shards report until nobody waits for anybody.
+// settle reports all shards until none waits.
 func (j *job) settle() {
 	j.Helper()
 	for _, n := range j.nodes {
@@ -106,7 +105,7 @@ func (j *job) settle() {
 	}
 }
 
-// link is what a node sees of another.
+// link is a node as another sees it.
 type link struct {
 	from *node
 	to   metadata.NodeID
@@ -114,8 +113,8 @@ type link struct {
 
 var errCut = fmt.Errorf("nobody answers: %w", syscall.ECONNRESET)
 
-// call does one call, unless one of the two is dead before; an answer does not
-// arrive if one of the two is dead after.
+// call does one call, unless one of the two is dead before; the reply is lost if one of the two is
+// dead after.
 func (l link) call(fn func(*pebblestore.Store) error) error {
 	j := l.from.j
 	to := j.step(l, 1)
@@ -171,7 +170,7 @@ func (l link) ReadShard(ctx context.Context, dir metadata.Ino, e metadata.Epoch,
 	return es, err
 }
 
-// on does fn where the entry name of dir is, as a client finds it.
+// on does fn on the node with the entry name of dir, found as a client does.
 func (j *job) on(dir metadata.Ino, name string, fn func(*pebblestore.Store) error) error {
 	j.Helper()
 	at := dir.Home()
@@ -222,7 +221,7 @@ func (j *job) ino(dir metadata.Ino, name string) (ino metadata.Ino) {
 	return ino
 }
 
-// names is all entries of dir, from wherever they are.
+// names returns all entries of dir, from all nodes.
 func (j *job) names(dir metadata.Ino) []string {
 	j.Helper()
 	var names []string

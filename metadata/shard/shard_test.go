@@ -16,7 +16,7 @@ import (
 
 const root = metadata.RootIno
 
-// fill makes n files and a few directories in the root, and returns the names.
+// fill makes n files and some directories in the root, and returns the names.
 func (j *job) fill(n int) []string {
 	j.Helper()
 	var names []string
@@ -51,8 +51,7 @@ func (j *job) mustSplit() {
 	j.settle()
 }
 
-// TestSplit: the entries are on their nodes, evenly, and are found and listed;
-// what comes and goes afterwards counts.
+// TestSplit: the entries are evenly on their nodes, and are found and listed; later changes count.
 func TestSplit(t *testing.T) {
 	j := newJob(t, 4)
 	names := j.fill(400)
@@ -83,8 +82,8 @@ func TestSplit(t *testing.T) {
 	}
 }
 
-// TestSplitIsDue: what is small, of another node, or gone stays as it is, and
-// so does all of a job of one node.
+// TestSplitIsDue: small directories, those of another node, removed ones, and those of a job of one
+// node are not split.
 func TestSplitIsDue(t *testing.T) {
 	j := newJob(t, 2)
 	j.fill(shardAt - 6)
@@ -100,8 +99,7 @@ func TestSplitIsDue(t *testing.T) {
 	}
 }
 
-// TestRun: a directory is split when it has the entries for it, without being
-// told to.
+// TestRun: a directory with enough entries is split by itself.
 func TestRun(t *testing.T) {
 	j := newJob(t, 3)
 	ctx, cancel := context.WithCancel(ctx)
@@ -138,8 +136,8 @@ func TestRun(t *testing.T) {
 	j.wantNames(root, names)
 }
 
-// TestChangesMeanwhile: at each call of a split something comes, something
-// goes and something is replaced.
+// TestChangesMeanwhile: at each call of a split an entry is created, one is removed and one is
+// replaced.
 func TestChangesMeanwhile(t *testing.T) {
 	j := newJob(t, 3)
 	want := map[string]metadata.Ino{}
@@ -188,9 +186,8 @@ func TestChangesMeanwhile(t *testing.T) {
 	j.wantNames(root, names)
 }
 
-// TestKilledWhileSplitting ends each node at each call of a split, before and
-// after the call has worked. Then the directory is sharded or it is not, all is
-// there once, and it can be split.
+// TestKilledWhileSplitting kills each node at each call of a split, before and after the call has
+// worked. Then the directory is sharded or not, every entry is there once, and it can be split.
 func TestKilledWhileSplitting(t *testing.T) {
 	for victim := range metadata.NodeID(3) {
 		for _, after := range []bool{false, true} {
@@ -236,7 +233,7 @@ func killedWhileSplitting(t *testing.T, victim metadata.NodeID, at int, after bo
 	return true
 }
 
-// killAt ends a node at the call number at, before or after it has worked.
+// killAt kills a node at the call number at, before or after it has worked.
 func (j *job) killAt(victim metadata.NodeID, at int, after bool, killed *bool) {
 	due := false
 	j.calls = 0
@@ -251,7 +248,7 @@ func (j *job) killAt(victim metadata.NodeID, at int, after bool, killed *bool) {
 	}
 }
 
-// empty takes everything out of the root.
+// empty removes all entries of the root.
 func (j *job) empty() {
 	j.Helper()
 	for _, name := range j.names(root) {
@@ -261,7 +258,7 @@ func (j *job) empty() {
 	}
 }
 
-// TestMerge: a sharded directory is merged when it is empty, and only then.
+// TestMerge: a sharded directory is merged if it is empty, and only then.
 func TestMerge(t *testing.T) {
 	j := newJob(t, 3)
 	j.fill(shardAt)
@@ -298,7 +295,7 @@ func TestMerge(t *testing.T) {
 	j.wantNames(root, names)
 }
 
-// TestMergeUnreached: a shard that cannot be reached is not known to be empty.
+// TestMergeUnreached: an unreachable shard is not known to be empty.
 func TestMergeUnreached(t *testing.T) {
 	j := newJob(t, 3)
 	j.fill(shardAt)
@@ -314,7 +311,7 @@ func TestMergeUnreached(t *testing.T) {
 	j.wantNames(root, names)
 }
 
-// TestKilledWhileMerging is TestKilledWhileSplitting the other way.
+// TestKilledWhileMerging is TestKilledWhileSplitting for a merge.
 func TestKilledWhileMerging(t *testing.T) {
 	for victim := range metadata.NodeID(3) {
 		for _, after := range []bool{false, true} {
@@ -352,8 +349,7 @@ func killedWhileMerging(t *testing.T, victim metadata.NodeID, at int, after bool
 	return true
 }
 
-// TestLateOrders: what was meant for an earlier life of a sharded directory, or an
-// earlier freeze, does nothing.
+// TestLateOrders: orders for an earlier split, or an earlier freeze, have no effect.
 func TestLateOrders(t *testing.T) {
 	j := newJob(t, 2)
 	j.fill(shardAt)
@@ -397,9 +393,9 @@ func TestLateOrders(t *testing.T) {
 	j.wantNames(root, names)
 }
 
-// TestInherit: what a directory gives on, new entries get on every node once
-// it was set.
-func TestInherit(t *testing.T) {
+// TestSetAttr: new entries inherit from the attributes of their directory on every node once they
+// are set.
+func TestSetAttr(t *testing.T) {
 	j := newJob(t, 3)
 	j.fill(shardAt)
 	j.mustSplit()
@@ -423,9 +419,8 @@ func TestInherit(t *testing.T) {
 	}
 }
 
-// TestInheritMissed: a node that was away when it was told learns it when it
-// is back.
-func TestInheritMissed(t *testing.T) {
+// TestSetAttrMissed: a node that missed new attributes gets them when it is back.
+func TestSetAttrMissed(t *testing.T) {
 	j := newJob(t, 2)
 	j.fill(shardAt)
 	j.mustSplit()
@@ -449,8 +444,8 @@ func TestInheritMissed(t *testing.T) {
 	}
 }
 
-// TestAttributes: links and times of a sharded directory are those of what was
-// done on all nodes, and a time that was set later stays.
+// TestAttributes: links and times of a sharded directory include the changes on all nodes, and a
+// later explicit time stays.
 func TestAttributes(t *testing.T) {
 	j := newJob(t, 3)
 	j.fill(shardAt)

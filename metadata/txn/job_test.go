@@ -20,9 +20,8 @@ import (
 
 var ctx = context.Background()
 
-// job is some homes that call each other directly, and can lose their
-// processes in the middle of that. A directory whose name ends in a digit is
-// homed there, any other with its parent.
+// job is homes that call each other directly, and can be killed during that. A directory whose name
+// ends in a digit is homed there, any other with its parent.
 type job struct {
 	testing.TB
 	around bool          // directories are homed elsewhere than their parents
@@ -48,7 +47,7 @@ type node struct {
 
 type stored struct{ *pebblestore.Store }
 
-// newJob is n homes that nobody waits for when they are away.
+// newJob is n homes that are not waited for when they are unreachable.
 func newJob(t testing.TB, n int) *job { return newPatientJob(t, n, time.Nanosecond) }
 
 func newPatientJob(t testing.TB, n int, away time.Duration) *job {
@@ -102,7 +101,7 @@ func (j *job) isDown(id metadata.NodeID) bool {
 	return j.down[id]
 }
 
-// kill ends the process of a home; what it goes on doing has no effect.
+// kill kills the process of a home; what it does afterwards has no effect.
 func (j *job) kill(id metadata.NodeID) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -114,7 +113,7 @@ func (j *job) kill(id metadata.NodeID) {
 	n.fs = n.fs.(*vfs.MemFS).CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: 100, RNG: rand.New(rand.NewPCG(1, 2))})
 }
 
-// revive starts the homes again that were killed.
+// revive restarts the killed homes.
 func (j *job) revive() {
 	j.Helper()
 	for i, n := range j.homes() {
@@ -127,7 +126,7 @@ func (j *job) revive() {
 	}
 }
 
-// settle lets all homes finish what is left over.
+// settle lets all homes finish their transactions.
 func (j *job) settle() {
 	j.Helper()
 	for end := time.Now().Add(time.Minute); ; {
@@ -146,8 +145,7 @@ func (j *job) settle() {
 	}
 }
 
-// check fails unless all is right, and returns what there is: each name with
-// what it names.
+// check fails unless the tree is consistent, and returns it: each name with its inode.
 func (j *job) check() string {
 	j.Helper()
 	var all []metadata.Inventory
@@ -166,8 +164,8 @@ func (j *job) check() string {
 	return b.String()
 }
 
-// dump writes the tree below dir. What is new has no fixed number, so
-// directories are only known by their place.
+// dump writes the tree below dir. New inodes have no fixed number, so directories are identified by
+// their path.
 func dump(b *strings.Builder, all []metadata.Inventory, dir metadata.Ino, path string) {
 	for _, c := range all {
 		for _, e := range c.Entries[dir] {
@@ -181,7 +179,7 @@ func dump(b *strings.Builder, all []metadata.Inventory, dir metadata.Ino, path s
 	}
 }
 
-// link is what a home sees of another.
+// link is a home as another sees it.
 type link struct {
 	from *node
 	to   metadata.NodeID
@@ -189,8 +187,8 @@ type link struct {
 
 var errCut = fmt.Errorf("nobody answers: %w", syscall.ECONNRESET)
 
-// call does one call, unless one of the two is dead before; an answer does not
-// arrive if one of the two is dead after.
+// call does one call, unless one of the two is dead before; the reply is lost if one of the two is
+// dead after.
 func (l link) call(what string, fn func(*node) error) error {
 	j := l.from.j
 	j.mu.Lock()
@@ -216,7 +214,7 @@ func (l link) call(what string, fn func(*node) error) error {
 	return err
 }
 
-// alive is the other side, if both are.
+// alive returns the other side if both live.
 func (l link) alive() *node {
 	j := l.from.j
 	j.mu.Lock()
@@ -258,7 +256,7 @@ func (l link) Ancestor(ctx context.Context, from, stop metadata.Ino) (up metadat
 	return up, err
 }
 
-// realm is a job as one store, as a client routes it.
+// realm is a job as one store, routed as a client does.
 type realm struct{ *job }
 
 func (r realm) at(dir metadata.Ino) *node {

@@ -38,9 +38,8 @@ func onDisk(t testing.TB, dir string) *tree {
 
 const killDir = "BIVOUAC_TEST_KILL" // where the process to be killed has its stores
 
-// TestKill kills a process with the homes of a job, in the middle of their
-// work, with SIGKILL, again and again. Each time the tree is right afterwards,
-// and the last rename that it has acknowledged has happened.
+// TestKill kills a process with the homes of a job during work, with SIGKILL, again and again. Each
+// time the tree is consistent, and the last acknowledged rename has happened.
 func TestKill(t *testing.T) {
 	if dir := os.Getenv(killDir); dir != "" {
 		work(onDisk(t, dir))
@@ -84,8 +83,7 @@ func TestKill(t *testing.T) {
 	}
 }
 
-// killed runs cmd until it has said so many lines, kills it and returns the
-// last.
+// killed runs cmd until it has printed so many lines, kills it and returns the last.
 func killed(t *testing.T, cmd *exec.Cmd, lines int) string {
 	t.Helper()
 	out, err := cmd.StdoutPipe()
@@ -114,8 +112,7 @@ func killed(t *testing.T, cmd *exec.Cmd, lines int) string {
 	return last
 }
 
-// work moves one file about for ever, and says where it is; others do other
-// things beside.
+// work moves one file for ever, and prints where it is; other goroutines do other operations.
 func work(w *tree) {
 	w.settle()
 	at, name, n := 0, "", 0
@@ -146,7 +143,7 @@ func work(w *tree) {
 	}
 }
 
-// jostle does anything to a few names. What fails, fails.
+// jostle does random operations on a few names, which may fail.
 func jostle(w *tree, i int) {
 	for {
 		from, to := w.d[rand.IntN(4)], w.d[rand.IntN(4)]

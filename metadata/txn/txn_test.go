@@ -13,8 +13,7 @@ import (
 	"github.com/bivouacfs/bivouac/metadata/metadatatest"
 )
 
-// TestStore runs the suite on one to four homes, and looks at the whole tree
-// after each of its tests.
+// TestStore runs the suite on one to four homes, and checks the whole tree after each test.
 func TestStore(t *testing.T) {
 	for homes := 1; homes <= 4; homes++ {
 		t.Run(fmt.Sprint(homes), func(t *testing.T) {
@@ -34,8 +33,7 @@ func TestStore(t *testing.T) {
 
 const root = metadata.RootIno
 
-// tree is a job with directories on each home and files in them, which ops are
-// tried on.
+// tree is a job with directories on each home and files in them, for ops.
 type tree struct {
 	*job
 	realm
@@ -90,7 +88,7 @@ func (w *tree) move(dir metadata.Ino, name string, to metadata.Ino, newName stri
 	return err
 }
 
-// op is an operation on several homes; it is done by the home 1.
+// op is an operation on several homes, done by home 1.
 type op struct {
 	name string
 	make func(*tree) // what it needs
@@ -156,8 +154,7 @@ var ops = []op{
 	}, two(nil)},
 }
 
-// TestOps: each operation does what it should, and takes no more calls than the
-// package comment says.
+// TestOps: each operation works, with no more calls than the package comment says.
 func TestOps(t *testing.T) {
 	for _, o := range ops {
 		t.Run(o.name, func(t *testing.T) {
@@ -178,9 +175,9 @@ func TestOps(t *testing.T) {
 	}
 }
 
-// TestCrashes kills one of the two sides of every call of every operation,
-// before and after the call. After a restart the operation has happened as a
-// whole or not at all, and certainly if it was acknowledged.
+// TestCrashes kills either side at every call of every operation, before and after the call. After
+// a restart the operation has happened as a whole or not at all, and certainly if it was
+// acknowledged.
 func TestCrashes(t *testing.T) {
 	for _, o := range ops {
 		t.Run(o.name, func(t *testing.T) {
@@ -248,8 +245,8 @@ func crash(t *testing.T, o op, call int, late, caller bool, before, after string
 	}
 }
 
-// TestLoops: of moves that would make a loop together one is EINVAL, whichever
-// homes do them at once.
+// TestLoops: of moves that together make a loop one is EINVAL, whichever homes do them
+// concurrently.
 func TestLoops(t *testing.T) {
 	for round := range 20 {
 		w := newTree(t)
@@ -276,8 +273,8 @@ func TestLoops(t *testing.T) {
 	}
 }
 
-// TestCoordinatorIsDown: what a coordinator that was given up has locked is
-// free, and when it is back the homes agree on what it had decided.
+// TestCoordinatorIsDown: the locks of a coordinator that was given up are free, and when it is back
+// the homes agree on its decision.
 func TestCoordinatorIsDown(t *testing.T) {
 	for _, decided := range []bool{false, true} {
 		t.Run(fmt.Sprint("decided ", decided), func(t *testing.T) {
@@ -321,9 +318,9 @@ func TestCoordinatorIsDown(t *testing.T) {
 	}
 }
 
-// TestNameOfWhatIsLost: the name of an inode that was lost with its home can be removed when that is
-// given up, and not before.
-func TestNameOfWhatIsLost(t *testing.T) {
+// TestEntryOfLostInode: the entry of an inode that was lost with its home can be removed when that
+// is given up, not before.
+func TestEntryOfLostInode(t *testing.T) {
 	w := newTree(t)
 	w.put(1, w.d[2], "f")
 	w.create(w.mkdir(w.d[2], "sub1"), "in")
@@ -352,9 +349,9 @@ func TestNameOfWhatIsLost(t *testing.T) {
 	}
 }
 
-// TestInTheWay: many homes do opposite things with the same names at once. All
-// end, nothing is lost, and the tree is right.
-func TestInTheWay(t *testing.T) {
+// TestConflicts: many homes do opposite operations on the same names at once. All end, nothing is
+// lost, and the tree is consistent.
+func TestConflicts(t *testing.T) {
 	w := newTree(t)
 	for i, d := range w.d {
 		w.create(d, fmt.Sprint("f", i))
@@ -400,10 +397,10 @@ func TestInTheWay(t *testing.T) {
 	w.check()
 }
 
-// TestHomeThatIsAway: an operation waits for a home that is away and comes back,
-// and for one whose promise was lost; it happens once. One that is given up, or
-// stays away, is not waited for.
-func TestHomeThatIsAway(t *testing.T) {
+// TestUnreachableHome: an operation waits for an unreachable home that comes back, and for one that
+// lost its prepared edits; it happens once. A home that is given up, or stays away, is not waited
+// for.
+func TestUnreachableHome(t *testing.T) {
 	for _, c := range []struct {
 		what   string
 		during bool // it goes away when it has promised
