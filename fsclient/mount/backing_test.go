@@ -17,7 +17,7 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// needPassthrough skips where the kernel cannot read files by itself.
+// needPassthrough skips if the kernel does not support passthrough.
 func needPassthrough(t *testing.T) {
 	t.Helper()
 	needFUSE(t)
@@ -40,8 +40,8 @@ func (j *job) file(m, i int) string {
 // localTo reports whether the file i of the dataset is whole on node id.
 func localTo(j *job, id metadata.NodeID, i int) bool { return i%len(j.data) == int(id) }
 
-// TestPassthrough: files that are whole on this node are read by the kernel,
-// without a request for their bytes; all others as before.
+// TestPassthrough: the kernel reads files that are whole on this node without a request;
+// all others go through the mount.
 func TestPassthrough(t *testing.T) {
 	needPassthrough(t)
 	j := startJob(t, &job{})
@@ -65,7 +65,7 @@ func TestPassthrough(t *testing.T) {
 	}
 }
 
-// TestPassthroughMap: a mapping, direct reads and two opens at once.
+// TestPassthroughMap: mappings, direct reads and two opens at once.
 func TestPassthroughMap(t *testing.T) {
 	needPassthrough(t)
 	j := startJob(t, &job{})
@@ -98,7 +98,7 @@ func aligned(n int) []byte {
 	return b[off : off+n]
 }
 
-// TestPassthroughFew: with room for few ids, many readers at once read right.
+// TestPassthroughFew: with few ids, many concurrent readers get the right bytes.
 func TestPassthroughFew(t *testing.T) {
 	needPassthrough(t)
 	j := startJob(t, &job{backings: 3})
@@ -119,7 +119,7 @@ func TestPassthroughFew(t *testing.T) {
 	}
 }
 
-// refusing refuses every other file for want of memory, or all of them.
+// refusing refuses every other file with ENOMEM, or all files.
 type refusing struct {
 	always error
 	asked  atomic.Int64
@@ -135,8 +135,8 @@ func (r *refusing) Back(*os.File) (int32, error) {
 
 func (r *refusing) Drop(int32) error { return errors.New("no id was given") }
 
-// TestPassthroughRefused: who is refused reads as before. A lasting refusal is
-// asked for once, one for want of memory again.
+// TestPassthroughRefused: refused files are read through the mount. After a permanent
+// error no more files are registered; after ENOMEM they are.
 func TestPassthroughRefused(t *testing.T) {
 	needPassthrough(t)
 	for _, tt := range []struct {

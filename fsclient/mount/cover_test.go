@@ -23,7 +23,7 @@ func bothWays(t *testing.T, test func(t *testing.T, j *job)) {
 	t.Run("covered", func(t *testing.T) { test(t, startJob(t, &job{backings: -1, covered: true})) })
 }
 
-// cover gives the dataset on mount i a connection of its own.
+// cover mounts a cover of the dataset on mount i.
 func (j *job) cover(t *testing.T, i int) {
 	t.Helper()
 	dev, err := os.OpenFile("/dev/fuse", os.O_RDWR, 0)
@@ -53,7 +53,7 @@ func (j *job) cover(t *testing.T, i int) {
 	check(t, unix.Close(fd))
 }
 
-// calls is what was asked of mount i since was.
+// calls is the requests of mount i since was.
 func (j *job) calls(i int, was map[string]int64) map[string]int64 {
 	now := j.mounts[i].Stats().Calls
 	for op, n := range was {
@@ -64,9 +64,8 @@ func (j *job) calls(i int, was map[string]int64) map[string]int64 {
 	return now
 }
 
-// TestCoverCounts: who opens, reads and closes a file of a cover for the first
-// time has one lookup and one read of it, and then no request at all, nor does
-// who lists its directory.
+// TestCoverCounts: the first open, read and close of a file of a cover cost one lookup and
+// one read; later ones, and listings of its directory, cost no request.
 func TestCoverCounts(t *testing.T) {
 	j := startJob(t, &job{backings: -1, covered: true})
 	pass := func() {
@@ -97,7 +96,7 @@ func TestCoverCounts(t *testing.T) {
 	}
 }
 
-// TestStatDataset: df in a dataset shows how large that is, and that it is full.
+// TestStatDataset: df in a dataset shows its size, and that it is full.
 func TestStatDataset(t *testing.T) {
 	bothWays(t, func(t *testing.T, j *job) {
 		for _, path := range []string{filepath.Join(j.dirs[0], "data", "set"), j.file(0, 0)} {
@@ -111,27 +110,26 @@ func TestStatDataset(t *testing.T) {
 	})
 }
 
-// TestDropPages: what the kernel has read of a file is read again when it was
-// told that it is not right.
+// TestDropPages: dropped pages are read again.
 func TestDropPages(t *testing.T) {
 	bothWays(t, func(t *testing.T, j *job) {
 		wantFile(t, j.file(0, 1), sealedContent(1))
 		was := j.mounts[0].Stats().Calls
 		wantFile(t, j.file(0, 1), sealedContent(1))
 		if n := j.calls(0, was)["read"]; n != 0 {
-			t.Fatalf("%d reads of what the kernel has", n)
+			t.Fatalf("%d reads of cached pages", n)
 		}
 		j.mounts[0].DropPages([]metadata.Ino{metadata.Ino(stat(t, j.file(0, 1)).Ino)})
 		was = j.mounts[0].Stats().Calls
 		wantFile(t, j.file(0, 1), sealedContent(1))
 		if n := j.calls(0, was)["read"]; n != 1 {
-			t.Errorf("%d reads of what it has no more, want 1", n)
+			t.Errorf("%d reads of dropped pages, want 1", n)
 		}
 	})
 }
 
-// TestCoverRoot: the root of a cover is the directory that it covers, on a
-// device of its own.
+// TestCoverRoot: the root of a cover has the inode of its directory, on a device of its
+// own.
 func TestCoverRoot(t *testing.T) {
 	j := startJob(t, &job{backings: -1, covered: true})
 	set := filepath.Join(j.dirs[0], "data", "set")
@@ -160,8 +158,7 @@ func TestCoverRoot(t *testing.T) {
 	}
 }
 
-// TestCoverSeek: where the data is and where a hole, which is the kernel's
-// business here.
+// TestCoverSeek: SEEK_DATA and SEEK_HOLE, which the kernel answers here.
 func TestCoverSeek(t *testing.T) {
 	j := startJob(t, &job{backings: -1, covered: true})
 	f, err := os.Open(j.file(0, 1))
@@ -179,7 +176,7 @@ func TestCoverSeek(t *testing.T) {
 	check(t, unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB))
 }
 
-// TestCoverDirect: past the page cache, and by many at once.
+// TestCoverDirect: reads past the page cache, and many at once.
 func TestCoverDirect(t *testing.T) {
 	j := startJob(t, &job{backings: -1, covered: true})
 	want := pattern(sealedBig)
@@ -210,7 +207,7 @@ func TestCoverDirect(t *testing.T) {
 	wg.Wait()
 }
 
-// TestCoverGone: a cover can be taken away, and the mount below it serves on.
+// TestCoverGone: after a cover is detached, the mount below serves the dataset.
 func TestCoverGone(t *testing.T) {
 	j := newJob(t)
 	t.Run("covered", func(t *testing.T) {

@@ -13,9 +13,9 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// TestNewbornOfAnother: who makes a file is told what others have made of it before
-// his open has returned.
-func TestNewbornOfAnother(t *testing.T) {
+// TestCreationIsOpenedByAnother: the creator of a file sees what other processes have
+// written to it before its open has returned.
+func TestCreationIsOpenedByAnother(t *testing.T) {
 	const maker, other = 4711, 4712
 	by := func(pid uint32, ino uint64) fuse.InHeader {
 		return fuse.InHeader{NodeId: ino, Caller: fuse.Caller{Pid: pid}}
@@ -52,7 +52,7 @@ func TestNewbornOfAnother(t *testing.T) {
 			tt.change(t, s, nodes[1], made.NodeId)
 			var out fuse.AttrOut
 			if st := s.GetAttr(nil, &fuse.GetAttrIn{InHeader: by(maker, made.NodeId)}, &out); st != fuse.OK || out.Size != tt.size {
-				t.Errorf("who has made it sees %d bytes, %v, want %d", out.Size, st, tt.size)
+				t.Errorf("the creator sees %d bytes, %v, want %d", out.Size, st, tt.size)
 			}
 		})
 	}
@@ -72,7 +72,7 @@ func writeFour(t *testing.T, c *fsclient.Client, ino metadata.Ino) {
 	}
 }
 
-// openHome calls before ahead of the next open.
+// openHome calls before, before the next open.
 type openHome struct {
 	*clienttest.Home
 	before func()
@@ -86,8 +86,8 @@ func (h *openHome) Open(ctx context.Context, by metadata.Holder, ino metadata.In
 	return h.Home.Open(ctx, by, ino, ticket)
 }
 
-// TestCreateOfExisting: who wants to make a file that another node has just made is told
-// how long it is when it is opened, not when it was found.
+// TestCreateOfExisting: a create that finds a new file of another node returns the size at
+// its open, not at its lookup.
 func TestCreateOfExisting(t *testing.T) {
 	var home *openHome
 	nodes, _ := nodesOf(t, func(h *clienttest.Home) metadata.NodeStore {
@@ -107,9 +107,9 @@ func TestCreateOfExisting(t *testing.T) {
 	}
 }
 
-// TestSetIDsOfSpace: setuid and setgid that a file has got on another node since it was
-// opened here go with a user's fallocate here.
-func TestSetIDsOfSpace(t *testing.T) {
+// TestFallocateDropsSetIDs: a user's fallocate drops setuid and setgid that another node has
+// set since the file was opened here.
+func TestFallocateDropsSetIDs(t *testing.T) {
 	for what, mode := range map[string]uint32{"longer": 0, "as long": unix.FALLOC_FL_KEEP_SIZE} {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
@@ -129,7 +129,7 @@ func TestSetIDsOfSpace(t *testing.T) {
 			}
 			a, err := there.Getattr(context.Background(), ino)
 			if err != nil || metadata.SetIDs(a.Mode) != 0 {
-				t.Errorf("mode %o, %v, want setuid and setgid away", a.Mode, err)
+				t.Errorf("mode %o, %v, want no setuid and setgid", a.Mode, err)
 			}
 		})
 	}

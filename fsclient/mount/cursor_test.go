@@ -8,7 +8,7 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// listing is a directory of n entries, which counts how often it is read.
+// listing is a directory of n entries that counts its reads.
 type listing struct{ n, reads int }
 
 func (l *listing) read(_ context.Context, after string, limit int) ([]metadata.Entry, bool, error) {
@@ -50,7 +50,7 @@ func TestCursor(t *testing.T) {
 		}
 		for i := range n + 2 {
 			if got := at(i); got != want(i) {
-				t.Fatalf("place %d of %d = %s, want %s", i, n, got, want(i))
+				t.Fatalf("position %d of %d = %s, want %s", i, n, got, want(i))
 			}
 		}
 		if most := n/pageSize + 1; l.reads > most {
@@ -58,7 +58,7 @@ func TestCursor(t *testing.T) {
 		}
 		for _, i := range []int{n - 1, n / 2, 3, 0, n, n / 3, n + 5, 2} {
 			if i = max(i, 0); at(i) != want(i) {
-				t.Errorf("place %d of %d = %s, want %s", i, n, at(i), want(i))
+				t.Errorf("position %d of %d = %s, want %s", i, n, at(i), want(i))
 			}
 		}
 	}

@@ -10,7 +10,7 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// madeAt is a file that is made and open on the first of two nodes, whose clock is now.
+// madeAt creates a file that is open on the first of two nodes, with the clock now.
 func madeAt(t *testing.T, flags uint32) (s, there *fsys, made fuse.CreateOut, now *time.Time) {
 	t.Helper()
 	nodes, _ := lockNodes(t)
@@ -26,24 +26,24 @@ func madeAt(t *testing.T, flags uint32) (s, there *fsys, made fuse.CreateOut, no
 	return s, there, made, now
 }
 
-// TestReaderAfterAppends: who reads a file to which lines are appended one by one, each with
-// an open of its own, has no pages of it, also between two of them.
+// TestReaderAfterAppends: a reader of a file to which lines are appended, each with an open
+// of its own, gets no cached pages, also between two appends.
 func TestReaderAfterAppends(t *testing.T) {
 	s, _, made, now := madeAt(t, syscall.O_WRONLY|syscall.O_APPEND)
 	direct := func() bool { return s.opensDirect(t, made.NodeId) }
 	if !direct() {
-		t.Error("beside who appends: pages are kept")
+		t.Error("during an append: pages are cached")
 	}
 	s.Release(nil, &fuse.ReleaseIn{InHeader: fuse.InHeader{NodeId: made.NodeId}, Fh: made.Fh})
 	if *now = now.Add(stillGrowing - 1); !direct() {
-		t.Error("between two that append: pages are kept")
+		t.Error("between two appends: pages are cached")
 	}
 	if *now = now.Add(1); direct() {
-		t.Error("when nobody appends any more: no pages are kept")
+		t.Error("after the appends: no pages are cached")
 	}
 }
 
-// opensDirect reports whether who opens a file to read it has no pages of it.
+// opensDirect reports whether a reader that opens the file gets no cached pages.
 func (s *fsys) opensDirect(t *testing.T, ino uint64) bool {
 	t.Helper()
 	var out fuse.OpenOut
@@ -55,9 +55,9 @@ func (s *fsys) opensDirect(t *testing.T, ino uint64) bool {
 	return out.OpenFlags&fuse.FOPEN_DIRECT_IO != 0
 }
 
-// TestReaderOfWhatGrows: who opens a file that others make longer, while it is open here, has
-// no pages of it; of one that is only written to, here or there, he has.
-func TestReaderOfWhatGrows(t *testing.T) {
+// TestReaderOfGrowingFile: a reader of a file that other nodes extend, while it is open
+// here, gets no cached pages; of a file that keeps its length it does.
+func TestReaderOfGrowingFile(t *testing.T) {
 	s, there, made, now := madeAt(t, syscall.O_RDWR)
 	by := fuse.InHeader{NodeId: made.NodeId}
 	writeHere := func(off uint64) {
@@ -85,7 +85,7 @@ func TestReaderOfWhatGrows(t *testing.T) {
 		step.do()
 		look()
 		if got := s.opensDirect(t, made.NodeId); got != step.grows {
-			t.Errorf("%s: without pages: %v, want %v", step.what, got, step.grows)
+			t.Errorf("%s: no cached pages: %v, want %v", step.what, got, step.grows)
 		}
 		*now = now.Add(stillGrowing)
 	}

@@ -11,9 +11,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestReadWhileItGrows: who reads while the kernel hears that the file has become longer
-// sees what it had, or has, and no zeros for what it has not read.
-func TestReadWhileItGrows(t *testing.T) {
+// TestReadOfGrowingFile: a read during which the kernel learns of a larger size returns old
+// or new data, and no zeros for bytes that it has not read.
+func TestReadOfGrowingFile(t *testing.T) {
 	ways := []struct {
 		what string
 		grow func(t *testing.T, path string, p []byte)
@@ -43,10 +43,10 @@ func TestReadWhileItGrows(t *testing.T) {
 	}
 }
 
-// grewFrom is how long the file is before.
+// grewFrom is the size of the file before.
 const grewFrom = 100
 
-// readGrowing has mount 1 read a file that grows while the answer is held.
+// readGrowing makes mount 1 read a file that grows while the answer is delayed.
 func (j *job) readGrowing(t *testing.T, name string, grow func(t *testing.T, path string, p []byte)) {
 	t.Helper()
 	had, added := bytes.Repeat([]byte("o"), grewFrom), bytes.Repeat([]byte("n"), grewFrom)
@@ -78,7 +78,7 @@ func (j *job) readGrowing(t *testing.T, name string, grow func(t *testing.T, pat
 	}
 }
 
-// awaitSize waits until the kernel believes that f has size bytes, without asking for that.
+// awaitSize waits until the kernel believes that f has size bytes, without a request.
 func awaitSize(t *testing.T, f *os.File, size uint64) {
 	t.Helper()
 	tick := time.NewTicker(time.Millisecond)

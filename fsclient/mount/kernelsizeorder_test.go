@@ -5,9 +5,9 @@ import (
 	"time"
 )
 
-// TestEnds: a larger size is told when the shorter answers are given, and an answer
-// that is shorter than what was told is not given.
-func TestEnds(t *testing.T) {
+// TestKernelSize: a larger size is announced after the shorter answers, and an answer that
+// is shorter than the announced size is not given.
+func TestKernelSize(t *testing.T) {
 	e := newKernelSize()
 	for _, end := range []int64{10, 20, 10} {
 		if _, ok := e.beginReply(end); !ok {
@@ -23,14 +23,14 @@ func TestEnds(t *testing.T) {
 	e.endReply(10)
 	select {
 	case <-told:
-		t.Error("20 bytes are told while an answer with 10 is given")
+		t.Error("20 bytes are announced during an answer of 10")
 	case <-time.After(10 * time.Millisecond):
 	}
 	e.endReply(10)
 	<-told
 	e.endReply(20)
 	if told, ok := e.beginReply(19); ok || told != 20 {
-		t.Errorf("an answer up to 19 after 20 were told: %v, %d", ok, told)
+		t.Errorf("an answer up to 19 after 20 were announced: %v, %d", ok, told)
 	}
 	e.cut(21, 5) // somebody has told more meanwhile
 	if _, ok := e.beginReply(19); ok {

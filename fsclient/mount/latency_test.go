@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// TestLatency compares the buckets with what a list of the times says.
+// TestLatency compares the buckets with a list of the times.
 func TestLatency(t *testing.T) {
 	var l latency
 	times := []time.Duration{0, 1, firstBound - 1, firstBound, firstBound + 1, 2 * firstBound, 2*firstBound + 1,

@@ -50,8 +50,8 @@ func stat(t *testing.T, path string) (st syscall.Stat_t) {
 	return st
 }
 
-// TestLive has one test for each row of the table in the package comment that
-// concerns the live realm. a and b are the same directory here and there.
+// TestLive has one test for each row of the table of semantics about the live realm. a and
+// b are the same directory here and there.
 func TestLive(t *testing.T) {
 	j := newJob(t)
 	tests := []struct {
@@ -134,8 +134,8 @@ func testCloseToOpen(t *testing.T, a, b string) {
 	}
 }
 
-// testOpenFileSeesWrites: a descriptor that was open before sees what was
-// closed there, too.
+// testOpenFileSeesWrites: a descriptor that was open before also sees what was closed
+// there.
 func testOpenFileSeesWrites(t *testing.T, a, b string) {
 	check(t, os.WriteFile(a+"/f", []byte("old old"), 0o644))
 	f, err := os.Open(b + "/f")
@@ -153,8 +153,8 @@ func testOpenFileSeesWrites(t *testing.T, a, b string) {
 	}
 }
 
-// testAppend: writers here and there, in this process and in others, and a
-// reader meanwhile that sees whole lines only.
+// testAppend: with writers here and there, in this process and in others, a reader sees
+// only whole lines.
 func testAppend(t *testing.T, a, b string) {
 	check(t, os.WriteFile(a+"/log", nil, 0o644))
 	var wg sync.WaitGroup
@@ -212,8 +212,8 @@ func testAppend(t *testing.T, a, b string) {
 	}
 }
 
-// testAppendHere: one descriptor reads what it has appended, also after others
-// have; O_APPEND may come later; pwrite appends, as Linux has it.
+// testAppendHere: a descriptor reads what it has appended, also after appends of others;
+// O_APPEND may be set later; pwrite appends, as on Linux.
 func testAppendHere(t *testing.T, a, b string) {
 	f, err := os.OpenFile(a+"/f", os.O_CREATE|os.O_APPEND|os.O_RDWR, 0o644)
 	check(t, err)
@@ -296,7 +296,7 @@ func testExclusive(t *testing.T, a, b string) {
 	}
 }
 
-// testCreateOrOpen: without O_EXCL all get the one file.
+// testCreateOrOpen: without O_EXCL all callers open one file.
 func testCreateOrOpen(t *testing.T, a, b string) {
 	for round := range 20 {
 		var wg sync.WaitGroup
@@ -360,7 +360,7 @@ func testAttributes(t *testing.T, a, b string) {
 	}
 	check(t, os.Chmod(b+"/f", 0o4755))
 	check(t, os.Chown(b+"/f", 1234, 4321))
-	// chown by root keeps setuid away from others: the kernel has cleared it.
+	// chown by root clears setuid, as the kernel wants it.
 	when := time.Unix(1e9, 123456789)
 	check(t, os.Chtimes(b+"/f", time.Unix(-5, 7), when))
 	st := stat(t, a+"/f")
@@ -429,9 +429,8 @@ func testHoles(t *testing.T, a, b string) {
 	}
 }
 
-// testMapShared touches the mapping in a process of its own: a page fault, in
-// which Go's scheduler cannot see that a thread waits, may not wait for this
-// process.
+// testMapShared touches the mapping in another process: a page fault must not wait for
+// this process, as Go's scheduler cannot see that the thread waits.
 func testMapShared(t *testing.T, a, b string) {
 	check(t, os.WriteFile(a+"/f", make([]byte, 3<<20), 0o644))
 	exe, err := os.Executable()
@@ -462,8 +461,8 @@ func TestMapHelper(t *testing.T) {
 	check(t, f.Close())
 }
 
-// testAppendMapped: a file that is appended to can be mapped by who reads it.
-// Why nothing of it is touched see testMapShared.
+// testAppendMapped: a file that is appended to can be mapped by a reader. The mapping is
+// not touched: see testMapShared.
 func testAppendMapped(t *testing.T, a, b string) {
 	f, err := os.OpenFile(a+"/log", os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
 	check(t, err)

@@ -19,7 +19,7 @@ import (
 	"github.com/bivouacfs/bivouac/metadata/cluster"
 )
 
-// gated is a node's data, to which writes wait while there is a gate.
+// gated is a node's data whose writes wait while there is a gate.
 type gated struct {
 	datapath.Store
 	gate atomic.Pointer[chan struct{}]
@@ -108,7 +108,7 @@ func (l lockedFile) setLock(cancel <-chan struct{}, kind uint32) fuse.Status {
 	})
 }
 
-// gather has the process write twice; what comes last has not arrived.
+// gather makes the process write twice; the second write is still buffered.
 func (l lockedFile) gather(t *testing.T, data *gated) (arrive func()) {
 	t.Helper()
 	gate := make(chan struct{})
@@ -135,8 +135,8 @@ func (l lockedFile) other(c *fsclient.Client) error {
 	}, false)
 }
 
-// TestLocksOfInterruptedCalls: a lock whose end a signal has interrupted ends
-// when what was written has arrived, and not before.
+// TestLocksOfInterruptedCalls: a lock whose unlock a signal has interrupted ends after the
+// writes have arrived, and not before.
 func TestLocksOfInterruptedCalls(t *testing.T) {
 	interrupted := make(chan struct{})
 	close(interrupted)
@@ -185,11 +185,11 @@ func TestLocksOfInterruptedCalls(t *testing.T) {
 			defer tick.Stop()
 			for end := time.Now().Add(time.Minute); l.other(c) != nil; <-tick.C {
 				if time.Now().After(end) {
-					t.Fatal("the other node never gets the lock")
+					t.Fatal("the other node does not get the lock")
 				}
 			}
 			if a, err := c.Getattr(context.Background(), metadata.Ino(l.ino)); err != nil || a.Size != 2 {
-				t.Errorf("who has it next sees %d bytes, %v, want 2", a.Size, err)
+				t.Errorf("the next holder sees %d bytes, %v, want 2", a.Size, err)
 			}
 			l.Release(nil, &fuse.ReleaseIn{InHeader: fuse.InHeader{NodeId: l.ino}, Fh: l.fh})
 		})

@@ -13,9 +13,8 @@ import (
 	"github.com/bivouacfs/bivouac/fsclient/mount"
 )
 
-// TestMemoryIsBounded: of many threads that read or write past the page cache
-// only so many have memory at a time; the others wait, and all have what they
-// want in the end.
+// TestMemoryIsBounded: of many threads that read or write past the page cache a bounded
+// number is admitted at once; the others wait, and all succeed in the end.
 func TestMemoryIsBounded(t *testing.T) {
 	const threads, size = 350, 64 << 10
 	for _, c := range []struct {
@@ -56,7 +55,7 @@ func TestMemoryIsBounded(t *testing.T) {
 			j.awaitHung(t, c.most-1)             // one is the library's that waits
 			<-time.After(100 * time.Millisecond) // long enough for those that should not come
 			if n := j.hung.Load(); n > c.most {
-				t.Errorf("%d requests have memory, want at most %d", n, c.most)
+				t.Errorf("%d requests are admitted, want at most %d", n, c.most)
 			}
 			goOn()
 			wg.Wait()
@@ -70,9 +69,9 @@ func TestMemoryIsBounded(t *testing.T) {
 	}
 }
 
-// TestReadsOfNothing: who reads behind the end, which the FUSE library answers without
-// a word to who has filled the answer, has no memory afterwards.
-func TestReadsOfNothing(t *testing.T) {
+// TestEmptyReads: reads behind the end, after which the FUSE library does not call Done,
+// release their admission.
+func TestEmptyReads(t *testing.T) {
 	const size = 64 << 10
 	j := newJob(t)
 	w, err := os.OpenFile(j.scratch(0, "f"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
@@ -87,13 +86,13 @@ func TestReadsOfNothing(t *testing.T) {
 		}
 	}
 	if n := j.mounts[0].ReadsUnderWay(); n != 0 {
-		t.Errorf("%d reads have memory after their answers, want none", n)
+		t.Errorf("%d reads are admitted after their answers, want none", n)
 	}
 }
 
-// TestStuckWritesLeaveOthersAlone: as many threads as are counted with, each in a
-// write to a node that does not answer, keep nobody from names, attributes and reads.
-func TestStuckWritesLeaveOthersAlone(t *testing.T) {
+// TestStuckWrites: the greatest number of writes to a node that does not answer stops no
+// lookups, attributes and reads.
+func TestStuckWrites(t *testing.T) {
 	const threads, size = mount.DirectWrites, 4096
 	j := newJob(t)
 	check(t, os.WriteFile(j.scratch(0, "read"), pattern(size), 0o644))
@@ -117,7 +116,7 @@ func TestStuckWritesLeaveOthersAlone(t *testing.T) {
 	}
 	j.awaitHung(t, threads)
 	late := time.AfterFunc(time.Minute, func() {
-		t.Error("others wait for the writes that are stuck")
+		t.Error("other requests wait for the stuck writes")
 		goOn()
 	})
 	defer late.Stop()

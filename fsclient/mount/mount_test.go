@@ -54,7 +54,7 @@ type job struct {
 	onSync atomic.Pointer[func() error] // what the disks of all nodes say to a sync; nil is what they say
 }
 
-// slow is a node's data, whose reads can be made to hang.
+// slow is a node's data whose reads can hang.
 type slow struct {
 	datapath.Store
 	j *job
@@ -107,7 +107,7 @@ func (j *job) wait(ctx context.Context, hang *atomic.Pointer[chan struct{}]) err
 	return nil
 }
 
-// needFUSE skips where the machine cannot mount.
+// needFUSE skips if this machine cannot mount.
 func needFUSE(t *testing.T) {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -271,7 +271,7 @@ func newSealed(t *testing.T, j *job) *sealed {
 	return &sealed{set: cluster.Dataset{ID: ds, Name: "set", Phase: cluster.Sealed, Files: sealedFiles + 1, Dirs: 2, Bytes: 100 << 20}, table: tab}
 }
 
-// pattern is n bytes of which no two pages are alike.
+// pattern is n bytes without two equal pages.
 func pattern(n int) []byte {
 	p := make([]byte, n)
 	for i := range p {
@@ -280,9 +280,8 @@ func pattern(n int) []byte {
 	return p
 }
 
-// TestReadAhead: who reads in sequence has several requests under way before the
-// first is answered, and more the longer he goes on, so that the time that one
-// takes does not bound him; who reads here and there gets what he asks for.
+// TestReadAhead: a sequential reader has several requests in flight before the first is
+// answered, and more the longer it goes on; a random reader reads only what it asks for.
 func TestReadAhead(t *testing.T) {
 	j := newJob(t)
 	var st unix.Stat_t
@@ -301,7 +300,7 @@ func TestReadAhead(t *testing.T) {
 	j.readAtRandom(t, want)
 }
 
-// readInSequence has mount 1 read a file, the first pieces of which hang for a while.
+// readInSequence makes mount 1 read a file whose first pieces hang for a while.
 func (j *job) readInSequence(t *testing.T, want []byte, piece int) {
 	t.Helper()
 	f, err := os.Open(j.scratch(1, "sequence"))
@@ -333,7 +332,7 @@ func (j *job) readInSequence(t *testing.T, want []byte, piece int) {
 	<-read
 }
 
-// awaitHung waits until so many requests have hung.
+// awaitHung waits until n requests have hung.
 func (j *job) awaitHung(t *testing.T, n int64) {
 	t.Helper()
 	tick := time.NewTicker(time.Millisecond)
@@ -345,7 +344,7 @@ func (j *job) awaitHung(t *testing.T, n int64) {
 	}
 }
 
-// readAtRandom has mount 1 read pages of a file none of which is beside another.
+// readAtRandom makes mount 1 read pages of a file, no two of them adjacent.
 func (j *job) readAtRandom(t *testing.T, want []byte) {
 	t.Helper()
 	f, err := os.Open(j.scratch(1, "random"))

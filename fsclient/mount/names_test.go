@@ -141,7 +141,7 @@ func testUnlinkedThere(t *testing.T, a, b string) {
 	check(t, f.Sync())
 	p := make([]byte, 200)
 	if n, err := f.ReadAt(p, 0); !errors.Is(err, io.EOF) || !bytes.Equal(p[:n], append(pattern(100), "more"...)) {
-		t.Errorf("read %d bytes, %v of what was unlinked there", n, err)
+		t.Errorf("read %d bytes, %v of a file that was unlinked there", n, err)
 	}
 	check(t, os.WriteFile(a+"/g", []byte("other"), 0o644))
 	g, err := os.Open(b + "/g")
@@ -151,12 +151,12 @@ func testUnlinkedThere(t *testing.T, a, b string) {
 	check(t, os.WriteFile(a+"/i", nil, 0o644))
 	check(t, os.Rename(a+"/i", a+"/h"))
 	if n, err := g.ReadAt(p, 0); !errors.Is(err, io.EOF) || string(p[:n]) != "other" {
-		t.Errorf("read %q, %v of what was replaced there", p[:n], err)
+		t.Errorf("read %q, %v of a file that was replaced there", p[:n], err)
 	}
 	var st syscall.Stat_t
 	check(t, syscall.Fstat(int(g.Fd()), &st))
 	if st.Nlink != 0 || st.Size != 5 {
-		t.Errorf("fstat of what was replaced there = %+v", st)
+		t.Errorf("fstat of a file that was replaced there = %+v", st)
 	}
 }
 

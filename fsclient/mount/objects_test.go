@@ -39,8 +39,8 @@ func (j *job) objects(t *testing.T, i int) string {
 	return at
 }
 
-// TestObjects: every file of the dataset is there by its number, wherever its bytes
-// are, and nothing else is.
+// TestObjects: every file of the dataset can be looked up by its number, wherever its
+// bytes are, and nothing else can.
 func TestObjects(t *testing.T) {
 	j := newJob(t)
 	at := j.objects(t, 0)
@@ -62,7 +62,7 @@ func TestObjects(t *testing.T) {
 		fmt.Sprintf("f/%016x", dir), fmt.Sprintf("f/%016x", other), fmt.Sprintf("f/%016x", uint64(metadata.RootIno)), "f/0000000000000001",
 	} {
 		if _, err := os.Lstat(filepath.Join(at, name)); err == nil {
-			t.Errorf("there is %s", name)
+			t.Errorf("%s exists", name)
 		} else {
 			wantErr(t, "stat of "+name, err, syscall.ENOENT)
 		}
@@ -80,18 +80,18 @@ func TestObjectsDropPages(t *testing.T) {
 	was := j.mounts[0].Stats().Calls
 	wantFile(t, path, sealedContent(1))
 	if n := j.calls(0, was)["read"]; n != 0 {
-		t.Fatalf("%d reads of what the kernel has", n)
+		t.Fatalf("%d reads of cached pages", n)
 	}
 	j.mounts[0].DropPages([]metadata.Ino{metadata.Ino(ino)})
 	was = j.mounts[0].Stats().Calls
 	wantFile(t, path, sealedContent(1))
 	if n := j.calls(0, was)["read"]; n != 1 {
-		t.Errorf("%d reads of what it has no more, want 1", n)
+		t.Errorf("%d reads of dropped pages, want 1", n)
 	}
 }
 
-// TestUncover: a dataset whose name is forgotten has no cover any more, and is read
-// on through the mount below.
+// TestUncover: a dataset whose name is invalidated loses its cover, and is read through the
+// mount below.
 func TestUncover(t *testing.T) {
 	j := newJob(t)
 	dev, err := os.OpenFile("/dev/fuse", os.O_RDWR, 0)

@@ -13,8 +13,8 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// pagesOf is how many pages the page cache has of an open file. Of a file that the
-// kernel reads by itself those are the object's, not the mount's.
+// pagesOf is how many pages of an open file are cached. With passthrough these are the
+// object's, not the mount's.
 func pagesOf(t *testing.T, f *os.File) uint64 {
 	t.Helper()
 	var st unix.Cachestat_t
@@ -49,9 +49,8 @@ func (j *job) readPages(t *testing.T, i int) (mine, objects uint64) {
 	return pagesOf(t, f), pagesOf(t, o)
 }
 
-// TestPages: a file that the kernel reads by itself is in the page cache once, as
-// its object. Any other one is there as the mount's, and its object on the node
-// that has it for other nodes.
+// TestPages: a file with passthrough is cached once, as its object. Other files are cached
+// as the mount's, and their objects on their owner for other nodes.
 func TestPages(t *testing.T) {
 	const here, there = 3, 4 // on node 0, and on another
 	size := uint64(os.Getpagesize())
@@ -75,8 +74,8 @@ func TestPages(t *testing.T) {
 	})
 }
 
-// testWritesBeforeAttributes: a change of attributes here, whose answer has the
-// time of what was written there, leaves nobody with the pages of before.
+// testWritesBeforeAttributes: a change of attributes here, whose answer has the time of
+// writes there, leaves no stale pages.
 func testWritesBeforeAttributes(t *testing.T, a, b string) {
 	const size = 5000
 	check(t, os.WriteFile(a+"/f", make([]byte, size), 0o644))
@@ -112,8 +111,8 @@ func testWritesBeforeAttributes(t *testing.T, a, b string) {
 	}
 }
 
-// testTimeSetBack: what was written there is seen here by who has the file open, also
-// if size and time of modification are what they were; and that time is what all are told.
+// testTimeSetBack: processes that have the file open here see writes of other nodes, also if
+// these have restored size and st_mtime; and stat returns that st_mtime.
 func testTimeSetBack(t *testing.T, a, b string) {
 	const size = 5000
 	old := time.Unix(1e9, 123456789)
@@ -176,9 +175,8 @@ func wantTime(t *testing.T, what string, f *os.File, want time.Time) {
 	}
 }
 
-// TestPagesAreKept: what nobody changes is read once while it is open, whatever its
-// times are.
-func TestPagesAreKept(t *testing.T) {
+// TestPagesAreCached: an unchanged file is read once while it is open, whatever its times.
+func TestPagesAreCached(t *testing.T) {
 	j := newJob(t)
 	old := time.Unix(1e9, 0)
 	check(t, os.WriteFile(j.scratch(1, "f"), make([]byte, 5000), 0o644))
@@ -198,7 +196,7 @@ func TestPagesAreKept(t *testing.T) {
 		check(t, err)
 	}
 	if n := reads() - before; n != 0 {
-		t.Errorf("%d reads of what was read before, want none", n)
+		t.Errorf("%d reads of cached pages, want none", n)
 	}
 	check(t, os.Chmod(j.scratch(1, "f"), 0o600)) // may be a sign of a write
 	_, err = f.ReadAt(got, 0)
@@ -209,6 +207,6 @@ func TestPagesAreKept(t *testing.T) {
 		check(t, err)
 	}
 	if n := reads() - before; n != 0 {
-		t.Errorf("after a change of its attributes: %d reads of what was read before, want none", n)
+		t.Errorf("after a change of its attributes: %d reads of cached pages, want none", n)
 	}
 }

@@ -9,14 +9,14 @@ import (
 	"github.com/hanwen/go-fuse/v2/posixtest"
 )
 
-// notYet is what the mount refuses, and which tests of the suite want it.
+// notYet is the tests of the suite for what the mount does not support.
 var notYet = map[string]string{
 	"FcntlFlockLocksFile": "it wants a process to be in conflict with itself, which POSIX forbids",
 	"OpenSymlinkRace":     "two replacements in a row between lookup and open are ESTALE",
 }
 
-// TestPosix runs the suite of go-fuse in the live realm, where half of the
-// directories are homed on other nodes.
+// TestPosix runs the suite of go-fuse in the live realm, with half of the directories
+// homed on other nodes.
 func TestPosix(t *testing.T) {
 	j := newJob(t)
 	for _, name := range slices.Sorted(maps.Keys(posixtest.All)) {

@@ -10,7 +10,7 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// oracle tells what a test says.
+// oracle predicts the files that a test puts in.
 type oracle struct {
 	next  chan metadata.Ino
 	later chan metadata.Ino
@@ -34,14 +34,14 @@ func (o *oracle) Next(ctx context.Context) (metadata.Ino, error) {
 	}
 }
 
-// foretold is a job whose dataset is read as the oracle says, by mount 0.
+// foretold is a job whose mount 0 prefetches what the oracle predicts.
 func foretold(t *testing.T) (*job, *oracle) {
 	t.Helper()
 	o := newOracle()
 	return startJob(t, &job{backings: -1, covered: true, next: o}), o
 }
 
-// stored waits until mount 0 has given the kernel n files.
+// stored waits until mount 0 has put n files into the page cache.
 func (j *job) stored(t *testing.T, n int64) {
 	t.Helper()
 	for deadline := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
@@ -50,18 +50,18 @@ func (j *job) stored(t *testing.T, n int64) {
 		case got == n:
 			return
 		case got > n, time.Now().After(deadline):
-			t.Fatalf("%d files were given to the kernel, want %d", got, n)
+			t.Fatalf("%d files were stored, want %d", got, n)
 		}
 	}
 }
 
-// known has the kernel know a file, and returns its inode.
+// known makes the kernel look a file up, and returns its inode.
 func (j *job) known(t *testing.T, i int) metadata.Ino {
 	t.Helper()
 	return metadata.Ino(stat(t, j.file(0, i)).Ino)
 }
 
-// begun is file 1, which is being read ahead until release is called.
+// begun is file 1, which is being prefetched until release is called.
 func (j *job) begun(t *testing.T, o *oracle) (ino metadata.Ino, release func()) {
 	t.Helper()
 	ino = j.known(t, 1)
@@ -75,8 +75,9 @@ func (j *job) begun(t *testing.T, o *oracle) (ino metadata.Ino, release func()) 
 	}
 }
 
-// TestAhead: nothing is asked for when somebody reads what was told, and that is right; what was not is noted.
-func TestAhead(t *testing.T) {
+// TestPrefetch: reads of prefetched files cost no request and have the right bytes; reads
+// of others are noted.
+func TestPrefetch(t *testing.T) {
 	j, o := foretold(t)
 	const told = sealedFiles / 2
 	for i := range told {
@@ -94,15 +95,16 @@ func TestAhead(t *testing.T) {
 	}
 }
 
-// TestAheadOfNobody: what the kernel does not know, what is no file and what cannot be had yet is in nobody's way.
-func TestAheadOfNobody(t *testing.T) {
+// TestPrefetchOfUnusable: unknown inodes, directories and files that are not staged delay
+// no other file.
+func TestPrefetchOfUnusable(t *testing.T) {
 	j, o := foretold(t)
 	dir := metadata.Ino(stat(t, filepath.Join(j.dirs[0], "data", "set", "train")).Ino)
 	ino := j.known(t, 1)
 	j.away.Store(true)
 	o.next <- ino
 	if got := <-o.later; got != ino {
-		t.Errorf("%v is to be told later, want %v", got, ino)
+		t.Errorf("Later(%v), want %v", got, ino)
 	}
 	j.away.Store(false)
 	unknown := metadata.Ino(stat(t, j.file(1, 5)).Ino)
@@ -113,8 +115,9 @@ func TestAheadOfNobody(t *testing.T) {
 	j.stored(t, 1)
 }
 
-// TestAheadOfADrop: pages that are dropped while a file is read ahead are not given to the kernel after that.
-func TestAheadOfADrop(t *testing.T) {
+// TestPrefetchBesideDrop: pages that are dropped during a prefetch are not stored
+// afterwards.
+func TestPrefetchBesideDrop(t *testing.T) {
 	j, o := foretold(t)
 	ino, release := j.begun(t, o)
 	j.mounts[0].DropPages([]metadata.Ino{ino})
@@ -123,12 +126,13 @@ func TestAheadOfADrop(t *testing.T) {
 	was := j.mounts[0].Stats().Calls
 	wantFile(t, j.file(0, 1), sealedContent(1))
 	if n := j.calls(0, was)["read"]; n != 1 {
-		t.Errorf("%d reads of what was dropped", n)
+		t.Errorf("%d reads of dropped pages", n)
 	}
 }
 
-// TestAheadOfAReader: who reads a file that is read ahead, too, waits for its own read, and gets all of it.
-func TestAheadOfAReader(t *testing.T) {
+// TestPrefetchBesideReader: a reader of a file that is being prefetched gets all of it by
+// its own read.
+func TestPrefetchBesideReader(t *testing.T) {
 	j, o := foretold(t)
 	_, release := j.begun(t, o)
 	read := make(chan struct{})
@@ -143,8 +147,8 @@ func TestAheadOfAReader(t *testing.T) {
 	wantFile(t, j.file(0, 1), sealedContent(1))
 }
 
-// TestAheadEnds: a cover ends while files are read ahead.
-func TestAheadEnds(t *testing.T) {
+// TestPrefetchEnds: a cover ends during a prefetch.
+func TestPrefetchEnds(t *testing.T) {
 	hang := make(chan struct{})
 	t.Cleanup(func() { close(hang) }) // after the covers were taken away, which waits for their end
 	j, o := foretold(t)

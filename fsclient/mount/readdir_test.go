@@ -37,14 +37,14 @@ func testReadDir(t *testing.T, a, b string) {
 			}
 		}
 		if !es[many].IsDir() {
-			t.Error("sub is no directory")
+			t.Error("sub is not a directory")
 		}
 	}
 	check(t, os.RemoveAll(b))
 	check(t, os.Mkdir(b, 0o755))
 }
 
-// testReadDirWhileChanging: what is there all the time is listed once.
+// testReadDirWhileChanging: entries that exist all the time are listed once.
 func testReadDirWhileChanging(t *testing.T, a, b string) {
 	fill(t, a, 0, many)
 	d, err := os.Open(b)
@@ -154,7 +154,7 @@ func testRefusals(t *testing.T, a, b string) {
 	wantErr(t, "second flock", syscall.Flock(int(h.Fd()), syscall.LOCK_EX|syscall.LOCK_NB), syscall.EWOULDBLOCK)
 }
 
-// testSetIDs: a write by another than root takes setuid and setgid away.
+// testSetIDs: a write by a user drops setuid and setgid.
 func testSetIDs(t *testing.T, a, b string) {
 	check(t, os.WriteFile(a+"/f", []byte("x"), 0o644))
 	check(t, os.Chmod(a+"/f", 0o777|os.ModeSetuid|os.ModeSetgid))
@@ -163,7 +163,7 @@ func testSetIDs(t *testing.T, a, b string) {
 	}
 	check(t, os.Truncate(a+"/f", 0))
 	check(t, os.WriteFile(b+"/f", []byte("y"), 0))
-	// Root may keep them; whoever is not root is tested where the job's user runs.
+	// Root keeps them; other users are tested as the job's user.
 	wantFile(t, a+"/f", []byte("y"))
 }
 

@@ -27,7 +27,7 @@ func TestRequest(t *testing.T) {
 	r.end()
 }
 
-// TestRequestThatEnds: what ends within the grace is not disturbed.
+// TestRequestThatEnds: a request that ends within the grace is not interrupted.
 func TestRequestThatEnds(t *testing.T) {
 	cancel := make(chan struct{})
 	r := newRequest(cancel)

@@ -9,9 +9,9 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// TestSetIDsOfThere: setuid and setgid that a file has got on another node since it was
-// opened here go with what a user writes to it here.
-func TestSetIDsOfThere(t *testing.T) {
+// TestWriteDropsSetIDs: a user's write drops setuid and setgid that another node has set
+// since the file was opened here.
+func TestWriteDropsSetIDs(t *testing.T) {
 	j := newJobOf(t, user)
 	for p := filepath.Dir(j.dirs[0]); p != os.TempDir() && p != "/"; p = filepath.Dir(p) {
 		check(t, os.Chmod(p, 0o755))
@@ -28,7 +28,7 @@ func TestSetIDsOfThere(t *testing.T) {
 			t.Fatalf("%s: %v: %s", what, err, out)
 		}
 		if st := stat(t, j.scratch(1, "f")); metadata.SetIDs(st.Mode) != 0 {
-			t.Errorf("mode %o after a %s by the user, want setuid and setgid away", st.Mode, what)
+			t.Errorf("mode %o after a %s by the user, want no setuid and setgid", st.Mode, what)
 		}
 	}
 	out, err := as(user, j.scratch(0), `cd $D && exec 3<>f && printf z >&3 && stat f >/dev/null && chmod 6777 `+j.scratch(1, "f"))

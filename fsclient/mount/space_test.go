@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// testFallocate compares what its modes leave with a slice.
+// testFallocate compares a file with a slice after each mode.
 func testFallocate(t *testing.T, a, b string) {
 	want := pattern(5<<20 + 17)
 	f, err := os.Create(a + "/f")
@@ -61,13 +61,13 @@ func testFallocate(t *testing.T, a, b string) {
 	check(t, err)
 	defer r.Close()
 	wantErr(t, "fallocate of what is open for reading", unix.Fallocate(int(r.Fd()), 0, 0, 1), syscall.EBADF)
-	// What was taken behind the end is nobody's after a truncate.
+	// Space behind the end is freed by a truncate.
 	check(t, f.Truncate(10))
 	check(t, f.Truncate(10<<20))
 	wantFile(t, b+"/f", append(bytes.Clone(want[:10]), make([]byte, 10<<20-10)...))
 }
 
-// testSeek finds the data of a sparse file from both sides.
+// testSeek finds the data of a sparse file from both nodes.
 func testSeek(t *testing.T, a, b string) {
 	f, err := os.Create(a + "/f")
 	check(t, err)
@@ -113,7 +113,7 @@ func direct(n int) []byte {
 	return b[skip : skip+n]
 }
 
-// testDirectIO writes and reads past the page cache, on both sides.
+// testDirectIO writes and reads past the page cache, on both nodes.
 func testDirectIO(t *testing.T, a, b string) {
 	want := pattern(3 << 20)
 	buf := direct(len(want))
@@ -142,8 +142,8 @@ func testDirectIO(t *testing.T, a, b string) {
 	}
 }
 
-// testSpecialFiles: a socket of one node is a name on the other; a device is
-// what it was made as.
+// testSpecialFiles: a socket of one node is only a name on the other; a device keeps its
+// number.
 func testSpecialFiles(t *testing.T, a, b string) {
 	dir, err := unix.Open(a, unix.O_PATH|unix.O_DIRECTORY, 0)
 	check(t, err)
@@ -208,7 +208,7 @@ func testTimes(t *testing.T, a, b string) {
 	}
 }
 
-// TestBlocks: du tells what a sparse file takes, where that is known.
+// TestBlocks: du shows the space of a sparse file with a local layout.
 func TestBlocks(t *testing.T) {
 	j := newJob(t)
 	d := j.scratch(0, "d")
@@ -229,8 +229,8 @@ func TestBlocks(t *testing.T) {
 	}
 }
 
-// TestSpaceComesBack: what was punched, cut or taken behind the end takes no
-// space, and after the last unlink nothing is left on any node.
+// TestSpaceComesBack: holes and truncates free space, and after the last unlink no node has
+// any of the file.
 func TestSpaceComesBack(t *testing.T) {
 	j := newJob(t)
 	used := func() (n, objects int64) {
@@ -275,7 +275,7 @@ func TestSpaceComesBack(t *testing.T) {
 	}
 }
 
-// testShortData: a hole begins at a multiple of what a disk allocates.
+// testShortData: holes are aligned as on a disk.
 func testShortData(t *testing.T, a, _ string) {
 	f, err := os.Create(a + "/f")
 	check(t, err)

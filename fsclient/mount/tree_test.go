@@ -85,9 +85,9 @@ func testSealed(t *testing.T, j *job) {
 	}
 }
 
-// TestSealedIsKept: the second pass over a dataset costs no lookup, no
-// attributes, no read and no flush.
-func TestSealedIsKept(t *testing.T) {
+// TestSealedIsCached: the second pass over a dataset costs no lookup, no attributes, no read
+// and no flush.
+func TestSealedIsCached(t *testing.T) {
 	j := newJob(t)
 	set := filepath.Join(j.dirs[0], "data", "set")
 	pass := func() {
@@ -124,8 +124,8 @@ func TestSealedIsKept(t *testing.T) {
 	}
 }
 
-// TestSealedIsLookedUpOnce: a file that is opened after it was looked up costs
-// one look into the manifest, and is the same as one that was not.
+// TestSealedIsLookedUpOnce: a lookup and an open of a file cost one lookup in the manifest,
+// with the same result as an open alone.
 func TestSealedIsLookedUpOnce(t *testing.T) {
 	j := newJob(t)
 	c := j.clients[0]
@@ -138,7 +138,7 @@ func TestSealedIsLookedUpOnce(t *testing.T) {
 	check(t, err)
 	defer func() { check(t, f.Close(ctx)) }()
 	if n := c.Stats().MetaSealed - was; n != 1 {
-		t.Errorf("%d looks into the manifest, want 1", n)
+		t.Errorf("%d lookups in the manifest, want 1", n)
 	}
 	other, err := j.clients[1].Getattr(ctx, e.Ino) // which has not looked it up
 	check(t, err)
@@ -147,8 +147,8 @@ func TestSealedIsLookedUpOnce(t *testing.T) {
 	}
 }
 
-// TestSealedIsListed: all names of a directory are read before the first is
-// looked at, as find does; the kernel has their attributes then.
+// TestSealedIsListed: after all names of a directory were read, as find does, the kernel
+// has their attributes.
 func TestSealedIsListed(t *testing.T) { bothWays(t, testSealedIsListed) }
 
 func testSealedIsListed(t *testing.T, j *job) {

@@ -23,7 +23,7 @@ func as(uid uint32, dir, command string) (string, error) {
 	return string(out), err
 }
 
-// TestUser: what the job's user makes is his; others do not get in.
+// TestUser: files of the job's user belong to that user; others have no access.
 func TestUser(t *testing.T) {
 	j := newJobOf(t, user)
 	for p := j.dirs[0]; p != os.TempDir() && p != "/"; p = filepath.Dir(p) {
@@ -41,7 +41,7 @@ func TestUser(t *testing.T) {
 		}
 	}
 	if st := stat(t, j.scratch(1, "d/f")); st.Mode != syscall.S_IFREG|0o777 {
-		t.Errorf("mode %o after a write by the user, want setuid and setgid away", st.Mode)
+		t.Errorf("mode %o after a write by the user, want no setuid and setgid", st.Mode)
 	}
 	for what, command := range map[string]string{
 		"truncate":   `truncate -s 1 d/f`,
@@ -58,7 +58,7 @@ func TestUser(t *testing.T) {
 			t.Fatalf("%s: %v: %s", what, err, out)
 		}
 		if st := stat(t, j.scratch(1, "d/f")); st.Mode != syscall.S_IFREG|0o777 {
-			t.Errorf("mode %o after %s by the user, want setuid and setgid away", st.Mode, what)
+			t.Errorf("mode %o after %s by the user, want no setuid and setgid", st.Mode, what)
 		}
 	}
 	for what, command := range map[string]string{"truncate": `truncate -s 1 d/f`, "a write": `exec 3<>d/f && printf z >&3`, "chown": `chown $(id -u) d/f`} {
@@ -66,7 +66,7 @@ func TestUser(t *testing.T) {
 			t.Fatalf("%s: %v: %s", what, err, out)
 		}
 		if st := stat(t, j.scratch(1, "d/f")); st.Mode != syscall.S_IFREG|0o2767 {
-			t.Errorf("mode %o after %s by the user, want setuid away, and setgid as the mark that it is", st.Mode, what)
+			t.Errorf("mode %o after %s by the user, want no setuid, and setgid as the mark for mandatory locks", st.Mode, what)
 		}
 	}
 	check(t, os.Chmod(j.scratch(1, "d/f"), 0o777|os.ModeSetuid|os.ModeSetgid))
@@ -76,7 +76,7 @@ func TestUser(t *testing.T) {
 	}
 	check(t, os.Chown(j.scratch(0, "d/f"), user, user))
 	if st := stat(t, j.scratch(1, "d/f")); st.Mode != syscall.S_IFREG|0o777 {
-		t.Errorf("mode %o after chown by root, want setuid and setgid away", st.Mode)
+		t.Errorf("mode %o after chown by root, want no setuid and setgid", st.Mode)
 	}
 	if out, err := as(user, j.scratch(0), `cd $D && mkdir d/sub && echo >d/sub/new && chmod 1777 e`); err != nil {
 		t.Fatalf("%v: %s", err, out)
@@ -96,8 +96,8 @@ func TestUser(t *testing.T) {
 	}
 }
 
-// TestInterrupted: a call that hangs ends when its process is killed, and the
-// mount goes on.
+// TestInterrupted: a call that hangs ends when its process is killed, and the mount
+// survives.
 func TestInterrupted(t *testing.T) {
 	j := newJob(t)
 	check(t, os.WriteFile(j.scratch(0, "f"), pattern(100), 0o644))
@@ -118,7 +118,7 @@ func TestInterrupted(t *testing.T) {
 	check(t, c.Process.Signal(syscall.SIGINT))
 	start := time.Now()
 	if err := c.Wait(); err == nil {
-		t.Error("cat ended well")
+		t.Error("cat succeeded")
 	}
 	if d := time.Since(start); d > 5*time.Second {
 		t.Errorf("cat ended after %v", d)

@@ -12,8 +12,8 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// TestWritesAskNothing: a write to the kernel's pages is one request.
-func TestWritesAskNothing(t *testing.T) {
+// TestWriteIsOneRequest: a write to the page cache is one request.
+func TestWriteIsOneRequest(t *testing.T) {
 	var u unix.Utsname
 	check(t, unix.Uname(&u))
 	var major, minor int
@@ -34,11 +34,11 @@ func TestWritesAskNothing(t *testing.T) {
 		t.Errorf("%d writes, want 100", n)
 	}
 	if n := after["getxattr"] - before["getxattr"]; n > 1 {
-		t.Errorf("%d questions for attributes before 100 writes, want 1", n)
+		t.Errorf("%d requests for attributes before 100 writes, want 1", n)
 	}
 }
 
-// xattr reads an attribute as a program does: first its size, then its value.
+// xattr reads an attribute as programs do: first its size, then its value.
 func xattr(path, name string) (string, error) {
 	n, err := unix.Lgetxattr(path, name, nil)
 	if err != nil {
@@ -60,7 +60,7 @@ func wantXattr(t *testing.T, path, name, want string) {
 	}
 }
 
-// listXattrs is the names of a list, each of which a zero ends.
+// listXattrs splits a zero-terminated list of names.
 func listXattrs(t *testing.T, path string) []string {
 	t.Helper()
 	buf := make([]byte, metadata.MaxXattrList)
@@ -69,7 +69,7 @@ func listXattrs(t *testing.T, path string) []string {
 	return strings.FieldsFunc(string(buf[:n]), func(r rune) bool { return r == 0 })
 }
 
-// testXattrs: what is set here is there at once.
+// testXattrs: attributes that are set here are visible there at once.
 func testXattrs(t *testing.T, a, b string) {
 	check(t, os.WriteFile(a+"/f", []byte("x"), 0o644))
 	check(t, os.Mkdir(a+"/d", 0o755))
@@ -137,7 +137,7 @@ func testXattrKinds(t *testing.T, a, b string) {
 		{"/s", "user.x", syscall.EPERM, syscall.ENODATA, syscall.EPERM},
 		{"/p", "user.x", syscall.EPERM, syscall.ENODATA, syscall.EPERM},
 	} {
-		// An entry of an ACL, which the kernel looks at before it asks.
+		// An ACL entry, which the kernel checks before the request.
 		acl := []byte("\x02\x00\x00\x00\x01\x00\x06\x00\xff\xff\xff\xff\x04\x00\x04\x00\xff\xff\xff\xff\x20\x00\x04\x00\xff\xff\xff\xff")
 		_, get := xattr(b+tt.path, tt.name)
 		wantErr(t, "lsetxattr "+tt.name+" of "+tt.path, unix.Lsetxattr(a+tt.path, tt.name, acl, 0), tt.set)
@@ -146,7 +146,7 @@ func testXattrKinds(t *testing.T, a, b string) {
 	}
 }
 
-// TestXattrCosts: what the kernel and ls ask of every file costs no call.
+// TestXattrCosts: the requests of the kernel and of ls for every file cost no call.
 func TestXattrCosts(t *testing.T) {
 	j := newJob(t)
 	check(t, os.WriteFile(j.scratch(0, "f"), nil, 0o644))
@@ -172,7 +172,7 @@ func TestXattrCosts(t *testing.T) {
 	}
 }
 
-// TestLayouts: a directory says how what is made in it is spread.
+// TestLayouts: new files inherit the layout of their directory.
 func TestLayouts(t *testing.T) {
 	j := newJob(t)
 	a, b := j.scratch(0, "d"), j.scratch(1, "d")
@@ -209,8 +209,8 @@ func TestLayouts(t *testing.T) {
 	}
 }
 
-// TestLayoutOfFile: an empty file's layout can be set, as long as nobody has it
-// open; and what cannot be set is refused.
+// TestLayoutOfFile: the layout of an empty file can be set while it is not open; invalid
+// layouts are refused.
 func TestLayoutOfFile(t *testing.T) {
 	j := newJob(t)
 	a, b := j.scratch(0, "f"), j.scratch(1, "f")
