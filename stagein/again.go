@@ -13,15 +13,15 @@ import (
 // meanwhile waits. It returns why it failed for those for which it did: they are
 // not here then, and who reads them has them fetched or fails. ESTALE is a source
 // that has other bytes now.
-func (f *Fill) Again(ctx context.Context, inos []metadata.Ino) (map[metadata.Ino]error, error) {
+func (f *Fill) Refetch(ctx context.Context, inos []metadata.Ino) (map[metadata.Ino]error, error) {
 	was, err := f.sums()
 	if err != nil {
 		return nil, err
 	}
 	failed := make(map[metadata.Ino]error)
-	var all []piece
+	var all []PieceID
 	for _, ino := range inos {
-		ps, err := f.lose(ino)
+		ps, err := f.forget(ino)
 		if err != nil {
 			failed[ino] = err
 		}
@@ -35,7 +35,7 @@ func (f *Fill) Again(ctx context.Context, inos []metadata.Ino) (map[metadata.Ino
 			if ctx.Err() != nil {
 				return failed, ctx.Err()
 			}
-			failed[p.ino] = err
+			failed[p.Ino] = err
 		}
 	}
 	now, err := f.sums()
@@ -43,8 +43,8 @@ func (f *Fill) Again(ctx context.Context, inos []metadata.Ino) (map[metadata.Ino
 		return failed, err
 	}
 	for _, p := range all {
-		if old, ok := was[p]; ok && failed[p.ino] == nil && now[p] != old {
-			failed[p.ino] = fmt.Errorf("inode %v: the source has other bytes than when it was staged: %w", p.ino, syscall.ESTALE)
+		if old, ok := was[p]; ok && failed[p.Ino] == nil && now[p] != old {
+			failed[p.Ino] = fmt.Errorf("inode %v: the source has other bytes than when it was staged: %w", p.Ino, syscall.ESTALE)
 		}
 	}
 	return failed, nil
@@ -52,24 +52,24 @@ func (f *Fill) Again(ctx context.Context, inos []metadata.Ino) (map[metadata.Ino
 
 // lose forgets that the pieces of a file are here that this node is to have, and
 // returns them.
-func (f *Fill) lose(ino metadata.Ino) ([]piece, error) {
+func (f *Fill) forget(ino metadata.Ino) ([]PieceID, error) {
 	_, a, err := f.cfg.Files.Origin(ino)
 	if err != nil {
 		return nil, err
 	}
 	m, _ := f.cfg.Watch()
-	s := spreadOf(m, a)
-	var mine []piece
+	s := placementOf(m, a)
+	var mine []PieceID
 	for chunk := range s.pieces() {
-		if len(s.order) == 0 || m.Holder(ino, s.node(chunk)) != f.cfg.Self {
+		if len(s.order) == 0 || m.Holder(ino, s.owner(chunk)) != f.cfg.Self {
 			continue
 		}
-		p := piece{ino, chunk}
-		if f.displaced.has(p) {
+		p := PieceID{ino, chunk}
+		if f.overflow.has(p) {
 			continue // it is not here
 		}
 		mine = append(mine, p)
-		if !f.have.remove(p) {
+		if !f.present.remove(p) {
 			continue
 		}
 		_, n, _ := s.at(chunk, f.cfg.Self)

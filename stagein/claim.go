@@ -13,182 +13,175 @@ import (
 )
 
 // Others is the fills of the same dataset on the other nodes.
-type Others interface {
+type Peers interface {
 	// Claim makes an offer to a node. It waits until the node knows the dataset.
-	Claim(ctx context.Context, to metadata.NodeID, c Claim) (granted []bool, err error)
+	Offer(ctx context.Context, to metadata.NodeID, c Offer) (granted []bool, err error)
 	// Put writes all of p at off of the object of ino on a node.
 	Put(ctx context.Context, to metadata.NodeID, ino metadata.Ino, p []byte, off int64) error
 	// PutAll is that of Target.
 	PutAll(ctx context.Context, to metadata.NodeID, ps []datapath.PiecePut) (errs []error, err error)
 	// Landed tells a node what has become of what it granted.
-	Landed(ctx context.Context, to metadata.NodeID, l Landing) error
+	Complete(ctx context.Context, to metadata.NodeID, l Completion) error
 }
 
 // Claim is a node's offer to bring pieces to the one that is to have them. It is
 // JSON on its way.
-type Claim struct {
-	By     metadata.NodeID `json:"by"`
-	Birth  uint64          `json:"birth"` // of that node's fill; what an earlier one claimed is void
-	Pieces []PieceID       `json:"pieces"`
+type Offer struct {
+	By          metadata.NodeID `json:"by"`
+	Incarnation uint64          `json:"incarnation"` // of that node's fill; what an earlier one claimed is void
+	Pieces      []PieceID       `json:"pieces"`
 }
 
 // Landing is what has become of pieces that were claimed.
-type Landing struct {
-	By     metadata.NodeID `json:"by"`
-	Birth  uint64          `json:"birth"`
-	Pieces []PieceID       `json:"pieces"`
+type Completion struct {
+	By          metadata.NodeID `json:"by"`
+	Incarnation uint64          `json:"incarnation"`
+	Pieces      []PieceID       `json:"pieces"`
 	// Sums has the xxh3-128 of each piece that is there; that of one that could
 	// not be brought is empty.
 	Sums [][]byte `json:"sums"`
 }
 
-// PieceID names a piece: an inode, and the number of a chunk.
-type PieceID [2]uint64
-
-func idOf(p piece) PieceID { return PieceID{uint64(p.ino), uint64(p.chunk)} }
-
-func (id PieceID) piece() piece { return piece{metadata.Ino(id[0]), uint32(id[1])} }
-
 // errReleased ends a flight whose claim was given up: the piece is nobody's again.
-var errReleased = errors.New("released")
+var errWithdrawn = errors.New("released")
 
 // claimTime is how long somebody waits here for a piece that another node has
 // claimed, before it is fetched all the same.
-const claimTime = 2 * time.Minute
+const offerTimeout = 2 * time.Minute
 
 // Claim grants those of the pieces that are neither here nor on their way nor displaced, and have room.
-func (f *Fill) Claim(c Claim) []bool {
+func (f *Fill) Accept(c Offer) []bool {
 	fits := f.fits(c.Pieces)
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.births[c.By] != c.Birth {
-		f.releaseLocked(func(by metadata.NodeID) bool { return by == c.By })
-		f.births[c.By] = c.Birth
+	if f.incarnations[c.By] != c.Incarnation {
+		f.withdrawLocked(func(by metadata.NodeID) bool { return by == c.By })
+		f.incarnations[c.By] = c.Incarnation
 	}
 	granted := make([]bool, len(c.Pieces))
 	for i, id := range c.Pieces {
-		p := id.piece()
-		if f.closed || f.flights[p] != nil || f.have.has(p) || f.displaced.has(p) || !fits(i) {
+		p := id
+		if f.closed || f.flights[p] != nil || f.present.has(p) || f.overflow.has(p) || !fits(i) {
 			continue
 		}
-		f.flights[p] = &flight{done: make(chan struct{}), claimed: true, by: c.By, birth: c.Birth}
+		f.flights[p] = &flight{done: make(chan struct{}), offered: true, by: c.By, incarnation: c.Incarnation}
 		granted[i] = true
 	}
 	return granted
 }
 
 // Landed takes note of what was brought.
-func (f *Fill) Landed(l Landing) error {
+func (f *Fill) Complete(l Completion) error {
 	if len(l.Sums) != len(l.Pieces) {
 		return fmt.Errorf("%d sums of %d pieces: %w", len(l.Sums), len(l.Pieces), syscall.EINVAL)
 	}
-	var all []arrival
+	var all []stored
 	for i, id := range l.Pieces {
-		p := id.piece()
-		fl := f.claimed(p, l.By, l.Birth)
+		p := id
+		fl := f.offered(p, l.By, l.Incarnation)
 		if fl == nil {
 			continue // was given up
 		}
-		a, err := f.arrival(p, l.Sums[i])
+		a, err := f.resultOf(p, l.Sums[i])
 		if err != nil {
-			f.land(p, fl, err)
+			f.finish(p, fl, err)
 			continue
 		}
 		a.fl = fl
 		all = append(all, a)
 	}
-	return f.arrive(all)
+	return f.commit(all)
 }
 
 // landedHere is Landed for what this node itself has brought.
-func (f *Fill) landedHere(ps []*parcel) error {
-	var all []arrival
+func (f *Fill) completeLocal(ps []*item) error {
+	var all []stored
 	for _, x := range ps {
-		fl := f.claimed(x.piece, f.cfg.Self, f.birth)
+		fl := f.offered(x.PieceID, f.cfg.Self, f.incarnation)
 		switch {
 		case fl == nil: // was given up
-		case !x.there:
-			f.land(x.piece, fl, errReleased)
+		case !x.stored:
+			f.finish(x.PieceID, fl, errWithdrawn)
 		default:
-			all = append(all, arrival{piece: x.piece, sum: x.sum.Sum128(), n: x.n, fl: fl})
+			all = append(all, stored{PieceID: x.PieceID, sum: x.sum.Sum128(), n: x.n, fl: fl})
 		}
 	}
-	return f.arrive(all)
+	return f.commit(all)
 }
 
 // claimed is the flight of a piece that a fill has claimed; nil if it has not, or
 // does not have it any more.
-func (f *Fill) claimed(p piece, by metadata.NodeID, birth uint64) *flight {
+func (f *Fill) offered(p PieceID, by metadata.NodeID, birth uint64) *flight {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if fl := f.flights[p]; fl != nil && fl.claimed && fl.by == by && fl.birth == birth {
+	if fl := f.flights[p]; fl != nil && fl.offered && fl.by == by && fl.incarnation == birth {
 		return fl
 	}
 	return nil
 }
 
 // arrive takes note of pieces that are here, and lets go who waits for them.
-func (f *Fill) arrive(all []arrival) error {
+func (f *Fill) commit(all []stored) error {
 	if len(all) == 0 {
 		return nil
 	}
 	err := f.journal.addAll(all)
 	for _, a := range all {
 		if err == nil {
-			f.got(a.piece, a.n)
+			f.markPresent(a.PieceID, a.n)
 		}
-		f.land(a.piece, a.fl, err)
+		f.finish(a.PieceID, a.fl, err)
 	}
 	return nil
 }
 
 // arrival is a piece of which the journal is to say that it is here.
-type arrival struct {
-	piece
+type stored struct {
+	PieceID
 	sum [16]byte
 	n   int64 // bytes
 	fl  *flight
 }
 
-func (f *Fill) arrival(p piece, sum []byte) (arrival, error) {
+func (f *Fill) resultOf(p PieceID, sum []byte) (stored, error) {
 	if len(sum) == 0 {
-		return arrival{}, errReleased
+		return stored{}, errWithdrawn
 	}
-	_, a, err := f.cfg.Files.Origin(p.ino)
+	_, a, err := f.cfg.Files.Origin(p.Ino)
 	if err != nil {
-		return arrival{}, err
+		return stored{}, err
 	}
 	m, _ := f.cfg.Watch()
-	s := spreadOf(m, a)
-	if len(sum) != 16 || len(s.order) == 0 || p.chunk >= s.pieces() {
-		return arrival{}, fmt.Errorf("inode %v has no piece %d with a sum of %d bytes: %w", p.ino, p.chunk, len(sum), errReleased)
+	s := placementOf(m, a)
+	if len(sum) != 16 || len(s.order) == 0 || p.Chunk >= s.pieces() {
+		return stored{}, fmt.Errorf("inode %v has no piece %d with a sum of %d bytes: %w", p.Ino, p.Chunk, len(sum), errWithdrawn)
 	}
-	_, n, _ := s.at(p.chunk, f.cfg.Self)
-	return arrival{piece: p, sum: [16]byte(sum), n: n}, nil
+	_, n, _ := s.at(p.Chunk, f.cfg.Self)
+	return stored{PieceID: p, sum: [16]byte(sum), n: n}, nil
 }
 
 // release gives up what the nodes have claimed that gone names.
-func (f *Fill) release(gone func(by metadata.NodeID) bool) {
+func (f *Fill) withdraw(gone func(by metadata.NodeID) bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.releaseLocked(gone)
+	f.withdrawLocked(gone)
 }
 
-func (f *Fill) releaseLocked(gone func(by metadata.NodeID) bool) {
+func (f *Fill) withdrawLocked(gone func(by metadata.NodeID) bool) {
 	for p, fl := range f.flights {
-		if fl.claimed && gone(fl.by) {
+		if fl.offered && gone(fl.by) {
 			delete(f.flights, p)
-			fl.err = errReleased
+			fl.err = errWithdrawn
 			close(fl.done)
 		}
 	}
 }
 
 // watchClaims gives up what lost nodes have claimed, until ctx ends.
-func (f *Fill) watchClaims(ctx context.Context) {
+func (f *Fill) watchOffers(ctx context.Context) {
 	for {
 		m, changed := f.cfg.Watch()
-		f.release(func(by metadata.NodeID) bool {
+		f.withdraw(func(by metadata.NodeID) bool {
 			n, ok := m.Node(by)
 			return !ok || n.State == cluster.Down
 		})

@@ -14,13 +14,13 @@ import (
 
 // ErrDisplaced says that this node has no room for something that it is to have, and that
 // ReadDisplaced has it from the source.
-var ErrDisplaced = fmt.Errorf("there is no room for it here: %w", syscall.ENOSPC)
+var ErrOverflow = fmt.Errorf("there is no room for it here: %w", syscall.ENOSPC)
 
 // errNoRoom is that a piece is not even read, since there is no room for it.
 var errNoRoom = fmt.Errorf("this node has no room for it: %w", syscall.ENOSPC)
 
 // NoRoom is what a node is to have of a dataset and has no room for.
-type NoRoom struct {
+type Overflow struct {
 	Files int64 `json:"files"`
 	Bytes int64 `json:"bytes"`
 }
@@ -28,82 +28,82 @@ type NoRoom struct {
 // displaced is the pieces that this node is to have and has no room for: lost nodes had
 // them, or what was left for them was used by somebody else. They are read through, by this
 // node for all.
-type displaced struct {
+type overflow struct {
 	mu     sync.Mutex
-	pieces *residents                // guarded by mu
+	pieces *pieceSet                 // guarded by mu
 	files  map[metadata.Ino]struct{} // guarded by mu; those in stripes
-	sum    NoRoom                    // guarded by mu
+	sum    Overflow                  // guarded by mu
 }
 
-func newDisplaced() *displaced {
-	d := new(displaced)
+func newOverflow() *overflow {
+	d := new(overflow)
 	d.reset()
 	return d
 }
 
 // reset has what was displaced looked at anew.
-func (d *displaced) reset() {
+func (d *overflow) reset() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.pieces, d.files, d.sum = newResidents(), make(map[metadata.Ino]struct{}), NoRoom{}
+	d.pieces, d.files, d.sum = newPieceSet(), make(map[metadata.Ino]struct{}), Overflow{}
 }
 
-func (d *displaced) has(p piece) bool {
+func (d *overflow) has(p PieceID) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.sum.Files > 0 && d.pieces.has(p)
 }
 
 // add takes note of a piece of n bytes.
-func (d *displaced) add(p piece, n int64, striped bool) {
+func (d *overflow) add(p PieceID, n int64, striped bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if !d.pieces.add(p) {
 		return
 	}
 	d.sum.Bytes += n
-	if _, known := d.files[p.ino]; known {
+	if _, known := d.files[p.Ino]; known {
 		return
 	}
 	if striped {
-		d.files[p.ino] = struct{}{}
+		d.files[p.Ino] = struct{}{}
 	}
 	d.sum.Files++
 }
 
 // NoRoom is what this node is to have, has no room for, and reads through instead.
-func (f *Fill) NoRoom() NoRoom {
-	f.displaced.mu.Lock()
-	defer f.displaced.mu.Unlock()
-	return f.displaced.sum
+func (f *Fill) Overflow() Overflow {
+	f.overflow.mu.Lock()
+	defer f.overflow.mu.Unlock()
+	return f.overflow.sum
 }
 
 // Displaced reports whether a file that is whole on one node is displaced here.
-func (f *Fill) Displaced(ino metadata.Ino) bool { return f.displaced.has(piece{ino: ino}) }
+func (f *Fill) Overflowed(ino metadata.Ino) bool { return f.overflow.has(PieceID{Ino: ino}) }
 
 // room reports whether there is room for n bytes more of a file.
-func (f *Fill) room(ino metadata.Ino, n int64) bool {
+func (f *Fill) hasRoom(ino metadata.Ino, n int64) bool {
 	return f.cfg.Room == nil || f.cfg.Room(ino, n)
 }
 
 // fits reports, for each of some pieces that another node offers to bring, whether there is
 // room for it. Only if there is little they are looked up.
 func (f *Fill) fits(ps []PieceID) func(i int) bool {
-	if f.room(0, int64(len(ps))*largePiece) {
+	if f.hasRoom(0, int64(len(ps))*largePiece) {
 		return func(int) bool { return true }
 	}
 	fit := make([]bool, len(ps))
 	m, _ := f.cfg.Watch()
 	all := int64(0)
 	for i, id := range ps {
-		p := id.piece()
-		_, a, err := f.cfg.Files.Origin(p.ino)
-		s := spreadOf(m, a)
-		if err != nil || len(s.order) == 0 || p.chunk >= s.pieces() {
+		p := id
+		_, a, err := f.cfg.Files.Origin(p.Ino)
+		s := placementOf(m, a)
+		if err != nil || len(s.order) == 0 || p.Chunk >= s.pieces() {
 			continue
 		}
-		_, n, _ := s.at(p.chunk, f.cfg.Self)
-		if fit[i] = f.room(p.ino, all+pages(n)); fit[i] { // none of a carrier's is sparse
+		_, n, _ := s.at(p.Chunk, f.cfg.Self)
+		if fit[i] = f.hasRoom(p.Ino, all+pages(n)); fit[i] { // none of a carrier's is sparse
 			all += pages(n)
 		}
 	}
@@ -111,26 +111,26 @@ func (f *Fill) fits(ps []PieceID) func(i int) bool {
 }
 
 // roomy is those of parts that there is room for, p first.
-func (f *Fill) roomy(parts []*parcel, p piece) []*parcel {
+func (f *Fill) fitting(parts []*item, p PieceID) []*item {
 	all := int64(0)
-	takes := func(x *parcel) int64 {
+	takes := func(x *item) int64 {
 		if x.sparse {
 			return 0 // who knows
 		}
 		return pages(x.n)
 	}
 	for _, x := range parts {
-		if x.piece == p {
+		if x.PieceID == p {
 			all = takes(x)
 		}
 	}
-	var fit []*parcel
+	var fit []*item
 	for _, x := range parts {
 		n := takes(x)
-		if x.piece == p {
+		if x.PieceID == p {
 			n = 0 // it is counted
 		}
-		if x.piece == p || f.room(x.ino, all+n) {
+		if x.PieceID == p || f.hasRoom(x.Ino, all+n) {
 			fit, all = append(fit, x), all+n
 		}
 	}
@@ -139,23 +139,23 @@ func (f *Fill) roomy(parts []*parcel, p piece) []*parcel {
 
 // displace has a piece read through for which there is no room, and reports whether it can
 // be. What was stored of it goes, if it is all that is here of the file. The caller has its flight.
-func (f *Fill) displace(p piece) bool {
-	from, a, err := f.cfg.Files.Origin(p.ino)
-	if err != nil || !f.reached(from) {
+func (f *Fill) moveToOverflow(p PieceID) bool {
+	from, a, err := f.cfg.Files.Origin(p.Ino)
+	if err != nil || !f.reachable(from) {
 		return false
 	}
 	m, _ := f.cfg.Watch()
-	s := spreadOf(m, a)
-	if len(s.order) == 0 || p.chunk >= s.pieces() {
+	s := placementOf(m, a)
+	if len(s.order) == 0 || p.Chunk >= s.pieces() {
 		return false
 	}
 	if s.pieces() == 1 && f.cfg.Drop != nil {
-		if err := f.cfg.Drop(f.ctx, p.ino); err != nil {
-			f.cfg.Log.WithError(err).WithField("inode", p.ino).Debug("what was stored of a file that has no room stays")
+		if err := f.cfg.Drop(f.ctx, p.Ino); err != nil {
+			f.cfg.Log.WithError(err).WithField("inode", p.Ino).Debug("what was stored of a file that has no room stays")
 		}
 	}
-	_, n, _ := s.at(p.chunk, f.cfg.Self)
-	f.displaced.add(p, n, s.pieces() > 1)
+	_, n, _ := s.at(p.Chunk, f.cfg.Self)
+	f.overflow.add(p, n, s.pieces() > 1)
 	return true
 }
 
@@ -163,7 +163,7 @@ func (f *Fill) displace(p piece) bool {
 const maxUnpackedFor = 64 << 20
 
 // reached reports whether a file can be read in its source without unpacking all that is before it.
-func (f *Fill) reached(from manifest.Origin) bool {
+func (f *Fill) reachable(from manifest.Origin) bool {
 	kind, err := f.src.KindOf(from)
 	if err != nil || !from.Known() || !kind.Packed() {
 		return err == nil && from.Known()
@@ -174,24 +174,24 @@ func (f *Fill) reached(from manifest.Origin) bool {
 }
 
 // stretched is what of this node's object lies in one piece.
-type stretched struct {
-	piece
+type extent struct {
+	PieceID
 	size     int64 // of the piece
 	at       int64 // where it begins in the object
 	from, to int64 // what is wanted, in the object
 }
 
 // stretches cuts [off, off+n) of this node's object of the file a.
-func (f *Fill) stretches(a *metadata.Attr, off, n int64) []stretched {
+func (f *Fill) extents(a *metadata.Attr, off, n int64) []extent {
 	m, _ := f.cfg.Watch()
-	s := spreadOf(m, *a)
-	var all []stretched
-	for _, chunk := range s.touched(f.cfg.Self, off, n) {
+	s := placementOf(m, *a)
+	var all []extent
+	for _, chunk := range s.overlapping(f.cfg.Self, off, n) {
 		if chunk >= s.pieces() {
 			break
 		}
 		_, size, at := s.at(chunk, f.cfg.Self)
-		x := stretched{piece{a.Ino, chunk}, size, at, max(off, at), min(off+n, at+size)}
+		x := extent{PieceID{a.Ino, chunk}, size, at, max(off, at), min(off+n, at+size)}
 		if x.from < x.to {
 			all = append(all, x)
 		}
@@ -201,14 +201,14 @@ func (f *Fill) stretches(a *metadata.Attr, off, n int64) []stretched {
 
 // WarmDisplaced returns when what ReadDisplaced reads of a range is in the window, for one who has
 // no memory for it before.
-func (f *Fill) WarmDisplaced(ctx context.Context, ino metadata.Ino, off, n int64) error {
+func (f *Fill) WarmOverflow(ctx context.Context, ino metadata.Ino, off, n int64) error {
 	_, a, err := f.cfg.Files.Origin(ino)
 	if err != nil {
 		return err
 	}
-	for _, x := range f.stretches(&a, off, n) {
-		if !f.have.has(x.piece) {
-			if err := f.look(ctx, &a, &x, func([]byte) {}); err != nil {
+	for _, x := range f.extents(&a, off, n) {
+		if !f.present.has(x.PieceID) {
+			if err := f.viewOverflow(ctx, &a, &x, func([]byte) {}); err != nil {
 				return err
 			}
 		}
@@ -218,21 +218,21 @@ func (f *Fill) WarmDisplaced(ctx context.Context, ino metadata.Ino, off, n int64
 
 // ReadDisplaced fills p from off of this node's object of ino, of which Need has said that
 // some is displaced: that comes from the source by way of the window, the rest from here.
-func (f *Fill) ReadDisplaced(ctx context.Context, ino metadata.Ino, p []byte, off int64, here func(p []byte, off int64) (int, error)) (n int, err error) {
+func (f *Fill) ReadOverflow(ctx context.Context, ino metadata.Ino, p []byte, off int64, here func(p []byte, off int64) (int, error)) (n int, err error) {
 	_, a, err := f.cfg.Files.Origin(ino)
 	if err != nil {
 		return 0, err
 	}
-	for _, x := range f.stretches(&a, off, int64(len(p))) {
+	for _, x := range f.extents(&a, off, int64(len(p))) {
 		b := p[x.from-off : x.to-off]
 		if x.from-off != int64(n) {
 			break // between two is nothing
 		}
 		k := len(b)
-		if f.have.has(x.piece) {
+		if f.present.has(x.PieceID) {
 			k, err = here(b, x.from)
 		} else {
-			err = f.look(ctx, &a, &x, func(all []byte) { copy(b, all[x.from-x.at:]) })
+			err = f.viewOverflow(ctx, &a, &x, func(all []byte) { copy(b, all[x.from-x.at:]) })
 		}
 		if err != nil {
 			return n, err
@@ -244,32 +244,32 @@ func (f *Fill) ReadDisplaced(ctx context.Context, ino metadata.Ino, p []byte, of
 	return n, nil
 }
 
-func (f *Fill) look(ctx context.Context, a *metadata.Attr, x *stretched, see func(b []byte)) error {
-	return f.window.look(ctx, x.piece, x.size, f.begin, func(b []byte) error { return f.through(x.piece, a, b) }, see)
+func (f *Fill) viewOverflow(ctx context.Context, a *metadata.Attr, x *extent, see func(b []byte)) error {
+	return f.cache.View(ctx, x.PieceID, x.size, f.spawn, func(b []byte) error { return f.readThrough(x.PieceID, a, b) }, see)
 }
 
 // Lacking is how many files this node is to have, could not fetch when it last tried, and has not
 // got since then. Trouble says why.
-func (f *Fill) Lacking() int64 {
+func (f *Fill) Missing() int64 {
 	f.mu.Lock()
-	all := f.lacking
+	all := f.unfetched
 	f.mu.Unlock()
 	files := make(map[metadata.Ino]struct{})
 	for _, p := range all {
-		if !f.have.has(p) && !f.displaced.has(p) {
-			files[p.ino] = struct{}{}
+		if !f.present.has(p) && !f.overflow.has(p) {
+			files[p.Ino] = struct{}{}
 		}
 	}
 	return int64(len(files))
 }
 
 // account says what a pass over list could not bring.
-func (f *Fill) account(list []piece) {
-	lacks := slices.DeleteFunc(list, func(p piece) bool { return f.have.has(p) || f.displaced.has(p) })
+func (f *Fill) reportMissing(list []PieceID) {
+	lacks := slices.DeleteFunc(list, func(p PieceID) bool { return f.present.has(p) || f.overflow.has(p) })
 	f.mu.Lock()
-	f.lacking = slices.Clone(lacks)
+	f.unfetched = slices.Clone(lacks)
 	f.mu.Unlock()
-	if n := f.NoRoom(); n.Files > 0 {
+	if n := f.Overflow(); n.Files > 0 {
 		f.cfg.Log.WithField("files", n.Files).WithField("bytes", n.Bytes).Warn(
 			"this node has no room for files that it is to have, since nodes were lost or scratch has grown: they are read from the source each time")
 	}
@@ -277,18 +277,18 @@ func (f *Fill) account(list []piece) {
 
 // landing is what became of a piece that this node was to fetch: nil, ErrDisplaced, or EIO, whatever
 // the source said, since a reader did nothing wrong.
-func (f *Fill) landing(p piece, err error) error {
+func (f *Fill) outcome(p PieceID, err error) error {
 	var store *storeError
 	switch {
 	case err == nil:
 		return nil
-	case isFull(err) && f.displace(p):
-		return ErrDisplaced
+	case isFull(err) && f.moveToOverflow(p):
+		return ErrOverflow
 	case errors.As(err, &store) && !isFull(err):
-		f.cfg.Log.WithError(err).WithField("inode", p.ino).Warn("a file cannot be stored")
+		f.cfg.Log.WithError(err).WithField("inode", p.Ino).Warn("a file cannot be stored")
 	default:
-		if _, a, e := f.cfg.Files.Origin(p.ino); e == nil {
-			f.cannot(&a, err)
+		if _, a, e := f.cfg.Files.Origin(p.Ino); e == nil {
+			f.reportUnreadable(&a, err)
 		}
 	}
 	return fmt.Errorf("%v: %w", err, syscall.EIO)

@@ -35,7 +35,7 @@ func crammed(t *testing.T, n int, room int64, asks bool) (*job, *Fill, []manifes
 		return put(ctx, ino, p, off)
 	}
 	f.cfg.Drop = func(_ context.Context, ino metadata.Ino) error {
-		if f.have.has(piece{ino: ino}) {
+		if f.present.has(PieceID{Ino: ino}) {
 			t.Errorf("inode %v is dropped that is here", ino)
 		}
 		return nil
@@ -45,7 +45,7 @@ func crammed(t *testing.T, n int, room int64, asks bool) (*job, *Fill, []manifes
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		f.Run(context.Background(), func() {
-			if _, is := f.Whole(); is || f.Trouble() != nil {
+			if _, is := f.Done(); is || f.Err() != nil {
 				once.Do(func() { close(whole) })
 			}
 		})
@@ -55,7 +55,7 @@ func crammed(t *testing.T, n int, room int64, asks bool) (*job, *Fill, []manifes
 		wg.Wait()
 	})
 	<-whole
-	stageintest.NoError(t, f.Trouble())
+	stageintest.NoError(t, f.Err())
 	var regular []manifest.Record
 	for _, r := range files.Records {
 		if hasData(&r) {
@@ -71,10 +71,10 @@ func crammed(t *testing.T, n int, room int64, asks bool) (*job, *Fill, []manifes
 func TestDisplacedIsReadThrough(t *testing.T) {
 	for _, asks := range []bool{true, false} {
 		j, f, files := crammed(t, 20, 5000, asks)
-		if n := f.NoRoom(); n.Bytes != n.Files*1000 || n.Files < 15 || n.Files > 19 || f.Lacking() != 0 {
-			t.Errorf("displaced: %+v, lacking %d", n, f.Lacking())
+		if n := f.Overflow(); n.Bytes != n.Files*1000 || n.Files < 15 || n.Files > 19 || f.Missing() != 0 {
+			t.Errorf("displaced: %+v, lacking %d", n, f.Missing())
 		}
-		if p := f.Progress(); p.Files != 20-f.NoRoom().Files || !p.Done || p.Bytes != p.SourceTotal {
+		if p := f.Progress(); p.Files != 20-f.Overflow().Files || !p.Done || p.Bytes != p.SourceTotal {
 			t.Errorf("progress: %+v", p)
 		}
 		var reads atomic.Int64
@@ -85,7 +85,7 @@ func TestDisplacedIsReadThrough(t *testing.T) {
 				displaced += wantObject(t, j, f, &files[i])
 			}
 		}
-		if n := f.NoRoom().Files; displaced != 2*n || reads.Load() != n {
+		if n := f.Overflow().Files; displaced != 2*n || reads.Load() != n {
 			t.Errorf("%d reads were of displaced files, %d of the source, want %d and %d", displaced, reads.Load(), 2*n, n)
 		}
 	}
@@ -106,9 +106,9 @@ func wantObject(t *testing.T, j *job, f *Fill, r *manifest.Record) (displaced in
 	err := f.Need(t.Context(), r.Attr.Ino, 0, r.Attr.Size)
 	n := 0
 	switch {
-	case errors.Is(err, ErrDisplaced):
+	case errors.Is(err, ErrOverflow):
 		displaced = 1
-		n, err = f.ReadDisplaced(t.Context(), r.Attr.Ino, p[10:], 10, here)
+		n, err = f.ReadOverflow(t.Context(), r.Attr.Ino, p[10:], 10, here)
 		n += copy(p[:10], want)
 	case err == nil:
 		n, err = here(p, 0)
@@ -124,10 +124,10 @@ func TestDisplacedSourceChanges(t *testing.T) {
 	j, f, files := crammed(t, 5, 0, true)
 	r := &files[3]
 	j.fs.Add(j.path+"/"+r.Path, r.Attr.Mode, []byte("shorter"))
-	if err := f.Need(t.Context(), r.Attr.Ino, 0, 10); !errors.Is(err, ErrDisplaced) {
+	if err := f.Need(t.Context(), r.Attr.Ino, 0, 10); !errors.Is(err, ErrOverflow) {
 		t.Fatalf("Need = %v", err)
 	}
-	_, err := f.ReadDisplaced(t.Context(), r.Attr.Ino, make([]byte, 10), 0, nil)
+	_, err := f.ReadOverflow(t.Context(), r.Attr.Ino, make([]byte, 10), 0, nil)
 	bad, more := f.Unreadable()
 	if !errors.Is(err, syscall.EIO) || len(bad) != 1 || more != 0 || string(bad[0].Path) != r.Path || !strings.Contains(bad[0].Error, "stage it in again") {
 		t.Errorf("read = %v, unreadable %+v and %d more", err, bad, more)
@@ -139,19 +139,19 @@ func TestDisplacedSourceChanges(t *testing.T) {
 func TestDisplacedStays(t *testing.T) {
 	_, f, files := crammed(t, 5, 0, true)
 	f.cfg.Room = nil
-	c := Claim{By: 1, Birth: 1}
+	c := Offer{By: 1, Incarnation: 1}
 	var inos []metadata.Ino
 	for _, r := range files {
-		c.Pieces, inos = append(c.Pieces, idOf(piece{ino: r.Attr.Ino})), append(inos, r.Attr.Ino)
+		c.Pieces, inos = append(c.Pieces, PieceID{Ino: r.Attr.Ino}), append(inos, r.Attr.Ino)
 	}
-	if granted := f.Claim(c); slices.Contains(granted, true) {
+	if granted := f.Accept(c); slices.Contains(granted, true) {
 		t.Errorf("granted: %v", granted)
 	}
-	f.release(func(metadata.NodeID) bool { return true })
-	if failed, err := f.Again(t.Context(), inos); err != nil || len(failed) > 0 {
+	f.withdraw(func(metadata.NodeID) bool { return true })
+	if failed, err := f.Refetch(t.Context(), inos); err != nil || len(failed) > 0 {
 		t.Errorf("again: %v, %v", failed, err)
 	}
-	if n := f.NoRoom(); n.Files != 5 {
+	if n := f.Overflow(); n.Files != 5 {
 		t.Errorf("displaced: %+v", n)
 	}
 }

@@ -37,38 +37,38 @@ type FillConfig struct {
 	Put func(ctx context.Context, ino metadata.Ino, p []byte, off int64) error
 	// Room reports whether n bytes more of the object of ino find room on this node, but for those
 	// that are written over; nil is always. Drop removes the object.
-	Room    func(ino metadata.Ino, n int64) bool
-	Drop    func(ctx context.Context, ino metadata.Ino) error
-	Others  Others // nil: each node fetches what is its own, a piece at a time
-	Journal string // path
-	Digest  string // of the manifest, which the journal belongs to
-	Boot    string // what changes when the machine is booted
-	Memory  int64  // bytes of buffers; 0 is 64 MiB
-	Sums    bool   // keep the sums of pieces at hand, for Touched
-	Window  int64  // bytes of what is read through; 0 is 256 MiB
-	Workers int    // files that are read at a time in the order of the fill; 0 is 16
-	Log     *logrus.Entry
+	Room      func(ino metadata.Ino, n int64) bool
+	Drop      func(ctx context.Context, ino metadata.Ino) error
+	Peers     Peers  // nil: each node fetches what is its own, a piece at a time
+	Journal   string // path
+	Digest    string // of the manifest, which the journal belongs to
+	Boot      string // what changes when the machine is booted
+	Memory    int64  // bytes of buffers; 0 is 64 MiB
+	Sums      bool   // keep the sums of pieces at hand, for Touched
+	CacheSize int64  // bytes of what is read through; 0 is 256 MiB
+	Workers   int    // files that are read at a time in the order of the fill; 0 is 16
+	Log       *logrus.Entry
 }
 
 // Fill brings the files of a published dataset to one node, and is asked before
 // one of them is read.
 type Fill struct {
-	cfg       FillConfig
-	src       archive.Fetcher
-	bufs      archive.Buffers
-	have      *residents
-	journal   *journal
-	window    *window
-	bad       *unreadables
-	displaced *displaced
-	slots     chan struct{} // one for each piece that is fetched because it was asked for
-	reads     seats         // one for each other that is being read: Workers
-	gate      *gate
-	early     *gate     // of files of a directory
-	forecast  *Forecast // nil is that nobody knows what is read next
-	birth     uint64    // tells this fill from those that this node has begun before
-	runSize   int64
-	legSize   int64
+	cfg         FillConfig
+	src         archive.Fetcher
+	bufs        archive.Buffers
+	present     *pieceSet
+	journal     *journal
+	cache       *Cache
+	bad         *unreadables
+	overflow    *overflow
+	demandSlots chan struct{} // one for each piece that is fetched because it was asked for
+	slots       semaphore     // one for each other that is being read: Workers
+	limiter     *limiter
+	startup     *limiter   // of files of a directory
+	predictor   *Predictor // nil is that nobody knows what is read next
+	incarnation uint64     // tells this fill from those that this node has begun before
+	runSize     int64
+	rangeSize   int64
 
 	ctx    context.Context // of what is under way
 	cancel context.CancelFunc
@@ -76,44 +76,44 @@ type Fill struct {
 
 	files, bytes, total atomic.Int64
 	demand              atomic.Int64 // pieces that were fetched because they were asked for
-	passed              atomic.Int64 // pieces that were read through
-	whole               atomic.Bool  // all that the map gives this node is here
+	readThroughs        atomic.Int64 // pieces that were read through
+	complete            atomic.Bool  // all that the map gives this node is here
 	read                atomic.Bool  // somebody has read some of it, or wanted to
 
-	mu      sync.Mutex
-	flights map[piece]*flight // guarded by mu
-	begins  int64             // guarded by mu; flights that began so far without being asked for
-	asked   int               // guarded by mu; flights of pieces that were asked for
-	calm    chan struct{}     // guarded by mu; closed when asked is 0
-	trouble error             // guarded by mu; why a piece cannot be fetched
-	lacking []piece           // guarded by mu; those that the last pass could not bring
-	epoch   metadata.Epoch    // guarded by mu; of the map for which whole was found
-	closed  bool              // guarded by mu
+	mu         sync.Mutex
+	flights    map[PieceID]*flight // guarded by mu
+	begins     int64               // guarded by mu; flights that began so far without being asked for
+	demands    int                 // guarded by mu; flights of pieces that were asked for
+	demandIdle chan struct{}       // guarded by mu; closed when asked is 0
+	err        error               // guarded by mu; why a piece cannot be fetched
+	unfetched  []PieceID           // guarded by mu; those that the last pass could not bring
+	epoch      metadata.Epoch      // guarded by mu; of the map for which whole was found
+	closed     bool                // guarded by mu
 
 	unpacks singleflight.Group // by number: readings of compressed archives
 
-	births map[metadata.NodeID]uint64 // guarded by mu; of the fills that have claimed something
+	incarnations map[metadata.NodeID]uint64 // guarded by mu; of the fills that have claimed something
 }
 
 // flight is a piece that is being fetched, by this node or by one that has claimed it.
 type flight struct {
-	done    chan struct{} // closed when it is over
-	err     error         // written before
-	claimed bool          // by who reads its run, this node or another
-	by      metadata.NodeID
-	birth   uint64
-	wanted  chan struct{} // closed when somebody asks for it; nil if it began so
-	asked   bool          // wanted is closed; guarded by mu of Fill
-	turn    int64         // among those that nobody had asked for when they began
+	done        chan struct{} // closed when it is over
+	err         error         // written before
+	offered     bool          // by who reads its run, this node or another
+	by          metadata.NodeID
+	incarnation uint64
+	wanted      chan struct{} // closed when somebody asks for it; nil if it began so
+	asked       bool          // wanted is closed; guarded by mu of Fill
+	order       int64         // among those that nobody had asked for when they began
 }
 
 const (
 	defaultWindow = 256 << 20
 
-	demandSlots = 32 // pieces that are fetched at a time because they were asked for
-	yielding    = 2  // workers that go on in the order of the fill meanwhile
-	opening     = 3  // for each piece that is read, pieces that are being opened, or noted
-	tries       = 3  // of a piece, when its source has a passing trouble
+	maxDemand     = 32 // pieces that are fetched at a time because they were asked for
+	demandWorkers = 2  // workers that go on in the order of the fill meanwhile
+	openPerRead   = 3  // for each piece that is read, pieces that are being opened, or noted
+	maxTries      = 3  // of a piece, when its source has a passing trouble
 )
 
 // NewFill makes the fill of a dataset, and finds in the journal what is here
@@ -125,18 +125,18 @@ func NewFill(cfg FillConfig) (*Fill, error) {
 	if cfg.Workers <= 0 {
 		cfg.Workers = defaultWorkers
 	}
-	if cfg.Window <= 0 {
-		cfg.Window = defaultWindow
+	if cfg.CacheSize <= 0 {
+		cfg.CacheSize = defaultWindow
 	}
 	f := &Fill{
-		window: newWindow(cfg.Window), bad: newUnreadables(), displaced: newDisplaced(),
-		cfg: cfg, src: archive.Fetcher{Fsys: cfg.FS, Sources: cfg.Origins.Sources}, have: newResidents(),
+		cache: newCache(cfg.CacheSize), bad: newUnreadables(), overflow: newOverflow(),
+		cfg: cfg, src: archive.Fetcher{Fsys: cfg.FS, Sources: cfg.Origins.Sources}, present: newPieceSet(),
 		bufs:    archive.NewBuffers(int(max(cfg.Memory/wire.MaxData, archive.MinPieces)), wire.MaxData),
-		flights: make(map[piece]*flight), slots: make(chan struct{}, demandSlots), reads: seats{free: cfg.Workers}, calm: closedChan(), gate: newGate(), early: newGate(),
-		birth: rand.Uint64(), runSize: defaultRunSize, legSize: defaultLegSize, births: make(map[metadata.NodeID]uint64),
+		flights: make(map[PieceID]*flight), demandSlots: make(chan struct{}, maxDemand), slots: semaphore{free: cfg.Workers}, demandIdle: closedChan(), limiter: newLimiter(), startup: newLimiter(),
+		incarnation: rand.Uint64(), runSize: defaultRunSize, rangeSize: defaultRangeSize, incarnations: make(map[metadata.NodeID]uint64),
 	}
-	if cfg.Origins.Order.foretold() && !cfg.Origins.Spills && !cfg.Origins.Staged {
-		f.forecast = newForecast(f.have.has, f.early.hold)
+	if cfg.Origins.Order.Predictable() && !cfg.Origins.Spills && !cfg.Origins.Staged {
+		f.predictor = New(f.present.has, f.startup.backOff)
 	}
 	f.ctx, f.cancel = context.WithCancel(context.Background())
 	err := f.adopt()
@@ -144,12 +144,12 @@ func NewFill(cfg FillConfig) (*Fill, error) {
 		f.cancel()
 		return nil, err
 	}
-	var sums map[piece][16]byte
+	var sums map[PieceID][16]byte
 	if cfg.Sums {
-		sums = make(map[piece][16]byte)
+		sums = make(map[PieceID][16]byte)
 	}
-	f.journal, err = openJournal(cfg.Journal, cfg.Digest, cfg.Boot, func(p piece, sum [16]byte) {
-		f.resume(p)
+	f.journal, err = openJournal(cfg.Journal, cfg.Digest, cfg.Boot, func(p PieceID, sum [16]byte) {
+		f.restore(p)
 		if sums != nil {
 			sums[p] = sum
 		}
@@ -163,31 +163,31 @@ func NewFill(cfg FillConfig) (*Fill, error) {
 }
 
 // resume takes note of a piece that an earlier run of the daemon has brought.
-func (f *Fill) resume(p piece) {
-	_, a, err := f.cfg.Files.Origin(p.ino)
+func (f *Fill) restore(p PieceID) {
+	_, a, err := f.cfg.Files.Origin(p.Ino)
 	m, _ := f.cfg.Watch()
-	s := spreadOf(m, a)
-	if err != nil || p.chunk >= s.pieces() || f.have.has(p) {
+	s := placementOf(m, a)
+	if err != nil || p.Chunk >= s.pieces() || f.present.has(p) {
 		return
 	}
-	n := min(s.chunk, a.Size-int64(p.chunk)*s.chunk)
+	n := min(s.chunk, a.Size-int64(p.Chunk)*s.chunk)
 	if !f.cfg.Origins.Staged {
 		f.src.Read.Add(n)
 	}
-	f.got(p, n)
+	f.markPresent(p, n)
 }
 
 // got takes note of a piece of n bytes that is here. It counts once, however often that
 // is told: a landing whose answer is late is told again.
-func (f *Fill) got(p piece, n int64) {
-	if !f.have.add(p) {
+func (f *Fill) markPresent(p PieceID, n int64) {
+	if !f.present.add(p) {
 		return
 	}
 	f.bytes.Add(n)
-	if p.chunk == 0 {
+	if p.Chunk == 0 {
 		f.files.Add(1)
 	}
-	f.bad.forget(p.ino)
+	f.bad.forget(p.Ino)
 }
 
 func closedChan() chan struct{} {
@@ -201,21 +201,21 @@ func (f *Fill) Close() error {
 	f.mu.Lock()
 	f.closed = true
 	f.mu.Unlock()
-	f.release(func(metadata.NodeID) bool { return true })
+	f.withdraw(func(metadata.NodeID) bool { return true })
 	f.cancel()
 	f.wg.Wait()
 	return errors.Join(f.journal.close(), f.src.Close())
 }
 
 // spread is how the pieces of a file lie on the nodes.
-type spread struct {
+type placement struct {
 	a     metadata.Attr
 	chunk int64             // bytes of a piece
 	order []metadata.NodeID // of the stripe
 }
 
-func spreadOf(m cluster.Map, a metadata.Attr) spread {
-	s := spread{a: a, chunk: a.Layout.Chunk(), order: m.Order(a.Ino, a.Layout)}
+func placementOf(m cluster.Map, a metadata.Attr) placement {
+	s := placement{a: a, chunk: a.Layout.Chunk(), order: m.Order(a.Ino, a.Layout)}
 	if a.Layout.Kind == metadata.Local {
 		s.chunk = max(a.Size, 1)
 	}
@@ -223,24 +223,24 @@ func spreadOf(m cluster.Map, a metadata.Attr) spread {
 }
 
 // pieces is how many pieces the file has.
-func (s *spread) pieces() uint32 { return uint32((s.a.Size + s.chunk - 1) / s.chunk) }
+func (s *placement) pieces() uint32 { return uint32((s.a.Size + s.chunk - 1) / s.chunk) }
 
 // node is who has the piece by the layout.
-func (s *spread) node(chunk uint32) metadata.NodeID { return s.order[int(chunk)%len(s.order)] }
+func (s *placement) owner(chunk uint32) metadata.NodeID { return s.order[int(chunk)%len(s.order)] }
 
 // at is where a piece lies in the file, and in the object of self.
-func (s *spread) at(chunk uint32, self metadata.NodeID) (pos, n, off int64) {
+func (s *placement) at(chunk uint32, self metadata.NodeID) (pos, n, off int64) {
 	w := int64(len(s.order))
 	pos = int64(chunk) * s.chunk
 	n, off = min(s.chunk, s.a.Size-pos), int64(chunk)/w*s.chunk
-	if s.node(chunk) != self {
+	if s.owner(chunk) != self {
 		off = datapath.StandIn(s.chunk, len(s.order), int(int64(chunk)%w), s.a.Size, off)
 	}
 	return pos, n, off
 }
 
 // touched is the pieces that lie in [off, off+n) of the object of self.
-func (s *spread) touched(self metadata.NodeID, off, n int64) []uint32 {
+func (s *placement) overlapping(self metadata.NodeID, off, n int64) []uint32 {
 	if s.a.Layout.Kind == metadata.Local {
 		return []uint32{0}
 	}
@@ -263,38 +263,38 @@ func (s *spread) touched(self metadata.NodeID, off, n int64) []uint32 {
 
 // Whole reports whether all that this node is to have, by the map of the
 // epoch that it returns, is here.
-func (f *Fill) Whole() (metadata.Epoch, bool) {
+func (f *Fill) Done() (metadata.Epoch, bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.epoch, f.whole.Load()
+	return f.epoch, f.complete.Load()
 }
 
 // Trouble is why something cannot be fetched; nil if everything could so far.
-func (f *Fill) Trouble() error {
+func (f *Fill) Err() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.trouble
+	return f.err
 }
 
 // Progress is how far this node is.
 func (f *Fill) Progress() Progress {
 	return Progress{
-		SourceBytes: f.src.Read.Load(), SourceTotal: f.total.Load() - f.NoRoom().Bytes, Bytes: f.bytes.Load(), Files: f.files.Load(),
-		Demand: f.demand.Load(), Through: f.passed.Load(), Done: f.whole.Load(),
+		SourceBytes: f.src.Read.Load(), SourceTotal: f.total.Load() - f.Overflow().Bytes, Bytes: f.bytes.Load(), Files: f.files.Load(),
+		Demand: f.demand.Load(), Through: f.readThroughs.Load(), Done: f.complete.Load(),
 	}
 }
 
 // Forecast is nil if nobody knows in which order the dataset is read, or if some of it stays in the source:
 // that is read from there when somebody wants it.
-func (f *Fill) Forecast() *Forecast { return f.forecast }
+func (f *Fill) Predictor() *Predictor { return f.predictor }
 
 // Here reports whether the file is whole on this node.
-func (f *Fill) Here(ino metadata.Ino) bool { return f.have.has(piece{ino: ino}) }
+func (f *Fill) Stored(ino metadata.Ino) bool { return f.present.has(PieceID{Ino: ino}) }
 
 // Has reports whether [off, off+n) of this node's object of ino can be read at
 // once, as far as that is known without looking anything up.
 func (f *Fill) Has(ino metadata.Ino, off, n int64) bool {
-	return off+n <= minChunk && f.have.has(piece{ino: ino})
+	return off+n <= minChunk && f.present.has(PieceID{Ino: ino})
 }
 
 // Need returns when [off, off+n) of this node's object of ino can be read: what
@@ -313,68 +313,68 @@ func (f *Fill) Need(ctx context.Context, ino metadata.Ino, off, n int64) error {
 		return err
 	}
 	m, _ := f.cfg.Watch()
-	s := spreadOf(m, a)
+	s := placementOf(m, a)
 	if len(s.order) == 0 {
 		return fmt.Errorf("inode %v: no node was up in epoch %d: %w", ino, a.Layout.Epoch, syscall.EIO)
 	}
-	ps := s.touched(f.cfg.Self, off, n)
+	ps := s.overlapping(f.cfg.Self, off, n)
 	waits, away := false, false
 	for _, chunk := range ps {
-		if p := (piece{ino, chunk}); !f.displaced.has(p) {
+		if p := (PieceID{ino, chunk}); !f.overflow.has(p) {
 			waits = f.ask(p) != nil || waits // all at once
 		}
 	}
 	if waits {
-		defer f.gate.reader(gateLinger)()
+		defer f.limiter.demand(DemandLinger)()
 	}
 	for _, chunk := range ps {
-		p := piece{ino, chunk}
-		if f.displaced.has(p) {
+		p := PieceID{ino, chunk}
+		if f.overflow.has(p) {
 			away = true
 			continue
 		}
 		err := f.await(ctx, p, f.ask)
-		away = away || errors.Is(err, ErrDisplaced)
-		if err != nil && !errors.Is(err, ErrDisplaced) {
+		away = away || errors.Is(err, ErrOverflow)
+		if err != nil && !errors.Is(err, ErrOverflow) {
 			return err
 		}
 	}
 	if away {
-		return fmt.Errorf("inode %v: %w", ino, ErrDisplaced)
+		return fmt.Errorf("inode %v: %w", ino, ErrOverflow)
 	}
 	return nil
 }
 
 // await waits until a piece is here. begin has it fetched, unless it is here or
 // on its way. Who has claimed it may give it up: then it is fetched all the same.
-func (f *Fill) await(ctx context.Context, p piece, begin func(piece) *flight) error {
+func (f *Fill) await(ctx context.Context, p PieceID, begin func(PieceID) *flight) error {
 	for {
 		fl := begin(p)
 		if fl == nil {
 			return nil
 		}
 		var late <-chan time.Time
-		if fl.claimed {
-			late = time.After(claimTime)
+		if fl.offered {
+			late = time.After(offerTimeout)
 		}
 		select {
 		case <-fl.done:
 		case <-late:
-			f.land(p, fl, errReleased)
+			f.finish(p, fl, errWithdrawn)
 		case <-ctx.Done():
 			return ctx.Err()
 		}
-		if !errors.Is(fl.err, errReleased) {
+		if !errors.Is(fl.err, errWithdrawn) {
 			return fl.err
 		}
 	}
 }
 
 // ask has a piece fetched at once; nil if it is here.
-func (f *Fill) ask(p piece) *flight {
+func (f *Fill) ask(p PieceID) *flight {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.have.has(p) {
+	if f.present.has(p) {
 		return nil
 	}
 	if fl := f.flights[p]; fl != nil {
@@ -386,35 +386,35 @@ func (f *Fill) ask(p piece) *flight {
 	}
 	fl := &flight{done: make(chan struct{})}
 	if f.closed {
-		fl.err = fmt.Errorf("inode %v: the daemon stops: %w", p.ino, syscall.ESHUTDOWN)
+		fl.err = fmt.Errorf("inode %v: the daemon stops: %w", p.Ino, syscall.ESHUTDOWN)
 		close(fl.done)
 		return fl
 	}
 	f.flights[p] = fl
-	if f.asked++; f.asked == 1 {
-		f.calm = make(chan struct{})
+	if f.demands++; f.demands == 1 {
+		f.demandIdle = make(chan struct{})
 	}
 	f.wg.Add(1)
-	go f.hurry(p, fl)
+	go f.fetchNow(p, fl)
 	return fl
 }
 
 // hurry fetches a piece that was asked for.
-func (f *Fill) hurry(p piece, fl *flight) {
+func (f *Fill) fetchNow(p PieceID, fl *flight) {
 	defer f.wg.Done()
-	f.slots <- struct{}{}
+	f.demandSlots <- struct{}{}
 	f.demand.Add(1)
-	f.land(p, fl, f.bring(p, fl))
-	<-f.slots
+	f.finish(p, fl, f.fetchPiece(p, fl))
+	<-f.demandSlots
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.asked--; f.asked == 0 {
-		close(f.calm)
+	if f.demands--; f.demands == 0 {
+		close(f.demandIdle)
 	}
 }
 
 // land ends a flight.
-func (f *Fill) land(p piece, fl *flight, err error) {
+func (f *Fill) finish(p PieceID, fl *flight, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.flights[p] != fl {
@@ -422,18 +422,18 @@ func (f *Fill) land(p piece, fl *flight, err error) {
 	}
 	delete(f.flights, p)
 	fl.err = err
-	if err != nil && f.ctx.Err() == nil && !errors.Is(err, errReleased) && !errors.Is(err, ErrDisplaced) {
-		f.trouble = err
+	if err != nil && f.ctx.Err() == nil && !errors.Is(err, errWithdrawn) && !errors.Is(err, ErrOverflow) {
+		f.err = err
 	}
 	close(fl.done)
 }
 
 // fetch brings a piece in the order of the fill, unless somebody else does.
-func (f *Fill) fetch(p piece) error {
-	return f.await(f.ctx, p, func(p piece) *flight {
-		fl, mine := f.begun(p)
+func (f *Fill) fetch(p PieceID) error {
+	return f.await(f.ctx, p, func(p PieceID) *flight {
+		fl, mine := f.join(p)
 		if mine {
-			f.land(p, fl, f.bring(p, fl))
+			f.finish(p, fl, f.fetchPiece(p, fl))
 		}
 		return fl
 	})
@@ -441,36 +441,36 @@ func (f *Fill) fetch(p piece) error {
 
 // begun is the flight of a piece; mine if it did not exist, and nil if the piece
 // is here.
-func (f *Fill) begun(p piece) (fl *flight, mine bool) {
+func (f *Fill) join(p PieceID) (fl *flight, mine bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.have.has(p) {
+	if f.present.has(p) {
 		return nil, false
 	}
 	if fl := f.flights[p]; fl != nil {
 		return fl, false
 	}
-	fl = &flight{done: make(chan struct{}), wanted: make(chan struct{}), turn: f.begins}
+	fl = &flight{done: make(chan struct{}), wanted: make(chan struct{}), order: f.begins}
 	f.begins++
 	f.flights[p] = fl
 	return fl, true
 }
 
 // manner is how a file is read: source.Background if nobody waits for it.
-type manner func(source.File) source.File
+type wrapper func(source.File) source.File
 
-func asked(f source.File) source.File { return f }
+func foreground(f source.File) source.File { return f }
 
 // bring reads a piece from the source and stores it here.
-func (f *Fill) bring(p piece, fl *flight) error {
-	return f.landing(p, f.tried(func() error { return f.bringOnce(p, fl) }))
+func (f *Fill) fetchPiece(p PieceID, fl *flight) error {
+	return f.outcome(p, f.retry(func() error { return f.fetchOnce(p, fl) }))
 }
 
 // tried does what needs the source, again if its trouble may pass.
-func (f *Fill) tried(do func() error) error {
+func (f *Fill) retry(do func() error) error {
 	for try := 1; ; try++ {
 		err := do()
-		if err == nil || try == tries || !passing(err) || f.ctx.Err() != nil {
+		if err == nil || try == maxTries || !transient(err) || f.ctx.Err() != nil {
 			return err
 		}
 		select {
@@ -481,7 +481,7 @@ func (f *Fill) tried(do func() error) error {
 }
 
 // passing reports whether an error of the source may pass.
-func passing(err error) bool {
+func transient(err error) bool {
 	for _, no := range []error{syscall.EIO, syscall.ETIMEDOUT, syscall.EAGAIN, syscall.EINTR, syscall.ENETDOWN, syscall.ENOMEM} {
 		if errors.Is(err, no) {
 			return true
@@ -493,35 +493,35 @@ func passing(err error) bool {
 // turn waits until a piece may be read: at once if somebody asks for it, else when
 // few others are being read. What it returns is how that is done, and is called
 // when it is.
-func (f *Fill) turn(fl *flight) (of manner, over func()) {
+func (f *Fill) admit(fl *flight) (of wrapper, over func()) {
 	if fl.wanted == nil {
-		return asked, func() {}
+		return foreground, func() {}
 	}
-	if !f.reads.take(fl.turn, fl.wanted) { // who has one does not wait for another
-		return asked, func() {}
+	if !f.slots.acquire(fl.order, fl.wanted) { // who has one does not wait for another
+		return foreground, func() {}
 	}
 	return func(file source.File) source.File {
-		return ahead{source.Background(file), f.ctx, f.early, fl.wanted}
-	}, f.reads.leave
+		return background{source.Background(file), f.ctx, f.startup, fl.wanted}
+	}, f.slots.release
 }
 
-func (f *Fill) bringOnce(p piece, fl *flight) error {
-	from, a, err := f.cfg.Files.Origin(p.ino)
+func (f *Fill) fetchOnce(p PieceID, fl *flight) error {
+	from, a, err := f.cfg.Files.Origin(p.Ino)
 	if err != nil {
 		return err
 	}
 	m, _ := f.cfg.Watch()
-	s := spreadOf(m, a)
-	if len(s.order) == 0 || p.chunk >= s.pieces() {
-		return fmt.Errorf("inode %v has no piece %d: %w", p.ino, p.chunk, syscall.EIO)
+	s := placementOf(m, a)
+	if len(s.order) == 0 || p.Chunk >= s.pieces() {
+		return fmt.Errorf("inode %v has no piece %d: %w", p.Ino, p.Chunk, syscall.EIO)
 	}
-	pos, n, off := s.at(p.chunk, f.cfg.Self)
-	if !from.Sparse && !f.room(p.ino, n) {
+	pos, n, off := s.at(p.Chunk, f.cfg.Self)
+	if !from.Sparse && !f.hasRoom(p.Ino, n) {
 		return errNoRoom
 	}
 	if kind, err := f.src.KindOf(from); err != nil || kind.Packed() {
 		if err == nil {
-			err = f.bringPacked(m, p, from.Source)
+			err = f.fetchPacked(m, p, from.Source)
 		}
 		return err
 	}
@@ -530,7 +530,7 @@ func (f *Fill) bringOnce(p piece, fl *flight) error {
 		return err
 	}
 	sum := xxh3.New128()
-	of, over := f.turn(fl)
+	of, over := f.admit(fl)
 	src.Src = of(src.Src)
 	all := archive.HoleFiller{End: pos + n}
 	err = src.Read(f.ctx, f.bufs, pos, n, func(b []byte, at int64) error {
@@ -538,7 +538,7 @@ func (f *Fill) bringOnce(p piece, fl *flight) error {
 		if all.Idle(b, at) {
 			return nil
 		}
-		return f.put(f.ctx, p.ino, b, off+at-pos)
+		return f.put(f.ctx, p.Ino, b, off+at-pos)
 	})
 	over()
 	err = src.Close(err)
@@ -548,6 +548,6 @@ func (f *Fill) bringOnce(p piece, fl *flight) error {
 	if err != nil {
 		return err
 	}
-	f.got(p, n)
+	f.markPresent(p, n)
 	return nil
 }

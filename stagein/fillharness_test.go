@@ -34,8 +34,8 @@ func (j *job) filler(m cluster.Map, node metadata.NodeID, s *Scanned, files File
 	if err := json.Unmarshal(b, &cfg.Origins); err != nil {
 		return nil, err
 	}
-	if j.camp != nil {
-		cfg.Others = j.camp
+	if j.swarm != nil {
+		cfg.Peers = j.swarm
 	}
 	f, err := NewFill(cfg)
 	if err != nil {
@@ -47,11 +47,11 @@ func (j *job) filler(m cluster.Map, node metadata.NodeID, s *Scanned, files File
 	if j.runSize != 0 {
 		f.runSize = j.runSize
 	}
-	if j.legSize != 0 {
-		f.legSize = j.legSize
+	if j.rangeSize != 0 {
+		f.rangeSize = j.rangeSize
 	}
-	if j.camp != nil {
-		j.camp.pitch(node, f)
+	if j.swarm != nil {
+		j.swarm.join(node, f)
 	}
 	return f, nil
 }
@@ -67,8 +67,8 @@ func (j *job) filled(ctx context.Context, m cluster.Map, s *Scanned, records *by
 		return nil, err
 	}
 	defer os.RemoveAll(dir)
-	if j.camp != nil {
-		j.camp = j.camp.again()
+	if j.swarm != nil {
+		j.swarm = j.swarm.again()
 	}
 	states := make([]Progress, j.nodes)
 	var g errgroup.Group
@@ -101,17 +101,17 @@ func (j *job) runFill(ctx context.Context, f *Fill) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	f.Run(ctx, func() {
-		if _, whole := f.Whole(); whole || f.Trouble() != nil {
+		if _, whole := f.Done(); whole || f.Err() != nil {
 			cancel()
 		}
 	})
-	if err := f.Trouble(); err != nil {
+	if err := f.Err(); err != nil {
 		return err
 	}
 	if out := f.bufs.In.Out() + f.bufs.Out.Out(); out != 0 {
 		return fmt.Errorf("%d buffers were not released", out)
 	}
-	if _, whole := f.Whole(); !whole {
+	if _, whole := f.Done(); !whole {
 		return ctx.Err()
 	}
 	return nil

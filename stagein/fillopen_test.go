@@ -106,7 +106,7 @@ func TestOpensAheadOfReads(t *testing.T) {
 	j.fs.OnRead = h.read
 	done := make(chan error, 1)
 	go func() { done <- j.runFill(ctx, f) }()
-	ahead := int64((1 + opening) * f.cfg.Workers)
+	ahead := int64((1 + openPerRead) * f.cfg.Workers)
 	deadline := time.After(time.Minute)
 	for h.n.Load() < int64(f.cfg.Workers) || j.fs.Opened.Load() < ahead {
 		select {
@@ -119,7 +119,7 @@ func TestOpensAheadOfReads(t *testing.T) {
 	if path == "" {
 		t.Fatal("no file is open that is not read")
 	}
-	if err := f.Need(ctx, p.ino, 0, 1000); err != nil { // the others are held
+	if err := f.Need(ctx, p.Ino, 0, 1000); err != nil { // the others are held
 		t.Fatal(err)
 	}
 	close(h.gate)
@@ -145,19 +145,19 @@ func TestFilesPassTheGate(t *testing.T) {
 	const size = 100_000
 	j, f, files := treeFillOf(t, 40, size)
 	j.fs.OnRead = h.read
-	served := f.early.reader(0)
+	served := f.startup.demand(0)
 	done := make(chan error, 1)
 	go func() { done <- j.runFill(ctx, f) }()
 	inLine := func() int {
-		f.early.mu.Lock()
-		defer f.early.mu.Unlock()
-		return len(f.early.line)
+		f.startup.mu.Lock()
+		defer f.startup.mu.Unlock()
+		return len(f.startup.queue)
 	}
 	deadline := time.After(time.Minute)
-	for want := f.cfg.Workers - gateLeast/size; inLine() < want || h.n.Load() < gateLeast/size; {
+	for want := f.cfg.Workers - minInFlight/size; inLine() < want || h.n.Load() < minInFlight/size; {
 		select {
 		case <-deadline:
-			t.Fatalf("%d files wait for others, %d are read, want %d and %d", inLine(), h.n.Load(), want, gateLeast/size)
+			t.Fatalf("%d files wait for others, %d are read, want %d and %d", inLine(), h.n.Load(), want, minInFlight/size)
 		case <-time.After(time.Millisecond):
 		}
 	}
@@ -165,11 +165,11 @@ func TestFilesPassTheGate(t *testing.T) {
 	if path == "" {
 		t.Fatal("no file is open that is not read")
 	}
-	if err := f.Need(ctx, p.ino, 0, 1000); err != nil { // the others are held
+	if err := f.Need(ctx, p.Ino, 0, 1000); err != nil { // the others are held
 		t.Fatal(err)
 	}
-	if most := h.most.Load(); most > gateLeast/size {
-		t.Errorf("%d files are read ahead at a time, want %d of %d bytes", most, gateLeast/size, size)
+	if most := h.most.Load(); most > minInFlight/size {
+		t.Errorf("%d files are read ahead at a time, want %d of %d bytes", most, minInFlight/size, size)
 	}
 	served()
 	close(h.gate)
@@ -197,13 +197,13 @@ func TestOpensSlowly(t *testing.T) {
 			h := &held{gate: make(chan struct{}), seen: make(map[string]bool), free: make(map[string]bool)}
 			j, f, _ := treeFill(t, files)
 			j.fs.OnRead = h.read
-			served := f.early.reader(0)
+			served := f.startup.demand(0)
 			if tt.ends {
 				served()
 			}
 			done := make(chan error, 1)
 			go func() { done <- j.runFill(t.Context(), f) }()
-			least := min(tt.worst, int64((1+opening)*f.cfg.Workers))
+			least := min(tt.worst, int64((1+openPerRead)*f.cfg.Workers))
 			deadline := time.After(time.Minute)
 			for j.fs.Opened.Load() < least {
 				select {
@@ -231,16 +231,16 @@ func TestOpensSlowly(t *testing.T) {
 
 // waiting is a piece that is on its way, and of which nothing was read: its reads go
 // through from now on.
-func waiting(f *Fill, files *stageintest.MemFiles, h *held) (piece, string) {
+func waiting(f *Fill, files *stageintest.MemFiles, h *held) (PieceID, string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for p := range f.flights {
-		path := "/src/tree/" + pathOf(files, p.ino)
+		path := "/src/tree/" + pathOf(files, p.Ino)
 		if h.let(path) {
 			return p, path
 		}
 	}
-	return piece{}, ""
+	return PieceID{}, ""
 }
 
 func pathOf(files *stageintest.MemFiles, ino metadata.Ino) string { return files.ByIno[ino].Path }

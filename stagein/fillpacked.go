@@ -20,45 +20,45 @@ import (
 )
 
 const (
-	defaultLegSize = 32 << 20 // bytes of a leg, as they are unpacked
-	legsAtOnce     = 4
+	defaultRangeSize = 32 << 20 // bytes of a leg, as they are unpacked
+	rangesAtOnce     = 4
 )
 
 // leg is parts of a compressed tar that are come to in one go, from a place before them on.
-type leg struct {
-	parts []*parcel
+type unpackRange struct {
+	parts []*item
 	end   int64 // of them, at the most
 }
 
 // bringPacked fetches a piece of a compressed tar, with all others of it that this node
 // lacks: without restart points a piece is reached only through those before it.
 // Concurrent callers share one reading (single-flight), which ends with the fill.
-func (f *Fill) bringPacked(m cluster.Map, p piece, n uint32) error {
+func (f *Fill) fetchPacked(m cluster.Map, p PieceID, n uint32) error {
 	_, err, _ := f.unpacks.Do(strconv.FormatUint(uint64(n), 10), func() (any, error) {
-		if f.have.has(p) { // read since the caller looked
+		if f.present.has(p) { // read since the caller looked
 			return nil, nil
 		}
 		return nil, f.unpackAll(m, p, n)
 	})
 	switch {
-	case f.have.has(p):
+	case f.present.has(p):
 		return nil
 	case err != nil:
 		return err
 	}
-	return fmt.Errorf("inode %v: was not looked for: %w", p.ino, syscall.EAGAIN)
+	return fmt.Errorf("inode %v: was not looked for: %w", p.Ino, syscall.EAGAIN)
 }
 
 // unpackAll brings what this node lacks of a compressed tar and has room for, the neighbours of p first.
-func (f *Fill) unpackAll(m cluster.Map, p piece, n uint32) error {
-	var parts []*parcel
+func (f *Fill) unpackAll(m cluster.Map, p PieceID, n uint32) error {
+	var parts []*item
 	err := f.cfg.Files.Located(func(from manifest.Origin, a metadata.Attr) bool {
 		if from.Source != n {
 			return true
 		}
 		f.parts(m, from, a, func(p part) {
-			if p.node == f.cfg.Self && !f.have.has(p.piece) {
-				parts = append(parts, &parcel{part: p, sum: archive.Hasher{Size: p.n}})
+			if p.node == f.cfg.Self && !f.present.has(p.PieceID) {
+				parts = append(parts, &item{part: p, sum: archive.Hasher{Size: p.n}})
 			}
 		})
 		return true
@@ -66,8 +66,8 @@ func (f *Fill) unpackAll(m cluster.Map, p piece, n uint32) error {
 	if err != nil {
 		return err
 	}
-	slices.SortFunc(parts, func(a, b *parcel) int { return cmp.Or(cmp.Compare(a.at, b.at), cmp.Compare(a.chunk, b.chunk)) })
-	parts = f.roomy(parts, p)
+	slices.SortFunc(parts, func(a, b *item) int { return cmp.Or(cmp.Compare(a.at, b.at), cmp.Compare(a.Chunk, b.Chunk)) })
+	parts = f.fitting(parts, p)
 	kind, err := f.src.Kind(n)
 	if err != nil {
 		return err
@@ -79,12 +79,12 @@ func (f *Fill) unpackAll(m cluster.Map, p piece, n uint32) error {
 	if len(src.Points) < 2 {
 		return src.Close(f.unpack(src, f.unpackFrom(src, kind), parts))
 	}
-	all := legs(src.Points, parts, f.legSize)
-	first := max(slices.IndexFunc(all, func(l leg) bool {
-		return slices.ContainsFunc(l.parts, func(x *parcel) bool { return x.piece == p })
+	all := unpackRanges(src.Points, parts, f.rangeSize)
+	first := max(slices.IndexFunc(all, func(l unpackRange) bool {
+		return slices.ContainsFunc(l.parts, func(x *item) bool { return x.PieceID == p })
 	}), 0)
 	var g errgroup.Group // one that fails does not end the others
-	g.SetLimit(legsAtOnce)
+	g.SetLimit(rangesAtOnce)
 	for _, l := range append(all[first:len(all):len(all)], all[:first]...) {
 		g.Go(func() error {
 			if f.ctx.Err() != nil {
@@ -98,13 +98,13 @@ func (f *Fill) unpackAll(m cluster.Map, p piece, n uint32) error {
 
 // legs cuts parts where what lies between two of them need not be unpacked, and where
 // there is so much that another may do the rest beside.
-func legs(points unpack.RestartPoints, parts []*parcel, size int64) []leg {
-	var all []leg
+func unpackRanges(points unpack.RestartPoints, parts []*item, size int64) []unpackRange {
+	var all []unpackRange
 	begin := int64(0)
 	for i, x := range parts {
 		from, ok := points.Before(x.begin())
 		if n := len(all); n == 0 || ok && (from >= all[n-1].end || x.begin()-begin >= size) {
-			all, begin = append(all, leg{}), x.begin()
+			all, begin = append(all, unpackRange{}), x.begin()
 		}
 		l := &all[len(all)-1]
 		l.parts, l.end = append(l.parts, x), max(l.end, ends(parts, i))
@@ -113,7 +113,7 @@ func legs(points unpack.RestartPoints, parts []*parcel, size int64) []leg {
 }
 
 // ends is where a part ends at the most: of a sparse one only its headers say it.
-func ends(parts []*parcel, i int) int64 {
+func ends(parts []*item, i int) int64 {
 	x := parts[i]
 	if !x.sparse {
 		return x.end()
@@ -136,7 +136,7 @@ func (f *Fill) unpackFrom(src *archive.Content, kind source.Kind) unpacker {
 	}
 }
 
-func (f *Fill) unpackLeg(src *archive.Content, kind source.Kind, l *leg) unpacker {
+func (f *Fill) unpackLeg(src *archive.Content, kind source.Kind, l *unpackRange) unpacker {
 	return func(ctx context.Context) *unpack.Unpacked {
 		s := unpack.Stretch{File: src.Src, Name: src.Name, Kind: kind, Size: src.Was.Size, Points: src.Points, Off: l.parts[0].begin(), End: l.end}
 		if u := s.Unpack(ctx, f.bufs.In, f.bufs.Out); u != nil {

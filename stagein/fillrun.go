@@ -21,23 +21,23 @@ const minChunk = stripeChunk
 func (f *Fill) Run(ctx context.Context, tell func()) {
 	var wg sync.WaitGroup
 	defer wg.Wait()
-	wg.Go(func() { f.watchClaims(f.ctx) })
+	wg.Go(func() { f.watchOffers(f.ctx) })
 	defer context.AfterFunc(ctx, f.cancel)()
-	f.gate.reader(gateFirst)()
-	f.beginSlowly()
+	f.limiter.demand(FirstDemand)()
+	f.startThrottled()
 	var lost []metadata.NodeID
 	done := false
 	for {
 		m, changed := f.cfg.Watch()
 		if down := downIn(m); !done || !slices.Equal(down, lost) {
-			f.settle(m.Epoch, false)
-			done = f.pass(m)
+			f.setComplete(m.Epoch, false)
+			done = f.fetchAll(m)
 			lost = down
 		}
 		if done {
-			f.settle(m.Epoch, true)
-			if f.forecast != nil {
-				f.forecast.whole()
+			f.setComplete(m.Epoch, true)
+			if f.predictor != nil {
+				f.predictor.Complete()
 			}
 		}
 		tell()
@@ -60,53 +60,53 @@ func downIn(m cluster.Map) []metadata.NodeID {
 }
 
 // settle takes note of what is here.
-func (f *Fill) settle(e metadata.Epoch, whole bool) {
+func (f *Fill) setComplete(e metadata.Epoch, whole bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.epoch = e
-	f.whole.Store(whole)
+	f.complete.Store(whole)
 }
 
 // pass fetches all that m gives this node, and reports whether it has.
-func (f *Fill) pass(m cluster.Map) bool {
-	f.note(nil)
-	f.displaced.reset()
-	list, err := f.readTogether(m)
+func (f *Fill) fetchAll(m cluster.Map) bool {
+	f.setErr(nil)
+	f.overflow.reset()
+	list, err := f.listMissing(m)
 	if err != nil {
-		f.note(err)
+		f.setErr(err)
 		return false
 	}
-	next, all := make(chan piece), make(chan struct{})
+	next, all := make(chan PieceID), make(chan struct{})
 	var wg sync.WaitGroup
 	for i := range f.workers() {
 		wg.Go(func() {
-			f.slowStart(i, all)
+			f.stagger(i, all)
 			f.work(i, next)
 		})
 	}
 	first := len(downIn(m)) == 0 // then one file fails the dataset
 	for _, p := range list {
-		if f.have.has(p) {
+		if f.present.has(p) {
 			continue
 		}
 		select {
 		case next <- p:
 		case <-f.ctx.Done():
 		}
-		if f.ctx.Err() != nil || first && f.Trouble() != nil {
+		if f.ctx.Err() != nil || first && f.Err() != nil {
 			break
 		}
 	}
 	close(next)
 	close(all)
 	wg.Wait()
-	f.account(list)
-	return f.ctx.Err() == nil && f.Trouble() == nil
+	f.reportMissing(list)
+	return f.ctx.Err() == nil && f.Err() == nil
 }
 
 // readTogether reads the runs, and lists what is to be fetched piece by piece then.
-func (f *Fill) readTogether(m cluster.Map) ([]piece, error) {
-	if f.allInRuns() { // so that it is known without a look at all names
+func (f *Fill) listMissing(m cluster.Map) ([]PieceID, error) {
+	if f.onlyArchives() { // so that it is known without a look at all names
 		if whole, err := f.runAll(m); whole || err != nil {
 			return nil, err
 		}
@@ -119,11 +119,11 @@ func (f *Fill) readTogether(m cluster.Map) ([]piece, error) {
 	return list, err
 }
 
-func (f *Fill) note(err error) {
+func (f *Fill) setErr(err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.ctx.Err() == nil {
-		f.trouble = err
+		f.err = err
 	}
 }
 
@@ -132,7 +132,7 @@ func (f *Fill) note(err error) {
 // read.
 func (f *Fill) workers() int {
 	if slices.ContainsFunc(f.cfg.Origins.Sources, func(o archive.Origin) bool { return o.Kind == source.Dir }) {
-		return (1 + opening) * f.cfg.Workers
+		return (1 + openPerRead) * f.cfg.Workers
 	}
 	return f.cfg.Workers
 }
@@ -143,11 +143,11 @@ const (
 )
 
 // beginSlowly has files of a directory read through a gate at the beginning: for longer if somebody reads them.
-func (f *Fill) beginSlowly() {
-	served := f.early.reader(0)
-	time.AfterFunc(gateFirst, func() {
+func (f *Fill) startThrottled() {
+	served := f.startup.demand(0)
+	time.AfterFunc(FirstDemand, func() {
 		if f.read.Load() {
-			time.AfterFunc(gateEarly-gateFirst, served)
+			time.AfterFunc(startupTime-FirstDemand, served)
 		} else {
 			served()
 		}
@@ -157,11 +157,11 @@ func (f *Fill) beginSlowly() {
 // slowStart returns when worker i may begin, or all pieces are taken. What is opened ahead at the beginning
 // waits for the gate and is in the way of who opens what readers want; and where those have come close to what is
 // fetched they would wait while many begin at once.
-func (f *Fill) slowStart(i int, all <-chan struct{}) {
+func (f *Fill) stagger(i int, all <-chan struct{}) {
 	if i < firstWorkers {
 		return
 	}
-	f.early.calm(all)
+	f.startup.waitIdle(all)
 	if !f.read.Load() {
 		return
 	}
@@ -172,19 +172,19 @@ func (f *Fill) slowStart(i int, all <-chan struct{}) {
 }
 
 // work fetches one piece after another. While readers wait, most workers do.
-func (f *Fill) work(i int, next <-chan piece) {
+func (f *Fill) work(i int, next <-chan PieceID) {
 	for p := range next {
-		if i >= yielding {
-			f.whileCalm()
+		if i >= demandWorkers {
+			f.waitDemandIdle()
 		}
 		_ = f.fetch(p) // land keeps it
 	}
 }
 
 // whileCalm returns when no reader waits for a piece that was not on its way.
-func (f *Fill) whileCalm() {
+func (f *Fill) waitDemandIdle() {
 	f.mu.Lock()
-	calm := f.calm
+	calm := f.demandIdle
 	f.mu.Unlock()
 	select {
 	case <-calm:
@@ -193,7 +193,7 @@ func (f *Fill) whileCalm() {
 }
 
 // list is what m gives this node and is not here, in the order of the fill.
-func (f *Fill) list(m cluster.Map) ([]piece, error) {
+func (f *Fill) list(m cluster.Map) ([]PieceID, error) {
 	t, err := newTurns(f.cfg.Origins.Order, f.cfg.Origins.Order.Seed, f.cfg.Files, f.cfg.List)
 	if err != nil {
 		return nil, err
@@ -204,22 +204,22 @@ func (f *Fill) list(m cluster.Map) ([]piece, error) {
 	linked := make(map[metadata.Ino]bool) // files with several names that were seen
 	err = f.cfg.Files.Files(func(dir string, number uint32, name string, a metadata.Attr) bool {
 		turn := t.of(dir, number, name, a.Ino)
-		if f.forecast != nil {
+		if f.predictor != nil {
 			ep.add(a.Ino, turn)
 		}
 		again := linked[a.Ino]
 		if a.Nlink > 1 {
 			linked[a.Ino] = true
 		}
-		s := spreadOf(m, a)
+		s := placementOf(m, a)
 		for chunk := range s.pieces() {
-			if len(s.order) == 0 || m.Holder(a.Ino, s.node(chunk)) != f.cfg.Self {
+			if len(s.order) == 0 || m.Holder(a.Ino, s.owner(chunk)) != f.cfg.Self {
 				continue
 			}
 			if _, n, _ := s.at(chunk, f.cfg.Self); !again {
 				total += n
 			}
-			if p := (piece{a.Ino, chunk}); !f.have.has(p) {
+			if p := (PieceID{a.Ino, chunk}); !f.present.has(p) {
 				all = append(all, ranked{p, turn})
 			}
 		}
@@ -227,8 +227,8 @@ func (f *Fill) list(m cluster.Map) ([]piece, error) {
 	})
 	f.total.Store(total)
 	list := byTurn(all)
-	if f.forecast != nil && err == nil {
-		f.forecast.begin(ep, list)
+	if f.predictor != nil && err == nil {
+		f.predictor.Begin(ep, list)
 	}
 	return list, err
 }

@@ -52,10 +52,10 @@ func (f *Fill) adopted(file io.Writer) error {
 		return errors.Join(bad, w.Flush())
 	}
 	err := f.cfg.Files.Located(func(_ manifest.Origin, a metadata.Attr) bool {
-		s := spreadOf(m, a)
+		s := placementOf(m, a)
 		for chunk := range s.pieces() {
-			if bad == nil && len(s.order) > 0 && s.node(chunk) == f.cfg.Self {
-				_, bad = w.Write(entryOf(piece{a.Ino, chunk}, [16]byte{}))
+			if bad == nil && len(s.order) > 0 && s.owner(chunk) == f.cfg.Self {
+				_, bad = w.Write(entryOf(PieceID{a.Ino, chunk}, [16]byte{}))
 			}
 		}
 		return bad == nil
@@ -64,7 +64,7 @@ func (f *Fill) adopted(file io.Writer) error {
 }
 
 // unpack reads a compressed tar up to the last of parts, and stores them here.
-func (f *Fill) unpack(src *archive.Content, begin unpacker, parts []*parcel) error {
+func (f *Fill) unpack(src *archive.Content, begin unpacker, parts []*item) error {
 	ctx, cancel := context.WithCancel(f.ctx)
 	defer cancel()
 	u := begin(ctx)
@@ -88,7 +88,7 @@ func (f *Fill) unpack(src *archive.Content, begin unpacker, parts []*parcel) err
 
 // keep stores what p has of parts, from the first one on that is not whole, and
 // says which is then the first.
-func (f *Fill) keep(parts []*parcel, next int, p *source.Piece) (int, error) {
+func (f *Fill) keep(parts []*item, next int, p *source.Piece) (int, error) {
 	for i := next; i < len(parts) && parts[i].begin() < p.End(); i++ {
 		x := parts[i]
 		if x.sparse {
@@ -100,14 +100,14 @@ func (f *Fill) keep(parts []*parcel, next int, p *source.Piece) (int, error) {
 		} else if from, end := max(x.at, p.Off), min(x.end(), p.End()); from < end {
 			b := p.B[from-p.Off : end-p.Off]
 			x.sum.Write(b)
-			if err := f.put(f.ctx, x.ino, b, x.off+from-x.at); err != nil {
+			if err := f.put(f.ctx, x.Ino, b, x.off+from-x.at); err != nil {
 				return next, err
 			}
 		}
 		if x.end() > p.End() {
 			continue // never a sparse one
 		}
-		if err := f.arrived(x); err != nil {
+		if err := f.commitOne(x); err != nil {
 			return next, err
 		}
 		next = i + 1
@@ -116,19 +116,19 @@ func (f *Fill) keep(parts []*parcel, next int, p *source.Piece) (int, error) {
 }
 
 // arrived takes note of a piece that came with another, and lets go who waits for it.
-func (f *Fill) arrived(x *parcel) error {
-	if f.have.has(x.piece) {
+func (f *Fill) commitOne(x *item) error {
+	if f.present.has(x.PieceID) {
 		return nil
 	}
-	if err := f.journal.add(x.piece, x.sum.Sum128()); err != nil {
+	if err := f.journal.add(x.PieceID, x.sum.Sum128()); err != nil {
 		return err
 	}
-	f.got(x.piece, x.n)
+	f.markPresent(x.PieceID, x.n)
 	f.mu.Lock()
-	fl := f.flights[x.piece]
+	fl := f.flights[x.PieceID]
 	f.mu.Unlock()
 	if fl != nil {
-		f.land(x.piece, fl, nil)
+		f.finish(x.PieceID, fl, nil)
 	}
 	return nil
 }

@@ -19,7 +19,7 @@ func (s *rack) fillStaged(m cluster.Map, files Files, dir string) {
 	s.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 60*time.Second)
 	defer cancel()
-	s.camp = newCamp(s.job)
+	s.swarm = newSwarm(s.job)
 	errs := make(chan error, s.nodes)
 	up := m.Up()
 	for _, id := range up {
@@ -49,9 +49,9 @@ func (s *rack) holds(m cluster.Map, files *stageintest.MemFiles) {
 			continue
 		}
 		want, got := s.want[r.Path], make([]byte, r.Attr.Size)
-		sp := spreadOf(m, r.Attr)
+		sp := placementOf(m, r.Attr)
 		for chunk := range sp.pieces() {
-			node := m.Holder(r.Attr.Ino, sp.node(chunk))
+			node := m.Holder(r.Attr.Ino, sp.owner(chunk))
 			pos, n, off := sp.at(chunk, node)
 			if b := s.target.Objects[stageintest.ObjectKey{Node: node, Ino: r.Attr.Ino}]; int64(len(b)) >= off+n {
 				copy(got[pos:pos+n], b[off:])
@@ -144,7 +144,7 @@ func TestRefetchFromRestartPoints(t *testing.T) {
 			const before = 150 // what the lost node had comes late, and at the end
 			all := slices.Concat(members[0][:before], members[1][:15], members[0][before:], members[1][15:30])
 			j := seekableJob(c.Pack(t, stageintest.WriteTar(t, tar.FormatGNU, all)), 1<<30)
-			j.nodes, j.memory, j.legSize = 2, 4<<20, 100_000
+			j.nodes, j.memory, j.rangeSize = 2, 4<<20, 100_000
 			want, err := j.run(context.Background())
 			stageintest.NoError(t, err)
 			files, err := stageintest.FilesOfParts(j.records, j.sums)
@@ -191,7 +191,7 @@ func TestPackedOnce(t *testing.T) {
 	defer cancel()
 	errs := make(chan error, len(mine))
 	for _, p := range mine {
-		go func() { errs <- f.Need(ctx, p.ino, 0, 1) }()
+		go func() { errs <- f.Need(ctx, p.Ino, 0, 1) }()
 	}
 	for range mine {
 		if err := <-errs; err != nil {

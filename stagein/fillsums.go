@@ -49,10 +49,10 @@ func (f *Fill) Sums() ([]PieceSum, error) {
 		if crcs, bad = f.chunks(&a); len(crcs) == 0 {
 			return bad == nil
 		}
-		s := spreadOf(m, a)
+		s := placementOf(m, a)
 		for chunk := range min(s.pieces(), uint32(crcs.Len())) {
-			p := piece{a.Ino, chunk}
-			if delete(sums, p); f.have.has(p) && len(s.order) > 0 {
+			p := PieceID{a.Ino, chunk}
+			if delete(sums, p); f.present.has(p) && len(s.order) > 0 {
 				all = append(all, f.pieceSum(&s, p, crcSum(crcs.At(int(chunk)))))
 			}
 		}
@@ -62,32 +62,32 @@ func (f *Fill) Sums() ([]PieceSum, error) {
 		return nil, err
 	}
 	for p, sum := range sums {
-		_, a, err := f.cfg.Files.Origin(p.ino)
+		_, a, err := f.cfg.Files.Origin(p.Ino)
 		if err != nil {
 			return nil, err
 		}
-		s := spreadOf(m, a)
-		if len(s.order) > 0 && p.chunk < s.pieces() {
+		s := placementOf(m, a)
+		if len(s.order) > 0 && p.Chunk < s.pieces() {
 			all = append(all, f.pieceSum(&s, p, sum))
 		}
 	}
 	return all, nil
 }
 
-func (f *Fill) pieceSum(s *spread, p piece, sum [16]byte) PieceSum {
-	_, n, off := s.at(p.chunk, f.cfg.Self)
-	return PieceSum{Ino: p.ino, Off: off, Len: n, Whole: s.a.Layout.Kind == metadata.Local, Sum: sum}
+func (f *Fill) pieceSum(s *placement, p PieceID, sum [16]byte) PieceSum {
+	_, n, off := s.at(p.Chunk, f.cfg.Self)
+	return PieceSum{Ino: p.Ino, Off: off, Len: n, Whole: s.a.Layout.Kind == metadata.Local, Sum: sum}
 }
 
 // Touched is the pieces in [off, off+n) of this node's object of ino, which are
 // here. It wants FillConfig.Sums.
-func (f *Fill) Touched(ino metadata.Ino, off, n int64) ([]PieceSum, error) {
+func (f *Fill) Overlapping(ino metadata.Ino, off, n int64) ([]PieceSum, error) {
 	_, a, err := f.cfg.Files.Origin(ino)
 	if err != nil || a.Size == 0 {
 		return nil, err
 	}
 	m, _ := f.cfg.Watch()
-	s := spreadOf(m, a)
+	s := placementOf(m, a)
 	if len(s.order) == 0 {
 		return nil, fmt.Errorf("inode %v: no node was up in epoch %d: %w", ino, a.Layout.Epoch, syscall.EIO)
 	}
@@ -96,8 +96,8 @@ func (f *Fill) Touched(ino metadata.Ino, off, n int64) ([]PieceSum, error) {
 		return nil, err
 	}
 	var all []PieceSum
-	for _, chunk := range s.touched(f.cfg.Self, off, n) {
-		p := piece{ino, chunk}
+	for _, chunk := range s.overlapping(f.cfg.Self, off, n) {
+		p := PieceID{ino, chunk}
 		sum := f.journal.sum(p)
 		if int(chunk) < crcs.Len() {
 			sum = crcSum(crcs.At(int(chunk)))
@@ -109,14 +109,14 @@ func (f *Fill) Touched(ino metadata.Ino, off, n int64) ([]PieceSum, error) {
 
 // sums is the last sum of each piece in the journal. Where there is none it is
 // in the manifest.
-func (f *Fill) sums() (map[piece][16]byte, error) {
+func (f *Fill) sums() (map[PieceID][16]byte, error) {
 	r, err := os.Open(f.cfg.Journal)
 	if err != nil {
 		return nil, fmt.Errorf("journal: %w", err)
 	}
 	defer r.Close() // read only
-	last := make(map[piece][16]byte)
-	if _, err := readJournal(r, journalHeader(f.cfg.Digest, f.cfg.Boot), func(p piece, sum [16]byte) {
+	last := make(map[PieceID][16]byte)
+	if _, err := readJournal(r, journalHeader(f.cfg.Digest, f.cfg.Boot), func(p PieceID, sum [16]byte) {
 		if sum != [16]byte{} {
 			last[p] = sum
 		}

@@ -58,14 +58,14 @@ func (a *archiveScan) directory(ctx context.Context, h *headerScanner) error {
 
 // unzip brings neighbours in a zip archive. One that is damaged is left to who is
 // to have it.
-func (c *carrier) unzip(src *archive.Content, begin, end int64) error {
+func (c *transfer) unzip(src *archive.Content, begin, end int64) error {
 	from := source.ReadRegion(c.f.ctx, src.Src, src.Name, begin, end, c.f.bufs.In, archive.ReadAhead)
 	defer from.Close()
 	z := &archive.Unzipper{Ctx: c.f.ctx, Pool: c.f.bufs.Out, From: archive.BlockReader{Pos: begin, More: from.Next, Waits: c.flush}}
 	defer z.Close()
-	for _, x := range c.parcels {
+	for _, x := range c.items {
 		it, at := x.item(), x.at
-		x.alone = x.n > wire.MaxData // it is small when it is packed
+		x.direct = x.n > wire.MaxData // it is small when it is packed
 		err := z.Member(it, x.end(), func() error {
 			return z.Data(it, func(b []byte, p *source.Piece) error {
 				c.put(x, p, at, b)

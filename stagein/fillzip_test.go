@@ -20,7 +20,7 @@ func zipFillJob(archive []byte, nodes int, together bool) *job {
 	j := tarJob(archive, nodes)
 	j.opts.Fill = Order{Kind: OrderShuffled}
 	if together {
-		j.camp, j.runSize = newCamp(j), 16<<10
+		j.swarm, j.runSize = newSwarm(j), 16<<10
 	}
 	return j
 }
@@ -93,7 +93,7 @@ func TestZipManyScanned(t *testing.T) {
 		if len(o.Include) > 0 {
 			s.want = map[string]string{"m-a1": s.want["m-a1"], "m-b1": s.want["m-b1"], "m-c1": s.want["m-c1"]}
 		}
-		s.camp = newCamp(s.job)
+		s.swarm = newSwarm(s.job)
 		if s.check(); s.scanned == nil {
 			t.Error("was not scanned")
 		}

@@ -17,125 +17,125 @@ import (
 //
 // Who reads ahead gives the kernel the files, so that nobody hears any more when they are read. So of the
 // steps of a reader one in leftAlone is left out: the reader reads it by itself, and is seen there.
-type Forecast struct {
-	here  func(piece) bool
-	yield func(time.Duration) // leaves the source to other nodes for so long
-	more  chan struct{}       // has something when due may have
+type Predictor struct {
+	stored func(PieceID) bool
+	yield  func(time.Duration) // leaves the source to other nodes for so long
+	more   chan struct{}       // has something when due may have
 
-	mu     sync.Mutex
-	epoch  *epoch    // guarded by mu; nil is that nothing is told
-	rest   []piece   // guarded by mu; what this node fetches in the order of the fill, from the first that is not here on
-	stride int       // guarded by mu; from a reader's turn to its next; 0 is that it is not known
-	trust  int       // guarded by mu; rises when a reader is where it was expected, and falls when it is not
-	hits   strides   // guarded by mu; from which the stride is learned
-	known  []uint64  // guarded by mu; a bit for each turn that was read, told or left out
-	due    []int     // guarded by mu; turns that are to be told, in their order
-	over   bool      // guarded by mu; a reader came to the end
-	late   time.Time // guarded by mu; nothing is told before
+	mu         sync.Mutex
+	epoch      *epoch         // guarded by mu; nil is that nothing is told
+	unfetched  []PieceID      // guarded by mu; what this node fetches in the order of the fill, from the first that is not here on
+	stride     int            // guarded by mu; from a reader's turn to its next; 0 is that it is not known
+	confidence int            // guarded by mu; rises when a reader is where it was expected, and falls when it is not
+	detector   strideDetector // guarded by mu; from which the stride is learned
+	known      []uint64       // guarded by mu; a bit for each turn that was read, told or left out
+	pending    []int          // guarded by mu; turns that are to be told, in their order
+	done       bool           // guarded by mu; a reader came to the end
+	notBefore  time.Time      // guarded by mu; nothing is told before
 }
 
 const (
-	leftAlone  = 8                      // of so many steps of a reader one is not told
-	stepsAhead = 2 * leftAlone          // that are told: two rounds of that
-	mostDue    = 4096                   // turns
-	mostTurns  = 2 << 20                // files of a dataset of which something is told: 12 bytes each
-	longWait   = 10 * time.Millisecond  // for a file that is somewhere in the job it is not so long
-	turnsAhead = 32                     // of this node, that others have not come so far
-	yieldTime  = 100 * time.Millisecond // after a reader has waited
-	fullTrust  = 16                     // in a stride
-	dueAgain   = 10 * time.Millisecond  // after which it is looked whether what is due is here
+	sampleEvery   = 8                      // of so many steps of a reader one is not told
+	stepsAhead    = 2 * sampleEvery        // that are told: two rounds of that
+	maxPending    = 4096                   // turns
+	maxFiles      = 2 << 20                // files of a dataset of which something is told: 12 bytes each
+	longWait      = 10 * time.Millisecond  // for a file that is somewhere in the job it is not so long
+	farAheadOf    = 32                     // of this node, that others have not come so far
+	backOffTime   = 100 * time.Millisecond // after a reader has waited
+	maxConfidence = 16                     // in a stride
+	retryDelay    = 10 * time.Millisecond  // after which it is looked whether what is due is here
 )
 
 // errNoMore says that nothing will be told any more.
-var errNoMore = errors.New("the epoch was told")
+var ErrDone = errors.New("the epoch was told")
 
 // foretold reports whether readers may be expected to read in the order of the fill.
-func (o Order) foretold() bool { return o.Kind == OrderSeed || o.Kind == OrderList }
+func (o Order) Predictable() bool { return o.Kind == OrderSeed || o.Kind == OrderList }
 
-func newForecast(here func(piece) bool, yield func(time.Duration)) *Forecast {
-	return &Forecast{here: here, yield: yield, more: make(chan struct{}, 1)}
+func New(here func(PieceID) bool, yield func(time.Duration)) *Predictor {
+	return &Predictor{stored: here, yield: yield, more: make(chan struct{}, 1)}
 }
 
 // begin says what the order of the files is, and what this node fetches in it. When a node was lost it comes again.
-func (f *Forecast) begin(e *epoch, rest []piece) {
+func (f *Predictor) Begin(e *epoch, rest []PieceID) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.rest = rest
-	if f.epoch == nil && !f.over && len(e.order) > 0 {
+	f.unfetched = rest
+	if f.epoch == nil && !f.done && len(e.order) > 0 {
 		f.epoch, f.known = e, make([]uint64, (len(e.order)+63)/64)
 	}
 }
 
 // whole says that all that this node fetches is here.
-func (f *Forecast) whole() {
+func (f *Predictor) Complete() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.rest = nil
+	f.unfetched = nil
 	f.wake()
 }
 
 // Waited takes note that a reader has waited so long for a file. If this node is ahead of that, another has not
 // come so far, and is to have the source.
-func (f *Forecast) Waited(ino metadata.Ino, took time.Duration) {
+func (f *Predictor) Waited(ino metadata.Ino, took time.Duration) {
 	if took < longWait {
 		return
 	}
 	f.mu.Lock()
 	t, ok := f.epoch.turn(ino)
-	ahead := ok && len(f.rest) > 0 && f.fetched() > t+turnsAhead
+	ahead := ok && len(f.unfetched) > 0 && f.fetched() > t+farAheadOf
 	f.mu.Unlock()
 	if ahead {
-		f.yield(yieldTime)
+		f.yield(backOffTime)
 	}
 }
 
 // Read takes note that somebody begins to read a file, which was not told or comes sooner.
-func (f *Forecast) Read(ino metadata.Ino) {
+func (f *Predictor) Observe(ino metadata.Ino) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	t, ok := f.epoch.turn(ino)
-	if !ok || f.over {
+	if !ok || f.done {
 		return
 	}
 	expected := f.has(t)
 	f.set(t)
 	switch {
 	case f.stride == 0:
-		f.stride, f.trust = f.hits.learn(t), fullTrust/2
+		f.stride, f.confidence = f.detector.learn(t), maxConfidence/2
 	case expected:
-		f.trust = min(f.trust+1, fullTrust)
+		f.confidence = min(f.confidence+1, maxConfidence)
 	default:
-		f.trust--
+		f.confidence--
 	}
 	switch {
-	case f.trust == 0:
-		f.stride, f.hits, f.due = 0, strides{}, nil
+	case f.confidence == 0:
+		f.stride, f.detector, f.pending = 0, strideDetector{}, nil
 	case f.stride > 0:
-		f.tell(t)
+		f.predict(t)
 	}
 }
 
 // tell has the next steps of who is at turn t told, but for those that were; mu is held.
-func (f *Forecast) tell(t int) {
-	f.due = slices.DeleteFunc(f.due, func(d int) bool { return d <= t && (t-d)%f.stride == 0 }) // it is past them
+func (f *Predictor) predict(t int) {
+	f.pending = slices.DeleteFunc(f.pending, func(d int) bool { return d <= t && (t-d)%f.stride == 0 }) // it is past them
 	for d := t + f.stride; d <= t+stepsAhead*f.stride; d += f.stride {
 		if d >= len(f.epoch.order) {
-			f.over = f.trust > fullTrust/2
+			f.done = f.confidence > maxConfidence/2
 			break
 		}
 		if f.has(d) {
 			continue
 		}
 		f.set(d)
-		if d/f.stride%leftAlone != 0 && f.epoch.order[d] != 0 && len(f.due) < mostDue {
-			f.due = append(f.due, d)
+		if d/f.stride%sampleEvery != 0 && f.epoch.order[d] != 0 && len(f.pending) < maxPending {
+			f.pending = append(f.pending, d)
 		}
 	}
-	slices.Sort(f.due)
+	slices.Sort(f.pending)
 	f.wake()
 }
 
-func (f *Forecast) wake() {
+func (f *Predictor) wake() {
 	select {
 	case f.more <- struct{}{}:
 	default:
@@ -143,14 +143,14 @@ func (f *Forecast) wake() {
 }
 
 // has reports whether a turn is known; mu is held.
-func (f *Forecast) has(t int) bool { return f.known[t/64]>>(t%64)&1 != 0 }
+func (f *Predictor) has(t int) bool { return f.known[t/64]>>(t%64)&1 != 0 }
 
 // set makes a turn known; mu is held.
-func (f *Forecast) set(t int) { f.known[t/64] |= 1 << (t % 64) }
+func (f *Predictor) set(t int) { f.known[t/64] |= 1 << (t % 64) }
 
 // Next is a file that is read soon, and can be: this node has all of its own that comes before. It waits until
 // there is one. An error is that ctx ends, or that there will be no more.
-func (f *Forecast) Next(ctx context.Context) (metadata.Ino, error) {
+func (f *Predictor) Next(ctx context.Context) (metadata.Ino, error) {
 	for {
 		ino, again, err := f.next()
 		if ino != 0 || err != nil {
@@ -158,7 +158,7 @@ func (f *Forecast) Next(ctx context.Context) (metadata.Ino, error) {
 		}
 		var late <-chan time.Time
 		if again {
-			late = time.After(dueAgain)
+			late = time.After(retryDelay)
 		}
 		select {
 		case <-f.more:
@@ -170,47 +170,47 @@ func (f *Forecast) Next(ctx context.Context) (metadata.Ino, error) {
 }
 
 // next is 0 if nothing can be told now; again says that something may be without a further read.
-func (f *Forecast) next() (ino metadata.Ino, again bool, err error) {
+func (f *Predictor) next() (ino metadata.Ino, again bool, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	switch {
-	case len(f.due) == 0 && f.over:
-		f.epoch, f.known, f.rest = nil, nil, nil
+	case len(f.pending) == 0 && f.done:
+		f.epoch, f.known, f.unfetched = nil, nil, nil
 		f.wake() // others who wait
-		return 0, false, errNoMore
-	case len(f.due) == 0:
+		return 0, false, ErrDone
+	case len(f.pending) == 0:
 		return 0, false, nil
-	case time.Now().Before(f.late) || f.due[0] > f.fetched():
+	case time.Now().Before(f.notBefore) || f.pending[0] > f.fetched():
 		return 0, true, nil
 	}
-	ino = f.epoch.order[f.due[0]]
-	if f.due = f.due[1:]; len(f.due) > 0 {
+	ino = f.epoch.order[f.pending[0]]
+	if f.pending = f.pending[1:]; len(f.pending) > 0 {
 		f.wake()
 	}
 	return ino, false, nil
 }
 
 // Later has a file told again that is not where it is to be yet.
-func (f *Forecast) Later(ino metadata.Ino) {
+func (f *Predictor) Retry(ino metadata.Ino) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	t, ok := f.epoch.turn(ino)
 	if !ok || f.stride == 0 {
 		return
 	}
-	f.due = append(f.due, t)
-	slices.Sort(f.due)
-	f.late = time.Now().Add(dueAgain)
+	f.pending = append(f.pending, t)
+	slices.Sort(f.pending)
+	f.notBefore = time.Now().Add(retryDelay)
 	f.wake()
 }
 
 // fetched is the turn up to which all that this node fetches is here; mu is held. What others fetch is about as far.
-func (f *Forecast) fetched() int {
-	for ; len(f.rest) > 0; f.rest = f.rest[1:] {
-		if f.here(f.rest[0]) {
+func (f *Predictor) fetched() int {
+	for ; len(f.unfetched) > 0; f.unfetched = f.unfetched[1:] {
+		if f.stored(f.unfetched[0]) {
 			continue
 		}
-		if t, ok := f.epoch.turn(f.rest[0].ino); ok {
+		if t, ok := f.epoch.turn(f.unfetched[0].Ino); ok {
 			return t
 		}
 		break // it comes after the epoch
@@ -233,7 +233,7 @@ func (e *epoch) add(ino metadata.Ino, turn uint64) {
 	switch {
 	case turn >= afterList || e.large: // there is no telling when
 		return
-	case turn >= mostTurns || seq >= mostTurns:
+	case turn >= maxFiles || seq >= maxFiles:
 		*e = epoch{large: true}
 		return
 	}
@@ -263,7 +263,7 @@ func (e *epoch) turn(ino metadata.Ino) (int, bool) {
 
 // strides learns the distance of a reader's turns from those of all readers of a node: the shortest at which most
 // of what is read has something before it that was.
-type strides struct {
+type strideDetector struct {
 	recent []int       // turns, of which the next takes the place of recent[n%mostRecent]
 	n      int         // reads since it began to learn
 	votes  map[int]int // of those for a distance
@@ -271,14 +271,14 @@ type strides struct {
 }
 
 const (
-	mostRecent = 64
-	fewReads   = 16   // a power of two, as manyReads; of which nothing is learned yet
-	manyReads  = 256  // of which something is, or readers follow another order
-	learnPause = 1024 // reads, after which it is tried again
+	recentReads = 64
+	minReads    = 16   // a power of two, as manyReads; of which nothing is learned yet
+	maxReads    = 256  // of which something is, or readers follow another order
+	learnPause  = 1024 // reads, after which it is tried again
 )
 
 // learn is the stride after a read at turn t; 0 if it is not known.
-func (s *strides) learn(t int) int {
+func (s *strideDetector) learn(t int) int {
 	if s.idle > 0 {
 		s.idle--
 		return 0
@@ -291,12 +291,12 @@ func (s *strides) learn(t int) int {
 			s.votes[t-r]++
 		}
 	}
-	if len(s.recent) < mostRecent {
+	if len(s.recent) < recentReads {
 		s.recent = append(s.recent, t)
 	} else {
-		s.recent[s.n%mostRecent] = t
+		s.recent[s.n%recentReads] = t
 	}
-	if s.n++; s.n < fewReads || s.n&(s.n-1) != 0 { // not each time
+	if s.n++; s.n < minReads || s.n&(s.n-1) != 0 { // not each time
 		return 0
 	}
 	least := 0
@@ -305,8 +305,8 @@ func (s *strides) learn(t int) int {
 			least = d
 		}
 	}
-	if least == 0 && s.n == manyReads {
-		*s = strides{idle: learnPause}
+	if least == 0 && s.n == maxReads {
+		*s = strideDetector{idle: learnPause}
 	}
 	return least
 }

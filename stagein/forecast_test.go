@@ -16,20 +16,20 @@ import (
 func turnIno(perm []int, turn int) metadata.Ino { return metadata.SealedIno(3, 0, uint32(perm[turn])) }
 
 // shuffled is a forecast of n files that are read in the order perm, of which all are here that fetched says.
-func shuffled(n int, here func(piece) bool, rest []piece) (f *Forecast, perm []int) {
+func shuffled(n int, here func(PieceID) bool, rest []PieceID) (f *Predictor, perm []int) {
 	perm = rand.New(rand.NewPCG(1, 2)).Perm(n)
 	e := newEpoch()
 	for turn := range perm {
 		e.add(turnIno(perm, turn), uint64(turn))
 	}
-	f = newForecast(here, func(time.Duration) {})
-	f.begin(e, rest)
+	f = New(here, func(time.Duration) {})
+	f.Begin(e, rest)
 	return f, perm
 }
 
 // kernel is the pages of one that reads through a forecast.
 type kernel struct {
-	f     *Forecast
+	f     *Predictor
 	has   map[metadata.Ino]bool
 	told  []metadata.Ino
 	reads int // that it has asked for
@@ -38,7 +38,7 @@ type kernel struct {
 func (k *kernel) read(ino metadata.Ino) {
 	if !k.has[ino] {
 		k.reads++
-		k.f.Read(ino)
+		k.f.Observe(ino)
 		k.has[ino] = true
 	}
 	for {
@@ -90,7 +90,7 @@ func TestForecast(t *testing.T) {
 		{"batches of 64 by 2 workers, of 8 ranks", batches(8, 7, 64, 2), 0.17},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			f, perm := shuffled(n, func(piece) bool { return true }, nil)
+			f, perm := shuffled(n, func(PieceID) bool { return true }, nil)
 			k := kernel{f: f, has: map[metadata.Ino]bool{}}
 			mine := map[metadata.Ino]bool{}
 			for _, turn := range tt.turns {
@@ -115,7 +115,7 @@ func TestForecast(t *testing.T) {
 // order is told of then.
 func TestForecastOfOthers(t *testing.T) {
 	const n = 50_000
-	f, perm := shuffled(n, func(piece) bool { return true }, nil)
+	f, perm := shuffled(n, func(PieceID) bool { return true }, nil)
 	k := kernel{f: f, has: map[metadata.Ino]bool{}}
 	r := rand.New(rand.NewPCG(3, 4))
 	for range 10_000 {
@@ -144,20 +144,20 @@ func TestForecastOfOthers(t *testing.T) {
 // told again.
 func TestForecastOfWhatIsHere(t *testing.T) {
 	const n, world = 4000, 4
-	have := newResidents()
+	have := newPieceSet()
 	f, perm := shuffled(n, have.has, nil)
 	for turn := 0; turn < n; turn += 3 { // what this node fetches
-		f.rest = append(f.rest, piece{ino: turnIno(perm, turn)})
+		f.unfetched = append(f.unfetched, PieceID{Ino: turnIno(perm, turn)})
 	}
 	at := 0
 	for ; at < 64*world; at += world {
-		f.Read(turnIno(perm, at))
+		f.Observe(turnIno(perm, at))
 	}
 	if ino, again, err := f.next(); ino != 0 || !again || err != nil {
 		t.Fatalf("%v, %v, %v is told although nothing is here", ino, again, err)
 	}
 	next := at - world // the last one that was read
-	for _, p := range f.rest[:(at+8*world)/3] {
+	for _, p := range f.unfetched[:(at+8*world)/3] {
 		have.add(p)
 	}
 	var told []int
@@ -176,7 +176,7 @@ func TestForecastOfWhatIsHere(t *testing.T) {
 		t.Fatalf("the turns %v are told, want those after %d up to %d", told, next, at+8*world)
 	}
 	again := turnIno(perm, told[0])
-	f.Later(again)
+	f.Retry(again)
 	if ino, _, _ := f.next(); ino != 0 {
 		t.Errorf("%v is told at once", ino)
 	}
@@ -195,7 +195,7 @@ func TestForecastOfWhatIsHere(t *testing.T) {
 // was known is forgotten.
 func TestForecastEnds(t *testing.T) {
 	const n = 2000
-	f, perm := shuffled(n, func(piece) bool { return true }, nil)
+	f, perm := shuffled(n, func(PieceID) bool { return true }, nil)
 	ended := make(chan error, 3)
 	told := make(chan metadata.Ino, n)
 	for range cap(ended) {
@@ -211,17 +211,17 @@ func TestForecastEnds(t *testing.T) {
 		}()
 	}
 	for turn := range n {
-		f.Read(turnIno(perm, turn))
+		f.Observe(turnIno(perm, turn))
 	}
 	for range cap(ended) {
-		if err := <-ended; !errors.Is(err, errNoMore) {
+		if err := <-ended; !errors.Is(err, ErrDone) {
 			t.Error(err)
 		}
 	}
-	f.Read(turnIno(perm, 5))
-	f.Later(turnIno(perm, 6))
+	f.Observe(turnIno(perm, 5))
+	f.Retry(turnIno(perm, 6))
 	f.Waited(turnIno(perm, 5), time.Second)
-	f.begin(newEpoch(), nil)
+	f.Begin(newEpoch(), nil)
 	if f.epoch != nil || f.known != nil {
 		t.Error("the order is still in memory")
 	}
@@ -230,14 +230,14 @@ func TestForecastEnds(t *testing.T) {
 // TestForecastYields: when a reader waits for a file, a node that is far beyond that leaves the source to others.
 func TestForecastYields(t *testing.T) {
 	const n = 1000
-	have := newResidents()
+	have := newPieceSet()
 	f, perm := shuffled(n, have.has, nil)
 	yielded := 0
 	f.yield = func(time.Duration) { yielded++ }
 	for turn := range n {
-		f.rest = append(f.rest, piece{ino: turnIno(perm, turn)})
+		f.unfetched = append(f.unfetched, PieceID{Ino: turnIno(perm, turn)})
 		if turn < 500 {
-			have.add(f.rest[turn])
+			have.add(f.unfetched[turn])
 		}
 	}
 	for _, tt := range []struct {
@@ -269,7 +269,7 @@ func TestEpochs(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := f.Forecast() != nil; got != tt.want {
+		if got := f.Predictor() != nil; got != tt.want {
 			t.Errorf("order=%s, spills %v: a forecast %v", tt.order, tt.spills, got)
 		}
 		if err := f.Close(); err != nil {
@@ -286,7 +286,7 @@ func TestEpochs(t *testing.T) {
 	if _, ok := e.turn(metadata.SealedIno(3, 0, 2)); ok {
 		t.Error("what is in no list has a turn")
 	}
-	e.add(metadata.SealedIno(3, 0, 3), mostTurns)
+	e.add(metadata.SealedIno(3, 0, 3), maxFiles)
 	e.add(metadata.SealedIno(3, 0, 4), 1)
 	if len(e.order) != 0 || !e.large {
 		t.Error("too many files are known")

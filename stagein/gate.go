@@ -19,53 +19,53 @@ import (
 //
 // Files of a directory are read through one of their own at the beginning, when all nodes do, and not later:
 // a node that alone leaves the source to the others falls behind them, and then readers wait for what it has.
-type gate struct {
-	mu      sync.Mutex
-	readers int           // guarded by mu; that wait, or did a moment ago
-	under   int64         // guarded by mu; bytes that are being read ahead
-	most    int64         // guarded by mu; bytes that may be while readers come
-	free    int64         // guarded by mu; bytes since most last changed that have met no queue
-	held    time.Time     // guarded by mu; until when most does not grow
-	line    []*waiter     // guarded by mu; in which they are let in
-	quiet   chan struct{} // guarded by mu; closed while readers is 0
+type limiter struct {
+	mu        sync.Mutex
+	demands   int           // guarded by mu; that wait, or did a moment ago
+	inFlight  int64         // guarded by mu; bytes that are being read ahead
+	limit     int64         // guarded by mu; bytes that may be while readers come
+	clean     int64         // guarded by mu; bytes since most last changed that have met no queue
+	heldUntil time.Time     // guarded by mu; until when most does not grow
+	queue     []*waiter     // guarded by mu; in which they are let in
+	idle      chan struct{} // guarded by mu; closed while readers is 0
 
-	least [gateSizes]time.Duration // guarded by mu; that a read has taken, by its size; 0 is that there was none
+	fastest [sizeClasses]time.Duration // guarded by mu; that a read has taken, by its size; 0 is that there was none
 }
 
 // waiter is one who wants to read n bytes.
 type waiter struct {
-	n    int64
-	step int64         // guarded by mu of the gate; that he may read; 0 is that he waits
-	in   chan struct{} // closed when he may
+	n        int64
+	step     int64         // guarded by mu of the gate; that he may read; 0 is that he waits
+	admitted chan struct{} // closed when he may
 }
 
 const (
-	gateStep   = 128 << 10            // bytes of a read while readers come
-	gateLeast  = 2 * gateStep         // bytes that are read ahead at a time then, at the least
-	gateMost   = 16 << 20             // and at the most
-	gateDelay  = 4 * time.Millisecond // a read that takes no longer has met no queue
-	gateLinger = time.Second          // how long another reader is expected after one
-	gateFirst  = time.Second          // and how long the first
-	gateEarly  = 2 * time.Second      // how long files of a directory are read through a gate, if readers come
-	gateSizes  = 18                   // of reads, up to that of a step: each is twice the one before
+	stepSize     = 128 << 10            // bytes of a read while readers come
+	minInFlight  = 2 * stepSize         // bytes that are read ahead at a time then, at the least
+	maxInFlight  = 16 << 20             // and at the most
+	minDelay     = 4 * time.Millisecond // a read that takes no longer has met no queue
+	DemandLinger = time.Second          // how long another reader is expected after one
+	FirstDemand  = time.Second          // and how long the first
+	startupTime  = 2 * time.Second      // how long files of a directory are read through a gate, if readers come
+	sizeClasses  = 18                   // of reads, up to that of a step: each is twice the one before
 )
 
-func newGate() *gate { return &gate{most: gateLeast, quiet: closedChan()} }
+func newLimiter() *limiter { return &limiter{limit: minInFlight, idle: closedChan()} }
 
 // reader says that one waits; what it returns, that he does no more. For some time
 // afterwards another is expected.
-func (g *gate) reader(linger time.Duration) (served func()) {
+func (g *limiter) demand(linger time.Duration) (served func()) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.readers++; g.readers == 1 {
-		g.quiet = make(chan struct{})
+	if g.demands++; g.demands == 1 {
+		g.idle = make(chan struct{})
 	}
 	return func() {
 		time.AfterFunc(linger, func() {
 			g.mu.Lock()
 			defer g.mu.Unlock()
-			if g.readers--; g.readers == 0 {
-				close(g.quiet)
+			if g.demands--; g.demands == 0 {
+				close(g.idle)
 			}
 			g.wake()
 		})
@@ -73,44 +73,44 @@ func (g *gate) reader(linger time.Duration) (served func()) {
 }
 
 // wake lets in who may read; mu is held.
-func (g *gate) wake() {
-	for len(g.line) > 0 && g.admit(g.line[0]) {
-		close(g.line[0].in)
-		g.line = g.line[1:]
+func (g *limiter) wake() {
+	for len(g.queue) > 0 && g.admit(g.queue[0]) {
+		close(g.queue[0].admitted)
+		g.queue = g.queue[1:]
 	}
 }
 
 // admit says how much w may read now, if anything; mu is held.
-func (g *gate) admit(w *waiter) bool {
+func (g *limiter) admit(w *waiter) bool {
 	step := w.n
-	if g.readers > 0 {
-		step = min(step, gateStep)
+	if g.demands > 0 {
+		step = min(step, stepSize)
 	}
-	if g.readers > 0 && g.under > 0 && g.under+step > g.most {
+	if g.demands > 0 && g.inFlight > 0 && g.inFlight+step > g.limit {
 		return false
 	}
 	w.step = step
-	g.under += step
+	g.inFlight += step
 	return true
 }
 
 // enter waits until something may be read ahead, and says how much of n bytes: all of them, if
 // somebody waits for them, which wanted is closed for. Who goes on with what he has begun is let in first.
-func (g *gate) enter(ctx context.Context, wanted <-chan struct{}, n int64, goesOn bool) (int64, error) {
-	w := &waiter{n: n, in: make(chan struct{})}
+func (g *limiter) acquire(ctx context.Context, wanted <-chan struct{}, n int64, goesOn bool) (int64, error) {
+	w := &waiter{n: n, admitted: make(chan struct{})}
 	g.mu.Lock()
 	switch {
-	case len(g.line) == 0 && g.admit(w):
-		close(w.in)
+	case len(g.queue) == 0 && g.admit(w):
+		close(w.admitted)
 	case goesOn:
-		g.line = slices.Insert(g.line, 0, w)
+		g.queue = slices.Insert(g.queue, 0, w)
 	default:
-		g.line = append(g.line, w)
+		g.queue = append(g.queue, w)
 	}
 	g.mu.Unlock()
 	var err error
 	select {
-	case <-w.in:
+	case <-w.admitted:
 		return w.step, nil
 	case <-wanted:
 	case <-ctx.Done():
@@ -118,62 +118,62 @@ func (g *gate) enter(ctx context.Context, wanted <-chan struct{}, n int64, goesO
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if i := slices.Index(g.line, w); i >= 0 {
-		g.line = slices.Delete(g.line, i, i+1)
+	if i := slices.Index(g.queue, w); i >= 0 {
+		g.queue = slices.Delete(g.queue, i, i+1)
 		w.step = n
-		g.under += n
+		g.inFlight += n
 		g.wake()
 	}
 	if err != nil {
-		g.under -= w.step
+		g.inFlight -= w.step
 		g.wake()
 	}
 	return w.step, err
 }
 
 // leave is after a read of n bytes that took so long.
-func (g *gate) leave(n int64, took time.Duration) {
+func (g *limiter) release(n int64, took time.Duration) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if n <= gateStep {
-		g.learn(n, took)
+	if n <= stepSize {
+		g.adapt(n, took)
 	}
-	g.under -= n
+	g.inFlight -= n
 	g.wake()
 }
 
 // learn lets more be under way after a read that met no queue, if all was that may be,
 // and less after one that did.
-func (g *gate) learn(n int64, took time.Duration) {
-	least := &g.least[bits.Len64(uint64(n-1))]
+func (g *limiter) adapt(n int64, took time.Duration) {
+	least := &g.fastest[bits.Len64(uint64(n-1))]
 	if *least == 0 || took < *least {
 		*least = took
 	}
 	switch {
-	case time.Now().Before(g.held):
-	case took > max(2**least, gateDelay):
-		g.most, g.free = max(g.most-gateStep, gateLeast), 0
-	case g.under+gateStep > g.most || g.most < gateLeast:
-		if g.free += n; g.free >= g.most {
-			g.most, g.free = min(max(g.most+gateStep, gateLeast), gateMost), 0
+	case time.Now().Before(g.heldUntil):
+	case took > max(2**least, minDelay):
+		g.limit, g.clean = max(g.limit-stepSize, minInFlight), 0
+	case g.inFlight+stepSize > g.limit || g.limit < minInFlight:
+		if g.clean += n; g.clean >= g.limit {
+			g.limit, g.clean = min(max(g.limit+stepSize, minInFlight), maxInFlight), 0
 		}
 	}
 }
 
 // hold lets no more than a step be under way for a while: others are to have the source.
-func (g *gate) hold(d time.Duration) {
+func (g *limiter) backOff(d time.Duration) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.most > gateStep {
-		g.most, g.free = gateStep, 0
+	if g.limit > stepSize {
+		g.limit, g.clean = stepSize, 0
 	}
-	g.held = time.Now().Add(d)
+	g.heldUntil = time.Now().Add(d)
 }
 
 // calm returns when no reader is expected, or over is closed.
-func (g *gate) calm(over <-chan struct{}) {
+func (g *limiter) waitIdle(over <-chan struct{}) {
 	g.mu.Lock()
-	quiet := g.quiet
+	quiet := g.idle
 	g.mu.Unlock()
 	select {
 	case <-quiet:
@@ -182,24 +182,24 @@ func (g *gate) calm(over <-chan struct{}) {
 }
 
 // ahead is a file of which is read what nobody has asked for yet.
-type ahead struct {
+type background struct {
 	source.File
-	ctx    context.Context
-	g      *gate
-	wanted <-chan struct{} // closed when somebody has; nil is that it is not told
+	ctx     context.Context
+	limiter *limiter
+	wanted  <-chan struct{} // closed when somebody has; nil is that it is not told
 }
 
 // ReadAt implements io.ReaderAt.
-func (a ahead) ReadAt(p []byte, off int64) (done int, err error) {
+func (a background) ReadAt(p []byte, off int64) (done int, err error) {
 	for done < len(p) && err == nil {
 		var step int64
-		if step, err = a.g.enter(a.ctx, a.wanted, int64(len(p)-done), done > 0); err != nil {
+		if step, err = a.limiter.acquire(a.ctx, a.wanted, int64(len(p)-done), done > 0); err != nil {
 			return done, err
 		}
 		var n int
 		began := time.Now()
 		n, err = a.File.ReadAt(p[done:done+int(step)], off+int64(done))
-		a.g.leave(step, time.Since(began))
+		a.limiter.release(step, time.Since(began))
 		done += n
 		if int64(n) < step {
 			return done, err

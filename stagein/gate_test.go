@@ -54,16 +54,16 @@ func (f *slowFile) takes(n int) time.Duration {
 func TestGate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const size, ahead8 = 1 << 20, 8
-		const few = gateLeast + gateStep // two that take twice as long as one, and one too many to see that
-		f := &slowFile{data: stageintest.RandBytes(stageintest.Rand(t), ahead8*size), rate: 100 * gateStep}
-		g := newGate()
+		const few = minInFlight + stepSize // two that take twice as long as one, and one too many to see that
+		f := &slowFile{data: stageintest.RandBytes(stageintest.Rand(t), ahead8*size), rate: 100 * stepSize}
+		g := newLimiter()
 		most := func() int64 {
 			f.most.Store(0)
 			var wg sync.WaitGroup
 			for i := range ahead8 {
 				wg.Go(func() {
 					b := make([]byte, size)
-					if n, err := (ahead{File: f, ctx: t.Context(), g: g}).ReadAt(b, int64(i*size)); n != size || err != nil || !bytes.Equal(b, f.data[i*size:(i+1)*size]) {
+					if n, err := (background{File: f, ctx: t.Context(), limiter: g}).ReadAt(b, int64(i*size)); n != size || err != nil || !bytes.Equal(b, f.data[i*size:(i+1)*size]) {
 						t.Errorf("read %d = %d bytes, %v", i, n, err)
 					}
 				})
@@ -74,7 +74,7 @@ func TestGate(t *testing.T) {
 		if got := most(); got != ahead8*size {
 			t.Errorf("without readers %d bytes are under way, want %d", got, ahead8*size)
 		}
-		served := g.reader(time.Second)
+		served := g.demand(time.Second)
 		if got := most(); got > few {
 			t.Errorf("while a reader waits %d bytes are under way, want %d", got, few)
 		}
@@ -82,7 +82,7 @@ func TestGate(t *testing.T) {
 		if got := most(); got > few {
 			t.Errorf("after a reader %d bytes are under way, want %d", got, few)
 		}
-		g.calm(t.Context().Done())
+		g.waitIdle(t.Context().Done())
 		if got := most(); got != ahead8*size {
 			t.Errorf("when readers are gone %d bytes are under way, want %d", got, ahead8*size)
 		}
@@ -91,13 +91,13 @@ func TestGate(t *testing.T) {
 
 // TestGateGivesUp: who may not read any more does not wait for readers.
 func TestGateGivesUp(t *testing.T) {
-	g := newGate()
-	g.reader(time.Hour)
-	g.under = gateLeast
+	g := newLimiter()
+	g.demand(time.Hour)
+	g.inFlight = minInFlight
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	g.calm(ctx.Done())
-	if _, err := (ahead{File: &slowFile{}, ctx: ctx, g: g}).ReadAt(make([]byte, 1), 0); !errors.Is(err, context.Canceled) {
+	g.waitIdle(ctx.Done())
+	if _, err := (background{File: &slowFile{}, ctx: ctx, limiter: g}).ReadAt(make([]byte, 1), 0); !errors.Is(err, context.Canceled) {
 		t.Errorf("ReadAt = %v, want it cancelled", err)
 	}
 }
@@ -106,24 +106,24 @@ func TestGateGivesUp(t *testing.T) {
 // gives up is in nobody's way.
 func TestGateLine(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		g := newGate()
-		defer g.reader(0)()
+		g := newLimiter()
+		defer g.demand(0)()
 		enter := func(ctx context.Context, wanted chan struct{}, n int64, goesOn bool) int64 {
-			step, err := g.enter(ctx, wanted, n, goesOn)
+			step, err := g.acquire(ctx, wanted, n, goesOn)
 			if err != nil && ctx.Err() == nil {
 				t.Error(err)
 			}
 			return step
 		}
-		under := enter(t.Context(), nil, gateLeast, false) + enter(t.Context(), nil, gateStep, true)
+		under := enter(t.Context(), nil, minInFlight, false) + enter(t.Context(), nil, stepSize, true)
 		var mu sync.Mutex
 		var in []string
 		wait := func(name string, ctx context.Context, wanted chan struct{}, goesOn bool) {
 			go func() {
-				n := enter(ctx, wanted, gateStep, goesOn)
+				n := enter(ctx, wanted, stepSize, goesOn)
 				mu.Lock()
 				defer mu.Unlock()
-				in = append(in, fmt.Sprint(name, n/gateStep))
+				in = append(in, fmt.Sprint(name, n/stepSize))
 			}()
 			synctest.Wait()
 		}
@@ -138,14 +138,14 @@ func TestGateLine(t *testing.T) {
 		synctest.Wait()
 		close(wanted)
 		synctest.Wait()
-		if n := len(g.line); n != 3 || g.under != under+gateStep {
-			t.Errorf("%d wait while %d bytes are read, want 3 and %d", n, g.under, under+gateStep)
+		if n := len(g.queue); n != 3 || g.inFlight != under+stepSize {
+			t.Errorf("%d wait while %d bytes are read, want 3 and %d", n, g.inFlight, under+stepSize)
 		}
-		for g.under > 0 {
+		for g.inFlight > 0 {
 			g.mu.Lock()
-			g.free = 0 // it does not learn
+			g.clean = 0 // it does not learn
 			g.mu.Unlock()
-			g.leave(gateStep, 0)
+			g.release(stepSize, 0)
 			synctest.Wait()
 		}
 		mu.Lock()
@@ -162,15 +162,15 @@ func TestGateFollowsTheSource(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const size, readers = 1 << 20, 8
 		f := &slowFile{data: make([]byte, size)}
-		g := newGate()
-		defer g.reader(time.Second)()
+		g := newLimiter()
+		defer g.demand(time.Second)()
 		most := func() int64 {
 			var wg sync.WaitGroup
 			for round := range 16 {
 				f.most.Store(0) // the last round counts
 				for range readers {
 					wg.Go(func() {
-						if n, err := (ahead{File: f, ctx: t.Context(), g: g}).ReadAt(make([]byte, size), 0); n != size || err != nil {
+						if n, err := (background{File: f, ctx: t.Context(), limiter: g}).ReadAt(make([]byte, size), 0); n != size || err != nil {
 							t.Errorf("round %d: read %d bytes, %v", round, n, err)
 						}
 					})
@@ -179,12 +179,12 @@ func TestGateFollowsTheSource(t *testing.T) {
 			}
 			return f.most.Load()
 		}
-		if got := most(); got != readers*gateStep {
+		if got := most(); got != readers*stepSize {
 			t.Errorf("from a source without a queue %d bytes are under way, want a step for each of %d", got, readers)
 		}
-		f.rate = 10 * gateStep
-		if got := most(); got > 4*gateStep {
-			t.Errorf("from a source that gives a step in 100 ms %d bytes are under way, want few steps of %d", got, gateStep)
+		f.rate = 10 * stepSize
+		if got := most(); got > 4*stepSize {
+			t.Errorf("from a source that gives a step in 100 ms %d bytes are under way, want few steps of %d", got, stepSize)
 		}
 	})
 }
@@ -192,11 +192,11 @@ func TestGateFollowsTheSource(t *testing.T) {
 // TestGateHolds: who holds back reads one step at a time for a while, and then as much as before.
 func TestGateHolds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		g := newGate()
-		defer g.reader(0)()
-		g.hold(time.Second)
+		g := newLimiter()
+		defer g.demand(0)()
+		g.backOff(time.Second)
 		enter := func() {
-			if n, err := g.enter(t.Context(), nil, 10*gateStep, false); n != gateStep || err != nil {
+			if n, err := g.acquire(t.Context(), nil, 10*stepSize, false); n != stepSize || err != nil {
 				t.Errorf("enter = %d, %v", n, err)
 			}
 		}
@@ -212,19 +212,19 @@ func TestGateHolds(t *testing.T) {
 			t.Error("two steps are under way")
 		default:
 		}
-		g.leave(gateStep, time.Millisecond)
+		g.release(stepSize, time.Millisecond)
 		<-in
 		for range 100 {
-			g.leave(gateStep, time.Millisecond)
+			g.release(stepSize, time.Millisecond)
 			enter()
 		}
-		if g.most != gateStep {
-			t.Errorf("%d bytes may be under way while it holds back", g.most)
+		if g.limit != stepSize {
+			t.Errorf("%d bytes may be under way while it holds back", g.limit)
 		}
 		time.Sleep(time.Second + 1)
-		g.leave(gateStep, time.Millisecond)
-		if g.most != gateLeast {
-			t.Errorf("%d bytes may be under way when it does no more, want %d", g.most, gateLeast)
+		g.release(stepSize, time.Millisecond)
+		if g.limit != minInFlight {
+			t.Errorf("%d bytes may be under way when it does no more, want %d", g.limit, minInFlight)
 		}
 	})
 }
@@ -233,18 +233,18 @@ func TestGateHolds(t *testing.T) {
 func TestBeginsSlowly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, read := range []bool{false, true} {
-			f := &Fill{early: newGate()}
-			f.beginSlowly()
+			f := &Fill{startup: newLimiter()}
+			f.startThrottled()
 			f.read.Store(read)
 			for _, at := range []struct {
 				after time.Duration
 				slow  bool
-			}{{gateFirst - 1, true}, {2, read}, {gateEarly - gateFirst - 2, read}, {2, false}} {
+			}{{FirstDemand - 1, true}, {2, read}, {startupTime - FirstDemand - 2, read}, {2, false}} {
 				time.Sleep(at.after)
 				synctest.Wait()
-				f.early.mu.Lock()
-				slow := f.early.readers > 0
-				f.early.mu.Unlock()
+				f.startup.mu.Lock()
+				slow := f.startup.demands > 0
+				f.startup.mu.Unlock()
 				if slow != at.slow {
 					t.Errorf("read %v: slow is %v after another %v", read, slow, at.after)
 				}

@@ -42,16 +42,16 @@ type job struct {
 	opts    Options
 	// config changes what a share is made of; again is asked, when one has failed, whether
 	// its part is begun again. Its records are w.
-	config  func(part int, cfg *ShareConfig)
-	again   func(part int, w *bytes.Buffer) bool
-	log     *logrus.Entry
-	skips   []Skip                    // what was left out
-	sums    map[metadata.Ino][16]byte // of members that were read in pieces
-	records [][]byte                  // of the parts
-	camp    *camp                     // the nodes read for each other
-	runSize int64
-	legSize int64
-	found   []source.Item // by the scan, of the only index that it made
+	config    func(part int, cfg *ShareConfig)
+	again     func(part int, w *bytes.Buffer) bool
+	log       *logrus.Entry
+	skips     []Skip                    // what was left out
+	sums      map[metadata.Ino][16]byte // of members that were read in pieces
+	records   [][]byte                  // of the parts
+	swarm     *swarm                    // the nodes read for each other
+	runSize   int64
+	rangeSize int64
+	found     []source.Item // by the scan, of the only index that it made
 	// discard keeps nothing, to measure.
 	discard bool
 	mu      sync.Mutex

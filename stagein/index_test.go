@@ -75,7 +75,7 @@ func TestIndexSavesScan(t *testing.T) {
 			j.stripe = 1000 // pieces that do not begin behind headers
 		}
 		if i > 1 {
-			j.camp = newCamp(j)
+			j.swarm = newSwarm(j)
 		}
 		j.staged(t, want)
 		if j.scanned == nil || len(j.scanned.Indexes) != 1 {
@@ -184,7 +184,7 @@ func TestIndexWrong(t *testing.T) {
 		for _, together := range []bool{false, true} {
 			j, _ := indexJob(t, archive)
 			if together {
-				j.camp = newCamp(j)
+				j.swarm = newSwarm(j)
 			}
 			j.staged(t, want)
 			n := j.scanned.Indexes

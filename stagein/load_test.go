@@ -28,12 +28,12 @@ func TestSmallTravelTogether(t *testing.T) {
 	var reads, messages, parcels atomic.Int64
 	var once sync.Once
 	j.order = func(int) { once.Do(func() { j.fs.OnRead = func(string, int64) { reads.Add(1) } }) }
-	j.camp.loads = func(ps []datapath.PiecePut) {
+	j.swarm.loads = func(ps []datapath.PiecePut) {
 		checkLoad(t, ps)
 		messages.Add(1)
 		parcels.Add(int64(len(ps)))
 	}
-	j.camp.alone = func() { messages.Add(1) }
+	j.swarm.alone = func() { messages.Add(1) }
 	got, err := j.run(context.Background())
 	if err != nil {
 		t.Fatal(err)
@@ -111,7 +111,7 @@ func TestOneBadParcel(t *testing.T) {
 	for _, no := range []error{syscall.EBADMSG, syscall.ENOSPC} {
 		j := runJob(archive, 3)
 		var n, bad atomic.Int64
-		j.camp.parcel = func(*datapath.PiecePut) error {
+		j.swarm.parcel = func(*datapath.PiecePut) error {
 			if n.Add(1)%3 == 0 {
 				bad.Add(1)
 				return no
@@ -138,7 +138,7 @@ func TestWholeLoadLost(t *testing.T) {
 	}
 	j := runJob(archive, 3)
 	var n atomic.Int64
-	j.camp.lost = func() error {
+	j.swarm.lost = func() error {
 		if n.Add(1)%2 == 0 {
 			return syscall.ECONNRESET
 		}
@@ -176,24 +176,24 @@ func TestLandingIsOneWrite(t *testing.T) {
 	w := &writes{journalFile: f.journal.f, fails: syscall.ENOSPC}
 	f.journal.f = w
 	land := func() error {
-		l := Landing{By: 1, Birth: 7}
-		c := Claim{By: 1, Birth: 7}
+		l := Completion{By: 1, Incarnation: 7}
+		c := Offer{By: 1, Incarnation: 7}
 		for i, p := range mine {
-			c.Pieces, l.Pieces = append(c.Pieces, idOf(p)), append(l.Pieces, idOf(p))
+			c.Pieces, l.Pieces = append(c.Pieces, p), append(l.Pieces, p)
 			sum := [16]byte{byte(i + 1)}
 			l.Sums = append(l.Sums, sum[:])
 		}
 		l.Sums[1] = nil // could not be brought
-		if granted := f.Claim(c); !slices.Contains(granted, true) {
+		if granted := f.Accept(c); !slices.Contains(granted, true) {
 			t.Fatal("nothing is granted")
 		}
-		return f.Landed(l)
+		return f.Complete(l)
 	}
 	if err := land(); err != nil {
 		t.Fatal(err)
 	}
 	for _, p := range mine {
-		if f.have.has(p) {
+		if f.present.has(p) {
 			t.Fatalf("%v is here, but not in the journal", p)
 		}
 	}
@@ -202,8 +202,8 @@ func TestLandingIsOneWrite(t *testing.T) {
 		t.Fatalf("%v, %d writes of %d pieces, want one", err, w.n, len(mine))
 	}
 	for i, p := range mine {
-		if f.have.has(p) != (i != 1) {
-			t.Errorf("piece %d is here: %v", i, f.have.has(p))
+		if f.present.has(p) != (i != 1) {
+			t.Errorf("piece %d is here: %v", i, f.present.has(p))
 		}
 	}
 }

@@ -46,7 +46,7 @@ func nest(t *testing.T, nodes int, o Options) *rack {
 func TestNested(t *testing.T) {
 	for _, nodes := range []int{1, 3} {
 		s := nest(t, nodes, Options{})
-		s.camp = newCamp(s.job)
+		s.swarm = newSwarm(s.job)
 		tree := s.staged()
 		for p, want := range s.want {
 			if tree[p].Data != want {

@@ -102,20 +102,20 @@ type Files interface {
 
 // ranked is a piece and its turn.
 type ranked struct {
-	piece
+	PieceID
 	turn uint64
 }
 
 // byTurn sorts pieces by turn, and leaves out those that come again: a file with
 // several names comes at its first turn.
-func byTurn(all []ranked) []piece {
+func byTurn(all []ranked) []PieceID {
 	slices.SortFunc(all, func(a, b ranked) int {
-		return cmp.Or(cmp.Compare(a.turn, b.turn), cmp.Compare(a.ino, b.ino), cmp.Compare(a.chunk, b.chunk))
+		return cmp.Or(cmp.Compare(a.turn, b.turn), cmp.Compare(a.Ino, b.Ino), cmp.Compare(a.Chunk, b.Chunk))
 	})
-	list := make([]piece, 0, len(all))
-	seen := make(map[piece]bool)
+	list := make([]PieceID, 0, len(all))
+	seen := make(map[PieceID]bool)
 	for i := range all {
-		p := all[i].piece
+		p := all[i].PieceID
 		if seen[p] {
 			continue
 		}

@@ -99,7 +99,7 @@ func imageFolder(t *testing.T) (*stageintest.MemFiles, []string) {
 func listOf(t *testing.T, files *stageintest.MemFiles, node metadata.NodeID, o Order, list []string) []string {
 	t.Helper()
 	m := stageintest.ClusterMap(3)
-	f := &Fill{have: newResidents(), cfg: FillConfig{
+	f := &Fill{present: newPieceSet(), cfg: FillConfig{
 		Self: node, Files: files, List: list, Origins: Origins{Order: o},
 		Watch: func() (cluster.Map, <-chan struct{}) { return m, nil },
 	}}
@@ -109,7 +109,7 @@ func listOf(t *testing.T, files *stageintest.MemFiles, node metadata.NodeID, o O
 	}
 	var paths []string
 	for _, p := range ps {
-		paths = append(paths, files.ByIno[p.ino].Path)
+		paths = append(paths, files.ByIno[p.Ino].Path)
 	}
 	return paths
 }

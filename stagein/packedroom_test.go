@@ -89,7 +89,7 @@ func TestPackedReadThroughIsBounded(t *testing.T) {
 	} {
 		f, all := overflowing(t, x.archive, &flipFS{}, stageintest.QuietLog())
 		for _, rec := range all {
-			if got := f.reached(rec.From); got != x.want {
+			if got := f.reachable(rec.From); got != x.want {
 				t.Errorf("%s: %s can be read through: %v, want %v", name, rec.Path, got, x.want)
 			}
 		}
@@ -97,7 +97,7 @@ func TestPackedReadThroughIsBounded(t *testing.T) {
 	points := unpack.RestartPoints{{}, {At: 5, Off: 100}}
 	f := &Fill{src: archive.Fetcher{Sources: []archive.Origin{{Kind: source.TarZstd, RestartPoints: points.Append(nil)}}}}
 	for off, want := range map[int64]bool{99: true, 100 + maxUnpackedFor: true, 101 + maxUnpackedFor: false} {
-		if got := f.reached(manifest.Origin{Off: off}); got != want {
+		if got := f.reachable(manifest.Origin{Off: off}); got != want {
 			t.Errorf("what lies at %d can be read through: %v, want %v", off, got, want)
 		}
 	}

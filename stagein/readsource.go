@@ -46,16 +46,16 @@ func (f *Fill) ReadSource(ctx context.Context, inos []metadata.Ino, to func(meta
 
 // Complaint is what to say of a file that could not be had from the source, or is not what
 // was staged.
-func (f *Fill) Complaint(ino metadata.Ino, err error) string {
+func (f *Fill) Explain(ino metadata.Ino, err error) string {
 	x := Unreadable{Ino: ino, Error: err.Error() + ": " + remedy(err)}
 	if from, _, e := f.cfg.Files.Origin(ino); e == nil {
 		x.Source, x.Off = f.where(from)
 	}
-	return x.said()
+	return x.explanation()
 }
 
 // Wrong is err of bytes that the source gives, and that are not those that were staged.
-func Wrong(err error) error { return &wrongError{err} }
+func Mismatch(err error) error { return &mismatchError{err} }
 
 // located is a file and where it is.
 type located struct {

@@ -2,6 +2,7 @@ package stagein
 
 import (
 	"encoding/binary"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"hash/crc32"
@@ -17,54 +18,67 @@ import (
 
 // piece is what is fetched at once: all of a file that is whole on one node, or
 // a chunk of a striped one.
-type piece struct {
-	ino   metadata.Ino
-	chunk uint32 // of the file; 0 for one that is whole
+type PieceID struct {
+	Ino   metadata.Ino
+	Chunk uint32 // of the file; 0 for one that is whole
+}
+
+// MarshalJSON writes [ino, chunk].
+func (p PieceID) MarshalJSON() ([]byte, error) {
+	return json.Marshal([2]uint64{uint64(p.Ino), uint64(p.Chunk)})
+}
+
+// UnmarshalJSON reads what MarshalJSON writes.
+func (p *PieceID) UnmarshalJSON(b []byte) error {
+	var v [2]uint64
+	err := json.Unmarshal(b, &v)
+	p.Ino, p.Chunk = metadata.Ino(v[0]), uint32(v[1])
+	return err
 }
 
 // residents is the pieces that are on this node: a bit for each file, since
 // the numbers of inodes have no gaps, and a set for chunks.
-type residents struct {
+type pieceSet struct {
 	mu     sync.Mutex
-	bits   map[uint16][]uint64 // guarded by mu; by the part of the inode
-	chunks map[piece]struct{}  // guarded by mu; those with a number
-	n      int64               // guarded by mu; pieces
+	bits   map[uint16][]uint64  // guarded by mu; by the part of the inode
+	chunks map[PieceID]struct{} // guarded by mu; those with a number
+	n      int64                // guarded by mu; pieces
 }
 
-func newResidents() *residents {
-	return &residents{bits: make(map[uint16][]uint64), chunks: make(map[piece]struct{})}
+func newPieceSet() *pieceSet {
+	return &pieceSet{bits: make(map[uint16][]uint64), chunks: make(map[PieceID]struct{})}
 }
 
-func (r *residents) has(p piece) bool {
+func (r *pieceSet) has(p PieceID) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.holds(p)
 }
 
 // holds is has for one who holds mu.
-func (r *residents) holds(p piece) bool {
-	if p.chunk > 0 {
+func (r *pieceSet) holds(p PieceID) bool {
+	if p.Chunk > 0 {
 		_, ok := r.chunks[p]
 		return ok
 	}
-	w := r.bits[p.ino.Part()]
-	i := p.ino.Seq()
+	w := r.bits[p.Ino.Part()]
+	i := p.Ino.Seq()
 	return int(i/64) < len(w) && w[i/64]>>(i%64)&1 != 0
 }
 
 // add reports whether p was not there.
-func (r *residents) add(p piece) bool {
+func (r *pieceSet) add(p PieceID) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.holds(p) {
 		return false
 	}
 	r.n++
-	if p.chunk > 0 {
+	if p.Chunk > 0 {
 		r.chunks[p] = struct{}{}
 		return true
 	}
-	i, part := p.ino.Seq(), p.ino.Part()
+	i, part := p.Ino.Seq(), p.Ino.Part()
 	for int(i/64) >= len(r.bits[part]) {
 		r.bits[part] = append(r.bits[part], make([]uint64, max(len(r.bits[part]), 64))...)
 	}
@@ -73,19 +87,19 @@ func (r *residents) add(p piece) bool {
 }
 
 // remove reports whether p was there.
-func (r *residents) remove(p piece) bool {
+func (r *pieceSet) remove(p PieceID) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if !r.holds(p) {
 		return false
 	}
 	r.n--
-	if p.chunk > 0 {
+	if p.Chunk > 0 {
 		delete(r.chunks, p)
 		return true
 	}
-	i := p.ino.Seq()
-	r.bits[p.ino.Part()][i/64] &^= 1 << (i % 64)
+	i := p.Ino.Seq()
+	r.bits[p.Ino.Part()][i/64] &^= 1 << (i % 64)
 	return true
 }
 
@@ -114,14 +128,14 @@ type journalFile interface {
 
 type journal struct {
 	mu  sync.Mutex
-	f   journalFile        // guarded by mu
-	off int64              // guarded by mu; where the next entry goes
-	has map[piece][16]byte // guarded by mu; sums by piece, where they are wanted at hand
+	f   journalFile          // guarded by mu
+	off int64                // guarded by mu; where the next entry goes
+	has map[PieceID][16]byte // guarded by mu; sums by piece, where they are wanted at hand
 }
 
 // openJournal opens the journal at path and calls see with each of its entries.
 // One that is of something else is begun anew.
-func openJournal(path, digest, boot string, see func(p piece, sum [16]byte)) (*journal, error) {
+func openJournal(path, digest, boot string, see func(p PieceID, sum [16]byte)) (*journal, error) {
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("journal: %w", err)
@@ -148,10 +162,10 @@ func journalHeader(digest, boot string) []byte {
 }
 
 // readJournal returns how many bytes of a journal are good; 0 if none are.
-func readJournal(r io.Reader, head []byte, see func(p piece, sum [16]byte)) (int64, error) {
+func readJournal(r io.Reader, head []byte, see func(p PieceID, sum [16]byte)) (int64, error) {
 	b := make([]byte, 1024*journalEntry)
 	n, err := io.ReadFull(r, b[:len(head)])
-	if cut(err) || err == nil && string(b[:n]) != string(head) {
+	if truncated(err) || err == nil && string(b[:n]) != string(head) {
 		return 0, nil
 	}
 	good := int64(n)
@@ -166,35 +180,35 @@ func readJournal(r io.Reader, head []byte, see func(p piece, sum [16]byte)) (int
 			see(p, sum)
 		}
 	}
-	if cut(err) {
+	if truncated(err) {
 		err = nil
 	}
 	return good, err
 }
 
-func cut(err error) bool { return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) }
+func truncated(err error) bool { return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) }
 
-func parseEntry(e []byte) (p piece, sum [16]byte, ok bool) {
+func parseEntry(e []byte) (p PieceID, sum [16]byte, ok bool) {
 	copy(sum[:], e[12:28])
-	p = piece{metadata.Ino(binary.BigEndian.Uint64(e)), binary.BigEndian.Uint32(e[8:])}
+	p = PieceID{metadata.Ino(binary.BigEndian.Uint64(e)), binary.BigEndian.Uint32(e[8:])}
 	return p, sum, crc32.Checksum(e[:28], archive.Castagnoli) == binary.BigEndian.Uint32(e[28:])
 }
 
-func entryOf(p piece, sum [16]byte) []byte {
-	e := binary.BigEndian.AppendUint64(make([]byte, 0, journalEntry), uint64(p.ino))
-	e = append(binary.BigEndian.AppendUint32(e, p.chunk), sum[:]...)
+func entryOf(p PieceID, sum [16]byte) []byte {
+	e := binary.BigEndian.AppendUint64(make([]byte, 0, journalEntry), uint64(p.Ino))
+	e = append(binary.BigEndian.AppendUint32(e, p.Chunk), sum[:]...)
 	return binary.BigEndian.AppendUint32(e, crc32.Checksum(e, archive.Castagnoli))
 }
 
-func (j *journal) add(p piece, sum [16]byte) error {
-	return j.addAll([]arrival{{piece: p, sum: sum}})
+func (j *journal) add(p PieceID, sum [16]byte) error {
+	return j.addAll([]stored{{PieceID: p, sum: sum}})
 }
 
 // addAll adds entries in one write. If it fails, none of them counts.
-func (j *journal) addAll(all []arrival) error {
+func (j *journal) addAll(all []stored) error {
 	b := make([]byte, 0, len(all)*journalEntry)
 	for i := range all {
-		b = append(b, entryOf(all[i].piece, all[i].sum)...)
+		b = append(b, entryOf(all[i].PieceID, all[i].sum)...)
 	}
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -204,14 +218,14 @@ func (j *journal) addAll(all []arrival) error {
 	j.off += int64(len(b))
 	for i := range all {
 		if j.has != nil {
-			j.has[all[i].piece] = all[i].sum
+			j.has[all[i].PieceID] = all[i].sum
 		}
 	}
 	return nil
 }
 
 // sum is that of a piece, where they are at hand.
-func (j *journal) sum(p piece) [16]byte {
+func (j *journal) sum(p PieceID) [16]byte {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	return j.has[p]

@@ -12,10 +12,10 @@ import (
 	"github.com/bivouacfs/bivouac/stagein/stageintest"
 )
 
-func randomPiece(r *rand.Rand) piece {
-	p := piece{ino: metadata.SealedIno(3, uint16(r.IntN(3)), uint32(r.IntN(5000)))}
+func randomPiece(r *rand.Rand) PieceID {
+	p := PieceID{Ino: metadata.SealedIno(3, uint16(r.IntN(3)), uint32(r.IntN(5000)))}
 	if r.IntN(4) == 0 {
-		p.chunk = uint32(r.IntN(9))
+		p.Chunk = uint32(r.IntN(9))
 	}
 	return p
 }
@@ -23,7 +23,7 @@ func randomPiece(r *rand.Rand) piece {
 // TestResidents compares with a plain set.
 func TestResidents(t *testing.T) {
 	r := stageintest.Rand(t)
-	have, twin := newResidents(), map[piece]bool{}
+	have, twin := newPieceSet(), map[PieceID]bool{}
 	for range 20_000 {
 		p := randomPiece(r)
 		if have.has(p) != twin[p] {
@@ -45,12 +45,12 @@ func TestJournal(t *testing.T) {
 	r := stageintest.Rand(t)
 	path := filepath.Join(t.TempDir(), "journal")
 	type entry struct {
-		p   piece
+		p   PieceID
 		sum [16]byte
 	}
 	open := func(digest, boot string) (got []entry, j *journal) {
 		t.Helper()
-		j, err := openJournal(path, digest, boot, func(p piece, sum [16]byte) { got = append(got, entry{p, sum}) })
+		j, err := openJournal(path, digest, boot, func(p PieceID, sum [16]byte) { got = append(got, entry{p, sum}) })
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -101,7 +101,7 @@ func FuzzJournal(f *testing.F) {
 	f.Add(append(bytes.Clone(head), make([]byte, 2*journalEntry)...))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		n := int64(0)
-		good, err := readJournal(bytes.NewReader(b), head, func(piece, [16]byte) { n++ })
+		good, err := readJournal(bytes.NewReader(b), head, func(PieceID, [16]byte) { n++ })
 		if err != nil || good > int64(len(b)) || good != 0 && good != journalHead+n*journalEntry || good == 0 && n > 0 {
 			t.Errorf("%d bytes: %d entries in %d good ones, %v", len(b), n, good, err)
 		}

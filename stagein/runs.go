@@ -55,7 +55,7 @@ func (r *run) sort() {
 
 // part is a piece in a run.
 type part struct {
-	piece
+	PieceID
 	node metadata.NodeID // who is to have it
 	at   int64           // in the archive
 	raw  int64           // bytes there
@@ -76,14 +76,14 @@ func (p *part) item() *source.Item {
 
 // together reports whether the nodes read for each other: where nobody asked for
 // an order among neighbours, and there are archives that have some.
-func (f *Fill) together() bool {
+func (f *Fill) cooperates() bool {
 	kind := f.cfg.Origins.Order.Kind
-	return f.cfg.Others != nil && (kind == OrderShuffled || kind == OrderSource) &&
+	return f.cfg.Peers != nil && (kind == OrderShuffled || kind == OrderSource) &&
 		slices.ContainsFunc(f.cfg.Origins.Sources, func(o archive.Origin) bool { return inRuns(o.Kind) || o.Kind == source.Many })
 }
 
 // allInRuns reports whether every file has a place in a source that is read in runs.
-func (f *Fill) allInRuns() bool {
+func (f *Fill) onlyArchives() bool {
 	return !slices.ContainsFunc(f.cfg.Origins.Sources, func(o archive.Origin) bool { return !inRuns(o.Kind) })
 }
 
@@ -95,35 +95,35 @@ func inRuns(k source.Kind) bool { return k == source.Tar || k == source.Zip }
 // reports whether all that this node is to have, and has a place in the source, is here then.
 func (f *Fill) runAll(m cluster.Map) (whole bool, err error) {
 	nodes := m.Up()
-	if !f.together() || len(nodes) == 0 {
+	if !f.cooperates() || len(nodes) == 0 {
 		return false, nil
 	}
 	rs, mine, err := f.gather(m, func(id runID) bool { return id.reader(nodes) == f.cfg.Self })
 	if err != nil {
 		return false, err
 	}
-	if f.allInRuns() {
+	if f.onlyArchives() {
 		f.total.Store(mine.bytes)
 	}
 	if len(mine.missing) > 0 {
-		f.inTurn(rs, f.cfg.Origins.Order.Seed)
+		f.sortRuns(rs, f.cfg.Origins.Order.Seed)
 		f.readRuns(rs)
 	}
-	if slices.ContainsFunc(mine.missing, f.lacks) {
-		err = f.runRest(m)
+	if slices.ContainsFunc(mine.missing, f.missing) {
+		err = f.steal(m)
 	}
-	return !slices.ContainsFunc(mine.missing, func(p piece) bool { return !f.have.has(p) }), err
+	return !slices.ContainsFunc(mine.missing, func(p PieceID) bool { return !f.present.has(p) }), err
 }
 
 // lacks reports whether a piece is neither here nor on its way.
-func (f *Fill) lacks(p piece) bool {
+func (f *Fill) missing(p PieceID) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.flights[p] == nil && !f.have.has(p)
+	return f.flights[p] == nil && !f.present.has(p)
 }
 
 // runRest reads the runs that have something of this node's that nobody has begun.
-func (f *Fill) runRest(m cluster.Map) error {
+func (f *Fill) steal(m cluster.Map) error {
 	left, err := f.runsLeft(m)
 	if err != nil || len(left) == 0 {
 		return err
@@ -132,7 +132,7 @@ func (f *Fill) runRest(m cluster.Map) error {
 	if err != nil {
 		return err
 	}
-	f.inTurn(rs, uint64(f.cfg.Self)+1) // not in the turn of who reads them first
+	f.sortRuns(rs, uint64(f.cfg.Self)+1) // not in the turn of who reads them first
 	f.readRuns(rs)
 	return nil
 }
@@ -157,12 +157,12 @@ func (f *Fill) each(m cluster.Map, fn func(id runID, p part, alone bool) (more b
 
 // parts calls fn with the pieces of a file in an archive.
 func (f *Fill) parts(m cluster.Map, from manifest.Origin, a metadata.Attr, fn func(p part)) {
-	s := spreadOf(m, a)
+	s := placementOf(m, a)
 	if len(s.order) == 0 {
 		return
 	}
 	for chunk := range s.pieces() {
-		p := part{piece: piece{a.Ino, chunk}, node: m.Holder(a.Ino, s.node(chunk))}
+		p := part{PieceID: PieceID{a.Ino, chunk}, node: m.Holder(a.Ino, s.owner(chunk))}
 		pos, n, off := s.at(chunk, p.node)
 		p.at, p.raw, p.n, p.off = from.Off+pos, n, n, off
 		if pos == 0 {
@@ -179,20 +179,20 @@ func (f *Fill) parts(m cluster.Map, from manifest.Origin, a metadata.Attr, fn fu
 }
 
 // holding is what a node is to have.
-type holding struct {
+type share struct {
 	bytes   int64
-	missing []piece
+	missing []PieceID
 }
 
 // gather makes those runs that are wanted, and finds what this node is to have.
-func (f *Fill) gather(m cluster.Map, wanted func(runID) bool) ([]*run, holding, error) {
+func (f *Fill) gather(m cluster.Map, wanted func(runID) bool) ([]*run, share, error) {
 	byID := make(map[runID]*run)
-	var mine holding
+	var mine share
 	err := f.each(m, func(id runID, p part, alone bool) bool {
 		if p.node == f.cfg.Self {
 			mine.bytes += p.n
-			if !f.have.has(p.piece) {
-				mine.missing = append(mine.missing, p.piece)
+			if !f.present.has(p.PieceID) {
+				mine.missing = append(mine.missing, p.PieceID)
 			}
 		}
 		if alone || !wanted(id) {
@@ -219,7 +219,7 @@ func (f *Fill) gather(m cluster.Map, wanted func(runID) bool) ([]*run, holding, 
 func (f *Fill) runsLeft(m cluster.Map) (map[runID]bool, error) {
 	left := make(map[runID]bool)
 	err := f.each(m, func(id runID, p part, alone bool) bool {
-		if !alone && p.node == f.cfg.Self && f.lacks(p.piece) {
+		if !alone && p.node == f.cfg.Self && f.missing(p.PieceID) {
 			left[id] = true
 		}
 		return true
@@ -228,7 +228,7 @@ func (f *Fill) runsLeft(m cluster.Map) (map[runID]bool, error) {
 }
 
 // inTurn sorts runs by the order of the fill.
-func (f *Fill) inTurn(rs []*run, seed uint64) {
+func (f *Fill) sortRuns(rs []*run, seed uint64) {
 	if f.cfg.Origins.Order.Kind == OrderShuffled {
 		for _, r := range rs {
 			h := uint64(r.source)<<40 ^ uint64(r.n)
@@ -255,7 +255,7 @@ func (f *Fill) readRuns(rs []*run) {
 			defer end()
 			for {
 				if i > 0 {
-					f.gate.calm(over)
+					f.limiter.waitIdle(over)
 				}
 				r, more := <-left
 				if !more || f.ctx.Err() != nil {
@@ -271,20 +271,20 @@ func (f *Fill) readRuns(rs []*run) {
 // readRun claims what nobody has of a run, reads it, and brings it to those who
 // are to have it. What cannot be read is left to them.
 func (f *Fill) readRun(r *run) {
-	all := f.claim(r.parts)
+	all := f.offerParts(r.parts)
 	for rest := all; len(rest) > 0; {
 		n := together(rest)
-		c := &carrier{f: f, parcels: rest[:n]}
-		if err := c.bring(r.source); err != nil && f.ctx.Err() == nil {
+		c := &transfer{f: f, items: rest[:n]}
+		if err := c.run(r.source); err != nil && f.ctx.Err() == nil {
 			f.cfg.Log.WithError(err).WithField("files", n).Debug("neighbouring files could not be read; their owners fetch them")
 		}
 		rest = rest[n:]
 	}
-	f.tell(all)
+	f.report(all)
 }
 
 // together is how many of what is left of a run are read in one go.
-func together(rest []*parcel) int {
+func together(rest []*item) int {
 	n := 1
 	for n < len(rest) && rest[n].follows(rest[n-1]) {
 		n++
@@ -297,12 +297,12 @@ func (p *part) end() int64   { return p.at + p.raw }
 
 // follows reports whether x is read in one go with what is before it: nothing that
 // another brings, or has, lies between them.
-func (x *parcel) follows(before *parcel) bool {
-	return x.place == before.place+1 && x.begin()-before.end() <= overGap
+func (x *item) follows(before *item) bool {
+	return x.index == before.index+1 && x.begin()-before.end() <= overGap
 }
 
 // claim is those of parts that this node is to bring.
-func (f *Fill) claim(parts []part) []*parcel {
+func (f *Fill) offerParts(parts []part) []*item {
 	nodes := make(map[metadata.NodeID][]int)
 	for i := range parts {
 		nodes[parts[i].node] = append(nodes[parts[i].node], i)
@@ -311,44 +311,44 @@ func (f *Fill) claim(parts []part) []*parcel {
 	var wg sync.WaitGroup
 	for id, of := range nodes {
 		wg.Go(func() {
-			c := Claim{By: f.cfg.Self, Birth: f.birth}
+			c := Offer{By: f.cfg.Self, Incarnation: f.incarnation}
 			for _, i := range of {
-				c.Pieces = append(c.Pieces, idOf(parts[i].piece))
+				c.Pieces = append(c.Pieces, parts[i].PieceID)
 			}
-			granted, err := f.offer(id, c)
+			granted, err := f.offerTo(id, c)
 			for k, i := range of {
 				mine[i] = err == nil && k < len(granted) && granted[k]
 			}
 			if err != nil { // it may have been granted all the same
-				f.inform(id, Landing{By: c.By, Birth: c.Birth, Pieces: c.Pieces, Sums: make([][]byte, len(c.Pieces))})
+				f.reportTo(id, Completion{By: c.By, Incarnation: c.Incarnation, Pieces: c.Pieces, Sums: make([][]byte, len(c.Pieces))})
 			}
 		})
 	}
 	wg.Wait()
-	var all []*parcel
+	var all []*item
 	for i, p := range parts {
 		if mine[i] {
-			all = append(all, &parcel{part: p, place: i, sum: archive.Hasher{Size: p.n}})
+			all = append(all, &item{part: p, index: i, sum: archive.Hasher{Size: p.n}})
 		}
 	}
 	return all
 }
 
-func (f *Fill) offer(to metadata.NodeID, c Claim) ([]bool, error) {
+func (f *Fill) offerTo(to metadata.NodeID, c Offer) ([]bool, error) {
 	if to == f.cfg.Self {
-		return f.Claim(c), nil
+		return f.Accept(c), nil
 	}
-	return f.cfg.Others.Claim(f.ctx, to, c)
+	return f.cfg.Peers.Offer(f.ctx, to, c)
 }
 
 // inform tells a node what became of a claim. If it cannot be told, it gives the
 // claim up by itself after a time.
-func (f *Fill) inform(to metadata.NodeID, l Landing) {
+func (f *Fill) reportTo(to metadata.NodeID, l Completion) {
 	var err error
 	if to == f.cfg.Self {
-		err = f.Landed(l)
+		err = f.Complete(l)
 	} else {
-		err = f.cfg.Others.Landed(f.ctx, to, l)
+		err = f.cfg.Peers.Complete(f.ctx, to, l)
 	}
 	if err != nil && f.ctx.Err() == nil {
 		f.cfg.Log.WithError(err).WithField("node", to).Warn("a node does not know what was brought to it")
@@ -356,9 +356,9 @@ func (f *Fill) inform(to metadata.NodeID, l Landing) {
 }
 
 // tell tells everyone what is there, and what is not.
-func (f *Fill) tell(all []*parcel) {
-	of := make(map[metadata.NodeID]*Landing)
-	var here []*parcel
+func (f *Fill) report(all []*item) {
+	of := make(map[metadata.NodeID]*Completion)
+	var here []*item
 	for _, x := range all {
 		if x.node == f.cfg.Self {
 			here = append(here, x)
@@ -366,21 +366,21 @@ func (f *Fill) tell(all []*parcel) {
 		}
 		l := of[x.node]
 		if l == nil {
-			l = &Landing{By: f.cfg.Self, Birth: f.birth}
+			l = &Completion{By: f.cfg.Self, Incarnation: f.incarnation}
 			of[x.node] = l
 		}
 		var sum []byte
-		if x.there {
+		if x.stored {
 			b := x.sum.Sum128()
 			sum = b[:]
 		}
-		l.Pieces, l.Sums = append(l.Pieces, idOf(x.piece)), append(l.Sums, sum)
+		l.Pieces, l.Sums = append(l.Pieces, x.PieceID), append(l.Sums, sum)
 	}
 	var wg sync.WaitGroup
 	for id, l := range of {
-		wg.Go(func() { f.inform(id, *l) })
+		wg.Go(func() { f.reportTo(id, *l) })
 	}
-	if err := f.landedHere(here); err != nil {
+	if err := f.completeLocal(here); err != nil {
 		f.cfg.Log.WithError(err).Warn("what was brought here is not in the journal")
 	}
 	wg.Wait()

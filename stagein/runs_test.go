@@ -21,23 +21,23 @@ import (
 
 // camp is the fills of one dataset on all nodes of a job; each is the Others of
 // the rest.
-type camp struct {
+type swarm struct {
 	j    *job
 	mu   sync.Mutex
 	here map[metadata.NodeID]*Fill         // guarded by mu
 	come map[metadata.NodeID]chan struct{} // closed when a fill is here
 
-	claims func(to metadata.NodeID, c Claim) error   // before a claim
-	landed func(to metadata.NodeID, l Landing) error // before a landing
-	sent   func(n int)                               // before n bytes go to another node
-	loads  func(ps []datapath.PiecePut)              // before they go to another node together
-	alone  func()                                    // before something goes there alone
-	parcel func(p *datapath.PiecePut) error          // what becomes of one of them there
-	lost   func() error                              // of all of them, on their way
+	claims func(to metadata.NodeID, c Offer) error      // before a claim
+	landed func(to metadata.NodeID, l Completion) error // before a landing
+	sent   func(n int)                                  // before n bytes go to another node
+	loads  func(ps []datapath.PiecePut)                 // before they go to another node together
+	alone  func()                                       // before something goes there alone
+	parcel func(p *datapath.PiecePut) error             // what becomes of one of them there
+	lost   func() error                                 // of all of them, on their way
 }
 
-func newCamp(j *job) *camp {
-	c := &camp{j: j, here: map[metadata.NodeID]*Fill{}, come: map[metadata.NodeID]chan struct{}{}}
+func newSwarm(j *job) *swarm {
+	c := &swarm{j: j, here: map[metadata.NodeID]*Fill{}, come: map[metadata.NodeID]chan struct{}{}}
 	for i := range j.nodes {
 		c.come[metadata.NodeID(i)] = make(chan struct{})
 	}
@@ -45,14 +45,14 @@ func newCamp(j *job) *camp {
 }
 
 // again is a camp like c in which nobody is yet.
-func (c *camp) again() *camp {
-	n := newCamp(c.j)
+func (c *swarm) again() *swarm {
+	n := newSwarm(c.j)
 	n.claims, n.landed, n.sent, n.loads = c.claims, c.landed, c.sent, c.loads
 	n.alone, n.parcel, n.lost = c.alone, c.parcel, c.lost
 	return n
 }
 
-func (c *camp) pitch(node metadata.NodeID, f *Fill) {
+func (c *swarm) join(node metadata.NodeID, f *Fill) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.here[node] == nil {
@@ -61,7 +61,7 @@ func (c *camp) pitch(node metadata.NodeID, f *Fill) {
 	c.here[node] = f
 }
 
-func (c *camp) fill(ctx context.Context, node metadata.NodeID) (*Fill, error) {
+func (c *swarm) fill(ctx context.Context, node metadata.NodeID) (*Fill, error) {
 	select {
 	case <-c.come[node]:
 	case <-ctx.Done():
@@ -72,7 +72,7 @@ func (c *camp) fill(ctx context.Context, node metadata.NodeID) (*Fill, error) {
 	return c.here[node], nil
 }
 
-func (c *camp) Claim(ctx context.Context, to metadata.NodeID, q Claim) ([]bool, error) {
+func (c *swarm) Offer(ctx context.Context, to metadata.NodeID, q Offer) ([]bool, error) {
 	if c.claims != nil {
 		if err := c.claims(to, q); err != nil {
 			return nil, err
@@ -82,24 +82,24 @@ func (c *camp) Claim(ctx context.Context, to metadata.NodeID, q Claim) ([]bool, 
 	if err != nil {
 		return nil, err
 	}
-	return f.Claim(q), nil
+	return f.Accept(q), nil
 }
 
-func (c *camp) Put(ctx context.Context, to metadata.NodeID, ino metadata.Ino, p []byte, off int64) error {
+func (c *swarm) Put(ctx context.Context, to metadata.NodeID, ino metadata.Ino, p []byte, off int64) error {
 	if c.alone != nil {
 		c.alone()
 	}
 	return c.put(ctx, to, ino, p, off)
 }
 
-func (c *camp) put(ctx context.Context, to metadata.NodeID, ino metadata.Ino, p []byte, off int64) error {
+func (c *swarm) put(ctx context.Context, to metadata.NodeID, ino metadata.Ino, p []byte, off int64) error {
 	if c.sent != nil {
 		c.sent(len(p))
 	}
 	return c.j.target.Put(ctx, to, ino, p, off)
 }
 
-func (c *camp) PutAll(ctx context.Context, to metadata.NodeID, ps []datapath.PiecePut) ([]error, error) {
+func (c *swarm) PutAll(ctx context.Context, to metadata.NodeID, ps []datapath.PiecePut) ([]error, error) {
 	if c.loads != nil {
 		c.loads(ps)
 	}
@@ -121,7 +121,7 @@ func (c *camp) PutAll(ctx context.Context, to metadata.NodeID, ps []datapath.Pie
 }
 
 // badParcel is what a node would say of a parcel that is not what was sent.
-func (c *camp) badParcel(p *datapath.PiecePut) error {
+func (c *swarm) badParcel(p *datapath.PiecePut) error {
 	if c.parcel != nil {
 		if err := c.parcel(p); err != nil {
 			return err
@@ -131,7 +131,7 @@ func (c *camp) badParcel(p *datapath.PiecePut) error {
 	return h.Check(bytes.Join(p.Data, nil))
 }
 
-func (c *camp) Landed(ctx context.Context, to metadata.NodeID, l Landing) error {
+func (c *swarm) Complete(ctx context.Context, to metadata.NodeID, l Completion) error {
 	if c.landed != nil {
 		if err := c.landed(to, l); err != nil {
 			return err
@@ -141,14 +141,14 @@ func (c *camp) Landed(ctx context.Context, to metadata.NodeID, l Landing) error 
 	if err != nil {
 		return err
 	}
-	return f.Landed(l)
+	return f.Complete(l)
 }
 
 // runJob is a job that scans an archive and has runs of a few members.
 func runJob(archive []byte, nodes int) *job {
 	j := tarJob(archive, nodes)
 	j.opts.Fill = Order{Kind: OrderShuffled}
-	j.camp = newCamp(j)
+	j.swarm = newSwarm(j)
 	j.runSize = 16 << 10
 	return j
 }
@@ -234,7 +234,7 @@ func TestLargeIsReadByOwner(t *testing.T) {
 	j := runJob(archive, 3)
 	j.stripe, j.lim.piece = 2*largePiece, 64<<10
 	var sent atomic.Int64
-	j.camp.sent = func(n int) { sent.Add(int64(n)) }
+	j.swarm.sent = func(n int) { sent.Add(int64(n)) }
 	got, err := j.run(context.Background())
 	if err != nil {
 		t.Fatal(err)
@@ -258,7 +258,7 @@ func TestRunsAtTrouble(t *testing.T) {
 	}
 	for name, spoil := range map[string]func(j *job){
 		"claims fail": func(j *job) {
-			j.camp.claims = func(to metadata.NodeID, _ Claim) error {
+			j.swarm.claims = func(to metadata.NodeID, _ Offer) error {
 				if to == 1 {
 					return syscall.EHOSTUNREACH
 				}
@@ -301,7 +301,7 @@ func TestRunsAtTrouble(t *testing.T) {
 }
 
 // oneFill is the fill of node 0 of two, with all that is scanned.
-func oneFill(t *testing.T, archive []byte) (j *job, f *Fill, mine []piece) {
+func oneFill(t *testing.T, archive []byte) (j *job, f *Fill, mine []PieceID) {
 	t.Helper()
 	j = runJob(archive, 2)
 	j.target = &stageintest.MemTarget{Objects: map[stageintest.ObjectKey][]byte{}}
@@ -332,10 +332,10 @@ func oneFill(t *testing.T, archive []byte) (j *job, f *Fill, mine []piece) {
 	return j, f, mine
 }
 
-func claimOf(by metadata.NodeID, birth uint64, ps ...piece) Claim {
-	c := Claim{By: by, Birth: birth}
+func claimOf(by metadata.NodeID, birth uint64, ps ...PieceID) Offer {
+	c := Offer{By: by, Incarnation: birth}
 	for _, p := range ps {
-		c.Pieces = append(c.Pieces, idOf(p))
+		c.Pieces = append(c.Pieces, p)
 	}
 	return c
 }
@@ -356,59 +356,59 @@ func TestClaim(t *testing.T) {
 	a, b, c := mine[0], mine[1], mine[2]
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
-	if g := f.Claim(claimOf(1, 7, a, b)); !all(g, true) {
+	if g := f.Accept(claimOf(1, 7, a, b)); !all(g, true) {
 		t.Fatalf("granted %v", g)
 	}
-	if g := f.Claim(claimOf(0, 9, a, b)); !all(g, false) {
+	if g := f.Accept(claimOf(0, 9, a, b)); !all(g, false) {
 		t.Errorf("granted twice: %v", g)
 	}
 	read := j.fs.Read.Load()
-	wait := func(p piece) chan error {
+	wait := func(p PieceID) chan error {
 		done := make(chan error, 1)
-		_, at, err := f.cfg.Files.Origin(p.ino)
+		_, at, err := f.cfg.Files.Origin(p.Ino)
 		if err != nil {
 			t.Fatal(err)
 		}
-		go func() { done <- f.Need(ctx, p.ino, 0, at.Size) }()
+		go func() { done <- f.Need(ctx, p.Ino, 0, at.Size) }()
 		return done
 	}
 	waits := wait(a)
 	sum := make([]byte, 16)
-	landing := func(birth uint64, p piece, sum []byte) {
+	landing := func(birth uint64, p PieceID, sum []byte) {
 		t.Helper()
-		if err := f.Landed(Landing{By: 1, Birth: birth, Pieces: []PieceID{idOf(p)}, Sums: [][]byte{sum}}); err != nil {
+		if err := f.Complete(Completion{By: 1, Incarnation: birth, Pieces: []PieceID{p}, Sums: [][]byte{sum}}); err != nil {
 			t.Error(err)
 		}
 	}
 	landing(6, a, sum) // of another life
-	if f.have.has(a) {
+	if f.present.has(a) {
 		t.Error("what was not claimed has landed")
 	}
 	landing(7, a, sum)
-	if err := <-waits; err != nil || !f.have.has(a) || j.fs.Read.Load() != read {
-		t.Errorf("landed: %v, here %v, %d bytes read", err, f.have.has(a), j.fs.Read.Load()-read)
+	if err := <-waits; err != nil || !f.present.has(a) || j.fs.Read.Load() != read {
+		t.Errorf("landed: %v, here %v, %d bytes read", err, f.present.has(a), j.fs.Read.Load()-read)
 	}
 	waits = wait(b)
 	landing(7, b, nil)
 	if err := <-waits; err != nil || j.fs.Read.Load() == read {
 		t.Errorf("what was given up was not fetched: %v", err)
 	}
-	f.Claim(claimOf(1, 7, c))
+	f.Accept(claimOf(1, 7, c))
 	waits = wait(c)
-	if g := f.Claim(claimOf(1, 8)); len(g) != 0 {
+	if g := f.Accept(claimOf(1, 8)); len(g) != 0 {
 		t.Errorf("granted %v of nothing", g)
 	}
-	if err := <-waits; err != nil || !f.have.has(c) {
+	if err := <-waits; err != nil || !f.present.has(c) {
 		t.Errorf("a claim of an earlier life holds: %v", err)
 	}
-	if err := f.Landed(Landing{By: 1, Birth: 8, Pieces: []PieceID{idOf(a)}}); !errors.Is(err, syscall.EINVAL) {
+	if err := f.Complete(Completion{By: 1, Incarnation: 8, Pieces: []PieceID{a}}); !errors.Is(err, syscall.EINVAL) {
 		t.Errorf("a landing without sums: %v", err)
 	}
 	d := mine[3]
-	f.Claim(claimOf(1, 8, d))
+	f.Accept(claimOf(1, 8, d))
 	landing(8, d, []byte("short"))
-	if f.have.has(d) || f.Trouble() != nil {
-		t.Errorf("a landing with half a sum: here %v, %v", f.have.has(d), f.Trouble())
+	if f.present.has(d) || f.Err() != nil {
+		t.Errorf("a landing with half a sum: here %v, %v", f.present.has(d), f.Err())
 	}
 }
 
@@ -436,25 +436,25 @@ func TestLandedTwice(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			_, f, mine := oneFill(t, large(t, 40))
 			p := mine[0]
-			_, a, err := f.cfg.Files.Origin(p.ino)
+			_, a, err := f.cfg.Files.Origin(p.Ino)
 			if err != nil {
 				t.Fatal(err)
 			}
 			begun, gate := make(chan struct{}), make(chan struct{})
 			f.journal.f = slowJournal{f.journal.f, sync.OnceFunc(func() { close(begun) }), gate}
-			if g := f.Claim(claimOf(1, 7, p)); !all(g, true) {
+			if g := f.Accept(claimOf(1, 7, p)); !all(g, true) {
 				t.Fatalf("granted %v", g)
 			}
-			l := Landing{By: 1, Birth: 7}
+			l := Completion{By: 1, Incarnation: 7}
 			for range times / c.calls {
-				l.Pieces, l.Sums = append(l.Pieces, idOf(p)), append(l.Sums, make([]byte, 16))
+				l.Pieces, l.Sums = append(l.Pieces, p), append(l.Sums, make([]byte, 16))
 			}
 			var calls, near sync.WaitGroup
 			near.Add(c.calls)
 			for range c.calls {
 				calls.Go(func() {
 					near.Done()
-					if err := f.Landed(l); err != nil {
+					if err := f.Complete(l); err != nil {
 						t.Error(err)
 					}
 				})
@@ -464,9 +464,9 @@ func TestLandedTwice(t *testing.T) {
 			close(gate)
 			calls.Wait()
 			got := f.Progress()
-			f.have.mu.Lock()
-			n := f.have.n
-			f.have.mu.Unlock()
+			f.present.mu.Lock()
+			n := f.present.n
+			f.present.mu.Unlock()
 			if got.Files != 1 || got.Bytes != a.Size || n != 1 {
 				t.Errorf("%d files and %d bytes in %d pieces, want one of %d", got.Files, got.Bytes, n, a.Size)
 			}
@@ -485,16 +485,16 @@ func TestClaimOfLostNode(t *testing.T) {
 		}
 		return stageintest.ClusterMap(2), changed
 	}
-	f.Claim(claimOf(1, 7, mine[0]))
+	f.Accept(claimOf(1, 7, mine[0]))
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
 	var wg sync.WaitGroup
-	wg.Go(func() { f.watchClaims(ctx) })
+	wg.Go(func() { f.watchOffers(ctx) })
 	done := make(chan error, 1)
 	go func() { done <- f.await(ctx, mine[0], f.ask) }()
 	lost.Store(true)
 	close(changed)
-	if err := <-done; err != nil || !f.have.has(mine[0]) {
+	if err := <-done; err != nil || !f.present.has(mine[0]) {
 		t.Errorf("not fetched: %v", err)
 	}
 	cancel()
@@ -504,13 +504,13 @@ func TestClaimOfLostNode(t *testing.T) {
 // TestClaimAtClose: who waits for a claimed piece is let go.
 func TestClaimAtClose(t *testing.T) {
 	_, f, mine := oneFill(t, large(t, 40))
-	f.Claim(claimOf(1, 7, mine[0]))
+	f.Accept(claimOf(1, 7, mine[0]))
 	done := make(chan error, 1)
 	go func() { done <- f.await(context.Background(), mine[0], f.ask) }()
 	f.mu.Lock()
 	f.closed = true
 	f.mu.Unlock()
-	f.release(func(metadata.NodeID) bool { return true })
+	f.withdraw(func(metadata.NodeID) bool { return true })
 	if err := <-done; !errors.Is(err, syscall.ESHUTDOWN) {
 		t.Errorf("%v, want ESHUTDOWN", err)
 	}

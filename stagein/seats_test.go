@@ -7,8 +7,8 @@ import (
 
 // TestSeats: of those who wait the first in the order is next, and who is wanted goes without.
 func TestSeats(t *testing.T) {
-	s := seats{free: 1}
-	if !s.take(0, nil) {
+	s := semaphore{free: 1}
+	if !s.acquire(0, nil) {
 		t.Fatal("no seat is free")
 	}
 	in := make(chan int64)
@@ -16,7 +16,7 @@ func TestSeats(t *testing.T) {
 	waiting := func(n int) {
 		for deadline := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
 			s.mu.Lock()
-			got := len(s.line)
+			got := len(s.queue)
 			s.mu.Unlock()
 			if got == n {
 				return
@@ -29,25 +29,25 @@ func TestSeats(t *testing.T) {
 	turns := []int64{5, 2, 9, 3}
 	for i, turn := range turns {
 		go func() {
-			s.take(turn, nil)
+			s.acquire(turn, nil)
 			in <- turn
 		}()
 		waiting(i + 1)
 	}
-	go func() { went <- s.take(1, wanted) }()
+	go func() { went <- s.acquire(1, wanted) }()
 	waiting(len(turns) + 1)
 	close(wanted)
 	if <-went {
 		t.Error("who is wanted has a seat that nobody left")
 	}
 	for _, want := range []int64{2, 3, 5, 9} {
-		s.leave()
+		s.release()
 		if got := <-in; got != want {
 			t.Errorf("turn %d is let in, want %d", got, want)
 		}
 	}
-	s.leave()
-	if s.free != 1 || len(s.line) != 0 {
-		t.Errorf("%d seats are free, %d wait", s.free, len(s.line))
+	s.release()
+	if s.free != 1 || len(s.queue) != 0 {
+		t.Errorf("%d seats are free, %d wait", s.free, len(s.queue))
 	}
 }

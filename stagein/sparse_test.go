@@ -232,7 +232,7 @@ func TestSparseIsFetchedAgain(t *testing.T) {
 				if kind == "a.tar.zst" {
 					b = stageintest.ZstdUnsizedFrames(t, archive, 3000)
 					s.free = func(metadata.NodeID) (int64, bool) { return 1 << 30, true }
-					s.lim.apart, s.legSize = 5000, 20_000
+					s.lim.apart, s.rangeSize = 5000, 20_000
 				}
 				s.fs.Add(s.path, source.TypeRegular|0o644, b)
 				want, err := stageintest.TwinTar(archive)

@@ -25,10 +25,10 @@ func (f *Fill) ReadThrough(ctx context.Context, ino metadata.Ino, p []byte, off 
 		return 0, false, err
 	}
 	for n < len(p) && off < a.Size {
-		x := f.throughPiece(&a, off)
+		x := f.overflowPiece(&a, off)
 		var got int
-		err := f.window.look(ctx, x, f.throughSize(&a, x), f.begin, func(b []byte) error { return f.through(x, &a, b) },
-			func(b []byte) { got = copy(p[n:], b[off-int64(x.chunk)*stripeChunk:]) })
+		err := f.cache.View(ctx, x, f.overflowSize(&a, x), f.spawn, func(b []byte) error { return f.readThrough(x, &a, b) },
+			func(b []byte) { got = copy(p[n:], b[off-int64(x.Chunk)*stripeChunk:]) })
 		if err != nil {
 			return 0, true, err
 		}
@@ -38,18 +38,18 @@ func (f *Fill) ReadThrough(ctx context.Context, ino metadata.Ino, p []byte, off 
 }
 
 // throughPiece is the piece of a spilled file that has the byte at off.
-func (f *Fill) throughPiece(a *metadata.Attr, off int64) piece {
+func (f *Fill) overflowPiece(a *metadata.Attr, off int64) PieceID {
 	if a.Size <= DefaultStripe {
-		return piece{ino: a.Ino}
+		return PieceID{Ino: a.Ino}
 	}
-	return piece{a.Ino, uint32(off / stripeChunk)}
+	return PieceID{a.Ino, uint32(off / stripeChunk)}
 }
 
-func (f *Fill) throughSize(a *metadata.Attr, x piece) int64 {
+func (f *Fill) overflowSize(a *metadata.Attr, x PieceID) int64 {
 	if a.Size <= DefaultStripe {
 		return a.Size
 	}
-	return min(stripeChunk, a.Size-int64(x.chunk)*stripeChunk)
+	return min(stripeChunk, a.Size-int64(x.Chunk)*stripeChunk)
 }
 
 // enter counts something that is under way, for which f.wg.Done has to be called; false if the fill is closed.
@@ -63,15 +63,15 @@ func (f *Fill) enter() bool {
 }
 
 // begin runs a fetch that nobody has to wait for.
-func (f *Fill) begin(fetch func()) {
+func (f *Fill) spawn(fetch func()) {
 	if !f.enter() {
 		fetch() // which fails, as the context of all has ended
 		return
 	}
 	go func() {
 		defer f.wg.Done()
-		f.slots <- struct{}{}
-		defer func() { <-f.slots }()
+		f.demandSlots <- struct{}{}
+		defer func() { <-f.demandSlots }()
 		fetch()
 	}()
 }
@@ -79,24 +79,24 @@ func (f *Fill) begin(fetch func()) {
 // through reads a piece from the source into b, and compares it with what the manifest
 // says of it. What is wrong is read once more, as it may have been so on its way only. That
 // it cannot be had is EIO, and is told.
-func (f *Fill) through(x piece, a *metadata.Attr, b []byte) error {
-	err := f.fromSource(x, a, b)
-	if isWrong(err) {
-		err = f.fromSource(x, a, b)
+func (f *Fill) readThrough(x PieceID, a *metadata.Attr, b []byte) error {
+	err := f.readSource(x, a, b)
+	if isMismatch(err) {
+		err = f.readSource(x, a, b)
 	}
 	if err != nil {
-		f.cannot(a, err)
+		f.reportUnreadable(a, err)
 		return fmt.Errorf("%v: %w", err, syscall.EIO)
 	}
-	f.bad.forget(x.ino)
-	f.passed.Add(1)
+	f.bad.forget(x.Ino)
+	f.readThroughs.Add(1)
 	return nil
 }
 
 // fromSource reads a piece from the source and compares it with its checksum.
-func (f *Fill) fromSource(x piece, a *metadata.Attr, b []byte) error {
-	err := f.tried(func() error {
-		from, _, err := f.cfg.Files.Origin(x.ino)
+func (f *Fill) readSource(x PieceID, a *metadata.Attr, b []byte) error {
+	err := f.retry(func() error {
+		from, _, err := f.cfg.Files.Origin(x.Ino)
 		if err != nil {
 			return err
 		}
@@ -104,7 +104,7 @@ func (f *Fill) fromSource(x piece, a *metadata.Attr, b []byte) error {
 		if err != nil {
 			return err
 		}
-		pos := int64(x.chunk) * stripeChunk
+		pos := int64(x.Chunk) * stripeChunk
 		err = src.Read(f.ctx, f.bufs, pos, int64(len(b)), func(p []byte, at int64) error {
 			copy(b[at-pos:], p)
 			return nil
@@ -121,23 +121,23 @@ func (f *Fill) fromSource(x piece, a *metadata.Attr, b []byte) error {
 }
 
 // compareChunk compares a chunk of a large file with its checksum, if there is one.
-func (f *Fill) compareChunk(x piece, a *metadata.Attr, b []byte) error {
+func (f *Fill) compareChunk(x PieceID, a *metadata.Attr, b []byte) error {
 	sums, ok := f.cfg.Files.(ChunkSums)
 	if !ok || a.Layout.Chunk() != stripeChunk {
 		return nil
 	}
-	crcs, err := sums.Chunks(x.ino)
-	if err != nil || int(x.chunk) >= crcs.Len() {
+	crcs, err := sums.Chunks(x.Ino)
+	if err != nil || int(x.Chunk) >= crcs.Len() {
 		return err
 	}
-	return right(NewChecker(crcSum(crcs.At(int(x.chunk))), int64(len(b))), b)
+	return matches(NewChecker(crcSum(crcs.At(int(x.Chunk))), int64(len(b))), b)
 }
 
 // right refuses what is not what c is for.
-func right(c *Checker, b []byte) error {
+func matches(c *Checker, b []byte) error {
 	_, _ = c.Write(b) // cannot fail
 	if err := c.Check(); err != nil {
-		return &wrongError{err}
+		return &mismatchError{err}
 	}
 	return nil
 }
@@ -159,18 +159,18 @@ func (f *Fill) compare(a *metadata.Attr, b []byte) error {
 	if err != nil || want == [16]byte{} {
 		return err
 	}
-	return right(NewChecker(want, a.Size), b)
+	return matches(NewChecker(want, a.Size), b)
 }
 
 // wrongError is of bytes that the source gives, and that are not those that were staged.
-type wrongError struct{ err error }
+type mismatchError struct{ err error }
 
-func (e *wrongError) Error() string { return e.err.Error() }
-func (e *wrongError) Unwrap() error { return e.err }
+func (e *mismatchError) Error() string { return e.err.Error() }
+func (e *mismatchError) Unwrap() error { return e.err }
 
 // isWrong reports whether the source was read, and what came was not right.
-func isWrong(err error) bool {
-	var wrong *wrongError
+func isMismatch(err error) bool {
+	var wrong *mismatchError
 	var damage *unpack.DamageError
 	return errors.As(err, &wrong) || errors.As(err, &damage) || errors.Is(err, syscall.EBADMSG)
 }

@@ -33,11 +33,11 @@ func (u *Unreadable) String() string {
 	if u.Path == "" {
 		name = "inode " + u.Ino.String()
 	}
-	return name + " cannot be read from " + u.said()
+	return name + " cannot be read from " + u.explanation()
 }
 
 // said is where it is, and what is the matter.
-func (u *Unreadable) said() string {
+func (u *Unreadable) explanation() string {
 	at := ""
 	if u.Off > 0 {
 		at = fmt.Sprintf(" at offset %d", u.Off)
@@ -107,7 +107,7 @@ type paths interface {
 }
 
 // cannot takes note that a file cannot be had from the source, and says so once.
-func (f *Fill) cannot(a *metadata.Attr, err error) {
+func (f *Fill) reportUnreadable(a *metadata.Attr, err error) {
 	if f.ctx.Err() != nil {
 		return // the daemon stops
 	}
@@ -167,7 +167,7 @@ func remedy(err error) string {
 		return "nor can it be read from the middle of such an archive: remove files of scratch and read it again, or stage it in again"
 	case errors.Is(err, syscall.ESTALE):
 		return "put it back as it was, or stage it in again"
-	case isWrong(err):
+	case isMismatch(err):
 		return "the source is damaged, or has other bytes than when it was staged: compare it with what it is a copy of, then read the file again or stage it in again"
 	}
 	return "see why this node cannot read it: each read tries again"

@@ -88,10 +88,10 @@ func overflowing(t *testing.T, archive []byte, fsys *flipFS, log *logrus.Entry) 
 // readWindow reads from off on of a file that has no room, by way of the window.
 func readWindow(f *Fill, ino metadata.Ino, off, size int64) (string, error) {
 	p := make([]byte, size)
-	if err := f.Need(context.Background(), ino, off, size); !errors.Is(err, ErrDisplaced) {
+	if err := f.Need(context.Background(), ino, off, size); !errors.Is(err, ErrOverflow) {
 		return "", fmt.Errorf("need: %w", err)
 	}
-	n, err := f.ReadDisplaced(context.Background(), ino, p, off, nil)
+	n, err := f.ReadOverflow(context.Background(), ino, p, off, nil)
 	return string(p[:n]), err
 }
 
@@ -200,7 +200,7 @@ func TestUnreadableAreFew(t *testing.T) {
 	ino := func(i int) metadata.Ino { return metadata.SealedIno(3, 0, uint32(i)) }
 	for range 2 {
 		for i := range 100 {
-			f.cannot(&metadata.Attr{Ino: ino(i)}, io.ErrUnexpectedEOF)
+			f.reportUnreadable(&metadata.Attr{Ino: ino(i)}, io.ErrUnexpectedEOF)
 		}
 	}
 	if all, more := f.Unreadable(); len(all) != mostUnreadable || more != 100-mostUnreadable {

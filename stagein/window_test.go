@@ -18,16 +18,16 @@ import (
 
 func here(fetch func()) { fetch() }
 
-func windowPiece(i int) piece { return piece{ino: metadata.SealedIno(3, 0, uint32(i))} }
+func windowPiece(i int) PieceID { return PieceID{Ino: metadata.SealedIno(3, 0, uint32(i))} }
 
 // TestWindow: pieces stay until their memory is needed, the one that was longest
 // not looked at goes first, and the memory is never more than allowed.
 func TestWindow(t *testing.T) {
-	w := newWindow(100)
+	w := newCache(100)
 	fetched := map[int]int{}
 	look := func(i int, n int64) {
 		t.Helper()
-		err := w.look(context.Background(), windowPiece(i), n, here, func(b []byte) error {
+		err := w.View(context.Background(), windowPiece(i), n, here, func(b []byte) error {
 			fetched[i]++
 			b[0] = byte(i)
 			return nil
@@ -59,7 +59,7 @@ func TestWindow(t *testing.T) {
 // TestWindowTogether: what many look at at a time is fetched once; a failure is
 // told to all and not kept; who gives up ends nothing.
 func TestWindowTogether(t *testing.T) {
-	w := newWindow(100)
+	w := newCache(100)
 	var fetched, seen atomic.Int64
 	gate := make(chan struct{})
 	var wg sync.WaitGroup
@@ -73,16 +73,16 @@ func TestWindowTogether(t *testing.T) {
 	}
 	gone, cancel := context.WithCancel(context.Background())
 	cancel()
-	if err := w.look(gone, windowPiece(1), 60, begin, fetch(nil), func([]byte) {}); !errors.Is(err, context.Canceled) {
+	if err := w.View(gone, windowPiece(1), 60, begin, fetch(nil), func([]byte) {}); !errors.Is(err, context.Canceled) {
 		t.Errorf("who gave up: %v", err)
 	}
-	if err := w.look(gone, windowPiece(2), 60, begin, fetch(nil), nil); !errors.Is(err, context.Canceled) {
+	if err := w.View(gone, windowPiece(2), 60, begin, fetch(nil), nil); !errors.Is(err, context.Canceled) {
 		t.Errorf("who gave up while there was no room: %v", err)
 	}
 	var g errgroup.Group
 	for i := range 20 {
 		g.Go(func() error {
-			return w.look(context.Background(), windowPiece(1+i%3), 60, begin, fetch(nil), func([]byte) { seen.Add(1) })
+			return w.View(context.Background(), windowPiece(1+i%3), 60, begin, fetch(nil), func([]byte) { seen.Add(1) })
 		})
 	}
 	close(gate)
@@ -92,7 +92,7 @@ func TestWindowTogether(t *testing.T) {
 	wg.Wait()
 	for range 2 {
 		before := fetched.Load()
-		if err := w.look(context.Background(), windowPiece(9), 10, begin, fetch(syscall.EIO), nil); !errors.Is(err, syscall.EIO) || fetched.Load() != before+1 {
+		if err := w.View(context.Background(), windowPiece(9), 10, begin, fetch(syscall.EIO), nil); !errors.Is(err, syscall.EIO) || fetched.Load() != before+1 {
 			t.Errorf("a failure: %v", err)
 		}
 	}

@@ -112,10 +112,10 @@ func (f *Fills) Begin(ds cluster.Dataset, table *manifest.Table) error {
 	}
 	n := f.cfg.Node
 	x, err := stagein.NewFill(stagein.FillConfig{
-		Self: n.Self(), Files: table, Origins: o, List: list, FS: f.cfg.Source, Put: f.cfg.Fence.Write, Others: peers{f, ds.ID},
+		Self: n.Self(), Files: table, Origins: o, List: list, FS: f.cfg.Source, Put: f.cfg.Fence.Write, Peers: peers{f, ds.ID},
 		Watch: func() (cluster.Map, <-chan struct{}) { v, changed := n.Watch(); return v.Map, changed },
 		Room:  f.hasRoom, Drop: f.cfg.Store.Remove,
-		Journal: f.cfg.Files.Path(ds.ID, journal), Digest: ds.Digest, Boot: BootID(), Window: f.cfg.Window, Sums: f.cfg.Sums,
+		Journal: f.cfg.Files.Path(ds.ID, journal), Digest: ds.Digest, Boot: BootID(), CacheSize: f.cfg.Window, Sums: f.cfg.Sums,
 		Log: n.Log().WithField("dataset", ds.Name),
 	})
 	if err != nil {
@@ -256,7 +256,7 @@ func (f *Fills) hasRoom(ino metadata.Ino, n int64) bool {
 
 // readOverflow reads from this node's object of ino what is overflow, as Need has said.
 func (f *Fills) readOverflow(ctx context.Context, x *stagein.Fill, ino metadata.Ino, p []byte, off int64) (int, error) {
-	n, err := x.ReadDisplaced(ctx, ino, p, off, func(p []byte, off int64) (int, error) { return f.cfg.Store.ReadAt(ctx, ino, p, off) })
+	n, err := x.ReadOverflow(ctx, ino, p, off, func(p []byte, off int64) (int, error) { return f.cfg.Store.ReadAt(ctx, ino, p, off) })
 	f.passed.Add(int64(n))
 	return n, err
 }

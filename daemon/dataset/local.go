@@ -49,7 +49,7 @@ func (l Local) ReadAt(ctx context.Context, ino metadata.Ino, p []byte, off int64
 // need waits until a read can be answered from the store. Overflow is read here.
 func (l Local) need(ctx context.Context, x *stagein.Fill, ino metadata.Ino, p []byte, off int64) (n int, overflow bool, err error) {
 	err = x.Need(ctx, ino, off, int64(len(p)))
-	if errors.Is(err, stagein.ErrDisplaced) {
+	if errors.Is(err, stagein.ErrOverflow) {
 		n, err = l.fills.readOverflow(ctx, x, ino, p, off)
 		return n, true, err
 	}
@@ -71,7 +71,7 @@ func (l Local) ReadPipe(ctx context.Context, ino metadata.Ino, to *datapath.Pipe
 	if err != nil {
 		return 0, err
 	}
-	if !ino.Sealed() || x != nil && !x.Here(ino) {
+	if !ino.Sealed() || x != nil && !x.Stored(ino) {
 		return l.ReadAt(ctx, ino, p, off)
 	}
 	if x != nil {
@@ -86,7 +86,7 @@ func (l Local) ReadPipe(ctx context.Context, ino metadata.Ino, to *datapath.Pipe
 func (l Local) Open(ino metadata.Ino) (*os.File, error) {
 	if ino.Sealed() {
 		x, _ := l.fills.get(ino.Dataset())
-		if ds, _ := l.fills.cfg.Node.View().Dataset(ino.Dataset()); x == nil && ds.Fill || x != nil && !x.Here(ino) {
+		if ds, _ := l.fills.cfg.Node.View().Dataset(ino.Dataset()); x == nil && ds.Fill || x != nil && !x.Stored(ino) {
 			return nil, fmt.Errorf("object %v: %w", ino, fs.ErrNotExist)
 		}
 	}

@@ -124,14 +124,14 @@ func (x *overflowFile) check(err error) error {
 		return err
 	}
 	if err := x.c.Check(); err != nil {
-		return stagein.Wrong(err)
+		return stagein.Mismatch(err)
 	}
 	return nil
 }
 
 func (o *overflowFiles) done(x *overflowFile, err error) {
 	if err != nil {
-		o.r.note(BadFile{Path: source.Name(x.paths[0]), Ino: x.a.Ino, Source: true, Error: o.fill.Complaint(x.a.Ino, err)})
+		o.r.note(BadFile{Path: source.Name(x.paths[0]), Ino: x.a.Ino, Source: true, Error: o.fill.Explain(x.a.Ino, err)})
 	}
 	for _, path := range x.paths {
 		o.r.count(path, x.a.Size, x.want == [16]byte{}, x.sha, err)

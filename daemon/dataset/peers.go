@@ -21,11 +21,11 @@ type peers struct {
 	ds metadata.DatasetID
 }
 
-var _ stagein.Others = peers{}
+var _ stagein.Peers = peers{}
 
 type offerRequest struct {
 	Dataset metadata.DatasetID `json:"dataset"`
-	stagein.Claim
+	stagein.Offer
 }
 
 type offerReply struct {
@@ -34,11 +34,11 @@ type offerReply struct {
 
 type completionRequest struct {
 	Dataset metadata.DatasetID `json:"dataset"`
-	stagein.Landing
+	stagein.Completion
 }
 
 // Claim implements stagein.Others.
-func (p peers) Claim(ctx context.Context, to metadata.NodeID, c stagein.Claim) ([]bool, error) {
+func (p peers) Offer(ctx context.Context, to metadata.NodeID, c stagein.Offer) ([]bool, error) {
 	var r offerReply
 	err := p.call(ctx, to, wire.OpFillOffer, offerRequest{p.ds, c}, &r)
 	return r.Granted, err
@@ -55,7 +55,7 @@ func (p peers) PutAll(ctx context.Context, to metadata.NodeID, ps []datapath.Pie
 }
 
 // Landed implements stagein.Others.
-func (p peers) Landed(ctx context.Context, to metadata.NodeID, l stagein.Landing) error {
+func (p peers) Complete(ctx context.Context, to metadata.NodeID, l stagein.Completion) error {
 	return p.call(ctx, to, wire.OpFillComplete, completionRequest{p.ds, l}, nil)
 }
 
@@ -80,7 +80,7 @@ func (f *Fills) onOffer(ctx context.Context, peer metadata.NodeID, q *offerReque
 	if err != nil {
 		return offerReply{}, err
 	}
-	return offerReply{x.Claim(q.Claim)}, nil
+	return offerReply{x.Accept(q.Offer)}, nil
 }
 
 func (f *Fills) onCompletion(ctx context.Context, peer metadata.NodeID, q *completionRequest) (struct{}, error) {
@@ -88,7 +88,7 @@ func (f *Fills) onCompletion(ctx context.Context, peer metadata.NodeID, q *compl
 	if err != nil {
 		return struct{}{}, err
 	}
-	return struct{}{}, x.Landed(q.Landing)
+	return struct{}{}, x.Complete(q.Completion)
 }
 
 // wait is the fill of a dataset, for a node that brings files to it. This node may learn

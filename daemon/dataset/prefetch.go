@@ -21,18 +21,18 @@ type Prefetch struct {
 func (f *Fills) Prefetch(id metadata.DatasetID) Prefetch { return Prefetch{f, id} }
 
 // of is nil if there is no fill yet; then the channel is closed when another begins.
-func (p Prefetch) of() (*stagein.Forecast, <-chan struct{}) {
+func (p Prefetch) of() (*stagein.Predictor, <-chan struct{}) {
 	x, begun := p.fills.get(p.id)
 	if x == nil {
 		return nil, begun
 	}
-	return x.Forecast(), nil
+	return x.Predictor(), nil
 }
 
 // Read notes that a reader begins to read a file.
 func (p Prefetch) Read(ino metadata.Ino) {
 	if x, _ := p.of(); x != nil {
-		x.Read(ino)
+		x.Observe(ino)
 	}
 }
 
@@ -46,7 +46,7 @@ func (p Prefetch) Waited(ino metadata.Ino, took time.Duration) {
 // Later has Next return a file again that cannot be read yet.
 func (p Prefetch) Later(ino metadata.Ino) {
 	if x, _ := p.of(); x != nil {
-		x.Later(ino)
+		x.Retry(ino)
 	}
 }
 

@@ -60,7 +60,7 @@ func (c *readCheck) verify(ctx context.Context, ino metadata.Ino, off, n int64) 
 	if x == nil || !ok {
 		return nil
 	}
-	ps, err := x.Touched(ino, off, n)
+	ps, err := x.Overlapping(ino, off, n)
 	if err != nil {
 		return err
 	}
@@ -83,7 +83,7 @@ func (c *readCheck) verify(ctx context.Context, ino metadata.Ino, off, n int64) 
 
 // refetcher fetches files again; *stagein.Fill.
 type refetcher interface {
-	Again(ctx context.Context, inos []metadata.Ino) (map[metadata.Ino]error, error)
+	Refetch(ctx context.Context, inos []metadata.Ino) (map[metadata.Ino]error, error)
 }
 
 func (c *readCheck) piece(ctx context.Context, x refetcher, p stagein.PieceSum) error {
@@ -91,7 +91,7 @@ func (c *readCheck) piece(ctx context.Context, x refetcher, p stagein.PieceSum) 
 	if bad == nil || ctx.Err() != nil {
 		return ctx.Err()
 	}
-	failed, err := x.Again(ctx, []metadata.Ino{p.Ino})
+	failed, err := x.Refetch(ctx, []metadata.Ino{p.Ino})
 	if err == nil {
 		err = failed[p.Ino]
 	}

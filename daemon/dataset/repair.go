@@ -113,7 +113,7 @@ func (v *Verifier) refetch(ctx context.Context, q *repairRequest) (*repairResult
 	if x == nil {
 		return nil, fmt.Errorf("repair: the source of dataset %d is not known here: %w", q.Dataset, syscall.ENOENT)
 	}
-	failed, err := x.Again(ctx, q.Inos)
+	failed, err := x.Refetch(ctx, q.Inos)
 	r := &repairResult{Failed: make(map[metadata.Ino]string, len(failed))}
 	for ino, e := range failed {
 		r.Failed[ino] = node.Clip(node.ErrorText(e))

@@ -17,20 +17,20 @@ type FillReport struct {
 	More       int64                `json:"more,omitempty"`
 	// Overflow is the files that the node owns and reads through; Missing is how many
 	// more it could not fetch.
-	Overflow stagein.NoRoom `json:"overflow,omitzero"`
-	Missing  int64          `json:"missing,omitempty"`
+	Overflow stagein.Overflow `json:"overflow,omitzero"`
+	Missing  int64            `json:"missing,omitempty"`
 }
 
 // Report is how far this node is with each dataset.
 func (f *Fills) Report() map[metadata.DatasetID]FillReport {
 	all := make(map[metadata.DatasetID]FillReport)
 	for id, x := range f.all() {
-		e, whole := x.Whole()
-		r := FillReport{Progress: x.Progress(), Overflow: x.NoRoom(), Missing: x.Lacking()}
+		e, whole := x.Done()
+		r := FillReport{Progress: x.Progress(), Overflow: x.Overflow(), Missing: x.Missing()}
 		if whole {
 			r.Complete = e
 		}
-		if err := x.Trouble(); err != nil {
+		if err := x.Err(); err != nil {
 			r.Error = node.Clip(node.ErrorText(err))
 		}
 		r.Unreadable, r.More = unreadable(x)

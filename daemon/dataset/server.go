@@ -67,7 +67,7 @@ func (s *Server) admit(ctx context.Context, ino metadata.Ino, n int64) error {
 
 func (s *Server) onRead(ctx context.Context, r *rpc.Request, resp *rpc.Response) error {
 	q, err := s.readable(ctx, r)
-	if errors.Is(err, stagein.ErrDisplaced) {
+	if errors.Is(err, stagein.ErrOverflow) {
 		return s.sendOverflow(ctx, &q, resp)
 	}
 	if err != nil {
@@ -118,7 +118,7 @@ func (s *Server) sendOverflow(ctx context.Context, q *wire.ReadReq, resp *rpc.Re
 	if x == nil {
 		return fmt.Errorf("inode %v: the dataset has failed: %w", q.Ino, syscall.EIO)
 	}
-	err := s.fills.waited(ctx, q.Ino, func(ctx context.Context) error { return x.WarmDisplaced(ctx, q.Ino, q.Off, int64(q.Len)) })
+	err := s.fills.waited(ctx, q.Ino, func(ctx context.Context) error { return x.WarmOverflow(ctx, q.Ino, q.Off, int64(q.Len)) })
 	if err == nil {
 		err = s.admit(ctx, q.Ino, int64(q.Len))
 	}
@@ -138,7 +138,7 @@ func (s *Server) sendOverflow(ctx context.Context, q *wire.ReadReq, resp *rpc.Re
 func (s *Server) onReadSummed(ctx context.Context, r *rpc.Request, resp *rpc.Response) error {
 	q, err := s.readable(ctx, r)
 	switch {
-	case errors.Is(err, stagein.ErrDisplaced):
+	case errors.Is(err, stagein.ErrOverflow):
 		err = s.sendOverflow(ctx, &q, resp)
 	case err == nil:
 		err = s.sendVerified(ctx, &q, resp)

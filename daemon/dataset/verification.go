@@ -110,7 +110,7 @@ func (r *verification) begin(ctx context.Context, g *errgroup.Group, path string
 	}
 	mine := len(order) > 0 && r.m.Holder(a.Ino, order[0]) == r.v.n.Self() && (!again || r.q.SHA256)
 	switch {
-	case mine && a.Layout.Kind == metadata.Local && r.fill != nil && r.fill.Displaced(a.Ino):
+	case mine && a.Layout.Kind == metadata.Local && r.fill != nil && r.fill.Overflowed(a.Ino):
 		r.ownOverflow(path, a)
 	case mine:
 		g.Go(func() error { return r.file(ctx, path, a, order) })
