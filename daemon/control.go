@@ -21,7 +21,7 @@ import (
 	"github.com/bivouacfs/bivouac/stagein"
 )
 
-// reportReply answers a report. Leader is the member to report to from now on.
+// reportReply answers a report. Leader is the member to report to next.
 type reportReply struct {
 	Leader metadata.NodeID `json:"leader"`
 	Known  bool            `json:"known"`
@@ -30,8 +30,7 @@ type reportReply struct {
 	Out []stageout.Failures `json:"out,omitempty"`
 }
 
-// View is what this node knows of what the job has agreed on. It must not be
-// changed.
+// View is the newest view that this node has. It must not be changed.
 func (d *Daemon) View() cluster.View {
 	d.viewMu.Lock()
 	defer d.viewMu.Unlock()
@@ -45,15 +44,14 @@ func (d *Daemon) Watch() (cluster.View, <-chan struct{}) {
 	return d.view, d.changed
 }
 
-// setView takes a newer view. Who waits for a node that it gives up waits no
-// longer.
+// setView takes a newer view. Calls to nodes that are down in it end.
 func (d *Daemon) setView(v cluster.View) {
 	for _, id := range d.changeView(v) {
 		d.peers.Disconnect(id)
 	}
 }
 
-// changeView returns the nodes that were not down before.
+// changeView returns the nodes that are down now and were not before.
 func (d *Daemon) changeView(v cluster.View) (down []metadata.NodeID) {
 	d.viewMu.Lock()
 	defer d.viewMu.Unlock()
@@ -91,12 +89,11 @@ func (d *Daemon) Until(ctx context.Context, ok func(cluster.View) bool) error {
 	}
 }
 
-// WaitUp waits until the job's map is complete. A host that did not answer in
-// the start timeout is an error that names it.
+// WaitUp waits until the job's map is complete. The error names the hosts that did not
+// answer within the start timeout.
 func (d *Daemon) WaitUp(ctx context.Context) error {
-	// The leader gives a missing host up at the start timeout; who waits for
-	// the leader's word has to be a little more patient, but less than the
-	// keeper, who adds three seconds.
+	// The leader declares a missing host down at the start timeout. This wait is a little
+	// longer, and shorter than the keeper's, which adds three seconds.
 	ctx, cancel := context.WithTimeout(ctx, d.job.StartLimit()+min(6*d.cfg.Timing.Report, 2*time.Second))
 	defer cancel()
 	err := d.Until(ctx, func(v cluster.View) bool {
@@ -119,8 +116,8 @@ func (d *Daemon) WaitUp(ctx context.Context) error {
 	return nil
 }
 
-// silent names the members of the control plane that cannot be reached, for
-// the message of a start that failed.
+// silent names the members of the control plane that cannot be reached, for the error of a
+// failed start.
 func (d *Daemon) silent(v cluster.View) string {
 	if v.Version > 0 {
 		return "waiting for " + strings.Join(leader.HostsIn(v.Map, cluster.Joining), ",")
@@ -148,19 +145,19 @@ func (d *Daemon) report() leader.Report {
 	r.Filled, r.Scanned = d.datasets.Fills.Report(), d.stager.Scanned()
 	r.Out = d.out.Failures()
 	r.HasOutput = d.notifier.HasOutput()
-	r.Space, _ = d.data.Space(d.ctx) // a store that cannot say it reports zeros
+	r.Space, _ = d.data.Space(d.ctx) // zeros if the store does not know
 	if a := d.addrs(d.job.Self); len(a) > 0 {
 		r.Addr = a[0]
 	}
 	return r
 }
 
-// reportLoop tells the leader of this node, and learns the view from it.
+// reportLoop reports to the leader, and gets the view from it.
 func (d *Daemon) reportLoop(ctx context.Context) {
 	t := time.NewTicker(d.cfg.Timing.Report)
 	defer t.Stop()
 	for next := 0; ; {
-		if !d.reportOnce(ctx) { // ask the next member who leads
+		if !d.reportOnce(ctx) { // ask the next member for the leader
 			m := leader.Members(len(d.job.Hosts))
 			next = (next + 1) % len(m)
 			d.setLeader(m[next])
@@ -174,7 +171,7 @@ func (d *Daemon) reportLoop(ctx context.Context) {
 	}
 }
 
-// leading is who leads the control group, and since when, as far as is known here.
+// leading is the leader of the control group, and since when, as far as is known here.
 type leading struct {
 	node  metadata.NodeID
 	since time.Time
@@ -194,7 +191,7 @@ func (d *Daemon) leaderID() metadata.NodeID {
 	return d.leading.node
 }
 
-// reportOnce reports whether the member it turned to knew the leader.
+// reportOnce reports whether the member that it asked knew the leader.
 func (d *Daemon) reportOnce(ctx context.Context) bool {
 	ctx, cancel := context.WithTimeout(ctx, max(2*time.Second, 4*d.cfg.Timing.Report))
 	defer cancel()
@@ -241,8 +238,8 @@ func (d *Daemon) refresh(ctx context.Context) error {
 
 func ptr[T any](v T) *T { return &v }
 
-// onReport is a member's answer to a report. Another node is told by it that there is
-// something new, and reports itself.
+// onReport is a member's answer to a report. On a node outside the group it is the leader's
+// broadcast of a change: the node reports, and gets the new view.
 func (d *Daemon) onReport(_ context.Context, peer metadata.NodeID, r *leader.Report) (reportReply, error) {
 	var reply reportReply
 	g := d.raftGroup()
@@ -288,7 +285,7 @@ func (d *Daemon) followGroup(ctx context.Context) {
 	}
 }
 
-// Propose has the leader agree with the group on c, wherever it is.
+// Propose has the control group agree on c, wherever its leader is.
 func (d *Daemon) Propose(ctx context.Context, c raftstore.Command) (cluster.View, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -344,8 +341,8 @@ func (d *Daemon) onPropose(ctx context.Context, from metadata.NodeID, c *raftsto
 	return v, err
 }
 
-// checkProposal refuses what no node has to propose to another: a node speaks
-// for the datasets that it leads; what is said of nodes is for the leader.
+// checkProposal refuses what no other node may propose: a node speaks for the datasets that
+// it coordinates; only the leader changes nodes.
 func checkProposal(from metadata.NodeID, c *raftstore.Command) error {
 	ds := c.Dataset
 	switch {
@@ -396,16 +393,16 @@ func (d *Daemon) Insist(ctx context.Context, id metadata.NodeID, most time.Durat
 // insistPause is the pause between two tries of Insist.
 const insistPause = 100 * time.Millisecond
 
-// patience is how long a node is asked again that does not answer: for as long as the
-// leader of the group may take to give it up. Who is elected meanwhile has heard nobody's
-// silence, so it begins again then, but not for ever.
+// patience is how long calls to a node that does not answer are repeated: as long as the
+// leader of the group may take to declare the node down. A leader that is elected meanwhile
+// starts to count anew, and so does the patience, a few times.
 type patience struct {
 	d     *Daemon
 	begun time.Time
 	most  time.Duration
 }
 
-// leadersLost is how many leaders may be lost, one after the other.
+// leadersLost is how many leaders may be lost in a row.
 const leadersLost = 4
 
 func (d *Daemon) patience(most time.Duration) patience { return patience{d, time.Now(), most} }
@@ -417,7 +414,7 @@ func (p patience) over() bool {
 	return p.overAt(time.Now(), since)
 }
 
-// overAt is over when the leader that this node knows leads since then, as far as it knows.
+// overAt is over for a leader that was elected at since.
 func (p patience) overAt(at, since time.Time) bool {
 	if since.Before(p.begun) {
 		since = p.begun

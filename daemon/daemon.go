@@ -1,57 +1,3 @@
-// Package daemon is a node's server: it opens the stores, answers the other
-// nodes, joins the job's control plane, stages datasets in, and tells its
-// keeper how it fares. Its one idea is that a node knows its job from one job
-// file and meets the others by address alone: no shared directory, no ssh.
-//
-// It knows nothing of mounts or of clients; whoever wires the program gives it
-// what it needs of them as functions.
-//
-// # The control plane
-//
-// The first three hosts (one, if there are fewer than three) are the Raft
-// group. Every node, those too, sends a report to the group's leader a few
-// times a second; the answer holds the view (map and datasets) if the sender's
-// is older. The leader turns reports into proposals: a node that reports ready
-// becomes Up, one that is silent becomes Down, a dataset whose manifest every
-// node has becomes Sealed, a job whose nodes are all done is closing. No read
-// or write of a file ever touches it.
-//
-// # What is left over
-//
-// A daemon that is killed, or whose node is lost, leaves things behind that
-// nobody needs. Each has its place where it is found again: an orphan its record,
-// a transaction its intent or its decision, a section its home. What has none is
-// swept when a daemon starts on an old store, and after another has started
-// again: data of files that are gone, of which a node asks their homes, and
-// inodes that nothing on any node names.
-//
-// # Memory
-//
-// Any number of readers and writers together take at most (Memory, MemoryOf)
-//
-//	128 MiB   the program: code, stacks, workers, what is open, garbage
-//	 99 MiB   metadata: the caches and newest records of the Pebble stores
-//	256 MiB   requests and replies with file data; less if Config.Memory says so
-//	504 KiB   for each other node: connections
-//	336 MiB   for each dataset that is staged: 64 of pieces, 256 of what is read
-//	          through because there is no room for it, 16 of names that are sorted
-//	201 MiB   the mount: 512 KiB for each request of the kernel (package mount), and
-//	          32 of what is gathered of writes (package fsclient)
-//	132 MiB   the covers and kernel views of datasets, if they are made
-//
-// What is not in it: replies to listings of large directories while they are
-// made, a decompressor's window, the hard links of a dataset while its manifest is
-// built, what a directory or a zip archive has while it is scanned, and the pieces
-// that a node is to fetch, some 100 bytes for each.
-//
-// # Locks
-//
-//	viewMu     the view and its subscribers
-//	meter.mu   the samples of the traffic
-//	sweep.mu   the runs of the nodes, what the sweep has found
-//
-// None is held while another is taken, nor across a remote call. The parts have locks of
-// their own; see their package comments.
 package daemon
 
 import (
@@ -314,23 +260,6 @@ func (d *Daemon) openDatasets() {
 		Ctx: d.ctx, Node: d, Tasks: d.tasks, Job: d.job, Data: d.datasets, Source: d.cfg.Source,
 		Report: d.cfg.Timing.Report, Patience: patience,
 	})
-}
-
-// listen binds the first address that is free.
-func listen(addrs []string) (net.Listener, error) {
-	var errs []error
-	for _, a := range addrs {
-		_, port, err := net.SplitHostPort(a)
-		if err != nil {
-			return nil, fmt.Errorf("address %q: %w", a, err)
-		}
-		l, err := net.Listen("tcp", net.JoinHostPort("", port))
-		if err == nil {
-			return l, nil
-		}
-		errs = append(errs, err)
-	}
-	return nil, fmt.Errorf("no port of this job is free on this node: %w: widen ports= in the site's configuration", errors.Join(errs...))
 }
 
 func (d *Daemon) openNetwork(l net.Listener) error {

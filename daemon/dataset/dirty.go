@@ -8,28 +8,28 @@ import (
 	"github.com/bivouacfs/bivouac/stagein/source"
 )
 
-// The bounds of what is staged and not on the disk yet, of all datasets together.
-// Without them the kernel lets a part of the machine's memory fill up before it
-// writes, and then holds back everyone who writes, the job's own processes too.
+// Limits on staged bytes that are not on the disk yet, of all datasets together. Without
+// them the kernel lets a part of the machine's memory fill up before it writes, and then
+// throttles every writer, the job's own processes too.
 const (
-	dirtyLazy = 32 << 20  // bytes of which the kernel is not told to write them
-	dirtyMost = 256 << 20 // bytes of which nobody has seen that they are written
-	dirtyStep = 4 << 20   // bytes of which the kernel is told at a time
+	dirtyLazy = 32 << 20  // bytes whose write-back is not started
+	dirtyMost = 256 << 20 // bytes that may not be on the disk
+	dirtyStep = 4 << 20   // bytes whose write-back is started at a time
 )
 
-// writeBacker is what dirty needs of the store.
+// writeBacker is the part of the store that dirty needs.
 type writeBacker interface {
 	StartWriteBack(ctx context.Context, ino metadata.Ino, off, n int64) error
 	AwaitWriteBack(ctx context.Context, ino metadata.Ino, off, n int64) error
 }
 
-// dirty is what was staged lately, the oldest first.
+// dirty is what was staged recently, oldest first.
 type dirty struct {
 	lazy, most, step int64
 
 	mu      sync.Mutex
 	fresh   stretches // guarded by mu; written
-	started stretches // guarded by mu; on their way to the disk
+	started stretches // guarded by mu; being written back
 }
 
 type stretch struct {
@@ -49,7 +49,7 @@ func (q *stretches) push(all ...stretch) {
 	}
 }
 
-// over takes the oldest off until no more than most bytes are left.
+// over removes and returns the oldest until at most most bytes are left.
 func (q *stretches) over(most int64) (off []stretch) {
 	k := 0
 	for q.bytes > most {
@@ -60,8 +60,8 @@ func (q *stretches) over(most int64) (off []stretch) {
 	return off
 }
 
-// wrote takes note of a stretch, and sends those that have been there for longest
-// to the disk. An error may be of another file: what was staged is then not there.
+// wrote records a stretch, and writes the oldest ones back. An error may be of another
+// file, whose staged bytes are lost then.
 func (d *dirty) wrote(ctx context.Context, to writeBacker, ino metadata.Ino, off, n int64) error {
 	if n <= 0 {
 		return nil
@@ -86,8 +86,8 @@ func (d *dirty) wrote(ctx context.Context, to writeBacker, ino metadata.Ino, off
 	return nil
 }
 
-// startAll has stretches written, with the lowest priority: to have that, and to give
-// it back, costs as much as to start one of them.
+// startAll starts the write-back of stretches with the lowest I/O priority. Changing the
+// priority costs as much as starting one of them, so it is done once for all.
 func startAll(ctx context.Context, to writeBacker, all []stretch) error {
 	if len(all) == 0 {
 		return nil

@@ -26,7 +26,7 @@ type Fence struct {
 
 	mu       sync.Mutex
 	ended    map[metadata.DatasetID]bool          // guarded by mu; datasets that failed
-	excluded map[metadata.DatasetID][]stagein.Try // guarded by mu; attempts whose inodes nobody has
+	excluded map[metadata.DatasetID][]stagein.Try // guarded by mu; tries whose inodes belong to no file
 	removed  map[metadata.DatasetID]bool          // guarded by mu; ended datasets that somebody has begun to remove
 }
 

@@ -27,7 +27,7 @@ func TestDuties(t *testing.T) {
 		leads    time.Duration   // since when this node leads
 		want     string
 	}{
-		{"nobody has reported", []cluster.State{0, 0, 0}, nil, nil, nil, seen, ""},
+		{"no node has reported", []cluster.State{0, 0, 0}, nil, nil, nil, seen, ""},
 		{"ready nodes come up", []cluster.State{0, 0, 0}, nil, []Report{{Ready: true}, {}, {Node: 2, Ready: true}},
 			[]time.Duration{seen, seen, seen}, seen, "node 0 up; node 2 up"},
 		{"a missing host is given up after the start timeout", []cluster.State{cluster.Up, 0, cluster.Up}, nil,
@@ -81,11 +81,11 @@ func TestDuties(t *testing.T) {
 		{"a coordinator is lost with the only manifest", []cluster.State{cluster.Up, cluster.Down, cluster.Up},
 			[]cluster.Dataset{{ID: 1, Phase: cluster.Publishing, Digest: "d", Coordinator: 1}}, []Report{{Ready: true}, {}, {Ready: true}},
 			[]time.Duration{seen, 0, seen}, time.Hour, "dataset 1 failed: n1 does not answer, and no other node has the manifest: stage it in again"},
-		{"a coordinator is lost, an heir has the manifest", []cluster.State{cluster.Up, cluster.Down, cluster.Up},
+		{"a coordinator is lost, a standby has the manifest", []cluster.State{cluster.Up, cluster.Down, cluster.Up},
 			[]cluster.Dataset{{ID: 1, Phase: cluster.Publishing, Digest: "d", Coordinator: 1}},
 			[]Report{{Ready: true}, {}, {Ready: true, Standby: map[metadata.DatasetID]string{1: "d"}}},
 			[]time.Duration{seen, 0, seen}, time.Hour, ""},
-		{"a coordinator is lost, an heir has another manifest", []cluster.State{cluster.Up, cluster.Down, cluster.Up},
+		{"a coordinator is lost, a standby has another manifest", []cluster.State{cluster.Up, cluster.Down, cluster.Up},
 			[]cluster.Dataset{{ID: 1, Phase: cluster.Publishing, Digest: "d", Coordinator: 1}},
 			[]Report{{Ready: true}, {}, {Ready: true, Standby: map[metadata.DatasetID]string{1: "e"}}},
 			[]time.Duration{seen, 0, seen}, time.Hour, "dataset 1 failed: n1 does not answer, and no other node has the manifest: stage it in again"},

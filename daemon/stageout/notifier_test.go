@@ -38,10 +38,10 @@ func TestOutput(t *testing.T) {
 	if _, err := f.WriteString("hello\n"); err != nil {
 		t.Fatal(err)
 	}
-	if err := o.add("told\n"); err != nil {
+	if err := o.add("a line\n"); err != nil {
 		t.Fatal(err)
 	}
-	if b, _ := os.ReadFile(path); string(b) != "hello\ntold\n" {
+	if b, _ := os.ReadFile(path); string(b) != "hello\na line\n" {
 		t.Errorf("the output is %q", b)
 	}
 	elsewhere := filepath.Join(t.TempDir(), "elsewhere")
@@ -57,7 +57,7 @@ func TestOutput(t *testing.T) {
 		if err := errors.Join(os.RemoveAll(path), os.WriteFile(elsewhere, nil, 0o644), put()); err != nil {
 			t.Fatalf("%s: %v", name, err)
 		}
-		if err := o.add("told\n"); err == nil {
+		if err := o.add("a line\n"); err == nil {
 			t.Errorf("a line was added to %s", name)
 		}
 		if b, err := os.ReadFile(elsewhere); err != nil || len(b) > 0 {
@@ -156,7 +156,7 @@ func TestNotifierNotifiesOnce(t *testing.T) {
 		t.Errorf("%d lines, %v", lines.Load(), err)
 	}
 	if err := x.write(nil); err != nil || lines.Load() != 1 {
-		t.Errorf("%d lines after nothing was told, %v", lines.Load(), err)
+		t.Errorf("%d lines after nothing was written, %v", lines.Load(), err)
 	}
 }
 
@@ -180,7 +180,7 @@ func TestNotifierWithoutOutput(t *testing.T) {
 	}
 	b, err := os.ReadFile(filepath.Join(j.WorkDir, "bivouac-7.out"))
 	if err != nil || strings.Count(string(b), "\n") != 2 || !strings.Contains(string(b), "fails so far") || !strings.Contains(string(b), "lost with the j") {
-		t.Errorf("told is %q, %v", b, err)
+		t.Errorf("the output is %q, %v", b, err)
 	}
 	if err := os.Symlink("/etc/passwd", filepath.Join(j.WorkDir, "bivouac-8.out")); err != nil {
 		t.Fatal(err)
@@ -189,7 +189,7 @@ func TestNotifierWithoutOutput(t *testing.T) {
 		t.Errorf("a link is followed: %v", err)
 	}
 	if o := ownOutput(&job.File{ID: "7"}); o != nil {
-		t.Errorf("a job that was not submitted tells in %+v", o)
+		t.Errorf("a job that was not submitted notifies in %+v", o)
 	}
 }
 

@@ -1,0 +1,59 @@
+// Package daemon is a node's server: it wires the parts of a daemon together, opens the
+// stores, answers the other nodes, joins the control plane, and reports to its keeper. A
+// node knows its job from one job file and reaches the other nodes by address alone: no
+// shared directory, no ssh.
+//
+//	node      what every part needs of this node; this package implements it
+//	home      the live realm: leases, open files, locks, transactions
+//	dataset   datasets once their bytes arrive: manifests, serving, verify and repair
+//	ingest    stage-ins: coordinator, participants, standby, takeover
+//	stageout  copies out of scratch
+//	tasks     work on other nodes
+//	leader    the duties of the control group's leader
+//	job       the job file
+//
+// It knows nothing of mounts or clients; the program gives it what it needs of them as
+// functions.
+//
+// # The control plane
+//
+// The first three hosts (one, if there are fewer than three) are the Raft group. Every
+// node, those too, sends a report to the group's leader a few times a second; the reply
+// has the view (map and datasets) if the sender's is older. Package leader turns reports
+// into proposals. No read or write of a file touches the control plane.
+//
+// # Orphans
+//
+// A daemon that is killed leaves things behind. Each is found again where it is recorded:
+// an orphan by its record, a transaction by its intent or decision, a shard by its home.
+// The rest is swept when a daemon starts on an old store, and after another daemon has
+// restarted: data of files that are gone, and inodes that nothing on any node names.
+//
+// # Memory
+//
+// All readers and writers together take at most (Memory, MemoryOf)
+//
+//	128 MiB   the program: code, stacks, workers, open files, garbage
+//	 99 MiB   metadata: caches and memtables of the Pebble stores
+//	256 MiB   requests and replies with file data; less if Config.Memory says so
+//	504 KiB   for each other node: connections
+//	336 MiB   for each dataset that is staged: 64 of pieces, 256 of overflow that is
+//	          read through, 16 of names that are sorted
+//	201 MiB   the mount: 512 KiB for each request of the kernel (package mount), and
+//	          32 of write-back buffers (package fsclient)
+//	132 MiB   the covers and kernel views of datasets, if they are made
+//
+// Not included: replies to listings of large directories while they are made, a
+// decompressor's window, the hard links of a dataset while its manifest is built, the
+// entries of a directory or a zip archive while it is scanned, and some 100 bytes for each
+// piece that a node has yet to fetch.
+//
+// # Locks
+//
+//	viewMu     the view and its subscribers, the leader that this node knows
+//	meter.mu   the samples of the traffic
+//	traces.mu  the listeners of traces
+//
+// None is held while another is taken, nor across a remote call. The parts have locks of
+// their own; see their package comments.
+package daemon
