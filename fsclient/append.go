@@ -59,7 +59,7 @@ func (f *File) appendNow(ctx context.Context, p []byte) (n int, err error) {
 	f.mu.Unlock()
 	n, nodes, err := f.c.data.Write(ctx, &a, order, p, off)
 	f.appended(nodes, n, err)
-	f.c.settleSoon(ctx, f)
+	f.settleSoon(ctx)
 	return n, err
 }
 
@@ -210,7 +210,8 @@ func (f *File) place(ctx context.Context, q metadata.Append) (pl metadata.Place,
 
 // settleSoon makes the home learn soon that an append is complete; at once if the home
 // is this node, where that costs no call.
-func (c *Client) settleSoon(ctx context.Context, f *File) {
+func (f *File) settleSoon(ctx context.Context) {
+	c := f.c
 	if f.ino.Home() == c.cfg.Self {
 		f.mu.Lock()
 		q := f.app.Settlement(f.ino, f.written())
@@ -225,17 +226,21 @@ func (c *Client) settleSoon(ctx context.Context, f *File) {
 	c.appended.Set()
 }
 
-// settling tells homes of complete appends, until the client is closed.
-func (c *Client) settling() {
-	wait.Batches(c.ctx, c.appended, settleAfter, c.files.unsettled, func() time.Duration {
-		c.settleAll()
+// settler tells homes of complete appends.
+type settler struct{ c *Client }
+
+// run settles appends until the client is closed.
+func (s settler) run() {
+	wait.Batches(s.c.ctx, s.c.appended, settleAfter, s.c.files.unsettled, func() time.Duration {
+		s.settleAll()
 		return settleAfter
 	})
 }
 
 // settleAll settles the files without an append in flight. No file waits for the home
 // of another one.
-func (c *Client) settleAll() {
+func (s settler) settleAll() {
+	c := s.c
 	files := c.files.takeUnsettled(func(f *File) bool {
 		f.mu.Lock()
 		defer f.mu.Unlock()

@@ -92,19 +92,19 @@ func (c *Config) validate() error {
 
 // Client is the whole filesystem as one node sees it.
 type Client struct {
-	cfg   Config
-	nodes *route.Router
-	data  *stripe.Data
-	attrs cache.Attrs // of files of datasets
-	space *cache.Space
-	pool  *writeback.Pool
-	locks *locks.Locker
+	cfg    Config
+	nodes  *route.Router
+	data   *stripe.Data
+	sealed sealedRealm
+	space  *cache.Space
+	pool   *writeback.Pool
+	locks  *locks.Locker
 
 	files    fileTable
 	leases   *leases.Cache
 	onRevoke atomic.Pointer[func([]metadata.Ino)]
 
-	metaSealed, published atomic.Int64
+	published atomic.Int64
 
 	ctx      context.Context // ends with Close
 	cancel   context.CancelFunc
@@ -133,10 +133,11 @@ func New(cfg Config) (*Client, error) {
 	c.space = cache.NewSpace(dataNodes{c.nodes}, cfg.Now)
 	c.pool = writeback.NewPool(bufferedClient{c}, cfg.Log, cfg.Now)
 	c.locks = locks.New(locks.Config{Holder: c.holder(), Files: lockedFiles{c}, Log: cfg.Log})
+	c.sealed = sealedRealm{datasetTables: cfg.Sealed, uid: cfg.UID, gid: cfg.GID}
 	c.files.init()
 	c.ctx, c.cancel = context.WithCancel(context.Background())
-	c.wg.Go(c.reportCloses)
-	c.wg.Go(c.settling)
+	c.wg.Go(closeReporter{c}.run)
+	c.wg.Go(settler{c}.run)
 	return c, nil
 }
 
@@ -157,28 +158,7 @@ func (c *Client) Close() {
 func (c *Client) holder() metadata.Holder { return metadata.Holder{Node: c.cfg.Self, Run: c.cfg.Run} }
 
 // Datasets is the datasets that can be seen.
-func (c *Client) Datasets() []cluster.Dataset {
-	if c.cfg.Sealed == nil {
-		return nil
-	}
-	return c.cfg.Sealed.Datasets()
-}
-
-// sealed is the namespace of the dataset that ino belongs to.
-func (c *Client) sealed(ino metadata.Ino) (metadata.Store, error) {
-	if c.cfg.Sealed != nil {
-		if t, ok := c.cfg.Sealed.Table(ino.Dataset()); ok {
-			return t, nil
-		}
-	}
-	return nil, fmt.Errorf("dataset %d: %w", ino.Dataset(), syscall.ESTALE)
-}
-
-// own gives a sealed inode to the job's user.
-func (c *Client) own(a metadata.Attr) metadata.Attr {
-	a.UID, a.GID = c.cfg.UID, c.cfg.GID
-	return a
-}
+func (c *Client) Datasets() []cluster.Dataset { return c.sealed.datasets() }
 
 func readOnly(ino metadata.Ino) error {
 	return fmt.Errorf("inode %v: %w", ino, syscall.EROFS)
@@ -188,13 +168,6 @@ func readOnly(ino metadata.Ino) error {
 // that does not answer in time counts with its last answer, as full.
 func (c *Client) Statfs(ctx context.Context) (datapath.Space, error) { return c.space.Total(ctx) }
 
-// StatDataset is the size of the dataset that ino is in, which is full; its Objects
-// are its files and directories.
-func (c *Client) StatDataset(ino metadata.Ino) (datapath.Space, error) {
-	for _, ds := range c.Datasets() {
-		if ds.ID == ino.Dataset() {
-			return datapath.Space{Capacity: ds.Bytes, Used: ds.Bytes, Objects: ds.Files + ds.Dirs}, nil
-		}
-	}
-	return datapath.Space{}, fmt.Errorf("inode %v: its dataset does not exist: %w", ino, syscall.ESTALE)
-}
+// StatDataset is the size of the dataset that ino is in, which is full; its Objects are
+// its files and directories.
+func (c *Client) StatDataset(ino metadata.Ino) (datapath.Space, error) { return c.sealed.space(ino) }

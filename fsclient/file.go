@@ -24,7 +24,7 @@ type File struct {
 	unsure   bool            // under fileTable.mu: an earlier use had written what no home was told
 	settling bool            // under fileTable.mu: its home is being told of appends
 
-	// sizeTurn is held while the home is told a size, so that no older size
+	// sizeTurn is held while a size is sent to the home, so that no older size
 	// undoes a truncate.
 	sizeTurn wait.Mutex
 	// syncTurn is held while nodes sync, so that a Sync does not return before

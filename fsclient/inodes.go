@@ -9,8 +9,8 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// Getattr is metadata.Inodes. The home of an open file is told first what this node
-// has written.
+// Getattr is metadata.Inodes. It first reports to the home of an open file
+// what this node has written.
 func (c *Client) Getattr(ctx context.Context, ino metadata.Ino) (metadata.Attr, error) {
 	a, _, err := c.GetattrLeased(ctx, ino)
 	return a, err
@@ -19,16 +19,7 @@ func (c *Client) Getattr(ctx context.Context, ino metadata.Ino) (metadata.Attr, 
 // getattr asks the manifest, the open file or the home.
 func (c *Client) getattr(ctx context.Context, ino metadata.Ino) (metadata.Attr, error) {
 	if ino.Sealed() {
-		t, err := c.sealed(ino)
-		if err != nil {
-			return metadata.Attr{}, err
-		}
-		if a := c.attrs.Get(ino); a != nil {
-			return *a, nil
-		}
-		c.metaSealed.Add(1)
-		a, err := t.Getattr(ctx, ino)
-		return c.own(a), err
+		return c.sealed.getattr(ctx, ino)
 	}
 	if f := c.files.get(ino); f != nil {
 		return f.refresh(ctx)
@@ -68,12 +59,7 @@ func (c *Client) Truncate(ctx context.Context, ino metadata.Ino, size int64) (me
 // Readlink is metadata.Inodes.
 func (c *Client) Readlink(ctx context.Context, ino metadata.Ino) (string, error) {
 	if ino.Sealed() {
-		t, err := c.sealed(ino)
-		if err != nil {
-			return "", err
-		}
-		c.metaSealed.Add(1)
-		return t.Readlink(ctx, ino)
+		return c.sealed.readlink(ctx, ino)
 	}
 	s, err := c.nodes.Home(ino)
 	if err != nil {

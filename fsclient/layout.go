@@ -37,8 +37,11 @@ const (
 	layoutStripe = "stripe"
 )
 
-func (c *Client) ownXattr(ctx context.Context, ino metadata.Ino, name string) ([]byte, error) {
-	a, err := c.Getattr(ctx, ino)
+// layouts is the attributes with ReservedXattr.
+type layouts struct{ c *Client }
+
+func (l layouts) get(ctx context.Context, ino metadata.Ino, name string) ([]byte, error) {
+	a, err := l.c.Getattr(ctx, ino)
 	if err != nil {
 		return nil, err
 	}
@@ -54,19 +57,19 @@ func (c *Client) ownXattr(ctx context.Context, ino metadata.Ino, name string) ([
 	case name == xattrCopies:
 		return strconv.AppendUint(nil, uint64(max(a.Layout.Copies, 1)), 10), nil
 	case name == xattrNode && file:
-		hosts, err := c.nodes.Hosts(ctx, a)
+		hosts, err := l.c.nodes.Hosts(ctx, a)
 		return []byte(strings.Join(hosts, ",")), err
 	}
 	return nil, fmt.Errorf("inode %v: attribute %q: %w", ino, name, syscall.ENODATA)
 }
 
-// setOwnXattr changes the layout of a directory or of an empty file. An open file is
+// set changes the layout of a directory or of an empty file. An open file is
 // EBUSY: its users have cached the layout.
-func (c *Client) setOwnXattr(ctx context.Context, ino metadata.Ino, x metadata.Xattr) error {
+func (l layouts) set(ctx context.Context, ino metadata.Ino, x metadata.Xattr) error {
 	if x.Mode == metadata.XattrCreate {
 		return fmt.Errorf("inode %v: attribute %q: %w", ino, x.Name, syscall.EEXIST)
 	}
-	ch, err := layoutChange(c.writer(), x.Name, string(x.Value))
+	ch, err := layoutChange(l.c.writer(), x.Name, string(x.Value))
 	if err != nil {
 		return fmt.Errorf("inode %v: %w", ino, err)
 	}
@@ -76,8 +79,8 @@ func (c *Client) setOwnXattr(ctx context.Context, ino metadata.Ino, x metadata.X
 	ctx, cancel := context.WithTimeout(ctx, closeWait)
 	defer cancel()
 	for {
-		err := c.setLayout(ctx, ino, ch)
-		if !errors.Is(err, syscall.EBUSY) || !c.closedSoon(ctx, ino) {
+		err := l.setOnce(ctx, ino, ch)
+		if !errors.Is(err, syscall.EBUSY) || !l.closedSoon(ctx, ino) {
 			return err
 		}
 	}
@@ -90,19 +93,19 @@ const (
 	closePoll = 20 * time.Millisecond
 )
 
-func (c *Client) setLayout(ctx context.Context, ino metadata.Ino, ch metadata.Change) error {
-	if c.files.get(ino) != nil {
+func (l layouts) setOnce(ctx context.Context, ino metadata.Ino, ch metadata.Change) error {
+	if l.c.files.get(ino) != nil {
 		return fmt.Errorf("inode %v: the layout of an open file cannot be changed: set it before opening, or on the directory: %w", ino, syscall.EBUSY)
 	}
-	c.reportClosed(ctx, ino.Home())
-	_, err := c.Setattr(ctx, ino, ch)
+	closeReporter{l.c}.reportNow(ctx, ino.Home())
+	_, err := l.c.Setattr(ctx, ino, ch)
 	return err
 }
 
 // closedSoon pauses; false if the time is over, or if the file has data, which no
 // close changes.
-func (c *Client) closedSoon(ctx context.Context, ino metadata.Ino) bool {
-	if a, err := c.Getattr(ctx, ino); err != nil || a.Size > 0 {
+func (l layouts) closedSoon(ctx context.Context, ino metadata.Ino) bool {
+	if a, err := l.c.Getattr(ctx, ino); err != nil || a.Size > 0 {
 		return false
 	}
 	return retry.Pause(ctx, closePoll)

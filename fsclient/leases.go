@@ -30,7 +30,7 @@ func (c *Client) OnRevoke(f func(dirs []metadata.Ino)) { c.onRevoke.Store(&f) }
 // unless they had been asked for before.
 func (c *Client) LookupLeased(ctx context.Context, dir metadata.Ino, name string) (metadata.Entry, time.Duration, error) {
 	if dir.Sealed() {
-		e, err := c.lookupSealed(ctx, dir, name)
+		e, err := c.sealed.lookup(ctx, dir, name)
 		return e, 0, err
 	}
 	e, ok := c.leases.Entry(dir, name)

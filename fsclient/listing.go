@@ -52,7 +52,7 @@ func (l *Listing) Read(ctx context.Context, after string, limit int) (es []metad
 		l.mode, l.lost = listNew, nil
 	}
 	if l.dir.Sealed() {
-		es, err = l.c.readDirSealed(ctx, l.dir, after, limit)
+		es, err = l.c.sealed.readDir(ctx, l.dir, after, limit)
 		return es, len(es) < limit, err
 	}
 	es, end, err = l.from(ctx, after, limit)

@@ -36,30 +36,6 @@ func (c *Client) LostEntry(ctx context.Context, dir metadata.Ino, name string) (
 	return e, err == nil && errors.Is(c.nodes.Alive(e.Ino.Home()), syscall.EHOSTDOWN)
 }
 
-func (c *Client) lookupSealed(ctx context.Context, dir metadata.Ino, name string) (metadata.Entry, error) {
-	t, err := c.sealed(dir)
-	if err != nil {
-		return metadata.Entry{}, err
-	}
-	c.metaSealed.Add(1)
-	e, err := t.Lookup(ctx, dir, name)
-	if err != nil {
-		return metadata.Entry{}, err
-	}
-	a := e.Attr
-	if a == nil {
-		got, err := t.Getattr(ctx, e.Ino)
-		if err != nil {
-			return metadata.Entry{}, err
-		}
-		a = &got
-	}
-	owned := c.own(*a)
-	e.Attr = &owned
-	c.attrs.Put(&owned)
-	return e, nil
-}
-
 // Create is metadata.Namespace. A regular file without a layout gets that of its
 // directory, of the epoch of this node's map and with this node as writer.
 func (c *Client) Create(ctx context.Context, dir metadata.Ino, name string, n metadata.New) (metadata.Attr, error) {
@@ -89,22 +65,6 @@ func (c *Client) ReadDir(ctx context.Context, dir metadata.Ino, after string, li
 	es, end, err := l.from(ctx, after, limit)
 	if err == nil && end && l.lost != nil {
 		return nil, l.lost
-	}
-	return es, err
-}
-
-func (c *Client) readDirSealed(ctx context.Context, dir metadata.Ino, after string, limit int) ([]metadata.Entry, error) {
-	t, err := c.sealed(dir)
-	if err != nil {
-		return nil, err
-	}
-	c.metaSealed.Add(1)
-	es, err := t.ReadDir(ctx, dir, after, limit)
-	for i := range es {
-		if es[i].Attr != nil {
-			owned := c.own(*es[i].Attr)
-			es[i].Attr = &owned
-		}
 	}
 	return es, err
 }

@@ -15,7 +15,7 @@ import (
 const (
 	// closesWait is how long closes are collected before their homes are told.
 	closesWait = 50 * time.Millisecond
-	// againAfter is when a home that could not be told is tried again.
+	// againAfter is when a home that did not answer is called again.
 	againAfter = time.Second
 	// maxRecalled is the most files in one answer to a Recall.
 	maxRecalled = 4096
@@ -23,8 +23,8 @@ const (
 
 var _ metadata.Recaller = (*Client)(nil)
 
-// release lets go of f. After the last use on this node its home is told in the
-// background, together with other closes.
+// release ends a use of f. The last close on this node is reported to the home in the
+// background, together with others.
 func (c *Client) release(f *File) {
 	if f.ino.Sealed() {
 		return
@@ -37,20 +37,24 @@ func (c *Client) release(f *File) {
 	}
 	c.locks.FileClosed(f.ino)
 	if f.ino.Home() == c.cfg.Self {
-		c.reportClosed(c.ctx, c.cfg.Self)
+		closeReporter{c}.reportNow(c.ctx, c.cfg.Self)
 	}
 	if c.files.pending() {
 		c.closed.Set()
 	}
 }
 
-// reportCloses tells the homes of closes, until the client is closed. One home has one
-// call at a time; one that hangs delays no other.
-func (c *Client) reportCloses() {
+// closeReporter tells the homes of closes.
+type closeReporter struct{ c *Client }
+
+// run reports closes until the client is closed. A home has one call at a time; one that
+// hangs delays no other.
+func (r closeReporter) run() {
+	c := r.c
 	wait.Batches(c.ctx, c.closed, closesWait, c.files.pending, func() time.Duration {
 		for home, files := range c.files.takeAllClosed() {
 			c.wg.Go(func() {
-				if !c.report(c.ctx, home, files) {
+				if !r.report(c.ctx, home, files) {
 					retry.Pause(c.ctx, againAfter)
 				}
 				c.files.reported(home)
@@ -61,16 +65,17 @@ func (c *Client) reportCloses() {
 	})
 }
 
-// reportClosed tells a home of the closes of its files.
-func (c *Client) reportClosed(ctx context.Context, home metadata.NodeID) {
-	if files := c.files.takeClosed(home); len(files) > 0 {
-		c.report(ctx, home, files)
+// reportNow reports the closes of a home's files at once.
+func (r closeReporter) reportNow(ctx context.Context, home metadata.NodeID) {
+	if files := r.c.files.takeClosed(home); len(files) > 0 {
+		r.report(ctx, home, files)
 	}
 }
 
-// report tells a home of closes; false if it has to be told again. A home that was
-// given up need not be told.
-func (c *Client) report(ctx context.Context, home metadata.NodeID, files []metadata.Opened) bool {
+// report makes one call; false if it has to be repeated. A home that was given up needs
+// no report.
+func (r closeReporter) report(ctx context.Context, home metadata.NodeID, files []metadata.Opened) bool {
+	c := r.c
 	s, err := c.nodes.Meta(home)
 	if err == nil {
 		var o metadata.Opens

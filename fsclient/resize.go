@@ -28,20 +28,20 @@ func (c *Client) resize(ctx context.Context, s metadata.NodeStore, f *File, ino 
 		}
 		defer f.app.turn.Unlock()
 	}
-	a, err := c.freezeAppends(ctx, s, f, ino)
+	a, err := freezeAppends(ctx, c.holder(), s, f, ino)
 	if err != nil {
 		return metadata.Attr{}, err
 	}
 	defer func() {
 		if err != nil {
-			c.thawAppends(context.WithoutCancel(ctx), s, ino)
+			thawAppends(context.WithoutCancel(ctx), c, s, ino)
 		} else if f != nil {
 			f.cutOff()
 		}
 	}()
 	if a.Mode&syscall.S_IFMT == syscall.S_IFREG {
 		gen := f.widen(&a)
-		if err = c.cut(ctx, &a, ch.Size); err != nil {
+		if err = cut(ctx, c, &a, ch.Size); err != nil {
 			return metadata.Attr{}, err
 		}
 		defer func() {
@@ -55,7 +55,7 @@ func (c *Client) resize(ctx context.Context, s metadata.NodeStore, f *File, ino 
 }
 
 // cut removes the data of the file a behind size.
-func (c *Client) cut(ctx context.Context, a *metadata.Attr, size int64) error {
+func cut(ctx context.Context, c *Client, a *metadata.Attr, size int64) error {
 	if size >= a.Size {
 		return nil
 	}
@@ -80,7 +80,7 @@ func (f *File) widen(a *metadata.Attr) (gen uint64) {
 
 // freezeAppends makes the appends of all nodes wait until the size is set, and
 // returns the attributes. f may be nil.
-func (c *Client) freezeAppends(ctx context.Context, s metadata.NodeStore, f *File, ino metadata.Ino) (metadata.Attr, error) {
+func freezeAppends(ctx context.Context, by metadata.Holder, s metadata.NodeStore, f *File, ino metadata.Ino) (metadata.Attr, error) {
 	o, err := opensOf(s)
 	if err != nil {
 		return metadata.Attr{}, err
@@ -92,12 +92,12 @@ func (c *Client) freezeAppends(ctx context.Context, s metadata.NodeStore, f *Fil
 		q.Freeze = true
 		f.mu.Unlock()
 	}
-	pl, err := o.Append(ctx, c.holder(), q)
+	pl, err := o.Append(ctx, by, q)
 	return pl.Attr, err
 }
 
 // thawAppends ends a freeze after which no size was set.
-func (c *Client) thawAppends(ctx context.Context, s metadata.NodeStore, ino metadata.Ino) {
+func thawAppends(ctx context.Context, c *Client, s metadata.NodeStore, ino metadata.Ino) {
 	o, err := opensOf(s)
 	if err == nil {
 		_, err = o.Append(ctx, c.holder(), metadata.Append{Ino: ino, Thaw: true})

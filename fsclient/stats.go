@@ -26,7 +26,7 @@ func (c *Client) Stats() Stats {
 	data, pool := c.data.Stats(), c.pool.Stats()
 	local, remote := c.nodes.Calls()
 	return Stats{
-		MetaLocal: local, MetaRemote: remote, MetaSealed: c.metaSealed.Load(),
+		MetaLocal: local, MetaRemote: remote, MetaSealed: c.sealed.calls.Load(),
 		ReadLocal: data.ReadLocal, ReadRemote: data.ReadRemote,
 		WriteLocal: data.WriteLocal, WriteRemote: data.WriteRemote,
 		Published: c.published.Load(),

@@ -15,7 +15,7 @@ type fileTable struct {
 	ticket   metadata.Ticket              // under mu: the last ticket
 	seq      uint64                       // under mu: of the last append
 	open     map[metadata.Ino]*File       // under mu
-	closed   map[metadata.NodeID]closes   // under mu: to be told to their homes
+	closed   map[metadata.NodeID]closes   // under mu: to be reported to their homes
 	telling  map[metadata.NodeID]struct{} // under mu: homes that are being told of closes
 	creating map[metadata.Ticket]struct{} // under mu: creates in flight
 	settle   map[*File]struct{}           // under mu: files whose home must hear of appends
@@ -119,7 +119,7 @@ func (t *fileTable) holdIno(ino metadata.Ino) *File {
 	return f
 }
 
-// release ends a use of f. It reports whether it was the last: its home has to be told.
+// release ends a use of f. It reports whether it was the last: then the close must be reported.
 func (t *fileTable) release(f *File, unsure bool) (last bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -143,7 +143,7 @@ func (t *fileTable) floor() metadata.Ticket {
 	return floor
 }
 
-// close keeps a close until its home is told; t.mu is held.
+// close keeps a close until it is reported; t.mu is held.
 func (t *fileTable) close(o metadata.Opened) {
 	home := o.Ino.Home()
 	if t.closed[home] == nil {
@@ -152,7 +152,7 @@ func (t *fileTable) close(o metadata.Opened) {
 	t.closed[home][o.Ino] = o
 }
 
-// takeClosed takes the closes that a home can be told of.
+// takeClosed takes the closes that can be reported to a home.
 func (t *fileTable) takeClosed(home metadata.NodeID) []metadata.Opened {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -14,7 +14,7 @@ var _ metadata.Xattrs = (*Client)(nil)
 // Getxattr is metadata.Xattrs. Attributes with ReservedXattr are made here.
 func (c *Client) Getxattr(ctx context.Context, ino metadata.Ino, name string) ([]byte, error) {
 	if strings.HasPrefix(name, ReservedXattr) {
-		return c.ownXattr(ctx, ino, name)
+		return layouts{c}.get(ctx, ino, name)
 	}
 	if ino.Sealed() {
 		return nil, fmt.Errorf("inode %v: attribute %q: %w", ino, name, syscall.ENODATA)
@@ -32,7 +32,7 @@ func (c *Client) Setxattr(ctx context.Context, ino metadata.Ino, x metadata.Xatt
 		return readOnly(ino)
 	}
 	if strings.HasPrefix(x.Name, ReservedXattr) {
-		return c.setOwnXattr(ctx, ino, x)
+		return layouts{c}.set(ctx, ino, x)
 	}
 	s, err := c.nodes.Home(ino)
 	if err != nil {
@@ -61,7 +61,7 @@ func (c *Client) Removexattr(ctx context.Context, ino metadata.Ino, name string)
 		return readOnly(ino)
 	}
 	if strings.HasPrefix(name, ReservedXattr) {
-		return c.setOwnXattr(ctx, ino, metadata.Xattr{Name: name})
+		return layouts{c}.set(ctx, ino, metadata.Xattr{Name: name})
 	}
 	s, err := c.nodes.Home(ino)
 	if err != nil {

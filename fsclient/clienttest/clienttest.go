@@ -1,6 +1,6 @@
-// Package clienttest has a node's home for tests of clients: what a daemon
-// makes of a store, without the daemon, its network and its control plane. Its
-// one idea is that a home is put together of the same parts there and here.
+// Package clienttest has the home of a node for tests of clients, without its daemon,
+// network and control plane. Its one idea is that it consists of the same parts as that of
+// a daemon.
 package clienttest
 
 import (
@@ -23,7 +23,7 @@ import (
 
 // Home is a node as the home of its inodes, in memory.
 type Home struct {
-	*txn.Coordinator // what it does is not what the store does alone
+	*txn.Coordinator // overrides operations of the store that involve other homes
 	metadata.Opens
 	stored
 	metadata.Locks
@@ -31,19 +31,19 @@ type Home struct {
 	Files *opens.Files
 }
 
-// stored makes the store's methods those of a Home that has none itself.
+// stored embeds the store one level deeper, so that the other methods of Home win.
 type stored struct{ *pebblestore.Store }
 
-// Config says whose home it is.
+// Config describes a home.
 type Config struct {
 	Self     metadata.NodeID
 	UID, GID uint32
 	View     func() cluster.View
 	Data     func(metadata.NodeID) datapath.Store
 	Peer     func(metadata.NodeID) metadata.TxPeer // the other homes
-	// Wake has the client of a node ask again for locks; nil is nobody.
+	// Wake wakes waiters for locks on a node; may be nil.
 	Wake func(node metadata.NodeID, waiters []uint64)
-	Keep bool // files without a name stay until they are reaped
+	Keep bool // orphans stay until they are reaped
 }
 
 // New makes a home that ends with the test.
@@ -110,7 +110,7 @@ func New(t testing.TB, cfg Config) *Home {
 	return h
 }
 
-// Data is the data of a node, on the disk, until the test ends.
+// Data is the data of a node, on disk, until the test ends.
 func Data(t testing.TB) *chunkstore.Store {
 	t.Helper()
 	d, err := chunkstore.Open(chunkstore.Config{Dirs: []string{t.TempDir()}})

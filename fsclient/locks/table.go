@@ -203,7 +203,7 @@ func (t *table) holdsNothingElse(q metadata.LockReq) bool {
 	})
 }
 
-// unlocked notes that a lock has ended, or that its home will never be told because
+// unlocked notes that a lock has ended, or that its home will never learn of it because
 // of err: a home that comes back must not get the lock back.
 func (t *table) unlocked(q metadata.LockReq, err error) {
 	t.mu.Lock()

@@ -81,7 +81,7 @@ type memoryResult struct {
 	bytes [1][]byte
 	buf   []byte // of an admitted read; nil if there is none
 	of    *reads
-	sized *sizedRead // to be told when the answer is given; may be nil
+	sized *sizedRead // notified when the answer is given; may be nil
 }
 
 var _ fuse.ReadResult = (*memoryResult)(nil)

@@ -31,7 +31,7 @@ func (s *Store) ChangeShard(ctx context.Context, c metadata.ShardChange) error {
 	return do(ctx, s.c, wire.OpShardChange, &wire.ShardChangeReq{ShardChange: c}, nil)
 }
 
-// ReportShard is metadata.Sections. The peer knows who calls: by is not sent.
+// ReportShard is metadata.Sections. The peer knows the caller: by is not sent.
 func (s *Store) ReportShard(ctx context.Context, _ metadata.NodeID, r metadata.ShardReport) (metadata.ShardAnswer, error) {
 	var a wire.ShardReportResp
 	err := do(ctx, s.c, wire.OpShardReport, &wire.ShardReportReq{ShardReport: r}, &a)

@@ -10,6 +10,6 @@
 // After a write that failed, each byte of its range is the old one or the new one.
 // Nothing of it can arrive later.
 //
-// It does not know sizes that are not in the attributes, what is buffered, nor who has
-// a file open.
+// It does not know sizes that are not in the attributes, buffered writes, nor which
+// nodes have a file open.
 package stripe
