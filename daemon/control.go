@@ -214,9 +214,9 @@ func (d *Daemon) reportOnce(ctx context.Context) bool {
 	return true
 }
 
-// refresh returns when this node knows all that the leader knew when it was
-// called, such as a dataset that was registered on another node just before.
-func (d *Daemon) refresh(ctx context.Context) error {
+// Refresh returns when this node knows all that the leader knew when it was
+// called, such as a dataset that another node registered just before.
+func (d *Daemon) Refresh(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
 	t := time.NewTicker(d.cfg.Timing.Report)

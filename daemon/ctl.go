@@ -118,7 +118,7 @@ func (c *ctlServer) routes() *http.ServeMux {
 	m := http.NewServeMux()
 	m.HandleFunc("GET /v1/status", func(w http.ResponseWriter, r *http.Request) {
 		if r.FormValue("fresh") != "" {
-			if err := c.d.refresh(r.Context()); err != nil {
+			if err := c.d.Refresh(r.Context()); err != nil {
 				writeError(w, err)
 				return
 			}
@@ -284,7 +284,7 @@ func (c *ctlServer) postOutput(w http.ResponseWriter, r *http.Request) {
 
 // postCheck checks the live realm, and waits.
 func (c *ctlServer) postCheck(w http.ResponseWriter, r *http.Request) {
-	res, err := c.d.meta.Check(r.Context())
+	res, err := c.d.home.Check(r.Context())
 	if err != nil {
 		writeError(w, err)
 		return

@@ -93,17 +93,16 @@ func (t *Timing) setDefaults(nodes int) {
 
 // Daemon is a running node.
 type Daemon struct {
-	cfg    Config
-	job    *job.File
-	log    *logrus.Entry
-	meta   interimHome
-	leased interimHome
-	data   *chunkstore.Store
-	peers  *rpc.Peers
-	rpc    *rpc.Server
-	calls  node.Handlers    // what this node answers
-	group  *raftstore.Group // nil where this node is no member
-	http   *ctlServer
+	cfg   Config
+	job   *job.File
+	log   *logrus.Entry
+	home  *home.Server
+	data  *chunkstore.Store
+	peers *rpc.Peers
+	rpc   *rpc.Server
+	calls node.Handlers    // what this node answers
+	group *raftstore.Group // nil where this node is no member
+	http  *ctlServer
 
 	ctx    context.Context // ends when the daemon stops
 	cancel context.CancelFunc
@@ -125,7 +124,6 @@ type Daemon struct {
 	tasks    *tasks.Runner
 	out      *stageout.Copier
 	notifier *stageout.Notifier
-	sweep    interimSweep
 	partials int64 // half-written files that were removed at the start
 
 	leave    leaving
@@ -197,13 +195,11 @@ func (d *Daemon) open() error {
 		return err
 	}
 	d.http = h
-	d.meta.Start()
+	d.home.Start()
 	d.Spawn(d.reportLoop)
 	d.Spawn(d.meterLoop)
 	d.out.Start()
 	d.Spawn(d.datasets.Follower.Run)
-	d.Spawn(d.followHolders)
-	d.Spawn(d.retryRemovals)
 	return nil
 }
 
@@ -252,7 +248,7 @@ func (d *Daemon) openDatasets() {
 	patience := 2 * d.cfg.Timing.Down
 	d.datasets = dataset.New(dataset.Config{
 		Ctx: d.ctx, Node: d, Tasks: d.tasks, Job: d.job, Dir: d.dir("stage"), Store: d.data,
-		KV:     func(id metadata.DatasetID) dataset.KV { return d.meta.Table(id) },
+		KV:     func(id metadata.DatasetID) dataset.KV { return d.home.Table(id) },
 		Remote: d.cfg.Data, Source: d.cfg.Source, Window: d.cfg.Window, Rate: d.serveRate,
 		Patience: patience, Retry: 4 * d.cfg.Timing.Report,
 	})
@@ -344,7 +340,10 @@ func (d *Daemon) Nudge() {
 }
 
 // Meta is this node as the home of its part of the live realm.
-func (d *Daemon) Meta() metadata.NodeStore { return d.leased }
+func (d *Daemon) Meta() metadata.NodeStore { return d.home }
+
+// Home is the same, with what only this process may ask.
+func (d *Daemon) Home() *home.Server { return d.home }
 
 // Data is this node's file data. What is not here yet of a dataset that is being
 // filled is fetched when it is read.
@@ -433,8 +432,8 @@ func (d *Daemon) Close() error {
 	if d.data != nil {
 		errs = append(errs, d.data.Close())
 	}
-	if d.meta.Server != nil {
-		errs = append(errs, d.meta.Close())
+	if d.home != nil {
+		errs = append(errs, d.home.Close())
 	}
 	return errors.Join(errs...)
 }

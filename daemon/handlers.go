@@ -4,7 +4,6 @@ import (
 	"context"
 	"maps"
 
-	"github.com/bivouacfs/bivouac/daemon/home"
 	"github.com/bivouacfs/bivouac/daemon/node"
 	"github.com/bivouacfs/bivouac/datapath/rpc"
 	"github.com/bivouacfs/bivouac/datapath/wire"
@@ -26,8 +25,8 @@ func alone(op wire.Op) bool { return op == wire.OpRead }
 
 // handlers is what this node answers.
 func (d *Daemon) handlers() node.Handlers {
-	h := d.meta.Handlers()
-	for _, part := range []node.Handlers{home.Redirects(d.openHandlers()), d.dataHandlers(), d.datasets.Handlers(), d.controlHandlers()} {
+	h := d.home.Handlers()
+	for _, part := range []node.Handlers{d.dataHandlers(), d.datasets.Handlers(), d.controlHandlers()} {
 		maps.Copy(h, part)
 	}
 	return h

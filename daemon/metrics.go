@@ -20,7 +20,7 @@ func (d *Daemon) registry() *prometheus.Registry {
 	gauge("map_epoch", "Epoch of the cluster map.", func() float64 { return float64(d.View().Map.Epoch) })
 	gauge("nodes_up", "Nodes of the job that are up.", func() float64 { return float64(len(d.View().Map.Up())) })
 	gauge("transactions_in_doubt", "Operations of other homes whose end this one has not heard of.",
-		func() float64 { return float64(d.meta.Transactions().InDoubt) })
+		func() float64 { return float64(d.home.Transactions().InDoubt) })
 	for name, b := range map[string]*rate.Bucket{"stage": d.stageRate, "serve": d.serveRate} {
 		if b != nil {
 			gauge(name+"_rate_bytes", "The most bytes a second.", func() float64 { return float64(b.Stats().Limit) })

@@ -178,7 +178,7 @@ func (d *Daemon) Status(ctx context.Context) Status {
 	s.Shares, s.RPC = d.tasks.Running(), d.rpc.Stats()
 	s.Traffic, s.Rates = d.meter.read(time.Now())
 	s.Paces = Paces{d.stageRate.Stats(), d.serveRate.Stats()}
-	s.StageOut, s.Swept = d.out.Status(), d.meta.Swept()
+	s.StageOut, s.Swept = d.out.Status(), d.home.Swept()
 	s.Swept.Files = d.partials
 	return s
 }

@@ -39,7 +39,6 @@ type Config struct {
 	// SweepDelay is how long a sweep waits before it begins; 0 is 5 s.
 	SweepDelay time.Duration
 	Now        func() time.Time // nil is time.Now
-	Interim
 }
 
 func (c *Config) setDefaults() {
@@ -105,6 +104,10 @@ func Open(cfg Config) (*Server, error) {
 		return nil, fmt.Errorf("metadata store %s: %w", cfg.Dir, err)
 	}
 	s.leased = s.newLeased(st)
+	if err := s.recoverOrphans(); err != nil {
+		_ = s.Close() // what failed comes first
+		return nil, err
+	}
 	return s, nil
 }
 
@@ -114,6 +117,8 @@ func (s *Server) Start() {
 	s.node.Spawn(s.tx.Run)
 	s.node.Spawn(s.files.Serve)
 	s.node.Spawn(s.locks.Serve)
+	s.node.Spawn(s.followHolders)
+	s.node.Spawn(s.retryRemovals)
 	s.node.Spawn(s.sweepLoop)
 }
 
@@ -139,7 +144,7 @@ func (s *Server) FileLocks() locks.Stats { return s.locks.Stats() }
 func (s *Server) Handlers() node.Handlers {
 	h := make(node.Handlers)
 	for _, part := range []node.Handlers{
-		s.namespaceHandlers(), s.leaseHandlers(), s.lockHandlers(), s.shardHandlers(), s.txHandlers(),
+		s.namespaceHandlers(), s.leaseHandlers(), s.openHandlers(), s.lockHandlers(), s.shardHandlers(), s.txHandlers(),
 	} {
 		for op, f := range part {
 			h[op] = redirects(f)

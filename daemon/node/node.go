@@ -25,6 +25,9 @@ type Registry interface {
 	// Until waits for a view for which ok is true. Its error says that ctx ended
 	// or that the daemon stops.
 	Until(ctx context.Context, ok func(cluster.View) bool) error
+	// Refresh returns when this node knows all that the leader knew when it was
+	// called, such as a dataset that another node registered just before.
+	Refresh(ctx context.Context) error
 	// Propose has the control group agree on c, wherever its leader is, and
 	// returns the view that has it.
 	Propose(ctx context.Context, c raftstore.Command) (cluster.View, error)

@@ -89,6 +89,9 @@ func (r *Registry) Until(ctx context.Context, ok func(cluster.View) bool) error 
 	}
 }
 
+// Refresh is node.Registry: the view is always the leader's.
+func (r *Registry) Refresh(ctx context.Context) error { return ctx.Err() }
+
 // Propose is node.Registry.
 func (r *Registry) Propose(ctx context.Context, c raftstore.Command) (cluster.View, error) {
 	if err := ctx.Err(); err != nil {

@@ -1,4 +1,4 @@
-package daemon
+package home
 
 import (
 	"context"
@@ -16,25 +16,7 @@ import (
 	"github.com/bivouacfs/bivouac/datapath/wire"
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/metadata/cluster"
-	"github.com/bivouacfs/bivouac/metadata/opens"
 )
-
-// Client is the client of a node, as the homes of what it has open know it, and
-// the end of the job.
-type Client interface {
-	metadata.Recaller
-	metadata.Woken
-	// Quiesce waits until what is written on the node is known to the homes,
-	// also what the kernel has still to write and to close of processes that are
-	// gone, and returns how many files are open to write all the same.
-	Quiesce(ctx context.Context) (open int, err error)
-}
-
-// SetClient gives the daemon the client of this node.
-func (d *Daemon) SetClient(c Client) { d.client.Store(&c) }
-
-// Run is that of the client of this daemon: both live and die together.
-func (d *Daemon) Run() metadata.Run { return d.run }
 
 const (
 	askWorkers  = 8                // nodes that are asked at a time
@@ -44,21 +26,21 @@ const (
 	confirmTime = 30 * time.Second // between two looks at who has files without a name open
 )
 
-// oldOrphans has the home remember the files that were unlinked, but not yet
+// recoverOrphans has the home remember the files that were unlinked, but not yet
 // removed, when its last life ended. They go when all nodes have said what they
 // have open. It is called before anybody can make new ones.
-func (d *Daemon) oldOrphans() error {
-	if d.meta.Fresh() {
+func (s *Server) recoverOrphans() error {
+	if s.Fresh() {
 		return nil
 	}
-	for id := range d.job.Hosts {
-		if metadata.NodeID(id) != d.job.Self {
-			d.meta.files.Recover(metadata.NodeID(id))
+	for _, n := range s.node.View().Map.Nodes {
+		if n.ID != s.node.Self() {
+			s.files.Recover(n.ID)
 		}
 	}
 	n := 0
-	err := d.meta.Orphans(d.ctx, func(a metadata.Attr) bool {
-		d.meta.files.Orphaned(a.Ino, true)
+	err := s.Orphans(context.Background(), func(a metadata.Attr) bool {
+		s.files.Orphaned(a.Ino, true)
 		n++
 		return n < maxOrphans
 	})
@@ -72,13 +54,13 @@ func (d *Daemon) oldOrphans() error {
 // made in an earlier life of this home are its whole stripe: who wrote
 // to it may have died in that life without telling its size, and what was known
 // of that is forgotten.
-func (d *Daemon) places(_ context.Context, a metadata.Attr, all bool) ([]metadata.NodeID, error) {
-	m := d.View().Map
+func (s *Server) places(_ context.Context, a metadata.Attr, all bool) ([]metadata.NodeID, error) {
+	m := s.node.View().Map
 	if a.Layout.Epoch > m.Epoch {
 		return nil, fmt.Errorf("map of epoch %d: %w", a.Layout.Epoch, syscall.ESTALE)
 	}
 	order := m.Order(a.Ino, a.Layout)
-	if all || d.meta.Earlier(a.Ino) {
+	if all || s.Earlier(a.Ino) {
 		return order, nil
 	}
 	var nodes []metadata.NodeID
@@ -92,45 +74,45 @@ func (d *Daemon) places(_ context.Context, a metadata.Attr, all bool) ([]metadat
 
 // removeObjects removes objects on a node. On one that is given up they stay
 // until it is back.
-func (d *Daemon) removeObjects(ctx context.Context, id metadata.NodeID, inos []metadata.Ino) error {
-	if id == d.job.Self {
-		return d.removeHere(ctx, inos)
+func (s *Server) removeObjects(ctx context.Context, id metadata.NodeID, inos []metadata.Ino) error {
+	if id == s.node.Self() {
+		return s.removeHere(ctx, inos)
 	}
-	if n, ok := d.View().Map.Node(id); !ok || n.State == cluster.Down {
+	if n, ok := s.node.View().Map.Node(id); !ok || n.State == cluster.Down {
 		return fmt.Errorf("node %d: %w", id, syscall.EHOSTDOWN)
 	}
 	c := rpc.Call{Op: wire.OpRemoveObjects, Body: &wire.InosReq{Inos: inos}}
-	return d.peers.To(id).Do(ctx, &c)
+	return s.node.To(id).Do(ctx, &c)
 }
 
-func (d *Daemon) removeHere(ctx context.Context, inos []metadata.Ino) error {
+func (s *Server) removeHere(ctx context.Context, inos []metadata.Ino) error {
 	var errs []error
 	for _, ino := range inos {
 		if ino.Sealed() {
 			return fmt.Errorf("inode %v: %w", ino, syscall.EROFS)
 		}
-		errs = append(errs, d.data.Remove(ctx, ino))
+		errs = append(errs, s.cfg.Data.Remove(ctx, ino))
 	}
 	return errors.Join(errs...)
 }
 
 // followHolders keeps what is known of who has files open in step with the
 // map: a node that is lost has nothing open, one that is back is asked.
-func (d *Daemon) followHolders(ctx context.Context) {
+func (s *Server) followHolders(ctx context.Context) {
 	asked := make(map[metadata.NodeID]metadata.Epoch) // since when each was Up that has answered
-	if d.meta.Fresh() {
-		for _, n := range d.View().Map.Nodes {
+	if s.Fresh() {
+		for _, n := range s.node.View().Map.Nodes {
 			asked[n.ID] = 0 // nothing of it was open before
 		}
 	}
-	current := d.followsLeader(ctx)
+	current := s.followsLeader(ctx)
 	for {
-		v, changed := d.Watch()
+		v, changed := s.node.Watch()
 		wait := confirmTime
-		if d.askHolders(ctx, v, asked, current) {
+		if s.askHolders(ctx, v, asked, current) {
 			wait = recallPause
 		}
-		d.meta.files.Retry()
+		s.files.Retry()
 		pause := time.NewTimer(wait)
 		select {
 		case <-ctx.Done():
@@ -139,7 +121,7 @@ func (d *Daemon) followHolders(ctx context.Context) {
 			current = nil
 		case <-pause.C:
 			if wait == confirmTime {
-				d.confirmHolders(ctx)
+				s.confirmHolders(ctx)
 			}
 		}
 		pause.Stop()
@@ -152,9 +134,9 @@ func (d *Daemon) followHolders(ctx context.Context) {
 // retryRemovals tries again to remove what could not be removed because a node
 // did not answer: soon, as a daemon that died is soon there again, and then more
 // and more seldom.
-func (d *Daemon) retryRemovals(ctx context.Context) {
+func (s *Server) retryRemovals(ctx context.Context) {
 	for b := retry.New(recallPause, confirmTime, 0); b.Wait(ctx); {
-		if d.meta.files.Retry() == 0 {
+		if s.files.Retry() == 0 {
 			b.Reset()
 		}
 	}
@@ -163,11 +145,11 @@ func (d *Daemon) retryRemovals(ctx context.Context) {
 // followsLeader is closed when this node has a view that the leader confirms. A
 // member of the group that starts again first has a view of some time ago, by
 // which a node that is back since may be down.
-func (d *Daemon) followsLeader(ctx context.Context) <-chan struct{} {
+func (s *Server) followsLeader(ctx context.Context) <-chan struct{} {
 	c := make(chan struct{})
-	d.Spawn(func(ctx context.Context) {
-		for d.refresh(ctx) != nil && node.Pause(ctx, recallPause) == nil {
-			d.log.Debug("no leader confirms the view yet")
+	s.node.Spawn(func(ctx context.Context) {
+		for s.node.Refresh(ctx) != nil && node.Pause(ctx, recallPause) == nil {
+			s.log.Debug("no leader confirms the view yet")
 		}
 		close(c)
 	})
@@ -177,7 +159,7 @@ func (d *Daemon) followsLeader(ctx context.Context) <-chan struct{} {
 // askHolders asks the nodes that are Up and have not answered since they are;
 // true if some have not answered yet. Until the view is known to be current (nil),
 // no node counts as lost.
-func (d *Daemon) askHolders(ctx context.Context, v cluster.View, asked map[metadata.NodeID]metadata.Epoch, current <-chan struct{}) (missing bool) {
+func (s *Server) askHolders(ctx context.Context, v cluster.View, asked map[metadata.NodeID]metadata.Epoch, current <-chan struct{}) (missing bool) {
 	if v.Version == 0 {
 		return false // the next view wakes us
 	}
@@ -187,23 +169,23 @@ func (d *Daemon) askHolders(ctx context.Context, v cluster.View, asked map[metad
 	for i, n := range v.Map.Nodes {
 		since, ok := asked[n.ID]
 		switch {
-		case n.ID == d.job.Self, ok && (since == 0 || since == n.Since) && n.State == cluster.Up:
+		case n.ID == s.node.Self(), ok && (since == 0 || since == n.Since) && n.State == cluster.Up:
 		case n.State == cluster.Up:
 			g.Go(func() error {
-				answers[i] = d.askHolder(ctx, n.ID)
+				answers[i] = s.askHolder(ctx, n.ID)
 				return nil
 			})
 			asked[n.ID] = n.Since
 		case n.State == cluster.Joining || current != nil:
 		default:
-			d.meta.files.Lost(n.ID)
+			s.files.Lost(n.ID)
 			delete(asked, n.ID)
 		}
 	}
 	_ = g.Wait() // each answer is looked at
 	for i, err := range answers {
 		if err != nil {
-			d.log.WithError(err).WithField("host", v.Map.Nodes[i].Host).Debug("a node did not say what it has open")
+			s.log.WithError(err).WithField("host", v.Map.Nodes[i].Host).Debug("a node did not say what it has open")
 			delete(asked, v.Map.Nodes[i].ID)
 			missing = true
 		}
@@ -212,17 +194,17 @@ func (d *Daemon) askHolders(ctx context.Context, v cluster.View, asked map[metad
 }
 
 // askHolder asks a node for all that it has open here.
-func (d *Daemon) askHolder(ctx context.Context, id metadata.NodeID) error {
-	d.meta.files.Await(id)
-	q := metadata.Recall{Run: d.run}
+func (s *Server) askHolder(ctx context.Context, id metadata.NodeID) error {
+	s.files.Await(id)
+	q := metadata.Recall{Run: s.cfg.Run}
 	for {
-		r, err := d.recall(ctx, id, q)
+		r, err := s.recall(ctx, id, q)
 		if err != nil {
 			return err
 		}
-		d.meta.files.Add(metadata.Holder{Node: id, Run: r.Run}, r.Files)
+		s.files.Add(metadata.Holder{Node: id, Run: r.Run}, r.Files)
 		if !r.More || len(r.Files) == 0 {
-			d.meta.files.Answered(id)
+			s.files.Answered(id)
 			return nil
 		}
 		q.After = r.Files[len(r.Files)-1].Ino
@@ -231,69 +213,65 @@ func (d *Daemon) askHolder(ctx context.Context, id metadata.NodeID) error {
 
 // confirmHolders asks who is said to have files without a name open whether
 // that is so.
-func (d *Daemon) confirmHolders(ctx context.Context) {
-	for id, inos := range d.meta.files.Doubtful() {
+func (s *Server) confirmHolders(ctx context.Context) {
+	for id, inos := range s.files.Doubtful() {
 		for len(inos) > 0 && ctx.Err() == nil {
 			n := min(len(inos), wire.MaxOpened)
-			r, err := d.recall(ctx, id, metadata.Recall{Run: d.run, Only: inos[:n]})
+			r, err := s.recall(ctx, id, metadata.Recall{Run: s.cfg.Run, Only: inos[:n]})
 			if err != nil {
 				break
 			}
-			d.meta.files.Confirm(metadata.Holder{Node: id, Run: r.Run}, r.Floor, inos[:n], r.Files)
+			s.files.Confirm(metadata.Holder{Node: id, Run: r.Run}, r.Floor, inos[:n], r.Files)
 			inos = inos[n:]
 		}
 	}
 }
 
-func (d *Daemon) recall(ctx context.Context, id metadata.NodeID, q metadata.Recall) (metadata.Recalled, error) {
-	q.Home = d.job.Self
-	if id == d.job.Self {
-		return d.onRecall(q), nil
+func (s *Server) recall(ctx context.Context, id metadata.NodeID, q metadata.Recall) (metadata.Recalled, error) {
+	q.Home = s.node.Self()
+	if id == s.node.Self() {
+		return s.onRecall(q), nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, recallTime)
 	defer cancel()
 	var r wire.RecallResp
 	c := rpc.Call{Op: wire.OpRecall, Body: &wire.RecallReq{Run: q.Run, After: q.After, Only: q.Only}, Reply: &r}
-	err := d.peers.To(id).Do(ctx, &c)
+	err := s.node.To(id).Do(ctx, &c)
 	return r.Recalled, err
 }
 
 // onRecall is what the client of this node has open of a home's files. A
 // client that is not there yet has nothing.
-func (d *Daemon) onRecall(q metadata.Recall) metadata.Recalled {
-	if c := d.client.Load(); c != nil {
+func (s *Server) onRecall(q metadata.Recall) metadata.Recalled {
+	if c := s.client.Load(); c != nil {
 		return (*c).Recall(q)
 	}
-	return metadata.Recalled{Run: d.run}
+	return metadata.Recalled{Run: s.cfg.Run}
 }
 
-func (d *Daemon) openHandlers() map[wire.Op]rpc.Handler {
-	m := d.leased
+func (s *Server) openHandlers() node.Handlers {
 	by := func(r *rpc.Request, run metadata.Run) metadata.Holder { return metadata.Holder{Node: r.Peer, Run: run} }
-	return map[wire.Op]rpc.Handler{
+	return node.Handlers{
 		wire.OpOpen: node.HandleFrom(func(ctx context.Context, r *rpc.Request, q *wire.OpenReq) (node.Appender, error) {
-			return attrReply(m.Open(ctx, by(r, q.Run), q.Ino, q.Ticket))
+			return attrReply(s.Open(ctx, by(r, q.Run), q.Ino, q.Ticket))
 		}),
 		wire.OpCreateOpen: node.HandleFrom(func(ctx context.Context, r *rpc.Request, q *wire.CreateOpenReq) (node.Appender, error) {
-			return attrReply(m.CreateOpen(ctx, by(r, q.Run), q.Ticket, q.Dir, q.Name, q.New))
+			return attrReply(s.CreateOpen(ctx, by(r, q.Run), q.Ticket, q.Dir, q.Name, q.New))
 		}),
 		wire.OpClosed: node.HandleFrom(func(ctx context.Context, r *rpc.Request, q *wire.ClosedReq) (node.Appender, error) {
-			return nil, m.Closed(ctx, by(r, q.Run), q.Files)
+			return nil, s.Closed(ctx, by(r, q.Run), q.Files)
 		}),
 		wire.OpAppend: node.HandleFrom(func(ctx context.Context, r *rpc.Request, q *wire.AppendReq) (node.Appender, error) {
-			p, err := m.Append(ctx, by(r, q.Run), q.Req)
+			p, err := s.Append(ctx, by(r, q.Run), q.Req)
 			return &wire.PlaceResp{Place: p}, err
 		}),
 		wire.OpRecall: node.HandleFrom(func(_ context.Context, r *rpc.Request, q *wire.RecallReq) (node.Appender, error) {
-			d.sweep.heard(by(r, q.Run))
-			m.files.Meet(by(r, q.Run)) // what its earlier runs had open here is closed
-			return &wire.RecallResp{Recalled: d.onRecall(metadata.Recall{Home: r.Peer, Run: q.Run, Only: q.Only, After: q.After})}, nil
+			s.heardRun(by(r, q.Run))
+			s.files.Meet(by(r, q.Run)) // what its earlier runs had open here is closed
+			return &wire.RecallResp{Recalled: s.onRecall(metadata.Recall{Home: r.Peer, Run: q.Run, Only: q.Only, After: q.After})}, nil
 		}),
 		wire.OpRemoveObjects: node.HandleFrom(func(ctx context.Context, _ *rpc.Request, q *wire.InosReq) (node.Appender, error) {
-			return nil, d.removeHere(ctx, q.Inos)
+			return nil, s.removeHere(ctx, q.Inos)
 		}),
 	}
 }
-
-// OpenFiles is what this node, as a home, knows of who has its files open.
-func (d *Daemon) OpenFiles() opens.Stats { return d.meta.files.Stats() }
