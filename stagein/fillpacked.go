@@ -127,19 +127,19 @@ func ends(parts []*item, i int) int64 {
 }
 
 // unpacker begins to unpack something that is read with ctx.
-type unpacker func(ctx context.Context) *unpack.Unpacked
+type unpacker func(ctx context.Context) *unpack.Stream
 
 func (f *Fill) unpackFrom(src *archive.Content, kind source.Kind) unpacker {
-	return func(ctx context.Context) *unpack.Unpacked {
+	return func(ctx context.Context) *unpack.Stream {
 		from := source.ReadRegion(ctx, src.Src, src.Name, 0, src.Was.Size, f.bufs.In, archive.ReadAhead)
-		return unpack.Unpack(ctx, kind, nil, from, f.bufs.Out)
+		return unpack.Open(ctx, kind, nil, from, f.bufs.Out)
 	}
 }
 
 func (f *Fill) unpackLeg(src *archive.Content, kind source.Kind, l *unpackRange) unpacker {
-	return func(ctx context.Context) *unpack.Unpacked {
-		s := unpack.Stretch{File: src.Src, Name: src.Name, Kind: kind, Size: src.Was.Size, Points: src.Points, Off: l.parts[0].begin(), End: l.end}
-		if u := s.Unpack(ctx, f.bufs.In, f.bufs.Out); u != nil {
+	return func(ctx context.Context) *unpack.Stream {
+		s := unpack.Range{File: src.Src, Name: src.Name, Kind: kind, Size: src.Was.Size, Points: src.Points, Off: l.parts[0].begin(), End: l.end}
+		if u := s.Open(ctx, f.bufs.In, f.bufs.Out); u != nil {
 			return u
 		}
 		return f.unpackFrom(src, kind)(ctx)

@@ -17,7 +17,7 @@ import (
 
 // packed is the compressed file that a tar comes out of, for its only reader.
 type packed struct {
-	from *unpack.Unpacked
+	from *unpack.Stream
 	room int64  // bytes that may be stored; 0 is not known
 	last string // member
 	some bool   // there was a member
@@ -61,7 +61,7 @@ func (s *Share) runPacked(ctx context.Context) error {
 }
 
 // keepPoints keeps the restart points of a file, if there are any but its beginning.
-func (s *Share) keepPoints(u *unpack.Unpacked) error {
+func (s *Share) keepPoints(u *unpack.Stream) error {
 	points := u.RestartPoints()
 	if s.cfg.RestartPoints == nil || len(points) < 2 {
 		return nil
@@ -71,7 +71,7 @@ func (s *Share) keepPoints(u *unpack.Unpacked) error {
 
 // unpack begins to unpack a file, from the restart point of the checkpoint on if there is one, and collects restart points.
 // What u returns begins at begin.
-func (s *Share) unpack(ctx context.Context, f source.File) (u *unpack.Unpacked, begin int64) {
+func (s *Share) unpack(ctx context.Context, f source.File) (u *unpack.Stream, begin int64) {
 	p, off := s.cfg.Plan, s.cfg.Part.Off
 	var start *unpack.RestartPoint
 	if m := s.cfg.Resume; m != nil && m.From != nil {
@@ -80,11 +80,11 @@ func (s *Share) unpack(ctx context.Context, f source.File) (u *unpack.Unpacked, 
 	from := source.ReadRegion(ctx, f, string(p.Source), off, s.cfg.Part.End, s.pool, archive.ReadAhead)
 	switch {
 	case start != nil:
-		return unpack.UnpackFrom(ctx, p.Kind, *start, p.Head, from, s.pool, s.lim.apart), begin
+		return unpack.OpenAt(ctx, p.Kind, *start, p.Head, from, s.pool, s.lim.apart), begin
 	case unpack.HasRestartPoints(p.Kind):
-		return unpack.UnpackPoints(ctx, p.Kind, p.Head, from, s.pool, s.lim.apart), begin
+		return unpack.OpenWithPoints(ctx, p.Kind, p.Head, from, s.pool, s.lim.apart), begin
 	}
-	return unpack.Unpack(ctx, p.Kind, p.Head, from, s.pool), begin
+	return unpack.Open(ctx, p.Kind, p.Head, from, s.pool), begin
 }
 
 // again unpacks what comes before a checkpoint once more, from the last restart point before it on, and stages what comes after it.

@@ -15,15 +15,15 @@ import (
 // Unpacking is a compressed tar that is unpacked from a restart point on.
 type Unpacking struct {
 	name string
-	u    *unpack.Unpacked
+	u    *unpack.Stream
 	p    *source.Piece // the current piece, held; nil: none
 	Pos  int64         // unpacked offset of the next byte that read may return
 }
 
 // UnpackFrom begins to unpack at the restart point before off. Nothing behind end is needed.
 func (s *Content) UnpackFrom(ctx context.Context, bufs Buffers, off, end int64) (*Unpacking, error) {
-	part := unpack.Stretch{File: s.Src, Name: s.Name, Kind: s.Kind, Size: s.Was.Size, Points: s.Points, Off: off, End: end}
-	u := part.Unpack(ctx, bufs.In, bufs.Out)
+	part := unpack.Range{File: s.Src, Name: s.Name, Kind: s.Kind, Size: s.Was.Size, Points: s.Points, Off: off, End: end}
+	u := part.Open(ctx, bufs.In, bufs.Out)
 	if u == nil {
 		return nil, fmt.Errorf("%s: it has no restart point before offset %d: %w", s.Name, off, syscall.EIO)
 	}

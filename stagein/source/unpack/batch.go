@@ -7,37 +7,36 @@ import (
 	"slices"
 )
 
-// batch is some whole members, frames or blocks, which are unpacked together.
+// batch is one or more whole members, frames or blocks that are decoded together.
 type batch struct {
-	off  int64     // of raw in the compressed file
+	off  int64     // offset of raw in the compressed file
 	raw  []byte    // compressed
-	hint int       // how many bytes come out of it, if it tells the truth
-	out  []byte    // what came out
-	rest io.Reader // goes on where out ends; nil is that out is all
-	err  error     // why it cannot be unpacked
+	hint int       // unpacked size, as far as the format states it
+	out  []byte    // decoded bytes
+	rest io.Reader // continues where out ends; nil if out is everything
+	err  error     // why decoding failed
 	done chan struct{}
 
-	given int // bytes that were given out
+	given int // bytes that were returned
 
-	xz xzPart // of xz
+	xz xzPart // for xz
 }
 
-// sizes bound batches, in bytes.
+// sizes are the limits of a batch, in bytes.
 type sizes struct {
-	raw  int // compressed bytes that are enough for a batch
-	full int // unpacked bytes that are enough for a batch
-	in   int // compressed bytes of a batch, at the most
-	out  int // unpacked bytes that wait to be taken, at the most
+	raw  int // compressed bytes from which on a batch is large enough
+	full int // unpacked bytes from which on a batch is large enough
+	in   int // maximum of compressed bytes
+	out  int // maximum of unpacked bytes that are buffered
 }
 
-// sizesFor is the sizes of batches beside a pool of so many bytes. They are these
-// from 32 MiB on: what pzstd makes of 8 MiB is one frame.
+// sizesFor scales the limits to the memory of a pool. They are constant from 32 MiB on; a frame of pzstd has 8 MiB.
 func sizesFor(memory int) sizes {
 	part := func(n int) int { return min(n, n*(memory>>10)/(32<<10)) }
 	return sizes{raw: part(1 << 20), full: part(4 << 20), in: part(9 << 20), out: part(16 << 20)}
 }
 
-// run unpacks the batch.
+// run decodes the batch.
 func (b *batch) run(decode func(b *batch) error) {
 	defer close(b.done)
 	defer func() {
@@ -48,12 +47,12 @@ func (b *batch) run(decode func(b *batch) error) {
 	b.err = decode(b)
 }
 
-// readStep is after how many bytes who unpacks looks whether it should stop.
+// readStep is how many bytes are decoded between checks for cancellation.
 const readStep = 256 << 10
 
-// read fills out from r, to its end or up to most bytes.
+// read fills out from r, until its end or max bytes.
 func (b *batch) read(ctx context.Context, r io.Reader, most int) error {
-	b.out = slices.Grow(b.out[:0], min(b.hint+1, most)) // and one to see the end
+	b.out = slices.Grow(b.out[:0], min(b.hint+1, most)) // one more to detect the end
 	for len(b.out) < most {
 		if err := ctx.Err(); err != nil {
 			return err
@@ -72,7 +71,7 @@ func (b *batch) read(ctx context.Context, r io.Reader, most int) error {
 	return nil
 }
 
-// Read gives out what was unpacked, and unpacks what did not fit.
+// Read returns what was decoded, and then decodes the rest.
 func (b *batch) Read(p []byte) (n int, err error) {
 	switch {
 	case b.given < len(b.out):

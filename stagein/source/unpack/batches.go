@@ -6,24 +6,21 @@ import (
 	"io"
 )
 
-// format knows how a kind of compressed file falls into parts that can be
-// unpacked without those before them.
+// format splits a kind of compressed file into parts that can be decoded independently.
 type format interface {
-	// cut moves from the feed what is next to the batch, which is empty. It
-	// returns errSerial if that is too large or cannot be told, io.EOF if there is
-	// nothing, and else why there is no more.
+	// cut moves the next parts from the feed to the empty batch. It returns errSerial if the next part is too large
+	// or its end is unknown, io.EOF at the end of the file, and otherwise why there is no more.
 	cut(f *feed, b *batch) error
 
-	// decode unpacks a batch, at the same time as others. An error means that it
-	// is damaged, or does not end where cut thought.
+	// decode decodes a batch, concurrently with others. An error means that it is damaged, or does not end where
+	// cut assumed.
 	decode(ctx context.Context, b *batch) error
 
-	// accept is called with each batch whose bytes all were right, in order.
+	// accept is called for each batch that was decoded without error, in order.
 	accept(b *batch) error
 
-	// serial returns what unpacks the next bytes of the feed in the usual way, up
-	// to where cut can go on. If a batch was rejected, the feed begins with it; then
-	// serial may return nil: cut will find another end for it.
+	// serial returns a serial decoder of the next bytes of the feed, up to where cut can continue. If a batch was
+	// rejected, the feed begins with it, and serial may return nil: cut will then find another end for it.
 	serial(f *feed, rejected *batch) (io.Reader, error)
 }
 
@@ -33,35 +30,34 @@ type restarter interface {
 	restartAt(off int64, b *batch) (at int64, ok bool)
 }
 
-// errSerial says that what is next is not unpacked as a batch.
+// errSerial says that the next part must be decoded serially.
 var errSerial = errors.New("not in batches")
 
-// batches unpacks a compressed file by several workers, and gives out what comes
-// in order. A batch may begin where only a guess says that something begins: it is
-// given out when the one before turned out to end just there, because that is
-// all that the usual way would know; its checksums are checked by the decoder.
-// What is wrong is unpacked again by the usual way, which is the one that says so.
+// batches decodes a compressed file with several workers and returns the output in order. The beginning of a batch
+// may be speculation: its output is used only if the batch before it turned out to end exactly there, which is all
+// that a serial decoder would know. The decoder verifies the checksums. A batch that fails is decoded again
+// serially, and only that reports an error.
 type batches struct {
-	ctx    context.Context // of the workers
-	cancel context.CancelFunc
-	feed   *feed
-	format format
-	most   int           // batches at once
-	help   chan struct{} // a token for each batch but the first
-	free   []*batch
-	under  []*batch // under way, in order
-	made   int
-	stop   error     // why there are no more batches
-	usual  io.Reader // that is in use now, or nil
-	skip   int       // bytes to come that were given out before
+	ctx     context.Context // for the workers
+	cancel  context.CancelFunc
+	feed    *feed
+	format  format
+	max     int           // limit of concurrent batches
+	help    chan struct{} // a token for each batch but the first
+	free    []*batch
+	started []*batch // being decoded, in order
+	made    int
+	stop    error     // why no more batches are cut
+	serial  io.Reader // the serial decoder that is in use, or nil
+	skip    int       // bytes to skip, because they were returned before
 
 	points *pointList // collects restart points; nil: none are wanted
-	pos    int64      // in what comes out, of the next byte of a batch, or of usual
+	pos    int64      // position in the output of the next byte
 }
 
 func newBatches(ctx context.Context, in *packed, f format, help chan struct{}) *batches {
 	ctx, cancel := context.WithCancel(ctx)
-	return &batches{ctx: ctx, cancel: cancel, feed: &feed{in: in}, format: f, help: help, most: cap(help) + 1}
+	return &batches{ctx: ctx, cancel: cancel, feed: &feed{in: in}, format: f, help: help, max: cap(help) + 1}
 }
 
 // Read implements io.Reader.
@@ -78,20 +74,20 @@ func (d *batches) Read(p []byte) (int, error) {
 	}
 }
 
-// read may return nothing and no error.
+// read may return 0 bytes and no error.
 func (d *batches) read(p []byte) (int, error) {
-	if d.usual != nil {
-		n, err := d.usual.Read(p)
+	if d.serial != nil {
+		n, err := d.serial.Read(p)
 		d.pos += int64(n)
 		if err == io.EOF {
-			d.usual, err = nil, nil
+			d.serial, err = nil, nil
 		}
 		return n, err
 	}
-	if d.cutMore(); len(d.under) == 0 {
-		return 0, d.goOn(nil)
+	if d.cutMore(); len(d.started) == 0 {
+		return 0, d.proceed(nil)
 	}
-	b := d.under[0]
+	b := d.started[0]
 	<-b.done
 	if b.err != nil {
 		return 0, d.reject(b)
@@ -103,7 +99,7 @@ func (d *batches) read(p []byte) (int, error) {
 	d.pos += int64(n)
 	switch {
 	case err == io.EOF:
-		d.under = d.under[1:]
+		d.started = d.started[1:]
 		d.free = append(d.free, b)
 		return n, d.format.accept(b)
 	case err != nil:
@@ -113,22 +109,21 @@ func (d *batches) read(p []byte) (int, error) {
 	return n, nil
 }
 
-// goOn goes on where there is no batch, or one was wrong.
-func (d *batches) goOn(rejected *batch) (err error) {
+// proceed continues after the last batch, or after one that was rejected.
+func (d *batches) proceed(rejected *batch) (err error) {
 	if rejected == nil && d.stop != errSerial {
 		return d.stop
 	}
 	d.stop = nil
 	at := d.feed.offset()
-	d.usual, err = d.format.serial(d.feed, rejected)
-	if d.usual != nil {
+	d.serial, err = d.format.serial(d.feed, rejected)
+	if d.serial != nil {
 		d.seen(at, nil)
 	}
 	return err
 }
 
-// begins takes note of where a batch does. What was before it was right, so that it, or what
-// the usual way makes of it, does begin there.
+// begins records the beginning of a batch. All before it was decoded without error, so a part really begins there.
 func (d *batches) begins(b *batch) { d.seen(b.off, b) }
 
 func (d *batches) seen(at int64, b *batch) {
@@ -141,7 +136,7 @@ func (d *batches) seen(at int64, b *batch) {
 	}
 }
 
-// cutMore lets as many batches be under way as there may be.
+// cutMore starts as many batches as possible.
 func (d *batches) cutMore() {
 	for d.stop == nil {
 		b := d.batch()
@@ -153,12 +148,12 @@ func (d *batches) cutMore() {
 			d.free = append(d.free, b)
 			return
 		}
-		d.under = append(d.under, b)
-		go b.run(func(b *batch) error { return d.format.decode(d.ctx, b) }) // wait waits
+		d.started = append(d.started, b)
+		go b.run(func(b *batch) error { return d.format.decode(d.ctx, b) }) // wait waits for it
 	}
 }
 
-// batch returns one that is free, or nil.
+// batch returns a free batch, or nil.
 func (d *batches) batch() *batch {
 	if n := len(d.free); n > 0 {
 		b := d.free[n-1]
@@ -166,7 +161,7 @@ func (d *batches) batch() *batch {
 		return b
 	}
 	if d.made > 0 {
-		if d.made == d.most {
+		if d.made == d.max {
 			return nil
 		}
 		select {
@@ -179,38 +174,38 @@ func (d *batches) batch() *batch {
 	return new(batch)
 }
 
-// reject gives all that is under way back to the feed, and goes on from the first.
+// reject returns all started batches to the feed, and continues at the first.
 func (d *batches) reject(b *batch) error {
 	if err := d.ctx.Err(); err != nil {
 		return err
 	}
 	d.wait()
 	var raw []byte
-	for i, b := range d.under {
+	for i, b := range d.started {
 		end := d.feed.offset()
-		if i+1 < len(d.under) {
-			end = d.under[i+1].off
+		if i+1 < len(d.started) {
+			end = d.started[i+1].off
 		}
 		raw = append(raw, b.raw[:end-b.off]...)
 	}
 	d.feed.giveBack(raw)
-	d.free = append(d.free, d.under...)
-	d.under = nil
+	d.free = append(d.free, d.started...)
+	d.started = nil
 	d.skip += b.given
 	d.pos -= int64(b.given)
-	return d.goOn(b)
+	return d.proceed(b)
 }
 
 func (d *batches) wait() {
-	for _, b := range d.under {
+	for _, b := range d.started {
 		<-b.done
 	}
 }
 
-// ahead is how many bytes were read and not used.
+// ahead is how many bytes were read but not used.
 func (d *batches) ahead() int {
 	n := len(d.feed.b)
-	if u, ok := d.usual.(interface{ Buffered() int }); ok {
+	if u, ok := d.serial.(interface{ Buffered() int }); ok {
 		n += u.Buffered()
 	}
 	return n

@@ -1,7 +1,7 @@
 // Package unpack decompresses tars: gzip, zstd, xz and bzip2, recognised by their first bytes and not by their names.
 //
-//	format  unpacked in parallel                        restart points
-//	gzip    members that are not large (bgzip, pigz -i)  members
+//	format  decoded in parallel                         restart points
+//	gzip    members that are not large (bgzip)           members
 //	zstd    frames that are not large (pzstd)            frames
 //	xz      blocks                                       blocks
 //	bzip2   no                                           none
@@ -14,6 +14,8 @@
 // Invariants:
 //   - Output pieces come from the caller's Pool, and workers from Pool.Help, so memory is bounded.
 //   - A panic of a decoder is an error of that file, not of the process.
+//
+// Lock order: pointList.mu is a leaf.
 //
 // The package knows compressed bytes and offsets; it does not know what a tar contains.
 package unpack

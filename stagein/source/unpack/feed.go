@@ -5,19 +5,18 @@ import (
 	"slices"
 )
 
-// feed is compressed bytes that can be looked at before they are used, and given
-// back.
+// feed is a reader of compressed bytes with lookahead and push-back.
 type feed struct {
 	in   *packed
-	b    []byte // read and not used
-	room []byte // that b is in
-	err  error  // why no more than b come
+	b    []byte // read but not used
+	room []byte // the buffer of b
+	err  error  // why there is nothing behind b
 }
 
-// feedStep is how much is read at least, in bytes.
+// feedStep is the minimal read size, in bytes.
 const feedStep = 64 << 10
 
-// need reads until b has n bytes, and reports whether it has.
+// need reads until b has n bytes, and reports whether it does.
 func (f *feed) need(n int) bool {
 	for len(f.b) < n && f.err == nil {
 		if cap(f.b)-len(f.b) < feedStep {
@@ -30,7 +29,7 @@ func (f *feed) need(n int) bool {
 	return len(f.b) >= n
 }
 
-// makeRoom moves b to the front of a buffer that has as much again.
+// makeRoom moves b to the front of a buffer with as much space again.
 func (f *feed) makeRoom(n int) {
 	if want := 2 * (max(n, len(f.b)) + feedStep); cap(f.room) < want {
 		f.room = make([]byte, 0, want)
@@ -38,7 +37,7 @@ func (f *feed) makeRoom(n int) {
 	f.b = append(f.room[:0], f.b...)
 }
 
-// short is why there is not even what has to be there.
+// short is the error for input that ends too early.
 func (f *feed) short() error {
 	if f.err != io.EOF {
 		return f.err
@@ -46,16 +45,16 @@ func (f *feed) short() error {
 	return &DamageError{Off: f.offset() + int64(len(f.b)), Err: io.ErrUnexpectedEOF, Cut: true}
 }
 
-// take uses n bytes, which b has.
+// take consumes n bytes of b.
 func (f *feed) take(n int) { f.b = f.b[n:] }
 
-// giveBack puts bytes that were used before those of b.
+// giveBack pushes back bytes in front of b.
 func (f *feed) giveBack(b []byte) {
 	f.b = slices.Concat(b, f.b)
 	f.room = f.b[:0]
 }
 
-// offset is where b begins in the compressed file.
+// offset is the position of b in the compressed file.
 func (f *feed) offset() int64 { return f.in.off.Load() - int64(len(f.b)) }
 
 // Read implements io.Reader.

@@ -14,20 +14,20 @@ import (
 	"github.com/bivouacfs/bivouac/stagein/source"
 )
 
-// RestartPoint is an offset from which a compressed file can be unpacked without what is before it:
-// the start of a zstd frame, a gzip member or an xz block. It is JSON.
+// RestartPoint is an offset from which a compressed file can be decoded without what precedes it: the start of a
+// zstd frame, a gzip member or an xz block. It is JSON.
 type RestartPoint struct {
-	At  int64 `json:"at"`  // in the file, in bytes; for xz what xzAt makes
-	Off int64 `json:"off"` // in what it unpacks to
+	At  int64 `json:"at"`  // in the file, in bytes; for xz the encoding of xzAt
+	Off int64 `json:"off"` // in the unpacked data
 }
 
 // xzAt encodes the offset of an xz block and the checksum type of its stream.
 func xzAt(off int64, check byte) int64 { return off<<4 | int64(check) }
 
-// xz decodes what xzAt has made of At.
+// xz decodes At as encoded by xzAt.
 func (p RestartPoint) xz() (off int64, check byte) { return p.At >> 4, byte(p.At & 15) }
 
-// Check refuses a point that cannot be in a file of the kind and size.
+// Check rejects a point that is impossible in a file of that kind and size.
 func (p RestartPoint) Check(kind source.Kind, size int64) error {
 	if !HasRestartPoints(kind) || p.At < 0 || p.Off < 0 || p.Off > pointEnd || p.Byte(kind) > size {
 		return fmt.Errorf("a compressed file of %d bytes cannot be unpacked from %d on: %w", size, p.At, syscall.EPROTO)
@@ -35,7 +35,7 @@ func (p RestartPoint) Check(kind source.Kind, size int64) error {
 	return nil
 }
 
-// Byte is the offset in the file from which it is read.
+// Byte is the offset in the file at which to read.
 func (p RestartPoint) Byte(kind source.Kind) int64 {
 	if kind == source.TarXz {
 		off, _ := p.xz()
@@ -44,7 +44,7 @@ func (p RestartPoint) Byte(kind source.Kind) int64 {
 	return p.At
 }
 
-// Begin is where in the unpacked data the first piece begins: pieces begin at tar blocks.
+// Begin is the offset of the first piece in the unpacked data: pieces begin at tar blocks.
 func (p RestartPoint) Begin() int64 { return source.Padded(p.Off) }
 
 // HasRestartPoints reports whether a kind of file may have restart points in its middle.
@@ -52,15 +52,15 @@ func HasRestartPoints(k source.Kind) bool {
 	return k == source.TarGzip || k == source.TarZstd || k == source.TarXz
 }
 
-// RestartPoints is some of a file's restart points, in order.
+// RestartPoints are restart points of a file, in order.
 type RestartPoints []RestartPoint
 
 const (
-	maxPoints = 1 << 16 // points that are kept of a file; when there are more, the spacing is doubled
+	maxPoints = 1 << 16 // limit of points per file; beyond it the spacing is doubled
 	pointEnd  = 1 << 62 // more than any offset
 )
 
-// Append encodes points, each as two unsigned varints: the differences to the one before.
+// Append encodes points, each as two unsigned varints: the differences to the previous one.
 func (ps RestartPoints) Append(b []byte) []byte {
 	var last RestartPoint
 	for _, p := range ps {
@@ -71,8 +71,7 @@ func (ps RestartPoints) Append(b []byte) []byte {
 	return b
 }
 
-// ParseRestartPoints decodes what Append has written. Both offsets of a point are larger than
-// those of the one before.
+// ParseRestartPoints decodes what Append encoded. Both offsets increase from point to point.
 func ParseRestartPoints(b []byte) (RestartPoints, error) {
 	var all RestartPoints
 	var p RestartPoint
@@ -87,14 +86,13 @@ func ParseRestartPoints(b []byte) (RestartPoints, error) {
 	return all, nil
 }
 
-// Before is the unpacked offset of the last point that is not after off; false if there is none.
+// Before is the unpacked offset of the last point at or before off; false if there is none.
 func (ps RestartPoints) Before(off int64) (int64, bool) {
 	p, _, ok, _ := ps.around(off, off+1)
 	return p.Off, ok
 }
 
-// around is the last point not after off, and the first one that is not before end; ok and more
-// say whether there are such.
+// around is the last point at or before off (ok), and the first one at or after end (more).
 func (ps RestartPoints) around(off, end int64) (from, to RestartPoint, ok, more bool) {
 	i := sort.Search(len(ps), func(i int) bool { return ps[i].Off > off }) - 1
 	if i < 0 {
@@ -107,12 +105,12 @@ func (ps RestartPoints) around(off, end int64) (from, to RestartPoint, ok, more 
 	return ps[i], RestartPoint{}, true, false
 }
 
-// pointList collects restart points while a file is unpacked.
+// pointList collects restart points while a file is decoded.
 type pointList struct {
 	mu     sync.Mutex
-	apart  int64         // guarded by mu; bytes between two points, at the least
+	apart  int64         // guarded by mu; minimal distance of two points, in bytes
 	all    RestartPoints // guarded by mu
-	last   int64         // guarded by mu; Off of the one that was seen last
+	last   int64         // guarded by mu; Off of the last point seen
 	recent RestartPoints // guarded by mu; those that Restart may still return
 }
 
@@ -122,7 +120,7 @@ func (l *pointList) see(p RestartPoint) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if p.Off <= l.last {
-		return // nothing is between them, or it is seen once more
+		return // seen before, or nothing lies between them
 	}
 	l.last = p.Off
 	if n := len(l.recent); n == 0 && p.Off > 0 || n > 0 && p.Off-l.recent[n-1].Off >= l.apart {
@@ -137,7 +135,7 @@ func (l *pointList) see(p RestartPoint) {
 	}
 }
 
-// far reports whether p is far enough from the last point that was kept.
+// far reports whether p is far enough from the last point kept.
 func (l *pointList) far(p RestartPoint) bool {
 	return len(l.all) == 0 || p.Off-l.all[len(l.all)-1].Off >= l.apart
 }
@@ -153,7 +151,7 @@ func (l *pointList) thin() {
 	}
 }
 
-// before is the last recent point from which off can be reached. It drops those before it.
+// before is the last recent point from which off can be reached. It drops older ones.
 func (l *pointList) before(off int64) *RestartPoint {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -167,27 +165,27 @@ func (l *pointList) before(off int64) *RestartPoint {
 	return &p
 }
 
-// UnpackPoints is Unpack that collects restart points, at least apart bytes from each other.
-func UnpackPoints(ctx context.Context, kind source.Kind, head []byte, from *source.Region, pool *source.Pool, apart int64) *Unpacked {
+// OpenWithPoints is Open that collects restart points with a minimal distance.
+func OpenWithPoints(ctx context.Context, kind source.Kind, head []byte, from *source.Region, pool *source.Pool, apart int64) *Stream {
 	return unpack(ctx, kind, head, from, pool, newPointList(apart))
 }
 
-// UnpackFrom is UnpackPoints of the rest of a file that begins with head: from reads from s.Byte on.
-// Of the points before s only the beginning is collected.
-func UnpackFrom(ctx context.Context, kind source.Kind, s RestartPoint, head []byte, from *source.Region, pool *source.Pool, apart int64) *Unpacked {
+// OpenAt is OpenWithPoints of the rest of a file that begins with head: from reads from p.Byte on. Of the points
+// before p only the beginning is collected.
+func OpenAt(ctx context.Context, kind source.Kind, s RestartPoint, head []byte, from *source.Region, pool *source.Pool, apart int64) *Stream {
 	list := newPointList(apart)
 	list.see(firstPoint(kind, head))
 	list.recent = RestartPoints{s}
 	ctx, cancel := context.WithCancel(ctx)
-	u := &Unpacked{kind: kind, pool: pool, cancel: cancel, queue: make(chan *source.Piece, unpackAhead), list: list, start: &s}
+	u := &Stream{kind: kind, pool: pool, cancel: cancel, queue: make(chan *source.Piece, queueSize), list: list, start: &s}
 	u.in = &packed{from: from}
 	u.in.off.Store(s.Byte(kind))
 	u.begin(ctx)
 	return u
 }
 
-// decoderFrom makes the decoder of all that follows u.start.
-func (u *Unpacked) decoderFrom(ctx context.Context) (io.ReadCloser, error) {
+// decoderFrom makes the decoder of everything behind u.start.
+func (u *Stream) decoderFrom(ctx context.Context) (io.ReadCloser, error) {
 	f, err := formatOf(u.kind, sizesFor(u.pool.Room()*u.pool.Size()), cap(u.pool.Help)+1)
 	if err == nil && f == nil {
 		err = fmt.Errorf("%q has no restart points: %w", u.kind, syscall.EINVAL)
@@ -195,25 +193,25 @@ func (u *Unpacked) decoderFrom(ctx context.Context) (io.ReadCloser, error) {
 	if err != nil {
 		return nil, err
 	}
-	d := inParts(ctx, u.kind, u.in, f, u.pool)
+	d := inBatches(ctx, u.kind, u.in, f, u.pool)
 	d.points, d.pos = u.list, u.start.Off
-	if f, ok := f.(*xzs); ok {
-		f.at = xzsAt(*u.start).at
+	if f, ok := f.(*xzFormat); ok {
+		f.at = xzFrom(*u.start).at
 	}
 	return d, nil
 }
 
-// Restart is the point from which a reader can go on at off, which is not before the end of what
-// Next returned last; nil is the beginning of the file.
-func (u *Unpacked) Restart(off int64) *RestartPoint {
+// Restart is the point from which decoding can be resumed to reach off, which is not before the end of the last
+// piece returned by Next; nil is the beginning of the file.
+func (u *Stream) Restart(off int64) *RestartPoint {
 	if u.list == nil {
 		return nil
 	}
 	return u.list.before(off)
 }
 
-// RestartPoints is the points of the file, as far as it has been unpacked.
-func (u *Unpacked) RestartPoints() RestartPoints {
+// RestartPoints returns the points found so far.
+func (u *Stream) RestartPoints() RestartPoints {
 	if u.list == nil {
 		return nil
 	}
@@ -222,7 +220,7 @@ func (u *Unpacked) RestartPoints() RestartPoints {
 	return slices.Clone(u.list.all)
 }
 
-// firstPoint is the beginning of a file as a restart point.
+// firstPoint is the restart point at the beginning of a file.
 func firstPoint(kind source.Kind, head []byte) RestartPoint {
 	if kind == source.TarXz && len(head) >= xzHead {
 		return RestartPoint{At: xzAt(xzHead, head[7])}
@@ -230,7 +228,7 @@ func firstPoint(kind source.Kind, head []byte) RestartPoint {
 	return RestartPoint{}
 }
 
-// noEnd is err of what must not end.
+// noEnd turns an unexpected io.EOF into an error.
 func noEnd(err error) error {
 	if err == io.EOF {
 		return io.ErrUnexpectedEOF

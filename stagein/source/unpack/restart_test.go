@@ -17,7 +17,7 @@ import (
 func pointsOf(t testing.TB, kind source.Kind, p []byte, pool *source.Pool, apart int64) (points RestartPoints, gap int64) {
 	t.Helper()
 	ctx := context.Background()
-	u := UnpackPoints(ctx, kind, nil, source.ReadRegion(ctx, bytes.NewReader(p), "f", 0, int64(len(p)), pool, 4), pool, apart)
+	u := OpenWithPoints(ctx, kind, nil, source.ReadRegion(ctx, bytes.NewReader(p), "f", 0, int64(len(p)), pool, 4), pool, apart)
 	defer u.Close()
 	for {
 		piece, err := u.Next()
@@ -36,9 +36,9 @@ func pointsOf(t testing.TB, kind source.Kind, p []byte, pool *source.Pool, apart
 }
 
 // unpacked is the bytes of a stretch, unpacked from the restart point before it.
-func (s *Stretch) unpacked(t testing.TB, in, out *source.Pool) []byte {
+func (s *Range) unpacked(t testing.TB, in, out *source.Pool) []byte {
 	t.Helper()
-	u := s.Unpack(context.Background(), in, out)
+	u := s.Open(context.Background(), in, out)
 	if u == nil {
 		t.Fatalf("no restart point before %d", s.Off)
 	}
@@ -63,8 +63,8 @@ func (s *Stretch) unpacked(t testing.TB, in, out *source.Pool) []byte {
 
 // TestStretch: any part of what a file unpacks to, unpacked from a restart point, is what it is when
 // the file is unpacked as a whole, with one processor and with several.
-func TestStretch(t *testing.T) {
-	for _, w := range packedWays {
+func TestRange(t *testing.T) {
+	for _, w := range packers {
 		if !HasRestartPoints(w.kind) {
 			continue
 		}
@@ -88,7 +88,7 @@ func TestStretch(t *testing.T) {
 				for range 60 {
 					off := r.IntN(size)
 					n := 1 + r.IntN(min(30_000, size-off))
-					s := Stretch{File: bytes.NewReader(p), Name: "f", Kind: w.kind, Size: int64(len(p)), Points: points, Off: int64(off), End: int64(off + n)}
+					s := Range{File: bytes.NewReader(p), Name: "f", Kind: w.kind, Size: int64(len(p)), Points: points, Off: int64(off), End: int64(off + n)}
 					if got := s.unpacked(t, pool, source.NewPool(8, 1024)); !bytes.Equal(got, data[off:off+n]) {
 						t.Fatalf("[%d, %d) is not what it was", off, off+n)
 					}
@@ -97,7 +97,7 @@ func TestStretch(t *testing.T) {
 					if x.Off == 0 || x.Off >= int64(size) {
 						continue
 					}
-					s := Stretch{File: bytes.NewReader(p), Name: "f", Kind: w.kind, Size: int64(len(p)), Points: points, Off: x.Off - 1, End: x.Off + 1}
+					s := Range{File: bytes.NewReader(p), Name: "f", Kind: w.kind, Size: int64(len(p)), Points: points, Off: x.Off - 1, End: x.Off + 1}
 					if got := s.unpacked(t, pool, source.NewPool(8, 1024)); !bytes.Equal(got, data[s.Off:s.End]) {
 						t.Fatalf("the bytes around restart point %d are not what they were", i)
 					}
@@ -152,7 +152,7 @@ func FuzzRestartPoints(f *testing.F) {
 func restartsOf(t testing.TB, kind source.Kind, p []byte, pool *source.Pool, apart int64) (all, points RestartPoints) {
 	t.Helper()
 	ctx := context.Background()
-	u := UnpackPoints(ctx, kind, nil, source.ReadRegion(ctx, bytes.NewReader(p), "f", 0, int64(len(p)), pool, 4), pool, apart)
+	u := OpenWithPoints(ctx, kind, nil, source.ReadRegion(ctx, bytes.NewReader(p), "f", 0, int64(len(p)), pool, 4), pool, apart)
 	defer u.Close()
 	for {
 		piece, err := u.Next()
@@ -174,7 +174,7 @@ func restartsOf(t testing.TB, kind source.Kind, p []byte, pool *source.Pool, apa
 func (p RestartPoint) rest(t testing.TB, kind source.Kind, b []byte, pool *source.Pool, apart int64) (got []byte, points RestartPoints, err error) {
 	t.Helper()
 	ctx := context.Background()
-	u := UnpackFrom(ctx, kind, p, b[:min(len(b), source.BlockSize)], source.ReadRegion(ctx, bytes.NewReader(b), "f", p.Byte(kind), int64(len(b)), pool, 4), pool, apart)
+	u := OpenAt(ctx, kind, p, b[:min(len(b), source.BlockSize)], source.ReadRegion(ctx, bytes.NewReader(b), "f", p.Byte(kind), int64(len(b)), pool, 4), pool, apart)
 	defer u.Close()
 	for at := p.Begin(); ; {
 		piece, err := u.Next()
@@ -196,7 +196,7 @@ func (p RestartPoint) rest(t testing.TB, kind source.Kind, b []byte, pool *sourc
 // TestRestart: from each restart point the rest of a file is unpacked as it is from the beginning, and the same
 // restart points are found.
 func TestRestart(t *testing.T) {
-	for _, w := range packedWays {
+	for _, w := range packers {
 		if !HasRestartPoints(w.kind) {
 			continue
 		}

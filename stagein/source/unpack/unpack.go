@@ -16,15 +16,14 @@ import (
 	"github.com/bivouacfs/bivouac/stagein/source"
 )
 
-// MaxWindow is the most memory that a compressed tar may want its reader to
-// remember, in bytes; it is what the zstd program takes unasked.
+// MaxWindow is the limit of a decoder's window, in bytes; it is the default limit of the zstd program.
 const MaxWindow = 128 << 20
 
-// DamageError says where a compressed archive cannot be read any further.
+// DamageError reports where decoding of a compressed archive failed.
 type DamageError struct {
-	Off int64 // in the compressed file; what is wrong lies there or a little before
-	Err error // what the decoder says
-	Cut bool  // the file ended
+	Off int64 // in the compressed file; the damage is there or a little before
+	Err error // from the decoder
+	Cut bool  // the file is truncated
 }
 
 // Error implements error.
@@ -35,12 +34,12 @@ func (e *DamageError) Error() string {
 	return fmt.Sprintf("cannot be unpacked at compressed offset %d (%v): it is damaged, or something follows its end", e.Off, e.Err)
 }
 
-// Unwrap makes it an EBADMSG.
+// Unwrap implements errors.Unwrap: the error is an EBADMSG.
 func (e *DamageError) Unwrap() error { return syscall.EBADMSG }
 
-// Unpacked is what is in a compressed tar, as consecutive pieces of a pool.
-// They are unpacked ahead of whoever takes them.
-type Unpacked struct {
+// Stream is the unpacked data of a compressed tar, as consecutive pieces from a pool. It is decoded ahead of the
+// reader.
+type Stream struct {
 	kind   source.Kind
 	pool   *source.Pool
 	in     *packed
@@ -48,53 +47,51 @@ type Unpacked struct {
 	wg     sync.WaitGroup
 	queue  chan *source.Piece // closed at the end
 	err    error              // why it ended; set before queue is closed
-	list   *pointList         // collects restart points; nil: none are wanted
-	from   *RestartPoint      // of a stretch; nil: the file is unpacked to its end
-	start  *RestartPoint      // from which it is unpacked to its end; nil: the beginning
+	list   *pointList         // collects restart points; may be nil
+	from   *RestartPoint      // start of a Range; nil if the file is decoded to its end
+	start  *RestartPoint      // restart point from which it is decoded to its end; nil is the beginning
 }
 
-// unpackAhead is how many pieces wait to be taken: while one is stored the
-// next are unpacked, and the pool bounds them all.
-const unpackAhead = 4
+// queueSize is how many decoded pieces may wait for the reader.
+const queueSize = 4
 
-// Unpack begins to unpack head and what from reads, which it closes. All pieces
-// but the last are whole buffers. Close must be called.
-func Unpack(ctx context.Context, kind source.Kind, head []byte, from *source.Region, pool *source.Pool) *Unpacked {
+// Open starts to decode head and all that from reads, which it closes. All pieces but the last are whole buffers.
+// Close must be called.
+func Open(ctx context.Context, kind source.Kind, head []byte, from *source.Region, pool *source.Pool) *Stream {
 	return unpack(ctx, kind, head, from, pool, nil)
 }
 
-func unpack(ctx context.Context, kind source.Kind, head []byte, from *source.Region, pool *source.Pool, list *pointList) *Unpacked {
+func unpack(ctx context.Context, kind source.Kind, head []byte, from *source.Region, pool *source.Pool, list *pointList) *Stream {
 	ctx, cancel := context.WithCancel(ctx)
-	u := &Unpacked{kind: kind, pool: pool, cancel: cancel, queue: make(chan *source.Piece, unpackAhead), list: list}
+	u := &Stream{kind: kind, pool: pool, cancel: cancel, queue: make(chan *source.Piece, queueSize), list: list}
 	u.in = &packed{left: head, from: from}
 	u.begin(ctx)
 	return u
 }
 
-func (u *Unpacked) begin(ctx context.Context) {
+func (u *Stream) begin(ctx context.Context) {
 	u.wg.Add(1)
 	go u.run(ctx)
 }
 
-// Next returns the next piece, which the caller releases; io.EOF at the end,
-// when the whole file has been read and its checksums were right.
-func (u *Unpacked) Next() (*source.Piece, error) {
+// Next returns the next piece, which the caller must release. It returns io.EOF at the end, when all checksums have
+// been verified.
+func (u *Stream) Next() (*source.Piece, error) {
 	if p, ok := <-u.queue; ok {
-		u.Restart(p.Off) // no earlier one is wanted any more
+		u.Restart(p.Off) // drops older restart points
 		return p, nil
 	}
 	return nil, u.err
 }
 
-// Offset is how far the compressed file has been unpacked, in bytes.
-func (u *Unpacked) Offset() int64 { return u.in.offset() }
+// Offset is how much of the compressed file has been decoded, in bytes.
+func (u *Stream) Offset() int64 { return u.in.offset() }
 
-// Workers is how many parts of the file can be unpacked at once, if no other
-// archive's are.
-func (u *Unpacked) Workers() int { return workers(u.kind, u.pool) }
+// Workers is how many parts can be decoded concurrently, if no other archive is being decoded.
+func (u *Stream) Workers() int { return workers(u.kind, u.pool) }
 
-// Close stops unpacking and waits until nothing is under way.
-func (u *Unpacked) Close() {
+// Close stops decoding and waits for all goroutines.
+func (u *Stream) Close() {
 	u.cancel()
 	u.in.from.Close()
 	for p := range u.queue {
@@ -103,7 +100,7 @@ func (u *Unpacked) Close() {
 	u.wg.Wait()
 }
 
-func (u *Unpacked) run(ctx context.Context) {
+func (u *Stream) run(ctx context.Context) {
 	defer u.wg.Done()
 	defer close(u.queue)
 	defer u.in.release()
@@ -112,7 +109,7 @@ func (u *Unpacked) run(ctx context.Context) {
 		u.err = u.in.explain(err)
 		return
 	}
-	defer d.Close() // keeps goroutines until then; it has no error of its own
+	defer d.Close() // it has goroutines until then, and no error of its own
 	off := int64(0)
 	switch {
 	case u.from != nil:
@@ -132,7 +129,7 @@ func (u *Unpacked) run(ctx context.Context) {
 		}
 		p.Off = off
 		if u.err = u.in.explain(fillFrom(p, d)); u.err != nil && u.err != io.EOF && u.from == nil {
-			p.B = p.B[:len(p.B)/source.BlockSize*source.BlockSize] // what is short would look like the end
+			p.B = p.B[:len(p.B)/source.BlockSize*source.BlockSize] // a partial block would look like the end
 		}
 		off += int64(len(p.B))
 		select {
@@ -144,7 +141,7 @@ func (u *Unpacked) run(ctx context.Context) {
 	}
 }
 
-// maxNothing is how often a decoder may give no byte and no error in a row.
+// maxNothing limits consecutive empty reads of a decoder.
 const maxNothing = 1000
 
 // fillFrom fills the piece.
@@ -154,11 +151,10 @@ func fillFrom(p *source.Piece, r io.Reader) error {
 	return err
 }
 
-// fill fills b. It is what r said, if r ended before: io.ReadFull would not tell
-// an end from a truncated stream.
+// fill fills b. It returns the error of r: io.ReadFull would hide whether the stream is truncated.
 func fill(b []byte, r io.Reader) (n int, err error) {
 	defer func() {
-		// A decoder that is not ours; its bug must not end the job's daemon.
+		// A panic of the decoder library must not end the daemon.
 		if bug := recover(); bug != nil {
 			err = fmt.Errorf("the decoder gave up: %v", bug)
 		}
@@ -179,8 +175,8 @@ func fill(b []byte, r io.Reader) (n int, err error) {
 	return n, nil
 }
 
-// decoder makes the reader of what is packed in the file.
-func (u *Unpacked) decoder(ctx context.Context) (io.ReadCloser, error) {
+// decoder makes the decoder of the file.
+func (u *Stream) decoder(ctx context.Context) (io.ReadCloser, error) {
 	switch {
 	case u.from != nil:
 		return decoderAt(ctx, u.kind, u.in, u.pool, *u.from)
@@ -194,8 +190,8 @@ func (u *Unpacked) decoder(ctx context.Context) (io.ReadCloser, error) {
 	return d, err
 }
 
-// unpacker makes the reader of what is packed in a kind of file: by several
-// workers, if the format allows it and there is more than one; or in batches, if restart points are wanted.
+// unpacker makes the decoder of a whole file: in batches if restart points are wanted or several workers can help,
+// else serial.
 func unpacker(ctx context.Context, kind source.Kind, in *packed, pool *source.Pool, points bool) (io.ReadCloser, error) {
 	if kind != source.TarXz && workers(kind, pool) < 2 && !points {
 		return decoder(kind, in)
@@ -204,20 +200,20 @@ func unpacker(ctx context.Context, kind source.Kind, in *packed, pool *source.Po
 	if f == nil || err != nil {
 		return decoder(kind, in)
 	}
-	return inParts(ctx, kind, in, f, pool), nil
+	return inBatches(ctx, kind, in, f, pool), nil
 }
 
-// inParts unpacks what a format cuts.
-func inParts(ctx context.Context, kind source.Kind, in *packed, f format, pool *source.Pool) *batches {
+// inBatches decodes a file in batches.
+func inBatches(ctx context.Context, kind source.Kind, in *packed, f format, pool *source.Pool) *batches {
 	d := newBatches(ctx, in, f, pool.Help)
 	in.ahead = d.ahead
 	if kind == source.TarXz {
-		d.most = min(d.most, xzMost)
+		d.max = min(d.max, xzMost)
 	}
 	return d
 }
 
-// workers is how many unpack a kind of file, with all the helpers of a pool.
+// workers is how many workers decode a kind of file if all helpers of the pool are free.
 func workers(kind source.Kind, pool *source.Pool) int {
 	switch {
 	case cap(pool.Help) < 2 || kind == source.TarBzip2:
@@ -228,24 +224,24 @@ func workers(kind source.Kind, pool *source.Pool) int {
 	return cap(pool.Help)
 }
 
-// formatOf says how a kind of file falls into batches; nil is that it does not, as of bzip2.
+// formatOf returns how a kind of file is cut into batches; nil if it cannot be, as bzip2.
 func formatOf(kind source.Kind, s sizes, most int) (format, error) {
 	switch kind {
 	case source.TarGzip:
-		return newGzips(s, most), nil
+		return newGzip(s, most), nil
 	case source.TarZstd:
-		return newZstds(s, most)
+		return newZstd(s, most)
 	case source.TarXz:
-		return newXzs(s), nil
+		return newXz(s), nil
 	}
 	return nil, nil
 }
 
-// decoder makes the usual reader of what is packed in a kind of file, but of xz, which is always cut into its blocks. All
-// of them go on with what follows an end, as gzip, zstd and bzip2 themselves do.
+// decoder makes the serial decoder of a kind of file, except of xz, which is always cut into blocks. It continues
+// with concatenated members, frames and streams.
 func decoder(kind source.Kind, in *packed) (d io.ReadCloser, err error) {
 	defer func() {
-		if bug := recover(); bug != nil { // as in fillFrom
+		if bug := recover(); bug != nil { // as in fill
 			err = fmt.Errorf("the decoder gave up: %v", bug)
 		}
 	}()
@@ -267,14 +263,14 @@ func decoder(kind source.Kind, in *packed) (d io.ReadCloser, err error) {
 	return nil, fmt.Errorf("no decoder for %q: %w", kind, syscall.EINVAL)
 }
 
-// packed is the compressed bytes.
+// packed is the reader of the compressed bytes.
 type packed struct {
-	left  []byte        // of cur, or of the head
-	cur   *source.Piece // nil at the start
+	left  []byte        // the rest of cur, or of the head
+	cur   *source.Piece // nil at the beginning
 	from  *source.Region
-	ahead func() int   // how many bytes were given out and not used; nil is not known
-	off   atomic.Int64 // given out
-	err   error        // of from
+	ahead func() int   // bytes that a decoder has read but not used; nil if unknown
+	off   atomic.Int64 // bytes that were read
+	err   error        // from the region
 }
 
 // Read implements io.Reader.
@@ -304,8 +300,8 @@ func (k *packed) release() {
 
 func (k *packed) offset() int64 { return k.off.Load() }
 
-// explain says what err, which a decoder returned, comes from. It is called
-// when no decoder reads.
+// explain converts an error of a decoder to the error of the stream: a failed read, the end, truncation, or damage.
+// No decoder may be reading.
 func (k *packed) explain(err error) error {
 	if err == nil {
 		return nil

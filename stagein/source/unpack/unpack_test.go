@@ -27,16 +27,16 @@ import (
 )
 
 // small makes every archive many batches.
-var small = sizes{raw: 700, full: 3000, in: 4000, out: 9000}
+var smallSizes = sizes{raw: 700, full: 3000, in: 4000, out: 9000}
 
 // packedWay is a way to compress.
-type packedWay struct {
+type packer struct {
 	name string
 	kind source.Kind
 	pack func(t testing.TB, b []byte, r *rand.Rand) []byte
 }
 
-var packedWays = []packedWay{
+var packers = []packer{
 	{"gzip", source.TarGzip, parted(1<<30, gzipped)},
 	{"gzip members", source.TarGzip, parted(2500, gzipped)},
 	{"gzip tiny members", source.TarGzip, parted(30, gzipped)},
@@ -301,7 +301,7 @@ func oneWay(t testing.TB, kind source.Kind, b []byte, apart int64) (got []byte, 
 	if apart > 0 {
 		points = newPointList(apart)
 	}
-	f, err := formatOf(kind, small, 4)
+	f, err := formatOf(kind, smallSizes, 4)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -341,7 +341,7 @@ func oneWay(t testing.TB, kind source.Kind, b []byte, apart int64) (got []byte, 
 }
 
 func TestBatchesEqualTwin(t *testing.T) {
-	for _, w := range packedWays {
+	for _, w := range packers {
 		t.Run(w.name, func(t *testing.T) {
 			t.Parallel()
 			r := rand.New(rand.NewPCG(7, 7))
@@ -370,7 +370,7 @@ func TestBatchesEqualTwin(t *testing.T) {
 // TestBatchesOfArchives has data that looks like what it is packed in.
 func TestBatchesOfArchives(t *testing.T) {
 	r := rand.New(rand.NewPCG(8, 8))
-	for _, w := range packedWays {
+	for _, w := range packers {
 		b := mixedBytes(r, 50_000)
 		p := w.pack(t, b, r)
 		for range 2 {
@@ -389,7 +389,7 @@ func FuzzBatches(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, seed uint64, n, cut uint16, flips, way uint8) {
 		r := rand.New(rand.NewPCG(seed, 9))
-		w := packedWays[int(way)%len(packedWays)]
+		w := packers[int(way)%len(packers)]
 		p := w.pack(t, mixedBytes(r, int(n)), r)
 		for range flips % 8 {
 			p[r.IntN(len(p))] ^= 1 << r.IntN(8)
@@ -423,9 +423,9 @@ func TestUnpackedAhead(t *testing.T) {
 			pool := source.NewPool(8, 256<<10)
 			pool.Help = make(chan struct{}, 3)
 			ctx := context.Background()
-			u := Unpack(ctx, name, nil, source.ReadRegion(ctx, bytes.NewReader(p), "f", 0, int64(len(p)), pool, 2), pool)
+			u := Open(ctx, name, nil, source.ReadRegion(ctx, bytes.NewReader(p), "f", 0, int64(len(p)), pool, 2), pool)
 			late := time.Now().Add(time.Minute)
-			for len(u.queue) < unpackAhead || len(pool.Help) < cap(pool.Help) {
+			for len(u.queue) < queueSize || len(pool.Help) < cap(pool.Help) {
 				if runtime.Gosched(); time.Now().After(late) {
 					t.Fatalf("%s: %d pieces and %d helpers after a minute", name, len(u.queue), len(pool.Help))
 				}
@@ -459,12 +459,12 @@ func TestUnpackedAhead(t *testing.T) {
 // TestUnpackedSourceFails: what the source says is what is said.
 func TestUnpackedSourceFails(t *testing.T) {
 	r := rand.New(rand.NewPCG(12, 12))
-	for _, w := range append(slices.Clone(packedWays), packedWay{"bzip2", source.TarBzip2, program("bzip2", "-1")}) {
+	for _, w := range append(slices.Clone(packers), packer{"bzip2", source.TarBzip2, program("bzip2", "-1")}) {
 		p := w.pack(t, mixedBytes(r, 50_000), r)
 		pool := source.NewPool(8, 1024)
 		pool.Help = make(chan struct{}, 3)
 		ctx := context.Background()
-		u := Unpack(ctx, w.kind, nil, source.ReadRegion(ctx, bytes.NewReader(p[:len(p)-1]), "f", 0, int64(len(p)), pool, 2), pool)
+		u := Open(ctx, w.kind, nil, source.ReadRegion(ctx, bytes.NewReader(p[:len(p)-1]), "f", 0, int64(len(p)), pool, 2), pool)
 		var err error
 		for err == nil {
 			var piece *source.Piece
@@ -523,11 +523,11 @@ func TestBzip2Damage(t *testing.T) {
 func TestUnpackedShares(t *testing.T) {
 	r := rand.New(rand.NewPCG(13, 13))
 	data := mixedBytes(r, 100_000)
-	for _, w := range packedWays {
+	for _, w := range packers {
 		p := w.pack(t, data, r)
 		pool := source.NewPool(8, 1024)
 		in := compressed(context.Background(), p, pool)
-		f, err := formatOf(w.kind, small, 1)
+		f, err := formatOf(w.kind, smallSizes, 1)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -550,7 +550,7 @@ func unpackAll(t testing.TB, kind source.Kind, p []byte, help int) (n int, sum u
 	pool := source.NewPool(32, 1<<20)
 	pool.Help = make(chan struct{}, help)
 	ctx := context.Background()
-	u := Unpack(ctx, kind, nil, source.ReadRegion(ctx, bytes.NewReader(p), "f", 0, int64(len(p)), pool, 4), pool)
+	u := Open(ctx, kind, nil, source.ReadRegion(ctx, bytes.NewReader(p), "f", 0, int64(len(p)), pool, 4), pool)
 	defer u.Close()
 	for {
 		piece, err := u.Next()
@@ -569,7 +569,7 @@ func unpackAll(t testing.TB, kind source.Kind, p []byte, help int) (n int, sum u
 // TestUnpackPrograms unpacks what programs make, in batches of the usual size.
 func TestUnpackPrograms(t *testing.T) {
 	data := mixedBytes(rand.New(rand.NewPCG(18, 18)), 5<<19)
-	for _, w := range programWays {
+	for _, w := range programPackers {
 		p := w.pack(t, data, nil)
 		for _, help := range []int{0, 3} {
 			if n, sum := unpackAll(t, w.kind, p, help); n != len(data) || sum != crc32.ChecksumIEEE(data) {
@@ -579,7 +579,7 @@ func TestUnpackPrograms(t *testing.T) {
 	}
 }
 
-var programWays = []packedWay{
+var programPackers = []packer{
 	{"gzip", source.TarGzip, program("gzip", "-c")},
 	{"bgzip", source.TarGzip, program("bgzip", "-c")},
 	{"pigz", source.TarGzip, program("pigz", "-c", "-i", "-p2")},
@@ -594,7 +594,7 @@ var programWays = []packedWay{
 // BenchmarkUnpack compares the usual way (1) with workers.
 func BenchmarkUnpack(b *testing.B) {
 	data := mixedBytes(rand.New(rand.NewPCG(19, 19)), 48<<20)
-	ways := append(slices.Clone(programWays), packedWay{"members", source.TarGzip, parted(500_000, gzipped)})
+	ways := append(slices.Clone(programPackers), packer{"members", source.TarGzip, parted(500_000, gzipped)})
 	for _, w := range ways {
 		p := w.pack(b, data, rand.New(rand.NewPCG(20, 20)))
 		for _, help := range []int{1, 2, 4} {

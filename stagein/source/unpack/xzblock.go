@@ -16,16 +16,16 @@ import (
 	"github.com/ulikunitz/xz/lzma"
 )
 
-// xzHeader is what the header of a block says.
+// xzHeader is the header of a block.
 type xzHeader struct {
 	length   int
-	packed   int64 // of the chunks; -1 is that it does not say that
+	packed   int64 // of the chunks; -1 if not stated
 	unpacked int64 // likewise
-	window   int64 // that is remembered at the most
+	window   int64 // size of the dictionary
 }
 
-// header parses the header of a block, which the feed begins with.
-func (z *xzs) header(f *feed) (xzHeader, error) {
+// header parses the header of the block at the beginning of the feed.
+func (z *xzFormat) header(f *feed) (xzHeader, error) {
 	if !f.need(1) {
 		return xzHeader{}, f.short()
 	}
@@ -71,7 +71,7 @@ func parseXzHeader(b []byte) (xzHeader, error) {
 	return h, nil
 }
 
-// memory is the window for a block that unpacks to size bytes; -1 is not known.
+// memory is the dictionary size for a block of size unpacked bytes; -1 is unknown.
 func (h *xzHeader) memory(size int64) int {
 	n := max(h.window, xzWindow)
 	if size >= 0 {
@@ -80,14 +80,14 @@ func (h *xzHeader) memory(size int64) int {
 	return int(n)
 }
 
-// says reports whether the header does not say something else.
+// says reports whether the sizes that the header states, if any, are right.
 func (h *xzHeader) says(is xzRecord) bool {
 	return (h.packed < 0 || h.packed == is.packed) && (h.unpacked < 0 || h.unpacked == is.unpacked)
 }
 
 var errXzSize = errors.New("xz: a block has another size than it says")
 
-// xzSum is what makes the sum of a block, and how long that is.
+// xzSum returns the checksum of a type, and its size.
 func xzSum(check byte) (sum hash.Hash, n int, err error) {
 	switch check {
 	case 0:
@@ -102,7 +102,7 @@ func xzSum(check byte) (sum hash.Hash, n int, err error) {
 	return nil, 0, fmt.Errorf("xz: checksums of an unknown kind, %d", check)
 }
 
-// xzEnds compares what is behind the chunks of a block with its sum.
+// xzEnds verifies the padding and the checksum behind the chunks of a block.
 func xzEnds(sum hash.Hash, b []byte) error {
 	want := sum.Sum(nil)
 	if len(want) <= crc64.Size {
@@ -115,8 +115,8 @@ func xzEnds(sum hash.Hash, b []byte) error {
 	return nil
 }
 
-// serial implements format: it unpacks one block.
-func (z *xzs) serial(f *feed, rejected *batch) (io.Reader, error) {
+// serial implements format: it decodes one block.
+func (z *xzFormat) serial(f *feed, rejected *batch) (io.Reader, error) {
 	if rejected != nil {
 		z.at = rejected.xz.at
 		if rejected.xz.block.length == 0 {
@@ -137,19 +137,19 @@ func (z *xzs) serial(f *feed, rejected *batch) (io.Reader, error) {
 	return r, err
 }
 
-// xzBlock unpacks a block and leaves what follows in the feed.
+// xzBlock decodes a block and leaves in the feed what follows.
 type xzBlock struct {
 	*bufio.Reader
-	z      *xzs
+	z      *xzFormat
 	feed   *feed
 	head   xzHeader
 	chunks *lzma.Reader2
-	read   xzRecord // so far
+	read   xzRecord // sizes so far
 	sum    hash.Hash
-	foot   int // bytes of the sum
+	foot   int // size of the checksum
 }
 
-// countingReader counts what is read of a block.
+// countingReader counts the compressed bytes of a block.
 type countingReader struct{ r *xzBlock }
 
 // Read implements io.Reader.
@@ -170,7 +170,7 @@ func (r *xzBlock) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// end reads what follows the chunks; io.EOF is that it is right.
+// end verifies what follows the chunks; io.EOF if it is valid.
 func (r *xzBlock) end() error {
 	if !r.chunks.EOS() {
 		return io.ErrUnexpectedEOF
@@ -191,10 +191,10 @@ func (r *xzBlock) end() error {
 	}
 	r.z.at.n++
 	r.z.unpacked(&r.head, r.z.at.check, r.read)
-	rest, _ := r.Peek(r.Buffered()) // they are there
+	rest, _ := r.Peek(r.Buffered()) // they are buffered
 	r.feed.giveBack(rest)
 	return io.EOF
 }
 
-// zeros reports whether b is nothing but zeros.
+// zeros reports whether all bytes of b are zero.
 func zeros(b []byte) bool { return bytes.Count(b, []byte{0}) == len(b) }

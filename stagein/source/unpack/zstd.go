@@ -8,20 +8,20 @@ import (
 	"github.com/klauspost/compress/zstd"
 )
 
-// zstds cuts a file of zstd into batches of frames, which say where they end.
-type zstds struct {
+// zstdFormat cuts a zstd file into batches of frames, whose blocks say where they end.
+type zstdFormat struct {
 	sizes
-	whole  *zstd.Decoder // of batches
-	stream *zstd.Decoder // of large frames; nil until there is one
+	whole  *zstd.Decoder // for batches
+	stream *zstd.Decoder // for large frames; nil until there is one
 }
 
-func newZstds(s sizes, most int) (*zstds, error) {
+func newZstd(s sizes, most int) (*zstdFormat, error) {
 	whole, err := zstd.NewReader(nil, zstd.WithDecoderMaxWindow(MaxWindow), zstd.WithDecoderConcurrency(most), zstd.WithDecodeAllCapLimit(true))
-	return &zstds{sizes: s, whole: whole}, err
+	return &zstdFormat{sizes: s, whole: whole}, err
 }
 
 // cut implements format.
-func (z *zstds) cut(f *feed, b *batch) error {
+func (z *zstdFormat) cut(f *feed, b *batch) error {
 	if !f.need(1) {
 		return f.err
 	}
@@ -41,9 +41,9 @@ func (z *zstds) cut(f *feed, b *batch) error {
 	return nil
 }
 
-// frame is the length of the frame at n of the feed, and what it unpacks to at
-// the most; 0 is that it is too large, or no frame.
-func (z *zstds) frame(f *feed, n int) (length, size int) {
+// frame is the size of the frame at n of the feed and its maximal unpacked size; 0 if it is too large, or not a
+// frame.
+func (z *zstdFormat) frame(f *feed, n int) (length, size int) {
 	var h zstd.Header
 	f.need(n + zstd.HeaderMaxSize)
 	switch err := h.Decode(f.b[n:]); {
@@ -76,13 +76,13 @@ func (z *zstds) frame(f *feed, n int) (length, size int) {
 	}
 }
 
-// blockHead is the length of a block's header, maxBlock what it may unpack to.
+// blockHead is the size of a block header, maxBlock the limit of its unpacked size.
 const blockHead, maxBlock = 3, 128 << 10
 
-// zstdBlock is what a block's header says.
+// zstdBlock is the header of a block.
 type zstdBlock struct {
-	length int // with the header, and the checksum of the frame after the last
-	size   int // what it unpacks to, at the most
+	length int // with the header, and with the frame's checksum behind the last block
+	size   int // maximal unpacked size
 	last   bool
 	bad    bool
 }
@@ -92,7 +92,7 @@ func blockOf(head []byte, checksum bool) zstdBlock {
 	n := v >> 3
 	b := zstdBlock{length: blockHead + n, size: n, last: v&1 != 0}
 	switch v >> 1 & 3 {
-	case 1: // one byte, n times
+	case 1: // a byte that is repeated n times
 		b.length = blockHead + 1
 	case 2:
 		b.size = maxBlock
@@ -106,7 +106,7 @@ func blockOf(head []byte, checksum bool) zstdBlock {
 }
 
 // decode implements format.
-func (z *zstds) decode(_ context.Context, b *batch) (err error) {
+func (z *zstdFormat) decode(_ context.Context, b *batch) (err error) {
 	if cap(b.out) < b.hint {
 		b.out = make([]byte, 0, b.hint)
 	}
@@ -115,11 +115,10 @@ func (z *zstds) decode(_ context.Context, b *batch) (err error) {
 }
 
 // accept implements format.
-func (z *zstds) accept(*batch) error { return nil }
+func (z *zstdFormat) accept(*batch) error { return nil }
 
-// serial implements format: it unpacks one frame, or all if there is something
-// wrong.
-func (z *zstds) serial(f *feed, rejected *batch) (io.Reader, error) {
+// serial implements format: it decodes one frame, or everything after damage.
+func (z *zstdFormat) serial(f *feed, rejected *batch) (io.Reader, error) {
 	r := io.Reader(f)
 	if rejected == nil {
 		r = newFrame(f)
@@ -133,7 +132,7 @@ func (z *zstds) serial(f *feed, rejected *batch) (io.Reader, error) {
 }
 
 // Close implements io.Closer.
-func (z *zstds) Close() error {
+func (z *zstdFormat) Close() error {
 	z.whole.Close()
 	if z.stream != nil {
 		z.stream.Close()
@@ -141,12 +140,12 @@ func (z *zstds) Close() error {
 	return nil
 }
 
-// frame reads the compressed bytes of one frame, and all if there is none.
+// frame reads the compressed bytes of one frame, or of the rest of the file if it is not a frame.
 type frame struct {
 	feed     *feed
 	left     int // of the header, or of a block
 	checksum bool
-	last     bool // nothing follows
+	last     bool // the last block
 }
 
 func newFrame(f *feed) *frame {
@@ -171,13 +170,13 @@ func (r *frame) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// next goes on to the next block.
+// next continues with the next block.
 func (r *frame) next() bool {
 	if r.last {
 		return false
 	}
 	if !r.feed.need(blockHead) {
-		r.left, r.last = math.MaxInt, true // what is there, and why no more
+		r.left, r.last = math.MaxInt, true // the rest, and then the error
 		return true
 	}
 	b := blockOf(r.feed.b, r.checksum)

@@ -10,36 +10,34 @@ import (
 	"github.com/klauspost/compress/gzip"
 )
 
-// gzips cuts a file of gzip into batches of members. Where one begins is told by
-// nothing before it (but BGZF's sizes, which need not be believed): what looks
-// like its header is taken for one.
-type gzips struct {
+// gzipFormat cuts a gzip file into batches of members. Nothing before a member says where it begins, except the
+// unverified sizes of BGZF. So cut speculates on whatever looks like a header.
+type gzipFormat struct {
 	sizes
-	readers chan *gunzip // that nobody uses
-	wrong   int          // guesses
+	readers chan *gunzip // idle decoders
+	wrong   int          // failed speculations
 }
 
-// maxWrong is how many wrong guesses are enough: there are headers in the data,
-// as of compressed files that were not compressed again.
+// maxWrong is how many failed speculations disable cutting: the data contains headers, for example of compressed
+// files that were stored.
 const maxWrong = 3
 
-// gzipHead is the length of a header with nothing optional, gzipTail of what
-// follows the data: its checksum and its size.
+// gzipHead is the size of a header without optional fields, gzipTail that of the checksum and size behind the data.
 const gzipHead, gzipTail = 10, 8
 
-func newGzips(s sizes, most int) *gzips {
-	return &gzips{sizes: s, readers: make(chan *gunzip, most)}
+func newGzip(s sizes, most int) *gzipFormat {
+	return &gzipFormat{sizes: s, readers: make(chan *gunzip, most)}
 }
 
 // cut implements format.
-func (z *gzips) cut(f *feed, b *batch) error {
+func (z *gzipFormat) cut(f *feed, b *batch) error {
 	if !f.need(1) {
 		return f.err
 	}
 	if z.wrong >= maxWrong {
 		return errSerial
 	}
-	n := 0 // bytes of the batch
+	n := 0 // size of the batch
 	for {
 		at := z.next(f, n)
 		if at < 0 {
@@ -62,8 +60,8 @@ func (z *gzips) cut(f *feed, b *batch) error {
 	return nil
 }
 
-// next is where the member at n seems to end; -1 is beyond what a batch takes.
-func (z *gzips) next(f *feed, n int) int {
+// next is where the member at n seems to end; -1 if it exceeds a batch.
+func (z *gzipFormat) next(f *feed, n int) int {
 	for at := n + gzipHead + gzipTail; ; {
 		if f.need(min(at, z.in) + min(feedStep, z.raw)); at < len(f.b) {
 			if i := findHeader(f.b[at:]); i >= 0 {
@@ -82,8 +80,7 @@ func (z *gzips) next(f *feed, n int) int {
 
 var gzipMagic = []byte{0x1f, 0x8b, 8}
 
-// findHeader finds what looks like a member's header, as programs write it; -1
-// is nowhere.
+// findHeader finds what looks like a member's header; -1 if there is none.
 func findHeader(b []byte) int {
 	for at := 0; ; at++ {
 		i := bytes.Index(b[at:], gzipMagic)
@@ -97,7 +94,7 @@ func findHeader(b []byte) int {
 	}
 }
 
-// memberSize is what the member that b ends with says it unpacks to.
+// memberSize is the unpacked size stated at the end of b.
 func memberSize(b []byte) uint32 {
 	if len(b) < 4 {
 		return 0
@@ -106,7 +103,7 @@ func memberSize(b []byte) uint32 {
 }
 
 // decode implements format.
-func (z *gzips) decode(ctx context.Context, b *batch) error {
+func (z *gzipFormat) decode(ctx context.Context, b *batch) error {
 	var r *gunzip
 	select {
 	case r = <-z.readers:
@@ -128,11 +125,10 @@ func (z *gzips) decode(ctx context.Context, b *batch) error {
 }
 
 // accept implements format.
-func (z *gzips) accept(*batch) error { return nil }
+func (z *gzipFormat) accept(*batch) error { return nil }
 
-// serial implements format: it unpacks one member, or all when too many guesses
-// were wrong.
-func (z *gzips) serial(f *feed, rejected *batch) (io.Reader, error) {
+// serial implements format: it decodes one member, or everything after too many failed speculations.
+func (z *gzipFormat) serial(f *feed, rejected *batch) (io.Reader, error) {
 	if rejected != nil {
 		z.wrong++
 	}
@@ -140,7 +136,7 @@ func (z *gzips) serial(f *feed, rejected *batch) (io.Reader, error) {
 	return &gzipMember{Reader: buf, z: gunzip{in: buf, one: z.wrong < maxWrong}, feed: f}, nil
 }
 
-// gzipMember unpacks a member and leaves what follows in the feed.
+// gzipMember decodes a member and leaves in the feed what follows.
 type gzipMember struct {
 	*bufio.Reader
 	z    gunzip
@@ -151,20 +147,19 @@ type gzipMember struct {
 func (m *gzipMember) Read(p []byte) (int, error) {
 	n, err := m.z.Read(p)
 	if err == io.EOF {
-		rest, _ := m.Peek(m.Buffered()) // they are there
+		rest, _ := m.Peek(m.Buffered()) // they are buffered
 		m.feed.giveBack(rest)
 	}
 	return n, err
 }
 
-// byteSource is what gzip reads from without a buffer of its own.
+// byteSource is a reader on which gzip needs no buffer of its own.
 type byteSource interface {
 	io.Reader
 	io.ByteScanner
 }
 
-// gunzip unpacks members, each by itself: gzip.Reader takes an end in the name
-// of the next one for the end of all.
+// gunzip decodes member after member. Unlike gzip.Reader it reports a file that ends within the name in a header.
 type gunzip struct {
 	in    byteSource
 	z     gzip.Reader
@@ -189,7 +184,7 @@ func (g *gunzip) Read(p []byte) (n int, err error) {
 	return n, err
 }
 
-// begin goes to the next member; io.EOF is that there is none.
+// begin starts the next member; io.EOF if there is none.
 func (g *gunzip) begin() error {
 	if _, err := g.in.ReadByte(); err != nil {
 		return err

@@ -62,7 +62,7 @@ func TestXzEndsBetweenBlocks(t *testing.T) {
 // unpackSome is what Unpack gives of b, and why that is all.
 func unpackSome(pool *source.Pool, kind source.Kind, b []byte) (got []byte, err error) {
 	ctx := context.Background()
-	u := Unpack(ctx, kind, nil, source.ReadRegion(ctx, bytes.NewReader(b), "f", 0, int64(len(b)), pool, 2), pool)
+	u := Open(ctx, kind, nil, source.ReadRegion(ctx, bytes.NewReader(b), "f", 0, int64(len(b)), pool, 2), pool)
 	defer u.Close()
 	for {
 		p, err := u.Next()
@@ -154,15 +154,15 @@ func TestXzIndexIsBounded(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 	pool := source.NewPool(8, 1024)
-	cut := func(z *xzs, b []byte) error {
+	cut := func(z *xzFormat, b []byte) error {
 		in := compressed(context.Background(), b, pool)
 		defer in.from.Close()
 		return z.cut(&feed{in: in}, new(batch))
 	}
-	if err := cut(xzsAt(RestartPoint{At: xzAt(0, 1)}), bad[end:]); err != errXzMany {
+	if err := cut(xzFrom(RestartPoint{At: xzAt(0, 1)}), bad[end:]); err != errXzMany {
 		t.Errorf("behind a place: %v, want %v", err, errXzMany)
 	}
-	z := newXzs(small)
+	z := newXz(smallSizes)
 	for _, z.at = range []xzState{{in: true, check: 1, n: xzBlockMost - 1}, {in: true, check: 1, n: xzBlockMost}} {
 		many := z.at.n == xzBlockMost
 		if err := cut(z, p[xzHead:]); (err == errXzMany) != many || !many && err != nil {

@@ -12,15 +12,13 @@ import (
 	"github.com/bivouacfs/bivouac/stagein/source"
 )
 
-// MinUnpacked is the fewest bytes that a compressed file of size bytes unpacks to, as its format states it, and what
-// states it; head is its first block. It makes a few small reads:
+// MinUnpacked is the minimal unpacked size of a compressed file of size bytes, as its format states it, and what states it. The first block of the file is head. It makes a few small reads:
 //
-//	xz     exact: the indexes at the ends of its streams; of very many, the last ones
-//	zstd   exact if there is a seek table; else what the first frame states
-//	gzip   what the last member states, which is the truth modulo 4 GiB
+//	xz     exact: the indexes at the ends of its streams; if there are very many, the last ones
+//	zstd   exact if there is a seek table, else what the first frame states
+//	gzip   what the last member states, which is the size modulo 4 GiB
 //
-// Where that is less than the packed size, or nothing is stated, it is the packed size: no program in use
-// makes a tar larger than stretch of it.
+// If that is less than the packed size, or nothing is stated, it is the packed size less what packing may add (stretch).
 func MinUnpacked(f io.ReaderAt, kind source.Kind, size int64, head []byte) (bytes int64, by string, err error) {
 	t := &tail{f: f, size: size}
 	switch kind {
@@ -39,19 +37,19 @@ func MinUnpacked(f io.ReaderAt, kind source.Kind, size int64, head []byte) (byte
 	return bytes, by, err
 }
 
-// stretch is the part of a tar by which packing can make it larger: bzip2, the worst, a hundredth.
+// stretch limits by which part packing can enlarge a tar. The worst is bzip2, with a hundredth.
 const stretch = 32
 
-// tail reads a file from behind.
+// tail reads a file backwards.
 type tail struct {
 	f    io.ReaderAt
 	size int64
 }
 
-// maxTail is the most that is read at once, and enough for the index of 100,000 blocks.
+// maxTail is the read limit, in bytes; it is enough for an index of 100,000 blocks.
 const maxTail = 1 << 20
 
-// before reads n bytes before end; nil is that there are not so many, or too many.
+// before reads the n bytes before end; nil if the file has fewer, or n exceeds maxTail.
 func (t *tail) before(end, n int64) ([]byte, error) {
 	if n < 0 || n > maxTail || n > end || end > t.size {
 		return nil, nil
@@ -62,11 +60,11 @@ func (t *tail) before(end, n int64) ([]byte, error) {
 
 const (
 	xzFooter  = 12
-	xzStreams = 64 // of which the index is read
-	xzPadding = 4  // what may follow a stream: zeros, so many at a time
+	xzStreams = 64 // limit of streams whose index is read
+	xzPadding = 4  // unit of the zeros that may follow a stream
 )
 
-// minXz adds up the indexes of an xz file, from its end on.
+// minXz sums up the indexes of an xz file, from its end on.
 func minXz(t *tail) (sum int64, err error) {
 	end := t.size
 	for range xzStreams {
@@ -95,7 +93,7 @@ func minXz(t *tail) (sum int64, err error) {
 	return sum, nil
 }
 
-// xzIndex is how long the blocks of a stream are, and what they unpack to.
+// xzIndex sums up the packed and unpacked sizes in an index.
 func xzIndex(b []byte) (packed, unpacked int64, ok bool) {
 	at := len(b) - crc32.Size
 	if at < 1 || b[0] != 0 || crc32.ChecksumIEEE(b[:at]) != binary.LittleEndian.Uint32(b[at:]) {
@@ -119,7 +117,7 @@ const (
 	seekFooter = 9
 	seekMagic  = 0x8f92eab1
 	seekSums   = 0x80 // in the descriptor: entries have checksums
-	seekHead   = 8    // of the skippable frame that the table is
+	seekHead   = 8    // of the skippable frame of the table
 	blockLeast = blockHead + 1
 )
 
@@ -136,12 +134,12 @@ func minZstd(t *tail, head []byte) (n int64, by string, err error) {
 	}
 	var h zstd.Header
 	if h.Decode(head) != nil || !h.HasFCS || h.FrameContentSize/maxBlock > uint64(t.size)/blockLeast {
-		return 0, "", nil // nothing is stated, or what cannot be
+		return 0, "", nil // nothing is stated, or an impossible size
 	}
 	return int64(h.FrameContentSize), "its first frame", nil
 }
 
-// seekTable adds up the frames of a seek table; ok is false if they are not all of the file.
+// seekTable sums up the frames of a seek table; ok is false if they do not add up to the file.
 func seekTable(t *tail, foot []byte) (sum int64, ok bool, err error) {
 	entry := 8
 	if foot[4]&seekSums != 0 {
@@ -160,15 +158,15 @@ func seekTable(t *tail, foot []byte) (sum int64, ok bool, err error) {
 	return sum, packed == t.size, nil
 }
 
-// deflated is the most that a byte of gzip unpacks to.
+// deflated is the largest compression ratio of deflate.
 const deflated = 1032
 
-// minGzip is the size that the last member states, if that can be.
+// minGzip is the size that the last member states, unless it is impossible.
 func minGzip(t *tail) (int64, error) {
 	b, err := t.before(t.size, gzipTail)
 	n := int64(memberSize(b))
 	if n/deflated > t.size {
-		n = 0 // there is something else
+		n = 0 // those bytes are not a size
 	}
 	return n, err
 }

@@ -12,57 +12,56 @@ import (
 	"github.com/ulikunitz/xz/lzma"
 )
 
-// xzs cuts a file of xz into the blocks of its streams, each of which can be unpacked without those before it. Where one
-// ends its chunks say, whose headers tell their lengths; whether they, and the index that follows all blocks of
-// a stream, say the same is compared.
-type xzs struct {
+// xzFormat cuts an xz file into the blocks of its streams. The headers of the chunks in a block say where it ends.
+// The index behind the blocks of a stream is compared with them.
+type xzFormat struct {
 	sizes
-	at     xzState    // of what cut has not cut yet
-	blocks []xzRecord // of the stream, that were unpacked
+	at     xzState    // at the next part to be cut
+	blocks []xzRecord // decoded blocks of the stream
 }
 
-// xzState is what is known between two parts of a file of xz.
+// xzState is the state between two parts of an xz file.
 type xzState struct {
-	began  bool // it is not the file's beginning
-	in     bool // a stream: a block follows, or the end of the stream
-	middle bool // nobody knows what blocks it has had
-	check  byte // how its blocks are summed up
-	n      int  // blocks that it has had
+	began  bool // not at the beginning of the file
+	in     bool // within a stream: a block or the index follows
+	middle bool // decoding began within the stream, so its earlier blocks are unknown
+	check  byte // checksum type of the blocks
+	n      int  // blocks so far
 }
 
-// xzPart is what a batch is: a block, or what is around blocks.
+// xzPart is the content of a batch: a block, or what lies between blocks.
 type xzPart struct {
-	at    xzState  // before it
-	block xzHeader // its length is 0 where it is no block
-	end   int      // where the chunks of a block end in raw
-	tail  bool     // it is the end of a stream
+	at    xzState  // state before it
+	block xzHeader // length 0 if it is not a block
+	end   int      // end of the chunks of the block in raw
+	tail  bool     // the end of a stream
 }
 
-// xzRecord is what the index has of a block.
+// xzRecord is the index record of a block.
 type xzRecord struct{ packed, unpacked int64 }
 
 const (
 	xzMagic     = "\xfd7zXZ\x00"
-	xzHead      = 12      // the length of what a stream begins with
-	xzMost      = 5       // that are unpacked at once: blocks are of 24 MiB if nobody says how large, each of which is kept packed and unpacked
-	xzWindow    = 8 << 20 // that is remembered also if less is asked for, as the library does
-	xzBlockMost = 4 << 20 // a stream has no more: what is known of each, and the index of all, are kept
+	xzHead      = 12      // size of a stream header
+	xzMost      = 5       // limit of concurrent blocks: they have 24 MiB by default, and are kept packed and unpacked
+	xzWindow    = 8 << 20 // minimal dictionary, as in the library
+	xzBlockMost = 4 << 20 // limit of blocks in a stream: their records and the index are kept in memory
 )
 
-// newXzs is for batches of sizes, but larger: one is a whole block.
-func newXzs(s sizes) *xzs {
+// newXz makes a format with larger batches, because a batch is a whole block.
+func newXz(s sizes) *xzFormat {
 	s.in, s.out = 3*s.in, 2*s.out
-	return &xzs{sizes: s}
+	return &xzFormat{sizes: s}
 }
 
-// xzsAt begins at a restart point. Its reader wants the first bytes soon, not a whole block at once.
-func xzsAt(p RestartPoint) *xzs {
+// xzFrom starts at a restart point. It decodes serially, because its reader wants the first bytes soon.
+func xzFrom(p RestartPoint) *xzFormat {
 	_, check := p.xz()
-	return &xzs{at: xzState{began: true, in: true, middle: true, check: check}}
+	return &xzFormat{at: xzState{began: true, in: true, middle: true, check: check}}
 }
 
 // cut implements format.
-func (z *xzs) cut(f *feed, b *batch) error {
+func (z *xzFormat) cut(f *feed, b *batch) error {
 	b.xz = xzPart{at: z.at}
 	n, err := 0, error(nil)
 	switch {
@@ -83,8 +82,8 @@ func (z *xzs) cut(f *feed, b *batch) error {
 	return nil
 }
 
-// cutHead is the length of a stream's beginning, or of what fills up between two.
-func (z *xzs) cutHead(f *feed) (int, error) {
+// cutHead is the size of a stream header, or of the padding between two streams.
+func (z *xzFormat) cutHead(f *feed) (int, error) {
 	if !f.need(1) && z.at.began {
 		return 0, f.err
 	}
@@ -115,8 +114,8 @@ func (z *xzs) cutHead(f *feed) (int, error) {
 	return xzHead, nil
 }
 
-// cutBlock is the length of a block.
-func (z *xzs) cutBlock(f *feed, b *batch) (int, error) {
+// cutBlock is the size of a block.
+func (z *xzFormat) cutBlock(f *feed, b *batch) (int, error) {
 	h, err := z.header(f)
 	if err != nil {
 		return 0, err
@@ -128,7 +127,7 @@ func (z *xzs) cutBlock(f *feed, b *batch) (int, error) {
 		return 0, errSerial
 	}
 	end, size := z.chunks(f, h.length)
-	_, sum, _ := xzSum(z.at.check) // was looked at
+	_, sum, _ := xzSum(z.at.check) // the type is valid
 	n := padded(end) + sum
 	if end == 0 || n > z.in || !f.need(n) {
 		return 0, errSerial
@@ -138,8 +137,8 @@ func (z *xzs) cutBlock(f *feed, b *batch) (int, error) {
 	return n, nil
 }
 
-// chunks is where the chunks of a block end, and what they unpack to; 0 is that this is too large, or cannot be told.
-func (z *xzs) chunks(f *feed, at int) (end, size int) {
+// chunks is where the chunks of a block end, and their unpacked size; 0 if that is too large, or invalid.
+func (z *xzFormat) chunks(f *feed, at int) (end, size int) {
 	for at < z.in && size <= z.out && f.need(at+1) {
 		kind, head := f.b[at], 3
 		switch {
@@ -167,8 +166,8 @@ func (z *xzs) chunks(f *feed, at int) (end, size int) {
 	return 0, 0
 }
 
-// cutTail is the length of a stream's end: its index, and its footer.
-func (z *xzs) cutTail(f *feed, b *batch) (int, error) {
+// cutTail is the size of a stream's index and footer.
+func (z *xzFormat) cutTail(f *feed, b *batch) (int, error) {
 	at := 1
 	next := func() (uint64, bool) {
 		f.need(at + binary.MaxVarintLen64)
@@ -205,11 +204,11 @@ var (
 	errXzMany  = fmt.Errorf("xz: a stream of more than %d blocks: pack it with a larger --block-size", xzBlockMost)
 )
 
-// padded is n with what fills it up.
+// padded is n rounded up to the alignment of xz.
 func padded(n int) int { return (n + 3) &^ 3 }
 
 // decode implements format.
-func (z *xzs) decode(ctx context.Context, b *batch) error {
+func (z *xzFormat) decode(ctx context.Context, b *batch) error {
 	h := &b.xz.block
 	if h.length == 0 {
 		return nil
@@ -235,7 +234,7 @@ func (z *xzs) decode(ctx context.Context, b *batch) error {
 }
 
 // accept implements format.
-func (z *xzs) accept(b *batch) error {
+func (z *xzFormat) accept(b *batch) error {
 	if h := &b.xz.block; h.length > 0 {
 		z.unpacked(h, b.xz.at.check, xzRecord{int64(b.xz.end - h.length), int64(len(b.out))})
 	}
@@ -250,13 +249,13 @@ func (z *xzs) accept(b *batch) error {
 	return nil
 }
 
-// unpacked takes note of a block for the index.
-func (z *xzs) unpacked(h *xzHeader, check byte, n xzRecord) {
-	_, sum, _ := xzSum(check) // was looked at
+// unpacked records a block, to compare it with the index.
+func (z *xzFormat) unpacked(h *xzHeader, check byte, n xzRecord) {
+	_, sum, _ := xzSum(check) // the type is valid
 	z.blocks = append(z.blocks, xzRecord{n.packed + int64(h.length+sum), n.unpacked})
 }
 
-// xzTail compares the end of a stream with what was in it.
+// xzTail compares the index and the footer of a stream with its blocks.
 func xzTail(b []byte, at *xzState, blocks []xzRecord) error {
 	index, foot := b[:len(b)-xzFooter], b[len(b)-xzFooter:]
 	end := len(index) - crc32.Size
@@ -270,7 +269,7 @@ func xzTail(b []byte, at *xzState, blocks []xzRecord) error {
 	}
 	index = index[1:end]
 	next := func() int64 {
-		v, n := binary.Uvarint(index) // which cutTail has seen
+		v, n := binary.Uvarint(index) // validated by cutTail
 		index = index[n:]
 		return int64(v)
 	}
@@ -288,14 +287,14 @@ func xzTail(b []byte, at *xzState, blocks []xzRecord) error {
 }
 
 // restartAt implements restarter.
-func (z *xzs) restartAt(off int64, b *batch) (int64, bool) {
+func (z *xzFormat) restartAt(off int64, b *batch) (int64, bool) {
 	if b == nil {
 		return xzAt(off, z.at.check), true
 	}
 	return xzAt(off, b.xz.at.check), b.xz.block.length > 0
 }
 
-// hash of nothing.
+// noSum is the checksum of streams without checksums.
 type noSum struct{ hash.Hash }
 
 func (noSum) Write(p []byte) (int, error) { return len(p), nil }

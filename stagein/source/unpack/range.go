@@ -9,8 +9,8 @@ import (
 	"github.com/bivouacfs/bivouac/stagein/source"
 )
 
-// Stretch is what a compressed file of some size has at [Off, End) of what it unpacks to.
-type Stretch struct {
+// Range is the range [Off, End) of the unpacked data of a compressed file.
+type Range struct {
 	File     io.ReaderAt
 	Name     string
 	Kind     source.Kind
@@ -19,9 +19,9 @@ type Stretch struct {
 	Off, End int64
 }
 
-// Unpack begins to unpack the stretch, from the last restart point before it on; nil if there is none.
-// The pieces begin there and may go on behind the end. Close must be called.
-func (s *Stretch) Unpack(ctx context.Context, in, out *source.Pool) *Unpacked {
+// Open starts to decode the range from the last restart point before it; nil if there is none. The pieces begin at
+// that point and may extend beyond the end. Close must be called.
+func (s *Range) Open(ctx context.Context, in, out *source.Pool) *Stream {
 	from, to, ok, more := s.Points.around(s.Off, s.End)
 	if !ok {
 		return nil
@@ -31,7 +31,7 @@ func (s *Stretch) Unpack(ctx context.Context, in, out *source.Pool) *Unpacked {
 		end = min(end, to.Byte(s.Kind))
 	}
 	ctx, cancel := context.WithCancel(ctx)
-	u := &Unpacked{kind: s.Kind, pool: out, cancel: cancel, queue: make(chan *source.Piece, unpackAhead), from: &from}
+	u := &Stream{kind: s.Kind, pool: out, cancel: cancel, queue: make(chan *source.Piece, queueSize), from: &from}
 	u.in = &packed{from: source.ReadRegion(ctx, s.File, s.Name, min(begin, end), end, in, 2)}
 	u.in.off.Store(begin)
 	u.wg.Add(1)
@@ -43,7 +43,7 @@ func (s *Stretch) Unpack(ctx context.Context, in, out *source.Pool) *Unpacked {
 func decoderAt(ctx context.Context, kind source.Kind, in *packed, pool *source.Pool, from RestartPoint) (io.ReadCloser, error) {
 	switch kind {
 	case source.TarXz:
-		d := newBatches(ctx, in, xzsAt(from), pool.Help)
+		d := newBatches(ctx, in, xzFrom(from), pool.Help)
 		in.ahead = d.ahead
 		return d, nil
 	case source.TarZstd:
