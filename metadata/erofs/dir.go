@@ -5,17 +5,17 @@ import (
 	"syscall"
 )
 
-// dirBlock is the block of a directory that is being filled.
+// dirBlock is a directory block that is being filled.
 type dirBlock struct {
 	heads, names []byte
-	dots         int // how many of "." and ".." the directory has
+	dots         int // how many of "." and ".." were written
 }
 
 func (d *dirBlock) fits(name string) bool {
 	return len(d.heads)+headSize+len(d.names)+len(name) <= blockSize
 }
 
-// add adds a name. Where it begins is counted from the first name until take.
+// add adds a name. Name offsets count from the first name until take.
 func (d *dirBlock) add(name string, id NodeID, mode uint32) {
 	d.heads = binary.LittleEndian.AppendUint64(d.heads, uint64(id))
 	d.heads = binary.LittleEndian.AppendUint16(d.heads, uint16(len(d.names)))
@@ -23,7 +23,7 @@ func (d *dirBlock) add(name string, id NodeID, mode uint32) {
 	d.names = append(d.names, name...)
 }
 
-// take appends the block, which is empty then, to b.
+// take appends the finished block to b and starts an empty one.
 func (d *dirBlock) take(b []byte) []byte {
 	for i := 8; i < len(d.heads); i += headSize {
 		at := binary.LittleEndian.Uint16(d.heads[i:])

@@ -1,26 +1,3 @@
-// Package erofs writes EROFS images of trees whose files have no data in them.
-// Its one idea is that of composefs: a file of the image says by two extended
-// attributes, which overlayfs reads, where in another layer its data is
-// (Node.Redirect). The image is written in one pass over the directories, in the
-// order of their numbers, with little memory: what is known of a directory before
-// its entries is its inode's place.
-//
-// It writes what Linux 5.4 and later read (fs/erofs/erofs_fs.h), and reads nothing.
-// Who gives it a tree may be anybody: every name is checked, and how large the
-// image becomes is bounded. It compresses nothing, and knows no devices.
-//
-//	0       1,024 bytes of zeros
-//	1024    superblock, 128 bytes
-//	1152    inodes of the directories, 64 bytes each, by number; 0 is the root
-//	…       inodes of files and symbolic links, 64 bytes each, and behind each its
-//	        extended attributes and a target that fits in the block; one that does
-//	        not has a block of its own
-//	64 GiB  blocks of the directories, 4 KiB each
-//
-// Between those there is a hole. Numbers are little endian. A node id is the place
-// of an inode in units of 32 bytes. A directory is blocks of entries (node id 8,
-// place of the name 2, type 1, 0) and behind them their names; the names, "." and
-// ".." among them, are in byte order over all blocks.
 package erofs
 
 import (
@@ -30,19 +7,19 @@ import (
 	"syscall"
 )
 
-// Places and sizes, in bytes.
+// Offsets and sizes, in bytes.
 const (
 	blockSize   = 4096
-	slotSize    = 32 // what a node id counts
+	slotSize    = 32 // unit of a node id
 	superOffset = 1024
 	superSize   = 128
 	inodeSize   = 64
 	rootOffset  = superOffset + superSize
-	headSize    = 12 // of an entry, without its name, and before extended attributes
+	headSize    = 12 // of an entry without its name, and of the header of extended attributes
 	blocksAt    = 64 << 30
 )
 
-// What stands in fields.
+// Values of fields.
 const (
 	magic        = 0xE0F5E1E2
 	blockBits    = 12
@@ -53,10 +30,10 @@ const (
 	trustedXattr = 4
 )
 
-// The most of what an image can have.
+// Limits of an image.
 const (
 	MaxNodes  = 1 << 24 // inodes
-	MaxBytes  = 4 << 30 // bytes that are not a hole
+	MaxBytes  = 4 << 30 // bytes written, without the hole
 	MaxName   = 255     // bytes of a name
 	MaxTarget = 4095    // bytes of a target
 	MaxXattrs = 2048    // bytes of the extended attributes of a node, and of a redirect
@@ -68,16 +45,16 @@ type Node struct {
 	Nlink    uint32
 	UID, GID uint32
 	Size     int64   // of a file
-	Mtime    int64   // nanoseconds since 1970; there are no other times
+	Mtime    int64   // nanoseconds since 1970; the only timestamp
 	Target   string  // of a symbolic link
-	Redirect string  // of a file that is not empty: the path of its data in the layers below
+	Redirect string  // of a file that is not empty: the path of its data in the lower layers
 	Xattrs   []Xattr // in the namespace user
 }
 
-// Xattr is an extended attribute. Its name is without the namespace.
+// Xattr is an extended attribute, named without the namespace.
 type Xattr struct{ Name, Value string }
 
-// NodeID is the place of an inode.
+// NodeID is the position of an inode.
 type NodeID uint64
 
 func (n *Node) kind() uint32 { return n.Mode & syscall.S_IFMT }
@@ -109,7 +86,7 @@ func checkName(name string) error {
 	return nil
 }
 
-// place is where an inode says that its data is.
+// place is the position of the data as stored in the inode.
 type place struct {
 	layout uint16
 	block  uint32
@@ -129,7 +106,7 @@ func appendInode(b []byte, n *Node, at place, x []byte) []byte {
 	b = le.AppendUint16(b, 0)
 	b = le.AppendUint64(b, uint64(at.size))
 	b = le.AppendUint32(b, at.block)
-	b = le.AppendUint32(b, 0) // a number for 32-bit programs, which Linux does not use
+	b = le.AppendUint32(b, 0) // inode number for 32-bit programs, which Linux does not use
 	b = le.AppendUint32(b, n.UID)
 	b = le.AppendUint32(b, n.GID)
 	sec, nsec := n.Mtime/1e9, n.Mtime%1e9
@@ -143,8 +120,7 @@ func appendInode(b []byte, n *Node, at place, x []byte) []byte {
 	return append(b, x...)
 }
 
-// appendXattrs appends what n has of extended attributes: nothing, or a head and
-// them.
+// appendXattrs appends the extended attributes of n with their header, or nothing.
 func appendXattrs(b []byte, n *Node) []byte {
 	if n.Redirect == "" && len(n.Xattrs) == 0 {
 		return b

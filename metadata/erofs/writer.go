@@ -8,22 +8,20 @@ import (
 	"syscall"
 )
 
-// Writer makes one image. It is for one goroutine.
-//
-// A caller takes the directories in the order of their numbers. In each it gives
-// the names in byte order, each behind what it names: Dir, Put or an earlier node
-// with another name, then Enter. Every directory but the root has one entry, in
-// one with a smaller number.
+// Writer writes one image. It is not safe for concurrent use. Directories are written in the order of their
+// numbers. In each, names are entered in byte order, each after the node that it names was written: Dir, Put, or an
+// earlier node with a further name, then Enter. Every directory but the root has one entry, in a directory with a
+// smaller number.
 type Writer struct {
 	f      io.WriterAt
-	parent []uint32 // of each directory; unnamed where its entry has not come
+	parent []uint32 // parent of each directory; unnamed until its entry is written
 
 	inodes stretch
 	blocks stretch
 	nodes  int64
-	bytes  int64 // of the files, for statfs
+	bytes  int64 // bytes of the files, for statfs
 
-	dir   uint32 // whose entries come
+	dir   uint32 // the directory whose entries are being written
 	last  string // its last name
 	first uint32 // its first block
 	block dirBlock
@@ -33,8 +31,7 @@ type Writer struct {
 
 const unnamed = 1<<32 - 1
 
-// New begins an image with so many directories, the root among them. What f had
-// must be zeros.
+// New starts an image with a number of directories, including the root. All of f must be zeros.
 func New(f io.WriterAt, dirs int64, root Node) (*Writer, error) {
 	if dirs < 1 || dirs > MaxNodes {
 		return nil, fmt.Errorf("image with %d directories: %w", dirs, syscall.EFBIG)
@@ -48,7 +45,7 @@ func New(f io.WriterAt, dirs int64, root Node) (*Writer, error) {
 	return w, w.putDir(0, 0, &root)
 }
 
-// stretch is written from front to back.
+// stretch is a range of the file that is written front to back.
 type stretch struct {
 	w          *bufio.Writer
 	begin, off int64
@@ -58,7 +55,7 @@ func newStretch(f io.WriterAt, off int64) stretch {
 	return stretch{w: bufio.NewWriterSize(io.NewOffsetWriter(f, off), 256<<10), begin: off, off: off}
 }
 
-// write is EFBIG if the image then has too many bytes.
+// write fails with EFBIG if the image becomes too large.
 func (s *stretch) write(p []byte) error {
 	if s.off-s.begin+int64(len(p)) > MaxBytes/2 {
 		return fmt.Errorf("image of more than %d bytes: %w", int64(MaxBytes), syscall.EFBIG)
@@ -70,14 +67,13 @@ func (s *stretch) write(p []byte) error {
 
 var zeros [blockSize]byte
 
-// pad goes on to a multiple of unit.
+// pad advances to a multiple of unit.
 func (s *stretch) pad(unit int64) error { return s.write(zeros[:(unit-s.off%unit)%unit]) }
 
-// dirNode is the place of a directory.
+// dirNode is the position of a directory.
 func dirNode(number uint32) NodeID { return NodeID((rootOffset + int64(number)*inodeSize) / slotSize) }
 
-// putDir writes the inode of a directory; where its entries are is written over it
-// at their end.
+// putDir writes the inode of a directory; the position of its entries is filled in by endDir.
 func (w *Writer) putDir(number, parent uint32, n *Node) error {
 	if err := n.check(); err != nil {
 		return err
@@ -91,8 +87,7 @@ func (w *Writer) putDir(number, parent uint32, n *Node) error {
 	return err
 }
 
-// Dir puts the directory of a number, whose name in the one that was begun comes
-// next. It has no extended attributes.
+// Dir writes the inode of a directory, whose name must be entered next. It has no extended attributes.
 func (w *Writer) Dir(number uint32, n Node) (NodeID, error) {
 	if number <= w.dir {
 		return 0, fmt.Errorf("directory %d in directory %d: %w", number, w.dir, syscall.EINVAL)
@@ -100,7 +95,7 @@ func (w *Writer) Dir(number uint32, n Node) (NodeID, error) {
 	return dirNode(number), w.putDir(number, w.dir, &n)
 }
 
-// Put puts a file or a symbolic link.
+// Put writes a file or a symbolic link.
 func (w *Writer) Put(n Node) (NodeID, error) {
 	if err := n.check(); err != nil {
 		return 0, err
@@ -121,8 +116,7 @@ func (w *Writer) Put(n Node) (NodeID, error) {
 	return w.putInode(w.buf, inline != "")
 }
 
-// placeOf is where the data of n goes: a target that does not fit behind the inode
-// is written to a block before it.
+// placeOf is where the target of n goes: into a block before the inode if it does not fit behind it.
 func (w *Writer) placeOf(n *Node) (at place, inline string, err error) {
 	size := int64(len(n.Target))
 	switch {
@@ -138,7 +132,7 @@ func (w *Writer) placeOf(n *Node) (at place, inline string, err error) {
 	return at, "", w.inodes.write([]byte(n.Target))
 }
 
-// putInode writes p, which may not lie in two blocks if there is a target in it.
+// putInode writes p, which must not cross a block boundary if it contains a target.
 func (w *Writer) putInode(p []byte, inline bool) (NodeID, error) {
 	unit := int64(slotSize)
 	if next := (w.inodes.off + slotSize - 1) &^ (slotSize - 1); inline && next/blockSize != (next+int64(len(p))-1)/blockSize {
@@ -151,7 +145,7 @@ func (w *Writer) putInode(p []byte, inline bool) (NodeID, error) {
 	return id, w.inodes.write(p)
 }
 
-// Begin ends the directory before and begins dir.
+// Begin ends the previous directory and begins dir.
 func (w *Writer) Begin(dir uint32) error {
 	if int64(dir) >= int64(len(w.parent)) || dir < w.dir {
 		return fmt.Errorf("directory %d of %d behind directory %d: %w", dir, len(w.parent), w.dir, syscall.EINVAL)
@@ -168,7 +162,7 @@ func (w *Writer) Begin(dir uint32) error {
 	return nil
 }
 
-// Enter enters a name, of something of type mode, in the directory that was begun.
+// Enter adds a name of a node of type mode to the current directory.
 func (w *Writer) Enter(name string, id NodeID, mode uint32) error {
 	if err := checkName(name); err != nil {
 		return err
@@ -183,7 +177,7 @@ func (w *Writer) Enter(name string, id NodeID, mode uint32) error {
 	return w.enter(name, id, mode)
 }
 
-// dots enters "." and ".." if their place is before a name.
+// dots adds "." and ".." if they sort before name.
 func (w *Writer) dots(name string) error {
 	if w.block.dots == 0 && name > "." {
 		w.block.dots++
@@ -212,7 +206,7 @@ func (w *Writer) enter(name string, id NodeID, mode uint32) error {
 	return nil
 }
 
-// endDir writes the last block of a directory, and in its inode where they are.
+// endDir writes the last block of a directory, and completes its inode.
 func (w *Writer) endDir() error {
 	if err := w.dots("\xff"); err != nil {
 		return err
@@ -236,7 +230,7 @@ func (w *Writer) endDir() error {
 	return nil
 }
 
-// Finish ends the image and returns its size.
+// Finish completes the image and returns its size.
 func (w *Writer) Finish() (int64, error) {
 	if err := w.Begin(uint32(len(w.parent) - 1)); err != nil {
 		return 0, err
@@ -256,14 +250,13 @@ func (w *Writer) Finish() (int64, error) {
 	b[12] = blockBits
 	le.PutUint16(b[14:], uint16(dirNode(0)))
 	le.PutUint64(b[16:], uint64(w.nodes))
-	// Linux shows this by statfs: the size of the dataset, not of its image.
+	// statfs on Linux shows this: the size of the dataset, not of its image.
 	le.PutUint32(b[36:], uint32(min((w.bytes+blockSize-1)/blockSize, 1<<32-1)))
 	_, err := w.f.WriteAt(b[:], superOffset)
 	return w.blocks.off, err
 }
 
-// Deeper reports whether a directory is more than so many levels below the root. Finish
-// has to have been called.
+// Deeper reports whether a directory is more than so many levels below the root. It may be called after Finish.
 func (w *Writer) Deeper(levels int) bool {
 	for dir := range w.parent {
 		d := uint32(dir)

@@ -63,7 +63,7 @@ func appendAttr(b []byte, a *metadata.Attr) []byte {
 	mtime := int64(a.Mtime) / unit
 	b = binary.AppendVarint(b, mtime)
 	if f&attrAtime != 0 {
-		b = binary.AppendVarint(b, int64(a.Atime)/unit-mtime) // of nanoseconds, modulo 2^64
+		b = binary.AppendVarint(b, int64(a.Atime)/unit-mtime) // nanoseconds, modulo 2^64
 	}
 	if f&attrCtime != 0 {
 		b = binary.AppendVarint(b, int64(a.Ctime)/unit-mtime)
@@ -83,7 +83,7 @@ func appendAttr(b []byte, a *metadata.Attr) []byte {
 	return b
 }
 
-// attr takes an attr off the front; its Ino is 0.
+// attr decodes an attr; its Ino is 0.
 func (d *decoder) attr() metadata.Attr {
 	f := d.Byte()
 	if f > attrKnown {
@@ -139,7 +139,7 @@ func fileType(mode uint32) uint32 { return mode & syscall.S_IFMT }
 
 func isDir(mode uint32) bool { return fileType(mode) == syscall.S_IFDIR }
 
-// decoder takes values of this package.
+// decoder decodes the values of this package.
 type decoder struct{ varint.Decoder }
 
 func (d *decoder) ino() metadata.Ino { return metadata.Ino(d.Fixed64()) }

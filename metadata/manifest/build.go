@@ -12,29 +12,25 @@ import (
 	"github.com/bivouacfs/bivouac/metadata/varint"
 )
 
-// BuildConfig is what a manifest is built with.
+// BuildConfig configures a Build.
 type BuildConfig struct {
 	Dataset metadata.DatasetID
 	Root    metadata.Attr // of directories that no part has
 	Scratch *Scratch
-	// Leave is told of each record that makes no tree with the others, and why, before
-	// the manifest is written, which is without it; its error ends the Build. nil is that such a
-	// record does.
+	// Leave receives each record that conflicts with others, and why, before the manifest is written without it;
+	// its error ends the Build. With a nil Leave such a record ends the Build.
 	Leave func(r *Record, why error) error
 }
 
-// Build merges the parts of a dataset into its manifest and writes that to w.
-// Parent directories that no part has are made with the owner and the times of
-// cfg.Root, which is also the dataset's root if no part has a record for it (path
-// ""). Hard links get the inode of the file they name; the links of files and
-// directories are counted. A directory that stands twice is one, as the last record says. Any
-// other path that stands twice is EEXIST, one through
-// something that is no directory ENOTDIR, a hard link to nothing ENOENT; the
-// error names the path. With cfg.Leave such a record is left out instead: of several with
-// one path the last stays (by source and offset, if both say them, else in the order of the parts), but a
-// hard link before no other, and nothing before a directory; so a file that has paths below it goes, and these stay.
-//
-// What it sorts, it sorts in cfg.Scratch; only hard links are in memory.
+// Build merges the parts of a dataset into its manifest and writes that to w. Missing parent directories are made
+// with the owner and the times of cfg.Root, which is also the dataset's root if no part has a record for it (path
+// ""). Hard links get the inode of the file they name; the links of files and directories are counted. A directory
+// that occurs twice is merged, with the last record's attributes. Any other path that occurs twice is EEXIST, a
+// path through something that is not a directory ENOTDIR, a hard link to nothing ENOENT; the error names the path.
+// With cfg.Leave such a record is left out instead: of several with one path the last is kept (by source and offset
+// if both state them, else in the order of the parts), except that a hard link never replaces a file, and nothing
+// replaces a directory; so a file with paths below it is dropped, and these are kept. Build sorts in cfg.Scratch;
+// only hard links are in memory.
 func Build(cfg BuildConfig, parts []*Reader, w io.Writer) (Summary, error) {
 	b := builder{cfg: cfg, all: newSorter(cfg.Scratch)}
 	defer b.all.close()
@@ -44,7 +40,7 @@ func Build(cfg BuildConfig, parts []*Reader, w io.Writer) (Summary, error) {
 		}
 	}
 	defer b.known.clear(cfg.Scratch)
-	if err := b.need(""); err != nil { // of an empty dataset, too
+	if err := b.need(""); err != nil { // even for an empty dataset
 		return Summary{}, err
 	}
 	if err := b.choose(); err != nil {
@@ -56,16 +52,16 @@ func Build(cfg BuildConfig, parts []*Reader, w io.Writer) (Summary, error) {
 	return b.write(w)
 }
 
-// builder is one Build under way. What it sorts are facts about paths.
+// builder is the state of a Build. It sorts facts about paths.
 type builder struct {
 	cfg   BuildConfig
 	all   *sorter
 	known dirCache
 	key   []byte
 	val   []byte
-	links map[string]string // path of each hard link, to the path it names
-	files map[string]*file  // what hard links name
-	dead  map[string]bool   // hard links that were left out as they name nothing
+	links map[string]string // target path of each hard link
+	files map[string]*file  // files that hard links name
+	dead  map[string]bool   // hard links that were left out because they name nothing
 }
 
 // file is a file with several names.
@@ -75,16 +71,16 @@ type file struct {
 	names uint32
 }
 
-// The facts, in the order in which those of one path are sorted.
+// Facts, in the order in which those of one path are sorted.
 const (
-	factRecord = iota // the value has its flags and body; the last of several counts
-	factDir           // it has to be a directory
-	factSubdir        // so it has, and the name that follows is one in it
+	factRecord = iota // the value has flags and body; the last of several counts
+	factDir           // the path must be a directory
+	factSubdir        // likewise, and the name that follows is one in it
 )
 
-// appendFact is the key of a fact: the path's depth, the path with each slash as the
-// byte 0, that byte, the fact, and the name of a subdirectory. Keys are in the order of
-// a manifest: what begins with the same path and 0 is deeper, or is about the path.
+// appendFact is the key of a fact: the path's depth, the path with each slash as the byte 0, that byte, the fact,
+// and the name of a subdirectory. Keys sort in the order of a manifest: a key with the same prefix of path and 0 is
+// deeper, or about the path itself.
 func appendFact(b []byte, path string, fact byte, name string) []byte {
 	depth := strings.Count(path, "/")
 	b = append(b, byte(depth>>8), byte(depth))
@@ -145,7 +141,7 @@ func (b *builder) add(r *Record) error {
 	return b.keepBelow(r)
 }
 
-// keepBelow keeps a record of something that is no directory.
+// keepBelow keeps a record that is not of a directory.
 func (b *builder) keepBelow(r *Record) error {
 	if r.Path == "" {
 		return fmt.Errorf("the root of the dataset: %w", syscall.ENOTDIR)
@@ -167,7 +163,7 @@ func (b *builder) fact(path string, fact byte, name string, val []byte) error {
 	return b.all.add(b.key, val)
 }
 
-// need notes dir and all above it.
+// need records that dir and all its parents are needed.
 func (b *builder) need(dir string) error {
 	for b.known.add(b.cfg.Scratch, dir) {
 		if err := b.fact(dir, factDir, "", nil); err != nil || dir == "" {
@@ -193,13 +189,13 @@ func (b *builder) addLink(r *Record) error {
 	return b.keepBelow(r)
 }
 
-// dirCache is directories of which facts were noted; some are forgotten, and noted again.
+// dirCache remembers directories whose facts were recorded; forgotten ones are recorded again.
 type dirCache struct {
 	have  map[string]struct{}
 	bytes int
 }
 
-// add reports whether dir was not there.
+// add reports whether dir was not in the cache.
 func (c *dirCache) add(s *Scratch, dir string) bool {
 	if _, ok := c.have[dir]; ok {
 		return false
@@ -218,18 +214,18 @@ func (c *dirCache) clear(s *Scratch) {
 	c.have, c.bytes = make(map[string]struct{}), 0
 }
 
-// mapEntry is what a text in a map takes beside itself, in bytes, about.
+// mapEntry is the approximate overhead of a string in a map, in bytes.
 const mapEntry = 48
 
-// named is all that is known of a path.
+// named is all that is known about a path.
 type named struct {
 	path    string
 	rec     Record
-	some    bool // there is a record
-	dir     bool // it has to be a directory
+	some    bool // it has a record
+	dir     bool // it must be a directory
 	subdirs uint32
-	leave   bool       // what makes no tree is left out
-	left    []leftOver // what is
+	leave   bool       // records that are left out
+	left    []conflict // why
 }
 
 func (n *named) take(fact byte, v []byte) error {
@@ -243,7 +239,7 @@ func (n *named) take(fact byte, v []byte) error {
 			return n.twice(r)
 		}
 		n.rec, n.some = r, true
-		return nil // an archive may name a directory again, as tar cf x a a/b does
+		return nil // an archive may list a directory twice, as tar cf x a a/b does
 	}
 	n.dir = true
 	return nil
@@ -270,7 +266,7 @@ func (b *builder) each(fn func(n *named) error) error {
 	return b.whole(n, fn)
 }
 
-// whole gives n to fn when all facts of it are there, and a record if it has none.
+// whole passes n to fn once all its facts are known, with a record if it has none.
 func (b *builder) whole(n *named, fn func(n *named) error) error {
 	if n == nil {
 		return nil
@@ -299,7 +295,7 @@ func (b *builder) resolve() error {
 	for path := range b.links {
 		to, err := b.follow(path)
 		if err != nil && b.cfg.Leave != nil {
-			continue // is found below
+			continue // determined below
 		}
 		if err != nil {
 			return err
@@ -333,7 +329,7 @@ func (b *builder) resolve() error {
 	return b.bury()
 }
 
-// leads says what is wrong with a hard link.
+// leads validates the target of a hard link.
 func (b *builder) leads(path string) error {
 	to, err := b.follow(path)
 	if err != nil {
@@ -391,7 +387,7 @@ func (b *builder) write(w io.Writer) (Summary, error) {
 	return sum, err
 }
 
-// final is the record of a path as it stands in the manifest.
+// final is the record of a path in the manifest.
 func (b *builder) final(n *named) Record {
 	r := n.rec
 	if r.dir() {
@@ -399,14 +395,14 @@ func (b *builder) final(n *named) Record {
 		return r
 	}
 	if r.Hardlink != "" {
-		to, _ := b.follow(r.Path) // resolve has seen that it ends
+		to, _ := b.follow(r.Path) // resolve has verified that it ends
 		f := b.files[to]
 		r = f.rec
 		r.Path, r.Attr.Nlink = n.path, f.names
 		return r
 	}
 	if b.cfg.Leave != nil && (fileType(r.Attr.Mode) != syscall.S_IFREG || r.Attr.Size == 0) {
-		r.From = Origin{} // it only says where in the source that was
+		r.From = Origin{} // it only said where in the source the link was
 	}
 	r.Attr.Nlink = 1
 	if f := b.files[r.Path]; f != nil {

@@ -1,25 +1,32 @@
-// Package manifest is the table of contents of a sealed dataset: every path
-// with its attributes, its checksum and the place of its bytes. Its one idea is
-// that the manifest is one stream of records in an order in which each node can
-// turn it into a sorted table without asking anyone, and that the table then
-// answers all metadata of the dataset as a metadata.Store, without the network.
+// Package manifest is the table of contents of a sealed dataset: every path with its attributes, its checksum and the
+// location of its bytes.
 //
-// It refuses what does not make a tree: a path twice, a path through something
-// that is no directory, a hard link to nothing, "." and "..", device nodes; and
-// every change of a table (EROFS).
+// The nodes record parts while they stage; Build merges these into the manifest, a stream of records in an order that
+// each node can turn into a sorted table without help (Ingest). The table then answers all metadata requests for the
+// dataset as a metadata.Store, without the network.
+//
+// Invariants:
+//   - A manifest is a tree: no path twice, no path through anything but a directory, no hard link to nothing, no "."
+//     or "..", no device nodes. Build refuses anything else, or leaves it out (BuildConfig.Leave).
+//   - Streams are checked block by block, and nothing in them is trusted.
+//   - A table never changes: all changes fail with EROFS.
+//   - Memory is bounded, whatever the size of the manifest (Scratch.Bound); only hard links are in memory.
+//
+// Lock order: sharedFile.mu is a leaf.
+//
+// The package knows no network, no node but its own, and not how a source is read.
 //
 // # Stream
 //
-// The parts that the nodes record while staging and the manifest that Build
-// makes of them are encoded alike. Fixed numbers are big endian, "u" is an
-// unsigned varint, "s" a zigzag varint (encoding/binary).
+// Parts and manifests have the same encoding. Fixed numbers are big endian, "u" is an unsigned varint, "s" a zigzag
+// varint (encoding/binary).
 //
 //	magic     8 bytes  "BIVMAN" 00 02
 //	block     length 4 bytes (1 to 262144), CRC-32C of the payload 4 bytes, payload
 //	...
 //	end       00 00 00 00, CRC-32C of the next field 4 bytes, number of records 8 bytes
 //
-// Behind the end there is nothing. A payload is whole records:
+// Nothing follows the end. A payload is whole records:
 //
 //	flags u    1 target, 2 hard link, 4 checksum, 8 origin, 16 the origin's path is the record's,
 //	           32 the origin has headers to check, 64 it is in a zip archive,
@@ -46,11 +53,10 @@
 //
 // # Order of a manifest
 //
-// First the dataset's root, with the path "". Then by depth, and within a depth
-// by path, compared name by name as bytes; so the entries of a directory stand
-// together, in order, and directories stand in the order of their parents.
-// Directories are numbered in that order: SealedIno(ds, DirPart, n). There are
-// no hard-link records left: each name of a file has its ino and attributes.
+// First the dataset's root, with the path "". Then by depth, and within a depth by path, compared name by name as
+// bytes; so the entries of a directory are contiguous and sorted, and directories occur in the order of their parents.
+// Directories are numbered in that order: SealedIno(ds, DirPart, n). There are no hard-link records: each name of a file
+// has its ino and attributes.
 //
 // # Table
 //
@@ -59,14 +65,6 @@
 //	key 02 part(2) seq(4) 00      value: CRC-32C 4 bytes for each chunk; of a striped file, or a spilled one with a chunk size, if they are known
 //	key 03                        value: JSON of the Summary with version and dataset
 //
-// All entries of a directory stand together with their attributes, so a listing
-// is one scan and a look-up is one read.
-//
-// # Memory
-//
-// What has to be sorted is sorted in runs that are written to files and merged
-// (Scratch): for a Build the records by their paths, with what they say of directories,
-// and for an Ingest the inodes by their numbers. So a large manifest takes no more memory
-// than a small one: Scratch.Bound, which is some 9 MiB, and for a Build the paths of hard
-// links and the records that they name.
+// All entries of a directory are contiguous and carry their attributes, so a listing is one scan and a look-up is one
+// read.
 package manifest

@@ -10,8 +10,8 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// Each calls fn with the path and the attributes of every name of a regular
-// file, in the order of a manifest, until it returns false.
+// Each calls fn with the path and attributes of every name of a regular file, in the order of a manifest, until fn
+// returns false.
 func (t *Table) Each(fn func(path string, a metadata.Attr) bool) error {
 	paths := map[uint32]string{0: ""} // of the directories, by number
 	var bad error

@@ -11,19 +11,18 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// KV is the sorted table that a manifest is kept in.
+// KV is the sorted table that stores a manifest.
 type KV interface {
-	// Ingest replaces the table, all or nothing, by the pairs that src
-	// yields, whose keys ascend.
+	// Ingest atomically replaces the table by the pairs that src yields, in ascending order of keys.
 	Ingest(ctx context.Context, src func(yield func(k, v []byte) error) error) error
-	// Get returns a value, which is the caller's; ENOENT if there is none.
+	// Get returns a value, owned by the caller; ENOENT if there is none.
 	Get(k []byte) ([]byte, error)
-	// Scan calls fn with the pairs of [from, to) until it returns false;
-	// they are valid until fn returns. A nil to is the end.
+	// Scan calls fn with the pairs of [from, to) until it returns false; they are valid until fn returns. A nil to
+	// is the end.
 	Scan(from, to []byte, fn func(k, v []byte) bool) error
 }
 
-// The first byte of a table's keys.
+// The first byte of a key.
 const (
 	keyEntry   = 0x01
 	keyInode   = 0x02
@@ -38,7 +37,7 @@ func entryKey(dir uint32, name string) []byte {
 
 const inodeKeySize, chunksKeySize = 7, 8
 
-// chunksKey is that of the sums of a file's chunks, which stand behind its inode.
+// chunksKey is the key of a file's chunk checksums, which follow its inode.
 func chunksKey(ino metadata.Ino) []byte { return append(inodeKey(ino), 0) }
 
 func inodeKey(ino metadata.Ino) []byte {
@@ -47,10 +46,8 @@ func inodeKey(ino metadata.Ino) []byte {
 	return binary.BigEndian.AppendUint32(k, ino.Seq())
 }
 
-// Ingest turns the manifest that r reads into the table kv: all of it, or
-// nothing. It trusts nothing that it reads: what is not in the order of a
-// manifest, or numbered otherwise, is EIO. What it sorts, it sorts in scratch; it
-// keeps no more in memory of a large manifest than of a small one.
+// Ingest atomically stores the manifest read from r in the table kv. It trusts no input: wrong order or numbering
+// is EIO. It sorts in scratch, so its memory does not grow with the manifest.
 func Ingest(ctx context.Context, kv KV, r *Reader, scratch *Scratch) (Summary, error) {
 	in := ingester{r: r, dirs: queue{s: scratch}, inodes: newSorter(scratch)}
 	defer in.close()
@@ -60,17 +57,16 @@ func Ingest(ctx context.Context, kv KV, r *Reader, scratch *Scratch) (Summary, e
 	return in.sum, nil
 }
 
-// ingester is one Ingest under way. The entries are in the order of the table
-// already; the inodes have to be sorted.
+// ingester is the state of an Ingest. Entries arrive in the order of the table; inodes have to be sorted.
 type ingester struct {
 	r      *Reader
 	ds     metadata.DatasetID
 	sum    Summary
-	dirs   queue  // directories whose entries are still to come, in order
-	at     string // the one whose entries come now
+	dirs   queue  // directories whose entries follow, in order
+	at     string // the directory of the current entries
 	dir    uint32 // its number
 	seen   uint32 // directories so far
-	last   string // name before, in that
+	last   string // last name in it
 	buf    []byte
 	inodes *sorter // by number: links 4 bytes, and the value
 }
@@ -173,10 +169,10 @@ func (in *ingester) check(r *Record) error {
 	return fmt.Errorf("inode %v with mode %o: %w", ino, r.Attr.Mode, syscall.EIO)
 }
 
-// inode takes note of the inode of r, and of its name.
+// inode records the inode and the name of r.
 func (in *ingester) inode(r *Record) error {
 	if isDir(r.Attr.Mode) {
-		if in.seen > 0 { // the first is the root, which is where the entries begin
+		if in.seen > 0 { // the first is the root, which starts the entries
 			if err := in.dirs.push(r.Path); err != nil {
 				return err
 			}
@@ -184,7 +180,7 @@ func (in *ingester) inode(r *Record) error {
 		in.seen++
 	}
 	if isDir(r.Attr.Mode) || r.Attr.Nlink == 1 {
-		in.sum.add(r) // what has several names is counted with its inode
+		in.sum.add(r) // a file with several names is counted with its inode
 	}
 	in.buf = appendInode(binary.BigEndian.AppendUint32(in.buf[:0], r.Attr.Nlink), r)
 	if err := in.inodes.add(inodeKey(r.Attr.Ino), in.buf); err != nil || len(r.Chunks) == 0 {
@@ -194,8 +190,7 @@ func (in *ingester) inode(r *Record) error {
 	return in.inodes.add(chunksKey(r.Attr.Ino), in.buf)
 }
 
-// yieldInodes hands out the inodes in order. Names of one file must agree, and
-// there must be as many as it has links.
+// yieldInodes yields the inodes in order. Names of one file must agree, and their number must equal its links.
 func (in *ingester) yieldInodes(yield func(k, v []byte) error) error {
 	n := oneInode{in: in, yield: yield}
 	if err := in.inodes.each(n.name); err != nil {
@@ -204,7 +199,7 @@ func (in *ingester) yieldInodes(yield func(k, v []byte) error) error {
 	return n.end()
 }
 
-// oneInode is the inode whose names come.
+// oneInode is the inode whose names are being read.
 type oneInode struct {
 	in    *ingester
 	yield func(k, v []byte) error

@@ -6,8 +6,8 @@ import (
 	"syscall"
 )
 
-// leftOver is a record that makes no tree, and why.
-type leftOver struct {
+// leftOver is a record that conflicts with others, and why.
+type conflict struct {
 	rec Record
 	why error
 }
@@ -15,7 +15,7 @@ type leftOver struct {
 // dir reports whether r is a directory.
 func (r *Record) dir() bool { return r.Hardlink == "" && isDir(r.Attr.Mode) }
 
-// twice takes another record of n, or leaves one out.
+// twice adds another record of n, or leaves one out.
 func (n *named) twice(r Record) error {
 	why := fmt.Errorf("%q is there twice: %w", n.path, syscall.EEXIST)
 	if !n.leave {
@@ -24,11 +24,11 @@ func (n *named) twice(r Record) error {
 	if after(&r, &n.rec) {
 		r, n.rec = n.rec, r
 	}
-	n.left = append(n.left, leftOver{r, why})
+	n.left = append(n.left, conflict{r, why})
 	return nil
 }
 
-// after reports whether r, which came later than s, stays, and s does not.
+// after reports whether r, which came after s, replaces s.
 func after(r, s *Record) bool {
 	if c := cmp.Compare(r.rank(), s.rank()); c != 0 {
 		return c > 0
@@ -39,7 +39,7 @@ func after(r, s *Record) bool {
 	return true
 }
 
-// rank is before which others a record stays.
+// rank is the precedence of a record over others with its path.
 func (r *Record) rank() int {
 	switch {
 	case r.dir():
@@ -56,12 +56,12 @@ func (n *named) below() error {
 	if !n.leave {
 		return why
 	}
-	n.left = append(n.left, leftOver{n.rec, why})
+	n.left = append(n.left, conflict{n.rec, why})
 	n.rec, n.some = Record{}, false
 	return nil
 }
 
-// choose tells of what is left out of each path, so that links has those hard links that stay.
+// choose reports what is left out of each path, so that links has the hard links that are kept.
 func (b *builder) choose() error {
 	if b.cfg.Leave == nil {
 		return nil
@@ -82,7 +82,7 @@ func (b *builder) choose() error {
 	})
 }
 
-// bury tells of the hard links that name nothing.
+// bury reports the hard links that name nothing.
 func (b *builder) bury() error {
 	if len(b.dead) == 0 {
 		return nil

@@ -9,12 +9,12 @@ import (
 	"github.com/bivouacfs/bivouac/metadata/varint"
 )
 
-// queue is a queue of texts of which only the ends are in memory.
+// queue is a queue of strings of which only both ends are in memory.
 type queue struct {
 	s          *Scratch
-	head, tail []byte   // whole texts, each behind its length
-	f          *os.File // what is between, in blocks, each behind its length; nil if nothing was
-	off, end   int64    // of that
+	head, tail []byte   // whole strings, each with its length in front
+	f          *os.File // the middle, in blocks with their length in front; nil if never needed
+	off, end   int64    // of the file
 }
 
 func (q *queue) push(text string) error {
@@ -45,7 +45,7 @@ func (q *queue) push(text string) error {
 	return nil
 }
 
-// pop takes the first text off; io.EOF if there is none.
+// pop removes the first string; io.EOF if there is none.
 func (q *queue) pop() (string, error) {
 	if len(q.head) == 0 {
 		if err := q.load(); err != nil {
@@ -59,7 +59,7 @@ func (q *queue) pop() (string, error) {
 	return text, nil
 }
 
-// load brings what comes next to the head.
+// load reads the next block into the head.
 func (q *queue) load() error {
 	switch {
 	case q.off < q.end:
@@ -91,7 +91,7 @@ func (q *queue) close() {
 	q.s.hold(-len(q.head) - len(q.tail))
 	q.head, q.tail = nil, nil
 	if q.f != nil {
-		_ = q.f.Close() // it has no name
+		_ = q.f.Close() // a temporary file
 		q.f = nil
 	}
 }

@@ -16,62 +16,59 @@ type Record struct {
 	Attr     metadata.Attr // Layout says where the bytes are
 	Target   string        // of a symbolic link
 	Hardlink string        // in parts only: the path of another name of the same file
-	Sum      [16]byte      // xxh3-128 of the content, or a marked CRC-32C; zero is none
-	From     Origin        // where the content is in the source; zero is not known
-	// Chunks is the CRC-32C of each chunk of a striped file, or of one that would be and has
-	// stayed in the source; none is not known.
+	Sum      [16]byte      // xxh3-128 of the content, or a marked CRC-32C; zero if unknown
+	From     Origin        // where the content is in the source; zero if unknown
+	// Chunks has the CRC-32C of each chunk of a striped file, or of one that would be striped but stayed in the
+	// source; empty if unknown.
 	Chunks CRCs
 }
 
-// CRCs is CRC-32Cs, 4 bytes big endian each.
+// CRCs are CRC-32Cs, 4 bytes big endian each.
 type CRCs string
 
-// MaxChunks is the most chunks that a file has whose sums are kept.
+// MaxChunks limits the chunks of a file whose checksums are stored.
 const MaxChunks = 1 << 14
 
-// Len is how many they are.
+// Len is the number of checksums.
 func (c CRCs) Len() int { return len(c) / 4 }
 
-// At is the CRC i.
+// At is checksum i.
 func (c CRCs) At(i int) uint32 { return binary.BigEndian.Uint32([]byte(c[4*i:][:4])) }
 
-// Origin says where a file's bytes are in what a dataset is made of, so that a
-// node can fetch them by itself.
+// Origin is where a file's bytes are in the source, so that a node can fetch them on its own.
 type Origin struct {
-	Source uint32 // which of the dataset's sources, by number
-	Off    int64  // where they begin in a tar; 0 is no tar
-	Path   string // of the file in a directory, relative to it; not with Off
-	// Head is how many bytes of headers before Off have to say what Check is the
-	// digest of, when the file is fetched: who found the origin has not seen them.
-	// 0 is that he has.
+	Source uint32 // number of the source
+	Off    int64  // offset of the data in a tar; 0 otherwise
+	Path   string // of the file relative to a source directory; not with Off
+	// Head is the size of the headers before Off that must match the digest Check when the file is fetched, because
+	// they have not been read yet; 0 if they have.
 	Head  int64
 	Check uint64
-	Zip   Zip // in a zip archive; zero is no such
-	// Sparse says that the Head tells where in the file the bytes from Off on lie.
+	Zip   Zip // in a zip archive; zero otherwise
+	// Sparse says that the headers in Head contain the map of a sparse file whose data begins at Off.
 	Sparse bool
 }
 
-// Zip is how a file lies in a zip archive. Its Origin's Off is behind the fixed
-// part of its local header, which is the Head, and Check the CRC-32 of its content
-// and that of its name.
+// Zip is where a file is in a zip archive. Its Origin's Off is behind the fixed part of its local header, which is
+// the Head, and Check the CRC-32s of its content and of its name.
 type Zip struct {
-	Span   int64  // bytes from Off on that are its own: names, data and descriptor
-	Packed int64  // bytes of them that are its data
+	Span   int64  // bytes of the member from Off on: names, data and descriptor
+	Packed int64  // bytes of its data
 	Method uint16 // of compression
 }
 
-// Known reports whether o says anything.
+// Known reports whether the origin is known.
 func (o Origin) Known() bool { return o.Off > 0 || o.Path != "" }
 
 func (z Zip) bad() bool { return z.Span < 0 || z.Packed < 0 || z.Packed > z.Span }
 
-// The longest paths and targets, in bytes.
+// Limits of paths and targets, in bytes.
 const (
 	MaxPath   = 1<<15 - 1
 	MaxTarget = 4095
 )
 
-// The flags of a record.
+// Flags of a record.
 const (
 	recordTarget = 1 << iota
 	recordHardlink
@@ -86,7 +83,7 @@ const (
 	recordKnown = 1<<iota - 1
 )
 
-// check says whether r can stand in a stream.
+// check validates a record.
 func (r *Record) check() error {
 	if err := checkPath(r.Path); err != nil {
 		return err
@@ -121,8 +118,7 @@ func (r *Record) check() error {
 	return nil
 }
 
-// chunked reports whether the file has chunks: it is striped, or would be if it had not
-// stayed in the source.
+// chunked reports whether the file has chunks: it is striped, or would be if it had not stayed in the source.
 func (r *Record) chunked() bool {
 	l := &r.Attr.Layout
 	return l.Kind == metadata.Striped || l.Kind == metadata.Spilled && l.ChunkSize > 0
@@ -151,7 +147,7 @@ func checkPath(p string) error {
 	return nil
 }
 
-// split cuts a path into its directory and its name.
+// split splits a path into its directory and its name.
 func split(p string) (dir, name string) {
 	if i := strings.LastIndexByte(p, '/'); i >= 0 {
 		return p[:i], p[i+1:]
@@ -159,7 +155,7 @@ func split(p string) (dir, name string) {
 	return "", p
 }
 
-// append encodes r; before is the path of the record before it in the block.
+// append encodes r; before is the path of the previous record in the block.
 func (r *Record) append(b []byte, before string) []byte {
 	shared := 0
 	for shared < len(before) && shared < len(r.Path) && before[shared] == r.Path[shared] {
@@ -171,7 +167,7 @@ func (r *Record) append(b []byte, before string) []byte {
 	return r.appendBody(b)
 }
 
-// appendBody encodes what comes behind the path.
+// appendBody encodes what follows the path.
 func (r *Record) appendBody(b []byte) []byte {
 	b = binary.BigEndian.AppendUint64(b, uint64(r.Attr.Ino))
 	b = appendAttr(b, &r.Attr)
@@ -245,7 +241,7 @@ func appendText(b []byte, s string) []byte {
 	return append(binary.AppendUvarint(b, uint64(len(s))), s...)
 }
 
-// record takes a record off the front.
+// record decodes a record.
 func (d *decoder) record(before string) Record {
 	f := uint16(d.Bounded(recordKnown))
 	shared := d.Bounded(uint64(len(before)))

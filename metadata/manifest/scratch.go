@@ -6,14 +6,14 @@ import (
 	"sync/atomic"
 )
 
-// Scratch is the room for what is sorted: a bounded piece of memory, and files for
-// what is more. One Scratch may serve several at a time; each has the memory.
+// Scratch provides bounded memory and temporary files for sorting. Several sorts may share one Scratch; each has
+// that memory.
 type Scratch struct {
-	Dir    string // of the files, which have no name there
-	Memory int    // bytes that are kept of what is sorted; 0 is 8 MiB
+	Dir    string // directory of the files, which are unlinked at once
+	Memory int    // memory of a sort, in bytes; 0 is 8 MiB
 
-	held, peak atomic.Int64 // bytes that are kept now, and have been at the most
-	shared     sharedFile   // of spools
+	held, peak atomic.Int64 // bytes in use, and their maximum
+	shared     sharedFile   // shared by the spools
 }
 
 const (
@@ -23,15 +23,13 @@ const (
 	fanIn         = 48 // runs that are merged at a time
 )
 
-// Memory is the most that a scan, a Build or an Ingest keeps in memory of what it
-// goes through with the default Scratch, in bytes, beside hard links: what is sorted, with the blocks
-// of files (Bound), or spools of some hundred stretches.
+// Memory limits what a scan, a Build or an Ingest with the default Scratch keeps in memory, in bytes, besides hard
+// links: a sort with the blocks of its files (Bound), or some hundred spools.
 const Memory = 16 << 20
 
-// Bound is the most bytes that one sort and one queue keep in memory of what they are
-// given, however much that is, if no key with its value is longer than longest: the
-// memory, or a block of each run that is merged, and of that which they are merged to; and a
-// block more for both ends of the queue, or the directories that are remembered.
+// Bound limits the memory of one sort and one queue, in bytes, if no key with its value is longer than longest: the
+// sort's memory, or a block for each run that is merged and one for the output; and one block more for both ends of
+// the queue, or for the directory cache.
 func (s *Scratch) Bound(longest int) int64 {
 	return int64(max(s.memory(), (fanIn+1)*s.block()) + 4*s.block() + (fanIn+4)*longest)
 }
@@ -43,16 +41,15 @@ func (s *Scratch) memory() int {
 	return s.Memory
 }
 
-// block is how many bytes are read or written of a file at once, but for what is
-// longer.
+// block is the read and write size of a file, in bytes.
 func (s *Scratch) block() int {
 	return min(max(s.memory()/(2*fanIn), minBlockSize), maxBlockSize)
 }
 
-// Peak is the most bytes that were kept at a time, by all who sort in s or spool.
+// Peak is the maximum of bytes in memory at a time, over all sorts and spools.
 func (s *Scratch) Peak() int64 { return s.peak.Load() }
 
-// hold counts n bytes that are kept, or no longer are.
+// hold counts n bytes, or -n fewer.
 func (s *Scratch) hold(n int) {
 	now := s.held.Add(int64(n))
 	for {
@@ -63,7 +60,7 @@ func (s *Scratch) hold(n int) {
 	}
 }
 
-// file makes a file that is gone when it is closed, or this process ends.
+// file makes a temporary file that vanishes when it is closed, or the process ends.
 func (s *Scratch) file() (*os.File, error) {
 	f, err := os.CreateTemp(s.Dir, "sort-*")
 	if err == nil {

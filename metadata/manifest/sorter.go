@@ -13,15 +13,14 @@ import (
 	"syscall"
 )
 
-// sorter sorts pairs of keys and values outside memory: what fills the memory is
-// sorted and written as a run; the runs are merged. Pairs with the same key stay in the
-// order in which they were added; of those without a value there is then only one.
+// sorter sorts key-value pairs externally: full buffers are sorted and written as runs, which are merged. Pairs
+// with the same key keep their order; of those without a value only one is kept.
 type sorter struct {
 	s     *Scratch
 	arena []byte // keys and values
 	pairs []pairRef
 	runs  []run
-	f     *os.File // has the runs; nil without any
+	f     *os.File // the file of the runs; nil if there are none
 	end   int64    // of f
 }
 
@@ -35,17 +34,17 @@ type pairRef struct {
 
 const pairRefSize = 24
 
-// run is sorted pairs in a file: the bytes that the key shares with the one before,
-// those that it has beside, those of the value, as varints; and these.
+// run is sorted pairs in a file. Each is three varints (the bytes that the key shares with the previous one, its
+// further bytes, the bytes of the value), and these bytes.
 type run struct{ off, end int64 }
 
 func newSorter(s *Scratch) *sorter { return &sorter{s: s} }
 
-// add takes a pair in; both are copied.
+// add copies a pair.
 func (o *sorter) add(k, v []byte) error {
 	n := len(k) + len(v)
 	if o.size()+n+pairRefSize > o.s.memory() && len(o.pairs) > 0 {
-		if err := o.spill(); err != nil {
+		if err := o.flush(); err != nil {
 			return err
 		}
 	}
@@ -59,7 +58,7 @@ func (o *sorter) add(k, v []byte) error {
 	return nil
 }
 
-// size is the bytes that are in memory.
+// size is the memory in use, in bytes.
 func (o *sorter) size() int { return len(o.arena) + len(o.pairs)*pairRefSize }
 
 func (o *sorter) key(p pairRef) []byte { return o.arena[p.off:][:p.key] }
@@ -74,8 +73,8 @@ func (o *sorter) sort() {
 	})
 }
 
-// spill writes what is in memory as a run.
-func (o *sorter) spill() error {
+// flush writes the buffer as a run.
+func (o *sorter) flush() error {
 	o.sort()
 	if o.f == nil {
 		f, err := o.s.file()
@@ -103,8 +102,8 @@ func (o *sorter) inMemory(yield func(k, v []byte) error) error {
 	return nil
 }
 
-// each calls yield with all pairs in order; they are valid until it returns. Nothing
-// can be added then, but it may be called again.
+// each calls yield with all pairs in order; they are valid until yield returns. It may be called again; add may
+// not.
 func (o *sorter) each(yield func(k, v []byte) error) error {
 	var once set
 	yield = once.of(yield)
@@ -113,7 +112,7 @@ func (o *sorter) each(yield func(k, v []byte) error) error {
 		return o.inMemory(yield)
 	}
 	if len(o.pairs) > 0 {
-		if err := o.spill(); err != nil {
+		if err := o.flush(); err != nil {
 			return err
 		}
 	}
@@ -126,7 +125,7 @@ func (o *sorter) each(yield func(k, v []byte) error) error {
 	return merge(o.s, o.f, o.runs, yield)
 }
 
-// mergeSome makes fewer runs of many, in another file.
+// mergeSome merges runs into fewer, in another file.
 func (o *sorter) mergeSome() error {
 	f, err := o.s.file()
 	if err != nil {
@@ -139,7 +138,7 @@ func (o *sorter) mergeSome() error {
 			return merge(o.s, o.f, some, yield)
 		})
 		if err != nil {
-			_ = f.Close() // the first error counts
+			_ = f.Close() // the first error is returned
 			return err
 		}
 		runs, end = append(runs, r), r.end
@@ -149,17 +148,17 @@ func (o *sorter) mergeSome() error {
 	return old.Close()
 }
 
-// close gives everything back.
+// close releases memory and file.
 func (o *sorter) close() {
 	o.s.hold(-o.size())
 	o.arena, o.pairs, o.runs = nil, nil, nil
 	if o.f != nil {
-		_ = o.f.Close() // it has no name
+		_ = o.f.Close() // a temporary file
 		o.f = nil
 	}
 }
 
-// set leaves out pairs without a value whose key is that of the one before.
+// set drops pairs without a value that repeat the previous key.
 type set struct {
 	last []byte
 	some bool
@@ -211,13 +210,13 @@ func writeRun(s *Scratch, f *os.File, off int64, src func(yield func(k, v []byte
 
 // runReader reads a run.
 type runReader struct {
-	n    int // of the run; of equal keys, that of the first run is the first
+	n    int // number of the run; equal keys are returned in the order of runs
 	r    *bufio.Reader
 	s    *Scratch
 	k, v []byte
 }
 
-// next reads the next pair; io.EOF behind the last.
+// next reads the next pair; io.EOF after the last.
 func (r *runReader) next() error {
 	shared, err := binary.ReadUvarint(r.r)
 	if err != nil {
@@ -244,10 +243,10 @@ func (r *runReader) next() error {
 	return noEOF(err)
 }
 
-// maxPair is what no key and no value is longer than.
+// maxPair limits keys and values.
 const maxPair = 1 << 20
 
-// runHeap has the run with the least key first.
+// runHeap has the run with the smallest key first.
 type runHeap []*runReader
 
 func (h runHeap) Len() int { return len(h) }

@@ -6,24 +6,22 @@ import (
 	"sync"
 )
 
-// Spool keeps records in the order in which they come, in a file but for a block
-// of them. The spools of a Scratch have one file together. A Spool is not safe for
-// use by several at a time.
+// Spool stores records in order, in a file except for one block. The spools of a Scratch share a file. A Spool is
+// not safe for concurrent use.
 type Spool struct {
 	s     *Scratch
 	f     *os.File // nil before the first record
-	w     *Writer  // nil when nothing can be added any more
-	parts []extent // of the file, in order
+	w     *Writer  // nil once the spool has been read
+	parts []extent // ranges of the file, in order
 }
 
-// spoolBlock is smaller than the blocks of other streams, since there may be some
-// hundred spools.
+// spoolBlock is smaller than the blocks of other streams, because there may be some hundred spools.
 const spoolBlock = 16 << 10
 
 // extent is [off, end) of a file.
 type extent struct{ off, end int64 }
 
-// Spool returns an empty one, which has to be closed.
+// Spool returns an empty spool, which must be closed.
 func (s *Scratch) Spool() *Spool { return &Spool{s: s} }
 
 // Add appends r.
@@ -54,8 +52,7 @@ func (w spoolFile) Write(b []byte) (int, error) {
 	return p.f.WriteAt(b, off)
 }
 
-// Read returns a reader of all records. Nothing can be added then, but it may be
-// called again.
+// Read returns a reader of all records. It may be called again; Add may not.
 func (p *Spool) Read() (*Reader, error) {
 	if p.w != nil {
 		if err := p.w.Close(); err != nil {
@@ -71,7 +68,7 @@ func (p *Spool) Read() (*Reader, error) {
 	return NewReader(io.MultiReader(parts...)), nil
 }
 
-// Each calls fn with all records, as Read has them.
+// Each calls fn with all records, as Read returns them.
 func (p *Spool) Each(fn func(Record) error) error {
 	r, err := p.Read()
 	if err != nil || p.f == nil {
@@ -91,7 +88,7 @@ func (p *Spool) Each(fn func(Record) error) error {
 	}
 }
 
-// Close gives the room back. It may be called again.
+// Close releases the space. It may be called again.
 func (p *Spool) Close() {
 	if p.f == nil {
 		return
@@ -104,12 +101,12 @@ func (p *Spool) Close() {
 	p.s.shared.close()
 }
 
-// sharedFile is a file that is there as long as somebody uses it.
+// sharedFile is a file that exists as long as it has users.
 type sharedFile struct {
 	mu    sync.Mutex
 	f     *os.File // guarded by mu
 	users int      // guarded by mu
-	end   int64    // guarded by mu; of what is taken
+	end   int64    // guarded by mu; end of the used space
 }
 
 func (x *sharedFile) open(s *Scratch) (*os.File, error) {
@@ -126,7 +123,7 @@ func (x *sharedFile) open(s *Scratch) (*os.File, error) {
 	return x.f, nil
 }
 
-// take is where n bytes may be written.
+// take reserves n bytes.
 func (x *sharedFile) take(n int64) int64 {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -138,7 +135,7 @@ func (x *sharedFile) close() {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if x.users--; x.users == 0 {
-		_ = x.f.Close() // it has no name
+		_ = x.f.Close() // a temporary file
 		x.f = nil
 	}
 }

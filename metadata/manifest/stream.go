@@ -17,19 +17,19 @@ import (
 const magic = "BIVMAN\x00\x02"
 
 const (
-	blockSize = 64 << 10  // a block is written when it has so many bytes
+	blockSize = 64 << 10  // size from which on a block is written
 	maxBlock  = 256 << 10 // a longer one is damaged
 	headSize  = 8
 )
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// Writer encodes records. It writes a block at a time.
+// Writer encodes records block by block.
 type Writer struct {
 	w      io.Writer
 	sum    *xxh3.Hasher
-	size   int    // of the block when it is written, in bytes
-	block  []byte // the head's place and the records so far
+	size   int    // size from which on a block is written
+	block  []byte // offset of the header, and records so far
 	before string
 	n      uint64
 	err    error
@@ -44,8 +44,7 @@ func newWriter(w io.Writer, size int) *Writer {
 	return s
 }
 
-// Add appends r. A record that cannot stand in a manifest is refused with its
-// path; the ones before it are not harmed.
+// Add appends r. An invalid record is rejected with its path and does no harm to the others.
 func (s *Writer) Add(r Record) error {
 	if s.err != nil {
 		return s.err
@@ -62,7 +61,7 @@ func (s *Writer) Add(r Record) error {
 	return s.err
 }
 
-// Flush writes what was added. It makes a block, so it is not for every record.
+// Flush writes what was added as a block. It is not meant for every record.
 func (s *Writer) Flush() error {
 	if s.err == nil && len(s.block) > headSize {
 		s.flush(crc32.Checksum(s.block[headSize:], castagnoli), len(s.block)-headSize)
@@ -70,7 +69,7 @@ func (s *Writer) Flush() error {
 	return s.err
 }
 
-// Close writes what is left and the end. Nothing can be added then.
+// Close writes the rest and the end. Nothing can be added afterwards.
 func (s *Writer) Close() error {
 	if err := s.Flush(); err != nil {
 		return err
@@ -84,7 +83,7 @@ func (s *Writer) Close() error {
 	return nil
 }
 
-// Digest is the xxh3-128 of what was written, in hex.
+// Digest is the xxh3-128 of the stream so far, in hex.
 func (s *Writer) Digest() string { return digest(s.sum) }
 
 func digest(h *xxh3.Hasher) string {
@@ -111,14 +110,13 @@ func (s *Writer) write(p []byte) {
 
 // Reader decodes records.
 type Reader struct {
-	// Sums, if it is set, has the checksums of files that whoever wrote their
-	// records could not know.
+	// Sums, if set, supplies checksums of files that were unknown when their records were written.
 	Sums map[metadata.Ino][16]byte
 
 	r      io.Reader
 	sum    *xxh3.Hasher
-	pos    int64 // of the block, in bytes
-	next   int64 // of the next block
+	pos    int64 // size of the block
+	next   int64 // offset of the next block
 	block  []byte
 	d      decoder
 	before string
@@ -126,12 +124,11 @@ type Reader struct {
 	err    error
 }
 
-// NewReader returns a Reader of r. It reads a block at a time; r needs no
-// buffer.
+// NewReader returns a Reader of r, which needs no buffer.
 func NewReader(r io.Reader) *Reader { return &Reader{r: r, sum: xxh3.New()} }
 
-// Next returns the next record; io.EOF behind the last one. A stream that is
-// cut short, altered or followed by anything is EIO.
+// Next returns the next record; io.EOF after the last one. A stream that is truncated, altered, or followed by
+// anything is EIO.
 func (s *Reader) Next() (Record, error) {
 	if s.err != nil {
 		return Record{}, s.err
@@ -147,8 +144,7 @@ func (s *Reader) Next() (Record, error) {
 	return r, err
 }
 
-// Digest is the xxh3-128 of what was read, in hex: behind io.EOF, that of the
-// whole stream.
+// Digest is the xxh3-128 of what was read, in hex: after io.EOF that of the whole stream.
 func (s *Reader) Digest() string { return digest(s.sum) }
 
 func (s *Reader) read() (Record, error) {

@@ -9,7 +9,7 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// Summary is what a manifest amounts to. A file with several names counts once.
+// Summary is the totals of a manifest. A file with several names counts once.
 type Summary struct {
 	Files    int64                         `json:"files"` // regular files
 	Dirs     int64                         `json:"dirs"`  // directories below the root
@@ -18,9 +18,9 @@ type Summary struct {
 	Links    int64                         `json:"links"`    // further names of files
 	Bytes    int64                         `json:"bytes"`    // of regular files
 	Digest   string                        `json:"digest"`   // xxh3-128 of the encoded manifest, in hex
-	PerNode  map[metadata.NodeID]NodeShare `json:"per_node"` // files that are whole on one node
-	Striped  NodeShare                     `json:"striped"`  // files that are spread over several
-	Spilled  NodeShare                     `json:"spilled"`  // files that are on no node, but in the source
+	PerNode  map[metadata.NodeID]NodeShare `json:"per_node"` // files that are on one node as a whole
+	Striped  NodeShare                     `json:"striped"`  // files that are striped over several
+	Spilled  NodeShare                     `json:"spilled"`  // files that are on no node and are read from the source
 }
 
 // NodeShare is what one node holds.
@@ -33,10 +33,10 @@ func (s NodeShare) plus(bytes int64) NodeShare {
 	return NodeShare{Files: s.Files + 1, Bytes: s.Bytes + bytes}
 }
 
-// Names is how many names there are below the root.
+// Names is the number of names below the root.
 func (s *Summary) Names() int64 { return s.Files + s.Links + s.Symlinks + s.Dirs }
 
-// add counts a record of a manifest, under the first of its names.
+// add counts a record of a manifest, with the first of its names.
 func (s *Summary) add(r *Record) {
 	if isDir(r.Attr.Mode) {
 		if r.Path != "" {
@@ -65,7 +65,7 @@ func (s *Summary) add(r *Record) {
 	s.PerNode[r.Attr.Layout.Node] = s.PerNode[r.Attr.Layout.Node].plus(r.Attr.Size)
 }
 
-// stored is the Summary as it stands in a table.
+// stored is the Summary as stored in a table.
 type stored struct {
 	Version int                `json:"version"`
 	Dataset metadata.DatasetID `json:"dataset"`

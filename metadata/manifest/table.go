@@ -31,7 +31,7 @@ func parseEntry(ds metadata.DatasetID, b []byte) (metadata.Attr, error) {
 
 func appendInode(b []byte, r *Record) []byte {
 	b = appendAttr(b, &r.Attr)
-	f := r.flags() &^ (recordSame | recordChunks) // a table's inode has no path, and the chunks their own key
+	f := r.flags() &^ (recordSame | recordChunks) // a table's inode has no path, and its chunks have their own key
 	b = r.From.append(append(b, byte(f)), f)
 	b = append(b, r.Target...)
 	if f&recordSum != 0 {
@@ -48,7 +48,7 @@ func parseInode(ino metadata.Ino, b []byte) (Record, error) {
 	r.From = d.origin("", f)
 	n := uint64(len(d.B))
 	if f&recordSum != 0 {
-		n -= uint64(len(r.Sum)) // wraps if there are fewer, which bytes refuses
+		n -= uint64(len(r.Sum)) // underflows if there are fewer, which bytes rejects
 	}
 	r.Target = string(d.Bytes(n))
 	copy(r.Sum[:], d.B)
@@ -58,8 +58,8 @@ func parseInode(ino metadata.Ino, b []byte) (Record, error) {
 	return r, nil
 }
 
-// Table is the metadata.Store of a sealed dataset. All reads are answered from
-// the table; all changes are EROFS.
+// Table is the metadata.Store of a sealed dataset. All reads are answered from the table; all changes fail with
+// EROFS.
 type Table struct {
 	kv  KV
 	ds  metadata.DatasetID
@@ -68,8 +68,7 @@ type Table struct {
 
 var _ metadata.Store = (*Table)(nil)
 
-// Open returns the table of the dataset ds, which was ingested into kv; ENOENT
-// if it was not.
+// Open returns the table of dataset ds that was ingested into kv; ENOENT if it was not.
 func Open(kv KV, ds metadata.DatasetID) (*Table, error) {
 	v, err := kv.Get([]byte{keySummary})
 	if err != nil {
@@ -85,18 +84,17 @@ func Open(kv KV, ds metadata.DatasetID) (*Table, error) {
 // Root is the dataset's root directory.
 func (t *Table) Root() metadata.Ino { return metadata.SealedIno(t.ds, metadata.DirPart, 0) }
 
-// Summary is what the manifest amounts to; its maps must not be changed.
+// Summary is the totals of the manifest; its maps must not be changed.
 func (t *Table) Summary() Summary { return t.sum }
 
-// Record returns the checksum and the attributes of ino; the checksum is zero
-// where there is none. ENOENT if there is no such inode.
+// Record returns the checksum and the attributes of ino; the checksum is zero if unknown. ENOENT if there is no
+// such inode.
 func (t *Table) Record(ino metadata.Ino) (sum [16]byte, a metadata.Attr, err error) {
 	r, err := t.inode(ino)
 	return r.Sum, r.Attr, err
 }
 
-// Chunks returns the CRC-32C of each chunk of a striped file; none where they are not
-// known.
+// Chunks returns the CRC-32C of each chunk of a striped file; none if they are unknown.
 func (t *Table) Chunks(ino metadata.Ino) (CRCs, error) {
 	if !t.has(ino) {
 		return "", fmt.Errorf("inode %v in dataset %d: %w", ino, t.ds, syscall.ENOENT)
@@ -120,10 +118,9 @@ func (t *Table) Origin(ino metadata.Ino) (Origin, metadata.Attr, error) {
 	return r.From, r.Attr, err
 }
 
-// Entries calls fn with every name until it returns false: directory by directory
-// by number, by name. A directory's number is its inode's, and greater than that of
-// the directory it is in; there is none between 0 and Summary.Dirs that has no name
-// but the root's, 0. What fn gets is its own.
+// Entries calls fn with every name until it returns false, directory by directory in the order of their numbers,
+// then by name. A directory's number is that of its inode, and greater than its parent's; every number between 0
+// and Summary.Dirs has a name, except the root's, 0. fn may keep its arguments.
 func (t *Table) Entries(fn func(dir uint32, name string, a metadata.Attr) bool) error {
 	var bad error
 	err := t.kv.Scan([]byte{keyEntry}, []byte{keyEntry + 1}, func(k, v []byte) bool {
@@ -139,11 +136,10 @@ func (t *Table) Entries(fn func(dir uint32, name string, a metadata.Attr) bool) 
 	return nil
 }
 
-// Files calls fn with every name of a file that has bytes or could have, until
-// it returns false, in the order of Entries. dir is the directory's path, number
-// its place among the directories. What fn gets is its own.
+// Files calls fn with every name of a regular file until it returns false, in the order of Entries. dir is the
+// directory's path, number its number. fn may keep its arguments.
 func (t *Table) Files(fn func(dir string, number uint32, name string, a metadata.Attr) bool) error {
-	paths := make(map[uint32]string) // of the directories whose entries are still to come
+	paths := make(map[uint32]string) // of the directories whose entries follow
 	return t.Entries(func(dir uint32, name string, a metadata.Attr) bool {
 		if isDir(a.Mode) {
 			paths[a.Ino.Seq()] = strings.TrimPrefix(paths[dir]+"/"+name, "/")
@@ -153,8 +149,8 @@ func (t *Table) Files(fn func(dir string, number uint32, name string, a metadata
 	})
 }
 
-// Located calls fn with every file whose bytes have an origin, by inode, until it
-// returns false. What fn gets is its own.
+// Located calls fn with every file whose bytes have an origin, by inode, until it returns false. fn may keep its
+// arguments.
 func (t *Table) Located(fn func(from Origin, a metadata.Attr) bool) error {
 	var bad error
 	err := t.kv.Scan([]byte{keyInode}, []byte{keyInode + 1}, func(k, v []byte) bool {
@@ -190,8 +186,7 @@ func (t *Table) inode(ino metadata.Ino) (Record, error) {
 
 func (t *Table) has(ino metadata.Ino) bool { return ino.Sealed() && ino.Dataset() == t.ds }
 
-// dir says whether ino is a directory of the table: they are numbered without
-// a gap, so no read is needed.
+// dir reports whether ino is a directory of the table. They are numbered without gaps, so no read is needed.
 func (t *Table) dir(ino metadata.Ino) error {
 	if t.has(ino) && ino.Part() == metadata.DirPart && int64(ino.Seq()) <= t.sum.Dirs {
 		return nil

@@ -41,7 +41,7 @@ func (b *batch) run(decode func(b *batch) error) {
 	defer close(b.done)
 	defer func() {
 		if bug := recover(); bug != nil { // as in fill
-			b.err = fmt.Errorf("the decoder gave up: %v", bug)
+			b.err = fmt.Errorf("the decoder panicked: %v", bug)
 		}
 	}()
 	b.err = decode(b)

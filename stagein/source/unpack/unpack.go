@@ -156,7 +156,7 @@ func fill(b []byte, r io.Reader) (n int, err error) {
 	defer func() {
 		// A panic of the decoder library must not end the daemon.
 		if bug := recover(); bug != nil {
-			err = fmt.Errorf("the decoder gave up: %v", bug)
+			err = fmt.Errorf("the decoder panicked: %v", bug)
 		}
 	}()
 	for nothing := 0; n < len(b); {
@@ -242,7 +242,7 @@ func formatOf(kind source.Kind, s sizes, most int) (format, error) {
 func decoder(kind source.Kind, in *packed) (d io.ReadCloser, err error) {
 	defer func() {
 		if bug := recover(); bug != nil { // as in fill
-			err = fmt.Errorf("the decoder gave up: %v", bug)
+			err = fmt.Errorf("the decoder panicked: %v", bug)
 		}
 	}()
 	if kind == source.TarZstd {
