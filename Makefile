@@ -40,7 +40,7 @@ layers: ## the floor plan
 	$(GO) test ./integration
 
 unit: ## unit tests under the race detector
-	CGO_ENABLED=1 integration/steady -race $(UNWATCHED) -timeout 30m $(UNIT)
+	CGO_ENABLED=1 $(GO) test -race $(UNWATCHED) -timeout 30m $(UNIT)
 
 FUZZTIME ?= 3s
 # What is found is not made smaller (1x): that took nearly all of a short while.
@@ -52,10 +52,10 @@ fuzz: ## every fuzz target for a short while
 	    echo "fuzz $$p $$f"; t="$$bin -test.run ^$$ -test.fuzz ^$$f\$$ -test.fuzztime $(FUZZTIME) -test.fuzzminimizetime 1x -test.fuzzcachedir $$cache/$$path"; \
 	    (cd $$p; $$t || { echo "once more: what was found is tried first, the fuzzer's own deadline is no finding"; $$t; }); done; done
 
-check: packages lint layers unit fuzz ## what every commit passes
+check: packages lint layers unit ## what every commit passes; minutes
 
 integration: packages build ## clusters of processes, with real mounts
-	integration/steady -timeout 45m -count=1 $(BESIDE) $(INTEGRATION)
+	$(GO) test -timeout 45m -count=1 $(BESIDE) $(INTEGRATION)
 
 MODEL_TIME ?= 1h
 MODEL_SEED ?= 0
@@ -72,10 +72,10 @@ huge: ## a directory of a million entries through the mounts of four nodes (HUGE
 	$(GO) test -count=1 -v -timeout 0 -run '^TestHugeDirectory' ./integration/testcluster -args -entries $(HUGE_ENTRIES)
 
 slurm-test: packages build plugin ## the life and death of jobs on a real Slurm
-	integration/steady -timeout 45m -count=1 $(BESIDE) -tags slurm ./integration/slurm/...
+	$(GO) test -timeout 45m -count=1 $(BESIDE) -tags slurm ./integration/slurm/...
 
-test: check build plugin ## everything
-	integration/steady -timeout 45m -count=1 $(BESIDE) -tags slurm ./integration/slurm $(INTEGRATION)
+test: check fuzz build plugin ## everything
+	$(GO) test -timeout 45m -count=1 $(BESIDE) -tags slurm ./integration/slurm $(INTEGRATION)
 
 bench: packages build ## what it costs beside a loopback and bare Pebble; BENCH='--run find --quick' for less
 	$(GO) build -trimpath -o bin/bench ./integration/bench
