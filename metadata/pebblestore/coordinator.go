@@ -13,7 +13,7 @@ import (
 
 // Begin starts a transaction that this node coordinates. It ends by Decide or Release, or with the
 // daemon.
-func (s *Store) Begin() (metadata.TxID, error) {
+func (s *transactions) Begin() (metadata.TxID, error) {
 	var tx metadata.TxID
 	err := s.once(func() error {
 		ino, err := s.newIno()
@@ -30,7 +30,7 @@ func (s *Store) Begin() (metadata.TxID, error) {
 // Hold is Prepare on the coordinator's side: the locks are in memory only, and may be taken in
 // several calls. The first waits for transactions in its way; later ones return EAGAIN instead,
 // because others could be waiting for this one. ESTALE if an entry is not as an edit expects.
-func (s *Store) Hold(ctx context.Context, tx metadata.TxID, asked []metadata.Edit) (metadata.Vote, error) {
+func (s *transactions) Hold(ctx context.Context, tx metadata.TxID, asked []metadata.Edit) (metadata.Vote, error) {
 	p := s.txLocks.get(tx)
 	if p == nil || tx.Home() != s.cfg.Self {
 		return metadata.Vote{}, fmt.Errorf("transaction %v has ended: %w", tx, syscall.EINVAL)
@@ -65,7 +65,7 @@ func (s *Store) Hold(ctx context.Context, tx metadata.TxID, asked []metadata.Edi
 
 // Decide commits the transaction: in one batch the held edits are applied and the decision for the
 // other participants is recorded. After an error the transaction is still undecided.
-func (s *Store) Decide(tx metadata.TxID, others []metadata.NodeID) error {
+func (s *transactions) Decide(tx metadata.TxID, others []metadata.NodeID) error {
 	return s.once(func() error {
 		p := s.txLocks.get(tx)
 		if p == nil || tx.Home() != s.cfg.Self {
@@ -93,14 +93,14 @@ func (s *Store) Decide(tx metadata.TxID, others []metadata.NodeID) error {
 }
 
 // Release aborts the transaction, if it is undecided.
-func (s *Store) Release(tx metadata.TxID) {
+func (s *transactions) Release(tx metadata.TxID) {
 	if p := s.txLocks.get(tx); p != nil && tx.Home() == s.cfg.Self {
 		s.txLocks.end(p)
 	}
 }
 
 // Outcome returns the outcome of a transaction that this node coordinates.
-func (s *Store) Outcome(_ context.Context, tx metadata.TxID) (metadata.Outcome, error) {
+func (s *transactions) Outcome(_ context.Context, tx metadata.TxID) (metadata.Outcome, error) {
 	if tx.Home() != s.cfg.Self {
 		return 0, fmt.Errorf("transaction %v is that of another node: %w", tx, syscall.EINVAL)
 	}
@@ -124,14 +124,14 @@ func (s *Store) Outcome(_ context.Context, tx metadata.TxID) (metadata.Outcome, 
 
 // Forget removes a decision that all participants have executed. It may come back after a crash,
 // which does no harm.
-func (s *Store) Forget(tx metadata.TxID) error {
+func (s *transactions) Forget(tx metadata.TxID) error {
 	return s.once(func() error {
 		return ioError("decision", s.db.Delete(decisionKey(tx), pebble.NoSync))
 	})
 }
 
 // Decisions returns the recorded decisions with their participants.
-func (s *Store) Decisions() (map[metadata.TxID][]metadata.NodeID, error) {
+func (s *transactions) Decisions() (map[metadata.TxID][]metadata.NodeID, error) {
 	all := make(map[metadata.TxID][]metadata.NodeID)
 	err := s.once(func() error {
 		return s.scanTx(prefixDecision, func(tx metadata.TxID, v []byte) error {
@@ -148,7 +148,7 @@ func (s *Store) Decisions() (map[metadata.TxID][]metadata.NodeID, error) {
 
 // Ancestor walks up from the directory from to the first directory that is stop, is the root or has
 // another home. EAGAIN if a prepared transaction moves one of them.
-func (s *Store) Ancestor(_ context.Context, from, stop metadata.Ino) (metadata.Ino, error) {
+func (s *transactions) Ancestor(_ context.Context, from, stop metadata.Ino) (metadata.Ino, error) {
 	err := s.once(func() error {
 		for range 1 << 16 {
 			if from == stop || from == metadata.RootIno || !s.here(from) {

@@ -22,7 +22,7 @@ type counter struct {
 }
 
 // load continues behind all numbers that an earlier run may have handed out.
-func (c *counter) load(s *Store) error {
+func (c *counter) load(s *core) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.next = uint64(metadata.FirstIno)
@@ -42,9 +42,9 @@ func (c *counter) load(s *Store) error {
 
 // Earlier reports whether the inode number ino of this home was handed out before the store was
 // opened.
-func (s *Store) Earlier(ino metadata.Ino) bool { return s.here(ino) && ino.Counter() < s.counter.first }
+func (s *core) Earlier(ino metadata.Ino) bool { return s.here(ino) && ino.Counter() < s.counter.first }
 
-func (s *Store) newIno() (metadata.Ino, error) {
+func (s *core) newIno() (metadata.Ino, error) {
 	c := &s.counter
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -65,7 +65,7 @@ func (c *counter) peek() uint64 {
 	return c.next
 }
 
-func (c *counter) extend(s *Store) error {
+func (c *counter) extend(s *core) error {
 	limit := min(c.limit+reserve, metadata.MaxCounter)
 	if limit == c.limit {
 		return fmt.Errorf("node %d has no inode number left: %w", s.cfg.Self, syscall.ENOSPC)

@@ -16,7 +16,7 @@ type edit struct {
 }
 
 // takeEdits validates edits for this store, and copies them.
-func (s *Store) takeEdits(edits []metadata.Edit) ([]edit, error) {
+func (s *transactions) takeEdits(edits []metadata.Edit) ([]edit, error) {
 	if len(edits) == 0 || len(edits) > metadata.MaxEdits {
 		return nil, fmt.Errorf("%d edits: %w", len(edits), syscall.EINVAL)
 	}
@@ -45,7 +45,7 @@ func (s *Store) takeEdits(edits []metadata.Edit) ([]edit, error) {
 	return taken, nil
 }
 
-func (s *Store) checkEntryEdit(e metadata.Edit) error {
+func (s *transactions) checkEntryEdit(e metadata.Edit) error {
 	if err := checkName(e.Name); err != nil {
 		return err
 	}
@@ -59,7 +59,7 @@ func (s *Store) checkEntryEdit(e metadata.Edit) error {
 }
 
 // withEdits runs fn with the stripes of all inodes of the edits, replaced ones included.
-func (s *Store) withEdits(edits []edit, fn func() error) error {
+func (s *transactions) withEdits(edits []edit, fn func() error) error {
 	for {
 		seen, err := s.targets(edits)
 		if err != nil {
@@ -73,7 +73,7 @@ func (s *Store) withEdits(edits []edit, fn func() error) error {
 }
 
 // targets returns the current inodes of the entries.
-func (s *Store) targets(edits []edit) ([]entry, error) {
+func (s *transactions) targets(edits []edit) ([]entry, error) {
 	seen := make([]entry, len(edits))
 	for i, e := range edits {
 		if e.Dir == 0 {
@@ -87,7 +87,7 @@ func (s *Store) targets(edits []edit) ([]entry, error) {
 	return seen, nil
 }
 
-func (s *Store) withEditsLocked(edits []edit, seen []entry, fn func() error) (again bool, err error) {
+func (s *transactions) withEditsLocked(edits []edit, seen []entry, fn func() error) (again bool, err error) {
 	inos := make([]metadata.Ino, 0, 3*len(edits))
 	for i, e := range edits {
 		inos = append(inos, e.Dir, e.Ino, seen[i].ino)
@@ -340,7 +340,7 @@ func (a *applied) asOf(at metadata.Time, n *inode) func() {
 }
 
 // dryRun applies edits and discards the result. With an error it returns the locks found so far.
-func (s *Store) dryRun(edits []edit, again bool) (metadata.Vote, []txLock, error) {
+func (s *transactions) dryRun(edits []edit, again bool) (metadata.Vote, []txLock, error) {
 	t := s.step()
 	defer t.close()
 	t.dry = true

@@ -59,7 +59,7 @@ func entriesEnd(dir metadata.Ino) []byte {
 
 // dirKey returns the key of a directory's inode; that of the shard's copy if its home is another
 // node.
-func (s *Store) dirKey(dir metadata.Ino) []byte {
+func (s *core) dirKey(dir metadata.Ino) []byte {
 	if s.here(dir) {
 		return inodeKey(dir)
 	}

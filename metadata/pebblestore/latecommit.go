@@ -10,7 +10,7 @@ import (
 // commitLate applies the edits of a transaction whose locks were released and which was committed
 // after all: one by one, as far as later changes permit. If the name of an entry has changed, the
 // inode gets a similar name, so that it never is without one. Called with p.mu.
-func (s *Store) commitLate(p *preparedTx) error {
+func (s *transactions) commitLate(p *preparedTx) error {
 	log := s.cfg.Log.WithField("transaction", p.tx.String())
 	for len(p.edits) > 0 {
 		e := p.edits[0]
@@ -30,7 +30,7 @@ func (s *Store) commitLate(p *preparedTx) error {
 }
 
 // editLate applies one edit and removes it from the intent in one batch.
-func (s *Store) editLate(p *preparedTx, e edit, rest []edit) error {
+func (s *transactions) editLate(p *preparedTx, e edit, rest []edit) error {
 	edits := []edit{e}
 	return s.withEdits(edits, func() error {
 		t := s.step()

@@ -333,7 +333,7 @@ func (s *Store) ReadDir(ctx context.Context, dir metadata.Ino, after string, lim
 }
 
 // notSharded returns nil for a directory that was not sharded at snapshot r.
-func (s *Store) notSharded(dir metadata.Ino, r reader) error {
+func (s *core) notSharded(dir metadata.Ino, r reader) error {
 	if d, _ := s.sharded.get(dir); d != nil || !s.here(dir) {
 		return &metadata.Redirect{Dir: dir, Epoch: s.Epoch(dir)}
 	}
@@ -356,7 +356,7 @@ type page struct {
 
 // readDir lists entries on this node. may checks at the snapshot whether they are to be listed
 // here; make decodes them.
-func (s *Store) readDir(ctx context.Context, p page, may func(*pebble.Snapshot) error, make makeEntry) ([]metadata.Entry, error) {
+func (s *core) readDir(ctx context.Context, p page, may func(*pebble.Snapshot) error, make makeEntry) ([]metadata.Entry, error) {
 	if err := s.awaitTransactions(ctx, p.dir); err != nil {
 		return nil, err
 	}
@@ -423,7 +423,7 @@ func entryOnly(_ reader, name string, value []byte) (metadata.Entry, error) {
 
 // fill decodes an entry with its Attr. A missing inode does not fail the listing: the entry has no
 // Attr, like that of another home.
-func (s *Store) fill(r reader, name string, value []byte) (metadata.Entry, error) {
+func (s *core) fill(r reader, name string, value []byte) (metadata.Entry, error) {
 	out, err := entryOnly(r, name, value)
 	if err != nil || !s.here(out.Ino) {
 		return out, err

@@ -16,7 +16,7 @@ import (
 var _ metadata.Participant = (*Store)(nil)
 
 // Prepare is metadata.Participant.
-func (s *Store) Prepare(_ context.Context, tx metadata.TxID, edits []metadata.Edit) (metadata.Vote, error) {
+func (s *transactions) Prepare(_ context.Context, tx metadata.TxID, edits []metadata.Edit) (metadata.Vote, error) {
 	if tx.Home() == s.cfg.Self {
 		return metadata.Vote{}, fmt.Errorf("transaction %v is this node's own: %w", tx, syscall.EINVAL)
 	}
@@ -41,7 +41,7 @@ func (s *Store) Prepare(_ context.Context, tx metadata.TxID, edits []metadata.Ed
 }
 
 // prepareEdits does a dry run of the edits for p and takes their locks. Called with their stripes.
-func (s *Store) prepareEdits(p *preparedTx, edits []edit) (metadata.Vote, error) {
+func (s *transactions) prepareEdits(p *preparedTx, edits []edit) (metadata.Vote, error) {
 	v, wants, err := s.dryRun(edits, false)
 	if err != nil {
 		// The cause may be a change that another transaction is about to make.
@@ -54,7 +54,7 @@ func (s *Store) prepareEdits(p *preparedTx, edits []edit) (metadata.Vote, error)
 }
 
 // Commit is metadata.Participant. See latecommit.go for a transaction that was given up.
-func (s *Store) Commit(_ context.Context, tx metadata.TxID) error {
+func (s *transactions) Commit(_ context.Context, tx metadata.TxID) error {
 	return s.finish(tx, func(p *preparedTx) error {
 		if p.gaveUp {
 			return s.commitLate(p)
@@ -72,7 +72,7 @@ func (s *Store) Commit(_ context.Context, tx metadata.TxID) error {
 }
 
 // Abort is metadata.Participant.
-func (s *Store) Abort(_ context.Context, tx metadata.TxID) error {
+func (s *transactions) Abort(_ context.Context, tx metadata.TxID) error {
 	return s.finish(tx, func(*preparedTx) error {
 		return ioError("intent", s.db.Delete(intentKey(tx), commitOptions))
 	})
@@ -80,7 +80,7 @@ func (s *Store) Abort(_ context.Context, tx metadata.TxID) error {
 
 // GiveUp releases the locks of tx, because its coordinator is not expected back, but keeps its
 // edits: if the coordinator returns and has committed, Commit applies what is still possible.
-func (s *Store) GiveUp(tx metadata.TxID) error {
+func (s *transactions) GiveUp(tx metadata.TxID) error {
 	return s.once(func() error {
 		p := s.txLocks.get(tx)
 		if p == nil {
@@ -101,7 +101,7 @@ func (s *Store) GiveUp(tx metadata.TxID) error {
 }
 
 // finish ends a transaction of which this store is a participant, by do, once.
-func (s *Store) finish(tx metadata.TxID, do func(*preparedTx) error) error {
+func (s *transactions) finish(tx metadata.TxID, do func(*preparedTx) error) error {
 	return s.once(func() error {
 		p := s.txLocks.get(tx)
 		if p == nil || tx.Home() == s.cfg.Self {
@@ -123,7 +123,7 @@ func (s *Store) finish(tx metadata.TxID, do func(*preparedTx) error) error {
 
 // Touched returns the leased objects that change here when tx is committed: directories and their
 // entries.
-func (s *Store) Touched(tx metadata.TxID) []metadata.LeaseKey {
+func (s *transactions) Touched(tx metadata.TxID) []metadata.LeaseKey {
 	p := s.txLocks.get(tx)
 	if p == nil {
 		return nil
@@ -145,7 +145,7 @@ func (s *Store) Touched(tx metadata.TxID) []metadata.LeaseKey {
 }
 
 // InDoubt returns the prepared transactions whose outcome is unknown.
-func (s *Store) InDoubt() []metadata.InDoubt {
+func (s *transactions) InDoubt() []metadata.InDoubt {
 	var all []metadata.InDoubt
 	for _, p := range s.txLocks.all() {
 		if p.tx.Home() == s.cfg.Self {
@@ -161,7 +161,7 @@ func (s *Store) InDoubt() []metadata.InDoubt {
 }
 
 // loadIntents takes the locks of the intents of an earlier run.
-func (s *Store) loadIntents() error {
+func (s *transactions) loadIntents() error {
 	return s.scanTx(prefixIntent, func(tx metadata.TxID, v []byte) error {
 		edits, late, err := parseIntent(v)
 		if err != nil {
@@ -186,7 +186,7 @@ func (s *Store) loadIntents() error {
 }
 
 // scanTx calls fn with each transaction record under prefix.
-func (s *Store) scanTx(prefix byte, fn func(metadata.TxID, []byte) error) error {
+func (s *transactions) scanTx(prefix byte, fn func(metadata.TxID, []byte) error) error {
 	it, err := s.db.NewIter(&pebble.IterOptions{LowerBound: []byte{prefix}, UpperBound: []byte{prefix + 1}})
 	if err != nil {
 		return ioError("transactions", err)

@@ -15,14 +15,14 @@ import (
 
 // Split is a directory of this node that is being split. It stays in use until Freeze.
 type Split struct {
-	s   *Store
+	s   *shards
 	dir metadata.Ino
 	to  *shardedDir
 	g   *reshardState
 }
 
 // BeginSplit starts to split dir; nil if it is too small, sharded, or being resharded.
-func (s *Store) BeginSplit(dir metadata.Ino, to cluster.ShardMap) (*Split, error) {
+func (s *shards) BeginSplit(dir metadata.Ino, to cluster.ShardMap) (*Split, error) {
 	if err := s.begin(); err != nil {
 		return nil, err
 	}
@@ -45,7 +45,7 @@ func (s *Store) BeginSplit(dir metadata.Ino, to cluster.ShardMap) (*Split, error
 }
 
 // largeEnough counts the entries of dir up to the limit.
-func (s *Store) largeEnough(dir metadata.Ino) (bool, error) {
+func (s *shards) largeEnough(dir metadata.Ino) (bool, error) {
 	n, err := s.inode(dir)
 	if errors.Is(err, syscall.ENOENT) || err == nil && !n.isDir() {
 		return false, nil
@@ -68,7 +68,7 @@ func (s *Store) largeEnough(dir metadata.Ino) (bool, error) {
 }
 
 // eachEntry calls fn with the entries of dir behind the name after, until it returns false.
-func (s *Store) eachEntry(dir metadata.Ino, after string, fn func(name string, e entry) bool) error {
+func (s *core) eachEntry(dir metadata.Ino, after string, fn func(name string, e entry) bool) error {
 	lower := entryKey(dir, after)
 	if after != "" {
 		lower = append(lower, 0)
@@ -221,7 +221,7 @@ func (m *Split) Cancel() {
 // Merge is a sharded directory of this node that is being merged. Its entries do not change
 // meanwhile.
 type Merge struct {
-	s   *Store
+	s   *shards
 	dir metadata.Ino
 	d   *shardedDir
 	g   *reshardState
@@ -229,7 +229,7 @@ type Merge struct {
 
 // BeginMerge starts to merge dir; nil if it is not sharded. ENOTEMPTY if there are entries here;
 // Resharding if it is being resharded.
-func (s *Store) BeginMerge(dir metadata.Ino) (*Merge, error) {
+func (s *shards) BeginMerge(dir metadata.Ino) (*Merge, error) {
 	if err := s.begin(); err != nil {
 		return nil, err
 	}

@@ -14,7 +14,7 @@ import (
 )
 
 // CreateShard is metadata.Shards.
-func (s *Store) CreateShard(_ context.Context, n metadata.NewShard) error {
+func (s *shards) CreateShard(_ context.Context, n metadata.NewShard) error {
 	if err := s.begin(); err != nil {
 		return err
 	}
@@ -50,7 +50,7 @@ func (s *Store) CreateShard(_ context.Context, n metadata.NewShard) error {
 
 // shard returns the shard of that split; ESTALE if it is not the current one. Called with the lock
 // of its directory.
-func (s *Store) shard(sec metadata.Shard) (*shardedDir, error) {
+func (s *shards) shard(sec metadata.Shard) (*shardedDir, error) {
 	d, _ := s.sharded.get(sec.Dir)
 	if d == nil || d.gen != sec.Gen || s.here(sec.Dir) {
 		return nil, fmt.Errorf("shard %d of directory %v: %w", sec.Gen, sec.Dir, syscall.ESTALE)
@@ -59,7 +59,7 @@ func (s *Store) shard(sec metadata.Shard) (*shardedDir, error) {
 }
 
 // FillShard is metadata.Shards.
-func (s *Store) FillShard(_ context.Context, sec metadata.Shard, es []metadata.Entry) error {
+func (s *shards) FillShard(_ context.Context, sec metadata.Shard, es []metadata.Entry) error {
 	if err := s.begin(); err != nil {
 		return err
 	}
@@ -111,7 +111,7 @@ func (t *step) fill(n *inode, e metadata.Entry) error {
 }
 
 // ChangeShard is metadata.Shards.
-func (s *Store) ChangeShard(_ context.Context, c metadata.ShardChange) error {
+func (s *shards) ChangeShard(_ context.Context, c metadata.ShardChange) error {
 	if err := s.begin(); err != nil {
 		return err
 	}
@@ -140,7 +140,7 @@ func (s *Store) ChangeShard(_ context.Context, c metadata.ShardChange) error {
 }
 
 // ApplyAnswer applies the answer of a home to the report r.
-func (s *Store) ApplyAnswer(r metadata.ShardReport, a metadata.ShardAnswer) error {
+func (s *shards) ApplyAnswer(r metadata.ShardReport, a metadata.ShardAnswer) error {
 	if err := s.begin(); err != nil {
 		return err
 	}
@@ -167,7 +167,7 @@ func (s *Store) ApplyAnswer(r metadata.ShardReport, a metadata.ShardAnswer) erro
 }
 
 // activateShard activates the shard d if do is set.
-func (s *Store) activateShard(dir metadata.Ino, d *shardedDir, do bool) error {
+func (s *shards) activateShard(dir metadata.Ino, d *shardedDir, do bool) error {
 	if !do {
 		return nil
 	}
@@ -176,7 +176,7 @@ func (s *Store) activateShard(dir metadata.Ino, d *shardedDir, do bool) error {
 	return s.replaceShardMap(dir, &open)
 }
 
-func (s *Store) freezeShard(dir metadata.Ino, d *shardedDir, freeze uint64) error {
+func (s *shards) freezeShard(dir metadata.Ino, d *shardedDir, freeze uint64) error {
 	if d.state == shardFilling || len(s.txLocks.in(dir)) > 0 {
 		return &metadata.Resharding{Dir: dir}
 	}
@@ -196,7 +196,7 @@ func (s *Store) freezeShard(dir metadata.Ino, d *shardedDir, freeze uint64) erro
 	return nil
 }
 
-func (s *Store) replaceShardMap(dir metadata.Ino, d *shardedDir) error {
+func (s *shards) replaceShardMap(dir metadata.Ino, d *shardedDir) error {
 	t := s.step()
 	defer t.close()
 	t.putShardMap(dir, d)
@@ -209,7 +209,7 @@ func (s *Store) replaceShardMap(dir metadata.Ino, d *shardedDir) error {
 
 // dropShard removes a shard. An active one has the only copy of its entries: then the home is
 // wrong.
-func (s *Store) dropShard(dir metadata.Ino, d *shardedDir) error {
+func (s *shards) dropShard(dir metadata.Ino, d *shardedDir) error {
 	if d.state == shardActive {
 		return fmt.Errorf("shard of directory %v is in use: %w", dir, syscall.EBUSY)
 	}
@@ -227,7 +227,7 @@ func (s *Store) dropShard(dir metadata.Ino, d *shardedDir) error {
 
 // setShardAttr makes new entries inherit from a, unless that is older. Times and links are not
 // copied.
-func (s *Store) setShardAttr(dir metadata.Ino, a metadata.Attr) error {
+func (s *shards) setShardAttr(dir metadata.Ino, a metadata.Attr) error {
 	t := s.step()
 	defer t.close()
 	n, err := t.dir(dir)
@@ -243,7 +243,7 @@ func (s *Store) setShardAttr(dir metadata.Ino, a metadata.Attr) error {
 }
 
 // ShardReport returns the report of the shard of dir here; ENOENT if there is none.
-func (s *Store) ShardReport(dir metadata.Ino) (metadata.ShardReport, error) {
+func (s *shards) ShardReport(dir metadata.Ino) (metadata.ShardReport, error) {
 	if err := s.begin(); err != nil {
 		return metadata.ShardReport{}, err
 	}
@@ -265,14 +265,14 @@ func (s *Store) ShardReport(dir metadata.Ino) (metadata.ShardReport, error) {
 }
 
 // ShardPending reports whether the shard of dir here waits for its home.
-func (s *Store) ShardPending(dir metadata.Ino) bool {
+func (s *shards) ShardPending(dir metadata.Ino) bool {
 	d, _ := s.sharded.get(dir)
 	return d != nil && d.state != shardActive
 }
 
 // ReadShard is metadata.ShardReader. It lists the snapshot: the table in memory changes before the
 // store does, and until then the home lists the entries of all shards.
-func (s *Store) ReadShard(ctx context.Context, dir metadata.Ino, epoch metadata.Epoch, after string, limit int) ([]metadata.Entry, error) {
+func (s *shards) ReadShard(ctx context.Context, dir metadata.Ino, epoch metadata.Epoch, after string, limit int) ([]metadata.Entry, error) {
 	return s.readDir(ctx, page{dir, after, limit}, func(snap *pebble.Snapshot) error {
 		if epoch == 0 {
 			return s.notSharded(dir, reader{snap})

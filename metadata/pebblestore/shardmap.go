@@ -121,7 +121,7 @@ func (w *shardedDirs) setResharding(dir metadata.Ino, g *reshardState) {
 
 // checkWritable returns nil if the entry name of dir may be changed here now. Called with the lock
 // of dir.
-func (s *Store) checkWritable(dir metadata.Ino, name string) error {
+func (s *core) checkWritable(dir metadata.Ino, name string) error {
 	d, g := s.sharded.get(dir)
 	if g != nil && g.frozen {
 		return &metadata.Resharding{Dir: dir}
@@ -131,12 +131,12 @@ func (s *Store) checkWritable(dir metadata.Ino, name string) error {
 
 // checkReadable returns nil if the entry name of dir can be read here. At the directory's home it
 // is called only for missing names: an existing entry has not moved.
-func (s *Store) checkReadable(dir metadata.Ino, name string) error {
+func (s *core) checkReadable(dir metadata.Ino, name string) error {
 	d, _ := s.sharded.get(dir)
 	return s.checkEntryHome(d, dir, name)
 }
 
-func (s *Store) checkEntryHome(d *shardedDir, dir metadata.Ino, name string) error {
+func (s *core) checkEntryHome(d *shardedDir, dir metadata.Ino, name string) error {
 	switch {
 	case d == nil && (dir.Sealed() || s.here(dir)):
 		return nil
@@ -152,19 +152,19 @@ func (s *Store) checkEntryHome(d *shardedDir, dir metadata.Ino, name string) err
 }
 
 // Resharding reports whether dir is being split or merged.
-func (s *Store) Resharding(dir metadata.Ino) bool {
+func (s *core) Resharding(dir metadata.Ino) bool {
 	_, g := s.sharded.get(dir)
 	return g != nil
 }
 
 // CheckEntryHome returns nil if this node keeps the entry name of dir, else a Redirect or a
 // Resharding. The answer may change at once.
-func (s *Store) CheckEntryHome(dir metadata.Ino, name string) error {
+func (s *core) CheckEntryHome(dir metadata.Ino, name string) error {
 	return s.checkReadable(dir, name)
 }
 
 // Epoch returns the epoch of the split of dir; 0 if it is not sharded, or has no shard here.
-func (s *Store) Epoch(dir metadata.Ino) metadata.Epoch {
+func (s *core) Epoch(dir metadata.Ino) metadata.Epoch {
 	if d, _ := s.sharded.get(dir); d != nil {
 		return d.Epoch
 	}
@@ -172,7 +172,7 @@ func (s *Store) Epoch(dir metadata.Ino) metadata.Epoch {
 }
 
 // count counts created or removed entries of dir, which is locked.
-func (s *Store) count(dir metadata.Ino, name string, delta int) {
+func (s *core) count(dir metadata.Ino, name string, delta int) {
 	w := &s.sharded
 	w.mu.Lock()
 	if g := w.resharding[dir]; g != nil && g.dirty != nil {
@@ -196,7 +196,7 @@ func (s *Store) count(dir metadata.Ino, name string, delta int) {
 }
 
 // countStep is how many more entries come before the next attempt to split a directory.
-func (s *Store) countStep() int { return max(s.cfg.ShardAt/4, 1) }
+func (s *core) countStep() int { return max(s.cfg.ShardAt/4, 1) }
 
 // maxCounts is how many directories are counted at once. A forgotten one starts at 0 again, and is
 // split later.
@@ -222,19 +222,19 @@ func (w *shardedDirs) roomFor(dir metadata.Ino) {
 }
 
 // Full is signalled when FullDirs is not empty.
-func (s *Store) Full() <-chan struct{} { return s.sharded.full.signal }
+func (s *core) Full() <-chan struct{} { return s.sharded.full.signal }
 
 // FullDirs returns and clears the directories that may be large enough to be split.
-func (s *Store) FullDirs() []metadata.Ino { return s.sharded.full.take() }
+func (s *core) FullDirs() []metadata.Ino { return s.sharded.full.take() }
 
 // Changed is signalled when ChangedShards is not empty.
-func (s *Store) Changed() <-chan struct{} { return s.sharded.changed.signal }
+func (s *core) Changed() <-chan struct{} { return s.sharded.changed.signal }
 
 // ChangedShards returns and clears the directories whose shards here should report to their homes.
-func (s *Store) ChangedShards() []metadata.Ino { return s.sharded.changed.take() }
+func (s *core) ChangedShards() []metadata.Ino { return s.sharded.changed.take() }
 
 // MarkChanged makes ChangedShards return dir again.
-func (s *Store) MarkChanged(dir metadata.Ino) { s.sharded.changed.add(dir) }
+func (s *core) MarkChanged(dir metadata.Ino) { s.sharded.changed.add(dir) }
 
 const shardVersion = 1
 
@@ -273,7 +273,7 @@ func parseShardedDir(b []byte) (*shardedDir, error) {
 }
 
 // loadSharded reads the table at a start. Then every shard reports.
-func (s *Store) loadSharded() error {
+func (s *shards) loadSharded() error {
 	it, err := s.db.NewIter(&pebble.IterOptions{LowerBound: []byte{prefixShard}, UpperBound: []byte{prefixShard + 1}})
 	if err != nil {
 		return ioError("sharded directories", err)

@@ -12,7 +12,7 @@ import (
 )
 
 // ReportShard is metadata.Shards.
-func (s *Store) ReportShard(_ context.Context, by metadata.NodeID, r metadata.ShardReport) (metadata.ShardAnswer, error) {
+func (s *shards) ReportShard(_ context.Context, by metadata.NodeID, r metadata.ShardReport) (metadata.ShardAnswer, error) {
 	if err := s.begin(); err != nil {
 		return metadata.ShardAnswer{}, err
 	}
@@ -34,7 +34,7 @@ func (s *Store) ReportShard(_ context.Context, by metadata.NodeID, r metadata.Sh
 
 // applyReport applies the report of an active shard to its directory. Times older than the last
 // change here do not count, because that may have set them.
-func (s *Store) applyReport(by metadata.NodeID, r metadata.ShardReport) (metadata.Attr, error) {
+func (s *shards) applyReport(by metadata.NodeID, r metadata.ShardReport) (metadata.Attr, error) {
 	t := s.step()
 	defer t.close()
 	n, err := t.dir(r.Dir)
@@ -60,7 +60,7 @@ func (s *Store) applyReport(by metadata.NodeID, r metadata.ShardReport) (metadat
 }
 
 // subdirs returns the number of subdirectories in the last report of node by.
-func (s *Store) subdirs(dir metadata.Ino, by metadata.NodeID) (uint32, error) {
+func (s *shards) subdirs(dir metadata.Ino, by metadata.NodeID) (uint32, error) {
 	v, err := s.get(shardReportKey(dir, by))
 	if errors.Is(err, syscall.ENOENT) {
 		return 0, nil
@@ -78,7 +78,7 @@ func (s *Store) subdirs(dir metadata.Ino, by metadata.NodeID) (uint32, error) {
 
 // Shards returns the shard of dir on this node, its home, and the nodes of all shards; no nodes if
 // it is not sharded.
-func (s *Store) Shards(dir metadata.Ino) (metadata.Shard, []metadata.NodeID) {
+func (s *shards) Shards(dir metadata.Ino) (metadata.Shard, []metadata.NodeID) {
 	d, _ := s.sharded.get(dir)
 	if d == nil || !s.here(dir) {
 		return metadata.Shard{}, nil
@@ -87,7 +87,7 @@ func (s *Store) Shards(dir metadata.Ino) (metadata.Shard, []metadata.NodeID) {
 }
 
 // ShardDirs returns the directories of other homes with a shard here.
-func (s *Store) ShardDirs() []metadata.Ino {
+func (s *shards) ShardDirs() []metadata.Ino {
 	s.sharded.mu.RLock()
 	defer s.sharded.mu.RUnlock()
 	var all []metadata.Ino

@@ -14,10 +14,10 @@ import (
 // commitOptions make a commit wait for the write of the log; see walFS.
 var commitOptions = pebble.Sync
 
-func (s *Store) commit(b *pebble.Batch) error { return s.db.Apply(b, commitOptions) }
+func (s *core) commit(b *pebble.Batch) error { return s.db.Apply(b, commitOptions) }
 
 // get returns a copy of a value; ENOENT if there is none.
-func (s *Store) get(key []byte) ([]byte, error) {
+func (s *core) get(key []byte) ([]byte, error) {
 	v, closer, err := s.db.Get(key)
 	if errors.Is(err, pebble.ErrNotFound) {
 		return nil, syscall.ENOENT
@@ -32,13 +32,13 @@ func (s *Store) get(key []byte) ([]byte, error) {
 // reader reads records from the store or from a snapshot.
 type reader struct{ r pebble.Reader }
 
-func (s *Store) inode(ino metadata.Ino) (inode, error) { return reader{s.db}.inode(ino) }
+func (s *core) inode(ino metadata.Ino) (inode, error) { return reader{s.db}.inode(ino) }
 
-func (s *Store) entry(dir metadata.Ino, name string) (entry, error) {
+func (s *core) entry(dir metadata.Ino, name string) (entry, error) {
 	return reader{s.db}.entry(dir, name)
 }
 
-func (s *Store) empty(dir metadata.Ino) (bool, error) { return reader{s.db}.empty(dir) }
+func (s *core) empty(dir metadata.Ino) (bool, error) { return reader{s.db}.empty(dir) }
 
 // inode reads an inode; ENOENT if there is none.
 func (r reader) inode(ino metadata.Ino) (inode, error) {
@@ -113,7 +113,7 @@ func (e *nameError) Unwrap() error { return e.err }
 // step is one atomic change: the inodes it has read, each once, and the batch of its writes. Its
 // owner holds the locks of the inodes.
 type step struct {
-	s        *Store
+	s        *core
 	b        *pebble.Batch
 	now      metadata.Time
 	inodes   []*inode
@@ -122,7 +122,7 @@ type step struct {
 	err      error          // the first of the batch
 }
 
-func (s *Store) step() *step {
+func (s *core) step() *step {
 	return &step{s: s, b: s.db.NewBatch(), now: s.now(), inodes: make([]*inode, 0, 4)}
 }
 

@@ -80,7 +80,25 @@ func (c *Config) setDefaults() error {
 
 // Store is one node's metadata.Store for operations on this node alone, and a metadata.Participant
 // in others. It is safe for concurrent use.
+//
+//	Store          names, inodes, attributes, inventory
+//	  shards       the parts of large directories
+//	  transactions operations in which other homes take part
+//	    core       the database, one atomic step, locks, counters
 type Store struct {
+	*core
+	shards
+	transactions
+}
+
+// shards serves the shards of large directories.
+type shards struct{ *core }
+
+// transactions is this home's part, as coordinator or participant, in operations of several homes.
+type transactions struct{ *core }
+
+// core is the database and what every operation needs of it.
+type core struct {
 	cfg   Config
 	db    *pebble.DB
 	wal   *walFS
@@ -104,7 +122,8 @@ func Open(cfg Config) (*Store, error) {
 	if err := cfg.setDefaults(); err != nil {
 		return nil, err
 	}
-	s := &Store{cfg: cfg, wal: newWALFS(cfg.FS, cfg.Sync)}
+	c := &core{cfg: cfg, wal: newWALFS(cfg.FS, cfg.Sync)}
+	s := &Store{core: c, shards: shards{c}, transactions: transactions{c}}
 	s.sharded.init()
 	s.txLocks.init()
 	if err := cfg.FS.MkdirAll(cfg.Dir, 0o700); err != nil {
@@ -124,7 +143,7 @@ func Open(cfg Config) (*Store, error) {
 // options returns the options of the Pebble store. The format is pinned below FormatWALSyncChunks,
 // with which the log would record syncs that walFS skips, so that after a power loss the store
 // would look corrupt.
-func (s *Store) options() *pebble.Options {
+func (s *core) options() *pebble.Options {
 	o := &pebble.Options{
 		FS:                 s.wal,
 		CacheSize:          s.cfg.CacheSize,
@@ -140,7 +159,7 @@ func (s *Store) options() *pebble.Options {
 
 // prepare checks whose store it is and creates the live root of a new one.
 func (s *Store) prepare() error {
-	if err := s.tables.clean(s); err != nil {
+	if err := s.tables.clean(s.core); err != nil {
 		return err
 	}
 	v, err := s.get(keyVersion)
@@ -164,7 +183,7 @@ func (s *Store) prepare() error {
 	if err := s.loadSharded(); err != nil {
 		return err
 	}
-	if err := s.counter.load(s); err != nil {
+	if err := s.counter.load(s.core); err != nil {
 		return err
 	}
 	return s.loadIntents()
@@ -193,14 +212,14 @@ func (s *Store) create() error {
 	if err != nil {
 		return ioError("new metadata store", err)
 	}
-	return s.counter.load(s)
+	return s.counter.load(s.core)
 }
 
 // Fresh reports whether Open has created the store.
-func (s *Store) Fresh() bool { return s.fresh }
+func (s *core) Fresh() bool { return s.fresh }
 
 // Sync makes all acknowledged operations durable on the disk.
-func (s *Store) Sync(_ context.Context) error {
+func (s *core) Sync(_ context.Context) error {
 	if err := s.begin(); err != nil {
 		return err
 	}
@@ -209,7 +228,7 @@ func (s *Store) Sync(_ context.Context) error {
 }
 
 // Close waits for operations in progress and closes the store. Later operations get ESHUTDOWN.
-func (s *Store) Close() error {
+func (s *core) Close() error {
 	s.closeMu.Lock()
 	defer s.closeMu.Unlock()
 	if s.closed {
@@ -220,7 +239,7 @@ func (s *Store) Close() error {
 }
 
 // begin starts every exported operation, and end ends it.
-func (s *Store) begin() error {
+func (s *core) begin() error {
 	s.closeMu.RLock()
 	if s.closed {
 		s.closeMu.RUnlock()
@@ -229,12 +248,12 @@ func (s *Store) begin() error {
 	return nil
 }
 
-func (s *Store) end() { s.closeMu.RUnlock() }
+func (s *core) end() { s.closeMu.RUnlock() }
 
-func (s *Store) now() metadata.Time { return metadata.TimeOf(s.cfg.Now()) }
+func (s *core) now() metadata.Time { return metadata.TimeOf(s.cfg.Now()) }
 
 // room returns ENOSPC if nothing can be added.
-func (s *Store) room() error {
+func (s *core) room() error {
 	if s.cfg.Room == nil || s.cfg.Room() {
 		return nil
 	}
@@ -242,7 +261,7 @@ func (s *Store) room() error {
 }
 
 // here reports whether the record of ino is this store's.
-func (s *Store) here(ino metadata.Ino) bool {
+func (s *core) here(ino metadata.Ino) bool {
 	return !ino.Sealed() && ino.Home() == s.cfg.Self
 }
 

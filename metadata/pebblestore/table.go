@@ -18,12 +18,12 @@ import (
 
 // Table is the raw sorted table of a dataset. It is filled once and read-only afterwards.
 type Table struct {
-	s  *Store
+	s  *core
 	ds metadata.DatasetID
 }
 
 // Table returns the table of a dataset; it is empty if nothing was ingested.
-func (s *Store) Table(ds metadata.DatasetID) *Table { return &Table{s: s, ds: ds} }
+func (s *core) Table(ds metadata.DatasetID) *Table { return &Table{s: s, ds: ds} }
 
 // Get returns a copy of the value of k; ENOENT if there is none.
 func (t *Table) Get(k []byte) ([]byte, error) {
@@ -181,9 +181,9 @@ type tableFiles struct {
 	n  int // under mu
 }
 
-func (f *tableFiles) dir(s *Store) string { return s.cfg.FS.PathJoin(s.cfg.Dir, "ingest") }
+func (f *tableFiles) dir(s *core) string { return s.cfg.FS.PathJoin(s.cfg.Dir, "ingest") }
 
-func (f *tableFiles) next(s *Store) string {
+func (f *tableFiles) next(s *core) string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.n++
@@ -191,7 +191,7 @@ func (f *tableFiles) next(s *Store) string {
 }
 
 // clean removes unfinished files of an earlier run.
-func (f *tableFiles) clean(s *Store) error {
+func (f *tableFiles) clean(s *core) error {
 	dir := f.dir(s)
 	err := s.cfg.FS.RemoveAll(dir)
 	return ioError("metadata store", errors.Join(err, s.cfg.FS.MkdirAll(dir, 0o700)))

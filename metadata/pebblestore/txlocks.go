@@ -229,7 +229,7 @@ func (p *txLocks) end(me *preparedTx) {
 }
 
 // await returns when the transaction in err holds no locks any more. Any other error is returned.
-func (s *Store) await(ctx context.Context, err error) error {
+func (s *core) await(ctx context.Context, err error) error {
 	b, ok := err.(*blocked) // never wrapped
 	if !ok {
 		return err
@@ -255,7 +255,7 @@ func (s *Store) await(ctx context.Context, err error) error {
 }
 
 // retry repeats an attempt until it meets no lock. It does not delay Close while it waits.
-func (s *Store) retry(ctx context.Context, attempt func() error) error {
+func (s *core) retry(ctx context.Context, attempt func() error) error {
 	for {
 		err := s.once(attempt)
 		if err == nil {
@@ -267,7 +267,7 @@ func (s *Store) retry(ctx context.Context, attempt func() error) error {
 	}
 }
 
-func (s *Store) once(attempt func() error) error {
+func (s *core) once(attempt func() error) error {
 	if err := s.begin(); err != nil {
 		return err
 	}
@@ -277,7 +277,7 @@ func (s *Store) once(attempt func() error) error {
 
 // awaitTransactions waits for the transactions that change dir or its entries now; not for later
 // ones.
-func (s *Store) awaitTransactions(ctx context.Context, dir metadata.Ino) error {
+func (s *core) awaitTransactions(ctx context.Context, dir metadata.Ino) error {
 	for _, by := range s.txLocks.in(dir) {
 		if err := s.await(ctx, &blocked{by}); err != nil {
 			return err

@@ -13,7 +13,7 @@ import (
 const cachedPairs = 16 << 10
 
 // scan calls fn with the pairs of a table in the range of o.
-func (s *Store) scan(o *pebble.IterOptions, fn func(k, v []byte) bool) error {
+func (s *core) scan(o *pebble.IterOptions, fn func(k, v []byte) bool) error {
 	it, err := s.db.NewIter(o)
 	if err != nil {
 		return err
@@ -34,7 +34,7 @@ func (s *Store) scan(o *pebble.IterOptions, fn func(k, v []byte) bool) error {
 // scanFiles calls fn with the pairs from it to upper, read from their files without the cache. True
 // means that fn wants more, and that it is positioned at the next pair: the files cannot be read,
 // or are gone since they were listed.
-func (s *Store) scanFiles(it *pebble.Iterator, upper []byte, fn func(k, v []byte) bool) bool {
+func (s *core) scanFiles(it *pebble.Iterator, upper []byte, fn func(k, v []byte) bool) bool {
 	next := bytes.Clone(it.Key())
 	for _, path := range s.filesOf(it, upper) {
 		more, err := s.scanFile(path, &pebble.IterOptions{LowerBound: bytes.Clone(next), UpperBound: upper}, func(k, v []byte) bool {
@@ -54,7 +54,7 @@ func (s *Store) scanFiles(it *pebble.Iterator, upper []byte, fn func(k, v []byte
 
 // filesOf lists the files, in order, that have all pairs from it to upper; none if that is
 // uncertain.
-func (s *Store) filesOf(it *pebble.Iterator, upper []byte) []string {
+func (s *core) filesOf(it *pebble.Iterator, upper []byte) []string {
 	from := bytes.Clone(it.Key())
 	levels, err := s.db.SSTables(pebble.WithKeyRangeFilter(from, upper))
 	if err != nil {
@@ -80,7 +80,7 @@ func (s *Store) filesOf(it *pebble.Iterator, upper []byte) []string {
 
 // scanFile calls fn with the pairs of a file in the range of o, and reports whether fn wants more,
 // also with an error.
-func (s *Store) scanFile(path string, o *pebble.IterOptions, fn func(k, v []byte) bool) (bool, error) {
+func (s *core) scanFile(path string, o *pebble.IterOptions, fn func(k, v []byte) bool) (bool, error) {
 	f, err := s.cfg.FS.Open(path, vfs.SequentialReadsOption)
 	if err != nil {
 		return true, err
