@@ -8,20 +8,19 @@ import (
 	"github.com/bivouacfs/bivouac/stagein/source"
 )
 
-// Boundary is the state of the archive's reader at the end of a region, so that
-// the reader of the next can go on. It is JSON of at most some 2 MiB, mostly
-// of a few hundred bytes.
+// Boundary is the state of a tar's parser at the end of a region, from which the reader of the next region goes on. It is
+// JSON, mostly of a few hundred bytes, at most some 2 MiB.
 type Boundary struct {
 	// At is the offset of the first group of headers that is not staged,
 	// and Carry the archive's bytes from there to the end of the region.
 	At    int64  `json:"at"`
 	Carry []byte `json:"carry,omitempty"`
-	// Member is, if not nil, a member whose headers are dealt with and whose
-	// data goes on in the next region; there is no Carry.
+	// Member, if not nil, is a member whose headers are parsed and whose data goes on in the next region; then there is no
+	// Carry.
 	Member *CutMember `json:"member,omitempty"`
-	// Ended says that the archive has ended, at At; what comes must be nothing.
+	// Ended says that the archive has ended, at At. Nothing may follow.
 	Ended bool `json:"ended,omitempty"`
-	// Some says that there was a member at all.
+	// Some says that the archive has had a member.
 	Some bool `json:"some,omitempty"`
 	// Mtime is the time that a global header gave to all members.
 	Mtime *metadata.Time `json:"mtime,omitempty"`
@@ -38,7 +37,7 @@ type CutMember struct {
 	Sparse *source.Sparse `json:"sparse,omitempty"`
 }
 
-// stored is how many bytes of data the archive has.
+// stored returns how many bytes of data are in the archive.
 func (m *CutMember) stored() int64 {
 	if m.Sparse != nil {
 		return m.Sparse.Stored
@@ -46,10 +45,10 @@ func (m *CutMember) stored() int64 {
 	return m.Size
 }
 
-// end is the offset after the data and its padding.
+// end returns the offset after the data and its padding.
 func (m *CutMember) end() int64 { return m.Off + source.Padded(m.stored()) }
 
-// check refuses a boundary that cannot be of the region before p.
+// check refuses a boundary that cannot come from the region before p.
 func (s *Boundary) check(p Part, size int64) error {
 	bad := func(why string) error {
 		return fmt.Errorf("boundary of region %d: %s: %w", p.Index, why, syscall.EPROTO)

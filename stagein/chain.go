@@ -14,29 +14,28 @@ import (
 	"github.com/bivouacfs/bivouac/stagein/source/tar"
 )
 
-// chain stages one member after another from a block reader, to the end of the region.
+// chain stages the members of a region, one after another, from a block reader.
 type chain struct {
 	r       *region
 	t       archive.BlockReader
 	g       tar.Parser
 	push    *pusher
-	some    bool    // there was a member, here or before
-	partial *object // whose data is not whole yet
-	// marked is where the last checkpoint is, or the chain begins.
+	some    bool    // the archive has had a member
+	partial *object // being staged; its data is not whole yet
+	// checkpointed is the offset of the last checkpoint, or where the chain begins.
 	checkpointed int64
 
-	// speculation makes this the chain of a speculation: its records and its boundary
-	// wait in speculation, which is asked to look for the boundary now and then.
+	// spec, if not nil, keeps the records and the boundary of this chain until the speculation is proved. It is
+	// polled now and then.
 	spec *speculation
-	// stopAt is where this chain may stop between two groups, because a
-	// speculation began there; 0 is nowhere.
+	// stopAt is an offset between two groups at which this chain stops, since a speculation began there; 0: none.
 	stopAt int64
 }
 
 // errStopped says that a chain has come to its stopAt.
-var errStopped = errors.New("landed")
+var errStopped = errors.New("stopped")
 
-// stage runs the chain from a boundary on and waits for what it stores.
+// stage runs the chain from a boundary on and waits until all that it put is stored.
 func (c *chain) stage(seam *Boundary) error {
 	if len(seam.Carry) > 0 {
 		c.t.Queue = append([]*source.Piece{source.Bytes(seam.Carry, seam.At)}, c.t.Queue...)
@@ -45,7 +44,7 @@ func (c *chain) stage(seam *Boundary) error {
 	return c.end(c.begin(seam))
 }
 
-// end waits until all is stored of a chain that has ended with err.
+// end waits until all is stored that a chain put, which has ended with err.
 func (c *chain) end(err error) error {
 	c.t.Close()
 	if err != nil && !errors.Is(err, errStopped) {
@@ -55,7 +54,7 @@ func (c *chain) end(err error) error {
 		return e
 	}
 	if c.partial != nil && c.r.cfg.Plan.OnError == OnErrorSkip && skippable(err) {
-		return errors.Join(err, c.r.takeBack(c.r.ctx, c.partial)) // what came before it stays
+		return errors.Join(err, c.r.takeBack(c.r.ctx, c.partial)) // the members before it stay
 	}
 	return err
 }
@@ -71,7 +70,7 @@ func (c *chain) begin(s *Boundary) error {
 			return err
 		}
 		if s.Member.end() >= c.r.part.End && !c.r.last() {
-			return nil // the whole region
+			return nil // the member fills the region
 		}
 	}
 	return c.run()
@@ -125,7 +124,7 @@ func (c *chain) run() error {
 	}
 }
 
-// refuse leaves out a member that cannot be staged, data and all.
+// refuse leaves out a member that cannot be staged, and skips its data.
 func (c *chain) refuse(e *source.RefusedError, why error) error {
 	c.some = true
 	if err := c.r.skip(e.Name, why); err != nil {
@@ -134,8 +133,7 @@ func (c *chain) refuse(e *source.RefusedError, why error) error {
 	return c.over(e.Size)
 }
 
-// unwanted goes over a member that was not selected, with so many bytes of data. When
-// nothing more is, the rest of the archive is left alone.
+// unwanted skips a member that is not selected, with size bytes of data. It is done if nothing more is wanted of the archive.
 func (c *chain) unwanted(size int64) (done bool, err error) {
 	c.some = true
 	if c.r.sel.full() {
@@ -144,7 +142,7 @@ func (c *chain) unwanted(size int64) (done bool, err error) {
 	return false, c.over(size)
 }
 
-// over goes over a member's data.
+// over skips the data of a member.
 func (c *chain) over(size int64) error {
 	if size > c.r.size || c.t.Pos+source.Padded(size) > c.r.size {
 		return c.r.truncated(&c.g)
@@ -156,7 +154,7 @@ func (c *chain) over(size int64) error {
 	return err
 }
 
-// look has a speculation see whether its boundary is there.
+// poll lets the speculation see whether the boundary has come.
 func (c *chain) poll() error {
 	if c.spec == nil {
 		return c.r.ctx.Err()
@@ -180,7 +178,7 @@ func (c *chain) group() (tar.Step, error) {
 	}
 }
 
-// cut is the end of the region before the end of a group.
+// cut ends the chain where the region ends inside a group of headers.
 func (c *chain) cut() error {
 	if !c.r.last() {
 		return c.out(Boundary{At: c.g.Start(), Carry: c.g.Carry()})
@@ -191,8 +189,8 @@ func (c *chain) cut() error {
 	return c.finish()
 }
 
-// ended is after the archive's end at offset at, which may lie in an earlier
-// region. What follows must not be another archive.
+// ended reads what follows the end of the archive at offset at, which may lie in an earlier region: it must not be
+// another archive.
 func (c *chain) ended(at int64) error {
 	if err := c.out(Boundary{At: at, Ended: true}); err != nil {
 		return err
@@ -212,7 +210,7 @@ func (c *chain) ended(at int64) error {
 	}
 }
 
-// finish is the end of the archive, if this is its last region.
+// finish ends the chain. An archive without members is refused.
 func (c *chain) finish() error {
 	if c.r.last() && !c.some {
 		return fmt.Errorf("the archive has no members: %w", syscall.EINVAL)
@@ -220,7 +218,7 @@ func (c *chain) finish() error {
 	return nil
 }
 
-// out gives the boundary to the next region.
+// out hands the boundary to the next region.
 func (c *chain) out(s Boundary) error {
 	s.Some, s.Mtime = c.some, c.g.Mtime
 	if c.unproved() {
@@ -230,7 +228,7 @@ func (c *chain) out(s Boundary) error {
 	return c.r.out(&s)
 }
 
-// member stages one. It is the last of the region if done.
+// member stages a member. It is the last one of the region if done.
 func (c *chain) member(it *source.Item) (done bool, err error) {
 	c.some = true
 	if it.Stored() > c.r.size || it.Off+source.Padded(it.Stored()) > c.r.size {
@@ -267,7 +265,7 @@ func (c *chain) member(it *source.Item) (done bool, err error) {
 	return true, c.record(c.r.recordOf(it, o))
 }
 
-// place is where a member goes, which lies over the end of the region or not.
+// place numbers a member and says where it goes. over: it goes on in the next region.
 func (c *chain) place(it *source.Item, over bool) (*object, error) {
 	if over {
 		return c.r.placeAs(it, c.r.rec.across())
@@ -275,7 +273,7 @@ func (c *chain) place(it *source.Item, over bool) (*object, error) {
 	return c.r.place(it)
 }
 
-// carry puts what there is of a small member into the boundary.
+// carry puts the bytes of a small member that the region ends in into the boundary.
 func (c *chain) carry() error {
 	at, b := c.g.Start(), c.g.Carry()
 	for {
@@ -290,7 +288,7 @@ func (c *chain) carry() error {
 	}
 }
 
-// whole stages a member that ends in this region.
+// whole stages a member all of which lies in this region.
 func (c *chain) whole(it *source.Item, o *object) error {
 	rec := c.r.recordOf(it, o)
 	c.partial = o
@@ -309,8 +307,7 @@ func (c *chain) whole(it *source.Item, o *object) error {
 	return c.record(rec)
 }
 
-// content pushes all data of a member, and is its checksum, and those of the chunks of a
-// striped file.
+// content puts all data of a member. It returns its checksum, and those of its chunks if it is striped.
 func (c *chain) content(it *source.Item, o *object) ([16]byte, manifest.CRCs, error) {
 	chunks := archive.NewChunkCRCs(o.layout, it.Size)
 	if it.Sparse != nil {
@@ -330,8 +327,7 @@ func (c *chain) content(it *source.Item, o *object) ([16]byte, manifest.CRCs, er
 	return sum.Sum128(), chunks.End(it.Size), err
 }
 
-// piece pushes the next n bytes of a member that lies in several regions, and
-// keeps their checksum.
+// piece puts the next n bytes of a member that lies in several regions, and keeps their checksum.
 func (c *chain) piece(m *CutMember, n int64, o *object) error {
 	if n <= 0 {
 		return nil
@@ -348,7 +344,7 @@ func (c *chain) piece(m *CutMember, n int64, o *object) error {
 	return nil
 }
 
-// part pushes the next n bytes of a member, and is what they are of the file.
+// part puts the next n bytes of a member, and returns which part of the file they are.
 func (c *chain) part(m *CutMember, n int64, o *object, chunks *archive.ChunkCRCs) (Piece, error) {
 	at := c.t.Pos - m.Off
 	p := Piece{Ino: m.Ino, Size: m.Size, Off: at, Len: n}
@@ -373,8 +369,8 @@ func (c *chain) part(m *CutMember, n int64, o *object, chunks *archive.ChunkCRCs
 	return p, err
 }
 
-// data gives do the next n bytes of a member whose data begins at off, with the
-// piece that they are in and where they lie in the data.
+// data calls do with the next n bytes of a member whose data begins at off, the piece that holds them, and their offset
+// in the data.
 func (c *chain) data(off, n int64, do func(b []byte, piece *source.Piece, at int64) error) error {
 	for n > 0 {
 		if err := c.poll(); err != nil {
@@ -395,7 +391,7 @@ func (c *chain) data(off, n int64, do func(b []byte, piece *source.Piece, at int
 	return nil
 }
 
-// goOn stages what this region has of a member that began in an earlier one.
+// goOn stages the part of a member in this region that began in an earlier one.
 func (c *chain) goOn(m *CutMember) error {
 	r := c.r
 	o := &object{path: string(m.Path), ino: m.Ino, layout: m.Layout}
@@ -426,5 +422,5 @@ func (c *chain) record(rec manifest.Record) error {
 	return c.r.record(rec)
 }
 
-// unproved reports whether what the chain does may have to be taken back.
+// unproved reports whether what the chain stages may have to be undone.
 func (c *chain) unproved() bool { return c.spec != nil && !c.spec.proved }

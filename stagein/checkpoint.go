@@ -34,20 +34,20 @@ type Position struct {
 	From  *unpack.RestartPoint `json:"from,omitempty"`  // from which a compressed tar is unpacked again; nil is its beginning
 }
 
-// Try is one beginning of a part: of the inodes that have its number, those up to Kept
-// are files of the dataset, and what comes after them is nobody's.
+// Try is one attempt to read a part. Of the inodes that carry its number, those up to Kept are files of the dataset;
+// later ones are void.
 type Try struct {
 	Number uint16 `json:"number"`
 	Kept   uint32 `json:"kept,omitempty"`
 }
 
-// Checkpoints reports whether shares of the plan have checkpoints: not those who have to say in the end what of a
-// list they have not seen, or what they left out.
+// Checkpoints reports whether shares of the plan make checkpoints. Shares that must report at the end what of a list was
+// missing, or what they left out, make none.
 func (p *Plan) Checkpoints() bool {
 	return p.OnError == OnErrorFail && (p.Kind == source.Tar || p.Kind.Packed() || p.Kind == source.Many && p.List == "")
 }
 
-// in reports whether m can be a checkpoint in that part.
+// validIn reports whether m can be a checkpoint of the part x.
 func (m *Checkpoint) validIn(p *Plan, x Part) bool {
 	switch {
 	case len(m.Kept) == 0:
@@ -70,8 +70,8 @@ func (s *Share) checkpoints() bool {
 // checkpointEvery is how many bytes of a tar are read between two checkpoints.
 const checkpointEvery = 4 << 20
 
-// checkpoint makes a checkpoint here, if it is time, that is told when all that was put before it
-// is stored. What is not proved has none.
+// checkpoint makes a checkpoint here if it is due. It is reported when all that was put before it is stored. A speculation
+// has none.
 func (c *chain) checkpoint() error {
 	s := c.r.Share
 	if !s.checkpoints() || c.unproved() || c.stopAt != 0 || c.t.Pos-c.checkpointed < s.lim.checkpoint {
@@ -92,7 +92,7 @@ func (c *chain) checkpoint() error {
 	return nil
 }
 
-// position is where the chain is, between two groups.
+// position returns where the chain is, between two groups.
 func (c *chain) position() Position {
 	s := Position{At: c.t.Pos, Some: c.some, Mtime: c.g.Mtime}
 	if k := c.r.packed; k != nil {
@@ -101,14 +101,14 @@ func (c *chain) position() Position {
 	return s
 }
 
-// recorded says in a checkpoint what was recorded before it.
+// recorded writes into a checkpoint what was recorded before it.
 func (s *Share) recorded(m *Checkpoint) error {
 	records, seq, err := s.rec.flush()
 	m.Records, m.Kept = records, append(s.kept(), Try{s.rec.part, seq})
 	return err
 }
 
-// kept is the tries whose inodes the records have that this one goes on from.
+// kept returns the earlier tries whose inodes are in the records.
 func (s *Share) kept() []Try {
 	if s.cfg.Resume == nil {
 		return nil
@@ -116,10 +116,10 @@ func (s *Share) kept() []Try {
 	return s.cfg.Resume.Kept[:len(s.cfg.Resume.Kept):len(s.cfg.Resume.Kept)]
 }
 
-// Kept is the tries before this one whose inodes are recorded.
+// Kept returns the earlier tries whose inodes are recorded.
 func (s *Share) Kept() []Try { return s.kept() }
 
-// restore takes over what was recorded before the checkpoint that this share goes on from.
+// restore takes over the records and the counters up to the checkpoint from which this share resumes.
 func (s *Share) restore() error {
 	m := s.cfg.Resume
 	if m == nil {
@@ -143,14 +143,13 @@ func (s *Share) restore() error {
 	return nil
 }
 
-// resume stages what comes after a checkpoint. c is at its place.
+// resume stages what follows a checkpoint, at which c is.
 func (c *chain) resume(m *Checkpoint) error {
 	c.some, c.g.Mtime, c.checkpointed = m.Some, m.Mtime, m.At
 	return c.end(c.run())
 }
 
-// checkpoint is how many records there are, which are all on their way to the file, and the
-// number that was given last.
+// flush writes out all records, and returns how many there are and the last inode number.
 func (r *recorder) flush() (records uint64, seq uint32, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -161,11 +160,11 @@ func (r *recorder) flush() (records uint64, seq uint32, err error) {
 	return r.n, uint32(min(r.seq, math.MaxUint32)), err
 }
 
-// generation is what is put between two checkpoints. It has a reference for each that has not
-// succeeded, for the one before it, and as long as there may be more.
+// generation is the puts between two barriers. It has a reference for each put that has not succeeded, one for the
+// generation before it, and one while it is open.
 type generation struct {
 	refs atomic.Int64
-	then func() // called when there is none any more; set before the last one goes
+	then func() // called when the last reference goes; set before that
 }
 
 func newGeneration() *generation {
@@ -180,7 +179,7 @@ func (g *generation) release() {
 	}
 }
 
-// generations is that of what is put now, and those before it.
+// generations is the open generation and, linked to it, those before it.
 type generations struct {
 	mu  sync.Mutex
 	now *generation // guarded by mu
@@ -188,7 +187,7 @@ type generations struct {
 
 func newGenerations() *generations { return &generations{now: newGeneration()} }
 
-// hold is the generation of something that is put now.
+// hold returns the open generation, with a reference for a put.
 func (x *generations) hold() *generation {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -196,8 +195,7 @@ func (x *generations) hold() *generation {
 	return x.now
 }
 
-// checkpoint has then called when all that was put until now is stored; never, if something
-// of it is not.
+// barrier calls then when all that was put until now is stored; never, if something of it could not be.
 func (x *generations) barrier(then func()) {
 	next := newGeneration()
 	next.refs.Add(1)

@@ -12,8 +12,7 @@ import (
 // isFull reports whether err says that there is no room on a disk.
 func isFull(err error) bool { return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) }
 
-// full adds to a failure to store, if it is that a node's room is used up, what the node
-// needs and had, and what to do.
+// full adds to a failed put, if the node is full, what that needs and had, and what to do.
 func (s *Share) full(err error) error {
 	var put *putError
 	if !isFull(err) || !errors.As(err, &put) {
@@ -22,8 +21,7 @@ func (s *Share) full(err error) error {
 	return s.lacks(put.node, s.count.to(put.node).Load(), err)
 }
 
-// lacks says of a node, which was given so many bytes by this share, what it needs and
-// had, and what to do about err.
+// lacks adds to err what a node needs and had, which got given bytes from this share, and what to do.
 func (s *Share) lacks(node metadata.NodeID, given int64, err error) error {
 	p := s.cfg.Plan
 	least, by := p.Least, p.saidBy()
@@ -44,8 +42,7 @@ func (s *Share) lacks(node metadata.NodeID, given int64, err error) error {
 	return fmt.Errorf("%s needs room for %s at the least%s (%s %s): %s: %w", s.host(node), size(given), had, size(least), sum, p.WayOut, err)
 }
 
-// fullest is the node that has the least left, of those of which that is known, and what
-// it has been given.
+// fullest returns the node that has the least left, as far as that is known, and what it got from this share.
 func (s *Share) fullest() (node metadata.NodeID, given int64) {
 	least := int64(-1)
 	for id, free := range s.cfg.Plan.Free {

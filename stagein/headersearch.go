@@ -8,8 +8,8 @@ import (
 	"github.com/bivouacfs/bivouac/stagein/source/tar"
 )
 
-// search holds what it reads until a header tells where a member may begin.
-// It returns nil if the boundary came first, or if none was found in time.
+// search reads until a header shows where a member may begin, and holds the pieces that it has read. It returns nil if the
+// boundary came first, or if there was no header in the first half of the memory.
 func (r *region) search(from *source.Region) (g *speculation, held []*source.Piece, err error) {
 	var f finder
 	limit := r.part.Off + int64(max(int(r.cfg.Memory)/r.lim.piece, archive.MinPieces)/2*r.lim.piece)
@@ -38,9 +38,9 @@ func (r *region) search(from *source.Region) (g *speculation, held []*source.Pie
 // finder looks for the first header.
 type finder struct {
 	start, limit int64
-	in           bool // a group
+	in           bool // inside a group of headers
 	g            tar.Parser
-	at           int64 // where a member may begin; 0 is not known
+	at           int64 // where a member may begin; 0: not found yet
 }
 
 func (f *finder) scan(p *source.Piece) {
@@ -62,10 +62,9 @@ func (f *finder) scan(p *source.Piece) {
 	}
 }
 
-// speculation is where a member surely begins if the header that was found is one.
-// The header may be in the middle of its group, so that only the end of the
-// member is sure; unless what came before was more than extended headers can
-// be, or the end is too far away to wait for: then it is the group.
+// guess returns where a member surely begins if the header that was found is one. That header may be in the middle of
+// its group, so that only the end of its member is sure; if more came before it than extended headers can be, or that
+// end is too far away, it is the group.
 func (f *finder) guess() int64 {
 	end := f.g.Pos() + source.Padded(f.g.Data())
 	if f.g.Start()-f.start > tar.MaxExtended || end >= f.limit || end < f.g.Pos() {

@@ -26,16 +26,15 @@ type Archive struct {
 	Number uint32 `json:"number,omitempty"`
 }
 
-// planMany gives whole archives to nodes, the largest first, so that all read
-// about as much. With a limit one node reads them in their order, and with a list,
-// of which only who reads all can say what is not there.
+// planMany gives whole archives to nodes, the largest first, so that all read about as much. With a limit, one node
+// reads them in their order; with a list, too, since only a reader of all knows what is missing.
 func (cfg *PlanConfig) planMany(ctx context.Context, p *Plan, paths []string, nodes []metadata.NodeID) error {
 	archives, err := cfg.archives(ctx, paths)
 	if err != nil {
 		return err
 	}
 	p.Kind, p.Options, p.Room, p.Read = source.Many, cfg.Request.Options, cfg.sumFree(nodes), cfg.read
-	for _, a := range archives { // who reads one finds out of what kind it is
+	for _, a := range archives { // its reader detects the kind
 		p.Origins.Sources = append(p.Origins.Sources, archive.Origin{Path: a.Path, Kind: source.Many, Size: a.Size, Mtime: a.Mtime})
 	}
 	if cfg.Request.Limit > 0 || cfg.Request.List != "" {
@@ -91,8 +90,7 @@ func (cfg *PlanConfig) archives(ctx context.Context, paths []string) ([]Archive,
 	return all, g.Wait()
 }
 
-// manyAtOnce is how many archives a node reads at a time: unpacking one is one
-// processor's work. Buffers are for all together, and each needs some.
+// manyAtOnce is how many archives a node reads at a time, as unpacking one keeps one core busy. They share the buffers.
 const manyAtOnce = 3
 
 // roundCheckpoints is how many checkpoints of one archive a round of several is worth: 256 MiB of source.
@@ -164,7 +162,7 @@ func (s *Share) checkpointArchives(next int) error {
 	return err
 }
 
-// archive stages one archive of the part, as a share of its own that has the recorder, the counters and the buffers of s.
+// archive stages one archive of the part as a share of its own, which uses the recorder, the counters and the buffers of s.
 func (s *Share) archive(ctx context.Context, a *Archive) error {
 	found, err := walk.Detect(s.cfg.FS, string(a.Path))
 	if err != nil {
@@ -195,7 +193,7 @@ func (s *Share) archive(ctx context.Context, a *Archive) error {
 	return nil
 }
 
-// checkpointsOf lets the share of the only archive of a part make checkpoints inside it, and go on from one. Others do neither.
+// checkpointsOf allows checkpoints inside the archive, and resuming from one, if it is the only archive of the part.
 func (s *Share) checkpointsOf(part *Share) error {
 	m := s.cfg.Resume
 	inside := len(part.cfg.Part.Archives) == 1 && part.checkpoints() && s.cfg.Plan.Kind != source.Zip
@@ -211,8 +209,7 @@ func (s *Share) checkpointsOf(part *Share) error {
 	return nil
 }
 
-// zipWhole makes a plan of a zip archive that one node reads, of those of its members
-// that can be staged.
+// zipWhole plans a zip archive that one node reads: those of its members that can be staged.
 func (s *Share) zipWhole(p *Plan) error {
 	f, err := s.cfg.FS.Open(string(p.Source))
 	if err != nil {

@@ -15,15 +15,15 @@ import (
 	"github.com/bivouacfs/bivouac/stagein/source/unpack"
 )
 
-// packed is the compressed file that a tar comes out of, for its only reader.
+// packed is the state of the reader of a compressed tar.
 type packed struct {
 	from *unpack.Stream
 	room int64  // bytes that may be stored; 0 is not known
 	last string // member
-	some bool   // there was a member
+	some bool   // a member was read
 }
 
-// unknownSize is the size of a tar of which nobody knows the size before its end.
+// unknownSize stands for the size of a tar that is not known before its end.
 const unknownSize = math.MaxInt64 / 2
 
 // runPacked stages a compressed tar: one goroutine reads, one unpacks, this one
@@ -87,7 +87,7 @@ func (s *Share) unpack(ctx context.Context, f source.File) (u *unpack.Stream, be
 	return unpack.Open(ctx, p.Kind, p.Head, from, s.pool), begin
 }
 
-// again unpacks what comes before a checkpoint once more, from the last restart point before it on, and stages what comes after it.
+// again unpacks from the last restart point before a checkpoint on, and stages what follows the checkpoint.
 func (c *chain) again(m *Checkpoint) error {
 	if err := c.t.Skip(m.At - c.t.Pos); err != nil {
 		return c.end(err)
@@ -96,8 +96,8 @@ func (c *chain) again(m *Checkpoint) error {
 	return c.resume(m)
 }
 
-// fits refuses a member for which there is no room. A small file can unpack to
-// anything, so nothing else bounds what is stored.
+// fits refuses a member for which there is no room. A small file can unpack to anything, so only this bounds what is
+// stored.
 func (r *region) fits(it *source.Item) error {
 	k := r.packed
 	if k == nil {
@@ -113,7 +113,7 @@ func (r *region) fits(it *source.Item) error {
 		it.Path, size(it.Stored()), size(need), size(k.room), syscall.ENOSPC))
 }
 
-// truncated is for a tar that ends although what it was packed in is whole.
+// truncated is the error for a tar that ends although its compressed stream is whole.
 func (k *packed) truncated(g *tar.Parser) error {
 	if it := &g.Item; it.Off > 0 {
 		return fmt.Errorf("the tar inside ends in member %q, which is at offset %d of it: it was truncated before it was compressed: %w",
@@ -122,7 +122,7 @@ func (k *packed) truncated(g *tar.Parser) error {
 	return fmt.Errorf("the tar inside ends in the headers at its offset %d: it was truncated before it was compressed: %w", g.Start(), syscall.EBADMSG)
 }
 
-// explain adds how far the reader came to an error that is the archive's.
+// explain adds to an error of the archive how far the reader came.
 func (k *packed) explain(err error) error {
 	var damage *unpack.DamageError
 	isDamage := errors.As(err, &damage)

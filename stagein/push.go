@@ -15,7 +15,7 @@ import (
 	"github.com/bivouacfs/bivouac/stagein/source"
 )
 
-// object is where the bytes of one file go.
+// object is one file on the nodes that hold it.
 type object struct {
 	path   string
 	ino    metadata.Ino
@@ -23,8 +23,7 @@ type object struct {
 	order  []metadata.NodeID
 }
 
-// pusher stores pieces, several at a time: what is put to one node until flush is
-// called goes there together, as far as it is small.
+// pusher stores pieces at their nodes, several at a time. Small ones for the same node are batched until flush.
 type pusher struct {
 	s       *Share
 	g       *errgroup.Group
@@ -45,12 +44,12 @@ func (s *Share) newPusher(ctx context.Context) *pusher {
 	return p
 }
 
-// put packs b, which lies in piece, for pos of the file, to be stored when there is
-// more for the same nodes, or at flush; wait tells how that ended.
+// put stores b, which lies in piece, at pos of the file: when a batch for its node is full, or at flush. Errors come from
+// later calls and from wait.
 func (p *pusher) put(o *object, b []byte, piece *source.Piece, pos int64) error {
 	for _, sp := range datapath.Spans(o.layout.Chunk(), o.order, pos, int64(len(b))) {
 		if err := p.ctx.Err(); err != nil {
-			return err // others may still be putting; wait tells what it was
+			return err // wait returns the cause
 		}
 		part := b[sp.Pos-pos:][:sp.Len]
 		gen := p.gens.hold()
@@ -64,7 +63,7 @@ func (p *pusher) put(o *object, b []byte, piece *source.Piece, pos int64) error 
 	return nil
 }
 
-// stored takes note of what became of a span of an object.
+// stored records the result of a put.
 func (p *pusher) stored(gen *generation, err error, o *object, sp datapath.Span) error {
 	if err != nil {
 		return &putError{sp.Node, fmt.Errorf("%q to %s: %w", o.path, p.s.host(sp.Node), err)}
@@ -74,23 +73,21 @@ func (p *pusher) stored(gen *generation, err error, o *object, sp datapath.Span)
 	return nil
 }
 
-// flush has all stored that was put. It is to be called before somebody waits for a
-// buffer of the share's.
+// flush sends all batches. It must be called before waiting for a buffer of the share's pool.
 func (p *pusher) flush() { p.batches.Flush() }
 
-// send has a batch delivered.
+// send delivers a batch in the background.
 func (p *pusher) send(l *archive.Batch) {
 	p.g.Go(func() error { return l.Deliver(p.ctx, p.s.cfg.Target.PutAll) })
 }
 
-// count takes note of n bytes of a file that are there.
+// count adds n bytes to those that are stored.
 func (p *pusher) count(n int64) {
 	p.bytes.Add(n)
 	p.s.count.bytes.Add(n)
 }
 
-// wait waits until all is stored, and tells the first failure. It must be called,
-// and nothing can be put after it.
+// wait waits until all is stored and returns the first error. It must be called; nothing can be put after it.
 func (p *pusher) wait() error {
 	p.flush()
 	err := p.g.Wait()
@@ -101,5 +98,5 @@ func (p *pusher) wait() error {
 	return err
 }
 
-// isCanceled reports whether err only says that something else went wrong.
+// isCanceled reports whether err is only the consequence of another error.
 func isCanceled(err error) bool { return errors.Is(err, context.Canceled) }

@@ -33,12 +33,11 @@ func newRecorder(s *Share, w io.Writer) *recorder {
 	}
 }
 
-// across is the inode of the member that begins in this region of a tar and goes on
-// in the next one. There is one at the most, and it is the same in every try: the
-// nodes of the regions after this one may have stored their parts of it already.
+// across returns the inode of the member that begins in this region of a tar and goes on in the next one. There is at most
+// one. It is the same in every try, as nodes of later regions may have stored their parts of it already.
 func (r *recorder) across() metadata.Ino { return metadata.SealedIno(r.ds, r.base, 0) }
 
-// ino is the next number: from 1, since 0 is that of across.
+// ino returns the next inode. Numbers begin at 1; 0 is that of across.
 func (r *recorder) ino() (metadata.Ino, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -56,7 +55,7 @@ func (r *recorder) add(rec manifest.Record) error {
 	return r.w.Add(rec)
 }
 
-// skip writes a line about something that was left out.
+// skip writes a line about something that is left out.
 func (r *recorder) skip(w io.Writer, line []byte) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -70,8 +69,7 @@ func (r *recorder) close() error {
 	return r.w.Close()
 }
 
-// keptBits is what of a mode is kept. The owner changes, so set-user-ID and
-// set-group-ID would mean another thing.
+// keptBits is the bits of a mode that are kept. Set-user-ID and set-group-ID go, as the owner changes.
 const keptBits = source.TypeMask | 0o1777
 
 // recordOf makes the record of an item.
@@ -92,13 +90,12 @@ func (s *Share) recordOf(it *source.Item, o *object) manifest.Record {
 	case it.Hardlink == "" && it.Is(source.TypeRegular) && it.Size > 0:
 		rec.From = s.origin(it)
 	case p.OnError == OnErrorSkip && it.Off > 0:
-		rec.From = manifest.Origin{Source: it.Source + p.Number, Off: it.Off} // if it is left out, that is to be told
+		rec.From = manifest.Origin{Source: it.Source + p.Number, Off: it.Off} // for the report, if it is left out
 	}
 	return rec
 }
 
-// origin is where an item's bytes are: in an archive that is compressed as a whole,
-// where they are in what it unpacks to.
+// origin returns where an item's bytes are; in a compressed tar, in what that unpacks to.
 func (s *Share) origin(it *source.Item) manifest.Origin {
 	p := s.cfg.Plan
 	switch {
@@ -110,7 +107,7 @@ func (s *Share) origin(it *source.Item) manifest.Origin {
 	return manifest.Origin{Source: it.Source + p.Number, Off: it.Off, Head: it.Head, Check: it.Check, Sparse: it.Sparse != nil}
 }
 
-// hasData reports whether a record is of a file that takes room.
+// hasData reports whether a record is of a file with data.
 func hasData(rec *manifest.Record) bool {
 	return rec.Hardlink == "" && rec.Attr.Mode&source.TypeMask == source.TypeRegular && rec.Attr.Size > 0
 }
@@ -132,7 +129,7 @@ func (s *Share) placeAs(it *source.Item, ino metadata.Ino) (*object, error) {
 	case it.Size > s.cfg.Plan.Stripe:
 		o.layout = metadata.Layout{Kind: metadata.Striped, ChunkSize: stripeChunk, Epoch: s.cfg.Map.Epoch}
 	case len(s.cfg.Part.Items) > 0 && s.cfg.Plan.Kind == source.Dir && s.cfg.Part.Try == 0:
-		o.layout = metadata.Layout{Kind: metadata.Local, Node: s.cfg.Part.Node} // the plan knew the owner
+		o.layout = metadata.Layout{Kind: metadata.Local, Node: s.cfg.Part.Node} // the plan has chosen the owner
 	default:
 		o.layout = metadata.Layout{Kind: metadata.Local, Node: s.cfg.Map.FileOwner(it.Path)}
 	}

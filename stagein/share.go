@@ -34,15 +34,15 @@ type ShareConfig struct {
 	Skipped     io.Writer // gets a line of JSON, a Skip, for each thing that is left out; nil with OnErrorFail
 	Memory      int64     // bytes of buffers; 0 is 64 MiB
 	Workers     int       // PutAlls in flight; 0 is 16
-	// Scratch is where records of a tar wait until it is known that they are right.
+	// Scratch holds the records of a speculation until it is proved.
 	Scratch *manifest.Scratch
 	Log     *logrus.Entry
 
-	// Checkpointed, if it is not nil, is told of checkpoints, one after the other, when
-	// the records before them have been written to Records, and flushed if that can be.
+	// Checkpointed, if it is not nil, gets the checkpoints, one after the other, when the records before them have been
+	// written to Records, and flushed if Records can be.
 	Checkpointed func(Checkpoint)
-	// Resume is where an earlier try of this part has come to, on this node, of which
-	// Before has the records; nil is at the beginning.
+	// Resume is the last checkpoint of an earlier try of this part on this node, and Before the records of that; nil: the
+	// beginning.
 	Resume *Checkpoint
 	Before io.Reader
 	// RestartPoints, if it is not nil, keeps the restart points of a compressed tar, as unpack.RestartPoints.Append
@@ -50,10 +50,10 @@ type ShareConfig struct {
 	RestartPoints func(number uint32, points []byte) error
 }
 
-// limits are the bounds that tests make small.
+// limits are bounds that tests make small.
 type limits struct {
 	piece      int   // bytes of a read
-	carry      int   // bytes of a cut member that travel in the boundary
+	carry      int   // bytes of a cut member that the boundary may carry
 	checkpoint int64 // bytes between two checkpoints
 	apart      int64 // bytes between two restart points of a compressed tar, at the least
 }
@@ -160,11 +160,10 @@ func (s *Share) run(ctx context.Context) error {
 	return s.runTar(ctx)
 }
 
-// Pieces is what the share has read of members that others read the rest of,
-// when Run has returned.
+// Pieces returns, after Run, the parts that this share has read of members that lie in several regions.
 func (s *Share) Pieces() []Piece { return s.pieces }
 
-// Progress tells how far the share is.
+// Progress returns how far the share is.
 func (s *Share) Progress() Progress {
 	return Progress{
 		SourceBytes: s.count.source.Load(), SourceTotal: s.cfg.Part.Bytes, Bytes: s.count.bytes.Load(),
@@ -172,7 +171,7 @@ func (s *Share) Progress() Progress {
 	}
 }
 
-// host is a node's name for a message.
+// host returns the name of a node for a message.
 func (s *Share) host(id metadata.NodeID) string {
 	if n, ok := s.cfg.Map.Node(id); ok && n.Host != "" {
 		return n.Host
@@ -180,7 +179,7 @@ func (s *Share) host(id metadata.NodeID) string {
 	return fmt.Sprintf("node %d", id)
 }
 
-// open opens a file of the source and checks that it is what was planned.
+// open opens a file of the source, which must be what was planned.
 func (s *Share) open(path string, was source.Info) (source.File, error) {
 	f, err := s.cfg.FS.Open(path)
 	if err != nil {

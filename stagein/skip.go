@@ -12,15 +12,13 @@ import (
 	"github.com/bivouacfs/bivouac/stagein/source"
 )
 
-// Skip is something that could not be read and was left out of the dataset, with
-// OnErrorSkip. It is a line of JSON in a file of those.
+// Skip is something that could not be read and is left out of the dataset (OnErrorSkip). It is a line of JSON.
 type Skip struct {
 	Path  source.Name `json:"path"` // of the thing in the source, or of the archive
 	Error string      `json:"error"`
 }
 
-// LeftOut is that a record makes no tree with the others, as manifest.BuildConfig's Leave
-// has it.
+// LeftOut returns the Skip for a record that makes no tree with the others, as manifest.BuildConfig's Leave has it.
 func (p *Plan) LeftOut(r *manifest.Record, why error) Skip {
 	in, at := p.Source, ""
 	if n := int(r.From.Source); r.From.Off > 0 && n < len(p.Origins.Sources) {
@@ -32,7 +30,7 @@ func (p *Plan) LeftOut(r *manifest.Record, why error) Skip {
 	return Skip{source.Name(r.Path), fmt.Sprintf("%s: member%s: %v", in, at, why)}
 }
 
-// skip leaves something out because of err, or returns err if it must not.
+// skip leaves something out because of err; it returns err if that is not allowed.
 func (s *Share) skip(path string, err error) error {
 	if err == nil || s.cfg.Plan.OnError != OnErrorSkip || !skippable(err) {
 		return err
@@ -45,8 +43,7 @@ func (s *Share) skip(path string, err error) error {
 	return s.rec.skip(s.cfg.Skipped, append(b, '\n'))
 }
 
-// skippable reports whether err is about something in the source, and not about
-// the job.
+// skippable reports whether err is about the source, and not about the job.
 func skippable(err error) bool {
 	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
 		return false
@@ -72,7 +69,7 @@ type putError struct {
 func (e *putError) Error() string { return e.err.Error() }
 func (e *putError) Unwrap() error { return e.err }
 
-// takeBack removes what was stored of an object; no Put of it is under way.
+// takeBack removes what was stored of an object, of which no put is under way.
 func (s *Share) takeBack(ctx context.Context, o *object) error {
 	for _, node := range o.order {
 		if err := s.cfg.Target.Remove(ctx, node, o.ino); err != nil {

@@ -11,8 +11,8 @@ import (
 	"github.com/bivouacfs/bivouac/stagein/source"
 )
 
-// speculation is a speculation: what was staged from an offset on, at which a member
-// is believed to begin, until the boundary proves or refutes it.
+// speculation is what was staged from an offset at which a member is believed to begin, until the boundary of the
+// region before proves or refutes that.
 type speculation struct {
 	r    *region
 	at   int64           // where the member begins
@@ -21,7 +21,7 @@ type speculation struct {
 	push *pusher
 
 	pending  *manifest.Spool
-	last     *object   // that something was put to, and whose record is not in pending
+	last     *object   // put to, and not recorded in pending yet
 	pieces   []Piece   // of the member at the end
 	boundary *Boundary // for the next region
 
@@ -30,11 +30,10 @@ type speculation struct {
 	err     error // of the chain that replaced the speculation
 }
 
-// errReplaced stops the chain of a speculation that was wrong; another one has
-// staged the region in its place.
+// errReplaced stops the chain of a refuted speculation: another chain has staged the region.
 var errReplaced = errors.New("replaced")
 
-// run speculates, and makes good for it if that was wrong.
+// run speculates, and stages the region again if that was wrong.
 func (g *speculation) run(held []*source.Piece) error {
 	g.pending = g.r.cfg.Scratch.Spool()
 	defer g.pending.Close()
@@ -53,7 +52,7 @@ func (g *speculation) run(held []*source.Piece) error {
 	}
 	err := c.run()
 	if !g.proved && !g.refuted {
-		// Whatever stopped it counts only if the speculation was right.
+		// Its error counts only if the speculation is proved.
 		if e := g.poll(true); e != nil {
 			err = e
 		}
@@ -66,13 +65,13 @@ func (g *speculation) run(held []*source.Piece) error {
 	return err
 }
 
-// keep remembers what is not known to be true yet.
+// keep keeps a record until the speculation is proved.
 func (g *speculation) keep(rec manifest.Record) error {
 	g.last = nil
 	return g.pending.Add(rec)
 }
 
-// look verifies the speculation if the boundary is there; it waits for it if wait.
+// poll verifies the speculation if the boundary has come. With wait it waits for that.
 func (g *speculation) poll(wait bool) error {
 	if g.proved {
 		return g.r.ctx.Err()
@@ -97,8 +96,8 @@ func (g *speculation) poll(wait bool) error {
 	return nil
 }
 
-// verify stages what was held. It is errReplaced if that did not end where the
-// speculation began; then the whole region has been staged.
+// verify stages the bytes that were held. If they do not end where the speculation began, it stages the whole region
+// and returns errReplaced.
 func (g *speculation) verify(seam *Boundary) error {
 	c := g.r.chain(g.r.ctx, g.r.part.Off)
 	c.stopAt = g.at
@@ -127,8 +126,8 @@ func (g *speculation) verify(seam *Boundary) error {
 	return errReplaced
 }
 
-// restart goes on from the stopAt although it is right: a global header, of
-// which the speculation knew nothing, changes what it staged.
+// restart stages again what the speculation has staged although it began right: a global header that it did not know
+// of changes its members.
 func (g *speculation) restart(c *chain) error {
 	if err := g.undo(); err != nil {
 		return err
@@ -140,11 +139,11 @@ func (g *speculation) restart(c *chain) error {
 	return next.stage(&Boundary{At: g.at, Some: c.some, Mtime: c.g.Mtime})
 }
 
-// undo takes back what the speculation stored.
+// undo removes what the speculation stored.
 func (g *speculation) undo() error {
 	g.from.Close()
 	g.push.cancel()
-	_ = g.push.wait() // what failed does not count any more
+	_ = g.push.wait() // its failures do not count
 	g.r.count.bytes.Add(-g.push.bytes.Load())
 	g.r.count.again.Add(1)
 	rm, ctx := errgroup.WithContext(g.r.ctx)

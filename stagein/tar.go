@@ -12,16 +12,16 @@ import (
 	"github.com/bivouacfs/bivouac/stagein/source/tar"
 )
 
-// region is what the chains of a tar's region share.
+// region is the state that the chains of one region share.
 type region struct {
 	*Share
 	part       Part
 	size       int64 // of the archive
 	file       source.File
-	boundaryIn chan boundaryOrError // gets one; as long as that
-	got        *boundaryOrError     // what came
-	sent       bool                 // the boundary, to the next region
-	packed     *packed              // what the tar is unpacked from; nil for a plain one
+	boundaryIn chan boundaryOrError // gets one value, and has room for it
+	got        *boundaryOrError     // from boundaryIn
+	sent       bool                 // the boundary was handed to the next region
+	packed     *packed              // nil: the tar is not compressed
 }
 
 type boundaryOrError struct {
@@ -72,7 +72,7 @@ func (r *region) await(ctx context.Context) {
 	r.boundaryIn <- boundaryOrError{s, err}
 }
 
-// boundary is the boundary of the region before; nil if it is not there and wait is false.
+// boundary returns the boundary of the region before; nil if it has not come and wait is false.
 func (r *region) boundary(wait bool) (*Boundary, error) {
 	if r.got == nil && (wait || len(r.boundaryIn) > 0) {
 		s := <-r.boundaryIn // await ends with ctx
@@ -114,7 +114,7 @@ func (r *region) run() error {
 	return c.stage(seam)
 }
 
-// resume stages what the region has after a checkpoint.
+// resume stages the region from a checkpoint on.
 func (r *region) resume(m *Checkpoint) error {
 	from := r.read(m.At)
 	defer from.Close()
@@ -125,7 +125,7 @@ func (r *region) resume(m *Checkpoint) error {
 
 func (r *region) last() bool { return int(r.part.Index) == len(r.cfg.Plan.Parts)-1 }
 
-// out gives the next region its boundary; there is one.
+// out hands the next region its boundary, if there is a next one.
 func (r *region) out(s *Boundary) error {
 	if r.last() || r.sent {
 		return nil
@@ -157,7 +157,7 @@ func (r *region) truncated(g *tar.Parser) error {
 		r.size, g.Start(), syscall.EBADMSG)
 }
 
-// chain makes a chain that reads on from pos.
+// chain makes a chain that begins at pos.
 func (r *region) chain(ctx context.Context, pos int64) *chain {
 	push := r.newPusher(ctx)
 	return &chain{r: r, t: archive.BlockReader{Pos: pos, Waits: push.flush}, checkpointed: pos, push: push}
