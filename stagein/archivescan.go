@@ -15,25 +15,24 @@ import (
 	"github.com/bivouacfs/bivouac/stagein/source/walk"
 )
 
-// scansAtOnce is how many archives are scanned at a time; the segments are for
-// all of them together.
+// scansAtOnce is how many archives are scanned at a time. The bound on segments is for all of them together.
 const scansAtOnce = 16
 
 // archiveScan is an archive that is being scanned.
 type archiveScan struct {
 	Archive
 	found     walk.Found
-	items     items     // nil is not known yet
+	items     items     // nil: not known yet
 	read      int64     // bytes
-	least     int64     // bytes that it unpacks to at the least, if that was looked for
+	least     int64     // bytes that it unpacks to at the least, if that was determined
 	by        string    // what states that
-	index     *index    // nil is none
-	indexPath string    // path of the index that told the items
-	newIndex  *newIndex // of the items; nil is none
+	index     *index    // nil: none
+	indexPath string    // path of the index from which the items are; "": scanned
+	newIndex  *newIndex // of the items, to be saved; nil: none
 }
 
-// inArchives finds the members of archives; nil if they have to be read to be
-// known. Then cfg.read is what has been read all the same.
+// inArchives finds the members of archives. It returns nil if they are to be staged in a single pass; cfg.read is then the
+// bytes that were read to find that out.
 func (cfg *PlanConfig) inArchives(ctx context.Context, paths []string) (*contents, error) {
 	archives, err := cfg.archives(ctx, paths)
 	if err != nil {
@@ -91,7 +90,7 @@ func (cfg *PlanConfig) inArchives(ctx context.Context, paths []string) (*content
 	return c, cfg.join(c, all)
 }
 
-// refuseSparse is why a tar with a sparse member cannot be staged in a single pass; nil if it can.
+// refuseSparse returns why a tar with a sparse member cannot be staged in a single pass; nil if it can.
 func (cfg *PlanConfig) refuseSparse(err error, crowded bool) error {
 	switch {
 	case cfg.Request.Unpack == UnpackNested:
@@ -102,7 +101,7 @@ func (cfg *PlanConfig) refuseSparse(err error, crowded bool) error {
 	return nil
 }
 
-// each does something with archives, some at a time.
+// each calls do with archives, some at a time.
 func each(ctx context.Context, all []archiveScan, do func(context.Context, *archiveScan) error) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(scansAtOnce)
@@ -117,7 +116,7 @@ func each(ctx context.Context, all []archiveScan, do func(context.Context, *arch
 	return g.Wait()
 }
 
-// detectAll looks at how archives begin.
+// detectAll detects the kinds of archives.
 func (cfg *PlanConfig) detectAll(ctx context.Context, archives []Archive) ([]archiveScan, error) {
 	all := make([]archiveScan, len(archives))
 	for i, a := range archives {
@@ -138,8 +137,8 @@ func (cfg *PlanConfig) detectAll(ctx context.Context, archives []Archive) ([]arc
 	return all, err
 }
 
-// mean is how many bytes of the largest tar a read of headers goes over; 0 if there is a
-// compressed one among them.
+// mean returns how many bytes of the largest tar one read of headers covers; 0 if there is a compressed one among the
+// archives.
 func (cfg *PlanConfig) mean(ctx context.Context, all []archiveScan) (int64, error) {
 	var largest *archiveScan
 	size := int64(0)
@@ -165,7 +164,7 @@ func (cfg *PlanConfig) mean(ctx context.Context, all []archiveScan) (int64, erro
 	return mean, largest.end(h, err)
 }
 
-// open opens an archive for reads of headers; end closes it.
+// open opens an archive to scan it; end closes it.
 func (a *archiveScan) open(cfg *PlanConfig) (*headerScanner, error) {
 	f, err := cfg.FS.Open(string(a.Path))
 	if err != nil {
@@ -189,7 +188,7 @@ func (a *archiveScan) end(h *headerScanner, err error) error {
 	return err
 }
 
-// follow finds the members that no index told, in most segments at the most.
+// scanHeaders finds the members if no index has them, in at most most segments.
 func (a *archiveScan) scanHeaders(ctx context.Context, cfg *PlanConfig, mean, most int64) error {
 	if a.items != nil {
 		return nil
@@ -198,7 +197,7 @@ func (a *archiveScan) scanHeaders(ctx context.Context, cfg *PlanConfig, mean, mo
 	if err != nil {
 		return err
 	}
-	// What a global header says is in no member's own.
+	// A global header changes members, but is not among their own headers.
 	found, global, err := h.scan(ctx, h.segments(mean, most))
 	if err == nil {
 		a.items = found
@@ -210,8 +209,7 @@ func (a *archiveScan) scanHeaders(ctx context.Context, cfg *PlanConfig, mean, mo
 	return a.end(h, err)
 }
 
-// join puts together what is wanted of archives, each below its own directory if
-// it has one.
+// join puts together the selected members of archives, each archive below its own directory if it has one.
 func (cfg *PlanConfig) join(c *contents, all []archiveScan) error {
 	sel := cfg.sel
 	if sel != nil && sel.Paths != nil {
@@ -242,7 +240,7 @@ func (cfg *PlanConfig) join(c *contents, all []archiveScan) error {
 	return nil
 }
 
-// joined is what is wanted of several archives.
+// joined is the selected members of several archives.
 type joined []joinedPart
 
 type joinedPart struct {
@@ -271,7 +269,7 @@ func (j joined) count() (n int) {
 	return n
 }
 
-// missing is what the list has and no archive.
+// missing returns what is in the list and in no archive.
 func (s *selection) missing(all []archiveScan) ([]string, error) {
 	m := s.NewMissing()
 	for i := range all {
@@ -285,7 +283,7 @@ func (s *selection) missing(all []archiveScan) ([]string, error) {
 	return m.Left(), nil
 }
 
-// filter is what is wanted of the items of an archive, after those of others.
+// filter returns the selected items of an archive, given those of the archives before.
 func (s *selection) filter(x items) (items, error) {
 	if s == nil {
 		return x, nil
@@ -309,8 +307,7 @@ func (s *selection) filter(x items) (items, error) {
 	return itemSlice(items), nil
 }
 
-// under puts an item of an archive into a directory of the dataset, if that has a
-// name.
+// under puts an item of an archive into the directory dir of the dataset, unless that is "".
 func under(dir string, it *source.Item) {
 	if dir == "" {
 		return

@@ -28,7 +28,7 @@ func (s *Share) runDir(ctx context.Context) error {
 	if err != nil {
 		push.cancel()
 	}
-	// A Put that failed ended the readers, so it is the one that counts.
+	// A failed put has canceled the readers: its error is the cause.
 	if e := push.wait(); e != nil && (err == nil || gctx.Err() != nil && isCanceled(err)) {
 		return e
 	}
@@ -63,7 +63,7 @@ func (s *Share) sourcePath(it *source.Item) string {
 	return strings.TrimSuffix(string(s.cfg.Plan.Source), "/") + "/" + it.Path
 }
 
-// tryFile is copyFile, but takes back what it stored if the file cannot be read.
+// tryFile is copyFile, but removes what it stored if the file cannot be read.
 func (s *Share) tryFile(ctx context.Context, it *source.Item, o *object) ([16]byte, error) {
 	push := s.newPusher(ctx)
 	sum, err := s.copyFile(ctx, push, it, o)
@@ -92,7 +92,7 @@ func (s *Share) copyFile(ctx context.Context, push *pusher, it *source.Item, o *
 	if err := s.copyBytes(ctx, f, path, it.Size, func(p *source.Piece) error {
 		m.Write(p.B)
 		err := push.put(o, p.B, p, p.Off)
-		push.flush() // a buffer has no more than one file
+		push.flush() // a buffer holds one file at most
 		return err
 	}); err != nil {
 		return sum, err
@@ -103,8 +103,7 @@ func (s *Share) copyFile(ctx context.Context, push *pusher, it *source.Item, o *
 	return m.Sum128(), nil
 }
 
-// copyBytes gives the size bytes of f to each, in order; of a large file some
-// pieces are read ahead.
+// copyBytes calls each with the size bytes of f, in order. Of a large file some pieces are read ahead.
 func (s *Share) copyBytes(ctx context.Context, f source.File, path string, size int64, each func(*source.Piece) error) error {
 	if size == 0 {
 		return nil

@@ -16,30 +16,27 @@ import (
 	"github.com/bivouacfs/bivouac/stagein/source/tar"
 )
 
-// headerScanner finds the members of a plain tar by reading headers alone: from one it
-// follows where the next is. Since each read waits for the one before, the
-// archive is cut into segments that are scanned at a time, each from the
-// first block on that looks like a header. A segment that began at none (a tar in
-// a tar has headers in its data) is not met by the one before it, and is segment
-// through again from where that one came out.
+// headerScanner finds the members of a plain tar by reading headers alone: each says where the next one is. As each read
+// waits for the one before, the archive is cut into segments that are scanned in parallel, each from the first block on
+// that looks like a header. If that was none (a tar in a tar has headers in its data), the segment before does not end
+// there, and the segment is scanned again from where that one ends.
 type headerScanner struct {
 	f      source.File
 	name   string
 	size   int64
 	room   *manifest.Scratch
-	exact  bool           // a read fetches what it asks for, not whole pages
+	exact  bool           // a read fetches exactly its bytes, not whole pages
 	read   atomic.Int64   // bytes
 	reads  atomic.Int64   // reads for headers
-	sel    *source.Select // what is wanted; nil is all
+	sel    *source.Select // selected members; nil: all
 	under  string         // the directory that the members are in
-	nested bool           // tars in the archive are to be unpacked, too, or it is one of these
-	left   atomic.Bool    // a member that cannot be staged was left out, since it is not wanted
+	nested bool           // tars in the archive are unpacked, too, or it is one of these
+	left   atomic.Bool    // a member that cannot be staged was left out, as it is not selected
 	member int64          // mean bytes of a member, with its headers; mean finds it
 }
 
-// page is what was read for the last header. A filesystem reads whole pages, and
-// the headers of small neighbours are in one. Where it need not, what lies behind
-// large ones is left out.
+// page is the bytes that were read for the last header. A filesystem reads whole pages, which hold the headers of small
+// neighbours. Where it need not (exact), nothing behind large members is read.
 type page struct {
 	off    int64
 	b      []byte
@@ -47,7 +44,7 @@ type page struct {
 	large  bool  // the member before was larger than a page
 }
 
-// read is the bytes to read at off, of an archive of that size.
+// read returns how many bytes to read at off, of an archive of size bytes.
 func (p *page) read(off, size int64, exact bool) int64 {
 	end := off&^(pageSize-1) + pageSize
 	if exact && p.large {
@@ -64,7 +61,7 @@ const (
 	maxSearch    = 1 << 20 // bytes of a search: then the segment before goes on
 )
 
-// segment is what lies in a segment.
+// segment is the members of one segment.
 type segment struct {
 	items  *itemList
 	end    int64 // where the next headers begin
@@ -96,8 +93,7 @@ func (h *headerScanner) block(ctx context.Context, p *page, g *tar.Parser) ([]by
 	return p.b[off-p.off:][:source.BlockSize], nil
 }
 
-// mean is the mean of the bytes that a read for headers goes over, of the first n
-// members.
+// mean returns how many bytes of the archive one read for headers covers, on average over the first n members.
 func (h *headerScanner) mean(ctx context.Context, n int) (int64, error) {
 	s, err := h.follow(ctx, 0, h.size, n)
 	if err != nil {
@@ -111,8 +107,7 @@ func (h *headerScanner) mean(ctx context.Context, n int) (int64, error) {
 	return s.end / max(h.reads.Load(), 1), nil
 }
 
-// follow follows the headers from off on, to the first that begin at end or behind
-// it, or to the nth member.
+// follow reads headers from off on, up to the first that begin at or behind end, or to the nth member.
 func (h *headerScanner) follow(ctx context.Context, off, end int64, n int) (*segment, error) {
 	s := &segment{items: newItemList(h.room), end: off}
 	if err := h.extend(ctx, s, end, n); err != nil {
@@ -122,7 +117,7 @@ func (h *headerScanner) follow(ctx context.Context, off, end int64, n int) (*seg
 	return s, nil
 }
 
-// more is follow, from where s ends, for n members more.
+// extend is follow from the end of s on, for n members more.
 func (h *headerScanner) extend(ctx context.Context, s *segment, end int64, n int) error {
 	var g tar.Parser
 	var p page
@@ -172,17 +167,17 @@ func (h *headerScanner) extend(ctx context.Context, s *segment, end int64, n int
 	return nil
 }
 
-// truncated says that the archive ends inside a member.
+// truncated is the error for an archive that ends inside a member.
 func (h *headerScanner) truncated(member string, off int64) error {
 	return fmt.Errorf("%s: the archive ends at offset %d, inside member %q at offset %d: it is truncated: copy it again: %w",
 		h.name, h.size, member, off, syscall.EBADMSG)
 }
 
-// allMembers is more than an archive has.
+// allMembers is more members than an archive has.
 const allMembers = 1 << 62
 
-// group reads the headers of a member. At the very end of an archive that has no
-// end, or half of one, there are none.
+// group reads the headers of a member. There are none at the very end of an archive that lacks its end blocks, or one of
+// them.
 func (h *headerScanner) group(ctx context.Context, p *page, g *tar.Parser) (tar.Step, error) {
 	for {
 		left := h.size - g.Pos()
@@ -203,8 +198,7 @@ func (h *headerScanner) group(ctx context.Context, p *page, g *tar.Parser) (tar.
 	}
 }
 
-// search looks for the first header from off on, and is where a member surely
-// begins if that is one; 0 if none was found.
+// search looks for the first header from off on, and returns where a member surely begins if it is one; 0: none found.
 func (h *headerScanner) search(ctx context.Context, off, end int64) (int64, error) {
 	f := finder{start: off, limit: min(off+maxSearch, end)}
 	for pos := off; pos < f.limit; pos += searchStep {
@@ -219,8 +213,7 @@ func (h *headerScanner) search(ctx context.Context, off, end int64) (int64, erro
 	return 0, nil
 }
 
-// segments is how many to make of an archive of members of that mean size, most at
-// the most.
+// segments returns into how many segments to cut an archive of members of that mean size, at most most.
 func (h *headerScanner) segments(mean, most int64) int64 {
 	return max(min(h.size/(mean*leastMembers), most), 1)
 }
@@ -268,8 +261,8 @@ func (h *headerScanner) scan(ctx context.Context, n int64) (found *itemList, glo
 	return all[0].items, false, nil
 }
 
-// segment scans [off, end); nil if there is nothing to begin with. What
-// looks wrong there may be no header at all, so it is for join to say.
+// segment scans [off, end); nil if no header is found. An error behind off 0 may only mean that the first header was none,
+// so join reports it.
 func (h *headerScanner) segment(ctx context.Context, off, end int64) (*segment, error) {
 	if off > 0 {
 		at, err := h.search(ctx, off, end)
@@ -285,8 +278,7 @@ func (h *headerScanner) segment(ctx context.Context, off, end int64) (*segment, 
 	return s, err
 }
 
-// join puts the segments together in the first, and scans again those that
-// began where the ones before did not come out.
+// join appends all segments to the first, and scans again those that do not begin where the one before ends.
 func (h *headerScanner) join(ctx context.Context, all []*segment, cuts []int64) error {
 	sum := all[0]
 	for i, s := range all[1:] {
@@ -313,10 +305,9 @@ func (h *headerScanner) join(ctx context.Context, all []*segment, cuts []int64) 
 	return h.rest(ctx, sum)
 }
 
-// meeting looks for the member of a segment that begins where the segment before has
-// come out.
+// meeting looks for the member of a segment that begins where the segment before ends.
 type meeting struct {
-	s     *segment // nil is no such segment
+	s     *segment // nil: no segment
 	r     *manifest.Reader
 	n     int   // members before the one that is looked at
 	start int64 // where that begins
@@ -334,7 +325,7 @@ func (s *segment) meeting() (*meeting, error) {
 	return m, err
 }
 
-// at reports whether a member begins at off. It is asked with ascending offsets.
+// at reports whether a member begins at off. Calls must have ascending offsets.
 func (m *meeting) at(off int64) (bool, error) {
 	for m.s != nil && m.start < off {
 		rec, err := m.r.Next()
@@ -352,7 +343,7 @@ func (m *meeting) at(off int64) (bool, error) {
 	return m.met, nil
 }
 
-// goOn appends to sum what begins where they have met.
+// goOn appends to sum the members from where the segments meet.
 func (m *meeting) goOn(sum *segment) {
 	if !m.met {
 		return
@@ -361,7 +352,7 @@ func (m *meeting) goOn(sum *segment) {
 	sum.end, sum.ended = m.s.end, m.s.ended
 }
 
-// rest makes sure that nothing follows the end of the archive.
+// rest refuses an archive with another one behind its end.
 func (h *headerScanner) rest(ctx context.Context, s *segment) error {
 	if s.items.n == 0 {
 		return fmt.Errorf("%s: the archive has no members: %w", h.name, syscall.EINVAL)

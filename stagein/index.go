@@ -20,8 +20,7 @@ import (
 	"github.com/bivouacfs/bivouac/stagein/source/tar"
 )
 
-// Index says where the indexes of tars are kept: one of the words, or the path
-// of a file, or of a directory.
+// Index says where the indexes of tars are kept: one of the constants, or the path of a file or a directory.
 type Index string
 
 // Where an index is kept.
@@ -46,11 +45,10 @@ func (x Index) check() error {
 	return nil
 }
 
-// asked reports whether the user has said where, so that what is in an archive is
-// to be found out.
+// asked reports whether the user has said where: then archives are scanned to have an index.
 func (x Index) asked() bool { return x != IndexAuto && x != IndexOff }
 
-// in is x, of which a path begins in the directory wd.
+// in returns x with a relative path resolved against the directory wd.
 func (x Index) in(wd string) Index {
 	if strings.Contains(string(x), "/") && !filepath.IsAbs(string(x)) {
 		return Index(filepath.Join(wd, string(x)))
@@ -58,8 +56,7 @@ func (x Index) in(wd string) Index {
 	return x
 }
 
-// paths is where an index of the archive, which may be one of several, is looked
-// for, and where a new one is kept; "" is nowhere.
+// indexPaths returns where an index of the archive is looked for, and where a new one is kept; "": nowhere.
 func (o *Options) indexPaths(archive string, several bool) (at []string, keep string) {
 	base := filepath.Base(archive)
 	inDir := fmt.Sprintf("%s-%016x.index", base[:min(len(base), 128)], xxh3.HashString(archive))
@@ -85,7 +82,7 @@ func (o *Options) indexPaths(archive string, several bool) (at []string, keep st
 	return []string{p}, p
 }
 
-// index is what the index of one archive has to be, and where it is.
+// index is which archive an index must belong to, and where it is.
 type index struct {
 	archive string
 	info    source.Info // of the archive
@@ -94,8 +91,8 @@ type index struct {
 	keep    string   // "" is that none is kept
 }
 
-// lookUp finds what indexes tell of archives. An index that cannot be used is
-// named in the log; the archive is then scanned.
+// lookUp takes the members of archives from their indexes. An index that cannot be used is logged, and the archive is
+// scanned.
 func (cfg *PlanConfig) lookUp(ctx context.Context, all []archiveScan) error {
 	if cfg.Request.Index == IndexOff {
 		return nil
@@ -111,7 +108,7 @@ func (cfg *PlanConfig) lookUp(ctx context.Context, all []archiveScan) error {
 		}
 	}
 	if archives > 0 {
-		cfg.log().WithFields(logrus.Fields{"archives": archives, "members": members}).Info("not scanned: the index tells what is there")
+		cfg.log().WithFields(logrus.Fields{"archives": archives, "members": members}).Info("archives not scanned: their members are in the index")
 	}
 	return err
 }
@@ -130,12 +127,12 @@ func (cfg *PlanConfig) lookUpOne(a *archiveScan, several bool) {
 			return
 		}
 		if !errors.Is(err, syscall.ENOENT) {
-			cfg.log().WithError(err).WithField("index", path).Warn("an index cannot be used; the archive is scanned")
+			cfg.log().WithError(err).WithField("index", path).Warn("index not usable; the archive is scanned instead")
 		}
 	}
 }
 
-// log is a place for log lines.
+// log returns the logger.
 func (cfg *PlanConfig) log() *logrus.Entry {
 	if cfg.Log != nil {
 		return cfg.Log
@@ -145,8 +142,7 @@ func (cfg *PlanConfig) log() *logrus.Entry {
 	return logrus.NewEntry(l)
 }
 
-// load returns the members of the archive that the index at path tells. What is
-// wrong with the archive itself is for the scan to say.
+// load returns the members that the index at path has. The scan reports what is wrong with the archive itself.
 func (a *archiveScan) load(cfg *PlanConfig, path string) (*itemList, error) {
 	f, size, err := a.index.open(path)
 	if err != nil {
@@ -175,7 +171,7 @@ func (a *archiveScan) load(cfg *PlanConfig, path string) (*itemList, error) {
 	return items, err
 }
 
-// open opens an index that may be believed.
+// open opens an index. It must belong to the user, to the owner of the archive, or to root.
 func (x *index) open(path string) (source.File, int64, error) {
 	f, err := source.OS{}.Open(path)
 	if err != nil {
@@ -191,7 +187,7 @@ func (x *index) open(path string) (source.File, int64, error) {
 	return f, info.Size, nil
 }
 
-// ends makes sure that no member follows the last, which ends at off.
+// ends checks that no member follows the last one of the index, which ends at off.
 func (x *index) ends(archive io.ReaderAt, off int64) error {
 	b := make([]byte, source.BlockSize)
 	if x.info.Size-off < source.BlockSize {
@@ -208,7 +204,7 @@ func (x *index) ends(archive io.ReaderAt, off int64) error {
 
 func (x *index) keeps() bool { return x != nil && x.keep != "" }
 
-// NewIndexes is the indexes that a scan has made.
+// NewIndexes is the indexes that a scan has made and that are not saved yet.
 type NewIndexes []newIndex
 
 type newIndex struct {
@@ -217,29 +213,28 @@ type newIndex struct {
 	items *itemList
 }
 
-// Save keeps the indexes for the next job. That they cannot be kept is no more
-// than a line in the log.
+// Save saves the indexes for the next job. Failures are only logged.
 func (all NewIndexes) Save(log *logrus.Entry) {
 	defer all.Close()
 	for _, n := range all {
 		if err := n.save(); err != nil {
-			log.WithError(err).WithField("index", n.keep).Warn("the index cannot be kept, so the next job scans again; index=PATH says where it can")
+			log.WithError(err).WithField("index", n.keep).Warn("index not saved, so the next job scans again; give index=PATH where it can be written")
 			return
 		}
 	}
 	if len(all) > 0 {
-		log.WithFields(logrus.Fields{"archives": len(all), "index": all[0].keep}).Info("what was found is kept as an index")
+		log.WithFields(logrus.Fields{"archives": len(all), "index": all[0].keep}).Info("index saved for the next job")
 	}
 }
 
-// Close gives back what the indexes would have been made of.
+// Close drops the lists that the indexes are made of.
 func (all NewIndexes) Close() {
 	for _, n := range all {
 		n.items.close()
 	}
 }
 
-// save writes the index under another name first.
+// save writes the index under a temporary name and renames it.
 func (n *newIndex) save() error {
 	dir, mode := filepath.Dir(n.keep), uint32(0o600)
 	if n.keep == n.archive+beside {

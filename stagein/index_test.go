@@ -83,7 +83,7 @@ func TestIndexSavesScan(t *testing.T) {
 		}
 		j.scanned.Indexes.Save(j.log)
 		j.staged(t, want)
-		if j.scanned == nil || len(j.scanned.Indexes) != 0 || !strings.Contains(log.String(), "not scanned: the index") {
+		if j.scanned == nil || len(j.scanned.Indexes) != 0 || !strings.Contains(log.String(), "archives not scanned") {
 			t.Fatalf("the index was not used: %s", log)
 		}
 		if most := int64(2*16<<10 + 2*source.BlockSize); j.scanned.Read > most {
@@ -136,13 +136,13 @@ func TestIndexUnusable(t *testing.T) {
 			j.scanned.Indexes.Save(j.log)
 			spoil(t, j, indexFile(t, j))
 			j.staged(t, want)
-			if !strings.Contains(log.String(), "an index cannot be used; the archive is scanned") {
+			if !strings.Contains(log.String(), "index not usable; the archive is scanned instead") {
 				t.Errorf("the log says %s", log)
 			}
 			j.scanned.Indexes.Save(j.log) // over a directory it cannot, and that is no error
 			log.Reset()
 			j.staged(t, want)
-			if used := strings.Contains(log.String(), "not scanned: the index"); used == (name == "a directory") {
+			if used := strings.Contains(log.String(), "archives not scanned"); used == (name == "a directory") {
 				t.Errorf("the new index was used: %v: %s", used, log)
 			}
 		})
@@ -283,7 +283,7 @@ func TestIndexOfSeveral(t *testing.T) {
 	j.scanned.Indexes.Save(j.log)
 	j.opts.Exclude = nil
 	j.staged(t, all)
-	if !strings.Contains(log.String(), "not scanned: the index") || !strings.Contains(log.String(), "archives=2") {
+	if !strings.Contains(log.String(), "archives not scanned") || !strings.Contains(log.String(), "archives=2") {
 		t.Errorf("the log says %s", log)
 	}
 }

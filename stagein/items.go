@@ -8,9 +8,9 @@ import (
 	"github.com/bivouacfs/bivouac/stagein/source"
 )
 
-// items is what a scan has found. It can be gone through more than once.
+// items is the items that a scan has found. They can be iterated more than once.
 type items interface {
-	// each calls fn with every item in order; what fn gets is its own.
+	// each calls fn with a copy of every item, in order.
 	each(fn func(it *source.Item) error) error
 	count() int
 }
@@ -29,7 +29,7 @@ func (s itemSlice) each(fn func(it *source.Item) error) error {
 
 func (s itemSlice) count() int { return len(s) }
 
-// inMemory brings items to memory.
+// inMemory returns items as a slice.
 func inMemory(x items) ([]source.Item, error) {
 	if s, ok := x.(itemSlice); ok {
 		return s, nil
@@ -42,18 +42,17 @@ func inMemory(x items) ([]source.Item, error) {
 	return all, err
 }
 
-// itemList is the members of a tar on the disk, each with where its headers begin.
-// They are records in spools, one after another.
+// itemList is the members of a tar, each with the offset of its headers, as records in spools on the disk.
 type itemList struct {
 	scratch *manifest.Scratch
 	parts   []listPart
 	n       int
-	closed  bool // the last of parts, for more
+	closed  bool // add begins another part
 }
 
 type listPart struct {
 	spool *manifest.Spool
-	skip  int // of its records, that are not in the list
+	skip  int // how many of its first records are not in the list
 }
 
 func newItemList(s *manifest.Scratch) *itemList { return &itemList{scratch: s, closed: true} }
@@ -76,7 +75,7 @@ func (l *itemList) add(it *source.Item, start int64) error {
 	})
 }
 
-// listed is the item of a record, and where its headers begin.
+// listed returns the item of a record, and the offset of its headers.
 func listed(r *manifest.Record) (it source.Item, start int64) {
 	it = source.Item{
 		Path: r.Path, Mode: r.Attr.Mode, UID: r.Attr.UID, GID: r.Attr.GID, Size: r.Attr.Size, Mtime: r.Attr.Mtime,
@@ -106,7 +105,7 @@ func (l *itemList) each(fn func(it *source.Item) error) error {
 	return nil
 }
 
-// take appends what s, which then is empty, has from its nth record on.
+// take moves the records of s from the nth on to the end of l. s is empty then.
 func (l *itemList) take(s *itemList, n int) {
 	for _, p := range s.parts {
 		l.parts = append(l.parts, listPart{p.spool, p.skip + n}) // s is a segment, of one part

@@ -13,17 +13,16 @@ import (
 )
 
 const (
-	// likely is how many times its size a compressed tar is thought to unpack to at
-	// the most: where there is room for that, nobody looks.
+	// likely is how many times its size a compressed tar is assumed to unpack to at the most. If that fits, no more is
+	// checked.
 	likely = 64
-	// headers is what part of a tar is not taken for data: what stands before members, and
-	// those that have none. A file's last page is more than its padding and its header.
+	// headers is the fraction of a tar that is not counted as data: headers, and members without data. The last page of a
+	// file is more than its padding and its header.
 	headers = 16
 )
 
-// roomFor refuses archives for which the nodes have no room, whatever is in them, by
-// a few small reads at the ends of those that are compressed. Where only some members
-// are wanted, or damaged ones are left out, the size of an archive says nothing.
+// roomFor refuses archives that cannot fit whatever is in them. It takes a few small reads at the ends of those that are
+// compressed. Where only some members are selected, or damaged ones are left out, their size says nothing.
 func (cfg *PlanConfig) roomFor(ctx context.Context, p *Plan, archives []Archive) error {
 	if cfg.Request.selects() || cfg.Request.OnError != OnErrorFail || !cfg.exceeds(p.Size*likely) {
 		return nil
@@ -39,7 +38,7 @@ func (cfg *PlanConfig) roomFor(ctx context.Context, p *Plan, archives []Archive)
 	}
 	for i := range all {
 		if cfg.found == nil {
-			p.Read += all[i].read // who stages it reads its head again
+			p.Read += all[i].read // its reader reads the head again
 		}
 		p.Least += all[i].least
 	}
@@ -48,8 +47,7 @@ func (cfg *PlanConfig) roomFor(ctx context.Context, p *Plan, archives []Archive)
 	return cfg.room(p, evenly(p.Least-p.Least/headers, cfg.Map.Up()))
 }
 
-// whoSays is what states how large archives are at the least: for a message, as that may be
-// wrong. Of several it is the one that states most.
+// whoSays returns, for a message, what states how large archives are at the least; of several, the one that states most.
 func whoSays(all []archiveScan) string {
 	most := slices.MaxFunc(all, func(a, b archiveScan) int { return cmp.Compare(a.least, b.least) })
 	if len(all) == 1 {

@@ -2,10 +2,7 @@ package stagein
 
 import "github.com/bivouacfs/bivouac/metadata/manifest"
 
-// Memory is the most that the stage-in or the fill of one dataset keeps of its
-// bytes on a node: the pieces under way, and the window of what is read through, of which
-// places in compressed tars have a part; and
-// of its names, when they are scanned and sorted.
-// Who unpacks a compressed source may need unpack.MaxWindow more, and where several processors do it
-// about 25 MiB for each of them, of xz up to 90 for five at the most.
+// Memory is the most bytes that the stage-in or the fill of one dataset keeps in memory on a node: pieces in flight, the
+// cache of what is read through, and names that are sorted. Unpacking a compressed source may take unpack.MaxWindow more,
+// and about 25 MiB for each core that unpacks (xz: up to 90 MiB, for five at the most).
 const Memory = defaultMemory + defaultWindow + manifest.Memory

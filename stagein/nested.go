@@ -10,8 +10,7 @@ import (
 	"github.com/bivouacfs/bivouac/stagein/source/tar"
 )
 
-// innerStretches is in how many segments a tar in a tar is scanned at the
-// most; many such tars are, at a time.
+// innerSegments is the most segments of a tar in a tar. Many such tars are scanned at a time.
 const innerSegments = 4
 
 // section is a member of an archive as a file.
@@ -23,9 +22,8 @@ type section struct {
 // ReadAt implements io.ReaderAt.
 func (s section) ReadAt(p []byte, off int64) (int, error) { return s.File.ReadAt(p, s.off+off) }
 
-// unnest puts in the place of each member that is a tar what is in that, in a
-// directory with the member's name but its ending. What is named .tar and does not
-// begin as one stays a file.
+// unnest replaces each member that is a tar by the members of that, in a directory named after it without .tar. A member
+// named .tar that is none stays a file.
 func (a *archiveScan) unnest(ctx context.Context, cfg *PlanConfig) error {
 	h, err := a.open(cfg)
 	if err != nil {
@@ -33,7 +31,7 @@ func (a *archiveScan) unnest(ctx context.Context, cfg *PlanConfig) error {
 	}
 	all := newItemList(cfg.Scratch)
 	g, ctx := errgroup.WithContext(ctx)
-	next := make(chan *nesting, scansAtOnce) // bounds how many are looked into at a time
+	next := make(chan *nesting, scansAtOnce) // bounds how many are scanned at a time
 	g.Go(func() error {
 		defer close(next)
 		return a.items.each(func(it *source.Item) error {
@@ -76,10 +74,10 @@ func (a *archiveScan) unnest(ctx context.Context, cfg *PlanConfig) error {
 	return nil
 }
 
-// nesting is a member, and what is in it if it is a tar.
+// nesting is a member, and its members if it is a tar.
 type nesting struct {
 	it    source.Item
-	inner []source.Item // nil if it is none; when done is closed
+	inner []source.Item // nil: not a tar; set before done is closed
 	done  chan struct{}
 }
 
@@ -96,7 +94,7 @@ func isNested(it *source.Item) bool {
 	return it.Hardlink == "" && it.Is(source.TypeRegular) && it.Size >= source.BlockSize && dir != it.Path && dir != "" && !strings.HasSuffix(dir, "/")
 }
 
-// inner is what is in a member that is a tar, with its directory; nil if it is none.
+// inner returns the members of a member that is a tar, and their directory; nil if it is none.
 func (h *headerScanner) inner(ctx context.Context, it *source.Item) ([]source.Item, error) {
 	dir := strings.TrimSuffix(it.Path, ".tar")
 	in := &headerScanner{f: section{h.f, it.Off}, name: h.name + ": member " + it.Path, size: it.Size, room: h.room, sel: h.sel, under: dir, nested: true, exact: h.exact}
@@ -116,7 +114,7 @@ func (h *headerScanner) inner(ctx context.Context, it *source.Item) ([]source.It
 	}
 	defer found.close()
 	err = found.each(func(x *source.Item) error {
-		if x.Path == "" { // says what the directory is
+		if x.Path == "" { // the attributes of the directory
 			x.Path, x.Off = dir, 0
 			all[0] = *x
 			return nil

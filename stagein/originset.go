@@ -7,22 +7,19 @@ import (
 	"syscall"
 )
 
-// Origins is what a dataset is made of, for those who fetch its files when its
-// manifest is published already. It is JSON on its way to the nodes.
+// Origins is the sources of a dataset, for nodes that fetch its files after the manifest was published. It is JSON.
 type Origins struct {
 	Sources []archive.Origin `json:"sources"`          // a manifest.Origin names them by number
 	Order   Order            `json:"order"`            // of the fill
-	Spills  bool             `json:"spills,omitempty"` // some files stay where they are
-	Staged  bool             `json:"staged,omitempty"` // all was there when the manifest was published
-	// Since is the epoch in which that began: a node that was lost afterwards has
-	// nothing of it.
+	Spills  bool             `json:"spills,omitempty"` // some files overflow: they stay in the source
+	Staged  bool             `json:"staged,omitempty"` // all files were stored when the manifest was published
+	// Since is the epoch in which staging began. A node that was lost after it has nothing of the dataset.
 	Since metadata.Epoch `json:"since,omitempty"`
-	// Void is the tries whose inodes are nobody's, after those that were kept: a node that
-	// was lost had begun with them.
+	// Void is the tries that were given up. Nodes remove the inodes of them that were not kept.
 	Void []Try `json:"void,omitempty"`
 }
 
-// SetRestartPoints takes over the restart points of a source.
+// SetRestartPoints sets the restart points of a source.
 func (o *Origins) SetRestartPoints(number uint32, points []byte) error {
 	if int(number) >= len(o.Sources) {
 		return fmt.Errorf("restart points of source %d of %d: %w", number, len(o.Sources), syscall.EPROTO)

@@ -17,7 +17,7 @@ import (
 	"github.com/bivouacfs/bivouac/stagein/source/walk"
 )
 
-// Plan says who reads what of a source. It is JSON on its way to the nodes.
+// Plan says which node reads what of a source. It is JSON.
 type Plan struct {
 	Dataset metadata.DatasetID `json:"dataset"`
 	Name    string             `json:"name"`
@@ -34,27 +34,22 @@ type Plan struct {
 	Under   source.Name        `json:"under,omitempty"` // the directory of the dataset that all of it is in
 	Options `json:"options"`
 	Skips   []Skip `json:"-"` // what the plan leaves out already
-	// Origins is where what the plan stages can be fetched again, for those who fill
-	// the dataset when it is published.
+	// Origins is where the files can be fetched again when the dataset is published.
 	Origins Origins `json:"-"`
-	// Least is what compressed tars unpack to at the least, if that was looked for, and
-	// what a zip archive does.
+	// Least is what compressed tars unpack to at the least, if that was determined, and what a zip archive unpacks to.
 	Least   int64  `json:"least,omitempty"`
-	LeastBy string `json:"least_by,omitempty"` // who says so
-	// Free is what each node had left, in bytes, as far as that was known, and WayOut what
-	// can be done if that is not enough.
+	LeastBy string `json:"least_by,omitempty"` // what states that
+	// Free is what each node had left, in bytes, as far as that was known; WayOut is what to do if that is not enough.
 	Free   map[metadata.NodeID]int64 `json:"free,omitempty"`
 	WayOut string                    `json:"way_out,omitempty"`
 	// Number is that of the source among several.
 	Number uint32 `json:"-"`
-	// Map is where what is staged goes: for all parts the same, also for one that is
-	// begun again when a node is lost.
+	// Map places the files. It is the same for all parts and all tries.
 	Map   cluster.Map `json:"map"`
 	Parts []Part      `json:"parts"`
 }
 
-// Itemized reports whether the parts list what they have, so that a node needs
-// the items of its own part, and of no other.
+// Itemized reports whether parts list their items, of which a node needs only those of its own part.
 func (p *Plan) Itemized() bool {
 	return p.Kind == source.Dir || p.Kind == source.Zip || p.Kind == source.Many
 }
@@ -66,21 +61,20 @@ func (p *Plan) WholeArchives() bool { return p.Kind.Packed() || p.Kind == source
 type Part struct {
 	Index uint16          `json:"index"`
 	Node  metadata.NodeID `json:"node"`
-	Try   uint16          `json:"try,omitempty"`   // how often it was begun before, by nodes that were lost
+	Try   uint16          `json:"try,omitempty"`   // how often it was begun before
 	Off   int64           `json:"off,omitempty"`   // the region of an archive: from Off
 	End   int64           `json:"end,omitempty"`   // to End
 	Bytes int64           `json:"bytes"`           // of the source that the part has
 	Items []source.Item   `json:"items,omitempty"` // of a directory or a zip archive
-	// Archives is what a part of several archives has, each read by this node alone.
+	// Archives is those of a part of several archives.
 	Archives []Archive `json:"archives,omitempty"`
 }
 
-// number is that of the inodes that the part makes: another one for each try, so
-// that nothing an earlier one still stores is taken for something of this.
+// number returns the number that the part's inodes carry. Each try has its own, so that nothing an earlier one still
+// stores belongs to a file of this one.
 func (p Part) number(parts int) int { return int(p.Index) + int(p.Try)*parts }
 
-// Again is the plan with a part that was begun in vain, by a node that was lost,
-// and is begun again by node.
+// Retry returns the plan with another try of a part, by node.
 func (p *Plan) Retry(part int, node metadata.NodeID) *Plan {
 	q := *p
 	q.Parts = slices.Clone(p.Parts)
@@ -89,7 +83,7 @@ func (p *Plan) Retry(part int, node metadata.NodeID) *Plan {
 	return &q
 }
 
-// Void is the tries that were in vain, but for what of them was kept.
+// Void returns all tries that were given up, with what was kept of them.
 func (p *Plan) Void(kept []Try) []Try {
 	var all []Try
 	for i := range p.Parts {
@@ -98,7 +92,7 @@ func (p *Plan) Void(kept []Try) []Try {
 	return all
 }
 
-// VoidOf is the tries of a part that were in vain, but for what of them was kept.
+// VoidOf returns the tries of a part that were given up, with what was kept of them.
 func (p *Plan) VoidOf(part int, kept []Try) []Try {
 	var all []Try
 	for x := p.Parts[part]; x.Try > 0; {
@@ -114,13 +108,13 @@ func (p *Plan) VoidOf(part int, kept []Try) []Try {
 	return all
 }
 
-// Bare is the part without what only the node that reads it has to know.
+// Bare returns the part without the items, which only its reader needs.
 func (p Part) Bare() Part {
 	p.Items, p.Archives = nil, nil
 	return p
 }
 
-// PlanConfig is what a plan is made of.
+// PlanConfig is the input of Scan and MakePlan.
 type PlanConfig struct {
 	FS      source.FS
 	Request Request
@@ -128,26 +122,24 @@ type PlanConfig struct {
 	Map     cluster.Map
 	UID     uint32
 	GID     uint32
-	// Free tells what a node has left, in bytes; false if it is not known.
-	// nil is: nothing is known.
+	// Free returns what a node has left, in bytes; false: not known. nil: nothing is known.
 	Free    func(metadata.NodeID) (int64, bool)
 	Stripe  int64         // files larger than this are striped; 0 is DefaultStripe
 	Region  int64         // the least bytes of a tar that are worth a node; 0 is 1 MiB
 	Workers int           // of the walk of a directory; 0 is 128
 	Others  []walk.Remote // look at what it has, too
 	Log     *logrus.Entry
-	// Scratch is where a scan keeps what it has found in tars; nil is the
-	// machine's directory for temporary files.
+	// Scratch is where a scan keeps the members of tars; nil: the machine's directory for temporary files.
 	Scratch *manifest.Scratch
 
 	found *walk.Found // by Scan
-	read  int64       // by Scan, to find that the source shall be read to be known
-	// stored is about what the source takes on the nodes' disks, by Scan; 0 is not known.
+	read  int64       // by Scan, before it left the source to a single pass
+	// stored is about what the source takes on the nodes' disks, by Scan; 0: not known.
 	stored int64
 	sel    *selection // by Scan: what is wanted of archives
 }
 
-// detect looks at what is at path, once.
+// detect detects the kind of what is at path, once.
 func (cfg *PlanConfig) detect(path string) (walk.Found, error) {
 	if cfg.found == nil {
 		f, err := walk.Detect(cfg.FS, path)
@@ -159,7 +151,7 @@ func (cfg *PlanConfig) detect(path string) (walk.Found, error) {
 	return *cfg.found, nil
 }
 
-// DefaultStripe is the size above which a sealed file is striped, in bytes.
+// DefaultStripe is the size above which a file of a dataset is striped, in bytes.
 const DefaultStripe = 64 << 20
 
 const (
@@ -168,13 +160,10 @@ const (
 	alignment     = 1 << 20 // of large regions, so that no two readers share a stripe of the source
 )
 
-// MakePlan looks at a source that Scan has left and divides it among the nodes that are up. It
-// reads one block of a tar, which the plan carries, the central directory of a
-// zip archive, and no data of a directory.
-// It refuses, before a byte is copied, what the nodes have no room for; of a
-// tar, whose members are not known yet, it knows only what each node may expect, of a
-// compressed one what that unpacks to at the least (unpack.MinUnpacked), and stops it
-// when it has unpacked to more than all have.
+// MakePlan divides a source that Scan has left to a single pass among the nodes that are up. It reads one block of a tar,
+// which the plan carries, the central directory of a zip archive, and no data of a directory. It refuses, before a byte
+// is copied, a source that cannot fit: a tar by what each node may expect, a compressed tar by what it states to unpack
+// to (unpack.MinUnpacked). The single pass stops a compressed tar when it has unpacked to more than all nodes have.
 func MakePlan(ctx context.Context, cfg *PlanConfig) (*Plan, error) {
 	if err := cfg.Request.Validate(); err != nil {
 		return nil, err
@@ -256,7 +245,7 @@ func (cfg *PlanConfig) setDefaults() {
 	}
 }
 
-// regions cuts a tar. Its first block is read already.
+// regions cuts a tar, whose first block was read already, into one region for each node.
 func regions(size, least int64, nodes []metadata.NodeID) []Part {
 	n := min(int64(len(nodes)), max(size/max(least, 2*source.BlockSize), 1))
 	align := int64(source.BlockSize)
@@ -277,7 +266,7 @@ func regions(size, least int64, nodes []metadata.NodeID) []Part {
 	return parts
 }
 
-// evenly is what each node may expect to hold of a tar.
+// evenly returns what each node may expect to hold of size bytes.
 func evenly(size int64, nodes []metadata.NodeID) map[metadata.NodeID]int64 {
 	need := make(map[metadata.NodeID]int64, len(nodes))
 	for _, id := range nodes {
@@ -286,8 +275,7 @@ func evenly(size int64, nodes []metadata.NodeID) map[metadata.NodeID]int64 {
 	return need
 }
 
-// deal gives every item to the node that owns its path, and says what each
-// node will hold.
+// deal gives every item to the owner of its path, and returns what each node will hold.
 func (cfg *PlanConfig) deal(p *Plan, items []source.Item, nodes []metadata.NodeID) map[metadata.NodeID]int64 {
 	need := make(map[metadata.NodeID]int64, len(nodes))
 	part := make(map[metadata.NodeID]int, len(nodes))
@@ -313,7 +301,7 @@ func (cfg *PlanConfig) deal(p *Plan, items []source.Item, nodes []metadata.NodeI
 	return need
 }
 
-// allFree is what the nodes have left, as far as that is known.
+// allFree returns what the nodes have left, as far as that is known.
 func (cfg *PlanConfig) allFree() map[metadata.NodeID]int64 {
 	if cfg.Free == nil {
 		return nil
@@ -327,7 +315,7 @@ func (cfg *PlanConfig) allFree() map[metadata.NodeID]int64 {
 	return all
 }
 
-// sumFree is what the nodes have left together, at least 1; 0 is not known.
+// sumFree returns what the nodes have left together, at least 1; 0: not known.
 func (cfg *PlanConfig) sumFree(nodes []metadata.NodeID) int64 {
 	sum := int64(0)
 	for _, id := range nodes {
@@ -343,7 +331,7 @@ func (cfg *PlanConfig) sumFree(nodes []metadata.NodeID) int64 {
 	return max(sum, 1)
 }
 
-// room refuses what does not fit.
+// room returns ENOSPC if a node lacks the room that it needs.
 func (cfg *PlanConfig) room(p *Plan, need map[metadata.NodeID]int64) error {
 	if cfg.Free == nil {
 		return nil
@@ -360,7 +348,7 @@ func (cfg *PlanConfig) room(p *Plan, need map[metadata.NodeID]int64) error {
 	return nil
 }
 
-// saidBy is who says what is needed, if that is not the source's size.
+// saidBy returns what states the size that is needed, for a message; "" if it is the size of the source.
 func (p *Plan) saidBy() string {
 	if p.LeastBy == "" {
 		return ""
@@ -373,7 +361,7 @@ const (
 	plainRoom = moreRoom + ", or pack it as a plain tar or a zip archive, of which files that do not fit are read from the source, or keep it as one file with unpack=no"
 )
 
-// wayOut is what can be done about something for which there is no room.
+// wayOut returns what to do about a source that does not fit.
 func (cfg *PlanConfig) wayOut(p *Plan) string {
 	switch {
 	case p.Kind.Packed() || p.Kind == source.Many:
@@ -384,7 +372,7 @@ func (cfg *PlanConfig) wayOut(p *Plan) string {
 	return moreRoom
 }
 
-// size writes bytes for people.
+// size formats bytes for people.
 func size(n int64) string {
 	const units = "KMGTPE"
 	if n < 1024 {

@@ -11,35 +11,34 @@ import (
 	"github.com/bivouacfs/bivouac/stagein/source"
 )
 
-// Scanned is a source of which all is known but the files' bytes.
+// Scanned is a source of which everything is known but the bytes of its files.
 type Scanned struct {
 	Origins Origins
 	Size    int64      // bytes of the source
-	Read    int64      // of them, for the scan
-	Indexes NewIndexes // of what was found, for the next job
+	Read    int64      // of them, read by the scan
+	Indexes NewIndexes // to be saved for the next job
 }
 
-// worthHops is the least mean size of a tar's members, in bytes, for which it is
-// scanned before it is read: a read of headers from header to header costs a round trip to
-// the source, and so does each member's own read, of which several hundred go at
-// a time over the nodes. Smaller members are cheaper to read in passing.
+// worthHops is the least mean size of a tar's members, in bytes, for which the tar is scanned: each header costs a round
+// trip to the source, and so does the read of each member, of which the nodes have several hundred in flight. Smaller
+// members are cheaper in a single pass.
 const worthHops = 64 << 10
 
-// worthScan is the size of all archives together, in bytes, below which they are just read.
+// worthScan is the total size of archives, in bytes, below which they are staged in a single pass.
 const worthScan = 64 << 20
 
-// sampled is how many members of a tar tell their mean size.
+// sampled is from how many members of a tar their mean size is taken.
 const sampled = 64
 
-// Scan finds what is in a source without reading its files, if that is possible
-// and worth it, and writes the records of the dataset to w, as manifest.Writer
-// encodes them. It is nil, nil if the source has to be read to be known: a
-// compressed tar, or several archives with one among them; zip archives with
-// members that are striped; archives that are small together, and tars that
-// have small members, if nobody asked for an order of filling and there is room for
-// all of them; and anything of which what cannot be read is to be left out.
+// Scan finds what is in a source without reading its files, if that is possible and worth it, and writes the records of the
+// dataset to w, as manifest.Writer encodes them. It returns nil, nil if the source is to be staged in a single pass:
 //
-// It refuses, before a byte is copied, what the nodes have no room for.
+//   - compressed tars, and patterns with one among them
+//   - tars with sparse members, and zip archives with members that would be striped
+//   - small archives, and tars of small members, unless an order was asked for or not all of them fit
+//   - anything with on-error=skip
+//
+// Where spill=fail, it refuses a source that does not fit before a byte is copied.
 func Scan(ctx context.Context, cfg *PlanConfig, w io.Writer) (*Scanned, error) {
 	if err := cfg.Request.Validate(); err != nil {
 		return nil, err
@@ -55,7 +54,7 @@ func Scan(ctx context.Context, cfg *PlanConfig, w io.Writer) (*Scanned, error) {
 func (cfg *PlanConfig) scan(ctx context.Context, w io.Writer) (*Scanned, error) {
 	paths, err := cfg.paths()
 	if err != nil || cfg.Request.OnError != OnErrorFail {
-		return nil, err // what cannot be read is found by reading
+		return nil, err // files that cannot be read are found only by reading
 	}
 	p := &Plan{Dataset: cfg.Dataset, Source: source.Name(cfg.Request.Source), UID: cfg.UID, GID: cfg.GID, Stripe: cfg.Stripe}
 	c, err := cfg.contents(ctx, p, paths)
@@ -71,7 +70,7 @@ func (cfg *PlanConfig) scan(ctx context.Context, w io.Writer) (*Scanned, error) 
 	return s, nil
 }
 
-// order is the order of the fill.
+// order returns the order of the fill.
 func (cfg *PlanConfig) order() Order {
 	if cfg.Request.Fill.Kind == "" {
 		return Order{Kind: OrderShuffled, Seed: cfg.Request.Seed}
@@ -79,16 +78,16 @@ func (cfg *PlanConfig) order() Order {
 	return cfg.Request.Fill
 }
 
-// contents is what is in a source, as far as that is known without reading its files.
+// contents is what is in a source, as a scan has found it.
 type contents struct {
 	items   items
 	sources []archive.Origin
 	size    int64 // bytes
-	read    int64 // of them, to know all this
+	read    int64 // of them, read by the scan
 	fresh   NewIndexes
 }
 
-// close gives the lists back that no index is made of.
+// close drops the lists of which no index is made.
 func (c *contents) close() {
 	kept := make(map[*itemList]bool)
 	for _, n := range c.fresh {
@@ -102,7 +101,7 @@ func (c *contents) close() {
 	}
 }
 
-// contents finds what is in the source; nil if it has to be read to be known.
+// contents finds what is in the source; nil if it is to be staged in a single pass.
 func (cfg *PlanConfig) contents(ctx context.Context, p *Plan, paths []string) (*contents, error) {
 	if cfg.Request.Unpack == UnpackNo {
 		root, below, err := cfg.kept(paths)
@@ -138,8 +137,7 @@ func (cfg *PlanConfig) inTree(ctx context.Context, p *Plan, root string, below m
 	return c, nil
 }
 
-// overflows reports whether an archive of that size does not fit, so that some of
-// it has to stay where it is.
+// overflows reports whether an archive of that size does not fit and some of it may stay in the source.
 func (cfg *PlanConfig) overflows(size int64) bool {
 	return cfg.Request.Spill != SpillFail && cfg.exceeds(size)
 }
@@ -149,8 +147,8 @@ func (cfg *PlanConfig) exceeds(size int64) bool {
 	return cfg.Free != nil && !cfg.fits(evenly(size, cfg.Map.Up()))
 }
 
-// inPages is about what tars of size bytes take on the nodes' disks, whose members are
-// of mean bytes with their headers: a small file takes a page.
+// inPages estimates what tars of size bytes take on the nodes' disks, whose members have mean bytes with their headers: a
+// small file takes a page.
 func inPages(size, mean int64) int64 {
 	data := mean - source.BlockSize
 	if data <= 0 || data >= worthHops {
@@ -159,21 +157,19 @@ func inPages(size, mean int64) int64 {
 	return size / mean * pages(data)
 }
 
-// mostPages is the most of that, whatever the members: a header, a byte and its padding
-// become a page.
+// mostPages is the upper bound of that: a header, a byte and its padding become a page.
 func mostPages(size int64) int64 { return size / (2 * source.BlockSize) * pageSize }
 
-// pages is what a file of n bytes takes on a disk.
+// pages returns what a file of n bytes takes on a disk.
 func pages(n int64) int64 { return (n + pageSize - 1) / pageSize * pageSize }
 
-// record writes the records of items, and says whether some stay in the source
-// because there is no room for them.
+// record writes the records of items. spills: some of them overflow.
 func (cfg *PlanConfig) record(p *Plan, items items, w io.Writer) (spills bool, err error) {
 	nodes := cfg.Map.Up()
 	if len(nodes) == 0 {
 		return false, fmt.Errorf("%s: no node is up: %w", p.Source, syscall.EHOSTDOWN)
 	}
-	p.Size = 0 // from here on, of what is stored
+	p.Size = 0 // from here on, bytes that are stored
 	need := make(map[metadata.NodeID]int64, len(nodes))
 	if err := items.each(func(it *source.Item) error {
 		p.Size += it.Size
@@ -203,7 +199,7 @@ func (cfg *PlanConfig) record(p *Plan, items items, w io.Writer) (spills bool, e
 	return len(stays) > 0, s.rec.close()
 }
 
-// need adds what the nodes will hold of an item.
+// need adds what each node will hold of an item.
 func (cfg *PlanConfig) need(need map[metadata.NodeID]int64, it *source.Item, nodes []metadata.NodeID) {
 	if it.Size <= cfg.Stripe {
 		need[cfg.Map.FileOwner(it.Path)] += pages(it.Size)
@@ -214,8 +210,7 @@ func (cfg *PlanConfig) need(need map[metadata.NodeID]int64, it *source.Item, nod
 	}
 }
 
-// found writes the record of an item of which only the bytes are not known, or
-// which stays where it is.
+// found writes the record of an item whose bytes are fetched later, or which overflows (stays).
 func (s *Share) found(it *source.Item, stays bool) error {
 	if it.Hardlink != "" {
 		return s.rec.add(s.recordOf(it, nil))

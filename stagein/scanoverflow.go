@@ -12,13 +12,13 @@ import (
 	"github.com/bivouacfs/bivouac/stagein/source"
 )
 
-// Spill is what becomes of files for which the nodes have no room.
+// Spill is the option that says what happens with files for which the nodes have no room.
 type Spill string
 
-// What becomes of them.
+// What happens with them.
 const (
-	SpillPFS  Spill = ""     // they stay in the source, and are read through
-	SpillFail Spill = "fail" // the dataset fails before a byte is copied
+	SpillPFS  Spill = ""     // they overflow: they stay in the source and are read through
+	SpillFail Spill = "fail" // the stage-in fails before a byte is copied
 )
 
 func (s Spill) check() error {
@@ -30,16 +30,13 @@ func (s Spill) check() error {
 
 const (
 	pageSize   = 4096
-	leastSpare = 256 << 10 // bytes of a node that are left to the filesystem
+	leastSpare = 256 << 10 // bytes of a node that are reserved for its filesystem
 	largePart  = 16        // a file is large that takes more than this part of a node
 )
 
-// spill chooses, if the nodes have no room for all items, those that stay in the
-// source. A hash of the path chooses, node by node, and a node takes none after
-// the first that did not fit: so what is here and what is not mix evenly, whatever
-// the order, and which files they are says nothing about what is in them. But a file
-// that takes a large part of a node is only left out itself: its turn may come
-// when there is room for many others.
+// chooseOverflow returns which items overflow, by their number, if the nodes have no room for all. Files are taken in the
+// order of a hash of their paths, and a node takes none after the first that did not fit: so stored and overflowed files
+// mix evenly in any order of reading. A file that takes a large part of a node overflows alone.
 func (cfg *PlanConfig) chooseOverflow(items items, need map[metadata.NodeID]int64) (map[int]bool, error) {
 	nodes := cfg.Map.Up()
 	if cfg.Request.Spill == SpillFail || cfg.Free == nil || cfg.fits(need) {
@@ -81,7 +78,7 @@ func (cfg *PlanConfig) chooseOverflow(items items, need map[metadata.NodeID]int6
 	return stays, nil
 }
 
-// candidate is a file that may stay in the source: all of it that is in memory.
+// candidate is a file that may overflow, as far as it is kept in memory.
 type candidate struct {
 	h     uint64
 	i     int   // among the items
@@ -90,12 +87,12 @@ type candidate struct {
 	owner metadata.NodeID
 }
 
-// overflowHash is what chooses whether a file stays in the source.
+// overflowHash is the hash by which files overflow.
 func overflowHash(seed uint64, path string) uint64 {
 	return xxh3.HashStringSeed(path, seed^0x7370696c6c)
 }
 
-// byHash is the files among items, in an order that is made of their paths.
+// byHash returns the files among items in the order of their hashes.
 func (cfg *PlanConfig) byHash(items items) ([]candidate, error) {
 	var all []candidate
 	i := 0
@@ -110,7 +107,7 @@ func (cfg *PlanConfig) byHash(items items) ([]candidate, error) {
 	return all, err
 }
 
-// takes is what the nodes need for a file, in whole pages and chunks.
+// takes returns what each node needs for a file, in whole pages and chunks.
 func (cfg *PlanConfig) takes(f *candidate, nodes []metadata.NodeID) map[metadata.NodeID]int64 {
 	if !f.wide {
 		return map[metadata.NodeID]int64{f.owner: pages(f.takes)}
@@ -123,7 +120,7 @@ func (cfg *PlanConfig) takes(f *candidate, nodes []metadata.NodeID) map[metadata
 	return each
 }
 
-// usable is how many bytes of so many free ones files may take: the filesystem has the others.
+// usable returns how many of free bytes files may take; the filesystem needs the rest.
 func usable(free int64) int64 { return free - max(leastSpare, free/256) }
 
 // fits reports whether the nodes have room, as far as that is known.

@@ -10,7 +10,7 @@ import (
 	"github.com/bivouacfs/bivouac/stagein/source/walk"
 )
 
-// selection is what of the items of a share is wanted. A nil one is all.
+// selection says which items are wanted. A nil one selects all.
 type selection struct {
 	source.Select
 	limit int64 // files; 0 is all
@@ -20,8 +20,7 @@ type selection struct {
 	list  *source.Missing // guarded by mu; what of it was not seen yet
 }
 
-// newSelection makes a selection of options, and reads the list; nil if all is
-// wanted.
+// newSelection makes the selection of options, and reads the list. It is nil if all is wanted.
 func newSelection(fs source.FS, o Options) (*selection, error) {
 	if !o.selects() {
 		return nil, nil
@@ -38,8 +37,7 @@ func newSelection(fs source.FS, o Options) (*selection, error) {
 	return s, nil
 }
 
-// wants reports whether an item is wanted, and counts it. A directory is not:
-// those that something is in are made.
+// wants reports whether an item is wanted, and counts it. Directories are not: they are made for what is in them.
 func (s *selection) wants(it *source.Item) bool {
 	if s == nil {
 		return true
@@ -57,7 +55,7 @@ func (s *selection) wants(it *source.Item) bool {
 	return true
 }
 
-// restored takes note of something that was wanted before.
+// restored counts an item that an earlier try has staged.
 func (s *selection) restored(rec *manifest.Record) {
 	if s == nil || rec.Attr.Mode&source.TypeMask == source.TypeDir {
 		return
@@ -67,8 +65,7 @@ func (s *selection) restored(rec *manifest.Record) {
 	s.files++
 }
 
-// leaves reports whether the member with that name, which cannot be staged, need not
-// be: it is not wanted, or nothing more is.
+// leaves reports whether a member that cannot be staged is not wanted, so that it does no harm.
 func (s *selection) leaves(name string) bool {
 	return s != nil && (s.full() || s.Ignores(name))
 }
@@ -82,8 +79,7 @@ func (s *selection) see(path string) {
 	s.list.See(path)
 }
 
-// unseen is what is listed and was not there; nothing if who looked has stopped
-// before the end.
+// unseen returns what is listed and was not found; nothing if the limit ended the search.
 func (s *selection) unseen() []string {
 	if s == nil || s.list == nil || s.full() {
 		return nil
@@ -93,7 +89,7 @@ func (s *selection) unseen() []string {
 	return s.list.Left()
 }
 
-// listed refuses, or leaves out, what is listed and is in no archive.
+// listed refuses, or skips, what is listed and is in no archive.
 func (s *Share) listed() error {
 	o := &s.cfg.Plan.Options
 	missing := s.sel.unseen()
@@ -108,10 +104,10 @@ func (s *Share) listed() error {
 	return nil
 }
 
-// notThere is why something of the list is left out.
+// notThere is the error for something listed that is not in the source.
 func notThere(list source.Name) error { return fmt.Errorf("%s lists it: %w", list, syscall.ENOENT) }
 
-// full reports whether nothing more is wanted.
+// full reports whether the limit is reached.
 func (s *selection) full() bool {
 	if s == nil || s.limit == 0 {
 		return false
@@ -121,8 +117,7 @@ func (s *selection) full() bool {
 	return s.files >= s.limit
 }
 
-// wants reports whether an item of an archive is wanted, and puts it where it
-// belongs in the dataset.
+// wants reports whether an item of an archive is wanted, and gives it its path in the dataset.
 func (s *Share) wants(it *source.Item) bool {
 	if !s.sel.wants(it) {
 		return false
@@ -131,8 +126,7 @@ func (s *Share) wants(it *source.Item) bool {
 	return true
 }
 
-// missingOf refuses a dataset that lacks something of the list: has says what
-// was found.
+// missingOf refuses a dataset that lacks something of the list.
 func missingOf(list source.Name, missing []string) error {
 	if len(missing) == 0 {
 		return nil

@@ -13,25 +13,25 @@ import (
 	"github.com/bivouacfs/bivouac/stagein/source/walk"
 )
 
-// paths is what the request's source stands for: itself, or what matches it if
-// it is a pattern and nothing has its very name.
+// paths returns what the source of the request stands for: itself, or its matches if it is a pattern and no file has that
+// very name.
 func (cfg *PlanConfig) paths() ([]string, error) {
 	src := cfg.Request.Source
 	_, err := cfg.FS.Lstat(src)
 	if !errors.Is(err, syscall.ENOENT) || !walk.IsPattern(src) {
-		return []string{src}, nil // what is wrong with it is said by who reads it
+		return []string{src}, nil // its reader reports what is wrong with it
 	}
 	return walk.Glob(cfg.FS, src)
 }
 
-// alone reports whether every archive is read by one node from front to end: what
-// is wanted of it is then known only by the one who reads, or it is one of many.
+// alone reports whether each archive is read by one node from front to end: there are several, or only its reader can know
+// which members are wanted.
 func (cfg *PlanConfig) alone(paths []string) bool {
 	r := &cfg.Request
 	return len(paths) > 1 || r.selects() || r.OnError != OnErrorFail || r.Unpack != UnpackYes
 }
 
-// planKept plans archives, or whatever a pattern matches, that are kept as they are.
+// planKept plans archives that are kept as the files they are (unpack=no).
 func (cfg *PlanConfig) planKept(ctx context.Context, p *Plan, paths []string, nodes []metadata.NodeID) error {
 	root, below, err := cfg.kept(paths)
 	if err != nil {
@@ -40,7 +40,7 @@ func (cfg *PlanConfig) planKept(ctx context.Context, p *Plan, paths []string, no
 	return cfg.planTree(ctx, p, root, below, nodes)
 }
 
-// kept is the directory in which paths are, and which of it they are; nil is all.
+// kept returns the directory that paths are in, and which paths below it they are; nil: all.
 func (cfg *PlanConfig) kept(paths []string) (root string, below map[string]bool, err error) {
 	if len(paths) == 1 {
 		at, info, err := source.Resolve(cfg.FS, paths[0])
@@ -60,7 +60,7 @@ func (cfg *PlanConfig) kept(paths []string) (root string, below map[string]bool,
 	return root, below, nil
 }
 
-// planTree plans a directory; of it, what below says, or all if that is nil.
+// planTree plans a directory, or of it only the paths below.
 func (cfg *PlanConfig) planTree(ctx context.Context, p *Plan, root string, below map[string]bool, nodes []metadata.NodeID) error {
 	items, err := cfg.tree(ctx, p, root, below)
 	if err != nil {
@@ -69,7 +69,7 @@ func (cfg *PlanConfig) planTree(ctx context.Context, p *Plan, root string, below
 	return cfg.room(p, cfg.deal(p, items, nodes))
 }
 
-// tree finds what is wanted of a directory.
+// tree finds the selected items of a directory.
 func (cfg *PlanConfig) tree(ctx context.Context, p *Plan, root string, below map[string]bool) ([]source.Item, error) {
 	sel, err := newSelection(cfg.FS, cfg.Request.Options)
 	if err != nil {
@@ -96,7 +96,7 @@ func (cfg *PlanConfig) tree(ctx context.Context, p *Plan, root string, below map
 	return items, nil
 }
 
-// wanted filters items, and looks for what the list has beside.
+// wanted filters items, and checks that all of the list is among them.
 func (cfg *PlanConfig) wanted(p *Plan, sel *selection, items []source.Item) ([]source.Item, error) {
 	if sel == nil {
 		return items, nil
@@ -118,7 +118,7 @@ func (cfg *PlanConfig) wanted(p *Plan, sel *selection, items []source.Item) ([]s
 	return items, nil
 }
 
-// common is the deepest directory that all paths are in, and the paths below it.
+// common returns the deepest directory that all paths are in, and the paths below it.
 func common(paths []string) (root string, below map[string]bool) {
 	root = path.Dir(paths[0])
 	for _, p := range paths {

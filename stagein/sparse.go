@@ -7,8 +7,7 @@ import (
 	"github.com/bivouacfs/bivouac/stagein/source"
 )
 
-// ends makes the objects of a sparse file as long as they are to be: where a
-// hole is last, a byte of it is written.
+// ends gives the objects of a sparse file their full length: where one ends with a hole, its last byte is written.
 func (p *pusher) ends(o *object, m *source.Sparse) error {
 	if m == nil || m.Size == 0 {
 		return nil
@@ -25,8 +24,8 @@ func (p *pusher) ends(o *object, m *source.Sparse) error {
 	return nil
 }
 
-// lastBytes is where, in a file of size bytes, the last byte of each object of it
-// is that lies on one of width nodes.
+// lastBytes returns the offsets, in a file of size bytes that is striped over width nodes, of the last byte of each
+// object.
 func lastBytes(l metadata.Layout, width int, size int64) []int64 {
 	if l.Kind != metadata.Striped {
 		return []int64{size - 1}

@@ -47,8 +47,8 @@ func (cfg *PlanConfig) planZip(p *Plan, info source.Info, nodes []metadata.NodeI
 	return cfg.room(p, need)
 }
 
-// zipParts cuts an archive into at most n ranges of about as many bytes; a cut
-// is where a member begins, and not before least.
+// zipParts cuts an archive into at most n ranges of about the same size, each of which begins at a member, the second not
+// before least.
 func zipParts(x *zip.Index, n, least int64) []Part {
 	var parts []Part
 	first, off := 0, int64(0)
@@ -125,17 +125,16 @@ func (z *zipReader) run() error {
 		}
 		it := items[i]
 		if !z.s.wants(&it) {
-			continue // its bytes are gone over with what is before the next
+			continue // its bytes are skipped with those before the next member
 		}
 		if err := z.try(&it, next); err != nil {
 			return err
 		}
 	}
-	return z.From.Skip(end - z.From.Pos) // nothing that counts; it is read all the same
+	return z.From.Skip(end - z.From.Pos) // between members and the directory; read so that every byte is counted
 }
 
-// try stages a member, or leaves it out if it cannot be read and that is asked
-// for: then what it stored is taken back, for which nothing may be under way.
+// try stages a member. With OnErrorSkip it leaves out one that cannot be read, and removes what was stored of it.
 func (z *zipReader) try(it *source.Item, next int64) error {
 	named := func(err error) error {
 		return fmt.Errorf("member %q at offset %d: %w", it.Path, it.Off, err)
@@ -165,7 +164,7 @@ func (z *zipReader) try(it *source.Item, next int64) error {
 	return z.s.takeBack(z.Ctx, z.partial)
 }
 
-// member stages one, of which all lies before offset next.
+// member stages a member, all of which lies before offset next.
 func (z *zipReader) member(it *source.Item, next int64) error {
 	z.partial, z.rec = nil, nil
 	if err := z.Unzipper.Member(it, next, func() error { return z.stage(it) }); err != nil {
@@ -204,7 +203,7 @@ func (z *zipReader) stage(it *source.Item) error {
 	return z.record(it, o, sum.Sum128())
 }
 
-// record makes the record of a member, which counts when what stands behind its data is right.
+// record makes the record of a member. It is written when what follows its data was checked.
 func (z *zipReader) record(it *source.Item, o *object, sum [16]byte) error {
 	if o == nil {
 		var err error

@@ -36,9 +36,9 @@ func TestIndex(t *testing.T) {
 	}
 	stage := func(name, options, index string, used bool) {
 		t.Helper()
-		was := c.said("not scanned: the index tells")
+		was := c.said("archives not scanned: their members")
 		c.stageIn(file + ":" + name + ",order=source" + options)
-		if now := c.said("not scanned: the index tells"); now-was == 1 != used {
+		if now := c.said("archives not scanned: their members"); now-was == 1 != used {
 			t.Errorf("%s: %d more lines about the use of an index, want it used: %v", name, now-was, used)
 		}
 		for _, node := range []string{"0", "2"} {
