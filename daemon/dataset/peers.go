@@ -37,24 +37,24 @@ type completionRequest struct {
 	stagein.Completion
 }
 
-// Claim implements stagein.Others.
+// Offer implements stagein.Peers.
 func (p peers) Offer(ctx context.Context, to metadata.NodeID, c stagein.Offer) ([]bool, error) {
 	var r offerReply
 	err := p.call(ctx, to, wire.OpFillOffer, offerRequest{p.ds, c}, &r)
 	return r.Granted, err
 }
 
-// Put implements stagein.Others.
+// Put implements stagein.Peers.
 func (p peers) Put(ctx context.Context, to metadata.NodeID, ino metadata.Ino, b []byte, off int64) error {
 	return p.f.cfg.Stores.Since(0).Put(ctx, to, ino, b, off)
 }
 
-// PutAll implements stagein.Others.
+// PutAll implements stagein.Peers.
 func (p peers) PutAll(ctx context.Context, to metadata.NodeID, ps []datapath.PiecePut) ([]error, error) {
 	return p.f.cfg.Stores.Since(0).PutAll(ctx, to, ps)
 }
 
-// Landed implements stagein.Others.
+// Complete implements stagein.Peers.
 func (p peers) Complete(ctx context.Context, to metadata.NodeID, l stagein.Completion) error {
 	return p.call(ctx, to, wire.OpFillComplete, completionRequest{p.ds, l}, nil)
 }

@@ -144,8 +144,8 @@ func propose(ctx context.Context, g Group, c raftstore.Command) error {
 	return err
 }
 
-// claim reports whether the caller is to start the dataset name.
-func (l *Leader) claim(name string) bool {
+// takeStart reports whether the caller is to start the dataset name.
+func (l *Leader) takeStart(name string) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.started[name] {
@@ -155,7 +155,7 @@ func (l *Leader) claim(name string) bool {
 	return true
 }
 
-// release undoes claim: the dataset is not in the registry.
+// release undoes takeStart: the dataset is not in the registry.
 func (l *Leader) release(name string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -170,7 +170,7 @@ func (l *Leader) startDatasets(v cluster.View) {
 	}
 	for _, d := range l.cfg.Job.Datasets {
 		known := slices.ContainsFunc(v.Datasets, func(ds cluster.Dataset) bool { return ds.Name == d.Name })
-		if known || !l.claim(d.Name) {
+		if known || !l.takeStart(d.Name) {
 			continue
 		}
 		l.cfg.Node.Spawn(func(ctx context.Context) {
