@@ -4,10 +4,10 @@ import (
 	"context"
 	"sort"
 	"sync"
-	"syscall"
 
 	"github.com/hashicorp/golang-lru/v2/simplelru"
 
+	"github.com/bivouacfs/bivouac/fsclient/wait"
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
@@ -21,9 +21,9 @@ const pageSize = 1024
 type cursor struct {
 	read readFunc
 
-	turn  chan struct{} // of the call that moves the cursor
-	pages [2]page       // under turn: the last read first
-	marks []mark        // under turn: where each page begins, in order
+	turn  wait.Mutex // of the call that moves the cursor
+	pages [2]page    // under turn: the last read first
+	marks []mark     // under turn: where each page begins, in order
 }
 
 // readFunc reads at most limit entries behind the entry after; "" begins again. end
@@ -43,18 +43,16 @@ type mark struct {
 }
 
 func newCursor(read readFunc) *cursor {
-	return &cursor{read: read, turn: make(chan struct{}, 1)}
+	return &cursor{read: read, turn: wait.NewMutex()}
 }
 
 // at returns entries from position i on; none at the end. With fresh the directory is
 // read again.
 func (c *cursor) at(ctx context.Context, i int, fresh bool) ([]metadata.Entry, error) {
-	select {
-	case c.turn <- struct{}{}:
-		defer func() { <-c.turn }()
-	case <-ctx.Done():
-		return nil, syscall.EINTR
+	if err := c.turn.Lock(ctx); err != nil {
+		return nil, err
 	}
+	defer c.turn.Unlock()
 	if fresh {
 		c.pages = [2]page{}
 	}
