@@ -45,8 +45,8 @@ type Config struct {
 	Meta func(rpc.Caller) metadata.TxPeer
 	// Data makes the stub of another node's data.
 	Data func(rpc.Caller) datapath.Store
-	// Sections makes the stub of another node's sections of wide directories.
-	Sections func(rpc.Caller) metadata.Shards
+	// Shards makes the stub of another node's shards of directories.
+	Shards func(rpc.Caller) metadata.Shards
 	// WideAt is how many entries a directory has when it is spread over the
 	// nodes; 0 is 8192.
 	WideAt int

@@ -64,9 +64,9 @@ func openNode(job *job.File, start daemon.Start, log *logrus.Entry) (*node, erro
 	}
 	n.daemon, err = daemon.Open(daemon.Config{
 		Job: job, Key: key, Listener: l, Log: log, Memory: n.memory.Serving,
-		Meta:     func(c rpc.Caller) metadata.TxPeer { return remote.NewStore(c) },
-		Data:     func(c rpc.Caller) datapath.Store { return remote.NewData(c) },
-		Sections: func(c rpc.Caller) metadata.Shards { return remote.NewStore(c) },
+		Meta:   func(c rpc.Caller) metadata.TxPeer { return remote.NewStore(c) },
+		Data:   func(c rpc.Caller) datapath.Store { return remote.NewData(c) },
+		Shards: func(c rpc.Caller) metadata.Shards { return remote.NewStore(c) },
 	})
 	if err != nil {
 		return nil, err

@@ -51,7 +51,7 @@ func (d *Data) putPieces(ctx context.Context, ps []datapath.PiecePut) ([]error, 
 		return nil, err
 	}
 	if len(r.Status) != len(ps) {
-		return nil, fmt.Errorf("%d parcels of %d answered: %w", len(r.Status), len(ps), syscall.EPROTO)
+		return nil, fmt.Errorf("%d of %d pieces answered: %w", len(r.Status), len(ps), syscall.EPROTO)
 	}
 	errs := make([]error, len(ps))
 	for i, no := range r.Status {

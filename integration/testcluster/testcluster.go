@@ -162,10 +162,10 @@ func (c *Cluster) start(t testing.TB, i int, dir string, l net.Listener) *Node {
 	d, err := daemon.Open(daemon.Config{
 		Job: j, Key: c.Key, Listener: &cutListener{l, c.links, i}, Dial: c.links.dialer(i, c.Addrs), Source: cfg.Source, Window: cfg.Window, Memory: cfg.Memory, Disk: disk,
 		Log: log.WithField("node", i), Timing: cfg.Timing,
-		Meta:     func(caller rpc.Caller) metadata.TxPeer { return remote.NewStore(caller) },
-		Data:     func(caller rpc.Caller) datapath.Store { return remote.NewData(caller) },
-		Sections: func(caller rpc.Caller) metadata.Shards { return remote.NewStore(caller) },
-		WideAt:   cfg.WideAt,
+		Meta:   func(caller rpc.Caller) metadata.TxPeer { return remote.NewStore(caller) },
+		Data:   func(caller rpc.Caller) datapath.Store { return remote.NewData(caller) },
+		Shards: func(caller rpc.Caller) metadata.Shards { return remote.NewStore(caller) },
+		WideAt: cfg.WideAt,
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -48,7 +48,7 @@ func (s *Store) Rmdir(ctx context.Context, dir metadata.Ino, name string) error 
 // dropEntryDir removes the directory of an entry, if it is homed here and empty.
 func (t *step) dropEntryDir(e entry) (*inode, error) {
 	if !t.s.here(e.ino) {
-		return nil, elsewhere(e.ino)
+		return nil, otherHome(e.ino)
 	}
 	n, err := t.inode(e.ino)
 	if err != nil {
@@ -81,7 +81,7 @@ func (s *Store) Link(ctx context.Context, ino, dir metadata.Ino, name string) (m
 		return metadata.Attr{}, err
 	}
 	if !s.here(ino) {
-		return metadata.Attr{}, elsewhere(ino)
+		return metadata.Attr{}, otherHome(ino)
 	}
 	if err := s.room(); err != nil {
 		return metadata.Attr{}, err

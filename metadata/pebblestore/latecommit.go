@@ -65,5 +65,5 @@ func conflictName(name string, n int) string {
 
 // changed is the error of an edit whose entry is not as it was prepared.
 func changed(e edit, now entry) error {
-	return fmt.Errorf("names %v, %v was promised: %w", now.ino, e.old, syscall.ESTALE)
+	return fmt.Errorf("names %v, %v when it was prepared: %w", now.ino, e.old, syscall.ESTALE)
 }

@@ -258,7 +258,7 @@ func (s *Store) Unlink(ctx context.Context, dir metadata.Ino, name string) (meta
 			return named(dir, name, syscall.EISDIR)
 		}
 		if !s.here(e.ino) {
-			return elsewhere(e.ino)
+			return otherHome(e.ino)
 		}
 		n, err := t.inode(e.ino)
 		if err != nil {
@@ -276,8 +276,8 @@ func (s *Store) Unlink(ctx context.Context, dir metadata.Ino, name string) (meta
 	return gone, nil
 }
 
-// elsewhere returns the error for an inode of another node.
-func elsewhere(ino metadata.Ino) error {
+// otherHome returns the error for an inode of another node.
+func otherHome(ino metadata.Ino) error {
 	return fmt.Errorf("inode %v is on node %d: %w", ino, ino.Home(), syscall.EXDEV)
 }
 

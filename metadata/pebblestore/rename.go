@@ -166,9 +166,9 @@ func (m *mover) local() error {
 	case m.r.Dir != m.r.NewDir && moves:
 		return fmt.Errorf("move of a directory to %v: %w", m.r.NewDir, syscall.EXDEV)
 	case !m.s.here(m.src.ino):
-		return elsewhere(m.src.ino)
+		return otherHome(m.src.ino)
 	case m.dst.ino != 0 && !m.s.here(m.dst.ino):
-		return elsewhere(m.dst.ino)
+		return otherHome(m.dst.ino)
 	}
 	return nil
 }

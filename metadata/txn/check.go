@@ -11,7 +11,7 @@ import (
 // Check compares what all homes of a job have, when nothing is under way, and
 // returns what is wrong with it: an entry without its inode or of another type,
 // a link count that is not the number of names, an inode without a name that
-// is no orphan, a directory that is named twice or believes to be elsewhere, or
+// is no orphan, a directory that is entered twice or has another parent, or
 // that cannot be reached from the root, and transactions without an end.
 func Check(homes []metadata.Inventory) []string {
 	k := checker{
