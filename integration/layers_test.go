@@ -46,6 +46,7 @@ var floors = map[string]int{
 	"stagein/source/walk":     5,
 	"stagein/stageintest":     6,
 	"stagein/stageout":        6,
+	"stagein/fill/cache":      1,
 	"stagein/archive":         6,
 	"stagein":                 7,
 	"fsclient/wait":           4,

@@ -20,6 +20,7 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/metadata/cluster"
 	"github.com/bivouacfs/bivouac/stagein/archive"
+	"github.com/bivouacfs/bivouac/stagein/fill/cache"
 	"github.com/bivouacfs/bivouac/stagein/source"
 )
 
@@ -58,7 +59,7 @@ type Fill struct {
 	bufs        archive.Buffers
 	present     *pieceSet
 	journal     *journal
-	cache       *Cache
+	cache       *cache.Cache[PieceID]
 	bad         *unreadables
 	overflow    *overflow
 	demandSlots chan struct{} // one for each piece that is fetched because it was asked for
@@ -129,7 +130,7 @@ func NewFill(cfg FillConfig) (*Fill, error) {
 		cfg.CacheSize = defaultWindow
 	}
 	f := &Fill{
-		cache: newCache(cfg.CacheSize), bad: newUnreadables(), overflow: newOverflow(),
+		cache: cache.New[PieceID](cfg.CacheSize), bad: newUnreadables(), overflow: newOverflow(),
 		cfg: cfg, src: archive.Fetcher{Fsys: cfg.FS, Sources: cfg.Origins.Sources}, present: newPieceSet(),
 		bufs:    archive.NewBuffers(int(max(cfg.Memory/wire.MaxData, archive.MinPieces)), wire.MaxData),
 		flights: make(map[PieceID]*flight), demandSlots: make(chan struct{}, maxDemand), slots: semaphore{free: cfg.Workers}, demandIdle: closedChan(), limiter: newLimiter(), startup: newLimiter(),

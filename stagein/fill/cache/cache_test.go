@@ -1,0 +1,97 @@
+package cache
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sync/errgroup"
+
+)
+
+func here(fetch func()) { fetch() }
+
+// TestLeastRecentlyUsed: pieces stay until their memory is needed, the one that was longest
+// not looked at goes first, and the memory is never more than allowed.
+func TestLeastRecentlyUsed(t *testing.T) {
+	w := New[int](100)
+	fetched := map[int]int{}
+	look := func(i int, n int64) {
+		t.Helper()
+		err := w.View(context.Background(), i, n, here, func(b []byte) error {
+			fetched[i]++
+			b[0] = byte(i)
+			return nil
+		}, func(b []byte) {
+			if int64(len(b)) != n || b[0] != byte(i) {
+				t.Errorf("piece %d is %d bytes that begin with %d", i, len(b), b[0])
+			}
+		})
+		if err != nil {
+			t.Error(err)
+		}
+		if w.used > 100 && n <= 100 {
+			t.Errorf("%d bytes are used", w.used)
+		}
+	}
+	for _, i := range []int{1, 2, 1, 3, 1, 2} { // 3 takes the place of 2, and 2 that of 3
+		look(i, 50)
+	}
+	look(4, 500) // larger than all: alone
+	look(1, 50)
+	want := map[int]int{1: 2, 2: 2, 3: 1, 4: 1}
+	for i, n := range want {
+		if fetched[i] != n {
+			t.Errorf("piece %d was fetched %d times, want %d", i, fetched[i], n)
+		}
+	}
+}
+
+// TestSingleFlight: what many look at at a time is fetched once; a failure is
+// told to all and not kept; who gives up ends nothing.
+func TestSingleFlight(t *testing.T) {
+	w := New[int](100)
+	var fetched, seen atomic.Int64
+	gate := make(chan struct{})
+	var wg sync.WaitGroup
+	begin := func(fetch func()) { wg.Go(fetch) }
+	fetch := func(err error) func([]byte) error {
+		return func([]byte) error {
+			<-gate
+			fetched.Add(1)
+			return err
+		}
+	}
+	gone, cancel := context.WithCancel(context.Background())
+	cancel()
+	if err := w.View(gone, 1, 60, begin, fetch(nil), func([]byte) {}); !errors.Is(err, context.Canceled) {
+		t.Errorf("who gave up: %v", err)
+	}
+	if err := w.View(gone, 2, 60, begin, fetch(nil), nil); !errors.Is(err, context.Canceled) {
+		t.Errorf("who gave up while there was no room: %v", err)
+	}
+	var g errgroup.Group
+	for i := range 20 {
+		g.Go(func() error {
+			return w.View(context.Background(), 1+i%3, 60, begin, fetch(nil), func([]byte) { seen.Add(1) })
+		})
+	}
+	close(gate)
+	if err := g.Wait(); err != nil || seen.Load() != 20 {
+		t.Errorf("%d of 20 have seen theirs, %v", seen.Load(), err)
+	}
+	wg.Wait()
+	for range 2 {
+		before := fetched.Load()
+		if err := w.View(context.Background(), 9, 10, begin, fetch(syscall.EIO), nil); !errors.Is(err, syscall.EIO) || fetched.Load() != before+1 {
+			t.Errorf("a failure: %v", err)
+		}
+	}
+	wg.Wait()
+	if w.used > 100 || w.used < 0 {
+		t.Errorf("%d bytes are used", w.used)
+	}
+}
