@@ -151,7 +151,7 @@ func (f *Fill) moveToOverflow(p PieceID) bool {
 	}
 	if s.pieces() == 1 && f.cfg.Drop != nil {
 		if err := f.cfg.Drop(f.ctx, p.Ino); err != nil {
-			f.cfg.Log.WithError(err).WithField("inode", p.Ino).Debug("what was stored of a file that has no room stays")
+			f.cfg.Log.WithError(err).WithField("inode", p.Ino).Debug("partial data of an overflow file could not be removed")
 		}
 	}
 	_, n, _ := s.at(p.Chunk, f.cfg.Self)
@@ -271,7 +271,7 @@ func (f *Fill) reportMissing(list []PieceID) {
 	f.mu.Unlock()
 	if n := f.Overflow(); n.Files > 0 {
 		f.cfg.Log.WithField("files", n.Files).WithField("bytes", n.Bytes).Warn(
-			"this node has no room for files that it is to have, since nodes were lost or scratch has grown: they are read from the source each time")
+			"files do not fit on this node: each read goes to the source; remove files of scratch to make room")
 	}
 }
 

@@ -4,12 +4,10 @@ import (
 	"fmt"
 	"testing"
 
-
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/stagein/source"
 	"github.com/bivouacfs/bivouac/stagein/stageintest"
 )
-
 
 // roomFor is four nodes that have so much room each, and what they need for items.
 func roomFor(items []source.Item, room func() int64) (*PlanConfig, map[metadata.NodeID]int64) {

@@ -351,7 +351,7 @@ func (f *Fill) reportTo(to metadata.NodeID, l Completion) {
 		err = f.cfg.Peers.Complete(f.ctx, to, l)
 	}
 	if err != nil && f.ctx.Err() == nil {
-		f.cfg.Log.WithError(err).WithField("node", to).Warn("a node does not know what was brought to it")
+		f.cfg.Log.WithError(err).WithField("node", to).Warn("completion not reported: the node fetches these pieces itself")
 	}
 }
 
@@ -381,7 +381,7 @@ func (f *Fill) report(all []*item) {
 		wg.Go(func() { f.reportTo(id, *l) })
 	}
 	if err := f.completeLocal(here); err != nil {
-		f.cfg.Log.WithError(err).Warn("what was brought here is not in the journal")
+		f.cfg.Log.WithError(err).Warn("journal not updated: these pieces are fetched again")
 	}
 	wg.Wait()
 }

@@ -9,7 +9,6 @@ import (
 	"testing"
 
 	"golang.org/x/sync/errgroup"
-
 )
 
 func here(fetch func()) { fetch() }
