@@ -59,7 +59,7 @@ func TestTarRefuses(t *testing.T) {
 		{tar.Header{Name: strings.Repeat("n/", 17000) + "n", Typeflag: tar.TypeReg}, "path of"},
 		{tar.Header{Name: "./", Typeflag: tar.TypeSymlink, Linkname: "x"}, "no name"},
 		{tar.Header{Name: "multi", Typeflag: 'M'}, "multi-volume"},
-		{tar.Header{Name: "odd", Typeflag: 'Q'}, "not known"},
+		{tar.Header{Name: "odd", Typeflag: 'Q'}, "unknown"},
 	} {
 		t.Run(c.want, func(t *testing.T) {
 			parts := []string{fmt.Sprintf("%q", c.h.Name), c.want, at}

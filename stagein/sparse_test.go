@@ -92,14 +92,14 @@ func TestTarSparseRefuses(t *testing.T) {
 		data    string
 		want    string
 	}{
-		"order":    {map[string]string{"size": "100", "map": "50,5,10,5"}, "0123456789", "in order"},
-		"outside":  {map[string]string{"size": "100", "map": "95,10"}, "0123456789", "leaves the file"},
-		"overflow": {map[string]string{"size": "100", "map": "9223372036854775807,10"}, "0123456789", "leaves the file"},
+		"order":    {map[string]string{"size": "100", "map": "50,5,10,5"}, "0123456789", "not sorted"},
+		"outside":  {map[string]string{"size": "100", "map": "95,10"}, "0123456789", "exceeds the file"},
+		"overflow": {map[string]string{"size": "100", "map": "9223372036854775807,10"}, "0123456789", "exceeds the file"},
 		"odd":      {map[string]string{"size": "100", "map": "95"}, "01234", "without a length"},
 		"less":     {map[string]string{"size": "100", "map": "0,5"}, "0123456789", "describes 5 bytes"},
 		"bomb":     {map[string]string{"size": "9223372036854775807", "map": "0,10"}, "0123456789", "is the most"},
 		"negative": {map[string]string{"size": "-1", "map": "0,10"}, "0123456789", "GNU.sparse.size"},
-		"version":  {map[string]string{"major": "7", "minor": "0", "size": "10"}, "0123456789", "not known"},
+		"version":  {map[string]string{"major": "7", "minor": "0", "size": "10"}, "0123456789", "unknown"},
 		"text":     {map[string]string{"major": "1", "minor": "0", "realsize": "10"}, "no number\n", "no number"},
 		"endless":  {map[string]string{"major": "1", "minor": "0", "realsize": "10"}, strings.Repeat("1", 2000), "no number"},
 		"bigmap":   {map[string]string{"major": "1", "minor": "0", "realsize": "10"}, "900000000\n", "extents"},
