@@ -40,7 +40,7 @@ func NewSparse(pairs []int64, size, stored int64) (*Sparse, error) {
 	for i := 0; i < len(pairs); i += 2 {
 		off, n := pairs[i], pairs[i+1]
 		if off < end || n < 0 || off > size || n > size-off {
-			return nil, bad("is not in order, or leaves the file")
+			return nil, bad("is not sorted, or exceeds the file")
 		}
 		if n > 0 {
 			s.Extents = append(s.Extents, Extent{off, n, at})

@@ -103,7 +103,7 @@ func (g *Parser) sparse(h header, b []byte) (m *source.Sparse, r *sparseReader, 
 		m, err = source.NewSparse(p.pairs, p.size, stored)
 		return m, nil, true, err
 	case p != nil:
-		return nil, nil, true, fmt.Errorf("is sparse in a format %q.%q that is not known; make the archive without --sparse: %w", p.major, p.minor, syscall.EINVAL)
+		return nil, nil, true, fmt.Errorf("is sparse in an unknown format %q.%q; make the archive without --sparse: %w", p.major, p.minor, syscall.EINVAL)
 	case h.typ != typeSparse:
 		return nil, nil, false, nil
 	default:
