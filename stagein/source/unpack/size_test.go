@@ -16,7 +16,7 @@ import (
 	"github.com/bivouacfs/bivouac/stagein/source"
 )
 
-// squeeze packs b by what open makes.
+// squeeze packs b with a writer made by open.
 func squeeze[W io.WriteCloser](t *testing.T, b []byte, open func(io.Writer) (W, error)) []byte {
 	t.Helper()
 	var out bytes.Buffer
@@ -50,7 +50,7 @@ func squeezeZstd(t *testing.T, b []byte) []byte {
 	return z.EncodeAll(b, nil)
 }
 
-// seekable makes frames of b and the table of them.
+// seekable packs b in frames and appends a seek table.
 func seekable(t *testing.T, b []byte, each int, sums bool) []byte {
 	t.Helper()
 	var out, table []byte
@@ -71,7 +71,7 @@ func seekable(t *testing.T, b []byte, each int, sums bool) []byte {
 	return append(binary.LittleEndian.AppendUint32(out, uint32(len(table))), table...)
 }
 
-// TestMinUnpacked: the size that a format states is found, and one that it does not state is never made up.
+// TestMinUnpacked: a stated size is found, and a size that is not stated is not invented.
 func TestMinUnpacked(t *testing.T) {
 	text := bytes.Repeat([]byte("some text that packs well. "), 40_000)
 	n := int64(len(text))
@@ -81,7 +81,7 @@ func TestMinUnpacked(t *testing.T) {
 	for name, x := range map[string]struct {
 		kind   source.Kind
 		packed []byte
-		want   int64 // 0 is that the packed size is all that is known
+		want   int64 // 0: only the packed size is known
 	}{
 		"xz":                       {source.TarXz, squeezeXz(t, text), n},
 		"xz, two streams":          {source.TarXz, join(squeezeXz(t, text), squeezeXz(t, text[:n/2])), n + n/2},
@@ -119,9 +119,8 @@ func flipped(b []byte, fromEnd int) []byte {
 	return b
 }
 
-// TestMinUnpackedOfPrograms: what the programs that people use make of random bytes, which no
-// one can pack, is at most so much larger as MinUnpacked believes, and what they say of the size
-// is right.
+// TestMinUnpackedOfPrograms: what common programs make of random bytes is at most as much larger as MinUnpacked
+// assumes, and the sizes they state are right.
 func TestMinUnpackedOfPrograms(t *testing.T) {
 	const s = 42
 	t.Logf("seed %d", s)
@@ -156,7 +155,7 @@ func TestMinUnpackedOfPrograms(t *testing.T) {
 	}
 }
 
-// FuzzMinUnpacked: no end of an archive makes it fail, or say a size that cannot be.
+// FuzzMinUnpacked: no end of an archive causes an error or an impossible size.
 func FuzzMinUnpacked(f *testing.F) {
 	f.Add([]byte("YZ"), byte(0))
 	f.Add([]byte("\x28\xb5\x2f\xfd\x24\x05\x29\x00\x00hello\x00\x00\x00\x00\x28\xb5\x2f\xfd\x20\x01\x09\x00\x00x"), byte(1))

@@ -26,10 +26,10 @@ import (
 	"github.com/bivouacfs/bivouac/stagein/source"
 )
 
-// small makes every archive many batches.
+// smallSizes cuts every archive into many batches.
 var smallSizes = sizes{raw: 700, full: 3000, in: 4000, out: 9000}
 
-// packedWay is a way to compress.
+// packer compresses in one of the formats.
 type packer struct {
 	name string
 	kind source.Kind
@@ -42,7 +42,7 @@ var packers = []packer{
 	{"gzip tiny members", source.TarGzip, parted(30, gzipped)},
 	{"gzip large members", source.TarGzip, parted(30_000, gzipped)},
 	{"bgzf", source.TarGzip, func(t testing.TB, b []byte, r *rand.Rand) []byte {
-		return append(parted(1500, bgzf)(t, b, r), bgzf(t, nil, r)...) // its mark of the end
+		return append(parted(1500, bgzf)(t, b, r), bgzf(t, nil, r)...) // its end marker
 	}},
 	{"zstd", source.TarZstd, parted(1<<30, zstded)},
 	{"zstd frames", source.TarZstd, parted(2500, zstded)},
@@ -61,7 +61,7 @@ var packers = []packer{
 	}},
 }
 
-// parted packs parts of about n bytes, some of them empty.
+// parted packs parts of about n bytes each, some of them empty.
 func parted(n int, pack func(t testing.TB, b []byte, r *rand.Rand) []byte) func(testing.TB, []byte, *rand.Rand) []byte {
 	return func(t testing.TB, b []byte, r *rand.Rand) (out []byte) {
 		for first := true; first || len(b) > 0; first = false {
@@ -76,7 +76,7 @@ func parted(n int, pack func(t testing.TB, b []byte, r *rand.Rand) []byte) func(
 	}
 }
 
-// program packs by a program, of a package that make installs.
+// program packs with a program from a package that make installs.
 func program(args ...string) func(testing.TB, []byte, *rand.Rand) []byte {
 	return func(t testing.TB, b []byte, _ *rand.Rand) []byte {
 		t.Helper()
@@ -94,7 +94,7 @@ func program(args ...string) func(testing.TB, []byte, *rand.Rand) []byte {
 	}
 }
 
-// gzipWriters are costly to make.
+// gzipWriters are expensive to make.
 var gzipWriters [10]sync.Pool
 
 func gzipped(t testing.TB, b []byte, r *rand.Rand) []byte {
@@ -116,7 +116,7 @@ func gzipped(t testing.TB, b []byte, r *rand.Rand) []byte {
 	return closed(t, w, b, &out)
 }
 
-// bgzf is a member with its own size in an extra field.
+// bgzf is a member with its size in an extra field.
 func bgzf(t testing.TB, b []byte, r *rand.Rand) []byte {
 	t.Helper()
 	var out bytes.Buffer
@@ -139,8 +139,8 @@ func closed(t testing.TB, w io.WriteCloser, b []byte, out *bytes.Buffer) []byte 
 	return out.Bytes()
 }
 
-// encoders of zstd, which are costly to make: with and without checksums, with
-// and without windows, fast and not.
+// encoders for zstd, which are expensive to make: with and without checksums, with and without windows, fast and
+// slow.
 var encoders [8]sync.Pool
 
 func zstded(t testing.TB, b []byte, r *rand.Rand) []byte {
@@ -159,7 +159,7 @@ func zstded(t testing.TB, b []byte, r *rand.Rand) []byte {
 	if r.IntN(2) == 0 {
 		return w.EncodeAll(b, nil)
 	}
-	var out bytes.Buffer // without its size
+	var out bytes.Buffer // without a stated size
 	w.Reset(&out)
 	return closed(t, w, b, &out)
 }
@@ -168,11 +168,11 @@ func skippable(b []byte) []byte {
 	return append(binary.LittleEndian.AppendUint32([]byte("\x5e\x2a\x4d\x18"), uint32(len(b))), b...)
 }
 
-// xzed is a stream of one block, or of some, with what fills up behind it or not.
+// xzed is a stream of one or more blocks, with or without padding behind it.
 func xzed(t testing.TB, b []byte, r *rand.Rand) []byte {
 	t.Helper()
 	var out bytes.Buffer
-	c := xz.WriterConfig{CheckSum: []byte{xz.CRC32, xz.CRC64, xz.SHA256}[r.IntN(3)], NoCheckSum: r.IntN(4) == 0, DictCap: 1 << 20} // a small one it does not get right
+	c := xz.WriterConfig{CheckSum: []byte{xz.CRC32, xz.CRC64, xz.SHA256}[r.IntN(3)], NoCheckSum: r.IntN(4) == 0, DictCap: 1 << 20} // the library mishandles small ones
 	if r.IntN(2) == 0 {
 		c.BlockSize = 1 + r.Int64N(5000)
 	}
@@ -183,7 +183,7 @@ func xzed(t testing.TB, b []byte, r *rand.Rand) []byte {
 	return append(closed(t, w, b, &out), make([]byte, 4*(r.IntN(5)/4))...)
 }
 
-// twinOf is the usual way to unpack: of xz, which has none here, that of its library.
+// twinOf is the serial decoder; for xz, which has none here, that of its library.
 func twinOf(kind source.Kind, in *packed) (io.ReadCloser, error) {
 	if kind != source.TarXz {
 		return decoder(kind, in)
@@ -195,7 +195,7 @@ func twinOf(kind source.Kind, in *packed) (io.ReadCloser, error) {
 	return io.NopCloser(xzTwin{r, whole}), err
 }
 
-// xzTwin is the library, but that it takes what ends where a block begins, or in its header, for whole.
+// xzTwin is the library, except that it reports a file that ends at the start of a block or in its header.
 type xzTwin struct {
 	*xz.Reader
 	from *xzWhole
@@ -210,8 +210,8 @@ func (x xzTwin) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// xzWhole sees whether the file ended anywhere but where another stream would begin, of which the library reads four
-// bytes first; of nothing else it does.
+// xzWhole detects a file that ends anywhere but where another stream could begin: there, and nowhere else, the
+// library reads four bytes.
 type xzWhole struct {
 	in  io.Reader
 	cut bool
@@ -227,7 +227,7 @@ func (x *xzWhole) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// pzstded is a frame after one that says how long it is.
+// pzstded is a frame preceded by one that states its size.
 func pzstded(t testing.TB, b []byte, r *rand.Rand) []byte {
 	t.Helper()
 	p := zstded(t, b, r)
@@ -242,7 +242,7 @@ func randomBytes(r *rand.Rand, n int) []byte {
 	return b
 }
 
-// mixedBytes is n bytes with runs of all kinds.
+// mixedBytes is n bytes of random, constant and text-like runs.
 func mixedBytes(r *rand.Rand, n int) (b []byte) {
 	for len(b) < n {
 		m := r.IntN(5000)
@@ -266,7 +266,7 @@ func compressed(ctx context.Context, b []byte, pool *source.Pool) *packed {
 	return &packed{left: slices.Clone(head), from: source.ReadRegion(ctx, bytes.NewReader(b), "f", int64(len(head)), int64(len(b)), pool, 3)}
 }
 
-// all reads all of d as Unpacked.run does.
+// all reads all of d, as Stream.run does.
 func all(in *packed, d io.ReadCloser) ([]byte, error) {
 	var out []byte
 	buf := make([]byte, 1000)
@@ -283,8 +283,8 @@ func all(in *packed, d io.ReadCloser) ([]byte, error) {
 	}
 }
 
-// bothWays unpacks by workers, with restart points and without, and as the twin does. What comes
-// without an error has to be what the twin has, and there is an error if the twin has one.
+// bothWays decodes in batches, with restart points and without, and serially, and compares: output without an error
+// must be that of the serial decoder, and either both fail or none.
 func bothWays(t testing.TB, kind source.Kind, b []byte) (got []byte, err error) {
 	t.Helper()
 	_, _ = oneWay(t, kind, b, 1+int64(len(b))%5000) // compares
@@ -367,7 +367,7 @@ func TestBatchesEqualTwin(t *testing.T) {
 	}
 }
 
-// TestBatchesOfArchives has data that looks like what it is packed in.
+// TestBatchesOfArchives: data that looks like the format it is packed in.
 func TestBatchesOfArchives(t *testing.T) {
 	r := rand.New(rand.NewPCG(8, 8))
 	for _, w := range packers {
@@ -382,7 +382,7 @@ func TestBatchesOfArchives(t *testing.T) {
 	}
 }
 
-// FuzzBatches spoils archives.
+// FuzzBatches damages archives.
 func FuzzBatches(f *testing.F) {
 	for i := range 40 {
 		f.Add(uint64(i), uint16(i*500), uint16(i*1000%20_000*(i%2)), uint8(i%4), uint8(i))
@@ -401,7 +401,7 @@ func FuzzBatches(f *testing.F) {
 	})
 }
 
-// TestGzipEndsInName: Go's own reader takes it for the end of the file.
+// TestGzipEndsInName: Go's own reader takes that for the end of the file.
 func TestGzipEndsInName(t *testing.T) {
 	one := bgzf(t, []byte("data"), nil)
 	cut := append(slices.Clone(one), "\x1f\x8b\x08\x08\x00\x00\x00\x00\x00\x03na"...)
@@ -412,8 +412,8 @@ func TestGzipEndsInName(t *testing.T) {
 	}
 }
 
-// TestUnpackedAhead: unpacking goes on until the buffers are full while nobody
-// takes what comes, and stops there; all of it can be closed at any time.
+// TestUnpackedAhead: decoding continues while the reader waits, until the buffers are full, and can be closed at
+// any time.
 func TestUnpackedAhead(t *testing.T) {
 	r := rand.New(rand.NewPCG(11, 11))
 	data := randomBytes(r, 20<<20)
@@ -456,7 +456,7 @@ func TestUnpackedAhead(t *testing.T) {
 	}
 }
 
-// TestUnpackedSourceFails: what the source says is what is said.
+// TestUnpackedSourceFails: an error of the source is reported as it is.
 func TestUnpackedSourceFails(t *testing.T) {
 	r := rand.New(rand.NewPCG(12, 12))
 	for _, w := range append(slices.Clone(packers), packer{"bzip2", source.TarBzip2, program("bzip2", "-1")}) {
@@ -478,18 +478,18 @@ func TestUnpackedSourceFails(t *testing.T) {
 	}
 }
 
-// TestBzip2Damage: bzip2 is unpacked by one reader, which tells truncation from damage and checks all checksums.
+// TestBzip2Damage: the serial decoder tells truncation from damage and verifies all checksums.
 func TestBzip2Damage(t *testing.T) {
 	r := rand.New(rand.NewPCG(14, 14))
 	data := mixedBytes(r, 250_000)
 	pack := program("bzip2", "-1")
 	p := append(pack(t, data, r), pack(t, data, r)...)
 	sum := slices.Clone(p)
-	sum[len(sum)-3] ^= 1 // of the checksum of all blocks, whatever bit it begins at
+	sum[len(sum)-3] ^= 1 // the checksum of all blocks, at whatever bit it begins
 	for _, c := range []struct {
 		name string
 		p    []byte
-		want string // of the error
+		want string // in the error
 		cut  bool
 	}{
 		{"two streams", p, "", false},
@@ -518,8 +518,7 @@ func TestBzip2Damage(t *testing.T) {
 	}
 }
 
-// TestUnpackedShares: with no helper left an archive is unpacked one batch after
-// the other.
+// TestUnpackedShares: without helpers an archive is decoded batch by batch.
 func TestUnpackedShares(t *testing.T) {
 	r := rand.New(rand.NewPCG(13, 13))
 	data := mixedBytes(r, 100_000)
@@ -544,7 +543,7 @@ func TestUnpackedShares(t *testing.T) {
 	}
 }
 
-// unpackAll takes all that Unpack gives, with a pool and helpers of some number.
+// unpackAll reads a whole Stream, with a number of helpers.
 func unpackAll(t testing.TB, kind source.Kind, p []byte, help int) (n int, sum uint32) {
 	t.Helper()
 	pool := source.NewPool(32, 1<<20)
@@ -566,7 +565,7 @@ func unpackAll(t testing.TB, kind source.Kind, p []byte, help int) (n int, sum u
 	}
 }
 
-// TestUnpackPrograms unpacks what programs make, in batches of the usual size.
+// TestUnpackPrograms decodes the output of programs, in batches of the default size.
 func TestUnpackPrograms(t *testing.T) {
 	data := mixedBytes(rand.New(rand.NewPCG(18, 18)), 5<<19)
 	for _, w := range programPackers {
@@ -591,7 +590,7 @@ var programPackers = []packer{
 	{"pbzip2", source.TarBzip2, program("pbzip2", "-c", "-p2")},
 }
 
-// BenchmarkUnpack compares the usual way (1) with workers.
+// BenchmarkUnpack compares serial decoding (1) with several workers.
 func BenchmarkUnpack(b *testing.B) {
 	data := mixedBytes(rand.New(rand.NewPCG(19, 19)), 48<<20)
 	ways := append(slices.Clone(programPackers), packer{"members", source.TarGzip, parted(500_000, gzipped)})

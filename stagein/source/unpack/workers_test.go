@@ -8,7 +8,7 @@ import (
 	"github.com/bivouacfs/bivouac/stagein/source"
 )
 
-// TestWorkers: what cannot be cut has one.
+// TestWorkers: a format that cannot be cut has one worker.
 func TestWorkers(t *testing.T) {
 	large, little := source.NewPool(64, 1<<20), source.NewPool(64, 1<<10)
 	large.Help, little.Help = make(chan struct{}, 4), make(chan struct{}, 4)
@@ -28,7 +28,7 @@ func TestWorkers(t *testing.T) {
 	}
 }
 
-// processor is the time of the processors that this process has used.
+// processor is the CPU time of this process.
 func processor() time.Duration {
 	var u syscall.Rusage
 	_ = syscall.Getrusage(syscall.RUSAGE_SELF, &u) // cannot fail

@@ -16,7 +16,7 @@ import (
 	"github.com/bivouacfs/bivouac/stagein/source"
 )
 
-// xzBlocks packs b in blocks of n bytes; starts is where each of them begins, and after the last their index.
+// xzBlocks packs b in blocks of n bytes; starts is the offset of each block, and of the index.
 func xzBlocks(t testing.TB, b []byte, n int) (p []byte, starts []int) {
 	t.Helper()
 	var out bytes.Buffer
@@ -37,7 +37,8 @@ func xzBlocks(t testing.TB, b []byte, n int) (p []byte, starts []int) {
 	return p, append(starts, at)
 }
 
-// TestXzEndsBetweenBlocks: a file of xz that is cut where a block begins, or in its header, is not taken for whole.
+// TestXzEndsBetweenBlocks: a file that is truncated at the start of a block, or in its header, is reported as
+// truncated.
 func TestXzEndsBetweenBlocks(t *testing.T) {
 	data := mixedBytes(rand.New(rand.NewPCG(51, 52)), 40_000)
 	p, starts := xzBlocks(t, data, 5000)
@@ -74,13 +75,12 @@ func unpackSome(pool *source.Pool, kind source.Kind, b []byte) (got []byte, err 
 	}
 }
 
-// fixedSum makes the checksum right again that a header or an index ends with.
+// fixedSum corrects the checksum at the end of a header or an index.
 func fixedSum(b []byte) {
 	binary.LittleEndian.PutUint32(b[len(b)-4:], crc32.ChecksumIEEE(b[:len(b)-4]))
 }
 
-// FuzzXz changes what is around the data of blocks, so that its checksums are right: what comes of that is what
-// comes of it in the usual way.
+// FuzzXz damages what surrounds the data of blocks, with valid checksums, and compares with the serial decoder.
 func FuzzXz(f *testing.F) {
 	for i := range 60 {
 		f.Add(uint64(i), uint16(i*300), uint8(i), uint8(i*7), uint8(1<<(i%8)))
@@ -91,7 +91,7 @@ func FuzzXz(f *testing.F) {
 		end := starts[len(starts)-1]
 		var b []byte
 		switch {
-		case part%4 == 0: // the footer, whose sum is in front
+		case part%4 == 0: // the footer, whose checksum comes first
 			b = p[len(p)-xzFooter:]
 			b[4+int(at)%8] ^= flip
 			binary.LittleEndian.PutUint32(b, crc32.ChecksumIEEE(b[4:10]))
@@ -112,7 +112,7 @@ func FuzzXz(f *testing.F) {
 	})
 }
 
-// TestXzHeaders: what a header says is what it says, and none makes one fail.
+// TestXzHeaders: headers are parsed as they are written, and none causes a panic.
 func TestXzHeaders(t *testing.T) {
 	for _, c := range []struct {
 		b    string
@@ -123,7 +123,7 @@ func TestXzHeaders(t *testing.T) {
 		{"\x02\xc0\x05\x06\x21\x01\x00\x00", xzHeader{12, 5, 6, 4 << 10}, true},
 		{"\x02\x80\x86\x01\x21\x01\x1e\x00", xzHeader{12, -1, 134, 128 << 20}, true},
 		{"\x02\x00\x21\x01\x1f\x00\x00\x00", xzHeader{}, false}, // a large dictionary
-		{"\x02\x01\x04\x00\x21\x01\x16\x00", xzHeader{}, false}, // for programs of x86
+		{"\x02\x01\x04\x00\x21\x01\x16\x00", xzHeader{}, false}, // the x86 filter
 		{"\x02\x04\x21\x01\x16\x00\x00\x00", xzHeader{}, false},
 		{"\x02\x00\x21\x02\x16\x00\x00\x00", xzHeader{}, false},
 		{"\x02\x00\x21\x01\x16\x00\x01\x00", xzHeader{}, false},
@@ -144,7 +144,7 @@ func TestXzHeaders(t *testing.T) {
 	}
 }
 
-// TestXzIndexIsBounded: no index has more of it kept in memory than the blocks before it make likely.
+// TestXzIndexIsBounded: an index cannot claim more memory than the blocks before it justify.
 func TestXzIndexIsBounded(t *testing.T) {
 	p, starts := xzBlocks(t, []byte("data"), 10)
 	end := starts[len(starts)-1]
