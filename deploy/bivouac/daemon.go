@@ -25,11 +25,11 @@ func daemonCmd() *cobra.Command {
 		Hidden: true,
 		Args:   cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			conn := os.NewFile(daemon.LeashFD, "leash")
+			conn := os.NewFile(daemon.HeartbeatFD, "heartbeat")
 			if _, err := conn.Stat(); err != nil {
 				return errors.New("daemon is started by bivouac up or by the keeper, not by hand")
 			}
-			l := daemon.NewLeash(conn)
+			l := daemon.NewHeartbeat(conn)
 			defer l.Close()
 			err := runDaemon(c.Context(), file, l)
 			if err != nil {
@@ -43,8 +43,8 @@ func daemonCmd() *cobra.Command {
 	return c
 }
 
-// runDaemon serves until the leash or a signal says that it is over.
-func runDaemon(ctx context.Context, file string, leash *daemon.Leash) error {
+// runDaemon serves until an order, the end of the heartbeat connection or a signal.
+func runDaemon(ctx context.Context, file string, heartbeat *daemon.Heartbeat) error {
 	log := logrus.NewEntry(logrus.StandardLogger())
 	log.Logger.SetFormatter(&logrus.TextFormatter{DisableColors: true, FullTimestamp: true, TimestampFormat: time.RFC3339Nano})
 	job, err := job.Read(file)
@@ -55,7 +55,7 @@ func runDaemon(ctx context.Context, file string, leash *daemon.Leash) error {
 		log.Logger.SetLevel(logrus.DebugLevel)
 	}
 	var start daemon.Start
-	if err := leash.Receive(&start); err != nil {
+	if err := heartbeat.Receive(&start); err != nil {
 		return err
 	}
 	n, err := openNode(job, start, log.WithField("host", job.Hosts[job.Self]))
@@ -66,23 +66,23 @@ func runDaemon(ctx context.Context, file string, leash *daemon.Leash) error {
 	orders := make(chan daemon.Order)
 	starting, cut := context.WithCancel(ctx)
 	defer cut()
-	go listenLeash(leash, start.Detached, orders, cut)
-	err = n.up(starting, leash)
+	go listenHeartbeat(heartbeat, start.Detached, orders, cut)
+	err = n.up(starting, heartbeat)
 	if err != nil && starting.Err() != nil && ctx.Err() == nil {
 		return errKeeperGone
 	}
 	if err != nil {
 		return err
 	}
-	return n.serve(ctx, leash, orders)
+	return n.serve(ctx, heartbeat, orders)
 }
 
 var errKeeperGone = errors.New("the keeper is gone")
 
-// listenLeash passes orders on. When the leash is cut it calls cut and closes
+// listenHeartbeat forwards orders. When the heartbeat connection closes it calls cut and closes
 // orders, unless the daemon is to outlive it. How it was cut does not matter:
 // one that is closed with a note in it that nobody has read is a reset, no EOF.
-func listenLeash(l *daemon.Leash, detached bool, orders chan<- daemon.Order, cut func()) {
+func listenHeartbeat(l *daemon.Heartbeat, detached bool, orders chan<- daemon.Order, cut func()) {
 	for {
 		var o daemon.Order
 		if err := l.Receive(&o); err != nil {

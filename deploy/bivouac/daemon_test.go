@@ -10,16 +10,16 @@ import (
 	"github.com/bivouacfs/bivouac/daemon"
 )
 
-// TestLeashReset: a detached daemon outlives its leash, also if that is closed
+// TestHeartbeatReset: a detached daemon outlives its heartbeat connection, also if that is closed
 // with a note in it that nobody has read; any other is told.
-func TestLeashReset(t *testing.T) {
+func TestHeartbeatReset(t *testing.T) {
 	for _, detached := range []bool{true, false} {
 		fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 		if err != nil {
 			t.Fatal(err)
 		}
-		near, far := os.NewFile(uintptr(fds[0]), "leash"), os.NewFile(uintptr(fds[1]), "leash")
-		l := daemon.NewLeash(far)
+		near, far := os.NewFile(uintptr(fds[0]), "heartbeat"), os.NewFile(uintptr(fds[1]), "heartbeat")
+		l := daemon.NewHeartbeat(far)
 		if err := l.Send(daemon.Note{Alive: true}); err != nil {
 			t.Fatal(err)
 		}
@@ -30,12 +30,12 @@ func TestLeashReset(t *testing.T) {
 		cut := false
 		go func() {
 			defer close(over)
-			listenLeash(l, detached, orders, func() { cut = true })
+			listenHeartbeat(l, detached, orders, func() { cut = true })
 		}()
 		select {
 		case <-over:
 		case <-time.After(time.Minute):
-			t.Fatal("a leash that is cut is listened to")
+			t.Fatal("listening on a closed heartbeat connection")
 		}
 		closed := false
 		select {

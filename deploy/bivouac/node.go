@@ -218,18 +218,18 @@ func (n *node) copyPiece(ctx context.Context, p stageout.Piece) error {
 	return stageout.CopyPiece(ctx, n.client.ReadFile, p)
 }
 
-// up waits for the whole job, then says so on the leash.
-func (n *node) up(ctx context.Context, leash *daemon.Leash) error {
+// up waits for the whole job, then reports it on the heartbeat connection.
+func (n *node) up(ctx context.Context, heartbeat *daemon.Heartbeat) error {
 	n.daemon.SetReady()
 	if err := n.daemon.WaitUp(ctx); err != nil {
 		return err
 	}
-	return leash.Send(daemon.Note{Ready: true})
+	return heartbeat.Send(daemon.Note{Ready: true})
 }
 
-// serve answers until the end: an order to leave, a cut leash, a signal, or
+// serve answers until the end: an order to leave, a closed heartbeat connection, a signal, or
 // the mount being taken away.
-func (n *node) serve(ctx context.Context, leash *daemon.Leash, orders <-chan daemon.Order) error {
+func (n *node) serve(ctx context.Context, heartbeat *daemon.Heartbeat, orders <-chan daemon.Order) error {
 	alive := time.NewTicker(2 * time.Second)
 	defer alive.Stop()
 	probed := make(chan bool, 1) // the answer of the one probe in flight
@@ -253,7 +253,7 @@ func (n *node) serve(ctx context.Context, leash *daemon.Leash, orders <-chan dae
 			}
 			if o.Leave && !leaving { // the keeper hears that we live meanwhile
 				leaving = true
-				go func() { left <- n.leave(ctx, leash, o) }()
+				go func() { left <- n.leave(ctx, heartbeat, o) }()
 			}
 		case err := <-left:
 			return err
@@ -265,7 +265,7 @@ func (n *node) serve(ctx context.Context, leash *daemon.Leash, orders <-chan dae
 		case ok := <-probed:
 			busy = false
 			if ok {
-				_ = leash.Send(daemon.Note{Alive: true}) // a keeper that is gone cuts the leash
+				_ = heartbeat.Send(daemon.Note{Alive: true}) // a lost keeper closes the connection
 			}
 		}
 	}
@@ -279,7 +279,7 @@ func (n *node) probe() bool {
 	return errors.Is(err, fs.ErrNotExist)
 }
 
-func (n *node) leave(ctx context.Context, leash *daemon.Leash, o daemon.Order) error {
+func (n *node) leave(ctx context.Context, heartbeat *daemon.Heartbeat, o daemon.Order) error {
 	if o.Deadline > 0 {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, time.Duration(o.Deadline)*time.Second)
@@ -296,11 +296,10 @@ func (n *node) leave(ctx context.Context, leash *daemon.Leash, o daemon.Order) e
 		}
 	}
 	note.Trouble = note.Trouble[:min(len(note.Trouble), maxTrouble)]
-	return leash.Send(note)
+	return heartbeat.Send(note)
 }
 
-// maxTrouble bounds what a keeper is told, in bytes, so that the note fits in a
-// line of the leash; the log has all.
+// maxTrouble bounds the trouble in a note to the keeper, in bytes; the log has all.
 const maxTrouble = 8 << 10
 
 // close takes the mount away first, so that nobody waits for a daemon that stops.

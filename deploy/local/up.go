@@ -93,19 +93,19 @@ func Up(ctx context.Context, cfg Config) (*State, error) {
 
 // launch is an Up in progress.
 type launch struct {
-	cfg   Config
-	state *State
-	key   string
-	addrs [][]string
-	socks []*os.File
-	leash []*daemon.Leash
+	cfg       Config
+	state     *State
+	key       string
+	addrs     [][]string
+	socks     []*os.File
+	heartbeat []*daemon.Heartbeat
 }
 
 func (l *launch) close() {
 	for _, f := range l.socks {
 		_ = f.Close()
 	}
-	for _, x := range l.leash {
+	for _, x := range l.heartbeat {
 		_ = x.Close()
 	}
 }
@@ -199,31 +199,31 @@ func (l *launch) start(i int) error {
 		return err
 	}
 	defer log.Close()
-	cmd, leash, err := l.spawn(i, file, log)
+	cmd, heartbeat, err := l.spawn(i, file, log)
 	if err != nil {
 		return err
 	}
-	l.leash = append(l.leash, leash)
+	l.heartbeat = append(l.heartbeat, heartbeat)
 	n.PID, n.Start = cmd.Process.Pid, startTime(cmd.Process.Pid)
-	go func() { _ = cmd.Wait() }()         // its end is heard on the leash
+	go func() { _ = cmd.Wait() }()         // the heartbeat connection reports its end
 	if err := l.state.save(); err != nil { // before it outlives this process
 		return err
 	}
-	if err := leash.Send(daemon.Start{Key: l.key, Detached: true, Listen: l.socks != nil}); err != nil {
+	if err := heartbeat.Send(daemon.Start{Key: l.key, Detached: true, Listen: l.socks != nil}); err != nil {
 		return errEnded(log.Name())
 	}
 	return nil
 }
 
-// spawn starts the daemon with its leash, an unused descriptor where a keeper
+// spawn starts the daemon with its heartbeat, an unused descriptor where a keeper
 // would put /dev/fuse, and its listener.
-func (l *launch) spawn(i int, file string, log *os.File) (*exec.Cmd, *daemon.Leash, error) {
+func (l *launch) spawn(i int, file string, log *os.File) (*exec.Cmd, *daemon.Heartbeat, error) {
 	// Not blocking, so that close ends a Receive.
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {
 		return nil, nil, err
 	}
-	near, far := os.NewFile(uintptr(fds[0]), "leash"), os.NewFile(uintptr(fds[1]), "leash")
+	near, far := os.NewFile(uintptr(fds[0]), "heartbeat"), os.NewFile(uintptr(fds[1]), "heartbeat")
 	defer far.Close()
 	null, err := os.Open(os.DevNull)
 	if err != nil {
@@ -247,7 +247,7 @@ func (l *launch) spawn(i int, file string, log *os.File) (*exec.Cmd, *daemon.Lea
 		_ = near.Close()
 		return nil, nil, err
 	}
-	return cmd, daemon.NewLeash(near), nil
+	return cmd, daemon.NewHeartbeat(near), nil
 }
 
 // wait returns when every daemon is ready, or with the first reason why not.
@@ -255,9 +255,9 @@ func (l *launch) wait(ctx context.Context) error {
 	up := ctx
 	ctx, cancel := context.WithTimeout(up, l.cfg.Timeout+15*time.Second)
 	defer cancel()
-	errs := make(chan error, len(l.leash)) // one answer from each
+	errs := make(chan error, len(l.heartbeat)) // one answer from each
 	var wg sync.WaitGroup
-	for i := range l.leash {
+	for i := range l.heartbeat {
 		wg.Add(1)
 		go func() {
 			defer wg.Done()
@@ -265,7 +265,7 @@ func (l *launch) wait(ctx context.Context) error {
 		}()
 	}
 	defer wg.Wait()
-	for range l.leash {
+	for range l.heartbeat {
 		var err error
 		select {
 		case err = <-errs:
@@ -276,7 +276,7 @@ func (l *launch) wait(ctx context.Context) error {
 			}
 		}
 		if err != nil {
-			for _, x := range l.leash { // unblocks the others
+			for _, x := range l.heartbeat { // unblocks the others
 				_ = x.Close()
 			}
 			return err
@@ -307,7 +307,7 @@ func (l *launch) waitNode(i int) error {
 	n := l.state.Nodes[i]
 	for {
 		var note daemon.Note
-		err := l.leash[i].Receive(&note)
+		err := l.heartbeat[i].Receive(&note)
 		switch {
 		case err == io.EOF || err != nil && note == (daemon.Note{}):
 			return fmt.Errorf("%s: %w", n.Host, errEnded(n.Log))

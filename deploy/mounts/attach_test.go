@@ -122,17 +122,19 @@ func (a *attaching) hold(t *testing.T) (release func(), err error) {
 		_ = user.Wait() // it was killed
 	})
 	t.Cleanup(release)
-	for { // until the shell has opened it
+	poll := time.NewTicker(time.Millisecond)
+	defer poll.Stop()
+	for range poll.C { // until the shell has opened it
 		_, w, err := a.observe()
 		if err != nil {
 			return nil, err
 		}
 		w.close()
 		if a.dirs.busy(never) {
-			return release, nil
+			break
 		}
-		time.Sleep(time.Millisecond)
 	}
+	return release, nil
 }
 
 // never is a stop function for a look that runs to its end.

@@ -16,40 +16,38 @@ import (
 const (
 	iocBackingOpen  = 0x4010e501 // FUSE_DEV_IOC_BACKING_OPEN
 	iocBackingClose = 0x4004e502 // FUSE_DEV_IOC_BACKING_CLOSE
-	// maxCovers is how many covers and views a daemon may have mounted.
+	// maxCovers bounds the covers and views that a daemon may have mounted.
 	maxCovers = 64
-	// maxBacked bounds the files that the kernel keeps open for one daemon,
-	// whatever it asks for.
+	// maxBacked bounds the files that the kernel keeps open for one daemon.
 	maxBacked = 1 << 17
 )
 
-// mounter mounts for a daemon what only root can, each over the dataset name, and
-// returns the descriptor that the daemon has to serve. Who mounts talks to the daemon
-// by a socket.
+// mounter makes the mounts over dataset name that need root, and returns the descriptor that
+// the daemon has to serve. The mount helper talks to the daemon on a socket.
 type mounter interface {
 	cover(name string, talk *os.File) (*os.File, error)
 	view(name string, talk *os.File) (*os.File, error)
 }
 
-// backer registers files for a daemon with the connection of its mount, and has
-// covers and views mounted for it. It ends, and lets go of the connection, when the
-// daemon's end of the socket is closed, so that a dead daemon's connection dies with it.
+// backer registers files for passthrough with the FUSE connection of a daemon's mount, and
+// has covers and views mounted for it. When the daemon's end of the socket closes it ends and
+// closes the connection, so that the connection dies with the daemon.
 type backer struct {
 	fuse  *os.File // own descriptor of the connection
 	sock  int
 	uid   uint32
 	files map[int32]struct{}
 	by    mounter
-	asked int // mounts that were asked for
+	asked int // mounts requested so far
 }
 
-// serve answers until the socket ends.
+// serve answers requests until the socket closes.
 func (b *backer) serve() {
 	defer unix.Close(b.sock)
 	defer b.fuse.Close()
 	for {
 		id, dev, err := b.next()
-		if errors.Is(err, errBackerEnd) {
+		if errors.Is(err, errDaemonGone) {
 			return
 		}
 		var a [daemon.BackingReply]byte
@@ -61,7 +59,7 @@ func (b *backer) serve() {
 	}
 }
 
-// answer sends a packet, and dev with it if it is not nil.
+// answer sends a packet, with dev if it is not nil.
 func (b *backer) answer(p []byte, dev *os.File) error {
 	var rights []byte
 	if dev != nil {
@@ -71,7 +69,7 @@ func (b *backer) answer(p []byte, dev *os.File) error {
 	return unix.Sendmsg(b.sock, p, rights, nil, unix.MSG_NOSIGNAL)
 }
 
-var errBackerEnd = errors.New("the daemon's end is closed")
+var errDaemonGone = errors.New("the daemon's end is closed")
 
 func errnoOf(err error) syscall.Errno {
 	var no syscall.Errno
@@ -81,7 +79,7 @@ func errnoOf(err error) syscall.Errno {
 	return no
 }
 
-// next does one request.
+// next serves one request.
 func (b *backer) next() (int32, *os.File, error) {
 	var p [daemon.BackingAsk + 1]byte
 	oob := make([]byte, unix.CmsgSpace(4*4))
@@ -90,7 +88,7 @@ func (b *backer) next() (int32, *os.File, error) {
 		return 0, nil, syscall.EINTR
 	}
 	if err != nil || n == 0 {
-		return 0, nil, errBackerEnd
+		return 0, nil, errDaemonGone
 	}
 	fds, err := rights(oob[:oobn])
 	defer closeAll(fds)
@@ -113,8 +111,8 @@ func (b *backer) next() (int32, *os.File, error) {
 	return 0, nil, syscall.EPROTO
 }
 
-// mount bounds what a daemon can have mounted, and hands a descriptor on; closing it
-// is the caller's. The name is checked by who mounts.
+// mount bounds the mounts of a daemon, and passes its socket on; the caller closes fd. The
+// mounter checks the name.
 func (b *backer) mount(by func(string, *os.File) (*os.File, error), name string, fd int) (*os.File, error) {
 	if b.asked++; b.asked > maxCovers {
 		return nil, syscall.ENOSPC
@@ -124,12 +122,11 @@ func (b *backer) mount(by func(string, *os.File) (*os.File, error), name string,
 		return nil, err
 	}
 	talk := os.NewFile(uintptr(own), "talk")
-	defer talk.Close() // who mounts has its own
+	defer talk.Close() // the helper has its own
 	return by(name, talk)
 }
 
-// rights is the descriptors that came with a packet. Those of a message that
-// does not parse are returned too.
+// rights returns the descriptors of a packet, also with an error.
 func rights(oob []byte) (fds []int, err error) {
 	msgs, err := unix.ParseSocketControlMessage(oob)
 	if err != nil {
@@ -149,8 +146,7 @@ func closeAll(fds []int) {
 	}
 }
 
-// open registers a plain file of the user, open for reading only: what he can
-// read he may read without us.
+// open registers a plain file of the user, open for reading only: the user can read it anyway.
 func (b *backer) open(fd int) (int32, error) {
 	if len(b.files) >= maxBacked {
 		return 0, syscall.ENOSPC
@@ -191,10 +187,9 @@ func (b *backer) drop(id int32) error {
 	return nil
 }
 
-// startBacker makes the pair of sockets and serves one of them with its own
-// descriptor of the connection. The other is for the daemon; its caller closes
-// it. done is called when the backer has ended: it does when stop is called, too, since
-// others than the daemon may have the other socket. stop is called once.
+// startBacker starts a backer with its own descriptor of the connection. far is the daemon's
+// end of the socket; the caller closes it. done is called when the backer has ended. stop,
+// called once, ends it even if other processes hold far.
 func startBacker(fuse *os.File, uid uint32, by mounter, done func()) (far *os.File, stop func(), err error) {
 	own, err := unix.FcntlInt(fuse.Fd(), unix.F_DUPFD_CLOEXEC, 0)
 	if err != nil {

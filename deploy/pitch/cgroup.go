@@ -8,8 +8,7 @@ import (
 	"strconv"
 )
 
-// cgroupRoots is where a memory group can be made, with the name of the file
-// that bounds it: cgroup v2, then v1.
+// cgroupRoots are the parents for a memory cgroup, each with its limit file: v2, then v1.
 var cgroupRoots = [][2]string{
 	{"/sys/fs/cgroup", "memory.max"},
 	{"/sys/fs/cgroup/memory", "memory.limit_in_bytes"},
@@ -17,8 +16,8 @@ var cgroupRoots = [][2]string{
 
 func cgroupDir(root string, p place) string { return filepath.Join(root, "bivouac-"+p.job) }
 
-// enterCgroup moves a daemon into a group with the site's bound of memory. It
-// is best effort: without it the daemon is only not bounded.
+// enterCgroup moves a daemon into a cgroup with the site's memory limit. Without it the daemon
+// is only not bounded.
 func enterCgroup(p place, pid int) error {
 	if p.site.Memory == 0 {
 		return nil
@@ -33,14 +32,14 @@ func enterCgroup(p place, pid int) error {
 		if err == nil {
 			return tell(filepath.Join(dir, "cgroup.procs"), int64(pid))
 		}
-		_ = os.Remove(dir) // it is of no use
+		_ = os.Remove(dir) // it is unusable
 		errs = append(errs, err)
 	}
 	return errors.Join(errs...)
 }
 
-// tell writes to a file of the kernel's, which it must not make: with cgroup v1
-// the first root is an ordinary file system.
+// tell writes to a kernel file. It must not create one: with cgroup v1 the first root is an
+// ordinary filesystem.
 func tell(path string, v int64) error {
 	f, err := os.OpenFile(path, os.O_WRONLY, 0)
 	if err != nil {
@@ -50,7 +49,7 @@ func tell(path string, v int64) error {
 	return errors.Join(err, f.Close())
 }
 
-// leaveCgroup removes the group; the daemon in it is dead.
+// leaveCgroup removes the cgroup of a dead daemon.
 func leaveCgroup(p place) {
 	for _, root := range cgroupRoots {
 		_ = os.Remove(cgroupDir(root[0], p)) // usually there is none

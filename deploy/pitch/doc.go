@@ -1,15 +1,13 @@
-// Package pitch is the privileged life of a job on one node: what the prolog,
-// the keeper and the epilog do as root. Its one idea is that everything which
-// is made for a job has a name computed from the job's number, and every
-// process is written down with its start time, so that whoever comes later
-// (the keeper, the epilog, the prolog of another job after a power failure)
-// can take all of it away without having seen it made.
+// Package pitch sets a job up on one node and removes it: the prolog, the keeper and the epilog,
+// which run as root. Its one idea: the name of everything that it makes for a job follows from
+// the job id, and a pid file with the start time records every process. So a later process
+// (the keeper, the epilog, another job's prolog after a power failure) can remove all
+// of it without having seen it made.
 //
-// It never looks into the mount: a stat there can hang with the daemon behind
-// it. It follows no symbolic link below a directory that the user owns. From
+// It never accesses the mount: a stat there can hang with the daemon. It follows no symbolic link below a directory that the user owns. From
 // the network it reads one bounded credential, when the job key is fetched;
 // from the user a bounded spec, checked twice; from the daemon, which runs as
-// the user, the notes on the leash. It does not know what a daemon serves.
+// the user, the notes on the heartbeat connection. It does not know what a daemon serves.
 //
 // # On a node
 //
@@ -19,19 +17,19 @@
 //	    keeper.pid daemon.pid "pid starttime"
 //	    record.json           0600: what the prolog decided
 //	    job.json              0400, the user's: the daemon's job file
-//	    keeper.sock           0600: "leave SECONDS\n", answered when all is gone
+//	    keeper.sock           0600: "leave SECONDS\n", answered when all is removed
 //	    d/                    0700, the user's: the daemon's control socket
 //	<store>/<jobid>.<restart> 0700, the user's, in each store
 //	<mount>/<jobid>           the mountpoint
 //	<log>/<jobid>.log         stays if something went wrong
 //
-// # The life of a job
+// # From prolog to epilog
 //
 // Prolog checks the node and the spec, clears what dead jobs left, makes the
 // directories, and starts the keeper. The keeper gets the job key, mounts,
-// runs the daemon as the user, writes the state, watches. Epilog tells the
-// keeper to leave; where there is no keeper any more it takes everything away
-// by itself. A keeper whose job failed stays until the epilog, so that a run
+// runs the daemon as the user, writes the state, and supervises the daemon. Epilog
+// tells the keeper to leave; without a live keeper it removes everything by
+// itself. A keeper whose job failed stays until the epilog, so that a run
 // directory without a live keeper is always a stale one.
 //
 // The keeper keeps no copy of the FUSE descriptor that the daemon serves: when

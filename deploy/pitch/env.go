@@ -19,8 +19,8 @@ const safePath = "/usr/sbin:/usr/bin:/sbin:/bin"
 // The exit statuses of prolog and epilog. Any other would drain the node for
 // what is not its fault.
 const (
-	exitOK   = 0
-	exitSick = 75 // EX_TEMPFAIL: this node is sick
+	exitOK        = 0
+	exitNodeFault = 75 // EX_TEMPFAIL: a fault of this node, which Slurm then drains
 )
 
 // Names under which the submission's words arrive.

@@ -6,9 +6,8 @@ import (
 	"time"
 )
 
-// Epilog ends the job on this node and returns when nothing of it is left: the
-// exit status, 0 unless something could not be removed. A node that has
-// nothing of the job is done at once; a second epilog finds it so.
+// Epilog ends the job on this node and returns the exit status when nothing of it is left: 0
+// unless something could not be removed. It can be repeated.
 func Epilog(ctx context.Context, env Env, site Site) int {
 	env.setDefaults()
 	id, err := env.jobID()
@@ -29,28 +28,28 @@ func Epilog(ctx context.Context, env Env, site Site) int {
 		return exitOK
 	}
 	env.say(id, "could not remove: %s", strings.Join(left, "; "))
-	return exitSick
+	return exitNodeFault
 }
 
 type epilog struct {
 	env    Env
 	place  place
-	before []place // as the prolog saw it, if the site's configuration changed since
+	before []place // places by the configuration of the prolog, which may have changed
 	leave  time.Duration
 }
 
-// readRecord looks up what the prolog wrote down, if that is still there.
+// readRecord reads the prolog's record, if it is still there.
 func (e *epilog) readRecord() {
 	r, err := readRecord(e.place.recordFile())
 	if err != nil {
-		return // the site's configuration and the job's number tell enough
+		return // the configuration and the job id suffice
 	}
 	e.leave = e.place.site.leaveTime(len(r.Job.StageOut) > 0)
 	r.Site.Run = e.place.site.Run
 	e.before = append(e.before, r.place())
 }
 
-// dismiss lets the keeper do it, and makes sure that it is gone.
+// dismiss tells the keeper to leave, and kills it if it does not.
 func (e *epilog) dismiss(ctx context.Context) {
 	keeper := readProcess(e.place.keeperPid())
 	if !keeper.alive() {
@@ -59,7 +58,7 @@ func (e *epilog) dismiss(ctx context.Context) {
 	answer, err := askLeave(ctx, e.place.sock(), e.leave)
 	switch {
 	case err != nil:
-		e.env.say(e.place.job, "the keeper does not answer and is killed: %v", err)
+		e.env.say(e.place.job, "killing the keeper, which does not answer: %v", err)
 	case answer != "ok":
 		e.env.say(e.place.job, "%s", answer)
 	}
@@ -75,7 +74,7 @@ func (e *epilog) dismiss(ctx context.Context) {
 	}
 }
 
-// clear removes what the keeper did not, and reports what stays.
+// clear removes what the keeper left, and returns what it could not remove.
 func (e *epilog) clear(ctx context.Context) []string {
 	var left []string
 	for _, p := range append(e.before, e.place) {

@@ -53,7 +53,7 @@ func (n *node) fullRun() (fill func(free int)) {
 }
 
 // TestRunIsFull: where the run directory has no room, or only for some of it, the
-// prolog says that the node is sick, or the job's tasks find why they have no bivouac.
+// prolog reports a fault of the node, or the job's tasks find why they have no bivouac.
 func TestRunIsFull(t *testing.T) {
 	for free := range 10 {
 		n := newNode(t, wellBehaved)
@@ -62,7 +62,7 @@ func TestRunIsFull(t *testing.T) {
 		got := n.prolog()
 		s, err := ReadState(n.site, n.place().job)
 		switch {
-		case got == exitSick && errors.Is(err, fs.ErrNotExist) && absent(n.place()):
+		case got == exitNodeFault && errors.Is(err, fs.ErrNotExist) && absent(n.place()):
 			contains(t, "what was said", n.said.String(), "no space left")
 		case got != exitOK || err != nil || s.Phase == Starting || s.Detail == "":
 			t.Errorf("with %d pages free: Prolog = %d, the state is %q, %v, said %q", free, got, s, err, n.said.String())

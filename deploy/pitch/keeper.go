@@ -18,7 +18,7 @@ import (
 	"github.com/bivouacfs/bivouac/datapath/rpc"
 )
 
-// KeeperConfig is what the command gives a keeper.
+// KeeperConfig configures a keeper.
 type KeeperConfig struct {
 	Record  string    // the file that the prolog wrote
 	Key     io.Reader // standard input: a key in hex, or nothing
@@ -27,14 +27,14 @@ type KeeperConfig struct {
 }
 
 const (
-	// termTime is how long a job may take to leave after a SIGTERM.
+	// termTime bounds the leave of a job after SIGTERM.
 	termTime = 10 * time.Second
-	// finishTime is for the teardown after the daemon has left.
+	// finishTime bounds the teardown after the daemon has left.
 	finishTime = wipeTime + killTime + unmountTime
 )
 
-// Keeper is the process that holds a job on this node until it is told to
-// leave. It runs as root, detached, with its log as standard output and error.
+// Keeper supervises a job on this node until it is told to leave. It runs as root, detached,
+// with its log as standard output and error.
 func Keeper(ctx context.Context, cfg KeeperConfig) error {
 	ctx, stop := signal.NotifyContext(ctx, syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
@@ -48,15 +48,15 @@ func Keeper(ctx context.Context, cfg KeeperConfig) error {
 	}
 	given, err := io.ReadAll(io.LimitReader(cfg.Key, 256))
 	if err != nil {
-		return fmt.Errorf("keeper: the job key: %w", err)
+		return fmt.Errorf("keeper: read the job key: %w", err)
 	}
 	k := newKeeper(rec, strings.TrimSpace(string(given)), cfg)
 	return k.run(ctx)
 }
 
-// prepareProcess sets what a daemon inherits: umask 0, many descriptors, no
-// core file (the key would be in it); asks the kernel to spare the keeper; and makes it
-// the parent of orphans.
+// prepareProcess sets what the daemon inherits: umask 0, many descriptors, no core file (it
+// would contain the key). It also protects the keeper from the OOM killer and makes it the
+// subreaper of the daemon's children.
 func prepareProcess(log *logrus.Entry) {
 	syscall.Umask(0)
 	errs := []error{
@@ -66,12 +66,12 @@ func prepareProcess(log *logrus.Entry) {
 		adoptOrphans(),
 	}
 	if err := errors.Join(errs...); err != nil {
-		log.WithError(err).Debug("the process could not be set up in full")
+		log.WithError(err).Debug("could not set all process limits")
 	}
 }
 
-// raiseFiles allows as many descriptors as can be had. Setting the limit also
-// makes the runtime hand it on to the daemon as it is.
+// raiseFiles raises the limit of descriptors as far as possible. Setting it also makes the
+// runtime pass it to the daemon unchanged.
 func raiseFiles() error {
 	const want = 1 << 20
 	lim := syscall.Rlimit{Cur: want, Max: want}
@@ -93,18 +93,18 @@ type keeper struct {
 	program string
 	log     *logrus.Entry
 
-	// Of the goroutine of run.
+	// Used by the goroutine of run only.
 	key     rpc.Key
-	meet    *keyServer  // on the first host, until the start is over
-	deaths  []time.Time // of daemons, the latest last
-	trouble []string    // what the user should know
+	meet    *keyServer  // on the first host, during the start
+	deaths  []time.Time // times at which daemons died
+	trouble []string    // for the final report
 
 	leaving chan struct{} // closed when asked to leave
 	gone    chan struct{} // closed when everything is removed
 
 	mu       sync.Mutex
-	deadline time.Time // guarded by mu; of the leave, zero before
-	farewell string    // guarded by mu; the answer to who asked
+	deadline time.Time // guarded by mu; of the leave; zero before
+	answer   string    // guarded by mu; to the leave request
 }
 
 func newKeeper(rec *record, given string, cfg KeeperConfig) *keeper {
@@ -118,32 +118,32 @@ func newKeeper(rec *record, given string, cfg KeeperConfig) *keeper {
 	return k
 }
 
-// run returns when the job has left and nothing of it is here any more, or
-// with what is. Its thread is the parent of the daemons, which die with it.
+// run returns when the job has left; its error names what could not be removed. Its thread is
+// the parent of the daemons, which die with it.
 func (k *keeper) run(ctx context.Context) error {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	defer context.AfterFunc(ctx, func() { k.leave(termTime) })()
-	door, err := k.openDoor()
+	ctl, err := k.listenControl()
 	if err != nil {
 		return fmt.Errorf("keeper: %w", err)
 	}
-	defer door.close()
+	defer ctl.close()
 	if err := k.keep(); err != nil {
 		k.fail(err)
-		if k.forsaken() {
-			return k.goAway()
+		if k.abandoned() {
+			return k.leaveRemains()
 		}
 	}
 	return k.finish()
 }
 
-// lookEvery is how often a keeper that only waits looks whether it can be told to leave.
+// lookEvery is how often a failed keeper checks that it can still be told to leave.
 const lookEvery = time.Second
 
-// forsaken waits until the job is to leave, or nobody can say so any more, which it
-// reports: the run directory is gone, or that of a later start is in its place.
-func (k *keeper) forsaken() bool {
+// abandoned waits until the job is to leave (false), or until no leave request can come any
+// more (true): the run directory is gone, or belongs to a later start.
+func (k *keeper) abandoned() bool {
 	t := time.NewTicker(lookEvery)
 	defer t.Stop()
 	for {
@@ -151,7 +151,7 @@ func (k *keeper) forsaken() bool {
 		case <-k.leaving:
 			return false
 		case <-t.C:
-			keeper := readProcess(k.place.keeperPid()).pid // 0: it is not written down yet
+			keeper := readProcess(k.place.keeperPid()).pid // 0: not written yet
 			if keeper != 0 && keeper != os.Getpid() || !exists(k.place.run()) {
 				return true
 			}
@@ -159,19 +159,19 @@ func (k *keeper) forsaken() bool {
 	}
 }
 
-// goAway leaves what there is to whoever comes later, who finds it by its name: it may be
-// that of a later start.
-func (k *keeper) goAway() error {
+// leaveRemains ends the keeper without a teardown: the directories may belong to a later start,
+// and the next prolog finds them by name.
+func (k *keeper) leaveRemains() error {
 	const why = "the run directory is gone"
 	k.mu.Lock()
-	k.farewell = why
+	k.answer = why
 	k.mu.Unlock()
 	close(k.gone)
 	return fmt.Errorf("keeper: %s", why)
 }
 
-// keep gets the job going and keeps it so. It returns nil when the job is to
-// leave, or why it cannot go on.
+// keep starts the job and keeps it running. It returns nil when the job is to leave, or why it
+// cannot go on.
 func (k *keeper) keep() error {
 	if k.rec.Failed != "" {
 		return errors.New(k.rec.Failed)
@@ -187,14 +187,14 @@ func (k *keeper) keep() error {
 		return err
 	}
 	for {
-		err := k.life()
+		err := k.supervise()
 		if err == nil || !k.mayRestart(err) {
 			return err
 		}
 	}
 }
 
-// untilLeave is a context that ends at deadline or when asked to leave.
+// untilLeave returns a context that ends at the deadline or when the job is to leave.
 func (k *keeper) untilLeave(deadline time.Time) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithDeadline(context.Background(), deadline)
 	var wg sync.WaitGroup
@@ -210,7 +210,7 @@ func (k *keeper) untilLeave(deadline time.Time) (context.Context, context.Cancel
 	return ctx, func() { cancel(); wg.Wait() }
 }
 
-// getKey makes the job key, or gets it from where it is.
+// getKey makes the job key, or fetches it from the first host.
 func (k *keeper) getKey(ctx context.Context) (err error) {
 	j, site := &k.rec.Job, k.rec.Site
 	m := meeting{
@@ -223,7 +223,7 @@ func (k *keeper) getKey(ctx context.Context) (err error) {
 	case len(j.Hosts) == 1:
 		k.key, err = newKey()
 	case site.Munge == MungeOff:
-		err = errors.New("no job key came with the submission, and the site's configuration says munge: off")
+		err = errors.New("no job key came with the submission, and munge is off at this site: submit with the spank plugin, or set munge: auto")
 	case j.Self == 0:
 		if k.key, err = newKey(); err == nil {
 			k.meet, err = serveKey(ctx, m, k.key)
@@ -242,14 +242,13 @@ func (k *keeper) closeMeet() {
 }
 
 const (
-	// maxDeaths within deathSpan end a job: a daemon that dies so often will
-	// die again.
+	// maxDeaths within deathSpan end the job on this node.
 	maxDeaths = 4
 	deathSpan = time.Minute
 	backoff   = 100 * time.Millisecond
 )
 
-// mayRestart waits a little before another daemon is tried.
+// mayRestart reports whether the daemon is restarted, after a pause.
 func (k *keeper) mayRestart(why error) bool {
 	var f fatal
 	if errors.As(why, &f) {
@@ -264,27 +263,26 @@ func (k *keeper) mayRestart(why error) bool {
 		return false
 	}
 	k.trouble = append(k.trouble, why.Error())
-	k.log.WithError(why).Warn("the daemon is started anew")
+	k.log.WithError(why).Warn("restarting the daemon")
 	t := time.NewTimer(backoff << len(k.deaths))
 	defer t.Stop()
 	select {
 	case <-t.C:
-	case <-k.leaving: // life ends at once
+	case <-k.leaving: // supervise returns at once
 	}
 	return true
 }
 
-// fail writes down why there is no bivouac. What there is of it stays until
-// the job leaves.
+// fail publishes why the job has no bivouac here. What was made stays until the job leaves.
 func (k *keeper) fail(why error) {
-	k.log.WithError(why).Error("the job has no bivouac on this node")
+	k.log.WithError(why).Error("bivouac failed on this node; the job's tasks fail with this reason")
 	k.trouble = append(k.trouble, why.Error())
 	if err := k.place.writeState(State{Failed, why.Error()}); err != nil {
-		k.log.WithError(err).Error("the state cannot be written")
+		k.log.WithError(err).Error("could not write the state file; the job waits until its prolog times out")
 	}
 }
 
-// finish takes everything away and answers who asked.
+// finish removes everything and sets the answer to the leave request.
 func (k *keeper) finish() error {
 	ctx, cancel := context.WithTimeout(context.Background(), finishTime)
 	defer cancel()
@@ -294,18 +292,18 @@ func (k *keeper) finish() error {
 	switch {
 	case len(left) > 0:
 		answer = "left " + strings.Join(left, "; ")
-		err = fmt.Errorf("keeper: could not be removed: %s", strings.Join(left, "; "))
-		k.log.WithField("left", left).Error("not everything could be removed")
+		err = fmt.Errorf("keeper: could not remove: %s", strings.Join(left, "; "))
+		k.log.WithField("left", left).Error("could not remove all of the job; the next prolog on this node tries again")
 	case len(k.trouble) > 0:
 		answer = "trouble " + strings.Join(k.trouble, "; ")
-		k.log.WithField("trouble", k.trouble).Warn("left with trouble")
+		k.log.WithField("trouble", k.trouble).Warn("job left with trouble")
 	default:
 		if e := os.Remove(k.place.log()); e != nil && !errors.Is(e, os.ErrNotExist) {
-			k.log.WithError(e).Warn("the log stays")
+			k.log.WithError(e).Warn("could not remove the log")
 		}
 	}
 	k.mu.Lock()
-	k.farewell = oneLine(answer)
+	k.answer = oneLine(answer)
 	k.mu.Unlock()
 	close(k.gone)
 	return err

@@ -21,7 +21,7 @@ import (
 )
 
 // TestMain lets the test binary be the keeper, which is the real one, the
-// daemon, which is a fake that speaks the leash and answers for the root of a
+// daemon, which is a fake that speaks on the heartbeat connection and answers for the root of a
 // mount, and a helper that mounts nothing.
 func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && os.Args[1] == "cover" {
@@ -79,21 +79,21 @@ func fakeDaemon(path string) int {
 		fmt.Fprintln(os.Stderr, err)
 		return 2
 	}
-	leash := daemon.NewLeash(os.NewFile(daemon.LeashFD, "leash"))
+	heartbeat := daemon.NewHeartbeat(os.NewFile(daemon.HeartbeatFD, "heartbeat"))
 	var start daemon.Start
-	if err := leash.Receive(&start); err != nil {
+	if err := heartbeat.Receive(&start); err != nil {
 		return 2
 	}
 	how, n := fmt.Sprint(job.Seed), countStart(job)
 	see(job, start.Key, n)
 	switch {
 	case how == refuses:
-		_ = leash.Send(daemon.Note{Failed: "host node9 did not\nanswer"})
+		_ = heartbeat.Send(daemon.Note{Failed: "host node9 did not\nanswer"})
 		return 1
 	case how == diesAtStart:
 		return 3
 	case how == neverReady:
-		_ = leash.Receive(&start)
+		_ = heartbeat.Receive(&start)
 		return 0
 	}
 	signal.Ignore(syscall.SIGTERM)
@@ -104,11 +104,11 @@ func fakeDaemon(path string) int {
 	if how == getsAway {
 		getAway(job)
 	}
-	_ = leash.Send(daemon.Note{Ready: true})
+	_ = heartbeat.Send(daemon.Note{Ready: true})
 	if how == diesAlways {
 		return 4
 	}
-	return beADaemon(leash, how, hung)
+	return beADaemon(heartbeat, how, hung)
 }
 
 // getAway starts two processes in sessions of their own, one of them without a parent,
@@ -130,13 +130,13 @@ func getAway(job *job.File) {
 	}
 }
 
-func beADaemon(leash *daemon.Leash, how string, hung bool) int {
+func beADaemon(heartbeat *daemon.Heartbeat, how string, hung bool) int {
 	orders := make(chan daemon.Order)
 	go func() {
 		defer close(orders)
 		for {
 			var o daemon.Order
-			if leash.Receive(&o) != nil {
+			if heartbeat.Receive(&o) != nil {
 				return
 			}
 			orders <- o
@@ -147,10 +147,10 @@ func beADaemon(leash *daemon.Leash, how string, hung bool) int {
 		select {
 		case <-t.C:
 			if !hung {
-				_ = leash.Send(daemon.Note{Alive: true})
+				_ = heartbeat.Send(daemon.Note{Alive: true})
 			}
 			if how == leavesItself {
-				_ = leash.Send(daemon.Note{Left: true})
+				_ = heartbeat.Send(daemon.Note{Left: true})
 			}
 		case o, ok := <-orders:
 			switch {
@@ -158,9 +158,9 @@ func beADaemon(leash *daemon.Leash, how string, hung bool) int {
 				return 0
 			case how == neverLeaves || hung:
 			case o.Leave && how == complains:
-				_ = leash.Send(daemon.Note{Left: true, Trouble: "3 files were not\ncopied"})
+				_ = heartbeat.Send(daemon.Note{Left: true, Trouble: "3 files were not\ncopied"})
 			case o.Leave:
-				_ = leash.Send(daemon.Note{Left: true})
+				_ = heartbeat.Send(daemon.Note{Left: true})
 			}
 		}
 	}

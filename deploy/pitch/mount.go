@@ -18,8 +18,8 @@ const (
 	fuseType   = mounts.FUSEType
 )
 
-// mountFuse mounts a new connection at path for the user and returns its
-// descriptor. The caller gives it to a daemon and closes it.
+// mountFuse mounts a new FUSE connection at path for the user and returns its descriptor. The
+// caller passes it to a daemon and closes it.
 func mountFuse(path string, uid, gid uint32) (*os.File, error) {
 	f, err := os.OpenFile(fuseDevice, os.O_RDWR, 0)
 	if err != nil {
@@ -28,7 +28,7 @@ func mountFuse(path string, uid, gid uint32) (*os.File, error) {
 	data := fmt.Sprintf("fd=%d,rootmode=40000,user_id=%d,group_id=%d,allow_other,default_permissions,max_read=1048576",
 		f.Fd(), uid, gid)
 	if err := unix.Mount("bivouac", path, fuseType, unix.MS_NOSUID|unix.MS_NODEV, data); err != nil {
-		_ = f.Close() // nothing is mounted by it
+		_ = f.Close() // nothing uses it
 		return nil, fmt.Errorf("mount %s: %w", path, err)
 	}
 	return f, nil
@@ -50,12 +50,11 @@ func propagates(dir string) bool {
 	return best.Shared
 }
 
-// maxStacked is how many mounts, one upon the other, unmount takes away.
+// maxStacked bounds the stacked mounts that unmount removes.
 const maxStacked = 16
 
-// unmount aborts and detaches all that is mounted at path. MNT_FORCE aborts
-// the FUSE connection, so that whoever waits for an answer gets an error, also
-// through a copy of the mount in another namespace.
+// unmount aborts and detaches all mounts at path. MNT_FORCE aborts the FUSE connection, so
+// that pending requests fail, also those through a copy of the mount in another namespace.
 func unmount(ctx context.Context, path string, limit time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
@@ -71,16 +70,15 @@ func unmount(ctx context.Context, path string, limit time.Duration) error {
 	return fmt.Errorf("unmount %s: more than %d mounts upon each other: %w", path, maxStacked, unix.EBUSY)
 }
 
-// detach does not wait longer than ctx for the kernel. Its goroutine then ends
-// with the system call, or with this process.
+// detach waits for the kernel no longer than ctx. Its goroutine ends with the system call.
 func detach(ctx context.Context, path string) error {
-	done := make(chan error, 1) // the result may come when nobody waits
+	done := make(chan error, 1) // a late result needs no receiver
 	go func() {
 		done <- unix.Unmount(path, unix.MNT_FORCE|unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)
 	}()
 	select {
 	case err := <-done:
-		if errors.Is(err, unix.EINVAL) { // somebody else was faster
+		if errors.Is(err, unix.EINVAL) { // already unmounted
 			return nil
 		}
 		return err

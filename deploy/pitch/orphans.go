@@ -10,20 +10,20 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// What a daemon starts becomes the keeper's when it loses its parent, whatever session or
-// group it has made for itself: a user can have his daemon, which is a process of his,
-// start what would outlive the job, with its mounts, outside of all that Slurm knows of.
+// The keeper is the subreaper of its daemon: orphaned processes that the daemon started become
+// its children, whatever their session. Without that a user could have the daemon, which runs
+// as the user, start processes that outlive the job and that Slurm does not know.
 
-// adoptOrphans makes this process the parent of what loses its own below it.
+// adoptOrphans makes this process a subreaper.
 func adoptOrphans() error {
 	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
-		return fmt.Errorf("orphans: %w", err)
+		return fmt.Errorf("set subreaper: %w", err)
 	}
 	return nil
 }
 
-// killOrphans ends the processes of uid that are this one's, and what they leave behind.
-// Those of root are our own.
+// killOrphans kills the children of this process that belong to uid, and their children in
+// turn. Processes of root are our own.
 func killOrphans(ctx context.Context, uid uint32) error {
 	if uid == 0 {
 		return nil
@@ -32,22 +32,22 @@ func killOrphans(ctx context.Context, uid uint32) error {
 	err := poll(ctx, func() bool {
 		left = childrenOf(os.Getpid(), uid)
 		for _, pid := range left {
-			_ = unix.Kill(pid, unix.SIGKILL)               // nobody else waits for it, so it is still who it was
+			_ = unix.Kill(pid, unix.SIGKILL)               // only we reap it, so its pid is not reused
 			_, _ = unix.Wait4(pid, nil, unix.WNOHANG, nil) // or in the next round
 		}
 		return len(left) == 0
 	})
 	if err != nil {
-		return fmt.Errorf("processes %v, which the daemon has started, do not end: %w", left, err)
+		return fmt.Errorf("processes %v, started by the daemon, do not die: %w", left, err)
 	}
 	return nil
 }
 
-// childrenOf is the children of a process that are uid's, also those that have ended.
+// childrenOf returns the children of a process that belong to uid, zombies included.
 func childrenOf(parent int, uid uint32) (pids []int) {
 	names, err := readNames("/proc")
 	if err != nil {
-		return nil // then there is nothing to be found
+		return nil
 	}
 	for _, name := range names {
 		pid, err := strconv.Atoi(name)
@@ -62,7 +62,7 @@ func childrenOf(parent int, uid uint32) (pids []int) {
 	return pids
 }
 
-// statusField is the first value of a line of /proc/PID/status; of Uid it is the real one.
+// statusField returns the first value of a line of /proc/PID/status: of Uid the real one.
 func statusField(status, key string) string {
 	for line := range strings.Lines(status) {
 		if k, v, ok := strings.Cut(line, ":"); ok && k == key {

@@ -23,8 +23,8 @@ var (
 	storeName = regexp.MustCompile(`^[1-9][0-9]{0,9}\.[0-9]{1,10}$`)
 )
 
-// place is where a job's things are on this node. All follows from the site
-// and the job's id, which has digits only.
+// place computes the paths of a job on this node from the site and the job id, which has
+// digits only.
 type place struct {
 	site Site
 	job  string
@@ -42,7 +42,7 @@ func (p place) ctl() string          { return p.file("d") }
 func (p place) mount() string        { return filepath.Join(p.site.Mount, p.job) }
 func (p place) log() string          { return filepath.Join(p.site.Log, p.job+".log") }
 
-// stores is the directories of one start of the job.
+// stores returns the store directories of one start of the job.
 func (p place) stores(restart int) []string {
 	var dirs []string
 	for _, s := range p.site.Store {
@@ -51,7 +51,7 @@ func (p place) stores(restart int) []string {
 	return dirs
 }
 
-// allStores is the directories that any start of the job has left.
+// allStores returns the existing store directories of all starts of the job.
 func (p place) allStores() []string {
 	var dirs []string
 	for _, s := range p.site.Store {
@@ -84,14 +84,14 @@ const (
 	Failed   Phase = "failed"
 )
 
-// State is the line in the state file, by which whoever must not touch the
-// mount learns how the job stands on this node.
+// State is the line in the state file. It tells the plugin, which must not touch the mount,
+// whether the job is ready on this node.
 type State struct {
 	Phase  Phase
 	Detail string // the mountpoint when Ready, the reason when Failed
 }
 
-// String is the line.
+// String returns the line.
 func (s State) String() string {
 	if s.Detail == "" {
 		return string(s.Phase)
@@ -113,10 +113,10 @@ func ReadState(site Site, job string) (State, error) {
 	case Starting, Ready, Failed:
 		return s, nil
 	}
-	return State{}, fmt.Errorf("the state file of job %s says %.40q", job, b)
+	return State{}, fmt.Errorf("state file of job %s: unknown state %.40q", job, b)
 }
 
-// RunDir is the directory with the control socket of a job's daemon here.
+// RunDir returns the directory of the control socket of a job's daemon.
 func RunDir(site Site, job string) (string, error) {
 	if !jobName.MatchString(job) {
 		return "", fmt.Errorf("%q is not a job id", job)
@@ -127,7 +127,7 @@ func RunDir(site Site, job string) (string, error) {
 // maxLine bounds a state: the plugin reads it into a buffer of 1024 bytes.
 const maxLine = 900
 
-// oneLine makes a text fit for a state file, a reply or a log.
+// oneLine makes a text safe for a state file, a reply or a log.
 func oneLine(text string) string {
 	text = strings.Map(func(r rune) rune {
 		if unicode.IsControl(r) {
@@ -151,8 +151,8 @@ func (p place) writeState(s State) error {
 	return err
 }
 
-// overwrite writes where a file is already, which takes no room. Who reads it at that
-// moment may see the end of the old behind the new.
+// overwrite writes into an existing file, which needs no disk space. A concurrent reader may
+// see the end of the old text behind the new.
 func overwrite(path string, b []byte) error {
 	f, err := os.OpenFile(path, os.O_WRONLY|unix.O_NOFOLLOW, 0)
 	if err != nil {
@@ -162,7 +162,7 @@ func overwrite(path string, b []byte) error {
 	return errors.Join(err, f.Truncate(int64(len(b))), f.Close())
 }
 
-// replaceFile writes a file so that a reader sees all of the old or all of the new.
+// replaceFile replaces a file atomically.
 func replaceFile(path string, b []byte, mode os.FileMode) error {
 	tmp := path + ".new"
 	if err := os.Remove(tmp); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -179,21 +179,21 @@ func replaceFile(path string, b []byte, mode os.FileMode) error {
 	return os.Rename(tmp, path)
 }
 
-// record is what the prolog decided: all that a keeper needs but the key.
+// record holds the decisions of the prolog: all that a keeper needs except the key.
 type record struct {
 	Site Site     `json:"site"`
 	Job  job.File `json:"job"`
-	// Deadline is when the prolog gives up, in nanoseconds since this machine was
-	// booted: its clock may be set for the first time while the job starts.
+	// Deadline is when the keeper gives up, in nanoseconds since boot: the wall clock may
+	// be set for the first time while the job starts.
 	Deadline int64 `json:"deadline"`
-	// Failed is why nothing is to be started; the keeper then only keeps the state.
+	// Failed is why the job cannot start; the keeper then only publishes it.
 	Failed string `json:"failed,omitempty"`
 }
 
-// until is Deadline as a time of this process.
+// until returns Deadline as a time of this process.
 func (r *record) until() time.Time { return time.Now().Add(time.Duration(r.Deadline) - uptime()) }
 
-// uptime is how long this machine is up.
+// uptime returns the time since boot.
 func uptime() time.Duration {
 	var t unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &t); err != nil {

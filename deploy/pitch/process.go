@@ -12,8 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// process is known by its id and its start time, so that one which got the
-// same id later is never taken for it.
+// process is identified by pid and start time, so that a reused pid is not taken for it.
 type process struct {
 	pid   int
 	start string // field 22 of /proc/pid/stat
@@ -21,7 +20,7 @@ type process struct {
 
 func (p process) String() string { return fmt.Sprintf("%d %s", p.pid, p.start) }
 
-// startOf is the start time of a process; "" if it is gone or a zombie.
+// startOf returns the start time of a process; "" if it has ended or is a zombie.
 func startOf(pid int) string {
 	b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
 	if err != nil {
@@ -37,8 +36,8 @@ func startOf(pid int) string {
 
 func processOf(pid int) process { return process{pid, startOf(pid)} }
 
-// readProcess reads a pid file; the zero process, which is not alive, if there
-// is none or it is damaged.
+// readProcess reads a pid file. Without a valid one it returns the zero process, which is not
+// alive.
 func readProcess(path string) process {
 	b, err := os.ReadFile(path)
 	if err != nil {
@@ -58,13 +57,13 @@ func (p process) write(path string) error {
 
 func (p process) alive() bool { return p.pid > 1 && p.start != "" && startOf(p.pid) == p.start }
 
-// kill ends p and, as p leads a session of its own, all of its group.
+// kill kills p and, if it leads one, its process group.
 func (p process) kill() {
 	if !p.alive() {
 		return
 	}
 	if pgid, err := unix.Getpgid(p.pid); err == nil && pgid == p.pid {
-		_ = unix.Kill(-p.pid, unix.SIGKILL) // it may end by itself meanwhile
+		_ = unix.Kill(-p.pid, unix.SIGKILL) // it may have ended
 	}
 	_ = unix.Kill(p.pid, unix.SIGKILL)
 }
@@ -74,10 +73,10 @@ func (p process) gone(ctx context.Context) error {
 	return poll(ctx, func() bool { return !p.alive() })
 }
 
-// pollEvery is how often a condition of the system is looked at that nobody
-// tells us of.
+// pollEvery is the interval of poll.
 const pollEvery = 10 * time.Millisecond
 
+// poll checks a condition that has no notification until it holds or ctx ends.
 func poll(ctx context.Context, done func() bool) error {
 	t := time.NewTicker(pollEvery)
 	defer t.Stop()
@@ -91,7 +90,7 @@ func poll(ctx context.Context, done func() bool) error {
 	return nil
 }
 
-// end kills p and waits, for at most limit.
+// end kills p and waits for its end, at most limit.
 func (p process) end(ctx context.Context, limit time.Duration) error {
 	if !p.alive() {
 		return nil

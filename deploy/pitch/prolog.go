@@ -18,22 +18,21 @@ import (
 )
 
 const (
-	// slack is how much longer than the keeper the prolog waits, at most.
+	// slack is the most time that the prolog waits longer than the keeper.
 	slack = 3 * time.Second
 	// minFree is the least free space of a store, in bytes.
 	minFree = 64 << 20
 )
 
-// sick is a fault of this node: the only kind for which a prolog may fail,
-// because then Slurm drains the node.
-type sick struct{ error }
+// nodeFault is a fault of this node: the only error for which a prolog may fail, because then
+// Slurm drains the node.
+type nodeFault struct{ error }
 
-func (s sick) Unwrap() error { return s.error }
+func (s nodeFault) Unwrap() error { return s.error }
 
-// Prolog pitches the job on this node and returns when it can be used, has
-// failed, or the time is up: the exit status, 0 unless this node is sick. A
-// failure that is not the node's is in the state file, for the job's tasks to
-// find.
+// Prolog sets the job up on this node and returns when it is ready, has failed, or the time is
+// up. The exit status is 0 unless the node itself is at fault; other failures are in the
+// state file, where the job's tasks find them.
 func Prolog(ctx context.Context, env Env, site Site) int {
 	env.setDefaults()
 	if env.Getenv(specVar) == "" {
@@ -50,8 +49,8 @@ func Prolog(ctx context.Context, env Env, site Site) int {
 		return exitOK
 	}
 	env.say(id, "%v", err)
-	if errors.As(err, &sick{}) {
-		return exitSick
+	if errors.As(err, &nodeFault{}) {
+		return exitNodeFault
 	}
 	return exitOK
 }
@@ -61,16 +60,16 @@ type prolog struct {
 	site  Site
 	place place
 	began time.Time
-	up    time.Duration // how long the machine was up then
+	up    time.Duration // uptime of the machine at began
 	job   slurmJob
-	limit time.Duration // for all of it
+	limit time.Duration // of the whole prolog
 }
 
 func (p *prolog) run(ctx context.Context) error {
 	p.limit = time.Duration(p.site.StartTimeout)
 	for _, d := range []string{p.site.Run, p.site.Mount, p.site.Log} {
 		if err := os.MkdirAll(d, 0o755); err != nil {
-			return sick{err}
+			return nodeFault{err}
 		}
 	}
 	ctx, cancel := context.WithTimeout(ctx, p.limit)
@@ -87,7 +86,7 @@ func (p *prolog) run(ctx context.Context) error {
 	return p.wait(ctx)
 }
 
-// pitch makes everything and starts the keeper, unless that is done already.
+// pitch makes the directories and starts the keeper, unless an earlier prolog has.
 func (p *prolog) pitch(ctx context.Context) error {
 	rec, failed := p.plan()
 	if old := readProcess(p.place.keeperPid()); old.alive() {
@@ -98,25 +97,25 @@ func (p *prolog) pitch(ctx context.Context) error {
 	}
 	p.reap(ctx)
 	if !absent(p.place) {
-		return sick{fmt.Errorf("what an earlier start left cannot be removed: %s", strings.Join(leftovers(p.place), "; "))}
+		return nodeFault{fmt.Errorf("could not remove what an earlier start of this job left: %s", strings.Join(leftovers(p.place), "; "))}
 	}
 	err := p.checkNode()
 	if err == nil && failed == nil {
 		err = p.make(rec)
 	}
-	if errors.As(err, &sick{}) {
+	if errors.As(err, &nodeFault{}) {
 		return errors.Join(err, p.undo())
 	}
 	if failed = errors.Join(failed, err); failed != nil {
 		rec.Failed = oneLine(failed.Error())
 	}
 	if err := p.start(rec); err != nil {
-		return sick{errors.Join(err, p.undo())}
+		return nodeFault{errors.Join(err, p.undo())}
 	}
 	return nil
 }
 
-// plan is the record of the job, and what is wrong with what was asked.
+// plan returns the record of the job; its error is a fault of the request.
 func (p *prolog) plan() (*record, error) {
 	rec := &record{Site: p.site, Deadline: p.deadline()}
 	var err error
@@ -154,75 +153,73 @@ func (p *prolog) daemonJob(spec *Spec) job.File {
 	}
 }
 
-// dismiss ends the keeper of an earlier start of this job, which is over: a
-// job starts again only when it has ended.
+// dismiss ends the keeper of an earlier start of this job.
 func (p *prolog) dismiss(ctx context.Context, old process) {
 	ctx, cancel := context.WithTimeout(ctx, p.limit/4)
 	defer cancel()
 	if _, err := askLeave(ctx, p.place.sock(), time.Second); err != nil || old.gone(ctx) != nil {
-		old.kill() // reap does the rest
+		old.kill() // reap removes the rest
 		_ = poll(ctx, func() bool { return !old.alive() })
 	}
 }
 
-// reap clears what dead jobs left. That it could not clear another job's is
-// told, but no reason to refuse this one.
+// reap removes what dead jobs left. Failing to remove another job's remains is reported, but no
+// reason to refuse this one.
 func (p *prolog) reap(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, p.limit/2)
 	defer cancel()
 	gone, left := reap(ctx, p.site)
 	if len(gone) > 0 {
-		p.env.say(p.place.job, "cleared what was left of job %s", strings.Join(gone, ", "))
+		p.env.say(p.place.job, "removed the remains of job %s", strings.Join(gone, ", "))
 	}
 	if len(left) > 0 {
-		p.env.say(p.place.job, "could not clear: %s", strings.Join(left, "; "))
+		p.env.say(p.place.job, "could not remove the remains of dead jobs: %s", strings.Join(left, "; "))
 	}
 }
 
-// checkNode finds out whether this node can have a bivouac at all.
+// checkNode checks what every job needs from this node.
 func (p *prolog) checkNode() error {
 	if st, err := os.Stat(fuseDevice); err != nil || st.Mode()&fs.ModeCharDevice == 0 {
-		return sick{fmt.Errorf("%s is not there: this kernel has no FUSE: modprobe fuse", fuseDevice)}
+		return nodeFault{fmt.Errorf("%s is missing: load the kernel module (modprobe fuse)", fuseDevice)}
 	}
 	for _, s := range p.site.Store {
 		st, err := os.Stat(s)
 		if err != nil {
-			return sick{fmt.Errorf("store: %w: make it, or correct store: in %s", err, SitePath)}
+			return nodeFault{fmt.Errorf("store: %w: create it, or correct store: in %s", err, SitePath)}
 		}
 		if !st.IsDir() {
-			return sick{fmt.Errorf("store: %s is not a directory", s)}
+			return nodeFault{fmt.Errorf("store: %s is not a directory", s)}
 		}
 		var fs unix.Statfs_t
 		if err := unix.Statfs(s, &fs); err != nil {
-			return sick{fmt.Errorf("store: %s: %w", s, err)}
+			return nodeFault{fmt.Errorf("store: %s: %w", s, err)}
 		}
 		if fs.Bavail*uint64(fs.Bsize) < minFree || fs.Files > 0 && fs.Ffree == 0 {
 			err := fmt.Errorf("store: %s is full: %w", s, unix.ENOSPC)
 			if len(jobsOn(p.site)) > 0 {
-				return err // by other jobs, which will end
+				return err // filled by other jobs, which will end
 			}
-			return sick{err}
+			return nodeFault{err}
 		}
 	}
 	return nil
 }
 
-// make makes the job's directories. All failures are the node's: the names are
-// its own.
+// make makes the job's directories. All failures are the node's, since the names are ours.
 func (p *prolog) make(rec *record) error {
 	uid, gid := int(p.job.uid), int(p.job.gid)
 	for _, s := range rec.Job.Dirs.Store {
 		if err := makeFor(s, uid, gid); err != nil {
-			return sick{fmt.Errorf("store: %w", err)}
+			return nodeFault{fmt.Errorf("store: %w", err)}
 		}
 	}
 	if err := os.Mkdir(p.place.mount(), 0o755); err != nil {
-		return sick{fmt.Errorf("mountpoint: %w", err)}
+		return nodeFault{fmt.Errorf("mountpoint: %w", err)}
 	}
 	return nil
 }
 
-// makeFor makes a directory that only the user can enter.
+// makeFor makes a directory for the user alone.
 func makeFor(dir string, uid, gid int) error {
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		return err
@@ -250,13 +247,13 @@ func (p *prolog) start(rec *record) error {
 	}
 	defer log.Close()
 	if !propagates(p.site.Mount) {
-		fmt.Fprintf(log, "%s is under no shared mount: jobs with a mount namespace of their own will not see the bivouac\n", p.site.Mount)
+		fmt.Fprintf(log, "%s is not below a shared mount: jobs with a mount namespace of their own will not see their bivouac; run mount --make-shared on it\n", p.site.Mount)
 	}
 	return p.startKeeper(log)
 }
 
-// openLog is the user's log at path, which may be there from an earlier start of the job.
-// That of a job of another user, when Slurm's numbers have begun anew, makes way: he may
+// openLog opens the user's log at path, which may exist from an earlier start of the job. One
+// that belongs to another user is replaced: job ids may have started again, and that user may
 // have it open.
 func openLog(path string, uid, gid uint32) (*os.File, error) {
 	var st unix.Stat_t
@@ -294,13 +291,13 @@ func (p *prolog) startKeeper(log *os.File) error {
 	}
 	proc := processOf(cmd.Process.Pid)
 	if err := proc.write(p.place.keeperPid()); err != nil {
-		_ = cmd.Process.Kill() // a keeper that is not written down would never end
+		_ = cmd.Process.Kill() // no epilog would find it
 		return errors.Join(err, cmd.Wait())
 	}
 	return cmd.Process.Release()
 }
 
-// keyPipe is a pipe with the key in it: no file and no argument has it.
+// keyPipe returns a pipe that holds the key, which so is in no file and no argument list.
 func keyPipe(key string) (*os.File, error) {
 	const most = 256 // far less than a pipe holds
 	r, w, err := os.Pipe()
@@ -314,7 +311,7 @@ func keyPipe(key string) (*os.File, error) {
 	return r, nil
 }
 
-// undo removes what a prolog made that cannot go on.
+// undo removes what a failed prolog has made.
 func (p *prolog) undo() error {
 	ctx, cancel := context.WithTimeout(context.Background(), unmountTime)
 	defer cancel()
@@ -324,13 +321,12 @@ func (p *prolog) undo() error {
 	return nil
 }
 
-// wait returns when the keeper has decided; a failure is an error here, though
-// not the node's.
+// wait returns when the job is ready on this node or has failed.
 func (p *prolog) wait(ctx context.Context) error {
 	keeper := readProcess(p.place.keeperPid())
 	var s State
 	err := poll(ctx, func() bool {
-		alive := keeper.alive() // before the state: what it wrote last counts
+		alive := keeper.alive() // before the state, whose last value counts
 		if got, err := ReadState(p.site, p.place.job); err == nil {
 			s = got
 		}
@@ -344,9 +340,9 @@ func (p *prolog) wait(ctx context.Context) error {
 	case errors.Is(err, context.Canceled):
 		return err // the keeper goes on
 	case err != nil:
-		err = fmt.Errorf("not ready after %v: see %s", p.limit, p.place.log())
+		err = fmt.Errorf("not ready after %v; see %s", p.limit, p.place.log())
 	default:
-		err = fmt.Errorf("the keeper ended: see %s", p.place.log())
+		err = fmt.Errorf("the keeper ended; see %s", p.place.log())
 	}
 	return errors.Join(err, p.place.writeState(State{Failed, err.Error()}))
 }

@@ -26,12 +26,12 @@ const (
 	maxSpec  = 64 << 10 // bytes of an encoded spec
 	maxItems = 64       // of stage-in, and of stage-out
 	maxPath  = 4095
-	// maxCapacity is 8 EiB less what could overflow in sums over nodes.
+	// maxCapacity leaves room for sums over nodes.
 	maxCapacity = 1 << 60
 )
 
-// Spec is what the user asked for. It travels from the submission to the
-// prologs, and as users can forge it on the way, both ends validate it.
+// Spec is the user's request. It travels from the submission to the prologs. Users can forge
+// it on the way, so both ends validate it.
 type Spec struct {
 	V        int               `json:"v"`
 	StageIn  []job.Dataset     `json:"stage_in,omitempty"`
@@ -39,7 +39,7 @@ type Spec struct {
 	Opts     map[string]string `json:"opts,omitempty"`
 }
 
-// Encode is the spec as one word for an environment variable.
+// Encode returns the spec as one word for an environment variable.
 func (s *Spec) Encode() (string, error) {
 	if err := s.validate(); err != nil {
 		return "", err
@@ -55,50 +55,50 @@ func (s *Spec) Encode() (string, error) {
 	return w, nil
 }
 
-// DecodeSpec reads and validates what Encode wrote.
+// DecodeSpec decodes and validates a spec.
 func DecodeSpec(w string) (Spec, error) {
 	if len(w) > maxSpec {
-		return Spec{}, fmt.Errorf("the spec is too long: %d bytes, at most %d", len(w), maxSpec)
+		return Spec{}, fmt.Errorf("the job's bivouac options are too long: %d bytes, at most %d", len(w), maxSpec)
 	}
 	b, err := base64.RawURLEncoding.DecodeString(w)
 	if err != nil {
-		return Spec{}, fmt.Errorf("the spec is damaged: %w", err)
+		return Spec{}, fmt.Errorf("the job's bivouac options are damaged: %w", err)
 	}
 	d := json.NewDecoder(bytes.NewReader(b))
 	d.DisallowUnknownFields()
 	var s Spec
 	if err := d.Decode(&s); err != nil {
-		return Spec{}, fmt.Errorf("the spec is damaged: %w", err)
+		return Spec{}, fmt.Errorf("the job's bivouac options are damaged: %w", err)
 	}
 	if d.More() {
-		return Spec{}, errors.New("the spec is damaged: something follows it")
+		return Spec{}, errors.New("the job's bivouac options are damaged: trailing data")
 	}
 	if err := s.validate(); err != nil {
-		return Spec{}, fmt.Errorf("the spec is not valid: %w", err)
+		return Spec{}, fmt.Errorf("invalid bivouac options: %w", err)
 	}
 	return s, nil
 }
 
-// validate reports every complaint that can be made without looking at files.
+// validate reports every error that can be found without accessing files.
 func (s *Spec) validate() error {
 	var errs []error
 	if s.V != SpecVersion {
-		errs = append(errs, fmt.Errorf("version %d, this program reads %d: the submission host and the nodes differ", s.V, SpecVersion))
+		errs = append(errs, fmt.Errorf("version %d, but this node reads %d: install the same bivouac version on submission host and nodes", s.V, SpecVersion))
 	}
 	if len(s.StageIn) > maxItems || len(s.StageOut) > maxItems {
-		errs = append(errs, fmt.Errorf("more than %d of stage-in or stage-out", maxItems))
+		errs = append(errs, fmt.Errorf("more than %d stage-in or stage-out options", maxItems))
 		return errors.Join(errs...)
 	}
 	for i, d := range s.StageIn {
 		errs = append(errs, checkPath("stage-in", d.Source), checkName(d.Name), d.Options.Validate())
 		if slices.ContainsFunc(s.StageIn[:i], func(o job.Dataset) bool { return o.Name == d.Name }) {
-			errs = append(errs, fmt.Errorf("stage-in: two sources are named %q: write SRC:NAME", d.Name))
+			errs = append(errs, fmt.Errorf("stage-in: two sources have the name %q: write SRC:NAME", d.Name))
 		}
 	}
 	for i, o := range s.StageOut {
 		errs = append(errs, checkFrom(o.From), checkPath("stage-out", o.To))
 		if slices.ContainsFunc(s.StageOut[:i], func(p job.StageOut) bool { return p.To == o.To }) {
-			errs = append(errs, fmt.Errorf("stage-out: %q is the target of two: choose another for %q", o.To, o.From))
+			errs = append(errs, fmt.Errorf("stage-out: two options have the target %q: choose another for %q", o.To, o.From))
 		}
 	}
 	for _, k := range sortedKeys(s.Opts) {
@@ -107,7 +107,7 @@ func (s *Spec) validate() error {
 	return errors.Join(errs...)
 }
 
-// checkText refuses what would not survive in a log line or a path.
+// checkText refuses text that is unsafe in a log line or a path.
 func checkText(what, v string, limit int) error {
 	switch {
 	case v == "":
@@ -115,7 +115,7 @@ func checkText(what, v string, limit int) error {
 	case len(v) > limit:
 		return fmt.Errorf("%s is longer than %d bytes: %.40q", what, limit, v)
 	case !utf8.ValidString(v) || strings.ContainsFunc(v, unicode.IsControl):
-		return fmt.Errorf("%s %.80q has characters that cannot be printed", what, v)
+		return fmt.Errorf("%s %.80q has unprintable characters", what, v)
 	}
 	return nil
 }
@@ -150,7 +150,7 @@ func checkFrom(f string) error {
 	return nil
 }
 
-// knownOptions is the keys of opts, each with what it takes.
+// knownOptions are the keys of opts, each with the check of its value.
 var knownOptions = map[string]func(string) error{
 	"wait": func(v string) error {
 		if v != "manifest" && v != "all" && v != "none" {
@@ -183,7 +183,7 @@ var knownOptions = map[string]func(string) error{
 	},
 }
 
-// perNode checks bytes, of what is said.
+// perNode checks a number of bytes; what completes the error.
 func perNode(what string) func(v string) error {
 	return func(v string) error {
 		n, err := ParseSize(v)
@@ -197,7 +197,7 @@ func perNode(what string) func(v string) error {
 func checkOption(k, v string) error {
 	check, ok := knownOptions[k]
 	if !ok {
-		return fmt.Errorf("opts: unknown key %.80q: known are %s", k, strings.Join(sortedKeys(knownOptions), ", "))
+		return fmt.Errorf("opts: unknown key %.80q: known keys are %s", k, strings.Join(sortedKeys(knownOptions), ", "))
 	}
 	if err := check(v); err != nil {
 		return fmt.Errorf("opts: %s=%.80q: %w", k, v, err)
@@ -224,7 +224,7 @@ func sortedKeys[V any](m map[string]V) []string {
 	return keys
 }
 
-// Wait is how long the job's first task waits for its data.
+// Wait is what the job's first task waits for.
 func (s *Spec) Wait() string {
 	if w := s.Opts["wait"]; w != "" {
 		return w
@@ -232,32 +232,29 @@ func (s *Spec) Wait() string {
 	return "manifest"
 }
 
-// Capacity is the most bytes of file data kept on each node; 0 is what the
-// disks have.
+// Capacity bounds the file data on each node, in bytes; 0 is the space of the disks.
 func (s *Spec) Capacity() int64 { return s.size("capacity") }
 
-// Rate is the most bytes a second that each node reads from sources; 0 is no
-// bound.
+// Rate bounds the reads of each node from sources, in bytes a second; 0 is no bound.
 func (s *Spec) Rate() int64 { return s.size("rate") }
 
-// ServeRate is the most bytes a second that each node sends others of what they
-// read; 0 is no bound.
+// ServeRate bounds what each node sends to readers on other nodes, in bytes a second; 0 is no
+// bound.
 func (s *Spec) ServeRate() int64 { return s.size("serve-rate") }
 
-// VerifyReads is whether what is read of datasets on other nodes is compared with
-// what was staged.
+// VerifyReads reports whether remote reads of datasets are checked against the checksums.
 func (s *Spec) VerifyReads() bool { return s.Opts["verify"] == "reads" }
 
-// KernelView is daemon.Job's; what the site has switched off is off.
+// KernelView is the mode of kernel views; a site can switch them off.
 func (s *Spec) KernelView(site Site) string {
 	if site.KernelView == job.KernelViewOff {
 		return job.KernelViewOff
 	}
-	v, _ := job.ParseKernelView(s.Opts["kernel-view"]) // it was checked; not given is none
+	v, _ := job.ParseKernelView(s.Opts["kernel-view"]) // validate has checked it
 	return v
 }
 
-// Debug is whether the log has a line for every request of the mount.
+// Debug reports whether every request of the mount is logged.
 func (s *Spec) Debug() bool { return s.Opts["log"] == "debug" }
 
 func (s *Spec) size(key string) int64 {
@@ -268,14 +265,14 @@ func (s *Spec) size(key string) int64 {
 	return n
 }
 
-// Seed is the seed of all placement, if the user chose one.
+// Seed returns the seed of placement, if the user chose one.
 func (s *Spec) Seed() (uint64, bool) {
 	n, err := strconv.ParseUint(s.Opts["seed"], 10, 64)
 	return n, err == nil
 }
 
-// startTimeout is the site's, or less if the user wants less. More would not
-// do: Slurm's own bound on prologs fits the site's.
+// startTimeout is the site's start timeout, or the user's if that is shorter. Longer is not
+// possible: Slurm's PrologTimeout fits the site's.
 func (s *Spec) startTimeout(site Site) time.Duration {
 	t := time.Duration(site.StartTimeout)
 	if d, err := parseSeconds(s.Opts["start-timeout"]); err == nil {

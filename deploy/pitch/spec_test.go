@@ -147,7 +147,7 @@ func TestCheckOptionsRefuses(t *testing.T) {
 	if _, err := CheckOptions([]string{d + "/set.tar", d + "/set.tar"}, nil, "", nil); err == nil || !strings.Contains(err.Error(), "two sources") {
 		t.Errorf("CheckOptions of one name twice = %v", err)
 	}
-	if _, err := CheckOptions(nil, []string{"a:" + d, "b:" + d}, "", nil); err == nil || !strings.Contains(err.Error(), "target of two") {
+	if _, err := CheckOptions(nil, []string{"a:" + d, "b:" + d}, "", nil); err == nil || !strings.Contains(err.Error(), "two options have the target") {
 		t.Errorf("CheckOptions of one target twice = %v", err)
 	}
 }

@@ -18,13 +18,12 @@ import (
 const (
 	killTime    = 5 * time.Second
 	unmountTime = 10 * time.Second
-	// wipeTime is what an epilog may spend on removing: some ten million files.
+	// wipeTime bounds the removal of files in an epilog: some ten million files.
 	wipeTime = 2 * time.Minute
 )
 
-// teardown takes away all that p's job has on this node but its keeper, and
-// says what it could not. It needs nothing but names and pid files, and can be
-// run any number of times.
+// teardown removes all that p's job has on this node, except its keeper, and returns what it
+// could not remove. It needs only names and pid files, and can be repeated.
 func teardown(ctx context.Context, p place) []string {
 	var left []string
 	bad := func(err error) {
@@ -42,7 +41,7 @@ func teardown(ctx context.Context, p place) []string {
 	}
 	leaveCgroup(p)
 	if len(left) > 0 {
-		return left // the run directory says what is there
+		return left // keep the run directory, so that the job is found again
 	}
 	bad(wipe(ctx, p.run()))
 	return append(left, leftovers(p)...)
@@ -59,7 +58,7 @@ func removeMountpoint(path string) error {
 	return nil
 }
 
-// wipeAll removes directories on several devices at once.
+// wipeAll removes directories in parallel.
 func wipeAll(ctx context.Context, dirs []string) []error {
 	errs := make([]error, len(dirs))
 	var wg sync.WaitGroup
@@ -74,7 +73,7 @@ func wipeAll(ctx context.Context, dirs []string) []error {
 	return errs
 }
 
-// leftovers looks for what a job can leave, keeper and log aside.
+// leftovers finds what is left of a job, keeper and log aside.
 func leftovers(p place) []string {
 	var left []string
 	if under, err := mounts.Under(p.mount()); err != nil || len(under) > 0 {
@@ -90,13 +89,12 @@ func leftovers(p place) []string {
 	return left
 }
 
-// absent reports whether this node has nothing of the job at all.
+// absent reports whether nothing of the job is on this node.
 func absent(p place) bool { return len(leftovers(p)) == 0 }
 
-// reap tears down every job on this node that has no live keeper, and the
-// stores of earlier starts of those that have. The caller holds the lock, so
-// that no job is just being made. It returns what it took away and what it
-// could not.
+// reap tears down every job on this node without a live keeper, and the stores of earlier
+// starts of the others. The caller holds the lock, so that no job is just being set up. It
+// returns the jobs that it removed, and what it could not remove.
 func reap(ctx context.Context, site Site) (gone, left []string) {
 	for _, job := range jobsOn(site) {
 		p := place{site, job}
@@ -117,7 +115,7 @@ func reap(ctx context.Context, site Site) (gone, left []string) {
 	return gone, left
 }
 
-// earlierStores is the directories of other starts than the one that lives.
+// earlierStores returns the store directories of all starts but the live one.
 func earlierStores(p place) []string {
 	r, err := readRecord(p.recordFile())
 	if err != nil {
@@ -136,7 +134,7 @@ func earlierStores(p place) []string {
 	return dirs
 }
 
-// jobsOn is the ids of all jobs of which there is a trace on this node.
+// jobsOn returns the ids of all jobs that have left a trace on this node.
 func jobsOn(site Site) []string {
 	jobs := map[string]bool{}
 	for _, dir := range []string{site.Run, site.Mount} {
@@ -173,11 +171,11 @@ func jobOfStore(name string) string {
 	return name
 }
 
-// lockPath is what prologs lock. Only root can open it: everybody else could lock what
-// he can read, for as long as he likes.
+// lockPath is the file that prologs lock. Only root can open it: a user who could read it
+// could lock it for any time.
 func lockPath(run string) string { return filepath.Join(run, ".lock") }
 
-// lockRun keeps the prologs of this node apart while one looks and makes.
+// lockRun serializes the prologs of this node.
 func lockRun(ctx context.Context, dir string) (unlock func(), err error) {
 	f, err := os.OpenFile(lockPath(dir), os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
 	if err != nil {
@@ -186,7 +184,7 @@ func lockRun(ctx context.Context, dir string) (unlock func(), err error) {
 	err = poll(ctx, func() bool { return unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB) == nil })
 	if err != nil {
 		_ = f.Close() // nothing is written
-		return nil, fmt.Errorf("another prolog holds %s: %w", f.Name(), err)
+		return nil, fmt.Errorf("another prolog holds the lock %s: %w", f.Name(), err)
 	}
 	return func() { _ = f.Close() }, nil // nothing is written
 }

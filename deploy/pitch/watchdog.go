@@ -8,7 +8,7 @@ import (
 	"github.com/bivouacfs/bivouac/daemon"
 )
 
-// ready waits for the daemon's word. It returns nil also when the job is to leave.
+// ready waits until the daemon reports that it is ready, or the job is to leave.
 func (c *child) ready(until time.Time) error {
 	t := time.NewTimer(time.Until(until))
 	defer t.Stop()
@@ -24,14 +24,14 @@ func (c *child) ready(until time.Time) error {
 				return nil
 			}
 		case <-t.C:
-			return fatal{fmt.Errorf("the daemon was not ready in time: see %s", c.k.place.log())}
+			return fatal{fmt.Errorf("the daemon was not ready in time; see %s", c.k.place.log())}
 		case <-c.k.leaving:
 			return nil
 		}
 	}
 }
 
-// watch returns when the daemon is dead, as good as dead, or to leave.
+// watch returns when the daemon has died, does not answer, or is to leave.
 func (c *child) watch() error {
 	silence := time.Duration(c.k.rec.Site.Watchdog)
 	t := time.NewTimer(silence)
@@ -39,13 +39,13 @@ func (c *child) watch() error {
 	for {
 		select {
 		case n, ok := <-c.notes:
-			c.heed(n)
+			c.noteTrouble(n)
 			switch {
 			case !ok:
 				return c.death("")
 			case n.Failed != "":
 				return errors.New(oneLine(n.Failed))
-			case n.Left: // it knows that the job is over
+			case n.Left: // the daemon was told that the job is over
 				c.k.leave(termTime)
 				return nil
 			case n.Alive:
@@ -54,20 +54,20 @@ func (c *child) watch() error {
 		case <-t.C:
 			return fmt.Errorf("the daemon did not answer for %v and was killed", silence)
 		case <-c.k.leaving:
-			c.takeLeave()
+			c.awaitLeave()
 			return nil
 		}
 	}
 }
 
-// takeLeave lets the daemon finish until the deadline. One that went on saying
-// that it is alive and then falls silent is not waited for; one note may have
-// been under way when the order went out.
-func (c *child) takeLeave() {
+// awaitLeave lets the daemon finish until the deadline. It gives up earlier on a daemon whose
+// heartbeats stop; the first one after the order does not count, since it may have been
+// under way.
+func (c *child) awaitLeave() {
 	deadline := c.k.leaveDeadline()
 	left := time.Until(deadline)
-	if err := c.leash.Send(daemon.Order{Leave: true, Deadline: max(1, int(left/time.Second))}); err != nil {
-		c.k.troubled("the daemon ended before it could finish")
+	if err := c.heartbeat.Send(daemon.Order{Leave: true, Deadline: max(1, int(left/time.Second))}); err != nil {
+		c.k.reportTrouble("the daemon ended before it could finish")
 		return
 	}
 	silence, alive := 2*time.Duration(c.k.rec.Site.Watchdog), 0
@@ -77,7 +77,7 @@ func (c *child) takeLeave() {
 	for {
 		select {
 		case n, ok := <-c.notes:
-			c.heed(n)
+			c.noteTrouble(n)
 			if n.Left {
 				return
 			}
@@ -88,46 +88,46 @@ func (c *child) takeLeave() {
 				quiet.Reset(silence)
 			}
 			if !ok {
-				c.k.troubled(c.death("before it had finished").Error())
+				c.k.reportTrouble(c.death("before it had finished").Error())
 				return
 			}
 		case <-quiet.C:
-			c.k.troubled(fmt.Sprintf("the daemon did not answer for %v while it finished", silence))
+			c.k.reportTrouble(fmt.Sprintf("the daemon did not answer for %v while it finished", silence))
 			return
 		case <-end.C:
-			c.k.troubled("the daemon had not finished at the deadline: what was to be staged out may be incomplete")
+			c.k.reportTrouble("the daemon had not finished at the deadline: stage-out may be incomplete; compare the targets, or allow more time with leave-timeout")
 			return
 		}
 	}
 }
 
-// heed keeps what the user should know.
-func (c *child) heed(n daemon.Note) {
+// noteTrouble keeps the trouble in a note for the final report.
+func (c *child) noteTrouble(n daemon.Note) {
 	if n.Trouble != "" {
-		c.k.troubled(n.Trouble)
+		c.k.reportTrouble(n.Trouble)
 	}
 }
 
-func (k *keeper) troubled(what string) {
-	const most = 16 // a daemon could complain for ever
+func (k *keeper) reportTrouble(what string) {
+	const most = 16 // a broken daemon could send any number
 	if len(k.trouble) < most {
 		k.trouble = append(k.trouble, oneLine(what))
 		k.log.Warn(oneLine(what))
 	}
 }
 
-// death says how the daemon ended. If only the leash was cut it is still
-// there; it is killed then.
+// death describes the end of the daemon. If it only closed the heartbeat connection, it is
+// still there and will be killed.
 func (c *child) death(when string) error {
 	if when != "" {
 		when = " " + when
 	}
 	if !c.waitDied(grace) {
-		return fmt.Errorf("the daemon cut its leash%s: see %s", when, c.k.place.log())
+		return fmt.Errorf("the daemon closed its heartbeat connection%s; see %s", when, c.k.place.log())
 	}
 	how := "with status 0"
 	if c.exit != nil {
 		how = "with " + c.exit.Error()
 	}
-	return fmt.Errorf("the daemon ended%s %s: see %s", when, how, c.k.place.log())
+	return fmt.Errorf("the daemon ended%s %s; see %s", when, how, c.k.place.log())
 }

@@ -87,24 +87,24 @@ const grace = 20 * time.Second
 
 // life is that of one daemon.
 func life(ctx context.Context, j *job.File, file, program, key string) error {
-	cmd, leash, err := spawn(file, program)
+	cmd, heartbeat, err := spawn(file, program)
 	if err != nil {
 		return err
 	}
 	fmt.Println("started", cmd.Process.Pid)
 	defer context.AfterFunc(ctx, func() {
-		_ = leash.Close() // which ends it
+		_ = heartbeat.Close() // which ends it
 		time.AfterFunc(grace, func() { _ = cmd.Process.Kill() })
 	})()
-	err = leash.Send(daemon.Start{Key: key})
+	err = heartbeat.Send(daemon.Start{Key: key})
 	for err == nil {
 		var n daemon.Note
-		if err = leash.Receive(&n); err == nil && n.Ready {
+		if err = heartbeat.Receive(&n); err == nil && n.Ready {
 			fmt.Println("ready", cmd.Process.Pid)
 		}
 	}
-	_ = leash.Close() // it is cut at the other end
-	_ = cmd.Wait()    // it was killed
+	_ = heartbeat.Close() // it is cut at the other end
+	_ = cmd.Wait()        // it was killed
 	if err := syscall.Unmount(j.Dirs.Mount, unix.MNT_DETACH); err != nil && !errors.Is(err, syscall.EINVAL) {
 		return fmt.Errorf("the mount of a dead daemon: %w", err)
 	}
@@ -113,12 +113,12 @@ func life(ctx context.Context, j *job.File, file, program, key string) error {
 }
 
 // spawn starts a daemon.
-func spawn(file, program string) (*exec.Cmd, *daemon.Leash, error) {
+func spawn(file, program string) (*exec.Cmd, *daemon.Heartbeat, error) {
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {
 		return nil, nil, err
 	}
-	near, far := os.NewFile(uintptr(fds[0]), "leash"), os.NewFile(uintptr(fds[1]), "leash")
+	near, far := os.NewFile(uintptr(fds[0]), "heartbeat"), os.NewFile(uintptr(fds[1]), "heartbeat")
 	defer far.Close()
 	log, err := os.OpenFile(filepath.Join(filepath.Dir(file), "log"), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
 	if err != nil {
@@ -127,11 +127,11 @@ func spawn(file, program string) (*exec.Cmd, *daemon.Leash, error) {
 	defer log.Close()
 	cmd := exec.Command(program, "daemon", "--job-file", file)
 	cmd.Stdout, cmd.Stderr, cmd.Dir = log, log, "/"
-	cmd.ExtraFiles = []*os.File{far} // daemon.LeashFD
+	cmd.ExtraFiles = []*os.File{far} // daemon.HeartbeatFD
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Pdeathsig: syscall.SIGKILL}
 	if err := cmd.Start(); err != nil {
 		_ = near.Close()
 		return nil, nil, err
 	}
-	return cmd, daemon.NewLeash(near), nil
+	return cmd, daemon.NewHeartbeat(near), nil
 }

@@ -142,8 +142,16 @@ func TestCoverAhead(t *testing.T) {
 	write(t, c.path("order"), []byte(strings.Join(order, "\n")))
 	c.ok("stage-in", "--background", src+",order=list:"+c.path("order"), "--dir", c.dir)
 	c.covered("slow")
-	for turn := 0; turn < files; turn += nodes { // slower than the files come
-		time.Sleep(60 * time.Millisecond)
+	pace := time.NewTicker(60 * time.Millisecond)
+	defer pace.Stop()
+	for turn, staged := 0, 0; turn < files; turn += nodes { // behind the fill, however slow the machine is
+		<-pace.C
+		eventually(t, "the next files are staged", func() bool {
+			if want := min(turn+10, files); staged < want {
+				staged = c.staged("slow", files)
+			}
+			return staged >= min(turn+10, files)
+		})
 		i, err := strconv.Atoi(order[turn])
 		if err != nil {
 			t.Fatal(err)
@@ -157,6 +165,16 @@ func TestCoverAhead(t *testing.T) {
 	if n := c.metric("0", "bivouac_ahead_files_total"); n != 0 {
 		t.Errorf("%v files were read ahead of nobody", n)
 	}
+}
+
+// staged returns how many files of stageSlowly's size are on the nodes, out of all.
+func (c *camp) staged(name string, all int) int {
+	c.t.Helper()
+	p := c.dataset(name).Progress
+	if p == nil { // it is ready
+		return all
+	}
+	return int(p.Bytes) / len(slowly(0))
 }
 
 // lookups is how many names the kernel has asked a node for.

@@ -24,7 +24,7 @@ import (
 )
 
 // TestPeek is no test but a program that stands before a daemon's command: it
-// looks at the key on the leash, without taking it off, writes it to the file
+// looks at the key on the heartbeat, without taking it off, writes it to the file
 // that is its first argument, and becomes the daemon.
 func TestPeek(t *testing.T) {
 	args := flag.Args()
@@ -34,13 +34,13 @@ func TestPeek(t *testing.T) {
 	b := make([]byte, 64<<10)
 	n := 0
 	for !bytes.Contains(b[:n], []byte("\n")) {
-		if _, err := unix.Poll([]unix.PollFd{{Fd: daemon.LeashFD, Events: unix.POLLIN}}, -1); err != nil && !errors.Is(err, unix.EINTR) {
-			t.Fatalf("leash: %v", err)
+		if _, err := unix.Poll([]unix.PollFd{{Fd: daemon.HeartbeatFD, Events: unix.POLLIN}}, -1); err != nil && !errors.Is(err, unix.EINTR) {
+			t.Fatalf("heartbeat: %v", err)
 		}
 		var err error
-		n, _, err = unix.Recvfrom(daemon.LeashFD, b, unix.MSG_PEEK) // it does not block
+		n, _, err = unix.Recvfrom(daemon.HeartbeatFD, b, unix.MSG_PEEK) // it does not block
 		if err != nil && !errors.Is(err, unix.EINTR) && !errors.Is(err, unix.EAGAIN) || n == 0 && err == nil {
-			t.Fatalf("leash: %d bytes, %v", n, err)
+			t.Fatalf("heartbeat: %d bytes, %v", n, err)
 		}
 		n = max(n, 0)
 	}

@@ -6,9 +6,9 @@ import (
 	"testing"
 )
 
-func TestLeash(t *testing.T) {
+func TestHeartbeat(t *testing.T) {
 	a, b := net.Pipe()
-	keeper, d := NewLeash(a), NewLeash(b)
+	keeper, d := NewHeartbeat(a), NewHeartbeat(b)
 	sent := make(chan error, 1)
 	go func() { sent <- keeper.Send(Start{Key: "00", Fuse: true}) }()
 	var s Start
@@ -26,6 +26,6 @@ func TestLeash(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := d.Receive(&s); err != io.EOF {
-		t.Errorf("a cut leash gives %v, want EOF", err)
+		t.Errorf("after the close: %v, want EOF", err)
 	}
 }

@@ -16,27 +16,27 @@ import (
 )
 
 const (
-	maxAsk = 64 // bytes of a request
-	// stillLeaving is the answer until there is one.
-	stillLeaving = "leaving\n"
-	stillEvery   = time.Second
-	askTime      = 5 * time.Second
-	maxDoor      = 16 // requests at once
-	// maxLeave bounds what a request may ask for.
+	maxRequest = 64 // bytes
+	// leavingLine is sent every leavingEvery until the job has left.
+	leavingLine  = "leaving\n"
+	leavingEvery = time.Second
+	requestTime  = 5 * time.Second
+	maxRequests  = 16 // served at once
+	// maxLeave bounds the time in a request.
 	maxLeave = 24 * time.Hour
 )
 
-// door is the keeper's socket. It knows one request, "leave SECONDS", which is
-// answered with a line "leaving" every second, so that a keeper which hangs is
-// known; and when everything is gone with "ok", "trouble WHAT" or "left WHAT".
-type door struct {
+// controlSocket serves the keeper's control socket. The only request is "leave SECONDS". The
+// answer is a line "leaving" every second, so that a hanging keeper is noticed, and when
+// everything is removed "ok", "trouble WHAT" or "left WHAT".
+type controlSocket struct {
 	k     *keeper
 	l     *net.UnixListener
-	slots chan struct{} // one for each request at work
+	slots chan struct{} // one for each request in service
 	wg    sync.WaitGroup
 }
 
-func (k *keeper) openDoor() (*door, error) {
+func (k *keeper) listenControl() (*controlSocket, error) {
 	path := k.place.sock()
 	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return nil, err
@@ -48,80 +48,80 @@ func (k *keeper) openDoor() (*door, error) {
 	if err := os.Chmod(path, 0o600); err != nil {
 		return nil, errors.Join(err, l.Close())
 	}
-	d := &door{k: k, l: l, slots: make(chan struct{}, maxDoor)}
-	d.wg.Add(1)
-	go d.accept()
-	return d, nil
+	s := &controlSocket{k: k, l: l, slots: make(chan struct{}, maxRequests)}
+	s.wg.Add(1)
+	go s.accept()
+	return s, nil
 }
 
-// close waits until those who asked have their answer.
-func (d *door) close() {
-	_ = d.l.Close()
-	d.wg.Wait()
+// close stops listening and waits until all requests are answered.
+func (s *controlSocket) close() {
+	_ = s.l.Close()
+	s.wg.Wait()
 }
 
-func (d *door) accept() {
-	defer d.wg.Done()
+func (s *controlSocket) accept() {
+	defer s.wg.Done()
 	for {
-		conn, err := d.l.AcceptUnix()
+		conn, err := s.l.AcceptUnix()
 		if err != nil {
 			return
 		}
 		select {
-		case d.slots <- struct{}{}:
+		case s.slots <- struct{}{}:
 		default:
 			_ = conn.Close()
 			continue
 		}
-		d.wg.Add(1)
+		s.wg.Add(1)
 		go func() {
-			defer d.wg.Done()
-			defer func() { <-d.slots }()
+			defer s.wg.Done()
+			defer func() { <-s.slots }()
 			defer conn.Close()
-			if err := d.answer(conn); err != nil {
-				d.k.log.WithError(err).Warn("a request at the keeper's socket was refused")
+			if err := s.answer(conn); err != nil {
+				s.k.log.WithError(err).Warn("refused a request on the keeper's control socket")
 			}
 		}()
 	}
 }
 
-func (d *door) answer(conn *net.UnixConn) error {
+func (s *controlSocket) answer(conn *net.UnixConn) error {
 	if uid, err := peerUID(conn); err != nil || uid != 0 {
 		return fmt.Errorf("from uid %d: %w", uid, errors.Join(err, unix.EPERM))
 	}
-	_ = conn.SetDeadline(time.Now().Add(askTime)) // a failure shows in the read
-	line, err := bufio.NewReaderSize(conn, maxAsk).ReadSlice('\n')
+	_ = conn.SetDeadline(time.Now().Add(requestTime)) // the read reports a failure
+	line, err := bufio.NewReaderSize(conn, maxRequest).ReadSlice('\n')
 	if err != nil {
 		return err
 	}
 	word, rest, _ := strings.Cut(strings.TrimSpace(string(line)), " ")
 	secs, err := strconv.ParseUint(rest, 10, 31)
 	if word != "leave" || err != nil {
-		return fmt.Errorf("%q is not leave SECONDS", line)
+		return fmt.Errorf("request %q: want leave SECONDS", line)
 	}
-	d.k.leave(min(time.Duration(secs)*time.Second, maxLeave))
-	d.farewell(conn)
+	s.k.leave(min(time.Duration(secs)*time.Second, maxLeave))
+	s.sendAnswer(conn)
 	return nil
 }
 
-// farewell answers until everything is gone, or until who asked does not
-// listen any more.
-func (d *door) farewell(conn net.Conn) {
-	t := time.NewTicker(stillEvery)
+// sendAnswer sends leavingLine until everything is removed, then the answer. It ends when the
+// client hangs up.
+func (s *controlSocket) sendAnswer(conn net.Conn) {
+	t := time.NewTicker(leavingEvery)
 	defer t.Stop()
 	say := func(line string) error {
-		_ = conn.SetWriteDeadline(time.Now().Add(askTime)) // a failure shows in the write
+		_ = conn.SetWriteDeadline(time.Now().Add(requestTime)) // the write reports a failure
 		_, err := conn.Write([]byte(line))
 		return err
 	}
-	for err := say(stillLeaving); err == nil; err = say(stillLeaving) {
+	for err := say(leavingLine); err == nil; err = say(leavingLine) {
 		select {
 		case <-t.C:
-		case <-d.k.gone:
-			d.k.mu.Lock()
-			answer := d.k.farewell
-			d.k.mu.Unlock()
-			_ = say(answer + "\n") // see above
+		case <-s.k.gone:
+			s.k.mu.Lock()
+			answer := s.k.answer
+			s.k.mu.Unlock()
+			_ = say(answer + "\n") // the client may be gone
 			return
 		}
 	}
@@ -141,7 +141,7 @@ func peerUID(conn *net.UnixConn) (uid uint32, err error) {
 	return cred.Uid, nil
 }
 
-// leave asks the job to leave within limit; the first who asks decides.
+// leave has the job leave within limit. Only the first call counts.
 func (k *keeper) leave(limit time.Duration) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -167,12 +167,11 @@ func (k *keeper) isLeaving() bool {
 	}
 }
 
-// askLeave tells the keeper at path to leave within limit, and returns its
-// answer.
+// askLeave asks the keeper at path to leave within limit and returns its answer.
 func askLeave(ctx context.Context, path string, limit time.Duration) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, limit+finishTime)
 	defer cancel()
-	d := net.Dialer{Timeout: askTime}
+	d := net.Dialer{Timeout: requestTime}
 	conn, err := d.DialContext(ctx, "unix", path)
 	if err != nil {
 		return "", err
@@ -183,9 +182,9 @@ func askLeave(ctx context.Context, path string, limit time.Duration) (string, er
 	}
 	in := bufio.NewReaderSize(conn, 2*maxLine)
 	for ctx.Err() == nil {
-		_ = conn.SetReadDeadline(time.Now().Add(askTime)) // a failure shows in the read
+		_ = conn.SetReadDeadline(time.Now().Add(requestTime)) // the read reports a failure
 		line, err := in.ReadSlice('\n')
-		if err != nil || string(line) != stillLeaving {
+		if err != nil || string(line) != leavingLine {
 			return strings.TrimSpace(string(line)), err
 		}
 	}

@@ -1,0 +1,99 @@
+package daemon
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"io"
+	"sync"
+)
+
+// HeartbeatFD is the daemon's descriptor of its heartbeat connection: one end of a Unix
+// stream socket pair, whose other end its keeper (or bivouac up) holds. JSON lines go both ways.
+// A daemon that is not detached ends when the connection closes, so that it never outlives its
+// keeper.
+const HeartbeatFD = 3
+
+// FuseFD is the descriptor of /dev/fuse, already mounted by the keeper, if
+// Start.Fuse is set.
+const FuseFD = 4
+
+// ListenFD is the descriptor of a listening socket, if Start.Listen is set.
+const ListenFD = 5
+
+// Start is the first line from keeper to daemon.
+type Start struct {
+	Key      string `json:"key"`                // the job key, hex
+	Detached bool   `json:"detached,omitempty"` // go on when the heartbeat connection closes
+	Fuse     bool   `json:"fuse,omitempty"`     // FuseFD is open; else the daemon mounts by itself
+	Listen   bool   `json:"listen,omitempty"`   // ListenFD is open; else the daemon listens by itself
+	Backing  bool   `json:"backing,omitempty"`  // BackingFD is open
+}
+
+// Order is a later line from keeper to daemon.
+type Order struct {
+	// Leave has the daemon finish: stage out, tell the other nodes, end.
+	Leave bool `json:"leave,omitempty"`
+	// Deadline is the time for it in seconds.
+	Deadline int `json:"deadline,omitempty"`
+}
+
+// Note is a line from daemon to keeper.
+type Note struct {
+	// Ready is sent once: the map is known and the mount answers.
+	Ready bool `json:"ready,omitempty"`
+	// Failed is why the daemon cannot start; it exits after it.
+	Failed string `json:"failed,omitempty"`
+	// Alive is sent every few seconds after the mount has answered a probe.
+	Alive bool `json:"alive,omitempty"`
+	// Left ends an Order to leave. Trouble is for the user.
+	Left    bool   `json:"left,omitempty"`
+	Trouble string `json:"trouble,omitempty"`
+}
+
+// maxLine bounds a line, in bytes.
+const maxLine = 64 << 10
+
+// Heartbeat is one end of the heartbeat connection between a daemon and its keeper. Send may
+// be called by several goroutines, Receive by one.
+type Heartbeat struct {
+	rw io.ReadWriteCloser
+	in *bufio.Scanner
+
+	mu  sync.Mutex
+	out *json.Encoder // guarded by mu
+}
+
+// NewHeartbeat uses rw.
+func NewHeartbeat(rw io.ReadWriteCloser) *Heartbeat {
+	h := &Heartbeat{rw: rw, in: bufio.NewScanner(rw), out: json.NewEncoder(rw)}
+	h.in.Buffer(make([]byte, 0, 4096), maxLine)
+	return h
+}
+
+// Send writes v (a Start, Order or Note) as one line.
+func (h *Heartbeat) Send(v any) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if err := h.out.Encode(v); err != nil {
+		return fmt.Errorf("heartbeat connection: %w", err)
+	}
+	return nil
+}
+
+// Receive reads the next line into v; io.EOF when the other end is gone.
+func (h *Heartbeat) Receive(v any) error {
+	if !h.in.Scan() {
+		if err := h.in.Err(); err != nil {
+			return fmt.Errorf("heartbeat connection: %w", err)
+		}
+		return io.EOF
+	}
+	if err := json.Unmarshal(h.in.Bytes(), v); err != nil {
+		return fmt.Errorf("heartbeat connection: %w", err)
+	}
+	return nil
+}
+
+// Close closes the connection. A daemon that is not detached then ends.
+func (h *Heartbeat) Close() error { return h.rw.Close() }

@@ -1,0 +1,273 @@
+package pitch
+
+import (
+	"context"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/bivouacfs/bivouac/daemon"
+	"github.com/bivouacfs/bivouac/deploy/mounts"
+)
+
+const (
+	// grace is how long a daemon may take to end after its heartbeat connection was closed.
+	grace = 2 * time.Second
+	// restartTime bounds the start of a restarted daemon.
+	restartTime = 60 * time.Second
+	// reserve is how much earlier than the prolog the daemon gives up, because its error
+	// names the missing host.
+	reserve = 3 * time.Second
+)
+
+// fatal is an error after which the daemon is not restarted.
+type fatal struct{ error }
+
+func (f fatal) Unwrap() error { return f.error }
+
+// child is a running daemon, the heartbeat connection to it, and its mount.
+type child struct {
+	k         *keeper
+	cmd       *exec.Cmd
+	proc      process
+	heartbeat *daemon.Heartbeat
+	notes     chan daemon.Note // closed with the heartbeat connection
+	stop      chan struct{}    // closed when notes are no longer read
+	died      chan struct{}    // closed when the process has ended
+	exit      error            // of the process, once died is closed
+	wg        sync.WaitGroup
+
+	backing bool         // passthrough is available
+	unback  func()       // stops the backer
+	helpers atomic.Int32 // running mount helpers
+
+	leftMu sync.Mutex
+	left   []string // guarded by leftMu; mount helpers that do not die
+}
+
+// supervise runs one daemon, from its mount to its end. It returns nil when the job is to
+// leave, or why the daemon died.
+func (k *keeper) supervise() error {
+	first := len(k.deaths) == 0
+	until := time.Now().Add(restartTime)
+	if first {
+		until = k.rec.until()
+	}
+	if k.isLeaving() {
+		return nil
+	}
+	c, err := k.launch(until)
+	if err != nil {
+		return fatal{err}
+	}
+	err = c.run(until, first)
+	if e := c.kill(err == nil); e != nil {
+		return fatal{errors.Join(err, e)}
+	}
+	return err
+}
+
+// run waits until the daemon is ready, and then watches it.
+func (c *child) run(until time.Time, first bool) error {
+	err := c.ready(until)
+	if first && err != nil {
+		return fatal{err} // a second start would fail, too
+	}
+	if err != nil || c.k.isLeaving() {
+		return err
+	}
+	if err := mounts.SetReadAhead(c.k.place.mount()); err != nil {
+		c.k.log.WithError(err).Debug("could not raise the read-ahead of the mount; reads are slower")
+	}
+	if first {
+		if err := c.k.place.writeState(State{Ready, c.k.place.mount()}); err != nil {
+			return fatal{err}
+		}
+		c.k.log.Info("job is ready on this node")
+	}
+	return c.watch()
+}
+
+// launch mounts and starts a daemon.
+func (k *keeper) launch(until time.Time) (*child, error) {
+	if err := k.writeJob(until); err != nil {
+		return nil, err
+	}
+	fuse, err := mountFuse(k.place.mount(), k.rec.Job.UID, k.rec.Job.GID)
+	if err != nil {
+		return nil, err
+	}
+	c, err := k.spawn(fuse)
+	_ = fuse.Close() // ours would keep a dead connection open
+	if err != nil {
+		ctx, cancel := context.WithTimeout(context.Background(), unmountTime)
+		defer cancel()
+		return nil, errors.Join(err, unmount(ctx, k.place.mount(), unmountTime))
+	}
+	return c, nil
+}
+
+// writeJob writes the daemon's job file, which only its user can read.
+func (k *keeper) writeJob(until time.Time) error {
+	j, path := k.rec.Job, k.place.jobFile()
+	j.StartTimeout = max(1, int((time.Until(until)-reserve)/time.Second))
+	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	if err := j.Write(path); err != nil {
+		return err
+	}
+	return errors.Join(os.Chmod(path, 0o400), os.Lchown(path, int(j.UID), int(j.GID)))
+}
+
+func (k *keeper) spawn(fuse *os.File) (*child, error) {
+	cred, err := credential(k.rec.Job.UID, k.rec.Job.GID)
+	if err != nil {
+		return nil, err
+	}
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, err
+	}
+	_ = unix.SetNonblock(fds[0], true) // so that Close ends a Receive
+	near, far := os.NewFile(uintptr(fds[0]), "heartbeat"), os.NewFile(uintptr(fds[1]), "heartbeat")
+	defer far.Close()
+	cmd := exec.Command(k.program, "daemon", "--job-file", k.place.jobFile())
+	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
+	cmd.Env, cmd.Dir = []string{"PATH=" + safePath, "LANG=C.UTF-8"}, "/"
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Pdeathsig: syscall.SIGKILL, Credential: cred}
+	c := &child{
+		k: k, cmd: cmd, heartbeat: daemon.NewHeartbeat(near),
+		notes: make(chan daemon.Note), stop: make(chan struct{}), died: make(chan struct{}), unback: func() {},
+	}
+	if err := c.start(far, fuse); err != nil {
+		_ = near.Close()
+		c.unback()
+		return nil, fmt.Errorf("start the daemon: %w", err)
+	}
+	c.proc = processOf(cmd.Process.Pid)
+	c.wg.Add(2)
+	go c.wait()
+	go c.listen()
+	k.settle(c)
+	return c, nil
+}
+
+// start starts the process with the descriptors that it expects. Without passthrough it
+// reads everything through the mount, which is only slower.
+func (c *child) start(heartbeat, fuse *os.File) error {
+	null, err := os.Open(os.DevNull)
+	if err != nil {
+		return err
+	}
+	defer null.Close()
+	c.wg.Add(1)
+	back, stop, err := startBacker(fuse, c.k.rec.Job.UID, c, c.wg.Done)
+	if err != nil {
+		c.wg.Done()
+		c.k.log.WithError(err).Warn("no passthrough: files are read through FUSE, which is slower")
+		back = null
+	} else {
+		c.backing, c.unback = true, stop
+		defer back.Close()
+	}
+	c.cmd.ExtraFiles = []*os.File{heartbeat, fuse, null, back} // daemon.HeartbeatFD, FuseFD, ListenFD, BackingFD
+	return daemon.StartProcess(c.cmd)
+}
+
+// settle does for a new daemon what needs root, and sends it the start message. If the daemon
+// is dead already, watch notices.
+func (k *keeper) settle(c *child) {
+	pid := strconv.Itoa(c.proc.pid)
+	if err := c.proc.write(k.place.daemonPid()); err != nil {
+		k.log.WithError(err).Warn("could not write daemon.pid; the epilog will not find the daemon if the keeper dies")
+	}
+	if err := os.WriteFile("/proc/"+pid+"/oom_score_adj", []byte("0"), 0); err != nil {
+		k.log.WithError(err).Debug("could not reset the daemon's OOM score")
+	}
+	if err := enterCgroup(k.place, c.proc.pid); err != nil {
+		k.log.WithError(err).Warn("could not put the daemon into its memory cgroup; its memory is not bounded")
+	}
+	if err := c.heartbeat.Send(daemon.Start{Key: hex.EncodeToString(k.key[:]), Fuse: true, Backing: c.backing}); err != nil {
+		k.log.WithError(err).Warn("could not send the start message to the daemon")
+	}
+}
+
+func (c *child) wait() {
+	defer c.wg.Done()
+	c.exit = c.cmd.Wait()
+	close(c.died)
+}
+
+func (c *child) listen() {
+	defer c.wg.Done()
+	defer close(c.notes)
+	for {
+		var n daemon.Note
+		if err := c.heartbeat.Receive(&n); err != nil {
+			return
+		}
+		select {
+		case c.notes <- n:
+		case <-c.stop:
+			return
+		}
+	}
+}
+
+// kill ends the daemon and its mount, whatever state they are in. A graceful kill first gives
+// the daemon grace to end by itself.
+func (c *child) kill(graceful bool) error {
+	close(c.stop)
+	_ = c.heartbeat.Close() // tells the daemon to end
+	if graceful {
+		c.waitDied(grace)
+	}
+	c.proc.kill()
+	_ = c.cmd.Process.Kill() // in case its start time could not be read
+	ctx, cancel := context.WithTimeout(context.Background(), unmountTime)
+	defer cancel()
+	err := unmount(ctx, c.k.place.mount(), unmountTime)
+	if !c.waitDied(killTime) {
+		return errors.Join(err, fmt.Errorf("daemon process %d was killed and does not die; if it hangs in the source, wait for that filesystem or reboot", c.proc.pid))
+	}
+	if e := c.killOrphans(); e != nil {
+		c.k.reportTrouble(e.Error())
+	}
+	c.unback()
+	c.wg.Wait()
+	for _, what := range c.left { // complete now
+		c.k.reportTrouble(what)
+	}
+	if e := os.Remove(c.k.place.daemonPid()); e != nil && !errors.Is(e, os.ErrNotExist) {
+		c.k.log.WithError(e).Warn("could not remove daemon.pid of the dead daemon")
+	}
+	return err
+}
+
+// killOrphans kills the processes that the daemon has started; they may hold its descriptors.
+func (c *child) killOrphans() error {
+	ctx, cancel := context.WithTimeout(context.Background(), killTime)
+	defer cancel()
+	return killOrphans(ctx, c.k.rec.Job.UID)
+}
+
+func (c *child) waitDied(limit time.Duration) bool {
+	t := time.NewTimer(limit)
+	defer t.Stop()
+	select {
+	case <-c.died:
+		return true
+	case <-t.C:
+		return false
+	}
+}
