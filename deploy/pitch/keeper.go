@@ -223,7 +223,7 @@ func (k *keeper) getKey(ctx context.Context) (err error) {
 	case len(j.Hosts) == 1:
 		k.key, err = newKey()
 	case site.Munge == MungeOff:
-		err = errors.New("no job key came with the submission, and munge is off at this site: submit with the spank plugin, or set munge: auto")
+		err = errors.New("no job key came with the submission, and munge is off at this site: submit with the spank plugin, or set munge: auto in bivouac.yaml and start munged")
 	case j.Self == 0:
 		if k.key, err = newKey(); err == nil {
 			k.meet, err = serveKey(ctx, m, k.key)

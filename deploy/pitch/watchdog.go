@@ -95,7 +95,7 @@ func (c *child) awaitLeave() {
 			c.k.reportTrouble(fmt.Sprintf("the daemon did not answer for %v while it finished", silence))
 			return
 		case <-end.C:
-			c.k.reportTrouble("the daemon had not finished at the deadline: stage-out may be incomplete; compare the targets, or allow more time with leave-timeout")
+			c.k.reportTrouble("the daemon had not finished at the deadline: stage-out may be incomplete; compare the targets, or ask the site for a longer epilog_timeout")
 			return
 		}
 	}
