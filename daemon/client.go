@@ -31,9 +31,9 @@ func (d *Daemon) Run() metadata.Run { return d.run }
 func (d *Daemon) openHome() (err error) {
 	d.home, err = home.Open(home.Config{
 		Node: d, Data: d.data, Dir: d.dir("meta"), UID: d.job.UID, GID: d.job.GID, Run: d.run,
-		Home:   func(id metadata.NodeID) metadata.TxPeer { return d.cfg.Meta(d.peers.To(id)) },
-		Shards: func(id metadata.NodeID) metadata.Shards { return d.cfg.Shards(d.peers.To(id)) },
-		WideAt: d.cfg.WideAt, SweepDelay: d.cfg.Timing.Sweep,
+		Home:    func(id metadata.NodeID) metadata.TxPeer { return d.cfg.Meta(d.peers.To(id)) },
+		Shards:  func(id metadata.NodeID) metadata.Shards { return d.cfg.Shards(d.peers.To(id)) },
+		SplitAt: d.cfg.SplitAt, SweepDelay: d.cfg.Timing.Sweep,
 	})
 	return err
 }

@@ -47,9 +47,9 @@ type Config struct {
 	Data func(rpc.Caller) datapath.Store
 	// Shards makes the stub of another node's shards of directories.
 	Shards func(rpc.Caller) metadata.Shards
-	// WideAt is how many entries a directory has when it is spread over the
+	// SplitAt is how many entries a directory has when it is split over the
 	// nodes; 0 is 8192.
-	WideAt int
+	SplitAt int
 	// Source is where datasets come from; nil is this machine's filesystem.
 	Source source.FS
 	// Window is the memory for files of datasets that are read through, because

@@ -63,10 +63,10 @@ func (c rpcCollector) Collect(ch chan<- prometheus.Metric) {
 var (
 	bytesDesc = prometheus.NewDesc("bivouac_data_bytes_total",
 		"Bytes of file data that the mount has moved; those by passthrough or from the page cache are not seen.", []string{"direction", "place"}, nil)
-	metaDesc  = prometheus.NewDesc("bivouac_metadata_calls_total", "Metadata calls of the mount, by who answered.", []string{"place"}, nil)
-	openDesc  = prometheus.NewDesc("bivouac_passthrough_opens_total", "Files opened that the kernel reads by itself.", nil, nil)
-	aheadDesc = prometheus.NewDesc("bivouac_ahead_files_total", "Files of datasets that the kernel was given before they were read.", nil, nil)
-	timeDesc  = prometheus.NewDesc("bivouac_fuse_request_seconds", "Time to answer a request of the kernel, by operation.", []string{"op"}, nil)
+	metaDesc       = prometheus.NewDesc("bivouac_metadata_calls_total", "Metadata calls of the mount, by who answered.", []string{"place"}, nil)
+	openDesc       = prometheus.NewDesc("bivouac_passthrough_opens_total", "Files opened that the kernel reads by itself.", nil, nil)
+	prefetchedDesc = prometheus.NewDesc("bivouac_prefetched_files_total", "Dataset files that were prefetched into the page cache.", nil, nil)
+	timeDesc       = prometheus.NewDesc("bivouac_fuse_request_seconds", "Time to answer a request of the kernel, by operation.", []string{"op"}, nil)
 )
 
 // activityCollector reads the counters of the mount and its client.
@@ -74,7 +74,7 @@ type activityCollector struct{ m *meter }
 
 // Describe names the metrics.
 func (c activityCollector) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{bytesDesc, metaDesc, openDesc, aheadDesc, timeDesc} {
+	for _, d := range []*prometheus.Desc{bytesDesc, metaDesc, openDesc, prefetchedDesc, timeDesc} {
 		ch <- d
 	}
 }
@@ -97,7 +97,7 @@ func (c activityCollector) Collect(ch chan<- prometheus.Metric) {
 	count(metaDesc, a.MetaRemote, "remote")
 	count(metaDesc, a.MetaSealed, "manifest")
 	count(openDesc, a.Passthrough)
-	count(aheadDesc, a.Ahead)
+	count(prefetchedDesc, a.Prefetched)
 	for op, t := range a.Times {
 		ch <- prometheus.MustNewConstHistogram(timeDesc, t.Count, t.Seconds, t.UpTo, op)
 	}

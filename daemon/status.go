@@ -206,7 +206,7 @@ func (d *Daemon) datasetStatus(ctx context.Context, ds cluster.Dataset) DatasetS
 	if st := sum.Striped; st.Files > 0 {
 		s.Striped = &NodeShare{Host: "all nodes", Files: st.Files, Bytes: st.Bytes}
 	}
-	if sp := sum.Spilled; sp.Files > 0 {
+	if sp := sum.Overflow; sp.Files > 0 {
 		s.InSource = &NodeShare{Host: "source", Files: sp.Files, Bytes: sp.Bytes}
 	}
 	if ds.Fill || s.InSource != nil {

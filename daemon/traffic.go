@@ -16,7 +16,7 @@ type Traffic struct {
 	WriteLocal  int64 `json:"write_local"`
 	WriteRemote int64 `json:"write_remote"`
 	Passthrough int64 `json:"passthrough"` // files opened for passthrough
-	Ahead       int64 `json:"ahead"`       // files of datasets that were read ahead into the page cache
+	Prefetched  int64 `json:"prefetched"`  // dataset files that were prefetched into the page cache
 }
 
 // Rates is Traffic per second.
@@ -27,7 +27,7 @@ type Rates struct {
 	WriteLocal  float64 `json:"write_local"`
 	WriteRemote float64 `json:"write_remote"`
 	Passthrough float64 `json:"passthrough"`
-	Ahead       float64 `json:"ahead"`
+	Prefetched  float64 `json:"prefetched"`
 }
 
 // Activity is what the mount of this node and its client have done since their start.
@@ -135,6 +135,6 @@ func (m *meter) read(at time.Time) (t Traffic, r Rates) {
 		ReadLocal: rate(t.ReadLocal, old.ReadLocal), ReadRemote: rate(t.ReadRemote, old.ReadRemote),
 		ReadSource: rate(t.ReadSource, old.ReadSource),
 		WriteLocal: rate(t.WriteLocal, old.WriteLocal), WriteRemote: rate(t.WriteRemote, old.WriteRemote),
-		Passthrough: rate(t.Passthrough, old.Passthrough), Ahead: rate(t.Ahead, old.Ahead),
+		Passthrough: rate(t.Passthrough, old.Passthrough), Prefetched: rate(t.Prefetched, old.Prefetched),
 	}
 }

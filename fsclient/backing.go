@@ -27,7 +27,7 @@ func (f *File) Backing() (*os.File, error) {
 // WholeHere reports whether this node owns all of the file a of a dataset as one
 // object (mine), and whether it has all of it, byte for byte (here).
 func (c *Client) WholeHere(ctx context.Context, a *metadata.Attr) (mine, here bool, err error) {
-	if _, ok := c.cfg.LocalData.(datapath.Opener); !ok || !a.Ino.Sealed() || a.Size == 0 || a.Layout.Kind == metadata.Spilled {
+	if _, ok := c.cfg.LocalData.(datapath.Opener); !ok || !a.Ino.Sealed() || a.Size == 0 || a.Layout.Kind == metadata.Overflow {
 		return false, false, nil
 	}
 	order, err := c.nodes.Order(ctx, a.Ino, a.Layout)

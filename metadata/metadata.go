@@ -118,9 +118,9 @@ const (
 	Striped LayoutKind = 0
 	// Local puts all chunks on Layout.Node.
 	Local LayoutKind = 1
-	// Spilled puts them nowhere: a file of a dataset for which there is no
+	// Overflow puts them nowhere: a file of a dataset for which there is no
 	// room, and which is read from the source.
-	Spilled LayoutKind = 2
+	Overflow LayoutKind = 2
 )
 
 // DefaultChunkSize is the chunk size of live files, in bytes.

@@ -2,8 +2,8 @@ package metadata
 
 import "context"
 
-// Run numbers the lives of a node's client: a later one is greater. Files that an earlier run had
-// open are closed.
+// Run numbers the runs of a node's client; a later run has a greater number. A new run closes all
+// files that an earlier run had open.
 type Run uint64
 
 // Holder is the client of a node that has files open.
@@ -12,22 +12,21 @@ type Holder struct {
 	Run  Run
 }
 
-// Ticket numbers the opens of a client, so that a late close does not end a later open.
+// Ticket numbers the opens of a client, so that a delayed close does not end a later open.
 type Ticket uint64
 
-// Opened is a file that a client has, or had, open.
+// Opened is a file that a client has open or has closed.
 type Opened struct {
 	Ino    Ino
 	Ticket Ticket
-	// Unsure says that some node may have bytes of the file of which its home
-	// was never told.
+	// Unsure: a node may store bytes of the file that its home does not know about.
 	Unsure bool
-	// Flight is the append that the client has under way, and with Len 0 only
-	// the number of its last one. Placed is what it has appended that not
-	// everybody sees yet. They are for a Recalled.
-	Flight Flight
-	Placed []Extent
-	Locks  []Lock // that it has on the file; for a Recalled too
+	// Outstanding is the client's append under way; with Len 0 only its Seq counts, that of
+	// the last append. Written lists appended bytes that other nodes may not see yet. Both
+	// are set only in a Recalled.
+	Outstanding Reservation
+	Written     []Extent
+	Locks       []Lock // held on the file; set only in a Recalled
 }
 
 // Extent is a piece of a file.
@@ -39,52 +38,51 @@ type Extent struct {
 // End is the offset behind e.
 func (e Extent) End() int64 { return e.Off + e.Len }
 
-// Flight is an append under way. Its place is negative as long as the client
-// has not heard where it is.
-type Flight struct {
+// Reservation is an append under way. Its offset is negative until the client knows it.
+type Reservation struct {
 	Seq uint64
 	Extent
 }
 
-// Append asks the home of a file for a place at its end. A client asks for one
-// after the other, so that Seq says which of them are complete: all with less.
-// The numbers of a run rise, over all its files.
+// Append asks the home of a file for a place at its end. A client asks for one place at a
+// time, so Seq implies that all appends with a smaller Seq are complete. Seq rises over all
+// files of a run.
 type Append struct {
 	Ino Ino
 	Seq uint64
-	// Len is how many bytes want a place; asked for again with the same Seq,
-	// they have the same one. With 0 only the rest counts.
+	// Len is the number of bytes to reserve. Repeating a Seq returns the same place. With 0
+	// nothing is reserved and only the other fields count.
 	Len int64
-	// End is how long the file is by other writes of the client.
+	// End is the file size that the client's other writes imply.
 	End int64
-	// Wait has the answer wait until the file has Wait bytes for everybody,
-	// that is, until the appends before that are complete; not for ever.
+	// Wait delays the answer until every node sees Wait bytes of the file, that is, until the
+	// appends before that offset are complete, or a time limit passes.
 	Wait int64
-	// Unused is the first of the reservations before Seq at whose places nothing
-	// was written; 0 is none. It names them because the home may never have heard
-	// of the last one: then the place before it belongs to bytes that were written.
+	// Unused is the first of the reservations just before Seq at which nothing was written; 0
+	// means none. It names the reservation because the home may have missed the last one:
+	// then the place it gave before holds written bytes.
 	Unused uint64
-	// Freeze has the answer wait until no append is under way, and other
-	// nodes wait until the size is set, or this one thaws the file, or a while.
+	// Freeze delays the answer until no append is under way. Appends of other nodes then wait
+	// until the size is set, this client thaws the file, or a time limit passes.
 	Freeze bool
 	Thaw   bool
 }
 
-// Place is the answer to an Append: where the bytes go, and the attributes.
-// The size is that which everybody sees; no append under way is below it.
+// Place is the answer to an Append: the offset for the bytes, and the attributes. Every node
+// may see Size; no append under way lies below it.
 type Place struct {
-	Run  Run // of the home that answers
+	Run  Run // of the answering home
 	Off  int64
-	Tail int64 // behind all places that were given
+	Tail int64 // end of all reserved places
 	Attr Attr
-	// Alone says that no other node has the file open.
+	// Alone: no other node has the file open.
 	Alone bool
 }
 
-// Opens is what the home of live files does for those who have them open. A
-// file that is open on some node stays what it is when its last name goes: it
-// can be read, written and truncated through every handle. When the last node
-// has closed it, or was given up, its home removes its data from all nodes.
+// Opens tracks which nodes have the live files of a home open. A file that is open on some
+// node outlives its last name: it can be read, written and truncated through every handle.
+// When the last node has closed it, or was declared lost, the home removes its data from all
+// nodes.
 type Opens interface {
 	// Open notes that by has ino open, and returns its attributes. ENOENT if
 	// there is no such inode, ESTALE if it has no name and is being removed.
@@ -92,32 +90,32 @@ type Opens interface {
 	// CreateOpen is Create of a file that by has open when it returns. With
 	// an error, such as EEXIST, nothing is open.
 	CreateOpen(ctx context.Context, by Holder, t Ticket, dir Ino, name string, n New) (Attr, error)
-	// Closed notes that by has closed files. One that it has opened with a
-	// later ticket stays open.
+	// Closed notes that by has closed files. A file opened again with a later ticket
+	// stays open.
 	Closed(ctx context.Context, by Holder, files []Opened) error
-	// Append gives bytes that by wants to append their place.
+	// Append reserves a place for bytes that by appends.
 	Append(ctx context.Context, by Holder, q Append) (Place, error)
 }
 
-// Recall asks a client what it has open of the files of one home.
+// Recall asks a client which files of one home it has open.
 type Recall struct {
-	Home  NodeID // not sent: it is who asks
-	Run   Run    // of the client on the home itself
-	Only  []Ino  // these; none is all
-	After Ino    // with all: those with greater numbers
+	Home  NodeID // the caller; not sent
+	Run   Run    // of the client on the home's own node
+	Only  []Ino  // only these; empty means all
+	After Ino    // with all: only greater inode numbers
 }
 
 // Recalled is the answer to a Recall.
 type Recalled struct {
 	Run Run
-	// Floor is at most every ticket with which a file may be open that is
-	// not in Files, because the answer to its create is still under way.
+	// Floor is a lower bound for the tickets of open files that Files lacks because the
+	// answer to their create is still under way.
 	Floor Ticket
 	Files []Opened // by Ino
-	More  bool     // there are others, after the last of Files
+	More  bool     // more files follow the last of Files
 }
 
-// Recaller is a client as the homes of what it has open know it.
+// Recaller is a client, as seen by the homes of its open files.
 type Recaller interface {
 	Recall(q Recall) Recalled
 }

@@ -46,7 +46,7 @@ func TestSmallMembersSpill(t *testing.T) {
 			var records bytes.Buffer
 			s, err := Scan(context.Background(), cfg, &records)
 			stageintest.NoError(t, err)
-			if got := s != nil; got != c.scanned || got && !s.Origins.Spills {
+			if got := s != nil; got != c.scanned || got && !s.Origins.HasOverflow {
 				t.Fatalf("Scan gave %+v, want one with spills: %v", s, c.scanned)
 			}
 			if c.scanned {
@@ -72,7 +72,7 @@ func checkSpilled(t *testing.T, records []byte, members int, free int64) {
 		switch {
 		case r.Attr.Mode&source.TypeMask != source.TypeRegular:
 			continue
-		case !Spilled(&r.Attr):
+		case !IsOverflow(&r.Attr):
 			has[r.Attr.Layout.Node] += pages(r.Attr.Size)
 		}
 		n++

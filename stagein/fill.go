@@ -136,7 +136,7 @@ func NewFill(cfg FillConfig) (*Fill, error) {
 		flights: make(map[PieceID]*flight), demandSlots: make(chan struct{}, maxDemand), slots: semaphore{free: cfg.Workers}, demandIdle: closedChan(), limiter: newLimiter(), startup: newLimiter(),
 		incarnation: rand.Uint64(), runSize: defaultRunSize, rangeSize: defaultRangeSize, incarnations: make(map[metadata.NodeID]uint64),
 	}
-	if cfg.Origins.Order.Predictable() && !cfg.Origins.Spills && !cfg.Origins.Staged {
+	if cfg.Origins.Order.Predictable() && !cfg.Origins.HasOverflow && !cfg.Origins.Staged {
 		f.predictor = New(f.present.has, f.startup.backOff)
 	}
 	f.ctx, f.cancel = context.WithCancel(context.Background())

@@ -265,7 +265,7 @@ func TestEpochs(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		f, err := NewFill(FillConfig{Files: files, Origins: Origins{Order: o, Spills: tt.spills}, Journal: t.TempDir() + "/j", Log: stageintest.QuietLog()})
+		f, err := NewFill(FillConfig{Files: files, Origins: Origins{Order: o, HasOverflow: tt.spills}, Journal: t.TempDir() + "/j", Log: stageintest.QuietLog()})
 		if err != nil {
 			t.Fatal(err)
 		}

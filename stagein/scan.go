@@ -63,7 +63,7 @@ func (cfg *PlanConfig) scan(ctx context.Context, w io.Writer) (*Scanned, error) 
 	}
 	defer c.close()
 	s := &Scanned{Size: c.size, Read: c.read, Indexes: c.fresh, Origins: Origins{Order: cfg.order(), Sources: c.sources}}
-	if s.Origins.Spills, err = cfg.record(p, c.items, w); err != nil {
+	if s.Origins.HasOverflow, err = cfg.record(p, c.items, w); err != nil {
 		s.Indexes.Close()
 		return nil, err
 	}
@@ -221,7 +221,7 @@ func (s *Share) found(it *source.Item, stays bool) error {
 	}
 	rec := s.recordOf(it, to)
 	if stays {
-		rec.Attr.Layout = metadata.Layout{Kind: metadata.Spilled}
+		rec.Attr.Layout = metadata.Layout{Kind: metadata.Overflow}
 	}
 	return s.rec.add(rec)
 }

@@ -10,18 +10,18 @@ import (
 	"github.com/bivouacfs/bivouac/stagein/source/unpack"
 )
 
-// Spilled reports whether a file is read through: it lies on no node.
-func Spilled(a *metadata.Attr) bool { return a.Layout.Kind == metadata.Spilled }
+// IsOverflow reports whether a file is read through from the source: no node stores it.
+func IsOverflow(a *metadata.Attr) bool { return a.Layout.Kind == metadata.Overflow }
 
 // ReadThrough fills p from off of the file ino if that lies on no node, from the
 // source by way of the window; false if it lies on one. A file is read whole, a
 // large one in chunks, once for all who read it here at a time.
 func (f *Fill) ReadThrough(ctx context.Context, ino metadata.Ino, p []byte, off int64) (n int, through bool, err error) {
-	if !f.cfg.Origins.Spills {
+	if !f.cfg.Origins.HasOverflow {
 		return 0, false, nil
 	}
 	_, a, err := f.cfg.Files.Origin(ino)
-	if err != nil || !Spilled(&a) {
+	if err != nil || !IsOverflow(&a) {
 		return 0, false, err
 	}
 	for n < len(p) && off < a.Size {
@@ -37,7 +37,7 @@ func (f *Fill) ReadThrough(ctx context.Context, ino metadata.Ino, p []byte, off 
 	return n, true, nil
 }
 
-// throughPiece is the piece of a spilled file that has the byte at off.
+// throughPiece is the piece of an overflowed file that has the byte at off.
 func (f *Fill) overflowPiece(a *metadata.Attr, off int64) PieceID {
 	if a.Size <= DefaultStripe {
 		return PieceID{Ino: a.Ino}

@@ -100,7 +100,7 @@ func (r *verification) files(ctx context.Context) error {
 // another name.
 func (r *verification) begin(ctx context.Context, g *errgroup.Group, path string, a metadata.Attr, again bool) {
 	order := r.m.Order(a.Ino, a.Layout)
-	if stagein.Spilled(&a) && r.overflow != nil && (!again || r.q.SHA256) {
+	if stagein.IsOverflow(&a) && r.overflow != nil && (!again || r.q.SHA256) {
 		r.overflow.add(path, a, false)
 	}
 	for _, p := range r.pieces[a.Ino] {

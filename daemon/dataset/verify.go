@@ -114,7 +114,7 @@ func (v *Verifier) Verify(ctx context.Context, s VerifySpec) (VerifyResult, erro
 	q := verifyRequest{Dataset: ds.ID, SHA256: s.SHA256, Source: s.Source}
 	res, err := v.all(ctx, x, q)
 	if !s.Source {
-		res.Overflow += x.summary.Spilled.Files
+		res.Overflow += x.summary.Overflow.Files
 	}
 	if err != nil || res.Bad == 0 || s.Keep {
 		return res, err

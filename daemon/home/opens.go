@@ -19,16 +19,15 @@ import (
 )
 
 const (
-	askWorkers  = 8                // nodes that are asked at a time
-	maxOrphans  = 1 << 16          // of an earlier life that one start takes on; the next takes more
-	recallTime  = 10 * time.Second // for one answer of a node
-	recallPause = time.Second      // before a node is asked again that did not answer
-	confirmTime = 30 * time.Second // between two looks at who has files without a name open
+	askWorkers  = 8                // concurrent recalls
+	maxOrphans  = 1 << 16          // of an earlier run that one start adopts; the next start adopts more
+	recallTime  = 10 * time.Second // for one answer
+	recallPause = time.Second      // before a failed recall is repeated
+	confirmTime = 30 * time.Second // between checks whether nodes still have orphans open
 )
 
-// recoverOrphans has the home remember the files that were unlinked, but not yet
-// removed, when its last life ended. They go when all nodes have said what they
-// have open. It is called before anybody can make new ones.
+// recoverOrphans registers the orphans that the home's last run left. They are removed once
+// all nodes have reported their open files. It must run before the home serves requests.
 func (s *Server) recoverOrphans() error {
 	if s.Fresh() {
 		return nil
@@ -50,10 +49,9 @@ func (s *Server) recoverOrphans() error {
 	return nil
 }
 
-// places is the nodes that can have data of the file a. Those of a file that was
-// made in an earlier life of this home are its whole stripe: who wrote
-// to it may have died in that life without telling its size, and what was known
-// of that is forgotten.
+// places returns the nodes that may store data of the file a. For a file that was created in
+// an earlier run of this home that is its whole stripe: a writer may have died in that run
+// without reporting its size, and the home no longer knows.
 func (s *Server) places(_ context.Context, a metadata.Attr, all bool) ([]metadata.NodeID, error) {
 	m := s.node.View().Map
 	if a.Layout.Epoch > m.Epoch {
@@ -72,8 +70,8 @@ func (s *Server) places(_ context.Context, a metadata.Attr, all bool) ([]metadat
 	return nodes, nil
 }
 
-// removeObjects removes objects on a node. On one that is given up they stay
-// until it is back.
+// removeObjects removes objects on a node. On a node that is down they stay until it
+// returns.
 func (s *Server) removeObjects(ctx context.Context, id metadata.NodeID, inos []metadata.Ino) error {
 	if id == s.node.Self() {
 		return s.removeHere(ctx, inos)
@@ -96,13 +94,13 @@ func (s *Server) removeHere(ctx context.Context, inos []metadata.Ino) error {
 	return errors.Join(errs...)
 }
 
-// followHolders keeps what is known of who has files open in step with the
-// map: a node that is lost has nothing open, one that is back is asked.
+// followHolders updates the registry of open files when the map changes: a lost node has no
+// file open, a node that returns is asked.
 func (s *Server) followHolders(ctx context.Context) {
-	asked := make(map[metadata.NodeID]metadata.Epoch) // since when each was Up that has answered
+	asked := make(map[metadata.NodeID]metadata.Epoch) // by node that has answered: the epoch since which it is Up
 	if s.Fresh() {
 		for _, n := range s.node.View().Map.Nodes {
-			asked[n.ID] = 0 // nothing of it was open before
+			asked[n.ID] = 0 // it had no file open before
 		}
 	}
 	current := s.followsLeader(ctx)
@@ -131,9 +129,8 @@ func (s *Server) followHolders(ctx context.Context) {
 	}
 }
 
-// retryRemovals tries again to remove what could not be removed because a node
-// did not answer: soon, as a daemon that died is soon there again, and then more
-// and more seldom.
+// retryRemovals retries failed removals with back-off: soon at first, because a daemon that
+// died usually restarts at once.
 func (s *Server) retryRemovals(ctx context.Context) {
 	for b := retry.New(recallPause, confirmTime, 0); b.Wait(ctx); {
 		if s.files.Retry() == 0 {
@@ -142,26 +139,26 @@ func (s *Server) retryRemovals(ctx context.Context) {
 	}
 }
 
-// followsLeader is closed when this node has a view that the leader confirms. A
-// member of the group that starts again first has a view of some time ago, by
-// which a node that is back since may be down.
+// followsLeader returns a channel that is closed once the leader has confirmed this node's
+// view. A group member that restarts begins with an old view, in which a node that has
+// returned since may still be down.
 func (s *Server) followsLeader(ctx context.Context) <-chan struct{} {
 	c := make(chan struct{})
 	s.node.Spawn(func(ctx context.Context) {
 		for s.node.Refresh(ctx) != nil && node.Pause(ctx, recallPause) == nil {
-			s.log.Debug("no leader confirms the view yet")
+			s.log.Debug("the leader has not confirmed the cluster view yet; trying again")
 		}
 		close(c)
 	})
 	return c
 }
 
-// askHolders asks the nodes that are Up and have not answered since they are;
-// true if some have not answered yet. Until the view is known to be current (nil),
-// no node counts as lost.
+// askHolders asks every Up node that has not answered since it came up, and reports whether
+// answers are missing. While current is not nil the view may be old, and no node counts as
+// lost.
 func (s *Server) askHolders(ctx context.Context, v cluster.View, asked map[metadata.NodeID]metadata.Epoch, current <-chan struct{}) (missing bool) {
 	if v.Version == 0 {
-		return false // the next view wakes us
+		return false // the next view wakes the caller
 	}
 	var g errgroup.Group
 	g.SetLimit(askWorkers)
@@ -182,10 +179,10 @@ func (s *Server) askHolders(ctx context.Context, v cluster.View, asked map[metad
 			delete(asked, n.ID)
 		}
 	}
-	_ = g.Wait() // each answer is looked at
+	_ = g.Wait() // errors are in answers
 	for i, err := range answers {
 		if err != nil {
-			s.log.WithError(err).WithField("host", v.Map.Nodes[i].Host).Debug("a node did not say what it has open")
+			s.log.WithError(err).WithField("host", v.Map.Nodes[i].Host).Debug("could not ask a node for its open files; trying again")
 			delete(asked, v.Map.Nodes[i].ID)
 			missing = true
 		}
@@ -193,7 +190,7 @@ func (s *Server) askHolders(ctx context.Context, v cluster.View, asked map[metad
 	return missing
 }
 
-// askHolder asks a node for all that it has open here.
+// askHolder asks a node for all files of this home that it has open.
 func (s *Server) askHolder(ctx context.Context, id metadata.NodeID) error {
 	s.files.Await(id)
 	q := metadata.Recall{Run: s.cfg.Run}
@@ -211,10 +208,9 @@ func (s *Server) askHolder(ctx context.Context, id metadata.NodeID) error {
 	}
 }
 
-// confirmHolders asks who is said to have files without a name open whether
-// that is so.
+// confirmHolders asks the nodes that hold orphans open whether they still do.
 func (s *Server) confirmHolders(ctx context.Context) {
-	for id, inos := range s.files.Doubtful() {
+	for id, inos := range s.files.OrphanHolders() {
 		for len(inos) > 0 && ctx.Err() == nil {
 			n := min(len(inos), wire.MaxOpened)
 			r, err := s.recall(ctx, id, metadata.Recall{Run: s.cfg.Run, Only: inos[:n]})
@@ -240,8 +236,8 @@ func (s *Server) recall(ctx context.Context, id metadata.NodeID, q metadata.Reca
 	return r.Recalled, err
 }
 
-// onRecall is what the client of this node has open of a home's files. A
-// client that is not there yet has nothing.
+// onRecall returns the files of a home that this node's client has open. Before the client
+// has started there are none.
 func (s *Server) onRecall(q metadata.Recall) metadata.Recalled {
 	if c := s.client.Load(); c != nil {
 		return (*c).Recall(q)
@@ -267,7 +263,7 @@ func (s *Server) openHandlers() node.Handlers {
 		}),
 		wire.OpRecall: node.HandleFrom(func(_ context.Context, r *rpc.Request, q *wire.RecallReq) (node.Appender, error) {
 			s.heardRun(by(r, q.Run))
-			s.files.Meet(by(r, q.Run)) // what its earlier runs had open here is closed
+			s.files.NoteRun(by(r, q.Run)) // closes the files of its earlier runs
 			return &wire.RecallResp{Recalled: s.onRecall(metadata.Recall{Home: r.Peer, Run: q.Run, Only: q.Only, After: q.After})}, nil
 		}),
 		wire.OpRemoveObjects: node.HandleFrom(func(ctx context.Context, _ *rpc.Request, q *wire.InosReq) (node.Appender, error) {

@@ -33,17 +33,17 @@ type Config struct {
 	// of wide directories.
 	Home   func(metadata.NodeID) metadata.TxPeer
 	Shards func(metadata.NodeID) metadata.Shards
-	// WideAt is how many entries a directory has when it is split over the
+	// SplitAt is how many entries a directory has when it is split over the
 	// nodes; 0 is 8192.
-	WideAt int
+	SplitAt int
 	// SweepDelay is how long a sweep waits before it begins; 0 is 5 s.
 	SweepDelay time.Duration
 	Now        func() time.Time // nil is time.Now
 }
 
 func (c *Config) setDefaults() {
-	if c.WideAt == 0 {
-		c.WideAt = defaultWideAt
+	if c.SplitAt == 0 {
+		c.SplitAt = defaultSplitAt
 	}
 	if c.SweepDelay == 0 {
 		c.SweepDelay = 5 * time.Second

@@ -34,7 +34,7 @@ func (s *Server) openStore() (*store, error) {
 	var err error
 	st.Store, err = pebblestore.Open(pebblestore.Config{
 		Dir: s.cfg.Dir, Self: s.node.Self(), UID: s.cfg.UID, GID: s.cfg.GID, RootMode: 0o700,
-		Now: s.cfg.Now, ShardAt: s.cfg.WideAt, Room: s.hasSpace, Log: log,
+		Now: s.cfg.Now, ShardAt: s.cfg.SplitAt, Room: s.hasSpace, Log: log,
 		Orphaned: func(ino metadata.Ino) { st.files.Unnamed(ino) },
 	})
 	if err != nil {

@@ -16,8 +16,8 @@ import (
 	"github.com/bivouacfs/bivouac/metadata/shard"
 )
 
-// defaultWideAt is how many entries a directory has when it is split.
-const defaultWideAt = 8192
+// defaultSplitAt is how many entries a directory has when it is split.
+const defaultSplitAt = 8192
 
 func (s *Server) newWide(st *pebblestore.Store) *shard.Manager {
 	return shard.New(shard.Config{

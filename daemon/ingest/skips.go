@@ -77,7 +77,7 @@ func (l *skipList) leaveOut(r *manifest.Record, why error) error {
 	if err := l.add(l.c.plan.LeftOut(r, why)); err != nil {
 		return err
 	}
-	if a := &r.Attr; r.Hardlink == "" && a.Size > 0 && a.Layout.Kind != metadata.Spilled {
+	if a := &r.Attr; r.Hardlink == "" && a.Size > 0 && a.Layout.Kind != metadata.Overflow {
 		ino, nodes := a.Ino, l.c.plan.Map.Order(a.Ino, a.Layout)
 		l.g.Go(func() error { l.remove(ino, nodes); return nil })
 	}

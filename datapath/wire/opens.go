@@ -142,9 +142,9 @@ func (c *codec) opened(o *metadata.Opened) {
 	u64(c, &o.Ino)
 	u64(c, &o.Ticket)
 	c.bool(&o.Unsure)
-	u64(c, &o.Flight.Seq)
-	c.extent(&o.Flight.Extent)
-	list(c, &o.Placed, unlimited, 16, (*codec).extent)
+	u64(c, &o.Outstanding.Seq)
+	c.extent(&o.Outstanding.Extent)
+	list(c, &o.Written, unlimited, 16, (*codec).extent)
 	list(c, &o.Locks, unlimited, lockSize, (*codec).lock)
 }
 

@@ -100,11 +100,11 @@ func messages() []Message {
 		&OpenReq{Run: 1 << 60, Ticket: 9, Ino: 5},
 		&CreateOpenReq{Run: 1, Ticket: 2, CreateReq: CreateReq{Dir: 16, Name: "n", New: sampleNew}},
 		&ClosedReq{Run: 3},
-		&ClosedReq{Run: 3, Files: []metadata.Opened{{Ino: 5, Ticket: 6}, {Ino: 7, Ticket: 8, Unsure: true, Placed: []metadata.Extent{{Off: 1, Len: 2}, {Off: 3, Len: 4}}, Locks: []metadata.Lock{sampleLock}}}},
+		&ClosedReq{Run: 3, Files: []metadata.Opened{{Ino: 5, Ticket: 6}, {Ino: 7, Ticket: 8, Unsure: true, Written: []metadata.Extent{{Off: 1, Len: 2}, {Off: 3, Len: 4}}, Locks: []metadata.Lock{sampleLock}}}},
 		&RecallReq{Run: 3, After: 4},
 		&RecallReq{Run: 3, Only: []metadata.Ino{5, 6}},
 		&RecallResp{metadata.Recalled{Run: 1, Floor: 2, More: true, Files: []metadata.Opened{{
-			Ino: 5, Ticket: 6, Unsure: true, Flight: metadata.Flight{Seq: 7, Extent: metadata.Extent{Off: -1, Len: 8}},
+			Ino: 5, Ticket: 6, Unsure: true, Outstanding: metadata.Reservation{Seq: 7, Extent: metadata.Extent{Off: -1, Len: 8}},
 		}}}},
 		&InosReq{Inos: []metadata.Ino{1, 2, 3}},
 		&RangeReq{Ino: 5, Off: 1 << 50, Len: -1},

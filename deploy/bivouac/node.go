@@ -182,7 +182,7 @@ func (n *node) activity() daemon.Activity {
 	a := daemon.Activity{
 		Traffic: daemon.Traffic{
 			ReadLocal: c.ReadLocal, ReadRemote: c.ReadRemote, WriteLocal: c.WriteLocal, WriteRemote: c.WriteRemote,
-			Passthrough: m.Passthrough, Ahead: m.Prefetched,
+			Passthrough: m.Passthrough, Prefetched: m.Prefetched,
 		},
 		MetaLocal: c.MetaLocal, MetaRemote: c.MetaRemote, MetaSealed: c.MetaSealed,
 		Times: make(map[string]daemon.Times, len(m.Latency)),

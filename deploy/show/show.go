@@ -161,8 +161,8 @@ func traffic(w io.Writer, s daemon.Status) {
 	pace("staged", s.Paces.Stage)
 	pace("served", s.Paces.Serve)
 	fmt.Fprintf(w, "  %d files opened that the kernel reads by itself (%.0f/s)\n", t.Passthrough, r.Passthrough)
-	if t.Ahead > 0 {
-		fmt.Fprintf(w, "  %d files read ahead of who reads in the order of the fill (%.0f/s)\n", t.Ahead, r.Ahead)
+	if t.Prefetched > 0 {
+		fmt.Fprintf(w, "  %d files prefetched for sequential dataset readers (%.0f/s)\n", t.Prefetched, r.Prefetched)
 	}
 }
 

@@ -128,7 +128,7 @@ func (r *Router) MapOf(ctx context.Context, e metadata.Epoch) (cluster.Map, erro
 // Order is the nodes of a file's stripe, by the map of the epoch in which it was
 // made.
 func (r *Router) Order(ctx context.Context, ino metadata.Ino, l metadata.Layout) ([]metadata.NodeID, error) {
-	if l.Kind == metadata.Spilled {
+	if l.Kind == metadata.Overflow {
 		return []metadata.NodeID{r.cfg.Self}, nil // the reader fetches it from the source
 	}
 	m := r.Map()
@@ -148,7 +148,7 @@ func (r *Router) Order(ctx context.Context, ino metadata.Ino, l metadata.Layout)
 // Hosts is the names of the nodes that hold the data of the file a, in the order of
 // its stripe; "source" for a file that is read through from the source.
 func (r *Router) Hosts(ctx context.Context, a metadata.Attr) ([]string, error) {
-	if a.Layout.Kind == metadata.Spilled {
+	if a.Layout.Kind == metadata.Overflow {
 		return []string{"source"}, nil
 	}
 	order, err := r.Order(ctx, a.Ino, a.Layout)

@@ -79,7 +79,7 @@ func TestModel(t *testing.T) { modelTest(t, testcluster.Config{}, lag) }
 
 // TestModelWide: they do so where directories are spread over the nodes when
 // they have a few entries.
-func TestModelWide(t *testing.T) { modelTest(t, testcluster.Config{WideAt: 4}, 5*time.Second) }
+func TestModelWide(t *testing.T) { modelTest(t, testcluster.Config{SplitAt: 4}, 5*time.Second) }
 
 func modelTest(t *testing.T, cluster testcluster.Config, lag time.Duration) {
 	t.Helper()

@@ -49,7 +49,7 @@ var rows = []row{
 
 // TestTable runs them.
 func TestTable(t *testing.T) {
-	c := pitch(t, testcluster.Config{Capacity: 4 << 30, WideAt: 500, Datasets: []job.Dataset{staged(t)}})
+	c := pitch(t, testcluster.Config{Capacity: 4 << 30, SplitAt: 500, Datasets: []job.Dataset{staged(t)}})
 	c.sealed(t)
 	for _, r := range rows {
 		t.Run(r.operation, func(t *testing.T) {

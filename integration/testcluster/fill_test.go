@@ -539,7 +539,7 @@ func TestMoreDataThanSpace(t *testing.T) {
 			}
 		}
 	}
-	hosts, err := c.Nodes[0].Client.Hosts(context.Background(), metadata.Attr{Layout: metadata.Layout{Kind: metadata.Spilled}})
+	hosts, err := c.Nodes[0].Client.Hosts(context.Background(), metadata.Attr{Layout: metadata.Layout{Kind: metadata.Overflow}})
 	if err != nil || !slices.Equal(hosts, []string{"source"}) {
 		t.Errorf("Hosts of a file that is on no node = %q, %v", hosts, err)
 	}

@@ -60,7 +60,7 @@ type Config struct {
 	Piece    int64  // bytes of a large file that one node copies out at a time
 	WorkDir  string // of the job
 	Timing   daemon.Timing
-	WideAt   int // entries from which a directory is wide; 0 is the default
+	SplitAt  int // entries from which a directory is wide; 0 is the default
 }
 
 // Cluster is a running job.
@@ -162,10 +162,10 @@ func (c *Cluster) start(t testing.TB, i int, dir string, l net.Listener) *Node {
 	d, err := daemon.Open(daemon.Config{
 		Job: j, Key: c.Key, Listener: &cutListener{l, c.links, i}, Dial: c.links.dialer(i, c.Addrs), Source: cfg.Source, Window: cfg.Window, Memory: cfg.Memory, Disk: disk,
 		Log: log.WithField("node", i), Timing: cfg.Timing,
-		Meta:   func(caller rpc.Caller) metadata.TxPeer { return remote.NewStore(caller) },
-		Data:   func(caller rpc.Caller) datapath.Store { return remote.NewData(caller) },
-		Shards: func(caller rpc.Caller) metadata.Shards { return remote.NewStore(caller) },
-		WideAt: cfg.WideAt,
+		Meta:    func(caller rpc.Caller) metadata.TxPeer { return remote.NewStore(caller) },
+		Data:    func(caller rpc.Caller) datapath.Store { return remote.NewData(caller) },
+		Shards:  func(caller rpc.Caller) metadata.Shards { return remote.NewStore(caller) },
+		SplitAt: cfg.SplitAt,
 	})
 	if err != nil {
 		t.Fatal(err)

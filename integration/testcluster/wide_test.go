@@ -15,7 +15,7 @@ import (
 func TestWideStore(t *testing.T) {
 	t.Parallel()
 	metadatatest.Run(t, func(t *testing.T) metadata.Store {
-		c := Start(t, Config{WideAt: 3})
+		c := Start(t, Config{SplitAt: 3})
 		return told{Client: c.Nodes[1].Client, c: c, t: t}
 	})
 }

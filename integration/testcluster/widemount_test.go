@@ -65,7 +65,7 @@ func wideDir(t *testing.T, c *Cluster, ms []*Mounted, name string, n int) {
 func TestWideSeekdir(t *testing.T) {
 	t.Parallel()
 	const n = 3000
-	c := Start(t, Config{WideAt: 500})
+	c := Start(t, Config{SplitAt: 500})
 	ms := c.Mount(t)
 	wideDir(t, c, ms, "d", n)
 	d, err := os.Open(filepath.Join(ms[1].Scratch, "d"))
@@ -115,7 +115,7 @@ func TestWideSeekdir(t *testing.T) {
 // they are refused in the end, and nothing is left.
 func TestWideRemoveAll(t *testing.T) {
 	t.Parallel()
-	c := Start(t, Config{WideAt: 200})
+	c := Start(t, Config{SplitAt: 200})
 	ms := c.Mount(t)
 	wideDir(t, c, ms, "d", 600)
 	var g errgroup.Group

@@ -72,7 +72,7 @@ func (m *wideMover) step(ctx context.Context) error {
 func TestWideRenames(t *testing.T) {
 	t.Parallel()
 	const workers, steps = 8, 150
-	c := Start(t, Config{WideAt: 100})
+	c := Start(t, Config{SplitAt: 100})
 	ctx := context.Background()
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
@@ -117,7 +117,7 @@ func TestWideRenames(t *testing.T) {
 // is not moved below itself, and is not replaced while something is in it.
 func TestWideDirectoryMoves(t *testing.T) {
 	t.Parallel()
-	c := Start(t, Config{WideAt: 40})
+	c := Start(t, Config{SplitAt: 40})
 	ctx := context.Background()
 	client := c.Nodes[2].Client
 	fill := func(dir metadata.Ino, n int) {

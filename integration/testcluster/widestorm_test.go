@@ -65,7 +65,7 @@ func listAll(ctx context.Context, c *fsclient.Client, dir metadata.Ino, page int
 func TestWideWhileInUse(t *testing.T) {
 	t.Parallel()
 	const fixed, perWorker, workers = 150, 220, 8
-	c := Start(t, Config{WideAt: 400})
+	c := Start(t, Config{SplitAt: 400})
 	ctx := context.Background()
 	dir := c.mkdir(t, "d")
 	for i := range fixed {
@@ -161,7 +161,7 @@ func TestWideWhileInUse(t *testing.T) {
 // TestListingBecomesWide: a listing that began before goes on where it was.
 func TestListingBecomesWide(t *testing.T) {
 	t.Parallel()
-	c := Start(t, Config{WideAt: 200})
+	c := Start(t, Config{SplitAt: 200})
 	ctx := context.Background()
 	dir := c.mkdir(t, "d")
 	client := c.Nodes[2].Client
@@ -205,7 +205,7 @@ func TestListingBecomesWide(t *testing.T) {
 func TestSameNames(t *testing.T) {
 	t.Parallel()
 	const workers, names = 64, 40
-	c := Start(t, Config{WideAt: 16})
+	c := Start(t, Config{SplitAt: 16})
 	ctx := context.Background()
 	files, dirs := c.mkdir(t, "files"), c.mkdir(t, "dirs")
 	var won [2][names]atomic.Int32
@@ -262,7 +262,7 @@ func TestSameNames(t *testing.T) {
 func TestMkdirStorm(t *testing.T) {
 	t.Parallel()
 	const workers, each = 64, 12
-	c := Start(t, Config{WideAt: 128})
+	c := Start(t, Config{SplitAt: 128})
 	ctx := context.Background()
 	top := c.mkdir(t, "top")
 	var g errgroup.Group
@@ -320,7 +320,7 @@ func TestMkdirStorm(t *testing.T) {
 // listing says so after it has listed all else; all is well when it is back.
 func TestWideNodeDown(t *testing.T) {
 	t.Parallel()
-	c := Start(t, Config{WideAt: 64})
+	c := Start(t, Config{SplitAt: 64})
 	ctx := context.Background()
 	dir := c.mkdir(t, "d")
 	home := dir.Home()
@@ -396,7 +396,7 @@ func TestWideNodeDown(t *testing.T) {
 // wherever its entry is, also at once after the change.
 func TestWideSetgid(t *testing.T) {
 	t.Parallel()
-	c := Start(t, Config{WideAt: 64})
+	c := Start(t, Config{SplitAt: 64})
 	ctx := context.Background()
 	dir := c.mkdir(t, "d")
 	for i := range 100 {
@@ -435,7 +435,7 @@ func TestWideKilled(t *testing.T) {
 
 func wideKilled(t *testing.T, away metadata.NodeID) {
 	const workers = 6
-	c := Start(t, Config{WideAt: 300})
+	c := Start(t, Config{SplitAt: 300})
 	dir := c.mkdir(t, "d")
 	victim := (dir.Home() + away) % 4
 	var live []*Node
@@ -526,7 +526,7 @@ func wideKilled(t *testing.T, away metadata.NodeID) {
 func TestWideCalls(t *testing.T) {
 	t.Parallel()
 	const n = 2500
-	c := Start(t, Config{WideAt: 300})
+	c := Start(t, Config{SplitAt: 300})
 	ctx := context.Background()
 	dir := c.mkdir(t, "d")
 	client := c.Nodes[(dir.Home()+1)%4].Client

@@ -10,22 +10,22 @@ import (
 // lock guards it, and serialises appends: between Reserve and Written, or
 // Failed, there is no other Reserve.
 type Client struct {
-	seq     uint64            // of the last reservation
-	busy    bool              // between Reserve and Written or Failed
-	flight  metadata.Flight   // the reservation, if its Len is not 0
-	unused  uint64            // first of the last reservations at which nothing was written; 0 is none
-	written []metadata.Extent // appended here and not yet below the size that everybody sees
-	untold  bool              // the home does not know that the last append is complete
-	home    metadata.Run      // the run of the home that asked for a report last
-	alone   bool              // no other node had the file open at the home's last word
-	seen    int64             // end of the appends that this node may read
+	seq         uint64               // of the last reservation
+	busy        bool                 // between Reserve and Written or Failed
+	reservation metadata.Reservation // the reservation, if its Len is not 0
+	unused      uint64               // first of the last reservations at which nothing was written; 0 is none
+	written     []metadata.Extent    // appended here and not yet below the size that everybody sees
+	unsettled   bool                 // the home does not know that the last append is complete
+	home        metadata.Run         // the run of the home that asked for a report last
+	alone       bool                 // no other node had the file open at the home's last word
+	seen        int64                // end of the appends that this node may read
 }
 
 // Reserve asks for a place for n bytes. end is how far the node's other writes
 // reach.
 func (c *Client) Reserve(ino metadata.Ino, seq uint64, n, end int64) metadata.Append {
 	c.seq, c.busy = seq, true
-	c.flight = metadata.Flight{Seq: seq, Extent: metadata.Extent{Off: -1, Len: n}}
+	c.reservation = metadata.Reservation{Seq: seq, Extent: metadata.Extent{Off: -1, Len: n}}
 	return metadata.Append{Ino: ino, Seq: seq, Len: n, End: end, Unused: c.unused}
 }
 
@@ -37,7 +37,7 @@ func (c *Client) Placed(p metadata.Place) (again bool) {
 		return true
 	}
 	c.heard(p)
-	c.flight.Off = p.Off
+	c.reservation.Off = p.Off
 	return false
 }
 
@@ -45,7 +45,7 @@ func (c *Client) Placed(p metadata.Place) (again bool) {
 // writes there.
 func (c *Client) Failed() {
 	c.skip()
-	c.busy, c.untold, c.flight = false, true, metadata.Flight{}
+	c.busy, c.unsettled, c.reservation = false, true, metadata.Reservation{}
 }
 
 // skip notes that nothing was written for the last reservation.
@@ -63,12 +63,12 @@ func (c *Client) Written(n int, unused bool, size int64) {
 		c.skip()
 	} else {
 		c.unused = 0
-		c.written = append(c.written, c.flight.Extent)
+		c.written = append(c.written, c.reservation.Extent)
 	}
-	if c.flight.Off <= size {
-		c.seen = max(c.seen, c.flight.Off+int64(n))
+	if c.reservation.Off <= size {
+		c.seen = max(c.seen, c.reservation.Off+int64(n))
 	}
-	c.busy, c.untold, c.flight = false, true, metadata.Flight{}
+	c.busy, c.unsettled, c.reservation = false, true, metadata.Reservation{}
 }
 
 // Settlement tells the home which appends are complete, and asks it to answer
@@ -103,19 +103,19 @@ func Covered(q metadata.Append, p metadata.Place) bool {
 // heard takes the answer of a home that knows of all appends but the one that is
 // about to begin.
 func (c *Client) heard(p metadata.Place) {
-	c.untold, c.unused, c.seen, c.alone = false, 0, 0, p.Alone
+	c.unsettled, c.unused, c.seen, c.alone = false, 0, 0, p.Alone
 	c.written = slices.DeleteFunc(c.written, func(e metadata.Extent) bool {
 		return e.End() <= p.Attr.Size || e.End() > p.Tail // everybody sees it, or it was cut off
 	})
 }
 
 // Truncated forgets the appends of before a truncation.
-func (c *Client) Truncated() { c.untold, c.unused, c.seen, c.written = false, 0, 0, nil }
+func (c *Client) Truncated() { c.unsettled, c.unused, c.seen, c.written = false, 0, 0, nil }
 
 // Report is what a home that has started again wants to know; run is its run.
-func (c *Client) Report(run metadata.Run) (outstanding metadata.Flight, written []metadata.Extent) {
+func (c *Client) Report(run metadata.Run) (outstanding metadata.Reservation, written []metadata.Extent) {
 	c.home = max(c.home, run)
-	outstanding = c.flight
+	outstanding = c.reservation
 	outstanding.Seq = c.seq // also of one that is over: no late copy of its request gets a place
 	return outstanding, slices.Clone(c.written)
 }
@@ -125,11 +125,11 @@ func (c *Client) Busy() bool { return c.busy }
 
 // Unsettled reports whether the home does not know that the last append is
 // complete.
-func (c *Client) Unsettled() bool { return c.untold }
+func (c *Client) Unsettled() bool { return c.unsettled }
 
 // Invisible reports whether some appends of this node may not be seen by
 // everybody yet.
-func (c *Client) Invisible() bool { return c.untold || len(c.written) > 0 }
+func (c *Client) Invisible() bool { return c.unsettled || len(c.written) > 0 }
 
 // Alone reports whether no other node had the file open at the home's last word.
 func (c *Client) Alone() bool { return c.alone }

@@ -11,7 +11,7 @@ import (
 // of the home may have given one.
 type pending struct {
 	node   metadata.NodeID
-	flight metadata.Flight
+	flight metadata.Reservation
 }
 
 // gaps is the free extents between size and the last of placed.

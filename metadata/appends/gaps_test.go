@@ -48,7 +48,7 @@ func TestFillGaps(t *testing.T) {
 				tail = e.End()
 				fallthrough
 			case 2: // it has none
-				all = append(all, pending{metadata.NodeID(id), metadata.Flight{Seq: 1, Extent: metadata.Extent{Off: -1, Len: e.Len}}})
+				all = append(all, pending{metadata.NodeID(id), metadata.Reservation{Seq: 1, Extent: metadata.Extent{Off: -1, Len: e.Len}}})
 			}
 		}
 		free := gaps(placed, 0)

@@ -17,7 +17,7 @@ const FreezeTime = 10 * time.Second
 // Home orders the appends of one file at its home. The caller's lock guards it.
 type Home struct {
 	tail        int64 // end of all places that were given away
-	outstanding map[metadata.NodeID]metadata.Flight
+	outstanding map[metadata.NodeID]metadata.Reservation
 	lastSeq     map[metadata.NodeID]uint64 // no place for a request of the node up to this one
 	truncating  int                        // truncations under way, or about to begin
 	publishing  int                        // sizes on their way to the store
@@ -34,13 +34,13 @@ type Home struct {
 // report is what one node knows of its appends.
 type report struct {
 	written     []metadata.Extent
-	outstanding metadata.Flight
+	outstanding metadata.Reservation
 }
 
 // NewHome is the home of a file that nobody appends to.
 func NewHome() *Home {
 	return &Home{
-		outstanding: make(map[metadata.NodeID]metadata.Flight), lastSeq: make(map[metadata.NodeID]uint64),
+		outstanding: make(map[metadata.NodeID]metadata.Reservation), lastSeq: make(map[metadata.NodeID]uint64),
 		changed: make(chan struct{}),
 	}
 }
@@ -94,7 +94,7 @@ func (h *Home) Restarted(id metadata.NodeID) {
 
 // Report takes what a node knows of its appends after a restart of the home. A
 // later report of the node replaces an earlier one.
-func (h *Home) Report(id metadata.NodeID, outstanding metadata.Flight, written []metadata.Extent) {
+func (h *Home) Report(id metadata.NodeID, outstanding metadata.Reservation, written []metadata.Extent) {
 	if h.reports == nil {
 		h.reports = make(map[metadata.NodeID]report)
 	}
@@ -132,7 +132,7 @@ func (h *Home) recover(size int64) {
 	}
 }
 
-func (h *Home) give(id metadata.NodeID, fl metadata.Flight) {
+func (h *Home) give(id metadata.NodeID, fl metadata.Reservation) {
 	h.outstanding[id] = fl
 	h.lastSeq[id] = max(h.lastSeq[id], fl.Seq)
 }
@@ -188,7 +188,7 @@ func (h *Home) Place(id metadata.NodeID, q metadata.Append, size int64, now time
 	}
 	off = h.tail
 	h.tail += q.Len
-	h.give(id, metadata.Flight{Seq: q.Seq, Extent: metadata.Extent{Off: off, Len: q.Len}})
+	h.give(id, metadata.Reservation{Seq: q.Seq, Extent: metadata.Extent{Off: off, Len: q.Len}})
 	return off, nil
 }
 

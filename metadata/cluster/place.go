@@ -43,7 +43,7 @@ func (m Map) Order(ino metadata.Ino, l metadata.Layout) []metadata.NodeID {
 	if l.Kind == metadata.Local {
 		return []metadata.NodeID{l.Node}
 	}
-	if l.Kind == metadata.Spilled {
+	if l.Kind == metadata.Overflow {
 		return nil
 	}
 	type place struct {

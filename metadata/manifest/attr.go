@@ -17,7 +17,7 @@ const (
 	attrNanos
 	attrLocal
 	attrLayout
-	attrSpilled
+	attrOverflow
 
 	attrKnown = 1<<iota - 1
 )
@@ -40,8 +40,8 @@ func attrFlags(a *metadata.Attr) (f byte) {
 	if a.Layout.Kind == metadata.Local {
 		f |= attrLocal
 	}
-	if a.Layout.Kind == metadata.Spilled {
-		f |= attrSpilled
+	if a.Layout.Kind == metadata.Overflow {
+		f |= attrOverflow
 	}
 	if l := a.Layout; l.Copies != 0 || l.ChunkSize != 0 || l.Width != 0 || l.Epoch != 0 {
 		f |= attrLayout
@@ -98,8 +98,8 @@ func (d *decoder) attr() metadata.Attr {
 		a.Layout.Kind = metadata.Local
 		a.Layout.Node = metadata.NodeID(d.Uint16())
 	}
-	if f&attrSpilled != 0 {
-		a.Layout.Kind = metadata.Spilled
+	if f&attrOverflow != 0 {
+		a.Layout.Kind = metadata.Overflow
 		d.Bad = d.Bad || f&attrLocal != 0
 	}
 	if f&attrLayout != 0 {

@@ -39,9 +39,9 @@
 //	checksum   16 bytes            if flagged: xxh3-128, or "crc-32c of b" and 4 bytes of CRC-32C
 //	origin     source u  offset u  head u, digest 8 bytes (with 32)  span u, packed u, method u (with 64)
 //	           length u, path bytes (not with 16)  if flagged
-//	chunks     count u (to 16384), CRC-32C 4 bytes each  if flagged; of a striped file, or a spilled one with a chunk size
+//	chunks     count u (to 16384), CRC-32C 4 bytes each  if flagged; of a striped file, or an overflowed one with a chunk size
 //
-//	attr       flags 1 byte: 1 links, 2 atime, 4 ctime, 8 nanoseconds, 16 local, 32 layout, 64 spilled
+//	attr       flags 1 byte: 1 links, 2 atime, 4 ctime, 8 nanoseconds, 16 local, 32 layout, 64 overflow
 //	           mode u  uid u  gid u  size u  mtime s
 //	           atime-mtime s       if flagged; else it is mtime
 //	           ctime-mtime s       if flagged; else it is mtime
@@ -62,7 +62,7 @@
 //
 //	key 01 dir seq(4) name        value: part u, seq u, attr     an entry
 //	key 02 part(2) seq(4)         value: attr, flags 1 byte: 1 target, 4 checksum, 8 origin, 32 its headers, 64 in a zip archive, 128 sparse; origin; target (the rest but the checksum); checksum 16 bytes
-//	key 02 part(2) seq(4) 00      value: CRC-32C 4 bytes for each chunk; of a striped file, or a spilled one with a chunk size, if they are known
+//	key 02 part(2) seq(4) 00      value: CRC-32C 4 bytes for each chunk; of a striped file, or an overflowed one with a chunk size, if they are known
 //	key 03                        value: JSON of the Summary with version and dataset
 //
 // All entries of a directory are contiguous and carry their attributes, so a listing is one scan and a look-up is one

@@ -121,7 +121,7 @@ func (r *Record) check() error {
 // chunked reports whether the file has chunks: it is striped, or would be if it had not stayed in the source.
 func (r *Record) chunked() bool {
 	l := &r.Attr.Layout
-	return l.Kind == metadata.Striped || l.Kind == metadata.Spilled && l.ChunkSize > 0
+	return l.Kind == metadata.Striped || l.Kind == metadata.Overflow && l.ChunkSize > 0
 }
 
 func checkPath(p string) error {

@@ -20,7 +20,7 @@ type Summary struct {
 	Digest   string                        `json:"digest"`   // xxh3-128 of the encoded manifest, in hex
 	PerNode  map[metadata.NodeID]NodeShare `json:"per_node"` // files that are on one node as a whole
 	Striped  NodeShare                     `json:"striped"`  // files that are striped over several
-	Spilled  NodeShare                     `json:"spilled"`  // files that are on no node and are read from the source
+	Overflow NodeShare                     `json:"overflow"` // files that are on no node and are read from the source
 }
 
 // NodeShare is what one node holds.
@@ -51,8 +51,8 @@ func (s *Summary) add(r *Record) {
 	}
 	s.Files++
 	s.Bytes += r.Attr.Size
-	if r.Attr.Layout.Kind == metadata.Spilled {
-		s.Spilled = s.Spilled.plus(r.Attr.Size)
+	if r.Attr.Layout.Kind == metadata.Overflow {
+		s.Overflow = s.Overflow.plus(r.Attr.Size)
 		return
 	}
 	if r.Attr.Layout.Kind != metadata.Local {

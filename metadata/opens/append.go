@@ -10,8 +10,8 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// waitTime bounds how long one answer waits for the appends of other nodes. A
-// client that has to know more asks again.
+// waitTime bounds how long one answer waits for the appends of other nodes. The client
+// asks again if it needs to wait longer.
 const waitTime = 5 * time.Second
 
 // Append is metadata.Opens.
@@ -58,8 +58,7 @@ func (f *Files) Append(ctx context.Context, by metadata.Holder, q metadata.Appen
 	}
 }
 
-// awaitOthers waits for the appends of others that q wants to be complete, but
-// no longer than waitTime.
+// awaitOthers waits for the other nodes' appends that q depends on, at most waitTime.
 func (f *Files) awaitOthers(ctx context.Context, q metadata.Append) {
 	ctx, cancel := context.WithTimeout(ctx, waitTime)
 	defer cancel()
@@ -68,11 +67,11 @@ func (f *Files) awaitOthers(ctx context.Context, q metadata.Append) {
 	}
 }
 
-// publish stores the size that everybody may see.
+// publish stores the size that all nodes may see.
 func (f *Files) publish(ctx context.Context, a metadata.Attr, was round) (metadata.Attr, error) {
 	end, ok := f.BeginPublish(a.Ino, was)
 	if !ok {
-		return f.cfg.Store.Getattr(ctx, a.Ino) // truncated meanwhile: that is the size
+		return f.cfg.Store.Getattr(ctx, a.Ino) // truncated meanwhile: the truncation has set the size
 	}
 	defer f.EndPublish(a.Ino)
 	if end <= a.Size {
@@ -81,7 +80,7 @@ func (f *Files) publish(ctx context.Context, a metadata.Attr, was round) (metada
 	return f.cfg.Store.Setattr(ctx, a.Ino, metadata.Change{Set: metadata.GrowSize | metadata.MtimeNow, Size: end})
 }
 
-// await waits for c, for the time limit if it is positive, or for ctx.
+// await returns when c is closed, the limit passes (if it is positive), or ctx ends.
 func await(ctx context.Context, c <-chan struct{}, limit time.Duration) error {
 	var over <-chan time.Time
 	if limit > 0 {
@@ -101,12 +100,12 @@ func await(ctx context.Context, c <-chan struct{}, limit time.Duration) error {
 	return nil
 }
 
-// Truncate has set make the size of a file exactly size, while no append gets a
-// place by the old size.
+// Truncate calls set, which sets the size of a file to size. Meanwhile no append gets a
+// place based on the old size.
 func (f *Files) Truncate(ino metadata.Ino, size int64, set func() (metadata.Attr, error)) (metadata.Attr, error) {
 	f.BeginTruncate(ino)
 	for wait := f.Publishing(ino); wait != nil; wait = f.Publishing(ino) {
-		<-wait // for one change of the store
+		<-wait // one store update
 	}
 	a, err := set()
 	if err != nil {

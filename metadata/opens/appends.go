@@ -11,10 +11,10 @@ import (
 	"github.com/bivouacfs/bivouac/metadata/appends"
 )
 
-// report takes what a node knows of its appends after a restart of the home.
+// report takes over a node's report of its appends after a restart of the home.
 func (f *file) report(id metadata.NodeID, o metadata.Opened) {
-	if o.Flight.Seq > 0 || f.appends != nil {
-		f.home().Report(id, o.Flight, o.Placed)
+	if o.Outstanding.Seq > 0 || f.appends != nil {
+		f.home().Report(id, o.Outstanding, o.Written)
 	}
 }
 
@@ -25,41 +25,40 @@ func (f *file) home() *appends.Home {
 	return f.appends
 }
 
-// round is one attempt at an append: the truncations before it, and what to wait
-// for if it cannot go on.
+// round is one try of an append: the number of truncations before it, and the event to wait
+// for if it is blocked.
 type round struct {
 	truncations uint64
 	wait        <-chan struct{}
-	till        time.Time // no longer than that; zero is for as long as it takes
+	till        time.Time // wait at most until then; zero means no limit
 }
 
-// Before begins an append. Place goes on, with the size that the store has after
-// Before. If the append has to wait, the round says for what.
+// Before begins an append. The caller then reads the size from the store and calls Place.
+// If the append is blocked, it first waits for round.wait.
 func (r *Registry) Before(by metadata.Holder, q metadata.Append, now time.Time) (round, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.awaited > 0 {
-		return round{wait: r.known}, nil
+		return round{wait: r.allAnswered}, nil
 	}
-	if !r.meet(by) {
+	if !r.noteRun(by) {
 		return round{}, fmt.Errorf("inode %v: an earlier run of node %d: %w", q.Ino, by.Node, syscall.ESTALE)
 	}
 	f := r.file(q.Ino)
-	if f.removing {
-		return round{}, fmt.Errorf("inode %v has no name: %w", q.Ino, syscall.ESTALE)
+	if f.dead {
+		return round{}, fmt.Errorf("inode %v is unlinked and being removed: %w", q.Ino, syscall.ESTALE)
 	}
 	h := f.home()
-	h.Complete(by.Node, q) // even if q has to wait: others may wait for that
+	h.Complete(by.Node, q) // even if q is blocked: other nodes may wait for this
 	wait, till := h.Blocked(by.Node, q, now)
 	n, _ := h.Truncations()
 	return round{truncations: n, wait: wait, till: till}, nil
 }
 
-// errAgain says that the file was truncated meanwhile, so that the round has to
-// begin again.
+// errAgain: the file was truncated meanwhile, so the append starts over.
 var errAgain = errors.New("truncated meanwhile")
 
-// current is f's appends if no truncation came between.
+// current returns the file if it was not truncated since the round began.
 func (r *Registry) current(ino metadata.Ino, was round) (*file, bool) {
 	f := r.files[ino]
 	if f == nil || f.appends == nil {
@@ -69,12 +68,12 @@ func (r *Registry) current(ino metadata.Ino, was round) (*file, bool) {
 	return f, ok && n == was.truncations
 }
 
-// Place gives an append of a file that has size bytes in the store its place,
-// and returns the size that everybody may see.
+// Place reserves the place of an append. size is the file's size in the store; end is the
+// size that all nodes may see.
 func (r *Registry) Place(by metadata.Holder, q metadata.Append, was round, size int64, now time.Time) (p metadata.Place, end int64, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if !r.meet(by) { // since Before
+	if !r.noteRun(by) { // since Before
 		return p, 0, fmt.Errorf("inode %v: an earlier run of node %d: %w", q.Ino, by.Node, syscall.ESTALE)
 	}
 	f, ok := r.current(q.Ino, was)
@@ -89,12 +88,12 @@ func (r *Registry) Place(by metadata.Holder, q metadata.Append, was round, size 
 
 // alone reports whether no other node has f open.
 func (f *file) alone(id metadata.NodeID) bool {
-	return !slices.ContainsFunc(f.holders, func(h holding) bool { return h.node != id })
+	return !slices.ContainsFunc(f.holders, func(h holder) bool { return h.node != id })
 }
 
-// BeginPublish says that the store is about to learn the size that everybody may
-// see. ok is false if the file was truncated since the round, or is being
-// truncated. The file cannot be truncated before EndPublish.
+// BeginPublish returns the size that all nodes may see, for the store. It blocks truncations
+// until EndPublish. ok is false if a truncation is under way or has happened since the round
+// began.
 func (r *Registry) BeginPublish(ino metadata.Ino, was round) (end int64, ok bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -106,7 +105,7 @@ func (r *Registry) BeginPublish(ino metadata.Ino, was round) (end int64, ok bool
 	return f.appends.End(), true
 }
 
-// EndPublish ends what BeginPublish began.
+// EndPublish lets truncations go on after BeginPublish.
 func (r *Registry) EndPublish(ino metadata.Ino) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -115,7 +114,7 @@ func (r *Registry) EndPublish(ino metadata.Ino) {
 	r.settle(ino, f)
 }
 
-// Settle forgets a file of which there is nothing to know.
+// Settle forgets a file without state, and queues it for removal if it is removable.
 func (r *Registry) Settle(ino metadata.Ino) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -124,7 +123,7 @@ func (r *Registry) Settle(ino metadata.Ino) {
 	}
 }
 
-// Incomplete is what q still waits for after its Place; nil is nothing.
+// Incomplete returns the event that q still waits for after its Place; nil if none.
 func (r *Registry) Incomplete(q metadata.Append) (wait <-chan struct{}) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -135,22 +134,21 @@ func (r *Registry) Incomplete(q metadata.Append) (wait <-chan struct{}) {
 	return f.appends.Incomplete(q)
 }
 
-// BeginTruncate has appends wait for a truncation.
+// BeginTruncate blocks appends during a truncation.
 func (r *Registry) BeginTruncate(ino metadata.Ino) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.file(ino).home().BeginTruncate()
 }
 
-// Publishing is what a truncation has to wait for; nil is nothing.
+// Publishing returns the event that a truncation must wait for; nil if none.
 func (r *Registry) Publishing(ino metadata.Ino) (wait <-chan struct{}) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.file(ino).home().Publishing()
 }
 
-// EndTruncate ends a truncation to size, or, with a negative one, one that has
-// failed.
+// EndTruncate ends a truncation to size. A negative size means that it failed.
 func (r *Registry) EndTruncate(ino metadata.Ino, size int64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

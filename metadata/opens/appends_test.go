@@ -14,7 +14,7 @@ import (
 	"github.com/bivouacfs/bivouac/metadata/appends"
 )
 
-// appender is a node's client, as far as it appends.
+// appender is the appending part of a node's client.
 type appender struct {
 	by     metadata.Holder
 	seq    uint64
@@ -28,7 +28,7 @@ func (a *appender) next(n int64) metadata.Append {
 
 func (a *appender) done() metadata.Append { return metadata.Append{Ino: 1000, Seq: a.seq + 1} }
 
-// one makes a world with an empty file 1000.
+// one returns a world with one empty file, inode 1000.
 func one(t *testing.T) (*world, *Files) {
 	t.Helper()
 	w := newWorld()
@@ -67,7 +67,7 @@ func TestPlaces(t *testing.T) {
 	late := a.done()
 	a.seq++
 	if _, err := f.Append(context.Background(), a.by, metadata.Append{Ino: 1000, Seq: 1, Len: 3}); !errors.Is(err, syscall.ESTALE) {
-		t.Errorf("one that comes late = %v, want ESTALE", err)
+		t.Errorf("a delayed append = %v, want ESTALE", err)
 	}
 	q = a.next(7)
 	q.Unused = 2
@@ -100,8 +100,8 @@ func TestAppendErrors(t *testing.T) {
 	}
 }
 
-// TestFlightOfDeadNode: what a node that is lost had under way holds nobody up.
-func TestFlightOfDeadNode(t *testing.T) {
+// TestLostNodeUnblocksAppends: the outstanding append of a lost node does not block others.
+func TestLostNodeUnblocksAppends(t *testing.T) {
 	_, f := one(t)
 	a, b := &appender{by: on(1)}, &appender{by: on(2)}
 	mustOpen(t, f.Registry, a.by, 1000, 1)
@@ -121,8 +121,7 @@ func TestFlightOfDeadNode(t *testing.T) {
 	wantPlace(t, "complete", <-got, 0, 20)
 }
 
-// TestRestartedHome: a home that starts again gives no place before it knows
-// which are taken.
+// TestRestartedHome: a restarted home reserves no place before it knows all reserved ones.
 func TestRestartedHome(t *testing.T) {
 	w, f := one(t)
 	w.attrs[1000] = metadata.Attr{Ino: 1000, Mode: syscall.S_IFREG, Nlink: 1, Size: 50}
@@ -135,10 +134,10 @@ func TestRestartedHome(t *testing.T) {
 	if _, err := f.Append(ctx, a.by, again); !errors.Is(err, syscall.EINTR) {
 		t.Errorf("Append while nodes are awaited = %v, want EINTR", err)
 	}
-	f.Add(on(1), []metadata.Opened{{Ino: 1000, Ticket: 1, Placed: []metadata.Extent{{Off: 70, Len: 20}}, Flight: metadata.Flight{
+	f.Add(on(1), []metadata.Opened{{Ino: 1000, Ticket: 1, Written: []metadata.Extent{{Off: 70, Len: 20}}, Outstanding: metadata.Reservation{
 		Seq: again.Seq, Extent: metadata.Extent{Off: -1, Len: 10},
 	}}})
-	f.Add(on(2), []metadata.Opened{{Ino: 1000, Ticket: 1, Flight: metadata.Flight{Seq: 7, Extent: metadata.Extent{Off: 60, Len: 10}}}})
+	f.Add(on(2), []metadata.Opened{{Ino: 1000, Ticket: 1, Outstanding: metadata.Reservation{Seq: 7, Extent: metadata.Extent{Off: 60, Len: 10}}}})
 	got := make(chan metadata.Place)
 	go func() {
 		p, err := f.Append(context.Background(), a.by, again)
@@ -156,8 +155,8 @@ func TestRestartedHome(t *testing.T) {
 	wantPlace(t, "the flight is complete", place(t, f, on(2), metadata.Append{Ino: 1000, Seq: 8}), 0, 90)
 }
 
-// TestCutAndAppend: a file that is frozen gives no places; when its size is set
-// they begin there.
+// TestCutAndAppend: a frozen file accepts no appends; after its size is set, appends start
+// there.
 func TestCutAndAppend(t *testing.T) {
 	w, f := one(t)
 	ctx := context.Background()
@@ -206,8 +205,8 @@ func TestCutAndAppend(t *testing.T) {
 	wantPlace(t, "after a cut that failed", place(t, f, a.by, a.next(5)), 1005, 1005)
 }
 
-// TestFreezeEnds: a client that freezes a file and dies, or forgets it, stops
-// nobody for ever.
+// TestFreezeEnds: a client that freezes a file and then dies or never thaws it does not block
+// others for ever.
 func TestFreezeEnds(t *testing.T) {
 	w := newWorld()
 	w.attrs[1000] = metadata.Attr{Ino: 1000, Mode: syscall.S_IFREG, Nlink: 1}
@@ -226,8 +225,8 @@ func TestFreezeEnds(t *testing.T) {
 	place(t, f, on(2), metadata.Append{Ino: 1000, Seq: 0, Freeze: false, Thaw: true})
 }
 
-// TestAppendsAgainstBytes: whatever the order of appends, completions, lost
-// nodes and cuts, no byte is given twice, and none that is seen is unwritten.
+// TestAppendsAgainstBytes: for any order of appends, completions, lost nodes and truncations,
+// no byte is reserved twice, and all visible bytes are written.
 func TestAppendsAgainstBytes(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)

@@ -100,7 +100,7 @@ func (s *sim) request(c *simClient, q metadata.Append) {
 	s.send(simMessage{kind: "request", node: c.id, run: c.run, q: q})
 }
 
-// step does one thing that can happen.
+// step performs one random event.
 func (s *sim) step(calm bool) {
 	dice := s.rng.IntN(100)
 	switch {
@@ -139,7 +139,7 @@ func (s *sim) step(calm bool) {
 	s.check()
 }
 
-// lost is what the caller of a lost message notices: an error.
+// lost reports a lost message to its sender as an error.
 func (s *sim) lost(m simMessage) {
 	switch m.kind {
 	case "ask", "report":
@@ -159,7 +159,7 @@ func (s *sim) failed(c *simClient) {
 		c.app.Failed()
 		c.phase = ""
 	case "sync":
-		c.phase, c.acks = "", nil // fsync has returned an error: nothing is promised
+		c.phase, c.acks = "", nil // fsync has failed: no durability is promised
 	}
 }
 
@@ -187,7 +187,7 @@ func (s *sim) act(c *simClient, calm bool) {
 	}
 }
 
-// open has the home know that the file is open, as the client's Open does.
+// open records at the home that the file is open, like the client's Open.
 func (s *sim) open(c *simClient) {
 	if s.home != nil {
 		_ = s.home.Open(metadata.Holder{Node: c.id, Run: c.run}, historyFile, 1) // an earlier run is refused
@@ -225,7 +225,7 @@ func (s *sim) deliver(m simMessage) {
 		fl, placed := c.app.Report(m.home)
 		s.note("node %d run %d reports to home %d: outstanding %+v, written %v", c.id, c.run, m.home, fl, placed)
 		s.send(simMessage{kind: "report", node: c.id, run: c.run, home: m.home, files: []metadata.Opened{{
-			Ino: historyFile, Ticket: 1, Flight: fl, Placed: placed,
+			Ino: historyFile, Ticket: 1, Outstanding: fl, Written: placed,
 		}}})
 	case "report":
 		if s.home != nil && m.home == s.homeRun {
@@ -235,8 +235,7 @@ func (s *sim) deliver(m simMessage) {
 	}
 }
 
-// arrive is the first half of an Append at the home, up to the look into the
-// store.
+// arrive is the first half of an Append at the home, up to the read of the store.
 func (s *sim) arrive(m simMessage) {
 	if s.home == nil {
 		s.lost(m)
@@ -255,7 +254,7 @@ func (s *sim) arrive(m simMessage) {
 	}
 }
 
-// place is the second half.
+// place is the second half of an Append.
 func (s *sim) place(m simMessage) {
 	if s.home == nil || m.home != s.homeRun {
 		m.kind = "request"
@@ -281,7 +280,7 @@ func (s *sim) place(m simMessage) {
 func (s *sim) reply(m simMessage) {
 	c := s.clients[m.node-1]
 	if c.run != m.run || c.q.Seq != m.q.Seq || c.q.Len != m.q.Len {
-		return // a call that is over
+		return // the call has ended
 	}
 	switch {
 	case c.phase != "reserve" && c.phase != "sync":
@@ -320,7 +319,7 @@ func (s *sim) crashClient(c *simClient) {
 	}
 	// The home hears of the new run, and asks it if it still waits for the node.
 	if s.rng.IntN(2) == 0 {
-		s.home.Meet(metadata.Holder{Node: c.id, Run: c.run})
+		s.home.NoteRun(metadata.Holder{Node: c.id, Run: c.run})
 	}
 	s.send(simMessage{kind: "ask", node: c.id, home: s.homeRun})
 }
@@ -375,9 +374,9 @@ func TestRandomHistories(t *testing.T) {
 			s.startHome()
 		}
 		for _, c := range s.clients { // a daemon that starts again says so to all
-			s.home.Meet(metadata.Holder{Node: c.id, Run: c.run})
+			s.home.NoteRun(metadata.Holder{Node: c.id, Run: c.run})
 		}
-		for range 2000 { // everything comes to rest
+		for range 2000 { // run until all clients are idle
 			s.step(true)
 			if len(s.net) == 0 && !slices.ContainsFunc(s.clients, func(c *simClient) bool { return c.phase != "" || c.app.Invisible() }) {
 				break
@@ -395,6 +394,6 @@ func TestRandomHistories(t *testing.T) {
 		}
 	}
 	if acked < n {
-		t.Errorf("%d appends acknowledged in %d histories: the test shows nothing", acked, n)
+		t.Errorf("%d appends acknowledged in %d histories: too few for the test to mean anything", acked, n)
 	}
 }

@@ -8,20 +8,20 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// Set has set change the inode ino of the store by c, so that nobody who uses
-// the file is contradicted: a size that is set waits for the appends under way,
-// and they for it; the layout of a file that is open is EBUSY, because who has
-// it open knows where its bytes go for as long as he has it.
+// Set calls set to apply c to an inode of the store, consistently with the nodes that have
+// the file open: setting the size and appending exclude each other, and changing the layout
+// of an open file fails with EBUSY, because clients cache the layout while a file is open.
 func (f *Files) Set(ctx context.Context, ino metadata.Ino, c metadata.Change, set func() (metadata.Attr, error)) (metadata.Attr, error) {
-	layOut := func() (metadata.Attr, error) { return f.layOut(ctx, ino, c, set) }
+	layOut := func() (metadata.Attr, error) { return f.setLayout(ctx, ino, c, set) }
 	if c.Set&metadata.SetSize == 0 {
 		return layOut()
 	}
 	return f.Truncate(ino, c.Size, layOut)
 }
 
-// layOut is set; opens pass together, a change of a file's layout alone.
-func (f *Files) layOut(ctx context.Context, ino metadata.Ino, c metadata.Change, set func() (metadata.Attr, error)) (metadata.Attr, error) {
+// setLayout calls set. A change of a file's layout excludes opens; opens do not exclude each
+// other.
+func (f *Files) setLayout(ctx context.Context, ino metadata.Ino, c metadata.Change, set func() (metadata.Attr, error)) (metadata.Attr, error) {
 	if c.Set&(metadata.SetLayoutKind|metadata.SetChunkSize) == 0 {
 		return set()
 	}

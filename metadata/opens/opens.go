@@ -1,46 +1,46 @@
-// Package opens is what the home of live files does for those who have them
-// open. Its one idea is that the home knows which nodes have a file open, so
-// that it alone decides when a file without a name is removed, and from where.
+// Package opens tracks which nodes have the live files of one home open. With
+// that the home alone decides when an orphan, a file that was unlinked while
+// open, is removed, and from which nodes.
 //
-// Registry is the memory of that: a state machine without I/O. Files is the
-// Registry with the home's store, and removes what nobody can reach any more.
+// Registry is the state machine, without I/O. Files connects the Registry to the
+// home's store and removes orphans that no node has open.
 //
-// # What it knows, and from whom
+// # Opens and closes
 //
 // A client has a file open from the ticket of its Open or CreateOpen to that of
-// its Closed. Closes come late and in batches; a ticket that is smaller than
-// the last one of an open does nothing. A client is known by its run: with the
-// first word of a later run all that the earlier ones had is closed. A node
-// that was given up has nothing open.
+// its Closed. Closes arrive late and in batches; a close with a smaller ticket
+// than the last open has no effect. A client is identified by its run: the first
+// message of a later run closes all files of the earlier runs. A lost node has
+// no file open.
 //
-// The memory dies with the home's process. Afterwards every node is awaited:
-// until it has been asked (metadata.Recall), or was given up, nothing is
-// removed. A close that was lost is found out in the same way: who is said to
-// have a file without a name open is asked now and then.
+// The registry is lost with the home's process. After a restart every node is
+// awaited: no file is removed until each node has answered a metadata.Recall or
+// was declared lost. The same question finds lost closes: nodes that hold orphans
+// open are asked again from time to time.
 //
 // # Removal
 //
-// A file without a name that nobody has open is removed: its objects on the
-// nodes that can have some, then its inode. Which nodes these are follows from
-// its size, unless it is unsure: a writer died, or could not tell its size, or
-// the home's process is younger than the orphan; then it is all of its stripe.
-// Who gives Config.Places sees to the files that are older than that process: a
-// writer may have died before.
-// As long as a node cannot be reached its orphans stay, and are tried again.
+// An orphan that no node has open is removed: first its objects on the nodes
+// that may store some, then its inode. Its size tells which nodes those are,
+// unless the file is unsure: a writer died or could not report the size, or the
+// orphan is older than the home's process. Then all nodes of its stripe count.
+// Config.Places must also treat files older than that process as unsure, because
+// a writer may have died earlier. While a node is unreachable its orphans stay
+// and their removal is retried.
 //
 // # Appends
 //
 // Package appends is the protocol; the Registry keeps a Home for each file that
-// is appended to. A node that is lost, or has a new run, has no append under
-// way any more. A home that starts again asks every node for its appends before
-// it gives a place (Recover); a node that comes back to a running home is asked
-// only for what it has open (Await).
+// is appended to. The appends of a lost node or an earlier run are over. A home
+// that restarts asks every node for its appends before it reserves a place
+// (Recover); a node that returns to a running home reports only its open files
+// (Await).
 //
 // # Locks
 //
-//	Registry.mu   held for a few steps in memory
-//	  Locker      what is locked of its own
-//	Files.mu      what could not be removed; never with Registry.mu
+//	Registry.mu   held only for updates in memory
+//	  Locker      may take its own locks under it
+//	Files.mu      failed removals; never together with Registry.mu
 package opens
 
 import (
@@ -56,7 +56,7 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// Store is what is needed of the home's store.
+// Store is the part of the home's store that Files uses.
 type Store interface {
 	Getattr(ctx context.Context, ino metadata.Ino) (metadata.Attr, error)
 	Create(ctx context.Context, dir metadata.Ino, name string, n metadata.New) (metadata.Attr, error)
@@ -64,17 +64,16 @@ type Store interface {
 	Reap(ctx context.Context, ino metadata.Ino) error
 }
 
-// Config is what Files needs of the world. Store, Places and Remove are
-// required.
+// Config configures Files. Store, Places and Remove are required.
 type Config struct {
 	Store Store
-	// Places is the nodes that can have data of a file; all of its stripe, if
-	// the size in a does not tell.
+	// Places returns the nodes that may store data of a file. With all, the size in a is
+	// not reliable: it returns all nodes of the stripe.
 	Places func(ctx context.Context, a metadata.Attr, all bool) ([]metadata.NodeID, error)
-	// Remove removes objects on a node; those that are not there are no error.
+	// Remove removes objects on a node. A missing object is no error.
 	Remove func(ctx context.Context, id metadata.NodeID, inos []metadata.Ino) error
-	Run    metadata.Run     // of this home; clients tell its lives apart by it
-	Locks  Locker           // nil is none
+	Run    metadata.Run     // of this home; clients detect its restarts by it
+	Locks  Locker           // may be nil
 	Now    func() time.Time // nil is time.Now
 	Log    *logrus.Entry
 }
@@ -82,20 +81,20 @@ type Config struct {
 // Files is the open files of one home.
 type Files struct {
 	*Registry
-	cfg  Config
-	kick chan struct{} // there may be something to remove; one is enough
+	cfg    Config
+	wakeup chan struct{} // there may be files to remove; capacity 1
 
-	mu   sync.Mutex
-	kept []metadata.Ino // under mu: what could not be removed
+	mu     sync.Mutex
+	failed []metadata.Ino // under mu: files whose removal failed
 
-	// layouts keeps the layout of a file from changing while somebody opens it.
-	// It comes before all locks of the store and of the Registry.
+	// layouts keeps the layout of a file from changing while it is opened. It is
+	// taken before all locks of the store and of the Registry.
 	layouts sync.RWMutex
 }
 
 var _ metadata.Opens = (*Files)(nil)
 
-// New is the open files of a home that knows of none.
+// New returns a Files without open files.
 func New(cfg Config) *Files {
 	if cfg.Now == nil {
 		cfg.Now = time.Now
@@ -105,8 +104,8 @@ func New(cfg Config) *Files {
 		l.SetOutput(io.Discard)
 		cfg.Log = logrus.NewEntry(l)
 	}
-	f := &Files{cfg: cfg, kick: make(chan struct{}, 1)}
-	f.Registry = NewRegistry(f.poke, cfg.Locks)
+	f := &Files{cfg: cfg, wakeup: make(chan struct{}, 1)}
+	f.Registry = NewRegistry(f.wakeServe, cfg.Locks)
 	return f
 }
 
@@ -132,8 +131,8 @@ func (f *Files) CreateOpen(ctx context.Context, by metadata.Holder, t metadata.T
 	}
 	f.layouts.RLock()
 	defer f.layouts.RUnlock()
-	moment := f.Begin()
-	defer f.End(moment)
+	seq := f.BeginCreate()
+	defer f.EndCreate(seq)
 	a, err := f.cfg.Store.Create(ctx, dir, name, n)
 	if err != nil {
 		return a, err
@@ -149,8 +148,8 @@ func (f *Files) Closed(_ context.Context, by metadata.Holder, files []metadata.O
 	return nil
 }
 
-// Holds waits until it is known what is open, and is ENOLCK if by has not ino
-// open: then it can have no locks on it either.
+// Holds waits until no node is awaited. It returns ENOLCK if by does not have ino open: then
+// it cannot hold locks on it either.
 func (f *Files) Holds(ctx context.Context, by metadata.Holder, ino metadata.Ino) error {
 	for {
 		wait, open := f.Has(by, ino)
@@ -166,38 +165,37 @@ func (f *Files) Holds(ctx context.Context, by metadata.Holder, ino metadata.Ino)
 	}
 }
 
-// Unnamed notes that a file has lost its last name. It does not wait.
+// Unnamed notes that a file has lost its last name. It does not block.
 func (f *Files) Unnamed(ino metadata.Ino) { f.Orphaned(ino, false) }
 
-// poke has Serve look for what can be removed.
-func (f *Files) poke() {
+// wakeServe makes Serve look for removable files.
+func (f *Files) wakeServe() {
 	select {
-	case f.kick <- struct{}{}:
+	case f.wakeup <- struct{}{}:
 	default:
 	}
 }
 
-// Retry has Serve try again what could not be removed, and returns how many files
-// that are.
+// Retry makes Serve retry the removals that failed, and returns their number.
 func (f *Files) Retry() int {
 	f.mu.Lock()
-	kept := f.kept
-	f.kept = nil
+	failed := f.failed
+	f.failed = nil
 	f.mu.Unlock()
-	for _, ino := range kept {
-		f.Kept(ino)
+	for _, ino := range failed {
+		f.NotRemoved(ino)
 	}
-	return len(kept)
+	return len(failed)
 }
 
 // The bounds of removal.
 const (
 	batch      = 1024 // files that are removed together
-	batches    = 4    // batches at a time, so that one slow node does not stop the others
+	batches    = 4    // concurrent batches, so that one slow node does not block the others
 	removeTime = 10 * time.Second
 )
 
-// Serve removes files without a name until ctx ends.
+// Serve removes orphans that no node has open, until ctx ends.
 func (f *Files) Serve(ctx context.Context) {
 	var wg sync.WaitGroup
 	defer wg.Wait()
@@ -206,7 +204,7 @@ func (f *Files) Serve(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			return
-		case <-f.kick:
+		case <-f.wakeup:
 		}
 		for ctx.Err() == nil {
 			slots <- struct{}{}

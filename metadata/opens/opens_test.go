@@ -13,7 +13,7 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// world is a home's store and the nodes with its data, for Files.
+// world simulates a home's store and the nodes that store its data.
 type world struct {
 	mu      sync.Mutex
 	attrs   map[metadata.Ino]metadata.Attr
@@ -139,7 +139,7 @@ func eventually(t *testing.T, what string, ok func() bool) {
 	defer tick.Stop()
 	for end := time.Now().Add(time.Minute); !ok(); <-tick.C {
 		if time.Now().After(end) {
-			t.Fatalf("%s: never", what)
+			t.Fatalf("timed out waiting for: %s", what)
 		}
 	}
 }
@@ -175,7 +175,7 @@ func TestFilesRemove(t *testing.T) {
 		t.Errorf("objects of an empty file were removed: %v", w.removed)
 	}
 	if _, err := f.Open(ctx, on(1), ino, 5); !errors.Is(err, syscall.ENOENT) {
-		t.Errorf("Open of what is gone = %v, want ENOENT", err)
+		t.Errorf("Open of a removed file = %v, want ENOENT", err)
 	}
 	if a, err := f.CreateOpen(ctx, on(1), 6, 16, "taken", metadata.New{Mode: syscall.S_IFREG}); !errors.Is(err, syscall.EEXIST) || a.Ino != 7 {
 		t.Errorf("CreateOpen of a name that is taken = %+v, %v", a, err)
@@ -188,7 +188,7 @@ func TestFilesRemove(t *testing.T) {
 	}
 }
 
-// TestFilesNodeAway: what a node does not remove stays until it does.
+// TestFilesNodeAway: a file whose objects an unreachable node cannot remove stays until it can.
 func TestFilesNodeAway(t *testing.T) {
 	w := newWorld()
 	f := serve(t, w)
@@ -199,7 +199,7 @@ func TestFilesNodeAway(t *testing.T) {
 	failed := func() bool {
 		f.mu.Lock()
 		defer f.mu.Unlock()
-		return len(f.kept) == 1
+		return len(f.failed) == 1
 	}
 	eventually(t, "the removal has failed", failed)
 	if n := f.Retry(); n != 1 {

@@ -10,80 +10,78 @@ import (
 	"github.com/bivouacfs/bivouac/metadata/appends"
 )
 
-// Registry is who has which file of one home open, and which files without a
-// name can be removed. It does no I/O and knows no time.
+// Registry records which nodes have which files of one home open, and which orphans can be
+// removed. It does no I/O and uses no clock.
 type Registry struct {
-	wake  func() // called when Take may have something to hand out; must not wait
+	wake  func() // called when Take may have files to hand out; must not block
 	locks Locker
 
-	mu      sync.Mutex
-	files   map[metadata.Ino]*file
-	nodes   map[metadata.NodeID]*node
-	awaited int                 // nodes whose answer to a Recall is missing
-	known   chan struct{}       // closed while awaited is 0
-	queue   []waiting           // files that may be removed, by when that began
-	making  map[uint64]struct{} // creates under way, by when they began
-	moment  uint64              // counts what has an order
+	mu          sync.Mutex
+	files       map[metadata.Ino]*file
+	nodes       map[metadata.NodeID]*node
+	awaited     int                 // nodes whose answer to a Recall is outstanding
+	allAnswered chan struct{}       // closed while awaited is 0
+	queue       []queued            // removable files, by the seq at which they became so
+	creating    map[uint64]struct{} // creates under way, by the seq at which they began
+	seq         uint64              // orders creates and the queue
 }
 
-// file is an inode that is open, has no name, or is not sure to lie only where
-// its size says.
+// file is an inode that is open, is an orphan, is unsure, or has append state.
 type file struct {
-	holders  []holding // few
-	orphan   bool      // it has no name
-	removing bool      // nobody can open it any more
-	taken    bool      // somebody is removing it now
+	holders  []holder // few
+	orphan   bool     // it has no name
+	dead     bool     // its removal has begun, so it can no longer be opened
+	removing bool     // handed out by Take
 	unsure   bool
-	appends  *appends.Home // nil until somebody appends
+	appends  *appends.Home // nil until the first append
 }
 
-type holding struct {
+type holder struct {
 	node   metadata.NodeID
 	ticket metadata.Ticket
 }
 
-// node is what is known of a client.
+// node is the state of a client.
 type node struct {
 	run     metadata.Run
-	awaited bool // it has not said yet what it has open
-	// recovering says that its appends began before this home did, so that its
-	// report has to tell of them.
+	awaited bool // it has not reported its open files yet
+	// recovering: its appends may have begun before this run of the home, so its report
+	// must include them.
 	recovering bool
 }
 
-type waiting struct {
+type queued struct {
 	ino   metadata.Ino
 	since uint64
 }
 
-// Loose is a file that nobody can reach any more. It is the caller's to remove.
-type Loose struct {
+// Removable is a file without a name that no node has open. The caller of Take removes it.
+type Removable struct {
 	Ino metadata.Ino
-	// Unsure says that its size does not tell which nodes have bytes of it.
+	// Unsure: the size does not tell which nodes store bytes of the file.
 	Unsure bool
 }
 
-// Locker is the locks of the files, which are part of what a node has open. Its
-// methods must not wait, nor call the registry.
+// Locker keeps the locks on files, which end when the node that holds them closes the file.
+// Its methods must not block or call the registry.
 type Locker interface {
-	// NodeClosed ends the locks that a node has on a file.
+	// NodeClosed ends the locks of a node on a file.
 	NodeClosed(node metadata.NodeID, ino metadata.Ino)
-	// Resume gives a node back what it had in an earlier life of the home,
-	// but what others have meanwhile.
+	// Resume restores locks that a node held in an earlier run of the home, except those
+	// that conflict with locks taken since; it returns these.
 	Resume(node metadata.NodeID, ino metadata.Ino, locks []metadata.Lock) (lost []metadata.Lock)
 }
 
-// NewRegistry is a registry of nothing. It calls wake whenever Take may have
-// something to hand out; wake must not wait, nor call the registry. locks may
-// be nil.
+// NewRegistry returns an empty registry. It calls wake whenever Take may have files to hand
+// out; wake must not block or call the registry. locks may be nil.
 func NewRegistry(wake func(), locks Locker) *Registry {
 	return &Registry{
-		wake:   wake,
-		locks:  locks,
-		known:  closedChan(),
-		files:  make(map[metadata.Ino]*file),
-		nodes:  make(map[metadata.NodeID]*node),
-		making: make(map[uint64]struct{}),
+		wake:        wake,
+		locks:       locks,
+		allAnswered: closedChan(),
+		files:       make(map[metadata.Ino]*file),
+		nodes:       make(map[metadata.NodeID]*node),
+		creating:    make(map[uint64]struct{}),
 	}
 }
 
@@ -98,19 +96,19 @@ func closedChan() chan struct{} {
 func (r *Registry) Open(by metadata.Holder, ino metadata.Ino, t metadata.Ticket) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if !r.meet(by) {
+	if !r.noteRun(by) {
 		return fmt.Errorf("inode %v: an earlier run of node %d: %w", ino, by.Node, syscall.ESTALE)
 	}
 	f := r.file(ino)
-	if f.removing {
-		return fmt.Errorf("inode %v has no name: %w", ino, syscall.ESTALE)
+	if f.dead {
+		return fmt.Errorf("inode %v is unlinked and being removed: %w", ino, syscall.ESTALE)
 	}
-	f.hold(by.Node, t)
+	f.addHolder(by.Node, t)
 	return nil
 }
 
-// Held reports whether some node has ino open, or may have: one that has not
-// said yet what it has open may have everything.
+// Held reports whether a node has ino open, or may have: an awaited node may have every file
+// open.
 func (r *Registry) Held(ino metadata.Ino) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -122,15 +120,15 @@ func (r *Registry) Held(ino metadata.Ino) bool {
 func (r *Registry) Close(by metadata.Holder, o metadata.Opened) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if f := r.files[o.Ino]; f != nil && r.meet(by) {
+	if f := r.files[o.Ino]; f != nil && r.noteRun(by) {
 		f.unsure = f.unsure || o.Unsure
 		r.drop(o.Ino, f, by.Node, o.Ticket)
 		r.settle(o.Ino, f)
 	}
 }
 
-// Orphaned notes that ino has no name any more. An orphan of an earlier life
-// of the home is unsure.
+// Orphaned notes that ino has lost its last name. An orphan of an earlier run of the home is
+// unsure.
 func (r *Registry) Orphaned(ino metadata.Ino, unsure bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -140,54 +138,53 @@ func (r *Registry) Orphaned(ino metadata.Ino, unsure bool) {
 	r.settle(ino, f)
 }
 
-// Begin says that a create is under way: what it makes can lose its name before
-// it is known who has it open. End ends that.
-func (r *Registry) Begin() (moment uint64) {
+// BeginCreate notes that a create is under way: the new file may be unlinked before its open
+// is recorded. Until EndCreate no file is removed that became an orphan meanwhile.
+func (r *Registry) BeginCreate() (seq uint64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.moment++
-	r.making[r.moment] = struct{}{}
-	return r.moment
+	r.seq++
+	r.creating[r.seq] = struct{}{}
+	return r.seq
 }
 
-// End is the end of a create that Begin began.
-func (r *Registry) End(moment uint64) {
+// EndCreate ends the create that BeginCreate began.
+func (r *Registry) EndCreate(seq uint64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	delete(r.making, moment)
-	r.rouse()
+	delete(r.creating, seq)
+	r.wakeIfQueued()
 }
 
-// rouse calls wake if there is anything in the queue.
-func (r *Registry) rouse() {
+// wakeIfQueued calls wake if the queue is not empty.
+func (r *Registry) wakeIfQueued() {
 	if len(r.queue) > 0 {
 		r.wake()
 	}
 }
 
-// Meet notes the run of a node's client; what earlier runs had is closed.
-func (r *Registry) Meet(by metadata.Holder) {
+// NoteRun notes the run of a node's client, and closes all files of earlier runs.
+func (r *Registry) NoteRun(by metadata.Holder) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.meet(by)
+	r.noteRun(by)
 }
 
-// Await says that a node may have files open that the registry does not know:
-// until it has answered nothing is removed.
+// Await notes that a node may have files open that the registry does not know about. No file
+// is removed until the node has answered.
 func (r *Registry) Await(id metadata.NodeID) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if n := r.node(id); !n.awaited {
 		n.awaited = true
 		if r.awaited++; r.awaited == 1 {
-			r.known = make(chan struct{})
+			r.allAnswered = make(chan struct{})
 		}
 	}
 }
 
-// Recover is Await after a restart of the home: what the node answers tells of
-// its appends too. A home that has known the node all along does not listen to
-// that, because its own memory is newer.
+// Recover is Await after a restart of the home: the node's answer then restores its appends
+// too. A home that kept running ignores them, because its own state is newer.
 func (r *Registry) Recover(id metadata.NodeID) {
 	r.Await(id)
 	r.mu.Lock()
@@ -195,17 +192,17 @@ func (r *Registry) Recover(id metadata.NodeID) {
 	r.node(id).recovering = true
 }
 
-// Add takes a part of a node's answer.
+// Add records a part of a node's answer.
 func (r *Registry) Add(by metadata.Holder, files []metadata.Opened) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if !r.meet(by) {
+	if !r.noteRun(by) {
 		return
 	}
 	for _, o := range files {
 		f := r.file(o.Ino)
 		f.unsure = f.unsure || o.Unsure
-		f.hold(by.Node, o.Ticket)
+		f.addHolder(by.Node, o.Ticket)
 		if r.node(by.Node).recovering {
 			f.report(by.Node, o)
 		}
@@ -215,14 +212,14 @@ func (r *Registry) Add(by metadata.Holder, files []metadata.Opened) {
 	}
 }
 
-// Answered says that a node's answer is complete.
+// Answered notes that a node's answer is complete.
 func (r *Registry) Answered(id metadata.NodeID) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.answered(r.node(id))
 }
 
-// Lost closes all that a node has open, and does not wait for it any more.
+// Lost closes all files of a node and stops awaiting it.
 func (r *Registry) Lost(id metadata.NodeID) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -230,12 +227,12 @@ func (r *Registry) Lost(id metadata.NodeID) {
 	r.closeAll(id, (*appends.Home).Abandon)
 }
 
-// Confirm closes, of the files that a node was asked for, those that it has
-// not named. The answer has all tickets below floor.
+// Confirm closes those of the asked files that the node's answer lacks. The answer is
+// complete for tickets below floor.
 func (r *Registry) Confirm(by metadata.Holder, floor metadata.Ticket, asked []metadata.Ino, has []metadata.Opened) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if !r.meet(by) {
+	if !r.noteRun(by) {
 		return
 	}
 	for _, ino := range asked {
@@ -249,8 +246,8 @@ func (r *Registry) Confirm(by metadata.Holder, floor metadata.Ticket, asked []me
 	}
 }
 
-// Doubtful is the files without a name that are open, by node.
-func (r *Registry) Doubtful() map[metadata.NodeID][]metadata.Ino {
+// OrphanHolders returns the open orphans, by the node that has them open.
+func (r *Registry) OrphanHolders() map[metadata.NodeID][]metadata.Ino {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	m := make(map[metadata.NodeID][]metadata.Ino)
@@ -264,59 +261,59 @@ func (r *Registry) Doubtful() map[metadata.NodeID][]metadata.Ino {
 	return m
 }
 
-// Take hands out at most limit files to be removed. Each comes back by Removed
-// or by Kept.
-func (r *Registry) Take(limit int) []Loose {
+// Take hands out at most limit files for removal. The caller reports each by Removed or
+// NotRemoved.
+func (r *Registry) Take(limit int) []Removable {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.awaited > 0 {
 		return nil
 	}
-	first := r.moment + 1 // of the creates under way
-	for m := range r.making {
+	first := r.seq + 1 // the first create under way
+	for m := range r.creating {
 		first = min(first, m)
 	}
-	var taken []Loose
-	for len(r.queue) > 0 && len(taken) < limit && r.queue[0].since < first {
+	var files []Removable
+	for len(r.queue) > 0 && len(files) < limit && r.queue[0].since < first {
 		ino := r.queue[0].ino
 		r.queue = r.queue[1:]
-		if f := r.files[ino]; f != nil && f.loose() {
-			f.removing, f.taken = true, true
-			taken = append(taken, Loose{ino, f.unsure})
+		if f := r.files[ino]; f != nil && f.removable() {
+			f.dead, f.removing = true, true
+			files = append(files, Removable{ino, f.unsure})
 		}
 	}
 	if len(r.queue) == 0 {
-		r.queue = nil // gives the memory of a storm back
+		r.queue = nil // frees the memory after many removals
 	}
-	return taken
+	return files
 }
 
-// Removed forgets a file that is gone.
+// Removed forgets a file after its removal.
 func (r *Registry) Removed(ino metadata.Ino) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	delete(r.files, ino)
 }
 
-// Kept puts a file that could not be removed back. Nobody can open it all the
-// same: part of its data may be gone.
-func (r *Registry) Kept(ino metadata.Ino) {
+// NotRemoved queues a file again whose removal failed. It still cannot be opened: part of its
+// data may be gone.
+func (r *Registry) NotRemoved(ino metadata.Ino) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if f := r.files[ino]; f != nil {
-		f.taken = false
+		f.removing = false
 		r.settle(ino, f)
 	}
 }
 
-// Stats is what the registry has.
+// Stats counts open files and orphans.
 type Stats struct {
-	Open    int `json:"open"`    // files that some node has open
+	Open    int `json:"open"`    // files that at least one node has open
 	Orphans int `json:"orphans"` // files without a name
-	Awaited int `json:"awaited"` // nodes that have not said yet what they have open
+	Awaited int `json:"awaited"` // nodes that have not reported their open files yet
 }
 
-// Stats counts what the registry has.
+// Stats returns the counts.
 func (r *Registry) Stats() Stats {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -350,8 +347,8 @@ func (r *Registry) node(id metadata.NodeID) *node {
 	return n
 }
 
-// meet is false if a later run of by's node is known.
-func (r *Registry) meet(by metadata.Holder) bool {
+// noteRun is NoteRun with mu held. It returns false if a later run of the node is known.
+func (r *Registry) noteRun(by metadata.Holder) bool {
 	n := r.node(by.Node)
 	if n.run == by.Run {
 		return true
@@ -369,14 +366,14 @@ func (r *Registry) answered(n *node) {
 	if n.awaited {
 		n.awaited = false
 		if r.awaited--; r.awaited == 0 {
-			close(r.known)
+			close(r.allAnswered)
 		}
-		r.rouse()
+		r.wakeIfQueued()
 	}
 }
 
-// closeAll closes the files of a client that has died, and ends its appends. It
-// may have written bytes that no home knows of.
+// closeAll closes the files of a client that has died, and ends its appends. The files become
+// unsure: the client may have written bytes that no home knows about.
 func (r *Registry) closeAll(id metadata.NodeID, end func(*appends.Home, metadata.NodeID)) {
 	for ino, f := range r.files {
 		end(f.appends, id)
@@ -387,43 +384,43 @@ func (r *Registry) closeAll(id metadata.NodeID, end func(*appends.Home, metadata
 	}
 }
 
-// settle looks whether a file can be removed, or forgotten.
+// settle queues a file that is removable, and forgets a file without state.
 func (r *Registry) settle(ino metadata.Ino, f *file) {
 	switch {
-	case f.loose():
-		r.moment++
-		r.queue = append(r.queue, waiting{ino, r.moment})
+	case f.removable():
+		r.seq++
+		r.queue = append(r.queue, queued{ino, r.seq})
 		r.wake()
 	case len(f.holders) == 0 && !f.orphan && !f.unsure && f.appends.Idle():
 		delete(r.files, ino)
 	}
 }
 
-func (f *file) loose() bool { return f.orphan && !f.taken && len(f.holders) == 0 }
+func (f *file) removable() bool { return f.orphan && !f.removing && len(f.holders) == 0 }
 
-func (f *file) hold(id metadata.NodeID, t metadata.Ticket) {
+func (f *file) addHolder(id metadata.NodeID, t metadata.Ticket) {
 	for i := range f.holders {
 		if f.holders[i].node == id {
 			f.holders[i].ticket = max(f.holders[i].ticket, t)
 			return
 		}
 	}
-	f.holders = append(f.holders, holding{id, t})
+	f.holders = append(f.holders, holder{id, t})
 }
 
-// Has waits for nothing: it is what to wait for until all is known, and then
-// whether by has ino open.
+// Has reports whether by has ino open. While nodes are awaited it returns instead a channel
+// that is closed when all have answered. It does not block.
 func (r *Registry) Has(by metadata.Holder, ino metadata.Ino) (wait <-chan struct{}, open bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.awaited > 0 {
-		return r.known, false
+		return r.allAnswered, false
 	}
 	f := r.files[ino]
-	return nil, f != nil && r.meet(by) && slices.ContainsFunc(f.holders, func(h holding) bool { return h.node == by.Node })
+	return nil, f != nil && r.noteRun(by) && slices.ContainsFunc(f.holders, func(h holder) bool { return h.node == by.Node })
 }
 
-// drop ends what id has open with tickets up to t, and its locks.
+// drop closes the file for node id if its ticket is at most t, and ends the node's locks.
 func (r *Registry) drop(ino metadata.Ino, f *file, id metadata.NodeID, t metadata.Ticket) bool {
 	dropped := f.drop(id, t)
 	if dropped && r.locks != nil {
@@ -432,7 +429,7 @@ func (r *Registry) drop(ino metadata.Ino, f *file, id metadata.NodeID, t metadat
 	return dropped
 }
 
-// drop ends what id has open with tickets up to t.
+// drop closes f for node id if its ticket is at most t.
 func (f *file) drop(id metadata.NodeID, t metadata.Ticket) bool {
 	for i, h := range f.holders {
 		if h.node == id && h.ticket <= t {

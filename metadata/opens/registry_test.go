@@ -21,17 +21,17 @@ func mustOpen(t *testing.T, r *Registry, by metadata.Holder, ino metadata.Ino, t
 	}
 }
 
-func wantTaken(t *testing.T, r *Registry, what string, inos ...metadata.Ino) []Loose {
+func wantRemovable(t *testing.T, r *Registry, what string, inos ...metadata.Ino) []Removable {
 	t.Helper()
-	taken := r.Take(100)
+	files := r.Take(100)
 	var got []metadata.Ino
-	for _, l := range taken {
+	for _, l := range files {
 		got = append(got, l.Ino)
 	}
 	if !slices.Equal(got, inos) {
 		t.Errorf("%s: Take = %v, want %v", what, got, inos)
 	}
-	return taken
+	return files
 }
 
 func TestLastClose(t *testing.T) {
@@ -39,23 +39,23 @@ func TestLastClose(t *testing.T) {
 	mustOpen(t, r, on(1), 100, 5)
 	mustOpen(t, r, on(2), 100, 9)
 	r.Orphaned(100, false)
-	wantTaken(t, r, "open on two nodes")
+	wantRemovable(t, r, "open on two nodes")
 	r.Close(on(1), metadata.Opened{Ino: 100, Ticket: 5})
-	wantTaken(t, r, "open on one node")
+	wantRemovable(t, r, "open on one node")
 	mustOpen(t, r, on(3), 100, 1) // by a name that was looked up before
 	r.Close(on(2), metadata.Opened{Ino: 100, Ticket: 9})
 	r.Close(on(3), metadata.Opened{Ino: 100, Ticket: 1})
-	if l := wantTaken(t, r, "closed by all", 100); l[0].Unsure {
+	if l := wantRemovable(t, r, "closed by all", 100); l[0].Unsure {
 		t.Error("a file that was closed is unsure")
 	}
 	if err := r.Open(on(1), 100, 6); !errors.Is(err, syscall.ESTALE) {
-		t.Errorf("Open of what is being removed = %v, want ESTALE", err)
+		t.Errorf("Open of a file that is being removed = %v, want ESTALE", err)
 	}
-	r.Kept(100)
+	r.NotRemoved(100)
 	if err := r.Open(on(1), 100, 7); !errors.Is(err, syscall.ESTALE) {
-		t.Errorf("Open of what is half removed = %v, want ESTALE", err)
+		t.Errorf("Open of a half removed file = %v, want ESTALE", err)
 	}
-	wantTaken(t, r, "kept", 100)
+	wantRemovable(t, r, "removal failed", 100)
 	r.Removed(100)
 	if s := r.Stats(); s != (Stats{}) || len(r.files) != 0 {
 		t.Errorf("at the end: %+v", s)
@@ -68,17 +68,17 @@ func TestLateClose(t *testing.T) {
 	mustOpen(t, r, on(1), 100, 6)
 	r.Close(on(1), metadata.Opened{Ino: 100, Ticket: 5})
 	r.Orphaned(100, false)
-	wantTaken(t, r, "the close of an earlier open")
+	wantRemovable(t, r, "the close of an earlier open")
 	r.Close(on(1), metadata.Opened{Ino: 100, Ticket: 6})
-	wantTaken(t, r, "the close of the last open", 100)
+	wantRemovable(t, r, "the close of the last open", 100)
 }
 
 func TestRuns(t *testing.T) {
 	r := NewRegistry(func() {}, nil)
 	mustOpen(t, r, on(1), 100, 5)
 	r.Orphaned(100, false)
-	r.Meet(metadata.Holder{Node: 1, Run: 2})
-	if l := wantTaken(t, r, "its node has started again", 100); !l[0].Unsure {
+	r.NoteRun(metadata.Holder{Node: 1, Run: 2})
+	if l := wantRemovable(t, r, "its node has started again", 100); !l[0].Unsure {
 		t.Error("the writer died, and the file is not unsure")
 	}
 	if err := r.Open(on(1), 101, 6); !errors.Is(err, syscall.ESTALE) {
@@ -87,10 +87,10 @@ func TestRuns(t *testing.T) {
 	mustOpen(t, r, metadata.Holder{Node: 1, Run: 2}, 102, 1)
 	r.Close(on(1), metadata.Opened{Ino: 102, Ticket: 9})
 	r.Orphaned(102, false)
-	wantTaken(t, r, "a close by an earlier run")
+	wantRemovable(t, r, "a close by an earlier run")
 }
 
-// TestDeadWriter: that a writer died is remembered until the file goes.
+// TestDeadWriter: a file whose writer died stays unsure until its removal.
 func TestDeadWriter(t *testing.T) {
 	r := NewRegistry(func() {}, nil)
 	mustOpen(t, r, on(1), 100, 5)
@@ -98,13 +98,13 @@ func TestDeadWriter(t *testing.T) {
 	mustOpen(t, r, on(2), 100, 1)
 	r.Close(on(2), metadata.Opened{Ino: 100, Ticket: 1})
 	r.Orphaned(100, false)
-	if l := wantTaken(t, r, "unlinked", 100); !l[0].Unsure {
+	if l := wantRemovable(t, r, "unlinked", 100); !l[0].Unsure {
 		t.Error("not unsure")
 	}
 	mustOpen(t, r, on(1), 200, 5)
 	r.Close(on(1), metadata.Opened{Ino: 200, Ticket: 5, Unsure: true})
 	r.Orphaned(200, false)
-	if l := wantTaken(t, r, "closed with an error", 200); !l[0].Unsure {
+	if l := wantRemovable(t, r, "closed with an error", 200); !l[0].Unsure {
 		t.Error("not unsure")
 	}
 }
@@ -115,31 +115,31 @@ func TestAwait(t *testing.T) {
 	r.Await(2)
 	r.Orphaned(100, true)
 	r.Orphaned(101, true)
-	wantTaken(t, r, "two nodes have not answered")
+	wantRemovable(t, r, "two nodes have not answered")
 	r.Add(on(1), []metadata.Opened{{Ino: 100, Ticket: 3}})
 	r.Answered(1)
-	wantTaken(t, r, "one node has not answered")
+	wantRemovable(t, r, "one node has not answered")
 	r.Lost(2)
-	wantTaken(t, r, "one has answered, one is lost", 101)
+	wantRemovable(t, r, "one has answered, one is lost", 101)
 	r.Lost(1)
-	wantTaken(t, r, "both are lost", 100)
+	wantRemovable(t, r, "both are lost", 100)
 }
 
-// TestCreateAndUnlink: a file that is unlinked before its create has answered is
-// not removed under who has just made it.
+// TestCreateAndUnlink: a file that is unlinked before the answer to its create stays until
+// its creator has closed it.
 func TestCreateAndUnlink(t *testing.T) {
 	r := NewRegistry(func() {}, nil)
-	m := r.Begin()
+	m := r.BeginCreate()
 	r.Orphaned(100, false)
-	wantTaken(t, r, "its create is under way")
-	later := r.Begin()
+	wantRemovable(t, r, "its create is under way")
+	later := r.BeginCreate()
 	mustOpen(t, r, on(1), 100, 1)
-	r.End(m)
-	wantTaken(t, r, "it is open")
+	r.EndCreate(m)
+	wantRemovable(t, r, "it is open")
 	r.Close(on(1), metadata.Opened{Ino: 100, Ticket: 1})
-	wantTaken(t, r, "another create is under way")
-	r.End(later)
-	wantTaken(t, r, "no create is under way", 100)
+	wantRemovable(t, r, "another create is under way")
+	r.EndCreate(later)
+	wantRemovable(t, r, "no create is under way", 100)
 }
 
 func TestConfirm(t *testing.T) {
@@ -148,24 +148,24 @@ func TestConfirm(t *testing.T) {
 		mustOpen(t, r, on(1), ino, metadata.Ticket(ino))
 		r.Orphaned(ino, false)
 	}
-	asked := r.Doubtful()[1]
+	asked := r.OrphanHolders()[1]
 	slices.Sort(asked)
 	if !slices.Equal(asked, []metadata.Ino{100, 101, 102, 103}) {
-		t.Errorf("Doubtful = %v", asked)
+		t.Errorf("OrphanHolders = %v", asked)
 	}
-	// It has 101, and 103 may be a create whose answer is under way.
+	// The node has 101 open; 103 may be a create whose answer is under way.
 	r.Confirm(on(1), 103, asked, []metadata.Opened{{Ino: 101, Ticket: 101}})
-	wantTaken(t, r, "it has closed two", 100, 102)
+	wantRemovable(t, r, "it has closed two", 100, 102)
 }
 
-// twin is the registry as a sentence: a file is there to be removed when it has
-// no name and no node whose last word is an open.
-type twin struct {
+// registryModel is the simplest registry: a file is removable when it has no name and no node
+// has it open.
+type registryModel struct {
 	open   map[metadata.Ino]map[metadata.NodeID]metadata.Ticket
 	orphan map[metadata.Ino]bool
 }
 
-func (w *twin) loose() []metadata.Ino {
+func (w *registryModel) removable() []metadata.Ino {
 	var l []metadata.Ino
 	for ino := range w.orphan {
 		if len(w.open[ino]) == 0 {
@@ -176,12 +176,12 @@ func (w *twin) loose() []metadata.Ino {
 	return l
 }
 
-func TestRegistryAgainstTwin(t *testing.T) {
+func TestRegistryAgainstModel(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
 	rng := rand.New(rand.NewPCG(seed, 0))
 	r := NewRegistry(func() {}, nil)
-	w := &twin{open: map[metadata.Ino]map[metadata.NodeID]metadata.Ticket{}, orphan: map[metadata.Ino]bool{}}
+	w := &registryModel{open: map[metadata.Ino]map[metadata.NodeID]metadata.Ticket{}, orphan: map[metadata.Ino]bool{}}
 	runs := map[metadata.NodeID]metadata.Run{0: 1, 1: 1, 2: 1}
 	for tick := metadata.Ticket(1); tick < 20_000; tick++ {
 		ino, id := metadata.Ino(rng.IntN(12)), metadata.NodeID(rng.IntN(3))
@@ -196,7 +196,7 @@ func TestRegistryAgainstTwin(t *testing.T) {
 		case 4, 5, 6, 7:
 			c := w.open[ino][id]
 			if c > 0 && rng.IntN(4) == 0 {
-				c-- // a close of before
+				c-- // a delayed close
 			}
 			r.Close(by, metadata.Opened{Ino: ino, Ticket: c})
 			if w.open[ino][id] <= c {
@@ -208,7 +208,7 @@ func TestRegistryAgainstTwin(t *testing.T) {
 		case 9:
 			if rng.IntN(3) == 0 {
 				runs[id]++
-				r.Meet(metadata.Holder{Node: id, Run: runs[id]})
+				r.NoteRun(metadata.Holder{Node: id, Run: runs[id]})
 			} else {
 				r.Lost(id)
 			}
@@ -222,7 +222,7 @@ func TestRegistryAgainstTwin(t *testing.T) {
 			r.Removed(l.Ino)
 		}
 		slices.Sort(got)
-		if want := w.loose(); !slices.Equal(got, want) {
+		if want := w.removable(); !slices.Equal(got, want) {
 			t.Fatalf("step %d: removed %v, want %v", tick, got, want)
 		}
 		for _, ino := range got {

@@ -11,9 +11,9 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// remove removes files: their data, one call to each node that has some, and
-// then their inodes. What fails is kept for Retry.
-func (f *Files) remove(ctx context.Context, files []Loose) {
+// remove removes files: first their objects, with one call to each node that may store some,
+// then their inodes. Files that it could not remove wait for Retry.
+func (f *Files) remove(ctx context.Context, files []Removable) {
 	ctx, cancel := context.WithTimeout(ctx, removeTime)
 	defer cancel()
 	failed := make(map[metadata.Ino]error)
@@ -34,15 +34,15 @@ func (f *Files) remove(ctx context.Context, files []Loose) {
 			err = f.cfg.Store.Reap(ctx, l.Ino)
 		}
 		if err != nil {
-			f.keep(l.Ino, err)
+			f.retryLater(l.Ino, err)
 			continue
 		}
 		f.Removed(l.Ino)
 	}
 }
 
-// places is the nodes that can have data of a file.
-func (f *Files) places(ctx context.Context, l Loose) ([]metadata.NodeID, error) {
+// places returns the nodes that may store data of a file.
+func (f *Files) places(ctx context.Context, l Removable) ([]metadata.NodeID, error) {
 	a, err := f.cfg.Store.Getattr(ctx, l.Ino)
 	switch {
 	case errors.Is(err, syscall.ENOENT):
@@ -50,12 +50,12 @@ func (f *Files) places(ctx context.Context, l Loose) ([]metadata.NodeID, error) 
 	case err != nil:
 		return nil, err
 	case a.Nlink > 0 || a.Mode&syscall.S_IFMT != syscall.S_IFREG:
-		return nil, nil // Reap leaves what has a name
+		return nil, nil // Reap leaves files that have a name
 	}
 	return f.cfg.Places(ctx, a, l.Unsure)
 }
 
-// removeObjects adds to failed what could not be removed.
+// removeObjects removes objects on each node, and records errors in failed.
 func (f *Files) removeObjects(ctx context.Context, places map[metadata.NodeID][]metadata.Ino, failed map[metadata.Ino]error) {
 	var mu sync.Mutex // of failed
 	var g errgroup.Group
@@ -73,12 +73,12 @@ func (f *Files) removeObjects(ctx context.Context, places map[metadata.NodeID][]
 			return nil
 		})
 	}
-	_ = g.Wait() // what failed is in failed
+	_ = g.Wait() // errors are in failed
 }
 
-func (f *Files) keep(ino metadata.Ino, err error) {
-	f.cfg.Log.WithError(err).WithField("inode", ino.String()).Debug("file without a name stays for now")
+func (f *Files) retryLater(ino metadata.Ino, err error) {
+	f.cfg.Log.WithError(err).WithField("inode", ino.String()).Debug("could not remove an unlinked file; trying again later")
 	f.mu.Lock()
-	f.kept = append(f.kept, ino)
+	f.failed = append(f.failed, ino)
 	f.mu.Unlock()
 }

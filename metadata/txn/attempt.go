@@ -28,7 +28,7 @@ type attempt struct {
 func (c *Coordinator) run(ctx context.Context, do func(context.Context, *attempt) error) error {
 	ctx, cancel := context.WithTimeout(ctx, c.cfg.Timing.Total)
 	defer cancel()
-	c.stats.shared.Add(1)
+	c.stats.distributed.Add(1)
 	var away time.Time // since when a home is; zero is none
 	for b := pauses(); ; {
 		err := c.try(ctx, do)
@@ -38,7 +38,7 @@ func (c *Coordinator) run(ctx context.Context, do func(context.Context, *attempt
 		if !retryable(err) && !c.mayReturn(err, &away) {
 			return err
 		}
-		c.stats.again.Add(1)
+		c.stats.retries.Add(1)
 		if !b.Wait(ctx) {
 			return gaveUp(ctx)
 		}

@@ -134,7 +134,7 @@ func (j *job) settle() {
 		for _, n := range j.homes() {
 			n.Settle(ctx)
 			s := n.Coordinator.Stats()
-			open += s.InDoubt + s.Untold
+			open += s.InDoubt + s.Undelivered
 		}
 		if open == 0 {
 			return

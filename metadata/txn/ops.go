@@ -17,7 +17,7 @@ func (c *Coordinator) localOnly(err error) bool {
 	if errors.Is(err, syscall.EXDEV) {
 		return false
 	}
-	c.stats.alone.Add(1)
+	c.stats.local.Add(1)
 	return true
 }
 
@@ -107,7 +107,7 @@ func (c *Coordinator) Mkdir(ctx context.Context, dir metadata.Ino, name string, 
 	}
 	home := c.cfg.DirHome(ctx, parent, name)
 	if home == c.cfg.Self || c.cfg.Down(home) {
-		c.stats.alone.Add(1)
+		c.stats.local.Add(1)
 		return c.store.Mkdir(ctx, dir, name, n)
 	}
 	n.Layout = n.Layout.Under(parent.Layout)
