@@ -130,7 +130,7 @@ func (b *Backing) ask(p, rights []byte) (int32, *os.File, error) {
 	}
 	if err != nil {
 		if f != nil {
-			_ = f.Close() // nobody has used it
+			_ = f.Close() // unused
 		}
 		return 0, nil, err
 	}

@@ -69,7 +69,7 @@ type Timing struct {
 	Report time.Duration // between two reports; 250 ms, more on large jobs
 	Down   time.Duration // silence after which a node is given up; 15 s
 	Out    time.Duration // between two looks at what there is to copy out; 5 s
-	Sweep  time.Duration // before a look for what nobody needs any more; 5 s
+	Sweep  time.Duration // before a sweep for leftovers; 5 s
 	Settle time.Duration // a file that was written to since is not copied out yet; 3 s
 }
 
@@ -328,7 +328,7 @@ func (d *Daemon) addrs(id metadata.NodeID) []string {
 
 func (d *Daemon) epoch() metadata.Epoch { return d.View().Map.Epoch }
 
-// newerEpoch is told when a peer knows a newer map: fetch it now.
+// newerEpoch fetches the map at once when a peer has a newer one.
 func (d *Daemon) newerEpoch(metadata.NodeID, metadata.Epoch) { d.Nudge() }
 
 // Nudge makes the next report go out at once.
@@ -424,7 +424,7 @@ func (d *Daemon) Close() error {
 	if d.peers != nil {
 		d.peers.Close()
 	}
-	d.wg.Wait() // who leads a stage-in may still start a share here
+	d.wg.Wait() // the coordinator of a stage-in may still start a share here
 	var errs []error
 	if d.datasets != nil {
 		errs = append(errs, d.datasets.Fills.Close())

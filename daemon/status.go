@@ -150,8 +150,8 @@ func (d *Daemon) onStatus(_ context.Context, _ metadata.NodeID, q *statusReq) (s
 	return r, nil
 }
 
-// statusTime bounds how long Status waits for all whom it asks: who hangs must not make those who want to
-// know how the job stands believe that this node does.
+// statusTime bounds how long Status waits for other nodes: one that hangs must not make this node
+// look as if it hangs.
 const statusTime = time.Second
 
 // Status says how the job stands, as this node sees it.

@@ -28,8 +28,8 @@
 // writer that goes on writing does so about once a second. If the client dies before,
 // bytes behind the end are left: they are not seen unless the file grows over them.
 //
-// A File.Append asks the home for its place. That it is complete is told with the next
-// append, by Flush, or 10 ms later; until then the file ends before it for all nodes.
+// A File.Append asks the home for its place. The client reports its completion with
+// the next append, by Flush, or 10 ms later; until then the file ends before it for all nodes.
 //
 // A truncate cuts the objects first and then sets the size. If the client dies in
 // between, the file has its old length, and zeros from the new end on.

@@ -13,7 +13,7 @@ import (
 )
 
 const (
-	// closesWait is how long closes are collected before their homes are told.
+	// closesWait is how long closes are collected before they are sent to their homes.
 	closesWait = 50 * time.Millisecond
 	// againAfter is when a home that did not answer is called again.
 	againAfter = time.Second

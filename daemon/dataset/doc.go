@@ -1,6 +1,6 @@
 // Package dataset is what one node does for the datasets of its job once their bytes
 // arrive: it keeps their manifests, stores and serves their files, fetches what is
-// missing, and verifies and repairs what is there.
+// missing, and verifies and repairs stored files.
 //
 //	Follower   follows the registry: loads manifests, starts fills, drops failed datasets
 //	Tables     the manifests that this node can answer for
@@ -19,8 +19,8 @@
 //     an excluded attempt after Fence.Exclude; both return when earlier writes are over.
 //   - A handler for another node never waits long for a fetch: it answers EAGAIN and the
 //     reader asks again (waitTime, maxWaits).
-//   - A file that a node owns but has no room for is overflow: its owner reads it through
-//     from the source, for everybody.
+//   - A file that a node owns but cannot store is overflow: its owner reads it through
+//     from the source, for all nodes.
 //
 // # Locks
 //

@@ -151,7 +151,7 @@ func (f *Files) Fetch(ctx context.Context, from metadata.NodeID, id metadata.Dat
 		err = os.Rename(tmp.Name(), path)
 	}
 	if err != nil {
-		_ = os.Remove(tmp.Name()) // nobody reads it
+		_ = os.Remove(tmp.Name()) // it is not needed
 		return fmt.Errorf("%s from node %d: %w", name, from, err)
 	}
 	return nil

@@ -25,7 +25,7 @@ type Stager interface {
 	// TakeStandby reports whether this node holds the manifest of ds as a standby. It
 	// removes one that is out of date.
 	TakeStandby(ds cluster.Dataset) (bool, error)
-	// Published removes the files of a stage-in that nobody needs any more.
+	// Published removes the files of a stage-in that are no longer needed.
 	Published(id metadata.DatasetID)
 }
 
@@ -149,8 +149,8 @@ func (f *Follower) fetch(ctx context.Context, ds cluster.Dataset) error {
 	return f.files.FetchAny(ctx, ds, Manifest)
 }
 
-// discard ends what this node does for a dataset that failed, and removes what it has of
-// it. The coordinator may be gone, so nobody waits for its word.
+// discard stops this node's work on a failed dataset and removes its data. It does not wait
+// for the coordinator, which may be gone.
 func (f *Follower) discard(id metadata.DatasetID) {
 	if !f.fence.ClaimRemoval(id) {
 		return

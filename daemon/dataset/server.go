@@ -111,8 +111,8 @@ func (s *Server) lend(ctx context.Context, q *wire.ReadReq, resp *rpc.Response) 
 	return true, nil
 }
 
-// sendOverflow reads a file that this node owns but has no room for through to another
-// node: EAGAIN if it takes long.
+// sendOverflow reads an overflow file of this node from the source and sends it to another
+// node. It returns EAGAIN if that takes long.
 func (s *Server) sendOverflow(ctx context.Context, q *wire.ReadReq, resp *rpc.Response) error {
 	x, _ := s.fills.get(q.Ino.Dataset())
 	if x == nil {

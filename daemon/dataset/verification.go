@@ -117,7 +117,7 @@ func (r *verification) begin(ctx context.Context, g *errgroup.Group, path string
 	}
 }
 
-// ownOverflow is for a file that this node owns and has no room for.
+// ownOverflow is for an overflow file of this node.
 func (r *verification) ownOverflow(path string, a metadata.Attr) {
 	if r.overflow != nil {
 		r.overflow.add(path, a, true)

@@ -20,19 +20,19 @@
 //
 //   - A directory changes only by a method of leased. When the method returns, no
 //     other node holds a lease on what it changed.
-//   - An inode is there before its first object, and its number is never used again:
-//     an object whose home does not know the inode belongs to nobody.
+//   - An inode exists before its first object, and its number is never used again:
+//     an object whose home does not know the inode is a leftover.
 //   - A file without a name is removed when no node has it open, and all nodes that
-//     were there when the home started have said what they have open.
+//     were up when the home started have reported their open files.
 //   - A wide directory in the way of a transaction or a removal is merged first.
 //
 // # Leftovers
 //
-// A daemon that is killed, or whose node is lost, leaves things behind that nobody
-// needs. Most have a record by which they are found again: an orphan its own, a
-// transaction its intent or its decision, a shard its home. The rest is swept
-// when a daemon starts on an old store, and after another one has started again:
-// objects of files that are gone, and inodes that no node has a name of.
+// A daemon that is killed, or whose node is lost, leaves things behind. Most
+// have a record by which they are found again: an orphan its own, a transaction
+// its intent or its decision, a shard its home. A sweep removes the rest, when a
+// daemon starts on an old store and after another daemon has restarted: objects
+// of removed files, and inodes without a name on any node.
 //
 // # Locks
 //

@@ -134,7 +134,7 @@ func (s *Server) SetRevoke(f RevokeFunc) { s.forget.Store(&f) }
 // Transactions is what this home has done together with others.
 func (s *Server) Transactions() txn.Stats { return s.tx.Stats() }
 
-// OpenFiles is what the home knows of who has its files open.
+// OpenFiles counts the home's open files and orphans.
 func (s *Server) OpenFiles() opens.Stats { return s.files.Stats() }
 
 // FileLocks is the locks on files of the home.

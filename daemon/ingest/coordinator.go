@@ -35,7 +35,7 @@ type Coordinator struct {
 	resumed    bool         // it goes on from the state of an earlier attempt
 	scanned    bool         // the source was scanned, not read
 
-	saving  chan struct{}     // a token for the one who saves and replicates the state
+	saving  chan struct{}     // a token for the goroutine that saves and replicates the state
 	version int               // guarded by saving; of the state
 	standby []metadata.NodeID // guarded by saving
 
@@ -75,7 +75,7 @@ func (c *Coordinator) run(ctx context.Context) error {
 	case c.s.slots <- struct{}{}:
 		release := sync.OnceFunc(func() { <-c.s.slots })
 		defer release()
-		defer context.AfterFunc(c.superseded, release)() // the source may be stuck: nobody waits for it
+		defer context.AfterFunc(c.superseded, release)() // does not wait for the source, which may be stuck
 	case <-ctx.Done():
 		return ctx.Err()
 	}

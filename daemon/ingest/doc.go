@@ -23,8 +23,8 @@
 //   - A coordinator works in the directory of its attempt. A file appears in the directory
 //     of the dataset whole, and only while no later attempt is known (put).
 //   - A part that is read again gets a new number, so that late writes of the lost node
-//     are told apart and refused (dataset.Fence).
-//   - Nobody waits for the source of a superseded attempt: it may be stuck.
+//     are recognised and refused (dataset.Fence).
+//   - Nothing waits for the source of a superseded attempt: it may be stuck.
 //   - Byte counts of the source survive restarts, so that a read is counted exactly once or
 //     more, never less.
 //

@@ -17,7 +17,7 @@ import (
 	"github.com/bivouacfs/bivouac/stagein"
 )
 
-// skipList is what is left out of a dataset, while it is put together and counted.
+// skipList collects and counts the entries that a dataset leaves out.
 type skipList struct {
 	c   *Coordinator
 	ctx context.Context

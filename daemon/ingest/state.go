@@ -98,7 +98,7 @@ func (c *Coordinator) save() error {
 	return err
 }
 
-// saveState is save for one who has the token of saving.
+// saveState is save for a caller that holds the saving token.
 func (c *Coordinator) saveState() (*state, error) {
 	p := c.nextState()
 	if err := writeJSONFile(c.path(dataset.State), p); err != nil {

@@ -94,8 +94,8 @@ func (s *Stager) disown(ctx context.Context, ds cluster.Dataset) bool {
 	return err == nil
 }
 
-// Supersede implements dataset.Stager. The source of an older attempt may be stuck, so
-// nobody waits for it.
+// Supersede implements dataset.Stager. It does not wait for
+// the source of an older attempt, which may be stuck.
 func (s *Stager) Supersede(ds cluster.Dataset) {
 	if c := s.coordinator(ds.ID); c != nil && c.ds.Attempt < ds.Attempt {
 		c.supersede()

@@ -125,7 +125,7 @@ func (r *Runner) RunAll(ctx context.Context, q Request, see func(metadata.NodeID
 	return g.Wait()
 }
 
-// Abandon cancels a task that nobody waits for any more.
+// Abandon cancels a task whose caller no longer waits.
 func (r *Runner) Abandon(id metadata.NodeID, task string) {
 	ctx, cancel := context.WithTimeout(context.Background(), abandonTime)
 	defer cancel()

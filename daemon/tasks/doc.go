@@ -1,6 +1,6 @@
 // Package tasks runs long work on other nodes: a part of a stage-in, a share of a
 // stage-out, a verification, a repair. A node asks another one to start a task,
-// polls it until it is done, and cancels it if nobody waits any more.
+// polls it until it is done, and cancels it if it no longer needs the result.
 //
 //	caller                         node
 //	Start  ── OpTask ──────────▶  Kind checks the request, the task starts

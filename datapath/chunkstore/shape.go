@@ -23,7 +23,7 @@ func checkRange(off, n int64) error {
 	return nil
 }
 
-// Allocate is datapath.Shaper. If the quota has no room for the whole range, only its holes are
+// Allocate is datapath.Shaper. If the whole range exceeds the quota, only its holes are
 // counted.
 func (s *Store) Allocate(ctx context.Context, ino metadata.Ino, off, n int64) error {
 	err := checkRange(off, n)

@@ -192,7 +192,7 @@ func space(t *T) {
 	}
 	t.write(file, pattern(1<<20, 4), 0)
 	t.write(file+1, pattern(100, 5), 0)
-	t.write(file, pattern(1<<19, 6), 1<<18) // over what is there
+	t.write(file, pattern(1<<19, 6), 1<<18) // overwrites existing data
 	full := t.space()
 	if full.Objects != 2 || full.Used < 1<<20+100 || full.Used > 1<<20+1<<18 || full.Capacity < full.Used {
 		t.Errorf("Space with 1 MiB and 100 bytes = %+v", full)

@@ -80,8 +80,8 @@ func runDaemon(ctx context.Context, file string, heartbeat *daemon.Heartbeat) er
 var errKeeperGone = errors.New("the keeper is gone")
 
 // listenHeartbeat forwards orders. When the heartbeat connection closes it calls cut and closes
-// orders, unless the daemon is to outlive it. How it was cut does not matter:
-// one that is closed with a note in it that nobody has read is a reset, no EOF.
+// orders, unless the daemon is to outlive it. EOF and errors are the
+// same: a connection that is closed with unread data ends with a reset, not EOF.
 func listenHeartbeat(l *daemon.Heartbeat, detached bool, orders chan<- daemon.Order, cut func()) {
 	for {
 		var o daemon.Order

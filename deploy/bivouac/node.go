@@ -302,7 +302,7 @@ func (n *node) leave(ctx context.Context, heartbeat *daemon.Heartbeat, o daemon.
 // maxTrouble bounds the trouble in a note to the keeper, in bytes; the log has all.
 const maxTrouble = 8 << 10
 
-// close takes the mount away first, so that nobody waits for a daemon that stops.
+// close unmounts first, so that no process waits for a stopping daemon.
 func (n *node) close() {
 	signal.Ignore(syscall.SIGTERM, os.Interrupt)
 	n.covers.stop()

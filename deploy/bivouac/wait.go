@@ -118,7 +118,7 @@ func waitFor(ctx context.Context, ctl *daemon.Ctl, until string, names []string,
 	}
 }
 
-// gaveUp says that the staging goes on without the one who waited.
+// gaveUp says that the stage-in continues although the wait ended.
 func gaveUp(ctx context.Context) error {
 	why := "interrupted"
 	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
@@ -127,9 +127,9 @@ func gaveUp(ctx context.Context) error {
 	return fmt.Errorf("%s; the staging goes on: see bivouac status", why)
 }
 
-// settled reports whether there is nothing left to wait for, and what failed.
-// Without what it was started with, or what the caller named, a job is at its
-// end at once; another dataset's failure is told when the rest is there.
+// settled reports whether there is nothing left to wait for, and what failed. A failure of a
+// dataset that the job was started with, or that the caller named, ends the wait at once; any
+// other failure is reported when the remaining datasets are ready.
 func settled(s daemon.Status, names []string, until string) (bool, error) {
 	at := make(map[string]daemon.DatasetStatus)
 	for _, ds := range s.Datasets {

@@ -120,8 +120,8 @@ func lock(dir string) (*os.File, error) {
 	}
 }
 
-// strays is the daemons of dir that nobody wrote down: an up that is killed
-// right after it has started one cannot. They end by themselves, a moment later.
+// strays returns the daemons of dir that the state file lacks: an up that is killed right
+// after it has started a daemon cannot record it. They end by themselves soon after.
 func strays(dir string) []Node {
 	files, err := filepath.Glob("/proc/[0-9]*/cmdline")
 	if err != nil {

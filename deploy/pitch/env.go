@@ -16,8 +16,8 @@ import (
 // safePath is for the few programs that are executed; a prolog has no PATH.
 const safePath = "/usr/sbin:/usr/bin:/sbin:/bin"
 
-// The exit statuses of prolog and epilog. Any other would drain the node for
-// what is not its fault.
+// The exit statuses of prolog and epilog. Any other would drain the node
+// although the node is fine.
 const (
 	exitOK        = 0
 	exitNodeFault = 75 // EX_TEMPFAIL: a fault of this node, which Slurm then drains

@@ -33,7 +33,7 @@ const (
 	finishTime = wipeTime + killTime + unmountTime
 )
 
-// Keeper supervises a job on this node until it is told to leave. It runs as root, detached,
+// Keeper supervises a job on this node until it is ordered to leave. It runs as root, detached,
 // with its log as standard output and error.
 func Keeper(ctx context.Context, cfg KeeperConfig) error {
 	ctx, stop := signal.NotifyContext(ctx, syscall.SIGTERM, syscall.SIGINT)

@@ -73,7 +73,7 @@ func wipeAll(ctx context.Context, dirs []string) []error {
 	return errs
 }
 
-// leftovers finds what is left of a job, keeper and log aside.
+// leftovers finds what remains of a job, except its keeper and log.
 func leftovers(p place) []string {
 	var left []string
 	if under, err := mounts.Under(p.mount()); err != nil || len(under) > 0 {

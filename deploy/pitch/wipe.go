@@ -150,8 +150,9 @@ func (w *wiper) remove(d *os.File, name string, depth int) error {
 	return err
 }
 
-// take makes a directory ours alone, also for who has it open, and returns its device,
-// which has to be on; 0 is any. Who is not root can only remove what is his own.
+// take makes the caller the owner of a directory with sole access, even against processes that
+// have it open. It returns the device, which must equal on unless on is 0. Without root a
+// caller can only remove its own files.
 func take(d *os.File, on uint64) (dev uint64, err error) {
 	var st unix.Stat_t
 	if err := unix.Fstat(int(d.Fd()), &st); err != nil {

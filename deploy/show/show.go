@@ -1,7 +1,7 @@
 // Package show turns what a daemon says of its job into text for people:
 // status, progress and the report at the end. Its one idea is that every
 // figure is computed from daemon.Status alone, so text and JSON cannot differ.
-// It asks nobody and decides nothing.
+// It makes no calls and no decisions.
 package show
 
 import (

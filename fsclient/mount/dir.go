@@ -77,7 +77,7 @@ func (s *fsys) list(ctx context.Context, in *fuse.ReadIn, add func(e *metadata.E
 	return listFrom(ctx, h.dir, in, in.Offset == 0, add)
 }
 
-// listFrom adds entries from position in.Offset on until add has no room. The kernel
+// listFrom adds entries from position in.Offset on until the buffer of add is full. The kernel
 // continues there; only an empty answer is the end. With fresh the directory is read
 // again.
 func listFrom(ctx context.Context, dir *cursor, in *fuse.ReadIn, fresh bool, add func(e *metadata.Entry, off uint64) bool) error {

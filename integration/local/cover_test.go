@@ -160,10 +160,10 @@ func TestCoverAhead(t *testing.T) {
 	}
 	ahead, reads := c.metric("1", "bivouac_prefetched_files_total"), c.metric("1", `bivouac_fuse_request_seconds_count{op="read"}`)
 	if ahead < files/nodes/3 || reads > files/nodes-ahead/2 { // a mark in each round is never one of them
-		t.Errorf("of %d files that a node reads %v were read ahead, %v when somebody wanted them", files/nodes, ahead, reads)
+		t.Errorf("of %d files that a node reads %v were prefetched, %v read on demand", files/nodes, ahead, reads)
 	}
 	if n := c.metric("0", "bivouac_prefetched_files_total"); n != 0 {
-		t.Errorf("%v files were read ahead of nobody", n)
+		t.Errorf("%v files were prefetched on a node without a reader", n)
 	}
 }
 

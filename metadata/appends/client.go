@@ -41,8 +41,8 @@ func (c *Client) Placed(p metadata.Place) (again bool) {
 	return false
 }
 
-// Failed ends a Reserve that got no place. The home may have given one; nobody
-// writes there.
+// Failed ends a Reserve that got no place. The home may have reserved one, but
+// nothing is written there.
 func (c *Client) Failed() {
 	c.skip()
 	c.busy, c.unsettled, c.reservation = false, true, metadata.Reservation{}

@@ -14,7 +14,7 @@
 //	Settled                 ◀──────────   size that everybody sees
 //
 // A node has one reservation outstanding on a file. The size that everybody
-// sees ends before the first outstanding reservation, so nobody reads zeros
+// sees ends before the first outstanding reservation, so no node reads zeros
 // where an append is under way. fsync returns when the size covers the appends
 // of the node, so an append that fsync has acknowledged is below a size that
 // the home's store has.

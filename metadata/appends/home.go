@@ -37,7 +37,7 @@ type report struct {
 	outstanding metadata.Reservation
 }
 
-// NewHome is the home of a file that nobody appends to.
+// NewHome returns the home of a file without appends.
 func NewHome() *Home {
 	return &Home{
 		outstanding: make(map[metadata.NodeID]metadata.Reservation), lastSeq: make(map[metadata.NodeID]uint64),

@@ -61,7 +61,7 @@ func (n *named) below() error {
 	return nil
 }
 
-// choose reports what is left out of each path, so that links has the hard links that are kept.
+// choose reports what a dataset leaves out at each path, so that links has the kept hard links.
 func (b *builder) choose() error {
 	if b.cfg.Leave == nil {
 		return nil

@@ -18,7 +18,7 @@ import (
 // may still be committed: every Command but KindAddDataset can be repeated, and that one then
 // returns EEXIST. It wraps EAGAIN.
 type NotLeaderError struct {
-	Leader metadata.NodeID // who leads
+	Leader metadata.NodeID // the current leader
 	Known  bool            // whether Leader is known
 }
 

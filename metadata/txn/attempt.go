@@ -172,7 +172,7 @@ func (a *attempt) decide(ctx context.Context) error {
 	return a.c.store.Decide(a.tx, a.others)
 }
 
-// abort takes everything back. Who does not hear of it asks later.
+// abort takes everything back. A participant that misses it asks later.
 func (a *attempt) abort(ctx context.Context) {
 	a.c.store.Release(a.tx)
 	a.c.stats.aborted.Add(1)
@@ -193,7 +193,7 @@ func (a *attempt) abort(ctx context.Context) {
 	wg.Wait()
 }
 
-// deliver tells the decision. Who does not answer is told by Run again.
+// deliver sends the decision to the participants. Run repeats it to those that do not answer.
 func (a *attempt) deliver(ctx context.Context) {
 	a.c.stats.committed.Add(1)
 	if len(a.others) > 0 {
@@ -229,7 +229,7 @@ func (c *Coordinator) deliverOutcome(ctx context.Context, tx metadata.TxID, home
 	c.delivered(tx, rest)
 }
 
-// told notes who does not know a decision yet.
+// delivered notes which participants do not know a decision yet.
 func (c *Coordinator) delivered(tx metadata.TxID, rest []metadata.NodeID) {
 	c.mu.Lock()
 	if len(rest) > 0 {

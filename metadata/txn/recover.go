@@ -9,8 +9,7 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// Run finishes what is left over: it delivers decisions and resolves transactions in doubt. It
-// returns when ctx is done.
+// Run delivers outstanding decisions and resolves transactions in doubt, until ctx is done.
 func (c *Coordinator) Run(ctx context.Context) {
 	t := time.NewTicker(c.cfg.Timing.Retry)
 	defer t.Stop()
