@@ -85,7 +85,7 @@ func TestReadsByItself(t *testing.T) {
 	var reads, others atomic.Int64
 	j.fs.OnRead = func(string, int64) {
 		reads.Add(1)
-		if stack := debug.Stack(); !bytes.Contains(stack, []byte(".(*Fill).bringOnce(")) {
+		if stack := debug.Stack(); !bytes.Contains(stack, []byte(".(*Fill).fetchOnce(")) {
 			others.Add(1)
 		}
 	}

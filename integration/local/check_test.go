@@ -48,7 +48,7 @@ func TestCheck(t *testing.T) {
 	part := filepath.Join(c.dir, ".bivouac/node2/store/objects/00")
 	write(t, filepath.Join(mkdir(t, part), "0001010000000000"), []byte("leaked"))
 	out := c.run("check", "--dir", c.dir)
-	if want := "node2 has an object of inode " + gone.String() + ", which is not there\n"; out.status != 1 || !strings.HasPrefix(out.out, want) ||
+	if want := "node2 has an object of inode " + gone.String() + ", which does not exist\n"; out.status != 1 || !strings.HasPrefix(out.out, want) ||
 		!strings.Contains(out.err, "1 things are wrong with scratch") {
 		t.Errorf("check: status %d: %s%s\nwant status 1 and %q", out.status, out.out, out.err, want)
 	}

@@ -63,8 +63,8 @@ func TestIndex(t *testing.T) {
 	stage("wrong", ",index=./mine", c.path("mine"), false)
 	write(t, c.path("a file"), nil)
 	stage("unwritable", ",index=./a file/mine", cached, false)
-	if n := c.said("the index cannot be kept"); n != 1 {
-		t.Errorf("%d lines about what cannot be kept, want 1", n)
+	if n := c.said("index not saved"); n != 1 {
+		t.Errorf("%d lines about an index that was not saved, want 1", n)
 	}
 	c.fails([]string{"index=besides", "beside"}, "stage-in", file+",index=besides", "--dir", c.dir)
 }

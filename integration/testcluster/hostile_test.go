@@ -92,16 +92,16 @@ func TestBuggyPeer(t *testing.T) {
 			}
 		}
 	}
-	for part := range 2000 { // seams of a dataset that nobody knows
-		body := wire.Raw(fmt.Sprintf(`{"dataset":99,"part":%d,"passed":true,"seam":{"carry":"%s"}}`, part, strings.Repeat("AAAA", 1000)))
+	for part := range 2000 { // boundaries of an unknown dataset
+		body := wire.Raw(fmt.Sprintf(`{"dataset":99,"part":%d,"to_reader":true,"boundary":{"carry":"%s"}}`, part, strings.Repeat("AAAA", 1000)))
 		if err := peers.To(1).Do(context.Background(), &rpc.Call{Op: wire.OpStageBoundary, Body: &body}); err != nil {
 			if !errors.Is(err, syscall.EBUSY) {
-				t.Errorf("seam %d: %v, want EBUSY", part, err)
+				t.Errorf("boundary %d: %v, want EBUSY", part, err)
 			}
 			break
 		}
 		if part == 1999 {
-			t.Error("a peer can send seams without end")
+			t.Error("a peer can send boundaries without end")
 		}
 	}
 	for i, n := range c.Nodes {
