@@ -147,7 +147,7 @@ func TestWhoNotifies(t *testing.T) {
 	}
 	for _, c := range []struct {
 		name   string
-		output []bool // by node; what is not there has not reported
+		output []bool // by node; a missing node has not reported
 		want   []bool
 	}{
 		{"none has it", []bool{false, false, false}, []bool{false, true, false}},

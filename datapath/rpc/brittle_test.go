@@ -101,7 +101,7 @@ func hammer(t *testing.T, p *Peers, r *rand.Rand, n int) (good int64) {
 		case errno != syscall.ECONNRESET && errno != syscall.EINTR && errno != syscall.ETIMEDOUT && errno != syscall.EHOSTDOWN:
 			t.Errorf("call %d: %v", i, err)
 		}
-		clear(data) // ours again: nobody may be reading it
+		clear(data) // ours again: the client must not read it any more
 		clear(call.Into)
 	}
 	return good

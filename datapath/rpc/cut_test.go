@@ -108,7 +108,7 @@ func TestCutEndsDial(t *testing.T) {
 				}
 			})
 			defer close(release)
-			for range 2 { // who comes after a cut tries as ever
+			for range 2 { // a call after the cut is retried as usual
 				call := begin(p, wire.OpLookup)
 				<-dialling
 				wantCutOff(t, p, call)

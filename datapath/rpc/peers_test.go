@@ -92,7 +92,7 @@ func TestCancel(t *testing.T) {
 	}()
 	wantErrno(t, p.To(3).Do(ctx, &Call{Op: wire.OpLookup}), syscall.EINTR)
 	wantErrno(t, p.To(3).Do(ctx, &Call{Op: wire.OpLookup}), syscall.EINTR)
-	close(release) // the late reply has nobody; the connection goes on
+	close(release) // the late reply has no caller; the connection survives
 	c := Call{Op: wire.OpGetattr, Body: raw("x"), Reply: raw("")}
 	if err := p.To(3).Do(context.Background(), &c); err != nil || reply(&c) != "x" {
 		t.Fatalf("after the cancelled call: %q, %v", reply(&c), err)

@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// TestAwait: the lines of a helper are told from its errors and from its end.
+// TestAwait distinguishes a helper's lines from its errors and from its exit.
 func TestAwait(t *testing.T) {
 	says := func(s string) *bufio.Reader { return bufio.NewReader(strings.NewReader(s)) }
 	r := says("ok\nattached\n")

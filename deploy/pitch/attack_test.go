@@ -55,7 +55,7 @@ func TestLogOfAnother(t *testing.T) {
 	n.pitched()
 	now, err := os.ReadFile(n.place().log())
 	for late := time.Now().Add(time.Minute); err == nil && !strings.Contains(string(now), "ready") && time.Now().Before(late); {
-		time.Sleep(time.Millisecond) // it is said a moment after it is so
+		time.Sleep(time.Millisecond) // the message follows shortly after the event
 		now, err = os.ReadFile(n.place().log())
 	}
 	if err != nil || strings.Contains(string(now), secret) || !strings.Contains(string(now), "ready") {

@@ -60,7 +60,7 @@ func freeAddrs(t *testing.T, n int) []string {
 	return addrs
 }
 
-// squat serves what is not a key at addr.
+// squat serves bytes that are not a key at addr.
 func squat(t *testing.T, addr string, text []byte) {
 	t.Helper()
 	l, err := net.Listen("tcp", addr)

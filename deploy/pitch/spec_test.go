@@ -78,7 +78,7 @@ func TestCheckOptions(t *testing.T) {
 	}
 }
 
-// TestIndexCache: who has no cache directory can do without, unless he asks for it.
+// TestIndexCache: a user without a cache directory needs none, unless the spec names one.
 func TestIndexCache(t *testing.T) {
 	t.Setenv("XDG_CACHE_HOME", "")
 	t.Setenv("HOME", "")

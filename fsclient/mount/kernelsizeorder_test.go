@@ -19,7 +19,7 @@ func TestKernelSize(t *testing.T) {
 		defer close(told)
 		e.announce(20)
 	}()
-	e.announce(10) // nobody waits for this
+	e.announce(10) // without waiting
 	e.endReply(10)
 	select {
 	case <-told:

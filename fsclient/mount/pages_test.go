@@ -40,7 +40,7 @@ func (j *job) object(t *testing.T, i int) *os.File {
 func (j *job) readPages(t *testing.T, i int) (mine, objects uint64) {
 	t.Helper()
 	o := j.object(t, i)
-	check(t, o.Sync()) // what is not on the disk yet is not dropped
+	check(t, o.Sync()) // dirty pages are not dropped
 	check(t, unix.Fadvise(int(o.Fd()), 0, 0, unix.FADV_DONTNEED))
 	wantFile(t, j.file(0, i), sealedContent(i))
 	f, err := os.Open(j.file(0, i))

@@ -123,6 +123,6 @@ func TestInterrupted(t *testing.T) {
 	if d := time.Since(start); d > 5*time.Second {
 		t.Errorf("cat ended after %v", d)
 	}
-	goOn() // the kernel's read-ahead, which nobody can interrupt; a deadline ends it
+	goOn() // the kernel's read-ahead cannot be interrupted; a deadline ends it
 	wantFile(t, j.scratch(1, "f"), pattern(100))
 }

@@ -125,7 +125,7 @@ func expected(r home.CheckResult, ws []*worker) error {
 	return nil
 }
 
-// clean looks at the stores for what nobody needs.
+// clean checks that the stores contain no leftovers.
 func (j *testJob) clean() {
 	j.t.Helper()
 	for _, x := range j.nodes {

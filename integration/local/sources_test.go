@@ -92,7 +92,7 @@ func TestSources(t *testing.T) {
 	}
 }
 
-// TestSkipStatus: what is left out is named, and the exit status says so.
+// TestSkipStatus: skipped files are named, and the exit status reports them.
 func TestSkipStatus(t *testing.T) {
 	t.Parallel()
 	c := pitch(t, "2")

@@ -34,7 +34,7 @@ func TestStageOut(t *testing.T) {
 		t.Errorf("the target: %v, %v, want the mode of ckpt, 0755", info, err)
 	}
 	write(t, filepath.Join(from, "by2"), []byte("again"))
-	c.ok("stage-out", "ckpt:out", "--dir", c.dir, "--node", "2") // onto what is there, relative
+	c.ok("stage-out", "ckpt:out", "--dir", c.dir, "--node", "2") // over an existing tree, by a relative path
 	wantFile(t, filepath.Join(to, "by2"), "again")
 	c.ok("stage-out", "ckpt/by2:"+c.path("one/two"), "--dir", c.dir) // a file, into new directories
 	if got := names(t, c.path("one/two")); !slices.Equal(got, []string{"by2"}) {

@@ -11,7 +11,7 @@ import (
 	"github.com/bivouacfs/bivouac/daemon"
 )
 
-// bigTar is a tar that has no room in two nodes of a megabyte, in small files.
+// bigTar is a tar of small files that does not fit on two nodes of a megabyte.
 func bigTar(t *testing.T) []byte {
 	t.Helper()
 	var members []*tar.Header

@@ -50,7 +50,7 @@ func (c *camp) enter(script string) {
 	c.mounts = "/proc/" + pid + "/mountinfo"
 }
 
-// nobody has all commands of the camp run as a normal user, who owns its home.
+// nobody runs all commands of the camp as a normal user, who owns its home.
 func (c *camp) nobody() {
 	c.t.Helper()
 	needRoot(c.t)

@@ -48,7 +48,7 @@ func (nw *Network) make(n int) error {
 	return err
 }
 
-// Close ends the namespaces that nobody else is in.
+// Close removes the namespaces without other processes.
 func (nw *Network) Close() {
 	for _, h := range nw.holders {
 		h.end()

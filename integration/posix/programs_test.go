@@ -119,7 +119,7 @@ make -s -C $there/src -j3 sum lib && $here/src/sum
 sed -i 's/return 1;/return 101;/' $here/src/f1.c && make -s -C $there/src sum && $there/src/sum
 make -C $here/src sum | grep -c 'up to date'`
 
-// TestPrograms: programs that nobody changed.
+// TestPrograms runs unmodified programs.
 func TestPrograms(t *testing.T) {
 	c := pitch(t, testcluster.Config{})
 	for _, p := range programs {

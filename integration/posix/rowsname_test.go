@@ -124,7 +124,7 @@ func layouts(t *testing.T, c *camp, here, there string) {
 	}
 }
 
-// rename: between directories of any homes, over what is there, and not.
+// rename: between directories of any homes, with and without an existing target.
 func rename(t *testing.T, _ *camp, here, there string) {
 	for i := range 8 {
 		from, to := fmt.Sprintf("/from%d", i), fmt.Sprintf("/to%d", i)
@@ -278,7 +278,7 @@ func accessTime(t *testing.T, _ *camp, here, there string) {
 	}
 }
 
-// readdir: what is there all the time is listed once.
+// readdir: an entry that exists all the time is listed once.
 func readdir(t *testing.T, _ *camp, here, there string) { stable(t, here, there, 400) }
 
 // wide: so it is in a directory that is on all nodes.

@@ -44,7 +44,7 @@ func smallTarget(t *testing.T, c cluster) {
 const fillAndHold = `srun --overlap --ntasks-per-node=1 bash -c 'mkdir -p $BIVOUAC_SCRATCH/ckpt &&
 	for i in 1 2; do head -c 1M /dev/urandom > $BIVOUAC_SCRATCH/ckpt/$SLURM_PROCID.$i; done'` + "\n" + hold
 
-// beginFull begins such a job, and waits until the user is told that the target is full.
+// beginFull starts such a job, and waits until the job's output says that the target is full.
 func beginFull(t *testing.T, c cluster) (j *job, begins string) {
 	t.Helper()
 	target := small + "/kept"

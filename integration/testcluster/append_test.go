@@ -135,14 +135,14 @@ func TestAppends(t *testing.T) {
 }
 
 // TestAppendsAndRestart: the home of a file may start again while it is
-// appended to: nobody gets a place that another has.
+// appended to: no two nodes get the same place.
 func TestAppendsAndRestart(t *testing.T) {
 	t.Parallel()
 	c := Start(t, Config{})
 	const writers, per = 6, 150
 	a := put(t, c.Nodes[1], metadata.RootIno, "log", nil, metadata.Layout{Kind: metadata.Local, Node: 3})
 	nodes := c.Nodes
-	c.Nodes = slices.Clone(nodes[1:]) // who writes
+	c.Nodes = slices.Clone(nodes[1:]) // the writers
 	appendAll(t, c, a.Ino, writers, per, func() {
 		c.Nodes = nodes
 		for range 2 {

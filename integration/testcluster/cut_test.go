@@ -226,8 +226,8 @@ func TestShortCutOfNames(t *testing.T) {
 	c.Check(t)
 }
 
-// TestLongCut: what is on a node that does not come back is an error as soon as
-// the node is given up, for who waits and for who comes later.
+// TestLongCut: once a node that does not return is declared lost, reads of its data fail,
+// both those that wait and later ones.
 func TestLongCut(t *testing.T) {
 	t.Parallel()
 	c := Start(t, Config{Nodes: 4})

@@ -18,7 +18,7 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// locker is a process that locks a file of a mount as it is told.
+// locker is a process that locks a file of a mount on command.
 type locker struct {
 	cmd *exec.Cmd
 	in  io.WriteCloser

@@ -137,7 +137,7 @@ func TestLocksOutliveHome(t *testing.T) {
 	}
 	wantLock(t, "the end of the first", lock(c.Nodes[1], ino, lockOf(metadata.Unlocked, 0, 0, 5)), nil)
 	wantLock(t, "who has waited all the time", within(t, "a turn", two), nil)
-	c.Kill(t, 2) // who has it starts again at once
+	c.Kill(t, 2) // its holder restarts at once
 	c.Revive(t, 2)
 	Eventually(t, "a client that starts again has no locks", func() bool {
 		return lock(c.Nodes[1], ino, lockOf(metadata.WriteLock, 7, 0, 1)) == nil

@@ -118,7 +118,7 @@ func TestHomeRestarts(t *testing.T) {
 	unlink(t, c.Nodes[2], "held")
 	unlink(t, c.Nodes[2], "loose")
 	c.Kill(t, 0)
-	closeFile(t, h) // of which nobody can be told
+	closeFile(t, h) // the home cannot be reached
 	home := c.Revive(t, 0)
 	inodeGone(t, home, loose.Ino)
 	readsAll(t, "the file without a name", f, want)
@@ -145,7 +145,7 @@ func TestHolderDies(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		// Nobody hears of these bytes before it dies.
+		// The node dies before it reports these bytes.
 		if _, err := f.WriteAt(ctx, make([]byte, 7<<20), 0); err != nil {
 			t.Fatal(err)
 		}

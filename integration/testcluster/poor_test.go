@@ -120,7 +120,7 @@ func TestPoorWire(t *testing.T) {
 	}
 }
 
-// badDisk is a disk whose files fail as long as it is told to.
+// badDisk is a disk whose files fail while a flag is set.
 type badDisk struct {
 	chunkstore.FS
 	fault atomic.Pointer[diskFault]

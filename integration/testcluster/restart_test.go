@@ -275,7 +275,7 @@ func leaveAll(t *testing.T, c *Cluster, wait time.Duration, nodes ...int) []erro
 			ctx, cancel := context.WithTimeout(context.Background(), wait)
 			defer cancel()
 			errs[k] = c.Nodes[i].Leave(ctx)
-			c.Nodes[i].stop(t) // who has left does not answer any more
+			c.Nodes[i].stop(t) // a stopped node does not answer any more
 			done <- struct{}{}
 		}()
 	}

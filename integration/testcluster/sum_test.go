@@ -86,7 +86,7 @@ func TestNoisyReads(t *testing.T) {
 			t.Fatalf("dataset: %+v", ds)
 		}
 	}
-	others := &Cluster{Nodes: append(slices.Clone(c.Nodes[:1]), c.Nodes[2:]...)} // what is on its own drive, node 1 does not compare
+	others := &Cluster{Nodes: append(slices.Clone(c.Nodes[:1]), c.Nodes[2:]...)} // node 1 does not verify data on its own drive
 	spoilt := others.spoil(t, m["striped"])
 	for i := range 8 {
 		spoilt += others.spoil(t, m[fmt.Sprint("whole", i)])

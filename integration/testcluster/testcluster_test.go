@@ -248,7 +248,7 @@ func TestLostNode(t *testing.T) {
 	Eventually(t, "node 3 is back", func() bool { return state(3) == cluster.Up })
 }
 
-// TestStranger: who has not the key gets no answer, and is counted.
+// TestStranger: a caller without the key gets no answer, and is counted.
 func TestStranger(t *testing.T) {
 	t.Parallel()
 	c := Start(t, Config{Nodes: 1})

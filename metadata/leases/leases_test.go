@@ -73,7 +73,7 @@ func TestBusyDirectoriesAreNotLeased(t *testing.T) {
 	tab := NewTable(c.now, time.Time{})
 	steps := []struct {
 		pass    time.Duration
-		changer metadata.NodeID // 0 is nobody
+		changer metadata.NodeID // 0 is none
 		asker   metadata.NodeID
 		want    time.Duration
 	}{

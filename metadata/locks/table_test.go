@@ -139,7 +139,7 @@ func TestSoftPlace(t *testing.T) {
 	tt.ask(3, 8, lk(wr, 3, 0, all), 0, "granted")
 	tt.ask(3, 9, lk(rd, 3, 0, all), 1, "granted") // it has a lock that others may wait for
 	tt.ask(4, 9, lk(rd, 4, 0, all), 1, "waits")
-	tt.ask(4, 9, lk(rd, 4, 0, all), 1, "granted") // nobody's lock is in its way, and it has waited
+	tt.ask(4, 9, lk(rd, 4, 0, all), 1, "granted") // no lock conflicts, and it has waited
 }
 
 // TestAskedBehindCancel: a request that comes behind the end of its wait neither waits nor
@@ -241,7 +241,7 @@ func TestResume(t *testing.T) {
 	tt.ask(3, 9, lk(wr, 1, 10, 19), 0, "granted")
 }
 
-// twin is locks as bytes: who has which byte how.
+// twin models locks byte by byte: the holders of each byte.
 type twin [24]map[owner]metadata.LockType
 
 func (w *twin) blocked(l held) bool {

@@ -399,7 +399,7 @@ func TestLeave(t *testing.T) {
 	}
 }
 
-// TestLeaveFails: who is told of what is left out can end the build.
+// TestLeaveFails: the callback for skipped entries can stop the build.
 func TestLeaveFails(t *testing.T) {
 	for _, rs := range [][]Record{{rec("a", reg, ""), rec("a", reg, "")}, {rec("h", 0, "gone")}} {
 		cfg := buildConfig(t)

@@ -208,7 +208,7 @@ func TestBuildInLittle(t *testing.T) {
 	r := rand.New(rand.NewPCG(seed, 0))
 	names := []string{"a", "b", "a\x01", "a!", "a-", "a0", "\xff", "\x01", "aa", "ab"}
 	for range 6 {
-		kinds := map[string]uint32{} // of what is there
+		kinds := map[string]uint32{} // of the existing paths
 		var rs []Record
 		var files []string
 		add := func(path string, mode uint32, to string) {

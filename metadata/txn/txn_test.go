@@ -228,7 +228,7 @@ func crash(t *testing.T, o op, call int, late, caller bool, before, after string
 	case got == after:
 	case got != before:
 		t.Fatalf("%s: the tree is\n%sneither\n%snor\n%s", what, got, before, after)
-	case err == nil && !zombie: // what a dead home answers nobody hears
+	case err == nil && !zombie: // the answer of a dead home is lost
 		t.Fatalf("%s: an acknowledged operation is not there", what)
 	}
 	// What was locked is free.
@@ -289,7 +289,7 @@ func TestCoordinatorIsDown(t *testing.T) {
 				}
 			}
 			clear(w.ops)
-			_ = w.move(w.d[1], "f", w.d[2], "g", 0) // nobody hears the answer
+			_ = w.move(w.d[1], "f", w.d[2], "g", 0) // the answer is lost
 			w.mu.Lock()
 			w.hook, w.down[1] = nil, true
 			w.mu.Unlock()
