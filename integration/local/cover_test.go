@@ -127,8 +127,8 @@ func TestCoverKnown(t *testing.T) {
 	}
 }
 
-// TestCoverAhead: the kernel has most of what a reader reads before it does, if it reads in the order of the fill.
-func TestCoverAhead(t *testing.T) {
+// TestCoverPrefetch: the kernel has most of what a reader reads before it does, if it reads in the order of the fill.
+func TestCoverPrefetch(t *testing.T) {
 	t.Parallel()
 	needRoot(t)
 	const files, nodes = 300, 2
@@ -163,7 +163,7 @@ func TestCoverAhead(t *testing.T) {
 		t.Errorf("of %d files that a node reads %v were prefetched, %v read on demand", files/nodes, ahead, reads)
 	}
 	if n := c.metric("0", "bivouac_prefetched_files_total"); n != 0 {
-		t.Errorf("%v files were prefetched on a node without a reader", n)
+		t.Errorf("%v files were prefetched on a node without a reader, want 0", n)
 	}
 }
 

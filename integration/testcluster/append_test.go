@@ -157,8 +157,8 @@ func TestAppendsAndRestart(t *testing.T) {
 	wantRecords(t, c.Nodes[2], "log", writers, per)
 }
 
-// TestAppendDies: the append of a node that dies holds nobody up, and what
-// others append is whole.
+// TestAppendDies: the append of a node that dies does not block other appends, and these
+// stay intact.
 func TestAppendDies(t *testing.T) {
 	t.Parallel()
 	c := Start(t, Config{})

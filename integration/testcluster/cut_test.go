@@ -262,8 +262,7 @@ func TestLongCut(t *testing.T) {
 	}
 }
 
-// TestCutIsInterruptible: who waits for a node to come back leaves when he is
-// told to.
+// TestCutIsInterruptible: a call that waits for a node to return can be interrupted.
 func TestCutIsInterruptible(t *testing.T) {
 	t.Parallel()
 	c := Start(t, Config{Nodes: 4, Timing: daemon.Timing{Report: 30 * time.Millisecond, Down: Patience}})

@@ -63,8 +63,8 @@ func lockFile(t *testing.T, c *Cluster, name string) metadata.Ino {
 	return a.Ino
 }
 
-// TestLocks: locks of several nodes exclude each other; who waits gets his turn;
-// a file that is closed, or a node that is lost, has no locks.
+// TestLocks: locks of several nodes exclude each other; waiters are
+// served in turn; closing a file, or losing a node, ends its locks.
 func TestLocks(t *testing.T) {
 	t.Parallel()
 	c := Start(t, Config{})
@@ -109,8 +109,7 @@ func TestLocks(t *testing.T) {
 	wantLock(t, "a file that is not open", lock(c.Nodes[3], ino, lockOf(metadata.ReadLock, 1, 0, 1)), syscall.ENOLCK)
 }
 
-// TestLocksOutliveHome: locks, and who waits for them, outlive a restart of
-// their home.
+// TestLocksOutliveHome: locks and their waiters survive a restart of their home.
 func TestLocksOutliveHome(t *testing.T) {
 	t.Parallel()
 	c := Start(t, Config{})

@@ -134,8 +134,8 @@ func TestHomeRestarts(t *testing.T) {
 	c.spaceBack(t)
 }
 
-// TestHolderDies: who has a file without a name open, and is lost, has closed
-// it: when the map says so, or when the node starts again.
+// TestHolderDies: an orphan that a lost node had open counts as closed, once the map says
+// that the node is down, or when the node restarts.
 func TestHolderDies(t *testing.T) {
 	t.Parallel()
 	c := Start(t, Config{})
@@ -174,9 +174,8 @@ func TestHolderDies(t *testing.T) {
 	}
 }
 
-// TestWriterAndHomeDie: a writer dies that has told nobody how large its file is,
-// and then the home that knew of that. What the file had is gone when it is
-// removed later.
+// TestWriterAndHomeDie: a writer dies before it has reported its file's size, and then the
+// home that knew of this dies. Removing the file later still removes all its data.
 func TestWriterAndHomeDie(t *testing.T) {
 	t.Parallel()
 	c := Start(t, Config{})

@@ -258,8 +258,7 @@ func (c *deafConn) Close() error {
 	return c.Conn.Close()
 }
 
-// TestSilentNode: who waits for an answer of a node that is given up waits no
-// longer.
+// TestSilentNode: a call to a node that is declared lost stops waiting.
 func TestSilentNode(t *testing.T) {
 	t.Parallel()
 	c := Start(t, Config{Nodes: 4})
