@@ -50,8 +50,7 @@ func (f *Fill) Refetch(ctx context.Context, inos []metadata.Ino) (map[metadata.I
 	return failed, nil
 }
 
-// lose forgets that the pieces of a file are here that this node is to have, and
-// returns them.
+// forget drops this node's pieces of a file from the set of those present, and returns them.
 func (f *Fill) forget(ino metadata.Ino) ([]PieceID, error) {
 	_, a, err := f.cfg.Files.Origin(ino)
 	if err != nil {

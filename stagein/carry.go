@@ -16,7 +16,7 @@ import (
 	"github.com/bivouacfs/bivouac/stagein/source/tar"
 )
 
-// parcel is a part on its way.
+// item is a part of a transfer.
 type item struct {
 	part
 	index  int // among the parts of its run
@@ -32,7 +32,7 @@ type item struct {
 	held   []*source.Piece // where each of data lies
 }
 
-// carrier brings neighbours, in one go.
+// transfer reads neighbours in an archive together, for all their owners.
 type transfer struct {
 	f       *Fill
 	items   []*item
@@ -113,7 +113,7 @@ func (c *transfer) take(p *source.Piece) error {
 	return c.f.ctx.Err()
 }
 
-// look sees whether the headers of a parcel are what an index says.
+// checkHead compares the headers of an item with the index.
 func (c *transfer) checkHead(x *item, b []byte) {
 	x.heads = append(x.heads, b...)
 	if int64(len(x.heads)) < x.head {
@@ -140,7 +140,7 @@ func (c *transfer) put(x *item, p *source.Piece, at int64, b []byte) {
 	c.putDirect(x, p, at, b)
 }
 
-// putAlone is put for a part of a parcel.
+// putDirect stores bytes of an item without batching.
 func (c *transfer) putDirect(x *item, p *source.Piece, at int64, b []byte) {
 	p.Hold()
 	c.puts.Go(func() error {
@@ -158,8 +158,7 @@ func (c *transfer) putDirect(x *item, p *source.Piece, at int64, b []byte) {
 	})
 }
 
-// pack puts b, which lies in p and is what x has next, with what there is of x. The
-// parcel goes when it is whole, with others.
+// enqueue batches b, the next bytes of x, which lie in p. A batch is sent when its items are complete.
 func (c *transfer) enqueue(x *item, p *source.Piece, b []byte) {
 	x.sum.Write(b)
 	x.data, x.held = append(x.data, b), append(x.held, p.Hold())
@@ -188,8 +187,7 @@ func (c *transfer) flush() {
 	}
 }
 
-// rest has what there is of a parcel that is not whole go alone, and its rest as it
-// comes.
+// flushPart sends what there is of an incomplete item by itself; its rest follows as it comes.
 func (c *transfer) flushPart(x *item) {
 	if x.packed == 0 || x.packed == x.n || x.direct {
 		return

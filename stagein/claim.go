@@ -42,11 +42,10 @@ type Completion struct {
 	Sums [][]byte `json:"sums"`
 }
 
-// errReleased ends a flight whose claim was given up: the piece is nobody's again.
+// errWithdrawn ends a flight whose offer was withdrawn: the piece has no fetcher again.
 var errWithdrawn = errors.New("released")
 
-// claimTime is how long somebody waits here for a piece that another node has
-// claimed, before it is fetched all the same.
+// offerTimeout bounds the wait for a piece that another node has offered to fetch. Then it is fetched here.
 const offerTimeout = 2 * time.Minute
 
 // Claim grants those of the pieces that are neither here nor on their way nor displaced, and have room.
@@ -93,7 +92,7 @@ func (f *Fill) Complete(l Completion) error {
 	return f.commit(all)
 }
 
-// landedHere is Landed for what this node itself has brought.
+// completeLocal is Complete for pieces that this node has fetched itself.
 func (f *Fill) completeLocal(ps []*item) error {
 	var all []stored
 	for _, x := range ps {
@@ -109,8 +108,7 @@ func (f *Fill) completeLocal(ps []*item) error {
 	return f.commit(all)
 }
 
-// claimed is the flight of a piece that a fill has claimed; nil if it has not, or
-// does not have it any more.
+// offered returns the flight of a piece that a fill has offered to fetch; nil if there is no such offer any more.
 func (f *Fill) offered(p PieceID, by metadata.NodeID, birth uint64) *flight {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -120,7 +118,7 @@ func (f *Fill) offered(p PieceID, by metadata.NodeID, birth uint64) *flight {
 	return nil
 }
 
-// arrive takes note of pieces that are here, and lets go who waits for them.
+// commit records pieces as present, and ends the waits for them.
 func (f *Fill) commit(all []stored) error {
 	if len(all) == 0 {
 		return nil
@@ -135,7 +133,7 @@ func (f *Fill) commit(all []stored) error {
 	return nil
 }
 
-// arrival is a piece of which the journal is to say that it is here.
+// stored is a piece that the journal is about to record as present.
 type stored struct {
 	PieceID
 	sum [16]byte
@@ -160,7 +158,7 @@ func (f *Fill) resultOf(p PieceID, sum []byte) (stored, error) {
 	return stored{PieceID: p, sum: [16]byte(sum), n: n}, nil
 }
 
-// release gives up what the nodes have claimed that gone names.
+// withdraw ends the offers of the nodes for which gone is true.
 func (f *Fill) withdraw(gone func(by metadata.NodeID) bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -177,7 +175,7 @@ func (f *Fill) withdrawLocked(gone func(by metadata.NodeID) bool) {
 	}
 }
 
-// watchClaims gives up what lost nodes have claimed, until ctx ends.
+// watchOffers withdraws the offers of lost nodes, until ctx ends.
 func (f *Fill) watchOffers(ctx context.Context) {
 	for {
 		m, changed := f.cfg.Watch()

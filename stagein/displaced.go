@@ -25,9 +25,8 @@ type Overflow struct {
 	Bytes int64 `json:"bytes"`
 }
 
-// displaced is the pieces that this node is to have and has no room for: lost nodes had
-// them, or what was left for them was used by somebody else. They are read through, by this
-// node for all.
+// overflow is the pieces that this node owns and has no room for: they belonged to lost nodes, or their room was used
+// meanwhile. Their owner reads them through from the source, for all nodes.
 type overflow struct {
 	mu     sync.Mutex
 	pieces *pieceSet                 // guarded by mu
@@ -81,7 +80,7 @@ func (f *Fill) Overflow() Overflow {
 // Displaced reports whether a file that is whole on one node is displaced here.
 func (f *Fill) Overflowed(ino metadata.Ino) bool { return f.overflow.has(PieceID{Ino: ino}) }
 
-// room reports whether there is room for n bytes more of a file.
+// hasRoom reports whether n more bytes of a file fit.
 func (f *Fill) hasRoom(ino metadata.Ino, n int64) bool {
 	return f.cfg.Room == nil || f.cfg.Room(ino, n)
 }
@@ -110,7 +109,7 @@ func (f *Fill) fits(ps []PieceID) func(i int) bool {
 	return func(i int) bool { return fit[i] }
 }
 
-// roomy is those of parts that there is room for, p first.
+// fitting returns those of parts that fit, p first.
 func (f *Fill) fitting(parts []*item, p PieceID) []*item {
 	all := int64(0)
 	takes := func(x *item) int64 {
@@ -137,8 +136,8 @@ func (f *Fill) fitting(parts []*item, p PieceID) []*item {
 	return fit
 }
 
-// displace has a piece read through for which there is no room, and reports whether it can
-// be. What was stored of it goes, if it is all that is here of the file. The caller has its flight.
+// moveToOverflow makes a piece that does not fit an overflow, and reports whether it can be read through. What was
+// stored of it is removed if nothing else of the file is here. The caller holds its flight.
 func (f *Fill) moveToOverflow(p PieceID) bool {
 	from, a, err := f.cfg.Files.Origin(p.Ino)
 	if err != nil || !f.reachable(from) {
@@ -162,7 +161,7 @@ func (f *Fill) moveToOverflow(p PieceID) bool {
 // maxUnpackedFor is the most bytes that are unpacked to read one file of a compressed tar through.
 const maxUnpackedFor = 64 << 20
 
-// reached reports whether a file can be read in its source without unpacking all that is before it.
+// reachable reports whether a file can be read in its source without unpacking everything before it.
 func (f *Fill) reachable(from manifest.Origin) bool {
 	kind, err := f.src.KindOf(from)
 	if err != nil || !from.Known() || !kind.Packed() {
@@ -173,7 +172,7 @@ func (f *Fill) reachable(from manifest.Origin) bool {
 	return err == nil && ok && from.Off-at <= maxUnpackedFor
 }
 
-// stretched is what of this node's object lies in one piece.
+// extent is a contiguous part of this node's object.
 type extent struct {
 	PieceID
 	size     int64 // of the piece
@@ -181,7 +180,7 @@ type extent struct {
 	from, to int64 // what is wanted, in the object
 }
 
-// stretches cuts [off, off+n) of this node's object of the file a.
+// extents cuts [off, off+n) of this node's object of the file a into extents.
 func (f *Fill) extents(a *metadata.Attr, off, n int64) []extent {
 	m, _ := f.cfg.Watch()
 	s := placementOf(m, *a)
@@ -263,7 +262,7 @@ func (f *Fill) Missing() int64 {
 	return int64(len(files))
 }
 
-// account says what a pass over list could not bring.
+// reportMissing logs which pieces of list could not be fetched.
 func (f *Fill) reportMissing(list []PieceID) {
 	lacks := slices.DeleteFunc(list, func(p PieceID) bool { return f.present.has(p) || f.overflow.has(p) })
 	f.mu.Lock()
@@ -275,8 +274,8 @@ func (f *Fill) reportMissing(list []PieceID) {
 	}
 }
 
-// landing is what became of a piece that this node was to fetch: nil, ErrDisplaced, or EIO, whatever
-// the source said, since a reader did nothing wrong.
+// outcome is the result of fetching a piece of this node: nil, ErrOverflow, or EIO whatever the source said, because the
+// reader did nothing wrong.
 func (f *Fill) outcome(p PieceID, err error) error {
 	var store *storeError
 	switch {

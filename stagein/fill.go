@@ -163,7 +163,7 @@ func NewFill(cfg FillConfig) (*Fill, error) {
 	return f, nil
 }
 
-// resume takes note of a piece that an earlier run of the daemon has brought.
+// restore records a piece that an earlier run of the daemon has fetched.
 func (f *Fill) restore(p PieceID) {
 	_, a, err := f.cfg.Files.Origin(p.Ino)
 	m, _ := f.cfg.Watch()
@@ -178,8 +178,7 @@ func (f *Fill) restore(p PieceID) {
 	f.markPresent(p, n)
 }
 
-// got takes note of a piece of n bytes that is here. It counts once, however often that
-// is told: a landing whose answer is late is told again.
+// markPresent counts a piece of n bytes as present, once: a completion may be delivered twice.
 func (f *Fill) markPresent(p PieceID, n int64) {
 	if !f.present.add(p) {
 		return
@@ -208,7 +207,7 @@ func (f *Fill) Close() error {
 	return errors.Join(f.journal.close(), f.src.Close())
 }
 
-// spread is how the pieces of a file lie on the nodes.
+// placement is how the pieces of a file are spread over the nodes.
 type placement struct {
 	a     metadata.Attr
 	chunk int64             // bytes of a piece
@@ -226,7 +225,7 @@ func placementOf(m cluster.Map, a metadata.Attr) placement {
 // pieces is how many pieces the file has.
 func (s *placement) pieces() uint32 { return uint32((s.a.Size + s.chunk - 1) / s.chunk) }
 
-// node is who has the piece by the layout.
+// owner returns the node that the layout gives a piece.
 func (s *placement) owner(chunk uint32) metadata.NodeID { return s.order[int(chunk)%len(s.order)] }
 
 // at is where a piece lies in the file, and in the object of self.
@@ -240,7 +239,7 @@ func (s *placement) at(chunk uint32, self metadata.NodeID) (pos, n, off int64) {
 	return pos, n, off
 }
 
-// touched is the pieces that lie in [off, off+n) of the object of self.
+// overlapping returns the pieces that overlap [off, off+n) of the object of self.
 func (s *placement) overlapping(self metadata.NodeID, off, n int64) []uint32 {
 	if s.a.Layout.Kind == metadata.Local {
 		return []uint32{0}
@@ -400,7 +399,7 @@ func (f *Fill) ask(p PieceID) *flight {
 	return fl
 }
 
-// hurry fetches a piece that was asked for.
+// fetchNow fetches a piece on demand.
 func (f *Fill) fetchNow(p PieceID, fl *flight) {
 	defer f.wg.Done()
 	f.demandSlots <- struct{}{}
@@ -414,7 +413,7 @@ func (f *Fill) fetchNow(p PieceID, fl *flight) {
 	}
 }
 
-// land ends a flight.
+// finish ends a flight.
 func (f *Fill) finish(p PieceID, fl *flight, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -440,8 +439,7 @@ func (f *Fill) fetch(p PieceID) error {
 	})
 }
 
-// begun is the flight of a piece; mine if it did not exist, and nil if the piece
-// is here.
+// join returns the flight of a piece, nil if the piece is here. mine says that the caller has to fetch it.
 func (f *Fill) join(p PieceID) (fl *flight, mine bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -457,17 +455,17 @@ func (f *Fill) join(p PieceID) (fl *flight, mine bool) {
 	return fl, true
 }
 
-// manner is how a file is read: source.Background if nobody waits for it.
+// wrapper says how a file is read: source.Background if nobody waits for it.
 type wrapper func(source.File) source.File
 
 func foreground(f source.File) source.File { return f }
 
-// bring reads a piece from the source and stores it here.
+// fetchPiece reads a piece from the source and stores it here.
 func (f *Fill) fetchPiece(p PieceID, fl *flight) error {
 	return f.outcome(p, f.retry(func() error { return f.fetchOnce(p, fl) }))
 }
 
-// tried does what needs the source, again if its trouble may pass.
+// retry runs do, again after a transient error of the source.
 func (f *Fill) retry(do func() error) error {
 	for try := 1; ; try++ {
 		err := do()
@@ -481,7 +479,7 @@ func (f *Fill) retry(do func() error) error {
 	}
 }
 
-// passing reports whether an error of the source may pass.
+// transient reports whether an error of the source may pass.
 func transient(err error) bool {
 	for _, no := range []error{syscall.EIO, syscall.ETIMEDOUT, syscall.EAGAIN, syscall.EINTR, syscall.ENETDOWN, syscall.ENOMEM} {
 		if errors.Is(err, no) {
@@ -491,9 +489,8 @@ func transient(err error) bool {
 	return false
 }
 
-// turn waits until a piece may be read: at once if somebody asks for it, else when
-// few others are being read. What it returns is how that is done, and is called
-// when it is.
+// admit waits until a piece may be read: at once on demand, otherwise when few reads are in flight. It returns how to read,
+// and what to call after the read.
 func (f *Fill) admit(fl *flight) (of wrapper, over func()) {
 	if fl.wanted == nil {
 		return foreground, func() {}

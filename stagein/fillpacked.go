@@ -24,13 +24,13 @@ const (
 	rangesAtOnce     = 4
 )
 
-// leg is parts of a compressed tar that are come to in one go, from a place before them on.
+// unpackRange is parts of a compressed tar that one reading reaches from one restart point.
 type unpackRange struct {
 	parts []*item
 	end   int64 // of them, at the most
 }
 
-// bringPacked fetches a piece of a compressed tar, with all others of it that this node
+// fetchPacked fetches a piece of a compressed tar, with all others of it that this node
 // lacks: without restart points a piece is reached only through those before it.
 // Concurrent callers share one reading (single-flight), which ends with the fill.
 func (f *Fill) fetchPacked(m cluster.Map, p PieceID, n uint32) error {
@@ -96,8 +96,8 @@ func (f *Fill) unpackAll(m cluster.Map, p PieceID, n uint32) error {
 	return src.Close(g.Wait())
 }
 
-// legs cuts parts where what lies between two of them need not be unpacked, and where
-// there is so much that another may do the rest beside.
+// unpackRanges splits parts where a restart point saves unpacking what lies between two of them, and where there is enough for
+// two readers.
 func unpackRanges(points unpack.RestartPoints, parts []*item, size int64) []unpackRange {
 	var all []unpackRange
 	begin := int64(0)

@@ -59,7 +59,7 @@ func downIn(m cluster.Map) []metadata.NodeID {
 	return ids
 }
 
-// settle takes note of what is here.
+// setComplete records whether everything that this node owns in epoch e is here.
 func (f *Fill) setComplete(e metadata.Epoch, whole bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -67,7 +67,7 @@ func (f *Fill) setComplete(e metadata.Epoch, whole bool) {
 	f.complete.Store(whole)
 }
 
-// pass fetches all that m gives this node, and reports whether it has.
+// fetchAll fetches everything that m gives this node, and reports whether it succeeded.
 func (f *Fill) fetchAll(m cluster.Map) bool {
 	f.setErr(nil)
 	f.overflow.reset()
@@ -104,7 +104,7 @@ func (f *Fill) fetchAll(m cluster.Map) bool {
 	return f.ctx.Err() == nil && f.Err() == nil
 }
 
-// readTogether reads the runs, and lists what is to be fetched piece by piece then.
+// listMissing reads the runs, and returns the pieces that remain to be fetched one by one.
 func (f *Fill) listMissing(m cluster.Map) ([]PieceID, error) {
 	if f.onlyArchives() { // so that it is known without a look at all names
 		if whole, err := f.runAll(m); whole || err != nil {
@@ -142,7 +142,7 @@ const (
 	workerDelay  = 50 * time.Millisecond // from each other, of those who begin then
 )
 
-// beginSlowly has files of a directory read through a gate at the beginning: for longer if somebody reads them.
+// startThrottled limits the reads of a directory's files at the beginning, for longer if there are demand reads.
 func (f *Fill) startThrottled() {
 	served := f.startup.demand(0)
 	time.AfterFunc(FirstDemand, func() {
@@ -154,9 +154,8 @@ func (f *Fill) startThrottled() {
 	})
 }
 
-// slowStart returns when worker i may begin, or all pieces are taken. What is opened ahead at the beginning
-// waits for the gate and is in the way of who opens what readers want; and where those have come close to what is
-// fetched they would wait while many begin at once.
+// stagger returns when worker i may begin, or all pieces are taken. At the beginning, read-ahead of many workers would
+// delay demand reads.
 func (f *Fill) stagger(i int, all <-chan struct{}) {
 	if i < firstWorkers {
 		return
@@ -181,7 +180,7 @@ func (f *Fill) work(i int, next <-chan PieceID) {
 	}
 }
 
-// whileCalm returns when no reader waits for a piece that was not on its way.
+// waitDemandIdle returns when no reader waits for a piece that was not being fetched.
 func (f *Fill) waitDemandIdle() {
 	f.mu.Lock()
 	calm := f.demandIdle

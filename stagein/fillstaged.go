@@ -115,7 +115,7 @@ func (f *Fill) keep(parts []*item, next int, p *source.Piece) (int, error) {
 	return next, nil
 }
 
-// arrived takes note of a piece that came with another, and lets go who waits for it.
+// commitOne records a piece that came with another, and ends the waits for it.
 func (f *Fill) commitOne(x *item) error {
 	if f.present.has(x.PieceID) {
 		return nil

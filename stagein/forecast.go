@@ -46,17 +46,17 @@ const (
 	retryDelay    = 10 * time.Millisecond  // after which it is looked whether what is due is here
 )
 
-// errNoMore says that nothing will be told any more.
+// ErrDone ends the predictions of an epoch.
 var ErrDone = errors.New("the epoch was told")
 
-// foretold reports whether readers may be expected to read in the order of the fill.
+// Predictable reports whether readers can be expected to follow the order of the fill.
 func (o Order) Predictable() bool { return o.Kind == OrderSeed || o.Kind == OrderList }
 
 func New(here func(PieceID) bool, yield func(time.Duration)) *Predictor {
 	return &Predictor{stored: here, yield: yield, more: make(chan struct{}, 1)}
 }
 
-// begin says what the order of the files is, and what this node fetches in it. When a node was lost it comes again.
+// Begin sets the order of the files, and the pieces that this node fetches in it. It is called again after a node is lost.
 func (f *Predictor) Begin(e *epoch, rest []PieceID) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -66,7 +66,7 @@ func (f *Predictor) Begin(e *epoch, rest []PieceID) {
 	}
 }
 
-// whole says that all that this node fetches is here.
+// Complete says that everything that this node fetches is here.
 func (f *Predictor) Complete() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -115,7 +115,7 @@ func (f *Predictor) Observe(ino metadata.Ino) {
 	}
 }
 
-// tell has the next steps of who is at turn t told, but for those that were; mu is held.
+// predict queues the next steps of the reader at turn t that were not queued before; mu is held.
 func (f *Predictor) predict(t int) {
 	f.pending = slices.DeleteFunc(f.pending, func(d int) bool { return d <= t && (t-d)%f.stride == 0 }) // it is past them
 	for d := t + f.stride; d <= t+stepsAhead*f.stride; d += f.stride {
@@ -261,8 +261,8 @@ func (e *epoch) turn(ino metadata.Ino) (int, bool) {
 	return 0, false
 }
 
-// strides learns the distance of a reader's turns from those of all readers of a node: the shortest at which most
-// of what is read has something before it that was.
+// strideDetector learns the distance between two reads of one rank from the reads of all ranks of a node: the shortest
+// distance at which most reads follow another one.
 type strideDetector struct {
 	recent []int       // turns, of which the next takes the place of recent[n%mostRecent]
 	n      int         // reads since it began to learn

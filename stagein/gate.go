@@ -10,15 +10,13 @@ import (
 	"github.com/bivouacfs/bivouac/stagein/source"
 )
 
-// gate keeps what is read ahead of readers out of their way. What is under way at
-// the source when a reader comes is served before him; so while readers come, and at
-// the beginning, when the first are expected, little is under way at a time: as much as
-// the source answers without a queue, which is seen by how long a read takes beside
-// the shortest one of about its size. Who waits to read is let in one after the other, and
-// who has begun before who has not: so what is first in the order of the fill is here first.
+// limiter keeps read-ahead out of the way of demand reads. A read that is in flight at the source when a reader comes is
+// served before it. So while readers come, and at the beginning, when the first are expected, only as much is in flight as
+// the source answers without a queue: it is full when a read takes longer than the shortest of about its size. Waiters are
+// admitted in turn, those that continue a read first, so that the front of the fill's order arrives first.
 //
-// Files of a directory are read through one of their own at the beginning, when all nodes do, and not later:
-// a node that alone leaves the source to the others falls behind them, and then readers wait for what it has.
+// Files of a directory have a limiter of their own, at the beginning only, when all nodes do the same: a node that holds
+// back alone falls behind, and readers wait for its files.
 type limiter struct {
 	mu        sync.Mutex
 	demands   int           // guarded by mu; that wait, or did a moment ago
@@ -52,8 +50,8 @@ const (
 
 func newLimiter() *limiter { return &limiter{limit: minInFlight, idle: closedChan()} }
 
-// reader says that one waits; what it returns, that he does no more. For some time
-// afterwards another is expected.
+// demand notes a waiting reader until the returned function is called. For the time linger afterwards another one is
+// expected.
 func (g *limiter) demand(linger time.Duration) (served func()) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -94,8 +92,8 @@ func (g *limiter) admit(w *waiter) bool {
 	return true
 }
 
-// enter waits until something may be read ahead, and says how much of n bytes: all of them, if
-// somebody waits for them, which wanted is closed for. Who goes on with what he has begun is let in first.
+// acquire waits until read-ahead is admitted, and returns how many of n bytes: all of them once wanted is closed, which
+// says that somebody waits for them. goesOn says that the caller continues a read, and is admitted first.
 func (g *limiter) acquire(ctx context.Context, wanted <-chan struct{}, n int64, goesOn bool) (int64, error) {
 	w := &waiter{n: n, admitted: make(chan struct{})}
 	g.mu.Lock()
@@ -131,7 +129,7 @@ func (g *limiter) acquire(ctx context.Context, wanted <-chan struct{}, n int64, 
 	return w.step, err
 }
 
-// leave is after a read of n bytes that took so long.
+// release ends a read of n bytes.
 func (g *limiter) release(n int64, took time.Duration) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -142,8 +140,7 @@ func (g *limiter) release(n int64, took time.Duration) {
 	g.wake()
 }
 
-// learn lets more be under way after a read that met no queue, if all was that may be,
-// and less after one that did.
+// adapt raises the limit after a read at the limit that met no queue, and lowers it after one that did.
 func (g *limiter) adapt(n int64, took time.Duration) {
 	least := &g.fastest[bits.Len64(uint64(n-1))]
 	if *least == 0 || took < *least {
@@ -160,7 +157,7 @@ func (g *limiter) adapt(n int64, took time.Duration) {
 	}
 }
 
-// hold lets no more than a step be under way for a while: others are to have the source.
+// backOff limits reads to one step for a while, to leave the source to other nodes.
 func (g *limiter) backOff(d time.Duration) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -170,7 +167,7 @@ func (g *limiter) backOff(d time.Duration) {
 	g.heldUntil = time.Now().Add(d)
 }
 
-// calm returns when no reader is expected, or over is closed.
+// waitIdle returns when no reader is expected, or over is closed.
 func (g *limiter) waitIdle(over <-chan struct{}) {
 	g.mu.Lock()
 	quiet := g.idle
@@ -181,7 +178,7 @@ func (g *limiter) waitIdle(over <-chan struct{}) {
 	}
 }
 
-// ahead is a file of which is read what nobody has asked for yet.
+// background is a file that is read ahead, through the limiter.
 type background struct {
 	source.File
 	ctx     context.Context

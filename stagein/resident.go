@@ -16,8 +16,7 @@ import (
 	"github.com/bivouacfs/bivouac/stagein/archive"
 )
 
-// piece is what is fetched at once: all of a file that is whole on one node, or
-// a chunk of a striped one.
+// PieceID names what is fetched at once: a file that is whole on one node, or a chunk of a striped one.
 type PieceID struct {
 	Ino   metadata.Ino
 	Chunk uint32 // of the file; 0 for one that is whole
@@ -36,8 +35,7 @@ func (p *PieceID) UnmarshalJSON(b []byte) error {
 	return err
 }
 
-// residents is the pieces that are on this node: a bit for each file, since
-// the numbers of inodes have no gaps, and a set for chunks.
+// pieceSet is the pieces on this node: a bit for each file, because inode numbers have no gaps, and a set for chunks.
 type pieceSet struct {
 	mu     sync.Mutex
 	bits   map[uint16][]uint64  // guarded by mu; by the part of the inode

@@ -74,15 +74,15 @@ func (p *part) item() *source.Item {
 	return archive.ZipItem(&manifest.Origin{Off: p.at, Check: p.check, Zip: p.zip}, p.n)
 }
 
-// together reports whether the nodes read for each other: where nobody asked for
-// an order among neighbours, and there are archives that have some.
+// cooperates reports whether nodes read for each other: there are archives whose neighbours can be read together, and no order
+// forbids it.
 func (f *Fill) cooperates() bool {
 	kind := f.cfg.Origins.Order.Kind
 	return f.cfg.Peers != nil && (kind == OrderShuffled || kind == OrderSource) &&
 		slices.ContainsFunc(f.cfg.Origins.Sources, func(o archive.Origin) bool { return inRuns(o.Kind) || o.Kind == source.Many })
 }
 
-// allInRuns reports whether every file has a place in a source that is read in runs.
+// onlyArchives reports whether every file lies in a source that is read in runs.
 func (f *Fill) onlyArchives() bool {
 	return !slices.ContainsFunc(f.cfg.Origins.Sources, func(o archive.Origin) bool { return !inRuns(o.Kind) })
 }
@@ -115,14 +115,14 @@ func (f *Fill) runAll(m cluster.Map) (whole bool, err error) {
 	return !slices.ContainsFunc(mine.missing, func(p PieceID) bool { return !f.present.has(p) }), err
 }
 
-// lacks reports whether a piece is neither here nor on its way.
+// missing reports whether a piece is neither here nor being fetched.
 func (f *Fill) missing(p PieceID) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.flights[p] == nil && !f.present.has(p)
 }
 
-// runRest reads the runs that have something of this node's that nobody has begun.
+// steal reads the runs with pieces of this node that no other node has begun.
 func (f *Fill) steal(m cluster.Map) error {
 	left, err := f.runsLeft(m)
 	if err != nil || len(left) == 0 {
@@ -178,7 +178,7 @@ func (f *Fill) parts(m cluster.Map, from manifest.Origin, a metadata.Attr, fn fu
 	}
 }
 
-// holding is what a node is to have.
+// share is what a node owns of a run.
 type share struct {
 	bytes   int64
 	missing []PieceID
@@ -227,7 +227,7 @@ func (f *Fill) runsLeft(m cluster.Map) (map[runID]bool, error) {
 	return left, err
 }
 
-// inTurn sorts runs by the order of the fill.
+// sortRuns sorts runs by the order of the fill.
 func (f *Fill) sortRuns(rs []*run, seed uint64) {
 	if f.cfg.Origins.Order.Kind == OrderShuffled {
 		for _, r := range rs {
@@ -301,7 +301,7 @@ func (x *item) follows(before *item) bool {
 	return x.index == before.index+1 && x.begin()-before.end() <= overGap
 }
 
-// claim is those of parts that this node is to bring.
+// offerParts offers parts to their owners, and returns those that this node is to fetch.
 func (f *Fill) offerParts(parts []part) []*item {
 	nodes := make(map[metadata.NodeID][]int)
 	for i := range parts {
@@ -341,8 +341,7 @@ func (f *Fill) offerTo(to metadata.NodeID, c Offer) ([]bool, error) {
 	return f.cfg.Peers.Offer(f.ctx, to, c)
 }
 
-// inform tells a node what became of a claim. If it cannot be told, it gives the
-// claim up by itself after a time.
+// reportTo sends a node the completion of an offer. A node that cannot be reached withdraws the offer by itself after a time.
 func (f *Fill) reportTo(to metadata.NodeID, l Completion) {
 	var err error
 	if to == f.cfg.Self {
@@ -355,7 +354,7 @@ func (f *Fill) reportTo(to metadata.NodeID, l Completion) {
 	}
 }
 
-// tell tells everyone what is there, and what is not.
+// report sends every owner what was fetched and what was not.
 func (f *Fill) report(all []*item) {
 	of := make(map[metadata.NodeID]*Completion)
 	var here []*item

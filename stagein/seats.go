@@ -5,21 +5,21 @@ import (
 	"sync"
 )
 
-// seats lets so many in at a time who read ahead. Of those who wait the first in the order of the fill is next:
-// they come as their files are open, and readers want them in that order.
+// semaphore bounds the readers ahead. The waiter that is first in the order of the fill is next, because readers want files
+// in that order, not in the order in which they were opened.
 type semaphore struct {
 	mu    sync.Mutex
 	free  int       // guarded by mu
 	queue []*ticket // guarded by mu; by turn
 }
 
-// seat is one who waits.
+// ticket is a waiter.
 type ticket struct {
 	order    int64
 	admitted chan struct{} // closed when it is let in
 }
 
-// take waits for a seat, and reports whether it has one: not if wanted is closed before.
+// acquire waits for a slot, and reports false if wanted is closed first.
 func (s *semaphore) acquire(turn int64, wanted <-chan struct{}) bool {
 	s.mu.Lock()
 	if s.free > 0 {
@@ -45,7 +45,7 @@ func (s *semaphore) acquire(turn int64, wanted <-chan struct{}) bool {
 	return i < 0 // it was let in meanwhile
 }
 
-// leave gives a seat up.
+// release gives a slot back.
 func (s *semaphore) release() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -37,7 +37,7 @@ func (f *Fill) ReadThrough(ctx context.Context, ino metadata.Ino, p []byte, off 
 	return n, true, nil
 }
 
-// throughPiece is the piece of an overflowed file that has the byte at off.
+// overflowPiece is the piece of an overflowed file that contains the byte at off.
 func (f *Fill) overflowPiece(a *metadata.Attr, off int64) PieceID {
 	if a.Size <= DefaultStripe {
 		return PieceID{Ino: a.Ino}
@@ -62,7 +62,7 @@ func (f *Fill) enter() bool {
 	return !f.closed
 }
 
-// begin runs a fetch that nobody has to wait for.
+// spawn runs a fetch in the background.
 func (f *Fill) spawn(fetch func()) {
 	if !f.enter() {
 		fetch() // which fails, as the context of all has ended
@@ -76,9 +76,8 @@ func (f *Fill) spawn(fetch func()) {
 	}()
 }
 
-// through reads a piece from the source into b, and compares it with what the manifest
-// says of it. What is wrong is read once more, as it may have been so on its way only. That
-// it cannot be had is EIO, and is told.
+// readThrough reads a piece from the source into b and verifies its checksum. On a mismatch it reads once more, since the
+// bytes may have changed on the way. What cannot be read is EIO, and is reported.
 func (f *Fill) readThrough(x PieceID, a *metadata.Attr, b []byte) error {
 	err := f.readSource(x, a, b)
 	if isMismatch(err) {
@@ -93,7 +92,7 @@ func (f *Fill) readThrough(x PieceID, a *metadata.Attr, b []byte) error {
 	return nil
 }
 
-// fromSource reads a piece from the source and compares it with its checksum.
+// readSource reads a piece from the source and verifies its checksum.
 func (f *Fill) readSource(x PieceID, a *metadata.Attr, b []byte) error {
 	err := f.retry(func() error {
 		from, _, err := f.cfg.Files.Origin(x.Ino)
@@ -133,7 +132,7 @@ func (f *Fill) compareChunk(x PieceID, a *metadata.Attr, b []byte) error {
 	return matches(NewChecker(crcSum(crcs.At(int(x.Chunk))), int64(len(b))), b)
 }
 
-// right refuses what is not what c is for.
+// matches returns an error if b is not what c expects.
 func matches(c *Checker, b []byte) error {
 	_, _ = c.Write(b) // cannot fail
 	if err := c.Check(); err != nil {
@@ -162,13 +161,13 @@ func (f *Fill) compare(a *metadata.Attr, b []byte) error {
 	return matches(NewChecker(want, a.Size), b)
 }
 
-// wrongError is of bytes that the source gives, and that are not those that were staged.
+// mismatchError says that the source's bytes are not those that were staged.
 type mismatchError struct{ err error }
 
 func (e *mismatchError) Error() string { return e.err.Error() }
 func (e *mismatchError) Unwrap() error { return e.err }
 
-// isWrong reports whether the source was read, and what came was not right.
+// isMismatch reports whether the source was read and had other bytes.
 func isMismatch(err error) bool {
 	var wrong *mismatchError
 	var damage *unpack.DamageError

@@ -36,7 +36,7 @@ func (u *Unreadable) String() string {
 	return name + " cannot be read from " + u.explanation()
 }
 
-// said is where it is, and what is the matter.
+// explanation says where the file is and what is wrong with it.
 func (u *Unreadable) explanation() string {
 	at := ""
 	if u.Off > 0 {
@@ -106,7 +106,7 @@ type paths interface {
 	Each(fn func(path string, a metadata.Attr) bool) error
 }
 
-// cannot takes note that a file cannot be had from the source, and says so once.
+// reportUnreadable records that a file cannot be read from the source, and logs it once.
 func (f *Fill) reportUnreadable(a *metadata.Attr, err error) {
 	if f.ctx.Err() != nil {
 		return // the daemon stops

@@ -6,7 +6,7 @@ import (
 	"syscall"
 )
 
-// leftOver is a record that conflicts with others, and why.
+// conflict is a record that conflicts with others, and the reason.
 type conflict struct {
 	rec Record
 	why error

@@ -27,7 +27,7 @@ func lockName(dir metadata.Ino, name string) txLock { return txLock{key: string(
 // lockDir is the lock of a directory whose entries change.
 func lockDir(ino metadata.Ino) txLock { return txLock{ino: ino} }
 
-// wantAlone is an inode whose links change, or that goes.
+// lockInode locks an inode whose links change, or that is removed, exclusively.
 func lockInode(ino metadata.Ino) txLock { return txLock{ino: ino, exclusive: true} }
 
 // preparedTx is a transaction in progress, on its coordinator or a participant, with its locks.

@@ -201,7 +201,7 @@ func (a *attempt) deliver(ctx context.Context) {
 	}
 }
 
-// tell tells homes that tx is committed, and forgets it when all know.
+// deliverOutcome tells homes that tx is committed, and forgets tx when all of them know.
 func (c *Coordinator) deliverOutcome(ctx context.Context, tx metadata.TxID, homes []metadata.NodeID) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), c.cfg.Timing.Deliver)
 	defer cancel()

@@ -12,7 +12,7 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// outDir is a directory that is copied.
+// dirState is a directory that is being copied.
 type dirState struct {
 	ino     metadata.Ino // of the one in scratch; 0 is that only a file is copied, and this is where to
 	changed bool         // something in the copy was made, renamed or removed here, which gave it another time

@@ -95,7 +95,7 @@ func (o *out) file(ctx context.Context, rel string, a metadata.Attr) error {
 	return o.rename(tmp, rel)
 }
 
-// fill writes the content and makes it durable.
+// write copies the content and syncs it.
 func (o *out) write(ctx context.Context, f *os.File, tmp, rel string, a metadata.Attr) error {
 	if err := f.Truncate(a.Size); err != nil { // a hole at the end
 		return err

@@ -65,8 +65,7 @@ func (o *out) kept(rel string, a metadata.Attr) bool {
 	return true
 }
 
-// fresh reports whether the file was changed so lately that whoever writes it
-// may not be done.
+// unsettled reports whether the file was changed so recently that its writer may not be done.
 func (o *out) unsettled(a metadata.Attr) bool {
 	return o.cfg.Settle > 0 && o.cfg.Now().Sub(a.Mtime.Time()) < o.cfg.Settle
 }
@@ -82,7 +81,7 @@ func (o *out) keptDir(rel string, ino metadata.Ino) bool {
 	return o.cfg.Memory.has(rel+"/", stamp{ino: ino})
 }
 
-// clear removes what an earlier run has left under a temporary name.
+// removeStale removes what an earlier run left under a temporary name.
 func (o *out) removeStale(tmp string) error {
 	if err := o.root.Remove(tmp); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err

@@ -229,7 +229,7 @@ func (o *out) count(f func(*Result)) {
 	f(&o.result)
 }
 
-// turn is the node that copies the thing at rel.
+// owner is the node that copies rel.
 func (o *out) owner(rel string) int {
 	h := fnv.New64a()
 	_, _ = io.WriteString(h, rel) // cannot fail
@@ -292,7 +292,7 @@ func (o *out) attr(ctx context.Context, e metadata.Entry) (metadata.Attr, error)
 	return o.cfg.Store.Getattr(ctx, e.Ino)
 }
 
-// thing copies what is no directory.
+// copyOne copies anything but a directory.
 func (o *out) copyOne(ctx context.Context, rel string, a metadata.Attr) {
 	var err error
 	switch typ := a.Mode & source.TypeMask; {
