@@ -360,7 +360,7 @@ func (d *Daemon) Table(id metadata.DatasetID) (metadata.Store, bool) {
 	return d.datasets.Tables.Table(id)
 }
 
-// SetTree gives the daemon somebody to tell of datasets.
+// SetTree sets the observer of datasets.
 func (d *Daemon) SetTree(f dataset.TreeFunc) { d.datasets.Follower.SetTree(f) }
 
 // SetDropPages gives the daemon its way to the page cache of this node's mount.

@@ -21,7 +21,7 @@ type File struct {
 
 	ticket   metadata.Ticket // of its open, as its home knows it
 	refs     int             // under fileTable.mu
-	unsure   bool            // under fileTable.mu: an earlier use had written what no home was told
+	unsure   bool            // under fileTable.mu: an earlier use wrote bytes that no home knows of
 	settling bool            // under fileTable.mu: its home is being told of appends
 
 	// sizeTurn is held while a size is sent to the home, so that no older size
@@ -40,7 +40,7 @@ type File struct {
 	gen       uint64                       // under mu: counts the changes made here
 	dirty     bool                         // under mu: the home does not know of all writes
 	end       int64                        // under mu: how far those writes went
-	published time.Time                    // under mu: when the home was told last
+	published time.Time                    // under mu: when the home heard last
 	atHome    bool                         // under mu: the home knows that it is open here
 	failed    bool                         // under mu: there may be bytes of which no home knows
 	drops     bool                         // under mu: writes drop setuid and setgid

@@ -8,11 +8,9 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// Again fetches once more what this node is to have of some files, because it is
-// not what it was, and stores it over what is there. Who reads one of them
-// meanwhile waits. It returns why it failed for those for which it did: they are
-// not here then, and who reads them has them fetched or fails. ESTALE is a source
-// that has other bytes now.
+// Refetch fetches this node's pieces of damaged files again and stores them over the old ones. Readers wait meanwhile. It
+// returns the errors by file; a file that failed is no longer here, and its next read fetches it or fails. ESTALE means that
+// the source has changed.
 func (f *Fill) Refetch(ctx context.Context, inos []metadata.Ino) (map[metadata.Ino]error, error) {
 	was, err := f.sums()
 	if err != nil {

@@ -120,7 +120,7 @@ func (c *transfer) checkHead(x *item, b []byte) {
 		return
 	}
 	if err := tar.CheckHead(x.heads, x.at, x.check); err != nil {
-		c.fail(x, err) // who is to have it says what is wrong
+		c.fail(x, err) // its owner will say what is wrong
 	}
 }
 
@@ -130,7 +130,7 @@ func (c *transfer) fail(x *item, err error) {
 	c.bad[x] = err
 }
 
-// put hands b, which lies in p and at in the archive, to who is to have it.
+// put hands b, which lies in p and at in the archive, to its owner.
 func (c *transfer) put(x *item, p *source.Piece, at int64, b []byte) {
 	if !x.direct {
 		c.enqueue(x, p, b)

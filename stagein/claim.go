@@ -24,21 +24,19 @@ type Peers interface {
 	Complete(ctx context.Context, to metadata.NodeID, l Completion) error
 }
 
-// Claim is a node's offer to bring pieces to the one that is to have them. It is
-// JSON on its way.
+// Offer is a node's offer to fetch pieces for their owner (work stealing). It travels as JSON.
 type Offer struct {
 	By          metadata.NodeID `json:"by"`
-	Incarnation uint64          `json:"incarnation"` // of that node's fill; what an earlier one claimed is void
+	Incarnation uint64          `json:"incarnation"` // of that node's fill; offers of an earlier one are void
 	Pieces      []PieceID       `json:"pieces"`
 }
 
-// Landing is what has become of pieces that were claimed.
+// Completion is the result of an Offer.
 type Completion struct {
 	By          metadata.NodeID `json:"by"`
 	Incarnation uint64          `json:"incarnation"`
 	Pieces      []PieceID       `json:"pieces"`
-	// Sums has the xxh3-128 of each piece that is there; that of one that could
-	// not be brought is empty.
+	// Sums has the xxh3-128 of each piece that was stored; empty for one that could not be fetched.
 	Sums [][]byte `json:"sums"`
 }
 
@@ -69,7 +67,7 @@ func (f *Fill) Accept(c Offer) []bool {
 	return granted
 }
 
-// Landed takes note of what was brought.
+// Complete records the result of an Offer.
 func (f *Fill) Complete(l Completion) error {
 	if len(l.Sums) != len(l.Pieces) {
 		return fmt.Errorf("%d sums of %d pieces: %w", len(l.Sums), len(l.Pieces), syscall.EINVAL)

@@ -12,14 +12,13 @@ import (
 	"github.com/bivouacfs/bivouac/metadata/manifest"
 )
 
-// ErrDisplaced says that this node has no room for something that it is to have, and that
-// ReadDisplaced has it from the source.
+// ErrOverflow says that this node owns a piece without having room for it: ReadOverflow reads it from the source.
 var ErrOverflow = fmt.Errorf("there is no room for it here: %w", syscall.ENOSPC)
 
-// errNoRoom is that a piece is not even read, since there is no room for it.
+// errNoRoom says that a piece is not even read, because it does not fit.
 var errNoRoom = fmt.Errorf("this node has no room for it: %w", syscall.ENOSPC)
 
-// NoRoom is what a node is to have of a dataset and has no room for.
+// Overflow is what a node owns of a dataset and has no room for.
 type Overflow struct {
 	Files int64 `json:"files"`
 	Bytes int64 `json:"bytes"`
@@ -53,7 +52,7 @@ func (d *overflow) has(p PieceID) bool {
 	return d.sum.Files > 0 && d.pieces.has(p)
 }
 
-// add takes note of a piece of n bytes.
+// add records a piece of n bytes.
 func (d *overflow) add(p PieceID, n int64, striped bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -70,14 +69,14 @@ func (d *overflow) add(p PieceID, n int64, striped bool) {
 	d.sum.Files++
 }
 
-// NoRoom is what this node is to have, has no room for, and reads through instead.
+// Overflow returns what this node owns, has no room for, and reads through instead.
 func (f *Fill) Overflow() Overflow {
 	f.overflow.mu.Lock()
 	defer f.overflow.mu.Unlock()
 	return f.overflow.sum
 }
 
-// Displaced reports whether a file that is whole on one node is displaced here.
+// Overflowed reports whether a file that is whole on one node overflowed here.
 func (f *Fill) Overflowed(ino metadata.Ino) bool { return f.overflow.has(PieceID{Ino: ino}) }
 
 // hasRoom reports whether n more bytes of a file fit.
@@ -114,7 +113,7 @@ func (f *Fill) fitting(parts []*item, p PieceID) []*item {
 	all := int64(0)
 	takes := func(x *item) int64 {
 		if x.sparse {
-			return 0 // who knows
+			return 0 // unknown
 		}
 		return pages(x.n)
 	}
@@ -198,8 +197,7 @@ func (f *Fill) extents(a *metadata.Attr, off, n int64) []extent {
 	return all
 }
 
-// WarmDisplaced returns when what ReadDisplaced reads of a range is in the window, for one who has
-// no memory for it before.
+// WarmOverflow returns when the cache has what ReadOverflow reads of a range.
 func (f *Fill) WarmOverflow(ctx context.Context, ino metadata.Ino, off, n int64) error {
 	_, a, err := f.cfg.Files.Origin(ino)
 	if err != nil {
@@ -215,8 +213,8 @@ func (f *Fill) WarmOverflow(ctx context.Context, ino metadata.Ino, off, n int64)
 	return nil
 }
 
-// ReadDisplaced fills p from off of this node's object of ino, of which Need has said that
-// some is displaced: that comes from the source by way of the window, the rest from here.
+// ReadOverflow fills p from off of this node's object of ino after Need has returned ErrOverflow: what overflowed comes from
+// the source through the cache, the rest from here.
 func (f *Fill) ReadOverflow(ctx context.Context, ino metadata.Ino, p []byte, off int64, here func(p []byte, off int64) (int, error)) (n int, err error) {
 	_, a, err := f.cfg.Files.Origin(ino)
 	if err != nil {
@@ -247,8 +245,7 @@ func (f *Fill) viewOverflow(ctx context.Context, a *metadata.Attr, x *extent, se
 	return f.cache.View(ctx, x.PieceID, x.size, f.spawn, func(b []byte) error { return f.readThrough(x.PieceID, a, b) }, see)
 }
 
-// Lacking is how many files this node is to have, could not fetch when it last tried, and has not
-// got since then. Trouble says why.
+// Missing counts the files that this node owns, could not fetch when it last tried, and does not have yet. Err says why.
 func (f *Fill) Missing() int64 {
 	f.mu.Lock()
 	all := f.unfetched

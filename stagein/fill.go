@@ -62,63 +62,62 @@ type Fill struct {
 	cache       *cache.Cache[PieceID]
 	bad         *unreadables
 	overflow    *overflow
-	demandSlots chan struct{} // one for each piece that is fetched because it was asked for
-	slots       semaphore     // one for each other that is being read: Workers
+	demandSlots chan struct{} // one for each piece that is fetched on demand
+	slots       semaphore     // one for each other piece that is being read: Workers
 	limiter     *limiter
-	startup     *limiter   // of files of a directory
-	predictor   *Predictor // nil is that nobody knows what is read next
-	incarnation uint64     // tells this fill from those that this node has begun before
+	startup     *limiter   // of a directory's files, at the beginning
+	predictor   *Predictor // nil if the order of the reads is not known
+	incarnation uint64     // tells this fill from earlier ones of this node
 	runSize     int64
 	rangeSize   int64
 
-	ctx    context.Context // of what is under way
+	ctx    context.Context // ends the reads in flight
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
 
 	files, bytes, total atomic.Int64
-	demand              atomic.Int64 // pieces that were fetched because they were asked for
+	demand              atomic.Int64 // pieces that were fetched on demand
 	readThroughs        atomic.Int64 // pieces that were read through
-	complete            atomic.Bool  // all that the map gives this node is here
-	read                atomic.Bool  // somebody has read some of it, or wanted to
+	complete            atomic.Bool  // everything that the map gives this node is here
+	read                atomic.Bool  // there was a read, or an attempt
 
 	mu         sync.Mutex
 	flights    map[PieceID]*flight // guarded by mu
-	begins     int64               // guarded by mu; flights that began so far without being asked for
-	demands    int                 // guarded by mu; flights of pieces that were asked for
-	demandIdle chan struct{}       // guarded by mu; closed when asked is 0
+	begins     int64               // guarded by mu; flights so far that began without a demand
+	demands    int                 // guarded by mu; flights on demand
+	demandIdle chan struct{}       // guarded by mu; closed when demands is 0
 	err        error               // guarded by mu; why a piece cannot be fetched
-	unfetched  []PieceID           // guarded by mu; those that the last pass could not bring
-	epoch      metadata.Epoch      // guarded by mu; of the map for which whole was found
+	unfetched  []PieceID           // guarded by mu; what the last pass could not fetch
+	epoch      metadata.Epoch      // guarded by mu; of the map for which complete was set
 	closed     bool                // guarded by mu
 
 	unpacks singleflight.Group // by number: readings of compressed archives
 
-	incarnations map[metadata.NodeID]uint64 // guarded by mu; of the fills that have claimed something
+	incarnations map[metadata.NodeID]uint64 // guarded by mu; of the fills that have offered something
 }
 
-// flight is a piece that is being fetched, by this node or by one that has claimed it.
+// flight is a piece that is being fetched, by this node or by one that has offered to.
 type flight struct {
 	done        chan struct{} // closed when it is over
 	err         error         // written before
-	offered     bool          // by who reads its run, this node or another
+	offered     bool          // fetched by the reader of its run, on this node or another
 	by          metadata.NodeID
 	incarnation uint64
-	wanted      chan struct{} // closed when somebody asks for it; nil if it began so
+	wanted      chan struct{} // closed at the first demand; nil if it began with one
 	asked       bool          // wanted is closed; guarded by mu of Fill
-	order       int64         // among those that nobody had asked for when they began
+	order       int64         // among the flights that began without a demand
 }
 
 const (
 	defaultWindow = 256 << 20
 
-	maxDemand     = 32 // pieces that are fetched at a time because they were asked for
-	demandWorkers = 2  // workers that go on in the order of the fill meanwhile
-	openPerRead   = 3  // for each piece that is read, pieces that are being opened, or noted
-	maxTries      = 3  // of a piece, when its source has a passing trouble
+	maxDemand     = 32 // pieces that are fetched on demand at a time
+	demandWorkers = 2  // workers that continue in the order of the fill meanwhile
+	openPerRead   = 3  // pieces that are being opened, or recorded, for each one that is read
+	maxTries      = 3  // of a piece, after transient errors of its source
 )
 
-// NewFill makes the fill of a dataset, and finds in the journal what is here
-// already. Close must be called.
+// NewFill makes the fill of a dataset, and reads in the journal which pieces are here. Close must be called.
 func NewFill(cfg FillConfig) (*Fill, error) {
 	if cfg.Memory <= 0 {
 		cfg.Memory = defaultMemory
@@ -261,15 +260,14 @@ func (s *placement) overlapping(self metadata.NodeID, off, n int64) []uint32 {
 	return all
 }
 
-// Whole reports whether all that this node is to have, by the map of the
-// epoch that it returns, is here.
+// Done reports whether everything that this node owns is here, by the map of the returned epoch.
 func (f *Fill) Done() (metadata.Epoch, bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.epoch, f.complete.Load()
 }
 
-// Trouble is why something cannot be fetched; nil if everything could so far.
+// Err is why something could not be fetched; nil if everything could so far.
 func (f *Fill) Err() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -284,11 +282,10 @@ func (f *Fill) Progress() Progress {
 	}
 }
 
-// Forecast is nil if nobody knows in which order the dataset is read, or if some of it stays in the source:
-// that is read from there when somebody wants it.
+// Predictor is nil if the order of the reads is not known, or if part of the dataset overflowed: that part is read on demand.
 func (f *Fill) Predictor() *Predictor { return f.predictor }
 
-// Here reports whether the file is whole on this node.
+// Stored reports whether the file is whole on this node.
 func (f *Fill) Stored(ino metadata.Ino) bool { return f.present.has(PieceID{Ino: ino}) }
 
 // Has reports whether [off, off+n) of this node's object of ino can be read at
@@ -345,8 +342,8 @@ func (f *Fill) Need(ctx context.Context, ino metadata.Ino, off, n int64) error {
 	return nil
 }
 
-// await waits until a piece is here. begin has it fetched, unless it is here or
-// on its way. Who has claimed it may give it up: then it is fetched all the same.
+// await waits until a piece is here. begin starts to fetch it, unless it is here or being fetched. If the node that offered to
+// fetch it withdraws, it is fetched here.
 func (f *Fill) await(ctx context.Context, p PieceID, begin func(PieceID) *flight) error {
 	for {
 		fl := begin(p)
@@ -428,7 +425,7 @@ func (f *Fill) finish(p PieceID, fl *flight, err error) {
 	close(fl.done)
 }
 
-// fetch brings a piece in the order of the fill, unless somebody else does.
+// fetch fetches a piece in the order of the fill, unless another flight does.
 func (f *Fill) fetch(p PieceID) error {
 	return f.await(f.ctx, p, func(p PieceID) *flight {
 		fl, mine := f.join(p)
@@ -455,7 +452,7 @@ func (f *Fill) join(p PieceID) (fl *flight, mine bool) {
 	return fl, true
 }
 
-// wrapper says how a file is read: source.Background if nobody waits for it.
+// wrapper says how a file is read: source.Background if no reader waits for it.
 type wrapper func(source.File) source.File
 
 func foreground(f source.File) source.File { return f }
@@ -495,7 +492,7 @@ func (f *Fill) admit(fl *flight) (of wrapper, over func()) {
 	if fl.wanted == nil {
 		return foreground, func() {}
 	}
-	if !f.slots.acquire(fl.order, fl.wanted) { // who has one does not wait for another
+	if !f.slots.acquire(fl.order, fl.wanted) { // one slot is enough
 		return foreground, func() {}
 	}
 	return func(file source.File) source.File {

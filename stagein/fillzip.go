@@ -56,8 +56,7 @@ func (a *archiveScan) directory(ctx context.Context, h *headerScanner) error {
 	return nil
 }
 
-// unzip brings neighbours in a zip archive. One that is damaged is left to who is
-// to have it.
+// unzip reads neighbours in a zip archive. A damaged one is left to its owner.
 func (c *transfer) unzip(src *archive.Content, begin, end int64) error {
 	from := source.ReadRegion(c.f.ctx, src.Src, src.Name, begin, end, c.f.bufs.In, archive.ReadAhead)
 	defer from.Close()

@@ -10,40 +10,40 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// Forecast tells which files of a dataset the readers of this node read next, while it is filled in the
-// order in which they do. That is what a training program's sampler gives (Dryden et al., "Clairvoyant
-// Prefetching for Distributed Machine Learning I/O", SC'21): of the files in the order of the epoch each
-// rank reads every n-th, n being the number of ranks, which is learned from what is read.
+// Predictor predicts which files the readers of this node read next, while the dataset is filled in the same order. A
+// training program's sampler has one (Dryden et al., "Clairvoyant Prefetching for Distributed Machine Learning I/O",
+// SC'21): each rank reads every n-th file of the epoch's order, n being the number of ranks. The predictor learns n, the
+// stride, from the reads.
 //
-// Who reads ahead gives the kernel the files, so that nobody hears any more when they are read. So of the
-// steps of a reader one in leftAlone is left out: the reader reads it by itself, and is seen there.
+// A prefetched file is read from the kernel's page cache, so the daemon does not see the read. Therefore one in sampleEvery
+// steps of a reader is not prefetched: its read shows where the reader is.
 type Predictor struct {
 	stored func(PieceID) bool
 	yield  func(time.Duration) // leaves the source to other nodes for so long
-	more   chan struct{}       // has something when due may have
+	more   chan struct{}       // has a token when pending may have grown
 
 	mu         sync.Mutex
-	epoch      *epoch         // guarded by mu; nil is that nothing is told
-	unfetched  []PieceID      // guarded by mu; what this node fetches in the order of the fill, from the first that is not here on
-	stride     int            // guarded by mu; from a reader's turn to its next; 0 is that it is not known
+	epoch      *epoch         // guarded by mu; nil: no predictions
+	unfetched  []PieceID      // guarded by mu; this node's pieces in the order of the fill, from the first missing one on
+	stride     int            // guarded by mu; from a reader's turn to its next one; 0 if not known yet
 	confidence int            // guarded by mu; rises when a reader is where it was expected, and falls when it is not
 	detector   strideDetector // guarded by mu; from which the stride is learned
-	known      []uint64       // guarded by mu; a bit for each turn that was read, told or left out
-	pending    []int          // guarded by mu; turns that are to be told, in their order
+	known      []uint64       // guarded by mu; a bit for each turn that was read, predicted or left out
+	pending    []int          // guarded by mu; turns to predict, in order
 	done       bool           // guarded by mu; a reader came to the end
-	notBefore  time.Time      // guarded by mu; nothing is told before
+	notBefore  time.Time      // guarded by mu; no prediction before then
 }
 
 const (
-	sampleEvery   = 8                      // of so many steps of a reader one is not told
-	stepsAhead    = 2 * sampleEvery        // that are told: two rounds of that
+	sampleEvery   = 8                      // one in so many steps of a reader is not predicted
+	stepsAhead    = 2 * sampleEvery        // predicted: two rounds
 	maxPending    = 4096                   // turns
-	maxFiles      = 2 << 20                // files of a dataset of which something is told: 12 bytes each
-	longWait      = 10 * time.Millisecond  // for a file that is somewhere in the job it is not so long
-	farAheadOf    = 32                     // of this node, that others have not come so far
-	backOffTime   = 100 * time.Millisecond // after a reader has waited
+	maxFiles      = 2 << 20                // largest dataset with predictions: 12 bytes a file
+	longWait      = 10 * time.Millisecond  // longer than the fetch of a file that some node has
+	farAheadOf    = 32                     // turns; then other nodes get the source
+	backOffTime   = 100 * time.Millisecond // for which the source is left to others
 	maxConfidence = 16                     // in a stride
-	retryDelay    = 10 * time.Millisecond  // after which it is looked whether what is due is here
+	retryDelay    = 10 * time.Millisecond  // until pending files are looked at again
 )
 
 // ErrDone ends the predictions of an epoch.
@@ -74,8 +74,8 @@ func (f *Predictor) Complete() {
 	f.wake()
 }
 
-// Waited takes note that a reader has waited so long for a file. If this node is ahead of that, another has not
-// come so far, and is to have the source.
+// Waited records how long a reader waited for a file. If this node's fill is ahead of that file, another node's is behind, and
+// gets the source for a moment.
 func (f *Predictor) Waited(ino metadata.Ino, took time.Duration) {
 	if took < longWait {
 		return
@@ -89,7 +89,7 @@ func (f *Predictor) Waited(ino metadata.Ino, took time.Duration) {
 	}
 }
 
-// Read takes note that somebody begins to read a file, which was not told or comes sooner.
+// Observe records a read of a file that was not prefetched, or not yet.
 func (f *Predictor) Observe(ino metadata.Ino) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

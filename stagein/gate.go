@@ -183,7 +183,7 @@ type background struct {
 	source.File
 	ctx     context.Context
 	limiter *limiter
-	wanted  <-chan struct{} // closed when somebody has; nil is that it is not told
+	wanted  <-chan struct{} // closed at the first demand; nil if that is not known
 }
 
 // ReadAt implements io.ReaderAt.

@@ -16,7 +16,7 @@ type Options struct {
 	Unpack  Unpack        `json:"unpack,omitempty"`
 	List    source.Name   `json:"list,omitempty"`    // absolute path of a file that lists what is wanted
 	Include []source.Name `json:"include,omitempty"` // patterns of what is wanted
-	Exclude []source.Name `json:"exclude,omitempty"` // patterns of what is not
+	Exclude []source.Name `json:"exclude,omitempty"` // patterns of what is left out
 	Limit   int64         `json:"limit,omitempty"`   // the most files; 0 is all
 	OnError OnError       `json:"on_error,omitempty"`
 	Spill   Spill         `json:"spill,omitempty"`

@@ -56,7 +56,7 @@ func (r *run) sort() {
 // part is a piece in a run.
 type part struct {
 	PieceID
-	node metadata.NodeID // who is to have it
+	node metadata.NodeID // the owner
 	at   int64           // in the archive
 	raw  int64           // bytes there
 	n    int64           // bytes of the file
@@ -90,9 +90,8 @@ func (f *Fill) onlyArchives() bool {
 // inRuns reports whether files of such a source are read in runs.
 func inRuns(k source.Kind) bool { return k == source.Tar || k == source.Zip }
 
-// runAll reads the runs that m gives this node, for whoever is to have what lies in
-// them, and then the ones that have something of its own and that nobody has begun. It
-// reports whether all that this node is to have, and has a place in the source, is here then.
+// runAll reads the runs that m gives this node, for the owners of what lies in them, and then steals runs with pieces of its
+// own that no node has begun. It reports whether everything that this node owns in archives is here then.
 func (f *Fill) runAll(m cluster.Map) (whole bool, err error) {
 	nodes := m.Up()
 	if !f.cooperates() || len(nodes) == 0 {
@@ -132,14 +131,13 @@ func (f *Fill) steal(m cluster.Map) error {
 	if err != nil {
 		return err
 	}
-	f.sortRuns(rs, uint64(f.cfg.Self)+1) // not in the turn of who reads them first
+	f.sortRuns(rs, uint64(f.cfg.Self)+1) // in another order than their first readers
 	f.readRuns(rs)
 	return nil
 }
 
 // each calls fn with all pieces of files that have a place in the source, until it
-// returns false. Those are read in runs, by which they are told, unless alone: small
-// ones in tars and in zip archives.
+// returns false. Small files in tars and zip archives are read in runs, the others alone.
 func (f *Fill) each(m cluster.Map, fn func(id runID, p part, alone bool) (more bool)) error {
 	var bad error
 	more := true
@@ -184,7 +182,7 @@ type share struct {
 	missing []PieceID
 }
 
-// gather makes those runs that are wanted, and finds what this node is to have.
+// gather builds the wanted runs, and this node's share of all of them.
 func (f *Fill) gather(m cluster.Map, wanted func(runID) bool) ([]*run, share, error) {
 	byID := make(map[runID]*run)
 	var mine share
@@ -214,8 +212,7 @@ func (f *Fill) gather(m cluster.Map, wanted func(runID) bool) ([]*run, share, er
 	return all, mine, err
 }
 
-// runsLeft is the runs with something that this node is to have, is not here
-// and is not on its way.
+// runsLeft returns the runs with pieces of this node that are neither here nor being fetched.
 func (f *Fill) runsLeft(m cluster.Map) (map[runID]bool, error) {
 	left := make(map[runID]bool)
 	err := f.each(m, func(id runID, p part, alone bool) bool {
@@ -242,7 +239,7 @@ func (f *Fill) sortRuns(rs []*run, seed uint64) {
 
 // readRuns reads runs, some at a time.
 func (f *Fill) readRuns(rs []*run) {
-	left := make(chan *run, len(rs)) // what is not taken is still another's to claim
+	left := make(chan *run, len(rs)) // a run that is not taken can be stolen
 	for _, r := range rs {
 		left <- r
 	}
@@ -268,8 +265,8 @@ func (f *Fill) readRuns(rs []*run) {
 	wg.Wait()
 }
 
-// readRun claims what nobody has of a run, reads it, and brings it to those who
-// are to have it. What cannot be read is left to them.
+// readRun offers the parts of a run that are not being fetched, reads them, and sends them to their owners. What cannot be
+// read is left to the owners.
 func (f *Fill) readRun(r *run) {
 	all := f.offerParts(r.parts)
 	for rest := all; len(rest) > 0; {
@@ -283,7 +280,7 @@ func (f *Fill) readRun(r *run) {
 	f.report(all)
 }
 
-// together is how many of what is left of a run are read in one go.
+// together is how many of the rest of a run are read at once.
 func together(rest []*item) int {
 	n := 1
 	for n < len(rest) && rest[n].follows(rest[n-1]) {

@@ -10,7 +10,7 @@
 //	     |              offer  -> owners: "I read these pieces"     owners grant what is neither there nor on its way
 //	     |              read   -> small pieces go to their owners in batches; pieces of 1 MiB and more are read by owners
 //	     |              complete -> owners: checksums; they write their journal
-//	     +--- demand ---> a read of what is not there goes first, once for all who ask (single-flight)
+//	     +--- demand ---> a demand read goes first, once for all readers (single-flight)
 //
 // A node that has read its runs goes on with runs that others have not begun (work stealing). What a lost node had is
 // fetched again by those that take its place. With order=seed:S or list:FILE each piece is fetched alone, in its turn.
@@ -43,8 +43,8 @@
 //
 // Of a scanned source, a hash of the paths chooses the files that overflow: they stay in the source, and each node reads
 // them through a bounded cache. A source that is read in a single pass has to fit, or is refused with the numbers. What a
-// node is to have later and has no room for (other nodes were lost, scratch has grown) overflows, too: that node reads it
-// through for all. In a compressed tar that needs a restart point within 64 MiB.
+// node owns later and has no room for (other nodes were lost, scratch has grown) overflows, too: its owner reads it
+// through for all nodes. In a compressed tar that needs a restart point within 64 MiB.
 //
 // # Invariants
 //

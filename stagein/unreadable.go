@@ -60,7 +60,7 @@ func newUnreadables() *unreadables {
 	return &unreadables{named: make(map[metadata.Ino]Unreadable), more: make(map[metadata.Ino]struct{})}
 }
 
-// forget takes note that a file was read.
+// forget records that a file could be read.
 func (u *unreadables) forget(ino metadata.Ino) {
 	u.mu.Lock()
 	defer u.mu.Unlock()

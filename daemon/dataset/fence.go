@@ -27,7 +27,7 @@ type Fence struct {
 	mu       sync.Mutex
 	ended    map[metadata.DatasetID]bool          // guarded by mu; datasets that failed
 	excluded map[metadata.DatasetID][]stagein.Try // guarded by mu; tries whose inodes belong to no file
-	removed  map[metadata.DatasetID]bool          // guarded by mu; ended datasets that somebody has begun to remove
+	removed  map[metadata.DatasetID]bool          // guarded by mu; ended datasets whose removal has begun
 }
 
 // NewFence guards store.
@@ -117,7 +117,7 @@ func (f *Fence) exclude(id metadata.DatasetID, attempts []stagein.Try) {
 	defer f.gate.Unlock()
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	all := slices.Clone(f.excluded[id]) // somebody may be reading the old one
+	all := slices.Clone(f.excluded[id]) // the old one may be in use
 	for _, t := range attempts {
 		i := slices.IndexFunc(all, func(x stagein.Try) bool { return x.Number == t.Number })
 		if i < 0 {

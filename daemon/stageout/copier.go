@@ -60,7 +60,7 @@ type Copier struct {
 	copy    atomic.Pointer[CopyFunc]
 	piece   atomic.Pointer[PieceFunc]
 	pieces  atomic.Int64 // pieces that other nodes were asked to copy; part of their task IDs
-	targets sync.Map     // by target directory: a chan struct{} that holds one token while somebody copies there
+	targets sync.Map     // by target directory: a chan struct{} that holds one token during a copy there
 
 	mu       sync.Mutex
 	stop     context.CancelFunc // guarded by mu; ends the background scans

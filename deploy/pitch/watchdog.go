@@ -45,7 +45,7 @@ func (c *child) watch() error {
 				return c.death("")
 			case n.Failed != "":
 				return errors.New(oneLine(n.Failed))
-			case n.Left: // the daemon was told that the job is over
+			case n.Left: // the daemon knows that the job is over
 				c.k.leave(termTime)
 				return nil
 			case n.Alive:

@@ -16,10 +16,10 @@ import (
 type dirState struct {
 	ino     metadata.Ino // of the one in scratch; 0 is that only a file is copied, and this is where to
 	changed bool         // something in the copy was made, renamed or removed here, which gave it another time
-	look    bool         // it is for this node to see that its time is right, if nobody changes it
+	look    bool         // this node checks its time, unless it is changed
 }
 
-// enter takes note of a directory that is there now. One of the nodes looks at its time, if look says so.
+// enter records a directory that exists now. With look, this node checks its time.
 func (o *out) enter(rel string, ino metadata.Ino, look bool) {
 	look = look && o.mine(rel)
 	o.mu.Lock()
@@ -27,7 +27,7 @@ func (o *out) enter(rel string, ino metadata.Ino, look bool) {
 	o.dirs[rel] = &dirState{ino: ino, look: look}
 }
 
-// changes takes note that something in the directory of rel is made, renamed or removed.
+// changes records that an entry of the directory of rel is made, renamed or removed.
 func (o *out) changes(rel string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -108,7 +108,7 @@ func (o *out) endDirs(ctx context.Context) {
 
 func (o *out) endDir(ctx context.Context, rel string, d *dirState) error {
 	set, err := false, error(nil)
-	if d.ino != 0 && ctx.Err() == nil { // who goes on later sees to it then
+	if d.ino != 0 && ctx.Err() == nil { // a later run does it
 		set, err = o.dirTimes(ctx, rel, d.ino)
 	}
 	if !set && !d.changed {

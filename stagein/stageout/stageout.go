@@ -37,12 +37,12 @@ type Config struct {
 	Now    func() time.Time // nil is time.Now
 	// Memory is of earlier runs with the same Root and To; nil is none.
 	Memory *Memory
-	// Help has the k-th of the N nodes do CopyPiece; nil is that nobody helps.
+	// Help has the k-th of the N nodes do CopyPiece; nil: no help.
 	// Files of two pieces and more are then copied by all nodes.
 	Help  func(ctx context.Context, k int, p Piece) error
 	Piece int64 // bytes of a piece; 0 is DefaultPiece
-	// Failed is told of everything that did not make it, by several goroutines,
-	// also if nothing can be written to To; nil is nobody.
+	// Failed is called, by several goroutines, for everything that could not be copied, even if To cannot be written at all; it
+	// may be nil.
 	Failed func(Failure)
 }
 
