@@ -97,7 +97,7 @@ func (l layouts) setOnce(ctx context.Context, ino metadata.Ino, ch metadata.Chan
 	if l.c.files.get(ino) != nil {
 		return fmt.Errorf("inode %v: the layout of an open file cannot be changed: set it before opening, or on the directory: %w", ino, syscall.EBUSY)
 	}
-	closeReporter{l.c}.reportNow(ctx, ino.Home())
+	closeReporter(l).reportNow(ctx, ino.Home())
 	_, err := l.c.Setattr(ctx, ino, ch)
 	return err
 }

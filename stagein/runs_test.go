@@ -332,12 +332,8 @@ func oneFill(t *testing.T, archive []byte) (j *job, f *Fill, mine []PieceID) {
 	return j, f, mine
 }
 
-func claimOf(by metadata.NodeID, birth uint64, ps ...PieceID) Offer {
-	c := Offer{By: by, Incarnation: birth}
-	for _, p := range ps {
-		c.Pieces = append(c.Pieces, p)
-	}
-	return c
+func offerOf(by metadata.NodeID, incarnation uint64, ps ...PieceID) Offer {
+	return Offer{By: by, Incarnation: incarnation, Pieces: ps}
 }
 
 func all(granted []bool, want bool) bool {
@@ -356,10 +352,10 @@ func TestClaim(t *testing.T) {
 	a, b, c := mine[0], mine[1], mine[2]
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
-	if g := f.Accept(claimOf(1, 7, a, b)); !all(g, true) {
+	if g := f.Accept(offerOf(1, 7, a, b)); !all(g, true) {
 		t.Fatalf("granted %v", g)
 	}
-	if g := f.Accept(claimOf(0, 9, a, b)); !all(g, false) {
+	if g := f.Accept(offerOf(0, 9, a, b)); !all(g, false) {
 		t.Errorf("granted twice: %v", g)
 	}
 	read := j.fs.Read.Load()
@@ -393,9 +389,9 @@ func TestClaim(t *testing.T) {
 	if err := <-waits; err != nil || j.fs.Read.Load() == read {
 		t.Errorf("what was given up was not fetched: %v", err)
 	}
-	f.Accept(claimOf(1, 7, c))
+	f.Accept(offerOf(1, 7, c))
 	waits = wait(c)
-	if g := f.Accept(claimOf(1, 8)); len(g) != 0 {
+	if g := f.Accept(offerOf(1, 8)); len(g) != 0 {
 		t.Errorf("granted %v of nothing", g)
 	}
 	if err := <-waits; err != nil || !f.present.has(c) {
@@ -405,7 +401,7 @@ func TestClaim(t *testing.T) {
 		t.Errorf("a landing without sums: %v", err)
 	}
 	d := mine[3]
-	f.Accept(claimOf(1, 8, d))
+	f.Accept(offerOf(1, 8, d))
 	landing(8, d, []byte("short"))
 	if f.present.has(d) || f.Err() != nil {
 		t.Errorf("a landing with half a sum: here %v, %v", f.present.has(d), f.Err())
@@ -442,7 +438,7 @@ func TestLandedTwice(t *testing.T) {
 			}
 			begun, gate := make(chan struct{}), make(chan struct{})
 			f.journal.f = slowJournal{f.journal.f, sync.OnceFunc(func() { close(begun) }), gate}
-			if g := f.Accept(claimOf(1, 7, p)); !all(g, true) {
+			if g := f.Accept(offerOf(1, 7, p)); !all(g, true) {
 				t.Fatalf("granted %v", g)
 			}
 			l := Completion{By: 1, Incarnation: 7}
@@ -485,7 +481,7 @@ func TestClaimOfLostNode(t *testing.T) {
 		}
 		return stageintest.ClusterMap(2), changed
 	}
-	f.Accept(claimOf(1, 7, mine[0]))
+	f.Accept(offerOf(1, 7, mine[0]))
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
 	var wg sync.WaitGroup
@@ -504,7 +500,7 @@ func TestClaimOfLostNode(t *testing.T) {
 // TestClaimAtClose: who waits for a claimed piece is let go.
 func TestClaimAtClose(t *testing.T) {
 	_, f, mine := oneFill(t, large(t, 40))
-	f.Accept(claimOf(1, 7, mine[0]))
+	f.Accept(offerOf(1, 7, mine[0]))
 	done := make(chan error, 1)
 	go func() { done <- f.await(context.Background(), mine[0], f.ask) }()
 	f.mu.Lock()

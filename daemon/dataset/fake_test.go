@@ -18,7 +18,6 @@ import (
 	"github.com/bivouacfs/bivouac/datapath/rpc"
 	"github.com/bivouacfs/bivouac/fsclient/remote"
 	"github.com/bivouacfs/bivouac/metadata"
-	"github.com/bivouacfs/bivouac/metadata/cluster"
 	"github.com/bivouacfs/bivouac/stagein/stageintest"
 )
 
@@ -125,11 +124,6 @@ func newNodes(t testing.TB, n int) (all []*fakeNode, r *nodetest.Registry) {
 		all = append(all, x)
 	}
 	return all, r
-}
-
-// setDatasets replaces the datasets of the registry.
-func setDatasets(r *nodetest.Registry, all ...cluster.Dataset) {
-	r.Change(func(v cluster.View) cluster.View { v.Datasets = all; return v })
 }
 
 // Self is in both embedded types.

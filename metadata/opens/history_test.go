@@ -35,17 +35,16 @@ type simClient struct {
 
 // simMessage is a request, a reply or a report on its way.
 type simMessage struct {
-	kind   string // "request", "placing", "reply", "ask" or "report"
-	node   metadata.NodeID
-	run    metadata.Run // of the client
-	home   metadata.Run // "placing", "ask", "report": of the home that it is for
-	q      metadata.Append
-	was    round
-	size   int64
-	place  metadata.Place
-	err    error
-	files  []metadata.Opened
-	recall bool // a home that has been running asks
+	kind  string // "request", "placing", "reply", "ask" or "report"
+	node  metadata.NodeID
+	run   metadata.Run // of the client
+	home  metadata.Run // "placing", "ask", "report": of the home that it is for
+	q     metadata.Append
+	was   round
+	size  int64
+	place metadata.Place
+	err   error
+	files []metadata.Opened
 }
 
 // simAppend is one append of a client: acked is set when fsync has returned.
