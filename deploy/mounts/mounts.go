@@ -87,6 +87,9 @@ func parse(text string) []Entry {
 			continue
 		}
 		for _, m := range all {
+			if m.Mountpoint == "" {
+				continue // no mount of the kernel's
+			}
 			table = append(table, Entry{
 				ID: strconv.Itoa(m.ID), Parent: strconv.Itoa(m.Parent), Dev: fmt.Sprintf("%d:%d", m.Major, m.Minor),
 				Root: m.Root, Path: m.Mountpoint, FSType: m.FSType, Shared: strings.Contains(m.Optional, "shared:"),
