@@ -14,14 +14,15 @@ func checkCmd() *cobra.Command {
 	var asJSON bool
 	c := &cobra.Command{
 		Use:   "check",
-		Short: "Check that scratch is whole, over all nodes",
-		Long: `Check compares what all nodes have of scratch: every name has its inode and every
-inode its names, link counts and parents are true, no transaction is without an
-end, and no node keeps data of a file that is gone. It changes nothing, and the
-job goes on meanwhile: what others are just changing is looked at again.
+		Short: "Check the consistency of scratch over all nodes",
+		Long: `Check compares the metadata and data of scratch on all nodes: every name has an
+inode and every inode a name, link counts and parents are correct, no
+transaction is unfinished, and no node keeps data of a deleted file. It changes
+nothing. The job can go on meanwhile: entries that change during the check are
+checked again.
 
-What is wrong is listed, and the exit status is 1. It is also 1 if a node is
-down. The node that is asked needs some 500 bytes of memory for each file.`,
+It lists each problem. The exit status is 1 if there is a problem or a node is
+down. The node that runs the check needs about 500 bytes of memory per file.`,
 		Example: "  bivouac check\n  bivouac check --json",
 		Args:    cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
@@ -41,7 +42,7 @@ down. The node that is asked needs some 500 bytes of memory for each file.`,
 				err = show.Check(c.OutOrStdout(), r)
 			}
 			if err == nil && r.Wrong > 0 {
-				err = fmt.Errorf("%d things are wrong with scratch: copy out what you need and start the job anew", r.Wrong)
+				err = fmt.Errorf("scratch has %d problems, listed above: copy out the files that you need and start a new job", r.Wrong)
 			}
 			return err
 		},

@@ -14,9 +14,9 @@ func checkOptionsCmd() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "check-options",
 		Short: "Check the --bivouac options of a submission (run by the plugin, as the user)",
-		Long: `Check-options prints the options in the form in which they reach the nodes, or
-says what is wrong with them. Where the cluster has no MUNGE a second line has
-the key of the job.`,
+		Long: `Check-options checks the options and prints them encoded for the nodes, or
+prints what is wrong with them. If munge is not used, a second line has the
+job key.`,
 		Hidden: true,
 		Args:   cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
@@ -46,6 +46,6 @@ the key of the job.`,
 	c.Flags().StringArrayVar(&in, "stage-in", nil, "SRC[:NAME][,KEY=VALUE]...; repeatable")
 	c.Flags().StringArrayVar(&out, "stage-out", nil, "FROM:TO; repeatable")
 	c.Flags().StringVar(&opts, "opts", "", "KEY=VALUE,…")
-	c.Flags().StringVar(&config, "config", pitch.SitePath, "the site's configuration")
+	c.Flags().StringVar(&config, "config", pitch.SitePath, "path of the site configuration")
 	return c
 }

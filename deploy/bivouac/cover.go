@@ -208,12 +208,12 @@ func (c *covers) cover(ds cluster.Dataset, sum manifest.Summary) *mount.Cover {
 		}
 	}
 	if err != nil {
-		log.WithError(err).Warn("no cover for the dataset; it is read through the main mount, which is slower")
+		log.WithError(err).Warn("could not mount the dataset's cover; reads use the main mount, which is slower")
 		return nil
 	}
 	if err := h.attached(); err != nil {
 		h.close()
-		log.WithError(err).Warn("the dataset's cover was made but not attached; it is read through the main mount, which is slower")
+		log.WithError(err).Warn("could not attach the dataset's cover; reads use the main mount, which is slower")
 		return m
 	}
 	log.Info("the dataset has a cover")
@@ -246,7 +246,7 @@ func (c *covers) warm(ds cluster.Dataset, h *mountHelper, names uint32) {
 	began := time.Now()
 	if err := errors.Join(mounts.AskWarm(h.near, names), mounts.AwaitEnd(h.said)); err == nil {
 		c.node.log.WithFields(logrus.Fields{"dataset": ds.Name, "names": names, "took": time.Since(began).Round(time.Millisecond)}).
-			Debug("the kernel has cached the names of the cover")
+			Debug("cached the names of the dataset in the kernel")
 	}
 }
 
@@ -269,7 +269,7 @@ func (c *covers) wait() {
 			select {
 			case <-m.Served():
 			case <-t.C:
-				c.node.log.Warn("a dataset was still in use at the end of the job; its mount was detached")
+				c.node.log.Warn("a process still used a dataset at the end of the job; its mount was detached")
 				return
 			}
 		}

@@ -27,8 +27,8 @@ type which struct {
 
 func (w *which) flags(c *cobra.Command) {
 	c.Flags().StringVar(&w.dir, "dir", "", `directory given to "bivouac up"`)
-	c.Flags().StringVar(&w.job, "job", "", "Slurm job on this node (default: the job that this runs in)")
-	c.Flags().IntVar(&w.node, "node", 0, "with --dir: which node to ask, rather than the first one that answers")
+	c.Flags().StringVar(&w.job, "job", "", "ID of a Slurm job on this node (default: the current job)")
+	c.Flags().IntVar(&w.node, "node", 0, "with --dir: ask this node (default: the first that answers)")
 	w.chosen = func() bool { return c.Flags().Changed("node") }
 	c.MarkFlagsMutuallyExclusive("dir", "job")
 }
@@ -43,7 +43,7 @@ func (w *which) ctl() (*daemon.Ctl, error) {
 		id = os.Getenv("SLURM_JOB_ID")
 	}
 	if id == "" {
-		return nil, errors.New("which job? give --dir D (started by bivouac up) or --job ID (of Slurm), or run it inside the job")
+		return nil, errors.New("no job given: use --dir D for one started by bivouac up, --job ID for a Slurm job on this node, or run the command inside the job")
 	}
 	site, err := pitch.LoadSite(pitch.SitePath)
 	if err != nil {

@@ -27,7 +27,7 @@ func daemonCmd() *cobra.Command {
 		RunE: func(c *cobra.Command, _ []string) error {
 			conn := os.NewFile(daemon.HeartbeatFD, "heartbeat")
 			if _, err := conn.Stat(); err != nil {
-				return errors.New("daemon is started by bivouac up or by the keeper, not by hand")
+				return errors.New("the daemon command cannot be run by hand: use bivouac up")
 			}
 			l := daemon.NewHeartbeat(conn)
 			defer l.Close()

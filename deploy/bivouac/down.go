@@ -10,13 +10,15 @@ func downCmd() *cobra.Command {
 	var dir string
 	c := &cobra.Command{
 		Use:   "down --dir D",
-		Short: "End the filesystem that up has pitched in D, and remove all of it",
-		Long: `Down ends the filesystem that "bivouac up" has pitched in D and removes all that
-was in it. It may be called again, and after every process was killed.`,
+		Short: "Stop the filesystem that up started in D, and remove its data",
+		Long: `Down stops the filesystem that "bivouac up" started in D and removes all its data,
+also scratch: copy files that you want to keep first. It removes D if up created
+it; your own files in D stay. It can be repeated, and cleans up after processes
+that were killed.`,
 		Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error { return local.Down(dir) },
 	}
-	c.Flags().StringVar(&dir, "dir", "", "directory of the job (required)")
+	c.Flags().StringVar(&dir, "dir", "", "directory given to \"bivouac up\" (required)")
 	must(c.MarkFlagRequired("dir"))
 	return c
 }

@@ -14,7 +14,7 @@ func keeperCmd() *cobra.Command {
 	cfg := pitch.KeeperConfig{Key: os.Stdin}
 	c := &cobra.Command{
 		Use:    "keeper --record F",
-		Short:  "Hold a job's filesystem on this node (started by the prolog)",
+		Short:  "Supervise a job's filesystem on this node (started by the prolog)",
 		Hidden: true,
 		Args:   cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
@@ -24,7 +24,7 @@ func keeperCmd() *cobra.Command {
 			return pitch.Keeper(c.Context(), cfg)
 		},
 	}
-	c.Flags().StringVar(&cfg.Record, "record", "", "what the prolog decided (required)")
+	c.Flags().StringVar(&cfg.Record, "record", "", "path of the record that the prolog wrote (required)")
 	must(c.MarkFlagRequired("record"))
 	return c
 }

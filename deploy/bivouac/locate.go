@@ -12,10 +12,10 @@ import (
 func locateCmd() *cobra.Command {
 	return &cobra.Command{
 		Use:   "locate PATH...",
-		Short: "Say which nodes hold the bytes of files",
-		Long: `Locate prints, for each file below a mount of Bivouac, the hosts that hold its
-bytes, separated by commas, a tab, and the path. It is what the extended
-attribute user.bivouac.node says: "getfattr -n user.bivouac.node PATH".`,
+		Short: "Print which nodes hold the data of files",
+		Long: `Locate prints a line for each PATH below a mount of Bivouac: the hosts that hold
+its data, separated by commas, then a tab and the path. It reads the extended
+attribute user.bivouac.node, as "getfattr -n user.bivouac.node PATH" does.`,
 		Example: "  bivouac locate $BIVOUAC_DATA/imagenet/n01440764/*",
 		Args:    cobra.MinimumNArgs(1),
 		RunE: func(c *cobra.Command, paths []string) error {
@@ -40,7 +40,7 @@ func hostsOf(path string) (string, error) {
 		case errors.Is(err, syscall.ERANGE) && len(b) < 1<<16:
 			continue
 		case errors.Is(err, syscall.ENODATA), errors.Is(err, syscall.ENOTSUP):
-			return "", fmt.Errorf("%s is no file below a mount of bivouac: give paths below $BIVOUAC", path)
+			return "", fmt.Errorf("%s is not below a mount of bivouac: give paths below $BIVOUAC, or below D/nodeN of a job started by bivouac up", path)
 		case err != nil:
 			return "", fmt.Errorf("%s: %w", path, err)
 		}

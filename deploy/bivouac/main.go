@@ -64,7 +64,7 @@ func exitStatus(err error) int {
 func root() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "bivouac",
-		Short: "A filesystem pitched for one Slurm job",
+		Short: "A filesystem that lives as long as one Slurm job",
 		Long: `Bivouac turns the node-local drives of a Slurm job into one filesystem that is
 there when the job starts and gone when it ends.
 
@@ -74,15 +74,22 @@ In a job script:
     #SBATCH --bivouac-stage-out=ckpt:/lustre/me/run7
     #SBATCH --bivouac-opts=wait=all,capacity=400G
 
-The job finds the data in $BIVOUAC_DATA and has $BIVOUAC_SCRATCH to write to;
-what is in $BIVOUAC_SCRATCH/ckpt is copied to /lustre/me/run7 at its end. The
-keys of --bivouac-opts are wait, capacity (on each node), seed, rate (the most
-bytes a second that each node reads from sources), serve-rate (that it sends
-other nodes of what they read), verify=reads (compare what is read on other nodes
-with what was staged), kernel-view (auto or off: whether the kernel reads small
-files that are on the node by itself, where it can and the site allows it),
-log=debug (a line in the daemon's log for every request of the mount) and
-start-timeout.
+The job reads the dataset in $BIVOUAC_DATA/imagenet and writes to
+$BIVOUAC_SCRATCH. Files in $BIVOUAC_SCRATCH/ckpt are copied to /lustre/me/run7
+while the job runs and at its end. The keys of --bivouac-opts are:
+
+    wait=manifest|all|none  start the first task when the dataset is readable
+                            (default), when all its files are on the nodes, or
+                            at once
+    capacity=SIZE           space to use on each node (default: all that is free)
+    rate=SIZE               limit on each node's reads from sources, per second
+    serve-rate=SIZE         limit on what each node sends to readers on other
+                            nodes, per second
+    seed=N                  seed for placing files on nodes
+    verify=reads            check remote reads of datasets against checksums
+    kernel-view=auto|off    let the kernel read small local files directly
+    start-timeout=TIME      time limit until the filesystem is up
+    log=debug               log every request of the mount
 
 Without Slurm, on this machine:
 

@@ -40,7 +40,7 @@ func boundMemory(job *job.File, log *logrus.Entry) daemon.Memory {
 	})
 	log.Info("memory, in MiB")
 	if limited && m.Total() > limit {
-		log.WithField("cgroup", mib(limit)).Warn("the daemon may need more memory than its cgroup allows: raise memory: in the site's configuration")
+		log.WithField("cgroup", mib(limit)).Warn("the daemon may need more memory than its cgroup allows: raise memory: in the site configuration")
 	}
 	return m
 }

@@ -37,7 +37,7 @@ func (c *covers) begin(ds cluster.Dataset, by func(context.Context, string, *os.
 	}
 	c.wg.Go(func() {
 		if err := end(); err != nil {
-			c.node.log.WithError(err).WithField("dataset", ds.Name).Error("a mount helper is still running after the end of its job; kill it")
+			c.node.log.WithError(err).WithField("dataset", ds.Name).Error("a mount helper did not exit at the end of the job: kill it")
 		}
 	})
 	m, err := adopt(dev)

@@ -287,7 +287,7 @@ func (n *node) leave(ctx context.Context, heartbeat *daemon.Heartbeat, o daemon.
 	}
 	note := daemon.Note{Left: true}
 	if err := n.daemon.Leave(ctx); err != nil {
-		n.log.WithError(err).Error("not all could be copied out")
+		n.log.WithError(err).Error("stage-out incomplete")
 		note.Trouble = err.Error()
 	}
 	for _, ds := range n.daemon.View().Datasets {
@@ -307,12 +307,12 @@ func (n *node) close() {
 	signal.Ignore(syscall.SIGTERM, os.Interrupt)
 	n.covers.stop()
 	if err := n.mount.Unmount(); err != nil {
-		n.log.WithError(err).Warn("unmount")
+		n.log.WithError(err).Warn("could not unmount")
 	}
 	n.covers.wait()
 	n.client.Close()
 	if err := n.daemon.Close(); err != nil {
-		n.log.WithError(err).Warn("close")
+		n.log.WithError(err).Warn("could not close the daemon cleanly")
 	}
 }
 
@@ -322,7 +322,7 @@ func raiseFiles(log *logrus.Entry) {
 	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &r); err == nil && r.Cur < r.Max {
 		r.Cur = r.Max
 		if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &r); err != nil {
-			log.WithError(err).Debug("limit of open files")
+			log.WithError(err).Debug("could not raise the limit on open files")
 		}
 	}
 }

@@ -10,17 +10,17 @@ import (
 )
 
 func prologCmd() *cobra.Command {
-	return scriptCmd("prolog", "Pitch a job's filesystem on this node (run by Slurm, as root)",
-		`Prolog is run on every node of a job by the plugin, or by a Prolog= line of
-slurm.conf. It takes the job from Slurm's environment. Its status is 0 unless
-this node is sick (75: Slurm drains it); a failure that is the job's own is
-told to the job.`, pitch.Prolog)
+	return scriptCmd("prolog", "Start a job's filesystem on this node (run by Slurm, as root)",
+		`The plugin, or a Prolog= line in slurm.conf, runs prolog on every node of a job.
+It reads the job from Slurm's environment. The exit status is 75, on which Slurm
+drains the node, only if the node itself is faulty. Otherwise it is 0, and an
+error is reported in the output of the job.`, pitch.Prolog)
 }
 
 func epilogCmd() *cobra.Command {
 	return scriptCmd("epilog", "Stage out, unmount and remove a job's filesystem on this node (run by Slurm, as root)",
-		`Epilog is run on every node of a job by the plugin, or by an Epilog= line of
-slurm.conf. It may be run again, and for a job that has no filesystem.`, pitch.Epilog)
+		`The plugin, or an Epilog= line in slurm.conf, runs epilog on every node of a job.
+It can be repeated, and does nothing for a job without a filesystem.`, pitch.Epilog)
 }
 
 // scriptCmd makes a command of one of Slurm's scripts.
@@ -45,6 +45,6 @@ func scriptCmd(use, short, long string, run func(context.Context, pitch.Env, pit
 			return nil
 		},
 	}
-	c.Flags().StringVar(&config, "config", pitch.SitePath, "the site's configuration")
+	c.Flags().StringVar(&config, "config", pitch.SitePath, "path of the site configuration")
 	return c
 }

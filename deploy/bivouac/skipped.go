@@ -29,16 +29,16 @@ func leftOut(ctx context.Context, ctl *daemon.Ctl, s daemon.Status, names []stri
 		if err != nil {
 			return err
 		}
-		fmt.Fprintf(w, "bivouac: %s: %d left out, as on-error=skip has it:\n", ds.Name, ds.Skipped)
+		fmt.Fprintf(w, "bivouac: %s: %d entries left out (on-error=skip):\n", ds.Name, ds.Skipped)
 		for _, sk := range skips[:min(len(skips), mostSkips)] {
 			fmt.Fprintf(w, "bivouac:   %q: %s\n", sk.Path, sk.Error)
 		}
 		if more := len(skips) - mostSkips; more > 0 {
-			fmt.Fprintf(w, "bivouac:   and %d more: see bivouac skipped %s\n", more, ds.Name)
+			fmt.Fprintf(w, "bivouac:   and %d more: run bivouac skipped %s\n", more, ds.Name)
 		}
 	}
 	if sum == 0 {
 		return nil
 	}
-	return &exitError{status: statusSkipped, err: fmt.Errorf("%d things could not be read and are not there", sum)}
+	return &exitError{status: statusSkipped, err: fmt.Errorf("%d entries could not be read and are missing from the dataset", sum)}
 }

@@ -10,10 +10,10 @@ func skippedCmd() *cobra.Command {
 	var w which
 	c := &cobra.Command{
 		Use:   "skipped NAME",
-		Short: "List what could not be read of a dataset and was left out (on-error=skip)",
-		Long: `Skipped prints a line for each thing that the dataset NAME lacks because it could
-not be read: its path in the source, quoted, and why. Nothing is printed if
-nothing was left out.`,
+		Short: "List the entries that a dataset lacks because they could not be read (on-error=skip)",
+		Long: `Skipped prints a line for each entry that the dataset NAME lacks because it could
+not be read: its path in the source, quoted, and the reason. It prints nothing
+if the dataset is complete.`,
 		Example: "  bivouac skipped imagenet --dir /tmp/camp",
 		Args:    one("NAME"),
 		RunE: func(c *cobra.Command, args []string) error {

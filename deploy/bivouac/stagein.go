@@ -11,42 +11,46 @@ func stageInCmd() *cobra.Command {
 	var background bool
 	c := &cobra.Command{
 		Use:   "stage-in SRC[:NAME][,KEY=VALUE]...",
-		Short: "Bring archives or a directory in as a dataset, read by all nodes in parallel",
+		Short: "Stage archives or a directory as a dataset, read by all nodes in parallel",
 		Long: `Stage-in unpacks the tar or zip archive SRC, or copies the directory SRC, into
-data/NAME. All nodes take part, and each byte of the source is read once; a
-compressed tar is unpacked by one node, which is slower. NAME is by default the
-last part of SRC without ".tar", ".tar.gz" or ".zip". The dataset is read-only.
-The tree of a directory, of a large zip, and of a tar of large files can be read
-while its files are still fetched; anything else appears when all of it is
-there. Ctrl-C ends the waiting, not the stage-in.
+data/NAME. All nodes take part, and each byte of the source is read once. One
+node unpacks a compressed tar, which is slower. The default NAME is the last
+part of SRC without an ending such as ".tar", ".tar.gz" or ".zip". The dataset
+is read-only. The tree of a directory, a large zip or a tar of large files is
+readable while its files are still being fetched. Any other dataset appears when
+it is complete. The command waits until the dataset is ready. Ctrl-C ends the
+wait, not the stage-in.
 
-SRC may be a pattern with *, ? or [...] in names, or a range such as {000..127}:
-all that matches becomes one dataset. Every number of a range has to exist. NAME
-is then the last directory before the pattern. Quote a pattern in a shell.
+SRC can be a pattern with *, ? or [...] in names, or a range such as {000..127}.
+All matches become one dataset. Every number of a range has to exist. The default
+NAME is then the last directory before the pattern. Quote a pattern in a shell.
 
 Options follow SRC, separated by commas, as in #SBATCH lines:
 
-    unpack=no       keep archives as the files that they are
+    unpack=no       keep each archive as a file
     unpack=apart    unpack each archive into a directory named after it
-    unpack=nested   also unpack tars inside a tar, each into a directory named
-                    after it
-    list=FILE       only the paths in FILE, one to a line (or separated by NUL); a
-                    directory stands for everything below it
-    include=PATTERN only what matches, by name, or by path if it has a slash
-    exclude=PATTERN nothing that matches, or is below it. Both can be repeated
-    limit=N         at most N files, for a try
-    spill=fail      fail if it does not fit. The default, spill=pfs, leaves the
-                    overflow, chosen by hash, in the source and reads it from there
-                    (a directory, a tar, a large zip; a compressed tar has to fit)
-    order=ORDER     in which files are fetched: shuffled (default), source, seed:S
-                    (as PyTorch's DistributedSampler with seed=S reads them first),
-                    or list:FILE
-    index=WHERE     where the index of a large tar is kept, so that the next job's
-                    tree appears at once: auto (default: your cache directory),
-                    beside (the archive), a PATH, or off. One that does not fit the
-                    archive is ignored
-    on-error=skip   leave out what cannot be read; "bivouac skipped" lists it, and
-                    the exit status is 3. Of members of one name the last one stays
+    unpack=nested   also unpack tars inside a plain tar, each into a directory
+                    named after it
+    list=FILE       stage only the paths in FILE, one per line or separated by
+                    NUL; a directory includes everything below it
+    include=PATTERN stage only files that match, by name, or by path if PATTERN
+                    has a slash
+    exclude=PATTERN leave out files that match, and everything below directories
+                    that match. include and exclude can be repeated
+    limit=N         stage at most N files, for a test
+    spill=fail      fail if the dataset does not fit. The default, spill=pfs, reads
+                    files that do not fit from the source; they are chosen by hash.
+                    A compressed tar always has to fit
+    order=ORDER     order in which files are fetched: shuffled (default), source,
+                    seed:S (the order in which PyTorch's DistributedSampler with
+                    seed=S first reads them), or list:FILE
+    index=WHERE     where to keep the index of a large tar, so that the next job's
+                    tree appears at once: auto (default: your cache directory, if
+                    there is one), cache, beside (the archive), a PATH with a slash,
+                    or off. An index of another archive is ignored
+    on-error=skip   leave out entries that cannot be read; "bivouac skipped" lists
+                    them, and the exit status is 3. Of several members with one
+                    name, the last is kept
 
 Write a comma inside a value twice.`,
 		Example: "  bivouac stage-in /lustre/me/imagenet.tar --dir /tmp/camp\n  bivouac stage-in /home/me/set7:validation --dir /tmp/camp\n" +
@@ -73,6 +77,6 @@ Write a comma inside a value twice.`,
 		},
 	}
 	w.flags(c)
-	c.Flags().BoolVar(&background, "background", false, `return at once; "bivouac wait" waits`)
+	c.Flags().BoolVar(&background, "background", false, `return at once; use "bivouac wait" to wait`)
 	return c
 }

@@ -15,9 +15,9 @@ func stageOutCmd() *cobra.Command {
 	var w which
 	c := &cobra.Command{
 		Use:   "stage-out FROM:TO",
-		Short: "Copy a directory of scratch to a directory outside, by all nodes in parallel",
-		Long: `Stage-out copies scratch/FROM to the directory TO. All nodes take part; each
-file appears at TO whole or not at all.`,
+		Short: "Copy a directory of scratch to another filesystem, by all nodes in parallel",
+		Long: `Stage-out copies scratch/FROM to the directory TO. All nodes take part. Each file
+is written under a temporary name and renamed when it is complete.`,
 		Example: "  bivouac stage-out ckpt:/lustre/me/run7 --dir /tmp/camp",
 		Args:    one("FROM:TO"),
 		RunE: func(c *cobra.Command, args []string) error {
@@ -35,7 +35,7 @@ file appears at TO whole or not at all.`,
 			}
 			r, err := ctl.StageOut(c.Context(), job.StageOut{From: from, To: to})
 			if c.Context().Err() != nil {
-				return fmt.Errorf("stage-out to %s: interrupted: what was copied stays, and the same command goes on from there", to)
+				return fmt.Errorf("stage-out to %s: interrupted: files already copied stay; run the same command again to resume", to)
 			}
 			if err != nil {
 				return err
@@ -47,7 +47,7 @@ file appears at TO whole or not at all.`,
 				fmt.Fprintf(c.ErrOrStderr(), "bivouac: and %d more\n", more)
 			}
 			if r.Failed > 0 {
-				return fmt.Errorf("stage-out to %s: %d of %d were not copied: mend what is named, and run it again: what was copied stays", to, r.Failed, r.All())
+				return fmt.Errorf("stage-out to %s: %d of %d files not copied: fix the errors listed above and run it again; files already copied stay", to, r.Failed, r.All())
 			}
 			_, err = fmt.Fprintf(c.OutOrStdout(), "%d files, %s\n", r.Files, show.Bytes(r.Bytes))
 			return err

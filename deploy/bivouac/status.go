@@ -16,7 +16,7 @@ func statusCmd() *cobra.Command {
 }
 
 func reportCmd() *cobra.Command {
-	return statusLike("report", "Show what staging has read, where the data is, and how long it took", func(c *cobra.Command, s daemon.Status) error {
+	return statusLike("report", "Show how much staging read, where the data is, and how long it took", func(c *cobra.Command, s daemon.Status) error {
 		return show.Report(c.OutOrStdout(), s)
 	})
 }

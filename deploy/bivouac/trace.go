@@ -19,11 +19,11 @@ func traceCmd() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "trace",
 		Short: "Show every request to the mount of this node, as it is answered",
-		Long: `Trace prints a line for every request that the kernel makes to the mount of the
-node that is asked: when, what, on which inode and name or bytes, for which process,
-how long it took, and the error. It ends with Ctrl-C. Nothing is kept, and it costs
-nothing while nobody listens. What the kernel answers from its caches, or reads by
-itself, is no request.`,
+		Long: `Trace prints a line for every request that the kernel sends to the mount of this
+node: time, operation, inode, name or byte range, process, duration and result.
+Stop it with Ctrl-C. Requests are not stored, and tracing costs nothing while no
+trace command runs. Operations that the kernel answers from its caches or reads
+directly do not appear.`,
 		Example: "  bivouac trace | grep -v ' lookup '\n  bivouac trace --json > trace.json",
 		Args:    cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
@@ -37,18 +37,18 @@ itself, is no request.`,
 		},
 	}
 	w.flags(c)
-	c.Flags().BoolVar(&asJSON, "json", false, "print a line of JSON for each")
+	c.Flags().BoolVar(&asJSON, "json", false, "print a line of JSON for each request")
 	return c
 }
 
 func trace(ctx context.Context, ctl *daemon.Ctl, out, errs io.Writer, asJSON bool) error {
 	e := json.NewEncoder(out)
-	return ctl.Trace(ctx, func() { fmt.Fprintln(errs, "bivouac: listening; Ctrl-C ends it") }, func(l daemon.TraceLine) error {
+	return ctl.Trace(ctx, func() { fmt.Fprintln(errs, "bivouac: tracing; stop with Ctrl-C") }, func(l daemon.TraceLine) error {
 		if asJSON {
 			return e.Encode(l)
 		}
 		if l.Dropped > 0 {
-			fmt.Fprintf(errs, "bivouac: %d requests are missing here: this output is too slow\n", l.Dropped)
+			fmt.Fprintf(errs, "bivouac: %d requests not shown: the output is too slow; write it to a file\n", l.Dropped)
 		}
 		outcome := "ok"
 		if l.Error != "" {

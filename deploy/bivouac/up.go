@@ -19,10 +19,10 @@ func upCmd() *cobra.Command {
 	var asJSON bool
 	c := &cobra.Command{
 		Use:   "up --dir D",
-		Short: "Pitch a filesystem of several nodes on this machine, without Slurm",
-		Long: `Up starts several daemons on this machine, mounts them at D/node0, D/node1, …
-and returns when all of them can be used. It needs no server, no Slurm and no
-configuration. End it with: bivouac down --dir D`,
+		Short: "Start a filesystem of several nodes on this machine, without Slurm",
+		Long: `Up creates the directory D if it is missing, starts a daemon for each node, mounts
+the nodes at D/node0, D/node1, … and returns when all of them are ready. It needs
+no Slurm and no configuration. Stop it with: bivouac down --dir D`,
 		Example: "  bivouac up --nodes 4 --dir /tmp/camp",
 		Args:    cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
@@ -55,16 +55,16 @@ configuration. End it with: bivouac down --dir D`,
 			return nil
 		},
 	}
-	c.Flags().StringVar(&cfg.Dir, "dir", "", "directory of the job (required)")
+	c.Flags().StringVar(&cfg.Dir, "dir", "", "directory for the filesystem; created if missing (required)")
 	c.Flags().IntVar(&cfg.Nodes, "nodes", 4, "number of nodes")
-	c.Flags().StringVar(&capacity, "capacity", "", "space on each node, such as 40G (default: what the disk has, for each)")
-	c.Flags().StringVar(&rate, "rate", "", "most bytes a second that each node reads from sources, such as 200M (default: no bound)")
-	c.Flags().StringVar(&serveRate, "serve-rate", "", "most bytes a second that each node sends others of what they read (default: no bound)")
-	c.Flags().BoolVar(&cfg.VerifyReads, "verify-reads", false, "compare what is read of datasets on other nodes with what was staged")
-	c.Flags().StringVar(&view, "kernel-view", "auto", "auto or off: whether the kernel reads small files that are on the node by itself, where it can")
-	c.Flags().BoolVar(&cfg.Debug, "debug", false, "log a line for every request of the mounts")
-	c.Flags().Uint64Var(&cfg.Seed, "seed", 0, "seed of the placement of files")
-	c.Flags().DurationVar(&cfg.Timeout, "timeout", time.Minute, "longest time to come up")
+	c.Flags().StringVar(&capacity, "capacity", "", "space for each node, such as 40G (default: the free space of the disk, for each)")
+	c.Flags().StringVar(&rate, "rate", "", "limit on each node's reads from sources, in bytes per second, such as 200M (default: none)")
+	c.Flags().StringVar(&serveRate, "serve-rate", "", "limit on what each node sends to readers on other nodes, in bytes per second (default: none)")
+	c.Flags().BoolVar(&cfg.VerifyReads, "verify-reads", false, "check remote reads of datasets against their checksums")
+	c.Flags().StringVar(&view, "kernel-view", "auto", "auto or off: let the kernel read small local files directly, where it can")
+	c.Flags().BoolVar(&cfg.Debug, "debug", false, "log every request of the mounts")
+	c.Flags().Uint64Var(&cfg.Seed, "seed", 0, "seed for placing files on nodes")
+	c.Flags().DurationVar(&cfg.Timeout, "timeout", time.Minute, "time limit until all nodes are ready")
 	c.Flags().BoolVar(&asJSON, "json", false, "print the nodes as JSON")
 	must(c.MarkFlagRequired("dir"))
 	return c

@@ -19,35 +19,34 @@ func verifyCmd() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "verify [NAME]...",
 		Short: "Read datasets again on all nodes and compare them with their checksums",
-		Long: `Verify has every node read again, from its drives, what it has of the datasets
-named (by default all that are sealed), and compare each file with the checksum
-that was taken when it was read from the source. A file that is not what it was
-is named with its node, fetched from the source again, and compared again. If it
-is right then, all is well; otherwise the exit status is 1, and the file cannot be
-read until the source has it as it was. With --keep nothing is fetched.
+		Long: `Verify makes every node read its files of the named datasets from its drives
+(default: all datasets that are ready) and compare each file with the checksum
+from staging. It names each damaged file with its node, fetches the file from
+the source again and compares it again. If a file is still damaged, the exit
+status is 1, and the file cannot be read until the source is restored. With
+--keep, verify fetches nothing.
 
-Files for which the nodes have no room are in the source alone (spill=pfs, or a node
-was lost). They are counted, and not read, unless --source is given: then they are read from
-there, each once for all nodes, and compared where there is a checksum. That is
-where the dataset is a compressed tar; of others only those files have one that
-are on the nodes.
+Files that do not fit on the nodes are only in the source (spill=pfs, or a node
+was lost). Verify counts them and does not read them. With --source it reads
+each once and compares those that have a checksum: the files of a compressed
+tar. Other sources have checksums only for files that are on the nodes.
 
-With --sha256 the SHA-256 of each file that is read goes to the standard output, as sha256sum
-writes it, so that "cd $BIVOUAC_DATA/NAME && sha256sum -c" takes it; then one
-dataset has to be named.`,
+With --sha256, verify prints the SHA-256 of each file that it reads, in the
+format of sha256sum, for "cd $BIVOUAC_DATA/NAME && sha256sum -c FILE". Name one
+dataset.`,
 		Example: "  bivouac verify\n  bivouac verify imagenet --sha256 > imagenet.sha256",
 		RunE: func(c *cobra.Command, names []string) error {
 			switch {
 			case sums && len(names) != 1:
-				return errors.New("verify --sha256 takes one NAME")
+				return errors.New("verify --sha256 needs exactly one NAME")
 			case sums && asJSON:
-				return errors.New("verify takes --sha256 or --json, not both: each is all of the output")
+				return errors.New("verify: give --sha256 or --json, not both")
 			}
 			ctl, err := w.ctl()
 			if err != nil {
 				return err
 			}
-			if names, err = sealedNames(c, ctl, names); err != nil {
+			if names, err = readyNames(c, ctl, names); err != nil {
 				return err
 			}
 			bad, results := int64(0), make(map[string]dataset.VerifyResult)
@@ -74,21 +73,21 @@ dataset has to be named.`,
 				}
 			}
 			if bad > 0 {
-				return fmt.Errorf("%d files are not what they were", bad)
+				return fmt.Errorf("%d files are damaged and were not repaired: restore them in the source and run verify again", bad)
 			}
 			return nil
 		},
 	}
 	w.flags(c)
-	c.Flags().BoolVar(&keep, "keep", false, "only tell: do not fetch again what is bad")
-	c.Flags().BoolVar(&src, "source", false, "read from the source, too, what is there alone as the nodes have no room for it")
-	c.Flags().BoolVar(&asJSON, "json", false, "print what was found as JSON")
-	c.Flags().BoolVar(&sums, "sha256", false, "list the SHA-256 of every file on the standard output")
+	c.Flags().BoolVar(&keep, "keep", false, "only report damaged files, do not fetch them again")
+	c.Flags().BoolVar(&src, "source", false, "also read files that are only in the source")
+	c.Flags().BoolVar(&asJSON, "json", false, "print the results as JSON")
+	c.Flags().BoolVar(&sums, "sha256", false, "print the SHA-256 of every file")
 	return c
 }
 
-// sealedNames is names, or those of all datasets that are sealed.
-func sealedNames(c *cobra.Command, ctl *daemon.Ctl, names []string) ([]string, error) {
+// readyNames returns names, or those of all datasets that are ready.
+func readyNames(c *cobra.Command, ctl *daemon.Ctl, names []string) ([]string, error) {
 	if len(names) > 0 {
 		return names, nil
 	}
@@ -107,7 +106,7 @@ func sealedNames(c *cobra.Command, ctl *daemon.Ctl, names []string) ([]string, e
 func tellVerified(w io.Writer, name string, r dataset.VerifyResult) {
 	for _, f := range r.BadFiles {
 		if f.Repaired {
-			f.Error += "; it was fetched again and is right now"
+			f.Error += "; repaired from the source"
 		}
 		if f.Path == "" {
 			fmt.Fprintf(w, "bivouac: %s: on %s: %s\n", name, f.Host, f.Error)
@@ -120,17 +119,17 @@ func tellVerified(w io.Writer, name string, r dataset.VerifyResult) {
 		fmt.Fprintf(w, "bivouac: %s: %q %s%s: %s\n", name, f.Path, where, f.Host, f.Error)
 	}
 	if more := r.Bad + r.Repaired - int64(len(r.BadFiles)); more > 0 {
-		fmt.Fprintf(w, "bivouac: %s: and %d more: run verify again for them\n", name, more)
+		fmt.Fprintf(w, "bivouac: %s: and %d more: run verify again to list them\n", name, more)
 	}
-	fmt.Fprintf(w, "bivouac: %s: %d files, %s read, %d bad", name, r.Files, show.Bytes(r.Bytes), r.Bad)
+	fmt.Fprintf(w, "bivouac: %s: %d files, %s read, %d damaged", name, r.Files, show.Bytes(r.Bytes), r.Bad)
 	if r.Repaired > 0 {
-		fmt.Fprintf(w, ", %d fetched again", r.Repaired)
+		fmt.Fprintf(w, ", %d repaired", r.Repaired)
 	}
 	fmt.Fprintln(w)
 	if r.Unsummed > 0 {
-		fmt.Fprintf(w, "bivouac: %s: %d of them have no checksum to compare with\n", name, r.Unsummed)
+		fmt.Fprintf(w, "bivouac: %s: %d of these files have no checksum and were only read\n", name, r.Unsummed)
 	}
 	if r.Overflow > 0 {
-		fmt.Fprintf(w, "bivouac: %s: %d files more are in the source alone and were not checked: verify --source %s reads them\n", name, r.Overflow, name)
+		fmt.Fprintf(w, "bivouac: %s: %d more files are only in the source and were not checked: run bivouac verify --source %s\n", name, r.Overflow, name)
 	}
 }

@@ -14,8 +14,8 @@ func TestTellVerified(t *testing.T) {
 		{Path: "a/b", Host: "n1", Source: true, Error: "/src/set.tar.zst at offset 5: is wrong"},
 	}})
 	const want = `bivouac: set: "a/b" read by n1: /src/set.tar.zst at offset 5: is wrong
-bivouac: set: 3 files, 10 B read, 1 bad
-bivouac: set: 7 files more are in the source alone and were not checked: verify --source set reads them
+bivouac: set: 3 files, 10 B read, 1 damaged
+bivouac: set: 7 more files are only in the source and were not checked: run bivouac verify --source set
 `
 	if w.String() != want {
 		t.Errorf("verify says\n%s, want\n%s", &w, want)

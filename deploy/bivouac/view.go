@@ -25,11 +25,11 @@ func (c *covers) view(ds cluster.Dataset, sum manifest.Summary) *mount.Cover {
 	v := viewBuild{node: c.node, ds: ds, sum: sum}
 	h, m, err := v.make(c)
 	if err != nil {
-		log.WithError(err).Info("no kernel view for the dataset; it is read through FUSE")
+		log.WithError(err).Info("could not make a kernel view of the dataset; it is read through FUSE")
 		return nil
 	}
 	log.WithFields(logrus.Fields{"files": sum.Files, "local": v.here, "took": time.Since(began).Round(time.Millisecond)}).
-		Info("kernel view made; it is attached when no process walks the dataset")
+		Info("kernel view made; it will be attached when no process walks the dataset")
 	c.mu.Lock()
 	c.seen[ds.ID].showing = h
 	c.mu.Unlock()
@@ -154,7 +154,7 @@ func (c *covers) remake(x *covered) {
 		showing.cancel() // it must not attach the old view
 	}
 	c.node.mount.Uncover(name)
-	c.node.log.WithField("dataset", name).Warn("a local file of the dataset is damaged or missing; its kernel view is made again without it")
+	c.node.log.WithField("dataset", name).Warn("a local file of the dataset is damaged or missing; making the kernel view again without it")
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	x.covered, x.viewed = false, false

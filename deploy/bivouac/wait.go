@@ -24,16 +24,21 @@ func waitCmd() *cobra.Command {
 	var output bool
 	c := &cobra.Command{
 		Use:   "wait [NAME]...",
-		Short: "Wait until the datasets can be read on all nodes",
-		Long: `Wait returns when the datasets that were asked for can be read on all nodes:
-"manifest" when their whole tree appears, and what is read is fetched first if
-it is not there yet; "all" when all their data is there; "none" at once. An
-archive that has to be read to be known appears when all of it is there. With
-names it waits for those alone. It shows progress, and fails if a stage-in has
-failed.`,
+		Short: "Wait until the datasets are readable on all nodes",
+		Long: `Wait shows progress and returns when all datasets, or those named, are readable
+on all nodes. --for says when that is:
+
+    manifest   when the whole tree appears; files that have not arrived are
+               fetched when they are read. Archives that are staged in a single
+               pass appear when they are complete
+    all        when every file has been staged
+    none       at once
+
+Wait fails if a stage-in failed. If entries were left out (on-error=skip), the
+exit status is 3.`,
 		RunE: func(c *cobra.Command, names []string) error {
 			if !slices.Contains([]string{"", "manifest", "all", "none"}, until) {
-				return fmt.Errorf("--for %s: manifest, all or none", until)
+				return fmt.Errorf("--for %s: want manifest, all or none", until)
 			}
 			ctl, err := w.ctl()
 			if err != nil {
@@ -52,9 +57,9 @@ failed.`,
 		},
 	}
 	w.flags(c)
-	c.Flags().StringVar(&until, "for", "", "manifest, all or none (default: what the job's wait= option says)")
+	c.Flags().StringVar(&until, "for", "", "manifest, all or none (default: the job's wait= option)")
 	c.Flags().DurationVar(&timeout, "timeout", 0, "give up after this time (default: never)")
-	c.Flags().BoolVar(&output, "job-output", false, "standard error, or output, is the job's")
+	c.Flags().BoolVar(&output, "job-output", false, "standard error or output is the job's output file")
 	must(c.Flags().MarkHidden("job-output")) // for the plugin
 	return c
 }
@@ -122,9 +127,9 @@ func waitFor(ctx context.Context, ctl *daemon.Ctl, until string, names []string,
 func gaveUp(ctx context.Context) error {
 	why := "interrupted"
 	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
-		why = "the time to wait is over"
+		why = "timed out"
 	}
-	return fmt.Errorf("%s; the staging goes on: see bivouac status", why)
+	return fmt.Errorf("%s: no longer waiting; stage-ins continue in the background: run bivouac status to see them", why)
 }
 
 // settled reports whether there is nothing left to wait for, and what failed. A failure of a

@@ -39,7 +39,18 @@ func seconds(a, b metadata.Time) string {
 	return fmt.Sprintf("%.2f s", b.Time().Sub(a.Time()).Seconds())
 }
 
-// Status writes how the job stands.
+// phase is the word for a phase in text; JSON has cluster.Phase.
+func phase(p cluster.Phase) string {
+	switch p {
+	case cluster.Sealed:
+		return "ready"
+	case cluster.Filling:
+		return "fetching"
+	}
+	return p.String()
+}
+
+// Status writes the state of the job.
 func Status(w io.Writer, s daemon.Status) error {
 	state := "starting"
 	switch {
@@ -52,7 +63,7 @@ func Status(w io.Writer, s daemon.Status) error {
 	fmt.Fprintf(w, "this node (%s): %s used of %s, %d objects\n", s.Host, Bytes(s.Space.Used), Bytes(s.Space.Capacity), s.Space.Objects)
 	traffic(w, s)
 	if n := s.Swept; n.Objects+n.Inodes+n.Files+n.Waiting > 0 {
-		fmt.Fprintf(w, "  left over from daemons that died: %d objects, %d inodes and %d files removed; %d objects wait for a node\n",
+		fmt.Fprintf(w, "  orphans after daemon restarts: removed %d objects, %d inodes and %d files; %d objects wait for a node that is down\n",
 			n.Objects, n.Inodes, n.Files, n.Waiting)
 	}
 	fmt.Fprintln(w)
@@ -73,7 +84,7 @@ func Status(w io.Writer, s daemon.Status) error {
 		if ds.Progress != nil {
 			files, bytes = ds.Progress.Files, ds.Progress.Bytes
 		}
-		fmt.Fprintf(t, "%s\t%v\t%d\t%s\t%s\n", ds.Name, ds.Phase, files, Bytes(bytes), ds.Source)
+		fmt.Fprintf(t, "%s\t%s\t%d\t%s\t%s\n", ds.Name, phase(ds.Phase), files, Bytes(bytes), ds.Source)
 	}
 	if err := t.Flush(); err != nil {
 		return err
@@ -98,9 +109,9 @@ func lost(w io.Writer, nodes []daemon.NodeStatus) {
 		switch {
 		case !n.Lost:
 		case n.ID == metadata.RootIno.Home():
-			fmt.Fprintf(w, "%s is lost, and with it the root of scratch: nothing in scratch can be reached until it is back\n", n.Host)
+			fmt.Fprintf(w, "%s is lost, and with it the root of scratch: scratch is unavailable until it is back\n", n.Host)
 		default:
-			fmt.Fprintf(w, "%s is lost: files of scratch that have bytes there, directories that were kept there, and what was made in these are EIO until it is back; rm -rf removes them\n", n.Host)
+			fmt.Fprintf(w, "%s is lost: scratch files with data there, and directories kept there with their contents, fail with EIO until it is back; rm -rf removes them\n", n.Host)
 		}
 	}
 }
@@ -109,7 +120,7 @@ func lost(w io.Writer, nodes []daemon.NodeStatus) {
 func stageOut(w io.Writer, o stageout.Status) {
 	fmt.Fprintf(w, "\nstage-out of %s to %s: %d files, %s copied by this node", o.From, o.To, o.Files, Bytes(o.Bytes))
 	if o.Unsettled > 0 {
-		fmt.Fprintf(w, ", %d just written", o.Unsettled)
+		fmt.Fprintf(w, ", %d still being written", o.Unsettled)
 	}
 	if o.Failed > 0 || o.Error != "" {
 		fmt.Fprintf(w, ", %d failed: %s", o.Failed, o.Error)
@@ -123,7 +134,7 @@ func unreadable(w io.Writer, ds daemon.DatasetStatus) {
 		fmt.Fprintf(w, "%s: on %s: %v\n", ds.Name, u.Host, &u.Unreadable)
 	}
 	if ds.MoreUnreadable > 0 {
-		fmt.Fprintf(w, "%s: and %d more files like these: bivouac verify --source %s names them\n", ds.Name, ds.MoreUnreadable, ds.Name)
+		fmt.Fprintf(w, "%s: and %d more unreadable files: run bivouac verify --source %s to list them\n", ds.Name, ds.MoreUnreadable, ds.Name)
 	}
 }
 
@@ -131,11 +142,11 @@ func unreadable(w io.Writer, ds daemon.DatasetStatus) {
 func displaced(w io.Writer, ds daemon.DatasetStatus) {
 	for _, x := range ds.Overflow {
 		if x.Files > 0 {
-			fmt.Fprintf(w, "%s: %s has no room for %d files, %s, which lost nodes had, or whose room scratch has taken: they are read from the source each time\n",
+			fmt.Fprintf(w, "%s: %s has no room for %d files, %s, because nodes were lost or scratch has grown: they are read from the source\n",
 				ds.Name, x.Host, x.Files, Bytes(x.Bytes))
 		}
 		if x.Missing > 0 {
-			fmt.Fprintf(w, "%s: %s could not fetch %d files that it is to have: %s: put right what is wrong and read them again (each read tries), or stage it in again\n",
+			fmt.Fprintf(w, "%s: %s could not fetch %d files that it owns: %s: fix the error, then read them (each read tries again), or stage the source again\n",
 				ds.Name, x.Host, x.Missing, x.Error)
 		}
 	}
@@ -155,12 +166,12 @@ func traffic(w io.Writer, s daemon.Status) {
 	line("written", t.WriteLocal, t.WriteRemote, r.WriteLocal, r.WriteRemote)
 	pace := func(what string, p *rate.Stats) {
 		if p != nil {
-			fmt.Fprintf(w, "  %s at most %s/s: %s so far, waited %.1f s\n", what, Bytes(p.Limit), Bytes(p.Bytes), p.Waited)
+			fmt.Fprintf(w, "  %s: limit %s/s, %s so far, throttled for %.1f s\n", what, Bytes(p.Limit), Bytes(p.Bytes), p.Waited)
 		}
 	}
 	pace("staged", s.Paces.Stage)
 	pace("served", s.Paces.Serve)
-	fmt.Fprintf(w, "  %d files opened that the kernel reads by itself (%.0f/s)\n", t.Passthrough, r.Passthrough)
+	fmt.Fprintf(w, "  %d files opened that the kernel reads directly (%.0f/s)\n", t.Passthrough, r.Passthrough)
 	if t.Prefetched > 0 {
 		fmt.Fprintf(w, "  %d files prefetched for sequential dataset readers (%.0f/s)\n", t.Prefetched, r.Prefetched)
 	}
@@ -179,7 +190,7 @@ func Report(w io.Writer, s daemon.Status) error {
 }
 
 func dataset(w io.Writer, ds daemon.DatasetStatus) {
-	fmt.Fprintf(w, "dataset %s from %s: %v\n", ds.Name, ds.Source, ds.Phase)
+	fmt.Fprintf(w, "dataset %s from %s: %s\n", ds.Name, ds.Source, phase(ds.Phase))
 	if ds.Phase == cluster.Failed {
 		fmt.Fprintf(w, "  error                    %s\n", ds.Error)
 		return
@@ -198,10 +209,10 @@ func dataset(w io.Writer, ds daemon.DatasetStatus) {
 	}
 	d := ds.Sealed.Time().Sub(ds.Started.Time())
 	if ds.Sealed != 0 && d > 0 {
-		fmt.Fprintf(w, "  staged and sealed in     %.2f s, %.3f GB/s\n", d.Seconds(), float64(ds.SourceBytes)/1e9/d.Seconds())
+		fmt.Fprintf(w, "  ready after              %.2f s, %.3f GB/s\n", d.Seconds(), float64(ds.SourceBytes)/1e9/d.Seconds())
 	}
 	if ds.Skipped > 0 {
-		fmt.Fprintf(w, "  left out                 %d things that could not be read\n", ds.Skipped)
+		fmt.Fprintf(w, "  left out                 %d entries that could not be read (bivouac skipped %s)\n", ds.Skipped, ds.Name)
 	}
 	perNode(w, ds)
 }
@@ -216,7 +227,7 @@ func perNode(w io.Writer, ds daemon.DatasetStatus) {
 		fmt.Fprintf(w, "  %-24s %d files, %s, in stripes\n", s.Host, s.Files, Bytes(s.Bytes))
 	}
 	if s := ds.InSource; s != nil {
-		fmt.Fprintf(w, "  %-24s %d files, %s, for which there is no room\n", s.Host, s.Files, Bytes(s.Bytes))
+		fmt.Fprintf(w, "  %-24s %d files, %s, without room on the nodes\n", s.Host, s.Files, Bytes(s.Bytes))
 	}
 	unreadable(w, ds)
 	displaced(w, ds)
@@ -272,11 +283,11 @@ func line(ds daemon.DatasetStatus, at time.Time) string {
 	case cluster.Sealed:
 		return fmt.Sprintf("bivouac: %s: %d files, %s, ready in %s", ds.Name, ds.Files, Bytes(ds.Bytes), seconds(ds.Started, ds.Sealed))
 	case cluster.Publishing:
-		return fmt.Sprintf("bivouac: %s: %d files, spreading the manifest", ds.Name, ds.Files)
+		return fmt.Sprintf("bivouac: %s: %d files, distributing the manifest", ds.Name, ds.Files)
 	}
 	if ds.Progress == nil || ds.Total == 0 {
 		if ds.Phase == cluster.Filling {
-			return fmt.Sprintf("bivouac: %s: %d files, %s, can be read; the files are fetched", ds.Name, ds.Files, Bytes(ds.Bytes))
+			return fmt.Sprintf("bivouac: %s: %d files, %s, readable; fetching the files", ds.Name, ds.Files, Bytes(ds.Bytes))
 		}
 		return fmt.Sprintf("bivouac: %s: scanning %s", ds.Name, ds.Source)
 	}

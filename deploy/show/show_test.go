@@ -47,7 +47,7 @@ func TestReport(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, want := range []string{"allocation to mount      0.25 s", "source bytes read / source bytes = 1.00",
-		"staged and sealed in     2.00 s", "2 files, 2.0 KiB", "all nodes                1 files, 5.0 MiB, in stripes", "imbalance (most / mean)  1.33"} {
+		"ready after              2.00 s", "2 files, 2.0 KiB", "all nodes                1 files, 5.0 MiB, in stripes", "imbalance (most / mean)  1.33"} {
 		if !strings.Contains(b.String(), want) {
 			t.Errorf("the report has no %q:\n%s", want, b.String())
 		}
@@ -101,7 +101,7 @@ func TestCheck(t *testing.T) {
 	if err := Check(&b, r); err != nil {
 		t.Fatal(err)
 	}
-	want := "one\ntwo\nand 1 more\n2 directories, 3 files, 4 names, 1 files without a name, 5 objects: 3 things wrong\n"
+	want := "one\ntwo\nand 1 more\n2 directories, 3 files, 4 names, 1 orphans, 5 objects: 3 problems\n"
 	if b.String() != want {
 		t.Errorf("Check = %q, want %q", b.String(), want)
 	}
@@ -116,8 +116,8 @@ func TestStatusOfLostNodes(t *testing.T) {
 	if err := Status(&b, s); err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"a is lost, and with it the root of scratch", "b is lost: files of scratch", "rm -rf removes them",
-		"set: d has no room for 3 files, 3.0 KiB,", "set: e could not fetch 2 files that it is to have: no such file: "} {
+	for _, want := range []string{"a is lost, and with it the root of scratch", "b is lost: scratch files", "rm -rf removes them",
+		"set: d has no room for 3 files, 3.0 KiB,", "set: e could not fetch 2 files that it owns: no such file: "} {
 		if !strings.Contains(b.String(), want) {
 			t.Errorf("the status has no %q:\n%s", want, b.String())
 		}

@@ -159,7 +159,7 @@ func (c *camp) failed(r result, want ...string) {
 		}
 	}
 	for _, l := range lines[:len(lines)-1] {
-		if !strings.Contains(l, ": scanning ") && !strings.Contains(l, "ETA") && !strings.Contains(l, "spreading") {
+		if !strings.Contains(l, ": scanning ") && !strings.Contains(l, "ETA") && !strings.Contains(l, "distributing") {
 			c.t.Errorf("beside the error there is %q", l)
 		}
 	}

@@ -41,7 +41,7 @@ func TestCheck(t *testing.T) {
 			}
 		}
 	}
-	if r := c.finish(busy); r.status != 0 || !strings.HasSuffix(r.out, ": 0 things wrong\n") {
+	if r := c.finish(busy); r.status != 0 || !strings.HasSuffix(r.out, ": 0 problems\n") {
 		t.Errorf("check of a busy tree: status %d: %s%s", r.status, r.out, r.err)
 	}
 	gone := metadata.LiveIno(1, 1<<40)
@@ -49,7 +49,7 @@ func TestCheck(t *testing.T) {
 	write(t, filepath.Join(mkdir(t, part), "0001010000000000"), []byte("leaked"))
 	out := c.run("check", "--dir", c.dir)
 	if want := "node2 has an object of inode " + gone.String() + ", which does not exist\n"; out.status != 1 || !strings.HasPrefix(out.out, want) ||
-		!strings.Contains(out.err, "1 things are wrong with scratch") {
+		!strings.Contains(out.err, "scratch has 1 problems") {
 		t.Errorf("check: status %d: %s%s\nwant status 1 and %q", out.status, out.out, out.err, want)
 	}
 }

@@ -102,7 +102,7 @@ func TestStageOutToBadDisk(t *testing.T) {
 			t.Errorf("the errors do not list %s:\n%s", name, r.err)
 		}
 	}
-	if !strings.Contains(r.err, " of 4 were not copied: mend what is named, and run it again") || r.status != 1 {
+	if !strings.Contains(r.err, " of 4 files not copied: fix the errors listed above and run it again") || r.status != 1 {
 		t.Errorf("status %d, errors:\n%s", r.status, r.err)
 	}
 	for _, name := range names(t, to) { // small, if it came before the others had filled the disk
@@ -142,7 +142,7 @@ func TestStageOutInterrupted(t *testing.T) {
 	if err := out.Process.Signal(syscall.SIGINT); err != nil {
 		t.Fatal(err)
 	}
-	c.failed(c.finish(out), to, "interrupted", "the same command goes on")
+	c.failed(c.finish(out), to, "interrupted", "run the same command again")
 	if err := syscall.Kill(hung, syscall.SIGCONT); err != nil {
 		t.Fatal(err)
 	}

@@ -42,7 +42,7 @@ func TestStatus(t *testing.T) {
 			t.Errorf(".bivouac/status on node%s: %v, %+v", node, err, m)
 		}
 		out := c.ok("status", "--dir", c.dir, "--node", node)
-		for _, want := range []string{"ready", "mounted at " + c.node(node), "node2", "leader", "set", "sealed", c.path("set.tar")} {
+		for _, want := range []string{"ready", "mounted at " + c.node(node), "node2", "leader", "set      ready", c.path("set.tar")} {
 			if !strings.Contains(out, want) {
 				t.Errorf("status of node%s has no %q:\n%s", node, want, out)
 			}

@@ -31,7 +31,7 @@ func TestTrace(t *testing.T) {
 		t.Fatal(err)
 	}
 	listening, err := bufio.NewReader(errs).ReadString('\n')
-	if err != nil || !strings.Contains(listening, "listening") {
+	if err != nil || !strings.Contains(listening, "tracing") {
 		t.Fatalf("trace says %q, %v", listening, err)
 	}
 	name := c.node("1", "scratch", "a file")

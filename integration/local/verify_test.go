@@ -21,7 +21,7 @@ func TestVerify(t *testing.T) {
 	write(t, filepath.Join(src, "striped"), bytes.Repeat([]byte("0123456789abcdef"), 5<<20))
 	c.stageIn("src")
 	r := c.run("verify", "--dir", c.dir)
-	if r.status != 0 || !strings.Contains(r.err, "0 bad") || strings.Contains(r.err, "no checksum") {
+	if r.status != 0 || !strings.Contains(r.err, "0 damaged") || strings.Contains(r.err, "no checksum") {
 		t.Fatalf("verify: status %d:\n%s", r.status, r.err)
 	}
 	sums := c.ok("verify", "src", "--sha256", "--dir", c.dir, "--node", "1")
@@ -35,7 +35,7 @@ func TestVerify(t *testing.T) {
 	}
 	node := c.flip("src/big", 2_000_000)
 	r = c.run("verify", "--keep", "--dir", c.dir)
-	if r.status != 1 || !strings.Contains(r.err, `"big" on `+node) || !strings.Contains(r.err, "1 bad") {
+	if r.status != 1 || !strings.Contains(r.err, `"big" on `+node) || !strings.Contains(r.err, "1 damaged") {
 		t.Errorf("a bit of big flipped on %s; status %d:\n%s", node, r.status, r.err)
 	}
 	var found map[string]dataset.VerifyResult
@@ -45,11 +45,11 @@ func TestVerify(t *testing.T) {
 	if f := found["src"]; f.Bad != 0 || f.Repaired != 1 || len(f.BadFiles) != 1 || f.BadFiles[0].Path != "big" {
 		t.Errorf("fetched again: %+v", f)
 	}
-	if r := c.run("verify", "--dir", c.dir); r.status != 0 || !strings.Contains(r.err, " 0 bad\n") {
+	if r := c.run("verify", "--dir", c.dir); r.status != 0 || !strings.Contains(r.err, " 0 damaged\n") {
 		t.Errorf("afterwards: status %d:\n%s", r.status, r.err)
 	}
 	c.fails([]string{"no dataset named", "status"}, "verify", "nothing", "--dir", c.dir)
-	c.fails([]string{"no file below a mount", "$BIVOUAC"}, "locate", src)
+	c.fails([]string{"not below a mount", "$BIVOUAC"}, "locate", src)
 }
 
 // flip flips a bit of a file's object, and returns the node that holds it.

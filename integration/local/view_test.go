@@ -253,7 +253,7 @@ func TestViewMended(t *testing.T) {
 	if read(5) == nil {
 		t.Error("a bit that flipped in an object is seen by nobody") // then the rest shows nothing
 	}
-	if r := c.run("verify", "--dir", c.dir); r.status != 0 || !strings.Contains(r.err, "1 mended") && !strings.Contains(r.err, "fetched again") {
+	if r := c.run("verify", "--dir", c.dir); r.status != 0 || !strings.Contains(r.err, "1 repaired") {
 		t.Errorf("verify: status %d:\n%s", r.status, r.err)
 	}
 	if err := read(5); err != nil {

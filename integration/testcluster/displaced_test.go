@@ -273,7 +273,7 @@ func TestLostNodeAndItsSource(t *testing.T) {
 			}
 			want := []string{"cannot be read from " + src, "each read tries again"}
 			if !full {
-				want = append(want, "files that it is to have: ", "stage it in again")
+				want = append(want, "files that it owns: ", "stage the source again")
 			}
 			for _, w := range want {
 				if !strings.Contains(text.String(), w) {
