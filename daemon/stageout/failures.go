@@ -13,6 +13,7 @@ import (
 	"syscall"
 
 	"github.com/bivouacfs/bivouac/daemon/job"
+	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/stagein/stageout"
 )
 
@@ -137,7 +138,7 @@ func (f *Failures) line() string {
 	case files == 0:
 		s += "failed: " + strings.Join(why, ", ")
 	default:
-		s += fmt.Sprintf("failed: not copied, and lost with the job, %s of %s: %s", count(files), size(bytes), strings.Join(why, ", "))
+		s += fmt.Sprintf("failed: not copied, and lost with the job, %s of %s: %s", count(files), metadata.FormatBytes(bytes), strings.Join(why, ", "))
 	}
 	switch {
 	case f.Lists == 1:
@@ -182,18 +183,6 @@ func count(files int64) string {
 		return "1 file"
 	}
 	return fmt.Sprintf("%d files", files)
-}
-
-// size is n bytes for a person to read.
-func size(n int64) string {
-	if n < 1<<10 {
-		return fmt.Sprintf("%d B", n)
-	}
-	x, unit := float64(n)/(1<<10), 0
-	for ; x >= 1<<10 && unit < 4; unit++ {
-		x /= 1 << 10
-	}
-	return fmt.Sprintf("%.1f %ciB", x, "KMGTP"[unit])
 }
 
 // failureList collects everything that a run of the copy could not copy.

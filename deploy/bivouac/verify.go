@@ -10,7 +10,7 @@ import (
 
 	"github.com/bivouacfs/bivouac/daemon"
 	"github.com/bivouacfs/bivouac/daemon/dataset"
-	"github.com/bivouacfs/bivouac/deploy/show"
+	"github.com/bivouacfs/bivouac/metadata"
 )
 
 func verifyCmd() *cobra.Command {
@@ -121,7 +121,7 @@ func tellVerified(w io.Writer, name string, r dataset.VerifyResult) {
 	if more := r.Bad + r.Repaired - int64(len(r.BadFiles)); more > 0 {
 		fmt.Fprintf(w, "bivouac: %s: and %d more: run verify again to list them\n", name, more)
 	}
-	fmt.Fprintf(w, "bivouac: %s: %d files, %s read, %d damaged", name, r.Files, show.Bytes(r.Bytes), r.Bad)
+	fmt.Fprintf(w, "bivouac: %s: %d files, %s read, %d damaged", name, r.Files, metadata.FormatBytes(r.Bytes), r.Bad)
 	if r.Repaired > 0 {
 		fmt.Fprintf(w, ", %d repaired", r.Repaired)
 	}

@@ -18,19 +18,6 @@ import (
 	"github.com/bivouacfs/bivouac/metadata/cluster"
 )
 
-// Bytes formats n in binary units: 1.5 GiB.
-func Bytes(n int64) string {
-	const units = "KMGTPE"
-	if n < 1<<10 {
-		return fmt.Sprintf("%d B", n)
-	}
-	f, i := float64(n)/(1<<10), 0
-	for f >= 1024 && i < len(units)-1 {
-		f, i = f/1024, i+1
-	}
-	return fmt.Sprintf("%.1f %ciB", f, units[i])
-}
-
 // seconds is the time from a to b, "-" if either has not happened.
 func seconds(a, b metadata.Time) string {
 	if a == 0 || b == 0 {
@@ -60,7 +47,7 @@ func Status(w io.Writer, s daemon.Status) error {
 		state = "ready"
 	}
 	fmt.Fprintf(w, "job %s  %s  mounted at %s  epoch %d\n", s.Job, state, s.Mount, s.Epoch)
-	fmt.Fprintf(w, "this node (%s): %s used of %s, %d objects\n", s.Host, Bytes(s.Space.Used), Bytes(s.Space.Capacity), s.Space.Objects)
+	fmt.Fprintf(w, "this node (%s): %s used of %s, %d objects\n", s.Host, metadata.FormatBytes(s.Space.Used), metadata.FormatBytes(s.Space.Capacity), s.Space.Objects)
 	traffic(w, s)
 	if n := s.Swept; n.Objects+n.Inodes+n.Files+n.Waiting > 0 {
 		fmt.Fprintf(w, "  orphans after daemon restarts: removed %d objects, %d inodes and %d files; %d objects wait for a node that is down\n",
@@ -84,7 +71,7 @@ func Status(w io.Writer, s daemon.Status) error {
 		if ds.Progress != nil {
 			files, bytes = ds.Progress.Files, ds.Progress.Bytes
 		}
-		fmt.Fprintf(t, "%s\t%s\t%d\t%s\t%s\n", ds.Name, phase(ds.Phase), files, Bytes(bytes), ds.Source)
+		fmt.Fprintf(t, "%s\t%s\t%d\t%s\t%s\n", ds.Name, phase(ds.Phase), files, metadata.FormatBytes(bytes), ds.Source)
 	}
 	if err := t.Flush(); err != nil {
 		return err
@@ -118,7 +105,7 @@ func lost(w io.Writer, nodes []daemon.NodeStatus) {
 
 // stageOut says how far the node that answered is with its part.
 func stageOut(w io.Writer, o stageout.Status) {
-	fmt.Fprintf(w, "\nstage-out of %s to %s: %d files, %s copied by this node", o.From, o.To, o.Files, Bytes(o.Bytes))
+	fmt.Fprintf(w, "\nstage-out of %s to %s: %d files, %s copied by this node", o.From, o.To, o.Files, metadata.FormatBytes(o.Bytes))
 	if o.Unsettled > 0 {
 		fmt.Fprintf(w, ", %d still being written", o.Unsettled)
 	}
@@ -143,7 +130,7 @@ func displaced(w io.Writer, ds daemon.DatasetStatus) {
 	for _, x := range ds.Overflow {
 		if x.Files > 0 {
 			fmt.Fprintf(w, "%s: %s has no room for %d files, %s, because nodes were lost or scratch has grown: they are read from the source\n",
-				ds.Name, x.Host, x.Files, Bytes(x.Bytes))
+				ds.Name, x.Host, x.Files, metadata.FormatBytes(x.Bytes))
 		}
 		if x.Missing > 0 {
 			fmt.Fprintf(w, "%s: %s could not fetch %d files that it owns: %s: fix the error, then read them (each read tries again), or stage the source again\n",
@@ -156,17 +143,17 @@ func displaced(w io.Writer, ds daemon.DatasetStatus) {
 func traffic(w io.Writer, s daemon.Status) {
 	line := func(what string, local, remote int64, localRate, remoteRate float64) {
 		fmt.Fprintf(w, "  %-8s local %s (%s/s)  remote %s (%s/s)\n", what,
-			Bytes(local), Bytes(int64(localRate)), Bytes(remote), Bytes(int64(remoteRate)))
+			metadata.FormatBytes(local), metadata.FormatBytes(int64(localRate)), metadata.FormatBytes(remote), metadata.FormatBytes(int64(remoteRate)))
 	}
 	t, r := s.Traffic, s.Rates
 	line("read", t.ReadLocal, t.ReadRemote, r.ReadLocal, r.ReadRemote)
 	if t.ReadSource > 0 {
-		fmt.Fprintf(w, "  %-8s from the source %s (%s/s)\n", "", Bytes(t.ReadSource), Bytes(int64(r.ReadSource)))
+		fmt.Fprintf(w, "  %-8s from the source %s (%s/s)\n", "", metadata.FormatBytes(t.ReadSource), metadata.FormatBytes(int64(r.ReadSource)))
 	}
 	line("written", t.WriteLocal, t.WriteRemote, r.WriteLocal, r.WriteRemote)
 	pace := func(what string, p *rate.Stats) {
 		if p != nil {
-			fmt.Fprintf(w, "  %s: limit %s/s, %s so far, throttled for %.1f s\n", what, Bytes(p.Limit), Bytes(p.Bytes), p.Waited)
+			fmt.Fprintf(w, "  %s: limit %s/s, %s so far, throttled for %.1f s\n", what, metadata.FormatBytes(p.Limit), metadata.FormatBytes(p.Bytes), p.Waited)
 		}
 	}
 	pace("staged", s.Paces.Stage)
@@ -199,11 +186,11 @@ func dataset(w io.Writer, ds daemon.DatasetStatus) {
 		return
 	}
 	fmt.Fprintf(w, "  files, directories       %d, %d\n", ds.Files, ds.Dirs)
-	fmt.Fprintf(w, "  dataset bytes            %d (%s)\n", ds.Bytes, Bytes(ds.Bytes))
+	fmt.Fprintf(w, "  dataset bytes            %d (%s)\n", ds.Bytes, metadata.FormatBytes(ds.Bytes))
 	if ds.Phase == cluster.Filling {
 		return
 	}
-	fmt.Fprintf(w, "  source bytes read        %d (%s) of %d\n", ds.SourceBytes, Bytes(ds.SourceBytes), ds.SourceSize)
+	fmt.Fprintf(w, "  source bytes read        %d (%s) of %d\n", ds.SourceBytes, metadata.FormatBytes(ds.SourceBytes), ds.SourceSize)
 	if ds.SourceSize > 0 {
 		fmt.Fprintf(w, "  source bytes read / source bytes = %.2f\n", float64(ds.SourceBytes)/float64(ds.SourceSize))
 	}
@@ -220,14 +207,14 @@ func dataset(w io.Writer, ds daemon.DatasetStatus) {
 func perNode(w io.Writer, ds daemon.DatasetStatus) {
 	var most, sum int64
 	for _, n := range ds.PerNode {
-		fmt.Fprintf(w, "  %-24s %d files, %s\n", n.Host, n.Files, Bytes(n.Bytes))
+		fmt.Fprintf(w, "  %-24s %d files, %s\n", n.Host, n.Files, metadata.FormatBytes(n.Bytes))
 		most, sum = max(most, n.Bytes), sum+n.Bytes
 	}
 	if s := ds.Striped; s != nil {
-		fmt.Fprintf(w, "  %-24s %d files, %s, in stripes\n", s.Host, s.Files, Bytes(s.Bytes))
+		fmt.Fprintf(w, "  %-24s %d files, %s, in stripes\n", s.Host, s.Files, metadata.FormatBytes(s.Bytes))
 	}
 	if s := ds.InSource; s != nil {
-		fmt.Fprintf(w, "  %-24s %d files, %s, without room on the nodes\n", s.Host, s.Files, Bytes(s.Bytes))
+		fmt.Fprintf(w, "  %-24s %d files, %s, without room on the nodes\n", s.Host, s.Files, metadata.FormatBytes(s.Bytes))
 	}
 	unreadable(w, ds)
 	displaced(w, ds)
@@ -281,13 +268,13 @@ func (p *Progress) Show(ds daemon.DatasetStatus, at time.Time) {
 func line(ds daemon.DatasetStatus, at time.Time) string {
 	switch ds.Phase {
 	case cluster.Sealed:
-		return fmt.Sprintf("bivouac: %s: %d files, %s, ready in %s", ds.Name, ds.Files, Bytes(ds.Bytes), seconds(ds.Started, ds.Sealed))
+		return fmt.Sprintf("bivouac: %s: %d files, %s, ready in %s", ds.Name, ds.Files, metadata.FormatBytes(ds.Bytes), seconds(ds.Started, ds.Sealed))
 	case cluster.Publishing:
 		return fmt.Sprintf("bivouac: %s: %d files, distributing the manifest", ds.Name, ds.Files)
 	}
 	if ds.Progress == nil || ds.Total == 0 {
 		if ds.Phase == cluster.Filling {
-			return fmt.Sprintf("bivouac: %s: %d files, %s, readable; fetching the files", ds.Name, ds.Files, Bytes(ds.Bytes))
+			return fmt.Sprintf("bivouac: %s: %d files, %s, readable; fetching the files", ds.Name, ds.Files, metadata.FormatBytes(ds.Bytes))
 		}
 		return fmt.Sprintf("bivouac: %s: scanning %s", ds.Name, ds.Source)
 	}
@@ -306,7 +293,7 @@ func line(ds daemon.DatasetStatus, at time.Time) string {
 	const width = 24
 	n := int(frac * width)
 	l := fmt.Sprintf("bivouac: %s [%s%s] %3.0f%%  %d files  %s  %s/s  ETA %s", ds.Name,
-		strings.Repeat("=", n), strings.Repeat(" ", width-n), frac*100, ds.Progress.Files, Bytes(done), Bytes(int64(rate)), eta)
+		strings.Repeat("=", n), strings.Repeat(" ", width-n), frac*100, ds.Progress.Files, metadata.FormatBytes(done), metadata.FormatBytes(int64(rate)), eta)
 	if x := ds.Progress.Imbalance(); x > 0 {
 		l += fmt.Sprintf("  imbalance %.2f", x)
 	}

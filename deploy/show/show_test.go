@@ -13,14 +13,6 @@ import (
 	"github.com/bivouacfs/bivouac/stagein"
 )
 
-func TestBytes(t *testing.T) {
-	for n, want := range map[int64]string{0: "0 B", 1023: "1023 B", 1024: "1.0 KiB", 1536: "1.5 KiB", 1 << 30: "1.0 GiB", 5 << 40: "5.0 TiB"} {
-		if got := Bytes(n); got != want {
-			t.Errorf("Bytes(%d) = %q, want %q", n, got, want)
-		}
-	}
-}
-
 var t0 = time.Unix(1000, 0)
 
 func at(s float64) metadata.Time {
