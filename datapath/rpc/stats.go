@@ -71,12 +71,12 @@ func (s *serverStats) reject(err error) bool {
 }
 
 func (s *serverStats) snapshot() ServerStats {
-	out := ServerStats{
+	return ServerStats{
 		Conns:    s.conns.Load(),
 		Accepted: s.accepted.Load(),
 		InFlight: s.inFlight.Load(),
-		Requests: make(map[wire.Op]int64),
-		Errors:   make(map[wire.Op]int64),
+		Requests: byOp(&s.requests),
+		Errors:   byOp(&s.errors),
 		Panics:   s.panics.Load(),
 		BytesIn:  s.bytesIn.Load(),
 		BytesOut: s.bytesOut.Load(),
@@ -87,15 +87,6 @@ func (s *serverStats) snapshot() ServerStats {
 			Hangup: s.hangup.Load(),
 		},
 	}
-	for op := range wire.MaxOp {
-		if n := s.requests[op].Load(); n > 0 {
-			out.Requests[op] = n
-		}
-		if n := s.errors[op].Load(); n > 0 {
-			out.Errors[op] = n
-		}
-	}
-	return out
 }
 
 // PeersStats is the counters of the client side.
@@ -123,12 +114,12 @@ type peersStats struct {
 }
 
 func (s *peersStats) snapshot() PeersStats {
-	out := PeersStats{
+	return PeersStats{
 		Conns:       s.conns.Load(),
 		Dials:       s.dials.Load(),
 		DialsFailed: s.dialsFailed.Load(),
-		Calls:       make(map[wire.Op]int64),
-		Errors:      make(map[wire.Op]int64),
+		Calls:       byOp(&s.calls),
+		Errors:      byOp(&s.errors),
 		TimedOut:    s.timedOut.Load(),
 		Interrupted: s.interrupted.Load(),
 		Lost:        s.lost.Load(),
@@ -138,12 +129,14 @@ func (s *peersStats) snapshot() PeersStats {
 		Piped:       s.piped.Load(),
 		PipesFull:   s.pipesFull.Load(),
 	}
+}
+
+// byOp is the counters that are not zero.
+func byOp(counters *[wire.MaxOp]atomic.Int64) map[wire.Op]int64 {
+	out := make(map[wire.Op]int64)
 	for op := range wire.MaxOp {
-		if n := s.calls[op].Load(); n > 0 {
-			out.Calls[op] = n
-		}
-		if n := s.errors[op].Load(); n > 0 {
-			out.Errors[op] = n
+		if n := counters[op].Load(); n > 0 {
+			out[op] = n
 		}
 	}
 	return out
