@@ -3,7 +3,6 @@ package remote
 import (
 	"context"
 
-	"github.com/bivouacfs/bivouac/datapath/rpc"
 	"github.com/bivouacfs/bivouac/datapath/wire"
 	"github.com/bivouacfs/bivouac/metadata"
 )
@@ -22,16 +21,4 @@ func (s *Store) GetattrLease(ctx context.Context, ino metadata.Ino, _ metadata.N
 	var r wire.LeasedAttrResp
 	err := do(ctx, s.c, wire.OpGetattrLease, &wire.InoReq{Ino: ino}, &r)
 	return r.Attr, r.Lease, err
-}
-
-// Revoke revokes leases of the node that c calls.
-func Revoke(ctx context.Context, c rpc.Caller, keys []metadata.LeaseKey) error {
-	for len(keys) > 0 {
-		n := min(len(keys), wire.MaxRevoked)
-		if err := do(ctx, c, wire.OpRevoke, &wire.RevokeReq{Keys: keys[:n]}, nil); err != nil {
-			return err
-		}
-		keys = keys[n:]
-	}
-	return nil
 }
