@@ -1,11 +1,13 @@
 package cluster
 
 import (
+	"fmt"
 	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -153,6 +155,63 @@ func randomList(r *rand.Rand) string {
 	return strings.Join(terms, ",")
 }
 
+// formatHostList writes hosts as a host list that ParseHostList expands to the
+// same hosts in the same order. Neighbours that differ in their last number
+// share a bracket.
+func formatHostList(hosts []string) string {
+	var b strings.Builder
+	for i := 0; i < len(hosts); {
+		if i > 0 {
+			b.WriteByte(',')
+		}
+		i += formatGroup(&b, hosts[i:])
+	}
+	return b.String()
+}
+
+// formatGroup writes the hosts at the start of hosts that share a bracket, and
+// returns how many they are.
+func formatGroup(b *strings.Builder, hosts []string) int {
+	prefix, _ := cutNumber(hosts[0])
+	var ranges []numRange
+	n := 0
+	for ; n < len(hosts); n++ {
+		p, num := cutNumber(hosts[n])
+		if num == "" || p != prefix {
+			break
+		}
+		v, _ := strconv.ParseInt(num, 10, 64) // at most maxDigits digits
+		if k := len(ranges) - 1; k >= 0 && ranges[k].hi+1 == v && fmt.Sprintf("%0*d", ranges[k].width, v) == num {
+			ranges[k].hi = v
+			continue
+		}
+		ranges = append(ranges, numRange{v, v, len(num)})
+	}
+	if n <= 1 {
+		b.WriteString(hosts[0])
+		return 1
+	}
+	b.WriteString(prefix)
+	for i, r := range ranges {
+		b.WriteByte("[,"[min(i, 1)])
+		fmt.Fprintf(b, "%0*d", r.width, r.lo)
+		if r.hi > r.lo {
+			fmt.Fprintf(b, "-%0*d", r.width, r.hi)
+		}
+	}
+	b.WriteByte(']')
+	return n
+}
+
+// cutNumber splits the digits off a host's end, at most maxDigits of them.
+func cutNumber(host string) (prefix, num string) {
+	i := len(host)
+	for i > 0 && digit(host[i-1]) && len(host)-i < maxDigits {
+		i--
+	}
+	return host[:i], host[i:]
+}
+
 func TestFormatHostList(t *testing.T) {
 	for _, c := range []struct{ hosts, want string }{
 		{"", ""},
@@ -168,8 +227,8 @@ func TestFormatHostList(t *testing.T) {
 		{"1 2 3", "[1-3]"},
 		{"a b", "a,b"},
 	} {
-		if got := FormatHostList(strings.Fields(c.hosts)); got != c.want {
-			t.Errorf("FormatHostList(%s) = %s, want %s", c.hosts, got, c.want)
+		if got := formatHostList(strings.Fields(c.hosts)); got != c.want {
+			t.Errorf("formatHostList(%s) = %s, want %s", c.hosts, got, c.want)
 		}
 	}
 }
@@ -188,7 +247,7 @@ func FuzzParseHostList(f *testing.F) {
 		if len(hosts) == 0 || len(hosts) > metadata.MaxNodes {
 			t.Fatalf("ParseHostList(%q) = %d hosts", s, len(hosts))
 		}
-		short := FormatHostList(hosts)
+		short := formatHostList(hosts)
 		again, err := ParseHostList(short)
 		if err != nil || !slices.Equal(again, hosts) {
 			t.Fatalf("ParseHostList(%q) = %q, %v, want %q", short, again, err, hosts)

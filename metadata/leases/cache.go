@@ -235,10 +235,3 @@ func (c *Cache) sweep(now time.Time) {
 		}
 	}
 }
-
-// Len returns the number of cached answers.
-func (c *Cache) Len() int {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return len(c.entries) + len(c.attrs)
-}

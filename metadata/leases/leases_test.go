@@ -261,3 +261,17 @@ func TestRemovedDirectoriesAreRemembered(t *testing.T) {
 		t.Errorf("Removed of the last = %+v, %v", a, ok)
 	}
 }
+
+// Len returns the number of cached answers.
+func (c *Cache) Len() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return len(c.entries) + len(c.attrs)
+}
+
+// Len returns the number of known keys.
+func (t *Table) Len() int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return len(t.known)
+}

@@ -127,10 +127,3 @@ func (t *Table) sweep(now time.Time) {
 		}
 	}
 }
-
-// Len returns the number of known keys.
-func (t *Table) Len() int {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return len(t.known)
-}

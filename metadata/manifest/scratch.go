@@ -24,15 +24,8 @@ const (
 )
 
 // Memory limits what a scan, a Build or an Ingest with the default Scratch keeps in memory, in bytes, besides hard
-// links: a sort with the blocks of its files (Bound), or some hundred spools.
+// links: a sort with the blocks of its files, or some hundred spools.
 const Memory = 16 << 20
-
-// Bound limits the memory of one sort and one queue, in bytes, if no key with its value is longer than longest: the
-// sort's memory, or a block for each run that is merged and one for the output; and one block more for both ends of
-// the queue, or for the directory cache.
-func (s *Scratch) Bound(longest int) int64 {
-	return int64(max(s.memory(), (fanIn+1)*s.block()) + 4*s.block() + (fanIn+4)*longest)
-}
 
 func (s *Scratch) memory() int {
 	if s.Memory == 0 {

@@ -337,3 +337,10 @@ func TestSpool(t *testing.T) {
 		t.Errorf("%d bytes were held, %d are", peak, held)
 	}
 }
+
+// Bound limits the memory of one sort and one queue, in bytes, if no key with its value is longer than longest: the
+// sort's memory, or a block for each run that is merged and one for the output; and one block more for both ends of
+// the queue, or for the directory cache.
+func (s *Scratch) Bound(longest int) int64 {
+	return int64(max(s.memory(), (fanIn+1)*s.block()) + 4*s.block() + (fanIn+4)*longest)
+}

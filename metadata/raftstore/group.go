@@ -214,14 +214,6 @@ func (g *Group) Leader() (metadata.NodeID, bool) {
 // commands; its proposals are applied after them.
 func (g *Group) IsLeader() bool { return g.raft.State() == raft.Leader }
 
-// LeaderChanged returns a channel that is closed when Leader or IsLeader may
-// have changed next.
-func (g *Group) LeaderChanged() <-chan struct{} {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return g.leadings
-}
-
 // Close leaves the group: proposals are answered, streams and store closed. It returns an error if
 // that takes too long; then the store stays open until the process ends.
 func (g *Group) Close() error {

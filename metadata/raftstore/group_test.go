@@ -276,3 +276,11 @@ func TestConfig(t *testing.T) {
 		t.Error("a store under /proc is opened")
 	}
 }
+
+// LeaderChanged returns a channel that is closed when Leader or IsLeader may
+// have changed next.
+func (g *Group) LeaderChanged() <-chan struct{} {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.leadings
+}

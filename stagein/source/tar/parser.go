@@ -62,9 +62,6 @@ func (g *Parser) Fresh() bool { return g.pos == g.start }
 // end.
 func (g *Parser) Lone() bool { return g.zeroBlock }
 
-// Raw is the blocks so far, valid until the next Reset or Add.
-func (g *Parser) Raw() []byte { return g.raw }
-
 // Data is the number of bytes of data of the member in the archive; 0 unless it is a regular file.
 func (g *Parser) Data() int64 { return g.Item.Stored() }
 

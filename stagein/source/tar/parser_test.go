@@ -87,7 +87,7 @@ func TestParserBigSize(t *testing.T) {
 		if g.Item.Size != 1<<40 || g.Item.Off != int64(b.Len()) || g.Item.Path != "big" {
 			t.Errorf("%v: %+v", format, g.Item)
 		}
-		if !bytes.Equal(g.Raw(), b.Bytes()) {
+		if !bytes.Equal(g.raw, b.Bytes()) {
 			t.Errorf("%v: Raw returns other bytes", format)
 		}
 	}

@@ -75,7 +75,7 @@ func answers(asked *atomic.Int64) Remote {
 // TestWalkWithRemotes: with the help of remotes a walk finds what it finds alone, whatever they answer.
 func TestWalkWithRemotes(t *testing.T) {
 	dir := lookedTree(t)
-	want, err := Tree(context.Background(), source.OS{}, dir, 4)
+	want, err := tree(context.Background(), source.OS{}, dir, 4)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -21,14 +21,8 @@ import (
 // which each name is a round trip.
 const statBatch = 16
 
-// Tree lists the tree under root, the root itself as "", sorted by path, with a number of workers. Symbolic links
-// are items and are never followed; further names of a file become hard links to the first. Anything but a file,
-// directory or link is refused by name.
-func Tree(ctx context.Context, fs source.FS, root string, workers int) ([]source.Item, error) {
-	return Config{FS: fs, Root: root, Workers: workers}.Run(ctx)
-}
-
-// Config configures a walk.
+// Config configures a walk. Symbolic links are items and are never followed; further names of a file become hard
+// links to the first.
 type Config struct {
 	FS      source.FS
 	Root    string

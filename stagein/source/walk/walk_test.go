@@ -34,7 +34,7 @@ func TestOSWalk(t *testing.T) {
 	}
 	var first []source.Item
 	for _, workers := range []int{1, 2, 16} {
-		items, err := Tree(context.Background(), source.OS{}, dir, workers)
+		items, err := tree(context.Background(), source.OS{}, dir, workers)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -62,12 +62,17 @@ func TestOSWalk(t *testing.T) {
 	if _, err := (source.OS{}).Open(filepath.Join(dir, "a/pipe")); !errors.Is(err, syscall.EINVAL) {
 		t.Errorf("open of a FIFO: %v", err)
 	}
-	if _, err := Tree(context.Background(), source.OS{}, dir, 4); err == nil || !strings.Contains(err.Error(), "a/pipe: is a FIFO") {
+	if _, err := tree(context.Background(), source.OS{}, dir, 4); err == nil || !strings.Contains(err.Error(), "a/pipe: is a FIFO") {
 		t.Errorf("%v", err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
-	if _, err := Tree(ctx, source.OS{}, dir, 4); err == nil {
+	if _, err := tree(ctx, source.OS{}, dir, 4); err == nil {
 		t.Error("a walk that was cancelled succeeded")
 	}
+}
+
+// tree lists the tree under root with a number of workers.
+func tree(ctx context.Context, fs source.FS, root string, workers int) ([]source.Item, error) {
+	return Config{FS: fs, Root: root, Workers: workers}.Run(ctx)
 }
