@@ -199,7 +199,7 @@ func (d *Daemon) reportOnce(ctx context.Context) bool {
 	var r reportReply
 	var err error
 	if to == d.job.Self {
-		r, err = d.onReport(ctx, d.job.Self, ptr(d.report()))
+		r, err = d.onReport(ctx, d.job.Self, new(d.report()))
 	} else {
 		err = node.CallJSON(ctx, d.peers.To(to), wire.OpReport, d.report(), &r)
 	}
@@ -235,8 +235,6 @@ func (d *Daemon) Refresh(ctx context.Context) error {
 		}
 	}
 }
-
-func ptr[T any](v T) *T { return &v }
 
 // onReport is a member's answer to a report. On a node outside the group it is the leader's
 // broadcast of a change: the node reports, and gets the new view.

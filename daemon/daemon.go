@@ -205,11 +205,7 @@ func (d *Daemon) open() error {
 
 // Spawn runs f until the daemon stops; Close waits for it.
 func (d *Daemon) Spawn(f func(context.Context)) {
-	d.wg.Add(1)
-	go func() {
-		defer d.wg.Done()
-		f(d.ctx)
-	}()
+	d.wg.Go(func() { f(d.ctx) })
 }
 
 // dir is a directory in the first store.

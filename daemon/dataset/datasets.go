@@ -2,6 +2,7 @@ package dataset
 
 import (
 	"context"
+	"maps"
 	"time"
 
 	"github.com/bivouacfs/bivouac/daemon/job"
@@ -73,9 +74,7 @@ func New(cfg Config) *Datasets {
 func (d *Datasets) Handlers() node.Handlers {
 	h := node.Handlers{}
 	for _, part := range []node.Handlers{d.Files.Handlers(), d.Fills.Handlers(), d.Server.Handlers(), d.Verifier.Handlers()} {
-		for op, f := range part {
-			h[op] = f
-		}
+		maps.Copy(h, part)
 	}
 	return h
 }

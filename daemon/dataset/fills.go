@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"strings"
 	"sync"
@@ -90,11 +91,7 @@ func (f *Fills) take(id metadata.DatasetID) *stagein.Fill {
 func (f *Fills) all() map[metadata.DatasetID]*stagein.Fill {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	all := make(map[metadata.DatasetID]*stagein.Fill, len(f.have))
-	for id, x := range f.have {
-		all[id] = x
-	}
-	return all
+	return maps.Clone(f.have)
 }
 
 // Begin starts to fetch the files of a dataset whose manifest is here, unless that was

@@ -2,6 +2,7 @@ package leader
 
 import (
 	"context"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -85,9 +86,7 @@ func (l *Leader) memory(leads bool, at time.Time) (time.Time, map[metadata.NodeI
 		l.since = at
 	}
 	m := make(map[metadata.NodeID]heard, len(l.reports))
-	for id, h := range l.reports {
-		m[id] = h
-	}
+	maps.Copy(m, l.reports)
 	return l.since, m
 }
 

@@ -258,11 +258,9 @@ func (l *launch) wait(ctx context.Context) error {
 	errs := make(chan error, len(l.heartbeat)) // one answer from each
 	var wg sync.WaitGroup
 	for i := range l.heartbeat {
-		wg.Add(1)
-		go func() {
-			defer wg.Done()
+		wg.Go(func() {
 			errs <- l.waitNode(i)
-		}()
+		})
 	}
 	defer wg.Wait()
 	for range l.heartbeat {

@@ -73,15 +73,13 @@ func (s *controlSocket) accept() {
 			_ = conn.Close()
 			continue
 		}
-		s.wg.Add(1)
-		go func() {
-			defer s.wg.Done()
+		s.wg.Go(func() {
 			defer func() { <-s.slots }()
 			defer conn.Close()
 			if err := s.answer(conn); err != nil {
 				s.k.log.WithError(err).Warn("refused a request on the keeper's control socket")
 			}
-		}()
+		})
 	}
 }
 

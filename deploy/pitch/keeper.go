@@ -198,15 +198,13 @@ func (k *keeper) keep() error {
 func (k *keeper) untilLeave(deadline time.Time) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithDeadline(context.Background(), deadline)
 	var wg sync.WaitGroup
-	wg.Add(1)
-	go func() {
-		defer wg.Done()
+	wg.Go(func() {
 		select {
 		case <-k.leaving:
 			cancel()
 		case <-ctx.Done():
 		}
-	}()
+	})
 	return ctx, func() { cancel(); wg.Wait() }
 }
 

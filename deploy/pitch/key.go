@@ -125,15 +125,13 @@ func (s *keyServer) accept() {
 			_ = conn.Close() // a crowd: it may come again
 			continue
 		}
-		s.wg.Add(1)
-		go func() {
-			defer s.wg.Done()
+		s.wg.Go(func() {
 			defer func() { <-s.wait }()
 			defer conn.Close()
 			if err := s.answer(conn); err != nil && s.ctx.Err() == nil {
 				s.log.WithError(err).WithField("peer", conn.RemoteAddr()).Warn("the job key was not handed out")
 			}
-		}()
+		})
 	}
 }
 

@@ -46,15 +46,13 @@ func (c *child) helped(name, failed string, mount func(ctx context.Context) (*os
 		return nil, unix.EAGAIN
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	c.wg.Add(1) // the backer is counted, so this does not race with kill
-	go func() {
-		defer c.wg.Done()
+	c.wg.Go(func() { // the backer is counted, so this does not race with kill
 		defer cancel()
 		select {
 		case <-c.stop:
 		case <-ctx.Done():
 		}
-	}()
+	})
 	dev, end, err := mount(ctx)
 	if err != nil {
 		cancel()
@@ -62,12 +60,10 @@ func (c *child) helped(name, failed string, mount func(ctx context.Context) (*os
 		c.k.log.WithError(err).WithField("dataset", name).Warn(failed + ": it is read through FUSE")
 		return nil, err
 	}
-	c.wg.Add(1)
-	go func() {
-		defer c.wg.Done()
+	c.wg.Go(func() {
 		defer cancel()
 		c.helperEnded(name, end())
-	}()
+	})
 	return dev, nil
 }
 

@@ -63,11 +63,9 @@ func wipeAll(ctx context.Context, dirs []string) []error {
 	errs := make([]error, len(dirs))
 	var wg sync.WaitGroup
 	for i, d := range dirs {
-		wg.Add(1)
-		go func() {
-			defer wg.Done()
+		wg.Go(func() {
 			errs[i] = wipe(ctx, d)
-		}()
+		})
 	}
 	wg.Wait()
 	return errs
