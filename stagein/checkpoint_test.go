@@ -113,7 +113,7 @@ func (m *mortal) begin(i int, cfg *ShareConfig) {
 	}
 }
 
-// die is the end of a try: what it has stored after its checkpoint is nobody's.
+// die is the end of a try: what it stored after its checkpoint belongs to no file.
 func (m *mortal) die(i int, w *bytes.Buffer) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -119,7 +119,7 @@ func wantObject(t *testing.T, j *job, f *Fill, r *manifest.Record) (displaced in
 	return displaced
 }
 
-// TestDisplacedSourceChanges: a file that has no room, and is not what it was in the source, is EIO and is named.
+// TestDisplacedSourceChanges: an overflowed file that has changed in the source is EIO, and is named.
 func TestDisplacedSourceChanges(t *testing.T) {
 	j, f, files := crammed(t, 5, 0, true)
 	r := &files[3]

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"sync/atomic"
 
+	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/stagein/archive"
 	"github.com/bivouacfs/bivouac/stagein/source"
 	"github.com/bivouacfs/bivouac/stagein/source/unpack"
@@ -53,7 +54,7 @@ func whoSays(all []archiveScan) string {
 	if len(all) == 1 {
 		return "at the least, by " + most.by
 	}
-	return fmt.Sprintf("at the least; %s has %s of it, by %s", most.Path, size(most.least), most.by)
+	return fmt.Sprintf("at the least; %s has %s of it, by %s", most.Path, metadata.FormatBytes(most.least), most.by)
 }
 
 // findLeast finds what an archive unpacks to at the least.

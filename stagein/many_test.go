@@ -172,7 +172,7 @@ func TestCheckpointsOfOne(t *testing.T) {
 				s.put("s.tar", c, 200)
 			}
 			var err error
-			s.want, err = whole.run(context.Background()) // which nobody has killed
+			s.want, err = whole.run(context.Background()) // without a kill
 			stageintest.NoError(t, err)
 			d := newDeadly(s, 40)
 			d.check()
@@ -235,7 +235,7 @@ func TestCheckpointsOfSome(t *testing.T) {
 				}
 			}
 			var err error
-			s.want, err = whole.run(context.Background()) // which nobody has killed
+			s.want, err = whole.run(context.Background()) // without a kill
 			stageintest.NoError(t, err)
 			newDeadly(s, 40).check()
 		})

@@ -9,6 +9,7 @@ import (
 
 	"github.com/sirupsen/logrus"
 
+	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/stagein/archive"
 	"github.com/bivouacfs/bivouac/stagein/source"
 	"github.com/bivouacfs/bivouac/stagein/source/tar"
@@ -110,7 +111,7 @@ func (r *region) fits(it *source.Item) error {
 	}
 	node, given := r.fullest()
 	return r.lacks(node, given, fmt.Errorf("member %q of %s, after %s of others: what is packed is more than the %s that the nodes have left: %w",
-		it.Path, size(it.Stored()), size(need), size(k.room), syscall.ENOSPC))
+		it.Path, metadata.FormatBytes(it.Stored()), metadata.FormatBytes(need), metadata.FormatBytes(k.room), syscall.ENOSPC))
 }
 
 // truncated is the error for a tar that ends although its compressed stream is whole.

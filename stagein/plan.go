@@ -343,7 +343,7 @@ func (cfg *PlanConfig) room(p *Plan, need map[metadata.NodeID]int64) error {
 		}
 		n, _ := cfg.Map.Node(id)
 		return fmt.Errorf("%s: %s needs room for %s and has %s (%s in all%s): %s: %w",
-			p.Source, n.Host, size(need[id]), size(free), size(max(p.Size, p.Least)), p.saidBy(), cfg.wayOut(p), syscall.ENOSPC)
+			p.Source, n.Host, metadata.FormatBytes(need[id]), metadata.FormatBytes(free), metadata.FormatBytes(max(p.Size, p.Least)), p.saidBy(), cfg.wayOut(p), syscall.ENOSPC)
 	}
 	return nil
 }
@@ -370,17 +370,4 @@ func (cfg *PlanConfig) wayOut(p *Plan) string {
 		return moreRoom + ", or leave spill=fail out"
 	}
 	return moreRoom
-}
-
-// size formats bytes for people.
-func size(n int64) string {
-	const units = "KMGTPE"
-	if n < 1024 {
-		return fmt.Sprintf("%d B", n)
-	}
-	x, u := float64(n)/1024, 0
-	for x >= 1024 && u < len(units)-1 {
-		x, u = x/1024, u+1
-	}
-	return fmt.Sprintf("%.1f %ciB", x, units[u])
 }

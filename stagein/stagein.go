@@ -24,25 +24,26 @@
 //
 // A compressed tar has one reader, on the node that the hash of its path chooses. Of several archives each is read by one
 // node. The reader stores members at their owners as they come; the manifest is built when all parts are read.
-// A part whose node is lost, or whose daemon restarts, is read again from its last Mark if it is the same node.
+// A part whose node is lost, or whose daemon restarts, is read again from its last checkpoint if it is the same node.
 //
 // # Formats
 //
 //	format              readers       restart points          resume after a restart      cost of one lost file
 //	directory           all nodes     each file               journal                     the file
 //	tar, scanned        all nodes     each member             journal                     the file
-//	tar, single pass    one a region  each member             mark, every 4 MiB           the file
+//	tar, single pass    one a region  each member             its last checkpoint         the file
 //	zip                 all nodes     each member             journal; the part anew      the member
-//	tar.gz              one           gzip members (bgzip)    restart point before mark   from the restart point
-//	tar.zst             one           frames                  restart point before mark   from the restart point
-//	tar.xz              one           blocks                  restart point before mark   from the restart point
+//	tar.gz              one           gzip members (bgzip)    restart point before it     from the restart point
+//	tar.zst             one           frames                  restart point before it     from the restart point
+//	tar.xz              one           blocks                  restart point before it     from the restart point
 //	tar.bz2             one           none                    unpacked from the beginning from the beginning
 //	several archives    one each      as of each              after the last whole ones   as of each
 //
 // # What does not fit
 //
-// Of a scanned source, a hash of the paths chooses the files that overflow: they stay in the source, and each node reads
-// them through a bounded cache. A source that is read in a single pass has to fit, or is refused with the numbers. What a
+// Where the sizes are known before the data is read (directory, tar, zip), a hash of the paths chooses the files that
+// overflow: they stay in the source, and each node reads them through a bounded cache. A compressed tar, a tar with sparse
+// members and anything with on-error=skip has to fit, or is refused with the numbers. What a
 // node owns later and has no room for (other nodes were lost, scratch has grown) overflows, too: its owner reads it
 // through for all nodes. In a compressed tar that needs a restart point within 64 MiB.
 //
@@ -54,5 +55,5 @@
 //
 // # Locks
 //
-// No lock is held while another is taken, but that of residents under those of Fill and Forecast.
+// No lock is held while another is taken, but that of pieceSet under those of Fill and Predictor.
 package stagein

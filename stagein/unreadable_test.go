@@ -85,7 +85,7 @@ func overflowing(t *testing.T, archive []byte, fsys *flipFS, log *logrus.Entry) 
 	return f, all
 }
 
-// readWindow reads from off on of a file that has no room, by way of the window.
+// readWindow reads from off on of an overflowed file, through the cache.
 func readWindow(f *Fill, ino metadata.Ino, off, size int64) (string, error) {
 	p := make([]byte, size)
 	if err := f.Need(context.Background(), ino, off, size); !errors.Is(err, ErrOverflow) {

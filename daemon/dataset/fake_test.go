@@ -1,12 +1,8 @@
 package dataset
 
 import (
-	"bytes"
 	"context"
 	"path/filepath"
-	"slices"
-	"sync"
-	"syscall"
 	"testing"
 	"time"
 
@@ -21,58 +17,6 @@ import (
 	"github.com/bivouacfs/bivouac/stagein/stageintest"
 )
 
-// memKV is a KV in memory.
-type memKV struct {
-	mu   sync.Mutex
-	keys []string
-	vals map[string][]byte
-}
-
-func (m *memKV) Ingest(_ context.Context, src func(yield func(k, v []byte) error) error) error {
-	keys, vals := []string(nil), make(map[string][]byte)
-	if err := src(func(k, v []byte) error {
-		keys, vals[string(k)] = append(keys, string(k)), bytes.Clone(v)
-		return nil
-	}); err != nil {
-		return err
-	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.keys, m.vals = keys, vals
-	return nil
-}
-
-func (m *memKV) Get(k []byte) ([]byte, error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	v, ok := m.vals[string(k)]
-	if !ok {
-		return nil, syscall.ENOENT
-	}
-	return bytes.Clone(v), nil
-}
-
-func (m *memKV) Scan(from, to []byte, fn func(k, v []byte) bool) error {
-	m.mu.Lock()
-	keys := slices.Clone(m.keys)
-	m.mu.Unlock()
-	at, _ := slices.BinarySearch(keys, string(from))
-	for _, k := range keys[at:] {
-		v, err := m.Get([]byte(k))
-		if to != nil && k >= string(to) || err != nil || !fn([]byte(k), v) {
-			return err
-		}
-	}
-	return nil
-}
-
-func (m *memKV) Drop() error {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.keys, m.vals = nil, nil
-	return nil
-}
-
 // fakeNode is the parts of a node, on a fake node.Node and with a source in memory.
 type fakeNode struct {
 	*nodetest.Node
@@ -80,7 +24,7 @@ type fakeNode struct {
 	store *chunkstore.Store
 	tasks *tasks.Runner
 	src   *stageintest.MemFS
-	kv    *memKV
+	kv    *nodetest.KV
 }
 
 func newStore(t testing.TB) *chunkstore.Store {
@@ -103,7 +47,7 @@ func newNodes(t testing.TB, n int) (all []*fakeNode, r *nodetest.Registry) {
 	r = nodetest.NewRegistry(nodetest.View(n))
 	net := nodetest.NewNetwork()
 	for i := range n {
-		x := &fakeNode{store: newStore(t), src: stageintest.NewFS(), kv: new(memKV)}
+		x := &fakeNode{store: newStore(t), src: stageintest.NewFS(), kv: new(nodetest.KV)}
 		t.Cleanup(func() {
 			if err := x.Fills.Close(); err != nil {
 				t.Error(err)

@@ -103,7 +103,10 @@ func (s *Server) followHolders(ctx context.Context) {
 			asked[n.ID] = 0 // it had no file open before
 		}
 	}
-	current := s.followsLeader(ctx)
+	var current <-chan struct{} // a fresh home has no old view
+	if !s.Fresh() {
+		current = s.followsLeader()
+	}
 	for {
 		v, changed := s.node.Watch()
 		wait := confirmTime
@@ -142,7 +145,7 @@ func (s *Server) retryRemovals(ctx context.Context) {
 // followsLeader returns a channel that is closed once the leader has confirmed this node's
 // view. A group member that restarts begins with an old view, in which a node that has
 // returned since may still be down.
-func (s *Server) followsLeader(ctx context.Context) <-chan struct{} {
+func (s *Server) followsLeader() <-chan struct{} {
 	c := make(chan struct{})
 	s.node.Spawn(func(ctx context.Context) {
 		for s.node.Refresh(ctx) != nil && node.Pause(ctx, recallPause) == nil {

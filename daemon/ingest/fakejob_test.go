@@ -6,11 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
@@ -33,58 +31,6 @@ import (
 
 // deadline bounds what has to happen; it is no measure of speed.
 const deadline = time.Minute
-
-// memKV is a dataset.KV in memory.
-type memKV struct {
-	mu   sync.Mutex
-	keys []string
-	vals map[string][]byte
-}
-
-func (m *memKV) Ingest(_ context.Context, src func(yield func(k, v []byte) error) error) error {
-	keys, vals := []string(nil), make(map[string][]byte)
-	if err := src(func(k, v []byte) error {
-		keys, vals[string(k)] = append(keys, string(k)), bytes.Clone(v)
-		return nil
-	}); err != nil {
-		return err
-	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.keys, m.vals = keys, vals
-	return nil
-}
-
-func (m *memKV) Get(k []byte) ([]byte, error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	v, ok := m.vals[string(k)]
-	if !ok {
-		return nil, syscall.ENOENT
-	}
-	return bytes.Clone(v), nil
-}
-
-func (m *memKV) Scan(from, to []byte, fn func(k, v []byte) bool) error {
-	m.mu.Lock()
-	keys := slices.Clone(m.keys)
-	m.mu.Unlock()
-	at, _ := slices.BinarySearch(keys, string(from))
-	for _, k := range keys[at:] {
-		v, err := m.Get([]byte(k))
-		if to != nil && k >= string(to) || err != nil || !fn([]byte(k), v) {
-			return err
-		}
-	}
-	return nil
-}
-
-func (m *memKV) Drop() error {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.keys, m.vals = nil, nil
-	return nil
-}
 
 // fakeNode is a node of a fakeJob: the real parts, on a fake node.Node.
 type fakeNode struct {
@@ -144,7 +90,7 @@ func (f *fakeJob) newNode(id metadata.NodeID, n int) *fakeNode {
 	t.Cleanup(cancel)
 	j := &job.File{ID: "7", Self: id, Hosts: nodetest.Hosts(n), Seed: 1, VerifyReads: true}
 	x.tasks = tasks.New(x, deadline)
-	kv := make(map[metadata.DatasetID]*memKV)
+	kv := make(map[metadata.DatasetID]*nodetest.KV)
 	var mu sync.Mutex
 	x.data = dataset.New(dataset.Config{
 		Ctx: ctx, Node: x, Tasks: x.tasks, Job: j, Dir: filepath.Join(x.dir, "stage"), Store: x.store, Source: f.src,
@@ -152,7 +98,7 @@ func (f *fakeJob) newNode(id metadata.NodeID, n int) *fakeNode {
 			mu.Lock()
 			defer mu.Unlock()
 			if kv[id] == nil {
-				kv[id] = new(memKV)
+				kv[id] = new(nodetest.KV)
 			}
 			return kv[id]
 		},

@@ -294,7 +294,7 @@ func (c *Coordinator) keepBoundary(part int, b stagein.Boundary) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.parts == nil {
-		return fmt.Errorf("boundary of part %d, which nobody reads yet: %w", part, syscall.ESTALE)
+		return fmt.Errorf("boundary of part %d, which has no reader yet: %w", part, syscall.ESTALE)
 	}
 	if part <= 0 || part >= len(c.parts) {
 		return fmt.Errorf("boundary of part %d of %d: %w", part, len(c.parts), syscall.EINVAL)

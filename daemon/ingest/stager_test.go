@@ -286,7 +286,7 @@ func TestRequestsAreChecked(t *testing.T) {
 	}
 }
 
-// TestAdopt: a node takes up the stage-in that it is said to coordinate, or says that it
+// TestAdopt: a node takes up the stage-in that names it as coordinator, or says that it
 // cannot.
 func TestAdopt(t *testing.T) {
 	for name, c := range map[string]struct {
@@ -298,7 +298,7 @@ func TestAdopt(t *testing.T) {
 		"no request":                {cluster.Dataset{}, cluster.Failed, "stage it in again"},
 		"a damaged request":         {cluster.Dataset{Spec: "{"}, cluster.Failed, "was interrupted"},
 		"too many attempts":         {cluster.Dataset{Spec: "{}", Attempt: cluster.MaxAttempts}, cluster.Failed, "was interrupted"},
-		"a state that nobody has":   {cluster.Dataset{Spec: `{"source":"/src","name":"set"}`, Reading: true}, cluster.Failed, "was interrupted"},
+		"a state that is nowhere":   {cluster.Dataset{Spec: `{"source":"/src","name":"set"}`, Reading: true}, cluster.Failed, "was interrupted"},
 		"a source that is not here": {cluster.Dataset{Spec: `{"source":"/other","name":"set"}`}, cluster.Failed, "/other"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -82,7 +82,7 @@ func (s *Stager) proposeDataset(ctx context.Context, ds cluster.Dataset) error {
 	return err
 }
 
-// disown records that a stage-in has failed which this node is said to coordinate, and
+// disown records that a stage-in that names this node as coordinator has failed, and
 // cannot.
 func (s *Stager) disown(ctx context.Context, ds cluster.Dataset) bool {
 	ds.Phase = cluster.Failed

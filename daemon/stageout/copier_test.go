@@ -304,7 +304,7 @@ func TestNotifierRemembers(t *testing.T) {
 	j := &job.File{Dirs: job.Dirs{Run: t.TempDir()}}
 	x := NewNotifier(nodetest.NewProcess(t), j)
 	if x.HasOutput() {
-		t.Error("an output that nobody has set")
+		t.Error("an output that was never set")
 	}
 	if err := x.SetOutput(Output{Path: "relative"}); !errors.Is(err, syscall.EINVAL) {
 		t.Errorf("a relative path: %v", err)

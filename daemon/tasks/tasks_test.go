@@ -131,7 +131,7 @@ func TestRefused(t *testing.T) {
 		}
 	}
 	if err := runners[0].Watch(t.Context(), 1, "unknown", nil, func(tasks.State) {}); !errors.Is(err, tasks.ErrRestarted) {
-		t.Errorf("a task that nobody has started: %v", err)
+		t.Errorf("a task that was never started: %v", err)
 	}
 }
 

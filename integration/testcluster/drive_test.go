@@ -267,7 +267,7 @@ func (w *driveWriter) check(t *testing.T, there *Mounted, name string, appends b
 		}
 		lost++
 		if w.told <= i {
-			t.Errorf("write %d of %d at %d was acknowledged, is not there, and nobody was told", i, len(w.acked), off)
+			t.Errorf("write %d of %d at %d was acknowledged, is missing, and no call failed", i, len(w.acked), off)
 		}
 	}
 	if len(w.errs) == 0 {

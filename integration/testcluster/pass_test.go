@@ -225,7 +225,7 @@ const (
 )
 
 // TestPassReaderRestarts: a daemon that reads a part of an archive is killed and
-// starts again; it reads that part again, and nobody any other.
+// starts again; it reads that part again, and no other part is read again.
 func TestPassReaderRestarts(t *testing.T) {
 	t.Parallel()
 	for _, ext := range []string{plainTar, packedTar} {

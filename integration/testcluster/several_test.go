@@ -90,7 +90,7 @@ func (p *pass) goesOn(t *testing.T, i int, again int64) {
 }
 
 // TestSeveralReaderRestarts: a daemon that reads several compressed tars is killed and starts again. It reads its own
-// part again, and nobody any other.
+// part again, and no other part is read again.
 func TestSeveralReaderRestarts(t *testing.T) {
 	t.Parallel()
 	const n = 12

@@ -70,6 +70,6 @@ func TestShardTable(t *testing.T) {
 	}
 	w.Learn(&metadata.Redirect{Dir: 99999})
 	if w.Epoch(99999) != 0 {
-		t.Error("what is not sharded any more is remembered")
+		t.Error("a directory that was merged is remembered")
 	}
 }

@@ -108,7 +108,7 @@ func TestFullDirs(t *testing.T) {
 	select {
 	case <-s.Full():
 	default:
-		t.Error("nobody was told")
+		t.Error("no watcher was notified")
 	}
 }
 

@@ -279,7 +279,7 @@ func TestMerge(t *testing.T) {
 		t.Fatalf("Merge = %v", err)
 	}
 	if err := d.Merge(ctx, root); err != nil {
-		t.Errorf("Merge of what is not sharded = %v", err)
+		t.Errorf("Merge of a directory without shards = %v", err)
 	}
 	if a, err := j.nodes[0].s.Getattr(ctx, root); err != nil || a.Nlink != 2 {
 		t.Errorf("the directory has %d links, %v", a.Nlink, err)

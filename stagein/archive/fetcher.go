@@ -335,7 +335,7 @@ func (s *Content) checkHead(head []byte) error {
 	if e := os.Remove(s.index); e != nil && !errors.Is(e, os.ErrNotExist) {
 		then = "remove it and stage in again, or give index=off"
 	}
-	return fmt.Errorf("%s: its index %s says what is not at offset %d: %w: %s", s.Name, s.index, s.Base-s.Head, err, then)
+	return fmt.Errorf("%s: its index %s does not match the archive at offset %d: %w: %s", s.Name, s.index, s.Base-s.Head, err, then)
 }
 
 // countedFile counts the bytes that are read of a file.

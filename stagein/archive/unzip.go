@@ -214,7 +214,7 @@ func (z *Unzipper) deflated(n int64) (left func() int64, err error) {
 	if n == 0 || int64(len(z.From.cur.B)-z.From.at) >= n {
 		var b []byte
 		if n > 0 {
-			b, _, _ = z.From.Take(n) // of what is there
+			b, _, _ = z.From.Take(n) // the rest of the window
 		}
 		r := bytes.NewReader(b)
 		return func() int64 { return int64(r.Len()) }, z.z.Reset(r)

@@ -164,7 +164,7 @@ func (w *walker) ask(o remote, s Request) error {
 		w.remotes <- o
 	}
 	select {
-	case w.local <- struct{}{}: // nobody holds one worker while it waits for another
+	case w.local <- struct{}{}: // no caller holds a worker while it waits for another
 		defer func() { <-w.local }()
 	case <-w.ctx.Done():
 		return w.ctx.Err()
