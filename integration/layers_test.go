@@ -70,6 +70,7 @@ var floors = map[string]int{
 	"daemon":                  20,
 	"deploy/mounts":           6,
 	"deploy/show":             21,
+	"deploy/simulate":         1,
 	"deploy/local":            21,
 	"deploy/pitch":            21,
 	"deploy/bivouac":          22,

@@ -1,0 +1,137 @@
+package simulate
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"time"
+)
+
+// Job is what is simulated.
+type Job struct {
+	Sizes []int64 // of the dataset's files, in the order of their names
+
+	Nodes int
+	Ranks int   // of each node
+	Room  int64 // bytes for the dataset on each node; 0: enough
+
+	Epochs   int
+	Batch    int           // samples of a rank
+	Step     time.Duration // one training step, without waiting for data
+	Workers  int           // of each rank's DataLoader
+	Prefetch int           // batches that each worker loads ahead (prefetch_factor)
+	Decode   time.Duration // processor time of a worker for a sample
+	Async    bool          // ranks do not wait for each other
+
+	Source  Device
+	Archive bool   // the source is a plain tar, staged in large reads
+	Disk    Device // of each node
+	Network Device // of each node, in each direction
+
+	Ahead  int64 // bytes that a node prefetches by plan
+	Copies int   // of a file, with replicas; 0: one on every node
+
+	Seed uint64
+}
+
+// Device is what serves reads. A limit of 0 is none.
+type Device struct {
+	Latency   time.Duration // of a request
+	Bandwidth int64         // bytes per second
+	IOPS      int64         // requests per second
+}
+
+// Policy is a way to read the dataset.
+type Policy string
+
+// The policies.
+const (
+	Direct     Policy = "direct"
+	StageFirst Policy = "stage-first"
+	Overlap    Policy = "overlap"
+	Plan       Policy = "plan"
+	Locality   Policy = "locality"
+	Replicas   Policy = "replicas"
+	ChunkWise  Policy = "chunk-wise"
+)
+
+// Policies is all of them, in the order of tables.
+var Policies = []Policy{Direct, StageFirst, Overlap, Plan, Locality, Replicas, ChunkWise}
+
+// About says what a policy does.
+func (p Policy) About() string {
+	return map[Policy]string{
+		Direct:     "every sample is read from the source",
+		StageFirst: "training starts when the dataset is staged; no plan",
+		Overlap:    "training reads while the dataset is staged; no plan",
+		Plan:       "the same, prefetched in the order of the sampler (order=seed:S)",
+		Locality:   "plan, and ranks take the samples that their node holds (LocalitySampler)",
+		Replicas:   "plan, and files are copied to more nodes (replicas=)",
+		ChunkWise:  "plan, and runs of neighbours are shuffled (ChunkShuffleSampler)",
+	}[p]
+}
+
+// ParsePolicy is a policy by its name.
+func ParsePolicy(name string) (Policy, error) {
+	if p := Policy(name); p.About() != "" {
+		return p, nil
+	}
+	return "", fmt.Errorf("%q is no policy: give some of %v", name, Policies)
+}
+
+// planned says whether files are fetched before they are asked for.
+func (p Policy) planned() bool { return p != Direct && p != StageFirst && p != Overlap }
+
+const (
+	maxNodes = 4096
+	maxRanks = 64
+	maxFiles = 20_000_000
+	maxBatch = 1 << 16
+	maxReads = 200_000_000 // samples of the epochs that are computed
+)
+
+// Check refuses a job that makes no sense, with every complaint.
+func (j *Job) Check() error {
+	var errs []error
+	refuse := func(bad bool, format string, args ...any) {
+		if bad {
+			errs = append(errs, fmt.Errorf(format, args...))
+		}
+	}
+	within := func(name string, v, least, most int) {
+		refuse(v < least || v > most, "%s %d: give %d to %d", name, v, least, most)
+	}
+	within("files", len(j.Sizes), 1, maxFiles)
+	within("nodes", j.Nodes, 1, maxNodes)
+	within("ranks", j.Ranks, 1, maxRanks)
+	within("epochs", j.Epochs, 1, 1_000_000)
+	within("batch", j.Batch, 1, maxBatch)
+	within("workers", j.Workers, 1, 1024)
+	within("prefetch", j.Prefetch, 1, 1024)
+	within("copies", j.Copies, 0, maxNodes)
+	if len(errs) == 0 {
+		world := j.Nodes * j.Ranks
+		refuse(len(j.Sizes) < world, "%d files for %d ranks: give more files, or fewer nodes or ranks", len(j.Sizes), world)
+		refuse(len(j.Sizes)*min(j.Epochs, computed) > maxReads, "%d files: simulate a tenth of them with a tenth of the room; the times are a tenth, too", len(j.Sizes))
+		refuse(j.Copies > j.Nodes, "copies %d of a file on %d nodes: give at most one for each node, or 0 for all", j.Copies, j.Nodes)
+	}
+	var total float64
+	for i, n := range j.Sizes {
+		if total += float64(n); n < 0 {
+			refuse(true, "file %d has %d bytes: sizes are 0 or more", i+1, n)
+			break
+		}
+	}
+	refuse(total > math.MaxInt64/4, "a dataset of %.0f bytes: give smaller or fewer files", total)
+	refuse(j.Room < 0, "room %d: give the bytes on each node, or 0 for enough", j.Room)
+	refuse(j.Ahead < 0, "ahead %d: give bytes, or 0 to prefetch nothing", j.Ahead)
+	refuse(j.Step < 0 || j.Decode < 0, "step %v, decode %v: a time is 0 or more", j.Step, j.Decode)
+	for _, d := range []struct {
+		name string
+		Device
+	}{{"source", j.Source}, {"disk", j.Disk}, {"network", j.Network}} {
+		refuse(d.Latency < 0 || d.Bandwidth < 0 || d.IOPS < 0, "%s: latency %v, bandwidth %d, iops %d: give 0 for no limit, or more", d.name, d.Latency, d.Bandwidth, d.IOPS)
+	}
+	refuse(j.Source.Bandwidth == 0, "no bandwidth of the source: give --source-bandwidth, or --probe DIR with a directory of the source that has large or many files")
+	return errors.Join(errs...)
+}

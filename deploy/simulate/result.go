@@ -1,0 +1,128 @@
+package simulate
+
+import (
+	"fmt"
+	"io"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/bivouacfs/bivouac/metadata"
+)
+
+// Result is what a policy comes to.
+type Result struct {
+	Policy     Policy  `json:"policy"`
+	About      string  `json:"about"`
+	Nodes      int     `json:"nodes"`
+	Fits       float64 `json:"fits"`        // share of the files that the nodes have room for
+	Staged     float64 `json:"staged"`      // seconds until all of these were on the nodes
+	FirstBatch float64 `json:"first_batch"` // seconds until the first step began
+	// Epochs is the first three; later ones are like the last of them.
+	Epochs  []Epoch `json:"epochs"`
+	Seconds float64 `json:"seconds"` // of the whole job, staging too
+	Stall   float64 `json:"stall"`   // share of these that is not steps
+	// SourceBytes is what was read of the source in all, of the dataset's bytes.
+	SourceBytes float64 `json:"source_bytes"`
+}
+
+// Epoch is one epoch of a job.
+type Epoch struct {
+	Seconds float64 `json:"seconds"`
+	Stall   float64 `json:"stall"`  // share of these that is not steps
+	Waited  float64 `json:"waited"` // seconds that a rank waited for batches, mean of the ranks
+	// Bytes of samples, by where they were when they were read.
+	Local   int64 `json:"local"`
+	Replica int64 `json:"replica"`
+	Remote  int64 `json:"remote"`
+	Source  int64 `json:"source"`
+	// What was read of the source, by staging too, and what nodes sent to each other.
+	SourceBytes int64   `json:"source_bytes"`
+	Requests    float64 `json:"source_requests"`
+	Wire        int64   `json:"wire"`
+}
+
+// last is the epoch that all later ones are like.
+func (r Result) last() Epoch { return r.Epochs[len(r.Epochs)-1] }
+
+// finish adds up, from the steps' seconds of an epoch and the end of the last
+// epoch that was computed.
+func (r *Result) finish(j *Job, steps, end float64) {
+	for i := range r.Epochs {
+		r.Epochs[i].Stall = share(r.Epochs[i].Seconds-steps, r.Epochs[i].Seconds)
+		r.SourceBytes += float64(r.Epochs[i].SourceBytes)
+	}
+	more := float64(j.Epochs - len(r.Epochs))
+	r.Seconds = end + more*r.last().Seconds
+	r.Stall = share(r.Seconds-steps*float64(j.Epochs), r.Seconds)
+	total := 0.0
+	for _, s := range j.Sizes {
+		total += float64(s)
+	}
+	r.SourceBytes = share(r.SourceBytes+more*float64(r.last().SourceBytes), total)
+}
+
+// share is a part of a whole, 0 of nothing; rounding makes none negative.
+func share(part, whole float64) float64 {
+	if whole <= 0 {
+		return 0
+	}
+	return max(0, part/whole)
+}
+
+// Table writes results as text.
+func Table(w io.Writer, j *Job, rs []Result) error {
+	total := int64(0)
+	for _, s := range j.Sizes {
+		total += s
+	}
+	fmt.Fprintf(w, "%d files, %s; %d epochs; the source's bandwidth alone takes %s for each byte once\n\n", len(j.Sizes), metadata.FormatBytes(total), j.Epochs,
+		clock(float64(total)/float64(j.Source.Bandwidth)))
+	t := tabwriter.NewWriter(w, 0, 4, 2, ' ', 0)
+	fmt.Fprintln(t, "NODES\tPOLICY\tFIRST BATCH\tEPOCH 1\tLAST EPOCH\tALL\tSTALL\tLOCAL\tREPLICA\tREMOTE\tSOURCE\tREAD OF SOURCE")
+	nodes := 0
+	for _, r := range rs {
+		n := ""
+		if r.Nodes != nodes {
+			n, nodes = fmt.Sprint(r.Nodes), r.Nodes
+		}
+		e := r.last()
+		sum := float64(e.Local + e.Replica + e.Remote + e.Source)
+		pc := func(b int64) string { return fmt.Sprintf("%.0f %%", 100*share(float64(b), sum)) }
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%.0f %%\t%s\t%s\t%s\t%s\t%.2f\n", n, r.Policy, clock(r.FirstBatch), clock(r.Epochs[0].Seconds), clock(e.Seconds),
+			clock(r.Seconds), 100*r.Stall, pc(e.Local), pc(e.Replica), pc(e.Remote), pc(e.Source), r.SourceBytes)
+	}
+	if err := t.Flush(); err != nil {
+		return err
+	}
+	_, err := io.WriteString(w, "\n"+notes(j, rs))
+	return err
+}
+
+// notes says what the columns are, and what would fit.
+func notes(j *Job, rs []Result) string {
+	var b strings.Builder
+	fmt.Fprintln(&b, "STALL is the share of ALL that is not training steps. LOCAL to SOURCE are where the samples of the last epoch come from.")
+	fmt.Fprintln(&b, "READ OF SOURCE is that of the whole job, in sizes of the dataset.")
+	told := make(map[int]bool)
+	for _, r := range rs {
+		if r.Policy == Direct || r.Fits >= 1 || told[r.Nodes] {
+			continue
+		}
+		told[r.Nodes] = true
+		fmt.Fprintf(&b, "%d nodes with room for %s each hold %.0f %% of the files: %.0f nodes would hold all.\n", r.Nodes, metadata.FormatBytes(j.Room), 100*r.Fits,
+			float64(r.Nodes)/r.Fits+1)
+	}
+	return b.String()
+}
+
+// clock writes seconds in the unit that a person would use.
+func clock(s float64) string {
+	switch {
+	case s < 60:
+		return fmt.Sprintf("%.2f s", s)
+	case s < 1e9:
+		return time.Duration(s * float64(time.Second)).Round(time.Second).String()
+	}
+	return fmt.Sprintf("%.0f years", s/86400/365)
+}
