@@ -66,6 +66,10 @@ var (
 	metaDesc       = prometheus.NewDesc("bivouac_metadata_calls_total", "Metadata calls of the mount, by who answered.", []string{"place"}, nil)
 	openDesc       = prometheus.NewDesc("bivouac_passthrough_opens_total", "Files opened that the kernel reads by itself.", nil, nil)
 	prefetchedDesc = prometheus.NewDesc("bivouac_prefetched_files_total", "Dataset files that were prefetched into the page cache.", nil, nil)
+	placeReadsDesc = prometheus.NewDesc("bivouac_source_reads_total", "Reads of datasets, by the place that was read from.", []string{"place"}, nil)
+	placeFailsDesc = prometheus.NewDesc("bivouac_source_failures_total", "Reads of datasets that failed or were not answered in time, by place.", []string{"place"}, nil)
+	placeLatDesc   = prometheus.NewDesc("bivouac_source_latency_seconds", "Moving average of the time of a small read, by place.", []string{"place"}, nil)
+	placeWidthDesc = prometheus.NewDesc("bivouac_source_bandwidth_bytes", "Moving average of the bytes per second of one read, by place.", []string{"place"}, nil)
 	timeDesc       = prometheus.NewDesc("bivouac_fuse_request_seconds", "Time to answer a request of the kernel, by operation.", []string{"op"}, nil)
 )
 
@@ -74,7 +78,7 @@ type activityCollector struct{ m *meter }
 
 // Describe names the metrics.
 func (c activityCollector) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{bytesDesc, metaDesc, openDesc, prefetchedDesc, timeDesc} {
+	for _, d := range []*prometheus.Desc{bytesDesc, metaDesc, openDesc, prefetchedDesc, placeReadsDesc, placeFailsDesc, placeLatDesc, placeWidthDesc, timeDesc} {
 		ch <- d
 	}
 }
@@ -98,6 +102,12 @@ func (c activityCollector) Collect(ch chan<- prometheus.Metric) {
 	count(metaDesc, a.MetaSealed, "manifest")
 	count(openDesc, a.Passthrough)
 	count(prefetchedDesc, a.Prefetched)
+	for _, s := range a.Sources {
+		count(placeReadsDesc, s.Reads, s.Place)
+		count(placeFailsDesc, s.Failures, s.Place)
+		ch <- prometheus.MustNewConstMetric(placeLatDesc, prometheus.GaugeValue, s.Latency, s.Place)
+		ch <- prometheus.MustNewConstMetric(placeWidthDesc, prometheus.GaugeValue, s.Bandwidth, s.Place)
+	}
 	for op, t := range a.Times {
 		ch <- prometheus.MustNewConstHistogram(timeDesc, t.Count, t.Seconds, t.UpTo, op)
 	}

@@ -69,6 +69,8 @@ type Status struct {
 	// Traffic is what the mount of this node has moved, and Rates how much per second lately.
 	Traffic Traffic `json:"traffic"`
 	Rates   Rates   `json:"rates"`
+	// Sources is the places that this node has read datasets from, and how fast they were.
+	Sources []SourceStatus `json:"sources,omitempty"`
 	// Paces is the rate limits of this node.
 	Paces Paces `json:"paces,omitzero"`
 	// Swept is the orphans that this node has removed.
@@ -177,6 +179,9 @@ func (d *Daemon) Status(ctx context.Context) Status {
 	}
 	s.Shares, s.RPC = d.tasks.Running(), d.rpc.Stats()
 	s.Traffic, s.Rates = d.meter.read(time.Now())
+	if a, ok := d.meter.activity(); ok {
+		s.Sources = a.Sources
+	}
 	s.Paces = Paces{d.stageRate.Stats(), d.serveRate.Stats()}
 	s.StageOut, s.Swept = d.out.Status(), d.home.Swept()
 	s.Swept.Files = d.partials

@@ -35,6 +35,22 @@ type Activity struct {
 	Traffic
 	MetaLocal, MetaRemote, MetaSealed int64            // metadata calls, by where they were answered
 	Times                             map[string]Times // of the kernel's requests, by operation
+	Sources                           []SourceStatus   // the places that datasets were read from
+}
+
+// SourceStatus is what this node has measured of a place that it reads datasets from: a node
+// or the source.
+type SourceStatus struct {
+	Place       string  `json:"place"`       // a host, "source", or "this node"
+	State       string  `json:"state"`       // fast, slow, failed or idle
+	Latency     float64 `json:"latency"`     // seconds of a small read; 0 is not known
+	Bandwidth   float64 `json:"bandwidth"`   // bytes per second of one read; 0 is not known
+	Share       float64 `json:"share"`       // of the reads of the last seconds, up to 1
+	Reads       int64   `json:"reads"`       // since the start
+	Replicas    int64   `json:"replicas"`    // of the reads, those of replicas
+	Failures    int64   `json:"failures"`    // reads that failed or were not answered in time
+	Bytes       int64   `json:"bytes"`       // since the start
+	Outstanding int     `json:"outstanding"` // reads now
 }
 
 // Times is how long requests of one kind took.

@@ -16,6 +16,7 @@ import (
 	"github.com/bivouacfs/bivouac/fsclient/cache"
 	"github.com/bivouacfs/bivouac/fsclient/locks"
 	"github.com/bivouacfs/bivouac/fsclient/route"
+	"github.com/bivouacfs/bivouac/fsclient/sources"
 	"github.com/bivouacfs/bivouac/fsclient/stripe"
 	"github.com/bivouacfs/bivouac/fsclient/wait"
 	"github.com/bivouacfs/bivouac/fsclient/writeback"
@@ -50,6 +51,9 @@ type Config struct {
 
 	View   func() cluster.View
 	Sealed Sealed // nil is no datasets
+	// Replicas appends the nodes that have a replica of what is owner's of the file ino;
+	// nil is that there are none.
+	Replicas func(buf []metadata.NodeID, ino metadata.Ino, owner metadata.NodeID) []metadata.NodeID
 
 	// UID and GID own all files of datasets, whatever the source said, as if the
 	// job's user had unpacked them.
@@ -95,6 +99,7 @@ type Client struct {
 	cfg    Config
 	nodes  *route.Router
 	data   *stripe.Data
+	places *sources.Table
 	sealed sealedRealm
 	space  *cache.Space
 	pool   *writeback.Pool
@@ -125,10 +130,11 @@ func New(cfg Config) (*Client, error) {
 	}
 	c := &Client{cfg: cfg, leases: leases.NewCache(cfg.Now), closed: wait.NewSignal(), appended: wait.NewSignal()}
 	c.nodes = route.New(route.Config{
-		Self: cfg.Self, Local: cfg.Local, LocalData: cfg.LocalData, Meta: cfg.Meta, Data: cfg.Data, View: cfg.View,
+		Self: cfg.Self, Local: cfg.Local, LocalData: cfg.LocalData, Meta: cfg.Meta, Data: cfg.Data, View: cfg.View, Replicas: cfg.Replicas,
 	})
+	c.places = sources.New(cfg.Self, cfg.Now, nil)
 	c.data = stripe.New(stripe.Config{
-		Self: cfg.Self, Nodes: dataNodes{c.nodes}, VerifyReads: cfg.VerifyReads, Log: cfg.Log, Now: cfg.Now,
+		Self: cfg.Self, Nodes: dataNodes{c.nodes}, VerifyReads: cfg.VerifyReads, Sources: c.places, Log: cfg.Log, Now: cfg.Now,
 	})
 	c.space = cache.NewSpace(dataNodes{c.nodes}, cfg.Now)
 	c.pool = writeback.NewPool(bufferedClient{c}, cfg.Log, cfg.Now)

@@ -27,11 +27,6 @@ var (
 // dataNodes is the nodes, for what asks them for data or space.
 type dataNodes struct{ *route.Router }
 
-func (n dataNodes) Holder(ino metadata.Ino, owner metadata.NodeID) metadata.NodeID {
-	m := n.Map()
-	return m.Holder(ino, owner)
-}
-
 func (n dataNodes) Up() []metadata.NodeID {
 	m := n.Map()
 	if up := m.Up(); len(up) > 0 {

@@ -1,6 +1,10 @@
 package fsclient
 
-import "github.com/bivouacfs/bivouac/fsclient/writeback"
+import (
+	"github.com/bivouacfs/bivouac/fsclient/sources"
+	"github.com/bivouacfs/bivouac/fsclient/writeback"
+	"github.com/bivouacfs/bivouac/metadata"
+)
 
 // WriteMemory is the most that a client buffers of what is written, in bytes.
 const WriteMemory = writeback.Memory
@@ -33,4 +37,22 @@ func (c *Client) Stats() Stats {
 		Buffered:  pool.Buffered, Batches: pool.Batches, Buffers: pool.Buffers,
 		Open: int64(c.files.len()),
 	}
+}
+
+// Sources is what is known of the places that datasets were read from.
+func (c *Client) Sources() []sources.Status { return c.places.Status() }
+
+// Where returns the nodes that have all of the file a of a dataset: its owner, or the owner's
+// stand-in, and the holders of replicas. There are none if several nodes have parts of it, or
+// if it is read through from the source. BeginRead chooses among them.
+func (c *Client) Where(a *metadata.Attr) []metadata.NodeID {
+	if !a.Ino.Sealed() || a.Layout.Kind != metadata.Local {
+		return nil
+	}
+	return c.nodes.Where(nil, a.Ino, a.Layout.Node)
+}
+
+// BeginRead chooses the fastest of some places for a read of n bytes, which its End ends.
+func (c *Client) BeginRead(n int64, among []metadata.NodeID) sources.Read {
+	return c.places.Begin(n, among)
 }

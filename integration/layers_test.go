@@ -50,6 +50,7 @@ var floors = map[string]int{
 	"stagein/archive":         6,
 	"stagein":                 7,
 	"fsclient/wait":           4,
+	"fsclient/sources":        1,
 	"fsclient/cache":          5,
 	"fsclient/locks":          5,
 	"fsclient/writeback":      5,

@@ -23,6 +23,7 @@ import (
 	"github.com/bivouacfs/bivouac/fsclient"
 	"github.com/bivouacfs/bivouac/fsclient/mount"
 	"github.com/bivouacfs/bivouac/fsclient/remote"
+	"github.com/bivouacfs/bivouac/fsclient/sources"
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/metadata/cluster"
 	"github.com/bivouacfs/bivouac/stagein/stageout"
@@ -185,13 +186,35 @@ func (n *node) activity() daemon.Activity {
 			Passthrough: m.Passthrough, Prefetched: m.Prefetched,
 		},
 		MetaLocal: c.MetaLocal, MetaRemote: c.MetaRemote, MetaSealed: c.MetaSealed,
-		Times: make(map[string]daemon.Times, len(m.Latency)),
+		Times:   make(map[string]daemon.Times, len(m.Latency)),
+		Sources: n.sources(),
 	}
 	for op, l := range m.Latency {
 		n, s, upTo := l.Histogram()
 		a.Times[op] = daemon.Times{Count: n, Seconds: s, UpTo: upTo}
 	}
 	return a
+}
+
+// sources is what the client has measured of the places that it reads datasets from.
+func (n *node) sources() []daemon.SourceStatus {
+	var all []daemon.SourceStatus
+	for _, s := range n.client.Sources() {
+		place := ""
+		switch {
+		case s.Place == sources.Source:
+			place = "source"
+		case s.Place == n.job.Self:
+			place = "this node"
+		default:
+			place = n.job.Hosts[s.Place]
+		}
+		all = append(all, daemon.SourceStatus{
+			Place: place, State: string(s.State), Latency: s.Latency, Bandwidth: s.Bandwidth, Share: s.Share,
+			Reads: s.Reads, Replicas: s.Replicas, Failures: s.Failures, Bytes: s.Bytes, Outstanding: s.Outstanding,
+		})
+	}
+	return all
 }
 
 func indented(v any) ([]byte, error) {

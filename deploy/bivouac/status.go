@@ -10,9 +10,15 @@ import (
 )
 
 func statusCmd() *cobra.Command {
-	return statusLike("status", "Show nodes, space and datasets of a job", func(c *cobra.Command, s daemon.Status) error {
+	var sources bool
+	c := statusLike("status", "Show nodes, space and datasets of a job", func(c *cobra.Command, s daemon.Status) error {
+		if sources {
+			return show.Sources(c.OutOrStdout(), s)
+		}
 		return show.Status(c.OutOrStdout(), s)
 	})
+	c.Flags().BoolVar(&sources, "sources", false, "show how fast this node reads datasets from each node and the source")
+	return c
 }
 
 func reportCmd() *cobra.Command {

@@ -24,6 +24,9 @@ type Config struct {
 	Meta func(metadata.NodeID) metadata.NodeStore
 	Data func(metadata.NodeID) datapath.Store
 	View func() cluster.View
+	// Replicas appends to buf the nodes that have a replica of what is owner's of the
+	// file ino; nil is that there are none.
+	Replicas func(buf []metadata.NodeID, ino metadata.Ino, owner metadata.NodeID) []metadata.NodeID
 }
 
 // Router finds the node for a call.
@@ -143,6 +146,17 @@ func (r *Router) Order(ctx context.Context, ino metadata.Ino, l metadata.Layout)
 		return nil, fmt.Errorf("inode %v: no node was up in epoch %d: %w", ino, l.Epoch, syscall.EIO)
 	}
 	return order, nil
+}
+
+// Where appends to buf the nodes that have what is owner's of the file ino of a dataset:
+// the owner, or its stand-in if it was lost, and the holders of replicas.
+func (r *Router) Where(buf []metadata.NodeID, ino metadata.Ino, owner metadata.NodeID) []metadata.NodeID {
+	m := r.Map()
+	buf = append(buf, m.Holder(ino, owner))
+	if r.cfg.Replicas != nil {
+		buf = r.cfg.Replicas(buf, ino, owner)
+	}
+	return buf
 }
 
 // Hosts is the names of the nodes that hold the data of the file a, in the order of

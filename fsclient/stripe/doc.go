@@ -3,6 +3,9 @@
 // from a file's attributes and the order of its nodes (package route); it keeps no
 // state.
 //
+// Of several nodes with the same bytes of a dataset, the fastest is read from (package
+// sources), and if it does not give them in time, another.
+//
 // A read of a dataset waits for bytes that its owner is fetching, and for an owner that
 // is away for a moment, and it goes to the stand-in of an owner that is lost. Bytes that
 // are missing are an error there, never zeros; in scratch they are a hole.

@@ -11,6 +11,7 @@ import (
 	"github.com/sirupsen/logrus"
 
 	"github.com/bivouacfs/bivouac/datapath"
+	"github.com/bivouacfs/bivouac/fsclient/sources"
 	"github.com/bivouacfs/bivouac/fsclient/wait"
 	"github.com/bivouacfs/bivouac/metadata"
 )
@@ -19,9 +20,9 @@ import (
 type Nodes interface {
 	// Data is the file data of a node.
 	Data(id metadata.NodeID) (datapath.Store, error)
-	// Holder is the node that holds what is owner's of the file ino now: its
-	// stand-in, if the owner was lost.
-	Holder(ino metadata.Ino, owner metadata.NodeID) metadata.NodeID
+	// Where appends to buf the nodes that have what is owner's of the file ino of a
+	// dataset: the owner, or its stand-in if it was lost, and the holders of replicas.
+	Where(buf []metadata.NodeID, ino metadata.Ino, owner metadata.NodeID) []metadata.NodeID
 }
 
 // Config says where the data is.
@@ -30,6 +31,7 @@ type Config struct {
 	Nodes Nodes
 	// VerifyReads compares what other nodes send of datasets with what was staged.
 	VerifyReads bool
+	Sources     *sources.Table // chooses between nodes that have the same bytes
 	Log         *logrus.Entry
 	Now         func() time.Time
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/bivouacfs/bivouac/datapath"
 	"github.com/bivouacfs/bivouac/datapath/retry"
 	"github.com/bivouacfs/bivouac/datapath/rpc"
+	"github.com/bivouacfs/bivouac/fsclient/sources"
 	"github.com/bivouacfs/bivouac/fsclient/wait"
 	"github.com/bivouacfs/bivouac/metadata"
 )
@@ -60,27 +61,64 @@ func (s *sealedRead) read(ctx context.Context, p []byte) error {
 // errShort says that an owner has fewer bytes than the file.
 var errShort = fmt.Errorf("bytes are missing: %w", syscall.EIO)
 
-// try asks the node that holds the span now.
+// try asks the nodes that have the span now, one after the other, the fastest first. If all
+// fail, the error is that of the owner or its stand-in.
 func (s *sealedRead) try(ctx context.Context, p []byte) error {
-	id, off := s.Node, s.Off
-	if h := s.d.cfg.Nodes.Holder(s.a.Ino, s.Node); h != s.Node {
-		off = datapath.StandIn(s.a.Layout.Chunk(), len(s.order), slices.Index(s.order, s.Node), s.a.Size, off)
-		id = h
+	if s.a.Layout.Kind == metadata.Overflow {
+		r := s.d.cfg.Sources.Begin(int64(len(p)), []metadata.NodeID{sources.Source})
+		r.Place = s.Node
+		return s.from(ctx, r, p)
 	}
-	node, err := s.d.cfg.Nodes.Data(id)
+	var buf [8]metadata.NodeID
+	at := s.d.cfg.Nodes.Where(buf[:0], s.a.Ino, s.Node)
+	holder, why := at[0], error(nil)
+	for {
+		r := s.d.cfg.Sources.Begin(int64(len(p)), at)
+		err := s.from(ctx, r, p)
+		if r.Place == holder {
+			why = err
+		}
+		switch {
+		case err == nil:
+			return nil
+		case ctx.Err() != nil:
+			return err
+		case len(at) == 1:
+			return why
+		}
+		at = slices.DeleteFunc(at, func(id metadata.NodeID) bool { return id == r.Place })
+	}
+}
+
+// from makes the read r.
+func (s *sealedRead) from(ctx context.Context, r sources.Read, p []byte) error {
+	off := s.Off
+	if r.Place != s.Node {
+		off = datapath.StandIn(s.a.Layout.Chunk(), len(s.order), slices.Index(s.order, s.Node), s.a.Size, off)
+	}
+	node, err := s.d.cfg.Nodes.Data(r.Place)
 	n := 0
 	if err == nil {
-		n, err = s.d.readVerified(ctx, node, s.a.Ino, p, off, s.opts)
+		limited, cancel := ctx, context.CancelFunc(func() {})
+		if r.Patience > 0 {
+			limited, cancel = context.WithTimeout(ctx, r.Patience)
+		}
+		n, err = s.d.readVerified(limited, node, s.a.Ino, p, off, s.opts)
+		cancel()
 	}
 	switch {
-	case err != nil:
-		return err
-	case n < len(p):
+	case err == nil && n < len(p):
 		s.opts.Pipe.Spoil()
-		return errShort
+		err = errShort
+	case err == nil:
+		s.d.count(&s.d.readLocal, &s.d.readRemote, r.Place, n)
 	}
-	s.d.count(&s.d.readLocal, &s.d.readRemote, id, n)
-	return nil
+	if ctx.Err() != nil || errors.Is(err, syscall.EAGAIN) || errors.Is(err, errShort) {
+		r.Drop() // the node is not to blame
+		return err
+	}
+	r.End(int64(n), err != nil)
+	return err
 }
 
 // retriable reports whether a read that failed with err may succeed now.

@@ -13,6 +13,7 @@ import (
 	"github.com/sirupsen/logrus"
 
 	"github.com/bivouacfs/bivouac/datapath"
+	"github.com/bivouacfs/bivouac/fsclient/sources"
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
@@ -77,18 +78,19 @@ func (s *memStore) Sync(context.Context, metadata.Ino) error {
 
 // fakeNodes is three nodes. The node lost has a stand-in.
 type fakeNodes struct {
-	stores  [3]*memStore
-	lost    metadata.NodeID
-	standIn metadata.NodeID
+	stores   [3]*memStore
+	lost     metadata.NodeID
+	standIn  metadata.NodeID
+	replicas []metadata.NodeID // of everything
 }
 
 func (n *fakeNodes) Data(id metadata.NodeID) (datapath.Store, error) { return n.stores[id], nil }
 
-func (n *fakeNodes) Holder(_ metadata.Ino, owner metadata.NodeID) metadata.NodeID {
+func (n *fakeNodes) Where(buf []metadata.NodeID, _ metadata.Ino, owner metadata.NodeID) []metadata.NodeID {
 	if owner == n.lost {
-		return n.standIn
+		owner = n.standIn
 	}
-	return owner
+	return append(buf, append([]metadata.NodeID{owner}, n.replicas...)...)
 }
 
 func newData(t *testing.T) (*Data, *fakeNodes, *time.Time) {
@@ -100,7 +102,8 @@ func newData(t *testing.T) (*Data, *fakeNodes, *time.Time) {
 	l := logrus.New()
 	l.SetOutput(io.Discard)
 	now := time.Unix(1e9, 0)
-	return New(Config{Nodes: n, Log: logrus.NewEntry(l), Now: func() time.Time { return now }}), n, &now
+	clock := func() time.Time { return now }
+	return New(Config{Nodes: n, Sources: sources.New(99, clock, nil), Log: logrus.NewEntry(l), Now: clock}), n, &now
 }
 
 const chunk = 64 << 10
@@ -217,4 +220,91 @@ func TestNoWait(t *testing.T) {
 	if _, err := d.Read(ctx, attr(ino, 10), order, make([]byte, 10), 0, ReadOpts{NoWait: true}); !errors.Is(err, syscall.EAGAIN) {
 		t.Errorf("Read = %v, want EAGAIN", err)
 	}
+}
+
+// silentStore never answers before the context ends.
+type silentStore struct {
+	datapath.Store
+	asked int
+}
+
+func (s *silentStore) ReadAt(ctx context.Context, _ metadata.Ino, _ []byte, _ int64) (int, error) {
+	s.asked++
+	<-ctx.Done()
+	return 0, syscall.ETIMEDOUT
+}
+
+// withSilent has one node not answer.
+type withSilent struct {
+	*fakeNodes
+	silent *silentStore
+	id     metadata.NodeID
+}
+
+func (n withSilent) Data(id metadata.NodeID) (datapath.Store, error) {
+	if id == n.id {
+		return n.silent, nil
+	}
+	return n.fakeNodes.Data(id)
+}
+
+// TestReplicas: what one place cannot give comes from another, whichever fails and how: the
+// owner is lost or silent, or the replica is gone. Nothing is waited for.
+func TestReplicas(t *testing.T) {
+	ino, want := metadata.SealedIno(1, 0, 7), pattern(9000)
+	a := attr(ino, len(want))
+	a.Layout.Kind = metadata.Local
+	read := func(t *testing.T, d *Data) {
+		t.Helper()
+		got := make([]byte, len(want))
+		for range 20 {
+			clear(got)
+			if n, err := d.Read(ctx, a, order[:1], got, 0, ReadOpts{}); n != len(want) || err != nil || !bytes.Equal(got, want) {
+				t.Fatalf("Read = %d, %v", n, err)
+			}
+		}
+	}
+	t.Run("both", func(t *testing.T) {
+		d, n, _ := newData(t)
+		n.replicas = []metadata.NodeID{1}
+		n.stores[0].objects[ino], n.stores[1].objects[ino] = want, want
+		read(t, d)
+	})
+	t.Run("owner fails", func(t *testing.T) {
+		d, n, _ := newData(t)
+		n.replicas = []metadata.NodeID{1}
+		n.stores[1].objects[ino] = want
+		for range 100 {
+			n.stores[0].errs = append(n.stores[0].errs, syscall.ECONNRESET)
+		}
+		read(t, d)
+		if left := len(n.stores[0].errs); left < 98 {
+			t.Errorf("the lost owner was asked %d times while its clock stood still", 100-left)
+		}
+	})
+	t.Run("replica gone", func(t *testing.T) {
+		d, n, _ := newData(t)
+		n.replicas = []metadata.NodeID{1, 2}
+		n.stores[0].objects[ino] = want
+		read(t, d)
+	})
+	t.Run("owner silent", func(t *testing.T) {
+		d, n, _ := newData(t)
+		n.replicas = []metadata.NodeID{1}
+		n.stores[1].objects[ino] = want
+		silent := &silentStore{}
+		d.cfg.Nodes = withSilent{n, silent, 0}
+		read(t, d)
+		if silent.asked > 2 {
+			t.Errorf("a silent owner was asked %d times", silent.asked)
+		}
+	})
+	t.Run("all fail", func(t *testing.T) {
+		d, n, _ := newData(t)
+		n.replicas = []metadata.NodeID{1}
+		n.stores[0].errs, n.stores[1].errs = []error{syscall.EIO}, []error{syscall.ECONNRESET}
+		if _, err := d.Read(ctx, a, order[:1], make([]byte, 10), 0, ReadOpts{}); !errors.Is(err, syscall.EIO) {
+			t.Errorf("Read = %v, want the owner's EIO", err)
+		}
+	})
 }

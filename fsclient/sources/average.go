@@ -1,0 +1,68 @@
+package sources
+
+import (
+	"math"
+	"time"
+)
+
+const (
+	memory    = time.Second // time constant of the averages
+	mostNew   = 0.5         // the most that one sample weighs, once there are some
+	outlier   = 2           // a first sample above that many averages counts as that many
+	surprise  = 16          // so does a second one in a row
+	smallRead = 16 << 10    // bytes; up to here the time of a read is the place's latency
+)
+
+// average is a moving average that one outlier does not move far.
+type average struct {
+	value float64
+	n     int // samples, up to a few
+	high  bool
+	at    time.Time // of the last sample
+}
+
+func (a *average) add(x float64, now time.Time) {
+	if a.n == 0 {
+		*a = average{value: x, n: 1, at: now}
+		return
+	}
+	limit := outlier * a.value
+	if a.high {
+		limit = surprise * a.value
+	}
+	a.high = x > outlier*a.value
+	w := 1 - math.Exp(-now.Sub(a.at).Seconds()/memory.Seconds())
+	if a.n < 8 {
+		a.n++
+		w = max(w, 1/float64(a.n))
+	}
+	a.value += min(w, mostNew) * (min(x, limit) - a.value)
+	a.at = now
+}
+
+// speed is what is known of the time that reads of a place take.
+type speed struct {
+	latency average // seconds
+	perByte average // seconds, beyond the latency
+}
+
+func (s *speed) add(n int64, took float64, now time.Time) {
+	if n <= smallRead {
+		s.latency.add(took, now)
+		return
+	}
+	s.perByte.add(max(took-s.latency.value, took/4)/float64(n), now)
+}
+
+// expect is how long a read of n bytes takes; false if nothing is known.
+func (s *speed) expect(n int64) (seconds float64, known bool) {
+	return s.latency.value + float64(n)*s.perByte.value, s.latency.n+s.perByte.n > 0
+}
+
+// last is when the last sample came.
+func (s *speed) last() time.Time {
+	if s.latency.at.After(s.perByte.at) {
+		return s.latency.at
+	}
+	return s.perByte.at
+}
