@@ -251,6 +251,11 @@ func TestParseSpec(t *testing.T) {
 			t.Errorf("ParseSpec(%q) = %+v, %v", c.spec, r, err)
 		}
 	}
+	for _, url := range []string{"s3://bucket/set", "https://host/set.tar:x", "gs://b/{0..9}.tar,unpack=no"} {
+		if r, err := ParseSpec(url, "/wd"); !stageintest.ErrorHas(err, url[:strings.Index(url, ":")]+":// URLs cannot be staged", "copy the data") {
+			t.Errorf("ParseSpec(%q) = %+v, %v", url, r, err)
+		}
+	}
 	for _, bad := range []string{"", ":x", "/a/b:", "/a/b:..", "/", "/a/b:" + strings.Repeat("n", 256), "/a\x00b"} {
 		if r, err := ParseSpec(bad, "/wd"); err == nil {
 			t.Errorf("ParseSpec(%q) = %+v", bad, r)

@@ -218,7 +218,8 @@ func (j *job) build(parts []*bytes.Buffer) error {
 func (j *job) tree(m cluster.Map, parts []*bytes.Buffer) (map[string]stageintest.Entry, error) {
 	tree := map[string]stageintest.Entry{}
 	used := map[stageintest.ObjectKey]bool{}
-	for _, p := range parts {
+	scanned := j.scannedOwner(m, parts)
+	for i, p := range parts {
 		r := manifest.NewReader(p)
 		r.Sums = j.sums
 		for {
@@ -232,7 +233,14 @@ func (j *job) tree(m cluster.Map, parts []*bytes.Buffer) (map[string]stageintest
 			if old, ok := tree[rec.Path]; ok && old.Mode&source.TypeMask != source.TypeDir {
 				return nil, fmt.Errorf("%q twice", rec.Path)
 			}
-			if tree[rec.Path], err = j.entry(m, rec, used); err != nil {
+			owner := m.FileOwner(rec.Path)
+			switch {
+			case scanned != nil:
+				owner = scanned(&rec)
+			case j.plan.Kind == source.Dir && j.plan.Parts[i].Try == 0:
+				owner = j.plan.Parts[i].Node
+			}
+			if tree[rec.Path], err = j.entry(m, rec, owner, used); err != nil {
 				return nil, err
 			}
 		}
@@ -245,7 +253,38 @@ func (j *job) tree(m cluster.Map, parts []*bytes.Buffer) (map[string]stageintest
 	return tree, nil
 }
 
-func (j *job) entry(m cluster.Map, rec manifest.Record, used map[stageintest.ObjectKey]bool) (stageintest.Entry, error) {
+// scannedOwner returns who owns the files of a scan, which it has to be asked for in their
+// order; nil for a single pass.
+func (j *job) scannedOwner(m cluster.Map, parts []*bytes.Buffer) func(rec *manifest.Record) metadata.NodeID {
+	if j.scanned == nil {
+		return nil
+	}
+	var files []manifest.Record
+	total := int64(0)
+	for _, p := range parts {
+		for r := manifest.NewReader(bytes.NewReader(p.Bytes())); ; {
+			rec, err := r.Next()
+			if err != nil {
+				break // tree reports it
+			}
+			if hasData(&rec) && rec.Attr.Size <= j.stripe {
+				files, total = append(files, rec), total+rec.Attr.Size
+			}
+		}
+	}
+	owner, b := map[string]metadata.NodeID{}, m.Balance(total)
+	for i := range files {
+		owner[files[i].Path] = b.Owner(files[i].Path, files[i].Attr.Size)
+	}
+	return func(rec *manifest.Record) metadata.NodeID {
+		if id, ok := owner[rec.Path]; ok {
+			return id
+		}
+		return m.FileOwner(rec.Path)
+	}
+}
+
+func (j *job) entry(m cluster.Map, rec manifest.Record, owner metadata.NodeID, used map[stageintest.ObjectKey]bool) (stageintest.Entry, error) {
 	a := rec.Attr
 	e := stageintest.Entry{Mode: a.Mode, Mtime: a.Mtime, Target: rec.Target, Link: rec.Hardlink, Sum: rec.Sum}
 	if a.UID != jobUID || a.GID != jobGID {
@@ -258,8 +297,8 @@ func (j *job) entry(m cluster.Map, rec manifest.Record, used map[stageintest.Obj
 	if want := a.Size > j.stripe; want != (a.Layout.Kind == metadata.Striped) {
 		return e, fmt.Errorf("%q of %d bytes has layout %+v", rec.Path, a.Size, a.Layout)
 	}
-	if a.Layout.Kind == metadata.Local && a.Layout.Node != m.FileOwner(rec.Path) {
-		return e, fmt.Errorf("%q is on %d, its owner is %d", rec.Path, a.Layout.Node, m.FileOwner(rec.Path))
+	if a.Layout.Kind == metadata.Local && a.Layout.Node != owner {
+		return e, fmt.Errorf("%q is on %d, its owner is %d", rec.Path, a.Layout.Node, owner)
 	}
 	data := make([]byte, 0, a.Size)
 	for _, sp := range datapath.Spans(a.Layout.Chunk(), m.Order(a.Ino, a.Layout), 0, a.Size) {

@@ -63,7 +63,7 @@ var optionKeys = map[string]func(o *Options, v string) error{
 	"exclude": func(o *Options, v string) error { o.Exclude = append(o.Exclude, source.Name(v)); return nil },
 	"limit": func(o *Options, v string) (err error) {
 		if o.Limit, err = strconv.ParseInt(v, 10, 64); err != nil || o.Limit < 1 {
-			err = fmt.Errorf("want a number of files: %w", syscall.EINVAL)
+			err = fmt.Errorf("want a number of files, 1 or more: %w", syscall.EINVAL)
 		}
 		return err
 	},

@@ -42,7 +42,7 @@ const (
 // ParseOrder reads an order.
 func ParseOrder(s string) (Order, error) {
 	bad := func(why string) (Order, error) {
-		return Order{}, fmt.Errorf("order=%s: %s: give shuffled, source, seed:S or list:FILE: %w", s, why, syscall.EINVAL)
+		return Order{}, fmt.Errorf("%s: %w", why, syscall.EINVAL)
 	}
 	kind, arg, has := strings.Cut(s, ":")
 	switch {
@@ -50,16 +50,16 @@ func ParseOrder(s string) (Order, error) {
 		return Order{}, nil
 	case (kind == OrderShuffled || kind == OrderSource) && !has:
 		return Order{Kind: kind}, nil
-	case kind == OrderSeed:
+	case kind == OrderSeed && has:
 		seed, err := strconv.ParseUint(arg, 10, 64)
 		if err != nil {
-			return bad("the seed is no number")
+			return bad(fmt.Sprintf("the seed %q is not a whole number from 0 to 18446744073709551615", arg))
 		}
 		return Order{Kind: kind, Seed: seed}, nil
 	case kind == OrderList && arg != "":
 		return Order{Kind: kind, List: filepath.Clean(arg)}, nil
 	}
-	return bad("is not known")
+	return bad(fmt.Sprintf("the order %q is not known: give shuffled, source, seed:S or list:FILE", s))
 }
 
 // check refuses an order that ParseOrder does not give, or whose list is not known

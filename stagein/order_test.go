@@ -30,7 +30,11 @@ func TestParseOrder(t *testing.T) {
 		}
 	}
 	for _, s := range []string{"random", "seed", "seed:", "seed:-1", "seed:x", "list", "list:", "shuffled:1", "source:", ":"} {
-		if o, err := ParseOrder(s); !stageintest.ErrorHas(err, "shuffled, source, seed:S or list:FILE") {
+		want := "shuffled, source, seed:S or list:FILE"
+		if strings.HasPrefix(s, "seed:") {
+			want = "the seed \"" + s[5:] + "\" is not a whole number from 0 to"
+		}
+		if o, err := ParseOrder(s); !stageintest.ErrorHas(err, want) {
 			t.Errorf("ParseOrder(%q) = %+v, %v", s, o, err)
 		}
 	}

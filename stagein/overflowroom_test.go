@@ -14,8 +14,10 @@ func roomFor(items []source.Item, room func() int64) (*PlanConfig, map[metadata.
 	cfg := &PlanConfig{Map: stageintest.ClusterMap(4), Free: func(metadata.NodeID) (int64, bool) { return room(), true }}
 	cfg.setDefaults()
 	need := map[metadata.NodeID]int64{}
+	_ = cfg.weigh(itemSlice(items)) // items in memory can be read
+	owner := cfg.owners()
 	for i := range items {
-		cfg.need(need, &items[i], cfg.Map.Up())
+		cfg.need(need, &items[i], owner, cfg.Map.Up())
 	}
 	return cfg, need
 }
@@ -35,15 +37,16 @@ func TestSpill(t *testing.T) {
 	cfg, need := roomFor(items, func() int64 { return room })
 	stays, err := cfg.chooseOverflow(itemSlice(items), need)
 	stageintest.NoError(t, err)
-	has := map[metadata.NodeID]int64{}
+	has, ownerOf := map[metadata.NodeID]int64{}, cfg.owners()
 	class, classStays := map[byte]float64{}, map[byte]float64{}
 	for i := range items {
 		class[items[i].Path[0]]++
+		owner := ownerOf(&items[i])
 		if stays[i] {
 			classStays[items[i].Path[0]]++
 			continue
 		}
-		has[cfg.Map.FileOwner(items[i].Path)] += (items[i].Size + pageSize - 1) / pageSize * pageSize
+		has[owner] += (items[i].Size + pageSize - 1) / pageSize * pageSize
 	}
 	for _, id := range cfg.Map.Up() {
 		if has[id] > room || has[id] < room*98/100 {
@@ -79,10 +82,12 @@ func TestSpillOfLarge(t *testing.T) {
 	if !stays[0] || !stays[1] {
 		t.Errorf("striped stays: %v, whole: %v", stays[0], stays[1])
 	}
-	has := map[metadata.NodeID]int64{}
+	has, ownerOf := map[metadata.NodeID]int64{}, cfg.owners()
 	for i := range items {
-		if !stays[i] {
-			has[cfg.Map.FileOwner(items[i].Path)] += small
+		if cfg.local(&items[i]) > 0 {
+			if owner := ownerOf(&items[i]); !stays[i] {
+				has[owner] += small
+			}
 		}
 	}
 	for _, id := range cfg.Map.Up() {

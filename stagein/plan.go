@@ -136,7 +136,9 @@ type PlanConfig struct {
 	read  int64       // by Scan, before it left the source to a single pass
 	// stored is about what the source takes on the nodes' disks, by Scan; 0: not known.
 	stored int64
-	sel    *selection // by Scan: what is wanted of archives
+	load   func(size int64) int64 // by Scan: how many bytes of a file count for its owner's load
+	loads  int64                  // by Scan: the sum over all files
+	sel    *selection             // by Scan: what is wanted of archives
 }
 
 // detect detects the kind of what is at path, once.
@@ -284,8 +286,13 @@ func (cfg *PlanConfig) deal(p *Plan, items []source.Item, nodes []metadata.NodeI
 		p.Parts[i] = Part{Index: uint16(i), Node: id}
 		part[id] = i
 	}
+	total := int64(0)
+	for i := range items {
+		total += cfg.local(&items[i])
+	}
+	b := cfg.Map.Balance(total)
 	for _, it := range items {
-		owner := cfg.Map.FileOwner(it.Path)
+		owner := b.Owner(it.Path, cfg.local(&it))
 		to := &p.Parts[part[owner]]
 		to.Items = append(to.Items, it)
 		to.Bytes += it.Size
@@ -299,6 +306,14 @@ func (cfg *PlanConfig) deal(p *Plan, items []source.Item, nodes []metadata.NodeI
 		}
 	}
 	return need
+}
+
+// local returns the bytes of an item that its owner alone will hold.
+func (cfg *PlanConfig) local(it *source.Item) int64 {
+	if it.Hardlink != "" || !it.Is(source.TypeRegular) || it.Size > cfg.Stripe {
+		return 0
+	}
+	return it.Size
 }
 
 // allFree returns what the nodes have left, as far as that is known.
@@ -343,7 +358,7 @@ func (cfg *PlanConfig) room(p *Plan, need map[metadata.NodeID]int64) error {
 		}
 		n, _ := cfg.Map.Node(id)
 		return fmt.Errorf("%s: %s needs room for %s and has %s (%s in all%s): %s: %w",
-			p.Source, n.Host, metadata.FormatBytes(need[id]), metadata.FormatBytes(free), metadata.FormatBytes(max(p.Size, p.Least)), p.saidBy(), cfg.wayOut(p), syscall.ENOSPC)
+			cfg.Request.Source, n.Host, metadata.FormatBytes(need[id]), metadata.FormatBytes(free), metadata.FormatBytes(max(p.Size, p.Least)), p.saidBy(), cfg.wayOut(p), syscall.ENOSPC)
 	}
 	return nil
 }
@@ -357,7 +372,7 @@ func (p *Plan) saidBy() string {
 }
 
 const (
-	moreRoom  = "give the job more nodes or more capacity="
+	moreRoom  = "give the job more nodes, or more space on each by capacity= in --bivouac-opts or up --capacity"
 	plainRoom = moreRoom + ", or pack it as a plain tar or a zip archive, of which files that do not fit are read from the source, or keep it as one file with unpack=no"
 )
 

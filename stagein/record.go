@@ -130,6 +130,8 @@ func (s *Share) placeAs(it *source.Item, ino metadata.Ino) (*object, error) {
 		o.layout = metadata.Layout{Kind: metadata.Striped, ChunkSize: stripeChunk, Epoch: s.cfg.Map.Epoch}
 	case len(s.cfg.Part.Items) > 0 && s.cfg.Plan.Kind == source.Dir && s.cfg.Part.Try == 0:
 		o.layout = metadata.Layout{Kind: metadata.Local, Node: s.cfg.Part.Node} // the plan has chosen the owner
+	case s.owner != nil && it.Size > 0:
+		o.layout = metadata.Layout{Kind: metadata.Local, Node: s.owner(it)}
 	default:
 		o.layout = metadata.Layout{Kind: metadata.Local, Node: s.cfg.Map.FileOwner(it.Path)}
 	}

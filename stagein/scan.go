@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"math"
 	"syscall"
 
 	"github.com/bivouacfs/bivouac/metadata"
@@ -170,10 +171,14 @@ func (cfg *PlanConfig) record(p *Plan, items items, w io.Writer) (spills bool, e
 		return false, fmt.Errorf("%s: no node is up: %w", p.Source, syscall.EHOSTDOWN)
 	}
 	p.Size = 0 // from here on, bytes that are stored
+	if err := cfg.weigh(items); err != nil {
+		return false, err
+	}
 	need := make(map[metadata.NodeID]int64, len(nodes))
+	owner := cfg.owners()
 	if err := items.each(func(it *source.Item) error {
 		p.Size += it.Size
-		cfg.need(need, it, nodes)
+		cfg.need(need, it, owner, nodes)
 		return nil
 	}); err != nil {
 		return false, err
@@ -188,7 +193,7 @@ func (cfg *PlanConfig) record(p *Plan, items items, w io.Writer) (spills bool, e
 		}
 	}
 	s := &Share{cfg: ShareConfig{Plan: p, Map: cfg.Map}}
-	s.rec = newRecorder(s, w)
+	s.rec, s.owner = newRecorder(s, w), cfg.owners()
 	i := 0
 	if err := items.each(func(it *source.Item) error {
 		i++
@@ -199,10 +204,45 @@ func (cfg *PlanConfig) record(p *Plan, items items, w io.Writer) (spills bool, e
 	return len(stays) > 0, s.rec.close()
 }
 
+// weigh finds how the files of a scan are balanced. A file for which no node has room stays in
+// the source and is no load.
+func (cfg *PlanConfig) weigh(items items) error {
+	room := int64(math.MaxInt64)
+	if cfg.Free != nil {
+		room = 0
+		for _, id := range cfg.Map.Up() {
+			if free, known := cfg.Free(id); known {
+				room = max(room, usable(free))
+			} else {
+				room = math.MaxInt64
+			}
+		}
+	}
+	cfg.load, cfg.loads = func(size int64) int64 {
+		if size > room {
+			return 0
+		}
+		return size
+	}, 0
+	return items.each(func(it *source.Item) error {
+		cfg.loads += cfg.load(cfg.local(it))
+		return nil
+	})
+}
+
+// owners returns who owns the files of a scan; it has to be called for each file that is not
+// striped, in order.
+func (cfg *PlanConfig) owners() func(it *source.Item) metadata.NodeID {
+	b := cfg.Map.Balance(cfg.loads)
+	return func(it *source.Item) metadata.NodeID { return b.Owner(it.Path, cfg.load(it.Size)) }
+}
+
 // need adds what each node will hold of an item.
-func (cfg *PlanConfig) need(need map[metadata.NodeID]int64, it *source.Item, nodes []metadata.NodeID) {
+func (cfg *PlanConfig) need(need map[metadata.NodeID]int64, it *source.Item, owner func(*source.Item) metadata.NodeID, nodes []metadata.NodeID) {
+	if n := cfg.local(it); n > 0 {
+		need[owner(it)] += pages(n)
+	}
 	if it.Size <= cfg.Stripe {
-		need[cfg.Map.FileOwner(it.Path)] += pages(it.Size)
 		return
 	}
 	for _, id := range nodes {

@@ -95,10 +95,14 @@ func overflowHash(seed uint64, path string) uint64 {
 // byHash returns the files among items in the order of their hashes.
 func (cfg *PlanConfig) byHash(items items) ([]candidate, error) {
 	var all []candidate
-	i := 0
+	i, owner := 0, cfg.owners()
 	err := items.each(func(it *source.Item) error {
 		if it.Hardlink == "" && it.Is(source.TypeRegular) && it.Size > 0 {
-			all = append(all, candidate{overflowHash(cfg.Map.Seed, it.Path), i, it.Size, it.Size > cfg.Stripe, cfg.Map.FileOwner(it.Path)})
+			f := candidate{h: overflowHash(cfg.Map.Seed, it.Path), i: i, takes: it.Size, wide: it.Size > cfg.Stripe}
+			if !f.wide {
+				f.owner = owner(it)
+			}
+			all = append(all, f)
 		}
 		i++
 		return nil

@@ -75,6 +75,8 @@ type Share struct {
 	rec  *recorder
 	ctx  context.Context // of Run
 	sel  *selection      // nil is all
+	// owner chooses the owners of the files of a scan, in their order; nil: by hash alone.
+	owner func(it *source.Item) metadata.NodeID
 
 	pieces []Piece // of members that are cut; written by Run
 }

@@ -25,6 +25,9 @@ type Request struct {
 // archive's ending; of a pattern, that of the last directory before it. What is
 // not absolute, of SRC, list=, order=list: and index=, is in the directory wd.
 func ParseSpec(s, wd string) (Request, error) {
+	if err := refuseURL(s); err != nil {
+		return Request{}, err
+	}
 	src, opts, some := cutOptions(s)
 	var r Request
 	if some {
@@ -57,6 +60,15 @@ func ParseSpec(s, wd string) (Request, error) {
 		r.Name = defaultName(r.Source)
 	}
 	return r, r.Validate()
+}
+
+// refuseURL refuses a source that is a URL, and says what to do instead.
+func refuseURL(s string) error {
+	scheme, _, ok := strings.Cut(s, "://")
+	if !ok || scheme == "" || strings.Trim(scheme, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789+.-") != "" {
+		return nil
+	}
+	return fmt.Errorf("stage-in: %s:// URLs cannot be staged: copy the data to a filesystem that all nodes see, or mount it there, and give its path: %w", scheme, syscall.EINVAL)
 }
 
 // endings is what archives' names end with.

@@ -12,17 +12,35 @@ const MaxErrorText = 16 << 10
 // Clip bounds a text for the registry.
 func Clip(s string) string { return s[:min(len(s), MaxErrorText)] }
 
-// ErrorText is the text of err for a message to a user: without the errno text of
-// EBADMSG, EINVAL, ESTALE and EPROTO, which only repeats that what is named is wrong.
+// ErrorText is the text of err for a message to a user: with at most one errno text, and
+// without that of EBADMSG, EINVAL, ESTALE and EPROTO, which only repeats that what is
+// named is wrong.
 func ErrorText(err error) string {
 	text := err.Error()
 	var no syscall.Errno
-	if !errors.As(err, &no) || text == no.Error() {
+	if !errors.As(err, &no) {
 		return text
 	}
-	switch no {
-	case syscall.EBADMSG, syscall.EINVAL, syscall.ESTALE, syscall.EPROTO:
-		return strings.TrimSuffix(text, ": "+no.Error())
+	rest, ok := strings.CutSuffix(text, ": "+no.Error())
+	switch {
+	case !ok:
+		return text
+	case no == syscall.EBADMSG, no == syscall.EINVAL, no == syscall.ESTALE, no == syscall.EPROTO, endsInErrno(rest):
+		return rest
 	}
 	return text
+}
+
+// lastErrno is above all errnos of Linux.
+const lastErrno = 134
+
+// endsInErrno reports whether the last part of a text is that of an errno.
+func endsInErrno(text string) bool {
+	last := text[strings.LastIndex(text, ": ")+1:]
+	for no := syscall.Errno(1); no < lastErrno; no++ {
+		if strings.TrimPrefix(last, " ") == no.Error() {
+			return true
+		}
+	}
+	return false
 }

@@ -22,6 +22,8 @@ func TestErrorText(t *testing.T) {
 		{fmt.Errorf("f: %w", fmt.Errorf("was changed: %w", syscall.ESTALE)), "f: was changed"},
 		{fmt.Errorf("%w; the last member is x", syscall.EBADMSG), "bad message; the last member is x"},
 		{errors.New("plain"), "plain"},
+		{fmt.Errorf("open f: %v: %w", syscall.EACCES, syscall.EIO), "open f: permission denied"},
+		{fmt.Errorf("open f: %v: %w", syscall.EACCES, syscall.EINVAL), "open f: permission denied"},
 	} {
 		if got := node.ErrorText(c.err); got != c.want {
 			t.Errorf("node.ErrorText(%v) = %q, want %q", c.err, got, c.want)

@@ -309,7 +309,15 @@ func TestFillResumes(t *testing.T) {
 	ds := readable(t, c, "set")
 	mine, held := int64(0), int64(0)
 	for p, b := range m {
-		if len(b) == 0 || c.Nodes[0].View().Map.FileOwner(p) != 3 {
+		ino, err := c.Nodes[0].Client.Resolve(context.Background(), metadata.SealedIno(ds.ID, metadata.DirPart, 0), p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		a, err := c.Nodes[0].Client.Getattr(context.Background(), ino)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(b) == 0 || a.Layout.Node != 3 {
 			continue
 		}
 		if mine++; strings.HasPrefix(p, "d1/") {

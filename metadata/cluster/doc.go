@@ -9,6 +9,7 @@
 //	a new directory           NewDirHome  its creator, or by DirHome over the nodes Up now; then fixed by its Ino
 //	an entry of a directory   EntryHome   if it is sharded, over the nodes Up when it was split: never moves
 //	a sealed file             FileOwner   over the nodes Up now; then fixed by the manifest
+//	                          Balance     the same with bounded loads, where all files are known beforehand
 //	a lost node's part of it  Holder      over the nodes Up now, while the node is Down
 //
 // A Map also remembers in which epochs each node was Up, for the layouts of earlier epochs.

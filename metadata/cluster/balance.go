@@ -1,0 +1,56 @@
+package cluster
+
+import (
+	"github.com/zeebo/xxh3"
+
+	"github.com/bivouacfs/bivouac/metadata"
+)
+
+// slack is by how much the load of a node may exceed the mean: one part in slack.
+const slack = 16
+
+// Balance assigns the files of one list to owners, like FileOwner, but with bounded loads: a file
+// whose owner by hash has its share already goes to the next one by weight. A list of few large
+// files is spread evenly so. The same list in the same order gives the same owners.
+type Balance struct {
+	m    Map
+	most int64   // bytes of a node
+	load []int64 // bytes, by node
+}
+
+// Balance returns a Balance of files of total bytes.
+func (m Map) Balance(total int64) *Balance {
+	up := int64(max(len(m.Up()), 1))
+	mean := (total + up - 1) / up
+	return &Balance{m: m, most: mean + mean/slack, load: make([]int64, len(m.Nodes))}
+}
+
+// Owner assigns the next file of the list. If it exceeds the share of every node, the node with
+// the least load owns it.
+func (b *Balance) Owner(path string, size int64) metadata.NodeID {
+	h := xxh3.HashStringSeed(path, b.m.hash(kindFile, 0))
+	id, ok := heaviest(h, len(b.m.Nodes), func(i int) (metadata.NodeID, bool) {
+		return b.m.Nodes[i].ID, b.m.Nodes[i].State == Up && b.load[i]+size <= b.most
+	})
+	if !ok {
+		id = b.least(h)
+	}
+	if int(id) < len(b.load) {
+		b.load[id] += size
+	}
+	return id
+}
+
+// least returns the node that is Up and has the least load; of several, by weight.
+func (b *Balance) least(h uint64) metadata.NodeID {
+	up := b.m.Up()
+	if len(up) == 0 {
+		return b.m.best(h)
+	}
+	least := b.load[up[0]]
+	for _, id := range up {
+		least = min(least, b.load[id])
+	}
+	id, _ := heaviest(h, len(up), func(i int) (metadata.NodeID, bool) { return up[i], b.load[up[i]] == least })
+	return id
+}
