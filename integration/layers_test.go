@@ -21,6 +21,7 @@ var floors = map[string]int{
 	"datapath/retry":          0,
 	"metadata/cluster":        1,
 	"metadata/erofs":          1,
+	"metadata/accessplan":     1,
 	"datapath":                1,
 	"datapath/rate":           1,
 	"metadata/leases":         1,

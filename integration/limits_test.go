@@ -38,7 +38,7 @@ var debts = map[string]int{
 	"stagein.Fill methods": 107,
 	"stagein/fill.go":      554,
 	"files of a package":   96, // tenths
-	"product lines":        74_780,
+	"product lines":        86_000,
 }
 
 // allowed is the limit of a thing, or its debt.

@@ -201,8 +201,8 @@ func (f *Fill) list(m cluster.Map) ([]PieceID, error) {
 	var total int64
 	ep := newEpoch()
 	linked := make(map[metadata.Ino]bool) // files with several names that were seen
-	err = f.cfg.Files.Files(func(dir string, number uint32, name string, a metadata.Attr) bool {
-		turn := t.of(dir, number, name, a.Ino)
+	err = f.cfg.Files.Files(func(dir string, _ uint32, name string, a metadata.Attr) bool {
+		turn := t.of(dir, name, a.Ino)
 		if f.predictor != nil {
 			ep.add(a.Ino, turn)
 		}

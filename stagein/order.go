@@ -12,6 +12,7 @@ import (
 	"github.com/zeebo/xxh3"
 
 	"github.com/bivouacfs/bivouac/metadata"
+	"github.com/bivouacfs/bivouac/metadata/accessplan"
 	"github.com/bivouacfs/bivouac/metadata/manifest"
 )
 
@@ -22,9 +23,8 @@ import (
 //	seed:S      as PyTorch's DistributedSampler(seed=S, shuffle=True) hands them out in epoch 0
 //	list:FILE   as FILE names them, a path in the dataset on each line; the rest comes after, shuffled
 //
-// For seed:S the files are numbered as torchvision's ImageFolder does it: first-level
-// directories, which are its classes, by name, those in each by path, and the files of
-// each by name, all as strings.
+// For seed:S the files are numbered as torchvision's ImageFolder does it (package
+// accessplan). Files that it does not number come after the others.
 type Order struct {
 	Kind string `json:"kind,omitempty"` // "", shuffled, source, seed or list
 	Seed uint64 `json:"seed,omitempty"` // of shuffled and seed
@@ -130,12 +130,11 @@ const afterList = 1 << 63
 
 // turns says when the turn of each file comes.
 type turns struct {
-	order Order
-	seed  uint64            // of the job
-	list  map[uint64]uint64 // turn by the hash of the path, of a list
-	perm  []int             // turn by number, of a seed
-	first []uint64          // number of the first file of each directory
-	next  []uint64          // how many files of it came
+	order  Order
+	seed   uint64                // of the job
+	list   map[uint64]uint64     // turn by the hash of the path, of a list
+	number *accessplan.Numbering // of a seed
+	epoch  *accessplan.Epoch     // of a seed; nil if no file has a number
 }
 
 // newTurns makes the turns of an order. list is what the order's file says.
@@ -151,60 +150,27 @@ func newTurns(o Order, seed uint64, files Files, list []string) (*turns, error) 
 			}
 		}
 	case OrderSeed:
-		return t, t.number(files)
+		p := accessplan.Plan{Kind: accessplan.Torch, Seed: o.Seed, Shuffle: true}
+		var err error
+		if t.number, err = accessplan.Number(files, &p); err != nil || t.number.Len() == 0 {
+			return t, err
+		}
+		t.epoch, err = p.Epoch(0, t.number.Len())
+		return t, err
 	}
 	return t, nil
 }
 
-// number gives the files the numbers that a training program gives them.
-func (t *turns) number(files Files) error {
-	type dir struct {
-		path   string
-		number uint32
-		files  uint64
-	}
-	var dirs []dir
-	err := files.Files(func(path string, number uint32, _ string, _ metadata.Attr) bool {
-		if n := len(dirs); n == 0 || dirs[n-1].number != number {
-			dirs = append(dirs, dir{path: path, number: number})
-		}
-		dirs[len(dirs)-1].files++
-		return true
-	})
-	if err != nil {
-		return err
-	}
-	slices.SortFunc(dirs, func(a, b dir) int {
-		classA, _, _ := strings.Cut(a.path, "/")
-		classB, _, _ := strings.Cut(b.path, "/")
-		return cmp.Or(cmp.Compare(classA, classB), cmp.Compare(a.path, b.path))
-	})
-	all := uint64(0)
-	for _, d := range dirs {
-		for int(d.number) >= len(t.first) {
-			t.first = append(t.first, 0)
-		}
-		t.first[d.number] = all
-		all += d.files
-	}
-	t.next = make([]uint64, len(t.first))
-	at := RandPerm(t.order.Seed, int(all))
-	t.perm = make([]int, len(at))
-	for turn, number := range at {
-		t.perm[number] = turn
-	}
-	return nil
-}
-
-// of is the turn of the next file that Files gives.
-func (t *turns) of(dir string, number uint32, name string, ino metadata.Ino) uint64 {
+// of is the turn of a file. Files that the order does not name come after it, shuffled.
+func (t *turns) of(dir, name string, ino metadata.Ino) uint64 {
 	switch t.order.Kind {
 	case OrderSource:
 		return uint64(ino) // numbered as they were found
 	case OrderSeed:
-		n := t.first[number] + t.next[number]
-		t.next[number]++
-		return uint64(t.perm[n])
+		if number, ok := t.number.Of(ino); ok {
+			_, turn, _ := t.epoch.Find(number)
+			return uint64(turn)
+		}
 	case OrderList:
 		if i, ok := t.list[xxh3.HashString(strings.TrimPrefix(dir+"/"+name, "/"))]; ok {
 			return i

@@ -1,35 +1,37 @@
-package stagein
+package accessplan
 
 import "math"
 
-// RandPerm is what torch.randperm(n) returns for a CPU generator with
-// manual_seed(seed): the permutation that DistributedSampler(seed=seed) uses in
-// epoch 0, and in epoch e with seed+e. PyTorch's generator is the Mersenne
-// twister MT19937, of which it seeds only the lower 32 bits.
-func RandPerm(seed uint64, n int) []int {
-	g := newTwister(uint32(seed))
-	p := make([]int, n)
+// RandPerm is what torch.randperm(n) returns for a CPU generator with manual_seed(seed).
+func RandPerm(seed uint64, n int) []uint32 { return newTwister(uint32(seed)).perm(n) }
+
+// perm draws a permutation as torch.randperm does on the CPU. n fits into 32 bits.
+func (t *twister) perm(n int) []uint32 {
+	p := make([]uint32, n)
 	if n >= math.MaxUint32/20 {
-		// Above this, it takes 64 bits for each, the upper half first.
+		// Above this, torch takes 64 bits for each, the upper half first.
 		for i := range p {
-			z := (uint64(g.next())<<32 | uint64(g.next())) % uint64(i+1)
-			p[i] = i
-			p[i] = p[z]
-			p[z] = i
+			z := t.next64() % uint64(i+1)
+			p[i] = uint32(i)
+			p[i], p[z] = p[z], p[i]
 		}
 		return p
 	}
 	for i := range p {
-		p[i] = i
+		p[i] = uint32(i)
 	}
 	for i := 0; i < n-1; i++ {
-		z := i + int(g.next()%uint32(n-i))
+		z := i + int(t.next()%uint32(n-i))
 		p[i], p[z] = p[z], p[i]
 	}
 	return p
 }
 
-// twister is MT19937 (Matsumoto and Nishimura, 1998).
+// next64 is the next 64 bits, the upper half first.
+func (t *twister) next64() uint64 { return uint64(t.next())<<32 | uint64(t.next()) }
+
+// twister is MT19937 (Matsumoto and Nishimura, 1998), PyTorch's generator on the CPU, which
+// seeds only its lower 32 bits.
 type twister struct {
 	state [twisterSize]uint32
 	at    int

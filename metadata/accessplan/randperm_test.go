@@ -1,4 +1,4 @@
-package stagein
+package accessplan
 
 import (
 	"math/rand/v2"
@@ -30,17 +30,17 @@ func TestTwister(t *testing.T) {
 func TestRandPerm(t *testing.T) {
 	for _, c := range []struct {
 		seed uint64
-		want []int
+		want []uint32
 	}{
-		{0, []int{4, 1, 7, 5, 3, 9, 0, 8, 6, 2}},
-		{1 << 32, []int{4, 1, 7, 5, 3, 9, 0, 8, 6, 2}}, // of the seed, 32 bits count
-		{1, []int{5, 6, 1, 2, 0, 8, 9, 3, 7, 4}},
-		{42, []int{6, 3, 0, 7, 10, 15, 2, 12, 14, 9, 8, 5, 4, 13, 11, 1}},
-		{12345678901, []int{10, 0, 11, 5, 2, 7, 1, 9, 3, 6, 8, 4}},
-		{7, []int{0}},
+		{0, []uint32{4, 1, 7, 5, 3, 9, 0, 8, 6, 2}},
+		{1 << 32, []uint32{4, 1, 7, 5, 3, 9, 0, 8, 6, 2}}, // of the seed, 32 bits count
+		{1, []uint32{5, 6, 1, 2, 0, 8, 9, 3, 7, 4}},
+		{42, []uint32{6, 3, 0, 7, 10, 15, 2, 12, 14, 9, 8, 5, 4, 13, 11, 1}},
+		{12345678901, []uint32{10, 0, 11, 5, 2, 7, 1, 9, 3, 6, 8, 4}},
+		{7, []uint32{0}},
 		// What DistributedSampler(range(11), num_replicas=2, seed=5) gave to the
 		// ranks in turn: 9,0,10,3,7,4 and 5,8,2,6,1,9.
-		{5, []int{9, 5, 0, 8, 10, 2, 3, 6, 7, 1, 4}},
+		{5, []uint32{9, 5, 0, 8, 10, 2, 3, 6, 7, 1, 4}},
 	} {
 		if got := RandPerm(c.seed, len(c.want)); !slices.Equal(got, c.want) {
 			t.Errorf("RandPerm(%d, %d) = %v, want %v", c.seed, len(c.want), got, c.want)
@@ -54,7 +54,7 @@ func TestRandPermIsPermutation(t *testing.T) {
 		p := RandPerm(r.Uint64(), r.IntN(2000))
 		slices.Sort(p)
 		for i, v := range p {
-			if i != v {
+			if uint32(i) != v {
 				t.Fatalf("%d is missing", i)
 			}
 		}
@@ -65,8 +65,8 @@ func TestRandPermIsPermutation(t *testing.T) {
 // its ends and a sum in which the places count.
 func TestRandPermOfImageNet(t *testing.T) {
 	p := RandPerm(3, 1_281_167)
-	first := []int{624704, 124707, 1267194, 1077010, 292439, 950513, 640214, 720252}
-	last := []int{1225409, 160202, 33998, 247945, 30412, 1248874, 6867, 1165059}
+	first := []uint32{624704, 124707, 1267194, 1077010, 292439, 950513, 640214, 720252}
+	last := []uint32{1225409, 160202, 33998, 247945, 30412, 1248874, 6867, 1165059}
 	if got := p[:len(first)]; !slices.Equal(got, first) {
 		t.Errorf("begins with %v, want %v", got, first)
 	}
@@ -75,7 +75,7 @@ func TestRandPermOfImageNet(t *testing.T) {
 	}
 	sum := 0
 	for i, v := range p {
-		sum += i % 1000 * v
+		sum += i % 1000 * int(v)
 	}
 	if sum != 410065859296879 {
 		t.Errorf("sum is %d, want 410065859296879", sum)

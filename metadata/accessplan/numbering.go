@@ -1,0 +1,187 @@
+package accessplan
+
+import (
+	"cmp"
+	"fmt"
+	"path"
+	"slices"
+	"strings"
+	"syscall"
+
+	"github.com/bivouacfs/bivouac/metadata"
+)
+
+// Files is the files of a dataset; a manifest.Table is one.
+type Files interface {
+	// Files calls fn with every name of a file, directory by directory, by
+	// name, until it returns false.
+	Files(fn func(dir string, number uint32, name string, a metadata.Attr) bool) error
+}
+
+// Numbering numbers the files of a dataset as the training program does it.
+type Numbering struct {
+	root  string
+	inos  []metadata.Ino      // by number; 0 is a file that the dataset lacks
+	of    map[uint16][]uint32 // by the part of an inode and its number there; one more than the file's number
+	count int                 // files that are in the dataset
+}
+
+// Root is the directory below which the files are numbered.
+func (n *Numbering) Root() string { return n.root }
+
+// Len is how many files are numbered.
+func (n *Numbering) Len() int { return len(n.inos) }
+
+// Missing is how many of them the dataset lacks: of paths that a plan names.
+func (n *Numbering) Missing() int { return len(n.inos) - n.count }
+
+// Ino is the inode of a number, 0 if the dataset lacks the file.
+func (n *Numbering) Ino(number int) metadata.Ino { return n.inos[number] }
+
+// Of is the number of an inode, the least if it has several names.
+func (n *Numbering) Of(ino metadata.Ino) (number int, ok bool) {
+	of := n.of[ino.Part()]
+	if seq := int(ino.Seq()); seq < len(of) && of[seq] > 0 {
+		return int(of[seq]) - 1, true
+	}
+	return 0, false
+}
+
+// add gives ino the next number.
+func (n *Numbering) add(ino metadata.Ino) {
+	n.inos = append(n.inos, ino)
+	if ino == 0 {
+		return
+	}
+	n.count++
+	seq, part := int(ino.Seq()), ino.Part()
+	if k := seq + 1 - len(n.of[part]); k > 0 {
+		n.of[part] = append(n.of[part], make([]uint32, k)...)
+	}
+	if n.of[part][seq] == 0 {
+		n.of[part][seq] = uint32(len(n.inos))
+	}
+}
+
+// imageExtensions is torchvision.datasets.folder.IMG_EXTENSIONS.
+var imageExtensions = map[string]bool{
+	".jpg": true, ".jpeg": true, ".png": true, ".ppm": true, ".bmp": true,
+	".pgm": true, ".tif": true, ".tiff": true, ".webp": true,
+}
+
+// trainDirs are the names that datasets give to the directory with the classes to train with.
+var trainDirs = []string{"train", "training"}
+
+// found is a directory with the files that could be numbered.
+type found struct {
+	path   string
+	images []metadata.Ino
+	others []metadata.Ino
+}
+
+// Number numbers the files of a plan. Without Paths they are numbered as torchvision's
+// ImageFolder does it: the first-level directories below the root, which are its classes,
+// by name, the directories in each by path, and the images in each by name, all as strings.
+// Other files are not counted, unless there is no image at all: then every file is.
+func Number(files Files, p *Plan) (*Numbering, error) {
+	if len(p.Paths) > 0 {
+		return numberPaths(files, p)
+	}
+	dirs, err := findDirs(files)
+	if err != nil {
+		return nil, err
+	}
+	n := &Numbering{root: p.Root, of: make(map[uint16][]uint32)}
+	if n.root == "" {
+		n.root = trainRoot(dirs)
+	}
+	dirs = slices.DeleteFunc(dirs, func(d found) bool { return !within(d.path, n.root) })
+	class := func(dir string) string {
+		c, _, _ := strings.Cut(strings.TrimPrefix(strings.TrimPrefix(dir, n.root), "/"), "/")
+		return c
+	}
+	slices.SortFunc(dirs, func(a, b found) int {
+		return cmp.Or(cmp.Compare(class(a.path), class(b.path)), cmp.Compare(a.path, b.path))
+	})
+	for _, d := range dirs {
+		if d.path == n.root { // ImageFolder looks in classes alone
+			continue
+		}
+		for _, ino := range d.images {
+			n.add(ino)
+		}
+	}
+	if n.Len() == 0 {
+		for _, d := range dirs {
+			for _, ino := range slices.Concat(d.images, d.others) {
+				n.add(ino)
+			}
+		}
+	}
+	if n.Len() == 0 && p.Root != "" {
+		return nil, fmt.Errorf("access plan: dataset %s has no file below %q: give root= a directory of the dataset: %w", p.Dataset, p.Root, syscall.EINVAL)
+	}
+	return n, nil
+}
+
+func findDirs(files Files) ([]found, error) {
+	var dirs []found
+	last := uint32(0)
+	err := files.Files(func(dir string, number uint32, name string, a metadata.Attr) bool {
+		if n := len(dirs); n == 0 || last != number {
+			dirs, last = append(dirs, found{path: dir}), number
+		}
+		d := &dirs[len(dirs)-1]
+		if imageExtensions[strings.ToLower(path.Ext(name))] {
+			d.images = append(d.images, a.Ino)
+		} else {
+			d.others = append(d.others, a.Ino)
+		}
+		return true
+	})
+	return dirs, err
+}
+
+// trainRoot is the directory of the training set, if the dataset keeps it beside others: a
+// first-level directory of such a name that has images in directories of its own.
+func trainRoot(dirs []found) string {
+	for _, name := range trainDirs {
+		for _, d := range dirs {
+			if len(d.images) > 0 && strings.HasPrefix(d.path, name+"/") {
+				return name
+			}
+		}
+	}
+	return ""
+}
+
+func within(dir, root string) bool {
+	return root == "" || dir == root || strings.HasPrefix(dir, root+"/")
+}
+
+// numberPaths numbers the files that a plan names.
+func numberPaths(files Files, p *Plan) (*Numbering, error) {
+	at := make(map[string]uint32, len(p.Paths))
+	for i, name := range p.Paths {
+		at[path.Join(p.Root, name)] = uint32(i)
+	}
+	inos := make([]metadata.Ino, len(p.Paths))
+	err := files.Files(func(dir string, _ uint32, name string, a metadata.Attr) bool {
+		full := name
+		if dir != "" {
+			full = dir + "/" + name
+		}
+		if i, ok := at[full]; ok {
+			inos[i] = a.Ino
+		}
+		return true
+	})
+	if err != nil {
+		return nil, err
+	}
+	n := &Numbering{root: p.Root, of: make(map[uint16][]uint32)}
+	for _, name := range p.Paths {
+		n.add(inos[at[path.Join(p.Root, name)]])
+	}
+	return n, nil
+}

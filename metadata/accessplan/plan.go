@@ -1,0 +1,176 @@
+package accessplan
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"math"
+	"path"
+	"strconv"
+	"strings"
+	"syscall"
+)
+
+// Kind is the sampler that gives the order.
+type Kind string
+
+// The kinds of plan.
+const (
+	// Torch is torch's DistributedSampler, with set_epoch called before each epoch.
+	Torch Kind = "torch"
+	// Random is torch's RandomSampler with a generator of its own that was seeded once.
+	Random Kind = "random"
+	// Loader is DataLoader(shuffle=True, generator=...): as Random, and the loader draws the
+	// seed of its workers from the same generator.
+	Loader Kind = "loader"
+	// List is an explicit order.
+	List Kind = "list"
+)
+
+// Bounds on what a plan may say.
+const (
+	MaxFiles  = 1 << 28
+	MaxRanks  = 1 << 20
+	maxEpochs = 1 << 20
+)
+
+// Plan says which files of a dataset each rank reads in which order.
+type Plan struct {
+	Dataset string `json:"dataset"`
+	Kind    Kind   `json:"kind"`
+	Seed    uint64 `json:"seed"`
+	// Ranks share each epoch: rank r reads every Ranks-th file, from the r-th on. 0 is that
+	// they are not known.
+	Ranks  int `json:"ranks,omitempty"`
+	Epochs int `json:"epochs,omitempty"` // 0 is without end
+	// Shuffle and DropLast are DistributedSampler's arguments.
+	Shuffle  bool `json:"shuffle"`
+	DropLast bool `json:"drop_last,omitempty"`
+	// Root is the directory in the dataset below which the files are numbered; "" is the
+	// dataset's root, or train below it if the classes are there.
+	Root string `json:"root,omitempty"`
+	// Files is how many files the training program has; 0 is that it is not known.
+	Files int `json:"files,omitempty"`
+	// Paths numbers the files if they are not numbered as ImageFolder does it: paths below Root.
+	Paths []string `json:"paths,omitempty"`
+	// Indices is the order of a List, as numbers of files; without it, a List is in the order
+	// of the numbers.
+	Indices []uint32 `json:"indices,omitempty"`
+	// FirstOnly says that a List is the order of epoch 0 alone.
+	FirstOnly bool `json:"first_only,omitempty"`
+}
+
+// Check refuses a plan that makes no sense. The error says what to give.
+func (p *Plan) Check() error {
+	bad := func(format string, args ...any) error {
+		return fmt.Errorf("access plan: %s: %w", fmt.Sprintf(format, args...), syscall.EINVAL)
+	}
+	switch {
+	case p.Dataset == "":
+		return bad("no dataset: give the name of a dataset of this job")
+	case p.Kind != Torch && p.Kind != Random && p.Kind != Loader && p.Kind != List:
+		return bad("kind %q is not known: give torch, random, loader or list", p.Kind)
+	case p.Ranks < 0 || p.Ranks > MaxRanks:
+		return bad("ranks=%d: give a number from 1 to %d, or none", p.Ranks, MaxRanks)
+	case p.Epochs < 0 || p.Epochs > maxEpochs:
+		return bad("epochs=%d: give a number from 1 to %d, or none", p.Epochs, maxEpochs)
+	case p.Files < 0 || p.Files > MaxFiles || len(p.Paths) > MaxFiles || len(p.Indices) > MaxFiles:
+		return bad("more than %d files", MaxFiles)
+	case p.Root != "" && (path.Clean(p.Root) != p.Root || path.IsAbs(p.Root) || p.Root == "." || p.Root == ".." || strings.HasPrefix(p.Root, "../") || strings.ContainsRune(p.Root, 0)):
+		return bad("root=%q: give a directory in the dataset, such as train", p.Root)
+	case len(p.Indices) > 0 && p.Kind != List:
+		return bad("indices are for the kind list")
+	case p.FirstOnly && p.Kind != List:
+		return bad("first_only is for the kind list")
+	}
+	return nil
+}
+
+// Digest names the plan: equal plans have equal digests.
+func (p *Plan) Digest() string {
+	b, err := json.Marshal(p)
+	if err != nil {
+		panic(err) // it has no field that cannot be encoded
+	}
+	sum := sha256.Sum256(b)
+	return hex.EncodeToString(sum[:16])
+}
+
+// Parse reads what a stage-in's order says: seed:S, random:S or loader:S, and after commas ranks=R,
+// epochs=E, root=DIR and drop_last. The dataset is left open.
+func Parse(text string) (Plan, error) {
+	bad := func(why string) (Plan, error) {
+		return Plan{}, fmt.Errorf("order=%s: %s: give seed:S, random:S or loader:S, then ,ranks=R ,epochs=E ,root=DIR ,drop_last: %w", text, why, syscall.EINVAL)
+	}
+	first, rest, _ := strings.Cut(text, ",")
+	kind, arg, _ := strings.Cut(first, ":")
+	p := Plan{Shuffle: true}
+	switch kind {
+	case "seed":
+		p.Kind = Torch
+	case string(Random), string(Loader):
+		p.Kind = Kind(kind)
+	default:
+		return bad("unknown order")
+	}
+	seed, err := strconv.ParseUint(arg, 10, 64)
+	if err != nil {
+		return bad(fmt.Sprintf("the seed must be a whole number from 0 to %d", uint64(math.MaxUint64)))
+	}
+	p.Seed = seed
+	for rest != "" {
+		var one string
+		one, rest, _ = strings.Cut(rest, ",")
+		key, value, _ := strings.Cut(one, "=")
+		switch key {
+		case "ranks":
+			p.Ranks, err = strconv.Atoi(value)
+			if err != nil || p.Ranks < 1 || p.Ranks > MaxRanks {
+				return bad(fmt.Sprintf("ranks must be a number from 1 to %d", MaxRanks))
+			}
+		case "epochs":
+			p.Epochs, err = strconv.Atoi(value)
+			if err != nil || p.Epochs < 1 || p.Epochs > maxEpochs {
+				return bad(fmt.Sprintf("epochs must be a number from 1 to %d", maxEpochs))
+			}
+		case "root":
+			p.Root = path.Clean(value)
+		case "drop_last":
+			if value != "" {
+				return bad("drop_last has no value")
+			}
+			p.DropLast = true
+		default:
+			return bad(fmt.Sprintf("%q is not known", key))
+		}
+	}
+	check := p
+	check.Dataset = "any"
+	if err := check.Check(); err != nil {
+		return Plan{}, err
+	}
+	return p, nil
+}
+
+// String is what Parse reads, for plans that it can give.
+func (p *Plan) String() string {
+	kind := string(p.Kind)
+	if p.Kind == Torch {
+		kind = "seed"
+	}
+	s := fmt.Sprintf("%s:%d", kind, p.Seed)
+	if p.Ranks > 0 {
+		s += fmt.Sprintf(",ranks=%d", p.Ranks)
+	}
+	if p.Epochs > 0 {
+		s += fmt.Sprintf(",epochs=%d", p.Epochs)
+	}
+	if p.Root != "" {
+		s += ",root=" + p.Root
+	}
+	if p.DropLast {
+		s += ",drop_last"
+	}
+	return s
+}
