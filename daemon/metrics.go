@@ -19,6 +19,13 @@ func (d *Daemon) registry() *prometheus.Registry {
 	gauge("used_bytes", "Bytes of file data this node holds.", space(func(d *Daemon) int64 { s, _ := d.data.Space(d.ctx); return s.Used }))
 	gauge("map_epoch", "Epoch of the cluster map.", func() float64 { return float64(d.View().Map.Epoch) })
 	gauge("nodes_up", "Nodes of the job that are up.", func() float64 { return float64(len(d.View().Map.Up())) })
+	gauge("dataset_missing_files", "Files that this node owns and could not fetch from the source.", func() float64 {
+		n := int64(0)
+		for _, r := range d.datasets.Fills.Report() {
+			n += r.Missing
+		}
+		return float64(n)
+	})
 	gauge("transactions_in_doubt", "Operations of other homes whose end this one has not heard of.",
 		func() float64 { return float64(d.home.Transactions().InDoubt) })
 	for name, b := range map[string]*rate.Bucket{"stage": d.stageRate, "serve": d.serveRate} {

@@ -36,7 +36,7 @@ const (
 var debts = map[string]int{
 	"stagein files":        57,
 	"stagein.Fill methods": 107,
-	"stagein/fill.go":      554,
+	"stagein/fill.go":      550,
 	"files of a package":   96, // tenths
 	"product lines":        86_000,
 }

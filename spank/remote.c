@@ -107,6 +107,9 @@ static bool shows_progress(spank_t sp)
 	return spank_get_item(sp, S_TASK_GLOBAL_ID, &task) != ESPANK_SUCCESS || task == 0;
 }
 
+/* The exit status of bivouac wait if some files of a dataset could not be read: the job begins, and has their names. */
+#define WAIT_INCOMPLETE 3
+
 static void wait_for_data(spank_t sp, uint32_t job)
 {
 	char id[16];
@@ -128,7 +131,7 @@ static void wait_for_data(spank_t sp, uint32_t job)
 		close(log);
 	if (status == 127)
 		end_task("couldn't execute %s: tell the administrator", settings.program);
-	if (status != 0)
+	if (status != 0 && status != WAIT_INCOMPLETE)
 		end_task("the data of job %u did not arrive (bivouac wait ended with status %d, its reason is above)", job, status);
 }
 

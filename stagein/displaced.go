@@ -245,10 +245,11 @@ func (f *Fill) viewOverflow(ctx context.Context, a *metadata.Attr, x *extent, se
 	return f.cache.View(ctx, x.PieceID, x.size, f.spawn, func(b []byte) error { return f.readThrough(x.PieceID, a, b) }, see)
 }
 
-// Missing counts the files that this node owns, could not fetch when it last tried, and does not have yet. Err says why.
-func (f *Fill) Missing() int64 {
+// Missing counts the files that this node owns, could not fetch when it last tried, and does not have yet, and says why it
+// does not have one of them.
+func (f *Fill) Missing() (n int64, why error) {
 	f.mu.Lock()
-	all := f.unfetched
+	all, why := f.unfetched, f.lack
 	f.mu.Unlock()
 	files := make(map[metadata.Ino]struct{})
 	for _, p := range all {
@@ -256,7 +257,10 @@ func (f *Fill) Missing() int64 {
 			files[p.Ino] = struct{}{}
 		}
 	}
-	return int64(len(files))
+	if len(files) == 0 {
+		return 0, nil
+	}
+	return int64(len(files)), why
 }
 
 // reportMissing logs which pieces of list could not be fetched.
@@ -265,6 +269,9 @@ func (f *Fill) reportMissing(list []PieceID) {
 	f.mu.Lock()
 	f.unfetched = slices.Clone(lacks)
 	f.mu.Unlock()
+	if n, why := f.Missing(); n > 0 && f.ctx.Err() == nil {
+		f.cfg.Log.WithError(why).WithField("files", n).Error("files not fetched from the source: reads of them fail with EIO until the source has them as they were")
+	}
 	if n := f.Overflow(); n.Files > 0 {
 		f.cfg.Log.WithField("files", n.Files).WithField("bytes", n.Bytes).Warn(
 			"files do not fit on this node: each read goes to the source; remove files of scratch to make room")
@@ -282,12 +289,23 @@ func (f *Fill) outcome(p PieceID, err error) error {
 		return ErrOverflow
 	case errors.As(err, &store) && !isFull(err):
 		f.cfg.Log.WithError(err).WithField("inode", p.Ino).Warn("a file cannot be stored")
+		return &storeError{fmt.Errorf("%v: %w", err, syscall.EIO)}
 	default:
 		if _, a, e := f.cfg.Files.Origin(p.Ino); e == nil {
 			f.reportUnreadable(&a, err)
 		}
 	}
 	return fmt.Errorf("%v: %w", err, syscall.EIO)
+}
+
+// transient reports whether an error of the source may pass.
+func transient(err error) bool {
+	for _, no := range []error{syscall.EIO, syscall.ETIMEDOUT, syscall.EAGAIN, syscall.EINTR, syscall.ENETDOWN, syscall.ENOMEM} {
+		if errors.Is(err, no) {
+			return true
+		}
+	}
+	return false
 }
 
 // storeError is of what was read, and could not be stored.

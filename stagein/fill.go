@@ -78,6 +78,7 @@ type Fill struct {
 	files, bytes, total atomic.Int64
 	demand              atomic.Int64 // pieces that were fetched on demand
 	readThroughs        atomic.Int64 // pieces that were read through
+	failing             atomic.Int64 // pieces in a row that the source did not give
 	complete            atomic.Bool  // everything that the map gives this node is here
 	read                atomic.Bool  // there was a read, or an attempt
 
@@ -86,7 +87,8 @@ type Fill struct {
 	begins     int64               // guarded by mu; flights so far that began without a demand
 	demands    int                 // guarded by mu; flights on demand
 	demandIdle chan struct{}       // guarded by mu; closed when demands is 0
-	err        error               // guarded by mu; why a piece cannot be fetched
+	err        error               // guarded by mu; why this node cannot store or list pieces
+	lack       error               // guarded by mu; why a piece could not be fetched
 	unfetched  []PieceID           // guarded by mu; what the last pass could not fetch
 	epoch      metadata.Epoch      // guarded by mu; of the map for which complete was set
 	closed     bool                // guarded by mu
@@ -115,6 +117,7 @@ const (
 	demandWorkers = 2  // workers that continue in the order of the fill meanwhile
 	openPerRead   = 3  // pieces that are being opened, or recorded, for each one that is read
 	maxTries      = 3  // of a piece, after transient errors of its source
+	maxFailing    = 64 // pieces in a row that failed, after which each is tried once
 )
 
 // NewFill makes the fill of a dataset, and reads in the journal which pieces are here. Close must be called.
@@ -267,7 +270,8 @@ func (f *Fill) Done() (metadata.Epoch, bool) {
 	return f.epoch, f.complete.Load()
 }
 
-// Err is why something could not be fetched; nil if everything could so far.
+// Err is why this node cannot have its part of the dataset: its own disk, or the manifest. Files that the source did not
+// give are Missing instead.
 func (f *Fill) Err() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -420,7 +424,10 @@ func (f *Fill) finish(p PieceID, fl *flight, err error) {
 	delete(f.flights, p)
 	fl.err = err
 	if err != nil && f.ctx.Err() == nil && !errors.Is(err, errWithdrawn) && !errors.Is(err, ErrOverflow) {
-		f.err = err
+		f.lack = err
+		if store := (*storeError)(nil); errors.As(err, &store) {
+			f.err = err
+		}
 	}
 	close(fl.done)
 }
@@ -466,7 +473,12 @@ func (f *Fill) fetchPiece(p PieceID, fl *flight) error {
 func (f *Fill) retry(do func() error) error {
 	for try := 1; ; try++ {
 		err := do()
-		if err == nil || try == maxTries || !transient(err) || f.ctx.Err() != nil {
+		if err == nil {
+			f.failing.Store(0)
+			return nil
+		}
+		if try == maxTries || !transient(err) || f.ctx.Err() != nil || f.failing.Load() >= maxFailing {
+			f.failing.Add(1)
 			return err
 		}
 		select {
@@ -474,16 +486,6 @@ func (f *Fill) retry(do func() error) error {
 		case <-time.After(time.Duration(try*try) * 100 * time.Millisecond):
 		}
 	}
-}
-
-// transient reports whether an error of the source may pass.
-func transient(err error) bool {
-	for _, no := range []error{syscall.EIO, syscall.ETIMEDOUT, syscall.EAGAIN, syscall.EINTR, syscall.ENETDOWN, syscall.ENOMEM} {
-		if errors.Is(err, no) {
-			return true
-		}
-	}
-	return false
 }
 
 // admit waits until a piece may be read: at once on demand, otherwise when few reads are in flight. It returns how to read,

@@ -108,6 +108,9 @@ func (j *job) runFill(ctx context.Context, f *Fill) error {
 	if err := f.Err(); err != nil {
 		return err
 	}
+	if n, why := f.Missing(); n > 0 {
+		return fmt.Errorf("%d files are missing: %w", n, why)
+	}
 	if out := f.bufs.In.Out() + f.bufs.Out.Out(); out != 0 {
 		return fmt.Errorf("%d buffers were not released", out)
 	}

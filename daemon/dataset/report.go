@@ -9,16 +9,17 @@ import (
 // FillReport is how far a node is with fetching the files of a dataset.
 type FillReport struct {
 	Complete metadata.Epoch   `json:"complete,omitempty"` // the node has all that the map of this epoch assigns to it
-	Error    string           `json:"error,omitempty"`    // why that will not be
+	Error    string           `json:"error,omitempty"`    // why the node cannot have its part
 	Progress stagein.Progress `json:"progress"`
 	// Unreadable is files that stay in the source and cannot be read there by this node;
 	// More is how many of them are not named.
 	Unreadable []stagein.Unreadable `json:"unreadable,omitempty"`
 	More       int64                `json:"more,omitempty"`
 	// Overflow is the files that the node owns and reads through; Missing is how many
-	// more it could not fetch.
+	// more it could not fetch, and Lack why one of them.
 	Overflow stagein.Overflow `json:"overflow,omitzero"`
 	Missing  int64            `json:"missing,omitempty"`
+	Lack     string           `json:"lack,omitempty"`
 }
 
 // Report is how far this node is with each dataset.
@@ -26,7 +27,10 @@ func (f *Fills) Report() map[metadata.DatasetID]FillReport {
 	all := make(map[metadata.DatasetID]FillReport)
 	for id, x := range f.all() {
 		e, whole := x.Done()
-		r := FillReport{Progress: x.Progress(), Overflow: x.Overflow(), Missing: x.Missing()}
+		r := FillReport{Progress: x.Progress(), Overflow: x.Overflow()}
+		if n, why := x.Missing(); n > 0 {
+			r.Missing, r.Lack = n, node.Clip(node.ErrorText(why))
+		}
 		if whole {
 			r.Complete = e
 		}

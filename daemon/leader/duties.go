@@ -101,6 +101,11 @@ func nextPhase(ds *cluster.Dataset, m cluster.Map, reports map[metadata.NodeID]h
 		}
 		ds.Phase, ds.Error, ds.Sealed = p, trouble, now
 		ds.SourceBytes += fillProgress(ds.ID, reports).SourceBytes
+		for _, n := range m.Nodes {
+			if node.Serving(n) {
+				ds.Missing += reports[n.ID].Filled[ds.ID].Missing
+			}
+		}
 	default:
 		return false
 	}

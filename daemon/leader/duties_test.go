@@ -130,6 +130,21 @@ func TestDuties(t *testing.T) {
 	}
 }
 
+// TestMissingIsSummed: a dataset is sealed although the source did not give some files, and says how many.
+func TestMissingIsSummed(t *testing.T) {
+	v := cluster.View{Map: cluster.NewMap(1, []string{"n0", "n1"}), Datasets: []cluster.Dataset{{ID: 1, Phase: cluster.Filling}}}
+	v.Map = v.Map.WithState(0, cluster.Up, "").WithState(1, cluster.Up, "")
+	reports := make(map[metadata.NodeID]heard)
+	for i := range 2 {
+		reports[metadata.NodeID(i)] = heard{Report: Report{Filled: map[metadata.DatasetID]dataset.FillReport{
+			1: {Complete: v.Map.Epoch, Missing: 2, Lack: "it was changed"}}}}
+	}
+	cs := datasetDuties(v, reports, 7)
+	if len(cs) != 1 || cs[0].Dataset.Phase != cluster.Sealed || cs[0].Dataset.Missing != 4 {
+		t.Errorf("duties are %+v, want a sealed dataset with 4 files missing", cs)
+	}
+}
+
 func fillsAt(whole metadata.Epoch, trouble string) Report {
 	return Report{Ready: true, Filled: map[metadata.DatasetID]dataset.FillReport{1: {Complete: whole, Error: trouble}}}
 }

@@ -58,10 +58,7 @@ func (l *Leader) Unreadable(m cluster.Map, id metadata.DatasetID) (all []Unreada
 func (l *Leader) Overflow(m cluster.Map, id metadata.DatasetID) (all []Overflow) {
 	l.serving(m, func(n cluster.Node, r *Report) {
 		x := r.Filled[id]
-		s := Overflow{Host: n.Host, Files: x.Overflow.Files, Bytes: x.Overflow.Bytes, Missing: x.Missing}
-		if s.Missing > 0 {
-			s.Error = x.Error
-		}
+		s := Overflow{Host: n.Host, Files: x.Overflow.Files, Bytes: x.Overflow.Bytes, Missing: x.Missing, Error: x.Lack}
 		if s.Files+s.Missing > 0 {
 			all = append(all, s)
 		}

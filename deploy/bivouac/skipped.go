@@ -10,7 +10,7 @@ import (
 )
 
 // statusSkipped is the exit status when datasets are there, but not all of them:
-// something could not be read, and on-error=skip left it out.
+// something could not be read.
 const statusSkipped = 3
 
 // mostSkips is how many things that were left out are named.
@@ -21,7 +21,14 @@ const mostSkips = 20
 func leftOut(ctx context.Context, ctl *daemon.Ctl, s daemon.Status, names []string, w io.Writer) error {
 	sum := int64(0)
 	for _, ds := range s.Datasets {
-		if ds.Skipped == 0 || !ds.Ready || len(names) > 0 && !slices.Contains(names, ds.Name) {
+		if !ds.Ready || len(names) > 0 && !slices.Contains(names, ds.Name) {
+			continue
+		}
+		sum += ds.Missing
+		for i := range ds.Unreadable {
+			fmt.Fprintf(w, "bivouac: %s: on %s: %v\n", ds.Name, ds.Unreadable[i].Host, &ds.Unreadable[i].Unreadable)
+		}
+		if ds.Skipped == 0 {
 			continue
 		}
 		sum += ds.Skipped
@@ -40,5 +47,5 @@ func leftOut(ctx context.Context, ctl *daemon.Ctl, s daemon.Status, names []stri
 	if sum == 0 {
 		return nil
 	}
-	return &exitError{status: statusSkipped, err: fmt.Errorf("%d entries could not be read and are missing from the dataset", sum)}
+	return &exitError{status: statusSkipped, err: fmt.Errorf("%d entries could not be read from the source and are missing", sum)}
 }

@@ -34,8 +34,8 @@ on all nodes. --for says when that is:
     all        when every file has been staged
     none       at once
 
-Wait fails if a stage-in failed. If entries were left out (on-error=skip), the
-exit status is 3.`,
+Wait fails if a stage-in failed. If entries were left out (on-error=skip), or
+files could not be fetched because the source has changed, the exit status is 3.`,
 		RunE: func(c *cobra.Command, names []string) error {
 			if !slices.Contains([]string{"", "manifest", "all", "none"}, until) {
 				return fmt.Errorf("--for %s: want manifest, all or none", until)

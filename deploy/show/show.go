@@ -264,11 +264,25 @@ func (p *Progress) Show(ds daemon.DatasetStatus, at time.Time) {
 	}
 }
 
+// incomplete says which part of a ready dataset is on no node, in lines of its own.
+func incomplete(ds *daemon.DatasetStatus) string {
+	text := ""
+	if s := ds.InSource; s != nil {
+		text = fmt.Sprintf("\nbivouac: %s: %d of the files (%s of %s) have no room on the nodes and stay in the source: each read of them goes there",
+			ds.Name, s.Files, metadata.FormatBytes(s.Bytes), metadata.FormatBytes(ds.Bytes))
+	}
+	if ds.Missing > 0 {
+		text += fmt.Sprintf("\nbivouac: %s: %d of the files could not be fetched from the source, and reads of them fail with EIO: run bivouac status for names and causes",
+			ds.Name, ds.Missing)
+	}
+	return text
+}
+
 // line is what is to be said of a dataset now.
 func line(ds daemon.DatasetStatus, at time.Time) string {
 	switch ds.Phase {
 	case cluster.Sealed:
-		return fmt.Sprintf("bivouac: %s: %d files, %s, ready in %s", ds.Name, ds.Files, metadata.FormatBytes(ds.Bytes), seconds(ds.Started, ds.Sealed))
+		return fmt.Sprintf("bivouac: %s: %d files, %s, ready in %s", ds.Name, ds.Files, metadata.FormatBytes(ds.Bytes), seconds(ds.Started, ds.Sealed)) + incomplete(&ds)
 	case cluster.Publishing:
 		return fmt.Sprintf("bivouac: %s: %d files, distributing the manifest", ds.Name, ds.Files)
 	}

@@ -87,6 +87,20 @@ func TestProgress(t *testing.T) {
 	}
 }
 
+// TestIncomplete: the end of a stage-in says which part is on no node.
+func TestIncomplete(t *testing.T) {
+	ds := job().Datasets[0]
+	ds.InSource, ds.Missing = &daemon.NodeShare{Files: 2, Bytes: 2000}, 1
+	var b strings.Builder
+	p := Progress{W: &b}
+	p.Show(ds, t0)
+	for _, want := range []string{"ready in 2.00 s\n", "set: 2 of the files (2.0 KiB of 2.9 KiB) have no room", "set: 1 of the files could not be fetched"} {
+		if !strings.Contains(b.String(), want) {
+			t.Errorf("the end says no %q:\n%s", want, &b)
+		}
+	}
+}
+
 func TestCheck(t *testing.T) {
 	var b strings.Builder
 	r := home.CheckResult{Directories: 2, Files: 3, Names: 4, Orphans: 1, Objects: 5, Wrong: 3, Problems: []string{"one", "two"}}

@@ -18,6 +18,7 @@ type Dataset struct {
 	SourceSize  int64              `json:"source_size,omitempty"`  // bytes of the source
 	SourceBytes int64              `json:"source_bytes,omitempty"` // bytes that were read of it, by all nodes
 	Skipped     int64              `json:"skipped,omitempty"`      // things of the source that could not be read and were left out, as the user wanted
+	Missing     int64              `json:"missing,omitempty"`      // files that the source did not give by the time the dataset was Sealed
 	Error       string             `json:"error,omitempty"`        // why it Failed
 	Started     metadata.Time      `json:"started,omitempty"`
 	Spec        string             `json:"spec,omitempty"`    // the request, as the daemons write it, for a takeover; "" is not known
