@@ -1,6 +1,9 @@
 package fsclient
 
 import (
+	"context"
+
+	"github.com/bivouacfs/bivouac/datapath"
 	"github.com/bivouacfs/bivouac/fsclient/sources"
 	"github.com/bivouacfs/bivouac/fsclient/writeback"
 	"github.com/bivouacfs/bivouac/metadata"
@@ -55,4 +58,10 @@ func (c *Client) Where(a *metadata.Attr) []metadata.NodeID {
 // BeginRead chooses the fastest of some places for a read of n bytes, which its End ends.
 func (c *Client) BeginRead(n int64, among []metadata.NodeID) sources.Read {
 	return c.places.Begin(n, among)
+}
+
+// ReadMany reads small files of datasets from one node that has all of them, in one call and
+// without waiting for any: see datapath.ManyReader.
+func (c *Client) ReadMany(ctx context.Context, id metadata.NodeID, rs []datapath.RangeRead, buf []byte) error {
+	return c.data.ReadMany(ctx, id, rs, buf)
 }

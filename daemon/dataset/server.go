@@ -31,6 +31,7 @@ func (s *Server) Handlers() node.Handlers {
 	return node.Handlers{
 		wire.OpRead:          s.onRead,
 		wire.OpReadIfPresent: s.onReadIfPresent,
+		wire.OpReadMany:      s.onReadMany,
 		wire.OpReadSummed:    s.onReadSummed,
 		wire.OpWriteSummed:   s.onWriteSummed,
 		wire.OpPutPieces:     s.onPutPieces,

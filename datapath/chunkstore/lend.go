@@ -15,17 +15,32 @@ import (
 // descriptor. A lent object can still be removed or truncated: the caller must know that this does
 // not happen.
 func (s *Store) Lend(ctx context.Context, ino metadata.Ino) (f datapath.Descriptor, done func(), err error) {
-	o, err := s.table.acquire(ctx, ino, false)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil, nil
+	return s.lent(ino)(s.table.acquire(ctx, ino, false))
+}
+
+// TryLend is Lend that does not wait for a descriptor, so that several can be held. The file is nil
+// while half of them are in use.
+func (s *Store) TryLend(ino metadata.Ino) (f datapath.Descriptor, done func(), err error) {
+	if o, ok, err := s.table.tryAcquire(ino); ok {
+		return s.lent(ino)(o, err)
 	}
-	if err != nil {
-		return nil, nil, fmt.Errorf("object %v: %w", ino, err)
+	return nil, nil, nil
+}
+
+// lent returns the rest of Lend.
+func (s *Store) lent(ino metadata.Ino) func(o *object, err error) (datapath.Descriptor, func(), error) {
+	return func(o *object, err error) (datapath.Descriptor, func(), error) {
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil, nil, nil
+		}
+		if err != nil {
+			return nil, nil, fmt.Errorf("object %v: %w", ino, err)
+		}
+		of, ok := o.file.(*osFile)
+		if !ok {
+			s.table.release(o)
+			return nil, nil, nil
+		}
+		return of, func() { s.table.release(o) }, nil
 	}
-	of, ok := o.file.(*osFile)
-	if !ok {
-		s.table.release(o)
-		return nil, nil, nil
-	}
-	return of, func() { s.table.release(o) }, nil
 }

@@ -55,6 +55,25 @@ func (t *table) acquire(ctx context.Context, ino metadata.Ino, create bool) (*ob
 	if err := t.enter(ctx); err != nil {
 		return nil, err
 	}
+	return t.entered(ino, create)
+}
+
+// tryAcquire is acquire of an object that exists; false while half of the slots are taken.
+func (t *table) tryAcquire(ino metadata.Ino) (o *object, ok bool, err error) {
+	if len(t.slots) >= (cap(t.slots)+1)/2 {
+		return nil, false, nil
+	}
+	select {
+	case t.slots <- struct{}{}:
+		o, err = t.entered(ino, false)
+		return o, true, err
+	default:
+		return nil, false, nil
+	}
+}
+
+// entered is acquire with a slot.
+func (t *table) entered(ino metadata.Ino, create bool) (*object, error) {
 	o, err := t.ref(ino)
 	if err != nil {
 		<-t.slots

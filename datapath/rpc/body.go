@@ -69,5 +69,12 @@ func Local(ctx context.Context, h Handler, peer metadata.NodeID, epoch metadata.
 			return err
 		}
 	}
+	if len(resp.Parts) > 0 {
+		data, err := joinParts(nil, resp.Parts)
+		if err != nil {
+			return err
+		}
+		c.N = copy(c.Into, data)
+	}
 	return c.accept(0, reply.B)
 }

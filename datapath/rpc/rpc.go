@@ -57,10 +57,28 @@ type Response struct {
 	File datapath.Descriptor
 	Off  int64
 	Len  int64
+	// Parts, if set, is the data instead, one behind the other. A range of a file must exist.
+	Parts []Part
 	// Done, if set, is called once when the reply was sent or dropped.
 	Done func()
 
 	task *task
+}
+
+// Part is some of the data of a response: bytes in memory, or Len bytes of File from Off.
+type Part struct {
+	Data []byte
+	File datapath.Descriptor
+	Off  int64
+	Len  int64
+}
+
+// size is the number of bytes.
+func (p *Part) size() int64 {
+	if p.File != nil {
+		return p.Len
+	}
+	return int64(len(p.Data))
 }
 
 // Alloc returns n bytes for the response, at most wire.MaxFrame, which the server

@@ -72,7 +72,7 @@ func TestFileThatShrinksCutsTheConnection(t *testing.T) {
 	defer s.Close()
 	w := newFrameWriter(a, time.Second, &s.stats.bytesOut)
 	w.lock()
-	err = w.sendFile(wire.Header{Op: wire.OpRead}, []byte("body"), f, 10, 2000)
+	err = w.sendParts(wire.Header{Op: wire.OpRead}, []byte("body"), Part{File: f, Off: 10, Len: 2000})
 	w.unlock()
 	if !errors.Is(err, io.ErrUnexpectedEOF) {
 		t.Fatalf("sendFile = %v, want an unexpected end", err)
@@ -153,4 +153,58 @@ func tcpPair(t testing.TB) (a, b net.Conn) {
 	}
 	t.Cleanup(func() { _, _ = a.Close(), b.Close() })
 	return a, b
+}
+
+// TestParts: parts in memory and of files arrive in their order, with and without sendfile.
+func TestParts(t *testing.T) {
+	f := tempFile(t, 300_000)
+	all, err := os.ReadFile(f.Name())
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := map[wire.Op]Handler{wire.OpReadMany: func(_ context.Context, _ *Request, resp *Response) error {
+		resp.Parts = []Part{{Data: []byte("first")}, {File: f, Off: 7, Len: 200_000}, {Data: nil}, {File: f, Off: 299_999, Len: 1}, {Data: []byte("last")}}
+		for len(resp.Parts) < 17 {
+			resp.Parts = append(resp.Parts, Part{File: f, Len: 300_000}) // 3.8 MB
+		}
+		resp.Body = &wire.ReadManyResp{}
+		return nil
+	}}
+	want := bytes.Join([][]byte{[]byte("first"), all[7:200_007], all[299_999:], []byte("last"), bytes.Repeat(all, 12)}, nil)
+	_, addr := startServer(t, h, nil)
+	for name, p := range map[string]*Peers{"sendfile": startPeers(t, addr, nil), "pipe": pipePeers(t, h)} {
+		call := Call{Op: wire.OpReadMany, Body: &wire.ReadManyReq{}, Reply: &wire.ReadManyResp{}, Into: make([]byte, wire.MaxMany)}
+		if err := p.To(3).Do(context.Background(), &call); err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		if !bytes.Equal(call.Into[:call.N], want) {
+			t.Errorf("%s: %d bytes, not the %d that were sent", name, call.N, len(want))
+		}
+	}
+}
+
+// TestShrunkPart: a file that is shorter than its part cuts the connection or fails the call, and
+// the next call works.
+func TestShrunkPart(t *testing.T) {
+	f := tempFile(t, 1000)
+	n := int64(2000)
+	h := map[wire.Op]Handler{wire.OpReadMany: func(_ context.Context, _ *Request, resp *Response) error {
+		resp.Parts = []Part{{Data: []byte("first")}, {File: f, Len: n}}
+		resp.Body = &wire.ReadManyResp{}
+		return nil
+	}}
+	_, addr := startServer(t, h, nil)
+	for name, p := range map[string]*Peers{"sendfile": startPeers(t, addr, nil), "pipe": pipePeers(t, h)} {
+		n = 2000
+		do := func() error {
+			return p.To(3).Do(context.Background(), &Call{Op: wire.OpReadMany, Body: &wire.ReadManyReq{}, Reply: &wire.ReadManyResp{}, Into: make([]byte, wire.MaxMany)})
+		}
+		if err := do(); !errors.Is(err, syscall.ECONNRESET) && !errors.Is(err, syscall.EIO) {
+			t.Errorf("%s: %v, want ECONNRESET or EIO", name, err)
+		}
+		n = 1000
+		if err := do(); err != nil {
+			t.Errorf("%s: after the cut: %v", name, err)
+		}
+	}
 }

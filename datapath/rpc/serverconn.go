@@ -345,7 +345,12 @@ func (t *task) reply(err error) error {
 		err = c.w.send(h, body)
 	case resp.File != nil:
 		c.s.stats.fileOut.Add(resp.Len)
-		err = c.w.sendFile(h, body, resp.File, resp.Off, resp.Len)
+		err = c.w.sendParts(h, body, Part{File: resp.File, Off: resp.Off, Len: resp.Len})
+	case len(resp.Parts) > 0:
+		for i := range resp.Parts {
+			c.s.stats.fileOut.Add(resp.Parts[i].Len)
+		}
+		err = c.w.sendParts(h, body, resp.Parts...)
 	case len(resp.Data) > 0:
 		err = c.w.send(h, body, resp.Data)
 	default:
@@ -361,6 +366,9 @@ func (t *task) reply(err error) error {
 // sendfile it reads the range.
 func (t *task) settle(ctx context.Context) error {
 	resp := &t.resp
+	if len(resp.Parts) > 0 {
+		return t.settleParts(ctx)
+	}
 	if resp.File == nil {
 		resp.Len = 0
 	} else {
@@ -368,7 +376,7 @@ func (t *task) settle(ctx context.Context) error {
 			return fmt.Errorf("response of %d bytes from %d of a file, %d in memory", resp.Len, resp.Off, len(resp.Data))
 		}
 		var err error
-		if resp.Len, err = clamp(resp.File, resp.Off, resp.Len); err != nil {
+		if resp.Len, err = Clamp(resp.File, resp.Off, resp.Len); err != nil {
 			return err
 		}
 		if t.c.w.raw == nil {
@@ -379,6 +387,21 @@ func (t *task) settle(ctx context.Context) error {
 	}
 	if len(resp.Data) > wire.MaxData || len(t.body.B)+len(resp.Data)+int(resp.Len) > wire.MaxFrame {
 		return fmt.Errorf("response of %d and %d bytes is too large", len(t.body.B), len(resp.Data))
+	}
+	return nil
+}
+
+// settleParts is settle for a response of parts.
+func (t *task) settleParts(ctx context.Context) error {
+	resp, n := &t.resp, int64(0)
+	for i := range resp.Parts {
+		n += resp.Parts[i].size()
+	}
+	if resp.Data != nil || resp.File != nil || n > wire.MaxMany || int64(len(t.body.B))+n > wire.MaxFrame {
+		return fmt.Errorf("response of %d and %d bytes in parts is too large", len(t.body.B), n)
+	}
+	if t.c.w.raw == nil {
+		return t.readParts(ctx, n)
 	}
 	return nil
 }

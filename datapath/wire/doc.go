@@ -49,7 +49,7 @@
 //
 //	 0   4  length: bytes after the header, at most MaxFrame
 //	 4   4  body length: how many of them are the body; the rest is data,
-//	        at most MaxData
+//	        at most MaxData, of read-many MaxMany
 //	 8   2  op
 //	10   2  status: an errno in a reply, 0 in a request
 //	12   4  tag: chosen by C, repeated by S
@@ -116,6 +116,7 @@
 //	shard-report  52   ShardReportReq  ShardReportResp
 //	shard-read    53   ShardReadReq  EntriesResp
 //	read-if-present  54  ReadReq      SumResp + data
+//	read-many     55   ReadManyReq  ReadManyResp + data
 //	lookup-lease  56   DirName      LeasedEntryResp
 //	getattr-lease 57   InoReq       LeasedAttrResp
 //	revoke        58   RevokeReq    -
@@ -179,6 +180,9 @@
 //	ShardReadReq     8 epoch, ReadDirReq
 //	SpaceResp    8 capacity, 8 used, 8 free, 8 objects
 //	ReadReq      8 ino, 8 offset, 4 length
+//	ReadManyReq  bool summed, ReadReq…
+//	ReadManyResp  (2 status, 4 length, 4 CRC-32C if summed, else 0)…: the
+//	             bytes stand in the data one behind the other
 //	WriteReq     8 ino, 8 offset
 //	PutPiecesReq  (8 ino, 8 offset, 4 length, 16 xxh3-128)…: the
 //	             bytes stand in the data one behind the other

@@ -15,8 +15,9 @@ const Version = 3 // 2 had counts of other sizes, 1 no checksum of bodies
 // The bounds of a frame, in bytes.
 const (
 	HeaderSize = 36
-	MaxFrame   = 4 << 20 // body and data together
-	MaxData    = 1 << 20 // payload of one read or write
+	MaxFrame   = 4 << 20           // body and data together
+	MaxData    = 1 << 20           // payload of one read or write
+	MaxMany    = MaxFrame - 64<<10 // payload of a read of many files
 )
 
 // MaxEntries is how many entries always fit in one EntriesResp.
@@ -65,7 +66,7 @@ func (h *Header) Parse(b []byte) error {
 	}
 	length := binary.LittleEndian.Uint32(b)
 	body := binary.LittleEndian.Uint32(b[4:])
-	if length > MaxFrame || body > length || length-body > MaxData {
+	if length > MaxFrame || body > length || length-body > Op(binary.LittleEndian.Uint16(b[8:])).maxData() {
 		return fmt.Errorf("frame of %d bytes with a body of %d: %w", length, body, ErrTooLarge)
 	}
 	if crc32.Checksum(b[:32], castagnoli) != binary.LittleEndian.Uint32(b[32:]) {

@@ -40,7 +40,7 @@ func FuzzHeader(f *testing.F) {
 		if h.Parse(b) != nil {
 			return
 		}
-		if h.Body > MaxFrame || h.Data > MaxData || h.Body+h.Data > MaxFrame {
+		if h.Body > MaxFrame || h.Data > h.Op.maxData() || h.Body+h.Data > MaxFrame {
 			t.Fatalf("Parse accepts %+v", h)
 		}
 		if got := h.Append(nil); !bytes.Equal(got, b) {
@@ -57,7 +57,7 @@ func FuzzHeaderFields(f *testing.F) {
 		h := makeHeader(body, data, op, status, tag, epoch, wait, sum)
 		var got Header
 		err := got.Parse(h.Append(nil))
-		fits := uint64(body)+uint64(data) <= MaxFrame && data <= MaxData
+		fits := uint64(body)+uint64(data) <= MaxFrame && data <= Op(op).maxData()
 		if fits != (err == nil) && uint64(body)+uint64(data) < 1<<32 {
 			t.Fatalf("Parse of %+v = %v", h, err)
 		}

@@ -107,8 +107,10 @@ const OpDrain Op = 59
 const (
 	// OpReadIfPresent fails with EAGAIN if the node has not got the data yet.
 	OpReadIfPresent Op = 54
-	OpReadSummed    Op = 60
-	OpWriteSummed   Op = 61
+	// OpReadMany reads many small files, those of them that need no fetch.
+	OpReadMany    Op = 55
+	OpReadSummed  Op = 60
+	OpWriteSummed Op = 61
 )
 
 // OpCachedReply is answered by package rpc itself, too. It asks for the reply to a
@@ -179,7 +181,7 @@ var opNames = [MaxOp]string{
 	OpShardCreate: "shard-create", OpShardFill: "shard-fill", OpShardChange: "shard-change",
 	OpShardReport: "shard-report", OpShardRead: "shard-read",
 	OpLookupLease: "lookup-lease", OpGetattrLease: "getattr-lease", OpRevoke: "revoke",
-	OpDrain: "drain", OpCachedReply: "cached-reply", OpReadIfPresent: "read-if-present", OpReadSummed: "read-summed", OpWriteSummed: "write-summed", OpPutPieces: "put-pieces",
+	OpDrain: "drain", OpCachedReply: "cached-reply", OpReadIfPresent: "read-if-present", OpReadMany: "read-many", OpReadSummed: "read-summed", OpWriteSummed: "write-summed", OpPutPieces: "put-pieces",
 	OpReport: "report", OpPropose: "propose", OpTask: "task", OpTaskPoll: "task-poll",
 	OpTaskCancel: "task-cancel", OpStageBoundary: "stage-boundary", OpManifest: "manifest",
 	OpStatus: "status", OpStageAbort: "stage-abort",
@@ -220,7 +222,7 @@ func (o *Op) UnmarshalText(b []byte) error {
 func (o Op) Repeatable() bool {
 	switch o {
 	case OpLookup, OpReadDir, OpGetattr, OpReadlink, OpGetxattr, OpListxattr, OpShardRead, OpLookupLease, OpGetattrLease,
-		OpLock, OpTestLock, OpCachedReply, OpRead, OpReadIfPresent, OpReadSummed, OpSpace, OpData, OpAllocated,
+		OpLock, OpTestLock, OpCachedReply, OpRead, OpReadIfPresent, OpReadMany, OpReadSummed, OpSpace, OpData, OpAllocated,
 		OpSetattr, OpOpen, OpAppend, OpWrite, OpWriteSummed, OpPutPieces, OpTruncate, OpRemoveObject, OpAllocate, OpPunch:
 		return true
 	}
@@ -232,7 +234,7 @@ func (o Op) Repeatable() bool {
 // heartbeats.
 func (o Op) Purpose() Purpose {
 	switch o {
-	case OpRead, OpWrite, OpReadIfPresent, OpReadSummed, OpWriteSummed, OpPutPieces, OpTask, OpTaskPoll, OpTaskCancel, OpStageBoundary, OpStageAbort, OpManifest,
+	case OpRead, OpWrite, OpReadIfPresent, OpReadMany, OpReadSummed, OpWriteSummed, OpPutPieces, OpTask, OpTaskPoll, OpTaskCancel, OpStageBoundary, OpStageAbort, OpManifest,
 		OpInventory, OpObjects, OpMissing, OpReferenced, OpDropPages, OpStandbyReplicate, OpScan:
 		return PurposeBulk
 	case OpPrepare, OpCommit, OpAbort, OpOutcome, OpRenameLock, OpAncestor,
@@ -240,4 +242,12 @@ func (o Op) Purpose() Purpose {
 		return PurposePeer
 	}
 	return PurposeMeta
+}
+
+// maxData is the most data in a frame of the op.
+func (o Op) maxData() uint32 {
+	if o == OpReadMany {
+		return MaxMany
+	}
+	return MaxData
 }

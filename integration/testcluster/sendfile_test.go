@@ -4,9 +4,7 @@ import (
 	"bytes"
 	"context"
 	"path/filepath"
-	"syscall"
 	"testing"
-	"time"
 
 	"github.com/bivouacfs/bivouac/daemon/job"
 	"github.com/bivouacfs/bivouac/datapath/wire"
@@ -108,20 +106,13 @@ func TestReadIsOneCall(t *testing.T) {
 func BenchmarkRemoteRead(b *testing.B) {
 	c, far := remoteSamples(b)
 	p := make([]byte, sampleSize)
-	cpu := func() time.Duration {
-		var ru syscall.Rusage
-		if err := syscall.Getrusage(syscall.RUSAGE_SELF, &ru); err != nil {
-			b.Fatal(err)
-		}
-		return time.Duration(ru.Utime.Nano() + ru.Stime.Nano())
-	}
 	b.SetBytes(sampleSize)
 	b.ResetTimer()
-	start := cpu()
+	start := processor(b)
 	for i := range b.N {
 		if _, err := c.Nodes[0].Client.ReadFile(context.Background(), far[i%len(far)], p, 0); err != nil {
 			b.Fatal(err)
 		}
 	}
-	b.ReportMetric(float64((cpu()-start).Nanoseconds())/float64(b.N)/1000, "cpu-µs/op")
+	b.ReportMetric(float64((processor(b)-start).Nanoseconds())/float64(b.N)/1000, "cpu-µs/op")
 }

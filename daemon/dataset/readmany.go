@@ -1,0 +1,139 @@
+package dataset
+
+import (
+	"context"
+	"fmt"
+	"syscall"
+
+	"github.com/bivouacfs/bivouac/datapath/rpc"
+	"github.com/bivouacfs/bivouac/datapath/wire"
+)
+
+// manyRead is the answer to a read of many files.
+type manyRead struct {
+	s      *Server
+	q      wire.ReadManyReq
+	files  []wire.ManyFile
+	parts  []rpc.Part
+	copies []byte   // memory for files that are not lent
+	done   []func() // of lent files
+}
+
+// onReadMany reads small files of datasets for another node's prefetch. A file that is not fetched
+// yet, or is damaged, does not keep the others out.
+func (s *Server) onReadMany(ctx context.Context, r *rpc.Request, resp *rpc.Response) error {
+	m := manyRead{s: s}
+	if err := wire.Parse(r.Body, &m.q); err != nil {
+		return err
+	}
+	if _, err := m.q.Check(); err != nil {
+		return err
+	}
+	m.files, m.parts = make([]wire.ManyFile, len(m.q.Files)), make([]rpc.Part, len(m.q.Files))
+	sent, copied := m.present()
+	if sent > 0 {
+		if err := s.admit(ctx, m.q.Files[0].Ino, sent); err != nil {
+			return err
+		}
+	}
+	var err error
+	if copied > 0 {
+		if m.copies, err = resp.Alloc(ctx, int(copied)); err != nil {
+			return err
+		}
+	}
+	resp.Done = m.release
+	m.each(func(i int) error { return m.copy(ctx, i) })
+	m.each(m.lend) // afterwards: descriptors are not held while others are waited for
+	resp.Parts, resp.Body = m.parts, &wire.ReadManyResp{Files: m.files}
+	return nil
+}
+
+// present counts the bytes that are here, and those of them that are copied. Other files are
+// EAGAIN.
+func (m *manyRead) present() (sent, copied int64) {
+	for i, q := range m.q.Files {
+		n := int64(q.Len)
+		if !m.s.fills.present(q.Ino, q.Off, n) {
+			m.files[i].Status = syscall.EAGAIN
+			continue
+		}
+		if sent += n; !m.lends(i) {
+			copied += n
+		}
+	}
+	return sent, copied
+}
+
+// lends reports whether a file is sent from its descriptor.
+func (m *manyRead) lends(i int) bool { return !m.q.Summed && m.q.Files[i].Len >= lendFrom }
+
+// each calls do for the files without an error, and notes its errors.
+func (m *manyRead) each(do func(i int) error) {
+	for i := range m.files {
+		f := &m.files[i]
+		if f.Status != 0 {
+			continue
+		}
+		if err := do(i); err != nil {
+			var known bool
+			if f.Status, known = rpc.StatusOf(err); !known {
+				m.s.log.Log().WithError(err).Warn("error without an errno")
+			}
+			f.Len, m.parts[i] = 0, rpc.Part{}
+		}
+	}
+}
+
+// copy adds the bytes of a file that is not lent.
+func (m *manyRead) copy(ctx context.Context, i int) error {
+	if m.lends(i) {
+		return nil
+	}
+	q, n := &m.q.Files[i], int64(m.q.Files[i].Len)
+	b := m.copies[:n:n]
+	m.copies = m.copies[n:]
+	if m.q.Summed {
+		if err := m.s.check.verify(ctx, q.Ino, q.Off, n); err != nil {
+			return err
+		}
+	}
+	k, err := m.s.store.ReadAt(ctx, q.Ino, b, q.Off)
+	if err != nil {
+		return err
+	}
+	m.files[i].Len = uint32(k)
+	if m.q.Summed {
+		m.files[i].Sum = wire.Sum(b[:k])
+	}
+	m.parts[i].Data = b[:k]
+	return nil
+}
+
+// lend adds a file by its descriptor.
+func (m *manyRead) lend(i int) error {
+	if !m.lends(i) {
+		return nil
+	}
+	q := &m.q.Files[i]
+	f, done, err := m.s.store.TryLend(q.Ino)
+	switch {
+	case err != nil:
+		return err
+	case f == nil:
+		return fmt.Errorf("inode %v: no descriptor to lend: %w", q.Ino, syscall.EAGAIN)
+	}
+	m.done = append(m.done, done)
+	n, err := rpc.Clamp(f, q.Off, int64(q.Len))
+	if err != nil {
+		return err
+	}
+	m.files[i].Len, m.parts[i] = uint32(n), rpc.Part{File: f, Off: q.Off, Len: n}
+	return nil
+}
+
+func (m *manyRead) release() {
+	for _, done := range m.done {
+		done()
+	}
+}

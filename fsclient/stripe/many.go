@@ -1,0 +1,32 @@
+package stripe
+
+import (
+	"context"
+	"fmt"
+	"syscall"
+
+	"github.com/bivouacfs/bivouac/datapath"
+	"github.com/bivouacfs/bivouac/metadata"
+)
+
+// ReadMany reads small files that lie whole on the node id, without waiting for any
+// (datapath.ManyReader). It does not ask other nodes.
+func (d *Data) ReadMany(ctx context.Context, id metadata.NodeID, rs []datapath.RangeRead, buf []byte) error {
+	node, err := d.cfg.Nodes.Data(id)
+	if err != nil {
+		return err
+	}
+	many, ok := node.(datapath.ManyReader)
+	if !ok {
+		return fmt.Errorf("node %d reads no batches: %w", id, syscall.EOPNOTSUPP)
+	}
+	if err := many.ReadMany(ctx, rs, buf, d.cfg.VerifyReads); err != nil {
+		return err
+	}
+	for i := range rs {
+		if rs[i].Err == nil {
+			d.count(&d.readLocal, &d.readRemote, id, len(rs[i].Data))
+		}
+	}
+	return nil
+}
