@@ -12,7 +12,7 @@ BESIDE := -parallel 3
 # Decoders that are not ours and share nothing are not watched for races: they would take most of the time.
 UNWATCHED := $(foreach p,github.com/ulikunitz/xz/... github.com/klauspost/compress/... compress/bzip2 compress/flate hash/crc64,-gcflags=$(p)=-race=false)
 
-.PHONY: all build plugin packages demo check lint layers unit fuzz integration slurm-test model crash huge test bench bench-stage man clean help
+.PHONY: all build plugin packages demo check lint layers unit fuzz integration slurm-test model crash huge test bench bench-stage bench-train man clean help
 
 all: build plugin ## build everything
 
@@ -84,6 +84,11 @@ bench: packages build ## what it costs beside a loopback and bare Pebble; BENCH=
 bench-stage: packages build ## stage-in from a slow source, beside its bandwidth and tar; BENCH='--run cpu --quick' for less
 	$(GO) build -trimpath -o bin/bench ./integration/bench
 	bin/bench --stage --bivouac bin/bivouac --json bin/bench-stage.json $(BENCH)
+
+bench-train: packages build ## PyTorch on four nodes, by order=seed:S, locality, replicas, beside the source; BENCH='--run cut --quick' for less
+	integration/slurm/install-packages python3-torch
+	$(GO) build -trimpath -o bin/bench ./integration/bench
+	bin/bench --train --bivouac bin/bivouac --json bin/bench-train.json $(BENCH)
 
 man: build ## man pages into build/man
 	bin/bivouac man --dir build/man

@@ -15,7 +15,8 @@
 // prefetch distance before, in the preceding epoch too.
 //
 // The source, each drive, and each direction of each node's link are queues:
-// what asks first is served first, at the given rate. A request also takes its
+// what asks first is served first, at the given rate; the first batches of an
+// epoch, which all workers ask for at once, are served side by side. A request also takes its
 // latency, which only other readers can hide. Staging uses what demand reads leave
 // of the source. With a plan it stages in the order of the plan.
 //

@@ -163,23 +163,16 @@ func (r *run) trainEpoch(e, g int, ls []*loader, res *Result) (float64, int) {
 	j, ranks, steps := r.job, r.deal(e), r.steps()
 	step, began := j.Step.Seconds(), latest(ls)
 	for s := range steps {
+		if !r.prefetches() && s == 0 {
+			r.burst(ranks, g, began, ls)
+		}
 		start := 0.0
 		for k, l := range ls {
-			files := ranks[k][s*j.Batch : min(len(ranks[k]), (s+1)*j.Batch)]
-			begin := began // a DataLoader starts anew in each epoch
-			if s >= j.Workers {
-				begin = max(begin, l.done[(g-j.Workers)%len(l.done)])
+			if r.prefetches() || s >= j.Workers {
+				l.done[g%len(l.done)] = r.load(k/j.Ranks, part(ranks[k], s, j.Batch), r.begin(l, s, g, began), r.early(l, g))
 			}
-			if s >= j.Workers*j.Prefetch {
-				begin = max(begin, l.taken[(g-j.Workers*j.Prefetch)%len(l.taken)])
-			}
-			early := 0.0
-			if g >= r.ahead && r.ahead > 0 {
-				early = l.taken[(g-r.ahead)%len(l.taken)]
-			}
-			done := r.load(k/j.Ranks, files, begin, early)
-			ready := max(l.end, done)
-			l.done[g%len(l.done)], l.taken[g%len(l.taken)] = done, ready
+			ready := max(l.end, l.done[g%len(l.done)])
+			l.taken[g%len(l.taken)] = ready
 			r.epoch.Waited += (ready - l.end) / float64(r.world)
 			start = max(start, ready)
 			l.end = ready + step
@@ -199,6 +192,50 @@ func (r *run) trainEpoch(e, g int, ls []*loader, res *Result) (float64, int) {
 		l.end = end
 	}
 	return end, g
+}
+
+// prefetches says whether batches are fetched before workers ask for them.
+func (r *run) prefetches() bool { return r.ahead > 0 }
+
+// part is the batch of a step.
+func part(files []int32, step, batch int) []int32 {
+	return files[step*batch : min(len(files), (step+1)*batch)]
+}
+
+// burst has all workers load their first batches of an epoch: they begin
+// together, share what they read from, and so end together.
+func (r *run) burst(ranks [][]int32, g int, began float64, ls []*loader) {
+	end, first := 0.0, min(r.job.Workers, r.steps())
+	for s := range first {
+		for k := range ls {
+			end = max(end, r.load(k/r.job.Ranks, part(ranks[k], s, r.job.Batch), began, 0))
+		}
+	}
+	for s := range first {
+		for _, l := range ls {
+			l.done[(g+s)%len(l.done)] = end
+		}
+	}
+}
+
+// begin is when a worker can begin with a batch.
+func (r *run) begin(l *loader, s, g int, began float64) float64 {
+	t := began // a DataLoader starts anew in each epoch
+	if w := r.job.Workers; s >= w {
+		t = max(t, l.done[(g-w)%len(l.done)])
+	}
+	if n := r.job.Workers * r.job.Prefetch; s >= n {
+		t = max(t, l.taken[(g-n)%len(l.taken)])
+	}
+	return t
+}
+
+// early is when the prefetch of a batch can begin.
+func (r *run) early(l *loader, g int) float64 {
+	if !r.prefetches() || g < r.ahead {
+		return 0
+	}
+	return l.taken[(g-r.ahead)%len(l.taken)]
 }
 
 func latest(ls []*loader) float64 {
@@ -251,7 +288,7 @@ func (r *run) load(node int, files []int32, begin, early float64) float64 {
 	}
 	b := r.sort(node, files)
 	decode := float64(len(files)) * r.job.Decode.Seconds()
-	if r.ahead > 0 {
+	if r.prefetches() {
 		return max(begin, r.prefetch(node, b, early)) + decode
 	}
 	t := max(r.disk[node].take(begin, r.job.Disk.cost(b.local)), begin+r.job.Disk.alone(b.local))

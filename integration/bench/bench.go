@@ -22,6 +22,9 @@ type config struct {
 	rounds  int
 	quick   bool
 	stage   bool
+	train   bool
+	python  string // that has PyTorch
+	module  string // directory of the Python package
 	veth    bool
 }
 
@@ -58,9 +61,12 @@ func run(ctx context.Context, cfg config) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(b.home)) }()
-	if b.stage {
+	switch {
+	case b.stage:
 		err = b.measure(ctx, stageFigures)
-	} else {
+	case b.train:
+		err = b.measure(ctx, trainFigures)
+	default:
 		err = b.live(ctx)
 	}
 	if err != nil {

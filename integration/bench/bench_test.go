@@ -67,7 +67,7 @@ func TestRoundsAlternate(t *testing.T) {
 
 func TestFiguresHaveNames(t *testing.T) {
 	seen := make(map[string]bool)
-	for _, f := range append(slices.Clone(figures), stageFigures...) {
+	for _, f := range slices.Concat(figures, stageFigures, trainFigures) {
 		if f.name == "" || f.about == "" || f.run == nil || seen[f.name] {
 			t.Errorf("figure %q: about %q, or its name is taken", f.name, f.about)
 		}
@@ -83,6 +83,19 @@ func TestQuick(t *testing.T) { quick(t, len(figures)) }
 
 // TestQuickStage does so for stage-in.
 func TestQuickStage(t *testing.T) { quick(t, len(stageFigures), "--stage") }
+
+// TestQuickTrain does so for training.
+func TestQuickTrain(t *testing.T) {
+	const python = "/usr/bin/python3"
+	if out, err := exec.Command(python, "-c", "import torch").CombinedOutput(); err != nil {
+		t.Skipf("needs the package python3-torch: %v: %s", err, lastLine(out))
+	}
+	module, err := filepath.Abs("../../fsclient/python")
+	if err != nil {
+		t.Fatal(err)
+	}
+	quick(t, len(trainFigures), "--train", "--python", python, "--module", module)
+}
 
 // TestQuickVeth does so over veth pairs.
 func TestQuickVeth(t *testing.T) { quick(t, len(vethFigures), "--veth") }

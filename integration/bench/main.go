@@ -10,6 +10,10 @@
 // started for each sample, from a source behind integration/slowpfs, beside the
 // source's bandwidth and tar.
 //
+// With --train it measures PyTorch (train.py) instead, on nodes in network namespaces
+// with links of bounded bandwidth, beside a copy on the disk and the source; the
+// witnesses are slowpfs and the kernel's interface counters.
+//
 // With --veth the nodes are in network namespaces of their own, joined by veth pairs,
 // and so are the bare client and the bare server.
 //
@@ -27,6 +31,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"regexp"
 	"syscall"
 )
@@ -36,6 +41,9 @@ var figures = []figure{namesFigure, smallFigure, findFigure, budgetFigure, serve
 
 // stageFigures is what --stage measures.
 var stageFigures = []figure{stageFigure, stageCPUFigure, stageMembersFigure, stageScanFigure, stageLatencyFigure, stageEpochFigure, stageFirstFigure, stageSpillFigure}
+
+// trainFigures is what --train measures.
+var trainFigures = []figure{trainFigure, trainSpillFigure, trainCutFigure}
 
 // vethFigures is what --veth measures.
 var vethFigures = []figure{remoteFigure}
@@ -69,6 +77,9 @@ func parse(args []string) (config, error) {
 	fs.StringVar(&c.dir, "dir", "", "where stores and loopback lie: a new directory below this one (default the one for temporary files)")
 	fs.StringVar(&c.json, "json", "", "write the table to this file as JSON, too")
 	fs.BoolVar(&c.stage, "stage", false, "the figures of stage-in instead of those of the live realm")
+	fs.BoolVar(&c.train, "train", false, "the figures of training with PyTorch; --rounds 1 unless given")
+	fs.StringVar(&c.python, "python", "/usr/bin/python3", "with --train: a Python that has PyTorch")
+	fs.StringVar(&c.module, "module", "fsclient/python", "with --train: the directory of the Python package")
 	fs.BoolVar(&c.veth, "veth", false, "only what goes between nodes that are in network namespaces of their own")
 	fs.StringVar(&only, "run", "", "only the figures whose name matches this regular expression")
 	fs.IntVar(&c.rounds, "rounds", 5, "how often every arm of a figure takes its turn")
@@ -79,7 +90,15 @@ func parse(args []string) (config, error) {
 	if fs.NArg() > 0 {
 		return c, fmt.Errorf("unknown argument %q", fs.Arg(0))
 	}
+	given := false
+	fs.Visit(func(f *flag.Flag) { given = given || f.Name == "rounds" })
+	if c.train && !given {
+		c.rounds = 1
+	}
 	var err error
+	if c.module, err = filepath.Abs(c.module); err != nil {
+		return c, err
+	}
 	c.only, err = regexp.Compile(only)
 	return c, err
 }

@@ -27,6 +27,8 @@ type result struct {
 	Name  string `json:"name"`
 	About string `json:"about"`
 	Rows  []*row `json:"rows"`
+	// Notes says what could not be measured, and why.
+	Notes []string `json:"notes,omitempty"`
 }
 
 // row is one measured quantity, by arm. The ratio is that of the medians of
@@ -36,7 +38,8 @@ type row struct {
 	Unit  string    `json:"unit"`
 	Arms  []*series `json:"arms"`
 	Ratio float64   `json:"ratio,omitempty"`
-	Aim   string    `json:"aim,omitempty"` // what the ratio should be
+	Aim   string    `json:"aim,omitempty"`  // what the ratio should be
+	Want  string    `json:"want,omitempty"` // what the value should be
 }
 
 // series is the samples of one arm.
@@ -68,8 +71,19 @@ func (t *table) row(name, unit string) *row {
 // take adds a sample.
 func (b *bench) take(name, unit, arm string, v float64) { b.table.row(name, unit).add(arm, v) }
 
+// note adds a line below the present figure, once.
+func (b *bench) note(format string, args ...any) {
+	r, line := b.table.Figures[len(b.table.Figures)-1], fmt.Sprintf(format, args...)
+	if !slices.Contains(r.Notes, line) {
+		r.Notes = append(r.Notes, line)
+	}
+}
+
 // aim says what the ratio of the first arm to the second should be.
 func (b *bench) aim(name, unit, want string) { b.table.row(name, unit).Aim = want }
+
+// want says what the value itself should be.
+func (b *bench) want(name, unit, value string) { b.table.row(name, unit).Want = value }
 
 func (w *row) add(arm string, v float64) {
 	i := slices.IndexFunc(w.Arms, func(s *series) bool { return s.Name == arm })
@@ -88,7 +102,7 @@ func (w *row) add(arm string, v float64) {
 
 // armOrder puts what is measured first, and then what it is measured by.
 func armOrder(name string) int {
-	order := []string{armBivouac, armOverlap, armAll, armSockets, armNative, armBare, armLoopback, armRaw, armCover, armPebble}
+	order := []string{armGuess, armMeasured, wayLocality, waySelect, wayChunk, waySeed, wayReplicas, wayNoPlan, wayLocal, armBivouac, armOverlap, armAll, armSockets, armNative, armBare, armLoopback, armRaw, armCover, armPebble}
 	if i := slices.Index(order, name); i >= 0 {
 		return i
 	}
@@ -118,6 +132,9 @@ func (t *table) print(w io.Writer) {
 			fmt.Fprintln(tw, q.line())
 		}
 		_ = tw.Flush() // w is a terminal or a buffer
+		for _, n := range r.Notes {
+			fmt.Fprintln(w, n)
+		}
 		fmt.Fprintln(w)
 	}
 }
@@ -128,8 +145,11 @@ func (w *row) head() string {
 	for _, s := range w.Arms {
 		b.WriteString(s.Name + "\t")
 	}
-	if len(w.Arms) > 1 {
+	switch {
+	case len(w.Arms) > 1:
 		b.WriteString("ratio\taim\t")
+	case w.Want != "":
+		b.WriteString("aim\t")
 	}
 	return b.String()
 }
@@ -140,8 +160,11 @@ func (w *row) line() string {
 	for _, s := range w.Arms {
 		b.WriteString(number(s.Median) + "\t")
 	}
-	if len(w.Arms) > 1 {
+	switch {
+	case len(w.Arms) > 1:
 		fmt.Fprintf(&b, "%.2f\t%s\t", w.Ratio, w.Aim)
+	case w.Want != "":
+		b.WriteString(w.Want + "\t")
 	}
 	return b.String()
 }

@@ -1,6 +1,7 @@
 package netcluster
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -78,12 +79,44 @@ func (nw *Network) link(i int, state string) error {
 	return nw.run(len(nw.holders)-1, "ip", "link", "set", "v"+strconv.Itoa(i), state)
 }
 
-func (nw *Network) run(i int, args ...string) error {
-	args = append(nw.Wrap(i), args...)
-	if out, err := exec.Command(args[0], args[1:]...).CombinedOutput(); err != nil {
-		return fmt.Errorf("%v: %w: %s", args, err, out)
+// Limit bounds each direction of a namespace's link to so many bytes per second,
+// until it is called again. The kernel needs its token bucket filter (sch_tbf).
+func (nw *Network) Limit(i int, rate int64) error {
+	at := func(in int, dev string) error {
+		return nw.run(in, "tc", "qdisc", "replace", "dev", dev, "root", "tbf", "rate", strconv.FormatInt(8*rate, 10)+"bit", "burst", "128kb", "latency", "200ms")
 	}
-	return nil
+	return errors.Join(at(i, "eth0"), at(len(nw.holders)-1, "v"+strconv.Itoa(i)))
+}
+
+// Sent is the bytes that a namespace's interface has sent, as the kernel counts them.
+func (nw *Network) Sent(i int) (int64, error) {
+	out, err := nw.output(i, "ip", "-s", "-j", "link", "show", "dev", "eth0")
+	if err != nil {
+		return 0, err
+	}
+	var links []struct {
+		Stats struct {
+			TX struct{ Bytes int64 }
+		} `json:"stats64"`
+	}
+	if err := json.Unmarshal(out, &links); err != nil || len(links) != 1 {
+		return 0, fmt.Errorf("counters of eth0: %w: %s", errors.Join(err, syscall.EIO), out)
+	}
+	return links[0].Stats.TX.Bytes, nil
+}
+
+func (nw *Network) run(i int, args ...string) error {
+	_, err := nw.output(i, args...)
+	return err
+}
+
+func (nw *Network) output(i int, args ...string) ([]byte, error) {
+	args = append(nw.Wrap(i), args...)
+	out, err := exec.Command(args[0], args[1:]...).CombinedOutput()
+	if err != nil {
+		return nil, fmt.Errorf("%v: %w: %s", args, err, out)
+	}
+	return out, nil
 }
 
 // holder is a process in a network namespace of its own. It is cat, which ends when
