@@ -153,6 +153,46 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
+// TestImagesAreInOrder: train.py numbers the files as the sizes are.
+func TestImagesAreInOrder(t *testing.T) {
+	s, err := makeImages(1000)
+	if err != nil {
+		t.Fatal(err)
+	}
+	last := ""
+	for i := range s.sizes {
+		if p := s.path(i); p <= last {
+			t.Fatalf("file %d is %s, and the one before is %s", i, p, last)
+		} else {
+			last = p
+		}
+	}
+}
+
+func TestQuantile(t *testing.T) {
+	v := []float64{5, 1, 4, 2, 3}
+	for _, c := range []struct{ q, want float64 }{{0, 1}, {0.5, 3}, {0.99, 5}, {1, 5}} {
+		if got := quantile(v, c.q); got != c.want {
+			t.Errorf("quantile(%v, %v) = %v, want %v", v, c.q, got, c.want)
+		}
+	}
+}
+
+// TestNotes: what could not be measured is said once.
+func TestNotes(t *testing.T) {
+	b := &bench{table: table{Machine: "a machine"}}
+	b.table.begin(figure{name: "f", about: "how"})
+	b.note("not available: %s", "x")
+	b.note("not available: %s", "x")
+	b.take("what", "", armBivouac, 1)
+	b.want("what", "", "1.00")
+	var out bytes.Buffer
+	b.table.print(&out)
+	if s := out.String(); strings.Count(s, "not available: x") != 1 || !strings.Contains(s, "1.00  1.00") {
+		t.Errorf("the table lacks a note or what is wanted, or has it twice:\n%s", s)
+	}
+}
+
 // TestSpawnAllOrNone: if one worker does not start, those before it are gone.
 func TestSpawnAllOrNone(t *testing.T) {
 	dir := t.TempDir()

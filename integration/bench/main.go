@@ -43,7 +43,7 @@ var figures = []figure{namesFigure, smallFigure, findFigure, budgetFigure, serve
 var stageFigures = []figure{stageFigure, stageCPUFigure, stageMembersFigure, stageScanFigure, stageLatencyFigure, stageEpochFigure, stageFirstFigure, stageSpillFigure}
 
 // trainFigures is what --train measures.
-var trainFigures = []figure{trainFigure, trainSpillFigure, trainCutFigure}
+var trainFigures = []figure{trainFigure, trainSpillFigure, trainCutFigure, trainRemoteFigure}
 
 // vethFigures is what --veth measures.
 var vethFigures = []figure{remoteFigure}

@@ -102,7 +102,7 @@ func (w *row) add(arm string, v float64) {
 
 // armOrder puts what is measured first, and then what it is measured by.
 func armOrder(name string) int {
-	order := []string{armGuess, armMeasured, wayLocality, waySelect, wayChunk, waySeed, wayReplicas, wayNoPlan, wayLocal, armBivouac, armOverlap, armAll, armSockets, armNative, armBare, armLoopback, armRaw, armCover, armPebble}
+	order := []string{armGuess, armMeasured, wayLocality, waySelect, wayChunk, waySeed, wayReplicas, wayNoPlan, wayLocal, armPlanned, armView, armBivouac, armOverlap, armAll, armSockets, armNative, armBare, armLoopback, armRaw, armCover, armPebble}
 	if i := slices.Index(order, name); i >= 0 {
 		return i
 	}
@@ -139,6 +139,9 @@ func (t *table) print(w io.Writer) {
 	}
 }
 
+// compares says whether the ratio of the first two arms means anything.
+func (w *row) compares() bool { return len(w.Arms) == 2 || len(w.Arms) > 2 && w.Aim != "" }
+
 func (w *row) head() string {
 	var b strings.Builder
 	b.WriteString("\t\t")
@@ -146,7 +149,7 @@ func (w *row) head() string {
 		b.WriteString(s.Name + "\t")
 	}
 	switch {
-	case len(w.Arms) > 1:
+	case w.compares():
 		b.WriteString("ratio\taim\t")
 	case w.Want != "":
 		b.WriteString("aim\t")
@@ -161,7 +164,7 @@ func (w *row) line() string {
 		b.WriteString(number(s.Median) + "\t")
 	}
 	switch {
-	case len(w.Arms) > 1:
+	case w.compares():
 		fmt.Fprintf(&b, "%.2f\t%s\t", w.Ratio, w.Aim)
 	case w.Want != "":
 		b.WriteString(w.Want + "\t")

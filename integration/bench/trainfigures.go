@@ -108,7 +108,7 @@ func trainAll(ctx context.Context, b *bench) (err error) {
 	}
 	defer func() { err = errors.Join(err, sc.close()) }()
 	copies := slices.Repeat([]string{filepath.Join(sc.s.under, "tree")}, nodes)
-	seed := fmt.Sprintf(",order=seed:%d", sc.t.seed)
+	seed := sc.seeded()
 	ways := []way{
 		{name: wayLocality, rows: "3, 6, 8", source: "tree", options: seed, sampler: "locality", ready: readable, needs: []string{needPlan, needModule}},
 		{name: waySeed, rows: "1, 2, 4, 6, 8, 10", source: "tree", options: seed, sampler: "torch", ready: readable, needs: []string{needPlan}},

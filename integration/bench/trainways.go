@@ -205,6 +205,20 @@ func (sc *school) examine(ctx context.Context) error {
 	return nil
 }
 
+// seeded is the option of a stage-in that gives the order of the plain sampler.
+func (sc *school) seeded() string {
+	seed := fmt.Sprintf(",order=seed:%d", sc.t.seed)
+	if with := fmt.Sprintf("%s,ranks=%d", seed, nodes); parses(with) == nil { // no Slurm says how many
+		return with
+	}
+	return seed
+}
+
+func parses(stageIn string) error {
+	_, err := options.ParseStageIn("/x:set" + stageIn)
+	return err
+}
+
 // unable says why a way cannot be measured, or "".
 func (sc *school) unable(w way) string {
 	for _, n := range w.needs {
@@ -213,7 +227,7 @@ func (sc *school) unable(w way) string {
 		}
 	}
 	if w.source != "" {
-		if _, err := options.ParseStageIn("/x:set" + w.options); err != nil {
+		if err := parses(w.options); err != nil {
 			return err.Error()
 		}
 	}
