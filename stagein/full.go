@@ -36,7 +36,12 @@ func (s *Share) lacks(node metadata.NodeID, given int64, err error) error {
 		given = max(given, least/n)
 	}
 	had := ""
-	if free, known := p.Free[node]; known {
+	free, known := p.Free[node]
+	if known && given <= free {
+		return fmt.Errorf("%s is full: it had room for %s when the stage-in began, and got %s of %s: scratch, another stage-in or the last pages of files took the rest: %s: %w",
+			s.host(node), metadata.FormatBytes(free), metadata.FormatBytes(given), metadata.FormatBytes(least), p.WayOut, err)
+	}
+	if known {
 		had = fmt.Sprintf(" and had %s when the stage-in began", metadata.FormatBytes(free))
 	}
 	return fmt.Errorf("%s needs room for %s at the least%s (%s %s): %s: %w", s.host(node), metadata.FormatBytes(given), had, metadata.FormatBytes(least), sum, p.WayOut, err)

@@ -21,7 +21,7 @@ func TestFullInTheMiddle(t *testing.T) {
 		j.target = stageintest.TightTarget(roomEach)
 		j.free = func(metadata.NodeID) (int64, bool) { return 4 * roomEach, true }
 		_, err := j.run(context.Background())
-		want = append(want, " needs room for ", " at the least and had 1.2 MiB when the stage-in began (", ": no space left on device", moreRoom)
+		want = append(want, " is full: it had room for 1.2 MiB when the stage-in began, and got ", ": no space left on device", moreRoom)
 		if !stageintest.ErrorHas(err, want...) {
 			t.Errorf("%v, want it to say %q", err, want)
 		}

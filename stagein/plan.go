@@ -372,7 +372,7 @@ func (p *Plan) saidBy() string {
 }
 
 const (
-	moreRoom  = "give the job more nodes, or more space on each by capacity= in --bivouac-opts or up --capacity"
+	moreRoom  = "give the job more nodes, or more space on each by a higher capacity= or a lower scratch= in --bivouac-opts or bivouac up"
 	plainRoom = moreRoom + ", or pack it as a plain tar or a zip archive, of which files that do not fit are read from the source, or keep it as one file with unpack=no"
 )
 

@@ -49,7 +49,7 @@ type Datasets struct {
 // New makes the parts and registers their tasks.
 func New(cfg Config) *Datasets {
 	n := cfg.Node
-	files, fence := NewFiles(cfg.Dir, n), NewFence(cfg.Ctx, cfg.Store)
+	files, fence := NewFiles(cfg.Dir, n), NewFence(cfg.Ctx, cfg.Store, cfg.Job.Scratch)
 	stores := &Stores{n: n, fence: fence, own: cfg.Store, remote: cfg.Remote, patience: cfg.Patience}
 	tables := NewTables(n, files, cfg.KV)
 	fills := NewFills(FillsConfig{

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"syscall"
 
+	"github.com/bivouacfs/bivouac/daemon/job"
 	"github.com/bivouacfs/bivouac/datapath/chunkstore"
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/stagein"
@@ -16,9 +17,10 @@ import (
 // writes to a dataset that failed, and writes of an attempt whose part another node has
 // read again. A node that was declared down may still send both.
 type Fence struct {
-	ctx   context.Context // ends when the daemon stops
-	store *chunkstore.Store
-	dirty dirty
+	ctx     context.Context // ends when the daemon stops
+	store   *chunkstore.Store
+	scratch job.Reserve
+	dirty   dirty
 
 	// gate is held for reading by writes, and for writing for a moment when a dataset
 	// ends: what was written before can be removed then, what comes after is refused.
@@ -30,10 +32,10 @@ type Fence struct {
 	removed  map[metadata.DatasetID]bool          // guarded by mu; ended datasets whose removal has begun
 }
 
-// NewFence guards store.
-func NewFence(ctx context.Context, store *chunkstore.Store) *Fence {
+// NewFence guards store, of which datasets leave something to scratch.
+func NewFence(ctx context.Context, store *chunkstore.Store, scratch job.Reserve) *Fence {
 	return &Fence{
-		ctx: ctx, store: store, dirty: dirty{lazy: dirtyLazy, most: dirtyMost, step: dirtyStep},
+		ctx: ctx, store: store, scratch: scratch, dirty: dirty{lazy: dirtyLazy, most: dirtyMost, step: dirtyStep},
 		ended: make(map[metadata.DatasetID]bool), excluded: make(map[metadata.DatasetID][]stagein.Try),
 		removed: make(map[metadata.DatasetID]bool),
 	}
@@ -56,7 +58,21 @@ func (f *Fence) writeStaged(ctx context.Context, ino metadata.Ino, p []byte, off
 	if f.refuses(ino) {
 		return fmt.Errorf("inode %v of dataset %d, which failed or was read again by another node: %w", ino, ino.Dataset(), syscall.ECANCELED)
 	}
+	if f.scratch != (job.Reserve{}) && !f.room(ino, int64(len(p))) {
+		return fmt.Errorf("inode %v: the rest of this node's space is reserved for scratch: %w", ino, syscall.ENOSPC)
+	}
 	return f.store.WriteAt(ctx, ino, p, off)
+}
+
+// room reports whether n more bytes of a dataset's object find room beside what is reserved for scratch. An object of
+// which something is there may be finished: what it had is overwritten.
+func (f *Fence) room(ino metadata.Ino, n int64) bool {
+	s, err := f.store.Space(f.ctx)
+	if err != nil || s.Free-f.scratch.Of(s.Capacity) >= n {
+		return true // the writer will hear of the error
+	}
+	took, err := f.store.Allocated(f.ctx, ino)
+	return err != nil || took > 0
 }
 
 func (f *Fence) refuses(ino metadata.Ino) bool {

@@ -17,7 +17,7 @@ func ino(ds metadata.DatasetID, part uint16, seq uint32) metadata.Ino {
 
 // TestFence: writes that come too late are refused, and what they stored is removed.
 func TestFence(t *testing.T) {
-	f := NewFence(t.Context(), newStore(t))
+	f := NewFence(t.Context(), newStore(t), job.Reserve{})
 	write := func(i metadata.Ino) error { return f.Write(t.Context(), i, []byte("x"), 0) }
 	has := func(i metadata.Ino) bool {
 		n, err := f.store.ReadAt(t.Context(), i, make([]byte, 1), 0)
@@ -68,7 +68,7 @@ func TestFence(t *testing.T) {
 
 // TestFenceWaits: when End returns no write is under way.
 func TestFenceWaits(t *testing.T) {
-	f := NewFence(t.Context(), newStore(t))
+	f := NewFence(t.Context(), newStore(t), job.Reserve{})
 	ctx, cancel := context.WithCancel(t.Context())
 	var wg sync.WaitGroup
 	for k := range 4 {

@@ -111,7 +111,7 @@ func (f *Fills) Begin(ds cluster.Dataset, table *manifest.Table) error {
 	x, err := stagein.NewFill(stagein.FillConfig{
 		Self: n.Self(), Files: table, Origins: o, List: list, FS: f.cfg.Source, Put: f.cfg.Fence.Write, Peers: peers{f, ds.ID},
 		Watch: func() (cluster.Map, <-chan struct{}) { v, changed := n.Watch(); return v.Map, changed },
-		Room:  f.hasRoom, Drop: f.cfg.Store.Remove,
+		Room:  f.cfg.Fence.room, Drop: f.cfg.Store.Remove,
 		Journal: f.cfg.Files.Path(ds.ID, journal), Digest: ds.Digest, Boot: BootID(), CacheSize: f.cfg.Window, Sums: f.cfg.Sums,
 		Log: n.Log().WithField("dataset", ds.Name),
 	})
@@ -238,17 +238,6 @@ func (f *Fills) waited(ctx context.Context, ino metadata.Ino, do func(context.Co
 		return fmt.Errorf("inode %v: is being fetched: %w", ino, syscall.EAGAIN)
 	}
 	return err
-}
-
-// hasRoom reports whether n more bytes of an object find room here. Bytes that are there
-// already are overwritten.
-func (f *Fills) hasRoom(ino metadata.Ino, n int64) bool {
-	s, err := f.cfg.Store.Space(f.cfg.Ctx)
-	if err != nil || s.Free >= n {
-		return true // the writer will hear of the error
-	}
-	took, err := f.cfg.Store.Allocated(f.cfg.Ctx, ino)
-	return err != nil || took > 0
 }
 
 // readOverflow reads from this node's object of ino what is overflow, as Need has said.

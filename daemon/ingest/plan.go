@@ -131,7 +131,7 @@ func (c *Coordinator) keepOrigins(o stagein.Origins) error {
 // freeSpaceTime bounds the questions of freeSpace.
 const freeSpaceTime = 5 * time.Second
 
-// freeSpace is what each node that serves has left; false for one that did not answer.
+// freeSpace is what each node that serves has left for datasets; false for one that did not answer.
 func (s *Stager) freeSpace() func(metadata.NodeID) (int64, bool) {
 	ctx, cancel := context.WithTimeout(s.cfg.Ctx, freeSpaceTime)
 	defer cancel()
@@ -143,7 +143,7 @@ func (s *Stager) freeSpace() func(metadata.NodeID) (int64, bool) {
 		g.Go(func() error {
 			if x, err := s.cfg.Data.Stores.Of(id).Space(ctx); err == nil {
 				mu.Lock()
-				free[id] = x.Free
+				free[id] = x.Free - s.cfg.Job.Scratch.Of(x.Capacity)
 				mu.Unlock()
 			}
 			return nil

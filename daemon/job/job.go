@@ -32,6 +32,8 @@ type File struct {
 	Dirs  Dirs       `json:"dirs"`
 	// Capacity limits the bytes of file data on this node; 0 means all that the disks have.
 	Capacity int64 `json:"capacity,omitempty"`
+	// Scratch is how much of the capacity datasets leave to scratch.
+	Scratch Reserve `json:"scratch,omitzero"`
 	// Rate limits the bytes per second that this node reads from sources;
 	// ServeRate limits the bytes per second that it serves to other nodes. 0 is unlimited.
 	Rate      int64 `json:"rate,omitempty"`
@@ -144,8 +146,8 @@ func (j *File) Validate() error {
 	if j.WorkDir != "" && !filepath.IsAbs(j.WorkDir) {
 		bad("work_dir: %q is not absolute", j.WorkDir)
 	}
-	if j.Capacity < 0 {
-		bad("capacity is negative")
+	if j.Capacity < 0 || j.Scratch.Bytes < 0 || j.Scratch.Percent < 0 || j.Scratch.Percent > 90 {
+		bad("capacity %d or scratch %v is out of range", j.Capacity, j.Scratch)
 	}
 	if j.Rate < 0 || j.ServeRate < 0 {
 		bad("rate %d, serve_rate %d: a limit is negative", j.Rate, j.ServeRate)

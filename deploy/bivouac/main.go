@@ -82,6 +82,8 @@ while the job runs and at its end. The keys of --bivouac-opts are:
                             (default), when all its files are on the nodes, or
                             at once
     capacity=SIZE           space to use on each node (default: all that is free)
+    scratch=SIZE|PERCENT    space on each node that datasets leave to scratch
+                            (default: 10%, at most 64G)
     rate=SIZE               limit on each node's reads from sources, per second
     serve-rate=SIZE         limit on what each node sends to readers on other
                             nodes, per second

@@ -15,7 +15,7 @@ import (
 
 func upCmd() *cobra.Command {
 	var cfg local.Config
-	var capacity, rate, serveRate, view string
+	var capacity, scratch, rate, serveRate, view string
 	var asJSON bool
 	c := &cobra.Command{
 		Use:   "up --dir D",
@@ -38,6 +38,9 @@ no Slurm and no configuration. Stop it with: bivouac down --dir D`,
 					return fmt.Errorf("--%s: %w", s.flag, err)
 				}
 			}
+			if cfg.Scratch, err = job.ParseReserve(scratch, pitch.ParseSize); err != nil {
+				return fmt.Errorf("--scratch %s: %w", scratch, err)
+			}
 			if cfg.KernelView, err = job.ParseKernelView(view); err != nil {
 				return fmt.Errorf("--kernel-view %s: %w", view, err)
 			}
@@ -58,6 +61,7 @@ no Slurm and no configuration. Stop it with: bivouac down --dir D`,
 	c.Flags().StringVar(&cfg.Dir, "dir", "", "directory for the filesystem; created if missing (required)")
 	c.Flags().IntVar(&cfg.Nodes, "nodes", 4, "number of nodes")
 	c.Flags().StringVar(&capacity, "capacity", "", "space for each node, such as 40G (default: the free space of the disk, for each)")
+	c.Flags().StringVar(&scratch, "scratch", "", "space on each node that datasets leave to scratch, such as 40G or 20% (default: 10%, at most 64G)")
 	c.Flags().StringVar(&rate, "rate", "", "limit on each node's reads from sources, in bytes per second, such as 200M (default: none)")
 	c.Flags().StringVar(&serveRate, "serve-rate", "", "limit on what each node sends to readers on other nodes, in bytes per second (default: none)")
 	c.Flags().BoolVar(&cfg.VerifyReads, "verify-reads", false, "check remote reads of datasets against their checksums")

@@ -51,6 +51,8 @@ type Site struct {
 	// aborted; well below Slurm's UnkillableStepTimeout.
 	Watchdog Seconds `yaml:"watchdog" json:"watchdog"`
 	Memory   Size    `yaml:"memory" json:"memory"` // a daemon's cgroup bound; 0 is none
+	// Scratch is how much of a node's capacity datasets leave to scratch, a size or a percentage.
+	Scratch string `yaml:"scratch" json:"scratch"`
 	// KernelView is auto or off: whether datasets may have kernel views.
 	KernelView string `yaml:"kernel_view" json:"kernel_view"`
 }
@@ -137,6 +139,9 @@ func (s *Site) validate() error {
 	}
 	if s.Memory != 0 && s.Memory < 256<<20 {
 		bad("memory: %d bytes is too little for a daemon, want 256M or more", s.Memory)
+	}
+	if _, err := job.ParseReserve(s.Scratch, ParseSize); err != nil {
+		bad("scratch: %q, %w", s.Scratch, err)
 	}
 	if _, err := job.ParseKernelView(s.KernelView); err != nil {
 		bad("kernel_view: %q, %w", s.KernelView, err)

@@ -159,6 +159,10 @@ var knownOptions = map[string]func(string) error{
 		return nil
 	},
 	"capacity":   perNode("on each node"),
+	"scratch": func(v string) error {
+		_, err := job.ParseReserve(v, ParseSize)
+		return err
+	},
 	"rate":       perNode("a second, on each node"),
 	"serve-rate": perNode("a second, on each node"),
 	"verify":     only("reads"),
@@ -234,6 +238,19 @@ func (s *Spec) Wait() string {
 
 // Capacity bounds the file data on each node, in bytes; 0 is the space of the disks.
 func (s *Spec) Capacity() int64 { return s.size("capacity") }
+
+// Scratch is how much of each node's capacity datasets leave to scratch: as the user says, else as the site does.
+func (s *Spec) Scratch(site Site) job.Reserve {
+	v := s.Opts["scratch"]
+	if v == "" {
+		v = site.Scratch
+	}
+	r, err := job.ParseReserve(v, ParseSize)
+	if err != nil { // validate has checked both
+		return job.DefaultReserve
+	}
+	return r
+}
 
 // Rate bounds the reads of each node from sources, in bytes a second; 0 is no bound.
 func (s *Spec) Rate() int64 { return s.size("rate") }
