@@ -103,7 +103,7 @@ func TestPackedNodeFull(t *testing.T) {
 	}}
 	j.free = func(metadata.NodeID) (int64, bool) { return 4 * roomEach, true }
 	_, err := j.run(context.Background())
-	if !stageintest.ErrorHas(err, "n2 needs room for", "and had 1.2 MiB when the stage-in began", "unpack=no", "to n2: no space left", "compressed offset") {
+	if !stageintest.ErrorHas(err, "n2 is full", "had room for 1.2 MiB when the stage-in began", "unpack=no", "to n2: no space left", "compressed offset") {
 		t.Errorf("%v", err)
 	}
 }

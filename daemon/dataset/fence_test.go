@@ -3,16 +3,57 @@ package dataset
 import (
 	"context"
 	"errors"
+	"path/filepath"
 	"sync"
 	"syscall"
 	"testing"
 
+	"github.com/bivouacfs/bivouac/daemon/job"
+	"github.com/bivouacfs/bivouac/datapath/chunkstore"
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/stagein"
 )
 
 func ino(ds metadata.DatasetID, part uint16, seq uint32) metadata.Ino {
 	return metadata.SealedIno(ds, part, seq)
+}
+
+// TestScratchIsReserved: datasets do not take what is reserved for scratch, but may finish what they have begun; scratch takes
+// all of it.
+func TestScratchIsReserved(t *testing.T) {
+	const capacity, block = 1 << 20, 64 << 10
+	s, err := chunkstore.Open(chunkstore.Config{Dirs: []string{filepath.Join(t.TempDir(), "store")}, Capacity: capacity})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	f := NewFence(t.Context(), s, job.Reserve{Percent: 25})
+	p := make([]byte, block)
+	fill := func(of func(i uint32) metadata.Ino) (n int64) {
+		for i := range uint32(2 * capacity / block) {
+			if err := f.Write(t.Context(), of(i), p, 0); errors.Is(err, syscall.ENOSPC) {
+				return n
+			} else if err != nil {
+				t.Fatal(err)
+			}
+			n += block
+		}
+		return n
+	}
+	staged := fill(func(i uint32) metadata.Ino { return ino(7, 3, i+1) })
+	if staged > capacity*3/4 || staged < capacity/2 {
+		t.Errorf("datasets took %d of %d bytes, want 3/4 at most", staged, capacity)
+	}
+	if err := f.Write(t.Context(), ino(7, 3, 1), p, block); err != nil {
+		t.Errorf("a file that is half here cannot be finished: %v", err)
+	}
+	if n := fill(func(i uint32) metadata.Ino { return metadata.RootIno + 1 + metadata.Ino(i) }); staged+n+block < capacity-2*block {
+		t.Errorf("scratch took %d of what %d bytes of datasets left of %d", n, staged+block, capacity)
+	}
 }
 
 // TestFence: writes that come too late are refused, and what they stored is removed.

@@ -143,7 +143,7 @@ func (s *Stager) freeSpace() func(metadata.NodeID) (int64, bool) {
 		g.Go(func() error {
 			if x, err := s.cfg.Data.Stores.Of(id).Space(ctx); err == nil {
 				mu.Lock()
-				free[id] = x.Free - s.cfg.Job.Scratch.Of(x.Capacity)
+				free[id] = max(x.Free-s.cfg.Job.Scratch.Of(x.Capacity), 0)
 				mu.Unlock()
 			}
 			return nil

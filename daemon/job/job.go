@@ -146,8 +146,11 @@ func (j *File) Validate() error {
 	if j.WorkDir != "" && !filepath.IsAbs(j.WorkDir) {
 		bad("work_dir: %q is not absolute", j.WorkDir)
 	}
-	if j.Capacity < 0 || j.Scratch.Bytes < 0 || j.Scratch.Percent < 0 || j.Scratch.Percent > 90 {
-		bad("capacity %d or scratch %v is out of range", j.Capacity, j.Scratch)
+	if j.Capacity < 0 {
+		bad("capacity is negative")
+	}
+	if s := j.Scratch; s.Bytes < 0 || s.Percent < 0 || s.Percent > 90 {
+		bad("scratch is %v, want a size or 0%% to 90%%", s)
 	}
 	if j.Rate < 0 || j.ServeRate < 0 {
 		bad("rate %d, serve_rate %d: a limit is negative", j.Rate, j.ServeRate)

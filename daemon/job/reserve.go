@@ -22,7 +22,8 @@ func (r Reserve) Of(capacity int64) int64 {
 	if r.Percent == 0 {
 		return min(r.Bytes, capacity)
 	}
-	n := capacity / 100 * int64(r.Percent)
+	p := int64(r.Percent)
+	n := capacity/100*p + capacity%100*p/100
 	if r.Bytes > 0 {
 		n = min(n, r.Bytes)
 	}

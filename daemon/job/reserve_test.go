@@ -14,7 +14,7 @@ func TestReserve(t *testing.T) {
 		want     int64
 		err      bool
 	}{
-		{"", 1000 << 20, 100 << 20, false},
+		{"", 1005, 100, false},
 		{"", 10 << 40, 64 << 30, false},
 		{"25%", 4 << 40, 1 << 40, false},
 		{"0", 1 << 30, 0, false},
@@ -30,7 +30,7 @@ func TestReserve(t *testing.T) {
 		if (err != nil) != c.err {
 			t.Errorf("ParseReserve(%q): %v", c.text, err)
 		}
-		if got := r.Of(c.capacity); err == nil && got/100*100 != c.want/100*100 {
+		if got := r.Of(c.capacity); err == nil && got != c.want {
 			t.Errorf("%q of %d = %d, want %d", c.text, c.capacity, got, c.want)
 		}
 	}

@@ -111,6 +111,11 @@ func waitFor(ctx context.Context, ctl *daemon.Ctl, until string, names []string,
 		}
 		if done, err := settled(s, names, until); done {
 			if err == nil {
+				for _, ds := range s.Datasets {
+					if len(names) == 0 || slices.Contains(names, ds.Name) {
+						show.Incomplete(w, "bivouac: ", ds)
+					}
+				}
 				err = leftOut(ctx, ctl, s, names, w)
 			}
 			return err

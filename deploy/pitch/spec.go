@@ -158,7 +158,7 @@ var knownOptions = map[string]func(string) error{
 		}
 		return nil
 	},
-	"capacity":   perNode("on each node"),
+	"capacity": perNode("on each node"),
 	"scratch": func(v string) error {
 		_, err := job.ParseReserve(v, ParseSize)
 		return err

@@ -84,6 +84,7 @@ func Status(w io.Writer, s daemon.Status) error {
 		if ds.Error != "" {
 			fmt.Fprintf(w, "%s: %s\n", ds.Name, ds.Error)
 		}
+		Incomplete(w, "", ds)
 		unreadable(w, ds)
 		displaced(w, ds)
 	}
@@ -264,25 +265,23 @@ func (p *Progress) Show(ds daemon.DatasetStatus, at time.Time) {
 	}
 }
 
-// incomplete says which part of a ready dataset is on no node, in lines of its own.
-func incomplete(ds *daemon.DatasetStatus) string {
-	text := ""
+// Incomplete says which part of a dataset is on no node, after prefix, in lines of their own.
+func Incomplete(w io.Writer, prefix string, ds daemon.DatasetStatus) {
 	if s := ds.InSource; s != nil {
-		text = fmt.Sprintf("\nbivouac: %s: %d of the files (%s of %s) have no room on the nodes and stay in the source: each read of them goes there",
-			ds.Name, s.Files, metadata.FormatBytes(s.Bytes), metadata.FormatBytes(ds.Bytes))
+		fmt.Fprintf(w, "%s%s: %d of %d files (%s of %s) have no room on the nodes and stay in the source: each read of them goes there; more nodes or a higher capacity= make room\n",
+			prefix, ds.Name, s.Files, ds.Files, metadata.FormatBytes(s.Bytes), metadata.FormatBytes(ds.Bytes))
 	}
 	if ds.Missing > 0 {
-		text += fmt.Sprintf("\nbivouac: %s: %d of the files could not be fetched from the source, and reads of them fail with EIO: run bivouac status for names and causes",
-			ds.Name, ds.Missing)
+		fmt.Fprintf(w, "%s%s: %d of %d files could not be fetched from the source, and reads of them fail with EIO: bivouac status has names and causes\n",
+			prefix, ds.Name, ds.Missing, ds.Files)
 	}
-	return text
 }
 
 // line is what is to be said of a dataset now.
 func line(ds daemon.DatasetStatus, at time.Time) string {
 	switch ds.Phase {
 	case cluster.Sealed:
-		return fmt.Sprintf("bivouac: %s: %d files, %s, ready in %s", ds.Name, ds.Files, metadata.FormatBytes(ds.Bytes), seconds(ds.Started, ds.Sealed)) + incomplete(&ds)
+		return fmt.Sprintf("bivouac: %s: %d files, %s, ready in %s", ds.Name, ds.Files, metadata.FormatBytes(ds.Bytes), seconds(ds.Started, ds.Sealed))
 	case cluster.Publishing:
 		return fmt.Sprintf("bivouac: %s: %d files, distributing the manifest", ds.Name, ds.Files)
 	}

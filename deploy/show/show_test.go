@@ -92,9 +92,8 @@ func TestIncomplete(t *testing.T) {
 	ds := job().Datasets[0]
 	ds.InSource, ds.Missing = &daemon.NodeShare{Files: 2, Bytes: 2000}, 1
 	var b strings.Builder
-	p := Progress{W: &b}
-	p.Show(ds, t0)
-	for _, want := range []string{"ready in 2.00 s\n", "set: 2 of the files (2.0 KiB of 2.9 KiB) have no room", "set: 1 of the files could not be fetched"} {
+	Incomplete(&b, "bivouac: ", ds)
+	for _, want := range []string{"bivouac: set: 2 of 3 files (2.0 KiB of 2.9 KiB) have no room", "bivouac: set: 1 of 3 files could not be fetched"} {
 		if !strings.Contains(b.String(), want) {
 			t.Errorf("the end says no %q:\n%s", want, &b)
 		}
