@@ -50,7 +50,10 @@ const (
 var ErrDone = errors.New("the epoch was told")
 
 // Predictable reports whether readers can be expected to follow the order of the fill.
-func (o Order) Predictable() bool { return o.Kind == OrderSeed || o.Kind == OrderList }
+func (o Order) Predictable() bool {
+	_, sampler := o.Plan()
+	return sampler || o.Kind == OrderList
+}
 
 func New(here func(PieceID) bool, yield func(time.Duration)) *Predictor {
 	return &Predictor{stored: here, yield: yield, more: make(chan struct{}, 1)}

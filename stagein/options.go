@@ -83,10 +83,11 @@ var optionKeys = map[string]func(o *Options, v string) error{
 		}
 		return o.Index.check()
 	},
-	"order": func(o *Options, v string) (err error) {
-		o.Fill, err = ParseOrder(v)
-		return err
-	},
+	"order":     nil, // parseOrderKeys
+	"ranks":     nil,
+	"epochs":    nil,
+	"root":      nil,
+	"drop-last": nil,
 	"on-error": func(o *Options, v string) error {
 		if v == "fail" {
 			v = ""
@@ -117,25 +118,52 @@ func (e OnError) check() error {
 func parseOptions(s string) (Options, error) {
 	var o Options
 	seen := make(map[string]bool)
+	order := make(map[string]string)
 	for _, kv := range splitCommas(s) {
 		k, v, ok := strings.Cut(kv, "=")
-		set := optionKeys[k]
+		set, known := optionKeys[k]
 		switch {
 		case !ok:
 			return o, fmt.Errorf("%q is no option KEY=VALUE: write a comma that is meant as two: %w", kv, syscall.EINVAL)
-		case set == nil:
+		case !known:
 			return o, fmt.Errorf("option %q is not known (known are %s): write a comma that is part of a path as two: %w", k, knownOptions(), syscall.EINVAL)
 		case seen[k] && !slices.Contains(repeatable, k):
 			return o, fmt.Errorf("option %s is there twice: %w", k, syscall.EINVAL)
 		case v == "":
 			return o, fmt.Errorf("option %s has no value: %w", k, syscall.EINVAL)
 		}
-		if err := set(&o, v); err != nil {
+		seen[k] = true
+		if set == nil {
+			order[k] = v
+		} else if err := set(&o, v); err != nil {
 			return o, fmt.Errorf("option %s=%s: %w", k, v, err)
 		}
-		seen[k] = true
 	}
-	return o, nil
+	return o, o.parseOrderKeys(order)
+}
+
+// parseOrderKeys reads order= with the keys that belong to it.
+func (o *Options) parseOrderKeys(m map[string]string) (err error) {
+	text := m["order"]
+	for _, k := range []string{"ranks", "epochs", "root"} {
+		if v := m[k]; v != "" {
+			text += "," + k + "=" + v
+		}
+	}
+	switch m["drop-last"] {
+	case "", "no":
+	case "yes":
+		text += ",drop_last"
+	default:
+		return fmt.Errorf("option drop-last=%s: want yes or no: %w", m["drop-last"], syscall.EINVAL)
+	}
+	if strings.HasPrefix(text, ",") || strings.HasPrefix(text, OrderList+":") && text != m["order"] {
+		return fmt.Errorf("options ranks, epochs, root and drop-last are for order=seed:S, random:S and loader:S: give one of these: %w", syscall.EINVAL)
+	}
+	if o.Fill, err = ParseOrder(text); err != nil {
+		return fmt.Errorf("option order: %w", err)
+	}
+	return nil
 }
 
 func knownOptions() string {

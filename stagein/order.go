@@ -2,10 +2,10 @@ package stagein
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"syscall"
 
@@ -21,14 +21,22 @@ import (
 //	shuffled    at random, by the job's seed; the default
 //	source      as the files stand in the source
 //	seed:S      as PyTorch's DistributedSampler(seed=S, shuffle=True) hands them out in epoch 0
+//	random:S    as PyTorch's RandomSampler does with a generator that is seeded with S
+//	loader:S    as DataLoader(shuffle=True) does with such a generator
 //	list:FILE   as FILE names them, a path in the dataset on each line; the rest comes after, shuffled
 //
-// For seed:S the files are numbered as torchvision's ImageFolder does it (package
-// accessplan). Files that it does not number come after the others.
+// For a sampler the files are numbered as torchvision's ImageFolder does it (package
+// accessplan). Files that it does not number come after the others. Samplers may be followed by
+// ,ranks=R ,epochs=E ,root=DIR and ,drop_last, which are of later epochs and of the numbering.
 type Order struct {
-	Kind string `json:"kind,omitempty"` // "", shuffled, source, seed or list
-	Seed uint64 `json:"seed,omitempty"` // of shuffled and seed
+	Kind string `json:"kind,omitempty"` // "", shuffled, source, seed, random, loader or list
+	Seed uint64 `json:"seed,omitempty"` // of shuffled and samplers
 	List string `json:"list,omitempty"` // FILE
+	// The rest is of samplers, as in accessplan.Plan.
+	Ranks    int    `json:"ranks,omitempty"`
+	Epochs   int    `json:"epochs,omitempty"`
+	Root     string `json:"root,omitempty"`
+	DropLast bool   `json:"drop_last,omitempty"`
 }
 
 // The kinds of order.
@@ -36,6 +44,8 @@ const (
 	OrderShuffled = "shuffled"
 	OrderSource   = "source"
 	OrderSeed     = "seed"
+	OrderRandom   = "random"
+	OrderLoader   = "loader"
 	OrderList     = "list"
 )
 
@@ -50,28 +60,28 @@ func ParseOrder(s string) (Order, error) {
 		return Order{}, nil
 	case (kind == OrderShuffled || kind == OrderSource) && !has:
 		return Order{Kind: kind}, nil
-	case kind == OrderSeed && has:
-		seed, err := strconv.ParseUint(arg, 10, 64)
-		if err != nil {
-			return bad(fmt.Sprintf("the seed %q is not a whole number from 0 to 18446744073709551615", arg))
-		}
-		return Order{Kind: kind, Seed: seed}, nil
+	case has && (kind == OrderSeed || kind == OrderRandom || kind == OrderLoader):
+		p, err := accessplan.Parse(s)
+		return Order{Kind: kind, Seed: p.Seed, Ranks: p.Ranks, Epochs: p.Epochs, Root: p.Root, DropLast: p.DropLast}, err
 	case kind == OrderList && arg != "":
 		return Order{Kind: kind, List: filepath.Clean(arg)}, nil
 	}
-	return bad(fmt.Sprintf("the order %q is not known: give shuffled, source, seed:S or list:FILE", s))
+	return bad(fmt.Sprintf("the order %q is not known: give shuffled, source, seed:S, random:S, loader:S or list:FILE", s))
 }
 
 // check refuses an order that ParseOrder does not give, or whose list is not known
 // to be anywhere.
 func (o Order) check() error {
 	again, err := ParseOrder(o.String())
+	if _, sampler := o.Plan(); !sampler {
+		again.Seed = o.Seed // the job's
+	}
 	switch {
 	case err != nil:
 		return err
 	case o.Kind == OrderList && !filepath.IsAbs(o.List) || strings.ContainsRune(o.List, 0):
 		return fmt.Errorf("order=%v: the list is no absolute path: %w", o, syscall.EINVAL)
-	case again.Kind != o.Kind || again.List != o.List:
+	case again != o:
 		return fmt.Errorf("order %+v: %w", o, syscall.EINVAL)
 	}
 	return nil
@@ -79,13 +89,27 @@ func (o Order) check() error {
 
 // String is what ParseOrder reads.
 func (o Order) String() string {
-	switch o.Kind {
-	case OrderSeed:
-		return fmt.Sprintf("%s:%d", o.Kind, o.Seed)
-	case OrderList:
+	if p, ok := o.Plan(); ok {
+		return p.String()
+	}
+	if o.Kind == OrderList {
 		return o.Kind + ":" + o.List
 	}
 	return o.Kind
+}
+
+// Plan is the access plan of all epochs that the order of a sampler stands for; false for
+// other orders. Its dataset is left open.
+func (o Order) Plan() (accessplan.Plan, bool) {
+	p := accessplan.Plan{Kind: accessplan.Kind(o.Kind), Seed: o.Seed, Shuffle: true, Ranks: o.Ranks, Epochs: o.Epochs, Root: o.Root, DropLast: o.DropLast}
+	switch o.Kind {
+	case OrderSeed:
+		p.Kind = accessplan.Torch
+	case OrderRandom, OrderLoader:
+	default:
+		return accessplan.Plan{}, false
+	}
+	return p, true
 }
 
 // Files is the files of a dataset; a manifest.Table is one.
@@ -133,15 +157,14 @@ type turns struct {
 	order  Order
 	seed   uint64                // of the job
 	list   map[uint64]uint64     // turn by the hash of the path, of a list
-	number *accessplan.Numbering // of a seed
-	epoch  *accessplan.Epoch     // of a seed; nil if no file has a number
+	number *accessplan.Numbering // of a sampler
+	epoch  *accessplan.Epoch     // of a sampler; nil if no file has a number
 }
 
 // newTurns makes the turns of an order. list is what the order's file says.
 func newTurns(o Order, seed uint64, files Files, list []string) (*turns, error) {
 	t := &turns{order: o, seed: seed}
-	switch o.Kind {
-	case OrderList:
+	if o.Kind == OrderList {
 		t.list = make(map[uint64]uint64, len(list))
 		for i, path := range list {
 			h := xxh3.HashString(path)
@@ -149,29 +172,36 @@ func newTurns(o Order, seed uint64, files Files, list []string) (*turns, error) 
 				t.list[h] = uint64(i)
 			}
 		}
-	case OrderSeed:
-		p := accessplan.Plan{Kind: accessplan.Torch, Seed: o.Seed, Shuffle: true}
-		var err error
-		if t.number, err = accessplan.Number(files, &p); err != nil || t.number.Len() == 0 {
-			return t, err
-		}
-		t.epoch, err = p.Epoch(0, t.number.Len())
+	}
+	p, ok := o.Plan()
+	if !ok {
+		return t, nil
+	}
+	p.Ranks, p.DropLast = 0, false // the ranks share one order
+	number, err := accessplan.Number(files, &p)
+	if errors.Is(err, syscall.EINVAL) { // no file is below root=
+		p.Root = ""
+		number, err = accessplan.Number(files, &p)
+	}
+	if err != nil || number.Len() == 0 {
 		return t, err
 	}
-	return t, nil
+	t.number = number
+	t.epoch, err = p.Epoch(0, number.Len())
+	return t, err
 }
 
 // of is the turn of a file. Files that the order does not name come after it, shuffled.
 func (t *turns) of(dir, name string, ino metadata.Ino) uint64 {
-	switch t.order.Kind {
-	case OrderSource:
+	switch {
+	case t.order.Kind == OrderSource:
 		return uint64(ino) // numbered as they were found
-	case OrderSeed:
+	case t.epoch != nil:
 		if number, ok := t.number.Of(ino); ok {
 			_, turn, _ := t.epoch.Find(number)
 			return uint64(turn)
 		}
-	case OrderList:
+	case t.order.Kind == OrderList:
 		if i, ok := t.list[xxh3.HashString(strings.TrimPrefix(dir+"/"+name, "/"))]; ok {
 			return i
 		}

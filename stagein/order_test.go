@@ -21,6 +21,7 @@ func TestParseOrder(t *testing.T) {
 	for s, want := range map[string]Order{
 		"": {}, "shuffled": {Kind: OrderShuffled}, "source": {Kind: OrderSource},
 		"seed:0": {Kind: OrderSeed}, "seed:18446744073709551615": {Kind: OrderSeed, Seed: 1<<64 - 1},
+		"random:4": {Kind: OrderRandom, Seed: 4}, "loader:5,ranks=2,epochs=3,root=a//b,drop_last": {Kind: OrderLoader, Seed: 5, Ranks: 2, Epochs: 3, Root: "a/b", DropLast: true},
 		"list:/a//b": {Kind: OrderList, List: "/a/b"},
 	} {
 		got, err := ParseOrder(s)
@@ -32,9 +33,9 @@ func TestParseOrder(t *testing.T) {
 		}
 	}
 	for _, s := range []string{"random", "seed", "seed:", "seed:-1", "seed:x", "list", "list:", "shuffled:1", "source:", ":"} {
-		want := "shuffled, source, seed:S or list:FILE"
+		want := "shuffled, source, seed:S, random:S, loader:S or list:FILE"
 		if strings.HasPrefix(s, "seed:") {
-			want = "the seed \"" + s[5:] + "\" is not a whole number from 0 to"
+			want = "the seed must be a whole number from 0 to"
 		}
 		if o, err := ParseOrder(s); !stageintest.ErrorHas(err, want) {
 			t.Errorf("ParseOrder(%q) = %+v, %v", s, o, err)
@@ -43,12 +44,12 @@ func TestParseOrder(t *testing.T) {
 }
 
 func TestOrderCheck(t *testing.T) {
-	for _, o := range []Order{{}, {Kind: OrderSource}, {Kind: OrderSeed, Seed: 3}, {Kind: OrderShuffled, Seed: 5}, {Kind: OrderList, List: "/x"}} {
+	for _, o := range []Order{{}, {Kind: OrderSource}, {Kind: OrderSeed, Seed: 3, Ranks: 4, Root: "a"}, {Kind: OrderShuffled, Seed: 5}, {Kind: OrderList, List: "/x"}} {
 		if err := o.check(); err != nil {
 			t.Errorf("%+v: %v", o, err)
 		}
 	}
-	for _, o := range []Order{{Kind: "x"}, {Kind: OrderList}, {Kind: OrderList, List: "x"}, {Kind: OrderList, List: "/x\x00"}, {List: "/x"}} {
+	for _, o := range []Order{{Kind: "x"}, {Kind: OrderList}, {Kind: OrderList, List: "x"}, {Kind: OrderList, List: "/x\x00"}, {List: "/x"}, {Kind: OrderSource, Ranks: 2}, {Kind: OrderSeed, Root: "/a"}, {Kind: OrderSeed, List: "/x"}} {
 		if err := o.check(); !errors.Is(err, syscall.EINVAL) {
 			t.Errorf("%+v: %v, want EINVAL", o, err)
 		}
@@ -164,6 +165,12 @@ func TestOrders(t *testing.T) {
 	for i, p := range paths {
 		if i%3 == 1 {
 			mine = append(mine, p)
+		}
+	}
+	seeded := listOf(t, files, 1, Order{Kind: OrderSeed, Seed: 5}, nil)
+	for _, o := range []Order{{Kind: OrderSeed, Seed: 5, Ranks: 4, DropLast: true, Epochs: 1}, {Kind: OrderSeed, Seed: 5, Root: "nowhere"}} {
+		if got := listOf(t, files, 1, o, nil); !slices.Equal(got, seeded) {
+			t.Errorf("%v: another order than that of its seed alone", o)
 		}
 	}
 	shuffled := listOf(t, files, 1, Order{Kind: OrderShuffled, Seed: 1}, nil)

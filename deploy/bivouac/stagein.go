@@ -6,13 +6,7 @@ import (
 	"github.com/bivouacfs/bivouac/deploy/pitch"
 )
 
-func stageInCmd() *cobra.Command {
-	var w which
-	var background bool
-	c := &cobra.Command{
-		Use:   "stage-in SRC[:NAME][,KEY=VALUE]...",
-		Short: "Stage archives or a directory as a dataset, read by all nodes in parallel",
-		Long: `Stage-in unpacks the tar or zip archive SRC, or copies the directory SRC, into
+const stageInHelp = `Stage-in unpacks the tar or zip archive SRC, or copies the directory SRC, into
 data/NAME. All nodes take part, and each byte of the source is read once. One
 node unpacks a compressed tar, which is slower. The default NAME is the last
 part of SRC without an ending such as ".tar", ".tar.gz" or ".zip". The dataset
@@ -42,8 +36,16 @@ Options follow SRC, separated by commas, as in #SBATCH lines:
                     files that do not fit from the source; they are chosen by hash.
                     A compressed tar always has to fit
     order=ORDER     order in which files are fetched: shuffled (default), source,
-                    seed:S (the order in which PyTorch's DistributedSampler with
-                    seed=S first reads them), or list:FILE
+                    seed:S (that of PyTorch's DistributedSampler with seed=S),
+                    random:S (RandomSampler with a generator seeded with S),
+                    loader:S (DataLoader with shuffle=True and such a generator),
+                    or list:FILE. For all but shuffled and source, the next samples
+                    are prefetched
+    ranks=R         number of processes that share each epoch, if it is known
+    epochs=E        number of epochs
+    root=DIR        directory in the dataset that the sampler reads; the default is
+                    the dataset's, or train below it
+    drop-last=yes   the sampler has drop_last=True
     index=WHERE     where to keep the index of a large tar, so that the next job's
                     tree appears at once: auto (default: your cache directory, if
                     there is one), cache, beside (the archive), a PATH with a slash,
@@ -52,7 +54,15 @@ Options follow SRC, separated by commas, as in #SBATCH lines:
                     them, and the exit status is 3. Of several members with one
                     name, the last is kept
 
-Write a comma inside a value twice.`,
+Write a comma inside a value twice.`
+
+func stageInCmd() *cobra.Command {
+	var w which
+	var background bool
+	c := &cobra.Command{
+		Use:   "stage-in SRC[:NAME][,KEY=VALUE]...",
+		Short: "Stage archives or a directory as a dataset, read by all nodes in parallel",
+		Long:  stageInHelp,
 		Example: "  bivouac stage-in /lustre/me/imagenet.tar --dir /tmp/camp\n  bivouac stage-in /home/me/set7:validation --dir /tmp/camp\n" +
 			"  bivouac stage-in '/lustre/me/wds/train-{0000..0146}.tar:train,unpack=no' --dir /tmp/camp\n" +
 			"  bivouac stage-in /lustre/me/set,list=split.txt,exclude=*.json --dir /tmp/camp",
