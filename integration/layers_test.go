@@ -62,6 +62,7 @@ var floors = map[string]int{
 	"fsclient/mount":          8,
 	"daemon/job":              16,
 	"daemon/tasks":            17,
+	"daemon/plans":            19,
 	"daemon/stageout":         18,
 	"daemon/dataset":          18,
 	"daemon/ingest":           19,

@@ -2,6 +2,7 @@ package dataset
 
 import (
 	"context"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
@@ -47,6 +48,10 @@ func served(name string) bool {
 		return true
 	}
 	kind, part, _ := strings.Cut(name, "-")
+	if kind == "plan" { // by its digest
+		_, err := hex.DecodeString(part)
+		return err == nil && part != ""
+	}
 	_, err := strconv.ParseUint(part, 10, 16)
 	return err == nil && (kind == "part" || kind == "records" || kind == "skips" || kind == "points" || kind == "sums")
 }

@@ -161,10 +161,12 @@ const (
 	OpStandbyReplicate Op = 82
 	// OpScan makes a node scan some directories for the coordinator.
 	OpScan Op = 83
+	// OpPlanState asks a node how it follows the access plan of a dataset.
+	OpPlanState Op = 84
 )
 
 // MaxOp is greater than every op, so that a table can be indexed by Op.
-const MaxOp Op = 84
+const MaxOp Op = 85
 
 var opNames = [MaxOp]string{
 	OpLookup: "lookup", OpCreate: "create", OpUnlink: "unlink", OpRename: "rename", OpReadDir: "readdir",
@@ -188,7 +190,7 @@ var opNames = [MaxOp]string{
 	OpInventory: "inventory", OpObjects: "objects",
 	OpFillOffer: "fill-offer", OpFillComplete: "fill-complete",
 	OpMissing: "missing", OpReferenced: "referenced", OpDropPages: "drop-pages",
-	OpStandbyReplicate: "standby-replicate", OpScan: "scan",
+	OpStandbyReplicate: "standby-replicate", OpScan: "scan", OpPlanState: "plan-state",
 }
 
 // Known reports whether o is an op of this version.

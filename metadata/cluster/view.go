@@ -3,7 +3,7 @@ package cluster
 import "github.com/bivouacfs/bivouac/metadata"
 
 // Dataset is what the job's registry knows of a dataset. Once Sealed or Failed
-// it does not change.
+// it does not change, except for its plan.
 type Dataset struct {
 	ID          metadata.DatasetID `json:"id"`
 	Name        string             `json:"name"`
@@ -25,6 +25,7 @@ type Dataset struct {
 	Attempt     int                `json:"attempt,omitempty"` // how often the stage-in was started again, or taken over
 	Reading     bool               `json:"reading,omitempty"` // files are being read, or were: it is taken over, not started again
 	Sealed      metadata.Time      `json:"sealed,omitempty"`
+	Plan        string             `json:"plan,omitempty"` // digest of its access plan; "" is none
 }
 
 // MaxAttempts is how often a stage-in is started at most: its source may be what kills the

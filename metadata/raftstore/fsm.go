@@ -29,6 +29,9 @@ const (
 	// Reading. A proposal of another attempt, or of another coordinator of this one, is
 	// ESTALE.
 	KindSetDataset = "dataset-set"
+	// KindSetPlan sets the Plan of the dataset Dataset.ID; "" is none. ENOENT if there is none,
+	// ESTALE if it has Failed.
+	KindSetPlan = "plan-set"
 	// KindClosing says that the job ends.
 	KindClosing = "closing"
 )
@@ -53,6 +56,8 @@ func Apply(v cluster.View, c Command) (cluster.View, error) {
 		return addDataset(v, c.Dataset)
 	case KindSetDataset:
 		return setDataset(v, c.Dataset)
+	case KindSetPlan:
+		return setPlan(v, c.Dataset)
 	case KindClosing:
 		if v.Closing {
 			return v, nil
@@ -129,6 +134,21 @@ func setDataset(v cluster.View, d cluster.Dataset) (cluster.View, error) {
 	}
 	v.Datasets = slices.Clone(v.Datasets)
 	v.Datasets[i] = n
+	return next(v), nil
+}
+
+func setPlan(v cluster.View, d cluster.Dataset) (cluster.View, error) {
+	i := int(d.ID) - 1
+	switch {
+	case i < 0 || i >= len(v.Datasets):
+		return v, fmt.Errorf("dataset %d: %w", d.ID, syscall.ENOENT)
+	case v.Datasets[i].Phase == cluster.Failed:
+		return v, fmt.Errorf("dataset %s is %v: %w", v.Datasets[i].Name, cluster.Failed, syscall.ESTALE)
+	case v.Datasets[i].Plan == d.Plan:
+		return v, nil
+	}
+	v.Datasets = slices.Clone(v.Datasets)
+	v.Datasets[i].Plan = d.Plan
 	return next(v), nil
 }
 

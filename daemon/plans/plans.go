@@ -1,0 +1,361 @@
+package plans
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/bivouacfs/bivouac/daemon/node"
+	"github.com/bivouacfs/bivouac/datapath/wire"
+	"github.com/bivouacfs/bivouac/metadata"
+	"github.com/bivouacfs/bivouac/metadata/accessplan"
+	"github.com/bivouacfs/bivouac/metadata/cluster"
+	"github.com/bivouacfs/bivouac/metadata/raftstore"
+)
+
+// Files is the staging directories of the datasets, in which other nodes find the bodies.
+type Files interface {
+	Path(id metadata.DatasetID, name string) string
+	FetchAny(ctx context.Context, ds cluster.Dataset, name string) error
+	Remove(id metadata.DatasetID, patterns ...string)
+}
+
+// StateFunc says how the plan of a dataset is followed on this node.
+type StateFunc func(id metadata.DatasetID) accessplan.State
+
+// FileName is the name of a plan's body in the dataset's staging directory.
+func FileName(digest string) string { return "plan-" + digest }
+
+// Plans is the plans of the job, as this node knows them.
+type Plans struct {
+	n     node.Node
+	files Files
+	retry time.Duration // before a body that could not be fetched is tried again
+
+	mu      sync.Mutex
+	plans   map[metadata.DatasetID]*held  // guarded by mu
+	changed chan struct{}                 // guarded by mu; closed when plans changes
+	state   StateFunc                     // guarded by mu; may be nil
+	own     map[metadata.DatasetID]string // guarded by mu; digest that this node set last: its file stays
+}
+
+// held is the plan of a dataset.
+type held struct {
+	plan      *accessplan.Plan
+	digest    string
+	positions map[int]accessplan.Position // by rank
+}
+
+// New keeps the bodies of plans in files.
+func New(n node.Node, files Files, retry time.Duration) *Plans {
+	return &Plans{n: n, files: files, retry: retry, plans: make(map[metadata.DatasetID]*held), own: make(map[metadata.DatasetID]string), changed: make(chan struct{})}
+}
+
+// SetState sets how the plans of this node are followed.
+func (p *Plans) SetState(f StateFunc) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.state = f
+}
+
+// active is the dataset name that has not failed.
+func (p *Plans) active(name string) (cluster.Dataset, error) {
+	for _, ds := range p.n.View().Datasets {
+		if ds.Name == name && ds.Phase != cluster.Failed {
+			return ds, nil
+		}
+	}
+	return cluster.Dataset{}, fmt.Errorf("no dataset is named %q: bivouac status lists them: %w", name, syscall.ENOENT)
+}
+
+// Set makes plan the plan of its dataset on all nodes.
+func (p *Plans) Set(ctx context.Context, plan accessplan.Plan) (digest string, err error) {
+	if err := plan.Check(); err != nil {
+		return "", err
+	}
+	ds, err := p.active(plan.Dataset)
+	if err != nil {
+		return "", err
+	}
+	digest = plan.Digest()
+	if ds.Plan == digest {
+		return digest, nil // several ranks say the same
+	}
+	p.mu.Lock()
+	p.own[ds.ID] = digest
+	p.mu.Unlock()
+	if err := p.store(ds.ID, digest, &plan); err != nil {
+		return "", err
+	}
+	if _, err := p.n.Propose(ctx, raftstore.Command{Kind: raftstore.KindSetPlan, Dataset: cluster.Dataset{ID: ds.ID, Plan: digest}}); err != nil {
+		return "", fmt.Errorf("access plan of %s: %w", plan.Dataset, err)
+	}
+	return digest, nil
+}
+
+// Clear removes the plan of a dataset from all nodes.
+func (p *Plans) Clear(ctx context.Context, name string) error {
+	ds, err := p.active(name)
+	if err != nil || ds.Plan == "" {
+		return err
+	}
+	_, err = p.n.Propose(ctx, raftstore.Command{Kind: raftstore.KindSetPlan, Dataset: cluster.Dataset{ID: ds.ID}})
+	return err
+}
+
+// store writes the body of a plan to its file, whole or not at all.
+func (p *Plans) store(id metadata.DatasetID, digest string, plan *accessplan.Plan) error {
+	b, err := json.Marshal(plan)
+	if err != nil {
+		return err
+	}
+	path := p.files.Path(id, FileName(digest))
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		return err
+	}
+	tmp, err := os.CreateTemp(filepath.Dir(path), "plan.*.new")
+	if err != nil {
+		return err
+	}
+	_, err = tmp.Write(b)
+	if err = errors.Join(err, tmp.Close()); err == nil {
+		err = os.Rename(tmp.Name(), path)
+	}
+	if err != nil {
+		_ = os.Remove(tmp.Name()) // it is not needed
+		return fmt.Errorf("access plan: %w", err)
+	}
+	return nil
+}
+
+// load reads the body of the plan that the registry has for ds, and fetches it first if need be.
+func (p *Plans) load(ctx context.Context, ds cluster.Dataset) (*accessplan.Plan, error) {
+	path := p.files.Path(ds.ID, FileName(ds.Plan))
+	for fetched := false; ; fetched = true {
+		plan, err := read(path, ds.Plan)
+		if err == nil || fetched {
+			return plan, err
+		}
+		if err := p.files.FetchAny(ctx, ds, FileName(ds.Plan)); err != nil {
+			return nil, err
+		}
+	}
+}
+
+func read(path, digest string) (*accessplan.Plan, error) {
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return nil, err
+	}
+	var plan accessplan.Plan
+	if err := node.DecodeJSON(b, &plan); err != nil {
+		return nil, err
+	}
+	if err := plan.Check(); err != nil {
+		return nil, err
+	}
+	if plan.Digest() != digest {
+		return nil, fmt.Errorf("access plan of %s is not the one with digest %s: %w", plan.Dataset, digest, syscall.EPROTO)
+	}
+	return &plan, nil
+}
+
+// Run follows the registry until ctx ends.
+func (p *Plans) Run(ctx context.Context) {
+	for {
+		v, changed := p.n.Watch()
+		again := false
+		for _, ds := range v.Datasets {
+			again = !p.follow(ctx, ds) || again
+		}
+		var retry <-chan time.Time
+		if again {
+			retry = time.After(p.retry)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-changed:
+		case <-retry:
+		}
+	}
+}
+
+// follow reports whether this node has the plan that the registry has for ds.
+func (p *Plans) follow(ctx context.Context, ds cluster.Dataset) bool {
+	want := ds.Plan
+	if ds.Phase == cluster.Failed {
+		want = ""
+	}
+	if p.digest(ds.ID) == want {
+		return true
+	}
+	log := p.n.Log().WithField("dataset", ds.Name)
+	if want == "" {
+		p.put(ds.ID, nil)
+		log.Info("access plan removed: nothing is prefetched any more")
+		return true
+	}
+	plan, err := p.load(ctx, ds)
+	if err != nil {
+		log.WithError(err).Debug("access plan not loaded yet: retrying")
+		return false
+	}
+	p.put(ds.ID, &held{plan: plan, digest: want})
+	log.WithFields(map[string]any{"plan": plan.String(), "digest": want}).Info("access plan loaded: files are prefetched in its order")
+	return true
+}
+
+func (p *Plans) digest(id metadata.DatasetID) string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if h := p.plans[id]; h != nil {
+		return h.digest
+	}
+	return ""
+}
+
+// put replaces the plan of a dataset; nil removes it.
+func (p *Plans) put(id metadata.DatasetID, h *held) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	old := p.plans[id]
+	switch {
+	case h == nil:
+		delete(p.plans, id)
+	case old != nil && old.digest == h.digest:
+		return
+	default:
+		h.positions = make(map[int]accessplan.Position)
+		p.plans[id] = h
+	}
+	if old != nil && old.digest != p.own[id] {
+		p.files.Remove(id, FileName(old.digest))
+	}
+	close(p.changed)
+	p.changed = make(chan struct{})
+}
+
+// Plan is the plan of a dataset, nil if it has none, and a channel that is closed when a plan
+// changes. The plan must not be changed.
+func (p *Plans) Plan(id metadata.DatasetID) (*accessplan.Plan, <-chan struct{}) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if h := p.plans[id]; h != nil {
+		return h.plan, p.changed
+	}
+	return nil, p.changed
+}
+
+// Of is the plan of the dataset name.
+func (p *Plans) Of(name string) (id metadata.DatasetID, plan *accessplan.Plan, err error) {
+	ds, err := p.active(name)
+	if err != nil {
+		return 0, nil, err
+	}
+	if plan, _ = p.Plan(ds.ID); plan == nil {
+		return ds.ID, nil, fmt.Errorf("dataset %s has no access plan: set one with bivouac plan set or order=seed:S: %w", name, syscall.ENOENT)
+	}
+	return ds.ID, plan, nil
+}
+
+// maxRanks bounds the positions that are kept of a plan.
+const maxRanks = 1 << 16
+
+// Report notes where ranks of this node are. Positions of another plan are left out.
+func (p *Plans) Report(all []accessplan.Position) error {
+	for _, pos := range all {
+		ds, err := p.active(pos.Dataset)
+		if err != nil {
+			return err
+		}
+		if pos.Rank < 0 || pos.Rank >= maxRanks || pos.Epoch < 0 || pos.Position < 0 {
+			return fmt.Errorf("position %d of rank %d in epoch %d: %w", pos.Position, pos.Rank, pos.Epoch, syscall.EINVAL)
+		}
+		p.mu.Lock()
+		if h := p.plans[ds.ID]; h != nil && (pos.Digest == "" || pos.Digest == h.digest) {
+			h.positions[pos.Rank] = pos
+		}
+		p.mu.Unlock()
+	}
+	return nil
+}
+
+// Positions is where ranks of this node said that they are, by rank.
+func (p *Plans) Positions(id metadata.DatasetID) []accessplan.Position {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	h := p.plans[id]
+	if h == nil || len(h.positions) == 0 {
+		return nil
+	}
+	all := make([]accessplan.Position, 0, len(h.positions))
+	for _, pos := range h.positions {
+		all = append(all, pos)
+	}
+	slices.SortFunc(all, func(a, b accessplan.Position) int { return cmp.Compare(a.Rank, b.Rank) })
+	return all
+}
+
+// stateRequest asks a node how it follows the plan of a dataset.
+type stateRequest struct {
+	Dataset metadata.DatasetID `json:"dataset"`
+}
+
+// Handlers serves the other nodes.
+func (p *Plans) Handlers() node.Handlers {
+	return node.Handlers{wire.OpPlanState: node.HandleJSON(p.onState)}
+}
+
+func (p *Plans) onState(_ context.Context, _ metadata.NodeID, q *stateRequest) (accessplan.State, error) {
+	digest := p.digest(q.Dataset)
+	p.mu.Lock()
+	f := p.state
+	p.mu.Unlock()
+	s := accessplan.State{Phase: accessplan.Waiting}
+	if f != nil && digest != "" {
+		s = f(q.Dataset)
+	}
+	s.Digest = digest
+	return s, nil
+}
+
+// stateTime bounds how long State waits for the other nodes.
+const stateTime = 2 * time.Second
+
+// State is how a plan is followed in the job. Nodes that do not answer are left out.
+func (p *Plans) State(ctx context.Context, id metadata.DatasetID) accessplan.State {
+	ctx, cancel := context.WithTimeout(ctx, stateTime)
+	defer cancel()
+	var mu sync.Mutex
+	var states []accessplan.State
+	var wg sync.WaitGroup
+	m := p.n.View().Map
+	for _, n := range m.Nodes {
+		if !node.Serving(n) {
+			continue
+		}
+		wg.Go(func() {
+			var s accessplan.State
+			if p.n.Call(ctx, n.ID, wire.OpPlanState, stateRequest{id}, &s) != nil || s.Digest != p.digest(id) {
+				return
+			}
+			for i := range s.Ranks {
+				s.Ranks[i].Node = n.Host
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			states = append(states, s)
+		})
+	}
+	wg.Wait()
+	return accessplan.Merge(states)
+}

@@ -1,0 +1,76 @@
+package accessplan
+
+import (
+	"cmp"
+	"slices"
+)
+
+// Phase is whether readers follow a plan.
+type Phase string
+
+// The phases of a plan.
+const (
+	Waiting   Phase = "waiting"   // nothing has been read yet
+	Following Phase = "following" // the reads are those of the plan
+	Stale     Phase = "stale"     // they are not, or the plan does not fit the dataset: nothing is prefetched
+	Off       Phase = "off"       // prefetch is switched off
+)
+
+// State is how a plan is followed: on one node, or merged, in the job.
+type State struct {
+	Digest string      `json:"digest"`
+	Phase  Phase       `json:"phase"`
+	Reason string      `json:"reason,omitempty"` // of Stale and Off
+	Epoch  int         `json:"epoch"`
+	Ranks  []RankState `json:"ranks,omitempty"`
+	// Hits are reads that were prefetched, Misses those that were not; both are estimated from
+	// samples, because the daemon does not see reads of the page cache.
+	Hits       int64   `json:"hits"`
+	Misses     int64   `json:"misses"`
+	HitRate    float64 `json:"hit_rate"`
+	Prefetched int64   `json:"prefetched_bytes"`
+	Memory     int64   `json:"memory"` // bytes that are prefetched and not read yet
+}
+
+// RankState is where a rank is in its epoch.
+type RankState struct {
+	Rank     int    `json:"rank"`
+	Node     string `json:"node,omitempty"`
+	Epoch    int    `json:"epoch"`
+	Position int    `json:"position"` // files read
+	Ahead    int    `json:"ahead"`    // files that are prefetched beyond it
+}
+
+// Position is where a rank says that it is.
+type Position struct {
+	Dataset  string `json:"dataset"`
+	Digest   string `json:"digest,omitempty"` // of the plan; "" is the plan of the dataset
+	Rank     int    `json:"rank"`
+	Epoch    int    `json:"epoch"`
+	Position int    `json:"position"` // files that the rank has read
+}
+
+// Merge merges the states of a plan on all nodes. A plan that is stale on one node and followed
+// on another is followed.
+func Merge(states []State) State {
+	var m State
+	order := []Phase{Following, Stale, Off, Waiting}
+	for i, s := range states {
+		if i == 0 || slices.Index(order, s.Phase) < slices.Index(order, m.Phase) {
+			m.Digest, m.Phase, m.Reason = s.Digest, s.Phase, s.Reason
+		}
+		m.Epoch = max(m.Epoch, s.Epoch)
+		m.Ranks = append(m.Ranks, s.Ranks...)
+		m.Hits, m.Misses = m.Hits+s.Hits, m.Misses+s.Misses
+		m.Prefetched, m.Memory = m.Prefetched+s.Prefetched, m.Memory+s.Memory
+	}
+	// A rank that two nodes report has moved: the later position counts.
+	slices.SortStableFunc(m.Ranks, func(a, b RankState) int {
+		return cmp.Or(cmp.Compare(a.Rank, b.Rank), cmp.Compare(b.Epoch, a.Epoch), cmp.Compare(b.Position, a.Position))
+	})
+	m.Ranks = slices.CompactFunc(m.Ranks, func(a, b RankState) bool { return a.Rank == b.Rank })
+	if all := m.Hits + m.Misses; all > 0 {
+		m.HitRate = float64(m.Hits) / float64(all)
+	}
+	return m
+}
