@@ -328,7 +328,7 @@ func (d *Daemon) onPropose(ctx context.Context, from metadata.NodeID, c *raftsto
 	if err := checkProposal(from, c); err != nil {
 		return cluster.View{}, err
 	}
-	if ds, ok := d.View().Dataset(c.Dataset.ID); ok && ds.Coordinator != from || int(from) >= len(d.job.Hosts) {
+	if ds, ok := d.View().Dataset(c.Dataset.ID); ok && c.Kind != raftstore.KindRemoveDataset && ds.Coordinator != from || int(from) >= len(d.job.Hosts) {
 		return cluster.View{}, fmt.Errorf("proposal by node %d for dataset %d: %w", from, c.Dataset.ID, syscall.EPERM)
 	}
 	v, err := d.proposeTo(ctx, d.job.Self, *c)
@@ -340,10 +340,12 @@ func (d *Daemon) onPropose(ctx context.Context, from metadata.NodeID, c *raftsto
 }
 
 // checkProposal refuses what no other node may propose: a node speaks for the datasets that
-// it coordinates; only the leader changes nodes.
+// it coordinates, and removes any for its user; only the leader changes nodes.
 func checkProposal(from metadata.NodeID, c *raftstore.Command) error {
 	ds := c.Dataset
 	switch {
+	case c.Kind == raftstore.KindRemoveDataset && len(ds.Error) <= node.MaxErrorText:
+		return nil
 	case c.Kind != raftstore.KindAddDataset && c.Kind != raftstore.KindSetDataset:
 		return fmt.Errorf("proposal of %.32q by node %d: %w", c.Kind, from, syscall.EPERM)
 	case ds.Coordinator != from:

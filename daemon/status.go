@@ -110,6 +110,19 @@ type DatasetStatus struct {
 	Overflow []leader.Overflow `json:"overflow,omitempty"`
 }
 
+// Current is the datasets that a user means by their names, as cluster.Current has it.
+func (s *Status) Current() (all []DatasetStatus) {
+	known := make([]cluster.Dataset, len(s.Datasets))
+	for i := range s.Datasets {
+		known[i] = s.Datasets[i].Dataset
+	}
+	for _, ds := range cluster.Current(known) {
+		i := slices.IndexFunc(s.Datasets, func(x DatasetStatus) bool { return x.ID == ds.ID })
+		all = append(all, s.Datasets[i])
+	}
+	return all
+}
+
 // NodeShare is what one node holds of a dataset.
 type NodeShare struct {
 	Host  string `json:"host"`
