@@ -2,6 +2,7 @@ package home
 
 import (
 	"context"
+	"time"
 
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/metadata/locks"
@@ -35,7 +36,7 @@ func (s *Server) openStore() (*store, error) {
 	st.Store, err = pebblestore.Open(pebblestore.Config{
 		Dir: s.cfg.Dir, Self: s.node.Self(), UID: s.cfg.UID, GID: s.cfg.GID, RootMode: 0o700,
 		Now: s.cfg.Now, ShardAt: s.cfg.SplitAt, Room: s.hasSpace, Log: log,
-		Orphaned: func(ino metadata.Ino) { st.files.Unnamed(ino) },
+		Orphaned: func(ino metadata.Ino, size int64) { st.files.Unnamed(ino, size) },
 	})
 	if err != nil {
 		return nil, err
@@ -48,7 +49,7 @@ func (s *Server) openStore() (*store, error) {
 	})
 	st.Locks = st.locks
 	st.files = opens.New(opens.Config{
-		Store: st, Places: s.places, Remove: s.removeObjects, Run: s.cfg.Run, Locks: st.locks, Log: s.log.WithField("part", "open files"),
+		Store: st, Places: s.places, Remove: s.removeObjects, Run: s.cfg.Run, Locks: st.locks, Rest: time.Second, Log: s.log.WithField("part", "open files"),
 	})
 	st.Opens = st.files
 	st.wide = s.newWide(st.Store)

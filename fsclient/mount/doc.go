@@ -60,8 +60,8 @@
 //	                    NOREPLACE; replaces like unlink                       not done, never half
 //	rename of a         into its own subtree is EINVAL, also if two moves     between parents: EHOSTDOWN while the home
 //	directory           here and there at once would do it                    of the root is down
-//	unlink, rename      processes that have the file open, here or there,     ESTALE if a name is replaced twice between
-//	over a file         keep it: they read, write, truncate and fstat; its    lookup and open
+//	unlink, rename      processes that have the file open, here or there,     ESTALE if the name of a file over 1 MiB is
+//	over a file         keep it: they read, write, truncate and fstat; its    replaced twice between lookup and open
 //	                    space is freed by the last close, or the death of
 //	                    the last node that has it open
 //	rmdir of an open    creating in it is ENOENT; fstat returns what was      ESTALE if 8,192 other directories were
@@ -82,8 +82,10 @@
 //	statfs              the sum over the nodes that are up                    a second old
 //	flock, fcntl        one process on all nodes holds the lock; a process    see lock.go
 //	                    that dies releases it
-//	signals             a call that hangs returns EINTR; a call that makes    read-ahead of the kernel ends at the
-//	                    progress is not disturbed                             deadline of a call
+//	signals             only one that kills the process ends a call, as on a  read-ahead of the kernel ends at the
+//	                    disk; every one ends a wait for a lock (EINTR)        deadline of a call; of a process in
+//	                                                                          another PID namespace every one ends a
+//	                                                                          call that hangs
 //	a node is down      EIO at once for what only it has; rm -rf removes the  until the map knows: at the deadline of a
 //	                    names of what was lost with it                        call; rmdir also removes the name of a
 //	                                                                          lost directory, whatever it held

@@ -78,7 +78,8 @@ func (s *fsys) call(o op, cancel <-chan struct{}, h *fuse.InHeader, fn func(ctx 
 	s.stats.calls[o].Add(1)
 	start := time.Now()
 	defer func() { s.stats.took[o].add(time.Since(start)) }()
-	ctx := newRequest(cancel)
+	ctx := newRequest(cancel, h.Pid)
+	ctx.waits = o == opSetlkw
 	defer ctx.end()
 	trace := s.trace.Load()
 	ctx.traced = trace != nil

@@ -2,19 +2,26 @@ package mount
 
 import (
 	"context"
+	"os"
+	"strconv"
+	"strings"
 	"sync"
 	"time"
 )
 
-// grace is how long an interrupted request may go on. A process that handles a signal
-// does not expect EINTR from a file, as it never gets it from a disk: only a request that
-// hangs is interrupted.
+// grace is how long an interrupted request may go on, and how often its process is looked at
+// again. A process that handles a signal does not expect EINTR from a file, as it never gets
+// it from a disk: only a signal that kills it interrupts a request. Waits for locks are
+// interrupted by every signal.
 const grace = 300 * time.Millisecond
 
 // request is the context of one request of the kernel. It is done when the request was
-// interrupted and the grace has passed. It costs nothing unless Done is called.
+// interrupted, the grace has passed, and a fatal signal is pending. It costs nothing unless
+// Done is called.
 type request struct {
 	cancel <-chan struct{} // closed by the FUSE library when the request is interrupted
+	pid    uint32          // the thread that waits; 0 is unknown
+	waits  bool            // every signal ends it
 	traced bool            // what is wanted
 	what   string          // the name or the range, for the trace
 
@@ -26,7 +33,9 @@ type request struct {
 
 var _ context.Context = (*request)(nil)
 
-func newRequest(cancel <-chan struct{}) *request { return &request{cancel: cancel} }
+func newRequest(cancel <-chan struct{}, pid uint32) *request {
+	return &request{cancel: cancel, pid: pid}
+}
 
 // Deadline is context.Context. Calls have their own deadlines.
 func (r *request) Deadline() (time.Time, bool) { return time.Time{}, false }
@@ -70,13 +79,42 @@ func (r *request) watch(done, ended chan struct{}) {
 		return
 	case <-r.cancel:
 	}
-	t := time.NewTimer(grace)
+	t := time.NewTicker(grace)
 	defer t.Stop()
-	select {
-	case <-ended:
-	case <-t.C:
-		close(done)
+	for {
+		select {
+		case <-ended:
+			return
+		case <-t.C:
+		}
+		if r.waits || r.pid == 0 || dying(r.pid) {
+			close(done)
+			return
+		}
 	}
+}
+
+// dying reports whether a signal that ends the process of a thread is pending there, or the
+// thread is gone.
+func dying(tid uint32) bool {
+	b, err := os.ReadFile("/proc/" + strconv.FormatUint(uint64(tid), 10) + "/status")
+	return err != nil || fatalIn(string(b))
+}
+
+// harmless is the signals that by default do not end a process: CHLD, CONT, STOP, TSTP, TTIN,
+// TTOU, URG and WINCH.
+const harmless = 1<<16 | 1<<17 | 1<<18 | 1<<19 | 1<<20 | 1<<21 | 1<<22 | 1<<27
+
+// fatalIn reports whether the status of a thread in /proc shows a pending signal that is
+// neither blocked nor ignored nor handled, and ends the process.
+func fatalIn(status string) bool {
+	mask := make(map[string]uint64)
+	for line := range strings.Lines(status) {
+		if k, v, ok := strings.Cut(line, ":"); ok && strings.HasPrefix(k, "Sig") || k == "ShdPnd" {
+			mask[k], _ = strconv.ParseUint(strings.TrimSpace(v), 16, 64) // SigQ is no mask
+		}
+	}
+	return (mask["SigPnd"]|mask["ShdPnd"])&^(mask["SigBlk"]|mask["SigIgn"]|mask["SigCgt"]|harmless) != 0
 }
 
 // end is called when the request is answered.

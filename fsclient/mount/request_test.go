@@ -3,13 +3,14 @@ package mount
 import (
 	"context"
 	"errors"
+	"os"
 	"testing"
 	"time"
 )
 
 func TestRequest(t *testing.T) {
 	cancel := make(chan struct{})
-	r := newRequest(cancel)
+	r := newRequest(cancel, 0)
 	ctx, stop := context.WithCancel(r)
 	defer stop()
 	if err := ctx.Err(); err != nil {
@@ -30,7 +31,7 @@ func TestRequest(t *testing.T) {
 // TestRequestThatEnds: a request that ends within the grace is not interrupted.
 func TestRequestThatEnds(t *testing.T) {
 	cancel := make(chan struct{})
-	r := newRequest(cancel)
+	r := newRequest(cancel, 0)
 	done := r.Done()
 	close(cancel)
 	r.end()
@@ -43,9 +44,55 @@ func TestRequestThatEnds(t *testing.T) {
 	if r.Err() != nil {
 		t.Errorf("Err = %v", r.Err())
 	}
-	late := newRequest(cancel)
+	late := newRequest(cancel, 0)
 	late.end()
 	if late.Done() == nil || late.Err() != nil {
 		t.Error("Done after end")
+	}
+}
+
+// TestHandledSignal: a signal that does not kill the process does not interrupt its request, however long that takes; it
+// interrupts a wait for a lock. Of a thread that is gone every request is interrupted.
+func TestHandledSignal(t *testing.T) {
+	cancel := make(chan struct{})
+	close(cancel)
+	self := uint32(os.Getpid()) // no signal is pending
+	r, lock, gone := newRequest(cancel, self), newRequest(cancel, self), newRequest(cancel, 1<<30)
+	lock.waits = true
+	done := r.Done()
+	<-lock.Done()
+	<-gone.Done()
+	select {
+	case <-done:
+		t.Error("a request was interrupted that no fatal signal waits for")
+	case <-time.After(4 * grace):
+	}
+	for _, r := range []*request{r, lock, gone} {
+		r.end()
+	}
+}
+
+func TestFatalIn(t *testing.T) {
+	const kill, term, usr1, winch = "0000000000000100", "0000000000004000", "0000000000000200", "0000000008000000"
+	status := func(thread, process, blocked, ignored, caught string) string {
+		return "Name:\tcat\nSigQ:\t1/95\nSigPnd:\t" + thread + "\nShdPnd:\t" + process +
+			"\nSigBlk:\t" + blocked + "\nSigIgn:\t" + ignored + "\nSigCgt:\t" + caught + "\nCapInh:\t0\n"
+	}
+	for _, c := range []struct {
+		name, status string
+		want         bool
+	}{
+		{"nothing", status("0", "0", "0", "0", "0"), false},
+		{"killed", status(kill, "0", "0", "0", term), true},
+		{"terminated", status("0", term, "0", "0", "0"), true},
+		{"handled", status("0", term, "0", "0", term), false},
+		{"ignored", status("0", usr1, "0", usr1, "0"), false},
+		{"blocked", status(usr1, "0", usr1, "0", "0"), false},
+		{"harmless", status("0", winch, "0", "0", "0"), false},
+		{"no status", "", false},
+	} {
+		if got := fatalIn(c.status); got != c.want {
+			t.Errorf("%s: fatal is %v", c.name, got)
+		}
 	}
 }

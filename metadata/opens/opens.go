@@ -28,6 +28,9 @@
 // a writer may have died earlier. While a node is unreachable its orphans stay
 // and their removal is retried.
 //
+// A small file rests before its removal and can still be opened meanwhile: between a lookup and the open that follows it,
+// renames on other nodes can replace the name more than once, and the kernel looks it up again only once.
+//
 // # Appends
 //
 // Package appends is the protocol; the Registry keeps a Home for each file that
@@ -72,10 +75,13 @@ type Config struct {
 	Places func(ctx context.Context, a metadata.Attr, all bool) ([]metadata.NodeID, error)
 	// Remove removes objects on a node. A missing object is no error.
 	Remove func(ctx context.Context, id metadata.NodeID, inos []metadata.Ino) error
-	Run    metadata.Run     // of this home; clients detect its restarts by it
-	Locks  Locker           // may be nil
-	Now    func() time.Time // nil is time.Now
-	Log    *logrus.Entry
+	Run    metadata.Run // of this home; clients detect its restarts by it
+	Locks  Locker       // may be nil
+	// Rest is how long a small file without a name can still be opened: a process on another
+	// node may have looked its name up just before a rename replaced it. 0 is not at all.
+	Rest time.Duration
+	Now  func() time.Time // nil is time.Now
+	Log  *logrus.Entry
 }
 
 // Files is the open files of one home.
@@ -84,8 +90,9 @@ type Files struct {
 	cfg    Config
 	wakeup chan struct{} // there may be files to remove; capacity 1
 
-	mu     sync.Mutex
-	failed []metadata.Ino // under mu: files whose removal failed
+	mu      sync.Mutex
+	failed  []metadata.Ino    // under mu: files whose removal failed
+	resting [2][]metadata.Ino // under mu: files that may still be opened; the second are older
 
 	// layouts keeps the layout of a file from changing while it is opened. It is
 	// taken before all locks of the store and of the Registry.
@@ -165,8 +172,29 @@ func (f *Files) Holds(ctx context.Context, by metadata.Holder, ino metadata.Ino)
 	}
 }
 
-// Unnamed notes that a file has lost its last name. It does not block.
-func (f *Files) Unnamed(ino metadata.Ino) { f.Orphaned(ino, false) }
+// mostRest is the largest file that rests, in bytes: the space of larger ones may be wanted at once.
+const mostRest = 1 << 20
+
+// Unnamed notes that a file of that size has lost its last name. It does not block.
+func (f *Files) Unnamed(ino metadata.Ino, size int64) {
+	if f.cfg.Rest <= 0 || size > mostRest {
+		f.Orphaned(ino, false)
+		return
+	}
+	f.Rest(ino)
+	f.mu.Lock()
+	f.resting[0] = append(f.resting[0], ino)
+	f.mu.Unlock()
+}
+
+// endRests ends the rest of files that have rested since the last but one call.
+func (f *Files) endRests() {
+	f.mu.Lock()
+	over := f.resting[1]
+	f.resting = [2][]metadata.Ino{nil, f.resting[0]}
+	f.mu.Unlock()
+	f.Rested(over)
+}
 
 // wakeServe makes Serve look for removable files.
 func (f *Files) wakeServe() {
@@ -200,11 +228,19 @@ func (f *Files) Serve(ctx context.Context) {
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	slots := make(chan struct{}, batches)
+	var rests <-chan time.Time
+	if f.cfg.Rest > 0 {
+		t := time.NewTicker(f.cfg.Rest)
+		defer t.Stop()
+		rests = t.C
+	}
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-f.wakeup:
+		case <-rests:
+			f.endRests()
 		}
 		for ctx.Err() == nil {
 			slots <- struct{}{}

@@ -85,7 +85,7 @@ func (w *world) unlink(f *Files, ino metadata.Ino) {
 	a.Nlink = 0
 	w.attrs[ino] = a
 	w.mu.Unlock()
-	f.Unnamed(ino)
+	f.Unnamed(ino, 0)
 }
 
 func (w *world) places(_ context.Context, a metadata.Attr, all bool) ([]metadata.NodeID, error) {
@@ -233,4 +233,38 @@ func TestFilesUnlinkInCreate(t *testing.T) {
 		t.Fatal(err)
 	}
 	eventually(t, "the file is gone", func() bool { return !w.has(ino) })
+}
+
+// TestReplacedRests: a small file that has lost its name can be opened for a moment, and is removed when that is over and nobody
+// has it open. A large one is removed at once.
+func TestReplacedRests(t *testing.T) {
+	const small, large, held = 100, 101, 102
+	f := New(Config{Rest: time.Hour})
+	by := metadata.Holder{Node: 1, Run: 1}
+	f.Unnamed(small, mostRest)
+	f.Unnamed(held, 0)
+	f.Unnamed(large, mostRest+1)
+	taken := func(want ...metadata.Ino) {
+		t.Helper()
+		var got []metadata.Ino
+		for _, x := range f.Take(10) {
+			got = append(got, x.Ino)
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("removed are %v, want %v", got, want)
+		}
+	}
+	taken(large)
+	f.endRests()
+	if err := f.Registry.Open(by, held, 1); err != nil {
+		t.Errorf("open of a file that rests: %v", err)
+	}
+	taken()
+	f.endRests()
+	taken(small)
+	if err := f.Registry.Open(by, small, 2); !errors.Is(err, syscall.ESTALE) {
+		t.Errorf("open of a file that is being removed: %v, want ESTALE", err)
+	}
+	f.Close(by, metadata.Opened{Ino: held, Ticket: 1})
+	taken(held)
 }

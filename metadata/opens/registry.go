@@ -30,6 +30,7 @@ type Registry struct {
 type file struct {
 	holders  []holder // few
 	orphan   bool     // it has no name
+	resting  bool     // it is not removed yet, so it can still be opened
 	dead     bool     // its removal has begun, so it can no longer be opened
 	removing bool     // handed out by Take
 	unsure   bool
@@ -136,6 +137,26 @@ func (r *Registry) Orphaned(ino metadata.Ino, unsure bool) {
 	f.orphan = true
 	f.unsure = f.unsure || unsure
 	r.settle(ino, f)
+}
+
+// Rest is Orphaned of a file that is not removed before Rested.
+func (r *Registry) Rest(ino metadata.Ino) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	f := r.file(ino)
+	f.orphan, f.resting = true, true
+}
+
+// Rested ends the rest of files.
+func (r *Registry) Rested(inos []metadata.Ino) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, ino := range inos {
+		if f := r.files[ino]; f != nil && f.resting {
+			f.resting = false
+			r.settle(ino, f)
+		}
+	}
 }
 
 // BeginCreate notes that a create is under way: the new file may be unlinked before its open
@@ -306,29 +327,6 @@ func (r *Registry) NotRemoved(ino metadata.Ino) {
 	}
 }
 
-// Stats counts open files and orphans.
-type Stats struct {
-	Open    int `json:"open"`    // files that at least one node has open
-	Orphans int `json:"orphans"` // files without a name
-	Awaited int `json:"awaited"` // nodes that have not reported their open files yet
-}
-
-// Stats returns the counts.
-func (r *Registry) Stats() Stats {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	s := Stats{Awaited: r.awaited}
-	for _, f := range r.files {
-		if len(f.holders) > 0 {
-			s.Open++
-		}
-		if f.orphan {
-			s.Orphans++
-		}
-	}
-	return s
-}
-
 func (r *Registry) file(ino metadata.Ino) *file {
 	f := r.files[ino]
 	if f == nil {
@@ -396,7 +394,7 @@ func (r *Registry) settle(ino metadata.Ino, f *file) {
 	}
 }
 
-func (f *file) removable() bool { return f.orphan && !f.removing && len(f.holders) == 0 }
+func (f *file) removable() bool { return f.orphan && !f.resting && !f.removing && len(f.holders) == 0 }
 
 func (f *file) addHolder(id metadata.NodeID, t metadata.Ticket) {
 	for i := range f.holders {

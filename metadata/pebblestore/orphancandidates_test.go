@@ -16,7 +16,7 @@ func TestOrphaned(t *testing.T) {
 	ctx := context.Background()
 	fs := vfs.NewMem()
 	var told []metadata.Ino
-	s := open(t, Config{FS: fs, Orphaned: func(ino metadata.Ino) { told = append(told, ino) }})
+	s := open(t, Config{FS: fs, Orphaned: func(ino metadata.Ino, _ int64) { told = append(told, ino) }})
 	if !s.Fresh() {
 		t.Error("a store that was just made is not fresh")
 	}

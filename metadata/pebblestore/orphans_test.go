@@ -68,7 +68,7 @@ func TestReferenced(t *testing.T) {
 // TestMarkOrphan: an unreferenced inode is removed, unless it changes, is locked or has entries.
 func TestMarkOrphan(t *testing.T) {
 	var unnamed []metadata.Ino
-	s := open(t, Config{Orphaned: func(ino metadata.Ino) { unnamed = append(unnamed, ino) }})
+	s := open(t, Config{Orphaned: func(ino metadata.Ino, _ int64) { unnamed = append(unnamed, ino) }})
 	tx := func(n uint64) metadata.TxID { return metadata.TxID(metadata.LiveIno(3, n)) }
 	made := &metadata.New{Mode: syscall.S_IFDIR | 0o755}
 	v, err := s.Prepare(ctx, tx(1), []metadata.Edit{{Kind: metadata.EditMake, ToDir: metadata.LiveIno(3, 9), ToName: "d", New: made}})

@@ -117,9 +117,9 @@ type step struct {
 	b        *pebble.Batch
 	now      metadata.Time
 	inodes   []*inode
-	orphaned []metadata.Ino // files without links now
-	dry      bool           // not to be committed
-	err      error          // the first of the batch
+	orphaned []metadata.Attr // files without links now
+	dry      bool            // not to be committed
+	err      error           // the first of the batch
 }
 
 func (s *core) step() *step {
@@ -240,7 +240,7 @@ func (t *step) unlink(n *inode) {
 // orphan records that a file has no links.
 func (t *step) orphan(n *inode) {
 	t.note(t.b.Set(orphanKey(n.Ino), nil, nil))
-	t.orphaned = append(t.orphaned, n.Ino)
+	t.orphaned = append(t.orphaned, n.Attr)
 }
 
 // drop removes the inode of an empty directory.
@@ -277,8 +277,8 @@ func (t *step) commitQuiet() error {
 	if err := t.s.commit(t.b); err != nil {
 		return ioError("metadata store", err)
 	}
-	for _, ino := range t.orphaned {
-		t.s.cfg.Orphaned(ino)
+	for i := range t.orphaned {
+		t.s.cfg.Orphaned(t.orphaned[i].Ino, t.orphaned[i].Size)
 	}
 	return nil
 }

@@ -33,7 +33,7 @@ type Config struct {
 	ShardAt   int              // entries from which a directory is split; 0 is never
 	// Orphaned is called with each file that has lost its last link, after the commit. It must not
 	// block, nor call the store. nil is none.
-	Orphaned func(metadata.Ino)
+	Orphaned func(ino metadata.Ino, size int64)
 	// Room reports whether records may be added; without room that is ENOSPC, while removals go on.
 	// nil is always.
 	Room func() bool
@@ -68,7 +68,7 @@ func (c *Config) setDefaults() error {
 		c.CacheSize = defaultCacheSize
 	}
 	if c.Orphaned == nil {
-		c.Orphaned = func(metadata.Ino) {}
+		c.Orphaned = func(metadata.Ino, int64) {}
 	}
 	if c.Log == nil {
 		l := logrus.New()
