@@ -85,7 +85,7 @@ bench-stage: packages build ## stage-in from a slow source, beside its bandwidth
 	$(GO) build -trimpath -o bin/bench ./integration/bench
 	bin/bench --stage --bivouac bin/bivouac --json bin/bench-stage.json $(BENCH)
 
-bench-train: packages build ## PyTorch on four nodes, by order=seed:S, locality, replicas, beside the source; BENCH='--run cut --quick' for less
+bench-train: packages build ## PyTorch on four nodes, by order=seed:S, locality, replicas, beside the source; BENCH='--run ^train$$ --arms seed' for less
 	integration/slurm/install-packages python3-torch
 	$(GO) build -trimpath -o bin/bench ./integration/bench
 	bin/bench --train --bivouac bin/bivouac --json bin/bench-train.json $(BENCH)

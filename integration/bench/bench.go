@@ -19,6 +19,7 @@ type config struct {
 	dir     string
 	json    string
 	only    *regexp.Regexp
+	arms    *regexp.Regexp
 	rounds  int
 	quick   bool
 	stage   bool

@@ -71,7 +71,7 @@ func exit(err error) {
 
 func parse(args []string) (config, error) {
 	var c config
-	var only string
+	var only, arms string
 	fs := flag.NewFlagSet("bench", flag.ContinueOnError)
 	fs.StringVar(&c.program, "bivouac", "bin/bivouac", "the program to measure")
 	fs.StringVar(&c.dir, "dir", "", "where stores and loopback lie: a new directory below this one (default the one for temporary files)")
@@ -82,6 +82,7 @@ func parse(args []string) (config, error) {
 	fs.StringVar(&c.module, "module", "fsclient/python", "with --train: the directory of the Python package")
 	fs.BoolVar(&c.veth, "veth", false, "only what goes between nodes that are in network namespaces of their own")
 	fs.StringVar(&only, "run", "", "only the figures whose name matches this regular expression")
+	fs.StringVar(&arms, "arms", "", "with --train: only the arms whose name matches this regular expression")
 	fs.IntVar(&c.rounds, "rounds", 5, "how often every arm of a figure takes its turn")
 	fs.BoolVar(&c.quick, "quick", false, "few rounds of little work: shows that it runs, not how fast")
 	if err := fs.Parse(args); err != nil {
@@ -97,6 +98,9 @@ func parse(args []string) (config, error) {
 	}
 	var err error
 	if c.module, err = filepath.Abs(c.module); err != nil {
+		return c, err
+	}
+	if c.arms, err = regexp.Compile(arms); err != nil {
 		return c, err
 	}
 	c.only, err = regexp.Compile(only)
