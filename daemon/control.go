@@ -12,6 +12,7 @@ import (
 	"github.com/bivouacfs/bivouac/daemon/ingest"
 	"github.com/bivouacfs/bivouac/daemon/leader"
 	"github.com/bivouacfs/bivouac/daemon/node"
+	"github.com/bivouacfs/bivouac/daemon/replicas"
 	"github.com/bivouacfs/bivouac/daemon/stageout"
 	"github.com/bivouacfs/bivouac/datapath/rpc"
 	"github.com/bivouacfs/bivouac/datapath/wire"
@@ -28,6 +29,10 @@ type reportReply struct {
 	View   *cluster.View   `json:"view,omitempty"`
 	// Out is what cannot be copied out on any node, for the node that notifies the user.
 	Out []stageout.Failures `json:"out,omitempty"`
+	// Marks is how far all nodes are with replicas, if that has changed since MarksVersion of
+	// the report.
+	Marks        map[metadata.DatasetID][]replicas.Mark `json:"marks,omitempty"`
+	MarksVersion uint64                                 `json:"marks_version,omitempty"`
 }
 
 // View is the newest view that this node has. It must not be changed.
@@ -143,6 +148,7 @@ func (d *Daemon) report() leader.Report {
 	r.Manifests, r.Trouble = d.datasets.Tables.Report()
 	r.Standby = d.stager.Standby()
 	r.Filled, r.Scanned = d.datasets.Fills.Report(), d.stager.Scanned()
+	r.Replicas, r.MarksVersion = d.datasets.Replicas.Report(), d.datasets.Replicas.Seen()
 	r.Out = d.out.Failures()
 	r.HasOutput = d.notifier.HasOutput()
 	r.Space, _ = d.data.Space(d.ctx) // zeros if the store does not know
@@ -208,6 +214,9 @@ func (d *Daemon) reportOnce(ctx context.Context) bool {
 	}
 	d.setLeader(r.Leader)
 	d.notifier.Hear(r.Out)
+	if r.MarksVersion > 0 {
+		d.datasets.Replicas.Hear(r.MarksVersion, r.Marks)
+	}
 	if r.View != nil {
 		d.setView(*r.View)
 	}
@@ -256,6 +265,7 @@ func (d *Daemon) onReport(_ context.Context, peer metadata.NodeID, r *leader.Rep
 		if m := g.View().Map; d.lead.Notifies(m, r) {
 			reply.Out = d.lead.OutFailures(m)
 		}
+		reply.MarksVersion, reply.Marks = d.lead.Marks(r.MarksVersion)
 	}
 	if v := g.View(); v.Version > r.Version {
 		reply.View = &v
@@ -328,7 +338,7 @@ func (d *Daemon) onPropose(ctx context.Context, from metadata.NodeID, c *raftsto
 	if err := checkProposal(from, c); err != nil {
 		return cluster.View{}, err
 	}
-	if ds, ok := d.View().Dataset(c.Dataset.ID); ok && c.Kind != raftstore.KindRemoveDataset && ds.Coordinator != from || int(from) >= len(d.job.Hosts) {
+	if ds, ok := d.View().Dataset(c.Dataset.ID); ok && ds.Coordinator != from || int(from) >= len(d.job.Hosts) {
 		return cluster.View{}, fmt.Errorf("proposal by node %d for dataset %d: %w", from, c.Dataset.ID, syscall.EPERM)
 	}
 	v, err := d.proposeTo(ctx, d.job.Self, *c)
@@ -340,18 +350,18 @@ func (d *Daemon) onPropose(ctx context.Context, from metadata.NodeID, c *raftsto
 }
 
 // checkProposal refuses what no other node may propose: a node speaks for the datasets that
-// it coordinates, and removes any for its user; only the leader changes nodes.
+// it coordinates; only the leader changes nodes.
 func checkProposal(from metadata.NodeID, c *raftstore.Command) error {
 	ds := c.Dataset
 	switch {
-	case c.Kind == raftstore.KindRemoveDataset && len(ds.Error) <= node.MaxErrorText:
-		return nil
 	case c.Kind != raftstore.KindAddDataset && c.Kind != raftstore.KindSetDataset:
 		return fmt.Errorf("proposal of %.32q by node %d: %w", c.Kind, from, syscall.EPERM)
 	case ds.Coordinator != from:
 		return fmt.Errorf("proposal by node %d for a dataset of node %d: %w", from, ds.Coordinator, syscall.EPERM)
 	case len(ds.Spec) > ingest.MaxSpec:
 		return fmt.Errorf("proposal with a spec of %d bytes: %w", len(ds.Spec), syscall.EMSGSIZE)
+	case ds.Replicas.Check() != nil:
+		return fmt.Errorf("proposal with replicas=%.32q: %w", ds.Replicas, syscall.EINVAL)
 	case c.Kind == raftstore.KindAddDataset:
 		return stagein.Request{Source: ds.Source, Name: ds.Name}.Validate()
 	case ds.Phase != cluster.Publishing && ds.Phase != cluster.Failed && ds.Phase != cluster.Staging:

@@ -200,6 +200,7 @@ func (d *Daemon) open() error {
 	d.Spawn(d.meterLoop)
 	d.out.Start()
 	d.Spawn(d.datasets.Follower.Run)
+	d.Spawn(d.datasets.Replicas.Run)
 	return nil
 }
 
@@ -245,7 +246,7 @@ func (d *Daemon) openDatasets() {
 	d.datasets = dataset.New(dataset.Config{
 		Ctx: d.ctx, Node: d, Tasks: d.tasks, Job: d.job, Dir: d.dir("stage"), Store: d.data,
 		KV:     func(id metadata.DatasetID) dataset.KV { return d.home.Table(id) },
-		Remote: d.cfg.Data, Source: d.cfg.Source, Window: d.cfg.Window, Rate: d.serveRate,
+		Remote: d.cfg.Data, Source: d.cfg.Source, Window: d.cfg.Window, Rate: d.serveRate, Copying: rate.New(copyRate, nil),
 		Patience: patience, Retry: 4 * d.cfg.Timing.Report,
 	})
 	d.stager = ingest.New(ingest.Config{
@@ -354,6 +355,17 @@ func (d *Daemon) Datasets() []cluster.Dataset { return d.datasets.Tables.Readabl
 // Table answers metadata of a dataset without the network.
 func (d *Daemon) Table(id metadata.DatasetID) (metadata.Store, bool) {
 	return d.datasets.Tables.Table(id)
+}
+
+// Replicas appends to buf the nodes that have a replica of owner's file ino.
+func (d *Daemon) Replicas(buf []metadata.NodeID, ino metadata.Ino, owner metadata.NodeID) []metadata.NodeID {
+	return d.datasets.Replicas.Where(buf, ino, owner)
+}
+
+// SetReplicasChanged has f hear that the replicas of a dataset are complete on this node, or
+// which are gone. It must not wait.
+func (d *Daemon) SetReplicasChanged(f func(ds metadata.DatasetID, gone []metadata.Ino)) {
+	d.datasets.Replicas.SetNotify(f)
 }
 
 // SetTree sets the observer of datasets.

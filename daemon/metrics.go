@@ -17,6 +17,8 @@ func (d *Daemon) registry() *prometheus.Registry {
 	}
 	gauge("capacity_bytes", "Bytes of file data this node may hold.", space(func(d *Daemon) int64 { s, _ := d.data.Space(d.ctx); return s.Capacity }))
 	gauge("used_bytes", "Bytes of file data this node holds.", space(func(d *Daemon) int64 { s, _ := d.data.Space(d.ctx); return s.Used }))
+	gauge("replica_bytes", "Bytes of replicas of other nodes' files that can be given back; used_bytes is without them.",
+		space(func(d *Daemon) int64 { return d.datasets.Replicas.Bytes() }))
 	gauge("map_epoch", "Epoch of the cluster map.", func() float64 { return float64(d.View().Map.Epoch) })
 	gauge("nodes_up", "Nodes of the job that are up.", func() float64 { return float64(len(d.View().Map.Up())) })
 	gauge("dataset_missing_files", "Files that this node owns and could not fetch from the source.", func() float64 {

@@ -6,6 +6,10 @@ import (
 )
 
 // pace makes the rate limits of the job file.
+// copyRate limits what this node's replicas take from other nodes, in bytes per second, so that
+// readers have the most of a fast network.
+const copyRate = 256 << 20
+
 func (d *Daemon) pace() {
 	d.stageRate, d.serveRate = rate.New(d.job.Rate, nil), rate.New(d.job.ServeRate, nil)
 	if d.stageRate != nil {

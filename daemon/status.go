@@ -8,6 +8,7 @@ import (
 
 	"github.com/bivouacfs/bivouac/daemon/home"
 	"github.com/bivouacfs/bivouac/daemon/leader"
+	"github.com/bivouacfs/bivouac/daemon/replicas"
 	"github.com/bivouacfs/bivouac/daemon/stageout"
 	"github.com/bivouacfs/bivouac/datapath"
 	"github.com/bivouacfs/bivouac/datapath/rpc"
@@ -108,19 +109,20 @@ type DatasetStatus struct {
 	MoreUnreadable int64                   `json:"more_unreadable,omitempty"`
 	// Overflow is what nodes own and do not store.
 	Overflow []leader.Overflow `json:"overflow,omitempty"`
+	// Copies is how far the nodes are with replicas of its files, once they have begun.
+	Copies *CopiesStatus `json:"copies,omitempty"`
 }
 
-// Current is the datasets that a user means by their names, as cluster.Current has it.
-func (s *Status) Current() (all []DatasetStatus) {
-	known := make([]cluster.Dataset, len(s.Datasets))
-	for i := range s.Datasets {
-		known[i] = s.Datasets[i].Dataset
-	}
-	for _, ds := range cluster.Current(known) {
-		i := slices.IndexFunc(s.Datasets, func(x DatasetStatus) bool { return x.ID == ds.ID })
-		all = append(all, s.Datasets[i])
-	}
-	return all
+// CopiesStatus is how far all nodes are with the replicas of a dataset: this node as it is,
+// the others in steps of 1/64.
+type CopiesStatus struct {
+	Files   int64           `json:"files"` // that are there
+	Bytes   int64           `json:"bytes"`
+	OfFiles int64           `json:"of_files"` // that are wanted
+	OfBytes int64           `json:"of_bytes"`
+	Given   int64           `json:"given,omitempty"` // bytes that were given back to other files
+	Full    []string        `json:"full,omitempty"`  // hosts without room for more
+	PerNode []replicas.Mark `json:"per_node"`
 }
 
 // NodeShare is what one node holds of a dataset.
@@ -227,12 +229,30 @@ func (d *Daemon) datasetStatus(ctx context.Context, ds cluster.Dataset) DatasetS
 	if sp := sum.Overflow; sp.Files > 0 {
 		s.InSource = &NodeShare{Host: "source", Files: sp.Files, Bytes: sp.Bytes}
 	}
+	s.Copies = d.copiesStatus(ds.ID)
 	if ds.Fill || s.InSource != nil {
 		d.addIncomplete(ctx, &s)
 	}
 	for _, n := range d.View().Map.Nodes {
 		sh := sum.PerNode[n.ID]
 		s.PerNode = append(s.PerNode, NodeShare{Host: n.Host, Files: sh.Files, Bytes: sh.Bytes})
+	}
+	return s
+}
+
+// copiesStatus sums up the marks of all nodes; nil if there are none.
+func (d *Daemon) copiesStatus(id metadata.DatasetID) *CopiesStatus {
+	marks := d.datasets.Replicas.Marks(id)
+	if len(marks) == 0 {
+		return nil
+	}
+	s := &CopiesStatus{PerNode: marks}
+	for _, m := range marks {
+		s.Files, s.Bytes, s.Given = s.Files+m.Files, s.Bytes+m.Bytes, s.Given+m.Given
+		s.OfFiles, s.OfBytes = s.OfFiles+m.OfFiles, s.OfBytes+m.OfBytes
+		if n, ok := d.View().Map.Node(m.Node); ok && m.Full {
+			s.Full = append(s.Full, n.Host)
+		}
 	}
 	return s
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"slices"
 
 	"github.com/bivouacfs/bivouac/datapath"
 	"github.com/bivouacfs/bivouac/metadata"
@@ -24,6 +25,15 @@ func (f *File) Backing() (*os.File, error) {
 	return f.c.backing(f.ino, size, order)
 }
 
+// mayHave reports whether this node owns all of a file of a dataset, or has a replica of it.
+func (c *Client) mayHave(ino metadata.Ino, order []metadata.NodeID) bool {
+	if len(order) != 1 || order[0] == c.cfg.Self || c.cfg.Replicas == nil {
+		return len(order) == 1 && order[0] == c.cfg.Self
+	}
+	var buf [8]metadata.NodeID
+	return slices.Contains(c.cfg.Replicas(buf[:0], ino, order[0]), c.cfg.Self)
+}
+
 // WholeHere reports whether this node owns all of the file a of a dataset as one
 // object (mine), and whether it has all of it, byte for byte (here).
 func (c *Client) WholeHere(ctx context.Context, a *metadata.Attr) (mine, here bool, err error) {
@@ -31,20 +41,20 @@ func (c *Client) WholeHere(ctx context.Context, a *metadata.Attr) (mine, here bo
 		return false, false, nil
 	}
 	order, err := c.nodes.Order(ctx, a.Ino, a.Layout)
-	if err != nil || len(order) != 1 || order[0] != c.cfg.Self {
+	if err != nil || !c.mayHave(a.Ino, order) {
 		return false, false, err
 	}
 	o, err := c.backing(a.Ino, a.Size, order)
 	if o != nil {
 		_ = o.Close() // nothing was read
 	}
-	return true, o != nil, err
+	return order[0] == c.cfg.Self, o != nil, err
 }
 
 // backing opens the object that has all of a file of a dataset; nil if none has.
 func (c *Client) backing(ino metadata.Ino, size int64, order []metadata.NodeID) (*os.File, error) {
 	opener, ok := c.cfg.LocalData.(datapath.Opener)
-	if !ok || size == 0 || len(order) != 1 || order[0] != c.cfg.Self {
+	if !ok || size == 0 || !c.mayHave(ino, order) {
 		return nil, nil
 	}
 	o, err := opener.Open(ino)

@@ -52,7 +52,7 @@ func (c *Client) Where(a *metadata.Attr) []metadata.NodeID {
 	if !a.Ino.Sealed() || a.Layout.Kind != metadata.Local {
 		return nil
 	}
-	return c.nodes.Where(nil, a.Ino, a.Layout.Node)
+	return c.nodes.Where(nil, a, a.Layout.Node)
 }
 
 // BeginRead chooses the fastest of some places for a read of n bytes, which its End ends.

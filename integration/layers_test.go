@@ -63,6 +63,7 @@ var floors = map[string]int{
 	"daemon/job":              16,
 	"daemon/tasks":            17,
 	"daemon/plans":            19,
+	"daemon/replicas":         17,
 	"daemon/stageout":         18,
 	"daemon/dataset":          18,
 	"daemon/ingest":           19,

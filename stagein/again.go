@@ -5,7 +5,10 @@ import (
 	"fmt"
 	"syscall"
 
+	"golang.org/x/sync/errgroup"
+
 	"github.com/bivouacfs/bivouac/metadata"
+	"github.com/bivouacfs/bivouac/metadata/cluster"
 )
 
 // Refetch fetches this node's pieces of damaged files again and stores them over the old ones. Readers wait meanwhile. It
@@ -76,4 +79,53 @@ func (f *Fill) forget(ino metadata.Ino) ([]PieceID, error) {
 		}
 	}
 	return mine, nil
+}
+
+// copied reports whether a file came from a replica.
+func copied(f *Fill, p PieceID) bool {
+	if f.cfg.Copy == nil || p.Chunk > 0 {
+		return false
+	}
+	_, a, err := f.cfg.Files.Origin(p.Ino)
+	if err != nil || a.Layout.Kind != metadata.Local {
+		return false
+	}
+	sum, ok := f.cfg.Copy(f.ctx, p.Ino)
+	if !ok || f.journal.add(p, sum) != nil {
+		return false
+	}
+	f.markPresent(p, a.Size)
+	return true
+}
+
+// healers is how many files are copied from replicas at a time.
+const healers = 8
+
+// heal copies from replicas, as far as there are, what falls to this node because others
+// are lost, before the source is read.
+func heal(f *Fill, m cluster.Map) {
+	if f.cfg.Copy == nil || len(downIn(m)) == 0 {
+		return
+	}
+	list, err := f.list(m)
+	if err != nil {
+		return // the fetch reports it
+	}
+	var g errgroup.Group
+	g.SetLimit(healers)
+	for _, p := range list {
+		if f.ctx.Err() != nil {
+			break
+		}
+		g.Go(func() error {
+			fl, mine := f.join(p)
+			if mine && copied(f, p) {
+				f.finish(p, fl, nil)
+			} else if mine {
+				f.finish(p, fl, errWithdrawn) // a reader that waits fetches it
+			}
+			return nil
+		})
+	}
+	_ = g.Wait() // no function fails
 }

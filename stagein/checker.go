@@ -69,3 +69,12 @@ func (c *Checker) Check() error {
 	}
 	return nil
 }
+
+// Summer makes the checksum of a file.
+type Summer struct{ *xxh3.Hasher128 }
+
+// NewSummer makes a Summer of no bytes.
+func NewSummer() Summer { return Summer{xxh3.New128()} }
+
+// Sum is the checksum of what was written.
+func (s Summer) Sum() [16]byte { return s.Sum128().Bytes() }

@@ -38,8 +38,11 @@ type FillConfig struct {
 	Put func(ctx context.Context, ino metadata.Ino, p []byte, off int64) error
 	// Room reports whether n bytes more of the object of ino find room on this node, but for those
 	// that are written over; nil is always. Drop removes the object.
-	Room      func(ino metadata.Ino, n int64) bool
-	Drop      func(ctx context.Context, ino metadata.Ino) error
+	Room func(ino metadata.Ino, n int64) bool
+	Drop func(ctx context.Context, ino metadata.Ino) error
+	// Copy stores a file that is whole on one node here, from a replica, and returns its
+	// checksum; false if there is none. Nil: there are no replicas.
+	Copy      func(ctx context.Context, ino metadata.Ino) (sum [16]byte, ok bool)
 	Peers     Peers  // nil: each node fetches what is its own, a piece at a time
 	Journal   string // path
 	Digest    string // of the manifest, which the journal belongs to
@@ -292,12 +295,6 @@ func (f *Fill) Predictor() *Predictor { return f.predictor }
 // Stored reports whether the file is whole on this node.
 func (f *Fill) Stored(ino metadata.Ino) bool { return f.present.has(PieceID{Ino: ino}) }
 
-// Has reports whether [off, off+n) of this node's object of ino can be read at
-// once, as far as that is known without looking anything up.
-func (f *Fill) Has(ino metadata.Ino, off, n int64) bool {
-	return off+n <= minChunk && f.present.has(PieceID{Ino: ino})
-}
-
 // Need returns when [off, off+n) of this node's object of ino can be read: what
 // is not here is fetched before all else. What is fetched goes on if the caller
 // does not wait for it. That it cannot be had is EIO; ErrDisplaced that there is no room for
@@ -464,8 +461,11 @@ type wrapper func(source.File) source.File
 
 func foreground(f source.File) source.File { return f }
 
-// fetchPiece reads a piece from the source and stores it here.
+// fetchPiece brings a piece from a replica, else from the source, and stores it here.
 func (f *Fill) fetchPiece(p PieceID, fl *flight) error {
+	if copied(f, p) {
+		return nil
+	}
 	return f.outcome(p, f.retry(func() error { return f.fetchOnce(p, fl) }))
 }
 

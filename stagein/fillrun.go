@@ -71,6 +71,7 @@ func (f *Fill) setComplete(e metadata.Epoch, whole bool) {
 func (f *Fill) fetchAll(m cluster.Map) bool {
 	f.setErr(nil)
 	f.overflow.reset()
+	heal(f, m)
 	list, err := f.listMissing(m)
 	if err != nil {
 		f.setErr(err)

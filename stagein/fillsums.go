@@ -1,8 +1,10 @@
 package stagein
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"syscall"
 
@@ -105,6 +107,17 @@ func (f *Fill) Overlapping(ino metadata.Ino, off, n int64) ([]PieceSum, error) {
 		all = append(all, f.pieceSum(&s, p, sum))
 	}
 	return all, nil
+}
+
+// JournalSums calls see with the checksums in the journal of a fill, which may be another
+// node's. A later one of a piece replaces an earlier one; zeros say that the manifest has it.
+func JournalSums(r io.Reader, see func(p PieceID, sum [16]byte)) error {
+	head := make([]byte, journalHead)
+	if _, err := io.ReadFull(r, head); err != nil || string(head[:len(journalMagic)]) != journalMagic {
+		return fmt.Errorf("journal: no header: %w", syscall.EPROTO)
+	}
+	_, err := readJournal(io.MultiReader(bytes.NewReader(head), r), head, see)
+	return err
 }
 
 // sums is the last sum of each piece in the journal. Where there is none it is

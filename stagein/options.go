@@ -8,6 +8,7 @@ import (
 	"strings"
 	"syscall"
 
+	"github.com/bivouacfs/bivouac/metadata/cluster"
 	"github.com/bivouacfs/bivouac/stagein/source"
 )
 
@@ -21,8 +22,10 @@ type Options struct {
 	OnError OnError       `json:"on_error,omitempty"`
 	Spill   Spill         `json:"spill,omitempty"`
 	Fill    Order         `json:"order,omitzero"` // of what is fetched after the manifest is published
-	Index   Index         `json:"index,omitempty"`
-	Cache   source.Name   `json:"cache,omitempty"` // absolute path of the user's cache directory for indexes; "" is none
+	// Replicas is made when the dataset is ready.
+	Replicas cluster.Replicas `json:"replicas,omitempty"`
+	Index    Index            `json:"index,omitempty"`
+	Cache    source.Name      `json:"cache,omitempty"` // absolute path of the user's cache directory for indexes; "" is none
 }
 
 // Unpack is what becomes of archives.
@@ -88,6 +91,10 @@ var optionKeys = map[string]func(o *Options, v string) error{
 	"epochs":    nil,
 	"root":      nil,
 	"drop-last": nil,
+	"replicas": func(o *Options, v string) (err error) {
+		o.Replicas, err = cluster.ParseReplicas(v)
+		return err
+	},
 	"on-error": func(o *Options, v string) error {
 		if v == "fail" {
 			v = ""
@@ -243,7 +250,7 @@ func (o *Options) selects() bool {
 // Validate says what is wrong with options before anything is touched.
 func (o *Options) Validate() error {
 	sel := o.sel()
-	for _, err := range []error{o.Unpack.check(), o.OnError.check(), o.Spill.check(), o.Fill.check(), o.Index.check(), sel.Check()} {
+	for _, err := range []error{o.Unpack.check(), o.OnError.check(), o.Spill.check(), o.Fill.check(), o.Index.check(), o.Replicas.Check(), sel.Check()} {
 		if err != nil {
 			return err
 		}

@@ -101,6 +101,19 @@ func (r *pieceSet) remove(p PieceID) bool {
 	return true
 }
 
+// Has reports whether [off, off+n) of this node's object of ino can be read at
+// once, as far as that is known cheaply.
+func (f *Fill) Has(ino metadata.Ino, off, n int64) bool {
+	if !f.present.has(PieceID{Ino: ino}) {
+		return false
+	}
+	if off+n <= minChunk {
+		return true
+	}
+	_, a, err := f.cfg.Files.Origin(ino)
+	return err == nil && a.Layout.Kind == metadata.Local
+}
+
 // The journal of a fill: which pieces are on this node's disk, so that a daemon
 // that is started again fetches only what was in flight.
 //

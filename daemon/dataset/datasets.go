@@ -7,12 +7,15 @@ import (
 
 	"github.com/bivouacfs/bivouac/daemon/job"
 	"github.com/bivouacfs/bivouac/daemon/node"
+	"github.com/bivouacfs/bivouac/daemon/replicas"
 	"github.com/bivouacfs/bivouac/daemon/tasks"
 	"github.com/bivouacfs/bivouac/datapath"
 	"github.com/bivouacfs/bivouac/datapath/chunkstore"
 	"github.com/bivouacfs/bivouac/datapath/rate"
 	"github.com/bivouacfs/bivouac/datapath/rpc"
 	"github.com/bivouacfs/bivouac/metadata"
+	"github.com/bivouacfs/bivouac/metadata/cluster"
+	"github.com/bivouacfs/bivouac/metadata/manifest"
 	"github.com/bivouacfs/bivouac/stagein/source"
 )
 
@@ -29,6 +32,7 @@ type Config struct {
 	Source   source.FS                       // where datasets come from
 	Window   int64                           // see FillsConfig
 	Rate     *rate.Bucket                    // limits what other nodes are sent; nil is unlimited
+	Copying  *rate.Bucket                    // limits what this node's replicas take from others; nil is unlimited
 	Patience time.Duration                   // with a node that does not answer
 	Retry    time.Duration                   // before a dataset that could not be loaded is tried again
 }
@@ -40,6 +44,7 @@ type Datasets struct {
 	Stores   *Stores
 	Tables   *Tables
 	Fills    *Fills
+	Replicas *replicas.Replicas
 	Local    Local
 	Server   *Server
 	Verifier *Verifier
@@ -56,6 +61,7 @@ func New(cfg Config) *Datasets {
 		Ctx: cfg.Ctx, Node: n, Store: cfg.Store, Fence: fence, Files: files, Stores: stores,
 		Source: cfg.Source, Window: cfg.Window, Sums: cfg.Job.VerifyReads,
 	})
+	reps := newReplicas(cfg, stores, tables, fills)
 	local := Local{cfg.Store, fills}
 	v := &Verifier{
 		n: n, tasks: cfg.Tasks, hosts: cfg.Job.Hosts, files: files, tables: tables, fills: fills,
@@ -64,10 +70,30 @@ func New(cfg Config) *Datasets {
 	v.register()
 	check := &readCheck{n: n, store: cfg.Store, tables: tables, fills: fills, dropPages: v.DropPages}
 	return &Datasets{
-		Files: files, Fence: fence, Stores: stores, Tables: tables, Fills: fills, Local: local, Verifier: v,
+		Files: files, Fence: fence, Stores: stores, Tables: tables, Fills: fills, Replicas: reps, Local: local, Verifier: v,
 		Server:   &Server{ctx: cfg.Ctx, log: n, store: cfg.Store, fence: fence, fills: fills, check: check, rate: cfg.Rate},
 		Follower: &Follower{n: n, tasks: cfg.Tasks, retry: cfg.Retry, files: files, fence: fence, tables: tables, fills: fills},
 	}
+}
+
+// newReplicas makes the replicas of a node, from which files are fetched and read.
+func newReplicas(cfg Config, stores *Stores, tables *Tables, fills *Fills) *replicas.Replicas {
+	fence, files := fills.cfg.Fence, fills.cfg.Files
+	r := replicas.New(replicas.Config{
+		Node: cfg.Node, Store: cfg.Store, Write: fence.WriteSpare, Put: fence.Write, Of: stores.Of, Rate: cfg.Copying,
+		Manifest: func(ds cluster.Dataset) (*manifest.Table, bool) {
+			x, ok := tables.get(ds.ID)
+			return x.table, ok && x.digest == ds.Digest
+		},
+		Stored: func(ino metadata.Ino) bool {
+			x, _ := fills.get(ino.Dataset())
+			return x != nil && x.Stored(ino)
+		},
+		Sums: files.pieceSums,
+	})
+	fills.replicas = r
+	cfg.Store.SetSpare(r)
+	return r
 }
 
 // Handlers serves the other nodes.

@@ -46,22 +46,34 @@ func (f *Fence) Write(ctx context.Context, ino metadata.Ino, p []byte, off int64
 	if !ino.Sealed() {
 		return f.store.WriteAt(ctx, ino, p, off)
 	}
-	if err := f.writeStaged(ctx, ino, p, off); err != nil {
+	err := f.writeStaged(ino, func() error {
+		if f.scratch != (job.Reserve{}) && !f.room(ino, int64(len(p))) {
+			return fmt.Errorf("inode %v: the rest of this node's space is reserved for scratch: %w", ino, syscall.ENOSPC)
+		}
+		return f.store.WriteAt(ctx, ino, p, off)
+	})
+	if err != nil {
 		return err
 	}
 	return f.dirty.wrote(f.ctx, f.store, ino, off, int64(len(p)))
 }
 
-func (f *Fence) writeStaged(ctx context.Context, ino metadata.Ino, p []byte, off int64) error {
+// WriteSpare is Write for a replica, which takes only room that is free, and may use what is
+// reserved for scratch until scratch needs it.
+func (f *Fence) WriteSpare(ctx context.Context, ino metadata.Ino, p []byte, off int64) error {
+	if err := f.writeStaged(ino, func() error { return f.store.WriteSpare(ctx, ino, p, off) }); err != nil {
+		return err
+	}
+	return f.dirty.wrote(f.ctx, f.store, ino, off, int64(len(p)))
+}
+
+func (f *Fence) writeStaged(ino metadata.Ino, write func() error) error {
 	f.gate.RLock()
 	defer f.gate.RUnlock()
 	if f.refuses(ino) {
 		return fmt.Errorf("inode %v of dataset %d, which failed or was read again by another node: %w", ino, ino.Dataset(), syscall.ECANCELED)
 	}
-	if f.scratch != (job.Reserve{}) && !f.room(ino, int64(len(p))) {
-		return fmt.Errorf("inode %v: the rest of this node's space is reserved for scratch: %w", ino, syscall.ENOSPC)
-	}
-	return f.store.WriteAt(ctx, ino, p, off)
+	return write()
 }
 
 // room reports whether n more bytes of a dataset's object find room beside what is reserved for scratch. An object of

@@ -19,6 +19,7 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/metadata/cluster"
 	"github.com/bivouacfs/bivouac/metadata/manifest"
+	"github.com/bivouacfs/bivouac/stagein"
 )
 
 // The files in a dataset's staging directory that other nodes may fetch.
@@ -29,7 +30,9 @@ const (
 	AllSkips = "skips"   // what the dataset lacks, a stagein.Skip in JSON on each line
 	State    = "state"   // how far the coordinator of a single pass is
 
-	journal = "journal" // which files are complete on this node; never fetched
+	PieceSums = "piecesums" // the checksums of a node's files: its journal
+
+	journal = "journal" // which files are complete on this node; never fetched under this name
 )
 
 // Files of one part of a stage-in, which other nodes may fetch.
@@ -44,7 +47,7 @@ func SumsFile(id metadata.NodeID) string { return "sums-" + strconv.Itoa(int(id)
 // served reports whether other nodes may fetch the file name.
 func served(name string) bool {
 	switch name {
-	case Manifest, Origins, Order, AllSkips, State:
+	case Manifest, Origins, Order, AllSkips, State, PieceSums:
 		return true
 	}
 	kind, part, _ := strings.Cut(name, "-")
@@ -115,7 +118,11 @@ func (f *Files) onBlob(ctx context.Context, r *rpc.Request, resp *rpc.Response) 
 	if !served(q.Name) || q.Off < 0 {
 		return fmt.Errorf("file %.200q: %w", q.Name, syscall.EINVAL)
 	}
-	file, err := os.Open(f.Path(q.Dataset, q.Name))
+	name := q.Name
+	if name == PieceSums {
+		name = journal
+	}
+	file, err := os.Open(f.Path(q.Dataset, name))
 	if errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("file %d/%s: %w", q.Dataset, q.Name, syscall.ENOENT)
 	}
@@ -180,6 +187,21 @@ func (f *Files) copyTo(ctx context.Context, from metadata.NodeID, q blobRequest,
 	}
 }
 
+// pieceSums calls see with the checksums of what a node has staged of a dataset.
+func (f *Files) pieceSums(ctx context.Context, id metadata.DatasetID, from metadata.NodeID, see func(p stagein.PieceID, sum [16]byte)) error {
+	path := f.Path(id, fmt.Sprintf("%s-%d%s", PieceSums, from, newSuffix))
+	if err := f.Fetch(ctx, from, id, PieceSums, path); err != nil {
+		return err
+	}
+	defer func() { _ = os.Remove(path) }() // it was read
+	file, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	defer file.Close() // read only
+	return stagein.JournalSums(file, see)
+}
+
 // FetchAny brings a file of ds to its place from the coordinator or, failing that, from
 // any other node. The error says whether a node that may have it could not be asked.
 func (f *Files) FetchAny(ctx context.Context, ds cluster.Dataset, name string) error {
@@ -220,10 +242,10 @@ func (f *Files) Skips(ctx context.Context, ds cluster.Dataset) (string, error) {
 	return path, f.FetchAny(ctx, ds, AllSkips)
 }
 
-// Active is the dataset name that has not ended.
+// Active is the dataset name that has not failed.
 func Active(v cluster.View, name string) (cluster.Dataset, bool) {
 	for _, ds := range v.Datasets {
-		if ds.Name == name && !ds.Phase.Ended() {
+		if ds.Name == name && ds.Phase != cluster.Failed {
 			return ds, true
 		}
 	}

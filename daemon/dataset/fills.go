@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/bivouacfs/bivouac/daemon/node"
+	"github.com/bivouacfs/bivouac/daemon/replicas"
 	"github.com/bivouacfs/bivouac/datapath/chunkstore"
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/metadata/cluster"
@@ -43,9 +44,10 @@ type FillsConfig struct {
 
 // Fills is the datasets whose missing files this node fetches, or has fetched.
 type Fills struct {
-	cfg    FillsConfig
-	passed atomic.Int64  // bytes that readers here were given straight from the source
-	waits  chan struct{} // a token for each read of another node that waits
+	cfg      FillsConfig
+	replicas *replicas.Replicas
+	passed   atomic.Int64  // bytes that readers here were given straight from the source
+	waits    chan struct{} // a token for each read of another node that waits
 
 	mu    sync.Mutex
 	have  map[metadata.DatasetID]*stagein.Fill // guarded by mu
@@ -112,6 +114,9 @@ func (f *Fills) Begin(ds cluster.Dataset, table *manifest.Table) error {
 		Self: n.Self(), Files: table, Origins: o, List: list, FS: f.cfg.Source, Put: f.cfg.Fence.Write, Peers: peers{f, ds.ID},
 		Watch: func() (cluster.Map, <-chan struct{}) { v, changed := n.Watch(); return v.Map, changed },
 		Room:  f.cfg.Fence.room, Drop: f.cfg.Store.Remove,
+		Copy: func(ctx context.Context, ino metadata.Ino) ([16]byte, bool) {
+			return f.replicas.Adopt(ctx, ino, f.compare)
+		},
 		Journal: f.cfg.Files.Path(ds.ID, journal), Digest: ds.Digest, Boot: BootID(), CacheSize: f.cfg.Window, Sums: f.cfg.Sums,
 		Log: n.Log().WithField("dataset", ds.Name),
 	})
@@ -170,8 +175,6 @@ func (f *Fills) of(ctx context.Context, ino metadata.Ino) (*stagein.Fill, error)
 		v, changed := f.cfg.Node.Watch()
 		ds, known := v.Dataset(ino.Dataset())
 		switch {
-		case known && ds.Phase == cluster.Removed:
-			return nil, fmt.Errorf("inode %v: dataset %s was removed: %w", ino, ds.Name, syscall.ESTALE)
 		case known && ds.Phase == cluster.Failed:
 			return nil, fmt.Errorf("inode %v: dataset %s has failed: %s: %w", ino, ds.Name, ds.Error, syscall.EIO)
 		case known && complete(ds):
@@ -190,13 +193,16 @@ func (f *Fills) of(ctx context.Context, ino metadata.Ino) (*stagein.Fill, error)
 
 // complete reports whether all files of a dataset without a fill were stored.
 func complete(ds cluster.Dataset) bool {
-	return !ds.Fill && ds.Phase != cluster.Staging && !ds.Phase.Ended()
+	return !ds.Fill && ds.Phase != cluster.Staging && ds.Phase != cluster.Failed
 }
 
 // present reports whether [off, off+n) of this node's object of ino can be read without
 // a fetch.
 func (f *Fills) present(ino metadata.Ino, off, n int64) bool {
 	if !ino.Sealed() {
+		return true
+	}
+	if f.replicas.Has(ino) {
 		return true
 	}
 	if x, _ := f.get(ino.Dataset()); x != nil {
@@ -217,8 +223,21 @@ func (f *Fills) need(ctx context.Context, ino metadata.Ino, off, n int64) error 
 		if x == nil {
 			return err
 		}
-		return x.Need(ctx, ino, off, n)
+		return f.fetch(ctx, x, ino, off, n)
 	})
+}
+
+// fetch is x.Need for a file that is no replica here. One of another node is not fetched.
+func (f *Fills) fetch(ctx context.Context, x *stagein.Fill, ino metadata.Ino, off, n int64) error {
+	if !x.Has(ino, off, n) && f.replicas.Foreign(ino) {
+		return fmt.Errorf("inode %v: %w", ino, replicas.ErrNotHere)
+	}
+	return x.Need(ctx, ino, off, n)
+}
+
+// compare reads a piece of this node from the drive and compares it with its checksum.
+func (f *Fills) compare(ctx context.Context, p stagein.PieceSum) error {
+	return comparePiece(ctx, f.cfg.Store, p)
 }
 
 // waited runs do, which waits for a file, for another node: EAGAIN if it takes long, or

@@ -30,6 +30,9 @@ var (
 
 // ReadAt implements datapath.Reader.
 func (l Local) ReadAt(ctx context.Context, ino metadata.Ino, p []byte, off int64) (int, error) {
+	if l.fills.replicas.Has(ino) {
+		return l.Store.ReadAt(ctx, ino, p, off) // nothing if it is given back just now
+	}
 	x, err := l.fills.of(ctx, ino)
 	if err != nil {
 		return 0, err
@@ -48,7 +51,7 @@ func (l Local) ReadAt(ctx context.Context, ino metadata.Ino, p []byte, off int64
 
 // need waits until a read can be answered from the store. Overflow is read here.
 func (l Local) need(ctx context.Context, x *stagein.Fill, ino metadata.Ino, p []byte, off int64) (n int, overflow bool, err error) {
-	err = x.Need(ctx, ino, off, int64(len(p)))
+	err = l.fills.fetch(ctx, x, ino, off, int64(len(p)))
 	if errors.Is(err, stagein.ErrOverflow) {
 		n, err = l.fills.readOverflow(ctx, x, ino, p, off)
 		return n, true, err
@@ -67,6 +70,9 @@ func (l Local) ReadIfPresent(ctx context.Context, ino metadata.Ino, p []byte, of
 // ReadPipe implements datapath.Piper for datasets: of other files the bytes in the pipe
 // could change.
 func (l Local) ReadPipe(ctx context.Context, ino metadata.Ino, to *datapath.Pipe, p []byte, off int64) (int, error) {
+	if l.fills.replicas.Has(ino) {
+		return l.Store.ReadPipe(ctx, ino, to, p, off)
+	}
 	x, err := l.fills.of(ctx, ino)
 	if err != nil {
 		return 0, err
@@ -84,7 +90,7 @@ func (l Local) ReadPipe(ctx context.Context, ino metadata.Ino, to *datapath.Pipe
 
 // Open implements datapath.Opener. A file that is not fetched yet has no object.
 func (l Local) Open(ino metadata.Ino) (*os.File, error) {
-	if ino.Sealed() {
+	if ino.Sealed() && !l.fills.replicas.Has(ino) {
 		x, _ := l.fills.get(ino.Dataset())
 		if ds, _ := l.fills.cfg.Node.View().Dataset(ino.Dataset()); x == nil && ds.Fill || x != nil && !x.Stored(ino) {
 			return nil, fmt.Errorf("object %v: %w", ino, fs.ErrNotExist)

@@ -53,8 +53,15 @@ func (c *readCheck) setVerified(p stagein.PieceSum) {
 // verify compares the pieces of [off, off+n) of this node's object of ino with their
 // checksums, and refetches those that differ; EIO if that does not help. Pieces of a
 // striped file that several nodes staged while they read it, or of more than
-// manifest.MaxChunks chunks, have no checksum.
+// manifest.MaxChunks chunks, have no checksum. Replicas are verified also without
+// verify=reads: other nodes heal from them.
 func (c *readCheck) verify(ctx context.Context, ino metadata.Ino, off, n int64) error {
+	if c.fills.replicas.Has(ino) {
+		return c.fills.replicas.Verify(ctx, ino, c.fills.compare)
+	}
+	if !c.fills.cfg.Sums {
+		return nil
+	}
 	x, _ := c.fills.get(ino.Dataset())
 	t, ok := c.tables.get(ino.Dataset())
 	if x == nil || !ok {

@@ -113,6 +113,11 @@ func (v *Verifier) refetch(ctx context.Context, q *repairRequest) (*repairResult
 	if x == nil {
 		return nil, fmt.Errorf("repair: the source of dataset %d is not known here: %w", q.Dataset, syscall.ENOENT)
 	}
+	for _, ino := range q.Inos {
+		if err := v.fills.replicas.Verify(ctx, ino, v.fills.compare); ctx.Err() != nil {
+			return nil, err // a bad replica was removed
+		}
+	}
 	failed, err := x.Refetch(ctx, q.Inos)
 	r := &repairResult{Failed: make(map[metadata.Ino]string, len(failed))}
 	for ino, e := range failed {

@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"hash"
 	"io"
@@ -17,6 +18,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/bivouacfs/bivouac/daemon/node"
+	"github.com/bivouacfs/bivouac/daemon/replicas"
 	"github.com/bivouacfs/bivouac/datapath"
 	"github.com/bivouacfs/bivouac/datapath/wire"
 	"github.com/bivouacfs/bivouac/metadata"
@@ -108,6 +110,9 @@ func (r *verification) begin(ctx context.Context, g *errgroup.Group, path string
 			g.Go(func() error { return r.piece(ctx, path, p) })
 		}
 	}
+	if !again && r.v.fills.replicas.Has(a.Ino) {
+		g.Go(func() error { return r.replica(ctx, path, a.Ino) })
+	}
 	mine := len(order) > 0 && r.m.Holder(a.Ino, order[0]) == r.v.n.Self() && (!again || r.q.SHA256)
 	switch {
 	case mine && a.Layout.Kind == metadata.Local && r.fill != nil && r.fill.Overflowed(a.Ino):
@@ -157,6 +162,24 @@ func (r *verification) piece(ctx context.Context, path string, p stagein.PieceSu
 	if err != nil {
 		r.bad(path, p.Ino, fmt.Errorf("from offset %d of the object: %w", p.Off, err))
 	}
+	return nil
+}
+
+// replica compares this node's replica of a file.
+func (r *verification) replica(ctx context.Context, path string, ino metadata.Ino) error {
+	fills := r.v.fills
+	err := fills.replicas.Compare(ctx, ino, fills.compare)
+	switch {
+	case ctx.Err() != nil:
+		return ctx.Err()
+	case errors.Is(err, replicas.ErrNotHere): // it was given back just now
+		return nil
+	case err != nil:
+		r.bad(path, ino, fmt.Errorf("replica: %w", err))
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.res.Replicas++
 	return nil
 }
 

@@ -41,6 +41,7 @@ type VerifyResult struct {
 	Bad      int64     `json:"bad"`       // files that differ from what was staged, or cannot be read
 	Repaired int64     `json:"repaired"`  // files that were bad and are right since they were refetched
 	Overflow int64     `json:"overflow"`  // files that are in the source only, and were not read
+	Replicas int64     `json:"replicas"`  // that were read
 	BadFiles []BadFile `json:"bad_files"` // the first that were bad or repaired
 }
 
@@ -61,7 +62,7 @@ const maxBadFiles = 1000
 // once.
 func (r *VerifyResult) add(o VerifyResult) {
 	r.Files, r.Bytes, r.Unsummed, r.Bad = r.Files+o.Files, r.Bytes+o.Bytes, r.Unsummed+o.Unsummed, r.Bad+o.Bad
-	r.Overflow += o.Overflow
+	r.Overflow, r.Replicas = r.Overflow+o.Overflow, r.Replicas+o.Replicas
 	for _, f := range o.BadFiles {
 		if slices.ContainsFunc(r.BadFiles, func(was BadFile) bool { return was.Ino == f.Ino }) {
 			r.Bad--

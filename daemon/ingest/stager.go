@@ -107,6 +107,7 @@ func (s *Stager) Begin(ctx context.Context, d job.Dataset) (*Coordinator, error)
 	}
 	ds := cluster.Dataset{
 		Name: d.Name, Source: d.Source, Coordinator: s.cfg.Node.Self(), Phase: cluster.Staging, Started: now(), Spec: spec,
+		Replicas: d.Options.Replicas,
 	}
 	defer s.propose(d.Name)()
 	// The caller may go away; what was proposed may be agreed on all the same.

@@ -50,6 +50,7 @@ type Leader struct {
 	mu      sync.Mutex
 	since   time.Time                 // guarded by mu; when this node began to lead; zero while another does
 	reports map[metadata.NodeID]heard // guarded by mu
+	marks   uint64                    // guarded by mu; version of what the reports say of replicas
 	started map[string]bool           // guarded by mu; datasets of the job file that this leader has started
 }
 
@@ -64,6 +65,9 @@ func (l *Leader) Record(r Report, at time.Time) {
 	defer l.mu.Unlock()
 	was := l.reports[r.Node].Report
 	l.reports[r.Node] = heard{r, at}
+	if !maps.Equal(r.Replicas, was.Replicas) {
+		l.marks = max(l.marks+1, uint64(at.UnixNano())) // also newer than those of an earlier leader
+	}
 	if !r.differs(&was) {
 		return
 	}

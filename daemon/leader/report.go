@@ -7,6 +7,7 @@ import (
 
 	"github.com/bivouacfs/bivouac/daemon/dataset"
 	"github.com/bivouacfs/bivouac/daemon/node"
+	"github.com/bivouacfs/bivouac/daemon/replicas"
 	"github.com/bivouacfs/bivouac/daemon/stageout"
 	"github.com/bivouacfs/bivouac/datapath"
 	"github.com/bivouacfs/bivouac/metadata"
@@ -34,6 +35,10 @@ type Report struct {
 	// Scanned is the bytes that the node has read for each scan that it coordinates.
 	Scanned map[metadata.DatasetID]int64 `json:"scanned,omitempty"`
 	Space   datapath.Space               `json:"space"`
+	// Replicas is how far the node is with its replicas; MarksVersion is what it knows of the
+	// other nodes'.
+	Replicas     map[metadata.DatasetID]replicas.Mark `json:"replicas,omitempty"`
+	MarksVersion uint64                               `json:"marks_version,omitempty"`
 	// Out is what the node cannot copy out; HasOutput says that the job's output is
 	// there, so that the node can notify the user.
 	Out       []stageout.Failures `json:"out,omitempty"`

@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/bivouacfs/bivouac/daemon/node"
+	"github.com/bivouacfs/bivouac/daemon/replicas"
 	"github.com/bivouacfs/bivouac/daemon/stageout"
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/metadata/cluster"
@@ -39,6 +40,22 @@ func (l *Leader) serving(m cluster.Map, f func(n cluster.Node, r *Report)) {
 			f(n, &r.Report)
 		}
 	}
+}
+
+// Marks is how far the nodes are with replicas, by dataset; nil and 0 if known is of that.
+func (l *Leader) Marks(known uint64) (version uint64, all map[metadata.DatasetID][]replicas.Mark) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.marks == known {
+		return 0, nil
+	}
+	all = make(map[metadata.DatasetID][]replicas.Mark)
+	for _, r := range l.reports {
+		for id, m := range r.Replicas {
+			all[id] = append(all[id], m)
+		}
+	}
+	return l.marks, all
 }
 
 // Unreadable is the files of a dataset that nodes of m cannot read from the source, and how

@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"math"
 	"os"
+	"sync/atomic"
 	"syscall"
 
 	"github.com/sirupsen/logrus"
@@ -57,6 +58,7 @@ type Store struct {
 	places []*place
 	table  *table
 	usage  usage
+	spare  atomic.Pointer[Spare]
 }
 
 var (
@@ -194,13 +196,16 @@ func (s *Store) ReadAt(ctx context.Context, ino metadata.Ino, p []byte, off int6
 
 // WriteAt writes all of p at offset off of ino's object, or fails.
 func (s *Store) WriteAt(ctx context.Context, ino metadata.Ino, p []byte, off int64) error {
-	if err := s.writeAt(ctx, ino, p, off); err != nil {
+	if err := s.writeAt(ctx, ino, p, off, s.spend); err != nil {
 		return fmt.Errorf("object %v: write at %d: %w", ino, off, err)
 	}
 	return nil
 }
 
-func (s *Store) writeAt(ctx context.Context, ino metadata.Ino, p []byte, off int64) error {
+// spender is spend or trySpend.
+type spender func(ctx context.Context, ino metadata.Ino, off, most int64, fn func(*object) error) error
+
+func (s *Store) writeAt(ctx context.Context, ino metadata.Ino, p []byte, off int64, spend spender) error {
 	n := int64(len(p))
 	switch {
 	case off < 0:
@@ -212,13 +217,13 @@ func (s *Store) writeAt(ctx context.Context, ino metadata.Ino, p []byte, off int
 	if n == 0 {
 		need = 0
 	}
-	return s.spend(ctx, ino, off, need, func(o *object) error { return writeAll(o.file, p, off) })
+	return spend(ctx, ino, off, need, func(o *object) error { return writeAll(o.file, p, off) })
 }
 
-// spend runs fn, which takes at most most bytes of space in the pages from off on, with ino's
+// trySpend runs fn, which takes at most most bytes of space in the pages from off on, with ino's
 // object, which is created if there is room for all of that. Even if quota or disk have less, it
 // may be enough for the holes in the range.
-func (s *Store) spend(ctx context.Context, ino metadata.Ino, off, most int64, fn func(*object) error) error {
+func (s *Store) trySpend(ctx context.Context, ino metadata.Ino, off, most int64, fn func(*object) error) error {
 	room := s.usage.reserve(most) == nil
 	reserved := room
 	err := s.use(ctx, ino, room, func(o *object) error {

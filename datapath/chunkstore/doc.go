@@ -15,6 +15,9 @@
 // there after a restart. On the disk of the first directory, where the metadata lies,
 // some bytes stay free (Config.Reserve), so that removing always works.
 //
+// Some objects are spare: when a write finds no room, their owner is asked to remove some
+// (Spare).
+//
 // It must not know files, layouts or other nodes, and it does not check content:
 // checksums belong to stage-in.
 //

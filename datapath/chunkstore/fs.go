@@ -22,7 +22,8 @@ type FS interface {
 	// of open(2) that are added.
 	Open(path string, flags int) (File, error)
 	Remove(path string) error
-	Mkdir(path string) error // and its parents; no error if it is there
+	Rename(from, to string) error // EEXIST if to is there
+	Mkdir(path string) error      // and its parents; no error if it is there
 	// MkdirApart is Mkdir for a directory of very many files, placed where no files were removed
 	// lately, if the file system cares.
 	MkdirApart(path string) error
@@ -95,6 +96,13 @@ func openFile(path string, flags int) (fd int, err error) {
 }
 
 func (osFS) Remove(path string) error { return os.Remove(path) }
+
+func (osFS) Rename(from, to string) error {
+	if err := unix.Renameat2(unix.AT_FDCWD, from, unix.AT_FDCWD, to, unix.RENAME_NOREPLACE); err != nil {
+		return &os.LinkError{Op: "rename", Old: from, New: to, Err: err}
+	}
+	return nil
+}
 
 // Mkdir looks at the parents only if it has to.
 func (osFS) Mkdir(path string) error {

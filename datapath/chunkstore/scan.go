@@ -105,7 +105,22 @@ func (s *Store) RemoveAll(match func(metadata.Ino) bool) (int, error) {
 }
 
 // Space returns the quota as far as the disks have it, its use, and what can still be written.
+// What can be given back (Spare) is free.
 func (s *Store) Space(context.Context) (datapath.Space, error) {
+	sp, err := s.space()
+	if spare := min(s.spareBytes(), sp.Used); err == nil && spare > 0 {
+		sp.Used, sp.Free = sp.Used-spare, sp.Free+spare
+	}
+	return sp, err
+}
+
+// FreeNow returns what can be written without that anything is given back.
+func (s *Store) FreeNow() (int64, error) {
+	sp, err := s.space()
+	return sp.Free, err
+}
+
+func (s *Store) space() (datapath.Space, error) {
 	sp := datapath.Space{Capacity: s.cfg.Capacity, Used: max(s.usage.used.Load(), 0), Objects: s.usage.objects.Load()}
 	free, err := s.diskFree()
 	if err != nil {

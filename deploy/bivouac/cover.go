@@ -131,12 +131,8 @@ func viewable(sum manifest.Summary) bool {
 	return sum.Files > 0 && sum.Bytes/sum.Files <= coverMean
 }
 
-// see is called for every readable dataset, more than once, and for one that ended.
+// see is called for every readable dataset, more than once.
 func (c *covers) see(ds cluster.Dataset, sum manifest.Summary) {
-	if ds.Phase.Ended() {
-		c.forget(ds)
-		return
-	}
 	if c.by == nil || !viewable(sum) {
 		return
 	}
@@ -152,21 +148,6 @@ func (c *covers) see(ds cluster.Dataset, sum manifest.Summary) {
 	}
 	x.ds, x.sum = ds, sum
 	c.next(x)
-}
-
-// forget detaches what is mounted over a dataset that ended, and its name. What is being
-// mounted is detached when it is there.
-func (c *covers) forget(ds cluster.Dataset) {
-	c.mu.Lock()
-	if x := c.seen[ds.ID]; x != nil {
-		delete(c.seen, ds.ID)
-		x.ds, x.covered, x.viewed = ds, true, true
-		if x.showing != nil {
-			_ = x.showing.near.CloseWrite() // it may have ended already
-		}
-	}
-	c.mu.Unlock()
-	c.node.mount.Uncover(ds.Name)
 }
 
 // next starts the next mount over a dataset: first the cover, then the view upon it. mu is
@@ -205,15 +186,11 @@ func (c *covers) done(x *covered, m *mount.Cover, viewed bool) (stale bool) {
 		x.view = viewed
 	}
 	stale, x.stale = x.stale && x.view, false
-	switch {
-	case x.ds.Phase.Ended():
-		c.node.mount.Uncover(x.ds.Name)
-	case stale:
+	if stale {
 		x.view = false
 		return true
-	default:
-		c.next(x)
 	}
+	c.next(x)
 	return false
 }
 
@@ -245,9 +222,7 @@ func (c *covers) cover(ds cluster.Dataset, sum manifest.Summary) *mount.Cover {
 		return m
 	}
 	c.mu.Lock()
-	if x := c.seen[ds.ID]; x != nil {
-		x.waiting = h
-	}
+	c.seen[ds.ID].waiting = h
 	c.mu.Unlock()
 	c.wg.Go(func() {
 		defer h.close()
@@ -263,8 +238,7 @@ func (c *covers) warm(ds cluster.Dataset, h *mountHelper, names uint32) {
 		return
 	}
 	c.mu.Lock()
-	x := c.seen[ds.ID]
-	whole := x == nil || x.ds.Phase == cluster.Sealed
+	whole := c.seen[ds.ID].ds.Phase == cluster.Sealed
 	c.mu.Unlock()
 	if whole {
 		return

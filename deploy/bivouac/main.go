@@ -11,8 +11,6 @@ import (
 	"syscall"
 
 	"github.com/spf13/cobra"
-
-	daemonnode "github.com/bivouacfs/bivouac/daemon/node"
 )
 
 // version is set by the linker.
@@ -58,7 +56,7 @@ func exitStatus(err error) int {
 		e = &exitError{status: 1, err: err}
 	}
 	if e.err != nil {
-		fmt.Fprintln(os.Stderr, "bivouac:", daemonnode.ErrorText(e.err))
+		fmt.Fprintln(os.Stderr, "bivouac:", e.err)
 	}
 	return e.status
 }
@@ -105,7 +103,7 @@ Without Slurm, on this machine:
 		SilenceErrors: true,
 		Version:       version,
 	}
-	c.AddCommand(upCmd(), downCmd(), statusCmd(), stageInCmd(), cancelCmd(), removeCmd(), stageOutCmd(), waitCmd(), reportCmd(), skippedCmd(), traceCmd(), verifyCmd(), checkCmd(), locateCmd(), simulateCmd(),
+	c.AddCommand(upCmd(), downCmd(), statusCmd(), stageInCmd(), stageOutCmd(), waitCmd(), reportCmd(), skippedCmd(), traceCmd(), verifyCmd(), checkCmd(), locateCmd(), simulateCmd(),
 		daemonCmd(), keeperCmd(), coverCmd(), viewCmd(), prologCmd(), epilogCmd(), checkOptionsCmd(), versionCmd(), manCmd())
 	return c
 }

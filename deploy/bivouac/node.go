@@ -86,7 +86,7 @@ func (n *node) openMount(start daemon.Start) error {
 	d := n.daemon
 	var err error
 	n.client, err = fsclient.New(fsclient.Config{
-		Self: n.job.Self, Local: d.Meta(), LocalData: d.Data(), View: d.View, Sealed: d, Log: n.log,
+		Self: n.job.Self, Local: d.Meta(), LocalData: d.Data(), View: d.View, Sealed: d, Replicas: d.Replicas, Log: n.log,
 		UID: n.job.UID, GID: n.job.GID, Now: time.Now, Run: d.Run(), VerifyReads: n.job.VerifyReads,
 		Meta: func(id metadata.NodeID) metadata.NodeStore { return remote.NewStore(d.Caller(id)) },
 		Data: func(id metadata.NodeID) datapath.Store { return remote.NewData(d.Caller(id)) },
@@ -113,6 +113,10 @@ func (n *node) openMount(start daemon.Start) error {
 	d.SetDropPages(func(inos []metadata.Ino) {
 		n.mount.DropPages(inos)
 		n.covers.invalidate(inos)
+	})
+	d.SetReplicasChanged(func(ds metadata.DatasetID, gone []metadata.Ino) {
+		n.mount.Forget(gone)
+		n.covers.renew(ds)
 	})
 	d.SetTrace(n.trace)
 	n.trace(nil)

@@ -31,23 +31,12 @@ func (c *covers) view(ds cluster.Dataset, sum manifest.Summary) *mount.Cover {
 	log.WithFields(logrus.Fields{"files": sum.Files, "local": v.here, "took": time.Since(began).Round(time.Millisecond)}).
 		Info("kernel view made; it will be attached when no process walks the dataset")
 	c.mu.Lock()
-	if x := c.seen[ds.ID]; x != nil {
-		x.showing = h
-	} else {
-		_ = h.near.CloseWrite() // the dataset was removed
-	}
+	c.seen[ds.ID].showing = h
 	c.mu.Unlock()
 	c.wg.Go(func() {
 		defer h.close()
 		if err := h.attached(); err != nil {
 			log.WithError(err).Debug("kernel view not attached")
-			return
-		}
-		c.mu.Lock()
-		gone := c.seen[ds.ID] == nil
-		c.mu.Unlock()
-		if gone {
-			c.node.mount.Uncover(ds.Name)
 			return
 		}
 		log.WithField("took", time.Since(began).Round(time.Millisecond)).Info("kernel view attached; the kernel reads the dataset's local files directly")
@@ -140,19 +129,40 @@ func (c *covers) invalidate(inos []metadata.Ino) {
 		}
 	}
 	for ds := range bad {
-		c.mu.Lock()
-		x := c.seen[ds]
-		there := x != nil && x.view
-		if x != nil {
-			x.stale = x.viewed && x.mounts // its tree may describe the file as it was
-		}
-		if there {
-			x.view = false
-		}
-		c.mu.Unlock()
-		if there {
+		if x := c.outdate(ds); x != nil {
 			c.remake(x)
 		}
+	}
+}
+
+// outdate has the view of a dataset made again when it is made; if it is there, it returns
+// what the caller has to remake.
+func (c *covers) outdate(ds metadata.DatasetID) *covered {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	x := c.seen[ds]
+	if x == nil {
+		return nil
+	}
+	x.stale = x.viewed && x.mounts // its tree may describe a file as it was
+	if !x.view {
+		return nil
+	}
+	x.view = false
+	return x
+}
+
+// renew remakes the view of a dataset of which this node has other replicas than before: the
+// kernel reads those that came by itself, and lets go of those that went.
+func (c *covers) renew(ds metadata.DatasetID) {
+	x := c.outdate(ds)
+	if x == nil {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.ctx.Err() == nil {
+		c.wg.Go(func() { c.remake(x) })
 	}
 }
 
@@ -165,19 +175,19 @@ func (c *covers) remake(x *covered) {
 		showing.cancel() // it must not attach the old view
 	}
 	c.node.mount.Uncover(name)
-	c.node.log.WithField("dataset", name).Warn("a local file of the dataset is damaged or missing; making the kernel view again without it")
+	c.node.log.WithField("dataset", name).Info("local files of the dataset have changed; making the kernel view again")
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	x.covered, x.viewed = false, false
 	c.next(x)
 }
 
-// intact reports whether a file is on this node as placed: here if it belongs here.
+// intact reports whether a file is on this node if it belongs here.
 func (c *covers) intact(ino metadata.Ino) bool {
 	a, err := c.node.client.Getattr(c.ctx, ino)
 	if err != nil {
 		return false
 	}
 	mine, here, err := c.node.client.WholeHere(c.ctx, &a)
-	return err == nil && mine == here
+	return err == nil && (here || !mine)
 }

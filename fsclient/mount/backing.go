@@ -65,7 +65,8 @@ func (b serverBacker) Drop(id int32) error {
 // be passed through, or none, so the first decides.
 type backing struct {
 	ino  metadata.Ino
-	refs int // under backings.mu: opens
+	refs int  // under backings.mu: opens
+	gone bool // under backings.mu: its object was removed
 
 	once sync.Once
 	id   atomic.Int32 // set by once; 0 is no passthrough
@@ -240,14 +241,48 @@ func (t *backings) close(b *backing) {
 	if b == nil {
 		return
 	}
+	if t.released(b) {
+		_ = t.backer.Drop(b.id.Load()) // after an error the kernel keeps one file open
+	}
+}
+
+// released counts a close, and reports whether the file is to be unregistered.
+func (t *backings) released(b *backing) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	b.refs--
 	switch {
 	case b.refs > 0:
-	case b.id.Load() == 0:
+	case b.gone || b.id.Load() == 0:
 		delete(t.byIno, b.ino)
+		return b.id.Load() != 0
 	default:
 		t.idle.Add(b.ino, b)
+	}
+	return false
+}
+
+// forget unregisters files whose objects were removed, so that their space is free: at once,
+// or when they are closed.
+func (t *backings) forget(inos []metadata.Ino) {
+	if t.backer == nil {
+		return
+	}
+	var idle []*backing
+	t.mu.Lock()
+	for _, ino := range inos {
+		b := t.byIno[ino]
+		if b == nil {
+			continue
+		}
+		if b.gone = true; b.refs == 0 {
+			t.idle.Remove(ino)
+			delete(t.byIno, ino)
+			idle = append(idle, b)
+		}
+	}
+	t.mu.Unlock()
+	for _, b := range idle {
+		_ = t.backer.Drop(b.id.Load()) // after an error the kernel keeps one file open
 	}
 }

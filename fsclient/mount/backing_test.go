@@ -158,3 +158,34 @@ func TestPassthroughRefused(t *testing.T) {
 		}
 	}
 }
+
+// TestForget: objects that were removed are unregistered, an open one when it is closed, and
+// what is open is read to its end.
+func TestForget(t *testing.T) {
+	needPassthrough(t)
+	j := startJob(t, &job{})
+	var open []*os.File
+	var inos []metadata.Ino
+	for i := range sealedFiles {
+		if localTo(j, 0, i) {
+			f, err := os.Open(j.file(0, i))
+			check(t, err)
+			defer f.Close()
+			var st syscall.Stat_t
+			check(t, syscall.Fstat(int(f.Fd()), &st))
+			open, inos = append(open, f), append(inos, metadata.Ino(st.Ino))
+		}
+	}
+	check(t, open[0].Close())
+	j.mounts[0].Forget(inos)
+	before := j.mounts[0].Stats().Passthrough
+	wantFile(t, open[1].Name(), sealedContent(len(j.data))) // still open: by the same id
+	wantFile(t, open[0].Name(), sealedContent(0))           // registered anew
+	if got := j.mounts[0].Stats().Passthrough - before; got != 2 {
+		t.Errorf("%d opens by passthrough, want 2", got)
+	}
+	b := make([]byte, len(sealedContent(len(j.data))))
+	if n, err := open[1].ReadAt(b, 0); n != len(b) || !bytes.Equal(b, sealedContent(len(j.data))) {
+		t.Errorf("the open file: %d bytes, %v", n, err)
+	}
+}

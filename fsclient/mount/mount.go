@@ -257,6 +257,10 @@ func (m *Mount) Stats() Stats {
 // of them that are in flight.
 func (m *Mount) DropPages(files []metadata.Ino) { m.fs.dropPages(files) }
 
+// Forget lets go of objects of this node that were removed: the kernel reads them by itself
+// only while they are open.
+func (m *Mount) Forget(files []metadata.Ino) { m.fs.backings.forget(files) }
+
 // Uncover invalidates the name of a dataset in the kernel, which detaches all that is
 // mounted over it: covers and kernel views. Processes in them can go on.
 func (m *Mount) Uncover(name string) {

@@ -3,6 +3,7 @@ package route
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -148,19 +149,22 @@ func (r *Router) Order(ctx context.Context, ino metadata.Ino, l metadata.Layout)
 	return order, nil
 }
 
-// Where appends to buf the nodes that have what is owner's of the file ino of a dataset:
-// the owner, or its stand-in if it was lost, and the holders of replicas.
-func (r *Router) Where(buf []metadata.NodeID, ino metadata.Ino, owner metadata.NodeID) []metadata.NodeID {
+// Where appends to buf the nodes that have what is owner's of the file a of a dataset: the
+// owner, or its stand-in if it was lost, and the holders of replicas.
+func (r *Router) Where(buf []metadata.NodeID, a *metadata.Attr, owner metadata.NodeID) []metadata.NodeID {
 	m := r.Map()
-	buf = append(buf, m.Holder(ino, owner))
-	if r.cfg.Replicas != nil {
-		buf = r.cfg.Replicas(buf, ino, owner)
+	holder := m.Holder(a.Ino, owner)
+	buf = append(buf, holder)
+	if r.cfg.Replicas == nil || a.Layout.Kind != metadata.Local {
+		return buf
 	}
-	return buf
+	all := r.cfg.Replicas(buf, a.Ino, owner)
+	replicas := slices.DeleteFunc(all[len(buf):], func(id metadata.NodeID) bool { return id == holder })
+	return all[:len(buf)+len(replicas)]
 }
 
 // Hosts is the names of the nodes that hold the data of the file a, in the order of
-// its stripe; "source" for a file that is read through from the source.
+// its stripe, or its owner and the holders of replicas; "source" for a file that is read through from the source.
 func (r *Router) Hosts(ctx context.Context, a metadata.Attr) ([]string, error) {
 	if a.Layout.Kind == metadata.Overflow {
 		return []string{"source"}, nil
@@ -168,6 +172,9 @@ func (r *Router) Hosts(ctx context.Context, a metadata.Attr) ([]string, error) {
 	order, err := r.Order(ctx, a.Ino, a.Layout)
 	if err != nil {
 		return nil, err
+	}
+	if a.Ino.Sealed() && a.Layout.Kind == metadata.Local && r.cfg.Replicas != nil {
+		order = r.cfg.Replicas(order, a.Ino, order[0])
 	}
 	m := r.Map()
 	hosts := make([]string, len(order))

@@ -12,6 +12,8 @@
 //	failed  its last read failed: gets probes only
 //	idle    has not been read from yet
 //
+// This node's own drive is used while half of its time is no more than that of the best other.
+//
 // A probe is an ordinary read. Probes are spaced by a doubling interval, which starts again
 // when one is answered much faster than expected. An outlier counts as twice the average.
 // A place that does not answer at all is as slow as its silence is long.

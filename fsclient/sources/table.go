@@ -150,24 +150,28 @@ type option struct {
 // one.
 func (t *Table) choose(n int64, among []metadata.NodeID, now time.Time) (chosen int, best float64) {
 	var buf [8]option
-	all := buf[:0]
+	all, own := buf[:0], -1
 	best = math.Inf(1)
 	for i, id := range among {
 		p := t.place(id)
 		took, known := p.cost(n, now)
 		if id == t.self {
-			took *= ownDrive
+			took *= ownDrive // 0 until it is known
+			own = i
 		}
 		if known && !p.failed {
 			best = min(best, took)
 		}
-		if !known {
+		if !known && id != t.self {
 			took = -1
 		}
 		all = append(all, option{i, p, took})
 	}
 	if math.IsInf(best, 1) {
 		best = failCost / 1000 // nothing is known yet
+	}
+	if own >= 0 && !all[own].p.failed && all[own].cost <= best {
+		return own, best // the others need no probes
 	}
 	for i := range all {
 		if all[i].cost < 0 {

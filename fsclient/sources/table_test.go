@@ -246,6 +246,7 @@ func TestOwnDrive(t *testing.T) {
 			}
 			return w.jitter(time.Millisecond)
 		}
+		w.reader(w.tables[0], sample, []metadata.NodeID{0}, 100*time.Millisecond) // other files
 		w.reader(w.tables[0], sample, []metadata.NodeID{0, 99}, time.Millisecond)
 		w.run(10 * time.Second)
 		n, all := w.reads(99, 5*time.Second, 10*time.Second)

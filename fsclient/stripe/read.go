@@ -20,9 +20,9 @@ import (
 type Nodes interface {
 	// Data is the file data of a node.
 	Data(id metadata.NodeID) (datapath.Store, error)
-	// Where appends to buf the nodes that have what is owner's of the file ino of a
-	// dataset: the owner, or its stand-in if it was lost, and the holders of replicas.
-	Where(buf []metadata.NodeID, ino metadata.Ino, owner metadata.NodeID) []metadata.NodeID
+	// Where appends to buf the nodes that have what is owner's of the file a of a dataset:
+	// the owner, or its stand-in if it was lost, and the holders of replicas.
+	Where(buf []metadata.NodeID, a *metadata.Attr, owner metadata.NodeID) []metadata.NodeID
 }
 
 // Config says where the data is.

@@ -86,7 +86,7 @@ type fakeNodes struct {
 
 func (n *fakeNodes) Data(id metadata.NodeID) (datapath.Store, error) { return n.stores[id], nil }
 
-func (n *fakeNodes) Where(buf []metadata.NodeID, _ metadata.Ino, owner metadata.NodeID) []metadata.NodeID {
+func (n *fakeNodes) Where(buf []metadata.NodeID, _ *metadata.Attr, owner metadata.NodeID) []metadata.NodeID {
 	if owner == n.lost {
 		owner = n.standIn
 	}

@@ -173,7 +173,7 @@ func (c *Cluster) start(t testing.TB, i int, dir string, l net.Listener) *Node {
 	n := &Node{Daemon: d, Job: j, dir: dir, log: log.WithField("node", i)}
 	t.Cleanup(func() { n.stop(t) })
 	n.Client, err = fsclient.New(fsclient.Config{
-		Self: j.Self, Local: d.Meta(), LocalData: d.Data(), View: d.View, Sealed: d, UID: j.UID, GID: j.GID,
+		Self: j.Self, Local: d.Meta(), LocalData: d.Data(), View: d.View, Sealed: d, Replicas: d.Replicas, UID: j.UID, GID: j.GID,
 		Log: log.WithField("node", i), Now: time.Now, Run: d.Run(), VerifyReads: j.VerifyReads,
 		Meta: func(id metadata.NodeID) metadata.NodeStore { return remote.NewStore(d.Caller(id)) },
 		Data: func(id metadata.NodeID) datapath.Store { return remote.NewData(d.Caller(id)) },

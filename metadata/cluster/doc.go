@@ -11,6 +11,7 @@
 //	a sealed file             FileOwner   over the nodes Up now; then fixed by the manifest
 //	                          Balance     the same with bounded loads, where all files are known beforehand
 //	a lost node's part of it  Holder      over the nodes Up now, while the node is Down
+//	a sealed file's replicas  Replicas    over the nodes Up now; a stand-in is the first
 //
 // A Map also remembers in which epochs each node was Up, for the layouts of earlier epochs.
 package cluster

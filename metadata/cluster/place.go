@@ -16,6 +16,7 @@ const (
 	kindFile
 	kindEntry
 	kindHolder
+	kindReplica
 )
 
 // mix is the finalizer of splitmix64, a bijection in which every bit of x affects every bit of the

@@ -45,14 +45,9 @@ const (
 	Sealed
 	// Failed is a dataset that could not be staged; Dataset.Error says why.
 	Failed
-	// Removed is a dataset that the user took away.
-	Removed
 )
 
-// Ended reports whether nothing is left of a dataset in this phase.
-func (p Phase) Ended() bool { return p == Failed || p == Removed }
-
-var phaseNames = []string{"staging", "publishing", "filling", "sealed", "failed", "removed"}
+var phaseNames = []string{"staging", "publishing", "filling", "sealed", "failed"}
 
 // String is the phase's name.
 func (p Phase) String() string { return nameOf(phaseNames, "phase", uint8(p)) }

@@ -1,0 +1,317 @@
+package replicas
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/bivouacfs/bivouac/daemon/node"
+	"github.com/bivouacfs/bivouac/datapath"
+	"github.com/bivouacfs/bivouac/datapath/wire"
+	"github.com/bivouacfs/bivouac/metadata"
+	"github.com/bivouacfs/bivouac/metadata/cluster"
+	"github.com/bivouacfs/bivouac/stagein"
+)
+
+const (
+	atOnce     = 4  // files that are made at a time
+	batchFiles = 64 // files between two looks at room and map
+	keepFree   = 16 // one part in so many of the node's room stays free of replicas
+
+	// The pause before files that could not be copied are tried again.
+	firstRetry = 5 * time.Second
+	lastRetry  = 5 * time.Minute
+)
+
+// errNoRoom says that there is no free room for more replicas.
+var errNoRoom = fmt.Errorf("no room for more replicas: %w", syscall.ENOSPC)
+
+// Run makes replicas until ctx ends.
+func (r *Replicas) Run(ctx context.Context) {
+	pause := firstRetry
+	for {
+		v, changed := r.cfg.Node.Watch()
+		again := false
+		for _, ds := range v.Datasets {
+			if ds.Replicas != "" && ds.Phase == cluster.Sealed {
+				again = !r.follow(ctx, ds, v.Map) || again
+			}
+		}
+		var retry <-chan time.Time
+		if again {
+			retry = time.After(pause)
+			pause = min(2*pause, lastRetry)
+		} else {
+			pause = firstRetry
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-changed:
+		case <-retry:
+		}
+	}
+}
+
+// follow makes the replicas of a dataset that m gives this node, and reports whether there is
+// nothing left to do.
+func (r *Replicas) follow(ctx context.Context, ds cluster.Dataset, m cluster.Map) bool {
+	log := r.cfg.Node.Log().WithField("dataset", ds.Name)
+	s, err := r.prepare(ctx, ds, m)
+	if err != nil {
+		if ctx.Err() == nil {
+			log.WithError(err).Warn("replicas of the dataset not begun: retrying")
+		}
+		return false
+	}
+	if s == nil {
+		return false // the manifest is not here yet
+	}
+	err = r.makeAll(ctx, s)
+	r.mu.Lock()
+	s.full = errors.Is(err, errNoRoom)
+	missed, mark, news := s.missed, s.mark(r.cfg.Node.Self()), s.told != s.have
+	s.told = s.have
+	r.mu.Unlock()
+	switch {
+	case ctx.Err() != nil || errors.Is(err, errMapChanged):
+		return true
+	case news:
+		r.changed(s.id, nil)
+	}
+	log = log.WithField("files", mark.Files).WithField("bytes", mark.Bytes)
+	full := errors.Is(err, errNoRoom)
+	switch {
+	case err != nil && !full:
+		log.WithError(err).Warn("replicas of the dataset interrupted: retrying")
+	case !news:
+	case full && ds.Replicas != cluster.ReplicasSpare:
+		log.WithField("of_files", mark.OfFiles).Warn("no room for more replicas on this node: they go on when room is free")
+	case missed > 0:
+		log.WithField("missed", missed).Debug("files without a replica: their owners do not have them, or do not answer")
+	default:
+		log.Info("replicas of the dataset made")
+	}
+	return err == nil && missed == 0
+}
+
+// prepare returns the set of a dataset by the map m; nil if its manifest is not here.
+func (r *Replicas) prepare(ctx context.Context, ds cluster.Dataset, m cluster.Map) (*set, error) {
+	r.mu.RLock()
+	was := r.sets[ds.ID]
+	r.mu.RUnlock()
+	if was != nil && was.m.Epoch == m.Epoch {
+		r.mu.Lock()
+		was.made, was.missed = 0, 0 // what is missing is tried again
+		r.mu.Unlock()
+		return was, nil
+	}
+	table, ok := r.cfg.Manifest(ds)
+	if !ok {
+		return nil, nil
+	}
+	s, err := newSet(ds, table, m, r.cfg.Node.Self())
+	if err != nil {
+		return nil, err
+	}
+	if was == nil {
+		if err := r.sweep(s); err != nil {
+			return nil, err
+		}
+	}
+	r.mu.Lock()
+	if was != nil {
+		s.inherit(was)
+	}
+	r.sets[s.id] = s
+	r.mu.Unlock()
+	r.on.Store(true)
+	return s, r.learnSums(ctx, s)
+}
+
+// sweep removes what an earlier run of the daemon has left of replicas.
+func (r *Replicas) sweep(s *set) error {
+	n, err := r.cfg.Store.RemoveAll(func(ino metadata.Ino) bool {
+		return ino.Sealed() && ino.Dataset() == s.id && (ino.Part() == metadata.DirPart || s.find(ino) != nil && !r.cfg.Stored(ino))
+	})
+	if n > 0 {
+		r.cfg.Node.Log().WithField("objects", n).Debug("replicas of an earlier run removed")
+	}
+	return err
+}
+
+// learnSums asks the owners for the checksums of what they have staged. Those of an owner that
+// does not answer come from the manifest, or are taken when a file is copied.
+func (r *Replicas) learnSums(ctx context.Context, s *set) error {
+	owners := make(map[metadata.NodeID]bool)
+	for i := range s.files {
+		owners[s.files[i].owner] = true
+	}
+	for id := range owners {
+		if n, _ := s.m.Node(id); n.State == cluster.Down {
+			continue
+		}
+		err := r.cfg.Sums(ctx, s.id, id, func(p stagein.PieceID, sum [16]byte) {
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			if f := s.find(p.Ino); f != nil && p.Chunk == 0 && f.owner == id && sum != [16]byte{} {
+				f.sum = sum
+			}
+		})
+		if err != nil {
+			return fmt.Errorf("checksums of node %d: %w", id, err)
+		}
+	}
+	return nil
+}
+
+var errMapChanged = errors.New("the map has changed")
+
+// makeAll makes the replicas of s, in their order, until there is no room or the map changes.
+func (r *Replicas) makeAll(ctx context.Context, s *set) error {
+	for {
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		if r.cfg.Node.View().Map.Epoch != s.m.Epoch {
+			return errMapChanged
+		}
+		batch, room := r.batch(s)
+		switch {
+		case len(batch) == 0 && !room:
+			return errNoRoom
+		case len(batch) == 0:
+			return nil
+		}
+		if err := r.makeBatch(ctx, s, batch); err != nil {
+			return err
+		}
+	}
+}
+
+// batch returns the next files to be made, and whether there is room for more.
+func (r *Replicas) batch(s *set) (batch []file, room bool) {
+	sp, _ := r.cfg.Store.Space(context.Background()) // a local look
+	free, err := r.cfg.Store.FreeNow()
+	free -= sp.Capacity / keepFree
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for ; s.made < len(s.files) && s.files[s.made].pos < s.ceiling; s.made++ {
+		f := &s.files[s.made]
+		if f.state != absent {
+			continue
+		}
+		if len(batch) == batchFiles {
+			return batch, true
+		}
+		if free -= f.size; free < 0 || err != nil {
+			return batch, false
+		}
+		batch = append(batch, *f)
+	}
+	return batch, true
+}
+
+// makeBatch makes replicas of files. Only what keeps all others from being made is an error.
+func (r *Replicas) makeBatch(ctx context.Context, s *set, batch []file) error {
+	g, ctx := errgroup.WithContext(ctx)
+	g.SetLimit(atOnce)
+	var mu sync.Mutex
+	missed := 0 // guarded by mu
+	for _, f := range batch {
+		g.Go(func() error {
+			sum, err := r.copyFile(ctx, s, f)
+			switch {
+			case errors.Is(err, syscall.ENOSPC):
+				return errNoRoom
+			case ctx.Err() != nil:
+				return ctx.Err()
+			case node.Unreachable(err):
+				return err
+			case err != nil:
+				r.cfg.Node.Log().WithError(err).WithField("inode", f.ino.String()).Debug("replica not made")
+				mu.Lock()
+				missed++
+				mu.Unlock()
+				return nil
+			}
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			if x := s.find(f.ino); x != nil && x.state == absent {
+				x.sum = sum
+				r.bytes.Add(s.put(x, present))
+			}
+			return nil
+		})
+	}
+	err := g.Wait()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	s.missed += missed
+	if err != nil {
+		s.made = s.index(batch[0].pos)
+	}
+	return err
+}
+
+// copyFile brings a file from the node that has it to this one, and returns its checksum.
+func (r *Replicas) copyFile(ctx context.Context, s *set, f file) (sum [16]byte, err error) {
+	temp := metadata.SealedIno(s.id, metadata.DirPart, 1<<31|r.serial.Add(1)) // no directory has an object
+	from := s.m.Holder(f.ino, f.owner)
+	want := f.sum
+	if want == [16]byte{} {
+		if want, _, err = s.table.Record(f.ino); err != nil {
+			return sum, err
+		}
+	}
+	sum, err = r.pull(ctx, from, f.ino, f.size, want, func(p []byte, off int64) error { return r.cfg.Write(ctx, temp, p, off) })
+	if err == nil {
+		err = r.cfg.Store.Rename(ctx, temp, f.ino)
+	}
+	if err != nil {
+		_ = r.cfg.Store.Remove(context.WithoutCancel(ctx), temp) // the next start of the daemon removes what stays
+	}
+	return sum, err
+}
+
+// pull reads a file that a node has stored, calls put with its bytes, and returns its checksum,
+// which is compared with want unless that is zeros. EAGAIN: the node does not have it.
+func (r *Replicas) pull(ctx context.Context, from metadata.NodeID, ino metadata.Ino, size int64, want [16]byte, put func(p []byte, off int64) error) (sum [16]byte, err error) {
+	peer, ok := r.cfg.Of(from).(datapath.PresentReader)
+	if !ok {
+		return sum, fmt.Errorf("node %d cannot read without a fetch: %w", from, syscall.ENOTSUP)
+	}
+	check, own := stagein.NewChecker(want, size), stagein.NewSummer()
+	buf := make([]byte, min(size, wire.MaxData))
+	for off := int64(0); off < size; {
+		b := buf[:min(size-off, int64(len(buf)))]
+		if err := r.cfg.Rate.Take(ctx, int64(len(b))); err != nil {
+			return sum, err
+		}
+		n, err := peer.ReadIfPresent(ctx, ino, b, off)
+		if err == nil && n < len(b) {
+			err = fmt.Errorf("%d of %d bytes: %w", n, len(b), syscall.EAGAIN)
+		}
+		if err != nil {
+			return sum, fmt.Errorf("inode %v from node %d: %w", ino, from, err)
+		}
+		_, _ = check.Write(b) // never fails
+		_, _ = own.Write(b)
+		if err := put(b, off); err != nil {
+			return sum, err
+		}
+		off += int64(n)
+	}
+	if err := check.Check(); err != nil {
+		return sum, fmt.Errorf("inode %v from node %d: %w", ino, from, err)
+	}
+	if want != [16]byte{} {
+		return want, nil
+	}
+	return own.Sum(), nil
+}

@@ -1,0 +1,220 @@
+package replicas
+
+import (
+	"cmp"
+	"context"
+	"math"
+	"slices"
+	"sync"
+	"sync/atomic"
+
+	"github.com/bivouacfs/bivouac/daemon/node"
+	"github.com/bivouacfs/bivouac/datapath"
+	"github.com/bivouacfs/bivouac/datapath/chunkstore"
+	"github.com/bivouacfs/bivouac/datapath/rate"
+	"github.com/bivouacfs/bivouac/metadata"
+	"github.com/bivouacfs/bivouac/metadata/cluster"
+	"github.com/bivouacfs/bivouac/metadata/manifest"
+	"github.com/bivouacfs/bivouac/stagein"
+)
+
+// Config is what Replicas needs.
+type Config struct {
+	Node  node.Node
+	Store *chunkstore.Store
+	// Write is the store's WriteSpare, unless the dataset has ended.
+	Write func(ctx context.Context, ino metadata.Ino, p []byte, off int64) error
+	// Put is WriteAt likewise.
+	Put func(ctx context.Context, ino metadata.Ino, p []byte, off int64) error
+	// Of is the store of another node.
+	Of func(id metadata.NodeID) datapath.Store
+	// Manifest is the manifest of a dataset, if it is here.
+	Manifest func(ds cluster.Dataset) (*manifest.Table, bool)
+	// Stored reports whether this node has a file that fell to it.
+	Stored func(ino metadata.Ino) bool
+	// Sums calls see with the checksums of what a node has staged of a dataset.
+	Sums func(ctx context.Context, ds metadata.DatasetID, owner metadata.NodeID, see func(p stagein.PieceID, sum [16]byte)) error
+	Rate *rate.Bucket // bounds what replicas take from other nodes; nil is unlimited
+}
+
+// Mark is how far a node is with its replicas of a dataset.
+type Mark struct {
+	Node  metadata.NodeID `json:"node"`
+	Below uint64          `json:"below"` // it has those at lower positions
+	Files int64           `json:"files"` // that it has
+	Bytes int64           `json:"bytes"`
+	// OfFiles and OfBytes are what it is to have.
+	OfFiles int64 `json:"of_files"`
+	OfBytes int64 `json:"of_bytes"`
+	// Full says that it has no room for more; Given is the bytes that scratch got back.
+	Full  bool  `json:"full,omitempty"`
+	Given int64 `json:"given,omitempty"`
+}
+
+// Replicas is the replicas of one node, and what it knows of the others'.
+type Replicas struct {
+	cfg    Config
+	serial atomic.Uint32 // of temporary objects
+	bytes  atomic.Int64  // that can be given back
+	on     atomic.Bool   // there is a dataset with replicas
+	notify atomic.Pointer[func(ds metadata.DatasetID, gone []metadata.Ino)]
+
+	giving sync.Mutex
+
+	mu    sync.RWMutex
+	sets  map[metadata.DatasetID]*set                     // guarded by mu
+	marks map[metadata.DatasetID]map[metadata.NodeID]Mark // guarded by mu; of all nodes
+	seen  uint64                                          // guarded by mu; version of marks
+}
+
+// New makes Replicas without a dataset.
+func New(cfg Config) *Replicas {
+	return &Replicas{cfg: cfg, sets: make(map[metadata.DatasetID]*set), marks: make(map[metadata.DatasetID]map[metadata.NodeID]Mark)}
+}
+
+// SetNotify has f hear that the replicas of a dataset are complete on this node, or which are
+// gone. It must not wait.
+func (r *Replicas) SetNotify(f func(ds metadata.DatasetID, gone []metadata.Ino)) { r.notify.Store(&f) }
+
+func (r *Replicas) changed(ds metadata.DatasetID, gone []metadata.Ino) {
+	r.cfg.Node.Nudge()
+	if f := r.notify.Load(); f != nil {
+		(*f)(ds, gone)
+	}
+}
+
+// Has reports whether this node has a replica of a file.
+func (r *Replicas) Has(ino metadata.Ino) bool {
+	if !r.on.Load() {
+		return false
+	}
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	s := r.sets[ino.Dataset()]
+	f := s.find(ino)
+	return f != nil && f.state == present
+}
+
+// Foreign reports whether a file belongs to another node, so that this one must not fetch it
+// from the source: it had a replica, or was thought to.
+func (r *Replicas) Foreign(ino metadata.Ino) bool {
+	if !r.on.Load() {
+		return false
+	}
+	r.mu.RLock()
+	s := r.sets[ino.Dataset()]
+	r.mu.RUnlock()
+	if s == nil {
+		return false
+	}
+	_, a, err := s.table.Record(ino)
+	m := r.cfg.Node.View().Map
+	return err == nil && a.Layout.Kind == metadata.Local && m.Holder(ino, a.Layout.Node) != r.cfg.Node.Self()
+}
+
+// mostPlaces is how many replicas a reader chooses from.
+const mostPlaces = 7
+
+// Where appends to buf the nodes that have a replica of owner's file ino, as far as is known
+// here.
+func (r *Replicas) Where(buf []metadata.NodeID, ino metadata.Ino, owner metadata.NodeID) []metadata.NodeID {
+	if !r.on.Load() {
+		return buf
+	}
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	s := r.sets[ino.Dataset()]
+	if s == nil {
+		return buf
+	}
+	self, from := r.cfg.Node.Self(), len(buf)
+	if f := s.find(ino); f != nil && f.state == present {
+		buf = append(buf, self)
+	}
+	m, pos, marks := r.cfg.Node.View().Map, s.position(ino), r.marks[ino.Dataset()]
+	has := func(id metadata.NodeID) bool { return id != self && pos < marks[id].Below }
+	if s.n < len(m.Nodes)-1 {
+		var few [8]metadata.NodeID
+		for _, id := range m.Replicas(few[:0], ino, owner, s.n) {
+			if has(id) && len(buf)-from < mostPlaces {
+				buf = append(buf, id)
+			}
+		}
+		return buf
+	}
+	holder := m.Holder(ino, owner)
+	first := int(pos>>32) + int(self) // readers spread over the nodes
+	for i := range m.Nodes {
+		n := &m.Nodes[(first+i)%len(m.Nodes)]
+		if n.State == cluster.Up && n.ID != holder && has(n.ID) && len(buf)-from < mostPlaces {
+			buf = append(buf, n.ID)
+		}
+	}
+	return buf
+}
+
+// Report is how far this node is, by dataset.
+func (r *Replicas) Report() map[metadata.DatasetID]Mark {
+	if !r.on.Load() {
+		return nil
+	}
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	all := make(map[metadata.DatasetID]Mark, len(r.sets))
+	for id, s := range r.sets {
+		all[id] = s.mark(r.cfg.Node.Self())
+	}
+	return all
+}
+
+// Seen is the version of the marks that this node knows.
+func (r *Replicas) Seen() uint64 {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	return r.seen
+}
+
+// Hear takes the marks of all nodes, of a version.
+func (r *Replicas) Hear(version uint64, all map[metadata.DatasetID][]Mark) {
+	marks := make(map[metadata.DatasetID]map[metadata.NodeID]Mark, len(all))
+	for id, ms := range all {
+		marks[id] = make(map[metadata.NodeID]Mark, len(ms))
+		for _, m := range ms {
+			marks[id][m.Node] = m
+		}
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.seen, r.marks = version, marks
+}
+
+// Marks is what all nodes have of a dataset: this one as it is now, others as last heard.
+func (r *Replicas) Marks(id metadata.DatasetID) []Mark {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	var all []Mark
+	self := r.cfg.Node.Self()
+	for n, m := range r.marks[id] {
+		if n != self {
+			all = append(all, m)
+		}
+	}
+	if s := r.sets[id]; s != nil {
+		all = append(all, s.mark(self))
+	}
+	slices.SortFunc(all, func(a, b Mark) int { return cmp.Compare(a.Node, b.Node) })
+	return all
+}
+
+// End forgets a dataset that failed; its objects are removed with it.
+func (r *Replicas) End(id metadata.DatasetID) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if s := r.sets[id]; s != nil {
+		r.bytes.Add(-s.have.bytes)
+		delete(r.sets, id)
+	}
+}
+
+// progressStep is the precision of a mark while replicas are made, so that it changes seldom.
+const progressStep = math.MaxUint64/64 + 1

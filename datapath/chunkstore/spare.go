@@ -1,0 +1,85 @@
+package chunkstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path/filepath"
+	"syscall"
+
+	"github.com/bivouacfs/bivouac/metadata"
+)
+
+// Spare is objects that give their room back when a write needs it. They count as free space.
+type Spare interface {
+	// Bytes is how much can be given back.
+	Bytes() int64
+	// GiveBack frees n bytes or more, if it can, and reports whether it freed anything, or
+	// another call did.
+	GiveBack(n int64) bool
+}
+
+// SetSpare makes known what can be given back.
+func (s *Store) SetSpare(x Spare) { s.spare.Store(&x) }
+
+func (s *Store) spareBytes() int64 {
+	if x := s.spare.Load(); x != nil {
+		return (*x).Bytes()
+	}
+	return 0
+}
+
+// maxGiveBacks bounds how often one write has room given back, which others may take.
+const maxGiveBacks = 8
+
+// spend is trySpend that has room given back if there is none.
+func (s *Store) spend(ctx context.Context, ino metadata.Ino, off, most int64, fn func(*object) error) error {
+	err := s.trySpend(ctx, ino, off, most, fn)
+	for i := 0; i < maxGiveBacks && errors.Is(err, syscall.ENOSPC) && ctx.Err() == nil; i++ {
+		x := s.spare.Load()
+		if x == nil || !(*x).GiveBack(most) {
+			break
+		}
+		err = s.trySpend(ctx, ino, off, most, fn)
+	}
+	return err
+}
+
+// WriteSpare is WriteAt of what can be given back itself: it takes only room that is free.
+func (s *Store) WriteSpare(ctx context.Context, ino metadata.Ino, p []byte, off int64) error {
+	if err := s.writeAt(ctx, ino, p, off, s.trySpend); err != nil {
+		return fmt.Errorf("object %v: write at %d: %w", ino, off, err)
+	}
+	return nil
+}
+
+// Rename makes the object of from that of to, in one step. EEXIST if to has one.
+func (s *Store) Rename(ctx context.Context, from, to metadata.Ino) error {
+	if f, _, err := s.find(to); !errors.Is(err, fs.ErrNotExist) {
+		if err == nil {
+			_ = f.Close() // nothing was written
+			err = syscall.EEXIST
+		}
+		return fmt.Errorf("object %v: rename to %v: %w", from, to, err)
+	}
+	err := s.useAlone(ctx, from, func(o *object) error {
+		path := o.place.path(to)
+		err := s.cfg.FS.Rename(o.place.path(from), path)
+		if errors.Is(err, fs.ErrNotExist) { // the first object of its directory
+			if err = s.cfg.FS.Mkdir(filepath.Dir(path)); err == nil {
+				err = s.cfg.FS.Rename(o.place.path(from), path)
+			}
+		}
+		if err != nil {
+			return err
+		}
+		o.gone = true
+		s.table.detach(o)
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("object %v: rename to %v: %w", from, to, err)
+	}
+	return nil
+}

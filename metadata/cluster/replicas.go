@@ -1,0 +1,84 @@
+package cluster
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"syscall"
+
+	"github.com/bivouacfs/bivouac/metadata"
+)
+
+// Replicas is how many nodes beside the owner are to have a file of a dataset: a number,
+// ReplicasAll or ReplicasSpare; "" is none.
+type Replicas string
+
+// What Replicas is beside a number.
+const (
+	ReplicasAll   Replicas = "all"   // every node is to have every file
+	ReplicasSpare Replicas = "spare" // the same, as far as there is room
+)
+
+// ParseReplicas reads what a user gives.
+func ParseReplicas(s string) (Replicas, error) {
+	r := Replicas(s)
+	if s == "none" || s == "0" {
+		r = ""
+	}
+	return r, r.Check()
+}
+
+// Check says what is wrong with r.
+func (r Replicas) Check() error {
+	if r == "" || r == ReplicasAll || r == ReplicasSpare {
+		return nil
+	}
+	if n, err := strconv.ParseUint(string(r), 10, 15); err != nil || n == 0 || string(r) != strconv.FormatUint(n, 10) {
+		return fmt.Errorf("want a number of nodes, all, spare or none: %w", syscall.EINVAL)
+	}
+	return nil
+}
+
+// Count is the number of replicas of a file in a job of so many nodes.
+func (r Replicas) Count(nodes int) int {
+	most := max(nodes-1, 0)
+	switch r {
+	case "":
+		return 0
+	case ReplicasAll, ReplicasSpare:
+		return most
+	}
+	n, _ := strconv.Atoi(string(r)) // was checked
+	return min(n, most)
+}
+
+// Replicas appends to buf the nodes for n replicas of owner's file ino, which is on one node:
+// those Up with the greatest weights behind that of a stand-in (Holder), so that a stand-in
+// has a replica. If n is all other nodes they come by number.
+func (m Map) Replicas(buf []metadata.NodeID, ino metadata.Ino, owner metadata.NodeID, n int) []metadata.NodeID {
+	holder, from := m.Holder(ino, owner), len(buf)
+	if n >= len(m.Nodes)-1 {
+		for i := range m.Nodes {
+			if id := m.Nodes[i].ID; m.Nodes[i].State == Up && id != holder {
+				buf = append(buf, id)
+			}
+		}
+		return buf
+	}
+	h := m.hash(kindHolder, uint64(ino)^mix(uint64(owner)+1))
+	for len(buf) < from+n {
+		best, found := heaviest(h, len(m.Nodes), func(i int) (metadata.NodeID, bool) {
+			id := m.Nodes[i].ID
+			return id, m.Nodes[i].State == Up && id != holder && !slices.Contains(buf[from:], id)
+		})
+		if !found {
+			break
+		}
+		buf = append(buf, best)
+	}
+	return buf
+}
+
+// ReplicaPosition is the place of a file in the order in which every node makes its replicas
+// of a dataset: what a node has follows from how far it is.
+func (m Map) ReplicaPosition(ino metadata.Ino) uint64 { return m.hash(kindReplica, uint64(ino)) }
