@@ -12,7 +12,7 @@ BESIDE := -parallel 3
 # Decoders that are not ours and share nothing are not watched for races: they would take most of the time.
 UNWATCHED := $(foreach p,github.com/ulikunitz/xz/... github.com/klauspost/compress/... compress/bzip2 compress/flate hash/crc64,-gcflags=$(p)=-race=false)
 
-.PHONY: all build plugin packages demo check lint layers unit fuzz integration slurm-test model crash huge test bench bench-stage bench-train man clean help
+.PHONY: all build plugin python python-test packages demo check lint layers unit fuzz integration slurm-test model crash huge test bench bench-stage bench-train man clean help
 
 all: build plugin ## build everything
 
@@ -24,6 +24,17 @@ build: ## the program, bin/bivouac
 
 plugin: packages ## the Slurm plugin, bin/bivouac.so
 	$(MAKE) -C spank OUT=$(CURDIR)/bin
+
+PYTHON ?= /usr/bin/python3
+PYSRC := pyproject.toml README.md bivouac
+python: ## the Python package: a wheel and an sdist in bin
+	integration/slurm/install-packages python3-setuptools python3-wheel
+	rm -rf build/python && mkdir -p bin build/python && cp -r $(addprefix fsclient/python/,$(PYSRC)) LICENSE build/python
+	cd build/python && $(PYTHON) -c 'import setuptools.build_meta as b; b.build_wheel("$(CURDIR)/bin"); b.build_sdist("$(CURDIR)/bin")'
+
+python-test: ## flake8, mypy and the unit tests of the Python package
+	integration/slurm/install-packages python3-setuptools python3-wheel python3-torch python3-torchvision python3-h5py flake8 mypy
+	cd fsclient/python && flake8 . && mypy --cache-dir $(CURDIR)/build/mypy bivouac && $(PYTHON) -B -m unittest
 
 packages: ## install the Debian packages that are missing
 	integration/slurm/install-packages
@@ -52,7 +63,7 @@ fuzz: ## every fuzz target for a short while
 	    echo "fuzz $$p $$f"; t="$$bin -test.run ^$$ -test.fuzz ^$$f\$$ -test.fuzztime $(FUZZTIME) -test.fuzzminimizetime 1x -test.fuzzcachedir $$cache/$$path"; \
 	    (cd $$p; $$t || { echo "once more: what was found is tried first, the fuzzer's own deadline is no finding"; $$t; }); done; done
 
-check: packages lint layers unit ## what every commit passes; minutes
+check: packages lint layers python-test unit ## what every commit passes; minutes
 
 integration: packages build ## clusters of processes, with real mounts
 	$(GO) test -timeout 45m -count=1 $(BESIDE) $(INTEGRATION)

@@ -1,0 +1,64 @@
+"""Where the files of a dataset are: the map that the daemon of each node gives alike."""
+
+import base64
+import sys
+import time
+from array import array
+from typing import Any, List, Optional
+
+from ._control import ControlError, Refused, log
+from ._plan import Source
+
+NOWHERE = 0xFFFF  # owner of a file that is not whole on one node: in the source, or striped
+_RESTART = 30.0  # seconds that a daemon gets to be restarted
+
+
+class Map:
+    """The owner of each file of a dataset, by the numbering of a plan."""
+
+    def __init__(self, nodes: List[str], this: int, owner: "array[int]", version: str) -> None:
+        self.nodes = nodes  # host names
+        self.this = this  # the number of this node
+        self.owner = owner  # by file number, a number of nodes or NOWHERE
+        self.version = version  # of the cluster's map: a loss of nodes changes it
+
+
+def fetch_map(source: Source, patience: Optional[float] = None) -> Optional[Map]:
+    """The map of a source, None if the daemon does not give one.
+
+    A daemon that does not answer is being restarted: it is asked until patience seconds have gone.
+    """
+    # Files are numbered by a plan; this one is not set, and has no order.
+    plan = source.plan("list", seed=0, shuffle=False, first_only=True)
+    end = time.monotonic() + (_RESTART if patience is None else patience)
+    while True:
+        try:
+            return _parse(source.control.call("POST", "/v1/map", plan, timeout=60), source.files)
+        except Refused as e:
+            log.warning("no map of dataset %s (%s): each rank takes torch's samples", source.name, e)
+            return None
+        except ControlError as e:
+            if time.monotonic() >= end:
+                log.warning(
+                    "%s: this rank takes torch's samples, and global batches differ if other ranks have a map: "
+                    "start training again when bivouac status shows all nodes",
+                    e,
+                )
+                return None
+            time.sleep(0.2)
+        except (KeyError, TypeError, ValueError) as e:
+            log.warning("the map of dataset %s cannot be read (%s): each rank takes torch's samples", source.name, e)
+            return None
+
+
+def _parse(reply: Any, files: int) -> Map:
+    owner = array("H")
+    owner.frombytes(base64.b64decode(reply["owner"]))
+    if sys.byteorder == "big":
+        owner.byteswap()
+    nodes = [str(n) for n in reply["nodes"]]
+    if len(owner) != files or reply.get("files", files) != files:
+        raise ValueError(f"it has {len(owner)} files, and the training {files}")
+    if any(o >= len(nodes) and o != NOWHERE for o in set(owner)):
+        raise ValueError("it names a node that is not there")
+    return Map(nodes, int(reply.get("self", 0)), owner, str(reply.get("epoch", "")))

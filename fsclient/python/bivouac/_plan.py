@@ -1,0 +1,128 @@
+"""Finds out which files of a Bivouac dataset the samples of a training dataset are.
+
+The daemon numbers the files of a dataset as torchvision's ImageFolder does it. If the samples are in
+that order, the plan needs no list of them; otherwise it names the path of each sample.
+"""
+
+import os
+from typing import Any, Dict, List, Optional, Sequence, Tuple
+
+from ._control import Control, StrPath, find_control, log, place
+
+IMAGES = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")  # as torchvision has them
+
+
+class Source:
+    """The dataset of the job that a training dataset reads, and how its samples are numbered."""
+
+    def __init__(self, control: Control, name: str, root: str, files: int, paths: Optional[List[str]]) -> None:
+        self.control = control
+        self.name = name
+        self.root = root  # of the numbering, below the dataset's; "" is the dataset's
+        self.files = files
+        self.paths = paths  # of each sample, below root; None if they are numbered as ImageFolder does it
+
+    def plan(self, kind: str, **more: Any) -> Dict[str, Any]:
+        """A plan over these files, as the daemon takes it."""
+        p = {"dataset": self.name, "kind": kind, "files": self.files, "root": self.root, "paths": self.paths, **more}
+        return {k: v for k, v in p.items() if k in ("seed", "shuffle") or v}
+
+
+def find_source(
+    dataset: Any, data: Optional[StrPath] = None, paths: Optional[Sequence[StrPath]] = None
+) -> Optional[Source]:
+    """Which dataset of the job dataset reads; None outside a job, or if it cannot be found out.
+
+    data says it: the name of a dataset of the job or a path in it; paths is the path of each sample.
+    """
+    if data is None and paths is None and not os.environ.get("BIVOUAC") and _root(dataset) is None:
+        return None
+    try:
+        return _find(dataset, data, paths)
+    except OSError as e:  # a mount that has gone
+        log.warning("%s: training goes on, without prefetch of its order", e)
+        return None
+
+
+def _find(dataset: Any, data: Optional[StrPath], paths: Optional[Sequence[StrPath]]) -> Optional[Source]:
+    samples = None if paths is None else [os.fspath(p) for p in paths]
+    if samples is None:
+        samples = sample_paths(dataset)
+    root: Optional[StrPath] = _root(dataset) if data is None else data
+    control = find_control()
+    if data is not None and "/" not in os.fspath(data) and control is not None:
+        root = os.path.join(control.mount, "data", os.fspath(data))
+    if root is None and samples and os.path.isabs(samples[0]):
+        root = os.path.commonpath(samples) if len(samples) > 1 else os.path.dirname(samples[0])
+    if root is None:
+        if control is not None:
+            log.warning("cannot tell which dataset of the job a sampler reads: give data=NAME, or it is not prefetched")
+        return None
+    there = place(root)
+    if there is None:
+        return None
+    below = None
+    if samples is not None:
+        below = _below(samples, os.fspath(root))
+        if below is None:
+            log.warning("there are samples outside %s: give paths= or data=, or they are not prefetched", root)
+            return None
+        if paths is None and numbered_as_folder(below):
+            below = None
+    return Source(there.control, there.name, there.below, len(dataset), below)
+
+
+def _root(dataset: Any) -> Optional[str]:
+    """The directory that a dataset says it reads, through Subset and the like."""
+    for _ in range(16):
+        root = getattr(dataset, "root", None)
+        if isinstance(root, (str, os.PathLike)):
+            return os.fspath(root)
+        if not hasattr(dataset, "dataset"):
+            return None
+        dataset = dataset.dataset
+    return None
+
+
+def sample_paths(dataset: Any) -> Optional[List[str]]:
+    """The path of each sample of an ImageFolder or of a Subset of one; None if it has none."""
+    inner, indices = getattr(dataset, "dataset", None), getattr(dataset, "indices", None)
+    if inner is not None and indices is not None:
+        all_paths = sample_paths(inner)
+        return None if all_paths is None else [all_paths[int(i)] for i in indices]
+    samples = getattr(dataset, "samples", None)
+    if not isinstance(samples, (list, tuple)) or not samples:
+        return None
+    first = samples[0]
+    if isinstance(first, (tuple, list)) and first and isinstance(first[0], (str, os.PathLike)):
+        return [os.fspath(s[0]) for s in samples]
+    if isinstance(first, (str, os.PathLike)):
+        return [os.fspath(s) for s in samples]
+    return None
+
+
+def _below(samples: List[str], root: str) -> Optional[List[str]]:
+    """The paths of samples below root; None if one is elsewhere."""
+    prefix = root.rstrip("/") + "/"
+    cut = len(prefix)
+    out = []
+    for s in samples:
+        if s.startswith(prefix):
+            out.append(s[cut:])
+        elif not os.path.isabs(s):
+            out.append(s)
+        else:
+            return None
+    return out
+
+
+def numbered_as_folder(paths: List[str]) -> bool:
+    """Whether paths are all images, in the order in which ImageFolder numbers them."""
+    last: Tuple[str, str, str] = ("", "", "")
+    for p in paths:
+        directory, _, name = p.rpartition("/")
+        key = (p.partition("/")[0], directory, name)
+        if not directory or key <= last or not name.lower().endswith(IMAGES):
+            return False
+        last = key
+    return True

@@ -1,0 +1,176 @@
+"""torch's DistributedSampler, with a plan for the daemons and a state to resume from."""
+
+from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
+
+import torch
+import torch.utils.data
+
+from .._control import StrPath
+from .._plan import Source, find_source
+from .._reporter import Feed, Plan, Progress
+
+
+class DistributedSampler(torch.utils.data.DistributedSampler):  # type: ignore[misc]
+    """torch.utils.data.DistributedSampler, with the same arguments and the same samples.
+
+    In a Bivouac job it tells the daemons its order (the plan) and how far it is, so that they
+    prefetch the next samples of each rank. This is done in the background. If the daemon does not
+    answer, there is one warning, and training goes on.
+
+    Which files the samples are is found out from the dataset: an ImageFolder, a Subset of one, or
+    anything with a root directory and samples. Otherwise say it: data is the name of a dataset of
+    the job, or a path in it, and paths is the path of each sample. Without any of this, and outside
+    a job, the sampler is just torch's.
+
+    state_dict and load_state_dict resume in mid-epoch, as StatefulDataLoader of torchdata expects,
+    with any number of workers, and also with another number of ranks: each sample of the epoch is
+    still handed out once. An ordinary DataLoader with workers fetches ahead of the training, and
+    the sampler cannot see how far: tell state_dict how many samples this rank has trained on.
+    """
+
+    def __init__(
+        self,
+        dataset: Any,
+        num_replicas: Optional[int] = None,
+        rank: Optional[int] = None,
+        shuffle: bool = True,
+        seed: int = 0,
+        drop_last: bool = False,
+        *,
+        data: Optional[StrPath] = None,
+        paths: Optional[Sequence[StrPath]] = None,
+    ) -> None:
+        super().__init__(dataset, num_replicas, rank, shuffle, seed, drop_last)
+        self._resume = 0  # samples of the epoch that all ranks have handed out before the next iterator
+        self._start = 0  # the same, before the newest iterator
+        self._progress: Optional[Progress] = None  # of the newest iterator; None before its first sample
+        self._before = 0  # what its progress counts of the time before it began
+        self.indices: Sequence[int] = ()  # all that the newest iterator hands out
+        self._source: Optional[Source] = find_source(dataset, data, paths)
+        self._feed: Optional[Feed] = None
+        self._plan: Optional[Plan] = None
+        self._prepare()
+
+    def _prepare(self) -> None:
+        """Offers the plan of the first epoch, so that prefetch begins before the first batch."""
+        if self._source is not None:
+            self._feed = self._new_feed(self._source)
+            self._feed.offer(self._epoch_plan())
+
+    # What it hands out.
+
+    def __iter__(self) -> Iterator[int]:
+        start = self._resume
+        mine = self._mine(start)
+        return self._hand_out(mine, start, *self._follow(start))
+
+    def _mine(self, start: int) -> Sequence[int]:
+        """The samples of this rank when start samples of the epoch were handed out before."""
+        if start == 0:
+            return list(super().__iter__())
+        mine: List[int] = self._left(start)[self.rank :: self.num_replicas]
+        return mine
+
+    def _left(self, start: int) -> List[int]:
+        """The samples of all ranks from start on, as torch pads or cuts an epoch."""
+        order, ranks = self._order(), int(self.num_replicas)
+        left = order[start:]
+        if self.drop_last:
+            return left[: len(left) // ranks * ranks]
+        missing = -len(left) % ranks
+        return left + (order * (missing // max(len(order), 1) + 1))[:missing]
+
+    def _order(self) -> List[int]:
+        """The whole epoch, before the ranks share it."""
+        n = len(self.dataset)
+        if not self.shuffle:
+            return list(range(n))
+        g = torch.Generator()
+        g.manual_seed(self.seed + self.epoch)
+        order: List[int] = torch.randperm(n, generator=g).tolist()
+        return order
+
+    def _hand_out(self, mine: Sequence[int], start: int, plan_epoch: int, before: int) -> Iterator[int]:
+        """Yields mine. Nothing happens before the first is asked for: an iterator may be thrown away."""
+        progress = Progress(plan_epoch, before)
+        self._start, self._before, self._progress, self._resume = start, before, progress, 0
+        self.indices = mine
+        if self._feed is not None:
+            self._feed.progress = progress
+        for i in mine:
+            progress.position += 1
+            yield i
+
+    # What it tells the daemon.
+
+    def _follow(self, start: int) -> Tuple[int, int]:
+        """Tells the daemon the plan of the epoch that begins: its number there, and this rank's position."""
+        if self._source is None:
+            return self.epoch, 0
+        self._feed = self._feed or self._new_feed(self._source)
+        if start % self.num_replicas == 0:
+            self._feed.follow(self._epoch_plan())
+            return self.epoch, start // self.num_replicas
+        self._feed.follow(self._list_plan(torch.tensor(self._left(start))))
+        return 0, 0
+
+    def _new_feed(self, source: Source) -> Feed:
+        return Feed(source.control, source.name, self.rank)
+
+    def _epoch_plan(self) -> Plan:
+        """The plan of all epochs."""
+        assert self._source is not None
+        if self._plan is None:
+            self._plan = self._source.plan(
+                "torch",
+                seed=self.seed % 2**64,
+                ranks=self.num_replicas,
+                shuffle=self.shuffle,
+                drop_last=self.drop_last,
+            )
+        return self._plan
+
+    def _list_plan(self, order: torch.Tensor) -> Plan:
+        """The plan of one epoch, as a list of which rank r reads order[r::ranks]."""
+        assert self._source is not None
+        indices = order.tolist()
+        return self._source.plan(
+            "list", seed=0, shuffle=False, ranks=self.num_replicas, indices=indices, first_only=True
+        )
+
+    # Where to resume.
+
+    def set_epoch(self, epoch: int) -> None:
+        """Sets the epoch, as of torch's sampler. What was to be resumed of another epoch is void."""
+        if epoch != self.epoch:
+            self._resume, self._progress = 0, None
+        super().set_epoch(epoch)
+
+    def state_dict(self, trained: Optional[int] = None) -> Dict[str, int]:
+        """The state to resume from: the epoch, and how many samples all ranks have done of it.
+
+        trained is how many samples this rank has trained on of those of the newest iterator; by
+        default, it is how many that has handed out.
+        """
+        if self._progress is None:
+            return {"epoch": self.epoch, "done": self._resume}
+        if trained is None:
+            trained = self._progress.position - self._before
+        return {"epoch": self.epoch, "done": self._start + self._done(trained)}
+
+    def _done(self, trained: int) -> int:
+        """How many samples all ranks have done when this one has done so many."""
+        return trained * int(self.num_replicas)
+
+    def load_state_dict(self, state: Dict[str, int]) -> None:
+        """Resumes: the next iterator goes on behind the samples that state counts."""
+        epoch, done = int(state["epoch"]), int(state["done"])
+        if epoch < 0 or done < 0:
+            raise ValueError(f"{state} is not the state of a sampler")
+        super().set_epoch(epoch)
+        self._resume, self._progress = done, None
+
+    def __getstate__(self) -> Dict[str, Any]:
+        state = self.__dict__.copy()
+        state["_feed"] = None  # a copy tells the daemon nothing until it is iterated
+        return state

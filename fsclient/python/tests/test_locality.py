@@ -1,0 +1,165 @@
+import itertools
+import random
+from typing import Any, Dict, List
+from unittest import mock
+
+from torch.utils.data import BatchSampler, DistributedSampler as Plain
+
+import bivouac._map
+import bivouac._reporter as reporter
+from bivouac.torch import LocalitySampler
+
+from .fake import Folder, JobTest
+
+
+def global_batches(samplers: List[Any], size: int) -> List[List[int]]:
+    """The samples of each step over all ranks, sorted."""
+    return [sorted(i for part in step for i in part) for step in zip(*(BatchSampler(s, size, False) for s in samplers))]
+
+
+class LocalityTest(JobTest):
+    def setUp(self) -> None:
+        super().setUp()
+        patient = mock.patch.object(bivouac._map, "_RESTART", 0)
+        patient.start()
+        self.addCleanup(patient.stop)
+
+    def folder(self, n: int) -> Folder:
+        return Folder(self.mount / "data" / "set", n=n)
+
+    def samplers(self, n: int, size: int, nodes: List[int], **args: Any) -> List[LocalitySampler]:
+        d = self.folder(n)
+        with mock.patch("logging.Logger.warning"):  # all ranks are on node 0 here
+            return [LocalitySampler(d, size, len(nodes), r, rank_nodes=nodes, **args) for r in range(len(nodes))]
+
+    def test_global_batches_are_torchs(self) -> None:
+        rnd = random.Random(1)
+        layouts = ([0], [0, 1, 2, 3], [0, 0, 1], [2, 0, 2, 0, 5])
+        for n, size, nodes, drop in itertools.product((1, 2, 31, 64, 100), (1, 4, 8), layouts, (True, False)):
+            self.daemon.give_map([rnd.choice((0, 1, 2, 3, 4, 5, 0xFFFF)) for _ in range(n)], 6)
+            args: Dict[str, Any] = dict(seed=3, drop_last=drop, shuffle=rnd.random() < 0.8)
+            ours = self.samplers(n, size, nodes, **args)
+            theirs = [Plain(self.folder(n), len(nodes), r, **args) for r in range(len(nodes))]
+            for epoch in (0, 2):
+                for s in ours + theirs:
+                    s.set_epoch(epoch)
+                self.assertEqual(global_batches(ours, size), global_batches(theirs, size), (n, size, nodes, args))
+                self.assertEqual({len(list(s)) for s in ours}, {len(theirs[0])})
+
+    def test_as_many_are_local_as_can_be(self) -> None:
+        rnd = random.Random(2)
+        n, size, nodes = 640, 32, [0, 0, 1, 2, 3]
+        owner = [rnd.choice((0, 0, 1, 2, 4, 0xFFFF)) for _ in range(n)]  # node 3 has nothing, nobody is on node 4
+        self.daemon.give_map(owner, 5)
+        ours = self.samplers(n, size, nodes)
+        for step in zip(*(BatchSampler(s, size, False) for s in ours)):
+            held = [owner[i] for part in step for i in part]
+            best = sum(min(held.count(node), nodes.count(node) * size) for node in set(nodes))
+            self.assertEqual(sum(owner[i] == nodes[r] for r, part in enumerate(step) for i in part), best)
+
+    def test_resume(self) -> None:
+        rnd = random.Random(3)
+        n, size, nodes = 200, 8, [0, 1, 2, 3]
+        self.daemon.give_map([rnd.randrange(4) for _ in range(n)], 4)
+        whole = global_batches(self.samplers(n, size, nodes), size)
+        for steps in (0, 1, 3, 6, 7):
+            ours = self.samplers(n, size, nodes)
+            begun = [list(itertools.islice(BatchSampler(s, size, False), steps)) for s in ours]
+            states = {str(s.state_dict()): s.state_dict() for s in ours}  # alike on all ranks
+            self.assertEqual(len(states), 1)
+            done = [sorted(i for part in step for i in part) for step in zip(*begun)]
+            state = next(iter(states.values()))
+            again = self.samplers(n, size, nodes)
+            for s in again:
+                s.load_state_dict(state)
+                s.set_epoch(0)
+            self.assertEqual(done + global_batches(again, size), whole)
+            if state["done"] < n:  # on half the ranks, every sample that is left comes once
+                half = self.samplers(n, size, [0, 1])
+                for s in half:
+                    s.load_state_dict(state)
+                left = [i for b in global_batches(half, size) for i in b]
+                self.assertEqual(sorted(left + [i for b in done for i in b]), list(range(n)))
+
+    def test_mid_batch_is_done_again(self) -> None:
+        self.daemon.give_map([i % 2 for i in range(64)], 2)
+        s = self.samplers(64, 8, [0, 1])[0]
+        list(itertools.islice(s, 13))
+        self.assertEqual(s.state_dict(), {"epoch": 0, "done": 16})
+        list(s)
+        self.assertEqual(s.state_dict(), {"epoch": 0, "done": 64})
+
+    def test_plan(self) -> None:
+        self.daemon.give_map([i % 2 for i in range(64)], 2)
+        s = self.samplers(64, 8, [0, 1])[0]
+        reporter.flush()
+        plan = self.daemon.asked("PUT", "/v1/plan")[-1]
+        mine = list(s)
+        self.assertEqual(
+            (plan["kind"], plan["first_only"], plan["ranks"], plan["indices"][::2]), ("list", True, 2, mine)
+        )
+        s.set_epoch(1)
+        mine = list(s)
+        reporter.flush()
+        self.assertEqual(self.daemon.asked("PUT", "/v1/plan")[-1]["indices"][::2], mine)
+        last = self.daemon.positions()[-1]
+        self.assertEqual((last["epoch"], last["position"]), (0, 32))
+
+    def test_without_a_map(self) -> None:
+        """It is DistributedSampler, with one warning that says why."""
+        want = list(Plain(self.folder(50), 4, 1, seed=6))
+        for reply, why in (
+            ((404, {"error": "no dataset is named set"}), "no dataset is named set"),
+            ({"nodes": ["a"], "owner": "!"}, "cannot be read"),
+            ({"files": 50, "nodes": ["a"], "owner": "AAA="}, "cannot be read"),
+            ({"files": 50, "nodes": [], "owner": "AAAA"}, "cannot be read"),
+            ([], "cannot be read"),
+        ):
+            self.daemon.replies["POST /v1/map"] = reply
+            with self.assertLogs("bivouac", "WARNING") as logs:
+                s = LocalitySampler(self.folder(50), 4, 4, 1, seed=6, rank_nodes=[0, 0, 0, 0])
+            self.assertEqual(list(s), want)
+            self.assertEqual(len(logs.output), 1)
+            self.assertIn(why, logs.output[0])
+
+    def test_daemon_is_killed(self) -> None:
+        """The map that it had goes on to hold."""
+        self.daemon.give_map([i % 2 for i in range(64)], 2)
+        ours = self.samplers(64, 8, [0, 1])
+        want = [list(s) for s in self.samplers(64, 8, [0, 1])]
+        reporter.flush()
+        with self.assertLogs("bivouac", "WARNING") as logs:
+            self.daemon.kill()
+            self.assertEqual([list(s) for s in ours], want)
+            reporter.flush()
+        self.assertEqual(len(logs.output), 1)
+        with self.assertLogs("bivouac", "WARNING") as logs:
+            s = LocalitySampler(self.folder(64), 8, 2, 1)
+        self.assertIn("does not answer", logs.output[0])
+        self.assertEqual(list(s), list(Plain(self.folder(64), 2, 1)))
+
+    def test_rank_nodes(self) -> None:
+        self.daemon.give_map([i % 2 for i in range(64)], 2)
+        d = self.folder(64)
+        by_name = LocalitySampler(d, 8, 2, 0, rank_nodes=["node0.cluster", "node1"])
+        self.assertEqual(list(by_name), list(LocalitySampler(d, 8, 2, 0, rank_nodes=[0, 1])))
+        for bad in ([0], [0, 2], [0, "node9"], "node0"):
+            with self.assertRaisesRegex(ValueError, "rank_nodes"):
+                LocalitySampler(d, 8, 2, 0, rank_nodes=bad)
+        with self.assertRaisesRegex(RuntimeError, "init_process_group"):
+            LocalitySampler(d, 8, 2, 0, rank_nodes="gather")
+        with self.assertLogs("bivouac", "WARNING") as logs:
+            LocalitySampler(d, 8, 2, 0, rank_nodes=[1, 0])
+        self.assertIn("rank 0 is on node node0, and rank_nodes has it on node1", logs.output[0])
+        with self.assertLogs("bivouac", "WARNING") as logs:
+            s = LocalitySampler(d, 8, 2, 0)
+        self.assertIn("cannot tell which rank is on which node", logs.output[0])
+        self.assertEqual(list(s), list(Plain(d, 2, 0)))
+
+    def test_outside(self) -> None:
+        with mock.patch.dict("os.environ"):
+            __import__("os").environ.pop("BIVOUAC")
+            d = Folder(self.home / "x", n=50)
+            self.assertEqual(list(LocalitySampler(d, 4, 3, 1)), list(Plain(d, 3, 1)))
+        with self.assertRaises(ValueError):
+            LocalitySampler(d, 0, 3, 1)
