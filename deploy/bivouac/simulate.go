@@ -82,7 +82,7 @@ func (f *simulateFlags) register(c *cobra.Command) {
 	fs.Int64Var(&j.Source.IOPS, "source-iops", 0, "requests per second that the source serves (default: no limit)")
 	fs.DurationVar(&j.Disk.Latency, "disk-latency", 100*time.Microsecond, "time to open and read a small local file")
 	fs.DurationVar(&j.Network.Latency, "network-latency", 300*time.Microsecond, "time to read a small file of another node")
-	fs.IntVar(&j.Copies, "copies", 0, "copies of a file with replicas (default: one on every node)")
+	fs.IntVar(&j.Copies, "replicas", 0, "copies of a file beside its owner's, for the policy replicas (default: one on every other node)")
 	fs.Uint64Var(&j.Seed, "seed", 0, "seed of orders, sizes and places")
 	fs.StringSliceVar(&f.policies, "policy", nil, "only these policies")
 	fs.StringVar(&f.probe, "probe", "", "measure latency and bandwidth of the source with files below this directory")

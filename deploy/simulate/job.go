@@ -29,7 +29,7 @@ type Job struct {
 	Network Device // of each node, in each direction
 
 	Ahead  int64 // bytes that a node prefetches by plan
-	Copies int   // of a file, with replicas; 0: one on every node
+	Copies int   // of a file beside its owner's, with replicas; 0: one on every node
 
 	Seed uint64
 }
@@ -108,12 +108,12 @@ func (j *Job) Check() error {
 	within("batch", j.Batch, 1, maxBatch)
 	within("workers", j.Workers, 1, 1024)
 	within("prefetch", j.Prefetch, 1, 1024)
-	within("copies", j.Copies, 0, maxNodes)
+	within("replicas", j.Copies, 0, maxNodes)
 	if len(errs) == 0 {
 		world := j.Nodes * j.Ranks
 		refuse(len(j.Sizes) < world, "%d files for %d ranks: give more files, or fewer nodes or ranks", len(j.Sizes), world)
 		refuse(len(j.Sizes)*min(j.Epochs, computed) > maxReads, "%d files: simulate a tenth of them with a tenth of the room; the times are a tenth, too", len(j.Sizes))
-		refuse(j.Copies > j.Nodes, "copies %d of a file on %d nodes: give at most one for each node, or 0 for all", j.Copies, j.Nodes)
+		refuse(j.Copies > 0 && j.Copies >= j.Nodes, "replicas %d of a file on %d nodes: one on each of the other nodes is the most; give 0 for all", j.Copies, j.Nodes)
 	}
 	var total float64
 	for i, n := range j.Sizes {

@@ -96,7 +96,7 @@ func (r *run) mayCopy() float64 {
 	}
 	share := 1.0
 	if j.Copies > 0 {
-		share = float64(j.Copies-1) / float64(j.Nodes-1)
+		share = float64(j.Copies) / float64(j.Nodes-1)
 	}
 	if j.Room > 0 && r.at.bytes > 0 {
 		own := r.at.bytes / float64(j.Nodes)

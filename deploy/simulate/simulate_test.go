@@ -214,7 +214,7 @@ func randomJob(rng *rand.Rand) Job {
 	j := Job{Nodes: 1 + rng.IntN(6), Ranks: 1 + rng.IntN(3), Epochs: 1 + rng.IntN(4), Batch: 1 + rng.IntN(16), Step: time.Duration(rng.IntN(50)) * time.Millisecond,
 		Workers: 1 + rng.IntN(4), Prefetch: 1 + rng.IntN(3), Decode: time.Duration(rng.IntN(3)) * time.Millisecond, Async: rng.IntN(2) == 0, Archive: rng.IntN(2) == 0,
 		Ahead: rng.Int64N(40 * mb), Seed: rng.Uint64()}
-	j.Copies = rng.IntN(j.Nodes + 1)
+	j.Copies = rng.IntN(j.Nodes)
 	j.Source = Device{time.Duration(rng.IntN(5)) * time.Millisecond, mb + rng.Int64N(100*mb), rng.Int64N(2) * (1 + rng.Int64N(5000))}
 	j.Disk = Device{time.Duration(rng.IntN(200)) * time.Microsecond, rng.Int64N(2) * (mb + rng.Int64N(500*mb)), 0}
 	j.Network = Device{time.Duration(rng.IntN(900)) * time.Microsecond, rng.Int64N(3) * (mb + rng.Int64N(100*mb)), 0}
@@ -264,7 +264,7 @@ func TestRefusals(t *testing.T) {
 		"overflow":       {func(j *Job) { j.Sizes[0], j.Sizes[1] = math.MaxInt64, math.MaxInt64 }, "give smaller or fewer files"},
 		"no source":      {func(j *Job) { j.Source = Device{} }, "--source-bandwidth"},
 		"negative disk":  {func(j *Job) { j.Disk.Bandwidth = -4 }, "disk:"},
-		"copies":         {func(j *Job) { j.Copies = 5 }, "copies 5 of a file on 4 nodes"},
+		"copies":         {func(j *Job) { j.Copies = 4 }, "replicas 4 of a file on 4 nodes"},
 	} {
 		j := small()
 		c.change(&j)
