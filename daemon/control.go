@@ -338,7 +338,7 @@ func (d *Daemon) onPropose(ctx context.Context, from metadata.NodeID, c *raftsto
 	if err := checkProposal(from, c); err != nil {
 		return cluster.View{}, err
 	}
-	if ds, ok := d.View().Dataset(c.Dataset.ID); ok && ds.Coordinator != from || int(from) >= len(d.job.Hosts) {
+	if ds, ok := d.View().Dataset(c.Dataset.ID); ok && c.Kind != raftstore.KindSetPlan && ds.Coordinator != from || int(from) >= len(d.job.Hosts) {
 		return cluster.View{}, fmt.Errorf("proposal by node %d for dataset %d: %w", from, c.Dataset.ID, syscall.EPERM)
 	}
 	v, err := d.proposeTo(ctx, d.job.Self, *c)
@@ -349,11 +349,16 @@ func (d *Daemon) onPropose(ctx context.Context, from metadata.NodeID, c *raftsto
 	return v, err
 }
 
+// maxDigest is the length of an access plan's digest.
+const maxDigest = 32
+
 // checkProposal refuses what no other node may propose: a node speaks for the datasets that
-// it coordinates; only the leader changes nodes.
+// it coordinates, any node sets a plan, and only the leader changes nodes.
 func checkProposal(from metadata.NodeID, c *raftstore.Command) error {
 	ds := c.Dataset
 	switch {
+	case c.Kind == raftstore.KindSetPlan && len(ds.Plan) <= maxDigest:
+		return nil
 	case c.Kind != raftstore.KindAddDataset && c.Kind != raftstore.KindSetDataset:
 		return fmt.Errorf("proposal of %.32q by node %d: %w", c.Kind, from, syscall.EPERM)
 	case ds.Coordinator != from:

@@ -125,6 +125,7 @@ func (c *ctlServer) routes() *http.ServeMux {
 		}
 		writeJSON(w, http.StatusOK, c.d.Status(r.Context()))
 	})
+	c.planRoutes(m)
 	m.HandleFunc("POST /v1/stage-in", c.postStageIn)
 	m.HandleFunc("GET /v1/skips", c.getSkips)
 	m.HandleFunc("POST /v1/verify", c.postVerify)
@@ -151,6 +152,8 @@ func writeError(w http.ResponseWriter, err error) {
 	switch {
 	case errors.Is(err, syscall.EEXIST):
 		status = http.StatusConflict
+	case errors.Is(err, syscall.ENOENT):
+		status = http.StatusNotFound
 	case errors.Is(err, syscall.EINVAL):
 		status = http.StatusBadRequest
 	}

@@ -20,6 +20,7 @@ import (
 	"github.com/bivouacfs/bivouac/daemon/job"
 	"github.com/bivouacfs/bivouac/daemon/leader"
 	"github.com/bivouacfs/bivouac/daemon/node"
+	"github.com/bivouacfs/bivouac/daemon/plans"
 	"github.com/bivouacfs/bivouac/daemon/stageout"
 	"github.com/bivouacfs/bivouac/daemon/tasks"
 	"github.com/bivouacfs/bivouac/datapath"
@@ -129,6 +130,7 @@ type Daemon struct {
 	leave    leaving
 	lead     *leader.Leader
 	datasets *dataset.Datasets
+	plans    *plans.Plans
 	stager   *ingest.Stager
 
 	traces traces
@@ -201,6 +203,7 @@ func (d *Daemon) open() error {
 	d.out.Start()
 	d.Spawn(d.datasets.Follower.Run)
 	d.Spawn(d.datasets.Replicas.Run)
+	d.Spawn(d.plans.Run)
 	return nil
 }
 
@@ -249,6 +252,7 @@ func (d *Daemon) openDatasets() {
 		Remote: d.cfg.Data, Source: d.cfg.Source, Window: d.cfg.Window, Rate: d.serveRate, Copying: rate.New(copyRate, nil),
 		Patience: patience, Retry: 4 * d.cfg.Timing.Report,
 	})
+	d.plans = plans.New(d, d.datasets.Files, 4*d.cfg.Timing.Report)
 	d.stager = ingest.New(ingest.Config{
 		Ctx: d.ctx, Node: d, Tasks: d.tasks, Job: d.job, Data: d.datasets, Source: d.cfg.Source,
 		Report: d.cfg.Timing.Report, Patience: patience,

@@ -66,8 +66,8 @@ func (p *Plans) SetState(f StateFunc) {
 	p.state = f
 }
 
-// active is the dataset name that has not failed.
-func (p *Plans) active(name string) (cluster.Dataset, error) {
+// Dataset is the dataset name that has not failed.
+func (p *Plans) Dataset(name string) (cluster.Dataset, error) {
 	for _, ds := range p.n.View().Datasets {
 		if ds.Name == name && ds.Phase != cluster.Failed {
 			return ds, nil
@@ -81,7 +81,7 @@ func (p *Plans) Set(ctx context.Context, plan accessplan.Plan) (digest string, e
 	if err := plan.Check(); err != nil {
 		return "", err
 	}
-	ds, err := p.active(plan.Dataset)
+	ds, err := p.Dataset(plan.Dataset)
 	if err != nil {
 		return "", err
 	}
@@ -103,7 +103,7 @@ func (p *Plans) Set(ctx context.Context, plan accessplan.Plan) (digest string, e
 
 // Clear removes the plan of a dataset from all nodes.
 func (p *Plans) Clear(ctx context.Context, name string) error {
-	ds, err := p.active(name)
+	ds, err := p.Dataset(name)
 	if err != nil || ds.Plan == "" {
 		return err
 	}
@@ -257,7 +257,7 @@ func (p *Plans) Plan(id metadata.DatasetID) (*accessplan.Plan, <-chan struct{}) 
 
 // Of is the plan of the dataset name.
 func (p *Plans) Of(name string) (id metadata.DatasetID, plan *accessplan.Plan, err error) {
-	ds, err := p.active(name)
+	ds, err := p.Dataset(name)
 	if err != nil {
 		return 0, nil, err
 	}
@@ -273,7 +273,7 @@ const maxRanks = 1 << 16
 // Report notes where ranks of this node are. Positions of another plan are left out.
 func (p *Plans) Report(all []accessplan.Position) error {
 	for _, pos := range all {
-		ds, err := p.active(pos.Dataset)
+		ds, err := p.Dataset(pos.Dataset)
 		if err != nil {
 			return err
 		}

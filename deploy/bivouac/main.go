@@ -103,7 +103,7 @@ Without Slurm, on this machine:
 		SilenceErrors: true,
 		Version:       version,
 	}
-	c.AddCommand(upCmd(), downCmd(), statusCmd(), stageInCmd(), stageOutCmd(), waitCmd(), reportCmd(), skippedCmd(), traceCmd(), verifyCmd(), checkCmd(), locateCmd(), simulateCmd(),
+	c.AddCommand(upCmd(), downCmd(), statusCmd(), stageInCmd(), stageOutCmd(), waitCmd(), reportCmd(), skippedCmd(), traceCmd(), verifyCmd(), checkCmd(), locateCmd(), planCmd(), simulateCmd(),
 		daemonCmd(), keeperCmd(), coverCmd(), viewCmd(), prologCmd(), epilogCmd(), checkOptionsCmd(), versionCmd(), manCmd())
 	return c
 }

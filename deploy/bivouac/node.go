@@ -171,6 +171,8 @@ func (n *node) virtual(name string) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
 	switch name {
+	case "control": // where programs of the job reach this daemon
+		return []byte(n.job.CtlSocket() + "\n"), nil
 	case "status":
 		return indented(n.daemon.Status(ctx))
 	case "map":

@@ -5,7 +5,7 @@
 //	/            inode 1, 0700, owned by the job's user, cannot be changed
 //	  data/      the datasets by name; below them the sealed realm
 //	  scratch/   the live realm
-//	  .bivouac/  files made at every open: status, stats, map
+//	  .bivouac/  files made at every open: status, stats, map, control
 //
 // What is not possible for the whole job is refused with EOPNOTSUPP: POSIX ACLs, trusted.
 // and security. attributes, the modes of fallocate that move bytes. ENOSYS, which the kernel

@@ -30,7 +30,7 @@ func testTree(t *testing.T, j *job) {
 	if st := stat(t, root); st.Mode != syscall.S_IFDIR|0o700 || st.Ino != 1 {
 		t.Errorf("root = mode %o, inode %d", st.Mode, st.Ino)
 	}
-	for _, name := range []string{"status", "stats", "map"} {
+	for _, name := range []string{"status", "stats", "map", "control"} {
 		wantFile(t, filepath.Join(root, ".bivouac", name), []byte("this is "+name+"\n"))
 	}
 	_, none := os.Stat(root + "/.bivouac/none")

@@ -16,6 +16,7 @@ const (
 	inoStatus metadata.Ino = 4
 	inoStats  metadata.Ino = 5
 	inoMap    metadata.Ino = 6
+	inoSocket metadata.Ino = 7
 )
 
 const (
@@ -25,6 +26,7 @@ const (
 )
 
 var virtualFiles = []metadata.Entry{
+	{Name: "control", Ino: inoSocket, Mode: syscall.S_IFREG},
 	{Name: "map", Ino: inoMap, Mode: syscall.S_IFREG},
 	{Name: "stats", Ino: inoStats, Mode: syscall.S_IFREG},
 	{Name: "status", Ino: inoStatus, Mode: syscall.S_IFREG},
@@ -37,7 +39,7 @@ var rootEntries = []metadata.Entry{
 }
 
 // virtual reports whether ino is one of the mount itself.
-func virtual(ino metadata.Ino) bool { return ino >= inoRoot && ino <= inoMap }
+func virtual(ino metadata.Ino) bool { return ino >= inoRoot && ino <= inoSocket }
 
 // writable is EROFS for an inode that cannot be changed.
 func writable(dirs ...metadata.Ino) error {

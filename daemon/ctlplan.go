@@ -1,0 +1,170 @@
+package daemon
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/url"
+	"syscall"
+
+	"github.com/bivouacfs/bivouac/daemon/plans"
+	"github.com/bivouacfs/bivouac/metadata/accessplan"
+)
+
+// maxPlanBody bounds the JSON of an access plan: some 10 million paths.
+const maxPlanBody = 1 << 30
+
+// PlanReply answers GET /v1/plan.
+type PlanReply struct {
+	Plan  *accessplan.Plan `json:"plan"`
+	State accessplan.State `json:"state"`
+}
+
+// PlanDigest answers PUT /v1/plan.
+type PlanDigest struct {
+	Digest string `json:"digest"`
+}
+
+// planRoutes adds the routes of access plans.
+func (c *ctlServer) planRoutes(m *http.ServeMux) {
+	m.HandleFunc("PUT /v1/plan", c.putPlan)
+	m.HandleFunc("GET /v1/plan", c.getPlan)
+	m.HandleFunc("DELETE /v1/plan", c.deletePlan)
+	m.HandleFunc("POST /v1/plan/position", c.postPosition)
+	m.HandleFunc("GET /v1/map", c.getMap)
+	m.HandleFunc("POST /v1/map", c.postMap)
+}
+
+// readPlan reads a plan from the body of a request.
+func readPlan(w http.ResponseWriter, r *http.Request) (p accessplan.Plan, ok bool) {
+	if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxPlanBody)).Decode(&p); err != nil {
+		writeJSON(w, http.StatusBadRequest, CtlError{Error: "access plan: " + err.Error()})
+		return p, false
+	}
+	return p, true
+}
+
+func (c *ctlServer) putPlan(w http.ResponseWriter, r *http.Request) {
+	p, ok := readPlan(w, r)
+	if !ok {
+		return
+	}
+	digest, err := c.d.plans.Set(r.Context(), p)
+	if err != nil {
+		writeError(w, err)
+		return
+	}
+	writeJSON(w, http.StatusOK, PlanDigest{digest})
+}
+
+// getPlan answers with the plan of ?dataset= and how it is followed.
+func (c *ctlServer) getPlan(w http.ResponseWriter, r *http.Request) {
+	id, p, err := c.d.plans.Of(r.FormValue("dataset"))
+	if err != nil {
+		writeError(w, err)
+		return
+	}
+	writeJSON(w, http.StatusOK, PlanReply{p, c.d.plans.State(r.Context(), id)})
+}
+
+func (c *ctlServer) deletePlan(w http.ResponseWriter, r *http.Request) {
+	if err := c.d.plans.Clear(r.Context(), r.FormValue("dataset")); err != nil {
+		writeError(w, err)
+		return
+	}
+	writeJSON(w, http.StatusOK, struct{}{})
+}
+
+// postPosition takes one position of a rank, or a list of them.
+func (c *ctlServer) postPosition(w http.ResponseWriter, r *http.Request) {
+	var body json.RawMessage
+	if !readJSON(w, r, &body) {
+		return
+	}
+	var all []accessplan.Position
+	if json.Unmarshal(body, &all) != nil {
+		var one accessplan.Position
+		if err := json.Unmarshal(body, &one); err != nil {
+			writeJSON(w, http.StatusBadRequest, CtlError{Error: "position: " + err.Error()})
+			return
+		}
+		all = append(all, one)
+	}
+	if err := c.d.plans.Report(all); err != nil {
+		writeError(w, err)
+		return
+	}
+	writeJSON(w, http.StatusOK, struct{}{})
+}
+
+// getMap answers with the owners of the files of ?dataset=, by the numbering of its plan, or
+// as ImageFolder numbers them if it has none.
+func (c *ctlServer) getMap(w http.ResponseWriter, r *http.Request) {
+	name := r.FormValue("dataset")
+	_, p, err := c.d.plans.Of(name)
+	if err != nil {
+		p = &accessplan.Plan{Dataset: name, Kind: accessplan.Torch}
+	}
+	c.writeMap(w, r.Context(), p)
+}
+
+// postMap answers with the owners of the files by the numbering of the plan in the body.
+func (c *ctlServer) postMap(w http.ResponseWriter, r *http.Request) {
+	if p, ok := readPlan(w, r); ok {
+		c.writeMap(w, r.Context(), &p)
+	}
+}
+
+func (c *ctlServer) writeMap(w http.ResponseWriter, ctx context.Context, p *accessplan.Plan) {
+	err := p.Check()
+	var o plans.OwnerMap
+	if err == nil {
+		o, err = c.d.owners(ctx, p)
+	}
+	if err != nil {
+		writeError(w, err)
+		return
+	}
+	writeJSON(w, http.StatusOK, o)
+}
+
+// owners is the owner map of the dataset of p.
+func (d *Daemon) owners(ctx context.Context, p *accessplan.Plan) (plans.OwnerMap, error) {
+	ds, err := d.plans.Dataset(p.Dataset)
+	if err != nil {
+		return plans.OwnerMap{}, err
+	}
+	t, _ := d.datasets.Tables.Table(ds.ID)
+	files, ok := t.(accessplan.Files)
+	if !ok {
+		return plans.OwnerMap{}, fmt.Errorf("the tree of dataset %s is not known yet: wait for it with bivouac wait %s: %w", ds.Name, ds.Name, syscall.EAGAIN)
+	}
+	return plans.Owners(files, p, d.View().Map, d.job.Self)
+}
+
+// Plans is the access plans of the job.
+func (d *Daemon) Plans() *plans.Plans { return d.plans }
+
+// SetPlan makes p the plan of its dataset.
+func (c *Ctl) SetPlan(ctx context.Context, p accessplan.Plan) (string, error) {
+	var r PlanDigest
+	return r.Digest, c.do(ctx, http.MethodPut, "/v1/plan", p, &r)
+}
+
+// Plan is the plan of a dataset, and how it is followed.
+func (c *Ctl) Plan(ctx context.Context, name string) (PlanReply, error) {
+	var r PlanReply
+	return r, c.do(ctx, http.MethodGet, "/v1/plan?dataset="+url.QueryEscape(name), nil, &r)
+}
+
+// ClearPlan removes the plan of a dataset.
+func (c *Ctl) ClearPlan(ctx context.Context, name string) error {
+	return c.do(ctx, http.MethodDelete, "/v1/plan?dataset="+url.QueryEscape(name), nil, new(struct{}))
+}
+
+// Owners is where the files of p's dataset are, by the numbering of p.
+func (c *Ctl) Owners(ctx context.Context, p accessplan.Plan) (plans.OwnerMap, error) {
+	var o plans.OwnerMap
+	return o, c.do(ctx, http.MethodPost, "/v1/map", p, &o)
+}

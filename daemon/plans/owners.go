@@ -1,0 +1,50 @@
+package plans
+
+import (
+	"encoding/base64"
+	"encoding/binary"
+
+	"github.com/bivouacfs/bivouac/metadata"
+	"github.com/bivouacfs/bivouac/metadata/accessplan"
+	"github.com/bivouacfs/bivouac/metadata/cluster"
+)
+
+// noOwner is the owner of a file that is not whole on one node: missing, or striped.
+const noOwner = 0xffff
+
+// OwnerMap says which node has each file of a plan's numbering.
+type OwnerMap struct {
+	Root  string          `json:"root"` // below which the files are numbered
+	Files int             `json:"files"`
+	Epoch metadata.Epoch  `json:"epoch"` // of the cluster's map: owners change with it
+	Nodes []string        `json:"nodes"` // hosts, by node
+	Self  metadata.NodeID `json:"self"`
+	// Owner is a node for each file, 16 bits, little-endian, in base64; 65535 is none.
+	Owner string `json:"owner"`
+}
+
+// Owners is the owner map of a dataset. A lost node's files are those of the nodes that stand in.
+func Owners(files accessplan.Files, plan *accessplan.Plan, m cluster.Map, self metadata.NodeID) (OwnerMap, error) {
+	n, err := accessplan.Number(files, plan)
+	if err != nil {
+		return OwnerMap{}, err
+	}
+	b := make([]byte, 2*n.Len())
+	for i := range b {
+		b[i] = noOwner & 0xff
+	}
+	err = files.Files(func(_ string, _ uint32, _ string, a metadata.Attr) bool {
+		if i, ok := n.Of(a.Ino); ok && a.Layout.Kind == metadata.Local {
+			binary.LittleEndian.PutUint16(b[2*i:], uint16(m.Holder(a.Ino, a.Layout.Node)))
+		}
+		return true
+	})
+	if err != nil {
+		return OwnerMap{}, err
+	}
+	o := OwnerMap{Root: n.Root(), Files: n.Len(), Epoch: m.Epoch, Self: self, Owner: base64.StdEncoding.EncodeToString(b)}
+	for _, x := range m.Nodes {
+		o.Nodes = append(o.Nodes, x.Host)
+	}
+	return o, nil
+}

@@ -1,0 +1,39 @@
+package show
+
+import (
+	"fmt"
+	"io"
+	"text/tabwriter"
+
+	"github.com/bivouacfs/bivouac/metadata"
+	"github.com/bivouacfs/bivouac/metadata/accessplan"
+)
+
+// Plan writes how an access plan is followed.
+func Plan(w io.Writer, s accessplan.State) error {
+	line := "  " + planPhase(s)
+	if s.Hits+s.Misses > 0 {
+		line += fmt.Sprintf(", %.0f %% of the reads were prefetched (%s)", 100*s.HitRate, metadata.FormatBytes(s.Prefetched))
+	}
+	if _, err := fmt.Fprintln(w, line); err != nil || len(s.Ranks) == 0 {
+		return err
+	}
+	t := tabwriter.NewWriter(w, 0, 4, 2, ' ', 0)
+	fmt.Fprintln(t, "  RANK\tNODE\tEPOCH\tREAD\tAHEAD")
+	for _, r := range s.Ranks {
+		fmt.Fprintf(t, "  %d\t%s\t%d\t%d\t%d\n", r.Rank, r.Node, r.Epoch, r.Position, r.Ahead)
+	}
+	return t.Flush()
+}
+
+func planPhase(s accessplan.State) string {
+	switch s.Phase {
+	case accessplan.Following:
+		return fmt.Sprintf("followed, epoch %d", s.Epoch)
+	case accessplan.Stale:
+		return "not followed: " + s.Reason
+	case accessplan.Off:
+		return "prefetch is off: " + s.Reason
+	}
+	return "no rank has begun to read"
+}
