@@ -106,21 +106,21 @@ func (c *ctlServer) getMap(w http.ResponseWriter, r *http.Request) {
 	if err != nil {
 		p = &accessplan.Plan{Dataset: name, Kind: accessplan.Torch}
 	}
-	c.writeMap(w, r.Context(), p)
+	c.writeMap(w, p)
 }
 
 // postMap answers with the owners of the files by the numbering of the plan in the body.
 func (c *ctlServer) postMap(w http.ResponseWriter, r *http.Request) {
 	if p, ok := readPlan(w, r); ok {
-		c.writeMap(w, r.Context(), &p)
+		c.writeMap(w, &p)
 	}
 }
 
-func (c *ctlServer) writeMap(w http.ResponseWriter, ctx context.Context, p *accessplan.Plan) {
+func (c *ctlServer) writeMap(w http.ResponseWriter, p *accessplan.Plan) {
 	err := p.Check()
 	var o plans.OwnerMap
 	if err == nil {
-		o, err = c.d.owners(ctx, p)
+		o, err = c.owners(p)
 	}
 	if err != nil {
 		writeError(w, err)
@@ -130,17 +130,17 @@ func (c *ctlServer) writeMap(w http.ResponseWriter, ctx context.Context, p *acce
 }
 
 // owners is the owner map of the dataset of p.
-func (d *Daemon) owners(ctx context.Context, p *accessplan.Plan) (plans.OwnerMap, error) {
-	ds, err := d.plans.Dataset(p.Dataset)
+func (c *ctlServer) owners(p *accessplan.Plan) (plans.OwnerMap, error) {
+	ds, err := c.d.plans.Dataset(p.Dataset)
 	if err != nil {
 		return plans.OwnerMap{}, err
 	}
-	t, _ := d.datasets.Tables.Table(ds.ID)
+	t, _ := c.d.datasets.Tables.Table(ds.ID)
 	files, ok := t.(accessplan.Files)
 	if !ok {
 		return plans.OwnerMap{}, fmt.Errorf("the tree of dataset %s is not known yet: wait for it with bivouac wait %s: %w", ds.Name, ds.Name, syscall.EAGAIN)
 	}
-	return plans.Owners(files, p, d.View().Map, d.job.Self)
+	return plans.Owners(files, p, c.d.View().Map, c.d.job.Self)
 }
 
 // Plans is the access plans of the job.

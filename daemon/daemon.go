@@ -261,18 +261,19 @@ func (d *Daemon) openDatasets() {
 
 func (d *Daemon) openNetwork(l net.Listener) error {
 	log := d.log.WithField("part", "rpc")
+	newerEpoch := func(metadata.NodeID, metadata.Epoch) { d.Nudge() } // fetches the map at once
 	d.calls = d.handlers()
 	var err error
 	d.peers, err = rpc.NewPeers(rpc.PeersConfig{
 		Key: d.cfg.Key, Job: d.job.Name(), Self: d.job.Self, Dial: d.cfg.Dial,
-		Addrs: d.addrs, Epoch: d.epoch, NewerEpoch: d.newerEpoch, Log: log,
+		Addrs: d.addrs, Epoch: d.epoch, NewerEpoch: newerEpoch, Log: log,
 	})
 	if err != nil {
 		return fmt.Errorf("peers: %w", err)
 	}
 	d.rpc, err = rpc.NewServer(rpc.ServerConfig{
 		Key: d.cfg.Key, Job: d.job.Name(), Self: d.job.Self, Handlers: d.calls, Inline: inline, Memory: d.cfg.Memory, InlineWhenIdle: alone,
-		Stream: d.raftStream, Epoch: d.epoch, NewerEpoch: d.newerEpoch, Log: log,
+		Stream: d.raftStream, Epoch: d.epoch, NewerEpoch: newerEpoch, Log: log,
 	})
 	if err != nil {
 		return fmt.Errorf("server: %w", err)
@@ -328,9 +329,6 @@ func (d *Daemon) addrs(id metadata.NodeID) []string {
 }
 
 func (d *Daemon) epoch() metadata.Epoch { return d.View().Map.Epoch }
-
-// newerEpoch fetches the map at once when a peer has a newer one.
-func (d *Daemon) newerEpoch(metadata.NodeID, metadata.Epoch) { d.Nudge() }
 
 // Nudge makes the next report go out at once.
 func (d *Daemon) Nudge() {
