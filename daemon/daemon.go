@@ -365,7 +365,7 @@ func (d *Daemon) Replicas(buf []metadata.NodeID, ino metadata.Ino, owner metadat
 }
 
 // SetReplicasChanged has f hear that the replicas of a dataset are complete on this node, or
-// which are gone. It must not wait.
+// which are gone.
 func (d *Daemon) SetReplicasChanged(f func(ds metadata.DatasetID, gone []metadata.Ino)) {
 	d.datasets.Replicas.SetNotify(f)
 }

@@ -89,7 +89,7 @@ func newReplicas(cfg Config, stores *Stores, tables *Tables, fills *Fills) *repl
 			x, _ := fills.get(ino.Dataset())
 			return x != nil && x.Stored(ino)
 		},
-		Sums: files.pieceSums,
+		Sums: files.pieceSums, Compare: fills.compare,
 	})
 	fills.replicas = r
 	cfg.Store.SetSpare(r)

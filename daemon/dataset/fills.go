@@ -114,9 +114,7 @@ func (f *Fills) Begin(ds cluster.Dataset, table *manifest.Table) error {
 		Self: n.Self(), Files: table, Origins: o, List: list, FS: f.cfg.Source, Put: f.cfg.Fence.Write, Peers: peers{f, ds.ID},
 		Watch: func() (cluster.Map, <-chan struct{}) { v, changed := n.Watch(); return v.Map, changed },
 		Room:  f.cfg.Fence.room, Drop: f.cfg.Store.Remove,
-		Copy: func(ctx context.Context, ino metadata.Ino) ([16]byte, bool) {
-			return f.replicas.Adopt(ctx, ino, f.compare)
-		},
+		Copy:    f.replicas.Adopt,
 		Journal: f.cfg.Files.Path(ds.ID, journal), Digest: ds.Digest, Boot: BootID(), CacheSize: f.cfg.Window, Sums: f.cfg.Sums,
 		Log: n.Log().WithField("dataset", ds.Name),
 	})

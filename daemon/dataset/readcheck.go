@@ -57,7 +57,7 @@ func (c *readCheck) setVerified(p stagein.PieceSum) {
 // verify=reads: other nodes heal from them.
 func (c *readCheck) verify(ctx context.Context, ino metadata.Ino, off, n int64) error {
 	if c.fills.replicas.Has(ino) {
-		return c.fills.replicas.Verify(ctx, ino, c.fills.compare)
+		return c.fills.replicas.Verify(ctx, ino)
 	}
 	if !c.fills.cfg.Sums {
 		return nil

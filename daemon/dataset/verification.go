@@ -168,7 +168,7 @@ func (r *verification) piece(ctx context.Context, path string, p stagein.PieceSu
 // replica compares this node's replica of a file.
 func (r *verification) replica(ctx context.Context, path string, ino metadata.Ino) error {
 	fills := r.v.fills
-	err := fills.replicas.Compare(ctx, ino, fills.compare)
+	err := fills.replicas.Compare(ctx, ino)
 	switch {
 	case ctx.Err() != nil:
 		return ctx.Err()

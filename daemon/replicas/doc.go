@@ -20,7 +20,8 @@
 //   - What was given back is not made again: whoever has opened its file may go on reading the
 //     old one, and scratch that grew once grows again.
 //
-// Files in stripes have no replicas. Replicas are made again when a daemon restarts.
+// Files in stripes have no replicas. A daemon that starts again compares the replicas that it
+// finds with the owners' checksums.
 //
 // # Locks
 //

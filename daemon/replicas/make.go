@@ -109,7 +109,7 @@ func (r *Replicas) prepare(ctx context.Context, ds cluster.Dataset, m cluster.Ma
 		r.mu.Lock()
 		was.made, was.missed = 0, 0 // what is missing is tried again
 		r.mu.Unlock()
-		return was, nil
+		return was, r.learnSums(ctx, was)
 	}
 	table, ok := r.cfg.Manifest(ds)
 	if !ok {
@@ -120,9 +120,7 @@ func (r *Replicas) prepare(ctx context.Context, ds cluster.Dataset, m cluster.Ma
 		return nil, err
 	}
 	if was == nil {
-		if err := r.sweep(s); err != nil {
-			return nil, err
-		}
+		r.sweep(s.id)
 	}
 	r.mu.Lock()
 	if was != nil {
@@ -134,20 +132,26 @@ func (r *Replicas) prepare(ctx context.Context, ds cluster.Dataset, m cluster.Ma
 	return s, r.learnSums(ctx, s)
 }
 
-// sweep removes what an earlier run of the daemon has left of replicas.
-func (r *Replicas) sweep(s *set) error {
+// sweep removes what an earlier run of the daemon has not finished.
+func (r *Replicas) sweep(id metadata.DatasetID) {
 	n, err := r.cfg.Store.RemoveAll(func(ino metadata.Ino) bool {
-		return ino.Sealed() && ino.Dataset() == s.id && (ino.Part() == metadata.DirPart || s.find(ino) != nil && !r.cfg.Stored(ino))
+		return ino.Sealed() && ino.Dataset() == id && ino.Part() == metadata.DirPart
 	})
-	if n > 0 {
-		r.cfg.Node.Log().WithField("objects", n).Debug("replicas of an earlier run removed")
+	log := r.cfg.Node.Log().WithField("dataset", id)
+	if err != nil {
+		log.WithError(err).Warn("unfinished replicas not removed: they take space until the job ends")
 	}
-	return err
+	if n > 0 {
+		log.WithField("objects", n).Debug("unfinished replicas of an earlier run removed")
+	}
 }
 
 // learnSums asks the owners for the checksums of what they have staged. Those of an owner that
 // does not answer come from the manifest, or are taken when a file is copied.
 func (r *Replicas) learnSums(ctx context.Context, s *set) error {
+	if s.summed { // only Run sets it
+		return nil
+	}
 	owners := make(map[metadata.NodeID]bool)
 	for i := range s.files {
 		owners[s.files[i].owner] = true
@@ -167,6 +171,7 @@ func (r *Replicas) learnSums(ctx context.Context, s *set) error {
 			return fmt.Errorf("checksums of node %d: %w", id, err)
 		}
 	}
+	s.summed = true
 	return nil
 }
 
@@ -269,6 +274,9 @@ func (r *Replicas) copyFile(ctx context.Context, s *set, f file) (sum [16]byte, 
 			return sum, err
 		}
 	}
+	if sum, ok, err := r.left(ctx, s, f, want); ok || err != nil {
+		return sum, err
+	}
 	sum, err = r.pull(ctx, from, f.ino, f.size, want, func(p []byte, off int64) error { return r.cfg.Write(ctx, temp, p, off) })
 	if err == nil {
 		err = r.cfg.Store.Rename(ctx, temp, f.ino)
@@ -277,6 +285,23 @@ func (r *Replicas) copyFile(ctx context.Context, s *set, f file) (sum [16]byte, 
 		_ = r.cfg.Store.Remove(context.WithoutCancel(ctx), temp) // the next start of the daemon removes what stays
 	}
 	return sum, err
+}
+
+// left takes up a replica that an earlier run of the daemon has left, if it is right; else it
+// removes what is there.
+func (r *Replicas) left(ctx context.Context, s *set, f file, want [16]byte) (sum [16]byte, ok bool, err error) {
+	o, err := r.cfg.Store.Open(f.ino)
+	if err != nil {
+		return sum, false, nil
+	}
+	_ = o.Close() // only looked for
+	if m := r.cfg.Node.View().Map; m.Holder(f.ino, f.owner) == r.cfg.Node.Self() || r.cfg.Stored(f.ino) {
+		return sum, false, fmt.Errorf("inode %v falls to this node: %w", f.ino, syscall.EEXIST)
+	}
+	if want != [16]byte{} && r.cfg.Compare(ctx, stagein.PieceSum{Ino: f.ino, Len: f.size, Whole: true, Sum: want}) == nil {
+		return want, true, nil
+	}
+	return sum, false, r.cfg.Store.Remove(ctx, f.ino)
 }
 
 // pull reads a file that a node has stored, calls put with its bytes, and returns its checksum,

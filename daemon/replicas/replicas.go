@@ -34,7 +34,9 @@ type Config struct {
 	Stored func(ino metadata.Ino) bool
 	// Sums calls see with the checksums of what a node has staged of a dataset.
 	Sums func(ctx context.Context, ds metadata.DatasetID, owner metadata.NodeID, see func(p stagein.PieceID, sum [16]byte)) error
-	Rate *rate.Bucket // bounds what replicas take from other nodes; nil is unlimited
+	// Compare reads a file of this node from its drive and compares it with its checksum.
+	Compare func(ctx context.Context, p stagein.PieceSum) error
+	Rate    *rate.Bucket // bounds what replicas take from other nodes; nil is unlimited
 }
 
 // Mark is how far a node is with its replicas of a dataset.
@@ -73,13 +75,13 @@ func New(cfg Config) *Replicas {
 }
 
 // SetNotify has f hear that the replicas of a dataset are complete on this node, or which are
-// gone. It must not wait.
+// gone.
 func (r *Replicas) SetNotify(f func(ds metadata.DatasetID, gone []metadata.Ino)) { r.notify.Store(&f) }
 
 func (r *Replicas) changed(ds metadata.DatasetID, gone []metadata.Ino) {
 	r.cfg.Node.Nudge()
 	if f := r.notify.Load(); f != nil {
-		(*f)(ds, gone)
+		r.cfg.Node.Spawn(func(context.Context) { (*f)(ds, gone) }) // it may call the kernel, which may wait for this node
 	}
 }
 

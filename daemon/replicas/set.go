@@ -43,6 +43,7 @@ type set struct {
 
 	files   []file // by position
 	made    int    // those before were made, or could not be
+	summed  bool   // the owners' checksums are known
 	missed  int    // of those, how many could not be
 	ceiling uint64 // positions from here on are not made any more
 	have    amount

@@ -14,16 +14,13 @@ import (
 // ErrNotHere says that a replica that was asked for is not on this node.
 var ErrNotHere = fmt.Errorf("no replica is here: %w", syscall.EAGAIN)
 
-// Compare reads a file of this node from its drive and compares it with a checksum.
-type Compare func(ctx context.Context, p stagein.PieceSum) error
-
 // Verify compares a replica with what was staged, once since it was made. One that differs is
 // removed: ErrNotHere.
-func (r *Replicas) Verify(ctx context.Context, ino metadata.Ino, compare Compare) error {
+func (r *Replicas) Verify(ctx context.Context, ino metadata.Ino) error {
 	if _, verified := r.look(ino); verified {
 		return nil
 	}
-	bad := r.Compare(ctx, ino, compare)
+	bad := r.Compare(ctx, ino)
 	if bad == nil || ctx.Err() != nil || errors.Is(bad, ErrNotHere) {
 		return bad
 	}
@@ -33,12 +30,12 @@ func (r *Replicas) Verify(ctx context.Context, ino metadata.Ino, compare Compare
 }
 
 // Compare compares a replica with what was staged, also if it was verified before.
-func (r *Replicas) Compare(ctx context.Context, ino metadata.Ino, compare Compare) error {
+func (r *Replicas) Compare(ctx context.Context, ino metadata.Ino) error {
 	f, _ := r.look(ino)
 	if f.state != present {
 		return ErrNotHere
 	}
-	err := compare(ctx, stagein.PieceSum{Ino: ino, Len: f.size, Whole: true, Sum: f.sum})
+	err := r.cfg.Compare(ctx, stagein.PieceSum{Ino: ino, Len: f.size, Whole: true, Sum: f.sum})
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if f := r.sets[ino.Dataset()].find(ino); f != nil {
@@ -83,11 +80,11 @@ func (r *Replicas) release(ino metadata.Ino) bool {
 
 // Adopt makes a file that falls to this node from a replica, and returns its checksum: from
 // its own, in place, or from another node's. It reports false if no replica is right.
-func (r *Replicas) Adopt(ctx context.Context, ino metadata.Ino, compare Compare) (sum [16]byte, ok bool) {
+func (r *Replicas) Adopt(ctx context.Context, ino metadata.Ino) (sum [16]byte, ok bool) {
 	if !r.on.Load() {
 		return sum, false
 	}
-	if r.Has(ino) && r.Verify(ctx, ino, compare) == nil {
+	if r.Has(ino) && r.Verify(ctx, ino) == nil {
 		f, _ := r.look(ino)
 		return f.sum, r.release(ino)
 	}
@@ -123,9 +120,12 @@ func (r *Replicas) Adopt(ctx context.Context, ino metadata.Ino, compare Compare)
 // Bytes implements chunkstore.Spare.
 func (r *Replicas) Bytes() int64 { return r.bytes.Load() }
 
-// giveUnit is the part of its replicas that a node gives back at once, if not more is needed,
-// so that a write that grows does not wait at each step.
-const giveUnit = 16
+// giveUnit is the part of its room that a node gets back at once, if not more is needed, so
+// that a file that grows does not wait at each step.
+const (
+	giveUnit  = 16
+	mostGiven = 1 << 30 // the most bytes beyond what is needed
+)
 
 // GiveBack implements chunkstore.Spare: the last replicas in the order of making go first,
 // those of the largest set.
@@ -135,7 +135,8 @@ func (r *Replicas) GiveBack(n int64) bool {
 	if free, err := r.cfg.Store.FreeNow(); err == nil && free >= n {
 		return true // another call has freed it
 	}
-	id, inos := r.pickLast(max(n, r.Bytes()/giveUnit))
+	sp, _ := r.cfg.Store.Space(context.Background()) // a local look; zeros give back n bytes
+	id, inos := r.pickLast(max(n, min(sp.Capacity/giveUnit, mostGiven)))
 	for _, ino := range inos {
 		if err := r.cfg.Store.Remove(context.Background(), ino); err != nil {
 			r.cfg.Node.Log().WithError(err).WithField("inode", ino.String()).Warn("replica not removed: it takes space until the job ends")

@@ -102,30 +102,30 @@ const sample = 110 << 10
 // one moment on gets only probes within three seconds, and its share again within ten
 // seconds of its recovery.
 func TestSlowPlaceIsRelieved(t *testing.T) {
-	for seed := range uint64(20) {
+	for seed := range uint64(6) {
 		for _, hangs := range []bool{false, true} {
 			t.Run(fmt.Sprint(seed, hangs), func(t *testing.T) {
 				w := newWorld(t, seed, 1)
 				w.took = func(id metadata.NodeID, at time.Duration, _ int) time.Duration {
 					d := time.Millisecond
-					if id == 0 && at >= 10*time.Second && at < 20*time.Second {
+					if id == 0 && at >= 5*time.Second && at < 12*time.Second {
 						if d *= 10; hangs {
 							return never
 						}
 					}
 					return w.jitter(d)
 				}
-				for range 1 + w.rng.IntN(8) {
-					w.reader(w.tables[0], sample, []metadata.NodeID{0, 1, 2}, time.Duration(1+w.rng.IntN(10))*time.Millisecond)
+				for range 1 + w.rng.IntN(4) {
+					w.reader(w.tables[0], sample, []metadata.NodeID{0, 1, 2}, time.Duration(2+w.rng.IntN(10))*time.Millisecond)
 				}
-				w.run(40 * time.Second)
-				if n, all := w.reads(0, 2*time.Second, 10*time.Second); n < all/5 || n > all/2 {
+				w.run(25 * time.Second)
+				if n, all := w.reads(0, 2*time.Second, 5*time.Second); n < all/5 || n > all/2 {
 					t.Errorf("%d of %d reads of an equal among three", n, all)
 				}
-				if n, all := w.reads(0, 13*time.Second, 20*time.Second); n > 15 || all < 500 || n == 0 {
-					t.Errorf("%d of %d reads of a slow place, want from 1 to 15 probes", n, all)
+				if n, all := w.reads(0, 8*time.Second, 12*time.Second); n > 10 || all < 200 || n == 0 {
+					t.Errorf("%d of %d reads of a slow place, want from 1 to 10 probes", n, all)
 				}
-				if n, all := w.reads(0, 30*time.Second, 40*time.Second); n < all/5 {
+				if n, all := w.reads(0, 22*time.Second, 25*time.Second); n < all/5 {
 					t.Errorf("%d of %d reads of a place that has recovered", n, all)
 				}
 			})
@@ -202,16 +202,16 @@ func TestOutlier(t *testing.T) {
 // TestNoHerd: many clients share two equal places whose reads slow each other down: none of
 // the two gets most of them, at any time.
 func TestNoHerd(t *testing.T) {
-	for seed := range uint64(5) {
-		w := newWorld(t, seed, 32)
+	for seed := range uint64(3) {
+		w := newWorld(t, seed, 16)
 		w.took = func(_ metadata.NodeID, _ time.Duration, busy int) time.Duration {
 			return w.jitter(time.Duration(busy) * time.Millisecond)
 		}
 		for _, table := range w.tables {
 			w.reader(table, sample, []metadata.NodeID{0, 1}, 10*time.Millisecond)
 		}
-		w.run(20 * time.Second)
-		for at := 2 * time.Second; at < 20*time.Second; at += time.Second {
+		w.run(10 * time.Second)
+		for at := 2 * time.Second; at < 10*time.Second; at += time.Second {
 			if n, all := w.reads(0, at, at+time.Second); n < all/4 || n > all*3/4 {
 				t.Errorf("seed %d, second %v: %d of %d reads went to one of two", seed, at, n, all)
 			}

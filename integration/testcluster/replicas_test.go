@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -307,5 +308,49 @@ func TestSlowOwnerIsRelieved(t *testing.T) {
 	}
 	if n, all := served(1); n > all/8 || all < 150 {
 		t.Errorf("%d of %d reads were of the slow one among three nodes", n, all)
+	}
+}
+
+// TestReplicasAfterRestart: a daemon that starts again takes up its replicas as they are, but for
+// one that was damaged meanwhile.
+func TestReplicasAfterRestart(t *testing.T) {
+	t.Parallel()
+	m := randomFiles(60, 30_000)
+	src := filepath.Join(t.TempDir(), "src")
+	writeTree(t, src, m)
+	c, ds := withReplicas(t, Config{}, src, cluster.ReplicasAll)
+	c.Kill(t, 1)
+	before := make(map[string]os.FileInfo)
+	damaged := ""
+	for path, b := range m {
+		if a, err := attr(c.Nodes[0], ds.ID, path); err != nil {
+			t.Fatal(err)
+		} else if a.Layout.Node != 1 && damaged == "" {
+			damaged = path
+			c.Nodes[1].Job.Dirs.Store = []string{filepath.Join(c.Nodes[1].dir, "store")}
+			(&Cluster{Nodes: c.Nodes[1:2]}).mustSpoil(t, b)
+		}
+	}
+	for _, o := range c.Nodes[1].objectFiles(t) {
+		info, err := os.Stat(o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		before[filepath.Base(o)] = info
+	}
+	c.Revive(t, 1)
+	c.awaitReplicas(t)
+	again := 0
+	for _, o := range c.Nodes[1].objectFiles(t) {
+		if info, err := os.Stat(o); err != nil || !os.SameFile(info, before[filepath.Base(o)]) {
+			again++
+		}
+	}
+	if again != 1 {
+		t.Errorf("%d replicas were made again, want the damaged one", again)
+	}
+	readAll(t, c, ds.ID, m, 1)
+	if r := c.verify(t, dataset.VerifySpec{Name: "set"}); r.Bad != 0 || r.Repaired != 0 || r.Replicas != int64(3*len(m)) {
+		t.Errorf("verify: %+v", r)
 	}
 }

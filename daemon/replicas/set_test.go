@@ -1,0 +1,153 @@
+package replicas
+
+import (
+	"math"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"github.com/bivouacfs/bivouac/metadata"
+	"github.com/bivouacfs/bivouac/metadata/cluster"
+)
+
+// testSet is a set of n files of different sizes.
+func testSet(n int) *set {
+	s := &set{id: 1, m: cluster.NewMap(7, []string{"a", "b", "c"}), n: 1, ceiling: math.MaxUint64}
+	for i := range n {
+		ino := metadata.SealedIno(1, 0, uint32(i+1))
+		f := file{pos: s.position(ino), ino: ino, size: 1 + int64(i*37%1000)}
+		s.files = append(s.files, f)
+		s.want.files, s.want.bytes = s.want.files+1, s.want.bytes+f.size
+	}
+	s.sort()
+	return s
+}
+
+// counted is what a set has, counted anew.
+func (s *set) counted() (a amount) {
+	for _, f := range s.files {
+		if f.state == present {
+			a.files, a.bytes = a.files+1, a.bytes+f.size
+		}
+	}
+	return a
+}
+
+// TestMark: at any moment of making and giving back, a mark claims only what was made, changes
+// seldom, and in the end says that all is there.
+func TestMark(t *testing.T) {
+	for seed := range uint64(20) {
+		r := rand.New(rand.NewPCG(seed, 1))
+		s := testSet(500)
+		marks := make(map[uint64]bool)
+		for s.made < len(s.files) {
+			for range min(1+r.IntN(20), len(s.files)-s.made) {
+				s.put(&s.files[s.made], present)
+				s.made++
+			}
+			m := s.mark(2)
+			if marks[m.Below] = true; m.Files > s.have.files || m.Bytes > s.have.bytes {
+				t.Fatalf("seed %d: mark %+v of %+v", seed, m, s.have)
+			}
+			for _, f := range s.files {
+				if f.pos < m.Below && f.state != present {
+					t.Fatalf("seed %d: mark %x claims a file at %x", seed, m.Below, f.pos)
+				}
+			}
+		}
+		if len(marks) > 65 {
+			t.Errorf("seed %d: %d different marks", seed, len(marks))
+		}
+		if m := s.mark(2); m.Below != math.MaxUint64 || m.Files != 500 || m.Bytes != m.OfBytes {
+			t.Errorf("seed %d: mark %+v at the end", seed, m)
+		}
+	}
+}
+
+// TestPickLast: the last replicas go, of the largest set, as many as are needed; the mark and
+// what can be given back follow, and what has gone is not made again.
+func TestPickLast(t *testing.T) {
+	small, large := testSet(50), testSet(500)
+	small.id = 2
+	x := New(Config{})
+	x.sets[2], x.sets[1] = small, large
+	for _, s := range x.sets {
+		for i := range s.files {
+			x.bytes.Add(s.put(&s.files[i], present))
+		}
+		s.made = len(s.files)
+	}
+	before := large.have
+	id, inos := x.pickLast(20_000)
+	freed := before.bytes - large.have.bytes
+	if id != 1 || freed < 20_000 || freed > 21_000 || int64(len(inos)) != before.files-large.have.files || !slices.IsSorted(inos) {
+		t.Fatalf("%d files of set %d, %d bytes", len(inos), id, freed)
+	}
+	if x.Bytes() != small.have.bytes+large.have.bytes || large.have != large.counted() || large.given != freed {
+		t.Errorf("%d bytes in all, %+v counted %+v", x.Bytes(), large.have, large.counted())
+	}
+	m := large.mark(0)
+	for _, f := range large.files {
+		if (f.pos < m.Below) != (f.state == present) {
+			t.Fatalf("a file at %x is in state %d below the mark %x", f.pos, f.state, m.Below)
+		}
+	}
+	if large.find(inos[0]).state != gone {
+		t.Error("a file that was given back is to be made again")
+	}
+	for x.Bytes() > 0 {
+		if _, inos := x.pickLast(1 << 40); len(inos) == 0 {
+			t.Fatalf("%d bytes are left that cannot be given back", x.Bytes())
+		}
+	}
+	if _, inos := x.pickLast(1); len(inos) != 0 {
+		t.Errorf("%d files came from nothing", len(inos))
+	}
+}
+
+// TestInherit: after a change of the map, replicas that are there stay, also those that are not
+// wanted any more, with what is known of them; others are made.
+func TestInherit(t *testing.T) {
+	was := testSet(300)
+	for i := range was.files {
+		f := &was.files[i]
+		f.sum[0], f.verified = byte(i), i%2 == 0
+		switch i % 3 {
+		case 0:
+			was.put(f, present)
+			f.verified = true
+		case 1:
+			was.put(f, present)
+			was.put(f, gone)
+		}
+	}
+	s := testSet(600) // twice as many
+	kept := s.files[:0]
+	for _, f := range s.files { // of the old ones a half
+		if f.ino.Seq() > 150 {
+			kept = append(kept, f)
+		}
+	}
+	s.files = kept
+	s.inherit(was)
+	if s.have != was.have || s.have != s.counted() {
+		t.Errorf("%+v counted %+v, want %+v", s.have, s.counted(), was.have)
+	}
+	for _, f := range was.files {
+		x := s.find(f.ino)
+		switch {
+		case x == nil && (f.state == present || f.ino.Seq() > 150):
+			t.Fatalf("%v in state %d is lost", f.ino, f.state)
+		case x != nil && (x.state != f.state || x.sum != f.sum || x.verified != f.verified):
+			t.Fatalf("%+v became %+v", f, x)
+		}
+	}
+	if !slices.IsSortedFunc(s.files, func(a, b file) int {
+		if a.pos < b.pos {
+			return -1
+		}
+		return 1
+	}) {
+		t.Error("the files are not in order")
+	}
+}
