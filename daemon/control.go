@@ -33,6 +33,8 @@ type reportReply struct {
 	// the report.
 	Marks        map[metadata.DatasetID][]replicas.Mark `json:"marks,omitempty"`
 	MarksVersion uint64                                 `json:"marks_version,omitempty"`
+	// Notifies: the caller is the node that writes to the job's output.
+	Notifies bool `json:"notifies,omitempty"`
 }
 
 // View is the newest view that this node has. It must not be changed.
@@ -213,6 +215,7 @@ func (d *Daemon) reportOnce(ctx context.Context) bool {
 		return false
 	}
 	d.setLeader(r.Leader)
+	d.warn.answered(r.Notifies)
 	d.notifier.Hear(r.Out)
 	if r.MarksVersion > 0 {
 		d.datasets.Replicas.Hear(r.MarksVersion, r.Marks)
@@ -263,7 +266,7 @@ func (d *Daemon) onReport(_ context.Context, peer metadata.NodeID, r *leader.Rep
 	if g.IsLeader() {
 		d.lead.Record(*r, time.Now())
 		if m := g.View().Map; d.lead.Notifies(m, r) {
-			reply.Out = d.lead.OutFailures(m)
+			reply.Out, reply.Notifies = d.lead.OutFailures(m), true
 		}
 		reply.MarksVersion, reply.Marks = d.lead.Marks(r.MarksVersion)
 	}

@@ -65,33 +65,6 @@ type Config struct {
 	Timing Timing
 }
 
-// Timing is how patient the control plane is. The zero value is the default.
-type Timing struct {
-	Report time.Duration // between two reports; 250 ms, more on large jobs
-	Down   time.Duration // silence after which a node is given up; 15 s
-	Out    time.Duration // between two looks at what there is to copy out; 5 s
-	Sweep  time.Duration // before a sweep for leftovers; 5 s
-	Settle time.Duration // a file that was written to since is not copied out yet; 3 s
-}
-
-func (t *Timing) setDefaults(nodes int) {
-	if t.Report == 0 {
-		t.Report = 250 * time.Millisecond * time.Duration(1+nodes/128)
-	}
-	if t.Down == 0 {
-		t.Down = 15 * time.Second
-	}
-	if t.Out == 0 {
-		t.Out = 5 * time.Second
-	}
-	if t.Settle == 0 {
-		t.Settle = 3 * time.Second
-	}
-	if t.Sweep == 0 {
-		t.Sweep = 5 * time.Second
-	}
-}
-
 // Daemon is a running node.
 type Daemon struct {
 	cfg   Config
@@ -125,6 +98,7 @@ type Daemon struct {
 	tasks    *tasks.Runner
 	out      *stageout.Copier
 	notifier *stageout.Notifier
+	warn     *warnings
 	partials int64 // half-written files that were removed at the start
 
 	leave    leaving
@@ -161,6 +135,7 @@ func Open(cfg Config) (*Daemon, error) {
 		Node: d, Tasks: d.tasks, Job: d.job, Every: d.cfg.Timing.Out, Settle: d.cfg.Timing.Settle, Ready: d.ready.Load,
 	})
 	d.notifier = stageout.NewNotifier(d, d.job)
+	d.warn = &warnings{d: d, heard: time.Now()}
 	d.lead = leader.New(leader.Config{
 		Node: d, Job: d.job, Every: d.cfg.Timing.Report, Down: d.cfg.Timing.Down, Started: d.phases.started(),
 		SetView: d.setView, Report: d.report, StageIn: d.beginStageIn,
@@ -200,6 +175,7 @@ func (d *Daemon) open() error {
 	d.home.Start()
 	d.Spawn(d.reportLoop)
 	d.Spawn(d.meterLoop)
+	d.Spawn(d.warn.run)
 	d.out.Start()
 	d.Spawn(d.datasets.Follower.Run)
 	d.Spawn(d.datasets.Replicas.Run)

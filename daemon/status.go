@@ -48,15 +48,18 @@ func (p *Phases) times() PhaseTimes {
 
 // Status is the answer of GET /v1/status.
 type Status struct {
-	Job      string          `json:"job"`
-	Restart  int             `json:"restart"`
-	Self     metadata.NodeID `json:"self"`
-	Host     string          `json:"host"`
-	Mount    string          `json:"mount"`
-	Wait     string          `json:"wait,omitempty"`
-	Epoch    metadata.Epoch  `json:"epoch"`
-	Leader   metadata.NodeID `json:"leader"`
-	Closing  bool            `json:"closing,omitempty"`
+	Job     string          `json:"job"`
+	Restart int             `json:"restart"`
+	Self    metadata.NodeID `json:"self"`
+	Host    string          `json:"host"`
+	Mount   string          `json:"mount"`
+	Wait    string          `json:"wait,omitempty"`
+	Epoch   metadata.Epoch  `json:"epoch"`
+	Leader  metadata.NodeID `json:"leader"`
+	Closing bool            `json:"closing,omitempty"`
+	// Silence is for how many seconds no leader has answered this node: the control group has no
+	// quorum, or this node is cut off from it. Then this is an old view.
+	Silence  float64         `json:"silence,omitempty"`
 	Ready    bool            `json:"ready"` // the map is complete and the mount is served
 	Phases   PhaseTimes      `json:"phases"`
 	Space    datapath.Space  `json:"space"` // of this node
@@ -86,7 +89,8 @@ type NodeStatus struct {
 	Host  string          `json:"host"`
 	State cluster.State   `json:"state"`
 	Addr  string          `json:"addr,omitempty"`
-	Lost  bool            `json:"lost,omitempty"` // it was up, and is down now: files of scratch that were only there are lost with it
+	Lost  bool            `json:"lost,omitempty"`  // it was up, and is down now: files of scratch that were only there are lost with it
+	Space *datapath.Space `json:"space,omitempty"` // as the leader has last heard
 }
 
 // DatasetStatus is a dataset and how far it is.
@@ -138,6 +142,7 @@ type statusReq struct {
 	// Incomplete asks which files the nodes could not read from the source, and what they do
 	// not store.
 	Incomplete bool `json:"incomplete,omitempty"`
+	Spaces     bool `json:"spaces,omitempty"` // the space of the nodes
 }
 
 // statusReply is how far a stage-in is.
@@ -148,12 +153,16 @@ type statusReply struct {
 	Unreadable []leader.UnreadableFile `json:"unreadable,omitempty"`
 	More       int64                   `json:"more,omitempty"` // that are not named
 	Overflow   []leader.Overflow       `json:"overflow,omitempty"`
+
+	Spaces map[metadata.NodeID]datapath.Space `json:"spaces,omitempty"`
 }
 
 // onStatus is a node's answer on how far a stage-in is that it leads.
 func (d *Daemon) onStatus(_ context.Context, _ metadata.NodeID, q *statusReq) (statusReply, error) {
 	var r statusReply
 	switch {
+	case q.Spaces:
+		r.Spaces = d.lead.Spaces(d.View().Map)
 	case q.Incomplete:
 		m := d.View().Map
 		r.Unreadable, r.More = d.lead.Unreadable(m, q.Dataset)
@@ -189,6 +198,8 @@ func (d *Daemon) Status(ctx context.Context) Status {
 	}
 	ctx, cancel := context.WithTimeout(ctx, statusTime)
 	defer cancel()
+	s.Silence = d.warn.silence(time.Now()).Seconds()
+	d.warn.addSpaces(ctx, &s)
 	for _, ds := range v.Datasets {
 		s.Datasets = append(s.Datasets, d.datasetStatus(ctx, ds))
 	}

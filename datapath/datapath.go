@@ -128,6 +128,9 @@ type Space struct {
 	Objects  int64 `json:"objects"`
 }
 
+// Full reports whether less than a hundredth is free.
+func (s Space) Full() bool { return s.Capacity > 0 && s.Free < s.Capacity/100 }
+
 // Meter reports how full a store is.
 type Meter interface {
 	Space(ctx context.Context) (Space, error)

@@ -2,8 +2,11 @@ package node
 
 import (
 	"errors"
+	"fmt"
 	"strings"
 	"syscall"
+
+	"github.com/bivouacfs/bivouac/metadata"
 )
 
 // MaxErrorText bounds the text of an error in the registry, in bytes.
@@ -43,4 +46,13 @@ func endsInErrno(text string) bool {
 		}
 	}
 	return false
+}
+
+// LossText says what is lost with a node, what heals, and what to do.
+func LossText(id metadata.NodeID, host string) string {
+	if id == metadata.RootIno.Home() {
+		return fmt.Sprintf("%s is lost, and with it the root of scratch: scratch is unavailable until it is back; its part of datasets is fetched again", host)
+	}
+	return fmt.Sprintf("%s is lost: scratch files with data there, and directories kept there with their contents, fail with EIO until it is back; "+
+		"rm -rf removes them; its part of datasets is fetched again", host)
 }

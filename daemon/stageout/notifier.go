@@ -147,8 +147,7 @@ func (t *Notifier) notify(all []Failures) {
 	}
 }
 
-// write adds a line for each failure. A file system that does not answer is not waited
-// for: the goroutine stays behind with it.
+// write adds a line for each failure.
 func (t *Notifier) write(all []Failures) error {
 	t.mu.Lock()
 	o := t.placeLocked()
@@ -162,8 +161,29 @@ func (t *Notifier) write(all []Failures) error {
 	if o == nil || text == "" {
 		return nil
 	}
+	return t.put(*o, text)
+}
+
+// Tell adds lines while the job runs, if what others write then stays.
+func (t *Notifier) Tell(lines string) {
+	t.mu.Lock()
+	o := t.placeLocked()
+	t.mu.Unlock()
+	if o == nil || !o.Append {
+		return
+	}
+	t.n.Spawn(func(context.Context) {
+		if err := t.put(*o, lines); err != nil {
+			t.n.Log().WithError(err).WithField("text", lines).Warn("job output not written")
+		}
+	})
+}
+
+// put adds text. A file system that does not answer is not waited for: the goroutine stays
+// behind with it.
+func (t *Notifier) put(o Output, text string) error {
 	done := make(chan error, 1)
-	go func() { done <- t.add(*o, text) }()
+	go func() { done <- t.add(o, text) }()
 	select {
 	case err := <-done:
 		return err

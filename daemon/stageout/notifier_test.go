@@ -243,3 +243,20 @@ func TestFailuresAreBounded(t *testing.T) {
 		t.Errorf("%d causes of %d files", len(x.Causes), things)
 	}
 }
+
+// TestTell: lines are added while the job runs only where they stay.
+func TestTell(t *testing.T) {
+	t.Parallel()
+	p := nodetest.NewProcess(t)
+	x := NewNotifier(p, &job.File{Dirs: job.Dirs{Run: t.TempDir()}})
+	told := make(chan string, 3)
+	x.add = func(_ Output, text string) error { told <- text; return nil }
+	x.Tell("no output\n")
+	x.set(Output{Path: "/o"})
+	x.Tell("written over\n")
+	x.set(Output{Path: "/o", Append: true})
+	x.Tell("node3 is lost\n")
+	if got := <-told; got != "node3 is lost\n" {
+		t.Errorf("the first line is %q", got)
+	}
+}

@@ -132,6 +132,7 @@ type Server struct {
 	seen           *nonceRing
 	closedReplies  closedReplies
 	stats          serverStats
+	refusals       refusals
 	memory         *memory
 	meta           *workers
 	bulk           *workers
@@ -305,8 +306,10 @@ func (s *Server) handshake(conn net.Conn) (wire.Hello, error) {
 func (s *Server) logCut(conn net.Conn, peer metadata.NodeID, what string, err error) {
 	log := s.cfg.Log.WithFields(logrus.Fields{"peer": peer, "addr": conn.RemoteAddr().String()}).WithError(err)
 	if s.ctx.Err() == nil && s.stats.reject(err) {
-		log.Warn(what + " refused")
-		return
+		if n, first := s.refusals.count(hostOf(conn.RemoteAddr()), time.Now()); first {
+			log.WithField("more", n).Warn(what + " refused")
+			return
+		}
 	}
 	log.Debug(what + " ended")
 }

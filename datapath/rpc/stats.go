@@ -2,7 +2,10 @@ package rpc
 
 import (
 	"errors"
+	"net"
+	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/bivouacfs/bivouac/datapath/wire"
 )
@@ -140,4 +143,50 @@ func byOp(counters *[wire.MaxOp]atomic.Int64) map[wire.Op]int64 {
 		}
 	}
 	return out
+}
+
+// refusals limits the lines of the log about refused connections: one per host and minute.
+type refusals struct {
+	mu    sync.Mutex
+	hosts map[string]*refusal // guarded by mu
+}
+
+type refusal struct {
+	logged time.Time
+	more   int64 // since then
+}
+
+const (
+	refusalEvery = time.Minute
+	maxRefusals  = 1024 // hosts that are remembered
+)
+
+// count counts a refusal of host. first says that it is to be logged, with how many were not since the last that was.
+func (r *refusals) count(host string, at time.Time) (more int64, first bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.hosts == nil || len(r.hosts) >= maxRefusals {
+		r.hosts = make(map[string]*refusal)
+	}
+	x := r.hosts[host]
+	if x == nil {
+		r.hosts[host] = &refusal{logged: at}
+		return 0, true
+	}
+	if at.Sub(x.logged) < refusalEvery {
+		x.more++
+		return 0, false
+	}
+	more = x.more
+	*x = refusal{logged: at}
+	return more, true
+}
+
+// hostOf is an address without its port, of which each connection has another.
+func hostOf(a net.Addr) string {
+	host, _, err := net.SplitHostPort(a.String())
+	if err != nil {
+		return a.String()
+	}
+	return host
 }

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/bivouacfs/bivouac/daemon"
+	"github.com/bivouacfs/bivouac/daemon/node"
 	"github.com/bivouacfs/bivouac/daemon/stageout"
 	"github.com/bivouacfs/bivouac/datapath/rate"
 	"github.com/bivouacfs/bivouac/metadata"
@@ -55,13 +56,17 @@ func Status(w io.Writer, s daemon.Status) error {
 	}
 	fmt.Fprintln(w)
 	t := tabwriter.NewWriter(w, 0, 4, 2, ' ', 0)
-	fmt.Fprintln(t, "NODE\tHOST\tSTATE\tADDRESS\tROLE")
+	fmt.Fprintln(t, "NODE\tHOST\tSTATE\tUSED\tFREE\tADDRESS\tROLE")
 	for _, n := range s.Nodes {
 		role := ""
 		if n.ID == s.Leader {
 			role = "leader"
 		}
-		fmt.Fprintf(t, "%d\t%s\t%v\t%s\t%s\n", n.ID, n.Host, n.State, n.Addr, role)
+		used, free := "-", "-"
+		if x := n.Space; x != nil {
+			used, free = metadata.FormatBytes(x.Used), metadata.FormatBytes(x.Free)
+		}
+		fmt.Fprintf(t, "%d\t%s\t%v\t%s\t%s\t%s\t%s\n", n.ID, n.Host, n.State, used, free, n.Addr, role)
 	}
 	if len(s.Datasets) > 0 {
 		fmt.Fprintln(t, "\nDATASET\tPHASE\tFILES\tBYTES\tSOURCE")
@@ -76,7 +81,7 @@ func Status(w io.Writer, s daemon.Status) error {
 	if err := t.Flush(); err != nil {
 		return err
 	}
-	lost(w, s.Nodes)
+	troubles(w, &s)
 	for _, o := range s.StageOut {
 		stageOut(w, o)
 	}
@@ -109,15 +114,18 @@ func copies(w io.Writer, ds daemon.DatasetStatus) {
 	fmt.Fprintln(w)
 }
 
-// lost says what scratch has lost with nodes.
-func lost(w io.Writer, nodes []daemon.NodeStatus) {
-	for _, n := range nodes {
+// troubles says what is wrong with nodes: those that are lost or full, and this one if no leader answers it.
+func troubles(w io.Writer, s *daemon.Status) {
+	if s.Silence > 0 {
+		fmt.Fprintf(w, "no leader has answered %s for %.0f s: the control group has no quorum, or this node is cut off from it; "+
+			"the states above are old, and calls that need another node wait or fail: run bivouac status on another node\n", s.Host, s.Silence)
+	}
+	for _, n := range s.Nodes {
 		switch {
-		case !n.Lost:
-		case n.ID == metadata.RootIno.Home():
-			fmt.Fprintf(w, "%s is lost, and with it the root of scratch: scratch is unavailable until it is back\n", n.Host)
-		default:
-			fmt.Fprintf(w, "%s is lost: scratch files with data there, and directories kept there with their contents, fail with EIO until it is back; rm -rf removes them\n", n.Host)
+		case n.Lost:
+			fmt.Fprintln(w, node.LossText(n.ID, n.Host))
+		case n.Space != nil && n.Space.Full():
+			fmt.Fprintf(w, "%s is full: writes to it get ENOSPC, and dataset files without room are read from the source: remove files of scratch\n", n.Host)
 		}
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/bivouacfs/bivouac/daemon"
 	"github.com/bivouacfs/bivouac/daemon/home"
 	"github.com/bivouacfs/bivouac/daemon/leader"
+	"github.com/bivouacfs/bivouac/datapath"
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/metadata/cluster"
 	"github.com/bivouacfs/bivouac/stagein"
@@ -127,7 +128,18 @@ func TestStatusOfLostNodes(t *testing.T) {
 			t.Errorf("the status has no %q:\n%s", want, b.String())
 		}
 	}
-	if strings.Contains(b.String(), "c is lost") {
+	s.Silence, s.Host = 7, "a"
+	s.Nodes = []daemon.NodeStatus{{Host: "a", Space: &datapath.Space{Capacity: 10 << 30, Used: 1 << 30, Free: 9 << 30}},
+		{Host: "b", Space: &datapath.Space{Capacity: 10 << 30, Used: 10 << 30}}}
+	if err := Status(&b, s); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"no leader has answered a for 7 s: the control group has no quorum", "1.0 GiB   9.0 GiB", "b is full: "} {
+		if !strings.Contains(b.String(), want) {
+			t.Errorf("the status has no %q:\n%s", want, b.String())
+		}
+	}
+	if strings.Contains(b.String(), "a is full") || strings.Contains(b.String(), "c is lost") {
 		t.Errorf("a node is lost that never was there:\n%s", b.String())
 	}
 }

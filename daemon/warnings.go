@@ -1,0 +1,137 @@
+package daemon
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/sirupsen/logrus"
+
+	"github.com/bivouacfs/bivouac/daemon/node"
+	"github.com/bivouacfs/bivouac/datapath"
+	"github.com/bivouacfs/bivouac/datapath/wire"
+	"github.com/bivouacfs/bivouac/metadata/cluster"
+)
+
+// warnings tells the user in the job's output of nodes that are lost or back, and the log of
+// a full node; it knows how long no leader has answered.
+type warnings struct {
+	d *Daemon
+
+	mu       sync.Mutex
+	heard    time.Time // guarded by mu; the last answer of a leader, or the start
+	notifies bool      // guarded by mu; this node writes to the job's output
+	full     bool      // guarded by mu; the log knows
+}
+
+// answered notes that a leader has answered, and whether this node notifies the user.
+func (w *warnings) answered(notifies bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.heard, w.notifies = time.Now(), notifies
+}
+
+// leaderSilence is how long a leader may be silent before status says so: an election takes less.
+const leaderSilence = 5 * time.Second
+
+// silence is how long no leader has answered; 0 while that is nothing unusual.
+func (w *warnings) silence(at time.Time) time.Duration {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if n := at.Sub(w.heard); n > leaderSilence {
+		return n
+	}
+	return 0
+}
+
+// spaceEvery is the pause between two looks at the space of this node.
+const spaceEvery = 5 * time.Second
+
+// run follows the map and the space of this node until ctx ends.
+func (w *warnings) run(ctx context.Context) {
+	t := time.NewTicker(spaceEvery)
+	defer t.Stop()
+	was, _ := w.d.Watch()
+	for {
+		v, changed := w.d.Watch()
+		w.nodes(was, v)
+		was = v
+		if s, err := w.d.data.Space(ctx); err == nil {
+			w.space(s)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-changed:
+		case <-t.C:
+		}
+	}
+}
+
+func (w *warnings) nodes(was, now cluster.View) {
+	lines := nodeLines(was, now)
+	if len(lines) == 0 {
+		return
+	}
+	for _, l := range lines {
+		w.d.log.Warn(l)
+	}
+	w.mu.Lock()
+	notifies := w.notifies
+	w.mu.Unlock()
+	if notifies {
+		w.d.notifier.Tell("bivouac: " + strings.Join(lines, "\nbivouac: ") + "\n")
+	}
+}
+
+// nodeLines says which nodes that had served were lost, and which are back.
+func nodeLines(was, now cluster.View) (lines []string) {
+	if was.Version == 0 || now.Closing {
+		return nil
+	}
+	for _, n := range now.Map.Nodes {
+		old, known := was.Map.Node(n.ID)
+		switch {
+		case !known || old.State == n.State:
+		case n.State == cluster.Down && node.Serving(old):
+			lines = append(lines, "no answer from "+n.Host+": its daemon, its machine or its network is down. "+node.LossText(n.ID, n.Host))
+		case n.State == cluster.Up && old.State == cluster.Down && len(n.Terms) > 0:
+			lines = append(lines, fmt.Sprintf("%s is back: what it has can be read again", n.Host))
+		}
+	}
+	return lines
+}
+
+// space logs that this node is full, and that it no longer is.
+func (w *warnings) space(s datapath.Space) {
+	w.mu.Lock()
+	was := w.full
+	w.full = s.Full()
+	w.mu.Unlock()
+	log := w.d.log.WithFields(logrus.Fields{"free": s.Free, "capacity": s.Capacity, "objects": s.Objects})
+	switch {
+	case w.full && !was:
+		log.Warn("this node is full: writes to it get ENOSPC, and dataset files without room are read from the source; remove files of scratch, or give the job more nodes or a higher capacity=")
+	case was && !w.full:
+		log.Info("this node has room again")
+	}
+}
+
+// addSpaces adds the space of each node, as the leader has last heard.
+func (w *warnings) addSpaces(ctx context.Context, s *Status) {
+	var r statusReply
+	if w.d.Call(ctx, w.d.leaderID(), wire.OpStatus, statusReq{Spaces: true}, &r) != nil {
+		r.Spaces = nil // there is no leader just now
+	}
+	for i := range s.Nodes {
+		n := &s.Nodes[i]
+		if x, ok := r.Spaces[n.ID]; ok {
+			n.Space = &x
+		}
+		if n.ID == s.Self {
+			n.Space = &s.Space
+		}
+	}
+}

@@ -1,0 +1,40 @@
+package daemon
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/bivouacfs/bivouac/metadata/cluster"
+)
+
+// TestNodeLines: the user hears of nodes that are lost and back, once, and of nothing else.
+func TestNodeLines(t *testing.T) {
+	up := cluster.NewMap(1, []string{"a", "b", "c"})
+	for i := range up.Nodes {
+		up = up.WithState(up.Nodes[i].ID, cluster.Up, "x:1")
+	}
+	view := func(m cluster.Map) cluster.View { return cluster.View{Version: 1, Map: m} }
+	down, back := up.WithState(1, cluster.Down, ""), up.WithState(1, cluster.Down, "").WithState(1, cluster.Up, "x:1")
+	closing := view(down)
+	closing.Closing = true
+	for _, c := range []struct {
+		name     string
+		was, now cluster.View
+		want     string // of the only line
+	}{
+		{"nothing", view(up), view(up), ""},
+		{"lost", view(up), view(down), "no answer from b: "},
+		{"the root", view(up), view(up.WithState(0, cluster.Down, "")), "root of scratch"},
+		{"known", view(down), view(down), ""},
+		{"back", view(down), view(back), "b is back"},
+		{"the end", view(up), closing, ""},
+		{"the start", cluster.View{Map: cluster.NewMap(1, []string{"a", "b", "c"})}, view(up), ""},
+		{"leaves", view(up), view(up.WithState(1, cluster.Leaving, "x:1")), ""},
+		{"absent from the start", view(cluster.NewMap(1, []string{"a", "b"})), view(cluster.NewMap(1, []string{"a", "b"}).WithState(1, cluster.Down, "")), ""},
+	} {
+		got := nodeLines(c.was, c.now)
+		if c.want == "" && len(got) > 0 || c.want != "" && (len(got) != 1 || !strings.Contains(got[0], c.want)) {
+			t.Errorf("%s: %q, want %q", c.name, got, c.want)
+		}
+	}
+}
