@@ -50,6 +50,10 @@ var floors = map[string]int{
 	"stagein/fill/cache":      1,
 	"stagein/archive":         6,
 	"stagein":                 7,
+	"stagein/scan":            8, // scan, ingest and fill do not know each other
+	"stagein/ingest":          8,
+	"stagein/fill":            8,
+	"stagein/jobtest":         9,
 	"fsclient/wait":           4,
 	"fsclient/sources":        1,
 	"fsclient/cache":          5,
@@ -105,7 +109,8 @@ var rooms = map[string][]string{
 	module + "/datapath/datapathtest": nil,
 	module + "/fsclient/clienttest":   nil,
 	module + "/daemon/node/nodetest":  nil,
-	module + "/stagein/stageintest":   nil,
+	module + "/stagein/stageintest":   {"stagein/jobtest"}, // tests only
+	module + "/stagein/jobtest":       nil,
 }
 
 // topLevel is what may stand beside the dot-files and documents.

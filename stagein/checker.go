@@ -17,7 +17,8 @@ import (
 // crcMark and the four bytes of it. Zeros are no sum.
 const crcMark = "crc-32c of b"
 
-func crcSum(crc uint32) (sum [16]byte) {
+// CRCSum returns the sum of a file with that CRC-32C.
+func CRCSum(crc uint32) (sum [16]byte) {
 	binary.BigEndian.PutUint32(sum[copy(sum[:], crcMark):], crc)
 	return sum
 }
@@ -60,7 +61,7 @@ func (c *Checker) Check() error {
 	}
 	var got [16]byte
 	if c.crc != nil {
-		got = crcSum(c.crc.Sum32())
+		got = CRCSum(c.crc.Sum32())
 	} else {
 		got = c.xxh.Sum128().Bytes()
 	}

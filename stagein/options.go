@@ -242,8 +242,8 @@ func (o *Options) sel() source.Select {
 	return s
 }
 
-// selects reports whether something may be left out that could be read.
-func (o *Options) selects() bool {
+// Selects reports whether something may be left out that could be read.
+func (o *Options) Selects() bool {
 	return o.List != "" || len(o.Include)+len(o.Exclude) > 0 || o.Limit > 0
 }
 
@@ -264,6 +264,55 @@ func (o *Options) Validate() error {
 		return fmt.Errorf("the cache directory %q is no absolute path: %w", o.Cache, syscall.EINVAL)
 	case o.List != "" && !strings.HasPrefix(string(o.List), "/") || strings.ContainsRune(string(o.List), 0):
 		return fmt.Errorf("the list %q is no absolute path: %w", o.List, syscall.EINVAL)
+	}
+	return nil
+}
+
+// Index says where the indexes of tars are kept: one of the constants, or the path of a file or a directory.
+type Index string
+
+// Where an index is kept.
+const (
+	IndexAuto   Index = ""       // in the user's cache directory; one beside the archive is used too
+	IndexCache  Index = "cache"  // in the user's cache directory
+	IndexBeside Index = "beside" // in the archive's directory
+	IndexOff    Index = "off"    // nowhere
+)
+
+func (x Index) check() error {
+	switch x {
+	case IndexAuto, IndexCache, IndexBeside, IndexOff:
+		return nil
+	}
+	if !filepath.IsAbs(string(x)) || strings.ContainsRune(string(x), 0) {
+		return fmt.Errorf("want auto, cache, beside, off, or a path with a slash in it: %w", syscall.EINVAL)
+	}
+	return nil
+}
+
+// Asked reports whether the user has said where: then archives are scanned to have an index.
+func (x Index) Asked() bool { return x != IndexAuto && x != IndexOff }
+
+// in returns x with a relative path resolved against the directory wd.
+func (x Index) in(wd string) Index {
+	if strings.Contains(string(x), "/") && !filepath.IsAbs(string(x)) {
+		return Index(filepath.Join(wd, string(x)))
+	}
+	return x
+}
+
+// Spill is the option that says what happens with files for which the nodes have no room.
+type Spill string
+
+// What happens with them.
+const (
+	SpillPFS  Spill = ""     // they overflow: they stay in the source and are read through
+	SpillFail Spill = "fail" // the stage-in fails before a byte is copied
+)
+
+func (s Spill) check() error {
+	if s != SpillPFS && s != SpillFail {
+		return fmt.Errorf("want pfs or fail: %w", syscall.EINVAL)
 	}
 	return nil
 }

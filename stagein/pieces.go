@@ -41,7 +41,7 @@ func JoinPieces(all []Piece) (map[metadata.Ino][16]byte, error) {
 		if off != first.Size {
 			return nil, fmt.Errorf("checksum of inode %v: pieces of %d bytes of %d: %w", first.Ino, off, first.Size, syscall.EPROTO)
 		}
-		sums[first.Ino] = crcSum(crc)
+		sums[first.Ino] = CRCSum(crc)
 	}
 	return sums, nil
 }

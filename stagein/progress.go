@@ -1,12 +1,5 @@
 package stagein
 
-import (
-	"sync"
-	"sync/atomic"
-
-	"github.com/bivouacfs/bivouac/metadata"
-)
-
 // Progress is how far a share is, or the sum of several.
 type Progress struct {
 	SourceBytes int64 `json:"source_bytes"`      // read from the source, every one counted each time it is read
@@ -48,21 +41,4 @@ func Sum(ps []Progress) Progress {
 		sum.Done = sum.Done && p.Done
 	}
 	return sum
-}
-
-// counters is Progress while it changes.
-type counters struct {
-	source, bytes, files, again, skipped atomic.Int64
-	need                                 atomic.Int64 // bytes of members of compressed tars
-	done                                 atomic.Bool
-	given                                sync.Map // of *atomic.Int64 by node: bytes that it was given to store
-}
-
-// to counts the bytes that a node was given.
-func (c *counters) to(node metadata.NodeID) *atomic.Int64 {
-	n, ok := c.given.Load(node)
-	if !ok {
-		n, _ = c.given.LoadOrStore(node, new(atomic.Int64))
-	}
-	return n.(*atomic.Int64)
 }

@@ -10,8 +10,8 @@ import (
 	"github.com/bivouacfs/bivouac/stagein/source/walk"
 )
 
-// selection says which items are wanted. A nil one selects all.
-type selection struct {
+// Selection says which items are wanted. A nil one selects all.
+type Selection struct {
 	source.Select
 	limit int64 // files; 0 is all
 
@@ -20,12 +20,12 @@ type selection struct {
 	list  *source.Missing // guarded by mu; what of it was not seen yet
 }
 
-// newSelection makes the selection of options, and reads the list. It is nil if all is wanted.
-func newSelection(fs source.FS, o Options) (*selection, error) {
-	if !o.selects() {
+// NewSelection makes the selection of options, and reads the list. It is nil if all is wanted.
+func NewSelection(fs source.FS, o Options) (*Selection, error) {
+	if !o.Selects() {
 		return nil, nil
 	}
-	s := &selection{Select: o.sel(), limit: o.Limit}
+	s := &Selection{Select: o.sel(), limit: o.Limit}
 	if o.List == "" {
 		return s, nil
 	}
@@ -37,8 +37,8 @@ func newSelection(fs source.FS, o Options) (*selection, error) {
 	return s, nil
 }
 
-// wants reports whether an item is wanted, and counts it. Directories are not: they are made for what is in them.
-func (s *selection) wants(it *source.Item) bool {
+// Wanted reports whether an item is wanted, and counts it. Directories are not: they are made for what is in them.
+func (s *Selection) Wanted(it *source.Item) bool {
 	if s == nil {
 		return true
 	}
@@ -55,8 +55,8 @@ func (s *selection) wants(it *source.Item) bool {
 	return true
 }
 
-// restored counts an item that an earlier try has staged.
-func (s *selection) restored(rec *manifest.Record) {
+// Restored counts an item that an earlier try has staged.
+func (s *Selection) Restored(rec *manifest.Record) {
 	if s == nil || rec.Attr.Mode&source.TypeMask == source.TypeDir {
 		return
 	}
@@ -65,12 +65,12 @@ func (s *selection) restored(rec *manifest.Record) {
 	s.files++
 }
 
-// leaves reports whether a member that cannot be staged is not wanted, so that it does no harm.
-func (s *selection) leaves(name string) bool {
-	return s != nil && (s.full() || s.Ignores(name))
+// Leaves reports whether a member that cannot be staged is not wanted, so that it does no harm.
+func (s *Selection) Leaves(name string) bool {
+	return s != nil && (s.Full() || s.Ignores(name))
 }
 
-func (s *selection) see(path string) {
+func (s *Selection) see(path string) {
 	if s.list == nil {
 		return
 	}
@@ -79,9 +79,9 @@ func (s *selection) see(path string) {
 	s.list.See(path)
 }
 
-// unseen returns what is listed and was not found; nothing if the limit ended the search.
-func (s *selection) unseen() []string {
-	if s == nil || s.list == nil || s.full() {
+// Unseen returns what is listed and was not found; nothing if the limit ended the search.
+func (s *Selection) Unseen() []string {
+	if s == nil || s.list == nil || s.Full() {
 		return nil
 	}
 	s.mu.Lock()
@@ -89,26 +89,11 @@ func (s *selection) unseen() []string {
 	return s.list.Left()
 }
 
-// listed refuses, or skips, what is listed and is in no archive.
-func (s *Share) listed() error {
-	o := &s.cfg.Plan.Options
-	missing := s.sel.unseen()
-	if o.OnError != OnErrorSkip {
-		return missingOf(o.List, missing)
-	}
-	for _, m := range missing {
-		if err := s.skip(m, notThere(o.List)); err != nil {
-			return err
-		}
-	}
-	return nil
-}
+// NotThere is the error for something listed that is not in the source.
+func NotThere(list source.Name) error { return fmt.Errorf("%s lists it: %w", list, syscall.ENOENT) }
 
-// notThere is the error for something listed that is not in the source.
-func notThere(list source.Name) error { return fmt.Errorf("%s lists it: %w", list, syscall.ENOENT) }
-
-// full reports whether the limit is reached.
-func (s *selection) full() bool {
+// Full reports whether the limit is reached.
+func (s *Selection) Full() bool {
 	if s == nil || s.limit == 0 {
 		return false
 	}
@@ -117,21 +102,29 @@ func (s *selection) full() bool {
 	return s.files >= s.limit
 }
 
-// wants reports whether an item of an archive is wanted, and gives it its path in the dataset.
-func (s *Share) wants(it *source.Item) bool {
-	if !s.sel.wants(it) {
-		return false
-	}
-	under(string(s.cfg.Plan.Under), it)
-	return true
-}
-
-// missingOf refuses a dataset that lacks something of the list.
-func missingOf(list source.Name, missing []string) error {
+// Unlisted refuses a dataset that lacks something of the list.
+func Unlisted(list source.Name, missing []string) error {
 	if len(missing) == 0 {
 		return nil
 	}
 	some := missing[:min(len(missing), 3)]
 	return fmt.Errorf("%d of what %s lists is not there: %q: mend the list, or stage it in with on-error=skip: %w",
 		len(missing), list, some, syscall.ENOENT)
+}
+
+// Next returns those of the items of an archive that are selected, given the archives before.
+func (s *Selection) Next(items []source.Item) []source.Item {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	left := s.limit - s.files
+	if s.limit > 0 && left == 0 {
+		return nil
+	}
+	items = s.Filter(items, left)
+	for i := range items {
+		if s.limit > 0 && !items[i].Is(source.TypeDir) {
+			s.files++
+		}
+	}
+	return items
 }

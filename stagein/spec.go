@@ -57,7 +57,7 @@ func ParseSpec(s, wd string) (Request, error) {
 	}
 	r.Source = filepath.Clean(src)
 	if r.Name == "" {
-		r.Name = defaultName(r.Source)
+		r.Name = DefaultName(r.Source)
 	}
 	return r, r.Validate()
 }
@@ -74,7 +74,7 @@ func refuseURL(s string) error {
 // endings is what archives' names end with.
 var endings = []string{".tar", ".tar.gz", ".tgz", ".tar.zst", ".tar.xz", ".tar.bz2", ".zip"}
 
-func defaultName(src string) string {
+func DefaultName(src string) string {
 	for walk.IsPattern(src) && src != "/" {
 		src = filepath.Dir(src)
 	}

@@ -2,6 +2,8 @@ package stagein
 
 import (
 	"context"
+	"errors"
+	"syscall"
 
 	"github.com/bivouacfs/bivouac/datapath"
 	"github.com/bivouacfs/bivouac/metadata"
@@ -29,3 +31,6 @@ func PutEach(ctx context.Context, ps []datapath.PiecePut, put func(ctx context.C
 	}
 	return errs
 }
+
+// IsFull reports whether err says that there is no room on a disk.
+func IsFull(err error) bool { return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) }

@@ -19,7 +19,7 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/metadata/cluster"
 	"github.com/bivouacfs/bivouac/metadata/manifest"
-	"github.com/bivouacfs/bivouac/stagein"
+	"github.com/bivouacfs/bivouac/stagein/fill"
 )
 
 // The files in a dataset's staging directory that other nodes may fetch.
@@ -188,7 +188,7 @@ func (f *Files) copyTo(ctx context.Context, from metadata.NodeID, q blobRequest,
 }
 
 // pieceSums calls see with the checksums of what a node has staged of a dataset.
-func (f *Files) pieceSums(ctx context.Context, id metadata.DatasetID, from metadata.NodeID, see func(p stagein.PieceID, sum [16]byte)) error {
+func (f *Files) pieceSums(ctx context.Context, id metadata.DatasetID, from metadata.NodeID, see func(p fill.PieceID, sum [16]byte)) error {
 	path := f.Path(id, fmt.Sprintf("%s-%d%s", PieceSums, from, newSuffix))
 	if err := f.Fetch(ctx, from, id, PieceSums, path); err != nil {
 		return err
@@ -199,7 +199,7 @@ func (f *Files) pieceSums(ctx context.Context, id metadata.DatasetID, from metad
 		return err
 	}
 	defer file.Close() // read only
-	return stagein.JournalSums(file, see)
+	return fill.JournalSums(file, see)
 }
 
 // FetchAny brings a file of ds to its place from the coordinator or, failing that, from

@@ -19,6 +19,7 @@ import (
 	"github.com/bivouacfs/bivouac/metadata/cluster"
 	"github.com/bivouacfs/bivouac/metadata/manifest"
 	"github.com/bivouacfs/bivouac/stagein"
+	"github.com/bivouacfs/bivouac/stagein/fill"
 	"github.com/bivouacfs/bivouac/stagein/source"
 )
 
@@ -50,15 +51,15 @@ type Fills struct {
 	waits    chan struct{} // a token for each read of another node that waits
 
 	mu    sync.Mutex
-	have  map[metadata.DatasetID]*stagein.Fill // guarded by mu
-	begun chan struct{}                        // guarded by mu; closed when another fill begins
+	have  map[metadata.DatasetID]*fill.Fill // guarded by mu
+	begun chan struct{}                     // guarded by mu; closed when another fill begins
 }
 
 // NewFills makes Fills without a dataset.
 func NewFills(cfg FillsConfig) *Fills {
 	return &Fills{
 		cfg: cfg, waits: make(chan struct{}, maxWaits),
-		have: make(map[metadata.DatasetID]*stagein.Fill), begun: make(chan struct{}),
+		have: make(map[metadata.DatasetID]*fill.Fill), begun: make(chan struct{}),
 	}
 }
 
@@ -67,13 +68,13 @@ func (f *Fills) PassedThrough() int64 { return f.passed.Load() }
 
 // get is the fill of a dataset, nil if there is none, and a channel that is closed when
 // another fill begins.
-func (f *Fills) get(id metadata.DatasetID) (*stagein.Fill, <-chan struct{}) {
+func (f *Fills) get(id metadata.DatasetID) (*fill.Fill, <-chan struct{}) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.have[id], f.begun
 }
 
-func (f *Fills) add(id metadata.DatasetID, x *stagein.Fill) {
+func (f *Fills) add(id metadata.DatasetID, x *fill.Fill) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.have[id] = x
@@ -82,7 +83,7 @@ func (f *Fills) add(id metadata.DatasetID, x *stagein.Fill) {
 }
 
 // take removes the fill of a dataset; nil if there is none.
-func (f *Fills) take(id metadata.DatasetID) *stagein.Fill {
+func (f *Fills) take(id metadata.DatasetID) *fill.Fill {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	x := f.have[id]
@@ -90,7 +91,7 @@ func (f *Fills) take(id metadata.DatasetID) *stagein.Fill {
 	return x
 }
 
-func (f *Fills) all() map[metadata.DatasetID]*stagein.Fill {
+func (f *Fills) all() map[metadata.DatasetID]*fill.Fill {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return maps.Clone(f.have)
@@ -110,7 +111,7 @@ func (f *Fills) Begin(ds cluster.Dataset, table *manifest.Table) error {
 		return fmt.Errorf("fill of %s: %w", ds.Name, err)
 	}
 	n := f.cfg.Node
-	x, err := stagein.NewFill(stagein.FillConfig{
+	x, err := fill.New(fill.Config{
 		Self: n.Self(), Files: table, Origins: o, List: list, FS: f.cfg.Source, Put: f.cfg.Fence.Write, Peers: peers{f, ds.ID},
 		Watch: func() (cluster.Map, <-chan struct{}) { v, changed := n.Watch(); return v.Map, changed },
 		Room:  f.cfg.Fence.room, Drop: f.cfg.Store.Remove,
@@ -161,7 +162,7 @@ func (f *Fills) Close() error {
 
 // of is the fill of the dataset of ino, which it waits for; nil if the dataset was staged
 // completely, or if ino belongs to no dataset.
-func (f *Fills) of(ctx context.Context, ino metadata.Ino) (*stagein.Fill, error) {
+func (f *Fills) of(ctx context.Context, ino metadata.Ino) (*fill.Fill, error) {
 	if !ino.Sealed() {
 		return nil, nil
 	}
@@ -226,7 +227,7 @@ func (f *Fills) need(ctx context.Context, ino metadata.Ino, off, n int64) error 
 }
 
 // fetch is x.Need for a file that is no replica here. One of another node is not fetched.
-func (f *Fills) fetch(ctx context.Context, x *stagein.Fill, ino metadata.Ino, off, n int64) error {
+func (f *Fills) fetch(ctx context.Context, x *fill.Fill, ino metadata.Ino, off, n int64) error {
 	if !x.Has(ino, off, n) && f.replicas.Foreign(ino) {
 		return fmt.Errorf("inode %v: %w", ino, replicas.ErrNotHere)
 	}
@@ -234,7 +235,7 @@ func (f *Fills) fetch(ctx context.Context, x *stagein.Fill, ino metadata.Ino, of
 }
 
 // compare reads a piece of this node from the drive and compares it with its checksum.
-func (f *Fills) compare(ctx context.Context, p stagein.PieceSum) error {
+func (f *Fills) compare(ctx context.Context, p fill.PieceSum) error {
 	return comparePiece(ctx, f.cfg.Store, p)
 }
 
@@ -260,7 +261,7 @@ func (f *Fills) waited(ctx context.Context, ino metadata.Ino, do func(context.Co
 }
 
 // readOverflow reads from this node's object of ino what is overflow, as Need has said.
-func (f *Fills) readOverflow(ctx context.Context, x *stagein.Fill, ino metadata.Ino, p []byte, off int64) (int, error) {
+func (f *Fills) readOverflow(ctx context.Context, x *fill.Fill, ino metadata.Ino, p []byte, off int64) (int, error) {
 	n, err := x.ReadOverflow(ctx, ino, p, off, func(p []byte, off int64) (int, error) { return f.cfg.Store.ReadAt(ctx, ino, p, off) })
 	f.passed.Add(int64(n))
 	return n, err

@@ -11,7 +11,7 @@ import (
 	"github.com/bivouacfs/bivouac/datapath"
 	"github.com/bivouacfs/bivouac/datapath/chunkstore"
 	"github.com/bivouacfs/bivouac/metadata"
-	"github.com/bivouacfs/bivouac/stagein"
+	"github.com/bivouacfs/bivouac/stagein/fill"
 )
 
 // Local is this node's file data for its own client: a file that is not fetched yet is
@@ -50,9 +50,9 @@ func (l Local) ReadAt(ctx context.Context, ino metadata.Ino, p []byte, off int64
 }
 
 // need waits until a read can be answered from the store. Overflow is read here.
-func (l Local) need(ctx context.Context, x *stagein.Fill, ino metadata.Ino, p []byte, off int64) (n int, overflow bool, err error) {
+func (l Local) need(ctx context.Context, x *fill.Fill, ino metadata.Ino, p []byte, off int64) (n int, overflow bool, err error) {
 	err = l.fills.fetch(ctx, x, ino, off, int64(len(p)))
-	if errors.Is(err, stagein.ErrOverflow) {
+	if errors.Is(err, fill.ErrOverflow) {
 		n, err = l.fills.readOverflow(ctx, x, ino, p, off)
 		return n, true, err
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/stagein"
+	"github.com/bivouacfs/bivouac/stagein/fill"
 	"github.com/bivouacfs/bivouac/stagein/source"
 )
 
@@ -19,7 +20,7 @@ import (
 // from compressed tars, each of which is read once from its beginning, all files of some.
 type overflowFiles struct {
 	r    *verification
-	fill *stagein.Fill
+	fill *fill.Fill
 	ctx  context.Context
 	g    *errgroup.Group
 	tars map[uint32]map[metadata.Ino]*overflowFile // by number of the compressed tar
@@ -38,7 +39,7 @@ type overflowFile struct {
 // sourceAtOnce is how many files are read from the source at a time.
 const sourceAtOnce = 16
 
-func newOverflowFiles(ctx context.Context, r *verification, f *stagein.Fill) *overflowFiles {
+func newOverflowFiles(ctx context.Context, r *verification, f *fill.Fill) *overflowFiles {
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(sourceAtOnce)
 	return &overflowFiles{r: r, fill: f, ctx: ctx, g: g, tars: make(map[uint32]map[metadata.Ino]*overflowFile)}
@@ -124,7 +125,7 @@ func (x *overflowFile) check(err error) error {
 		return err
 	}
 	if err := x.c.Check(); err != nil {
-		return stagein.Mismatch(err)
+		return fill.Mismatch(err)
 	}
 	return nil
 }

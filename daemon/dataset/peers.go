@@ -12,7 +12,7 @@ import (
 	"github.com/bivouacfs/bivouac/datapath/wire"
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/metadata/cluster"
-	"github.com/bivouacfs/bivouac/stagein"
+	"github.com/bivouacfs/bivouac/stagein/fill"
 )
 
 // peers is the fills of a dataset on the other nodes, for work stealing.
@@ -21,11 +21,11 @@ type peers struct {
 	ds metadata.DatasetID
 }
 
-var _ stagein.Peers = peers{}
+var _ fill.Peers = peers{}
 
 type offerRequest struct {
 	Dataset metadata.DatasetID `json:"dataset"`
-	stagein.Offer
+	fill.Offer
 }
 
 type offerReply struct {
@@ -34,28 +34,28 @@ type offerReply struct {
 
 type completionRequest struct {
 	Dataset metadata.DatasetID `json:"dataset"`
-	stagein.Completion
+	fill.Completion
 }
 
-// Offer implements stagein.Peers.
-func (p peers) Offer(ctx context.Context, to metadata.NodeID, c stagein.Offer) ([]bool, error) {
+// Offer implements fill.Peers.
+func (p peers) Offer(ctx context.Context, to metadata.NodeID, c fill.Offer) ([]bool, error) {
 	var r offerReply
 	err := p.call(ctx, to, wire.OpFillOffer, offerRequest{p.ds, c}, &r)
 	return r.Granted, err
 }
 
-// Put implements stagein.Peers.
+// Put implements fill.Peers.
 func (p peers) Put(ctx context.Context, to metadata.NodeID, ino metadata.Ino, b []byte, off int64) error {
 	return p.f.cfg.Stores.Since(0).Put(ctx, to, ino, b, off)
 }
 
-// PutAll implements stagein.Peers.
+// PutAll implements fill.Peers.
 func (p peers) PutAll(ctx context.Context, to metadata.NodeID, ps []datapath.PiecePut) ([]error, error) {
 	return p.f.cfg.Stores.Since(0).PutAll(ctx, to, ps)
 }
 
-// Complete implements stagein.Peers.
-func (p peers) Complete(ctx context.Context, to metadata.NodeID, l stagein.Completion) error {
+// Complete implements fill.Peers.
+func (p peers) Complete(ctx context.Context, to metadata.NodeID, l fill.Completion) error {
 	return p.call(ctx, to, wire.OpFillComplete, completionRequest{p.ds, l}, nil)
 }
 
@@ -93,7 +93,7 @@ func (f *Fills) onCompletion(ctx context.Context, peer metadata.NodeID, q *compl
 
 // wait is the fill of a dataset, for a node that brings files to it. This node may learn
 // of the dataset later than that one: EAGAIN after a time.
-func (f *Fills) wait(ctx context.Context, id metadata.DatasetID, peer, by metadata.NodeID) (*stagein.Fill, error) {
+func (f *Fills) wait(ctx context.Context, id metadata.DatasetID, peer, by metadata.NodeID) (*fill.Fill, error) {
 	if peer != by {
 		return nil, fmt.Errorf("node %d speaks for node %d: %w", peer, by, syscall.EPERM)
 	}

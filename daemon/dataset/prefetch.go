@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/bivouacfs/bivouac/metadata"
-	"github.com/bivouacfs/bivouac/stagein"
+	"github.com/bivouacfs/bivouac/stagein/fill"
 )
 
 // Prefetch predicts which files of a dataset the readers of this node read next, once the
@@ -21,7 +21,7 @@ type Prefetch struct {
 func (f *Fills) Prefetch(id metadata.DatasetID) Prefetch { return Prefetch{f, id} }
 
 // of is nil if there is no fill yet; then the channel is closed when another begins.
-func (p Prefetch) of() (*stagein.Predictor, <-chan struct{}) {
+func (p Prefetch) of() (*fill.Predictor, <-chan struct{}) {
 	x, begun := p.fills.get(p.id)
 	if x == nil {
 		return nil, begun

@@ -14,6 +14,7 @@ import (
 	"github.com/bivouacfs/bivouac/datapath/chunkstore"
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/stagein"
+	"github.com/bivouacfs/bivouac/stagein/fill"
 )
 
 // readCheck verifies pieces of datasets before other nodes get them, with verify=reads:
@@ -34,14 +35,14 @@ type pieceKey struct {
 	off int64 // of the piece, in this node's object
 }
 
-func (c *readCheck) isVerified(p stagein.PieceSum) bool {
+func (c *readCheck) isVerified(p fill.PieceSum) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	_, ok := c.verified[pieceKey{p.Ino, p.Off}]
 	return ok
 }
 
-func (c *readCheck) setVerified(p stagein.PieceSum) {
+func (c *readCheck) setVerified(p fill.PieceSum) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.verified == nil {
@@ -88,12 +89,12 @@ func (c *readCheck) verify(ctx context.Context, ino metadata.Ino, off, n int64) 
 	return nil
 }
 
-// refetcher fetches files again; *stagein.Fill.
+// refetcher fetches files again; *fill.Fill.
 type refetcher interface {
 	Refetch(ctx context.Context, inos []metadata.Ino) (map[metadata.Ino]error, error)
 }
 
-func (c *readCheck) piece(ctx context.Context, x refetcher, p stagein.PieceSum) error {
+func (c *readCheck) piece(ctx context.Context, x refetcher, p fill.PieceSum) error {
 	bad := comparePiece(ctx, c.store, p)
 	if bad == nil || ctx.Err() != nil {
 		return ctx.Err()
@@ -116,7 +117,7 @@ func (c *readCheck) piece(ctx context.Context, x refetcher, p stagein.PieceSum) 
 }
 
 // comparePiece reads a piece of an object of this node and compares it.
-func comparePiece(ctx context.Context, store *chunkstore.Store, p stagein.PieceSum) error {
+func comparePiece(ctx context.Context, store *chunkstore.Store, p fill.PieceSum) error {
 	c := stagein.NewChecker(p.Sum, p.Len)
 	if err := readObject(ctx, store, p.Ino, p.Off, p.Len, c); err != nil {
 		return err

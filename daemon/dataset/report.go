@@ -4,6 +4,7 @@ import (
 	"github.com/bivouacfs/bivouac/daemon/node"
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/stagein"
+	"github.com/bivouacfs/bivouac/stagein/fill"
 )
 
 // FillReport is how far a node is with fetching the files of a dataset.
@@ -13,13 +14,13 @@ type FillReport struct {
 	Progress stagein.Progress `json:"progress"`
 	// Unreadable is files that stay in the source and cannot be read there by this node;
 	// More is how many of them are not named.
-	Unreadable []stagein.Unreadable `json:"unreadable,omitempty"`
-	More       int64                `json:"more,omitempty"`
+	Unreadable []fill.Unreadable `json:"unreadable,omitempty"`
+	More       int64             `json:"more,omitempty"`
 	// Overflow is the files that the node owns and reads through; Missing is how many
 	// more it could not fetch, and Lack why one of them.
-	Overflow stagein.Overflow `json:"overflow,omitzero"`
-	Missing  int64            `json:"missing,omitempty"`
-	Lack     string           `json:"lack,omitempty"`
+	Overflow fill.Overflow `json:"overflow,omitzero"`
+	Missing  int64         `json:"missing,omitempty"`
+	Lack     string        `json:"lack,omitempty"`
 }
 
 // Report is how far this node is with each dataset.
@@ -46,7 +47,7 @@ func (f *Fills) Report() map[metadata.DatasetID]FillReport {
 // maxUnreadableText bounds what is reported of an unreadable file, in bytes.
 const maxUnreadableText = 1 << 10
 
-func unreadable(x *stagein.Fill) (all []stagein.Unreadable, more int64) {
+func unreadable(x *fill.Fill) (all []fill.Unreadable, more int64) {
 	all, more = x.Unreadable()
 	for i := range all {
 		all[i].Error = all[i].Error[:min(len(all[i].Error), maxUnreadableText)]
@@ -56,7 +57,7 @@ func unreadable(x *stagein.Fill) (all []stagein.Unreadable, more int64) {
 
 // Unreadable is the files of a dataset that this node cannot read from the source, and
 // how many more are not named. It reports false if the node does not fetch the dataset.
-func (f *Fills) Unreadable(id metadata.DatasetID) (all []stagein.Unreadable, more int64, ok bool) {
+func (f *Fills) Unreadable(id metadata.DatasetID) (all []fill.Unreadable, more int64, ok bool) {
 	x, _ := f.get(id)
 	if x == nil {
 		return nil, 0, false

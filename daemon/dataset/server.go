@@ -12,7 +12,7 @@ import (
 	"github.com/bivouacfs/bivouac/datapath/rpc"
 	"github.com/bivouacfs/bivouac/datapath/wire"
 	"github.com/bivouacfs/bivouac/metadata"
-	"github.com/bivouacfs/bivouac/stagein"
+	"github.com/bivouacfs/bivouac/stagein/fill"
 )
 
 // Server answers the other nodes' reads and writes of file data, of the live realm too.
@@ -68,7 +68,7 @@ func (s *Server) admit(ctx context.Context, ino metadata.Ino, n int64) error {
 
 func (s *Server) onRead(ctx context.Context, r *rpc.Request, resp *rpc.Response) error {
 	q, err := s.readable(ctx, r)
-	if errors.Is(err, stagein.ErrOverflow) {
+	if errors.Is(err, fill.ErrOverflow) {
 		return s.sendOverflow(ctx, &q, resp)
 	}
 	if err != nil {
@@ -139,7 +139,7 @@ func (s *Server) sendOverflow(ctx context.Context, q *wire.ReadReq, resp *rpc.Re
 func (s *Server) onReadSummed(ctx context.Context, r *rpc.Request, resp *rpc.Response) error {
 	q, err := s.readable(ctx, r)
 	switch {
-	case errors.Is(err, stagein.ErrOverflow):
+	case errors.Is(err, fill.ErrOverflow):
 		err = s.sendOverflow(ctx, &q, resp)
 	case err == nil:
 		err = s.sendVerified(ctx, &q, resp)

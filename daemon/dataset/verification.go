@@ -24,6 +24,7 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/metadata/cluster"
 	"github.com/bivouacfs/bivouac/stagein"
+	"github.com/bivouacfs/bivouac/stagein/fill"
 	"github.com/bivouacfs/bivouac/stagein/source"
 )
 
@@ -31,7 +32,7 @@ import (
 type verification struct {
 	v     *Verifier
 	table table
-	fill  *stagein.Fill // nil if there is none
+	fill  *fill.Fill // nil if there is none
 	q     *verifyRequest
 	m     cluster.Map
 	only  map[metadata.Ino]bool // empty is all
@@ -42,7 +43,7 @@ type verification struct {
 	// the journal: whole files, and this node's pieces of others. The checksums of chunks
 	// that were staged in one pass are in the manifest.
 	whole  map[metadata.Ino][16]byte
-	pieces map[metadata.Ino][]stagein.PieceSum
+	pieces map[metadata.Ino][]fill.PieceSum
 
 	mu   sync.Mutex
 	res  VerifyResult // guarded by mu
@@ -102,7 +103,7 @@ func (r *verification) files(ctx context.Context) error {
 // another name.
 func (r *verification) begin(ctx context.Context, g *errgroup.Group, path string, a metadata.Attr, again bool) {
 	order := r.m.Order(a.Ino, a.Layout)
-	if stagein.IsOverflow(&a) && r.overflow != nil && (!again || r.q.SHA256) {
+	if fill.IsOverflow(&a) && r.overflow != nil && (!again || r.q.SHA256) {
 		r.overflow.add(path, a, false)
 	}
 	for _, p := range r.pieces[a.Ino] {
@@ -142,7 +143,7 @@ func (r *verification) readJournal() error {
 	if err != nil {
 		return fmt.Errorf("verify: %w", err)
 	}
-	r.whole, r.pieces = make(map[metadata.Ino][16]byte), make(map[metadata.Ino][]stagein.PieceSum)
+	r.whole, r.pieces = make(map[metadata.Ino][16]byte), make(map[metadata.Ino][]fill.PieceSum)
 	for _, p := range sums {
 		if p.Whole {
 			r.whole[p.Ino] = p.Sum
@@ -154,7 +155,7 @@ func (r *verification) readJournal() error {
 }
 
 // piece compares this node's piece of a file.
-func (r *verification) piece(ctx context.Context, path string, p stagein.PieceSum) error {
+func (r *verification) piece(ctx context.Context, path string, p fill.PieceSum) error {
 	err := comparePiece(ctx, r.v.store, p)
 	if ctx.Err() != nil {
 		return ctx.Err()

@@ -19,6 +19,7 @@ import (
 	"github.com/bivouacfs/bivouac/metadata/cluster"
 	"github.com/bivouacfs/bivouac/metadata/raftstore"
 	"github.com/bivouacfs/bivouac/stagein"
+	"github.com/bivouacfs/bivouac/stagein/ingest"
 )
 
 // Coordinator is one attempt of a stage-in that this node coordinates.
@@ -40,11 +41,11 @@ type Coordinator struct {
 	standby []metadata.NodeID // guarded by saving
 
 	mu         sync.Mutex
-	total      int64                    // guarded by mu; bytes of the source
-	sum        stagein.Progress         // guarded by mu; over all parts
-	parts      []partState              // guarded by mu; in the order of the plan
-	boundaries map[int]stagein.Boundary // guarded by mu; by the part that begins there
-	arrived    chan struct{}            // guarded by mu; closed when another boundary is known
+	total      int64                   // guarded by mu; bytes of the source
+	sum        stagein.Progress        // guarded by mu; over all parts
+	parts      []partState             // guarded by mu; in the order of the plan
+	boundaries map[int]ingest.Boundary // guarded by mu; by the part that begins there
+	arrived    chan struct{}           // guarded by mu; closed when another boundary is known
 }
 
 func (s *Stager) newCoordinator(ds cluster.Dataset, req stagein.Request) *Coordinator {

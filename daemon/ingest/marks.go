@@ -16,6 +16,7 @@ import (
 	"github.com/bivouacfs/bivouac/daemon/dataset"
 	"github.com/bivouacfs/bivouac/daemon/node"
 	"github.com/bivouacfs/bivouac/stagein"
+	"github.com/bivouacfs/bivouac/stagein/ingest"
 )
 
 // A participant that reads a tar saves marks, so that the next try of the part on the same
@@ -24,17 +25,17 @@ import (
 
 // savedMark is a mark of a part, as JSON in markFile.
 type savedMark struct {
-	Boot string             `json:"boot"`
-	Try  uint16             `json:"try"` // whose records belong to it
-	Mark stagein.Checkpoint `json:"mark"`
+	Boot string            `json:"boot"`
+	Try  uint16            `json:"try"` // whose records belong to it
+	Mark ingest.Checkpoint `json:"mark"`
 }
 
 func (p *participant) markFile() string { return p.path("mark-" + strconv.Itoa(p.part)) }
 
 // saveMark saves the marks of a try.
-func (p *participant) saveMark(part stagein.Part) func(stagein.Checkpoint) {
+func (p *participant) saveMark(part stagein.Part) func(ingest.Checkpoint) {
 	path, boot := p.markFile(), dataset.BootID()
-	return func(m stagein.Checkpoint) {
+	return func(m ingest.Checkpoint) {
 		if err := writeJSONFile(path, savedMark{boot, part.Try, m}); err != nil {
 			p.log().WithError(err).Warn("mark of a part not saved: if this daemon is killed, more is read again")
 		}
@@ -44,7 +45,7 @@ func (p *participant) saveMark(part stagein.Part) func(stagein.Checkpoint) {
 // earlier is what an earlier try of a part has left on this node. The zero value is
 // nothing.
 type earlier struct {
-	mark    *stagein.Checkpoint
+	mark    *ingest.Checkpoint
 	records io.Reader
 	file    *os.File
 }
@@ -110,7 +111,7 @@ func (p *participant) earlier(part stagein.Part) (e earlier, err error) {
 // restartPoints is those of one compressed tar, a line of JSON in dataset.PointsFile.
 type restartPoints struct {
 	Source uint32 `json:"source"` // the tar's number among the sources
-	Points []byte `json:"points"` // as stagein.ShareConfig.RestartPoints gets them
+	Points []byte `json:"points"` // as stagein.Config.RestartPoints gets them
 }
 
 // readRestartPoints reads a points file. A line that a killed daemon has left unfinished is

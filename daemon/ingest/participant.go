@@ -23,6 +23,7 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/metadata/cluster"
 	"github.com/bivouacfs/bivouac/stagein"
+	"github.com/bivouacfs/bivouac/stagein/ingest"
 )
 
 // participant reads this node's part of a single pass.
@@ -31,10 +32,10 @@ type participant struct {
 	plan     *stagein.Plan
 	part     int
 	from     metadata.NodeID // the coordinator that started it
-	share    atomic.Pointer[stagein.Share]
-	boundary atomic.Pointer[stagein.Boundary] // where the next part begins
-	read     atomic.Int64                     // bytes of the source, by all tries of the part on this node
-	before   atomic.Int64                     // of them, by earlier tries
+	share    atomic.Pointer[ingest.Share]
+	boundary atomic.Pointer[ingest.Boundary] // where the next part begins
+	read     atomic.Int64                    // bytes of the source, by all tries of the part on this node
+	before   atomic.Int64                    // of them, by earlier tries
 	over     atomic.Bool
 }
 
@@ -130,7 +131,7 @@ func (p *participant) stage(ctx context.Context, part stagein.Part, w, skips io.
 		return fmt.Errorf("stage-in: %w", err)
 	}
 	defer points.Close() // every write was checked
-	x, err := stagein.NewShare(stagein.ShareConfig{
+	x, err := ingest.New(ingest.Config{
 		Checkpointed: p.saveMark(part), Resume: was.mark, Before: was.records, RestartPoints: appendRestartPoints(points),
 		Plan: p.plan, Part: part, FS: count.of(s.cfg.Source), Map: p.plan.Map, Target: s.cfg.Data.Stores.Since(p.plan.Map.Epoch),
 		BoundaryIn: p.boundaryIn, BoundaryOut: p.boundaryOut, Records: w, Skipped: skips,
@@ -187,22 +188,22 @@ func (p *participant) fetchItems(ctx context.Context, part *stagein.Part) error 
 }
 
 // boundaryIn waits for the boundary where the part begins.
-func (p *participant) boundaryIn(ctx context.Context) (stagein.Boundary, error) {
+func (p *participant) boundaryIn(ctx context.Context) (ingest.Boundary, error) {
 	c, err := p.s.mailbox(boundaryKey{p.plan.Dataset, p.part})
 	if err != nil {
-		return stagein.Boundary{}, err
+		return ingest.Boundary{}, err
 	}
 	select {
 	case b := <-c:
 		return b, nil
 	case <-ctx.Done():
-		return stagein.Boundary{}, ctx.Err()
+		return ingest.Boundary{}, ctx.Err()
 	}
 }
 
 // boundaryOut reports where the part ends to the coordinator, which knows the reader of the
 // next part, also if that is started again. A later coordinator asks for it (partReport).
-func (p *participant) boundaryOut(ctx context.Context, b stagein.Boundary) error {
+func (p *participant) boundaryOut(ctx context.Context, b ingest.Boundary) error {
 	p.boundary.Store(&b)
 	q := boundaryRequest{Dataset: p.plan.Dataset, Part: p.part + 1, Boundary: b}
 	return p.askCoordinator(ctx, func(c metadata.NodeID) error { return p.s.cfg.Node.Call(ctx, c, wire.OpStageBoundary, q, nil) })

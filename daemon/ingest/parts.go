@@ -17,6 +17,7 @@ import (
 	"github.com/bivouacfs/bivouac/datapath/wire"
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/stagein"
+	"github.com/bivouacfs/bivouac/stagein/ingest"
 )
 
 // maxTries is how often a part is started: nodes that fail again and again have a cause.
@@ -96,7 +97,7 @@ func (c *Coordinator) updateStandbys(ctx context.Context) {
 }
 
 func (c *Coordinator) initPartsLocked(n int) {
-	c.parts, c.boundaries, c.arrived = make([]partState, n), make(map[int]stagein.Boundary), make(chan struct{})
+	c.parts, c.boundaries, c.arrived = make([]partState, n), make(map[int]ingest.Boundary), make(chan struct{})
 }
 
 // runPart runs a part to its end: again on another node if its node is lost, or if its
@@ -290,7 +291,7 @@ func (c *Coordinator) lacksBoundary(part int) bool {
 
 // keepBoundary records where a part begins. A part before it that is read again reports
 // the same.
-func (c *Coordinator) keepBoundary(part int, b stagein.Boundary) error {
+func (c *Coordinator) keepBoundary(part int, b ingest.Boundary) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.parts == nil {

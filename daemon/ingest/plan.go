@@ -19,15 +19,16 @@ import (
 	"github.com/bivouacfs/bivouac/datapath/wire"
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/stagein"
+	"github.com/bivouacfs/bivouac/stagein/scan"
 	"github.com/bivouacfs/bivouac/stagein/source/walk"
 )
 
 // path is a file in the directory of the attempt.
 func (c *Coordinator) path(name string) string { return filepath.Join(c.dir(), name) }
 
-func (c *Coordinator) planConfig() *stagein.PlanConfig {
+func (c *Coordinator) planConfig() *scan.Config {
 	s := c.s
-	return &stagein.PlanConfig{
+	return &scan.Config{
 		FS: s.cfg.Source, Request: c.req,
 		Dataset: c.ds.ID, Map: s.cfg.Node.View().Map, UID: s.cfg.Job.UID, GID: s.cfg.Job.GID,
 		Others: s.scanHelpers(c.ds.ID), Free: s.freeSpace(), Log: c.log(), Scratch: s.cfg.Data.Files.Scratch(c.ds.ID),
@@ -36,8 +37,8 @@ func (c *Coordinator) planConfig() *stagein.PlanConfig {
 
 // makePlan plans a single pass, and writes the items of each part to a file that its node
 // fetches.
-func (c *Coordinator) makePlan(ctx context.Context, cfg *stagein.PlanConfig) (*stagein.Plan, error) {
-	plan, err := stagein.MakePlan(ctx, cfg)
+func (c *Coordinator) makePlan(ctx context.Context, cfg *scan.Config) (*stagein.Plan, error) {
+	plan, err := scan.MakePlan(ctx, cfg)
 	if err != nil {
 		return nil, err
 	}
@@ -62,7 +63,7 @@ func (c *Coordinator) makePlan(ctx context.Context, cfg *stagein.PlanConfig) (*s
 
 // scan finds what the source has without reading its files, and records it, if the source
 // allows that.
-func (c *Coordinator) scan(ctx context.Context, cfg *stagein.PlanConfig) error {
+func (c *Coordinator) scan(ctx context.Context, cfg *scan.Config) error {
 	f, err := os.Create(c.path(dataset.RecordsFile(0)))
 	if err != nil {
 		return fmt.Errorf("stage-in: %w", err)
@@ -76,7 +77,7 @@ func (c *Coordinator) scan(ctx context.Context, cfg *stagein.PlanConfig) error {
 	cfg.FS = count.of(was)
 	defer func() { cfg.FS = was }()
 	w := bufio.NewWriterSize(f, 1<<20)
-	found, err := stagein.Scan(ctx, cfg, w)
+	found, err := scan.Run(ctx, cfg, w)
 	if err == nil {
 		err = w.Flush()
 	}

@@ -9,6 +9,7 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/metadata/cluster"
 	"github.com/bivouacfs/bivouac/stagein"
+	"github.com/bivouacfs/bivouac/stagein/ingest"
 )
 
 // kindPart is the kind of tasks that read a part.
@@ -23,10 +24,10 @@ type partRequest struct {
 
 // partReport is what a node reports of a part.
 type partReport struct {
-	Progress stagein.Progress  `json:"progress"`
-	Pieces   []stagein.Piece   `json:"pieces,omitempty"` // of a part that is done
-	Kept     []stagein.Try     `json:"kept,omitempty"`
-	Boundary *stagein.Boundary `json:"boundary,omitempty"` // where the next part begins, in a full report
+	Progress stagein.Progress `json:"progress"`
+	Pieces   []stagein.Piece  `json:"pieces,omitempty"` // of a part that is done
+	Kept     []stagein.Try    `json:"kept,omitempty"`
+	Boundary *ingest.Boundary `json:"boundary,omitempty"` // where the next part begins, in a full report
 }
 
 // abortRequest ends the parts of a dataset that failed. With Drop what was stored of it is
@@ -43,7 +44,7 @@ type abortRequest struct {
 type boundaryRequest struct {
 	Dataset  metadata.DatasetID `json:"dataset"`
 	Part     int                `json:"part"`
-	Boundary stagein.Boundary   `json:"boundary"`
+	Boundary ingest.Boundary    `json:"boundary"`
 	ToReader bool               `json:"to_reader,omitempty"`
 }
 
@@ -152,7 +153,7 @@ func (s *Stager) onBoundary(_ context.Context, from metadata.NodeID, q *boundary
 }
 
 // mailbox is where the boundary of a part waits for its reader.
-func (s *Stager) mailbox(k boundaryKey) (chan stagein.Boundary, error) {
+func (s *Stager) mailbox(k boundaryKey) (chan ingest.Boundary, error) {
 	if s.cfg.Data.Fence.Ended(k.ds) {
 		return nil, fmt.Errorf("boundary of dataset %d, which failed: %w", k.ds, syscall.ECANCELED)
 	}
@@ -163,7 +164,7 @@ func (s *Stager) mailbox(k boundaryKey) (chan stagein.Boundary, error) {
 		if len(s.boundaries) >= maxBoundaries {
 			return nil, fmt.Errorf("%d boundaries wait here: %w", maxBoundaries, syscall.EBUSY)
 		}
-		c = make(chan stagein.Boundary, 1)
+		c = make(chan ingest.Boundary, 1)
 		s.boundaries[k] = c
 	}
 	return c, nil

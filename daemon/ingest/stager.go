@@ -19,6 +19,7 @@ import (
 	"github.com/bivouacfs/bivouac/metadata/cluster"
 	"github.com/bivouacfs/bivouac/metadata/raftstore"
 	"github.com/bivouacfs/bivouac/stagein"
+	"github.com/bivouacfs/bivouac/stagein/ingest"
 	"github.com/bivouacfs/bivouac/stagein/source"
 )
 
@@ -66,9 +67,9 @@ type Stager struct {
 	placeMu sync.Mutex // held while an attempt puts files in their place
 
 	mu           sync.Mutex
-	coordinators map[metadata.DatasetID]*Coordinator   // guarded by mu
-	boundaries   map[boundaryKey]chan stagein.Boundary // guarded by mu; one value each, which may come before its part
-	proposed     map[string]int                        // guarded by mu; by name, the stage-ins that this node is entering in the registry
+	coordinators map[metadata.DatasetID]*Coordinator  // guarded by mu
+	boundaries   map[boundaryKey]chan ingest.Boundary // guarded by mu; one value each, which may come before its part
+	proposed     map[string]int                       // guarded by mu; by name, the stage-ins that this node is entering in the registry
 }
 
 var _ dataset.Stager = (*Stager)(nil)
@@ -77,7 +78,7 @@ var _ dataset.Stager = (*Stager)(nil)
 func New(cfg Config) *Stager {
 	s := &Stager{
 		cfg: cfg, slots: make(chan struct{}, maxCoordinated),
-		coordinators: make(map[metadata.DatasetID]*Coordinator), boundaries: make(map[boundaryKey]chan stagein.Boundary),
+		coordinators: make(map[metadata.DatasetID]*Coordinator), boundaries: make(map[boundaryKey]chan ingest.Boundary),
 		proposed: make(map[string]int),
 	}
 	cfg.Tasks.Register(kindPart, tasks.KindOf(s.preparePart))
@@ -239,7 +240,7 @@ func (s *Stager) Scanned() map[metadata.DatasetID]int64 {
 func (s *Stager) Discard(id metadata.DatasetID) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	maps.DeleteFunc(s.boundaries, func(k boundaryKey, _ chan stagein.Boundary) bool { return k.ds == id })
+	maps.DeleteFunc(s.boundaries, func(k boundaryKey, _ chan ingest.Boundary) bool { return k.ds == id })
 }
 
 // Published implements dataset.Stager.

@@ -21,6 +21,7 @@ import (
 	"github.com/bivouacfs/bivouac/metadata/cluster"
 	"github.com/bivouacfs/bivouac/metadata/manifest"
 	"github.com/bivouacfs/bivouac/stagein"
+	"github.com/bivouacfs/bivouac/stagein/ingest"
 )
 
 // stagerOf is node 1 of n, with the files of its stage-ins and nothing else.
@@ -254,7 +255,7 @@ func TestRestartPart(t *testing.T) {
 	c.plan = &stagein.Plan{Dataset: 7, Parts: []stagein.Part{{Node: 0}, {Index: 1, Node: 2}}}
 	c.initPartsLocked(2)
 	report := func(i int, n int64) {
-		b, err := json.Marshal(partReport{Progress: stagein.Progress{SourceBytes: n}, Boundary: new(stagein.Boundary)})
+		b, err := json.Marshal(partReport{Progress: stagein.Progress{SourceBytes: n}, Boundary: new(ingest.Boundary)})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -348,8 +349,8 @@ func TestStandbyManifest(t *testing.T) {
 }
 
 // testMark is a mark at an offset.
-func testMark(at int64) stagein.Checkpoint {
-	var m stagein.Checkpoint
+func testMark(at int64) ingest.Checkpoint {
+	var m ingest.Checkpoint
 	m.At, m.Kept = at, []stagein.Try{{Number: 3}}
 	return m
 }

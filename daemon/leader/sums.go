@@ -11,13 +11,14 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/metadata/cluster"
 	"github.com/bivouacfs/bivouac/stagein"
+	"github.com/bivouacfs/bivouac/stagein/fill"
 )
 
 // UnreadableFile is a file that stays in the source and that a node could not read there
 // when it was last asked for.
 type UnreadableFile struct {
 	Host string `json:"host"`
-	stagein.Unreadable
+	fill.Unreadable
 }
 
 // Overflow is what a node owns of a dataset and does not store, since other nodes were lost

@@ -16,6 +16,7 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/metadata/cluster"
 	"github.com/bivouacfs/bivouac/stagein"
+	"github.com/bivouacfs/bivouac/stagein/fill"
 )
 
 const (
@@ -160,7 +161,7 @@ func (r *Replicas) learnSums(ctx context.Context, s *set) error {
 		if n, _ := s.m.Node(id); n.State == cluster.Down {
 			continue
 		}
-		err := r.cfg.Sums(ctx, s.id, id, func(p stagein.PieceID, sum [16]byte) {
+		err := r.cfg.Sums(ctx, s.id, id, func(p fill.PieceID, sum [16]byte) {
 			r.mu.Lock()
 			defer r.mu.Unlock()
 			if f := s.find(p.Ino); f != nil && p.Chunk == 0 && f.owner == id && sum != [16]byte{} {
@@ -298,7 +299,7 @@ func (r *Replicas) left(ctx context.Context, s *set, f file, want [16]byte) (sum
 	if m := r.cfg.Node.View().Map; m.Holder(f.ino, f.owner) == r.cfg.Node.Self() || r.cfg.Stored(f.ino) {
 		return sum, false, fmt.Errorf("inode %v falls to this node: %w", f.ino, syscall.EEXIST)
 	}
-	if want != [16]byte{} && r.cfg.Compare(ctx, stagein.PieceSum{Ino: f.ino, Len: f.size, Whole: true, Sum: want}) == nil {
+	if want != [16]byte{} && r.cfg.Compare(ctx, fill.PieceSum{Ino: f.ino, Len: f.size, Whole: true, Sum: want}) == nil {
 		return want, true, nil
 	}
 	return sum, false, r.cfg.Store.Remove(ctx, f.ino)

@@ -15,7 +15,7 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/metadata/cluster"
 	"github.com/bivouacfs/bivouac/metadata/manifest"
-	"github.com/bivouacfs/bivouac/stagein"
+	"github.com/bivouacfs/bivouac/stagein/fill"
 )
 
 // Config is what Replicas needs.
@@ -33,9 +33,9 @@ type Config struct {
 	// Stored reports whether this node has a file that fell to it.
 	Stored func(ino metadata.Ino) bool
 	// Sums calls see with the checksums of what a node has staged of a dataset.
-	Sums func(ctx context.Context, ds metadata.DatasetID, owner metadata.NodeID, see func(p stagein.PieceID, sum [16]byte)) error
+	Sums func(ctx context.Context, ds metadata.DatasetID, owner metadata.NodeID, see func(p fill.PieceID, sum [16]byte)) error
 	// Compare reads a file of this node from its drive and compares it with its checksum.
-	Compare func(ctx context.Context, p stagein.PieceSum) error
+	Compare func(ctx context.Context, p fill.PieceSum) error
 	Rate    *rate.Bucket // bounds what replicas take from other nodes; nil is unlimited
 }
 

@@ -8,7 +8,7 @@ import (
 	"syscall"
 
 	"github.com/bivouacfs/bivouac/metadata"
-	"github.com/bivouacfs/bivouac/stagein"
+	"github.com/bivouacfs/bivouac/stagein/fill"
 )
 
 // ErrNotHere says that a replica that was asked for is not on this node.
@@ -35,7 +35,7 @@ func (r *Replicas) Compare(ctx context.Context, ino metadata.Ino) error {
 	if f.state != present {
 		return ErrNotHere
 	}
-	err := r.cfg.Compare(ctx, stagein.PieceSum{Ino: ino, Len: f.size, Whole: true, Sum: f.sum})
+	err := r.cfg.Compare(ctx, fill.PieceSum{Ino: ino, Len: f.size, Whole: true, Sum: f.sum})
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if f := r.sets[ino.Dataset()].find(ino); f != nil {

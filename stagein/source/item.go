@@ -2,6 +2,7 @@ package source
 
 import (
 	"encoding/json"
+	"strings"
 	"unicode/utf8"
 
 	"github.com/bivouacfs/bivouac/metadata"
@@ -39,6 +40,17 @@ func (i *Item) Stored() int64 {
 
 // Is reports whether the item has the given type. It is meaningless for a hard link: check Hardlink first.
 func (i *Item) Is(typ uint32) bool { return i.Mode&TypeMask == typ }
+
+// MoveUnder moves an item of an archive into the directory dir of the dataset, unless that is "".
+func (i *Item) MoveUnder(dir string) {
+	if dir == "" {
+		return
+	}
+	i.Path = strings.TrimSuffix(dir+"/"+i.Path, "/")
+	if i.Hardlink != "" {
+		i.Hardlink = dir + "/" + i.Hardlink
+	}
+}
 
 // itemJSON is the JSON form of Item. Names are bytes: a name that is not UTF-8 is encoded as base64.
 type itemJSON struct {

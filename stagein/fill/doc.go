@@ -1,0 +1,32 @@
+// Package fill brings the files of a published dataset to their owners, and is asked before one of them is read.
+//
+//	demand read ──▶ Need ──▶ flight (one fetch for all readers of a piece) ──▶ fetchPiece ──▶ journal ──▶ present
+//	Run ──▶ runs of 4 MiB of an archive: offer pieces to their owners, read what they grant, transfer, complete
+//	    ├─▶ large pieces, files of a directory, ordered fills: piece by piece, workers behind the semaphore
+//	    └─▶ repeated when the map changes: what a lost node had is fetched by those that take its place
+//	ReadThrough, ReadOverflow ──▶ cache: files that no node stores, read from the source and verified
+//
+// Work stealing: a node that has read its runs goes on with runs that others have not begun. An owner grants each piece to
+// one reader (Accept), and fetches it itself if that reader withdraws, is lost, or takes longer than offerTimeout.
+//
+// Admission: while readers wait, the limiter admits read-ahead only as far as the source answers without a queue; the
+// semaphore lets those in first whose piece comes first in the order of the fill.
+//
+// # Invariants
+//
+// A piece is present only when its bytes are stored and its checksum is in the journal; a completion that is delivered twice
+// counts once. Nothing is served that differs from a checksum that is known: the piece is read again, and then reported
+// (Unreadable). A file for which the node has no room overflows: its owner reads it through for all nodes. A source that
+// does not give a file costs that file alone (Missing).
+//
+// # Locks
+//
+//	Fill.mu
+//	└─ pieceSet.mu
+//
+// The mutexes of limiter, semaphore, overflow and unreadables are taken alone. None is held across a call of another node, a
+// read or a write.
+//
+// The package must not know how a dataset was scanned or ingested, nor packages scan and ingest: it is given Origins and
+// Files. It knows no connection: other nodes are Peers.
+package fill

@@ -1,0 +1,67 @@
+package fill
+
+import (
+	"context"
+
+	"github.com/bivouacfs/bivouac/metadata"
+	"github.com/bivouacfs/bivouac/metadata/cluster"
+	"github.com/bivouacfs/bivouac/metadata/manifest"
+)
+
+// What the tests from outside use of the room's inside.
+const (
+	FirstWorkers   = firstWorkers
+	LargePiece     = largePiece
+	MaxFailing     = maxFailing
+	MaxTries       = maxTries
+	MaxUnpackedFor = maxUnpackedFor
+	MinInFlight    = minInFlight
+	OpenPerRead    = openPerRead
+)
+
+type JournalFile = journalFile
+
+func (f *Fill) Config() *Config { return &f.cfg }
+
+func (f *Fill) Present(p PieceID) bool { return f.present.has(p) }
+
+func (f *Fill) PresentPieces() int64 {
+	f.present.mu.Lock()
+	defer f.present.mu.Unlock()
+	return int64(f.present.n)
+}
+
+func (f *Fill) Flights() (all []PieceID) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for p := range f.flights {
+		all = append(all, p)
+	}
+	return all
+}
+
+func (f *Fill) Await(ctx context.Context, p PieceID) error { return f.await(ctx, p, f.ask) }
+
+func (f *Fill) List(m cluster.Map) ([]PieceID, error) { return f.list(m) }
+
+func (f *Fill) WatchOffers(ctx context.Context) { f.watchOffers(ctx) }
+
+// WithdrawAll withdraws the offers of all nodes; closed: as Close does.
+func (f *Fill) WithdrawAll(closed bool) {
+	f.mu.Lock()
+	f.closed = f.closed || closed
+	f.mu.Unlock()
+	f.withdraw(func(metadata.NodeID) bool { return true })
+}
+
+func (f *Fill) SetJournal(wrap func(JournalFile) JournalFile) { f.journal.f = wrap(f.journal.f) }
+
+func (f *Fill) StartupDemand() (served func()) { return f.startup.demand(0) }
+
+func (f *Fill) StartupQueue() int {
+	f.startup.mu.Lock()
+	defer f.startup.mu.Unlock()
+	return len(f.startup.queue)
+}
+
+func (f *Fill) Reachable(from manifest.Origin) bool { return f.reachable(from) }

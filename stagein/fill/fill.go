@@ -1,0 +1,551 @@
+package fill
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/sirupsen/logrus"
+	"github.com/zeebo/xxh3"
+	"golang.org/x/sync/singleflight"
+
+	"github.com/bivouacfs/bivouac/datapath"
+	"github.com/bivouacfs/bivouac/datapath/wire"
+	"github.com/bivouacfs/bivouac/metadata"
+	"github.com/bivouacfs/bivouac/metadata/cluster"
+	"github.com/bivouacfs/bivouac/stagein"
+	"github.com/bivouacfs/bivouac/stagein/archive"
+	"github.com/bivouacfs/bivouac/stagein/fill/cache"
+	"github.com/bivouacfs/bivouac/stagein/source"
+)
+
+// Config is what the fill of a dataset on one node needs.
+type Config struct {
+	Self    metadata.NodeID
+	Files   stagein.Files
+	Origins stagein.Origins
+	List    []string // what the file of the order list:FILE says
+	FS      source.FS
+	// Watch returns the map, and a channel that is closed when it may have
+	// changed.
+	Watch func() (cluster.Map, <-chan struct{})
+	// Put writes all of p at off of the object of ino on this node.
+	Put func(ctx context.Context, ino metadata.Ino, p []byte, off int64) error
+	// Room reports whether n bytes more of the object of ino find room on this node, but for those
+	// that are written over; nil is always. Drop removes the object.
+	Room func(ino metadata.Ino, n int64) bool
+	Drop func(ctx context.Context, ino metadata.Ino) error
+	// Copy stores a file that is whole on one node here, from a replica, and returns its
+	// checksum; false if there is none. Nil: there are no replicas.
+	Copy      func(ctx context.Context, ino metadata.Ino) (sum [16]byte, ok bool)
+	Peers     Peers           // nil: each node fetches what is its own, a piece at a time
+	Journal   string          // path
+	Digest    string          // of the manifest, which the journal belongs to
+	Boot      string          // what changes when the machine is booted
+	Buffers   archive.Buffers // of what is read; zero: DefaultBuffers bytes
+	RunSize   int64           // bytes of an archive that one node reads for all; 0 is 4 MiB
+	RangeSize int64           // unpacked bytes of a compressed tar that are read at once; 0 is 32 MiB
+	Sums      bool            // keep the sums of pieces at hand, for Touched
+	CacheSize int64           // bytes of what is read through; 0 is 256 MiB
+	Workers   int             // files that are read at a time in the order of the fill; 0 is 16
+	Log       *logrus.Entry
+}
+
+// Fill brings the files of a published dataset to one node, and is asked before
+// one of them is read.
+type Fill struct {
+	cfg         Config
+	src         archive.Fetcher
+	bufs        archive.Buffers
+	present     *pieceSet
+	journal     *journal
+	cache       *cache.Cache[PieceID]
+	bad         *unreadables
+	overflow    *overflow
+	demandSlots chan struct{} // one for each piece that is fetched on demand
+	slots       semaphore     // one for each other piece that is being read: Workers
+	limiter     *limiter
+	startup     *limiter   // of a directory's files, at the beginning
+	predictor   *Predictor // nil if the order of the reads is not known
+	incarnation uint64     // tells this fill from earlier ones of this node
+
+	ctx    context.Context // ends the reads in flight
+	cancel context.CancelFunc
+	wg     sync.WaitGroup
+
+	files, bytes, total atomic.Int64
+	demand              atomic.Int64 // pieces that were fetched on demand
+	readThroughs        atomic.Int64 // pieces that were read through
+	failing             atomic.Int64 // pieces in a row that the source did not give
+	complete            atomic.Bool  // everything that the map gives this node is here
+	read                atomic.Bool  // there was a read, or an attempt
+
+	mu         sync.Mutex
+	flights    map[PieceID]*flight // guarded by mu
+	begins     int64               // guarded by mu; flights so far that began without a demand
+	demands    int                 // guarded by mu; flights on demand
+	demandIdle chan struct{}       // guarded by mu; closed when demands is 0
+	err        error               // guarded by mu; why this node cannot store or list pieces
+	lack       error               // guarded by mu; why a piece could not be fetched
+	unfetched  []PieceID           // guarded by mu; what the last pass could not fetch
+	epoch      metadata.Epoch      // guarded by mu; of the map for which complete was set
+	closed     bool                // guarded by mu
+
+	unpacks singleflight.Group // by number: readings of compressed archives
+
+	incarnations map[metadata.NodeID]uint64 // guarded by mu; of the fills that have offered something
+}
+
+// flight is a piece that is being fetched, by this node or by one that has offered to.
+type flight struct {
+	done        chan struct{} // closed when it is over
+	err         error         // written before
+	offered     bool          // fetched by the reader of its run, on this node or another
+	by          metadata.NodeID
+	incarnation uint64
+	wanted      chan struct{} // closed at the first demand; nil if it began with one
+	asked       bool          // wanted is closed; guarded by mu of Fill
+	order       int64         // among the flights that began without a demand
+}
+
+const (
+	maxDemand     = 32 // pieces that are fetched on demand at a time
+	demandWorkers = 2  // workers that continue in the order of the fill meanwhile
+	openPerRead   = 3  // pieces that are being opened, or recorded, for each one that is read
+	maxTries      = 3  // of a piece, after transient errors of its source
+	maxFailing    = 64 // pieces in a row that failed, after which each is tried once
+)
+
+// New makes the fill of a dataset, and reads in the journal which pieces are here. Close must be called.
+func New(cfg Config) (*Fill, error) {
+	if cfg.Buffers.In == nil {
+		cfg.Buffers = archive.NewBuffers(stagein.DefaultBuffers/wire.MaxData, wire.MaxData)
+	}
+	cfg.RunSize, cfg.RangeSize = cmp.Or(cfg.RunSize, 4<<20), cmp.Or(cfg.RangeSize, 32<<20)
+	if cfg.Workers <= 0 {
+		cfg.Workers = stagein.DefaultWorkers
+	}
+	if cfg.CacheSize <= 0 {
+		cfg.CacheSize = stagein.DefaultCache
+	}
+	f := &Fill{
+		cache: cache.New[PieceID](cfg.CacheSize), bad: newUnreadables(), overflow: newOverflow(),
+		cfg: cfg, src: archive.Fetcher{Fsys: cfg.FS, Sources: cfg.Origins.Sources}, present: newPieceSet(),
+		bufs:    cfg.Buffers,
+		flights: make(map[PieceID]*flight), demandSlots: make(chan struct{}, maxDemand), slots: semaphore{free: cfg.Workers}, demandIdle: closedChan(), limiter: newLimiter(), startup: newLimiter(),
+		incarnation: rand.Uint64(), incarnations: make(map[metadata.NodeID]uint64),
+	}
+	if cfg.Origins.Order.Predictable() && !cfg.Origins.HasOverflow && !cfg.Origins.Staged {
+		f.predictor = newPredictor(f.present.has, f.startup.backOff)
+	}
+	f.ctx, f.cancel = context.WithCancel(context.Background())
+	err := f.adopt()
+	if err != nil {
+		f.cancel()
+		return nil, err
+	}
+	var sums map[PieceID][16]byte
+	if cfg.Sums {
+		sums = make(map[PieceID][16]byte)
+	}
+	f.journal, err = openJournal(cfg.Journal, cfg.Digest, cfg.Boot, func(p PieceID, sum [16]byte) {
+		f.restore(p)
+		if sums != nil {
+			sums[p] = sum
+		}
+	})
+	if err != nil {
+		f.cancel()
+		return nil, err
+	}
+	f.journal.has = sums
+	return f, nil
+}
+
+// restore records a piece that an earlier run of the daemon has fetched.
+func (f *Fill) restore(p PieceID) {
+	_, a, err := f.cfg.Files.Origin(p.Ino)
+	m, _ := f.cfg.Watch()
+	s := placementOf(m, a)
+	if err != nil || p.Chunk >= s.pieces() || f.present.has(p) {
+		return
+	}
+	n := min(s.chunk, a.Size-int64(p.Chunk)*s.chunk)
+	if !f.cfg.Origins.Staged {
+		f.src.Read.Add(n)
+	}
+	f.markPresent(p, n)
+}
+
+// markPresent counts a piece of n bytes as present, once: a completion may be delivered twice.
+func (f *Fill) markPresent(p PieceID, n int64) {
+	if !f.present.add(p) {
+		return
+	}
+	f.bytes.Add(n)
+	if p.Chunk == 0 {
+		f.files.Add(1)
+	}
+	f.bad.forget(p.Ino)
+}
+
+func closedChan() chan struct{} {
+	c := make(chan struct{})
+	close(c)
+	return c
+}
+
+// Close ends what is under way and waits for it.
+func (f *Fill) Close() error {
+	f.mu.Lock()
+	f.closed = true
+	f.mu.Unlock()
+	f.withdraw(func(metadata.NodeID) bool { return true })
+	f.cancel()
+	f.wg.Wait()
+	return errors.Join(f.journal.close(), f.src.Close())
+}
+
+// placement is how the pieces of a file are spread over the nodes.
+type placement struct {
+	a     metadata.Attr
+	chunk int64             // bytes of a piece
+	order []metadata.NodeID // of the stripe
+}
+
+func placementOf(m cluster.Map, a metadata.Attr) placement {
+	s := placement{a: a, chunk: a.Layout.Chunk(), order: m.Order(a.Ino, a.Layout)}
+	if a.Layout.Kind == metadata.Local {
+		s.chunk = max(a.Size, 1)
+	}
+	return s
+}
+
+// pieces is how many pieces the file has.
+func (s *placement) pieces() uint32 { return uint32((s.a.Size + s.chunk - 1) / s.chunk) }
+
+// owner returns the node that the layout gives a piece.
+func (s *placement) owner(chunk uint32) metadata.NodeID { return s.order[int(chunk)%len(s.order)] }
+
+// at is where a piece lies in the file, and in the object of self.
+func (s *placement) at(chunk uint32, self metadata.NodeID) (pos, n, off int64) {
+	w := int64(len(s.order))
+	pos = int64(chunk) * s.chunk
+	n, off = min(s.chunk, s.a.Size-pos), int64(chunk)/w*s.chunk
+	if s.owner(chunk) != self {
+		off = datapath.StandIn(s.chunk, len(s.order), int(int64(chunk)%w), s.a.Size, off)
+	}
+	return pos, n, off
+}
+
+// overlapping returns the pieces that overlap [off, off+n) of the object of self.
+func (s *placement) overlapping(self metadata.NodeID, off, n int64) []uint32 {
+	if s.a.Layout.Kind == metadata.Local {
+		return []uint32{0}
+	}
+	var all []uint32
+	for end := off + n; off < end; off = off/s.chunk*s.chunk + s.chunk {
+		k, own := datapath.Place(s.chunk, len(s.order), s.a.Size, off)
+		if k < 0 {
+			k = slices.Index(s.order, self)
+		}
+		if len(s.order) == 1 {
+			k = 0 // who stands in for the only one has the same object
+		}
+		chunk := own/s.chunk*int64(len(s.order)) + int64(k)
+		if k >= 0 && k < len(s.order) && chunk < int64(s.pieces()) {
+			all = append(all, uint32(chunk))
+		}
+	}
+	return all
+}
+
+// Done reports whether everything that this node owns is here, by the map of the returned epoch.
+func (f *Fill) Done() (metadata.Epoch, bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.epoch, f.complete.Load()
+}
+
+// Err is why this node cannot have its part of the dataset: its own disk, or the manifest. Files that the source did not
+// give are Missing instead.
+func (f *Fill) Err() error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.err
+}
+
+// Progress is how far this node is.
+func (f *Fill) Progress() stagein.Progress {
+	return stagein.Progress{
+		SourceBytes: f.src.Read.Load(), SourceTotal: f.total.Load() - f.Overflow().Bytes, Bytes: f.bytes.Load(), Files: f.files.Load(),
+		Demand: f.demand.Load(), Through: f.readThroughs.Load(), Done: f.complete.Load(),
+	}
+}
+
+// Predictor is nil if the order of the reads is not known, or if part of the dataset overflowed: that part is read on demand.
+func (f *Fill) Predictor() *Predictor { return f.predictor }
+
+// Stored reports whether the file is whole on this node.
+func (f *Fill) Stored(ino metadata.Ino) bool { return f.present.has(PieceID{Ino: ino}) }
+
+// Need returns when [off, off+n) of this node's object of ino can be read: what
+// is not here is fetched before all else. What is fetched goes on if the caller
+// does not wait for it. That it cannot be had is EIO; ErrDisplaced that there is no room for
+// some of it here: then ReadDisplaced has it.
+func (f *Fill) Need(ctx context.Context, ino metadata.Ino, off, n int64) error {
+	if !f.read.Load() {
+		f.read.Store(true)
+	}
+	if f.Has(ino, off, n) {
+		return nil
+	}
+	_, a, err := f.cfg.Files.Origin(ino)
+	if err != nil || a.Size == 0 {
+		return err
+	}
+	m, _ := f.cfg.Watch()
+	s := placementOf(m, a)
+	if len(s.order) == 0 {
+		return fmt.Errorf("inode %v: no node was up in epoch %d: %w", ino, a.Layout.Epoch, syscall.EIO)
+	}
+	ps := s.overlapping(f.cfg.Self, off, n)
+	waits, away := false, false
+	for _, chunk := range ps {
+		if p := (PieceID{ino, chunk}); !f.overflow.has(p) {
+			waits = f.ask(p) != nil || waits // all at once
+		}
+	}
+	if waits {
+		defer f.limiter.demand(DemandLinger)()
+	}
+	for _, chunk := range ps {
+		p := PieceID{ino, chunk}
+		if f.overflow.has(p) {
+			away = true
+			continue
+		}
+		err := f.await(ctx, p, f.ask)
+		away = away || errors.Is(err, ErrOverflow)
+		if err != nil && !errors.Is(err, ErrOverflow) {
+			return err
+		}
+	}
+	if away {
+		return fmt.Errorf("inode %v: %w", ino, ErrOverflow)
+	}
+	return nil
+}
+
+// await waits until a piece is here. begin starts to fetch it, unless it is here or being fetched. If the node that offered to
+// fetch it withdraws, it is fetched here.
+func (f *Fill) await(ctx context.Context, p PieceID, begin func(PieceID) *flight) error {
+	for {
+		fl := begin(p)
+		if fl == nil {
+			return nil
+		}
+		var late <-chan time.Time
+		if fl.offered {
+			late = time.After(offerTimeout)
+		}
+		select {
+		case <-fl.done:
+		case <-late:
+			f.finish(p, fl, errWithdrawn)
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+		if !errors.Is(fl.err, errWithdrawn) {
+			return fl.err
+		}
+	}
+}
+
+// ask has a piece fetched at once; nil if it is here.
+func (f *Fill) ask(p PieceID) *flight {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.present.has(p) {
+		return nil
+	}
+	if fl := f.flights[p]; fl != nil {
+		if fl.wanted != nil && !fl.asked {
+			fl.asked = true
+			close(fl.wanted)
+		}
+		return fl
+	}
+	fl := &flight{done: make(chan struct{})}
+	if f.closed {
+		fl.err = fmt.Errorf("inode %v: the daemon stops: %w", p.Ino, syscall.ESHUTDOWN)
+		close(fl.done)
+		return fl
+	}
+	f.flights[p] = fl
+	if f.demands++; f.demands == 1 {
+		f.demandIdle = make(chan struct{})
+	}
+	f.wg.Add(1)
+	go f.fetchNow(p, fl)
+	return fl
+}
+
+// fetchNow fetches a piece on demand.
+func (f *Fill) fetchNow(p PieceID, fl *flight) {
+	defer f.wg.Done()
+	f.demandSlots <- struct{}{}
+	f.demand.Add(1)
+	f.finish(p, fl, f.fetchPiece(p, fl))
+	<-f.demandSlots
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.demands--; f.demands == 0 {
+		close(f.demandIdle)
+	}
+}
+
+// finish ends a flight.
+func (f *Fill) finish(p PieceID, fl *flight, err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.flights[p] != fl {
+		return // a claim that was given up in the meantime
+	}
+	delete(f.flights, p)
+	fl.err = err
+	if err != nil && f.ctx.Err() == nil && !errors.Is(err, errWithdrawn) && !errors.Is(err, ErrOverflow) {
+		f.lack = err
+		if store := (*storeError)(nil); errors.As(err, &store) {
+			f.err = err
+		}
+	}
+	close(fl.done)
+}
+
+// fetch fetches a piece in the order of the fill, unless another flight does.
+func (f *Fill) fetch(p PieceID) error {
+	return f.await(f.ctx, p, func(p PieceID) *flight {
+		fl, mine := f.join(p)
+		if mine {
+			f.finish(p, fl, f.fetchPiece(p, fl))
+		}
+		return fl
+	})
+}
+
+// join returns the flight of a piece, nil if the piece is here. mine says that the caller has to fetch it.
+func (f *Fill) join(p PieceID) (fl *flight, mine bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.present.has(p) {
+		return nil, false
+	}
+	if fl := f.flights[p]; fl != nil {
+		return fl, false
+	}
+	fl = &flight{done: make(chan struct{}), wanted: make(chan struct{}), order: f.begins}
+	f.begins++
+	f.flights[p] = fl
+	return fl, true
+}
+
+// wrapper says how a file is read: source.Background if no reader waits for it.
+type wrapper func(source.File) source.File
+
+func foreground(f source.File) source.File { return f }
+
+// fetchPiece brings a piece from a replica, else from the source, and stores it here.
+func (f *Fill) fetchPiece(p PieceID, fl *flight) error {
+	if copied(f, p) {
+		return nil
+	}
+	return f.outcome(p, f.retry(func() error { return f.fetchOnce(p, fl) }))
+}
+
+// retry runs do, again after a transient error of the source.
+func (f *Fill) retry(do func() error) error {
+	for try := 1; ; try++ {
+		err := do()
+		if err == nil {
+			f.failing.Store(0)
+			return nil
+		}
+		if try == maxTries || !transient(err) || f.ctx.Err() != nil || f.failing.Load() >= maxFailing {
+			f.failing.Add(1)
+			return err
+		}
+		select {
+		case <-f.ctx.Done():
+		case <-time.After(time.Duration(try*try) * 100 * time.Millisecond):
+		}
+	}
+}
+
+// admit waits until a piece may be read: at once on demand, otherwise when few reads are in flight. It returns how to read,
+// and what to call after the read.
+func (f *Fill) admit(fl *flight) (of wrapper, over func()) {
+	if fl.wanted == nil {
+		return foreground, func() {}
+	}
+	if !f.slots.acquire(fl.order, fl.wanted) { // one slot is enough
+		return foreground, func() {}
+	}
+	return func(file source.File) source.File {
+		return background{source.Background(file), f.ctx, f.startup, fl.wanted}
+	}, f.slots.release
+}
+
+func (f *Fill) fetchOnce(p PieceID, fl *flight) error {
+	from, a, err := f.cfg.Files.Origin(p.Ino)
+	if err != nil {
+		return err
+	}
+	m, _ := f.cfg.Watch()
+	s := placementOf(m, a)
+	if len(s.order) == 0 || p.Chunk >= s.pieces() {
+		return fmt.Errorf("inode %v has no piece %d: %w", p.Ino, p.Chunk, syscall.EIO)
+	}
+	pos, n, off := s.at(p.Chunk, f.cfg.Self)
+	if !from.Sparse && !f.hasRoom(p.Ino, n) {
+		return errNoRoom
+	}
+	if kind, err := f.src.KindOf(from); err != nil || kind.Packed() {
+		if err == nil {
+			err = f.fetchPacked(m, p, from.Source)
+		}
+		return err
+	}
+	src, err := f.src.Open(from, &a)
+	if err != nil {
+		return err
+	}
+	sum := xxh3.New128()
+	of, over := f.admit(fl)
+	src.Src = of(src.Src)
+	all := archive.HoleFiller{End: pos + n}
+	err = src.Read(f.ctx, f.bufs, pos, n, func(b []byte, at int64) error {
+		_, _ = sum.Write(b) // cannot fail
+		if all.Idle(b, at) {
+			return nil
+		}
+		return f.put(f.ctx, p.Ino, b, off+at-pos)
+	})
+	over()
+	err = src.Close(err)
+	if err == nil {
+		err = f.journal.add(p, sum.Sum128().Bytes())
+	}
+	if err != nil {
+		return err
+	}
+	f.markPresent(p, n)
+	return nil
+}

@@ -1,0 +1,190 @@
+package fill
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"syscall"
+	"time"
+
+	"github.com/bivouacfs/bivouac/datapath"
+	"github.com/bivouacfs/bivouac/metadata"
+	"github.com/bivouacfs/bivouac/metadata/cluster"
+)
+
+// Others is the fills of the same dataset on the other nodes.
+type Peers interface {
+	// Claim makes an offer to a node. It waits until the node knows the dataset.
+	Offer(ctx context.Context, to metadata.NodeID, c Offer) (granted []bool, err error)
+	// Put writes all of p at off of the object of ino on a node.
+	Put(ctx context.Context, to metadata.NodeID, ino metadata.Ino, p []byte, off int64) error
+	// PutAll is that of Target.
+	PutAll(ctx context.Context, to metadata.NodeID, ps []datapath.PiecePut) (errs []error, err error)
+	// Landed tells a node what has become of what it granted.
+	Complete(ctx context.Context, to metadata.NodeID, l Completion) error
+}
+
+// Offer is a node's offer to fetch pieces for their owner (work stealing). It travels as JSON.
+type Offer struct {
+	By          metadata.NodeID `json:"by"`
+	Incarnation uint64          `json:"incarnation"` // of that node's fill; offers of an earlier one are void
+	Pieces      []PieceID       `json:"pieces"`
+}
+
+// Completion is the result of an Offer.
+type Completion struct {
+	By          metadata.NodeID `json:"by"`
+	Incarnation uint64          `json:"incarnation"`
+	Pieces      []PieceID       `json:"pieces"`
+	// Sums has the xxh3-128 of each piece that was stored; empty for one that could not be fetched.
+	Sums [][]byte `json:"sums"`
+}
+
+// errWithdrawn ends a flight whose offer was withdrawn: the piece has no fetcher again.
+var errWithdrawn = errors.New("released")
+
+// offerTimeout bounds the wait for a piece that another node has offered to fetch. Then it is fetched here.
+const offerTimeout = 2 * time.Minute
+
+// Claim grants those of the pieces that are neither here nor on their way nor displaced, and have room.
+func (f *Fill) Accept(c Offer) []bool {
+	fits := f.fits(c.Pieces)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.incarnations[c.By] != c.Incarnation {
+		f.withdrawLocked(func(by metadata.NodeID) bool { return by == c.By })
+		f.incarnations[c.By] = c.Incarnation
+	}
+	granted := make([]bool, len(c.Pieces))
+	for i, id := range c.Pieces {
+		p := id
+		if f.closed || f.flights[p] != nil || f.present.has(p) || f.overflow.has(p) || !fits(i) {
+			continue
+		}
+		f.flights[p] = &flight{done: make(chan struct{}), offered: true, by: c.By, incarnation: c.Incarnation}
+		granted[i] = true
+	}
+	return granted
+}
+
+// Complete records the result of an Offer.
+func (f *Fill) Complete(l Completion) error {
+	if len(l.Sums) != len(l.Pieces) {
+		return fmt.Errorf("%d sums of %d pieces: %w", len(l.Sums), len(l.Pieces), syscall.EINVAL)
+	}
+	var all []stored
+	for i, id := range l.Pieces {
+		p := id
+		fl := f.offered(p, l.By, l.Incarnation)
+		if fl == nil {
+			continue // was given up
+		}
+		a, err := f.resultOf(p, l.Sums[i])
+		if err != nil {
+			f.finish(p, fl, err)
+			continue
+		}
+		a.fl = fl
+		all = append(all, a)
+	}
+	return f.commit(all)
+}
+
+// completeLocal is Complete for pieces that this node has fetched itself.
+func (f *Fill) completeLocal(ps []*item) error {
+	var all []stored
+	for _, x := range ps {
+		fl := f.offered(x.PieceID, f.cfg.Self, f.incarnation)
+		switch {
+		case fl == nil: // was given up
+		case !x.stored:
+			f.finish(x.PieceID, fl, errWithdrawn)
+		default:
+			all = append(all, stored{PieceID: x.PieceID, sum: x.sum.Sum128(), n: x.n, fl: fl})
+		}
+	}
+	return f.commit(all)
+}
+
+// offered returns the flight of a piece that a fill has offered to fetch; nil if there is no such offer any more.
+func (f *Fill) offered(p PieceID, by metadata.NodeID, birth uint64) *flight {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if fl := f.flights[p]; fl != nil && fl.offered && fl.by == by && fl.incarnation == birth {
+		return fl
+	}
+	return nil
+}
+
+// commit records pieces as present, and ends the waits for them.
+func (f *Fill) commit(all []stored) error {
+	if len(all) == 0 {
+		return nil
+	}
+	err := f.journal.addAll(all)
+	for _, a := range all {
+		if err == nil {
+			f.markPresent(a.PieceID, a.n)
+		}
+		f.finish(a.PieceID, a.fl, err)
+	}
+	return nil
+}
+
+// stored is a piece that the journal is about to record as present.
+type stored struct {
+	PieceID
+	sum [16]byte
+	n   int64 // bytes
+	fl  *flight
+}
+
+func (f *Fill) resultOf(p PieceID, sum []byte) (stored, error) {
+	if len(sum) == 0 {
+		return stored{}, errWithdrawn
+	}
+	_, a, err := f.cfg.Files.Origin(p.Ino)
+	if err != nil {
+		return stored{}, err
+	}
+	m, _ := f.cfg.Watch()
+	s := placementOf(m, a)
+	if len(sum) != 16 || len(s.order) == 0 || p.Chunk >= s.pieces() {
+		return stored{}, fmt.Errorf("inode %v has no piece %d with a sum of %d bytes: %w", p.Ino, p.Chunk, len(sum), errWithdrawn)
+	}
+	_, n, _ := s.at(p.Chunk, f.cfg.Self)
+	return stored{PieceID: p, sum: [16]byte(sum), n: n}, nil
+}
+
+// withdraw ends the offers of the nodes for which gone is true.
+func (f *Fill) withdraw(gone func(by metadata.NodeID) bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.withdrawLocked(gone)
+}
+
+func (f *Fill) withdrawLocked(gone func(by metadata.NodeID) bool) {
+	for p, fl := range f.flights {
+		if fl.offered && gone(fl.by) {
+			delete(f.flights, p)
+			fl.err = errWithdrawn
+			close(fl.done)
+		}
+	}
+}
+
+// watchOffers withdraws the offers of lost nodes, until ctx ends.
+func (f *Fill) watchOffers(ctx context.Context) {
+	for {
+		m, changed := f.cfg.Watch()
+		f.withdraw(func(by metadata.NodeID) bool {
+			n, ok := m.Node(by)
+			return !ok || n.State == cluster.Down
+		})
+		select {
+		case <-ctx.Done():
+			return
+		case <-changed:
+		}
+	}
+}

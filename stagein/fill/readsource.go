@@ -1,0 +1,129 @@
+package fill
+
+import (
+	"cmp"
+	"context"
+	"io"
+	"math"
+	"slices"
+
+	"github.com/bivouacfs/bivouac/metadata"
+	"github.com/bivouacfs/bivouac/metadata/manifest"
+	"github.com/bivouacfs/bivouac/stagein/archive"
+	"github.com/bivouacfs/bivouac/stagein/source"
+)
+
+// PackedIn is the number of the source that has a file, and whether that is one of which
+// many files are read at a time or not at all: a compressed tar.
+func (f *Fill) PackedIn(ino metadata.Ino) (n uint32, packed bool, err error) {
+	from, _, err := f.cfg.Files.Origin(ino)
+	if err != nil {
+		return 0, false, err
+	}
+	kind, err := f.src.KindOf(from)
+	return from.Source, kind.Packed(), err
+}
+
+// ReadSource reads files that have stayed in a source once more, whatever the window has,
+// in the order in which they lie there: each from its front to its back, to what to returns,
+// and then calls done. A compressed tar is gone through once for all of them. Only the end
+// of ctx is an error.
+func (f *Fill) ReadSource(ctx context.Context, inos []metadata.Ino, to func(metadata.Ino) io.Writer, done func(metadata.Ino, error)) error {
+	r := sourceReader{f: f}
+	defer r.close()
+	for _, x := range f.asTheyLie(inos) {
+		err := x.err
+		if err == nil {
+			err = r.read(ctx, &x, to(x.ino))
+		}
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		done(x.ino, err)
+	}
+	return nil
+}
+
+// Complaint is what to say of a file that could not be had from the source, or is not what
+// was staged.
+func (f *Fill) Explain(ino metadata.Ino, err error) string {
+	x := Unreadable{Ino: ino, Error: err.Error() + ": " + remedy(err)}
+	if from, _, e := f.cfg.Files.Origin(ino); e == nil {
+		x.Source, x.Off = f.where(from)
+	}
+	return x.explanation()
+}
+
+// Wrong is err of bytes that the source gives, and that are not those that were staged.
+func Mismatch(err error) error { return &mismatchError{err} }
+
+// located is a file and where it is.
+type located struct {
+	ino  metadata.Ino
+	from manifest.Origin
+	a    metadata.Attr
+	err  error
+}
+
+// asTheyLie is files in the order of the source.
+func (f *Fill) asTheyLie(inos []metadata.Ino) []located {
+	all := make([]located, len(inos))
+	for i, ino := range inos {
+		all[i].ino = ino
+		all[i].from, all[i].a, all[i].err = f.cfg.Files.Origin(ino)
+	}
+	slices.SortStableFunc(all, func(a, b located) int {
+		return cmp.Or(cmp.Compare(a.from.Source, b.from.Source), cmp.Compare(a.from.Off, b.from.Off))
+	})
+	return all
+}
+
+// sourceReader reads one file after the other.
+type sourceReader struct {
+	f    *Fill
+	n    uint32 // the source of x
+	x    *archive.Unpacking
+	last *archive.Content // whose file x reads
+}
+
+// farAhead is how many unwanted bytes of a compressed tar are worth a new start at a later restart point.
+const farAhead = 2 * archive.PointsApart
+
+func (r *sourceReader) read(ctx context.Context, x *located, w io.Writer) error {
+	s, err := r.f.src.Open(x.from, &x.a)
+	if err != nil {
+		return err
+	}
+	s.Src = source.Background(s.Src)
+	to := func(b []byte, _ int64) error { _, err := w.Write(b); return err }
+	if !s.Kind.Packed() {
+		return s.Close(s.Explain(s.Read(ctx, r.f.bufs, 0, x.a.Size, to)))
+	}
+	begin := s.Base - s.Head
+	if r.x == nil || r.n != x.from.Source || begin < r.x.Pos || begin-r.x.Pos > farAhead {
+		r.close()
+		if r.x, err = s.UnpackFrom(ctx, r.f.bufs, begin, math.MaxInt64); err != nil {
+			return s.Close(err)
+		}
+		r.n, r.last = x.from.Source, s
+	} else {
+		defer s.Close(nil) // read only
+	}
+	if err = s.ReadFile(r.x, x.a.Size, to); err == nil {
+		err = s.Unchanged()
+	}
+	if err != nil {
+		err = s.Explain(err)
+		r.close()
+	}
+	return err
+}
+
+// close ends what is being unpacked.
+func (r *sourceReader) close() {
+	if r.x != nil {
+		r.x.Close()
+		_ = r.last.Close(nil) // read only
+		r.x = nil
+	}
+}

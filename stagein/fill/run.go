@@ -1,0 +1,235 @@
+package fill
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/bivouacfs/bivouac/metadata"
+	"github.com/bivouacfs/bivouac/metadata/cluster"
+	"github.com/bivouacfs/bivouac/stagein"
+	"github.com/bivouacfs/bivouac/stagein/archive"
+	"github.com/bivouacfs/bivouac/stagein/source"
+)
+
+// minChunk is the chunk of striped files, which no other is less than.
+const minChunk = stagein.StripeChunk
+
+// Run fetches, until ctx ends, what the map gives this node: its own share in the
+// order of the fill, and when a node is lost what falls to this one of that.
+// tell is called when Whole or Trouble may say another thing.
+func (f *Fill) Run(ctx context.Context, tell func()) {
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	wg.Go(func() { f.watchOffers(f.ctx) })
+	defer context.AfterFunc(ctx, f.cancel)()
+	f.limiter.demand(FirstDemand)()
+	f.startThrottled()
+	var lost []metadata.NodeID
+	done := false
+	for {
+		m, changed := f.cfg.Watch()
+		if down := downIn(m); !done || !slices.Equal(down, lost) {
+			f.setComplete(m.Epoch, false)
+			done = f.fetchAll(m)
+			lost = down
+		}
+		if done {
+			f.setComplete(m.Epoch, true)
+			if f.predictor != nil {
+				f.predictor.Complete()
+			}
+		}
+		tell()
+		select {
+		case <-f.ctx.Done():
+			return
+		case <-changed:
+		}
+	}
+}
+
+func downIn(m cluster.Map) []metadata.NodeID {
+	var ids []metadata.NodeID
+	for _, n := range m.Nodes {
+		if n.State == cluster.Down {
+			ids = append(ids, n.ID)
+		}
+	}
+	return ids
+}
+
+// setComplete records whether everything that this node owns in epoch e is here.
+func (f *Fill) setComplete(e metadata.Epoch, whole bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.epoch = e
+	f.complete.Store(whole)
+}
+
+// fetchAll fetches everything that m gives this node, and reports whether it succeeded.
+func (f *Fill) fetchAll(m cluster.Map) bool {
+	f.setErr(nil)
+	f.overflow.reset()
+	heal(f, m)
+	list, err := f.listMissing(m)
+	if err != nil {
+		f.setErr(err)
+		return false
+	}
+	next, all := make(chan PieceID), make(chan struct{})
+	var wg sync.WaitGroup
+	for i := range f.workers() {
+		wg.Go(func() {
+			f.stagger(i, all)
+			f.work(i, next)
+		})
+	}
+	first := len(downIn(m)) == 0 // then one file fails the dataset
+	for _, p := range list {
+		if f.present.has(p) {
+			continue
+		}
+		select {
+		case next <- p:
+		case <-f.ctx.Done():
+		}
+		if f.ctx.Err() != nil || first && f.Err() != nil {
+			break
+		}
+	}
+	close(next)
+	close(all)
+	wg.Wait()
+	f.reportMissing(list)
+	return f.ctx.Err() == nil && f.Err() == nil
+}
+
+// listMissing reads the runs, and returns the pieces that remain to be fetched one by one.
+func (f *Fill) listMissing(m cluster.Map) ([]PieceID, error) {
+	if f.onlyArchives() { // so that it is known without a look at all names
+		if whole, err := f.runAll(m); whole || err != nil {
+			return nil, err
+		}
+		return f.list(m)
+	}
+	list, err := f.list(m)
+	if err == nil && len(list) > 0 {
+		_, err = f.runAll(m)
+	}
+	return list, err
+}
+
+func (f *Fill) setErr(err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.ctx.Err() == nil {
+		f.err = err
+	}
+}
+
+// workers is how many work at a time: for a directory more than pieces are read at a
+// time, since to open a file is several round trips to the source, in which nothing is
+// read.
+func (f *Fill) workers() int {
+	if slices.ContainsFunc(f.cfg.Origins.Sources, func(o archive.Origin) bool { return o.Kind == source.Dir }) {
+		return (1 + openPerRead) * f.cfg.Workers
+	}
+	return f.cfg.Workers
+}
+
+const (
+	firstWorkers = 8                     // that work while files of a directory are read through a gate
+	workerDelay  = 50 * time.Millisecond // from each other, of those who begin then
+)
+
+// startThrottled limits the reads of a directory's files at the beginning, for longer if there are demand reads.
+func (f *Fill) startThrottled() {
+	served := f.startup.demand(0)
+	time.AfterFunc(FirstDemand, func() {
+		if f.read.Load() {
+			time.AfterFunc(startupTime-FirstDemand, served)
+		} else {
+			served()
+		}
+	})
+}
+
+// stagger returns when worker i may begin, or all pieces are taken. At the beginning, read-ahead of many workers would
+// delay demand reads.
+func (f *Fill) stagger(i int, all <-chan struct{}) {
+	if i < firstWorkers {
+		return
+	}
+	f.startup.waitIdle(all)
+	if !f.read.Load() {
+		return
+	}
+	select {
+	case <-all:
+	case <-time.After(time.Duration(i-firstWorkers) * workerDelay):
+	}
+}
+
+// work fetches one piece after another. While readers wait, most workers do.
+func (f *Fill) work(i int, next <-chan PieceID) {
+	for p := range next {
+		if i >= demandWorkers {
+			f.waitDemandIdle()
+		}
+		_ = f.fetch(p) // land keeps it
+	}
+}
+
+// waitDemandIdle returns when no reader waits for a piece that was not being fetched.
+func (f *Fill) waitDemandIdle() {
+	f.mu.Lock()
+	calm := f.demandIdle
+	f.mu.Unlock()
+	select {
+	case <-calm:
+	case <-f.ctx.Done():
+	}
+}
+
+// list is what m gives this node and is not here, in the order of the fill.
+func (f *Fill) list(m cluster.Map) ([]PieceID, error) {
+	t, err := newTurns(f.cfg.Origins.Order, f.cfg.Origins.Order.Seed, f.cfg.Files, f.cfg.List)
+	if err != nil {
+		return nil, err
+	}
+	var all []ranked
+	var total int64
+	ep := newEpoch()
+	linked := make(map[metadata.Ino]bool) // files with several names that were seen
+	err = f.cfg.Files.Files(func(dir string, _ uint32, name string, a metadata.Attr) bool {
+		turn := t.of(dir, name, a.Ino)
+		if f.predictor != nil {
+			ep.add(a.Ino, turn)
+		}
+		again := linked[a.Ino]
+		if a.Nlink > 1 {
+			linked[a.Ino] = true
+		}
+		s := placementOf(m, a)
+		for chunk := range s.pieces() {
+			if len(s.order) == 0 || m.Holder(a.Ino, s.owner(chunk)) != f.cfg.Self {
+				continue
+			}
+			if _, n, _ := s.at(chunk, f.cfg.Self); !again {
+				total += n
+			}
+			if p := (PieceID{a.Ino, chunk}); !f.present.has(p) {
+				all = append(all, ranked{p, turn})
+			}
+		}
+		return true
+	})
+	f.total.Store(total)
+	list := byTurn(all)
+	if f.predictor != nil && err == nil {
+		f.predictor.Begin(ep, list)
+	}
+	return list, err
+}

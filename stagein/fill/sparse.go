@@ -1,0 +1,50 @@
+package fill
+
+import (
+	"github.com/bivouacfs/bivouac/stagein/archive"
+	"github.com/bivouacfs/bivouac/stagein/source"
+	"github.com/bivouacfs/bivouac/stagein/source/tar"
+)
+
+// holes is a parcel of a sparse member, once its headers were read.
+type holes struct {
+	m        *source.Sparse
+	from, to int64 // of the data
+	fill     archive.HoleFiller
+}
+
+// keepSparse stores what p has of a part of a sparse member, and reports whether
+// that was the last of it.
+func (f *Fill) keepSparse(x *item, p *source.Piece) (bool, error) {
+	if x.holes == nil {
+		if from, end := max(x.begin(), p.Off), min(x.at, p.End()); from < end {
+			x.heads = append(x.heads, p.B[from-p.Off:end-p.Off]...)
+		}
+		if int64(len(x.heads)) < x.head {
+			return false, nil
+		}
+		m, err := tar.SparseIn(x.heads, x.begin())
+		if err != nil {
+			return false, err
+		}
+		x.holes = &holes{m: m}
+		x.holes.from, x.holes.to = m.Within(x.pos, x.pos+x.n)
+		x.holes.fill = archive.NewHoleFiller(x.pos, x.pos+x.n, func(b []byte, pos int64) error {
+			x.sum.Write(b)
+			if x.holes.fill.Idle(b, pos) {
+				return nil
+			}
+			return f.put(f.ctx, x.Ino, b, x.off+pos-x.pos)
+		})
+	}
+	h := x.holes
+	if from, end := max(x.at+h.from, p.Off), min(x.at+h.to, p.End()); from < end {
+		if err := h.m.Pour(from-x.at, p.B[from-p.Off:end-p.Off], h.fill.Data); err != nil {
+			return false, err
+		}
+	}
+	if x.at+h.to > p.End() {
+		return false, nil
+	}
+	return true, h.fill.Zeros(x.pos + x.n)
+}

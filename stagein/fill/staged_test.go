@@ -1,0 +1,161 @@
+package fill_test
+
+import (
+	"archive/tar"
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/bivouacfs/bivouac/metadata/cluster"
+	"github.com/bivouacfs/bivouac/stagein"
+	"github.com/bivouacfs/bivouac/stagein/jobtest"
+	"github.com/bivouacfs/bivouac/stagein/scan"
+	"github.com/bivouacfs/bivouac/stagein/stageintest"
+)
+
+// TestStagedIsFetchedAgain: what was staged while it was read is there when it is
+// published, and is not read again; what a lost node had of it is, by the others,
+// whatever the source is.
+func TestStagedIsFetchedAgain(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		sources []string
+		o       stagein.Options
+		stripe  int64
+	}{
+		{"a tar", []string{"a.tar"}, stagein.Options{}, 1 << 20},
+		{"a tar with striped members", []string{"a.tar"}, stagein.Options{}, 1000},
+		{"a compressed tar", []string{"a.tar.gz"}, stagein.Options{}, 1 << 20},
+		{"a compressed tar with striped members", []string{"a.tar.gz"}, stagein.Options{}, 1000},
+		{"a zip archive", []string{"a.zip"}, stagein.Options{}, 1 << 20},
+		{"a zip archive with striped members", []string{"a.zip"}, stagein.Options{}, 1000},
+		{"several", []string{"a.tar", "b.tar.gz", "c.zip"}, stagein.Options{Unpack: stagein.UnpackApart}, 1 << 20},
+		{"what could be read", []string{"a.tar", "b.tar.gz"}, stagein.Options{OnError: stagein.OnErrorSkip}, 1 << 20},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			s := jobtest.NewRack(t, 4, "/src/*", c.o)
+			s.Stripe = c.stripe
+			for i, name := range c.sources {
+				under := ""
+				if c.o.Unpack == stagein.UnpackApart {
+					under = name[:1]
+				}
+				s.Archive(name, fmt.Sprintf("m%d-", i), 60, under)
+			}
+			s.Check()
+			if s.Plan == nil {
+				t.Fatal("was scanned")
+			}
+			files, err := stageintest.FilesOfParts(s.Records, s.Sums)
+			if err != nil {
+				t.Fatal(err)
+			}
+			m, dir, read := stageintest.ClusterMap(4), t.TempDir(), s.Fs.Read.Load()
+			for range 2 { // the daemons begin, and begin again
+				s.FillStaged(m, files, dir)
+			}
+			if again := s.Fs.Read.Load() - read; again != 0 {
+				t.Errorf("%d bytes were read again", again)
+			}
+			s.Holds(m, files)
+			for k := range s.Target.Objects {
+				if k.Node == 2 {
+					delete(s.Target.Objects, k)
+				}
+			}
+			m = m.WithState(2, cluster.Down, "")
+			s.FillStaged(m, files, dir)
+			s.Holds(m, files)
+			if again := s.Fs.Read.Load() - read; again == 0 {
+				t.Error("nothing was read again")
+			}
+			read = s.Fs.Read.Load()
+			s.FillStaged(m, files, dir)
+			if again := s.Fs.Read.Load() - read; again != 0 {
+				t.Errorf("%d bytes were read a third time", again)
+			}
+		})
+	}
+}
+
+// TestRefetchFromRestartPoints: what a lost node had of a compressed tar is unpacked from the restart points before it on,
+// in several legs.
+func TestRefetchFromRestartPoints(t *testing.T) {
+	r := stageintest.Rand(t)
+	m := stageintest.ClusterMap(2)
+	for _, c := range stageintest.SeekableCodecs[:4] {
+		t.Run(c.Name, func(t *testing.T) {
+			var members [2][]stageintest.Member
+			for i := 0; len(members[0]) < 200 || len(members[1]) < 30; i++ {
+				name := fmt.Sprint("f", i)
+				k := m.FileOwner(name)
+				members[k] = append(members[k], stageintest.TarFile(name, stageintest.RandBytes(r, 4000+r.IntN(9000))))
+			}
+			const before = 150 // what the lost node had comes late, and at the end
+			all := slices.Concat(members[0][:before], members[1][:15], members[0][before:], members[1][15:30])
+			j := jobtest.SeekableJob(c.Pack(t, stageintest.WriteTar(t, tar.FormatGNU, all)), 1<<30)
+			j.Nodes, j.Memory, j.RangeSize = 2, 4<<20, 100_000
+			want, err := j.Run(context.Background())
+			stageintest.NoError(t, err)
+			files, err := stageintest.FilesOfParts(j.Records, j.Sums)
+			stageintest.NoError(t, err)
+			s := &jobtest.Rack{Job: j, T: t, Want: make(map[string]string)}
+			for p, e := range want {
+				s.Want[p] = e.Data
+			}
+			dir := t.TempDir()
+			s.FillStaged(m, files, dir)
+			maps.DeleteFunc(j.Target.Objects, func(k stageintest.ObjectKey, _ []byte) bool { return k.Node == 1 })
+			read := j.Fs.Read.Load()
+			m := m.WithState(1, cluster.Down, "")
+			s.FillStaged(m, files, dir)
+			s.Holds(m, files)
+			if n, size := j.Fs.Read.Load()-read, int64(len(j.Fs.Nodes[j.Path].Data)); n == 0 || n > size*2/3 {
+				t.Errorf("%d bytes were read of %d", n, size)
+			}
+		})
+	}
+}
+
+// TestPackedOnce: whoever waits for something in a compressed tar waits for the
+// same reading of it.
+func TestPackedOnce(t *testing.T) {
+	s := jobtest.NewRack(t, 2, "/src/a.tar.gz", stagein.Options{})
+	s.Archive("a.tar.gz", "m", 80, "")
+	s.Check()
+	files, err := stageintest.FilesOfParts(s.Records, s.Sums)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := stageintest.ClusterMap(2).WithState(1, cluster.Down, "")
+	f, err := s.Filler(m, 0, &scan.Scanned{Origins: s.Plan.Origins}, files, t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	mine, err := f.List(m)
+	if err != nil || len(mine) < 10 {
+		t.Fatalf("%d pieces, %v", len(mine), err)
+	}
+	read := s.Fs.Read.Load()
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	errs := make(chan error, len(mine))
+	for _, p := range mine {
+		go func() { errs <- f.Need(ctx, p.Ino, 0, 1) }()
+	}
+	for range mine {
+		if err := <-errs; err != nil {
+			t.Error(err)
+		}
+	}
+	if n, size := s.Fs.Read.Load()-read, int64(len(s.Fs.Nodes["/src/a.tar.gz"].Data)); n > size {
+		t.Errorf("%d bytes were read of %d, for %d pieces", n, size, len(mine))
+	}
+	if err := f.Close(); err != nil {
+		t.Error(err)
+	}
+	s.Holds(m, files)
+}

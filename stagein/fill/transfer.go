@@ -1,0 +1,217 @@
+package fill
+
+import (
+	"context"
+	"errors"
+	"io"
+	"sync"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/bivouacfs/bivouac/datapath"
+	"github.com/bivouacfs/bivouac/metadata"
+	"github.com/bivouacfs/bivouac/metadata/manifest"
+	"github.com/bivouacfs/bivouac/stagein"
+	"github.com/bivouacfs/bivouac/stagein/archive"
+	"github.com/bivouacfs/bivouac/stagein/source"
+	"github.com/bivouacfs/bivouac/stagein/source/tar"
+)
+
+// item is a part of a transfer.
+type item struct {
+	part
+	index  int // among the parts of its run
+	heads  []byte
+	holes  *holes // of a sparse one
+	sum    archive.Hasher
+	read   bool // all of it
+	stored bool // all of it is put
+
+	direct bool            // it goes by itself, as it comes
+	packed int64           // bytes in data
+	data   [][]byte        // what was read of it
+	held   []*source.Piece // where each of data lies
+}
+
+// transfer reads neighbours in an archive together, for all their owners.
+type transfer struct {
+	f       *Fill
+	items   []*item
+	next    int // the first that was not all read
+	puts    errgroup.Group
+	batches *archive.Batcher
+
+	mu  sync.Mutex
+	bad map[*item]error // guarded by mu
+}
+
+func (c *transfer) run(n uint32) error {
+	src, err := c.f.src.OpenArchive(n)
+	if err != nil {
+		return err
+	}
+	src.Src = background{File: source.Background(src.Src), ctx: c.f.ctx, limiter: c.f.limiter}
+	from, end := c.items[0].begin(), int64(0)
+	for _, x := range c.items {
+		end = max(end, x.end())
+	}
+	c.bad, c.batches = make(map[*item]error), archive.NewBatcher(c.send)
+	c.puts.SetLimit(max(c.f.cfg.Workers/2, 1))
+	switch {
+	case c.items[0].zip != (manifest.Zip{}):
+		err = c.unzip(src, from, end)
+	default:
+		err = c.read(src, from, end)
+	}
+	c.flush()
+	_ = c.puts.Wait() // bad says what failed
+	for _, x := range c.items {
+		x.stored = err == nil && x.read && c.bad[x] == nil
+		err = errors.Join(err, c.bad[x])
+	}
+	return src.Close(err)
+}
+
+// read reads the bytes [from, end) of an archive.
+func (c *transfer) read(src *archive.Content, from, end int64) error {
+	r := source.ReadRegionNear(c.f.ctx, src.Src, src.Name, from, end, c.f.bufs.In, archive.ReadAhead)
+	defer r.Close()
+	for {
+		if !r.Ready() {
+			c.flush()
+		}
+		p, err := r.Next()
+		if err == io.EOF {
+			return src.Unchanged()
+		}
+		if err != nil {
+			return err
+		}
+		err = c.take(p)
+		p.Release()
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// take hands what was read to those who are to have it.
+func (c *transfer) take(p *source.Piece) error {
+	for i := c.next; i < len(c.items) && c.items[i].begin() < p.End(); i++ {
+		x := c.items[i]
+		if from, end := max(x.begin(), p.Off), min(x.at, p.End()); from < end {
+			c.checkHead(x, p.B[from-p.Off:end-p.Off])
+		}
+		from, end := max(x.at, p.Off), min(x.end(), p.End())
+		if from < end {
+			c.put(x, p, from, p.B[from-p.Off:end-p.Off])
+		}
+		x.read = x.end() <= p.End()
+		if x.read && i == c.next {
+			c.next++
+		}
+	}
+	return c.f.ctx.Err()
+}
+
+// checkHead compares the headers of an item with the index.
+func (c *transfer) checkHead(x *item, b []byte) {
+	x.heads = append(x.heads, b...)
+	if int64(len(x.heads)) < x.head {
+		return
+	}
+	if err := tar.CheckHead(x.heads, x.at, x.check); err != nil {
+		c.fail(x, err) // its owner will say what is wrong
+	}
+}
+
+func (c *transfer) fail(x *item, err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.bad[x] = err
+}
+
+// put hands b, which lies in p and at in the archive, to its owner.
+func (c *transfer) put(x *item, p *source.Piece, at int64, b []byte) {
+	if !x.direct {
+		c.enqueue(x, p, b)
+		return
+	}
+	x.sum.Write(b)
+	c.putDirect(x, p, at, b)
+}
+
+// putDirect stores bytes of an item without batching.
+func (c *transfer) putDirect(x *item, p *source.Piece, at int64, b []byte) {
+	p.Hold()
+	c.puts.Go(func() error {
+		defer p.Release()
+		var err error
+		if off := x.off + at - x.at; x.node == c.f.cfg.Self {
+			err = c.f.cfg.Put(c.f.ctx, x.Ino, b, off)
+		} else {
+			err = c.f.cfg.Peers.Put(c.f.ctx, x.node, x.Ino, b, off)
+		}
+		if err != nil {
+			c.fail(x, err)
+		}
+		return nil // the others go on
+	})
+}
+
+// enqueue batches b, the next bytes of x, which lie in p. A batch is sent when its items are complete.
+func (c *transfer) enqueue(x *item, p *source.Piece, b []byte) {
+	x.sum.Write(b)
+	x.data, x.held = append(x.data, b), append(x.held, p.Hold())
+	if x.packed += int64(len(b)); x.packed < x.n {
+		return
+	}
+	c.batches.Add(x.node, archive.BatchedPut{
+		PiecePut: datapath.PiecePut{Ino: x.Ino, Off: x.off, Data: x.data, Sum: x.sum.Sum128()},
+		Held:     x.held,
+		Done: func(err error) error {
+			if err != nil {
+				c.fail(x, err)
+			}
+			return nil // the others go on
+		},
+	})
+	x.data, x.held = nil, nil
+}
+
+// flush sends all that is packed. What there is of a parcel that is not whole goes
+// alone, and so does its rest.
+func (c *transfer) flush() {
+	c.batches.Flush()
+	for _, x := range c.items[c.next:] {
+		c.flushPart(x)
+	}
+}
+
+// flushPart sends what there is of an incomplete item by itself; its rest follows as it comes.
+func (c *transfer) flushPart(x *item) {
+	if x.packed == 0 || x.packed == x.n || x.direct {
+		return
+	}
+	x.direct = true
+	at := x.at
+	for i, b := range x.data {
+		c.putDirect(x, x.held[i], at, b)
+		at += int64(len(b))
+	}
+	archive.ReleaseAll(x.held)
+	x.data, x.held = nil, nil
+}
+
+// send has a load brought.
+func (c *transfer) send(l *archive.Batch) {
+	c.puts.Go(func() error { return l.Deliver(c.f.ctx, c.f.putAll) })
+}
+
+// putAll stores parcels on a node.
+func (f *Fill) putAll(ctx context.Context, to metadata.NodeID, ps []datapath.PiecePut) ([]error, error) {
+	if to != f.cfg.Self {
+		return f.cfg.Peers.PutAll(ctx, to, ps)
+	}
+	return stagein.PutEach(ctx, ps, f.cfg.Put), nil
+}

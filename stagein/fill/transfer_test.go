@@ -1,0 +1,211 @@
+package fill_test
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+
+	"github.com/bivouacfs/bivouac/datapath"
+	"github.com/bivouacfs/bivouac/datapath/wire"
+	"github.com/bivouacfs/bivouac/stagein/fill"
+	"github.com/bivouacfs/bivouac/stagein/jobtest"
+	"github.com/bivouacfs/bivouac/stagein/stageintest"
+)
+
+// TestSmallTravelTogether: what a read brings goes to each node in one message, but
+// for the members that the read cuts.
+func TestSmallTravelTogether(t *testing.T) {
+	const members, nodes = 1000, 4
+	archive := large(t, members)
+	want, err := stageintest.TwinTar(archive)
+	if err != nil {
+		t.Fatal(err)
+	}
+	j := runJob(archive, nodes)
+	j.Lim.Piece, j.RunSize, j.Memory = 64<<10, 256<<10, 1<<20
+	var reads, messages, parcels atomic.Int64
+	var once sync.Once
+	j.Order = func(int) { once.Do(func() { j.Fs.OnRead = func(string, int64) { reads.Add(1) } }) }
+	j.Swarm.Loads = func(ps []datapath.PiecePut) {
+		checkLoad(t, ps)
+		messages.Add(1)
+		parcels.Add(int64(len(ps)))
+	}
+	j.Swarm.Alone = func() { messages.Add(1) }
+	got, err := j.Run(context.Background())
+	if err != nil {
+		t.Fatal(err)
+	}
+	stageintest.CheckTree(t, got, want)
+	// The two halves of a member that was cut may go alone.
+	if most := reads.Load() * (nodes - 1 + 2); messages.Load() > most {
+		t.Errorf("%d messages after %d reads, want %d at the most", messages.Load(), reads.Load(), most)
+	}
+	if parcels.Load() < members/2 {
+		t.Errorf("%d parcels of %d members", parcels.Load(), members)
+	}
+}
+
+// checkLoad is whether parcels fit in a message.
+func checkLoad(t *testing.T, ps []datapath.PiecePut) {
+	n := int64(0)
+	for i := range ps {
+		n += ps[i].Len()
+	}
+	if n > wire.MaxData || len(ps) > wire.MaxPieces || len(ps) == 0 {
+		t.Errorf("%d parcels of %d bytes in a message", len(ps), n)
+	}
+}
+
+// TestReadTravelsTogether: so do the members of an archive that is read to be known.
+func TestReadTravelsTogether(t *testing.T) {
+	const members, nodes, piece = 1000, 4, 64 << 10
+	plain := large(t, members)
+	want, err := stageintest.TwinTar(plain)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var zips []stageintest.ZipMember
+	for i := range members {
+		zips = append(zips, stageintest.ZipFile(fmt.Sprint("m", i), make([]byte, 2000)))
+	}
+	zipArchive := stageintest.WriteZip(t, "", zips...)
+	wantZip, err := stageintest.TwinZip(zipArchive)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		name    string
+		archive []byte
+		want    map[string]stageintest.Entry
+	}{{"tar", plain, want}, {"tar.gz", stageintest.PackGzip(t, plain), want}, {"zip", zipArchive, wantZip}} {
+		j := jobtest.TarJob(c.archive, nodes)
+		j.Lim.Piece, j.Memory = piece, 1<<20
+		var messages atomic.Int64
+		j.Target = &stageintest.MemTarget{OnPutAll: func(ps []datapath.PiecePut) {
+			checkLoad(t, ps)
+			messages.Add(1)
+		}}
+		got, err := j.Run(context.Background())
+		if err != nil {
+			t.Fatalf("%s: %v", c.name, err)
+		}
+		stageintest.CheckTree(t, got, c.want)
+		// Every reader fills no more buffers than this, each for all nodes.
+		if most := int64(2 * nodes * (len(plain)/piece + 2*nodes)); messages.Load() > most {
+			t.Errorf("%s: %d messages for %d members, want %d at the most", c.name, messages.Load(), members, most)
+		}
+	}
+}
+
+// TestOneBadParcel: one that cannot be stored, or does not arrive as it was, is
+// fetched by who is to have it; the others of its message are there.
+func TestOneBadParcel(t *testing.T) {
+	archive := large(t, 200)
+	want, err := stageintest.TwinTar(archive)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, no := range []error{syscall.EBADMSG, syscall.ENOSPC} {
+		j := runJob(archive, 3)
+		var n, bad atomic.Int64
+		j.Swarm.Parcel = func(*datapath.PiecePut) error {
+			if n.Add(1)%3 == 0 {
+				bad.Add(1)
+				return no
+			}
+			return nil
+		}
+		got, err := j.Run(context.Background())
+		if err != nil {
+			t.Fatalf("%v: %v", no, err)
+		}
+		stageintest.CheckTree(t, got, want)
+		if bad.Load() == 0 {
+			t.Errorf("%v: no parcel was bad", no)
+		}
+	}
+}
+
+// TestWholeLoadLost: so it is when a message as a whole cannot be sent.
+func TestWholeLoadLost(t *testing.T) {
+	archive := large(t, 200)
+	want, err := stageintest.TwinTar(archive)
+	if err != nil {
+		t.Fatal(err)
+	}
+	j := runJob(archive, 3)
+	var n atomic.Int64
+	j.Swarm.Lost = func() error {
+		if n.Add(1)%2 == 0 {
+			return syscall.ECONNRESET
+		}
+		return nil
+	}
+	got, err := j.Run(context.Background())
+	if err != nil {
+		t.Fatal(err)
+	}
+	stageintest.CheckTree(t, got, want)
+	if n.Load() < 2 {
+		t.Errorf("%d messages", n.Load())
+	}
+}
+
+// writes counts those of a journal, and can fail.
+type writes struct {
+	fill.JournalFile
+	n     int
+	fails error
+}
+
+func (w *writes) WriteAt(p []byte, off int64) (int, error) {
+	w.n++
+	if w.fails != nil {
+		return 0, w.fails
+	}
+	return w.JournalFile.WriteAt(p, off)
+}
+
+// TestLandingIsOneWrite: what lands together is in the journal by one write; if that
+// fails, none of it is here.
+func TestLandingIsOneWrite(t *testing.T) {
+	_, f, mine := oneFill(t, large(t, 100))
+	w := &writes{fails: syscall.ENOSPC}
+	f.SetJournal(func(j fill.JournalFile) fill.JournalFile { w.JournalFile = j; return w })
+	land := func() error {
+		l := fill.Completion{By: 1, Incarnation: 7}
+		c := fill.Offer{By: 1, Incarnation: 7}
+		for i, p := range mine {
+			c.Pieces, l.Pieces = append(c.Pieces, p), append(l.Pieces, p)
+			sum := [16]byte{byte(i + 1)}
+			l.Sums = append(l.Sums, sum[:])
+		}
+		l.Sums[1] = nil // could not be brought
+		if granted := f.Accept(c); !slices.Contains(granted, true) {
+			t.Fatal("nothing is granted")
+		}
+		return f.Complete(l)
+	}
+	if err := land(); err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range mine {
+		if f.Present(p) {
+			t.Fatalf("%v is here, but not in the journal", p)
+		}
+	}
+	w.n, w.fails = 0, nil
+	if err := land(); err != nil || w.n != 1 {
+		t.Fatalf("%v, %d writes of %d pieces, want one", err, w.n, len(mine))
+	}
+	for i, p := range mine {
+		if f.Present(p) != (i != 1) {
+			t.Errorf("piece %d is here: %v", i, f.Present(p))
+		}
+	}
+}

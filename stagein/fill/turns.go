@@ -1,0 +1,101 @@
+package fill
+
+import (
+	"cmp"
+	"errors"
+	"slices"
+	"strings"
+	"syscall"
+
+	"github.com/zeebo/xxh3"
+
+	"github.com/bivouacfs/bivouac/metadata"
+	"github.com/bivouacfs/bivouac/metadata/accessplan"
+	"github.com/bivouacfs/bivouac/stagein"
+)
+
+// ranked is a piece and its turn.
+type ranked struct {
+	PieceID
+	turn uint64
+}
+
+// byTurn sorts pieces by turn, and leaves out those that come again: a file with
+// several names comes at its first turn.
+func byTurn(all []ranked) []PieceID {
+	slices.SortFunc(all, func(a, b ranked) int {
+		return cmp.Or(cmp.Compare(a.turn, b.turn), cmp.Compare(a.Ino, b.Ino), cmp.Compare(a.Chunk, b.Chunk))
+	})
+	list := make([]PieceID, 0, len(all))
+	seen := make(map[PieceID]bool)
+	for i := range all {
+		p := all[i].PieceID
+		if seen[p] {
+			continue
+		}
+		seen[p] = true
+		list = append(list, p)
+	}
+	return list
+}
+
+// afterList is the least turn of a file that has no place in a list.
+const afterList = 1 << 63
+
+// turns says when the turn of each file comes.
+type turns struct {
+	order  stagein.Order
+	seed   uint64                // of the job
+	list   map[uint64]uint64     // turn by the hash of the path, of a list
+	number *accessplan.Numbering // of a sampler
+	epoch  *accessplan.Epoch     // of a sampler; nil if no file has a number
+}
+
+// newTurns makes the turns of an order. list is what the order's file says.
+func newTurns(o stagein.Order, seed uint64, files stagein.Files, list []string) (*turns, error) {
+	t := &turns{order: o, seed: seed}
+	if o.Kind == stagein.OrderList {
+		t.list = make(map[uint64]uint64, len(list))
+		for i, path := range list {
+			h := xxh3.HashString(path)
+			if _, again := t.list[h]; !again {
+				t.list[h] = uint64(i)
+			}
+		}
+	}
+	p, ok := o.Plan()
+	if !ok {
+		return t, nil
+	}
+	p.Ranks, p.DropLast = 0, false // the ranks share one order
+	number, err := accessplan.Number(files, &p)
+	if errors.Is(err, syscall.EINVAL) { // no file is below root=
+		p.Root = ""
+		number, err = accessplan.Number(files, &p)
+	}
+	if err != nil || number.Len() == 0 {
+		return t, err
+	}
+	t.number = number
+	t.epoch, err = p.Epoch(0, number.Len())
+	return t, err
+}
+
+// of is the turn of a file. Files that the order does not name come after it, shuffled.
+func (t *turns) of(dir, name string, ino metadata.Ino) uint64 {
+	switch {
+	case t.order.Kind == stagein.OrderSource:
+		return uint64(ino) // numbered as they were found
+	case t.epoch != nil:
+		if number, ok := t.number.Of(ino); ok {
+			_, turn, _ := t.epoch.Find(number)
+			return uint64(turn)
+		}
+	case t.order.Kind == stagein.OrderList:
+		if i, ok := t.list[xxh3.HashString(strings.TrimPrefix(dir+"/"+name, "/"))]; ok {
+			return i
+		}
+	}
+	h := xxh3.HashSeed([]byte{byte(ino >> 40), byte(ino >> 32), byte(ino >> 24), byte(ino >> 16), byte(ino >> 8), byte(ino)}, t.seed)
+	return h | afterList
+}

@@ -1,0 +1,184 @@
+package ingest
+
+import (
+	"fmt"
+	"sync"
+	"sync/atomic"
+
+	"github.com/bivouacfs/bivouac/metadata"
+	"github.com/bivouacfs/bivouac/metadata/manifest"
+	"github.com/bivouacfs/bivouac/stagein"
+	"github.com/bivouacfs/bivouac/stagein/source"
+	"github.com/bivouacfs/bivouac/stagein/source/unpack"
+)
+
+// Checkpoint is a point in the single pass of a part before which all is stored and recorded: a reader whose
+// daemon starts again goes on there. In a part of several archives it lies between two of them; inside
+// an archive only if that is the only one. It is JSON.
+type Checkpoint struct {
+	Position
+	Next    int             `json:"next,omitempty"`   // of several archives, the first that is not whole
+	Records uint64          `json:"records"`          // that were written before
+	Need    int64           `json:"need,omitempty"`   // bytes of members of compressed tars
+	Files   int64           `json:"files,omitempty"`  // Progress.Files
+	Bytes   int64           `json:"bytes,omitempty"`  // Progress.Bytes
+	Pieces  []stagein.Piece `json:"pieces,omitempty"` // Share.Pieces
+	Kept    []stagein.Try   `json:"kept,omitempty"`   // whose inodes are recorded, this one's among them
+}
+
+// Position is a point in an archive, between two members.
+type Position struct {
+	At    int64                `json:"at"`              // offset of the next group of headers, in the tar
+	Some  bool                 `json:"some,omitempty"`  // Boundary.Some
+	Mtime *metadata.Time       `json:"mtime,omitempty"` // Boundary.Mtime
+	From  *unpack.RestartPoint `json:"from,omitempty"`  // from which a compressed tar is unpacked again; nil is its beginning
+}
+
+// validIn reports whether m can be a checkpoint of the part x.
+func (m *Checkpoint) validIn(p *stagein.Plan, x stagein.Part) bool {
+	switch {
+	case len(m.Kept) == 0:
+		return false
+	case p.Kind == source.Many:
+		return m.Next >= 0 && m.Next <= len(x.Archives) && (m.At == 0 || len(x.Archives) == 1)
+	case m.At < 0 || m.At%source.BlockSize != 0:
+		return false
+	case m.From != nil:
+		return m.From.Check(p.Kind, p.Size) == nil && m.From.Begin() <= m.At
+	}
+	return p.Kind.Packed() || m.At >= x.Off && m.At <= x.End
+}
+
+// checkpoints reports whether the share makes checkpoints.
+func (s *Share) checkpoints() bool {
+	return s.cfg.Checkpointed != nil && s.cfg.Plan.Checkpoints()
+}
+
+// checkpoint makes a checkpoint here if it is due. It is reported when all that was put before it is stored. A speculation
+// has none.
+func (c *chain) checkpoint() error {
+	s := c.r.Share
+	if !s.checkpoints() || c.unproved() || c.stopAt != 0 || c.t.Pos-c.checkpointed < s.cfg.Limits.Checkpoint {
+		return nil
+	}
+	c.checkpointed = c.t.Pos
+	m := Checkpoint{Position: c.position(), Files: s.count.files.Load(), Pieces: s.pieces[:len(s.pieces):len(s.pieces)]}
+	if c.r.packed != nil {
+		m.Need = s.count.need.Load()
+	}
+	if err := s.recorded(&m); err != nil {
+		return err
+	}
+	c.push.gens.barrier(func() {
+		m.Bytes = s.count.bytes.Load()
+		s.cfg.Checkpointed(m)
+	})
+	return nil
+}
+
+// position returns where the chain is, between two groups.
+func (c *chain) position() Position {
+	s := Position{At: c.t.Pos, Some: c.some, Mtime: c.g.Mtime}
+	if k := c.r.packed; k != nil {
+		s.From = k.from.Restart(s.At)
+	}
+	return s
+}
+
+// recorded writes into a checkpoint what was recorded before it.
+func (s *Share) recorded(m *Checkpoint) error {
+	records, try, err := s.rec.Flush()
+	m.Records, m.Kept = records, append(s.kept(), try)
+	return err
+}
+
+// kept returns the earlier tries whose inodes are in the records.
+func (s *Share) kept() []stagein.Try {
+	if s.cfg.Resume == nil {
+		return nil
+	}
+	return s.cfg.Resume.Kept[:len(s.cfg.Resume.Kept):len(s.cfg.Resume.Kept)]
+}
+
+// Kept returns the earlier tries whose inodes are recorded.
+func (s *Share) Kept() []stagein.Try { return s.kept() }
+
+// restore takes over the records and the counters up to the checkpoint from which this share resumes.
+func (s *Share) restore() error {
+	m := s.cfg.Resume
+	if m == nil {
+		return nil
+	}
+	from := manifest.NewReader(s.cfg.Before)
+	for range m.Records {
+		rec, err := from.Next()
+		if err == nil {
+			err = s.rec.Add(rec)
+		}
+		if err != nil {
+			return fmt.Errorf("records up to the checkpoint at %d: %w", m.At, err)
+		}
+		s.sel.Restored(&rec)
+	}
+	s.pieces = m.Pieces
+	s.count.files.Store(m.Files)
+	s.count.bytes.Store(m.Bytes)
+	s.count.need.Store(m.Need)
+	return nil
+}
+
+// resume stages what follows a checkpoint, at which c is.
+func (c *chain) resume(m *Checkpoint) error {
+	c.some, c.g.Mtime, c.checkpointed = m.Some, m.Mtime, m.At
+	return c.end(c.run())
+}
+
+// generation is the puts between two barriers. It has a reference for each put that has not succeeded, one for the
+// generation before it, and one while it is open.
+type generation struct {
+	refs atomic.Int64
+	then func() // called when the last reference goes; set before that
+}
+
+func newGeneration() *generation {
+	g := new(generation)
+	g.refs.Store(1)
+	return g
+}
+
+func (g *generation) release() {
+	if g.refs.Add(-1) == 0 {
+		g.then()
+	}
+}
+
+// generations is the open generation and, linked to it, those before it.
+type generations struct {
+	mu  sync.Mutex
+	now *generation // guarded by mu
+}
+
+func newGenerations() *generations { return &generations{now: newGeneration()} }
+
+// hold returns the open generation, with a reference for a put.
+func (x *generations) hold() *generation {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.now.refs.Add(1)
+	return x.now
+}
+
+// barrier calls then when all that was put until now is stored; never, if something of it could not be.
+func (x *generations) barrier(then func()) {
+	next := newGeneration()
+	next.refs.Add(1)
+	x.mu.Lock()
+	g := x.now
+	x.now = next
+	x.mu.Unlock()
+	g.then = func() {
+		then()
+		next.release()
+	}
+	g.release()
+}

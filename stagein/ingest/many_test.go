@@ -1,0 +1,246 @@
+package ingest_test
+
+import (
+	"archive/tar"
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"maps"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/bivouacfs/bivouac/metadata"
+	"github.com/bivouacfs/bivouac/stagein"
+	"github.com/bivouacfs/bivouac/stagein/ingest"
+	"github.com/bivouacfs/bivouac/stagein/jobtest"
+	"github.com/bivouacfs/bivouac/stagein/source"
+	"github.com/bivouacfs/bivouac/stagein/stageintest"
+)
+
+// shelf is archives that are staged together.
+type shelf struct {
+	*jobtest.Job
+	t    *testing.T
+	r    *rand.Rand
+	size int64 // of the archives
+	want map[string]stageintest.Entry
+}
+
+func newShelf(t *testing.T, o stagein.Options) *shelf {
+	t.Helper()
+	s := &shelf{Job: jobtest.SeekableJob(nil, 1<<30), t: t, r: stageintest.Rand(t), want: make(map[string]stageintest.Entry)}
+	s.Fs, s.Path, s.Opts = stageintest.NewFS(), "/src/*", o
+	s.Memory, s.Lim.Piece, s.Lim.Checkpoint, s.Lim.Apart = 512<<10, 16<<10, 1<<10, 40_000
+	for _, d := range []string{"/", "/src"} {
+		s.Fs.Add(d, source.TypeDir|0o755, nil)
+	}
+	return s
+}
+
+// put puts an archive of n members on it, packed by c.
+func (s *shelf) put(name string, c stageintest.Codec, n int) {
+	s.t.Helper()
+	packed := c.Pack(s.t, stageintest.Shard(s.t, s.r, strings.TrimSuffix(name, ".tar")+"-", n, 18_000))
+	want, err := stageintest.TwinPacked(c, packed)
+	stageintest.NoError(s.t, err)
+	maps.Copy(s.want, want)
+	s.Fs.Add("/src/"+name, source.TypeRegular|0o644, packed)
+	s.size += int64(len(packed))
+}
+
+// asIs is a tar that is not compressed.
+var asIs = stageintest.Codec{
+	Name: "plain", Pack: func(_ testing.TB, b []byte) []byte { return b }, Unpack: func(r io.Reader) (io.Reader, error) { return r, nil },
+}
+
+// deadly is archives that are staged together by shares which die when they have put something so many times.
+type deadly struct {
+	s      *shelf
+	m      *mortal
+	deaths int // guarded by m.mu
+
+	mu    sync.Mutex
+	whole map[string]bool // guarded by mu; paths of those that were whole when a share went on
+}
+
+func newDeadly(s *shelf, lives int) *deadly {
+	d := &deadly{s: s, m: newMortal(s.t, s.Job, lives), whole: make(map[string]bool)}
+	d.m.grow = lives / 2 // so that a round ends at last
+	s.Again = func(part int, w *bytes.Buffer) bool {
+		d.m.mu.Lock()
+		d.deaths++
+		d.m.mu.Unlock()
+		return d.m.die(part, w)
+	}
+	s.Config, s.Fs.OnRead = d.config, d.reads
+	return d
+}
+
+// reads wants nothing to be read of an archive that is whole.
+func (d *deadly) reads(path string, off int64) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.whole[path] {
+		d.s.t.Errorf("%s is read at %d again, which was whole", path, off)
+	}
+}
+
+func (d *deadly) config(i int, cfg *ingest.Config) {
+	d.m.begin(i, cfg)
+	if cfg.Resume == nil {
+		return
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, a := range cfg.Part.Archives[:cfg.Resume.Next] {
+		d.whole[string(a.Path)] = true
+	}
+}
+
+// check stages, and wants all that was staged to be right.
+func (d *deadly) check() {
+	s, t := d.s, d.s.t
+	t.Helper()
+	got, err := s.Run(context.Background())
+	if err != nil {
+		t.Fatal(err)
+	}
+	stageintest.CheckTree(t, got, s.want)
+	if d.deaths == 0 {
+		t.Error("no share has died")
+	}
+}
+
+// zipOf packs the files of a tar as a zip archive, and is what they become.
+func zipOf(t *testing.T, plain []byte) (packed []byte, want map[string]stageintest.Entry) {
+	t.Helper()
+	all, err := stageintest.TwinTar(plain)
+	stageintest.NoError(t, err)
+	var members []stageintest.ZipMember
+	for path, e := range all {
+		members = append(members, stageintest.ZipFile(path, []byte(e.Data)))
+		e.Mode, e.Mtime = source.TypeRegular|0o640, metadata.TimeOf(time.Unix(1e9+1, 0))
+		all[path] = e
+	}
+	return stageintest.WriteZip(t, "", members...), all
+}
+
+// TestCheckpointsOfSeveral: shares that die again and again while they read several archives go on from their checkpoints, which
+// are between archives: no byte of one before a checkpoint is read again, and what comes of it is what there would be otherwise.
+func TestCheckpointsOfSeveral(t *testing.T) {
+	var went atomic.Int64
+	t.Run("seeds", func(t *testing.T) {
+		for k := range uint64(10) {
+			t.Run(fmt.Sprint("seed ", k), func(t *testing.T) {
+				t.Parallel()
+				s := newShelf(t, stagein.Options{})
+				s.r = rand.New(rand.NewPCG(k, 77))
+				s.Nodes, s.Stripe = 1+int(k%3), 30_000
+				packed, want := zipOf(t, stageintest.Shard(t, s.r, "z-", 60, 12_000))
+				s.Fs.Add("/src/z.zip", source.TypeRegular|0o644, packed)
+				s.size += int64(len(packed))
+				maps.Copy(s.want, want)
+				ways := []stageintest.Codec{stageintest.SeekableCodecs[0], stageintest.SeekableCodecs[1], stageintest.GzipOneMember, asIs, stageintest.Codecs[1], stageintest.Codecs[2]}
+				for i := range 12 {
+					s.put(fmt.Sprint("s", i, ".tar"), ways[(i+int(k))%len(ways)], 20+s.r.IntN(60))
+				}
+				d := newDeadly(s, 60+s.r.IntN(60))
+				late := rand.New(rand.NewPCG(k, 78))
+				d.m.forgets = func() bool { return late.IntN(4) == 0 }
+				d.check()
+				d.m.mu.Lock()
+				went.Add(int64(d.m.went))
+				d.m.mu.Unlock()
+			})
+		}
+	})
+	if went.Load() == 0 {
+		t.Error("no share went on from a checkpoint")
+	}
+}
+
+// TestCheckpointsOfOne: a part that has only one archive, of which some is wanted, goes on inside it.
+func TestCheckpointsOfOne(t *testing.T) {
+	for _, c := range []stageintest.Codec{stageintest.SeekableCodecs[1], stageintest.GzipOneMember, asIs} {
+		t.Run(c.Name, func(t *testing.T) {
+			whole := newShelf(t, stagein.Options{Exclude: []source.Name{"*7"}})
+			s := newShelf(t, stagein.Options{Exclude: []source.Name{"*7"}})
+			for _, s := range []*shelf{whole, s} {
+				s.Nodes, s.r = 1, rand.New(rand.NewPCG(5, 79))
+				s.put("s.tar", c, 200)
+			}
+			var err error
+			s.want, err = whole.Run(context.Background()) // without a kill
+			stageintest.NoError(t, err)
+			d := newDeadly(s, 40)
+			d.check()
+			if d.m.went == 0 {
+				t.Error("no share went on from a checkpoint")
+			}
+		})
+	}
+}
+
+// TestCheckpointsAnywhere: wherever a share dies that reads several archives, after each thing that it stores, what
+// comes of it is right.
+func TestCheckpointsAnywhere(t *testing.T) {
+	r := stageintest.Rand(t)
+	var archives [][]byte
+	want := make(map[string]stageintest.Entry)
+	for i := range 6 {
+		members := stageintest.RandomMembers(r, tar.FormatPAX, 20)
+		for k := range members {
+			members[k].Name = fmt.Sprint("s", i, "/", members[k].Name)
+			if members[k].Typeflag == tar.TypeLink {
+				members[k].Linkname = fmt.Sprint("s", i, "/", members[k].Linkname)
+			}
+		}
+		plain := stageintest.WriteTar(t, tar.FormatPAX, members)
+		tree, err := stageintest.TwinTar(plain)
+		stageintest.NoError(t, err)
+		maps.Copy(want, tree)
+		archives = append(archives, stageintest.SeekableCodecs[i%2].Pack(t, plain))
+	}
+	for lives := 12; lives < 60; lives++ {
+		s := newShelf(t, stagein.Options{})
+		s.Lim.Checkpoint, s.Lim.Apart, s.Lim.Piece = 1, 4096, 4096
+		s.Nodes, s.want, s.Stripe = 1, want, 20_000
+		for i, b := range archives {
+			s.Fs.Add(fmt.Sprint("/src/s", i, ".tar"), source.TypeRegular|0o644, b)
+			s.size += int64(len(b))
+		}
+		newDeadly(s, lives).check()
+		if t.Failed() {
+			t.Fatalf("with %d lives", lives)
+		}
+	}
+}
+
+// TestCheckpointsOfSome: so it is with what is wanted of archives, up to a number of files.
+func TestCheckpointsOfSome(t *testing.T) {
+	for name, o := range map[string]stagein.Options{
+		"without some": {Exclude: []source.Name{"*7"}},
+		"apart":        {Unpack: stagein.UnpackApart},
+		"a number":     {Limit: 130},
+	} {
+		t.Run(name, func(t *testing.T) {
+			whole := newShelf(t, o)
+			s := newShelf(t, o)
+			for _, s := range []*shelf{whole, s} {
+				s.Nodes, s.r = 1, rand.New(rand.NewPCG(5, 79))
+				for i := range 4 {
+					s.put(fmt.Sprint("s", i, ".tar"), stageintest.SeekableCodecs[i], 50)
+				}
+			}
+			var err error
+			s.want, err = whole.Run(context.Background()) // without a kill
+			stageintest.NoError(t, err)
+			newDeadly(s, 40).check()
+		})
+	}
+}

@@ -1,0 +1,143 @@
+package ingest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"syscall"
+
+	"github.com/sirupsen/logrus"
+
+	"github.com/bivouacfs/bivouac/metadata"
+	"github.com/bivouacfs/bivouac/stagein"
+	"github.com/bivouacfs/bivouac/stagein/archive"
+	"github.com/bivouacfs/bivouac/stagein/source"
+	"github.com/bivouacfs/bivouac/stagein/source/tar"
+	"github.com/bivouacfs/bivouac/stagein/source/unpack"
+)
+
+// packed is the state of the reader of a compressed tar.
+type packed struct {
+	from *unpack.Stream
+	room int64  // bytes that may be stored; 0 is not known
+	last string // member
+	some bool   // a member was read
+}
+
+// unknownSize stands for the size of a tar that is not known before its end.
+const unknownSize = math.MaxInt64 / 2
+
+// runPacked stages a compressed tar: one goroutine reads, one unpacks, this one
+// parses, and several store.
+func (s *Share) runPacked(ctx context.Context) error {
+	p := s.cfg.Plan
+	was := source.Info{Size: p.Size, Mtime: p.Mtime}
+	f, err := s.open(string(p.Source), was)
+	if err != nil {
+		return err
+	}
+	defer f.Close()                                 // read only
+	s.count.source.Add(int64(len(p.Head)) + p.Read) // read by MakePlan
+	u, begin := s.unpack(ctx, f)
+	defer u.Close()
+	if s.cfg.Log != nil {
+		s.cfg.Log.WithFields(logrus.Fields{"archive": string(p.Source), "workers": u.Workers()}).Debug("unpacking a compressed tar") // there may be thousands
+	}
+	k := &packed{from: u, room: p.Room}
+	r := &region{Share: s, part: stagein.Part{End: unknownSize}, size: unknownSize, file: f, packed: k}
+	c := r.chain(ctx, begin)
+	c.t.More = u.Next
+	stage := func() error { return c.stage(&Boundary{}) }
+	if m := s.cfg.Resume; m != nil {
+		stage = func() error { return c.again(m) }
+	}
+	err = stage()
+	if err == nil || p.OnError == stagein.OnErrorSkip && skippable(err) { // what came before the damage stays
+		err = errors.Join(err, s.keepPoints(u))
+	}
+	if err != nil {
+		return k.explain(err)
+	}
+	return archive.CheckUnchanged(f, string(p.Source), was)
+}
+
+// keepPoints keeps the restart points of a file, if there are any but its beginning.
+func (s *Share) keepPoints(u *unpack.Stream) error {
+	points := u.RestartPoints()
+	if s.cfg.RestartPoints == nil || len(points) < 2 {
+		return nil
+	}
+	return s.cfg.RestartPoints(s.cfg.Plan.Number, points.Append(nil))
+}
+
+// unpack begins to unpack a file, from the restart point of the checkpoint on if there is one, and collects restart points.
+// What u returns begins at begin.
+func (s *Share) unpack(ctx context.Context, f source.File) (u *unpack.Stream, begin int64) {
+	p, off := s.cfg.Plan, s.cfg.Part.Off
+	var start *unpack.RestartPoint
+	if m := s.cfg.Resume; m != nil && m.From != nil {
+		start, off, begin = m.From, m.From.Byte(p.Kind), m.From.Begin()
+	}
+	from := source.ReadRegion(ctx, f, string(p.Source), off, s.cfg.Part.End, s.pool, archive.ReadAhead)
+	switch {
+	case start != nil:
+		return unpack.OpenAt(ctx, p.Kind, *start, p.Head, from, s.pool, s.cfg.Limits.Apart), begin
+	case unpack.HasRestartPoints(p.Kind):
+		return unpack.OpenWithPoints(ctx, p.Kind, p.Head, from, s.pool, s.cfg.Limits.Apart), begin
+	}
+	return unpack.Open(ctx, p.Kind, p.Head, from, s.pool), begin
+}
+
+// again unpacks from the last restart point before a checkpoint on, and stages what follows the checkpoint.
+func (c *chain) again(m *Checkpoint) error {
+	if err := c.t.Skip(m.At - c.t.Pos); err != nil {
+		return c.end(err)
+	}
+	c.r.packed.some = m.Some
+	return c.resume(m)
+}
+
+// fits refuses a member for which there is no room. A small file can unpack to anything, so only this bounds what is
+// stored.
+func (r *region) fits(it *source.Item) error {
+	k := r.packed
+	if k == nil {
+		return nil
+	}
+	k.last, k.some = it.Path, true
+	need := r.count.need.Add(it.Stored()) - it.Stored()
+	if k.room == 0 || it.Stored() <= k.room-need {
+		return nil
+	}
+	node, given := r.fullest()
+	return r.lacks(node, given, fmt.Errorf("member %q of %s, after %s of others: what is packed is more than the %s that the nodes have left: %w",
+		it.Path, metadata.FormatBytes(it.Stored()), metadata.FormatBytes(need), metadata.FormatBytes(k.room), syscall.ENOSPC))
+}
+
+// truncated is the error for a tar that ends although its compressed stream is whole.
+func (k *packed) truncated(g *tar.Parser) error {
+	if it := &g.Item; it.Off > 0 {
+		return fmt.Errorf("the tar inside ends in member %q, which is at offset %d of it: it was truncated before it was compressed: %w",
+			it.Path, g.Start(), syscall.EBADMSG)
+	}
+	return fmt.Errorf("the tar inside ends in the headers at its offset %d: it was truncated before it was compressed: %w", g.Start(), syscall.EBADMSG)
+}
+
+// explain adds to an error of the archive how far the reader came.
+func (k *packed) explain(err error) error {
+	var damage *unpack.DamageError
+	isDamage := errors.As(err, &damage)
+	switch {
+	case !isDamage && !errors.Is(err, syscall.EBADMSG) && !errors.Is(err, syscall.EINVAL) && !stagein.IsFull(err):
+		return err
+	case isDamage && !k.some:
+		return fmt.Errorf("%w; not even its first member could be read", err)
+	case isDamage:
+		return fmt.Errorf("%w; the last member begun is %q", err, k.last)
+	case !k.some:
+		return fmt.Errorf("%w (after compressed offset %d at the most; what is compressed is no tar archive, or a damaged or truncated one)",
+			err, k.from.Offset())
+	}
+	return fmt.Errorf("%w (after compressed offset %d at the most; the last member begun is %q)", err, k.from.Offset(), k.last)
+}

@@ -1,0 +1,62 @@
+package ingest
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"syscall"
+
+	"github.com/bivouacfs/bivouac/metadata"
+	"github.com/bivouacfs/bivouac/stagein"
+	"github.com/bivouacfs/bivouac/stagein/source"
+)
+
+// skip leaves something out because of err; it returns err if that is not allowed.
+func (s *Share) skip(path string, err error) error {
+	if err == nil || s.cfg.Plan.OnError != stagein.OnErrorSkip || !skippable(err) {
+		return err
+	}
+	b, e := json.Marshal(stagein.Skip{Path: source.Name(path), Error: err.Error()})
+	if e != nil {
+		return e
+	}
+	s.count.skipped.Add(1)
+	return s.rec.Skip(s.cfg.Skipped, append(b, '\n'))
+}
+
+// skippable reports whether err is about the source, and not about the job.
+func skippable(err error) bool {
+	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
+		return false
+	}
+	var put *putError
+	if errors.As(err, &put) {
+		return false
+	}
+	for _, job := range []error{syscall.ENOSPC, syscall.EDQUOT, syscall.EHOSTDOWN, syscall.ESHUTDOWN, syscall.ECANCELED, syscall.EPROTO, syscall.ENOMEM, syscall.EMFILE, syscall.ENFILE} {
+		if errors.Is(err, job) {
+			return false
+		}
+	}
+	return true
+}
+
+// putError is a failure to store.
+type putError struct {
+	node metadata.NodeID
+	err  error
+}
+
+func (e *putError) Error() string { return e.err.Error() }
+func (e *putError) Unwrap() error { return e.err }
+
+// takeBack removes what was stored of an object, of which no put is under way.
+func (s *Share) takeBack(ctx context.Context, o *stagein.Object) error {
+	for _, node := range o.Nodes {
+		if err := s.cfg.Target.Remove(ctx, node, o.Ino); err != nil {
+			return fmt.Errorf("take back %v from %s: %w", o.Ino, s.host(node), err)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,182 @@
+package jobtest
+
+import (
+	"context"
+	"fmt"
+	"github.com/bivouacfs/bivouac/datapath"
+	"github.com/bivouacfs/bivouac/metadata"
+	"github.com/bivouacfs/bivouac/metadata/cluster"
+	"github.com/bivouacfs/bivouac/stagein"
+	"github.com/bivouacfs/bivouac/stagein/scan"
+	"github.com/bivouacfs/bivouac/stagein/source"
+	"github.com/bivouacfs/bivouac/stagein/stageintest"
+	"maps"
+	"path"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+// FillStaged runs the fills of what the job has staged, on the nodes that are up in m.
+func (s *Rack) FillStaged(m cluster.Map, files stagein.Files, dir string) {
+	s.T.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 60*time.Second)
+	defer cancel()
+	s.Swarm = NewSwarm(s.Job)
+	errs := make(chan error, s.Nodes)
+	up := m.Up()
+	for _, id := range up {
+		go func() {
+			f, err := s.Filler(m, id, &scan.Scanned{Origins: s.Plan.Origins}, files, dir)
+			if err == nil {
+				err = s.RunFill(ctx, f)
+				if e := f.Close(); err == nil {
+					err = e
+				}
+			}
+			errs <- err
+		}()
+	}
+	for range up {
+		if err := <-errs; err != nil {
+			s.T.Error(err)
+		}
+	}
+}
+
+// Holds makes sure that the nodes have every file as m gives it to them.
+func (s *Rack) Holds(m cluster.Map, files *stageintest.MemFiles) {
+	s.T.Helper()
+	for _, r := range files.Records {
+		if r.Attr.Mode&source.TypeMask != source.TypeRegular || r.Hardlink != "" {
+			continue
+		}
+		want, got := s.Want[r.Path], make([]byte, r.Attr.Size)
+		order, size, chunk := m.Order(r.Attr.Ino, r.Attr.Layout), r.Attr.Size, r.Attr.Layout.Chunk()
+		if r.Attr.Layout.Kind == metadata.Local {
+			chunk = max(size, 1)
+		}
+		width := int64(len(order))
+		for k := int64(0); k*chunk < size; k++ {
+			owner := order[k%width]
+			node := m.Holder(r.Attr.Ino, owner)
+			pos, n, off := k*chunk, min(chunk, size-k*chunk), k/width*chunk
+			if node != owner {
+				off = datapath.StandIn(chunk, len(order), int(k%width), size, off)
+			}
+			if b := s.Target.Objects[stageintest.ObjectKey{Node: node, Ino: r.Attr.Ino}]; int64(len(b)) >= off+n {
+				copy(got[pos:pos+n], b[off:])
+			}
+		}
+		if string(got) != want {
+			s.T.Errorf("%q is not what it was", r.Path)
+		}
+	}
+}
+
+// Rack is a directory /src with archives of small files, and what is in them.
+type Rack struct {
+	*Job
+	T    *testing.T
+	Want map[string]string // content by path
+}
+
+func NewRack(t *testing.T, nodes int, pattern string, o stagein.Options) *Rack {
+	s := &Rack{T: t, Want: map[string]string{}}
+	s.Job = &Job{Fs: stageintest.NewFS(), Nodes: nodes, Path: pattern, Stripe: 1 << 20, Opts: o}
+	s.Lim = Bounds{Piece: 2048, Carry: 1024}
+	for _, d := range []string{"/", "/src"} {
+		s.Fs.Add(d, source.TypeDir|0o755, nil)
+	}
+	return s
+}
+
+// Archive puts an archive with n members prefix0, prefix1, … on the rack; they
+// are wanted below under. Its ending says what it is.
+func (s *Rack) Archive(name, prefix string, n int, under string) {
+	s.T.Helper()
+	var members []stageintest.Member
+	for i := range n {
+		p, data := fmt.Sprint(prefix, i), fmt.Sprintf("%s of %s", strings.Repeat("x", i*97%3000), name)
+		members = append(members, stageintest.TarFile(p, []byte(data)))
+		s.Want[path.Join(under, p)] = data
+	}
+	s.Fs.Add("/src/"+name, source.TypeRegular|0o644, stageintest.PackAs(s.T, name, members))
+}
+
+// Staged stages, and returns what became of it.
+func (s *Rack) Staged() map[string]stageintest.Entry {
+	s.T.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	tree, err := s.Run(ctx)
+	if err != nil {
+		s.T.Fatal(err)
+	}
+	return tree
+}
+
+// Files is the content of what became files.
+func (s *Rack) Files() map[string]string {
+	s.T.Helper()
+	got := map[string]string{}
+	for p, e := range s.Staged() {
+		if e.Mode&source.TypeMask == source.TypeRegular {
+			got[p] = e.Data
+		}
+	}
+	return got
+}
+
+func (s *Rack) Check() {
+	s.T.Helper()
+	if got := s.Files(); !maps.Equal(got, s.Want) {
+		s.T.Errorf("got %q, want %q", slices.Sorted(maps.Keys(got)), slices.Sorted(maps.Keys(s.Want)))
+	}
+}
+
+// Fails wants an error with all of parts.
+func (s *Rack) Fails(parts ...string) {
+	s.T.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	if _, err := s.Run(ctx); !stageintest.ErrorHas(err, parts...) {
+		s.T.Errorf("%v, want an error with %q", err, parts)
+	}
+}
+
+// Skipped wants what was left out to be these things, and all else to be there.
+func (s *Rack) Skipped(parts ...string) {
+	s.T.Helper()
+	s.Check()
+	if len(s.Skips) != len(parts) || s.Sum.Skipped+int64(len(s.Plan.Skips)) != int64(len(parts)) {
+		s.T.Errorf("left out: %+v (%d counted), want %q", s.Skips, s.Sum.Skipped, parts)
+		return
+	}
+	for _, p := range parts {
+		if !slices.ContainsFunc(s.Skips, func(k stagein.Skip) bool { return strings.Contains(string(k.Path)+": "+k.Error, p) }) {
+			s.T.Errorf("left out: %+v, want one with %q", s.Skips, p)
+		}
+	}
+}
+
+// TooLarge is a tar of half random bytes, more than 4 nodes have room for that have roomEach.
+func TooLarge(t *testing.T) []byte {
+	t.Helper()
+	return stageintest.HalfRandomTar(t, 60)
+}
+
+const RoomEach = 300 << 10
+
+func HasRoom(metadata.NodeID) (int64, bool) { return RoomEach, true }
+
+// SeekableJob is a job of a compressed tar on 4 nodes that have so many bytes free each, with restart
+// points that are close to each other.
+func SeekableJob(archive []byte, each int64) *Job {
+	j := TarJob(archive, 4)
+	j.Memory, j.Stripe = 32<<20, 40_000
+	j.Lim = Bounds{Piece: 64 << 10, Carry: 1024, Checkpoint: 64 << 10, Apart: 60_000}
+	j.Free = func(metadata.NodeID) (int64, bool) { return each, true }
+	return j
+}

@@ -1,0 +1,136 @@
+package jobtest
+
+import (
+	"bytes"
+	"context"
+	"github.com/bivouacfs/bivouac/datapath"
+	"github.com/bivouacfs/bivouac/datapath/wire"
+	"github.com/bivouacfs/bivouac/metadata"
+	"github.com/bivouacfs/bivouac/stagein/fill"
+	"sync"
+)
+
+// camp is the fills of one dataset on all nodes of a job; each is the Others of
+// the rest.
+type swarm struct {
+	j    *Job
+	mu   sync.Mutex
+	here map[metadata.NodeID]*fill.Fill    // guarded by mu
+	come map[metadata.NodeID]chan struct{} // closed when a fill is here
+
+	Claims func(to metadata.NodeID, c fill.Offer) error      // before a claim
+	landed func(to metadata.NodeID, l fill.Completion) error // before a landing
+	Sent   func(n int)                                       // before n bytes go to another node
+	Loads  func(ps []datapath.PiecePut)                      // before they go to another node together
+	Alone  func()                                            // before something goes there alone
+	Parcel func(p *datapath.PiecePut) error                  // what becomes of one of them there
+	Lost   func() error                                      // of all of them, on their way
+}
+
+func NewSwarm(j *Job) *swarm {
+	c := &swarm{j: j, here: map[metadata.NodeID]*fill.Fill{}, come: map[metadata.NodeID]chan struct{}{}}
+	for i := range j.Nodes {
+		c.come[metadata.NodeID(i)] = make(chan struct{})
+	}
+	return c
+}
+
+// again is a camp like c in which nobody is yet.
+func (c *swarm) again() *swarm {
+	n := NewSwarm(c.j)
+	n.Claims, n.landed, n.Sent, n.Loads = c.Claims, c.landed, c.Sent, c.Loads
+	n.Alone, n.Parcel, n.Lost = c.Alone, c.Parcel, c.Lost
+	return n
+}
+
+func (c *swarm) join(node metadata.NodeID, f *fill.Fill) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.here[node] == nil {
+		close(c.come[node])
+	}
+	c.here[node] = f
+}
+
+func (c *swarm) fill(ctx context.Context, node metadata.NodeID) (*fill.Fill, error) {
+	select {
+	case <-c.come[node]:
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.here[node], nil
+}
+
+func (c *swarm) Offer(ctx context.Context, to metadata.NodeID, q fill.Offer) ([]bool, error) {
+	if c.Claims != nil {
+		if err := c.Claims(to, q); err != nil {
+			return nil, err
+		}
+	}
+	f, err := c.fill(ctx, to)
+	if err != nil {
+		return nil, err
+	}
+	return f.Accept(q), nil
+}
+
+func (c *swarm) Put(ctx context.Context, to metadata.NodeID, ino metadata.Ino, p []byte, off int64) error {
+	if c.Alone != nil {
+		c.Alone()
+	}
+	return c.put(ctx, to, ino, p, off)
+}
+
+func (c *swarm) put(ctx context.Context, to metadata.NodeID, ino metadata.Ino, p []byte, off int64) error {
+	if c.Sent != nil {
+		c.Sent(len(p))
+	}
+	return c.j.Target.Put(ctx, to, ino, p, off)
+}
+
+func (c *swarm) PutAll(ctx context.Context, to metadata.NodeID, ps []datapath.PiecePut) ([]error, error) {
+	if c.Loads != nil {
+		c.Loads(ps)
+	}
+	if c.Lost != nil {
+		if err := c.Lost(); err != nil {
+			return nil, err
+		}
+	}
+	errs := make([]error, len(ps))
+	for i := range ps {
+		p := &ps[i]
+		if err := c.badParcel(p); err != nil {
+			errs[i] = err
+			continue
+		}
+		errs[i] = c.put(ctx, to, p.Ino, bytes.Join(p.Data, nil), p.Off)
+	}
+	return errs, nil
+}
+
+// badParcel is what a node would say of a parcel that is not what was sent.
+func (c *swarm) badParcel(p *datapath.PiecePut) error {
+	if c.Parcel != nil {
+		if err := c.Parcel(p); err != nil {
+			return err
+		}
+	}
+	h := wire.PieceHeader{Ino: p.Ino, Off: p.Off, Len: uint32(p.Len()), Sum: p.Sum}
+	return h.Check(bytes.Join(p.Data, nil))
+}
+
+func (c *swarm) Complete(ctx context.Context, to metadata.NodeID, l fill.Completion) error {
+	if c.landed != nil {
+		if err := c.landed(to, l); err != nil {
+			return err
+		}
+	}
+	f, err := c.fill(ctx, to)
+	if err != nil {
+		return err
+	}
+	return f.Complete(l)
+}

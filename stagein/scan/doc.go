@@ -1,0 +1,27 @@
+// Package scan finds what is in a source without reading its files, and plans how nodes read it.
+//
+// Run is tried first. It walks a directory, reads the central directory of zip archives, or reads the headers of tars in
+// parallel segments, and writes the records of the dataset: then the manifest can be published before a byte of data is
+// copied, and the fill fetches the files. Where that is not possible or not worth it, Run returns nil, and MakePlan divides
+// the source among the nodes for a single pass.
+//
+//	Run ──▶ tree          a directory: walk, selection
+//	    ├─▶ inArchives    kinds, indexes of earlier jobs, central directories, mean size of members
+//	    │     └─▶ headerScanner   segments: each begins at the first block that looks like a header; join proves that
+//	    │     └─▶ unnest          tars in a tar
+//	    └─▶ record        owners, overflow (by a hash of the paths), room of each node; records
+//	MakePlan ──▶ regions of a tar, members of a zip, whole archives, parts of a directory
+//
+// # Invariants
+//
+// A source that cannot fit is refused before a byte is copied, with what it needs, what there is and what to do. A segment
+// counts only if the one before ends where it begins; else it is scanned again from there. Items of a large tar lie in
+// spools on disk, not in memory. An index is used only if it belongs to the user, to the owner of the archive or to root,
+// and fits the archive; what it says of a member is compared with the member's headers when that is read.
+//
+// # Locks
+//
+// None is held across a read. That of a stagein.Selection is taken alone.
+//
+// The package must not know how files are stored: no object, no Target, no journal.
+package scan

@@ -1,0 +1,230 @@
+package scan
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"syscall"
+
+	"github.com/sirupsen/logrus"
+	"github.com/zeebo/xxh3"
+
+	"github.com/bivouacfs/bivouac/stagein"
+	"github.com/bivouacfs/bivouac/stagein/archive"
+	"github.com/bivouacfs/bivouac/stagein/source"
+	"github.com/bivouacfs/bivouac/stagein/source/tar"
+)
+
+// beside is what the name of an index in the archive's directory ends with.
+const beside = ".bivouac-index"
+
+// indexPaths returns where an index of the archive is looked for, and where a new one is kept; "": nowhere.
+func indexPaths(o *stagein.Options, archive string, several bool) (at []string, keep string) {
+	base := filepath.Base(archive)
+	inDir := fmt.Sprintf("%s-%016x.index", base[:min(len(base), 128)], xxh3.HashString(archive))
+	next := archive + beside
+	cached := ""
+	if o.Cache != "" {
+		cached = filepath.Join(string(o.Cache), inDir)
+	}
+	switch o.Index {
+	case stagein.IndexOff:
+		return nil, ""
+	case stagein.IndexBeside:
+		return []string{next}, next
+	case stagein.IndexCache:
+		return []string{cached}, cached
+	case stagein.IndexAuto:
+		return []string{cached, next}, cached
+	}
+	p := string(o.Index)
+	if st, err := os.Stat(p); several || err == nil && st.IsDir() {
+		p = filepath.Join(p, inDir)
+	}
+	return []string{p}, p
+}
+
+// index is which archive an index must belong to, and where it is.
+type index struct {
+	archive string
+	info    source.Info // of the archive
+	user    uint32
+	paths   []string // "" is none
+	keep    string   // "" is that none is kept
+}
+
+// load returns the members that the index at path has. The scan reports what is wrong with the archive itself.
+func (a *archiveScan) load(cfg *Config, path string) (*itemList, error) {
+	f, size, err := a.index.open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close() // read only
+	h, err := a.open(cfg)
+	if err != nil {
+		return nil, err
+	}
+	items, end := newItemList(cfg.Scratch), int64(0)
+	archive := archive.CountReads(h.f, &h.read)
+	key, err := tar.KeyOf(archive, h.name, a.found.Info)
+	if err == nil {
+		err = tar.ReadIndex(io.NewSectionReader(f, 0, size), size, key, func(it *source.Item) error {
+			end = it.Off + source.Padded(it.Stored())
+			return items.add(it, 0)
+		})
+	}
+	if err == nil {
+		err = a.index.ends(archive, end)
+	}
+	if err = a.end(h, err); err != nil {
+		items.close()
+	}
+	return items, err
+}
+
+// open opens an index. It must belong to the user, to the owner of the archive, or to root.
+func (x *index) open(path string) (source.File, int64, error) {
+	f, err := source.OS{}.Open(path)
+	if err != nil {
+		return nil, 0, err
+	}
+	info, err := f.Stat()
+	if o := info.UID; err == nil && o != x.user && o != x.info.UID && o != 0 {
+		err = fmt.Errorf("belongs to user %d, who is neither this one nor the owner of the archive: %w", o, syscall.EPERM)
+	}
+	if err != nil {
+		return nil, 0, errors.Join(err, f.Close())
+	}
+	return f, info.Size, nil
+}
+
+// ends checks that no member follows the last one of the index, which ends at off.
+func (x *index) ends(archive io.ReaderAt, off int64) error {
+	b := make([]byte, source.BlockSize)
+	if x.info.Size-off < source.BlockSize {
+		return nil
+	}
+	if err := source.ReadFull(archive, x.archive, b, off); err != nil {
+		return err
+	}
+	if !bytes.Equal(b, make([]byte, source.BlockSize)) {
+		return fmt.Errorf("the archive goes on at offset %d, where its index ends: %w", off, syscall.EIO)
+	}
+	return nil
+}
+
+func (x *index) keeps() bool { return x != nil && x.keep != "" }
+
+// NewIndexes is the indexes that a scan has made and that are not saved yet.
+type NewIndexes []newIndex
+
+type newIndex struct {
+	*index
+	key   tar.IndexKey
+	items *itemList
+}
+
+// Save saves the indexes for the next job. Failures are only logged.
+func (all NewIndexes) Save(log *logrus.Entry) {
+	defer all.Close()
+	for _, n := range all {
+		if err := n.save(); err != nil {
+			log.WithError(err).WithField("index", n.keep).Warn("index not saved, so the next job scans again; give index=PATH where it can be written")
+			return
+		}
+	}
+	if len(all) > 0 {
+		log.WithFields(logrus.Fields{"archives": len(all), "index": all[0].keep}).Info("index saved for the next job")
+	}
+}
+
+// Close drops the lists that the indexes are made of.
+func (all NewIndexes) Close() {
+	for _, n := range all {
+		n.items.close()
+	}
+}
+
+// save writes the index under a temporary name and renames it.
+func (n *newIndex) save() error {
+	dir, mode := filepath.Dir(n.keep), uint32(0o600)
+	if n.keep == n.archive+beside {
+		mode |= n.info.Mode & 0o644 // for whoever reads the archive
+	} else if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	f, err := os.CreateTemp(dir, ".bivouac-*.tmp")
+	if err != nil {
+		return err
+	}
+	w := bufio.NewWriterSize(f, 1<<18)
+	if err = tar.WriteIndex(w, n.key, n.items.each); err == nil {
+		err = w.Flush()
+	}
+	if err == nil {
+		err = f.Chmod(os.FileMode(mode))
+	}
+	if err = errors.Join(err, f.Close()); err == nil {
+		err = os.Rename(f.Name(), n.keep)
+	}
+	if err != nil {
+		_ = os.Remove(f.Name()) // the first error counts
+	}
+	return err
+}
+
+// lookUp takes the members of archives from their indexes. An index that cannot be used is logged, and the archive is
+// scanned.
+func (cfg *Config) lookUp(ctx context.Context, all []archiveScan) error {
+	if cfg.Request.Index == stagein.IndexOff {
+		return nil
+	}
+	err := each(ctx, all, func(_ context.Context, a *archiveScan) error {
+		cfg.lookUpOne(a, len(all) > 1)
+		return nil
+	})
+	archives, members := 0, 0
+	for i := range all {
+		if all[i].indexPath != "" {
+			archives, members = archives+1, members+all[i].items.count()
+		}
+	}
+	if archives > 0 {
+		cfg.log().WithFields(logrus.Fields{"archives": archives, "members": members}).Info("archives not scanned: their members are in the index")
+	}
+	return err
+}
+
+func (cfg *Config) lookUpOne(a *archiveScan, several bool) {
+	if a.found.Kind != source.Tar {
+		return
+	}
+	x := &index{archive: string(a.Path), info: a.found.Info, user: cfg.UID}
+	x.paths, x.keep = indexPaths(&cfg.Request.Options, x.archive, several)
+	a.index = x
+	for _, path := range x.paths {
+		items, err := a.load(cfg, path)
+		if err == nil {
+			a.items, a.indexPath = items, path
+			return
+		}
+		if !errors.Is(err, syscall.ENOENT) {
+			cfg.log().WithError(err).WithField("index", path).Warn("index not usable; the archive is scanned instead")
+		}
+	}
+}
+
+// log returns the logger.
+func (cfg *Config) log() *logrus.Entry {
+	if cfg.Log != nil {
+		return cfg.Log
+	}
+	l := logrus.New()
+	l.SetOutput(io.Discard)
+	return logrus.NewEntry(l)
+}

@@ -1,0 +1,119 @@
+package scan
+
+import (
+	"cmp"
+	"github.com/zeebo/xxh3"
+	"slices"
+
+	"github.com/bivouacfs/bivouac/metadata"
+	"github.com/bivouacfs/bivouac/stagein"
+	"github.com/bivouacfs/bivouac/stagein/source"
+)
+
+const (
+	leastSpare = 256 << 10 // bytes of a node that are reserved for its filesystem
+	largePart  = 16        // a file is large that takes more than this part of a node
+)
+
+// candidate is a file that may overflow, as far as it is kept in memory.
+type candidate struct {
+	h     uint64
+	i     int   // among the items
+	takes int64 // on disks, about, in bytes
+	wide  bool  // it is striped
+	owner metadata.NodeID
+}
+
+// overflowHash is the hash by which files overflow.
+func overflowHash(seed uint64, path string) uint64 {
+	return xxh3.HashStringSeed(path, seed^0x7370696c6c)
+}
+
+// usable returns how many of free bytes files may take; the filesystem needs the rest.
+func usable(free int64) int64 { return free - max(leastSpare, free/256) }
+
+// chooseOverflow returns which items overflow, by their number, if the nodes have no room for all. Files are taken in the
+// order of a hash of their paths, and a node takes none after the first that did not fit: so stored and overflowed files
+// mix evenly in any order of reading. A file that takes a large part of a node overflows alone.
+func (cfg *Config) chooseOverflow(items items, need map[metadata.NodeID]int64) (map[int]bool, error) {
+	nodes := cfg.Map.Up()
+	if cfg.Request.Spill == stagein.SpillFail || cfg.Free == nil || cfg.fits(need) {
+		return nil, nil
+	}
+	files, err := cfg.byHash(items)
+	if err != nil {
+		return nil, err
+	}
+	left := make(map[metadata.NodeID]int64, len(nodes))
+	large := make(map[metadata.NodeID]int64, len(nodes))
+	for _, id := range nodes {
+		if free, known := cfg.Free(id); known {
+			left[id] = usable(free)
+		} else {
+			left[id] = need[id]
+		}
+		large[id] = left[id] / largePart
+	}
+	stays := make(map[int]bool)
+	full := make(map[metadata.NodeID]bool)
+	for _, f := range files {
+		takes := cfg.takes(&f, nodes)
+		fits := true
+		for id, n := range takes {
+			fits = fits && !full[id] && n <= left[id]
+		}
+		for id, n := range takes {
+			if fits {
+				left[id] -= n
+			} else if n > left[id] && n <= large[id] {
+				full[id] = true
+			}
+		}
+		if !fits {
+			stays[f.i] = true
+		}
+	}
+	return stays, nil
+}
+
+// byHash returns the files among items in the order of their hashes.
+func (cfg *Config) byHash(items items) ([]candidate, error) {
+	var all []candidate
+	i, owner := 0, cfg.owners()
+	err := items.each(func(it *source.Item) error {
+		if it.Hardlink == "" && it.Is(source.TypeRegular) && it.Size > 0 {
+			f := candidate{h: overflowHash(cfg.Map.Seed, it.Path), i: i, takes: it.Size, wide: it.Size > cfg.Stripe}
+			if !f.wide {
+				f.owner = owner(it)
+			}
+			all = append(all, f)
+		}
+		i++
+		return nil
+	})
+	slices.SortFunc(all, func(a, b candidate) int { return cmp.Or(cmp.Compare(a.h, b.h), cmp.Compare(a.i, b.i)) })
+	return all, err
+}
+
+// takes returns what each node needs for a file, in whole pages and chunks.
+func (cfg *Config) takes(f *candidate, nodes []metadata.NodeID) map[metadata.NodeID]int64 {
+	if !f.wide {
+		return map[metadata.NodeID]int64{f.owner: stagein.Pages(f.takes)}
+	}
+	each := make(map[metadata.NodeID]int64, len(nodes))
+	row := int64(len(nodes)) * stagein.StripeChunk
+	for _, id := range nodes {
+		each[id] = (f.takes + row - 1) / row * stagein.StripeChunk
+	}
+	return each
+}
+
+// fits reports whether the nodes have room, as far as that is known.
+func (cfg *Config) fits(need map[metadata.NodeID]int64) bool {
+	for id, n := range need {
+		if free, known := cfg.Free(id); known && n > free-leastSpare {
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,32 @@
+package stagein
+
+import (
+	"github.com/bivouacfs/bivouac/stagein/stageintest"
+	"strings"
+	"testing"
+)
+
+func TestParseSpec(t *testing.T) {
+	for _, c := range []struct{ spec, source, name string }{
+		{"/a/b.tar", "/a/b.tar", "b"}, {"/a/b/", "/a/b", "b"}, {"/a/b.tar:x", "/a/b.tar", "x"}, {"/a:b/c", "/a:b/c", "c"},
+		{"/a/.tar", "/a/.tar", ".tar"}, {"/a//b/../c", "/a/c", "c"},
+		{"/a/x.tar.gz", "/a/x.tar.gz", "x"}, {"/a/x.tgz", "/a/x.tgz", "x"}, {"/a/x.tar.zst", "/a/x.tar.zst", "x"}, {"/a/x.tar.xz", "/a/x.tar.xz", "x"},
+		{"/a/x.tar.bz2", "/a/x.tar.bz2", "x"}, {"/a/x.zip", "/a/x.zip", "x"}, {"/a/.zip", "/a/.zip", ".zip"}, {"/a/x.gz", "/a/x.gz", "x.gz"},
+		{"/a/x.tar.tar", "/a/x.tar.tar", "x.tar"}, {"/a/x.tar.gz:y.zip", "/a/x.tar.gz", "y.zip"},
+	} {
+		r, err := ParseSpec(c.spec, "/wd")
+		if err != nil || r.Source != c.source || r.Name != c.name {
+			t.Errorf("ParseSpec(%q) = %+v, %v", c.spec, r, err)
+		}
+	}
+	for _, url := range []string{"s3://bucket/set", "https://host/set.tar:x", "gs://b/{0..9}.tar,unpack=no"} {
+		if r, err := ParseSpec(url, "/wd"); !stageintest.ErrorHas(err, url[:strings.Index(url, ":")]+":// URLs cannot be staged", "copy the data") {
+			t.Errorf("ParseSpec(%q) = %+v, %v", url, r, err)
+		}
+	}
+	for _, bad := range []string{"", ":x", "/a/b:", "/a/b:..", "/", "/a/b:" + strings.Repeat("n", 256), "/a\x00b"} {
+		if r, err := ParseSpec(bad, "/wd"); err == nil {
+			t.Errorf("ParseSpec(%q) = %+v", bad, r)
+		}
+	}
+}
