@@ -1,0 +1,27 @@
+// Package prefetch fetches the files of a dataset that the ranks of this node read next, because
+// their order is known (Dryden et al., "Clairvoyant Prefetching for Distributed Machine Learning
+// I/O", SC'21). It has two halves:
+//
+//	Tracker  pure: the plan, sampled reads, exact positions and the clock → what to fetch next,
+//	         for which rank, how far ahead. Its test drives thousands of random loaders.
+//	Engine   fetches the wants in batches by owner, keeps them in memory, and stores most of them
+//	         in the kernel's page cache.
+//
+// A read of a page that the kernel has cached is invisible to the daemon. So one position in
+// probeEvery is kept in the daemon's memory instead of the page cache: its read shows where the
+// rank is, and still costs no network.
+//
+// The tracker follows the plan, searches where in the plan the reads are, or has found the plan to
+// be stale:
+//
+//	waiting    too few reads yet, or they stopped fitting: nothing is fetched, and the epochs that
+//	           may come next are tried against the last reads
+//	following  reads come where they are expected
+//	stale      many reads fit no epoch: searching goes on, seldom
+//
+// Reads fit an epoch if most follow another read of the same rank by a few positions. This holds
+// for any number of workers, since each reads its batches in order. By chance it happens to few.
+//
+// What is fetched is bounded in bytes (Budget), by rank in positions (the distance, from its pace
+// and the time that a fetch takes), and given up when the rank has passed it.
+package prefetch

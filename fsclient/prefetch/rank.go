@@ -1,0 +1,154 @@
+package prefetch
+
+import (
+	"slices"
+	"time"
+)
+
+// rank is a rank that reads on this node. Its positions count on from the current epoch into the
+// next one: position length is the first of the next epoch.
+type rank struct {
+	id     int
+	length int   // of an epoch
+	window int   // positions around front in which reads fit
+	front  int   // one more than the last position that was read
+	spread int   // how far behind the front reads come, lately
+	next   int   // to be wanted
+	redo   []int // positions to be wanted, too
+	items  []*item
+	recent [lookback / 2]int // positions of the last reads, of which the next takes the place of
+	reads  int               // recent[reads%len]
+	done   map[int]struct{}  // positions read, from front-window on
+
+	pace float64 // positions per second
+	at   time.Time
+}
+
+func newRank(id, at, length int, now time.Time) *rank {
+	r := &rank{
+		id: id, length: length, window: min(max(length/8, leastWindow), mostWindow), front: at, next: max(at, 0),
+		done: make(map[int]struct{}), at: now,
+	}
+	for i := range r.recent {
+		r.recent[i] = at
+	}
+	return r
+}
+
+// fits reports whether a read at a position is one of the rank's next ones, or follows another one.
+// The latter holds for a worker that is late.
+func (r *rank) fits(at int) bool {
+	return at >= r.front-r.window && at <= r.front+r.window || r.follows(at)
+}
+
+// follows reports whether a position comes soon after one of the last reads.
+func (r *rank) follows(at int) bool {
+	for _, q := range r.recent {
+		if at > q && at-q <= 2*probeEvery {
+			return true
+		}
+	}
+	return false
+}
+
+// first is the position to be wanted first.
+func (r *rank) first() int {
+	if len(r.redo) > 0 {
+		return min(slices.Min(r.redo), r.next)
+	}
+	return r.next
+}
+
+// take is first, which is not wanted again.
+func (r *rank) take() int {
+	at := r.first()
+	if i := slices.Index(r.redo, at); i >= 0 {
+		r.redo = slices.Delete(r.redo, i, i+1)
+		return at
+	}
+	r.next++
+	return at
+}
+
+func (r *rank) seen(at int) bool {
+	_, ok := r.done[at]
+	return ok
+}
+
+// read notes a read. One that is alone does not move the front.
+func (r *rank) read(at int, now time.Time) {
+	alone := !r.follows(at)
+	r.done[at] = struct{}{}
+	r.recent[r.reads%len(r.recent)] = at
+	r.reads++
+	switch {
+	case at < r.front:
+		r.spread = max(r.spread-r.spread/64, r.front-at)
+	case !alone:
+		r.advance(at+1, now)
+	}
+}
+
+// moved notes an exact position.
+func (r *rank) moved(at int, now time.Time) {
+	if at < r.front {
+		r.front, r.next, r.at = at, at, now // the script went back
+		clear(r.done)
+		return
+	}
+	r.advance(at, now)
+}
+
+func (r *rank) advance(front int, now time.Time) {
+	if took := now.Sub(r.at).Seconds(); took > 0 {
+		r.pace += 0.25 * (float64(front-r.front)/took - r.pace)
+		r.at = now
+	}
+	r.front = front
+	if r.next < r.front-r.window {
+		r.next = r.front // far behind: fetching cannot catch up
+	}
+	if len(r.done) > 4*max(r.window, r.spread) {
+		for at := range r.done {
+			if at < r.front-max(r.window, 2*r.spread) {
+				delete(r.done, at)
+			}
+		}
+	}
+}
+
+// passed is the items that the rank does not read any more.
+func (r *rank) passed() (all []*item) {
+	for _, it := range r.items {
+		if it.at < r.front-min(2*r.spread+probeEvery, max(r.length/2, r.window)) {
+			all = append(all, it)
+		}
+	}
+	return all
+}
+
+func (r *rank) drop(it *item) {
+	if i := slices.Index(r.items, it); i >= 0 {
+		r.items = slices.Delete(r.items, i, i+1)
+	}
+}
+
+// turn moves the origin to the next epoch.
+func (r *rank) turn() {
+	r.front -= r.length
+	r.next = max(r.next-r.length, 0)
+	for _, it := range r.items {
+		it.at -= r.length
+	}
+	for i := range r.redo {
+		r.redo[i] -= r.length
+	}
+	for i := range r.recent {
+		r.recent[i] -= r.length
+	}
+	done := make(map[int]struct{}, len(r.done))
+	for at := range r.done {
+		done[at-r.length] = struct{}{}
+	}
+	r.done = done
+}

@@ -1,0 +1,559 @@
+package prefetch
+
+import (
+	"cmp"
+	"slices"
+	"time"
+)
+
+// Order is the order of reads that a plan describes, by file number.
+type Order interface {
+	Files() int
+	Ranks() int  // 0: not known, it is learned from the reads
+	Epochs() int // 0: not known
+	// Epoch returns the order of an epoch for a number of ranks.
+	Epoch(epoch, ranks int) (Epoch, error)
+}
+
+// Epoch is the order of one epoch.
+type Epoch interface {
+	Len(rank int) int
+	At(rank, pos int) int // a file number
+	Find(file int) (rank, pos int, ok bool)
+}
+
+// Phase is what a Tracker does.
+type Phase string
+
+// The phases of a tracker.
+const (
+	Waiting   Phase = "waiting"
+	Following Phase = "following"
+	Stale     Phase = "stale"
+	Off       Phase = "off"
+)
+
+// Reasons for the user.
+const (
+	OtherOrder = "the script reads in another order: is set_epoch called? is the seed 0?"
+	SameOrder  = "every epoch reads the same order: call sampler.set_epoch(epoch) if that is not intended"
+)
+
+const (
+	probeEvery  = 8    // one in so many positions is a probe
+	leastAhead  = 32   // positions, if the budget allows
+	mostAhead   = 4096 // positions
+	leastWindow = 16   // positions around a rank's front in which its reads fit
+	mostWindow  = 1024
+	joinReads   = 3   // of a rank not followed yet, near the others, until it is
+	lostScore   = 0.5 // of reads that fit; with less the place in the plan is lost
+	scoreWeight = 1. / 16
+	cachedOrder = 7 // epochs whose order is kept
+)
+
+// timeAhead is how long before its read a file is fetched, beyond two fetches.
+const timeAhead = 500 * time.Millisecond
+
+// retryDelay is how long a file that was not staged yet is left alone.
+const retryDelay = 20 * time.Millisecond
+
+// Config of a tracker.
+type Config struct {
+	Budget int64 // bytes fetched and not read yet
+	Mean   int64 // bytes of a file
+}
+
+// Want is a file to fetch.
+type Want struct {
+	File, Rank int
+	Probe      bool // keep it in memory: its read must be seen
+}
+
+// Result is what became of a Want.
+type Result uint8
+
+// The results of fetching a file.
+const (
+	Stored Result = iota // in the kernel's page cache
+	Kept                 // in memory
+	Later                // not staged yet
+	Failed               // its reader gets the error
+)
+
+// item is a want that is under way or held.
+type item struct {
+	Want
+	at      int // position, in the coordinates of the rank's front
+	bytes   int64
+	fetched bool
+	stored  bool
+	again   time.Time // to be fetched then; zero is not
+	// then is the rank and position at which the file is read once more, in the next epoch.
+	then *Want
+	next int
+}
+
+// Counters of a tracker.
+type Counters struct {
+	Hits       int64 `json:"hits"`   // prefetched files that were read
+	Misses     int64 `json:"misses"` // other reads while following
+	Wasted     int64 `json:"wasted"` // prefetched files that were given up
+	Prefetched int64 `json:"prefetched"`
+	Bytes      int64 `json:"prefetched_bytes"`
+}
+
+// Tracker decides what is fetched. It is not for concurrent use.
+type Tracker struct {
+	cfg   Config
+	order Order
+	ranks int // of the plan; 0 is not known yet
+
+	phase   Phase
+	reason  string
+	current int  // the epoch that is being read
+	repeat  bool // the next epoch is the same
+	score   float64
+	active  map[int]*rank
+	joining map[int]joiner // other ranks near the active ones
+	exact   bool           // positions are told
+
+	search search
+	epochs []knownEpoch // the last ones used, newest last
+
+	items    map[int]*item // by file
+	held     int64         // bytes of items, those under way by the mean
+	released []int
+	took     time.Duration // moving average of a fetch
+	count    Counters
+}
+
+// joiner is a rank that may be here: its last read, and how many followed each other.
+type joiner struct{ at, reads int }
+
+type knownEpoch struct {
+	number int
+	Epoch
+}
+
+// New makes a tracker that waits for reads.
+func New(o Order, cfg Config) *Tracker {
+	cfg.Mean = max(cfg.Mean, 1)
+	t := &Tracker{
+		cfg: cfg, order: o, ranks: o.Ranks(), phase: Waiting, current: -1,
+		active: make(map[int]*rank), joining: make(map[int]joiner), items: make(map[int]*item),
+	}
+	if cfg.Budget <= 0 || o.Files() == 0 {
+		t.phase = Off
+	}
+	return t
+}
+
+// epoch is the order of an epoch; nil if the plan has none.
+func (t *Tracker) epoch(n int) Epoch {
+	if n < 0 {
+		return nil
+	}
+	for _, k := range t.epochs {
+		if k.number == n {
+			return k.Epoch
+		}
+	}
+	e, err := t.order.Epoch(n, max(t.ranks, 1))
+	if err != nil {
+		return nil
+	}
+	if len(t.epochs) >= cachedOrder {
+		t.epochs = slices.Delete(t.epochs, 0, 1)
+	}
+	t.epochs = append(t.epochs, knownEpoch{n, e})
+	return e
+}
+
+// next is the number of the epoch after the current one; -1 is none.
+func (t *Tracker) next() int {
+	switch n := t.order.Epochs(); {
+	case t.current < 0:
+		return -1
+	case t.repeat:
+		return t.current
+	case n > 0 && t.current+1 >= n:
+		return -1
+	}
+	return t.current + 1
+}
+
+// Observe notes a read of the beginning of a file that the kernel had not cached.
+func (t *Tracker) Observe(file int, now time.Time) {
+	if t.phase == Off || file < 0 || file >= t.order.Files() {
+		return
+	}
+	t.search.add(file)
+	if t.phase == Following {
+		t.follow(file, now)
+	} else {
+		t.look(now)
+	}
+}
+
+// follow matches a read with the active ranks.
+func (t *Tracker) follow(file int, now time.Time) {
+	hit := t.consume(file)
+	for lap, n := range []int{t.current, t.next()} {
+		e := t.epoch(n)
+		if e == nil {
+			continue
+		}
+		id, pos, ok := e.Find(file)
+		if !ok {
+			continue
+		}
+		at, r := pos+lap*e.Len(id), t.active[id]
+		if r != nil && r.fits(at) {
+			t.judge(1)
+			if !hit {
+				t.count.Misses++
+			}
+			r.read(at, now)
+			t.advanced(r)
+			return
+		}
+		if r == nil && t.near(at) {
+			t.join(id, at, now)
+			return
+		}
+	}
+	if hit {
+		return // prefetched, and late
+	}
+	t.count.Misses++
+	t.judge(0)
+	if t.score < lostScore {
+		t.lose()
+	}
+}
+
+func (t *Tracker) judge(fit float64) { t.score += scoreWeight * (fit - t.score) }
+
+// near reports whether a position is close to that of an active rank.
+func (t *Tracker) near(at int) bool {
+	for _, r := range t.active {
+		if d := at - r.front; max(d, -d) <= max(r.window, r.length/4) {
+			return true
+		}
+	}
+	return false
+}
+
+// join counts a read of a rank that is not active, until it is.
+func (t *Tracker) join(id, at int, now time.Time) {
+	j := t.joining[id]
+	if d := at - j.at; j.reads > 0 && (d < -2*probeEvery || d > 2*probeEvery) {
+		j.reads = 0
+	}
+	j = joiner{at, j.reads + 1}
+	if t.joining[id] = j; j.reads < joinReads {
+		t.count.Misses++
+		return
+	}
+	delete(t.joining, id)
+	t.activate(id, at, now)
+}
+
+// activate follows a rank from a position on.
+func (t *Tracker) activate(id, at int, now time.Time) *rank {
+	r := newRank(id, at, t.epoch(t.current).Len(id), now)
+	t.active[id] = r
+	return r
+}
+
+// consume notes that a file was read; true if it was prefetched and still held.
+func (t *Tracker) consume(file int) bool {
+	it := t.items[file]
+	if it == nil {
+		return false
+	}
+	hit := it.fetched && !it.stored // a stored file that is read was dropped by the kernel
+	if hit {
+		t.count.Hits++
+	}
+	if it.fetched || !it.again.IsZero() {
+		t.release(it)
+	}
+	return hit
+}
+
+// release gives up an item. One that is under way is released when it has been fetched.
+func (t *Tracker) release(it *item) {
+	if t.items[it.File] != it {
+		return
+	}
+	delete(t.items, it.File)
+	t.held -= it.bytes
+	if it.fetched && !it.stored {
+		t.released = append(t.released, it.File)
+	}
+	if r := t.active[it.Rank]; r != nil {
+		r.drop(it)
+	}
+	if it.then == nil {
+		return
+	}
+	if r := t.active[it.then.Rank]; r != nil {
+		r.redo = append(r.redo, it.next)
+	}
+}
+
+// advanced gives up what a rank has passed, ends an epoch that all ranks have read, and drops ranks
+// that fell behind.
+func (t *Tracker) advanced(r *rank) {
+	for _, it := range r.passed() {
+		switch {
+		case !it.fetched:
+		case it.stored:
+			t.count.Hits++ // its read was not seen
+		default:
+			t.count.Wasted++
+		}
+		t.release(it)
+	}
+	for _, o := range t.active {
+		if r.front-o.front > 4*max(r.window, o.window)+256 {
+			t.deactivate(o)
+		}
+	}
+	done := true
+	for _, o := range t.active {
+		done = done && o.front >= o.length
+	}
+	if done || r.front >= r.length+2*r.window {
+		t.turn()
+	}
+}
+
+// deactivate gives up a rank and what was fetched for it.
+func (t *Tracker) deactivate(r *rank) {
+	for _, it := range slices.Clone(r.items) {
+		if it.fetched {
+			t.count.Wasted++
+		}
+		t.release(it)
+	}
+	delete(t.active, r.id)
+}
+
+// turn makes the next epoch the current one.
+func (t *Tracker) turn() {
+	n := t.next()
+	if n < 0 {
+		return // reads that follow fit nothing
+	}
+	t.current = n
+	clear(t.joining)
+	for _, r := range t.active {
+		if r.front < r.length-2*r.window {
+			t.deactivate(r)
+			continue
+		}
+		r.turn()
+		for _, it := range r.items {
+			if it.then != nil {
+				it.next -= r.length
+			}
+		}
+	}
+}
+
+// Position notes an exact position: the rank reads the file at pos of an epoch next.
+func (t *Tracker) Position(id, epoch, pos int, now time.Time) {
+	if t.phase == Off || t.ranks == 0 || id < 0 || id >= t.ranks || epoch < 0 || pos < 0 {
+		return
+	}
+	e := t.epoch(epoch)
+	if e == nil || pos > e.Len(id) {
+		return
+	}
+	t.exact = true
+	lap := 0
+	switch {
+	case t.phase == Following && epoch == t.current:
+	case t.phase == Following && epoch == t.next():
+		lap = e.Len(id)
+	case t.phase == Following && epoch < t.current:
+		return // late
+	default:
+		t.start(epoch)
+	}
+	t.score = 1
+	r := t.active[id]
+	if r == nil {
+		r = t.activate(id, pos+lap, now)
+	} else if at := pos + lap; at > r.front || r.front-at > r.length/2 {
+		r.moved(at, now)
+	}
+	t.advanced(r)
+}
+
+// start follows an epoch, without ranks yet.
+func (t *Tracker) start(epoch int) {
+	for _, r := range t.active {
+		t.deactivate(r)
+	}
+	clear(t.joining)
+	t.current, t.phase, t.reason, t.score, t.repeat = epoch, Following, "", 1, false
+}
+
+// lose gives up the place in the plan.
+func (t *Tracker) lose() {
+	before, through := t.current, false
+	for _, r := range t.active {
+		through = through || r.front > r.length/2
+		t.deactivate(r)
+	}
+	clear(t.joining)
+	if t.order.Ranks() == 0 {
+		t.ranks, t.epochs = 0, nil // what was learned may be wrong
+	}
+	t.phase = Waiting
+	t.search.begin(before, through)
+}
+
+// Next returns up to n files to fetch now, nearest first.
+func (t *Tracker) Next(n int, now time.Time) (ws []Want) {
+	if t.phase != Following {
+		return nil
+	}
+	ws = t.again(n, now)
+	for len(ws) < n {
+		r := t.nearest()
+		if r == nil {
+			return ws
+		}
+		if t.held+t.cfg.Mean > t.cfg.Budget && !t.relieve() {
+			return ws
+		}
+		if it := t.want(r, r.take()); it != nil {
+			ws = append(ws, it.Want)
+		}
+	}
+	return ws
+}
+
+// want makes an item of the file at a position; nil if it is not to be fetched now.
+func (t *Tracker) want(r *rank, at int) *item {
+	f := t.fileAt(r, at)
+	if f < 0 || r.seen(at) || at < r.front-r.window {
+		return nil
+	}
+	w := Want{File: f, Rank: r.id, Probe: !t.exact && at%probeEvery == 0}
+	if it := t.items[f]; it != nil {
+		if it.Rank != r.id || it.at < at {
+			it.then, it.next = &w, at // its page may be gone by then
+		}
+		return nil
+	}
+	it := &item{Want: w, at: at, bytes: t.cfg.Mean}
+	t.items[f] = it
+	t.held += it.bytes
+	r.items = append(r.items, it)
+	return it
+}
+
+// again is the files that were not staged before.
+func (t *Tracker) again(n int, now time.Time) (ws []Want) {
+	for _, r := range t.active {
+		for _, it := range r.items {
+			if len(ws) < n && !it.again.IsZero() && !now.Before(it.again) {
+				it.again = time.Time{}
+				ws = append(ws, it.Want)
+			}
+		}
+	}
+	return ws
+}
+
+// nearest is the rank whose next want is closest to its front; nil if none wants any.
+func (t *Tracker) nearest() *rank {
+	var best *rank
+	for _, r := range t.active {
+		end := r.length
+		if t.next() >= 0 {
+			end *= 2
+		}
+		if n := r.first(); n >= end || n > r.front+t.distance(r) {
+			continue
+		}
+		if best == nil || cmp.Or(cmp.Compare(r.first()-r.front, best.first()-best.front), cmp.Compare(r.id, best.id)) < 0 {
+			best = r
+		}
+	}
+	return best
+}
+
+// distance is how many positions ahead of a rank is fetched.
+func (t *Tracker) distance(r *rank) int {
+	d := int(r.pace * (2*t.took + timeAhead).Seconds())
+	return min(max(d, leastAhead), mostAhead, max(r.length/2, 1))
+}
+
+// fileAt is the file at a position of a rank; -1 is none.
+func (t *Tracker) fileAt(r *rank, at int) int {
+	n := t.current
+	if at >= r.length {
+		n, at = t.next(), at-r.length
+	}
+	if e := t.epoch(n); e != nil && at >= 0 && at < e.Len(r.id) {
+		return e.At(r.id, at)
+	}
+	return -1
+}
+
+// relieve releases held files that are behind their rank's front, to make room; false if there are
+// none.
+func (t *Tracker) relieve() bool {
+	found := false
+	for _, r := range t.active {
+		for _, it := range slices.Clone(r.items) {
+			if it.fetched && it.at < r.front {
+				found = true
+				if it.stored {
+					t.count.Hits++
+				} else {
+					t.count.Wasted++
+				}
+				t.release(it)
+			}
+		}
+	}
+	return found
+}
+
+// Fetched says what became of a want. It reports whether the file is still wanted.
+func (t *Tracker) Fetched(w Want, res Result, bytes int64, took time.Duration, now time.Time) bool {
+	if took > 0 {
+		t.took += (took - t.took) / 8
+	}
+	it := t.items[w.File]
+	if it == nil || it.fetched {
+		return false
+	}
+	switch res {
+	case Later:
+		it.again = now.Add(retryDelay)
+		return true
+	case Failed:
+		t.release(it)
+		return false
+	}
+	t.held += bytes - it.bytes
+	it.bytes, it.fetched, it.stored = bytes, true, res == Stored
+	t.count.Prefetched++
+	t.count.Bytes += bytes
+	return true
+}
+
+// Released returns the files kept in memory that are not wanted any more, since the last call.
+func (t *Tracker) Released() []int {
+	r := t.released
+	t.released = nil
+	return r
+}

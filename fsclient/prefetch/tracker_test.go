@@ -1,0 +1,403 @@
+package prefetch
+
+import (
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+)
+
+// shuffled is a plan as torch's: each epoch a permutation of its own, dealt to the ranks.
+type shuffled struct {
+	files, ranks, epochs int
+	seed                 uint64
+	known                bool // the number of ranks is
+}
+
+func (s shuffled) Files() int  { return s.files }
+func (s shuffled) Epochs() int { return s.epochs }
+
+func (s shuffled) Ranks() int {
+	if s.known {
+		return s.ranks
+	}
+	return 0
+}
+
+func (s shuffled) Epoch(n, ranks int) (Epoch, error) {
+	key := [4]int{int(s.seed), n, ranks, s.files}
+	if e, ok := epochs[key]; ok {
+		return e, nil
+	}
+	if len(epochs) > 64 {
+		clear(epochs)
+	}
+	r := rand.New(rand.NewPCG(s.seed, uint64(n)))
+	e := dealt{ranks: ranks, order: r.Perm(s.files), turn: make([]int, s.files)}
+	epochs[key] = e
+	for i, f := range e.order {
+		e.turn[f] = i
+	}
+	return e, nil
+}
+
+// epochs is those that were made last: permutations take most of the time of these tests.
+var epochs = make(map[[4]int]dealt)
+
+type dealt struct {
+	ranks       int
+	order, turn []int
+}
+
+func (d dealt) Len(int) int          { return (len(d.order) + d.ranks - 1) / d.ranks }
+func (d dealt) At(rank, pos int) int { return d.order[(pos*d.ranks+rank)%len(d.order)] }
+func (d dealt) Find(f int) (rank, pos int, ok bool) {
+	return d.turn[f] % d.ranks, d.turn[f] / d.ranks, true
+}
+
+// loader is a training script on one node, with the engine and the kernel beside it.
+type loader struct {
+	rand *rand.Rand
+	plan shuffled // what the tracker is told
+	real shuffled // what the script reads
+	same bool     // set_epoch is never called
+
+	local   []int       // ranks of this node
+	dies    map[int]int // rank: epoch at whose middle it dies
+	joins   map[int]int // rank: epoch with which it begins
+	workers int
+	batch   int
+	epochs  int
+	skip    float64 // share of the files that are read without the daemon
+	valid   int     // reads of validation files of the dataset after each epoch
+	exact   bool    // positions are told
+	unknown float64 // share of the files whose inode the kernel does not know: they stay in memory
+
+	t      *Tracker
+	now    time.Time
+	kernel map[int]bool // stored
+	memory map[int]bool // kept
+	flying []flight
+
+	// By epoch.
+	reads, ahead []int
+	wants        []int
+	peak         int64
+	phases       []Phase
+}
+
+type flight struct {
+	Want
+	done time.Time
+}
+
+const fileSize = 1000
+
+func (l *loader) run(t *testing.T, budget int64) {
+	l.t = New(l.plan, Config{Budget: budget, Mean: fileSize})
+	l.now = time.Unix(1e9, 0)
+	l.kernel, l.memory = make(map[int]bool), make(map[int]bool)
+	l.reads, l.ahead, l.wants = make([]int, l.epochs), make([]int, l.epochs), make([]int, l.epochs)
+	for e := range l.epochs {
+		l.epoch(t, e)
+		for range l.valid {
+			l.read(l.rand.IntN(l.plan.files), -1)
+		}
+		l.phases = append(l.phases, l.t.State().Phase)
+	}
+	for _, f := range l.t.Released() {
+		delete(l.memory, f)
+	}
+	if kept := len(l.memory); kept > 0 && l.t.State().Memory < int64(kept)*fileSize {
+		t.Errorf("%d files are kept in memory, the tracker knows of %d bytes", kept, l.t.State().Memory)
+	}
+}
+
+// epoch reads an epoch: each rank by its workers, which take turns at random.
+func (l *loader) epoch(t *testing.T, e int) {
+	number := e
+	if l.same {
+		number = 0
+	}
+	real, _ := l.real.Epoch(number, l.real.ranks)
+	length := real.Len(0)
+	type worker struct{ rank, k, at, end int }
+	var ws []*worker
+	used, begun := make(map[int]int), make(map[int]int)
+	w := max(l.workers, 1)
+	for _, r := range l.local {
+		if d, ok := l.dies[r]; l.joins[r] > e || ok && e > d {
+			continue
+		}
+		for k := range w {
+			ws = append(ws, &worker{rank: r, k: k})
+		}
+	}
+	// oldest is the first batch of a rank that is not read yet.
+	oldest := func(rank int) int {
+		b := begun[rank]
+		for _, x := range ws {
+			if x.rank == rank && x.at < x.end {
+				b = min(b, x.at/l.batch)
+			}
+		}
+		return b
+	}
+	steps := 0
+	for len(ws) > 0 {
+		x := ws[l.rand.IntN(len(ws))]
+		if x.at >= x.end {
+			b := begun[x.rank]
+			if b*l.batch >= length {
+				ws = slices.DeleteFunc(ws, func(o *worker) bool { return o == x })
+				continue
+			}
+			if b%w != x.k || b >= oldest(x.rank)+2*w {
+				continue // torch deals the batches to the workers in turn, two each ahead of the script
+			}
+			begun[x.rank]++
+			x.at, x.end = b*l.batch, min((b+1)*l.batch, length)
+		}
+		if d, ok := l.dies[x.rank]; ok && d == e && x.at > length/2 {
+			ws = slices.DeleteFunc(ws, func(o *worker) bool { return o.rank == x.rank })
+			continue
+		}
+		if l.exact && x.at%l.batch == 0 {
+			l.t.Position(x.rank, number, min(used[x.rank], length), l.now)
+		}
+		used[x.rank]++
+		l.read(real.At(x.rank, x.at), e)
+		x.at++
+		if steps++; steps%4 == 0 {
+			l.engine(t, e)
+		}
+	}
+}
+
+// read is a read of the script; epoch -1 is not counted.
+func (l *loader) read(f, e int) {
+	l.now = l.now.Add(time.Duration(100+l.rand.IntN(400)) * time.Microsecond)
+	if l.hidden(f) {
+		return
+	}
+	prefetched := l.kernel[f] || l.memory[f]
+	if e >= 0 {
+		l.reads[e]++
+		if prefetched {
+			l.ahead[e]++
+		}
+	}
+	if l.kernel[f] { // the daemon does not see it; the page may go later
+		delete(l.kernel, f)
+		return
+	}
+	delete(l.memory, f)
+	l.t.Observe(f, l.now)
+}
+
+// hidden reports whether the kernel reads a file by itself.
+func (l *loader) hidden(f int) bool { return float64(f*7919%1000) < l.skip*1000 }
+
+func (l *loader) engine(t *testing.T, e int) {
+	l.flying = slices.DeleteFunc(l.flying, func(f flight) bool {
+		if l.now.Before(f.done) {
+			return false
+		}
+		res := Stored
+		if f.Probe || l.rand.Float64() < l.unknown {
+			res = Kept
+		}
+		if l.rand.IntN(50) == 0 {
+			res = Later
+		}
+		if l.hidden(f.File) {
+			res = Failed // it is on this node
+		}
+		wanted := l.t.Fetched(f.Want, res, fileSize, 2*time.Millisecond, l.now)
+		if wanted && res == Kept {
+			l.memory[f.File] = true
+		}
+		if res == Stored {
+			l.kernel[f.File] = true
+		}
+		return true
+	})
+	for _, w := range l.t.Next(32, l.now) {
+		l.wants[e]++
+		l.flying = append(l.flying, flight{w, l.now.Add(time.Duration(1+l.rand.IntN(3)) * time.Millisecond)})
+	}
+	for _, f := range l.t.Released() {
+		delete(l.memory, f)
+	}
+	s := l.t.State()
+	l.peak = max(l.peak, s.Memory)
+	if budget := l.t.cfg.Budget; s.Memory > budget {
+		t.Fatalf("%d bytes held, the budget is %d", s.Memory, budget)
+	}
+}
+
+// random is a loader of a random shape.
+func random(seed uint64) *loader {
+	r := rand.New(rand.NewPCG(seed, 1))
+	ranks, each := 1+r.IntN(8), 800+r.IntN(2000)
+	l := &loader{
+		rand: r, epochs: 3, workers: r.IntN(9), batch: 1 + r.IntN(48),
+		plan: shuffled{files: ranks * each, ranks: ranks, epochs: r.IntN(2) * 3, seed: seed, known: true},
+		skip: float64(r.IntN(3)) * 0.25, unknown: float64(r.IntN(3)) / 2, exact: r.IntN(4) == 0,
+	}
+	l.batch = min(l.batch, each/6/max(l.workers, 1)) // else all of the epoch is read at once
+	l.real = l.plan
+	for k := range ranks {
+		if k == 0 || r.IntN(2) == 0 && len(l.local) < 4 {
+			l.local = append(l.local, k)
+		}
+	}
+	return l
+}
+
+func (l *loader) String() string {
+	return fmt.Sprintf("%d files, %d of %d ranks, %d workers, batch %d, %.2f local, exact %v: reads %v ahead %v wants %v phases %v, %+v",
+		l.plan.files, len(l.local), l.plan.ranks, l.workers, l.batch, l.skip, l.exact, l.reads, l.ahead, l.wants, l.phases, l.t.State())
+}
+
+var more = flag.Int("loaders", 20, "random loaders per test")
+
+// TestFollows: whatever the loader, most of its reads come ahead, from the first epoch on.
+func TestFollows(t *testing.T) {
+	for seed := range uint64(*more) {
+		l := random(seed)
+		l.run(t, 1<<30)
+		for e, n := range l.reads {
+			least := 0.8
+			if e == 0 {
+				least = 0.5
+			}
+			if float64(l.ahead[e]) < least*float64(n) {
+				t.Errorf("seed %d: epoch %d: %d of %d reads were prefetched: %v", seed, e, l.ahead[e], n, l)
+			}
+		}
+		if t.Failed() {
+			return
+		}
+	}
+}
+
+// TestSameOrder: set_epoch is never called: noticed, told, and followed.
+func TestSameOrder(t *testing.T) {
+	for seed := range uint64(*more) {
+		l := random(seed)
+		l.same, l.exact, l.plan.epochs = true, false, 0
+		l.run(t, 1<<30)
+		last := l.epochs - 1
+		if float64(l.ahead[last]) < 0.7*float64(l.reads[last]) || l.t.State().Reason != SameOrder {
+			t.Fatalf("seed %d: %v", seed, l)
+		}
+	}
+}
+
+// TestWrongSeed: a plan of another order is stale soon, and costs nothing afterwards.
+func TestWrongSeed(t *testing.T) {
+	for seed := range uint64(*more) {
+		l := random(seed)
+		l.exact = false
+		l.real.seed += 1000
+		l.run(t, 1<<30)
+		all := 0
+		for _, n := range l.wants {
+			all += n
+		}
+		if visible := l.reads[0] + l.reads[1] + l.reads[2]; visible > 1500 && l.t.State().Phase != Stale || all > visible/10+200 || l.wants[2] > 200 {
+			t.Fatalf("seed %d: %v", seed, l)
+		}
+	}
+}
+
+// TestValidation: reads of validation samples between the epochs do not make the plan stale.
+func TestValidation(t *testing.T) {
+	for seed := range uint64(*more) {
+		l := random(seed)
+		l.valid = 50 + l.rand.IntN(500)
+		l.run(t, 1<<30)
+		for e := 1; e < l.epochs; e++ {
+			if float64(l.ahead[e]) < 0.5*float64(l.reads[e]) {
+				t.Fatalf("seed %d: epoch %d: %v", seed, e, l)
+			}
+		}
+	}
+}
+
+// TestUnknownRanks: the number of ranks is learned.
+func TestUnknownRanks(t *testing.T) {
+	for seed := range uint64(*more) {
+		l := random(seed)
+		l.plan.known, l.exact, l.skip = false, false, 0
+		l.run(t, 1<<30)
+		if float64(l.ahead[2]) < 0.6*float64(l.reads[2]) {
+			t.Fatalf("seed %d: %v", seed, l)
+		}
+	}
+}
+
+// TestRanksComeAndGo: a rank dies, another one begins later.
+func TestRanksComeAndGo(t *testing.T) {
+	for seed := range uint64(*more) {
+		l := random(seed)
+		l.local = []int{0}
+		l.plan.ranks, l.plan.files = max(l.plan.ranks, 3), max(l.plan.files, 3*800)
+		l.real = l.plan
+		l.local = []int{0, 1, 2}
+		l.dies, l.joins = map[int]int{1: 0}, map[int]int{2: 1}
+		l.run(t, 1<<30)
+		if float64(l.ahead[2]) < 0.7*float64(l.reads[2]) {
+			t.Fatalf("seed %d: %v", seed, l)
+		}
+		for _, r := range l.t.State().Ranks {
+			if r.Rank == 1 {
+				t.Fatalf("seed %d: the dead rank is followed: %v", seed, l)
+			}
+		}
+	}
+}
+
+// TestBudget: no more is held than the budget, and a small one still helps.
+func TestBudget(t *testing.T) {
+	for seed := range uint64(*more) {
+		l := random(seed)
+		l.workers, l.batch = min(l.workers, 2), min(l.batch, 16)
+		budget := int64(40+l.rand.IntN(200)) * fileSize * int64(len(l.local))
+		l.run(t, budget) // it checks the bound
+		if float64(l.ahead[2]) < 0.4*float64(l.reads[2]) {
+			t.Fatalf("seed %d, budget of %d files: %v", seed, budget/fileSize, l)
+		}
+	}
+	l := random(1)
+	l.run(t, 0)
+	if s := l.t.State(); s.Phase != Off || l.wants[0] != 0 {
+		t.Errorf("without a budget: %v", l)
+	}
+}
+
+// TestNonsense: files and positions that do not exist are ignored.
+func TestNonsense(t *testing.T) {
+	tr := New(shuffled{files: 100, ranks: 2, known: true}, Config{Budget: 1 << 20, Mean: 10})
+	now := time.Unix(1e9, 0)
+	for _, f := range []int{-1, 100, 1 << 40} {
+		tr.Observe(f, now)
+	}
+	for _, p := range [][3]int{{-1, 0, 0}, {2, 0, 0}, {0, -1, 0}, {0, 0, -1}, {0, 0, 51}} {
+		tr.Position(p[0], p[1], p[2], now)
+	}
+	if s := tr.State(); s.Phase != Waiting || len(tr.Next(10, now)) > 0 || len(s.Ranks) > 0 {
+		t.Errorf("%+v", s)
+	}
+	tr.Fetched(Want{File: 5}, Kept, 10, time.Second, now)
+	tr.Position(1, 7, 3, now)
+	if s := tr.State(); s.Phase != Following || s.Epoch != 7 || len(s.Ranks) != 1 || s.Ranks[0].Position != 3 || s.Memory != 0 {
+		t.Errorf("%+v", s)
+	}
+	if ws := tr.Next(1, now); len(ws) != 1 || ws[0].Rank != 1 || ws[0].Probe {
+		t.Errorf("Next = %+v", ws)
+	}
+}
