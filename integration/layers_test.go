@@ -56,6 +56,7 @@ var floors = map[string]int{
 	"stagein/jobtest":         9,
 	"fsclient/wait":           4,
 	"fsclient/sources":        1,
+	"fsclient/prefetch":       6,
 	"fsclient/cache":          5,
 	"fsclient/locks":          5,
 	"fsclient/writeback":      5,

@@ -20,8 +20,9 @@ type rank struct {
 	reads  int               // recent[reads%len]
 	done   map[int]struct{}  // positions read, from front-window on
 
-	pace float64 // positions per second
-	at   time.Time
+	filling bool    // wants up to the distance; batches are larger if it pauses in between
+	pace    float64 // positions per second
+	at      time.Time
 }
 
 func newRank(id, at, length int, now time.Time) *rank {

@@ -4,6 +4,8 @@ import (
 	"maps"
 	"slices"
 	"time"
+
+	"github.com/bivouacfs/bivouac/metadata/accessplan"
 )
 
 const (
@@ -78,7 +80,7 @@ func (s *search) candidates() []int {
 // look tries to find the place of the last reads in the plan.
 func (t *Tracker) look(now time.Time) {
 	s := &t.search
-	if !s.due(t.phase == Stale) {
+	if !s.due(t.phase == accessplan.Stale) {
 		return
 	}
 	if t.ranks == 0 && !t.learnRanks() {
@@ -101,7 +103,7 @@ func (t *Tracker) look(now time.Time) {
 // exhaust makes the plan stale after many reads that fit nothing.
 func (t *Tracker) exhaust() {
 	if t.search.reads >= t.search.patience() {
-		t.phase, t.reason = Stale, OtherOrder
+		t.phase, t.reason = accessplan.Stale, OtherOrder
 	}
 }
 

@@ -3,31 +3,29 @@ package prefetch
 import (
 	"cmp"
 	"slices"
+
+	"github.com/bivouacfs/bivouac/metadata/accessplan"
 )
 
-// RankState is where a rank is.
-type RankState struct {
-	Rank     int `json:"rank"`
-	Position int `json:"position"`
-	Ahead    int `json:"ahead"` // positions beyond it that are fetched or under way
-}
-
-// State is what a tracker knows.
-type State struct {
-	Phase  Phase       `json:"phase"`
-	Reason string      `json:"reason,omitempty"`
-	Epoch  int         `json:"epoch"`
-	Ranks  []RankState `json:"ranks,omitempty"`
-	Memory int64       `json:"memory"` // bytes fetched and not read yet
-	Counters
-}
-
-// State returns what the tracker knows now.
-func (t *Tracker) State() State {
-	s := State{Phase: t.phase, Reason: t.reason, Epoch: max(t.current, 0), Memory: t.held, Counters: t.count}
-	for _, r := range t.active {
-		s.Ranks = append(s.Ranks, RankState{Rank: r.id, Position: min(r.front, r.length), Ahead: max(r.next-r.front, 0)})
+// State is what the tracker knows now.
+func (t *Tracker) State() accessplan.State {
+	s := accessplan.State{
+		Phase: t.phase, Reason: t.reason, Epoch: max(t.current, 0), Memory: t.held,
+		Hits: t.count.Hits, Misses: t.count.Misses, Prefetched: t.count.Bytes,
 	}
-	slices.SortFunc(s.Ranks, func(a, b RankState) int { return cmp.Compare(a.Rank, b.Rank) })
+	for _, r := range t.active {
+		x := accessplan.RankState{Rank: r.id, Epoch: s.Epoch, Position: max(r.front, 0), Ahead: max(r.next-r.front, 0)}
+		if x.Position >= r.length && t.next() >= 0 {
+			x.Epoch, x.Position = t.next(), x.Position-r.length
+		}
+		s.Ranks = append(s.Ranks, x)
+	}
+	slices.SortFunc(s.Ranks, func(a, b accessplan.RankState) int { return cmp.Compare(a.Rank, b.Rank) })
+	if all := s.Hits + s.Misses; all > 0 {
+		s.HitRate = float64(s.Hits) / float64(all)
+	}
 	return s
 }
+
+// Counters returns the counters.
+func (t *Tracker) Counters() Counters { return t.count }

@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"slices"
 	"time"
+
+	"github.com/bivouacfs/bivouac/metadata/accessplan"
 )
 
 // Order is the order of reads that a plan describes, by file number.
@@ -21,17 +23,6 @@ type Epoch interface {
 	At(rank, pos int) int // a file number
 	Find(file int) (rank, pos int, ok bool)
 }
-
-// Phase is what a Tracker does.
-type Phase string
-
-// The phases of a tracker.
-const (
-	Waiting   Phase = "waiting"
-	Following Phase = "following"
-	Stale     Phase = "stale"
-	Off       Phase = "off"
-)
 
 // Reasons for the user.
 const (
@@ -54,8 +45,11 @@ const (
 // timeAhead is how long before its read a file is fetched, beyond two fetches.
 const timeAhead = 500 * time.Millisecond
 
-// retryDelay is how long a file that was not staged yet is left alone.
-const retryDelay = 20 * time.Millisecond
+// A file that was not staged yet is tried again after a delay that doubles.
+const (
+	retryDelay = 10 * time.Millisecond
+	mostTries  = 8
+)
 
 // Config of a tracker.
 type Config struct {
@@ -88,6 +82,7 @@ type item struct {
 	fetched bool
 	stored  bool
 	again   time.Time // to be fetched then; zero is not
+	tries   int
 	// then is the rank and position at which the file is read once more, in the next epoch.
 	then *Want
 	next int
@@ -95,11 +90,11 @@ type item struct {
 
 // Counters of a tracker.
 type Counters struct {
-	Hits       int64 `json:"hits"`   // prefetched files that were read
-	Misses     int64 `json:"misses"` // other reads while following
-	Wasted     int64 `json:"wasted"` // prefetched files that were given up
-	Prefetched int64 `json:"prefetched"`
-	Bytes      int64 `json:"prefetched_bytes"`
+	Hits       int64 // prefetched files that were read
+	Misses     int64 // other reads while following
+	Wasted     int64 // prefetched files that were given up
+	Prefetched int64 // files
+	Bytes      int64 // of them
 }
 
 // Tracker decides what is fetched. It is not for concurrent use.
@@ -108,7 +103,7 @@ type Tracker struct {
 	order Order
 	ranks int // of the plan; 0 is not known yet
 
-	phase   Phase
+	phase   accessplan.Phase
 	reason  string
 	current int  // the epoch that is being read
 	repeat  bool // the next epoch is the same
@@ -139,11 +134,11 @@ type knownEpoch struct {
 func New(o Order, cfg Config) *Tracker {
 	cfg.Mean = max(cfg.Mean, 1)
 	t := &Tracker{
-		cfg: cfg, order: o, ranks: o.Ranks(), phase: Waiting, current: -1,
+		cfg: cfg, order: o, ranks: o.Ranks(), phase: accessplan.Waiting, current: -1,
 		active: make(map[int]*rank), joining: make(map[int]joiner), items: make(map[int]*item),
 	}
 	if cfg.Budget <= 0 || o.Files() == 0 {
-		t.phase = Off
+		t.phase = accessplan.Off
 	}
 	return t
 }
@@ -184,11 +179,11 @@ func (t *Tracker) next() int {
 
 // Observe notes a read of the beginning of a file that the kernel had not cached.
 func (t *Tracker) Observe(file int, now time.Time) {
-	if t.phase == Off || file < 0 || file >= t.order.Files() {
+	if t.phase == accessplan.Off || file < 0 || file >= t.order.Files() {
 		return
 	}
 	t.search.add(file)
-	if t.phase == Following {
+	if t.phase == accessplan.Following {
 		t.follow(file, now)
 	} else {
 		t.look(now)
@@ -365,7 +360,7 @@ func (t *Tracker) turn() {
 
 // Position notes an exact position: the rank reads the file at pos of an epoch next.
 func (t *Tracker) Position(id, epoch, pos int, now time.Time) {
-	if t.phase == Off || t.ranks == 0 || id < 0 || id >= t.ranks || epoch < 0 || pos < 0 {
+	if t.phase == accessplan.Off || t.ranks == 0 || id < 0 || id >= t.ranks || epoch < 0 || pos < 0 {
 		return
 	}
 	e := t.epoch(epoch)
@@ -375,10 +370,10 @@ func (t *Tracker) Position(id, epoch, pos int, now time.Time) {
 	t.exact = true
 	lap := 0
 	switch {
-	case t.phase == Following && epoch == t.current:
-	case t.phase == Following && epoch == t.next():
+	case t.phase == accessplan.Following && epoch == t.current:
+	case t.phase == accessplan.Following && epoch == t.next():
 		lap = e.Len(id)
-	case t.phase == Following && epoch < t.current:
+	case t.phase == accessplan.Following && epoch < t.current:
 		return // late
 	default:
 		t.start(epoch)
@@ -399,7 +394,7 @@ func (t *Tracker) start(epoch int) {
 		t.deactivate(r)
 	}
 	clear(t.joining)
-	t.current, t.phase, t.reason, t.score, t.repeat = epoch, Following, "", 1, false
+	t.current, t.phase, t.reason, t.score, t.repeat = epoch, accessplan.Following, "", 1, false
 }
 
 // lose gives up the place in the plan.
@@ -413,13 +408,13 @@ func (t *Tracker) lose() {
 	if t.order.Ranks() == 0 {
 		t.ranks, t.epochs = 0, nil // what was learned may be wrong
 	}
-	t.phase = Waiting
+	t.phase = accessplan.Waiting
 	t.search.begin(before, through)
 }
 
 // Next returns up to n files to fetch now, nearest first.
 func (t *Tracker) Next(n int, now time.Time) (ws []Want) {
-	if t.phase != Following {
+	if t.phase != accessplan.Following {
 		return nil
 	}
 	ws = t.again(n, now)
@@ -479,7 +474,9 @@ func (t *Tracker) nearest() *rank {
 		if t.next() >= 0 {
 			end *= 2
 		}
-		if n := r.first(); n >= end || n > r.front+t.distance(r) {
+		n, far := r.first(), t.distance(r)
+		r.filling = n < end && (n < r.front+far*3/4 || r.filling && n <= r.front+far)
+		if !r.filling {
 			continue
 		}
 		if best == nil || cmp.Or(cmp.Compare(r.first()-r.front, best.first()-best.front), cmp.Compare(r.id, best.id)) < 0 {
@@ -538,7 +535,11 @@ func (t *Tracker) Fetched(w Want, res Result, bytes int64, took time.Duration, n
 	}
 	switch res {
 	case Later:
-		it.again = now.Add(retryDelay)
+		if it.tries++; it.tries > mostTries {
+			t.release(it)
+			return false
+		}
+		it.again = now.Add(retryDelay << it.tries)
 		return true
 	case Failed:
 		t.release(it)

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"testing"
 	"time"
+
+	"github.com/bivouacfs/bivouac/metadata/accessplan"
 )
 
 // shuffled is a plan as torch's: each epoch a permutation of its own, dealt to the ranks.
@@ -85,7 +87,7 @@ type loader struct {
 	reads, ahead []int
 	wants        []int
 	peak         int64
-	phases       []Phase
+	phases       []accessplan.Phase
 }
 
 type flight struct {
@@ -308,7 +310,7 @@ func TestWrongSeed(t *testing.T) {
 		for _, n := range l.wants {
 			all += n
 		}
-		if visible := l.reads[0] + l.reads[1] + l.reads[2]; visible > 1500 && l.t.State().Phase != Stale || all > visible/10+200 || l.wants[2] > 200 {
+		if visible := l.reads[0] + l.reads[1] + l.reads[2]; visible > 1500 && l.t.State().Phase != accessplan.Stale || all > visible/10+200 || l.wants[2] > 200 {
 			t.Fatalf("seed %d: %v", seed, l)
 		}
 	}
@@ -374,7 +376,7 @@ func TestBudget(t *testing.T) {
 	}
 	l := random(1)
 	l.run(t, 0)
-	if s := l.t.State(); s.Phase != Off || l.wants[0] != 0 {
+	if s := l.t.State(); s.Phase != accessplan.Off || l.wants[0] != 0 {
 		t.Errorf("without a budget: %v", l)
 	}
 }
@@ -389,12 +391,12 @@ func TestNonsense(t *testing.T) {
 	for _, p := range [][3]int{{-1, 0, 0}, {2, 0, 0}, {0, -1, 0}, {0, 0, -1}, {0, 0, 51}} {
 		tr.Position(p[0], p[1], p[2], now)
 	}
-	if s := tr.State(); s.Phase != Waiting || len(tr.Next(10, now)) > 0 || len(s.Ranks) > 0 {
+	if s := tr.State(); s.Phase != accessplan.Waiting || len(tr.Next(10, now)) > 0 || len(s.Ranks) > 0 {
 		t.Errorf("%+v", s)
 	}
 	tr.Fetched(Want{File: 5}, Kept, 10, time.Second, now)
 	tr.Position(1, 7, 3, now)
-	if s := tr.State(); s.Phase != Following || s.Epoch != 7 || len(s.Ranks) != 1 || s.Ranks[0].Position != 3 || s.Memory != 0 {
+	if s := tr.State(); s.Phase != accessplan.Following || s.Epoch != 7 || len(s.Ranks) != 1 || s.Ranks[0].Position != 3 || s.Memory != 0 {
 		t.Errorf("%+v", s)
 	}
 	if ws := tr.Next(1, now); len(ws) != 1 || ws[0].Rank != 1 || ws[0].Probe {

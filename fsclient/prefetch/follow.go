@@ -1,0 +1,308 @@
+package prefetch
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/bivouacfs/bivouac/datapath"
+	"github.com/bivouacfs/bivouac/fsclient/sources"
+	"github.com/bivouacfs/bivouac/fsclient/stripe"
+	"github.com/bivouacfs/bivouac/metadata"
+	"github.com/bivouacfs/bivouac/metadata/accessplan"
+)
+
+// follower follows one plan. Its goroutine owns the tracker.
+type follower struct {
+	e       *Engine
+	numbers *accessplan.Numbering
+	changed <-chan struct{}
+	t       *Tracker
+	results chan []result
+	flying  int // batches under way
+	phase   accessplan.Phase
+	files   int64 // prefetched, as counted
+}
+
+// result is what became of a want.
+type result struct {
+	Want
+	res   Result
+	bytes int64
+	took  time.Duration
+}
+
+// run follows the plan until it changes or ctx ends.
+func (f *follower) run(ctx context.Context) {
+	ctx, cancel := context.WithCancel(ctx)
+	clock := time.NewTicker(tick)
+	defer clock.Stop()
+	for over := false; !over; {
+		select {
+		case ino := <-f.e.seen:
+			f.observe(ino)
+		case rs := <-f.results:
+			f.finish(rs)
+		case <-clock.C:
+			f.positions()
+		case <-f.changed:
+			over = true
+		case <-ctx.Done():
+			over = true
+		}
+		for range len(f.e.seen) {
+			f.observe(<-f.e.seen)
+		}
+		if !over {
+			f.fetch(ctx)
+		}
+		f.tidy()
+	}
+	cancel()
+	for f.flying > 0 {
+		f.finish(<-f.results)
+	}
+	f.e.mu.Lock()
+	clear(f.e.kept)
+	f.e.begun = nil
+	f.e.mu.Unlock()
+}
+
+func (f *follower) observe(ino metadata.Ino) {
+	if n, ok := f.numbers.Of(ino); ok {
+		f.t.Observe(n, f.e.cfg.Now())
+	}
+}
+
+func (f *follower) positions() {
+	for _, p := range f.e.cfg.Positions() {
+		f.t.Position(p.Rank, p.Epoch, p.Position, f.e.cfg.Now())
+	}
+}
+
+// tidy drops what is not wanted any more and publishes the state.
+func (f *follower) tidy() {
+	if numbers := f.t.Released(); len(numbers) > 0 {
+		inos := make([]metadata.Ino, len(numbers))
+		for i, n := range numbers {
+			inos[i] = f.numbers.Ino(n)
+		}
+		f.e.drop(inos)
+	}
+	s, files := f.t.State(), f.t.Counters().Prefetched
+	f.e.setState(s, files-f.files)
+	f.files = files
+	if s.Phase == f.phase {
+		return
+	}
+	log := f.e.cfg.Log.WithField("epoch", s.Epoch)
+	switch {
+	case s.Phase == accessplan.Stale:
+		log.WithField("reason", s.Reason).Warn("reads do not follow the access plan: nothing is prefetched until they do")
+	case s.Phase == accessplan.Following && s.Reason != "":
+		log.WithField("reason", s.Reason).Info("reads follow the access plan")
+	case s.Phase == accessplan.Following:
+		log.Info("reads follow the access plan")
+	}
+	f.phase = s.Phase
+}
+
+// finish tells the tracker what became of a batch.
+func (f *follower) finish(rs []result) {
+	f.flying--
+	var unwanted []metadata.Ino
+	for _, r := range rs {
+		if !f.t.Fetched(r.Want, r.res, r.bytes, r.took, f.e.cfg.Now()) && r.res == Kept {
+			unwanted = append(unwanted, f.numbers.Ino(r.File))
+		}
+	}
+	f.e.mu.Lock()
+	defer f.e.mu.Unlock()
+	for _, ino := range unwanted {
+		delete(f.e.kept, ino)
+	}
+}
+
+// wanted is a want with its file.
+type wanted struct {
+	Want
+	a metadata.Attr
+}
+
+// fetch starts batches for the next wants, as many as may be under way.
+func (f *follower) fetch(ctx context.Context) {
+	pages := f.e.pages.Load()
+	if pages == nil {
+		return // nothing was read yet
+	}
+	for f.flying < batches {
+		ws := f.t.Next(batches*batchFiles/2, f.e.cfg.Now())
+		if len(ws) == 0 {
+			return
+		}
+		for _, b := range f.divide(ctx, *pages, ws) {
+			f.flying++
+			go func() { f.results <- b.fetch(ctx) }()
+		}
+	}
+}
+
+// batch is files that the same nodes have; none: each is read by itself.
+type batch struct {
+	e     *Engine
+	pages Pages
+	at    []metadata.NodeID
+	files []wanted
+	bytes int64
+}
+
+// divide groups wants by where they are. Files that are not fetched are failed wants.
+func (f *follower) divide(ctx context.Context, pages Pages, ws []Want) (all []*batch) {
+	open := make(map[string]*batch)
+	for _, w := range ws {
+		a, ok := f.fetchable(ctx, w)
+		if !ok {
+			f.t.Fetched(w, Failed, 0, 0, f.e.cfg.Now())
+			continue
+		}
+		at := f.e.cfg.Client.Where(&a)
+		for _, id := range at {
+			if id == f.e.cfg.Client.Self() {
+				at = []metadata.NodeID{id}
+				break
+			}
+		}
+		if len(at) == 1 && at[0] == f.e.cfg.Client.Self() && pages.Direct() {
+			f.e.cfg.Client.Advise(ctx, &a)
+			f.t.Fetched(w, Failed, 0, 0, f.e.cfg.Now())
+			continue
+		}
+		key := fmt.Sprint(at)
+		b := open[key]
+		if b == nil || b.bytes+a.Size > batchBytes || len(b.files) == batchFiles {
+			b = &batch{e: f.e, pages: pages, at: at}
+			open[key] = b
+			all = append(all, b)
+		}
+		b.files = append(b.files, wanted{w, a})
+		b.bytes += a.Size
+	}
+	return all
+}
+
+func (f *follower) fetchable(ctx context.Context, w Want) (metadata.Attr, bool) {
+	ino := f.numbers.Ino(w.File)
+	if ino == 0 {
+		return metadata.Attr{}, false
+	}
+	a, err := f.e.cfg.Client.Getattr(ctx, ino)
+	return a, err == nil && a.Mode&syscall.S_IFMT == syscall.S_IFREG && a.Size > 0 && a.Size <= largest
+}
+
+var buffers = sync.Pool{New: func() any { b := make([]byte, batchBytes); return &b }}
+
+// fetch reads the files and stores them.
+func (b *batch) fetch(ctx context.Context) []result {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	buf := buffers.Get().(*[]byte)
+	defer buffers.Put(buf)
+	self := b.e.cfg.Client.Self()
+	switch {
+	case len(b.at) == 0:
+		return b.each(ctx, *buf, stripe.ReadOpts{}) // overflow waits for the source
+	case len(b.at) == 1 && b.at[0] == self:
+		return b.each(ctx, *buf, stripe.ReadOpts{NoWait: true})
+	}
+	return b.many(ctx, *buf)
+}
+
+// many reads all files in one call.
+func (b *batch) many(ctx context.Context, buf []byte) []result {
+	rs := make([]datapath.RangeRead, len(b.files))
+	for i := range b.files {
+		rs[i] = datapath.RangeRead{Ino: b.files[i].a.Ino, Len: b.files[i].a.Size}
+	}
+	began, mark := b.e.cfg.Now(), b.pages.Mark()
+	err := b.ask(ctx, rs, buf)
+	took := b.e.cfg.Now().Sub(began)
+	out := make([]result, len(rs))
+	for i := range rs {
+		if err != nil {
+			rs[i].Err = err
+		}
+		out[i] = b.store(&b.files[i], rs[i].Data, rs[i].Err, mark, took)
+	}
+	return out
+}
+
+// ask makes the call to the fastest node, and if it fails, to the others.
+func (b *batch) ask(ctx context.Context, rs []datapath.RangeRead, buf []byte) (err error) {
+	at := append([]metadata.NodeID(nil), b.at...)
+	for len(at) > 0 {
+		r := b.e.cfg.Client.BeginRead(b.bytes, at)
+		err = b.askOne(ctx, r, rs, buf)
+		if err == nil || ctx.Err() != nil {
+			return err
+		}
+		rest := at[:0]
+		for _, id := range at {
+			if id != r.Place {
+				rest = append(rest, id)
+			}
+		}
+		at = rest
+	}
+	return err
+}
+
+func (b *batch) askOne(ctx context.Context, r sources.Read, rs []datapath.RangeRead, buf []byte) error {
+	limited, cancel := ctx, context.CancelFunc(func() {})
+	if r.Patience > 0 {
+		limited, cancel = context.WithTimeout(ctx, r.Patience)
+	}
+	defer cancel()
+	err := b.e.cfg.Client.ReadMany(limited, r.Place, rs, buf)
+	if ctx.Err() != nil || errors.Is(err, syscall.EAGAIN) {
+		r.Drop()
+		return err
+	}
+	r.End(b.bytes, err != nil)
+	if err == nil && len(b.at) > 1 && errors.Is(rs[0].Err, syscall.EAGAIN) {
+		return rs[0].Err // a replica that is not there: another node may have it
+	}
+	return err
+}
+
+// each reads the files one by one.
+func (b *batch) each(ctx context.Context, buf []byte, o stripe.ReadOpts) []result {
+	out := make([]result, len(b.files))
+	for i := range b.files {
+		w := &b.files[i]
+		began, mark := b.e.cfg.Now(), b.pages.Mark()
+		n, err := b.e.cfg.Client.Read(ctx, w.a, buf[:w.a.Size], 0, o)
+		out[i] = b.store(w, buf[:n], err, mark, b.e.cfg.Now().Sub(began))
+	}
+	return out
+}
+
+// store puts a file into the page cache, or keeps it in memory.
+func (b *batch) store(w *wanted, data []byte, err error, mark uint64, took time.Duration) result {
+	r := result{Want: w.Want, bytes: w.a.Size, took: took}
+	switch {
+	case errors.Is(err, syscall.EAGAIN):
+		r.res = Later
+	case err != nil || int64(len(data)) != w.a.Size:
+		r.res = Failed
+	case !w.Probe && b.pages.Store(w.a.Ino, data, mark):
+		r.res = Stored
+	default:
+		r.res = Kept
+		b.e.keep(w.a.Ino, kept{bytes.Clone(data), b.pages, mark})
+	}
+	return r
+}
