@@ -7,7 +7,6 @@ import (
 	"os"
 	"sync"
 	"syscall"
-	"time"
 
 	"github.com/hanwen/go-fuse/v2/fuse"
 	"golang.org/x/sys/unix"
@@ -43,7 +42,7 @@ const coverBackground = 16
 
 // CoverMemory is the most that the requests of one cover take, as Memory is for
 // the mount below it.
-const CoverMemory = (coverBackground + idleReaders + prefetchers) * maxWrite
+const CoverMemory = (coverBackground + idleReaders) * maxWrite
 
 // Cover is a dataset's own connection to the kernel.
 type Cover struct {
@@ -86,10 +85,10 @@ func (c *covers) servers() (all []*fuse.Server) {
 
 // Cover returns a server for the dataset whose root directory is root. dev is a descriptor
 // of /dev/fuse that is mounted read-only over that directory; the caller closes it. Uses of
-// the mount wait until Serve runs. Unmount detaches covers, too. The files that next
-// predicts are put into the page cache; next may be nil.
+// the mount wait until Serve runs. Unmount detaches covers, too. next prefetches the files that
+// are read through the cover; it may be nil.
 func (m *Mount) Cover(dev *os.File, root metadata.Ino, next Prefetch) (*Cover, error) {
-	fs := &coverFS{RawFileSystem: fuse.NewDefaultRawFileSystem(), s: m.fs, root: root, next: next}
+	fs := &coverFS{RawFileSystem: fuse.NewDefaultRawFileSystem(), s: m.fs, root: root, next: next, pages: pages{s: m.fs}}
 	return m.adopt(dev, fs, fs)
 }
 
@@ -114,6 +113,7 @@ func (m *Mount) adopt(dev *os.File, fs fuse.RawFileSystem, of *coverFS) (*Cover,
 		return nil, fmt.Errorf("cover of inode %v: %w", root, err)
 	}
 	m.covered.Store(true)
+	of.pages.server = server
 	return &Cover{server: server, fs: of, served: make(chan struct{}), all: &m.fs.covers}, nil
 }
 
@@ -123,7 +123,6 @@ func (c *Cover) Serve() {
 	defer close(c.served)
 	c.all.add(c)
 	defer c.all.remove(c)
-	defer c.fs.storePrefetched(c.server)()
 	c.server.Serve()
 }
 
@@ -139,6 +138,7 @@ type coverFS struct {
 	s       *fsys
 	root    metadata.Ino
 	next    Prefetch // may be nil
+	pages   pages
 	cursors cursors
 }
 
@@ -225,10 +225,8 @@ func (c *coverFS) Read(cancel <-chan struct{}, in *fuse.ReadIn, buf []byte) (res
 		if r := traced(ctx); r != nil {
 			r.what = span(in.Offset, uint64(in.Size))
 		}
-		if c.next != nil && in.Offset == 0 {
-			c.next.Read(metadata.Ino(in.NodeId))
-			began := time.Now()
-			defer func() { c.next.Waited(metadata.Ino(in.NodeId), time.Since(began)) }()
+		if res = c.pages.readAhead(c.next, in, len(buf)); res != nil {
+			return nil
 		}
 		a, err := c.s.client.Getattr(ctx, metadata.Ino(in.NodeId))
 		if err != nil {

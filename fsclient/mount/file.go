@@ -164,6 +164,8 @@ func (s *fsys) Read(cancel <-chan struct{}, in *fuse.ReadIn, buf []byte) (res fu
 			}
 		}
 		switch {
+		case h.file != nil && h.file.Ino().Sealed():
+			res, err = s.readSealed(ctx, h, in, buf)
 		case h.file != nil:
 			res, err = s.readFile(ctx, h, buf, int64(in.Offset))
 		case h.backing != nil:

@@ -29,6 +29,7 @@ type fsys struct {
 	stats     opCounters
 
 	server     atomic.Pointer[fuse.Server] // since Init
+	pages      atomic.Pointer[pages]       // since Init
 	mapsDirect bool                        // since Init: files with FOPEN_DIRECT_IO can be mapped shared
 	backings   backings
 	covers     covers
@@ -56,6 +57,7 @@ func (s *fsys) String() string { return fsName }
 // Init logs the features of the kernel.
 func (s *fsys) Init(server *fuse.Server) {
 	s.server.Store(server)
+	s.pages.Store(&pages{s: s, server: server, direct: true}) // as by passthrough
 	s.client.OnRevoke(s.forget)
 	k := server.KernelSettings()
 	has := func(c uint64) bool { return k.Flags64()&c != 0 }

@@ -47,6 +47,9 @@ type Config struct {
 	UID, GID   uint32 // the job's user, who owns the root
 	// Virtual is the content of .bivouac's files; nil is no content.
 	Virtual func(name string) ([]byte, error)
+	// Prefetch returns what prefetches the files of a dataset, nil if nothing does; nil is nothing
+	// for all.
+	Prefetch func(ds metadata.DatasetID) Prefetch
 	// Backer has the privilege that passthrough needs; nil registers files directly, if
 	// this process may.
 	Backer Backer

@@ -36,13 +36,14 @@ import (
 
 // Objects returns a server for the data of the files of a dataset by inode number. dev is
 // a descriptor of /dev/fuse, mounted read-only as the lowest layer of the dataset's kernel
-// view. Its directories list nothing.
+// view. Its directories list nothing. next is as of Cover: the overlay above reads through the page
+// cache of this connection.
 //
 //	/ab/<ino>   ab is the last byte of the number, in hex
 //	/f/<ino>    the same file
-func (m *Mount) Objects(dev *os.File, ds metadata.DatasetID) (*Cover, error) {
+func (m *Mount) Objects(dev *os.File, ds metadata.DatasetID, next Prefetch) (*Cover, error) {
 	root := metadata.SealedIno(ds, metadata.DirPart, 0)
-	fs := &objectsFS{coverFS: coverFS{RawFileSystem: fuse.NewDefaultRawFileSystem(), s: m.fs, root: root}}
+	fs := &objectsFS{coverFS: coverFS{RawFileSystem: fuse.NewDefaultRawFileSystem(), s: m.fs, root: root, next: next, pages: pages{s: m.fs, direct: true}}}
 	return m.adopt(dev, fs, &fs.coverFS)
 }
 

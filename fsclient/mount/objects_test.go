@@ -21,7 +21,7 @@ func (j *job) objects(t *testing.T, i int) string {
 	at := t.TempDir()
 	data := fmt.Sprintf("fd=%d,rootmode=40000,user_id=%d,group_id=%d,allow_other,default_permissions,max_read=1048576", dev.Fd(), j.uid, j.uid)
 	check(t, unix.Mount("bivouac", at, "fuse.bivouac", unix.MS_RDONLY|unix.MS_NOSUID|unix.MS_NODEV, data))
-	c, err := j.mounts[i].Objects(dev, j.sealed.set.ID)
+	c, err := j.mounts[i].Objects(dev, j.sealed.set.ID, nil)
 	if err != nil {
 		_ = unix.Unmount(at, unix.MNT_DETACH)
 		t.Fatal(err)

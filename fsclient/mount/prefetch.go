@@ -2,91 +2,71 @@ package mount
 
 import (
 	"context"
-	"errors"
-	"sync"
-	"syscall"
-	"time"
 
 	"github.com/hanwen/go-fuse/v2/fuse"
 
-	"github.com/bivouacfs/bivouac/datapath/retry"
-	"github.com/bivouacfs/bivouac/fsclient"
+	"github.com/bivouacfs/bivouac/fsclient/prefetch"
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// Prefetch predicts which files of a dataset are read next.
+// Prefetch knows which files of a dataset are read next, and fetches them. A prefetch.Engine is one.
 type Prefetch interface {
-	// Read notes that a process begins to read a file that the kernel has not cached.
-	Read(ino metadata.Ino)
-	// Waited notes how long the reader of a file has waited for it.
-	Waited(ino metadata.Ino, took time.Duration)
-	// Next waits for a file to prefetch. After an error there will be none.
-	Next(ctx context.Context) (metadata.Ino, error)
-	// Later returns a file that is not staged yet: Next returns it again.
-	Later(ino metadata.Ino)
+	// Read notes a read of n bytes of a file through a connection, and returns them if they are
+	// in memory, else nil. They do not change.
+	Read(from prefetch.Pages, ino metadata.Ino, off, n int64) []byte
 }
 
-const (
-	prefetchers  = 4           // files that are prefetched at once
-	unknownPause = time.Second // after a file that the kernel has not looked up: it may lack the next ones, too
-)
-
-// storePrefetched puts predicted files into the kernel's page cache
-// (FUSE_NOTIFY_STORE), until end is called.
-func (c *coverFS) storePrefetched(server *fuse.Server) (end func()) {
-	if c.next == nil {
-		return func() {}
-	}
-	ctx, cancel := context.WithCancel(context.Background())
-	var wg sync.WaitGroup
-	for range prefetchers {
-		wg.Go(func() {
-			var buf []byte
-			for {
-				ino, err := c.next.Next(ctx)
-				if err != nil {
-					return
-				}
-				if buf == nil {
-					buf = make([]byte, maxWrite)
-				}
-				switch c.store(ctx, server, ino, buf) {
-				case fuse.EAGAIN:
-					c.next.Later(ino)
-				case fuse.ENOENT:
-					retry.Pause(ctx, unknownPause) // Next returns an error if ctx has ended
-				}
-			}
-		})
-	}
-	return func() {
-		cancel()
-		wg.Wait()
-	}
+// pages is the page cache of the kernel behind one connection.
+type pages struct {
+	s      *fsys
+	server *fuse.Server
+	// direct says that the kernel reads this node's files by itself.
+	direct bool
 }
 
-// store puts a file that fits in buf into the page cache. EAGAIN means that the file is
-// not staged yet, ENOENT that the kernel has not looked it up. Other errors are left to
-// the readers of the file.
-func (c *coverFS) store(ctx context.Context, server *fuse.Server, ino metadata.Ino, buf []byte) fuse.Status {
-	drops := c.s.drops.Load()
-	a, err := c.s.client.Getattr(ctx, ino)
-	if err != nil || a.Mode&syscall.S_IFMT != syscall.S_IFREG || a.Size == 0 || a.Size > int64(len(buf)) {
-		return fuse.OK
+var _ prefetch.Pages = (*pages)(nil)
+
+// Mark implements prefetch.Pages.
+func (p *pages) Mark() uint64 { return uint64(p.s.drops.Load()) }
+
+// Direct implements prefetch.Pages.
+func (p *pages) Direct() bool { return p.direct }
+
+// Store implements prefetch.Pages by FUSE_NOTIFY_STORE. The kernel has inodes only of files that it
+// has looked up.
+func (p *pages) Store(ino metadata.Ino, b []byte, mark uint64) bool {
+	if p.server.InodeNotifyStoreCache(uint64(ino), 0, b) != fuse.OK {
+		return false
 	}
-	switch _, err := c.s.client.Read(ctx, a, buf[:a.Size], 0, fsclient.ReadOpts{NoWait: true}); {
-	case errors.Is(err, syscall.EAGAIN):
-		return fuse.EAGAIN
-	case err != nil:
-		return fuse.OK
-	}
-	code := server.InodeNotifyStoreCache(uint64(ino), 0, buf[:a.Size])
-	if c.s.drops.Load() != drops {
+	p.s.stats.prefetched.Add(1)
+	if p.Mark() != mark {
 		// The bytes may have been read before the pages were dropped, and stored after.
-		_ = server.InodeNotify(uint64(ino), 0, 0)
+		_ = p.server.InodeNotify(uint64(ino), 0, 0)
 	}
-	if code == fuse.OK {
-		c.s.stats.prefetched.Add(1)
+	return true
+}
+
+// readAhead notes a read of a dataset's file, and returns its bytes if they were prefetched.
+func (p *pages) readAhead(next Prefetch, in *fuse.ReadIn, n int) fuse.ReadResult {
+	if next == nil || p == nil {
+		return nil
 	}
-	return code
+	b := next.Read(p, metadata.Ino(in.NodeId), int64(in.Offset), int64(min(n, int(in.Size))))
+	if b == nil {
+		return nil
+	}
+	if in.Offset == 0 {
+		p.s.stats.prefetched.Add(1)
+	}
+	return memoryOf(b)
+}
+
+// readSealed reads from a file of a dataset that is open on the main mount.
+func (s *fsys) readSealed(ctx context.Context, h *handle, in *fuse.ReadIn, buf []byte) (fuse.ReadResult, error) {
+	if s.cfg.Prefetch != nil {
+		if res := s.pages.Load().readAhead(s.cfg.Prefetch(h.file.Ino().Dataset()), in, len(buf)); res != nil {
+			return res, nil
+		}
+	}
+	return s.readFile(ctx, h, buf, int64(in.Offset))
 }

@@ -1,0 +1,156 @@
+package prefetch
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	"github.com/bivouacfs/bivouac/metadata/accessplan"
+)
+
+// Next returns up to n files to fetch now, nearest first.
+func (t *Tracker) Next(n int, now time.Time) (ws []Want) {
+	if t.phase != accessplan.Following {
+		return nil
+	}
+	ws = t.again(n, now)
+	for len(ws) < n {
+		r := t.nearest()
+		if r == nil {
+			return ws
+		}
+		if t.held+t.cfg.Mean > t.cfg.Budget && !t.relieve() {
+			return ws
+		}
+		if it := t.want(r, r.take()); it != nil {
+			ws = append(ws, it.Want)
+		}
+	}
+	return ws
+}
+
+// want makes an item of the file at a position; nil if it is not to be fetched now.
+func (t *Tracker) want(r *rank, at int) *item {
+	f := t.fileAt(r, at)
+	if f < 0 || r.seen(at) || at < r.front-r.window {
+		return nil
+	}
+	w := Want{File: f, Rank: r.id, Probe: !t.exact && at%probeEvery == 0}
+	if it := t.items[f]; it != nil {
+		if it.Rank != r.id || it.at < at {
+			it.then, it.next = &w, at // its page may be gone by then
+		}
+		return nil
+	}
+	it := &item{Want: w, at: at, bytes: t.cfg.Mean}
+	t.items[f] = it
+	t.held += it.bytes
+	r.items = append(r.items, it)
+	return it
+}
+
+// again is the files that were not staged before.
+func (t *Tracker) again(n int, now time.Time) (ws []Want) {
+	for _, r := range t.active {
+		for _, it := range r.items {
+			if len(ws) < n && !it.again.IsZero() && !now.Before(it.again) {
+				it.again = time.Time{}
+				ws = append(ws, it.Want)
+			}
+		}
+	}
+	return ws
+}
+
+// nearest is the rank whose next want is closest to its front; nil if none wants any.
+func (t *Tracker) nearest() *rank {
+	var best *rank
+	for _, r := range t.active {
+		end := r.length
+		if t.next() >= 0 {
+			end *= 2
+		}
+		n, far := r.first(), t.distance(r)
+		r.filling = n < end && (n < r.front+far*3/4 || r.filling && n <= r.front+far)
+		if !r.filling {
+			continue
+		}
+		if best == nil || cmp.Or(cmp.Compare(r.first()-r.front, best.first()-best.front), cmp.Compare(r.id, best.id)) < 0 {
+			best = r
+		}
+	}
+	return best
+}
+
+// distance is how many positions ahead of a rank is fetched.
+func (t *Tracker) distance(r *rank) int {
+	d := int(r.pace * (2*t.took + timeAhead).Seconds())
+	return min(max(d, leastAhead), mostAhead, max(r.length/2, 1))
+}
+
+// fileAt is the file at a position of a rank; -1 is none.
+func (t *Tracker) fileAt(r *rank, at int) int {
+	n := t.current
+	if at >= r.length {
+		n, at = t.next(), at-r.length
+	}
+	if e := t.epoch(n); e != nil && at >= 0 && at < e.Len(r.id) {
+		return e.At(r.id, at)
+	}
+	return -1
+}
+
+// relieve releases held files that are behind their rank's front, to make room; false if there are
+// none.
+func (t *Tracker) relieve() bool {
+	found := false
+	for _, r := range t.active {
+		for _, it := range slices.Clone(r.items) {
+			if it.fetched && it.at < r.front {
+				found = true
+				if it.stored {
+					t.count.Hits++
+				} else {
+					t.count.Wasted++
+				}
+				t.release(it)
+			}
+		}
+	}
+	return found
+}
+
+// Fetched says what became of a want. It reports whether the file is still wanted.
+func (t *Tracker) Fetched(w Want, res Result, bytes int64, took time.Duration, now time.Time) bool {
+	if took > 0 {
+		t.took += (took - t.took) / 8
+	}
+	it := t.items[w.File]
+	if it == nil || it.fetched {
+		return false
+	}
+	switch res {
+	case Later:
+		if it.tries++; it.tries > mostTries {
+			t.release(it)
+			return false
+		}
+		it.again = now.Add(retryDelay << it.tries)
+		return true
+	case Failed:
+		t.release(it)
+		return false
+	}
+	t.held += bytes - it.bytes
+	it.bytes, it.fetched, it.stored = bytes, true, res == Stored
+	t.count.Prefetched++
+	t.count.Bytes += bytes
+	return true
+}
+
+// Released returns the files kept in memory that are not wanted any more, since the last call.
+func (t *Tracker) Released() []int {
+	r := t.released
+	t.released = nil
+	return r
+}
