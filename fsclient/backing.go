@@ -8,6 +8,8 @@ import (
 	"os"
 	"slices"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/bivouacfs/bivouac/datapath"
 	"github.com/bivouacfs/bivouac/metadata"
 )
@@ -73,4 +75,18 @@ func (c *Client) backing(ino metadata.Ino, size int64, order []metadata.NodeID) 
 		return nil, fmt.Errorf("object %v: %w", ino, err)
 	}
 	return nil, nil
+}
+
+// Advise has the kernel read a file of a dataset ahead, if it is whole on this node.
+func (c *Client) Advise(ctx context.Context, a *metadata.Attr) {
+	order, err := c.nodes.Order(ctx, a.Ino, a.Layout)
+	if err != nil {
+		return
+	}
+	o, err := c.backing(a.Ino, a.Size, order)
+	if o == nil || err != nil {
+		return // its reader hears of the error
+	}
+	_ = unix.Fadvise(int(o.Fd()), 0, a.Size, unix.FADV_WILLNEED) // only a help
+	_ = o.Close()                                                // nothing was read
 }

@@ -38,6 +38,9 @@ type File struct {
 	// ServeRate limits the bytes per second that it serves to other nodes. 0 is unlimited.
 	Rate      int64 `json:"rate,omitempty"`
 	ServeRate int64 `json:"serve_rate,omitempty"`
+	// Ahead bounds the bytes that this node prefetches of a dataset; 0 is a share of its memory,
+	// AheadOff none.
+	Ahead int64 `json:"ahead,omitempty"`
 	// VerifyReads compares dataset reads from other nodes with the checksums taken when
 	// the data was staged.
 	VerifyReads bool `json:"verify_reads,omitempty"`
@@ -57,6 +60,26 @@ type File struct {
 	// WorkDir is the directory from which the job was submitted. Lists for the user are
 	// written there; "" means that none are written.
 	WorkDir string `json:"work_dir,omitempty"`
+}
+
+// AheadOff as File.Ahead turns prefetch off.
+const AheadOff = -1
+
+// ParseAhead turns the user's size into File.Ahead; 0 is off, and nothing at all the default.
+func ParseAhead(v string, size func(string) (int64, error)) (int64, error) {
+	if v == "" {
+		return 0, nil
+	}
+	n, err := size(v)
+	switch {
+	case err != nil:
+		return 0, err
+	case n == 0:
+		return AheadOff, nil
+	case n < 1<<20:
+		return 0, errors.New("want 0, or 1M or more, on each node")
+	}
+	return n, nil
 }
 
 // KernelViewOff as File.KernelView turns kernel views off.

@@ -199,7 +199,7 @@ func (c *covers) done(x *covered, m *mount.Cover, viewed bool) (stale bool) {
 func (c *covers) cover(ds cluster.Dataset, sum manifest.Summary) *mount.Cover {
 	log := c.node.log.WithField("dataset", ds.Name)
 	h, m, err := c.begin(ds, c.by.cover, func(dev *os.File) (*mount.Cover, error) {
-		return c.node.mount.Cover(dev, metadata.SealedIno(ds.ID, metadata.DirPart, 0), c.node.daemon.Prefetch(ds.ID))
+		return c.node.mount.Cover(dev, metadata.SealedIno(ds.ID, metadata.DirPart, 0), c.node.ahead.of(ds.ID))
 	})
 	if err == nil {
 		_ = mounts.TellDeep(h.near, sum.Depth > mounts.MaxRing) // made has the error

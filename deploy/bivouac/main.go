@@ -87,6 +87,8 @@ while the job runs and at its end. The keys of --bivouac-opts are:
     rate=SIZE               limit on each node's reads from sources, per second
     serve-rate=SIZE         limit on what each node sends to readers on other
                             nodes, per second
+    ahead=SIZE              memory on each node for prefetched files of a dataset
+                            with an access plan; 0 switches prefetch off
     seed=N                  seed for placing files on nodes
     verify=reads            check remote reads of datasets against checksums
     kernel-view=auto|off    let the kernel read small local files directly

@@ -23,7 +23,7 @@ func boundMemory(job *job.File, log *logrus.Entry) daemon.Memory {
 		serving = daemon.ServingIn(limit)
 	}
 	m := daemon.MemoryOf(job, serving)
-	m.Mount = mount.Memory + 2*maxCovers*mount.CoverMemory + fsclient.WriteMemory // a cover and a view each
+	m.Mount = mount.Memory + 2*maxCovers*mount.CoverMemory + fsclient.WriteMemory + aheadOf(job) // a cover and a view each, one dataset with a plan
 	from := "formula"
 	switch {
 	case os.Getenv("GOMEMLIMIT") != "":

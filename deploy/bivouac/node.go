@@ -26,6 +26,7 @@ import (
 	"github.com/bivouacfs/bivouac/fsclient/sources"
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/metadata/cluster"
+	"github.com/bivouacfs/bivouac/metadata/manifest"
 	"github.com/bivouacfs/bivouac/stagein/stageout"
 )
 
@@ -40,6 +41,7 @@ type node struct {
 	backer mount.Backer  // nil: the mount asks the kernel by itself
 	ended  chan struct{} // closed when the mount is gone
 	covers *covers
+	ahead  *prefetchers
 	// watched says that a keeper wants to hear that the mount answers.
 	watched bool
 }
@@ -101,10 +103,10 @@ func (n *node) openMount(start daemon.Start) error {
 	if start.Fuse {
 		dir = fmt.Sprintf("/dev/fd/%d", daemon.FuseFD)
 	}
-	n.covers = newCovers(n, n.covererOf(start))
+	n.covers, n.ahead = newCovers(n, n.covererOf(start)), newPrefetchers(n)
 	n.mount, err = mount.New(mount.Config{
 		Client: n.client, Dir: dir, Point: n.job.Dirs.Mount, AllowOther: start.Fuse || os.Geteuid() == 0, UID: n.job.UID, GID: n.job.GID,
-		Virtual: n.virtual, Backer: n.backer, Log: n.log.WithField("part", "mount"),
+		Virtual: n.virtual, Backer: n.backer, Prefetch: n.ahead.of, Log: n.log.WithField("part", "mount"),
 	})
 	if err != nil {
 		return fmt.Errorf("mount %s: %w", n.job.Dirs.Mount, err)
@@ -127,7 +129,11 @@ func (n *node) openMount(start daemon.Start) error {
 	if err := n.mount.Ready(); err != nil {
 		return fmt.Errorf("mount %s: %w", n.job.Dirs.Mount, err)
 	}
-	d.SetTree(n.covers.see)
+	d.Plans().SetState(n.ahead.state)
+	d.SetTree(func(ds cluster.Dataset, sum manifest.Summary) {
+		n.ahead.see(ds)
+		n.covers.see(ds, sum)
+	})
 	return nil
 }
 
@@ -335,6 +341,7 @@ const maxTrouble = 8 << 10
 func (n *node) close() {
 	signal.Ignore(syscall.SIGTERM, os.Interrupt)
 	n.covers.stop()
+	n.ahead.stop()
 	if err := n.mount.Unmount(); err != nil {
 		n.log.WithError(err).Warn("could not unmount")
 	}

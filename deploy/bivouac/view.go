@@ -54,7 +54,7 @@ type viewBuild struct {
 
 func (v *viewBuild) make(c *covers) (*mountHelper, *mount.Cover, error) {
 	h, m, err := c.begin(v.ds, c.by.view, func(dev *os.File) (*mount.Cover, error) {
-		return v.node.mount.Objects(dev, v.ds.ID)
+		return v.node.mount.Objects(dev, v.ds.ID, v.node.ahead.of(v.ds.ID))
 	})
 	if err != nil {
 		return nil, nil, err

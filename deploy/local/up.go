@@ -33,8 +33,9 @@ type Config struct {
 	Nodes    int   // 4
 	Capacity int64 // bytes on each node; 0 is what the disk has
 	Scratch  job.Reserve
-	// Rate and ServeRate are daemon.Job's.
+	// Rate, ServeRate and Ahead are daemon.Job's.
 	Rate, ServeRate int64
+	Ahead           int64
 	VerifyReads     bool   // daemon.Job's
 	KernelView      string // daemon.Job's
 	Debug           bool   // daemon.Job's
@@ -164,7 +165,7 @@ func (l *launch) job(i int) *job.File {
 	home := filepath.Join(hidden(l.cfg.Dir), "node"+strconv.Itoa(i))
 	j := &job.File{
 		Version: job.Version, ID: "local", UID: uint32(os.Getuid()), GID: uint32(os.Getgid()),
-		Self: metadata.NodeID(i), Addrs: l.addrs, Capacity: l.cfg.Capacity, Scratch: l.cfg.Scratch, Rate: l.cfg.Rate, ServeRate: l.cfg.ServeRate, VerifyReads: l.cfg.VerifyReads, KernelView: l.cfg.KernelView, Debug: l.cfg.Debug, Seed: l.cfg.Seed,
+		Self: metadata.NodeID(i), Addrs: l.addrs, Capacity: l.cfg.Capacity, Scratch: l.cfg.Scratch, Rate: l.cfg.Rate, ServeRate: l.cfg.ServeRate, Ahead: l.cfg.Ahead, VerifyReads: l.cfg.VerifyReads, KernelView: l.cfg.KernelView, Debug: l.cfg.Debug, Seed: l.cfg.Seed,
 		Datasets: l.cfg.Datasets, StageOut: l.cfg.StageOut,
 		StartTimeout: int(l.cfg.Timeout / time.Second), Created: metadata.TimeOf(time.Now()),
 	}

@@ -165,8 +165,12 @@ var knownOptions = map[string]func(string) error{
 	},
 	"rate":       perNode("a second, on each node"),
 	"serve-rate": perNode("a second, on each node"),
-	"verify":     only("reads"),
-	"log":        only("debug"),
+	"ahead": func(v string) error {
+		_, err := job.ParseAhead(v, ParseSize)
+		return err
+	},
+	"verify": only("reads"),
+	"log":    only("debug"),
 	"kernel-view": func(v string) error {
 		_, err := job.ParseKernelView(v)
 		return err
@@ -250,6 +254,15 @@ func (s *Spec) Scratch(site Site) job.Reserve {
 		return job.DefaultReserve
 	}
 	return r
+}
+
+// Ahead is job.File's.
+func (s *Spec) Ahead() int64 {
+	n, err := job.ParseAhead(s.Opts["ahead"], ParseSize)
+	if err != nil { // validate has checked it
+		return 0
+	}
+	return n
 }
 
 // Rate bounds the reads of each node from sources, in bytes a second; 0 is no bound.

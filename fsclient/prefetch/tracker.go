@@ -135,6 +135,7 @@ func New(o Order, cfg Config) *Tracker {
 	t := &Tracker{
 		cfg: cfg, order: o, ranks: o.Ranks(), phase: accessplan.Waiting, current: -1,
 		active: make(map[int]*rank), joining: make(map[int]joiner), items: make(map[int]*item),
+		search: search{before: -1},
 	}
 	if cfg.Budget <= 0 || o.Files() == 0 {
 		t.phase = accessplan.Off

@@ -67,7 +67,7 @@ func (n *Node) mount(t testing.TB, i int) *Mounted {
 	t.Helper()
 	dir := t.TempDir()
 	m, err := mount.New(mount.Config{
-		Client: n.Client, Dir: dir, AllowOther: os.Geteuid() == 0, UID: n.Job.UID, GID: n.Job.GID, Log: n.log.WithField("part", "mount"),
+		Client: n.Client, Dir: dir, AllowOther: os.Geteuid() == 0, UID: n.Job.UID, GID: n.Job.GID, Prefetch: n.Prefetch, Log: n.log.WithField("part", "mount"),
 	})
 	if err != nil {
 		t.Fatal(err)

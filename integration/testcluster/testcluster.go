@@ -30,6 +30,7 @@ import (
 	"github.com/bivouacfs/bivouac/datapath/chunkstore"
 	"github.com/bivouacfs/bivouac/datapath/rpc"
 	"github.com/bivouacfs/bivouac/fsclient"
+	"github.com/bivouacfs/bivouac/fsclient/mount"
 	"github.com/bivouacfs/bivouac/fsclient/remote"
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/metadata/cluster"
@@ -77,10 +78,12 @@ type Node struct {
 	*daemon.Daemon
 	Client *fsclient.Client
 	Job    *job.File
-	dir    string
-	log    *logrus.Entry
-	mounts []*Mounted
-	closed sync.Once
+	// Prefetch is mount.Config's of later mounts.
+	Prefetch func(metadata.DatasetID) mount.Prefetch
+	dir      string
+	log      *logrus.Entry
+	mounts   []*Mounted
+	closed   sync.Once
 }
 
 // stop closes the daemon, once.

@@ -1,0 +1,128 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/bivouacfs/bivouac/daemon"
+	"github.com/bivouacfs/bivouac/daemon/job"
+	"github.com/bivouacfs/bivouac/deploy/mounts"
+	"github.com/bivouacfs/bivouac/fsclient/mount"
+	"github.com/bivouacfs/bivouac/fsclient/prefetch"
+	"github.com/bivouacfs/bivouac/metadata"
+	"github.com/bivouacfs/bivouac/metadata/accessplan"
+	"github.com/bivouacfs/bivouac/metadata/cluster"
+)
+
+// prefetchers has an engine for each dataset, which waits for its access plan.
+type prefetchers struct {
+	node   *node
+	budget int64 // bytes, of each
+	ctx    context.Context
+	cancel context.CancelFunc
+	wg     sync.WaitGroup
+
+	mu      sync.Mutex
+	engines map[metadata.DatasetID]*prefetch.Engine // guarded by mu
+	stopped bool                                    // guarded by mu
+}
+
+func newPrefetchers(n *node) *prefetchers {
+	p := &prefetchers{node: n, budget: aheadOf(n.job), engines: make(map[metadata.DatasetID]*prefetch.Engine)}
+	p.ctx, p.cancel = context.WithCancel(context.Background())
+	return p
+}
+
+// The default of ahead=: a share of the memory, within bounds.
+const (
+	aheadShare = 16
+	leastAhead = 64 << 20
+	mostAhead  = 1 << 30
+)
+
+// aheadOf is the memory for prefetched files of a dataset, in bytes: as the job says, else a share
+// of what the daemon may use, or of the machine's.
+func aheadOf(j *job.File) int64 {
+	switch {
+	case j.Ahead == job.AheadOff:
+		return 0
+	case j.Ahead > 0:
+		return j.Ahead
+	}
+	memory, limited := daemon.CgroupLimit(os.DirFS("/"))
+	if !limited {
+		memory = mounts.Memory()
+	}
+	return min(max(memory/aheadShare, leastAhead), mostAhead)
+}
+
+// see starts the engine of a readable dataset. It is called more than once for each.
+func (p *prefetchers) see(ds cluster.Dataset) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.engines[ds.ID] != nil || p.stopped {
+		return
+	}
+	n, plans := p.node, p.node.daemon.Plans()
+	e := prefetch.NewEngine(prefetch.EngineConfig{
+		Client: n.client, Files: tableFiles{n.daemon, ds}, Budget: p.budget, Log: n.log.WithField("dataset", ds.Name), Now: time.Now,
+		Plan:      func() (*accessplan.Plan, <-chan struct{}) { return plans.Plan(ds.ID) },
+		Positions: func() []accessplan.Position { return plans.Positions(ds.ID) },
+	})
+	p.engines[ds.ID] = e
+	p.wg.Go(func() { e.Run(p.ctx) })
+}
+
+// of is what prefetches a dataset; nil if nothing does.
+func (p *prefetchers) of(ds metadata.DatasetID) mount.Prefetch {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if e := p.engines[ds]; e != nil {
+		return e
+	}
+	return nil
+}
+
+// state is how the plan of a dataset is followed here.
+func (p *prefetchers) state(ds metadata.DatasetID) accessplan.State {
+	p.mu.Lock()
+	e := p.engines[ds]
+	p.mu.Unlock()
+	if e == nil {
+		return accessplan.State{Phase: accessplan.Waiting}
+	}
+	s := e.State()
+	for i := range s.Ranks {
+		s.Ranks[i].Node = p.node.job.Hosts[p.node.job.Self]
+	}
+	return s
+}
+
+// stop ends all engines.
+func (p *prefetchers) stop() {
+	p.mu.Lock()
+	p.stopped = true
+	p.mu.Unlock()
+	p.cancel()
+	p.wg.Wait()
+}
+
+// tableFiles is the files of a dataset, as long as it is there.
+type tableFiles struct {
+	d  *daemon.Daemon
+	ds cluster.Dataset
+}
+
+// Files implements accessplan.Files.
+func (f tableFiles) Files(fn func(dir string, number uint32, name string, a metadata.Attr) bool) error {
+	store, _ := f.d.Table(f.ds.ID)
+	files, ok := store.(accessplan.Files)
+	if !ok {
+		return fmt.Errorf("manifest of %s: %w", f.ds.Name, syscall.ENOENT)
+	}
+	return files.Files(fn)
+}
