@@ -7,6 +7,7 @@ import (
 
 	"github.com/bivouacfs/bivouac/daemon/dataset"
 	"github.com/bivouacfs/bivouac/daemon/job"
+	"github.com/bivouacfs/bivouac/daemon/replicas"
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/metadata/cluster"
 	"github.com/bivouacfs/bivouac/stagein"
@@ -47,6 +48,38 @@ func TestReportsWakeTheLeader(t *testing.T) {
 		if got != c.want {
 			t.Errorf("%s: the leader is woken: %v, want %v", c.name, got, c.want)
 		}
+	}
+}
+
+// TestMarks: what nodes say of their replicas gets a newer version when it changes, and only
+// then, also than that of an earlier leader.
+func TestMarks(t *testing.T) {
+	l := New(Config{Job: &job.File{Hosts: make([]string, 7)}})
+	if v, all := l.Marks(0); v != 0 || all != nil {
+		t.Errorf("without replicas: version %d, %v", v, all)
+	}
+	report := func(node metadata.NodeID, below uint64) {
+		r := Report{Node: node, Replicas: map[metadata.DatasetID]replicas.Mark{3: {Node: node, Below: below}}}
+		l.Record(r, time.Unix(1, 0))
+	}
+	report(1, 10)
+	v, all := l.Marks(0)
+	if v < uint64(time.Second) || len(all[3]) != 1 || all[3][0].Below != 10 {
+		t.Errorf("version %d, %v", v, all)
+	}
+	if again, all := l.Marks(v); again != 0 || all != nil {
+		t.Errorf("for who knows them: version %d, %v", again, all)
+	}
+	report(1, 10)
+	l.Record(Report{Node: 2}, time.Unix(1, 0))
+	if again, _ := l.Marks(v); again != 0 {
+		t.Errorf("version %d without a change", again)
+	}
+	report(2, 5)
+	report(1, 20)
+	newer, all := l.Marks(v)
+	if newer <= v || len(all[3]) != 2 || all[3][0].Below+all[3][1].Below != 25 {
+		t.Errorf("version %d after %d: %v", newer, v, all)
 	}
 }
 

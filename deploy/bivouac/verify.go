@@ -105,7 +105,11 @@ func readyNames(c *cobra.Command, ctl *daemon.Ctl, names []string) ([]string, er
 
 func tellVerified(w io.Writer, name string, r dataset.VerifyResult) {
 	for _, f := range r.BadFiles {
-		if f.Repaired {
+		switch {
+		case !f.Repaired:
+		case r.Replicas > 0:
+			f.Error += "; repaired from another copy or the source"
+		default:
 			f.Error += "; repaired from the source"
 		}
 		if f.Path == "" {
@@ -124,6 +128,9 @@ func tellVerified(w io.Writer, name string, r dataset.VerifyResult) {
 	fmt.Fprintf(w, "bivouac: %s: %d files, %s read, %d damaged", name, r.Files, metadata.FormatBytes(r.Bytes), r.Bad)
 	if r.Repaired > 0 {
 		fmt.Fprintf(w, ", %d repaired", r.Repaired)
+	}
+	if r.Replicas > 0 {
+		fmt.Fprintf(w, ", %d replicas compared", r.Replicas)
 	}
 	fmt.Fprintln(w)
 	if r.Unsummed > 0 {

@@ -75,6 +75,7 @@ func TestReplicasHealALostOwner(t *testing.T) {
 		}, cluster.ReplicasSpare},
 	} {
 		t.Run(kind.name, func(t *testing.T) {
+			t.Parallel()
 			m := randomFiles(120, 60_000)
 			src := filepath.Join(t.TempDir(), "src")
 			kind.write(t, src, m)

@@ -1,0 +1,59 @@
+package local
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+// TestReplicas: with replicas=all the kernel of every node reads every file by itself, through
+// views that are made again for that; locate and status know the replicas; and a lost node is
+// missed by nobody, although the source is gone.
+func TestReplicas(t *testing.T) {
+	t.Parallel()
+	needRoot(t)
+	needViews(t)
+	c := pitch(t, "3")
+	src := mkdir(t, filepath.Join(c.home, "small"))
+	for i := range 40 {
+		write(t, filepath.Join(src, fmt.Sprintf("%02d", i)), smallFile(i))
+	}
+	c.fails([]string{"replicas=some", "all, spare or none"}, "stage-in", src+",replicas=some", "--dir", c.dir)
+	c.ok("stage-in", src+",replicas=all", "--dir", c.dir)
+	eventually(t, "each node has a view in which all files are local", func() bool { return c.said("local=40") >= 3 })
+	c.awaitViews("small", "3")
+	if err := os.RemoveAll(src); err != nil {
+		t.Fatal(err)
+	}
+	all := func(nodes ...string) {
+		t.Helper()
+		for i := range 40 {
+			for _, node := range nodes {
+				wantFile(t, c.node(node, "data", "small", fmt.Sprintf("%02d", i)), string(smallFile(i)))
+			}
+		}
+	}
+	all("0", "1", "2")
+	for _, node := range []string{"0", "1", "2"} {
+		if s := c.status(node); s.Traffic.ReadRemote > 0 || s.Datasets[0].Copies == nil || s.Datasets[0].Copies.Files != 80 {
+			t.Errorf("node %s: %+v, replicas %+v", node, s.Traffic, s.Datasets[0].Copies)
+		}
+	}
+	if out := c.ok("status", "--dir", c.dir); !strings.Contains(out, "small: replicas=all: 80 of 80 files, ") {
+		t.Errorf("status:\n%s", out)
+	}
+	if out := c.ok("status", "--sources", "--dir", c.dir); !strings.Contains(out, "no dataset through its mount") && !strings.Contains(out, "PLACE") {
+		t.Errorf("status --sources:\n%s", out)
+	}
+	if r := c.run("verify", "--dir", c.dir); r.status != 0 || !strings.Contains(r.err, "80 replicas") {
+		t.Errorf("verify: status %d:\n%s", r.status, r.err)
+	}
+	if err := syscall.Kill(c.state().Nodes[2].PID, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	all("0", "1")
+	c.struck()
+}
