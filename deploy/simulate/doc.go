@@ -2,7 +2,7 @@
 // each way of reading its dataset: from the source, staged first, staged while
 // training reads, prefetched by plan, with locality, replicas or chunk-wise
 // shuffling. Its one idea is that a job's time follows from a few recurrences
-// over its batches, so that a thousand nodes can be tried in a second.
+// over its batches, so that hundreds of nodes can be tried in seconds.
 //
 // # The model
 //

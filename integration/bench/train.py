@@ -29,6 +29,7 @@ class Images(Dataset):
             for name in sorted(os.listdir(os.path.join(root, c)))
             if name.endswith(".jpg")
         ]
+        self.targets = [label for _, label in self.samples]
 
     def __len__(self):
         return len(self.samples)
@@ -53,8 +54,10 @@ def sampler_of(kind, dataset, a):
     if kind == "bivouac":
         return camp.DistributedSampler(dataset, shuffle=True, seed=a.seed, **ranks)
     if kind == "locality":
-        return camp.LocalitySampler(dataset, batch_size=a.batch, shuffle=True, seed=a.seed, **ranks)
-    return camp.ChunkShuffleSampler(dataset, group=64, seed=a.seed, **ranks)
+        here = list(range(a.world))  # rank i is on node i
+        return camp.LocalitySampler(dataset, batch_size=a.batch, shuffle=True, seed=a.seed, rank_nodes=here, **ranks)
+    # A rank has eight chunks of this small set; half of them are shuffled together.
+    return camp.ChunkShuffleSampler(dataset, group=4, chunk=64, batch_size=a.batch, seed=a.seed, **ranks)
 
 
 def meet(what):
