@@ -5,6 +5,7 @@ import (
 
 	"github.com/bivouacfs/bivouac/datapath"
 	"github.com/bivouacfs/bivouac/fsclient/sources"
+	"github.com/bivouacfs/bivouac/fsclient/stripe"
 	"github.com/bivouacfs/bivouac/fsclient/writeback"
 	"github.com/bivouacfs/bivouac/metadata"
 )
@@ -41,6 +42,9 @@ func (c *Client) Stats() Stats {
 		Open: int64(c.files.len()),
 	}
 }
+
+// DatasetReads is what was read of each dataset for readers that waited.
+func (c *Client) DatasetReads() map[metadata.DatasetID]stripe.DatasetReads { return c.data.Datasets() }
 
 // Sources is what is known of the places that datasets were read from.
 func (c *Client) Sources() []sources.Status { return c.places.Status() }

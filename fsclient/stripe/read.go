@@ -43,6 +43,7 @@ type Data struct {
 	readLocal, readRemote   atomic.Int64
 	writeLocal, writeRemote atomic.Int64
 	writing                 atomic.Int64
+	datasets                datasetReads
 }
 
 // New returns the data of all files.

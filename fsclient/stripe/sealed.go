@@ -67,14 +67,14 @@ func (s *sealedRead) try(ctx context.Context, p []byte) error {
 	if s.a.Layout.Kind == metadata.Overflow {
 		r := s.d.cfg.Sources.Begin(int64(len(p)), []metadata.NodeID{sources.Source})
 		r.Place = s.Node
-		return s.from(ctx, r, p)
+		return s.from(ctx, r, s.Node, p)
 	}
 	var buf [8]metadata.NodeID
 	at := s.d.cfg.Nodes.Where(buf[:0], s.a, s.Node)
 	holder, why := at[0], error(nil)
 	for {
 		r := s.d.cfg.Sources.Begin(int64(len(p)), at)
-		err := s.from(ctx, r, p)
+		err := s.from(ctx, r, holder, p)
 		if r.Place == holder {
 			why = err
 		}
@@ -90,8 +90,8 @@ func (s *sealedRead) try(ctx context.Context, p []byte) error {
 	}
 }
 
-// from makes the read r.
-func (s *sealedRead) from(ctx context.Context, r sources.Read, p []byte) error {
+// from makes the read r of what holder has as owner or stand-in.
+func (s *sealedRead) from(ctx context.Context, r sources.Read, holder metadata.NodeID, p []byte) error {
 	off := s.Off
 	if r.Place != s.Node {
 		off = datapath.StandIn(s.a.Layout.Chunk(), len(s.order), slices.Index(s.order, s.Node), s.a.Size, off)
@@ -112,6 +112,9 @@ func (s *sealedRead) from(ctx context.Context, r sources.Read, p []byte) error {
 		err = errShort
 	case err == nil:
 		s.d.count(&s.d.readLocal, &s.d.readRemote, r.Place, n)
+		if !s.opts.NoWait {
+			s.d.datasets.count(s.a.Ino.Dataset(), s.placed(r.Place, holder), s.Pos, n)
+		}
 	}
 	if ctx.Err() != nil || errors.Is(err, syscall.EAGAIN) || errors.Is(err, errShort) {
 		r.Drop() // the node is not to blame
