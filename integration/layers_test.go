@@ -67,6 +67,7 @@ var floors = map[string]int{
 	"fsclient/mount":          8,
 	"daemon/job":              16,
 	"daemon/tasks":            17,
+	"daemon/training":         17,
 	"daemon/plans":            19,
 	"daemon/replicas":         17,
 	"daemon/stageout":         18,

@@ -163,10 +163,12 @@ const (
 	OpScan Op = 83
 	// OpPlanState asks a node how it follows the access plan of a dataset.
 	OpPlanState Op = 84
+	// OpTraining asks a node how training has read the epochs of a dataset there.
+	OpTraining Op = 85
 )
 
 // MaxOp is greater than every op, so that a table can be indexed by Op.
-const MaxOp Op = 85
+const MaxOp Op = 86
 
 var opNames = [MaxOp]string{
 	OpLookup: "lookup", OpCreate: "create", OpUnlink: "unlink", OpRename: "rename", OpReadDir: "readdir",
@@ -190,7 +192,7 @@ var opNames = [MaxOp]string{
 	OpInventory: "inventory", OpObjects: "objects",
 	OpFillOffer: "fill-offer", OpFillComplete: "fill-complete",
 	OpMissing: "missing", OpReferenced: "referenced", OpDropPages: "drop-pages",
-	OpStandbyReplicate: "standby-replicate", OpScan: "scan", OpPlanState: "plan-state",
+	OpStandbyReplicate: "standby-replicate", OpScan: "scan", OpPlanState: "plan-state", OpTraining: "training",
 }
 
 // Known reports whether o is an op of this version.

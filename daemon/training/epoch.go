@@ -1,0 +1,172 @@
+package training
+
+import (
+	"fmt"
+	"maps"
+	"syscall"
+
+	"github.com/bivouacfs/bivouac/metadata"
+)
+
+// Unknown is the epoch of reads for which there was no access plan.
+const Unknown = -1
+
+// Count is of samples: of files that were read from their beginning.
+type Count struct {
+	Samples int64 `json:"samples"`
+	Bytes   int64 `json:"bytes"`
+}
+
+// Places is from where samples came.
+type Places struct {
+	Prefetched Count `json:"prefetched"` // the page cache, where prefetch had put them
+	Local      Count `json:"local"`      // this node's drives
+	Replica    Count `json:"replica"`    // a replica on this node's drives
+	Remote     Count `json:"remote"`     // another node
+	Source     Count `json:"source"`     // overflow, read through from the source
+}
+
+// Named is p by name, in the order of a report.
+func (p *Places) Named() []struct {
+	Name string
+	*Count
+} {
+	return []struct {
+		Name string
+		*Count
+	}{{"prefetched", &p.Prefetched}, {"local", &p.Local}, {"replica", &p.Replica}, {"remote", &p.Remote}, {"source", &p.Source}}
+}
+
+func (p *Places) add(q Places, sign int64) {
+	from := q.Named()
+	for i, c := range p.Named() {
+		c.Samples += sign * from[i].Samples
+		c.Bytes += sign * from[i].Bytes
+	}
+}
+
+// Reads is what the mount of a node has read of a dataset since the daemon's start.
+type Reads struct {
+	Places
+	Waits Waits
+	First metadata.Time // when the first read was answered; 0 is not known
+}
+
+// Epoch is how an epoch of a dataset was read, on one node or in the job.
+type Epoch struct {
+	Epoch int           `json:"epoch"` // or Unknown
+	Began metadata.Time `json:"began"` // the first read
+	Ended metadata.Time `json:"ended"` // the last one so far
+	Places
+	Waits Waits `json:"waits"`
+	// StallP50 and StallP99 are of how long a read waited for the daemon, in seconds: upper
+	// bounds, at most twice the value.
+	StallP50 float64 `json:"stall_p50"`
+	StallP99 float64 `json:"stall_p99"`
+	// Ranks is what ranks have measured themselves; nil if none has.
+	Ranks *Ranks `json:"ranks,omitempty"`
+}
+
+// merge adds what another node has of the same epoch.
+func (e *Epoch) merge(o Epoch) {
+	if e.Began == 0 || o.Began != 0 && o.Began < e.Began {
+		e.Began = o.Began
+	}
+	e.Ended = max(e.Ended, o.Ended)
+	e.Places.add(o.Places, 1)
+	e.Waits.add(o.Waits, 1)
+	if o.Ranks != nil {
+		if e.Ranks == nil {
+			e.Ranks = &Ranks{BySource: make(map[string]int64)}
+		}
+		e.Ranks.merge(*o.Ranks)
+	}
+}
+
+// Measured is what a rank has measured of its own reads of an epoch.
+type Measured struct {
+	Dataset    string           `json:"dataset"`
+	Rank       int              `json:"rank"`
+	Epoch      int              `json:"epoch"`
+	Batches    int64            `json:"batches"`
+	Samples    int64            `json:"samples"`
+	Seconds    float64          `json:"seconds"`     // of the epoch
+	Waited     float64          `json:"waited"`      // of them, for batches
+	FirstBatch float64          `json:"first_batch"` // seconds
+	StallP50   float64          `json:"stall_p50"`   // of the wait for a batch, in seconds
+	StallP99   float64          `json:"stall_p99"`
+	StallMax   float64          `json:"stall_max"`
+	BySource   map[string]int64 `json:"by_source,omitempty"` // samples
+}
+
+// Bounds on what a rank may post.
+const (
+	maxRank    = 1 << 20
+	maxEpoch   = 1 << 20
+	maxSources = 16
+	maxName    = 64
+)
+
+func (m *Measured) check() error {
+	bad := func(what string) error {
+		return fmt.Errorf("measurement of rank %d, epoch %d: %s: %w", m.Rank, m.Epoch, what, syscall.EINVAL)
+	}
+	switch {
+	case m.Rank < 0 || m.Rank >= maxRank || m.Epoch < 0 || m.Epoch >= maxEpoch:
+		return bad("no such rank or epoch")
+	case m.Batches < 0 || m.Samples < 0:
+		return bad("a number of batches or samples below 0")
+	case len(m.BySource) > maxSources:
+		return bad("too many sources")
+	}
+	for _, s := range []float64{m.Seconds, m.Waited, m.FirstBatch, m.StallP50, m.StallP99, m.StallMax} {
+		if !(s >= 0) {
+			return bad("a time below 0")
+		}
+	}
+	for name, n := range m.BySource {
+		if len(name) > maxName || n < 0 {
+			return bad("by_source is not a number of samples by name")
+		}
+	}
+	return nil
+}
+
+// Ranks sums up what ranks have measured of an epoch.
+type Ranks struct {
+	Ranks      int              `json:"ranks"`
+	Batches    int64            `json:"batches"`
+	Samples    int64            `json:"samples"`
+	Seconds    float64          `json:"seconds"`     // of all ranks together
+	Waited     float64          `json:"waited"`      // likewise
+	FirstBatch float64          `json:"first_batch"` // of the slowest rank
+	StallP50   float64          `json:"stall_p50"`   // the mean over the batches of each rank's
+	StallP99   float64          `json:"stall_p99"`   // of the worst rank
+	StallMax   float64          `json:"stall_max"`
+	BySource   map[string]int64 `json:"by_source,omitempty"`
+}
+
+func (r *Ranks) add(m Measured) {
+	r.merge(Ranks{
+		Ranks: 1, Batches: m.Batches, Samples: m.Samples, Seconds: m.Seconds, Waited: m.Waited, FirstBatch: m.FirstBatch,
+		StallP50: m.StallP50, StallP99: m.StallP99, StallMax: m.StallMax, BySource: m.BySource,
+	})
+}
+
+func (r *Ranks) merge(o Ranks) {
+	if all := r.Batches + o.Batches; all > 0 {
+		r.StallP50 = (r.StallP50*float64(r.Batches) + o.StallP50*float64(o.Batches)) / float64(all)
+	}
+	r.Ranks, r.Batches, r.Samples = r.Ranks+o.Ranks, r.Batches+o.Batches, r.Samples+o.Samples
+	r.Seconds, r.Waited = r.Seconds+o.Seconds, r.Waited+o.Waited
+	r.FirstBatch = max(r.FirstBatch, o.FirstBatch)
+	r.StallP99, r.StallMax = max(r.StallP99, o.StallP99), max(r.StallMax, o.StallMax)
+	sum := maps.Clone(r.BySource)
+	if sum == nil {
+		sum = make(map[string]int64)
+	}
+	for name, n := range o.BySource {
+		sum[name] += n
+	}
+	r.BySource = sum
+}

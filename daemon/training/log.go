@@ -1,0 +1,320 @@
+package training
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"slices"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/bivouacfs/bivouac/daemon/node"
+	"github.com/bivouacfs/bivouac/datapath/wire"
+	"github.com/bivouacfs/bivouac/metadata"
+	"github.com/bivouacfs/bivouac/metadata/cluster"
+)
+
+// Bounds on what a node keeps of a dataset; the oldest epochs go first.
+const (
+	maxEpochs   = 2000
+	maxMeasured = 1 << 14 // in each epoch
+)
+
+// Following is what this node's prefetch knows of a dataset's plan.
+type Following struct {
+	Digest string // "" is no plan
+	Epoch  int
+	Single bool // the plan is of one epoch: each new plan is the next one
+}
+
+// Log is what a node knows of the training's reads.
+type Log struct {
+	n    node.Node
+	path string // of the file
+
+	mu    sync.Mutex
+	sets  map[metadata.DatasetID]*set // guarded by mu
+	dirty bool                        // guarded by mu; not in the file yet
+}
+
+// set is the log of a dataset. Its exported fields are in the file.
+type set struct {
+	Epochs   map[int]*Epoch            `json:"epochs"`
+	Measured map[int]map[int]*Measured `json:"measured,omitempty"` // by epoch and rank
+	Plan     string                    `json:"plan,omitempty"`     // digest of the newest one
+	Plans    int                       `json:"plans,omitempty"`    // that came before it
+
+	last Reads // of this daemon
+}
+
+// Open reads the log of an earlier daemon of this node from the file path, if there is one.
+func Open(n node.Node, path string) *Log {
+	l := &Log{n: n, path: path, sets: make(map[metadata.DatasetID]*set)}
+	b, err := os.ReadFile(path)
+	if err == nil {
+		err = node.DecodeJSON(b, &l.sets)
+	}
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		n.Log().WithError(err).Warn("log of the training's epochs unreadable: the report begins with the epoch that is read now")
+		clear(l.sets)
+	}
+	for id, s := range l.sets {
+		if s == nil {
+			delete(l.sets, id)
+			continue
+		}
+		s.init()
+	}
+	return l
+}
+
+func (s *set) init() {
+	if s.Epochs == nil {
+		s.Epochs = make(map[int]*Epoch)
+	}
+	if s.Measured == nil {
+		s.Measured = make(map[int]map[int]*Measured)
+	}
+	maps.DeleteFunc(s.Epochs, func(_ int, e *Epoch) bool { return e == nil })
+	for _, ranks := range s.Measured {
+		maps.DeleteFunc(ranks, func(_ int, m *Measured) bool { return m == nil })
+	}
+}
+
+// of is the log of a dataset; mu is held.
+func (l *Log) of(id metadata.DatasetID) *set {
+	s := l.sets[id]
+	if s == nil {
+		s = new(set)
+		s.init()
+		l.sets[id] = s
+	}
+	return s
+}
+
+// Take enters what was read of a dataset since the last call into the epoch that is read now.
+func (l *Log) Take(at time.Time, id metadata.DatasetID, now Reads, f Following) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	s := l.of(id)
+	epoch := s.epoch(f)
+	new, first := now.since(s.last), s.last.First == 0
+	s.last = now
+	if new.Places == (Places{}) && new.Waits.Count() == 0 {
+		return
+	}
+	e := s.Epochs[epoch]
+	if e == nil {
+		e = &Epoch{Epoch: epoch, Began: metadata.TimeOf(at)}
+		if first && now.First != 0 {
+			e.Began = now.First
+		}
+		s.Epochs[epoch] = e
+		trim(s.Epochs)
+	}
+	e.Places.add(new.Places, 1)
+	e.Waits.add(new.Waits, 1)
+	e.Ended = metadata.TimeOf(at)
+	l.dirty = true
+}
+
+// since is what was read after before. The prefetch counts anew with each plan.
+func (r Reads) since(before Reads) Reads {
+	if p, q := r.Prefetched, before.Prefetched; p.Samples < q.Samples || p.Bytes < q.Bytes {
+		before.Prefetched = Count{}
+	}
+	d := Reads{Places: r.Places}
+	d.Places.add(before.Places, -1)
+	d.Waits.add(r.Waits, 1)
+	d.Waits.add(before.Waits, -1)
+	return d
+}
+
+// epoch is the epoch that is read now.
+func (s *set) epoch(f Following) int {
+	if f.Digest == "" {
+		return Unknown
+	}
+	if f.Digest != s.Plan {
+		if s.Plan != "" {
+			s.Plans++
+		}
+		s.Plan = f.Digest
+	}
+	if f.Single {
+		return s.Plans
+	}
+	return max(f.Epoch, 0)
+}
+
+// trim drops the first epochs of too many.
+func trim[V any](m map[int]V) {
+	for len(m) > maxEpochs {
+		first := maxEpoch
+		for e := range m {
+			first = min(first, e)
+		}
+		delete(m, first)
+	}
+}
+
+// Post enters what a rank of this node has measured; what it posts again replaces that.
+func (l *Log) Post(m Measured) error {
+	if err := m.check(); err != nil {
+		return err
+	}
+	for _, ds := range l.n.View().Datasets {
+		if ds.Name == m.Dataset && ds.Phase != cluster.Failed {
+			return l.post(ds.ID, m)
+		}
+	}
+	return fmt.Errorf("no dataset is named %q: bivouac status lists them: %w", m.Dataset, syscall.ENOENT)
+}
+
+func (l *Log) post(id metadata.DatasetID, m Measured) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	s := l.of(id)
+	ranks := s.Measured[m.Epoch]
+	if ranks == nil {
+		ranks = make(map[int]*Measured)
+		s.Measured[m.Epoch] = ranks
+		trim(s.Measured)
+	}
+	if len(ranks) >= maxMeasured && ranks[m.Rank] == nil {
+		return fmt.Errorf("more than %d ranks on this node: %w", maxMeasured, syscall.EINVAL)
+	}
+	ranks[m.Rank] = &m
+	l.dirty = true
+	return nil
+}
+
+// Save writes the file. It is not called while another call is under way.
+func (l *Log) Save() {
+	l.mu.Lock()
+	if !l.dirty {
+		l.mu.Unlock()
+		return
+	}
+	b, err := json.Marshal(l.sets)
+	l.dirty = false
+	l.mu.Unlock()
+	if err == nil {
+		err = replaceFile(l.path, b)
+	}
+	if err != nil {
+		l.n.Log().WithError(err).Warn("log of the training's epochs not saved: they are missing from the report if this daemon restarts")
+	}
+}
+
+// replaceFile writes a file whole or not at all. One goroutine writes it.
+func replaceFile(path string, b []byte) error {
+	if err := os.WriteFile(path+".new", b, 0o600); err != nil {
+		return err
+	}
+	return os.Rename(path+".new", path)
+}
+
+// Here is what this node knows of the epochs of a dataset, the first one first.
+func (l *Log) Here(id metadata.DatasetID) []Epoch {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	s := l.sets[id]
+	if s == nil {
+		return nil
+	}
+	var sum epochs
+	for _, e := range s.Epochs {
+		sum.add(*e)
+	}
+	for e, ranks := range s.Measured {
+		r := &Ranks{}
+		for _, m := range ranks {
+			r.add(*m)
+		}
+		sum.add(Epoch{Epoch: e, Ranks: r})
+	}
+	return sum.list()
+}
+
+// epochs sums up epochs by their number.
+type epochs map[int]*Epoch
+
+func (s *epochs) add(e Epoch) {
+	if *s == nil {
+		*s = make(epochs)
+	}
+	if (*s)[e.Epoch] == nil {
+		(*s)[e.Epoch] = &Epoch{Epoch: e.Epoch}
+	}
+	(*s)[e.Epoch].merge(e)
+}
+
+func (s epochs) list() []Epoch {
+	all := make([]Epoch, 0, len(s))
+	for _, e := range s {
+		e.StallP50, e.StallP99 = e.Waits.Quantile(0.5), e.Waits.Quantile(0.99)
+		all = append(all, *e)
+	}
+	slices.SortFunc(all, func(a, b Epoch) int { return cmp.Compare(a.Epoch, b.Epoch) })
+	return all
+}
+
+// request asks a node for the epochs of a dataset.
+type request struct {
+	Dataset metadata.DatasetID `json:"dataset"`
+}
+
+// reply has them.
+type reply struct {
+	Epochs []Epoch `json:"epochs"`
+}
+
+// Handlers serves the other nodes.
+func (l *Log) Handlers() node.Handlers {
+	return node.Handlers{wire.OpTraining: node.HandleJSON(func(_ context.Context, _ metadata.NodeID, q *request) (reply, error) {
+		return reply{l.Here(q.Dataset)}, nil
+	})}
+}
+
+// fanOut is how many nodes are asked at a time.
+const fanOut = 64
+
+// Epochs is the epochs of a dataset, summed over the nodes, and the hosts that did not answer or
+// are down: what they knew is missing from the sums.
+func (l *Log) Epochs(ctx context.Context, id metadata.DatasetID) (all []Epoch, missing []string) {
+	var mu sync.Mutex
+	var sum epochs
+	var g errgroup.Group
+	g.SetLimit(fanOut)
+	for _, n := range l.n.View().Map.Nodes {
+		g.Go(func() error {
+			var r reply
+			err := error(syscall.EHOSTDOWN)
+			if node.Serving(n) {
+				err = l.n.Call(ctx, n.ID, wire.OpTraining, request{id}, &r)
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			if err != nil {
+				missing = append(missing, n.Host)
+				return nil
+			}
+			for _, e := range r.Epochs {
+				sum.add(e)
+			}
+			return nil
+		})
+	}
+	_ = g.Wait() // none fails
+	slices.Sort(missing)
+	return sum.list(), missing
+}
