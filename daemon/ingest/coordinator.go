@@ -83,6 +83,7 @@ func (c *Coordinator) run(ctx context.Context) error {
 	if err := os.MkdirAll(c.dir(), 0o700); err != nil {
 		return fmt.Errorf("stage-in: %w", err)
 	}
+	c.setPlan(ctx)
 	if !c.resumed {
 		if err := c.look(ctx); err != nil {
 			return err

@@ -16,6 +16,7 @@ import (
 	"github.com/bivouacfs/bivouac/daemon/tasks"
 	"github.com/bivouacfs/bivouac/datapath/wire"
 	"github.com/bivouacfs/bivouac/metadata"
+	"github.com/bivouacfs/bivouac/metadata/accessplan"
 	"github.com/bivouacfs/bivouac/metadata/cluster"
 	"github.com/bivouacfs/bivouac/metadata/raftstore"
 	"github.com/bivouacfs/bivouac/stagein"
@@ -42,12 +43,14 @@ const (
 
 // Config is what a Stager needs.
 type Config struct {
-	Ctx      context.Context // ends when the daemon stops
-	Node     node.Node
-	Tasks    *tasks.Runner
-	Job      *job.File
-	Data     *dataset.Datasets
-	Source   source.FS
+	Ctx    context.Context // ends when the daemon stops
+	Node   node.Node
+	Tasks  *tasks.Runner
+	Job    *job.File
+	Data   *dataset.Datasets
+	Source source.FS
+	// SetPlan makes a plan that of its dataset; nil for none.
+	SetPlan  func(context.Context, accessplan.Plan) (digest string, err error)
 	Report   time.Duration // between two reports of a node
 	Patience time.Duration // with a node that does not answer
 }

@@ -1,0 +1,37 @@
+package ingest
+
+import (
+	"context"
+
+	"github.com/bivouacfs/bivouac/metadata/accessplan"
+	"github.com/bivouacfs/bivouac/stagein"
+	"github.com/bivouacfs/bivouac/stagein/source/walk"
+)
+
+// setPlan makes the order that the user gave the dataset's access plan, unless it has one. Without
+// it, only prefetch is missing.
+func (c *Coordinator) setPlan(ctx context.Context) {
+	if ds, known := c.s.cfg.Node.View().Dataset(c.ds.ID); c.s.cfg.SetPlan == nil || known && ds.Plan != "" {
+		return
+	}
+	p, ok, err := c.accessPlan()
+	if ok && err == nil {
+		ctx, cancel := context.WithTimeout(ctx, registryTime)
+		defer cancel()
+		_, err = c.s.cfg.SetPlan(ctx, p)
+	}
+	if err != nil && ctx.Err() == nil {
+		c.log().WithError(err).WithField("order", c.req.Fill.String()).Warn("access plan not set: nothing is prefetched until you set one with bivouac plan set")
+	}
+}
+
+// accessPlan is the plan that order= stands for; false if it says nothing of the reads.
+func (c *Coordinator) accessPlan() (p accessplan.Plan, ok bool, err error) {
+	o := c.req.Fill
+	if p, ok = o.Plan(); !ok && o.Kind == stagein.OrderList {
+		p.Kind, ok = accessplan.List, true
+		p.Paths, err = walk.ReadLines(c.s.cfg.Source, o.List)
+	}
+	p.Dataset = c.ds.Name
+	return p, ok, err
+}
