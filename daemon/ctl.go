@@ -123,9 +123,14 @@ func (c *ctlServer) routes() *http.ServeMux {
 				return
 			}
 		}
-		writeJSON(w, http.StatusOK, c.d.Status(r.Context()))
+		s := c.d.Status(r.Context())
+		if r.FormValue("training") != "" {
+			c.addTraining(r.Context(), &s)
+		}
+		writeJSON(w, http.StatusOK, s)
 	})
 	c.planRoutes(m)
+	m.HandleFunc("POST /v1/training", c.postTraining)
 	m.HandleFunc("POST /v1/stage-in", c.postStageIn)
 	m.HandleFunc("GET /v1/skips", c.getSkips)
 	m.HandleFunc("POST /v1/verify", c.postVerify)

@@ -49,6 +49,12 @@ func (c *Ctl) FreshStatus(ctx context.Context) (Status, error) {
 	return s, c.do(ctx, http.MethodGet, "/v1/status?fresh=1", nil, &s)
 }
 
+// TrainingStatus is Status with how training reads the datasets on all nodes.
+func (c *Ctl) TrainingStatus(ctx context.Context) (Status, error) {
+	var s Status
+	return s, c.do(ctx, http.MethodGet, "/v1/status?training=1", nil, &s)
+}
+
 // StageIn begins a stage-in.
 func (c *Ctl) StageIn(ctx context.Context, s job.Dataset) (StageInReply, error) {
 	var r StageInReply

@@ -23,6 +23,7 @@ import (
 	"github.com/bivouacfs/bivouac/daemon/plans"
 	"github.com/bivouacfs/bivouac/daemon/stageout"
 	"github.com/bivouacfs/bivouac/daemon/tasks"
+	"github.com/bivouacfs/bivouac/daemon/training"
 	"github.com/bivouacfs/bivouac/datapath"
 	"github.com/bivouacfs/bivouac/datapath/chunkstore"
 	"github.com/bivouacfs/bivouac/datapath/rate"
@@ -105,6 +106,7 @@ type Daemon struct {
 	lead     *leader.Leader
 	datasets *dataset.Datasets
 	plans    *plans.Plans
+	training *training.Log
 	stager   *ingest.Stager
 
 	traces traces
@@ -229,8 +231,9 @@ func (d *Daemon) openDatasets() {
 		Patience: patience, Retry: 4 * d.cfg.Timing.Report,
 	})
 	d.plans = plans.New(d, d.datasets.Files, 4*d.cfg.Timing.Report)
+	d.training = training.Open(d, d.dir("training.json"))
 	d.stager = ingest.New(ingest.Config{
-		Ctx: d.ctx, Node: d, Tasks: d.tasks, Job: d.job, Data: d.datasets, Source: d.cfg.Source,
+		Ctx: d.ctx, Node: d, Tasks: d.tasks, Job: d.job, Data: d.datasets, Source: d.cfg.Source, SetPlan: d.plans.Set,
 		Report: d.cfg.Timing.Report, Patience: patience,
 	})
 }
@@ -411,6 +414,9 @@ func (d *Daemon) Close() error {
 		d.peers.Close()
 	}
 	d.wg.Wait() // the coordinator of a stage-in may still start a share here
+	if d.training != nil {
+		d.training.Save()
+	}
 	var errs []error
 	if d.datasets != nil {
 		errs = append(errs, d.datasets.Fills.Close())

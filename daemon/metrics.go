@@ -39,6 +39,7 @@ func (d *Daemon) registry() *prometheus.Registry {
 	gauge("buffer_bytes", "Bytes of memory for other nodes' requests in use.", func() float64 { return float64(d.rpc.Stats().Memory.InUse) })
 	r.MustRegister(rpcCollector{d})
 	r.MustRegister(activityCollector{&d.meter})
+	r.MustRegister(trainingCollector{d})
 	return r
 }
 

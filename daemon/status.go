@@ -113,6 +113,8 @@ type DatasetStatus struct {
 	MoreUnreadable int64                   `json:"more_unreadable,omitempty"`
 	// Overflow is what nodes own and do not store.
 	Overflow []leader.Overflow `json:"overflow,omitempty"`
+	// Training is how it is read; nil if nothing is known, or if that was not asked for.
+	Training *TrainingStatus `json:"training,omitempty"`
 	// Copies is how far the nodes are with replicas of its files, once they have begun.
 	Copies *CopiesStatus `json:"copies,omitempty"`
 }

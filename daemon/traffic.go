@@ -4,6 +4,9 @@ import (
 	"context"
 	"sync"
 	"time"
+
+	"github.com/bivouacfs/bivouac/daemon/training"
+	"github.com/bivouacfs/bivouac/metadata"
 )
 
 // Traffic is the file data that the mount of this node has moved since its start, in bytes,
@@ -36,6 +39,7 @@ type Activity struct {
 	MetaLocal, MetaRemote, MetaSealed int64            // metadata calls, by where they were answered
 	Times                             map[string]Times // of the kernel's requests, by operation
 	Sources                           []SourceStatus   // the places that datasets were read from
+	Reads                             map[metadata.DatasetID]training.Reads
 }
 
 // SourceStatus is what this node has measured of a place that it reads datasets from: a node
@@ -98,12 +102,16 @@ func (m *meter) set(f func() Activity, through func() int64) {
 func (d *Daemon) meterLoop(ctx context.Context) {
 	t := time.NewTicker(sampleEvery)
 	defer t.Stop()
-	for {
+	for n := 0; ; {
 		select {
 		case <-ctx.Done():
 			return
 		case at := <-t.C:
 			d.meter.take(at)
+			takeTraining(d, at)
+			if n++; n%saveEvery == 0 {
+				d.training.Save()
+			}
 		}
 	}
 }

@@ -316,16 +316,21 @@ func (p *Plans) Handlers() node.Handlers {
 }
 
 func (p *Plans) onState(_ context.Context, _ metadata.NodeID, q *stateRequest) (accessplan.State, error) {
-	digest := p.digest(q.Dataset)
+	return p.Here(q.Dataset), nil
+}
+
+// Here is how the plan of a dataset is followed on this node.
+func (p *Plans) Here(id metadata.DatasetID) accessplan.State {
+	digest := p.digest(id)
 	p.mu.Lock()
 	f := p.state
 	p.mu.Unlock()
 	s := accessplan.State{Phase: accessplan.Waiting}
 	if f != nil && digest != "" {
-		s = f(q.Dataset)
+		s = f(id)
 	}
 	s.Digest = digest
-	return s, nil
+	return s
 }
 
 // stateTime bounds how long State waits for the other nodes.

@@ -18,12 +18,14 @@ import (
 	"github.com/bivouacfs/bivouac/daemon"
 	"github.com/bivouacfs/bivouac/daemon/job"
 	daemonout "github.com/bivouacfs/bivouac/daemon/stageout"
+	"github.com/bivouacfs/bivouac/daemon/training"
 	"github.com/bivouacfs/bivouac/datapath"
 	"github.com/bivouacfs/bivouac/datapath/rpc"
 	"github.com/bivouacfs/bivouac/fsclient"
 	"github.com/bivouacfs/bivouac/fsclient/mount"
 	"github.com/bivouacfs/bivouac/fsclient/remote"
 	"github.com/bivouacfs/bivouac/fsclient/sources"
+	"github.com/bivouacfs/bivouac/fsclient/stripe"
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/metadata/cluster"
 	"github.com/bivouacfs/bivouac/metadata/manifest"
@@ -200,12 +202,32 @@ func (n *node) activity() daemon.Activity {
 		MetaLocal: c.MetaLocal, MetaRemote: c.MetaRemote, MetaSealed: c.MetaSealed,
 		Times:   make(map[string]daemon.Times, len(m.Latency)),
 		Sources: n.sources(),
+		Reads:   reads(n.client.DatasetReads(), m.Datasets),
 	}
 	for op, l := range m.Latency {
 		n, s, upTo := l.Histogram()
 		a.Times[op] = daemon.Times{Count: n, Seconds: s, UpTo: upTo}
 	}
 	return a
+}
+
+// reads is what the client and the mount have read of each dataset.
+func reads(places map[metadata.DatasetID]stripe.DatasetReads, times map[metadata.DatasetID]mount.ReadTimes) map[metadata.DatasetID]training.Reads {
+	all := make(map[metadata.DatasetID]training.Reads)
+	for id, x := range places {
+		r := all[id]
+		for p, to := range map[stripe.Place]*training.Count{stripe.Own: &r.Local, stripe.Replica: &r.Replica, stripe.Remote: &r.Remote, stripe.Source: &r.Source} {
+			*to = training.Count{Samples: x.Samples[p], Bytes: x.Bytes[p]}
+		}
+		all[id] = r
+	}
+	for id, t := range times {
+		n, first, sum := t.Buckets()
+		r := all[id]
+		r.Waits, r.First = training.Waits{First: first.Seconds(), Buckets: n, Seconds: sum.Seconds()}, t.First
+		all[id] = r
+	}
+	return all
 }
 
 // sources is what the client has measured of the places that it reads datasets from.

@@ -22,7 +22,7 @@ func statusCmd() *cobra.Command {
 }
 
 func reportCmd() *cobra.Command {
-	return statusLike("report", "Show how much staging read, where the data is, and how long it took", func(c *cobra.Command, s daemon.Status) error {
+	return statusLike("report", "Show what staging and training have read, from where, and how long it took", func(c *cobra.Command, s daemon.Status) error {
 		return show.Report(c.OutOrStdout(), s)
 	})
 }
@@ -40,7 +40,7 @@ func statusLike(use, short string, text func(*cobra.Command, daemon.Status) erro
 			if err != nil {
 				return err
 			}
-			s, err := ctl.Status(c.Context())
+			s, err := ctl.TrainingStatus(c.Context())
 			if err != nil {
 				return err
 			}

@@ -93,6 +93,9 @@ func Status(w io.Writer, s daemon.Status) error {
 		unreadable(w, ds)
 		displaced(w, ds)
 		copies(w, ds)
+		if err := plan(w, ds); err != nil {
+			return err
+		}
 	}
 	return nil
 }
@@ -199,6 +202,9 @@ func Report(w io.Writer, s daemon.Status) error {
 	fmt.Fprintf(w, "  allocation to all nodes  %s\n", seconds(p.Created, p.Up))
 	for _, ds := range s.Datasets {
 		dataset(w, ds)
+		if err := epochs(w, ds); err != nil {
+			return err
+		}
 	}
 	return nil
 }

@@ -79,7 +79,7 @@ func (s *fsys) Init(server *fuse.Server) {
 func (s *fsys) call(o op, cancel <-chan struct{}, h *fuse.InHeader, fn func(ctx context.Context) error) fuse.Status {
 	s.stats.calls[o].Add(1)
 	start := time.Now()
-	defer func() { s.stats.took[o].add(time.Since(start)) }()
+	defer func() { s.stats.answered(o, metadata.Ino(h.NodeId), time.Since(start)) }()
 	ctx := newRequest(cancel, h.Pid)
 	ctx.waits = o == opSetlkw
 	defer ctx.end()

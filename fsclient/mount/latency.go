@@ -2,6 +2,7 @@ package mount
 
 import (
 	"math/bits"
+	"slices"
 	"sync/atomic"
 	"time"
 )
@@ -66,6 +67,12 @@ func (l *Latency) quantile(q float64) float64 {
 
 // bound is the upper bound of the bucket i, in seconds.
 func bound(i int) float64 { return float64(int64(firstBound)<<i) / 1e9 }
+
+// Buckets is how many requests took no longer than first*2^i and longer than the bound
+// before; the last one has all longer ones. sum is the time of all together.
+func (l *Latency) Buckets() (n []int64, first, sum time.Duration) {
+	return slices.Clone(l.buckets[:]), firstBound, l.sum
+}
 
 // Histogram is a Prometheus histogram: the count and the sum in seconds of all requests,
 // and how many took no longer than each bound.

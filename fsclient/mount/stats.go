@@ -1,6 +1,12 @@
 package mount
 
-import "sync/atomic"
+import (
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/bivouacfs/bivouac/metadata"
+)
 
 // op is a kind of request.
 type op uint8
@@ -60,6 +66,30 @@ type opCounters struct {
 
 	passthrough atomic.Int64
 	prefetched  atomic.Int64
+	datasets    sync.Map // of *readTimes, by metadata.DatasetID
+}
+
+// readTimes is how long the reads of a dataset took.
+type readTimes struct {
+	latency
+	first atomic.Int64 // nanoseconds since 1970, when the first one was answered
+}
+
+// answered notes how long a request took.
+func (c *opCounters) answered(o op, ino metadata.Ino, took time.Duration) {
+	c.took[o].add(took)
+	if o != opRead || !ino.Sealed() {
+		return
+	}
+	v, ok := c.datasets.Load(ino.Dataset())
+	if !ok {
+		v, _ = c.datasets.LoadOrStore(ino.Dataset(), new(readTimes))
+	}
+	t := v.(*readTimes)
+	t.add(took)
+	if t.first.Load() == 0 {
+		t.first.CompareAndSwap(0, time.Now().UnixNano())
+	}
 }
 
 // Stats counts the requests of the kernel.
@@ -74,6 +104,14 @@ type Stats struct {
 	// Prefetched counts the files that were put into the page cache before a read.
 	Prefetched int64 `json:"prefetched"`
 	Pipes      int   `json:"pipes"` // in use now
+	// Datasets is how long reads took, by dataset.
+	Datasets map[metadata.DatasetID]ReadTimes `json:"datasets,omitempty"`
+}
+
+// ReadTimes is how long the reads of a dataset took.
+type ReadTimes struct {
+	Latency
+	First metadata.Time `json:"first"` // when the first one was answered
 }
 
 func (c *opCounters) stats() Stats {
@@ -86,5 +124,13 @@ func (c *opCounters) stats() Stats {
 			s.Latency[o.String()] = l
 		}
 	}
+	c.datasets.Range(func(id, v any) bool {
+		if s.Datasets == nil {
+			s.Datasets = make(map[metadata.DatasetID]ReadTimes)
+		}
+		t := v.(*readTimes)
+		s.Datasets[id.(metadata.DatasetID)] = ReadTimes{t.read(), metadata.Time(t.first.Load())}
+		return true
+	})
 	return s
 }
