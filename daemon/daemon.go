@@ -122,7 +122,7 @@ func Open(cfg Config) (*Daemon, error) {
 	if err := d.job.Validate(); err != nil {
 		return nil, fmt.Errorf("daemon: %w", err)
 	}
-	d.cfg.Timing.setDefaults(len(d.job.Hosts))
+	d.cfg.Timing.setDefaults(d.job)
 	if d.cfg.Source == nil {
 		d.cfg.Source = source.OS{}
 	}

@@ -1,22 +1,26 @@
 package daemon
 
-import "time"
+import (
+	"time"
+
+	"github.com/bivouacfs/bivouac/daemon/job"
+)
 
 // Timing is how patient the control plane is. The zero value is the default.
 type Timing struct {
 	Report time.Duration // between two reports; 250 ms, more on large jobs
-	Down   time.Duration // silence after which a node is given up; 15 s
+	Down   time.Duration // silence after which a node is given up; by the job
 	Out    time.Duration // between two looks at what there is to copy out; 5 s
 	Sweep  time.Duration // before a sweep for leftovers; 5 s
 	Settle time.Duration // a file that was written to since is not copied out yet; 3 s
 }
 
-func (t *Timing) setDefaults(nodes int) {
+func (t *Timing) setDefaults(j *job.File) {
 	if t.Report == 0 {
-		t.Report = 250 * time.Millisecond * time.Duration(1+nodes/128)
+		t.Report = 250 * time.Millisecond * time.Duration(1+len(j.Hosts)/128)
 	}
 	if t.Down == 0 {
-		t.Down = 15 * time.Second
+		t.Down = j.GiveUp()
 	}
 	if t.Out == 0 {
 		t.Out = 5 * time.Second

@@ -53,6 +53,8 @@ type File struct {
 	StageOut []StageOut `json:"stage_out,omitempty"`
 	// Wait says what the job's first task waits for: "manifest", "all" or "none".
 	Wait string `json:"wait,omitempty"`
+	// FailureTimeout is after how many seconds of silence a node is given up; 0 means 15.
+	FailureTimeout int `json:"failure_timeout,omitempty"`
 	// StartTimeout is how long to wait for the other hosts, in seconds; 0 means 60.
 	StartTimeout int `json:"start_timeout,omitempty"`
 	// Created is when the allocation's prolog began, for the report.

@@ -92,6 +92,8 @@ while the job runs and at its end. The keys of --bivouac-opts are:
     seed=N                  seed for placing files on nodes
     verify=reads            check remote reads of datasets against checksums
     kernel-view=auto|off    let the kernel read small local files directly
+    failure-timeout=TIME    silence after which a node is given up, 2s to 45s
+                            (default: the site's, 15s)
     start-timeout=TIME      time limit until the filesystem is up
     log=debug               log every request of the mount
 

@@ -287,7 +287,7 @@ func (n *node) up(ctx context.Context, heartbeat *daemon.Heartbeat) error {
 // serve answers until the end: an order to leave, a closed heartbeat connection, a signal, or
 // the mount being taken away.
 func (n *node) serve(ctx context.Context, heartbeat *daemon.Heartbeat, orders <-chan daemon.Order) error {
-	alive := time.NewTicker(2 * time.Second)
+	alive := time.NewTicker(n.job.Heartbeat())
 	defer alive.Stop()
 	probed := make(chan bool, 1) // the answer of the one probe in flight
 	left := make(chan error, 1)  // the end of the one leave

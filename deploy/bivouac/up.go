@@ -44,6 +44,9 @@ no Slurm and no configuration. Stop it with: bivouac down --dir D`,
 			if cfg.Ahead, err = job.ParseAhead(ahead, pitch.ParseSize); err != nil {
 				return fmt.Errorf("--ahead %s: %w", ahead, err)
 			}
+			if err = job.CheckFailureTimeout(cfg.FailureTimeout); err != nil {
+				return fmt.Errorf("--failure-timeout %v: %w", cfg.FailureTimeout, err)
+			}
 			if cfg.KernelView, err = job.ParseKernelView(view); err != nil {
 				return fmt.Errorf("--kernel-view %s: %w", view, err)
 			}
@@ -73,6 +76,7 @@ no Slurm and no configuration. Stop it with: bivouac down --dir D`,
 	c.Flags().BoolVar(&cfg.Debug, "debug", false, "log every request of the mounts")
 	c.Flags().Uint64Var(&cfg.Seed, "seed", 0, "seed for placing files on nodes")
 	c.Flags().DurationVar(&cfg.Timeout, "timeout", time.Minute, "time limit until all nodes are ready")
+	c.Flags().DurationVar(&cfg.FailureTimeout, "failure-timeout", job.DefaultFailureTimeout, "silence after which a node is given up, 2s to 45s")
 	c.Flags().BoolVar(&asJSON, "json", false, "print the nodes as JSON")
 	must(c.MarkFlagRequired("dir"))
 	return c

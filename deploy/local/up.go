@@ -43,6 +43,7 @@ type Config struct {
 	Datasets        []job.Dataset
 	StageOut        []job.StageOut
 	Timeout         time.Duration // to come up; one minute
+	FailureTimeout  time.Duration // silence after which a node is given up; 15 s
 	Program         string        // the bivouac binary; this one
 	// Addrs, if given, is where each node listens; by default it is a free
 	// port of loopback. Wrap, if given, is what stands before node i's command:
@@ -167,7 +168,8 @@ func (l *launch) job(i int) *job.File {
 		Version: job.Version, ID: "local", UID: uint32(os.Getuid()), GID: uint32(os.Getgid()),
 		Self: metadata.NodeID(i), Addrs: l.addrs, Capacity: l.cfg.Capacity, Scratch: l.cfg.Scratch, Rate: l.cfg.Rate, ServeRate: l.cfg.ServeRate, Ahead: l.cfg.Ahead, VerifyReads: l.cfg.VerifyReads, KernelView: l.cfg.KernelView, Debug: l.cfg.Debug, Seed: l.cfg.Seed,
 		Datasets: l.cfg.Datasets, StageOut: l.cfg.StageOut,
-		StartTimeout: int(l.cfg.Timeout / time.Second), Created: metadata.TimeOf(time.Now()),
+		FailureTimeout: int(l.cfg.FailureTimeout / time.Second),
+		StartTimeout:   int(l.cfg.Timeout / time.Second), Created: metadata.TimeOf(time.Now()),
 	}
 	for k := range l.cfg.Nodes {
 		j.Hosts = append(j.Hosts, "node"+strconv.Itoa(k))

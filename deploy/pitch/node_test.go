@@ -37,7 +37,7 @@ func newNode(t *testing.T, behaviour string) *node {
 	s := DefaultSite()
 	s.Store = []string{filepath.Join(dir, "nvme0"), filepath.Join(dir, "nvme1")}
 	s.Run, s.Mount, s.Log = filepath.Join(dir, "run"), filepath.Join(dir, "mnt"), filepath.Join(dir, "log")
-	s.StartTimeout, s.Watchdog = Seconds(20*time.Second), Seconds(time.Second)
+	s.StartTimeout, s.FailureTimeout = Seconds(20*time.Second), Seconds(2*time.Second)
 	s.Port = 21000 + 100*(os.Getpid()%300)
 	s.Ports = 64
 	for _, d := range s.Store {

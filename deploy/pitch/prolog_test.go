@@ -226,7 +226,7 @@ func TestEpilogIsBounded(t *testing.T) {
 	for name, behaviour := range map[string]string{"never leaves": neverLeaves, "hangs": hangs} {
 		t.Run(name, func(t *testing.T) {
 			n := newNode(t, behaviour)
-			n.site.Watchdog = Seconds(30 * time.Second)
+			n.site.FailureTimeout = Seconds(45 * time.Second)
 			n.site.EpilogTimeout = Seconds(time.Second)
 			n.pitched()
 			began := time.Now()

@@ -47,10 +47,10 @@ type Site struct {
 	EpilogTimeout Seconds `yaml:"epilog_timeout" json:"epilog_timeout"`
 	Munge         Munge   `yaml:"munge" json:"munge"`
 	MungeSocket   string  `yaml:"munge_socket" json:"munge_socket"` // "" is munge's own default
-	// Watchdog is how long a daemon may be silent before its mount is
-	// aborted; well below Slurm's UnkillableStepTimeout.
-	Watchdog Seconds `yaml:"watchdog" json:"watchdog"`
-	Memory   Size    `yaml:"memory" json:"memory"` // a daemon's cgroup bound; 0 is none
+	// FailureTimeout is after how long a silence a node is given up. The watchdog and all else follow
+	// from it; job.MaxFailureTimeout is below Slurm's UnkillableStepTimeout.
+	FailureTimeout Seconds `yaml:"failure_timeout" json:"failure_timeout"`
+	Memory         Size    `yaml:"memory" json:"memory"` // a daemon's cgroup bound; 0 is none
 	// Scratch is how much of a node's capacity datasets leave to scratch, a size or a percentage.
 	Scratch string `yaml:"scratch" json:"scratch"`
 	// KernelView is auto or off: whether datasets may have kernel views.
@@ -62,7 +62,7 @@ func DefaultSite() Site {
 	return Site{
 		Store: []string{"/var/lib/bivouac"}, Mount: "/mnt/bivouac", Run: "/run/bivouac", Log: "/var/log/bivouac",
 		Port: 18500, Ports: 4000, StartTimeout: Seconds(time.Minute), Munge: MungeAuto,
-		Watchdog: Seconds(15 * time.Second), KernelView: "auto",
+		FailureTimeout: Seconds(job.DefaultFailureTimeout), KernelView: "auto",
 	}
 }
 
@@ -128,7 +128,7 @@ func (s *Site) validate() error {
 	}{
 		{"start_timeout", s.StartTimeout, time.Second, time.Hour},
 		{"epilog_timeout", s.EpilogTimeout, 0, 24 * time.Hour},
-		{"watchdog", s.Watchdog, time.Second, 45 * time.Second},
+		{"failure_timeout", s.FailureTimeout, job.MinFailureTimeout, job.MaxFailureTimeout},
 	} {
 		if d := time.Duration(t.v); d < t.min || d > t.max {
 			bad("%s: %v, want %v to %v", t.key, d, t.min, t.max)

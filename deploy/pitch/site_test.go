@@ -38,7 +38,7 @@ func TestParseSiteComplains(t *testing.T) {
 		"store: [/a, /a]":                  {"/a is named twice"},
 		"run: /run/../etc":                 {"/run/../etc"},
 		"ports: 63":                        {"ports"},
-		"watchdog: 60":                     {"watchdog"},
+		"failure_timeout: 60":              {"failure_timeout"},
 		"start_timeout: soon":              {"soon"},
 		"memory: 1X":                       {"1X"},
 		"memory: 1M":                       {"too little"},

@@ -182,6 +182,13 @@ var knownOptions = map[string]func(string) error{
 		}
 		return nil
 	},
+	"failure-timeout": func(v string) error {
+		d, err := parseSeconds(v)
+		if err == nil {
+			err = job.CheckFailureTimeout(d)
+		}
+		return err
+	},
 	"start-timeout": func(v string) error {
 		d, err := parseSeconds(v)
 		if err == nil && (d < time.Second || d > time.Hour) {
@@ -309,4 +316,13 @@ func (s *Spec) startTimeout(site Site) time.Duration {
 		t = min(t, d)
 	}
 	return t
+}
+
+// failureTimeout is the user's, else the site's, in seconds.
+func (s *Spec) failureTimeout(site Site) int {
+	t := time.Duration(site.FailureTimeout)
+	if d, err := parseSeconds(s.Opts["failure-timeout"]); err == nil {
+		t = d
+	}
+	return int(t / time.Second)
 }

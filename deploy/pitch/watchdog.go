@@ -33,7 +33,7 @@ func (c *child) ready(until time.Time) error {
 
 // watch returns when the daemon has died, does not answer, or is to leave.
 func (c *child) watch() error {
-	silence := time.Duration(c.k.rec.Site.Watchdog)
+	silence := c.k.rec.Job.Watchdog()
 	t := time.NewTimer(silence)
 	defer t.Stop()
 	for {
@@ -70,7 +70,7 @@ func (c *child) awaitLeave() {
 		c.k.reportTrouble("the daemon ended before it could finish")
 		return
 	}
-	silence, alive := 2*time.Duration(c.k.rec.Site.Watchdog), 0
+	silence, alive := 2*c.k.rec.Job.Watchdog(), 0
 	quiet, end := time.NewTimer(maxLeave), time.NewTimer(left)
 	defer quiet.Stop()
 	defer end.Stop()
