@@ -41,6 +41,14 @@ class _Connection(http.client.HTTPConnection):
         self.sock.connect(self._path)
 
 
+def _why(text: bytes) -> str:
+    """The error in the body of a refusal; "" if there is none."""
+    try:
+        return str(json.loads(text)["error"])
+    except (ValueError, TypeError, KeyError):
+        return ""
+
+
 class Control:
     """Asks the daemon of this node.
 
@@ -74,13 +82,11 @@ class Control:
                 text = resp.read()
             finally:
                 conn.close()
-            reply = json.loads(text) if text.strip() else None
+            if resp.status // 100 == 2:
+                return json.loads(text) if text.strip() else None
         except (OSError, http.client.HTTPException, ValueError) as e:
             raise ControlError(f"the daemon at {self.path} does not answer: {e or type(e).__name__}") from e
-        if resp.status // 100 != 2:
-            why = reply.get("error") if isinstance(reply, dict) else None
-            raise Refused(resp.status, str(why or f"the daemon answers {resp.status} {resp.reason}"))
-        return reply
+        raise Refused(resp.status, _why(text) or f"the daemon answers {resp.status} {resp.reason}")
 
     def status(self) -> Any:
         """What bivouac status --json prints, of this node."""

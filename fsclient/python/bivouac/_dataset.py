@@ -108,30 +108,41 @@ def _default_name(source: str) -> str:
 
 
 def _order(text: str) -> Dict[str, Any]:
+    """An order as on the sbatch line: seed:42,ranks=16,root=train,drop_last."""
     kind, _, arg = text.partition(":")
     if kind == "list":
         return {"kind": kind, "list": os.path.abspath(arg)}
-    return {"kind": kind, "seed": int(arg)} if arg else {"kind": kind}
+    seed, *more = arg.split(",")
+    out: Dict[str, Any] = {"kind": kind}
+    if seed:
+        out["seed"] = int(seed)
+    for key, _, value in (m.partition("=") for m in more):
+        out[key] = True if key == "drop_last" else value if key == "root" else int(value)
+    return out
+
+
+def _cache() -> str:
+    """Where indexes of large tars are kept, as by the command."""
+    home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    return os.path.join(home, "bivouac") if os.path.isabs(home) else ""
 
 
 def _options(given: Dict[str, Any]) -> Dict[str, Any]:
     """The options of a stage-in as the daemon takes them."""
     out: Dict[str, Any] = {}
     for key, value in given.items():
-        if value is None:
-            continue
+        if key not in ("unpack", "list", "include", "exclude", "limit", "on_error", "spill", "order", "replicas"):
+            raise TypeError(f"stage_in() has no option {key!r}: help(bivouac.stage_in) lists them")
         if key in ("include", "exclude"):
-            out[key] = [value] if isinstance(value, str) else list(value)
+            value = [value] if isinstance(value, str) else list(value)
         elif key == "list":
-            out[key] = os.path.abspath(value)
+            value = os.path.abspath(value)
         elif key == "order":
-            out[key] = _order(value)
-        elif key in ("unpack", "limit", "on_error", "spill"):
-            out[key] = value
-        else:
-            known = "unpack, list, include, exclude, limit, on_error, spill or order"
-            raise TypeError(f"stage_in() has no option {key!r}: give {known}")
-    return out
+            value = _order(value)
+        elif key == "replicas":
+            value = str(value)
+        out[key] = value
+    return {**out, "cache": _cache()}
 
 
 def stage_in(
@@ -146,8 +157,10 @@ def stage_in(
 
     wait is as of Dataset.wait, or None to return at once. options are those of "bivouac stage-in":
     unpack="no", include=[...], exclude=[...], list=FILE, limit=N, on_error="skip", spill="fail",
-    order="list:FILE". Any number of ranks may call it: the first stages the dataset, the others
-    wait for it. Outside a job nothing is staged, and the dataset is the source itself.
+    order="seed:42,root=train" or "list:FILE", replicas=1 or "all" or "spare".
+
+    Any number of ranks may call it: the first stages the dataset, and the others wait for it. Outside
+    a job nothing is staged, and the dataset is the source itself.
     """
     path = os.path.abspath(source)
     name = name or _default_name(path)

@@ -58,9 +58,10 @@ class ControlTest(JobTest):
         with self.assertRaisesRegex(bivouac.Refused, "^give a name$") as got:
             c.status()
         self.assertEqual(got.exception.status, 400)
-        self.daemon.replies["GET /v1/status"] = (500, {})
-        with self.assertRaisesRegex(bivouac.Refused, "answers 500"):
-            c.status()
+        for body in ({}, [], b"404 page not found", b""):
+            self.daemon.replies["GET /v1/status"] = (404, body)
+            with self.assertRaisesRegex(bivouac.Refused, "answers 404"):
+                c.status()
         self.daemon.replies["GET /v1/status"] = b"{broken"
         with self.assertRaises(bivouac.ControlError):
             c.status()
@@ -113,9 +114,12 @@ class DatasetTest(JobTest):
     def test_stage_in(self) -> None:
         self.status({"name": "set", "phase": "sealed", "ready": True, "source": "/src/set.tar.gz"})
         self.daemon.replies["POST /v1/stage-in"] = {"dataset": 1, "name": "set"}
-        d = bivouac.stage_in("/src/set.tar.gz", include="*.jpg", limit=3, order="seed:7", on_error="skip")
+        order = "seed:7,ranks=4,root=train,drop_last"
+        os.environ["XDG_CACHE_HOME"] = "/var/c"
+        d = bivouac.stage_in("/src/set.tar.gz", include="*.jpg", limit=3, order=order, replicas=2)
         self.assertEqual(d.path, self.mount / "data" / "set")
-        options = {"include": ["*.jpg"], "limit": 3, "order": {"kind": "seed", "seed": 7}, "on_error": "skip"}
+        want_order = {"kind": "seed", "seed": 7, "ranks": 4, "root": "train", "drop_last": True}
+        options = {"include": ["*.jpg"], "limit": 3, "order": want_order, "replicas": "2", "cache": "/var/c/bivouac"}
         want = {"source": "/src/set.tar.gz", "name": "set", "options": options}
         self.assertEqual(self.daemon.asked("POST", "/v1/stage-in"), [want])
         with self.assertRaisesRegex(TypeError, "no option 'unpak'"):

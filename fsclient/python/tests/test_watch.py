@@ -83,6 +83,10 @@ class WatchTest(JobTest):
         self.assertEqual((len(w), w.batch_size, w.dataset), (3, 4, d))
         self.assertEqual([len(b[0]) for b in w], [4, 4, 2])
         self.assertEqual(w.epochs[0].samples, 10)
+        w.set_epoch(2)  # its sampler has none
+        s = DistributedSampler(d, 1, 0)
+        watch(DataLoader(d, sampler=s)).set_epoch(2)
+        self.assertEqual(s.epoch, 2)
         with self.assertRaises(AttributeError):
             w.no_such_thing
 

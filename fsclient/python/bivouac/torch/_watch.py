@@ -73,6 +73,12 @@ class Watched:
     def __len__(self) -> int:
         return len(self._loader)
 
+    def set_epoch(self, epoch: int) -> None:
+        """Sets the epoch of the loader's sampler, if that has one."""
+        sampler: Any = getattr(self._loader, "sampler", None)
+        if hasattr(sampler, "set_epoch"):
+            sampler.set_epoch(epoch)
+
     def __iter__(self) -> Iterator[Any]:
         epoch = getattr(getattr(self._loader, "sampler", None), "epoch", len(self.epochs))
         begun = time.perf_counter()
