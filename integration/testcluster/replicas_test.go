@@ -43,8 +43,12 @@ func (c *Cluster) awaitReplicas(t *testing.T) {
 	t.Helper()
 	for i, n := range c.Nodes {
 		Eventually(t, fmt.Sprintf("all replicas are made, as node %d knows", i), func() bool {
-			s := n.Status(context.Background()).Datasets[0].Copies
-			return s != nil && len(s.PerNode) == len(c.Nodes) && s.OfFiles > 0 && s.Files == s.OfFiles && s.Bytes == s.OfBytes
+			all := n.Status(context.Background()).Datasets // none on a node that has just begun
+			if len(all) == 0 || all[0].Copies == nil {
+				return false
+			}
+			s := all[0].Copies
+			return len(s.PerNode) == len(c.Nodes) && s.OfFiles > 0 && s.Files == s.OfFiles && s.Bytes == s.OfBytes
 		})
 	}
 }
