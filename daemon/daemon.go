@@ -355,11 +355,6 @@ func (d *Daemon) SetTree(f dataset.TreeFunc) { d.datasets.Follower.SetTree(f) }
 // SetDropPages gives the daemon its way to the page cache of this node's mount.
 func (d *Daemon) SetDropPages(f dataset.DropPagesFunc) { d.datasets.Verifier.SetDropPages(f) }
 
-// Prefetch predicts the reads of a dataset.
-func (d *Daemon) Prefetch(id metadata.DatasetID) dataset.Prefetch {
-	return d.datasets.Fills.Prefetch(id)
-}
-
 // StageIn stages a dataset in and returns when its manifest is agreed on.
 func (d *Daemon) StageIn(ctx context.Context, s job.Dataset) error { return d.stager.StageIn(ctx, s) }
 

@@ -118,9 +118,3 @@ type Files interface {
 	// Origin is where a file's bytes are in the source, and its attributes.
 	Origin(ino metadata.Ino) (manifest.Origin, metadata.Attr, error)
 }
-
-// Predictable reports whether readers can be expected to follow the order of the fill.
-func (o Order) Predictable() bool {
-	_, sampler := o.Plan()
-	return sampler || o.Kind == OrderList
-}

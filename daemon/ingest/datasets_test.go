@@ -9,7 +9,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/bivouacfs/bivouac/daemon/dataset"
 	"github.com/bivouacfs/bivouac/daemon/job"
@@ -195,10 +194,6 @@ func TestReadsWhileFilling(t *testing.T) {
 	if all, more, ok := x.Fills.Unreadable(ds.ID); len(all) != 0 || more != 0 || !ok {
 		t.Errorf("unreadable: %v, %d, %v", all, more, ok)
 	}
-	pre := x.Fills.Prefetch(ds.ID)
-	pre.Read(a.Ino)
-	pre.Waited(a.Ino, time.Millisecond)
-	pre.Later(a.Ino)
 	if _, _, ok := x.Fills.Unreadable(99); ok {
 		t.Error("a dataset that is not there is fetched")
 	}

@@ -142,7 +142,6 @@ func TestCoverPrefetch(t *testing.T) {
 	write(t, c.path("order"), []byte(strings.Join(order, "\n")))
 	c.ok("stage-in", "--background", src+",order=list:"+c.path("order"), "--dir", c.dir)
 	c.covered("slow")
-	c.ok("plan", "set", "slow", "--list", c.path("order"), "--dir", c.dir)
 	pace := time.NewTicker(60 * time.Millisecond)
 	defer pace.Stop()
 	for turn, staged := 0, 0; turn < files; turn += nodes { // behind the fill, however slow the machine is

@@ -72,9 +72,8 @@ type Fill struct {
 	demandSlots chan struct{} // one for each piece that is fetched on demand
 	slots       semaphore     // one for each other piece that is being read: Workers
 	limiter     *limiter
-	startup     *limiter   // of a directory's files, at the beginning
-	predictor   *Predictor // nil if the order of the reads is not known
-	incarnation uint64     // tells this fill from earlier ones of this node
+	startup     *limiter // of a directory's files, at the beginning
+	incarnation uint64   // tells this fill from earlier ones of this node
 
 	ctx    context.Context // ends the reads in flight
 	cancel context.CancelFunc
@@ -141,9 +140,6 @@ func New(cfg Config) (*Fill, error) {
 		bufs:    cfg.Buffers,
 		flights: make(map[PieceID]*flight), demandSlots: make(chan struct{}, maxDemand), slots: semaphore{free: cfg.Workers}, demandIdle: closedChan(), limiter: newLimiter(), startup: newLimiter(),
 		incarnation: rand.Uint64(), incarnations: make(map[metadata.NodeID]uint64),
-	}
-	if cfg.Origins.Order.Predictable() && !cfg.Origins.HasOverflow && !cfg.Origins.Staged {
-		f.predictor = newPredictor(f.present.has, f.startup.backOff)
 	}
 	f.ctx, f.cancel = context.WithCancel(context.Background())
 	err := f.adopt()
@@ -289,9 +285,6 @@ func (f *Fill) Progress() stagein.Progress {
 		Demand: f.demand.Load(), Through: f.readThroughs.Load(), Done: f.complete.Load(),
 	}
 }
-
-// Predictor is nil if the order of the reads is not known, or if part of the dataset overflowed: that part is read on demand.
-func (f *Fill) Predictor() *Predictor { return f.predictor }
 
 // Stored reports whether the file is whole on this node.
 func (f *Fill) Stored(ino metadata.Ino) bool { return f.present.has(PieceID{Ino: ino}) }

@@ -18,14 +18,13 @@ import (
 // Files of a directory have a limiter of their own, at the beginning only, when all nodes do the same: a node that holds
 // back alone falls behind, and readers wait for its files.
 type limiter struct {
-	mu        sync.Mutex
-	demands   int           // guarded by mu; that wait, or did a moment ago
-	inFlight  int64         // guarded by mu; bytes that are being read ahead
-	limit     int64         // guarded by mu; bytes that may be while readers come
-	clean     int64         // guarded by mu; bytes since most last changed that have met no queue
-	heldUntil time.Time     // guarded by mu; until when most does not grow
-	queue     []*waiter     // guarded by mu; in which they are let in
-	idle      chan struct{} // guarded by mu; closed while readers is 0
+	mu       sync.Mutex
+	demands  int           // guarded by mu; that wait, or did a moment ago
+	inFlight int64         // guarded by mu; bytes that are being read ahead
+	limit    int64         // guarded by mu; bytes that may be while readers come
+	clean    int64         // guarded by mu; bytes since most last changed that have met no queue
+	queue    []*waiter     // guarded by mu; in which they are let in
+	idle     chan struct{} // guarded by mu; closed while readers is 0
 
 	fastest [sizeClasses]time.Duration // guarded by mu; that a read has taken, by its size; 0 is that there was none
 }
@@ -147,7 +146,6 @@ func (g *limiter) adapt(n int64, took time.Duration) {
 		*least = took
 	}
 	switch {
-	case time.Now().Before(g.heldUntil):
 	case took > max(2**least, minDelay):
 		g.limit, g.clean = max(g.limit-stepSize, minInFlight), 0
 	case g.inFlight+stepSize > g.limit || g.limit < minInFlight:
@@ -155,16 +153,6 @@ func (g *limiter) adapt(n int64, took time.Duration) {
 			g.limit, g.clean = min(max(g.limit+stepSize, minInFlight), maxInFlight), 0
 		}
 	}
-}
-
-// backOff limits reads to one step for a while, to leave the source to other nodes.
-func (g *limiter) backOff(d time.Duration) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if g.limit > stepSize {
-		g.limit, g.clean = stepSize, 0
-	}
-	g.heldUntil = time.Now().Add(d)
 }
 
 // waitIdle returns when no reader is expected, or over is closed.

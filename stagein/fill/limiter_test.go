@@ -189,46 +189,6 @@ func TestGateFollowsTheSource(t *testing.T) {
 	})
 }
 
-// TestGateHolds: who holds back reads one step at a time for a while, and then as much as before.
-func TestGateHolds(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		g := newLimiter()
-		defer g.demand(0)()
-		g.backOff(time.Second)
-		enter := func() {
-			if n, err := g.acquire(t.Context(), nil, 10*stepSize, false); n != stepSize || err != nil {
-				t.Errorf("enter = %d, %v", n, err)
-			}
-		}
-		enter()
-		in := make(chan struct{})
-		go func() {
-			enter()
-			close(in)
-		}()
-		synctest.Wait()
-		select {
-		case <-in:
-			t.Error("two steps are under way")
-		default:
-		}
-		g.release(stepSize, time.Millisecond)
-		<-in
-		for range 100 {
-			g.release(stepSize, time.Millisecond)
-			enter()
-		}
-		if g.limit != stepSize {
-			t.Errorf("%d bytes may be under way while it holds back", g.limit)
-		}
-		time.Sleep(time.Second + 1)
-		g.release(stepSize, time.Millisecond)
-		if g.limit != minInFlight {
-			t.Errorf("%d bytes may be under way when it does no more, want %d", g.limit, minInFlight)
-		}
-	})
-}
-
 // TestBeginsSlowly: files of a directory pass the gate for longer when somebody reads.
 func TestBeginsSlowly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -37,9 +37,6 @@ func (f *Fill) Run(ctx context.Context, tell func()) {
 		}
 		if done {
 			f.setComplete(m.Epoch, true)
-			if f.predictor != nil {
-				f.predictor.Complete()
-			}
 		}
 		tell()
 		select {
@@ -201,13 +198,9 @@ func (f *Fill) list(m cluster.Map) ([]PieceID, error) {
 	}
 	var all []ranked
 	var total int64
-	ep := newEpoch()
 	linked := make(map[metadata.Ino]bool) // files with several names that were seen
 	err = f.cfg.Files.Files(func(dir string, _ uint32, name string, a metadata.Attr) bool {
 		turn := t.of(dir, name, a.Ino)
-		if f.predictor != nil {
-			ep.add(a.Ino, turn)
-		}
 		again := linked[a.Ino]
 		if a.Nlink > 1 {
 			linked[a.Ino] = true
@@ -227,9 +220,5 @@ func (f *Fill) list(m cluster.Map) ([]PieceID, error) {
 		return true
 	})
 	f.total.Store(total)
-	list := byTurn(all)
-	if f.predictor != nil && err == nil {
-		f.predictor.Begin(ep, list)
-	}
-	return list, err
+	return byTurn(all), err
 }
