@@ -154,6 +154,7 @@ func (d *Daemon) report() leader.Report {
 	r.Out = d.out.Failures()
 	r.HasOutput = d.notifier.HasOutput()
 	r.Space, _ = d.data.Space(d.ctx) // zeros if the store does not know
+	r.Traffic, r.Rates = d.meter.read(time.Now())
 	if a := d.addrs(d.job.Self); len(a) > 0 {
 		r.Addr = a[0]
 	}
@@ -341,7 +342,8 @@ func (d *Daemon) onPropose(ctx context.Context, from metadata.NodeID, c *raftsto
 	if err := checkProposal(from, c); err != nil {
 		return cluster.View{}, err
 	}
-	if ds, ok := d.View().Dataset(c.Dataset.ID); ok && c.Kind != raftstore.KindSetPlan && ds.Coordinator != from || int(from) >= len(d.job.Hosts) {
+	speaks := c.Kind != raftstore.KindSetPlan && c.Kind != raftstore.KindRemoveDataset
+	if ds, ok := d.View().Dataset(c.Dataset.ID); ok && speaks && ds.Coordinator != from || int(from) >= len(d.job.Hosts) {
 		return cluster.View{}, fmt.Errorf("proposal by node %d for dataset %d: %w", from, c.Dataset.ID, syscall.EPERM)
 	}
 	v, err := d.proposeTo(ctx, d.job.Self, *c)
@@ -356,11 +358,12 @@ func (d *Daemon) onPropose(ctx context.Context, from metadata.NodeID, c *raftsto
 const maxDigest = 32
 
 // checkProposal refuses what no other node may propose: a node speaks for the datasets that
-// it coordinates, any node sets a plan, and only the leader changes nodes.
+// it coordinates, any node sets a plan or removes one for its user, and only the leader changes
+// nodes.
 func checkProposal(from metadata.NodeID, c *raftstore.Command) error {
 	ds := c.Dataset
 	switch {
-	case c.Kind == raftstore.KindSetPlan && len(ds.Plan) <= maxDigest:
+	case c.Kind == raftstore.KindSetPlan && len(ds.Plan) <= maxDigest, c.Kind == raftstore.KindRemoveDataset && len(ds.Error) <= node.MaxErrorText:
 		return nil
 	case c.Kind != raftstore.KindAddDataset && c.Kind != raftstore.KindSetDataset:
 		return fmt.Errorf("proposal of %.32q by node %d: %w", c.Kind, from, syscall.EPERM)

@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"net/http/pprof"
 	"os"
+	"slices"
 	"sync"
 	"syscall"
 	"time"
@@ -22,6 +23,8 @@ import (
 	"github.com/bivouacfs/bivouac/daemon/node"
 	"github.com/bivouacfs/bivouac/daemon/stageout"
 	"github.com/bivouacfs/bivouac/metadata"
+	"github.com/bivouacfs/bivouac/metadata/cluster"
+	"github.com/bivouacfs/bivouac/metadata/raftstore"
 )
 
 // ctlServer is the control socket: HTTP with JSON over a Unix socket of mode
@@ -132,6 +135,7 @@ func (c *ctlServer) routes() *http.ServeMux {
 	c.planRoutes(m)
 	m.HandleFunc("POST /v1/training", c.postTraining)
 	m.HandleFunc("POST /v1/stage-in", c.postStageIn)
+	m.HandleFunc("POST /v1/remove", c.postRemove)
 	m.HandleFunc("GET /v1/skips", c.getSkips)
 	m.HandleFunc("POST /v1/verify", c.postVerify)
 	m.HandleFunc("GET /v1/sums", c.getSums)
@@ -186,13 +190,64 @@ func (c *ctlServer) postStageIn(w http.ResponseWriter, r *http.Request) {
 		writeError(w, err)
 		return
 	}
-	c.d.Spawn(func(ctx context.Context) {
-		if err := x.Run(ctx); err != nil {
-			c.d.log.WithError(err).WithField("dataset", s.Name).Error("stage-in failed")
-		}
-	})
+	x.Start()
 	ds := x.Dataset()
 	writeJSON(w, http.StatusOK, StageInReply{Dataset: ds.ID, Name: ds.Name})
+}
+
+// RemoveRequest asks POST /v1/remove to end a dataset.
+type RemoveRequest struct {
+	Name   string `json:"name"`
+	Cancel bool   `json:"cancel,omitempty"` // only while it is being staged
+}
+
+// postRemove ends a dataset. Its space is free soon after.
+func (c *ctlServer) postRemove(w http.ResponseWriter, r *http.Request) {
+	var q RemoveRequest
+	if !readJSON(w, r, &q) {
+		return
+	}
+	if err := c.remove(r.Context(), q); err != nil {
+		writeError(w, err)
+		return
+	}
+	writeJSON(w, http.StatusOK, struct{}{})
+}
+
+// remove ends the dataset that a user means by a name.
+func (c *ctlServer) remove(ctx context.Context, q RemoveRequest) error {
+	d := c.d
+	if err := d.Refresh(ctx); err != nil {
+		return err
+	}
+	all := cluster.Current(d.View().Datasets)
+	i := slices.IndexFunc(all, func(ds cluster.Dataset) bool { return ds.Name == q.Name })
+	if i < 0 {
+		return NoDataset(q.Name, all)
+	}
+	ds := cluster.Dataset{ID: all[i].ID, Phase: cluster.Removed, Error: "removed by bivouac remove"}
+	if q.Cancel {
+		if all[i].Phase.Ended() || all[i].Phase == cluster.Sealed {
+			return fmt.Errorf("%s is not being staged: bivouac remove %s removes it: %w", q.Name, q.Name, syscall.EINVAL)
+		}
+		ds.Phase, ds.Error = cluster.Failed, "cancelled by bivouac cancel"
+	}
+	_, err := d.Propose(ctx, raftstore.Command{Kind: raftstore.KindRemoveDataset, Dataset: ds})
+	if err != nil {
+		return fmt.Errorf("%s: %w", q.Name, err)
+	}
+	return nil
+}
+
+// NoDataset is the error for a name that none of all has.
+func NoDataset(name string, all []cluster.Dataset) error {
+	known := "the job has no dataset"
+	for i, ds := range all {
+		if known += ", " + ds.Name; i == 0 {
+			known = "the job has " + ds.Name
+		}
+	}
+	return fmt.Errorf("no dataset is named %q: %s: %w", name, known, syscall.EINVAL)
 }
 
 // getSkips answers GET /v1/skips?name=N with what the dataset N lacks, a line of JSON for
@@ -200,7 +255,7 @@ func (c *ctlServer) postStageIn(w http.ResponseWriter, r *http.Request) {
 func (c *ctlServer) getSkips(w http.ResponseWriter, r *http.Request) {
 	ds, ok := dataset.Active(c.d.View(), r.FormValue("name"))
 	if !ok {
-		writeError(w, fmt.Errorf("no dataset is named %q: %w", r.FormValue("name"), syscall.EINVAL))
+		writeError(w, NoDataset(r.FormValue("name"), cluster.Current(c.d.View().Datasets)))
 		return
 	}
 	path, err := c.d.datasets.Files.Skips(r.Context(), ds)

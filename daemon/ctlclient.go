@@ -61,6 +61,11 @@ func (c *Ctl) StageIn(ctx context.Context, s job.Dataset) (StageInReply, error) 
 	return r, c.do(ctx, http.MethodPost, "/v1/stage-in", s, &r)
 }
 
+// Remove ends a dataset.
+func (c *Ctl) Remove(ctx context.Context, q RemoveRequest) error {
+	return c.do(ctx, http.MethodPost, "/v1/remove", q, new(struct{}))
+}
+
 // Skips is what could not be read of the dataset name and was left out.
 func (c *Ctl) Skips(ctx context.Context, name string) ([]stagein.Skip, error) {
 	resp, err := c.send(ctx, http.MethodGet, "/v1/skips?name="+url.QueryEscape(name), nil)

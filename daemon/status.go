@@ -89,8 +89,9 @@ type NodeStatus struct {
 	Host  string          `json:"host"`
 	State cluster.State   `json:"state"`
 	Addr  string          `json:"addr,omitempty"`
-	Lost  bool            `json:"lost,omitempty"`  // it was up, and is down now: files of scratch that were only there are lost with it
-	Space *datapath.Space `json:"space,omitempty"` // as the leader has last heard
+	Lost  bool            `json:"lost,omitempty"` // it was up, and is down now: files of scratch that were only there are lost with it
+	// Load is what the node has reported last; nil if the leader has not heard of it, or cannot be asked.
+	Load *leader.Load `json:"load,omitempty"`
 }
 
 // DatasetStatus is a dataset and how far it is.
@@ -131,6 +132,19 @@ type CopiesStatus struct {
 	PerNode []replicas.Mark `json:"per_node"`
 }
 
+// Current is the datasets that a user means by their names, as cluster.Current has it.
+func (s *Status) Current() (all []DatasetStatus) {
+	known := make([]cluster.Dataset, len(s.Datasets))
+	for i := range s.Datasets {
+		known[i] = s.Datasets[i].Dataset
+	}
+	for _, ds := range cluster.Current(known) {
+		i := slices.IndexFunc(s.Datasets, func(x DatasetStatus) bool { return x.ID == ds.ID })
+		all = append(all, s.Datasets[i])
+	}
+	return all
+}
+
 // NodeShare is what one node holds of a dataset.
 type NodeShare struct {
 	Host  string `json:"host"`
@@ -144,7 +158,7 @@ type statusReq struct {
 	// Incomplete asks which files the nodes could not read from the source, and what they do
 	// not store.
 	Incomplete bool `json:"incomplete,omitempty"`
-	Spaces     bool `json:"spaces,omitempty"` // the space of the nodes
+	Loads      bool `json:"loads,omitempty"` // what the nodes hold and move
 }
 
 // statusReply is how far a stage-in is.
@@ -156,19 +170,19 @@ type statusReply struct {
 	More       int64                   `json:"more,omitempty"` // that are not named
 	Overflow   []leader.Overflow       `json:"overflow,omitempty"`
 
-	Spaces map[metadata.NodeID]datapath.Space `json:"spaces,omitempty"`
+	Loads map[metadata.NodeID]leader.Load `json:"loads,omitempty"`
 }
 
 // onStatus is a node's answer on how far a stage-in is that it leads.
 func (d *Daemon) onStatus(_ context.Context, _ metadata.NodeID, q *statusReq) (statusReply, error) {
 	var r statusReply
 	switch {
-	case q.Spaces:
-		r.Spaces = d.lead.Spaces(d.View().Map)
 	case q.Incomplete:
 		m := d.View().Map
 		r.Unreadable, r.More = d.lead.Unreadable(m, q.Dataset)
 		r.Overflow = d.lead.Overflow(m, q.Dataset)
+	case q.Loads:
+		r.Loads = d.lead.Loads(d.View().Map)
 	case q.Fill:
 		r.Progress = d.lead.FillProgress(q.Dataset)
 		r.Total = r.Progress.SourceTotal
@@ -201,12 +215,12 @@ func (d *Daemon) Status(ctx context.Context) Status {
 	ctx, cancel := context.WithTimeout(ctx, statusTime)
 	defer cancel()
 	s.Silence = d.warn.silence(time.Now()).Seconds()
-	d.warn.addSpaces(ctx, &s)
 	for _, ds := range v.Datasets {
 		s.Datasets = append(s.Datasets, d.datasetStatus(ctx, ds))
 	}
 	s.Shares, s.RPC = d.tasks.Running(), d.rpc.Stats()
 	s.Traffic, s.Rates = d.meter.read(time.Now())
+	s.addLoads(ctx, d)
 	if a, ok := d.meter.activity(); ok {
 		s.Sources = a.Sources
 	}
@@ -214,6 +228,24 @@ func (d *Daemon) Status(ctx context.Context) Status {
 	s.StageOut, s.Swept = d.out.Status(), d.home.Swept()
 	s.Swept.Files = d.partials
 	return s
+}
+
+// addLoads adds what the nodes hold and move: of this node what is true now, of others what the
+// leader has heard.
+func (s *Status) addLoads(ctx context.Context, d *Daemon) {
+	var r statusReply
+	if d.Call(ctx, d.leaderID(), wire.OpStatus, statusReq{Loads: true}, &r) != nil {
+		r.Loads = nil // there is no leader just now
+	}
+	for i := range s.Nodes {
+		l, ok := r.Loads[s.Nodes[i].ID]
+		if s.Nodes[i].ID == s.Self {
+			l, ok = leader.Load{Space: s.Space, Traffic: s.Traffic, Rates: s.Rates}, true
+		}
+		if ok {
+			s.Nodes[i].Load = &l
+		}
+	}
 }
 
 func (d *Daemon) datasetStatus(ctx context.Context, ds cluster.Dataset) DatasetStatus {

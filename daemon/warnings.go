@@ -11,7 +11,6 @@ import (
 
 	"github.com/bivouacfs/bivouac/daemon/node"
 	"github.com/bivouacfs/bivouac/datapath"
-	"github.com/bivouacfs/bivouac/datapath/wire"
 	"github.com/bivouacfs/bivouac/metadata/cluster"
 )
 
@@ -116,22 +115,5 @@ func (w *warnings) space(s datapath.Space) {
 		log.Warn("this node is full: writes to it get ENOSPC, and dataset files without room are read from the source; remove files of scratch, or give the job more nodes or a higher capacity=")
 	case was && !w.full:
 		log.Info("this node has room again")
-	}
-}
-
-// addSpaces adds the space of each node, as the leader has last heard.
-func (w *warnings) addSpaces(ctx context.Context, s *Status) {
-	var r statusReply
-	if w.d.Call(ctx, w.d.leaderID(), wire.OpStatus, statusReq{Spaces: true}, &r) != nil {
-		r.Spaces = nil // there is no leader just now
-	}
-	for i := range s.Nodes {
-		n := &s.Nodes[i]
-		if x, ok := r.Spaces[n.ID]; ok {
-			n.Space = &x
-		}
-		if n.ID == s.Self {
-			n.Space = &s.Space
-		}
 	}
 }

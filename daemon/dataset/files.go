@@ -242,10 +242,10 @@ func (f *Files) Skips(ctx context.Context, ds cluster.Dataset) (string, error) {
 	return path, f.FetchAny(ctx, ds, AllSkips)
 }
 
-// Active is the dataset name that has not failed.
+// Active is the dataset name that has not ended.
 func Active(v cluster.View, name string) (cluster.Dataset, bool) {
 	for _, ds := range v.Datasets {
-		if ds.Name == name && ds.Phase != cluster.Failed {
+		if ds.Name == name && !ds.Phase.Ended() {
 			return ds, true
 		}
 	}

@@ -174,6 +174,8 @@ func (f *Fills) of(ctx context.Context, ino metadata.Ino) (*fill.Fill, error) {
 		v, changed := f.cfg.Node.Watch()
 		ds, known := v.Dataset(ino.Dataset())
 		switch {
+		case known && ds.Phase == cluster.Removed:
+			return nil, fmt.Errorf("inode %v: dataset %s was removed: %w", ino, ds.Name, syscall.ESTALE)
 		case known && ds.Phase == cluster.Failed:
 			return nil, fmt.Errorf("inode %v: dataset %s has failed: %s: %w", ino, ds.Name, ds.Error, syscall.EIO)
 		case known && complete(ds):
@@ -192,7 +194,7 @@ func (f *Fills) of(ctx context.Context, ino metadata.Ino) (*fill.Fill, error) {
 
 // complete reports whether all files of a dataset without a fill were stored.
 func complete(ds cluster.Dataset) bool {
-	return !ds.Fill && ds.Phase != cluster.Staging && ds.Phase != cluster.Failed
+	return !ds.Fill && ds.Phase != cluster.Staging && !ds.Phase.Ended()
 }
 
 // present reports whether [off, off+n) of this node's object of ino can be read without

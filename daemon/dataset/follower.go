@@ -15,7 +15,8 @@ import (
 
 // Stager is the stage-ins of this node, as the follower sees them; package ingest.
 type Stager interface {
-	// Supersede ends attempts of this node's coordinator that are older than ds.
+	// Supersede ends attempts of this node's coordinator that are older than ds, or all if ds
+	// has ended.
 	Supersede(ds cluster.Dataset)
 	// Adopt takes up a stage-in that this node coordinates but does not run. It
 	// reports whether there is nothing left to do.
@@ -29,8 +30,8 @@ type Stager interface {
 	Published(id metadata.DatasetID)
 }
 
-// TreeFunc hears of a dataset whose tree can be read on this node, more than once. It must
-// not wait.
+// TreeFunc hears of a dataset whose tree can be read on this node, more than once, and of one
+// that ended before its data is removed. It must not wait.
 type TreeFunc func(ds cluster.Dataset, sum manifest.Summary)
 
 // Follower does what the registry asks of every node for each dataset.
@@ -96,8 +97,8 @@ func (f *Follower) follow(ctx context.Context, ds cluster.Dataset) bool {
 	switch ds.Phase {
 	case cluster.Staging:
 		return ds.Coordinator != f.n.Self() || f.stager.Adopt(ctx, ds)
-	case cluster.Failed:
-		f.discard(ds.ID)
+	case cluster.Failed, cluster.Removed:
+		f.discard(ds)
 		return true
 	}
 	x, ok := f.tables.get(ds.ID)
@@ -149,15 +150,18 @@ func (f *Follower) fetch(ctx context.Context, ds cluster.Dataset) error {
 	return f.files.FetchAny(ctx, ds, Manifest)
 }
 
-// discard stops this node's work on a failed dataset and removes its data. It does not wait
-// for the coordinator, which may be gone.
-func (f *Follower) discard(id metadata.DatasetID) {
-	if !f.fence.ClaimRemoval(id) {
+// discard stops this node's work on a dataset that ended and removes its data. It does not
+// wait for the coordinator, which may be gone.
+func (f *Follower) discard(ds cluster.Dataset) {
+	if !f.fence.ClaimRemoval(ds.ID) {
 		return
 	}
+	if t := f.tree.Load(); t != nil {
+		(*t)(ds, manifest.Summary{})
+	}
 	f.n.Spawn(func(ctx context.Context) {
-		if f.StopTasks(ctx, id) == nil {
-			f.Drop(id)
+		if f.StopTasks(ctx, ds.ID) == nil {
+			f.Drop(ds.ID)
 		}
 	})
 }

@@ -11,7 +11,6 @@ import (
 	"github.com/bivouacfs/bivouac/datapath"
 	"github.com/bivouacfs/bivouac/datapath/wire"
 	"github.com/bivouacfs/bivouac/metadata"
-	"github.com/bivouacfs/bivouac/metadata/cluster"
 	"github.com/bivouacfs/bivouac/stagein/fill"
 )
 
@@ -105,8 +104,8 @@ func (f *Fills) wait(ctx context.Context, id metadata.DatasetID, peer, by metada
 			return x, nil
 		}
 		v, changed := f.cfg.Node.Watch()
-		if ds, known := v.Dataset(id); known && ds.Phase == cluster.Failed {
-			return nil, fmt.Errorf("dataset %s has failed: %w", ds.Name, syscall.ESTALE)
+		if ds, known := v.Dataset(id); known && ds.Phase.Ended() {
+			return nil, fmt.Errorf("dataset %s has %v: %w", ds.Name, ds.Phase, syscall.ESTALE)
 		}
 		select {
 		case <-begun:

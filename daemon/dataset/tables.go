@@ -82,7 +82,7 @@ func (t *Tables) Summary(ds cluster.Dataset) (sum manifest.Summary, current, ok 
 func (t *Tables) Readable() []cluster.Dataset {
 	var all []cluster.Dataset
 	for _, ds := range t.n.View().Datasets {
-		if ds.Phase == cluster.Staging || ds.Phase == cluster.Failed {
+		if ds.Phase == cluster.Staging || ds.Phase.Ended() {
 			continue
 		}
 		if x, ok := t.get(ds.ID); ok && x.digest == ds.Digest {

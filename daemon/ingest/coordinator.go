@@ -65,6 +65,18 @@ func (c *Coordinator) progress() (stagein.Progress, int64) {
 	return c.sum, c.total
 }
 
+// Start runs c on its own.
+func (c *Coordinator) Start() {
+	c.s.cfg.Node.Spawn(func(ctx context.Context) {
+		switch err := c.Run(ctx); {
+		case errors.Is(err, syscall.ECANCELED):
+			c.log().WithError(err).Info("stage-in ended")
+		case err != nil:
+			c.log().WithError(err).Error("stage-in failed")
+		}
+	})
+}
+
 // Run stages the dataset in, and records in the registry how that ended.
 func (c *Coordinator) Run(ctx context.Context) error { return c.finish(ctx, c.run(ctx)) }
 
@@ -192,6 +204,9 @@ func (c *Coordinator) yield() error {
 	c.s.cfg.Node.Nudge()
 	if err != nil {
 		return fmt.Errorf("stage-in of %s: %w", c.ds.Source, err)
+	}
+	if ds, _ := c.s.cfg.Node.View().Dataset(c.ds.ID); ds.Phase.Ended() {
+		return fmt.Errorf("stage-in of %s: %s: %w", c.ds.Source, ds.Error, syscall.ECANCELED)
 	}
 	return fmt.Errorf("stage-in of %s: another node has taken over: %w", c.ds.Source, syscall.ECANCELED)
 }

@@ -45,7 +45,9 @@ func (s *Stager) Adopt(ctx context.Context, ds cluster.Dataset) bool {
 		log.WithError(err).Warn("takeover of an interrupted stage-in not recorded yet: retrying")
 		return false
 	}
-	s.start(s.takeOver(ds, spec, left))
+	c := s.takeOver(ds, spec, left)
+	s.add(c)
+	c.Start()
 	return true
 }
 
@@ -64,15 +66,6 @@ func (s *Stager) takeOver(ds cluster.Dataset, spec job.Dataset, left *state) *Co
 	}
 	log.Info("interrupted scan starts again")
 	return c
-}
-
-func (s *Stager) start(c *Coordinator) {
-	s.add(c)
-	s.cfg.Node.Spawn(func(ctx context.Context) {
-		if err := c.Run(ctx); err != nil {
-			c.log().WithError(err).Error("stage-in failed")
-		}
-	})
 }
 
 func (s *Stager) proposeDataset(ctx context.Context, ds cluster.Dataset) error {
@@ -95,9 +88,9 @@ func (s *Stager) disown(ctx context.Context, ds cluster.Dataset) bool {
 }
 
 // Supersede implements dataset.Stager. It does not wait for
-// the source of an older attempt, which may be stuck.
+// the source of an attempt that is to end, which may be stuck.
 func (s *Stager) Supersede(ds cluster.Dataset) {
-	if c := s.coordinator(ds.ID); c != nil && c.ds.Attempt < ds.Attempt {
+	if c := s.coordinator(ds.ID); c != nil && (c.ds.Attempt < ds.Attempt || ds.Phase.Ended()) {
 		c.supersede()
 		s.remove(c)
 	}

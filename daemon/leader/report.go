@@ -34,7 +34,7 @@ type Report struct {
 	Filled map[metadata.DatasetID]dataset.FillReport `json:"filled,omitempty"`
 	// Scanned is the bytes that the node has read for each scan that it coordinates.
 	Scanned map[metadata.DatasetID]int64 `json:"scanned,omitempty"`
-	Space   datapath.Space               `json:"space"`
+	Load
 	// Replicas is how far the node is with its replicas; MarksVersion is what it knows of the
 	// other nodes'.
 	Replicas     map[metadata.DatasetID]replicas.Mark `json:"replicas,omitempty"`
@@ -43,6 +43,13 @@ type Report struct {
 	// there, so that the node can notify the user.
 	Out       []stageout.Failures `json:"out,omitempty"`
 	HasOutput bool                `json:"has_output,omitempty"`
+}
+
+// Load is what a node has stored and what its mount moves.
+type Load struct {
+	Space   datapath.Space `json:"space"`
+	Traffic node.Traffic   `json:"traffic"`
+	Rates   node.Rates     `json:"rates"` // per second, lately
 }
 
 // differs reports whether r says something that the leader has to act upon, and was did

@@ -7,7 +7,6 @@ import (
 	"github.com/bivouacfs/bivouac/daemon/node"
 	"github.com/bivouacfs/bivouac/daemon/replicas"
 	"github.com/bivouacfs/bivouac/daemon/stageout"
-	"github.com/bivouacfs/bivouac/datapath"
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/metadata/cluster"
 	"github.com/bivouacfs/bivouac/stagein"
@@ -60,10 +59,10 @@ func (l *Leader) Marks(known uint64) (version uint64, all map[metadata.DatasetID
 	return l.marks, all
 }
 
-// Spaces is the space of the nodes of m that serve, as they last said.
-func (l *Leader) Spaces(m cluster.Map) map[metadata.NodeID]datapath.Space {
-	all := make(map[metadata.NodeID]datapath.Space)
-	l.serving(m, func(n cluster.Node, r *Report) { all[n.ID] = r.Space })
+// Loads is what each node of m that serves has reported last.
+func (l *Leader) Loads(m cluster.Map) map[metadata.NodeID]Load {
+	all := make(map[metadata.NodeID]Load)
+	l.serving(m, func(n cluster.Node, r *Report) { all[n.ID] = r.Load })
 	return all
 }
 

@@ -69,7 +69,7 @@ func (p *Plans) SetState(f StateFunc) {
 // Dataset is the dataset name that has not failed.
 func (p *Plans) Dataset(name string) (cluster.Dataset, error) {
 	for _, ds := range p.n.View().Datasets {
-		if ds.Name == name && ds.Phase != cluster.Failed {
+		if ds.Name == name && !ds.Phase.Ended() {
 			return ds, nil
 		}
 	}
@@ -192,7 +192,7 @@ func (p *Plans) Run(ctx context.Context) {
 // follow reports whether this node has the plan that the registry has for ds.
 func (p *Plans) follow(ctx context.Context, ds cluster.Dataset) bool {
 	want := ds.Plan
-	if ds.Phase == cluster.Failed {
+	if ds.Phase.Ended() {
 		want = ""
 	}
 	if p.digest(ds.ID) == want {

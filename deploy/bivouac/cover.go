@@ -131,8 +131,12 @@ func viewable(sum manifest.Summary) bool {
 	return sum.Files > 0 && sum.Bytes/sum.Files <= coverMean
 }
 
-// see is called for every readable dataset, more than once.
+// see is called for every readable dataset, more than once, and for one that ended.
 func (c *covers) see(ds cluster.Dataset, sum manifest.Summary) {
+	if ds.Phase.Ended() {
+		c.forget(ds)
+		return
+	}
 	if c.by == nil || !viewable(sum) {
 		return
 	}
@@ -148,6 +152,21 @@ func (c *covers) see(ds cluster.Dataset, sum manifest.Summary) {
 	}
 	x.ds, x.sum = ds, sum
 	c.next(x)
+}
+
+// forget detaches what is mounted over a dataset that ended, and its name. What is being
+// mounted is detached when it is there.
+func (c *covers) forget(ds cluster.Dataset) {
+	c.mu.Lock()
+	if x := c.seen[ds.ID]; x != nil {
+		delete(c.seen, ds.ID)
+		x.ds, x.covered, x.viewed = ds, true, true
+		if x.showing != nil {
+			_ = x.showing.near.CloseWrite() // it may have ended already
+		}
+	}
+	c.mu.Unlock()
+	c.node.mount.Uncover(ds.Name)
 }
 
 // next starts the next mount over a dataset: first the cover, then the view upon it. mu is
@@ -186,11 +205,15 @@ func (c *covers) done(x *covered, m *mount.Cover, viewed bool) (stale bool) {
 		x.view = viewed
 	}
 	stale, x.stale = x.stale && x.view, false
-	if stale {
+	switch {
+	case x.ds.Phase.Ended():
+		c.node.mount.Uncover(x.ds.Name)
+	case stale:
 		x.view = false
 		return true
+	default:
+		c.next(x)
 	}
-	c.next(x)
 	return false
 }
 
@@ -222,7 +245,9 @@ func (c *covers) cover(ds cluster.Dataset, sum manifest.Summary) *mount.Cover {
 		return m
 	}
 	c.mu.Lock()
-	c.seen[ds.ID].waiting = h
+	if x := c.seen[ds.ID]; x != nil {
+		x.waiting = h
+	}
 	c.mu.Unlock()
 	c.wg.Go(func() {
 		defer h.close()
@@ -238,7 +263,8 @@ func (c *covers) warm(ds cluster.Dataset, h *mountHelper, names uint32) {
 		return
 	}
 	c.mu.Lock()
-	whole := c.seen[ds.ID].ds.Phase == cluster.Sealed
+	x := c.seen[ds.ID]
+	whole := x == nil || x.ds.Phase == cluster.Sealed
 	c.mu.Unlock()
 	if whole {
 		return

@@ -11,6 +11,8 @@ import (
 	"syscall"
 
 	"github.com/spf13/cobra"
+
+	daemonnode "github.com/bivouacfs/bivouac/daemon/node"
 )
 
 // version is set by the linker.
@@ -56,7 +58,7 @@ func exitStatus(err error) int {
 		e = &exitError{status: 1, err: err}
 	}
 	if e.err != nil {
-		fmt.Fprintln(os.Stderr, "bivouac:", e.err)
+		fmt.Fprintln(os.Stderr, "bivouac:", daemonnode.ErrorText(e.err))
 	}
 	return e.status
 }
@@ -107,7 +109,7 @@ Without Slurm, on this machine:
 		SilenceErrors: true,
 		Version:       version,
 	}
-	c.AddCommand(upCmd(), downCmd(), statusCmd(), stageInCmd(), stageOutCmd(), waitCmd(), reportCmd(), skippedCmd(), traceCmd(), verifyCmd(), checkCmd(), locateCmd(), planCmd(), simulateCmd(),
+	c.AddCommand(upCmd(), downCmd(), statusCmd(), topCmd(), stageInCmd(), cancelCmd(), removeCmd(), stageOutCmd(), waitCmd(), reportCmd(), skippedCmd(), traceCmd(), verifyCmd(), checkCmd(), locateCmd(), planCmd(), simulateCmd(),
 		daemonCmd(), keeperCmd(), coverCmd(), viewCmd(), prologCmd(), epilogCmd(), checkOptionsCmd(), versionCmd(), manCmd())
 	return c
 }

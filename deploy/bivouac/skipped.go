@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/bivouacfs/bivouac/daemon"
+	"github.com/bivouacfs/bivouac/deploy/show"
 )
 
 // statusSkipped is the exit status when datasets are there, but not all of them:
@@ -36,7 +37,7 @@ func leftOut(ctx context.Context, ctl *daemon.Ctl, s daemon.Status, names []stri
 		if err != nil {
 			return err
 		}
-		fmt.Fprintf(w, "bivouac: %s: %d entries left out (on-error=skip):\n", ds.Name, ds.Skipped)
+		fmt.Fprintf(w, "bivouac: %s: %s left out (on-error=skip):\n", ds.Name, show.Entries(ds.Skipped))
 		for _, sk := range skips[:min(len(skips), mostSkips)] {
 			fmt.Fprintf(w, "bivouac:   %q: %s\n", sk.Path, sk.Error)
 		}
@@ -47,5 +48,5 @@ func leftOut(ctx context.Context, ctl *daemon.Ctl, s daemon.Status, names []stri
 	if sum == 0 {
 		return nil
 	}
-	return &exitError{status: statusSkipped, err: fmt.Errorf("%d entries could not be read from the source and are missing", sum)}
+	return &exitError{status: statusSkipped, err: fmt.Errorf("%s could not be read from the source, and the dataset lacks them", show.Entries(sum))}
 }

@@ -1,9 +1,16 @@
 package main
 
 import (
+	"context"
+	"io"
+	"slices"
+
 	"github.com/spf13/cobra"
 
+	"github.com/bivouacfs/bivouac/daemon"
+	"github.com/bivouacfs/bivouac/daemon/job"
 	"github.com/bivouacfs/bivouac/deploy/pitch"
+	"github.com/bivouacfs/bivouac/metadata/cluster"
 )
 
 const stageInHelp = `Stage-in unpacks the tar or zip archive SRC, or copies the directory SRC, into
@@ -13,7 +20,7 @@ part of SRC without an ending such as ".tar", ".tar.gz" or ".zip". The dataset
 is read-only. The tree of a directory, a large zip or a tar of large files is
 readable while its files are still being fetched. Any other dataset appears when
 it is complete. The command waits until the dataset is ready. Ctrl-C ends the
-wait, not the stage-in.
+wait, not the stage-in: "bivouac cancel NAME" ends that.
 
 SRC can be a pattern with *, ? or [...] in names, or a range such as {000..127}.
 All matches become one dataset. Every number of a range has to exist. The default
@@ -61,7 +68,7 @@ Write a comma inside a value twice.`
 
 func stageInCmd() *cobra.Command {
 	var w which
-	var background bool
+	var background, replace bool
 	c := &cobra.Command{
 		Use:   "stage-in SRC[:NAME][,KEY=VALUE]...",
 		Short: "Stage archives or a directory as a dataset, read by all nodes in parallel",
@@ -79,17 +86,40 @@ func stageInCmd() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			r, err := ctl.StageIn(c.Context(), spec)
-			if err != nil {
-				return err
-			}
-			if background {
-				return nil
-			}
-			return waitFor(c.Context(), ctl, "all", []string{r.Name}, c.ErrOrStderr())
+			return stageIn(c.Context(), ctl, spec, replace, background, c.ErrOrStderr())
 		},
 	}
 	w.flags(c)
+	c.Flags().BoolVar(&replace, "replace", false, "remove the dataset of the same name first, if there is one")
 	c.Flags().BoolVar(&background, "background", false, `return at once; use "bivouac wait" to wait`)
 	return c
+}
+
+// stageIn stages a dataset in and waits for it, unless that goes on in the background. One
+// that failed before the user's eyes is forgotten, so that no later wait or status repeats it.
+func stageIn(ctx context.Context, ctl *daemon.Ctl, spec job.Dataset, replace, background bool, w io.Writer) error {
+	if replace {
+		s, err := ctl.FreshStatus(ctx)
+		if err != nil {
+			return err
+		}
+		if slices.ContainsFunc(s.Current(), func(ds daemon.DatasetStatus) bool { return ds.Name == spec.Name }) {
+			if err := ctl.Remove(ctx, daemon.RemoveRequest{Name: spec.Name}); err != nil {
+				return err
+			}
+		}
+	}
+	r, err := ctl.StageIn(ctx, spec)
+	if err != nil || background {
+		return err
+	}
+	err = waitFor(ctx, ctl, "all", []string{r.Name}, w)
+	if s, e := ctl.Status(ctx); err != nil && e == nil {
+		for _, ds := range s.Current() {
+			if ds.ID == r.Dataset && ds.Phase == cluster.Failed {
+				_ = ctl.Remove(ctx, daemon.RemoveRequest{Name: r.Name}) // status shows it otherwise
+			}
+		}
+	}
+	return err
 }

@@ -2,12 +2,10 @@ package main
 
 import (
 	"fmt"
-	"path/filepath"
-	"strings"
 
 	"github.com/spf13/cobra"
 
-	"github.com/bivouacfs/bivouac/daemon/job"
+	"github.com/bivouacfs/bivouac/deploy/pitch"
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
@@ -21,19 +19,16 @@ is written under a temporary name and renamed when it is complete.`,
 		Example: "  bivouac stage-out ckpt:/lustre/me/run7 --dir /tmp/camp",
 		Args:    one("FROM:TO"),
 		RunE: func(c *cobra.Command, args []string) error {
-			from, to, ok := strings.Cut(args[0], ":")
-			if !ok || from == "" || to == "" {
-				return fmt.Errorf("stage-out %q: want FROM:TO, such as ckpt:/lustre/me/run7", args[0])
-			}
-			to, err := filepath.Abs(to)
+			o, err := pitch.ParseStageOut(args[0])
 			if err != nil {
 				return err
 			}
+			to := o.To
 			ctl, err := w.ctl()
 			if err != nil {
 				return err
 			}
-			r, err := ctl.StageOut(c.Context(), job.StageOut{From: from, To: to})
+			r, err := ctl.StageOut(c.Context(), o)
 			if c.Context().Err() != nil {
 				return fmt.Errorf("stage-out to %s: interrupted: files already copied stay; run the same command again to resume", to)
 			}

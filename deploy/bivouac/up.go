@@ -22,7 +22,8 @@ func upCmd() *cobra.Command {
 		Short: "Start a filesystem of several nodes on this machine, without Slurm",
 		Long: `Up creates the directory D if it is missing, starts a daemon for each node, mounts
 the nodes at D/node0, D/node1, … and returns when all of them are ready. It needs
-no Slurm and no configuration. Stop it with: bivouac down --dir D`,
+no Slurm and no configuration. The last line that it prints sets the variables that
+job scripts use, for a shell. Stop it with: bivouac down --dir D`,
 		Example: "  bivouac up --nodes 4 --dir /tmp/camp",
 		Args:    cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
@@ -60,7 +61,7 @@ no Slurm and no configuration. Stop it with: bivouac down --dir D`,
 			for _, n := range s.Nodes {
 				fmt.Fprintf(c.OutOrStdout(), "%s\t%s\n", n.Host, n.Mount)
 			}
-			fmt.Fprintf(c.OutOrStdout(), "data in %s, scratch in %s\n", filepath.Join(s.Nodes[0].Mount, "data"), filepath.Join(s.Nodes[0].Mount, "scratch"))
+			fmt.Fprintf(c.OutOrStdout(), "export BIVOUAC_DATA=%s BIVOUAC_SCRATCH=%s\n", filepath.Join(s.Nodes[0].Mount, "data"), filepath.Join(s.Nodes[0].Mount, "scratch"))
 			return nil
 		},
 	}

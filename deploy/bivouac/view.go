@@ -31,12 +31,23 @@ func (c *covers) view(ds cluster.Dataset, sum manifest.Summary) *mount.Cover {
 	log.WithFields(logrus.Fields{"files": sum.Files, "local": v.here, "took": time.Since(began).Round(time.Millisecond)}).
 		Info("kernel view made; it will be attached when no process walks the dataset")
 	c.mu.Lock()
-	c.seen[ds.ID].showing = h
+	if x := c.seen[ds.ID]; x != nil {
+		x.showing = h
+	} else {
+		_ = h.near.CloseWrite() // the dataset was removed
+	}
 	c.mu.Unlock()
 	c.wg.Go(func() {
 		defer h.close()
 		if err := h.attached(); err != nil {
 			log.WithError(err).Debug("kernel view not attached")
+			return
+		}
+		c.mu.Lock()
+		gone := c.seen[ds.ID] == nil
+		c.mu.Unlock()
+		if gone {
+			c.node.mount.Uncover(ds.Name)
 			return
 		}
 		log.WithField("took", time.Since(began).Round(time.Millisecond)).Info("kernel view attached; the kernel reads the dataset's local files directly")

@@ -2,19 +2,23 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/bivouacfs/bivouac/daemon"
+	"github.com/bivouacfs/bivouac/daemon/job"
 	"github.com/bivouacfs/bivouac/daemon/stageout"
 	"github.com/bivouacfs/bivouac/deploy/show"
 	"github.com/bivouacfs/bivouac/metadata/cluster"
+	"github.com/bivouacfs/bivouac/stagein"
 )
 
 func waitCmd() *cobra.Command {
@@ -87,13 +91,14 @@ func terminal(w io.Writer) bool {
 
 // waitFor waits for the datasets named (none: all that the job wants or has).
 func waitFor(ctx context.Context, ctl *daemon.Ctl, until string, names []string, w io.Writer) error {
-	p := &show.Progress{W: w, Terminal: terminal(w)}
+	p := &show.Progress{W: w, Terminal: terminal(w), Path: pathOf}
+	defer p.Close()
 	t := time.NewTicker(200 * time.Millisecond)
 	defer t.Stop()
 	for ask := ctl.FreshStatus; ; ask = ctl.Status {
 		s, err := ask(ctx)
 		if ctx.Err() != nil {
-			return gaveUp(ctx)
+			return gaveUp(ctx, s, names)
 		}
 		if err != nil {
 			return err
@@ -104,12 +109,10 @@ func waitFor(ctx context.Context, ctl *daemon.Ctl, until string, names []string,
 		if until == "none" {
 			return nil
 		}
-		for _, ds := range s.Datasets {
-			if len(names) == 0 || slices.Contains(names, ds.Name) {
-				p.Show(ds, time.Now())
-			}
-		}
+		s.Datasets = ofInterest(s, names)
+		p.Show(s.Datasets, time.Now())
 		if done, err := settled(s, names, until); done {
+			p.Close()
 			if err == nil {
 				for _, ds := range s.Datasets {
 					if len(names) == 0 || slices.Contains(names, ds.Name) {
@@ -122,19 +125,56 @@ func waitFor(ctx context.Context, ctl *daemon.Ctl, until string, names []string,
 		}
 		select {
 		case <-ctx.Done():
-			return gaveUp(ctx)
+			return gaveUp(ctx, s, names)
 		case <-t.C:
 		}
 	}
 }
 
-// gaveUp says that the stage-in continues although the wait ended.
-func gaveUp(ctx context.Context) error {
+// pathOf is the path of a dataset below data/, or of its file if it is a file that was kept as
+// it is.
+func pathOf(ds *daemon.DatasetStatus) string {
+	var spec job.Dataset
+	if ds.Files != 1 || json.Unmarshal([]byte(ds.Spec), &spec) != nil || spec.Options.Unpack != stagein.UnpackNo {
+		return ds.Name
+	}
+	if st, err := os.Stat(ds.Source); err != nil || !st.Mode().IsRegular() {
+		return ds.Name
+	}
+	return ds.Name + "/" + filepath.Base(ds.Source)
+}
+
+// ofInterest is the datasets that a wait is about: of each name the last one.
+func ofInterest(s daemon.Status, names []string) []daemon.DatasetStatus {
+	if len(names) == 0 {
+		return s.Current()
+	}
+	all := make([]daemon.DatasetStatus, 0, len(names))
+	for _, n := range names {
+		for i, ds := range slices.Backward(s.Datasets) {
+			if ds.Name == n {
+				all = append(all, s.Datasets[i])
+				break
+			}
+		}
+	}
+	return all
+}
+
+// gaveUp says that the stage-in continues although the wait ended, and how to end it.
+func gaveUp(ctx context.Context, s daemon.Status, names []string) error {
 	why := "interrupted"
 	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		why = "timed out"
 	}
-	return fmt.Errorf("%s: no longer waiting; stage-ins continue in the background: run bivouac status to see them", why)
+	name := "NAME"
+	for _, ds := range ofInterest(s, names) {
+		if !ds.Phase.Ended() && !ds.Ready {
+			name = ds.Name
+			break
+		}
+	}
+	return fmt.Errorf("%s: no longer waiting; stage-ins continue in the background: run bivouac status to see them, or bivouac cancel %s to end one", why, name)
 }
 
 // settled reports whether there is nothing left to wait for, and what failed. A failure of a
@@ -142,8 +182,9 @@ func gaveUp(ctx context.Context) error {
 // other failure is reported when the remaining datasets are ready.
 func settled(s daemon.Status, names []string, until string) (bool, error) {
 	at := make(map[string]daemon.DatasetStatus)
-	for _, ds := range s.Datasets {
-		at[ds.Name] = ds // a later one of the name counts
+	known := make([]cluster.Dataset, len(s.Datasets))
+	for i, ds := range s.Datasets {
+		at[ds.Name], known[i] = ds, ds.Dataset
 	}
 	needed := names
 	if len(names) == 0 {
@@ -157,7 +198,10 @@ func settled(s daemon.Status, names []string, until string) (bool, error) {
 	var failed error
 	for _, n := range names {
 		ds, ok := at[n]
-		if !ok || ds.Phase != cluster.Failed {
+		if !ok && !slices.Contains(s.Wanted, n) {
+			return true, daemon.NoDataset(n, known)
+		}
+		if !ds.Phase.Ended() {
 			done = done && ok && (ds.Ready || ds.Readable && until != "all")
 			continue
 		}

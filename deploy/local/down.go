@@ -6,6 +6,8 @@ import (
 	"io/fs"
 	"os"
 	"os/exec"
+	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -18,38 +20,64 @@ import (
 // grace is how long a daemon gets to unmount and stop by itself.
 const grace = 10 * time.Second
 
-// Down ends the job in dir and removes all of it. It is no error if there is
-// none, or if it is already half gone.
-func Down(dir string) error {
-	dir, err := real(dir)
+// Down ends the job in dir and removes all of it. It is no error if it is already half gone;
+// ErrNothing if there is none. users are the processes that used its mounts, in words.
+func Down(dir string) (users []string, err error) {
+	dir, err = real(dir)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	left, err := mountpoints(dir)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if !exists(hidden(dir)) {
 		if len(left) == 0 {
-			return nil
+			return nil, fmt.Errorf("%w in %s", ErrNothing, dir)
 		}
 		if err := os.Mkdir(hidden(dir), 0o700); err != nil { // someone removed it
-			return fmt.Errorf("down: %w", err)
+			return nil, fmt.Errorf("down: %w", err)
 		}
 	}
-	f, err := lock(dir)
-	if err != nil {
-		return err
+	s, err := Load(dir)
+	if errors.Is(err, ErrOthers) {
+		return nil, err
+	}
+	f, e := lock(dir)
+	if e != nil {
+		return nil, e
 	}
 	defer f.Close()
-	s, err := Load(dir)
+	if err == nil {
+		s, err = Load(dir) // another down may have been at work
+	}
 	if errors.Is(err, fs.ErrNotExist) {
 		s, err = &State{Dir: dir}, nil
 	}
 	if err != nil {
-		return fmt.Errorf("down: %w: remove it by hand if no bivouac process is left", err)
+		return nil, fmt.Errorf("down: %w: remove it by hand if no bivouac process is left", err)
 	}
-	return teardown(s, grace)
+	users = usersOf(left)
+	return users, teardown(s, grace)
+}
+
+// usersOf names the processes that have a file or their directory in one of the mounts. It
+// asks no mount.
+func usersOf(mounts []string) (users []string) {
+	links, _ := filepath.Glob("/proc/[0-9]*/cwd") // the pattern is good
+	files, _ := filepath.Glob("/proc/[0-9]*/fd/*")
+	seen := make(map[string]bool)
+	for _, link := range append(links, files...) {
+		to, err := os.Readlink(link)
+		pid := strings.Split(link, "/")[2]
+		if err != nil || seen[pid] || !slices.ContainsFunc(mounts, func(m string) bool { return to == m || strings.HasPrefix(to, m+"/") }) {
+			continue
+		}
+		seen[pid] = true
+		name, _ := os.ReadFile("/proc/" + pid + "/comm") // it may have ended
+		users = append(users, fmt.Sprintf("process %s (%s)", pid, strings.TrimSpace(string(name))))
+	}
+	return users
 }
 
 // teardown stops the daemons first, so that no mount can hang, then unmounts,

@@ -2,23 +2,41 @@ package local
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 )
 
-// TestDownOfNothing: down is no error where nothing is, once or twice.
+// TestDownOfNothing: down says that nothing is up, also where no directory is.
 func TestDownOfNothing(t *testing.T) {
 	dir := t.TempDir()
-	for range 2 {
-		if err := Down(dir); err != nil {
-			t.Fatal(err)
+	for _, d := range []string{dir, filepath.Join(dir, "missing")} {
+		if _, err := Down(d); !errors.Is(err, ErrNothing) || !strings.Contains(err.Error(), d) {
+			t.Errorf("Down(%s): %v", d, err)
 		}
-		if err := Down(filepath.Join(dir, "missing")); err != nil {
-			t.Fatal(err)
-		}
+	}
+}
+
+// TestUsersOf: who works below a mount is named, and nobody else.
+func TestUsersOf(t *testing.T) {
+	dir := t.TempDir()
+	if got := usersOf([]string{dir}); len(got) != 0 {
+		t.Errorf("users of a directory that is not used: %q", got)
+	}
+	c := exec.Command("sleep", "60")
+	c.Dir = dir
+	if err := c.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = c.Process.Kill(); _ = c.Wait() }()
+	want := fmt.Sprintf("process %d (sleep)", c.Process.Pid)
+	if got := usersOf([]string{dir + "x", dir}); !slices.Equal(got, []string{want}) {
+		t.Errorf("users: %q, want %q", got, want)
 	}
 }
 
@@ -55,7 +73,7 @@ func TestSecondUp(t *testing.T) {
 	if _, err := Up(context.Background(), Config{Dir: dir}); err == nil || !strings.Contains(err.Error(), "bivouac down --dir") {
 		t.Errorf("Up after an up: %v", err)
 	}
-	if err := Down(dir); err != nil {
+	if _, err := Down(dir); err != nil {
 		t.Fatal(err)
 	}
 	if exists(hidden(dir)) {
@@ -75,7 +93,7 @@ func TestDirOfAnother(t *testing.T) {
 		t.Fatal(err)
 	}
 	unlock()
-	if err := Down(dir); err != nil {
+	if _, err := Down(dir); err != nil {
 		t.Fatal(err)
 	}
 	if exists(dir) {

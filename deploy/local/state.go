@@ -51,9 +51,18 @@ func statePath(dir string) string { return filepath.Join(hidden(dir), "state.jso
 // Up that has the job.
 func madePath(dir string) string { return filepath.Join(hidden(dir), "made") }
 
+// ErrNothing is the error of Down where no job is.
+var ErrNothing = errors.New("nothing is up")
+
+// ErrOthers is the error of a job of another user.
+var ErrOthers = errors.New("belongs to another user")
+
 // Load reads what Up wrote down in dir; fs.ErrNotExist if there is no job.
 func Load(dir string) (*State, error) {
 	b, err := os.ReadFile(statePath(dir))
+	if errors.Is(err, fs.ErrPermission) {
+		return nil, fmt.Errorf("the filesystem in %s %w: start your own with bivouac up and another --dir", dir, ErrOthers)
+	}
 	if err != nil {
 		return nil, err
 	}

@@ -38,7 +38,7 @@ func CheckOptions(stageIn, stageOut []string, opts string, access Access) (Spec,
 		errs = append(errs, err)
 	}
 	for _, v := range stageOut {
-		o, err := parseStageOut(v)
+		o, err := ParseStageOut(v)
 		if err == nil {
 			err = checkTarget(o.To, access)
 			s.StageOut = append(s.StageOut, o)
@@ -83,15 +83,15 @@ func indexCache(x stagein.Index) (source.Name, error) {
 	return "", nil // an index beside the archive is still used
 }
 
-// parseStageOut reads FROM:TO. The target begins at the first slash after a
+// ParseStageOut reads FROM:TO. The target begins at the first slash after a
 // colon, so that FROM may have colons; a relative target follows the first.
-func parseStageOut(v string) (job.StageOut, error) {
+func ParseStageOut(v string) (job.StageOut, error) {
 	i := strings.Index(v, ":/")
 	if i < 0 {
 		i = strings.IndexByte(v, ':')
 	}
 	if i <= 0 || i == len(v)-1 {
-		return job.StageOut{}, fmt.Errorf("stage-out: %q is not FROM:TO (FROM below $BIVOUAC_SCRATCH, TO a directory)", v)
+		return job.StageOut{}, fmt.Errorf("stage-out: %q is not FROM:TO (FROM below $BIVOUAC_SCRATCH, TO a directory), such as ckpt:/lustre/me/run7", v)
 	}
 	to, err := filepath.Abs(v[i+1:])
 	if err != nil {

@@ -1,6 +1,7 @@
 package show
 
 import (
+	"io"
 	"strings"
 	"testing"
 	"time"
@@ -40,7 +41,7 @@ func TestReport(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, want := range []string{"allocation to mount      0.25 s", "source bytes read / source bytes = 1.00",
-		"ready after              2.00 s", "2 files, 2.0 KiB", "all nodes                1 files, 5.0 MiB, in stripes", "imbalance (most / mean)  1.33"} {
+		"ready after              2.00 s", "2 files, 2.0 KiB", "all nodes                1 file, 5.0 MiB, in stripes", "imbalance (most / mean)  1.33"} {
 		if !strings.Contains(b.String(), want) {
 			t.Errorf("the report has no %q:\n%s", want, b.String())
 		}
@@ -54,36 +55,117 @@ func TestStatus(t *testing.T) {
 	if err := Status(&b, s); err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"job 7  ready", "/mnt/bivouac/7", "failed", "no such file"} {
+	for _, want := range []string{"job 7  ready  2 nodes", "/mnt/bivouac/7", "set      failed", "no such file"} {
 		if !strings.Contains(b.String(), want) {
 			t.Errorf("the status has no %q:\n%s", want, b.String())
 		}
 	}
 }
 
-// TestProgress: in a log a line now and then, on a terminal one that is rewritten.
+// TestNodes: status and top have a line for each node, the one with totals, the other with rates.
+func TestNodes(t *testing.T) {
+	s := job()
+	s.Nodes = []daemon.NodeStatus{
+		{ID: 0, Host: "a", State: cluster.Up, Load: &leader.Load{Space: datapath.Space{Used: 1 << 20, Free: 3 << 20},
+			Traffic: daemon.Traffic{ReadLocal: 1 << 30, ReadRemote: 2 << 30, ReadSource: 3 << 30, WriteLocal: 4 << 30, WriteRemote: 1 << 30},
+			Rates:   daemon.Rates{ReadLocal: 1 << 10, ReadRemote: 2 << 10, ReadSource: 3 << 10, WriteLocal: 4 << 10, WriteRemote: 1 << 10}}},
+		{ID: 1, Host: "b", State: cluster.Down, Lost: true},
+	}
+	for name, c := range map[string]struct {
+		write func(io.Writer, daemon.Status) error
+		want  string
+	}{
+		"status": {Status, "a     ready, leader  1.0 MiB  3.0 MiB  1.0 GiB     2.0 GiB  3.0 GiB  5.0 GiB\n"},
+		"top":    {Top, "a     ready, leader  1.0 MiB  3.0 MiB  1.0 KiB/s   2.0 KiB/s  3.0 KiB/s  5.0 KiB/s\n"},
+	} {
+		var b strings.Builder
+		if err := c.write(&b, s); err != nil {
+			t.Fatal(err)
+		}
+		for _, want := range []string{c.want, "b     lost           -", "set      ready  100%", "b is lost"} {
+			if !strings.Contains(b.String(), want) {
+				t.Errorf("%s has no %q:\n%s", name, want, &b)
+			}
+		}
+	}
+}
+
+// moving is a dataset of which so many bytes of 1000 have come.
+func moving(id metadata.DatasetID, name string, done int64) daemon.DatasetStatus {
+	return daemon.DatasetStatus{Dataset: cluster.Dataset{ID: id, Name: name, Phase: cluster.Staging, Started: at(0)},
+		Total: 1000, Progress: &stagein.Progress{SourceBytes: done, Files: done / 100, Bytes: done * 9 / 10, Shares: 3, Most: done * 36 / 100}}
+}
+
+// TestProgress: in a log a line now and then, on a terminal a bar for each dataset; of datasets
+// of one name, which failed before, too.
 func TestProgress(t *testing.T) {
-	staging := daemon.DatasetStatus{Dataset: cluster.Dataset{Name: "set", Phase: cluster.Staging, Started: at(0)},
-		Total: 1000, Progress: &stagein.Progress{SourceBytes: 500, Files: 5, Bytes: 450, Shares: 3, Most: 180}}
+	failed := moving(1, "set", 0)
+	failed.Phase = cluster.Failed
 	done := job().Datasets[0]
+	done.ID = 2
 	for _, terminal := range []bool{false, true} {
 		var b strings.Builder
-		p := Progress{W: &b, Terminal: terminal}
+		p := Progress{W: &b, Terminal: terminal, Path: func(ds *daemon.DatasetStatus) string { return ds.Name }}
 		for i := range 4 {
-			p.Show(staging, t0.Add(time.Duration(i+1)*time.Second))
+			p.Show([]daemon.DatasetStatus{failed, moving(2, "set", 500), moving(3, "other", 500)}, t0.Add(time.Duration(i+1)*time.Second))
 		}
-		p.Show(done, t0.Add(9*time.Second))
-		p.Show(done, t0.Add(10*time.Second))
+		for i := range 3 {
+			p.Show([]daemon.DatasetStatus{failed, done, moving(3, "other", 500)}, t0.Add(time.Duration(9+i)*time.Second))
+		}
+		p.Close()
 		s := b.String()
-		lines, shown := strings.Count(s, "\n"), strings.Count(s, " 50%")
-		if !terminal && (lines != 2 || shown != 1) || terminal && (lines != 1 || shown != 4) {
-			t.Errorf("terminal %v: %d lines, staging shown %d times:\n%q", terminal, lines, shown, s)
+		lines, set, other := strings.Count(s, "\n"), strings.Count(s, "set"), strings.Count(s, "other")
+		if !terminal && (lines != 4 || set != 3 || other != 2) || terminal && (set < 4 || other < 6) {
+			t.Errorf("terminal %v: %d lines, set %d times, other %d times:\n%s", terminal, lines, set, other, s)
 		}
-		if strings.Count(s, "imbalance 1.20") != shown {
-			t.Errorf("terminal %v: no imbalance: %q", terminal, s)
+		for _, want := range []string{"imbalance 1.20", " 50%", "5 files", "500 B of 1000 B", "3 files, 2.9 KiB, ready in 2.00 s: $BIVOUAC_DATA/set\n"} {
+			if !strings.Contains(s, want) {
+				t.Errorf("terminal %v: no %q in:\n%s", terminal, want, s)
+			}
 		}
-		if !strings.Contains(s, "3 files, 2.9 KiB, ready in 2.00 s") {
-			t.Errorf("terminal %v: the end is not shown: %q", terminal, s)
+	}
+}
+
+// TestPace: the time left is never negative, and not shown while it is a guess.
+func TestPace(t *testing.T) {
+	for _, c := range []struct {
+		done []int64 // at each second
+		want string
+	}{
+		{[]int64{0}, "ETA ?"}, {[]int64{0, 0, 0}, "ETA ?"}, {[]int64{500, 500}, "ETA ?"}, {[]int64{0, 100}, "100 B/s  ETA 9s"},
+		{[]int64{0, 100, 200, 300}, "100 B/s  ETA 7s"}, {[]int64{0, 500, 1200}, "finishing"}, {[]int64{900, 999}, "99 B/s  ETA 1s"},
+		{[]int64{0, 800, 10}, "ETA ?"}, {[]int64{0, 600, 600, 600, 600, 600}, "402 B/s  ETA 1s"},
+	} {
+		var p pace
+		ds := daemon.DatasetStatus{}
+		for i, n := range c.done {
+			ds = moving(1, "set", n)
+			p.observe(&ds, t0.Add(time.Duration(i)*time.Second))
+		}
+		if got := p.left(1000 - c.done[len(c.done)-1]); got != c.want {
+			t.Errorf("after %v: %q, want %q", c.done, got, c.want)
+		}
+	}
+}
+
+// TestCurrent: a dataset that failed is shown until its name is used again or it is removed.
+func TestCurrent(t *testing.T) {
+	s := job()
+	s.Datasets = nil
+	for i, p := range []cluster.Phase{cluster.Failed, cluster.Sealed, cluster.Failed, cluster.Removed} {
+		s.Datasets = append(s.Datasets, daemon.DatasetStatus{Dataset: cluster.Dataset{
+			ID: metadata.DatasetID(i + 1), Name: []string{"a", "a", "b", "c"}[i], Phase: p}})
+		if p.Ended() {
+			s.Datasets[i].Error = "no such file"
+		}
+	}
+	for _, write := range []func(io.Writer, daemon.Status) error{Status, Report} {
+		var b strings.Builder
+		if err := write(&b, s); err != nil {
+			t.Fatal(err)
+		}
+		if got := b.String(); strings.Count(got, "no such file") != 1 || !strings.Contains(got, "b: no such file") && !strings.Contains(got, "dataset b") {
+			t.Errorf("want the failure of b alone:\n%s", got)
 		}
 	}
 }
@@ -129,8 +211,8 @@ func TestStatusOfLostNodes(t *testing.T) {
 		}
 	}
 	s.Silence, s.Host = 7, "a"
-	s.Nodes = []daemon.NodeStatus{{Host: "a", Space: &datapath.Space{Capacity: 10 << 30, Used: 1 << 30, Free: 9 << 30}},
-		{Host: "b", Space: &datapath.Space{Capacity: 10 << 30, Used: 10 << 30}}}
+	s.Nodes = []daemon.NodeStatus{{Host: "a", Load: &leader.Load{Space: datapath.Space{Capacity: 10 << 30, Used: 1 << 30, Free: 9 << 30}}},
+		{Host: "b", Load: &leader.Load{Space: datapath.Space{Capacity: 10 << 30, Used: 10 << 30}}}}
 	if err := Status(&b, s); err != nil {
 		t.Fatal(err)
 	}

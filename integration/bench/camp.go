@@ -56,7 +56,10 @@ func pitchWith(ctx context.Context, program string, cfg local.Config) (*camp, er
 	return &camp{dir: cfg.Dir, state: s}, nil
 }
 
-func (c *camp) strike() error { return local.Down(c.dir) }
+func (c *camp) strike() error {
+	_, err := local.Down(c.dir)
+	return err
+}
 
 func (c *camp) scratch(node int) string {
 	return filepath.Join(c.state.Nodes[node].Mount, "scratch")

@@ -251,7 +251,7 @@ func TestStageInRefuses(t *testing.T) {
 		file := c.path(name + ".tar")
 		write(t, file, x.bytes)
 		c.fails(append(x.want, file), "stage-in", file, "--dir", c.dir)
-		if ds := c.dataset(name); ds.Phase != cluster.Failed || ds.Error == "" {
+		if ds := c.dataset(name); ds.Phase != cluster.Removed || ds.Error == "" { // its user has read why
 			t.Errorf("%s is %v: %q", name, ds.Phase, ds.Error)
 		}
 	}

@@ -35,12 +35,11 @@ func TestUpDown(t *testing.T) {
 	}
 	c.fails([]string{"already up", "end it with bivouac down --dir " + c.dir}, "up", "--dir", c.dir)
 	wantFile(t, c.node("2", "scratch", "f"), "hello") // the first is unharmed
-	for range 2 {
-		if out := c.ok("down", "--dir", c.dir); out != "" {
-			t.Errorf("down prints %q", out)
-		}
-		c.gone(c.dir)
+	if r := c.run("down", "--dir", c.dir); r.status != 0 || r.out != "" || r.err != "" {
+		t.Errorf("down: %+v, want no output", r)
 	}
+	c.gone(c.dir)
+	c.fails([]string{"nothing is up in " + c.dir}, "down", "--dir", c.dir)
 	c.ok("up", "--nodes", "1", "--dir", c.dir)
 	if got := names(t, c.node("0", "scratch")); len(got) != 0 {
 		t.Errorf("a new job has %q of the old", got)

@@ -76,7 +76,7 @@ func TestKeyIsNowhere(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := local.Down(job); err != nil {
+		if _, err := local.Down(job); err != nil {
 			t.Error(err)
 		}
 		if err := os.RemoveAll(dir); err != nil {

@@ -81,7 +81,7 @@ func Start(t testing.TB, n int, datasets ...job.Dataset) *Cluster {
 		if t.Failed() {
 			logs(t, s)
 		}
-		if err := local.Down(s.Dir); err != nil {
+		if _, err := local.Down(s.Dir); err != nil {
 			t.Errorf("down: %v", err)
 		}
 	})

@@ -6,23 +6,29 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 )
 
-// slack is by how much the load of a node may exceed the mean: one part in slack.
-const slack = 16
+const (
+	// slack is by how much the load of a node may exceed the mean: one part in slack.
+	slack = 16
+	// largePart is the part of the mean load above which a file is large.
+	largePart = 64
+)
 
-// Balance assigns the files of one list to owners, like FileOwner, but with bounded loads: a file
-// whose owner by hash has its share already goes to the next one by weight. A list of few large
-// files is spread evenly so. The same list in the same order gives the same owners.
+// Balance assigns the files of one list to owners, like FileOwner, but large ones with bounded
+// loads: one whose owner by hash has its share already goes to the next by weight, so that few
+// large files are spread evenly. Small files are even by their number. The same list in the same
+// order gives the same owners.
 type Balance struct {
-	m    Map
-	most int64   // bytes of a node
-	load []int64 // bytes, by node
+	m     Map
+	most  int64   // bytes of a node
+	large int64   // bytes above which a file is large
+	load  []int64 // bytes, by node
 }
 
 // Balance returns a Balance of files of total bytes.
 func (m Map) Balance(total int64) *Balance {
 	up := int64(max(len(m.Up()), 1))
 	mean := (total + up - 1) / up
-	return &Balance{m: m, most: mean + mean/slack, load: make([]int64, len(m.Nodes))}
+	return &Balance{m: m, most: mean + mean/slack, large: mean / largePart, load: make([]int64, len(m.Nodes))}
 }
 
 // Owner assigns the next file of the list. If it exceeds the share of every node, the node with
@@ -30,7 +36,7 @@ func (m Map) Balance(total int64) *Balance {
 func (b *Balance) Owner(path string, size int64) metadata.NodeID {
 	h := xxh3.HashStringSeed(path, b.m.hash(kindFile, 0))
 	id, ok := heaviest(h, len(b.m.Nodes), func(i int) (metadata.NodeID, bool) {
-		return b.m.Nodes[i].ID, b.m.Nodes[i].State == Up && b.load[i]+size <= b.most
+		return b.m.Nodes[i].ID, b.m.Nodes[i].State == Up && (size <= b.large || b.load[i]+size <= b.most)
 	})
 	if !ok {
 		id = b.least(h)

@@ -45,9 +45,14 @@ const (
 	Sealed
 	// Failed is a dataset that could not be staged; Dataset.Error says why.
 	Failed
+	// Removed is a dataset that the user took away.
+	Removed
 )
 
-var phaseNames = []string{"staging", "publishing", "filling", "sealed", "failed"}
+// Ended reports whether nothing is left of a dataset in this phase.
+func (p Phase) Ended() bool { return p == Failed || p == Removed }
+
+var phaseNames = []string{"staging", "publishing", "filling", "sealed", "failed", "removed"}
 
 // String is the phase's name.
 func (p Phase) String() string { return nameOf(phaseNames, "phase", uint8(p)) }

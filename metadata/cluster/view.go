@@ -1,9 +1,13 @@
 package cluster
 
-import "github.com/bivouacfs/bivouac/metadata"
+import (
+	"slices"
+
+	"github.com/bivouacfs/bivouac/metadata"
+)
 
 // Dataset is what the job's registry knows of a dataset. Once Sealed or Failed
-// it does not change, except for its plan.
+// it does not change, except for its plan, but it can be Removed.
 type Dataset struct {
 	ID          metadata.DatasetID `json:"id"`
 	Name        string             `json:"name"`
@@ -37,6 +41,16 @@ const MaxAttempts = 8
 // over.
 func (d Dataset) CanRestart() bool {
 	return d.Phase == Staging && d.Spec != "" && d.Attempt < MaxAttempts
+}
+
+// Current is the datasets that a user means by their names: the last of each name, unless it
+// was Removed.
+func Current(all []Dataset) []Dataset {
+	last := make(map[string]metadata.DatasetID, len(all))
+	for _, d := range all {
+		last[d.Name] = max(last[d.Name], d.ID)
+	}
+	return slices.DeleteFunc(slices.Clone(all), func(d Dataset) bool { return last[d.Name] != d.ID || d.Phase == Removed })
 }
 
 // View is what the job's control group agrees on. Like a Map it is a value:

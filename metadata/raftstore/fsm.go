@@ -19,7 +19,7 @@ const (
 	// KindNode sets the state and the address of Node, unless it has them.
 	KindNode = "node"
 	// KindAddDataset registers Dataset in the phase Staging under a new ID. EEXIST if a dataset of
-	// that name has not Failed.
+	// that name has not ended.
 	KindAddDataset = "dataset-add"
 	// KindSetDataset brings the dataset Dataset.ID to Dataset's phase,
 	// digest, counts, error and time of sealing. ENOENT if there is none,
@@ -30,8 +30,12 @@ const (
 	// ESTALE.
 	KindSetDataset = "dataset-set"
 	// KindSetPlan sets the Plan of the dataset Dataset.ID; "" is none. ENOENT if there is none,
-	// ESTALE if it has Failed.
+	// ESTALE if it has ended.
 	KindSetPlan = "plan-set"
+	// KindRemoveDataset ends the dataset Dataset.ID: Dataset.Phase is Removed, or Failed if it is to
+	// end only while it is staged, else ESTALE. Error says why, if there is no other reason.
+	// ENOENT if there is none.
+	KindRemoveDataset = "dataset-remove"
 	// KindClosing says that the job ends.
 	KindClosing = "closing"
 )
@@ -58,6 +62,8 @@ func Apply(v cluster.View, c Command) (cluster.View, error) {
 		return setDataset(v, c.Dataset)
 	case KindSetPlan:
 		return setPlan(v, c.Dataset)
+	case KindRemoveDataset:
+		return removeDataset(v, c.Dataset)
 	case KindClosing:
 		if v.Closing {
 			return v, nil
@@ -93,7 +99,7 @@ func addDataset(v cluster.View, d cluster.Dataset) (cluster.View, error) {
 		return v, fmt.Errorf("new dataset %s is %v: %w", d.Name, d.Phase, syscall.EINVAL)
 	}
 	for _, o := range v.Datasets {
-		if o.Name == d.Name && o.Phase != cluster.Failed {
+		if o.Name == d.Name && !o.Phase.Ended() {
 			return v, fmt.Errorf("dataset %s from %s is %v: %w", o.Name, o.Source, o.Phase, syscall.EEXIST)
 		}
 	}
@@ -142,13 +148,36 @@ func setPlan(v cluster.View, d cluster.Dataset) (cluster.View, error) {
 	switch {
 	case i < 0 || i >= len(v.Datasets):
 		return v, fmt.Errorf("dataset %d: %w", d.ID, syscall.ENOENT)
-	case v.Datasets[i].Phase == cluster.Failed:
-		return v, fmt.Errorf("dataset %s is %v: %w", v.Datasets[i].Name, cluster.Failed, syscall.ESTALE)
+	case v.Datasets[i].Phase.Ended():
+		return v, fmt.Errorf("dataset %s is %v: %w", v.Datasets[i].Name, v.Datasets[i].Phase, syscall.ESTALE)
 	case v.Datasets[i].Plan == d.Plan:
 		return v, nil
 	}
 	v.Datasets = slices.Clone(v.Datasets)
 	v.Datasets[i].Plan = d.Plan
+	return next(v), nil
+}
+
+func removeDataset(v cluster.View, d cluster.Dataset) (cluster.View, error) {
+	i := int(d.ID) - 1
+	if i < 0 || i >= len(v.Datasets) {
+		return v, fmt.Errorf("dataset %d: %w", d.ID, syscall.ENOENT)
+	}
+	n := v.Datasets[i]
+	switch {
+	case n.Phase == cluster.Removed, n.Phase == d.Phase:
+		return v, nil
+	case !d.Phase.Ended():
+		return v, fmt.Errorf("dataset %s is not to be removed but %v: %w", n.Name, d.Phase, syscall.EINVAL)
+	case d.Phase == cluster.Failed && n.Phase == cluster.Sealed:
+		return v, fmt.Errorf("dataset %s is ready: %w", n.Name, syscall.ESTALE)
+	}
+	n.Phase = d.Phase
+	if n.Error == "" {
+		n.Error = d.Error
+	}
+	v.Datasets = slices.Clone(v.Datasets)
+	v.Datasets[i] = n
 	return next(v), nil
 }
 

@@ -1,0 +1,111 @@
+package show
+
+import (
+	"fmt"
+	"io"
+	"text/tabwriter"
+
+	"github.com/bivouacfs/bivouac/daemon"
+	"github.com/bivouacfs/bivouac/daemon/node"
+	"github.com/bivouacfs/bivouac/metadata"
+	"github.com/bivouacfs/bivouac/metadata/cluster"
+)
+
+// header says what the job is and how it stands.
+func header(w io.Writer, s *daemon.Status) {
+	state := "starting"
+	switch {
+	case s.Closing:
+		state = "closing"
+	case s.Ready:
+		state = "ready"
+	}
+	fmt.Fprintf(w, "job %s  %s  %s  mounted at %s\n", s.Job, state, count(int64(len(s.Nodes)), "node"), s.Mount)
+}
+
+// nodeState is the state of a node in the user's words.
+func nodeState(s *daemon.Status, n *daemon.NodeStatus) string {
+	word := map[cluster.State]string{cluster.Joining: "starting", cluster.Up: "ready", cluster.Down: "down", cluster.Leaving: "leaving"}[n.State]
+	switch {
+	case n.Lost:
+		return "lost"
+	case n.ID == s.Leader:
+		return word + ", leader"
+	}
+	return word
+}
+
+// table is a table of aligned columns.
+func table(w io.Writer) *tabwriter.Writer { return tabwriter.NewWriter(w, 0, 4, 2, ' ', 0) }
+
+// nodes writes a line for each node: its room, and what it has moved, or moves per second.
+func nodes(w io.Writer, s *daemon.Status, rates bool) error {
+	t := table(w)
+	fmt.Fprintln(t, "NODE\tSTATE\tUSED\tFREE\tREAD LOCAL\tREMOTE\tSOURCE\tWRITTEN")
+	size := metadata.FormatBytes
+	if rates {
+		size = func(n int64) string { return metadata.FormatBytes(n) + "/s" }
+	}
+	for i := range s.Nodes {
+		n := &s.Nodes[i]
+		if n.Load == nil {
+			fmt.Fprintf(t, "%s\t%s\t-\t-\t-\t-\t-\t-\n", n.Host, nodeState(s, n))
+			continue
+		}
+		x := n.Load.Traffic
+		if r := n.Load.Rates; rates {
+			x = node.Traffic{ReadLocal: int64(r.ReadLocal), ReadRemote: int64(r.ReadRemote), ReadSource: int64(r.ReadSource),
+				WriteLocal: int64(r.WriteLocal), WriteRemote: int64(r.WriteRemote)}
+		}
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", n.Host, nodeState(s, n), metadata.FormatBytes(n.Load.Space.Used), metadata.FormatBytes(n.Load.Space.Free),
+			size(x.ReadLocal), size(x.ReadRemote), size(x.ReadSource), size(x.WriteLocal+x.WriteRemote))
+	}
+	return t.Flush()
+}
+
+// datasets writes a line for each dataset.
+func datasets(w io.Writer, all []daemon.DatasetStatus) error {
+	if len(all) == 0 {
+		return nil
+	}
+	t := table(w)
+	fmt.Fprintln(t, "\nDATASET\tSTATE\tDONE\tFILES\tSIZE\tSOURCE")
+	for i := range all {
+		ds := &all[i]
+		files, bytes, done := ds.Files, ds.Bytes, "-"
+		if ds.Progress != nil {
+			files, bytes = ds.Progress.Files, ds.Progress.Bytes
+		}
+		if n, total := amount(ds); total > 0 {
+			done = fmt.Sprintf("%.0f%%", 100*min(float64(n)/float64(total), 1))
+		}
+		if ds.Phase == cluster.Sealed {
+			done = "100%"
+		}
+		fmt.Fprintf(t, "%s\t%s\t%s\t%d\t%s\t%s\n", ds.Name, phase(ds.Phase), done, files, metadata.FormatBytes(bytes), ds.Source)
+	}
+	return t.Flush()
+}
+
+// Top writes what moves now: the nodes with their rates, the datasets with what readers wait for.
+func Top(w io.Writer, s daemon.Status) error {
+	header(w, &s)
+	fmt.Fprintln(w)
+	if err := nodes(w, &s, true); err != nil {
+		return err
+	}
+	all := s.Current()
+	if err := datasets(w, all); err != nil {
+		return err
+	}
+	for i := range all {
+		if p := all[i].Progress; p != nil && p.Demand > 0 {
+			fmt.Fprintf(w, "%s: readers waited for %s that had not arrived\n", all[i].Name, count(p.Demand, "piece"))
+		}
+	}
+	for _, o := range s.StageOut {
+		stageOut(w, o)
+	}
+	troubles(w, &s)
+	return nil
+}
