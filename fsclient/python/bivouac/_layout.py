@@ -48,7 +48,10 @@ def rank_nodes(ranks: int, hosts: Sequence[str], env: Optional[Mapping[str, str]
     given: Mapping[str, str] = os.environ if env is None else env
     if len(hosts) == 1:
         return [0] * ranks
-    return _by_torchrun(ranks, hosts, given) or _by_slurm(ranks, hosts, given)
+    try:
+        return _by_torchrun(ranks, hosts, given) or _by_slurm(ranks, hosts, given)
+    except ValueError:  # what they say is no layout
+        return None
 
 
 def _by_slurm(ranks: int, hosts: Sequence[str], env: Mapping[str, str]) -> Optional[List[int]]:
@@ -68,10 +71,9 @@ def _by_slurm(ranks: int, hosts: Sequence[str], env: Mapping[str, str]) -> Optio
 
 def _by_torchrun(ranks: int, hosts: Sequence[str], env: Mapping[str, str]) -> Optional[List[int]]:
     """Each agent has LOCAL_WORLD_SIZE ranks in a row; agent i is taken to be on the i-th node."""
-    try:
-        groups, local = int(env["GROUP_WORLD_SIZE"]), int(env["LOCAL_WORLD_SIZE"])
-    except (KeyError, ValueError):
+    if "GROUP_WORLD_SIZE" not in env or "LOCAL_WORLD_SIZE" not in env:
         return None
+    groups, local = int(env["GROUP_WORLD_SIZE"]), int(env["LOCAL_WORLD_SIZE"])
     nodes: Optional[List[int]] = list(range(len(hosts)))
     names = expand_hosts(env.get("SLURM_STEP_NODELIST", ""))
     if len(names) == groups:

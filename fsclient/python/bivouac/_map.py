@@ -10,6 +10,7 @@ from ._control import ControlError, Refused, log
 from ._plan import Source
 
 NOWHERE = 0xFFFF  # owner of a file that is not whole on one node: in the source, or striped
+_ANSWER = 20.0  # seconds that a daemon gets for the map of a large dataset
 _RESTART = 30.0  # seconds that a daemon gets to be restarted
 
 
@@ -33,7 +34,7 @@ def fetch_map(source: Source, patience: Optional[float] = None) -> Optional[Map]
     end = time.monotonic() + (_RESTART if patience is None else patience)
     while True:
         try:
-            return _parse(source.control.call("POST", "/v1/map", plan, timeout=60), source.files)
+            return _parse(source.control.call("POST", "/v1/map", plan, timeout=_ANSWER), source.files)
         except Refused as e:
             log.warning("no map of dataset %s (%s): each rank takes torch's samples", source.name, e)
             return None

@@ -34,42 +34,45 @@ def find_source(
     """Which dataset of the job dataset reads; None outside a job, or if it cannot be found out.
 
     data says it: the name of a dataset of the job or a path in it; paths is the path of each sample.
+    Whatever is wrong is a warning: the samples do not depend on it.
     """
-    if data is None and paths is None and not os.environ.get("BIVOUAC") and _root(dataset) is None:
-        return None
     try:
-        return _find(dataset, data, paths)
-    except OSError as e:  # a mount that has gone
-        log.warning("%s: training goes on, without prefetch of its order", e)
+        return _find(dataset, data, None if paths is None else [os.fspath(p) for p in paths])
+    except Exception as e:  # a mount that has gone, or a dataset that is like none that is known
+        log.warning("cannot tell which dataset of the job a sampler reads (%s): it is not prefetched", e)
         return None
 
 
-def _find(dataset: Any, data: Optional[StrPath], paths: Optional[Sequence[StrPath]]) -> Optional[Source]:
-    samples = None if paths is None else [os.fspath(p) for p in paths]
-    if samples is None:
-        samples = sample_paths(dataset)
-    root: Optional[StrPath] = _root(dataset) if data is None else data
+def _find(dataset: Any, data: Optional[StrPath], given: Optional[List[str]]) -> Optional[Source]:
     control = find_control()
+    root: Optional[StrPath] = _root(dataset) if data is None else data
     if data is not None and "/" not in os.fspath(data) and control is not None:
         root = os.path.join(control.mount, "data", os.fspath(data))
-    if root is None and samples and os.path.isabs(samples[0]):
-        root = os.path.commonpath(samples) if len(samples) > 1 else os.path.dirname(samples[0])
-    if root is None:
-        if control is not None:
+    if root is None and control is not None:
+        samples = given if given is not None else sample_paths(dataset)
+        if samples and all(map(os.path.isabs, samples)):
+            root = os.path.dirname(os.path.commonprefix(samples))
+        else:
             log.warning("cannot tell which dataset of the job a sampler reads: give data=NAME, or it is not prefetched")
-        return None
-    there = place(root)
+    there = None if root is None else place(root)
     if there is None:
         return None
-    below = None
-    if samples is not None:
-        below = _below(samples, os.fspath(root))
-        if below is None:
-            log.warning("there are samples outside %s: give paths= or data=, or they are not prefetched", root)
-            return None
-        if paths is None and numbered_as_folder(below):
-            below = None
-    return Source(there.control, there.name, there.below, len(dataset), below)
+    below = _below(dataset, given, os.fspath(root or ""))
+    return None if below is None else Source(there.control, there.name, there.below, len(dataset), below or None)
+
+
+def _below(dataset: Any, given: Optional[List[str]], root: str) -> Optional[List[str]]:
+    """The path of each sample below root, none if they are numbered as ImageFolder does it; None on errors."""
+    samples = given if given is not None else sample_paths(dataset)
+    if samples is None:
+        return []
+    if len(samples) != len(dataset):
+        log.warning("there are %d paths for %d samples: they are not prefetched", len(samples), len(dataset))
+        return None
+    below = _without(samples, root)
+    if below is None:
+        log.warning("there are samples outside %s: give paths= or data=, or they are not prefetched", root)
+    return [] if below is not None and given is None and numbered_as_folder(below) else below
 
 
 def _root(dataset: Any) -> Optional[str]:
@@ -101,8 +104,8 @@ def sample_paths(dataset: Any) -> Optional[List[str]]:
     return None
 
 
-def _below(samples: List[str], root: str) -> Optional[List[str]]:
-    """The paths of samples below root; None if one is elsewhere."""
+def _without(samples: List[str], root: str) -> Optional[List[str]]:
+    """The paths of samples without root; None if one is elsewhere."""
     prefix = root.rstrip("/") + "/"
     cut = len(prefix)
     out = []

@@ -40,6 +40,7 @@ class LayoutTest(unittest.TestCase):
             ("torchrun by srun", 6, {**slurm, **agents, "SLURM_STEP_NODELIST": "n3,n1,n2"}, [2, 2, 0, 0, 1, 1]),
             ("torchrun on fewer nodes", 4, {**agents, "GROUP_WORLD_SIZE": "2"}, None),
             ("nonsense", 6, {**agents, "LOCAL_WORLD_SIZE": "x"}, None),
+            ("more nonsense", 5, step("n[1-x]", "2(x2),1"), None),
             ("nothing", 6, {}, None),
         ):
             self.assertEqual(rank_nodes(ranks, hosts, env), want, name)

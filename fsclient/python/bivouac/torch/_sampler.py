@@ -115,28 +115,27 @@ class DistributedSampler(torch.utils.data.DistributedSampler):  # type: ignore[m
         return 0, 0
 
     def _new_feed(self, source: Source) -> Feed:
-        return Feed(source.control, source.name, self.rank)
+        return Feed(source.control, source.name, int(self.rank))
 
     def _epoch_plan(self) -> Plan:
-        """The plan of all epochs."""
+        """The plan of all epochs: always the same object, unless somebody has changed the sampler."""
         assert self._source is not None
-        if self._plan is None:
-            self._plan = self._source.plan(
-                "torch",
-                seed=self.seed % 2**64,
-                ranks=self.num_replicas,
-                shuffle=self.shuffle,
-                drop_last=self.drop_last,
-            )
+        plan = self._source.plan(
+            "torch",
+            seed=int(self.seed) % 2**64,
+            ranks=int(self.num_replicas),
+            shuffle=bool(self.shuffle),
+            drop_last=bool(self.drop_last),
+        )
+        if self._plan is None or self._plan != plan:
+            self._plan = plan
         return self._plan
 
     def _list_plan(self, order: torch.Tensor) -> Plan:
         """The plan of one epoch, as a list of which rank r reads order[r::ranks]."""
         assert self._source is not None
-        indices = order.tolist()
-        return self._source.plan(
-            "list", seed=0, shuffle=False, ranks=self.num_replicas, indices=indices, first_only=True
-        )
+        ranks = int(self.num_replicas)
+        return self._source.plan("list", seed=0, shuffle=False, ranks=ranks, indices=order.tolist(), first_only=True)
 
     # Where to resume.
 
@@ -163,10 +162,16 @@ class DistributedSampler(torch.utils.data.DistributedSampler):  # type: ignore[m
         return trained * int(self.num_replicas)
 
     def load_state_dict(self, state: Dict[str, int]) -> None:
-        """Resumes: the next iterator goes on behind the samples that state counts."""
+        """Resumes: the next iterator goes on behind the samples that state counts.
+
+        If they are all of the epoch, that is the next epoch.
+        """
         epoch, done = int(state["epoch"]), int(state["done"])
         if epoch < 0 or done < 0:
             raise ValueError(f"{state} is not the state of a sampler")
+        left = len(self.dataset) - done
+        if done > 0 and left < (self.num_replicas if self.drop_last else 1):
+            epoch, done = epoch + 1, 0
         super().set_epoch(epoch)
         self._resume, self._progress = done, None
 
