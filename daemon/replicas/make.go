@@ -108,6 +108,7 @@ func (r *Replicas) prepare(ctx context.Context, ds cluster.Dataset, m cluster.Ma
 	r.mu.RUnlock()
 	if was != nil && was.m.Epoch == m.Epoch {
 		r.mu.Lock()
+		was.claim = was.mark(0).Below
 		was.made, was.missed = 0, 0 // what is missing is tried again
 		r.mu.Unlock()
 		return was, r.learnSums(ctx, was)
@@ -231,7 +232,11 @@ func (r *Replicas) makeBatch(ctx context.Context, s *set, batch []file) error {
 	missed := 0 // guarded by mu
 	for _, f := range batch {
 		g.Go(func() error {
+			to := present
 			sum, err := r.copyFile(ctx, s, f)
+			if errors.Is(err, errKept) {
+				to, err = kept, nil
+			}
 			switch {
 			case errors.Is(err, syscall.ENOSPC):
 				return errNoRoom
@@ -250,7 +255,7 @@ func (r *Replicas) makeBatch(ctx context.Context, s *set, batch []file) error {
 			defer r.mu.Unlock()
 			if x := s.find(f.ino); x != nil && x.state == absent {
 				x.sum = sum
-				r.bytes.Add(s.put(x, present))
+				r.bytes.Add(s.put(x, to))
 			}
 			return nil
 		})
@@ -288,6 +293,9 @@ func (r *Replicas) copyFile(ctx context.Context, s *set, f file) (sum [16]byte, 
 	return sum, err
 }
 
+// errKept says that this node has the file as its own.
+var errKept = errors.New("the file is here already")
+
 // left takes up a replica that an earlier run of the daemon has left, if it is right; else it
 // removes what is there.
 func (r *Replicas) left(ctx context.Context, s *set, f file, want [16]byte) (sum [16]byte, ok bool, err error) {
@@ -296,7 +304,10 @@ func (r *Replicas) left(ctx context.Context, s *set, f file, want [16]byte) (sum
 		return sum, false, nil
 	}
 	_ = o.Close() // only looked for
-	if m := r.cfg.Node.View().Map; m.Holder(f.ino, f.owner) == r.cfg.Node.Self() || r.cfg.Stored(f.ino) {
+	if r.cfg.Stored(f.ino) {
+		return sum, false, errKept
+	}
+	if m := r.cfg.Node.View().Map; m.Holder(f.ino, f.owner) == r.cfg.Node.Self() {
 		return sum, false, fmt.Errorf("inode %v falls to this node: %w", f.ino, syscall.EEXIST)
 	}
 	if want != [16]byte{} && r.cfg.Compare(ctx, fill.PieceSum{Ino: f.ino, Len: f.size, Whole: true, Sum: want}) == nil {

@@ -130,7 +130,7 @@ func (r *Replicas) Where(buf []metadata.NodeID, ino metadata.Ino, owner metadata
 		return buf
 	}
 	self, from := r.cfg.Node.Self(), len(buf)
-	if f := s.find(ino); f != nil && f.state == present {
+	if s.find(ino).here() {
 		buf = append(buf, self)
 	}
 	m, pos, marks := r.cfg.Node.View().Map, s.position(ino), r.marks[ino.Dataset()]
@@ -213,7 +213,7 @@ func (r *Replicas) End(id metadata.DatasetID) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if s := r.sets[id]; s != nil {
-		r.bytes.Add(-s.have.bytes)
+		r.bytes.Add(-s.spare)
 		delete(r.sets, id)
 	}
 }

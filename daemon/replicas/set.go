@@ -18,6 +18,7 @@ const (
 	absent  state = iota // to be made
 	present              // a replica is here
 	gone                 // given back, or taken over by this node: not made again
+	kept                 // this node has the file since its owner was away for a while
 )
 
 // file is a file that this node is to have a replica of.
@@ -46,7 +47,9 @@ type set struct {
 	summed  bool   // the owners' checksums are known
 	missed  int    // of those, how many could not be
 	ceiling uint64 // positions from here on are not made any more
-	have    amount
+	claim   uint64 // what the mark of an earlier map said: most of those are here
+	have    amount // present and kept
+	spare   int64  // bytes that can be given back: of those present
 	told    amount // have when the node heard of it last
 	want    amount
 	given   int64
@@ -101,7 +104,7 @@ func (s *set) index(pos uint64) int {
 // inherit takes over what the set was of an earlier map has: also replicas that this node is
 // not to have any more, as long as there is room for them.
 func (s *set) inherit(was *set) {
-	s.ceiling, s.given = was.ceiling, was.given
+	s.ceiling, s.given, s.claim = was.ceiling, was.given, was.mark(0).Below
 	var more []file
 	for _, f := range was.files {
 		switch x := s.find(f.ino); {
@@ -113,30 +116,39 @@ func (s *set) inherit(was *set) {
 	}
 	s.files = append(s.files, more...)
 	s.sort()
-	for _, f := range s.files {
-		if f.state == present {
-			s.have.files++
-			s.have.bytes += f.size
-		}
+	for i := range s.files {
+		f := &s.files[i]
+		to, verified := f.state, f.verified
+		f.state = absent
+		s.put(f, to)
+		f.verified = verified
 	}
 }
 
+// here reports whether a file is on this node.
+func (f *file) here() bool { return f != nil && (f.state == present || f.state == kept) }
+
 // put sets the state of a file and counts it. It returns how many bytes more can be given back.
 func (s *set) put(f *file, to state) (bytes int64) {
-	if f.state == to {
-		return 0
+	before, spare := f.here(), s.spare
+	if f.state == present {
+		s.spare -= f.size
+	}
+	if f.state != to {
+		f.verified = false
+	}
+	if f.state = to; to == present {
+		s.spare += f.size
 	}
 	switch {
-	case to == present:
+	case !before && f.here():
 		s.have.files++
-		bytes = f.size
-	case f.state == present:
+		s.have.bytes += f.size
+	case before && !f.here():
 		s.have.files--
-		bytes = -f.size
+		s.have.bytes -= f.size
 	}
-	f.state, f.verified = to, false
-	s.have.bytes += bytes
-	return bytes
+	return s.spare - spare
 }
 
 // mark is how far the set is.
@@ -151,6 +163,7 @@ func (s *set) mark(self metadata.NodeID) Mark {
 			m.Below -= m.Below % progressStep
 			m.Files, m.Bytes = s.upTo(m.Below)
 		}
+		m.Below = min(max(m.Below, s.claim), s.ceiling)
 	}
 	return m
 }

@@ -83,7 +83,7 @@ func TestPickLast(t *testing.T) {
 	if id != 1 || freed < 20_000 || freed > 21_000 || int64(len(inos)) != before.files-large.have.files || !slices.IsSorted(inos) {
 		t.Fatalf("%d files of set %d, %d bytes", len(inos), id, freed)
 	}
-	if x.Bytes() != small.have.bytes+large.have.bytes || large.have != large.counted() || large.given != freed {
+	if x.Bytes() != small.spare+large.spare || large.spare != large.have.bytes || large.have != large.counted() || large.given != freed {
 		t.Errorf("%d bytes in all, %+v counted %+v", x.Bytes(), large.have, large.counted())
 	}
 	m := large.mark(0)
@@ -102,6 +102,43 @@ func TestPickLast(t *testing.T) {
 	}
 	if _, inos := x.pickLast(1); len(inos) != 0 {
 		t.Errorf("%d files came from nothing", len(inos))
+	}
+}
+
+// TestKept: what this node has as its own is here, and cannot be given back.
+func TestKept(t *testing.T) {
+	s := testSet(10)
+	x := New(Config{})
+	x.sets[1] = s
+	for i := range s.files {
+		x.bytes.Add(s.put(&s.files[i], []state{present, kept}[i%2]))
+	}
+	if s.have.files != 10 || s.have.bytes != s.want.bytes || x.Bytes() != s.spare || s.spare >= s.have.bytes {
+		t.Errorf("%+v, %d spare, %d in all", s.have, s.spare, x.Bytes())
+	}
+	if _, inos := x.pickLast(math.MaxInt64); len(inos) != 5 || x.Bytes() != 0 || s.have.files != 5 {
+		t.Errorf("%d files given back, %d bytes left, %+v", len(inos), x.Bytes(), s.have)
+	}
+}
+
+// TestClaim: what a node says that it has does not shrink while it looks for more after a change
+// of the map, but with what it gives back.
+func TestClaim(t *testing.T) {
+	was := testSet(300)
+	for i := range was.files {
+		was.put(&was.files[i], present)
+	}
+	was.made = len(was.files)
+	s := testSet(400)
+	s.inherit(was)
+	if m := s.mark(0); m.Below != math.MaxUint64 {
+		t.Errorf("mark %x after a change of the map", m.Below)
+	}
+	x := New(Config{})
+	x.sets[1] = s
+	x.pickLast(1)
+	if m := s.mark(0); m.Below != s.ceiling || s.ceiling == math.MaxUint64 {
+		t.Errorf("mark %x, but what is at %x was given back", m.Below, s.ceiling)
 	}
 }
 
@@ -130,7 +167,7 @@ func TestInherit(t *testing.T) {
 	}
 	s.files = kept
 	s.inherit(was)
-	if s.have != was.have || s.have != s.counted() {
+	if s.have != was.have || s.have != s.counted() || s.spare != was.spare || s.spare != s.have.bytes {
 		t.Errorf("%+v counted %+v, want %+v", s.have, s.counted(), was.have)
 	}
 	for _, f := range was.files {

@@ -156,7 +156,7 @@ func (r *Replicas) pickLast(n int64) (id metadata.DatasetID, inos []metadata.Ino
 	defer r.mu.Unlock()
 	var s *set
 	for _, x := range r.sets {
-		if s == nil || x.have.bytes > s.have.bytes {
+		if s == nil || x.spare > s.spare {
 			s = x
 		}
 	}
