@@ -1,6 +1,7 @@
 package fsclient
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -17,6 +18,7 @@ import (
 //
 //	user.bivouac.layout   local or stripe
 //	user.bivouac.chunk    bytes; a number that is set may end with K, M or G
+//	user.bivouac.width    on how many nodes a striped file lies, or all; the default is 4
 //	user.bivouac.copies   1; more are not supported
 //	user.bivouac.node     the nodes that hold the file's data; cannot be set
 //
@@ -28,6 +30,7 @@ const ReservedXattr = "user.bivouac."
 const (
 	xattrLayout = ReservedXattr + "layout"
 	xattrChunk  = ReservedXattr + "chunk"
+	xattrWidth  = ReservedXattr + "width"
 	xattrCopies = ReservedXattr + "copies"
 	xattrNode   = ReservedXattr + "node"
 )
@@ -35,6 +38,7 @@ const (
 const (
 	layoutLocal  = "local"
 	layoutStripe = "stripe"
+	widthAll     = "all"
 )
 
 // layouts is the attributes with ReservedXattr.
@@ -54,6 +58,10 @@ func (l layouts) get(ctx context.Context, ino metadata.Ino, name string) ([]byte
 		return []byte(layoutStripe), nil
 	case name == xattrChunk:
 		return strconv.AppendInt(nil, a.Layout.Chunk(), 10), nil
+	case name == xattrWidth && a.Layout.Width == metadata.AllNodes:
+		return []byte(widthAll), nil
+	case name == xattrWidth:
+		return strconv.AppendUint(nil, uint64(cmp.Or(a.Layout.Width, metadata.DefaultWidth)), 10), nil
 	case name == xattrCopies:
 		return strconv.AppendUint(nil, uint64(max(a.Layout.Copies, 1)), 10), nil
 	case name == xattrNode && file:
@@ -134,6 +142,12 @@ func layoutChange(writer metadata.NodeID, name, value string) (metadata.Change, 
 			return metadata.Change{}, bad(err, "want a power of two from 64K to 1G")
 		}
 		return metadata.Change{Set: metadata.SetChunkSize, Layout: metadata.Layout{ChunkSize: n}}, nil
+	case xattrWidth:
+		n, err := parseWidth(value)
+		if err != nil {
+			return metadata.Change{}, bad(err, "want a number of nodes, or all")
+		}
+		return metadata.Change{Set: metadata.SetWidth, Layout: metadata.Layout{Width: n}}, nil
 	case xattrCopies:
 		if value == "" || value == "1" {
 			return metadata.Change{}, nil
@@ -149,6 +163,21 @@ func (c *Client) writer() metadata.NodeID {
 		return c.cfg.Self
 	}
 	return metadata.RootIno.Home() // a client without a share
+}
+
+// parseWidth reads a number of nodes, or all; 0 is the default.
+func parseWidth(s string) (uint16, error) {
+	switch s {
+	case "":
+		return 0, nil
+	case widthAll:
+		return metadata.AllNodes, nil
+	}
+	n, err := strconv.ParseUint(s, 10, 16)
+	if err != nil || n == 0 {
+		return 0, syscall.EINVAL
+	}
+	return uint16(n), nil
 }
 
 // parseChunk reads a chunk size in bytes, K, M or G; 0 is the default.

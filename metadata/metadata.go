@@ -28,6 +28,7 @@ package metadata
 import (
 	"context"
 	"fmt"
+	"math"
 	"syscall"
 	"time"
 )
@@ -133,9 +134,18 @@ type Layout struct {
 	Copies    uint8  // 0 and 1 mean one copy
 	Node      NodeID // Local only
 	ChunkSize uint32 // bytes, a power of two; 0 is DefaultChunkSize
-	Width     uint16 // nodes that hold chunks of the file; 0 is all
+	Width     uint16 // nodes that hold chunks of the file; 0 is the default, AllNodes all
 	Epoch     Epoch  // the map epoch whose Up nodes form the stripe
 }
+
+const (
+	// DefaultWidth is how many nodes hold chunks of a file of scratch: enough for its bandwidth, and few enough that a
+	// large file does not die with any one of a thousand nodes. Files of a dataset are fetched again after a loss, and
+	// are spread over all nodes.
+	DefaultWidth = 4
+	// AllNodes as Layout.Width is all nodes.
+	AllNodes = math.MaxUint16
+)
 
 // Chunk returns the chunk size in force, in bytes.
 func (l Layout) Chunk() int64 {
@@ -200,7 +210,11 @@ const (
 	SetLayoutKind // Layout.Kind and Layout.Node; also of an empty file
 	SetChunkSize  // Layout.ChunkSize; also of an empty file
 	DropSetIDs    // clears setuid, and setgid if the group may execute; not of directories; before SetMode
+	SetWidth      // Layout.Width; also of an empty file
 )
+
+// SetLayoutField is the fields of a layout that can be set one by one.
+const SetLayoutField = SetLayoutKind | SetChunkSize | SetWidth
 
 // SetIDs returns the bits of mode that DropSetIDs clears. setgid of a file that its group may not
 // execute marks mandatory locks, and that of a directory is inherited: they stay.

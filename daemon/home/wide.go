@@ -61,7 +61,7 @@ func (st *store) merging(ctx context.Context, fn func() error) error {
 
 // inherited is the attributes that the entries of a directory inherit.
 const inherited = metadata.SetMode | metadata.SetUID | metadata.SetGID |
-	metadata.SetLayout | metadata.SetLayoutKind | metadata.SetChunkSize
+	metadata.SetLayout | metadata.SetLayoutField
 
 // Setattr is metadata.Inodes. When it returns, the shards of a wide directory know
 // of a change of what their entries inherit.

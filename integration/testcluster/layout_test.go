@@ -90,3 +90,47 @@ func TestLayoutRace(t *testing.T) {
 		closeFile(t, g)
 	}
 }
+
+// TestWidth: a file of scratch lies on four of many nodes, unless its directory says another number, or all.
+func TestWidth(t *testing.T) {
+	t.Parallel()
+	const nodes = 6
+	c := Start(t, Config{Nodes: nodes})
+	ctx := context.Background()
+	n := c.Nodes[1]
+	for value, want := range map[string]int{"": metadata.DefaultWidth, "1": 1, "5": 5, "all": nodes, "400": nodes} {
+		d, err := n.Client.Mkdir(ctx, metadata.RootIno, "d"+value, metadata.New{Mode: syscall.S_IFDIR | 0o755})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := n.Client.Setxattr(ctx, d.Ino, metadata.Xattr{Name: fsclient.ReservedXattr + "width", Value: []byte(value)}); err != nil {
+			t.Fatal(err)
+		}
+		f, a, err := n.Client.CreateOpen(ctx, d.Ino, "f", metadata.New{Mode: syscall.S_IFREG | 0o644})
+		if err != nil {
+			t.Fatal(err)
+		}
+		data := bytes.Repeat([]byte("w"), 2*nodes<<20)
+		if _, err := f.WriteAt(ctx, data, 0); err != nil {
+			t.Fatal(err)
+		}
+		closeFile(t, f)
+		g := openFile(t, c.Nodes[4], a.Ino)
+		readsAll(t, "the file", g, data)
+		closeFile(t, g)
+		holders := 0
+		for _, x := range c.Nodes {
+			if got, err := x.Data().Allocated(ctx, a.Ino); err == nil && got > 0 {
+				holders++
+			}
+		}
+		if holders != want {
+			t.Errorf("width %q: %d nodes have data, want %d", value, holders, want)
+		}
+	}
+	for _, bad := range []string{"0", "-1", "many", "70000"} {
+		if err := n.Client.Setxattr(ctx, metadata.RootIno, metadata.Xattr{Name: fsclient.ReservedXattr + "width", Value: []byte(bad)}); !errors.Is(err, syscall.EINVAL) {
+			t.Errorf("width %q: %v, want EINVAL", bad, err)
+		}
+	}
+}

@@ -61,8 +61,12 @@ func (m Map) Order(ino metadata.Ino, l metadata.Layout) []metadata.NodeID {
 	slices.SortFunc(places, func(a, b place) int {
 		return cmp.Or(cmp.Compare(b.w, a.w), cmp.Compare(a.id, b.id))
 	})
-	if l.Width > 0 && int(l.Width) < len(places) {
-		places = places[:l.Width]
+	width := int(l.Width)
+	if width == 0 && !ino.Sealed() {
+		width = metadata.DefaultWidth
+	}
+	if width > 0 && width < len(places) {
+		places = places[:width]
 	}
 	order := make([]metadata.NodeID, len(places))
 	for i, p := range places {

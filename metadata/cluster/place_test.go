@@ -136,7 +136,7 @@ func TestOrderIsStable(t *testing.T) {
 func TestOrder(t *testing.T) {
 	m := upMap(5, 3).WithState(1, Down, "")
 	for i := range 100 {
-		all := m.Order(metadata.Ino(1024+i), metadata.Layout{Epoch: m.Epoch})
+		all := m.Order(metadata.Ino(1024+i), metadata.Layout{Epoch: m.Epoch, Width: metadata.AllNodes})
 		sorted := slices.Sorted(slices.Values(all))
 		if !reflect.DeepEqual(sorted, []metadata.NodeID{0, 2, 3, 4}) {
 			t.Fatalf("Order = %v, want each node that is Up once", all)
@@ -155,11 +155,25 @@ func TestOrder(t *testing.T) {
 	}
 }
 
+// TestDefaultWidth: a file of scratch lies on few of many nodes, the first of the wide order; one of a dataset on all.
+func TestDefaultWidth(t *testing.T) {
+	m := upMap(20, 3)
+	of := func(ino metadata.Ino, width uint16) []metadata.NodeID {
+		return m.Order(ino, metadata.Layout{Epoch: m.Epoch, Width: width})
+	}
+	if got, all := of(1024, 0), of(1024, metadata.AllNodes); len(got) != metadata.DefaultWidth || len(all) != 20 || !slices.Equal(got, all[:len(got)]) {
+		t.Errorf("the default width of 20 nodes is %v, all are %v", got, all)
+	}
+	if got := of(metadata.SealedIno(1, 0, 7), 0); len(got) != 20 {
+		t.Errorf("a file of a dataset lies on %v", got)
+	}
+}
+
 // TestPlacementIsPinned holds answers of an earlier build: nodes of one job with different builds
 // must agree, and so must a restarted one.
 func TestPlacementIsPinned(t *testing.T) {
 	m := upMap(8, 42)
-	got := fmt.Sprint(m.FileOwner("a/b"), m.FileOwner("train/0.jpg"), m.DirHome(16, "ckpt"), m.Order(1024, metadata.Layout{Epoch: 8}))
+	got := fmt.Sprint(m.FileOwner("a/b"), m.FileOwner("train/0.jpg"), m.DirHome(16, "ckpt"), m.Order(1024, metadata.Layout{Epoch: 8, Width: metadata.AllNodes}))
 	if want := "4 5 4 [4 5 2 6 3 7 1 0]"; got != want {
 		t.Errorf("placement = %s, want %s", got, want)
 	}

@@ -32,6 +32,10 @@ func testLayout(f *fixture) {
 		if got := f.setLayout(ino, metadata.SetChunkSize, metadata.Layout{ChunkSize: 1 << 17}); got != want {
 			f.Errorf("layout after its chunk size was set = %+v, want %+v", got, want)
 		}
+		want.Width = 3
+		if got := f.setLayout(ino, metadata.SetWidth, metadata.Layout{Width: 3, ChunkSize: 7}); got != want {
+			f.Errorf("layout after its width was set = %+v, want %+v", got, want)
+		}
 		want.Kind, want.Node = metadata.Striped, 0
 		if got := f.setLayout(ino, metadata.SetLayoutKind, metadata.Layout{}); got != want {
 			f.Errorf("layout after its kind was reset = %+v, want %+v", got, want)

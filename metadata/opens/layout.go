@@ -22,7 +22,7 @@ func (f *Files) Set(ctx context.Context, ino metadata.Ino, c metadata.Change, se
 // setLayout calls set. A change of a file's layout excludes opens; opens do not exclude each
 // other.
 func (f *Files) setLayout(ctx context.Context, ino metadata.Ino, c metadata.Change, set func() (metadata.Attr, error)) (metadata.Attr, error) {
-	if c.Set&(metadata.SetLayoutKind|metadata.SetChunkSize) == 0 {
+	if c.Set&metadata.SetLayoutField == 0 {
 		return set()
 	}
 	if a, err := f.cfg.Store.Getattr(ctx, ino); err != nil || a.Mode&syscall.S_IFMT == syscall.S_IFDIR {

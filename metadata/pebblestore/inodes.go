@@ -99,7 +99,7 @@ func (s *Store) onInode(ino metadata.Ino, fn func(*step, *inode) error) (metadat
 
 const knownSet = metadata.SetMode | metadata.SetUID | metadata.SetGID | metadata.SetSize | metadata.GrowSize |
 	metadata.SetAtime | metadata.SetMtime | metadata.AtimeNow | metadata.MtimeNow |
-	metadata.SetLayout | metadata.SetLayoutKind | metadata.SetChunkSize | metadata.DropSetIDs
+	metadata.SetLayout | metadata.SetLayoutField | metadata.DropSetIDs
 
 // change applies c to n; after an error n is invalid.
 func change(n *inode, c metadata.Change, now metadata.Time) error {
@@ -136,7 +136,7 @@ func change(n *inode, c metadata.Change, now metadata.Time) error {
 	if has(metadata.MtimeNow) {
 		n.Mtime = now
 	}
-	if has(metadata.SetLayout | metadata.SetLayoutKind | metadata.SetChunkSize) {
+	if has(metadata.SetLayout | metadata.SetLayoutField) {
 		return relayout(n, c)
 	}
 	return nil
@@ -162,6 +162,9 @@ func relayout(n *inode, c metadata.Change) error {
 	}
 	if c.Set&metadata.SetChunkSize != 0 {
 		n.Layout.ChunkSize = c.Layout.ChunkSize
+	}
+	if c.Set&metadata.SetWidth != 0 {
+		n.Layout.Width = c.Layout.Width
 	}
 	return metadata.CheckChunkSize(n.Layout.ChunkSize)
 }
