@@ -105,6 +105,7 @@ const (
 	maxEpoch   = 1 << 20
 	maxSources = 16
 	maxName    = 64
+	maxNumber  = 1 << 48 // of batches, samples and seconds: sums do not overflow
 )
 
 func (m *Measured) check() error {
@@ -114,18 +115,18 @@ func (m *Measured) check() error {
 	switch {
 	case m.Rank < 0 || m.Rank >= maxRank || m.Epoch < 0 || m.Epoch >= maxEpoch:
 		return bad("no such rank or epoch")
-	case m.Batches < 0 || m.Samples < 0:
-		return bad("a number of batches or samples below 0")
+	case m.Batches < 0 || m.Samples < 0 || m.Batches > maxNumber || m.Samples > maxNumber:
+		return bad("a number of batches or samples that cannot be")
 	case len(m.BySource) > maxSources:
 		return bad("too many sources")
 	}
 	for _, s := range []float64{m.Seconds, m.Waited, m.FirstBatch, m.StallP50, m.StallP99, m.StallMax} {
-		if !(s >= 0) {
-			return bad("a time below 0")
+		if !(s >= 0 && s <= maxNumber) {
+			return bad("a time that cannot be")
 		}
 	}
 	for name, n := range m.BySource {
-		if len(name) > maxName || n < 0 {
+		if len(name) > maxName || n < 0 || n > maxNumber {
 			return bad("by_source is not a number of samples by name")
 		}
 	}

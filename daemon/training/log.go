@@ -25,7 +25,7 @@ import (
 // Bounds on what a node keeps of a dataset; the oldest epochs go first.
 const (
 	maxEpochs   = 2000
-	maxMeasured = 1 << 14 // in each epoch
+	maxMeasured = 1 << 14 // of all epochs together
 )
 
 // Following is what this node's prefetch knows of a dataset's plan.
@@ -57,23 +57,28 @@ type set struct {
 
 // Open reads the log of an earlier daemon of this node from the file path, if there is one.
 func Open(n node.Node, path string) *Log {
-	l := &Log{n: n, path: path, sets: make(map[metadata.DatasetID]*set)}
 	b, err := os.ReadFile(path)
+	sets := make(map[metadata.DatasetID]*set)
 	if err == nil {
-		err = node.DecodeJSON(b, &l.sets)
+		sets, err = decode(b)
 	}
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		n.Log().WithError(err).Warn("log of the training's epochs unreadable: the report begins with the epoch that is read now")
-		clear(l.sets)
 	}
-	for id, s := range l.sets {
-		if s == nil {
-			delete(l.sets, id)
-			continue
-		}
+	return &Log{n: n, path: path, sets: sets}
+}
+
+// decode reads what Save has written. It returns a map with an error, too.
+func decode(b []byte) (map[metadata.DatasetID]*set, error) {
+	sets := make(map[metadata.DatasetID]*set)
+	if err := node.DecodeJSON(b, &sets); err != nil || sets == nil {
+		return make(map[metadata.DatasetID]*set), err
+	}
+	maps.DeleteFunc(sets, func(_ metadata.DatasetID, s *set) bool { return s == nil })
+	for _, s := range sets {
 		s.init()
 	}
-	return l
+	return sets, nil
 }
 
 func (s *set) init() {
@@ -118,7 +123,7 @@ func (l *Log) Take(at time.Time, id metadata.DatasetID, now Reads, f Following) 
 			e.Began = now.First
 		}
 		s.Epochs[epoch] = e
-		trim(s.Epochs)
+		s.trim()
 	}
 	e.Places.add(new.Places, 1)
 	e.Waits.add(new.Waits, 1)
@@ -155,14 +160,10 @@ func (s *set) epoch(f Following) int {
 	return max(f.Epoch, 0)
 }
 
-// trim drops the first epochs of too many.
-func trim[V any](m map[int]V) {
-	for len(m) > maxEpochs {
-		first := maxEpoch
-		for e := range m {
-			first = min(first, e)
-		}
-		delete(m, first)
+// trim drops the first of too many epochs.
+func (s *set) trim() {
+	for len(s.Epochs) > maxEpochs {
+		delete(s.Epochs, slices.Min(slices.Collect(maps.Keys(s.Epochs))))
 	}
 }
 
@@ -183,17 +184,25 @@ func (l *Log) post(id metadata.DatasetID, m Measured) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	s := l.of(id)
-	ranks := s.Measured[m.Epoch]
-	if ranks == nil {
-		ranks = make(map[int]*Measured)
-		s.Measured[m.Epoch] = ranks
-		trim(s.Measured)
+	if s.Measured[m.Epoch] == nil {
+		s.Measured[m.Epoch] = make(map[int]*Measured)
 	}
-	if len(ranks) >= maxMeasured && ranks[m.Rank] == nil {
+	s.Measured[m.Epoch][m.Rank] = &m
+	l.dirty = true
+	n := 0
+	for _, ranks := range s.Measured {
+		n += len(ranks)
+	}
+	for _, e := range slices.Sorted(maps.Keys(s.Measured)) {
+		if n > maxMeasured && e != m.Epoch {
+			n -= len(s.Measured[e])
+			delete(s.Measured, e)
+		}
+	}
+	if n > maxMeasured {
+		delete(s.Measured[m.Epoch], m.Rank)
 		return fmt.Errorf("more than %d ranks on this node: %w", maxMeasured, syscall.EINVAL)
 	}
-	ranks[m.Rank] = &m
-	l.dirty = true
 	return nil
 }
 

@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"github.com/bivouacfs/bivouac/daemon/node/nodetest"
-	"github.com/bivouacfs/bivouac/datapath/wire"
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/metadata/cluster"
 )
@@ -156,6 +155,7 @@ func TestPostRefused(t *testing.T) {
 	}
 	for _, m := range []Measured{
 		{Rank: -1}, {Rank: maxRank}, {Epoch: -1}, {Epoch: maxEpoch}, {Batches: -1}, {Samples: -1}, {Seconds: -1}, {StallMax: math.NaN()},
+		{Seconds: 1e300}, {Samples: 1 << 60}, {BySource: map[string]int64{"a": 1 << 60}},
 		{BySource: many}, {BySource: map[string]int64{"a": -1}}, {BySource: map[string]int64{strings.Repeat("a", maxName+1): 1}},
 	} {
 		m.Dataset = "photos"
@@ -177,12 +177,33 @@ func TestMemoryIsBounded(t *testing.T) {
 	l := all[0].log
 	for e := range maxEpochs + 5 {
 		l.Take(seconds(int64(e)), 1, reads(int64(e+1)), Following{Digest: "a", Epoch: e})
-		if err := l.Post(Measured{Dataset: "photos", Epoch: e}); err != nil {
-			t.Fatal(err)
-		}
 	}
 	if got := l.Here(1); len(got) != maxEpochs || got[0].Epoch != 5 {
 		t.Errorf("%d epochs from %d on, want %d from 5 on", len(got), got[0].Epoch, maxEpochs)
+	}
+	for e := range 3 {
+		for rank := range maxMeasured/2 - 1 {
+			if err := l.Post(Measured{Dataset: "photos", Epoch: maxEpochs + 10 + e, Rank: rank}); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	n := 0
+	for _, e := range l.Here(1) {
+		if e.Ranks != nil {
+			n += e.Ranks.Ranks
+		}
+	}
+	if n != 2*(maxMeasured/2-1) {
+		t.Errorf("%d ranks are kept of three epochs, want those of two", n)
+	}
+	for rank := range maxMeasured {
+		if err := l.Post(Measured{Dataset: "photos", Epoch: 1, Rank: rank}); err != nil {
+			t.Fatalf("rank %d: %v", rank, err)
+		}
+	}
+	if err := l.Post(Measured{Dataset: "photos", Epoch: 1, Rank: maxMeasured}); !errors.Is(err, syscall.EINVAL) {
+		t.Errorf("one rank too many: %v, want EINVAL", err)
 	}
 }
 
@@ -216,21 +237,16 @@ func TestQuantile(t *testing.T) {
 	}
 }
 
-// FuzzLoad reads any file.
-func FuzzLoad(f *testing.F) {
+// FuzzDecode reads any file.
+func FuzzDecode(f *testing.F) {
 	f.Add([]byte(`{"1":{"epochs":{"0":{"epoch":0,"waits":{"first":1,"buckets":[1,2]}}},"measured":{"0":{"1":{"rank":1}}}}}`))
-	n := &testNode{}
+	f.Add([]byte("null"))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		n.path = filepath.Join(t.TempDir(), "log")
-		if err := os.WriteFile(n.path, b, 0o600); err != nil {
-			t.Fatal(err)
-		}
-		r, net := nodetest.NewRegistry(nodetest.View(1)), nodetest.NewNetwork()
-		l := Open(nodetest.Join(t, 0, r, net), n.path)
+		sets, err := decode(b)
+		l := &Log{sets: sets}
 		l.Take(seconds(1), 1, reads(1), Following{Digest: "a"})
-		_ = l.Here(1)
-		if _, ok := l.Handlers()[wire.OpTraining]; !ok {
-			t.Error("no handler")
+		if got := l.Here(1); len(got) == 0 {
+			t.Errorf("after %v nothing is counted", err)
 		}
 	})
 }
