@@ -81,6 +81,7 @@ var floors = map[string]int{
 	"deploy/mounts":           6,
 	"deploy/show":             21,
 	"deploy/simulate":         1,
+	"deploy/doctor":           1,
 	"deploy/local":            21,
 	"deploy/pitch":            21,
 	"deploy/bivouac":          22,

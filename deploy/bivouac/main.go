@@ -109,7 +109,7 @@ Without Slurm, on this machine:
 		SilenceErrors: true,
 		Version:       version,
 	}
-	c.AddCommand(upCmd(), downCmd(), statusCmd(), topCmd(), stageInCmd(), cancelCmd(), removeCmd(), stageOutCmd(), waitCmd(), reportCmd(), skippedCmd(), traceCmd(), verifyCmd(), checkCmd(), locateCmd(), planCmd(), simulateCmd(),
+	c.AddCommand(upCmd(), downCmd(), statusCmd(), topCmd(), stageInCmd(), cancelCmd(), removeCmd(), stageOutCmd(), waitCmd(), reportCmd(), skippedCmd(), traceCmd(), verifyCmd(), checkCmd(), locateCmd(), planCmd(), simulateCmd(), doctorCmd(), configCmd(),
 		daemonCmd(), keeperCmd(), coverCmd(), viewCmd(), prologCmd(), epilogCmd(), checkOptionsCmd(), versionCmd(), manCmd())
 	return c
 }

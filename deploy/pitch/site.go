@@ -170,6 +170,9 @@ func (s *Seconds) UnmarshalYAML(n *yaml.Node) error {
 	return err
 }
 
+// MarshalYAML writes what UnmarshalYAML reads.
+func (s Seconds) MarshalYAML() (any, error) { return time.Duration(s).String(), nil }
+
 func parseSeconds(v string) (time.Duration, error) {
 	if n, err := strconv.ParseUint(v, 10, 31); err == nil {
 		return time.Duration(n) * time.Second, nil

@@ -1,0 +1,53 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/bivouacfs/bivouac/deploy/doctor"
+	"github.com/bivouacfs/bivouac/deploy/pitch"
+)
+
+func doctorCmd() *cobra.Command {
+	var config, peer string
+	var probe time.Duration
+	var asJSON bool
+	c := &cobra.Command{
+		Use:   "doctor",
+		Short: "Check whether this machine has what Bivouac needs, with a remedy for each finding",
+		Long: `Doctor checks the kernel, /dev/fuse, the store (with a probe of its speed), munge,
+Slurm's settings, the plugin, the network to another node and the clock, before
+or after the installation. It changes nothing. As root it checks all; other users
+get what they can see. The exit status is 1 if jobs would fail.`,
+		Example: "  bivouac doctor --peer node2",
+		Args:    cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			site, err := pitch.LoadSite(config)
+			all := []doctor.Finding{{Check: "configuration", State: doctor.OK, Found: config}}
+			if err != nil { // the defaults are checked then
+				all[0] = doctor.Finding{Check: "configuration", State: doctor.Failed, Found: err.Error(), Remedy: "correct it; bivouac config check " + config + " checks it again"}
+			}
+			all = append(all, doctor.Run(c.Context(), doctor.Config{
+				Host: doctor.This{}, Store: site.Store, Port: site.Port, Ports: site.Ports, Munge: string(site.Munge),
+				StartTimeout: time.Duration(site.StartTimeout), FailureTimeout: time.Duration(site.FailureTimeout), Peer: peer, Probe: probe,
+			})...)
+			if asJSON {
+				err = json.NewEncoder(c.OutOrStdout()).Encode(all)
+			} else {
+				err = doctor.Write(c.OutOrStdout(), all)
+			}
+			if err == nil && doctor.Worst(all) == doctor.Failed {
+				err = fmt.Errorf("jobs would fail on this machine: follow the remedies above, and run bivouac doctor again")
+			}
+			return err
+		},
+	}
+	c.Flags().StringVar(&config, "config", pitch.SitePath, "path of the site configuration")
+	c.Flags().StringVar(&peer, "peer", "", "another node, to check the network to it")
+	c.Flags().DurationVar(&probe, "probe", 2*time.Second, "time for the speed of each drive; 0 for none")
+	c.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	return c
+}

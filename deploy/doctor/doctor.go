@@ -1,0 +1,139 @@
+// Package doctor checks whether a node, or a submit host, has what Bivouac needs: its kernel, its
+// drives, munge, Slurm and the network. Its one idea is that every finding comes with a remedy.
+// It changes nothing, but for files that the speed probe writes into the store and removes.
+//
+// The world is in Host: what the kernel says in files, and the few programs that are asked.
+package doctor
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"time"
+)
+
+// State is how a check ended.
+type State string
+
+// The states, from good to bad.
+const (
+	OK      State = "ok"
+	Skipped State = "skipped" // it does not apply here, or cannot be checked by this user
+	Warning State = "warning" // Bivouac works, but slower or with less
+	Failed  State = "failed"  // jobs will fail
+)
+
+// Finding is the result of a check.
+type Finding struct {
+	Check  string `json:"check"`
+	State  State  `json:"state"`
+	Found  string `json:"found"`
+	Remedy string `json:"remedy,omitempty"` // of what is not OK
+}
+
+// Host is the machine that is checked.
+type Host interface {
+	// Read reads a file.
+	Read(path string) ([]byte, error)
+	// Run runs a program and returns its output.
+	Run(ctx context.Context, name string, args ...string) (string, error)
+	// Root reports whether this is root.
+	Root() bool
+	// OpenFuse opens /dev/fuse for a moment.
+	OpenFuse() error
+	// Store looks at a directory of the store, and with probe measures it.
+	Store(dir string, probe time.Duration) (Drive, error)
+	// Dial connects to a port of another host.
+	Dial(ctx context.Context, addr string) error
+	// Synchronized reports whether the clock is kept by a time server.
+	Synchronized() (bool, error)
+}
+
+// Drive is a directory of the store and what is below it.
+type Drive struct {
+	Kind        string // of the filesystem
+	Network     bool
+	Free        int64   // bytes
+	Write, Read float64 // bytes per second; 0: not measured
+}
+
+// Config is what is checked for.
+type Config struct {
+	Host           Host
+	Store          []string // the site's directories
+	Port, Ports    int      // the site's range
+	Munge          string   // the site's munge: auto, require or off
+	StartTimeout   time.Duration
+	FailureTimeout time.Duration
+	Peer           string        // another node; "" is none
+	Probe          time.Duration // of the store's speed; 0 is none
+}
+
+// Run makes all checks.
+func Run(ctx context.Context, cfg Config) []Finding {
+	d := &doctor{cfg: cfg, h: cfg.Host}
+	d.kernel()
+	d.fuse(ctx)
+	d.store()
+	d.munge(ctx)
+	d.slurm(ctx)
+	d.security()
+	d.network(ctx)
+	d.clock()
+	return d.all
+}
+
+// Worst is the worst state of all.
+func Worst(all []Finding) State {
+	order := []State{Skipped, OK, Warning, Failed}
+	worst := Skipped
+	for _, f := range all {
+		if slices.Index(order, f.State) > slices.Index(order, worst) {
+			worst = f.State
+		}
+	}
+	return worst
+}
+
+// Write writes the findings as a table, each remedy below its finding.
+func Write(w io.Writer, all []Finding) error {
+	t := tabwriter.NewWriter(w, 0, 4, 2, ' ', 0)
+	for _, f := range all {
+		fmt.Fprintf(t, "%s\t%s\t%s\n", f.State, f.Check, f.Found)
+		if f.Remedy != "" {
+			fmt.Fprintf(t, "\t\t→ %s\n", f.Remedy)
+		}
+	}
+	return t.Flush()
+}
+
+// doctor is a run.
+type doctor struct {
+	cfg Config
+	h   Host
+	all []Finding
+}
+
+func (d *doctor) add(check string, s State, remedy, format string, args ...any) {
+	if s == OK {
+		remedy = ""
+	}
+	d.all = append(d.all, Finding{check, s, fmt.Sprintf(format, args...), remedy})
+}
+
+// text is a file without its last newline; "" if it cannot be read.
+func (d *doctor) text(path string) string {
+	b, _ := d.h.Read(path) // missing is empty
+	return strings.TrimSpace(string(b))
+}
+
+// unless is OK if good, else bad.
+func unless(good bool, bad State) State {
+	if good {
+		return OK
+	}
+	return bad
+}

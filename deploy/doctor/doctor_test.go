@@ -1,0 +1,168 @@
+package doctor
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"os"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// fake is a host that has everything; a test breaks it.
+type fake struct {
+	files  map[string]string
+	out    map[string]string // of programs
+	root   bool
+	fuse   error
+	drive  Drive
+	noDir  bool
+	dial   error
+	synced bool
+}
+
+var _ Host = (*fake)(nil)
+
+func (f *fake) Read(path string) ([]byte, error) {
+	s, ok := f.files[path]
+	if !ok {
+		return nil, &fs.PathError{Op: "open", Path: path, Err: syscall.ENOENT}
+	}
+	return []byte(s), nil
+}
+
+func (f *fake) Run(_ context.Context, name string, _ ...string) (string, error) {
+	s, ok := f.out[name]
+	if !ok {
+		return "", errors.New("not found in $PATH")
+	}
+	return s, nil
+}
+
+func (f *fake) Root() bool      { return f.root }
+func (f *fake) OpenFuse() error { return f.fuse }
+func (f *fake) Store(string, time.Duration) (Drive, error) {
+	if f.noDir {
+		return Drive{}, &fs.PathError{Op: "statfs", Path: "/s", Err: syscall.ENOENT}
+	}
+	return f.drive, nil
+}
+func (f *fake) Dial(context.Context, string) error { return f.dial }
+func (f *fake) Synchronized() (bool, error)        { return f.synced, nil }
+
+const slurmConf = `SLURM_VERSION           = 22.05.8
+PrologFlags             = Alloc,DeferBatch
+PlugStackConfig         = /etc/slurm/plugstack.conf
+PluginDir               = /usr/lib/slurm
+UnkillableStepTimeout   = 60 sec
+PrologEpilogTimeout     = 65534
+JobContainerType        = job_container/none
+ProctrackType           = proctrack/cgroup
+`
+
+func healthy() *fake {
+	return &fake{
+		files: map[string]string{
+			"/proc/sys/kernel/osrelease": "6.18.0-amd64\n", "/proc/filesystems": "nodev\tfuse\n\terofs\nnodev\toverlay\n",
+			"/proc/self/cgroup": "0::/", "/etc/slurm/plugstack.conf": "# all\noptional bivouac.so\n",
+		},
+		out:  map[string]string{"sh": "STATUS: Success (0)", "scontrol": slurmConf, "fusermount3": "3.14"},
+		root: true, drive: Drive{Kind: "xfs", Free: 1 << 40, Write: 2e9, Read: 3e9}, dial: syscall.ECONNREFUSED, synced: true,
+	}
+}
+
+func run(h Host) map[string]Finding {
+	all := make(map[string]Finding)
+	for _, f := range Run(context.Background(), Config{
+		Host: h, Store: []string{"/s"}, Port: 18500, Ports: 4000, Munge: "auto", StartTimeout: time.Minute,
+		FailureTimeout: 15 * time.Second, Peer: "n2", Probe: time.Second,
+	}) {
+		all[f.Check] = f
+	}
+	return all
+}
+
+// TestHealthy: of a node that has everything only the plugin is missing, which is a file of the machine.
+func TestHealthy(t *testing.T) {
+	for check, f := range run(healthy()) {
+		if f.State != OK && check != "plugin" || f.State == OK && f.Remedy != "" {
+			t.Errorf("%+v", f)
+		}
+	}
+}
+
+// TestFindings: whatever is wrong is found, and comes with what to do.
+func TestFindings(t *testing.T) {
+	for name, c := range map[string]struct {
+		spoil  func(*fake)
+		check  string
+		state  State
+		remedy string
+	}{
+		"old kernel":       {func(f *fake) { f.files["/proc/sys/kernel/osrelease"] = "5.14.0-el9" }, "passthrough", Warning, "6.9"},
+		"very old kernel":  {func(f *fake) { f.files["/proc/sys/kernel/osrelease"] = "3.10.0" }, "kernel", Failed, "4.18"},
+		"no erofs":         {func(f *fake) { f.files["/proc/filesystems"] = "nodev fuse\nnodev overlay\n" }, "kernel views", Warning, "modprobe erofs"},
+		"no fuse":          {func(f *fake) { f.files["/proc/filesystems"] = "ext4\n" }, "fuse", Failed, "modprobe fuse"},
+		"fuse for root":    {func(f *fake) { f.fuse = os.ErrPermission }, "/dev/fuse", Failed, "0666"},
+		"no fusermount":    {func(f *fake) { f.root = false; delete(f.out, "fusermount3") }, "fusermount3", Warning, "fuse3"},
+		"no store":         {func(f *fake) { f.noDir = true }, "store /s", Failed, "install -d -m 755 /s"},
+		"store on lustre":  {func(f *fake) { f.drive = Drive{Kind: "lustre", Network: true} }, "store /s", Failed, "own drive"},
+		"store is full":    {func(f *fake) { f.drive.Free = 1 << 20 }, "store /s", Failed, "larger drive"},
+		"store is memory":  {func(f *fake) { f.drive.Kind = "tmpfs" }, "store /s", Warning, "XFS or ext4"},
+		"store is slow":    {func(f *fake) { f.drive.Write = 90e6 }, "store /s speed", Warning, "NVMe"},
+		"by a user":        {func(f *fake) { f.root = false; f.drive.Write = 0 }, "store /s speed", Skipped, "as root"},
+		"no munge":         {func(f *fake) { delete(f.out, "sh") }, "munge", Warning, "munged"},
+		"no Slurm":         {func(f *fake) { delete(f.out, "scontrol") }, "Slurm", Skipped, "scontrol"},
+		"prolog too early": {func(f *fake) { f.out["scontrol"] = strings.Replace(slurmConf, ",DeferBatch", "", 1) }, "PrologFlags", Failed, "DeferBatch"},
+		"not loaded":       {func(f *fake) { f.files["/etc/slurm/plugstack.conf"] = "#optional bivouac.so\n" }, "plugstack", Failed, "optional bivouac.so"},
+		"required":         {func(f *fake) { f.files["/etc/slurm/plugstack.conf"] = "required bivouac.so" }, "plugstack", Warning, "optional"},
+		"no plugin":        {func(*fake) {}, "plugin", Failed, "/usr/lib/slurm"},
+		"bad plugin":       {func(f *fake) { f.files["/usr/lib/slurm/bivouac.so"] = "text" }, "plugin", Failed, "again"},
+		"impatient Slurm":  {func(f *fake) { f.out["scontrol"] = strings.Replace(slurmConf, "60 sec", "10 sec", 1) }, "UnkillableStepTimeout", Failed, "failure_timeout"},
+		"short prologs":    {func(f *fake) { f.out["scontrol"] = strings.Replace(slurmConf, "65534", "30", 1) }, "PrologEpilogTimeout", Failed, "start_timeout"},
+		"private tmp": {func(f *fake) {
+			f.out["scontrol"] = strings.Replace(slurmConf, "job_container/none", "job_container/tmpfs", 1)
+		}, "job_container", Warning, "mount:"},
+		"pgid":         {func(f *fake) { f.out["scontrol"] = strings.Replace(slurmConf, "proctrack/cgroup", "proctrack/pgid", 1) }, "cgroups", Warning, "proctrack/cgroup"},
+		"SELinux":      {func(f *fake) { f.files["/sys/fs/selinux/enforce"] = "1" }, "SELinux", Warning, "permissive"},
+		"firewall":     {func(f *fake) { f.dial = context.DeadlineExceeded }, "network n2:18500", Failed, "18500 to 22499"},
+		"no such host": {func(f *fake) { f.dial = errors.New("no such host") }, "network n2:22499", Failed, "resolve"},
+		"clock":        {func(f *fake) { f.synced = false }, "clock", Warning, "chronyd"},
+	} {
+		h := healthy()
+		c.spoil(h)
+		if f := run(h)[c.check]; f.State != c.state || !strings.Contains(f.Remedy, c.remedy) {
+			t.Errorf("%s: %+v, want %s and %q in the remedy", name, f, c.state, c.remedy)
+		}
+	}
+}
+
+// TestThis: the checks of this machine run, and the probe leaves nothing.
+func TestThis(t *testing.T) {
+	dir := t.TempDir()
+	d, err := This{}.Store(dir, 200*time.Millisecond)
+	if err != nil || d.Kind == "" || d.Free <= 0 || d.Network || d.Write <= 0 || d.Read <= 0 {
+		t.Errorf("Store = %+v, %v", d, err)
+	}
+	if es, _ := os.ReadDir(dir); len(es) != 0 {
+		t.Errorf("the probe leaves %v", es)
+	}
+	all := Run(context.Background(), Config{Host: This{}, Store: []string{dir}, Munge: "off"})
+	var b strings.Builder
+	if err := Write(&b, all); err != nil || !strings.Contains(b.String(), "kernel") {
+		t.Errorf("%v:\n%s", err, &b)
+	}
+	if _, _, err := pluginVersion([]byte("x")); err == nil {
+		t.Error("text is a plugin")
+	}
+}
+
+func TestWorst(t *testing.T) {
+	for want, all := range map[State][]Finding{OK: {{State: OK}, {State: Skipped}}, Warning: {{State: Warning}, {State: OK}}, Failed: {{State: Failed}, {State: Warning}}} {
+		if got := Worst(all); got != want {
+			t.Errorf("Worst(%v) = %v", all, got)
+		}
+	}
+}
