@@ -81,6 +81,6 @@ class ChunkTest(JobTest):
         again.load_state_dict(state)
         self.assertEqual(begun + list(again), whole[1])
         reporter.flush()
-        self.assertEqual(self.daemon.positions()[-1]["position"], 34)
+        self.assertEqual(max(p["position"] for p in self.daemon.positions()), 34)
         with self.assertRaisesRegex(ValueError, "of 3 ranks, and there are 2"):
             self.samplers(100, 2)[0].load_state_dict(state)

@@ -62,7 +62,11 @@ class DistributedSampler(torch.utils.data.DistributedSampler):  # type: ignore[m
     def __iter__(self) -> Iterator[int]:
         start = self._resume
         mine = self._mine(start)
-        return self._hand_out(mine, start, *self._follow(start))
+        plan_epoch, before = self._follow(start)
+        if start > 0 and not mine:  # the epoch was done: so it is for one iterator, even if that is thrown away
+            self._begin(mine, start, Progress(plan_epoch, before))
+            return iter(())
+        return self._hand_out(mine, start, Progress(plan_epoch, before))
 
     def _mine(self, start: int) -> Sequence[int]:
         """The samples of this rank when start samples of the epoch were handed out before."""
@@ -90,13 +94,16 @@ class DistributedSampler(torch.utils.data.DistributedSampler):  # type: ignore[m
         order: List[int] = torch.randperm(n, generator=g).tolist()
         return order
 
-    def _hand_out(self, mine: Sequence[int], start: int, plan_epoch: int, before: int) -> Iterator[int]:
-        """Yields mine. Nothing happens before the first is asked for: an iterator may be thrown away."""
-        progress = Progress(plan_epoch, before)
-        self._start, self._before, self._progress, self._resume = start, before, progress, 0
+    def _begin(self, mine: Sequence[int], start: int, progress: Progress) -> None:
+        """From now on the newest iterator is that of mine."""
+        self._start, self._before, self._progress, self._resume = start, progress.position, progress, 0
         self.indices = mine
         if self._feed is not None:
             self._feed.progress = progress
+
+    def _hand_out(self, mine: Sequence[int], start: int, progress: Progress) -> Iterator[int]:
+        """Yields mine. Nothing happens before the first is asked for: an iterator may be thrown away."""
+        self._begin(mine, start, progress)
         for i in mine:
             progress.position += 1
             yield i
@@ -164,14 +171,15 @@ class DistributedSampler(torch.utils.data.DistributedSampler):  # type: ignore[m
     def load_state_dict(self, state: Dict[str, int]) -> None:
         """Resumes: the next iterator goes on behind the samples that state counts.
 
-        If they are all of the epoch, that is the next epoch.
+        If they are all of the epoch, the next iterator is empty, unless the sampler has been set to a later
+        epoch: StatefulDataLoader loads the state when it is iterated, after set_epoch.
         """
         epoch, done = int(state["epoch"]), int(state["done"])
         if epoch < 0 or done < 0:
             raise ValueError(f"{state} is not the state of a sampler")
         left = len(self.dataset) - done
-        if done > 0 and left < (self.num_replicas if self.drop_last else 1):
-            epoch, done = epoch + 1, 0
+        if self.epoch > epoch and left < (self.num_replicas if self.drop_last else 1):
+            epoch, done = self.epoch, 0
         super().set_epoch(epoch)
         self._resume, self._progress = done, None
 
