@@ -47,7 +47,7 @@ Options follow SRC, separated by commas, as in #SBATCH lines:
                     random:S (RandomSampler with a generator seeded with S),
                     loader:S (DataLoader with shuffle=True and such a generator),
                     or list:FILE. For all but shuffled and source, the next samples
-                    are prefetched
+                    are prefetched in every epoch
     ranks=R         number of processes that share each epoch, if it is known
     epochs=E        number of epochs
     root=DIR        directory in the dataset that the sampler reads; the default is
