@@ -1,7 +1,9 @@
 package main
 
 import (
+	"bytes"
 	"encoding/json"
+	"os"
 
 	"github.com/spf13/cobra"
 
@@ -22,9 +24,19 @@ func statusCmd() *cobra.Command {
 }
 
 func reportCmd() *cobra.Command {
-	return statusLike("report", "Show what staging and training have read, from where, and how long it took", func(c *cobra.Command, s daemon.Status) error {
-		return show.Report(c.OutOrStdout(), s)
+	var html string
+	c := statusLike("report", "Show what staging and training have read, from where, and how long it took", func(c *cobra.Command, s daemon.Status) error {
+		if html == "" {
+			return show.Report(c.OutOrStdout(), s)
+		}
+		var b bytes.Buffer
+		if err := show.HTML(&b, s); err != nil {
+			return err
+		}
+		return os.WriteFile(html, b.Bytes(), 0o644)
 	})
+	c.Flags().StringVar(&html, "html", "", "write the report to this file as a page with charts, which needs nothing else")
+	return c
 }
 
 // statusLike makes a command that shows the daemon's status.

@@ -33,8 +33,8 @@ func (This) Run(ctx context.Context, name string, args ...string) (string, error
 	var stderr bytes.Buffer
 	c.Stderr = &stderr
 	out, err := c.Output()
-	if text := strings.TrimSpace(stderr.String()); err != nil && text != "" {
-		err = errors.New(text)
+	if first, _, _ := strings.Cut(strings.TrimSpace(stderr.String()), "\n"); err != nil && first != "" {
+		err = errors.New(first)
 	}
 	return string(out), err
 }

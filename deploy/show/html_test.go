@@ -1,0 +1,65 @@
+package show
+
+import (
+	"encoding/xml"
+	"errors"
+	"io"
+	"strings"
+	"testing"
+
+	"github.com/bivouacfs/bivouac/daemon"
+	"github.com/bivouacfs/bivouac/daemon/leader"
+	"github.com/bivouacfs/bivouac/daemon/training"
+	"github.com/bivouacfs/bivouac/metadata"
+	"github.com/bivouacfs/bivouac/metadata/cluster"
+)
+
+// TestHTML: the page is well formed, has a bar for each value on the scale of its chart, refers to
+// nothing else, and what users have named is text in it.
+func TestHTML(t *testing.T) {
+	s := job()
+	s.Nodes = []daemon.NodeStatus{
+		{ID: 0, Host: "a", State: cluster.Up, Load: &leader.Load{Traffic: daemon.Traffic{ReadLocal: 1 << 20, ReadRemote: 2 << 20, ReadSource: 1 << 20}}},
+		{ID: 1, Host: "b", State: cluster.Up, Load: &leader.Load{Traffic: daemon.Traffic{ReadLocal: 2 << 20}}}, {ID: 2, Host: "c"},
+	}
+	s.Datasets[0].Name, s.Datasets[0].Source = "<b>set", "/s&t.tar"
+	s.Datasets[0].Training = &daemon.TrainingStatus{Epochs: []training.Epoch{{Epoch: 0, StallP50: 0.010, StallP99: 0.040}, {Epoch: 1, StallP50: 0.001, StallP99: 0.002}}}
+	s.Datasets = append(s.Datasets, daemon.DatasetStatus{Dataset: cluster.Dataset{ID: metadata.DatasetID(9), Name: "bad", Phase: cluster.Failed, Error: "no such file"}})
+	var b strings.Builder
+	if err := HTML(&b, s); err != nil {
+		t.Fatal(err)
+	}
+	page := b.String()
+	for d := xml.NewDecoder(strings.NewReader(page)); ; {
+		if _, err := d.Token(); errors.Is(err, io.EOF) {
+			break
+		} else if err != nil {
+			t.Fatalf("the page is not well formed: %v\n%s", err, page)
+		}
+	}
+	for _, want := range []string{
+		"job 7 (3 nodes)", "&lt;b&gt;set: ready, 3 files", "/s&amp;t.tar", "bad: failed", "no such file",
+		`<rect class="a" x="333.3" y="28" width="266.7"`, // staged from 1 to 3 s
+		`<rect class="b" x="300.0" y="4" width="200.0"`, `<rect class="c" x="500.0" y="4" width="100.0"`, `<rect class="a" x="200.0" y="28" width="200.0"`,
+		"Imbalance (most / mean): 1.33.", `<rect class="b" x="300.0" y="4" width="300.0"`, "10.0 ms, 40.0 ms", `viewBox="0 0 900 48"`,
+	} {
+		if !strings.Contains(page, want) {
+			t.Errorf("the page has no %q", want)
+		}
+	}
+	for _, not := range []string{"http", "<script", "src=", "<b>set"} {
+		if strings.Contains(page, not) {
+			t.Errorf("the page has %q", not)
+		}
+	}
+	if t.Failed() {
+		t.Log(page)
+	}
+}
+
+// TestHTMLOfNothing: a job that has just begun has a page, too.
+func TestHTMLOfNothing(t *testing.T) {
+	if err := HTML(io.Discard, daemon.Status{}); err != nil {
+		t.Error(err)
+	}
+}
