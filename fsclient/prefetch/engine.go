@@ -54,10 +54,10 @@ type EngineConfig struct {
 }
 
 const (
-	largest    = 1 << 20               // bytes of a file; larger ones are left to the kernel's read-ahead
-	batchBytes = 1 << 20               // of one request
+	largest    = batchBytes            // of a file; larger ones are left to the kernel's read-ahead
+	batchBytes = 512 << 10             // of one request
 	batchFiles = 64                    // of one request
-	batches    = 6                     // requests at once
+	batches    = 8                     // requests at once
 	tick       = 50 * time.Millisecond // between looks at positions and at what was not staged
 	patience   = 10 * time.Second      // for one request
 	seenQueue  = 4096                  // reads that wait for the tracker: more are not noted
