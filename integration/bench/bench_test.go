@@ -178,6 +178,25 @@ func TestQuantile(t *testing.T) {
 	}
 }
 
+// TestWaited: a step waits for the rank that waits longest.
+func TestWaited(t *testing.T) {
+	o := outcome{ranks: make([]rankResult, 2), epochs: make([]epochSeen, 2)}
+	for r, all := range []string{
+		`{"epochs": [{"waits": [9, 1]}, {"waits": [1, 2]}]}`,
+		`{"epochs": [{"waits": [0, 5]}, {"waits": [3, 1]}]}`,
+	} {
+		if err := json.Unmarshal([]byte(all), &o.ranks[r]); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := o.waited(0); got != 9+5+3+2 {
+		t.Errorf("waited(0) = %v, want 19", got)
+	}
+	if got := o.waited(1); got != 3+2 {
+		t.Errorf("waited(1) = %v, want 5", got)
+	}
+}
+
 // TestNotes: what could not be measured is said once.
 func TestNotes(t *testing.T) {
 	b := &bench{table: table{Machine: "a machine"}}
