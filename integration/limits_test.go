@@ -34,10 +34,8 @@ const (
 // debts is what is over a limit today. A debt can only shrink: whoever makes it
 // smaller writes the new number here, and one that is paid goes.
 var debts = map[string]int{
-	"stagein/fill.Fill methods": 106,
-	"stagein/fill/fill.go":      544,
-	"files of a package":        96, // tenths
-	"product lines":             86_000,
+	"files of a package": 92, // tenths
+	"product lines":      86_000,
 }
 
 // allowed is the limit of a thing, or its debt.

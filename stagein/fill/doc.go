@@ -1,6 +1,6 @@
 // Package fill brings the files of a published dataset to their owners, and is asked before one of them is read.
 //
-//	demand read ──▶ Need ──▶ flight (one fetch for all readers of a piece) ──▶ fetchPiece ──▶ journal ──▶ present
+//	demand read ──▶ Need ──▶ flights (one fetch for all readers of a piece) ──▶ fetchPiece ──▶ journal ──▶ present
 //	Run ──▶ runs of 4 MiB of an archive: offer pieces to their owners, read what they grant, transfer, complete
 //	    ├─▶ large pieces, files of a directory, ordered fills: piece by piece, workers behind the semaphore
 //	    └─▶ repeated when the map changes: what a lost node had is fetched by those that take its place
@@ -21,10 +21,12 @@
 //
 // # Locks
 //
-//	Fill.mu
-//	└─ pieceSet.mu
+//	flights.mu
+//	├─ overflow.mu ── pieceSet.mu
+//	├─ pieceSet.mu
+//	└─ Fill.mu
 //
-// The mutexes of limiter, semaphore, overflow and unreadables are taken alone. None is held across a call of another node, a
+// The mutexes of limiter, semaphore and unreadables are taken alone. None is held across a call of another node, a
 // read or a write.
 //
 // The package must not know how a dataset was scanned or ingested, nor packages scan and ingest: it is given Origins and

@@ -32,9 +32,9 @@ func (f *Fill) PresentPieces() int64 {
 }
 
 func (f *Fill) Flights() (all []PieceID) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	for p := range f.flights {
+	f.flights.mu.Lock()
+	defer f.flights.mu.Unlock()
+	for p := range f.flights.all {
 		all = append(all, p)
 	}
 	return all
@@ -48,10 +48,10 @@ func (f *Fill) WatchOffers(ctx context.Context) { f.watchOffers(ctx) }
 
 // WithdrawAll withdraws the offers of all nodes; closed: as Close does.
 func (f *Fill) WithdrawAll(closed bool) {
-	f.mu.Lock()
-	f.closed = f.closed || closed
-	f.mu.Unlock()
-	f.withdraw(func(metadata.NodeID) bool { return true })
+	if closed {
+		f.flights.close()
+	}
+	f.flights.withdraw(func(metadata.NodeID) bool { return true })
 }
 
 func (f *Fill) SetJournal(wrap func(JournalFile) JournalFile) { f.journal.f = wrap(f.journal.f) }

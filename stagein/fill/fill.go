@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -16,7 +15,6 @@ import (
 	"github.com/zeebo/xxh3"
 	"golang.org/x/sync/singleflight"
 
-	"github.com/bivouacfs/bivouac/datapath"
 	"github.com/bivouacfs/bivouac/datapath/wire"
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/metadata/cluster"
@@ -52,7 +50,7 @@ type Config struct {
 	Buffers   archive.Buffers // of what is read; zero: DefaultBuffers bytes
 	RunSize   int64           // bytes of an archive that one node reads for all; 0 is 4 MiB
 	RangeSize int64           // unpacked bytes of a compressed tar that are read at once; 0 is 32 MiB
-	Sums      bool            // keep the sums of pieces at hand, for Touched
+	Sums      bool            // keep the checksums of pieces in memory, for Overlapping
 	CacheSize int64           // bytes of what is read through; 0 is 256 MiB
 	Workers   int             // files that are read at a time in the order of the fill; 0 is 16
 	Log       *logrus.Entry
@@ -65,6 +63,7 @@ type Fill struct {
 	src         archive.Fetcher
 	bufs        archive.Buffers
 	present     *pieceSet
+	flights     *flights
 	journal     *journal
 	cache       *cache.Cache[PieceID]
 	bad         *unreadables
@@ -77,7 +76,6 @@ type Fill struct {
 
 	ctx    context.Context // ends the reads in flight
 	cancel context.CancelFunc
-	wg     sync.WaitGroup
 
 	files, bytes, total atomic.Int64
 	demand              atomic.Int64 // pieces that were fetched on demand
@@ -86,32 +84,13 @@ type Fill struct {
 	complete            atomic.Bool  // everything that the map gives this node is here
 	read                atomic.Bool  // there was a read, or an attempt
 
-	mu         sync.Mutex
-	flights    map[PieceID]*flight // guarded by mu
-	begins     int64               // guarded by mu; flights so far that began without a demand
-	demands    int                 // guarded by mu; flights on demand
-	demandIdle chan struct{}       // guarded by mu; closed when demands is 0
-	err        error               // guarded by mu; why this node cannot store or list pieces
-	lack       error               // guarded by mu; why a piece could not be fetched
-	unfetched  []PieceID           // guarded by mu; what the last pass could not fetch
-	epoch      metadata.Epoch      // guarded by mu; of the map for which complete was set
-	closed     bool                // guarded by mu
+	mu        sync.Mutex
+	err       error          // guarded by mu; why this node cannot store or list pieces
+	lack      error          // guarded by mu; why a piece could not be fetched
+	unfetched []PieceID      // guarded by mu; what the last pass could not fetch
+	epoch     metadata.Epoch // guarded by mu; of the map for which complete was set
 
 	unpacks singleflight.Group // by number: readings of compressed archives
-
-	incarnations map[metadata.NodeID]uint64 // guarded by mu; of the fills that have offered something
-}
-
-// flight is a piece that is being fetched, by this node or by one that has offered to.
-type flight struct {
-	done        chan struct{} // closed when it is over
-	err         error         // written before
-	offered     bool          // fetched by the reader of its run, on this node or another
-	by          metadata.NodeID
-	incarnation uint64
-	wanted      chan struct{} // closed at the first demand; nil if it began with one
-	asked       bool          // wanted is closed; guarded by mu of Fill
-	order       int64         // among the flights that began without a demand
 }
 
 const (
@@ -135,14 +114,15 @@ func New(cfg Config) (*Fill, error) {
 		cfg.CacheSize = stagein.DefaultCache
 	}
 	f := &Fill{
-		cache: cache.New[PieceID](cfg.CacheSize), bad: newUnreadables(), overflow: newOverflow(),
+		cache: cache.New[PieceID](cfg.CacheSize), bad: newUnreadables(&cfg), overflow: newOverflow(),
 		cfg: cfg, src: archive.Fetcher{Fsys: cfg.FS, Sources: cfg.Origins.Sources}, present: newPieceSet(),
-		bufs:    cfg.Buffers,
-		flights: make(map[PieceID]*flight), demandSlots: make(chan struct{}, maxDemand), slots: semaphore{free: cfg.Workers}, demandIdle: closedChan(), limiter: newLimiter(), startup: newLimiter(),
-		incarnation: rand.Uint64(), incarnations: make(map[metadata.NodeID]uint64),
+		bufs:        cfg.Buffers,
+		demandSlots: make(chan struct{}, maxDemand), slots: semaphore{free: cfg.Workers}, limiter: newLimiter(), startup: newLimiter(),
+		incarnation: rand.Uint64(),
 	}
+	f.flights = newFlights(f.present)
 	f.ctx, f.cancel = context.WithCancel(context.Background())
-	err := f.adopt()
+	err := adopt(&f.cfg)
 	if err != nil {
 		f.cancel()
 		return nil, err
@@ -192,75 +172,12 @@ func (f *Fill) markPresent(p PieceID, n int64) {
 	f.bad.forget(p.Ino)
 }
 
-func closedChan() chan struct{} {
-	c := make(chan struct{})
-	close(c)
-	return c
-}
-
 // Close ends what is under way and waits for it.
 func (f *Fill) Close() error {
-	f.mu.Lock()
-	f.closed = true
-	f.mu.Unlock()
-	f.withdraw(func(metadata.NodeID) bool { return true })
+	f.flights.close()
 	f.cancel()
-	f.wg.Wait()
+	f.flights.wg.Wait()
 	return errors.Join(f.journal.close(), f.src.Close())
-}
-
-// placement is how the pieces of a file are spread over the nodes.
-type placement struct {
-	a     metadata.Attr
-	chunk int64             // bytes of a piece
-	order []metadata.NodeID // of the stripe
-}
-
-func placementOf(m cluster.Map, a metadata.Attr) placement {
-	s := placement{a: a, chunk: a.Layout.Chunk(), order: m.Order(a.Ino, a.Layout)}
-	if a.Layout.Kind == metadata.Local {
-		s.chunk = max(a.Size, 1)
-	}
-	return s
-}
-
-// pieces is how many pieces the file has.
-func (s *placement) pieces() uint32 { return uint32((s.a.Size + s.chunk - 1) / s.chunk) }
-
-// owner returns the node that the layout gives a piece.
-func (s *placement) owner(chunk uint32) metadata.NodeID { return s.order[int(chunk)%len(s.order)] }
-
-// at is where a piece lies in the file, and in the object of self.
-func (s *placement) at(chunk uint32, self metadata.NodeID) (pos, n, off int64) {
-	w := int64(len(s.order))
-	pos = int64(chunk) * s.chunk
-	n, off = min(s.chunk, s.a.Size-pos), int64(chunk)/w*s.chunk
-	if s.owner(chunk) != self {
-		off = datapath.StandIn(s.chunk, len(s.order), int(int64(chunk)%w), s.a.Size, off)
-	}
-	return pos, n, off
-}
-
-// overlapping returns the pieces that overlap [off, off+n) of the object of self.
-func (s *placement) overlapping(self metadata.NodeID, off, n int64) []uint32 {
-	if s.a.Layout.Kind == metadata.Local {
-		return []uint32{0}
-	}
-	var all []uint32
-	for end := off + n; off < end; off = off/s.chunk*s.chunk + s.chunk {
-		k, own := datapath.Place(s.chunk, len(s.order), s.a.Size, off)
-		if k < 0 {
-			k = slices.Index(s.order, self)
-		}
-		if len(s.order) == 1 {
-			k = 0 // who stands in for the only one has the same object
-		}
-		chunk := own/s.chunk*int64(len(s.order)) + int64(k)
-		if k >= 0 && k < len(s.order) && chunk < int64(s.pieces()) {
-			all = append(all, uint32(chunk))
-		}
-	}
-	return all
 }
 
 // Done reports whether everything that this node owns is here, by the map of the returned epoch.
@@ -291,8 +208,8 @@ func (f *Fill) Stored(ino metadata.Ino) bool { return f.present.has(PieceID{Ino:
 
 // Need returns when [off, off+n) of this node's object of ino can be read: what
 // is not here is fetched before all else. What is fetched goes on if the caller
-// does not wait for it. That it cannot be had is EIO; ErrDisplaced that there is no room for
-// some of it here: then ReadDisplaced has it.
+// does not wait for it. A piece that cannot be had is EIO. ErrOverflow says that there is no
+// room for some of it here: then ReadOverflow reads it.
 func (f *Fill) Need(ctx context.Context, ino metadata.Ino, off, n int64) error {
 	if !f.read.Load() {
 		f.read.Store(true)
@@ -335,119 +252,6 @@ func (f *Fill) Need(ctx context.Context, ino metadata.Ino, off, n int64) error {
 		return fmt.Errorf("inode %v: %w", ino, ErrOverflow)
 	}
 	return nil
-}
-
-// await waits until a piece is here. begin starts to fetch it, unless it is here or being fetched. If the node that offered to
-// fetch it withdraws, it is fetched here.
-func (f *Fill) await(ctx context.Context, p PieceID, begin func(PieceID) *flight) error {
-	for {
-		fl := begin(p)
-		if fl == nil {
-			return nil
-		}
-		var late <-chan time.Time
-		if fl.offered {
-			late = time.After(offerTimeout)
-		}
-		select {
-		case <-fl.done:
-		case <-late:
-			f.finish(p, fl, errWithdrawn)
-		case <-ctx.Done():
-			return ctx.Err()
-		}
-		if !errors.Is(fl.err, errWithdrawn) {
-			return fl.err
-		}
-	}
-}
-
-// ask has a piece fetched at once; nil if it is here.
-func (f *Fill) ask(p PieceID) *flight {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.present.has(p) {
-		return nil
-	}
-	if fl := f.flights[p]; fl != nil {
-		if fl.wanted != nil && !fl.asked {
-			fl.asked = true
-			close(fl.wanted)
-		}
-		return fl
-	}
-	fl := &flight{done: make(chan struct{})}
-	if f.closed {
-		fl.err = fmt.Errorf("inode %v: the daemon stops: %w", p.Ino, syscall.ESHUTDOWN)
-		close(fl.done)
-		return fl
-	}
-	f.flights[p] = fl
-	if f.demands++; f.demands == 1 {
-		f.demandIdle = make(chan struct{})
-	}
-	f.wg.Add(1)
-	go f.fetchNow(p, fl)
-	return fl
-}
-
-// fetchNow fetches a piece on demand.
-func (f *Fill) fetchNow(p PieceID, fl *flight) {
-	defer f.wg.Done()
-	f.demandSlots <- struct{}{}
-	f.demand.Add(1)
-	f.finish(p, fl, f.fetchPiece(p, fl))
-	<-f.demandSlots
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.demands--; f.demands == 0 {
-		close(f.demandIdle)
-	}
-}
-
-// finish ends a flight.
-func (f *Fill) finish(p PieceID, fl *flight, err error) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.flights[p] != fl {
-		return // a claim that was given up in the meantime
-	}
-	delete(f.flights, p)
-	fl.err = err
-	if err != nil && f.ctx.Err() == nil && !errors.Is(err, errWithdrawn) && !errors.Is(err, ErrOverflow) {
-		f.lack = err
-		if store := (*storeError)(nil); errors.As(err, &store) {
-			f.err = err
-		}
-	}
-	close(fl.done)
-}
-
-// fetch fetches a piece in the order of the fill, unless another flight does.
-func (f *Fill) fetch(p PieceID) error {
-	return f.await(f.ctx, p, func(p PieceID) *flight {
-		fl, mine := f.join(p)
-		if mine {
-			f.finish(p, fl, f.fetchPiece(p, fl))
-		}
-		return fl
-	})
-}
-
-// join returns the flight of a piece, nil if the piece is here. mine says that the caller has to fetch it.
-func (f *Fill) join(p PieceID) (fl *flight, mine bool) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.present.has(p) {
-		return nil, false
-	}
-	if fl := f.flights[p]; fl != nil {
-		return fl, false
-	}
-	fl = &flight{done: make(chan struct{}), wanted: make(chan struct{}), order: f.begins}
-	f.begins++
-	f.flights[p] = fl
-	return fl, true
 }
 
 // wrapper says how a file is read: source.Background if no reader waits for it.

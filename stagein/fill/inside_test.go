@@ -1,7 +1,6 @@
 package fill
 
 import (
-	"context"
 	"io"
 	"testing"
 
@@ -15,11 +14,11 @@ import (
 
 // TestUnreadableAreFew: a source that is wrong in many places is told of in few words.
 func TestUnreadableAreFew(t *testing.T) {
-	f := &Fill{cfg: Config{Log: stageintest.QuietLog(), Files: &stageintest.MemFiles{}}, bad: newUnreadables(), ctx: context.Background()}
+	f := &Fill{bad: newUnreadables(&Config{Log: stageintest.QuietLog(), Files: &stageintest.MemFiles{}})}
 	ino := func(i int) metadata.Ino { return metadata.SealedIno(3, 0, uint32(i)) }
 	for range 2 {
 		for i := range 100 {
-			f.reportUnreadable(&metadata.Attr{Ino: ino(i)}, io.ErrUnexpectedEOF)
+			f.bad.report(&metadata.Attr{Ino: ino(i)}, io.ErrUnexpectedEOF)
 		}
 	}
 	if all, more := f.Unreadable(); len(all) != mostUnreadable || more != 100-mostUnreadable {

@@ -29,11 +29,11 @@ type limiter struct {
 	fastest [sizeClasses]time.Duration // guarded by mu; that a read has taken, by its size; 0 is that there was none
 }
 
-// waiter is one who wants to read n bytes.
+// waiter is a read of n bytes that is not admitted yet.
 type waiter struct {
 	n        int64
-	step     int64         // guarded by mu of the gate; that he may read; 0 is that he waits
-	admitted chan struct{} // closed when he may
+	step     int64         // guarded by mu of limiter; bytes that may be read; 0: not admitted
+	admitted chan struct{} // closed when it is admitted
 }
 
 const (
@@ -43,7 +43,7 @@ const (
 	minDelay     = 4 * time.Millisecond // a read that takes no longer has met no queue
 	DemandLinger = time.Second          // how long another reader is expected after one
 	FirstDemand  = time.Second          // and how long the first
-	startupTime  = 2 * time.Second      // how long files of a directory are read through a gate, if readers come
+	startupTime  = 2 * time.Second      // how long files of a directory pass the startup limiter, if there are demand reads
 	sizeClasses  = 18                   // of reads, up to that of a step: each is twice the one before
 )
 
@@ -69,7 +69,7 @@ func (g *limiter) demand(linger time.Duration) (served func()) {
 	}
 }
 
-// wake lets in who may read; mu is held.
+// wake admits the waiters that may read; mu is held.
 func (g *limiter) wake() {
 	for len(g.queue) > 0 && g.admit(g.queue[0]) {
 		close(g.queue[0].admitted)

@@ -14,13 +14,13 @@ import (
 
 // Others is the fills of the same dataset on the other nodes.
 type Peers interface {
-	// Claim makes an offer to a node. It waits until the node knows the dataset.
+	// Offer makes an offer to a node. It waits until the node knows the dataset.
 	Offer(ctx context.Context, to metadata.NodeID, c Offer) (granted []bool, err error)
 	// Put writes all of p at off of the object of ino on a node.
 	Put(ctx context.Context, to metadata.NodeID, ino metadata.Ino, p []byte, off int64) error
 	// PutAll is that of Target.
 	PutAll(ctx context.Context, to metadata.NodeID, ps []datapath.PiecePut) (errs []error, err error)
-	// Landed tells a node what has become of what it granted.
+	// Complete tells a node the result of an offer that it granted.
 	Complete(ctx context.Context, to metadata.NodeID, l Completion) error
 }
 
@@ -41,30 +41,15 @@ type Completion struct {
 }
 
 // errWithdrawn ends a flight whose offer was withdrawn: the piece has no fetcher again.
-var errWithdrawn = errors.New("released")
+var errWithdrawn = errors.New("offer withdrawn")
 
 // offerTimeout bounds the wait for a piece that another node has offered to fetch. Then it is fetched here.
 const offerTimeout = 2 * time.Minute
 
-// Claim grants those of the pieces that are neither here nor on their way nor displaced, and have room.
+// Accept grants those of the pieces that are neither here nor on their way, have not overflowed, and have room.
 func (f *Fill) Accept(c Offer) []bool {
 	fits := f.fits(c.Pieces)
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.incarnations[c.By] != c.Incarnation {
-		f.withdrawLocked(func(by metadata.NodeID) bool { return by == c.By })
-		f.incarnations[c.By] = c.Incarnation
-	}
-	granted := make([]bool, len(c.Pieces))
-	for i, id := range c.Pieces {
-		p := id
-		if f.closed || f.flights[p] != nil || f.present.has(p) || f.overflow.has(p) || !fits(i) {
-			continue
-		}
-		f.flights[p] = &flight{done: make(chan struct{}), offered: true, by: c.By, incarnation: c.Incarnation}
-		granted[i] = true
-	}
-	return granted
+	return f.flights.grant(c, func(i int) bool { return !f.overflow.has(c.Pieces[i]) && fits(i) })
 }
 
 // Complete records the result of an Offer.
@@ -73,11 +58,10 @@ func (f *Fill) Complete(l Completion) error {
 		return fmt.Errorf("%d sums of %d pieces: %w", len(l.Sums), len(l.Pieces), syscall.EINVAL)
 	}
 	var all []stored
-	for i, id := range l.Pieces {
-		p := id
-		fl := f.offered(p, l.By, l.Incarnation)
+	for i, p := range l.Pieces {
+		fl := f.flights.offered(p, l.By, l.Incarnation)
 		if fl == nil {
-			continue // was given up
+			continue // was withdrawn
 		}
 		a, err := f.resultOf(p, l.Sums[i])
 		if err != nil {
@@ -94,9 +78,9 @@ func (f *Fill) Complete(l Completion) error {
 func (f *Fill) completeLocal(ps []*item) error {
 	var all []stored
 	for _, x := range ps {
-		fl := f.offered(x.PieceID, f.cfg.Self, f.incarnation)
+		fl := f.flights.offered(x.PieceID, f.cfg.Self, f.incarnation)
 		switch {
-		case fl == nil: // was given up
+		case fl == nil: // was withdrawn
 		case !x.stored:
 			f.finish(x.PieceID, fl, errWithdrawn)
 		default:
@@ -104,16 +88,6 @@ func (f *Fill) completeLocal(ps []*item) error {
 		}
 	}
 	return f.commit(all)
-}
-
-// offered returns the flight of a piece that a fill has offered to fetch; nil if there is no such offer any more.
-func (f *Fill) offered(p PieceID, by metadata.NodeID, birth uint64) *flight {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if fl := f.flights[p]; fl != nil && fl.offered && fl.by == by && fl.incarnation == birth {
-		return fl
-	}
-	return nil
 }
 
 // commit records pieces as present, and ends the waits for them.
@@ -156,28 +130,11 @@ func (f *Fill) resultOf(p PieceID, sum []byte) (stored, error) {
 	return stored{PieceID: p, sum: [16]byte(sum), n: n}, nil
 }
 
-// withdraw ends the offers of the nodes for which gone is true.
-func (f *Fill) withdraw(gone func(by metadata.NodeID) bool) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.withdrawLocked(gone)
-}
-
-func (f *Fill) withdrawLocked(gone func(by metadata.NodeID) bool) {
-	for p, fl := range f.flights {
-		if fl.offered && gone(fl.by) {
-			delete(f.flights, p)
-			fl.err = errWithdrawn
-			close(fl.done)
-		}
-	}
-}
-
 // watchOffers withdraws the offers of lost nodes, until ctx ends.
 func (f *Fill) watchOffers(ctx context.Context) {
 	for {
 		m, changed := f.cfg.Watch()
-		f.withdraw(func(by metadata.NodeID) bool {
+		f.flights.withdraw(func(by metadata.NodeID) bool {
 			n, ok := m.Node(by)
 			return !ok || n.State == cluster.Down
 		})

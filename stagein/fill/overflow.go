@@ -40,7 +40,7 @@ func newOverflow() *overflow {
 	return d
 }
 
-// reset has what was displaced looked at anew.
+// reset empties the set: the next pass tries each piece again.
 func (d *overflow) reset() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -85,8 +85,8 @@ func (f *Fill) hasRoom(ino metadata.Ino, n int64) bool {
 	return f.cfg.Room == nil || f.cfg.Room(ino, n)
 }
 
-// fits reports, for each of some pieces that another node offers to bring, whether there is
-// room for it. Only if there is little they are looked up.
+// fits reports, for each of the pieces that another node offers to fetch, whether there is room for it. Sizes are looked up
+// only if there is little room.
 func (f *Fill) fits(ps []PieceID) func(i int) bool {
 	if f.hasRoom(0, int64(len(ps))*largePiece) {
 		return func(int) bool { return true }
@@ -94,15 +94,14 @@ func (f *Fill) fits(ps []PieceID) func(i int) bool {
 	fit := make([]bool, len(ps))
 	m, _ := f.cfg.Watch()
 	all := int64(0)
-	for i, id := range ps {
-		p := id
+	for i, p := range ps {
 		_, a, err := f.cfg.Files.Origin(p.Ino)
 		s := placementOf(m, a)
 		if err != nil || len(s.order) == 0 || p.Chunk >= s.pieces() {
 			continue
 		}
 		_, n, _ := s.at(p.Chunk, f.cfg.Self)
-		if fit[i] = f.hasRoom(p.Ino, all+stagein.Pages(n)); fit[i] { // none of a carrier's is sparse
+		if fit[i] = f.hasRoom(p.Ino, all+stagein.Pages(n)); fit[i] { // an offered piece is never sparse
 			all += stagein.Pages(n)
 		}
 	}
@@ -224,7 +223,7 @@ func (f *Fill) ReadOverflow(ctx context.Context, ino metadata.Ino, p []byte, off
 	for _, x := range f.extents(&a, off, int64(len(p))) {
 		b := p[x.from-off : x.to-off]
 		if x.from-off != int64(n) {
-			break // between two is nothing
+			break // no extent lies between
 		}
 		k := len(b)
 		if f.present.has(x.PieceID) {
@@ -292,8 +291,8 @@ func (f *Fill) outcome(p PieceID, err error) error {
 		f.cfg.Log.WithError(err).WithField("inode", p.Ino).Warn("a file cannot be stored")
 		return &storeError{fmt.Errorf("%v: %w", err, syscall.EIO)}
 	default:
-		if _, a, e := f.cfg.Files.Origin(p.Ino); e == nil {
-			f.reportUnreadable(&a, err)
+		if _, a, e := f.cfg.Files.Origin(p.Ino); e == nil && f.ctx.Err() == nil {
+			f.bad.report(&a, err)
 		}
 	}
 	return fmt.Errorf("%v: %w", err, syscall.EIO)

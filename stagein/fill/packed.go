@@ -3,7 +3,9 @@ package fill
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
+	"io"
 	"math"
 	"slices"
 	"strconv"
@@ -36,7 +38,7 @@ func (f *Fill) fetchPacked(m cluster.Map, p PieceID, n uint32) error {
 		if f.present.has(p) { // read since the caller looked
 			return nil, nil
 		}
-		return nil, f.unpackAll(m, p, n)
+		return nil, unpacking{f, m, n}.all(p)
 	})
 	switch {
 	case f.present.has(p):
@@ -44,18 +46,25 @@ func (f *Fill) fetchPacked(m cluster.Map, p PieceID, n uint32) error {
 	case err != nil:
 		return err
 	}
-	return fmt.Errorf("inode %v: was not looked for: %w", p.Ino, syscall.EAGAIN)
+	return fmt.Errorf("inode %v: was not unpacked: %w", p.Ino, syscall.EAGAIN)
 }
 
-// unpackAll brings what this node lacks of a compressed tar and has room for, the neighbours of p first.
-func (f *Fill) unpackAll(m cluster.Map, p PieceID, n uint32) error {
+// unpacking is one reading of a compressed tar, for all that this node lacks of it.
+type unpacking struct {
+	*Fill
+	m cluster.Map
+	n uint32 // of the source
+}
+
+// all brings what this node lacks of a compressed tar and has room for, the neighbours of p first.
+func (u unpacking) all(p PieceID) error {
 	var parts []*item
-	err := f.cfg.Files.Located(func(from manifest.Origin, a metadata.Attr) bool {
-		if from.Source != n {
+	err := u.cfg.Files.Located(func(from manifest.Origin, a metadata.Attr) bool {
+		if from.Source != u.n {
 			return true
 		}
-		f.parts(m, from, a, func(p part) {
-			if p.node == f.cfg.Self && !f.present.has(p.PieceID) {
+		partsOf(u.m, from, a, func(p part) {
+			if p.node == u.cfg.Self && !u.present.has(p.PieceID) {
 				parts = append(parts, &item{part: p, sum: archive.Hasher{Size: p.n}})
 			}
 		})
@@ -65,19 +74,19 @@ func (f *Fill) unpackAll(m cluster.Map, p PieceID, n uint32) error {
 		return err
 	}
 	slices.SortFunc(parts, func(a, b *item) int { return cmp.Or(cmp.Compare(a.at, b.at), cmp.Compare(a.Chunk, b.Chunk)) })
-	parts = f.fitting(parts, p)
-	kind, err := f.src.Kind(n)
+	parts = u.fitting(parts, p)
+	kind, err := u.src.Kind(u.n)
 	if err != nil {
 		return err
 	}
-	src, err := f.src.OpenArchive(n)
+	src, err := u.src.OpenArchive(u.n)
 	if err != nil {
 		return err
 	}
 	if len(src.Points) < 2 {
-		return src.Close(f.unpack(src, f.unpackFrom(src, kind), parts))
+		return src.Close(u.read(src, u.fromStart(src, kind), parts))
 	}
-	all := unpackRanges(src.Points, parts, f.cfg.RangeSize)
+	all := unpackRanges(src.Points, parts, u.cfg.RangeSize)
 	first := max(slices.IndexFunc(all, func(l unpackRange) bool {
 		return slices.ContainsFunc(l.parts, func(x *item) bool { return x.PieceID == p })
 	}), 0)
@@ -85,10 +94,10 @@ func (f *Fill) unpackAll(m cluster.Map, p PieceID, n uint32) error {
 	g.SetLimit(rangesAtOnce)
 	for _, l := range append(all[first:len(all):len(all)], all[:first]...) {
 		g.Go(func() error {
-			if f.ctx.Err() != nil {
-				return f.ctx.Err()
+			if u.ctx.Err() != nil {
+				return u.ctx.Err()
 			}
-			return f.unpack(src, f.unpackLeg(src, kind, &l), l.parts)
+			return u.read(src, u.fromPoint(src, kind, &l), l.parts)
 		})
 	}
 	return src.Close(g.Wait())
@@ -127,19 +136,86 @@ func ends(parts []*item, i int) int64 {
 // unpacker begins to unpack something that is read with ctx.
 type unpacker func(ctx context.Context) *unpack.Stream
 
-func (f *Fill) unpackFrom(src *archive.Content, kind source.Kind) unpacker {
+func (u unpacking) fromStart(src *archive.Content, kind source.Kind) unpacker {
 	return func(ctx context.Context) *unpack.Stream {
-		from := source.ReadRegion(ctx, src.Src, src.Name, 0, src.Was.Size, f.bufs.In, archive.ReadAhead)
-		return unpack.Open(ctx, kind, nil, from, f.bufs.Out)
+		from := source.ReadRegion(ctx, src.Src, src.Name, 0, src.Was.Size, u.bufs.In, archive.ReadAhead)
+		return unpack.Open(ctx, kind, nil, from, u.bufs.Out)
 	}
 }
 
-func (f *Fill) unpackLeg(src *archive.Content, kind source.Kind, l *unpackRange) unpacker {
+func (u unpacking) fromPoint(src *archive.Content, kind source.Kind, l *unpackRange) unpacker {
 	return func(ctx context.Context) *unpack.Stream {
 		s := unpack.Range{File: src.Src, Name: src.Name, Kind: kind, Size: src.Was.Size, Points: src.Points, Off: l.parts[0].begin(), End: l.end}
-		if u := s.Open(ctx, f.bufs.In, f.bufs.Out); u != nil {
-			return u
+		if from := s.Open(ctx, u.bufs.In, u.bufs.Out); from != nil {
+			return from
 		}
-		return f.unpackFrom(src, kind)(ctx)
+		return u.fromStart(src, kind)(ctx)
 	}
+}
+
+// read reads a compressed tar up to the last of parts, and stores them here.
+func (u unpacking) read(src *archive.Content, begin unpacker, parts []*item) error {
+	ctx, cancel := context.WithCancel(u.ctx)
+	defer cancel()
+	from := begin(ctx)
+	defer from.Close()
+	for next := 0; next < len(parts); {
+		p, err := from.Next()
+		if errors.Is(err, io.EOF) {
+			return fmt.Errorf("%s: unpacks to less than it did: %w", src.Name, syscall.ESTALE)
+		}
+		if err != nil {
+			return fmt.Errorf("%s: %w", src.Name, err)
+		}
+		next, err = u.keep(parts, next, p)
+		p.Release()
+		if err != nil {
+			return err
+		}
+	}
+	return src.Unchanged()
+}
+
+// keep stores what p has of parts, from the first one on that is not whole, and
+// says which is then the first.
+func (u unpacking) keep(parts []*item, next int, p *source.Piece) (int, error) {
+	for i := next; i < len(parts) && parts[i].begin() < p.End(); i++ {
+		x := parts[i]
+		if x.sparse {
+			if whole, err := u.keepSparse(x, p); err != nil {
+				return next, err
+			} else if !whole {
+				continue
+			}
+		} else if from, end := max(x.at, p.Off), min(x.end(), p.End()); from < end {
+			b := p.B[from-p.Off : end-p.Off]
+			x.sum.Write(b)
+			if err := u.put(u.ctx, x.Ino, b, x.off+from-x.at); err != nil {
+				return next, err
+			}
+		}
+		if x.end() > p.End() {
+			continue // never a sparse one
+		}
+		if err := u.commit(x); err != nil {
+			return next, err
+		}
+		next = i + 1
+	}
+	return next, nil
+}
+
+// commit records a piece that came with another, and ends the waits for it.
+func (u unpacking) commit(x *item) error {
+	if u.present.has(x.PieceID) {
+		return nil
+	}
+	if err := u.journal.add(x.PieceID, x.sum.Sum128()); err != nil {
+		return err
+	}
+	u.markPresent(x.PieceID, x.n)
+	if fl := u.flights.of(x.PieceID); fl != nil {
+		u.finish(x.PieceID, fl, nil)
+	}
+	return nil
 }

@@ -53,7 +53,7 @@ func (r *pieceSet) has(p PieceID) bool {
 	return r.holds(p)
 }
 
-// holds is has for one who holds mu.
+// holds is has; mu is held.
 func (r *pieceSet) holds(p PieceID) bool {
 	if p.Chunk > 0 {
 		_, ok := r.chunks[p]
@@ -141,7 +141,7 @@ type journal struct {
 	mu  sync.Mutex
 	f   journalFile          // guarded by mu
 	off int64                // guarded by mu; where the next entry goes
-	has map[PieceID][16]byte // guarded by mu; sums by piece, where they are wanted at hand
+	has map[PieceID][16]byte // guarded by mu; checksums by piece; nil: not kept in memory
 }
 
 // openJournal opens the journal at path and calls see with each of its entries.
@@ -235,7 +235,7 @@ func (j *journal) addAll(all []stored) error {
 	return nil
 }
 
-// sum is that of a piece, where they are at hand.
+// sum returns the checksum of a piece, if checksums are kept in memory.
 func (j *journal) sum(p PieceID) [16]byte {
 	j.mu.Lock()
 	defer j.mu.Unlock()

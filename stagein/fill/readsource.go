@@ -13,8 +13,8 @@ import (
 	"github.com/bivouacfs/bivouac/stagein/source"
 )
 
-// PackedIn is the number of the source that has a file, and whether that is one of which
-// many files are read at a time or not at all: a compressed tar.
+// PackedIn returns the number of the source that has a file, and whether that is a compressed tar, of which many files are
+// read in one go.
 func (f *Fill) PackedIn(ino metadata.Ino) (n uint32, packed bool, err error) {
 	from, _, err := f.cfg.Files.Origin(ino)
 	if err != nil {
@@ -24,14 +24,12 @@ func (f *Fill) PackedIn(ino metadata.Ino) (n uint32, packed bool, err error) {
 	return from.Source, kind.Packed(), err
 }
 
-// ReadSource reads files that have stayed in a source once more, whatever the window has,
-// in the order in which they lie there: each from its front to its back, to what to returns,
-// and then calls done. A compressed tar is gone through once for all of them. Only the end
-// of ctx is an error.
+// ReadSource reads files from the source, past the cache, in the order in which they lie there. It writes each to what to
+// returns, and then calls done. A compressed tar is unpacked once for all of them. Only the end of ctx is an error.
 func (f *Fill) ReadSource(ctx context.Context, inos []metadata.Ino, to func(metadata.Ino) io.Writer, done func(metadata.Ino, error)) error {
 	r := sourceReader{f: f}
 	defer r.close()
-	for _, x := range f.asTheyLie(inos) {
+	for _, x := range f.inSourceOrder(inos) {
 		err := x.err
 		if err == nil {
 			err = r.read(ctx, &x, to(x.ino))
@@ -44,20 +42,19 @@ func (f *Fill) ReadSource(ctx context.Context, inos []metadata.Ino, to func(meta
 	return nil
 }
 
-// Complaint is what to say of a file that could not be had from the source, or is not what
-// was staged.
+// Explain returns the message for a file that could not be read from the source, or has changed there.
 func (f *Fill) Explain(ino metadata.Ino, err error) string {
 	x := Unreadable{Ino: ino, Error: err.Error() + ": " + remedy(err)}
 	if from, _, e := f.cfg.Files.Origin(ino); e == nil {
-		x.Source, x.Off = f.where(from)
+		x.Source, x.Off = f.bad.where(from)
 	}
 	return x.explanation()
 }
 
-// Wrong is err of bytes that the source gives, and that are not those that were staged.
+// Mismatch marks err as one of bytes in the source that are not those that were staged.
 func Mismatch(err error) error { return &mismatchError{err} }
 
-// located is a file and where it is.
+// located is a file and its origin.
 type located struct {
 	ino  metadata.Ino
 	from manifest.Origin
@@ -65,8 +62,8 @@ type located struct {
 	err  error
 }
 
-// asTheyLie is files in the order of the source.
-func (f *Fill) asTheyLie(inos []metadata.Ino) []located {
+// inSourceOrder returns files in the order in which they lie in the source.
+func (f *Fill) inSourceOrder(inos []metadata.Ino) []located {
 	all := make([]located, len(inos))
 	for i, ino := range inos {
 		all[i].ino = ino

@@ -15,7 +15,7 @@ import (
 func IsOverflow(a *metadata.Attr) bool { return a.Layout.Kind == metadata.Overflow }
 
 // ReadThrough fills p from off of the file ino if that lies on no node, from the
-// source by way of the window; false if it lies on one. A file is read whole, a
+// source through the cache; false if it lies on one. A file is read whole, a
 // large one in chunks, once for all who read it here at a time.
 func (f *Fill) ReadThrough(ctx context.Context, ino metadata.Ino, p []byte, off int64) (n int, through bool, err error) {
 	if !f.cfg.Origins.HasOverflow {
@@ -26,9 +26,9 @@ func (f *Fill) ReadThrough(ctx context.Context, ino metadata.Ino, p []byte, off 
 		return 0, false, err
 	}
 	for n < len(p) && off < a.Size {
-		x := f.overflowPiece(&a, off)
+		x := pieceAt(&a, off)
 		var got int
-		err := f.cache.View(ctx, x, f.overflowSize(&a, x), f.spawn, func(b []byte) error { return f.readThrough(x, &a, b) },
+		err := f.cache.View(ctx, x, overflowSize(&a, x), f.spawn, func(b []byte) error { return f.readThrough(x, &a, b) },
 			func(b []byte) { got = copy(p[n:], b[off-int64(x.Chunk)*stagein.StripeChunk:]) })
 		if err != nil {
 			return 0, true, err
@@ -38,39 +38,29 @@ func (f *Fill) ReadThrough(ctx context.Context, ino metadata.Ino, p []byte, off 
 	return n, true, nil
 }
 
-// overflowPiece is the piece of an overflowed file that contains the byte at off.
-func (f *Fill) overflowPiece(a *metadata.Attr, off int64) PieceID {
+// pieceAt is the piece of an overflowed file that contains the byte at off.
+func pieceAt(a *metadata.Attr, off int64) PieceID {
 	if a.Size <= stagein.DefaultStripe {
 		return PieceID{Ino: a.Ino}
 	}
 	return PieceID{a.Ino, uint32(off / stagein.StripeChunk)}
 }
 
-func (f *Fill) overflowSize(a *metadata.Attr, x PieceID) int64 {
+func overflowSize(a *metadata.Attr, x PieceID) int64 {
 	if a.Size <= stagein.DefaultStripe {
 		return a.Size
 	}
 	return min(stagein.StripeChunk, a.Size-int64(x.Chunk)*stagein.StripeChunk)
 }
 
-// enter counts something that is under way, for which f.wg.Done has to be called; false if the fill is closed.
-func (f *Fill) enter() bool {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if !f.closed {
-		f.wg.Add(1)
-	}
-	return !f.closed
-}
-
 // spawn runs a fetch in the background.
 func (f *Fill) spawn(fetch func()) {
-	if !f.enter() {
+	if !f.flights.enter() {
 		fetch() // which fails, as the context of all has ended
 		return
 	}
 	go func() {
-		defer f.wg.Done()
+		defer f.flights.wg.Done()
 		f.demandSlots <- struct{}{}
 		defer func() { <-f.demandSlots }()
 		fetch()
@@ -85,7 +75,9 @@ func (f *Fill) readThrough(x PieceID, a *metadata.Attr, b []byte) error {
 		err = f.readSource(x, a, b)
 	}
 	if err != nil {
-		f.reportUnreadable(a, err)
+		if f.ctx.Err() == nil { // else the daemon stops
+			f.bad.report(a, err)
+		}
 		return fmt.Errorf("%v: %w", err, syscall.EIO)
 	}
 	f.bad.forget(x.Ino)
@@ -115,14 +107,14 @@ func (f *Fill) readSource(x PieceID, a *metadata.Attr, b []byte) error {
 	case err != nil:
 		return err
 	case int64(len(b)) < a.Size:
-		return f.compareChunk(x, a, b)
+		return compareChunk(f.cfg.Files, x, a, b)
 	}
-	return f.compare(a, b)
+	return compare(f.cfg.Files, a, b)
 }
 
 // compareChunk compares a chunk of a large file with its checksum, if there is one.
-func (f *Fill) compareChunk(x PieceID, a *metadata.Attr, b []byte) error {
-	sums, ok := f.cfg.Files.(ChunkSums)
+func compareChunk(files stagein.Files, x PieceID, a *metadata.Attr, b []byte) error {
+	sums, ok := files.(ChunkSums)
 	if !ok || a.Layout.Chunk() != stagein.StripeChunk {
 		return nil
 	}
@@ -150,8 +142,8 @@ type FileSums interface {
 
 // compare compares all bytes of a file that has stayed in the source with its checksum, if
 // there is one.
-func (f *Fill) compare(a *metadata.Attr, b []byte) error {
-	sums, ok := f.cfg.Files.(FileSums)
+func compare(files stagein.Files, a *metadata.Attr, b []byte) error {
+	sums, ok := files.(FileSums)
 	if !ok {
 		return nil
 	}

@@ -118,7 +118,7 @@ func heal(f *Fill, m cluster.Map) {
 			break
 		}
 		g.Go(func() error {
-			fl, mine := f.join(p)
+			fl, mine := f.flights.join(p)
 			if mine && copied(f, p) {
 				f.finish(p, fl, nil)
 			} else if mine {

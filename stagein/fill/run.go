@@ -18,7 +18,7 @@ const minChunk = stagein.StripeChunk
 
 // Run fetches, until ctx ends, what the map gives this node: its own share in the
 // order of the fill, and when a node is lost what falls to this one of that.
-// tell is called when Whole or Trouble may say another thing.
+// tell is called when the results of Done or Err may have changed.
 func (f *Fill) Run(ctx context.Context, tell func()) {
 	var wg sync.WaitGroup
 	defer wg.Wait()
@@ -105,15 +105,16 @@ func (f *Fill) fetchAll(m cluster.Map) bool {
 
 // listMissing reads the runs, and returns the pieces that remain to be fetched one by one.
 func (f *Fill) listMissing(m cluster.Map) ([]PieceID, error) {
-	if f.onlyArchives() { // so that it is known without a look at all names
-		if whole, err := f.runAll(m); whole || err != nil {
+	if f.cfg.onlyArchives() { // so that it is known without a look at all names
+		whole, err := runReader{f, m}.readAll()
+		if whole || err != nil {
 			return nil, err
 		}
 		return f.list(m)
 	}
 	list, err := f.list(m)
 	if err == nil && len(list) > 0 {
-		_, err = f.runAll(m)
+		_, err = runReader{f, m}.readAll()
 	}
 	return list, err
 }
@@ -137,8 +138,8 @@ func (f *Fill) workers() int {
 }
 
 const (
-	firstWorkers = 8                     // that work while files of a directory are read through a gate
-	workerDelay  = 50 * time.Millisecond // from each other, of those who begin then
+	firstWorkers = 8                     // that work while files of a directory pass the startup limiter
+	workerDelay  = 50 * time.Millisecond // between the starts of later workers
 )
 
 // startThrottled limits the reads of a directory's files at the beginning, for longer if there are demand reads.
@@ -173,20 +174,9 @@ func (f *Fill) stagger(i int, all <-chan struct{}) {
 func (f *Fill) work(i int, next <-chan PieceID) {
 	for p := range next {
 		if i >= demandWorkers {
-			f.waitDemandIdle()
+			f.flights.waitIdle(f.ctx)
 		}
-		_ = f.fetch(p) // land keeps it
-	}
-}
-
-// waitDemandIdle returns when no reader waits for a piece that was not being fetched.
-func (f *Fill) waitDemandIdle() {
-	f.mu.Lock()
-	calm := f.demandIdle
-	f.mu.Unlock()
-	select {
-	case <-calm:
-	case <-f.ctx.Done():
+		_ = f.fetch(p) // finish keeps it
 	}
 }
 

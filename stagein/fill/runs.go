@@ -20,7 +20,7 @@ import (
 // itself: the request is large enough, and the data need not go between nodes.
 const largePiece = 1 << 20
 
-// overGap is how many bytes of no file are read for the sake of one large read:
+// overGap is how many bytes of no file are read to make one large read:
 // headers, mostly.
 const overGap = 16 << 10
 
@@ -74,104 +74,80 @@ func (p *part) item() *source.Item {
 
 // cooperates reports whether nodes read for each other: there are archives whose neighbours can be read together, and no order
 // forbids it.
-func (f *Fill) cooperates() bool {
-	kind := f.cfg.Origins.Order.Kind
-	return f.cfg.Peers != nil && (kind == stagein.OrderShuffled || kind == stagein.OrderSource) &&
-		slices.ContainsFunc(f.cfg.Origins.Sources, func(o archive.Origin) bool { return inRuns(o.Kind) || o.Kind == source.Many })
+func (cfg *Config) cooperates() bool {
+	kind := cfg.Origins.Order.Kind
+	return cfg.Peers != nil && (kind == stagein.OrderShuffled || kind == stagein.OrderSource) &&
+		slices.ContainsFunc(cfg.Origins.Sources, func(o archive.Origin) bool { return inRuns(o.Kind) || o.Kind == source.Many })
 }
 
 // onlyArchives reports whether every file lies in a source that is read in runs.
-func (f *Fill) onlyArchives() bool {
-	return !slices.ContainsFunc(f.cfg.Origins.Sources, func(o archive.Origin) bool { return !inRuns(o.Kind) })
+func (cfg *Config) onlyArchives() bool {
+	return !slices.ContainsFunc(cfg.Origins.Sources, func(o archive.Origin) bool { return !inRuns(o.Kind) })
 }
 
 // inRuns reports whether files of such a source are read in runs.
 func inRuns(k source.Kind) bool { return k == source.Tar || k == source.Zip }
 
-// runAll reads the runs that m gives this node, for the owners of what lies in them, and then steals runs with pieces of its
+// runReader reads runs for their owners, and steals those of others, under one map.
+type runReader struct {
+	*Fill
+	m cluster.Map
+}
+
+// readAll reads the runs that the map gives this node, for the owners of what lies in them, and then steals runs with pieces of its
 // own that no node has begun. It reports whether everything that this node owns in archives is here then.
-func (f *Fill) runAll(m cluster.Map) (whole bool, err error) {
-	nodes := m.Up()
-	if !f.cooperates() || len(nodes) == 0 {
+func (r runReader) readAll() (whole bool, err error) {
+	nodes := r.m.Up()
+	if !r.cfg.cooperates() || len(nodes) == 0 {
 		return false, nil
 	}
-	rs, mine, err := f.gather(m, func(id runID) bool { return id.reader(nodes) == f.cfg.Self })
+	rs, mine, err := r.gather(func(id runID) bool { return id.reader(nodes) == r.cfg.Self })
 	if err != nil {
 		return false, err
 	}
-	if f.onlyArchives() {
-		f.total.Store(mine.bytes)
+	if r.cfg.onlyArchives() {
+		r.total.Store(mine.bytes)
 	}
 	if len(mine.missing) > 0 {
-		f.sortRuns(rs, f.cfg.Origins.Order.Seed)
-		f.readRuns(rs)
+		r.sortRuns(rs, r.cfg.Origins.Order.Seed)
+		r.readRuns(rs)
 	}
-	if slices.ContainsFunc(mine.missing, f.missing) {
-		err = f.steal(m)
+	if slices.ContainsFunc(mine.missing, r.flights.missing) {
+		err = r.steal()
 	}
-	return !slices.ContainsFunc(mine.missing, func(p PieceID) bool { return !f.present.has(p) }), err
-}
-
-// missing reports whether a piece is neither here nor being fetched.
-func (f *Fill) missing(p PieceID) bool {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return f.flights[p] == nil && !f.present.has(p)
+	return !slices.ContainsFunc(mine.missing, func(p PieceID) bool { return !r.present.has(p) }), err
 }
 
 // steal reads the runs with pieces of this node that no other node has begun.
-func (f *Fill) steal(m cluster.Map) error {
-	left, err := f.runsLeft(m)
+func (r runReader) steal() error {
+	left, err := r.runsLeft()
 	if err != nil || len(left) == 0 {
 		return err
 	}
-	rs, _, err := f.gather(m, func(id runID) bool { return left[id] })
+	rs, _, err := r.gather(func(id runID) bool { return left[id] })
 	if err != nil {
 		return err
 	}
-	f.sortRuns(rs, uint64(f.cfg.Self)+1) // in another order than their first readers
-	f.readRuns(rs)
+	r.sortRuns(rs, uint64(r.cfg.Self)+1) // in another order than their first readers
+	r.readRuns(rs)
 	return nil
 }
 
 // each calls fn with all pieces of files that have a place in the source, until it
 // returns false. Small files in tars and zip archives are read in runs, the others alone.
-func (f *Fill) each(m cluster.Map, fn func(id runID, p part, alone bool) (more bool)) error {
+func (r runReader) each(fn func(id runID, p part, alone bool) (more bool)) error {
 	var bad error
 	more := true
-	err := f.cfg.Files.Located(func(from manifest.Origin, a metadata.Attr) bool {
+	err := r.cfg.Files.Located(func(from manifest.Origin, a metadata.Attr) bool {
 		var kind source.Kind
-		kind, bad = f.src.KindOf(from)
+		kind, bad = r.src.KindOf(from)
 		alone := !inRuns(kind) || kind != source.Tar && a.Layout.Kind != metadata.Local
-		f.parts(m, from, a, func(p part) {
-			more = more && fn(runID{from.Source, p.at / f.cfg.RunSize}, p, alone || p.raw >= largePiece || p.sparse)
+		partsOf(r.m, from, a, func(p part) {
+			more = more && fn(runID{from.Source, p.at / r.cfg.RunSize}, p, alone || p.raw >= largePiece || p.sparse)
 		})
 		return more && bad == nil
 	})
 	return errors.Join(bad, err)
-}
-
-// parts calls fn with the pieces of a file in an archive.
-func (f *Fill) parts(m cluster.Map, from manifest.Origin, a metadata.Attr, fn func(p part)) {
-	s := placementOf(m, a)
-	if len(s.order) == 0 {
-		return
-	}
-	for chunk := range s.pieces() {
-		p := part{PieceID: PieceID{a.Ino, chunk}, node: m.Holder(a.Ino, s.owner(chunk))}
-		pos, n, off := s.at(chunk, p.node)
-		p.at, p.raw, p.n, p.off = from.Off+pos, n, n, off
-		if pos == 0 {
-			p.head, p.check = from.Head, from.Check
-		}
-		if from.Zip != (manifest.Zip{}) {
-			p.raw, p.zip = from.Zip.Span, from.Zip
-		}
-		if from.Sparse {
-			p.at, p.raw, p.head, p.sparse, p.pos = from.Off, 0, from.Head, true, pos
-		}
-		fn(p)
-	}
 }
 
 // share is what a node owns of a run.
@@ -181,40 +157,40 @@ type share struct {
 }
 
 // gather builds the wanted runs, and this node's share of all of them.
-func (f *Fill) gather(m cluster.Map, wanted func(runID) bool) ([]*run, share, error) {
+func (r runReader) gather(wanted func(runID) bool) ([]*run, share, error) {
 	byID := make(map[runID]*run)
 	var mine share
-	err := f.each(m, func(id runID, p part, alone bool) bool {
-		if p.node == f.cfg.Self {
+	err := r.each(func(id runID, p part, alone bool) bool {
+		if p.node == r.cfg.Self {
 			mine.bytes += p.n
-			if !f.present.has(p.PieceID) {
+			if !r.present.has(p.PieceID) {
 				mine.missing = append(mine.missing, p.PieceID)
 			}
 		}
 		if alone || !wanted(id) {
 			return true
 		}
-		r := byID[id]
-		if r == nil {
-			r = &run{runID: id}
-			byID[id] = r
+		x := byID[id]
+		if x == nil {
+			x = &run{runID: id}
+			byID[id] = x
 		}
-		r.parts = append(r.parts, p)
+		x.parts = append(x.parts, p)
 		return true
 	})
 	all := make([]*run, 0, len(byID))
-	for _, r := range byID {
-		r.sort()
-		all = append(all, r)
+	for _, x := range byID {
+		x.sort()
+		all = append(all, x)
 	}
 	return all, mine, err
 }
 
 // runsLeft returns the runs with pieces of this node that are neither here nor being fetched.
-func (f *Fill) runsLeft(m cluster.Map) (map[runID]bool, error) {
+func (r runReader) runsLeft() (map[runID]bool, error) {
 	left := make(map[runID]bool)
-	err := f.each(m, func(id runID, p part, alone bool) bool {
-		if !alone && p.node == f.cfg.Self && f.missing(p.PieceID) {
+	err := r.each(func(id runID, p part, alone bool) bool {
+		if !alone && p.node == r.cfg.Self && r.flights.missing(p.PieceID) {
 			left[id] = true
 		}
 		return true
@@ -223,11 +199,11 @@ func (f *Fill) runsLeft(m cluster.Map) (map[runID]bool, error) {
 }
 
 // sortRuns sorts runs by the order of the fill.
-func (f *Fill) sortRuns(rs []*run, seed uint64) {
-	if f.cfg.Origins.Order.Kind == stagein.OrderShuffled {
-		for _, r := range rs {
-			h := uint64(r.source)<<40 ^ uint64(r.n)
-			r.turn = xxh3.HashSeed([]byte{byte(h >> 56), byte(h >> 48), byte(h >> 40), byte(h >> 32), byte(h >> 24), byte(h >> 16), byte(h >> 8), byte(h)}, seed)
+func (r runReader) sortRuns(rs []*run, seed uint64) {
+	if r.cfg.Origins.Order.Kind == stagein.OrderShuffled {
+		for _, x := range rs {
+			h := uint64(x.source)<<40 ^ uint64(x.n)
+			x.turn = xxh3.HashSeed([]byte{byte(h >> 56), byte(h >> 48), byte(h >> 40), byte(h >> 32), byte(h >> 24), byte(h >> 16), byte(h >> 8), byte(h)}, seed)
 		}
 	}
 	slices.SortFunc(rs, func(a, b *run) int {
@@ -236,10 +212,10 @@ func (f *Fill) sortRuns(rs []*run, seed uint64) {
 }
 
 // readRuns reads runs, some at a time.
-func (f *Fill) readRuns(rs []*run) {
+func (r runReader) readRuns(rs []*run) {
 	left := make(chan *run, len(rs)) // a run that is not taken can be stolen
-	for _, r := range rs {
-		left <- r
+	for _, x := range rs {
+		left <- x
 	}
 	close(left)
 	over := make(chan struct{})
@@ -250,13 +226,13 @@ func (f *Fill) readRuns(rs []*run) {
 			defer end()
 			for {
 				if i > 0 {
-					f.limiter.waitIdle(over)
+					r.limiter.waitIdle(over)
 				}
-				r, more := <-left
-				if !more || f.ctx.Err() != nil {
+				x, more := <-left
+				if !more || r.ctx.Err() != nil {
 					return
 				}
-				f.readRun(r)
+				r.readRun(x)
 			}
 		})
 	}
@@ -265,17 +241,17 @@ func (f *Fill) readRuns(rs []*run) {
 
 // readRun offers the parts of a run that are not being fetched, reads them, and sends them to their owners. What cannot be
 // read is left to the owners.
-func (f *Fill) readRun(r *run) {
-	all := f.offerParts(r.parts)
+func (r runReader) readRun(x *run) {
+	all := r.offerParts(x.parts)
 	for rest := all; len(rest) > 0; {
 		n := together(rest)
-		c := &transfer{f: f, items: rest[:n]}
-		if err := c.run(r.source); err != nil && f.ctx.Err() == nil {
-			f.cfg.Log.WithError(err).WithField("files", n).Debug("neighbouring files could not be read; their owners fetch them")
+		c := &transfer{f: r.Fill, items: rest[:n]}
+		if err := c.run(x.source); err != nil && r.ctx.Err() == nil {
+			r.cfg.Log.WithError(err).WithField("files", n).Debug("neighbouring files could not be read; their owners fetch them")
 		}
 		rest = rest[n:]
 	}
-	f.report(all)
+	r.report(all)
 }
 
 // together is how many of the rest of a run are read at once.
@@ -297,7 +273,7 @@ func (x *item) follows(before *item) bool {
 }
 
 // offerParts offers parts to their owners, and returns those that this node is to fetch.
-func (f *Fill) offerParts(parts []part) []*item {
+func (r runReader) offerParts(parts []part) []*item {
 	nodes := make(map[metadata.NodeID][]int)
 	for i := range parts {
 		nodes[parts[i].node] = append(nodes[parts[i].node], i)
@@ -306,16 +282,16 @@ func (f *Fill) offerParts(parts []part) []*item {
 	var wg sync.WaitGroup
 	for id, of := range nodes {
 		wg.Go(func() {
-			c := Offer{By: f.cfg.Self, Incarnation: f.incarnation}
+			c := Offer{By: r.cfg.Self, Incarnation: r.incarnation}
 			for _, i := range of {
 				c.Pieces = append(c.Pieces, parts[i].PieceID)
 			}
-			granted, err := f.offerTo(id, c)
+			granted, err := r.offerTo(id, c)
 			for k, i := range of {
 				mine[i] = err == nil && k < len(granted) && granted[k]
 			}
 			if err != nil { // it may have been granted all the same
-				f.reportTo(id, Completion{By: c.By, Incarnation: c.Incarnation, Pieces: c.Pieces, Sums: make([][]byte, len(c.Pieces))})
+				r.reportTo(id, Completion{By: c.By, Incarnation: c.Incarnation, Pieces: c.Pieces, Sums: make([][]byte, len(c.Pieces))})
 			}
 		})
 	}
@@ -329,38 +305,38 @@ func (f *Fill) offerParts(parts []part) []*item {
 	return all
 }
 
-func (f *Fill) offerTo(to metadata.NodeID, c Offer) ([]bool, error) {
-	if to == f.cfg.Self {
-		return f.Accept(c), nil
+func (r runReader) offerTo(to metadata.NodeID, c Offer) ([]bool, error) {
+	if to == r.cfg.Self {
+		return r.Accept(c), nil
 	}
-	return f.cfg.Peers.Offer(f.ctx, to, c)
+	return r.cfg.Peers.Offer(r.ctx, to, c)
 }
 
 // reportTo sends a node the completion of an offer. A node that cannot be reached withdraws the offer by itself after a time.
-func (f *Fill) reportTo(to metadata.NodeID, l Completion) {
+func (r runReader) reportTo(to metadata.NodeID, l Completion) {
 	var err error
-	if to == f.cfg.Self {
-		err = f.Complete(l)
+	if to == r.cfg.Self {
+		err = r.Complete(l)
 	} else {
-		err = f.cfg.Peers.Complete(f.ctx, to, l)
+		err = r.cfg.Peers.Complete(r.ctx, to, l)
 	}
-	if err != nil && f.ctx.Err() == nil {
-		f.cfg.Log.WithError(err).WithField("node", to).Warn("completion not reported: the node fetches these pieces itself")
+	if err != nil && r.ctx.Err() == nil {
+		r.cfg.Log.WithError(err).WithField("node", to).Warn("completion not reported: the node fetches these pieces itself")
 	}
 }
 
 // report sends every owner what was fetched and what was not.
-func (f *Fill) report(all []*item) {
+func (r runReader) report(all []*item) {
 	of := make(map[metadata.NodeID]*Completion)
 	var here []*item
 	for _, x := range all {
-		if x.node == f.cfg.Self {
+		if x.node == r.cfg.Self {
 			here = append(here, x)
 			continue
 		}
 		l := of[x.node]
 		if l == nil {
-			l = &Completion{By: f.cfg.Self, Incarnation: f.incarnation}
+			l = &Completion{By: r.cfg.Self, Incarnation: r.incarnation}
 			of[x.node] = l
 		}
 		var sum []byte
@@ -372,10 +348,33 @@ func (f *Fill) report(all []*item) {
 	}
 	var wg sync.WaitGroup
 	for id, l := range of {
-		wg.Go(func() { f.reportTo(id, *l) })
+		wg.Go(func() { r.reportTo(id, *l) })
 	}
-	if err := f.completeLocal(here); err != nil {
-		f.cfg.Log.WithError(err).Warn("journal not updated: these pieces are fetched again")
+	if err := r.completeLocal(here); err != nil {
+		r.cfg.Log.WithError(err).Warn("journal not updated: these pieces are fetched again")
 	}
 	wg.Wait()
+}
+
+// partsOf calls fn with the pieces of a file in an archive.
+func partsOf(m cluster.Map, from manifest.Origin, a metadata.Attr, fn func(p part)) {
+	s := placementOf(m, a)
+	if len(s.order) == 0 {
+		return
+	}
+	for chunk := range s.pieces() {
+		p := part{PieceID: PieceID{a.Ino, chunk}, node: m.Holder(a.Ino, s.owner(chunk))}
+		pos, n, off := s.at(chunk, p.node)
+		p.at, p.raw, p.n, p.off = from.Off+pos, n, n, off
+		if pos == 0 {
+			p.head, p.check = from.Head, from.Check
+		}
+		if from.Zip != (manifest.Zip{}) {
+			p.raw, p.zip = from.Zip.Span, from.Zip
+		}
+		if from.Sparse {
+			p.at, p.raw, p.head, p.sparse, p.pos = from.Off, 0, from.Head, true, pos
+		}
+		fn(p)
+	}
 }

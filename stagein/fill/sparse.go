@@ -6,7 +6,7 @@ import (
 	"github.com/bivouacfs/bivouac/stagein/source/tar"
 )
 
-// holes is a parcel of a sparse member, once its headers were read.
+// holes is an item of a sparse member, once its headers were read.
 type holes struct {
 	m        *source.Sparse
 	from, to int64 // of the data
@@ -15,7 +15,7 @@ type holes struct {
 
 // keepSparse stores what p has of a part of a sparse member, and reports whether
 // that was the last of it.
-func (f *Fill) keepSparse(x *item, p *source.Piece) (bool, error) {
+func (u unpacking) keepSparse(x *item, p *source.Piece) (bool, error) {
 	if x.holes == nil {
 		if from, end := max(x.begin(), p.Off), min(x.at, p.End()); from < end {
 			x.heads = append(x.heads, p.B[from-p.Off:end-p.Off]...)
@@ -34,7 +34,7 @@ func (f *Fill) keepSparse(x *item, p *source.Piece) (bool, error) {
 			if x.holes.fill.Idle(b, pos) {
 				return nil
 			}
-			return f.put(f.ctx, x.Ino, b, x.off+pos-x.pos)
+			return u.put(u.ctx, x.Ino, b, x.off+pos-x.pos)
 		})
 	}
 	h := x.holes

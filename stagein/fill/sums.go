@@ -22,13 +22,12 @@ type PieceSum struct {
 	Sum   [16]byte // zeros: the manifest has that of the file
 }
 
-// ChunkSums is Files that know the CRC-32C of each chunk of striped files that were staged
-// while they were read; none of others.
+// ChunkSums is Files that know the CRC-32C of each chunk of the striped files of a single pass; of others they have none.
 type ChunkSums interface {
 	Chunks(ino metadata.Ino) (manifest.CRCs, error)
 }
 
-// chunks is the sums of the chunks of a file, if the manifest has them.
+// chunks returns the checksums of the chunks of a file, if the manifest has them.
 func (f *Fill) chunks(a *metadata.Attr) (manifest.CRCs, error) {
 	c, ok := f.cfg.Files.(ChunkSums)
 	if !ok || a.Layout.Kind != metadata.Striped {
@@ -37,7 +36,7 @@ func (f *Fill) chunks(a *metadata.Attr) (manifest.CRCs, error) {
 	return c.Chunks(a.Ino)
 }
 
-// Sums is what the manifest says of the chunks that are here, and of other pieces the
+// Sums returns the checksums of the pieces that are here: those of chunks from the manifest, if it has them, else from the
 // journal.
 func (f *Fill) Sums() ([]PieceSum, error) {
 	sums, err := f.sums()
@@ -82,8 +81,8 @@ func (f *Fill) pieceSum(s *placement, p PieceID, sum [16]byte) PieceSum {
 	return PieceSum{Ino: p.Ino, Off: off, Len: n, Whole: s.a.Layout.Kind == metadata.Local, Sum: sum}
 }
 
-// Touched is the pieces in [off, off+n) of this node's object of ino, which are
-// here. It wants Config.Sums.
+// Overlapping returns the checksums of the pieces in [off, off+n) of this node's object of ino, which are here. It needs
+// Config.Sums.
 func (f *Fill) Overlapping(ino metadata.Ino, off, n int64) ([]PieceSum, error) {
 	_, a, err := f.cfg.Files.Origin(ino)
 	if err != nil || a.Size == 0 {
@@ -121,8 +120,7 @@ func JournalSums(r io.Reader, see func(p PieceID, sum [16]byte)) error {
 	return err
 }
 
-// sums is the last sum of each piece in the journal. Where there is none it is
-// in the manifest.
+// sums returns the last checksum of each piece in the journal. Where there is none, the manifest has it.
 func (f *Fill) sums() (map[PieceID][16]byte, error) {
 	r, err := os.Open(f.cfg.Journal)
 	if err != nil {

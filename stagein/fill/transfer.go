@@ -28,7 +28,7 @@ type item struct {
 	stored bool // all of it is put
 
 	direct bool            // it goes by itself, as it comes
-	packed int64           // bytes in data
+	queued int64           // bytes in data
 	data   [][]byte        // what was read of it
 	held   []*source.Piece // where each of data lies
 }
@@ -95,7 +95,7 @@ func (c *transfer) read(src *archive.Content, from, end int64) error {
 	}
 }
 
-// take hands what was read to those who are to have it.
+// take hands what was read to the owners.
 func (c *transfer) take(p *source.Piece) error {
 	for i := c.next; i < len(c.items) && c.items[i].begin() < p.End(); i++ {
 		x := c.items[i]
@@ -121,7 +121,7 @@ func (c *transfer) checkHead(x *item, b []byte) {
 		return
 	}
 	if err := tar.CheckHead(x.heads, x.at, x.check); err != nil {
-		c.fail(x, err) // its owner will say what is wrong
+		c.fail(x, err) // its owner reports what is wrong
 	}
 }
 
@@ -163,7 +163,7 @@ func (c *transfer) putDirect(x *item, p *source.Piece, at int64, b []byte) {
 func (c *transfer) enqueue(x *item, p *source.Piece, b []byte) {
 	x.sum.Write(b)
 	x.data, x.held = append(x.data, b), append(x.held, p.Hold())
-	if x.packed += int64(len(b)); x.packed < x.n {
+	if x.queued += int64(len(b)); x.queued < x.n {
 		return
 	}
 	c.batches.Add(x.node, archive.BatchedPut{
@@ -179,8 +179,7 @@ func (c *transfer) enqueue(x *item, p *source.Piece, b []byte) {
 	x.data, x.held = nil, nil
 }
 
-// flush sends all that is packed. What there is of a parcel that is not whole goes
-// alone, and so does its rest.
+// flush sends all batches. Of an item that is not whole yet, what there is goes by itself, and so does the rest.
 func (c *transfer) flush() {
 	c.batches.Flush()
 	for _, x := range c.items[c.next:] {
@@ -190,7 +189,7 @@ func (c *transfer) flush() {
 
 // flushPart sends what there is of an incomplete item by itself; its rest follows as it comes.
 func (c *transfer) flushPart(x *item) {
-	if x.packed == 0 || x.packed == x.n || x.direct {
+	if x.queued == 0 || x.queued == x.n || x.direct {
 		return
 	}
 	x.direct = true
@@ -203,12 +202,12 @@ func (c *transfer) flushPart(x *item) {
 	x.data, x.held = nil, nil
 }
 
-// send has a load brought.
+// send delivers a batch in the background.
 func (c *transfer) send(l *archive.Batch) {
 	c.puts.Go(func() error { return l.Deliver(c.f.ctx, c.f.putAll) })
 }
 
-// putAll stores parcels on a node.
+// putAll stores pieces on a node.
 func (f *Fill) putAll(ctx context.Context, to metadata.NodeID, ps []datapath.PiecePut) ([]error, error) {
 	if to != f.cfg.Self {
 		return f.cfg.Peers.PutAll(ctx, to, ps)

@@ -15,20 +15,20 @@ import (
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/metadata/manifest"
 	"github.com/bivouacfs/bivouac/stagein"
+	"github.com/bivouacfs/bivouac/stagein/archive"
 	"github.com/bivouacfs/bivouac/stagein/source"
 )
 
-// Unreadable is a file that has stayed in the source, and was not had from there as it was
-// when it was last asked for. It is JSON.
+// Unreadable is a file that could not be read from the source when it was last tried. It is JSON.
 type Unreadable struct {
 	Ino    metadata.Ino `json:"ino"`
 	Path   source.Name  `json:"path,omitempty"` // in the dataset
 	Source source.Name  `json:"source"`         // the archive that it is in, or the file
 	Off    int64        `json:"off,omitempty"`  // in the archive; in what it unpacks to if it is compressed as a whole
-	Error  string       `json:"error"`          // what is the matter, and what to do
+	Error  string       `json:"error"`          // what is wrong, and what to do
 }
 
-// String says all of it.
+// String returns the message for a user.
 func (u *Unreadable) String() string {
 	name := fmt.Sprintf("%q", u.Path)
 	if u.Path == "" {
@@ -37,7 +37,7 @@ func (u *Unreadable) String() string {
 	return name + " cannot be read from " + u.explanation()
 }
 
-// explanation says where the file is and what is wrong with it.
+// explanation says where the file lies and what is wrong with it.
 func (u *Unreadable) explanation() string {
 	at := ""
 	if u.Off > 0 {
@@ -47,18 +47,22 @@ func (u *Unreadable) explanation() string {
 	return fmt.Sprintf("%s%s: %s", u.Source, at, text)
 }
 
-// mostUnreadable is how many such files a node names.
+// mostUnreadable is how many unreadable files a node names.
 const mostUnreadable = 16
 
-// unreadables is those of a node.
+// unreadables is the unreadable files of a node.
 type unreadables struct {
+	files   stagein.Files
+	sources []archive.Origin
+	log     *logrus.Entry
+
 	mu    sync.Mutex
 	named map[metadata.Ino]Unreadable // guarded by mu
-	more  map[metadata.Ino]struct{}   // guarded by mu; that are not named
+	more  map[metadata.Ino]struct{}   // guarded by mu; those that are not named
 }
 
-func newUnreadables() *unreadables {
-	return &unreadables{named: make(map[metadata.Ino]Unreadable), more: make(map[metadata.Ino]struct{})}
+func newUnreadables(cfg *Config) *unreadables {
+	return &unreadables{files: cfg.Files, sources: cfg.Origins.Sources, log: cfg.Log, named: make(map[metadata.Ino]Unreadable), more: make(map[metadata.Ino]struct{})}
 }
 
 // forget records that a file could be read.
@@ -69,7 +73,7 @@ func (u *unreadables) forget(ino metadata.Ino) {
 	delete(u.more, ino)
 }
 
-// add reports whether x is to be told of, and is one more.
+// add records x. It reports whether x is named, and whether it was not known.
 func (u *unreadables) add(x Unreadable) (named, isNew bool) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -82,7 +86,7 @@ func (u *unreadables) add(x Unreadable) (named, isNew bool) {
 	return true, !was
 }
 
-// knows reports whether a file is among them, or would not be named.
+// knows returns what is recorded of a file. known: nothing has to be looked up, as it is recorded or would not be named.
 func (u *unreadables) knows(ino metadata.Ino) (x Unreadable, known bool) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -90,8 +94,8 @@ func (u *unreadables) knows(ino metadata.Ino) (x Unreadable, known bool) {
 	return x, known || len(u.named) >= mostUnreadable
 }
 
-// Unreadable is the files that have stayed in the source and could not be had from there
-// when they were last asked for here: the first of them, and how many more there are.
+// Unreadable returns the files that this node could not read from the source when it last tried: the first ones, and how
+// many more there are.
 func (f *Fill) Unreadable() (named []Unreadable, more int64) {
 	u := f.bad
 	u.mu.Lock()
@@ -102,19 +106,16 @@ func (f *Fill) Unreadable() (named []Unreadable, more int64) {
 	return named, int64(len(u.more))
 }
 
-// paths is Files that can tell what files are called.
+// paths is Files that know the paths.
 type paths interface {
 	Each(fn func(path string, a metadata.Attr) bool) error
 }
 
-// reportUnreadable records that a file cannot be read from the source, and logs it once.
-func (f *Fill) reportUnreadable(a *metadata.Attr, err error) {
-	if f.ctx.Err() != nil {
-		return // the daemon stops
-	}
-	x := f.unreadable(a, err)
-	named, isNew := f.bad.add(x)
-	log := f.cfg.Log.WithFields(logrus.Fields{"inode": a.Ino, "source": string(x.Source), "offset": x.Off})
+// report records that a file cannot be read from the source, and logs it once.
+func (u *unreadables) report(a *metadata.Attr, err error) {
+	x := u.describe(a, err)
+	named, isNew := u.add(x)
+	log := u.log.WithFields(logrus.Fields{"inode": a.Ino, "source": string(x.Source), "offset": x.Off})
 	switch {
 	case named && isNew:
 		log.WithField("file", string(x.Path)).Error(x.String())
@@ -123,23 +124,23 @@ func (f *Fill) reportUnreadable(a *metadata.Attr, err error) {
 	}
 }
 
-// unreadable is what is to be said of a file.
-func (f *Fill) unreadable(a *metadata.Attr, err error) Unreadable {
-	x, known := f.bad.knows(a.Ino)
+// describe makes the entry of a file.
+func (u *unreadables) describe(a *metadata.Attr, err error) Unreadable {
+	x, known := u.knows(a.Ino)
 	if !known {
-		x.Path = f.pathOf(a.Ino)
+		x.Path = u.pathOf(a.Ino)
 	}
 	x.Ino, x.Error = a.Ino, err.Error()+": "+remedy(err)
-	if from, _, e := f.cfg.Files.Origin(a.Ino); e == nil {
-		x.Source, x.Off = f.where(from)
+	if from, _, e := u.files.Origin(a.Ino); e == nil {
+		x.Source, x.Off = u.where(from)
 	}
 	return x
 }
 
-// pathOf is what a file is called; "" if that cannot be said.
-func (f *Fill) pathOf(ino metadata.Ino) (name source.Name) {
-	if t, ok := f.cfg.Files.(paths); ok {
-		_ = t.Each(func(path string, a metadata.Attr) bool { // it has another trouble then, and is named by its number
+// pathOf returns the path of a file; "" if it is not known.
+func (u *unreadables) pathOf(ino metadata.Ino) (name source.Name) {
+	if t, ok := u.files.(paths); ok {
+		_ = t.Each(func(path string, a metadata.Attr) bool { // without a path, the inode number names it
 			if a.Ino == ino {
 				name = source.Name(path)
 			}
@@ -149,27 +150,27 @@ func (f *Fill) pathOf(ino metadata.Ino) (name source.Name) {
 	return name
 }
 
-// where is the file of a source that has what from says, and where in it.
-func (f *Fill) where(from manifest.Origin) (source.Name, int64) {
-	if int(from.Source) >= len(f.cfg.Origins.Sources) {
+// where returns the file of the source that an origin lies in, and the offset there.
+func (u *unreadables) where(from manifest.Origin) (source.Name, int64) {
+	if int(from.Source) >= len(u.sources) {
 		return "", 0
 	}
-	o := &f.cfg.Origins.Sources[from.Source]
+	o := &u.sources[from.Source]
 	if from.Path != "" {
 		return source.Name(strings.TrimSuffix(string(o.Path), "/") + "/" + from.Path), 0
 	}
 	return o.Path, from.Off
 }
 
-// remedy is what to do about a file that cannot be had.
+// remedy returns what a user can do about the error.
 func remedy(err error) string {
 	switch {
 	case stagein.IsFull(err):
-		return "nor can it be read from the middle of such an archive: remove files of scratch and read it again, or stage it in again"
+		return "this node has no room for it, and it cannot be read from the middle of such an archive: remove files from scratch and read it again, or stage it in again"
 	case errors.Is(err, syscall.ESTALE):
-		return "put it back as it was, or stage it in again"
+		return "restore the source as it was, or stage it in again"
 	case isMismatch(err):
-		return "the source is damaged, or has other bytes than when it was staged: compare it with what it is a copy of, then read the file again or stage it in again"
+		return "the source is damaged or was changed: compare it with the original, then read the file again or stage it in again"
 	}
-	return "see why this node cannot read it: each read tries again"
+	return "check that this node can read the source; each read of the file tries again"
 }

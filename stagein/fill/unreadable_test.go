@@ -159,7 +159,7 @@ func TestReadThroughIsCompared(t *testing.T) {
 	fsys.Nodes["/src/a.tar"].Info.Mtime++
 	_, err = readWindow(f, y.Attr.Ino, 0, y.Attr.Size)
 	all, _ = f.Unreadable()
-	if !errors.Is(err, syscall.EIO) || len(all) != 1 || !stageintest.ErrorHas(errors.New(all[0].String()), "was changed since the stage-in began", "put it back as it was") {
+	if !errors.Is(err, syscall.EIO) || len(all) != 1 || !stageintest.ErrorHas(errors.New(all[0].String()), "was changed since the stage-in began", "restore the source as it was") {
 		t.Errorf("a source that has changed: %v, unreadable are %+v", err, all)
 	}
 }

@@ -14,7 +14,7 @@ func (c *transfer) unzip(src *archive.Content, begin, end int64) error {
 	defer z.Close()
 	for _, x := range c.items {
 		it, at := x.item(), x.at
-		x.direct = x.n > wire.MaxData // it is small when it is packed
+		x.direct = x.n > wire.MaxData // a compressed one is small
 		err := z.Member(it, x.end(), func() error {
 			return z.Data(it, func(b []byte, p *source.Piece) error {
 				c.put(x, p, at, b)

@@ -1,0 +1,63 @@
+package fill
+
+import (
+	"slices"
+
+	"github.com/bivouacfs/bivouac/datapath"
+	"github.com/bivouacfs/bivouac/metadata"
+	"github.com/bivouacfs/bivouac/metadata/cluster"
+)
+
+// placement is how the pieces of a file are spread over the nodes.
+type placement struct {
+	a     metadata.Attr
+	chunk int64             // bytes of a piece
+	order []metadata.NodeID // of the stripe
+}
+
+func placementOf(m cluster.Map, a metadata.Attr) placement {
+	s := placement{a: a, chunk: a.Layout.Chunk(), order: m.Order(a.Ino, a.Layout)}
+	if a.Layout.Kind == metadata.Local {
+		s.chunk = max(a.Size, 1)
+	}
+	return s
+}
+
+// pieces is how many pieces the file has.
+func (s *placement) pieces() uint32 { return uint32((s.a.Size + s.chunk - 1) / s.chunk) }
+
+// owner returns the node that the layout gives a piece.
+func (s *placement) owner(chunk uint32) metadata.NodeID { return s.order[int(chunk)%len(s.order)] }
+
+// at is where a piece lies in the file, and in the object of self.
+func (s *placement) at(chunk uint32, self metadata.NodeID) (pos, n, off int64) {
+	w := int64(len(s.order))
+	pos = int64(chunk) * s.chunk
+	n, off = min(s.chunk, s.a.Size-pos), int64(chunk)/w*s.chunk
+	if s.owner(chunk) != self {
+		off = datapath.StandIn(s.chunk, len(s.order), int(int64(chunk)%w), s.a.Size, off)
+	}
+	return pos, n, off
+}
+
+// overlapping returns the pieces that overlap [off, off+n) of the object of self.
+func (s *placement) overlapping(self metadata.NodeID, off, n int64) []uint32 {
+	if s.a.Layout.Kind == metadata.Local {
+		return []uint32{0}
+	}
+	var all []uint32
+	for end := off + n; off < end; off = off/s.chunk*s.chunk + s.chunk {
+		k, own := datapath.Place(s.chunk, len(s.order), s.a.Size, off)
+		if k < 0 {
+			k = slices.Index(s.order, self)
+		}
+		if len(s.order) == 1 {
+			k = 0 // a stand-in for the only node has the same object
+		}
+		chunk := own/s.chunk*int64(len(s.order)) + int64(k)
+		if k >= 0 && k < len(s.order) && chunk < int64(s.pieces()) {
+			all = append(all, uint32(chunk))
+		}
+	}
+	return all
+}
