@@ -22,9 +22,9 @@ class DistributedSampler(torch.utils.data.DistributedSampler):  # type: ignore[m
     the job, or a path in it, and paths is the path of each sample. Without any of this, and outside
     a job, the sampler is just torch's.
 
-    state_dict and load_state_dict resume in mid-epoch, as StatefulDataLoader of torchdata expects,
-    with any number of workers, and also with another number of ranks: each sample of the epoch is
-    still handed out once. An ordinary DataLoader with workers fetches ahead of the training, and
+    state_dict and load_state_dict resume in mid-epoch, as StatefulDataLoader of torchdata expects. The
+    number of workers may be another, and so may that of ranks: each sample of the epoch is still handed
+    out once. An ordinary DataLoader with workers fetches ahead of the training, and
     the sampler cannot see how far: tell state_dict how many samples this rank has trained on.
     """
 
