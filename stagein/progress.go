@@ -13,7 +13,13 @@ type Progress struct {
 	Shares      int64 `json:"shares,omitempty"`  // how many this is the sum of
 	Most        int64 `json:"most,omitempty"`    // Bytes of the one of them that has most
 	Done        bool  `json:"done"`
+	// First is how many samples are there from the beginning of the order on, at the least:
+	// AllFirst if that is all; 0 without an order of samples.
+	First int64 `json:"first,omitempty"`
 }
+
+// AllFirst is the First of a share that has all samples of the order.
+const AllFirst = 1 << 52
 
 // Imbalance is the Bytes of the share that has most, over those of the mean one;
 // 0 while there are none.
@@ -27,7 +33,11 @@ func (p *Progress) Imbalance() float64 {
 // Sum adds up the progress of shares. It is done when all are.
 func Sum(ps []Progress) Progress {
 	sum := Progress{Done: len(ps) > 0}
+	if len(ps) > 0 {
+		sum.First = AllFirst
+	}
 	for _, p := range ps {
+		sum.First = min(sum.First, p.First)
 		sum.SourceBytes += p.SourceBytes
 		sum.SourceTotal += p.SourceTotal
 		sum.Bytes += p.Bytes

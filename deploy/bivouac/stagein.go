@@ -113,7 +113,7 @@ func stageIn(ctx context.Context, ctl *daemon.Ctl, spec job.Dataset, replace, ba
 	if err != nil || background {
 		return err
 	}
-	err = waitFor(ctx, ctl, "all", []string{r.Name}, w)
+	err = waitFor(ctx, ctl, "all", 0, []string{r.Name}, w)
 	if s, e := ctl.Status(ctx); err != nil && e == nil {
 		for _, ds := range s.Current() {
 			if ds.ID == r.Dataset && ds.Phase == cluster.Failed {

@@ -26,6 +26,7 @@ func waitCmd() *cobra.Command {
 	var until string
 	var timeout time.Duration
 	var output bool
+	var first int64
 	c := &cobra.Command{
 		Use:   "wait [NAME]...",
 		Short: "Wait until the datasets are readable on all nodes",
@@ -38,6 +39,8 @@ on all nodes. --for says when that is:
     all        when every file has been staged
     none       at once
 
+--first N returns when the first N samples of the order are on the nodes, if the
+stage-in has an order=seed:S, another sampler or order=list:FILE.
 Wait fails if a stage-in failed. If entries were left out (on-error=skip), or
 files could not be fetched because the source has changed, the exit status is 3.`,
 		RunE: func(c *cobra.Command, names []string) error {
@@ -57,11 +60,12 @@ files could not be fetched because the source has changed, the exit status is 3.
 				ctx, cancel = context.WithTimeout(ctx, timeout)
 				defer cancel()
 			}
-			return waitFor(ctx, ctl, until, names, c.ErrOrStderr())
+			return waitFor(ctx, ctl, until, first, names, c.ErrOrStderr())
 		},
 	}
 	w.flags(c)
 	c.Flags().StringVar(&until, "for", "", "manifest, all or none (default: the job's wait= option)")
+	c.Flags().Int64Var(&first, "first", 0, "return when the first N samples of the order= of the stage-in are on the nodes")
 	c.Flags().DurationVar(&timeout, "timeout", 0, "give up after this time (default: never)")
 	c.Flags().BoolVar(&output, "job-output", false, "standard error or output is the job's output file")
 	must(c.Flags().MarkHidden("job-output")) // for the plugin
@@ -90,7 +94,7 @@ func terminal(w io.Writer) bool {
 }
 
 // waitFor waits for the datasets named (none: all that the job wants or has).
-func waitFor(ctx context.Context, ctl *daemon.Ctl, until string, names []string, w io.Writer) error {
+func waitFor(ctx context.Context, ctl *daemon.Ctl, until string, first int64, names []string, w io.Writer) error {
 	p := &show.Progress{W: w, Terminal: terminal(w), Path: pathOf}
 	defer p.Close()
 	t := time.NewTicker(200 * time.Millisecond)
@@ -111,7 +115,7 @@ func waitFor(ctx context.Context, ctl *daemon.Ctl, until string, names []string,
 		}
 		s.Datasets = ofInterest(s, names)
 		p.Show(s.Datasets, time.Now())
-		if done, err := settled(s, names, until); done {
+		if done, err := settled(s, names, until, first); done {
 			p.Close()
 			if err == nil {
 				for _, ds := range s.Datasets {
@@ -180,7 +184,7 @@ func gaveUp(ctx context.Context, s daemon.Status, names []string) error {
 // settled reports whether there is nothing left to wait for, and what failed. A failure of a
 // dataset that the job was started with, or that the caller named, ends the wait at once; any
 // other failure is reported when the remaining datasets are ready.
-func settled(s daemon.Status, names []string, until string) (bool, error) {
+func settled(s daemon.Status, names []string, until string, first int64) (bool, error) {
 	at := make(map[string]daemon.DatasetStatus)
 	known := make([]cluster.Dataset, len(s.Datasets))
 	for i, ds := range s.Datasets {
@@ -202,7 +206,14 @@ func settled(s daemon.Status, names []string, until string) (bool, error) {
 			return true, daemon.NoDataset(n, known)
 		}
 		if !ds.Phase.Ended() {
-			done = done && ok && (ds.Ready || ds.Readable && until != "all")
+			enough := ds.Readable && until != "all"
+			if first > 0 && ok {
+				var err error
+				if enough, err = hasFirst(&s, &ds, first); err != nil {
+					return true, err
+				}
+			}
+			done = done && ok && (ds.Ready || enough)
 			continue
 		}
 		failed = fmt.Errorf("%s: %s", ds.Name, ds.Error)
@@ -211,4 +222,20 @@ func settled(s daemon.Status, names []string, until string) (bool, error) {
 		}
 	}
 	return done, failed
+}
+
+// hasFirst reports whether the first n samples of the order are on the nodes.
+func hasFirst(s *daemon.Status, ds *daemon.DatasetStatus, n int64) (bool, error) {
+	var spec job.Dataset
+	if err := json.Unmarshal([]byte(ds.Spec), &spec); err == nil && !slices.Contains([]string{stagein.OrderSeed, stagein.OrderRandom, stagein.OrderLoader, stagein.OrderList}, spec.Options.Fill.Kind) {
+		return false, fmt.Errorf("--first: %s has no order of samples: stage it with order=seed:S or order=list:FILE", ds.Name)
+	}
+	serving := int64(0)
+	for _, x := range s.Nodes {
+		if x.State != cluster.Down {
+			serving++
+		}
+	}
+	p := ds.Progress
+	return ds.Readable && ds.Phase == cluster.Filling && p != nil && p.Shares >= serving && p.First >= n, nil
 }

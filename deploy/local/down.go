@@ -67,6 +67,7 @@ func usersOf(mounts []string) (users []string) {
 	links, _ := filepath.Glob("/proc/[0-9]*/cwd") // the pattern is good
 	files, _ := filepath.Glob("/proc/[0-9]*/fd/*")
 	seen := make(map[string]bool)
+	self, _ := os.Executable() // without it helpers are named, too
 	for _, link := range append(links, files...) {
 		to, err := os.Readlink(link)
 		pid := strings.Split(link, "/")[2]
@@ -74,6 +75,9 @@ func usersOf(mounts []string) (users []string) {
 			continue
 		}
 		seen[pid] = true
+		if exe, _ := os.Readlink("/proc/" + pid + "/exe"); exe == self {
+			continue // a helper of a daemon
+		}
 		name, _ := os.ReadFile("/proc/" + pid + "/comm") // it may have ended
 		users = append(users, fmt.Sprintf("process %s (%s)", pid, strings.TrimSpace(string(name))))
 	}

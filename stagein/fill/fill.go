@@ -89,6 +89,8 @@ type Fill struct {
 	lack      error          // guarded by mu; why a piece could not be fetched
 	unfetched []PieceID      // guarded by mu; what the last pass could not fetch
 	epoch     metadata.Epoch // guarded by mu; of the map for which complete was set
+	queue     []ranked       // guarded by mu; what was missing when it was listed, in order, and an end
+	front     int            // guarded by mu; of queue, the first that may be missing
 
 	unpacks singleflight.Group // by number: readings of compressed archives
 }
@@ -199,7 +201,7 @@ func (f *Fill) Err() error {
 func (f *Fill) Progress() stagein.Progress {
 	return stagein.Progress{
 		SourceBytes: f.src.Read.Load(), SourceTotal: f.total.Load() - f.Overflow().Bytes, Bytes: f.bytes.Load(), Files: f.files.Load(),
-		Demand: f.demand.Load(), Through: f.readThroughs.Load(), Done: f.complete.Load(),
+		Demand: f.demand.Load(), Through: f.readThroughs.Load(), Done: f.complete.Load(), First: f.First(),
 	}
 }
 

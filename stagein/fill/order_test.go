@@ -134,3 +134,42 @@ func TestOrders(t *testing.T) {
 		t.Errorf("a list begins with %q of %d, want %q of %d", got[:3], len(got), want, len(mine))
 	}
 }
+
+// TestFirst: a node says up to where the order is there, by its own part alone; what is fetched out of
+// turn counts when the gap before it is closed. Without an order of samples there is no first.
+func TestFirst(t *testing.T) {
+	files, paths := imageFolder(t)
+	list := slices.Clone(paths)
+	slices.Sort(list)
+	f := &Fill{present: newPieceSet(), cfg: Config{
+		Self: 1, Files: files, List: list, Origins: stagein.Origins{Order: stagein.Order{Kind: stagein.OrderList, List: "/list"}},
+		Watch: func() (cluster.Map, <-chan struct{}) { return stageintest.ClusterMap(3), nil },
+	}}
+	if got := f.First(); got != 0 {
+		t.Errorf("First before the order is known = %d", got)
+	}
+	ps, err := f.list(stageintest.ClusterMap(3))
+	if err != nil {
+		t.Fatal(err)
+	}
+	turn := func(i int) int64 { return int64(slices.Index(list, files.ByIno[ps[i].Ino].Path)) }
+	for i, want := range []int64{turn(0), turn(0), turn(2), turn(2)} {
+		if got := f.First(); got != want {
+			t.Errorf("First after %d steps = %d, want %d", i, got, want)
+		}
+		f.present.add(ps[[]int{1, 0, 3, 2}[i]]) // the second, the first, the fourth, the third
+	}
+	for _, p := range ps {
+		f.present.add(p)
+	}
+	if got := f.First(); got != stagein.AllFirst {
+		t.Errorf("First with everything = %d", got)
+	}
+	if got := stagein.Sum([]stagein.Progress{{First: 7}, {First: stagein.AllFirst}}).First; got != 7 {
+		t.Errorf("First of two nodes = %d, want 7", got)
+	}
+	f.cfg.Origins.Order = stagein.Order{}
+	if got := f.First(); got != 0 {
+		t.Errorf("First without an order = %d", got)
+	}
+}

@@ -2,6 +2,7 @@ package fill
 
 import (
 	"context"
+	"math"
 	"slices"
 	"sync"
 	"time"
@@ -210,5 +211,9 @@ func (f *Fill) list(m cluster.Map) ([]PieceID, error) {
 		return true
 	})
 	f.total.Store(total)
-	return byTurn(all), err
+	list := byTurn(all)
+	f.mu.Lock()
+	f.queue, f.front = append(all, ranked{turn: math.MaxUint64}), 0
+	f.mu.Unlock()
+	return list, err
 }

@@ -39,6 +39,26 @@ func byTurn(all []ranked) []PieceID {
 	return list
 }
 
+// First is how many samples are there from the beginning of the order on, as far as this node's
+// part is concerned: see stagein.Progress.
+func (f *Fill) First() int64 {
+	if o := f.cfg.Origins.Order.Kind; o == "" || o == stagein.OrderShuffled || o == stagein.OrderSource {
+		return 0
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if len(f.queue) == 0 {
+		return 0 // not known yet
+	}
+	for f.front < len(f.queue)-1 && f.present.has(f.queue[f.front].PieceID) {
+		f.front++
+	}
+	if turn := f.queue[f.front].turn; turn < afterList {
+		return int64(turn)
+	}
+	return stagein.AllFirst
+}
+
 // afterList is the least turn of a file that has no place in a list.
 const afterList = 1 << 63
 

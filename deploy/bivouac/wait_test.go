@@ -1,0 +1,54 @@
+package main
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/bivouacfs/bivouac/daemon"
+	"github.com/bivouacfs/bivouac/metadata/cluster"
+	"github.com/bivouacfs/bivouac/stagein"
+)
+
+// TestSettled: what a wait ends for, and how.
+func TestSettled(t *testing.T) {
+	ds := func(phase cluster.Phase, first int64) daemon.DatasetStatus {
+		return daemon.DatasetStatus{
+			Dataset: cluster.Dataset{Name: "set", Phase: phase, Error: "why", Spec: `{"source":"/s","name":"set","options":{"order":{"kind":"list","list":"/l"}}}`},
+			Ready:   phase == cluster.Sealed, Readable: phase == cluster.Filling || phase == cluster.Sealed,
+			Progress: &stagein.Progress{First: first, Shares: 2},
+		}
+	}
+	plain := ds(cluster.Filling, 0)
+	plain.Spec = `{"source":"/s","name":"set"}`
+	for name, c := range map[string]struct {
+		ds    daemon.DatasetStatus
+		until string
+		first int64
+		done  bool
+		err   string
+	}{
+		"readable":              {ds(cluster.Filling, 0), "manifest", 0, true, ""},
+		"not all":               {ds(cluster.Filling, 0), "all", 0, false, ""},
+		"all":                   {ds(cluster.Sealed, 0), "all", 0, true, ""},
+		"failed":                {ds(cluster.Failed, 0), "all", 0, true, "set: why"},
+		"removed":               {ds(cluster.Removed, 0), "all", 0, true, "set: why"},
+		"first not there":       {ds(cluster.Filling, 9), "manifest", 10, false, ""},
+		"first there":           {ds(cluster.Filling, 10), "all", 10, true, ""},
+		"first of what is done": {ds(cluster.Sealed, 0), "all", 10, true, ""},
+		"first while it scans":  {ds(cluster.Staging, 10), "manifest", 10, false, ""},
+		"first without order":   {plain, "all", 10, true, "order=seed:S"},
+	} {
+		s := daemon.Status{Ready: true, Nodes: make([]daemon.NodeStatus, 2), Datasets: []daemon.DatasetStatus{c.ds}}
+		done, err := settled(s, []string{"set"}, c.until, c.first)
+		if done != c.done || (err == nil) != (c.err == "") || err != nil && !strings.Contains(err.Error(), c.err) {
+			t.Errorf("%s: %v, %v, want %v, %q", name, done, err, c.done, c.err)
+		}
+		s.Nodes = make([]daemon.NodeStatus, 3) // one has not reported
+		if done, _ := settled(s, []string{"set"}, c.until, c.first); c.first > 0 && c.ds.Phase == cluster.Filling && c.err == "" && done {
+			t.Errorf("%s: done before every node has reported", name)
+		}
+		if _, err := settled(s, []string{"other"}, c.until, c.first); err == nil || !strings.Contains(err.Error(), `no dataset is named "other"`) {
+			t.Errorf("%s: an unknown name: %v", name, err)
+		}
+	}
+}
