@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -178,6 +179,9 @@ func (d *Daemon) open() error {
 	d.Spawn(d.reportLoop)
 	d.Spawn(d.meterLoop)
 	d.Spawn(d.warn.run)
+	d.Spawn(func(ctx context.Context) {
+		d.datasets.Verifier.Scrub(ctx, d.cfg.Timing.Scrub, cmp.Or(d.job.Scrub, 32<<20))
+	})
 	d.out.Start()
 	d.Spawn(d.datasets.Follower.Run)
 	d.Spawn(d.datasets.Replicas.Run)

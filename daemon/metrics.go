@@ -21,6 +21,9 @@ func (d *Daemon) registry() *prometheus.Registry {
 		space(func(d *Daemon) int64 { return d.datasets.Replicas.Bytes() }))
 	gauge("map_epoch", "Epoch of the cluster map.", func() float64 { return float64(d.View().Map.Epoch) })
 	gauge("nodes_up", "Nodes of the job that are up.", func() float64 { return float64(len(d.View().Map.Up())) })
+	gauge("scrub_bytes", "Bytes of datasets that the scrub has compared.", func() float64 { return float64(d.datasets.Verifier.Scrubbed().Bytes) })
+	gauge("scrub_bad_files", "Files that the scrub found to differ, and could not repair.", func() float64 { return float64(d.datasets.Verifier.Scrubbed().Bad) })
+	gauge("scrub_repaired_files", "Files that differed, and that the scrub had fetched again.", func() float64 { return float64(d.datasets.Verifier.Scrubbed().Repaired) })
 	gauge("dataset_missing_files", "Files that this node owns and could not fetch from the source.", func() float64 {
 		n := int64(0)
 		for _, r := range d.datasets.Fills.Report() {

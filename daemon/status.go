@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/bivouacfs/bivouac/daemon/dataset"
 	"github.com/bivouacfs/bivouac/daemon/home"
 	"github.com/bivouacfs/bivouac/daemon/leader"
 	"github.com/bivouacfs/bivouac/daemon/replicas"
@@ -79,6 +80,8 @@ type Status struct {
 	Paces Paces `json:"paces,omitzero"`
 	// Swept is the orphans that this node has removed.
 	Swept home.Sweep `json:"swept"`
+	// Scrub is what this node's scrub of datasets has found.
+	Scrub dataset.ScrubStats `json:"scrub"`
 	// StageOut is how far this node is with its part of each stage-out.
 	StageOut []stageout.Status `json:"stage_out,omitempty"`
 }
@@ -225,6 +228,7 @@ func (d *Daemon) Status(ctx context.Context) Status {
 		s.Sources = a.Sources
 	}
 	s.Paces = Paces{d.stageRate.Stats(), d.serveRate.Stats()}
+	s.Scrub = d.datasets.Verifier.Scrubbed()
 	s.StageOut, s.Swept = d.out.Status(), d.home.Swept()
 	s.Swept.Files = d.partials
 	return s

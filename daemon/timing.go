@@ -12,6 +12,7 @@ type Timing struct {
 	Down   time.Duration // silence after which a node is given up; by the job
 	Out    time.Duration // between two looks at what there is to copy out; 5 s
 	Sweep  time.Duration // before a sweep for leftovers; 5 s
+	Scrub  time.Duration // between two rounds of the scrub; 10 min
 	Settle time.Duration // a file that was written to since is not copied out yet; 3 s
 }
 
@@ -24,6 +25,9 @@ func (t *Timing) setDefaults(j *job.File) {
 	}
 	if t.Out == 0 {
 		t.Out = 5 * time.Second
+	}
+	if t.Scrub == 0 {
+		t.Scrub = 10 * time.Minute
 	}
 	if t.Settle == 0 {
 		t.Settle = 3 * time.Second

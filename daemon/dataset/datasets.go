@@ -62,13 +62,14 @@ func New(cfg Config) *Datasets {
 		Source: cfg.Source, Window: cfg.Window, Sums: cfg.Job.VerifyReads,
 	})
 	reps := newReplicas(cfg, stores, tables, fills)
-	local := Local{cfg.Store, fills}
+	local := Local{cfg.Store, fills, nil}
 	v := &Verifier{
 		n: n, tasks: cfg.Tasks, hosts: cfg.Job.Hosts, files: files, tables: tables, fills: fills,
 		store: cfg.Store, local: local, stores: stores,
 	}
 	v.register()
 	check := &readCheck{n: n, store: cfg.Store, tables: tables, fills: fills, dropPages: v.DropPages}
+	local.check = check
 	return &Datasets{
 		Files: files, Fence: fence, Stores: stores, Tables: tables, Fills: fills, Replicas: reps, Local: local, Verifier: v,
 		Server:   &Server{ctx: cfg.Ctx, log: n, store: cfg.Store, fence: fence, fills: fills, check: check, rate: cfg.Rate},

@@ -19,6 +19,7 @@ import (
 type Local struct {
 	*chunkstore.Store
 	fills *Fills
+	check *readCheck // nil: reads are not compared
 }
 
 var (
@@ -44,6 +45,9 @@ func (l Local) ReadAt(ctx context.Context, ino metadata.Ino, p []byte, off int64
 		}
 		if n, overflow, err := l.need(ctx, x, ino, p, off); overflow || err != nil {
 			return n, err
+		}
+		if err := l.check.verify(ctx, ino, off, int64(len(p))); err != nil {
+			return 0, err
 		}
 	}
 	return l.Store.ReadAt(ctx, ino, p, off)
@@ -84,16 +88,23 @@ func (l Local) ReadPipe(ctx context.Context, ino metadata.Ino, to *datapath.Pipe
 		if n, overflow, err := l.need(ctx, x, ino, p, off); overflow || err != nil {
 			return n, err
 		}
+		if err := l.check.verify(ctx, ino, off, int64(len(p))); err != nil {
+			return 0, err
+		}
 	}
 	return l.Store.ReadPipe(ctx, ino, to, p, off)
 }
 
-// Open implements datapath.Opener. A file that is not fetched yet has no object.
+// Open implements datapath.Opener. A file that is not fetched yet has no object; with verify=reads neither has one that was
+// not compared yet: the kernel reads it directly only after a read through the daemon.
 func (l Local) Open(ino metadata.Ino) (*os.File, error) {
 	if ino.Sealed() && !l.fills.replicas.Has(ino) {
 		x, _ := l.fills.get(ino.Dataset())
 		if ds, _ := l.fills.cfg.Node.View().Dataset(ino.Dataset()); x == nil && ds.Fill || x != nil && !x.Stored(ino) {
 			return nil, fmt.Errorf("object %v: %w", ino, fs.ErrNotExist)
+		}
+		if !l.check.passed(ino) {
+			return nil, fmt.Errorf("object %v is not compared yet: %w", ino, fs.ErrNotExist)
 		}
 	}
 	return l.Store.Open(ino)

@@ -17,8 +17,9 @@ import (
 	"github.com/bivouacfs/bivouac/stagein/fill"
 )
 
-// readCheck verifies pieces of datasets before other nodes get them, with verify=reads:
-// each once since this daemon started, when it is first asked for.
+// readCheck verifies pieces of datasets before this node or another reads them, with
+// verify=reads: each once since this daemon started, when it is first asked for. What a
+// drive spoils later is found by the scrub.
 type readCheck struct {
 	n         node.Process
 	store     *chunkstore.Store
@@ -42,6 +43,12 @@ func (c *readCheck) isVerified(p fill.PieceSum) bool {
 	return ok
 }
 
+// passed reports whether the first piece of a file, which is all of a small one, was verified or need
+// not be.
+func (c *readCheck) passed(ino metadata.Ino) bool {
+	return c == nil || !c.fills.cfg.Sums || c.isVerified(fill.PieceSum{Ino: ino})
+}
+
 func (c *readCheck) setVerified(p fill.PieceSum) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -57,6 +64,9 @@ func (c *readCheck) setVerified(p fill.PieceSum) {
 // manifest.MaxChunks chunks, have no checksum. Replicas are verified also without
 // verify=reads: other nodes heal from them.
 func (c *readCheck) verify(ctx context.Context, ino metadata.Ino, off, n int64) error {
+	if c == nil {
+		return nil
+	}
 	if c.fills.replicas.Has(ino) {
 		return c.fills.replicas.Verify(ctx, ino)
 	}

@@ -20,6 +20,7 @@ import (
 	"github.com/bivouacfs/bivouac/daemon/node"
 	"github.com/bivouacfs/bivouac/daemon/replicas"
 	"github.com/bivouacfs/bivouac/datapath"
+	"github.com/bivouacfs/bivouac/datapath/rate"
 	"github.com/bivouacfs/bivouac/datapath/wire"
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/metadata/cluster"
@@ -38,6 +39,7 @@ type verification struct {
 	only  map[metadata.Ino]bool // empty is all
 
 	overflow *overflowFiles // nil if overflow is not read
+	pace     *rate.Bucket   // of a scrub, which reads only what is here; nil is none
 
 	// Files that were fetched after the manifest was published have their checksums in
 	// the journal: whole files, and this node's pieces of others. The checksums of chunks
@@ -55,11 +57,16 @@ const verifyAtOnce = 4
 
 // run verifies this node's files of a dataset.
 func (v *Verifier) run(ctx context.Context, q *verifyRequest) (*VerifyResult, error) {
+	return v.runPaced(ctx, q, nil)
+}
+
+// runPaced is run at a pace, over what is on this node alone; nil is run.
+func (v *Verifier) runPaced(ctx context.Context, q *verifyRequest, pace *rate.Bucket) (*VerifyResult, error) {
 	x, ok := v.tables.get(q.Dataset)
 	if !ok {
 		return nil, fmt.Errorf("verify: dataset %d is not here: %w", q.Dataset, syscall.ENOENT)
 	}
-	r := &verification{v: v, table: x, q: q, m: v.n.View().Map, only: make(map[metadata.Ino]bool)}
+	r := &verification{v: v, table: x, q: q, m: v.n.View().Map, only: make(map[metadata.Ino]bool), pace: pace}
 	r.fill, _ = v.fills.get(q.Dataset)
 	for _, ino := range q.Only {
 		r.only[ino] = true
@@ -115,6 +122,9 @@ func (r *verification) begin(ctx context.Context, g *errgroup.Group, path string
 		g.Go(func() error { return r.replica(ctx, path, a.Ino) })
 	}
 	mine := len(order) > 0 && r.m.Holder(a.Ino, order[0]) == r.v.n.Self() && (!again || r.q.SHA256)
+	if r.pace != nil && (a.Layout.Kind != metadata.Local || r.fill != nil && !r.fill.Stored(a.Ino)) {
+		return
+	}
 	switch {
 	case mine && a.Layout.Kind == metadata.Local && r.fill != nil && r.fill.Overflowed(a.Ino):
 		r.ownOverflow(path, a)
@@ -156,6 +166,9 @@ func (r *verification) readJournal() error {
 
 // piece compares this node's piece of a file.
 func (r *verification) piece(ctx context.Context, path string, p fill.PieceSum) error {
+	if err := r.pace.Take(ctx, p.Len); err != nil {
+		return err
+	}
 	err := comparePiece(ctx, r.v.store, p)
 	if ctx.Err() != nil {
 		return ctx.Err()
@@ -203,6 +216,9 @@ func (r *verification) note(f BadFile) {
 func (r *verification) file(ctx context.Context, path string, a metadata.Attr, order []metadata.NodeID) error {
 	if ctx.Err() != nil {
 		return ctx.Err()
+	}
+	if err := r.pace.Take(ctx, a.Size); err != nil {
+		return err
 	}
 	want, _, err := r.table.table.Record(a.Ino)
 	if err != nil {

@@ -92,6 +92,7 @@ type Verifier struct {
 	local  datapath.Store // this node's data, what is missing fetched
 	stores *Stores
 	drop   atomic.Pointer[DropPagesFunc]
+	scrub  scrub
 }
 
 func (v *Verifier) host() string { return v.hosts[v.n.Self()] }

@@ -44,6 +44,9 @@ type File struct {
 	// VerifyReads compares dataset reads from other nodes with the checksums taken when
 	// the data was staged.
 	VerifyReads bool `json:"verify_reads,omitempty"`
+	// Scrub limits the bytes per second that this node's scrub of datasets reads; 0 is 32 MiB,
+	// less is no scrub.
+	Scrub int64 `json:"scrub,omitempty"`
 	// KernelView is KernelViewOff, or "" for a kernel view wherever the node supports one.
 	KernelView string `json:"kernel_view,omitempty"`
 	// Debug logs every request of the mount.

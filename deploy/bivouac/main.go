@@ -91,6 +91,8 @@ while the job runs and at its end. The keys of --bivouac-opts are:
                             nodes, per second
     ahead=SIZE              memory on each node for prefetched files of a dataset
                             with an access plan; 0 switches prefetch off
+    scrub=SIZE|off          bytes per second that each node compares with
+                            checksums in the background (default: 32M)
     seed=N                  seed for placing files on nodes
     verify=reads            check remote reads of datasets against checksums
     kernel-view=auto|off    let the kernel read small local files directly

@@ -182,6 +182,12 @@ var knownOptions = map[string]func(string) error{
 		}
 		return nil
 	},
+	"scrub": func(v string) error {
+		if v == "off" {
+			return nil
+		}
+		return perNode("a second, on each node, or off")(v)
+	},
 	"failure-timeout": func(v string) error {
 		d, err := parseSeconds(v)
 		if err == nil {
@@ -325,4 +331,12 @@ func (s *Spec) failureTimeout(site Site) int {
 		t = d
 	}
 	return int(t / time.Second)
+}
+
+// Scrub bounds the reads of the scrub, in bytes a second; 0 is the default, -1 no scrub.
+func (s *Spec) Scrub() int64 {
+	if s.Opts["scrub"] == "off" {
+		return -1
+	}
+	return s.size("scrub")
 }

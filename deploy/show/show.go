@@ -40,6 +40,9 @@ func phase(p cluster.Phase) string {
 func Status(w io.Writer, s daemon.Status) error {
 	header(w, &s)
 	limits(w, s)
+	if c := s.Scrub; c.Files > 0 {
+		fmt.Fprintf(w, "  scrub: %s, %s compared; %d differed and were fetched again, %d are bad\n", count(c.Files, "file"), metadata.FormatBytes(c.Bytes), c.Repaired, c.Bad)
+	}
 	if n := s.Swept; n.Objects+n.Inodes+n.Files+n.Waiting > 0 {
 		fmt.Fprintf(w, "  orphans after daemon restarts: removed %d objects, %d inodes and %d files; %d objects wait for a node that is down\n",
 			n.Objects, n.Inodes, n.Files, n.Waiting)

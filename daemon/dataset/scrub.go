@@ -1,0 +1,86 @@
+package dataset
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/sirupsen/logrus"
+
+	"github.com/bivouacfs/bivouac/daemon/node"
+	"github.com/bivouacfs/bivouac/datapath/rate"
+	"github.com/bivouacfs/bivouac/metadata/cluster"
+)
+
+// ScrubStats is what this node's scrub has found since the daemon's start.
+type ScrubStats struct {
+	Rounds   int64 `json:"rounds"` // over all datasets
+	Files    int64 `json:"files"`  // that were compared
+	Bytes    int64 `json:"bytes"`
+	Bad      int64 `json:"bad"`      // that differ from what was staged, and could not be repaired
+	Repaired int64 `json:"repaired"` // that differed, and were fetched again
+}
+
+// scrub is the state of the background scrub.
+type scrub struct {
+	mu    sync.Mutex
+	stats ScrubStats // guarded by mu
+}
+
+// Scrubbed is what the scrub has found.
+func (v *Verifier) Scrubbed() ScrubStats {
+	v.scrub.mu.Lock()
+	defer v.scrub.mu.Unlock()
+	return v.scrub.stats
+}
+
+// Scrub compares what this node has of each dataset with its checksums, again and again with a pause between two rounds, and
+// has what differs fetched again. It reads perSecond bytes, from the drive. Of files in stripes it compares the pieces
+// that were fetched one by one; the others are compared by Verify.
+func (v *Verifier) Scrub(ctx context.Context, pause time.Duration, perSecond int64) {
+	if perSecond <= 0 {
+		return
+	}
+	pace := rate.New(perSecond, nil)
+	for node.Pause(ctx, pause) == nil {
+		for _, ds := range v.n.View().Datasets {
+			if ds.Phase != cluster.Sealed {
+				continue
+			}
+			if err := v.scrubDataset(ctx, ds, pace); err != nil && ctx.Err() == nil {
+				v.n.Log().WithError(err).WithField("dataset", ds.Name).Warn("scrub not finished: it is tried again in the next round")
+			}
+		}
+		v.scrub.mu.Lock()
+		v.scrub.stats.Rounds++
+		v.scrub.mu.Unlock()
+	}
+}
+
+func (v *Verifier) scrubDataset(ctx context.Context, ds cluster.Dataset, pace *rate.Bucket) error {
+	x, ok := v.tables.get(ds.ID)
+	if !ok {
+		return nil // this node loads it
+	}
+	q := verifyRequest{Dataset: ds.ID}
+	res, err := v.runPaced(ctx, &q, pace)
+	if err != nil {
+		return err
+	}
+	if res.Bad > 0 {
+		err = v.repair(ctx, x, q, res)
+	}
+	v.scrub.mu.Lock()
+	s := &v.scrub.stats
+	s.Files, s.Bytes, s.Bad, s.Repaired = s.Files+res.Files, s.Bytes+res.Bytes, s.Bad+res.Bad, s.Repaired+res.Repaired
+	v.scrub.mu.Unlock()
+	for _, f := range res.BadFiles {
+		log := v.n.Log().WithFields(logrus.Fields{"dataset": ds.Name, "file": string(f.Path), "mismatch": f.Error})
+		if f.Repaired {
+			log.Warn("scrub found a file that differed from what was staged: it was fetched again")
+		} else {
+			log.Error("scrub found a file that differs from what was staged: run bivouac verify; replace this node's drive if more follow")
+		}
+	}
+	return err
+}
