@@ -3,6 +3,8 @@ package mount
 import (
 	"testing"
 	"time"
+
+	"github.com/bivouacfs/bivouac/metadata"
 )
 
 // TestLatency compares the buckets with a list of the times.
@@ -49,5 +51,28 @@ func TestLatencyQuantiles(t *testing.T) {
 	r := l.read()
 	if r.Median < 100e-6 || r.Median > 200e-6 || r.P99 < 1 {
 		t.Errorf("median %v, p99 %v, want about 100e-6 and more than 1", r.Median, r.P99)
+	}
+}
+
+// TestReadsByDataset: only reads of datasets are told apart by dataset.
+func TestReadsByDataset(t *testing.T) {
+	var c opCounters
+	c.answered(opRead, metadata.SealedIno(1, 0, 5), 3*time.Millisecond)
+	c.answered(opRead, metadata.SealedIno(1, metadata.DirPart, 0), 20*time.Second)
+	c.answered(opRead, metadata.SealedIno(2, 0, 5), time.Microsecond)
+	c.answered(opGetattr, metadata.SealedIno(3, 0, 5), time.Second)
+	c.answered(opRead, metadata.FirstIno, time.Second)
+	s := c.stats()
+	one := s.Datasets[1]
+	n, first, sum := one.Buckets()
+	if len(s.Datasets) != 2 || one.Count != 2 || s.Datasets[2].Count != 1 || one.First == 0 {
+		t.Errorf("datasets are %+v", s.Datasets)
+	}
+	if first != firstBound || sum != 20*time.Second+3*time.Millisecond || len(n) != bounds+1 || n[9] != 1 || n[bounds] != 1 {
+		t.Errorf("buckets from %v on are %v, %v together", first, n, sum)
+	}
+	n[9] = 7
+	if again, _, _ := one.Buckets(); again[9] != 1 {
+		t.Error("Buckets hands out its own counters")
 	}
 }

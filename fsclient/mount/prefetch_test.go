@@ -27,6 +27,22 @@ func (m *memo) Read(from prefetch.Pages, ino metadata.Ino, off, n int64) []byte 
 	return b[off:min(off+n, int64(len(b)))]
 }
 
+// noted returns how many reads were noted since the last call.
+func (m *memo) noted() int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	n := len(m.reads)
+	m.reads = nil
+	return n
+}
+
+// keep has b in memory for a file.
+func (m *memo) keep(ino metadata.Ino, b []byte) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.kept[ino] = b
+}
+
 // foretold is a job with a memo for mount 0, which has seen a read of file 0, and its page cache.
 func foretold(t *testing.T) (*job, *memo, prefetch.Pages) {
 	t.Helper()
@@ -63,7 +79,7 @@ func TestPrefetch(t *testing.T) {
 				t.Fatalf("epoch %d: file %d was not stored", epoch, i)
 			}
 		}
-		m.reads = nil
+		m.noted()
 		for _, c := range []struct{ first, end, reads int }{{0, told, 0}, {told, sealedFiles, sealedFiles - told}} {
 			was := j.mounts[0].Stats().Calls
 			for i := c.first; i < c.end; i++ {
@@ -73,8 +89,8 @@ func TestPrefetch(t *testing.T) {
 				t.Errorf("epoch %d: of the files %d to %d %d are read, want %d", epoch, c.first, c.end, n, c.reads)
 			}
 		}
-		if len(m.reads) != sealedFiles-told {
-			t.Errorf("epoch %d: %d reads noted", epoch, len(m.reads))
+		if n := m.noted(); n != sealedFiles-told {
+			t.Errorf("epoch %d: %d reads noted", epoch, n)
 		}
 	}
 	if n := j.mounts[0].Stats().Prefetched; n != 3*told {
@@ -86,7 +102,7 @@ func TestPrefetch(t *testing.T) {
 func TestPrefetchKept(t *testing.T) {
 	j, m, _ := foretold(t)
 	served := j.mounts[0].Stats().Prefetched
-	m.kept[j.known(t, 1)] = []byte(sealedContent(1))
+	m.keep(j.known(t, 1), []byte(sealedContent(1)))
 	j.away.Store(true) // its node has nothing
 	wantFile(t, j.file(0, 1), sealedContent(1))
 	j.away.Store(false)
