@@ -8,8 +8,9 @@ import (
 	"hash/crc32"
 	"syscall"
 
-	"github.com/bivouacfs/bivouac/stagein/archive"
 	"github.com/zeebo/xxh3"
+
+	"github.com/bivouacfs/bivouac/stagein/archive"
 )
 
 // A file's Sum is the xxh3-128 of its bytes; or, where several nodes have each

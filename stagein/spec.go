@@ -74,6 +74,7 @@ func refuseURL(s string) error {
 // endings is what archives' names end with.
 var endings = []string{".tar", ".tar.gz", ".tgz", ".tar.zst", ".tar.xz", ".tar.bz2", ".zip"}
 
+// DefaultName returns the name of a dataset whose source has no other: see ParseSpec.
 func DefaultName(src string) string {
 	for walk.IsPattern(src) && src != "/" {
 		src = filepath.Dir(src)

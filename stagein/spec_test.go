@@ -1,9 +1,10 @@
 package stagein
 
 import (
-	"github.com/bivouacfs/bivouac/stagein/stageintest"
 	"strings"
 	"testing"
+
+	"github.com/bivouacfs/bivouac/stagein/stageintest"
 )
 
 func TestParseSpec(t *testing.T) {

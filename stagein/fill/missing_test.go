@@ -33,9 +33,9 @@ func endFill(t *testing.T, f *fill.Fill) {
 func TestChangedFileCostsItself(t *testing.T) {
 	j, f, files := treeFill(t, 30)
 	const victim = "/src/tree/f07"
-	j.Fs.Mu.Lock()
-	j.Fs.Nodes[victim].Info.Mtime++
-	j.Fs.Mu.Unlock()
+	j.FS.Mu.Lock()
+	j.FS.Nodes[victim].Info.Mtime++
+	j.FS.Mu.Unlock()
 	endFill(t, f)
 	t.Cleanup(func() { stageintest.NoError(t, f.Close()) })
 	n, why := f.Missing()
@@ -68,7 +68,7 @@ func TestSourceVanishes(t *testing.T) {
 		failed.Add(1)
 		return syscall.EIO
 	}
-	j.Fs.FailRead.Store(&gone)
+	j.FS.FailRead.Store(&gone)
 	endFill(t, f)
 	t.Cleanup(func() { stageintest.NoError(t, f.Close()) })
 	here := 0

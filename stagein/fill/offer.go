@@ -12,7 +12,7 @@ import (
 	"github.com/bivouacfs/bivouac/metadata/cluster"
 )
 
-// Others is the fills of the same dataset on the other nodes.
+// Peers is the fills of the same dataset on the other nodes.
 type Peers interface {
 	// Offer makes an offer to a node. It waits until the node knows the dataset.
 	Offer(ctx context.Context, to metadata.NodeID, c Offer) (granted []bool, err error)

@@ -60,14 +60,14 @@ func treeFill(t *testing.T, n int) (*jobtest.Job, *fill.Fill, *stageintest.MemFi
 
 func treeFillOf(t *testing.T, n, size int) (*jobtest.Job, *fill.Fill, *stageintest.MemFiles) {
 	t.Helper()
-	j := &jobtest.Job{Fs: stageintest.NewFS(), Nodes: 1, Path: "/src/tree", Target: &stageintest.MemTarget{Objects: map[stageintest.ObjectKey][]byte{}}}
-	j.Fs.Add(j.Path, source.TypeDir|0o755, nil)
+	j := &jobtest.Job{FS: stageintest.NewFS(), Nodes: 1, Path: "/src/tree", Target: &stageintest.MemTarget{Objects: map[stageintest.ObjectKey][]byte{}}}
+	j.FS.Add(j.Path, source.TypeDir|0o755, nil)
 	for i := range n {
-		j.Fs.Add(fmt.Sprintf("%s/f%02d", j.Path, i), source.TypeRegular|0o644, bytes.Repeat([]byte{byte(i)}, size))
+		j.FS.Add(fmt.Sprintf("%s/f%02d", j.Path, i), source.TypeRegular|0o644, bytes.Repeat([]byte{byte(i)}, size))
 	}
 	m := stageintest.ClusterMap(1)
 	var records bytes.Buffer
-	s, err := scan.Run(t.Context(), &scan.Config{FS: j.Fs, Request: stagein.Request{Source: j.Path, Name: "ds"}, Dataset: 3, Map: m, Log: stageintest.QuietLog()}, &records)
+	s, err := scan.Run(t.Context(), &scan.Config{FS: j.FS, Request: stagein.Request{Source: j.Path, Name: "ds"}, Dataset: 3, Map: m, Log: stageintest.QuietLog()}, &records)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -87,7 +87,7 @@ func treeFillOf(t *testing.T, n, size int) (*jobtest.Job, *fill.Fill, *stageinte
 func TestReadsByItself(t *testing.T) {
 	j, f, _ := treeFill(t, 20)
 	var reads, others atomic.Int64
-	j.Fs.OnRead = func(string, int64) {
+	j.FS.OnRead = func(string, int64) {
 		reads.Add(1)
 		if stack := debug.Stack(); !bytes.Contains(stack, []byte(".(*Fill).fetchOnce(")) {
 			others.Add(1)
@@ -107,15 +107,15 @@ func TestOpensAheadOfReads(t *testing.T) {
 	h := &held{gate: make(chan struct{}), seen: make(map[string]bool), free: make(map[string]bool)}
 	ctx := context.Background()
 	j, f, files := treeFill(t, 60)
-	j.Fs.OnRead = h.read
+	j.FS.OnRead = h.read
 	done := make(chan error, 1)
 	go func() { done <- j.RunFill(ctx, f) }()
 	ahead := int64((1 + fill.OpenPerRead) * f.Config().Workers)
 	deadline := time.After(time.Minute)
-	for h.n.Load() < int64(f.Config().Workers) || j.Fs.Opened.Load() < ahead {
+	for h.n.Load() < int64(f.Config().Workers) || j.FS.Opened.Load() < ahead {
 		select {
 		case <-deadline:
-			t.Fatalf("%d files are open, %d are read, want %d and %d", j.Fs.Opened.Load(), h.n.Load(), ahead, f.Config().Workers)
+			t.Fatalf("%d files are open, %d are read, want %d and %d", j.FS.Opened.Load(), h.n.Load(), ahead, f.Config().Workers)
 		case <-time.After(time.Millisecond):
 		}
 	}
@@ -148,7 +148,7 @@ func TestFilesPassTheGate(t *testing.T) {
 	ctx := context.Background()
 	const size = 100_000
 	j, f, files := treeFillOf(t, 40, size)
-	j.Fs.OnRead = h.read
+	j.FS.OnRead = h.read
 	served := f.StartupDemand()
 	done := make(chan error, 1)
 	go func() { done <- j.RunFill(ctx, f) }()
@@ -195,7 +195,7 @@ func TestOpensSlowly(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			h := &held{gate: make(chan struct{}), seen: make(map[string]bool), free: make(map[string]bool)}
 			j, f, _ := treeFill(t, files)
-			j.Fs.OnRead = h.read
+			j.FS.OnRead = h.read
 			served := f.StartupDemand()
 			if tt.ends {
 				served()
@@ -204,14 +204,14 @@ func TestOpensSlowly(t *testing.T) {
 			go func() { done <- j.RunFill(t.Context(), f) }()
 			least := min(tt.worst, int64((1+fill.OpenPerRead)*f.Config().Workers))
 			deadline := time.After(time.Minute)
-			for j.Fs.Opened.Load() < least {
+			for j.FS.Opened.Load() < least {
 				select {
 				case <-deadline:
-					t.Fatalf("%d files are open, want %d", j.Fs.Opened.Load(), least)
+					t.Fatalf("%d files are open, want %d", j.FS.Opened.Load(), least)
 				case <-time.After(time.Millisecond):
 				}
 			}
-			if got := j.Fs.Opened.Load(); got > tt.worst {
+			if got := j.FS.Opened.Load(); got > tt.worst {
 				t.Errorf("%d files are open, want at most %d", got, tt.worst)
 			}
 			close(h.gate)

@@ -2,17 +2,18 @@ package fill
 
 import (
 	"fmt"
+	"path/filepath"
+	"slices"
+	"sort"
+	"strings"
+	"testing"
+
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/metadata/accessplan"
 	"github.com/bivouacfs/bivouac/metadata/cluster"
 	"github.com/bivouacfs/bivouac/metadata/manifest"
 	"github.com/bivouacfs/bivouac/stagein"
 	"github.com/bivouacfs/bivouac/stagein/stageintest"
-	"path/filepath"
-	"slices"
-	"sort"
-	"strings"
-	"testing"
 )
 
 // imageFolder is a tree as training programs have it.

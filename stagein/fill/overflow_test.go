@@ -81,7 +81,7 @@ func TestDisplacedIsReadThrough(t *testing.T) {
 			t.Errorf("progress: %+v", p)
 		}
 		var reads atomic.Int64
-		j.Fs.OnRead = func(string, int64) { reads.Add(1) }
+		j.FS.OnRead = func(string, int64) { reads.Add(1) }
 		displaced := int64(0)
 		for range 2 {
 			for i := range files {
@@ -126,7 +126,7 @@ func wantObject(t *testing.T, j *jobtest.Job, f *fill.Fill, r *manifest.Record) 
 func TestDisplacedSourceChanges(t *testing.T) {
 	j, f, files := crammed(t, 5, 0, true)
 	r := &files[3]
-	j.Fs.Add(j.Path+"/"+r.Path, r.Attr.Mode, []byte("shorter"))
+	j.FS.Add(j.Path+"/"+r.Path, r.Attr.Mode, []byte("shorter"))
 	if err := f.Need(t.Context(), r.Attr.Ino, 0, 10); !errors.Is(err, fill.ErrOverflow) {
 		t.Fatalf("Need = %v", err)
 	}

@@ -49,7 +49,7 @@ func TestRunsEqualTwin(t *testing.T) {
 					t.Fatalf("%d nodes: %v", nodes, err)
 				}
 				stageintest.CheckTree(t, got, want)
-				if read := j.Fs.Read.Load(); read != j.Sum.SourceBytes || j.Sum.SourceBytes-j.Scanned.Read > int64(len(archive)) {
+				if read := j.FS.Read.Load(); read != j.Sum.SourceBytes || j.Sum.SourceBytes-j.Scanned.Read > int64(len(archive)) {
 					t.Errorf("%d nodes: %d bytes of %d read after the scan, %d counted", nodes, read-j.Scanned.Read, len(archive), j.Sum.SourceBytes-j.Scanned.Read)
 				}
 			}
@@ -83,7 +83,7 @@ func checkLarge(t *testing.T, nodes int) {
 	var once sync.Once
 	j.Order = func(int) {
 		once.Do(func() {
-			j.Fs.OnRead = func(string, int64) {
+			j.FS.OnRead = func(string, int64) {
 				reads.Add(1)
 			}
 		})
@@ -160,7 +160,7 @@ func TestRunsAtTrouble(t *testing.T) {
 					}
 					return nil
 				}
-				j.Fs.FailRead.Store(&spoil)
+				j.FS.FailRead.Store(&spoil)
 			}
 		},
 	} {
@@ -185,7 +185,7 @@ func oneFill(t *testing.T, archive []byte) (j *jobtest.Job, f *fill.Fill, mine [
 	m := stageintest.ClusterMap(2)
 	var records bytes.Buffer
 	cfg := &scan.Config{
-		FS: j.Fs, Request: stagein.Request{Source: j.Path, Name: "ds", Options: j.Opts}, Dataset: 3, Map: m, UID: jobtest.JobUID, GID: jobtest.JobGID, Stripe: j.Stripe,
+		FS: j.FS, Request: stagein.Request{Source: j.Path, Name: "ds", Options: j.Opts}, Dataset: 3, Map: m, UID: jobtest.JobUID, GID: jobtest.JobGID, Stripe: j.Stripe,
 	}
 	s, err := scan.Run(context.Background(), cfg, &records)
 	if err != nil {
@@ -235,7 +235,7 @@ func TestClaim(t *testing.T) {
 	if g := f.Accept(offerOf(0, 9, a, b)); !all(g, false) {
 		t.Errorf("granted twice: %v", g)
 	}
-	read := j.Fs.Read.Load()
+	read := j.FS.Read.Load()
 	wait := func(p fill.PieceID) chan error {
 		done := make(chan error, 1)
 		_, at, err := f.Config().Files.Origin(p.Ino)
@@ -258,12 +258,12 @@ func TestClaim(t *testing.T) {
 		t.Error("what was not claimed has landed")
 	}
 	landing(7, a, sum)
-	if err := <-waits; err != nil || !f.Present(a) || j.Fs.Read.Load() != read {
-		t.Errorf("landed: %v, here %v, %d bytes read", err, f.Present(a), j.Fs.Read.Load()-read)
+	if err := <-waits; err != nil || !f.Present(a) || j.FS.Read.Load() != read {
+		t.Errorf("landed: %v, here %v, %d bytes read", err, f.Present(a), j.FS.Read.Load()-read)
 	}
 	waits = wait(b)
 	landing(7, b, nil)
-	if err := <-waits; err != nil || j.Fs.Read.Load() == read {
+	if err := <-waits; err != nil || j.FS.Read.Load() == read {
 		t.Errorf("what was given up was not fetched: %v", err)
 	}
 	f.Accept(offerOf(1, 7, c))

@@ -53,11 +53,11 @@ func TestStagedIsFetchedAgain(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			m, dir, read := stageintest.ClusterMap(4), t.TempDir(), s.Fs.Read.Load()
+			m, dir, read := stageintest.ClusterMap(4), t.TempDir(), s.FS.Read.Load()
 			for range 2 { // the daemons begin, and begin again
 				s.FillStaged(m, files, dir)
 			}
-			if again := s.Fs.Read.Load() - read; again != 0 {
+			if again := s.FS.Read.Load() - read; again != 0 {
 				t.Errorf("%d bytes were read again", again)
 			}
 			s.Holds(m, files)
@@ -69,12 +69,12 @@ func TestStagedIsFetchedAgain(t *testing.T) {
 			m = m.WithState(2, cluster.Down, "")
 			s.FillStaged(m, files, dir)
 			s.Holds(m, files)
-			if again := s.Fs.Read.Load() - read; again == 0 {
+			if again := s.FS.Read.Load() - read; again == 0 {
 				t.Error("nothing was read again")
 			}
-			read = s.Fs.Read.Load()
+			read = s.FS.Read.Load()
 			s.FillStaged(m, files, dir)
-			if again := s.Fs.Read.Load() - read; again != 0 {
+			if again := s.FS.Read.Load() - read; again != 0 {
 				t.Errorf("%d bytes were read a third time", again)
 			}
 		})
@@ -109,11 +109,11 @@ func TestRefetchFromRestartPoints(t *testing.T) {
 			dir := t.TempDir()
 			s.FillStaged(m, files, dir)
 			maps.DeleteFunc(j.Target.Objects, func(k stageintest.ObjectKey, _ []byte) bool { return k.Node == 1 })
-			read := j.Fs.Read.Load()
+			read := j.FS.Read.Load()
 			m := m.WithState(1, cluster.Down, "")
 			s.FillStaged(m, files, dir)
 			s.Holds(m, files)
-			if n, size := j.Fs.Read.Load()-read, int64(len(j.Fs.Nodes[j.Path].Data)); n == 0 || n > size*2/3 {
+			if n, size := j.FS.Read.Load()-read, int64(len(j.FS.Nodes[j.Path].Data)); n == 0 || n > size*2/3 {
 				t.Errorf("%d bytes were read of %d", n, size)
 			}
 		})
@@ -139,7 +139,7 @@ func TestPackedOnce(t *testing.T) {
 	if err != nil || len(mine) < 10 {
 		t.Fatalf("%d pieces, %v", len(mine), err)
 	}
-	read := s.Fs.Read.Load()
+	read := s.FS.Read.Load()
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
 	errs := make(chan error, len(mine))
@@ -151,7 +151,7 @@ func TestPackedOnce(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if n, size := s.Fs.Read.Load()-read, int64(len(s.Fs.Nodes["/src/a.tar.gz"].Data)); n > size {
+	if n, size := s.FS.Read.Load()-read, int64(len(s.FS.Nodes["/src/a.tar.gz"].Data)); n > size {
 		t.Errorf("%d bytes were read of %d, for %d pieces", n, size, len(mine))
 	}
 	if err := f.Close(); err != nil {

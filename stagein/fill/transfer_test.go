@@ -29,7 +29,7 @@ func TestSmallTravelTogether(t *testing.T) {
 	j.Lim.Piece, j.RunSize, j.Memory = 64<<10, 256<<10, 1<<20
 	var reads, messages, parcels atomic.Int64
 	var once sync.Once
-	j.Order = func(int) { once.Do(func() { j.Fs.OnRead = func(string, int64) { reads.Add(1) } }) }
+	j.Order = func(int) { once.Do(func() { j.FS.OnRead = func(string, int64) { reads.Add(1) } }) }
 	j.Swarm.Loads = func(ps []datapath.PiecePut) {
 		checkLoad(t, ps)
 		messages.Add(1)

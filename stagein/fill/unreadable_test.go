@@ -73,7 +73,7 @@ func overflowing(t *testing.T, archive []byte, fsys *flipFS, log *logrus.Entry) 
 	}
 	b, err := json.Marshal(j.Plan.Origins)
 	stageintest.NoError(t, err)
-	fsys.MemFS = j.Fs
+	fsys.MemFS = j.FS
 	m := stageintest.ClusterMap(1)
 	m = m.WithState(0, cluster.Down, "").WithState(0, cluster.Up, "n0:1")
 	cfg := fill.Config{

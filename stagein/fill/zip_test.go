@@ -48,7 +48,7 @@ func TestZipScanned(t *testing.T) {
 					t.Fatal("was not scanned")
 				}
 				stageintest.CheckTree(t, got, want)
-				if read := j.Fs.Read.Load(); read != j.Sum.SourceBytes || read-j.Scanned.Read > int64(len(archive)) {
+				if read := j.FS.Read.Load(); read != j.Sum.SourceBytes || read-j.Scanned.Read > int64(len(archive)) {
 					t.Errorf("%d nodes, together %v: %d bytes of %d read after the scan, counted %d",
 						nodes, together, read-j.Scanned.Read, len(archive), j.Sum.SourceBytes-j.Scanned.Read)
 				}
@@ -75,7 +75,7 @@ func TestZipStripedIsRead(t *testing.T) {
 	if stageintest.CheckTree(t, got, want); j.Scanned != nil || j.Plan == nil {
 		t.Error("was scanned")
 	}
-	if read := j.Fs.Read.Load(); read != j.Sum.SourceBytes {
+	if read := j.FS.Read.Load(); read != j.Sum.SourceBytes {
 		t.Errorf("%d bytes were read, %d counted", read, j.Sum.SourceBytes)
 	}
 }

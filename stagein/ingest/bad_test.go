@@ -158,11 +158,11 @@ func TestTarChangesWhileStaged(t *testing.T) {
 		"now":     func(n *stageintest.MemNode) { n.Info.Size++ },
 	} {
 		j := jobtest.TarJob(archive, 3)
-		n := j.Fs.Nodes[j.Path]
+		n := j.FS.Nodes[j.Path]
 		once := false
-		j.Fs.OnRead = func(_ string, off int64) {
-			j.Fs.Mu.Lock()
-			defer j.Fs.Mu.Unlock()
+		j.FS.OnRead = func(_ string, off int64) {
+			j.FS.Mu.Lock()
+			defer j.FS.Mu.Unlock()
 			if off > 512 && !once {
 				once = true
 				change(n)

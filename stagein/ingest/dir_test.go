@@ -21,12 +21,12 @@ import (
 // dirJob has a tree of everything that can be staged, and what it becomes.
 func dirJob(t *testing.T, nodes int) (*jobtest.Job, map[string]stageintest.Entry) {
 	r := stageintest.Rand(t)
-	j := &jobtest.Job{Fs: stageintest.NewFS(), Nodes: nodes, Path: "/src/tree", Stripe: 1 << 20}
+	j := &jobtest.Job{FS: stageintest.NewFS(), Nodes: nodes, Path: "/src/tree", Stripe: 1 << 20}
 	j.Lim = jobtest.Bounds{Piece: 2048, Carry: 1024}
 	want := map[string]stageintest.Entry{}
 	add := func(rel string, mode uint32, data []byte) *stageintest.MemNode {
 		p := strings.TrimSuffix(j.Path+"/"+rel, "/")
-		n := j.Fs.Add(p, mode, data)
+		n := j.FS.Add(p, mode, data)
 		e := stageintest.Entry{Mode: mode & stagein.KeptBits, Mtime: n.Info.Mtime}
 		if mode&source.TypeMask == source.TypeRegular {
 			e.Size, e.Data = int64(len(data)), string(data)
@@ -71,7 +71,7 @@ func TestDirEqualsTree(t *testing.T) {
 			for _, e := range want {
 				size += e.Size
 			}
-			if read := j.Fs.Read.Load(); read != size || j.Sum.SourceBytes != size || j.Sum.Bytes != size || j.Sum.SourceTotal != size {
+			if read := j.FS.Read.Load(); read != size || j.Sum.SourceBytes != size || j.Sum.Bytes != size || j.Sum.SourceTotal != size {
 				t.Errorf("%d nodes read %d bytes of %d: %+v", nodes, read, size, j.Sum)
 			}
 		}
@@ -80,7 +80,7 @@ func TestDirEqualsTree(t *testing.T) {
 
 func TestDirThroughLink(t *testing.T) {
 	j, want := dirJob(t, 2)
-	j.Fs.Add("/src/here", source.TypeSymlink, nil).Target = "tree"
+	j.FS.Add("/src/here", source.TypeSymlink, nil).Target = "tree"
 	j.Path = "/src/here"
 	got, err := j.Run(context.Background())
 	if err != nil {
@@ -94,15 +94,15 @@ func TestDirRefuses(t *testing.T) {
 		spoil func(*jobtest.Job)
 		want  []string
 	}{
-		"fifo":    {func(j *jobtest.Job) { j.Fs.Add("/src/tree/d3/pipe", source.TypeFIFO, nil) }, []string{"/src/tree/d3/pipe", "FIFO"}},
-		"socket":  {func(j *jobtest.Job) { j.Fs.Add("/src/tree/d3/sock", source.TypeSocket, nil) }, []string{"/src/tree/d3/sock", "socket"}},
-		"device":  {func(j *jobtest.Job) { j.Fs.Add("/src/tree/d3/null", source.TypeChar, nil) }, []string{"/src/tree/d3/null", "device"}},
-		"dir":     {func(j *jobtest.Job) { j.Fs.Nodes["/src/tree/d4"].Err = syscall.EACCES }, []string{"/src/tree/d4", "permission denied"}},
-		"file":    {func(j *jobtest.Job) { j.Fs.Nodes["/src/tree/d4/f1"].Err = syscall.EACCES }, []string{"/src/tree/d4/f1", "permission denied"}},
+		"fifo":    {func(j *jobtest.Job) { j.FS.Add("/src/tree/d3/pipe", source.TypeFIFO, nil) }, []string{"/src/tree/d3/pipe", "FIFO"}},
+		"socket":  {func(j *jobtest.Job) { j.FS.Add("/src/tree/d3/sock", source.TypeSocket, nil) }, []string{"/src/tree/d3/sock", "socket"}},
+		"device":  {func(j *jobtest.Job) { j.FS.Add("/src/tree/d3/null", source.TypeChar, nil) }, []string{"/src/tree/d3/null", "device"}},
+		"dir":     {func(j *jobtest.Job) { j.FS.Nodes["/src/tree/d4"].Err = syscall.EACCES }, []string{"/src/tree/d4", "permission denied"}},
+		"file":    {func(j *jobtest.Job) { j.FS.Nodes["/src/tree/d4/f1"].Err = syscall.EACCES }, []string{"/src/tree/d4/f1", "permission denied"}},
 		"missing": {func(j *jobtest.Job) { j.Path = "/src/none" }, []string{"/src/none", "no such file"}},
-		"a fifo":  {func(j *jobtest.Job) { j.Fs.Add("/src/p", source.TypeFIFO, nil); j.Path = "/src/p" }, []string{"/src/p", "FIFO"}},
+		"a fifo":  {func(j *jobtest.Job) { j.FS.Add("/src/p", source.TypeFIFO, nil); j.Path = "/src/p" }, []string{"/src/p", "FIFO"}},
 		"loop": {func(j *jobtest.Job) {
-			j.Fs.Add("/src/l", source.TypeSymlink, nil).Target = "l"
+			j.FS.Add("/src/l", source.TypeSymlink, nil).Target = "l"
 			j.Path = "/src/l"
 		}, []string{"/src/l", "symbolic links"}},
 	} {
@@ -127,17 +127,17 @@ func TestDirFileChanges(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			j, _ := dirJob(t, 3)
-			n := j.Fs.Add("/src/tree/victim", source.TypeRegular|0o644, make([]byte, 8000))
+			n := j.FS.Add("/src/tree/victim", source.TypeRegular|0o644, make([]byte, 8000))
 			once := false
-			j.Fs.OnRead = func(path string, off int64) {
+			j.FS.OnRead = func(path string, off int64) {
 				if path != "/src/tree/victim" || off == 0 {
 					return
 				}
-				j.Fs.Mu.Lock()
-				defer j.Fs.Mu.Unlock()
+				j.FS.Mu.Lock()
+				defer j.FS.Mu.Unlock()
 				if !once {
 					once = true
-					c.change(j.Fs, n)
+					c.change(j.FS, n)
 				}
 			}
 			if _, err := j.Run(context.Background()); !stageintest.ErrorHas(err, "/src/tree/victim", c.want) {
@@ -147,11 +147,11 @@ func TestDirFileChanges(t *testing.T) {
 	}
 	t.Run("disappears", func(t *testing.T) {
 		j, _ := dirJob(t, 3)
-		j.Fs.Add("/src/tree/victim", source.TypeRegular|0o644, make([]byte, 8000))
+		j.FS.Add("/src/tree/victim", source.TypeRegular|0o644, make([]byte, 8000))
 		j.Order = func(int) {
-			j.Fs.Mu.Lock()
-			defer j.Fs.Mu.Unlock()
-			delete(j.Fs.Nodes, "/src/tree/victim")
+			j.FS.Mu.Lock()
+			defer j.FS.Mu.Unlock()
+			delete(j.FS.Nodes, "/src/tree/victim")
 		}
 		if _, err := j.Run(context.Background()); !stageintest.ErrorHas(err, "/src/tree/victim", "no such file") {
 			t.Errorf("%v", err)
@@ -188,7 +188,7 @@ func TestPlanChecksRoom(t *testing.T) {
 			j = jobtest.TarJob(stageintest.WriteTar(t, 0, []stageintest.Member{stageintest.TarFile("f", make([]byte, 100_000))}), 3)
 		}
 		free := func(id metadata.NodeID) (int64, bool) { return 1 << 30 >> (20 * id / 2), id < 2 }
-		cfg := &scan.Config{FS: j.Fs, Request: stagein.Request{Source: j.Path, Name: "x"}, Map: stageintest.ClusterMap(3), Free: free}
+		cfg := &scan.Config{FS: j.FS, Request: stagein.Request{Source: j.Path, Name: "x"}, Map: stageintest.ClusterMap(3), Free: free}
 		if err := look(cfg); err != nil {
 			t.Errorf("%s: %v", kind, err)
 		}

@@ -37,14 +37,14 @@ func TestFullInTheMiddle(t *testing.T) {
 	t.Run("several", func(t *testing.T) {
 		j, r := jobtest.TarJob(nil, 4), stageintest.Rand(t)
 		j.Path = "/src/*"
-		j.Fs.Add("/src", source.TypeDir|0o755, nil)
-		delete(j.Fs.Nodes, "/src/a.tar")
+		j.FS.Add("/src", source.TypeDir|0o755, nil)
+		delete(j.FS.Nodes, "/src/a.tar")
 		for i := range 4 {
 			var members []stageintest.Member
 			for k := range 15 {
 				members = append(members, stageintest.TarFile(fmt.Sprint(i, "/f", k), stageintest.RandBytes(r, 25_000)))
 			}
-			j.Fs.Add(fmt.Sprintf("/src/%d.tgz", i), source.TypeRegular|0o644, stageintest.Codecs[0].Pack(t, stageintest.WriteTar(t, tar.FormatGNU, members)))
+			j.FS.Add(fmt.Sprintf("/src/%d.tgz", i), source.TypeRegular|0o644, stageintest.Codecs[0].Pack(t, stageintest.WriteTar(t, tar.FormatGNU, members)))
 		}
 		says(t, j, "unpack=no")
 	})

@@ -34,10 +34,10 @@ type shelf struct {
 func newShelf(t *testing.T, o stagein.Options) *shelf {
 	t.Helper()
 	s := &shelf{Job: jobtest.SeekableJob(nil, 1<<30), t: t, r: stageintest.Rand(t), want: make(map[string]stageintest.Entry)}
-	s.Fs, s.Path, s.Opts = stageintest.NewFS(), "/src/*", o
+	s.FS, s.Path, s.Opts = stageintest.NewFS(), "/src/*", o
 	s.Memory, s.Lim.Piece, s.Lim.Checkpoint, s.Lim.Apart = 512<<10, 16<<10, 1<<10, 40_000
 	for _, d := range []string{"/", "/src"} {
-		s.Fs.Add(d, source.TypeDir|0o755, nil)
+		s.FS.Add(d, source.TypeDir|0o755, nil)
 	}
 	return s
 }
@@ -49,7 +49,7 @@ func (s *shelf) put(name string, c stageintest.Codec, n int) {
 	want, err := stageintest.TwinPacked(c, packed)
 	stageintest.NoError(s.t, err)
 	maps.Copy(s.want, want)
-	s.Fs.Add("/src/"+name, source.TypeRegular|0o644, packed)
+	s.FS.Add("/src/"+name, source.TypeRegular|0o644, packed)
 	s.size += int64(len(packed))
 }
 
@@ -77,7 +77,7 @@ func newDeadly(s *shelf, lives int) *deadly {
 		d.m.mu.Unlock()
 		return d.m.die(part, w)
 	}
-	s.Config, s.Fs.OnRead = d.config, d.reads
+	s.Config, s.FS.OnRead = d.config, d.reads
 	return d
 }
 
@@ -142,7 +142,7 @@ func TestCheckpointsOfSeveral(t *testing.T) {
 				s.r = rand.New(rand.NewPCG(k, 77))
 				s.Nodes, s.Stripe = 1+int(k%3), 30_000
 				packed, want := zipOf(t, stageintest.Shard(t, s.r, "z-", 60, 12_000))
-				s.Fs.Add("/src/z.zip", source.TypeRegular|0o644, packed)
+				s.FS.Add("/src/z.zip", source.TypeRegular|0o644, packed)
 				s.size += int64(len(packed))
 				maps.Copy(s.want, want)
 				ways := []stageintest.Codec{stageintest.SeekableCodecs[0], stageintest.SeekableCodecs[1], stageintest.GzipOneMember, asIs, stageintest.Codecs[1], stageintest.Codecs[2]}
@@ -211,7 +211,7 @@ func TestCheckpointsAnywhere(t *testing.T) {
 		s.Lim.Checkpoint, s.Lim.Apart, s.Lim.Piece = 1, 4096, 4096
 		s.Nodes, s.want, s.Stripe = 1, want, 20_000
 		for i, b := range archives {
-			s.Fs.Add(fmt.Sprint("/src/s", i, ".tar"), source.TypeRegular|0o644, b)
+			s.FS.Add(fmt.Sprint("/src/s", i, ".tar"), source.TypeRegular|0o644, b)
 			s.size += int64(len(b))
 		}
 		newDeadly(s, lives).check()

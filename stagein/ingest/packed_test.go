@@ -36,7 +36,7 @@ func checkPacked(t *testing.T, c stageintest.Codec, archive []byte, nodes int, s
 		t.Fatalf("%d nodes: %v", nodes, err)
 	}
 	stageintest.CheckTree(t, got, want)
-	read, size := j.Fs.Read.Load(), int64(len(archive))
+	read, size := j.FS.Read.Load(), int64(len(archive))
 	if read != size || j.Sum.SourceBytes != read || j.Sum.SourceTotal != size || j.Plan.Size != size || !j.Sum.Done {
 		t.Errorf("%d nodes: read %d bytes of %d, progress %+v, plan %d", nodes, read, size, j.Sum, j.Plan.Size)
 	}
@@ -91,7 +91,7 @@ func TestPackedSpreads(t *testing.T) {
 	for i := range 40 {
 		j := checkPacked(t, stageintest.Codecs[0], archive, 4, func(j *jobtest.Job) {
 			j.Path = fmt.Sprintf("/src/shard-%03d.tgz", i)
-			j.Fs.Add(j.Path, 0o100644, archive)
+			j.FS.Add(j.Path, 0o100644, archive)
 		})
 		if len(j.Plan.Parts) != 1 {
 			t.Fatalf("%d parts, want 1", len(j.Plan.Parts))
@@ -195,11 +195,11 @@ func TestPackedChangesWhileStaged(t *testing.T) {
 		"changed": func(n *stageintest.MemNode) { n.Info.Mtime++ },
 	} {
 		j := jobtest.TarJob(archive, 3)
-		n := j.Fs.Nodes[j.Path]
+		n := j.FS.Nodes[j.Path]
 		once := false
-		j.Fs.OnRead = func(_ string, off int64) {
-			j.Fs.Mu.Lock()
-			defer j.Fs.Mu.Unlock()
+		j.FS.OnRead = func(_ string, off int64) {
+			j.FS.Mu.Lock()
+			defer j.FS.Mu.Unlock()
 			if off >= 512 && !once {
 				once = true
 				change(n)

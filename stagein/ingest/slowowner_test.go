@@ -28,15 +28,15 @@ func TestSlowOwner(t *testing.T) {
 			s := jobtest.NewRack(t, 1, "/src/"+name, stagein.Options{})
 			s.Lim, s.Memory = jobtest.Bounds{Piece: piece, Carry: 1024}, memory
 			archive := stageintest.PackAs(t, name, members)
-			s.Fs.Add(s.Path, source.TypeRegular|0o644, archive)
+			s.FS.Add(s.Path, source.TypeRegular|0o644, archive)
 			var stored, most atomic.Int64
 			look := func() {
 				// A compressed byte stands for one that is stored, or for less.
-				if ahead := s.Fs.Read.Load() - stored.Load(); ahead > most.Load() {
+				if ahead := s.FS.Read.Load() - stored.Load(); ahead > most.Load() {
 					most.Store(ahead)
 				}
 			}
-			s.Fs.OnRead = func(string, int64) { look() }
+			s.FS.OnRead = func(string, int64) { look() }
 			turn := make(chan struct{}, 1) // one is stored at a time
 			s.Target = &stageintest.MemTarget{OnPut: func(_ metadata.NodeID, _ metadata.Ino, n int) error {
 				turn <- struct{}{}

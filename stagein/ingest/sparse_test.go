@@ -199,7 +199,7 @@ func TestSparseIsFetchedAgain(t *testing.T) {
 					s.Free = func(metadata.NodeID) (int64, bool) { return 1 << 30, true }
 					s.Lim.Apart, s.RangeSize = 5000, 20_000
 				}
-				s.Fs.Add(s.Path, source.TypeRegular|0o644, b)
+				s.FS.Add(s.Path, source.TypeRegular|0o644, b)
 				want, err := stageintest.TwinTar(archive)
 				if err != nil {
 					t.Fatal(err)

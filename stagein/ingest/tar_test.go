@@ -33,7 +33,7 @@ func checkTar(t *testing.T, archive []byte, nodes int, set ...func(*jobtest.Job)
 			files++
 		}
 	}
-	read := j.Fs.Read.Load()
+	read := j.FS.Read.Load()
 	if j.Sum.SourceBytes != read || j.Sum.Bytes != bytes || j.Sum.Files != files || !j.Sum.Done || j.Sum.SourceTotal != int64(len(archive)) {
 		t.Errorf("%d nodes: progress %+v, want %d source bytes, %d bytes, %d files", nodes, j.Sum, read, bytes, files)
 	}

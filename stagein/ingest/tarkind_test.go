@@ -59,8 +59,8 @@ func TestTarGiantSeamIsEarly(t *testing.T) {
 		j := jobtest.TarJob(archive, 5)
 		all, left := make(chan struct{}), 4
 		j.Sent = func(int) {
-			j.Fs.Mu.Lock()
-			defer j.Fs.Mu.Unlock()
+			j.FS.Mu.Lock()
+			defer j.FS.Mu.Unlock()
 			if left--; left == 0 {
 				close(all)
 			}
@@ -249,9 +249,9 @@ func TestTarSlowNeighbour(t *testing.T) {
 				<-read
 			}
 		}
-		j.Fs.OnRead = func(_ string, off int64) {
-			j.Fs.Mu.Lock()
-			defer j.Fs.Mu.Unlock()
+		j.FS.OnRead = func(_ string, off int64) {
+			j.FS.Mu.Lock()
+			defer j.FS.Mu.Unlock()
 			if off+int64(j.Lim.Piece) >= int64(len(archive)) && first {
 				first = false
 				close(read)

@@ -44,7 +44,7 @@ func checkZip(t *testing.T, archive []byte, nodes int, more int64, set ...func(*
 		t.Fatalf("%d nodes: %v", nodes, err)
 	}
 	stageintest.CheckTree(t, got, want)
-	read, size := j.Fs.Read.Load(), int64(len(archive))
+	read, size := j.FS.Read.Load(), int64(len(archive))
 	if read < size || read > size+more || j.Sum.SourceBytes != read || j.Sum.SourceTotal != read || j.Plan.Size != size || !j.Sum.Done {
 		t.Errorf("%d nodes: read %d bytes of %d, progress %+v, plan %d", nodes, read, size, j.Sum, j.Plan.Size)
 	}
@@ -270,18 +270,18 @@ func TestZipChangesWhileStaged(t *testing.T) {
 		change func(*jobtest.Job)
 		want   string
 	}{
-		"shrinks":    {func(j *jobtest.Job) { n := j.Fs.Nodes[j.Path]; n.Data = n.Data[:len(n.Data)/4] }, "shorter"},
-		"is touched": {func(j *jobtest.Job) { j.Fs.Nodes[j.Path].Info.Mtime++ }, "changed"},
-		"grows":      {func(j *jobtest.Job) { j.Fs.Nodes[j.Path].Info.Size++ }, "now"},
-		"disappears": {func(j *jobtest.Job) { delete(j.Fs.Nodes, j.Path) }, "no such file"},
+		"shrinks":    {func(j *jobtest.Job) { n := j.FS.Nodes[j.Path]; n.Data = n.Data[:len(n.Data)/4] }, "shorter"},
+		"is touched": {func(j *jobtest.Job) { j.FS.Nodes[j.Path].Info.Mtime++ }, "changed"},
+		"grows":      {func(j *jobtest.Job) { j.FS.Nodes[j.Path].Info.Size++ }, "now"},
+		"disappears": {func(j *jobtest.Job) { delete(j.FS.Nodes, j.Path) }, "no such file"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			j := jobtest.TarJob(archive, 3)
 			var once sync.Once
 			j.Order = func(int) { // when the plan is made
 				once.Do(func() {
-					j.Fs.Mu.Lock()
-					defer j.Fs.Mu.Unlock()
+					j.FS.Mu.Lock()
+					defer j.FS.Mu.Unlock()
 					c.change(j)
 				})
 			}

@@ -32,7 +32,7 @@ import (
 
 // Job stages a source with n nodes, all in this process.
 type Job struct {
-	Fs      *stageintest.MemFS
+	FS      *stageintest.MemFS
 	Nodes   int
 	Path    string // of the source
 	Region  int64
@@ -84,7 +84,7 @@ func (j *Job) Run(ctx context.Context) (map[string]stageintest.Entry, error) {
 	}
 	j.Target.Objects, j.Target.Discard = map[stageintest.ObjectKey][]byte{}, j.Discard
 	cfg := &scan.Config{
-		FS: j.Fs, Request: stagein.Request{Source: j.Path, Name: "ds", Options: j.Opts}, Dataset: 3, Map: m,
+		FS: j.FS, Request: stagein.Request{Source: j.Path, Name: "ds", Options: j.Opts}, Dataset: 3, Map: m,
 		UID: JobUID, GID: JobGID, Log: j.Log, Region: j.Region, Stripe: j.Stripe, Free: j.Free,
 	}
 	j.Scanned = nil
@@ -174,7 +174,7 @@ func (j *Job) share(m cluster.Map, i int, w, skips io.Writer, seams []chan []byt
 	}
 	pool := source.NewPool(j.buffers())
 	cfg := ingest.Config{
-		Plan: &plan, Part: plan.Parts[i], FS: j.Fs, Map: m, Target: j.Target, Records: w, Skipped: skips, Workers: 4, Pool: pool, Scratch: &manifest.Scratch{},
+		Plan: &plan, Part: plan.Parts[i], FS: j.FS, Map: m, Target: j.Target, Records: w, Skipped: skips, Workers: 4, Pool: pool, Scratch: &manifest.Scratch{},
 		RestartPoints: func(n uint32, points []byte) error {
 			j.mu.Lock()
 			defer j.mu.Unlock()
@@ -344,10 +344,10 @@ func sumsUp(rec *manifest.Record, data string) error {
 // TarJob makes a job of an archive with small limits, so that small archives
 // meet every kind of boundary.
 func TarJob(archive []byte, nodes int) *Job {
-	j := &Job{Fs: stageintest.NewFS(), Nodes: nodes, Path: "/src/a.tar", Region: 1024, Stripe: 1 << 20}
+	j := &Job{FS: stageintest.NewFS(), Nodes: nodes, Path: "/src/a.tar", Region: 1024, Stripe: 1 << 20}
 	j.Lim = Bounds{Piece: 2048, Carry: 1024}
 	j.Memory = 64 << 10
-	j.Fs.Add(j.Path, source.TypeRegular|0o644, archive)
+	j.FS.Add(j.Path, source.TypeRegular|0o644, archive)
 	return j
 }
 

@@ -3,6 +3,13 @@ package jobtest
 import (
 	"context"
 	"fmt"
+	"maps"
+	"path"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
 	"github.com/bivouacfs/bivouac/datapath"
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/metadata/cluster"
@@ -10,12 +17,6 @@ import (
 	"github.com/bivouacfs/bivouac/stagein/scan"
 	"github.com/bivouacfs/bivouac/stagein/source"
 	"github.com/bivouacfs/bivouac/stagein/stageintest"
-	"maps"
-	"path"
-	"slices"
-	"strings"
-	"testing"
-	"time"
 )
 
 // FillStaged runs the fills of what the job has staged, on the nodes that are up in m.
@@ -84,10 +85,10 @@ type Rack struct {
 
 func NewRack(t *testing.T, nodes int, pattern string, o stagein.Options) *Rack {
 	s := &Rack{T: t, Want: map[string]string{}}
-	s.Job = &Job{Fs: stageintest.NewFS(), Nodes: nodes, Path: pattern, Stripe: 1 << 20, Opts: o}
+	s.Job = &Job{FS: stageintest.NewFS(), Nodes: nodes, Path: pattern, Stripe: 1 << 20, Opts: o}
 	s.Lim = Bounds{Piece: 2048, Carry: 1024}
 	for _, d := range []string{"/", "/src"} {
-		s.Fs.Add(d, source.TypeDir|0o755, nil)
+		s.FS.Add(d, source.TypeDir|0o755, nil)
 	}
 	return s
 }
@@ -102,7 +103,7 @@ func (s *Rack) Archive(name, prefix string, n int, under string) {
 		members = append(members, stageintest.TarFile(p, []byte(data)))
 		s.Want[path.Join(under, p)] = data
 	}
-	s.Fs.Add("/src/"+name, source.TypeRegular|0o644, stageintest.PackAs(s.T, name, members))
+	s.FS.Add("/src/"+name, source.TypeRegular|0o644, stageintest.PackAs(s.T, name, members))
 }
 
 // Staged stages, and returns what became of it.

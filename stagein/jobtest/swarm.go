@@ -3,14 +3,15 @@ package jobtest
 import (
 	"bytes"
 	"context"
+	"sync"
+
 	"github.com/bivouacfs/bivouac/datapath"
 	"github.com/bivouacfs/bivouac/datapath/wire"
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/stagein/fill"
-	"sync"
 )
 
-// camp is the fills of one dataset on all nodes of a job; each is the Others of
+// swarm is the fills of one dataset on all nodes of a job; each is a peer of
 // the rest.
 type swarm struct {
 	j    *Job
@@ -35,7 +36,7 @@ func NewSwarm(j *Job) *swarm {
 	return c
 }
 
-// again is a camp like c in which nobody is yet.
+// again returns a swarm like c without fills.
 func (c *swarm) again() *swarm {
 	n := NewSwarm(c.j)
 	n.Claims, n.landed, n.Sent, n.Loads = c.Claims, c.landed, c.Sent, c.Loads

@@ -27,7 +27,7 @@ func indexJob(t *testing.T, archive []byte) (j *jobtest.Job, log *bytes.Buffer) 
 	t.Helper()
 	j, log = jobtest.TarJob(archive, 3), &bytes.Buffer{}
 	j.Opts = stagein.Options{Index: stagein.IndexCache, Cache: source.Name(filepath.Join(t.TempDir(), "cache"))}
-	j.Fs.Nodes[j.Path].Info.UID = uint32(os.Getuid())
+	j.FS.Nodes[j.Path].Info.UID = uint32(os.Getuid())
 	l := logrus.New()
 	l.SetOutput(log)
 	j.Log = logrus.NewEntry(l)
@@ -47,7 +47,7 @@ func indexFile(t *testing.T, j *jobtest.Job) string {
 // staged runs the job and compares with the twin.
 func stagedAs(t *testing.T, j *jobtest.Job, want map[string]stageintest.Entry) {
 	t.Helper()
-	j.Fs.Read.Store(0)
+	j.FS.Read.Store(0)
 	got, err := j.Run(context.Background())
 	if err != nil {
 		t.Fatal(err)
@@ -56,7 +56,7 @@ func stagedAs(t *testing.T, j *jobtest.Job, want map[string]stageintest.Entry) {
 	if j.Scanned != nil && len(j.Scanned.Indexes) == 1 {
 		j.Found = scan.ItemsOf(t, j.Scanned.Indexes)
 	}
-	if read := j.Fs.Read.Load(); j.Sum.SourceBytes != read {
+	if read := j.FS.Read.Load(); j.Sum.SourceBytes != read {
 		t.Errorf("%d bytes were read, %d counted", read, j.Sum.SourceBytes)
 	}
 }
@@ -106,7 +106,7 @@ func TestIndexUnusable(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, spoil := range map[string]func(t *testing.T, j *jobtest.Job, path string){
-		"stale": func(_ *testing.T, j *jobtest.Job, _ string) { j.Fs.Nodes[j.Path].Info.Mtime++ },
+		"stale": func(_ *testing.T, j *jobtest.Job, _ string) { j.FS.Nodes[j.Path].Info.Mtime++ },
 		"cut":   func(t *testing.T, _ *jobtest.Job, path string) { stageintest.NoError(t, os.Truncate(path, 60)) },
 		"empty": func(t *testing.T, _ *jobtest.Job, path string) { stageintest.NoError(t, os.Truncate(path, 0)) },
 		"other": func(t *testing.T, _ *jobtest.Job, path string) {
@@ -125,7 +125,7 @@ func TestIndexUnusable(t *testing.T) {
 			stageintest.NoError(t, os.Chown(path, 4321, 4321))
 		},
 		"short": func(t *testing.T, j *jobtest.Job, path string) { // without its last member
-			key, err := srctar.KeyOf(bytes.NewReader(archive), "", j.Fs.Nodes[j.Path].Info)
+			key, err := srctar.KeyOf(bytes.NewReader(archive), "", j.FS.Nodes[j.Path].Info)
 			stageintest.NoError(t, err)
 			var b bytes.Buffer
 			stageintest.NoError(t, srctar.WriteIndex(&b, key, scan.EachOf(j.Found[:1])), os.WriteFile(path, b.Bytes(), 0o600))
@@ -254,13 +254,13 @@ func TestIndexBeside(t *testing.T) {
 func TestIndexOfSeveral(t *testing.T) {
 	r := stageintest.Rand(t)
 	j, log := indexJob(t, nil)
-	delete(j.Fs.Nodes, j.Path)
+	delete(j.FS.Nodes, j.Path)
 	j.Path = "/src/*.tar"
-	j.Fs.Add("/src", source.TypeDir|0o755, nil)
+	j.FS.Add("/src", source.TypeDir|0o755, nil)
 	all := map[string]stageintest.Entry{}
 	for _, name := range []string{"a", "b"} {
 		archive := stageintest.WriteTar(t, tar.FormatUSTAR, []stageintest.Member{stageintest.TarDir("d"), stageintest.TarFile("d/x", stageintest.RandBytes(r, 3000)), stageintest.TarFile("y", stageintest.RandBytes(r, 200))})
-		j.Fs.Add("/src/"+name+".tar", source.TypeRegular|0o644, archive).Info.UID = uint32(os.Getuid())
+		j.FS.Add("/src/"+name+".tar", source.TypeRegular|0o644, archive).Info.UID = uint32(os.Getuid())
 		tree, err := stageintest.TwinTar(archive)
 		stageintest.NoError(t, err)
 		for path, e := range tree {

@@ -32,7 +32,7 @@ func TestPackedRefusedEarly(t *testing.T) {
 					t.Errorf("spill=%s: %v, want a refusal", spill, err)
 				}
 			}
-			if read := j.Fs.Read.Load(); len(j.Target.Objects) > 0 || read > 32<<10 {
+			if read := j.FS.Read.Load(); len(j.Target.Objects) > 0 || read > 32<<10 {
 				t.Errorf("%d objects were written, and %d bytes read, before it was refused twice", len(j.Target.Objects), read)
 			}
 		})
@@ -44,8 +44,8 @@ func TestArchivesRefusedEarly(t *testing.T) {
 	c := stageintest.Codecs[2]
 	plain := jobtest.TooLarge(t)
 	j := jobtest.TarJob(c.Pack(t, plain[:len(plain)/2/source.BlockSize*source.BlockSize]), 4)
-	j.Fs.Add("/src/b.tar", source.TypeRegular|0o644, c.Pack(t, plain))
-	j.Fs.Add("/src", source.TypeDir|0o755, nil)
+	j.FS.Add("/src/b.tar", source.TypeRegular|0o644, c.Pack(t, plain))
+	j.FS.Add("/src", source.TypeDir|0o755, nil)
 	j.Path, j.Free = "/src/*.tar", jobtest.HasRoom
 	if _, err := j.Run(context.Background()); !stageintest.ErrorHas(err, "n0 needs room for 5", "KiB and has 300.0 KiB", "unpack=no") || len(j.Target.Objects) > 0 {
 		t.Errorf("%v with %d objects, want a refusal", err, len(j.Target.Objects))
@@ -62,7 +62,7 @@ func TestPackedPartOfMore(t *testing.T) {
 		if err != nil || len(tree) != 11 {
 			t.Errorf("%s: %d files, %v", c.Name, len(tree), err)
 		}
-		read := j.Fs.Read.Load()
+		read := j.FS.Read.Load()
 		if got := j.Sum.SourceBytes; got != read {
 			t.Errorf("%s: %d bytes were counted of %d that were read", c.Name, got, read)
 		}
@@ -77,8 +77,8 @@ func TestPackedLooksCount(t *testing.T) {
 		if _, err := j.Run(context.Background()); err != nil {
 			t.Fatal(err)
 		}
-		n := int64(len(j.Fs.Nodes[j.Path].Data))
-		if read := j.Fs.Read.Load(); j.Sum.SourceBytes != read || read > n+16<<10 {
+		n := int64(len(j.FS.Nodes[j.Path].Data))
+		if read := j.FS.Read.Load(); j.Sum.SourceBytes != read || read > n+16<<10 {
 			t.Errorf("%s: %d bytes were counted of %d that were read of %d", c.Name, j.Sum.SourceBytes, read, n)
 		}
 	}

@@ -4,13 +4,15 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"slices"
+	"syscall"
+
+	"golang.org/x/sync/errgroup"
+
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/stagein"
 	"github.com/bivouacfs/bivouac/stagein/archive"
 	"github.com/bivouacfs/bivouac/stagein/source"
-	"golang.org/x/sync/errgroup"
-	"slices"
-	"syscall"
 )
 
 // planMany gives whole archives to nodes, the largest first, so that all read about as much. With a limit, one node

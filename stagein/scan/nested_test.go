@@ -40,7 +40,7 @@ func nest(t *testing.T, nodes int, o stagein.Options) *jobtest.Rack {
 		outer = append(outer, stageintest.TarFile(p, []byte(data)))
 		s.Want[p] = data
 	}
-	s.Fs.Add("/src/set.tar", source.TypeRegular|0o644, stageintest.WriteTar(t, tar.FormatPAX, outer))
+	s.FS.Add("/src/set.tar", source.TypeRegular|0o644, stageintest.WriteTar(t, tar.FormatPAX, outer))
 	return s
 }
 
@@ -66,7 +66,7 @@ func TestNested(t *testing.T) {
 				t.Errorf("%q is there", p)
 			}
 		}
-		if read := s.Fs.Read.Load(); read != s.Sum.SourceBytes {
+		if read := s.FS.Read.Load(); read != s.Sum.SourceBytes {
 			t.Errorf("%d bytes were read, %d counted", read, s.Sum.SourceBytes)
 		}
 	}
@@ -100,13 +100,13 @@ func TestNestedUnwanted(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s := nest(t, 2, o)
 			s.Want = map[string]string{"good": "good", "in/1": "one", "in/2": "two"}
-			s.Fs.Add("/list", source.TypeRegular|0o600, []byte("good\nin/1\nin/2\n"))
+			s.FS.Add("/list", source.TypeRegular|0o600, []byte("good\nin/1\nin/2\n"))
 			members := []stageintest.Member{stageintest.TarFile("good", []byte("good")),
 				stageintest.TarFile("in.tar", stageintest.WriteTar(t, tar.FormatUSTAR, []stageintest.Member{stageintest.TarFile("./1", []byte("one")), fifo, stageintest.TarFile("2", []byte("two"))}))}
 			if !strings.HasPrefix(name, "by list") && name != "others" {
 				members = append(members, stageintest.TarFile("x-cut.tar", cut))
 			}
-			s.Fs.Add("/src/set.tar", source.TypeRegular|0o644, stageintest.WriteTar(t, tar.FormatUSTAR, members))
+			s.FS.Add("/src/set.tar", source.TypeRegular|0o644, stageintest.WriteTar(t, tar.FormatUSTAR, members))
 			switch name {
 			case "none":
 				s.Fails("/src/set.tar", "member ")
@@ -123,9 +123,9 @@ func TestNestedUnwanted(t *testing.T) {
 func TestNestedRefused(t *testing.T) {
 	s := nest(t, 2, stagein.Options{})
 	cut := stageintest.WriteTar(t, tar.FormatUSTAR, []stageintest.Member{stageintest.TarFile("a", make([]byte, 2000)), stageintest.TarFile("b", make([]byte, 5000))})[:4000]
-	s.Fs.Add("/src/set.tar", source.TypeRegular|0o644, stageintest.WriteTar(t, tar.FormatUSTAR, []stageintest.Member{stageintest.TarFile("n04.tar", cut)}))
+	s.FS.Add("/src/set.tar", source.TypeRegular|0o644, stageintest.WriteTar(t, tar.FormatUSTAR, []stageintest.Member{stageintest.TarFile("n04.tar", cut)}))
 	s.Fails("/src/set.tar", "member n04.tar", "truncated")
-	s.Fs.Add("/src/set.tar", source.TypeRegular|0o644, stageintest.WriteTar(t, tar.FormatUSTAR, []stageintest.Member{
+	s.FS.Add("/src/set.tar", source.TypeRegular|0o644, stageintest.WriteTar(t, tar.FormatUSTAR, []stageintest.Member{
 		stageintest.TarFile("n05.tar", stageintest.WriteTar(t, tar.FormatUSTAR, []stageintest.Member{stageintest.TarFile("a/../../b", nil)})),
 	}))
 	s.Fails("/src/set.tar", "member n05.tar", "..")

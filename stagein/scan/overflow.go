@@ -2,8 +2,9 @@ package scan
 
 import (
 	"cmp"
-	"github.com/zeebo/xxh3"
 	"slices"
+
+	"github.com/zeebo/xxh3"
 
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/stagein"

@@ -3,6 +3,11 @@ package scan
 import (
 	"context"
 	"fmt"
+	"math"
+	"syscall"
+
+	"github.com/sirupsen/logrus"
+
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/metadata/cluster"
 	"github.com/bivouacfs/bivouac/metadata/manifest"
@@ -10,9 +15,6 @@ import (
 	"github.com/bivouacfs/bivouac/stagein/archive"
 	"github.com/bivouacfs/bivouac/stagein/source"
 	"github.com/bivouacfs/bivouac/stagein/source/walk"
-	"github.com/sirupsen/logrus"
-	"math"
-	"syscall"
 )
 
 // Config is the input of Run and MakePlan.

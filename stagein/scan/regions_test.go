@@ -1,8 +1,9 @@
 package scan
 
 import (
-	"github.com/bivouacfs/bivouac/stagein/stageintest"
 	"testing"
+
+	"github.com/bivouacfs/bivouac/stagein/stageintest"
 )
 
 func TestRegions(t *testing.T) {

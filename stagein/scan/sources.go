@@ -4,13 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"path"
+	"strings"
+	"syscall"
+
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/stagein"
 	"github.com/bivouacfs/bivouac/stagein/source"
 	"github.com/bivouacfs/bivouac/stagein/source/walk"
-	"path"
-	"strings"
-	"syscall"
 )
 
 // common returns the deepest directory that all paths are in, and the paths below it.

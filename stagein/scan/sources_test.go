@@ -30,9 +30,9 @@ func TestManyArchives(t *testing.T) {
 		s.Check()
 		size := int64(0)
 		for _, n := range rackNames {
-			size += int64(len(s.Fs.Nodes["/src/"+n].Data))
+			size += int64(len(s.FS.Nodes["/src/"+n].Data))
 		}
-		if read := s.Fs.Read.Load(); read != size || s.Sum.SourceBytes != size || s.Sum.SourceTotal != size {
+		if read := s.FS.Read.Load(); read != size || s.Sum.SourceBytes != size || s.Sum.SourceTotal != size {
 			t.Errorf("%d nodes: %d bytes of %d read, counted %d of %d", nodes, read, size, s.Sum.SourceBytes, s.Sum.SourceTotal)
 		}
 		if want := min(nodes, len(rackNames)); len(s.Plan.Parts) != want {
@@ -100,11 +100,11 @@ func TestScannedArchives(t *testing.T) {
 	s.Check()
 	scanned(s)
 	s = stock(stagein.Options{List: "/list"}, 4)
-	s.Fs.Add("/list", source.TypeRegular|0o600, []byte("d/m-a2\nd/m-c5\n"))
+	s.FS.Add("/list", source.TypeRegular|0o600, []byte("d/m-a2\nd/m-c5\n"))
 	keep(s, func(p string) bool { return p == "d/m-a2" || p == "d/m-c5" })
 	s.Check()
 	scanned(s)
-	s.Fs.Add("/list", source.TypeRegular|0o600, []byte("d/m-a2\nd/none\n"))
+	s.FS.Add("/list", source.TypeRegular|0o600, []byte("d/m-a2\nd/none\n"))
 	s.Fails("1 of what /list lists", "d/none")
 	stock(stagein.Options{Include: []source.Name{"none"}}, 2).Fails("nothing of it is wanted")
 	s = stock(stagein.Options{}, 3)
@@ -115,9 +115,9 @@ func TestScannedArchives(t *testing.T) {
 	}
 	size := int64(0)
 	for _, n := range []string{"a.tar", "b.tar", "c.tar", "d.tar.gz"} {
-		size += int64(len(s.Fs.Nodes["/src/"+n].Data))
+		size += int64(len(s.FS.Nodes["/src/"+n].Data))
 	}
-	if read := s.Fs.Read.Load(); read != s.Sum.SourceBytes || read > size+4*source.BlockSize {
+	if read := s.FS.Read.Load(); read != s.Sum.SourceBytes || read > size+4*source.BlockSize {
 		t.Errorf("%d bytes of %d read, %d counted", read, size, s.Sum.SourceBytes)
 	}
 }
@@ -129,7 +129,7 @@ func TestManyKeptOpen(t *testing.T) {
 		s.Archive(fmt.Sprintf("%02d.tar", i), fmt.Sprintf("m%02d-", i), 3, "")
 	}
 	s.Check()
-	if most, open := s.Fs.Most.Load(), s.Fs.Opened.Load(); most >= 2*archive.KeptOpen || open != 0 {
+	if most, open := s.FS.Most.Load(), s.FS.Opened.Load(); most >= 2*archive.KeptOpen || open != 0 {
 		t.Errorf("%d archives were open at a time, %d are in the end", most, open)
 	}
 }
@@ -140,16 +140,16 @@ func TestKeptAsFiles(t *testing.T) {
 		for i := range 3 {
 			name := fmt.Sprintf("%d.tar", i)
 			s.Archive(name, "m", 3, "")
-			s.Fs.Add(fmt.Sprintf("/src/%d", i), source.TypeDir|0o755, nil)
-			s.Fs.Add(fmt.Sprintf("/src/%d/x.tar", i), source.TypeRegular|0o644, []byte(name))
+			s.FS.Add(fmt.Sprintf("/src/%d", i), source.TypeDir|0o755, nil)
+			s.FS.Add(fmt.Sprintf("/src/%d/x.tar", i), source.TypeRegular|0o644, []byte(name))
 		}
 		clear(s.Want)
 		for i := range 3 {
 			switch under {
 			case "":
-				s.Want[fmt.Sprintf("%d.tar", i)] = string(s.Fs.Nodes[fmt.Sprintf("/src/%d.tar", i)].Data)
+				s.Want[fmt.Sprintf("%d.tar", i)] = string(s.FS.Nodes[fmt.Sprintf("/src/%d.tar", i)].Data)
 			case "1.tar":
-				s.Want["1.tar"] = string(s.Fs.Nodes["/src/1.tar"].Data)
+				s.Want["1.tar"] = string(s.FS.Nodes["/src/1.tar"].Data)
 			default:
 				s.Want[fmt.Sprintf("%d/x.tar", i)] = fmt.Sprintf("%d.tar", i)
 			}
@@ -160,7 +160,7 @@ func TestKeptAsFiles(t *testing.T) {
 
 // TestSelected: list, patterns and limit, of archives and of directories.
 func TestSelected(t *testing.T) {
-	list := func(s *jobtest.Rack, text string) { s.Fs.Add("/list", source.TypeRegular|0o600, []byte(text)) }
+	list := func(s *jobtest.Rack, text string) { s.FS.Add("/list", source.TypeRegular|0o600, []byte(text)) }
 	for _, kind := range []string{"a.tar", "a.tar.gz", "a.zip", ""} {
 		shelf := func(o stagein.Options) *jobtest.Rack {
 			s := jobtest.NewRack(t, 3, "/src/"+kind, o)
@@ -169,10 +169,10 @@ func TestSelected(t *testing.T) {
 				return s
 			}
 			s.Path = "/src"
-			s.Fs.Add("/src/d", source.TypeDir|0o755, nil)
+			s.FS.Add("/src/d", source.TypeDir|0o755, nil)
 			for i := range 12 {
 				s.Want[fmt.Sprintf("d/m%d", i)] = fmt.Sprint(i)
-				s.Fs.Add(fmt.Sprintf("/src/d/m%d", i), source.TypeRegular|0o644, []byte(fmt.Sprint(i)))
+				s.FS.Add(fmt.Sprintf("/src/d/m%d", i), source.TypeRegular|0o644, []byte(fmt.Sprint(i)))
 			}
 			return s
 		}
@@ -194,7 +194,7 @@ func TestSelected(t *testing.T) {
 		s.Fails("/none", "no such file")
 	}
 	s := jobtest.NewRack(t, 2, "/src", stagein.Options{List: "/list"})
-	s.Fs.Add("/src/a", source.TypeRegular|0o600, nil)
+	s.FS.Add("/src/a", source.TypeRegular|0o600, nil)
 	list(s, "a\nb\nc/d\n")
 	s.Fails("2 of what /list lists", `"b" "c/d"`, "on-error=skip")
 	s.Opts.OnError = stagein.OnErrorSkip
@@ -209,7 +209,7 @@ func TestSourcesRefused(t *testing.T) {
 	s := jobtest.NewRack(t, 2, "/src/*.tar", stagein.Options{})
 	s.Fails("/src/*.tar", "matches nothing")
 	s.Archive("a.tar", "a", 2, "")
-	s.Fs.Add("/src/b.tar", source.TypeDir|0o755, nil)
+	s.FS.Add("/src/b.tar", source.TypeDir|0o755, nil)
 	s.Fails("/src/b.tar", "unpack=no")
 	s = jobtest.NewRack(t, 2, "/src/a.tar", stagein.Options{Include: []source.Name{"nothing*"}})
 	s.Archive("a.tar", "a", 2, "")
@@ -227,7 +227,7 @@ func TestListedIsNotThere(t *testing.T) {
 			fresh := func(o stagein.Options) *jobtest.Rack {
 				o.List, o.Fill.Kind = "/list", fill
 				s := jobtest.NewRack(t, 3, "/src/*", o)
-				s.Fs.Add("/list", source.TypeRegular|0o600, []byte("./m0-1\nm0-3\nnot/there\n"))
+				s.FS.Add("/list", source.TypeRegular|0o600, []byte("./m0-1\nm0-3\nnot/there\n"))
 				for i, name := range names {
 					s.Archive(name, fmt.Sprintf("m%d-", i), 5, "")
 				}
@@ -265,29 +265,29 @@ func TestSkip(t *testing.T) {
 		s.Skipped(parts...)
 	}
 	both("/src", "/src/", func(s *jobtest.Rack) {
-		s.Fs.Add("/src/good", source.TypeRegular|0o600, []byte("good"))
-		s.Fs.Add("/src/secret", source.TypeRegular, []byte("no")).Err = syscall.EACCES
-		s.Fs.Add("/src/fifo", source.TypeFIFO|0o600, nil)
+		s.FS.Add("/src/good", source.TypeRegular|0o600, []byte("good"))
+		s.FS.Add("/src/secret", source.TypeRegular, []byte("no")).Err = syscall.EACCES
+		s.FS.Add("/src/fifo", source.TypeFIFO|0o600, nil)
 		s.Want["good"] = "good"
-		s.Fs.Add("/src/closed", source.TypeDir, nil).Err = syscall.EACCES
+		s.FS.Add("/src/closed", source.TypeDir, nil).Err = syscall.EACCES
 	}, "/src/secret: ", "/src/fifo: ", "/src/closed: ")
 	bad := func(name string, typ byte) stageintest.Member {
 		return stageintest.Member{Header: tar.Header{Name: name, Typeflag: typ}}
 	}
 	both("/src/a.tar", "at offset", func(s *jobtest.Rack) {
 		ms := []stageintest.Member{stageintest.TarFile("1", []byte("one")), bad("dev", tar.TypeChar), bad("fifo", tar.TypeFifo), stageintest.TarFile("/abs", []byte("x")), stageintest.TarFile("2", []byte("two")), stageintest.TarFile("../up", []byte("y")), stageintest.TarFile("3", nil)}
-		s.Fs.Add("/src/a.tar", source.TypeRegular|0o600, stageintest.WriteTar(s.T, tar.FormatPAX, ms))
+		s.FS.Add("/src/a.tar", source.TypeRegular|0o600, stageintest.WriteTar(s.T, tar.FormatPAX, ms))
 		s.Want["1"], s.Want["2"], s.Want["3"] = "one", "two", ""
 	}, "dev: ", "fifo: ", "/abs: ", "../up: ")
 	both("/src/a.zip", "at offset", func(s *jobtest.Rack) {
 		z := stageintest.WriteZip(s.T, "", stageintest.ZipFile("1", []byte("one")), stageintest.ZipFile("bad", bytes.Repeat([]byte("damaged"), 999)), stageintest.ZipFile("2", []byte("two")))
 		at := bytes.Index(z, []byte("bad")) + 20
 		z[at] ^= 0x55
-		s.Fs.Add("/src/a.zip", source.TypeRegular|0o600, z)
+		s.FS.Add("/src/a.zip", source.TypeRegular|0o600, z)
 		s.Want["1"], s.Want["2"] = "one", "two"
 	}, "bad: ")
 	both("/src/a.zip", "at offset", func(s *jobtest.Rack) {
-		s.Fs.Add("/src/a.zip", source.TypeRegular|0o600, stageintest.WriteZip(s.T, "", stageintest.ZipFile("1", []byte("one")), stageintest.ZipPipe("pipe"), stageintest.ZipFile("../up", []byte("y")), stageintest.ZipFile("2", []byte("two")), stageintest.ZipFile("1", []byte("again"))))
+		s.FS.Add("/src/a.zip", source.TypeRegular|0o600, stageintest.WriteZip(s.T, "", stageintest.ZipFile("1", []byte("one")), stageintest.ZipPipe("pipe"), stageintest.ZipFile("../up", []byte("y")), stageintest.ZipFile("2", []byte("two")), stageintest.ZipFile("1", []byte("again"))))
 		s.Want["1"], s.Want["2"] = "again", "two"
 	}, "pipe: ", "../up: ", "1: ")
 }
@@ -316,16 +316,16 @@ func TestUnwantedIsNotRefused(t *testing.T) {
 			"dir": nil,
 		} {
 			s := jobtest.NewRack(t, 3, "/src/a."+kind, o)
-			s.Fs.Add("/list", source.TypeRegular|0o600, []byte("1\n2\n"))
+			s.FS.Add("/list", source.TypeRegular|0o600, []byte("1\n2\n"))
 			s.Want["1"], s.Want["2"] = "one", string(members[3].Data)
-			s.Fs.Add("/src/a."+kind, source.TypeRegular|0o600, archive)
+			s.FS.Add("/src/a."+kind, source.TypeRegular|0o600, archive)
 			if archive == nil {
-				s.Fs.Add("/src/a.dir", source.TypeDir|0o755, nil)
-				s.Fs.Add("/src/a.dir/1", source.TypeRegular|0o644, []byte("one"))
-				s.Fs.Add("/src/a.dir/2", source.TypeRegular|0o644, members[3].Data)
-				s.Fs.Add("/src/a.dir/x-fifo", source.TypeFIFO|0o600, nil)
+				s.FS.Add("/src/a.dir", source.TypeDir|0o755, nil)
+				s.FS.Add("/src/a.dir/1", source.TypeRegular|0o644, []byte("one"))
+				s.FS.Add("/src/a.dir/2", source.TypeRegular|0o644, members[3].Data)
+				s.FS.Add("/src/a.dir/x-fifo", source.TypeFIFO|0o600, nil)
 				if len(o.Include) == 0 { // it may have one of those names in it
-					s.Fs.Add("/src/a.dir/x-closed", source.TypeDir, nil).Err = syscall.EACCES
+					s.FS.Add("/src/a.dir/x-closed", source.TypeDir, nil).Err = syscall.EACCES
 				}
 			}
 			t.Run(fmt.Sprintf("%s/%+v", kind, o), func(t *testing.T) {
@@ -342,9 +342,9 @@ func TestUnwantedIsNotRefused(t *testing.T) {
 // TestExcludedIsNotMissing: what a list has and a pattern excludes is not looked for.
 func TestExcludedIsNotMissing(t *testing.T) {
 	s := jobtest.NewRack(t, 2, "/src", stagein.Options{List: "/list", Exclude: []source.Name{"x-*"}})
-	s.Fs.Add("/list", source.TypeRegular|0o600, []byte("1\nx-closed\n"))
-	s.Fs.Add("/src/1", source.TypeRegular|0o644, []byte("one"))
-	s.Fs.Add("/src/x-closed", source.TypeDir, nil).Err = syscall.EACCES
+	s.FS.Add("/list", source.TypeRegular|0o600, []byte("1\nx-closed\n"))
+	s.FS.Add("/src/1", source.TypeRegular|0o644, []byte("one"))
+	s.FS.Add("/src/x-closed", source.TypeDir, nil).Err = syscall.EACCES
 	s.Want["1"] = "one"
 	s.Check()
 }
@@ -353,10 +353,10 @@ func TestExcludedIsNotMissing(t *testing.T) {
 func TestDirectoryKept(t *testing.T) {
 	s := jobtest.NewRack(t, 2, "/src", stagein.Options{Unpack: stagein.UnpackNo})
 	s.Archive("a.tar", "a", 3, "")
-	s.Want = map[string]string{"a.tar": string(s.Fs.Nodes["/src/a.tar"].Data)}
+	s.Want = map[string]string{"a.tar": string(s.FS.Nodes["/src/a.tar"].Data)}
 	s.Check()
 	s = jobtest.NewRack(t, 2, "/src/*", stagein.Options{Unpack: stagein.UnpackNo})
-	s.Fs.Add("/src/l.tar", source.TypeSymlink|0o777, nil).Target = "/elsewhere"
+	s.FS.Add("/src/l.tar", source.TypeSymlink|0o777, nil).Target = "/elsewhere"
 	s.Archive("a.tar", "a", 3, "")
 	s.Fails("/src/l.tar", "symbolic link")
 }
@@ -368,7 +368,7 @@ func TestSkipCut(t *testing.T) {
 	for cut, want := range map[int]int{len(whole) - 1024: 3, 2*5632 + 512: 2, 2*5632 + 700: 2, 5632 + 3000: 1, 5632: 1, 700: 0} {
 		s := jobtest.NewRack(t, 2, "/src/*.tar", stagein.Options{OnError: stagein.OnErrorSkip})
 		s.Archive("b.tar", "b", 2, "")
-		s.Fs.Add("/src/a.tar", source.TypeRegular|0o600, whole[:cut])
+		s.FS.Add("/src/a.tar", source.TypeRegular|0o600, whole[:cut])
 		for i := range want {
 			s.Want[fmt.Sprint(i+1)] = string(data)
 		}

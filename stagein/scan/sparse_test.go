@@ -24,10 +24,10 @@ func TestSparseIsReadOnce(t *testing.T) {
 			got, err := j.Run(context.Background())
 			stageintest.NoError(t, err)
 			stageintest.CheckTree(t, got, want)
-			if j.Scanned != nil || j.Fs.Nodes[j.Path+scan.Beside] != nil {
+			if j.Scanned != nil || j.FS.Nodes[j.Path+scan.Beside] != nil {
 				t.Errorf("scanned %+v", j.Scanned)
 			}
-			if read := j.Fs.Read.Load(); read != j.Sum.SourceBytes {
+			if read := j.FS.Read.Load(); read != j.Sum.SourceBytes {
 				t.Errorf("%d bytes were read, %d counted", read, j.Sum.SourceBytes)
 			}
 		}

@@ -3,6 +3,7 @@ package scan
 import (
 	"context"
 	"fmt"
+
 	"github.com/bivouacfs/bivouac/stagein/archive"
 	"github.com/bivouacfs/bivouac/stagein/source"
 	"github.com/bivouacfs/bivouac/stagein/source/zip"

@@ -2,6 +2,7 @@ package scan
 
 import (
 	"fmt"
+
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/stagein"
 	"github.com/bivouacfs/bivouac/stagein/source"

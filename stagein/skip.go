@@ -2,6 +2,7 @@ package stagein
 
 import (
 	"fmt"
+
 	"github.com/bivouacfs/bivouac/metadata/manifest"
 	"github.com/bivouacfs/bivouac/stagein/source"
 )

@@ -2,9 +2,10 @@ package stagein
 
 import (
 	"fmt"
+	"syscall"
+
 	"github.com/bivouacfs/bivouac/metadata"
 	"github.com/bivouacfs/bivouac/stagein/archive"
-	"syscall"
 )
 
 // Origins is the sources of a dataset, for nodes that fetch its files after the manifest was published. It is JSON.
