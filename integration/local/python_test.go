@@ -90,7 +90,7 @@ type trained struct {
 	Copy, Unmodified, Bivouac, Locality []float64
 	Local, Samples, Shards              int
 	Plan                                string
-	Staged                              []string
+	Staged, Refused                     []string
 	ShardsDiffer                        bool `json:"shards differ"`
 	TableDiffers                        bool `json:"table differs"`
 }
@@ -134,6 +134,12 @@ func TestPython(t *testing.T) {
 	}
 	if r.Shards != 48 || r.ShardsDiffer || r.TableDiffers {
 		t.Errorf("%d samples in shards, differ: %v; table differs: %v", r.Shards, r.ShardsDiffer, r.TableDiffers)
+	}
+	if len(r.Refused) > 0 {
+		t.Errorf("the daemon refused plans, positions or measurements: %q", r.Refused)
+	}
+	if out := c.ok("report", "--dir", c.dir); !strings.Contains(out, "FIRST BATCH") {
+		t.Errorf("the report is %q, want what the ranks have measured in it", out)
 	}
 	c.samplerSurvives()
 }

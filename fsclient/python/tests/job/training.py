@@ -25,8 +25,22 @@ from bivouac import _reporter  # noqa: E402
 from bivouac.torch import DistributedSampler, LocalitySampler  # noqa: E402
 
 
+class Refusals(logging.Handler):
+    """Keeps what the daemon refused."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.lines = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if "refused" in record.getMessage():
+            self.lines.append(record.getMessage())
+
+
 def main(copy: Path, found: Path) -> None:
     logging.basicConfig(level=logging.WARNING)
+    refusals = Refusals()
+    logging.getLogger("bivouac").addHandler(refusals)
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     images = bivouac.dataset("images").wait("all")
@@ -56,6 +70,7 @@ def main(copy: Path, found: Path) -> None:
     again = bivouac.stage_in(copy / "table", "again", order="source", wait="all")  # by all ranks
     result["staged"] = [p.name for p in again.paths()]
     _reporter.flush()
+    result["refused"] = refusals.lines
     dist.barrier()
     if dist.get_rank() == 0:
         found.write_text(json.dumps(result))
