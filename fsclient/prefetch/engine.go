@@ -238,7 +238,7 @@ func (e *Engine) begin(plan *accessplan.Plan, changed <-chan struct{}) (*followe
 		return nil, err
 	}
 	return &follower{
-		e: e, numbers: numbers, changed: changed,
+		e: e, plan: plan, numbers: numbers, changed: changed,
 		t: New(order, Config{Budget: e.cfg.Budget, Mean: e.mean(numbers)}), results: make(chan []result, batches),
 	}, nil
 }

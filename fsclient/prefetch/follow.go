@@ -19,6 +19,7 @@ import (
 // follower follows one plan. Its goroutine owns the tracker.
 type follower struct {
 	e       *Engine
+	plan    *accessplan.Plan
 	numbers *accessplan.Numbering
 	changed <-chan struct{}
 	t       *Tracker
@@ -50,7 +51,8 @@ func (f *follower) run(ctx context.Context) {
 		case <-clock.C:
 			f.positions()
 		case <-f.changed:
-			over = true
+			plan, changed := f.e.cfg.Plan()
+			over, f.changed = plan != f.plan, changed // else it was another dataset's
 		case <-ctx.Done():
 			over = true
 		}

@@ -105,11 +105,11 @@ type Tracker struct {
 	phase   accessplan.Phase
 	reason  string
 	current int  // the epoch that is being read
+	before  int  // the epoch followed before it; -1 is none
 	repeat  bool // the next epoch is the same
 	score   float64
 	active  map[int]*rank
 	joining map[int]joiner // other ranks near the active ones
-	exact   bool           // positions are told
 
 	search search
 	epochs []knownEpoch // the last ones used, newest last
@@ -133,7 +133,7 @@ type knownEpoch struct {
 func New(o Order, cfg Config) *Tracker {
 	cfg.Mean = max(cfg.Mean, 1)
 	t := &Tracker{
-		cfg: cfg, order: o, ranks: o.Ranks(), phase: accessplan.Waiting, current: -1,
+		cfg: cfg, order: o, ranks: o.Ranks(), phase: accessplan.Waiting, current: -1, before: -1,
 		active: make(map[int]*rank), joining: make(map[int]joiner), items: make(map[int]*item),
 		search: search{before: -1},
 	}
@@ -342,7 +342,7 @@ func (t *Tracker) turn() {
 	if n < 0 {
 		return // reads that follow fit nothing
 	}
-	t.current = n
+	t.before, t.current = t.current, n
 	clear(t.joining)
 	for _, r := range t.active {
 		if r.front < r.length-2*r.window {
@@ -367,7 +367,6 @@ func (t *Tracker) Position(id, epoch, pos int, now time.Time) {
 	if e == nil || pos > e.Len(id) {
 		return
 	}
-	t.exact = true
 	lap := 0
 	switch {
 	case t.phase == accessplan.Following && epoch == t.current:
@@ -394,7 +393,7 @@ func (t *Tracker) start(epoch int) {
 		t.deactivate(r)
 	}
 	clear(t.joining)
-	t.current, t.phase, t.reason, t.score, t.repeat = epoch, accessplan.Following, "", 1, false
+	t.current, t.before, t.phase, t.reason, t.score, t.repeat = epoch, -1, accessplan.Following, "", 1, false
 }
 
 // lose gives up the place in the plan.
@@ -403,6 +402,9 @@ func (t *Tracker) lose() {
 	for _, r := range t.active {
 		through = through || r.front > r.length/2
 		t.deactivate(r)
+	}
+	if !through && t.before >= 0 {
+		before, through = t.before, true // the epoch that was expected did not come
 	}
 	clear(t.joining)
 	if t.order.Ranks() == 0 {

@@ -35,7 +35,7 @@ func (t *Tracker) want(r *rank, at int) *item {
 	if f < 0 || r.seen(at) || at < r.front-r.window {
 		return nil
 	}
-	w := Want{File: f, Rank: r.id, Probe: !t.exact && at%probeEvery == 0}
+	w := Want{File: f, Rank: r.id, Probe: at%probeEvery == 0}
 	if it := t.items[f]; it != nil {
 		if it.Rank != r.id || it.at < at {
 			it.then, it.next = &w, at // its page may be gone by then
