@@ -227,6 +227,7 @@ func (sc *school) rows(w way, o outcome) error {
 		}
 	}
 	b.take("processors busy", "%", name, 100*o.perEpoch(func(e epochSeen) float64 { return e.busy }))
+	b.take("sent by the nodes' interfaces, steady epochs", "MB per epoch", name, o.perEpoch(func(e epochSeen) float64 { return e.wire })/1e6)
 	b.take("first step done, from the request", "s", name, o.first)
 	b.take("first epoch", "s", name, o.epochs[0].seconds)
 	b.take("steady epoch", "s", name, o.perEpoch(func(e epochSeen) float64 { return e.seconds }))
