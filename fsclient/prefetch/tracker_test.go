@@ -264,7 +264,7 @@ func (l *loader) String() string {
 		l.plan.files, len(l.local), l.plan.ranks, l.workers, l.batch, l.skip, l.exact, l.reads, l.ahead, l.wants, l.phases, l.t.State())
 }
 
-var more = flag.Int("loaders", 20, "random loaders per test")
+var more = flag.Int("loaders", 6, "random loaders per test")
 
 // TestFollows: whatever the loader, most of its reads come ahead, from the first epoch on.
 func TestFollows(t *testing.T) {
