@@ -232,10 +232,11 @@ func (c *ctlServer) remove(ctx context.Context, q RemoveRequest) error {
 		}
 		ds.Phase, ds.Error = cluster.Failed, "cancelled by bivouac cancel"
 	}
-	_, err := d.Propose(ctx, raftstore.Command{Kind: raftstore.KindRemoveDataset, Dataset: ds})
+	v, err := d.Propose(ctx, raftstore.Command{Kind: raftstore.KindRemoveDataset, Dataset: ds})
 	if err != nil {
 		return fmt.Errorf("%s: %w", q.Name, err)
 	}
+	d.setView(v) // a status that is asked for next shows it
 	return nil
 }
 
