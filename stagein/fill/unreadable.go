@@ -166,11 +166,11 @@ func (u *unreadables) where(from manifest.Origin) (source.Name, int64) {
 func remedy(err error) string {
 	switch {
 	case stagein.IsFull(err):
-		return "this node has no room for it, and it cannot be read from the middle of such an archive: remove files from scratch and read it again, or stage it in again"
+		return "this node has no room for it, and it cannot be read from the middle of such an archive: remove files of scratch and read it again, or stage it in again"
 	case errors.Is(err, syscall.ESTALE):
 		return "restore the source as it was, or stage it in again"
 	case isMismatch(err):
 		return "the source is damaged or was changed: compare it with the original, then read the file again or stage it in again"
 	}
-	return "check that this node can read the source; each read of the file tries again"
+	return "check that this node can read the source: each read tries again"
 }
