@@ -139,9 +139,16 @@ func (c *camp) noRights() {
 	if err := os.Chmod(c.path("set", "hidden"), 0); err != nil {
 		c.t.Fatal(err)
 	}
-	c.fails([]string{c.path("set", "hidden"), "permission denied"}, "stage-in", c.path("set")+":again", "--dir", c.dir)
+	// One file that cannot be read costs itself only.
+	if r := c.run("stage-in", c.path("set")+":again", "--dir", c.dir); r.status != 3 ||
+		!strings.Contains(r.err, c.path("set", "hidden")) || !strings.Contains(r.err, "permission denied") {
+		c.t.Errorf("status %d, errors:\n%s\nwant status 3, and the file named with its cause", r.status, r.err)
+	}
+	if got := c.sh("cat $HOME/job/node0/data/again/f; cat $HOME/job/node0/data/again/hidden"); !strings.HasPrefix(got, "x\n") || !strings.Contains(got, "Input/output error") {
+		c.t.Errorf("the files of the dataset: %q, want x and an I/O error", got)
+	}
 	c.fails([]string{secret, "permission denied"}, "stage-out", ".:"+secret+"/out", "--dir", c.dir)
-	if got := c.sh("ls $HOME/job/node0/data"); strings.TrimSpace(got) != "set" {
+	if got := c.sh("ls $HOME/job/node0/data"); got != "again\nset\n" {
 		c.t.Errorf("data has %q, want only what could be read", got)
 	}
 	c.fails([]string{"permission denied"}, "up", "--dir", secret+"/job")
