@@ -177,7 +177,8 @@ func TestPackedMoreThanSpace(t *testing.T) {
 		"and spill=fail":      {packZstd, true, stagein.SpillFail, []string{"needs room for", "has 2.0 MiB", "a plain tar or a zip archive"}},
 		"of unknown size":     {packStream, false, stagein.SpillPFS, []string{" needs room for ", " at the least and had 2.0 MiB when the stage-in began (", "unpack=no"}},
 		"with restart points": {packMembers, false, stagein.SpillPFS, []string{" needs room for ", " at the least and had 2.0 MiB when the stage-in began (", "unpack=no"}},
-		"and several":         {packStream, false, stagein.SpillPFS, []string{" needs room for ", " at the least and had 2.0 MiB when the stage-in began (", "unpack=no"}},
+		// How much several archives need is known only if each was read far enough.
+		"and several": {packStream, false, stagein.SpillPFS, []string{"2.0 MiB when the stage-in began", "unpack=no"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			src := filepath.Join(t.TempDir(), "set.tar.packed")
